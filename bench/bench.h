@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the subcommands of ep-bench share: reading options with their ranges, printing JSON, medians,
+ * two threads on two CPUs. Included by bench/ only.
+ */
+#ifndef EPF_BENCH_BENCH_H
+#define EPF_BENCH_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A subcommand: returns an exit code, 0 only when what it measured is also right. */
+struct bench_command {
+	const char *name;
+	const char *help;
+	int (*run)(int argc, char **argv);
+	bool hidden;
+};
+
+int bench_moe(int argc, char **argv);
+int bench_moe_rank(int argc, char **argv);
+int bench_core(int argc, char **argv);
+int bench_ring(int argc, char **argv);
+int bench_p2p(int argc, char **argv);
+int bench_p2p_rank(int argc, char **argv);
+
+/* Exit codes. */
+enum {
+	BENCH_OK = 0,
+	BENCH_WRONG = 1, /* ran, and a check failed or a rank did */
+	BENCH_USAGE = 2, /* nothing ran: an option makes no sense */
+};
+
+/* Prints "ep-bench: <message>" to stderr. */
+void bench_complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* From now on complaints go to this function instead of stderr (without the prefix). */
+void bench_complain_to(void (*sink)(const char *line));
+
+/*
+ * Reads an option's number and complains, naming option and range, when it is not one inside
+ * min..max. Return: 0, or -EINVAL with nothing written.
+ */
+int bench_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *out);
+int bench_probability(const char *option, const char *text, double *out);
+
+/* Index of text in a NULL-terminated list, or -EINVAL after a complaint that names the list. */
+int bench_word(const char *option, const char *text, const char *const *words);
+
+/* Median; sorts v. 0 for n = 0. */
+double bench_median(double *v, size_t n);
+
+/* Pins the calling thread to the n-th CPU that it may run on; quietly does nothing when it cannot. */
+void bench_pin(unsigned n);
+
+/* CPUs this process may run on. */
+unsigned bench_cpus(void);
+
+/* Proportional set size and peak resident size of this process, bytes; 0 when unknown. */
+uint64_t bench_pss_bytes(void);
+uint64_t bench_peak_rss_bytes(void);
+
+/* Bytes of memory that can still be had: the smaller of the machine's and the control group's. */
+uint64_t bench_memory_available(void);
+
+#endif

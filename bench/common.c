@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small helpers of all subcommands: options, medians, CPUs, memory. Never measures anything itself.
+ */
+#include "bench/bench.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void (*complaints)(const char *line);
+
+void bench_complain_to(void (*sink)(const char *line))
+{
+	complaints = sink;
+}
+
+void bench_complain(const char *fmt, ...)
+{
+	char line[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	if (complaints)
+		complaints(line);
+	else
+		fprintf(stderr, "ep-bench: %s\n", line);
+}
+
+int bench_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+	char *end;
+	unsigned long long v;
+
+	errno = 0;
+	v = strtoull(text, &end, 0);
+	if (end == text || *end || errno || strchr(text, '-') || v < min || v > max) {
+		bench_complain("%s is %s, must be a number from %llu to %llu", option, text,
+			       (unsigned long long)min, (unsigned long long)max);
+		return -EINVAL;
+	}
+	*out = v;
+	return 0;
+}
+
+int bench_probability(const char *option, const char *text, double *out)
+{
+	char *end;
+	double v;
+
+	errno = 0;
+	v = strtod(text, &end);
+	if (end == text || *end || errno || !(v >= 0.0 && v <= 1.0)) {
+		bench_complain("%s is %s, must be a probability from 0 to 1", option, text);
+		return -EINVAL;
+	}
+	*out = v;
+	return 0;
+}
+
+int bench_word(const char *option, const char *text, const char *const *words)
+{
+	char list[256] = "";
+	size_t n = 0;
+
+	for (int i = 0; words[i]; i++) {
+		if (!strcmp(words[i], text))
+			return i;
+		n += (size_t)snprintf(list + n, n < sizeof(list) ? sizeof(list) - n : 0, "%s%s",
+				      i ? ", " : "", words[i]);
+	}
+	bench_complain("%s is %s, must be one of: %s", option, text, list);
+	return -EINVAL;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a;
+	double y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+double bench_median(double *v, size_t n)
+{
+	if (!n)
+		return 0;
+	qsort(v, n, sizeof(*v), compare);
+	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+unsigned bench_cpus(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set))
+		return 1;
+	return (unsigned)CPU_COUNT(&set);
+}
+
+void bench_pin(unsigned n)
+{
+	static cpu_set_t all;
+	static bool known;
+	cpu_set_t one;
+
+	if (!known)
+		known = !sched_getaffinity(0, sizeof(all), &all);
+	for (int c = 0; known && c < CPU_SETSIZE; c++) {
+		if (!CPU_ISSET(c, &all) || n--)
+			continue;
+		CPU_ZERO(&one);
+		CPU_SET(c, &one);
+		(void)sched_setaffinity(0, sizeof(one), &one);
+		return;
+	}
+}
+
+/* The number after `key` in a file of "key: number kB" lines, in bytes; 0: not found. */
+static uint64_t kb_line(const char *path, const char *key)
+{
+	FILE *f = fopen(path, "re");
+	char line[256];
+	unsigned long long kb = 0;
+
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, key, strlen(key))) {
+			kb = strtoull(line + strlen(key), NULL, 10);
+			break;
+		}
+	if (f)
+		fclose(f);
+	return (uint64_t)kb << 10;
+}
+
+uint64_t bench_pss_bytes(void)
+{
+	return kb_line("/proc/self/smaps_rollup", "Pss:");
+}
+
+uint64_t bench_peak_rss_bytes(void)
+{
+	return kb_line("/proc/self/status", "VmHWM:");
+}
+
+static uint64_t number_file(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	char text[64] = "";
+	uint64_t v = UINT64_MAX;
+
+	if (f && fgets(text, sizeof(text), f) && text[0] >= '0' && text[0] <= '9')
+		v = strtoull(text, NULL, 10);
+	if (f)
+		fclose(f);
+	return v;
+}
+
+uint64_t bench_memory_available(void)
+{
+	uint64_t machine = kb_line("/proc/meminfo", "MemAvailable:");
+	uint64_t limit = number_file("/sys/fs/cgroup/memory.max");
+	uint64_t used = number_file("/sys/fs/cgroup/memory.current");
+
+	if (limit == UINT64_MAX || used == UINT64_MAX)
+		return machine;
+	limit = limit > used ? limit - used : 0;
+	return limit < machine ? limit : machine;
+}

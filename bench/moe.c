@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-bench moe: the parent. Runs the ranks as processes (or here, with --local), collects what
+ * they found, reports. Must not touch the data path.
+ */
+#include "bench/moe.h"
+#include "bench/bench.h"
+#include "bench/spawn.h"
+#include "bench/world.h"
+
+#include "fabric/base/clock.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NS_PER_S 1000000000ull
+
+struct parent {
+	const struct moe_opts *o;
+	uint64_t start_ns;
+	struct moe_result sum;
+	uint32_t arrived[MOE_ROUNDS_MAX][MOE_PHASES];
+};
+
+static void say(const struct parent *p, uint32_t round, uint32_t phase)
+{
+	if (!p->o->quiet)
+		fprintf(stderr, "ep-bench moe: %6.1f s: %s of round %u of %" PRIu64 " done\n",
+			(double)(epf_now_ns() - p->start_ns) / 1e9,
+			phase == MOE_DISPATCH ? "dispatch" : "combine", round + 1, p->o->rounds);
+}
+
+static void on_message(void *arg, uint32_t rank, const struct bench_message *head,
+		       const void *bytes)
+{
+	struct parent *p = arg;
+
+	if (head->kind == BENCH_MSG_RESULT && head->bytes == sizeof(struct moe_result)) {
+		struct moe_result one;
+
+		memcpy(&one, bytes, sizeof(one));
+		moe_result_add(&p->sum, &one, (uint32_t)p->o->rounds);
+	} else if (head->kind == BENCH_MSG_PROGRESS && head->a < MOE_ROUNDS_MAX &&
+		   head->b < MOE_PHASES) {
+		if (++p->arrived[head->a][head->b] == p->o->ranks)
+			say(p, head->a, head->b);
+	}
+}
+
+static int run_processes(struct parent *p, int argc, char **argv)
+{
+	struct bench_spawn s = { .ranks = (uint32_t)p->o->ranks,
+				 .command = "moe-rank",
+				 .argc = argc,
+				 .argv = argv,
+				 .timeout_ns = p->o->timeout_s * NS_PER_S,
+				 .message = on_message,
+				 .arg = p };
+
+	return bench_spawn_run(&s);
+}
+
+static void local_progress(struct moe_job *job, uint32_t round, unsigned phase)
+{
+	say(job->arg, round, phase);
+}
+
+static int run_local(struct parent *p)
+{
+	struct bench_world w = { 0 };
+	struct moe_job job = { .opts = p->o, .arg = p, .progress = local_progress };
+	int err = moe_data_init(&job.data, p->o);
+
+	job.rank = calloc(p->o->ranks, sizeof(*job.rank));
+	if (!err && !job.rank)
+		err = -ENOMEM;
+	if (!err) {
+		err = bench_world_open(&w, (uint32_t)p->o->ranks, job.data.node_of, p->o->setting);
+		if (err)
+			bench_complain("%s", epf_last_error());
+	}
+	if (!err) {
+		job.ranks = w.ranks;
+		for (uint32_t r = 0; r < w.ranks; r++) {
+			job.rank[r].rank = r;
+			job.rank[r].ep = w.ep[r];
+		}
+		err = moe_job_open(&job);
+	}
+	if (!err) {
+		err = bench_world_join(&w);
+		if (err)
+			bench_complain("%s", epf_last_error());
+	}
+	if (!err)
+		err = moe_job_run(&job);
+	moe_result_add(&p->sum, &job.result, (uint32_t)p->o->rounds);
+	moe_job_close(&job);
+	bench_world_close(&w);
+	moe_data_free(&job.data);
+	free(job.rank);
+	return err;
+}
+
+/*
+ * What the run will touch at most, so that a machine that is too small hears of it before it
+ * swaps: rows and sums of every rank as if each token went to min(topk, ranks) of them.
+ */
+static uint64_t memory_needed(const struct moe_opts *o, const struct epf_moe_layout *l)
+{
+	uint64_t spread = o->topk < o->ranks ? o->topk : o->ranks;
+	uint64_t to_ranks = o->routing == MOE_DEEPSEEK && o->ranks <= 8 && spread > 4 ? 4 : spread;
+	uint64_t nodes = to_ranks < o->nodes ? to_ranks : o->nodes;
+	uint64_t own = l->row_bytes + 2 * (uint64_t)l->out_row_bytes; /* staged, input, result */
+	uint64_t moved;
+
+	if (o->mode == EPF_MOE_HT) /* received twice (two sets), output, added at the forwarder */
+		moved = to_ranks * (2 * l->row_bytes + 2 * l->out_row_bytes) +
+			(nodes - 1) * (2 * l->row_bytes + 2 * l->out_row_bytes);
+	else
+		moved = o->topk * (2 * l->row_bytes + 2 * l->out_row_bytes);
+	return o->ranks * (o->tokens * (own + moved) + (48u << 20));
+}
+
+static int check_memory(const struct moe_opts *o)
+{
+	uint32_t *node_of = calloc(o->ranks, sizeof(*node_of));
+	struct epf_moe_layout lay = { 0 };
+	struct epf_moe_config cfg;
+	uint64_t need;
+	uint64_t have = bench_memory_available();
+
+	if (!node_of)
+		return -ENOMEM;
+	bench_nodes((uint32_t)o->ranks, (uint32_t)o->nodes, node_of);
+	cfg = moe_config(o, 0, node_of);
+	(void)epf_moe_plan(&cfg, &lay, NULL); /* accepted when the options were read */
+	free(node_of);
+	need = memory_needed(o, &lay);
+	if (!have || need <= have)
+		return 0;
+	bench_complain(
+		"--tokens is %" PRIu64
+		": the run needs about %.1f GiB and %.1f GiB can be had; with --tokens %" PRIu64
+		" it fits",
+		o->tokens, (double)need / (1u << 30), (double)have / (1u << 30),
+		(uint64_t)((double)o->tokens * (double)have / (double)need * 0.95));
+	return -ENOMEM;
+}
+
+int bench_moe(int argc, char **argv)
+{
+	struct moe_opts o;
+	struct parent p = { .o = &o, .start_ns = epf_now_ns() };
+	int err;
+
+	if (moe_opts_parse(argc, argv, &o) || check_memory(&o))
+		return BENCH_USAGE;
+	if (!o.quiet)
+		fprintf(stderr,
+			"ep-bench moe: %" PRIu64 " ranks %s on %" PRIu64 " nodes, routing %s\n",
+			o.ranks, o.local ? "in one process" : "as processes", o.nodes,
+			moe_routing_name(o.routing));
+	err = o.local ? run_local(&p) : run_processes(&p, argc, argv);
+	if (err)
+		return BENCH_WRONG;
+	return moe_report(&o, &p.sum, (double)(epf_now_ns() - p.start_ns) / 1e9);
+}

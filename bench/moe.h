@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of ep-bench moe: options, the data of a round and what must come out of it, one process's
+ * ranks, results. Shared by the parent, the rank processes, --local and the tests.
+ */
+#ifndef EPF_BENCH_MOE_H
+#define EPF_BENCH_MOE_H
+
+#include "fabric/epf.h"
+#include "kernels/host/gate.h"
+#include "kernels/host/moe.h"
+#include "tests/ref/ref.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MOE_SETTINGS_MAX 24
+
+enum moe_routing {
+	MOE_AUTO, /* deepseek when the shape allows it, else uniform */
+	MOE_UNIFORM,
+	MOE_ZIPF,
+	MOE_ONE_EXPERT,
+	MOE_EMPTY_RANKS,
+	MOE_DEEPSEEK,
+};
+
+struct moe_opts {
+	uint64_t ranks;
+	uint64_t nodes;
+	uint64_t tokens;
+	uint64_t hidden;
+	uint64_t topk;
+	uint64_t experts;
+	bool fp8;
+	enum epf_moe_mode mode;
+	bool unordered;
+	uint64_t seed;
+	uint64_t delay_us;
+	double reorder;
+	double duplicate;
+	double drop;
+	double unselected; /* probability that an entry becomes -1 */
+	enum moe_routing routing;
+	uint64_t rounds;
+	uint64_t timeout_s;
+	bool json;
+	bool local;
+	bool quiet;
+	const char *setting[MOE_SETTINGS_MAX + 1]; /* "name=value", NULL-terminated */
+	uint32_t settings;
+	char text[8][64]; /* storage of settings made from options */
+};
+
+/* moe_opts.c: reads and checks; returns 0, or BENCH_USAGE after one line of complaint. */
+int moe_opts_parse(int argc, char **argv, struct moe_opts *o);
+const char *moe_routing_name(enum moe_routing r);
+/* The configuration of one rank's kernel. node_of stays the caller's. */
+struct epf_moe_config moe_config(const struct moe_opts *o, uint32_t rank, const uint32_t *node_of);
+
+/* What moved and how long it took: dispatch or combine of one round, one rank or a sum of ranks. */
+struct moe_phase {
+	uint64_t ns; /* of the slowest rank */
+	uint64_t bytes_remote_node;
+	uint64_t bytes_same_node;
+	uint64_t commands;
+	uint64_t doorbells;
+	uint64_t wrong;
+	uint64_t expected_remote_node; /* what the reference says must cross */
+};
+
+enum { MOE_DISPATCH, MOE_COMBINE, MOE_PHASES };
+
+/* Counters of all rounds, proof of what the NIC did to the traffic. */
+struct moe_faults {
+	uint64_t signals_applied;
+	uint64_t signals_waited;
+	uint64_t duplicates_dropped;
+	uint64_t retransmits;
+	uint64_t arrivals;
+};
+
+#define MOE_ROUNDS_MAX 64
+
+struct moe_result {
+	struct moe_phase phase[MOE_ROUNDS_MAX][MOE_PHASES];
+	struct moe_faults faults;
+	uint64_t peak_bytes;     /* memory of the process */
+	uint64_t bytes_per_peer; /* largest of any rank */
+	uint64_t received_rows;
+	char first_wrong[200]; /* what was wrong first, or "" */
+};
+
+/* The data of a round: a function of the options and the round's number. */
+struct moe_data {
+	const struct moe_opts *opts;
+	struct ref_job job; /* x is NULL: rows are made one by one */
+	uint64_t seed;      /* of this round's rows and routing */
+	uint32_t *node_of;
+	int *node_of_rank;
+	int *tokens;
+	int64_t **idx;
+	float **weight;
+	uint32_t local_experts;
+	uint32_t row_bytes;     /* of a dispatch row, as engines count it */
+	uint32_t payload_bytes; /* of it, what the reference knows */
+	/* scratch of one row */
+	uint16_t *x;
+	uint16_t *deq;
+	uint16_t *y;
+	uint8_t *payload;
+	uint8_t *payload2;
+	float *acc;
+	uint16_t *rows; /* [EPF_MOE_TOPK_MAX][hidden] output rows of a token's ranks or experts */
+};
+
+int moe_data_init(struct moe_data *d, const struct moe_opts *o);
+void moe_data_free(struct moe_data *d);
+/* Makes routing and seed of round n. Return 0 or -errno after a complaint. */
+int moe_data_round(struct moe_data *d, uint32_t n);
+/* The BF16 input row of a token, into d->x. */
+const uint16_t *moe_data_x(struct moe_data *d, uint32_t src, uint32_t token);
+/*
+ * The stand-in for an expert: y[c] = x[c] times a power of two and a sign that depend on expert and
+ * channel, exact in BF16 for every input the generator makes.
+ */
+void moe_expert(uint32_t expert, const uint16_t *x, uint32_t hidden, uint16_t *y);
+/* Tokens of src with at least one expert on ranks for which pick() holds. */
+uint32_t moe_data_count(const struct moe_data *d, uint32_t src, uint32_t first_rank,
+			uint32_t end_rank);
+uint32_t moe_data_count_node(const struct moe_data *d, uint32_t src, uint32_t node);
+
+/* One rank of this process. */
+struct moe_rank {
+	uint32_t rank;
+	struct epf *ep;
+	struct epf_moe *moe;
+	uint16_t *x;         /* [tokens][hidden] */
+	uint16_t *out;       /* [tokens][hidden] */
+	uint64_t counter[8]; /* at the start of the phase */
+};
+
+/* All ranks of this process. */
+struct moe_job {
+	const struct moe_opts *opts;
+	struct moe_data data;
+	struct moe_rank *rank;
+	uint32_t ranks;
+	int (*barrier)(struct moe_job *job); /* over all processes; 0 or -errno */
+	void (*progress)(struct moe_job *job, uint32_t round, unsigned phase);
+	void *arg;
+	uint8_t poison;
+	bool poison_all; /* small enough to poison every byte that peers may write */
+	struct moe_result result;
+};
+
+/* Opens kernels on ranks whose ep is open, before the join. Complains. */
+int moe_job_open(struct moe_job *job);
+/* Runs all rounds with all checks. Return: 0 also when something was wrong (see result). */
+int moe_job_run(struct moe_job *job);
+void moe_job_close(struct moe_job *job);
+
+/* moe_check.c: counts what is wrong into the phase, notes the first in the result. */
+void moe_wrong(struct moe_job *job, struct moe_phase *ph, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* The source's own rows: the fast quantisation that receivers compare with equals the reference's. */
+void moe_check_input(struct moe_job *job, struct moe_rank *r, struct moe_phase *ph);
+void moe_check_dispatch(struct moe_job *job, struct moe_rank *r, struct moe_phase *ph);
+void moe_check_combine(struct moe_job *job, struct moe_rank *r, struct moe_phase *ph);
+/* The caller's part between dispatch and combine: from received rows to output rows. */
+void moe_compute(struct moe_job *job, struct moe_rank *r);
+
+/* moe_poison.c: fills what peers will write in the coming round; afterwards looks at what they must not. */
+void moe_poison(struct moe_job *job, struct moe_rank *r);
+void moe_check_poison(struct moe_job *job, struct moe_rank *r, struct moe_phase *ph);
+
+/* moe_report.c */
+void moe_result_add(struct moe_result *sum, const struct moe_result *one, uint32_t rounds);
+/* Prints table or JSON; returns BENCH_OK or BENCH_WRONG. */
+int moe_report(const struct moe_opts *o, const struct moe_result *r, double seconds);
+
+#endif

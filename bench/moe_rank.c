@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-bench moe-rank: one rank of ep-bench moe as a process of its own. Started by the parent only;
+ * reports through its pipe.
+ */
+#include "bench/bench.h"
+#include "bench/moe.h"
+#include "bench/spawn.h"
+
+#include "bootstrap/boot.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int process_barrier(struct moe_job *job)
+{
+	return epf_barrier(job->rank[0].ep);
+}
+
+static void tell_progress(struct moe_job *job, uint32_t round, unsigned phase)
+{
+	bench_child_send(BENCH_MSG_PROGRESS, round, phase, NULL, 0);
+}
+
+static int open_fabric(const struct moe_opts *o, uint32_t node, struct epf **out)
+{
+	struct epf_options opts;
+	const char *list[MOE_SETTINGS_MAX + 2];
+	char node_text[32];
+	uint32_t n = 0;
+	int err;
+
+	snprintf(node_text, sizeof(node_text), "node=%u", node);
+	while (o->setting[n]) {
+		list[n] = o->setting[n];
+		n++;
+	}
+	list[n++] = node_text;
+	list[n] = NULL;
+	epf_options_init(&opts);
+	opts.settings = list;
+	err = epf_open(&opts, out);
+	if (err)
+		bench_complain("%s", epf_last_error());
+	return err;
+}
+
+static int run(struct moe_job *job, struct moe_rank *r, struct epf_boot *boot)
+{
+	int err = open_fabric(job->opts, job->data.node_of[r->rank], &r->ep);
+
+	if (!err)
+		err = moe_job_open(job);
+	if (!err) {
+		err = epf_join(r->ep, boot);
+		if (err)
+			bench_complain("%s", epf_last_error());
+	}
+	if (!err)
+		err = moe_job_run(job);
+	if (!err)
+		err = epf_barrier(r->ep); /* nobody leaves while others still work */
+	if (!err)
+		bench_child_send(BENCH_MSG_RESULT, 0, 0, &job->result, sizeof(job->result));
+	moe_job_close(job);
+	epf_close(r->ep);
+	return err;
+}
+
+int bench_moe_rank(int argc, char **argv)
+{
+	struct moe_opts o;
+	struct moe_rank r = { 0 };
+	struct moe_job job = { .opts = &o,
+			       .rank = &r,
+			       .ranks = 1,
+			       .barrier = process_barrier,
+			       .progress = tell_progress };
+	struct epf_boot *boot = NULL;
+	uint32_t ranks;
+	int err;
+
+	if (moe_opts_parse(argc, argv, &o))
+		return BENCH_USAGE;
+	err = bench_child_start(&r.rank, &ranks, o.timeout_s * 1000000000ull, &boot);
+	if (err)
+		return BENCH_WRONG;
+	if (ranks != o.ranks || r.rank >= ranks) {
+		bench_complain("EPF_RANK %u of EPF_WORLD_SIZE %u does not fit --ranks", r.rank,
+			       ranks);
+		err = BENCH_USAGE;
+	} else if (moe_data_init(&job.data, &o) || run(&job, &r, boot)) {
+		err = BENCH_WRONG;
+	}
+	epf_boot_close(boot);
+	moe_data_free(&job.data);
+	return err;
+}

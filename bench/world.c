@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All ranks of a job inside one process; see world.h. One thread: every wait of any rank moves all
+ * engines by one step.
+ */
+#include "bench/world.h"
+
+#include "bootstrap/boot.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SETTINGS_MAX 32
+
+void bench_nodes(uint32_t ranks, uint32_t nodes, uint32_t *node_of)
+{
+	uint32_t size = ranks / nodes;
+	uint32_t larger = ranks % nodes; /* the first ones have one rank more */
+	uint32_t r = 0;
+
+	for (uint32_t n = 0; n < nodes; n++)
+		for (uint32_t i = 0; i < size + (n < larger); i++)
+			node_of[r++] = n;
+}
+
+int bench_world_progress(void *arg)
+{
+	struct bench_world *w = arg;
+	int done = 0;
+
+	for (uint32_t r = 0; r < w->ranks; r++)
+		done += epf_progress(w->ep[r]);
+	return done;
+}
+
+static int open_rank(struct bench_world *w, uint32_t rank, uint32_t node,
+		     const char *const *settings)
+{
+	const char *list[SETTINGS_MAX];
+	struct epf_options opts;
+	char node_text[32];
+	size_t n = 0;
+	int err;
+
+	snprintf(node_text, sizeof(node_text), "node=%u", node);
+	while (settings && settings[n] && n < SETTINGS_MAX - 3) {
+		list[n] = settings[n];
+		n++;
+	}
+	if (settings && settings[n])
+		return -E2BIG;
+	list[n++] = "progress=caller";
+	list[n++] = node_text;
+	list[n] = NULL;
+	epf_options_init(&opts);
+	opts.settings = list;
+	opts.progress = bench_world_progress;
+	opts.progress_arg = w;
+	err = epf_boot_local_open(w->group, rank, &w->boot[rank]);
+	return err ? err : epf_open(&opts, &w->ep[rank]);
+}
+
+int bench_world_open(struct bench_world *w, uint32_t ranks, const uint32_t *node_of,
+		     const char *const *settings)
+{
+	int err;
+
+	memset(w, 0, sizeof(*w));
+	w->boot = calloc(ranks, sizeof(struct epf_boot *));
+	w->ep = calloc(ranks, sizeof(struct epf *));
+	if (!w->boot || !w->ep) {
+		bench_world_close(w);
+		return -ENOMEM;
+	}
+	err = epf_boot_local_create(ranks, &w->group);
+	for (uint32_t r = 0; r < ranks && !err; r++) {
+		err = open_rank(w, r, node_of[r], settings);
+		w->ranks = r + 1;
+	}
+	if (err)
+		bench_world_close(w);
+	return err;
+}
+
+int bench_world_join(struct bench_world *w)
+{
+	int err = 0;
+
+	for (uint32_t r = 0; r < w->ranks && !err; r++)
+		err = epf_join_post(w->ep[r], w->boot[r]);
+	for (uint32_t r = 0; r < w->ranks && !err; r++)
+		err = epf_join_finish(w->ep[r]);
+	return err;
+}
+
+void bench_world_close(struct bench_world *w)
+{
+	for (uint32_t r = 0; r < w->ranks; r++)
+		epf_close(w->ep[r]);
+	for (uint32_t r = 0; r < w->ranks; r++)
+		epf_boot_close(w->boot[r]);
+	epf_boot_local_destroy(w->group);
+	free(w->boot);
+	free(w->ep);
+	memset(w, 0, sizeof(*w));
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The one table of configuration. Each row becomes a typed field of struct epf_conf, an option
+ * (--ring-slots), an environment variable (EPF_RING_SLOTS), a key of the configuration file
+ * (ring-slots or ring_slots), a line of ep-fabric config and of docs/config.md. To add a setting,
+ * add a row; there is no other place.
+ *
+ * Included several times, after defining what is wanted of these, each defaulting to nothing:
+ *   EPF_ENUM(set) EPF_NAME(SET, ID, "text") EPF_ENUM_END(set)   the words of an ENUM, as
+ *       enum epf_conf_<set> { EPF_CONF_<SET>_<ID> }
+ *   G(GROUP, "title")   the rows up to the next G belong to this group
+ *   K(field, "option-name", TYPE, "default", MIN, MAX, LEVEL, "ALIAS1 ALIAS2", "Doc.")
+ *   V("EPF_NAME", "Doc.")   a variable that is read from the environment only
+ * TYPE (the field's C type)      MIN and MAX             what is written
+ *   BOOL (bool)                  0, 1                    yes, no
+ *   UINT (uint64_t)              the value               123 or 0x7b
+ *   POW2 (uint64_t)              the value               a power of two
+ *   AUTO (int64_t, -1 = auto)    the value               auto, or a number
+ *   SIZE (uint64_t, bytes)       the value               4096, 64k, 2MiB, 1.5G: powers of 1024
+ *   TIME (uint64_t, ns)          the value               100us, 1.5ms, 2s; 0 needs no unit
+ *   PROB (double)                0, 1                    decimal with at most 9 decimals
+ *   ENUM(set) (enum epf_conf_x)  0, 0                    one of the words
+ *   STRING, PATH (char *)        length                  text; empty only if the default is
+ *   SECRET (char *)              length                  text, from the environment only
+ *   LIST (struct epf_conf_list)  number of items         texts with commas
+ *   CPUS (struct epf_conf_cpus)  a CPU number            0,2-5
+ * The default is read by the same parser. LEVEL is BASIC or EXPERT. Aliases are variables of other
+ * products that stand in for a setting that nothing else has set. Doc: one or two sentences, with
+ * the unit; no double quotes. This file must never contain anything but rows.
+ */
+#ifndef EPF_ENUM
+# define EPF_ENUM(set)
+#endif
+#ifndef EPF_NAME
+# define EPF_NAME(set, id, text)
+#endif
+#ifndef EPF_ENUM_END
+# define EPF_ENUM_END(set)
+#endif
+#ifndef G
+# define G(id, title)
+#endif
+#ifndef K
+# define K(field, option, type, def, min, max, level, aliases, doc)
+#endif
+#ifndef V
+# define V(name, doc)
+#endif
+
+/* clang-format off */
+EPF_ENUM(nic)
+EPF_NAME(NIC, EMU,       "emu")
+EPF_NAME(NIC, NULL,      "null")
+EPF_ENUM_END(nic)
+EPF_ENUM(idle)
+EPF_NAME(IDLE, SPIN,     "spin")
+EPF_NAME(IDLE, PAUSE,    "pause")
+EPF_NAME(IDLE, SLEEP,    "sleep")
+EPF_ENUM_END(idle)
+EPF_ENUM(progress)
+EPF_NAME(PROGRESS, THREAD, "thread")
+EPF_NAME(PROGRESS, CALLER, "caller")
+EPF_ENUM_END(progress)
+EPF_ENUM(order)
+EPF_NAME(ORDER, ORDERED,   "ordered")
+EPF_NAME(ORDER, UNORDERED, "unordered")
+EPF_ENUM_END(order)
+
+G(JOB, "Job and ranks")
+K(job,                  "job",                  STRING, "",      1, 127, BASIC, "", "Name of the job; ranks join each other only under the same name. Empty: the launcher's job number, if it has one.")
+K(rank,                 "rank",                 AUTO,   "auto",  0, 4095, BASIC, "", "Number of this rank in the job. auto: from the launcher's variables (torchrun, Slurm, PMIx, Open MPI).")
+K(world_size,           "world-size",           AUTO,   "auto",  1, 4096, BASIC, "", "Ranks in the job. auto: from the launcher's variables.")
+K(local_rank,           "local-rank",           AUTO,   "auto",  0, 4095, BASIC, "", "Number of this rank among those of its node. auto: from the launcher's variables.")
+K(node,                 "node",                 STRING, "",      1, 63, BASIC, "", "Name of the node this rank runs on; ranks with one name are on one node. Empty: the host name.")
+K(instance,             "instance",             STRING, "",      1, 63, BASIC, "", "Name of this instance in statistics and file names. Empty: made from the job and the rank.")
+
+G(BOOT, "Rendezvous")
+K(rendezvous,           "rendezvous",           STRING, "",      3, 300, BASIC, "", "Where ranks meet, as host:port or [IPv6 address]:port; rank 0 listens there. Empty: from the launcher's variables.")
+K(socket_ifname,        "socket-ifname",        STRING, "",      1, 255, BASIC, "NCCL_SOCKET_IFNAME", "Network interfaces for the rendezvous, as name prefixes with commas; ^ in front excludes, = means the exact name. Empty: the interface that routes to the rendezvous.")
+K(secret_file,          "secret-file",          PATH,   "",      1, 4095, BASIC, "", "File whose first line is the job's shared secret; only its owner may be able to read it.")
+K(secret,               "secret",               SECRET, "",      16, 4096, BASIC, "", "The job's shared secret, from the environment only. Neither this, secret-file nor EPF_SECRET_FD: the rendezvous listens on loopback only.")
+K(bootstrap_timeout_ns, "bootstrap-timeout",    TIME,   "60s",   1000000, 86400000000000, BASIC, "", "Longest wait for all ranks to meet.")
+
+G(ENGINE, "Engine")
+K(progress,             "progress",             ENUM(progress), "thread", 0, 0, BASIC, "", "Who runs the engine core: a thread of its own, or the caller inside its waits.")
+K(cpu,                  "cpu",                  CPUS,   "",      0, 4095, BASIC, "", "CPUs that the engine core may run on. Empty: not pinned.")
+K(core_idle,            "core-idle",            ENUM(idle), "sleep", 0, 0, BASIC, "", "What an idle core does: spin (fastest, a whole CPU), pause (spins gently), sleep (after core-idle-after, until work comes).")
+K(core_idle_after_ns,   "core-idle-after",      TIME,   "50us",  0, 10000000000, EXPERT, "", "Quiet time before an idle core sleeps.")
+K(core_batch,           "core-batch",           UINT,   "32",    1, 256, EXPERT, "", "Commands taken from a ring in one step at most; a step never waits to fill it.")
+K(ring_slots,           "ring-slots",           POW2,   "4096",  64, 65536, EXPERT, "", "Command slots of a ring.")
+K(ring_window,          "ring-window",          UINT,   "8192",  64, 1048576, EXPERT, "", "Commands of one ring that may be in flight or parked.")
+K(park_limit,           "park-limit",           UINT,   "256",   1, 65536, EXPERT, "", "Commands without credit that are set aside for each ring and peer before the ring waits.")
+K(regions,              "regions",              UINT,   "64",    1, 4096, EXPERT, "", "Memory regions that a rank may register.")
+K(signals,              "signals",              UINT,   "4096",  1, 65536, EXPERT, "", "Signal counters of a rank.")
+K(window,               "window",               POW2,   "1024",  64, 32768, EXPERT, "", "Arrivals of one stream that may be out of order at once on an unordered NIC.")
+K(start_count,          "start-count",          UINT,   "0",     0, 4294967295, EXPERT, "", "First value of all running counts of streams and lanes: for tests of their wrap; the same on every rank.")
+K(peer_timeout_ns,      "peer-timeout",         TIME,   "10s",   1000000, 3600000000000, BASIC, "", "Silence after which a peer with work in flight counts as down.")
+K(wait_timeout_ns,      "wait-timeout",         TIME,   "30s",   1000000, 86400000000000, BASIC, "", "Deadline of a wait that was given none.")
+K(stats_dir,            "stats-dir",            PATH,   "",      1, 4000, BASIC, "", "Directory of the statistics files. Empty: ep-fabric in XDG_RUNTIME_DIR, or /tmp/ep-fabric-UID where that is not set.")
+
+G(NIC, "NIC and flow control")
+K(nic,                  "nic",                  ENUM(nic), "emu", 0, 0, BASIC, "", "Kind of NIC: emu (software NIC over shared memory) or null (completes everything, moves nothing; for measuring).")
+K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "NCCL_IB_HCA", "Devices to use, for kinds of NIC that have devices; emu and null have none. Empty: chosen by distance.")
+K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID, for kinds of NIC that have GIDs; emu and null have none. auto: a routable RoCE v2 one first.")
+K(lanes_per_peer,       "lanes-per-peer",       UINT,   "2",     1, 8, EXPERT, "", "Lanes (queue pairs) to each peer node.")
+K(streams_per_peer,     "streams-per-peer",     UINT,   "512",   16, 8192, EXPERT, "", "Streams (one per ring and per group of counted puts) that each peer may open to this rank.")
+K(lane_depth,           "lane-depth",           UINT,   "256",   4, 32768, EXPERT, "", "Posted work requests that a lane holds.")
+K(lane_receives,        "lane-receives",        UINT,   "512",   4, 32767, EXPERT, "", "Posted receives of a lane; they bound what its peer may send without a grant.")
+K(nic_inflight_bytes,   "nic-inflight-bytes",   SIZE,   "64MiB", 65536, 1099511627776, EXPERT, "", "Payload that may be in flight on one NIC.")
+K(nic_inflight_messages, "nic-inflight-messages", UINT, "8192",  1, 1048576, EXPERT, "", "Messages that may be in flight on one NIC.")
+K(rank_inflight_bytes,  "rank-inflight-bytes",  SIZE,   "16MiB", 65536, 1099511627776, EXPERT, "", "Payload that one rank may have in flight.")
+K(rank_inflight_messages, "rank-inflight-messages", UINT, "4096", 1, 1048576, EXPERT, "", "Messages that one rank may have in flight.")
+
+G(EMU, "Software NIC")
+K(emu_order,            "emu-order",            ENUM(order), "ordered", 0, 0, BASIC, "", "Order of delivery of the software NIC: ordered like RC, unordered like SRD.")
+K(emu_mtu_bytes,        "emu-mtu",              SIZE,   "4096",  256, 65536, EXPERT, "", "Payload of a packet of the software NIC.")
+K(emu_packets,          "emu-packets",          UINT,   "4096",  16, 65536, EXPERT, "", "Packets in the pool of a software NIC: what it may have in flight to all its peers.")
+K(emu_seed,             "emu-seed",             UINT,   "1",     0, 9223372036854775807, BASIC, "", "Seed of everything that the software NIC does at random.")
+K(emu_delay_ns,         "emu-delay",            TIME,   "0",     0, 10000000000, BASIC, "", "Longest random delay of a packet.")
+K(emu_reorder,          "emu-reorder",          PROB,   "0",     0, 1, BASIC, "", "Probability that a packet is held back behind later ones (unordered only).")
+K(emu_duplicate,        "emu-duplicate",        PROB,   "0",     0, 1, BASIC, "", "Probability that an arrival is reported twice.")
+K(emu_drop,             "emu-drop",             PROB,   "0",     0, 1, BASIC, "", "Probability that a packet is lost and sent again.")
+K(emu_error,            "emu-error",            PROB,   "0",     0, 1, EXPERT, "", "Probability that a work request completes with an error.")
+K(emu_retransmit_ns,    "emu-retransmit",       TIME,   "200us", 1000, 10000000000, EXPERT, "", "Wait before a lost packet is sent again.")
+K(emu_retry_timeout_ns, "emu-retry-timeout",    TIME,   "5s",    1000000, 3600000000000, EXPERT, "", "Silence of a peer after which a work request of the software NIC fails.")
+K(emu_rnr_timeout_ns,   "emu-rnr-timeout",      TIME,   "2s",    1000, 3600000000000, EXPERT, "", "Longest wait of an arrival of the software NIC for a posted receive.")
+
+V("EPF_CONFIG", "Configuration file to read, as --config.")
+V("EPF_LOG",    "Log level, or component=level items with commas: EPF_LOG=info,boot=debug. Levels: error, warning, note, info, debug.")
+V("EPF_SECRET_FD", "Number of an inherited descriptor from which the job's shared secret is read.")
+V("EPF_LOCAL_WORLD_SIZE", "Ranks on this node, where no launcher says it.")
+V("EPF_NODE",   "Name of this node in messages. Not set: the launcher's, else the host's name.")
+V("EPF_NODE_ID", "Number of this node in the job, where no launcher says it.")
+V("EPF_PORT",   "Port of the rendezvous, where the host comes from the launcher.")
+V("EPF_PORT_OFFSET", "What is added to torchrun's MASTER_PORT to get the port of the rendezvous. Not set: 137.")
+V("EPF_SEED",   "Seed that replays a failed property test; read by the tests.")
+/* clang-format on */
+
+#undef EPF_ENUM
+#undef EPF_NAME
+#undef EPF_ENUM_END
+#undef G
+#undef K
+#undef V

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rare branches of the core's own thread: a command fails, a stream is opened, a node is lost, the timer fires.
+ * Called by the hot files and between steps. They allocate nothing and make no system call, so that a
+ * step stays a step; what needs memory took it when the world was set.
+ */
+#define EPF_LOG_COMP "core"
+#include "fabric/base/err.h"
+#include "fabric/core.h"
+#include "fabric/engine.h"
+#include "fabric/recover.h"
+#include "fabric/retire_hot.h"
+#include "fabric/stage_hot.h"
+
+enum { TICKS_PER_TIMEOUT = 8 };
+
+/* Writes the ring's error record: the first failure in full, the number of all. [R3: before done.retired moves] */
+static void record_failure(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
+			   uint32_t rank, unsigned status, unsigned reason)
+{
+	struct epf_done *done = ring->done;
+
+	if (ring->failed++ == 0) {
+		done->error_rank = rank;
+		done->error_status = (uint16_t)status;
+		done->error_reason = (uint16_t)reason;
+		EPF_STORE_RELEASE(&done->error_index,
+				  ring->retired64 + (seq - ring->published) + 1);
+	}
+	EPF_STORE_RELEASE(&done->failed, ring->failed);
+	EPF_COUNT(core, CMDS_FAILED, 1);
+	if (status == EPF_S_REFUSED)
+		EPF_COUNT(core, CMDS_REFUSED, 1);
+}
+
+void epf_fail_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq, uint32_t rank,
+		   unsigned status, unsigned reason)
+{
+	record_failure(core, ring, seq, rank, status, reason);
+	epf_retire(ring, seq);
+}
+
+/* The lane a new stream is bound to: round robin over those that are up. */
+static uint16_t choose_lane(struct epf_core *core, struct epf_node *node)
+{
+	for (unsigned i = 0; i < node->n_lanes; i++) {
+		unsigned l = node->first_lane + (node->next_lane++ % node->n_lanes);
+
+		if (core->lanes[l].state == EPF_LANE_UP)
+			return (uint16_t)l;
+	}
+	return node->first_lane;
+}
+
+uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_ring_state *ring,
+			      uint32_t rank, uint32_t signal, uint32_t hash)
+{
+	struct epf_node *node = &core->nodes[core->peers[rank].node];
+	struct epf_stream *s;
+	uint32_t index;
+
+	if (kind == EPF_STREAM_CONTROL) /* peers are not known yet: node and rank have one number */
+		node = &core->nodes[rank];
+	if (node->n_handles >= node->max_handles || core->n_streams >= core->max_streams)
+		return EPF_NONE;
+	index = core->n_streams++;
+	s = &core->streams[index];
+	s->count = core->limits.start_count;
+	s->peer = rank;
+	s->ring = ring ? ring->id : 0;
+	s->rank = ring ? ring->rank : 0;
+	s->node = (uint16_t)(node - core->nodes);
+	s->lane = choose_lane(core, node);
+	s->handle = node->n_handles;
+	s->kind = (uint8_t)kind;
+	s->parked_head = s->parked_tail = EPF_NONE;
+	s->signals_head = s->signals_tail = EPF_NONE;
+	s->signal = signal;
+	node->handles[node->n_handles++] = index;
+	if (kind == EPF_STREAM_RING) {
+		ring->streams[rank] = index;
+	} else if (kind == EPF_STREAM_GROUP) {
+		s->next_hash = core->group_table[hash];
+		core->group_table[hash] = index;
+	}
+	return index;
+}
+
+int epf_recheck_cold(struct epf_core *core, struct epf_parked *p)
+{
+	struct epf_ring_state *ring = core->rings[p->ring];
+	const struct epf_region_remote *remote =
+		&core->peers[p->op.rank].regions[p->op.remote_region];
+	const struct epf_region_local *local = &core->ranks[ring->rank].regions[p->op.local_region];
+	unsigned has_local =
+		p->op.op == EPF_OP_PUT || p->op.op == EPF_OP_PUT_SIGNAL || p->op.op == EPF_OP_GET;
+	unsigned has_remote = has_local || p->op.op == EPF_OP_PUT_INLINE || p->op.op == EPF_OP_ADD;
+
+	if ((!has_remote || remote->state == EPF_REGION_LIVE) &&
+	    (!has_local || local->state == EPF_REGION_LIVE))
+		return 0;
+	epf_fail_cold(core, ring, p->seq, p->op.rank, EPF_S_REVOKED, EPF_R_CMD_REVOKED);
+	return 1;
+}
+
+/* Fails every parked command of a list and gives the places back. */
+static void fail_parked(struct epf_core *core, uint32_t *head, unsigned status, unsigned reason)
+{
+	while (*head != EPF_NONE) {
+		uint32_t index = *head;
+		struct epf_parked *p = &core->parked[index];
+		struct epf_ring_state *ring = core->rings[p->ring];
+
+		*head = p->next;
+		ring->parked--;
+		epf_fail_cold(core, ring, p->seq, p->op.rank, status, reason);
+		p->next = core->parked_free;
+		core->parked_free = index;
+		core->n_parked--;
+	}
+}
+
+static void fail_stream(struct epf_core *core, struct epf_stream *s, unsigned status)
+{
+	struct epf_ring_state *ring = core->n_rings ? core->rings[s->ring] : NULL;
+
+	fail_parked(core, &s->parked_head, status, EPF_R_PEER_DOWN);
+	fail_parked(core, &s->signals_head, status, EPF_R_PEER_DOWN);
+	s->parked_count = 0;
+	if (ring && ring->blocked == stream_index(core, s))
+		ring->blocked = EPF_NONE;
+}
+
+/* Ends what a dead lane had under way: commands fail, words and messages are forgotten. */
+static void fail_lane(struct epf_core *core, struct epf_lane *lane, unsigned status)
+{
+	core->ops->lane_fence(core->nic, lane->id);
+	lane->state = EPF_LANE_DOWN;
+	while (lane->tail != lane->head) {
+		struct epf_wr *wr = &lane->wrs[lane->tail++ & lane->mask];
+
+		if (wr->core >> 60 == EPF_WRK_DATA) {
+			struct epf_ring_state *ring = core->rings[wr->core >> 32 & 0xffffu];
+			uint32_t seq = (uint32_t)wr->core;
+
+			/* One failure per command, whatever the number of its work requests. */
+			if (ring->pend[seq & ring->pend_mask] == 1)
+				record_failure(core, ring, seq, core->nodes[lane->node].rank,
+					       status, EPF_R_PEER_DOWN);
+		}
+		epf_reclaim(core, lane, wr);
+	}
+	lane->posted = lane->head;
+}
+
+void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status)
+{
+	if (node->state != EPF_NODE_UP)
+		return;
+	node->state = EPF_NODE_DOWN;
+	core->lost_nodes++;
+	for (uint32_t r = 0; r < core->world; r++)
+		if (&core->nodes[core->peers[r].node] == node)
+			core->peers[r].usable = 0;
+	for (unsigned i = 0; i < node->n_lanes; i++)
+		fail_lane(core, &core->lanes[node->first_lane + i], status);
+	for (uint32_t h = 0; h < node->n_handles; h++)
+		fail_stream(core, &core->streams[node->handles[h]], status);
+	for (uint32_t i = 0; i < core->n_ranks; i++)
+		core->ranks[i].news = 1;
+	core->wakes = 1;
+}
+
+void epf_core_mask_peer(struct epf_core *core, uint32_t rank)
+{
+	struct epf_peer *peer = &core->peers[rank];
+
+	peer->masked = 1;
+	peer->usable = 0;
+	for (uint32_t i = 0; i < core->n_streams; i++)
+		if (core->streams[i].peer == rank && core->streams[i].kind != EPF_STREAM_CONTROL)
+			fail_stream(core, &core->streams[i], EPF_S_PEER_DOWN);
+}
+
+/*
+ * A silent node is asked for a sign of life: a plain write of the grant word, whose completion (or failure) tells. It
+ * costs the peer nothing and needs no receive.
+ */
+static void heartbeat(struct epf_core *core)
+{
+	for (uint32_t i = 0; i < core->n_nodes; i++) {
+		struct epf_node *node = &core->nodes[i];
+
+		if (node->state == EPF_NODE_UP && !node->heard)
+			for (unsigned l = 0; l < node->n_lanes; l++)
+				if (core->lanes[node->first_lane + l].state == EPF_LANE_UP)
+					epf_grant_mark(core, &core->lanes[node->first_lane + l]);
+		node->heard = 0;
+	}
+}
+
+unsigned epf_core_tick_cold(struct epf_core *core)
+{
+	uint64_t now = core->now(core->now_arg);
+	unsigned handled = 0;
+
+	if (core->cold_work)
+		handled = epf_recover_step(core, now) + epf_revoke_step(core);
+	if (now < core->next_tick_ns)
+		return handled;
+	core->next_tick_ns = now + core->limits.peer_timeout_ns / TICKS_PER_TIMEOUT;
+	if (core->caps.carries_events && core->world > 1)
+		heartbeat(core);
+	return handled;
+}

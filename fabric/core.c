@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Life of an engine core: creation with all its memory, ranks, rings, regions, peers and lanes. Slow path: called by
+ * lib.c (and simulations) before traffic, or between two steps on the core's own thread.
+ */
+#define EPF_LOG_COMP "core"
+#include "fabric/engine.h"
+
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+#include "fabric/recover.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CTL_RING_SLOTS = 64 };
+
+/* calloc that counts what peers cost. */
+static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
+{
+	core->peer_memory_bytes += n * size;
+	return calloc(n ? n : 1, size);
+}
+
+static int no_memory(const char *what)
+{
+	return epf_fail(EPF_R_NO_MEMORY, "engine: no memory for %s", what);
+}
+
+static uint32_t pow2_at_least(uint32_t x)
+{
+	uint32_t p = 1;
+
+	while (p < x)
+		p <<= 1;
+	return p;
+}
+
+/* Chains a pool's free list through member `next`. */
+#define POOL_CHAIN(pool, n)               \
+ for (uint32_t at_ = 0; at_ < (n); at_++) \
+ (pool)[at_].next = at_ + 1 < (n) ? at_ + 1 : EPF_NONE
+
+static int create_pools(struct epf_core *core)
+{
+	const struct epf_core_limits *l = &core->limits;
+
+	core->rings = calloc(EPF_MAX_RINGS, sizeof(*core->rings));
+	core->ranks = calloc(core->max_ranks, sizeof(*core->ranks));
+	core->parked = calloc(l->max_parked, sizeof(*core->parked));
+	if (!core->rings || !core->ranks || !core->parked)
+		return no_memory("rings and parked commands");
+	POOL_CHAIN(core->parked, l->max_parked);
+	core->parked_free = 0;
+	core->pending_free = EPF_NONE;
+	core->ack_nodes = EPF_NONE;
+	return 0;
+}
+
+int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
+{
+	struct epf_core *core = aligned_alloc(EPF_CACHELINE, (sizeof(*core) + 63) / 64 * 64);
+	int rc;
+
+	if (!core)
+		return no_memory("a core");
+	memset(core, 0, sizeof(*core));
+	core->nic = cfg->nic;
+	core->ops = cfg->nic->ops;
+	core->limits = cfg->limits;
+	core->stats = cfg->stats;
+	core->now = cfg->now;
+	core->now_arg = cfg->now_arg;
+	core->max_ranks = cfg->max_ranks;
+	core->ops->describe(core->nic, &core->caps);
+	core->ordered = core->caps.ordered != 0;
+	core->counts_puts = !core->ordered;
+	core->limits.ring_window = pow2_at_least(cfg->limits.ring_window);
+	core->limits.lane_depth = pow2_at_least(cfg->limits.lane_depth);
+	core->limits.window = pow2_at_least(cfg->limits.window);
+	if (core->limits.lane_depth > core->caps.lane_depth)
+		core->limits.lane_depth = core->caps.lane_depth;
+	if (core->limits.window < core->limits.lane_depth || core->limits.window > EPF_MAX_WINDOW) {
+		free(core);
+		return epf_fail(EPF_R_CONF_RANGE, "window: %u is below lane-depth %u or above %u",
+				cfg->limits.window, cfg->limits.lane_depth, EPF_MAX_WINDOW);
+	}
+	core->rx_mask = core->limits.window - 1;
+	core->rx_stride = (uint32_t)(sizeof(struct epf_rx_stream) + core->limits.window / 8);
+	core->bell = core->ops->bell(core->nic);
+	if (!core->bell)
+		core->bell = &core->own_bell;
+	rc = create_pools(core);
+	if (!rc)
+		rc = epf_queue_create(CTL_RING_SLOTS, &core->calls);
+	if (rc) {
+		epf_core_destroy(core);
+		return rc;
+	}
+	core->next_tick_ns = core->now(core->now_arg);
+	*out = core;
+	return 0;
+}
+
+static void destroy_ring(struct epf_ring_state *ring)
+{
+	if (!ring)
+		return;
+	free(ring->streams);
+	free(ring->pend);
+	free(ring);
+}
+
+static void destroy_peers(struct epf_core *core)
+{
+	for (uint32_t i = 0; core->peers && i < core->world; i++)
+		free(core->peers[i].regions);
+	for (uint32_t i = 0; core->nodes && i < core->n_nodes; i++) {
+		free(core->nodes[i].handles);
+		free(core->nodes[i].rx);
+		free(core->nodes[i].recovery);
+	}
+	if (core->ctl_memory) {
+		core->ops->region_deregister(core->nic, &core->ctl_mr);
+		free(core->ctl_memory);
+	}
+	free(core->lane_wrs);
+	free(core->lane_msgs);
+	free(core->peers);
+	free(core->nodes);
+	free(core->lanes);
+	free(core->streams);
+	free(core->group_table);
+	free(core->pending);
+	free(core->dirty_lanes);
+	free(core->wait_lanes);
+	free(core->grant_lanes);
+}
+
+void epf_core_destroy(struct epf_core *core)
+{
+	if (!core)
+		return;
+	destroy_peers(core);
+	for (uint32_t i = 0; core->rings && i < core->n_rings; i++)
+		destroy_ring(core->rings[i]);
+	for (uint32_t i = 0; core->ranks && i < core->n_ranks; i++) {
+		struct epf_rank_state *rank = &core->ranks[i];
+
+		for (uint32_t r = 0; r < rank->n_regions; r++)
+			if (rank->regions[r].state != EPF_REGION_FREE)
+				core->ops->region_deregister(core->nic, &rank->regions[r].mr);
+		free(rank->regions);
+	}
+	epf_queue_destroy(core->calls);
+	free(core->rings);
+	free(core->ranks);
+	free(core->parked);
+	free(core);
+}
+
+int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *signals,
+		      uint32_t n_signals, uint32_t max_regions, struct epf_bell *bell)
+{
+	struct epf_rank_state *r;
+
+	if (core->n_ranks == core->max_ranks)
+		return epf_fail(EPF_R_CONF_RANGE, "engine: more than %u local ranks",
+				core->max_ranks);
+	r = &core->ranks[core->n_ranks];
+	r->regions = calloc(max_regions, sizeof(*r->regions));
+	if (!r->regions)
+		return no_memory("regions");
+	r->rank = rank;
+	r->signals = signals;
+	r->n_signals = n_signals;
+	r->max_regions = max_regions;
+	r->bell = bell;
+	r->dirty_groups = EPF_NONE;
+	core->n_ranks++;
+	return 0;
+}
+
+int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
+			unsigned access, uint32_t *region)
+{
+	struct epf_rank_state *r = &core->ranks[local];
+	struct epf_region_local *l;
+	int rc;
+
+	if (r->n_regions == r->max_regions)
+		return epf_fail(EPF_R_REGION_LIMIT, "regions: all %u are in use", r->max_regions);
+	if (!addr || !bytes || bytes > EPF_WIDE_REGION_BYTES)
+		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
+				(unsigned long long)bytes);
+	l = &r->regions[r->n_regions];
+	rc = core->ops->region_register(core->nic, addr, bytes, access, &l->mr);
+	if (rc)
+		return rc;
+	l->addr = (uint64_t)(uintptr_t)addr;
+	l->bytes = bytes;
+	l->lkey = l->mr.lkey;
+	l->access = access;
+	l->state = EPF_REGION_LIVE;
+	*region = r->n_regions++;
+	return 0;
+}
+
+static struct epf_ring_state *ring_alloc(struct epf_core *core, uint32_t window)
+{
+	struct epf_ring_state *ring = calloc(1, sizeof(*ring));
+
+	if (!ring)
+		return NULL;
+	ring->pend = calloc(window, sizeof(*ring->pend));
+	ring->streams = malloc((core->world ? core->world : 1) * sizeof(*ring->streams));
+	if (!ring->pend || !ring->streams) {
+		destroy_ring(ring);
+		return NULL;
+	}
+	memset(ring->streams, 0xff, core->world * sizeof(*ring->streams));
+	return ring;
+}
+
+int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
+		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id)
+{
+	struct epf_ring_state *ring;
+
+	if (core->n_rings == EPF_MAX_RINGS)
+		return epf_fail(EPF_R_RING_LIMIT, "rings: all %u of the core are in use",
+				EPF_MAX_RINGS);
+	ring = ring_alloc(core, core->limits.ring_window);
+	if (!ring)
+		return no_memory("a ring");
+	epf_ring_consumer_init(&ring->consumer, shm, log2, start);
+	ring->pend_mask = core->limits.ring_window - 1;
+	ring->seq = ring->retired = ring->published = (uint32_t)start;
+	ring->retired64 = start;
+	ring->dirty = EPF_NONE;
+	ring->flush_list = EPF_NONE;
+	ring->blocked = EPF_NONE;
+	ring->rank = local;
+	ring->id = (uint16_t)core->n_rings;
+	ring->weight = (uint8_t)weight;
+	ring->done = &shm->done;
+	ring->live = 1;
+	core->rings[core->n_rings] = ring;
+	*id = core->n_rings++;
+	return 0;
+}
+
+void epf_core_close_ring(struct epf_core *core, uint32_t id)
+{
+	core->rings[id]->live = 0;
+}
+
+static int alloc_world(struct epf_core *core)
+{
+	const struct epf_core_limits *l = &core->limits;
+	uint32_t nodes = core->n_nodes, lanes = core->n_lanes;
+	uint32_t streams = nodes * l->streams_per_node;
+
+	core->peers = peer_alloc(core, core->world, sizeof(*core->peers));
+	core->nodes = peer_alloc(core, nodes, sizeof(*core->nodes));
+	core->lanes = peer_alloc(core, lanes, sizeof(*core->lanes));
+	core->lane_wrs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_wr));
+	core->lane_msgs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_msg));
+	core->streams = peer_alloc(core, streams, sizeof(*core->streams));
+	core->dirty_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
+	core->wait_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
+	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
+	core->group_mask = pow2_at_least(streams < 64 ? 64 : streams) - 1;
+	core->group_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
+	core->limits.max_pending = lanes * l->lane_receives;
+	core->pending = peer_alloc(core, core->limits.max_pending, sizeof(*core->pending));
+	core->ctl_stride = (sizeof(struct epf_ctl) + 8u * l->streams_per_node + 63) / 64 * 64;
+	core->ctl_memory = peer_alloc(core, nodes, core->ctl_stride);
+	if (!core->peers || !core->nodes || !core->lanes || !core->lane_wrs || !core->lane_msgs ||
+	    !core->streams || !core->dirty_lanes || !core->wait_lanes || !core->grant_lanes ||
+	    !core->group_table || !core->pending || !core->ctl_memory)
+		return no_memory("the peers of the job");
+	memset(core->group_table, 0xff, (core->group_mask + 1) * sizeof(uint32_t));
+	POOL_CHAIN(core->pending, core->limits.max_pending);
+	core->pending_free = core->limits.max_pending ? 0 : EPF_NONE;
+	core->max_streams = streams;
+	return 0;
+}
+
+static int init_node(struct epf_core *core, uint32_t i)
+{
+	const struct epf_core_limits *l = &core->limits;
+	struct epf_node *node = &core->nodes[i];
+
+	node->n_lanes = (uint8_t)l->lanes_per_node;
+	node->first_lane = (uint16_t)(i * l->lanes_per_node);
+	node->rx_streams = (uint16_t)l->streams_per_node;
+	node->rx = peer_alloc(core, node->rx_streams, core->rx_stride);
+	node->ack_head = 0xffff;
+	node->recovery =
+		node->n_lanes > 1 ? peer_alloc(core, 1, sizeof(struct epf_recovery)) : NULL;
+	node->ctl = (struct epf_ctl *)(void *)((uint8_t *)core->ctl_memory + i * core->ctl_stride);
+	node->rank = i;
+	if (!node->rx || (node->n_lanes > 1 && !node->recovery))
+		return no_memory("receiving streams");
+	for (uint32_t h = 0; h < node->rx_streams; h++) {
+		struct epf_rx_stream *rx = epf_rx(core, node, h);
+
+		rx->base = l->start_count;
+		rx->pending = EPF_NONE;
+	}
+	return 0;
+}
+
+static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
+{
+	const struct epf_core_limits *l = &core->limits;
+	struct epf_lane *lane = &core->lanes[i];
+
+	lane->wrs = core->lane_wrs + (size_t)i * l->lane_depth;
+	lane->msgs = core->lane_msgs + (size_t)i * l->lane_depth;
+	lane->mask = l->lane_depth - 1;
+	lane->limit = l->lane_depth - EPF_LANE_RESERVE;
+	lane->id = (uint16_t)i;
+	lane->node = (uint16_t)(i / l->lanes_per_node);
+	lane->index = (uint8_t)(i % l->lanes_per_node);
+	lane->head = lane->posted = lane->tail = l->start_count;
+	lane->events = lane->granted = lane->arrived = l->start_count;
+	lane->given = lane->arrived + l->lane_receives;
+	lane->waiting_head = lane->waiting_tail = EPF_NONE;
+	return core->ops->lane_create(core->nic, lane->id, l->lane_depth, token);
+}
+
+int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t place, uint64_t *tokens)
+{
+	uint64_t lanes = (uint64_t)world * core->limits.lanes_per_node;
+	int rc;
+
+	if (lanes > core->caps.max_lanes || lanes > 65535)
+		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u",
+				core->caps.name, (unsigned long long)lanes,
+				core->caps.max_lanes < 65535 ? core->caps.max_lanes : 65535);
+	if (core->caps.carries_events && lanes * core->limits.lane_receives > core->caps.receives) {
+		uint32_t fit = (uint32_t)(core->caps.receives / lanes);
+
+		if (fit < 4)
+			return epf_fail(EPF_R_RECEIVE_LIMIT, "%s: %llu lanes share %u receives",
+					core->caps.name, (unsigned long long)lanes,
+					core->caps.receives);
+		epf_info("lane-receives: %u lowered to %u: %llu lanes share the NIC's %u",
+			 core->limits.lane_receives, fit, (unsigned long long)lanes,
+			 core->caps.receives);
+		core->limits.lane_receives = fit;
+	}
+	core->world = world;
+	core->n_nodes = world;
+	core->n_lanes = (uint32_t)lanes;
+	core->my_place = (uint16_t)place;
+	rc = alloc_world(core);
+	for (uint32_t i = 0; !rc && i < core->n_nodes; i++)
+		rc = init_node(core, i);
+	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
+		rc = init_lane(core, i, &tokens[i]);
+	if (!rc)
+		rc = core->ops->region_register(core->nic, core->ctl_memory,
+						core->n_nodes * core->ctl_stride,
+						EPF_MR_REMOTE_WRITE, &core->ctl_mr);
+	for (uint32_t i = 0; !rc && i < core->n_rings; i++) {
+		uint32_t *streams = realloc(core->rings[i]->streams, world * sizeof(*streams));
+
+		if (!streams)
+			return no_memory("streams of a ring");
+		memset(streams, 0xff, world * sizeof(*streams));
+		core->rings[i]->streams = streams;
+	}
+	if (!rc && core->caps.carries_events)
+		core->ops->post_receives(core->nic, (unsigned)lanes * core->limits.lane_receives);
+	return rc;
+}
+
+/* The control stream of each lane: handles 0 .. n_lanes - 1 of the node. */
+static void open_control(struct epf_core *core, struct epf_node *node)
+{
+	for (unsigned i = 0; i < node->n_lanes; i++) {
+		uint32_t index =
+			epf_stream_open_cold(core, EPF_STREAM_CONTROL, NULL, node->rank, 0, 0);
+
+		core->streams[index].lane = (uint16_t)(node->first_lane + i);
+	}
+}
+
+int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_info *info)
+{
+	struct epf_node *node = &core->nodes[i];
+
+	node->max_handles = (uint16_t)(info->streams < core->limits.streams_per_node
+					       ? info->streams
+					       : core->limits.streams_per_node);
+	if (node->max_handles <= node->n_lanes)
+		return epf_fail(EPF_R_PEER_ANSWER,
+				"rank %u: accepts %u streams, below lanes-per-peer", i,
+				info->streams);
+	node->handles = peer_alloc(core, node->max_handles, sizeof(uint32_t));
+	if (!node->handles)
+		return no_memory("stream handles");
+	node->ctl_raddr = info->ctl_raddr;
+	node->ctl_rkey = info->ctl_rkey;
+	for (unsigned l = 0; l < node->n_lanes; l++) {
+		struct epf_lane *lane = &core->lanes[node->first_lane + l];
+		int rc = core->ops->lane_connect(core->nic, lane->id, info->nic_addr,
+						 info->nic_addr_len, info->tokens[l]);
+
+		if (rc)
+			return rc;
+		lane->granted = lane->events + info->receives;
+		lane->state = EPF_LANE_UP;
+	}
+	node->nic_addr_len = (uint16_t)info->nic_addr_len;
+	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
+	node->state = EPF_NODE_UP;
+	open_control(core, node);
+	return 0;
+}
+
+int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info)
+{
+	struct epf_peer *peer = &core->peers[rank];
+	struct epf_region_remote *regions =
+		calloc(info->n_regions ? info->n_regions : 1, sizeof(*regions));
+
+	if (!regions)
+		return no_memory("a peer's regions");
+	for (uint32_t i = 0; i < info->n_regions; i++)
+		regions[i] = info->regions[i];
+	core->peer_memory_bytes += info->n_regions * sizeof(*regions);
+	/* A withdrawn region stays withdrawn. */
+	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)
+		if (peer->regions[i].state == EPF_REGION_REVOKED)
+			regions[i] = peer->regions[i];
+	free(peer->regions);
+	peer->regions = regions;
+	peer->n_regions = info->n_regions;
+	peer->n_signals = info->n_signals;
+	peer->node = rank;
+	peer->place = (uint16_t)info->place;
+	peer->local = EPF_NONE;
+	for (uint32_t i = 0; i < core->n_ranks; i++)
+		if (core->ranks[i].rank == rank)
+			peer->local = i;
+	peer->usable = core->nodes[peer->node].state == EPF_NODE_UP && !peer->masked;
+	return 0;
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine core from inside: its rings, peers, lanes and streams. Shared by the hot files (core_hot.c,
+ * arrive_hot.c, flush_hot.c) and the slow ones (core.c, control.c, recover.c, lib.c).
+ *
+ * One thread runs a core. Everything here is private to that thread, except shared memory reached through
+ * ring headers, signals and control words, whose accesses are labelled (queues/README.md).
+ * All memory is allocated by the slow files before traffic starts.
+ *
+ *   rank    a local rank served by this core          node   a remote engine, reached by lanes
+ *   peer    a remote rank, living on a node           lane   a queue pair to a node
+ *   stream  ordered commands from one ring (or one group) to one peer; bound to one lane at a time
+ *
+ * Counts. Every event of a stream (a write with immediate, a message) has a running 32-bit count. The receiver
+ * keeps, per stream, `base` (all counts before it have arrived) and a bitmap of the window above it. A message takes
+ * effect when base has passed it: so a signal covers everything earlier in its stream. On an ordered NIC plain
+ * puts are no events: the lane itself keeps them before the message.
+ */
+#ifndef EPF_FABRIC_CORE_H
+#define EPF_FABRIC_CORE_H
+
+#include "fabric/nic.h"
+#include "queues/epf_bell.h"
+#include "queues/epf_cmd.h"
+#include "queues/epf_queue.h"
+#include "queues/epf_ring.h"
+#include "queues/epf_signal.h"
+#include "queues/epf_stats.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EPF_HOT  __attribute__((hot))
+#define EPF_COLD __attribute__((cold, noinline))
+
+enum {
+	EPF_MAX_LANES_PER_NODE = 8,
+	EPF_MAX_RINGS = 4096,
+	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
+	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
+	EPF_MAX_BATCH = 256,
+	EPF_LANE_RESERVE = 2, /* work requests of a lane kept back for control words */
+};
+
+#define EPF_NONE 0xffffffffu
+
+/* Immediate data: count in the low 16 bits, handle in the next 13, kind in the top 3. */
+enum { EPF_IMM_STREAM = 1 };
+
+EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
+{
+	return (uint32_t)kind << 29 | handle << 16 | (count & 0xffffu);
+}
+
+/* What a message (EPF_WR_SEND) says. */
+enum epf_msg_kind {
+	EPF_MSG_SIGNAL = 1,        /* signal, rank, value: add */
+	EPF_MSG_ADD = 2,           /* rank, signal = region, a = offset, value: add to memory */
+	EPF_MSG_FLUSH = 3,         /* acknowledge when passed */
+	EPF_MSG_REVOKE = 5,        /* rank, signal = region: stop using it */
+	EPF_MSG_REVOKED = 6,       /* the answer: nothing of mine is in flight to it */
+	EPF_MSG_LANE_FENCE = 7,    /* c = lane: fence it and say when drained */
+	EPF_MSG_LANE_FENCED = 8,   /* c = lane: fenced and drained here */
+	EPF_MSG_STREAM_QUERY = 9,  /* c = handle, d = from: which counts have arrived? */
+	EPF_MSG_STREAM_STATE = 10, /* c = handle, d = from, bits in value, a, b, e */
+	EPF_MSG_LANE_OPEN = 11,    /* c = lane, value = token of the sender's new queue pair */
+	EPF_MSG_LANE_OPENED = 12,  /* c = lane: connected here, may be used */
+	EPF_MSG_BYE = 13,          /* the sender's engine closes in order */
+};
+
+/* A message on the wire: 64 bytes, little-endian. */
+struct epf_msg {
+	uint8_t kind;
+	uint8_t flags;
+	uint16_t handle; /* stream it belongs to */
+	uint32_t count;  /* its count in that stream */
+	uint32_t rank;
+	uint32_t signal;
+	uint64_t value;
+	uint64_t a;
+	uint64_t b;
+	uint64_t e;
+	uint32_t c;
+	uint32_t d;
+	uint64_t reserved;
+};
+
+_Static_assert(sizeof(struct epf_msg) == 64, "a message is 64 bytes");
+_Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits every NIC");
+
+/* Control words a peer's core writes into our memory by plain RDMA writes: cumulative, newest wins. */
+struct epf_ctl {
+	uint64_t grants
+		[EPF_MAX_LANES_PER_NODE]; /* per lane: events we may have posted in all, + 1 (0: never written) */
+	uint64_t acks[]; /* per stream handle: count passed at the last flush, + 1 in bit 32 up */
+};
+
+enum epf_region_state {
+	EPF_REGION_FREE = 0,
+	EPF_REGION_LIVE = 1,
+	EPF_REGION_REVOKED =
+		2, /* local: waiting for peers; remote: told, our own traffic to it not yet drained */
+	EPF_REGION_DRAINING =
+		3, /* remote: waits for the entries that were staged when the snapshot was taken */
+	EPF_REGION_WITHDRAWN = 4, /* over: local: deregistered; remote: acknowledged */
+};
+
+struct epf_region_local {
+	uint64_t addr;
+	uint64_t bytes; /* 0 unless LIVE: the check needs one compare */
+	uint32_t lkey;
+	uint32_t state;
+	struct epf_nic_mr mr;
+	unsigned access;
+};
+
+struct epf_region_remote {
+	uint64_t raddr;
+	uint64_t bytes; /* 0 unless LIVE */
+	uint32_t rkey;
+	uint16_t state;
+	uint16_t access; /* EPF_MR_* */
+};
+
+/* A local rank. */
+struct epf_rank_state {
+	uint32_t rank;
+	uint32_t n_signals;
+	struct epf_signal *signals;
+	struct epf_region_local *regions;
+	uint32_t n_regions; /* registered so far */
+	uint32_t max_regions;
+	struct epf_bell *bell; /* a thread of the rank may sleep on it; NULL: none does */
+	uint64_t inflight_bytes;
+	uint32_t inflight_messages;
+	uint32_t
+		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
+	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
+	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
+};
+
+enum epf_peer_state_id {
+	EPF_PEER_UNKNOWN = 0,
+	EPF_PEER_UP = 1,
+	EPF_PEER_DOWN = 2,
+	EPF_PEER_LEFT = 3
+};
+
+/* A remote (or own, or other local) rank. */
+struct epf_peer {
+	struct epf_region_remote *regions;
+	uint32_t n_regions;
+	uint32_t n_signals;
+	uint32_t node;  /* index in core->nodes */
+	uint16_t place; /* node number of the job, for counting what crosses nodes */
+	uint8_t usable; /* 1: UP and not masked */
+	uint8_t masked;
+	uint32_t local; /* index in core->ranks if it lives here, else EPF_NONE */
+};
+
+enum epf_stream_kind { EPF_STREAM_CONTROL = 0, EPF_STREAM_RING = 1, EPF_STREAM_GROUP = 2 };
+
+/* Sending side of a stream. */
+struct epf_stream {
+	uint32_t count; /* events posted: count of the next one */
+	uint32_t peer;  /* rank */
+	uint16_t
+		ring; /* RING: the ring; GROUP: the first ring that used it (errors are reported there) */
+	uint16_t node;
+	uint16_t lane;   /* the lane it is bound to, an index in core->lanes */
+	uint16_t handle; /* on its node */
+	uint8_t kind;
+	uint8_t dirty;        /* posted since the last flush and on a dirty list */
+	uint8_t waiting;      /* on its lane's waiting list */
+	uint8_t flush;        /* flush message sent, acknowledgement missing */
+	uint32_t parked_head; /* parked commands in order, EPF_NONE: none */
+	uint32_t parked_tail;
+	uint32_t parked_count;
+	uint32_t next_waiting; /* list links: indices of streams */
+	uint32_t next_dirty;   /* a ring's or rank's dirty list */
+	uint32_t next_flush;   /* a ring's flush list */
+	uint32_t next_hash;    /* GROUP: chain of the group table */
+	uint32_t signal;       /* GROUP: the group's signal */
+	uint32_t rank;         /* local rank index */
+	uint32_t flush_count;  /* count of the flush message that is on its way */
+	uint32_t signals_head; /* GROUP: counted signals that wait for their puts, in order */
+	uint32_t signals_tail;
+	uint64_t group_posted; /* GROUP: puts posted */
+	uint64_t group_target; /* GROUP: sum of the counts of signals sent */
+};
+
+/* Receiving side of a stream: base, bitmap of what has arrived above it, messages that wait. */
+struct epf_rx_stream {
+	uint32_t base;
+	uint32_t pending;  /* first waiting message, EPF_NONE: none */
+	uint32_t ahead;    /* bits set in the bitmap */
+	uint8_t ack_state; /* enum epf_word_state of its acknowledgement word */
+	uint8_t reserved;
+	uint16_t next_ack; /* list of acknowledgements to write */
+	uint64_t ack;      /* value to write */
+	uint64_t bits[];   /* window / 64 words, bit = count modulo window */
+};
+
+/* A word we write into a peer's control memory: at most one write in flight, or an older one could land last. */
+enum epf_word_state {
+	EPF_WORD_CLEAN = 0,
+	EPF_WORD_DIRTY = 1,
+	EPF_WORD_INFLIGHT = 2,
+	EPF_WORD_INFLIGHT_DIRTY = 3
+};
+
+/* Kinds of work requests, in epf_wr.core bits 63..60. */
+enum epf_wr_kind {
+	EPF_WRK_DATA = 0,  /* bits 31..0 sequence in ring, 47..32 ring */
+	EPF_WRK_QUIET = 1, /* a message that retires nothing */
+	EPF_WRK_GRANT = 2, /* control word: receive grants of a lane */
+	EPF_WRK_ACK = 3,   /* control word: acknowledgement of stream handle (bits 31..0) */
+};
+
+#define EPF_WRC_EVENT (UINT64_C(1) << 56) /* carries a count: has an event at the target */
+#define EPF_WRC_DONE  (UINT64_C(1) << 57) /* completed, not yet reclaimed (unordered NICs) */
+
+EPF_INLINE uint64_t epf_wr_core(unsigned kind, uint32_t ring, uint32_t low, uint64_t bits)
+{
+	return (uint64_t)kind << 60 | (uint64_t)ring << 32 | low | bits;
+}
+
+enum epf_lane_state {
+	EPF_LANE_DOWN = 0,    /* not usable: never connected, or given up */
+	EPF_LANE_UP = 1,      /* carries traffic */
+	EPF_LANE_FENCED = 2,  /* in error, fenced; recovery is under way */
+	EPF_LANE_OPENING = 3, /* recovered; a new queue pair waits for the peer's token */
+};
+
+/* A queue pair to a node. */
+struct epf_lane {
+	struct epf_wr *wrs; /* ring of depth entries */
+	struct epf_msg *
+		msgs; /* one per entry: SEND payloads and control words live here until completion */
+	uint32_t mask;
+	uint32_t head;    /* entries staged */
+	uint32_t posted;  /* handed to the NIC */
+	uint32_t tail;    /* oldest entry not reclaimed */
+	uint32_t limit;   /* entries that data may use */
+	uint32_t events;  /* events posted in all */
+	uint32_t granted; /* events the peer allows in all */
+	uint32_t arrived; /* events that arrived here in all */
+	uint32_t given;   /* events we allow the peer, as last written */
+	uint16_t id;      /* index in core->lanes, the NIC's lane number */
+	uint16_t node;
+	uint8_t index;       /* which lane of its node */
+	uint8_t state;       /* enum epf_lane_state */
+	uint8_t dirty;       /* staged since the last flush */
+	uint8_t grant_state; /* enum epf_word_state */
+	uint8_t in_wait_list;
+	uint8_t in_grant_list;
+	uint8_t reserved[2];
+	uint32_t waiting_head; /* streams with parked commands, round robin */
+	uint32_t waiting_tail;
+};
+
+enum epf_node_state_id {
+	EPF_NODE_UNKNOWN = 0,
+	EPF_NODE_UP = 1,
+	EPF_NODE_DOWN = 2,
+	EPF_NODE_LEFT = 3
+};
+
+struct epf_recovery; /* recover.c */
+
+/* A remote engine (in embedded mode: a process). */
+struct epf_node {
+	uint8_t state;
+	uint8_t n_lanes;
+	uint16_t first_lane;  /* lanes are consecutive in core->lanes */
+	uint16_t n_handles;   /* sending streams opened to it */
+	uint16_t max_handles; /* streams it accepts */
+	uint16_t ack_head;    /* acknowledgements to write: rx handles; 0xffff: none */
+	uint16_t rx_streams;  /* receiving streams allocated */
+	uint16_t next_lane;   /* for binding streams round robin */
+	uint8_t in_ack_list;
+	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
+	uint16_t nic_addr_len;
+	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
+	uint32_t drain_heads[EPF_MAX_LANES_PER_NODE];
+	uint8_t nic_addr[EPF_NIC_ADDR_BYTES]; /* for opening new lanes */
+	uint32_t *handles;                    /* handle to stream index */
+	uint8_t *rx;                          /* rx_streams * core->rx_stride bytes */
+	struct epf_ctl *ctl;                  /* control words it writes, in our memory */
+	uint64_t ctl_raddr;                   /* control words we write, in its memory */
+	uint32_t ctl_rkey;
+	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */
+	uint32_t rank;          /* lowest rank on it: its name in messages to people */
+	uint8_t heard;          /* something of it arrived or completed since the last tick */
+	struct epf_recovery *recovery; /* NULL until a lane fails */
+};
+
+/* A parked command: no credit for it yet. */
+struct epf_parked {
+	struct epf_op op;
+	uint32_t next;
+	uint32_t seq;  /* in ring */
+	uint32_t done; /* bytes already staged of a long transfer */
+	uint16_t ring;
+	uint16_t reserved;
+};
+
+/* A message that arrived before what it covers. */
+struct epf_pending {
+	struct epf_msg msg;
+	uint32_t next;
+	uint32_t reserved;
+};
+
+enum epf_flush_phase {
+	EPF_FLUSH_NONE = 0,
+	EPF_FLUSH_PARKED = 1,
+	EPF_FLUSH_SENDING = 2,
+	EPF_FLUSH_WAITING = 3
+};
+
+/* A ring as the core sees it. */
+struct epf_ring_state {
+	struct epf_ring_consumer consumer;
+	uint32_t *streams; /* per peer rank: stream index, EPF_NONE until first used */
+	uint16_t *pend;    /* per command in the window: work requests missing until retired */
+	uint32_t pend_mask;
+	uint32_t seq;       /* commands taken */
+	uint32_t retired;   /* commands retired (low 32 bits) */
+	uint32_t published; /* low 32 bits of done.retired */
+	uint64_t retired64;
+	uint32_t parked; /* commands of the ring that are parked */
+	uint32_t dirty;  /* streams posted to since the last flush; EPF_NONE ends */
+	uint32_t rank;   /* local rank index */
+	uint32_t
+		blocked; /* stream whose parking place is full: nothing is taken until it drains; EPF_NONE */
+	uint16_t id; /* index in core->rings */
+	uint8_t live;
+	uint8_t flush_phase; /* enum epf_flush_phase */
+	uint8_t flush_all;
+	uint8_t weight;
+	uint8_t reserved[2];
+	uint32_t flush_seq;    /* sequence of the FLUSH command */
+	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
+	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
+	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
+	int32_t deficit;       /* deficit round robin, bytes */
+	struct epf_done *done;
+	uint64_t failed;
+};
+
+struct epf_core_limits {
+	uint32_t batch;
+	uint32_t reap_batch;
+	uint32_t park_limit;
+	uint32_t max_parked; /* pool size */
+	uint32_t max_pending;
+	uint32_t window;      /* arrival window per stream: power of two */
+	uint32_t ring_window; /* power of two */
+	uint32_t lane_depth;  /* power of two */
+	uint32_t lane_receives;
+	uint32_t lanes_per_node;
+	uint32_t streams_per_node;
+	uint64_t nic_inflight_bytes;
+	uint32_t nic_inflight_messages;
+	uint64_t rank_inflight_bytes;
+	uint32_t rank_inflight_messages;
+	uint64_t peer_timeout_ns;
+	uint32_t start_count; /* first count of every stream: tests of wrap */
+};
+
+struct epf_core {
+	struct epf_nic *nic;
+	const struct epf_nic_ops *ops;
+	struct epf_nic_caps caps;
+	uint8_t ordered;
+	uint8_t counts_puts; /* puts are events: unordered NIC */
+	uint8_t reserved1;
+	uint8_t cold_work; /* something for epf_core_cold() */
+	uint32_t n_rings;
+	uint32_t next_ring; /* where the next step begins */
+	uint32_t steps;     /* all steps; the timer is looked at now and then */
+	uint32_t n_ranks;
+	uint32_t max_ranks;
+	uint32_t max_streams;
+	uint32_t world;
+	uint32_t n_nodes;
+	uint32_t n_lanes;
+	uint32_t rx_stride;
+	uint32_t rx_mask; /* window - 1 */
+	struct epf_ring_state **rings;
+	struct epf_rank_state *ranks;
+	struct epf_peer *peers;
+	struct epf_node *nodes;
+	struct epf_lane *lanes;
+	struct epf_stream *streams;
+	uint32_t n_streams;
+	uint32_t *group_table; /* hash heads of group streams */
+	uint32_t group_mask;
+	struct epf_parked *parked;
+	uint32_t parked_free;
+	uint32_t n_parked;
+	struct epf_pending *pending;
+	uint32_t pending_free;
+	uint32_t *dirty_lanes;
+	uint32_t n_dirty;
+	uint32_t *wait_lanes; /* lanes with waiting streams */
+	uint32_t n_wait;
+	uint32_t ack_nodes;    /* nodes with acknowledgements to write, EPF_NONE ends */
+	uint32_t *grant_lanes; /* lanes with a grant to write */
+	uint32_t n_grants;
+	uint32_t words_dirty; /* 1: control words wait to be written */
+	uint32_t flushing;    /* rings in a flush */
+	uint64_t inflight_bytes;
+	uint32_t inflight_messages;
+	uint32_t wakes; /* ranks whose bells must be rung by the run loop */
+	uint16_t my_place;
+	uint16_t reserved;
+	struct epf_core_limits limits;
+	struct epf_ctl *ctl_memory;
+	size_t ctl_stride;
+	struct epf_nic_mr ctl_mr;
+	uint64_t (*now)(void *arg);
+	void *now_arg;
+	uint64_t next_tick_ns;      /* next time the cold timer is due */
+	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
+	struct epf_stats_block *stats;
+	struct epf_wr *lane_wrs; /* memory of all lanes */
+	struct epf_msg *lane_msgs;
+	struct epf_bell *bell; /* what the core sleeps on */
+	struct epf_bell own_bell;
+	struct epf_queue *calls; /* requests of other threads, run between steps */
+	int running;             /* a thread is in epf_core_run */
+	int stop;
+	uint32_t lost_nodes; /* nodes gone DOWN so far: waits look at peers when it moves */
+	uint32_t recovering; /* lanes under recovery */
+	uint32_t recheck;    /* a region was withdrawn: parked commands are checked once more */
+	struct epf_revoke *revokes; /* withdrawals of own regions under way */
+	struct epf_wc wcs[EPF_MAX_BATCH];
+};
+
+/* core_hot.c: one step. Returns how much was done; 0: idle. Never blocks, allocates, locks, logs or makes a system call. */
+unsigned epf_core_step(struct epf_core *core);
+
+/* Hot helpers shared by the hot files. */
+void epf_stage_command(struct epf_core *core, struct epf_ring_state *ring, const struct epf_op *op,
+		       uint32_t seq);
+unsigned epf_stage_waiting(struct epf_core *core);
+int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
+		      uint64_t wr_core);
+void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
+void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr);
+void epf_grant_mark(struct epf_core *core, struct epf_lane *lane);
+void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count);
+unsigned epf_words_step(struct epf_core *core);
+unsigned epf_flush_step(struct epf_core *core);
+void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
+		     unsigned all);
+
+/* Cold functions the hot files may call: slow paths of the same thread. */
+EPF_COLD void epf_fail_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
+			    uint32_t rank, unsigned status, unsigned reason);
+EPF_COLD void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned status);
+/* Fails a parked command whose region was withdrawn meanwhile; 1 if it did. */
+EPF_COLD int epf_recheck_cold(struct epf_core *core, struct epf_parked *p);
+EPF_COLD void epf_control_cold(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+			       const struct epf_msg *m);
+EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
+				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
+				       uint32_t hash);
+EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
+
+EPF_INLINE struct epf_rx_stream *epf_rx(const struct epf_core *core, const struct epf_node *node,
+					uint32_t handle)
+{
+	return (struct epf_rx_stream *)(void *)(node->rx + (size_t)handle * core->rx_stride);
+}
+
+#endif

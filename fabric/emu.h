@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of the emulated NIC: one structure for the NIC, one small one per lane, one private slot per
+ * packet of its own pool. Included by nic_emu.c and emu_*.c only; the shared layout is emu_wire.h.
+ * Nothing read from a segment is trusted: indices and lengths are checked where they are used, and what
+ * must not change under us is kept in the slots, which no other process can see.
+ */
+#ifndef EPF_FABRIC_EMU_H
+#define EPF_FABRIC_EMU_H
+
+#include "fabric/emu_opts.h"
+#include "fabric/emu_wire.h"
+#include "fabric/nic.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum {
+	EPF_EMU_NO_LANE = 0xffff, /* end of a list of lanes */
+	EPF_EMU_MESSAGES = 64,    /* most EPF_WC_RECV in one reap */
+	EPF_EMU_SAVED = 32,       /* copies of messages kept for a second arrival event */
+	EPF_EMU_HELD = 4096,      /* most packets and second events held by the faults */
+	EPF_EMU_CHUNK = 16,       /* packets after which a long post pushes what it has */
+	EPF_EMU_BUDGET = 96,      /* packets that one reap lands */
+	EPF_EMU_QUOTA = 16,       /* packets that one lane lands before the next lane's turn */
+};
+
+/* A segment as this process sees it; shared by all its NICs (emu_map.c). */
+struct epf_emu_seg {
+	struct epf_emu_segment *hdr;
+	struct epf_emu_lane_words *lanes;
+	unsigned char *packets;
+	uint64_t nonce, bytes;
+	uint32_t npackets, stride, mtu, nlanes, nic_number, ordered;
+	uint64_t start_ticks; /* start time of the owner's process, see proc(5), stat field 22 */
+	uint64_t offset;      /* in this process's memfd; own segments only */
+	pid_t pid;
+	int fd; /* own segments only */
+	unsigned refs;
+	bool own;
+	struct epf_emu_seg *next; /* in its hash bucket */
+};
+
+/* epf_emu_slot.flags */
+enum {
+	EPF_EMU_WAITS = 1, /* in its lane's tx list, not pushed yet */
+	EPF_EMU_FLIES = 2, /* the target has it */
+	EPF_EMU_OUT = 4,   /* lead of a message that is outstanding */
+	EPF_EMU_KNOWN = 8, /* its outcome is known (status), it waits for its turn in the lane */
+	EPF_EMU_DONE = 16, /* in the list of completions to hand out */
+	EPF_EMU_MUTE = 32, /* its lane is gone: hand out nothing */
+	EPF_EMU_READ = 64, /* bytes come back in it */
+};
+
+/* What only the owner knows of one of its packets. Links are index + 1, 0 the end. */
+struct epf_emu_slot {
+	uint64_t laddr;     /* READ: where this packet's bytes go */
+	uint64_t posted_ns; /* lead */
+	uint32_t link;      /* free list, tx list or list of completions */
+	uint32_t out_next, out_prev;
+	uint32_t lead;  /* index */
+	uint32_t epoch; /* of the lane when it was posted */
+	uint32_t id;
+	uint32_t lkey, len; /* READ */
+	uint16_t left;      /* lead: packets of the message not yet back */
+	uint16_t lane;
+	uint8_t flags;
+	uint8_t status;
+};
+
+/* epf_emu_lane.rx_state: on which list the lane's packets to be landed wait. */
+enum { EPF_EMU_RX_IDLE, EPF_EMU_RX_READY, EPF_EMU_RX_RNR, EPF_EMU_RX_DUE };
+
+/* epf_emu_lane.flags */
+enum {
+	EPF_EMU_TX_STOP = 1,  /* a local error is on its way out: what is posted now is flushed */
+	EPF_EMU_FENCED = 2,   /* nothing that arrives takes effect */
+	EPF_EMU_RX_DEAD = 4,  /* the same, after an error on an ordered lane */
+	EPF_EMU_IN_RET = 8,   /* on the list of lanes with packets to give back */
+	EPF_EMU_IN_WAKE = 16, /* on the list of lanes whose peer is to be woken */
+	EPF_EMU_USED = 32,    /* lane_create was called */
+};
+
+/* Packet links are index + 1, 0 the end; lane links are lane numbers, EPF_EMU_NO_LANE the end. */
+struct epf_emu_lane {
+	struct epf_emu_seg *peer;
+	uint64_t token, peer_token;
+	uint64_t rx_due_ns;    /* ordered mode with faults: due time of the last packet taken */
+	uint64_t rnr_since_ns; /* when the packet at the head began to wait for a receive */
+	uint64_t progress_ns;  /* last completion, or first post on an idle lane */
+	uint32_t out_head, out_tail, out_count, depth;
+	uint32_t tx_head, tx_tail;
+	uint32_t rx_head, rx_tail; /* packets of the peer, linked by their own next words */
+	uint32_t ret_top, ret_bottom;
+	uint32_t seq;
+	uint32_t
+		merge; /* last completion of this lane still to be handed out, if it may be merged */
+	uint32_t done_count;
+	uint16_t busy_next, busy_prev, work_next, ret_next, wake_next;
+	uint8_t link; /* enum epf_lane_link */
+	uint8_t rx_state;
+	uint8_t flags;
+};
+
+EPF_STATIC_ASSERT(sizeof(struct epf_emu_lane) <= 128, "a lane stays small");
+
+struct epf_emu_region {
+	uint64_t base, len;
+	uint32_t key; /* 0: free */
+	unsigned access;
+};
+
+struct epf_emu_held; /* emu_fault.h */
+
+struct epf_emu_list {
+	uint16_t head, tail;
+};
+
+struct epf_emu {
+	struct epf_nic nic;
+	uint64_t (*now)(void *);
+	void *now_arg;
+	uint64_t now_ns; /* at the start of the last reap */
+	struct epf_emu_seg *seg;
+	struct epf_emu_slot *slots;
+	struct epf_emu_lane *lanes;
+	uint32_t free_head, free_count;
+	uint32_t done_head, done_tail;
+	uint32_t epoch;
+	uint32_t receives;
+	uint16_t busy_head, ret_head, wake_head;
+	struct epf_emu_list work; /* lanes with packets to land now */
+	struct epf_emu_list rnr;  /* lanes that wait for a receive */
+	uint64_t next_scan_ns;    /* earliest retry timeout */
+	uint64_t next_rnr_ns;     /* earliest receiver-not-ready timeout */
+	struct epf_emu_region *regions;
+	uint32_t nregions;
+	uint16_t region_generation;
+	bool link_up;
+	bool faulty; /* any fault is set */
+	uint32_t max_msg_bytes;
+	struct epf_emu_opts opts;
+	uint64_t p_reorder, p_duplicate, p_drop, p_error; /* of 2^64 */
+	struct epf_emu_held *held;                        /* binary heap by due time */
+	uint32_t nheld, held_order;
+	uint32_t saved_free; /* bitmap of saved[] */
+	uint32_t messages_used;
+	struct epf_nic_counters counters;
+	unsigned char messages[EPF_EMU_MESSAGES][EPF_NIC_MSG_BYTES];
+	unsigned char saved[EPF_EMU_SAVED][EPF_NIC_MSG_BYTES];
+};
+
+/* Completions being handed out by one reap. */
+struct epf_emu_out {
+	struct epf_wc *wc;
+	unsigned n, max;
+};
+
+static inline struct epf_emu *epf_emu_of(const struct epf_nic *nic)
+{
+	return (struct epf_emu *)(uintptr_t)nic;
+}
+
+/* Packet number idx (checked by the caller) of a segment, and its payload. */
+static inline struct epf_emu_packet *epf_emu_pkt(const struct epf_emu_seg *seg, uint32_t idx)
+{
+	return (struct epf_emu_packet *)(void *)(seg->packets + (uint64_t)idx * seg->stride);
+}
+
+static inline unsigned char *epf_emu_payload(struct epf_emu_packet *pkt)
+{
+	return (unsigned char *)pkt + EPF_EMU_PACKET_HEADER;
+}
+
+/* The region a key names if it covers [addr, addr + len) with this access; NULL otherwise. */
+static inline const struct epf_emu_region *
+epf_emu_covers(const struct epf_emu *e, uint32_t key, uint64_t addr, uint64_t len, unsigned access)
+{
+	uint32_t idx = key & 0xffff;
+	const struct epf_emu_region *r;
+
+	if (idx >= e->nregions)
+		return NULL;
+	r = &e->regions[idx];
+	if (r->key != key || key == 0 || (r->access & access) != access)
+		return NULL;
+	if (addr < r->base || len > r->len || addr - r->base > r->len - len)
+		return NULL;
+	return r;
+}
+
+/* Lists of lanes, singly linked through work_next. */
+static inline void epf_emu_list_add(struct epf_emu *e, struct epf_emu_list *list, uint16_t lane)
+{
+	e->lanes[lane].work_next = EPF_EMU_NO_LANE;
+	if (list->head == EPF_EMU_NO_LANE)
+		list->head = lane;
+	else
+		e->lanes[list->tail].work_next = lane;
+	list->tail = lane;
+}
+
+static inline uint16_t epf_emu_list_take(struct epf_emu *e, struct epf_emu_list *list)
+{
+	uint16_t lane = list->head;
+
+	if (lane != EPF_EMU_NO_LANE)
+		list->head = e->lanes[lane].work_next;
+	return lane;
+}
+
+/* Remembers that a lane's peer may sleep: wake_peers() rings it. */
+static inline void epf_emu_note_wake(struct epf_emu *e, uint16_t lane)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+
+	if ((l->flags & EPF_EMU_IN_WAKE) || !epf_bell_must_ring(&l->peer->hdr->bell))
+		return;
+	l->flags |= EPF_EMU_IN_WAKE;
+	l->wake_next = e->wake_head;
+	e->wake_head = lane;
+}
+
+/* Makes a lane with packets to land be looked at, unless it waits for something. */
+static inline void epf_emu_make_ready(struct epf_emu *e, uint16_t lane)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+
+	if (l->rx_state != EPF_EMU_RX_IDLE || l->rx_head == 0)
+		return;
+	l->rx_state = EPF_EMU_RX_READY;
+	epf_emu_list_add(e, &e->work, lane);
+}
+
+/* emu_map.c: segments of this process and of others. Slow. Return 0 or -errno with an error line. */
+int epf_emu_seg_create(const struct epf_emu_opts *opts, struct epf_emu_seg **out);
+int epf_emu_seg_attach(const void *addr, size_t len, struct epf_emu_seg **out);
+int epf_emu_seg_address(const struct epf_emu_seg *seg, void *buf, size_t size);
+/* Ends one use; the last one unmaps. Accepts NULL. */
+void epf_emu_seg_put(struct epf_emu_seg *seg);
+/* True when the process that owns the segment is known to be gone. */
+bool epf_emu_seg_is_dead(const struct epf_emu_seg *seg);
+
+/* emu_hot.c: the sending side. */
+int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
+/* Pushes what waits on a lane, if link and peer allow. */
+void epf_emu_push(struct epf_emu *e, uint16_t lane);
+/* Takes the packets that came back to a lane number. */
+void epf_emu_take_returns(struct epf_emu *e, uint32_t lane);
+/* Lane to error: all that is outstanding completes as EPF_S_FLUSHED. */
+void epf_emu_fail_lane(struct epf_emu *e, uint16_t lane);
+/* Puts a packet back into the pool if nothing refers to it any more. */
+void epf_emu_free_packet(struct epf_emu *e, uint32_t idx);
+/* Hands out completions of own work requests while out has fewer than max. */
+void epf_emu_emit(struct epf_emu *e, struct epf_emu_out *out, unsigned max);
+/* Fails the lanes whose oldest request has waited too long. */
+void epf_emu_scan_timeouts(struct epf_emu *e);
+
+/* emu_rx_hot.c: the target side. */
+int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
+void epf_emu_post_receives(struct epf_nic *nic, unsigned n);
+uint64_t epf_emu_next_event(const struct epf_nic *nic);
+int epf_emu_wake_pending(const struct epf_nic *nic);
+/* Takes a lane's inbox. */
+void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane);
+/* Appends one packet of the peer to those to be landed. */
+void epf_emu_rx_append(struct epf_emu_lane *l, uint32_t idx);
+/* Gives back all that a lane in fence holds (no effect, no event). */
+void epf_emu_rx_flush(struct epf_emu *e, uint16_t lane);
+/* Pushes the packets to be given back. */
+void epf_emu_flush_returns(struct epf_emu *e);
+
+/* emu_lane.c */
+int epf_emu_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
+int epf_emu_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			 uint64_t token);
+void epf_emu_lane_fence(struct epf_nic *nic, uint16_t lane);
+int epf_emu_lane_drained(const struct epf_nic *nic, uint16_t lane);
+void epf_emu_lane_destroy(struct epf_nic *nic, uint16_t lane);
+enum epf_lane_link epf_emu_lane_link(const struct epf_nic *nic, uint16_t lane);
+void epf_emu_wake_peers(struct epf_nic *nic);
+
+#endif

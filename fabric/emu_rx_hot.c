@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The emulated NIC's target side and its reap: takes the mail, lands packets in registered memory,
+ * consumes receives, raises arrival events and gives packets back. Called by the core's step through
+ * epf_nic_ops, and by emu_lane.c. It must never allocate, lock, log or make a system call, and never
+ * believe a field of a packet that it has not checked: another process wrote it.
+ */
+#include "fabric/emu_fault.h"
+
+#include <string.h>
+
+enum landing { LANDED, NO_RECEIVE, NO_MESSAGE_ROOM };
+
+/* epf_emu_packet.landed */
+enum { IS_COMPLETE = 1, WAITS_FOR_RECEIVE = 2 };
+
+static bool is_stopped(const struct epf_emu_lane *l)
+{
+	return l->flags & (EPF_EMU_FENCED | EPF_EMU_RX_DEAD);
+}
+
+static void give_back(struct epf_emu *e, uint16_t lane, uint32_t idx, struct epf_emu_packet *p)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+
+	p->next = l->ret_top;
+	l->ret_top = idx + 1;
+	if (l->ret_bottom == 0)
+		l->ret_bottom = idx + 1;
+	if (l->flags & EPF_EMU_IN_RET)
+		return;
+	l->flags |= EPF_EMU_IN_RET;
+	l->ret_next = e->ret_head;
+	e->ret_head = lane;
+}
+
+void epf_emu_flush_returns(struct epf_emu *e)
+{
+	while (e->ret_head != EPF_EMU_NO_LANE) {
+		uint16_t lane = e->ret_head;
+		struct epf_emu_lane *l = &e->lanes[lane];
+		uint32_t peer_lane = epf_emu_token_lane(l->peer_token);
+		struct epf_emu_lane_words *w = &l->peer->lanes[peer_lane];
+		struct epf_emu_packet *bottom = epf_emu_pkt(l->peer, l->ret_bottom - 1);
+		uint64_t old = __atomic_load_n(&w->returns, __ATOMIC_RELAXED);
+
+		e->ret_head = l->ret_next;
+		l->flags &= (uint8_t)~EPF_EMU_IN_RET;
+		do {
+			bottom->next = (uint32_t)old;
+		} while (!__atomic_compare_exchange_n(&w->returns, &old, l->ret_top, 0,
+						      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)); /* M3 */
+		if (old == 0)
+			epf_emu_mark(l->peer->hdr, peer_lane); /* M4 */
+		l->ret_top = l->ret_bottom = 0;
+		epf_emu_note_wake(e, lane);
+	}
+}
+
+/* Puts the bytes of a packet where they belong, or fills it with those a READ asked for. */
+static uint8_t move_bytes(struct epf_emu *e, const struct epf_emu_lane *l,
+			  const struct epf_emu_packet *h, struct epf_emu_packet *p)
+{
+	unsigned access = h->op == EPF_WR_READ ? EPF_MR_REMOTE_READ : EPF_MR_REMOTE_WRITE;
+	unsigned char *at;
+
+	if (h->len > l->peer->mtu || h->offset > h->msg_len || h->len > h->msg_len - h->offset)
+		return EPF_S_REMOTE_ACCESS;
+	if (h->op == EPF_WR_SEND)
+		return h->msg_len <= EPF_NIC_MSG_BYTES && h->len == h->msg_len
+			       ? EPF_S_OK
+			       : EPF_S_REMOTE_ACCESS;
+	if (h->op < EPF_WR_WRITE || h->op > EPF_WR_READ)
+		return EPF_S_REMOTE_ACCESS;
+	if (h->msg_len == 0)
+		return EPF_S_OK;
+	if (!epf_emu_covers(e, h->rkey, h->raddr, h->msg_len, access))
+		return EPF_S_REMOTE_ACCESS;
+	at = (unsigned char *)(uintptr_t)h->raddr + h->offset;
+	if (h->op == EPF_WR_READ)
+		memcpy(epf_emu_payload(p), at, h->len);
+	else
+		memcpy(at, epf_emu_payload(p), h->len);
+	return EPF_S_OK;
+}
+
+/* Raises the arrival event of a complete message. The caller has made sure of room and a receive. */
+static void raise_event(struct epf_emu *e, uint16_t lane, struct epf_emu_packet *p, uint8_t op,
+			struct epf_emu_out *out)
+{
+	struct epf_wc *wc = &out->wc[out->n++];
+
+	e->receives--;
+	wc->id = 0;
+	wc->lane = lane;
+	wc->status = EPF_S_OK;
+	wc->len = p->msg_len;
+	if (op == EPF_WR_SEND) {
+		unsigned char *msg = e->messages[e->messages_used++];
+
+		if (wc->len > EPF_NIC_MSG_BYTES)
+			wc->len = EPF_NIC_MSG_BYTES;
+		memcpy(msg, epf_emu_payload(p), wc->len);
+		wc->msg = msg;
+		wc->imm = 0;
+		wc->op = EPF_WC_RECV;
+	} else {
+		wc->msg = NULL;
+		wc->imm = p->imm;
+		wc->op = EPF_WC_RECV_IMM;
+	}
+	if (e->faulty && (p->fate & EPF_EMU_FATE_TWICE))
+		epf_emu_fault_second_event(e, lane, p, wc);
+}
+
+/* All packets of a message have landed: event, outcome, and the lead packet goes back. */
+static enum landing complete(struct epf_emu *e, uint16_t lane, uint32_t lead,
+			     struct epf_emu_packet *p, struct epf_emu_out *out)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+	uint8_t op = p->op, fate = e->faulty ? p->fate : 0, status = p->status;
+
+	if (status == EPF_S_OK && is_stopped(l))
+		status = EPF_S_FLUSHED;
+	if (status == EPF_S_OK && (op == EPF_WR_WRITE_IMM || op == EPF_WR_SEND)) {
+		if (e->receives == 0)
+			return NO_RECEIVE;
+		if (op == EPF_WR_SEND && e->messages_used == EPF_EMU_MESSAGES)
+			return NO_MESSAGE_ROOM;
+		raise_event(e, lane, p, op, out);
+	}
+	if (status == EPF_S_OK) {
+		e->counters.messages_rx++;
+		if (op != EPF_WR_READ)
+			e->counters.bytes_rx += p->msg_len;
+		if (fate & EPF_EMU_FATE_UNKNOWN) {
+			status = EPF_S_RETRY_EXCEEDED;
+			if (e->opts.ordered && (fate & EPF_EMU_FATE_LAST))
+				l->flags |= EPF_EMU_RX_DEAD;
+		}
+	} else if (e->opts.ordered) {
+		l->flags |= EPF_EMU_RX_DEAD;
+	}
+	p->status = status;
+	give_back(e, lane, lead, p);
+	return LANDED;
+}
+
+/* Lands one packet. On anything but LANDED *wait is the packet that must be tried again. */
+static enum landing land(struct epf_emu *e, uint16_t lane, uint32_t idx, struct epf_emu_out *out,
+			 uint32_t *wait)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+	struct epf_emu_packet *p = epf_emu_pkt(l->peer, idx), *lp;
+	struct epf_emu_packet h = *p; /* checked and used from this copy only */
+	uint8_t status = EPF_S_FLUSHED;
+
+	if (h.lead >= l->peer->npackets) {
+		e->counters.errors++;
+		p->status = EPF_S_REMOTE_ACCESS;
+		give_back(e, lane, idx, p);
+		return LANDED;
+	}
+	*wait = h.lead;
+	lp = epf_emu_pkt(l->peer, h.lead);
+	if (h.landed && h.lead == idx)
+		return complete(e, lane, idx, lp, out);
+	if (e->faulty && (lp->fate & EPF_EMU_FATE_LOST))
+		status = EPF_S_RETRY_EXCEEDED;
+	else if (!is_stopped(l) && h.token == l->token)
+		status = lp->status ? lp->status : move_bytes(e, l, &h, p);
+	if (status != EPF_S_OK && lp->status == EPF_S_OK)
+		lp->status = status;
+	if (e->faulty && h.holds > 1) {
+		p->holds = 1;
+		if (!is_stopped(l) && epf_emu_fault_again(e, lane, idx, p))
+			return LANDED;
+	}
+	if (idx != h.lead)
+		give_back(e, lane, idx, p);
+	if (lp->remaining == 0) {
+		e->counters.errors++;
+		return LANDED;
+	}
+	if (--lp->remaining)
+		return LANDED;
+	lp->landed = IS_COMPLETE;
+	return complete(e, lane, h.lead, lp, out);
+}
+
+void epf_emu_rx_append(struct epf_emu_lane *l, uint32_t idx)
+{
+	epf_emu_pkt(l->peer, idx)->next = 0;
+	if (l->rx_tail)
+		epf_emu_pkt(l->peer, l->rx_tail - 1)->next = idx + 1;
+	else
+		l->rx_head = idx + 1;
+	l->rx_tail = idx + 1;
+}
+
+/* Turns a chain round in place: oldest first. Stops at the first link that leads nowhere. */
+static uint32_t turn_round(struct epf_emu *e, const struct epf_emu_seg *peer, uint32_t top)
+{
+	uint32_t prev = 0, count = 0;
+
+	while (top) {
+		struct epf_emu_packet *p;
+		uint32_t next;
+
+		if (top > peer->npackets || count++ == peer->npackets) {
+			e->counters.errors++;
+			break;
+		}
+		p = epf_emu_pkt(peer, top - 1);
+		next = p->next;
+		p->next = prev;
+		prev = top;
+		top = next;
+	}
+	return prev;
+}
+
+void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane)
+{
+	struct epf_emu_lane_words *w = &e->seg->lanes[lane];
+	struct epf_emu_lane *l = &e->lanes[lane];
+	uint64_t word;
+	uint32_t at, next;
+
+	if (__atomic_load_n(&w->inbox, __ATOMIC_RELAXED) == 0)
+		return;
+	word = __atomic_exchange_n(&w->inbox, 0, __ATOMIC_ACQ_REL); /* M1 */
+	if (!l->peer || word >> 32 != epf_emu_token_epoch(l->token))
+		return;
+	at = turn_round(e, l->peer, (uint32_t)word);
+	if (!e->faulty && at) {
+		if (l->rx_tail)
+			epf_emu_pkt(l->peer, l->rx_tail - 1)->next = at;
+		else
+			l->rx_head = at;
+		l->rx_tail = (uint32_t)word;
+		at = 0;
+	}
+	for (; at; at = next) {
+		struct epf_emu_packet *p = epf_emu_pkt(l->peer, at - 1);
+
+		next = p->next;
+		if (next > l->peer->npackets)
+			next = 0;
+		if (is_stopped(l) || !epf_emu_fault_arrive(e, lane, at - 1, p))
+			epf_emu_rx_append(l, at - 1);
+	}
+	epf_emu_make_ready(e, lane);
+}
+
+/* Puts the packet that must wait at the head, in place of the one that completed its message. */
+static void put_first(struct epf_emu_lane *l, uint32_t idx, uint32_t next)
+{
+	epf_emu_pkt(l->peer, idx)->next = next;
+	l->rx_head = idx + 1;
+	if (next == 0)
+		l->rx_tail = idx + 1;
+}
+
+static void wait_for_receive(struct epf_emu *e, uint16_t lane)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+	struct epf_emu_packet *p = epf_emu_pkt(l->peer, l->rx_head - 1);
+
+	if (p->landed != WAITS_FOR_RECEIVE) {
+		p->landed = WAITS_FOR_RECEIVE;
+		e->counters.rnr_events++;
+		l->rnr_since_ns = e->now_ns;
+	}
+	l->rx_state = EPF_EMU_RX_RNR;
+	epf_emu_list_add(e, &e->rnr, lane);
+	if (l->rnr_since_ns + e->opts.rnr_timeout_ns < e->next_rnr_ns)
+		e->next_rnr_ns = l->rnr_since_ns + e->opts.rnr_timeout_ns;
+}
+
+/* Lands packets of one lane in order until it must wait, is empty or has had its share. */
+static unsigned serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out *out)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+	unsigned done = 0;
+
+	l->rx_state = EPF_EMU_RX_IDLE;
+	while (l->rx_head && done < EPF_EMU_QUOTA && out->n < out->max) {
+		uint32_t idx = l->rx_head - 1, next, wait = 0;
+		struct epf_emu_packet *p;
+		enum landing how;
+
+		if (idx >= l->peer->npackets) {
+			e->counters.errors++;
+			l->rx_head = l->rx_tail = 0;
+			break;
+		}
+		p = epf_emu_pkt(l->peer, idx);
+		if (e->faulty && e->opts.ordered && p->due_ns > e->now_ns && !is_stopped(l) &&
+		    epf_emu_fault_hold_lane(e, lane, p->due_ns)) {
+			l->rx_state = EPF_EMU_RX_DUE;
+			return done;
+		}
+		next = p->next;
+		how = land(e, lane, idx, out, &wait);
+		done++;
+		if (how == LANDED) {
+			l->rx_head = next;
+			if (next == 0)
+				l->rx_tail = 0;
+			continue;
+		}
+		put_first(l, wait, next);
+		if (how == NO_RECEIVE)
+			wait_for_receive(e, lane);
+		else
+			out->max = out->n;
+		break;
+	}
+	epf_emu_make_ready(e, lane);
+	return done;
+}
+
+static void serve(struct epf_emu *e, struct epf_emu_out *out)
+{
+	unsigned budget = EPF_EMU_BUDGET, done;
+
+	while (e->work.head != EPF_EMU_NO_LANE && out->n < out->max && budget) {
+		done = serve_lane(e, epf_emu_list_take(e, &e->work), out);
+		budget -= done < budget ? done : budget;
+	}
+}
+
+void epf_emu_rx_flush(struct epf_emu *e, uint16_t lane)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+	struct epf_emu_out out = { 0 };
+	uint32_t idx, next, wait, count = 0;
+
+	while (l->rx_head && l->rx_head <= l->peer->npackets && count++ < l->peer->npackets) {
+		idx = l->rx_head - 1;
+		next = epf_emu_pkt(l->peer, idx)->next;
+		land(e, lane, idx, &out, &wait);
+		l->rx_head = next;
+	}
+	l->rx_head = l->rx_tail = 0;
+}
+
+/* Lanes that waited for a receive: to work when there are receives, to failure when it took too long. */
+static void serve_rnr(struct epf_emu *e)
+{
+	struct epf_emu_list list = e->rnr;
+	uint16_t lane;
+
+	if (e->receives == 0 && e->now_ns < e->next_rnr_ns)
+		return;
+	e->rnr.head = EPF_EMU_NO_LANE;
+	e->next_rnr_ns = UINT64_MAX;
+	while ((lane = epf_emu_list_take(e, &list)) != EPF_EMU_NO_LANE) {
+		struct epf_emu_lane *l = &e->lanes[lane];
+
+		if (e->receives == 0 && e->now_ns < l->rnr_since_ns + e->opts.rnr_timeout_ns) {
+			wait_for_receive(e, lane);
+			continue;
+		}
+		if (e->receives == 0)
+			epf_emu_pkt(l->peer, l->rx_head - 1)->status = EPF_S_RNR_EXCEEDED;
+		l->rx_state = EPF_EMU_RX_IDLE;
+		epf_emu_make_ready(e, lane);
+	}
+}
+
+static void second_event(struct epf_emu *e, const struct epf_emu_held *item,
+			 struct epf_emu_out *out)
+{
+	struct epf_wc *wc = &out->wc[out->n];
+	bool message = item->kind == EPF_EMU_HOLD_MESSAGE;
+
+	if (message)
+		e->saved_free |= 1u << item->value;
+	if (e->receives == 0 || is_stopped(&e->lanes[item->lane]))
+		return;
+	if (message && e->messages_used == EPF_EMU_MESSAGES)
+		return;
+	e->receives--;
+	out->n++;
+	wc->id = 0;
+	wc->imm = message ? 0 : item->value;
+	wc->len = item->len;
+	wc->lane = item->lane;
+	wc->op = message ? EPF_WC_RECV : EPF_WC_RECV_IMM;
+	wc->status = EPF_S_OK;
+	wc->msg = NULL;
+	if (message) {
+		wc->msg = e->messages[e->messages_used];
+		memcpy(e->messages[e->messages_used++], e->saved[item->value], item->len);
+	}
+}
+
+/* What the faults held and what is due now. */
+static void serve_held(struct epf_emu *e, struct epf_emu_out *out)
+{
+	struct epf_emu_held item;
+	unsigned budget = 4 * EPF_EMU_BUDGET;
+
+	while (out->n < out->max && budget-- && epf_emu_fault_pop(e, &item)) {
+		struct epf_emu_lane *l = &e->lanes[item.lane];
+
+		if (item.epoch != epf_emu_token_epoch(l->token))
+			continue;
+		if (item.kind == EPF_EMU_HOLD_PACKET) {
+			epf_emu_rx_append(l, item.value);
+			epf_emu_make_ready(e, item.lane);
+		} else if (item.kind == EPF_EMU_HOLD_LANE) {
+			if (l->rx_state == EPF_EMU_RX_DUE) {
+				l->rx_state = EPF_EMU_RX_IDLE;
+				epf_emu_make_ready(e, item.lane);
+			}
+		} else {
+			second_event(e, &item, out);
+		}
+	}
+}
+
+/* Empties the mail bitmap [M2, M4]: returned packets, new arrivals, lanes that may push again. */
+static void take_mail(struct epf_emu *e)
+{
+	struct epf_emu_segment *hdr = e->seg->hdr;
+	uint64_t words, bits;
+
+	if (__atomic_load_n(&hdr->summary, __ATOMIC_RELAXED) == 0)
+		return;
+	words = __atomic_exchange_n(&hdr->summary, 0, __ATOMIC_ACQ_REL);
+	for (; words; words &= words - 1) {
+		uint32_t word = (uint32_t)__builtin_ctzll(words);
+
+		bits = __atomic_exchange_n(&hdr->mail[word], 0, __ATOMIC_ACQ_REL);
+		for (; bits; bits &= bits - 1) {
+			uint32_t lane = word * 64 + (uint32_t)__builtin_ctzll(bits);
+
+			if (lane >= e->opts.lanes)
+				break;
+			epf_emu_take_returns(e, lane);
+			epf_emu_take_inbox(e, (uint16_t)lane);
+			epf_emu_push(e, (uint16_t)lane);
+		}
+	}
+}
+
+int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
+{
+	struct epf_emu *e = epf_emu_of(nic);
+	struct epf_emu_out out = { .wc = wc, .max = n };
+
+	e->now_ns = e->now(e->now_arg);
+	e->messages_used = 0;
+	if (e->now_ns >= e->next_scan_ns)
+		epf_emu_scan_timeouts(e);
+	if (!e->link_up) {
+		epf_emu_emit(e, &out, n);
+		return (int)out.n;
+	}
+	take_mail(e);
+	/* Half of the room at first for own completions, the rest after the arrivals. */
+	epf_emu_emit(e, &out, n - n / 2);
+	if (e->nheld)
+		serve_held(e, &out);
+	if (e->rnr.head != EPF_EMU_NO_LANE)
+		serve_rnr(e);
+	serve(e, &out);
+	epf_emu_flush_returns(e);
+	epf_emu_emit(e, &out, n);
+	return (int)out.n;
+}
+
+void epf_emu_post_receives(struct epf_nic *nic, unsigned n)
+{
+	epf_emu_of(nic)->receives += n;
+}
+
+uint64_t epf_emu_next_event(const struct epf_nic *nic)
+{
+	const struct epf_emu *e = epf_emu_of(nic);
+	uint64_t at = e->next_scan_ns;
+
+	if (e->done_head)
+		return e->now_ns;
+	if (!e->link_up)
+		return at;
+	if (e->work.head != EPF_EMU_NO_LANE ||
+	    __atomic_load_n(&e->seg->hdr->summary, __ATOMIC_RELAXED) ||
+	    (e->receives && e->rnr.head != EPF_EMU_NO_LANE))
+		return e->now_ns;
+	if (e->nheld && e->held[0].due_ns < at)
+		at = e->held[0].due_ns;
+	return e->next_rnr_ns < at ? e->next_rnr_ns : at;
+}
+
+int epf_emu_wake_pending(const struct epf_nic *nic)
+{
+	return epf_emu_of(nic)->wake_head != EPF_EMU_NO_LANE;
+}

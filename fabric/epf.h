@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libepf: the client library of EP fabric. A rank opens the fabric, joins its job, registers memory, and from then
+ * on talks by 16-byte commands in rings: put, get, signal, flush. Usable from C, C++ and by ctypes.
+ *
+ * Conventions of every function here:
+ *  - Returns 0 or a count on success, a negative errno on failure; epf_last_error() then holds one line with cause and
+ *    remedy. Output arguments are written only on success. close and free functions accept NULL.
+ *  - A struct epf and all its rings belong to one thread at a time, unless a function says otherwise; each ring may be
+ *    handed to a thread of its own (one producer a ring).
+ *  - Timeouts are in nanoseconds; 0 means the configured default (wait-timeout). No wait is endless: past the deadline it
+ *    returns -ETIMEDOUT, when a rank of the job is lost -ECONNRESET, and the text says which rank and why.
+ *
+ * Order (the contract): a SIGNAL, or a PUT_SIGNAL with EPF_FENCE, becomes visible at the peer only after every
+ * earlier command of the same stream (same ring, same peer) is visible there. A PUT_SIGNAL without EPF_FENCE covers at
+ * least its own data. Grouped puts (epf_put_group) belong to their group, not to the ring's stream: a counted
+ * signal covers them, and so does a flush. Nothing else is ordered. See docs/design.md.
+ */
+#ifndef EPF_FABRIC_EPF_H
+#define EPF_FABRIC_EPF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+
+#define EPF_VERSION_MAJOR 0
+#define EPF_VERSION_MINOR 1
+
+struct epf;      /* one rank's access to the fabric */
+struct epf_ring; /* one ring of commands, one producer */
+struct epf_boot; /* how the ranks of a job find each other: bootstrap/boot.h */
+
+/* Flags of commands. */
+enum {
+	EPF_FENCE = 1,     /* put_signal: the signal covers everything earlier in the stream */
+	EPF_BULK = 2,      /* throughput class; without it: latency class */
+	EPF_ALL_RINGS = 4, /* flush: all rings of the rank */
+};
+
+/* Access of a region by peers. Local use as a source or as the target of a get is always allowed. */
+enum {
+	EPF_REMOTE_WRITE = 1,
+	EPF_REMOTE_READ = 2,
+};
+
+struct epf_options {
+	size_t size;             /* sizeof(struct epf_options): lets the struct grow */
+	const char *config_file; /* NULL: EPF_CONFIG, /etc/ep-fabric.conf */
+	const char *const *
+		settings; /* NULL or a NULL-terminated list of "option-name=value"; strongest origin */
+	/*
+	 * NULL, or called instead of epf_progress() inside every wait when progress=caller: for programs that drive
+	 * several ranks from one thread. Returns how much was done (0: nothing).
+	 */
+	int (*progress)(void *arg);
+	void *progress_arg;
+	uint64_t (*now)(
+		void *arg); /* NULL: the monotonic clock; else a clock in ns (simulations) */
+	void *now_arg;
+};
+
+/* Fills *opts with defaults. */
+void epf_options_init(struct epf_options *opts);
+
+/* Opens the fabric for this rank: reads the configuration, opens the NIC, starts the engine core (progress=thread). */
+int epf_open(const struct epf_options *opts, struct epf **out);
+
+/* Ends it: rings, regions, NIC. Peers see the rank leave. Not collective. */
+void epf_close(struct epf *ep);
+
+/* The last error of this thread: one line with cause and remedy, or "". Valid until the next failing call in this thread. */
+const char *epf_last_error(void);
+
+/*
+ * Joins the job: collective over all ranks. boot gives rank and world and carries the exchange; NULL: TCP as configured
+ * (rendezvous, secret, rank discovery from the environment). boot stays the caller's and must outlive ep; NULL's is owned by ep.
+ * Regions registered before are published to the peers.
+ */
+int epf_join(struct epf *ep, struct epf_boot *boot);
+
+/*
+ * The same in two halves for one thread that drives several ranks: epf_join_post() for each rank, then
+ * epf_join_finish() for each (-EAGAIN while some rank has not posted).
+ */
+int epf_join_post(struct epf *ep, struct epf_boot *boot);
+int epf_join_finish(struct epf *ep);
+
+uint32_t epf_rank(const struct epf *ep);
+uint32_t epf_world(const struct epf *ep);
+/* Node number of a rank: nodes are numbered by their lowest rank, ascending. UINT32_MAX for a rank out of range. */
+uint32_t epf_node_of(const struct epf *ep, uint32_t rank);
+uint32_t epf_nodes(const struct epf *ep);
+
+/* Collective helpers over the bootstrap: every rank gives `bytes` bytes, all gets world * bytes in rank order. Blocking. */
+int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all);
+int epf_barrier(struct epf *ep);
+
+/* Allocates zeroed, page-aligned memory that can be registered (memfd; committed when touched). Freed by epf_memory_free. */
+int epf_memory_alloc(struct epf *ep, uint64_t bytes, void **addr);
+void epf_memory_free(struct epf *ep, void *addr);
+
+/*
+ * Registers [addr, addr + bytes) and returns the region's number: 0, 1, 2, ... in order of registration, so that ranks
+ * registering in the same order agree on numbers. The memory stays the caller's and must stay mapped until
+ * withdrawal or close. Peers see it after the next epf_join or epf_exchange. -ENOSPC past the `regions` limit.
+ */
+int epf_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
+			uint32_t *region);
+
+/* Collective: publishes regions registered since the join. */
+int epf_exchange(struct epf *ep);
+
+/*
+ * Withdraws a region: new commands that name it fail (EPF_S_REVOKED), peers acknowledge that nothing of theirs is in flight
+ * to it, then it is deregistered and its memory is free for other use. Not collective. Lost peers are not waited for.
+ */
+int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns);
+
+struct epf_ring_options {
+	size_t size;
+	uint32_t slots;  /* 0: configured ring-slots; a power of two */
+	uint32_t weight; /* share against other rings of the core, 1..255; 0: 1 */
+	uint64_t start;  /* tests of counter wrap: first value of the counters; 0 otherwise */
+};
+
+/* Opens a ring. May be called before or after the join. -ENOSPC past 4,096 rings. */
+int epf_ring_open(struct epf *ep, const struct epf_ring_options *opts, struct epf_ring **out);
+
+/* Waits until the ring's commands are retired (default deadline), then frees it. */
+void epf_ring_close(struct epf_ring *ring);
+
+/*
+ * Commands. Each pushes one command; when the ring is full it waits for room (default deadline). Offsets and lengths
+ * in bytes, any alignment (16-byte multiples are one slot, others two). 1 <= bytes <= 2 GiB.
+ * A return of 0 means pushed, not done: the source may be reused when the command is retired (epf_wait_retired);
+ * commands the engine refuses or fails are counted in the ring's error record (epf_ring_error).
+ */
+int epf_put(struct epf_ring *ring, uint32_t rank, uint32_t local_region, uint64_t local_offset,
+	    uint32_t remote_region, uint64_t remote_offset, uint64_t bytes, unsigned flags);
+
+/* A put that counts towards group `signal` at `rank` (see epf_signal_counted). */
+int epf_put_group(struct epf_ring *ring, uint32_t rank, uint32_t local_region,
+		  uint64_t local_offset, uint32_t remote_region, uint64_t remote_offset,
+		  uint64_t bytes, uint32_t signal, unsigned flags);
+
+/* Put, then add `add` (1 .. 2^30-1) to the peer's signal. */
+int epf_put_signal(struct epf_ring *ring, uint32_t rank, uint32_t local_region,
+		   uint64_t local_offset, uint32_t remote_region, uint64_t remote_offset,
+		   uint64_t bytes, uint32_t signal, uint32_t add, unsigned flags);
+
+/* Puts 1 to 8 bytes from `value` (little-endian) without a source region. */
+int epf_put_inline(struct epf_ring *ring, uint32_t rank, uint32_t remote_region,
+		   uint64_t remote_offset, uint64_t value, uint32_t bytes, unsigned flags);
+
+/* Adds to a signal of `rank` after everything earlier in the stream. */
+int epf_signal_send(struct epf_ring *ring, uint32_t rank, uint32_t signal, uint64_t value,
+		    unsigned flags);
+
+/*
+ * Adds to a signal of `rank` once `count` (>= 1) more puts of group `signal` from this rank, by any of its rings, have been
+ * delivered there: the n-th counted signal of a group waits for the sum of all counts so far.
+ */
+int epf_signal_counted(struct epf_ring *ring, uint32_t rank, uint32_t signal, uint64_t value,
+		       uint32_t count, unsigned flags);
+
+/* Adds `value` to the 8-byte aligned word at the peer's region + offset, after everything earlier in the stream. */
+int epf_add(struct epf_ring *ring, uint32_t rank, uint32_t remote_region, uint64_t remote_offset,
+	    uint64_t value, unsigned flags);
+
+/* Remote memory to local memory; retired when the local memory is written. Not ordered with puts. */
+int epf_get(struct epf_ring *ring, uint32_t rank, uint32_t local_region, uint64_t local_offset,
+	    uint32_t remote_region, uint64_t remote_offset, uint64_t bytes, unsigned flags);
+
+/* Pushes a FLUSH (retired when everything earlier of the ring, or with EPF_ALL_RINGS of the rank, is visible at its target). */
+int epf_flush_post(struct epf_ring *ring, unsigned flags);
+
+/* epf_flush_post, then waits for it. -EIO when a command of the ring failed since the last call of epf_ring_error. */
+int epf_flush(struct epf_ring *ring, unsigned flags, uint64_t timeout_ns);
+
+/* Pushes a raw 16-byte command (queues/epf_cmd.h) as it is, parity 0: for tests and benchmarks of bad input. */
+int epf_ring_push_raw(struct epf_ring *ring, uint64_t lo, uint64_t hi);
+
+/* Commands pushed so far: a ticket for epf_wait_retired. */
+uint64_t epf_ring_pushed(const struct epf_ring *ring);
+/* Commands retired so far. */
+uint64_t epf_ring_done(const struct epf_ring *ring);
+/* Waits until at least `pushed` commands of the ring are retired. */
+int epf_wait_retired(struct epf_ring *ring, uint64_t pushed, uint64_t timeout_ns);
+
+/* What failed in a ring: the first failure since the last call (index counted from 0) and how many in all. */
+struct epf_ring_failure {
+	uint64_t failed; /* commands failed since the ring was opened */
+	uint64_t index;  /* of the first one */
+	uint32_t rank;   /* the rank it named */
+	uint32_t status; /* enum epf_status */
+	uint32_t reason; /* stable code, docs/errors.md; 0: none */
+};
+
+/* 1 and *out filled if any command of the ring failed, else 0. */
+int epf_ring_error(struct epf_ring *ring, struct epf_ring_failure *out);
+
+/* Signals of this rank: value (acquire: data it covers is visible), and waiting for value >= at_least (compared modulo 2^64). */
+uint64_t epf_signal_value(const struct epf *ep, uint32_t signal);
+int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t timeout_ns);
+uint32_t epf_signal_count(const struct epf *ep);
+
+/* State of a peer rank: 1 up, 0 unknown yet, or a negative errno (-ECONNRESET: DOWN). */
+int epf_peer_state(const struct epf *ep, uint32_t rank);
+/* Masks a rank: waits no longer fail because of it; commands to it retire at once as failed. */
+int epf_peer_mask(struct epf *ep, uint32_t rank);
+
+/* progress=caller: runs one step of the engine; returns how much was done. With progress=thread: returns 0. */
+int epf_progress(struct epf *ep);
+
+/* Counters by name (queues/stats_keys.h, class core), summed over the cores: for benchmarks and tests. -ENOENT. */
+int epf_counter(const struct epf *ep, const char *name, uint64_t *value);
+/* Path of the statistics file, or "" when it is in memory only. */
+const char *epf_stats_file(const struct epf *ep);
+
+/* Bytes the engine keeps per peer rank (its state, its lanes, its streams), without registered memory. */
+uint64_t epf_bytes_per_peer(const struct epf *ep);
+
+/* "0.1.0" */
+const char *epf_version(void);
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

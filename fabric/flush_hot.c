@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control words and FLUSH. A control word (receive grants of a lane, the acknowledgement of a stream) is cumulative and
+ * written by a plain RDMA write into the peer's control memory: it needs no credit, no receive and no client. At
+ * most one write per word is in flight, because on an unordered NIC an older one could land last.
+ *
+ * A FLUSH sends a message on every stream of the ring that was posted to since the last one; the peer's core
+ * acknowledges it by the stream's word once everything before it is in. Must never block, allocate, lock, log or
+ * make a system call.
+ */
+#include "fabric/base/err.h"
+#include "fabric/core.h"
+#include "fabric/retire_hot.h"
+#include "fabric/stage_hot.h"
+
+#include <stddef.h>
+
+/* Stages the write of one control word; 0 when the lane is full or not up. */
+static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
+		      uint64_t wr_core)
+{
+	const struct epf_node *node = &core->nodes[lane->node];
+	struct epf_msg *slot;
+	struct epf_wr *wr;
+
+	if (lane->state != EPF_LANE_UP || lane->head - lane->tail > lane->mask)
+		return 0;
+	wr = lane_entry(core, lane, &slot);
+	slot->value = value;
+	wr->laddr = (uint64_t)(uintptr_t)&slot->value;
+	wr->raddr = node->ctl_raddr + offset;
+	wr->lkey = 0;
+	wr->rkey = node->ctl_rkey;
+	wr->len = 8;
+	wr->imm = 0;
+	wr->op = EPF_WR_WRITE;
+	wr->flags = EPF_WR_INLINE;
+	wr->core = wr_core;
+	return 1;
+}
+
+static unsigned write_grants(struct epf_core *core)
+{
+	uint32_t kept = 0;
+	unsigned handled = 0;
+
+	for (uint32_t i = 0; i < core->n_grants; i++) {
+		struct epf_lane *lane = &core->lanes[core->grant_lanes[i]];
+		uint32_t given = lane->arrived + core->limits.lane_receives;
+
+		if (lane->state != EPF_LANE_UP) { /* its successor starts with grants of its own */
+			lane->grant_state = EPF_WORD_CLEAN;
+			lane->in_grant_list = 0;
+		} else if (word_entry(core, lane, (uint64_t)given | UINT64_C(1) << 32,
+				      offsetof(struct epf_ctl, grants) + 8u * lane->index,
+				      epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0))) {
+			lane->given = given;
+			lane->grant_state = EPF_WORD_INFLIGHT;
+			lane->in_grant_list = 0;
+			handled++;
+		} else {
+			core->grant_lanes[kept++] = lane->id;
+		}
+	}
+	core->n_grants = kept;
+	return handled;
+}
+
+/* Any lane of the node may carry an acknowledgement. */
+static int write_ack(struct epf_core *core, struct epf_node *node, uint32_t handle)
+{
+	struct epf_rx_stream *rx = epf_rx(core, node, handle);
+
+	for (unsigned i = 0; i < node->n_lanes; i++) {
+		if (word_entry(core, &core->lanes[node->first_lane + i], rx->ack,
+			       offsetof(struct epf_ctl, acks) + 8u * handle,
+			       epf_wr_core(EPF_WRK_ACK, 0, handle, 0))) {
+			rx->ack_state = EPF_WORD_INFLIGHT;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static unsigned write_acks(struct epf_core *core)
+{
+	uint32_t *link = &core->ack_nodes;
+	unsigned handled = 0;
+
+	while (*link != EPF_NONE) {
+		struct epf_node *node = &core->nodes[*link];
+
+		while (node->ack_head != 0xffff) {
+			uint32_t handle = node->ack_head;
+
+			if (node->state == EPF_NODE_UP && !write_ack(core, node, handle))
+				break;
+			node->ack_head = epf_rx(core, node, handle)->next_ack;
+			handled++;
+		}
+		if (node->ack_head == 0xffff) {
+			node->in_ack_list = 0;
+			*link = node->next_ack_node;
+		} else {
+			link = &node->next_ack_node;
+		}
+	}
+	return handled;
+}
+
+EPF_HOT unsigned epf_words_step(struct epf_core *core)
+{
+	unsigned handled = write_grants(core);
+
+	handled += write_acks(core);
+	core->words_dirty = core->n_grants != 0 || core->ack_nodes != EPF_NONE;
+	return handled;
+}
+
+/* A control word has landed at the peer: if it has changed since, it is written once more. */
+void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr)
+{
+	unsigned kind = (unsigned)(wr->core >> 60);
+
+	if (kind == EPF_WRK_GRANT) {
+		struct epf_lane *of = &core->lanes[(uint32_t)wr->core];
+		unsigned again = of->grant_state == EPF_WORD_INFLIGHT_DIRTY;
+
+		of->grant_state = EPF_WORD_CLEAN;
+		if (again)
+			epf_grant_mark(core, of);
+	} else if (kind == EPF_WRK_ACK) {
+		struct epf_node *node = &core->nodes[lane->node];
+		struct epf_rx_stream *rx = epf_rx(core, node, (uint32_t)wr->core);
+		unsigned again = rx->ack_state == EPF_WORD_INFLIGHT_DIRTY;
+
+		rx->ack_state = EPF_WORD_CLEAN;
+		if (again)
+			epf_ack_mark(core, node, (uint32_t)wr->core, (uint32_t)rx->ack);
+	}
+}
+
+void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq, unsigned all)
+{
+	ring->flush_phase = EPF_FLUSH_PARKED;
+	ring->flush_seq = seq;
+	ring->flush_all = all != 0;
+	ring->flush_failed = EPF_NONE;
+	core->flushing++;
+}
+
+/* All earlier commands of the flush's rings have been staged. */
+static int nothing_parked(const struct epf_core *core, const struct epf_ring_state *ring)
+{
+	if (!ring->flush_all)
+		return ring->parked == 0;
+	for (uint32_t i = 0; i < core->n_rings; i++)
+		if (core->rings[i]->live && core->rings[i]->rank == ring->rank &&
+		    core->rings[i]->parked)
+			return 0;
+	return 1;
+}
+
+/* Moves a dirty list onto the flush list. */
+static void gather(struct epf_core *core, struct epf_ring_state *ring, uint32_t *dirty)
+{
+	while (*dirty != EPF_NONE) {
+		uint32_t index = *dirty;
+		struct epf_stream *s = &core->streams[index];
+
+		*dirty = s->next_dirty;
+		s->dirty = 0;
+		s->next_flush = ring->flush_list;
+		ring->flush_list = index;
+	}
+}
+
+static void gather_all(struct epf_core *core, struct epf_ring_state *ring)
+{
+	ring->flush_list = EPF_NONE;
+	gather(core, ring, &ring->dirty);
+	gather(core, ring, &core->ranks[ring->rank].dirty_groups);
+	for (uint32_t i = 0; ring->flush_all && i < core->n_rings; i++)
+		if (core->rings[i]->live && core->rings[i]->rank == ring->rank)
+			gather(core, ring, &core->rings[i]->dirty);
+	ring->flush_sent = ring->flush_list;
+}
+
+static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
+{
+	unsigned handled = 0;
+
+	while (ring->flush_sent != EPF_NONE) {
+		struct epf_stream *s = &core->streams[ring->flush_sent];
+		struct epf_msg m = { .kind = EPF_MSG_FLUSH };
+		uint32_t count = s->count;
+
+		if (core->peers[s->peer].usable) {
+			if (!epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_QUIET, 0, 0, 0)))
+				return handled;
+			s->flush_count = count;
+		}
+		ring->flush_sent = s->next_flush;
+		handled++;
+	}
+	ring->flush_phase = EPF_FLUSH_WAITING;
+	return handled + 1;
+}
+
+/* Strikes acknowledged streams off the list. A stream to a lost peer is struck off too and fails the flush. [A5] */
+static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
+{
+	uint32_t *link = &ring->flush_list;
+	unsigned handled = 0;
+
+	while (*link != EPF_NONE) {
+		struct epf_stream *s = &core->streams[*link];
+		uint64_t word = EPF_LOAD_ACQUIRE(&core->nodes[s->node].ctl->acks[s->handle]);
+
+		if (!core->peers[s->peer].usable) {
+			ring->flush_failed = s->peer;
+		} else if (word == 0 || (int32_t)((uint32_t)word - s->flush_count) < 0) {
+			link = &s->next_flush;
+			continue;
+		}
+		*link = s->next_flush;
+		handled++;
+	}
+	if (ring->flush_list != EPF_NONE)
+		return handled;
+	ring->flush_phase = EPF_FLUSH_NONE;
+	core->ranks[ring->rank].flushing = 0;
+	core->flushing--;
+	if (ring->flush_failed != EPF_NONE)
+		epf_fail_cold(core, ring, ring->flush_seq, ring->flush_failed, EPF_S_PEER_DOWN,
+			      EPF_R_PEER_DOWN);
+	else
+		epf_retire(ring, ring->flush_seq);
+	return handled + 1;
+}
+
+EPF_HOT unsigned epf_flush_step(struct epf_core *core)
+{
+	unsigned handled = 0;
+
+	for (uint32_t i = 0; i < core->n_rings; i++) {
+		struct epf_ring_state *ring = core->rings[i];
+		struct epf_rank_state *rank = &core->ranks[ring->rank];
+
+		if (ring->flush_phase == EPF_FLUSH_PARKED && !rank->flushing &&
+		    nothing_parked(core, ring)) {
+			rank->flushing = 1;
+			gather_all(core, ring);
+			ring->flush_phase = EPF_FLUSH_SENDING;
+		}
+		if (ring->flush_phase == EPF_FLUSH_SENDING)
+			handled += send_flushes(core, ring);
+		if (ring->flush_phase == EPF_FLUSH_WAITING)
+			handled += await_acks(core, ring);
+	}
+	return handled;
+}

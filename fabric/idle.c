@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loop around a core's steps: what happens between them (requests of other threads, bells) and when there is nothing to do
+ * (spin, pause, sleep). System calls are made here and never in a step.
+ */
+#define EPF_LOG_COMP "core"
+#include "fabric/base/log.h"
+#include "fabric/engine.h"
+#include "fabric/stage_hot.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/resource.h>
+
+enum { MAX_SLEEP_NS = 20 * 1000 * 1000 };
+
+/* A request of another thread; lives on that thread's stack. */
+struct call {
+	int (*fn)(struct epf_core *core, void *arg);
+	void *arg;
+	int result;
+	uint32_t done;
+};
+
+static unsigned run_calls(struct epf_core *core)
+{
+	struct epf_queue_item item;
+	unsigned handled = 0;
+
+	while (epf_queue_pop(core->calls, &item)) {
+		struct call *call = (struct call *)(uintptr_t)item.a;
+
+		call->result = call->fn(core, call->arg);
+		/* Q2: the result is visible to the caller, which waits with an acquire load. */
+		EPF_STORE_RELEASE(&call->done, 1u);
+		handled++;
+	}
+	return handled;
+}
+
+int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *arg), void *arg)
+{
+	struct call call = { .fn = fn, .arg = arg };
+	struct epf_queue_item item = { .a = (uint64_t)(uintptr_t)&call };
+
+	if (!EPF_LOAD_ACQUIRE(&core->running))
+		return fn(core, arg);
+	while (!epf_queue_push(core->calls, item))
+		sched_yield();
+	while (!EPF_LOAD_ACQUIRE(&call.done)) {
+		if (epf_bell_must_ring(core->bell))
+			epf_bell_ring(core->bell);
+		sched_yield();
+	}
+	return call.result;
+}
+
+void epf_core_wake(struct epf_core *core)
+{
+	if (core->wakes) {
+		core->wakes = 0;
+		for (uint32_t i = 0; i < core->n_ranks; i++) {
+			struct epf_rank_state *rank = &core->ranks[i];
+
+			if (!rank->news)
+				continue;
+			rank->news = 0;
+			if (rank->bell && epf_bell_must_ring(rank->bell))
+				epf_bell_ring(rank->bell);
+		}
+	}
+	if (core->ops->wake_pending(core->nic))
+		core->ops->wake_peers(core->nic);
+}
+
+/* Any ring with a command, seen without taking it. */
+static int rings_have_work(const struct epf_core *core)
+{
+	for (uint32_t i = 0; i < core->n_rings; i++) {
+		struct epf_cmd c;
+
+		if (core->rings[i]->live &&
+		    epf_ring_peek(&core->rings[i]->consumer, core->rings[i]->consumer.tail, &c))
+			return 1;
+	}
+	return 0;
+}
+
+void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
+{
+	uint64_t now = core->now(core->now_arg), event = core->ops->next_event(core->nic);
+	uint64_t wait = max_ns;
+
+	if (event <= now || core->cold_work)
+		return;
+	if (event - now < wait)
+		wait = event - now;
+	if (core->next_tick_ns > now && core->next_tick_ns - now < wait)
+		wait = core->next_tick_ns - now;
+	epf_bell_arm(core->bell);
+	if (!rings_have_work(core) && epf_queue_is_empty(core->calls) && !epf_core_step(core)) {
+		EPF_COUNT(core, SLEEPS, 1);
+		epf_bell_sleep(core->bell, wait);
+		if (rings_have_work(core))
+			EPF_COUNT(core, WAKEUPS, 1);
+	}
+	epf_bell_disarm(core->bell);
+	epf_core_wake(core);
+}
+
+static void note_switches(struct epf_core *core)
+{
+	struct rusage usage;
+
+	if (getrusage(RUSAGE_THREAD, &usage) == 0)
+		epf_stat_set(core->stats, EPF_STAT_CORE_INVOLUNTARY_SWITCHES,
+			     (uint64_t)usage.ru_nivcsw);
+}
+
+void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
+{
+	uint64_t quiet_since = 0;
+
+	EPF_STORE_RELEASE(&core->running, 1);
+	while (!EPF_LOAD_RELAXED(&core->stop)) {
+		unsigned handled = epf_core_step(core);
+
+		if (!epf_queue_is_empty(core->calls))
+			handled += run_calls(core);
+		if (core->wakes || core->ops->wake_pending(core->nic))
+			epf_core_wake(core);
+		if (handled) {
+			quiet_since = 0;
+			continue;
+		}
+		if (opts->idle == EPF_IDLE_SPIN)
+			continue;
+		__builtin_ia32_pause();
+		if (opts->idle != EPF_IDLE_SLEEP)
+			continue;
+		if (!quiet_since) {
+			quiet_since = core->now(core->now_arg);
+		} else if (core->now(core->now_arg) - quiet_since >= opts->idle_after_ns) {
+			note_switches(core);
+			epf_core_sleep(core, MAX_SLEEP_NS);
+		}
+	}
+	run_calls(core);
+	EPF_STORE_RELEASE(&core->running, 0);
+}
+
+void epf_core_stop(struct epf_core *core)
+{
+	EPF_STORE_RELAXED(&core->stop, 1);
+	if (epf_bell_must_ring(core->bell))
+		epf_bell_ring(core->bell);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The contract between an engine core and a NIC: a table of operations, a work request, a completion.
+ *
+ * Called by the engine core (fabric/core_hot.c posts and reaps; the rest is slow path) and by the
+ * conformance suite (tests/unit/test_nic.c), which every NIC must pass. One thread uses a NIC at a
+ * time: there are no locks here. Operations marked HOT never allocate, lock, log or make a system call.
+ *
+ * Words follow the InfiniBand verbs: work request, completion, immediate data, memory region keys
+ * (InfiniBand Architecture Specification vol. 1, chapters 9 to 11; ibv_post_send(3), ibv_poll_cq(3)).
+ */
+#ifndef EPF_FABRIC_NIC_H
+#define EPF_FABRIC_NIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct epf_bell;
+struct epf_conf;
+struct epf_nic;
+
+/* What a work request does. */
+enum epf_wr_op {
+	EPF_WR_WRITE = 1, /* RDMA write: no event at the target */
+	EPF_WR_WRITE_IMM =
+		2, /* RDMA write with immediate: consumes a posted receive, raises EPF_WC_RECV_IMM */
+	EPF_WR_SEND =
+		3, /* message of at most EPF_NIC_MSG_BYTES: consumes a receive, raises EPF_WC_RECV */
+	EPF_WR_READ = 4, /* RDMA read into local memory */
+};
+
+enum {
+	EPF_WR_INLINE = 1, /* flags: the payload at laddr is copied by post(); lkey is ignored */
+	EPF_NIC_MSG_BYTES = 128,  /* longest EPF_WR_SEND */
+	EPF_NIC_ADDR_BYTES = 128, /* longest NIC address (see epf_nic_ops.address) */
+};
+
+/*
+ * A work request: 48 bytes, owned by the lane's ring in the core; post() copies what it needs.
+ * After a post the core keeps it unchanged until its completion (failover replays from it).
+ */
+struct epf_wr {
+	uint64_t laddr; /* local virtual address (source; for READ the destination) */
+	uint64_t raddr; /* remote address, in the units the target's region_register returned */
+	uint32_t lkey;
+	uint32_t rkey;
+	uint32_t len; /* bytes, 0 allowed for WRITE_IMM; at most caps.max_msg_bytes */
+	uint32_t imm; /* immediate data of WRITE_IMM, host byte order */
+	uint32_t id;  /* comes back in epf_wc.id */
+	uint8_t op;   /* enum epf_wr_op */
+	uint8_t flags;
+	uint16_t reserved;
+	uint64_t core; /* the core's own: never read by a NIC */
+};
+
+_Static_assert(sizeof(struct epf_wr) == 48, "a work request is 48 bytes");
+
+/* Outcome of a work request. Stable numbers: they appear in error records and in docs/errors.md. */
+enum epf_status {
+	EPF_S_OK = 0,
+	EPF_S_FLUSHED = 1,        /* the lane was fenced before the outcome was known */
+	EPF_S_RETRY_EXCEEDED = 2, /* the peer's NIC did not answer in time */
+	EPF_S_RNR_EXCEEDED = 3,   /* the peer had no receive posted for too long */
+	EPF_S_REMOTE_ACCESS = 4,  /* the target refused key or range */
+	EPF_S_LOCAL = 5,          /* local key or range is wrong */
+	EPF_S_REFUSED = 6,        /* the command check refused it (never reached a NIC) */
+	EPF_S_PEER_DOWN = 7,      /* the peer is DOWN: retired at once */
+	EPF_S_REVOKED = 8,        /* the region was withdrawn */
+	EPF_S_ABORTED = 9,        /* the ring was aborted */
+};
+
+/* What a completion reports. */
+enum epf_wc_op {
+	EPF_WC_SENT =
+		1, /* work request id of this lane (ordered NIC: and all earlier ones) is complete */
+	EPF_WC_RECV_IMM = 2, /* a write with immediate has landed: imm, len */
+	EPF_WC_RECV = 3,     /* a message has landed: msg, len */
+};
+
+/*
+ * A completion. SENT with EPF_S_OK means: the remote memory has been written (WRITE, WRITE_IMM, SEND
+ * accepted by the target NIC and its arrival event queued) or the local memory has (READ). A SENT with
+ * any other status moves the lane to error: later work requests of the lane complete as EPF_S_FLUSHED.
+ * RECV events on one lane: an event for work request k whose SENT completion the sender reaped before
+ * it posted work request m is always reaped before the event for m.
+ */
+struct epf_wc {
+	const void *msg; /* RECV only: valid until the next reap() of this NIC */
+	uint32_t id;     /* SENT: epf_wr.id */
+	uint32_t imm;
+	uint32_t len;
+	uint16_t lane;  /* local lane number given to lane_create */
+	uint8_t op;     /* enum epf_wc_op */
+	uint8_t status; /* enum epf_status */
+};
+
+/* What a NIC can do; filled by describe(). */
+struct epf_nic_caps {
+	const char *name; /* "emu", "null" ... static string */
+	int ordered;      /* 1: work requests of one lane take effect and complete in order (RC) */
+	uint32_t max_msg_bytes; /* longest WRITE or READ: the core cuts longer transfers */
+	uint32_t max_lanes;
+	uint32_t lane_depth; /* most work requests posted and not completed per lane */
+	uint32_t
+		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
+	int carries_events; /* 0: no arrivals ever (null) */
+};
+
+/* A registered memory region. */
+struct epf_nic_mr {
+	uint64_t raddr; /* what peers put in epf_wr.raddr for its first byte */
+	uint32_t lkey;
+	uint32_t rkey;
+	void *priv; /* the NIC's own */
+};
+
+enum { EPF_MR_REMOTE_WRITE = 1, EPF_MR_REMOTE_READ = 2 };
+
+enum epf_lane_link {
+	EPF_LANE_IDLE = 0,  /* created, not connected */
+	EPF_LANE_READY = 1, /* may be posted to */
+	EPF_LANE_ERROR = 2, /* a completion failed or lane_fence was called */
+};
+
+/* One row of the NIC's counters; the engine copies them into the statistics file (queues/stats_keys.h, class nic). */
+struct epf_nic_counters {
+	uint64_t bytes_tx, bytes_rx, messages_tx, messages_rx;
+	uint64_t packets_dropped, packets_duplicated, packets_reordered, retransmits, rnr_events,
+		errors;
+	uint64_t doorbells;
+	uint32_t link_up;
+};
+
+/*
+ * The operations. All return 0 or -errno unless said otherwise. No entry of a registered table is NULL:
+ * epf_nic_ops_fill() puts a function that returns -EOPNOTSUPP (or 0 for the poll operations) there.
+ */
+struct epf_nic_ops {
+	const char *name;
+
+	/* Opens the NIC. now() is the core's clock in ns (a virtual one in simulations). Slow. */
+	int (*open)(const struct epf_conf *conf, uint64_t (*now)(void *), void *now_arg,
+		    struct epf_nic **out);
+	/* Closes it. Lanes and regions still open are closed first. Accepts NULL. Slow. */
+	void (*close)(struct epf_nic *nic);
+	void (*describe)(const struct epf_nic *nic, struct epf_nic_caps *out);
+
+	/* Writes the address peers need to reach this NIC: at most EPF_NIC_ADDR_BYTES; returns its length. Slow. */
+	int (*address)(const struct epf_nic *nic, void *buf, size_t size);
+
+	/* Registers [addr, addr+len) with EPF_MR_* access. Slow. -ENOMEM, -EINVAL. */
+	int (*region_register)(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
+			       struct epf_nic_mr *out);
+	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS. Slow. */
+	void (*region_deregister)(struct epf_nic *nic, struct epf_nic_mr *mr);
+
+	/*
+	 * Creates lane number `lane` (dense, < caps.max_lanes) with room for `depth` work requests and
+	 * returns in *token what the other end must give to lane_connect (the queue pair number). Slow.
+	 */
+	int (*lane_create)(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
+	/* Connects to the peer NIC with this address and the peer lane's token. READY afterwards. Slow. */
+	int (*lane_connect)(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			    uint64_t token);
+	/*
+	 * Fences a lane (queue pair to error): from now on nothing that still travels on it takes effect
+	 * HERE (target side: no byte written, no event raised beyond those already queued), and all own
+	 * outstanding work requests complete, as EPF_S_FLUSHED where the outcome is not known. Cold, but called
+	 * between two steps by the core: no system call.
+	 */
+	void (*lane_fence)(struct epf_nic *nic, uint16_t lane);
+	/* 1 when a fenced lane has no more completions or events to give (all reaped). Cold. */
+	int (*lane_drained)(const struct epf_nic *nic, uint16_t lane);
+	/* Destroys a lane; its number may be used again. Slow. */
+	void (*lane_destroy)(struct epf_nic *nic, uint16_t lane);
+	enum epf_lane_link (*lane_link)(const struct epf_nic *nic, uint16_t lane);
+
+	/*
+	 * HOT. Posts n work requests on a READY lane, in order, with one doorbell at the end. Returns how many
+	 * were taken (fewer: the NIC's own queue is full, try again after reap), or -ENOTCONN on a lane in error.
+	 */
+	int (*post)(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
+	/* HOT. Reaps up to n completions and arrivals, advancing the NIC's own work. Returns the number. */
+	int (*reap)(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
+	/* HOT. Posts n more receives on the shared receive queue. */
+	void (*post_receives)(struct epf_nic *nic, unsigned n);
+	/* HOT. Earliest time (now() units, ns) at which reap() could find work without an outside event; UINT64_MAX: none. */
+	uint64_t (*next_event)(const struct epf_nic *nic);
+
+	/*
+	 * The bell on which a sleeping core waits and which peers' NICs ring (queues/epf_bell.h); NULL if the NIC
+	 * has none. Slow.
+	 */
+	struct epf_bell *(*bell)(struct epf_nic *nic);
+	/* Wakes the peers whose bells post() found sleeping. Makes system calls: called by the run loop, not by a step. */
+	void (*wake_peers)(struct epf_nic *nic);
+	/* HOT. 1 if wake_peers has something to do. */
+	int (*wake_pending)(const struct epf_nic *nic);
+
+	void (*counters)(const struct epf_nic *nic, struct epf_nic_counters *out);
+	/* Test and operator hook: link down (0) or up (1). Work waits while the link is down, then fails with RETRY_EXCEEDED. */
+	int (*set_link)(struct epf_nic *nic, int up);
+};
+
+/* The first member of every NIC's own structure. */
+struct epf_nic {
+	const struct epf_nic_ops *ops;
+};
+
+/* The NIC table: "emu", "null". Returns NULL for an unknown name. */
+const struct epf_nic_ops *epf_nic_find(const char *name);
+/* Names of all NICs, NULL-terminated. */
+const char *const *epf_nic_names(void);
+
+extern const struct epf_nic_ops epf_nic_emu_ops;
+extern const struct epf_nic_ops epf_nic_null_ops;
+
+#endif

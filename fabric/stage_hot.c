@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a checked command to work requests on a lane: admission (credits), staging, parking. Called by
+ * core_hot.c. A command without credit is parked with its stream and holds no credit, so one slow
+ * peer never stands before the others. Must never block, allocate, lock, log or make a system call.
+ */
+#include "fabric/stage_hot.h"
+
+#include "fabric/base/err.h"
+
+/*
+ * May the stream's lane take one more entry of `bytes` bytes? A message always may pass the byte limits: it is what
+ * lets the bytes before it be acknowledged.
+ */
+static int admit(struct epf_core *core, const struct epf_stream *s, struct epf_lane *lane,
+		 unsigned bulk, unsigned event, uint32_t bytes)
+{
+	const struct epf_rank_state *rank = &core->ranks[s->rank];
+
+	if (EPF_UNLIKELY(lane->state != EPF_LANE_UP))
+		return 0;
+	if (EPF_UNLIKELY(!lane_has_room(lane, bulk))) {
+		EPF_COUNT(core, QUEUE_FULL_STALLS, 1);
+		return 0;
+	}
+	if (event && EPF_UNLIKELY(!lane_has_event_credit(core, lane))) {
+		EPF_COUNT(core, CREDIT_STALLS, 1);
+		return 0;
+	}
+	/* A transfer larger than a limit may go alone, or it would never go. */
+	if (bytes && EPF_UNLIKELY(core->inflight_bytes + bytes > core->limits.nic_inflight_bytes) &&
+	    core->inflight_bytes)
+		goto no_bytes;
+	if (bytes &&
+	    EPF_UNLIKELY(rank->inflight_bytes + bytes > core->limits.rank_inflight_bytes) &&
+	    rank->inflight_bytes)
+		goto no_bytes;
+	if (EPF_UNLIKELY(core->inflight_messages >= core->limits.nic_inflight_messages ||
+			 rank->inflight_messages >= core->limits.rank_inflight_messages))
+		goto no_bytes;
+	return 1;
+no_bytes:
+	EPF_COUNT(core, CREDIT_STALLS, 1);
+	return 0;
+}
+
+/* Stages a message on a stream; the caller has been admitted. */
+static void message_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
+			  const struct epf_msg *m, uint64_t wr_core)
+{
+	struct epf_msg *slot;
+	struct epf_wr *wr = lane_entry(core, lane, &slot);
+
+	*slot = *m;
+	slot->handle = s->handle;
+	slot->count = s->count++;
+	wr->laddr = (uint64_t)(uintptr_t)slot;
+	wr->raddr = 0;
+	wr->lkey = 0;
+	wr->rkey = 0;
+	wr->len = sizeof(*slot);
+	wr->imm = 0;
+	wr->op = EPF_WR_SEND;
+	wr->flags = EPF_WR_INLINE;
+	wr->core = wr_core | EPF_WRC_EVENT;
+	lane->events++;
+	if (wr_core >> 60 == EPF_WRK_DATA) {
+		core->inflight_messages++;
+		core->ranks[s->rank].inflight_messages++;
+	}
+}
+
+int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
+		      uint64_t wr_core)
+{
+	struct epf_lane *lane = &core->lanes[s->lane];
+
+	if (!admit(core, s, lane, 0, 1, 0))
+		return 0;
+	message_entry(core, s, lane, m, wr_core);
+	return 1;
+}
+
+static void count_bytes(struct epf_core *core, const struct epf_peer *peer, unsigned op,
+			uint32_t bytes)
+{
+	if (op == EPF_OP_GET)
+		EPF_COUNT(core, GET_BYTES, bytes);
+	else if (peer->place == core->my_place)
+		EPF_COUNT(core, PUT_BYTES_SAME_NODE, bytes);
+	else
+		EPF_COUNT(core, PUT_BYTES_REMOTE_NODE, bytes);
+}
+
+/* Stages one piece of a put or get. `last`: the command owes nothing after it. */
+static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
+		       struct epf_ring_state *ring, const struct epf_op *op, uint32_t seq,
+		       uint32_t done, uint32_t bytes, unsigned last)
+{
+	const struct epf_peer *peer = &core->peers[op->rank];
+	const struct epf_region_remote *remote = &peer->regions[op->remote_region];
+	struct epf_rank_state *rank = &core->ranks[ring->rank];
+	struct epf_msg *slot;
+	struct epf_wr *wr = lane_entry(core, lane, &slot);
+
+	wr->raddr = remote->raddr + op->remote_offset + done;
+	wr->rkey = remote->rkey;
+	wr->len = bytes;
+	wr->imm = 0;
+	wr->core = epf_wr_core(EPF_WRK_DATA, ring->id, seq, 0);
+	if (EPF_UNLIKELY(op->op == EPF_OP_PUT_INLINE)) {
+		/* The value stays in the message slot until completion: a replay needs it. */
+		slot->value = op->value;
+		wr->laddr = (uint64_t)(uintptr_t)&slot->value;
+		wr->lkey = 0;
+		wr->flags = EPF_WR_INLINE;
+	} else {
+		const struct epf_region_local *local = &rank->regions[op->local_region];
+
+		wr->laddr = local->addr + op->local_offset + done;
+		wr->lkey = local->lkey;
+		wr->flags = 0;
+	}
+	if (EPF_UNLIKELY(op->op == EPF_OP_GET)) {
+		wr->op = EPF_WR_READ;
+	} else if (core->counts_puts) {
+		wr->op = EPF_WR_WRITE_IMM;
+		wr->imm = epf_imm(EPF_IMM_STREAM, s->handle, s->count++);
+		wr->core |= EPF_WRC_EVENT;
+		lane->events++;
+	} else {
+		wr->op = EPF_WR_WRITE;
+	}
+	if (!last)
+		ring->pend[seq & ring->pend_mask]++;
+	core->inflight_bytes += bytes;
+	core->inflight_messages++;
+	rank->inflight_bytes += bytes;
+	rank->inflight_messages++;
+	count_bytes(core, peer, op->op, bytes);
+}
+
+/*
+ * Sends the counted signals of a group whose puts have been posted, in order. Stops at one that lacks puts (it needs no
+ * waiting list: the next put of the group comes here) or credit (the stream then waits for its lane).
+ */
+static void group_signals(struct epf_core *core, struct epf_stream *s)
+{
+	while (s->signals_head != EPF_NONE) {
+		struct epf_parked *p = &core->parked[s->signals_head];
+		struct epf_ring_state *ring = core->rings[p->ring];
+		struct epf_msg m = { .kind = EPF_MSG_SIGNAL,
+				     .rank = p->op.rank,
+				     .signal = p->op.signal,
+				     .value = p->op.value };
+		uint32_t index = s->signals_head;
+
+		if (s->group_posted < s->group_target + p->op.count &&
+		    !EPF_HOOKED(EPF_HOOK_IGNORE_COVER))
+			return;
+		if (!epf_stage_message(core, s, &m,
+				       epf_wr_core(EPF_WRK_DATA, p->ring, p->seq, 0))) {
+			stream_wait(core, s);
+			return;
+		}
+		s->group_target += p->op.count;
+		stream_mark_dirty(core, s, stream_index(core, s));
+		s->signals_head = p->next;
+		ring->parked--;
+		p->next = core->parked_free;
+		core->parked_free = index;
+		core->n_parked--;
+	}
+}
+
+static int stage_signal(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
+			const struct epf_op *op, uint32_t seq)
+{
+	struct epf_msg m = {
+		.kind = EPF_MSG_SIGNAL, .rank = op->rank, .signal = op->signal, .value = op->value
+	};
+
+	if (op->op == EPF_OP_PUT_SIGNAL) {
+		m.value = op->add;
+	} else if (op->op == EPF_OP_ADD) {
+		m.kind = EPF_MSG_ADD;
+		m.signal = op->remote_region;
+		m.a = op->remote_offset;
+	}
+	return epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_DATA, ring->id, seq, 0));
+}
+
+/*
+ * Stages as much of a command as credit allows; *done counts the bytes staged so far. Returns 1 when nothing of it is
+ * left, 0 when the rest has to wait.
+ */
+static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
+		 const struct epf_op *op, uint32_t seq, uint32_t *done)
+{
+	struct epf_lane *lane = &core->lanes[s->lane];
+	unsigned bulk = op->flags & EPF_F_BULK;
+	unsigned event = core->counts_puts && op->op != EPF_OP_GET;
+	unsigned signal = op->op == EPF_OP_PUT_SIGNAL;
+
+	if (op->op == EPF_OP_SIGNAL || op->op == EPF_OP_ADD) {
+		if (!stage_signal(core, s, ring, op, seq))
+			return 0;
+		stream_mark_dirty(core, s, stream_index(core, s));
+		return 1;
+	}
+	while (*done < op->length) {
+		uint32_t bytes = op->length - *done;
+		unsigned last;
+
+		if (EPF_UNLIKELY(bytes > core->caps.max_msg_bytes))
+			bytes = core->caps.max_msg_bytes;
+		last = *done + bytes == op->length;
+		if (!admit(core, s, lane, bulk, event, bytes))
+			return 0;
+		data_entry(core, s, lane, ring, op, seq, *done, bytes, last && !signal);
+		stream_mark_dirty(core, s, stream_index(core, s));
+		*done += bytes;
+	}
+	if (signal && !stage_signal(core, s, ring, op, seq))
+		return 0;
+	if (s->kind == EPF_STREAM_GROUP) {
+		s->group_posted++;
+		group_signals(core, s);
+	}
+	return 1;
+}
+
+static struct epf_parked *parked_take(struct epf_core *core, struct epf_ring_state *ring,
+				      const struct epf_op *op, uint32_t seq, uint32_t done,
+				      uint32_t *index)
+{
+	struct epf_parked *p = &core->parked[core->parked_free];
+
+	*index = core->parked_free;
+	core->parked_free = p->next;
+	core->n_parked++;
+	p->op = *op;
+	p->next = EPF_NONE;
+	p->seq = seq;
+	p->done = done;
+	p->ring = ring->id;
+	ring->parked++;
+	return p;
+}
+
+/* Sets a command aside with its stream. The pool has room: take looked before it took. */
+static void park(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
+		 const struct epf_op *op, uint32_t seq, uint32_t done)
+{
+	uint32_t index;
+
+	parked_take(core, ring, op, seq, done, &index);
+	if (s->parked_head == EPF_NONE)
+		s->parked_head = index;
+	else
+		core->parked[s->parked_tail].next = index;
+	s->parked_tail = index;
+	s->parked_count++;
+	stream_wait(core, s);
+	EPF_COUNT(core, CMDS_PARKED, 1);
+	if (EPF_UNLIKELY(s->parked_count >= core->limits.park_limit))
+		ring->blocked = stream_index(core, s);
+}
+
+/* A counted signal waits with its group until its puts are posted; it does not stand in their way. */
+static void stage_counted(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
+			  const struct epf_op *op, uint32_t seq)
+{
+	uint32_t index;
+
+	parked_take(core, ring, op, seq, 0, &index);
+	if (s->signals_head == EPF_NONE)
+		s->signals_head = index;
+	else
+		core->parked[s->signals_tail].next = index;
+	s->signals_tail = index;
+	group_signals(core, s);
+}
+
+/* The group stream of (rank, peer, signal), opened on first use; EPF_NONE when no more can be. */
+static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
+			     const struct epf_op *op)
+{
+	uint32_t hash =
+		(op->rank * 0x9e3779b1u ^ op->signal * 0x85ebca6bu ^ ring->rank * 0xc2b2ae35u);
+	uint32_t index = core->group_table[(hash ^ hash >> 15) & core->group_mask];
+
+	while (index != EPF_NONE) {
+		const struct epf_stream *s = &core->streams[index];
+
+		if (s->peer == op->rank && s->signal == op->signal && s->rank == ring->rank)
+			return index;
+		index = s->next_hash;
+	}
+	return epf_stream_open_cold(core, EPF_STREAM_GROUP, ring, op->rank, op->signal,
+				    (hash ^ hash >> 15) & core->group_mask);
+}
+
+EPF_HOT void epf_stage_command(struct epf_core *core, struct epf_ring_state *ring,
+			       const struct epf_op *op, uint32_t seq)
+{
+	unsigned grouped =
+		(op->op == EPF_OP_PUT || op->op == EPF_OP_SIGNAL) && (op->flags & EPF_F_COUNTED);
+	struct epf_stream *s;
+	uint32_t index, done = 0;
+
+	if (EPF_UNLIKELY(!core->peers[op->rank].usable)) {
+		epf_fail_cold(core, ring, seq, op->rank, EPF_S_PEER_DOWN, EPF_R_PEER_DOWN);
+		return;
+	}
+	index = grouped ? group_stream(core, ring, op) : ring->streams[op->rank];
+	if (EPF_UNLIKELY(index == EPF_NONE) && !grouped)
+		index = epf_stream_open_cold(core, EPF_STREAM_RING, ring, op->rank, 0, 0);
+	if (EPF_UNLIKELY(index == EPF_NONE)) {
+		epf_fail_cold(core, ring, seq, op->rank, EPF_S_REFUSED, EPF_R_STREAM_LIMIT);
+		return;
+	}
+	s = &core->streams[index];
+	if (EPF_UNLIKELY(grouped && op->op == EPF_OP_SIGNAL))
+		stage_counted(core, s, ring, op, seq);
+	else if (EPF_UNLIKELY(s->parked_head != EPF_NONE) || !stage(core, s, ring, op, seq, &done))
+		park(core, s, ring, op, seq, done);
+}
+
+/* Stages what it can of a stream's parked commands; 1 when none is left. */
+static int unpark(struct epf_core *core, struct epf_stream *s)
+{
+	while (s->parked_head != EPF_NONE) {
+		uint32_t index = s->parked_head;
+		struct epf_parked *p = &core->parked[index];
+		struct epf_ring_state *ring = core->rings[p->ring];
+
+		if (!(EPF_UNLIKELY(core->recheck) && epf_recheck_cold(core, p)) &&
+		    !stage(core, s, ring, &p->op, p->seq, &p->done))
+			return 0;
+		s->parked_head = p->next;
+		s->parked_count--;
+		ring->parked--;
+		if (ring->blocked == stream_index(core, s) &&
+		    s->parked_count <= core->limits.park_limit / 2)
+			ring->blocked = EPF_NONE;
+		p->next = core->parked_free;
+		core->parked_free = index;
+		core->n_parked--;
+	}
+	group_signals(core, s);
+	return 1;
+}
+
+/* Gives each waiting stream of a lane one turn, as long as the lane has room. */
+static unsigned lane_unpark(struct epf_core *core, struct epf_lane *lane)
+{
+	uint32_t last = lane->waiting_tail, head = lane->head;
+
+	while (lane->waiting_head != EPF_NONE) {
+		uint32_t index = lane->waiting_head;
+		struct epf_stream *s = &core->streams[index];
+
+		lane->waiting_head = s->next_waiting;
+		s->waiting = 0;
+		if (!unpark(core, s))
+			stream_wait(core, s);
+		if (index == last || !lane_has_room(lane, 0))
+			break;
+	}
+	return lane->head - head;
+}
+
+EPF_HOT unsigned epf_stage_waiting(struct epf_core *core)
+{
+	uint32_t n = core->n_wait, kept = 0, i;
+	unsigned handled = 0;
+
+	for (i = 0; i < n; i++) {
+		struct epf_lane *lane = &core->lanes[core->wait_lanes[i]];
+
+		if (lane->state == EPF_LANE_UP)
+			handled += lane_unpark(core, lane);
+		if (lane->waiting_head == EPF_NONE)
+			lane->in_wait_list = 0;
+		else
+			core->wait_lanes[kept++] = lane->id;
+	}
+	/* Lanes that were added meanwhile stand behind the old ones. */
+	while (i < core->n_wait)
+		core->wait_lanes[kept++] = core->wait_lanes[i++];
+	core->n_wait = kept;
+	return handled;
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Low latency: rows go straight to the block of (expert, source) at the expert's rank, results
+ * straight back to slot [token][k] at home. Called by moe_common.c. One counted signal closes each
+ * block, also an empty one; it says how many rows there are.
+ */
+#include "kernels/host/moe_priv.h"
+#include "kernels/host/num.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The block of (global expert, source) at the expert's rank. */
+static uint32_t block_of(const struct epf_moe *m, uint32_t expert, uint32_t source)
+{
+	return expert % m->lay.local_experts * m->cfg.ranks + source;
+}
+
+int epf_moe_ll_send(struct epf_moe *m)
+{
+	uint32_t set = moe_set(m->round);
+	uint32_t base = m->lay.sig_recv + set * m->lay.blocks;
+	uint32_t *rows = m->count; /* per global expert: blocks = local_experts * ranks = experts */
+
+	memset(rows, 0, m->cfg.experts * sizeof(*rows));
+	for (uint32_t i = 0; i < m->tokens * m->cfg.topk; i++) {
+		uint32_t e = (uint32_t)m->expert[i];
+		uint32_t block = block_of(m, e, m->cfg.rank);
+		int err;
+
+		if (m->expert[i] < 0)
+			continue;
+		err = epf_moe_put_row(m, e / m->lay.local_experts, m->outbox_region,
+				      m->lay.stage + (uint64_t)(i / m->cfg.topk) * m->lay.row_bytes,
+				      epf_moe_recv_at(m, set, block, rows[e]), base + block);
+		if (err)
+			return err;
+		rows[e]++;
+	}
+	/* Starting after this rank, so that not everybody begins with rank 0. */
+	for (uint32_t i = 0; i < m->cfg.experts; i++) {
+		uint32_t e = (m->cfg.rank * m->lay.local_experts + i) % m->cfg.experts;
+		int err =
+			epf_moe_signal(m, e / m->lay.local_experts,
+				       base + block_of(m, e, m->cfg.rank), rows[e] + 1ull, rows[e]);
+
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+/* Sends one output row home; the slot follows from the row's own list of experts. */
+static int send_home(struct epf_moe *m, uint32_t block, uint32_t row)
+{
+	uint32_t source = block % m->cfg.ranks;
+	int32_t expert = (int32_t)(m->cfg.rank * m->lay.local_experts + block / m->cfg.ranks);
+	const struct epf_moe_head *head = epf_moe_row(m, block, row);
+	const int32_t *list = epf_moe_row_expert(head);
+	int err = epf_moe_check_row(m, head, source);
+
+	for (uint32_t k = 0; k < m->cfg.topk && !err; k++) {
+		if (list[k] != expert)
+			continue;
+		err = epf_put_group(m->ring, source, m->outbox_region,
+				    epf_moe_out_at(m, block, row), m->inbox_region,
+				    epf_moe_home_at(m, head->token, k), m->lay.out_row_bytes,
+				    m->cfg.first_signal + m->lay.sig_home + m->cfg.rank, m->flags);
+		return err ? epf_moe_fail_fabric(m, err, "pushing an output row") : 0;
+	}
+	return err ? err
+		   : epf_moe_fail(m, -EBADMSG,
+				  "rank %u, round %u: token %u of rank %u did not choose expert %d",
+				  m->cfg.rank, m->round, head->token, source, expert);
+}
+
+int epf_moe_ll_combine_push(struct epf_moe *m)
+{
+	for (uint32_t i = 0; i < m->cfg.ranks; i++) {
+		uint32_t source = (m->cfg.rank + i) % m->cfg.ranks;
+		uint32_t puts = 0;
+		int err = 0;
+
+		for (uint32_t e = 0; e < m->lay.local_experts; e++) {
+			uint32_t block = e * m->cfg.ranks + source;
+
+			for (uint32_t row = 0; row < m->block_rows[block] && !err; row++)
+				err = send_home(m, block, row);
+			puts += m->block_rows[block];
+		}
+		/* Home knows by its own choice which ranks it hears from. */
+		if (!err && puts)
+			err = epf_moe_signal(m, source, m->lay.sig_home + m->cfg.rank, 1, puts);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+static int wait_home(struct epf_moe *m)
+{
+	uint32_t *rows = m->count;
+
+	memset(rows, 0, m->cfg.ranks * sizeof(*rows));
+	for (uint32_t i = 0; i < m->tokens * m->cfg.topk; i++)
+		if (m->expert[i] >= 0)
+			rows[(uint32_t)m->expert[i] / m->lay.local_experts]++;
+	for (uint32_t r = 0; r < m->cfg.ranks; r++) {
+		int err = rows[r] ? epf_moe_take(m, m->lay.sig_home + r, 0, NULL) : 0;
+
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+int epf_moe_ll_combine_sum(struct epf_moe *m, uint16_t *out)
+{
+	int err = wait_home(m);
+
+	if (err)
+		return err;
+	for (uint32_t t = 0; t < m->tokens; t++) {
+		memset(m->acc, 0, m->cfg.hidden * sizeof(*m->acc));
+		for (uint32_t k = 0; k < m->cfg.topk; k++) {
+			size_t i = (size_t)t * m->cfg.topk + k;
+
+			if (m->expert[i] >= 0)
+				epf_num_add_scaled(
+					m->acc, (const void *)(m->inbox + epf_moe_home_at(m, t, k)),
+					m->weight[i], m->cfg.hidden);
+		}
+		epf_num_to_bf16(out + (size_t)t * m->cfg.hidden, m->acc, m->cfg.hidden);
+	}
+	return 0;
+}

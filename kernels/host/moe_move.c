@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What both modes are made of: offsets of rows, the ranks a token goes to, moving rows, adding to
+ * and taking signals. Called by moe_ll.c and moe_ht_*.c, and by tests for the areas. The only file
+ * besides moe_common.c that pushes commands or waits.
+ */
+#include "kernels/host/moe_priv.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Bytes of one transfer of many output rows: a narrow command reaches 1 MiB. */
+#define TRANSFER_BYTES (256u << 10)
+
+static void add_rank(struct moe_ranks *out, uint32_t rank)
+{
+	uint32_t i = out->n;
+
+	for (uint32_t j = 0; j < out->n; j++)
+		if (out->rank[j] == rank)
+			return;
+	while (i > 0 && out->rank[i - 1] > rank) {
+		out->rank[i] = out->rank[i - 1];
+		i--;
+	}
+	out->rank[i] = rank;
+	out->n++;
+}
+
+void epf_moe_targets(const struct epf_moe *m, const int64_t *expert, struct moe_ranks *out)
+{
+	out->n = 0;
+	for (uint32_t i = 0; i < m->cfg.topk; i++)
+		if (expert[i] >= 0)
+			add_rank(out, (uint32_t)expert[i] / m->lay.local_experts);
+}
+
+void epf_moe_row_targets(const struct epf_moe *m, const struct epf_moe_head *row,
+			 struct moe_ranks *out)
+{
+	const int32_t *expert = epf_moe_row_expert(row);
+
+	out->n = 0;
+	for (uint32_t i = 0; i < m->cfg.topk; i++)
+		if (expert[i] >= 0)
+			add_rank(out, (uint32_t)expert[i] / m->lay.local_experts);
+}
+
+bool epf_moe_on_node(const struct epf_moe *m, const struct moe_ranks *r, uint32_t node)
+{
+	for (uint32_t i = 0; i < r->n; i++)
+		if (m->topo.node_of[r->rank[i]] == node)
+			return true;
+	return false;
+}
+
+uint64_t epf_moe_recv_at(const struct epf_moe *m, uint32_t set, uint32_t block, uint32_t row)
+{
+	uint64_t n = ((uint64_t)set * m->lay.blocks + block) * m->cfg.tokens_max + row;
+
+	return m->lay.recv + n * m->lay.row_bytes;
+}
+
+uint64_t epf_moe_forward_at(const struct epf_moe *m, uint32_t set, uint32_t source, uint32_t row)
+{
+	uint64_t n = ((uint64_t)set * m->lay.sources_max + source) * m->cfg.tokens_max + row;
+
+	return m->lay.forward + n * m->lay.row_bytes;
+}
+
+uint64_t epf_moe_partial_at(const struct epf_moe *m, uint32_t source, uint32_t member, uint32_t row)
+{
+	uint64_t n = ((uint64_t)source * m->lay.node_size_max + member) * m->cfg.tokens_max + row;
+
+	return m->lay.partial + n * m->lay.out_row_bytes;
+}
+
+uint64_t epf_moe_home_at(const struct epf_moe *m, uint32_t index, uint32_t row)
+{
+	uint32_t rows = m->cfg.mode == EPF_MOE_HT ? m->cfg.tokens_max : m->cfg.topk;
+
+	return m->lay.home + ((uint64_t)index * rows + row) * m->lay.out_row_bytes;
+}
+
+uint64_t epf_moe_out_at(const struct epf_moe *m, uint32_t block, uint32_t row)
+{
+	return m->lay.out + ((uint64_t)block * m->cfg.tokens_max + row) * m->lay.out_row_bytes;
+}
+
+uint64_t epf_moe_sums_at(const struct epf_moe *m, uint32_t source, uint32_t row)
+{
+	return m->lay.sums + ((uint64_t)source * m->cfg.tokens_max + row) * m->lay.out_row_bytes;
+}
+
+uint32_t epf_moe_block_rows(const struct epf_moe *m, uint32_t block)
+{
+	return m->block_rows[block];
+}
+
+const struct epf_moe_head *epf_moe_row(const struct epf_moe *m, uint32_t block, uint32_t row)
+{
+	return (const void *)(m->inbox + epf_moe_recv_at(m, moe_set(m->round), block, row));
+}
+
+uint16_t *epf_moe_out(const struct epf_moe *m, uint32_t block, uint32_t row)
+{
+	return (void *)(m->outbox + epf_moe_out_at(m, block, row));
+}
+
+const int32_t *epf_moe_row_expert(const struct epf_moe_head *row)
+{
+	return (const void *)(row + 1);
+}
+
+const float *epf_moe_row_weight(const struct epf_moe_head *row)
+{
+	return (const void *)(epf_moe_row_expert(row) + row->topk);
+}
+
+const void *epf_moe_row_payload(const struct epf_moe *m, const struct epf_moe_head *row)
+{
+	return (const uint8_t *)row + m->lay.head_bytes;
+}
+
+int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
+		    uint32_t signal)
+{
+	int err = epf_put_group(m->ring, rank, region, from, m->inbox_region, to, m->lay.row_bytes,
+				m->cfg.first_signal + signal, m->flags);
+
+	return err ? epf_moe_fail_fabric(m, err, "pushing a row") : 0;
+}
+
+int epf_moe_put_rows(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
+		     uint32_t rows, uint32_t signal)
+{
+	uint32_t row_bytes = m->lay.out_row_bytes;
+	uint32_t batch = TRANSFER_BYTES > row_bytes ? TRANSFER_BYTES / row_bytes : 1;
+	uint32_t puts = 0;
+
+	if (rows == 0)
+		return 0;
+	for (uint32_t i = 0; i < rows; i += batch, puts++) {
+		uint32_t n = rows - i < batch ? rows - i : batch;
+		int err = epf_put_group(m->ring, rank, region, from + (uint64_t)i * row_bytes,
+					m->inbox_region, to + (uint64_t)i * row_bytes,
+					(uint64_t)n * row_bytes, m->cfg.first_signal + signal,
+					m->flags);
+
+		if (err)
+			return epf_moe_fail_fabric(m, err, "pushing output rows");
+	}
+	return epf_moe_signal(m, rank, signal, 1, puts);
+}
+
+int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t value,
+		   uint32_t count)
+{
+	uint32_t number = m->cfg.first_signal + signal;
+	int err = count ? epf_signal_counted(m->ring, rank, number, value, count, m->flags)
+			: epf_signal_send(m->ring, rank, number, value, m->flags);
+
+	return err ? epf_moe_fail_fabric(m, err, "pushing a signal") : 0;
+}
+
+int epf_moe_take(struct epf_moe *m, uint32_t signal, uint32_t limit, uint32_t *extra)
+{
+	uint32_t number = m->cfg.first_signal + signal;
+	uint64_t more;
+	int err = epf_signal_wait(m->ep, number, m->seen[signal] + 1, m->cfg.timeout_ns);
+
+	if (err)
+		return epf_moe_fail_fabric(m, err, "waiting for rows");
+	more = epf_signal_value(m->ep, number) - m->seen[signal] - 1;
+	if (more > limit)
+		return epf_moe_fail(
+			m, -EBADMSG,
+			"rank %u, round %u: signal %u announces %llu rows, at most %u make sense",
+			m->cfg.rank, m->round, number, (unsigned long long)more, limit);
+	m->seen[signal] += more + 1;
+	if (extra)
+		*extra = (uint32_t)more;
+	return 0;
+}
+
+int epf_moe_check_row(struct epf_moe *m, const struct epf_moe_head *row, uint32_t source)
+{
+	const int32_t *expert = epf_moe_row_expert(row);
+
+	if (row->source != source || row->round != m->round || row->topk != m->cfg.topk ||
+	    row->token >= m->cfg.tokens_max)
+		return epf_moe_fail(
+			m, -EBADMSG,
+			"rank %u, round %u: a row from rank %u has the head (token %u, source %u, round %u, topk %u)",
+			m->cfg.rank, m->round, source, row->token, row->source, row->round,
+			row->topk);
+	for (uint32_t i = 0; i < m->cfg.topk; i++)
+		if (expert[i] < -1 || expert[i] >= (int32_t)m->cfg.experts)
+			return epf_moe_fail(m, -EBADMSG,
+					    "rank %u, round %u: a row from rank %u names expert %d",
+					    m->cfg.rank, m->round, source, expert[i]);
+	return 0;
+}
+
+static uint32_t home_areas(const struct epf_moe *m)
+{
+	return m->cfg.mode == EPF_MOE_HT ? m->lay.nodes : m->cfg.tokens_max;
+}
+
+/* Areas of served sources other than this rank itself. */
+static uint32_t forward_areas(const struct epf_moe *m)
+{
+	return m->cfg.mode == EPF_MOE_HT ? m->served_count - 1 : 0;
+}
+
+static uint32_t partial_areas(const struct epf_moe *m)
+{
+	return m->cfg.mode == EPF_MOE_HT ? m->served_count * m->node_size : 0;
+}
+
+uint32_t epf_moe_areas(const struct epf_moe *m)
+{
+	return m->lay.blocks + forward_areas(m) + partial_areas(m) + home_areas(m);
+}
+
+struct epf_moe_area epf_moe_area(const struct epf_moe *m, uint32_t i, int next)
+{
+	uint32_t set = moe_set(m->started ? m->round + !!next : 0);
+	struct epf_moe_area a = { .rows = m->cfg.tokens_max, .row_bytes = m->lay.row_bytes };
+
+	if (i < m->lay.blocks) {
+		a.kind = EPF_MOE_AREA_RECV;
+		a.index = i;
+		a.base = m->inbox + epf_moe_recv_at(m, set, i, 0);
+		return a;
+	}
+	i -= m->lay.blocks;
+	if (i < forward_areas(m)) {
+		a.kind = EPF_MOE_AREA_FORWARD;
+		a.index = m->served[i + 1];
+		a.base = m->inbox + epf_moe_forward_at(m, set, i + 1, 0);
+		return a;
+	}
+	i -= forward_areas(m);
+	a.row_bytes = m->lay.out_row_bytes;
+	if (i < partial_areas(m)) {
+		uint32_t member = i % m->node_size;
+
+		a.kind = EPF_MOE_AREA_PARTIAL;
+		a.index = m->served[i / m->node_size];
+		a.member = m->topo.members[m->topo.first[m->node] + member];
+		a.base = m->inbox + epf_moe_partial_at(m, i / m->node_size, member, 0);
+		return a;
+	}
+	i -= partial_areas(m);
+	a.kind = EPF_MOE_AREA_HOME;
+	a.index = i;
+	a.rows = m->cfg.mode == EPF_MOE_HT ? m->cfg.tokens_max : m->cfg.topk;
+	a.base = m->inbox + epf_moe_home_at(m, i, 0);
+	return a;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Number formats of the host kernels. Called by the MoE kernels once per row, so the row loops have
+ * no branches and gcc turns them into vector code (SSE2 or NEON is enough). It must never be
+ * compiled with -ffast-math or contraction, allocate, or keep state.
+ */
+#include "kernels/host/num.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Bit patterns of floats. All magnitudes are below 2^31, so signed compares are safe; SSE2 has no
+ * unsigned ones. */
+#define F32_INF           0x7f800000
+#define F32_448           0x43e00000
+#define F32_2_POW_MINUS_6 0x3c800000 /* the smallest normal E4M3 */
+
+/* The exponent bias of float is 127 and that of E4M3 is 7; three mantissa bits stay below it. */
+#define E4M3_BIAS_GAP ((127u - 7u) << 3)
+
+/* Adding 2^14 leaves the last mantissa bit worth 2^-9, the spacing of E4M3 subnormals. */
+#define E4M3_SUB_MAGIC 16384.0f
+#define E4M3_SUB_UNIT  0x1p-9f
+
+static inline uint32_t to_bits(float f)
+{
+	uint32_t u;
+
+	memcpy(&u, &f, sizeof(u));
+	return u;
+}
+
+static inline float from_bits(uint32_t u)
+{
+	float f;
+
+	memcpy(&f, &u, sizeof(f));
+	return f;
+}
+
+/*
+ * A choice by mask: with "?:" the compiler may move the float operation of one side into a branch,
+ * and then the loop is no longer vector code.
+ */
+static inline uint32_t pick(int cond, uint32_t yes, uint32_t no)
+{
+	uint32_t mask = 0u - (uint32_t)cond;
+
+	return (yes & mask) | (no & ~mask);
+}
+
+static inline uint16_t bf16_of(float f)
+{
+	uint32_t bits = to_bits(f);
+	uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+	int32_t mag = (int32_t)(bits & 0x7fffffffu);
+
+	return (uint16_t)pick(mag > F32_INF, EPF_BF16_NAN, rounded);
+}
+
+static inline float float_of_bf16(uint16_t b)
+{
+	return from_bits((uint32_t)b << 16);
+}
+
+static inline uint8_t e4m3_of(float f)
+{
+	uint32_t bits = to_bits(f);
+	uint32_t sign = (bits >> 24) & 0x80u;
+	uint32_t mag = bits & 0x7fffffffu;
+	int32_t smag = (int32_t)mag;
+	uint32_t normal = ((mag + 0x7ffffu + ((mag >> 20) & 1)) >> 20) - E4M3_BIAS_GAP;
+	uint32_t small = to_bits(from_bits(mag) + E4M3_SUB_MAGIC) - to_bits(E4M3_SUB_MAGIC);
+	uint32_t code = pick(smag < F32_2_POW_MINUS_6, small, normal);
+
+	/* 448 is code 0x7e; what follows it would be 480, the NaN code. */
+	code = pick(smag >= F32_448, 0x7eu, code);
+	code |= sign;
+	code = pick(smag > F32_INF, EPF_E4M3_NAN, code);
+	return (uint8_t)code;
+}
+
+static inline float float_of_e4m3(uint8_t code)
+{
+	uint32_t sign = (uint32_t)(code & 0x80u) << 24;
+	int32_t mag = code & 0x7f;
+	uint32_t small = to_bits((float)mag * E4M3_SUB_UNIT);
+	uint32_t normal = (uint32_t)(mag << 20) + (E4M3_BIAS_GAP << 20);
+	uint32_t bits = pick(mag < 8, small, normal);
+
+	bits = pick(mag == 0x7f, 0x7fc00000u, bits);
+	return from_bits(bits | sign);
+}
+
+uint16_t epf_bf16_encode(float f)
+{
+	return bf16_of(f);
+}
+
+float epf_bf16_decode(uint16_t b)
+{
+	return float_of_bf16(b);
+}
+
+uint8_t epf_e4m3_encode(float f)
+{
+	return e4m3_of(f);
+}
+
+float epf_e4m3_decode(uint8_t code)
+{
+	return float_of_e4m3(code);
+}
+
+uint8_t epf_ue8m0_encode(float scale)
+{
+	return (uint8_t)(to_bits(scale) >> 23);
+}
+
+float epf_ue8m0_decode(uint8_t e)
+{
+	if (e == 0)
+		return 0x1p-127f;
+	return from_bits(e == 0xff ? 0x7fc00000u : (uint32_t)e << 23);
+}
+
+/* The largest magnitude of a block. Magnitudes of BF16 compare like their patterns. */
+static float block_amax(const uint16_t *x)
+{
+	int16_t top = 0;
+	float amax;
+
+	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++) {
+		int16_t mag = (int16_t)(x[c] & 0x7fff);
+
+		mag = mag > 0x7f80 ? 0 : mag;
+		top = mag > top ? mag : top;
+	}
+	amax = float_of_bf16((uint16_t)top);
+	return amax > EPF_NUM_AMAX_MIN ? amax : EPF_NUM_AMAX_MIN;
+}
+
+static void block_scale(float amax, unsigned flags, float *scale, float *inv)
+{
+	float exact = amax / EPF_E4M3_MAX;
+	uint32_t exponent;
+
+	if (!(flags & EPF_NUM_POW2_SCALE)) {
+		*scale = exact;
+		*inv = EPF_E4M3_MAX / amax;
+		return;
+	}
+	/* Up to the next power of two: one more in the exponent unless the mantissa is empty. */
+	exponent = (to_bits(exact) + 0x7fffffu) >> 23;
+	*scale = from_bits(exponent << 23);
+	*inv = 1.0f / *scale;
+}
+
+static void quantise_block(const uint16_t *restrict x, float inv, uint8_t *restrict q)
+{
+	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++)
+		q[c] = e4m3_of(float_of_bf16(x[c]) * inv);
+}
+
+static void dequantise_block(const uint8_t *restrict q, float scale, uint16_t *restrict out)
+{
+	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++)
+		out[c] = bf16_of(float_of_e4m3(q[c]) * scale);
+}
+
+int epf_num_quantise(const uint16_t *x, size_t hidden, unsigned flags, uint8_t *q, float *scales)
+{
+	if (!hidden || hidden % EPF_NUM_BLOCK || (flags & ~EPF_NUM_POW2_SCALE))
+		return -EINVAL;
+	for (size_t b = 0; b < hidden / EPF_NUM_BLOCK; b++) {
+		size_t at = b * EPF_NUM_BLOCK;
+		float inv;
+
+		block_scale(block_amax(x + at), flags, &scales[b], &inv);
+		quantise_block(x + at, inv, q + at);
+	}
+	return 0;
+}
+
+int epf_num_dequantise(const uint8_t *q, const float *scales, size_t hidden, uint16_t *out)
+{
+	if (!hidden || hidden % EPF_NUM_BLOCK)
+		return -EINVAL;
+	for (size_t b = 0; b < hidden / EPF_NUM_BLOCK; b++) {
+		size_t at = b * EPF_NUM_BLOCK;
+
+		dequantise_block(q + at, scales[b], out + at);
+	}
+	return 0;
+}
+
+void epf_num_add_scaled(float *restrict acc, const uint16_t *restrict y, float w, size_t n)
+{
+	for (size_t c = 0; c < n; c++) {
+		float product = w * float_of_bf16(y[c]);
+
+		acc[c] = acc[c] + product;
+	}
+}
+
+void epf_num_add(float *restrict acc, const uint16_t *restrict y, size_t n)
+{
+	for (size_t c = 0; c < n; c++)
+		acc[c] = acc[c] + float_of_bf16(y[c]);
+}
+
+void epf_num_to_bf16(uint16_t *restrict out, const float *restrict acc, size_t n)
+{
+	for (size_t c = 0; c < n; c++)
+		out[c] = bf16_of(acc[c]);
+}
+
+void epf_num_to_float(float *restrict out, const uint16_t *restrict x, size_t n)
+{
+	for (size_t c = 0; c < n; c++)
+		out[c] = float_of_bf16(x[c]);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rte_ring behind epf_queue.h; the only file of queues/ that includes DPDK. */
+#include "queues/epf_queue.h"
+
+#include <errno.h>
+#include <rte_ring.h>
+#include <rte_ring_elem.h>
+#include <stdlib.h>
+
+struct epf_queue {
+	struct rte_ring *ring;
+};
+
+_Static_assert(sizeof(struct epf_queue_item) == 16, "an element is 16 bytes");
+
+int epf_queue_create(unsigned slots, struct epf_queue **out)
+{
+	ssize_t bytes = rte_ring_get_memsize_elem(sizeof(struct epf_queue_item), slots);
+	struct epf_queue *q;
+
+	if (bytes < 0)
+		return (int)bytes;
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return -ENOMEM;
+	q->ring = aligned_alloc(RTE_CACHE_LINE_SIZE * 2, ((size_t)bytes + 127) / 128 * 128);
+	if (!q->ring || rte_ring_init(q->ring, "epf", slots, RING_F_SC_DEQ)) {
+		free(q->ring);
+		free(q);
+		return -ENOMEM;
+	}
+	*out = q;
+	return 0;
+}
+
+void epf_queue_destroy(struct epf_queue *q)
+{
+	if (!q)
+		return;
+	free(q->ring);
+	free(q);
+}
+
+int epf_queue_push(struct epf_queue *q, struct epf_queue_item item)
+{
+	return rte_ring_mp_enqueue_elem(q->ring, &item, sizeof(item)) == 0;
+}
+
+int epf_queue_pop(struct epf_queue *q, struct epf_queue_item *item)
+{
+	return rte_ring_sc_dequeue_elem(q->ring, item, sizeof(*item)) == 0;
+}
+
+int epf_queue_is_empty(const struct epf_queue *q)
+{
+	return rte_ring_empty(q->ring);
+}

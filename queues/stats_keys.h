@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The one table of statistics. Each row is a number that the engine keeps: it becomes a constant
+ * (EPF_STAT_<CLASS>_<ROW>) in epf_stats.h and a line of the schema inside the statistics file, from
+ * which every tool prints it. There is no per-counter code anywhere else: to add a number, add a
+ * row. Readers find rows by name, so rows may move; a name keeps its meaning for ever.
+ *
+ * Included several times, after defining what is wanted of these, each defaulting to nothing:
+ *   EPF_CLASS(ID, "name", "help", "label=kind ...")   opens a class; kind is num or text
+ *   EPF_ROW(CLASS, ID, "name", "unit", TYPE, "state names", "help")
+ *   EPF_END(CLASS)                                    closes it
+ * TYPE: COUNTER only grows; GAUGE goes both ways; STATE is an index into "a|b|c" plus the time it
+ * was entered; HISTOGRAM is one struct epf_hist. Limits (checked when the file is made): names 39,
+ * units 15, state names 71, help 103 characters; 128 rows a class.
+ * This file must never contain anything but rows.
+ */
+#ifndef EPF_CLASS
+# define EPF_CLASS(id, name, help, labels)
+#endif
+#ifndef EPF_ROW
+# define EPF_ROW(cls, id, name, unit, type, states, help)
+#endif
+#ifndef EPF_END
+# define EPF_END(cls)
+#endif
+
+/* clang-format off */
+EPF_CLASS(CORE, "core", "One polling thread of the engine.", "core=num numa=num")
+EPF_ROW(CORE, STEPS_BUSY,           "steps_busy",           "steps",    COUNTER, "", "Steps that did something.")
+EPF_ROW(CORE, STEPS_IDLE,           "steps_idle",           "steps",    COUNTER, "", "Steps that found nothing to do.")
+EPF_ROW(CORE, BUSY_TSC,             "busy_tsc",             "cycles",   COUNTER, "", "Time-stamp cycles spent in busy steps.")
+EPF_ROW(CORE, CMDS_TAKEN,           "cmds_taken",           "commands", COUNTER, "", "Commands taken from rings.")
+EPF_ROW(CORE, CMDS_REFUSED,         "cmds_refused",         "commands", COUNTER, "", "Commands that failed the check and were refused.")
+EPF_ROW(CORE, CMDS_FAILED,          "cmds_failed",          "commands", COUNTER, "", "Commands retired with an error, the refused ones included.")
+EPF_ROW(CORE, CMDS_PARKED,          "cmds_parked",          "commands", COUNTER, "", "Commands set aside because their peer had no credit.")
+EPF_ROW(CORE, DOORBELLS,            "doorbells",            "posts",    COUNTER, "", "Post calls to a NIC; wrs_posted divided by this is the batch size.")
+EPF_ROW(CORE, WRS_POSTED,           "wrs_posted",           "requests", COUNTER, "", "Work requests given to a NIC.")
+EPF_ROW(CORE, COMPLETIONS,          "completions",          "requests", COUNTER, "", "Work completions taken from a NIC.")
+EPF_ROW(CORE, ARRIVALS,             "arrivals",             "messages", COUNTER, "", "Arrivals from peers seen by this core.")
+EPF_ROW(CORE, DUPLICATES_DROPPED,   "duplicates_dropped",   "messages", COUNTER, "", "Arrivals dropped because they had been counted before.")
+EPF_ROW(CORE, ARRIVALS_REFUSED,     "arrivals_refused",     "messages", COUNTER, "", "Arrivals that no well-behaved peer sends: refused.")
+EPF_ROW(CORE, SIGNALS_APPLIED,      "signals_applied",      "signals",  COUNTER, "", "Signals made visible to a local rank.")
+EPF_ROW(CORE, SIGNALS_WAITED,       "signals_waited",       "signals",  COUNTER, "", "Signals that had to wait for earlier data of their stream.")
+EPF_ROW(CORE, LANE_ERRORS,          "lane_errors",          "errors",   COUNTER, "", "Lanes that failed and were fenced.")
+EPF_ROW(CORE, REPLAYS,              "replays",              "requests", COUNTER, "", "Work requests sent again on another lane after a failure.")
+EPF_ROW(CORE, RETRANSMITS,          "retransmits",          "requests", COUNTER, "", "Work requests sent again on the same lane.")
+EPF_ROW(CORE, CREDIT_STALLS,        "credit_stalls",        "stalls",   COUNTER, "", "Times a lane had work and no credit.")
+EPF_ROW(CORE, QUEUE_FULL_STALLS,    "queue_full_stalls",    "stalls",   COUNTER, "", "Times a lane had credit and a full send queue.")
+EPF_ROW(CORE, RING_FULL_SEEN,       "ring_full_seen",       "times",    COUNTER, "", "Times a ring was found full, so that its producer waited.")
+EPF_ROW(CORE, PUT_BYTES_REMOTE_NODE,"put_bytes_remote_node","bytes",    COUNTER, "", "Payload of puts to ranks of other nodes.")
+EPF_ROW(CORE, PUT_BYTES_SAME_NODE,  "put_bytes_same_node",  "bytes",    COUNTER, "", "Payload of puts to ranks of this node.")
+EPF_ROW(CORE, GET_BYTES,            "get_bytes",            "bytes",    COUNTER, "", "Payload of gets.")
+EPF_ROW(CORE, SLEEPS,               "sleeps",               "times",    COUNTER, "", "Times the core went to sleep after a quiet time.")
+EPF_ROW(CORE, WAKEUPS,              "wakeups",              "times",    COUNTER, "", "Times the core was woken by work, not by its timer.")
+EPF_ROW(CORE, INVOLUNTARY_SWITCHES, "involuntary_switches", "switches", COUNTER, "", "Times the kernel took the CPU away; above zero the core is shared.")
+EPF_ROW(CORE, TAKE_TSC,             "take_tsc",             "cycles",   COUNTER, "", "Cycles taking commands from rings.")
+EPF_ROW(CORE, CHECK_TSC,            "check_tsc",            "cycles",   COUNTER, "", "Cycles checking commands.")
+EPF_ROW(CORE, ADMIT_TSC,            "admit_tsc",            "cycles",   COUNTER, "", "Cycles in flow control.")
+EPF_ROW(CORE, STAGE_TSC,            "stage_tsc",            "cycles",   COUNTER, "", "Cycles building work requests.")
+EPF_ROW(CORE, FLUSH_TSC,            "flush_tsc",            "cycles",   COUNTER, "", "Cycles posting work requests.")
+EPF_ROW(CORE, REAP_TSC,             "reap_tsc",             "cycles",   COUNTER, "", "Cycles taking completions.")
+EPF_ROW(CORE, ARRIVE_TSC,           "arrive_tsc",           "cycles",   COUNTER, "", "Cycles handling arrivals.")
+EPF_ROW(CORE, PUBLISH_TSC,          "publish_tsc",          "cycles",   COUNTER, "", "Cycles publishing done words and head indices.")
+EPF_ROW(CORE, STEP_NS,              "step_ns",              "ns",       HISTOGRAM, "", "Duration of busy steps.")
+EPF_ROW(CORE, QUEUE_DELAY_NS,       "queue_delay_ns",       "ns",       HISTOGRAM, "", "Time from taking a command to posting it.")
+EPF_END(CORE)
+
+EPF_CLASS(RING, "ring", "One command ring, as its consumer sees it.", "core=num ring=num gpu=num rank=num")
+EPF_ROW(RING, CMDS_PUSHED_SEEN,     "cmds_pushed_seen",     "commands", COUNTER, "", "Commands seen pushed by the producer.")
+EPF_ROW(RING, CMDS_TAKEN,           "cmds_taken",           "commands", COUNTER, "", "Commands taken from this ring.")
+EPF_ROW(RING, CMDS_RETIRED,         "cmds_retired",         "commands", COUNTER, "", "Commands retired: their source may be reused.")
+EPF_ROW(RING, CMDS_FAILED,          "cmds_failed",          "commands", COUNTER, "", "Commands retired with an error.")
+EPF_ROW(RING, OCCUPANCY,            "occupancy",            "commands", GAUGE,   "", "Commands pushed and not yet taken when last looked at.")
+EPF_ROW(RING, RING_FULL_SEEN,       "ring_full_seen",       "times",    COUNTER, "", "Times this ring was found full.")
+EPF_END(RING)
+
+EPF_CLASS(LANE, "lane", "One lane (queue pair) to another node.", "core=num lane=num peer=num nic=text")
+EPF_ROW(LANE, STATE,                "state",                "state",    STATE,   "down|connecting|up|draining|failed", "Life of the lane.")
+EPF_ROW(LANE, WRS_POSTED,           "wrs_posted",           "requests", COUNTER, "", "Work requests posted.")
+EPF_ROW(LANE, BYTES_POSTED,         "bytes_posted",         "bytes",    COUNTER, "", "Payload posted.")
+EPF_ROW(LANE, COMPLETIONS,          "completions",          "requests", COUNTER, "", "Completions taken.")
+EPF_ROW(LANE, ERRORS,               "errors",               "requests", COUNTER, "", "Completions with an error.")
+EPF_ROW(LANE, REPLAYS,              "replays",              "requests", COUNTER, "", "Work requests that another lane had to send again.")
+EPF_ROW(LANE, CREDITS_AVAILABLE,    "credits_available",    "credits",  GAUGE,   "", "Work requests that may still be posted.")
+EPF_ROW(LANE, RECEIVES_GRANTED,     "receives_granted",     "receives", COUNTER, "", "Receives granted by the other end so far.")
+EPF_ROW(LANE, EPOCH,                "epoch",                "times",    COUNTER, "", "Times the lane has been wired up.")
+EPF_END(LANE)
+
+EPF_CLASS(PEER, "peer", "One remote rank.", "core=num peer=num")
+EPF_ROW(PEER, STATE,                "state",                "state",    STATE,   "down|connecting|up|draining|masked", "Life of the peer.")
+EPF_ROW(PEER, CMDS,                 "cmds",                 "commands", COUNTER, "", "Commands for this peer.")
+EPF_ROW(PEER, BYTES_SENT,           "bytes_sent",           "bytes",    COUNTER, "", "Payload sent to this peer.")
+EPF_ROW(PEER, SIGNALS_SENT,         "signals_sent",         "signals",  COUNTER, "", "Signals sent to this peer.")
+EPF_ROW(PEER, SIGNALS_APPLIED,      "signals_applied",      "signals",  COUNTER, "", "Signals from this peer made visible here.")
+EPF_ROW(PEER, STALLS_NO_CREDIT,     "stalls_no_credit",     "stalls",   COUNTER, "", "Times commands for this peer waited for credit.")
+EPF_ROW(PEER, STALLS_QUEUE_FULL,    "stalls_queue_full",    "stalls",   COUNTER, "", "Times commands for this peer waited for a full send queue.")
+EPF_END(PEER)
+
+EPF_CLASS(NIC, "nic", "One port of a NIC, real or emulated.", "device=text port=num core=num")
+EPF_ROW(NIC, LINK,                  "link",                 "state",    STATE,   "down|up", "Link of the port.")
+EPF_ROW(NIC, BYTES_TX,              "bytes_tx",             "bytes",    COUNTER, "", "Bytes sent.")
+EPF_ROW(NIC, BYTES_RX,              "bytes_rx",             "bytes",    COUNTER, "", "Bytes received.")
+EPF_ROW(NIC, MESSAGES_TX,           "messages_tx",          "messages", COUNTER, "", "Messages sent.")
+EPF_ROW(NIC, MESSAGES_RX,           "messages_rx",          "messages", COUNTER, "", "Messages received.")
+EPF_ROW(NIC, PACKETS_DROPPED,       "packets_dropped",      "packets",  COUNTER, "", "Packets lost on the way.")
+EPF_ROW(NIC, PACKETS_DUPLICATED,    "packets_duplicated",   "packets",  COUNTER, "", "Packets that arrived twice.")
+EPF_ROW(NIC, PACKETS_REORDERED,     "packets_reordered",    "packets",  COUNTER, "", "Packets that arrived out of order.")
+EPF_ROW(NIC, RETRANSMITS,           "retransmits",          "packets",  COUNTER, "", "Packets sent again.")
+EPF_ROW(NIC, RNR_EVENTS,            "rnr_events",           "times",    COUNTER, "", "Receiver-not-ready events; none by design.")
+EPF_ROW(NIC, ERRORS,                "errors",               "times",    COUNTER, "", "Errors that the device reported.")
+EPF_END(NIC)
+/* clang-format on */
+
+#undef EPF_CLASS
+#undef EPF_ROW
+#undef EPF_END

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libFuzzer: any bytes as a statistics file, read from memory of exactly their size and from a
+ * file, with every value looked at; then changed under the open reader, as a hostile writer would,
+ * and read again. The seeds are files of epf_stats_create() (without blocks, with all classes), one
+ * of a newer writer and a tiny one.
+ */
+#include "queues/epf_stats_read.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static volatile uint64_t sink;
+
+static void look(struct epf_stats_reader *r)
+{
+	const struct epf_stats_class *cls;
+	const struct epf_stats_entry *e;
+	const struct epf_stats_row *row;
+	struct epf_stats_value v;
+	unsigned b, i;
+
+	sink += strlen(epf_stats_reader_info(r)->instance) + strlen(epf_stats_reader_info(r)->job);
+	sink += epf_stats_reader_alive(r, 100, 10) + epf_stats_reader_replaced(r);
+	for (b = 0; b < 64 && (e = epf_stats_reader_block(r, b)); b++) {
+		cls = epf_stats_reader_class(r, e->class_index);
+		for (i = 0; i < cls->label_count; i++)
+			sink += strlen(cls->label[i]) + strlen(e->label[i]);
+		for (i = 0; (row = epf_stats_reader_row(r, e->class_index, i)); i++) {
+			epf_stats_reader_value(r, b, i, &v);
+			sink += strlen(row->name) + strlen(row->unit) + strlen(row->help) +
+				strlen(v.state) + v.number;
+			if (v.hist)
+				sink += epf_hist_quantile(v.hist, 0.9) + epf_hist_max(v.hist);
+		}
+	}
+	epf_stats_reader_value(r, b, 0, &v);
+}
+
+static void from_memory(const uint8_t *data, size_t size)
+{
+	struct epf_stats_reader *r;
+	uint8_t *image;
+	char why[128];
+	size_t i;
+
+	image = malloc(size ? size : 1);
+	if (!image)
+		return;
+	memcpy(image, data, size);
+	if (!epf_stats_reader_memory(image, size, &r, why, sizeof(why))) {
+		look(r);
+		/* Where and how much follows from the last bytes of the input. */
+		for (i = 0; i < 8; i++)
+			image[(data[size - 1] * 8191u + i * data[size - 2]) % size] ^=
+				data[size - 3];
+		epf_stats_reader_refresh(r, why, sizeof(why));
+		look(r);
+		epf_stats_reader_close(r);
+	}
+	free(image);
+}
+
+static void from_file(const uint8_t *data, size_t size)
+{
+	struct epf_stats_reader *r;
+	char path[64], why[128];
+	int fd = memfd_create("fuzz", MFD_CLOEXEC);
+
+	if (fd < 0 || write(fd, data, size) != (ssize_t)size)
+		abort();
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (!epf_stats_reader_open(path, &r, why, sizeof(why))) {
+		look(r);
+		if (ftruncate(fd, (off_t)(size * data[size - 1] / 256)))
+			abort();
+		epf_stats_reader_refresh(r, why, sizeof(why));
+		look(r);
+		epf_stats_reader_close(r);
+	}
+	close(fd);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	from_memory(data, size);
+	from_file(data, size);
+	return 0;
+}

@@ -1,0 +1,113 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# How `tools/quickstart test` counts: every check, whatever its kind, ends as one line of $RESULTS
+# (stage, pass|fail|skip, name, detail), written here or by tests/results.py, and the last line of the
+# run is their sum. Sourced by tools/quickstart; it must never let a check vanish without a line.
+
+results_begin()
+{
+	RESULTS=$LOGS/results
+	STAGE_TIMES=$LOGS/stage-times
+	: >"$RESULTS"
+	: >"$STAGE_TIMES"
+	export RESULTS
+	RUN_BEGIN=$(now_ms)
+}
+
+# record RESULT NAME DETAIL
+record()
+{
+	printf '%s\t%s\t%s\t%s\n' "$STAGE" "$1" "$2" "$3" >>"$RESULTS"
+}
+
+pass()
+{
+	record pass "$1" ""
+	printf '    ok    %s %s\n' "$1" "${2:+($2)}"
+}
+
+fail()
+{
+	record fail "$1" "$2"
+	printf '    FAIL  %s: %s\n' "$1" "$2"
+}
+
+skip()
+{
+	record skip "$1" "$2"
+	printf '    skip  %s: %s\n' "$1" "$2"
+}
+
+# absent NAME WHY: something tests/expected.txt names is not there
+absent()
+{
+	if [ "$PARTIAL" = yes ]; then
+		skip "$1" "not there yet: $2"
+	else
+		fail "$1" "missing: $2"
+	fi
+}
+
+# check NAME COMMAND...: one check; its output goes to a log, whose end is shown when it fails.
+# Exit status 77 is a skip, for the reason its last line gives.
+check()
+{
+	local name=$1 log start rc
+	shift
+	log=$LOGS/$STAGE-${name//[^A-Za-z0-9]/-}.log
+	start=$(now_ms)
+	"$@" >"$log" 2>&1
+	rc=$?
+	case $rc in
+	0) pass "$name" "$(seconds "$start")" ;;
+	77) skip "$name" "$(tail -n 1 "$log")" ;;
+	*)
+		tail -n 40 "$log" | sed 's/^/        | /'
+		fail "$name" "exit status $rc after $(seconds "$start"); whole output in $log"
+		;;
+	esac
+	return "$rc"
+}
+
+# tally STAGE RESULT: how many lines of that stage (or of all: an empty name) ended so
+tally()
+{
+	awk -F '\t' -v stage="$1" -v result="$2" \
+		'(stage == "" || $1 == stage) && $2 == result { n++ } END { print n + 0 }' "$RESULTS"
+}
+
+run_stage()
+{
+	local start
+	STAGE=$1
+	export STAGE
+	start=$(now_ms)
+	say "stage $STAGE"
+	"stage_${STAGE//-/_}"
+	if [ $(($(tally "$STAGE" pass) + $(tally "$STAGE" fail) + $(tally "$STAGE" skip))) = 0 ]; then
+		fail "$STAGE" "the stage checked nothing"
+	fi
+	printf '    stage %-8s %4d passed %3d failed %3d skipped  %s\n' "$STAGE" "$(tally "$STAGE" pass)" \
+		"$(tally "$STAGE" fail)" "$(tally "$STAGE" skip)" "$(seconds "$start")" | tee -a "$STAGE_TIMES"
+}
+
+# The summary: stages with their seconds, what was skipped and why, what failed, the sum as the last line.
+results_end()
+{
+	local failed
+	say "stages"
+	cat "$STAGE_TIMES"
+	if [ "$(tally "" skip)" != 0 ]; then
+		say "skipped"
+		awk -F '\t' '$2 == "skip" { printf "    %s: %s: %s\n", $1, $3, $4 }' "$RESULTS"
+	fi
+	failed=$(tally "" fail)
+	if [ "$failed" != 0 ]; then
+		say "failed"
+		awk -F '\t' '$2 == "fail" { printf "    %s: %s: %s\n", $1, $3, $4 }' "$RESULTS"
+	fi
+	say "$(seconds "$RUN_BEGIN") in all"
+	printf '%s passed, %s failed\n' "$(tally "" pass)" "$failed"
+	[ "$failed" = 0 ]
+}

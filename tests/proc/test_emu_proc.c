@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The emulated NIC between real processes: two and eight of them, one killed, one stopped, sleeping ones,
+ * and as information its speed. Children meet in a small shared page that carries addresses and barriers
+ * only; all payload goes through the NIC. A child that finds a fault prints it and exits with 1.
+ */
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/emu_opts.h"
+#include "fabric/nic.h"
+#include "queues/epf_bell.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { MOST = 8, BYTES = 1 << 20 };
+
+struct meeting {
+	uint32_t arrived[16]; /* one counter a barrier */
+	uint32_t flag[16];
+	struct {
+		unsigned char addr[EPF_NIC_ADDR_BYTES];
+		int len;
+		uint64_t raddr;
+		uint32_t rkey;
+		uint64_t token[MOST]; /* [peer] */
+	} rank[MOST];
+};
+
+struct child {
+	struct meeting *meeting;
+	int me, count;
+	struct epf_nic *nic;
+	unsigned char *mem;
+	struct epf_nic_mr mr;
+	uint64_t retry_ns;
+	int ordered;
+};
+
+#define CHECK(condition)                                                                  \
+ do {                                                                                     \
+  if (!(condition)) {                                                                     \
+   fprintf(stderr, "%s:%d: child %d: %s is false (%s)\n", __FILE__, __LINE__, c->me,       \
+	   #condition, epf_last_error());                                                  \
+   _exit(1);                                                                              \
+  }                                                                                       \
+ } while (0)
+
+static uint64_t now(void *arg)
+{
+	(void)arg;
+	return epf_now_ns();
+}
+
+static void meet(struct child *c, int barrier, uint32_t count)
+{
+	__atomic_fetch_add(&c->meeting->arrived[barrier], 1, __ATOMIC_ACQ_REL);
+	while (__atomic_load_n(&c->meeting->arrived[barrier], __ATOMIC_ACQUIRE) < count)
+		sched_yield();
+}
+
+/* Opens a NIC and connects lane p to lane `me` of every other process p. */
+static void wire_up(struct child *c)
+{
+	struct meeting *m = c->meeting;
+	struct epf_emu_opts opts;
+
+	epf_emu_opts_defaults(&opts);
+	opts.ordered = c->ordered;
+	if (c->retry_ns)
+		opts.retry_timeout_ns = c->retry_ns;
+	c->mem = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(c->mem != MAP_FAILED);
+	CHECK(epf_emu_open(&opts, now, NULL, &c->nic) == 0);
+	CHECK(c->nic->ops->region_register(c->nic, c->mem, BYTES,
+					   EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ, &c->mr) == 0);
+	m->rank[c->me].len = c->nic->ops->address(c->nic, m->rank[c->me].addr, EPF_NIC_ADDR_BYTES);
+	m->rank[c->me].raddr = c->mr.raddr;
+	m->rank[c->me].rkey = c->mr.rkey;
+	for (int p = 0; p < c->count; p++)
+		CHECK(c->nic->ops->lane_create(c->nic, (uint16_t)p, 256, &m->rank[c->me].token[p]) ==
+		      0);
+	meet(c, 0, (uint32_t)c->count);
+	for (int p = 0; p < c->count; p++)
+		CHECK(c->nic->ops->lane_connect(c->nic, (uint16_t)p, m->rank[p].addr,
+						(size_t)m->rank[p].len,
+						m->rank[p].token[c->me]) == 0);
+}
+
+static struct epf_wr write_to(const struct child *c, int peer, uint64_t src, uint64_t dst,
+			      uint32_t len)
+{
+	return (struct epf_wr){
+		.laddr = (uint64_t)(uintptr_t)c->mem + src,
+		.raddr = c->meeting->rank[peer].raddr + dst,
+		.lkey = c->mr.lkey,
+		.rkey = c->meeting->rank[peer].rkey,
+		.len = len,
+		.op = EPF_WR_WRITE,
+	};
+}
+
+/* Runs body in count processes and expects them to end well (those in `killed`: to be killed). */
+static void run_children(struct child *proto, int count, void (*body)(struct child *),
+			 unsigned killed)
+{
+	struct meeting *meeting = mmap(NULL, sizeof(*meeting), PROT_READ | PROT_WRITE,
+				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid[MOST];
+	int status;
+
+	assert_true(meeting != MAP_FAILED);
+	fflush(NULL);
+	for (int i = 0; i < count; i++) {
+		pid[i] = fork();
+		assert_true(pid[i] >= 0);
+		if (pid[i] == 0) {
+			struct child c = *proto;
+
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			c.meeting = meeting;
+			c.me = i;
+			c.count = count;
+			body(&c);
+			c.nic->ops->close(c.nic);
+			_exit(0);
+		}
+		meeting->flag[8 + i] = (uint32_t)pid[i];
+	}
+	for (int i = 0; i < count; i++) {
+		assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+		if (killed >> i & 1)
+			assert_true(WIFSIGNALED(status));
+		else
+			assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	}
+	munmap(meeting, sizeof(*meeting));
+}
+
+/* Every process writes numbered records with immediates to every other one, and checks what it gets. */
+static void all_to_all(struct child *c)
+{
+	enum { RECORDS = 400, SIZE = 7168, SLOTS = 16 };
+	uint32_t sent[MOST] = { 0 }, done[MOST] = { 0 }, got[MOST] = { 0 }, all = 0;
+	uint32_t want = (uint32_t)(c->count - 1) * RECORDS;
+	uint64_t deadline = epf_now_ns() + 60000000000ull;
+	struct epf_wc wc[32];
+
+	wire_up(c);
+	c->nic->ops->post_receives(c->nic, want);
+	memset(c->mem + BYTES / 2, c->me + 1, SIZE);
+	while (all < 2 * want) {
+		int n;
+
+		CHECK(epf_now_ns() < deadline);
+		for (int p = 0; p < c->count; p++) {
+			struct epf_wr wr = write_to(c, p, BYTES / 2, 0, SIZE);
+
+			if (p == c->me || sent[p] == RECORDS || sent[p] - done[p] >= SLOTS)
+				continue;
+			wr.op = EPF_WR_WRITE_IMM;
+			wr.imm = sent[p];
+			wr.id = sent[p];
+			wr.raddr += (uint64_t)c->me * SIZE;
+			n = c->nic->ops->post(c->nic, (uint16_t)p, &wr, 1);
+			CHECK(n >= 0);
+			sent[p] += (uint32_t)n;
+		}
+		n = c->nic->ops->reap(c->nic, wc, 32);
+		for (int i = 0; i < n; i++) {
+			int p = wc[i].lane;
+
+			CHECK(wc[i].status == EPF_S_OK);
+			if (wc[i].op == EPF_WC_SENT) {
+				uint32_t more = c->ordered ? wc[i].id + 1 - done[p] : 1;
+
+				done[p] += more;
+				all += more;
+				continue;
+			}
+			CHECK(!c->ordered || wc[i].imm == got[p]);
+			CHECK(wc[i].len == SIZE);
+			CHECK(c->mem[p * SIZE] == p + 1 && c->mem[p * SIZE + SIZE - 1] == p + 1);
+			got[p]++;
+			all++;
+		}
+		if (n == 0)
+			sched_yield();
+	}
+	/* Stay until everybody has its completions. */
+	__atomic_fetch_add(&c->meeting->arrived[1], 1, __ATOMIC_ACQ_REL);
+	while (__atomic_load_n(&c->meeting->arrived[1], __ATOMIC_ACQUIRE) < (uint32_t)c->count) {
+		c->nic->ops->reap(c->nic, wc, 32);
+		sched_yield();
+	}
+}
+
+static void test_all_to_all(void **state)
+{
+	(void)state;
+	for (int ordered = 0; ordered < 2; ordered++)
+		for (int count = 2; count <= MOST; count *= 4)
+			run_children(&(struct child){ .ordered = ordered }, count, all_to_all, 0);
+}
+
+/* Rank 0 streams to rank 1, which only reaps. Prints the rate. */
+static void stream(struct child *c, uint32_t size, uint32_t count, int barrier)
+{
+	uint32_t sent = 0, done = 0;
+	struct epf_wc wc[32];
+	struct epf_wr wr[32];
+	uint64_t start, ns;
+
+	meet(c, barrier, 2);
+	start = epf_now_ns();
+	while (c->me == 0 && done < count) {
+		uint32_t n = 32;
+		int got;
+
+		for (uint32_t i = 0; i < n; i++) {
+			wr[i] = write_to(c, 1, (uint64_t)(sent + i) % 64 * 8192,
+					 (uint64_t)(sent + i) % 64 * 8192, size);
+			wr[i].id = sent + i;
+		}
+		got = c->nic->ops->post(c->nic, 1, wr, n < count - sent ? n : count - sent);
+		CHECK(got >= 0);
+		sent += (uint32_t)got;
+		got = c->nic->ops->reap(c->nic, wc, 32);
+		for (int i = 0; i < got; i++) {
+			CHECK(wc[i].status == EPF_S_OK);
+			done = wc[i].id + 1;
+		}
+	}
+	if (c->me == 0) {
+		ns = epf_now_ns() - start;
+		printf("# emu: %u-byte writes between two processes: %.2f GB/s, %.2f M messages/s\n",
+		       size, (double)size * count / (double)ns, (double)count * 1e3 / (double)ns);
+		fflush(stdout);
+		__atomic_store_n(&c->meeting->flag[barrier], 1, __ATOMIC_RELEASE);
+	}
+	while (!__atomic_load_n(&c->meeting->flag[barrier], __ATOMIC_ACQUIRE))
+		c->nic->ops->reap(c->nic, wc, 32);
+}
+
+static void speed(struct child *c)
+{
+	wire_up(c);
+	memset(c->mem, c->me + 1, BYTES);
+	stream(c, 7168, 100000, 1);
+	stream(c, 8, 500000, 2);
+	if (c->me == 1)
+		CHECK(c->mem[0] == 1 && c->mem[63 * 8192 + 7167] == 1 && c->mem[7168] == 2);
+}
+
+static void test_speed(void **state)
+{
+	(void)state;
+	run_children(&(struct child){ .ordered = 1 }, 2, speed, 0);
+}
+
+/* Rank 2 is killed in the middle of its traffic: 0 and 1 get an error from it and go on with each other. */
+static void killed(struct child *c)
+{
+	uint64_t deadline;
+	struct epf_wc wc[32];
+	int dead_seen = 0, live_done = 0, n;
+	struct epf_nic_counters counters;
+
+	c->retry_ns = 300000000;
+	wire_up(c);
+	meet(c, 1, 3);
+	deadline = epf_now_ns() + 20000000000ull;
+	for (uint32_t round = 0; !dead_seen || live_done < 100; round++) {
+		struct epf_wr wr = write_to(c, 2, 0, 4096, 7168);
+
+		CHECK(epf_now_ns() < deadline);
+		wr.id = round;
+		if (c->me == 2) {
+			wr = write_to(c, (int)(round & 1), 0, 8192, 7168);
+			c->nic->ops->post(c->nic, (uint16_t)(round & 1), &wr, 1);
+			if (round == 500)
+				kill(getpid(), SIGKILL);
+		} else {
+			if (!dead_seen)
+				c->nic->ops->post(c->nic, 2, &wr, 1);
+			wr = write_to(c, !c->me, 0, 4096, 7168);
+			if (dead_seen)
+				CHECK(c->nic->ops->post(c->nic, (uint16_t)!c->me, &wr, 1) >= 0);
+		}
+		n = c->nic->ops->reap(c->nic, wc, 32);
+		for (int i = 0; i < n; i++) {
+			if (wc[i].lane == 2 && wc[i].status == EPF_S_RETRY_EXCEEDED) {
+				dead_seen = 1;
+				c->nic->ops->lane_fence(c->nic, 2);
+				while (!c->nic->ops->lane_drained(c->nic, 2))
+					c->nic->ops->reap(c->nic, wc, 32);
+				c->nic->ops->lane_destroy(c->nic, 2);
+				break;
+			}
+			CHECK(wc[i].status == EPF_S_OK);
+			live_done += wc[i].lane != 2;
+		}
+		if (n == 0)
+			sched_yield();
+	}
+	c->nic->ops->counters(c->nic, &counters);
+	CHECK(counters.errors == 1);
+	__atomic_fetch_add(&c->meeting->arrived[2], 1, __ATOMIC_ACQ_REL);
+	while (__atomic_load_n(&c->meeting->arrived[2], __ATOMIC_ACQUIRE) < 2)
+		c->nic->ops->reap(c->nic, wc, 32);
+	/* Its address leads nowhere any more. */
+	{
+		uint64_t token;
+
+		CHECK(c->nic->ops->lane_create(c->nic, 2, 16, &token) == 0);
+		CHECK(c->nic->ops->lane_connect(c->nic, 2, c->meeting->rank[2].addr,
+						(size_t)c->meeting->rank[2].len,
+						c->meeting->rank[2].token[c->me]) == -ESRCH);
+		CHECK(epf_last_reason() == EPF_R_NIC_PEER_GONE);
+	}
+}
+
+static void test_killed(void **state)
+{
+	(void)state;
+	run_children(&(struct child){ .ordered = 1 }, 3, killed, 1u << 2);
+	run_children(&(struct child){ .ordered = 0 }, 3, killed, 1u << 2);
+}
+
+/* Rank 1 is stopped longer than the timeout; after it goes on, nothing it does hurts rank 0. */
+static void stopped(struct child *c)
+{
+	struct epf_wr wr = write_to(c, 1, 0, 0, 7168);
+	struct epf_wc wc[32];
+	int n, failed = 0;
+
+	c->retry_ns = 200000000;
+	wire_up(c);
+	meet(c, 1, 2);
+	if (c->me == 1) {
+		raise(SIGSTOP);
+		while (!__atomic_load_n(&c->meeting->flag[0], __ATOMIC_ACQUIRE))
+			c->nic->ops->reap(c->nic, wc, 32);
+		CHECK(c->mem[0] == 0 || c->mem[0] == 7);
+		return;
+	}
+	usleep(50000);
+	memset(c->mem, 7, 7168);
+	for (uint32_t i = 0; i < 8; i++) {
+		wr = write_to(c, 1, 0, 0, 7168);
+		wr.id = i;
+		CHECK(c->nic->ops->post(c->nic, 1, &wr, 1) == 1);
+	}
+	while (failed < 8) {
+		n = c->nic->ops->reap(c->nic, wc, 32);
+		for (int i = 0; i < n; i++)
+			failed += wc[i].status == EPF_S_RETRY_EXCEEDED ||
+				  wc[i].status == EPF_S_FLUSHED;
+		usleep(1000);
+	}
+	kill((pid_t)c->meeting->flag[9], SIGCONT);
+	for (int i = 0; i < 100; i++) {
+		CHECK(c->nic->ops->reap(c->nic, wc, 32) == 0);
+		usleep(1000);
+	}
+	__atomic_store_n(&c->meeting->flag[0], 1, __ATOMIC_RELEASE);
+}
+
+static void test_stopped(void **state)
+{
+	(void)state;
+	run_children(&(struct child){ .ordered = 1 }, 2, stopped, 0);
+}
+
+/* Ping-pong in which both sides sleep on their bells. Prints the time of a round. */
+static void sleeping(struct child *c)
+{
+	enum { ROUNDS = 2000 };
+	struct epf_bell *bell;
+	struct epf_wc wc[8];
+	uint64_t start;
+	int balls = 0;
+
+	wire_up(c);
+	c->nic->ops->post_receives(c->nic, ROUNDS + 1);
+	bell = c->nic->ops->bell(c->nic);
+	meet(c, 1, 2);
+	start = epf_now_ns();
+	if (c->me == 0)
+		balls = 1;
+	for (int got = 0; got < ROUNDS;) {
+		struct epf_wr wr = write_to(c, !c->me, 0, 0, 0);
+		int n;
+
+		wr.op = EPF_WR_WRITE_IMM;
+		for (; balls; balls--)
+			CHECK(c->nic->ops->post(c->nic, (uint16_t)!c->me, &wr, 1) == 1);
+		epf_bell_arm(bell);
+		n = c->nic->ops->reap(c->nic, wc, 8);
+		if (c->nic->ops->wake_pending(c->nic))
+			c->nic->ops->wake_peers(c->nic);
+		if (n == 0) {
+			CHECK(epf_now_ns() - start < 30000000000ull);
+			epf_bell_sleep(bell, 5000000000ull);
+		}
+		epf_bell_disarm(bell);
+		for (int i = 0; i < n; i++)
+			if (wc[i].op == EPF_WC_RECV_IMM) {
+				got++;
+				balls++;
+			}
+	}
+	if (c->me == 0)
+		printf("# emu: ping-pong of sleeping processes: %.1f us a round\n",
+		       (double)(epf_now_ns() - start) / 1e3 / ROUNDS);
+	fflush(stdout);
+	if (balls && c->me == 1) {
+		struct epf_wr wr = write_to(c, 0, 0, 0, 0);
+
+		wr.op = EPF_WR_WRITE_IMM;
+		CHECK(c->nic->ops->post(c->nic, 0, &wr, 1) == 1);
+		c->nic->ops->wake_peers(c->nic);
+	}
+	meet(c, 2, 2);
+}
+
+static void test_sleeping(void **state)
+{
+	(void)state;
+	run_children(&(struct child){ .ordered = 1 }, 2, sleeping, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_all_to_all), cmocka_unit_test(test_speed),
+		cmocka_unit_test(test_killed),	   cmocka_unit_test(test_stopped),
+		cmocka_unit_test(test_sleeping),
+	};
+
+	return cmocka_run_group_tests_name("emu between processes", tests, NULL, NULL);
+}

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what meson knows about tests, for the stages of `tools/quickstart test`.
+
+  results.py targets BUILD SUITE...        the ninja targets the tests of these suites need
+  results.py labelled BUILD SUITE          the tests of one suite
+  results.py count LOG.json                one result line per single test (cmocka or TAP), see lib.sh
+  results.py sources BUILD ROOT FILE...    complains of C files that no target of the build compiles
+  results.py coverage PERCENT FILE         reads llvm-cov's export; fails when FILE's line coverage is lower
+  results.py bench FORM FILE MINIMUM       judges what `ep-bench FORM --json` wrote
+
+It must never turn a program that failed into a pass, whatever the program printed.
+"""
+import json
+import os
+import re
+import sys
+
+CMOCKA_OK = re.compile(r"^\[ +OK \] (\S+)")
+CMOCKA_BAD = re.compile(r"^\[  FAILED  \] (\S+)$")
+CMOCKA_SKIP = re.compile(r"^\[  SKIPPED \] (\S+)$")
+TAP = re.compile(r"^(not )?ok\b *\d* *-? *([^#]*)(# *(?:SKIP|skip) *(.*))?")
+
+
+def load_intro(build, what):
+    with open(os.path.join(build, "meson-info", f"intro-{what}.json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def targets(build, suites):
+    """Prints the files of every target that a test of the suites depends on."""
+    by_id = {t["id"]: t["filename"] for t in load_intro(build, "targets")}
+    wanted = set()
+    for test in load_intro(build, "tests"):
+        names = {s.split(":")[-1] for s in test["suite"]}
+        if names & set(suites):
+            for dep in test["depends"]:
+                wanted.update(os.path.relpath(f, build) for f in by_id[dep])
+    print("\n".join(sorted(wanted)))
+
+
+def labelled(build, suite):
+    for test in load_intro(build, "tests"):
+        if suite in {s.split(":")[-1] for s in test["suite"]}:
+            print(test["name"])
+
+
+def cases(output):
+    """The single tests a program reported: lists of names that passed, failed, were skipped (with why)."""
+    good, bad, skipped = [], [], []
+    for line in output.splitlines():
+        if m := CMOCKA_OK.match(line):
+            good.append(m[1])
+        elif m := CMOCKA_BAD.match(line):
+            if m[1] not in bad:
+                bad.append(m[1])
+        elif m := CMOCKA_SKIP.match(line):
+            if m[1] not in [name for name, _ in skipped]:
+                skipped.append((m[1], "skipped by the test"))
+        elif m := TAP.match(line):
+            name = m[2].strip()
+            if m[3]:
+                skipped.append((name, m[4] or "no reason given"))
+            else:
+                (bad if m[1] else good).append(name)
+    return good, bad, skipped
+
+
+def record(result, name, detail=""):
+    detail = " ".join(detail.split())
+    with open(os.environ["RESULTS"], "a", encoding="utf-8") as f:
+        f.write(f"{os.environ['STAGE']}\t{result}\t{name}\t{detail}\n")
+    if result != "pass":
+        print(f"    {'FAIL' if result == 'fail' else 'skip'}  {name}: {detail}")
+
+
+def show_failure(entry, output, log):
+    """What a reader needs: how to run it again, and the end of what it said."""
+    lines = output.splitlines()
+    shown = lines[-40:]
+    print(f"        | again: {' '.join(entry['command'])}")
+    if len(shown) < len(lines):
+        print(f"        | (last {len(shown)} of {len(lines)} lines; all of them in {log})")
+    for line in shown:
+        print(f"        | {line}")
+
+
+def count_program(entry, log):
+    program = entry["name"].split(" / ")[-1]
+    output = (entry.get("stdout") or "") + "\n" + (entry.get("stderr") or "")
+    good, bad, skipped = cases(output)
+    result = entry["result"]
+    took = f"{entry['duration']:.1f} s"
+    if result == "SKIP" or (result == "OK" and not good and skipped):
+        said = [line for line in output.splitlines() if line.strip()]
+        record("skip", program, skipped[0][1] if skipped else (said[-1] if said else "no reason given"))
+        return
+    for name in good or ([program] if result == "OK" else []):
+        record("pass", f"{program}: {name}" if good else program)
+    for name, why in skipped:
+        record("skip", f"{program}: {name}", why)
+    if result == "OK" and not bad:
+        print(f"    ok    {program}: {max(len(good), 1)} ({took})")
+        for line in output.splitlines():
+            if line.startswith("# "):
+                print(f"          {line}")
+    else:
+        show_failure(entry, output, log)
+        for name in bad:
+            record("fail", f"{program}: {name}", f"{result} in {took}")
+        if not bad:
+            record("fail", program, f"{result}, exit status {entry['returncode']}, after {took}")
+
+
+def count(log):
+    seen = []
+    with open(log, encoding="utf-8") as f:
+        for line in f:
+            if line.strip():
+                entry = json.loads(line)
+                seen.append(entry["name"].split(" / ")[-1])
+                count_program(entry, log)
+    with open(os.environ["RESULTS"] + ".ran", "w", encoding="utf-8") as f:
+        f.write("\n".join(seen) + "\n")
+
+
+def sources(build, root, files):
+    """Every C file of the tree must belong to some target, or nobody compiles or runs it."""
+    built = set()
+    for target in load_intro(build, "targets"):
+        for group in target["target_sources"]:
+            built.update(os.path.realpath(s) for s in group["sources"])
+    orphans = [f for f in files if os.path.realpath(os.path.join(root, f)) not in built]
+    for f in orphans:
+        print(f"{f}: no target of {build} compiles it; name it in its folder's meson.build")
+    return 1 if orphans else 0
+
+
+def coverage(percent, path):
+    for entry in json.load(sys.stdin)["data"][0]["files"]:
+        if os.path.realpath(entry["filename"]) == os.path.realpath(path):
+            lines = entry["summary"]["lines"]
+            print(f"{path}: {lines['covered']} of {lines['count']} lines, {lines['percent']:.1f} %, wanted {percent} %")
+            return 0 if lines["count"] and lines["percent"] >= float(percent) else 1
+    print(f"{path} is not part of the fuzzer's program")
+    return 1
+
+
+def numbers(value, path=""):
+    """Every number below a JSON value, with its field's name."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from numbers(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from numbers(inner, path)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield path, value
+
+
+def bench(form, path, minimum):
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    try:
+        found = list(numbers(json.loads(text)))
+    except ValueError as e:
+        print(f"ep-bench {form} --json wrote no JSON: {e}")
+        return 1
+    fields = dict(found)
+    bad = [f"{name} is {value}" for name, value in found if name == "wrong" and value != 0]
+    if not found:
+        bad.append("no number at all")
+    if form == "moe":
+        bad += [f"no field {name}" for name in ("wrong", "dispatch_us", "combine_us") if name not in fields]
+        if not any("bytes" in name and value > 0 for name, value in found):
+            bad.append("no byte moved")
+    if form == "core":
+        for name in ("engine_commands_per_second", "baseline_rte_ring_elements_per_second"):
+            if name not in fields:
+                bad.append(f"no field {name}")
+        if fields.get("engine_commands_per_second", 0) < float(minimum):
+            bad.append(f"engine_commands_per_second is below {minimum}")
+    print("\n".join(bad))
+    return 1 if bad else 0
+
+
+def main(argv):
+    if argv[1:2] == ["targets"]:
+        return targets(argv[2], argv[3:])
+    if argv[1:2] == ["labelled"]:
+        return labelled(argv[2], argv[3])
+    if argv[1:2] == ["count"]:
+        return count(argv[2])
+    if argv[1:2] == ["sources"]:
+        return sources(argv[2], argv[3], argv[4:])
+    if argv[1:2] == ["coverage"]:
+        return coverage(argv[2], argv[3])
+    if argv[1:2] == ["bench"]:
+        return bench(argv[2], argv[3], argv[4])
+    sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,399 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The stages of `tools/quickstart test`, in the order they run: one function a stage, callable by name.
+# What must exist is listed in tests/expected.txt, and nowhere else. Sourced by tools/quickstart after
+# tests/lib.sh. A stage must report through check, pass, fail, skip or tests/results.py, and must not exit.
+
+# shellcheck disable=SC2034
+STAGES=(format static layers build headers hot docs unit prop proc hooks asan tsan fuzz demo bench)
+
+JOBS=$(nproc)
+# Seeds under a sanitizer, where every step costs several times as much: said in the output.
+SAN_SEEDS=100
+SAN_PROC_SEEDS=4
+FUZZ_SECONDS=20
+if [ "$LONG" = yes ]; then
+	export EPF_TEST_LONG=1 EPF_SEEDS=${EPF_SEEDS:-100000} EPF_PROC_SEEDS=${EPF_PROC_SEEDS:-1000}
+	SAN_SEEDS=10000
+	SAN_PROC_SEEDS=40
+	FUZZ_SECONDS=600
+fi
+FUZZ_COVERAGE=85
+MIN_COMMANDS_PER_SECOND=15000000
+
+# ---- helpers ------------------------------------------------------------------------------------
+
+# tree_files PATTERN...: files of the tree, tracked or about to be, never build output
+tree_files()
+{
+	git -C "$ROOT" -c safe.directory='*' ls-files -co --exclude-standard -- "$@" | while IFS= read -r f; do
+		[ ! -f "$ROOT/$f" ] || printf '%s\n' "$f"
+	done
+}
+
+# expected KIND: the rest of each line of that kind in the one list
+expected()
+{
+	awk -v kind="$1" '$1 == kind { $1 = ""; sub(/^ /, ""); print }' "$ROOT/tests/expected.txt"
+}
+
+# prepare NAME CC OPTION...: configures a build, as a check of its own only when it fails
+prepare()
+{
+	configure "$@" >"$LOGS/$1-setup.log" 2>&1 && return 0
+	tail -n 20 "$LOGS/$1-setup.log" | sed 's/^/        | /'
+	fail "configure $1" "see $LOGS/$1-setup.log"
+	return 1
+}
+
+prepare_test_build()
+{
+	prepare build-test gcc -Dwerror=true
+}
+
+# compile BUILD TARGET...: one check
+compile()
+{
+	local build=$1
+	shift
+	check "compile $build" ninja -C "$BUILD_ROOT/$build" -j "$JOBS" "$@"
+}
+
+# compile_quietly BUILD TARGET...: counted only when it fails; the build stage counts whole builds
+compile_quietly()
+{
+	# shellcheck disable=SC2153
+	local start log=$LOGS/$STAGE-$1-compile.log
+	start=$(now_ms)
+	if ! ninja -C "$BUILD_ROOT/$1" -j "$JOBS" "${@:2}" >"$log" 2>&1; then
+		grep -v '^\[[0-9]*/[0-9]*\] ' "$log" | tail -n 40 | sed 's/^/        | /'
+		fail "compile $1" "after $(seconds "$start"); whole output in $log"
+		return 1
+	fi
+	printf '    compiled in %s: %s\n' "$1" "$(seconds "$start")"
+}
+
+# run_suites BUILD MULTIPLIER SUITE...: builds what the tests of the suites need, runs them, counts each.
+# Under a sanitizer the tests labelled nosan (they forbid what it does) are left out, by name.
+run_suites()
+{
+	local build=$1 multiplier=$2 suite name args=() targets log start nosan="" ran=$RESULTS.ran
+	shift 2
+	for suite in "$@"; do
+		args+=(--suite "$suite")
+	done
+	if [[ $build =~ ^build-[at]san$ ]]; then
+		nosan=$(python3 "$ROOT/tests/results.py" labelled "$BUILD_ROOT/$build" nosan)
+		args+=(--no-suite nosan)
+	fi
+	targets=$(python3 "$ROOT/tests/results.py" targets "$BUILD_ROOT/$build" "$@")
+	if [ -n "$targets" ]; then
+		# shellcheck disable=SC2086
+		compile_quietly "$build" $targets || return 1
+	fi
+	start=$(now_ms)
+	# shellcheck disable=SC2153
+	log=$BUILD_ROOT/$build/meson-logs/quickstart-$STAGE.json
+	rm -f "$log" "$ran"
+	[ "$LONG" = no ] || multiplier=0
+	(cd "$BUILD_ROOT/$build" && meson test --no-rebuild --logbase "quickstart-$STAGE" -t "$multiplier" \
+		--num-processes "$JOBS" "${args[@]}") >"$LOGS/$STAGE-meson.log" 2>&1
+	if [ -s "$log" ]; then
+		python3 "$ROOT/tests/results.py" count "$log" || fail "$STAGE" "tests/results.py could not read $log"
+	fi
+	printf '    tests ran for %s\n' "$(seconds "$start")"
+	[ -s "$ran" ] || absent "$STAGE" "no test in suite $*"
+	while read -r suite name; do
+		if [[ " $* " != *" $suite "* ]] || grep -qxF "$name" "$ran" 2>/dev/null; then
+			continue
+		elif grep -qxF "$name" <<<"$nosan"; then
+			skip "$name" "labelled nosan: it forbids what a sanitizer does"
+		else
+			absent "$name" "no such test in suite $suite"
+		fi
+	done < <(expected test)
+}
+
+# ---- stages -------------------------------------------------------------------------------------
+
+stage_format()
+{
+	local files
+	if ! git -C "$ROOT" -c safe.directory='*' rev-parse >/dev/null 2>&1; then
+		fail "list of files" "no git checkout here: clone the repository to run this stage"
+		return
+	fi
+	mapfile -t files < <(tree_files '*.c' '*.h' '*.cu' '*.cuh')
+	check "clang-format, ${#files[@]} files" in_root clang-format-14 --dry-run --Werror "${files[@]}"
+	mapfile -t files < <(tree_files '*' ':!tests/fuzz/seeds' ':!LICENSE')
+	check "codespell" in_root codespell -q 3 -L inout,fo,te,ans,nd,ue,hda "${files[@]}"
+	check "SPDX line in every source" spdx
+	mapfile -t files < <(tree_files '*.sh' tools/quickstart .ci/run)
+	check "shellcheck, ${#files[@]} files" in_root shellcheck -x "${files[@]}"
+}
+
+in_root()
+{
+	(cd "$ROOT" && "$@")
+}
+
+spdx()
+{
+	local file bad=0
+	while IFS= read -r file; do
+		if ! head -n 3 "$ROOT/$file" | grep -q 'SPDX-License-Identifier: Apache-2.0'; then
+			echo "$file: no SPDX line in its first three"
+			bad=1
+		fi
+	done < <(tree_files '*.c' '*.h' '*.cu' '*.cuh' '*.inc' '*.py' '*.sh' '*.map' '*meson.build' meson_options.txt \
+		tools/quickstart .ci/run)
+	return "$bad"
+}
+
+# Left out: uninitvar and arrayIndexThenCheck (they do not follow a condition kept in a variable, and both
+# compilers look too), invalidPointerCast (every machine served has the same floats).
+stage_static()
+{
+	check "cppcheck" in_root cppcheck --quiet -j "$JOBS" --std=c11 --language=c --library=posix \
+		--enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+		--suppress=missingInclude --suppress=missingIncludeSystem --suppress=unknownMacro \
+		--suppress=unmatchedSuppression --suppress=uninitvar --suppress=arrayIndexThenCheck \
+		--suppress=invalidPointerCast -I . -i tests/fuzz queues fabric bootstrap kernels tools bench
+}
+
+stage_layers()
+{
+	check "include layers" python3 "$ROOT/tests/check_layers.py" "$ROOT"
+}
+
+stage_build()
+{
+	local target files
+	if prepare_test_build && compile build-test; then
+		while read -r target; do
+			if [ -e "$BUILD_ROOT/build-test/$target" ]; then
+				pass "$target is built"
+			else
+				absent "$target" "no target makes it"
+			fi
+		done < <(expected target)
+		mapfile -t files < <(tree_files '*.c' ':!tests/fuzz')
+		[ ${#files[@]} -gt 0 ] || fail "list of files" "no git checkout here: clone the repository"
+		check "every C file has a target" python3 "$ROOT/tests/results.py" sources "$BUILD_ROOT/build-test" \
+			"$ROOT" "${files[@]}"
+	fi
+	prepare build-clang clang-14 -Dwerror=true && compile build-clang
+	# Everything optional off: what a machine without CUDA, HIP, verbs and cmocka gets.
+	prepare build-off gcc -Dwerror=true -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled &&
+		compile build-off && check "install and use by pkg-config" install_and_use
+}
+
+# What a packager and a user do: install, then compile against what pkg-config says, in C and C++, and load.
+install_and_use()
+{
+	local dest=$BUILD_ROOT/build-off/quickstart-dest pc
+	rm -rf "$dest"
+	DESTDIR=$dest meson install -C "$BUILD_ROOT/build-off" --no-rebuild || return 1
+	pc=$(find "$dest" -name '*.pc' -printf '%h\n' | head -n 1)
+	[ -n "$pc" ] || { echo "no pkg-config file was installed" && return 1; }
+	export PKG_CONFIG_SYSROOT_DIR=$dest PKG_CONFIG_PATH=$pc
+	printf '#include <epf.h>\nint main(void) { return epf_last_error() == 0; }\n' >"$dest/use.c"
+	# shellcheck disable=SC2046
+	gcc -Wall -Werror "$dest/use.c" $(pkg-config --cflags --libs epf) -o "$dest/use" || return 1
+	cp "$dest/use.c" "$dest/use.cc"
+	# shellcheck disable=SC2046
+	g++ -Wall -Werror "$dest/use.cc" $(pkg-config --cflags --libs epf) -o "$dest/use-cc" || return 1
+	LD_LIBRARY_PATH=$(dirname "$(find "$dest" -name 'libepf.so' | head -n 1)")
+	export LD_LIBRARY_PATH
+	"$dest/use" && "$dest/use-cc" && [ -n "$(find "$dest" -name 'libepf.a')" ]
+}
+
+stage_headers()
+{
+	prepare_test_build && run_suites build-test 3 headers
+}
+
+stage_hot()
+{
+	local objects
+	prepare_test_build || return
+	objects=$(python3 "$ROOT/tests/check_hot.py" --list "$BUILD_ROOT/build-test" "$ROOT")
+	# shellcheck disable=SC2086
+	[ -z "$objects" ] || compile_quietly build-test $objects || return
+	run_suites build-test 3 hot
+	for object in $(expected hot); do
+		grep -q "/$(basename "$object").o$" <<<"$objects" || absent "$object" "no hot object of it"
+	done
+}
+
+stage_docs()
+{
+	prepare_test_build && run_suites build-test 3 docs
+}
+
+stage_unit()
+{
+	prepare_test_build && run_suites build-test 3 unit
+}
+
+stage_prop()
+{
+	prepare_test_build && run_suites build-test 3 prop
+}
+
+stage_proc()
+{
+	prepare_test_build && run_suites build-test 3 proc
+}
+
+# Each hook breaks the engine in one way; the suite passes only when each is caught within 20 seeds.
+stage_hooks()
+{
+	prepare build-hooks gcc -Dwerror=true -Dtest_hooks=true && run_suites build-hooks 3 hooks
+	if [ -f "$BUILD_ROOT/$RELEASE/build.ninja" ] || build_release >"$LOGS/hooks-release.log" 2>&1; then
+		check "a release program holds no hook" no_hooks_in_release
+	fi
+}
+
+no_hooks_in_release()
+{
+	build_release >/dev/null || return 1
+	! find "$BUILD_ROOT/$RELEASE" -name '*.o' -exec nm -A {} + | grep -i 'epf_\w*hook'
+}
+
+stage_asan()
+{
+	prepare build-asan gcc -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 || return
+	echo "    under AddressSanitizer and UBSan: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
+	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-asan 6 unit prop proc
+}
+
+stage_tsan()
+{
+	# -Wno-tsan: gcc warns that fences are not modelled; the bell's two are the ones there are.
+	prepare build-tsan gcc -Dwerror=true -Db_sanitize=thread -Db_lundef=false -Dc_args=-Wno-tsan || return
+	echo "    under ThreadSanitizer: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
+	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-tsan 10 threads
+}
+
+stage_fuzz()
+{
+	local name files targets=() pids=() instrument='-fsanitize=fuzzer-no-link,address,undefined'
+	instrument+=' -fno-sanitize-recover=undefined -fprofile-instr-generate -fcoverage-mapping'
+	prepare build-fuzz clang-14 -Dfuzz=true -Db_lundef=false -Doptimization=1 \
+		"-Dc_args=$instrument" "-Dc_link_args=-fsanitize=address,undefined -fprofile-instr-generate" || return
+	while read -r name files; do
+		if ninja -C "$BUILD_ROOT/build-fuzz" -t query "tests/fuzz/$name" >/dev/null 2>&1; then
+			targets+=("tests/fuzz/$name")
+		else
+			absent "fuzzer $name" "no target tests/fuzz/$name, which covers $files"
+		fi
+	done < <(expected fuzz)
+	[ ${#targets[@]} -gt 0 ] || return
+	compile_quietly build-fuzz "${targets[@]}" || return
+	while read -r name files; do
+		[[ " ${targets[*]} " == *" tests/fuzz/$name "* ]] || continue
+		# shellcheck disable=SC2086
+		check "fuzzer $name for $FUZZ_SECONDS s, $FUZZ_COVERAGE % of $files" fuzz_one "$name" $files &
+		pids+=($!)
+		if [ ${#pids[@]} -ge "$JOBS" ]; then
+			wait "${pids[0]}"
+			pids=("${pids[@]:1}")
+		fi
+	done < <(expected fuzz)
+	wait
+}
+
+# fuzz_one NAME FILE...: runs one fuzzer from its seeds, then asks how much of each FILE its inputs reach
+fuzz_one()
+{
+	local name=$1 file work=$BUILD_ROOT/build-fuzz/run/$1 seeds=$ROOT/tests/fuzz/seeds/$1 bad=0
+	local program=$BUILD_ROOT/build-fuzz/tests/fuzz/$1
+	shift
+	[ -d "$seeds" ] || { echo "no seeds in tests/fuzz/seeds/$name" && return 1; }
+	rm -rf "$work"
+	mkdir -p "$work/corpus" || return 1
+	cd "$work" || return 1
+	LLVM_PROFILE_FILE=$work/raw "$program" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=1024 \
+		-artifact_prefix="$work/" "$work/corpus" "$seeds" || return 1
+	llvm-profdata-14 merge -o "$work/profile" "$work/raw" || return 1
+	for file in "$@"; do
+		# The lines no input reached, for who wants to write a seed.
+		llvm-cov-14 show "$program" -instr-profile="$work/profile" "$ROOT/$file" | grep -E '^ *[0-9]+\| +0\|'
+		llvm-cov-14 export "$program" -instr-profile="$work/profile" -summary-only |
+			python3 "$ROOT/tests/results.py" coverage "$FUZZ_COVERAGE" "$ROOT/$file" || bad=1
+	done
+	return "$bad"
+}
+
+stage_demo()
+{
+	local shape=(--small)
+	[ "$LONG" = no ] || shape=()
+	check "compile the release program" build_release || return
+	check "demo ${shape[*]}" "$ROOT/tools/quickstart" demo --no-install --build-dir "$BUILD_ROOT" "${shape[@]}" &&
+		sed 's/^/        | /' "$LOGS/demo-demo-${shape[*]}.log"
+	check "demo on a machine with 1 GiB scales down and says so" demo_scales_down
+	check "ep-bench moe --json" moe_json
+	check "high throughput as a user with nothing" in_sandbox --mode ht --tokens 128
+	check "low latency as a user with nothing" in_sandbox --mode ll --tokens 16
+	check "the quickstart refuses politely" quickstart_refuses
+}
+
+in_sandbox()
+{
+	"$ROOT/tests/proc/sandbox.sh" "$BUILD_ROOT/$RELEASE/bench/ep-bench" "${DEMO_ARGS[@]}" "$@"
+}
+
+moe_json()
+{
+	local json=$LOGS/bench-moe.json
+	"$BUILD_ROOT/$RELEASE/bench/ep-bench" moe --ranks 4 --nodes 2 --tokens 64 --hidden 1024 --topk 8 --experts 64 \
+		--dispatch bf16 --mode ll --json >"$json" || return 1
+	cat "$json"
+	python3 "$ROOT/tests/results.py" bench moe "$json" 0
+}
+
+demo_scales_down()
+{
+	"$ROOT/tools/quickstart" demo --no-install --build-dir "$BUILD_ROOT" --memory 1100 >"$LOGS/demo-short.log" 2>&1
+	local rc=$?
+	cat "$LOGS/demo-short.log"
+	[ "$rc" = 0 ] && grep -q 'MEMORY IS SHORT' "$LOGS/demo-short.log"
+}
+
+# With an empty PATH but for the basics, everything is missing: it must name packages and stop.
+quickstart_refuses()
+{
+	local said rc tool bin=$LOGS/bin
+	rm -rf "$bin" && mkdir -p "$bin" || return 1
+	for tool in bash env readlink dirname cut cksum mkdir awk sort tr cat id; do
+		ln -s "$(command -v "$tool")" "$bin/$tool" || return 1
+	done
+	said=$(PATH=$bin "$ROOT/tools/quickstart" demo --no-install --build-dir "$BUILD_ROOT" 2>&1)
+	rc=$?
+	echo "$said"
+	[ "$rc" = 1 ] && grep -q 'apt-get install .*gcc.*meson' <<<"$said"
+}
+
+stage_bench()
+{
+	local form try
+	check "compile the release program" build_release || return
+	for form in "core --nic null" ring p2p; do
+		for try in 1 2 3; do
+			# shellcheck disable=SC2086
+			"$BUILD_ROOT/$RELEASE/bench/ep-bench" $form --json >"$LOGS/bench-${form%% *}.json" 2>"$LOGS/bench.err"
+			bench_good "${form%% *}" && break
+		done >"$LOGS/bench-judged" 2>&1
+		cat "$LOGS/bench-${form%% *}.json" "$LOGS/bench.err" | sed 's/^/        | /'
+		check "ep-bench $form --json" bench_good "${form%% *}"
+	done
+}
+
+# bench_good FORM: the numbers are numbers, nothing was wrong, and the core is as fast as promised
+bench_good()
+{
+	python3 "$ROOT/tests/results.py" bench "$1" "$LOGS/bench-$1.json" "$MIN_COMMANDS_PER_SECOND"
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two NICs of one kind facing each other on a virtual clock, for the tests of epf_nic_ops. A kind of NIC
+ * is one row of functions: to put another NIC under the conformance suite, add a row to nic_rig_kinds().
+ * Used by tests/unit/test_nic*.c and test_emu*.c only.
+ */
+#ifndef EPF_TESTS_NIC_RIG_H
+#define EPF_TESTS_NIC_RIG_H
+
+#include "fabric/emu_opts.h"
+#include "fabric/nic.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct nic_kind {
+	const char *name;
+	int ordered;
+	int carries; /* 0: takes work and completes it, nothing arrives */
+	int (*open)(const struct epf_emu_opts *tune, uint64_t (*now)(void *), void *arg,
+		    struct epf_nic **out);
+};
+
+/* All kinds that this machine can run; *count of them. */
+const struct nic_kind *nic_rig_kinds(size_t *count);
+
+enum { RIG_BYTES = 1 << 18, RIG_LOG = 8192 };
+
+/* One end. */
+struct rig_end {
+	struct epf_nic *nic;
+	unsigned char *mem; /* RIG_BYTES, registered for remote write and read */
+	struct epf_nic_mr mr;
+	struct epf_wc log[RIG_LOG]; /* everything reaped since rig_clear() */
+	unsigned char msg[RIG_LOG][EPF_NIC_MSG_BYTES];
+	unsigned n;
+};
+
+struct rig {
+	const struct nic_kind *kind;
+	struct epf_emu_opts opts;
+	uint64_t now_ns;
+	struct rig_end a, b; /* lane 0 of a is connected to lane 0 of b */
+};
+
+/* Opens a rig; tune may change the options before (NULL: defaults and a small pool). */
+struct rig *rig_open(const struct nic_kind *kind, void (*tune)(struct epf_emu_opts *));
+void rig_close(struct rig *rig);
+
+/* Creates lane la of a and lb of b and connects them. */
+void rig_lanes(struct rig *rig, uint16_t la, uint16_t lb);
+/* Destroys and connects lane 0 of both again. */
+void rig_reconnect(struct rig *rig);
+
+/* One reap of an end, kept in its log; returns the number. */
+unsigned rig_reap(struct rig_end *end);
+/* Reaps both ends, moving the clock to the next event while it lies at most span_ns ahead of now. */
+void rig_run(struct rig *rig, uint64_t span_ns);
+void rig_clear(struct rig *rig);
+
+/* Number of completions in the log with this op, and with this status (-1: any). */
+unsigned rig_count(const struct rig_end *end, int op, int status);
+/* Whether work request id of lane 0 has completed; *status is its status (ordered NICs merge successes). */
+int rig_sent(const struct rig *rig, const struct rig_end *end, uint32_t id, int *status);
+
+/* A write from a's memory at src to b's at dst. */
+struct epf_wr rig_write(const struct rig *rig, uint32_t id, uint64_t src, uint64_t dst,
+			uint32_t len);
+/* Posts one work request on lane 0 of a and expects it to be taken. */
+void rig_post(struct rig *rig, const struct epf_wr *wr);
+
+/* Fills bytes from a seed; compares with the same. */
+void rig_fill(unsigned char *at, size_t len, uint64_t seed);
+int rig_matches(const unsigned char *at, size_t len, uint64_t seed);
+
+/* A small generator for tests (xorshift64*). */
+uint64_t rig_random(uint64_t *state);
+
+#endif

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The subcommands of ep-fabric, one a file. Called by its main program with the arguments that
+ * follow the subcommand's name (argv[0] is the name); each returns the exit status: 0 done,
+ * 1 failed, 2 wrong usage, 77 not applicable here.
+ */
+#ifndef EPF_TOOLS_FABRIC_TOOLS_H
+#define EPF_TOOLS_FABRIC_TOOLS_H
+
+/* `ep-fabric stats`: print the statistics of instances. */
+int epf_tool_stats(int argc, char **argv);
+
+#endif
