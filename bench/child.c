@@ -67,7 +67,7 @@ int bench_child_start(uint32_t *rank, uint32_t *ranks, uint64_t timeout_ns, stru
 	uint32_t fd;
 	int err;
 
-	if (env_number("EPF_BENCH_FD", &fd) || env_number("EPF_RANK", rank) ||
+	if (env_number("EP_BENCH_FD", &fd) || env_number("EPF_RANK", rank) ||
 	    env_number("EPF_WORLD_SIZE", ranks))
 		return -EINVAL;
 	parent_fd = (int)fd;

@@ -63,46 +63,9 @@ static int run_processes(struct parent *p, int argc, char **argv)
 	return bench_spawn_run(&s);
 }
 
-static void local_progress(struct moe_job *job, uint32_t round, unsigned phase)
+static void local_progress(void *arg, uint32_t round, unsigned phase)
 {
-	say(job->arg, round, phase);
-}
-
-static int run_local(struct parent *p)
-{
-	struct bench_world w = { 0 };
-	struct moe_job job = { .opts = p->o, .arg = p, .progress = local_progress };
-	int err = moe_data_init(&job.data, p->o);
-
-	job.rank = calloc(p->o->ranks, sizeof(*job.rank));
-	if (!err && !job.rank)
-		err = -ENOMEM;
-	if (!err) {
-		err = bench_world_open(&w, (uint32_t)p->o->ranks, job.data.node_of, p->o->setting);
-		if (err)
-			bench_complain("%s", epf_last_error());
-	}
-	if (!err) {
-		job.ranks = w.ranks;
-		for (uint32_t r = 0; r < w.ranks; r++) {
-			job.rank[r].rank = r;
-			job.rank[r].ep = w.ep[r];
-		}
-		err = moe_job_open(&job);
-	}
-	if (!err) {
-		err = bench_world_join(&w);
-		if (err)
-			bench_complain("%s", epf_last_error());
-	}
-	if (!err)
-		err = moe_job_run(&job);
-	moe_result_add(&p->sum, &job.result, (uint32_t)p->o->rounds);
-	moe_job_close(&job);
-	bench_world_close(&w);
-	moe_data_free(&job.data);
-	free(job.rank);
-	return err;
+	say(arg, round, phase);
 }
 
 /*
@@ -164,7 +127,8 @@ int bench_moe(int argc, char **argv)
 			"ep-bench moe: %" PRIu64 " ranks %s on %" PRIu64 " nodes, routing %s\n",
 			o.ranks, o.local ? "in one process" : "as processes", o.nodes,
 			moe_routing_name(o.routing));
-	err = o.local ? run_local(&p) : run_processes(&p, argc, argv);
+	err = o.local ? moe_local_run(&o, local_progress, &p, &p.sum)
+		      : run_processes(&p, argc, argv);
 	if (err)
 		return BENCH_WRONG;
 	return moe_report(&o, &p.sum, (double)(epf_now_ns() - p.start_ns) / 1e9);

@@ -71,20 +71,37 @@ struct moe_phase {
 
 enum { MOE_DISPATCH, MOE_COMBINE, MOE_PHASES };
 
-/* Counters of all rounds, proof of what the NIC did to the traffic. */
-struct moe_faults {
-	uint64_t signals_applied;
-	uint64_t signals_waited;
-	uint64_t duplicates_dropped;
-	uint64_t retransmits;
-	uint64_t arrivals;
+/* Counters over the whole run: what the NIC did to the traffic and what the engine made of it. */
+#define MOE_FAULTS(F)  \
+ F(signals_applied)    \
+ F(signals_waited)     \
+ F(duplicates_dropped) \
+ F(arrivals)           \
+ F(packets_reordered)  \
+ F(packets_duplicated) \
+ F(packets_dropped)    \
+ F(retransmits)
+
+enum moe_fault {
+
+#define F(name) MOE_F_##name,
+	MOE_FAULTS(F)
+#undef F
+		MOE_FAULT_COUNT
+};
+
+extern const char *const moe_fault_name[MOE_FAULT_COUNT];
+
+struct moe_fault_sum {
+	uint64_t count;
+	uint32_t known; /* 0: the library has no such counter */
 };
 
 #define MOE_ROUNDS_MAX 64
 
 struct moe_result {
 	struct moe_phase phase[MOE_ROUNDS_MAX][MOE_PHASES];
-	struct moe_faults faults;
+	struct moe_fault_sum fault[MOE_FAULT_COUNT];
 	uint64_t peak_bytes;     /* memory of the process */
 	uint64_t bytes_per_peer; /* largest of any rank */
 	uint64_t received_rows;
@@ -111,7 +128,7 @@ struct moe_data {
 	uint8_t *payload;
 	uint8_t *payload2;
 	float *acc;
-	uint16_t *rows; /* [EPF_MOE_TOPK_MAX][hidden] output rows of a token's ranks or experts */
+	uint16_t *y2;
 };
 
 int moe_data_init(struct moe_data *d, const struct moe_opts *o);
@@ -174,9 +191,22 @@ void moe_compute(struct moe_job *job, struct moe_rank *r);
 void moe_poison(struct moe_job *job, struct moe_rank *r);
 void moe_check_poison(struct moe_job *job, struct moe_rank *r, struct moe_phase *ph);
 
-/* moe_report.c */
+/* moe_local.c: runs everything inside this process. Return 0 also when something was wrong. */
+int moe_local_run(const struct moe_opts *o,
+		  void (*progress)(void *arg, uint32_t round, unsigned phase), void *arg,
+		  struct moe_result *out);
+
+/* moe_result.c */
+extern const char *const moe_phase_name[MOE_PHASES];
 void moe_result_add(struct moe_result *sum, const struct moe_result *one, uint32_t rounds);
-/* Prints table or JSON; returns BENCH_OK or BENCH_WRONG. */
+/*
+ * Wrong of a phase over all rounds: failed checks, and rounds whose bytes between nodes are not
+ * what the reference says. note: gets the first of the latter, if it is empty.
+ */
+uint64_t moe_phase_wrong(const struct moe_opts *o, const struct moe_result *r, int p, char *note,
+			 size_t note_bytes);
+
+/* moe_report.c: prints table or JSON; returns BENCH_OK or BENCH_WRONG. */
 int moe_report(const struct moe_opts *o, const struct moe_result *r, double seconds);
 
 #endif

@@ -184,21 +184,32 @@ static void dequantise(const struct moe_data *d, const uint8_t *payload, uint16_
 		memcpy(out, payload, 2 * h);
 }
 
-/* ht: the weighted sum of the rank's own experts, in top-k order. */
-static void sum_experts(struct moe_data *d, uint32_t rank, const struct epf_moe_head *row,
+/*
+ * ht: what a rank makes of the token in d->deq: the weighted sum of its own experts in top-k order,
+ * into out. The caller's arithmetic, so the same function stands on both sides of the comparison.
+ */
+static void sum_experts(struct moe_data *d, uint32_t rank, uint32_t src, uint32_t token,
 			uint16_t *out)
 {
-	const int32_t *expert = epf_moe_row_expert(row);
 	uint32_t h = (uint32_t)d->opts->hidden;
+	size_t first = (size_t)token * d->opts->topk;
 
 	memset(d->acc, 0, h * sizeof(*d->acc));
-	for (uint32_t k = 0; k < row->topk; k++) {
-		if (expert[k] < 0 || (uint32_t)expert[k] / d->local_experts != rank)
+	for (uint32_t k = 0; k < d->opts->topk; k++) {
+		int64_t expert = d->idx[src][first + k];
+
+		if (expert < 0 || (uint32_t)expert / d->local_experts != rank)
 			continue;
-		moe_expert((uint32_t)expert[k], d->deq, h, d->y);
-		epf_num_add_scaled(d->acc, d->y, epf_moe_row_weight(row)[k], h);
+		moe_expert((uint32_t)expert, d->deq, h, d->y);
+		epf_num_add_scaled(d->acc, d->y, d->weight[src][first + k], h);
 	}
 	epf_num_to_bf16(out, d->acc, h);
+}
+
+/* A row with another head has been counted as wrong; it gets no sum. */
+static bool head_is_sane(const struct moe_data *d, const struct epf_moe_head *row)
+{
+	return row->source < d->opts->ranks && row->token < (uint32_t)d->tokens[row->source];
 }
 
 void moe_compute(struct moe_job *job, struct moe_rank *r)
@@ -213,8 +224,8 @@ void moe_compute(struct moe_job *job, struct moe_rank *r)
 			uint16_t *out = epf_moe_out(r->moe, b, i);
 
 			dequantise(d, epf_moe_row_payload(r->moe, row), d->deq);
-			if (job->opts->mode == EPF_MOE_HT)
-				sum_experts(d, r->rank, row, out);
+			if (job->opts->mode == EPF_MOE_HT && head_is_sane(d, row))
+				sum_experts(d, r->rank, row->source, row->token, out);
 			else
 				moe_expert(r->rank * d->local_experts + b / ranks, d->deq,
 					   (uint32_t)job->opts->hidden, out);
@@ -233,30 +244,13 @@ static const uint16_t *expert_row(void *arg, int expert, int src, int token)
 	return d->y;
 }
 
-/* ht: a rank's row of the token in d->deq, by the reference's arithmetic. */
+/* ht: a rank's row of the token in d->deq. */
 static const uint16_t *rank_row(void *arg, int dst, int src, int token)
 {
 	struct moe_data *d = arg;
-	size_t h = d->opts->hidden;
-	const int64_t *idx = d->idx[src] + (size_t)token * d->opts->topk;
-	float *value = (float *)(void *)d->rows;
 
-	memset(d->acc, 0, h * sizeof(*d->acc));
-	for (uint32_t k = 0; k < d->opts->topk; k++) {
-		float w = d->weight[src][(size_t)token * d->opts->topk + k];
-
-		if (idx[k] < 0 || (int)(idx[k] / d->local_experts) != dst)
-			continue;
-		moe_expert((uint32_t)idx[k], d->deq, (uint32_t)h, d->y);
-		ref_bf16_decode_row(value, d->y, (int)h);
-		for (size_t c = 0; c < h; c++) {
-			float product = w * value[c];
-
-			d->acc[c] = d->acc[c] + product;
-		}
-	}
-	ref_bf16_encode_row(d->y, d->acc, (int)h);
-	return d->y;
+	sum_experts(d, (uint32_t)dst, (uint32_t)src, (uint32_t)token, d->y2);
+	return d->y2;
 }
 
 void moe_check_combine(struct moe_job *job, struct moe_rank *r, struct moe_phase *ph)
@@ -268,13 +262,9 @@ void moe_check_combine(struct moe_job *job, struct moe_rank *r, struct moe_phase
 	for (int t = 0; t < d->tokens[r->rank] && want; t++) {
 		int err;
 
-		payload_ref(d, moe_data_x(d, r->rank, (uint32_t)t), d->payload);
-		if (job->opts->fp8)
-			(void)ref_dequantise(d->payload,
-					     (const float *)(const void *)(d->payload + h), (int)h,
-					     d->deq);
-		else
-			memcpy(d->deq, d->payload, 2 * h);
+		/* moe_check_input() has compared this row with the reference's. */
+		payload_fast(d, moe_data_x(d, r->rank, (uint32_t)t), d->payload);
+		dequantise(d, d->payload, d->deq);
 		err = job->opts->mode == EPF_MOE_HT
 			      ? ref_ht_combine(&d->job, (int)r->rank, t, rank_row, d, want)
 			      : ref_ll_combine(&d->job, (int)r->rank, t, expert_row, d, want);

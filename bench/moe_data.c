@@ -32,9 +32,9 @@ int moe_data_init(struct moe_data *d, const struct moe_opts *o)
 	d->payload = calloc(h, 2);
 	d->payload2 = calloc(h, 2);
 	d->acc = calloc(h, sizeof(*d->acc));
-	d->rows = calloc(h * EPF_MOE_TOPK_MAX, sizeof(*d->rows));
+	d->y2 = calloc(h, sizeof(*d->y2));
 	if (!d->node_of || !d->node_of_rank || !d->tokens || !d->idx || !d->weight || !d->x ||
-	    !d->deq || !d->y || !d->payload || !d->payload2 || !d->acc || !d->rows) {
+	    !d->deq || !d->y || !d->payload || !d->payload2 || !d->acc || !d->y2) {
 		bench_complain("no memory for the tables of %llu ranks",
 			       (unsigned long long)o->ranks);
 		return -ENOMEM;
@@ -79,7 +79,7 @@ void moe_data_free(struct moe_data *d)
 	free(d->payload);
 	free(d->payload2);
 	free(d->acc);
-	free(d->rows);
+	free(d->y2);
 	memset(d, 0, sizeof(*d));
 }
 

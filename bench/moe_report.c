@@ -12,36 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const phase_name[MOE_PHASES] = { "dispatch", "combine" };
-
-void moe_result_add(struct moe_result *sum, const struct moe_result *one, uint32_t rounds)
-{
-	for (uint32_t n = 0; n < rounds; n++)
-		for (int p = 0; p < MOE_PHASES; p++) {
-			struct moe_phase *s = &sum->phase[n][p];
-			const struct moe_phase *o = &one->phase[n][p];
-
-			s->ns = o->ns > s->ns ? o->ns : s->ns;
-			s->bytes_remote_node += o->bytes_remote_node;
-			s->bytes_same_node += o->bytes_same_node;
-			s->commands += o->commands;
-			s->doorbells += o->doorbells;
-			s->wrong += o->wrong;
-			s->expected_remote_node += o->expected_remote_node;
-		}
-	sum->faults.signals_applied += one->faults.signals_applied;
-	sum->faults.signals_waited += one->faults.signals_waited;
-	sum->faults.duplicates_dropped += one->faults.duplicates_dropped;
-	sum->faults.retransmits += one->faults.retransmits;
-	sum->faults.arrivals += one->faults.arrivals;
-	sum->peak_bytes += one->peak_bytes;
-	sum->received_rows += one->received_rows;
-	if (one->bytes_per_peer > sum->bytes_per_peer)
-		sum->bytes_per_peer = one->bytes_per_peer;
-	if (!sum->first_wrong[0])
-		memcpy(sum->first_wrong, one->first_wrong, sizeof(sum->first_wrong));
-}
-
 /* The first of several rounds pays for untouched memory: it is checked, but not part of the times. */
 static uint32_t first_timed(const struct moe_opts *o)
 {
@@ -79,28 +49,6 @@ static struct moe_phase timed_mean(const struct moe_opts *o, const struct moe_re
 	return m;
 }
 
-/* Wrong of a phase over all rounds: failed checks, and rounds whose bytes between nodes do not fit. */
-static uint64_t phase_wrong(const struct moe_opts *o, const struct moe_result *r, int p, char *note,
-			    size_t note_bytes)
-{
-	uint64_t wrong = 0;
-
-	for (uint32_t i = 0; i < o->rounds; i++) {
-		const struct moe_phase *ph = &r->phase[i][p];
-
-		wrong += ph->wrong;
-		if (ph->bytes_remote_node == ph->expected_remote_node)
-			continue;
-		wrong++;
-		if (!note[0])
-			snprintf(note, note_bytes,
-				 "round %u, %s: %" PRIu64
-				 " bytes crossed between nodes, the reference says %" PRIu64,
-				 i, phase_name[p], ph->bytes_remote_node, ph->expected_remote_node);
-	}
-	return wrong;
-}
-
 struct summary {
 	double us[MOE_PHASES];
 	struct moe_phase mean[MOE_PHASES];
@@ -117,7 +65,7 @@ static void summarise(const struct moe_opts *o, const struct moe_result *r, stru
 	for (int p = 0; p < MOE_PHASES; p++) {
 		s->us[p] = phase_us(o, r, p);
 		s->mean[p] = timed_mean(o, r, p);
-		s->wrong[p] = phase_wrong(o, r, p, s->note, sizeof(s->note));
+		s->wrong[p] = moe_phase_wrong(o, r, p, s->note, sizeof(s->note));
 		s->wrong_sum += s->wrong[p];
 		s->moved += s->mean[p].bytes_remote_node + s->mean[p].bytes_same_node;
 	}
@@ -128,6 +76,15 @@ static double gb_per_second(const struct summary *s, int p)
 	double bytes = (double)(s->mean[p].bytes_remote_node + s->mean[p].bytes_same_node);
 
 	return s->us[p] > 0 ? bytes / s->us[p] / 1e3 : 0;
+}
+
+static void print_faults(const struct moe_result *r)
+{
+	printf("#\n#");
+	for (int f = 0; f < MOE_FAULT_COUNT; f++)
+		if (r->fault[f].known)
+			printf(" %s %" PRIu64, moe_fault_name[f], r->fault[f].count);
+	printf("\n");
 }
 
 static void print_table(const struct moe_opts *o, const struct moe_result *r,
@@ -147,13 +104,10 @@ static void print_table(const struct moe_opts *o, const struct moe_result *r,
 	for (int p = 0; p < MOE_PHASES; p++)
 		printf(" %4s %10s %8" PRIu64 " %13.1f %15" PRIu64 " %15" PRIu64 " %9.3f %10" PRIu64
 		       " %10" PRIu64 " %7" PRIu64 "\n",
-		       o->mode == EPF_MOE_HT ? "ht" : "ll", phase_name[p], o->tokens, s->us[p],
+		       o->mode == EPF_MOE_HT ? "ht" : "ll", moe_phase_name[p], o->tokens, s->us[p],
 		       s->mean[p].bytes_remote_node, s->mean[p].bytes_same_node,
 		       gb_per_second(s, p), s->mean[p].commands, s->mean[p].doorbells, s->wrong[p]);
-	printf("#\n# signals: %" PRIu64 " applied, %" PRIu64 " waited; %" PRIu64
-	       " duplicates dropped, %" PRIu64 " retransmits\n",
-	       r->faults.signals_applied, r->faults.signals_waited, r->faults.duplicates_dropped,
-	       r->faults.retransmits);
+	print_faults(r);
 	printf("# rows received and checked: %" PRIu64 "; state per peer rank: %" PRIu64 " bytes\n",
 	       r->received_rows, r->bytes_per_peer);
 	printf("# peak memory of all ranks: %.2f GiB; %.1f s in all\n",
@@ -196,18 +150,18 @@ static void print_json(const struct moe_opts *o, const struct moe_result *r,
 		       const struct summary *s, double seconds)
 {
 	json_t *j = json_pack(
-		"{s:s, s:o, s:o, s:o, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s}",
-		"bench", "moe", "shape", shape_json(o), "dispatch",
-		phase_json(s, r, o, MOE_DISPATCH), "combine", phase_json(s, r, o, MOE_COMBINE),
-		"wrong", (json_int_t)s->wrong_sum, "dispatch_us", s->us[MOE_DISPATCH], "combine_us",
-		s->us[MOE_COMBINE], "peak_memory_bytes", (json_int_t)r->peak_bytes,
-		"bytes_per_peer", (json_int_t)r->bytes_per_peer, "rows_checked",
-		(json_int_t)r->received_rows, "signals_applied",
-		(json_int_t)r->faults.signals_applied, "signals_waited",
-		(json_int_t)r->faults.signals_waited, "duplicates_dropped",
-		(json_int_t)r->faults.duplicates_dropped, "retransmits",
-		(json_int_t)r->faults.retransmits, "total_s", seconds, "first_wrong", s->note);
+		"{s:s, s:o, s:o, s:o, s:I, s:f, s:f, s:I, s:I, s:I, s:f, s:s}", "bench", "moe",
+		"shape", shape_json(o), "dispatch", phase_json(s, r, o, MOE_DISPATCH), "combine",
+		phase_json(s, r, o, MOE_COMBINE), "wrong", (json_int_t)s->wrong_sum, "dispatch_us",
+		s->us[MOE_DISPATCH], "combine_us", s->us[MOE_COMBINE], "peak_memory_bytes",
+		(json_int_t)r->peak_bytes, "bytes_per_peer", (json_int_t)r->bytes_per_peer,
+		"rows_checked", (json_int_t)r->received_rows, "total_s", seconds, "first_wrong",
+		s->note);
 
+	for (int f = 0; j && f < MOE_FAULT_COUNT; f++)
+		json_object_set_new(j, moe_fault_name[f],
+				    r->fault[f].known ? json_integer((json_int_t)r->fault[f].count)
+						      : json_null());
 	if (j)
 		json_dumpf(j, stdout, JSON_INDENT(2));
 	printf("\n");

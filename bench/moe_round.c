@@ -256,11 +256,14 @@ static void finish(struct moe_job *job)
 		const struct moe_rank *r = &job->rank[i];
 		uint64_t per_peer = epf_bytes_per_peer(r->ep);
 
-		res->faults.signals_applied += counter(r, "signals_applied");
-		res->faults.signals_waited += counter(r, "signals_waited");
-		res->faults.duplicates_dropped += counter(r, "duplicates_dropped");
-		res->faults.retransmits += counter(r, "retransmits");
-		res->faults.arrivals += counter(r, "arrivals");
+		for (int f = 0; f < MOE_FAULT_COUNT; f++) {
+			uint64_t v;
+
+			if (epf_counter(r->ep, moe_fault_name[f], &v))
+				continue;
+			res->fault[f].count += v;
+			res->fault[f].known = 1;
+		}
 		if (per_peer > res->bytes_per_peer)
 			res->bytes_per_peer = per_peer;
 	}

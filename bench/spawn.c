@@ -104,7 +104,7 @@ static void become_rank(const struct run *run, uint32_t rank, int fd)
 		argv[i + 1] = s->argv[i];
 	set_env("EPF_RANK", rank);
 	set_env("EPF_WORLD_SIZE", s->ranks);
-	set_env("EPF_BENCH_FD", (uint64_t)fd);
+	set_env("EP_BENCH_FD", (uint64_t)fd);
 	(void)setenv("EPF_RENDEZVOUS", epf_boot_server_address(run->server), 1);
 	(void)unsetenv("EPF_SECRET_FILE");
 	(void)unsetenv("EPF_SECRET_FD");

@@ -6,6 +6,8 @@
 #include "bench/world.h"
 
 #include "bootstrap/boot.h"
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -31,8 +33,18 @@ int bench_world_progress(void *arg)
 	int done = 0;
 
 	for (uint32_t r = 0; r < w->ranks; r++)
-		done += epf_progress(w->ep[r]);
+		if (w->ep[r])
+			done += epf_progress(w->ep[r]);
 	return done;
+}
+
+/*
+ * Real time, but given by the caller: closing then does not wait for peers of this thread, which
+ * cannot answer while it waits.
+ */
+static uint64_t now(void *arg)
+{
+	return epf_now_ns();
 }
 
 static int open_rank(struct bench_world *w, uint32_t rank, uint32_t node,
@@ -58,6 +70,7 @@ static int open_rank(struct bench_world *w, uint32_t rank, uint32_t node,
 	opts.settings = list;
 	opts.progress = bench_world_progress;
 	opts.progress_arg = w;
+	opts.now = now;
 	err = epf_boot_local_open(w->group, rank, &w->boot[rank]);
 	return err ? err : epf_open(&opts, &w->ep[rank]);
 }
@@ -84,21 +97,38 @@ int bench_world_open(struct bench_world *w, uint32_t ranks, const uint32_t *node
 	return err;
 }
 
+/* One half of joining needs all ranks to have done the half before: so many turns, and no more. */
+#define JOIN_TURNS 8
+
 int bench_world_join(struct bench_world *w)
 {
 	int err = 0;
 
 	for (uint32_t r = 0; r < w->ranks && !err; r++)
 		err = epf_join_post(w->ep[r], w->boot[r]);
-	for (uint32_t r = 0; r < w->ranks && !err; r++)
-		err = epf_join_finish(w->ep[r]);
-	return err;
+	for (int turn = 0; turn < JOIN_TURNS && !err; turn++) {
+		uint32_t waiting = 0;
+
+		for (uint32_t r = 0; r < w->ranks && !err; r++) {
+			err = epf_join_finish(w->ep[r]);
+			waiting += err == -EAGAIN;
+			err = err == -EAGAIN ? 0 : err;
+		}
+		if (!waiting)
+			return err;
+	}
+	return err ? err
+		   : epf_fail(EPF_R_WAIT_TIMEOUT, "%u ranks in one process do not join", w->ranks);
 }
 
 void bench_world_close(struct bench_world *w)
 {
-	for (uint32_t r = 0; r < w->ranks; r++)
-		epf_close(w->ep[r]);
+	for (uint32_t r = 0; r < w->ranks; r++) {
+		struct epf *ep = w->ep[r];
+
+		w->ep[r] = NULL; /* progress must not meet a rank that is being closed */
+		epf_close(ep);
+	}
 	for (uint32_t r = 0; r < w->ranks; r++)
 		epf_boot_close(w->boot[r]);
 	epf_boot_local_destroy(w->group);

@@ -74,7 +74,7 @@ void epf_boot_free_blobs(struct epf_blob *all)
 
 	if (!all)
 		return;
-	head = (struct block_head *)((char *)all - sizeof(*head));
+	head = (void *)((char *)all - sizeof(*head));
 	/* Release: what this holder read is read before the last holder frees; acquire: for that. */
 	if (atomic_fetch_sub_explicit(&head->refs, 1, memory_order_acq_rel) == 1)
 		free(head);
@@ -89,7 +89,7 @@ struct epf_blob *epf_boot_stream_new(uint32_t world, size_t bytes, uint32_t refs
 		return NULL;
 	atomic_init(&head->refs, refs);
 	*stream = (uint8_t *)(head + 1) + entries;
-	return (struct epf_blob *)(head + 1);
+	return (void *)(head + 1);
 }
 
 int epf_boot_stream_index(uint32_t world, const uint8_t *stream, size_t bytes, struct epf_blob *all)

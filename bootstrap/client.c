@@ -197,6 +197,14 @@ static int unexpected(struct tcp_boot *t, const struct epf_wire_msg *msg)
 			t->base.rank, t->where, epf_wire_type_text(msg->head.type));
 }
 
+/* Between exchanges the server has nothing to say but that the job has failed. */
+static int verdict_or_unexpected(struct tcp_boot *t, const struct epf_wire_msg *msg)
+{
+	if (msg->head.type == EPF_WIRE_FAIL || msg->head.type == EPF_WIRE_REFUSE)
+		return verdict(t, msg);
+	return unexpected(t, msg);
+}
+
 static int send_blob(struct tcp_boot *t, const uint8_t *mine, size_t len)
 {
 	uint8_t *payload = t->out + EPF_WIRE_HEAD_BYTES;
@@ -308,13 +316,15 @@ static int tcp_check(struct epf_boot *b)
 	rc = next_message(t, &msg);
 	if (rc == -EAGAIN)
 		rc = tcp_fill(t);
-	if (rc == -EAGAIN)
-		return 0;
-	if (!rc)
-		rc = tcp_receive(t, 0, &msg);
-	if (!rc)
-		rc = unexpected(t, &msg);
-	return broken(t);
+	else if (!rc)
+		rc = verdict_or_unexpected(t, &msg);
+	/* Bytes came in: perhaps a whole message. */
+	if (!rc) {
+		rc = next_message(t, &msg);
+		if (!rc)
+			rc = verdict_or_unexpected(t, &msg);
+	}
+	return rc == -EAGAIN ? 0 : broken(t);
 }
 
 static int tcp_no_post(struct epf_boot *b, const void *mine, size_t len)

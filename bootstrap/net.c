@@ -163,12 +163,12 @@ void epf_net_print(const struct epf_net_addr *addr, char *buf, size_t size)
 
 bool epf_net_if_match(const char *spec, const char *ifname)
 {
-	bool exact, not, hit = false;
+	bool exact, except, hit = false;
 
 	if (!spec || !*spec)
 		return true;
-	not = *spec == '^';
-	spec += not ;
+	except = *spec == '^';
+	spec += except;
 	exact = *spec == '=';
 	spec += exact;
 	while (*spec) {
@@ -179,7 +179,7 @@ bool epf_net_if_match(const char *spec, const char *ifname)
 		spec += n;
 		spec += *spec == ',';
 	}
-	return hit != not ;
+	return hit != except;
 }
 
 /* Smaller is better; negative: not to be used. */

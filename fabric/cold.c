@@ -155,15 +155,19 @@ static void fail_lane(struct epf_core *core, struct epf_lane *lane, unsigned sta
 
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status)
 {
-	if (node->state != EPF_NODE_UP)
+	if (node->state == EPF_NODE_DOWN)
 		return;
-	node->state = EPF_NODE_DOWN;
-	core->lost_nodes++;
+	/* Who has said goodbye is not lost, but what is still under way to it ends all the same. */
+	if (node->state != EPF_NODE_LEFT) {
+		node->state = EPF_NODE_DOWN;
+		core->lost_nodes++;
+	}
 	for (uint32_t r = 0; r < core->world; r++)
 		if (&core->nodes[core->peers[r].node] == node)
 			core->peers[r].usable = 0;
 	for (unsigned i = 0; i < node->n_lanes; i++)
-		fail_lane(core, &core->lanes[node->first_lane + i], status);
+		if (core->lanes[node->first_lane + i].state != EPF_LANE_DOWN)
+			fail_lane(core, &core->lanes[node->first_lane + i], status);
 	for (uint32_t h = 0; h < node->n_handles; h++)
 		fail_stream(core, &core->streams[node->handles[h]], status);
 	for (uint32_t i = 0; i < core->n_ranks; i++)

@@ -14,12 +14,13 @@
 #include "fabric/retire_hot.h"
 #include "fabric/stage_hot.h"
 
+/* Bytes a ring of weight 1 may take per step; one transfer may overdraw it. */
+#define DRR_QUANTUM (1 << 20)
+
 enum {
-	DRR_QUANTUM =
-		256
-		<< 10, /* bytes a ring of weight 1 may take per step; one transfer may overdraw it */
 	COMMAND_COST = 64, /* what a command without payload counts */
 	PREFETCH_SLOTS = 16,
+	PREFETCH_TARGETS = 6,
 };
 
 /* A batch on its way through take, check and stage. */
@@ -101,12 +102,29 @@ static void check(struct epf_core *core, struct epf_ring_state *ring, struct bat
 	}
 }
 
+/*
+ * Brings the stream and the next lane entry of a command near: with many peers each command touches other lines, and
+ * the batch gives the time to fetch them.
+ */
+static void prefetch_target(const struct epf_core *core, const struct epf_ring_state *ring, const struct epf_op *op)
+{
+	uint32_t index = op->rank < core->world ? ring->streams[op->rank] : EPF_NONE;
+	const struct epf_lane *lane;
+
+	if (index == EPF_NONE)
+		return;
+	lane = &core->lanes[core->streams[index].lane];
+	__builtin_prefetch(&lane->wrs[lane->head & lane->mask], 1);
+}
+
 static void stage_batch(struct epf_core *core, struct epf_ring_state *ring, const struct batch *b)
 {
 	for (unsigned i = 0; i < b->n; i++) {
 		const struct epf_op *op = &b->ops[i];
 		uint32_t seq = b->first_seq + i;
 
+		if (i + PREFETCH_TARGETS < b->n)
+			prefetch_target(core, ring, op + PREFETCH_TARGETS);
 		if (EPF_LIKELY(op->op != EPF_OP_FLUSH && op->op != EPF_OP_NOP &&
 			       op->op != EPF_OP_COUNT))
 			epf_stage_command(core, ring, op, seq);

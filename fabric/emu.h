@@ -79,13 +79,13 @@ enum {
 	EPF_EMU_IN_RET = 8,   /* on the list of lanes with packets to give back */
 	EPF_EMU_IN_WAKE = 16, /* on the list of lanes whose peer is to be woken */
 	EPF_EMU_USED = 32,    /* lane_create was called */
+	EPF_EMU_BROKEN = 64,  /* the peer broke the rules of the wire: its links are not followed */
 };
 
 /* Packet links are index + 1, 0 the end; lane links are lane numbers, EPF_EMU_NO_LANE the end. */
 struct epf_emu_lane {
 	struct epf_emu_seg *peer;
 	uint64_t token, peer_token;
-	uint64_t rx_due_ns;    /* ordered mode with faults: due time of the last packet taken */
 	uint64_t rnr_since_ns; /* when the packet at the head began to wait for a receive */
 	uint64_t progress_ns;  /* last completion, or first post on an idle lane */
 	uint32_t out_head, out_tail, out_count, depth;
@@ -221,6 +221,12 @@ static inline void epf_emu_note_wake(struct epf_emu *e, uint16_t lane)
 	e->wake_head = lane;
 }
 
+/* True when nothing that arrives on the lane may take effect. */
+static inline bool epf_emu_is_stopped(const struct epf_emu_lane *l)
+{
+	return l->flags & (EPF_EMU_FENCED | EPF_EMU_RX_DEAD);
+}
+
 /* Makes a lane with packets to land be looked at, unless it waits for something. */
 static inline void epf_emu_make_ready(struct epf_emu *e, uint16_t lane)
 {
@@ -256,11 +262,17 @@ void epf_emu_emit(struct epf_emu *e, struct epf_emu_out *out, unsigned max);
 /* Fails the lanes whose oldest request has waited too long. */
 void epf_emu_scan_timeouts(struct epf_emu *e);
 
-/* emu_rx_hot.c: the target side. */
+/* emu_reap_hot.c */
 int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
 void epf_emu_post_receives(struct epf_nic *nic, unsigned n);
 uint64_t epf_emu_next_event(const struct epf_nic *nic);
 int epf_emu_wake_pending(const struct epf_nic *nic);
+
+/* emu_rx_hot.c: the target side. */
+/* Lands packets of a lane in order until it must wait, is empty or has had its share; returns how many. */
+unsigned epf_emu_serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out *out);
+/* The packet at the head of a lane waits for a receive. */
+void epf_emu_wait_receive(struct epf_emu *e, uint16_t lane);
 /* Takes a lane's inbox. */
 void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane);
 /* Appends one packet of the peer to those to be landed. */

@@ -136,7 +136,7 @@ static uint64_t reorder_range(const struct epf_emu *e)
 	return range > REORDER_MIN_NS ? range : REORDER_MIN_NS;
 }
 
-/* Ordered: a late message holds back those behind it, but delays do not add up. */
+/* Ordered: the lane's list holds back what is behind a late packet, so delays do not add up. */
 static bool arrive_ordered(struct epf_emu *e, struct epf_emu_lane *l, struct epf_emu_packet *p,
 			   bool lead)
 {
@@ -149,9 +149,7 @@ static bool arrive_ordered(struct epf_emu *e, struct epf_emu_lane *l, struct epf
 		e->counters.packets_dropped++;
 		e->counters.retransmits++;
 	}
-	if (due > l->rx_due_ns)
-		l->rx_due_ns = due;
-	p->due_ns = l->rx_due_ns;
+	p->due_ns = due;
 	return false;
 }
 

@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The emulated NIC's target side and its reap: takes the mail, lands packets in registered memory,
- * consumes receives, raises arrival events and gives packets back. Called by the core's step through
- * epf_nic_ops, and by emu_lane.c. It must never allocate, lock, log or make a system call, and never
- * believe a field of a packet that it has not checked: another process wrote it.
+ * The emulated NIC's target side: takes inboxes, lands packets in registered memory, consumes receives,
+ * raises arrival events and gives packets back. Called by emu_reap_hot.c and emu_lane.c. It must never
+ * allocate, lock, log or make a system call, and never believe a field of a packet that it has not
+ * checked: another process wrote it.
  */
 #include "fabric/emu_fault.h"
 
 #include <string.h>
 
-enum landing { LANDED, NO_RECEIVE, NO_MESSAGE_ROOM };
+enum landing { LANDED, NO_RECEIVE, NO_MESSAGE_ROOM, NONSENSE };
 
 /* epf_emu_packet.landed */
 enum { IS_COMPLETE = 1, WAITS_FOR_RECEIVE = 2 };
 
-static bool is_stopped(const struct epf_emu_lane *l)
+/* The peer's packets make no sense: nothing of this lane is looked at until it is created again. */
+static void give_up(struct epf_emu *e, struct epf_emu_lane *l)
 {
-	return l->flags & (EPF_EMU_FENCED | EPF_EMU_RX_DEAD);
+	e->counters.errors++;
+	l->flags |= EPF_EMU_BROKEN | EPF_EMU_RX_DEAD;
+	l->rx_head = l->rx_tail = 0;
 }
 
 static void give_back(struct epf_emu *e, uint16_t lane, uint32_t idx, struct epf_emu_packet *p)
@@ -120,7 +123,7 @@ static enum landing complete(struct epf_emu *e, uint16_t lane, uint32_t lead,
 	struct epf_emu_lane *l = &e->lanes[lane];
 	uint8_t op = p->op, fate = e->faulty ? p->fate : 0, status = p->status;
 
-	if (status == EPF_S_OK && is_stopped(l))
+	if (status == EPF_S_OK && epf_emu_is_stopped(l))
 		status = EPF_S_FLUSHED;
 	if (status == EPF_S_OK && (op == EPF_WR_WRITE_IMM || op == EPF_WR_SEND)) {
 		if (e->receives == 0)
@@ -146,7 +149,7 @@ static enum landing complete(struct epf_emu *e, uint16_t lane, uint32_t lead,
 	return LANDED;
 }
 
-/* Lands one packet. On anything but LANDED *wait is the packet that must be tried again. */
+/* Lands one packet. On NO_* *wait is the packet that must be tried again. */
 static enum landing land(struct epf_emu *e, uint16_t lane, uint32_t idx, struct epf_emu_out *out,
 			 uint32_t *wait)
 {
@@ -155,33 +158,27 @@ static enum landing land(struct epf_emu *e, uint16_t lane, uint32_t idx, struct 
 	struct epf_emu_packet h = *p; /* checked and used from this copy only */
 	uint8_t status = EPF_S_FLUSHED;
 
-	if (h.lead >= l->peer->npackets) {
-		e->counters.errors++;
-		p->status = EPF_S_REMOTE_ACCESS;
-		give_back(e, lane, idx, p);
-		return LANDED;
-	}
+	if (h.lead >= l->peer->npackets)
+		return NONSENSE;
 	*wait = h.lead;
 	lp = epf_emu_pkt(l->peer, h.lead);
 	if (h.landed && h.lead == idx)
 		return complete(e, lane, idx, lp, out);
 	if (e->faulty && (lp->fate & EPF_EMU_FATE_LOST))
 		status = EPF_S_RETRY_EXCEEDED;
-	else if (!is_stopped(l) && h.token == l->token)
+	else if (!epf_emu_is_stopped(l) && h.token == l->token)
 		status = lp->status ? lp->status : move_bytes(e, l, &h, p);
 	if (status != EPF_S_OK && lp->status == EPF_S_OK)
 		lp->status = status;
 	if (e->faulty && h.holds > 1) {
 		p->holds = 1;
-		if (!is_stopped(l) && epf_emu_fault_again(e, lane, idx, p))
+		if (!epf_emu_is_stopped(l) && epf_emu_fault_again(e, lane, idx, p))
 			return LANDED;
 	}
+	if (lp->remaining == 0)
+		return NONSENSE;
 	if (idx != h.lead)
 		give_back(e, lane, idx, p);
-	if (lp->remaining == 0) {
-		e->counters.errors++;
-		return LANDED;
-	}
 	if (--lp->remaining)
 		return LANDED;
 	lp->landed = IS_COMPLETE;
@@ -198,19 +195,18 @@ void epf_emu_rx_append(struct epf_emu_lane *l, uint32_t idx)
 	l->rx_tail = idx + 1;
 }
 
-/* Turns a chain round in place: oldest first. Stops at the first link that leads nowhere. */
-static uint32_t turn_round(struct epf_emu *e, const struct epf_emu_seg *peer, uint32_t top)
+/* Turns a chain round in place: oldest first. Returns the oldest, 0 for a chain that leads nowhere. */
+static uint32_t turn_round(const struct epf_emu_seg *peer, uint32_t top, uint32_t *count)
 {
-	uint32_t prev = 0, count = 0;
+	uint32_t prev = 0;
 
+	*count = 0;
 	while (top) {
 		struct epf_emu_packet *p;
 		uint32_t next;
 
-		if (top > peer->npackets || count++ == peer->npackets) {
-			e->counters.errors++;
-			break;
-		}
+		if (top > peer->npackets || (*count)++ == peer->npackets)
+			return 0;
 		p = epf_emu_pkt(peer, top - 1);
 		next = p->next;
 		p->next = prev;
@@ -224,16 +220,20 @@ void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane)
 {
 	struct epf_emu_lane_words *w = &e->seg->lanes[lane];
 	struct epf_emu_lane *l = &e->lanes[lane];
+	uint32_t at, next, count;
 	uint64_t word;
-	uint32_t at, next;
 
 	if (__atomic_load_n(&w->inbox, __ATOMIC_RELAXED) == 0)
 		return;
 	word = __atomic_exchange_n(&w->inbox, 0, __ATOMIC_ACQ_REL); /* M1 */
-	if (!l->peer || word >> 32 != epf_emu_token_epoch(l->token))
+	if (!l->peer || word >> 32 != epf_emu_token_epoch(l->token) || (l->flags & EPF_EMU_BROKEN))
 		return;
-	at = turn_round(e, l->peer, (uint32_t)word);
-	if (!e->faulty && at) {
+	at = turn_round(l->peer, (uint32_t)word, &count);
+	if (at == 0) {
+		give_up(e, l);
+		return;
+	}
+	if (!e->faulty) {
 		if (l->rx_tail)
 			epf_emu_pkt(l->peer, l->rx_tail - 1)->next = at;
 		else
@@ -241,13 +241,11 @@ void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane)
 		l->rx_tail = (uint32_t)word;
 		at = 0;
 	}
-	for (; at; at = next) {
+	for (; at && at <= l->peer->npackets && count; at = next, count--) {
 		struct epf_emu_packet *p = epf_emu_pkt(l->peer, at - 1);
 
 		next = p->next;
-		if (next > l->peer->npackets)
-			next = 0;
-		if (is_stopped(l) || !epf_emu_fault_arrive(e, lane, at - 1, p))
+		if (epf_emu_is_stopped(l) || !epf_emu_fault_arrive(e, lane, at - 1, p))
 			epf_emu_rx_append(l, at - 1);
 	}
 	epf_emu_make_ready(e, lane);
@@ -262,7 +260,7 @@ static void put_first(struct epf_emu_lane *l, uint32_t idx, uint32_t next)
 		l->rx_tail = idx + 1;
 }
 
-static void wait_for_receive(struct epf_emu *e, uint16_t lane)
+void epf_emu_wait_receive(struct epf_emu *e, uint16_t lane)
 {
 	struct epf_emu_lane *l = &e->lanes[lane];
 	struct epf_emu_packet *p = epf_emu_pkt(l->peer, l->rx_head - 1);
@@ -278,8 +276,7 @@ static void wait_for_receive(struct epf_emu *e, uint16_t lane)
 		e->next_rnr_ns = l->rnr_since_ns + e->opts.rnr_timeout_ns;
 }
 
-/* Lands packets of one lane in order until it must wait, is empty or has had its share. */
-static unsigned serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out *out)
+unsigned epf_emu_serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out *out)
 {
 	struct epf_emu_lane *l = &e->lanes[lane];
 	unsigned done = 0;
@@ -291,13 +288,12 @@ static unsigned serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out 
 		enum landing how;
 
 		if (idx >= l->peer->npackets) {
-			e->counters.errors++;
-			l->rx_head = l->rx_tail = 0;
+			give_up(e, l);
 			break;
 		}
 		p = epf_emu_pkt(l->peer, idx);
-		if (e->faulty && e->opts.ordered && p->due_ns > e->now_ns && !is_stopped(l) &&
-		    epf_emu_fault_hold_lane(e, lane, p->due_ns)) {
+		if (e->faulty && e->opts.ordered && p->due_ns > e->now_ns &&
+		    !epf_emu_is_stopped(l) && epf_emu_fault_hold_lane(e, lane, p->due_ns)) {
 			l->rx_state = EPF_EMU_RX_DUE;
 			return done;
 		}
@@ -310,25 +306,19 @@ static unsigned serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out 
 				l->rx_tail = 0;
 			continue;
 		}
+		if (how == NONSENSE) {
+			give_up(e, l);
+			break;
+		}
 		put_first(l, wait, next);
 		if (how == NO_RECEIVE)
-			wait_for_receive(e, lane);
+			epf_emu_wait_receive(e, lane);
 		else
 			out->max = out->n;
 		break;
 	}
 	epf_emu_make_ready(e, lane);
 	return done;
-}
-
-static void serve(struct epf_emu *e, struct epf_emu_out *out)
-{
-	unsigned budget = EPF_EMU_BUDGET, done;
-
-	while (e->work.head != EPF_EMU_NO_LANE && out->n < out->max && budget) {
-		done = serve_lane(e, epf_emu_list_take(e, &e->work), out);
-		budget -= done < budget ? done : budget;
-	}
 }
 
 void epf_emu_rx_flush(struct epf_emu *e, uint16_t lane)
@@ -340,163 +330,10 @@ void epf_emu_rx_flush(struct epf_emu *e, uint16_t lane)
 	while (l->rx_head && l->rx_head <= l->peer->npackets && count++ < l->peer->npackets) {
 		idx = l->rx_head - 1;
 		next = epf_emu_pkt(l->peer, idx)->next;
-		land(e, lane, idx, &out, &wait);
-		l->rx_head = next;
+		if (land(e, lane, idx, &out, &wait) == NONSENSE)
+			give_up(e, l);
+		else
+			l->rx_head = next;
 	}
 	l->rx_head = l->rx_tail = 0;
-}
-
-/* Lanes that waited for a receive: to work when there are receives, to failure when it took too long. */
-static void serve_rnr(struct epf_emu *e)
-{
-	struct epf_emu_list list = e->rnr;
-	uint16_t lane;
-
-	if (e->receives == 0 && e->now_ns < e->next_rnr_ns)
-		return;
-	e->rnr.head = EPF_EMU_NO_LANE;
-	e->next_rnr_ns = UINT64_MAX;
-	while ((lane = epf_emu_list_take(e, &list)) != EPF_EMU_NO_LANE) {
-		struct epf_emu_lane *l = &e->lanes[lane];
-
-		if (e->receives == 0 && e->now_ns < l->rnr_since_ns + e->opts.rnr_timeout_ns) {
-			wait_for_receive(e, lane);
-			continue;
-		}
-		if (e->receives == 0)
-			epf_emu_pkt(l->peer, l->rx_head - 1)->status = EPF_S_RNR_EXCEEDED;
-		l->rx_state = EPF_EMU_RX_IDLE;
-		epf_emu_make_ready(e, lane);
-	}
-}
-
-static void second_event(struct epf_emu *e, const struct epf_emu_held *item,
-			 struct epf_emu_out *out)
-{
-	struct epf_wc *wc = &out->wc[out->n];
-	bool message = item->kind == EPF_EMU_HOLD_MESSAGE;
-
-	if (message)
-		e->saved_free |= 1u << item->value;
-	if (e->receives == 0 || is_stopped(&e->lanes[item->lane]))
-		return;
-	if (message && e->messages_used == EPF_EMU_MESSAGES)
-		return;
-	e->receives--;
-	out->n++;
-	wc->id = 0;
-	wc->imm = message ? 0 : item->value;
-	wc->len = item->len;
-	wc->lane = item->lane;
-	wc->op = message ? EPF_WC_RECV : EPF_WC_RECV_IMM;
-	wc->status = EPF_S_OK;
-	wc->msg = NULL;
-	if (message) {
-		wc->msg = e->messages[e->messages_used];
-		memcpy(e->messages[e->messages_used++], e->saved[item->value], item->len);
-	}
-}
-
-/* What the faults held and what is due now. */
-static void serve_held(struct epf_emu *e, struct epf_emu_out *out)
-{
-	struct epf_emu_held item;
-	unsigned budget = 4 * EPF_EMU_BUDGET;
-
-	while (out->n < out->max && budget-- && epf_emu_fault_pop(e, &item)) {
-		struct epf_emu_lane *l = &e->lanes[item.lane];
-
-		if (item.epoch != epf_emu_token_epoch(l->token))
-			continue;
-		if (item.kind == EPF_EMU_HOLD_PACKET) {
-			epf_emu_rx_append(l, item.value);
-			epf_emu_make_ready(e, item.lane);
-		} else if (item.kind == EPF_EMU_HOLD_LANE) {
-			if (l->rx_state == EPF_EMU_RX_DUE) {
-				l->rx_state = EPF_EMU_RX_IDLE;
-				epf_emu_make_ready(e, item.lane);
-			}
-		} else {
-			second_event(e, &item, out);
-		}
-	}
-}
-
-/* Empties the mail bitmap [M2, M4]: returned packets, new arrivals, lanes that may push again. */
-static void take_mail(struct epf_emu *e)
-{
-	struct epf_emu_segment *hdr = e->seg->hdr;
-	uint64_t words, bits;
-
-	if (__atomic_load_n(&hdr->summary, __ATOMIC_RELAXED) == 0)
-		return;
-	words = __atomic_exchange_n(&hdr->summary, 0, __ATOMIC_ACQ_REL);
-	for (; words; words &= words - 1) {
-		uint32_t word = (uint32_t)__builtin_ctzll(words);
-
-		bits = __atomic_exchange_n(&hdr->mail[word], 0, __ATOMIC_ACQ_REL);
-		for (; bits; bits &= bits - 1) {
-			uint32_t lane = word * 64 + (uint32_t)__builtin_ctzll(bits);
-
-			if (lane >= e->opts.lanes)
-				break;
-			epf_emu_take_returns(e, lane);
-			epf_emu_take_inbox(e, (uint16_t)lane);
-			epf_emu_push(e, (uint16_t)lane);
-		}
-	}
-}
-
-int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
-{
-	struct epf_emu *e = epf_emu_of(nic);
-	struct epf_emu_out out = { .wc = wc, .max = n };
-
-	e->now_ns = e->now(e->now_arg);
-	e->messages_used = 0;
-	if (e->now_ns >= e->next_scan_ns)
-		epf_emu_scan_timeouts(e);
-	if (!e->link_up) {
-		epf_emu_emit(e, &out, n);
-		return (int)out.n;
-	}
-	take_mail(e);
-	/* Half of the room at first for own completions, the rest after the arrivals. */
-	epf_emu_emit(e, &out, n - n / 2);
-	if (e->nheld)
-		serve_held(e, &out);
-	if (e->rnr.head != EPF_EMU_NO_LANE)
-		serve_rnr(e);
-	serve(e, &out);
-	epf_emu_flush_returns(e);
-	epf_emu_emit(e, &out, n);
-	return (int)out.n;
-}
-
-void epf_emu_post_receives(struct epf_nic *nic, unsigned n)
-{
-	epf_emu_of(nic)->receives += n;
-}
-
-uint64_t epf_emu_next_event(const struct epf_nic *nic)
-{
-	const struct epf_emu *e = epf_emu_of(nic);
-	uint64_t at = e->next_scan_ns;
-
-	if (e->done_head)
-		return e->now_ns;
-	if (!e->link_up)
-		return at;
-	if (e->work.head != EPF_EMU_NO_LANE ||
-	    __atomic_load_n(&e->seg->hdr->summary, __ATOMIC_RELAXED) ||
-	    (e->receives && e->rnr.head != EPF_EMU_NO_LANE))
-		return e->now_ns;
-	if (e->nheld && e->held[0].due_ns < at)
-		at = e->held[0].due_ns;
-	return e->next_rnr_ns < at ? e->next_rnr_ns : at;
-}
-
-int epf_emu_wake_pending(const struct epf_nic *nic)
-{
-	return epf_emu_of(nic)->wake_head != EPF_EMU_NO_LANE;
 }

@@ -83,6 +83,9 @@ enum epf_idle { EPF_IDLE_SPIN = 0, EPF_IDLE_PAUSE = 1, EPF_IDLE_SLEEP = 2 };
 struct epf_run_options {
 	enum epf_idle idle;
 	uint64_t idle_after_ns; /* quiet time before it sleeps */
+	void (*beat)(
+		void *arg); /* NULL, or called about twice a second: the statistics' sign of life */
+	void *beat_arg;
 };
 
 /* Steps the core until epf_core_stop(). Runs on a thread of its own. */

@@ -12,7 +12,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
-enum { MAX_SLEEP_NS = 20 * 1000 * 1000 };
+enum { MAX_SLEEP_NS = 20 * 1000 * 1000, BEAT_NS = 500 * 1000 * 1000, LOOPS_PER_LOOK = 15 };
 
 /* A request of another thread; lives on that thread's stack. */
 struct call {
@@ -119,7 +119,8 @@ static void note_switches(struct epf_core *core)
 
 void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 {
-	uint64_t quiet_since = 0;
+	uint64_t quiet_since = 0, next_beat = 0;
+	unsigned loops = 0;
 
 	EPF_STORE_RELEASE(&core->running, 1);
 	while (!EPF_LOAD_RELAXED(&core->stop)) {
@@ -129,6 +130,11 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 			handled += run_calls(core);
 		if (core->wakes || core->ops->wake_pending(core->nic))
 			epf_core_wake(core);
+		if ((++loops & LOOPS_PER_LOOK) == 0 && opts->beat &&
+		    core->now(core->now_arg) >= next_beat) {
+			next_beat = core->now(core->now_arg) + BEAT_NS;
+			opts->beat(opts->beat_arg);
+		}
 		if (handled) {
 			quiet_since = 0;
 			continue;

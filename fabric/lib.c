@@ -157,6 +157,11 @@ static int open_engine(struct epf *ep)
 				 (uint32_t)ep->conf.regions, ep->bell);
 }
 
+static void beat(void *arg)
+{
+	epf_stats_beat(((struct epf *)arg)->stats, epf_now_ns());
+}
+
 int epf_open(const struct epf_options *opts, struct epf **out)
 {
 	struct epf *ep = calloc(1, sizeof(*ep));
@@ -179,6 +184,8 @@ int epf_open(const struct epf_options *opts, struct epf **out)
 	ep->threaded = ep->conf.progress == EPF_CONF_PROGRESS_THREAD;
 	ep->run.idle = (enum epf_idle)ep->conf.core_idle;
 	ep->run.idle_after_ns = ep->conf.core_idle_after_ns;
+	ep->run.beat = beat;
+	ep->run.beat_arg = ep;
 	*out = ep;
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { MESSAGE_BYTES = 1 << 20, MAX_REGIONS = 65535, MAX_LANE_DEPTH = 32768 };
 
@@ -125,12 +126,43 @@ static uint32_t message_limit(const struct epf_emu_opts *o)
 	return limit < MESSAGE_BYTES ? (uint32_t)limit : MESSAGE_BYTES;
 }
 
+/*
+ * Zeroed memory of which only what is used costs anything: most NICs use few of their lanes. (calloc would
+ * touch all of it where it gives out memory again, and a huge page would make the first use of each dear.)
+ */
+static void *alloc_sparse(size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (at == MAP_FAILED)
+		return NULL;
+	madvise(at, bytes, MADV_NOHUGEPAGE);
+	return at;
+}
+
+static void free_sparse(void *at, size_t bytes)
+{
+	if (at)
+		munmap(at, bytes);
+}
+
+static size_t lanes_bytes(const struct epf_emu *e)
+{
+	return e->opts.lanes * sizeof(*e->lanes);
+}
+
+static size_t held_bytes(const struct epf_emu *e)
+{
+	return (EPF_EMU_HELD + (size_t)e->opts.lanes) * sizeof(*e->held);
+}
+
 static void destroy(struct epf_emu *e)
 {
 	epf_emu_seg_put(e->seg);
-	free(e->held);
+	free_sparse(e->held, held_bytes(e));
 	free(e->regions);
-	free(e->lanes);
+	free_sparse(e->lanes, lanes_bytes(e));
 	free(e->slots);
 	free(e);
 }
@@ -158,9 +190,9 @@ int epf_emu_open(const struct epf_emu_opts *opts, uint64_t (*now)(void *), void 
 	e->next_scan_ns = e->next_rnr_ns = UINT64_MAX;
 	set_faults(e);
 	e->slots = calloc(opts->packets, sizeof(*e->slots));
-	e->lanes = calloc(opts->lanes, sizeof(*e->lanes));
+	e->lanes = alloc_sparse(lanes_bytes(e));
 	if (e->faulty)
-		e->held = calloc(EPF_EMU_HELD + (size_t)opts->lanes, sizeof(*e->held));
+		e->held = alloc_sparse(held_bytes(e));
 	if (!e->slots || !e->lanes || (e->faulty && !e->held)) {
 		destroy(e);
 		return epf_fail(EPF_R_NO_MEMORY, "emu: a NIC with %u packets", opts->packets);

@@ -37,7 +37,7 @@ static void null_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 		.ordered = 1,
 		.max_msg_bytes = 1u << 30,
 		.max_lanes = EPF_NULL_LANES,
-		.lane_depth = 1u << 20,
+		.lane_depth = EPF_NULL_DEPTH,
 		.receives = 1u << 30,
 	};
 }
@@ -56,9 +56,11 @@ static int null_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned
 {
 	struct epf_null *n = (struct epf_null *)nic;
 
-	if (!addr || len == 0)
+	if (!addr || len == 0 || (uint64_t)(uintptr_t)addr + len < len)
 		return epf_fail(EPF_R_NIC_REGION, "null: a region of %llu bytes at %p",
 				(unsigned long long)len, addr);
+	if (access & ~(unsigned)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ))
+		return epf_fail(EPF_R_NIC_REGION, "null: unknown access bits in %#x", access);
 	n->keys++;
 	*out = (struct epf_nic_mr){
 		.raddr = (uint64_t)(uintptr_t)addr,
@@ -88,8 +90,9 @@ static int null_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint6
 	if (lane >= EPF_NULL_LANES)
 		return epf_fail(EPF_R_NIC_LIMIT, "null: lane %u, but this NIC has lanes 0 to %d",
 				lane, EPF_NULL_LANES - 1);
-	if (depth == 0)
-		return epf_fail(EPF_R_NIC_LIMIT, "null: lane depth 0");
+	if (depth == 0 || depth > EPF_NULL_DEPTH)
+		return epf_fail(EPF_R_NIC_LIMIT, "null: lane depth %u is not in 1 to %d", depth,
+				EPF_NULL_DEPTH);
 	if (n->lanes[lane].used)
 		return epf_fail(EPF_R_NIC_LANE, "null: lane %u exists already", lane);
 	n->lanes[lane] = (struct epf_null_lane){ .used = 1, .depth = depth };
@@ -104,7 +107,7 @@ static int null_connect(struct epf_nic *nic, uint16_t lane, const void *addr, si
 
 	if (!l || l->link != EPF_LANE_IDLE)
 		return epf_fail(EPF_R_NIC_LANE, "null: lane %u is not idle", lane);
-	if (addr_len != 4 || memcmp(addr, "null", 4) != 0 || token == 0)
+	if (addr_len != 4 || memcmp(addr, "null", 4) != 0 || token >> 32 == 0)
 		return epf_fail(EPF_R_NIC_ADDRESS, "null: not the address of a null NIC");
 	l->link = EPF_LANE_READY;
 	return 0;

@@ -8,7 +8,7 @@
 
 #include "fabric/nic.h"
 
-enum { EPF_NULL_LANES = 4096 };
+enum { EPF_NULL_LANES = 4096, EPF_NULL_DEPTH = 1 << 20 };
 
 struct epf_null_lane {
 	uint32_t outstanding;

@@ -10,4 +10,7 @@
 /* `ep-fabric stats`: print the statistics of instances. */
 int epf_tool_stats(int argc, char **argv);
 
+/* `ep-fabric bootstrap`: serve the rendezvous, or print what it would do. */
+int epf_tool_bootstrap(int argc, char **argv);
+
 #endif

@@ -30,6 +30,7 @@ enum { MOST = 8, BYTES = 1 << 20 };
 struct meeting {
 	uint32_t arrived[16]; /* one counter a barrier */
 	uint32_t flag[16];
+
 	struct {
 		unsigned char addr[EPF_NIC_ADDR_BYTES];
 		int len;
@@ -49,13 +50,13 @@ struct child {
 	int ordered;
 };
 
-#define CHECK(condition)                                                                  \
- do {                                                                                     \
-  if (!(condition)) {                                                                     \
-   fprintf(stderr, "%s:%d: child %d: %s is false (%s)\n", __FILE__, __LINE__, c->me,       \
-	   #condition, epf_last_error());                                                  \
-   _exit(1);                                                                              \
-  }                                                                                       \
+#define CHECK(condition)                                                                         \
+ do {                                                                                            \
+  if (!(condition)) {                                                                            \
+   fprintf(stderr, "%s:%d: child %d: %s is false (%s)\n", __FILE__, __LINE__, c->me, #condition, \
+	   epf_last_error());                                                                    \
+   _exit(1);                                                                                     \
+  }                                                                                              \
  } while (0)
 
 static uint64_t now(void *arg)
@@ -90,8 +91,8 @@ static void wire_up(struct child *c)
 	m->rank[c->me].raddr = c->mr.raddr;
 	m->rank[c->me].rkey = c->mr.rkey;
 	for (int p = 0; p < c->count; p++)
-		CHECK(c->nic->ops->lane_create(c->nic, (uint16_t)p, 256, &m->rank[c->me].token[p]) ==
-		      0);
+		CHECK(c->nic->ops->lane_create(c->nic, (uint16_t)p, 256,
+					       &m->rank[c->me].token[p]) == 0);
 	meet(c, 0, (uint32_t)c->count);
 	for (int p = 0; p < c->count; p++)
 		CHECK(c->nic->ops->lane_connect(c->nic, (uint16_t)p, m->rank[p].addr,
@@ -153,6 +154,7 @@ static void run_children(struct child *proto, int count, void (*body)(struct chi
 static void all_to_all(struct child *c)
 {
 	enum { RECORDS = 400, SIZE = 7168, SLOTS = 16 };
+
 	uint32_t sent[MOST] = { 0 }, done[MOST] = { 0 }, got[MOST] = { 0 }, all = 0;
 	uint32_t want = (uint32_t)(c->count - 1) * RECORDS;
 	uint64_t deadline = epf_now_ns() + 60000000000ull;
@@ -242,6 +244,8 @@ static void stream(struct child *c, uint32_t size, uint32_t count, int barrier)
 			CHECK(wc[i].status == EPF_S_OK);
 			done = wc[i].id + 1;
 		}
+		if (got == 0)
+			sched_yield();
 	}
 	if (c->me == 0) {
 		ns = epf_now_ns() - start;
@@ -250,8 +254,10 @@ static void stream(struct child *c, uint32_t size, uint32_t count, int barrier)
 		fflush(stdout);
 		__atomic_store_n(&c->meeting->flag[barrier], 1, __ATOMIC_RELEASE);
 	}
-	while (!__atomic_load_n(&c->meeting->flag[barrier], __ATOMIC_ACQUIRE))
+	while (!__atomic_load_n(&c->meeting->flag[barrier], __ATOMIC_ACQUIRE)) {
 		c->nic->ops->reap(c->nic, wc, 32);
+		sched_yield();
+	}
 }
 
 static void speed(struct child *c)
@@ -320,6 +326,14 @@ static void killed(struct child *c)
 	__atomic_fetch_add(&c->meeting->arrived[2], 1, __ATOMIC_ACQ_REL);
 	while (__atomic_load_n(&c->meeting->arrived[2], __ATOMIC_ACQUIRE) < 2)
 		c->nic->ops->reap(c->nic, wc, 32);
+	/* What the dead process held is back in the pool: all of it can be posted. */
+	for (uint64_t end = epf_now_ns() + 100000000; epf_now_ns() < end;)
+		c->nic->ops->reap(c->nic, wc, 32);
+	for (int i = 0; i < 8; i++) {
+		struct epf_wr wr = write_to(c, !c->me, 0, 0, BYTES / 2);
+
+		CHECK(c->nic->ops->post(c->nic, (uint16_t)!c->me, &wr, 1) == 1);
+	}
 	/* Its address leads nowhere any more. */
 	{
 		uint64_t token;
@@ -446,7 +460,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_to_all), cmocka_unit_test(test_speed),
-		cmocka_unit_test(test_killed),	   cmocka_unit_test(test_stopped),
+		cmocka_unit_test(test_killed),     cmocka_unit_test(test_stopped),
 		cmocka_unit_test(test_sleeping),
 	};
 

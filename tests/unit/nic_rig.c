@@ -5,8 +5,8 @@
  */
 #include "tests/unit/nic_rig.h"
 
-#include <stdarg.h>
 #include <setjmp.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,6 +114,25 @@ void rig_reconnect(struct rig *rig)
 	rig->a.nic->ops->lane_destroy(rig->a.nic, 0);
 	rig->b.nic->ops->lane_destroy(rig->b.nic, 0);
 	rig_lanes(rig, 0, 0);
+}
+
+void rig_expect_whole(struct rig *rig)
+{
+	struct epf_nic_caps caps;
+	struct epf_wr wr;
+	int status;
+
+	rig_reconnect(rig);
+	rig_run(rig, 1000000);
+	rig_clear(rig);
+	rig->a.nic->ops->describe(rig->a.nic, &caps);
+	for (uint32_t i = 0; i < 8; i++) {
+		wr = rig_write(rig, i, 0, 0, caps.max_msg_bytes);
+		rig_post(rig, &wr); /* an eighth of the pool each */
+	}
+	rig_run(rig, 1000000000);
+	assert_true(rig_sent(rig, &rig->a, 7, &status));
+	assert_int_equal(status, EPF_S_OK);
 }
 
 unsigned rig_reap(struct rig_end *end)

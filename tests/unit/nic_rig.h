@@ -63,6 +63,9 @@ unsigned rig_count(const struct rig_end *end, int op, int status);
 /* Whether work request id of lane 0 has completed; *status is its status (ordered NICs merge successes). */
 int rig_sent(const struct rig *rig, const struct rig_end *end, uint32_t id, int *status);
 
+/* Connects lane 0 again and expects that a can post as much as on the first day: no packet is lost. */
+void rig_expect_whole(struct rig *rig);
+
 /* A write from a's memory at src to b's at dst. */
 struct epf_wr rig_write(const struct rig *rig, uint32_t id, uint64_t src, uint64_t dst,
 			uint32_t len);

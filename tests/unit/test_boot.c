@@ -57,6 +57,8 @@ static int run_rounds(struct epf_boot *boot, void *arg)
 
 		entered[n]++;
 		if (!rc)
+			rc = epf_boot_check(boot);
+		if (!rc)
 			rc = epf_boot_barrier(boot);
 		if (!rc && entered[n] != epf_boot_world(boot))
 			rc = epf_fail(EPF_R_SYSTEM, "barrier %u let go of %u of %u ranks", n,
@@ -64,7 +66,7 @@ static int run_rounds(struct epf_boot *boot, void *arg)
 		if (rc)
 			return rc;
 	}
-	return epf_boot_check(boot);
+	return 0;
 }
 
 static void many_ranks_gather_and_meet(void **state)

@@ -95,7 +95,8 @@ static struct epf_wr random_wr(const struct end *from, const struct end *to, uin
 /* What a broken process may do to the memory that it shares: words near ones that matter, or noise. */
 static void spoil(struct epf_emu *broken, struct epf_emu *other, uint64_t r)
 {
-	struct epf_emu_packet *p = epf_emu_pkt(broken->seg, (uint32_t)(r >> 8) % broken->seg->npackets);
+	struct epf_emu_packet *p =
+		epf_emu_pkt(broken->seg, (uint32_t)(r >> 8) % broken->seg->npackets);
 	unsigned char *bytes = (unsigned char *)p;
 	struct epf_emu_lane_words *theirs = &other->seg->lanes[0];
 	uint64_t value = r >> 20;
@@ -120,8 +121,8 @@ static void spoil(struct epf_emu *broken, struct epf_emu *other, uint64_t r)
 		p->landed = (uint8_t)(value >> 24) & 3;
 		break;
 	case 5:
-		theirs->inbox = (theirs->inbox & ~0xffffffffull) |
-				value % (broken->seg->npackets + 3);
+		theirs->inbox =
+			(theirs->inbox & ~0xffffffffull) | value % (broken->seg->npackets + 3);
 		epf_emu_mark(other->seg->hdr, 0);
 		break;
 	case 6:
@@ -204,6 +205,106 @@ static void test_broken_peer(void **state)
 	}
 }
 
+/* One packet from a to b, changed on its way; b must answer with this status and write nothing. */
+static void expect_refused(struct epf_nic *a, struct end *b, const struct epf_wr *wr,
+			   void (*change)(struct epf_emu_packet *), int want)
+{
+	struct epf_wc wc;
+	struct epf_emu *e = epf_emu_of(a);
+	uint32_t idx = e->free_head - 1;
+
+	memset(b->mem, 0x33, MEM);
+	assert_int_equal(a->ops->post(a, 0, wr, 1), 1);
+	change(epf_emu_pkt(e->seg, idx));
+	assert_int_equal(b->nic->ops->reap(b->nic, &wc, 1), 0);
+	assert_int_equal(a->ops->reap(a, &wc, 1), 1);
+	assert_int_equal(wc.status, want);
+	for (int i = 0; i < MEM; i++)
+		assert_int_equal(b->mem[i], 0x33);
+}
+
+static void old_token(struct epf_emu_packet *p)
+{
+	p->token -= 1ull << 32;
+}
+
+static void long_packet(struct epf_emu_packet *p)
+{
+	p->len = p->msg_len = 3000; /* the region has room, the packet has not */
+}
+
+static void past_message(struct epf_emu_packet *p)
+{
+	p->offset = p->msg_len - 1;
+}
+
+static void test_crafted(void **state)
+{
+	void (*changes[])(struct epf_emu_packet *) = { old_token, long_packet, past_message };
+	const int want[] = { EPF_S_FLUSHED, EPF_S_REMOTE_ACCESS, EPF_S_REMOTE_ACCESS };
+	struct epf_emu_opts opts;
+
+	(void)state;
+	epf_emu_opts_defaults(&opts);
+	opts.packets = 64;
+	opts.mtu = 512;
+	for (int i = 0; i < 3; i++) {
+		struct end a = open_end(&opts), b = open_end(&opts);
+		struct epf_wr wr = random_wr(&a, &b, 0);
+
+		connect(a.nic, 0, b.nic, 0);
+		wr.op = EPF_WR_WRITE;
+		wr.len = 100;
+		expect_refused(a.nic, &b, &wr, changes[i], want[i]);
+		close_end(&a);
+		close_end(&b);
+	}
+}
+
+/* A chain that a slow sender pushes after the lane was made anew is let go. */
+static void test_stale_chain(void **state)
+{
+	struct epf_emu_opts opts;
+	struct end a, b;
+	struct epf_wr wr;
+	struct epf_wc wc[8];
+	uint64_t *inbox, word;
+
+	(void)state;
+	epf_emu_opts_defaults(&opts);
+	opts.packets = 64;
+	a = open_end(&opts);
+	b = open_end(&opts);
+	connect(a.nic, 0, b.nic, 0);
+	wr = random_wr(&a, &b, 0);
+	wr.op = EPF_WR_WRITE;
+	wr.len = 100;
+	assert_int_equal(a.nic->ops->post(a.nic, 0, &wr, 1), 1);
+	inbox = &epf_emu_of(b.nic)->seg->lanes[0].inbox;
+	word = *inbox;
+	assert_true(word != 0);
+	*inbox = 0;
+	b.nic->ops->lane_destroy(b.nic, 0);
+	a.nic->ops->lane_destroy(a.nic, 0);
+	connect(a.nic, 0, b.nic, 0);
+	*inbox = word;
+	epf_emu_mark(epf_emu_of(b.nic)->seg->hdr, 0);
+	assert_int_equal(b.nic->ops->reap(b.nic, wc, 8), 0);
+	assert_int_equal(a.nic->ops->reap(a.nic, wc, 8), 0);
+	for (int i = 0; i < MEM; i++)
+		assert_int_equal(b.mem[i], 0x33);
+	/* And one that is found under a new chain does not get into it. */
+	*inbox = word;
+	assert_int_equal(a.nic->ops->post(a.nic, 0, &wr, 1), 1);
+	b.nic->ops->reap(b.nic, wc, 8);
+	assert_int_equal(a.nic->ops->reap(a.nic, wc, 8), 1);
+	assert_int_equal(wc[0].status, EPF_S_OK);
+	assert_int_equal(epf_emu_of(a.nic)->free_count, 64);
+	assert_int_equal(epf_emu_of(b.nic)->counters.errors, 0);
+	close_end(&a);
+	close_end(&b);
+}
+
 static void test_options(void **state)
 {
 	struct epf_emu_opts good, opts;
@@ -211,12 +312,12 @@ static void test_options(void **state)
 
 	(void)state;
 	epf_emu_opts_defaults(&good);
-#define REFUSED(field, value)                                                    \
- do {                                                                            \
-  opts = good;                                                                   \
-  opts.field = (value);                                                          \
-  assert_int_equal(epf_emu_open(&opts, now, NULL, &nic), -EINVAL);               \
-  assert_null(nic);                                                              \
+#define REFUSED(field, value)                                      \
+ do {                                                              \
+  opts = good;                                                     \
+  opts.field = (value);                                            \
+  assert_int_equal(epf_emu_open(&opts, now, NULL, &nic), -EINVAL); \
+  assert_null(nic);                                                \
  } while (0)
 	REFUSED(mtu, 255);
 	REFUSED(mtu, 300);
@@ -321,7 +422,8 @@ static void test_many(void **state)
 
 	(void)state;
 	kib = many(1024, 16);
-	printf("# emu: 1,024 NICs of 32 lanes in one process: %.1f KiB a NIC\n", (double)kib / 1024);
+	printf("# emu: 1,024 NICs of 32 lanes in one process: %.1f KiB a NIC\n",
+	       (double)kib / 1024);
 #ifndef __SANITIZE_ADDRESS__
 	assert_true(kib < 1024 * 256);
 #endif
@@ -334,10 +436,9 @@ static void test_many(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_broken_peer),
-		cmocka_unit_test(test_options),
-		cmocka_unit_test(test_modes),
-		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_broken_peer), cmocka_unit_test(test_crafted),
+		cmocka_unit_test(test_stale_chain), cmocka_unit_test(test_options),
+		cmocka_unit_test(test_modes),       cmocka_unit_test(test_many),
 	};
 
 	return cmocka_run_group_tests_name("emulated NIC, abuse", tests, NULL, NULL);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Conformance suite of epf_nic_ops, part 2: wrong keys, missing receives, errors, fences, epochs, link
- * down, limits, and random traffic against a model. Runs over the kinds of nic_rig_kinds() that carry
- * arrivals. EPF_SEED=n runs the random traffic with that seed only.
+ * down, silent peers. Runs over the kinds of nic_rig_kinds() that carry arrivals.
  */
 #include "tests/unit/nic_rig.h"
 
@@ -72,13 +71,12 @@ static void test_remote_access(void **state)
 	wr = good;
 	wr.raddr = UINT64_MAX - 10;
 	expect_failure(rig, &wr, EPF_S_REMOTE_ACCESS);
-	assert_int_equal(b->ops->region_register(b, rig->b.mem, 4096, EPF_MR_REMOTE_READ,
-						 &read_only), 0);
+	assert_int_equal(
+		b->ops->region_register(b, rig->b.mem, 4096, EPF_MR_REMOTE_READ, &read_only), 0);
 	wr = good;
 	wr.rkey = read_only.rkey;
 	expect_failure(rig, &wr, EPF_S_REMOTE_ACCESS);
-	assert_int_equal(b->ops->region_register(b, rig->b.mem, 4096, EPF_MR_REMOTE_WRITE, &mr),
-			 0);
+	assert_int_equal(b->ops->region_register(b, rig->b.mem, 4096, EPF_MR_REMOTE_WRITE, &mr), 0);
 	wr = good;
 	wr.rkey = mr.rkey;
 	wr.op = EPF_WR_READ;
@@ -88,8 +86,7 @@ static void test_remote_access(void **state)
 	expect_failure(rig, &wr, EPF_S_REMOTE_ACCESS);
 	b->ops->region_deregister(b, &read_only);
 	/* A key of a place that is used again is a new key. */
-	assert_int_equal(b->ops->region_register(b, rig->b.mem, 4096, EPF_MR_REMOTE_WRITE, &mr),
-			 0);
+	assert_int_equal(b->ops->region_register(b, rig->b.mem, 4096, EPF_MR_REMOTE_WRITE, &mr), 0);
 	assert_int_not_equal(mr.rkey, wr.rkey);
 	expect_failure(rig, &wr, EPF_S_REMOTE_ACCESS);
 }
@@ -123,6 +120,16 @@ static void test_local(void **state)
 	wr.op = EPF_WR_READ;
 	wr.flags = EPF_WR_INLINE;
 	expect_failure(rig, &wr, EPF_S_LOCAL);
+	/* The region goes while the bytes of a READ are on their way. */
+	rig_clear(rig);
+	wr.flags = 0;
+	memset(rig->a.mem, 0x66, RIG_BYTES);
+	rig_post(rig, &wr);
+	rig->a.nic->ops->region_deregister(rig->a.nic, &rig->a.mr);
+	rig_run(rig, MS);
+	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_LOCAL), 1);
+	for (unsigned i = 0; i < RIG_BYTES; i++)
+		assert_int_equal(rig->a.mem[i], 0x66);
 }
 
 /* An error in the middle: on an ordered lane all before it are done, all after it flushed. */
@@ -204,6 +211,28 @@ static void test_rnr(void **state)
 	assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, 0), EPF_LANE_READY);
 }
 
+/* Two lanes wait and one receive comes: each wait is counted once. */
+static void test_rnr_two(void **state)
+{
+	struct rig *rig = *state;
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 64);
+	struct epf_nic_counters counters;
+
+	rig_lanes(rig, 1, 1);
+	wr.op = EPF_WR_WRITE_IMM;
+	rig_post(rig, &wr);
+	assert_int_equal(rig->a.nic->ops->post(rig->a.nic, 1, &wr, 1), 1);
+	for (unsigned i = 1; i <= 2; i++) {
+		rig_run(rig, MS);
+		rig->b.nic->ops->post_receives(rig->b.nic, 1);
+		rig_run(rig, MS);
+		assert_int_equal(rig->b.n, i);
+	}
+	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK), 2);
+	rig->b.nic->ops->counters(rig->b.nic, &counters);
+	assert_int_equal(counters.rnr_events, 2);
+}
+
 static void test_rnr_exceeded(void **state)
 {
 	struct rig *rig = *state;
@@ -273,17 +302,23 @@ static void test_fence_sender(void **state)
 	back.op = EPF_WR_WRITE_IMM;
 	rig_fill(rig->b.mem, 5000, 9);
 	assert_int_equal(rig->b.nic->ops->post(rig->b.nic, 0, &back, 1), 1);
+	/* And bytes that a itself asked for. */
+	wr.id = 3;
+	wr.op = EPF_WR_READ;
+	wr.laddr += 10000;
+	rig_post(rig, &wr);
 	a->ops->lane_fence(a, 0);
 	a->ops->lane_fence(a, 0); /* twice is once */
 	assert_int_equal(a->ops->post(a, 0, &wr, 1), -ENOTCONN);
 	assert_int_equal(a->ops->lane_drained(a, 0), 0);
 	while (!a->ops->lane_drained(a, 0))
 		assert_true(rig_reap(&rig->a));
-	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_FLUSHED), 2);
-	assert_int_equal(rig->a.n, 2);
+	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_FLUSHED), 3);
+	assert_int_equal(rig->a.n, 3);
 	rig_run(rig, MS);
-	assert_int_equal(rig->a.n, 2);
+	assert_int_equal(rig->a.n, 3);
 	assert_false(rig_matches(rig->a.mem, 5000, 9));
+	assert_false(rig_matches(rig->a.mem + 10000, 5000, 9));
 	assert_int_equal(rig_count(&rig->b, EPF_WC_SENT, EPF_S_FLUSHED), 1);
 }
 
@@ -305,7 +340,7 @@ static void test_epochs(void **state)
 			b->ops->lane_fence(b, 0);
 		rig_reconnect(rig);
 		rig_run(rig, MS);
-		assert_int_equal(rig->b.n, 0);
+		assert_int_equal(rig->a.n + rig->b.n, 0);
 		assert_int_equal(rig->b.mem[7], 0);
 		/* The new lane works, and completions of the old one do not show. */
 		wr.op = EPF_WR_WRITE;
@@ -325,7 +360,7 @@ static void test_epochs(void **state)
 static void test_no_leak(void **state)
 {
 	struct rig *rig = *state;
-	struct epf_nic *a = rig->a.nic;
+	struct epf_nic *a = rig->a.nic, *b = rig->b.nic;
 
 	for (uint32_t round = 0; round < 60; round++) {
 		for (uint32_t i = 0; i < 12; i++) {
@@ -335,25 +370,21 @@ static void test_no_leak(void **state)
 			if (i == round % 16)
 				rig_reap(&rig->b);
 		}
-		if (round % 3 == 0) {
-			rig_reconnect(rig);
-		} else {
-			rig->b.nic->ops->lane_destroy(rig->b.nic, 0);
+		if (round % 3 == 1) {
+			a->ops->lane_fence(a, 0);
+			rig_reap(&rig->a);
+		}
+		if (round % 3 == 2) {
+			b->ops->lane_destroy(b, 0);
 			a->ops->lane_destroy(a, 0);
 			rig_lanes(rig, 0, 0);
+		} else {
+			rig_reconnect(rig);
 		}
 		rig_reap(&rig->a);
 		rig_clear(rig);
 	}
-	for (uint32_t i = 0; i < 20; i++) {
-		struct epf_wr wr = rig_write(rig, i, 0, 0, 10240);
-
-		rig_post(rig, &wr); /* 200 of 256 packets */
-	}
-	rig_run(rig, MS);
-	assert_true(rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK) > 0);
-	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, -1),
-			 rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK));
+	rig_expect_whole(rig);
 }
 
 static void test_link(void **state)
@@ -364,6 +395,7 @@ static void test_link(void **state)
 	int status;
 
 	rig_fill(rig->a.mem, 3000, 6);
+	rig_run(rig, MS);
 	for (int end = 0; end < 2; end++) {
 		struct epf_nic *nic = end ? rig->b.nic : rig->a.nic;
 
@@ -422,109 +454,15 @@ static void test_silent_peer(void **state)
 	assert_int_equal(rig->a.n, 0);
 }
 
-/* A lane may be posted to before the other end is connected: the work waits for it. */
-static void test_connect_late(void **state)
-{
-	struct rig *rig = *state;
-	struct epf_nic *a = rig->a.nic, *b = rig->b.nic;
-	unsigned char addr_a[EPF_NIC_ADDR_BYTES], addr_b[EPF_NIC_ADDR_BYTES];
-	int na = a->ops->address(a, addr_a, sizeof(addr_a));
-	int nb = b->ops->address(b, addr_b, sizeof(addr_b));
-	struct epf_wr wr = rig_write(rig, 4, 0, 0, 3000);
-	uint64_t ta, tb;
-
-	rig_fill(rig->a.mem, 3000, 2);
-	assert_int_equal(a->ops->lane_create(a, 5, 16, &ta), 0);
-	assert_int_equal(b->ops->lane_create(b, 5, 16, &tb), 0);
-	assert_int_equal(a->ops->post(a, 5, &wr, 1), -ENOTCONN);
-	assert_int_equal(a->ops->lane_connect(a, 5, addr_b, (size_t)nb, tb), 0);
-	assert_int_equal(a->ops->post(a, 5, &wr, 1), 1);
-	rig_run(rig, MS);
-	assert_int_equal(rig->a.n, 0);
-	assert_int_equal(rig->b.mem[5], 0);
-	assert_int_equal(b->ops->lane_connect(b, 5, addr_a, (size_t)na, ta), 0);
-	rig_run(rig, MS);
-	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK), 1);
-	assert_true(rig_matches(rig->b.mem, 3000, 2));
-}
-
-static void test_limits(void **state)
-{
-	struct rig *rig = *state;
-	struct epf_nic *a = rig->a.nic;
-	unsigned char addr[EPF_NIC_ADDR_BYTES];
-	struct epf_nic_caps caps;
-	struct epf_nic_mr mr;
-	uint64_t token = 99;
-	int n = a->ops->address(a, addr, sizeof(addr));
-
-	a->ops->describe(a, &caps);
-	assert_true(a->ops->address(a, addr, 3) < 0);
-	assert_true(a->ops->lane_create(a, (uint16_t)caps.max_lanes, 8, &token) < 0);
-	assert_true(a->ops->lane_create(a, 0, 8, &token) < 0);
-	assert_true(a->ops->lane_create(a, 1, 0, &token) < 0);
-	assert_true(a->ops->lane_create(a, 1, caps.lane_depth + 1, &token) < 0);
-	assert_int_equal(token, 99); /* outputs only on success */
-	assert_int_equal(a->ops->lane_create(a, 1, 8, &token), 0);
-	assert_true(a->ops->lane_connect(a, 2, addr, (size_t)n, token) < 0);
-	assert_true(a->ops->lane_connect(a, 1, addr, (size_t)n - 1, token) < 0);
-	assert_true(a->ops->lane_connect(a, 1, addr, (size_t)n, 0) < 0);
-	assert_true(a->ops->lane_connect(a, 1, addr, (size_t)n, 0xffffffffffffull) < 0);
-	addr[12] ^= 1;
-	assert_true(a->ops->lane_connect(a, 1, addr, (size_t)n, token) < 0);
-	addr[12] ^= 1;
-	assert_int_equal(a->ops->lane_connect(a, 1, addr, (size_t)n, token), 0);
-	assert_true(a->ops->lane_connect(a, 1, addr, (size_t)n, token) < 0);
-	a->ops->lane_destroy(a, 7); /* never created: nothing happens */
-	a->ops->lane_fence(a, 7);
-	assert_true(a->ops->region_register(a, NULL, 8, 0, &mr) < 0);
-	assert_true(a->ops->region_register(a, addr, 0, 0, &mr) < 0);
-	assert_true(a->ops->region_register(a, addr, UINT64_MAX, 0, &mr) < 0);
-	assert_true(a->ops->region_register(a, addr, 8, 0x80, &mr) < 0);
-	a->ops->close(NULL);
-}
-
-/* Many regions: the table grows, keys stay apart. */
-static void test_regions(void **state)
-{
-	struct rig *rig = *state;
-	struct epf_nic *b = rig->b.nic;
-	struct epf_nic_mr mr[300];
-
-	for (unsigned i = 0; i < 300; i++)
-		assert_int_equal(b->ops->region_register(b, rig->b.mem + i * 64, 64,
-							 EPF_MR_REMOTE_WRITE, &mr[i]), 0);
-	for (unsigned i = 0; i < 300; i += 7) {
-		struct epf_wr wr = rig_write(rig, i, i, i * 64, 64);
-
-		rig_fill(rig->a.mem + i, 64, i);
-		wr.raddr = mr[i].raddr;
-		wr.rkey = mr[i].rkey;
-		rig_post(rig, &wr);
-		rig_run(rig, MS);
-		assert_true(rig_matches(rig->b.mem + i * 64, 64, i));
-		wr.rkey = mr[(i + 1) % 300].rkey;
-		rig_post(rig, &wr);
-		rig_run(rig, MS);
-		assert_int_equal(rig->a.log[rig->a.n - 1].status, EPF_S_REMOTE_ACCESS);
-		rig_reconnect(rig);
-	}
-	for (unsigned i = 0; i < 300; i++)
-		b->ops->region_deregister(b, &mr[i]);
-}
-
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_remote_access), CASE(test_local),
-		CASE(test_flush_after_error), CASE(test_rnr),
-		CASE(test_rnr_exceeded), CASE(test_fence_target),
-		CASE(test_fence_sender), CASE(test_epochs),
-		CASE(test_no_leak), CASE(test_link),
-		CASE(test_silent_peer), CASE(test_connect_late),
-		CASE(test_limits), CASE(test_regions),
+		CASE(test_remote_access), CASE(test_local),        CASE(test_flush_after_error),
+		CASE(test_rnr),           CASE(test_rnr_exceeded), CASE(test_fence_target),
+		CASE(test_fence_sender),  CASE(test_epochs),       CASE(test_no_leak),
+		CASE(test_link),          CASE(test_silent_peer),
 	};
 	size_t count;
 	int failed = 0;

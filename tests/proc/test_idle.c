@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's sleeping mode: what two idle engines cost, and how soon they are awake. The figures are reported (lines
+ * with #); asserted is only that they sleep at all and that every wake-up comes. Wake-ups are measured with pauses long
+ * enough for the engines to fall asleep, and by a caller that spins, so that its own sleep does not count.
+ */
+#include "bootstrap/boot.h"
+#include "fabric/base/clock.h"
+#include "fabric/epf.h"
+
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 2, WAKES = 200, PAUSE_NS = 2 * 1000 * 1000, IDLE_S = 2, BYTES = 4096 };
+
+#define WAKE_LIMIT_NS UINT64_C(5000000000)
+
+struct fixture {
+	struct epf_boot_group *group;
+	struct epf_boot *boot[RANKS];
+	struct epf *ep[RANKS];
+	struct epf_ring *ring[RANKS];
+};
+
+static struct fixture f;
+
+static int set_up(void **state)
+{
+	static const char *const settings[] = { "progress=thread", "core-idle=sleep", "signals=16",
+						NULL };
+
+	(void)state;
+	assert_return_code(epf_boot_local_create(RANKS, &f.group), 0);
+	for (uint32_t r = 0; r < RANKS; r++) {
+		struct epf_options o;
+		uint32_t region;
+		void *mem;
+
+		epf_options_init(&o);
+		o.settings = settings;
+		assert_return_code(epf_boot_local_open(f.group, r, &f.boot[r]), 0);
+		assert_return_code(epf_open(&o, &f.ep[r]), 0);
+		assert_return_code(epf_memory_alloc(f.ep[r], BYTES, &mem), 0);
+		assert_return_code(
+			epf_region_register(f.ep[r], mem, BYTES, EPF_REMOTE_WRITE, &region), 0);
+		assert_return_code(epf_ring_open(f.ep[r], NULL, &f.ring[r]), 0);
+		assert_return_code(epf_join_post(f.ep[r], f.boot[r]), 0);
+	}
+	for (uint32_t r = 0; r < RANKS; r++)
+		epf_join_finish(f.ep[r]);
+	for (uint32_t r = 0; r < RANKS; r++)
+		assert_return_code(epf_join_finish(f.ep[r]), 0);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	for (uint32_t r = 0; r < RANKS; r++)
+		epf_close(f.ep[r]);
+	for (uint32_t r = 0; r < RANKS; r++)
+		epf_boot_close(f.boot[r]);
+	epf_boot_local_destroy(f.group);
+	return 0;
+}
+
+static void nap(uint64_t ns)
+{
+	struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000u),
+			       .tv_nsec = (long)(ns % 1000000000u) };
+
+	nanosleep(&ts, NULL);
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return ((uint64_t)u.ru_utime.tv_sec + (uint64_t)u.ru_stime.tv_sec) * 1000000000u +
+	       ((uint64_t)u.ru_utime.tv_usec + (uint64_t)u.ru_stime.tv_usec) * 1000u;
+}
+
+static uint64_t counter(uint32_t rank, const char *name)
+{
+	uint64_t value;
+
+	assert_return_code(epf_counter(f.ep[rank], name, &value), 0);
+	return value;
+}
+
+static void idle_engines_use_little(void **state)
+{
+	uint64_t cpu, wall, sleeps;
+	double percent;
+
+	(void)state;
+	nap(100 * 1000 * 1000); /* the join is over, they have fallen asleep */
+	sleeps = counter(0, "sleeps");
+	cpu = cpu_ns();
+	wall = epf_now_ns();
+	nap(IDLE_S * 1000000000ull);
+	cpu = cpu_ns() - cpu;
+	wall = epf_now_ns() - wall;
+	sleeps = counter(0, "sleeps") - sleeps;
+	percent = 100.0 * (double)cpu / (double)wall / RANKS;
+	printf("# idle_cpu_percent %.3f\n", percent);
+	printf("# idle_sleeps_per_second %.1f\n", (double)sleeps * 1e9 / (double)wall);
+	assert_true(sleeps > 0);
+	assert_true(percent < 50.0);
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double median_us(uint64_t *ns)
+{
+	qsort(ns, WAKES, sizeof(*ns), compare);
+	return (double)ns[WAKES / 2] / 1000.0;
+}
+
+/* One engine: from the push to the command's retirement; a NOP needs no other engine. */
+static void a_push_wakes_the_engine(void **state)
+{
+	uint64_t ns[WAKES];
+
+	(void)state;
+	for (unsigned i = 0; i < WAKES; i++) {
+		uint64_t start, pushed = epf_ring_pushed(f.ring[0]) + 1;
+
+		nap(PAUSE_NS);
+		start = epf_now_ns();
+		assert_return_code(epf_ring_push_raw(f.ring[0], 0, 0), 0);
+		while (epf_ring_done(f.ring[0]) != pushed)
+			assert_true(epf_now_ns() - start < WAKE_LIMIT_NS);
+		ns[i] = epf_now_ns() - start;
+	}
+	printf("# wake_us %.1f\n", median_us(ns));
+	assert_true(counter(0, "wakeups") > 0);
+}
+
+/* Two engines, both asleep: from the put_signal to the signal at the peer. */
+static void a_put_signal_wakes_both(void **state)
+{
+	uint64_t ns[WAKES];
+
+	(void)state;
+	for (unsigned i = 0; i < WAKES; i++) {
+		uint64_t start;
+
+		nap(PAUSE_NS);
+		start = epf_now_ns();
+		assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 64, 3, 1, 0), 0);
+		while (epf_signal_value(f.ep[1], 3) != i + 1)
+			assert_true(epf_now_ns() - start < WAKE_LIMIT_NS);
+		ns[i] = epf_now_ns() - start;
+	}
+	printf("# wake_put_signal_us %.1f\n", median_us(ns));
+}
+
+/* And the caller asleep too: three sleepers in a row. */
+static void a_put_signal_wakes_the_waiter(void **state)
+{
+	uint64_t ns[WAKES];
+
+	(void)state;
+	for (unsigned i = 0; i < WAKES; i++) {
+		uint64_t start;
+
+		nap(PAUSE_NS);
+		start = epf_now_ns();
+		assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 64, 4, 1, 0), 0);
+		assert_return_code(epf_signal_wait(f.ep[1], 4, i + 1, WAKE_LIMIT_NS), 0);
+		ns[i] = epf_now_ns() - start;
+	}
+	printf("# wake_waiter_us %.1f\n", median_us(ns));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(idle_engines_use_little),
+		cmocka_unit_test(a_push_wakes_the_engine),
+		cmocka_unit_test(a_put_signal_wakes_both),
+		cmocka_unit_test(a_put_signal_wakes_the_waiter),
+	};
+
+	return cmocka_run_group_tests_name("idle", tests, set_up, tear_down);
+}
