@@ -214,8 +214,9 @@ static uint32_t widen(uint32_t base, uint32_t count16)
 	return base + (uint32_t)(int32_t)(int16_t)(uint16_t)(count16 - base);
 }
 
-static void event(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
-		  uint32_t handle, uint32_t count, const struct epf_msg *m)
+/* Takes in one event of a stream; 1 if it is new. */
+static int event(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+		 uint32_t handle, uint32_t count, const struct epf_msg *m)
 {
 	struct epf_rx_stream *rx = epf_rx(core, node, handle);
 	uint32_t ahead = count - rx->base;
@@ -224,7 +225,7 @@ static void event(struct epf_core *core, struct epf_node *node, struct epf_lane 
 	if (EPF_UNLIKELY(ahead > core->rx_mask) && !EPF_HOOKED(EPF_HOOK_COUNT_ONLY)) {
 		if ((int32_t)ahead >= 0) { /* beyond the window: the sender broke the rules */
 			EPF_COUNT(core, ARRIVALS_REFUSED, 1);
-			return;
+			return 0;
 		}
 		fresh = 0; /* behind: counted before */
 		if (EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES) && m)
@@ -234,38 +235,78 @@ static void event(struct epf_core *core, struct epf_node *node, struct epf_lane 
 	}
 	if (!fresh) {
 		EPF_COUNT(core, DUPLICATES_DROPPED, 1);
-		return;
+		return 0;
 	}
 	lane->arrived++;
 	if (lane->arrived + core->limits.lane_receives - lane->given >
 	    core->limits.lane_receives / 2)
 		epf_grant_mark(core, lane);
+	return 1;
+}
+
+static uint32_t imm_count(const struct epf_core *core, const struct epf_node *node, uint32_t handle,
+			  uint32_t imm)
+{
+	return widen(epf_rx(core, node, handle)->base, imm & 0xffffu);
+}
+
+/* A write whose immediate carries its own signal: applied with the arrival, whatever else is missing. */
+static int arrive_notify(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+			 uint32_t imm)
+{
+	uint32_t handle = imm >> 16 & 0x1fffu;
+	const struct epf_notify_in *n;
+	struct epf_msg m = { .kind = EPF_MSG_SIGNAL };
+
+	if (EPF_UNLIKELY(handle >= node->rx_streams || !node->notify_in[handle].defined))
+		return 0;
+	n = &node->notify_in[handle];
+	m.rank = n->rank;
+	m.signal = n->signal;
+	m.value = n->add;
+	if (event(core, node, lane, n->stream, imm_count(core, node, n->stream, imm), NULL) ||
+	    EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES))
+		apply_signal(core, &m);
+	return 1;
+}
+
+static int arrive_message(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+			  const struct epf_wc *wc)
+{
+	struct epf_msg m;
+
+	if (EPF_UNLIKELY(wc->len != sizeof(m)))
+		return 0;
+	__builtin_memcpy(&m, wc->msg, sizeof(m));
+	if (EPF_UNLIKELY(m.handle >= node->rx_streams))
+		return 0;
+	if (EPF_LIKELY(m.kind != EPF_MSG_NOTIFY)) {
+		event(core, node, lane, m.handle, m.count, &m);
+		return 1;
+	}
+	if (!epf_notify_defined(core, node, &m))
+		return 0;
+	event(core, node, lane, m.handle, m.count, NULL);
+	return 1;
 }
 
 EPF_HOT void epf_arrive(struct epf_core *core, const struct epf_wc *wc)
 {
 	struct epf_lane *lane = &core->lanes[wc->lane];
 	struct epf_node *node = &core->nodes[lane->node];
+	uint32_t handle = wc->imm >> 16 & 0x1fffu;
+	int good = 0;
 
-	if (EPF_LIKELY(wc->op == EPF_WC_RECV)) {
-		struct epf_msg m;
-
-		if (EPF_UNLIKELY(wc->len != sizeof(m)))
-			goto refuse;
-		__builtin_memcpy(&m, wc->msg, sizeof(m));
-		if (EPF_UNLIKELY(m.handle >= node->rx_streams))
-			goto refuse;
-		event(core, node, lane, m.handle, m.count, &m);
-	} else {
-		uint32_t handle = wc->imm >> 16 & 0x1fffu;
-
-		if (EPF_UNLIKELY(wc->imm >> 29 != EPF_IMM_STREAM || handle >= node->rx_streams))
-			goto refuse;
-		event(core, node, lane, handle,
-		      widen(epf_rx(core, node, handle)->base, wc->imm & 0xffffu), NULL);
+	if (wc->op == EPF_WC_RECV) {
+		good = arrive_message(core, node, lane, wc);
+	} else if (wc->imm >> 29 == EPF_IMM_NOTIFY) {
+		good = arrive_notify(core, node, lane, wc->imm);
+	} else if (wc->imm >> 29 == EPF_IMM_STREAM && handle < node->rx_streams) {
+		event(core, node, lane, handle, imm_count(core, node, handle, wc->imm), NULL);
+		good = 1;
 	}
-	node->heard = 1;
-	return;
-refuse:
-	EPF_COUNT(core, ARRIVALS_REFUSED, 1);
+	if (EPF_LIKELY(good))
+		node->heard = 1;
+	else
+		EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 }

@@ -118,6 +118,8 @@ static void destroy_peers(struct epf_core *core)
 		free(core->peers[i].regions);
 	for (uint32_t i = 0; core->nodes && i < core->n_nodes; i++) {
 		free(core->nodes[i].handles);
+		free(core->nodes[i].notify_streams);
+		free(core->nodes[i].notify_in);
 		free(core->nodes[i].rx);
 		free(core->nodes[i].recovery);
 	}
@@ -132,6 +134,8 @@ static void destroy_peers(struct epf_core *core)
 	free(core->lanes);
 	free(core->streams);
 	free(core->group_table);
+	free(core->notify_table);
+	free(core->notifies);
 	free(core->pending);
 	free(core->dirty_lanes);
 	free(core->wait_lanes);
@@ -273,6 +277,8 @@ static int alloc_world(struct epf_core *core)
 	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
 	core->group_mask = pow2_at_least(streams < 64 ? 64 : streams) - 1;
 	core->group_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
+	core->notify_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
+	core->notifies = peer_alloc(core, streams, sizeof(*core->notifies));
 	core->limits.max_pending = lanes * l->lane_receives;
 	core->pending = peer_alloc(core, core->limits.max_pending, sizeof(*core->pending));
 	core->ctl_stride = (sizeof(struct epf_ctl) + 8u * l->streams_per_node + 63) / 64 * 64;
@@ -282,6 +288,7 @@ static int alloc_world(struct epf_core *core)
 	    !core->group_table || !core->pending || !core->ctl_memory)
 		return no_memory("the peers of the job");
 	memset(core->group_table, 0xff, (core->group_mask + 1) * sizeof(uint32_t));
+	memset(core->notify_table, 0xff, (core->group_mask + 1) * sizeof(uint32_t));
 	POOL_CHAIN(core->pending, core->limits.max_pending);
 	core->pending_free = core->limits.max_pending ? 0 : EPF_NONE;
 	core->max_streams = streams;
@@ -297,12 +304,13 @@ static int init_node(struct epf_core *core, uint32_t i)
 	node->first_lane = (uint16_t)(i * l->lanes_per_node);
 	node->rx_streams = (uint16_t)l->streams_per_node;
 	node->rx = peer_alloc(core, node->rx_streams, core->rx_stride);
+	node->notify_in = peer_alloc(core, node->rx_streams, sizeof(*node->notify_in));
 	node->ack_head = 0xffff;
 	node->recovery =
 		node->n_lanes > 1 ? peer_alloc(core, 1, sizeof(struct epf_recovery)) : NULL;
 	node->ctl = (struct epf_ctl *)(void *)((uint8_t *)core->ctl_memory + i * core->ctl_stride);
 	node->rank = i;
-	if (!node->rx || (node->n_lanes > 1 && !node->recovery))
+	if (!node->rx || !node->notify_in || (node->n_lanes > 1 && !node->recovery))
 		return no_memory("receiving streams");
 	for (uint32_t h = 0; h < node->rx_streams; h++) {
 		struct epf_rx_stream *rx = epf_rx(core, node, h);
@@ -402,7 +410,8 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 				"rank %u: accepts %u streams, below lanes-per-peer", i,
 				info->streams);
 	node->handles = peer_alloc(core, node->max_handles, sizeof(uint32_t));
-	if (!node->handles)
+	node->notify_streams = peer_alloc(core, node->max_handles, sizeof(uint16_t));
+	if (!node->handles || !node->notify_streams)
 		return no_memory("stream handles");
 	node->ctl_raddr = info->ctl_raddr;
 	node->ctl_rkey = info->ctl_rkey;

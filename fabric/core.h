@@ -45,7 +45,7 @@ enum {
 #define EPF_NONE 0xffffffffu
 
 /* Immediate data: count in the low 16 bits, handle in the next 13, kind in the top 3. */
-enum { EPF_IMM_STREAM = 1 };
+enum { EPF_IMM_STREAM = 1, EPF_IMM_NOTIFY = 2 };
 
 EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
 {
@@ -54,9 +54,11 @@ EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
 
 /* What a message (EPF_WR_SEND) says. */
 enum epf_msg_kind {
-	EPF_MSG_SIGNAL = 1,        /* signal, rank, value: add */
-	EPF_MSG_ADD = 2,           /* rank, signal = region, a = offset, value: add to memory */
-	EPF_MSG_FLUSH = 3,         /* acknowledge when passed */
+	EPF_MSG_SIGNAL = 1, /* signal, rank, value: add */
+	EPF_MSG_ADD = 2,    /* rank, signal = region, a = offset, value: add to memory */
+	EPF_MSG_FLUSH = 3,  /* acknowledge when passed */
+	EPF_MSG_NOTIFY =
+		4, /* defines notify handle d: stream handle c, rank, signal, value = add */
 	EPF_MSG_REVOKE = 5,        /* rank, signal = region: stop using it */
 	EPF_MSG_REVOKED = 6,       /* the answer: nothing of mine is in flight to it */
 	EPF_MSG_LANE_FENCE = 7,    /* c = lane: fence it and say when drained */
@@ -211,10 +213,11 @@ enum epf_word_state {
 
 /* Kinds of work requests, in epf_wr.core bits 63..60. */
 enum epf_wr_kind {
-	EPF_WRK_DATA = 0,  /* bits 31..0 sequence in ring, 47..32 ring */
-	EPF_WRK_QUIET = 1, /* a message that retires nothing */
-	EPF_WRK_GRANT = 2, /* control word: receive grants of a lane */
-	EPF_WRK_ACK = 3,   /* control word: acknowledgement of stream handle (bits 31..0) */
+	EPF_WRK_DATA = 0,   /* bits 31..0 sequence in ring, 47..32 ring */
+	EPF_WRK_QUIET = 1,  /* a message that retires nothing */
+	EPF_WRK_GRANT = 2,  /* control word: receive grants of a lane */
+	EPF_WRK_ACK = 3,    /* control word: acknowledgement of stream handle (bits 31..0) */
+	EPF_WRK_NOTIFY = 4, /* definition of notify number (bits 31..0) */
 };
 
 #define EPF_WRC_EVENT (UINT64_C(1) << 56) /* carries a count: has an event at the target */
@@ -266,6 +269,26 @@ enum epf_node_state_id {
 	EPF_NODE_LEFT = 3
 };
 
+/* A notify handle as its sender keeps it (notify_hot.c). */
+struct epf_notify_out {
+	uint32_t stream; /* index */
+	uint32_t signal;
+	uint32_t add;
+	uint32_t next;   /* in its hash chain */
+	uint16_t handle; /* on its node */
+	uint8_t ready;   /* its definition has arrived */
+	uint8_t reserved;
+};
+
+/* What a notify handle stands for at the receiver. */
+struct epf_notify_in {
+	uint32_t rank;
+	uint32_t signal;
+	uint32_t add;
+	uint16_t stream; /* handle */
+	uint16_t defined;
+};
+
 struct epf_recovery; /* recover.c */
 
 /* A remote engine (in embedded mode: a process). */
@@ -285,6 +308,9 @@ struct epf_node {
 	uint32_t drain_heads[EPF_MAX_LANES_PER_NODE];
 	uint8_t nic_addr[EPF_NIC_ADDR_BYTES]; /* for opening new lanes */
 	uint32_t *handles;                    /* handle to stream index */
+	uint16_t *notify_streams;             /* stream handle of each notify handle we defined */
+	struct epf_notify_in *notify_in;      /* rx_streams of them */
+	uint16_t n_notifies;                  /* notify handles we defined */
 	uint8_t *rx;                          /* rx_streams * core->rx_stride bytes */
 	struct epf_ctl *ctl;                  /* control words it writes, in our memory */
 	uint64_t ctl_raddr;                   /* control words we write, in its memory */
@@ -397,6 +423,9 @@ struct epf_core {
 	uint32_t n_streams;
 	uint32_t *group_table; /* hash heads of group streams */
 	uint32_t group_mask;
+	uint32_t *notify_table;          /* hash heads of notify handles, as many as groups */
+	struct epf_notify_out *notifies; /* max_streams of them */
+	uint32_t n_notifies;
 	struct epf_parked *parked;
 	uint32_t parked_free;
 	uint32_t n_parked;
@@ -448,6 +477,11 @@ void epf_stage_command(struct epf_core *core, struct epf_ring_state *ring, const
 unsigned epf_stage_waiting(struct epf_core *core);
 int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
 		      uint64_t wr_core);
+/* The ready notify handle for (stream, signal, add), or EPF_NONE (then it is being defined, if it can be). */
+uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t signal,
+			   uint32_t add);
+/* Takes in a definition from a peer; 0 when it is malformed. */
+int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
 void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr);
 void epf_grant_mark(struct epf_core *core, struct epf_lane *lane);

@@ -129,6 +129,8 @@ void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct
 		of->grant_state = EPF_WORD_CLEAN;
 		if (again)
 			epf_grant_mark(core, of);
+	} else if (kind == EPF_WRK_NOTIFY) {
+		core->notifies[(uint32_t)wr->core].ready = 1;
 	} else if (kind == EPF_WRK_ACK) {
 		struct epf_node *node = &core->nodes[lane->node];
 		struct epf_rx_stream *rx = epf_rx(core, node, (uint32_t)wr->core);

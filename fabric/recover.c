@@ -67,12 +67,16 @@ static struct epf_stream *entry_stream(struct epf_core *core, const struct epf_n
 				       uint32_t *count)
 {
 	struct epf_stream *s;
+	uint32_t handle;
 
 	if (wr->op == EPF_WR_SEND) {
 		*count = msg->count;
 		return &core->streams[node->handles[msg->handle]];
 	}
-	s = &core->streams[node->handles[wr->imm >> 16 & 0x1fffu]];
+	handle = wr->imm >> 16 & 0x1fffu;
+	if (wr->imm >> 29 == EPF_IMM_NOTIFY)
+		handle = node->notify_streams[handle];
+	s = &core->streams[node->handles[handle]];
 	*count = s->count - (uint16_t)(s->count - wr->imm);
 	return s;
 }

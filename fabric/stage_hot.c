@@ -92,10 +92,13 @@ static void count_bytes(struct epf_core *core, const struct epf_peer *peer, unsi
 		EPF_COUNT(core, PUT_BYTES_REMOTE_NODE, bytes);
 }
 
-/* Stages one piece of a put or get. `last`: the command owes nothing after it. */
+/*
+ * Stages one piece of a put or get. `last`: the command owes nothing after it. notify: the handle of the signal that rides
+ * in its immediate, or EPF_NONE.
+ */
 static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
 		       struct epf_ring_state *ring, const struct epf_op *op, uint32_t seq,
-		       uint32_t done, uint32_t bytes, unsigned last)
+		       uint32_t done, uint32_t bytes, unsigned last, uint32_t notify)
 {
 	const struct epf_peer *peer = &core->peers[op->rank];
 	const struct epf_region_remote *remote = &peer->regions[op->remote_region];
@@ -123,6 +126,11 @@ static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_l
 	}
 	if (EPF_UNLIKELY(op->op == EPF_OP_GET)) {
 		wr->op = EPF_WR_READ;
+	} else if (notify != EPF_NONE) {
+		wr->op = EPF_WR_WRITE_IMM;
+		wr->imm = epf_imm(EPF_IMM_NOTIFY, notify, s->count++);
+		wr->core |= EPF_WRC_EVENT;
+		lane->events++;
 	} else if (core->counts_puts) {
 		wr->op = EPF_WR_WRITE_IMM;
 		wr->imm = epf_imm(EPF_IMM_STREAM, s->handle, s->count++);
@@ -201,6 +209,7 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 	unsigned bulk = op->flags & EPF_F_BULK;
 	unsigned event = core->counts_puts && op->op != EPF_OP_GET;
 	unsigned signal = op->op == EPF_OP_PUT_SIGNAL;
+	uint32_t notify = EPF_NONE;
 
 	if (op->op == EPF_OP_SIGNAL || op->op == EPF_OP_ADD) {
 		if (!stage_signal(core, s, ring, op, seq))
@@ -215,9 +224,13 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 		if (EPF_UNLIKELY(bytes > core->caps.max_msg_bytes))
 			bytes = core->caps.max_msg_bytes;
 		last = *done + bytes == op->length;
-		if (!admit(core, s, lane, bulk, event, bytes))
+		/* Its own data only: on an unordered NIC that is one piece, or the message has to cover them. */
+		if (signal && last && !(op->flags & EPF_F_FENCE) && (core->ordered || *done == 0))
+			notify = epf_notify_handle(core, s, op->signal, op->add);
+		if (!admit(core, s, lane, bulk, event || notify != EPF_NONE, bytes))
 			return 0;
-		data_entry(core, s, lane, ring, op, seq, *done, bytes, last && !signal);
+		signal = signal && notify == EPF_NONE;
+		data_entry(core, s, lane, ring, op, seq, *done, bytes, last && !signal, notify);
 		stream_mark_dirty(core, s, stream_index(core, s));
 		*done += bytes;
 	}

@@ -133,6 +133,29 @@ static void counted_signals_wait_for_their_puts(void **state)
 	job_close(&f.job);
 }
 
+static void signals_ride_in_immediates(void **state)
+{
+	struct fixture f;
+	uint64_t posted, before;
+
+	(void)state;
+	open_job(&f, 2, NULL);
+	fill(f.mem[0], BYTES, 6);
+	/* The first one defines the handle, by a message of its own. */
+	assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 64, 7, 2, 0), 0);
+	assert_return_code(epf_flush(f.ring[0], 0, 0), 0);
+	assert_return_code(epf_counter(f.job.ep[0], "wrs_posted", &before), 0);
+	for (unsigned i = 0; i < 100; i++)
+		assert_return_code(epf_put_signal(f.ring[0], 1, 0, i * 64, 0, i * 64, 64, 7, 2, 0),
+				   0);
+	assert_return_code(epf_signal_wait(f.job.ep[1], 7, 202, 0), 0);
+	assert_memory_equal(f.mem[0], f.mem[1], 6400);
+	assert_int_equal(epf_signal_value(f.job.ep[1], 7), 202);
+	assert_return_code(epf_counter(f.job.ep[0], "wrs_posted", &posted), 0);
+	assert_true(posted - before < 110); /* one work request each, and a few grants */
+	job_close(&f.job);
+}
+
 static void many_commands_with_little_room(void **state)
 {
 	struct fixture f;
@@ -291,6 +314,7 @@ int main(void)
 		BOTH(put_and_signal),
 		BOTH(every_command),
 		BOTH(counted_signals_wait_for_their_puts),
+		BOTH(signals_ride_in_immediates),
 		BOTH(many_commands_with_little_room),
 		BOTH(bad_commands_are_refused_and_named),
 		BOTH(withdrawn_regions_are_left_alone),

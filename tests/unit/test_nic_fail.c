@@ -333,6 +333,7 @@ static void test_epochs(void **state)
 	rig_fill(rig->a.mem, 5000, 1);
 	b->ops->post_receives(b, 20);
 	for (int round = 0; round < 20; round++) {
+		rig_clear(rig);
 		wr.op = EPF_WR_WRITE_IMM;
 		wr.id = 1;
 		rig_post(rig, &wr);
@@ -460,9 +461,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_remote_access), CASE(test_local),        CASE(test_flush_after_error),
-		CASE(test_rnr),           CASE(test_rnr_exceeded), CASE(test_fence_target),
-		CASE(test_fence_sender),  CASE(test_epochs),       CASE(test_no_leak),
-		CASE(test_link),          CASE(test_silent_peer),
+		CASE(test_rnr),           CASE(test_rnr_two),      CASE(test_rnr_exceeded),
+		CASE(test_fence_target),  CASE(test_fence_sender), CASE(test_epochs),
+		CASE(test_no_leak),       CASE(test_link),         CASE(test_silent_peer),
 	};
 	size_t count;
 	int failed = 0;
