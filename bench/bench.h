@@ -54,7 +54,7 @@ double bench_median(double *v, size_t n);
 /* Pins the calling thread to the n-th CPU that it may run on; quietly does nothing when it cannot. */
 void bench_pin(unsigned n);
 
-/* CPUs this process may run on. */
+/* CPUs this process started with. Call it, or bench_pin(), first from a single thread. */
 unsigned bench_cpus(void);
 
 /* Proportional set size and peak resident size of this process, bytes; 0 when unknown. */

@@ -94,25 +94,32 @@ double bench_median(double *v, size_t n)
 	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
+/* The CPUs the process started with: pinning a thread must not change the answer. */
+static const cpu_set_t *all_cpus(void)
+{
+	static cpu_set_t all;
+	static bool known;
+
+	if (!known && sched_getaffinity(0, sizeof(all), &all)) {
+		CPU_ZERO(&all);
+		CPU_SET(0, &all);
+	}
+	known = true;
+	return &all;
+}
+
 unsigned bench_cpus(void)
 {
-	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set))
-		return 1;
-	return (unsigned)CPU_COUNT(&set);
+	return (unsigned)CPU_COUNT(all_cpus());
 }
 
 void bench_pin(unsigned n)
 {
-	static cpu_set_t all;
-	static bool known;
+	const cpu_set_t *all = all_cpus();
 	cpu_set_t one;
 
-	if (!known)
-		known = !sched_getaffinity(0, sizeof(all), &all);
-	for (int c = 0; known && c < CPU_SETSIZE; c++) {
-		if (!CPU_ISSET(c, &all) || n--)
+	for (int c = 0; c < CPU_SETSIZE; c++) {
+		if (!CPU_ISSET(c, all) || n--)
 			continue;
 		CPU_ZERO(&one);
 		CPU_SET(c, &one);

@@ -14,6 +14,12 @@ static const struct bench_command commands[] = {
 	{ "moe", "dispatch and combine of a Mixture-of-Experts layer, checked bit for bit",
 	  bench_moe, false },
 	{ "moe-rank", "one rank of moe", bench_moe_rank, true },
+	{ "core", "how many commands one engine core handles a second", bench_core, false },
+	{ "ring", "throughput and round trip of the command ring beside a bare rte_ring",
+	  bench_ring, false },
+	{ "p2p", "latency and bandwidth of put, put_signal and get between two ranks", bench_p2p,
+	  false },
+	{ "p2p-rank", "one rank of p2p", bench_p2p_rank, true },
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))

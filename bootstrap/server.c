@@ -10,6 +10,7 @@
 #include "fabric/base/log.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -361,6 +362,19 @@ static struct epf_boot_server *new_server(const struct epf_boot_server_opts *o)
 	return srv;
 }
 
+/* The application's signals are none of this thread's business. */
+static int start_thread(struct epf_boot_server *srv)
+{
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&srv->thread, NULL, serve, srv);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc;
+}
+
 int epf_boot_server_start(const struct epf_boot_server_opts *opts, struct epf_boot_server **out)
 {
 	struct epf_boot_server_opts o;
@@ -389,7 +403,7 @@ int epf_boot_server_start(const struct epf_boot_server_opts *opts, struct epf_bo
 	rc = open_loop(srv);
 	if (rc)
 		goto err_close;
-	rc = pthread_create(&srv->thread, NULL, serve, srv);
+	rc = start_thread(srv);
 	if (rc) {
 		rc = epf_fail_sys(EPF_R_SYSTEM, rc, "the thread of the rendezvous server");
 		goto err_close;

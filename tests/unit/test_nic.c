@@ -32,11 +32,11 @@ static int teardown(void **state)
 	return 0;
 }
 
-#define NEEDS_ARRIVALS \
- do {                  \
-  if (!kind->carries)  \
-   skip();             \
- } while (0)
+static void needs_arrivals(void)
+{
+	if (!kind->carries)
+		skip();
+}
 
 static void test_write(void **state)
 {
@@ -69,7 +69,7 @@ static void test_imm(void **state)
 	struct epf_wr wr = rig_write(rig, 7, 0, 0, 5000);
 	struct epf_nic_counters before, after;
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	rig->b.nic->ops->post_receives(rig->b.nic, 2);
 	rig->b.nic->ops->counters(rig->b.nic, &before);
 	rig_fill(rig->a.mem, 5000, 1);
@@ -104,7 +104,7 @@ static void test_send(void **state)
 	static const uint32_t sizes[] = { 0, 1, 64, EPF_NIC_MSG_BYTES };
 	struct rig *rig = *state;
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	for (unsigned i = 0; i < 4; i++) {
 		struct epf_wr wr = rig_write(rig, i, 64, 0, sizes[i]);
 
@@ -130,7 +130,7 @@ static void test_send_many(void **state)
 	struct epf_wc wc[512];
 	unsigned seen = 0;
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	rig->b.nic->ops->post_receives(rig->b.nic, 100);
 	for (uint32_t i = 0; i < 100; i++) {
 		struct epf_wr wr = rig_write(rig, i, 0, 0, 4);
@@ -162,7 +162,7 @@ static void test_read(void **state)
 	struct rig *rig = *state;
 	int status;
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	for (unsigned i = 0; i < 3; i++) {
 		struct epf_wr wr = rig_write(rig, i, 300, 77, sizes[i]);
 
@@ -187,7 +187,7 @@ static void test_inline(void **state)
 	unsigned char local[64]; /* not registered */
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, sizeof(local));
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	rig_fill(local, sizeof(local), 3);
 	wr.laddr = (uint64_t)(uintptr_t)local;
 	wr.lkey = 0;
@@ -204,7 +204,7 @@ static void test_sent_after_write(void **state)
 	struct rig *rig = *state;
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	rig_fill(rig->a.mem, 3000, 8);
 	rig->b.nic->ops->post_receives(rig->b.nic, 1);
 	wr.op = EPF_WR_WRITE_IMM;
@@ -225,7 +225,7 @@ static void test_order(void **state)
 	unsigned char seen[100] = { 0 };
 	uint32_t next_sent = 0;
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	rig->b.nic->ops->post_receives(rig->b.nic, 100);
 	for (uint32_t i = 0; i < 100; i++) {
 		struct epf_wr wr = rig_write(rig, i, i * 8, 0, i % 7 ? 8 : 2048);
@@ -311,7 +311,7 @@ static void test_both_ways(void **state)
 	struct rig *rig = *state;
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 2000);
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	rig_fill(rig->a.mem, 2000, 1);
 	rig_fill(rig->b.mem + 4000, 2000, 2);
 	rig_post(rig, &wr);
@@ -410,7 +410,7 @@ static void test_bell(void **state)
 	struct epf_bell *bell = b->ops->bell(b);
 	uint32_t rung;
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	assert_non_null(bell);
 	rung = bell->rung;
 	rig_post(rig, &wr);

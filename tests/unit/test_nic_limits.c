@@ -32,11 +32,11 @@ static int teardown(void **state)
 	return 0;
 }
 
-#define NEEDS_ARRIVALS \
- do {                  \
-  if (!kind->carries)  \
-   skip();             \
- } while (0)
+static void needs_arrivals(void)
+{
+	if (!kind->carries)
+		skip();
+}
 
 static void test_caps(void **state)
 {
@@ -64,7 +64,7 @@ static void test_connect_late(void **state)
 	struct epf_wr wr = rig_write(rig, 4, 0, 0, 3000);
 	uint64_t ta, tb;
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	rig_fill(rig->a.mem, 3000, 2);
 	assert_int_equal(a->ops->lane_create(a, 5, 16, &ta), 0);
 	assert_int_equal(b->ops->lane_create(b, 5, 16, &tb), 0);
@@ -123,7 +123,7 @@ static void test_regions(void **state)
 	struct epf_nic *b = rig->b.nic;
 	struct epf_nic_mr mr[300];
 
-	NEEDS_ARRIVALS;
+	needs_arrivals();
 	for (unsigned i = 0; i < 300; i++)
 		assert_int_equal(b->ops->region_register(b, rig->b.mem + i * 64, 64,
 							 EPF_MR_REMOTE_WRITE, &mr[i]),

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-bench core: how many commands one engine core takes, checks, stages, reaps and publishes a
+ * second, with a NIC that completes everything at once and a producer on the other CPU. Random
+ * valid commands over 64 peers and 8 regions; 1 in 1,000 is bad and must be refused and counted.
+ * Beside it, in the same run, a bare rte_ring. The engine itself is fabric/'s; this file only
+ * steps it.
+ */
+#include "bench/bench.h"
+#include "bench/pair.h"
+#include "bench/rte.h"
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/bench_core.h"
+#include "queues/epf_ring.h"
+#include "queues/epf_stats.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PEERS        64u
+#define REGIONS      8u
+#define REGION_BYTES (UINT64_C(1) << 30)
+#define SIGNALS      4096u
+#define TABLE        64000u /* commands made beforehand: pushed again and again */
+#define BAD_EVERY    1000u
+#define RUNS_MAX     31
+#define RTE_BURST    32u
+
+enum { O_NIC = 256, O_RUNS, O_MS, O_SLOTS, O_BATCH, O_SEED, O_JSON };
+
+struct opts {
+	const char *nic;
+	uint64_t runs;
+	uint64_t ms;
+	uint64_t slots;
+	uint64_t batch;
+	uint64_t seed;
+	bool json;
+};
+
+static const struct argp_option options[] = {
+	{ "nic", O_NIC, "NAME", 0, "kind of NIC; only null measures the core alone (null)", 0 },
+	{ "runs", O_RUNS, "N", 0, "runs, the median counts (5)", 0 },
+	{ "duration-ms", O_MS, "MS", 0, "length of a run (1000)", 0 },
+	{ "slots", O_SLOTS, "N", 0, "slots of the ring, a power of two (4096)", 0 },
+	{ "batch", O_BATCH, "N", 0, "commands the core takes at most in a step (64)", 0 },
+	{ "seed", O_SEED, "S", 0, "seed of the commands (1)", 0 },
+	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
+	{ 0 },
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	static const char *const nics[] = { "null", NULL };
+	struct opts *o = state->input;
+
+	switch (key) {
+	case O_NIC:
+		return bench_word("--nic", arg, nics) < 0 ? EINVAL : 0;
+	case O_RUNS:
+		return bench_uint("--runs", arg, 1, RUNS_MAX, &o->runs) ? EINVAL : 0;
+	case O_MS:
+		return bench_uint("--duration-ms", arg, 1, 60000, &o->ms) ? EINVAL : 0;
+	case O_BATCH:
+		return bench_uint("--batch", arg, 1, 256, &o->batch) ? EINVAL : 0;
+	case O_SEED:
+		return bench_uint("--seed", arg, 0, INT64_MAX, &o->seed) ? EINVAL : 0;
+	case O_SLOTS:
+		if (bench_uint("--slots", arg, 64, 65536, &o->slots))
+			return EINVAL;
+		if (o->slots & (o->slots - 1)) {
+			bench_complain("--slots is %s, must be a power of two from 64 to 65536",
+				       arg);
+			return EINVAL;
+		}
+		return 0;
+	case O_JSON:
+		o->json = true;
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* What the producer pushed, to be compared with what the engine counted. */
+struct tally {
+	uint64_t commands;
+	uint64_t bad;
+	uint64_t bytes; /* payload of good puts */
+	uint64_t gets;  /* payload of good gets */
+};
+
+struct producer {
+	struct epf_ring_shm *shm;
+	const struct epf_cmd *table;
+	const struct tally *upto; /* [TABLE + 1] sums of the table's first commands */
+	struct tally sent;
+};
+
+struct core_run {
+	double per_second;
+	double cycles[8]; /* per command, in the order of stage_name */
+	double busy_cycles;
+	uint64_t commands;
+	uint64_t doorbells;
+	uint64_t refused;
+	int wrong;
+};
+
+static const struct {
+	const char *name;
+	uint32_t stat;
+} stages[8] = {
+	{ "take", EPF_STAT_CORE_TAKE_TSC },     { "check", EPF_STAT_CORE_CHECK_TSC },
+	{ "admit", EPF_STAT_CORE_ADMIT_TSC },   { "stage", EPF_STAT_CORE_STAGE_TSC },
+	{ "flush", EPF_STAT_CORE_FLUSH_TSC },   { "reap", EPF_STAT_CORE_REAP_TSC },
+	{ "arrive", EPF_STAT_CORE_ARRIVE_TSC }, { "publish", EPF_STAT_CORE_PUBLISH_TSC },
+};
+
+static uint64_t draw(uint64_t *state)
+{
+	uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15)); /* splitmix64, Steele et al. 2014 */
+
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	return z ^ z >> 31;
+}
+
+/* One valid command: seven in eight move memory, as dispatch and combine do. */
+static struct epf_cmd good(uint64_t *state, struct tally *t)
+{
+	uint64_t r = draw(state);
+	uint32_t rank = (uint32_t)r % PEERS;
+	uint32_t length = (uint32_t)(((r >> 8) % 512 + 1) * 16);
+	uint64_t room = REGION_BYTES - length;
+	uint64_t from = draw(state) % room & ~15ull;
+	uint64_t to = draw(state) % room & ~15ull;
+	uint32_t lregion = (uint32_t)(r >> 32) % REGIONS;
+	uint32_t rregion = (uint32_t)(r >> 40) % REGIONS;
+	uint32_t signal = (uint32_t)(r >> 20) % SIGNALS;
+
+	switch (r >> 61) {
+	case 0:
+		return epf_cmd_signal(0, rank, signal, 1, 0);
+	case 1:
+	case 2:
+		t->bytes += length;
+		return epf_cmd_transfer(EPF_OP_PUT_SIGNAL, 0, rank, signal, 1, lregion, from,
+					rregion, to, length);
+	case 3:
+		t->gets += length;
+		return epf_cmd_transfer(EPF_OP_GET, 0, rank, 0, 1, lregion, from, rregion, to,
+					length);
+	default:
+		t->bytes += length;
+		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, lregion, from, rregion, to,
+					length);
+	}
+}
+
+/* One command that must be refused: rank, region or range outside what there is. */
+static struct epf_cmd bad(uint64_t *state)
+{
+	uint64_t r = draw(state);
+	uint32_t rank = (uint32_t)r % PEERS;
+
+	switch (r >> 62) {
+	case 0:
+		return epf_cmd_transfer(EPF_OP_PUT, 0, PEERS + rank, 0, 1, 0, 0, 0, 0, 64);
+	case 1:
+		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, REGIONS, 0, 0, 0, 64);
+	case 2:
+		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, 0, 0, REGIONS, 0, 64);
+	default:
+		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, 0, 0, 0, REGION_BYTES - 16, 64);
+	}
+}
+
+static int make_table(uint64_t seed, struct epf_cmd **table, struct tally **upto)
+{
+	struct tally t = { 0 };
+
+	*table = calloc(TABLE, sizeof(**table));
+	*upto = calloc(TABLE + 1, sizeof(**upto));
+	if (!*table || !*upto)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < TABLE; i++) {
+		(*upto)[i] = t;
+		t.commands++;
+		if (i % BAD_EVERY == BAD_EVERY / 2) {
+			(*table)[i] = bad(&seed);
+			t.bad++;
+		} else {
+			(*table)[i] = good(&seed, &t);
+		}
+	}
+	(*upto)[TABLE] = t;
+	return 0;
+}
+
+static void produce(struct bench_pair *pair, void *arg)
+{
+	struct producer *p = arg;
+	const struct tally *all = &p->upto[TABLE];
+	struct epf_ring_producer ring;
+	uint64_t laps = 0;
+	uint32_t i = 0;
+
+	epf_ring_producer_init(&ring, p->shm, 0);
+	while (!bench_pair_stopped(pair)) {
+		if (!epf_ring_push(&ring, p->table[i])) {
+			bench_pair_wait(pair);
+			continue;
+		}
+		if (++i == TABLE) {
+			i = 0;
+			laps++;
+		}
+	}
+	p->sent.commands = laps * all->commands + p->upto[i].commands;
+	p->sent.bad = laps * all->bad + p->upto[i].bad;
+	p->sent.bytes = laps * all->bytes + p->upto[i].bytes;
+	p->sent.gets = laps * all->gets + p->upto[i].gets;
+}
+
+static uint64_t stat(struct epf_bench_core *bc, uint32_t s)
+{
+	return epf_bench_core_counter(bc, s);
+}
+
+/* Steps the core for so long; then the counters' rates. */
+static void step_for(struct epf_bench_core *bc, struct bench_pair *pair, double seconds,
+		     struct core_run *out)
+{
+	struct epf_core *core = epf_bench_core_of(bc);
+	uint64_t first[8];
+	uint64_t commands;
+	uint64_t busy;
+	uint64_t start;
+	uint64_t now;
+
+	for (int i = 0; i < 20000; i++) /* caches, branch predictors, the producer's start */
+		(void)epf_core_step(core);
+	for (int s = 0; s < 8; s++)
+		first[s] = stat(bc, stages[s].stat);
+	busy = stat(bc, EPF_STAT_CORE_BUSY_TSC);
+	commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN);
+	start = epf_now_ns();
+	do {
+		for (int i = 0; i < 2000; i++)
+			if (!epf_core_step(core) && pair->crowded)
+				bench_pair_wait(pair);
+		now = epf_now_ns();
+	} while ((double)(now - start) < seconds * 1e9);
+	commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN) - commands;
+	out->per_second = (double)commands / ((double)(now - start) / 1e9);
+	for (int s = 0; s < 8; s++)
+		out->cycles[s] = (double)(stat(bc, stages[s].stat) - first[s]) /
+				 (double)(commands ? commands : 1);
+	out->busy_cycles = (double)(stat(bc, EPF_STAT_CORE_BUSY_TSC) - busy) /
+			   (double)(commands ? commands : 1);
+}
+
+/* After the producer stopped: everything pushed is retired, and the sums agree. */
+static void settle(struct epf_bench_core *bc, const struct producer *p, struct core_run *out)
+{
+	struct epf_core *core = epf_bench_core_of(bc);
+	uint64_t end = epf_now_ns() + 5000000000ull;
+	uint64_t bytes;
+
+	while (p->shm->done.retired < p->sent.commands && epf_now_ns() < end)
+		(void)epf_core_step(core);
+	(void)epf_core_step(core);
+	bytes = stat(bc, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE) +
+		stat(bc, EPF_STAT_CORE_PUT_BYTES_SAME_NODE);
+	out->commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN);
+	out->doorbells = stat(bc, EPF_STAT_CORE_DOORBELLS);
+	out->refused = stat(bc, EPF_STAT_CORE_CMDS_REFUSED);
+	out->wrong = p->shm->done.retired != p->sent.commands;
+	out->wrong += out->commands != p->sent.commands;
+	out->wrong += out->refused != p->sent.bad || p->shm->done.failed != p->sent.bad;
+	out->wrong += bytes != p->sent.bytes;
+	out->wrong += stat(bc, EPF_STAT_CORE_GET_BYTES) != p->sent.gets;
+}
+
+static int run_once(const struct opts *o, const struct epf_cmd *table, const struct tally *upto,
+		    struct core_run *out)
+{
+	struct epf_bench_core_options co = { .nic = "null",
+					     .peers = PEERS,
+					     .regions = REGIONS,
+					     .region_bytes = REGION_BYTES,
+					     .signals = SIGNALS,
+					     .ring_slots = (uint32_t)o->slots,
+					     .batch = (uint32_t)o->batch };
+	struct producer p = { .table = table, .upto = upto };
+	struct epf_bench_core *bc;
+	struct bench_pair pair;
+	int err = epf_bench_core_create(&co, &bc);
+
+	if (err) {
+		bench_complain("%s", epf_last_error());
+		return err;
+	}
+	p.shm = epf_bench_core_ring(bc);
+	err = bench_pair_start(&pair, produce, &p);
+	if (!err) {
+		step_for(bc, &pair, (double)o->ms / 1e3, out);
+		bench_pair_stop(&pair);
+		settle(bc, &p, out);
+	} else {
+		bench_complain("a thread cannot be started: %s", strerror(-err));
+	}
+	epf_bench_core_destroy(bc);
+	return err;
+}
+
+static int by_rate(const void *a, const void *b)
+{
+	double x = ((const struct core_run *)a)->per_second;
+	double y = ((const struct core_run *)b)->per_second;
+
+	return (x > y) - (x < y);
+}
+
+static void print_table(const struct opts *o, const struct core_run *r, double rte, int wrong)
+{
+	printf("# ep-bench core: null NIC, %u peers, %u regions, 1 of %u commands bad, batch %llu, %llu slots\n",
+	       PEERS, REGIONS, BAD_EVERY, (unsigned long long)o->batch,
+	       (unsigned long long)o->slots);
+	printf("# median of %llu runs of %llu ms on %u CPUs, time-stamp counter %.3f GHz\n",
+	       (unsigned long long)o->runs, (unsigned long long)o->ms, bench_cpus(),
+	       (double)epf_tsc_hz() / 1e9);
+	printf("engine_commands_per_second               %.0f\n", r->per_second);
+	printf("baseline_rte_ring_elements_per_second    %.0f\n", rte);
+	printf("ratio                                    %.4f (1/%.1f)\n", r->per_second / rte,
+	       rte / r->per_second);
+	for (int s = 0; s < 8; s++)
+		printf("cycles_per_command_%-22s%.2f\n", stages[s].name, r->cycles[s]);
+	printf("cycles_per_command_%-22s%.2f\n", "busy", r->busy_cycles);
+	printf("# commands %llu, refused %llu, doorbells %llu in the median run\n",
+	       (unsigned long long)r->commands, (unsigned long long)r->refused,
+	       (unsigned long long)r->doorbells);
+	printf("# wrong: %d\n", wrong);
+}
+
+static void print_json(const struct opts *o, const struct core_run *r, double rte, int wrong)
+{
+	json_t *cycles = json_object();
+	json_t *j;
+
+	for (int s = 0; s < 8; s++)
+		json_object_set_new(cycles, stages[s].name, json_real(r->cycles[s]));
+	json_object_set_new(cycles, "busy", json_real(r->busy_cycles));
+	j = json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}",
+		      "bench", "core", "nic", "null", "engine_commands_per_second", r->per_second,
+		      "baseline_rte_ring_elements_per_second", rte, "ratio", r->per_second / rte,
+		      "cycles_per_command", cycles, "tsc_hz", (json_int_t)epf_tsc_hz(), "commands",
+		      (json_int_t)r->commands, "commands_refused", (json_int_t)r->refused,
+		      "doorbells", (json_int_t)r->doorbells, "batch", (json_int_t)o->batch, "runs",
+		      (json_int_t)o->runs, "duration_ms", (json_int_t)o->ms, "cpus",
+		      (json_int_t)bench_cpus(), "wrong", wrong);
+	json_dumpf(j, stdout, JSON_INDENT(2));
+	printf("\n");
+	json_decref(j);
+}
+
+static int measure(const struct opts *o, struct core_run *run, double *rte, int *wrong)
+{
+	struct epf_cmd *table = NULL;
+	struct tally *upto = NULL;
+	struct bench_transfer t;
+	int err = make_table(o->seed, &table, &upto);
+
+	for (uint64_t i = 0; i < o->runs && !err; i++) {
+		err = run_once(o, table, upto, &run[i]);
+		/* The yardstick in turn with the engine, so that both see the same machine. */
+		if (!err)
+			err = bench_rte_transfer((unsigned)o->slots, RTE_BURST, (double)o->ms / 1e3,
+						 &t);
+		rte[i] = t.per_second;
+		*wrong += run[i].wrong + !t.same;
+	}
+	free(table);
+	free(upto);
+	return err;
+}
+
+int bench_core(int argc, char **argv)
+{
+	static const struct argp argp = {
+		.options = options,
+		.parser = parse,
+		.doc = "Commands a second of one engine core on a NIC that completes at once.",
+	};
+	struct opts o = {
+		.nic = "null", .runs = 5, .ms = 1000, .slots = 4096, .batch = 64, .seed = 1
+	};
+	struct core_run run[RUNS_MAX] = { 0 };
+	double rte[RUNS_MAX] = { 0 };
+	int wrong = 0;
+
+	if (argp_parse(&argp, argc, argv, 0, NULL, &o))
+		return BENCH_USAGE;
+	if (measure(&o, run, rte, &wrong))
+		return BENCH_WRONG;
+	qsort(run, o.runs, sizeof(run[0]), by_rate);
+	if (o.json)
+		print_json(&o, &run[o.runs / 2], bench_median(rte, o.runs), wrong);
+	else
+		print_table(&o, &run[o.runs / 2], bench_median(rte, o.runs), wrong);
+	return wrong ? BENCH_WRONG : BENCH_OK;
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-bench p2p-rank: one of the two ranks of ep-bench p2p. Rank 0 measures; rank 1 answers, or
+ * sends as well with -b. After each size the target's bytes are compared. Reports through its pipe.
+ */
+#include "bench/bench.h"
+#include "bench/p2p.h"
+#include "bench/spawn.h"
+
+#include "bootstrap/boot.h"
+#include "fabric/base/clock.h"
+#include "fabric/epf.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAMPLES_MAX 1000000u
+#define SLICES      10u
+#define WARM_UP     16u
+
+struct rank {
+	const struct p2p_opts *o;
+	uint32_t rank;
+	uint32_t peer;
+	struct epf *ep;
+	struct epf_ring *ring;
+	uint32_t region;
+	uint8_t *source;
+	uint8_t *target;
+	uint64_t signals; /* received so far */
+	double *sample;
+	uint64_t wrong;
+};
+
+static int complain(int err)
+{
+	if (err)
+		bench_complain("%s", epf_last_error());
+	return err;
+}
+
+static int transfer(struct rank *r, uint64_t bytes)
+{
+	unsigned flags = r->o->test == P2P_BW ? EPF_BULK : 0;
+
+	switch (r->o->op) {
+	case P2P_GET:
+		return epf_get(r->ring, r->peer, r->region, P2P_SIZE_MAX, r->region, 0, bytes,
+			       flags);
+	case P2P_PUT_SIGNAL:
+		return epf_put_signal(r->ring, r->peer, r->region, 0, r->region, P2P_SIZE_MAX,
+				      bytes, 0, 1, flags);
+	default:
+		return epf_put(r->ring, r->peer, r->region, 0, r->region, P2P_SIZE_MAX, bytes,
+			       flags);
+	}
+}
+
+/* Until what was pushed is where it belongs: a put at its target, a get here. */
+static int finish(struct rank *r)
+{
+	return r->o->op == P2P_GET ? epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0)
+				   : epf_flush(r->ring, 0, 0);
+}
+
+/* One latency sample in us: a ping-pong's half, or one transfer until it is visible. */
+static int one_latency(struct rank *r, uint64_t bytes, double *us)
+{
+	uint64_t start = epf_now_ns();
+	int err = transfer(r, bytes);
+
+	if (!err && r->o->op == P2P_PUT_SIGNAL) {
+		r->signals++;
+		err = epf_signal_wait(r->ep, 0, r->signals, 0);
+		*us = (double)(epf_now_ns() - start) / 2e3;
+		return err;
+	}
+	if (!err)
+		err = finish(r);
+	*us = (double)(epf_now_ns() - start) / 1e3;
+	return err;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a;
+	double y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void statistics(double *v, uint64_t n, struct p2p_row *row)
+{
+	double sum = 0;
+	double squares = 0;
+
+	qsort(v, n, sizeof(*v), by_value);
+	for (uint64_t i = 0; i < n; i++)
+		sum += v[i];
+	row->average_us = sum / (double)n;
+	for (uint64_t i = 0; i < n; i++)
+		squares += (v[i] - row->average_us) * (v[i] - row->average_us);
+	row->stdev_us = sqrt(squares / (double)n);
+	row->min_us = v[0];
+	row->max_us = v[n - 1];
+	row->typical_us = v[n / 2];
+	row->p99_us = v[n * 99 / 100];
+	row->p999_us = v[n * 999 / 1000];
+}
+
+static uint64_t iterations(const struct p2p_opts *o, uint64_t bytes)
+{
+	uint64_t n = o->iterations ? o->iterations : 1000;
+
+	if (o->all && !o->iterations && bytes > 65536)
+		n = 1000 * 65536 / bytes;
+	return n < 5 ? 5 : n;
+}
+
+/* Whether rank 0 goes on after i transfers, which the answering rank of a ping-pong must hear of. */
+static bool more(const struct p2p_opts *o, uint64_t bytes, uint64_t i, uint64_t start)
+{
+	if (i >= SAMPLES_MAX)
+		return false;
+	if (o->duration_s)
+		return i < 5 || epf_now_ns() - start < o->duration_s * 1000000000ull;
+	return i < iterations(o, bytes);
+}
+
+/* The other side of a ping-pong: answers until signal 1 says that it is over. */
+static int answer(struct rank *r, uint64_t bytes, uint64_t rounds_over)
+{
+	while (epf_signal_value(r->ep, 1) < rounds_over) {
+		int err = epf_signal_value(r->ep, 0) > r->signals ? transfer(r, bytes) : 1;
+
+		if (err < 0)
+			return complain(err);
+		r->signals += err == 0;
+	}
+	return 0;
+}
+
+static int latency(struct rank *r, uint64_t bytes, struct p2p_row *row)
+{
+	uint64_t start = epf_now_ns();
+	uint64_t n = 0;
+	double us;
+	int err = 0;
+
+	for (unsigned i = 0; i < WARM_UP && !err; i++)
+		err = one_latency(r, bytes, &us);
+	while (!err && more(r->o, bytes, n, start))
+		err = one_latency(r, bytes, &r->sample[n++]);
+	if (!err && r->o->op == P2P_PUT_SIGNAL)
+		err = epf_signal_send(r->ring, r->peer, 1, 1, 0);
+	if (err)
+		return complain(err);
+	row->bytes = bytes;
+	row->iterations = n;
+	statistics(r->sample, n, row);
+	return 0;
+}
+
+/* Pushes n transfers and waits until their sources may be reused. */
+static int slice(struct rank *r, uint64_t bytes, uint64_t n)
+{
+	int err = 0;
+
+	for (uint64_t i = 0; i < n && !err; i++)
+		err = transfer(r, bytes);
+	return err ? err : epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0);
+}
+
+static int bandwidth(struct rank *r, uint64_t bytes, struct p2p_row *row)
+{
+	uint64_t total = iterations(r->o, bytes);
+	uint64_t part = r->o->duration_s ? 64 : (total + SLICES - 1) / SLICES;
+	uint64_t start = epf_now_ns();
+	uint64_t last = start;
+	uint64_t n = 0;
+	double peak = 0;
+	int err = 0;
+
+	while (!err && (n < total || r->o->duration_s)) {
+		uint64_t left = r->o->duration_s ? part : total - n;
+		uint64_t now;
+		double rate;
+
+		err = slice(r, bytes, left < part ? left : part);
+		n += left < part ? left : part;
+		now = epf_now_ns();
+		rate = (double)(left < part ? left : part) / ((double)(now - last) / 1e9);
+		peak = rate > peak ? rate : peak;
+		last = now;
+		if (r->o->duration_s && now - start >= r->o->duration_s * 1000000000ull)
+			break;
+	}
+	if (!err)
+		err = finish(r);
+	if (err)
+		return complain(err);
+	row->bytes = bytes;
+	row->iterations = n;
+	row->rate_mpps = (double)n / ((double)(epf_now_ns() - start) / 1e3);
+	row->average_mb_s = row->rate_mpps * 1e6 * (double)bytes / 1048576.0;
+	row->peak_mb_s = peak * (double)bytes / 1048576.0;
+	return 0;
+}
+
+static void fill(struct rank *r, uint64_t bytes, uint8_t salt)
+{
+	for (uint64_t i = 0; i < bytes; i++)
+		r->source[i] = (uint8_t)(i * 31 + (i >> 8) + salt);
+	memset(r->target, (uint8_t)~salt, bytes);
+}
+
+/* The bytes of the other rank's source must be in this rank's target, if it was one. */
+static void check(struct rank *r, uint64_t bytes, uint8_t salt)
+{
+	bool pong = r->o->test == P2P_LAT && r->o->op == P2P_PUT_SIGNAL;
+	bool i_am_target = r->o->op == P2P_GET ? r->rank == 0 : r->rank == 1;
+
+	if (!i_am_target && !pong && !r->o->both)
+		return;
+	for (uint64_t i = 0; i < bytes; i++)
+		r->wrong += r->target[i] != (uint8_t)(i * 31 + (i >> 8) + salt);
+}
+
+static int one_size(struct rank *r, uint64_t bytes, unsigned number)
+{
+	struct p2p_row row = { 0 };
+	uint8_t salt = (uint8_t)(number * 77 + 5);
+	int err;
+
+	fill(r, bytes, salt);
+	err = complain(epf_barrier(r->ep));
+	if (err)
+		return err;
+	if (r->o->test == P2P_BW)
+		err = r->rank == 0 || r->o->both ? bandwidth(r, bytes, &row) : 0;
+	else if (r->rank == 0)
+		err = latency(r, bytes, &row);
+	else if (r->o->op == P2P_PUT_SIGNAL)
+		err = answer(r, bytes, number + 1);
+	if (!err)
+		err = complain(epf_barrier(r->ep));
+	if (err)
+		return err;
+	check(r, bytes, salt);
+	if (r->rank == 0)
+		bench_child_send(BENCH_MSG_PROGRESS, 0, 0, &row, sizeof(row));
+	return 0;
+}
+
+static int open_rank(struct rank *r, struct epf_boot *boot)
+{
+	const char *list[P2P_SETTINGS_MAX + 2];
+	struct epf_options opts;
+	char node[32];
+	void *memory = NULL;
+	uint32_t n = 0;
+	int err;
+
+	while (r->o->setting[n]) {
+		list[n] = r->o->setting[n];
+		n++;
+	}
+	snprintf(node, sizeof(node), "node=%u", r->o->same_node ? 0 : r->rank);
+	list[n++] = node;
+	list[n] = NULL;
+	epf_options_init(&opts);
+	opts.settings = list;
+	err = epf_open(&opts, &r->ep);
+	if (!err)
+		err = epf_memory_alloc(r->ep, 2ull * P2P_SIZE_MAX, &memory);
+	if (!err)
+		err = epf_region_register(r->ep, memory, 2ull * P2P_SIZE_MAX,
+					  EPF_REMOTE_WRITE | EPF_REMOTE_READ, &r->region);
+	if (!err)
+		err = epf_ring_open(r->ep, NULL, &r->ring);
+	if (!err)
+		err = epf_join(r->ep, boot);
+	r->source = memory;
+	r->target = memory ? r->source + P2P_SIZE_MAX : NULL;
+	return complain(err);
+}
+
+static int run(struct rank *r)
+{
+	struct p2p_row last = { 0 };
+	uint64_t sizes[32];
+	unsigned n = p2p_sizes(r->o, sizes);
+	int err = 0;
+
+	for (unsigned i = 0; i < n && !err; i++)
+		err = one_size(r, sizes[i], i);
+	if (err)
+		return err;
+	last.wrong = r->wrong;
+	bench_child_send(BENCH_MSG_RESULT, 0, 0, &last, sizeof(last));
+	return 0;
+}
+
+int bench_p2p_rank(int argc, char **argv)
+{
+	struct p2p_opts o;
+	struct rank r = { .o = &o };
+	struct epf_boot *boot = NULL;
+	uint32_t ranks;
+	int err;
+
+	if (p2p_opts_parse(argc, argv, &o))
+		return BENCH_USAGE;
+	err = bench_child_start(&r.rank, &ranks, o.timeout_s * 1000000000ull, &boot);
+	if (err)
+		return BENCH_WRONG;
+	r.peer = 1 - (r.rank & 1);
+	r.sample = calloc(SAMPLES_MAX, sizeof(*r.sample));
+	if (!r.sample) {
+		bench_complain("no memory for %u samples", SAMPLES_MAX);
+		err = -ENOMEM;
+	}
+	if (!err)
+		err = open_rank(&r, boot);
+	if (!err)
+		err = run(&r);
+	epf_ring_close(r.ring);
+	epf_close(r.ep);
+	epf_boot_close(boot);
+	free(r.sample);
+	return err ? BENCH_WRONG : BENCH_OK;
+}
