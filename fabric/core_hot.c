@@ -106,7 +106,8 @@ static void check(struct epf_core *core, struct epf_ring_state *ring, struct bat
  * Brings the stream and the next lane entry of a command near: with many peers each command touches other lines, and
  * the batch gives the time to fetch them.
  */
-static void prefetch_target(const struct epf_core *core, const struct epf_ring_state *ring, const struct epf_op *op)
+static void prefetch_target(const struct epf_core *core, const struct epf_ring_state *ring,
+			    const struct epf_op *op)
 {
 	uint32_t index = op->rank < core->world ? ring->streams[op->rank] : EPF_NONE;
 	const struct epf_lane *lane;
