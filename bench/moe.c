@@ -63,7 +63,7 @@ static int run_processes(struct parent *p, int argc, char **argv)
 	return bench_spawn_run(&s);
 }
 
-static void local_progress(void *arg, uint32_t round, unsigned phase)
+static void local_progress(void *arg, struct moe_job *job, uint32_t round, unsigned phase)
 {
 	say(arg, round, phase);
 }

@@ -138,8 +138,8 @@ int moe_data_round(struct moe_data *d, uint32_t n);
 /* The BF16 input row of a token, into d->x. */
 const uint16_t *moe_data_x(struct moe_data *d, uint32_t src, uint32_t token);
 /*
- * The stand-in for an expert: y[c] = x[c] times a power of two and a sign that depend on expert and
- * channel, exact in BF16 for every input the generator makes.
+ * The stand-in for an expert: y[c] = x[c] times a power of two (1 to 8) and a sign that depend on
+ * expert and channel, exact in BF16 for every input the generator makes.
  */
 void moe_expert(uint32_t expert, const uint16_t *x, uint32_t hidden, uint16_t *y);
 /* Tokens of src with at least one expert on ranks for which pick() holds. */
@@ -191,9 +191,12 @@ void moe_compute(struct moe_job *job, struct moe_rank *r);
 void moe_poison(struct moe_job *job, struct moe_rank *r);
 void moe_check_poison(struct moe_job *job, struct moe_rank *r, struct moe_phase *ph);
 
-/* moe_local.c: runs everything inside this process. Return 0 also when something was wrong. */
-int moe_local_run(const struct moe_opts *o,
-		  void (*progress)(void *arg, uint32_t round, unsigned phase), void *arg,
+/*
+ * moe_local.c: runs everything inside this process. Return 0 also when something was wrong.
+ * progress: NULL, or called after each phase, before its results are looked at.
+ */
+typedef void (*moe_progress)(void *arg, struct moe_job *job, uint32_t round, unsigned phase);
+int moe_local_run(const struct moe_opts *o, moe_progress progress, void *arg,
 		  struct moe_result *out);
 
 /* moe_result.c */

@@ -160,7 +160,7 @@ void moe_expert(uint32_t expert, const uint16_t *x, uint32_t hidden, uint16_t *y
 {
 	for (uint32_t c = 0; c < hidden; c++) {
 		uint16_t sign = (uint16_t)(((expert ^ c) & 1u) << 15);
-		uint16_t up = (uint16_t)(((expert + (c >> 7)) & 3u) << 7);
+		uint16_t up = (uint16_t)(((expert * 7 + c * 3) & 3u) << 7);
 
 		/* Zero stays zero; the exponents in use are far from both ends. */
 		y[c] = (uint16_t)((x[c] & 0x7f80u) ? (x[c] ^ sign) + up : x[c]);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 struct local {
-	void (*progress)(void *arg, uint32_t round, unsigned phase);
+	moe_progress progress;
 	void *arg;
 };
 
@@ -22,7 +22,7 @@ static void tell(struct moe_job *job, uint32_t round, unsigned phase)
 	const struct local *l = job->arg;
 
 	if (l->progress)
-		l->progress(l->arg, round, phase);
+		l->progress(l->arg, job, round, phase);
 }
 
 static int complain(int err)
@@ -50,8 +50,7 @@ static int open_and_run(struct moe_job *job, struct bench_world *w)
 	return err ? err : moe_job_run(job);
 }
 
-int moe_local_run(const struct moe_opts *o,
-		  void (*progress)(void *arg, uint32_t round, unsigned phase), void *arg,
+int moe_local_run(const struct moe_opts *o, moe_progress progress, void *arg,
 		  struct moe_result *out)
 {
 	struct local l = { .progress = progress, .arg = arg };

@@ -21,8 +21,11 @@ EPF_INLINE unsigned check_local(const struct epf_rank_state *rank, const struct 
 		return EPF_R_CMD_LOCAL_REGION;
 	region = &rank->regions[op->local_region];
 	if (EPF_UNLIKELY(op->local_offset > region->bytes ||
-			 op->length > region->bytes - op->local_offset))
-		return region->state > EPF_REGION_LIVE ? EPF_R_CMD_REVOKED : EPF_R_CMD_LOCAL_RANGE;
+			 op->length > region->bytes - op->local_offset)) {
+		if (region->state > EPF_REGION_LIVE)
+			return EPF_R_CMD_REVOKED;
+		return region->bytes == 0 ? EPF_R_CMD_LOCAL_REGION : EPF_R_CMD_LOCAL_RANGE;
+	}
 	return 0;
 }
 

@@ -112,23 +112,17 @@ static void fail_parked(struct epf_core *core, uint32_t *head, unsigned status, 
 		struct epf_ring_state *ring = core->rings[p->ring];
 
 		*head = p->next;
-		ring->parked--;
 		epf_fail_cold(core, ring, p->seq, p->op.rank, status, reason);
-		p->next = core->parked_free;
-		core->parked_free = index;
-		core->n_parked--;
+		parked_give(core, index);
 	}
 }
 
 static void fail_stream(struct epf_core *core, struct epf_stream *s, unsigned status)
 {
-	struct epf_ring_state *ring = core->n_rings ? core->rings[s->ring] : NULL;
-
 	fail_parked(core, &s->parked_head, status, EPF_R_PEER_DOWN);
 	fail_parked(core, &s->signals_head, status, EPF_R_PEER_DOWN);
 	s->parked_count = 0;
-	if (ring && ring->blocked == stream_index(core, s))
-		ring->blocked = EPF_NONE;
+	stream_unblock(core, s);
 }
 
 /* Ends what a dead lane had under way: commands fail, words and messages are forgotten. */

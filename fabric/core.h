@@ -137,6 +137,7 @@ struct epf_rank_state {
 	uint32_t inflight_messages;
 	uint32_t
 		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
+	uint32_t covered; /* parked commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
 	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
 };
@@ -175,6 +176,7 @@ struct epf_stream {
 	uint8_t dirty;        /* posted since the last flush and on a dirty list */
 	uint8_t waiting;      /* on its lane's waiting list */
 	uint8_t flush;        /* flush message sent, acknowledgement missing */
+	uint8_t blocks;       /* its parking place is full: rings are blocked on it */
 	uint32_t parked_head; /* parked commands in order, EPF_NONE: none */
 	uint32_t parked_tail;
 	uint32_t parked_count;
@@ -328,7 +330,7 @@ struct epf_parked {
 	uint32_t seq;  /* in ring */
 	uint32_t done; /* bytes already staged of a long transfer */
 	uint16_t ring;
-	uint16_t reserved;
+	uint16_t covered; /* a flush of all rings waits until it is staged */
 };
 
 /* A message that arrived before what it covers. */
@@ -340,9 +342,11 @@ struct epf_pending {
 
 enum epf_flush_phase {
 	EPF_FLUSH_NONE = 0,
-	EPF_FLUSH_PARKED = 1,
-	EPF_FLUSH_SENDING = 2,
-	EPF_FLUSH_WAITING = 3
+	EPF_FLUSH_PARKED = 1,   /* waits for its turn and for what is parked of its ring */
+	EPF_FLUSH_COVERING = 2, /* all rings: until what they held when the flush was taken is taken too */
+	EPF_FLUSH_DRAINING = 3, /* all rings: until what was parked of that is staged */
+	EPF_FLUSH_SENDING = 4,
+	EPF_FLUSH_WAITING = 5
 };
 
 /* A ring as the core sees it. */
@@ -365,12 +369,14 @@ struct epf_ring_state {
 	uint8_t flush_phase; /* enum epf_flush_phase */
 	uint8_t flush_all;
 	uint8_t weight;
-	uint8_t reserved[2];
+	uint8_t covered; /* nothing before a flush of all rings is left in it */
+	uint8_t reserved;
 	uint32_t flush_seq;    /* sequence of the FLUSH command */
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
 	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
 	int32_t deficit;       /* deficit round robin, bytes */
+	uint64_t cover;        /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
 };

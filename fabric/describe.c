@@ -100,32 +100,42 @@ static int malformed(struct epf_description *d, const char *what)
 	return epf_fail(EPF_R_PEER_ANSWER, "join: a rank's description has %s", what);
 }
 
+static int no_memory(struct epf_description *d)
+{
+	epf_description_free(d);
+	return epf_fail(EPF_R_NO_MEMORY, "join: no memory for a rank's description");
+}
+
 static int decode_lists(struct cursor *c, struct epf_description *d)
 {
 	d->n_tokens = (uint32_t)get_le(c, 4);
 	if (c->bad || d->n_tokens > MAX_TOKENS || c->left < 8 * (size_t)d->n_tokens)
 		return malformed(d, "a bad list of lanes");
 	d->tokens = calloc(d->n_tokens ? d->n_tokens : 1, sizeof(*d->tokens));
-	for (uint32_t i = 0; d->tokens && i < d->n_tokens; i++)
+	if (!d->tokens)
+		return no_memory(d);
+	for (uint32_t i = 0; i < d->n_tokens; i++)
 		d->tokens[i] = get_le(c, 8);
 	d->n_regions = (uint32_t)get_le(c, 4);
 	if (c->bad || d->n_regions > MAX_REGIONS || c->left != 24 * (size_t)d->n_regions)
 		return malformed(d, "a bad list of regions");
 	d->regions = calloc(d->n_regions ? d->n_regions : 1, sizeof(*d->regions));
-	if (!d->tokens || !d->regions) {
-		epf_description_free(d);
-		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for a rank's description");
-	}
+	if (!d->regions)
+		return no_memory(d);
 	for (uint32_t i = 0; i < d->n_regions; i++) {
 		struct epf_region_remote *r = &d->regions[i];
+		uint32_t access;
 
 		r->raddr = get_le(c, 8);
 		r->bytes = get_le(c, 8);
 		r->rkey = (uint32_t)get_le(c, 4);
-		r->access = (uint16_t)get_le(c, 4);
+		access = (uint32_t)get_le(c, 4);
+		r->access = (uint16_t)access;
 		r->state = r->bytes ? EPF_REGION_LIVE : EPF_REGION_FREE;
-		if (r->bytes > EPF_WIDE_REGION_BYTES)
+		if (r->bytes > EPF_WIDE_REGION_BYTES || r->bytes > UINT64_MAX - r->raddr)
 			return malformed(d, "a region beyond the limit");
+		if (access & ~(uint32_t)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ))
+			return malformed(d, "a region with an access of another release");
 	}
 	return 0;
 }
@@ -158,7 +168,7 @@ int epf_description_decode(const uint8_t *buf, size_t len, struct epf_descriptio
 		return malformed(d, "fields cut short");
 	if (d->lanes < 1 || d->lanes > EPF_MAX_LANES_PER_NODE ||
 	    d->streams > EPF_MAX_STREAMS_PER_NODE || d->n_signals > EPF_WIDE_SIGNALS ||
-	    d->receives > EPF_MAX_WINDOW)
+	    d->receives > EPF_MAX_WINDOW || d->ordered > 1)
 		return malformed(d, "numbers out of range");
 	return decode_lists(&c, d);
 }

@@ -176,7 +176,12 @@ int epf_add(struct epf_ring *ring, uint32_t rank, uint32_t remote_region, uint64
 int epf_get(struct epf_ring *ring, uint32_t rank, uint32_t local_region, uint64_t local_offset,
 	    uint32_t remote_region, uint64_t remote_offset, uint64_t bytes, unsigned flags);
 
-/* Pushes a FLUSH (retired when everything earlier of the ring, or with EPF_ALL_RINGS of the rank, is visible at its target). */
+/*
+ * Pushes a FLUSH (retired when everything earlier of the ring, or with EPF_ALL_RINGS of the rank, is visible at its target).
+ * EPF_ALL_RINGS covers of the other rings what was pushed before it, except what stands behind a flush of their own that is
+ * still under way, and counted signals that still lack puts. A counted signal of the same ring is covered: its puts must
+ * not stand behind the flush.
+ */
 int epf_flush_post(struct epf_ring *ring, unsigned flags);
 
 /* epf_flush_post, then waits for it. -EIO when a command of the ring failed since the last call of epf_ring_error. */
@@ -217,7 +222,10 @@ int epf_peer_mask(struct epf *ep, uint32_t rank);
 /* progress=caller: runs one step of the engine; returns how much was done. With progress=thread: returns 0. */
 int epf_progress(struct epf *ep);
 
-/* Counters by name (queues/stats_keys.h, class core), summed over the cores: for benchmarks and tests. -ENOENT. */
+/*
+ * Counters by name: of class core in queues/stats_keys.h ("cmds_taken"), else of struct epf_nic_counters ("retransmits").
+ * For benchmarks and tests. -ENOENT: no such counter.
+ */
 int epf_counter(const struct epf *ep, const char *name, uint64_t *value);
 /* Path of the statistics file, or "" when it is in memory only. */
 const char *epf_stats_file(const struct epf *ep);

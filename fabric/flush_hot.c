@@ -151,16 +151,92 @@ void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_
 	core->flushing++;
 }
 
-/* All earlier commands of the flush's rings have been staged. */
-static int nothing_parked(const struct epf_core *core, const struct epf_ring_state *ring)
+/* A flush of all rings begins: each other ring has to be taken up to what it can hold now. */
+static void cover_begin(struct epf_core *core, const struct epf_ring_state *ring)
 {
-	if (!ring->flush_all)
-		return ring->parked == 0;
-	for (uint32_t i = 0; i < core->n_rings; i++)
-		if (core->rings[i]->live && core->rings[i]->rank == ring->rank &&
-		    core->rings[i]->parked)
+	for (uint32_t i = 0; i < core->n_rings; i++) {
+		struct epf_ring_state *other = core->rings[i];
+
+		other->covered = other == ring || !other->live || other->rank != ring->rank;
+		other->cover = other->consumer.tail + other->consumer.mask + 1;
+	}
+}
+
+/* No whole command waits in the ring. */
+static int ring_is_empty(const struct epf_ring_consumer *c)
+{
+	struct epf_cmd slot;
+
+	if (!epf_ring_peek(c, c->tail, &slot))
+		return 1;
+	return epf_cmd_op(slot) == EPF_OP_WIDE && !epf_ring_peek(c, c->tail + 1, &slot);
+}
+
+/*
+ * What was pushed before the flush has been taken: the ring was empty since, or its consumer has passed all that it
+ * could hold then. A ring that stands at a flush of its own counts as covered, or two would wait for each other.
+ */
+static int covering_is_over(struct epf_core *core)
+{
+	int over = 1;
+
+	for (uint32_t i = 0; i < core->n_rings; i++) {
+		struct epf_ring_state *other = core->rings[i];
+
+		if (!other->covered)
+			other->covered = !other->live || other->flush_phase != EPF_FLUSH_NONE ||
+					 (int64_t)(other->consumer.tail - other->cover) >= 0 ||
+					 ring_is_empty(&other->consumer);
+		over &= other->covered;
+	}
+	return over;
+}
+
+/*
+ * Marks what the rank has parked now. Not counted signals that still lack puts: those puts are not before the flush, so
+ * neither is the signal.
+ */
+static void mark_parked(struct epf_core *core, uint32_t local)
+{
+	for (uint32_t i = 0; i < core->n_streams; i++) {
+		const struct epf_stream *s = &core->streams[i];
+		uint64_t target = s->group_target;
+
+		if (s->rank != local || s->kind == EPF_STREAM_CONTROL)
+			continue;
+		for (uint32_t p = s->parked_head; p != EPF_NONE; p = core->parked[p].next) {
+			core->parked[p].covered = 1;
+			core->ranks[local].covered++;
+		}
+		for (uint32_t p = s->signals_head; p != EPF_NONE; p = core->parked[p].next) {
+			target += core->parked[p].op.count;
+			if (s->group_posted + s->parked_count < target)
+				break;
+			core->parked[p].covered = 1;
+			core->ranks[local].covered++;
+		}
+	}
+}
+
+/* Moves a flush on until all earlier commands of its rings are staged; 1 when they are. */
+static int is_staged(struct epf_core *core, struct epf_ring_state *ring)
+{
+	struct epf_rank_state *rank = &core->ranks[ring->rank];
+
+	if (ring->flush_phase == EPF_FLUSH_PARKED && !rank->flushing) {
+		if (!ring->flush_all && ring->parked)
 			return 0;
-	return 1;
+		rank->flushing = 1;
+		if (!ring->flush_all)
+			return 1;
+		cover_begin(core, ring);
+		ring->flush_phase = EPF_FLUSH_COVERING;
+	}
+	if (ring->flush_phase == EPF_FLUSH_COVERING && covering_is_over(core)) {
+		mark_parked(core, ring->rank);
+		ring->flush_phase = EPF_FLUSH_DRAINING;
+	}
+	return ring->flush_phase == EPF_FLUSH_DRAINING && !rank->covered && !ring->parked;
 }
 
 /* Moves a dirty list onto the flush list. */
@@ -247,11 +323,10 @@ EPF_HOT unsigned epf_flush_step(struct epf_core *core)
 
 	for (uint32_t i = 0; i < core->n_rings; i++) {
 		struct epf_ring_state *ring = core->rings[i];
-		struct epf_rank_state *rank = &core->ranks[ring->rank];
 
-		if (ring->flush_phase == EPF_FLUSH_PARKED && !rank->flushing &&
-		    nothing_parked(core, ring)) {
-			rank->flushing = 1;
+		if (ring->flush_phase == EPF_FLUSH_NONE)
+			continue;
+		if (ring->flush_phase < EPF_FLUSH_SENDING && is_staged(core, ring)) {
 			gather_all(core, ring);
 			ring->flush_phase = EPF_FLUSH_SENDING;
 		}

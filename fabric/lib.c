@@ -69,16 +69,23 @@ static int load_conf(struct epf *ep)
 	return rc;
 }
 
+static const char *nic_name(const struct epf *ep)
+{
+	return ep->conf.nic == EPF_CONF_NIC_NULL ? "null" : "emu";
+}
+
 static int open_stats(struct epf *ep)
 {
 	struct epf_stats_opts o = { .size = sizeof(o),
 				    .tsc_hz = epf_tsc_hz(),
 				    .job = ep->conf.job };
 	struct epf_stats_label labels[2] = { { NULL, 0 }, EPF_STATS_NO_LABEL };
+	struct epf_stats_label nic_labels[3] = { { nic_name(ep), 0 }, { NULL, 1 }, { NULL, 0 } };
 	char dir[4096], reason[256] = "", name[64];
 	int rc = epf_conf_stats_dir(&ep->conf, dir, sizeof(dir));
 
 	o.blocks[EPF_STATS_CORE] = 1;
+	o.blocks[EPF_STATS_NIC] = 1;
 	if (ep->conf.instance[0])
 		snprintf(name, sizeof(name), "%s", ep->conf.instance);
 	else
@@ -97,8 +104,14 @@ static int open_stats(struct epf *ep)
 	}
 	if (!ep->stats && epf_stats_create(&o, &ep->stats, reason, sizeof(reason)))
 		return epf_fail(EPF_R_NO_MEMORY, "statistics: %s", reason);
-	if (epf_stats_add_block(ep->stats, EPF_STATS_CORE, labels, 2, &ep->block))
+	if (epf_stats_add_block(ep->stats, EPF_STATS_CORE, labels, 2, &ep->block) ||
+	    epf_stats_add_block(ep->stats, EPF_STATS_NIC, nic_labels, 3, &ep->nic_block))
 		return epf_fail(EPF_R_NO_MEMORY, "statistics: no room for the core");
+	/* What nobody measures yet must not read as zero. */
+	epf_stat_forget(ep->block, EPF_STAT_CORE_RING_FULL_SEEN);
+	epf_stat_forget(ep->block, EPF_STAT_CORE_ADMIT_TSC);
+	epf_stat_forget(ep->block, EPF_STAT_CORE_STEP_NS);
+	epf_stat_forget(ep->block, EPF_STAT_CORE_QUEUE_DELAY_NS);
 	return 0;
 }
 
@@ -129,7 +142,7 @@ static int open_engine(struct epf *ep)
 	struct epf_core_config cfg = { .max_ranks = 1,
 				       .now = ep->opts.now ? ep->opts.now : tsc_now,
 				       .now_arg = ep->opts.now_arg };
-	const char *nic = ep->conf.nic == EPF_CONF_NIC_NULL ? "null" : "emu";
+	const char *nic = nic_name(ep);
 	int rc;
 
 	ep->ops = epf_nic_find(nic);
@@ -157,9 +170,24 @@ static int open_engine(struct epf *ep)
 				 (uint32_t)ep->conf.regions, ep->bell);
 }
 
+/* The statistics' sign of life, on the core's thread: the NIC's counters, and the time. */
 static void beat(void *arg)
 {
-	epf_stats_beat(((struct epf *)arg)->stats, epf_now_ns());
+	struct epf *ep = arg;
+	struct epf_nic_counters c;
+
+	ep->ops->counters(ep->nic, &c);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_BYTES_TX, c.bytes_tx);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_BYTES_RX, c.bytes_rx);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_MESSAGES_TX, c.messages_tx);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_MESSAGES_RX, c.messages_rx);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_DROPPED, c.packets_dropped);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_DUPLICATED, c.packets_duplicated);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_REORDERED, c.packets_reordered);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_RETRANSMITS, c.retransmits);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_RNR_EVENTS, c.rnr_events);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_ERRORS, c.errors);
+	epf_stats_beat(ep->stats, epf_now_ns());
 }
 
 int epf_open(const struct epf_options *opts, struct epf **out)
@@ -417,11 +445,43 @@ static const struct {
 #include "queues/stats_keys.h"
 };
 
+/* Counters of the NIC: its own thread copies them, so that the numbers are whole. */
+#define NIC_COUNTER(field)                                \
+ {                                                        \
+  "nic_" #field, offsetof(struct epf_nic_counters, field) \
+ }
+
+static const struct {
+	const char *name;
+	size_t offset;
+} nic_counters[] = {
+	NIC_COUNTER(bytes_tx),          NIC_COUNTER(bytes_rx),
+	NIC_COUNTER(messages_tx),       NIC_COUNTER(messages_rx),
+	NIC_COUNTER(packets_dropped),   NIC_COUNTER(packets_duplicated),
+	NIC_COUNTER(packets_reordered), NIC_COUNTER(retransmits),
+	NIC_COUNTER(rnr_events),        NIC_COUNTER(errors),
+	NIC_COUNTER(doorbells),
+};
+
+static int read_nic(struct epf_core *core, void *arg)
+{
+	core->ops->counters(core->nic, arg);
+	return 0;
+}
+
 int epf_counter(const struct epf *ep, const char *name, uint64_t *value)
 {
+	struct epf_nic_counters c;
+
 	for (size_t i = 0; i < sizeof(core_counters) / sizeof(core_counters[0]); i++)
 		if (strcmp(core_counters[i].name, name) == 0) {
 			*value = epf_stat_get(ep->block, core_counters[i].stat);
+			return 0;
+		}
+	for (size_t i = 0; i < sizeof(nic_counters) / sizeof(nic_counters[0]); i++)
+		if (strcmp(nic_counters[i].name, name) == 0) {
+			epf_core_call(ep->core, read_nic, &c);
+			memcpy(value, (uint8_t *)&c + nic_counters[i].offset, sizeof(*value));
 			return 0;
 		}
 	return -ENOENT;

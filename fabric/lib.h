@@ -35,7 +35,8 @@ struct epf {
 	struct epf_nic *nic;
 	struct epf_core *core;
 	struct epf_stats *stats;
-	struct epf_stats_block *block;
+	struct epf_stats_block *block;     /* class core: written by the core's thread */
+	struct epf_stats_block *nic_block; /* class nic: the same */
 	struct epf_signal *signals;
 	struct epf_bell *bell; /* this rank's threads sleep on it; behind the signals */
 	uint64_t signal_bytes;

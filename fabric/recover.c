@@ -232,6 +232,11 @@ static void reopen(struct epf_core *core, struct epf_node *node, struct epf_lane
 		lane->events = r->peer_arrived;
 		lane->granted = r->peer_arrived + core->limits.lane_receives;
 		lane->state = EPF_LANE_UP;
+		/*
+		 * Each lane its control stream again, or the loss of the one that took it over would leave none to talk
+		 * on. It holds nothing but counted messages, so it may change lanes at any time.
+		 */
+		core->streams[node->handles[lane->index]].lane = lane->id;
 		r->phase = EPF_REC_NONE;
 		core->recovering--;
 		epf_grant_mark(core, lane);

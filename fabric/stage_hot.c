@@ -8,15 +8,9 @@
 
 #include "fabric/base/err.h"
 
-/*
- * May the stream's lane take one more entry of `bytes` bytes? A message always may pass the byte limits: it is what
- * lets the bytes before it be acknowledged.
- */
-static int admit(struct epf_core *core, const struct epf_stream *s, struct epf_lane *lane,
-		 unsigned bulk, unsigned event, uint32_t bytes)
+/* Has the lane room for one more entry, and where it has an event at the peer, a receive there? */
+static int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned bulk, unsigned event)
 {
-	const struct epf_rank_state *rank = &core->ranks[s->rank];
-
 	if (EPF_UNLIKELY(lane->state != EPF_LANE_UP))
 		return 0;
 	if (EPF_UNLIKELY(!lane_has_room(lane, bulk))) {
@@ -27,6 +21,20 @@ static int admit(struct epf_core *core, const struct epf_stream *s, struct epf_l
 		EPF_COUNT(core, CREDIT_STALLS, 1);
 		return 0;
 	}
+	return 1;
+}
+
+/*
+ * May the stream's lane take one more entry of `bytes` bytes? A message always may pass the byte limits: it is what
+ * lets the bytes before it be acknowledged.
+ */
+static int admit(struct epf_core *core, const struct epf_stream *s, struct epf_lane *lane,
+		 unsigned bulk, unsigned event, uint32_t bytes)
+{
+	const struct epf_rank_state *rank = &core->ranks[s->rank];
+
+	if (!admit_lane(core, lane, bulk, event))
+		return 0;
 	/* A transfer larger than a limit may go alone, or it would never go. */
 	if (bytes && EPF_UNLIKELY(core->inflight_bytes + bytes > core->limits.nic_inflight_bytes) &&
 	    core->inflight_bytes)
@@ -74,8 +82,13 @@ int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_ms
 		      uint64_t wr_core)
 {
 	struct epf_lane *lane = &core->lanes[s->lane];
+	unsigned counts = wr_core >> 60 == EPF_WRK_DATA;
 
-	if (!admit(core, s, lane, 0, 1, 0))
+	/*
+	 * The engine's own messages pass the limits of what is in flight: work that a dead lane holds counts there, and
+	 * only they can free it.
+	 */
+	if (counts ? !admit(core, s, lane, 0, 1, 0) : !admit_lane(core, lane, 0, 1))
 		return 0;
 	message_entry(core, s, lane, m, wr_core);
 	return 1;
@@ -156,7 +169,6 @@ static void group_signals(struct epf_core *core, struct epf_stream *s)
 {
 	while (s->signals_head != EPF_NONE) {
 		struct epf_parked *p = &core->parked[s->signals_head];
-		struct epf_ring_state *ring = core->rings[p->ring];
 		struct epf_msg m = { .kind = EPF_MSG_SIGNAL,
 				     .rank = p->op.rank,
 				     .signal = p->op.signal,
@@ -174,10 +186,7 @@ static void group_signals(struct epf_core *core, struct epf_stream *s)
 		s->group_target += p->op.count;
 		stream_mark_dirty(core, s, stream_index(core, s));
 		s->signals_head = p->next;
-		ring->parked--;
-		p->next = core->parked_free;
-		core->parked_free = index;
-		core->n_parked--;
+		parked_give(core, index);
 	}
 }
 
@@ -257,6 +266,7 @@ static struct epf_parked *parked_take(struct epf_core *core, struct epf_ring_sta
 	p->seq = seq;
 	p->done = done;
 	p->ring = ring->id;
+	p->covered = 0;
 	ring->parked++;
 	return p;
 }
@@ -276,8 +286,10 @@ static void park(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 	s->parked_count++;
 	stream_wait(core, s);
 	EPF_COUNT(core, CMDS_PARKED, 1);
-	if (EPF_UNLIKELY(s->parked_count >= core->limits.park_limit))
+	if (EPF_UNLIKELY(s->parked_count >= core->limits.park_limit)) {
 		ring->blocked = stream_index(core, s);
+		s->blocks = 1;
+	}
 }
 
 /* A counted signal waits with its group until its puts are posted; it does not stand in their way. */
@@ -353,13 +365,9 @@ static int unpark(struct epf_core *core, struct epf_stream *s)
 			return 0;
 		s->parked_head = p->next;
 		s->parked_count--;
-		ring->parked--;
-		if (ring->blocked == stream_index(core, s) &&
-		    s->parked_count <= core->limits.park_limit / 2)
-			ring->blocked = EPF_NONE;
-		p->next = core->parked_free;
-		core->parked_free = index;
-		core->n_parked--;
+		if (EPF_UNLIKELY(s->blocks) && s->parked_count <= core->limits.park_limit / 2)
+			stream_unblock(core, s);
+		parked_give(core, index);
 	}
 	group_signals(core, s);
 	return 1;

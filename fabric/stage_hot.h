@@ -87,6 +87,31 @@ EPF_INLINE uint32_t stream_index(const struct epf_core *core, const struct epf_s
 	return (uint32_t)(s - core->streams);
 }
 
+/* A parked command is staged or failed: its place is free. */
+EPF_INLINE void parked_give(struct epf_core *core, uint32_t index)
+{
+	struct epf_parked *p = &core->parked[index];
+	struct epf_ring_state *ring = core->rings[p->ring];
+
+	ring->parked--;
+	if (EPF_UNLIKELY(p->covered))
+		core->ranks[ring->rank].covered--;
+	p->next = core->parked_free;
+	core->parked_free = index;
+	core->n_parked--;
+}
+
+/* Its parking place has room again: every ring that waits for it goes on (those of a group may be several). */
+EPF_INLINE void stream_unblock(struct epf_core *core, struct epf_stream *s)
+{
+	uint32_t index = stream_index(core, s);
+
+	s->blocks = 0;
+	for (uint32_t i = 0; i < core->n_rings; i++)
+		if (core->rings[i]->blocked == index)
+			core->rings[i]->blocked = EPF_NONE;
+}
+
 /* Puts a stream on its lane's list of those that wait for credit. */
 EPF_INLINE void stream_wait(struct epf_core *core, struct epf_stream *s)
 {

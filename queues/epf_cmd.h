@@ -154,7 +154,7 @@ EPF_CMD_FN struct epf_cmd epf_cmd_transfer(unsigned op, unsigned flags, uint32_t
 	return c;
 }
 
-/* Packs a narrow SIGNAL; count > 0 makes it a counted one. value < 2^48. */
+/* Packs a narrow SIGNAL, value < 2^48. count is 0, or above 0 together with EPF_F_COUNTED in flags. */
 EPF_CMD_FN struct epf_cmd epf_cmd_signal(unsigned flags, uint32_t rank, uint32_t signal,
 					 uint64_t value, uint32_t count)
 {
@@ -197,13 +197,14 @@ EPF_CMD_FN int epf_op_has_value(unsigned op)
 /* True if the narrow form can say it; limits above. */
 EPF_CMD_FN int epf_op_is_narrow(const struct epf_op *o)
 {
-	if (o->rank >= EPF_NARROW_RANKS || o->signal >= EPF_NARROW_SIGNALS || o->op == EPF_OP_ADD)
+	if (o->rank >= EPF_NARROW_RANKS || o->signal >= EPF_NARROW_SIGNALS || o->flags > EPF_F_MASK)
 		return 0;
 	if (o->op == EPF_OP_SIGNAL)
 		return o->value < EPF_NARROW_VALUE;
 	if (o->op == EPF_OP_PUT_INLINE)
 		return o->remote_region < EPF_NARROW_REGIONS &&
-		       o->remote_offset < EPF_NARROW_REGION_BYTES;
+		       o->remote_offset < EPF_NARROW_REGION_BYTES && o->length >= 1 &&
+		       o->length <= 8;
 	if (o->op == EPF_OP_PUT || o->op == EPF_OP_PUT_SIGNAL || o->op == EPF_OP_GET)
 		return o->local_region < EPF_NARROW_REGIONS &&
 		       o->remote_region < EPF_NARROW_REGIONS && o->length >= EPF_CMD_GRANULE &&
@@ -213,7 +214,7 @@ EPF_CMD_FN int epf_op_is_narrow(const struct epf_op *o)
 		       o->local_offset < EPF_NARROW_REGION_BYTES &&
 		       o->remote_offset < EPF_NARROW_REGION_BYTES &&
 		       (o->op != EPF_OP_PUT_SIGNAL || (o->add >= 1 && o->add <= EPF_NARROW_ADD));
-	return 1;
+	return o->op == EPF_OP_FLUSH || o->op == EPF_OP_NOP;
 }
 
 /* Packs the narrow form of an operation for which epf_op_is_narrow holds. */
@@ -243,6 +244,7 @@ EPF_CMD_FN struct epf_cmd epf_op_pack_narrow(const struct epf_op *o)
 EPF_CMD_FN void epf_op_pack_wide(const struct epf_op *o, struct epf_cmd out[2])
 {
 	uint32_t len = o->op == EPF_OP_SIGNAL ? o->count : o->length - 1u;
+	uint32_t add = o->op == EPF_OP_PUT_SIGNAL ? o->add : 0;
 
 	out[0].lo = (uint64_t)EPF_OP_WIDE << 1 | (uint64_t)o->op << 4 | (uint64_t)o->flags << 8 |
 		    (uint64_t)o->rank << 16 | (uint64_t)o->signal << 40;
@@ -252,8 +254,8 @@ EPF_CMD_FN void epf_op_pack_wide(const struct epf_op *o, struct epf_cmd out[2])
 		out[1].lo = o->remote_offset << 1 | (o->value >> 63) << 63;
 		out[1].hi = o->value << 1;
 	} else {
-		out[1].lo = o->remote_offset << 1 | (uint64_t)(o->add >> 15) << 49;
-		out[1].hi = o->local_offset << 1 | (uint64_t)(o->add & 0x7fffu) << 49;
+		out[1].lo = o->remote_offset << 1 | (uint64_t)(add >> 15) << 49;
+		out[1].hi = o->local_offset << 1 | (uint64_t)(add & 0x7fffu) << 49;
 	}
 }
 
@@ -264,8 +266,12 @@ EPF_CMD_FN int epf_op_fits_wide(const struct epf_op *o)
 		return 0;
 	if (o->op == EPF_OP_SIGNAL)
 		return o->count <= 0x7fffffffu;
-	if (o->op == EPF_OP_FLUSH || o->op == EPF_OP_NOP)
+	if (o->op == EPF_OP_FLUSH || o->op == EPF_OP_NOP || o->op == EPF_OP_WIDE ||
+	    o->op >= EPF_OP_COUNT)
 		return 0;
+	if (o->op == EPF_OP_PUT_INLINE || o->op == EPF_OP_ADD)
+		return o->length >= (o->op == EPF_OP_ADD ? 8u : 1u) && o->length <= 8 &&
+		       o->remote_offset < EPF_WIDE_REGION_BYTES;
 	return o->length >= 1 && o->length <= EPF_WIDE_LENGTH &&
 	       o->local_offset < EPF_WIDE_REGION_BYTES &&
 	       o->remote_offset < EPF_WIDE_REGION_BYTES &&
@@ -327,7 +333,7 @@ EPF_CMD_FN void epf_op_unpack_narrow(struct epf_cmd c, struct epf_op *o)
 	}
 }
 
-/* Unpacks a wide command from its two slots. */
+/* Unpacks a wide command from its two slots. Every pattern gives some result; a bad operation is left in op as it is. */
 EPF_CMD_FN void epf_op_unpack_wide(struct epf_cmd a, struct epf_cmd b, struct epf_op *o)
 {
 	uint32_t len = (uint32_t)(a.hi >> 1) & 0x7fffffffu;
@@ -341,8 +347,7 @@ EPF_CMD_FN void epf_op_unpack_wide(struct epf_cmd a, struct epf_cmd b, struct ep
 	o->remote_region = (uint16_t)(a.hi >> 48);
 	o->remote_offset = b.lo >> 1 & (EPF_WIDE_REGION_BYTES - 1u);
 	o->slots = 2;
-	o->reserved = flags > EPF_F_MASK || o->op == EPF_OP_NOP || o->op == EPF_OP_FLUSH ||
-		      o->op == EPF_OP_WIDE || o->op >= EPF_OP_COUNT;
+	o->reserved = flags > EPF_F_MASK || o->op == EPF_OP_NOP || o->op == EPF_OP_FLUSH;
 	o->add = 1;
 	o->count = 0;
 	if (epf_op_has_value(o->op)) {
@@ -351,13 +356,19 @@ EPF_CMD_FN void epf_op_unpack_wide(struct epf_cmd a, struct epf_cmd b, struct ep
 		o->length = o->op == EPF_OP_SIGNAL ? 0 : len + 1u;
 		o->count = o->op == EPF_OP_SIGNAL ? len : 0;
 		o->reserved |= (b.lo >> 49 & 0x3fffu) != 0 || o->local_region != 0;
+		if (o->op == EPF_OP_SIGNAL)
+			o->reserved |= o->remote_region != 0 || o->remote_offset != 0 ||
+				       (!(flags & EPF_F_COUNTED) && len != 0);
+		else
+			o->reserved |= o->signal != 0;
 		return;
 	}
 	o->value = 0;
 	o->local_offset = b.hi >> 1 & (EPF_WIDE_REGION_BYTES - 1u);
 	o->length = len + 1u;
 	o->add = (uint32_t)(b.lo >> 49) << 15 | (uint32_t)(b.hi >> 49);
-	o->reserved |= o->op != EPF_OP_PUT_SIGNAL && o->add != 0;
+	o->reserved |= (o->op != EPF_OP_PUT_SIGNAL && o->add != 0) ||
+		       (o->op == EPF_OP_GET && o->signal != 0);
 }
 
 #endif

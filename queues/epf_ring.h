@@ -100,11 +100,11 @@ EPF_INLINE void epf_ring_reset(struct epf_ring_shm *shm, uint64_t start)
 	uint64_t size = UINT64_C(1) << shm->log2_slots, i;
 	struct epf_cmd *slots = epf_ring_slots(shm);
 
-	for (i = start; i < start + size; i++) {
-		uint64_t empty = epf_cmd_parity(i, shm->log2_slots) ^ 1u;
+	for (i = 0; i < size; i++) { /* start + i may wrap */
+		uint64_t empty = epf_cmd_parity(start + i, shm->log2_slots) ^ 1u;
 
-		slots[i & (size - 1)].lo = empty;
-		slots[i & (size - 1)].hi = empty;
+		slots[(start + i) & (size - 1)].lo = empty;
+		slots[(start + i) & (size - 1)].hi = empty;
 	}
 	shm->taken = start;
 	EPF_STORE_RELEASE(&shm->done.retired, start);

@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "bootstrap": ["fabric/base"],
     "fabric": ["queues", "fabric/base", "bootstrap"],
     "kernels": ["queues", "fabric/epf.h"],
-    "tools": ["queues", "fabric/epf.h", "fabric/base", "bootstrap"],
+    "tools": ["queues", "fabric/epf.h", "fabric/nic.h", "fabric/base", "bootstrap"],
     "bench": ["queues", "fabric/epf.h", "fabric/bench_core.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],
     "tests": ["queues", "fabric", "fabric/base", "bootstrap", "kernels", "tools", "bench", "tests/ref"],
     "tests/ref": [],  # the reference must not share a mistake with what it judges

@@ -1,16 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The subcommands of ep-fabric, one a file. Called by its main program with the arguments that
- * follow the subcommand's name (argv[0] is the name); each returns the exit status: 0 done,
+ * follow the subcommand's name (argv[0] is what messages call it); each returns the exit status: 0 done,
  * 1 failed, 2 wrong usage, 77 not applicable here.
  */
 #ifndef EPF_TOOLS_FABRIC_TOOLS_H
 #define EPF_TOOLS_FABRIC_TOOLS_H
+
+/* `ep-fabric config`: print every setting with its origin. */
+int epf_tool_config(int argc, char **argv);
+
+/* `ep-fabric nics`: print what each kind of NIC can do. */
+int epf_tool_nics(int argc, char **argv);
 
 /* `ep-fabric stats`: print the statistics of instances. */
 int epf_tool_stats(int argc, char **argv);
 
 /* `ep-fabric bootstrap`: serve the rendezvous, or print what it would do. */
 int epf_tool_bootstrap(int argc, char **argv);
+
+/* `ep-fabric version`: print the versions of this release and its formats. */
+int epf_tool_version(int argc, char **argv);
 
 #endif

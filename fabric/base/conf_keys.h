@@ -77,7 +77,7 @@ K(instance,             "instance",             STRING, "",      1, 63, BASIC, "
 G(BOOT, "Rendezvous")
 K(rendezvous,           "rendezvous",           STRING, "",      3, 300, BASIC, "", "Where ranks meet, as host:port or [IPv6 address]:port; rank 0 listens there. Empty: from the launcher's variables.")
 K(socket_ifname,        "socket-ifname",        STRING, "",      1, 255, BASIC, "NCCL_SOCKET_IFNAME", "Network interfaces for the rendezvous, as name prefixes with commas; ^ in front excludes, = means the exact name. Empty: the interface that routes to the rendezvous.")
-K(secret_file,          "secret-file",          PATH,   "",      1, 4095, BASIC, "", "File whose first line is the job's shared secret; only its owner may be able to read it.")
+K(secret_file,          "secret-file",          PATH,   "",      1, 4095, BASIC, "", "File with the job's shared secret: the whole file but its last line end. A file that others can read is used with a warning.")
 K(secret,               "secret",               SECRET, "",      16, 4096, BASIC, "", "The job's shared secret, from the environment only. Neither this, secret-file nor EPF_SECRET_FD: the rendezvous listens on loopback only.")
 K(bootstrap_timeout_ns, "bootstrap-timeout",    TIME,   "60s",   1000000, 86400000000000, BASIC, "", "Longest wait for all ranks to meet.")
 
@@ -129,11 +129,14 @@ V("EPF_CONFIG", "Configuration file to read, as --config.")
 V("EPF_LOG",    "Log level, or component=level items with commas: EPF_LOG=info,boot=debug. Levels: error, warning, note, info, debug.")
 V("EPF_SECRET_FD", "Number of an inherited descriptor from which the job's shared secret is read.")
 V("EPF_LOCAL_WORLD_SIZE", "Ranks on this node, where no launcher says it.")
-V("EPF_NODE",   "Name of this node in messages. Not set: the launcher's, else the host's name.")
 V("EPF_NODE_ID", "Number of this node in the job, where no launcher says it.")
 V("EPF_PORT",   "Port of the rendezvous, where the host comes from the launcher.")
 V("EPF_PORT_OFFSET", "What is added to torchrun's MASTER_PORT to get the port of the rendezvous. Not set: 137.")
 V("EPF_SEED",   "Seed that replays a failed property test; read by the tests.")
+V("EPF_SEEDS",  "How many seeds a property test runs; read by the tests.")
+V("EPF_PROC_SEEDS", "How many seeds a test with real processes runs; read by the tests.")
+V("EPF_TEST_LONG", "1: tests run their long form; read by the tests.")
+V("EPF_BOOTSTRAP_SERVER", "Set: a rendezvous server runs on its own (ep-fabric bootstrap serve), so rank 0 starts none.")
 /* clang-format on */
 
 #undef EPF_ENUM

@@ -56,7 +56,7 @@ int epf_fail_sys(enum epf_reason r, int err, const char *fmt, ...)
  *
  * The text is valid until the next epf_fail() or epf_clear_error() in this thread.
  */
-const char *epf_last_error(void);
+const char *epf_last_error(void) __attribute__((visibility("default")));
 
 /* epf_last_reason() - the reason of this thread's last epf_fail(), EPF_R_NONE when there is none. */
 enum epf_reason epf_last_reason(void);

@@ -124,15 +124,16 @@ void sim_plan_make(struct sim_plan *plan, uint64_t seed, uint32_t ranks, uint32_
 		c->ring = (uint8_t)sim_range(&rng, 0, rings - 1);
 		c->multi = sim_range(&rng, 0, 2) != 0;
 		c->slots = c->kind == SIM_STREAM ? (uint8_t)sim_range(&rng, 1, SIM_SLOTS) : 1;
-		c->slot_bytes = sim_range(&rng, 0, 3) ? sim_range(&rng, 4, 40) * 16
-						      : sim_range(&rng, 4, SIM_SLOT_BYTES / 16) * 16;
+		c->slot_bytes = sim_range(&rng, 0, 3) ? sim_range(&rng, 6, 40) * 16
+						      : sim_range(&rng, 6, SIM_SLOT_BYTES / 16) * 16;
 		c->add = sim_range(&rng, 0, 1) ? sim_range(&rng, 1, 16)
 					       : sim_range(&rng, 17, (1u << 30) - 1);
 		c->rx_offset = plan->rx_bytes[c->to];
 		c->rx_offset = take_bytes(&plan->rx_bytes[c->to], c->slots * c->slot_bytes);
-		/* Each source has room for the shift and guards of its own. */
+		/* Each source has room for the shift and guards of its own; an ECHO fetches to a place behind. */
 		c->tx_offset = take_bytes(&plan->tx_bytes[c->from],
-					  c->slots * (c->slot_bytes + SIM_GUARD));
+					  (c->slots + (c->kind == SIM_ECHO)) *
+						  (c->slot_bytes + SIM_GUARD));
 		c->signal = signals[c->to]++;
 		c->credit = signals[c->from]++;
 	}

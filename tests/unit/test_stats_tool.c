@@ -49,7 +49,7 @@ static struct epf_stats *make_two_blocks(const char *name)
 	assert_int_equal(epf_stats_add_block(st, EPF_STATS_CORE, core, 2, &b), 0);
 	epf_stat_add(b, EPF_STAT_CORE_CMDS_TAKEN, 123);
 	epf_stat_set(b, EPF_STAT_CORE_BUSY_TSC, UINT64_MAX);
-	epf_stat_forget(b, EPF_STAT_CORE_RETRANSMITS);
+	epf_stat_forget(b, EPF_STAT_CORE_RING_FULL_SEEN);
 	epf_hist_add_n(epf_stat_hist(b, EPF_STAT_CORE_STEP_NS), 7, 3);
 	b = add_peer(st, 0, 9);
 	epf_stat_state(b, EPF_STAT_PEER_STATE, EPF_STATS_PEER_UP, 1);

@@ -1,0 +1,34 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Dispatch and combine of many rank processes on 8 nodes with small shapes, both modes, both orders: far more
+# processes than CPUs. Run by meson: moe_64.sh EP-BENCH RANKS. ep-bench says wrong: 0 and exits with 0 only when
+# every byte was right and bytes moved.
+set -u
+
+bench=$1
+ranks=$2
+limit=60
+log=$(mktemp /tmp/epf-test-moe-XXXXXX)
+trap 'rm -f "$log"' EXIT
+
+run()
+{
+	local name=$1 start=$EPOCHREALTIME rc
+	shift
+	timeout "$limit" "$bench" moe --ranks "$ranks" --nodes 8 --tokens 8 --hidden 512 "$@" >"$log" 2>&1
+	rc=$?
+	if [ "$rc" -ne 0 ] || ! grep -qx '# wrong: 0' "$log"; then
+		tail -n 20 "$log"
+		echo "moe_64: $name: exit status $rc (124: not within $limit s)"
+		exit 1
+	fi
+	echo "# $ranks rank processes, $name: $(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }') s," \
+		"$(sed -n 's/^# \(peak memory[^;]*\);.*/\1/p' "$log")"
+}
+
+faults=(--order unordered --delay-us 20 --reorder 0.02 --duplicate 0.02 --drop 0.01)
+run "ll ordered" --mode ll --order ordered
+run "ht ordered" --mode ht --order ordered
+run "ll unordered with faults" --mode ll "${faults[@]}"
+run "ht unordered with faults" --mode ht "${faults[@]}"

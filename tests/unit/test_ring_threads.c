@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The command ring between two threads, under ThreadSanitizer too: each command names a place in plain memory that its
+ * producer wrote before (R1/A1) and writes again once the slot has come back (R2/A2); the consumer fails some of them
+ * and writes error record and done word (R3/A3). A broken pair shows as a data race or as a wrong sum.
+ */
+#include "queues/epf_ring.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { COMMANDS = 200000, LOG2 = 5, SLOTS = 1 << LOG2, FAIL_EACH = 1000, LIMIT_S = 60 };
+
+struct shared {
+	struct epf_ring_shm *shm;
+	uint64_t start;
+	uint64_t payload[SLOTS]; /* plain memory: one word per slot, guarded by the ring alone */
+	uint64_t sum, taken;     /* the consumer's, read after its end */
+	uint64_t late;           /* done words without the error record they promise */
+	bool failed;
+};
+
+static uint64_t mix(uint64_t z)
+{
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return z ^ z >> 31;
+}
+
+static bool late(const struct timespec *begin)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec - begin->tv_sec > LIMIT_S;
+}
+
+/* One command: every third is wide. What it stands for is in the payload of its first slot. */
+static int push(struct epf_ring_producer *p, struct shared *s, uint64_t n)
+{
+	struct epf_cmd wide[2] = { { (uint64_t)EPF_OP_WIDE << 1, n << 1 }, { n << 1, ~n << 1 } };
+	struct epf_cmd narrow = { (uint64_t)EPF_OP_PUT << 1 | n << 4, n << 1 };
+	unsigned slots = n % 3 == 0 ? 2 : 1;
+
+	if (epf_ring_room(p, slots) < slots)
+		return 0;
+	s->payload[p->head % SLOTS] = mix(n);
+	return slots == 2 ? epf_ring_push_wide(p, wide) : epf_ring_push(p, narrow);
+}
+
+/* What the done words say must be complete: a failure among the retired ones is in the record. */
+static void look_at_done(const struct epf_ring_producer *p, struct shared *s)
+{
+	const struct epf_done *done = &p->shm->done;
+	uint64_t retired = epf_ring_retired(p) - s->start; /* A3 */
+
+	if (retired < FAIL_EACH)
+		return;
+	if (EPF_LOAD_RELAXED(&done->failed) < retired / FAIL_EACH ||
+	    done->error_index != s->start + FAIL_EACH || done->error_rank != 77 ||
+	    done->error_status != 6 || done->error_reason != 302)
+		s->late++;
+}
+
+static void *produce(void *arg)
+{
+	struct shared *s = arg;
+	struct epf_ring_producer p;
+	struct timespec begin;
+
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	epf_ring_producer_init(&p, s->shm, s->start);
+	for (uint64_t n = 0; n < COMMANDS;) {
+		if (push(&p, s, n)) {
+			n++;
+			continue;
+		}
+		look_at_done(&p, s);
+		if (late(&begin)) {
+			s->failed = true;
+			return NULL;
+		}
+		sched_yield();
+	}
+	return NULL;
+}
+
+static void retire(struct shared *s, uint64_t n)
+{
+	struct epf_done *done = &s->shm->done;
+
+	if ((n + 1) % FAIL_EACH == 0) {
+		if (n + 1 == FAIL_EACH) {
+			done->error_rank = 77;
+			done->error_status = 6;
+			done->error_reason = 302;
+			EPF_STORE_RELEASE(&done->error_index, s->start + n + 1);
+		}
+		EPF_STORE_RELEASE(&done->failed, (n + 1) / FAIL_EACH);
+	}
+	EPF_STORE_RELEASE(&done->retired, s->start + n + 1); /* R3 */
+}
+
+/* Takes one command; 0: none, -1: it is not the one that must come. */
+static int take(struct epf_ring_consumer *c, struct shared *s, uint64_t n)
+{
+	struct epf_cmd a, b = { 0, 0 };
+	bool wide;
+
+	if (!epf_ring_peek(c, c->tail, &a))
+		return 0;
+	wide = epf_cmd_op(a) == EPF_OP_WIDE;
+	if (wide && !epf_ring_peek(c, c->tail + 1, &b))
+		return 0;
+	if (wide != (n % 3 == 0) || a.hi >> 1 != n ||
+	    (wide && (b.lo >> 1 != n || b.hi >> 1 != (~n & UINT64_MAX >> 1))))
+		return -1;
+	s->sum += s->payload[c->tail % SLOTS];
+	c->tail += wide ? 2 : 1;
+	return 1;
+}
+
+static void *consume(void *arg)
+{
+	struct shared *s = arg;
+	struct epf_ring_consumer c;
+	struct timespec begin;
+	uint64_t n = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	epf_ring_consumer_init(&c, s->shm, LOG2, s->start);
+	while (n < COMMANDS) {
+		int rc = take(&c, s, n);
+
+		if (rc < 0 || (rc == 0 && late(&begin))) {
+			s->failed = true;
+			break;
+		}
+		if (rc == 0) {
+			epf_ring_release(&c);
+			sched_yield();
+			continue;
+		}
+		retire(s, n++);
+		if (n % 7 == 0)
+			epf_ring_release(&c);
+	}
+	s->taken = n;
+	return NULL;
+}
+
+static void run(uint64_t start)
+{
+	static struct shared s;
+	pthread_t producer, consumer;
+	uint64_t want = 0;
+
+	memset(&s, 0, sizeof(s));
+	s.start = start;
+	s.shm = aligned_alloc(128, epf_ring_bytes(LOG2));
+	assert_non_null(s.shm);
+	memset(s.shm, 0, epf_ring_bytes(LOG2));
+	epf_ring_format(s.shm, LOG2, 0, 0);
+	epf_ring_reset(s.shm, start);
+	assert_int_equal(pthread_create(&consumer, NULL, consume, &s), 0);
+	assert_int_equal(pthread_create(&producer, NULL, produce, &s), 0);
+	pthread_join(producer, NULL);
+	pthread_join(consumer, NULL);
+	for (uint64_t n = 0; n < COMMANDS; n++)
+		want += mix(n);
+	assert_false(s.failed);
+	assert_int_equal(s.taken, COMMANDS);
+	assert_int_equal(s.sum, want);
+	assert_int_equal(s.late, 0);
+	assert_int_equal(s.shm->done.retired, start + COMMANDS);
+	assert_int_equal(s.shm->done.failed, COMMANDS / FAIL_EACH);
+	free(s.shm);
+}
+
+static void commands_and_payload_arrive(void **state)
+{
+	run(0);
+}
+
+static void counters_may_wrap_meanwhile(void **state)
+{
+	run(0 - (uint64_t)COMMANDS / 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(commands_and_payload_arrive),
+		cmocka_unit_test(counters_may_wrap_meanwhile),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

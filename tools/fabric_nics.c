@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ep-fabric nics`: opens each kind of NIC as configured here, prints what it says of itself, and closes it. Called by the main
+ * program of ep-fabric. It must know no NIC by name: a new row in the table of NICs shows up by itself.
+ */
+#include "fabric/base/clock.h"
+#include "fabric/base/conf.h"
+#include "fabric/base/err.h"
+#include "fabric/nic.h"
+#include "tools/fabric_tools.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXIT_USAGE 2
+#define GROUPS     (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU))
+
+struct request {
+	struct epf_conf conf;
+	struct epf_conf_cli cli;
+	json_t *list; /* NULL: text */
+	bool json;
+	unsigned int failed;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct request *req = state->input;
+
+	switch (key) {
+	case ARGP_KEY_INIT:
+		state->child_inputs[0] = &req->conf;
+		return 0;
+	case 'j':
+		req->json = true;
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static uint64_t now(void *arg)
+{
+	return epf_now_ns();
+}
+
+static json_t *json_caps(const char *name, bool chosen, const struct epf_nic_caps *c)
+{
+	return json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:b}", "name", name, "is_chosen",
+			 (int)chosen, "is_ordered", c->ordered, "max_message_bytes",
+			 (json_int_t)c->max_msg_bytes, "max_lanes", (json_int_t)c->max_lanes,
+			 "lane_depth", (json_int_t)c->lane_depth, "receives",
+			 (json_int_t)c->receives, "carries_events", c->carries_events);
+}
+
+static void print_caps(const char *name, bool chosen, const struct epf_nic_caps *c)
+{
+	printf("%c%-6s %-9s %13" PRIu32 " %6" PRIu32 " %10" PRIu32 " %10" PRIu32 "  %s\n",
+	       chosen ? '*' : ' ', name, c->ordered ? "ordered" : "unordered", c->max_msg_bytes,
+	       c->max_lanes, c->lane_depth, c->receives, c->carries_events ? "yes" : "no");
+}
+
+static void show(struct request *req, const char *name)
+{
+	const struct epf_nic_ops *ops = epf_nic_find(name);
+	bool chosen = !strcmp(name, epf_conf_key(EPF_CONF_ID_nic)->words[req->conf.nic]);
+	struct epf_nic_caps caps;
+	struct epf_nic *nic;
+
+	if (ops->open(&req->conf, now, NULL, &nic)) {
+		req->failed++;
+		fprintf(stderr, "ep-fabric nics: %s: %s\n", name, epf_last_error());
+		if (req->list)
+			json_array_append_new(req->list, json_pack("{s:s, s:b, s:s}", "name", name,
+								   "is_chosen", (int)chosen,
+								   "error", epf_last_error()));
+		return;
+	}
+	ops->describe(nic, &caps);
+	if (req->list)
+		json_array_append_new(req->list, json_caps(name, chosen, &caps));
+	else
+		print_caps(name, chosen, &caps);
+	ops->close(nic);
+}
+
+static void show_all(struct request *req)
+{
+	if (req->json)
+		req->list = json_array();
+	else
+		printf("#nic    order     message_bytes  lanes lane_depth   receives  arrivals\n");
+	for (const char *const *name = epf_nic_names(); *name; name++)
+		show(req, *name);
+	if (req->json) {
+		json_t *top = json_pack("{s:s, s:o}", "schema", "epf.nics/1", "nics", req->list);
+
+		if (!top || json_dumpf(top, stdout, JSON_INDENT(1)) || putchar('\n') == EOF)
+			req->failed++;
+		json_decref(top);
+	}
+	if (fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr, "ep-fabric nics: cannot write: %s\n", strerror(errno));
+		req->failed++;
+	}
+}
+
+int epf_tool_nics(int argc, char **argv)
+{
+	static const struct argp_option options[] = {
+		{ "json", 'j', NULL, 0, "Print one JSON object, schema epf.nics/1", 0 },
+		{ 0 },
+	};
+	struct request req = { 0 };
+	struct argp_child children[] = { { &req.cli.argp, 0, NULL, 0 }, { 0 } };
+	struct argp argp = {
+		.options = options,
+		.parser = parse,
+		.children = children,
+		.doc = "Open each kind of NIC with the settings given here, and print what it can "
+		       "do: order of delivery, longest transfer, lanes, work requests a lane holds, "
+		       "receives, and whether arrivals are reported. * marks the one that is set.",
+	};
+
+	argp_err_exit_status = EXIT_USAGE;
+	if (epf_conf_init(&req.conf)) {
+		fprintf(stderr, "ep-fabric nics: out of memory\n");
+		return EXIT_FAILURE;
+	}
+	epf_conf_cli_init(&req.cli, GROUPS, true);
+	argp_parse(&argp, argc, argv, 0, NULL, &req);
+	if (epf_conf_load(&req.conf, NULL)) {
+		req.failed++;
+		fprintf(stderr, "ep-fabric nics: %s\n", epf_last_error());
+	} else {
+		show_all(&req);
+	}
+	epf_conf_destroy(&req.conf);
+	return req.failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
