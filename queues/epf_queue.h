@@ -17,7 +17,7 @@ struct epf_queue_item {
 	uint64_t b;
 };
 
-/* Creates a queue of `slots` (power of two) elements; one slot stays unused. -ENOMEM, -EINVAL. */
+/* Creates a queue of `slots` (a power of two, at least 2) elements; one slot stays unused. -ENOMEM, -EINVAL. */
 int epf_queue_create(unsigned slots, struct epf_queue **out);
 void epf_queue_destroy(struct epf_queue *q);
 /* Any thread. 1, or 0 when full. */

@@ -344,41 +344,39 @@ static int check_message(struct sim_rank *r, uint32_t chan, struct sim_rx *in)
 	return 0;
 }
 
-/* Buffers taken a while ago: the poison must stand, then the sender may have them again. */
+/* The oldest buffer taken and not granted: a while later the poison must stand, then the sender may have it again. */
 static int grant_poll(struct sim_rank *r, uint32_t chan, struct sim_rx *in)
 {
 	const struct sim_chan *c = &r->plan->chans[chan];
 	struct epf_ring *ring = r->rings[chan % r->plan->rings];
-	int progress = 0;
-	uint32_t bad;
+	uint32_t at = buffer_of(c, in->granted), bad;
 
-	for (uint32_t k = 0; k < c->slots; k++) {
-		if (!in->held[k])
-			continue;
-		progress++; /* time passes by polls */
-		if (--in->held[k])
-			continue;
-		bad = c->kind == SIM_ADD ? UINT32_MAX
-					 : sim_poison_check(r->rx, buffer_of(c, k), c->slot_bytes);
-		if (bad != UINT32_MAX)
-			return fail(r, 1,
-				    "wrong bytes: rank %u: %s channel %u from rank %u: byte %u of its "
-				    "buffer was written after message %llu had been taken",
-				    r->rank, sim_kind_name(c->kind), chan, c->from,
-				    bad - buffer_of(c, k), (unsigned long long)in->taken - 1);
-		in->pending++;
+	if (in->granted == in->taken)
+		return 0;
+	if (in->held) {
+		in->held--;
+		return 1; /* time passes by polls */
 	}
-	for (; in->pending && has_room(ring); in->pending--, progress++)
-		if (epf_signal_send(ring, c->from, c->credit, 1, 0))
-			return fail(r, 0, "rank %u: credit: %s", r->rank, epf_last_error());
-	return progress;
+	bad = c->kind == SIM_ADD ? UINT32_MAX : sim_poison_check(r->rx, at, c->slot_bytes);
+	if (bad != UINT32_MAX)
+		return fail(r, 1,
+			    "wrong bytes: rank %u: %s channel %u from rank %u: byte %u of its buffer was "
+			    "written after message %llu had been taken",
+			    r->rank, sim_kind_name(c->kind), chan, c->from, bad - at,
+			    (unsigned long long)in->granted);
+	if (!has_room(ring))
+		return 0;
+	if (epf_signal_send(ring, c->from, c->credit, 1, 0))
+		return fail(r, 0, "rank %u: credit: %s", r->rank, epf_last_error());
+	in->granted++;
+	in->held = sim_range(&r->rng, 1, MOST_HELD_POLLS);
+	return 1;
 }
 
 static int receive_poll(struct sim_rank *r, uint32_t chan)
 {
 	const struct sim_chan *c = &r->plan->chans[chan];
 	struct sim_rx *in = &r->in[chan];
-	uint32_t k = (uint32_t)(in->taken % c->slots);
 	int progress = grant_poll(r, chan, in), n;
 
 	if (progress < 0)
@@ -392,7 +390,6 @@ static int receive_poll(struct sim_rank *r, uint32_t chan)
 		return -1;
 	if (c->kind != SIM_ADD)
 		sim_poison(r->rx, buffer_of(c, in->taken), c->slot_bytes);
-	in->held[k] = sim_range(&r->rng, 1, MOST_HELD_POLLS);
 	in->taken++;
 	return progress + 1;
 }
@@ -441,8 +438,7 @@ int sim_rank_is_done(const struct sim_rank *r)
 		     (has_receiver && epf_signal_value(r->ep, c->credit) != r->goal)))
 			return 0;
 		if (c->to == r->rank && has_receiver &&
-		    (in->taken != r->goal || in->pending || in->held[0] || in->held[1] ||
-		     in->held[2]))
+		    (in->taken != r->goal || in->granted != r->goal))
 			return 0;
 	}
 	for (uint32_t i = 0; i < r->plan->rings; i++)

@@ -133,7 +133,6 @@ struct sim_tx {
 	struct sim_msg msg;
 	uint64_t sent;                          /* messages whose commands are all pushed */
 	uint64_t tickets[SIM_SLOTS][SIM_RINGS]; /* retired from these on */
-	uint64_t sum;                           /* unused bytes of a sum: SUM, ADD */
 	uint32_t at;                            /* next step */
 	uint8_t open;                           /* msg is under way */
 	uint8_t holds_group;                    /* a counted signal lacks puts not yet pushed */
@@ -141,10 +140,10 @@ struct sim_tx {
 };
 
 struct sim_rx {
-	uint64_t taken;            /* messages checked */
-	uint64_t sum;              /* ADD, SUM: expected so far */
-	uint32_t pending;          /* credits to send */
-	uint32_t held[SIM_SLOTS];  /* polls until the poison is looked at and the buffer granted */
+	uint64_t taken;    /* messages checked */
+	uint64_t granted;  /* of these: buffers given back, in order */
+	uint64_t sum;      /* ADD, SUM: expected so far */
+	uint32_t held;     /* polls until the poison of the oldest one is looked at */
 };
 
 struct sim_rank {

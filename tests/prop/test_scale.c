@@ -10,6 +10,7 @@
 #include "fabric/base/clock.h"
 #include "kernels/host/moe.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -352,5 +353,7 @@ int main(void)
 		cmocka_unit_test(unordered_256),
 	};
 
+	/* Recycled memory would have to be cleared, and so touched, for each size after the first. */
+	mallopt(M_MMAP_THRESHOLD, 128 * 1024);
 	return cmocka_run_group_tests_name("scale", tests, NULL, NULL);
 }

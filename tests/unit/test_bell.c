@@ -10,14 +10,14 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include <cmocka.h>
 
 #define SECOND UINT64_C(1000000000)
 
-enum { ROUNDS = 100000 };
+#define PLAY_NS  (3 * SECOND / 2)
+#define SLEEP_NS (2 * SECOND) /* far longer than any delay of the machine */
 
 static uint64_t now_ns(void)
 {
@@ -39,12 +39,9 @@ struct end {
 struct table {
 	struct end ends[2];
 	uint64_t deadline_ns;
-	uint64_t payload; /* plain memory that the one who has the ball writes */
-};
-
-struct player {
-	struct table *table;
-	int me;
+	/* Plain memory of whoever has the ball. */
+	uint64_t payload;
+	bool last;
 };
 
 static uint64_t work(const struct end *e)
@@ -52,67 +49,128 @@ static uint64_t work(const struct end *e)
 	return EPF_LOAD_ACQUIRE(&e->work);
 }
 
-/* Waits until there is more work than `seen`; 0 when the time is over or a wake-up was lost. */
-static int await_work(struct table *t, struct end *e, uint64_t seen)
+/* Waits until there is more work than `seen`; 0 when a wake-up was lost or the other end has given up. */
+static int await_work(const struct table *t, struct end *e, uint64_t seen)
 {
 	while (work(e) == seen) {
-		uint64_t begin;
+		uint64_t begin = now_ns();
 
+		if (begin > t->deadline_ns + 4 * SLEEP_NS)
+			return 0;
 		epf_bell_arm(&e->bell);
-		begin = now_ns();
 		if (work(e) == seen) {
 			e->sleeps++;
-			epf_bell_sleep(&e->bell, 2 * SECOND);
-			if (now_ns() - begin >= 2 * SECOND - SECOND / 10 && work(e) != seen &&
+			epf_bell_sleep(&e->bell, SLEEP_NS);
+			if (now_ns() - begin >= SLEEP_NS && work(e) != seen &&
 			    EPF_LOAD_RELAXED(&e->bell.sleeping)) {
 				e->lost = true;
 				return 0;
 			}
 		}
 		epf_bell_disarm(&e->bell);
-		if (now_ns() > t->deadline_ns + 4 * SECOND)
-			return 0;
 	}
 	return 1;
 }
 
 static void give(struct end *to)
 {
-	EPF_STORE_RELEASE(&to->work, to->work + 1);
+	EPF_STORE_RELEASE(&to->work, EPF_LOAD_RELAXED(&to->work) + 1);
 	if (epf_bell_must_ring(&to->bell))
 		epf_bell_ring(&to->bell);
 }
 
-static void *play(void *arg)
+/* Serves until the time is over; the ball says which is the last. */
+static void *serve(void *arg)
 {
-	struct player *p = arg;
-	struct end *mine = &p->table->ends[p->me], *other = &p->table->ends[!p->me];
-	uint64_t n;
+	struct table *t = arg;
+	bool last;
 
-	for (n = 0; n < ROUNDS; n++) {
-		if (p->me == 1 && !await_work(p->table, mine, n))
-			break;
-		p->table->payload++;
-		give(other);
-		if (p->me == 0 && !await_work(p->table, mine, n))
-			break;
-		/* Rounds enough, or time over: the one who serves says so by its last ball. */
-		if (p->me == 0 && now_ns() > p->table->deadline_ns && n < ROUNDS - 2)
-			n = ROUNDS - 2 - (ROUNDS - 2 - n);
+	for (uint64_t n = 0;; n++) {
+		t->payload++;
+		t->last = last = now_ns() > t->deadline_ns;
+		give(&t->ends[1]);
+		if (!await_work(t, &t->ends[0], n) || last)
+			return NULL;
 	}
-	return NULL;
+}
+
+static void *answer(void *arg)
+{
+	struct table *t = arg;
+	bool last;
+
+	for (uint64_t n = 0;; n++) {
+		if (!await_work(t, &t->ends[1], n))
+			return NULL;
+		t->payload++;
+		last = t->last;
+		give(&t->ends[0]);
+		if (last)
+			return NULL;
+	}
 }
 
 static void no_wakeup_is_lost(void **state)
 {
 	static struct table t;
-	struct player players[2] = { { &t, 0 }, { &t, 1 } };
 	pthread_t threads[2];
 
-	t.deadline_ns = now_ns() + 2 * SECOND;
-	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, play, &players[i]), 0);
-	for (int i = 0; i < 2; i++)
-		pthread_join(threads[i], NULL);
-	(void)state;
+	t.deadline_ns = now_ns() + PLAY_NS;
+	assert_int_equal(pthread_create(&threads[0], NULL, serve, &t), 0);
+	assert_int_equal(pthread_create(&threads[1], NULL, answer, &t), 0);
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	printf("# %llu balls, %llu sleeps, rung %u times\n", (unsigned long long)t.payload,
+	       (unsigned long long)(t.ends[0].sleeps + t.ends[1].sleeps),
+	       t.ends[0].bell.rung + t.ends[1].bell.rung);
+	assert_false(t.ends[0].lost || t.ends[1].lost);
+	assert_int_equal(t.payload, t.ends[0].work + t.ends[1].work);
+	assert_int_equal(t.ends[0].work, t.ends[1].work);
+	assert_true(t.ends[0].sleeps + t.ends[1].sleeps > 0);
+	assert_true(t.ends[0].bell.rung + t.ends[1].bell.rung > 0);
+}
+
+static void only_a_sleeper_is_rung(void **state)
+{
+	struct epf_bell bell = { 0 };
+
+	assert_false(epf_bell_must_ring(&bell));
+	epf_bell_ring(&bell);
+	assert_int_equal(bell.rung, 0);
+	epf_bell_arm(&bell);
+	assert_true(epf_bell_must_ring(&bell));
+	epf_bell_ring(&bell);
+	assert_int_equal(bell.rung, 1);
+	assert_false(epf_bell_must_ring(&bell)); /* the next producer saves the call */
+	epf_bell_arm(&bell);
+	epf_bell_disarm(&bell);
+	assert_false(epf_bell_must_ring(&bell));
+}
+
+static void sleep_ends(void **state)
+{
+	struct epf_bell bell = { 0 };
+	uint64_t begin = now_ns();
+
+	epf_bell_sleep(&bell, 60 * SECOND); /* not armed: at once */
+	epf_bell_arm(&bell);
+	epf_bell_ring(&bell);
+	epf_bell_sleep(&bell, 60 * SECOND); /* rung before: at once */
+	epf_bell_arm(&bell);
+	epf_bell_sleep(&bell, 0);
+	assert_true(now_ns() - begin < 30 * SECOND);
+	begin = now_ns();
+	epf_bell_sleep(&bell, SECOND / 50);
+	assert_true(now_ns() - begin >= SECOND / 50);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(only_a_sleeper_is_rung),
+		cmocka_unit_test(sleep_ends),
+		cmocka_unit_test(no_wakeup_is_lost),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -335,9 +335,9 @@ static void options_are_parsed_and_refused(void **state)
 	assert_int_equal(parse_cli(&conf, &epf_conf_argp, (char *)"--config=/x/y"), 0);
 	assert_string_equal(conf.config_file, "/x/y");
 	capture_start();
-	assert_int_equal(parse_cli(&conf, &epf_conf_argp, (char *)"--lane-depth=8"), ERANGE);
+	assert_int_equal(parse_cli(&conf, &epf_conf_argp, (char *)"--lane-depth=3"), ERANGE);
 	capture_end(text, sizeof(text));
-	assert_non_null(strstr(text, "command line: lane-depth = '8' is outside 16 .. 32768"));
+	assert_non_null(strstr(text, "command line: lane-depth = '3' is outside 4 .. 32768"));
 	assert_int_equal(conf.lane_depth, 256);
 	epf_conf_destroy(&conf);
 }
