@@ -128,31 +128,31 @@ void bench_pin(unsigned n)
 	}
 }
 
-/* The number after `key` in a file of "key: number kB" lines, in bytes; 0: not found. */
-static uint64_t kb_line(const char *path, const char *key)
+/* The number after `key` in a file of lines; 0: not found. */
+static uint64_t number_line(const char *path, const char *key)
 {
 	FILE *f = fopen(path, "re");
 	char line[256];
-	unsigned long long kb = 0;
+	unsigned long long n = 0;
 
 	while (f && fgets(line, sizeof(line), f))
 		if (!strncmp(line, key, strlen(key))) {
-			kb = strtoull(line + strlen(key), NULL, 10);
+			n = strtoull(line + strlen(key), NULL, 10);
 			break;
 		}
 	if (f)
 		fclose(f);
-	return (uint64_t)kb << 10;
+	return n;
 }
 
 uint64_t bench_pss_bytes(void)
 {
-	return kb_line("/proc/self/smaps_rollup", "Pss:");
+	return number_line("/proc/self/smaps_rollup", "Pss:") << 10;
 }
 
 uint64_t bench_peak_rss_bytes(void)
 {
-	return kb_line("/proc/self/status", "VmHWM:");
+	return number_line("/proc/self/status", "VmHWM:") << 10;
 }
 
 static uint64_t number_file(const char *path)
@@ -170,12 +170,16 @@ static uint64_t number_file(const char *path)
 
 uint64_t bench_memory_available(void)
 {
-	uint64_t machine = kb_line("/proc/meminfo", "MemAvailable:");
+	uint64_t machine = number_line("/proc/meminfo", "MemAvailable:") << 10;
 	uint64_t limit = number_file("/sys/fs/cgroup/memory.max");
 	uint64_t used = number_file("/sys/fs/cgroup/memory.current");
+	uint64_t cached;
 
 	if (limit == UINT64_MAX || used == UINT64_MAX)
 		return machine;
+	/* Cached files count as used and are given back when memory is asked for. */
+	cached = number_line("/sys/fs/cgroup/memory.stat", "inactive_file ");
+	used = used > cached ? used - cached : 0;
 	limit = limit > used ? limit - used : 0;
 	return limit < machine ? limit : machine;
 }

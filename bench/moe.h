@@ -72,15 +72,15 @@ struct moe_phase {
 enum { MOE_DISPATCH, MOE_COMBINE, MOE_PHASES };
 
 /* Counters over the whole run: what the NIC did to the traffic and what the engine made of it. */
-#define MOE_FAULTS(F)  \
- F(signals_applied)    \
- F(signals_waited)     \
- F(duplicates_dropped) \
- F(arrivals)           \
- F(packets_reordered)  \
- F(packets_duplicated) \
- F(packets_dropped)    \
- F(retransmits)
+#define MOE_FAULTS(F)      \
+ F(signals_applied)        \
+ F(signals_waited)         \
+ F(duplicates_dropped)     \
+ F(arrivals)               \
+ F(nic_packets_reordered)  \
+ F(nic_packets_duplicated) \
+ F(nic_packets_dropped)    \
+ F(nic_retransmits)
 
 enum moe_fault {
 

@@ -10,6 +10,8 @@
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
+#define EPF_LOG_COMP "bench"
+#include "fabric/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -273,6 +275,9 @@ int bench_spawn_run(const struct bench_spawn *s)
 	uint32_t *rank = calloc(s->ranks, sizeof(*rank));
 	int err = make_secret(&run);
 
+	/* What the rendezvous server notes of a lost rank is said here in one line, with the cause. */
+	if (!getenv("EPF_LOG"))
+		(void)epf_log_configure("boot=error");
 	run.child = calloc(s->ranks, sizeof(*run.child));
 	if (!pfd || !rank || !run.child || err) {
 		bench_complain("no memory for %u processes", s->ranks);

@@ -8,6 +8,10 @@
 #include "fabric/core.h"
 #include "fabric/stage_hot.h"
 
+#ifdef EPF_TEST_HOOKS
+int epf_hook;
+#endif
+
 /* Adds to a signal of a local rank, after the data it covers. [R4] */
 static void apply_signal(struct epf_core *core, const struct epf_msg *m)
 {
@@ -178,7 +182,13 @@ static int accept(struct epf_core *core, struct epf_node *node, struct epf_lane 
 		return 0;
 	rx->bits[at >> 6] |= bit;
 	rx->ahead++;
-	if (m)
+	/*
+	 * Messages between cores take effect at once: each stands for itself, and what is missing before it may wait on
+	 * a dead lane for just this message.
+	 */
+	if (m && EPF_UNLIKELY(m->kind >= EPF_MSG_REVOKE))
+		apply(core, node, lane, m);
+	else if (m)
 		pend(core, rx, m);
 	for (;;) {
 		at = rx->base & core->rx_mask;

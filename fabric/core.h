@@ -342,11 +342,11 @@ struct epf_pending {
 
 enum epf_flush_phase {
 	EPF_FLUSH_NONE = 0,
-	EPF_FLUSH_PARKED = 1,   /* waits for its turn and for what is parked of its ring */
-	EPF_FLUSH_COVERING = 2, /* all rings: until what they held when the flush was taken is taken too */
-	EPF_FLUSH_DRAINING = 3, /* all rings: until what was parked of that is staged */
-	EPF_FLUSH_SENDING = 4,
-	EPF_FLUSH_WAITING = 5
+	EPF_FLUSH_WAITING_TURN = 1, /* one flush of a rank at a time */
+	EPF_FLUSH_COVERING = 2, /* all rings: until what they held when its turn came is taken */
+	EPF_FLUSH_DRAINING = 3, /* until what was parked before it is staged */
+	EPF_FLUSH_SENDING = 4,  /* a message on every stream posted to since the last one */
+	EPF_FLUSH_WAITING = 5   /* for their acknowledgements */
 };
 
 /* A ring as the core sees it. */

@@ -37,7 +37,7 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
 	uint32_t pool = core->limits.max_parked - core->n_parked;
 	uint32_t n = core->limits.batch;
 
-	if (EPF_UNLIKELY(ring->flush_phase != EPF_FLUSH_NONE || ring->blocked != EPF_NONE))
+	if (EPF_UNLIKELY(ring->blocked != EPF_NONE))
 		return 0;
 	if (n > window)
 		n = window;
@@ -46,7 +46,10 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
 	return n;
 }
 
-/* Copies commands out of the ring, each slot loaded once; a FLUSH ends the batch. Gives the slots back. [A1, R2] */
+/*
+ * Copies commands out of the ring, each slot loaded once; a FLUSH ends the batch, and while one is under way the next one
+ * waits in the ring. Gives the slots back. [A1, R2]
+ */
 static void take(struct epf_ring_state *ring, unsigned budget, struct batch *b)
 {
 	struct epf_ring_consumer *c = &ring->consumer;
@@ -66,6 +69,9 @@ static void take(struct epf_ring_state *ring, unsigned budget, struct batch *b)
 		if (EPF_LIKELY(epf_cmd_op(slot) != EPF_OP_WIDE)) {
 			__builtin_prefetch(&c->slots[(c->tail + PREFETCH_SLOTS) & c->mask]);
 			epf_op_unpack_narrow(slot, op);
+			if (EPF_UNLIKELY(op->op == EPF_OP_FLUSH &&
+					 ring->flush_phase != EPF_FLUSH_NONE))
+				break;
 		} else {
 			if (!epf_ring_peek(c, c->tail + 1, &second))
 				break; /* the second half is on its way */

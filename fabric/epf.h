@@ -178,9 +178,9 @@ int epf_get(struct epf_ring *ring, uint32_t rank, uint32_t local_region, uint64_
 
 /*
  * Pushes a FLUSH (retired when everything earlier of the ring, or with EPF_ALL_RINGS of the rank, is visible at its target).
- * EPF_ALL_RINGS covers of the other rings what was pushed before it, except what stands behind a flush of their own that is
- * still under way, and counted signals that still lack puts. A counted signal of the same ring is covered: its puts must
- * not stand behind the flush.
+ * A ring goes on behind a flush; the next flush waits for it. EPF_ALL_RINGS covers of the other rings what was pushed before
+ * it, except counted signals that still lack puts, and what stands behind the second of two flushes of such a ring of which
+ * the first is under way, or more than ring-window commands behind the first.
  */
 int epf_flush_post(struct epf_ring *ring, unsigned flags);
 

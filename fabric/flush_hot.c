@@ -144,7 +144,7 @@ void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct
 
 void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq, unsigned all)
 {
-	ring->flush_phase = EPF_FLUSH_PARKED;
+	ring->flush_phase = EPF_FLUSH_WAITING_TURN;
 	ring->flush_seq = seq;
 	ring->flush_all = all != 0;
 	ring->flush_failed = EPF_NONE;
@@ -162,19 +162,27 @@ static void cover_begin(struct epf_core *core, const struct epf_ring_state *ring
 	}
 }
 
-/* No whole command waits in the ring. */
-static int ring_is_empty(const struct epf_ring_consumer *c)
+/*
+ * No whole command waits in the ring, or only a second flush, which has to wait for the first, or the window is full
+ * behind a flush, which has to wait for its turn.
+ */
+static int nothing_to_take(const struct epf_ring_state *ring)
 {
+	const struct epf_ring_consumer *c = &ring->consumer;
 	struct epf_cmd slot;
 
+	if (ring->flush_phase != EPF_FLUSH_NONE && ring->seq - ring->retired > ring->pend_mask)
+		return 1;
 	if (!epf_ring_peek(c, c->tail, &slot))
 		return 1;
+	if (epf_cmd_op(slot) == EPF_OP_FLUSH)
+		return ring->flush_phase != EPF_FLUSH_NONE;
 	return epf_cmd_op(slot) == EPF_OP_WIDE && !epf_ring_peek(c, c->tail + 1, &slot);
 }
 
 /*
- * What was pushed before the flush has been taken: the ring was empty since, or its consumer has passed all that it
- * could hold then. A ring that stands at a flush of its own counts as covered, or two would wait for each other.
+ * What was pushed before the flush has been taken: there was nothing to take since, or the consumer has passed all that
+ * the ring could hold then.
  */
 static int covering_is_over(struct epf_core *core)
 {
@@ -184,59 +192,71 @@ static int covering_is_over(struct epf_core *core)
 		struct epf_ring_state *other = core->rings[i];
 
 		if (!other->covered)
-			other->covered = !other->live || other->flush_phase != EPF_FLUSH_NONE ||
+			other->covered = !other->live ||
 					 (int64_t)(other->consumer.tail - other->cover) >= 0 ||
-					 ring_is_empty(&other->consumer);
+					 nothing_to_take(other);
 		over &= other->covered;
 	}
 	return over;
 }
 
+static void mark(struct epf_core *core, struct epf_parked *p)
+{
+	p->covered = 1;
+	core->ranks[core->rings[p->ring]->rank].covered++;
+}
+
+/* Is a parked command before the flush? Of other rings everything that is parked now is taken for that. */
+static int is_before(const struct epf_ring_state *ring, const struct epf_parked *p)
+{
+	return p->ring == ring->id ? (int32_t)(p->seq - ring->flush_seq) < 0 : ring->flush_all;
+}
+
 /*
- * Marks what the rank has parked now. Not counted signals that still lack puts: those puts are not before the flush, so
- * neither is the signal.
+ * Marks what is parked and before the flush. Of other rings not the counted signals that still lack puts: those puts are
+ * not before the flush, so neither is the signal.
  */
-static void mark_parked(struct epf_core *core, uint32_t local)
+static void mark_parked(struct epf_core *core, const struct epf_ring_state *ring)
 {
 	for (uint32_t i = 0; i < core->n_streams; i++) {
 		const struct epf_stream *s = &core->streams[i];
 		uint64_t target = s->group_target;
 
-		if (s->rank != local || s->kind == EPF_STREAM_CONTROL)
+		if (s->rank != ring->rank || s->kind == EPF_STREAM_CONTROL)
 			continue;
-		for (uint32_t p = s->parked_head; p != EPF_NONE; p = core->parked[p].next) {
-			core->parked[p].covered = 1;
-			core->ranks[local].covered++;
-		}
-		for (uint32_t p = s->signals_head; p != EPF_NONE; p = core->parked[p].next) {
-			target += core->parked[p].op.count;
-			if (s->group_posted + s->parked_count < target)
-				break;
-			core->parked[p].covered = 1;
-			core->ranks[local].covered++;
+		for (uint32_t at = s->parked_head; at != EPF_NONE; at = core->parked[at].next)
+			if (is_before(ring, &core->parked[at]))
+				mark(core, &core->parked[at]);
+		for (uint32_t at = s->signals_head; at != EPF_NONE; at = core->parked[at].next) {
+			struct epf_parked *p = &core->parked[at];
+
+			target += p->op.count;
+			if (is_before(ring, p) &&
+			    (p->ring == ring->id || s->group_posted + s->parked_count >= target))
+				mark(core, p);
 		}
 	}
 }
 
-/* Moves a flush on until all earlier commands of its rings are staged; 1 when they are. */
+/*
+ * Moves a flush on until all commands before it are staged; 1 when they are. The rings go on meanwhile: a flush may
+ * cover more than it has to.
+ */
 static int is_staged(struct epf_core *core, struct epf_ring_state *ring)
 {
 	struct epf_rank_state *rank = &core->ranks[ring->rank];
 
-	if (ring->flush_phase == EPF_FLUSH_PARKED && !rank->flushing) {
-		if (!ring->flush_all && ring->parked)
-			return 0;
+	if (ring->flush_phase == EPF_FLUSH_WAITING_TURN && !rank->flushing) {
 		rank->flushing = 1;
-		if (!ring->flush_all)
-			return 1;
 		cover_begin(core, ring);
 		ring->flush_phase = EPF_FLUSH_COVERING;
 	}
-	if (ring->flush_phase == EPF_FLUSH_COVERING && covering_is_over(core)) {
-		mark_parked(core, ring->rank);
+	if (ring->flush_phase == EPF_FLUSH_COVERING &&
+	    (!ring->flush_all || covering_is_over(core))) {
+		mark_parked(core, ring);
 		ring->flush_phase = EPF_FLUSH_DRAINING;
 	}
-	return ring->flush_phase == EPF_FLUSH_DRAINING && !rank->covered && !ring->parked;
+	return ring->flush_phase == EPF_FLUSH_DRAINING && !rank->covered;
 }
 
 /* Moves a dirty list onto the flush list. */

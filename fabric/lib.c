@@ -90,7 +90,7 @@ static int open_stats(struct epf *ep)
 		snprintf(name, sizeof(name), "%s", ep->conf.instance);
 	else
 		snprintf(name, sizeof(name), "epf-%d-%llx", (int)getpid(),
-			 (unsigned long long)(uintptr_t)ep & 0xffffff);
+			 (unsigned long long)(uintptr_t)ep >> 4);
 	o.instance = name;
 	o.dir = rc ? NULL : dir;
 	if (ep->opts.now) /* a simulation: nobody watches it */

@@ -29,6 +29,28 @@ static struct epf_lane *other_lane(struct epf_core *core, const struct epf_node 
 	return NULL;
 }
 
+/*
+ * A lane of the node has failed: what other recoveries have said may be lost with it until it is replayed, and its
+ * replay may wait for just that. So they say again what the peer may not have heard; saying it twice does no harm.
+ */
+static void say_again(struct epf_core *core, struct epf_node *node)
+{
+	for (unsigned i = 0; i < node->n_lanes; i++) {
+		struct epf_lane_recovery *r = &node->recovery->lanes[i];
+
+		if (r->phase == EPF_REC_NONE) {
+			r->tell_opened = r->generation != 0 &&
+					 core->lanes[node->first_lane + i].state == EPF_LANE_UP;
+			continue;
+		}
+		r->tell_fence |= !r->peer_fenced;
+		r->tell_fenced |= !r->peer_open;
+		r->tell_open |= r->phase >= EPF_REC_OPENING;
+		r->tell_opened |= r->phase == EPF_REC_CONNECTED;
+		r->asked = 0;
+	}
+}
+
 void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned status)
 {
 	struct epf_node *node = &core->nodes[lane->node];
@@ -43,6 +65,7 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 		epf_node_down(core, node, status == EPF_S_FLUSHED ? EPF_S_RETRY_EXCEEDED : status);
 		return;
 	}
+	say_again(core, node);
 	r = &node->recovery->lanes[lane->index];
 	core->recovering += r->phase == EPF_REC_NONE;
 	*r = (struct epf_lane_recovery){ .generation = r->generation + 1,
@@ -54,9 +77,9 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 					 .answer_from = r->answer_from,
 					 .cursor = lane->tail,
 					 .since_ns = core->now(core->now_arg) };
-	if (EPF_HOOKED(EPF_HOOK_NO_FENCE)) {
+	if (EPF_HOOKED(EPF_HOOK_NO_FENCE)) { /* late packets of the old lane go on landing at the peer */
 		r->tell_fence = r->tell_fenced = 0;
-		r->phase = EPF_REC_REPLAY;
+		r->phase = EPF_REC_ASKING;
 	}
 	core->cold_work = 1;
 }
@@ -101,10 +124,12 @@ static int has_arrived(struct epf_core *core, struct epf_node *node, struct epf_
 	return -1;
 }
 
+/* Entries whose effect at the peer is known. Not reads: that the peer has served one does not bring its bytes here. */
 static void mark_done(struct epf_lane *lane, uint32_t from, uint32_t to)
 {
 	for (; from != to; from++)
-		lane->wrs[from & lane->mask].core |= EPF_WRC_DONE;
+		if (lane->wrs[from & lane->mask].op != EPF_WR_READ)
+			lane->wrs[from & lane->mask].core |= EPF_WRC_DONE;
 }
 
 /* Step 3. Returns 1 when every entry has been looked at. */
@@ -195,12 +220,6 @@ static int replay(struct epf_core *core, struct epf_node *node, struct epf_lane 
 	rebind(core, node, lane, to);
 	r->phase = EPF_REC_OPENING;
 	lane->state = EPF_LANE_OPENING;
-	if (EPF_HOOKED(EPF_HOOK_NO_FENCE)) {
-		lane->state = EPF_LANE_DOWN;
-		r->phase = EPF_REC_NONE;
-		core->recovering--;
-		return 0;
-	}
 	core->ops->lane_destroy(core->nic, lane->id);
 	if (core->ops->lane_create(core->nic, lane->id, core->limits.lane_depth, &r->token)) {
 		lane->state = EPF_LANE_DOWN; /* the node goes on with the lanes it has */
@@ -337,8 +356,11 @@ unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 
 			if (r->answer)
 				handled += answer_query(core, node, i, r);
-			if (r->phase == EPF_REC_NONE)
+			if (r->phase == EPF_REC_NONE) {
+				if (r->tell_opened)
+					handled += talk(core, node, &core->lanes[node->first_lane + i], r);
 				continue;
+			}
 			handled += lane_step(core, node, &core->lanes[node->first_lane + i], r);
 			if (r->phase != EPF_REC_NONE &&
 			    now - r->since_ns > core->limits.peer_timeout_ns)
@@ -383,7 +405,7 @@ void epf_recover_message(struct epf_core *core, struct epf_node *node, struct ep
 		break;
 	case EPF_MSG_STREAM_STATE:
 		if (!r->asked || m->c != r->known_handle || m->d != r->known_from)
-			goto refuse;
+			return; /* the answer to a question that was asked twice */
 		r->asked = 0;
 		r->known = 1;
 		r->bits[0] = m->value;

@@ -50,6 +50,7 @@ struct sim_params {
 	uint64_t ring_start[SIM_RINGS];
 	uint32_t lanes;
 	uint64_t error_ns;  /* mean time between failures of a lane; 0: none */
+	int wild;           /* they fail at any time, all but the last lane of a node */
 	double nic_error;   /* chance of an error completion from the NIC itself */
 	uint64_t link_ns;   /* mean time between a link going down; 0: never */
 	uint32_t tick_ns;   /* longest time between two rounds */

@@ -80,8 +80,9 @@ static int all_lanes_up(const struct sim *s)
 }
 
 /*
- * Breaks a lane as a failed completion would, once all lanes are up: what is under way on it is lost or not, and its
- * late packets still travel. The NIC's own errors are switched off while one is being recovered.
+ * Breaks a lane as a failed completion would: what is under way on it is lost or not, and its late packets still travel.
+ * Either when all lanes are up (the NIC's own errors are switched off while one is being recovered), or, wild, at any
+ * time, also in the middle of a recovery, but never the last lane of a node: one must be left.
  */
 static void break_lanes(struct sim *s)
 {
@@ -89,21 +90,27 @@ static void break_lanes(struct sim *s)
 
 	if (!s->p.error_ns)
 		return;
-	up = all_lanes_up(s);
-	for (uint32_t r = 0; r < s->p.ranks; r++) {
+	up = s->p.wild || all_lanes_up(s);
+	for (uint32_t r = 0; s->p.nic_error > 0 && r < s->p.ranks; r++) {
 		struct epf_emu *e = epf_emu_of(s->job.ep[r]->nic);
 
 		e->p_error = up ? (uint64_t)(s->p.nic_error * 18446744073709551616.0) : 0;
 	}
 	if (!up || s->job.clock_ns < s->next_error_ns)
 		return;
-	s->next_error_ns = s->job.clock_ns + sim_range(&s->rng, 1, 2 * (uint32_t)s->p.error_ns);
-	{
+	/* One with work under way if it can be found: the first one breaks whatever it holds. */
+	for (unsigned tries = 0; tries < 6; tries++) {
 		struct epf_core *core = s->job.ep[sim_range(&s->rng, 0, s->p.ranks - 1)]->core;
+		struct epf_lane *lane = &core->lanes[sim_range(&s->rng, 0, core->n_lanes - 1)];
 
-		epf_lane_error_cold(core, &core->lanes[sim_range(&s->rng, 0, core->n_lanes - 1)],
-				    EPF_S_RETRY_EXCEEDED);
+		if (lane->state != EPF_LANE_UP || (s->p.wild && lane->index + 1u == s->p.lanes))
+			continue;
+		if (lane->tail == lane->head && tries < 4)
+			continue;
+		epf_lane_error_cold(core, lane, EPF_S_RETRY_EXCEEDED);
+		break;
 	}
+	s->next_error_ns = s->job.clock_ns + sim_range(&s->rng, 1, 2 * (uint32_t)s->p.error_ns);
 }
 
 /* A link goes down for less than the retry timeout: everything must wait and go on. */
@@ -374,9 +381,9 @@ static void say_settings(struct sim *s)
 {
 	char *text = s->out->settings;
 	size_t size = sizeof(s->out->settings);
-	size_t at = (size_t)snprintf(text, size, "ranks %u rings %u channels %u errors %llu links %llu",
+	size_t at = (size_t)snprintf(text, size, "ranks %u rings %u channels %u errors %llu wild %d links %llu",
 				     s->p.ranks, s->p.rings, s->p.chans,
-				     (unsigned long long)s->p.error_ns,
+				     (unsigned long long)s->p.error_ns, s->p.wild,
 				     (unsigned long long)s->p.link_ns);
 
 	for (unsigned i = 0; i < s->p.n && at < size; i++)

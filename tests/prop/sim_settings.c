@@ -36,8 +36,8 @@ void sim_params_shape(struct sim_params *p, const struct sim_case *c)
 	memset(p, 0, sizeof(*p));
 	p->ranks = sim_range(&rng, 2, SIM_RANKS);
 	p->rings = sim_range(&rng, 1, SIM_RINGS);
-	p->chans = sim_range(&rng, 5, 14);
-	p->goal = sim_range(&rng, 6, 12);
+	p->chans = sim_range(&rng, 6, 18);
+	p->goal = sim_range(&rng, 8, 20);
 }
 
 static void set_limits(struct sim_params *p, uint64_t *rng)
@@ -108,8 +108,9 @@ static void set_faults(struct sim_params *p, const struct sim_case *c, uint64_t 
 	set(p, "emu-retransmit=%uns", sim_range(rng, 5000, 200000));
 	if (p->lanes > 1 && (c->want_errors || sim_range(rng, 0, 1)))
 		p->error_ns = PICK(rng, 30000, 100000, 400000);
+	p->wild = sim_range(rng, 0, 1);
 	/* The NIC's own errors may hit two lanes at once, so they are rare and have three. */
-	if (p->lanes > 2 && p->error_ns && sim_range(rng, 0, 2) == 0)
+	if (p->lanes > 2 && p->error_ns && !p->wild && sim_range(rng, 0, 2) == 0)
 		p->nic_error = 0.002;
 	set(p, "emu-error=%s", p->nic_error > 0 ? "0.002" : "0");
 	if (sim_range(rng, 0, 2) == 0)

@@ -6,6 +6,7 @@
 #include "queues/epf_bell.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -130,6 +131,105 @@ static void no_wakeup_is_lost(void **state)
 	assert_true(t.ends[0].bell.rung + t.ends[1].bell.rung > 0);
 }
 
+/*
+ * The crossing itself, many times at the same instant: a sleeper arms and looks, a producer publishes and looks. Both
+ * may see the other; never neither.
+ */
+struct crossing {
+	struct epf_bell bell;
+	uint64_t published;
+	uint64_t reserved[15];
+	uint64_t arrived; /* at the barrier, in all */
+	uint64_t deadline_ns;
+	uint64_t rounds, neither, both;
+	bool saw_work, must_ring, last;
+};
+
+/* Spins until both threads have come `n` times. */
+static void meet(struct crossing *c, uint64_t n)
+{
+	unsigned spins = 0;
+
+	__atomic_fetch_add(&c->arrived, 1, __ATOMIC_ACQ_REL);
+	while (EPF_LOAD_ACQUIRE(&c->arrived) < 2 * n)
+		if (++spins % 4096 == 0)
+			sched_yield();
+}
+
+/* Who comes last to a barrier leaves it first: delays of all lengths bring the two together. */
+static void wait_a_little(uint64_t n)
+{
+	for (volatile uint64_t i = 0; i < n; i++)
+		;
+}
+
+/* Gives this thread the n-th processor it may use, where there are two: only then can the two really meet. */
+static void take_cpu(int n)
+{
+	cpu_set_t all, one;
+
+	if (sched_getaffinity(0, sizeof(all), &all) || CPU_COUNT(&all) < 2)
+		return;
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &all) && n-- == 0)
+			CPU_SET(cpu, &one);
+	sched_setaffinity(0, sizeof(one), &one);
+}
+
+static void *publish(void *arg)
+{
+	struct crossing *c = arg;
+
+	take_cpu(1);
+	for (uint64_t n = 1;; n++) {
+		meet(c, 2 * n - 1);
+		if (c->last)
+			return NULL;
+		wait_a_little(n % 97);
+		EPF_STORE_RELEASE(&c->published, n);
+		c->must_ring = epf_bell_must_ring(&c->bell);
+		meet(c, 2 * n);
+	}
+}
+
+static void *arm(void *arg)
+{
+	struct crossing *c = arg;
+
+	take_cpu(0);
+	for (uint64_t n = 1;; n++) {
+		epf_bell_disarm(&c->bell);
+		c->last = now_ns() > c->deadline_ns;
+		meet(c, 2 * n - 1);
+		if (c->last)
+			return NULL;
+		wait_a_little(n % 101);
+		epf_bell_arm(&c->bell);
+		c->saw_work = EPF_LOAD_ACQUIRE(&c->published) == n;
+		meet(c, 2 * n);
+		c->rounds++;
+		c->neither += !c->saw_work && !c->must_ring;
+		c->both += c->saw_work && c->must_ring;
+	}
+}
+
+static void one_of_two_sees_the_other(void **state)
+{
+	static struct crossing c;
+	pthread_t threads[2];
+
+	c.deadline_ns = now_ns() + SECOND / 2;
+	assert_int_equal(pthread_create(&threads[0], NULL, arm, &c), 0);
+	assert_int_equal(pthread_create(&threads[1], NULL, publish, &c), 0);
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	printf("# %llu crossings, %llu saw each other\n", (unsigned long long)c.rounds,
+	       (unsigned long long)c.both);
+	assert_true(c.rounds > 0);
+	assert_int_equal(c.neither, 0);
+}
+
 static void only_a_sleeper_is_rung(void **state)
 {
 	struct epf_bell bell = { 0 };
@@ -169,6 +269,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(only_a_sleeper_is_rung),
 		cmocka_unit_test(sleep_ends),
+		cmocka_unit_test(one_of_two_sees_the_other),
 		cmocka_unit_test(no_wakeup_is_lost),
 	};
 

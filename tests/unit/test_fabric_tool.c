@@ -219,6 +219,8 @@ static void nics_are_described(void **state)
 	assert_true(json_is_true(json_object_get(emu, "is_chosen")));
 	assert_true(json_integer_value(json_object_get(emu, "max_message_bytes")) > 0);
 	json_decref(top);
+	assert_int_equal(run(LIST((char *)"EPF_EMU_ORDER=unordered"), ARGS("nics")), 0);
+	assert_non_null(strstr(out, "\n*emu    unordered"));
 	assert_int_equal(TOOL("nics", "--nic=null"), 0);
 	assert_non_null(strstr(out, "\n*null"));
 	assert_non_null(strstr(out, "\n emu"));
