@@ -263,7 +263,7 @@ void moe_check_combine(struct moe_job *job, struct moe_rank *r, struct moe_phase
 		int err;
 
 		/* moe_check_input() has compared this row with the reference's. */
-		payload_fast(d, moe_data_x(d, r->rank, (uint32_t)t), d->payload);
+		payload_fast(d, r->x + (size_t)t * h, d->payload);
 		dequantise(d, d->payload, d->deq);
 		err = job->opts->mode == EPF_MOE_HT
 			      ? ref_ht_combine(&d->job, (int)r->rank, t, rank_row, d, want)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rare branches of the core's own thread: a command fails, a stream is opened, a node is lost, the timer fires.
- * Called by the hot files and between steps. They allocate nothing and make no system call, so that a
- * step stays a step; what needs memory took it when the world was set.
+ * Called by the hot files and between steps. They allocate nothing; what needs memory took it when the world was set. No
+ * system call either, with one exception: opening a lane again after a failure (recover.c) is the NIC's slow path.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/base/err.h"
@@ -11,8 +11,6 @@
 #include "fabric/recover.h"
 #include "fabric/retire_hot.h"
 #include "fabric/stage_hot.h"
-
-enum { TICKS_PER_TIMEOUT = 8 };
 
 /* Writes the ring's error record: the first failure in full, the number of all. [R3: before done.retired moves] */
 static void record_failure(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
@@ -206,7 +204,7 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 		handled = epf_recover_step(core, now) + epf_revoke_step(core);
 	if (now < core->next_tick_ns)
 		return handled;
-	core->next_tick_ns = now + core->limits.peer_timeout_ns / TICKS_PER_TIMEOUT;
+	core->next_tick_ns = now + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
 	if (core->caps.carries_events && core->world > 1)
 		heartbeat(core);
 	return handled;

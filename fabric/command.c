@@ -218,7 +218,7 @@ uint64_t epf_ring_done(const struct epf_ring *ring)
 int epf_ring_error(struct epf_ring *ring, struct epf_ring_failure *out)
 {
 	const struct epf_done *done = &ring->shm->done;
-	uint64_t failed = EPF_LOAD_ACQUIRE(&done->failed);
+	uint64_t failed = EPF_LOAD_ACQUIRE(&done->failed); /* A3 */
 
 	if (failed == ring->failures_seen)
 		return 0;

@@ -98,7 +98,8 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 		epf_core_destroy(core);
 		return rc;
 	}
-	core->next_tick_ns = core->now(core->now_arg);
+	core->next_tick_ns =
+		core->now(core->now_arg) + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
 	*out = core;
 	return 0;
 }

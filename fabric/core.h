@@ -39,7 +39,8 @@ enum {
 	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
 	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
 	EPF_MAX_BATCH = 256,
-	EPF_LANE_RESERVE = 2, /* work requests of a lane kept back for control words */
+	EPF_TICKS_PER_TIMEOUT = 8, /* signs of life asked for per peer-timeout */
+	EPF_LANE_RESERVE = 2,      /* work requests of a lane kept back for control words */
 };
 
 #define EPF_NONE 0xffffffffu
@@ -90,11 +91,12 @@ struct epf_msg {
 _Static_assert(sizeof(struct epf_msg) == 64, "a message is 64 bytes");
 _Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits every NIC");
 
-/* Control words a peer's core writes into our memory by plain RDMA writes: cumulative, newest wins. */
+/* Control words a peer's core writes into our memory by plain RDMA writes [R5]: cumulative, newest wins. */
 struct epf_ctl {
 	uint64_t grants
-		[EPF_MAX_LANES_PER_NODE]; /* per lane: events we may have posted in all, + 1 (0: never written) */
-	uint64_t acks[]; /* per stream handle: count passed at the last flush, + 1 in bit 32 up */
+		[EPF_MAX_LANES_PER_NODE]; /* per lane: events we may have posted in all; bit 32: written */
+	uint64_t acks
+		[]; /* per stream handle: last flush passed; bit 32: written [A5] */
 };
 
 enum epf_region_state {
@@ -137,7 +139,7 @@ struct epf_rank_state {
 	uint32_t inflight_messages;
 	uint32_t
 		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
-	uint32_t covered; /* parked commands that a flush of all rings waits for */
+	uint32_t covered;     /* parked commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
 	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
 };

@@ -197,7 +197,7 @@ uint64_t epf_ring_done(const struct epf_ring *ring);
 /* Waits until at least `pushed` commands of the ring are retired. */
 int epf_wait_retired(struct epf_ring *ring, uint64_t pushed, uint64_t timeout_ns);
 
-/* What failed in a ring: the first failure since the last call (index counted from 0) and how many in all. */
+/* What failed in a ring: the first failure since the ring was opened (index counted from 0) and how many in all. */
 struct epf_ring_failure {
 	uint64_t failed; /* commands failed since the ring was opened */
 	uint64_t index;  /* of the first one */
@@ -206,7 +206,7 @@ struct epf_ring_failure {
 	uint32_t reason; /* stable code, docs/errors.md; 0: none */
 };
 
-/* 1 and *out filled if any command of the ring failed, else 0. */
+/* 1 and *out filled if commands of the ring failed since the last call, else 0. */
 int epf_ring_error(struct epf_ring *ring, struct epf_ring_failure *out);
 
 /* Signals of this rank: value (acquire: data it covers is visible), and waiting for value >= at_least (compared modulo 2^64). */

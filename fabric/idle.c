@@ -43,11 +43,11 @@ int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *
 	struct call call = { .fn = fn, .arg = arg };
 	struct epf_queue_item item = { .a = (uint64_t)(uintptr_t)&call };
 
-	if (!EPF_LOAD_ACQUIRE(&core->running))
+	if (!EPF_LOAD_ACQUIRE(&core->running)) /* Q3 */
 		return fn(core, arg);
 	while (!epf_queue_push(core->calls, item))
 		sched_yield();
-	while (!EPF_LOAD_ACQUIRE(&call.done)) {
+	while (!EPF_LOAD_ACQUIRE(&call.done)) { /* Q2 */
 		if (epf_bell_must_ring(core->bell))
 			epf_bell_ring(core->bell);
 		sched_yield();
@@ -122,7 +122,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 	uint64_t quiet_since = 0, next_beat = 0;
 	unsigned loops = 0;
 
-	EPF_STORE_RELEASE(&core->running, 1);
+	EPF_STORE_RELEASE(&core->running, 1); /* Q3 */
 	while (!EPF_LOAD_RELAXED(&core->stop)) {
 		unsigned handled = epf_core_step(core);
 
@@ -152,7 +152,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 		}
 	}
 	run_calls(core);
-	EPF_STORE_RELEASE(&core->running, 0);
+	EPF_STORE_RELEASE(&core->running, 0); /* Q3 */
 }
 
 void epf_core_stop(struct epf_core *core)

@@ -12,7 +12,8 @@
  * an ordered lane what has arrived is a prefix: an entry without an event counts as arrived when a later one has,
  * and is replayed otherwise, which is safe because nothing after it has been seen.
  *
- * Runs on the core's thread between steps. No log, no allocation. Past peer-timeout the node is DOWN.
+ * Runs on the core's thread, without log or allocation. Only step 5 makes system calls: lane_create and lane_connect are the
+ * NIC's slow path, and a lane fails rarely. Past peer-timeout the node is DOWN.
  */
 #include "fabric/recover.h"
 
@@ -77,7 +78,8 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 					 .answer_from = r->answer_from,
 					 .cursor = lane->tail,
 					 .since_ns = core->now(core->now_arg) };
-	if (EPF_HOOKED(EPF_HOOK_NO_FENCE)) { /* late packets of the old lane go on landing at the peer */
+	if (EPF_HOOKED(
+		    EPF_HOOK_NO_FENCE)) { /* late packets of the old lane go on landing at the peer */
 		r->tell_fence = r->tell_fenced = 0;
 		r->phase = EPF_REC_ASKING;
 	}
@@ -358,7 +360,8 @@ unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 				handled += answer_query(core, node, i, r);
 			if (r->phase == EPF_REC_NONE) {
 				if (r->tell_opened)
-					handled += talk(core, node, &core->lanes[node->first_lane + i], r);
+					handled += talk(core, node,
+							&core->lanes[node->first_lane + i], r);
 				continue;
 			}
 			handled += lane_step(core, node, &core->lanes[node->first_lane + i], r);

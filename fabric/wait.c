@@ -7,7 +7,7 @@
 #include "fabric/lib.h"
 
 #include <errno.h>
-#include <sched.h>
+#include <stdio.h>
 
 enum {
 	SPINS = 2000,
@@ -76,6 +76,30 @@ static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg)
 	*quiet = SPINS / 2;
 }
 
+/* The text of a timeout. Commands of this rank that failed are the likeliest cause: they are named too. */
+static int timed_out(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number)
+{
+	char also[160] = "";
+
+	for (const struct epf_ring *ring = ep->rings; ring; ring = ring->next) {
+		const struct epf_done *done = &ring->shm->done;
+		const struct epf_reason_info *info =
+			epf_reason_info((enum epf_reason)done->error_reason);
+
+		if (!EPF_LOAD_ACQUIRE(&done->failed))
+			continue;
+		snprintf(also, sizeof(also),
+			 "; %llu commands of ring %u failed, first number %llu to rank %u: %s",
+			 (unsigned long long)done->failed, ring->id,
+			 (unsigned long long)(done->error_index - 1), done->error_rank,
+			 info ? info->cause : "unknown");
+		break;
+	}
+	return epf_fail(EPF_R_WAIT_TIMEOUT, "rank %u: %s %llu: not there after %llu ms%s", ep->rank,
+			what, (unsigned long long)number,
+			(unsigned long long)(timeout_ns / 1000000), also);
+}
+
 int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, uint64_t timeout_ns,
 	     const char *what, uint64_t number)
 {
@@ -93,10 +117,7 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, ui
 		if (rc)
 			return rc;
 		if (ep->core->now(ep->core->now_arg) >= deadline)
-			return epf_fail(EPF_R_WAIT_TIMEOUT,
-					"rank %u: %s %llu: not there after %llu ms", ep->rank, what,
-					(unsigned long long)number,
-					(unsigned long long)(timeout_ns / 1000000));
+			return timed_out(ep, timeout_ns, what, number);
 		if (epf_progress_once(ep))
 			quiet = 0;
 		else

@@ -34,8 +34,8 @@
 #define EPF_RING_LOG2_MAX 20u
 
 /*
- * Completion words of a ring: written by the core, read by the producer. R3 (release of `retired` after the error
- * record) pairs with A3 (acquire load of `retired`).
+ * Completion words of a ring: written by the core, read by the producer. R3 (release of `failed` and `retired` after the
+ * error record) pairs with A3 (acquire load of either).
  */
 struct epf_done {
 	uint64_t retired;      /* commands retired, in ring order (a wide command counts once) */

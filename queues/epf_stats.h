@@ -248,7 +248,7 @@ EPF_INLINE void epf_stat_know(struct epf_stats_block *block, uint32_t stat)
 	uint64_t bit = (uint64_t)1 << (stat >> 16 & 63);
 	uint64_t old = EPF_LOAD_RELAXED(word);
 
-	/* A reader that sees the bit must see the value: this pairs with its acquire loads. */
+	/* S1: a reader that sees the bit must see the value; pairs with its acquire loads. */
 	if (EPF_UNLIKELY(!(old & bit)))
 		EPF_STORE_RELEASE(word, old | bit);
 }

@@ -355,7 +355,7 @@ void epf_stats_destroy(struct epf_stats *stats, unsigned flags)
 
 /*
  * Words of a slot that is being used again. The entry's state said "free" before: a reader that
- * loads (acquire) any word stored here sees that, too, and leaves the block out.
+ * loads (acquire) any word stored here sees that, too, and leaves the block out. [S1]
  */
 static void store_words(void *to, const void *from, size_t bytes)
 {

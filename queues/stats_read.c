@@ -50,7 +50,7 @@ static int read_source(struct epf_stats_reader *r, uint64_t offset, void *to, si
 			    (unsigned long long)r->source_bytes);
 	from = (const void *)(r->memory + offset);
 	for (i = 0; i < bytes / 8; i++) {
-		word = EPF_LOAD_ACQUIRE(&from[i]);
+		word = EPF_LOAD_ACQUIRE(&from[i]); /* S1 */
 		memcpy((uint8_t *)to + 8 * i, &word, 8);
 	}
 	return 0;

@@ -369,6 +369,13 @@ static enum sim_verdict run_job(struct sim *s)
 			return verdict(s, s->rank[r].wrong ? SIM_WRONG : SIM_ERROR, "%s",
 				       s->rank[r].failure);
 	for (uint32_t r = 0; r < s->p.ranks; r++) {
+		struct epf_nic_counters n;
+
+		/* Where nothing comes twice, no message finds its peer without a receive: the credits see to that. */
+		s->job.ep[r]->ops->counters(s->job.ep[r]->nic, &n);
+		if (s->c->ordered && n.rnr_events)
+			return verdict(s, SIM_ERROR, "rank %u had no receive %llu times", r,
+				       (unsigned long long)n.rnr_events);
 		epf_counter(s->job.ep[r], "arrivals_refused", &refused);
 		if (refused)
 			return verdict(s, SIM_ERROR, "rank %u refused %llu arrivals of good peers", r,

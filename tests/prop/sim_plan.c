@@ -98,7 +98,7 @@ static unsigned pick_kind(uint64_t *rng)
 {
 	static const uint8_t often[] = { SIM_STREAM, SIM_STREAM, SIM_STREAM, SIM_STREAM, SIM_SOLO,
 					 SIM_SOLO,   SIM_GROUP,  SIM_GROUP,  SIM_ECHO,   SIM_ADD,
-					 SIM_SUM,    SIM_GET };
+					 SIM_SUM,    SIM_GET,    SIM_GET };
 
 	return often[sim_range(rng, 0, sizeof(often) - 1)];
 }

@@ -293,7 +293,8 @@ static void pound_and_read(struct epf_stats *st, struct epf_stats_reader *r)
 	int i;
 
 	assert_int_equal(pthread_create(&thread, NULL, pound, &p), 0);
-	for (i = 0; i < 10000 || EPF_LOAD_RELAXED(&p.rounds) < 1000; i++) {
+	/* On a busy machine the writer may not run for a while: until both have done something. */
+	for (i = 0; i < 10000 || EPF_LOAD_RELAXED(&p.rounds) < 1000 || last == 0; i++) {
 		refresh(r);
 		check_pounded(r, &last);
 		changing += epf_stats_reader_info(r)->blocks_changing;
