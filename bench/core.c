@@ -98,7 +98,7 @@ struct tally {
 struct producer {
 	struct epf_ring_shm *shm;
 	const struct epf_cmd *table;
-	const struct tally *upto; /* [TABLE + 1] sums of the table's first commands */
+	const struct tally *sums; /* [TABLE + 1] sums of the table's first commands */
 	struct tally sent;
 };
 
@@ -181,16 +181,16 @@ static struct epf_cmd bad(uint64_t *state)
 	}
 }
 
-static int make_table(uint64_t seed, struct epf_cmd **table, struct tally **upto)
+static int make_table(uint64_t seed, struct epf_cmd **table, struct tally **sums)
 {
 	struct tally t = { 0 };
 
 	*table = calloc(TABLE, sizeof(**table));
-	*upto = calloc(TABLE + 1, sizeof(**upto));
-	if (!*table || !*upto)
+	*sums = calloc(TABLE + 1, sizeof(**sums));
+	if (!*table || !*sums)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < TABLE; i++) {
-		(*upto)[i] = t;
+		(*sums)[i] = t;
 		t.commands++;
 		if (i % BAD_EVERY == BAD_EVERY / 2) {
 			(*table)[i] = bad(&seed);
@@ -199,14 +199,14 @@ static int make_table(uint64_t seed, struct epf_cmd **table, struct tally **upto
 			(*table)[i] = good(&seed, &t);
 		}
 	}
-	(*upto)[TABLE] = t;
+	(*sums)[TABLE] = t;
 	return 0;
 }
 
 static void produce(struct bench_pair *pair, void *arg)
 {
 	struct producer *p = arg;
-	const struct tally *all = &p->upto[TABLE];
+	const struct tally *all = &p->sums[TABLE];
 	struct epf_ring_producer ring;
 	uint64_t laps = 0;
 	uint32_t i = 0;
@@ -222,10 +222,10 @@ static void produce(struct bench_pair *pair, void *arg)
 			laps++;
 		}
 	}
-	p->sent.commands = laps * all->commands + p->upto[i].commands;
-	p->sent.bad = laps * all->bad + p->upto[i].bad;
-	p->sent.bytes = laps * all->bytes + p->upto[i].bytes;
-	p->sent.gets = laps * all->gets + p->upto[i].gets;
+	p->sent.commands = laps * all->commands + p->sums[i].commands;
+	p->sent.bad = laps * all->bad + p->sums[i].bad;
+	p->sent.bytes = laps * all->bytes + p->sums[i].bytes;
+	p->sent.gets = laps * all->gets + p->sums[i].gets;
 }
 
 static uint64_t stat(struct epf_bench_core *bc, uint32_t s)
@@ -288,7 +288,7 @@ static void settle(struct epf_bench_core *bc, const struct producer *p, struct c
 	out->wrong += stat(bc, EPF_STAT_CORE_GET_BYTES) != p->sent.gets;
 }
 
-static int run_once(const struct opts *o, const struct epf_cmd *table, const struct tally *upto,
+static int run_once(const struct opts *o, const struct epf_cmd *table, const struct tally *sums,
 		    struct core_run *out)
 {
 	struct epf_bench_core_options co = { .nic = "null",
@@ -298,7 +298,7 @@ static int run_once(const struct opts *o, const struct epf_cmd *table, const str
 					     .signals = SIGNALS,
 					     .ring_slots = (uint32_t)o->slots,
 					     .batch = (uint32_t)o->batch };
-	struct producer p = { .table = table, .upto = upto };
+	struct producer p = { .table = table, .sums = sums };
 	struct epf_bench_core *bc;
 	struct bench_pair pair;
 	int err = epf_bench_core_create(&co, &bc);
@@ -373,12 +373,12 @@ static void print_json(const struct opts *o, const struct core_run *r, double rt
 static int measure(const struct opts *o, struct core_run *run, double *rte, int *wrong)
 {
 	struct epf_cmd *table = NULL;
-	struct tally *upto = NULL;
+	struct tally *sums = NULL;
 	struct bench_transfer t;
-	int err = make_table(o->seed, &table, &upto);
+	int err = make_table(o->seed, &table, &sums);
 
 	for (uint64_t i = 0; i < o->runs && !err; i++) {
-		err = run_once(o, table, upto, &run[i]);
+		err = run_once(o, table, sums, &run[i]);
 		/* The yardstick in turn with the engine, so that both see the same machine. */
 		if (!err)
 			err = bench_rte_transfer((unsigned)o->slots, RTE_BURST, (double)o->ms / 1e3,
@@ -387,7 +387,7 @@ static int measure(const struct opts *o, struct core_run *run, double *rte, int 
 		*wrong += run[i].wrong + !t.same;
 	}
 	free(table);
-	free(upto);
+	free(sums);
 	return err;
 }
 

@@ -66,7 +66,7 @@ static inline void bench_pair_wait(const struct bench_pair *p)
 	if (p->crowded)
 		sched_yield();
 	else
-		__builtin_ia32_pause();
+		EPF_CPU_PAUSE();
 }
 
 #endif

@@ -60,11 +60,12 @@ enum epf_msg_kind {
 	EPF_MSG_FLUSH = 3,  /* acknowledge when passed */
 	EPF_MSG_NOTIFY =
 		4, /* defines notify handle d: stream handle c, rank, signal, value = add */
-	EPF_MSG_REVOKE = 5,        /* rank, signal = region: stop using it */
-	EPF_MSG_REVOKED = 6,       /* the answer: nothing of mine is in flight to it */
-	EPF_MSG_LANE_FENCE = 7,    /* c = lane: fence it and say when drained */
-	EPF_MSG_LANE_FENCED = 8,   /* c = lane: fenced and drained here */
-	EPF_MSG_STREAM_QUERY = 9,  /* c = handle, d = from: which counts have arrived? */
+	EPF_MSG_REVOKE = 5,      /* rank, signal = region: stop using it */
+	EPF_MSG_REVOKED = 6,     /* the answer: nothing of mine is in flight to it */
+	EPF_MSG_LANE_FENCE = 7,  /* c = lane: fence it and say when drained */
+	EPF_MSG_LANE_FENCED = 8, /* c = lane: fenced and drained here */
+	EPF_MSG_STREAM_QUERY =
+		9, /* c = handle, d = from, rank = question: which counts have arrived? */
 	EPF_MSG_STREAM_STATE = 10, /* c = handle, d = from, bits in value, a, b, e */
 	EPF_MSG_LANE_OPEN = 11,    /* c = lane, value = token of the sender's new queue pair */
 	EPF_MSG_LANE_OPENED = 12,  /* c = lane: connected here, may be used */
@@ -95,8 +96,7 @@ _Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits ever
 struct epf_ctl {
 	uint64_t grants
 		[EPF_MAX_LANES_PER_NODE]; /* per lane: events we may have posted in all; bit 32: written */
-	uint64_t acks
-		[]; /* per stream handle: last flush passed; bit 32: written [A5] */
+	uint64_t acks[]; /* per stream handle: last flush passed; bit 32: written [A5] */
 };
 
 enum epf_region_state {

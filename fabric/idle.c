@@ -141,7 +141,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 		}
 		if (opts->idle == EPF_IDLE_SPIN)
 			continue;
-		__builtin_ia32_pause();
+		EPF_CPU_PAUSE();
 		if (opts->idle != EPF_IDLE_SLEEP)
 			continue;
 		if (!quiet_since) {

@@ -240,7 +240,8 @@ static void leave(struct epf *ep)
 	}
 	/* What was said must leave this machine; a peer that does not answer gets a tenth of a second. */
 	deadline = epf_now_ns() + 100 * 1000 * 1000;
-	while (!ep->opts.now && !epf_core_is_quiet(ep->core) && epf_now_ns() < deadline) {
+	while (!ep->opts.now && !ep->opts.progress && !epf_core_is_quiet(ep->core) &&
+	       epf_now_ns() < deadline) {
 		epf_core_step(ep->core);
 		epf_core_wake(ep->core);
 	}

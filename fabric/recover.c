@@ -76,6 +76,8 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 					 .answer = r->answer,
 					 .answer_handle = r->answer_handle,
 					 .answer_from = r->answer_from,
+					 .questions = r->questions,
+					 .answered = r->answered,
 					 .cursor = lane->tail,
 					 .since_ns = core->now(core->now_arg) };
 	if (EPF_HOOKED(
@@ -110,14 +112,17 @@ static struct epf_stream *entry_stream(struct epf_core *core, const struct epf_n
 static int has_arrived(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		       struct epf_lane_recovery *r, const struct epf_stream *s, uint32_t count)
 {
-	struct epf_msg m = {
-		.kind = EPF_MSG_STREAM_QUERY, .c = s->handle, .d = count, .signal = lane->index
-	};
+	struct epf_msg m = { .kind = EPF_MSG_STREAM_QUERY,
+			     .c = s->handle,
+			     .d = count,
+			     .signal = lane->index,
+			     .rank = r->questions + 1 };
 	uint32_t at = count - r->known_from;
 
 	if (r->known && r->known_handle == s->handle && at < 256)
 		return r->bits[at >> 6] >> (at & 63) & 1;
 	if (!r->asked && epf_control_send(core, node, &m)) {
+		r->questions++;
 		r->asked = 1;
 		r->known = 0;
 		r->known_handle = s->handle;
@@ -402,6 +407,10 @@ void epf_recover_message(struct epf_core *core, struct epf_node *node, struct ep
 	case EPF_MSG_STREAM_QUERY:
 		if (m->c >= node->rx_streams)
 			goto refuse;
+		/* One asked twice may come behind the next one, which must not be forgotten for it. */
+		if ((int32_t)(m->rank - r->answered) <= 0)
+			return;
+		r->answered = m->rank;
 		r->answer = 1;
 		r->answer_handle = (uint16_t)m->c;
 		r->answer_from = m->d;

@@ -46,6 +46,8 @@ struct epf_lane_recovery {
 	uint8_t answer; /* a STREAM_QUERY of the peer has to be answered */
 	uint16_t answer_handle;
 	uint32_t answer_from;
+	uint32_t questions; /* asked so far; never begins anew */
+	uint32_t answered;  /* newest question of the peer that was taken */
 	uint16_t
 		known_handle; /* the last answer: bits for counts known_from .. +255 of this stream */
 	uint8_t known;

@@ -66,7 +66,7 @@ static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg)
 		return;
 	}
 	if (++*quiet < SPINS) {
-		__builtin_ia32_pause();
+		EPF_CPU_PAUSE();
 		return;
 	}
 	epf_bell_arm(ep->bell);

@@ -21,6 +21,15 @@
 #define EPF_LIKELY(x)   __builtin_expect(!!(x), 1)
 #define EPF_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
+/* Host: a hint in a spin loop that gives the other hardware thread, and the memory system, a moment. */
+#if defined(__x86_64__) || defined(__i386__)
+# define EPF_CPU_PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+# define EPF_CPU_PAUSE() __asm__ __volatile__("yield")
+#else
+# define EPF_CPU_PAUSE() ((void)0)
+#endif
+
 /* Bytes that two writers must be apart for neither to slow the other down by sharing a line. */
 #define EPF_CACHELINE 64
 

@@ -26,10 +26,10 @@ struct order_page {
 struct order_job {
 	uint64_t seed;
 	uint32_t ranks, rings, lanes;
-	int threaded;         /* progress=thread */
-	int errors;           /* lanes fail now and then, all but the last of a peer */
-	uint32_t goal;        /* messages of a channel in an epoch */
-	uint16_t port;        /* of the rendezvous; 0: boot is given */
+	int threaded;  /* progress=thread */
+	int errors;    /* lanes fail now and then, all but the last of a peer */
+	uint32_t goal; /* messages of a channel in an epoch */
+	uint16_t port; /* of the rendezvous; 0: boot is given */
 	struct sim_plan plan;
 	struct order_page *page;
 };

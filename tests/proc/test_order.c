@@ -71,8 +71,8 @@ static int reap(const struct order_job *job, pid_t *pids)
 			/* The others wait for it no longer. */
 			__atomic_store_n(&job->page->failed, 1, __ATOMIC_RELEASE);
 			if (!job->page->text[r][0])
-				snprintf(job->page->text[r], ORDER_TEXT, "rank %u: ended with status %#x",
-					 r, (unsigned)status);
+				snprintf(job->page->text[r], ORDER_TEXT,
+					 "rank %u: ended with status %#x", r, (unsigned)status);
 		}
 		if (left && epf_now_ns() > end) {
 			for (uint32_t r = 0; r < job->ranks; r++)
@@ -130,8 +130,8 @@ static int run_seed(uint64_t seed, struct totals *t)
 		if (page->text[r][0])
 			printf("FAILED: replay with EPF_SEED=%llu build/tests/proc/test_order: %s [ranks %u "
 			       "rings %u lanes %u errors %d progress=%s]\n",
-			       (unsigned long long)seed, page->text[r], job.ranks, job.rings, job.lanes,
-			       job.errors, job.threaded ? "thread" : "caller");
+			       (unsigned long long)seed, page->text[r], job.ranks, job.rings,
+			       job.lanes, job.errors, job.threaded ? "thread" : "caller");
 	order_proof(&job, t->proof);
 	t->threaded += (uint64_t)job.threaded;
 	for (uint32_t r = 0; r < job.ranks; r++) {
@@ -163,10 +163,11 @@ int main(void)
 	printf("# %llu seeds (%llu with progress=thread), %llu commands; reordered %llu, duplicated %llu, dropped "
 	       "%llu, signals waited %llu, duplicates dropped %llu, lanes failed %llu, replayed %llu; %.0f ms a "
 	       "seed\n",
-	       (unsigned long long)count, (unsigned long long)t.threaded, (unsigned long long)t.commands,
-	       (unsigned long long)t.proof[0], (unsigned long long)t.proof[1],
-	       (unsigned long long)t.proof[2], (unsigned long long)t.proof[3],
-	       (unsigned long long)t.proof[4], (unsigned long long)t.lane_errors,
-	       (unsigned long long)t.replays, (double)(epf_now_ns() - start) / 1e6 / (double)count);
+	       (unsigned long long)count, (unsigned long long)t.threaded,
+	       (unsigned long long)t.commands, (unsigned long long)t.proof[0],
+	       (unsigned long long)t.proof[1], (unsigned long long)t.proof[2],
+	       (unsigned long long)t.proof[3], (unsigned long long)t.proof[4],
+	       (unsigned long long)t.lane_errors, (unsigned long long)t.replays,
+	       (double)(epf_now_ns() - start) / 1e6 / (double)count);
 	return failures != 0;
 }

@@ -57,8 +57,8 @@ static int run_seed(uint64_t seed, uint64_t *commands, uint64_t proof[ORDER_PROO
 		if (page.text[r][0])
 			printf("FAILED: replay with EPF_SEED=%llu build/tests/proc/test_threads: %s [ranks %u rings "
 			       "%u lanes %u errors %d]\n",
-			       (unsigned long long)seed, page.text[r], job.ranks, job.rings, job.lanes,
-			       job.errors);
+			       (unsigned long long)seed, page.text[r], job.ranks, job.rings,
+			       job.lanes, job.errors);
 		*commands += page.commands[r];
 	}
 	order_proof(&job, proof);
@@ -85,8 +85,9 @@ int main(void)
 		failures += run_seed(seed, &commands, proof);
 	printf("# %llu seeds, %llu commands; reordered %llu, duplicated %llu, dropped %llu, signals waited %llu; %.0f "
 	       "ms a seed\n",
-	       (unsigned long long)count, (unsigned long long)commands, (unsigned long long)proof[0],
-	       (unsigned long long)proof[1], (unsigned long long)proof[2], (unsigned long long)proof[3],
+	       (unsigned long long)count, (unsigned long long)commands,
+	       (unsigned long long)proof[0], (unsigned long long)proof[1],
+	       (unsigned long long)proof[2], (unsigned long long)proof[3],
 	       (double)(epf_now_ns() - start) / 1e6 / (double)count);
 	return failures != 0;
 }

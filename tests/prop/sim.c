@@ -46,7 +46,9 @@ static void add(struct sim_totals *t, const struct sim_totals *s)
 static int run(uint64_t seed, int ordered, struct sim_totals *totals)
 {
 	/* On an ordered NIC replays follow other rules, so half of those seeds have failing lanes for certain. */
-	struct sim_case c = { .seed = seed, .ordered = ordered, .want_errors = ordered && seed & 8 };
+	struct sim_case c = { .seed = seed,
+			      .ordered = ordered,
+			      .want_errors = ordered && seed & 8 };
 	struct sim_result out;
 
 	sim_run(&c, &out);
@@ -70,11 +72,11 @@ static void report(const char *name, const struct sim_totals *t)
 	       (unsigned long long)t->signals, (unsigned long long)t->reordered,
 	       (unsigned long long)t->duplicated, (unsigned long long)t->dropped,
 	       (unsigned long long)t->waited, (unsigned long long)t->duplicates_dropped);
-	printf("# %s: lanes failed %llu, requests replayed %llu, links down %llu, seeds near a wrap %llu, ranks lost "
+	printf("# %s: lanes failed %llu (error completions %llu), requests replayed %llu, links down %llu, seeds near a wrap %llu, ranks lost "
 	       "with their last lane %llu\n",
-	       name, (unsigned long long)t->lane_errors, (unsigned long long)t->replays,
-	       (unsigned long long)t->links, (unsigned long long)t->wraps,
-	       (unsigned long long)t->lost);
+	       name, (unsigned long long)t->lane_errors, (unsigned long long)t->nic_errors,
+	       (unsigned long long)t->replays, (unsigned long long)t->links,
+	       (unsigned long long)t->wraps, (unsigned long long)t->lost);
 }
 
 int main(void)

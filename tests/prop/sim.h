@@ -15,7 +15,8 @@ enum sim_verdict {
 	SIM_WRONG = 1, /* wrong bytes or a wrong sum */
 	SIM_STUCK = 2, /* no progress within the bound of virtual time */
 	SIM_ERROR = 3, /* could not be set up, a command failed, a rank was lost */
-	SIM_LOST = 4,  /* all lanes to a rank failed at once: the rank is lost by design; says nothing */
+	SIM_LOST =
+		4, /* all lanes to a rank failed at once: the rank is lost by design; says nothing */
 };
 
 /* What a caller wants beside what the seed says. */
@@ -29,7 +30,7 @@ struct sim_case {
 struct sim_totals {
 	uint64_t seeds, lost, steps;
 	uint64_t reordered, duplicated, dropped, waited, duplicates_dropped;
-	uint64_t lane_errors, replays, links, wraps;
+	uint64_t lane_errors, nic_errors, replays, links, wraps;
 	uint64_t commands, signals;
 };
 
@@ -49,13 +50,13 @@ struct sim_params {
 	uint32_t ranks, rings, chans, goal, slots[SIM_RINGS];
 	uint64_t ring_start[SIM_RINGS];
 	uint32_t lanes;
-	uint64_t error_ns;  /* mean time between failures of a lane; 0: none */
-	int wild;           /* they fail at any time, all but the last lane of a node */
-	double nic_error;   /* chance of an error completion from the NIC itself */
-	uint64_t link_ns;   /* mean time between a link going down; 0: never */
-	uint32_t tick_ns;   /* longest time between two rounds */
-	uint32_t lazy;      /* one in so many steps of a rank is left out */
-	int wraps;          /* counters start near a wrap */
+	uint64_t error_ns; /* mean time between failures of a lane; 0: none */
+	int wild;          /* they fail at any time, all but the last lane of a node */
+	double nic_error;  /* chance of an error completion from the NIC itself */
+	uint64_t link_ns;  /* mean time between a link going down; 0: never */
+	uint32_t tick_ns;  /* longest time between two rounds */
+	uint32_t lazy;     /* one in so many steps of a rank is left out */
+	int wraps;         /* counters start near a wrap */
 	char text[SIM_SETTINGS][48];
 	const char *settings[SIM_SETTINGS + 1];
 	unsigned n;

@@ -207,16 +207,16 @@ static void say_engine(const struct epf_core *core, char *buf, size_t size)
 		const struct epf_ring_state *ring = core->rings[i];
 
 		if (ring->seq != ring->retired || ring->blocked != EPF_NONE || ring->flush_phase)
-			SAY(" ring %u: retires %u of %u, parked %u, blocked on %d, flush phase %u;", i,
-			    ring->retired, ring->seq, ring->parked, (int)ring->blocked,
+			SAY(" ring %u: retires %u of %u, parked %u, blocked on %d, flush phase %u;",
+			    i, ring->retired, ring->seq, ring->parked, (int)ring->blocked,
 			    ring->flush_phase);
 	}
 	for (uint32_t i = 0; i < core->n_streams; i++) {
 		const struct epf_stream *t = &core->streams[i];
 
 		if (t->parked_count || t->signals_head != EPF_NONE || t->waiting)
-			SAY(" stream %u kind %u to %u on lane %u: parked %u, waiting %u%s;", i, t->kind,
-			    t->peer, t->lane, t->parked_count, t->waiting,
+			SAY(" stream %u kind %u to %u on lane %u: parked %u, waiting %u%s;", i,
+			    t->kind, t->peer, t->lane, t->parked_count, t->waiting,
 			    t->signals_head != EPF_NONE ? ", holds signals" : "");
 	}
 	for (uint32_t i = 0; i < core->n_lanes; i++) {
@@ -231,14 +231,15 @@ static void say_engine(const struct epf_core *core, char *buf, size_t size)
 			const struct epf_lane_recovery *rec =
 				&core->nodes[l->node].recovery->lanes[l->index];
 
-			SAY(" recovery %u phase %u tells %u%u%u%u peer %u%u%u drained %d;", rec->generation,
-			    rec->phase, rec->tell_fence, rec->tell_fenced, rec->tell_open,
-			    rec->tell_opened, rec->peer_fenced, rec->peer_open, rec->peer_opened,
-			    core->ops->lane_drained(core->nic, l->id));
+			SAY(" recovery %u phase %u tells %u%u%u%u peer %u%u%u drained %d;",
+			    rec->generation, rec->phase, rec->tell_fence, rec->tell_fenced,
+			    rec->tell_open, rec->tell_opened, rec->peer_fenced, rec->peer_open,
+			    rec->peer_opened, core->ops->lane_drained(core->nic, l->id));
 		}
 	}
-	SAY(" messages in flight %u, bytes %llu, recovering %u, lanes listed %u", core->inflight_messages,
-	    (unsigned long long)core->inflight_bytes, core->recovering, core->n_wait);
+	SAY(" messages in flight %u, bytes %llu, recovering %u, lanes listed %u",
+	    core->inflight_messages, (unsigned long long)core->inflight_bytes, core->recovering,
+	    core->n_wait);
 #undef SAY
 }
 
@@ -247,12 +248,13 @@ static enum sim_verdict stuck(struct sim *s)
 	char *text = s->out->text, waits[800], engine[1200];
 	size_t size = sizeof(s->out->text), at;
 
-	at = (size_t)snprintf(text, size, "stuck after %llu us:",
-			      (unsigned long long)(s->job.clock_ns / 1000));
+	at = (size_t)snprintf(text, size,
+			      "stuck after %llu us:", (unsigned long long)(s->job.clock_ns / 1000));
 	for (uint32_t r = 0; r < s->p.ranks && at < size; r++) {
 		sim_rank_waits(&s->rank[r], waits, sizeof(waits));
 		say_engine(s->job.ep[r]->core, engine, sizeof(engine));
-		at += (size_t)snprintf(text + at, size - at, " rank %u:%s engine:%s", r, waits, engine);
+		at += (size_t)snprintf(text + at, size - at, " rank %u:%s engine:%s", r, waits,
+				       engine);
 	}
 	return s->out->verdict = SIM_STUCK;
 }
@@ -265,6 +267,23 @@ static int is_lost(const struct sim *s)
 	return 0;
 }
 
+/* No lane has sent more events than the peer allows. */
+static int credits_hold(struct sim *s)
+{
+	for (uint32_t r = 0; r < s->p.ranks; r++) {
+		const struct epf_core *core = s->job.ep[r]->core;
+
+		for (uint32_t l = 0; l < core->n_lanes; l++)
+			if ((int32_t)(core->lanes[l].granted - core->lanes[l].events) < 0) {
+				verdict(s, SIM_ERROR,
+					"rank %u: lane %u to rank %u is beyond its credit", r,
+					core->lanes[l].index, core->lanes[l].node);
+				return 0;
+			}
+	}
+	return 1;
+}
+
 static enum sim_verdict run_until_done(struct sim *s)
 {
 	unsigned done = 0;
@@ -274,6 +293,8 @@ static enum sim_verdict run_until_done(struct sim *s)
 	while (done < s->p.ranks) {
 		if (round_of(s))
 			goto failed;
+		if ((s->round & 7) == 0 && !credits_hold(s))
+			return s->out->verdict;
 		for (done = 0; done < s->p.ranks && sim_rank_is_done(&s->rank[done]); done++)
 			;
 		if (s->job.clock_ns - s->progress_ns > STUCK_NS ||
@@ -316,6 +337,7 @@ static void look(struct sim *s)
 		t->reordered += n.packets_reordered;
 		t->duplicated += n.packets_duplicated;
 		t->dropped += n.packets_dropped;
+		t->nic_errors += n.errors;
 		t->waited += v[0];
 		t->duplicates_dropped += v[1];
 		t->lane_errors += v[2];
@@ -344,15 +366,16 @@ static enum sim_verdict run_job(struct sim *s)
 
 	for (uint32_t epoch = 1; epoch == 1 || !has_proved(s); epoch++) {
 		if (epoch > MOST_EPOCHS)
-			return verdict(s, SIM_ERROR,
-				       "proved nothing: reordered %llu, duplicated %llu, dropped %llu, signals "
-				       "waited %llu, duplicates dropped %llu, lanes failed %llu",
-				       (unsigned long long)s->out->seen.reordered,
-				       (unsigned long long)s->out->seen.duplicated,
-				       (unsigned long long)s->out->seen.dropped,
-				       (unsigned long long)s->out->seen.waited,
-				       (unsigned long long)s->out->seen.duplicates_dropped,
-				       (unsigned long long)s->out->seen.lane_errors);
+			return verdict(
+				s, SIM_ERROR,
+				"proved nothing: reordered %llu, duplicated %llu, dropped %llu, signals "
+				"waited %llu, duplicates dropped %llu, lanes failed %llu",
+				(unsigned long long)s->out->seen.reordered,
+				(unsigned long long)s->out->seen.duplicated,
+				(unsigned long long)s->out->seen.dropped,
+				(unsigned long long)s->out->seen.waited,
+				(unsigned long long)s->out->seen.duplicates_dropped,
+				(unsigned long long)s->out->seen.lane_errors);
 		for (uint32_t r = 0; r < s->p.ranks; r++)
 			s->rank[r].goal = (uint64_t)epoch * s->p.goal;
 		if (run_until_done(s))
@@ -378,8 +401,8 @@ static enum sim_verdict run_job(struct sim *s)
 				       (unsigned long long)n.rnr_events);
 		epf_counter(s->job.ep[r], "arrivals_refused", &refused);
 		if (refused)
-			return verdict(s, SIM_ERROR, "rank %u refused %llu arrivals of good peers", r,
-				       (unsigned long long)refused);
+			return verdict(s, SIM_ERROR, "rank %u refused %llu arrivals of good peers",
+				       r, (unsigned long long)refused);
 	}
 	return SIM_OK;
 }
@@ -388,10 +411,10 @@ static void say_settings(struct sim *s)
 {
 	char *text = s->out->settings;
 	size_t size = sizeof(s->out->settings);
-	size_t at = (size_t)snprintf(text, size, "ranks %u rings %u channels %u errors %llu wild %d links %llu",
-				     s->p.ranks, s->p.rings, s->p.chans,
-				     (unsigned long long)s->p.error_ns, s->p.wild,
-				     (unsigned long long)s->p.link_ns);
+	size_t at = (size_t)snprintf(
+		text, size, "ranks %u rings %u channels %u errors %llu wild %d links %llu",
+		s->p.ranks, s->p.rings, s->p.chans, (unsigned long long)s->p.error_ns, s->p.wild,
+		(unsigned long long)s->p.link_ns);
 
 	for (unsigned i = 0; i < s->p.n && at < size; i++)
 		at += (size_t)snprintf(text + at, size - at, " %s", s->p.settings[i]);

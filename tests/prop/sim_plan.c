@@ -124,16 +124,17 @@ void sim_plan_make(struct sim_plan *plan, uint64_t seed, uint32_t ranks, uint32_
 		c->ring = (uint8_t)sim_range(&rng, 0, rings - 1);
 		c->multi = sim_range(&rng, 0, 2) != 0;
 		c->slots = c->kind == SIM_STREAM ? (uint8_t)sim_range(&rng, 1, SIM_SLOTS) : 1;
-		c->slot_bytes = sim_range(&rng, 0, 3) ? sim_range(&rng, 6, 40) * 16
-						      : sim_range(&rng, 6, SIM_SLOT_BYTES / 16) * 16;
+		c->slot_bytes = sim_range(&rng, 0, 3)
+					? sim_range(&rng, 6, 40) * 16
+					: sim_range(&rng, 6, SIM_SLOT_BYTES / 16) * 16;
 		c->add = sim_range(&rng, 0, 1) ? sim_range(&rng, 1, 16)
 					       : sim_range(&rng, 17, (1u << 30) - 1);
 		c->rx_offset = plan->rx_bytes[c->to];
 		c->rx_offset = take_bytes(&plan->rx_bytes[c->to], c->slots * c->slot_bytes);
 		/* Each source has room for the shift and guards of its own; an ECHO fetches to a place behind. */
-		c->tx_offset = take_bytes(&plan->tx_bytes[c->from],
-					  (c->slots + (c->kind == SIM_ECHO)) *
-						  (c->slot_bytes + SIM_GUARD));
+		c->tx_offset =
+			take_bytes(&plan->tx_bytes[c->from], (c->slots + (c->kind == SIM_ECHO)) *
+								     (c->slot_bytes + SIM_GUARD));
 		c->signal = signals[c->to]++;
 		c->credit = signals[c->from]++;
 	}
@@ -252,8 +253,7 @@ static void make_group(const struct sim_plan *plan, uint32_t chan, uint64_t *rng
 	for (unsigned i = 0; i <= pieces; i++) {
 		for (unsigned k = 0; k < 2; k++)
 			if (at[k] == i && (k || first)) {
-				s = step(msg, SIM_OP_COUNTED,
-					 sim_range(rng, 0, plan->rings - 1));
+				s = step(msg, SIM_OP_COUNTED, sim_range(rng, 0, plan->rings - 1));
 				/* Which of the two comes first does not matter: the sum counts. */
 				s->count = k ? pieces - first : first;
 				s->value = k && !first ? 2 : 1;
@@ -279,8 +279,7 @@ static void make_echo(const struct sim_plan *plan, uint32_t chan, uint64_t *rng,
 
 	cut(rng, c->slot_bytes, pieces, 1, off, len);
 	for (unsigned i = 0; i < pieces; i++) {
-		s = step(msg, SIM_OP_PUT,
-			 c->multi ? sim_range(rng, 0, plan->rings - 1) : c->ring);
+		s = step(msg, SIM_OP_PUT, c->multi ? sim_range(rng, 0, plan->rings - 1) : c->ring);
 		s->off = off[i];
 		s->len = len[i];
 		s->flags = sim_range(rng, 0, 2) ? 0 : EPF_BULK;

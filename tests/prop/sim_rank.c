@@ -161,7 +161,6 @@ static void fill_source(struct sim_rank *r, uint32_t chan, const struct sim_msg 
 	}
 }
 
-
 /* A GET is over: what it fetched, and that it touched nothing else. */
 static int check_fetched(struct sim_rank *r, uint32_t chan, const struct sim_msg *m,
 			 const struct sim_step *s)
@@ -176,19 +175,19 @@ static int check_fetched(struct sim_rank *r, uint32_t chan, const struct sim_msg
 		sim_msg_image(r->plan, chan, m, r->scratch);
 	for (uint32_t i = 0; i < s->len; i++)
 		if (r->tx[at + from + i] != r->scratch[i])
-			return fail(r, 1,
-				    "wrong bytes: rank %u: %s channel %u message %llu: byte %u of %u "
-				    "fetched from rank %u is %02x, not %02x",
-				    r->rank, sim_kind_name(c->kind), chan,
-				    (unsigned long long)m->n, i, s->len, c->to,
-				    r->tx[at + from + i], r->scratch[i]);
+			return fail(
+				r, 1,
+				"wrong bytes: rank %u: %s channel %u message %llu: byte %u of %u "
+				"fetched from rank %u is %02x, not %02x",
+				r->rank, sim_kind_name(c->kind), chan, (unsigned long long)m->n, i,
+				s->len, c->to, r->tx[at + from + i], r->scratch[i]);
 	bad = sim_poison_check(r->tx, at, from);
 	if (bad == UINT32_MAX)
 		bad = sim_poison_check(r->tx, at + from + s->len,
 				       c->slot_bytes + SIM_GUARD - from - s->len);
 	if (bad != UINT32_MAX)
-		return fail(r, 1, "wrong bytes: rank %u: get of channel %u wrote at %u too", r->rank,
-			    chan, bad);
+		return fail(r, 1, "wrong bytes: rank %u: get of channel %u wrote at %u too",
+			    r->rank, chan, bad);
 	return 0;
 }
 
@@ -244,9 +243,10 @@ static int send_poll(struct sim_rank *r, uint32_t chan)
 			progress++;
 		}
 	if (has_receiver && credit > t->sent + t->open)
-		return fail(r, 1,
-			    "wrong sum: rank %u: channel %u: credit is %llu, but %llu messages were sent",
-			    r->rank, chan, (unsigned long long)credit, (unsigned long long)t->sent);
+		return fail(
+			r, 1,
+			"wrong sum: rank %u: channel %u: credit is %llu, but %llu messages were sent",
+			r->rank, chan, (unsigned long long)credit, (unsigned long long)t->sent);
 	if (!t->open) {
 		if (t->sent == r->goal || t->busy[t->sent % c->slots] ||
 		    (has_receiver && t->sent - credit >= c->slots))
@@ -323,11 +323,12 @@ static int check_message(struct sim_rank *r, uint32_t chan, struct sim_rx *in)
 				in->sum += m.steps[i].value;
 		word = __atomic_load_n((const uint64_t *)(const void *)at, __ATOMIC_ACQUIRE);
 		if (c->kind == SIM_ADD && word != in->sum)
-			return fail(r, 1,
-				    "wrong sum: rank %u: adds of channel %u from rank %u, message %llu: "
-				    "%llx, not %llx",
-				    r->rank, chan, c->from, (unsigned long long)in->taken,
-				    (unsigned long long)word, (unsigned long long)in->sum);
+			return fail(
+				r, 1,
+				"wrong sum: rank %u: adds of channel %u from rank %u, message %llu: "
+				"%llx, not %llx",
+				r->rank, chan, c->from, (unsigned long long)in->taken,
+				(unsigned long long)word, (unsigned long long)in->sum);
 		return 0;
 	}
 	sim_msg_image(r->plan, chan, &m, r->scratch);
@@ -335,12 +336,13 @@ static int check_message(struct sim_rank *r, uint32_t chan, struct sim_rx *in)
 		return 0;
 	for (uint32_t i = 0; i < c->slot_bytes; i++)
 		if (at[i] != r->scratch[i])
-			return fail(r, 1,
-				    "wrong bytes: rank %u: %s channel %u from rank %u ring %u, message "
-				    "%llu: byte %u of %u is %02x, not %02x",
-				    r->rank, sim_kind_name(c->kind), chan, c->from, c->ring,
-				    (unsigned long long)in->taken, i, c->slot_bytes, at[i],
-				    r->scratch[i]);
+			return fail(
+				r, 1,
+				"wrong bytes: rank %u: %s channel %u from rank %u ring %u, message "
+				"%llu: byte %u of %u is %02x, not %02x",
+				r->rank, sim_kind_name(c->kind), chan, c->from, c->ring,
+				(unsigned long long)in->taken, i, c->slot_bytes, at[i],
+				r->scratch[i]);
 	return 0;
 }
 
@@ -359,11 +361,12 @@ static int grant_poll(struct sim_rank *r, uint32_t chan, struct sim_rx *in)
 	}
 	bad = c->kind == SIM_ADD ? UINT32_MAX : sim_poison_check(r->rx, at, c->slot_bytes);
 	if (bad != UINT32_MAX)
-		return fail(r, 1,
-			    "wrong bytes: rank %u: %s channel %u from rank %u: byte %u of its buffer was "
-			    "written after message %llu had been taken",
-			    r->rank, sim_kind_name(c->kind), chan, c->from, bad - at,
-			    (unsigned long long)in->granted);
+		return fail(
+			r, 1,
+			"wrong bytes: rank %u: %s channel %u from rank %u: byte %u of its buffer was "
+			"written after message %llu had been taken",
+			r->rank, sim_kind_name(c->kind), chan, c->from, bad - at,
+			(unsigned long long)in->granted);
 	if (!has_room(ring))
 		return 0;
 	if (epf_signal_send(ring, c->from, c->credit, 1, 0))
@@ -417,34 +420,13 @@ int sim_rank_poll(struct sim_rank *r)
 	}
 	for (uint32_t i = 0; i < r->plan->rings; i++)
 		if (epf_ring_error(r->rings[i], &f))
-			return fail(r, 0,
-				    "rank %u: ring %u: %llu commands failed, first %llu to rank %u: status "
-				    "%u, reason %u",
-				    r->rank, i, (unsigned long long)f.failed,
-				    (unsigned long long)f.index, f.rank, f.status, f.reason);
+			return fail(
+				r, 0,
+				"rank %u: ring %u: %llu commands failed, first %llu to rank %u: status "
+				"%u, reason %u",
+				r->rank, i, (unsigned long long)f.failed,
+				(unsigned long long)f.index, f.rank, f.status, f.reason);
 	return progress;
-}
-
-int sim_rank_is_done(const struct sim_rank *r)
-{
-	for (uint32_t i = 0; i < r->plan->n_chans; i++) {
-		const struct sim_chan *c = &r->plan->chans[i];
-		const struct sim_tx *t = &r->out[i];
-		const struct sim_rx *in = &r->in[i];
-		unsigned has_receiver = c->kind != SIM_ECHO && c->kind != SIM_GET;
-
-		if (c->from == r->rank &&
-		    (t->sent != r->goal || t->open || t->busy[0] || t->busy[1] || t->busy[2] ||
-		     (has_receiver && epf_signal_value(r->ep, c->credit) != r->goal)))
-			return 0;
-		if (c->to == r->rank && has_receiver &&
-		    (in->taken != r->goal || in->granted != r->goal))
-			return 0;
-	}
-	for (uint32_t i = 0; i < r->plan->rings; i++)
-		if (epf_ring_done(r->rings[i]) != epf_ring_pushed(r->rings[i]))
-			return 0;
-	return 1;
 }
 
 /* The bytes that stay in a rank's receiving region: those of the last ECHO, the words of ADD. */
@@ -491,40 +473,11 @@ int sim_rank_final(struct sim_rank *r)
 	for (uint32_t i = 0; i < r->plan->n_chans; i++)
 		if (r->plan->chans[i].to == r->rank && r->plan->chans[i].kind != SIM_ECHO &&
 		    r->plan->chans[i].kind != SIM_GET && available(r, i, &r->in[i]) != 0)
-			return r->failure[0] ? -1
-					     : fail(r, 1,
-						    "wrong sum: rank %u: signal of channel %u moved at the "
-						    "end",
-						    r->rank, i);
+			return r->failure[0]
+				       ? -1
+				       : fail(r, 1,
+					      "wrong sum: rank %u: signal of channel %u moved at the "
+					      "end",
+					      r->rank, i);
 	return 0;
-}
-
-void sim_rank_waits(const struct sim_rank *r, char *buf, size_t size)
-{
-	size_t at = 0;
-
-#define SAY(...) at += at < size ? (size_t)snprintf(buf + at, size - at, __VA_ARGS__) : 0
-	buf[0] = 0;
-	for (uint32_t i = 0; i < r->plan->rings; i++)
-		if (epf_ring_done(r->rings[i]) != epf_ring_pushed(r->rings[i]))
-			SAY(" ring %u: %llu of its commands not retired;", i,
-			    (unsigned long long)(epf_ring_pushed(r->rings[i]) -
-						 epf_ring_done(r->rings[i])));
-	for (uint32_t i = 0; i < r->plan->n_chans; i++) {
-		const struct sim_chan *c = &r->plan->chans[i];
-		const struct sim_tx *t = &r->out[i];
-		unsigned has_receiver = c->kind != SIM_ECHO && c->kind != SIM_GET;
-
-		if (c->from == r->rank && (t->sent != r->goal || t->open))
-			SAY(" %s channel %u to rank %u ring %u: message %llu at step %u of %u, credit "
-			    "%llu;",
-			    sim_kind_name(c->kind), i, c->to, c->ring, (unsigned long long)t->sent,
-			    t->at, t->open ? t->msg.n_steps : 0,
-			    (unsigned long long)epf_signal_value(r->ep, c->credit));
-		if (c->to == r->rank && has_receiver && r->in[i].taken != r->goal)
-			SAY(" waits for message %llu of %s channel %u from rank %u, signal %u is %llu;",
-			    (unsigned long long)r->in[i].taken, sim_kind_name(c->kind), i, c->from,
-			    c->signal, (unsigned long long)epf_signal_value(r->ep, c->signal));
-	}
-#undef SAY
 }

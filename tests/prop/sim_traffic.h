@@ -140,10 +140,10 @@ struct sim_tx {
 };
 
 struct sim_rx {
-	uint64_t taken;    /* messages checked */
-	uint64_t granted;  /* of these: buffers given back, in order */
-	uint64_t sum;      /* ADD, SUM: expected so far */
-	uint32_t held;     /* polls until the poison of the oldest one is looked at */
+	uint64_t taken;   /* messages checked */
+	uint64_t granted; /* of these: buffers given back, in order */
+	uint64_t sum;     /* ADD, SUM: expected so far */
+	uint32_t held;    /* polls until the poison of the oldest one is looked at */
 };
 
 struct sim_rank {

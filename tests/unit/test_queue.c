@@ -52,6 +52,8 @@ static void first_in_first_out(void **state)
 	epf_queue_destroy(q);
 }
 
+static uint64_t payload[PRODUCERS][ITEMS]; /* plain memory, guarded by the queue alone */
+
 struct producer {
 	struct epf_queue *q;
 	uint64_t id;
@@ -61,9 +63,11 @@ static void *produce(void *arg)
 {
 	const struct producer *p = arg;
 
-	for (uint64_t n = 0; n < ITEMS; n++)
+	for (uint64_t n = 0; n < ITEMS; n++) {
+		payload[p->id][n] = ~n * (p->id + 1);
 		while (!epf_queue_push(p->q, (struct epf_queue_item){ p->id, n }))
 			sched_yield();
+	}
 	return NULL;
 }
 
@@ -87,7 +91,8 @@ static void many_producers(void **state)
 			continue;
 		}
 		n++;
-		if (item.a >= PRODUCERS || item.b != next[item.a]++)
+		if (item.a >= PRODUCERS || item.b != next[item.a]++ ||
+		    payload[item.a][item.b % ITEMS] != ~item.b * (item.a + 1))
 			wrong++;
 	}
 	for (int i = 0; i < PRODUCERS; i++)

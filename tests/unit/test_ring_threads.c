@@ -24,8 +24,12 @@ struct shared {
 	struct epf_ring_shm *shm;
 	uint64_t start;
 	uint64_t payload[SLOTS]; /* plain memory: one word per slot, guarded by the ring alone */
-	uint64_t sum, taken;     /* the consumer's, read after its end */
-	uint64_t late;           /* done words without the error record they promise */
+	uint64_t brought
+		[2 *
+		 SLOTS]; /* plain memory: what a GET would bring, guarded by the done word alone */
+	uint64_t sum, taken; /* the consumer's, read after its end */
+	uint64_t late;       /* done words without the record or the bytes they promise */
+	bool looks; /* the producer reads done words: these order so much that a broken `taken` would not show */
 	bool failed;
 };
 
@@ -63,6 +67,8 @@ static void look_at_done(const struct epf_ring_producer *p, struct shared *s)
 	const struct epf_done *done = &p->shm->done;
 	uint64_t retired = epf_ring_retired(p) - s->start; /* A3 */
 
+	if (retired && s->brought[(retired - 1) % (2 * SLOTS)] != mix(~(retired - 1)))
+		s->late++;
 	if (retired < FAIL_EACH)
 		return;
 	if (EPF_LOAD_RELAXED(&done->failed) < retired / FAIL_EACH ||
@@ -80,11 +86,12 @@ static void *produce(void *arg)
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	epf_ring_producer_init(&p, s->shm, s->start);
 	for (uint64_t n = 0; n < COMMANDS;) {
+		if (s->looks)
+			look_at_done(&p, s);
 		if (push(&p, s, n)) {
 			n++;
 			continue;
 		}
-		look_at_done(&p, s);
 		if (late(&begin)) {
 			s->failed = true;
 			return NULL;
@@ -98,6 +105,8 @@ static void retire(struct shared *s, uint64_t n)
 {
 	struct epf_done *done = &s->shm->done;
 
+	s->brought[n % (2 * SLOTS)] =
+		mix(~n); /* not read again before the producer has pushed 64 more */
 	if ((n + 1) % FAIL_EACH == 0) {
 		if (n + 1 == FAIL_EACH) {
 			done->error_rank = 77;
@@ -158,7 +167,7 @@ static void *consume(void *arg)
 	return NULL;
 }
 
-static void run(uint64_t start)
+static void run(uint64_t start, bool looks)
 {
 	static struct shared s;
 	pthread_t producer, consumer;
@@ -166,6 +175,7 @@ static void run(uint64_t start)
 
 	memset(&s, 0, sizeof(s));
 	s.start = start;
+	s.looks = looks;
 	s.shm = aligned_alloc(128, epf_ring_bytes(LOG2));
 	assert_non_null(s.shm);
 	memset(s.shm, 0, epf_ring_bytes(LOG2));
@@ -188,18 +198,25 @@ static void run(uint64_t start)
 
 static void commands_and_payload_arrive(void **state)
 {
-	run(0);
+	run(0, false);
+}
+
+static void done_words_keep_their_promise(void **state)
+{
+	run(0, true);
 }
 
 static void counters_may_wrap_meanwhile(void **state)
 {
-	run(0 - (uint64_t)COMMANDS / 2);
+	run(0 - (uint64_t)COMMANDS / 2, false);
+	run(0 - (uint64_t)COMMANDS / 2, true);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(commands_and_payload_arrive),
+		cmocka_unit_test(done_words_keep_their_promise),
 		cmocka_unit_test(counters_may_wrap_meanwhile),
 	};
 
