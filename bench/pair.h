@@ -7,6 +7,7 @@
 #define EPF_BENCH_PAIR_H
 
 #include "bench/bench.h"
+#include "queues/epf_base.h"
 
 #include <pthread.h>
 #include <sched.h>
