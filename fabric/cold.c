@@ -151,8 +151,8 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 		return;
 	/* Who has said goodbye is not lost, but what is still under way to it ends all the same. */
 	if (node->state != EPF_NODE_LEFT) {
-		node->state = EPF_NODE_DOWN;
-		core->lost_nodes++;
+		EPF_STORE_RELAXED(&node->state, EPF_NODE_DOWN);
+		EPF_STORE_RELAXED(&core->lost_nodes, core->lost_nodes + 1);
 	}
 	for (uint32_t r = 0; r < core->world; r++)
 		if (&core->nodes[core->peers[r].node] == node)
@@ -171,7 +171,7 @@ void epf_core_mask_peer(struct epf_core *core, uint32_t rank)
 {
 	struct epf_peer *peer = &core->peers[rank];
 
-	peer->masked = 1;
+	EPF_STORE_RELAXED(&peer->masked, 1);
 	peer->usable = 0;
 	for (uint32_t i = 0; i < core->n_streams; i++)
 		if (core->streams[i].peer == rank && core->streams[i].kind != EPF_STREAM_CONTROL)

@@ -243,7 +243,7 @@ void epf_control_cold(struct epf_core *core, struct epf_node *node, struct epf_l
 		break;
 	case EPF_MSG_BYE:
 		if (node->state == EPF_NODE_UP) {
-			node->state = EPF_NODE_LEFT;
+			EPF_STORE_RELAXED(&node->state, EPF_NODE_LEFT);
 			for (uint32_t r = 0; r < core->world; r++)
 				if (&core->nodes[core->peers[r].node] == node)
 					core->peers[r].usable = 0;

@@ -219,6 +219,12 @@ int epf_peer_state(const struct epf *ep, uint32_t rank);
 /* Masks a rank: waits no longer fail because of it; commands to it retire at once as failed. */
 int epf_peer_mask(struct epf *ep, uint32_t rank);
 
+/*
+ * Ends every wait of this rank, now and from now on, with -ECANCELED, and sets the abort word of its rings, which waits in device
+ * code look at. Any thread. The rank can still be closed.
+ */
+void epf_abort(struct epf *ep);
+
 /* progress=caller: runs one step of the engine; returns how much was done. With progress=thread: returns 0. */
 int epf_progress(struct epf *ep);
 

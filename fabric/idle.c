@@ -47,7 +47,9 @@ int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *
 		return fn(core, arg);
 	while (!epf_queue_push(core->calls, item))
 		sched_yield();
-	while (!EPF_LOAD_ACQUIRE(&call.done)) { /* Q2 */
+	while (!EPF_LOAD_ACQUIRE(&call.done)) {        /* Q2 */
+		if (!EPF_LOAD_ACQUIRE(&core->running)) /* it stopped meanwhile: nobody else will */
+			run_calls(core);
 		if (epf_bell_must_ring(core->bell))
 			epf_bell_ring(core->bell);
 		sched_yield();

@@ -398,6 +398,7 @@ int epf_ring_open(struct epf *ep, const struct epf_ring_options *opts, struct ep
 	}
 	ring->ep = ep;
 	ring->id = a.id;
+	ring->shm->ring_id = a.id;
 	epf_ring_producer_init(&ring->producer, ring->shm, o.start);
 	ring->next = ep->rings;
 	ep->rings = ring;

@@ -56,6 +56,7 @@ struct epf {
 	struct epf_mapping *mappings;
 	struct epf_run_options run;
 	pthread_t thread;
+	bool aborted;  /* epf_abort was called: every wait ends */
 	bool threaded; /* progress=thread */
 	bool started;
 };

@@ -49,7 +49,7 @@ static int check_lost(struct epf *ep)
 		return 0;
 	for (uint32_t r = 0; r < ep->world; r++)
 		if (EPF_LOAD_RELAXED(&core->nodes[r].state) == EPF_NODE_DOWN &&
-		    !core->peers[r].masked)
+		    !EPF_LOAD_RELAXED(&core->peers[r].masked))
 			return epf_fail(EPF_R_PEER_DOWN, "rank %u on node %u is lost", r,
 					ep->places[r]);
 	return 0;
@@ -74,6 +74,20 @@ static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg)
 		epf_bell_sleep(ep->bell, SLEEP_NS);
 	epf_bell_disarm(ep->bell);
 	*quiet = SPINS / 2;
+}
+
+static int aborted(const struct epf *ep, const char *what, uint64_t number)
+{
+	return epf_fail(EPF_R_ABORTED, "rank %u: %s %llu: the wait was aborted", ep->rank, what,
+			(unsigned long long)number);
+}
+
+void epf_abort(struct epf *ep)
+{
+	EPF_STORE_RELAXED(&ep->aborted, true);
+	for (struct epf_ring *ring = ep->rings; ring; ring = ring->next)
+		EPF_STORE_RELEASE(&ring->shm->abort, -ECANCELED);
+	epf_bell_ring(ep->bell);
 }
 
 /* The text of a timeout. Commands of this rank that failed are the likeliest cause: they are named too. */
@@ -112,7 +126,8 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, ui
 		timeout_ns = ep->conf.wait_timeout_ns;
 	deadline = ep->core->now(ep->core->now_arg) + timeout_ns;
 	while (!ready(arg)) {
-		int rc = check_lost(ep);
+		int rc =
+			EPF_LOAD_RELAXED(&ep->aborted) ? aborted(ep, what, number) : check_lost(ep);
 
 		if (rc)
 			return rc;

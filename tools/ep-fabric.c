@@ -37,7 +37,7 @@ static void usage(FILE *f)
 	for (size_t i = 0; i < COMMANDS; i++)
 		fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].doc);
 	fprintf(f,
-		"\nep-fabric COMMAND --help lists the options; --json makes every one print JSON.\n");
+		"\nep-fabric COMMAND --help lists the options; what reads prints JSON with --json.\n");
 }
 
 static unsigned least(unsigned a, unsigned b)

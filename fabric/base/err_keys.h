@@ -67,6 +67,7 @@ R(WAIT_TIMEOUT,        320, ETIMEDOUT, "A wait ended without what it waited for.
 R(CMD_FAILED,          321, EIO,     "Commands of a ring failed.", "the message names the first one; see docs/errors.md for its reason")
 R(SIGNAL_RANGE,        322, ERANGE,  "A signal number is out of range.", "raise signals, or use a lower number")
 R(CMD_ACCESS,          323, EACCES,  "A command uses a remote region in a way its owner does not allow.", "register it with the access that peers need")
+R(ABORTED,             324, ECANCELED, "A wait was aborted by the program.", "look for who called epf_abort")
 
 R(NIC_UNKNOWN,         400, ENODEV,  "There is no NIC back-end of that name.", "choose one that ep-fabric config lists for nic")
 R(PEER_DOWN,           401, ECONNRESET, "A rank of the job is lost.", "look at the log of the rank named; mask it to go on without it")

@@ -110,9 +110,9 @@ static void set_faults(struct sim_params *p, const struct sim_case *c, uint64_t 
 		p->error_ns = PICK(rng, 30000, 100000, 400000);
 	p->wild = sim_range(rng, 0, 1);
 	/* The NIC's own errors may hit two lanes at once, so they are rare and have three. */
-	if (p->lanes > 2 && p->error_ns && !p->wild && sim_range(rng, 0, 2) == 0)
-		p->nic_error = 0.002;
-	set(p, "emu-error=%s", p->nic_error > 0 ? "0.002" : "0");
+	if (p->lanes > 2 && p->error_ns && !p->wild)
+		p->nic_error = 0.01;
+	set(p, "emu-error=%s", p->nic_error > 0 ? "0.01" : "0");
 	if (sim_range(rng, 0, 2) == 0)
 		p->link_ns = PICK(rng, 50000, 500000);
 }

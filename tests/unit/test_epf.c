@@ -306,6 +306,20 @@ static void a_lost_rank_is_named(void **state)
 	job_close(&f.job);
 }
 
+static void an_abort_ends_waits(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	open_job(&f, 2, NULL);
+	epf_abort(f.job.ep[0]);
+	assert_int_equal(epf_signal_wait(f.job.ep[0], 1, 1, 0), -ECANCELED);
+	assert_int_equal(f.ring[0]->shm->abort, -ECANCELED);
+	assert_return_code(epf_put_signal(f.ring[1], 1, 0, 0, 0, 64, 64, 1, 1, 0), 0);
+	assert_return_code(epf_signal_wait(f.job.ep[1], 1, 1, 0), 0);
+	job_close(&f.job);
+}
+
 #define BOTH(fn) cmocka_unit_test(fn)
 
 int main(void)
@@ -320,6 +334,7 @@ int main(void)
 		BOTH(withdrawn_regions_are_left_alone),
 		BOTH(counters_wrap),
 		BOTH(a_lost_rank_is_named),
+		BOTH(an_abort_ends_waits),
 	};
 	int failed = cmocka_run_group_tests_name("ordered", tests, NULL, NULL);
 

@@ -71,7 +71,7 @@ static const char golden_help[] =
 	"  stats      print the statistics of running and ended instances\n"
 	"  version    print the versions of this release and its formats\n"
 	"\n"
-	"ep-fabric COMMAND --help lists the options; --json makes every one print JSON.\n";
+	"ep-fabric COMMAND --help lists the options; what reads prints JSON with --json.\n";
 
 static void help_is_as_written_here(void **state)
 {
