@@ -95,7 +95,7 @@ static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane 
 	}
 }
 
-/* Sets a message aside until the window has passed it. The pool holds as many as all lanes may bring. */
+/* Sets a message aside until the window has passed it. The pool holds as many as all lanes have under way. */
 static void pend(struct epf_core *core, struct epf_rx_stream *rx, const struct epf_msg *m)
 {
 	uint32_t index = core->pending_free;

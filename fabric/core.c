@@ -280,7 +280,12 @@ static int alloc_world(struct epf_core *core)
 	core->group_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
 	core->notify_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
 	core->notifies = peer_alloc(core, streams, sizeof(*core->notifies));
-	core->limits.max_pending = lanes * l->lane_receives;
+	/*
+	 * A message that waits for an earlier one has come off its lane's receives, but not off the lane: as many may
+	 * wait as a lane has under way.
+	 */
+	core->limits.max_pending =
+		lanes * (l->lane_receives > l->lane_depth ? l->lane_receives : l->lane_depth);
 	core->pending = peer_alloc(core, core->limits.max_pending, sizeof(*core->pending));
 	core->ctl_stride = (sizeof(struct epf_ctl) + 8u * l->streams_per_node + 63) / 64 * 64;
 	core->ctl_memory = peer_alloc(core, nodes, core->ctl_stride);
@@ -424,6 +429,7 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 		if (rc)
 			return rc;
 		lane->granted = lane->events + info->receives;
+		node->receives = info->receives;
 		lane->state = EPF_LANE_UP;
 	}
 	node->nic_addr_len = (uint16_t)info->nic_addr_len;

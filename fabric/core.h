@@ -317,6 +317,7 @@ struct epf_node {
 	uint16_t n_notifies;                  /* notify handles we defined */
 	uint8_t *rx;                          /* rx_streams * core->rx_stride bytes */
 	struct epf_ctl *ctl;                  /* control words it writes, in our memory */
+	uint32_t receives;                    /* it posts for each lane */
 	uint64_t ctl_raddr;                   /* control words we write, in its memory */
 	uint32_t ctl_rkey;
 	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */

@@ -56,7 +56,7 @@ static void get_bytes(struct cursor *c, void *to, size_t n)
 
 int epf_description_encode(const struct epf_description *d, uint8_t **out, size_t *len)
 {
-	size_t bytes = 8 + 7 * 4 + 8 + sizeof(d->node) + sizeof(d->nic) + 4 + d->nic_addr_len + 4 +
+	size_t bytes = 8 + 8 * 4 + 8 + sizeof(d->node) + sizeof(d->nic) + 4 + d->nic_addr_len + 4 +
 		       8 * (size_t)d->n_tokens + 4 + 24 * (size_t)d->n_regions;
 	uint8_t *buf = malloc(bytes), *at = buf;
 
@@ -68,6 +68,7 @@ int epf_description_encode(const struct epf_description *d, uint8_t **out, size_
 	put_le(&at, d->n_signals, 4);
 	put_le(&at, d->streams, 4);
 	put_le(&at, d->receives, 4);
+	put_le(&at, d->depth, 4);
 	put_le(&at, d->lanes, 4);
 	put_le(&at, d->ordered, 4);
 	put_le(&at, d->ctl_rkey, 4);
@@ -153,6 +154,7 @@ int epf_description_decode(const uint8_t *buf, size_t len, struct epf_descriptio
 	d->n_signals = (uint32_t)get_le(&c, 4);
 	d->streams = (uint32_t)get_le(&c, 4);
 	d->receives = (uint32_t)get_le(&c, 4);
+	d->depth = (uint32_t)get_le(&c, 4);
 	d->lanes = (uint32_t)get_le(&c, 4);
 	d->ordered = (uint32_t)get_le(&c, 4);
 	d->ctl_rkey = (uint32_t)get_le(&c, 4);

@@ -163,7 +163,8 @@ int epf_signal_send(struct epf_ring *ring, uint32_t rank, uint32_t signal, uint6
 
 /*
  * Adds to a signal of `rank` once `count` (>= 1) more puts of group `signal` from this rank, by any of its rings, have been
- * delivered there: the n-th counted signal of a group waits for the sum of all counts so far.
+ * delivered there: the n-th counted signal of a group waits for the sum of all counts so far. It may be pushed before its puts,
+ * but not further before them than ring-window commands of a ring.
  */
 int epf_signal_counted(struct epf_ring *ring, uint32_t rank, uint32_t signal, uint64_t value,
 		       uint32_t count, unsigned flags);

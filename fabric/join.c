@@ -76,6 +76,7 @@ static int describe(struct epf *ep, uint8_t **buf, size_t *len)
 				     .n_signals = ep->n_signals,
 				     .streams = core->limits.streams_per_node,
 				     .receives = core->limits.lane_receives,
+				     .depth = core->limits.lane_depth,
 				     .lanes = core->limits.lanes_per_node,
 				     .ordered = core->ordered,
 				     .ctl_rkey = core->ctl_mr.rkey,
@@ -179,6 +180,14 @@ static int check_fit(const struct epf *ep, const struct epf_description *d, uint
 	if (d->lanes != core->limits.lanes_per_node)
 		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: has %u lanes-per-peer, this rank %u",
 				rank, d->lanes, core->limits.lanes_per_node);
+	/* What a lane has under way may all be ahead of one event that is late. */
+	if (!core->ordered && (d->depth > core->limits.window ||
+			       d->depth * d->lanes > core->limits.max_pending / core->n_nodes))
+		return epf_fail(EPF_R_PEER_ANSWER,
+				"rank %u: has lane-depth %u, this rank (window %u, lane-depth %u, lane-receives "
+				"%u) cannot hold as much",
+				rank, d->depth, core->limits.window, core->limits.lane_depth,
+				core->limits.lane_receives);
 	if (d->n_tokens != ep->world * d->lanes)
 		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: describes %u lanes for %u ranks", rank,
 				d->n_tokens, ep->world);

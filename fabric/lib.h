@@ -79,6 +79,7 @@ struct epf_description {
 	uint32_t n_signals;
 	uint32_t streams;
 	uint32_t receives;
+	uint32_t depth; /* of its lanes */
 	uint32_t lanes;
 	uint32_t ordered;
 	uint32_t ctl_rkey;

@@ -256,7 +256,7 @@ static void reopen(struct epf_core *core, struct epf_node *node, struct epf_lane
 	if (r->phase == EPF_REC_CONNECTED && r->peer_opened && !r->tell_opened) {
 		/* Events are counted on from what the peer has seen; its grants are counted the same way. */
 		lane->events = r->peer_arrived;
-		lane->granted = r->peer_arrived + core->limits.lane_receives;
+		lane->granted = r->peer_arrived + node->receives;
 		lane->state = EPF_LANE_UP;
 		/*
 		 * Each lane its control stream again, or the loss of the one that took it over would leave none to talk
