@@ -190,8 +190,9 @@ stage_build()
 }
 
 # What a packager and a user do: install, then compile against what pkg-config says, in C and C++, and load.
+# A subshell: what it exports must not reach the stages after it.
 install_and_use()
-{
+(
 	local dest=$BUILD_ROOT/build-off/quickstart-dest pc
 	rm -rf "$dest"
 	DESTDIR=$dest meson install -C "$BUILD_ROOT/build-off" --no-rebuild || return 1
@@ -207,7 +208,7 @@ install_and_use()
 	LD_LIBRARY_PATH=$(dirname "$(find "$dest" -name 'libepf.so' | head -n 1)")
 	export LD_LIBRARY_PATH
 	"$dest/use" && "$dest/use-cc" && [ -n "$(find "$dest" -name 'libepf.a')" ]
-}
+)
 
 stage_headers()
 {
