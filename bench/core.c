@@ -25,7 +25,7 @@
 #define PEERS        64u
 #define REGIONS      8u
 #define REGION_BYTES (UINT64_C(1) << 30)
-#define SIGNALS      4096u
+#define SIGNALS      64u    /* per peer: a few experts, two buffers, a round or two */
 #define TABLE        64000u /* commands made beforehand: pushed again and again */
 #define BAD_EVERY    1000u
 #define RUNS_MAX     31
@@ -48,7 +48,7 @@ static const struct argp_option options[] = {
 	{ "runs", O_RUNS, "N", 0, "runs, the median counts (5)", 0 },
 	{ "duration-ms", O_MS, "MS", 0, "length of a run (1000)", 0 },
 	{ "slots", O_SLOTS, "N", 0, "slots of the ring, a power of two (4096)", 0 },
-	{ "batch", O_BATCH, "N", 0, "commands the core takes at most in a step (64)", 0 },
+	{ "batch", O_BATCH, "N", 0, "commands the core takes at most in a step (128)", 0 },
 	{ "seed", O_SEED, "S", 0, "seed of the commands (1)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
 	{ 0 },
@@ -399,7 +399,7 @@ int bench_core(int argc, char **argv)
 		.doc = "Commands a second of one engine core on a NIC that completes at once.",
 	};
 	struct opts o = {
-		.nic = "null", .runs = 5, .ms = 1000, .slots = 4096, .batch = 64, .seed = 1
+		.nic = "null", .runs = 5, .ms = 1000, .slots = 4096, .batch = 128, .seed = 1
 	};
 	struct core_run run[RUNS_MAX] = { 0 };
 	double rte[RUNS_MAX] = { 0 };

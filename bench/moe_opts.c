@@ -239,6 +239,10 @@ static int check_together(struct moe_opts *o)
 		bench_complain("--reorder is %g, must be 0 with --order ordered", o->reorder);
 		return -EINVAL;
 	}
+	if (o->duplicate > 0 && !o->unordered) {
+		bench_complain("--duplicate is %g, must be 0 with --order ordered", o->duplicate);
+		return -EINVAL;
+	}
 	if (o->routing == MOE_DEEPSEEK && !allows_groups(o)) {
 		bench_complain(
 			"--routing is deepseek, must be another with --experts %llu --topk %llu (8 equal groups, top-k from 4 of them)",

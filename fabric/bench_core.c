@@ -62,7 +62,7 @@ static int make_core(struct epf_bench_core *bc, const struct epf_bench_core_opti
 					       .lane_depth = 64,
 					       .lane_receives = 64,
 					       .lanes_per_node = 1,
-					       .streams_per_node = 64,
+					       .streams_per_node = 1024,
 					       .nic_inflight_bytes = UINT64_C(1) << 40,
 					       .nic_inflight_messages = 1 << 20,
 					       .rank_inflight_bytes = UINT64_C(1) << 40,
@@ -76,7 +76,7 @@ static int make_peers(struct epf_bench_core *bc, const struct epf_bench_core_opt
 	uint64_t *tokens = calloc(o->peers, sizeof(*tokens));
 	uint8_t addr[EPF_NIC_ADDR_BYTES];
 	struct epf_region_remote regions[EPF_NARROW_REGIONS];
-	struct epf_node_info node = { .nic_addr = addr, .receives = 1 << 30, .streams = 64 };
+	struct epf_node_info node = { .nic_addr = addr, .receives = 1 << 30, .streams = 1024 };
 	struct epf_peer_info peer = { .n_signals = o->signals,
 				      .n_regions = o->regions,
 				      .regions = regions };

@@ -452,7 +452,7 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 	core->peer_memory_bytes += info->n_regions * sizeof(*regions);
 	/* A withdrawn region stays withdrawn. */
 	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)
-		if (peer->regions[i].state == EPF_REGION_REVOKED)
+		if (peer->regions[i].state > EPF_REGION_LIVE)
 			regions[i] = peer->regions[i];
 	free(peer->regions);
 	peer->regions = regions;

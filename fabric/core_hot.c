@@ -21,6 +21,7 @@ enum {
 	COMMAND_COST = 64, /* what a command without payload counts */
 	PREFETCH_SLOTS = 16,
 	PREFETCH_TARGETS = 6,
+	PREFETCH_ENTRIES = 3,
 };
 
 /* A batch on its way through take, check and stage. */
@@ -228,6 +229,11 @@ static unsigned reap(struct epf_core *core)
 	for (i = 0; i < n; i++) {
 		const struct epf_wc *wc = &core->wcs[i];
 
+		if (i + PREFETCH_ENTRIES < n) {
+			const struct epf_lane *ahead = &core->lanes[wc[PREFETCH_ENTRIES].lane];
+
+			__builtin_prefetch(&ahead->wrs[ahead->tail & ahead->mask]);
+		}
 		if (EPF_LIKELY(wc->op == EPF_WC_SENT)) {
 			if (EPF_LIKELY(wc->status == EPF_S_OK))
 				epf_complete(core, &core->lanes[wc->lane], wc->id);

@@ -170,7 +170,8 @@ int epf_description_decode(const uint8_t *buf, size_t len, struct epf_descriptio
 		return malformed(d, "fields cut short");
 	if (d->lanes < 1 || d->lanes > EPF_MAX_LANES_PER_NODE ||
 	    d->streams > EPF_MAX_STREAMS_PER_NODE || d->n_signals > EPF_WIDE_SIGNALS ||
-	    d->receives > EPF_MAX_WINDOW || d->ordered > 1)
+	    d->receives > EPF_MAX_WINDOW || d->depth < 1 || d->depth > EPF_MAX_WINDOW ||
+	    d->ordered > 1)
 		return malformed(d, "numbers out of range");
 	return decode_lists(&c, d);
 }

@@ -183,11 +183,12 @@ static int check_fit(const struct epf *ep, const struct epf_description *d, uint
 	/* What a lane has under way may all be ahead of one event that is late. */
 	if (!core->ordered && (d->depth > core->limits.window ||
 			       d->depth * d->lanes > core->limits.max_pending / core->n_nodes))
-		return epf_fail(EPF_R_PEER_ANSWER,
-				"rank %u: has lane-depth %u, this rank (window %u, lane-depth %u, lane-receives "
-				"%u) cannot hold as much",
-				rank, d->depth, core->limits.window, core->limits.lane_depth,
-				core->limits.lane_receives);
+		return epf_fail(
+			EPF_R_PEER_ANSWER,
+			"rank %u: has lane-depth %u, this rank (window %u, lane-depth %u, lane-receives "
+			"%u) cannot hold as much",
+			rank, d->depth, core->limits.window, core->limits.lane_depth,
+			core->limits.lane_receives);
 	if (d->n_tokens != ep->world * d->lanes)
 		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: describes %u lanes for %u ranks", rank,
 				d->n_tokens, ep->world);

@@ -72,7 +72,7 @@ K(rank,                 "rank",                 AUTO,   "auto",  0, 4095, BASIC,
 K(world_size,           "world-size",           AUTO,   "auto",  1, 4096, BASIC, "", "Ranks in the job. auto: from the launcher's variables.")
 K(local_rank,           "local-rank",           AUTO,   "auto",  0, 4095, BASIC, "", "Number of this rank among those of its node. auto: from the launcher's variables.")
 K(node,                 "node",                 STRING, "",      1, 63, BASIC, "", "Name of the node this rank runs on; ranks with one name are on one node. Empty: the host name.")
-K(instance,             "instance",             STRING, "",      1, 63, BASIC, "", "Name of this instance in statistics and file names. Empty: made from the job and the rank.")
+K(instance,             "instance",             STRING, "",      1, 63, BASIC, "", "Name of this instance in statistics and file names. Empty: made from the process number.")
 
 G(BOOT, "Rendezvous")
 K(rendezvous,           "rendezvous",           STRING, "",      3, 300, BASIC, "", "Where ranks meet, as host:port or [IPv6 address]:port; rank 0 listens there. Empty: from the launcher's variables.")
@@ -86,7 +86,7 @@ K(progress,             "progress",             ENUM(progress), "thread", 0, 0, 
 K(cpu,                  "cpu",                  CPUS,   "",      0, 4095, BASIC, "", "CPUs that the engine core may run on. Empty: not pinned.")
 K(core_idle,            "core-idle",            ENUM(idle), "sleep", 0, 0, BASIC, "", "What an idle core does: spin (fastest, a whole CPU), pause (spins gently), sleep (after core-idle-after, until work comes).")
 K(core_idle_after_ns,   "core-idle-after",      TIME,   "50us",  0, 10000000000, EXPERT, "", "Quiet time before an idle core sleeps.")
-K(core_batch,           "core-batch",           UINT,   "32",    1, 256, EXPERT, "", "Commands taken from a ring in one step at most; a step never waits to fill it.")
+K(core_batch,           "core-batch",           UINT,   "128",   1, 256, EXPERT, "", "Commands taken from a ring in one step at most; a step never waits to fill it.")
 K(ring_slots,           "ring-slots",           POW2,   "4096",  64, 65536, EXPERT, "", "Command slots of a ring.")
 K(ring_window,          "ring-window",          UINT,   "8192",  64, 1048576, EXPERT, "", "Commands of one ring that may be in flight or parked.")
 K(park_limit,           "park-limit",           UINT,   "256",   1, 65536, EXPERT, "", "Commands without credit that are set aside for each ring and peer before the ring waits.")

@@ -23,6 +23,7 @@ static void check_numbers(const struct epf_description *d)
 {
 	must(d->lanes >= 1 && d->lanes <= EPF_MAX_LANES_PER_NODE && d->ordered <= 1);
 	must(d->streams <= EPF_MAX_STREAMS_PER_NODE && d->n_signals <= EPF_WIDE_SIGNALS);
+	must(d->depth >= 1 && d->depth <= EPF_MAX_WINDOW);
 	must(d->receives <= EPF_MAX_WINDOW && d->nic_addr_len <= EPF_NIC_ADDR_BYTES);
 	must(strnlen(d->node, sizeof(d->node)) < sizeof(d->node));
 	must(strnlen(d->nic, sizeof(d->nic)) < sizeof(d->nic));
@@ -78,6 +79,7 @@ static void legal_one(const uint8_t *data, size_t size)
 	d.n_signals = (uint32_t)take(&data, &size, EPF_WIDE_SIGNALS + 1);
 	d.streams = (uint32_t)take(&data, &size, EPF_MAX_STREAMS_PER_NODE + 1);
 	d.receives = (uint32_t)take(&data, &size, EPF_MAX_WINDOW + 1);
+	d.depth = 1 + (uint32_t)take(&data, &size, EPF_MAX_WINDOW);
 	d.lanes = 1 + (uint32_t)take(&data, &size, EPF_MAX_LANES_PER_NODE);
 	d.ordered = (uint32_t)take(&data, &size, 2);
 	d.ctl_raddr = take(&data, &size, 0);
@@ -102,7 +104,8 @@ static void legal_one(const uint8_t *data, size_t size)
 	must(epf_description_decode(out, len, &back) == 0);
 	check_numbers(&back);
 	must(d.rank == back.rank && d.n_signals == back.n_signals && d.streams == back.streams);
-	must(d.receives == back.receives && d.lanes == back.lanes && d.ordered == back.ordered);
+	must(d.receives == back.receives && d.depth == back.depth && d.lanes == back.lanes &&
+	     d.ordered == back.ordered);
 	must(d.ctl_raddr == back.ctl_raddr && !memcmp(d.node, back.node, sizeof(d.node)));
 	must(d.nic_addr_len == back.nic_addr_len && !memcmp(d.nic, back.nic, sizeof(d.nic)));
 	must(!memcmp(d.tokens, back.tokens, d.n_tokens * sizeof(*tokens)));

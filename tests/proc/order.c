@@ -20,11 +20,10 @@
 # define SLOWER 1
 #endif
 
-enum { MOST_SETTINGS = 32 };
+enum { MOST_SETTINGS = 32, BREAK_EVERY = 150 };
 
 #define STUCK_NS (UINT64_C(20000000000) * SLOWER)
 #define DRAIN_NS UINT64_C(3000000)
-#define BREAK_NS UINT64_C(2000000)
 
 struct rank_run {
 	struct order_job *job;
@@ -32,7 +31,9 @@ struct rank_run {
 	struct epf *ep;
 	uint32_t rank;
 	uint64_t rng;
-	uint64_t progress_ns, next_break_ns;
+	uint64_t progress_ns;
+	uint64_t progress,
+		next_break; /* things done by the traffic: a slow machine breaks no more lanes for it */
 	unsigned idle;
 };
 
@@ -108,7 +109,7 @@ static void make_settings(const struct order_job *job, uint32_t rank, struct set
 	set(s, "lane-receives=%u", one_of(&rng, 4, 16, 128));
 	set(s, "window=%u", one_of(&rng, 64, 128, 1024));
 	set(s, "park-limit=%u", one_of(&rng, 1, 4, 64));
-	set(s, "ring-window=%u", one_of(&rng, 64, 64, 256));
+	set(s, "ring-window=%u", job->plan.early_signals ? 4096 : one_of(&rng, 64, 64, 256));
 	set(s, "core-batch=%u", one_of(&rng, 1, 8, 32));
 	set(s, "rank-inflight-messages=%u", one_of(&rng, 3, 16, 4096));
 	set(s, "streams-per-peer=32");
@@ -135,11 +136,11 @@ static int break_one(struct epf_core *core, void *arg)
 	return 0;
 }
 
-static void break_lanes(struct rank_run *run, uint64_t now)
+static void break_lanes(struct rank_run *run)
 {
-	if (!run->job->errors || now < run->next_break_ns)
+	if (!run->job->errors || run->progress < run->next_break)
 		return;
-	run->next_break_ns = now + 1 + sim_next(&run->rng) % (2 * BREAK_NS * SLOWER);
+	run->next_break = run->progress + 1 + sim_next(&run->rng) % BREAK_EVERY;
 	epf_core_call(run->ep->core, break_one, run);
 }
 
@@ -153,7 +154,8 @@ static int turn(struct rank_run *run)
 
 	if (rc < 0)
 		return fail(run, "%s", run->sim.failure);
-	break_lanes(run, now);
+	run->progress += (uint64_t)rc;
+	break_lanes(run);
 	if (rc > 0 || sim_rank_is_done(&run->sim))
 		run->progress_ns = now;
 	if (now - run->progress_ns > STUCK_NS) {

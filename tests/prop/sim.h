@@ -62,7 +62,8 @@ struct sim_params {
 	unsigned n;
 };
 
-void sim_params_make(struct sim_params *p, const struct sim_case *c, uint32_t signals);
+void sim_params_make(struct sim_params *p, const struct sim_case *c, uint32_t signals,
+		     int early_signals);
 /* Ranks and rings of a seed, before its plan is made. */
 void sim_params_shape(struct sim_params *p, const struct sim_case *c);
 

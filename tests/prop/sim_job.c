@@ -432,7 +432,7 @@ enum sim_verdict sim_run(const struct sim_case *c, struct sim_result *out)
 	s.rng = sim_mix(c->seed ^ 0x73696dull);
 	sim_params_shape(&s.p, c);
 	sim_plan_make(&s.plan, c->seed, s.p.ranks, s.p.rings, s.p.chans);
-	sim_params_make(&s.p, c, s.plan.signals);
+	sim_params_make(&s.p, c, s.plan.signals, s.plan.early_signals);
 	say_settings(&s);
 	if (job_open(&s.job, s.p.ranks, s.p.ranks, s.p.settings, s.p.tick_ns, setup_rank))
 		verdict(&s, SIM_ERROR, "the job did not open: %s", epf_last_error());

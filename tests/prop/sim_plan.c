@@ -114,6 +114,7 @@ void sim_plan_make(struct sim_plan *plan, uint64_t seed, uint32_t ranks, uint32_
 	plan->ranks = ranks;
 	plan->rings = rings;
 	plan->n_chans = n_chans;
+	plan->early_signals = sim_range(&rng, 0, 1) != 0;
 	for (uint32_t i = 0; i < n_chans; i++) {
 		struct sim_chan *c = &plan->chans[i];
 
@@ -135,6 +136,7 @@ void sim_plan_make(struct sim_plan *plan, uint64_t seed, uint32_t ranks, uint32_
 		c->tx_offset =
 			take_bytes(&plan->tx_bytes[c->from], (c->slots + (c->kind == SIM_ECHO)) *
 								     (c->slot_bytes + SIM_GUARD));
+		plan->wide_flushes += c->kind == SIM_ECHO && c->multi;
 		c->signal = signals[c->to]++;
 		c->credit = signals[c->from]++;
 	}
@@ -243,11 +245,13 @@ static void make_group(const struct sim_plan *plan, uint32_t chan, uint64_t *rng
 		       struct sim_msg *msg)
 {
 	const struct sim_chan *c = &plan->chans[chan];
-	unsigned pieces = sim_range(rng, 1, MOST_PIECES), first, n = 0;
+	unsigned pieces = sim_range(rng, 1, MOST_PIECES), first;
 	unsigned at[2] = { sim_range(rng, 0, pieces), sim_range(rng, 0, pieces) };
 	uint32_t off[MOST_PIECES], len[MOST_PIECES];
 	struct sim_step *s;
 
+	if (!plan->early_signals)
+		at[0] = at[1] = pieces;
 	first = pieces > 1 ? sim_range(rng, 1, pieces - 1) : 0;
 	cut(rng, c->slot_bytes, pieces, 0, off, len);
 	for (unsigned i = 0; i <= pieces; i++) {
@@ -257,7 +261,6 @@ static void make_group(const struct sim_plan *plan, uint32_t chan, uint64_t *rng
 				/* Which of the two comes first does not matter: the sum counts. */
 				s->count = k ? pieces - first : first;
 				s->value = k && !first ? 2 : 1;
-				n++;
 			}
 		if (i == pieces)
 			break;

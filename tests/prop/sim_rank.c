@@ -191,6 +191,18 @@ static int check_fetched(struct sim_rank *r, uint32_t chan, const struct sim_msg
 	return 0;
 }
 
+/*
+ * What the contract leaves to the caller: a flush covers a counted signal, so the puts of that must be pushed before it;
+ * and what stands behind a second flush of one ring is not covered by a flush of all rings.
+ */
+static int may_flush(const struct sim_rank *r, unsigned ring)
+{
+	if (r->open_groups)
+		return 0;
+	return !r->plan->wide_flushes || !r->has_flushed[ring] ||
+	       (int64_t)(epf_ring_done(r->rings[ring]) - r->flushes[ring]) >= 0;
+}
+
 /* Carries the message under way on by one step. Progress, or -1. */
 static int advance(struct sim_rank *r, uint32_t chan, struct sim_tx *t)
 {
@@ -210,8 +222,7 @@ static int advance(struct sim_rank *r, uint32_t chan, struct sim_tx *t)
 		t->at++;
 		return 1;
 	}
-	/* A flush covers a counted signal, which waits for puts that could not be pushed behind the flush. */
-	if (s->op == SIM_OP_FLUSH && r->open_groups)
+	if (s->op == SIM_OP_FLUSH && !may_flush(r, s->ring))
 		return 0;
 	if (s->op == SIM_OP_COUNTED && !t->holds_group) {
 		t->holds_group = 1;
@@ -225,6 +236,10 @@ static int advance(struct sim_rank *r, uint32_t chan, struct sim_tx *t)
 		return 0;
 	t->at++;
 	take_tickets(r, tickets);
+	if (s->op == SIM_OP_FLUSH) {
+		r->flushes[s->ring] = tickets[s->ring];
+		r->has_flushed[s->ring] = 1;
+	}
 	return 1;
 }
 

@@ -40,7 +40,7 @@ void sim_params_shape(struct sim_params *p, const struct sim_case *c)
 	p->goal = sim_range(&rng, 8, 20);
 }
 
-static void set_limits(struct sim_params *p, uint64_t *rng)
+static void set_limits(struct sim_params *p, uint64_t *rng, int early_signals)
 {
 	uint32_t depth = PICK(rng, 4, 4, 8, 16, 64);
 
@@ -49,7 +49,8 @@ static void set_limits(struct sim_params *p, uint64_t *rng)
 	set(p, "lane-receives=%u", PICK(rng, 4, 5, 8, 16, 64));
 	set(p, "window=%u", PICK(rng, 64, 64, 128, 1024));
 	set(p, "park-limit=%u", PICK(rng, 1, 2, 8, 64));
-	set(p, "ring-window=%u", PICK(rng, 64, 64, 256));
+	/* A counted signal holds its place in the ring until its puts have come, behind whatever is pushed between. */
+	set(p, "ring-window=%u", early_signals ? 4096 : PICK(rng, 64, 64, 256));
 	set(p, "core-batch=%u", PICK(rng, 1, 3, 32));
 	set(p, "nic-inflight-messages=%u", PICK(rng, 3, 4, 16, 8192));
 	set(p, "rank-inflight-messages=%u", PICK(rng, 3, 8, 4096));
@@ -117,7 +118,8 @@ static void set_faults(struct sim_params *p, const struct sim_case *c, uint64_t 
 		p->link_ns = PICK(rng, 50000, 500000);
 }
 
-void sim_params_make(struct sim_params *p, const struct sim_case *c, uint32_t signals)
+void sim_params_make(struct sim_params *p, const struct sim_case *c, uint32_t signals,
+		     int early_signals)
 {
 	uint64_t rng = sim_mix(c->seed ^ 0x73657474696e6773ull);
 
@@ -126,7 +128,7 @@ void sim_params_make(struct sim_params *p, const struct sim_case *c, uint32_t si
 	p->tick_ns = PICK(&rng, 200, 1000, 5000);
 	p->lazy = PICK(&rng, 2, 4, 16, 1000);
 	set(p, "signals=%u", signals);
-	set_limits(p, &rng);
+	set_limits(p, &rng, early_signals);
 	set_counters(p, &rng);
 	set_faults(p, c, &rng);
 }

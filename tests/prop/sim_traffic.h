@@ -62,7 +62,9 @@ struct sim_plan {
 	uint64_t seed;
 	uint32_t ranks, rings;
 	uint32_t n_chans;
-	uint32_t signals; /* a rank needs at most */
+	uint32_t signals;      /* a rank needs at most */
+	int early_signals;     /* counted signals may come before their puts */
+	uint32_t wide_flushes; /* ECHO channels that flush all rings */
 	uint32_t rx_bytes[SIM_RANKS], tx_bytes[SIM_RANKS];
 	struct sim_chan chans[SIM_CHANS];
 };
@@ -154,6 +156,8 @@ struct sim_rank {
 	uint64_t rng;
 	uint64_t goal; /* messages of each channel */
 	uint32_t open_groups;
+	uint64_t flushes[SIM_RINGS]; /* retired when the ring's newest flush is */
+	uint8_t has_flushed[SIM_RINGS];
 	uint32_t slow; /* 1 in this many polls takes a message that is there */
 	uint8_t *rx, *tx, *ro, *scratch;
 	struct sim_tx out[SIM_CHANS];

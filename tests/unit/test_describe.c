@@ -25,13 +25,14 @@ enum {
 	AT_SIGNALS = 12,
 	AT_STREAMS = 16,
 	AT_RECEIVES = 20,
-	AT_LANES = 24,
-	AT_ORDERED = 28,
-	AT_CTL_RADDR = 36,
-	AT_NODE = 44,
-	AT_NIC = 108,
-	AT_ADDR_LEN = 124,
-	AT_ADDR = 128,
+	AT_DEPTH = 24,
+	AT_LANES = 28,
+	AT_ORDERED = 32,
+	AT_CTL_RADDR = 40,
+	AT_NODE = 48,
+	AT_NIC = 112,
+	AT_ADDR_LEN = 128,
+	AT_ADDR = 132,
 };
 
 static uint64_t rng = 1;
@@ -51,6 +52,7 @@ static struct epf_description sample(uint64_t *tokens, struct epf_region_remote 
 				     .n_signals = 4096,
 				     .streams = 512,
 				     .receives = 256,
+				     .depth = 64,
 				     .lanes = 2,
 				     .ordered = 1,
 				     .ctl_rkey = 0x11223344,
@@ -106,6 +108,7 @@ static void same(const struct epf_description *a, const struct epf_description *
 	assert_int_equal(a->n_signals, b->n_signals);
 	assert_int_equal(a->streams, b->streams);
 	assert_int_equal(a->receives, b->receives);
+	assert_int_equal(a->depth, b->depth);
 	assert_int_equal(a->lanes, b->lanes);
 	assert_int_equal(a->ordered, b->ordered);
 	assert_int_equal(a->ctl_rkey, b->ctl_rkey);
@@ -126,7 +129,7 @@ static void bytes_are_as_documented(void **state)
 {
 	/* clang-format off */
 	static const uint8_t want[] = {
-		'E', 'P', 'F', 'J', 1, 0, 0, 0, 4, 3, 2, 1, 0, 16, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 2, 0, 0, 0,
+		'E', 'P', 'F', 'J', 1, 0, 0, 0, 4, 3, 2, 1, 0, 16, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0, 2, 0, 0, 0,
 		1, 0, 0, 0, 0x44, 0x33, 0x22, 0x11, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
 		'n', 'o', 'd', 'e', '-', 'a' };
 	static const uint8_t tail[] = {
@@ -167,6 +170,7 @@ static void random_ones_survive(void **state)
 		d.n_signals = (uint32_t)(next_random() % (EPF_WIDE_SIGNALS + 1));
 		d.streams = (uint32_t)(next_random() % (EPF_MAX_STREAMS_PER_NODE + 1));
 		d.receives = (uint32_t)(next_random() % (EPF_MAX_WINDOW + 1));
+		d.depth = 1 + (uint32_t)(next_random() % EPF_MAX_WINDOW);
 		d.lanes = 1 + (uint32_t)(next_random() % EPF_MAX_LANES_PER_NODE);
 		d.ordered = next_random() & 1;
 		d.ctl_raddr = next_random();
@@ -266,6 +270,8 @@ static void lies_are_refused(void **state)
 		{ AT_SIGNALS, 4, EPF_WIDE_SIGNALS + 1 },
 		{ AT_STREAMS, 4, EPF_MAX_STREAMS_PER_NODE + 1 },
 		{ AT_RECEIVES, 4, EPF_MAX_WINDOW + 1 },
+		{ AT_DEPTH, 4, 0 },
+		{ AT_DEPTH, 4, EPF_MAX_WINDOW + 1 },
 		{ AT_LANES, 4, 0 },
 		{ AT_LANES, 4, EPF_MAX_LANES_PER_NODE + 1 },
 		{ AT_ORDERED, 4, 2 },
