@@ -203,13 +203,36 @@ static void rebind(struct epf_core *core, struct epf_node *node, struct epf_lane
 		epf_drain_snapshot(core, node);
 }
 
+/*
+ * The lane that takes over: chosen once, because on an ordered NIC a put and the signal behind it must not be parted. If
+ * it fails meanwhile, what was moved to it moves on, and the rest follows behind; NULL until that is so.
+ */
+static struct epf_lane *takes_over(struct epf_core *core, struct epf_node *node,
+				   struct epf_lane_recovery *r)
+{
+	struct epf_lane *other;
+
+	for (unsigned i = 0; i < EPF_MAX_LANES_PER_NODE && r->to; i++) {
+		struct epf_lane *to = &core->lanes[node->first_lane + r->to - 1];
+
+		if (to->state == EPF_LANE_UP)
+			return to;
+		if (to->state == EPF_LANE_FENCED)
+			return NULL;
+		r->to = node->recovery->lanes[to->index].to;
+	}
+	other = other_lane(core, node);
+	r->to = other ? (uint8_t)(other->index + 1) : 0;
+	return other;
+}
+
 /* Step 4. Returns 1 when the lane is empty and its streams are bound elsewhere. */
 static int replay(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		  struct epf_lane_recovery *r)
 {
-	struct epf_lane *to = other_lane(core, node);
+	struct epf_lane *to = takes_over(core, node, r);
 
-	while (lane->tail != lane->head) {
+	while (to && lane->tail != lane->head) {
 		struct epf_wr *wr = &lane->wrs[lane->tail & lane->mask];
 		unsigned kind = (unsigned)(wr->core >> 60);
 
@@ -223,6 +246,8 @@ static int replay(struct epf_core *core, struct epf_node *node, struct epf_lane 
 		}
 		lane->tail++;
 	}
+	if (!to)
+		return 0;
 	lane->posted = lane->head;
 	rebind(core, node, lane, to);
 	r->phase = EPF_REC_OPENING;

@@ -44,6 +44,7 @@ struct epf_lane_recovery {
 	uint8_t peer_opened;
 	uint8_t asked;  /* a STREAM_QUERY is on its way */
 	uint8_t answer; /* a STREAM_QUERY of the peer has to be answered */
+	uint8_t to;     /* index + 1 of the lane its entries move to; 0: not chosen yet */
 	uint16_t answer_handle;
 	uint32_t answer_from;
 	uint32_t questions; /* asked so far; never begins anew */
@@ -51,7 +52,6 @@ struct epf_lane_recovery {
 	uint16_t
 		known_handle; /* the last answer: bits for counts known_from .. +255 of this stream */
 	uint8_t known;
-	uint8_t reserved;
 	uint32_t known_from;
 	uint32_t cursor;       /* next entry to look at */
 	uint32_t peer_arrived; /* what the peer counts of our events on this lane */
