@@ -33,6 +33,8 @@ struct page {
 	uint64_t last_round;          /* a rank tells the others when to end */
 	uint64_t done;                /* ranks that are done */
 	uint64_t end;                 /* set by the parent: ranks may leave */
+	uint64_t open;                /* set by the parent: the rendezvous has its address */
+	char rendezvous[EPF_BOOT_ADDRESS_MAX];
 	char stats_file[MOST_RANKS][256];
 };
 
@@ -169,26 +171,24 @@ struct ranks {
 	uint32_t count;
 };
 
-/* Forks `count` ranks that run body() and exit with 0 when it returns. 0 or -1. */
-static inline int ranks_start(struct ranks *job, const char *name, uint32_t count, uint64_t tag,
-			      const char *const *settings, void (*body)(struct rank *r))
+/*
+ * Forks `count` ranks that run body() and exit with 0 when it returns; they wait for ranks_serve(). In two steps,
+ * because nothing may be forked beside a running thread of ours: a sanitizer's allocator does not survive that.
+ * 0 or -1.
+ */
+static inline int ranks_fork(struct ranks *job, const char *name, uint32_t count, uint64_t tag,
+			     const char *const *settings, void (*body)(struct rank *r))
 {
-	struct epf_boot_server_opts o = {
-		.size = sizeof(o), .world = count, .listen = "127.0.0.1:0", .job = name
-	};
-
 	memset(job, 0, sizeof(*job));
 	job->count = count;
 	job->page = mmap(NULL, sizeof(*job->page), PROT_READ | PROT_WRITE,
 			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (job->page == MAP_FAILED || epf_boot_server_start(&o, &job->server)) {
-		fprintf(stderr, "ranks: %s\n", epf_last_error());
+	if (job->page == MAP_FAILED)
 		return -1;
-	}
 	fflush(NULL);
 	for (uint32_t i = 0; i < count; i++) {
 		struct rank r = { .page = job->page,
-				  .rendezvous = epf_boot_server_address(job->server),
+				  .rendezvous = job->page->rendezvous,
 				  .settings = settings,
 				  .job = name,
 				  .me = i,
@@ -200,6 +200,8 @@ static inline int ranks_start(struct ranks *job, const char *name, uint32_t coun
 			continue;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		alarm(120); /* whatever happens, nothing is left behind */
+		while (!__atomic_load_n(&job->page->open, __ATOMIC_ACQUIRE))
+			usleep(500);
 		rank_open(&r);
 		body(&r);
 		epf_close(r.ep);
@@ -207,6 +209,32 @@ static inline int ranks_start(struct ranks *job, const char *name, uint32_t coun
 		exit(0);
 	}
 	return 0;
+}
+
+/* Opens the rendezvous of the ranks that were forked. 0 or -1. */
+static inline int ranks_serve(struct ranks *job, const char *name)
+{
+	struct epf_boot_server_opts o = {
+		.size = sizeof(o), .world = job->count, .listen = "127.0.0.1:0", .job = name
+	};
+
+	if (epf_boot_server_start(&o, &job->server)) {
+		fprintf(stderr, "ranks: %s\n", epf_last_error());
+		return -1;
+	}
+	snprintf(job->page->rendezvous, sizeof(job->page->rendezvous), "%s",
+		 epf_boot_server_address(job->server));
+	__atomic_store_n(&job->page->open, 1, __ATOMIC_RELEASE);
+	return 0;
+}
+
+/* Both steps, for a test with one job at a time. */
+static inline int ranks_start(struct ranks *job, const char *name, uint32_t count, uint64_t tag,
+			      const char *const *settings, void (*body)(struct rank *r))
+{
+	int rc = ranks_fork(job, name, count, tag, settings, body);
+
+	return rc ? rc : ranks_serve(job, name);
 }
 
 /* Waits until every rank has played this many rounds; -1 when one ends before. */

@@ -75,8 +75,10 @@ static void two_jobs_do_not_meet(void **state)
 	struct ranks job[2];
 
 	(void)state;
-	assert_int_equal(ranks_start(&job[0], "a", RANKS, 1, NULL, play), 0);
-	assert_int_equal(ranks_start(&job[1], "b", RANKS, 2, NULL, play), 0);
+	assert_int_equal(ranks_fork(&job[0], "a", RANKS, 1, NULL, play), 0);
+	assert_int_equal(ranks_fork(&job[1], "b", RANKS, 2, NULL, play), 0);
+	assert_int_equal(ranks_serve(&job[0], "a"), 0);
+	assert_int_equal(ranks_serve(&job[1], "b"), 0);
 	intrude(&job[0]);
 	for (int j = 0; j < 2; j++)
 		wait_for(&job[j].page->done, RANKS);
@@ -98,12 +100,14 @@ static void two_jobs_do_not_meet(void **state)
 /* The death of a rank of one job is no matter of the other. */
 static void one_job_dies_the_other_lives(void **state)
 {
-	const char *const settings[] = { "peer-timeout=300ms", "emu-retry-timeout=300ms", NULL };
+	const char *const settings[] = { "peer-timeout=1s", "emu-retry-timeout=1s", NULL };
 	struct ranks job[2];
 
 	(void)state;
-	assert_int_equal(ranks_start(&job[0], "a", RANKS, 1, settings, play), 0);
-	assert_int_equal(ranks_start(&job[1], "b", RANKS, 2, settings, play), 0);
+	assert_int_equal(ranks_fork(&job[0], "a", RANKS, 1, settings, play), 0);
+	assert_int_equal(ranks_fork(&job[1], "b", RANKS, 2, settings, play), 0);
+	assert_int_equal(ranks_serve(&job[0], "a"), 0);
+	assert_int_equal(ranks_serve(&job[1], "b"), 0);
 	assert_int_equal(ranks_reach(&job[0], 10), 0);
 	for (int i = 0; i < RANKS; i++)
 		kill(job[0].pid[i], SIGKILL);

@@ -20,10 +20,9 @@ enum { VICTIM = 2, BEFORE = 200, AFTER = 200 };
 #define TOLD_WITHIN_NS UINT64_C(10000000000)
 #define WAIT_NS        UINT64_C(20000000000)
 
-static const char *const short_timeouts[] = { "peer-timeout=300ms", "emu-retry-timeout=300ms",
-					      NULL };
+static const char *const short_timeouts[] = { "peer-timeout=1s", "emu-retry-timeout=1s", NULL };
 static const char *const long_timeouts[] = { "peer-timeout=5s", "emu-retry-timeout=5s", NULL };
-static const char *const unordered[] = { "peer-timeout=300ms",  "emu-retry-timeout=300ms",
+static const char *const unordered[] = { "peer-timeout=1s",     "emu-retry-timeout=1s",
 					 "emu-order=unordered", "emu-delay=20us",
 					 "emu-reorder=0.05",    "emu-duplicate=0.05",
 					 "emu-drop=0.02",       NULL };
