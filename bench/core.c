@@ -104,7 +104,7 @@ struct producer {
 
 struct core_run {
 	double per_second;
-	double cycles[8]; /* per command, in the order of stage_name */
+	double cycles[7]; /* per command, in the order of stage_name */
 	double busy_cycles;
 	uint64_t commands;
 	uint64_t doorbells;
@@ -115,11 +115,11 @@ struct core_run {
 static const struct {
 	const char *name;
 	uint32_t stat;
-} stages[8] = {
-	{ "take", EPF_STAT_CORE_TAKE_TSC },     { "check", EPF_STAT_CORE_CHECK_TSC },
-	{ "admit", EPF_STAT_CORE_ADMIT_TSC },   { "stage", EPF_STAT_CORE_STAGE_TSC },
-	{ "flush", EPF_STAT_CORE_FLUSH_TSC },   { "reap", EPF_STAT_CORE_REAP_TSC },
-	{ "arrive", EPF_STAT_CORE_ARRIVE_TSC }, { "publish", EPF_STAT_CORE_PUBLISH_TSC },
+} stages[7] = {
+	{ "take", EPF_STAT_CORE_TAKE_TSC },       { "check", EPF_STAT_CORE_CHECK_TSC },
+	{ "stage", EPF_STAT_CORE_STAGE_TSC },     { "flush", EPF_STAT_CORE_FLUSH_TSC },
+	{ "reap", EPF_STAT_CORE_REAP_TSC },       { "arrive", EPF_STAT_CORE_ARRIVE_TSC },
+	{ "publish", EPF_STAT_CORE_PUBLISH_TSC },
 };
 
 static uint64_t draw(uint64_t *state)
@@ -238,7 +238,7 @@ static void step_for(struct epf_bench_core *bc, struct bench_pair *pair, double 
 		     struct core_run *out)
 {
 	struct epf_core *core = epf_bench_core_of(bc);
-	uint64_t first[8];
+	uint64_t first[7];
 	uint64_t commands;
 	uint64_t busy;
 	uint64_t start;
@@ -246,7 +246,7 @@ static void step_for(struct epf_bench_core *bc, struct bench_pair *pair, double 
 
 	for (int i = 0; i < 20000; i++) /* caches, branch predictors, the producer's start */
 		(void)epf_core_step(core);
-	for (int s = 0; s < 8; s++)
+	for (int s = 0; s < 7; s++)
 		first[s] = stat(bc, stages[s].stat);
 	busy = stat(bc, EPF_STAT_CORE_BUSY_TSC);
 	commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN);
@@ -259,7 +259,7 @@ static void step_for(struct epf_bench_core *bc, struct bench_pair *pair, double 
 	} while ((double)(now - start) < seconds * 1e9);
 	commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN) - commands;
 	out->per_second = (double)commands / ((double)(now - start) / 1e9);
-	for (int s = 0; s < 8; s++)
+	for (int s = 0; s < 7; s++)
 		out->cycles[s] = (double)(stat(bc, stages[s].stat) - first[s]) /
 				 (double)(commands ? commands : 1);
 	out->busy_cycles = (double)(stat(bc, EPF_STAT_CORE_BUSY_TSC) - busy) /
@@ -340,7 +340,7 @@ static void print_table(const struct opts *o, const struct core_run *r, double r
 	printf("baseline_rte_ring_elements_per_second    %.0f\n", rte);
 	printf("ratio                                    %.4f (1/%.1f)\n", r->per_second / rte,
 	       rte / r->per_second);
-	for (int s = 0; s < 8; s++)
+	for (int s = 0; s < 7; s++)
 		printf("cycles_per_command_%-22s%.2f\n", stages[s].name, r->cycles[s]);
 	printf("cycles_per_command_%-22s%.2f\n", "busy", r->busy_cycles);
 	printf("# commands %llu, refused %llu, doorbells %llu in the median run\n",
@@ -354,7 +354,7 @@ static void print_json(const struct opts *o, const struct core_run *r, double rt
 	json_t *cycles = json_object();
 	json_t *j;
 
-	for (int s = 0; s < 8; s++)
+	for (int s = 0; s < 7; s++)
 		json_object_set_new(cycles, stages[s].name, json_real(r->cycles[s]));
 	json_object_set_new(cycles, "busy", json_real(r->busy_cycles));
 	j = json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}",

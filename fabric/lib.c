@@ -109,7 +109,6 @@ static int open_stats(struct epf *ep)
 		return epf_fail(EPF_R_NO_MEMORY, "statistics: no room for the core");
 	/* What nobody measures yet must not read as zero. */
 	epf_stat_forget(ep->block, EPF_STAT_CORE_RING_FULL_SEEN);
-	epf_stat_forget(ep->block, EPF_STAT_CORE_ADMIT_TSC);
 	epf_stat_forget(ep->block, EPF_STAT_CORE_STEP_NS);
 	epf_stat_forget(ep->block, EPF_STAT_CORE_QUEUE_DELAY_NS);
 	return 0;
