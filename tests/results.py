@@ -7,7 +7,7 @@
   results.py count LOG.json                one result line per single test (cmocka or TAP), see lib.sh
   results.py sources BUILD ROOT FILE...    complains of C files that no target of the build compiles
   results.py coverage PERCENT FILE         reads llvm-cov's export; fails when FILE's line coverage is lower
-  results.py bench FORM FILE MINIMUM       judges what `ep-bench FORM --json` wrote
+  results.py bench FORM FILE               judges what `ep-bench FORM --json` wrote
 
 It must never turn a program that failed into a pass, whatever the program printed.
 """
