@@ -24,6 +24,8 @@ int bench_core(int argc, char **argv);
 int bench_ring(int argc, char **argv);
 int bench_p2p(int argc, char **argv);
 int bench_p2p_rank(int argc, char **argv);
+int bench_jobs(int argc, char **argv);
+int bench_jobs_rank(int argc, char **argv);
 
 /* Exit codes. */
 enum {
@@ -54,11 +56,15 @@ double bench_median(double *v, size_t n);
 /* Pins the calling thread to the n-th CPU that it may run on; quietly does nothing when it cannot. */
 void bench_pin(unsigned n);
 
+/* Number of the n-th CPU that this process may run on; -1: there are not so many. */
+int bench_cpu_number(unsigned n);
+
 /* CPUs this process started with. Call it, or bench_pin(), first from a single thread. */
 unsigned bench_cpus(void);
 
 /* Proportional set size and peak resident size of this process, bytes; 0 when unknown. */
 uint64_t bench_pss_bytes(void);
+uint64_t bench_pss_of(unsigned long pid);
 uint64_t bench_peak_rss_bytes(void);
 
 /* Bytes of memory that can still be had: the smaller of the machine's and the control group's. */

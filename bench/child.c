@@ -61,6 +61,20 @@ static int env_number(const char *name, uint32_t *out)
 	return 0;
 }
 
+uint32_t bench_child_job(void)
+{
+	const char *text = getenv("EP_BENCH_JOB");
+
+	return text && text[0] == '1';
+}
+
+int bench_child_share(void)
+{
+	uint32_t fd;
+
+	return getenv("EP_BENCH_SHARE_FD") && !env_number("EP_BENCH_SHARE_FD", &fd) ? (int)fd : -1;
+}
+
 int bench_child_start(uint32_t *rank, uint32_t *ranks, uint64_t timeout_ns, struct epf_boot **boot)
 {
 	struct epf_boot_opts opts = { .size = sizeof(opts), .timeout_ns = timeout_ns };

@@ -113,19 +113,26 @@ unsigned bench_cpus(void)
 	return (unsigned)CPU_COUNT(all_cpus());
 }
 
-void bench_pin(unsigned n)
+int bench_cpu_number(unsigned n)
 {
 	const cpu_set_t *all = all_cpus();
+
+	for (int c = 0; c < CPU_SETSIZE; c++)
+		if (CPU_ISSET(c, all) && n-- == 0)
+			return c;
+	return -1;
+}
+
+void bench_pin(unsigned n)
+{
+	int cpu = bench_cpu_number(n);
 	cpu_set_t one;
 
-	for (int c = 0; c < CPU_SETSIZE; c++) {
-		if (!CPU_ISSET(c, all) || n--)
-			continue;
-		CPU_ZERO(&one);
-		CPU_SET(c, &one);
-		(void)sched_setaffinity(0, sizeof(one), &one);
+	if (cpu < 0)
 		return;
-	}
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	(void)sched_setaffinity(0, sizeof(one), &one);
 }
 
 /* The number after `key` in a file of lines; 0: not found. */
@@ -143,6 +150,14 @@ static uint64_t number_line(const char *path, const char *key)
 	if (f)
 		fclose(f);
 	return n;
+}
+
+uint64_t bench_pss_of(unsigned long pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%lu/smaps_rollup", pid);
+	return number_line(path, "Pss:") << 10;
 }
 
 uint64_t bench_pss_bytes(void)

@@ -7,6 +7,8 @@
  * steps it.
  */
 #include "bench/bench.h"
+#include "bench/compare.h"
+#include "bench/core_service.h"
 #include "bench/pair.h"
 #include "bench/rte.h"
 #include "fabric/base/clock.h"
@@ -28,10 +30,10 @@
 #define SIGNALS      64u    /* per peer: a few experts, two buffers, a round or two */
 #define TABLE        64000u /* commands made beforehand: pushed again and again */
 #define BAD_EVERY    1000u
-#define RUNS_MAX     31
+#define RUNS_MAX     BENCH_ROUNDS_MAX
 #define RTE_BURST    32u
 
-enum { O_NIC = 256, O_RUNS, O_MS, O_SLOTS, O_BATCH, O_SEED, O_JSON };
+enum { O_NIC = 256, O_RUNS, O_MS, O_SLOTS, O_BATCH, O_SEED, O_JSON, O_SERVICE, O_PROGRAM };
 
 struct opts {
 	const char *nic;
@@ -41,6 +43,8 @@ struct opts {
 	uint64_t batch;
 	uint64_t seed;
 	bool json;
+	bool service;
+	const char *fabric_program;
 };
 
 static const struct argp_option options[] = {
@@ -51,6 +55,11 @@ static const struct argp_option options[] = {
 	{ "batch", O_BATCH, "N", 0, "commands the core takes at most in a step (128)", 0 },
 	{ "seed", O_SEED, "S", 0, "seed of the commands (1)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
+	{ "service", O_SERVICE, NULL, 0,
+	  "instead: one rank whose thread pushes puts through libepf, engine in this process and in an ep-fabric daemon in turn: commands retired a second, and time from a push until it is seen retired",
+	  0 },
+	{ "fabric-program", O_PROGRAM, "PATH", 0,
+	  "ep-fabric of --service (the one beside ep-bench)", 0 },
 	{ 0 },
 };
 
@@ -81,6 +90,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case O_JSON:
 		o->json = true;
+		return 0;
+	case O_SERVICE:
+		o->service = true;
+		return 0;
+	case O_PROGRAM:
+		o->fabric_program = arg;
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -407,6 +422,18 @@ int bench_core(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o))
 		return BENCH_USAGE;
+	if (o.fabric_program && !o.service) {
+		bench_complain("--fabric-program is given, needs --service");
+		return BENCH_USAGE;
+	}
+	if (o.service)
+		return bench_core_service(
+			&(struct core_service_opts){ .rounds = o.runs,
+						     .ms = o.ms,
+						     .slots = o.slots,
+						     .batch = o.batch,
+						     .fabric_program = o.fabric_program,
+						     .json = o.json });
 	if (measure(&o, run, rte, &wrong))
 		return BENCH_WRONG;
 	qsort(run, o.runs, sizeof(run[0]), by_rate);

@@ -5,6 +5,7 @@
  */
 #include "bench/moe.h"
 #include "bench/bench.h"
+#include "bench/daemons.h"
 #include "bench/spawn.h"
 #include "bench/world.h"
 
@@ -50,7 +51,7 @@ static void on_message(void *arg, uint32_t rank, const struct bench_message *hea
 	}
 }
 
-static int run_processes(struct parent *p, int argc, char **argv)
+static int run_ranks(struct parent *p, int argc, char **argv)
 {
 	struct bench_spawn s = { .ranks = (uint32_t)p->o->ranks,
 				 .command = "moe-rank",
@@ -61,6 +62,30 @@ static int run_processes(struct parent *p, int argc, char **argv)
 				 .arg = p };
 
 	return bench_spawn_run(&s);
+}
+
+/* One daemon a node gets the same settings as the ranks, who take from them what is theirs. */
+static int run_service(struct parent *p, int argc, char **argv)
+{
+	struct bench_daemons_options d = { .nodes = (uint32_t)p->o->nodes,
+					   .program = p->o->fabric_program,
+					   .settings = p->o->setting };
+	struct bench_daemons *daemons = NULL;
+	int err = bench_daemons_start(&d, &daemons);
+	int end_err;
+
+	if (err)
+		return err;
+	err = run_ranks(p, argc, argv);
+	if (err)
+		bench_daemons_complain(daemons);
+	end_err = bench_daemons_stop(daemons);
+	return err ? err : end_err;
+}
+
+static int run_processes(struct parent *p, int argc, char **argv)
+{
+	return p->o->service ? run_service(p, argc, argv) : run_ranks(p, argc, argv);
 }
 
 static void local_progress(void *arg, struct moe_job *job, uint32_t round, unsigned phase)
@@ -114,6 +139,38 @@ static int check_memory(const struct moe_opts *o)
 	return -ENOMEM;
 }
 
+static void say_start(const struct moe_opts *o)
+{
+	if (!o->quiet)
+		fprintf(stderr,
+			"ep-bench moe: %" PRIu64 " ranks %s on %" PRIu64 " nodes%s, routing %s\n",
+			o->ranks, o->local ? "in one process" : "as processes", o->nodes,
+			o->service ? " with a daemon each" : "", moe_routing_name(o->routing));
+}
+
+/* Embedded first, then the same through daemons. */
+static int run_both(struct moe_opts *o, int argc, char **argv)
+{
+	struct moe_result *result = calloc(2, sizeof(*result));
+	struct parent *p = calloc(1, sizeof(*p));
+	double seconds[2];
+	int err = result && p ? 0 : -ENOMEM;
+
+	(void)unsetenv("EPF_SERVICE"); /* or the first would be no other than the second */
+	for (int i = 0; i < 2 && !err; i++) {
+		*p = (struct parent){ .o = o, .start_ns = epf_now_ns() };
+		o->service = i == 1;
+		say_start(o);
+		err = run_processes(p, argc, argv);
+		result[i] = p->sum;
+		seconds[i] = (double)(epf_now_ns() - p->start_ns) / 1e9;
+	}
+	err = err ? BENCH_WRONG : moe_report_both(o, result, seconds);
+	free(result);
+	free(p);
+	return err;
+}
+
 int bench_moe(int argc, char **argv)
 {
 	struct moe_opts o;
@@ -122,11 +179,9 @@ int bench_moe(int argc, char **argv)
 
 	if (moe_opts_parse(argc, argv, &o) || check_memory(&o))
 		return BENCH_USAGE;
-	if (!o.quiet)
-		fprintf(stderr,
-			"ep-bench moe: %" PRIu64 " ranks %s on %" PRIu64 " nodes, routing %s\n",
-			o.ranks, o.local ? "in one process" : "as processes", o.nodes,
-			moe_routing_name(o.routing));
+	if (o.both)
+		return run_both(&o, argc, argv);
+	say_start(&o);
 	err = o.local ? moe_local_run(&o, local_progress, &p, &p.sum)
 		      : run_processes(&p, argc, argv);
 	if (err)

@@ -46,6 +46,9 @@ struct moe_opts {
 	uint64_t timeout_s;
 	bool json;
 	bool local;
+	bool service;               /* ranks use daemons, one a node */
+	bool both;                  /* embedded, then through daemons */
+	const char *fabric_program; /* of the daemons; NULL: beside this one */
 	bool quiet;
 	const char *setting[MOE_SETTINGS_MAX + 1]; /* "name=value", NULL-terminated */
 	uint32_t settings;
@@ -155,6 +158,7 @@ struct moe_rank {
 	uint16_t *x;         /* [tokens][hidden] */
 	uint16_t *out;       /* [tokens][hidden] */
 	uint64_t counter[8]; /* at the start of the phase */
+	bool counted; /* by a lower rank of its node: they share the engine and its counters */
 };
 
 /* All ranks of this process. */
@@ -211,5 +215,28 @@ uint64_t moe_phase_wrong(const struct moe_opts *o, const struct moe_result *r, i
 
 /* moe_report.c: prints table or JSON; returns BENCH_OK or BENCH_WRONG. */
 int moe_report(const struct moe_opts *o, const struct moe_result *r, double seconds);
+
+/* What a report says of one run. Times and bytes of the timed rounds; wrong of all rounds. */
+struct moe_summary {
+	double us[MOE_PHASES];
+	struct moe_phase mean[MOE_PHASES];
+	uint64_t wrong[MOE_PHASES];
+	uint64_t wrong_sum;
+	uint64_t moved;
+	char note[256]; /* what was wrong first, or "" */
+};
+
+void moe_summarise(const struct moe_opts *o, const struct moe_result *r, struct moe_summary *s);
+double moe_gb_per_second(const struct moe_summary *s, int p);
+/* The two lines that say what ran. */
+void moe_print_head(const struct moe_opts *o, const char *how);
+/* One run as JSON; the caller's. Printing takes it. */
+struct json_t *moe_json(const struct moe_opts *o, const struct moe_result *r,
+			const struct moe_summary *s, double seconds);
+void moe_print_json(struct json_t *j);
+
+/* moe_both.c: both runs side by side. Indices: 0 embedded, 1 service. Returns BENCH_OK or BENCH_WRONG. */
+int moe_report_both(const struct moe_opts *o, const struct moe_result r[2],
+		    const double seconds[2]);
 
 #endif

@@ -4,6 +4,7 @@
  * with the same words, by each rank process. Nothing else in moe reads argv.
  */
 #include "bench/bench.h"
+#include "bench/daemons.h"
 #include "bench/moe.h"
 #include "bench/world.h"
 
@@ -35,6 +36,9 @@ enum {
 	O_JSON,
 	O_SET,
 	O_LOCAL,
+	O_SERVICE,
+	O_BOTH,
+	O_PROGRAM,
 	O_QUIET,
 };
 
@@ -66,6 +70,12 @@ static const struct argp_option options[] = {
 	{ "set", O_SET, "NAME=VALUE", 0,
 	  "any option of the fabric, see ep-fabric config; may be repeated", 0 },
 	{ "local", O_LOCAL, NULL, 0, "all ranks inside this process, driven by one thread", 0 },
+	{ "service", O_SERVICE, NULL, 0,
+	  "ranks use ep-fabric daemons, one a node, which are started and ended here", 0 },
+	{ "both", O_BOTH, NULL, 0,
+	  "the job twice, embedded and then with daemons, both in one table", 0 },
+	{ "fabric-program", O_PROGRAM, "PATH", 0,
+	  "ep-fabric of the daemons (the one beside ep-bench)", 0 },
 	{ "quiet", O_QUIET, NULL, 0, "no progress lines", 0 },
 	{ 0 },
 };
@@ -158,6 +168,30 @@ static int parse_number(int key, char *arg, struct moe_opts *o)
 	}
 }
 
+static int parse_flag(int key, char *arg, struct moe_opts *o)
+{
+	switch (key) {
+	case O_JSON:
+		o->json = true;
+		return 0;
+	case O_LOCAL:
+		o->local = true;
+		return 0;
+	case O_SERVICE:
+		o->service = true;
+		return 0;
+	case O_BOTH:
+		o->both = true;
+		return 0;
+	case O_PROGRAM:
+		o->fabric_program = arg;
+		return 0;
+	default:
+		o->quiet = true;
+		return 0;
+	}
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct moe_opts *o = state->input;
@@ -179,14 +213,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_SET:
 		return parse_set(arg, o) ? EINVAL : 0;
 	case O_JSON:
-		o->json = true;
-		return 0;
 	case O_LOCAL:
-		o->local = true;
-		return 0;
+	case O_SERVICE:
+	case O_BOTH:
+	case O_PROGRAM:
 	case O_QUIET:
-		o->quiet = true;
-		return 0;
+		return parse_flag(key, arg, o);
 	case ARGP_KEY_ARG:
 		bench_complain("%s is not an option; see ep-bench moe --help", arg);
 		return EINVAL;
@@ -209,9 +241,31 @@ static bool allows_groups(const struct moe_opts *o)
 	return epf_gate_is_grouped(&gate);
 }
 
+/* Where the engines run is said once. */
+static int check_place(const struct moe_opts *o)
+{
+	if (o->local + o->service + o->both > 1) {
+		bench_complain("--%s is given, must not be together with --%s",
+			       o->local ? "local" : "service", o->both ? "both" : "service");
+		return -EINVAL;
+	}
+	if (o->fabric_program && !o->service && !o->both) {
+		bench_complain("--fabric-program is given, needs --service or --both");
+		return -EINVAL;
+	}
+	if ((o->service || o->both) && o->nodes > BENCH_DAEMONS_MAX) {
+		bench_complain("--nodes is %llu, must be at most %u with --service or --both",
+			       (unsigned long long)o->nodes, BENCH_DAEMONS_MAX);
+		return -EINVAL;
+	}
+	return 0;
+}
+
 /* What no single option's range can say. */
 static int check_together(struct moe_opts *o)
 {
+	if (check_place(o))
+		return -EINVAL;
 	if (o->nodes > o->ranks) {
 		bench_complain("--nodes is %llu, must be from 1 to --ranks (%llu)",
 			       (unsigned long long)o->nodes, (unsigned long long)o->ranks);

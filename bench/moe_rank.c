@@ -4,11 +4,14 @@
  * reports through its pipe.
  */
 #include "bench/bench.h"
+#include "bench/daemons.h"
 #include "bench/moe.h"
 #include "bench/spawn.h"
 
 #include "bootstrap/boot.h"
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +28,8 @@ static void tell_progress(struct moe_job *job, uint32_t round, unsigned phase)
 static int open_fabric(const struct moe_opts *o, uint32_t node, struct epf **out)
 {
 	struct epf_options opts;
-	const char *list[MOE_SETTINGS_MAX + 2];
+	const char *list[MOE_SETTINGS_MAX + 3];
+	char service_text[BENCH_DAEMONS_DIR + 32];
 	char node_text[32];
 	uint32_t n = 0;
 	int err;
@@ -36,6 +40,8 @@ static int open_fabric(const struct moe_opts *o, uint32_t node, struct epf **out
 		n++;
 	}
 	list[n++] = node_text;
+	if (!bench_daemons_setting(node, service_text, sizeof(service_text)))
+		list[n++] = service_text;
 	list[n] = NULL;
 	epf_options_init(&opts);
 	opts.settings = list;
@@ -43,6 +49,31 @@ static int open_fabric(const struct moe_opts *o, uint32_t node, struct epf **out
 	if (err)
 		bench_complain("%s", epf_last_error());
 	return err;
+}
+
+/*
+ * The nodes of the fabric must be those the reference counts with. With a daemon the engine, and so its counters, are
+ * shared by the ranks of a node: the lowest one counts for all.
+ */
+static int check_nodes(struct moe_job *job, struct moe_rank *r)
+{
+	bool service = !strncmp(epf_mode(r->ep), "service", 7);
+	const uint32_t *node_of = job->data.node_of;
+
+	for (uint32_t i = 0; i < job->opts->ranks; i++)
+		if (epf_node_of(r->ep, i) != node_of[i]) {
+			bench_complain("rank %u is on node %u of the fabric, must be on %u", i,
+				       epf_node_of(r->ep, i), node_of[i]);
+			return -EINVAL;
+		}
+	r->counted = service && r->rank > 0 && node_of[r->rank - 1] == node_of[r->rank];
+	return 0;
+}
+
+/* Memory of the node's daemon, once for each. */
+static uint64_t daemon_bytes(const struct moe_job *job, const struct moe_rank *r)
+{
+	return r->counted ? 0 : bench_daemons_pss(job->data.node_of[r->rank]);
 }
 
 static int run(struct moe_job *job, struct moe_rank *r, struct epf_boot *boot)
@@ -57,7 +88,10 @@ static int run(struct moe_job *job, struct moe_rank *r, struct epf_boot *boot)
 			bench_complain("%s", epf_last_error());
 	}
 	if (!err)
+		err = check_nodes(job, r);
+	if (!err)
 		err = moe_job_run(job);
+	job->result.peak_bytes += daemon_bytes(job, r);
 	if (!err)
 		err = epf_barrier(r->ep); /* nobody leaves while others still work */
 	if (!err)

@@ -49,16 +49,7 @@ static struct moe_phase timed_mean(const struct moe_opts *o, const struct moe_re
 	return m;
 }
 
-struct summary {
-	double us[MOE_PHASES];
-	struct moe_phase mean[MOE_PHASES];
-	uint64_t wrong[MOE_PHASES];
-	uint64_t wrong_sum;
-	uint64_t moved;
-	char note[256];
-};
-
-static void summarise(const struct moe_opts *o, const struct moe_result *r, struct summary *s)
+void moe_summarise(const struct moe_opts *o, const struct moe_result *r, struct moe_summary *s)
 {
 	memset(s, 0, sizeof(*s));
 	snprintf(s->note, sizeof(s->note), "%s", r->first_wrong);
@@ -69,9 +60,15 @@ static void summarise(const struct moe_opts *o, const struct moe_result *r, stru
 		s->wrong_sum += s->wrong[p];
 		s->moved += s->mean[p].bytes_remote_node + s->mean[p].bytes_same_node;
 	}
+	/* Rows that the reference counted, wherever they went: none moved would be wrong. */
+	if (r->received_rows > 0 && s->moved == 0) {
+		s->wrong_sum++;
+		if (!s->note[0])
+			snprintf(s->note, sizeof(s->note), "the engines counted no bytes");
+	}
 }
 
-static double gb_per_second(const struct summary *s, int p)
+double moe_gb_per_second(const struct moe_summary *s, int p)
 {
 	double bytes = (double)(s->mean[p].bytes_remote_node + s->mean[p].bytes_same_node);
 
@@ -87,18 +84,23 @@ static void print_faults(const struct moe_result *r)
 	printf("\n");
 }
 
-static void print_table(const struct moe_opts *o, const struct moe_result *r,
-			const struct summary *s, double seconds)
+void moe_print_head(const struct moe_opts *o, const char *how)
 {
 	printf("# ep-bench moe: %" PRIu64 " ranks on %" PRIu64
-	       " nodes, %s, %s dispatch, bf16 combine\n",
-	       o->ranks, o->nodes, o->mode == EPF_MOE_HT ? "high throughput" : "low latency",
+	       " nodes%s, %s, %s dispatch, bf16 combine\n",
+	       o->ranks, o->nodes, how, o->mode == EPF_MOE_HT ? "high throughput" : "low latency",
 	       o->fp8 ? "fp8" : "bf16");
 	printf("# tokens/rank %" PRIu64 ", hidden %" PRIu64 ", top-%" PRIu64 " of %" PRIu64
 	       " experts, routing %s, %s, seed %" PRIu64 ", rounds %" PRIu64 "%s\n",
 	       o->tokens, o->hidden, o->topk, o->experts, moe_routing_name(o->routing),
 	       o->unordered ? "unordered" : "ordered", o->seed, o->rounds,
 	       o->rounds > 1 ? " (the first is checked, not timed)" : "");
+}
+
+static void print_table(const struct moe_opts *o, const struct moe_result *r,
+			const struct moe_summary *s, double seconds)
+{
+	moe_print_head(o, o->service ? ", one daemon a node" : "");
 	printf("#\n#%4s %10s %8s %13s %15s %15s %9s %10s %10s %7s\n", "mode", "phase", "tokens",
 	       "time_us", "internode_B", "intranode_B", "GB/s", "commands", "doorbells", "#wrong");
 	for (int p = 0; p < MOE_PHASES; p++)
@@ -106,18 +108,19 @@ static void print_table(const struct moe_opts *o, const struct moe_result *r,
 		       " %10" PRIu64 " %7" PRIu64 "\n",
 		       o->mode == EPF_MOE_HT ? "ht" : "ll", moe_phase_name[p], o->tokens, s->us[p],
 		       s->mean[p].bytes_remote_node, s->mean[p].bytes_same_node,
-		       gb_per_second(s, p), s->mean[p].commands, s->mean[p].doorbells, s->wrong[p]);
+		       moe_gb_per_second(s, p), s->mean[p].commands, s->mean[p].doorbells,
+		       s->wrong[p]);
 	print_faults(r);
 	printf("# rows received and checked: %" PRIu64 "; state per peer rank: %" PRIu64 " bytes\n",
 	       r->received_rows, r->bytes_per_peer);
-	printf("# peak memory of all ranks: %.2f GiB; %.1f s in all\n",
-	       (double)r->peak_bytes / (1u << 30), seconds);
+	printf("# peak memory of all ranks%s: %.2f GiB; %.1f s in all\n",
+	       o->service ? " and daemons" : "", (double)r->peak_bytes / (1u << 30), seconds);
 	if (s->note[0])
 		printf("# first wrong: %s\n", s->note);
 	printf("# wrong: %" PRIu64 "\n", s->wrong_sum);
 }
 
-static json_t *phase_json(const struct summary *s, const struct moe_result *r,
+static json_t *phase_json(const struct moe_summary *s, const struct moe_result *r,
 			  const struct moe_opts *o, int p)
 {
 	uint64_t expected = 0;
@@ -129,25 +132,25 @@ static json_t *phase_json(const struct summary *s, const struct moe_result *r,
 			 "internode_bytes", (json_int_t)s->mean[p].bytes_remote_node,
 			 "internode_expected_bytes", (json_int_t)expected, "intranode_bytes",
 			 (json_int_t)s->mean[p].bytes_same_node, "gigabytes_per_second",
-			 gb_per_second(s, p), "commands", (json_int_t)s->mean[p].commands,
+			 moe_gb_per_second(s, p), "commands", (json_int_t)s->mean[p].commands,
 			 "doorbells", (json_int_t)s->mean[p].doorbells, "wrong",
 			 (json_int_t)s->wrong[p]);
 }
 
 static json_t *shape_json(const struct moe_opts *o)
 {
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:I, s:I, s:b}",
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:I, s:I, s:b, s:b}",
 			 "ranks", (json_int_t)o->ranks, "nodes", (json_int_t)o->nodes,
 			 "tokens_per_rank", (json_int_t)o->tokens, "hidden", (json_int_t)o->hidden,
 			 "topk", (json_int_t)o->topk, "experts", (json_int_t)o->experts, "dispatch",
 			 o->fp8 ? "fp8" : "bf16", "mode", o->mode == EPF_MOE_HT ? "ht" : "ll",
 			 "order", o->unordered ? "unordered" : "ordered", "routing",
 			 moe_routing_name(o->routing), "seed", (json_int_t)o->seed, "rounds",
-			 (json_int_t)o->rounds, "local", (int)o->local);
+			 (json_int_t)o->rounds, "local", (int)o->local, "service", (int)o->service);
 }
 
-static void print_json(const struct moe_opts *o, const struct moe_result *r,
-		       const struct summary *s, double seconds)
+json_t *moe_json(const struct moe_opts *o, const struct moe_result *r, const struct moe_summary *s,
+		 double seconds)
 {
 	json_t *j = json_pack(
 		"{s:s, s:o, s:o, s:o, s:I, s:f, s:f, s:I, s:I, s:I, s:f, s:s}", "bench", "moe",
@@ -162,6 +165,11 @@ static void print_json(const struct moe_opts *o, const struct moe_result *r,
 		json_object_set_new(j, moe_fault_name[f],
 				    r->fault[f].known ? json_integer((json_int_t)r->fault[f].count)
 						      : json_null());
+	return j;
+}
+
+void moe_print_json(json_t *j)
+{
 	if (j)
 		json_dumpf(j, stdout, JSON_INDENT(2));
 	printf("\n");
@@ -170,19 +178,11 @@ static void print_json(const struct moe_opts *o, const struct moe_result *r,
 
 int moe_report(const struct moe_opts *o, const struct moe_result *r, double seconds)
 {
-	struct summary s;
-	bool expects_bytes = false;
+	struct moe_summary s;
 
-	summarise(o, r, &s);
-	/* Rows that the reference counted, wherever they went: none moved would be wrong. */
-	expects_bytes = r->received_rows > 0;
-	if (expects_bytes && s.moved == 0) {
-		s.wrong_sum++;
-		if (!s.note[0])
-			snprintf(s.note, sizeof(s.note), "the engines counted no bytes");
-	}
+	moe_summarise(o, r, &s);
 	if (o->json)
-		print_json(o, r, &s, seconds);
+		moe_print_json(moe_json(o, r, &s, seconds));
 	else
 		print_table(o, r, &s, seconds);
 	fflush(stdout);

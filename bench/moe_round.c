@@ -74,7 +74,7 @@ static uint64_t counter(const struct moe_rank *r, const char *name)
 static void counters_start(struct moe_job *job)
 {
 	for (uint32_t i = 0; i < job->ranks; i++)
-		for (int c = 0; c < C_COUNT; c++)
+		for (int c = 0; c < C_COUNT && !job->rank[i].counted; c++)
 			job->rank[i].counter[c] = counter(&job->rank[i], counter_name[c]);
 }
 
@@ -84,7 +84,7 @@ static void counters_end(struct moe_job *job, struct moe_phase *ph)
 				   &ph->doorbells };
 
 	for (uint32_t i = 0; i < job->ranks; i++)
-		for (int c = 0; c < C_COUNT; c++)
+		for (int c = 0; c < C_COUNT && !job->rank[i].counted; c++)
 			*sum[c] +=
 				counter(&job->rank[i], counter_name[c]) - job->rank[i].counter[c];
 }
@@ -256,7 +256,7 @@ static void finish(struct moe_job *job)
 		const struct moe_rank *r = &job->rank[i];
 		uint64_t per_peer = epf_bytes_per_peer(r->ep);
 
-		for (int f = 0; f < MOE_FAULT_COUNT; f++) {
+		for (int f = 0; f < MOE_FAULT_COUNT && !r->counted; f++) {
 			uint64_t v;
 
 			if (epf_counter(r->ep, moe_fault_name[f], &v))

@@ -7,6 +7,7 @@
 #include "bench/p2p.h"
 
 #include "bench/bench.h"
+#include "bench/compare.h"
 #include "bench/spawn.h"
 
 #include <argp.h>
@@ -16,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { O_OP = 256, O_TEST, O_SAME_NODE, O_JSON, O_SET, O_TIMEOUT };
+enum { O_OP = 256, O_TEST, O_SAME_NODE, O_JSON, O_SET, O_TIMEOUT, O_SERVICE, O_ROUNDS, O_PROGRAM };
 
 const char *const p2p_op_name[] = { "put", "put_signal", "get", NULL };
 static const char *const test_name[] = { "lat", "bw", NULL };
@@ -33,6 +34,12 @@ static const struct argp_option options[] = {
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of the whole run (300)", 0 },
 	{ "set", O_SET, "NAME=VALUE", 0, "any option of the fabric; may be repeated", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
+	{ "service", O_SERVICE, NULL, 0,
+	  "engines in the ranks' processes and in ep-fabric daemons (one a node) in turn: both tests unless --test names one, of 8 bytes (lat) and 64 KiB (bw) unless -s or -a is given",
+	  0 },
+	{ "rounds", O_ROUNDS, "N", 0, "rounds of --service, medians count (5)", 0 },
+	{ "fabric-program", O_PROGRAM, "PATH", 0,
+	  "ep-fabric of --service (the one beside ep-bench)", 0 },
 	{ 0 },
 };
 
@@ -50,7 +57,7 @@ static int parse_set(char *arg, struct p2p_opts *o)
 	return 0;
 }
 
-static int parse_flag(int key, struct p2p_opts *o)
+static int parse_flag(int key, char *arg, struct p2p_opts *o)
 {
 	switch (key) {
 	case 'a':
@@ -64,6 +71,12 @@ static int parse_flag(int key, struct p2p_opts *o)
 		return 0;
 	case O_JSON:
 		o->json = true;
+		return 0;
+	case O_SERVICE:
+		o->service = true;
+		return 0;
+	case O_PROGRAM:
+		o->fabric_program = arg;
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -82,9 +95,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return i < 0 ? EINVAL : 0;
 	case O_TEST:
 		i = bench_word("--test", arg, test_name);
+		o->test_given = true;
 		o->test = i < 0 ? P2P_LAT : (enum p2p_test)i;
 		return i < 0 ? EINVAL : 0;
 	case 's':
+		o->size_given = true;
 		return bench_uint("-s", arg, 1, P2P_SIZE_MAX, &o->size) ? EINVAL : 0;
 	case 'n':
 		return bench_uint("-n", arg, 5, 100000000, &o->iterations) ? EINVAL : 0;
@@ -92,13 +107,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return bench_uint("-D", arg, 1, 3600, &o->duration_s) ? EINVAL : 0;
 	case O_TIMEOUT:
 		return bench_uint("--timeout-s", arg, 1, 86400, &o->timeout_s) ? EINVAL : 0;
+	case O_ROUNDS:
+		return bench_uint("--rounds", arg, 1, BENCH_ROUNDS_MAX, &o->rounds) ? EINVAL : 0;
 	case O_SET:
 		return parse_set(arg, o);
 	case ARGP_KEY_ARG:
 		bench_complain("%s is not an option; see ep-bench p2p --help", arg);
 		return EINVAL;
 	default:
-		return parse_flag(key, o);
+		return parse_flag(key, arg, o);
 	}
 }
 
@@ -114,14 +131,19 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	o->op = P2P_PUT_SIGNAL;
 	o->size = 8;
 	o->timeout_s = 300;
+	o->rounds = 5;
 	if (argp_parse(&argp, argc, argv, 0, NULL, o))
 		return BENCH_USAGE;
-	if (o->both && o->test == P2P_LAT) {
+	if (o->both && o->test == P2P_LAT && !o->service) {
 		bench_complain("-b is given, must not be with --test lat");
 		return BENCH_USAGE;
 	}
 	if (o->duration_s && o->iterations) {
 		bench_complain("-D is given, must not be together with -n");
+		return BENCH_USAGE;
+	}
+	if (o->fabric_program && !o->service) {
+		bench_complain("--fabric-program is given, needs --service");
 		return BENCH_USAGE;
 	}
 	return 0;
@@ -225,6 +247,8 @@ int bench_p2p(int argc, char **argv)
 
 	if (p2p_opts_parse(argc, argv, &o))
 		return BENCH_USAGE;
+	if (o.service)
+		return bench_p2p_service(&o, argc, argv);
 	s.timeout_ns = o.timeout_s * 1000000000ull;
 	p.rows = json_array();
 	if (!o.json)

@@ -25,6 +25,11 @@ struct p2p_opts {
 	bool both;           /* both ranks send at once */
 	bool same_node;
 	bool json;
+	bool service; /* embedded against daemons; with test_given only that test */
+	bool test_given;
+	bool size_given;
+	uint64_t rounds; /* of service */
+	const char *fabric_program;
 	uint64_t timeout_s;
 	const char *setting[P2P_SETTINGS_MAX + 1];
 	uint32_t settings;
@@ -52,5 +57,8 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o);
 unsigned p2p_sizes(const struct p2p_opts *o, uint64_t sizes[32]);
 
 extern const char *const p2p_op_name[];
+
+/* p2p_service.c: embedded against service. argc and argv are what the ranks get. Returns an exit code. */
+int bench_p2p_service(const struct p2p_opts *o, int argc, char **argv);
 
 #endif

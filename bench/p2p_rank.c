@@ -4,6 +4,7 @@
  * sends as well with -b. After each size the target's bytes are compared. Reports through its pipe.
  */
 #include "bench/bench.h"
+#include "bench/daemons.h"
 #include "bench/p2p.h"
 #include "bench/spawn.h"
 
@@ -257,8 +258,9 @@ static int one_size(struct rank *r, uint64_t bytes, unsigned number)
 
 static int open_rank(struct rank *r, struct epf_boot *boot)
 {
-	const char *list[P2P_SETTINGS_MAX + 2];
+	const char *list[P2P_SETTINGS_MAX + 3];
 	struct epf_options opts;
+	char service[BENCH_DAEMONS_DIR + 32];
 	char node[32];
 	void *memory = NULL;
 	uint32_t n = 0;
@@ -270,6 +272,8 @@ static int open_rank(struct rank *r, struct epf_boot *boot)
 	}
 	snprintf(node, sizeof(node), "node=%u", r->o->same_node ? 0 : r->rank);
 	list[n++] = node;
+	if (!bench_daemons_setting(r->o->same_node ? 0 : r->rank, service, sizeof(service)))
+		list[n++] = service;
 	list[n] = NULL;
 	epf_options_init(&opts);
 	opts.settings = list;
@@ -317,6 +321,7 @@ int bench_p2p_rank(int argc, char **argv)
 	err = bench_child_start(&r.rank, &ranks, o.timeout_s * 1000000000ull, &boot);
 	if (err)
 		return BENCH_WRONG;
+	o.both &= o.test == P2P_BW; /* one pair of words for both tests of --service */
 	r.peer = 1 - (r.rank & 1);
 	r.sample = calloc(SAMPLES_MAX, sizeof(*r.sample));
 	if (!r.sample) {

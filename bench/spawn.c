@@ -39,9 +39,9 @@ struct child {
 
 struct run {
 	const struct bench_spawn *s;
-	struct epf_boot_server *server;
+	struct epf_boot_server *server[2]; /* of the job and of the second one */
 	struct child *child;
-	char secret[65];
+	char secret[2][65];
 	char cause[600]; /* of the failure to report */
 	int killed;      /* cause is a killed process: better than any complaint */
 	int err;
@@ -56,28 +56,35 @@ static void blame(struct run *run, uint32_t rank, int killed, const char *text)
 	snprintf(run->cause, sizeof(run->cause), "rank %u: %s", rank, text);
 }
 
-static int make_secret(struct run *run)
+static int make_secret(char text[65])
 {
 	unsigned char raw[32];
 
 	if (getrandom(raw, sizeof(raw), 0) != (ssize_t)sizeof(raw))
 		return -errno;
 	for (size_t i = 0; i < sizeof(raw); i++)
-		snprintf(run->secret + 2 * i, 3, "%02x", raw[i]);
+		snprintf(text + 2 * i, 3, "%02x", raw[i]);
 	return 0;
 }
 
-static int start_server(struct run *run)
+static uint32_t job_ranks(const struct bench_spawn *s, unsigned job)
+{
+	return job ? s->second : s->ranks - s->second;
+}
+
+static int start_server(struct run *run, unsigned job)
 {
 	struct epf_boot_server_opts opts = { .size = sizeof(opts),
-					     .world = run->s->ranks,
+					     .world = job_ranks(run->s, job),
 					     .listen = "127.0.0.1:0",
 					     .job = "ep-bench",
-					     .secret = run->secret,
-					     .secret_len = strlen(run->secret),
+					     .secret = run->secret[job],
 					     .timeout_ns = run->s->timeout_ns };
-	int err = epf_boot_server_start(&opts, &run->server);
+	int err = make_secret(run->secret[job]);
 
+	opts.secret_len = strlen(run->secret[job]);
+	if (!err)
+		err = epf_boot_server_start(&opts, &run->server[job]);
 	if (err)
 		bench_complain("%s", epf_last_error());
 	return err;
@@ -96,6 +103,8 @@ static void become_rank(const struct run *run, uint32_t rank, int fd)
 {
 	const struct bench_spawn *s = run->s;
 	char **argv = calloc((size_t)s->argc + 2, sizeof(*argv));
+	uint32_t first = job_ranks(s, 0);
+	unsigned job = rank >= first;
 	char name[] = "ep-bench";
 
 	if (!argv)
@@ -104,13 +113,18 @@ static void become_rank(const struct run *run, uint32_t rank, int fd)
 	argv[1] = strdup(s->command);
 	for (int i = 1; i < s->argc; i++)
 		argv[i + 1] = s->argv[i];
-	set_env("EPF_RANK", rank);
-	set_env("EPF_WORLD_SIZE", s->ranks);
+	set_env("EPF_RANK", job ? rank - first : rank);
+	set_env("EPF_WORLD_SIZE", job_ranks(s, job));
 	set_env("EP_BENCH_FD", (uint64_t)fd);
-	(void)setenv("EPF_RENDEZVOUS", epf_boot_server_address(run->server), 1);
+	set_env("EP_BENCH_JOB", job);
+	if (s->share) {
+		set_env("EP_BENCH_SHARE_FD", (uint64_t)s->share);
+		(void)fcntl(s->share, F_SETFD, 0);
+	}
+	(void)setenv("EPF_RENDEZVOUS", epf_boot_server_address(run->server[job]), 1);
 	(void)unsetenv("EPF_SECRET_FILE");
 	(void)unsetenv("EPF_SECRET_FD");
-	(void)setenv("EPF_SECRET", run->secret, 1);
+	(void)setenv("EPF_SECRET", run->secret[job], 1);
 	(void)fcntl(fd, F_SETFD, 0);
 	execv("/proc/self/exe", argv);
 	_exit(127);
@@ -265,7 +279,8 @@ static void end_all(struct run *run)
 			close(c->fd);
 		free(c->buf);
 	}
-	epf_boot_server_stop(run->server);
+	epf_boot_server_stop(run->server[0]);
+	epf_boot_server_stop(run->server[1]);
 }
 
 int bench_spawn_run(const struct bench_spawn *s)
@@ -273,13 +288,13 @@ int bench_spawn_run(const struct bench_spawn *s)
 	struct run run = { .s = s };
 	struct pollfd *pfd = calloc(s->ranks, sizeof(*pfd));
 	uint32_t *rank = calloc(s->ranks, sizeof(*rank));
-	int err = make_secret(&run);
+	int err = 0;
 
 	/* What the rendezvous server notes of a lost rank is said here in one line, with the cause. */
 	if (!getenv("EPF_LOG"))
 		(void)epf_log_configure("boot=error");
 	run.child = calloc(s->ranks, sizeof(*run.child));
-	if (!pfd || !rank || !run.child || err) {
+	if (!pfd || !rank || !run.child) {
 		bench_complain("no memory for %u processes", s->ranks);
 		free(pfd);
 		free(rank);
@@ -288,7 +303,8 @@ int bench_spawn_run(const struct bench_spawn *s)
 	}
 	for (uint32_t r = 0; r < s->ranks; r++)
 		run.child[r].fd = -1;
-	err = start_server(&run);
+	for (unsigned job = 0; job < 1 + (s->second > 0) && !err; job++)
+		err = start_server(&run, job);
 	for (uint32_t r = 0; r < s->ranks && !err; r++)
 		err = start_child(&run, r);
 	if (!err) {

@@ -2,7 +2,7 @@
 /*
  * Rank processes: starts R copies of this program, each with its rank, the rendezvous and a fresh
  * secret in the environment and a pipe to talk back, and ends all of them when one fails or the
- * deadline passes. Used by ep-bench moe and p2p. Never leaves a process behind.
+ * deadline passes. Used by ep-bench moe, p2p and jobs. Never leaves a process behind.
  */
 #ifndef EPF_BENCH_SPAWN_H
 #define EPF_BENCH_SPAWN_H
@@ -30,11 +30,13 @@ enum {
 
 struct bench_spawn {
 	uint32_t ranks;
+	uint32_t second;     /* the last so many of them are a job of their own; 0: one job */
+	int share;           /* descriptor that every rank inherits (EP_BENCH_SHARE_FD); 0: none */
 	const char *command; /* hidden subcommand */
 	int argc;            /* options for it: argv[1..argc-1] of the parent */
 	char **argv;
 	uint64_t timeout_ns;
-	/* Called for every message but ERROR. */
+	/* Called for every message but ERROR. rank: those of the second job count on from the first's. */
 	void (*message)(void *arg, uint32_t rank, const struct bench_message *head,
 			const void *bytes);
 	void *arg;
@@ -51,6 +53,11 @@ int bench_spawn_run(const struct bench_spawn *s);
  * caller). Errors are reported to the parent from then on, not to stderr. Return 0 or -errno.
  */
 int bench_child_start(uint32_t *rank, uint32_t *ranks, uint64_t timeout_ns, struct epf_boot **boot);
+
+/* 0, or 1 in the second job. */
+uint32_t bench_child_job(void);
+/* The descriptor all ranks share, or -1. */
+int bench_child_share(void);
 
 /* Writes a message to the parent. */
 void bench_child_send(uint32_t kind, uint32_t a, uint32_t b, const void *bytes, size_t n);

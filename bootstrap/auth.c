@@ -175,6 +175,14 @@ void epf_auth_session_key(const struct epf_auth *auth,
 		   EPF_AUTH_NONCE_BYTES, nonce_server, EPF_AUTH_NONCE_BYTES, key);
 }
 
+void epf_auth_job_key(const struct epf_auth *auth, const char *label,
+		      uint8_t key[EPF_AUTH_KEY_BYTES])
+{
+	/* The 0 between the two keeps labels apart that begin alike. */
+	hmac_parts(auth->master, sizeof(auth->master), "epf job key", "", 1, label, strlen(label),
+		   key);
+}
+
 void epf_auth_digest(const void *payload, size_t len, uint8_t digest[EPF_AUTH_HASH_BYTES])
 {
 	crypto_hash_sha256(digest, payload, len);

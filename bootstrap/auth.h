@@ -57,6 +57,10 @@ void epf_auth_session_key(const struct epf_auth *auth,
 			  const uint8_t nonce_server[EPF_AUTH_NONCE_BYTES],
 			  uint8_t key[EPF_AUTH_KEY_BYTES]);
 
+/* epf_auth_job_key() - a key that every rank of the job can make, for the use that @label names. */
+void epf_auth_job_key(const struct epf_auth *auth, const char *label,
+		      uint8_t key[EPF_AUTH_KEY_BYTES]);
+
 /* epf_auth_digest() - SHA-256 of a payload. */
 void epf_auth_digest(const void *payload, size_t len, uint8_t digest[EPF_AUTH_HASH_BYTES]);
 

@@ -40,6 +40,14 @@ int epf_boot_check(struct epf_boot *boot)
 	return boot->ops->check(boot);
 }
 
+int epf_boot_job_key(struct epf_boot *boot, const char *label, uint8_t key[EPF_BOOT_KEY_BYTES])
+{
+	if (!label)
+		return epf_fail(EPF_R_BOOT_OPTION, "rank %u: a job key without a label",
+				boot->rank);
+	return boot->ops->job_key(boot, label, key);
+}
+
 int epf_boot_local_post(struct epf_boot *boot, const void *mine, size_t len)
 {
 	int rc = epf_boot_check_blob(boot, mine, len);

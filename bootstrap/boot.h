@@ -29,6 +29,7 @@ extern "C" {
 #define EPF_BOOT_GATHER_MAX  (1u << 30)     /* bytes all ranks together hand into one allgather */
 #define EPF_BOOT_TIMEOUT_NS  60000000000ull /* default of timeout_ns */
 #define EPF_BOOT_NAME_MAX    128u           /* bytes of a job or node name */
+#define EPF_BOOT_KEY_BYTES   32u            /* of epf_boot_job_key() */
 #define EPF_BOOT_ADDRESS_MAX 320u           /* room for a printed address with its 0 */
 
 struct epf_boot;
@@ -89,6 +90,16 @@ int epf_boot_barrier(struct epf_boot *boot);
  * Return: 0, or the error that ended it, for callers that wait for something else meanwhile.
  */
 int epf_boot_check(struct epf_boot *boot);
+
+/**
+ * epf_boot_job_key() - a key that shows that its owner knows the job's secret.
+ * @label: what the key is for, by custom the job's name; other labels give unrelated keys.
+ *
+ * The same for all ranks of a job and for every run with the same secret; nothing is sent. Without a
+ * secret, and inside a process, anybody can make it: it then proves nothing. Works also after the
+ * bootstrap failed.
+ */
+int epf_boot_job_key(struct epf_boot *boot, const char *label, uint8_t key[EPF_BOOT_KEY_BYTES]);
 
 /* epf_boot_free_blobs() - give an allgather's result back; NULL is fine. */
 void epf_boot_free_blobs(struct epf_blob *all);

@@ -6,6 +6,7 @@
  */
 #include "bootstrap/client_impl.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -339,6 +340,14 @@ static int tcp_no_collect(struct epf_boot *b, struct epf_blob **all)
 	return -EOPNOTSUPP;
 }
 
+static_assert(EPF_BOOT_KEY_BYTES == EPF_AUTH_KEY_BYTES, "a job key is a key");
+
+static int tcp_job_key(struct epf_boot *b, const char *label, uint8_t key[EPF_BOOT_KEY_BYTES])
+{
+	epf_auth_job_key(&tcp_of(b)->auth, label, key);
+	return 0;
+}
+
 void tcp_free(struct tcp_boot *t)
 {
 	if (t->fd >= 0)
@@ -366,5 +375,6 @@ const struct epf_boot_ops tcp_ops = {
 	.check = tcp_check,
 	.close = tcp_close,
 	.collect = tcp_no_collect,
+	.job_key = tcp_job_key,
 	.post = tcp_no_post,
 };

@@ -20,6 +20,10 @@ static void apply_signal(struct epf_core *core, const struct epf_msg *m)
 	if (EPF_UNLIKELY(m->rank >= core->world || core->peers[m->rank].local == EPF_NONE))
 		goto refuse;
 	rank = &core->ranks[core->peers[m->rank].local];
+	if (EPF_UNLIKELY(rank->life != EPF_RANK_LIVE)) {
+		EPF_COUNT(core, ARRIVALS_FOR_GONE, 1);
+		return;
+	}
 	if (EPF_UNLIKELY(m->signal >= rank->n_signals))
 		goto refuse;
 	epf_signal_add(&rank->signals[m->signal], m->value);
@@ -40,6 +44,10 @@ static void apply_add(struct epf_core *core, const struct epf_msg *m)
 	if (EPF_UNLIKELY(m->rank >= core->world || core->peers[m->rank].local == EPF_NONE))
 		goto refuse;
 	rank = &core->ranks[core->peers[m->rank].local];
+	if (EPF_UNLIKELY(rank->life != EPF_RANK_LIVE)) {
+		EPF_COUNT(core, ARRIVALS_FOR_GONE, 1);
+		return;
+	}
 	if (EPF_UNLIKELY(m->signal >= rank->n_regions))
 		goto refuse;
 	region = &rank->regions[m->signal];

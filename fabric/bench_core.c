@@ -80,7 +80,8 @@ static int make_peers(struct epf_bench_core *bc, const struct epf_bench_core_opt
 	struct epf_peer_info peer = { .n_signals = o->signals,
 				      .n_regions = o->regions,
 				      .regions = regions };
-	int rc = tokens ? epf_core_set_world(bc->core, o->peers, 0, tokens)
+	int rc = tokens ? epf_core_set_world(bc->core, o->peers, o->peers, 0, NULL,
+					     tokens)
 			: epf_fail(EPF_R_NO_MEMORY, "bench core: no memory");
 
 	/* Every peer is this NIC itself: null goes nowhere, emu comes back. */
@@ -98,6 +99,8 @@ static int make_peers(struct epf_bench_core *bc, const struct epf_bench_core_opt
 								   EPF_MR_REMOTE_READ };
 	for (uint32_t r = 0; r < o->peers && !rc; r++) {
 		node.tokens = &tokens[r];
+		node.rank = r;
+		peer.node = r;
 		rc = epf_core_connect(bc->core, r, &node);
 		peer.place = r / 8;
 		if (!rc)
@@ -129,7 +132,7 @@ int epf_bench_core_create(const struct epf_bench_core_options *o, struct epf_ben
 		rc = epf_fail(EPF_R_NO_MEMORY, "bench core: no memory");
 	if (!rc)
 		rc = epf_core_add_rank(bc->core, 0, bc->signals, o->signals, EPF_NARROW_REGIONS,
-				       NULL);
+				       NULL, &id);
 	for (uint32_t i = 0; i < o->regions && !rc; i++)
 		/* The null NIC never looks at memory: the address is a number. */
 		rc = epf_core_add_region(bc->core, 0, (void *)(uintptr_t)(UINT64_C(1) << 40),

@@ -38,6 +38,20 @@ void epf_fail_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_t 
 	epf_retire(ring, seq);
 }
 
+void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
+		     uint32_t rank, unsigned reason)
+{
+	uint64_t *counter = &core->refusals[(reason - EPF_CMD_REASON_FIRST) % EPF_CMD_REASONS];
+
+	EPF_STORE_RELAXED(counter, *counter + 1);
+	/* A rank that is lost takes its regions with it: that it is lost is the first cause. */
+	if (reason == EPF_R_CMD_REVOKED && rank < core->world && !core->peers[rank].up)
+		epf_fail_cold(core, ring, seq, rank, EPF_S_PEER_DOWN, EPF_R_PEER_DOWN);
+	else
+		epf_fail_cold(core, ring, seq, rank,
+			      reason == EPF_R_CMD_REVOKED ? EPF_S_REVOKED : EPF_S_REFUSED, reason);
+}
+
 /* The lane a new stream is bound to: round robin over those that are up. */
 static uint16_t choose_lane(struct epf_core *core, struct epf_node *node)
 {
@@ -53,18 +67,18 @@ static uint16_t choose_lane(struct epf_core *core, struct epf_node *node)
 uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_ring_state *ring,
 			      uint32_t rank, uint32_t signal, uint32_t hash)
 {
-	struct epf_node *node = &core->nodes[core->peers[rank].node];
+	struct epf_node *node;
 	struct epf_stream *s;
 	uint32_t index;
 
-	if (kind == EPF_STREAM_CONTROL) /* peers are not known yet: node and rank have one number */
-		node = &core->nodes[rank];
+	/* A control stream is opened before ranks are known: its `rank` is the node's number. */
+	node = &core->nodes[kind == EPF_STREAM_CONTROL ? rank : core->peers[rank].node];
 	if (node->n_handles >= node->max_handles || core->n_streams >= core->max_streams)
 		return EPF_NONE;
 	index = core->n_streams++;
 	s = &core->streams[index];
 	s->count = core->limits.start_count;
-	s->peer = rank;
+	s->peer = kind == EPF_STREAM_CONTROL ? node->rank : rank;
 	s->ring = ring ? ring->id : 0;
 	s->rank = ring ? ring->rank : 0;
 	s->node = (uint16_t)(node - core->nodes);
@@ -123,6 +137,17 @@ static void fail_stream(struct epf_core *core, struct epf_stream *s, unsigned st
 	stream_unblock(core, s);
 }
 
+void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local)
+{
+	for (uint32_t i = 0; i < core->n_streams; i++) {
+		struct epf_stream *s = &core->streams[i];
+
+		if (s->kind != EPF_STREAM_CONTROL && (peer == EPF_NONE || s->peer == peer) &&
+		    (local == EPF_NONE || s->rank == local))
+			fail_stream(core, s, EPF_S_PEER_DOWN);
+	}
+}
+
 /* Ends what a dead lane had under way: commands fail, words and messages are forgotten. */
 static void fail_lane(struct epf_core *core, struct epf_lane *lane, unsigned status)
 {
@@ -150,32 +175,21 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 	if (node->state == EPF_NODE_DOWN)
 		return;
 	/* Who has said goodbye is not lost, but what is still under way to it ends all the same. */
-	if (node->state != EPF_NODE_LEFT) {
+	if (node->state != EPF_NODE_LEFT)
 		EPF_STORE_RELAXED(&node->state, EPF_NODE_DOWN);
-		EPF_STORE_RELAXED(&core->lost_nodes, core->lost_nodes + 1);
-	}
 	for (uint32_t r = 0; r < core->world; r++)
 		if (&core->nodes[core->peers[r].node] == node)
-			core->peers[r].usable = 0;
+			epf_peer_changed(core, r,
+					 node->state == EPF_NODE_DOWN ? EPF_PEER_DOWN
+								      : EPF_PEER_LEFT,
+					 node->state == EPF_NODE_DOWN ? EPF_R_NODE_LOST : 0,
+					 core->peers_page->peers[r].epoch);
 	for (unsigned i = 0; i < node->n_lanes; i++)
 		if (core->lanes[node->first_lane + i].state != EPF_LANE_DOWN)
 			fail_lane(core, &core->lanes[node->first_lane + i], status);
 	for (uint32_t h = 0; h < node->n_handles; h++)
 		fail_stream(core, &core->streams[node->handles[h]], status);
-	for (uint32_t i = 0; i < core->n_ranks; i++)
-		core->ranks[i].news = 1;
-	core->wakes = 1;
-}
-
-void epf_core_mask_peer(struct epf_core *core, uint32_t rank)
-{
-	struct epf_peer *peer = &core->peers[rank];
-
-	EPF_STORE_RELAXED(&peer->masked, 1);
-	peer->usable = 0;
-	for (uint32_t i = 0; i < core->n_streams; i++)
-		if (core->streams[i].peer == rank && core->streams[i].kind != EPF_STREAM_CONTROL)
-			fail_stream(core, &core->streams[i], EPF_S_PEER_DOWN);
+	core->cold_work = 1; /* withdrawals and news do not wait for it any more */
 }
 
 /*
@@ -201,11 +215,12 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	unsigned handled = 0;
 
 	if (core->cold_work)
-		handled = epf_recover_step(core, now) + epf_revoke_step(core);
+		handled =
+			epf_recover_step(core, now) + epf_ranks_step(core) + epf_revoke_step(core);
 	if (now < core->next_tick_ns)
 		return handled;
 	core->next_tick_ns = now + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
-	if (core->caps.carries_events && core->world > 1)
+	if (core->caps.carries_events && core->n_nodes > 1)
 		heartbeat(core);
 	return handled;
 }

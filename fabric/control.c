@@ -67,12 +67,31 @@ int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region
 	return 0;
 }
 
+void epf_revokes_free(struct epf_core *core)
+{
+	while (core->revokes) {
+		struct epf_revoke *r = core->revokes;
+
+		core->revokes = r->next;
+		free(r->ring_seqs);
+		free(r);
+	}
+}
+
 static int sources_drained(const struct epf_core *core, const struct epf_revoke *r)
 {
 	for (uint32_t i = 0; i < r->n_rings; i++)
-		if ((int32_t)(core->rings[i]->retired - r->ring_seqs[i]) < 0)
+		if (core->rings[i]->rank == r->local &&
+		    (int32_t)(core->rings[i]->retired - r->ring_seqs[i]) < 0)
 			return 0;
 	return 1;
+}
+
+void epf_revokes_new_ring(struct epf_core *core, uint32_t id)
+{
+	for (struct epf_revoke *r = core->revokes; r; r = r->next)
+		if (id < r->n_rings)
+			r->ring_seqs[id] = core->rings[id]->seq;
 }
 
 int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region, uint32_t *missing)
@@ -181,7 +200,7 @@ unsigned epf_revoke_step(struct epf_core *core)
 			handled += answer(core, &core->nodes[i]);
 		open |= core->nodes[i].revoked != 0 && core->nodes[i].state == EPF_NODE_UP;
 	}
-	if (!open && !core->recovering)
+	if (!open && !core->recovering && !core->telling)
 		core->cold_work = 0;
 	return handled;
 }
@@ -217,7 +236,7 @@ void epf_core_say_bye(struct epf_core *core)
 	for (uint32_t i = 0; i < core->n_nodes; i++) {
 		struct epf_msg m = { .kind = EPF_MSG_BYE };
 
-		if (core->nodes[i].state == EPF_NODE_UP && core->peers[i].local == EPF_NONE)
+		if (core->nodes[i].state == EPF_NODE_UP && i != core->self)
 			epf_control_send(core, &core->nodes[i], &m);
 	}
 }
@@ -246,8 +265,13 @@ void epf_control_cold(struct epf_core *core, struct epf_node *node, struct epf_l
 			EPF_STORE_RELAXED(&node->state, EPF_NODE_LEFT);
 			for (uint32_t r = 0; r < core->world; r++)
 				if (&core->nodes[core->peers[r].node] == node)
-					core->peers[r].usable = 0;
+					epf_peer_changed(core, r, EPF_PEER_LEFT, 0,
+							 core->peers_page->peers[r].epoch);
 		}
+		break;
+	case EPF_MSG_RANK:
+	case EPF_MSG_REGION:
+		epf_rank_message(core, node, m);
 		break;
 	default:
 		epf_recover_message(core, node, lane, m);

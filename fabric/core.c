@@ -128,6 +128,8 @@ static void destroy_peers(struct epf_core *core)
 		core->ops->region_deregister(core->nic, &core->ctl_mr);
 		free(core->ctl_memory);
 	}
+	if (core->own_peers_page)
+		free(core->peers_page);
 	free(core->lane_wrs);
 	free(core->lane_msgs);
 	free(core->peers);
@@ -157,7 +159,11 @@ void epf_core_destroy(struct epf_core *core)
 			if (rank->regions[r].state != EPF_REGION_FREE)
 				core->ops->region_deregister(core->nic, &rank->regions[r].mr);
 		free(rank->regions);
+		free(rank->usable);
+		free(rank->masked);
+		free(rank->told);
 	}
+	epf_revokes_free(core);
 	epf_queue_destroy(core->calls);
 	free(core->rings);
 	free(core->ranks);
@@ -165,14 +171,27 @@ void epf_core_destroy(struct epf_core *core)
 	free(core);
 }
 
+/* Words of a local rank about every rank and node; when the world is known. */
+static int rank_words(struct epf_core *core, struct epf_rank_state *r)
+{
+	r->usable = calloc(core->world, sizeof(*r->usable));
+	r->masked = calloc(core->world, sizeof(*r->masked));
+	r->told = calloc(core->n_nodes, sizeof(*r->told));
+	return r->usable && r->masked && r->told ? 0 : no_memory("a local rank");
+}
+
 int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *signals,
-		      uint32_t n_signals, uint32_t max_regions, struct epf_bell *bell)
+		      uint32_t n_signals, uint32_t max_regions, struct epf_bell *bell,
+		      uint32_t *local)
 {
 	struct epf_rank_state *r;
 
 	if (core->n_ranks == core->max_ranks)
 		return epf_fail(EPF_R_CONF_RANGE, "engine: more than %u local ranks",
 				core->max_ranks);
+	if (core->world)
+		return epf_fail(EPF_R_JOIN_ORDER, "engine: rank %u comes after the world was set",
+				rank);
 	r = &core->ranks[core->n_ranks];
 	r->regions = calloc(max_regions, sizeof(*r->regions));
 	if (!r->regions)
@@ -183,7 +202,7 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	r->max_regions = max_regions;
 	r->bell = bell;
 	r->dirty_groups = EPF_NONE;
-	core->n_ranks++;
+	*local = core->n_ranks++;
 	return 0;
 }
 
@@ -194,6 +213,8 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 	struct epf_region_local *l;
 	int rc;
 
+	if (r->life != EPF_RANK_LIVE)
+		return epf_fail(EPF_R_RANK_DIED, "rank %u: has gone", r->rank);
 	if (r->n_regions == r->max_regions)
 		return epf_fail(EPF_R_REGION_LIMIT, "regions: all %u are in use", r->max_regions);
 	if (!addr || !bytes || bytes > EPF_WIDE_REGION_BYTES)
@@ -228,37 +249,62 @@ static struct epf_ring_state *ring_alloc(struct epf_core *core, uint32_t window)
 	return ring;
 }
 
+/* A closed ring of the same rank whose place can be used again: its streams go on with their counts. */
+static struct epf_ring_state *ring_again(struct epf_core *core, uint32_t local)
+{
+	for (uint32_t i = 0; i < core->n_rings; i++)
+		if (core->rings[i]->spare && core->rings[i]->rank == local)
+			return core->rings[i];
+	return NULL;
+}
+
 int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
 		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id)
 {
-	struct epf_ring_state *ring;
+	struct epf_ring_state *ring = ring_again(core, local);
 
-	if (core->n_rings == EPF_MAX_RINGS)
-		return epf_fail(EPF_R_RING_LIMIT, "rings: all %u of the core are in use",
-				EPF_MAX_RINGS);
-	ring = ring_alloc(core, core->limits.ring_window);
-	if (!ring)
-		return no_memory("a ring");
+	if (!ring) {
+		if (core->n_rings == EPF_MAX_RINGS)
+			return epf_fail(EPF_R_RING_LIMIT, "rings: all %u of the core are in use",
+					EPF_MAX_RINGS);
+		ring = ring_alloc(core, core->limits.ring_window);
+		if (!ring)
+			return no_memory("a ring");
+		ring->id = (uint16_t)core->n_rings;
+		ring->dirty = EPF_NONE;
+		ring->rank = local;
+		core->rings[core->n_rings++] = ring;
+	}
 	epf_ring_consumer_init(&ring->consumer, shm, log2, start);
 	ring->pend_mask = core->limits.ring_window - 1;
 	ring->seq = ring->retired = ring->published = (uint32_t)start;
 	ring->retired64 = start;
-	ring->dirty = EPF_NONE;
+	ring->failed = 0;
+	ring->deficit = 0;
 	ring->flush_list = EPF_NONE;
 	ring->blocked = EPF_NONE;
-	ring->rank = local;
-	ring->id = (uint16_t)core->n_rings;
 	ring->weight = (uint8_t)weight;
 	ring->done = &shm->done;
+	ring->spare = 0;
 	ring->live = 1;
-	core->rings[core->n_rings] = ring;
-	*id = core->n_rings++;
+	epf_revokes_new_ring(core, ring->id);
+	*id = ring->id;
 	return 0;
 }
 
 void epf_core_close_ring(struct epf_core *core, uint32_t id)
 {
 	core->rings[id]->live = 0;
+}
+
+int epf_core_ring_drained(struct epf_core *core, uint32_t id)
+{
+	struct epf_ring_state *ring = core->rings[id];
+
+	if (!ring->spare && !ring->live && ring->retired == ring->seq && !ring->parked &&
+	    ring->flush_phase == EPF_FLUSH_NONE)
+		ring->spare = 1;
+	return ring->spare;
 }
 
 static int alloc_world(struct epf_core *core)
@@ -346,9 +392,35 @@ static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
 	return core->ops->lane_create(core->nic, lane->id, l->lane_depth, token);
 }
 
-int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t place, uint64_t *tokens)
+/* The peers page, its own where the caller has none to share. */
+static int take_peers_page(struct epf_core *core, struct epf_peers_shm *peers)
 {
-	uint64_t lanes = (uint64_t)world * core->limits.lanes_per_node;
+	core->peers_page = peers;
+	if (peers)
+		return 0;
+	core->peers_page = peer_alloc(core, 1, epf_peers_bytes(core->world));
+	core->own_peers_page = 1;
+	if (!core->peers_page)
+		return no_memory("the peers page");
+	epf_peers_format(core->peers_page, core->world);
+	return 0;
+}
+
+static int ring_streams(struct epf_core *core, struct epf_ring_state *ring)
+{
+	uint32_t *streams = realloc(ring->streams, core->world * sizeof(*streams));
+
+	if (!streams)
+		return no_memory("streams of a ring");
+	memset(streams, 0xff, core->world * sizeof(*streams));
+	ring->streams = streams;
+	return 0;
+}
+
+int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, uint32_t self,
+		       struct epf_peers_shm *peers, uint64_t *tokens)
+{
+	uint64_t lanes = (uint64_t)n_nodes * core->limits.lanes_per_node;
 	int rc;
 
 	if (lanes > core->caps.max_lanes || lanes > 65535)
@@ -368,10 +440,14 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t place, ui
 		core->limits.lane_receives = fit;
 	}
 	core->world = world;
-	core->n_nodes = world;
+	core->n_nodes = n_nodes;
+	core->self = self;
 	core->n_lanes = (uint32_t)lanes;
-	core->my_place = (uint16_t)place;
-	rc = alloc_world(core);
+	rc = take_peers_page(core, peers);
+	if (!rc)
+		rc = alloc_world(core);
+	for (uint32_t i = 0; !rc && i < core->n_ranks; i++)
+		rc = rank_words(core, &core->ranks[i]);
 	for (uint32_t i = 0; !rc && i < core->n_nodes; i++)
 		rc = init_node(core, i);
 	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
@@ -380,14 +456,8 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t place, ui
 		rc = core->ops->region_register(core->nic, core->ctl_memory,
 						core->n_nodes * core->ctl_stride,
 						EPF_MR_REMOTE_WRITE, &core->ctl_mr);
-	for (uint32_t i = 0; !rc && i < core->n_rings; i++) {
-		uint32_t *streams = realloc(core->rings[i]->streams, world * sizeof(*streams));
-
-		if (!streams)
-			return no_memory("streams of a ring");
-		memset(streams, 0xff, world * sizeof(*streams));
-		core->rings[i]->streams = streams;
-	}
+	for (uint32_t i = 0; !rc && i < core->n_rings; i++)
+		rc = ring_streams(core, core->rings[i]);
 	if (!rc && core->caps.carries_events)
 		core->ops->post_receives(core->nic, (unsigned)lanes * core->limits.lane_receives);
 	return rc;
@@ -397,8 +467,8 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t place, ui
 static void open_control(struct epf_core *core, struct epf_node *node)
 {
 	for (unsigned i = 0; i < node->n_lanes; i++) {
-		uint32_t index =
-			epf_stream_open_cold(core, EPF_STREAM_CONTROL, NULL, node->rank, 0, 0);
+		uint32_t index = epf_stream_open_cold(core, EPF_STREAM_CONTROL, NULL,
+						      (uint32_t)(node - core->nodes), 0, 0);
 
 		core->streams[index].lane = (uint16_t)(node->first_lane + i);
 	}
@@ -408,12 +478,13 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 {
 	struct epf_node *node = &core->nodes[i];
 
+	node->rank = info->rank;
 	node->max_handles = (uint16_t)(info->streams < core->limits.streams_per_node
 					       ? info->streams
 					       : core->limits.streams_per_node);
 	if (node->max_handles <= node->n_lanes)
 		return epf_fail(EPF_R_PEER_ANSWER,
-				"rank %u: accepts %u streams, below lanes-per-peer", i,
+				"rank %u: accepts %u streams, below lanes-per-peer", info->rank,
 				info->streams);
 	node->handles = peer_alloc(core, node->max_handles, sizeof(uint32_t));
 	node->notify_streams = peer_alloc(core, node->max_handles, sizeof(uint16_t));
@@ -458,12 +529,14 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 	peer->regions = regions;
 	peer->n_regions = info->n_regions;
 	peer->n_signals = info->n_signals;
-	peer->node = rank;
+	peer->node = info->node;
 	peer->place = (uint16_t)info->place;
 	peer->local = EPF_NONE;
 	for (uint32_t i = 0; i < core->n_ranks; i++)
 		if (core->ranks[i].rank == rank)
 			peer->local = i;
-	peer->usable = core->nodes[peer->node].state == EPF_NODE_UP && !peer->masked;
+	core->peers_page->peers[rank].node = info->place;
+	if (core->peers_page->peers[rank].state == EPF_PEER_UNKNOWN)
+		epf_peer_changed(core, rank, EPF_PEER_UP, 0, 0);
 	return 0;
 }

@@ -22,6 +22,7 @@
 #include "fabric/nic.h"
 #include "queues/epf_bell.h"
 #include "queues/epf_cmd.h"
+#include "queues/epf_peers.h"
 #include "queues/epf_queue.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_signal.h"
@@ -39,8 +40,10 @@ enum {
 	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
 	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
 	EPF_MAX_BATCH = 256,
-	EPF_TICKS_PER_TIMEOUT = 8, /* signs of life asked for per peer-timeout */
-	EPF_LANE_RESERVE = 2,      /* work requests of a lane kept back for control words */
+	EPF_TICKS_PER_TIMEOUT = 8,  /* signs of life asked for per peer-timeout */
+	EPF_LANE_RESERVE = 2,       /* work requests of a lane kept back for control words */
+	EPF_CMD_REASON_FIRST = 300, /* reasons of refused commands (err_keys.h): 300 .. 331 */
+	EPF_CMD_REASONS = 32,
 };
 
 #define EPF_NONE 0xffffffffu
@@ -70,6 +73,10 @@ enum epf_msg_kind {
 	EPF_MSG_LANE_OPEN = 11,    /* c = lane, value = token of the sender's new queue pair */
 	EPF_MSG_LANE_OPENED = 12,  /* c = lane: connected here, may be used */
 	EPF_MSG_BYE = 13,          /* the sender's engine closes in order */
+	EPF_MSG_RANK =
+		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals */
+	EPF_MSG_REGION =
+		15, /* rank comes up: signal = region, value = epoch, a = raddr, b = bytes, c = rkey, d = access, e = regions */
 };
 
 /* A message on the wire: 64 bytes, little-endian. */
@@ -126,6 +133,12 @@ struct epf_region_remote {
 	uint16_t access; /* EPF_MR_* */
 };
 
+enum epf_rank_life {
+	EPF_RANK_LIVE = 0,
+	EPF_RANK_GONE = 1,    /* peers are told, its regions drain */
+	EPF_RANK_DRAINED = 2, /* nothing of it is in use */
+};
+
 /* A local rank. */
 struct epf_rank_state {
 	uint32_t rank;
@@ -142,25 +155,26 @@ struct epf_rank_state {
 	uint32_t covered;     /* parked commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
 	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
+	uint8_t life;     /* enum epf_rank_life */
+	uint8_t telling; /* nodes have still to be told of its state */
+	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
+	uint8_t *masked; /* [world] */
+	uint16_t *told;  /* [n_nodes] messages of the present news that were sent */
 };
 
-enum epf_peer_state_id {
-	EPF_PEER_UNKNOWN = 0,
-	EPF_PEER_UP = 1,
-	EPF_PEER_DOWN = 2,
-	EPF_PEER_LEFT = 3
-};
-
-/* A remote (or own, or other local) rank. */
+/* A remote (or own, or other local) rank. Its state for others is in the peers page. */
 struct epf_peer {
 	struct epf_region_remote *regions;
 	uint32_t n_regions;
 	uint32_t n_signals;
 	uint32_t node;  /* index in core->nodes */
 	uint16_t place; /* node number of the job, for counting what crosses nodes */
-	uint8_t usable; /* 1: UP and not masked */
-	uint8_t masked;
-	uint32_t local; /* index in core->ranks if it lives here, else EPF_NONE */
+	uint8_t up;
+	uint8_t reserved;
+	uint32_t local;   /* index in core->ranks if it lives here, else EPF_NONE */
+	uint32_t coming;  /* comes back: messages of its news that have arrived */
+	uint32_t epoch;   /* of that news */
+	uint32_t expects; /* messages of it in all; 0: not known yet */
 };
 
 enum epf_stream_kind { EPF_STREAM_CONTROL = 0, EPF_STREAM_RING = 1, EPF_STREAM_GROUP = 2 };
@@ -295,7 +309,7 @@ struct epf_notify_in {
 
 struct epf_recovery; /* recover.c */
 
-/* A remote engine (in embedded mode: a process). */
+/* A remote engine: the process of a rank, or the daemon of a node. */
 struct epf_node {
 	uint8_t state;
 	uint8_t n_lanes;
@@ -369,11 +383,11 @@ struct epf_ring_state {
 		blocked; /* stream whose parking place is full: nothing is taken until it drains; EPF_NONE */
 	uint16_t id; /* index in core->rings */
 	uint8_t live;
+	uint8_t spare;       /* closed and drained: the place may be used again by the same rank */
 	uint8_t flush_phase; /* enum epf_flush_phase */
 	uint8_t flush_all;
 	uint8_t weight;
-	uint8_t covered; /* nothing before a flush of all rings is left in it */
-	uint8_t reserved;
+	uint8_t covered;       /* nothing before a flush of all rings is left in it */
 	uint32_t flush_seq;    /* sequence of the FLUSH command */
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
@@ -420,6 +434,7 @@ struct epf_core {
 	uint32_t max_streams;
 	uint32_t world;
 	uint32_t n_nodes;
+	uint32_t self; /* own number among the nodes */
 	uint32_t n_lanes;
 	uint32_t rx_stride;
 	uint32_t rx_mask; /* window - 1 */
@@ -470,9 +485,13 @@ struct epf_core {
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint32_t lost_nodes; /* nodes gone DOWN so far: waits look at peers when it moves */
-	uint32_t recovering; /* lanes under recovery */
-	uint32_t recheck;    /* a region was withdrawn: parked commands are checked once more */
+	uint32_t recovering;              /* lanes under recovery */
+	uint32_t telling;                 /* local ranks whose news nodes have still to be told */
+	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
+	uint8_t own_peers_page;
+	uint64_t
+		refusals[EPF_CMD_REASONS]; /* commands refused, by reason - 300; any thread reads */
+	uint32_t recheck; /* a region was withdrawn: parked commands are checked once more */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };
@@ -503,6 +522,9 @@ void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_
 /* Cold functions the hot files may call: slow paths of the same thread. */
 EPF_COLD void epf_fail_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
 			    uint32_t rank, unsigned status, unsigned reason);
+/* The command check has refused a command. */
+EPF_COLD void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
+			      uint32_t rank, unsigned reason);
 EPF_COLD void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned status);
 /* Fails a parked command whose region was withdrawn meanwhile; 1 if it did. */
 EPF_COLD int epf_recheck_cold(struct epf_core *core, struct epf_parked *p);

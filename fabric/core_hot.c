@@ -101,9 +101,7 @@ static void check(struct epf_core *core, struct epf_ring_state *ring, struct bat
 		unsigned reason = epf_cmd_check(rank, core->peers, core->world, op);
 
 		if (EPF_UNLIKELY(reason)) {
-			epf_fail_cold(core, ring, b->first_seq + i, op->rank,
-				      reason == EPF_R_CMD_REVOKED ? EPF_S_REVOKED : EPF_S_REFUSED,
-				      reason);
+			epf_refuse_cold(core, ring, b->first_seq + i, op->rank, reason);
 			op->op = EPF_OP_COUNT; /* already retired */
 		}
 	}
@@ -239,6 +237,8 @@ static unsigned reap(struct epf_core *core)
 				epf_complete(core, &core->lanes[wc->lane], wc->id);
 			else
 				epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
+		} else if (EPF_UNLIKELY(wc->op == EPF_WC_LANE_DOWN)) {
+			epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
 		} else {
 			epf_arrive(core, wc);
 			receives++;

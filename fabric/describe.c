@@ -7,10 +7,12 @@
  * 64 and 16 bytes, the NIC address as length u32 and that many bytes, tokens and regions as count u32 and
  * elements (token u64; region raddr u64, bytes u64, rkey u32, access u32).
  */
+#include "fabric/describe.h"
+
 #include "fabric/base/err.h"
-#include "fabric/lib.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -33,7 +33,8 @@ struct epf_emu_seg {
 	uint64_t nonce, bytes;
 	uint32_t npackets, stride, mtu, nlanes, nic_number, ordered;
 	uint64_t start_ticks; /* start time of the owner's process, see proc(5), stat field 22 */
-	uint64_t offset;      /* in this process's memfd; own segments only */
+	struct epf_emu_proc *proc; /* the owner's process; own segments: NULL */
+	uint64_t offset;           /* in this process's memfd; own segments only */
 	pid_t pid;
 	int fd; /* own segments only */
 	unsigned refs;
@@ -68,8 +69,14 @@ struct epf_emu_slot {
 	uint8_t status;
 };
 
-/* epf_emu_lane.rx_state: on which list the lane's packets to be landed wait. */
-enum { EPF_EMU_RX_IDLE, EPF_EMU_RX_READY, EPF_EMU_RX_RNR, EPF_EMU_RX_DUE };
+/* epf_emu_lane.rx_state: on which list the lane's packets to be landed wait (DUE, CUT: on none). */
+enum {
+	EPF_EMU_RX_IDLE,
+	EPF_EMU_RX_READY,
+	EPF_EMU_RX_RNR,
+	EPF_EMU_RX_DUE,
+	EPF_EMU_RX_CUT, /* until its link comes up */
+};
 
 /* epf_emu_lane.flags */
 enum {
@@ -80,6 +87,7 @@ enum {
 	EPF_EMU_IN_WAKE = 16, /* on the list of lanes whose peer is to be woken */
 	EPF_EMU_USED = 32,    /* lane_create was called */
 	EPF_EMU_BROKEN = 64,  /* the peer broke the rules of the wire: its links are not followed */
+	EPF_EMU_GONE = 128,   /* the peer is dead, EPF_WC_LANE_DOWN is still to be given */
 };
 
 /* Packet links are index + 1, 0 the end; lane links are lane numbers, EPF_EMU_NO_LANE the end. */
@@ -111,6 +119,7 @@ struct epf_emu_region {
 };
 
 struct epf_emu_held; /* emu_fault.h */
+struct epf_emu_proc; /* emu_watch.c */
 
 struct epf_emu_list {
 	uint16_t head, tail;
@@ -136,8 +145,11 @@ struct epf_emu {
 	struct epf_emu_region *regions;
 	uint32_t nregions;
 	uint16_t region_generation;
-	bool link_up;
-	bool faulty; /* any fault is set */
+	uint32_t links_down; /* bit i: link i is cut here */
+	uint32_t lanes_end;  /* highest lane ever created + 1 */
+	uint32_t watch_lane; /* where the next watch begins */
+	uint32_t gone_lanes; /* with EPF_EMU_GONE */
+	bool faulty;         /* any fault is set */
 	uint32_t max_msg_bytes;
 	struct epf_emu_opts opts;
 	uint64_t p_reorder, p_duplicate, p_drop, p_error; /* of 2^64 */
@@ -221,6 +233,12 @@ static inline void epf_emu_note_wake(struct epf_emu *e, uint16_t lane)
 	e->wake_head = lane;
 }
 
+/* True when the lane's link is cut at this end: nothing of it is sent, landed or answered. */
+static inline bool epf_emu_is_cut(const struct epf_emu *e, uint32_t lane)
+{
+	return e->links_down && (e->links_down >> lane % e->opts.links & 1);
+}
+
 /* True when nothing that arrives on the lane may take effect. */
 static inline bool epf_emu_is_stopped(const struct epf_emu_lane *l)
 {
@@ -244,8 +262,25 @@ int epf_emu_seg_attach(const void *addr, size_t len, struct epf_emu_seg **out);
 int epf_emu_seg_address(const struct epf_emu_seg *seg, void *buf, size_t size);
 /* Ends one use; the last one unmaps. Accepts NULL. */
 void epf_emu_seg_put(struct epf_emu_seg *seg);
-/* True when the process that owns the segment is known to be gone. */
-bool epf_emu_seg_is_dead(const struct epf_emu_seg *seg);
+
+/*
+ * emu_watch.c: the processes of peers. Slow. get, put and forget are called with the map's lock held.
+ * proc_stat: state letter and start time from proc(5) stat; -ENOENT or -ESRCH: there is no such process.
+ */
+int epf_emu_proc_stat(pid_t pid, char *state, uint64_t *start_ticks);
+/* Identity of the PID namespace of this process; 0: /proc does not tell. */
+uint64_t epf_emu_proc_namespace(void);
+/* One more use of a living process with this number and start time in that namespace (0: not known). -ESRCH with the reason. */
+int epf_emu_proc_get(pid_t pid, uint64_t start_ticks, uint64_t name_space,
+		     struct epf_emu_proc **out);
+/* Ends one use. Accepts NULL. */
+void epf_emu_proc_put(struct epf_emu_proc *proc);
+/* In a forked child: what the parent knew is not ours. */
+void epf_emu_procs_forget(void);
+/* True when the process that owns the segment is known to be gone, or its NIC closed. */
+bool epf_emu_seg_is_dead(struct epf_emu_seg *seg);
+/* epf_nic_ops.watch: finds dead peers; the next reap reports their lanes. */
+void epf_emu_watch(struct epf_nic *nic);
 
 /* emu_hot.c: the sending side. */
 int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
@@ -255,6 +290,8 @@ void epf_emu_push(struct epf_emu *e, uint16_t lane);
 void epf_emu_take_returns(struct epf_emu *e, uint32_t lane);
 /* Lane to error: all that is outstanding completes as EPF_S_FLUSHED. */
 void epf_emu_fail_lane(struct epf_emu *e, uint16_t lane);
+/* The lane's peer is dead: to error, the oldest outstanding request as EPF_S_RETRY_EXCEEDED, the rest as EPF_S_FLUSHED. */
+void epf_emu_lose_lane(struct epf_emu *e, uint16_t lane);
 /* Puts a packet back into the pool if nothing refers to it any more. */
 void epf_emu_free_packet(struct epf_emu *e, uint32_t idx);
 /* Hands out completions of own work requests while out has fewer than max. */

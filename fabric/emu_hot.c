@@ -159,6 +159,15 @@ static void settle(struct epf_emu *e, uint16_t lane, uint32_t idx, uint8_t statu
 	}
 }
 
+void epf_emu_lose_lane(struct epf_emu *e, uint16_t lane)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+
+	if (l->out_head)
+		settle(e, lane, l->out_head - 1, EPF_S_RETRY_EXCEEDED);
+	epf_emu_fail_lane(e, lane);
+}
+
 /* What is wrong with a work request on this side: EPF_S_OK or EPF_S_LOCAL. */
 static uint8_t check_local(const struct epf_emu *e, const struct epf_wr *wr)
 {
@@ -262,7 +271,7 @@ void epf_emu_push(struct epf_emu *e, uint16_t lane)
 	struct epf_emu_packet *bottom;
 	uint64_t old;
 
-	if (l->tx_head == 0 || !e->link_up)
+	if (l->tx_head == 0 || epf_emu_is_cut(e, lane))
 		return;
 	w = &l->peer->lanes[epf_emu_token_lane(l->peer_token)];
 	if (__atomic_load_n(&w->state, __ATOMIC_ACQUIRE) != want) /* M5 */

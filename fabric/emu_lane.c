@@ -42,6 +42,8 @@ int epf_emu_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint
 	memset(l, 0, sizeof(*l));
 	if (++e->epoch == 0)
 		e->epoch = 1;
+	if (lane >= e->lanes_end)
+		e->lanes_end = lane + 1u;
 	l->depth = depth;
 	l->flags = EPF_EMU_USED;
 	l->token = (uint64_t)e->epoch << 32 | lane;
@@ -87,6 +89,14 @@ int epf_emu_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, s
 	return 0;
 }
 
+/* The lane will not be reported as one whose peer is dead. */
+static void forget_gone(struct epf_emu *e, struct epf_emu_lane *l)
+{
+	if (l->flags & EPF_EMU_GONE)
+		e->gone_lanes--;
+	l->flags &= (uint8_t)~EPF_EMU_GONE;
+}
+
 static void list_remove(struct epf_emu *e, struct epf_emu_list *list, uint16_t lane)
 {
 	struct epf_emu_list old = *list;
@@ -118,9 +128,10 @@ void epf_emu_lane_fence(struct epf_nic *nic, uint16_t lane)
 
 	if (!l)
 		return;
-	if (e->link_up)
+	if (!epf_emu_is_cut(e, lane))
 		epf_emu_take_returns(e, lane);
 	epf_emu_fail_lane(e, lane);
+	forget_gone(e, l);
 #ifdef EPF_TEST_HOOKS
 	if (epf_hook_no_fence)
 		return;
@@ -135,7 +146,8 @@ int epf_emu_lane_drained(const struct epf_nic *nic, uint16_t lane)
 {
 	struct epf_emu_lane *l = used_lane(nic, lane);
 
-	return !l || (l->link != EPF_LANE_READY && l->out_count == 0 && l->done_count == 0);
+	return !l || (l->link != EPF_LANE_READY && l->out_count == 0 && l->done_count == 0 &&
+		      !(l->flags & EPF_EMU_GONE));
 }
 
 enum epf_lane_link epf_emu_lane_link(const struct epf_nic *nic, uint16_t lane)
@@ -206,6 +218,7 @@ void epf_emu_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	if (!l)
 		return;
 	epf_emu_fail_lane(e, lane);
+	forget_gone(e, l);
 	l->flags |= EPF_EMU_FENCED;
 	for (at = e->done_head; at; at = e->slots[at - 1].link)
 		if (e->slots[at - 1].lane == lane)

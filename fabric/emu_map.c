@@ -32,7 +32,8 @@ enum {
 	AT_BYTES = 32,  /* 8 */
 	AT_PID = 40,    /* 4 */
 	AT_FD = 44,     /* 4 */
-	ADDRESS_BYTES = 48,
+	AT_SPACE = 48,  /* 8: PID namespace in which AT_PID counts, 0: not known */
+	ADDRESS_BYTES = 56,
 };
 
 static struct {
@@ -61,37 +62,6 @@ static uint64_t get64(const unsigned char *at)
 	return v;
 }
 
-/* State letter and start time of a process from proc(5) stat; false when there is none. */
-static bool process_stat(pid_t pid, char *state, uint64_t *start_ticks)
-{
-	char path[64], text[1024], *at;
-	size_t n;
-	FILE *file;
-	int skip;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	file = fopen(path, "re");
-	if (!file)
-		return false;
-	n = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[n] = '\0';
-	at = strrchr(text, ')'); /* the name before it may hold anything */
-	if (!at || at[1] != ' ' || at[2] == '\0')
-		return false;
-	*state = at[2];
-	at += 2;
-	for (skip = 0; skip < 19 && at; skip++) {
-		at = strchr(at, ' ');
-		if (at)
-			at++;
-	}
-	if (!at)
-		return false;
-	*start_ticks = strtoull(at, NULL, 10);
-	return true;
-}
-
 /* With the lock held: makes the state this process's own. */
 static void own_state(void)
 {
@@ -109,7 +79,8 @@ static void own_state(void)
 	wires.start_ticks = 0;
 	memset(wires.bucket, 0, sizeof(wires.bucket));
 	memset(wires.numbers, 0, sizeof(wires.numbers));
-	process_stat(pid, &state, &wires.start_ticks);
+	epf_emu_procs_forget();
+	epf_emu_proc_stat(pid, &state, &wires.start_ticks);
 }
 
 static struct epf_emu_seg **bucket_of(uint64_t nonce)
@@ -258,6 +229,7 @@ int epf_emu_seg_address(const struct epf_emu_seg *seg, void *buf, size_t size)
 	put64(at + AT_OFFSET, seg->offset);
 	put64(at + AT_BYTES, seg->bytes);
 	put64(at + AT_PID, (uint32_t)seg->pid | (uint64_t)(uint32_t)seg->fd << 32);
+	put64(at + AT_SPACE, epf_emu_proc_namespace());
 	return ADDRESS_BYTES;
 }
 
@@ -325,9 +297,8 @@ static int adopt(struct epf_emu_seg *seg)
 /* With the lock held: a segment that no NIC of this process knows yet. */
 static int attach_foreign(const unsigned char *at, struct epf_emu_seg **out)
 {
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), start;
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct epf_emu_seg *seg;
-	char state;
 	int rc;
 
 	seg = calloc(1, sizeof(*seg));
@@ -344,17 +315,16 @@ static int attach_foreign(const unsigned char *at, struct epf_emu_seg **out)
 		rc = epf_fail(EPF_R_NIC_ADDRESS, "emu: an address with impossible sizes");
 		goto err_free;
 	}
-	if (!process_stat(seg->pid, &state, &start) || start != seg->start_ticks ||
-	    seg->pid == wires.pid) {
-		rc = epf_fail(EPF_R_NIC_PEER_GONE,
-			      "emu: process %d has ended, closed its NIC, or "
-			      "is not visible here",
-			      (int)seg->pid);
+	if (seg->pid == wires.pid && seg->start_ticks == wires.start_ticks) {
+		rc = epf_fail(EPF_R_NIC_PEER_GONE, "emu: a NIC of this process that is closed");
 		goto err_free;
 	}
-	rc = map_foreign(seg, (int)(get64(at + AT_PID) >> 32));
+	rc = epf_emu_proc_get(seg->pid, seg->start_ticks, get64(at + AT_SPACE), &seg->proc);
 	if (rc)
 		goto err_free;
+	rc = map_foreign(seg, (int)(get64(at + AT_PID) >> 32));
+	if (rc)
+		goto err_put;
 	rc = adopt(seg);
 	if (rc)
 		goto err_unmap;
@@ -363,6 +333,8 @@ static int attach_foreign(const unsigned char *at, struct epf_emu_seg **out)
 	return 0;
 err_unmap:
 	munmap(seg->hdr, seg->bytes);
+err_put:
+	epf_emu_proc_put(seg->proc);
 err_free:
 	free(seg);
 	return rc;
@@ -407,6 +379,7 @@ void epf_emu_seg_put(struct epf_emu_seg *seg)
 	if (*at)
 		*at = seg->next;
 	munmap(seg->hdr, seg->bytes);
+	epf_emu_proc_put(seg->proc);
 	if (seg->own && seg->pid == wires.pid) {
 		/* Peers that still map it read zeroes from now on: no lane, no mail. */
 		fallocate(wires.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)seg->offset,
@@ -421,17 +394,4 @@ void epf_emu_seg_put(struct epf_emu_seg *seg)
 	free(seg);
 out_unlock:
 	pthread_mutex_unlock(&wires.lock);
-}
-
-bool epf_emu_seg_is_dead(const struct epf_emu_seg *seg)
-{
-	uint64_t start;
-	char state;
-
-	if (__atomic_load_n(&seg->hdr->alive, __ATOMIC_ACQUIRE) == 0)
-		return true;
-	if (seg->own)
-		return false;
-	return !process_stat(seg->pid, &state, &start) || start != seg->start_ticks ||
-	       state == 'Z' || state == 'X';
 }

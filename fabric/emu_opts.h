@@ -17,6 +17,7 @@ struct epf_emu_opts {
 	uint32_t mtu;              /* payload bytes a packet: a multiple of 64, 256 to 65,536 */
 	uint32_t packets;          /* in the NIC's pool: 16 to 1,048,576 */
 	uint32_t lanes;            /* most lanes: 1 to 4,096 */
+	uint32_t links;            /* 1 to 8: lane L travels on link L % links */
 	uint32_t lane_depth;       /* most work requests outstanding on a lane */
 	uint32_t receives;         /* most receives posted */
 	uint64_t seed;             /* of all fault decisions */
@@ -30,7 +31,7 @@ struct epf_emu_opts {
 	double error;              /* probability that a message completes with an error */
 };
 
-/* Ordered, 4 KiB MTU, 1,024 packets, 4,096 lanes of depth 128, 4,096 receives, no faults. */
+/* Ordered, 4 KiB MTU, 1,024 packets, 4,096 lanes on one link, no faults. */
 void epf_emu_opts_defaults(struct epf_emu_opts *opts);
 
 /* The same from a loaded configuration. */
@@ -49,6 +50,8 @@ int epf_emu_open(const struct epf_emu_opts *opts, uint64_t (*now)(void *), void 
 #ifdef EPF_TEST_HOOKS
 /* Test hook: lane_fence no longer stops late packets at the target. */
 extern int epf_hook_no_fence;
+/* Test hook: peers are found dead by /proc alone, as where pidfd_open(2) is not permitted. */
+extern int epf_hook_no_pidfd;
 #endif
 
 #endif

@@ -54,6 +54,8 @@ static void second_event(struct epf_emu *e, const struct epf_emu_held *item,
 		e->saved_free |= 1u << item->value;
 	if (e->receives == 0 || epf_emu_is_stopped(&e->lanes[item->lane]))
 		return;
+	if (epf_emu_is_cut(e, item->lane)) /* this duplicate never comes */
+		return;
 	if (message && e->messages_used == EPF_EMU_MESSAGES)
 		return;
 	e->receives--;
@@ -116,10 +118,41 @@ static void take_mail(struct epf_emu *e)
 
 			if (lane >= e->opts.lanes)
 				break;
+			if (epf_emu_is_cut(e, lane)) /* set_link marks it again */
+				continue;
 			epf_emu_take_returns(e, lane);
 			epf_emu_take_inbox(e, (uint16_t)lane);
 			epf_emu_push(e, (uint16_t)lane);
 		}
+	}
+}
+
+/*
+ * Lanes whose peer the watch found dead: once what had arrived is in, what is outstanding fails, and when that is handed out
+ * the lane itself is reported.
+ */
+static void report_gone(struct epf_emu *e, struct epf_emu_out *out, unsigned max)
+{
+	for (uint32_t lane = 0; lane < e->lanes_end; lane++) {
+		struct epf_emu_lane *l = &e->lanes[lane];
+
+		if ((l->flags & EPF_EMU_GONE) && l->link == EPF_LANE_READY &&
+		    l->rx_state != EPF_EMU_RX_READY)
+			epf_emu_lose_lane(e, (uint16_t)lane);
+	}
+	epf_emu_emit(e, out, max); /* all of it, or there is no room below */
+	for (uint32_t lane = 0; lane < e->lanes_end && out->n < max; lane++) {
+		struct epf_emu_lane *l = &e->lanes[lane];
+
+		if (!(l->flags & EPF_EMU_GONE) || l->link == EPF_LANE_READY)
+			continue;
+		l->flags &= (uint8_t)~EPF_EMU_GONE;
+		e->gone_lanes--;
+		out->wc[out->n++] = (struct epf_wc){
+			.lane = (uint16_t)lane,
+			.op = EPF_WC_LANE_DOWN,
+			.status = EPF_S_RETRY_EXCEEDED,
+		};
 	}
 }
 
@@ -132,10 +165,6 @@ int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	e->messages_used = 0;
 	if (e->now_ns >= e->next_scan_ns)
 		epf_emu_scan_timeouts(e);
-	if (!e->link_up) {
-		epf_emu_emit(e, &out, n);
-		return (int)out.n;
-	}
 	take_mail(e);
 	/* Half of the room at first for own completions, the rest after the arrivals. */
 	epf_emu_emit(e, &out, n - n / 2);
@@ -145,6 +174,8 @@ int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 		serve_rnr(e);
 	serve(e, &out);
 	epf_emu_flush_returns(e);
+	if (e->gone_lanes)
+		report_gone(e, &out, n);
 	epf_emu_emit(e, &out, n);
 	return (int)out.n;
 }
@@ -159,10 +190,8 @@ uint64_t epf_emu_next_event(const struct epf_nic *nic)
 	const struct epf_emu *e = epf_emu_of(nic);
 	uint64_t at = e->next_scan_ns;
 
-	if (e->done_head)
+	if (e->done_head || e->gone_lanes)
 		return e->now_ns;
-	if (!e->link_up)
-		return at;
 	if (e->work.head != EPF_EMU_NO_LANE ||
 	    __atomic_load_n(&e->seg->hdr->summary, __ATOMIC_RELAXED) ||
 	    (e->receives && e->rnr.head != EPF_EMU_NO_LANE))

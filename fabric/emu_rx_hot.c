@@ -281,6 +281,10 @@ unsigned epf_emu_serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out
 	struct epf_emu_lane *l = &e->lanes[lane];
 	unsigned done = 0;
 
+	if (epf_emu_is_cut(e, lane)) {
+		l->rx_state = EPF_EMU_RX_CUT;
+		return 0;
+	}
 	l->rx_state = EPF_EMU_RX_IDLE;
 	while (l->rx_head && done < EPF_EMU_QUOTA && out->n < out->max) {
 		uint32_t idx = l->rx_head - 1, next, wait = 0;

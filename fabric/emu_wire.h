@@ -32,6 +32,7 @@
 enum {
 	EPF_EMU_VERSION = 1,
 	EPF_EMU_MAX_LANES = 4096, /* 64 bitmap words of 64 lanes, found by one summary word */
+	EPF_EMU_MAX_LINKS = 8,
 	EPF_EMU_PACKET_HEADER = 64,
 	EPF_EMU_MIN_MTU = 256,
 	EPF_EMU_MAX_MTU = 65536,

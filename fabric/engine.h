@@ -7,6 +7,7 @@
 #define EPF_FABRIC_ENGINE_H
 
 #include "fabric/core.h"
+#include "queues/epf_peers.h"
 #include "queues/epf_queue.h"
 
 struct epf_core_config {
@@ -21,23 +22,46 @@ struct epf_core_config {
 int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out);
 void epf_core_destroy(struct epf_core *core);
 
-/* Adds a local rank; signals and bell stay the caller's. Its index is the number of ranks before. */
+/*
+ * Adds a local rank; signals and bell stay the caller's. *local: its index, the lowest free one. May be called until the world is
+ * connected, and after it for a rank of this node that was lost (epf_core_rank_back).
+ */
 int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *signals,
-		      uint32_t n_signals, uint32_t max_regions, struct epf_bell *bell);
+		      uint32_t n_signals, uint32_t max_regions, struct epf_bell *bell,
+		      uint32_t *local);
 /* Registers memory of local rank index `local`. Numbers are given in order. */
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region);
 /* Adds a formatted ring of 2^log2 slots; shm stays the caller's. start: first value of all counters. */
 int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
 		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id);
-/* Stops taking from a ring whose commands are all retired. */
+/* Stops taking from a ring. Its memory may be unmapped, and its number used again, once epf_core_ring_drained says 1. */
 void epf_core_close_ring(struct epf_core *core, uint32_t id);
+/* 1: the engine does not touch the ring's memory any more. */
+int epf_core_ring_drained(struct epf_core *core, uint32_t id);
 
 /*
- * Makes peers, nodes and lanes for a job of `world` ranks, each an engine of its own. place: the node number of
- * this engine. tokens[world * lanes-per-peer] receives what each peer needs to connect its lanes to ours.
+ * A local rank has gone. cause 0: it left in order; else the reason number that its peers read (EPF_R_RANK_DIED). Its rings are
+ * closed and their parked commands failed, its regions withdrawn, every node told. Others go on.
  */
-int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t place, uint64_t *tokens);
+void epf_core_rank_gone(struct epf_core *core, uint32_t local, uint32_t cause);
+/* 1: nothing of a rank that has gone is in use any more, here or by peers: its rings, signals and regions may be unmapped. */
+int epf_core_rank_drained(struct epf_core *core, uint32_t local);
+/*
+ * A drained local rank comes back: new signals and bell under the same index, no regions, no rings. Then regions and rings are added,
+ * then epf_core_rank_announce() tells every node: from then on peers reach it, with its epoch one higher.
+ */
+int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal *signals,
+		       uint32_t n_signals, struct epf_bell *bell);
+int epf_core_rank_announce(struct epf_core *core, uint32_t local);
+
+/*
+ * Makes peers, nodes and lanes for a job of `world` ranks on `n_nodes` engines, of which this is number `self`.
+ * peers: the peers page (queues/epf_peers.h), formatted for `world`; it stays the caller's; NULL: the core makes its own.
+ * tokens[n_nodes * lanes-per-peer] receives what each node needs to connect its lanes to ours.
+ */
+int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, uint32_t self,
+		       struct epf_peers_shm *peers, uint64_t *tokens);
 
 /* What a remote engine says of itself. */
 struct epf_node_info {
@@ -48,11 +72,13 @@ struct epf_node_info {
 	uint32_t ctl_rkey;
 	uint32_t receives; /* events it grants per lane at the start */
 	uint32_t streams;  /* streams it accepts from us */
+	uint32_t rank;     /* the lowest rank on it: its name in messages to people */
 };
 
 /* What a remote rank says of itself. */
 struct epf_peer_info {
-	uint32_t place; /* its node number */
+	uint32_t node;  /* its engine */
+	uint32_t place; /* its node number, for people: what crosses nodes is counted by it */
 	uint32_t n_signals;
 	uint32_t n_regions;
 	const struct epf_region_remote *regions;
@@ -61,10 +87,10 @@ struct epf_peer_info {
 int epf_core_connect(struct epf_core *core, uint32_t node, const struct epf_node_info *info);
 int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info);
 
-/* Stops using a rank: commands to it retire as failed, nobody waits for it. */
-void epf_core_mask_peer(struct epf_core *core, uint32_t rank);
+/* Local rank `local` stops using a rank, or uses it again: masked, its commands to it retire as failed. */
+void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, int masked);
 
-/* Begins the withdrawal of a region of local rank 0; epf_core_revoke_done says when. */
+/* Begins the withdrawal of a region of a local rank; epf_core_revoke_done says when. */
 int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region);
 /* 1: all peers have acknowledged and the region is deregistered; 0: not yet (*missing: a rank that has not). */
 int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region, uint32_t *missing);
@@ -77,6 +103,8 @@ void epf_core_say_bye(struct epf_core *core);
 /* 1: nothing staged or posted is without its completion. */
 int epf_core_is_quiet(const struct epf_core *core);
 
+enum { EPF_WATCH_NS = 100 * 1000 * 1000 }; /* how often a run loop calls the NIC's watch */
+
 /* What the core does when there is nothing to do. */
 enum epf_idle { EPF_IDLE_SPIN = 0, EPF_IDLE_PAUSE = 1, EPF_IDLE_SLEEP = 2 };
 
@@ -87,6 +115,11 @@ struct epf_run_options {
 		void *arg); /* NULL, or called about twice a second: the statistics' sign of life */
 	void *beat_arg;
 };
+
+/* For run loops other than epf_core_run (crew.c): requests of other threads, run between two steps; how many there were. */
+unsigned epf_core_run_calls(struct epf_core *core);
+/* 1 if a ring holds a command or another thread has asked for something: looked at after arming a bell. */
+int epf_core_has_work(const struct epf_core *core);
 
 /* Steps the core until epf_core_stop(). Runs on a thread of its own. */
 void epf_core_run(struct epf_core *core, const struct epf_run_options *opts);

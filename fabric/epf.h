@@ -67,8 +67,16 @@ struct epf_options {
 /* Fills *opts with defaults. */
 void epf_options_init(struct epf_options *opts);
 
-/* Opens the fabric for this rank: reads the configuration, opens the NIC, starts the engine core (progress=thread). */
+/*
+ * Opens the fabric for this rank: reads the configuration, then opens the NIC and makes the engine core inside this process (embedded
+ * mode), or connects to the ep-fabric daemon that the setting `service` (EPF_SERVICE) names (service mode). Nothing else differs for the caller, but:
+ * in service mode only memory of epf_memory_alloc can be registered, and epf_rejoin is possible. A daemon that is restarted before the join is
+ * connected to again; after the join its loss ends every wait with -ECONNRESET, and the rank can only be closed.
+ */
 int epf_open(const struct epf_options *opts, struct epf **out);
+
+/* "embedded" or "service:INSTANCE". */
+const char *epf_mode(const struct epf *ep);
 
 /* Ends it: rings, regions, NIC. Peers see the rank leave. Not collective. */
 void epf_close(struct epf *ep);
@@ -89,6 +97,15 @@ int epf_join(struct epf *ep, struct epf_boot *boot);
  */
 int epf_join_post(struct epf *ep, struct epf_boot *boot);
 int epf_join_finish(struct epf *ep);
+
+/*
+ * Instead of epf_join, in a new process: takes the place of a lost rank of a job that still runs (service mode only, else -EOPNOTSUPP).
+ * Rank, world, job and secret come from the configuration and the launcher as for epf_join, but nobody is met: no rendezvous is needed, and
+ * afterwards there is none (epf_barrier, epf_allgather and epf_exchange fail). Signals begin at 0; regions registered before are published
+ * to the peers, who see this rank up again with its epoch one higher (epf_peer_epoch). Waits while the engines still clear up behind the
+ * lost process, at most bootstrap-timeout.
+ */
+int epf_rejoin(struct epf *ep);
 
 uint32_t epf_rank(const struct epf *ep);
 uint32_t epf_world(const struct epf *ep);
@@ -215,10 +232,14 @@ uint64_t epf_signal_value(const struct epf *ep, uint32_t signal);
 int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t timeout_ns);
 uint32_t epf_signal_count(const struct epf *ep);
 
-/* State of a peer rank: 1 up, 0 unknown yet, or a negative errno (-ECONNRESET: DOWN). */
+/* State of a peer rank: 1 up, 0 unknown yet, or a negative errno (-ECONNRESET: lost, -EPIPE: it has closed). */
 int epf_peer_state(const struct epf *ep, uint32_t rank);
-/* Masks a rank: waits no longer fail because of it; commands to it retire at once as failed. */
+/* Masks a rank: waits no longer fail because of it; commands to it retire at once as failed. Only for this rank. */
 int epf_peer_mask(struct epf *ep, uint32_t rank);
+/* The contrary: for a rank that has come back. Waits fail again when it is lost. */
+int epf_peer_unmask(struct epf *ep, uint32_t rank);
+/* How often a rank has come back by epf_rejoin: 0 at first. UINT32_MAX for a rank out of range, or before the join. */
+uint32_t epf_peer_epoch(const struct epf *ep, uint32_t rank);
 
 /*
  * Ends every wait of this rank, now and from now on, with -ECANCELED, and sets the abort word of its rings, which waits in device

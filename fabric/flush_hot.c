@@ -293,7 +293,7 @@ static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 		struct epf_msg m = { .kind = EPF_MSG_FLUSH };
 		uint32_t count = s->count;
 
-		if (core->peers[s->peer].usable) {
+		if (core->ranks[s->rank].usable[s->peer]) {
 			if (!epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_QUIET, 0, 0, 0)))
 				return handled;
 			s->flush_count = count;
@@ -315,7 +315,7 @@ static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
 		struct epf_stream *s = &core->streams[*link];
 		uint64_t word = EPF_LOAD_ACQUIRE(&core->nodes[s->node].ctl->acks[s->handle]);
 
-		if (!core->peers[s->peer].usable) {
+		if (!core->ranks[s->rank].usable[s->peer]) {
 			ring->flush_failed = s->peer;
 		} else if (word == 0 || (int32_t)((uint32_t)word - s->flush_count) < 0) {
 			link = &s->next_flush;

@@ -22,7 +22,7 @@ struct call {
 	uint32_t done;
 };
 
-static unsigned run_calls(struct epf_core *core)
+unsigned epf_core_run_calls(struct epf_core *core)
 {
 	struct epf_queue_item item;
 	unsigned handled = 0;
@@ -49,7 +49,7 @@ int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *
 		sched_yield();
 	while (!EPF_LOAD_ACQUIRE(&call.done)) {        /* Q2 */
 		if (!EPF_LOAD_ACQUIRE(&core->running)) /* it stopped meanwhile: nobody else will */
-			run_calls(core);
+			epf_core_run_calls(core);
 		if (epf_bell_must_ring(core->bell))
 			epf_bell_ring(core->bell);
 		sched_yield();
@@ -88,6 +88,11 @@ static int rings_have_work(const struct epf_core *core)
 	return 0;
 }
 
+int epf_core_has_work(const struct epf_core *core)
+{
+	return rings_have_work(core) || !epf_queue_is_empty(core->calls);
+}
+
 void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 {
 	uint64_t now = core->now(core->now_arg), event = core->ops->next_event(core->nic);
@@ -100,7 +105,7 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 	if (core->next_tick_ns > now && core->next_tick_ns - now < wait)
 		wait = core->next_tick_ns - now;
 	epf_bell_arm(core->bell);
-	if (!rings_have_work(core) && epf_queue_is_empty(core->calls) && !epf_core_step(core)) {
+	if (!epf_core_has_work(core) && !epf_core_step(core)) {
 		EPF_COUNT(core, SLEEPS, 1);
 		epf_bell_sleep(core->bell, wait);
 		if (rings_have_work(core))
@@ -119,9 +124,26 @@ static void note_switches(struct epf_core *core)
 			     (uint64_t)usage.ru_nivcsw);
 }
 
+/* What is done now and then, on the core's thread: the statistics' sign of life, and whether peers still exist. */
+static void look(struct epf_core *core, const struct epf_run_options *opts, uint64_t *next_beat,
+		 uint64_t *next_watch)
+{
+	uint64_t now = core->now(core->now_arg);
+
+	if (opts->beat && now >= *next_beat) {
+		*next_beat = now + BEAT_NS;
+		opts->beat(opts->beat_arg);
+	}
+	if (now >= *next_watch) {
+		*next_watch = now + EPF_WATCH_NS;
+		core->ops->watch(core->nic);
+	}
+}
+
 void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 {
 	uint64_t quiet_since = 0, next_beat = 0;
+	uint64_t next_watch = 0;
 	unsigned loops = 0;
 
 	EPF_STORE_RELEASE(&core->running, 1); /* Q3 */
@@ -129,14 +151,11 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 		unsigned handled = epf_core_step(core);
 
 		if (!epf_queue_is_empty(core->calls))
-			handled += run_calls(core);
+			handled += epf_core_run_calls(core);
 		if (core->wakes || core->ops->wake_pending(core->nic))
 			epf_core_wake(core);
-		if ((++loops & LOOPS_PER_LOOK) == 0 && opts->beat &&
-		    core->now(core->now_arg) >= next_beat) {
-			next_beat = core->now(core->now_arg) + BEAT_NS;
-			opts->beat(opts->beat_arg);
-		}
+		if ((++loops & LOOPS_PER_LOOK) == 0)
+			look(core, opts, &next_beat, &next_watch);
 		if (handled) {
 			quiet_since = 0;
 			continue;
@@ -153,7 +172,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 			epf_core_sleep(core, MAX_SLEEP_NS);
 		}
 	}
-	run_calls(core);
+	epf_core_run_calls(core);
 	EPF_STORE_RELEASE(&core->running, 0); /* Q3 */
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libepf, part 2: joining a job. Each rank describes itself (NIC address, lanes, regions, control words), gets
- * everybody's description from the bootstrap, connects, and meets the others at a barrier before any traffic.
- * In embedded mode every rank process is an engine of its own: node index of the engine = rank; the node numbers
- * that people see (which ranks share a machine) come from the node names.
+ * libepf, part 2: joining a job. The ranks meet over the bootstrap in rounds: in each, every rank gives bytes and gets everybody's.
+ * What the bytes mean is the back-end's (backend.h): descriptions of engines, then an empty round as a barrier before any
+ * traffic. Also the collective calls after the join, and coming back as a lost rank (epf_rejoin). Called by the rank's own thread.
  */
 #define EPF_LOG_COMP "join"
+#include "bootstrap/auth.h"
 #include "bootstrap/rank_env.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -13,34 +13,48 @@
 #include "fabric/lib.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Opens the TCP bootstrap as configured; what is not configured comes from the launcher's variables. */
+enum { REJOIN_AGAIN_US = 20 * 1000 };
+
+/* Fills in who this rank is in which job: what is not configured comes from the launcher's variables (info keeps the texts). */
+static int find_place(const struct epf *ep, struct epf_rank_info *info, bool need_rendezvous,
+		      struct epf_boot_opts *o)
+{
+	const struct epf_conf *c = &ep->conf;
+
+	if (c->rank < 0 || c->world_size < 0 || !c->rendezvous[0]) {
+		int rc = epf_rank_discover(info);
+
+		if (rc && (need_rendezvous || c->rank < 0 || c->world_size < 0))
+			return rc;
+	}
+	o->rank = c->rank >= 0 ? (uint32_t)c->rank : info->rank;
+	o->world = c->world_size >= 0 ? (uint32_t)c->world_size : info->world;
+	o->rendezvous = c->rendezvous[0] ? c->rendezvous : info->rendezvous;
+	o->job = c->job[0] ? c->job : info->job;
+	o->secret_file = c->secret_file[0] ? c->secret_file : NULL;
+	return 0;
+}
+
+/* Opens the TCP bootstrap as configured. */
 static int open_boot(struct epf *ep)
 {
 	const struct epf_conf *c = &ep->conf;
 	struct epf_boot_opts o = { .size = sizeof(o) };
 	struct epf_rank_info info = { 0 };
-	int rc;
+	int rc = find_place(ep, &info, true, &o);
 
-	if (c->rank < 0 || c->world_size < 0 || !c->rendezvous[0]) {
-		rc = epf_rank_discover(&info);
-		if (rc)
-			return rc;
-	}
-	o.rank = c->rank >= 0 ? (uint32_t)c->rank : info.rank;
-	o.world = c->world_size >= 0 ? (uint32_t)c->world_size : info.world;
-	o.rendezvous = c->rendezvous[0] ? c->rendezvous : info.rendezvous;
-	o.job = c->job[0] ? c->job : info.job;
-	o.secret_file = c->secret_file[0] ? c->secret_file : NULL;
+	if (rc)
+		return rc;
 	o.ifname = c->socket_ifname[0] ? c->socket_ifname : NULL;
 	o.timeout_ns = c->bootstrap_timeout_ns;
 	o.is_root = o.rank == 0 && !getenv("EPF_BOOTSTRAP_SERVER");
 	o.node = ep->node;
+	snprintf(ep->job, sizeof(ep->job), "%s", o.job);
 	rc = epf_boot_tcp_open(&o, &ep->boot);
 	ep->own_boot = !rc;
 	return rc;
@@ -52,52 +66,6 @@ static void set_node_name(struct epf *ep)
 		snprintf(ep->node, sizeof(ep->node), "%s", ep->conf.node);
 	else if (gethostname(ep->node, sizeof(ep->node) - 1))
 		snprintf(ep->node, sizeof(ep->node), "localhost");
-}
-
-static void describe_regions(const struct epf *ep, struct epf_description *d)
-{
-	const struct epf_rank_state *r = &ep->core->ranks[0];
-
-	for (uint32_t i = 0; i < d->n_regions; i++) {
-		const struct epf_region_local *l = &r->regions[i];
-
-		d->regions[i].raddr = l->mr.raddr;
-		d->regions[i].rkey = l->mr.rkey;
-		d->regions[i].access = (uint16_t)l->access;
-		d->regions[i].bytes = l->state == EPF_REGION_LIVE && l->access ? l->bytes : 0;
-	}
-}
-
-/* This rank's description as bytes. */
-static int describe(struct epf *ep, uint8_t **buf, size_t *len)
-{
-	struct epf_core *core = ep->core;
-	struct epf_description d = { .rank = ep->rank,
-				     .n_signals = ep->n_signals,
-				     .streams = core->limits.streams_per_node,
-				     .receives = core->limits.lane_receives,
-				     .depth = core->limits.lane_depth,
-				     .lanes = core->limits.lanes_per_node,
-				     .ordered = core->ordered,
-				     .ctl_rkey = core->ctl_mr.rkey,
-				     .ctl_raddr = core->ctl_mr.raddr,
-				     .n_tokens = core->n_lanes,
-				     .tokens = ep->tokens,
-				     .n_regions = core->ranks[0].n_regions };
-	int rc = ep->ops->address(ep->nic, d.nic_addr, sizeof(d.nic_addr));
-
-	if (rc < 0)
-		return rc;
-	d.nic_addr_len = (size_t)rc;
-	memcpy(d.node, ep->node, sizeof(d.node));
-	snprintf(d.nic, sizeof(d.nic), "%s", ep->ops->name);
-	d.regions = calloc(d.n_regions ? d.n_regions : 1, sizeof(*d.regions));
-	if (!d.regions)
-		return epf_fail(EPF_R_NO_MEMORY, "join: no memory");
-	describe_regions(ep, &d);
-	rc = epf_description_encode(&d, buf, len);
-	free(d.regions);
-	return rc;
 }
 
 /* Hands a blob to the bootstrap: at once on TCP (blocking), posted on the in-process one. */
@@ -115,210 +83,87 @@ static int gather_collect(struct epf *ep)
 	return ep->blobs ? 0 : epf_boot_local_collect(ep->boot, &ep->blobs);
 }
 
-static void gather_free(struct epf *ep)
+/* One round of the join: what everybody gave in the last one goes in, this rank's bytes for the next one go out. */
+static int join_round(struct epf *ep, unsigned n)
 {
+	uint8_t *buf = NULL;
+	size_t len = 0;
+	bool last = false;
+	int rc = ep->be->join_round(ep, n, ep->blobs, &buf, &len, &last);
+
 	epf_boot_free_blobs(ep->blobs);
 	ep->blobs = NULL;
+	if (!rc && last)
+		ep->join_phase = EPF_JOIN_DONE;
+	else if (!rc)
+		rc = gather_post(ep, buf, len);
+	free(buf);
+	if (!rc)
+		ep->round = n;
+	/* To who asks, -EAGAIN says that ranks are still missing. */
+	return rc == -EAGAIN ? -EBUSY : rc;
+}
+
+/* Rank and world are known: what the waits keep of every rank. */
+static int set_place(struct epf *ep, uint32_t rank, uint32_t world)
+{
+	ep->masked = calloc(world, sizeof(*ep->masked));
+	if (!ep->masked)
+		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", world);
+	ep->rank = rank;
+	ep->world = world;
+	return 0;
+}
+
+static int check_fresh(const struct epf *ep, const char *call)
+{
+	return ep->masked ? epf_fail(EPF_R_JOIN_ORDER, "%s: this rank has joined already", call)
+			  : 0;
+}
+
+static void say_joined(const struct epf *ep, const char *how)
+{
+	epf_info("rank %u of %u: %s, node %u of %u (%s), nic %s, %s", ep->rank, ep->world, how,
+		 epf_node_of(ep, ep->rank), epf_nodes(ep), ep->node, ep->nic_name, ep->mode);
 }
 
 int epf_join_post(struct epf *ep, struct epf_boot *boot)
 {
-	uint8_t *buf;
-	size_t len;
-	int rc;
+	int rc = check_fresh(ep, "epf_join");
 
-	if (ep->join_phase != EPF_JOIN_NONE)
-		return epf_fail(EPF_R_JOIN_ORDER, "epf_join: this rank has joined already");
+	if (rc)
+		return rc;
 	set_node_name(ep);
+	snprintf(ep->job, sizeof(ep->job), "%s", ep->conf.job);
 	ep->boot = boot;
 	if (!boot) {
 		rc = open_boot(ep);
 		if (rc)
 			return rc;
 	}
-	ep->rank = epf_boot_rank(ep->boot);
-	ep->world = epf_boot_world(ep->boot);
-	ep->core->ranks[0].rank = ep->rank;
-	ep->tokens =
-		calloc((size_t)ep->world * ep->core->limits.lanes_per_node, sizeof(*ep->tokens));
-	if (!ep->tokens)
-		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", ep->world);
-	rc = epf_core_set_world(ep->core, ep->world, 0, ep->tokens);
+	rc = set_place(ep, epf_boot_rank(ep->boot), epf_boot_world(ep->boot));
 	if (!rc)
-		rc = describe(ep, &buf, &len);
-	if (rc)
-		return rc;
-	rc = gather_post(ep, buf, len);
-	free(buf);
+		rc = join_round(ep, 0);
 	if (!rc)
-		ep->join_phase = EPF_JOIN_GATHER;
-	return rc;
-}
-
-/* Node numbers in order of the lowest rank of each name. */
-static void number_place(struct epf *ep, const struct epf_description *all, uint32_t rank)
-{
-	for (uint32_t r = 0; r < rank; r++)
-		if (strcmp(all[r].node, all[rank].node) == 0) {
-			ep->places[rank] = ep->places[r];
-			return;
-		}
-	ep->places[rank] = (uint16_t)ep->n_nodes++;
-}
-
-static int check_fit(const struct epf *ep, const struct epf_description *d, uint32_t rank)
-{
-	const struct epf_core *core = ep->core;
-
-	if (d->rank != rank)
-		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: describes itself as rank %u", rank,
-				d->rank);
-	if (strcmp(d->nic, ep->ops->name) != 0 || !d->ordered != !core->ordered)
-		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: uses nic %s (%s), this rank %s (%s)",
-				rank, d->nic, d->ordered ? "ordered" : "unordered", ep->ops->name,
-				core->ordered ? "ordered" : "unordered");
-	if (d->lanes != core->limits.lanes_per_node)
-		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: has %u lanes-per-peer, this rank %u",
-				rank, d->lanes, core->limits.lanes_per_node);
-	/* What a lane has under way may all be ahead of one event that is late. */
-	if (!core->ordered && (d->depth > core->limits.window ||
-			       d->depth * d->lanes > core->limits.max_pending / core->n_nodes))
-		return epf_fail(
-			EPF_R_PEER_ANSWER,
-			"rank %u: has lane-depth %u, this rank (window %u, lane-depth %u, lane-receives "
-			"%u) cannot hold as much",
-			rank, d->depth, core->limits.window, core->limits.lane_depth,
-			core->limits.lane_receives);
-	if (d->n_tokens != ep->world * d->lanes)
-		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: describes %u lanes for %u ranks", rank,
-				d->n_tokens, ep->world);
-	return 0;
-}
-
-static int connect_rank(struct epf *ep, const struct epf_description *d, uint32_t rank)
-{
-	struct epf_core *core = ep->core;
-	size_t stride = (sizeof(struct epf_ctl) + 8u * d->streams + 63) / 64 * 64;
-	struct epf_node_info node = { .nic_addr = d->nic_addr,
-				      .nic_addr_len = d->nic_addr_len,
-				      .tokens = d->tokens + (size_t)ep->rank * d->lanes,
-				      .ctl_raddr = d->ctl_raddr + ep->rank * stride,
-				      .ctl_rkey = d->ctl_rkey,
-				      .receives = d->receives,
-				      .streams = d->streams };
-	struct epf_peer_info peer = { .place = ep->places[rank],
-				      .n_signals = d->n_signals,
-				      .n_regions = d->n_regions,
-				      .regions = d->regions };
-	int rc = epf_core_connect(core, rank, &node);
-
-	return rc ? rc : epf_core_set_peer(core, rank, &peer);
-}
-
-static int connect_all(struct epf *ep)
-{
-	struct epf_description *all = calloc(ep->world, sizeof(*all));
-	int rc = 0;
-
-	ep->places = calloc(ep->world, sizeof(*ep->places));
-	if (!all || !ep->places) {
-		free(all);
-		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", ep->world);
-	}
-	for (uint32_t r = 0; r < ep->world && !rc; r++) {
-		rc = epf_description_decode(ep->blobs[r].data, ep->blobs[r].len, &all[r]);
-		if (!rc)
-			rc = check_fit(ep, &all[r], r);
-		if (!rc)
-			number_place(ep, all, r);
-	}
-	ep->core->my_place = ep->places[ep->rank];
-	for (uint32_t r = 0; r < ep->world && !rc; r++)
-		rc = connect_rank(ep, &all[r], r);
-	for (uint32_t r = 0; r < ep->world; r++)
-		epf_description_free(&all[r]);
-	free(all);
-	return rc;
-}
-
-static void *core_thread(void *arg)
-{
-	struct epf *ep = arg;
-
-	pthread_setname_np(pthread_self(), "epf-core");
-	epf_core_run(ep->core, &ep->run);
-	return NULL;
-}
-
-static int pin(const struct epf *ep, pthread_attr_t *attr)
-{
-	const struct epf_conf_cpus *cpus = &ep->conf.cpu;
-	cpu_set_t *set = CPU_ALLOC(4096);
-	int rc;
-
-	if (!set)
-		return epf_fail(EPF_R_NO_MEMORY, "cpu: no memory");
-	CPU_ZERO_S(CPU_ALLOC_SIZE(4096), set);
-	for (size_t i = 0; i < cpus->count; i++)
-		CPU_SET_S(cpus->cpu[i], CPU_ALLOC_SIZE(4096), set);
-	rc = cpus->count ? pthread_attr_setaffinity_np(attr, CPU_ALLOC_SIZE(4096), set) : 0;
-	CPU_FREE(set);
-	return rc ? epf_fail_sys(EPF_R_SYSTEM, rc, "cpu: cannot pin the engine core") : 0;
-}
-
-static int start_thread(struct epf *ep)
-{
-	pthread_attr_t attr;
-	int rc;
-
-	if (!ep->threaded)
-		return 0;
-	pthread_attr_init(&attr);
-	rc = pin(ep, &attr);
-	if (!rc) {
-		rc = pthread_create(&ep->thread, &attr, core_thread, ep);
-		if (rc)
-			rc = epf_fail_sys(EPF_R_SYSTEM, rc, "join: cannot start the engine core");
-	}
-	pthread_attr_destroy(&attr);
-	ep->started = !rc;
-	/* From the first call on, requests must reach the thread. */
-	while (ep->started && !EPF_LOAD_ACQUIRE(&ep->core->running))
-		sched_yield();
+		ep->join_phase = EPF_JOIN_ROUNDS;
 	return rc;
 }
 
 int epf_join_finish(struct epf *ep)
 {
-	int rc;
-
 	if (ep->join_phase == EPF_JOIN_NONE)
 		return epf_fail(EPF_R_JOIN_ORDER, "epf_join_finish: before epf_join_post");
-	if (ep->join_phase == EPF_JOIN_GATHER) {
-		rc = gather_collect(ep);
-		if (rc)
-			return rc;
-		rc = connect_all(ep);
-		gather_free(ep);
-		/* Nobody sends before everybody is connected. */
+	if (ep->join_phase == EPF_JOIN_DONE)
+		return 0;
+	while (ep->join_phase == EPF_JOIN_ROUNDS) {
+		int rc = gather_collect(ep);
+
 		if (!rc)
-			rc = gather_post(ep, NULL, 0);
+			rc = join_round(ep, ep->round + 1);
 		if (rc)
 			return rc;
-		ep->join_phase = EPF_JOIN_BARRIER;
 	}
-	if (ep->join_phase == EPF_JOIN_BARRIER) {
-		rc = gather_collect(ep);
-		if (rc)
-			return rc;
-		gather_free(ep);
-		rc = start_thread(ep);
-		if (rc)
-			return rc;
-		ep->join_phase = EPF_JOIN_DONE;
-		epf_info("rank %u of %u: joined, node %u of %u (%s), nic %s", ep->rank, ep->world,
-			 ep->places[ep->rank], ep->n_nodes, ep->node, ep->ops->name);
-	}
+	say_joined(ep, "joined");
 	return 0;
 }
 
@@ -336,47 +181,99 @@ int epf_join(struct epf *ep, struct epf_boot *boot)
 	return rc;
 }
 
-struct exchange_args {
-	struct epf *ep;
-	uint32_t rank;
-	const struct epf_description *d;
-};
-
-static int update_peer(struct epf_core *core, void *arg)
+/* The key that shows the daemon which job this is: the same as the bootstrap of the job's other ranks gives. */
+static int make_job_key(const struct epf_boot_opts *o, uint8_t key[EPF_AUTH_KEY_BYTES])
 {
-	const struct exchange_args *a = arg;
-	struct epf_peer_info peer = { .place = a->ep->places[a->rank],
-				      .n_signals = a->d->n_signals,
-				      .n_regions = a->d->n_regions,
-				      .regions = a->d->regions };
+	struct epf_auth auth;
+	int rc = epf_auth_load(NULL, 0, o->secret_file, NULL, NULL, &auth);
 
-	return epf_core_set_peer(core, a->rank, &peer);
+	if (rc)
+		return rc;
+	epf_auth_job_key(&auth, o->job, key);
+	epf_auth_wipe(&auth);
+	return 0;
+}
+
+/* Asks for the place until the engines have cleared up behind the lost process. */
+static int take_place(struct epf *ep, const uint8_t *key)
+{
+	uint64_t deadline = epf_now_ns() + ep->conf.bootstrap_timeout_ns;
+	int rc;
+
+	while ((rc = ep->be->rejoin(ep, key)) == -EAGAIN && epf_now_ns() < deadline)
+		usleep(REJOIN_AGAIN_US);
+	if (rc == -EAGAIN)
+		return epf_fail(EPF_R_WAIT_TIMEOUT, "epf_rejoin: rank %u: not after %llu ms: %s",
+				ep->rank,
+				(unsigned long long)(ep->conf.bootstrap_timeout_ns / 1000000),
+				epf_last_error());
+	return rc;
+}
+
+int epf_rejoin(struct epf *ep)
+{
+	struct epf_boot_opts o = { .size = sizeof(o) };
+	struct epf_rank_info info = { 0 };
+	uint8_t key[EPF_AUTH_KEY_BYTES];
+	int rc = check_fresh(ep, "epf_rejoin");
+
+	if (rc)
+		return rc;
+	if (!ep->be->can_rejoin)
+		return ep->be->rejoin(ep, NULL);
+	set_node_name(ep);
+	rc = find_place(ep, &info, false, &o);
+	if (!rc && o.rank >= o.world)
+		rc = epf_fail(EPF_R_PEER_RANGE, "epf_rejoin: rank %u of a job of %u ranks", o.rank,
+			      o.world);
+	if (!rc)
+		rc = make_job_key(&o, key);
+	if (!rc)
+		rc = set_place(ep, o.rank, o.world);
+	if (rc)
+		return rc;
+	snprintf(ep->job, sizeof(ep->job), "%s", o.job);
+	rc = take_place(ep, key);
+	if (rc) {
+		/* Nothing has been joined: it may be tried again, and epf_join too. */
+		free(ep->masked);
+		ep->masked = NULL;
+		ep->world = 0;
+		return rc;
+	}
+	ep->join_phase = EPF_JOIN_DONE;
+	say_joined(ep, "came back");
+	return 0;
+}
+
+/* 0 when the rank has joined and can still meet the others. */
+static int check_boot(const struct epf *ep, const char *call)
+{
+	if (ep->join_phase != EPF_JOIN_DONE)
+		return epf_fail(EPF_R_NOT_JOINED, "%s: not joined", call);
+	if (!ep->boot)
+		return epf_fail(
+			EPF_R_SVC_UNSUPPORTED,
+			"%s: rank %u came back by epf_rejoin and has no rendezvous with the others",
+			call, ep->rank);
+	return 0;
 }
 
 int epf_exchange(struct epf *ep)
 {
 	struct epf_blob *blobs = NULL;
-	uint8_t *buf;
-	size_t len;
-	int rc;
+	uint8_t *buf = NULL;
+	size_t len = 0;
+	int rc = check_boot(ep, "epf_exchange");
 
-	if (ep->join_phase != EPF_JOIN_DONE)
-		return epf_fail(EPF_R_NOT_JOINED, "epf_exchange: not joined");
-	rc = describe(ep, &buf, &len);
 	if (rc)
 		return rc;
-	rc = epf_boot_allgather(ep->boot, buf, len, &blobs);
+	rc = ep->be->describe(ep, &buf, &len);
+	if (!rc)
+		rc = epf_boot_allgather(ep->boot, buf, len, &blobs);
 	free(buf);
-	for (uint32_t r = 0; r < ep->world && !rc; r++) {
-		struct epf_description d;
-		struct exchange_args a = { .ep = ep, .rank = r, .d = &d };
-
-		rc = epf_description_decode(blobs[r].data, blobs[r].len, &d);
-		if (rc)
-			break;
-		rc = epf_core_call(ep->core, update_peer, &a);
-		epf_description_free(&d);
-	}
+	if (!rc)
+		rc = ep->be->update(ep, blobs);
 	epf_boot_free_blobs(blobs);
 	/* Nobody names a new region before everybody knows it. */
 	return rc ? rc : epf_boot_barrier(ep->boot);
@@ -385,10 +282,10 @@ int epf_exchange(struct epf *ep)
 int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all)
 {
 	struct epf_blob *blobs;
-	int rc;
+	int rc = check_boot(ep, "epf_allgather");
 
-	if (ep->join_phase != EPF_JOIN_DONE)
-		return epf_fail(EPF_R_NOT_JOINED, "epf_allgather: not joined");
+	if (rc)
+		return rc;
 	rc = epf_boot_allgather(ep->boot, mine, bytes, &blobs);
 	if (rc)
 		return rc;
@@ -406,9 +303,9 @@ int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all)
 
 int epf_barrier(struct epf *ep)
 {
-	if (ep->join_phase != EPF_JOIN_DONE)
-		return epf_fail(EPF_R_NOT_JOINED, "epf_barrier: not joined");
-	return epf_boot_barrier(ep->boot);
+	int rc = check_boot(ep, "epf_barrier");
+
+	return rc ? rc : epf_boot_barrier(ep->boot);
 }
 
 uint32_t epf_rank(const struct epf *ep)
@@ -423,10 +320,12 @@ uint32_t epf_world(const struct epf *ep)
 
 uint32_t epf_node_of(const struct epf *ep, uint32_t rank)
 {
-	return ep->places && rank < ep->world ? ep->places[rank] : UINT32_MAX;
+	if (ep->join_phase != EPF_JOIN_DONE || rank >= ep->world)
+		return UINT32_MAX;
+	return EPF_LOAD_RELAXED(&ep->peers->peers[rank].node);
 }
 
 uint32_t epf_nodes(const struct epf *ep)
 {
-	return ep->n_nodes;
+	return ep->join_phase == EPF_JOIN_DONE ? EPF_LOAD_RELAXED(&ep->peers->n_nodes) : 0;
 }

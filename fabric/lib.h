@@ -1,64 +1,96 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The inside of libepf: struct epf and struct epf_ring, shared by lib.c (open, close, memory), join.c (the job), command.c
- * (commands) and wait.c (waits). Between client and engine there is shared memory (rings, done words, signals) for
- * everything that is frequent, and the calls of engine.h for the rest: the seam a daemon will cut.
+ * (commands), wait.c (waits) and the two back-ends behind backend.h: embedded.c (the engine in this process) and
+ * remote.c (a daemon's). Frequent things go through shared memory only: rings, done words, signals, the peers page.
  */
 #ifndef EPF_FABRIC_LIB_H
 #define EPF_FABRIC_LIB_H
 
 #include "bootstrap/boot.h"
+#include "fabric/backend.h"
 #include "fabric/base/conf.h"
 #include "fabric/engine.h"
 #include "fabric/epf.h"
+#include "queues/epf_peers.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 
 enum epf_join_phase {
 	EPF_JOIN_NONE = 0,
-	EPF_JOIN_GATHER = 1,
-	EPF_JOIN_BARRIER = 2,
-	EPF_JOIN_DONE = 3
+	EPF_JOIN_ROUNDS = 1, /* between the rounds of backend.h */
+	EPF_JOIN_DONE = 2
 };
 
 struct epf_mapping { /* memory given out by epf_memory_alloc */
 	struct epf_mapping *next;
 	void *addr;
 	uint64_t bytes;
+	int fd; /* its memfd; -1 unless the back-end keeps them (keeps_memory) */
 };
+
+/* Memory of a closed ring that the engine of this process still touches. */
+struct epf_ring_memory {
+	struct epf_ring_memory *next;
+	struct epf_ring_shm *shm;
+	size_t bytes;
+	uint32_t id;
+};
+
+struct epf_remote; /* remote.c */
 
 struct epf {
 	struct epf_conf conf;
 	struct epf_options opts;
+	const struct epf_backend_ops *be;
+
+	/* Shared with the engine, wherever it runs. */
+	struct epf_signal *signals;
+	struct epf_bell *bell;       /* this rank's threads sleep on it; behind the signals */
+	struct epf_bell *kick;       /* rung after a push; NULL while nobody can sleep on it */
+	struct epf_peers_shm *peers; /* NULL before the join */
+	uint32_t n_signals;
+	uint64_t (*now)(void *arg); /* ns: what deadlines are counted in */
+	void *now_arg;
+	const char *nic_name;
+	char mode[80]; /* "embedded", "service:INSTANCE" */
+
+	/* The job. */
+	struct epf_boot *boot; /* NULL after epf_rejoin */
+	bool own_boot;
+	enum epf_join_phase join_phase;
+	unsigned round; /* of the join: the one whose bytes were handed in last */
+	struct epf_blob *blobs;
+	uint32_t rank;
+	uint32_t world;
+	char node[64];
+	char job[EPF_BOOT_NAME_MAX + 1]; /* its name */
+	uint8_t *masked;                 /* [world] ranks that this one masked */
+	uint32_t mask_changes;
+	uint32_t peers_seen; /* peers->changes + mask_changes when no rank was found lost */
+
+	struct epf_ring *rings;
+	struct epf_mapping *mappings;
+	bool keeps_memory;  /* mappings keep their memfds open */
+	bool aborted;       /* epf_abort was called: every wait ends */
+	bool threaded;      /* the engine works by itself: waits sleep on the bell */
+	bool call_progress; /* waits call opts.progress */
+
+	/* The engine in this process (embedded.c); tests look into it. */
 	const struct epf_nic_ops *ops;
 	struct epf_nic *nic;
 	struct epf_core *core;
 	struct epf_stats *stats;
 	struct epf_stats_block *block;     /* class core: written by the core's thread */
 	struct epf_stats_block *nic_block; /* class nic: the same */
-	struct epf_signal *signals;
-	struct epf_bell *bell; /* this rank's threads sleep on it; behind the signals */
 	uint64_t signal_bytes;
-	uint32_t n_signals;
-	struct epf_boot *boot;
-	bool own_boot;
-	enum epf_join_phase join_phase;
-	struct epf_blob *blobs;
-	uint64_t *tokens;
-	uint32_t rank;
-	uint32_t world;
-	uint32_t n_nodes;
-	uint16_t *places;      /* node number of each rank */
-	uint32_t lost_ignored; /* lost ranks that are masked */
-	char node[64];
-	struct epf_ring *rings;
-	struct epf_mapping *mappings;
+	struct epf_ring_memory *undrained;
 	struct epf_run_options run;
 	pthread_t thread;
-	bool aborted;  /* epf_abort was called: every wait ends */
-	bool threaded; /* progress=thread */
 	bool started;
+
+	struct epf_remote *remote; /* the daemon's connection (remote.c) */
 };
 
 struct epf_ring {
@@ -67,38 +99,11 @@ struct epf_ring {
 	struct epf_ring_producer producer;
 	struct epf_ring_shm *shm;
 	size_t bytes;
+	uint64_t start;
+	uint32_t weight;
 	uint32_t id;
 	uint64_t failures_seen;
 };
-
-/* describe.c: what a rank says of itself when it joins: byte-exact, versioned, little-endian. */
-#define EPF_DESCRIBE_VERSION 1u
-
-struct epf_description {
-	uint32_t rank;
-	uint32_t n_signals;
-	uint32_t streams;
-	uint32_t receives;
-	uint32_t depth; /* of its lanes */
-	uint32_t lanes;
-	uint32_t ordered;
-	uint32_t ctl_rkey;
-	uint64_t ctl_raddr;
-	char node[64];
-	char nic[16];
-	size_t nic_addr_len;
-	uint8_t nic_addr[EPF_NIC_ADDR_BYTES];
-	uint32_t n_tokens;
-	uint64_t *tokens; /* malloced by decode */
-	uint32_t n_regions;
-	struct epf_region_remote *regions; /* malloced by decode */
-};
-
-/* Encodes into a malloced buffer. */
-int epf_description_encode(const struct epf_description *d, uint8_t **out, size_t *len);
-/* Decodes; every length is checked. -EPROTO with a reason. Free with epf_description_free. */
-int epf_description_decode(const uint8_t *buf, size_t len, struct epf_description *d);
-void epf_description_free(struct epf_description *d);
 
 /* wait.c: runs `ready` until it is true: 0, -ETIMEDOUT (deadline), -ECONNRESET (a rank is lost). */
 int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, uint64_t timeout_ns,
@@ -106,11 +111,14 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, ui
 /* Lets the engine work when no thread of its own does; returns what it did. */
 unsigned epf_progress_once(struct epf *ep);
 
+/* lib.c: the mapping that holds [addr, addr + bytes) in whole, or NULL. */
+struct epf_mapping *epf_mapping_find(const struct epf *ep, const void *addr, uint64_t bytes);
+
 /* Wakes the core if it sleeps: after a push. */
 static inline void epf_kick(struct epf *ep)
 {
-	if (ep->started && epf_bell_must_ring(ep->core->bell))
-		epf_bell_ring(ep->core->bell);
+	if (ep->kick && epf_bell_must_ring(ep->kick))
+		epf_bell_ring(ep->kick);
 }
 
 #endif

@@ -113,7 +113,7 @@ static void no_counters(const struct epf_nic *nic, struct epf_nic_counters *out)
 	memset(out, 0, sizeof(*out));
 }
 
-static int no_link(struct epf_nic *nic, int up)
+static int no_link(struct epf_nic *nic, unsigned link, int up)
 {
 	return -EOPNOTSUPP;
 }
@@ -143,6 +143,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.wake_pending = no_pending,
 		.counters = no_counters,
 		.set_link = no_link,
+		.watch = no_nic,
 	};
 
 #define FILL(field)         \
@@ -172,6 +173,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(wake_pending);
 	FILL(counters);
 	FILL(set_link);
+	FILL(watch);
 #undef FILL
 }
 

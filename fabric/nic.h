@@ -75,6 +75,8 @@ enum epf_wc_op {
 		1, /* work request id of this lane (ordered NIC: and all earlier ones) is complete */
 	EPF_WC_RECV_IMM = 2, /* a write with immediate has landed: imm, len */
 	EPF_WC_RECV = 3,     /* a message has landed: msg, len */
+	EPF_WC_LANE_DOWN =
+		4, /* the lane's peer is gone (see epf_nic_ops.watch): lane and status only */
 };
 
 /*
@@ -83,6 +85,9 @@ enum epf_wc_op {
  * any other status moves the lane to error: later work requests of the lane complete as EPF_S_FLUSHED.
  * RECV events on one lane: an event for work request k whose SENT completion the sender reaped before
  * it posted work request m is always reaped before the event for m.
+ * LANE_DOWN comes once for a lane that was READY when its peer was found dead, with EPF_S_RETRY_EXCEEDED, after the events of
+ * what had arrived on it and after the SENT of all that was outstanding (the first as EPF_S_RETRY_EXCEEDED, the rest as
+ * EPF_S_FLUSHED); the lane is in error then. A lane that is fenced or destroyed before gives none.
  */
 struct epf_wc {
 	const void *msg; /* RECV only: valid until the next reap() of this NIC */
@@ -100,6 +105,7 @@ struct epf_nic_caps {
 	int ordered;      /* 1: work requests of one lane take effect and complete in order (RC) */
 	uint32_t max_msg_bytes; /* longest WRITE or READ: the core cuts longer transfers */
 	uint32_t max_lanes;
+	uint32_t links; /* ports of the NIC that can go up and down by themselves, at least 1 */
 	uint32_t lane_depth; /* most work requests posted and not completed per lane */
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
@@ -128,7 +134,7 @@ struct epf_nic_counters {
 	uint64_t packets_dropped, packets_duplicated, packets_reordered, retransmits, rnr_events,
 		errors;
 	uint64_t doorbells;
-	uint32_t link_up;
+	uint32_t link_up; /* number of links that are up: 0 to caps.links */
 };
 
 /*
@@ -198,8 +204,22 @@ struct epf_nic_ops {
 	int (*wake_pending)(const struct epf_nic *nic);
 
 	void (*counters)(const struct epf_nic *nic, struct epf_nic_counters *out);
-	/* Test and operator hook: link down (0) or up (1). Work waits while the link is down, then fails with RETRY_EXCEEDED. */
-	int (*set_link)(struct epf_nic *nic, int up);
+	/*
+	 * Test and operator hook: link number `link` down (0) or up (1); called between two steps. Lane L travels on link
+	 * L % caps.links of its own NIC; at the other end the same is said of the lane number there. A core numbers lanes
+	 * peer node * lanes_per_node + index, so the two ends agree on the link where lanes_per_node is a multiple of
+	 * caps.links (both then use index % caps.links). A link that is down at either end is a pulled cable: what is under way
+	 * waits, goes on if it comes up in time, and otherwise fails with RETRY_EXCEEDED at the sender. -EINVAL for a number
+	 * not below caps.links.
+	 */
+	int (*set_link)(struct epf_nic *nic, unsigned link, int up);
+	/*
+	 * Looks after peers: a lane whose peer's process has ended, or whose peer has closed its NIC, is reported by
+	 * the following reap() as EPF_WC_LANE_DOWN, idle lanes too. A peer that is only slow, stopped or cut off is not. Makes
+	 * system calls, few and bounded in one call (NICs with very many peers look at them in turn); called by the run loop
+	 * about every 100 ms on the core's thread.
+	 */
+	void (*watch)(struct epf_nic *nic);
 };
 
 /* The first member of every NIC's own structure. */

@@ -24,6 +24,7 @@ void epf_emu_opts_defaults(struct epf_emu_opts *opts)
 		.mtu = 4096,
 		.packets = 1024,
 		.lanes = EPF_EMU_MAX_LANES,
+		.links = 1,
 		.lane_depth = MAX_LANE_DEPTH,
 		.receives = 1 << 20,
 		.seed = 1,
@@ -39,6 +40,7 @@ void epf_emu_opts_from_conf(struct epf_emu_opts *opts, const struct epf_conf *co
 	opts->ordered = conf->emu_order == EPF_CONF_ORDER_ORDERED;
 	opts->mtu = (uint32_t)conf->emu_mtu_bytes;
 	opts->packets = (uint32_t)conf->emu_packets;
+	opts->links = (uint32_t)conf->emu_links;
 	opts->seed = conf->emu_seed;
 	opts->delay_ns = conf->emu_delay_ns;
 	opts->retransmit_ns = conf->emu_retransmit_ns;
@@ -74,6 +76,7 @@ static int check_opts(const struct epf_emu_opts *o)
 	if ((rc = check_range("emu-mtu", o->mtu, EPF_EMU_MIN_MTU, EPF_EMU_MAX_MTU)) ||
 	    (rc = check_range("emu-packets", o->packets, 16, EPF_EMU_MAX_PACKETS)) ||
 	    (rc = check_range("lanes", o->lanes, 1, EPF_EMU_MAX_LANES)) ||
+	    (rc = check_range("emu-links", o->links, 1, EPF_EMU_MAX_LINKS)) ||
 	    (rc = check_range("lane-depth", o->lane_depth, 1, MAX_LANE_DEPTH)) ||
 	    (rc = check_range("receives", o->receives, 1, UINT32_MAX)) ||
 	    (rc = check_range("emu-delay", o->delay_ns, 0, hour)) ||
@@ -184,7 +187,6 @@ int epf_emu_open(const struct epf_emu_opts *opts, uint64_t (*now)(void *), void 
 	e->opts = *opts;
 	e->opts.ordered = !!opts->ordered;
 	e->max_msg_bytes = message_limit(opts);
-	e->link_up = true;
 	e->busy_head = e->ret_head = e->wake_head = EPF_EMU_NO_LANE;
 	e->work.head = e->rnr.head = EPF_EMU_NO_LANE;
 	e->next_scan_ns = e->next_rnr_ns = UINT64_MAX;
@@ -238,6 +240,7 @@ static void emu_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 		.ordered = e->opts.ordered,
 		.max_msg_bytes = e->max_msg_bytes,
 		.max_lanes = e->opts.lanes,
+		.links = e->opts.links,
 		.lane_depth = e->opts.lane_depth,
 		.receives = e->opts.receives,
 		.carries_events = 1,
@@ -329,18 +332,32 @@ static void emu_counters(const struct epf_nic *nic, struct epf_nic_counters *out
 	const struct epf_emu *e = epf_emu_of(nic);
 
 	*out = e->counters;
-	out->link_up = e->link_up;
+	out->link_up = e->opts.links - (uint32_t)__builtin_popcount(e->links_down);
 }
 
-static int emu_set_link(struct epf_nic *nic, int up)
+static int emu_set_link(struct epf_nic *nic, unsigned link, int up)
 {
 	struct epf_emu *e = epf_emu_of(nic);
-	uint16_t lane;
 
-	e->link_up = !!up;
-	/* What was posted meanwhile waits on its lane: let the next reap push it. */
-	for (lane = e->busy_head; up && lane != EPF_EMU_NO_LANE; lane = e->lanes[lane].busy_next)
-		epf_emu_mark(e->seg->hdr, lane);
+	if (link >= e->opts.links)
+		return epf_fail(EPF_R_NIC_OPTION, "emu: link %u, but emu-links is %u", link,
+				e->opts.links);
+	if (!up) {
+		e->links_down |= 1u << link;
+		return 0;
+	}
+	e->links_down &= ~(1u << link);
+	/* What waited at this end goes on: what was taken to be landed, and, with the next reap, mail and posts. */
+	for (uint32_t lane = link; lane < e->lanes_end; lane += e->opts.links) {
+		struct epf_emu_lane *l = &e->lanes[lane];
+
+		if (l->rx_state == EPF_EMU_RX_CUT) {
+			l->rx_state = EPF_EMU_RX_IDLE;
+			epf_emu_make_ready(e, (uint16_t)lane);
+		}
+		if (l->flags & EPF_EMU_USED)
+			epf_emu_mark(e->seg->hdr, lane);
+	}
 	return 0;
 }
 
@@ -367,4 +384,5 @@ const struct epf_nic_ops epf_nic_emu_ops = {
 	.wake_pending = epf_emu_wake_pending,
 	.counters = emu_counters,
 	.set_link = emu_set_link,
+	.watch = epf_emu_watch,
 };

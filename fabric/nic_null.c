@@ -37,6 +37,7 @@ static void null_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 		.ordered = 1,
 		.max_msg_bytes = 1u << 30,
 		.max_lanes = EPF_NULL_LANES,
+		.links = 1,
 		.lane_depth = EPF_NULL_DEPTH,
 		.receives = 1u << 30,
 	};

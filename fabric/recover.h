@@ -18,6 +18,22 @@ void epf_recover_message(struct epf_core *core, struct epf_node *node, struct ep
 			 const struct epf_msg *m);
 /* Moves withdrawals on (control.c). */
 unsigned epf_revoke_step(struct epf_core *core);
+/* Tells nodes the news of local ranks (ranks.c); returns how much was done. */
+unsigned epf_ranks_step(struct epf_core *core);
+/* A message about a rank of another node has arrived: RANK or REGION. */
+void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
+/*
+ * A rank's state for everybody here: peers page, who may send to it, and what was parked for it. state: enum epf_peer_state_id;
+ * cause: reason number of DOWN. Wakes every local rank.
+ */
+void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsigned cause,
+		      uint32_t epoch);
+/* Fails what is parked in streams of local rank index `local` to rank `peer`; EPF_NONE: any. */
+void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local);
+/* Frees withdrawals that never ended. */
+void epf_revokes_free(struct epf_core *core);
+/* A ring's place is used again: withdrawals need not wait for it. */
+void epf_revokes_new_ring(struct epf_core *core, uint32_t id);
 /* Takes the snapshot of lane heads that a withdrawal waits for (control.c). */
 void epf_drain_snapshot(struct epf_core *core, struct epf_node *node);
 

@@ -334,7 +334,7 @@ EPF_HOT void epf_stage_command(struct epf_core *core, struct epf_ring_state *rin
 	struct epf_stream *s;
 	uint32_t index, done = 0;
 
-	if (EPF_UNLIKELY(!core->peers[op->rank].usable)) {
+	if (EPF_UNLIKELY(!core->ranks[ring->rank].usable[op->rank])) {
 		epf_fail_cold(core, ring, seq, op->rank, EPF_S_PEER_DOWN, EPF_R_PEER_DOWN);
 		return;
 	}

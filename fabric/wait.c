@@ -1,66 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libepf, part 4: waits. Every wait has a deadline and ends early when a rank of the job is lost; the error says who. A
- * waiting thread spins a little, then sleeps on the rank's bell (progress=thread) or lets the engine work (caller).
+ * libepf, part 4: waits. Every wait has a deadline and ends early when a rank of the job, or this rank's daemon, is lost; the error says
+ * who. A waiting thread spins a little, then sleeps on the rank's bell, or lets the engine work (progress=caller). Who is lost is
+ * read from the peers page; of the engine this file knows nothing but backend.h.
  */
 #include "fabric/base/err.h"
 #include "fabric/lib.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 enum {
 	SPINS = 2000,
 	SLEEP_NS = 10 * 1000 * 1000,
 	CALLER_SPINS = 64,
-	CALLER_SLEEP_NS = 1000 * 1000
+	CALLER_SLEEP_NS = 1000 * 1000,
+	DRIVER_SLEEP_NS = 50 * 1000, /* a daemon works, but this thread drives other ranks too */
 };
 
 unsigned epf_progress_once(struct epf *ep)
 {
-	unsigned handled;
-
-	if (ep->threaded)
-		return 0;
-	if (ep->opts.progress)
+	if (ep->call_progress)
 		return (unsigned)ep->opts.progress(ep->opts.progress_arg);
-	handled = epf_core_step(ep->core);
-	epf_core_wake(ep->core);
-	return handled;
+	return ep->be->progress(ep);
 }
 
 int epf_progress(struct epf *ep)
 {
-	unsigned handled = 0;
-
-	if (!ep->threaded && ep->join_phase == EPF_JOIN_DONE) {
-		handled = epf_core_step(ep->core);
-		epf_core_wake(ep->core);
-	}
-	return (int)handled;
+	return ep->join_phase == EPF_JOIN_DONE ? (int)ep->be->progress(ep) : 0;
 }
 
-/* 0, or -ECONNRESET naming a rank that is lost and not masked. */
+/* The error of a lost rank: with the cause's own row where it says more than that the rank is gone. */
+static int fail_lost(const struct epf *ep, uint32_t rank)
+{
+	const struct epf_peer_word *w = &ep->peers->peers[rank];
+	const struct epf_reason_info *info =
+		epf_reason_info((enum epf_reason)EPF_LOAD_RELAXED(&w->cause));
+	enum epf_reason reason = EPF_R_PEER_DOWN;
+	char cause[160];
+	size_t len;
+
+	if (!info || info->reason == EPF_R_NONE)
+		return epf_fail(reason, "rank %u on node %u is lost", rank,
+				EPF_LOAD_RELAXED(&w->node));
+	if (info->err == ECONNRESET)
+		reason = info->reason;
+	/* The table has sentences; inside a line they begin small and have no full stop. */
+	snprintf(cause, sizeof(cause), "%s", info->cause);
+	len = strlen(cause);
+	if (len && cause[len - 1] == '.')
+		cause[len - 1] = 0;
+	if (isupper((unsigned char)cause[0]) && !isupper((unsigned char)cause[1]))
+		cause[0] = (char)tolower((unsigned char)cause[0]);
+	return epf_fail(reason, "rank %u on node %u is lost: %s", rank, EPF_LOAD_RELAXED(&w->node),
+			cause);
+}
+
+/* 0, or -ECONNRESET naming a rank that is lost and not masked. [P2] */
 static int check_lost(struct epf *ep)
 {
-	const struct epf_core *core = ep->core;
+	uint32_t seen;
 
-	if (EPF_LIKELY(EPF_LOAD_RELAXED(&core->lost_nodes) == ep->lost_ignored))
+	if (EPF_UNLIKELY(!ep->peers))
+		return 0;
+	/* Both parts only grow, so the sum is new when one of them has moved. */
+	seen = EPF_LOAD_ACQUIRE(&ep->peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes);
+	if (EPF_LIKELY(seen == EPF_LOAD_RELAXED(&ep->peers_seen)))
 		return 0;
 	for (uint32_t r = 0; r < ep->world; r++)
-		if (EPF_LOAD_RELAXED(&core->nodes[r].state) == EPF_NODE_DOWN &&
-		    !EPF_LOAD_RELAXED(&core->peers[r].masked))
-			return epf_fail(EPF_R_PEER_DOWN, "rank %u on node %u is lost", r,
-					ep->places[r]);
+		if (EPF_LOAD_ACQUIRE(&ep->peers->peers[r].state) == EPF_PEER_DOWN &&
+		    !EPF_LOAD_RELAXED(&ep->masked[r]))
+			return fail_lost(ep, r);
+	EPF_STORE_RELAXED(&ep->peers_seen, seen);
 	return 0;
+}
+
+/* Sleeps on the rank's bell, at most max_ns. */
+static void sleep_on_bell(struct epf *ep, uint64_t max_ns, bool (*ready)(const void *arg),
+			  const void *arg)
+{
+	epf_bell_arm(ep->bell);
+	if (!ready(arg))
+		epf_bell_sleep(ep->bell, max_ns);
+	epf_bell_disarm(ep->bell);
 }
 
 /* One quiet moment: without a thread of its own the engine sleeps here, else this thread does, until rung. */
 static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg), const void *arg)
 {
 	if (!ep->threaded) {
-		if (++*quiet > CALLER_SPINS && !ep->opts.progress) {
-			epf_core_sleep(ep->core, CALLER_SLEEP_NS);
+		if (++*quiet > CALLER_SPINS && !ep->call_progress) {
+			ep->be->sleep(ep, CALLER_SLEEP_NS);
 			*quiet = 0;
 		}
 		return;
@@ -69,10 +101,7 @@ static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg)
 		EPF_CPU_PAUSE();
 		return;
 	}
-	epf_bell_arm(ep->bell);
-	if (!ready(arg))
-		epf_bell_sleep(ep->bell, SLEEP_NS);
-	epf_bell_disarm(ep->bell);
+	sleep_on_bell(ep, ep->call_progress ? DRIVER_SLEEP_NS : SLEEP_NS, ready, arg);
 	*quiet = SPINS / 2;
 }
 
@@ -114,6 +143,17 @@ static int timed_out(const struct epf *ep, uint64_t timeout_ns, const char *what
 			(unsigned long long)(timeout_ns / 1000000), also);
 }
 
+/* Why a wait cannot go on: aborted, a lost rank, a lost daemon; 0 while it can. */
+static int why_end(struct epf *ep, const char *what, uint64_t number)
+{
+	int rc;
+
+	if (EPF_LOAD_RELAXED(&ep->aborted))
+		return aborted(ep, what, number);
+	rc = check_lost(ep);
+	return rc ? rc : ep->be->check(ep);
+}
+
 int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, uint64_t timeout_ns,
 	     const char *what, uint64_t number)
 {
@@ -124,14 +164,13 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, ui
 		return 0;
 	if (!timeout_ns)
 		timeout_ns = ep->conf.wait_timeout_ns;
-	deadline = ep->core->now(ep->core->now_arg) + timeout_ns;
+	deadline = ep->now(ep->now_arg) + timeout_ns;
 	while (!ready(arg)) {
-		int rc =
-			EPF_LOAD_RELAXED(&ep->aborted) ? aborted(ep, what, number) : check_lost(ep);
+		int rc = why_end(ep, what, number);
 
 		if (rc)
 			return rc;
-		if (ep->core->now(ep->core->now_arg) >= deadline)
+		if (ep->now(ep->now_arg) >= deadline)
 			return timed_out(ep, timeout_ns, what, number);
 		if (epf_progress_once(ep))
 			quiet = 0;
@@ -193,63 +232,83 @@ uint32_t epf_signal_count(const struct epf *ep)
 	return ep->n_signals;
 }
 
-int epf_peer_state(const struct epf *ep, uint32_t rank)
+/* 0 when the rank is of the job and the job has been joined. */
+static int check_rank(const struct epf *ep, uint32_t rank)
 {
-	uint8_t state;
-
-	if (rank >= ep->world || ep->join_phase != EPF_JOIN_DONE)
-		return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u ranks", rank, ep->world);
-	state = EPF_LOAD_RELAXED(&ep->core->nodes[rank].state);
-	if (state == EPF_NODE_UP)
-		return 1;
-	return state == EPF_NODE_DOWN ? -ECONNRESET : state == EPF_NODE_LEFT ? -EPIPE : 0;
+	if (rank < ep->world && ep->join_phase == EPF_JOIN_DONE)
+		return 0;
+	return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u ranks", rank, ep->world);
 }
 
-static int mask_peer(struct epf_core *core, void *arg)
+int epf_peer_state(const struct epf *ep, uint32_t rank)
 {
-	epf_core_mask_peer(core, *(uint32_t *)arg);
+	int rc = check_rank(ep, rank);
+
+	if (rc)
+		return rc;
+	switch (EPF_LOAD_ACQUIRE(&ep->peers->peers[rank].state)) {
+	case EPF_PEER_UP:
+		return 1;
+	case EPF_PEER_DOWN:
+		return -ECONNRESET;
+	case EPF_PEER_LEFT:
+		return -EPIPE;
+	default:
+		return 0;
+	}
+}
+
+uint32_t epf_peer_epoch(const struct epf *ep, uint32_t rank)
+{
+	if (check_rank(ep, rank))
+		return UINT32_MAX;
+	(void)EPF_LOAD_ACQUIRE(&ep->peers->peers[rank].state); /* P2: the epoch that came with it */
+	return EPF_LOAD_RELAXED(&ep->peers->peers[rank].epoch);
+}
+
+static int set_mask(struct epf *ep, uint32_t rank, bool masked)
+{
+	int rc = check_rank(ep, rank);
+
+	if (!rc)
+		rc = ep->be->peer_mask(ep, rank, masked);
+	if (rc)
+		return rc;
+	EPF_STORE_RELAXED(&ep->masked[rank], masked);
+	EPF_STORE_RELEASE(&ep->mask_changes, ep->mask_changes + 1);
 	return 0;
 }
 
 int epf_peer_mask(struct epf *ep, uint32_t rank)
 {
-	if (rank >= ep->world || ep->join_phase != EPF_JOIN_DONE)
-		return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u ranks", rank, ep->world);
-	return epf_core_call(ep->core, mask_peer, &rank);
+	return set_mask(ep, rank, true);
+}
+
+int epf_peer_unmask(struct epf *ep, uint32_t rank)
+{
+	return set_mask(ep, rank, false);
 }
 
 struct withdraw_args {
 	struct epf *ep;
 	uint32_t region;
 	uint32_t missing;
-	bool done;
+	int rc; /* 1: done, negative: it never will be */
 };
-
-static int withdraw_begin(struct epf_core *core, void *arg)
-{
-	return epf_core_revoke_begin(core, 0, ((struct withdraw_args *)arg)->region);
-}
-
-static int withdraw_poll(struct epf_core *core, void *arg)
-{
-	struct withdraw_args *a = arg;
-
-	a->done = epf_core_revoke_done(core, 0, a->region, &a->missing) == 1;
-	return 0;
-}
 
 static bool is_withdrawn(const void *arg)
 {
 	struct withdraw_args *a = (struct withdraw_args *)(uintptr_t)arg;
 
-	epf_core_call(a->ep->core, withdraw_poll, a);
-	return a->done;
+	if (!a->rc)
+		a->rc = a->ep->be->region_withdrawn(a->ep, a->region, &a->missing);
+	return a->rc != 0;
 }
 
 int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns)
 {
 	struct withdraw_args a = { .ep = ep, .region = region, .missing = EPF_NONE };
-	int rc = epf_core_call(ep->core, withdraw_begin, &a);
+	int rc = ep->be->region_withdraw(ep, region);
 
 	if (rc)
 		return rc;
@@ -258,5 +317,5 @@ int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns)
 		return epf_fail(EPF_R_REGION_DRAIN,
 				"region %u: rank %u has not acknowledged its withdrawal", region,
 				a.missing);
-	return rc;
+	return rc ? rc : a.rc < 0 ? a.rc : 0;
 }

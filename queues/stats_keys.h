@@ -39,6 +39,7 @@ EPF_ROW(CORE, COMPLETIONS,          "completions",          "requests", COUNTER,
 EPF_ROW(CORE, ARRIVALS,             "arrivals",             "messages", COUNTER, "", "Arrivals from peers seen by this core.")
 EPF_ROW(CORE, DUPLICATES_DROPPED,   "duplicates_dropped",   "messages", COUNTER, "", "Arrivals dropped because they had been counted before.")
 EPF_ROW(CORE, ARRIVALS_REFUSED,     "arrivals_refused",     "messages", COUNTER, "", "Arrivals that no well-behaved peer sends: refused.")
+EPF_ROW(CORE, ARRIVALS_FOR_GONE,    "arrivals_for_gone",    "messages", COUNTER, "", "Signals and adds for a local rank that has gone: dropped.")
 EPF_ROW(CORE, SIGNALS_APPLIED,      "signals_applied",      "signals",  COUNTER, "", "Signals made visible to a local rank.")
 EPF_ROW(CORE, SIGNALS_WAITED,       "signals_waited",       "signals",  COUNTER, "", "Signals that had to wait for earlier data of their stream.")
 EPF_ROW(CORE, LANE_ERRORS,          "lane_errors",          "errors",   COUNTER, "", "Lanes that failed and were fenced.")

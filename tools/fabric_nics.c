@@ -50,18 +50,20 @@ static uint64_t now(void *arg)
 
 static json_t *json_caps(const char *name, bool chosen, const struct epf_nic_caps *c)
 {
-	return json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:b}", "name", name, "is_chosen",
+	return json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:b}", "name", name, "is_chosen",
 			 (int)chosen, "is_ordered", c->ordered, "max_message_bytes",
 			 (json_int_t)c->max_msg_bytes, "max_lanes", (json_int_t)c->max_lanes,
-			 "lane_depth", (json_int_t)c->lane_depth, "receives",
-			 (json_int_t)c->receives, "carries_events", c->carries_events);
+			 "links", (json_int_t)c->links, "lane_depth", (json_int_t)c->lane_depth,
+			 "receives", (json_int_t)c->receives, "carries_events", c->carries_events);
 }
 
 static void print_caps(const char *name, bool chosen, const struct epf_nic_caps *c)
 {
-	printf("%c%-6s %-9s %13" PRIu32 " %6" PRIu32 " %10" PRIu32 " %10" PRIu32 "  %s\n",
+	printf("%c%-6s %-9s %13" PRIu32 " %6" PRIu32 " %6" PRIu32 " %10" PRIu32 " %10" PRIu32
+	       "  %s\n",
 	       chosen ? '*' : ' ', name, c->ordered ? "ordered" : "unordered", c->max_msg_bytes,
-	       c->max_lanes, c->lane_depth, c->receives, c->carries_events ? "yes" : "no");
+	       c->max_lanes, c->links, c->lane_depth, c->receives,
+	       c->carries_events ? "yes" : "no");
 }
 
 static void show(struct request *req, const char *name)
@@ -93,7 +95,7 @@ static void show_all(struct request *req)
 	if (req->json)
 		req->list = json_array();
 	else
-		printf("#nic    order     message_bytes  lanes lane_depth   receives  arrivals\n");
+		printf("#nic    order     message_bytes  lanes  links lane_depth   receives  arrivals\n");
 	for (const char *const *name = epf_nic_names(); *name; name++)
 		show(req, *name);
 	if (req->json) {
@@ -122,7 +124,7 @@ int epf_tool_nics(int argc, char **argv)
 		.parser = parse,
 		.children = children,
 		.doc = "Open each kind of NIC with the settings given here, and print what it can "
-		       "do: order of delivery, longest transfer, lanes, work requests a lane holds, "
+		       "do: order of delivery, longest transfer, lanes, links, work requests a lane holds, "
 		       "receives, and whether arrivals are reported. * marks the one that is set.",
 	};
 

@@ -19,6 +19,18 @@ int epf_tool_stats(int argc, char **argv);
 /* `ep-fabric bootstrap`: serve the rendezvous, or print what it would do. */
 int epf_tool_bootstrap(int argc, char **argv);
 
+/* `ep-fabric run`: the daemon, in the foreground. */
+int epf_tool_run(int argc, char **argv);
+
+/* `ep-fabric status`: print what daemons do. */
+int epf_tool_status(int argc, char **argv);
+
+/* `ep-fabric drain`: begin or end draining. */
+int epf_tool_drain(int argc, char **argv);
+
+/* `ep-fabric link`: cut or restore an emulated link. */
+int epf_tool_link(int argc, char **argv);
+
 /* `ep-fabric version`: print the versions of this release and its formats. */
 int epf_tool_version(int argc, char **argv);
 

@@ -5,6 +5,7 @@
  */
 #include "bootstrap/wire.h"
 #include "fabric/epf.h"
+#include "fabric/service/proto.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_stats.h"
 #include "tools/fabric_tools.h"
@@ -29,11 +30,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static int print_json(void)
 {
-	json_t *top = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i}", "schema", "epf.version/1",
-				"version", epf_version(), "ring_version", (int)EPF_RING_VERSION,
-				"bootstrap_version", (int)EPF_WIRE_VERSION, "stats_version_major",
-				(int)EPF_STATS_VERSION_MAJOR, "stats_version_minor",
-				(int)EPF_STATS_VERSION_MINOR);
+	json_t *top = json_pack(
+		"{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "schema", "epf.version/1", "version",
+		epf_version(), "ring_version", (int)EPF_RING_VERSION, "bootstrap_version",
+		(int)EPF_WIRE_VERSION, "stats_version_major", (int)EPF_STATS_VERSION_MAJOR,
+		"stats_version_minor", (int)EPF_STATS_VERSION_MINOR, "service_version_major",
+		(int)EPF_SVC_MAJOR, "service_version_minor", (int)EPF_SVC_MINOR);
 	int rc = !top || json_dumpf(top, stdout, JSON_INDENT(1)) || putchar('\n') == EOF;
 
 	json_decref(top);
@@ -59,9 +61,9 @@ int epf_tool_version(int argc, char **argv)
 	if (json)
 		rc = print_json();
 	else
-		printf("ep-fabric %s\ncommand ring %u, bootstrap protocol %u, statistics file %u.%u\n",
+		printf("ep-fabric %s\ncommand ring %u, bootstrap protocol %u, statistics file %u.%u, service protocol %u.%u\n",
 		       epf_version(), EPF_RING_VERSION, EPF_WIRE_VERSION, EPF_STATS_VERSION_MAJOR,
-		       EPF_STATS_VERSION_MINOR);
+		       EPF_STATS_VERSION_MINOR, EPF_SVC_MAJOR, EPF_SVC_MINOR);
 	if (fflush(stdout) || ferror(stdout))
 		rc = -EIO;
 	if (rc)

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES  1024
@@ -46,6 +47,8 @@ static struct levels levels = { .general = EPF_LOG_NOTE };
 /* The most talkative level of any component: one load answers nearly every debug line. */
 static int loudest = EPF_LOG_NOTE;
 static bool for_journal;
+/* "host ep-fabric/instance"; empty: short lines. */
+static char full_name[160];
 
 static int level_from_name(const char *name, size_t len, enum epf_log_level *out)
 {
@@ -154,6 +157,34 @@ int epf_log_configure(const char *spec)
 	return set_levels(spec);
 }
 
+void epf_log_name(const char *instance)
+{
+	char host[65] = "";
+
+	full_name[0] = '\0';
+	if (!instance)
+		return;
+	if (gethostname(host, sizeof(host) - 1) || !*host)
+		snprintf(host, sizeof(host), "localhost");
+	snprintf(full_name, sizeof(full_name), "%s ep-fabric/%.63s", host, instance);
+}
+
+/* What comes before the component: "<N>" for journald, the time, who we are. Returns its length. */
+static size_t begin_line(char *buf, size_t size, enum epf_log_level level)
+{
+	size_t len = for_journal ? (size_t)snprintf(buf, size, "<%d>", (int)level) : 0;
+	struct timespec now;
+	struct tm utc;
+
+	if (*full_name && !for_journal && !clock_gettime(CLOCK_REALTIME, &now) &&
+	    gmtime_r(&now.tv_sec, &utc)) {
+		len += strftime(buf + len, size - len, "%Y-%m-%dT%H:%M:%S", &utc);
+		len += (size_t)snprintf(buf + len, size - len, ".%03ldZ ", now.tv_nsec / 1000000);
+	}
+	return len + (size_t)snprintf(buf + len, size - len, "%s[%d] ",
+				      *full_name ? full_name : "ep-fabric", (int)getpid());
+}
+
 /* Finishes the line in buf, len characters long as snprintf counts them; returns its length. */
 static size_t finish_line(char *buf, size_t start, size_t len)
 {
@@ -177,14 +208,13 @@ void epf_log_write(const char *comp, enum epf_log_level level, const char *fmt, 
 {
 	char buf[LINE_MAX_BYTES];
 	int saved = errno;
-	size_t len = 0;
+	size_t len;
 	va_list ap;
 	int n;
 
-	if (for_journal)
-		len = (size_t)snprintf(buf, sizeof(buf), "<%d>", (int)level);
-	n = snprintf(buf + len, sizeof(buf) - len, "ep-fabric[%d] %.*s %s: ", (int)getpid(),
-		     COMP_NAME_BYTES, comp, level_names[level]);
+	len = begin_line(buf, sizeof(buf), level);
+	n = snprintf(buf + len, sizeof(buf) - len, "%.*s %s: ", COMP_NAME_BYTES, comp,
+		     level_names[level]);
 	if (n < 0)
 		goto out;
 	len += (size_t)n;

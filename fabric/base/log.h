@@ -58,6 +58,13 @@ void epf_log_write(const char *comp, enum epf_log_level level, const char *fmt, 
  */
 int epf_log_configure(const char *spec);
 
+/**
+ * epf_log_name() - what lines call this process, for programs that run long beside others of their kind.
+ * @instance: copied, at most 63 bytes. From then on a line begins with the UTC time (unless journald writes its own),
+ *            the host, and this name. Before other threads are started. NULL: as before.
+ */
+void epf_log_name(const char *instance);
+
 /* State of one rate-limited place in the code; zero at start. */
 struct epf_log_limit {
 	uint64_t window_start_ns;

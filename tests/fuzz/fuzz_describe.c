@@ -5,7 +5,7 @@
  * what is read is not what was written, or when a refusal leaves something behind or says nothing.
  */
 #include "fabric/base/err.h"
-#include "fabric/lib.h"
+#include "fabric/describe.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -122,14 +122,14 @@ static void move_links(struct sim *s)
 		return;
 	if (s->link_down && s->job.clock_ns >= s->link_up_ns) {
 		ep = s->job.ep[s->link_rank];
-		ep->ops->set_link(ep->nic, 1);
+		ep->ops->set_link(ep->nic, 0, 1);
 		s->link_down = 0;
 	}
 	if (s->link_down || s->job.clock_ns < s->next_link_ns)
 		return;
 	s->link_rank = sim_range(&s->rng, 0, s->p.ranks - 1);
 	ep = s->job.ep[s->link_rank];
-	ep->ops->set_link(ep->nic, 0);
+	ep->ops->set_link(ep->nic, 0, 0);
 	s->link_down = 1;
 	s->link_up_ns = s->job.clock_ns + sim_range(&s->rng, 1, LINK_DOWN_NS);
 	s->next_link_ns = s->link_up_ns + sim_range(&s->rng, 1, 2 * (uint32_t)s->p.link_ns);
@@ -262,7 +262,7 @@ static enum sim_verdict stuck(struct sim *s)
 static int is_lost(const struct sim *s)
 {
 	for (uint32_t r = 0; r < s->p.ranks; r++)
-		if (s->job.ep[r]->core->lost_nodes)
+		if (s->job.ep[r]->core->peers_page->lost)
 			return 1;
 	return 0;
 }

@@ -52,6 +52,8 @@ static struct object objects[] = {
 	{ "epf_bell", sizeof(struct epf_bell), false, false },
 	{ "epf_ctl", sizeof(struct epf_ctl), true, false },
 	{ "epf_msg", sizeof(struct epf_msg), false, false },
+	{ "epf_peers_shm", sizeof(struct epf_peers_shm), true, false },
+	{ "epf_peer_word", sizeof(struct epf_peer_word), false, false },
 };
 
 static struct field fields[] = {
@@ -80,6 +82,20 @@ static struct field fields[] = {
 	F(epf_bell, reserved),
 	F(epf_ctl, grants),
 	{ "epf_ctl", "acks", offsetof(struct epf_ctl, acks), 8, false },
+	F(epf_peers_shm, magic),
+	F(epf_peers_shm, version),
+	F(epf_peers_shm, world),
+	F(epf_peers_shm, n_nodes),
+	F(epf_peers_shm, reserved0),
+	F(epf_peers_shm, lost),
+	F(epf_peers_shm, changes),
+	F(epf_peers_shm, reserved1),
+	{ "epf_peers_shm", "peers", offsetof(struct epf_peers_shm, peers),
+	  sizeof(struct epf_peer_word), false },
+	F(epf_peer_word, state),
+	F(epf_peer_word, cause),
+	F(epf_peer_word, epoch),
+	F(epf_peer_word, node),
 	F(epf_msg, kind),
 	F(epf_msg, flags),
 	F(epf_msg, handle),
@@ -145,6 +161,8 @@ static struct number numbers[] = {
 	N(EPF_MSG_LANE_OPEN),
 	N(EPF_MSG_LANE_OPENED),
 	N(EPF_MSG_BYE),
+	N(EPF_MSG_RANK),
+	N(EPF_MSG_REGION),
 	N(EPF_IMM_STREAM),
 	N(EPF_IMM_NOTIFY),
 };

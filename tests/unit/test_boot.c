@@ -380,6 +380,48 @@ static void local_failures_name_the_rank(void **state)
 	epf_boot_local_destroy(NULL);
 }
 
+/* HMAC-SHA-256 of "epf job key", a 0 and "job-a", by the master key of SECRET; and by 32 zeros. Made with Python's hmac. */
+static const uint8_t key_of_secret[] = { 0xd8, 0x0f, 0xcb, 0xfb, 0x99, 0xe4, 0x81, 0x97,
+					 0x0d, 0xa8, 0xc9, 0xd3, 0x4b, 0xae, 0x5b, 0xad,
+					 0xf0, 0xdd, 0xba, 0x70, 0x32, 0x2e, 0x0c, 0xa5,
+					 0x2d, 0x32, 0x6b, 0x75, 0xc5, 0x77, 0x68, 0xc9 };
+static const uint8_t key_in_process[] = { 0xed, 0x6a, 0xe7, 0xb2, 0x2b, 0xd1, 0x4d, 0x28,
+					  0x25, 0x93, 0xd5, 0x31, 0x43, 0xe1, 0x94, 0xee,
+					  0x24, 0x9a, 0x6a, 0xe4, 0x48, 0x70, 0x25, 0x18,
+					  0xf1, 0xdd, 0x8b, 0x22, 0xc8, 0x29, 0x5f, 0xe4 };
+
+static int run_keys(struct epf_boot *boot, void *arg)
+{
+	uint8_t key[EPF_BOOT_KEY_BYTES], other[EPF_BOOT_KEY_BYTES];
+	int rc = epf_boot_job_key(boot, "job-a", key);
+
+	if (!rc)
+		rc = epf_boot_job_key(boot, "job-b", other);
+	if (!rc && (memcmp(key, key_of_secret, sizeof(key)) || !memcmp(key, other, sizeof(key))))
+		rc = epf_fail(EPF_R_SYSTEM, "the key is not the one of the secret and the label");
+	if (!rc && epf_boot_job_key(boot, NULL, key) != -EINVAL)
+		rc = epf_fail(EPF_R_SYSTEM, "a key without a label");
+	return rc ? rc : epf_boot_barrier(boot);
+}
+
+static void all_ranks_make_one_job_key(void **state)
+{
+	struct epf_boot_server *srv = start_plain(4);
+	struct epf_boot_group *group;
+	struct epf_boot *boot;
+	uint8_t key[EPF_BOOT_KEY_BYTES];
+
+	all_ranks(srv, 4, run_keys);
+	epf_boot_server_stop(srv);
+
+	assert_ok(epf_boot_local_create(1, &group));
+	assert_ok(epf_boot_local_open(group, 0, &boot));
+	assert_ok(epf_boot_job_key(boot, "job-a", key));
+	assert_memory_equal(key, key_in_process, sizeof(key));
+	epf_boot_close(boot);
+	epf_boot_local_destroy(group);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -394,6 +436,7 @@ int main(void)
 		cmocka_unit_test(local_threads_gather_and_meet),
 		cmocka_unit_test(one_thread_drives_a_thousand_ranks),
 		cmocka_unit_test(local_failures_name_the_rank),
+		cmocka_unit_test(all_ranks_make_one_job_key),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -194,6 +194,26 @@ static void a_line_cannot_be_forged(void **state)
 	assert_string_equal(line + 1023 - 4, "...\n");
 }
 
+static void a_daemon_says_when_and_where(void **state)
+{
+	char text[4096], want[128], host[65] = "";
+	struct tm utc;
+
+	epf_log_configure(NULL);
+	epf_log_name("node7");
+	capture_start();
+	epf_warn("one");
+	epf_log_name(NULL);
+	epf_warn("two");
+	capture_end(text, sizeof(text));
+	assert_int_equal(gethostname(host, sizeof(host) - 1), 0);
+	assert_non_null(strptime(text, "%Y-%m-%dT%H:%M:%S.", &utc));
+	snprintf(want, sizeof(want),
+		 "Z %s ep-fabric/node7[%d] unit warning: one\nep-fabric[%d] unit warning: two\n",
+		 host, (int)getpid(), (int)getpid());
+	assert_string_equal(strchr(text, 'Z'), want);
+}
+
 static void a_flood_is_held_back(void **state)
 {
 	char text[8192];
@@ -266,6 +286,7 @@ int main(void)
 		cmocka_unit_test(each_thread_has_its_own_error),
 		cmocka_unit_test(levels_by_component),
 		cmocka_unit_test(a_line_cannot_be_forged),
+		cmocka_unit_test(a_daemon_says_when_and_where),
 		cmocka_unit_test(a_flood_is_held_back),
 		cmocka_unit_test(the_held_back_are_counted),
 		cmocka_unit_test(the_two_clocks_agree),

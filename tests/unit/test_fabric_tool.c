@@ -67,8 +67,12 @@ static const char golden_help[] =
 	"\n"
 	"  bootstrap  serve the rendezvous of a job, or print what it would do\n"
 	"  config     print every setting with its value and where that comes from\n"
+	"  drain      let the jobs of a daemon run to their end and refuse new ones\n"
+	"  link       cut or restore a link of the software NIC, for tests\n"
 	"  nics       print the kinds of NIC and what each can do\n"
+	"  run        serve the ranks of this node: the daemon\n"
 	"  stats      print the statistics of running and ended instances\n"
+	"  status     print what the daemons of this node do\n"
 	"  version    print the versions of this release and its formats\n"
 	"\n"
 	"ep-fabric COMMAND --help lists the options; what reads prints JSON with --json.\n";
@@ -201,9 +205,12 @@ static void json_is_json(void **state)
 	top = json_of("epf.version/1", ARGS("version", "--json"));
 	assert_string_equal(json_string_value(json_object_get(top, "version")), epf_version());
 	assert_true(json_is_integer(json_object_get(top, "ring_version")));
+	assert_true(json_is_integer(json_object_get(top, "service_version_major")));
 	json_decref(top);
 	json_decref(
 		json_of("epf.stats/1", ARGS("stats", "--json", "--stats-dir=/tmp/no/such/dir")));
+	json_decref(json_of("epf.status/1",
+			    ARGS("status", "--json", "--runtime-dir=/tmp/no/such/dir")));
 	json_decref(json_of("epf.bootstrap_plan/1",
 			    ARGS("bootstrap", "dry-run", "--ranks=2", "--nodes=1", "--json")));
 }
@@ -230,6 +237,27 @@ static void nics_are_described(void **state)
 	assert_non_null(strstr(err, "emu-mtu is 300"));
 }
 
+/* Daemons that run are asked in tests/proc/test_service.c. */
+static void no_daemon_is_a_failure(void **state)
+{
+	char *const here = (char *)"--runtime-dir=/tmp/no/such/dir";
+
+	assert_int_equal(TOOL("status", here, "--instance=x"), 1);
+	assert_true(one_line(err));
+	assert_non_null(strstr(err, "EPF-701"));
+	assert_int_equal(TOOL("drain", here), 1);
+	assert_true(one_line(err));
+	assert_non_null(strstr(err, "no daemon has a socket in /tmp/no/such/dir"));
+	assert_int_equal(TOOL("link", here), 2);
+	assert_non_null(strstr(err, "--up or --down"));
+	assert_int_equal(TOOL("link", here, "--link=x", "--up"), 2);
+	assert_int_equal(TOOL("run", here, "--ready-fd=x"), 2);
+	assert_int_equal(TOOL("run", here, "--drain-timeout=soon"), 2);
+	assert_int_equal(TOOL("run", here), 1);
+	assert_true(one_line(err));
+	assert_non_null(strstr(err, "/tmp/no/such/dir"));
+}
+
 static void version_says_versions(void **state)
 {
 	char first[64];
@@ -242,7 +270,7 @@ static void version_says_versions(void **state)
 
 static void a_full_disk_is_a_failure(void **state)
 {
-	static const char *const commands[] = { "config", "nics", "stats", "version" };
+	static const char *const commands[] = { "config", "nics", "stats", "status", "version" };
 
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
 		char line[512];
@@ -264,6 +292,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(wrong_settings_are_explained),
 		cmocka_unit_test(json_is_json),
 		cmocka_unit_test(nics_are_described),
+		cmocka_unit_test(no_daemon_is_a_failure),
 		cmocka_unit_test(version_says_versions),
 		cmocka_unit_test(a_full_disk_is_a_failure),
 	};

@@ -402,14 +402,14 @@ static void test_link(void **state)
 
 		rig_clear(rig);
 		memset(rig->b.mem, 0, 3000);
-		assert_int_equal(nic->ops->set_link(nic, 0), 0);
+		assert_int_equal(nic->ops->set_link(nic, 0, 0), 0);
 		nic->ops->counters(nic, &counters);
 		assert_int_equal(counters.link_up, 0);
 		rig_post(rig, &wr);
 		rig_run(rig, 100 * MS);
 		assert_int_equal(rig->a.n, 0);
 		assert_int_equal(rig->b.mem[5], 0);
-		assert_int_equal(nic->ops->set_link(nic, 1), 0);
+		assert_int_equal(nic->ops->set_link(nic, 0, 1), 0);
 		rig_run(rig, MS);
 		assert_true(rig_sent(rig, &rig->a, 1, &status));
 		assert_int_equal(status, EPF_S_OK);
@@ -419,13 +419,13 @@ static void test_link(void **state)
 		struct epf_nic *nic = end ? rig->b.nic : rig->a.nic;
 
 		rig_clear(rig);
-		nic->ops->set_link(nic, 0);
+		nic->ops->set_link(nic, 0, 0);
 		rig_post(rig, &wr);
 		rig_run(rig, rig->opts.retry_timeout_ns + MS);
 		assert_true(rig_sent(rig, &rig->a, 1, &status));
 		assert_int_equal(status, EPF_S_RETRY_EXCEEDED);
 		assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, 0), EPF_LANE_ERROR);
-		nic->ops->set_link(nic, 1);
+		nic->ops->set_link(nic, 0, 1);
 		rig_reconnect(rig);
 		rig_run(rig, MS);
 	}

@@ -41,6 +41,7 @@ static void needs_arrivals(void)
 static void test_caps(void **state)
 {
 	struct rig *rig = *state;
+	struct epf_nic_counters counters;
 	struct epf_nic_caps caps;
 
 	rig->a.nic->ops->describe(rig->a.nic, &caps);
@@ -51,6 +52,31 @@ static void test_caps(void **state)
 	assert_true(caps.lane_depth >= 128);
 	assert_true(caps.max_msg_bytes >= 4096);
 	assert_true(caps.receives > 0);
+	assert_in_range(caps.links, 1, 64);
+	assert_true(rig->a.nic->ops->set_link(rig->a.nic, caps.links, 0) < 0);
+	rig->a.nic->ops->counters(rig->a.nic, &counters);
+	assert_int_equal(counters.link_up, caps.links);
+}
+
+/* A watch over peers that live reports nothing and harms nothing. */
+static void test_watch(void **state)
+{
+	struct rig *rig = *state;
+	struct epf_wr wr = rig_write(rig, 3, 0, 0, 100);
+	int status;
+
+	for (int i = 0; i < 3; i++) {
+		rig->a.nic->ops->watch(rig->a.nic);
+		rig->b.nic->ops->watch(rig->b.nic);
+		rig_run(rig, MS);
+	}
+	assert_int_equal(rig->a.n + rig->b.n, 0);
+	rig_post(rig, &wr);
+	rig->a.nic->ops->watch(rig->a.nic);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 3, &status));
+	assert_int_equal(status, EPF_S_OK);
+	assert_int_equal(rig->a.n, 1);
 }
 
 /* A lane may be posted to before the other end is connected: the work waits for it. */
@@ -161,8 +187,9 @@ static void test_stand_ins(void **state)
 		assert_non_null(at[i]);
 	assert_int_equal(ops.post(NULL, 0, NULL, 1), -EOPNOTSUPP);
 	assert_int_equal(ops.lane_create(NULL, 0, 1, &token), -EOPNOTSUPP);
-	assert_int_equal(ops.set_link(NULL, 0), -EOPNOTSUPP);
+	assert_int_equal(ops.set_link(NULL, 0, 0), -EOPNOTSUPP);
 	assert_int_equal(ops.reap(NULL, NULL, 1), 0);
+	ops.watch(NULL);
 	assert_true(ops.next_event(NULL) == UINT64_MAX);
 	ops.counters(NULL, &counters);
 	assert_int_equal(counters.doorbells, 0);
@@ -183,10 +210,8 @@ static void test_stand_ins(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_caps),
-		CASE(test_connect_late),
-		CASE(test_limits),
-		CASE(test_regions),
+		CASE(test_caps),   CASE(test_watch),   CASE(test_connect_late),
+		CASE(test_limits), CASE(test_regions),
 	};
 	const struct CMUnitTest tables[] = {
 		cmocka_unit_test(test_stand_ins),

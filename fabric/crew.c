@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One thread, several engine cores (crew.h). The loop below is to the service what epf_core_run (idle.c) is to an embedded
+ * rank: turns for the jobs, requests of other threads between steps, bells, sleep. System calls are made here and never in a step.
+ *
+ * Sleeping on many bells at once is futex_waitv(2), Linux 5.16; where it is not to be had the thread looks every millisecond.
+ */
+#define EPF_LOG_COMP "core"
+#include "fabric/crew.h"
+
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	REQUESTS = 64,
+	MAX_SLEEP_NS = 20 * 1000 * 1000,
+	BLIND_SLEEP_NS = 1000 * 1000,
+	BEAT_NS = 500 * 1000 * 1000,
+	LOOPS_PER_LOOK = 15,
+	UNFAIR_TURN_NS = 10 * 1000 * 1000, /* even without fairness nobody is shut out for ever */
+	WAITV_SIZE_32 = 2, /* FUTEX2_SIZE_U32: linux/futex.h of Debian 12 calls it FUTEX_32 */
+	MAX_BELLS = 2 * EPF_CREW_JOBS_MAX + 1,
+};
+
+_Static_assert(MAX_BELLS <= 128, "futex_waitv(2) takes 128");
+
+/* As futex_waitv(2) takes it. */
+struct waiter {
+	uint64_t value;
+	uint64_t address;
+	uint32_t flags;
+	uint32_t reserved;
+};
+
+struct seat {
+	struct epf_core *core;
+	struct epf_bell *client;
+	void (*beat)(void *arg);
+	void *beat_arg;
+	uint64_t turn_tsc; /* quantum * weight */
+	uint64_t used_tsc; /* written by the crew's thread, read by others */
+	int64_t deficit;
+};
+
+enum what { ADD, REMOVE, STOP };
+
+/* A request of another thread; lives on that thread's stack. */
+struct request {
+	enum what what;
+	struct seat seat;
+	int result;
+	uint32_t done;
+};
+
+struct epf_crew {
+	struct epf_crew_options opts;
+	pthread_t thread;
+	struct epf_queue *requests;
+	struct epf_bell bell;
+	uint64_t quantum_tsc;
+	uint64_t next_beat_ns, next_watch_ns;
+	uint32_t n_seats;
+	int blind; /* no futex_waitv */
+	int stop;
+	struct seat seats[EPF_CREW_JOBS_MAX];
+};
+
+static int find(const struct epf_crew *crew, const struct epf_core *core)
+{
+	for (uint32_t i = 0; i < crew->n_seats; i++)
+		if (crew->seats[i].core == core)
+			return (int)i;
+	return -ENOENT;
+}
+
+static int serve(struct epf_crew *crew, struct request *r)
+{
+	int at = find(crew, r->seat.core);
+
+	switch (r->what) {
+	case ADD:
+		if (crew->n_seats == EPF_CREW_JOBS_MAX)
+			return -ENOSPC;
+		crew->seats[crew->n_seats++] = r->seat;
+		EPF_STORE_RELEASE(&r->seat.core->running, 1); /* Q3 */
+		return 0;
+	case REMOVE:
+		if (at < 0)
+			return at;
+		epf_core_run_calls(r->seat.core);
+		crew->seats[at] = crew->seats[--crew->n_seats];
+		EPF_STORE_RELEASE(&r->seat.core->running, 0); /* Q3 */
+		return 0;
+	case STOP:
+		crew->stop = 1;
+		return 0;
+	}
+	return -EINVAL;
+}
+
+static unsigned serve_requests(struct epf_crew *crew)
+{
+	struct epf_queue_item item;
+	unsigned handled = 0;
+
+	while (epf_queue_pop(crew->requests, &item)) {
+		struct request *r = (struct request *)(uintptr_t)item.a;
+
+		r->result = serve(crew, r);
+		EPF_STORE_RELEASE(&r->done, 1u); /* Q2 */
+		handled++;
+	}
+	return handled;
+}
+
+static int ask(struct epf_crew *crew, struct request *r)
+{
+	struct epf_queue_item item = { .a = (uint64_t)(uintptr_t)r };
+
+	while (!epf_queue_push(crew->requests, item))
+		sched_yield();
+	while (!EPF_LOAD_ACQUIRE(&r->done)) { /* Q2 */
+		if (epf_bell_must_ring(&crew->bell))
+			epf_bell_ring(&crew->bell);
+		sched_yield();
+	}
+	return r->result;
+}
+
+/* A job's turn: steps while it has work and time. What it used beyond its time is owed in the next round. */
+static unsigned turn(struct seat *s)
+{
+	struct epf_core *core = s->core;
+	unsigned handled = 0;
+
+	s->deficit += (int64_t)s->turn_tsc;
+	if (s->deficit > (int64_t)s->turn_tsc)
+		s->deficit = (int64_t)s->turn_tsc;
+	while (s->deficit > 0) {
+		uint64_t begin = epf_tsc(), used;
+		unsigned n = epf_core_step(core);
+
+		if (!epf_queue_is_empty(core->calls))
+			n += epf_core_run_calls(core);
+		if (core->wakes || core->ops->wake_pending(core->nic))
+			epf_core_wake(core);
+		used = epf_tsc() - begin;
+		s->deficit -= (int64_t)used;
+		EPF_STORE_RELAXED(&s->used_tsc, s->used_tsc + (n ? used : 0));
+		if (!n) {
+			s->deficit = 0;
+			break;
+		}
+		handled += n;
+	}
+	return handled;
+}
+
+/* Now and then: signs of life, and whether peers still exist. */
+static void look(struct epf_crew *crew)
+{
+	uint64_t now = crew->opts.now(crew->opts.now_arg);
+	int beat = now >= crew->next_beat_ns, watch = now >= crew->next_watch_ns;
+
+	if (beat)
+		crew->next_beat_ns = now + BEAT_NS;
+	if (watch)
+		crew->next_watch_ns = now + EPF_WATCH_NS;
+	for (uint32_t i = 0; (beat || watch) && i < crew->n_seats; i++) {
+		struct seat *s = &crew->seats[i];
+
+		if (beat && s->beat)
+			s->beat(s->beat_arg);
+		if (watch)
+			s->core->ops->watch(s->core->nic);
+	}
+}
+
+/* How long nothing can happen without a bell: 0 when something is due. */
+static uint64_t quiet_ns(const struct epf_crew *crew, uint64_t now)
+{
+	uint64_t until = now + MAX_SLEEP_NS;
+
+	for (uint32_t i = 0; i < crew->n_seats; i++) {
+		const struct epf_core *core = crew->seats[i].core;
+		uint64_t event = core->ops->next_event(core->nic);
+
+		if (core->cold_work)
+			return 0;
+		if (event < until)
+			until = event;
+		if (core->next_tick_ns < until)
+			until = core->next_tick_ns;
+	}
+	return until > now ? until - now : 0;
+}
+
+static unsigned list_bells(struct epf_crew *crew, struct epf_bell **bells)
+{
+	unsigned n = 0;
+
+	bells[n++] = &crew->bell;
+	for (uint32_t i = 0; i < crew->n_seats; i++) {
+		bells[n++] = crew->seats[i].core->bell;
+		if (crew->seats[i].client)
+			bells[n++] = crew->seats[i].client;
+	}
+	return n;
+}
+
+static void wait_for_any(struct epf_crew *crew, struct epf_bell **bells, unsigned n, uint64_t ns)
+{
+	struct waiter waiters[MAX_BELLS];
+	struct timespec until;
+
+	if (crew->blind) {
+		epf_bell_sleep(&crew->bell, ns < BLIND_SLEEP_NS ? ns : BLIND_SLEEP_NS);
+		return;
+	}
+	for (unsigned i = 0; i < n; i++)
+		waiters[i] = (struct waiter){ .value = 1,
+					      .address = (uint64_t)(uintptr_t)&bells[i]->sleeping,
+					      .flags = WAITV_SIZE_32 };
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	ns += (uint64_t)until.tv_nsec;
+	until.tv_sec += (time_t)(ns / 1000000000u);
+	until.tv_nsec = (long)(ns % 1000000000u);
+	if (syscall(SYS_futex_waitv, waiters, n, 0, &until, CLOCK_MONOTONIC) < 0 &&
+	    (errno == ENOSYS || errno == EPERM)) {
+		crew->blind = 1;
+		epf_warn(
+			"crew %s: futex_waitv: not possible here, an idle core looks every millisecond",
+			crew->opts.name);
+	}
+}
+
+static int any_work(struct epf_crew *crew)
+{
+	int work = !epf_queue_is_empty(crew->requests);
+
+	for (uint32_t i = 0; i < crew->n_seats && !work; i++)
+		work = epf_core_has_work(crew->seats[i].core);
+	/* Arrivals show in a step only; one step each is also what sends what was left. */
+	for (uint32_t i = 0; i < crew->n_seats && !work; i++)
+		work = epf_core_step(crew->seats[i].core) != 0;
+	return work;
+}
+
+static void doze(struct epf_crew *crew)
+{
+	uint64_t ns = quiet_ns(crew, crew->opts.now(crew->opts.now_arg));
+	struct epf_bell *bells[MAX_BELLS];
+	unsigned n;
+
+	if (!ns)
+		return;
+	n = list_bells(crew, bells);
+	for (unsigned i = 0; i < n; i++)
+		epf_bell_arm(bells[i]); /* B1 */
+	if (!any_work(crew)) {
+		for (uint32_t i = 0; i < crew->n_seats; i++)
+			epf_stat_add(crew->seats[i].core->stats, EPF_STAT_CORE_SLEEPS, 1);
+		wait_for_any(crew, bells, n, ns);
+	}
+	for (unsigned i = 0; i < n; i++)
+		epf_bell_disarm(bells[i]);
+	for (uint32_t i = 0; i < crew->n_seats; i++)
+		epf_core_wake(crew->seats[i].core);
+	look(crew);
+}
+
+static void *crew_thread(void *arg)
+{
+	struct epf_crew *crew = arg;
+	uint64_t quiet_since = 0;
+	unsigned loops = 0;
+
+	pthread_setname_np(pthread_self(), crew->opts.name);
+	while (!crew->stop) {
+		unsigned handled = 0;
+
+		for (uint32_t i = 0; i < crew->n_seats; i++)
+			handled += turn(&crew->seats[i]);
+		if (!epf_queue_is_empty(crew->requests))
+			handled += serve_requests(crew);
+		if ((++loops & LOOPS_PER_LOOK) == 0)
+			look(crew);
+		if (handled) {
+			quiet_since = 0;
+			continue;
+		}
+		if (crew->opts.idle == EPF_IDLE_SPIN)
+			continue;
+		EPF_CPU_PAUSE();
+		if (crew->opts.idle != EPF_IDLE_SLEEP)
+			continue;
+		if (!quiet_since)
+			quiet_since = crew->opts.now(crew->opts.now_arg);
+		else if (crew->opts.now(crew->opts.now_arg) - quiet_since >=
+			 crew->opts.idle_after_ns)
+			doze(crew);
+	}
+	return NULL;
+}
+
+static int pin(const struct epf_crew_options *opts, pthread_attr_t *attr)
+{
+	size_t bytes = CPU_ALLOC_SIZE(4096);
+	cpu_set_t *set = CPU_ALLOC(4096);
+	int rc;
+
+	if (!set)
+		return epf_fail(EPF_R_NO_MEMORY, "cpu: no memory");
+	CPU_ZERO_S(bytes, set);
+	for (size_t i = 0; i < opts->n_cpus; i++)
+		CPU_SET_S(opts->cpu[i], bytes, set);
+	rc = opts->n_cpus ? pthread_attr_setaffinity_np(attr, bytes, set) : 0;
+	CPU_FREE(set);
+	return rc ? epf_fail_sys(EPF_R_SYSTEM, rc, "cpu: cannot pin an engine core") : 0;
+}
+
+int epf_crew_create(const struct epf_crew_options *opts, struct epf_crew **out)
+{
+	struct epf_crew *crew = aligned_alloc(EPF_CACHELINE, (sizeof(*crew) + 63) / 64 * 64);
+	pthread_attr_t attr;
+	int rc;
+
+	if (!crew)
+		return epf_fail(EPF_R_NO_MEMORY, "crew: no memory");
+	*crew = (struct epf_crew){ .opts = *opts };
+	crew->quantum_tsc =
+		(uint64_t)((double)(opts->quantum_ns ? opts->quantum_ns : UNFAIR_TURN_NS) *
+			   ((double)epf_tsc_hz() / 1e9));
+	rc = epf_queue_create(REQUESTS, &crew->requests);
+	pthread_attr_init(&attr);
+	if (!rc)
+		rc = pin(opts, &attr);
+	if (!rc) {
+		rc = pthread_create(&crew->thread, &attr, crew_thread, crew);
+		if (rc)
+			rc = epf_fail_sys(EPF_R_SYSTEM, rc, "crew: cannot start an engine thread");
+	}
+	pthread_attr_destroy(&attr);
+	if (rc) {
+		epf_queue_destroy(crew->requests);
+		free(crew);
+		return rc;
+	}
+	*out = crew;
+	return 0;
+}
+
+void epf_crew_destroy(struct epf_crew *crew)
+{
+	struct request r = { .what = STOP };
+
+	if (!crew)
+		return;
+	ask(crew, &r);
+	pthread_join(crew->thread, NULL);
+	epf_queue_destroy(crew->requests);
+	free(crew);
+}
+
+int epf_crew_add(struct epf_crew *crew, struct epf_core *core, unsigned weight,
+		 struct epf_bell *client, void (*beat)(void *arg), void *beat_arg)
+{
+	unsigned share = crew->opts.quantum_ns ? weight : 1;
+	struct request r = { .what = ADD,
+			     .seat = { .core = core,
+				       .client = client,
+				       .beat = beat,
+				       .beat_arg = beat_arg,
+				       .turn_tsc = crew->quantum_tsc * (share ? share : 1) } };
+
+	if (ask(crew, &r))
+		return epf_fail(EPF_R_SVC_LIMIT,
+				"core %s: it serves %d jobs, and no more are possible",
+				crew->opts.name, EPF_CREW_JOBS_MAX);
+	return 0;
+}
+
+void epf_crew_remove(struct epf_crew *crew, struct epf_core *core)
+{
+	struct request r = { .what = REMOVE, .seat = { .core = core } };
+
+	ask(crew, &r);
+}
+
+int epf_crew_used(struct epf_crew *crew, const struct epf_core *core, uint64_t *ns)
+{
+	/* Seats move only while one of add and remove runs, and those have the same caller. */
+	int at = find(crew, core);
+
+	if (at < 0)
+		return at;
+	*ns = (uint64_t)((double)EPF_LOAD_RELAXED(&crew->seats[at].used_tsc) * 1e9 /
+			 (double)epf_tsc_hz());
+	return 0;
+}

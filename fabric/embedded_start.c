@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making an engine inside this process (embedded.h): statistics, NIC, core, signals, and the thread that runs it. Called by
+ * embedded.c only; slow path.
+ */
+#define EPF_LOG_COMP "epf"
+#include "fabric/embedded.h"
+
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+#include "fabric/core_limits.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static int open_stats(struct epf *ep)
+{
+	struct epf_stats_opts o = { .size = sizeof(o),
+				    .tsc_hz = epf_tsc_hz(),
+				    .job = ep->conf.job };
+	struct epf_stats_label labels[2] = { { NULL, 0 }, EPF_STATS_NO_LABEL };
+	struct epf_stats_label nic_labels[3] = { { ep->nic_name, 0 }, { NULL, 1 }, { NULL, 0 } };
+	char dir[4096], reason[256] = "", name[64];
+	int rc = epf_conf_stats_dir(&ep->conf, dir, sizeof(dir));
+
+	o.blocks[EPF_STATS_CORE] = 1;
+	o.blocks[EPF_STATS_NIC] = 1;
+	if (ep->conf.instance[0])
+		snprintf(name, sizeof(name), "%s", ep->conf.instance);
+	else
+		snprintf(name, sizeof(name), "epf-%d-%llx", (int)getpid(),
+			 (unsigned long long)(uintptr_t)ep >> 4);
+	o.instance = name;
+	o.dir = rc ? NULL : dir;
+	if (ep->opts.now) /* a simulation: nobody watches it */
+		o.dir = NULL;
+	if (o.dir && (epf_stats_make_dir(o.dir, reason, sizeof(reason)) ||
+		      epf_stats_create(&o, &ep->stats, reason, sizeof(reason)))) {
+		epf_note(
+			"statistics: %s: kept in memory only, ep-fabric stats will not see this rank",
+			reason);
+		o.dir = NULL;
+	}
+	if (!ep->stats && epf_stats_create(&o, &ep->stats, reason, sizeof(reason)))
+		return epf_fail(EPF_R_NO_MEMORY, "statistics: %s", reason);
+	if (epf_stats_add_block(ep->stats, EPF_STATS_CORE, labels, 2, &ep->block) ||
+	    epf_stats_add_block(ep->stats, EPF_STATS_NIC, nic_labels, 3, &ep->nic_block))
+		return epf_fail(EPF_R_NO_MEMORY, "statistics: no room for the core");
+	/* What nobody measures yet must not read as zero. */
+	epf_stat_forget(ep->block, EPF_STAT_CORE_RING_FULL_SEEN);
+	epf_stat_forget(ep->block, EPF_STAT_CORE_STEP_NS);
+	epf_stat_forget(ep->block, EPF_STAT_CORE_QUEUE_DELAY_NS);
+	return 0;
+}
+
+static int open_engine(struct epf *ep)
+{
+	struct epf_core_config cfg = { .max_ranks = 1, .now = ep->now, .now_arg = ep->now_arg };
+	uint32_t local;
+	int rc;
+
+	ep->ops = epf_nic_find(ep->nic_name);
+	if (!ep->ops)
+		return epf_fail(EPF_R_NIC_UNKNOWN, "nic: no back-end named %s", ep->nic_name);
+	rc = ep->ops->open(&ep->conf, cfg.now, cfg.now_arg, &ep->nic);
+	if (rc)
+		return rc;
+	epf_limits_from_conf(&ep->conf, &cfg.limits);
+	cfg.nic = ep->nic;
+	cfg.stats = ep->block;
+	rc = epf_core_create(&cfg, &ep->core);
+	if (rc)
+		return rc;
+	ep->n_signals = (uint32_t)ep->conf.signals;
+	ep->signal_bytes = ((uint64_t)ep->n_signals * sizeof(struct epf_signal) + 127) / 128 * 128;
+	ep->signals = mmap(NULL, ep->signal_bytes + sizeof(struct epf_bell), PROT_READ | PROT_WRITE,
+			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (ep->signals == MAP_FAILED) {
+		ep->signals = NULL;
+		return epf_fail(EPF_R_NO_MEMORY, "signals: no memory for %u", ep->n_signals);
+	}
+	ep->bell = (struct epf_bell *)(void *)((uint8_t *)ep->signals + ep->signal_bytes);
+	return epf_core_add_rank(ep->core, 0, ep->signals, ep->n_signals,
+				 (uint32_t)ep->conf.regions, ep->bell, &local);
+}
+
+/* The statistics' sign of life, on the core's thread: the NIC's counters, and the time. */
+static void beat(void *arg)
+{
+	struct epf *ep = arg;
+	struct epf_nic_counters c;
+
+	ep->ops->counters(ep->nic, &c);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_BYTES_TX, c.bytes_tx);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_BYTES_RX, c.bytes_rx);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_MESSAGES_TX, c.messages_tx);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_MESSAGES_RX, c.messages_rx);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_DROPPED, c.packets_dropped);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_DUPLICATED, c.packets_duplicated);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_REORDERED, c.packets_reordered);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_RETRANSMITS, c.retransmits);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_RNR_EVENTS, c.rnr_events);
+	epf_stat_set(ep->nic_block, EPF_STAT_NIC_ERRORS, c.errors);
+	epf_stats_beat(ep->stats, epf_now_ns());
+}
+
+int epf_embedded_open(struct epf *ep)
+{
+	int rc;
+
+	snprintf(ep->mode, sizeof(ep->mode), "embedded");
+	rc = open_stats(ep);
+	if (!rc)
+		rc = open_engine(ep);
+	if (rc)
+		return rc;
+	ep->threaded = ep->conf.progress == EPF_CONF_PROGRESS_THREAD;
+	ep->call_progress = !ep->threaded && ep->opts.progress;
+	ep->run.idle = (enum epf_idle)ep->conf.core_idle;
+	ep->run.idle_after_ns = ep->conf.core_idle_after_ns;
+	ep->run.beat = beat;
+	ep->run.beat_arg = ep;
+	return 0;
+}
+
+static void *core_thread(void *arg)
+{
+	struct epf *ep = arg;
+
+	pthread_setname_np(pthread_self(), "epf-core");
+	epf_core_run(ep->core, &ep->run);
+	return NULL;
+}
+
+static int pin(const struct epf *ep, pthread_attr_t *attr)
+{
+	const struct epf_conf_cpus *cpus = &ep->conf.cpu;
+	cpu_set_t *set = CPU_ALLOC(4096);
+	int rc;
+
+	if (!set)
+		return epf_fail(EPF_R_NO_MEMORY, "cpu: no memory");
+	CPU_ZERO_S(CPU_ALLOC_SIZE(4096), set);
+	for (size_t i = 0; i < cpus->count; i++)
+		CPU_SET_S(cpus->cpu[i], CPU_ALLOC_SIZE(4096), set);
+	rc = cpus->count ? pthread_attr_setaffinity_np(attr, CPU_ALLOC_SIZE(4096), set) : 0;
+	CPU_FREE(set);
+	return rc ? epf_fail_sys(EPF_R_SYSTEM, rc, "cpu: cannot pin the engine core") : 0;
+}
+
+int epf_embedded_start(struct epf *ep)
+{
+	pthread_attr_t attr;
+	int rc;
+
+	if (!ep->threaded)
+		return 0;
+	pthread_attr_init(&attr);
+	rc = pin(ep, &attr);
+	if (!rc) {
+		rc = pthread_create(&ep->thread, &attr, core_thread, ep);
+		if (rc)
+			rc = epf_fail_sys(EPF_R_SYSTEM, rc, "join: cannot start the engine core");
+	}
+	pthread_attr_destroy(&attr);
+	if (rc)
+		return rc;
+	ep->started = true;
+	ep->kick = ep->core->bell;
+	/* From the first call on, requests must reach the thread. */
+	while (!EPF_LOAD_ACQUIRE(&ep->core->running))
+		sched_yield();
+	return 0;
+}

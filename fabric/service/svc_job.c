@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A job on this daemon: one engine core on a NIC of its own, a page of peers, a bell. Made when its first rank attaches, started when
+ * the ranks are connected, destroyed when the last one has gone. Control thread only; the engine is reached by svc_core_call() once it runs.
+ */
+#define EPF_LOG_COMP "svc"
+#include "fabric/base/clock.h"
+#include "fabric/base/log.h"
+#include "fabric/core_limits.h"
+#include "fabric/service/svc_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, ERROR_BYTES = 512 };
+
+struct core_call {
+	int (*fn)(struct epf_core *core, void *arg);
+	void *arg;
+	enum epf_reason reason;
+	char text[ERROR_BYTES];
+};
+
+/* On the engine's thread: errors are a thread's own, so the text is carried over. */
+static int run_call(struct epf_core *core, void *arg)
+{
+	struct core_call *c = arg;
+	int rc;
+
+	epf_clear_error();
+	rc = c->fn(core, c->arg);
+	if (rc < 0) {
+		c->reason = epf_last_reason();
+		snprintf(c->text, sizeof(c->text), "%s", epf_last_error());
+	}
+	return rc;
+}
+
+/* An error's line without its remedy and number, which epf_fail() puts there again. */
+static void cut_remedy(char *text, const struct epf_reason_info *info)
+{
+	char tail[ERROR_BYTES];
+	size_t n, t;
+
+	snprintf(tail, sizeof(tail), ": %s [EPF-%d]", info->remedy, (int)info->reason);
+	n = strlen(text);
+	t = strlen(tail);
+	if (n > t && strcmp(text + n - t, tail) == 0)
+		text[n - t] = 0;
+}
+
+int svc_core_call(struct svc_job *job, int (*fn)(struct epf_core *core, void *arg), void *arg)
+{
+	struct core_call c = { .fn = fn, .arg = arg };
+	int rc = epf_core_call(job->core, run_call, &c);
+	const struct epf_reason_info *info = rc < 0 ? epf_reason_info(c.reason) : NULL;
+
+	if (info) {
+		cut_remedy(c.text, info);
+		epf_fail(c.reason, "%s", c.text);
+	}
+	return rc;
+}
+
+const char *svc_job_name(const struct svc_job *job)
+{
+	return *job->name ? job->name : "-";
+}
+
+struct svc_seat *svc_job_seat(struct svc_job *job, uint32_t rank)
+{
+	for (uint32_t i = 0; i < job->n_seats; i++)
+		if (job->seats[i].rank == rank)
+			return &job->seats[i];
+	return NULL;
+}
+
+int svc_job_check(const struct svc_job *job)
+{
+	if (!job)
+		return epf_fail(EPF_R_NOT_JOINED, "client: it is no rank of a job yet");
+	if (job->state == SVC_JOB_BROKEN)
+		return epf_fail((enum epf_reason)job->broken_reason, "job %s: %s",
+				svc_job_name(job), job->broken);
+	return 0;
+}
+
+/* What nobody measures yet must not read as zero. */
+static void forget_unmeasured(struct epf_stats_block *block)
+{
+	epf_stat_forget(block, EPF_STAT_CORE_RING_FULL_SEEN);
+	epf_stat_forget(block, EPF_STAT_CORE_STEP_NS);
+	epf_stat_forget(block, EPF_STAT_CORE_QUEUE_DELAY_NS);
+}
+
+/* Blocks of the daemon's statistics file, or, when that is full, of memory that nobody else sees. */
+static int open_stats(struct epf_svc *s, struct svc_job *job)
+{
+	struct epf_stats_opts o = { .size = sizeof(o), .instance = s->instance, .job = job->name };
+	struct epf_stats_label core[2] = { { NULL, job->number }, EPF_STATS_NO_LABEL };
+	char device[EPF_STATS_LABEL_BYTES], why[256];
+	struct epf_stats_label nic[3] = { { device, 0 }, { NULL, 1 }, { NULL, job->number } };
+	struct epf_stats *stats = s->stats;
+
+	snprintf(device, sizeof(device), "%s:%.24s", epf_limits_nic(s->conf), svc_job_name(job));
+	if (epf_stats_add_block(stats, EPF_STATS_CORE, core, 2, &job->block) == 0) {
+		if (epf_stats_add_block(stats, EPF_STATS_NIC, nic, 3, &job->nic_block) == 0) {
+			forget_unmeasured(job->block);
+			return 0;
+		}
+		epf_stats_remove_block(stats, job->block);
+	}
+	o.blocks[EPF_STATS_CORE] = o.blocks[EPF_STATS_NIC] = 1;
+	if (epf_stats_create(&o, &job->own_stats, why, sizeof(why)) ||
+	    epf_stats_add_block(job->own_stats, EPF_STATS_CORE, core, 2, &job->block) ||
+	    epf_stats_add_block(job->own_stats, EPF_STATS_NIC, nic, 3, &job->nic_block))
+		return epf_fail(EPF_R_NO_MEMORY, "job %s: no memory for its statistics",
+				svc_job_name(job));
+	return 0;
+}
+
+static void close_stats(struct svc_job *job)
+{
+	if (!job->own_stats && job->nic_block) {
+		epf_stats_remove_block(job->svc->stats, job->block);
+		epf_stats_remove_block(job->svc->stats, job->nic_block);
+	}
+	epf_stats_destroy(job->own_stats, 0);
+}
+
+static int open_engine(struct epf_svc *s, struct svc_job *job)
+{
+	struct epf_core_config cfg = { .now = epf_limits_now, .max_ranks = job->world };
+	int rc;
+
+	job->ops = epf_nic_find(epf_limits_nic(s->conf));
+	if (!job->ops)
+		return epf_fail(EPF_R_NIC_UNKNOWN, "nic: no back-end named %s",
+				epf_limits_nic(s->conf));
+	rc = job->ops->open(s->conf, cfg.now, cfg.now_arg, &job->nic);
+	if (rc)
+		return rc;
+	epf_limits_from_conf(s->conf, &cfg.limits);
+	cfg.nic = job->nic;
+	cfg.stats = job->block;
+	return epf_core_create(&cfg, &job->core);
+}
+
+static int open_shared(struct svc_job *job)
+{
+	void *at;
+	int rc;
+
+	job->peers_bytes = (epf_peers_bytes(job->world) + PAGE - 1) / PAGE * PAGE;
+	rc = svc_memory_make("epf-peers", job->peers_bytes, true, &at, &job->peers_fd);
+	if (rc)
+		return rc;
+	job->peers = at;
+	epf_peers_format(job->peers, job->world);
+	job->kick_bytes = PAGE;
+	rc = svc_memory_make("epf-kick", job->kick_bytes, false, &at, &job->kick_fd);
+	if (!rc)
+		job->kick = at;
+	return rc;
+}
+
+static int check_limits(struct epf_svc *s, struct svc_session *c, const struct epf_svc_attach *m)
+{
+	uint64_t most = (uint64_t)s->n_crews * EPF_CREW_JOBS_MAX;
+
+	if (s->draining)
+		return epf_fail(EPF_R_SVC_DRAINING, "job %s: instance %s takes no new jobs", m->job,
+				s->instance);
+	if (most > SVC_JOBS_MAX)
+		most = SVC_JOBS_MAX;
+	if (s->n_jobs >= most)
+		return epf_fail(EPF_R_SVC_LIMIT,
+				"job %s: %u jobs run here, service-cores is %u and each takes %d",
+				m->job, s->n_jobs, s->n_crews, EPF_CREW_JOBS_MAX);
+	return svc_user_take(s, c->user, SVC_JOBS, 1);
+}
+
+int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_svc_attach *m,
+		   struct svc_job **out)
+{
+	uint8_t nonce[EPF_AUTH_NONCE_BYTES];
+	struct svc_job *job;
+	int rc = check_limits(s, c, m);
+
+	if (rc)
+		return rc;
+	job = calloc(1, sizeof(*job));
+	if (!job) {
+		svc_user_give(c->user, SVC_JOBS, 1);
+		return epf_fail(EPF_R_NO_MEMORY, "job %s: no memory", m->job);
+	}
+	job->svc = s;
+	job->user = c->user;
+	job->user->refs++;
+	job->number = ++s->jobs_begun;
+	job->world = m->world;
+	job->weight = m->weight ? m->weight : (uint32_t)s->conf->job_weight;
+	job->peers_fd = job->kick_fd = -1;
+	job->started_ns = epf_now_ns();
+	memcpy(job->name, m->job, sizeof(job->name));
+	memcpy(job->id, m->job_id, sizeof(job->id));
+	memcpy(job->key, m->job_key, sizeof(job->key));
+	epf_auth_nonce(nonce);
+	memcpy(job->nonce, nonce, sizeof(job->nonce));
+	job->next = s->jobs;
+	s->jobs = job;
+	s->n_jobs++;
+	job->seats = calloc(job->world, sizeof(*job->seats));
+	rc = job->seats ? 0
+			: epf_fail(EPF_R_NO_MEMORY, "job %s: no memory for %u ranks", m->job,
+				   m->world);
+	if (!rc)
+		rc = open_stats(s, job);
+	if (!rc)
+		rc = open_engine(s, job);
+	if (!rc)
+		rc = open_shared(job);
+	if (rc) {
+		svc_job_destroy(s, job);
+		return rc;
+	}
+	*out = job;
+	return 0;
+}
+
+/* On the crew's thread, about twice a second. */
+static void beat(void *arg)
+{
+	struct svc_job *job = arg;
+	struct epf_stats_block *b = job->nic_block;
+	struct epf_nic_counters c;
+
+	job->ops->counters(job->nic, &c);
+	epf_stat_set(b, EPF_STAT_NIC_BYTES_TX, c.bytes_tx);
+	epf_stat_set(b, EPF_STAT_NIC_BYTES_RX, c.bytes_rx);
+	epf_stat_set(b, EPF_STAT_NIC_MESSAGES_TX, c.messages_tx);
+	epf_stat_set(b, EPF_STAT_NIC_MESSAGES_RX, c.messages_rx);
+	epf_stat_set(b, EPF_STAT_NIC_PACKETS_DROPPED, c.packets_dropped);
+	epf_stat_set(b, EPF_STAT_NIC_PACKETS_DUPLICATED, c.packets_duplicated);
+	epf_stat_set(b, EPF_STAT_NIC_PACKETS_REORDERED, c.packets_reordered);
+	epf_stat_set(b, EPF_STAT_NIC_RETRANSMITS, c.retransmits);
+	epf_stat_set(b, EPF_STAT_NIC_RNR_EVENTS, c.rnr_events);
+	epf_stat_set(b, EPF_STAT_NIC_ERRORS, c.errors);
+}
+
+int svc_job_start(struct epf_svc *s, struct svc_job *job)
+{
+	uint32_t best = 0;
+	int rc;
+
+	for (uint32_t i = 1; i < s->n_crews; i++)
+		if (s->crew_jobs[i] < s->crew_jobs[best])
+			best = i;
+	rc = epf_crew_add(s->crews[best], job->core, job->weight, job->kick, beat, job);
+	if (rc)
+		return epf_fail(EPF_R_SVC_LIMIT,
+				"job %s: no engine thread has room, service-cores is %u",
+				svc_job_name(job), s->n_crews);
+	job->crew = s->crews[best];
+	job->crew_number = best;
+	s->crew_jobs[best]++;
+	return 0;
+}
+
+static void close_engine(struct svc_job *job)
+{
+	if (job->crew) {
+		epf_crew_remove(job->crew, job->core);
+		job->svc->crew_jobs[job->crew_number]--;
+		job->crew = NULL;
+	}
+	for (unsigned r = 0; job->core && r < EPF_CMD_REASONS; r++)
+		job->svc->commands_refused[r] += job->core->refusals[r];
+	epf_core_destroy(job->core);
+	job->core = NULL;
+	if (job->nic)
+		job->ops->close(job->nic);
+	job->nic = NULL;
+}
+
+void svc_job_break(struct svc_job *job, unsigned reason, const char *why)
+{
+	if (job->state >= SVC_JOB_BROKEN)
+		return;
+	job->state = SVC_JOB_BROKEN;
+	job->broken_reason = reason;
+	snprintf(job->broken, sizeof(job->broken), "%s", why);
+	epf_note("job %s: cannot be joined: %s", svc_job_name(job), why);
+	close_engine(job);
+}
+
+void svc_job_destroy(struct epf_svc *s, struct svc_job *job)
+{
+	for (struct svc_job **link = &s->jobs; *link; link = &(*link)->next)
+		if (*link == job) {
+			*link = job->next;
+			s->n_jobs--;
+			break;
+		}
+	close_engine(job);
+	for (uint32_t i = 0; i < job->n_seats; i++)
+		svc_member_destroy(s, job->seats[i].member);
+	close_stats(job);
+	svc_memory_unmap(job->peers, job->peers_bytes);
+	svc_memory_unmap(job->kick, job->kick_bytes);
+	if (job->peers_fd >= 0)
+		close(job->peers_fd);
+	if (job->kick_fd >= 0)
+		close(job->kick_fd);
+	svc_user_give(job->user, SVC_JOBS, 1);
+	svc_user_put(s, job->user);
+	free(job->seats);
+	free(job->table);
+	free(job->node_of);
+	free(job->tokens);
+	explicit_bzero(job->key, sizeof(job->key));
+	free(job);
+}

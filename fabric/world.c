@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From descriptions to connections (world.h). Descriptions come from other processes, perhaps of another release: they are decoded
+ * with every length checked (describe.c), held against this engine's own settings here, and only then used.
+ */
+#include "fabric/world.h"
+
+#include "fabric/base/err.h"
+#include "fabric/describe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void describe_regions(const struct epf_rank_state *r, struct epf_description *d)
+{
+	for (uint32_t i = 0; i < d->n_regions; i++) {
+		const struct epf_region_local *l = &r->regions[i];
+
+		d->regions[i].raddr = l->mr.raddr;
+		d->regions[i].rkey = l->mr.rkey;
+		d->regions[i].access = (uint16_t)l->access;
+		d->regions[i].bytes = l->state == EPF_REGION_LIVE && l->access ? l->bytes : 0;
+	}
+}
+
+int epf_world_describe(struct epf_core *core, uint32_t local, const char *place,
+		       const uint64_t *tokens, uint8_t **buf, size_t *len)
+{
+	const struct epf_rank_state *r = &core->ranks[local];
+	struct epf_description d = { .rank = r->rank,
+				     .n_signals = r->n_signals,
+				     .streams = core->limits.streams_per_node,
+				     .receives = core->limits.lane_receives,
+				     .depth = core->limits.lane_depth,
+				     .lanes = core->limits.lanes_per_node,
+				     .ordered = core->ordered,
+				     .ctl_rkey = core->ctl_mr.rkey,
+				     .ctl_raddr = core->ctl_mr.raddr,
+				     .n_tokens = tokens ? core->n_lanes : 0,
+				     .tokens = (uint64_t *)(uintptr_t)tokens,
+				     .n_regions = r->n_regions };
+	int rc = core->ops->address(core->nic, d.nic_addr, sizeof(d.nic_addr));
+
+	if (rc < 0)
+		return rc;
+	d.nic_addr_len = (size_t)rc;
+	snprintf(d.node, sizeof(d.node), "%s", place);
+	snprintf(d.nic, sizeof(d.nic), "%s", core->ops->name);
+	d.regions = calloc(d.n_regions ? d.n_regions : 1, sizeof(*d.regions));
+	if (!d.regions)
+		return epf_fail(EPF_R_NO_MEMORY, "join: no memory");
+	describe_regions(r, &d);
+	rc = epf_description_encode(&d, buf, len);
+	free(d.regions);
+	return rc;
+}
+
+/* Node numbers for people, in order of the lowest rank of each name; fills the peers page. Returns how many there are. */
+static uint32_t number_places(struct epf_core *core, const struct epf_description *all)
+{
+	struct epf_peer_word *words = core->peers_page->peers;
+	uint32_t n = 0;
+
+	for (uint32_t rank = 0; rank < core->world; rank++) {
+		uint32_t r = 0;
+
+		while (r < rank && strcmp(all[r].node, all[rank].node) != 0)
+			r++;
+		words[rank].node = r < rank ? words[r].node : n++;
+	}
+	return n;
+}
+
+static int check_fit(const struct epf_core *core, const struct epf_description *d, uint32_t rank)
+{
+	if (d->rank != rank)
+		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: describes itself as rank %u", rank,
+				d->rank);
+	if (strcmp(d->nic, core->ops->name) != 0 || !d->ordered != !core->ordered)
+		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: uses nic %s (%s), this rank %s (%s)",
+				rank, d->nic, d->ordered ? "ordered" : "unordered", core->ops->name,
+				core->ordered ? "ordered" : "unordered");
+	if (d->lanes != core->limits.lanes_per_node)
+		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: has %u lanes-per-peer, this rank %u",
+				rank, d->lanes, core->limits.lanes_per_node);
+	/* What a lane has under way may all be ahead of one event that is late. */
+	if (!core->ordered && (d->depth > core->limits.window ||
+			       d->depth * d->lanes > core->limits.max_pending / core->n_nodes))
+		return epf_fail(
+			EPF_R_PEER_ANSWER,
+			"rank %u: has lane-depth %u, this rank (window %u, lane-depth %u, lane-receives "
+			"%u) cannot hold as much",
+			rank, d->depth, core->limits.window, core->limits.lane_depth,
+			core->limits.lane_receives);
+	if (d->n_tokens && d->n_tokens != core->n_lanes)
+		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: describes %u lanes for %u engines",
+				rank, d->n_tokens, core->n_nodes);
+	return 0;
+}
+
+static int connect_node(struct epf_core *core, const struct epf_description *d, uint32_t node)
+{
+	size_t stride = (sizeof(struct epf_ctl) + 8u * d->streams + 63) / 64 * 64;
+	struct epf_node_info info = { .nic_addr = d->nic_addr,
+				      .nic_addr_len = d->nic_addr_len,
+				      .tokens = d->tokens + (size_t)core->self * d->lanes,
+				      .ctl_raddr = d->ctl_raddr + core->self * stride,
+				      .ctl_rkey = d->ctl_rkey,
+				      .receives = d->receives,
+				      .streams = d->streams,
+				      .rank = d->rank };
+
+	return epf_core_connect(core, node, &info);
+}
+
+static int set_peer(struct epf_core *core, const struct epf_description *d, uint32_t node)
+{
+	struct epf_peer_info peer = { .node = node,
+				      .place = core->peers_page->peers[d->rank].node,
+				      .n_signals = d->n_signals,
+				      .n_regions = d->n_regions,
+				      .regions = d->regions };
+
+	return epf_core_set_peer(core, d->rank, &peer);
+}
+
+/* Connects each engine by the description of its lowest rank, then makes every rank known. */
+static int connect_all(struct epf_core *core, const struct epf_description *all,
+		       const uint32_t *node_of)
+{
+	int rc = 0;
+
+	for (uint32_t r = 0; r < core->world && !rc; r++) {
+		if (node_of[r] >= core->n_nodes)
+			return epf_fail(EPF_R_PEER_ANSWER, "rank %u: on node %u of %u", r,
+					node_of[r], core->n_nodes);
+		if (core->nodes[node_of[r]].state != EPF_NODE_UNKNOWN)
+			continue;
+		if (!all[r].n_tokens)
+			return epf_fail(EPF_R_PEER_ANSWER,
+					"rank %u: is the lowest of its node and describes no lanes",
+					r);
+		rc = connect_node(core, &all[r], node_of[r]);
+	}
+	for (uint32_t r = 0; r < core->world && !rc; r++)
+		rc = set_peer(core, &all[r], node_of[r]);
+	return rc;
+}
+
+static void free_all(struct epf_description *all, uint32_t world)
+{
+	for (uint32_t r = 0; r < world; r++)
+		epf_description_free(&all[r]);
+	free(all);
+}
+
+/* may_lack: a rank that says nothing is left out. */
+static int decode_all(const struct epf_core *core, const struct epf_blob *blobs, int may_lack,
+		      struct epf_description **out)
+{
+	struct epf_description *all = calloc(core->world, sizeof(*all));
+	int rc = 0;
+
+	if (!all)
+		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", core->world);
+	for (uint32_t r = 0; r < core->world && !rc; r++) {
+		if (may_lack && !blobs[r].len)
+			continue;
+		rc = epf_description_decode(blobs[r].data, blobs[r].len, &all[r]);
+		if (!rc)
+			rc = check_fit(core, &all[r], r);
+	}
+	if (rc) {
+		free_all(all, core->world);
+		return rc;
+	}
+	*out = all;
+	return 0;
+}
+
+int epf_world_connect(struct epf_core *core, const struct epf_blob *blobs, const uint32_t *node_of)
+{
+	struct epf_description *all;
+	int rc = decode_all(core, blobs, 0, &all);
+
+	if (rc)
+		return rc;
+	core->peers_page->n_nodes = number_places(core, all);
+	for (uint32_t r = 0; r < core->world; r++)
+		if (node_of[r] == core->self)
+			core->my_place = (uint16_t)core->peers_page->peers[r].node;
+	rc = connect_all(core, all, node_of);
+	free_all(all, core->world);
+	return rc;
+}
+
+int epf_world_update(struct epf_core *core, const struct epf_blob *blobs)
+{
+	struct epf_description *all;
+	int rc = decode_all(core, blobs, 1, &all);
+
+	if (rc)
+		return rc;
+	for (uint32_t r = 0; r < core->world && !rc; r++)
+		if (blobs[r].len)
+			rc = set_peer(core, &all[r], core->peers[r].node);
+	free_all(all, core->world);
+	return rc;
+}

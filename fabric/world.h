@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From descriptions to connections: what every rank says of itself when a job is joined, and what an engine makes of all of
+ * it. Used by join.c (embedded: each rank an engine and a node of its own) and by the service daemon (one engine a job
+ * and node, several local ranks). Slow path; before traffic, or on the core's thread by epf_core_call().
+ */
+#ifndef EPF_FABRIC_WORLD_H
+#define EPF_FABRIC_WORLD_H
+
+#include "bootstrap/boot.h"
+#include "fabric/engine.h"
+
+/*
+ * Describes local rank `local` as bytes (malloced). tokens: NULL, or n_nodes * lanes-per-peer of them: then the description of the
+ * engine itself (NIC address, lanes, control words) is in it; exactly one rank of each node gives that, its lowest. place: the node's
+ * name, for people.
+ */
+int epf_world_describe(struct epf_core *core, uint32_t local, const char *place,
+		       const uint64_t *tokens, uint8_t **buf, size_t *len);
+
+/*
+ * Connects the engine with what all ranks said. blobs[world]; node_of[world]: engine number of each rank (0..n_nodes-1), as given to
+ * epf_core_set_world. Fills the peers page (states UP, node numbers). -EPROTO with a reason when something does not fit; the core
+ * can then only be destroyed.
+ */
+int epf_world_connect(struct epf_core *core, const struct epf_blob *blobs, const uint32_t *node_of);
+
+/* Takes in regions that ranks have registered since: blobs as in epf_world_connect; an empty one changes nothing. On the core's thread. */
+int epf_world_update(struct epf_core *core, const struct epf_blob *blobs);
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The peers page: what a rank knows of the other ranks of its job. One page of words for each job and engine, written by
+ * the engine's thread (and when the job is set up), read by waits of clients. In service mode it is a memfd that clients can
+ * map for reading only; the client must check magic, version and world before it uses the rest.
+ *
+ * Ordering: P1 the engine stores a rank's words, `cause` and `epoch` before `state` (release); then `changes` (release).
+ *           P2 a reader loads `changes` (acquire), and where it has moved, `state` (acquire), then the rest.
+ */
+#ifndef EPF_QUEUES_PEERS_H
+#define EPF_QUEUES_PEERS_H
+
+#include "queues/epf_base.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EPF_PEERS_MAGIC   UINT64_C(0x3152454550465045) /* "EPFPEER1" in memory order */
+#define EPF_PEERS_VERSION 1u
+
+/* State of a rank as its peers see it. Numbers are ABI. */
+enum epf_peer_state_id {
+	EPF_PEER_UNKNOWN = 0, /* not joined yet */
+	EPF_PEER_UP = 1,
+	EPF_PEER_DOWN = 2, /* lost: cause says how */
+	EPF_PEER_LEFT = 3  /* closed in order */
+};
+
+/* One rank, 16 bytes. */
+struct epf_peer_word {
+	uint32_t state; /* enum epf_peer_state_id */
+	uint32_t cause; /* reason number (docs/errors.md) of DOWN, else 0 */
+	uint32_t epoch; /* how often this rank has come back: 0 the first time */
+	uint32_t node;  /* number of the node it lives on: what people see */
+};
+
+EPF_STATIC_ASSERT(sizeof(struct epf_peer_word) == 16, "peer word layout is ABI");
+
+struct epf_peers_shm {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t world;
+	uint32_t n_nodes;
+	uint32_t reserved0;
+	uint32_t lost;    /* ranks that went DOWN so far: only grows */
+	uint32_t changes; /* words changed so far: only grows */
+	uint64_t reserved1[12];
+	struct epf_peer_word peers[]; /* [world] */
+};
+
+EPF_STATIC_ASSERT(sizeof(struct epf_peers_shm) == 128, "peers page header is 128 bytes");
+EPF_STATIC_ASSERT(offsetof(struct epf_peers_shm, lost) == 24, "peers page layout is ABI");
+
+EPF_INLINE size_t epf_peers_bytes(uint32_t world)
+{
+	return sizeof(struct epf_peers_shm) + (size_t)world * sizeof(struct epf_peer_word);
+}
+
+/* Writes the header into zeroed memory: every rank UNKNOWN. */
+EPF_INLINE void epf_peers_format(struct epf_peers_shm *shm, uint32_t world)
+{
+	shm->version = EPF_PEERS_VERSION;
+	shm->world = world;
+	EPF_STORE_RELEASE(&shm->magic, EPF_PEERS_MAGIC);
+}
+
+/* Engine: a rank's state has changed. [P1] */
+EPF_INLINE void epf_peers_set(struct epf_peers_shm *shm, uint32_t rank, uint32_t state,
+			      uint32_t cause, uint32_t epoch)
+{
+	struct epf_peer_word *w = &shm->peers[rank];
+	uint32_t before = EPF_LOAD_RELAXED(&w->state);
+
+	EPF_STORE_RELAXED(&w->cause, cause);
+	EPF_STORE_RELAXED(&w->epoch, epoch);
+	EPF_STORE_RELEASE(&w->state, state);
+	if (state == EPF_PEER_DOWN && before != EPF_PEER_DOWN)
+		EPF_STORE_RELEASE(&shm->lost, shm->lost + 1);
+	EPF_STORE_RELEASE(&shm->changes, shm->changes + 1);
+}
+
+#endif

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Jobs of rank processes for the tests of the service: processes. What ranks do in a round is svc_round.c's. The rendezvous
+ * server has a process of its own, so that the test never forks beside a thread (gcc 12's sanitizer does not survive that).
+ */
+#include "tests/proc/svc_job.h"
+#include "fabric/base/clock.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+const char *const job_step_name[JOB_STEPS] = { "forked",   "start",   "register", "join",
+					       "dispatch", "combine", "close",    "ended" };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOWER = 5 };
+#elif defined(__has_feature)
+# if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+enum { SLOWER = 5 };
+# else
+enum { SLOWER = 1 };
+# endif
+#else
+enum { SLOWER = 1 };
+#endif
+
+unsigned job_ms(unsigned ms)
+{
+	return ms * SLOWER;
+}
+
+bool job_long(void)
+{
+	const char *s = getenv("EPF_TEST_LONG");
+
+	return s && *s && strcmp(s, "0") != 0;
+}
+
+uint64_t job_seed(uint64_t def)
+{
+	const char *s = getenv("EPF_SEED");
+
+	return s && *s ? strtoull(s, NULL, 0) : def;
+}
+
+uint64_t job_random(uint64_t *state)
+{
+	uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	return z ^ z >> 31;
+}
+
+void job_set(uint64_t *word, uint64_t value)
+{
+	__atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+uint64_t job_get(const uint64_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+int job_await(const uint64_t *word, uint64_t at_least, unsigned timeout_ms)
+{
+	uint64_t deadline = epf_now_ns() + (uint64_t)timeout_ms * 1000000;
+
+	while (job_get(word) < at_least) {
+		if (epf_now_ns() > deadline)
+			return -1;
+		usleep(200);
+	}
+	return 0;
+}
+
+static pid_t fork_child(void)
+{
+	pid_t parent = getpid(), pid;
+
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent)
+			_exit(1);
+	}
+	return pid;
+}
+
+static void serve(const struct job *job)
+{
+	struct epf_boot_server_opts o = { .size = sizeof(o),
+					  .world = job->plan.world,
+					  .listen = "127.0.0.1:0",
+					  .job = job->plan.name,
+					  .timeout_ns = job->plan.boot_timeout_ns };
+	struct epf_boot_server *server;
+
+	if (epf_boot_server_start(&o, &server)) {
+		fprintf(stderr, "job %s: %s\n", job->plan.name, epf_last_error());
+		_exit(1);
+	}
+	snprintf(job->page->rendezvous, sizeof(job->page->rendezvous), "%s",
+		 epf_boot_server_address(server));
+	job_set(&job->page->open, 1);
+	for (;;)
+		pause();
+}
+
+pid_t job_fork_rank(struct job *job, uint32_t rank, void (*body)(struct job_rank *r))
+{
+	struct job_rank r = { .page = job->page,
+			      .report = &job->page->rank[rank],
+			      .plan = &job->plan,
+			      .me = rank,
+			      .world = job->plan.world };
+	pid_t pid = fork_child();
+
+	if (pid != 0) {
+		if (pid > 0)
+			job->pid[rank] = pid;
+		return pid;
+	}
+	alarm(job->plan.alarm_s ? job->plan.alarm_s : 120);
+	if (job_await(&job->page->open, 1, job_ms(10000)))
+		_exit(1);
+	body(&r);
+	job_set(&r.report->step, JOB_ENDED);
+	fflush(NULL);
+	_exit(0);
+}
+
+int job_fork(struct job *job, const struct job_plan *plan)
+{
+	memset(job, 0, sizeof(*job));
+	job->plan = *plan;
+	job->page = mmap(NULL, sizeof(*job->page), PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (job->page == MAP_FAILED) {
+		job->page = NULL;
+		return -1;
+	}
+	job->server = fork_child();
+	if (job->server == 0)
+		serve(job);
+	for (uint32_t i = 0; job->server > 0 && i < plan->world; i++)
+		if (job_fork_rank(job, i, plan->body) < 0) {
+			perror("job: fork");
+			job_end(job);
+			return -1;
+		}
+	return job->server > 0 ? 0 : -1;
+}
+
+static bool has_ended(pid_t pid)
+{
+	siginfo_t info = { .si_pid = 0 };
+
+	return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid;
+}
+
+int job_reach(struct job *job, uint64_t rounds, unsigned timeout_ms)
+{
+	uint64_t deadline = epf_now_ns() + (uint64_t)timeout_ms * 1000000;
+
+	for (;;) {
+		uint32_t living = 0, there = 0;
+
+		for (uint32_t i = 0; i < job->plan.world; i++) {
+			if (!job->pid[i])
+				continue;
+			if (has_ended(job->pid[i]))
+				return -1;
+			living++;
+			there += job_get(&job->page->rank[i].rounds) >= rounds;
+		}
+		if (there == living)
+			return 0;
+		if (epf_now_ns() > deadline) {
+			fprintf(stderr, "job %s: %u of %u ranks played %llu rounds in %u ms\n",
+				job->plan.name, there, living, (unsigned long long)rounds,
+				timeout_ms);
+			return -1;
+		}
+		usleep(500);
+	}
+}
+
+int job_wait(struct job *job, uint32_t killed, unsigned timeout_ms)
+{
+	uint64_t deadline = epf_now_ns() + (uint64_t)timeout_ms * 1000000;
+	int bad = 0;
+
+	for (uint32_t i = 0; i < job->plan.world; i++) {
+		int status = -1;
+
+		if (!job->pid[i])
+			continue;
+		while (!has_ended(job->pid[i]) && epf_now_ns() < deadline)
+			usleep(500);
+		if (!has_ended(job->pid[i])) {
+			fprintf(stderr, "job %s: rank %u hangs in step %s\n", job->plan.name, i,
+				job_step_name[job_get(&job->page->rank[i].step) % JOB_STEPS]);
+			kill(job->pid[i], SIGKILL);
+			bad += (killed >> i & 1) != 0; /* counted below otherwise */
+		}
+		waitpid(job->pid[i], &status, 0);
+		job->pid[i] = 0;
+		if (killed >> i & 1)
+			continue;
+		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+			fprintf(stderr, "job %s: rank %u ended with %s %d in step %s\n",
+				job->plan.name, i, WIFSIGNALED(status) ? "signal" : "status",
+				WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status),
+				job_step_name[job_get(&job->page->rank[i].step) % JOB_STEPS]);
+			bad++;
+		}
+	}
+	return bad;
+}
+
+void job_end(struct job *job)
+{
+	for (uint32_t i = 0; i < JOB_RANKS_MAX; i++)
+		if (job->pid[i] > 0) {
+			kill(job->pid[i], SIGKILL);
+			waitpid(job->pid[i], NULL, 0);
+		}
+	if (job->server > 0) {
+		kill(job->server, SIGKILL);
+		waitpid(job->server, NULL, 0);
+	}
+	if (job->page)
+		munmap(job->page, sizeof(*job->page));
+	memset(job, 0, sizeof(*job));
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hostile clients beside an honest job. Two daemons serve four honest ranks that exchange checked random bytes all the time; the attacks of
+ * svc_hostile_*.c run one after the other on the same daemons, as another job of the same user. Whatever they do: the honest job's bytes are
+ * right, its untouched memory is unchanged, no lane of it fails, the daemons live, hold nothing of the attackers afterwards, and serve the
+ * next job.
+ */
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "tests/proc/daemons.h"
+#include "tests/proc/svc_hostile.h"
+#include "tests/proc/svc_proc.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+static const char *const daemon_settings[] = { "service-grace=100ms", "service-strangers=16",
+					       "service-stranger-timeout=500ms",
+					       "user-bytes=256MiB", NULL };
+static struct daemons daemons;
+static struct job honest;
+static struct proc_holds base[2];
+static uint64_t seed;
+
+static void plan_job(struct job_plan *plan, const char *name)
+{
+	*plan = (struct job_plan){ .name = name,
+				   .world = 4,
+				   .tag = seed & 0xff,
+				   .body = job_play,
+				   .boot_timeout_ns = (uint64_t)job_ms(20000) * 1000000,
+				   .alarm_s = job_long() ? 3000 : 600 };
+	for (unsigned i = 0; i < 4; i++)
+		plan->client[i] = daemons_client(&daemons, i / 2);
+}
+
+static int begin(void **state)
+{
+	struct job_plan plan;
+
+	(void)state;
+	seed = job_seed(epf_now_ns() ^ (uint64_t)getpid() << 40);
+	printf("# hostile: EPF_SEED=%llu\n", (unsigned long long)seed);
+	if (daemons_start(&daemons, 2, daemon_settings))
+		return -1;
+	plan_job(&plan, "honest");
+	if (job_fork(&honest, &plan) || job_reach(&honest, 20, job_ms(30000)))
+		return -1;
+	for (unsigned i = 0; i < 2; i++)
+		base[i] = proc_look(daemons.pid[i]);
+	return 0;
+}
+
+static int finish(void **state)
+{
+	(void)state;
+	job_end(&honest);
+	return daemons_stop(&daemons);
+}
+
+static uint64_t rounds_now(void)
+{
+	uint64_t most = 0;
+
+	for (unsigned i = 0; i < 4; i++)
+		if (job_get(&honest.page->rank[i].rounds) > most)
+			most = job_get(&honest.page->rank[i].rounds);
+	return most;
+}
+
+/* One attack in a process of its own; the honest job plays on during and after it, and nothing of the attack is left. */
+static void attack(const char *name, void (*fn)(const struct hostile *h), uint64_t count)
+{
+	struct hostile h = { .path = { daemons_socket(&daemons, 0), daemons_socket(&daemons, 1) },
+			     .honest = "honest",
+			     .seed = seed + strlen(name) * 7919,
+			     .count = count };
+	uint64_t before = rounds_now(), start = epf_now_ns();
+	int status = -1;
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		alarm(job_long() ? 1200 : 180);
+		fn(&h);
+		fflush(NULL);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (!WIFEXITED(status) || WEXITSTATUS(status))
+		print_error("%s ended with wait status %#x\n", name, (unsigned)status);
+	printf("# %s: %.1f s, honest job played %llu rounds meanwhile\n", name,
+	       (double)(epf_now_ns() - start) / 1e9, (unsigned long long)(rounds_now() - before));
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	assert_int_equal(job_reach(&honest, rounds_now() + 20, job_ms(20000)), 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(proc_settle(daemons.pid[i], base[i], job_ms(5000)), 0);
+}
+
+static uint64_t scaled(uint64_t normal, uint64_t full)
+{
+	return job_long() ? full : job_ms(1) > 1 ? normal / 5 : normal;
+}
+
+#define ATTACK(name, normal, full)                     \
+ static void name(void **state)                        \
+ {                                                     \
+  (void)state;                                         \
+  attack(#name, hostile_##name, scaled(normal, full)); \
+ }
+
+ATTACK(directed, 0, 0)
+ATTACK(mutated, 1000000, 10000000)
+ATTACK(scribble, 2000, 20000)
+ATTACK(descriptors, 0, 0)
+ATTACK(punch, 1500, 20000)
+ATTACK(dies, 20, 200)
+ATTACK(withdraws, 20, 200)
+ATTACK(strangers, 0, 0)
+ATTACK(garbage, 2000, 100000)
+ATTACK(states, 0, 0)
+ATTACK(names, 0, 0)
+ATTACK(deaf, 1000, 10000)
+
+/* The honest job ends as if it had been alone. */
+static void the_honest_job_is_unharmed(void **state)
+{
+	uint64_t rounds = rounds_now();
+
+	(void)state;
+	job_set(&honest.page->end, 1);
+	assert_int_equal(job_wait(&honest, 0, job_ms(30000)), 0);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(honest.page->rank[i].failed, 0);
+		assert_int_equal(honest.page->rank[i].counter[JOB_LANE_ERRORS], 0);
+		assert_int_equal(honest.page->rank[i].counter[JOB_ARRIVALS_REFUSED], 0);
+	}
+	printf("# hostile: honest job: %llu rounds, 0 wrong, 0 lane errors, other memory unchanged\n",
+	       (unsigned long long)rounds);
+}
+
+static void the_next_job_is_served(void **state)
+{
+	struct job_plan plan;
+	struct job next;
+
+	(void)state;
+	plan_job(&plan, "next");
+	assert_int_equal(job_fork(&next, &plan), 0);
+	assert_int_equal(job_reach(&next, 20, job_ms(20000)), 0);
+	job_set(&next.page->end, 1);
+	assert_int_equal(job_wait(&next, 0, job_ms(20000)), 0);
+	job_end(&next);
+}
+
+/* Every reason of the command check, and what control messages were refused for. */
+static void refusals_are_counted(void **state)
+{
+	static const unsigned met[] = { EPF_R_CMD_ACCESS,     EPF_R_SVC_MESSAGE,
+					EPF_R_SVC_DESCRIPTOR, EPF_R_SVC_MEMORY,
+					EPF_R_SVC_LIMIT,      EPF_R_SVC_JOB,
+					EPF_R_SVC_RANK_TAKEN };
+	const unsigned many = sizeof(met) / sizeof(met[0]);
+	char *text = raw_status(daemons_socket(&daemons, 0));
+	json_t *json, *refusals;
+
+	(void)state;
+	assert_non_null(text);
+	json = json_loads(text, 0, NULL);
+	assert_non_null(json);
+	refusals = json_object_get(json, "refusals");
+	printf("# hostile: refusals counted:");
+	for (unsigned i = 0; i < many + EPF_R_CMD_REVOKED - EPF_R_CMD_OP + 1; i++) {
+		unsigned reason = i < many ? met[i] : EPF_R_CMD_OP + i - many;
+		char key[16];
+		json_int_t n;
+
+		snprintf(key, sizeof(key), "EPF-%u", reason);
+		n = json_integer_value(json_object_get(refusals, key));
+		printf(" %s %lld", key, (long long)n);
+		if (n <= 0)
+			print_error("refusals: %s is not counted: %s\n", key, text);
+		assert_true(n > 0);
+	}
+	printf("\n");
+	json_decref(json);
+	free(text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(directed),
+		cmocka_unit_test(mutated),
+		cmocka_unit_test(scribble),
+		cmocka_unit_test(descriptors),
+		cmocka_unit_test(punch),
+		cmocka_unit_test(dies),
+		cmocka_unit_test(withdraws),
+		cmocka_unit_test(strangers),
+		cmocka_unit_test(garbage),
+		cmocka_unit_test(states),
+		cmocka_unit_test(names),
+		cmocka_unit_test(deaf),
+		cmocka_unit_test(refusals_are_counted),
+		cmocka_unit_test(the_honest_job_is_unharmed),
+		cmocka_unit_test(the_next_job_is_served),
+	};
+
+	return cmocka_run_group_tests_name("hostile clients", tests, begin, finish);
+}

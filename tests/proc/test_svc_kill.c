@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kill -9, everywhere: a rank, a daemon, a rank on the other node, each at points spread over start, register, join, dispatch, combine
+ * and close. Everybody left must come back from whatever it is in, within 2 seconds of the kill, with an error that names who is
+ * gone; then the next job is served and nothing is left behind but the dead daemon's one statistics file, which the next start replaces.
+ *
+ * The point of a run is where the victim's process, or for a daemon the first of its ranks, was when it died: it keeps that
+ * in shared memory. Points that have the fewest runs so far are aimed at next, until all have their share.
+ */
+#include "fabric/base/clock.h"
+#include "tests/proc/daemons.h"
+#include "tests/proc/svc_job.h"
+#include "tests/proc/svc_proc.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+enum {
+	WORLD = 4,
+	FIRST = JOB_START,
+	LAST = JOB_CLOSE,
+	POINTS = LAST - FIRST + 1,
+	RUNS = 25,
+	RUNS_LONG = 100,
+	TOLD_MS = 2000,
+	GRACE_MS = 100
+};
+
+/* Words of the page. */
+enum { W_CLOSERS = 1, W_KILLED_NS = 2, W_ALL_TOLD = 3, W_VICTIMS = 4 };
+
+/* Counters of a rank's report. */
+enum { C_CLOSE_NS = 0 };
+
+/*
+ * The settings that decide how soon anybody is told, all others are defaults: a daemon that died before the join is waited for this long to
+ * appear again, a rank that never arrives at the rendezvous as long as the other.
+ */
+static const char *const client_settings[] = { "service-timeout=700ms", NULL };
+static const char *const daemon_settings[] = { "service-grace=100ms", NULL };
+
+enum { BOOT_TIMEOUT_MS = 1500 };
+
+static struct daemons daemons;
+static struct proc_holds base[2];
+static uint64_t random_state;
+static uint64_t worst_ns, worst_close_ns;
+
+struct victim {
+	const char *name;
+	bool daemon;
+	unsigned number; /* of the rank, or of the daemon */
+};
+
+/* ---- a rank ---- */
+
+static void end_told(struct job_rank *r, int rc, bool joined)
+{
+	uint64_t start;
+
+	job_rank_told(r, rc);
+	/* Who lost its daemon while it was joining leaves the rendezvous, as a program that ends would; others hear of it there. */
+	if (!joined && job_get(&r->page->words[W_VICTIMS]) >> 32) {
+		epf_boot_close(r->boot);
+		r->boot = NULL;
+	}
+	JOB_CHECK(r, job_await(&r->page->words[W_ALL_TOLD], 1, job_ms(10000)) == 0);
+	start = epf_now_ns();
+	epf_close(r->ep);
+	job_set(&r->report->counter[C_CLOSE_NS], epf_now_ns() - start);
+	epf_boot_close(r->boot);
+}
+
+/* True when some rank has closed: then nobody will send any more. */
+static bool somebody_left(const struct job_rank *r)
+{
+	for (uint32_t p = 0; p < r->world; p++)
+		if (p != r->me && epf_peer_state(r->ep, p) == -EPIPE)
+			return true;
+	return false;
+}
+
+static void play(struct job_rank *r)
+{
+	uint64_t stuck_ns = 0;
+	int rc = job_rank_open(r);
+
+	if (!rc)
+		rc = job_rank_join(r);
+	if (rc) {
+		end_told(r, rc, false);
+		return;
+	}
+	for (;;) {
+		if (job_get(&r->page->words[W_CLOSERS]) >> r->me & 1) {
+			job_set(&r->report->step, JOB_CLOSE);
+			epf_close(r->ep);
+			job_rank_told(r, 0);
+			epf_boot_close(r->boot);
+			return;
+		}
+		job_set(&r->report->step, r->round & 1 ? JOB_COMBINE : JOB_DISPATCH);
+		rc = job_rank_round(r, 100 * 1000 * 1000);
+		if (rc == 0) {
+			stuck_ns = 0;
+			continue;
+		}
+		if (rc != -ETIMEDOUT || somebody_left(r))
+			break;
+		stuck_ns += 100 * 1000 * 1000;
+		JOB_CHECK(r, stuck_ns < (uint64_t)job_ms(8000) * 1000000);
+	}
+	end_told(r, rc == -ETIMEDOUT ? 0 : rc, true);
+}
+
+/* ---- one run ---- */
+
+static void plan_job(struct job_plan *plan, const char *name, void (*body)(struct job_rank *r))
+{
+	*plan = (struct job_plan){ .name = name,
+				   .world = WORLD,
+				   .tag = random_state & 0xff,
+				   .settings = client_settings,
+				   .body = body,
+				   .boot_timeout_ns = BOOT_TIMEOUT_MS * UINT64_C(1000000) };
+	for (unsigned i = 0; i < WORLD; i++)
+		plan->client[i] = daemons_client(&daemons, i / 2);
+}
+
+/* Waits until the victim is where it is to die; a little longer at random; kills. Where it was. */
+static unsigned kill_at(struct job *job, const struct victim *v, unsigned point)
+{
+	unsigned watched = v->daemon ? v->number * 2 : v->number, at;
+	uint64_t *step = &job->page->rank[watched].step;
+	uint64_t deadline = epf_now_ns() + (uint64_t)job_ms(10000) * 1000000, until;
+	uint64_t spread = point <= JOB_JOIN ? 1000000 : point < JOB_CLOSE ? 5000000 : 300000;
+
+	/* Who has not met the rendezvous yet when a rank dies finds none: everybody is there before anybody dies. */
+	for (unsigned i = 0; i < WORLD; i++)
+		assert_int_equal(job_await(&job->page->rank[i].step, JOB_START, job_ms(5000)), 0);
+	if (point == JOB_CLOSE && job_reach(job, 4, job_ms(10000)) == 0)
+		job_set(&job->page->words[W_CLOSERS],
+			v->daemon ? UINT64_C(3) << v->number * 2 : UINT64_C(1) << v->number);
+	while (job_get(step) < point && epf_now_ns() < deadline)
+		sched_yield();
+	until = epf_now_ns() +
+		(job_random(&random_state) & 1 ? 0 : job_random(&random_state) % spread);
+	while (epf_now_ns() < until)
+		sched_yield();
+	at = (unsigned)job_get(step);
+	job_set(&job->page->words[W_KILLED_NS], epf_now_ns());
+	if (v->daemon) {
+		daemons_kill(&daemons, v->number);
+	} else {
+		kill(job->pid[v->number], SIGKILL);
+		waitpid(job->pid[v->number], NULL, 0);
+		job->pid[v->number] = 0;
+		at = (unsigned)job_get(step); /* it may have got further before the signal */
+	}
+	return at;
+}
+
+/* Whether a survivor's error names who is gone. */
+static bool names(const struct victim *v, unsigned rank, unsigned at, const char *text)
+{
+	char want[3][32];
+
+	if (!v->daemon) {
+		snprintf(want[0], sizeof(want[0]), "rank %u", v->number);
+		return strstr(text, want[0]) != NULL;
+	}
+	snprintf(want[0], sizeof(want[0]), "node%u", v->number); /* the daemon, to its own ranks */
+	snprintf(want[1], sizeof(want[1]), "rank %u", v->number * 2);
+	snprintf(want[2], sizeof(want[2]), "rank %u", v->number * 2 + 1);
+	/* While joining, a rank may hear first that its neighbour, whose daemon it was too, has left the rendezvous. */
+	if (rank / 2 == v->number && (at > JOB_JOIN || strstr(text, want[0])))
+		return strstr(text, want[0]) != NULL;
+	return strstr(text, want[1]) != NULL || strstr(text, want[2]) != NULL;
+}
+
+/* Everybody left was told in time. `at`: where the victim died. */
+static void check_told(struct job *job, const struct victim *v, unsigned at)
+{
+	uint64_t killed = job_get(&job->page->words[W_KILLED_NS]);
+
+	for (unsigned i = 0; i < WORLD; i++) {
+		struct job_report *rep = &job->page->rank[i];
+		uint64_t told;
+
+		if (!v->daemon && i == v->number)
+			continue;
+		if (job_await(&rep->told_ns, 1, job_ms(8000)))
+			print_error("rank %u was not told in step %s\n", i,
+				    job_step_name[rep->step]);
+		told = job_get(&rep->told_ns);
+		assert_int_not_equal(told, 0);
+		told = told > killed ? told - killed : 0;
+		if (told > worst_ns)
+			worst_ns = told;
+		if (told >= TOLD_MS * UINT64_C(1000000))
+			print_error("%s killed in %s: rank %u told after %.0f ms: %s\n", v->name,
+				    job_step_name[at], i, (double)told / 1e6, rep->text);
+		assert_true(told < (uint64_t)job_ms(TOLD_MS) * 1000000);
+		/* A closer returns from epf_close; and a rank that closed in order before the kill has left, not died. */
+		if (rep->rc == 0 && at >= JOB_CLOSE)
+			continue;
+		if (rep->rc >= 0 || !names(v, i, at, rep->text))
+			print_error("%s killed in %s: rank %u was told %lld: %s\n", v->name,
+				    job_step_name[at], i, (long long)rep->rc, rep->text);
+		assert_true(rep->rc < 0);
+		assert_true(names(v, i, at, rep->text));
+	}
+}
+
+/* A daemon has died: clients have swept socket and lock, its statistics file is all there is; the next start replaces it. */
+static void check_files_and_restart(const struct victim *v)
+{
+	char prefix[32], found[512], stats[64];
+
+	snprintf(prefix, sizeof(prefix), "node%u.s", v->number);
+	snprintf(stats, sizeof(stats), "node%u.stats ", v->number);
+	proc_files(daemons.dir, prefix, found, sizeof(found));
+	if (strcmp(found, stats) != 0)
+		print_error("left of daemon node%u: %s\n", v->number, found);
+	assert_string_equal(found, stats);
+	snprintf(prefix, sizeof(prefix), "node%u.lock", v->number);
+	assert_int_equal(proc_files(daemons.dir, prefix, found, sizeof(found)), 0);
+	assert_int_equal(daemons_restart(&daemons, v->number), 0);
+	snprintf(prefix, sizeof(prefix), "node%u.stats", v->number);
+	assert_int_equal(proc_files(daemons.dir, prefix, found, sizeof(found)), 1);
+}
+
+static void next_job(void)
+{
+	static struct job job;
+	struct job_plan plan;
+
+	job_end(&job);
+	plan_job(&plan, "next", job_play);
+	assert_int_equal(job_fork(&job, &plan), 0);
+	job_set(&job.page->end, 1); /* a few rounds, and the end */
+	assert_int_equal(job_wait(&job, 0, job_ms(10000)), 0);
+	job_end(&job);
+}
+
+static void nothing_is_left(void)
+{
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(proc_settle(daemons.pid[i], base[i], GRACE_MS + job_ms(5000)), 0);
+}
+
+static unsigned run(const struct victim *v, unsigned point)
+{
+	static struct job job; /* of a run that failed: ended by the next one */
+	struct job_plan plan;
+	unsigned at;
+
+	job_end(&job);
+
+	plan_job(&plan, "victims", play);
+	assert_int_equal(job_fork(&job, &plan), 0);
+	job_set(&job.page->words[W_VICTIMS], (uint64_t)v->daemon << 32 | v->number);
+	at = kill_at(&job, v, point);
+	check_told(&job, v, at);
+	job_set(&job.page->words[W_ALL_TOLD], 1);
+	assert_int_equal(job_wait(&job, v->daemon ? 0 : 1u << v->number, job_ms(8000)), 0);
+	for (unsigned i = 0; i < WORLD; i++) {
+		uint64_t ns = job.page->rank[i].counter[C_CLOSE_NS];
+
+		worst_close_ns = ns > worst_close_ns ? ns : worst_close_ns;
+		assert_int_equal(job.page->rank[i].failed, 0);
+		assert_true(ns < (uint64_t)job_ms(TOLD_MS) * 1000000);
+	}
+	job_end(&job);
+	if (v->daemon)
+		check_files_and_restart(v);
+	next_job();
+	nothing_is_left();
+	return at;
+}
+
+static void matrix(const struct victim *v)
+{
+	unsigned want = job_long() ? RUNS_LONG : job_ms(1) > 1 ? POINTS : RUNS;
+	unsigned count[JOB_STEPS] = { 0 }, runs = 0, most = want * 3 + POINTS;
+
+	worst_ns = worst_close_ns = 0;
+	for (unsigned i = 0; i < 2; i++)
+		if (!daemons.pid[i])
+			assert_int_equal(daemons_restart(&daemons, i), 0);
+	for (;;) {
+		unsigned point = FIRST, counted = 0;
+
+		for (unsigned p = FIRST; p <= LAST; p++) {
+			counted += count[p];
+			if (count[p] < count[point])
+				point = p;
+		}
+		if (counted >= want && count[point] > 0)
+			break;
+		assert_true(runs++ < most);
+		count[run(v, point)]++;
+	}
+	printf("# %s killed:", v->name);
+	for (unsigned p = FIRST; p <= LAST; p++)
+		printf(" %s %u", job_step_name[p], count[p]);
+	printf(" (%u runs); everybody told after %.0f ms at most, closed in %.0f ms at most\n",
+	       runs, (double)worst_ns / 1e6, (double)worst_close_ns / 1e6);
+}
+
+static void a_rank(void **state)
+{
+	(void)state;
+	matrix(&(struct victim){ .name = "rank 1", .number = 1 });
+}
+
+static void a_rank_on_the_other_node(void **state)
+{
+	(void)state;
+	matrix(&(struct victim){ .name = "rank 2, on the other node", .number = 2 });
+}
+
+static void a_daemon(void **state)
+{
+	(void)state;
+	matrix(&(struct victim){ .name = "daemon node1", .daemon = true, .number = 1 });
+}
+
+static int begin(void **state)
+{
+	uint64_t seed = job_seed(epf_now_ns() ^ (uint64_t)getpid() << 40);
+
+	(void)state;
+	random_state = seed;
+	printf("# kill: EPF_SEED=%llu; a rank waits %s for its daemon before the join, %d ms at the rendezvous\n",
+	       (unsigned long long)seed, strchr(client_settings[0], '=') + 1, BOOT_TIMEOUT_MS);
+	if (daemons_start(&daemons, 2, daemon_settings))
+		return -1;
+	/* What daemons hold that have served a job and forgotten it. */
+	next_job();
+	usleep(GRACE_MS * 1000 + job_ms(500) * 1000);
+	for (unsigned i = 0; i < 2; i++)
+		base[i] = proc_look(daemons.pid[i]);
+	return 0;
+}
+
+static int finish(void **state)
+{
+	(void)state;
+	return daemons_stop(&daemons);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_rank),
+		cmocka_unit_test(a_rank_on_the_other_node),
+		cmocka_unit_test(a_daemon),
+	};
+
+	return cmocka_run_group_tests_name("kill -9 with daemons", tests, begin, finish);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Links between two daemons that are cut and restored: one of two, 200 times, at random times and ends, while four ranks exchange checked
+ * bytes: nothing is wrong or missing, work was replayed and duplicates were dropped. Then both are cut: every rank ends with an error
+ * that names the other node's rank, in under 3 seconds.
+ */
+#include "fabric/base/clock.h"
+#include "tests/proc/daemons.h"
+#include "tests/proc/svc_job.h"
+#include "tests/proc/svc_raw.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/*
+ * Cuts of one link before it is the other one's turn: between turns everything has time to recover. A lane fails after RETRY_MS without a sign of
+ * life, which must be longer than a busy machine keeps a daemon from running, or the good link fails too; cuts last up to twice as long.
+ */
+enum { WORLD = 4, CUTS = 200, CUTS_LONG = 2000, TURN = 50, RETRY_MS = 100, ENDS_MS = 3000 };
+
+enum { W_CUT_NS = 1, W_ALL_TOLD = 2 };
+
+static char retry[40];
+
+#define COMMON "emu-links=2", "lanes-per-peer=2", "service-grace=100ms", retry
+
+static const char *const ordered[] = { COMMON, NULL };
+static const char *const unordered[] = { COMMON,
+					 "emu-order=unordered",
+					 "emu-delay=20us",
+					 "emu-reorder=0.02",
+					 "emu-duplicate=0.02",
+					 "emu-drop=0.01",
+					 NULL };
+
+static struct daemons daemons;
+static struct job job;
+static uint64_t random_state;
+
+static void start(const char *name, const char *const *settings, void (*body)(struct job_rank *r))
+{
+	struct job_plan plan = { .name = name,
+				 .world = WORLD,
+				 .tag = random_state & 0xff,
+				 .body = body,
+				 .boot_timeout_ns = (uint64_t)job_ms(20000) * 1000000,
+				 .alarm_s = job_long() ? 3000 : 300 };
+
+	assert_int_equal(daemons_start(&daemons, 2, settings), 0);
+	for (unsigned i = 0; i < WORLD; i++)
+		plan.client[i] = daemons_client(&daemons, i / 2);
+	assert_int_equal(job_fork(&job, &plan), 0);
+	assert_int_equal(job_reach(&job, 20, job_ms(20000)), 0);
+}
+
+/* What the daemons said, when a rank found a fault. */
+static void print_logs(void)
+{
+	for (unsigned i = 0; i < daemons.n; i++) {
+		char *text = daemons_log(&daemons, i);
+
+		fprintf(stderr, "log of node%u:\n%s", i, text ? text : "(none)\n");
+		free(text);
+	}
+}
+
+static int stop(void **state)
+{
+	bool failed = false;
+
+	(void)state;
+	for (unsigned i = 0; i < WORLD && job.page; i++)
+		failed |= job_get(&job.page->rank[i].failed) != 0;
+	if (failed)
+		print_logs();
+	job_end(&job);
+	return daemons_stop(&daemons);
+}
+
+static void wait_random(unsigned most_us)
+{
+	usleep((useconds_t)(job_random(&random_state) % most_us));
+}
+
+static uint64_t sum_of(unsigned counter)
+{
+	/* Ranks 0 and 2: one of each node. */
+	return job.page->rank[0].counter[counter] + job.page->rank[2].counter[counter];
+}
+
+static void cut_and_restore(const char *name, const char *const *settings, unsigned cuts,
+			    bool duplicates)
+{
+	uint64_t begun = epf_now_ns();
+
+	start(name, settings, job_play);
+	for (unsigned i = 0; i < cuts; i++) {
+		unsigned end = (unsigned)(job_random(&random_state) & 1), link = i / TURN & 1;
+
+		if (i % TURN ==
+		    0) { /* time to recover: without a lane the node would rightly be lost */
+			usleep(job_ms(3 * RETRY_MS) * 1000);
+			assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50,
+						   job_ms(20000)),
+					 0);
+		}
+		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, false), 1);
+		wait_random(job_ms(2 * RETRY_MS) * 1000);
+		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, true), 1);
+		wait_random(20000);
+	}
+	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50, job_ms(20000)),
+			 0);
+	job_set(&job.page->end, 1);
+	assert_int_equal(job_wait(&job, 0, job_ms(30000)), 0);
+	printf("# %s: a link cut %u times in %.1f s, %llu rounds, 0 wrong, %llu lane errors, %llu replays, %llu duplicates dropped\n",
+	       name, cuts, (double)(epf_now_ns() - begun) / 1e9,
+	       (unsigned long long)job_get(&job.page->rank[0].rounds),
+	       (unsigned long long)sum_of(JOB_LANE_ERRORS), (unsigned long long)sum_of(JOB_REPLAYS),
+	       (unsigned long long)sum_of(JOB_DUPLICATES));
+	assert_true(sum_of(JOB_LANE_ERRORS) > 0);
+	assert_true(sum_of(JOB_REPLAYS) > 0);
+	assert_true(!duplicates || sum_of(JOB_DUPLICATES) > 0);
+	assert_int_equal(sum_of(JOB_ARRIVALS_REFUSED), 0);
+}
+
+static unsigned times(void)
+{
+	return job_long() ? CUTS_LONG : job_ms(1) > 1 ? CUTS / 5 : CUTS;
+}
+
+static void one_link_ordered(void **state)
+{
+	(void)state;
+	cut_and_restore("link-ordered", ordered, times() / 2, false);
+}
+
+static void one_link_unordered(void **state)
+{
+	(void)state;
+	cut_and_restore("link-unordered", unordered, times(), true);
+}
+
+/* Plays until told. */
+static void until_told(struct job_rank *r)
+{
+	int rc;
+
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	while ((rc = job_rank_round(r, (uint64_t)job_ms(20000) * 1000000)) == 0)
+		;
+	job_rank_told(r, rc);
+	JOB_CHECK(r, job_await(&r->page->words[W_ALL_TOLD], 1, job_ms(10000)) == 0);
+	epf_close(r->ep);
+	epf_boot_close(r->boot);
+}
+
+static void both_links(void **state)
+{
+	uint64_t worst = 0, cut;
+
+	(void)state;
+	start("link-both", ordered, until_told);
+	cut = epf_now_ns();
+	for (unsigned link = 0; link < 2; link++)
+		assert_int_equal(raw_link(daemons_socket(&daemons, 0), "link-both", link, false),
+				 1);
+	for (unsigned i = 0; i < WORLD; i++) {
+		struct job_report *rep = &job.page->rank[i];
+		char want[2][16];
+		uint64_t told;
+
+		assert_int_equal(job_await(&rep->told_ns, 1, job_ms(10000)), 0);
+		told = rep->told_ns - cut;
+		worst = told > worst ? told : worst;
+		for (unsigned k = 0; k < 2; k++)
+			snprintf(want[k], sizeof(want[k]), "rank %u", (1 - i / 2) * 2 + k);
+		if (!strstr(rep->text, want[0]) && !strstr(rep->text, want[1]))
+			print_error("rank %u was told %lld: %s\n", i, (long long)rep->rc,
+				    rep->text);
+		assert_true(rep->rc == -ECONNRESET ||
+			    rep->rc == -EIO); /* a flush tells of failed commands */
+		assert_true(strstr(rep->text, want[0]) || strstr(rep->text, want[1]));
+		assert_true(told < (uint64_t)job_ms(ENDS_MS) * 1000000);
+	}
+	job_set(&job.page->words[W_ALL_TOLD], 1);
+	assert_int_equal(job_wait(&job, 0, job_ms(10000)), 0);
+	printf("# link-both: both links cut: every rank told after %.0f ms at most: %s\n",
+	       (double)worst / 1e6, job.page->rank[0].text);
+}
+
+static int begin(void **state)
+{
+	uint64_t seed = job_seed(epf_now_ns() ^ (uint64_t)getpid() << 40);
+
+	(void)state;
+	random_state = seed;
+	snprintf(retry, sizeof(retry), "emu-retry-timeout=%ums", job_ms(RETRY_MS));
+	printf("# link: EPF_SEED=%llu\n", (unsigned long long)seed);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(one_link_ordered, stop),
+		cmocka_unit_test_teardown(one_link_unordered, stop),
+		cmocka_unit_test_teardown(both_links, stop),
+	};
+
+	return cmocka_run_group_tests_name("links between daemons", tests, begin, NULL);
+}

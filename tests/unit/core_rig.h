@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two engine cores in one thread, as two daemons of a job have them: four ranks, two on each node, one ring, one region and a few
+ * signals each, over two emulated NICs. The caller steps. Test code: it asserts through cmocka.
+ */
+#ifndef EPF_TESTS_CORE_RIG_H
+#define EPF_TESTS_CORE_RIG_H
+
+#include "fabric/base/conf.h"
+#include "fabric/engine.h"
+#include "fabric/world.h"
+
+#include <stdbool.h>
+
+enum {
+	CORE_NODES = 2,
+	CORE_PER_NODE = 2,
+	CORE_WORLD = 4,
+	CORE_SIGNALS = 16,
+	CORE_BYTES = 1 << 16,
+	CORE_RINGS = 64
+};
+
+struct core_rank {
+	struct epf_core *core;
+	uint32_t rank, local;
+	struct epf_signal *signals;
+	struct epf_bell bell;
+	unsigned char *memory;
+	struct epf_ring_shm *shm;
+	struct epf_ring_producer ring;
+	uint32_t ring_id;
+};
+
+struct core_rig {
+	struct epf_conf conf;
+	struct epf_nic *nic[CORE_NODES];
+	struct epf_stats *stats[CORE_NODES];
+	struct epf_core *core[CORE_NODES];
+	struct core_rank rank[CORE_WORLD];
+};
+
+/* settings: NULL-terminated "name=value" list, or NULL. Connected when it returns. */
+struct core_rig *core_rig_open(const char *const *settings);
+void core_rig_close(struct core_rig *rig);
+
+/* Opens a ring for a rank, a new one over the old. */
+void core_rig_ring(struct core_rank *r);
+/* Memory for signals, region and ring of a rank, filled with zeros and a pattern; and back. */
+void core_rig_memory(struct core_rank *r);
+void core_rig_forget(struct core_rank *r);
+
+/* Steps both cores until nothing happens any more, or until done(arg), at most a few seconds; false: time is up. */
+bool core_rig_run(struct core_rig *rig, bool (*done)(void *arg), void *arg);
+
+/* Pushes a put of `bytes` at offset 0 of region 0 with a signal of 1. */
+void core_rig_put(struct core_rank *r, uint32_t to, uint32_t bytes, uint32_t signal);
+
+#endif

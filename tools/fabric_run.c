@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ep-fabric run`: the daemon in the foreground. Reads the configuration, turns signals into requests to stop, says when it is ready. Everything
+ * else is fabric/service/svc.h.
+ */
+#include "fabric/base/conf.h"
+#include "fabric/base/err.h"
+#include "fabric/epf.h"
+#include "fabric/service/svc.h"
+#include "tools/fabric_tools.h"
+
+#include <argp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EXIT_USAGE 2
+
+enum { OPT_READY_FD = 0x10000, OPT_DRAIN_TIMEOUT };
+
+struct request {
+	struct epf_conf conf;
+	int ready_fd;
+	double drain_s; /* 0: no limit */
+};
+
+/* For the signal handler alone; set before it is installed. */
+static struct epf_svc *running;
+
+static void on_signal(int signo)
+{
+	(void)signo;
+	epf_svc_stop(running);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct request *req = state->input;
+	char *end = NULL;
+
+	switch (key) {
+	case ARGP_KEY_INIT:
+		state->child_inputs[0] = &req->conf;
+		return 0;
+	case OPT_READY_FD:
+		req->ready_fd = (int)strtol(arg, &end, 10);
+		if (*end || end == arg || req->ready_fd < 0)
+			argp_error(state, "--ready-fd: \"%s\" is no number of a descriptor", arg);
+		return 0;
+	case OPT_DRAIN_TIMEOUT:
+		req->drain_s = strtod(arg, &end);
+		if (*end || end == arg || !(req->drain_s >= 0 && req->drain_s < 1e9))
+			argp_error(state, "--drain-timeout: \"%s\" is no number of seconds", arg);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void catch_signals(struct epf_svc *svc)
+{
+	struct sigaction stop = { .sa_handler = on_signal }, ignore = { .sa_handler = SIG_IGN };
+
+	running = svc;
+	sigaction(SIGTERM, &stop, NULL);
+	sigaction(SIGINT, &stop, NULL);
+	sigaction(SIGPIPE, &ignore, NULL);
+}
+
+static int say_ready(int fd)
+{
+	ssize_t n = fd < 0 ? 1 : write(fd, "r", 1);
+
+	if (fd >= 0)
+		close(fd);
+	return n == 1 ? 0 : -1;
+}
+
+static int serve(const struct request *req)
+{
+	sigset_t stops, before;
+	struct epf_svc *svc;
+	int rc;
+
+	/* A signal that comes while the daemon is made waits until there is something to stop. */
+	sigemptyset(&stops);
+	sigaddset(&stops, SIGTERM);
+	sigaddset(&stops, SIGINT);
+	sigprocmask(SIG_BLOCK, &stops, &before);
+	rc = epf_svc_create(&req->conf, epf_version(), &svc);
+	if (rc)
+		return rc;
+	catch_signals(svc);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	if (say_ready(req->ready_fd))
+		fprintf(stderr, "ep-fabric run: --ready-fd: cannot write to descriptor %d\n",
+			req->ready_fd);
+	rc = epf_svc_run(svc, (uint64_t)(req->drain_s * 1e9));
+	/* From here on a signal may end the process: all that is left is to tidy up. */
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGINT, SIG_IGN);
+	epf_svc_destroy(svc);
+	return rc;
+}
+
+int epf_tool_run(int argc, char **argv)
+{
+	static const struct argp_option options[] = {
+		{ "ready-fd", OPT_READY_FD, "FD", 0,
+		  "Write one byte to this descriptor, and close it, when clients can connect", 0 },
+		{ "drain-timeout", OPT_DRAIN_TIMEOUT, "SECONDS", 0,
+		  "Longest time jobs may go on after SIGTERM (default 0: as long as they want)",
+		  0 },
+		{ 0 },
+	};
+	static const struct argp_child children[] = { { &epf_conf_argp, 0, NULL, 0 }, { 0 } };
+	static const struct argp argp = {
+		.options = options,
+		.parser = parse,
+		.children = children,
+		.doc = "Serve the ranks of this node in the foreground. SIGTERM or SIGINT: refuse new jobs and end "
+		       "after the last one; a second one ends the jobs too. Log lines go to stderr, see EPF_LOG.",
+	};
+	struct request req = { .ready_fd = -1 };
+	int rc;
+
+	argp_err_exit_status = EXIT_USAGE;
+	if (epf_conf_init(&req.conf)) {
+		fprintf(stderr, "ep-fabric run: out of memory\n");
+		return EXIT_FAILURE;
+	}
+	rc = argp_parse(&argp, argc, argv, 0, NULL, &req);
+	if (rc) {
+		fprintf(stderr, "ep-fabric run: %s\n", strerror(rc));
+	} else {
+		rc = epf_conf_load(&req.conf, NULL);
+		if (!rc)
+			rc = serve(&req);
+		if (rc)
+			fprintf(stderr, "ep-fabric run: %s\n", epf_last_error());
+	}
+	epf_conf_destroy(&req.conf);
+	return rc ? EXIT_FAILURE : EXIT_SUCCESS;
+}
