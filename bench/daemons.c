@@ -156,15 +156,15 @@ int bench_daemons_start(const struct bench_daemons_options *o, struct bench_daem
 	return 0;
 }
 
+static void complain_of(uint32_t n, const char *line)
+{
+	bench_complain("daemon node%u: %s", n, line);
+}
+
 void bench_daemons_complain(const struct bench_daemons *d)
 {
-	char text[1024];
-
-	for (uint32_t n = 0; n < d->nodes; n++) {
-		bench_keeper_tail(d->dir, n, text, sizeof(text));
-		if (text[0])
-			bench_complain("node%u said: %s", n, text);
-	}
+	for (uint32_t n = 0; n < d->nodes; n++)
+		bench_keeper_warnings(d->dir, n, complain_of);
 }
 
 int bench_daemons_stop(struct bench_daemons *d)

@@ -35,7 +35,7 @@ struct bench_daemons;
  */
 int bench_daemons_start(const struct bench_daemons_options *o, struct bench_daemons **out);
 
-/* Shows what the daemons wrote to stderr: their last lines, each with its name. For after a failure. */
+/* Complains of each daemon's first warnings and errors. For after a failure. */
 void bench_daemons_complain(const struct bench_daemons *d);
 
 /*

@@ -25,8 +25,10 @@
 #define READY_NS    20000000000ull /* a daemon that does not serve by then has failed */
 #define END_NS      10000000000ull /* between SIGTERM and SIGKILL */
 #define STEP_NS     2000000ull
-#define TAIL_BYTES  600
-#define FIXED_WORDS 8
+#define LINE_BYTES  600
+#define WARNINGS    3   /* of each daemon, the first ones: what comes later may follow from them */
+#define DRAIN_S     "5" /* for ranks that were killed and whose jobs wait for them to come back */
+#define FIXED_WORDS 9
 
 struct keeper {
 	const struct bench_daemons_options *o;
@@ -40,36 +42,52 @@ struct keeper {
 	char wrong[KEEPER_REPORT_MAX - 2];
 };
 
-void bench_keeper_tail(const char *dir, uint32_t n, char *out, size_t bytes)
+static FILE *open_log(const char *dir, uint32_t n)
 {
 	char path[BENCH_DAEMONS_DIR + 32];
-	char text[TAIL_BYTES + 1];
-	ssize_t have = 0;
-	off_t size;
-	int fd;
+
+	snprintf(path, sizeof(path), "%s/node%u.log", dir, n);
+	return fopen(path, "re");
+}
+
+void bench_keeper_warnings(const char *dir, uint32_t n, void (*each)(uint32_t n, const char *line))
+{
+	FILE *f = open_log(dir, n);
+	char line[LINE_BYTES];
+	int shown = 0;
+
+	while (f && shown < WARNINGS && fgets(line, sizeof(line), f)) {
+		line[strcspn(line, "\n")] = 0;
+		if (strstr(line, " warning: ") || strstr(line, " error: ") ||
+		    strstr(line, "ERROR: ")) {
+			each(n, line);
+			shown++;
+		}
+	}
+	if (f)
+		fclose(f);
+}
+
+/* The last line of what a daemon wrote; "" for nothing. */
+static void last_line(const char *dir, uint32_t n, char out[LINE_BYTES])
+{
+	FILE *f = open_log(dir, n);
+	char line[LINE_BYTES];
 
 	out[0] = 0;
-	snprintf(path, sizeof(path), "%s/node%u.log", dir, n);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return;
-	size = lseek(fd, 0, SEEK_END);
-	if (size > 0)
-		have = pread(fd, text, TAIL_BYTES, size > TAIL_BYTES ? size - TAIL_BYTES : 0);
-	close(fd);
-	while (have > 0 && text[have - 1] == '\n')
-		have--;
-	text[have > 0 ? have : 0] = 0;
-	for (char *c = text; *c; c++)
-		if (*c == '\n')
-			*c = '|';
-	snprintf(out, bytes, "%s%s", size > TAIL_BYTES ? "... " : "", text);
+	while (f && fgets(line, sizeof(line), f)) {
+		line[strcspn(line, "\n")] = 0;
+		if (line[0] && strncmp(line, "Try `", 5)) /* argp's hint stands behind the cause */
+			memcpy(out, line, sizeof(line));
+	}
+	if (f)
+		fclose(f);
 }
 
 /* Notes what went wrong first. */
 static void blame(struct keeper *k, uint32_t n, const char *fmt, ...)
 {
-	char tail[TAIL_BYTES + 16];
+	char said[LINE_BYTES];
 	char text[128];
 	va_list ap;
 
@@ -78,9 +96,9 @@ static void blame(struct keeper *k, uint32_t n, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	bench_keeper_tail(k->dir, n, tail, sizeof(tail));
+	last_line(k->dir, n, said);
 	snprintf(k->wrong, sizeof(k->wrong), "daemon node%u: %s; it said: %s", n, text,
-		 tail[0] ? tail : "nothing");
+		 said[0] ? said : "nothing");
 }
 
 static void tell(struct keeper *k, const char *text)
@@ -141,6 +159,7 @@ static void become_daemon(const struct keeper *k, uint32_t n, int ready)
 	argv[a++] = option("stats-dir", k->dir);
 	snprintf(text, sizeof(text), "%d", ready);
 	argv[a++] = option("ready-fd", text);
+	argv[a++] = option("drain-timeout", DRAIN_S);
 	if (k->o->pin)
 		bench_pin(n % bench_cpus());
 	execv(k->program, argv);

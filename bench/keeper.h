@@ -18,7 +18,7 @@ enum { KEEPER_GOOD = '+', KEEPER_BAD = '-', KEEPER_REPORT_MAX = 4096 };
 void bench_keeper_main(const struct bench_daemons_options *o, const char *dir, const char *program,
 		       int control, int report) __attribute__((noreturn));
 
-/* The last lines of what daemon n wrote, as one text; "" for nothing. */
-void bench_keeper_tail(const char *dir, uint32_t n, char *out, size_t bytes);
+/* The first warnings and errors that daemon n wrote. */
+void bench_keeper_warnings(const char *dir, uint32_t n, void (*each)(uint32_t n, const char *line));
 
 #endif

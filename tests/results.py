@@ -12,6 +12,7 @@
 It must never turn a program that failed into a pass, whatever the program printed.
 """
 import json
+import math
 import os
 import re
 import sys
@@ -19,6 +20,19 @@ import sys
 CMOCKA_OK = re.compile(r"^\[ +OK \] (\S+)")
 CMOCKA_BAD = re.compile(r"^\[  FAILED  \] (\S+)$")
 CMOCKA_SKIP = re.compile(r"^\[  SKIPPED \] (\S+)$")
+# What `ep-bench FORM --json` must hold, and what of it must be above 0. Speeds are never judged.
+BENCH_FIELDS = {
+    "moe": ("wrong", "dispatch_us", "combine_us"),
+    "core": ("wrong", "engine_commands_per_second", "baseline_rte_ring_elements_per_second"),
+    "core-service": ("wrong", "added_round_trip_ns", "service_to_embedded"),
+    "p2p-service": ("wrong", "added_us", "service_to_embedded"),
+    "jobs": ("wrong", "p50_to_alone", "p99_to_alone"),
+}
+BENCH_POSITIVE = {
+    "core-service": ("embedded_commands_per_second", "service_commands_per_second", "service_round_trip_ns", "commands"),
+    "p2p-service": ("embedded_us", "service_us", "embedded_bytes_per_second", "service_bytes_per_second"),
+    "jobs": ("p50_us", "p99_us", "bulk_bytes_per_second"),
+}
 TAP = re.compile(r"^(not )?ok\b *\d* *-? *([^#]*)(# *(?:SKIP|skip) *(.*))?")
 
 
@@ -171,13 +185,13 @@ def bench(form, path):
     if not found:
         bad.append("no number at all")
     if form == "moe":
-        bad += [f"no field {name}" for name in ("wrong", "dispatch_us", "combine_us") if name not in fields]
         if not any("bytes" in name and value > 0 for name, value in found):
             bad.append("no byte moved")
-    if form == "core":
-        for name in ("engine_commands_per_second", "baseline_rte_ring_elements_per_second"):
-            if name not in fields:
-                bad.append(f"no field {name}")
+    bad += [f"no field {name}" for name in BENCH_FIELDS.get(form, ()) if name not in fields]
+    bad += [f"{name} is {value}" for name, value in found if not math.isfinite(value)]
+    for name in BENCH_POSITIVE.get(form, ()):
+        if fields.get(name, 0) <= 0:
+            bad.append(f"{name} is {fields.get(name)}, must be above 0")
     print("\n".join(bad))
     return 1 if bad else 0
 

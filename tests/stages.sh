@@ -339,6 +339,8 @@ stage_demo()
 	check "ep-bench moe --json" moe_json
 	check "high throughput as a user with nothing" in_sandbox --mode ht --tokens 128
 	check "low latency as a user with nothing" in_sandbox --mode ll --tokens 16
+	check "through daemons as a user with nothing" in_sandbox --service --mode ht --tokens 32
+	check "shapes through daemons" service_shapes
 	check "the quickstart refuses politely" quickstart_refuses
 }
 
@@ -354,6 +356,40 @@ moe_json()
 		--dispatch bf16 --mode ll --json >"$json" || return 1
 	cat "$json"
 	python3 "$ROOT/tests/results.py" bench moe "$json"
+}
+
+# Both modes and formats; ranks that nodes do not divide, one rank a node, one node; entries of the top-k that are -1; a
+# network that reorders, duplicates and loses. Every line of output but the exit code is ep-bench's own judgement.
+service_shapes()
+{
+	local mode format bench=$BUILD_ROOT/$RELEASE/bench/ep-bench json=$LOGS/bench-moe-service.json bad=0
+	local small=(moe --service --quiet --hidden 512 --tokens 32)
+	for mode in ll ht; do
+		for format in fp8 bf16; do
+			service_shape "${small[@]}" --mode "$mode" --dispatch "$format" || bad=1
+			service_shape "${small[@]}" --mode "$mode" --dispatch "$format" --ranks 5 --nodes 3 --experts 40 \
+				--unselected 0.3 || bad=1
+		done
+		service_shape "${small[@]}" --mode "$mode" --ranks 4 --nodes 4 --experts 8 --topk 2 || bad=1
+		service_shape "${small[@]}" --mode "$mode" --ranks 3 --nodes 1 --experts 6 --topk 2 || bad=1
+		service_shape "${small[@]}" --mode "$mode" --ranks 7 --nodes 3 --experts 56 --topk 3 --unselected 0.1 \
+			--order unordered --delay-us 20 --reorder 0.1 --duplicate 0.05 --drop 0.02 --seed 7 || bad=1
+	done
+	"$bench" "${small[@]}" --mode ht --json >"$json" || bad=1
+	python3 "$ROOT/tests/results.py" bench moe "$json" || bad=1
+	if "$bench" "${small[@]}" --local; then
+		echo "--service together with --local was not refused"
+		bad=1
+	fi
+	return "$bad"
+}
+
+service_shape()
+{
+	echo "== $*"
+	timeout 60 "$BUILD_ROOT/$RELEASE/bench/ep-bench" "$@" && return 0
+	echo "exit status $? (124: not within 60 s)"
+	return 1
 }
 
 demo_scales_down()
@@ -382,7 +418,8 @@ stage_bench()
 {
 	local form
 	check "compile the release program" build_release || return
-	for form in "core --nic null" ring p2p; do
+	for form in "core --nic null" ring p2p "core --service --duration-ms 300 --runs 3" "p2p --service --rounds 3" \
+		"jobs --rounds 400 --repeat 3"; do
 		# shellcheck disable=SC2086
 		check "ep-bench $form --json" bench_run $form
 		sed 's/^/        | /' "$LOGS/bench-${form%% *}.json"
@@ -392,6 +429,8 @@ stage_bench()
 # bench_run FORM OPTION...: the numbers are numbers and nothing was wrong. Speeds are printed, never judged here.
 bench_run()
 {
+	local form=$1
 	"$BUILD_ROOT/$RELEASE/bench/ep-bench" "$@" --json >"$LOGS/bench-$1.json" || return 1
-	python3 "$ROOT/tests/results.py" bench "$1" "$LOGS/bench-$1.json"
+	[ "${2-}" != --service ] || form=$1-service
+	python3 "$ROOT/tests/results.py" bench "$form" "$LOGS/bench-$1.json"
 }

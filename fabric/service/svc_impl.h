@@ -51,7 +51,7 @@ enum svc_region_state {
 };
 
 struct svc_region {
-	void *addr; /* mapped here; the offset in the memfd was page-aligned */
+	void *addr; /* mapped here, with the pages around it */
 	uint64_t bytes;
 	uint32_t access;
 	uint32_t state;

@@ -90,11 +90,8 @@ int svc_memory_check(int fd, uint64_t offset, uint64_t bytes)
 			"region: the memfd is not sealed against shrinking (F_SEAL_SHRINK)");
 	if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
 		return epf_fail(EPF_R_SVC_MEMORY, "region: the memfd is sealed against writing");
-	if (!bytes || offset % PAGE)
-		return epf_fail(
-			EPF_R_SVC_MEMORY,
-			"region: offset %llu is not a multiple of %d, or 0 bytes are asked for",
-			(unsigned long long)offset, PAGE);
+	if (!bytes)
+		return epf_fail(EPF_R_SVC_MEMORY, "region: 0 bytes are asked for");
 	if (offset > (uint64_t)st.st_size || bytes > (uint64_t)st.st_size - offset)
 		return epf_fail(EPF_R_SVC_MEMORY,
 				"region: %llu bytes at offset %llu reach beyond the memfd's %llu",
@@ -114,12 +111,15 @@ int svc_memory_fill(int fd, uint64_t offset, uint64_t bytes)
 	return rc ? no_memory("region", bytes, -rc) : 0;
 }
 
+/* Pages are mapped, and the address inside the first one is given: a region may begin anywhere. */
 int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr)
 {
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+	uint64_t before = offset % PAGE;
+	uint8_t *at = mmap(NULL, bytes + before, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+			   (off_t)(offset - before));
 
 	if (at != MAP_FAILED) {
-		*addr = at;
+		*addr = at + before;
 		return 0;
 	}
 	if (errno == ENOMEM)
@@ -130,6 +130,8 @@ int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr)
 
 void svc_memory_unmap(void *addr, uint64_t bytes)
 {
+	uint64_t before = (uintptr_t)addr % PAGE;
+
 	if (addr)
-		munmap(addr, bytes);
+		munmap((uint8_t *)addr - before, bytes + before);
 }

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { SMALL_BODY = 4096, SEALED_BYTES = 4096, REGION_BYTES = 64 };
+
 typedef int (*handler_fn)(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
 			  struct svc_answer *a);
 
@@ -70,7 +72,6 @@ static int hello(struct epf_svc *s, struct svc_session *c, const union svc_messa
 		return rc;
 	c->minor = epf_svc_minor(h->minor);
 	c->state = h->flags & 1 ? SVC_OPERATOR : SVC_GREETED;
-	c->in.limit = c->state == SVC_OPERATOR ? EPF_SVC_HELLO_MAX : EPF_SVC_BODY_MAX;
 	svc_session_greeted(s, c);
 	a->hello = (struct epf_svc_hello_reply){ .major = EPF_SVC_MAJOR,
 						 .minor = EPF_SVC_MINOR,
@@ -162,6 +163,22 @@ void svc_refused(struct epf_svc *s, const struct svc_session *c, const char *wha
 			 (unsigned long long)more, (int)reason);
 }
 
+/*
+ * The longest body that makes sense from this client now: descriptions of all ranks once it is one of them. So a client cannot make the
+ * daemon hold more for it than its job is large.
+ */
+static uint32_t body_limit(const struct epf_svc *s, const struct svc_session *c)
+{
+	const struct svc_job *job = c->member ? c->member->job : NULL;
+	uint64_t each = SEALED_BYTES + REGION_BYTES * s->conf->regions, all;
+
+	if (!job)
+		return SMALL_BODY;
+	each += sizeof(uint64_t) * job->world * s->conf->lanes_per_peer;
+	all = SMALL_BODY + job->world * each;
+	return all < EPF_SVC_BODY_MAX ? (uint32_t)all : EPF_SVC_BODY_MAX;
+}
+
 static void give_up(struct svc_answer *a)
 {
 	for (unsigned i = 0; i < a->n_fds; i++)
@@ -216,4 +233,6 @@ void svc_request(struct epf_svc *s, struct svc_session *c)
 	}
 	free(a.owned);
 	epf_svc_input_reset(&c->in);
+	if (c->state > SVC_OPERATOR)
+		c->in.limit = body_limit(s, c);
 }

@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Dispatch and combine of many rank processes on 8 nodes with small shapes, both modes, both orders: far more
-# processes than CPUs. Run by meson: moe_64.sh EP-BENCH RANKS. ep-bench says wrong: 0 and exits with 0 only when
-# every byte was right and bytes moved.
+# Dispatch and combine of many rank processes on 8 nodes with small shapes, both modes, both orders, engines in the ranks and in
+# 8 daemons: far more processes than CPUs. Run by meson: moe_64.sh EP-BENCH EP-FABRIC RANKS. ep-bench says wrong: 0 and exits
+# with 0 only when every byte was right and bytes moved.
 set -u
 
 bench=$1
-ranks=$2
+fabric=$2
+ranks=$3
 limit=60
 log=$(mktemp /tmp/epf-test-moe-XXXXXX)
 trap 'rm -f "$log"' EXIT
@@ -28,7 +29,12 @@ run()
 }
 
 faults=(--order unordered --delay-us 20 --reorder 0.02 --duplicate 0.02 --drop 0.01)
+service=(--service --fabric-program "$fabric")
 run "ll ordered" --mode ll --order ordered
 run "ht ordered" --mode ht --order ordered
 run "ll unordered with faults" --mode ll "${faults[@]}"
 run "ht unordered with faults" --mode ht "${faults[@]}"
+run "8 daemons, ll ordered" "${service[@]}" --mode ll --order ordered
+run "8 daemons, ht ordered" "${service[@]}" --mode ht --order ordered
+run "8 daemons, ll unordered with faults" "${service[@]}" --mode ll "${faults[@]}"
+run "8 daemons, ht unordered with faults" "${service[@]}" --mode ht "${faults[@]}"

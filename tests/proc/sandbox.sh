@@ -144,6 +144,9 @@ place_programs()
 	[ -n "${1-}" ] || return 0
 	[ -x "$1" ] || die "no program $1; build it first"
 	cp "$1" "$PLACE/ep-bench" || die "cannot copy $1 to $PLACE"
+	# Its daemons: ep-bench looks beside itself.
+	[ ! -x "$(dirname "$1")/../tools/ep-fabric" ] || cp "$(dirname "$1")/../tools/ep-fabric" "$PLACE/" ||
+		die "cannot copy ep-fabric to $PLACE"
 	# Libraries of the build directory come along; those of the system are there anyway.
 	for library in $(ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }'); do
 		case $library in

@@ -350,6 +350,10 @@ static _Noreturn void emu_child(struct report *r, int ordered, enum sin sin, uin
 				   "window=64",
 				   "signals=64",
 				   "streams-per-peer=256",
+				   /* A lane that fails is opened again by system calls: no silence of a busy machine is one. */
+				   "peer-timeout=10min",
+				   "emu-retry-timeout=10min",
+				   "emu-rnr-timeout=10min",
 				   "emu-packets=64",
 				   "emu-mtu=1024",
 				   ordered ? "emu-order=ordered" : "emu-order=unordered",

@@ -13,12 +13,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -320,12 +322,36 @@ static void a_restarted_daemon_gets_everything(void **state)
 	assert_ptr_equal(p.ep[0]->signals, signals);
 	assert_ptr_equal(second->shm, shm);
 	assert_int_equal(ask(p.ep[0], "regions"), 3);
+	assert_int_equal(ask(p.ep[0], "closed"), 1);
 	assert_int_equal(ask(p.ep[0], "rings"), 2);
 	assert_int_equal(ask(p.ep[0], "slots"), 3);
 	ask(p.ep[0], "poke");
 	assert_int_equal(epf_signal_value(p.ep[0], 0), 1);
 	epf_close(p.ep[0]);
 	fake_svc_kill(late);
+}
+
+/* A wait that looked at a living daemon just before must notice its end too. */
+static void a_daemon_dies_during_a_wait(void **state)
+{
+	uint64_t begun;
+	struct pair p;
+	pid_t killer;
+
+	(void)state;
+	assert_return_code(set_up(&p, NULL), 0);
+	assert_int_equal(epf_signal_wait(p.ep[0], 0, 1, 30000000), -ETIMEDOUT);
+	begun = epf_now_ns();
+	killer = fork();
+	if (killer == 0) {
+		usleep(100000);
+		_exit(kill(p.daemon, SIGKILL) != 0);
+	}
+	assert_int_equal(epf_signal_wait(p.ep[0], 0, 1, 0), -ECONNRESET);
+	assert_int_equal(epf_last_reason(), EPF_R_SVC_GONE);
+	assert_in_range(epf_now_ns() - begun, 100000000, 200000000);
+	assert_int_equal(waitpid(killer, NULL, 0), killer);
+	tear_down(&p);
 }
 
 /* After the join: every kind of wait ends soon after the daemon, and says which daemon it was. */
@@ -504,6 +530,7 @@ int main(void)
 		cmocka_unit_test(wrong_daemons),
 		cmocka_unit_test(a_lost_connection_is_replaced),
 		cmocka_unit_test(a_restarted_daemon_gets_everything),
+		cmocka_unit_test(a_daemon_dies_during_a_wait),
 		cmocka_unit_test(a_dead_daemon_ends_waits),
 		cmocka_unit_test(an_absent_daemon),
 		cmocka_unit_test(a_rank_comes_back),

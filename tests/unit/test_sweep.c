@@ -18,8 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +29,26 @@
 #include <cmocka.h>
 
 static char dir[64], sock[96], lock[96];
+
+static void make_socket(void);
+static int make_lock(void);
+
+static int newcomer = -1; /* the lock of a daemon that begins in the worst moment */
+static bool worst_moment;
+
+/* In place of the system's: between a sweeper's open and its lock, another one removes the file and a daemon begins. */
+int flock(int fd, int operation)
+{
+	if (worst_moment) {
+		worst_moment = false;
+		unlink(lock);
+		unlink(sock);
+		newcomer = make_lock();
+		syscall(SYS_flock, newcomer, LOCK_EX | LOCK_NB);
+		make_socket();
+	}
+	return (int)syscall(SYS_flock, fd, operation);
+}
 
 static void make_socket(void)
 {
@@ -120,6 +142,19 @@ static void names(void **state)
 	assert_int_equal(epf_svc_sweep("/nonexistent", "a"), 0);
 }
 
+static void a_lock_that_is_no_longer_there_is_none(void **state)
+{
+	(void)state;
+	make_socket();
+	close(make_lock());
+	worst_moment = true;
+	assert_int_equal(epf_svc_sweep(dir, "a"), 0);
+	assert_false(worst_moment);
+	assert_true(is_there(sock) && is_there(lock));
+	close(newcomer);
+	assert_int_equal(epf_svc_sweep(dir, "a"), 1);
+}
+
 /* Without the right to write there nothing happens, not even a lock is taken. Only root can try as somebody else. */
 static void no_permission(void **state)
 {
@@ -155,9 +190,11 @@ static void sweeping_beside_starts(void **state)
 	(void)state;
 	for (int i = 0; i < SWEEPERS; i++) {
 		sweeper[i] = fork();
-		if (sweeper[i] == 0)
+		if (sweeper[i] == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			for (;;)
 				epf_svc_sweep(dir, "a");
+		}
 	}
 	while (started < STARTS) {
 		struct stat mine, there;
@@ -200,9 +237,13 @@ static int remove_dir(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_dead_are_swept), cmocka_unit_test(the_living_are_not),
-		cmocka_unit_test(other_files_stay),   cmocka_unit_test(names),
-		cmocka_unit_test(no_permission),      cmocka_unit_test(sweeping_beside_starts),
+		cmocka_unit_test(the_dead_are_swept),
+		cmocka_unit_test(the_living_are_not),
+		cmocka_unit_test(other_files_stay),
+		cmocka_unit_test(names),
+		cmocka_unit_test(a_lock_that_is_no_longer_there_is_none),
+		cmocka_unit_test(no_permission),
+		cmocka_unit_test(sweeping_beside_starts),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, remove_dir) ? 1 : 0;
