@@ -157,7 +157,7 @@ void hostile_descriptors(const struct hostile *h)
 	offer_one(h, fd, PAGES * PAGE, PAGE, "an offset at the end", &bad);
 	offer_one(h, fd, UINT64_MAX - PAGE + 1, 2 * PAGE, "an offset that wraps", &bad);
 	offer_one(h, fd, UINT64_C(1) << 63, PAGE, "a negative offset", &bad);
-	offer_one(h, fd, 100, PAGE, "an offset inside a page", &bad);
+	offer_one(h, fd, PAGES * PAGE - 100, 101, "one byte past the end from inside a page", &bad);
 	offer_one(h, huge, 0, UINT64_C(1) << 40, "more than user-bytes", &bad);
 	offer_one(h, empty, 0, PAGE, "an empty memfd", &bad);
 	close(fd);

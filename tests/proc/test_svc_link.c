@@ -27,7 +27,7 @@ enum { W_CUT_NS = 1, W_ALL_TOLD = 2 };
 
 static char retry[40];
 
-#define COMMON "emu-links=2", "lanes-per-peer=2", "service-grace=100ms", retry
+#define COMMON "emu-links=2", "lanes-per-peer=2", "service-grace=100ms", "peer-timeout=4s", retry
 
 static const char *const ordered[] = { COMMON, NULL };
 static const char *const unordered[] = { COMMON,
