@@ -318,6 +318,7 @@ static void remove_dir(const char *path)
 	DIR *dir = opendir(path);
 	struct dirent *e;
 
+	/* cppcheck-suppress readdirCalled ; one thread */
 	while (dir && (e = readdir(dir)))
 		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
 			(void)unlinkat(dirfd(dir), e->d_name, 0);
@@ -350,6 +351,7 @@ void bench_keeper_main(const struct bench_daemons_options *o, const char *dir, c
 		       int control, int report)
 {
 	static struct keeper k; /* large, and this process has one */
+	ssize_t got;
 	char byte;
 
 	k.o = o;
@@ -363,8 +365,11 @@ void bench_keeper_main(const struct bench_daemons_options *o, const char *dir, c
 	if (make_secret(&k))
 		snprintf(k.wrong, sizeof(k.wrong), "no random bytes for a secret");
 	if (!k.wrong[0] && !start_all(&k)) {
-		while (read(control, &byte, 1) < 0 && errno == EINTR)
+		while ((got = read(control, &byte, 1)) < 0 && errno == EINTR)
 			;
+		if (got <=
+		    0) /* ep-bench was killed, and its ranks with it: nobody to be gentle to */
+			signal_all(&k, SIGKILL);
 		end_all(&k);
 		remove_dir(dir);
 		tell(&k, "");

@@ -417,6 +417,16 @@ static int ring_streams(struct epf_core *core, struct epf_ring_state *ring)
 	return 0;
 }
 
+/* The setting speaks of a pair of ranks; an engine's nodes carry the streams of all pairs between them. */
+static void spread_streams(struct epf_core *core, uint32_t world, uint32_t n_nodes)
+{
+	uint64_t per_node = (world + n_nodes - 1) / n_nodes;
+	uint64_t streams = core->limits.streams_per_node * per_node * per_node;
+
+	core->limits.streams_per_node =
+		streams < EPF_MAX_STREAMS_PER_NODE ? (uint32_t)streams : EPF_MAX_STREAMS_PER_NODE;
+}
+
 int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, uint32_t self,
 		       struct epf_peers_shm *peers, uint64_t *tokens)
 {
@@ -443,6 +453,7 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	core->n_nodes = n_nodes;
 	core->self = self;
 	core->n_lanes = (uint32_t)lanes;
+	spread_streams(core, world, n_nodes);
 	rc = take_peers_page(core, peers);
 	if (!rc)
 		rc = alloc_world(core);

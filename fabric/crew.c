@@ -29,6 +29,7 @@ enum {
 	LOOPS_PER_LOOK = 15,
 	UNFAIR_TURN_NS = 10 * 1000 * 1000, /* even without fairness nobody is shut out for ever */
 	WAITV_SIZE_32 = 2, /* FUTEX2_SIZE_U32: linux/futex.h of Debian 12 calls it FUTEX_32 */
+	MOST_DEBT = 8,     /* turns */
 	MAX_BELLS = 2 * EPF_CREW_JOBS_MAX + 1,
 };
 
@@ -146,6 +147,9 @@ static unsigned turn(struct seat *s)
 	s->deficit += (int64_t)s->turn_tsc;
 	if (s->deficit > (int64_t)s->turn_tsc)
 		s->deficit = (int64_t)s->turn_tsc;
+	/* A time in which the kernel ran others looks like the job's own: it is not made to pay all of it. */
+	if (s->deficit < -MOST_DEBT * (int64_t)s->turn_tsc)
+		s->deficit = -MOST_DEBT * (int64_t)s->turn_tsc;
 	while (s->deficit > 0) {
 		uint64_t begin = epf_tsc(), used;
 		unsigned n = epf_core_step(core);
@@ -251,8 +255,13 @@ static int any_work(struct epf_crew *crew)
 	for (uint32_t i = 0; i < crew->n_seats && !work; i++)
 		work = epf_core_has_work(crew->seats[i].core);
 	/* Arrivals show in a step only; one step each is also what sends what was left. */
-	for (uint32_t i = 0; i < crew->n_seats && !work; i++)
-		work = epf_core_step(crew->seats[i].core) != 0;
+	for (uint32_t i = 0; i < crew->n_seats && !work; i++) {
+		struct epf_core *core = crew->seats[i].core;
+
+		/* Also a step that did nothing else may have left somebody to be woken. */
+		work = epf_core_step(core) != 0 || core->wakes ||
+		       core->ops->wake_pending(core->nic);
+	}
 	return work;
 }
 

@@ -6,6 +6,7 @@
 #define EPF_LOG_COMP "epf"
 #include "fabric/lib.h"
 
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/core_limits.h"
@@ -79,6 +80,8 @@ int epf_open(const struct epf_options *opts, struct epf **out)
 	if (ep->conf.service[0])
 		ep->be = &epf_backend_service;
 	ep->now = ep->opts.now ? ep->opts.now : epf_limits_now;
+	if (!ep->opts.now)
+		epf_tsc_hz(); /* calibrated here, or the first wait would pay 20 ms for it */
 	ep->now_arg = ep->opts.now_arg;
 	ep->nic_name = epf_limits_nic(&ep->conf);
 	rc = ep->be->open(ep);

@@ -106,7 +106,7 @@ K(nic,                  "nic",                  ENUM(nic), "emu", 0, 0, BASIC, "
 K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "NCCL_IB_HCA", "Devices to use, for kinds of NIC that have devices; emu and null have none. Empty: chosen by distance.")
 K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID, for kinds of NIC that have GIDs; emu and null have none. auto: a routable RoCE v2 one first.")
 K(lanes_per_peer,       "lanes-per-peer",       UINT,   "2",     1, 8, EXPERT, "", "Lanes (queue pairs) to each peer node.")
-K(streams_per_peer,     "streams-per-peer",     UINT,   "512",   16, 8192, EXPERT, "", "Streams (one per ring and per group of counted puts) that each peer may open to this rank.")
+K(streams_per_peer,     "streams-per-peer",     UINT,   "512",   16, 8192, EXPERT, "", "Streams (one per ring and per group of counted puts) that each peer rank may open to this rank; at most 8,192 between two daemons.")
 K(lane_depth,           "lane-depth",           UINT,   "256",   4, 32768, EXPERT, "", "Posted work requests that a lane holds.")
 K(lane_receives,        "lane-receives",        UINT,   "512",   4, 32767, EXPERT, "", "Posted receives of a lane; they bound what its peer may send without a grant.")
 K(nic_inflight_bytes,   "nic-inflight-bytes",   SIZE,   "64MiB", 65536, 1099511627776, EXPERT, "", "Payload that may be in flight on one NIC.")

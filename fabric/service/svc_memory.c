@@ -115,11 +115,11 @@ int svc_memory_fill(int fd, uint64_t offset, uint64_t bytes)
 int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr)
 {
 	uint64_t before = offset % PAGE;
-	uint8_t *at = mmap(NULL, bytes + before, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-			   (off_t)(offset - before));
+	void *at = mmap(NULL, bytes + before, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+			(off_t)(offset - before));
 
 	if (at != MAP_FAILED) {
-		*addr = at + before;
+		*addr = (void *)((uintptr_t)at + before);
 		return 0;
 	}
 	if (errno == ENOMEM)
