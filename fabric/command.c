@@ -178,15 +178,27 @@ int epf_flush_post(struct epf_ring *ring, unsigned flags)
 	return push(ring, &op);
 }
 
+/* The text names the first failure of all: what came later mostly follows from it. */
+static int fail_commands(const struct epf_ring *ring)
+{
+	const struct epf_done *done = &ring->shm->done;
+	const struct epf_reason_info *info = epf_reason_info((enum epf_reason)done->error_reason);
+
+	return epf_fail(EPF_R_CMD_FAILED,
+			"ring %u: %llu commands failed, first number %llu to rank %u: %s", ring->id,
+			(unsigned long long)(done->failed - ring->failures_seen),
+			(unsigned long long)(done->error_index - 1), done->error_rank,
+			info ? info->cause : "unknown");
+}
+
 int epf_flush(struct epf_ring *ring, unsigned flags, uint64_t timeout_ns)
 {
 	int rc = epf_flush_post(ring, flags);
 
 	if (!rc)
 		rc = epf_wait_retired(ring, epf_ring_pushed(ring), timeout_ns);
-	if (!rc && EPF_LOAD_ACQUIRE(&ring->shm->done.failed) != ring->failures_seen)
-		rc = epf_fail(EPF_R_CMD_FAILED, "ring %u: %llu commands failed", ring->id,
-			      (unsigned long long)(ring->shm->done.failed - ring->failures_seen));
+	if (!rc && EPF_LOAD_ACQUIRE(&ring->shm->done.failed) != ring->failures_seen) /* A3 */
+		rc = fail_commands(ring);
 	return rc;
 }
 

@@ -111,7 +111,10 @@ static int connect_node(struct epf_core *core, const struct epf_description *d, 
 				      .streams = d->streams,
 				      .rank = d->rank };
 
-	return epf_core_connect(core, node, &info);
+	if (!epf_core_connect(core, node, &info))
+		return 0;
+	return epf_fail(EPF_R_NODE_LOST, "rank %u: its node %s cannot be connected: %.200s",
+			d->rank, d->node, epf_last_error());
 }
 
 static int set_peer(struct epf_core *core, const struct epf_description *d, uint32_t node)

@@ -52,6 +52,17 @@ static void cut_remedy(char *text, const struct epf_reason_info *info)
 		text[n - t] = 0;
 }
 
+void svc_last_error(char *buf, size_t size)
+{
+	const struct epf_reason_info *info = epf_reason_info(epf_last_reason());
+	char text[ERROR_BYTES];
+
+	snprintf(text, sizeof(text), "%s", epf_last_error());
+	if (info)
+		cut_remedy(text, info);
+	snprintf(buf, size, "%s", text);
+}
+
 int svc_core_call(struct svc_job *job, int (*fn)(struct epf_core *core, void *arg), void *arg)
 {
 	struct core_call c = { .fn = fn, .arg = arg };

@@ -359,7 +359,10 @@ static int connect_all(struct epf_svc *s, struct svc_job *job, const struct epf_
 		rc = svc_job_start(s, job);
 	free(blobs);
 	if (rc) {
-		svc_job_break(job, epf_last_reason(), "its nodes cannot be connected");
+		char why[200];
+
+		svc_last_error(why, sizeof(why));
+		svc_job_break(job, epf_last_reason(), why);
 		return rc;
 	}
 	job->state = SVC_JOB_CONNECTED;
