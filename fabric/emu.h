@@ -145,11 +145,12 @@ struct epf_emu {
 	struct epf_emu_region *regions;
 	uint32_t nregions;
 	uint16_t region_generation;
-	uint32_t links_down; /* bit i: link i is cut here */
-	uint32_t lanes_end;  /* highest lane ever created + 1 */
-	uint32_t watch_lane; /* where the next watch begins */
-	uint32_t gone_lanes; /* with EPF_EMU_GONE */
-	bool faulty;         /* any fault is set */
+	uint32_t links_down;                     /* bit i: link i is cut here */
+	uint64_t link_cut_ns[EPF_EMU_MAX_LINKS]; /* since when */
+	uint32_t lanes_end;                      /* highest lane ever created + 1 */
+	uint32_t watch_lane;                     /* where the next watch begins */
+	uint32_t gone_lanes;                     /* with EPF_EMU_GONE */
+	bool faulty;                             /* any fault is set */
 	uint32_t max_msg_bytes;
 	struct epf_emu_opts opts;
 	uint64_t p_reorder, p_duplicate, p_drop, p_error; /* of 2^64 */
@@ -233,10 +234,11 @@ static inline void epf_emu_note_wake(struct epf_emu *e, uint16_t lane)
 	e->wake_head = lane;
 }
 
-/* True when the lane's link is cut at this end: nothing of it is sent, landed or answered. */
+/* True when the lane's link is cut at this end: nothing of it is sent, landed or answered. A lane to the NIC itself needs no link. */
 static inline bool epf_emu_is_cut(const struct epf_emu *e, uint32_t lane)
 {
-	return e->links_down && (e->links_down >> lane % e->opts.links & 1);
+	return e->links_down && (e->links_down >> lane % e->opts.links & 1) &&
+	       e->lanes[lane].peer != e->seg;
 }
 
 /* True when nothing that arrives on the lane may take effect. */

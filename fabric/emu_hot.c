@@ -60,6 +60,8 @@ static void out_append(struct epf_emu *e, uint16_t lane, uint32_t idx)
 	e->busy_head = lane;
 	if (e->next_scan_ns == UINT64_MAX)
 		e->next_scan_ns = s->posted_ns + e->opts.retry_timeout_ns;
+	if (e->links_down && e->next_scan_ns > s->posted_ns + e->opts.link_timeout_ns)
+		e->next_scan_ns = s->posted_ns + e->opts.link_timeout_ns;
 }
 
 static void out_remove(struct epf_emu *e, uint16_t lane, uint32_t idx)
@@ -421,6 +423,11 @@ void epf_emu_scan_timeouts(struct epf_emu *e)
 		if (e->opts.ordered && since < l->progress_ns)
 			since = l->progress_ns;
 		due = since + e->opts.retry_timeout_ns;
+		if (epf_emu_is_cut(e, lane)) {
+			uint64_t cut_ns = e->link_cut_ns[lane % e->opts.links];
+
+			due = (since > cut_ns ? since : cut_ns) + e->opts.link_timeout_ns;
+		}
 		if (due <= e->now_ns)
 			settle(e, lane, idx, EPF_S_RETRY_EXCEEDED);
 		else if (due < e->next_scan_ns)

@@ -24,11 +24,13 @@ struct epf_emu_opts {
 	uint64_t delay_ns;         /* each message (unordered: packet) waits 0 to this long */
 	uint64_t retransmit_ns;    /* a dropped packet comes again after this time */
 	uint64_t retry_timeout_ns; /* without an answer for this long: EPF_S_RETRY_EXCEEDED */
-	uint64_t rnr_timeout_ns;   /* without a receive for this long: EPF_S_RNR_EXCEEDED */
-	double reorder;            /* probability of an extra delay (unordered only) */
-	double duplicate;          /* probability of a second arrival (unordered only) */
-	double drop;               /* probability of a drop with retransmission */
-	double error;              /* probability that a message completes with an error */
+	uint64_t
+		link_timeout_ns; /* the same on a link that is cut at this end; 0: retry_timeout_ns */
+	uint64_t rnr_timeout_ns; /* without a receive for this long: EPF_S_RNR_EXCEEDED */
+	double reorder;          /* probability of an extra delay (unordered only) */
+	double duplicate;        /* probability of a second arrival (unordered only) */
+	double drop;             /* probability of a drop with retransmission */
+	double error;            /* probability that a message completes with an error */
 };
 
 /* Ordered, 4 KiB MTU, 1,024 packets, 4,096 lanes on one link, no faults. */

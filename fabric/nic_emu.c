@@ -45,6 +45,7 @@ void epf_emu_opts_from_conf(struct epf_emu_opts *opts, const struct epf_conf *co
 	opts->delay_ns = conf->emu_delay_ns;
 	opts->retransmit_ns = conf->emu_retransmit_ns;
 	opts->retry_timeout_ns = conf->emu_retry_timeout_ns;
+	opts->link_timeout_ns = conf->emu_link_timeout_ns;
 	opts->rnr_timeout_ns = conf->emu_rnr_timeout_ns;
 	opts->reorder = conf->emu_reorder;
 	opts->duplicate = conf->emu_duplicate;
@@ -82,6 +83,7 @@ static int check_opts(const struct epf_emu_opts *o)
 	    (rc = check_range("emu-delay", o->delay_ns, 0, hour)) ||
 	    (rc = check_range("emu-retransmit", o->retransmit_ns, 0, hour)) ||
 	    (rc = check_range("emu-retry-timeout", o->retry_timeout_ns, 1, hour)) ||
+	    (rc = check_range("emu-link-timeout", o->link_timeout_ns, 0, hour)) ||
 	    (rc = check_range("emu-rnr-timeout", o->rnr_timeout_ns, 1, hour)) ||
 	    (rc = check_chance("emu-reorder", o->reorder)) ||
 	    (rc = check_chance("emu-duplicate", o->duplicate)) ||
@@ -186,6 +188,8 @@ int epf_emu_open(const struct epf_emu_opts *opts, uint64_t (*now)(void *), void 
 	e->now_arg = now_arg;
 	e->opts = *opts;
 	e->opts.ordered = !!opts->ordered;
+	if (!e->opts.link_timeout_ns)
+		e->opts.link_timeout_ns = e->opts.retry_timeout_ns;
 	e->max_msg_bytes = message_limit(opts);
 	e->busy_head = e->ret_head = e->wake_head = EPF_EMU_NO_LANE;
 	e->work.head = e->rnr.head = EPF_EMU_NO_LANE;
@@ -343,7 +347,12 @@ static int emu_set_link(struct epf_nic *nic, unsigned link, int up)
 		return epf_fail(EPF_R_NIC_OPTION, "emu: link %u, but emu-links is %u", link,
 				e->opts.links);
 	if (!up) {
+		if (e->links_down >> link & 1)
+			return 0;
 		e->links_down |= 1u << link;
+		e->link_cut_ns[link] = e->now(e->now_arg);
+		if (e->next_scan_ns > e->link_cut_ns[link] + e->opts.link_timeout_ns)
+			e->next_scan_ns = e->link_cut_ns[link] + e->opts.link_timeout_ns;
 		return 0;
 	}
 	e->links_down &= ~(1u << link);

@@ -127,6 +127,7 @@ K(emu_error,            "emu-error",            PROB,   "0",     0, 1, EXPERT, "
 K(emu_retransmit_ns,    "emu-retransmit",       TIME,   "200us", 1000, 10000000000, EXPERT, "", "Wait before a lost packet is sent again.")
 K(emu_retry_timeout_ns, "emu-retry-timeout",    TIME,   "5s",    1000000, 3600000000000, EXPERT, "", "Silence of a peer after which a work request of the software NIC fails.")
 K(emu_links,            "emu-links",            UINT,   "1",     1, 8, EXPERT, "", "Links of the software NIC: lane L of a peer travels on link L modulo this, so that a test can cut one of them.")
+K(emu_link_timeout_ns,  "emu-link-timeout",     TIME,   "0",     0, 3600000000000, EXPERT, "", "Time after which a work request on a link that is cut at this end fails, as on real cards that know their link. 0: emu-retry-timeout.")
 K(emu_rnr_timeout_ns,   "emu-rnr-timeout",      TIME,   "2s",    1000, 3600000000000, EXPERT, "", "Longest wait of an arrival of the software NIC for a posted receive.")
 
 G(SERVICE, "Service daemon")

@@ -331,6 +331,7 @@ static unsigned run(const struct victim *v, unsigned point)
 static void matrix(const struct victim *v)
 {
 	unsigned want = job_long() ? RUNS_LONG : job_ms(1) > 1 ? POINTS : RUNS;
+	unsigned least = want / (2 * POINTS) + (want < 2 * POINTS); /* of each point */
 	unsigned count[JOB_STEPS] = { 0 }, runs = 0, most = want * 3 + POINTS;
 
 	worst_ns = worst_close_ns = 0;
@@ -345,7 +346,7 @@ static void matrix(const struct victim *v)
 			if (count[p] < count[point])
 				point = p;
 		}
-		if (counted >= want && count[point] > 0)
+		if (counted >= want && count[point] >= least)
 			break;
 		assert_true(runs++ < most);
 		count[run(v, point)]++;

@@ -107,6 +107,40 @@ static void test_cut_one(void **state)
 	}
 }
 
+static void tune_fast(struct epf_emu_opts *opts)
+{
+	tune_links(opts);
+	opts->link_timeout_ns = 20 * MS;
+}
+
+/* A NIC that knows its link fails what travels on it early, whether it was posted before the cut or after; the other link's retries stay long. */
+static void test_cut_fails_early(void **state)
+{
+	(void)state;
+	for (unsigned variant = 0; variant < 2; variant++) {
+		struct rig *rig = two_lanes(tune_fast);
+
+		rig->b.nic->ops->post_receives(rig->b.nic, 100);
+		if (variant) { /* silence of the other end is no cut of ours */
+			set_link(rig->b.nic, 0, 0);
+			assert_int_equal(post_imm(rig, 0, 1, 3000), 1);
+			rig_run(rig, 100 * MS);
+			assert_int_equal(count(&rig->a, EPF_WC_SENT, 0, -1), 0);
+			set_link(rig->a.nic, 0, 0);
+		} else {
+			set_link(rig->a.nic, 0, 0);
+			assert_int_equal(post_imm(rig, 0, 1, 3000), 1);
+		}
+		assert_int_equal(post_imm(rig, 1, 2, 3000), 1);
+		rig_run(rig, 15 * MS);
+		assert_int_equal(count(&rig->a, EPF_WC_SENT, 0, -1), 0);
+		rig_run(rig, 10 * MS);
+		assert_int_equal(count(&rig->a, EPF_WC_SENT, 0, EPF_S_RETRY_EXCEEDED), 1);
+		assert_int_equal(count(&rig->a, EPF_WC_SENT, 1, EPF_S_OK), 1);
+		rig_close(rig);
+	}
+}
+
 /* Each end knows the lane by its own number: crossed lanes travel on another link at each end. */
 static void test_each_end(void **state)
 {
@@ -365,6 +399,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_cut_one),
+		cmocka_unit_test(test_cut_fails_early),
 		cmocka_unit_test(test_each_end),
 		cmocka_unit_test(test_under_way),
 		cmocka_unit_test(test_answers),
