@@ -221,12 +221,16 @@ static void remote_leave(struct epf *ep)
 {
 	struct epf_remote *r = ep->remote;
 	uint64_t ns = r->timeout_ns < LEAVE_NS ? r->timeout_ns : LEAVE_NS;
+	int rc = 0;
 
 	ep->kick = NULL;
-	if (r->ch && !r->gone &&
-	    epf_svc_call(r->ch, EPF_SVC_LEAVE, NULL, NULL, 0, NULL, NULL, 0, NULL, ns))
+	if (r->ch && !r->gone)
+		rc = epf_svc_call(r->ch, EPF_SVC_LEAVE, NULL, NULL, 0, NULL, NULL, 0, NULL, ns);
+	if (rc)
 		epf_info("rank %u: the daemon %s did not hear the farewell: %s", ep->rank,
 			 r->instance, epf_last_error());
+	if (remote_lost(rc))
+		sweep(r);
 }
 
 static void remote_close(struct epf *ep)

@@ -59,7 +59,7 @@ enum epf_svc_type {
 	EPF_SVC_COUNTER = 13,  /* a counter of this job's engine by name, as epf_counter() */
 	EPF_SVC_LEAVE = 14,    /* orderly end: the socket is closed afterwards */
 	EPF_SVC_STATUS = 15,   /* any connection: the daemon's state as JSON */
-	EPF_SVC_DRAIN = 16,    /* operator: refuse new jobs, end when the last one has */
+	EPF_SVC_DRAIN = 16,    /* operator: refuse new jobs; SIGTERM is what ends the daemon */
 	EPF_SVC_LINK = 17,     /* operator: cut or restore an emulated link of a job's NIC */
 	EPF_SVC_TYPES = 18
 };
