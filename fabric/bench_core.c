@@ -80,8 +80,7 @@ static int make_peers(struct epf_bench_core *bc, const struct epf_bench_core_opt
 	struct epf_peer_info peer = { .n_signals = o->signals,
 				      .n_regions = o->regions,
 				      .regions = regions };
-	int rc = tokens ? epf_core_set_world(bc->core, o->peers, o->peers, 0, NULL,
-					     tokens)
+	int rc = tokens ? epf_core_set_world(bc->core, o->peers, o->peers, 0, NULL, tokens)
 			: epf_fail(EPF_R_NO_MEMORY, "bench core: no memory");
 
 	/* Every peer is this NIC itself: null goes nowhere, emu comes back. */

@@ -6,8 +6,8 @@
  * watches both), and at the end the honest rank beside it must still get its commands done.
  */
 #include "fabric/base/conf.h"
-#include "fabric/engine.h"
 #include "fabric/core_limits.h"
+#include "fabric/engine.h"
 #include "fabric/recover.h"
 
 #include <stdlib.h>

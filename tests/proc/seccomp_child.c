@@ -341,27 +341,17 @@ static void note(struct report *r, const struct job *job)
 
 static _Noreturn void emu_child(struct report *r, int ordered, enum sin sin, uint64_t ms)
 {
-	const char *settings[] = { "lanes-per-peer=2",
-				   "lane-depth=8",
-				   "lane-receives=8",
-				   "park-limit=8",
-				   "ring-slots=256",
-				   "ring-window=128",
-				   "window=64",
-				   "signals=64",
-				   "streams-per-peer=256",
-				   /* A lane that fails is opened again by system calls: no silence of a busy machine is one. */
-				   "peer-timeout=10min",
-				   "emu-retry-timeout=10min",
-				   "emu-rnr-timeout=10min",
-				   "emu-packets=64",
-				   "emu-mtu=1024",
-				   ordered ? "emu-order=ordered" : "emu-order=unordered",
-				   ordered ? NULL : "emu-delay=20us",
-				   "emu-reorder=0.05",
-				   "emu-duplicate=0.05",
-				   "emu-drop=0.02",
-				   NULL };
+	const char *settings[] = {
+		"lanes-per-peer=2", "lane-depth=8", "lane-receives=8", "park-limit=8",
+		"ring-slots=256", "ring-window=128", "window=64", "signals=64",
+		"streams-per-peer=256",
+		/* A lane that fails is opened again by system calls: no silence of a busy machine is one. */
+		"peer-timeout=10min", "emu-retry-timeout=10min", "emu-rnr-timeout=10min",
+		"emu-packets=64", "emu-mtu=1024",
+		ordered ? "emu-order=ordered" : "emu-order=unordered",
+		ordered ? NULL : "emu-delay=20us", "emu-reorder=0.05", "emu-duplicate=0.05",
+		"emu-drop=0.02", NULL
+	};
 	struct job job;
 	uint64_t end;
 
