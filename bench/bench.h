@@ -50,6 +50,15 @@ int bench_probability(const char *option, const char *text, double *out);
 /* Index of text in a NULL-terminated list, or -EINVAL after a complaint that names the list. */
 int bench_word(const char *option, const char *text, const char *const *words);
 
+/*
+ * Settings of --set are [NODE:]NAME=VALUE: without a number they are everybody's, with one that node's only.
+ * check: complains about text of another form; list: about a node that is none of the job's. Return 0 or -EINVAL.
+ */
+int bench_setting_check(const char *text);
+int bench_settings_check(const char *const *settings, uint64_t nodes);
+/* The settings a node gets, as NAME=VALUE, in their order: pointers into the texts. out: room for all. Return: how many. */
+uint32_t bench_settings_of(const char *const *settings, uint32_t node, const char **out);
+
 /* Median; sorts v. 0 for n = 0. */
 double bench_median(double *v, size_t n);
 

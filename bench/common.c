@@ -78,6 +78,62 @@ int bench_word(const char *option, const char *text, const char *const *words)
 	return -EINVAL;
 }
 
+/* The NAME=VALUE of a setting; node: the number before it, -1 without one. */
+static const char *setting_of(const char *text, int64_t *node)
+{
+	char *end;
+	unsigned long n;
+
+	*node = -1;
+	if (*text < '0' || *text > '9')
+		return text;
+	n = strtoul(text, &end, 10);
+	if (*end != ':')
+		return text;
+	*node = n > UINT32_MAX ? UINT32_MAX : (int64_t)n;
+	return end + 1;
+}
+
+int bench_setting_check(const char *text)
+{
+	int64_t node;
+	const char *setting = setting_of(text, &node);
+
+	if (*setting >= 'a' && *setting <= 'z' && strchr(setting, '='))
+		return 0;
+	bench_complain("--set is %s, must be NAME=VALUE, or NODE:NAME=VALUE for one node", text);
+	return -EINVAL;
+}
+
+int bench_settings_check(const char *const *settings, uint64_t nodes)
+{
+	for (; settings && *settings; settings++) {
+		int64_t node;
+
+		(void)setting_of(*settings, &node);
+		if (node < 0 || (uint64_t)node < nodes)
+			continue;
+		bench_complain("--set is %s, its node must be from 0 to %llu", *settings,
+			       (unsigned long long)nodes - 1);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+uint32_t bench_settings_of(const char *const *settings, uint32_t node, const char **out)
+{
+	uint32_t n = 0;
+
+	for (; settings && *settings; settings++) {
+		int64_t of;
+		const char *setting = setting_of(*settings, &of);
+
+		if (of < 0 || of == node)
+			out[n++] = setting;
+	}
+	return n;
+}
+
 static int compare(const void *a, const void *b)
 {
 	double x = *(const double *)a;

@@ -21,8 +21,8 @@ struct bench_daemons_options {
 	uint32_t nodes;
 	const char *
 		program; /* ep-fabric; NULL: ../tools/ep-fabric beside this program, or ep-fabric beside it */
-	const char *const
-		*settings; /* NULL, or "name=value" list ended by NULL: options of every daemon */
+	const char *const *
+		settings; /* NULL, or list of [NODE:]NAME=VALUE ended by NULL: options of every daemon, or of one */
 	uint32_t
 		pin; /* 1: engine threads of daemon n on the n-th CPU (modulo) this process may use */
 };

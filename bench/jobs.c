@@ -53,7 +53,8 @@ static const struct argp_option options[] = {
 	{ "repeat", O_REPEAT, "N", 0, "how often each form runs, in turn; medians count (5)", 0 },
 	{ "seed", O_SEED, "S", 0, "seed of who sends to whom (1)", 0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of one form (60)", 0 },
-	{ "set", O_SET, "NAME=VALUE", 0, "any option of the fabric; may be repeated", 0 },
+	{ "set", O_SET, "[NODE:]NAME=VALUE", 0,
+	  "any option of the fabric, of all nodes or one; may be repeated", 0 },
 	{ "fabric-program", O_PROGRAM, "PATH", 0,
 	  "ep-fabric of the daemons (the one beside ep-bench)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
@@ -62,10 +63,8 @@ static const struct argp_option options[] = {
 
 static int parse_set(const char *arg, struct jobs_opts *o)
 {
-	if (!strchr(arg, '=')) {
-		bench_complain("--set is %s, must be NAME=VALUE", arg);
+	if (bench_setting_check(arg))
 		return EINVAL;
-	}
 	if (o->settings >= JOBS_SETTINGS_MAX) {
 		bench_complain("--set is given more than %d times", JOBS_SETTINGS_MAX - 1);
 		return EINVAL;
@@ -159,7 +158,8 @@ int jobs_opts_parse(int argc, char **argv, struct jobs_opts *o)
 				 .seed = 1,
 				 .timeout_s = 60 };
 	o->setting[o->settings++] = o->timeout_text; /* the user's come later and win */
-	if (argp_parse(&argp, argc, argv, 0, NULL, o))
+	if (argp_parse(&argp, argc, argv, 0, NULL, o) ||
+	    bench_settings_check(o->setting, JOBS_NODES))
 		return BENCH_USAGE;
 	snprintf(o->timeout_text, sizeof(o->timeout_text), "wait-timeout=%" PRIu64 "s",
 		 o->timeout_s);

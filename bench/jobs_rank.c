@@ -311,15 +311,12 @@ static int open_rank(struct jobs_rank *r, uint64_t bytes, struct epf_boot *boot)
 	uint32_t node[JOBS_RANKS_MAX];
 	struct epf_options opts;
 	void *memory = NULL;
-	uint32_t n = 0;
+	uint32_t n;
 	int err;
 
 	bench_nodes(r->ranks, JOBS_NODES, node);
 	(void)bench_daemons_setting(node[r->rank], service, sizeof(service));
-	while (r->o->setting[n]) {
-		list[n] = r->o->setting[n];
-		n++;
-	}
+	n = bench_settings_of(r->o->setting, node[r->rank], list);
 	list[n++] = service;
 	list[n] = NULL;
 	epf_options_init(&opts);

@@ -134,6 +134,7 @@ static char *option(const char *name, const char *value)
 static void become_daemon(const struct keeper *k, uint32_t n, int ready)
 {
 	size_t settings = 0, a = 0;
+	const char **of_node;
 	char **argv;
 	char text[32];
 	int secret = secret_pipe(k);
@@ -141,7 +142,8 @@ static void become_daemon(const struct keeper *k, uint32_t n, int ready)
 	while (k->o->settings && k->o->settings[settings])
 		settings++;
 	argv = calloc(settings + FIXED_WORDS, sizeof(*argv));
-	if (!argv || secret < 0)
+	of_node = calloc(settings + 1, sizeof(*of_node));
+	if (!argv || !of_node || secret < 0)
 		_exit(127);
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(text, sizeof(text), "%d", secret);
@@ -151,8 +153,9 @@ static void become_daemon(const struct keeper *k, uint32_t n, int ready)
 	(void)fcntl(ready, F_SETFD, 0);
 	argv[a++] = strdup("ep-fabric");
 	argv[a++] = strdup("run");
+	settings = bench_settings_of(k->o->settings, n, of_node);
 	for (size_t i = 0; i < settings; i++)
-		argv[a++] = option(k->o->settings[i], NULL);
+		argv[a++] = option(of_node[i], NULL);
 	snprintf(text, sizeof(text), "node%u", n);
 	argv[a++] = option("instance", text);
 	argv[a++] = option("runtime-dir", k->dir);

@@ -67,8 +67,9 @@ static const struct argp_option options[] = {
 	  "dispatch and combine so often; times are of the later ones (2)", 0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of the whole run (300)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
-	{ "set", O_SET, "NAME=VALUE", 0,
-	  "any option of the fabric, see ep-fabric config; may be repeated", 0 },
+	{ "set", O_SET, "[NODE:]NAME=VALUE", 0,
+	  "any option of the fabric, of all nodes or one, see ep-fabric config; may be repeated",
+	  0 },
 	{ "local", O_LOCAL, NULL, 0, "all ranks inside this process, driven by one thread", 0 },
 	{ "service", O_SERVICE, NULL, 0,
 	  "ranks use ep-fabric daemons, one a node, which are started and ended here", 0 },
@@ -128,10 +129,8 @@ static int parse_word(int key, char *arg, struct moe_opts *o)
 
 static int parse_set(const char *arg, struct moe_opts *o)
 {
-	if (!strchr(arg, '=')) {
-		bench_complain("--set is %s, must be NAME=VALUE", arg);
+	if (bench_setting_check(arg))
 		return -EINVAL;
-	}
 	if (o->settings >= MOE_SETTINGS_MAX - 8) {
 		bench_complain("--set is given more than %d times", MOE_SETTINGS_MAX - 8);
 		return -E2BIG;
@@ -391,7 +390,8 @@ int moe_opts_parse(int argc, char **argv, struct moe_opts *o)
 	o->seed = 1;
 	o->rounds = 2;
 	o->timeout_s = 300;
-	if (argp_parse(&argp, argc, argv, 0, NULL, o) || check_together(o) || check_layout(o))
+	if (argp_parse(&argp, argc, argv, 0, NULL, o) || check_together(o) || check_layout(o) ||
+	    bench_settings_check(o->setting, o->nodes))
 		return BENCH_USAGE;
 	make_settings(o);
 	return 0;

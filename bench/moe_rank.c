@@ -31,14 +31,11 @@ static int open_fabric(const struct moe_opts *o, uint32_t node, struct epf **out
 	const char *list[MOE_SETTINGS_MAX + 3];
 	char service_text[BENCH_DAEMONS_DIR + 32];
 	char node_text[32];
-	uint32_t n = 0;
+	uint32_t n;
 	int err;
 
 	snprintf(node_text, sizeof(node_text), "node=%u", node);
-	while (o->setting[n]) {
-		list[n] = o->setting[n];
-		n++;
-	}
+	n = bench_settings_of(o->setting, node, list);
 	list[n++] = node_text;
 	if (!bench_daemons_setting(node, service_text, sizeof(service_text)))
 		list[n++] = service_text;

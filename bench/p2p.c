@@ -32,7 +32,8 @@ static const struct argp_option options[] = {
 	{ "duration", 'D', "S", 0, "seconds for a size, instead of a number of transfers", 0 },
 	{ "same-node", O_SAME_NODE, NULL, 0, "both ranks on one node (two nodes)", 0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of the whole run (300)", 0 },
-	{ "set", O_SET, "NAME=VALUE", 0, "any option of the fabric; may be repeated", 0 },
+	{ "set", O_SET, "[NODE:]NAME=VALUE", 0,
+	  "any option of the fabric, of all nodes or one; may be repeated", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
 	{ "service", O_SERVICE, NULL, 0,
 	  "engines in the ranks' processes and in ep-fabric daemons (one a node) in turn: both tests unless --test names one, of 8 bytes (lat) and 64 KiB (bw) unless -s or -a is given",
@@ -45,10 +46,8 @@ static const struct argp_option options[] = {
 
 static int parse_set(char *arg, struct p2p_opts *o)
 {
-	if (!strchr(arg, '=')) {
-		bench_complain("--set is %s, must be NAME=VALUE", arg);
+	if (bench_setting_check(arg))
 		return EINVAL;
-	}
 	if (o->settings == P2P_SETTINGS_MAX - 1) {
 		bench_complain("--set is given more than %d times", P2P_SETTINGS_MAX - 1);
 		return EINVAL;
@@ -132,7 +131,8 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	o->size = 8;
 	o->timeout_s = 300;
 	o->rounds = 5;
-	if (argp_parse(&argp, argc, argv, 0, NULL, o))
+	if (argp_parse(&argp, argc, argv, 0, NULL, o) ||
+	    bench_settings_check(o->setting, o->same_node ? 1 : 2))
 		return BENCH_USAGE;
 	if (o->both && o->test == P2P_LAT && !o->service) {
 		bench_complain("-b is given, must not be with --test lat");

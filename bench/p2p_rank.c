@@ -261,18 +261,16 @@ static int open_rank(struct rank *r, struct epf_boot *boot)
 	const char *list[P2P_SETTINGS_MAX + 3];
 	struct epf_options opts;
 	char service[BENCH_DAEMONS_DIR + 32];
-	char node[32];
+	char node_text[32];
+	uint32_t node = r->o->same_node ? 0 : r->rank;
 	void *memory = NULL;
-	uint32_t n = 0;
+	uint32_t n;
 	int err;
 
-	while (r->o->setting[n]) {
-		list[n] = r->o->setting[n];
-		n++;
-	}
-	snprintf(node, sizeof(node), "node=%u", r->o->same_node ? 0 : r->rank);
-	list[n++] = node;
-	if (!bench_daemons_setting(r->o->same_node ? 0 : r->rank, service, sizeof(service)))
+	n = bench_settings_of(r->o->setting, node, list);
+	snprintf(node_text, sizeof(node_text), "node=%u", node);
+	list[n++] = node_text;
+	if (!bench_daemons_setting(node, service, sizeof(service)))
 		list[n++] = service;
 	list[n] = NULL;
 	epf_options_init(&opts);

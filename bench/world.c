@@ -5,6 +5,7 @@
  */
 #include "bench/world.h"
 
+#include "bench/bench.h"
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -57,12 +58,11 @@ static int open_rank(struct bench_world *w, uint32_t rank, uint32_t node,
 	int err;
 
 	snprintf(node_text, sizeof(node_text), "node=%u", node);
-	while (settings && settings[n] && n < SETTINGS_MAX - 3) {
-		list[n] = settings[n];
+	while (settings && settings[n])
 		n++;
-	}
-	if (settings && settings[n])
+	if (n > SETTINGS_MAX - 3)
 		return -E2BIG;
+	n = bench_settings_of(settings, node, list);
 	list[n++] = "progress=caller";
 	list[n++] = node_text;
 	list[n] = NULL;

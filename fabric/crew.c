@@ -276,6 +276,8 @@ static void doze(struct epf_crew *crew)
 	n = list_bells(crew, bells);
 	for (unsigned i = 0; i < n; i++)
 		epf_bell_arm(bells[i]); /* B1 */
+	for (uint32_t i = 0; i < crew->n_seats; i++)
+		crew->seats[i].core->ops->arm(crew->seats[i].core->nic);
 	if (!any_work(crew)) {
 		for (uint32_t i = 0; i < crew->n_seats; i++)
 			epf_stat_add(crew->seats[i].core->stats, EPF_STAT_CORE_SLEEPS, 1);

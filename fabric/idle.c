@@ -105,6 +105,7 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 	if (core->next_tick_ns > now && core->next_tick_ns - now < wait)
 		wait = core->next_tick_ns - now;
 	epf_bell_arm(core->bell);
+	core->ops->arm(core->nic); /* if it cannot, the sleep is short enough */
 	if (!epf_core_has_work(core) && !epf_core_step(core) && !core->wakes &&
 	    !core->ops->wake_pending(core->nic)) {
 		EPF_COUNT(core, SLEEPS, 1);

@@ -15,6 +15,7 @@
 static const struct epf_nic_ops *const sources[] = {
 	&epf_nic_emu_ops,
 	&epf_nic_null_ops,
+	&epf_nic_verbs_ops,
 };
 
 enum { COUNT = sizeof(sources) / sizeof(sources[0]) };
@@ -103,6 +104,11 @@ static struct epf_bell *no_bell(struct epf_nic *nic)
 	return NULL;
 }
 
+static int no_arm(struct epf_nic *nic)
+{
+	return 0;
+}
+
 static int no_pending(const struct epf_nic *nic)
 {
 	return 0;
@@ -139,6 +145,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.post_receives = no_receives,
 		.next_event = no_event,
 		.bell = no_bell,
+		.arm = no_arm,
 		.wake_peers = no_nic,
 		.wake_pending = no_pending,
 		.counters = no_counters,
@@ -169,6 +176,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(post_receives);
 	FILL(next_event);
 	FILL(bell);
+	FILL(arm);
 	FILL(wake_peers);
 	FILL(wake_pending);
 	FILL(counters);

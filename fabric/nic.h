@@ -30,7 +30,8 @@ enum epf_wr_op {
 };
 
 enum {
-	EPF_WR_INLINE = 1, /* flags: the payload at laddr is copied by post(); lkey is ignored */
+	/* flags: the payload at laddr, at most EPF_NIC_MSG_BYTES, is copied by post(); lkey is ignored */
+	EPF_WR_INLINE = 1,
 	EPF_NIC_MSG_BYTES = 128,  /* longest EPF_WR_SEND */
 	EPF_NIC_ADDR_BYTES = 128, /* longest NIC address (see epf_nic_ops.address) */
 };
@@ -171,11 +172,15 @@ struct epf_nic_ops {
 	/*
 	 * Fences a lane (queue pair to error): from now on nothing that still travels on it takes effect
 	 * HERE (target side: no byte written, no event raised beyond those already queued), and all own
-	 * outstanding work requests complete, as EPF_S_FLUSHED where the outcome is not known. Cold, but called
-	 * between two steps by the core: no system call.
+	 * outstanding work requests complete, as EPF_S_FLUSHED where the outcome is not known. What the device has in
+	 * hand at this moment may still land: only when lane_drained says 1 nothing can any more. Cold, once for each failure;
+	 * but called between two steps by the core, so it waits for nobody (verbs asks the kernel, emu makes no system call).
 	 */
 	void (*lane_fence)(struct epf_nic *nic, uint16_t lane);
-	/* 1 when a fenced lane has no more completions or events to give (all reaped). Cold. */
+	/*
+	 * 1 when a fenced lane has no more completions or events to give (all reaped) and nothing on it takes effect here any
+	 * more. To be asked again after further reaps: that is what it goes by. Cold.
+	 */
 	int (*lane_drained)(const struct epf_nic *nic, uint16_t lane);
 	/* Destroys a lane; its number may be used again. Slow. */
 	void (*lane_destroy)(struct epf_nic *nic, uint16_t lane);
@@ -198,6 +203,12 @@ struct epf_nic_ops {
 	 * has none. Slow.
 	 */
 	struct epf_bell *(*bell)(struct epf_nic *nic);
+	/*
+	 * Asks the NIC to ring its own bell for the next completion or arrival. Called by the run loop when it has armed the bells
+	 * and before it looks for work for the last time. 0: it will, or its peers do (wake_peers); else the sleeper looks by itself
+	 * before long. Makes system calls.
+	 */
+	int (*arm)(struct epf_nic *nic);
 	/* Wakes the peers whose bells post() found sleeping. Makes system calls: called by the run loop, not by a step. */
 	void (*wake_peers)(struct epf_nic *nic);
 	/* HOT. 1 if wake_peers has something to do. */
@@ -227,12 +238,13 @@ struct epf_nic {
 	const struct epf_nic_ops *ops;
 };
 
-/* The NIC table: "emu", "null". Returns NULL for an unknown name. */
+/* The NIC table: "emu", "null", "verbs". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
 
 extern const struct epf_nic_ops epf_nic_emu_ops;
 extern const struct epf_nic_ops epf_nic_null_ops;
+extern const struct epf_nic_ops epf_nic_verbs_ops;
 
 #endif

@@ -58,9 +58,13 @@ static int fail_lost(const struct epf *ep, uint32_t rank)
 			cause);
 }
 
-/* 0, or -ECONNRESET naming a rank that is lost and not masked. [P2] */
+/*
+ * 0, or -ECONNRESET naming a rank that is lost and not masked: one of another node, if there is one. A NIC that is cut off loses this
+ * node's own ranks too, which says less. [P2]
+ */
 static int check_lost(struct epf *ep)
 {
+	uint32_t lost = UINT32_MAX;
 	uint32_t seen;
 
 	if (EPF_UNLIKELY(!ep->peers))
@@ -69,10 +73,20 @@ static int check_lost(struct epf *ep)
 	seen = EPF_LOAD_ACQUIRE(&ep->peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes);
 	if (EPF_LIKELY(seen == EPF_LOAD_RELAXED(&ep->peers_seen)))
 		return 0;
-	for (uint32_t r = 0; r < ep->world; r++)
-		if (EPF_LOAD_ACQUIRE(&ep->peers->peers[r].state) == EPF_PEER_DOWN &&
-		    !EPF_LOAD_RELAXED(&ep->masked[r]))
+	for (uint32_t r = 0; r < ep->world; r++) {
+		const struct epf_peer_word *w = &ep->peers->peers[r];
+
+		if (EPF_LOAD_ACQUIRE(&w->state) != EPF_PEER_DOWN ||
+		    EPF_LOAD_RELAXED(&ep->masked[r]))
+			continue;
+		if (EPF_LOAD_RELAXED(&w->node) !=
+		    EPF_LOAD_RELAXED(&ep->peers->peers[ep->rank].node))
 			return fail_lost(ep, r);
+		if (lost == UINT32_MAX)
+			lost = r;
+	}
+	if (lost != UINT32_MAX)
+		return fail_lost(ep, lost);
 	EPF_STORE_RELAXED(&ep->peers_seen, seen);
 	return 0;
 }

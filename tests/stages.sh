@@ -6,7 +6,7 @@
 # tests/lib.sh. A stage must report through check, pass, fail, skip or tests/results.py, and must not exit.
 
 # shellcheck disable=SC2034
-STAGES=(format static layers build headers hot docs unit prop proc hooks asan tsan fuzz demo bench)
+STAGES=(format static layers build headers hot docs unit prop proc rxe hooks asan tsan fuzz demo bench)
 
 JOBS=$(nproc)
 # Seeds under a sanitizer, where every step costs several times as much: said in the output.
@@ -247,6 +247,45 @@ stage_prop()
 stage_proc()
 {
 	prepare_test_build && run_suites build-test 3 proc
+}
+
+# Jobs over soft-RoCE in a QEMU guest, one boot for each group; what they are stands in tests/rxe/jobs.sh.
+stage_rxe()
+{
+	local group
+	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric tests/unit/test_nic || return
+	check "rxe guest" "$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --prepare
+	for group in $(expected rxe | cut -d' ' -f1 | uniq); do
+		rxe_group "$group"
+	done
+}
+
+# rxe_group GROUP: runs its jobs and counts each; a job of the list that left no result is a failure, or skipped with the guest
+rxe_group()
+{
+	local group name result detail start rc log=$LOGS/rxe-$1.log ran=$BUILD_ROOT/rxe/last/results
+	start=$(now_ms)
+	rm -f "$ran"
+	"$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --timeout 400 \
+		"$ROOT/tests/rxe/jobs.sh" "$1" "$BUILD_ROOT/build-test" >"$log" 2>&1
+	rc=$?
+	[ "$rc" = 0 ] || [ "$rc" = 77 ] || tail -n 80 "$log" | sed 's/^/        | /'
+	while IFS=$'\t' read -r result name detail; do
+		"$result" "$name" "$detail"
+	done < <(cat "$ran" 2>/dev/null)
+	while read -r group name; do
+		if [ "$group" != "$1" ] || cut -f2 "$ran" 2>/dev/null | grep -qxF "$name"; then
+			continue
+		elif [ "$rc" = 77 ]; then
+			skip "$name" "$(tail -n 1 "$log")"
+		else
+			fail "$name" "no result; exit status $rc of the guest; whole output in $log"
+		fi
+	done < <(expected rxe)
+	if [ "$rc" != 0 ] && [ "$rc" != 77 ] && ! grep -q '^fail' "$ran" 2>/dev/null; then
+		fail "rxe group $1" "exit status $rc of the guest; whole output in $log"
+	fi
+	printf '    group %s, with its boot: %s\n' "$1" "$(seconds "$start")"
 }
 
 # Each hook breaks the engine in one way; the suite passes only when each is caught within 20 seeds.

@@ -27,7 +27,7 @@ static const struct command commands[] = {
 	{ "drain", epf_tool_drain,
 	  "let the jobs of a daemon run to their end and refuse new ones" },
 	{ "link", epf_tool_link, "cut or restore a link of the software NIC, for tests" },
-	{ "nics", epf_tool_nics, "print the kinds of NIC and what each can do" },
+	{ "nics", epf_tool_nics, "print the kinds of NIC, and which device serves which GPU" },
 	{ "run", epf_tool_run, "serve the ranks of this node: the daemon" },
 	{ "stats", epf_tool_stats, "print the statistics of running and ended instances" },
 	{ "status", epf_tool_status, "print what the daemons of this node do" },

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ep-fabric nics`: opens each kind of NIC as configured here, prints what it says of itself, and closes it. Called by the main
- * program of ep-fabric. It must know no NIC by name: a new row in the table of NICs shows up by itself.
+ * `ep-fabric nics`: opens each kind of NIC as configured here, prints what it says of itself, and closes it; then which RDMA device
+ * serves which GPU (fabric_nics_place.c). Called by the main program of ep-fabric. It must know no NIC by name: a new row in the
+ * table of NICs shows up by itself.
  */
+#include "tools/fabric_nics.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
@@ -17,15 +19,29 @@
 #include <string.h>
 
 #define EXIT_USAGE 2
-#define GROUPS     (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU))
+
+enum { KEY_SYSFS = 256, KEY_RANKS, RANKS_MAX = 4096 };
+
+#define GROUPS (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU) | EPF_CONF_GROUP_BIT(VERBS))
 
 struct request {
 	struct epf_conf conf;
 	struct epf_conf_cli cli;
-	json_t *list; /* NULL: text */
+	json_t *list;      /* NULL: text */
+	const char *sysfs; /* NULL: the machine's */
+	uint32_t ranks;
 	bool json;
 	unsigned int failed;
 };
+
+static bool parse_ranks(const char *arg, uint32_t *out)
+{
+	char *end;
+	unsigned long n = strtoul(arg, &end, 10);
+
+	*out = (uint32_t)n;
+	return *arg >= '0' && *arg <= '9' && !*end && n > 0 && n <= RANKS_MAX;
+}
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -37,6 +53,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case 'j':
 		req->json = true;
+		return 0;
+	case KEY_SYSFS:
+		req->sysfs = arg;
+		return 0;
+	case KEY_RANKS:
+		if (!parse_ranks(arg, &req->ranks))
+			argp_failure(state, EXIT_USAGE, 0,
+				     "--ranks is '%s': write a number from 1 to %d", arg,
+				     RANKS_MAX);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -66,6 +91,21 @@ static void print_caps(const char *name, bool chosen, const struct epf_nic_caps 
 	       c->carries_events ? "yes" : "no");
 }
 
+/* A kind that this machine has no device for is no failure of the command unless it is the one that is set. */
+static void show_failure(struct request *req, const char *name, bool chosen)
+{
+	if (req->list)
+		json_array_append_new(req->list,
+				      json_pack("{s:s, s:b, s:s}", "name", name, "is_chosen",
+						(int)chosen, "error", epf_last_error()));
+	else if (!chosen)
+		printf(" %-6s cannot be opened here: %s\n", name, epf_last_error());
+	if (chosen) {
+		req->failed++;
+		fprintf(stderr, "ep-fabric nics: %s: %s\n", name, epf_last_error());
+	}
+}
+
 static void show(struct request *req, const char *name)
 {
 	const struct epf_nic_ops *ops = epf_nic_find(name);
@@ -74,12 +114,7 @@ static void show(struct request *req, const char *name)
 	struct epf_nic *nic;
 
 	if (ops->open(&req->conf, now, NULL, &nic)) {
-		req->failed++;
-		fprintf(stderr, "ep-fabric nics: %s: %s\n", name, epf_last_error());
-		if (req->list)
-			json_array_append_new(req->list, json_pack("{s:s, s:b, s:s}", "name", name,
-								   "is_chosen", (int)chosen,
-								   "error", epf_last_error()));
+		show_failure(req, name, chosen);
 		return;
 	}
 	ops->describe(nic, &caps);
@@ -88,6 +123,15 @@ static void show(struct request *req, const char *name)
 	else
 		print_caps(name, chosen, &caps);
 	ops->close(nic);
+}
+
+/* Placement, which does not depend on whether the NICs could be opened. */
+static void show_placement(struct request *req, json_t *top)
+{
+	if (epf_nics_place(&req->conf, req->sysfs, req->ranks, top)) {
+		req->failed++;
+		fprintf(stderr, "ep-fabric nics: %s\n", epf_last_error());
+	}
 }
 
 static void show_all(struct request *req)
@@ -101,9 +145,13 @@ static void show_all(struct request *req)
 	if (req->json) {
 		json_t *top = json_pack("{s:s, s:o}", "schema", "epf.nics/1", "nics", req->list);
 
+		if (top)
+			show_placement(req, top);
 		if (!top || json_dumpf(top, stdout, JSON_INDENT(1)) || putchar('\n') == EOF)
 			req->failed++;
 		json_decref(top);
+	} else {
+		show_placement(req, NULL);
 	}
 	if (fflush(stdout) || ferror(stdout)) {
 		fprintf(stderr, "ep-fabric nics: cannot write: %s\n", strerror(errno));
@@ -115,6 +163,11 @@ int epf_tool_nics(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
 		{ "json", 'j', NULL, 0, "Print one JSON object, schema epf.nics/1", 0 },
+		{ "sysfs", KEY_SYSFS, "DIR", 0,
+		  "Read devices from this tree instead of /sys: one recorded on another machine",
+		  0 },
+		{ "ranks", KEY_RANKS, "N", 0,
+		  "Show the placement of N local ranks. Not given: one for each GPU", 0 },
 		{ 0 },
 	};
 	struct request req = { 0 };
@@ -125,7 +178,9 @@ int epf_tool_nics(int argc, char **argv)
 		.children = children,
 		.doc = "Open each kind of NIC with the settings given here, and print what it can "
 		       "do: order of delivery, longest transfer, lanes, links, work requests a lane holds, "
-		       "receives, and whether arrivals are reported. * marks the one that is set.",
+		       "receives, and whether arrivals are reported. * marks the one that is set. Then "
+		       "print the RDMA devices and GPUs of the machine, which device and port serves "
+		       "which local rank, the CPU and memory node that go with it, and why.",
 	};
 
 	argp_err_exit_status = EXIT_USAGE;

@@ -10,7 +10,7 @@
 /* `ep-fabric config`: print every setting with its origin. */
 int epf_tool_config(int argc, char **argv);
 
-/* `ep-fabric nics`: print what each kind of NIC can do. */
+/* `ep-fabric nics`: print what each kind of NIC can do, and which RDMA device serves which GPU. */
 int epf_tool_nics(int argc, char **argv);
 
 /* `ep-fabric stats`: print the statistics of instances. */

@@ -5,14 +5,24 @@
  */
 #include "tests/unit/nic_rig.h"
 
+#include "fabric/base/err.h"
+
+#ifdef EPF_WITH_VERBS
+# include "fabric/verbs_lib.h"
+# include "fabric/verbs_opts.h"
+#endif
+
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-static int open_emu(const struct epf_emu_opts *tune, uint64_t (*now)(void *), void *arg,
+static int open_emu(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		    struct epf_nic **out)
 {
 	struct epf_emu_opts opts = *tune;
@@ -21,8 +31,8 @@ static int open_emu(const struct epf_emu_opts *tune, uint64_t (*now)(void *), vo
 	return epf_emu_open(&opts, now, arg, out);
 }
 
-static int open_emu_unordered(const struct epf_emu_opts *tune, uint64_t (*now)(void *), void *arg,
-			      struct epf_nic **out)
+static int open_emu_unordered(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			      void *arg, struct epf_nic **out)
 {
 	struct epf_emu_opts opts = *tune;
 
@@ -30,22 +40,214 @@ static int open_emu_unordered(const struct epf_emu_opts *tune, uint64_t (*now)(v
 	return epf_emu_open(&opts, now, arg, out);
 }
 
-static int open_null(const struct epf_emu_opts *tune, uint64_t (*now)(void *), void *arg,
+static int open_null(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		     struct epf_nic **out)
 {
 	return epf_nic_find("null")->open(NULL, now, arg, out);
 }
 
+#ifdef EPF_WITH_VERBS
+/* Device `end` of EPF_TEST_VERBS_DEVICES, or the only one. */
+static char *device_of(int end, char *buf, size_t size)
+{
+	const char *list = getenv("EPF_TEST_VERBS_DEVICES");
+	const char *comma = strchr(list, ',');
+
+	if (end && comma)
+		list = comma + 1;
+	snprintf(buf, size, "%s", list);
+	buf[strcspn(buf, ",")] = '\0';
+	return buf;
+}
+
+static int open_device(const struct epf_emu_opts *tune, int end, struct epf_verbs_opts *opts,
+		       uint64_t (*now)(void *), void *arg, struct epf_nic **out)
+{
+	const struct epf_verbs_lib *lib;
+	char name[64], *item = name;
+
+	assert_int_equal(epf_verbs_lib(&lib), 0);
+	device_of(end, name, sizeof(name));
+	opts->devices = (struct epf_conf_list){ .item = &item, .count = 1 };
+	opts->rnr_timer = 27; /* 123 ms, six times */
+	return epf_verbs_open(lib, opts, now, arg, out);
+}
+
+static int open_verbs(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
+		      struct epf_nic **out)
+{
+	struct epf_verbs_opts opts;
+
+	epf_verbs_opts_defaults(&opts);
+	return open_device(tune, end, &opts, now, arg, out);
+}
+
+/* The other way to post, and nothing inline. */
+static int open_verbs_lists(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			    void *arg, struct epf_nic **out)
+{
+	struct epf_verbs_opts opts;
+
+	epf_verbs_opts_defaults(&opts);
+	opts.lists = 1;
+	opts.inline_bytes = 0;
+	return open_device(tune, end, &opts, now, arg, out);
+}
+
+static int open_verbs_unordered(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+				void *arg, struct epf_nic **out)
+{
+	struct epf_verbs_opts opts;
+
+	epf_verbs_opts_defaults(&opts);
+	opts.ordered = 0;
+	return open_device(tune, end, &opts, now, arg, out);
+}
+#endif
+
 static const struct nic_kind kinds[] = {
-	{ "emu ordered", 1, 1, open_emu },
-	{ "emu unordered", 0, 1, open_emu_unordered },
-	{ "null", 1, 0, open_null },
+	{ "emu ordered", 1, 1, 0, open_emu },
+	{ "emu unordered", 0, 1, 0, open_emu_unordered },
+	{ "null", 1, 0, 0, open_null },
+#ifdef EPF_WITH_VERBS
+	{ "verbs", 1, 1, 1, open_verbs },
+	{ "verbs lists", 1, 1, 1, open_verbs_lists },
+	{ "verbs unordered", 0, 1, 1, open_verbs_unordered },
+#endif
 };
+
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 const struct nic_kind *nic_rig_kinds(size_t *count)
 {
-	*count = sizeof(kinds) / sizeof(kinds[0]);
-	return kinds;
+	static struct nic_kind chosen[KINDS];
+	const char *only = getenv("EPF_TEST_NIC");
+	const char *devices = getenv("EPF_TEST_VERBS_DEVICES");
+
+	*count = 0;
+	for (size_t i = 0; i < KINDS; i++)
+		if ((!kinds[i].real || (devices && *devices)) &&
+		    (!only || strncmp(kinds[i].name, only, strlen(only)) == 0))
+			chosen[(*count)++] = kinds[i];
+	return chosen;
+}
+
+/*
+ * On the real clock: what has been posted and not reported, so that a run knows how long to wait. The rig puts these in the
+ * places of post, reap and lane_destroy.
+ */
+enum { TRACKED_LANES = 512, TRACKED = 256 };
+
+struct track {
+	struct epf_nic_ops ops;
+	const struct epf_nic_ops *real;
+	struct epf_nic *nic;
+	int ordered;
+	unsigned outstanding;
+
+	struct {
+		unsigned n;
+		uint32_t id[TRACKED];
+	} lanes[TRACKED_LANES];
+};
+
+static struct track *tracks[2];
+
+static struct track *track_of(const struct epf_nic *nic)
+{
+	return tracks[tracks[0]->nic == nic ? 0 : 1];
+}
+
+static int tracked_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n)
+{
+	struct track *t = track_of(nic);
+	int done = t->real->post(nic, lane, wr, n);
+
+	for (int i = 0; i < done; i++) {
+		assert_true(lane < TRACKED_LANES && t->lanes[lane].n < TRACKED);
+		t->lanes[lane].id[t->lanes[lane].n++] = wr[i].id;
+		t->outstanding++;
+	}
+	return done;
+}
+
+static void tracked_sent(struct track *t, const struct epf_wc *wc)
+{
+	unsigned n = t->lanes[wc->lane].n, at = n, from, gone;
+	uint32_t *id = t->lanes[wc->lane].id;
+
+	while (at && id[at - 1] != wc->id)
+		at--;
+	if (!at)
+		return;
+	from = t->ordered && wc->status == EPF_S_OK ? 0 : at - 1;
+	gone = at - from;
+	memmove(id + from, id + at, (n - at) * sizeof(*id));
+	t->lanes[wc->lane].n -= gone;
+	t->outstanding -= gone;
+}
+
+static int tracked_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
+{
+	struct track *t = track_of(nic);
+	int done = t->real->reap(nic, wc, n);
+
+	for (int i = 0; i < done; i++)
+		if (wc[i].op == EPF_WC_SENT)
+			tracked_sent(t, &wc[i]);
+	return done;
+}
+
+static void tracked_destroy(struct epf_nic *nic, uint16_t lane)
+{
+	struct track *t = track_of(nic);
+
+	t->outstanding -= t->lanes[lane].n;
+	t->lanes[lane].n = 0;
+	t->real->lane_destroy(nic, lane);
+}
+
+static void track(struct epf_nic *nic, int end, int ordered)
+{
+	struct track *t = tracks[end] ? tracks[end] : malloc(sizeof(*t));
+
+	assert_non_null(t);
+	memset(t, 0, sizeof(*t));
+	t->real = nic->ops;
+	t->nic = nic;
+	t->ordered = ordered;
+	t->ops = *nic->ops;
+	t->ops.post = tracked_post;
+	t->ops.reap = tracked_reap;
+	t->ops.lane_destroy = tracked_destroy;
+	nic->ops = &t->ops;
+	tracks[end] = t;
+}
+
+static uint64_t real_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void run_real(struct rig *rig, uint64_t span_ns)
+{
+	const uint64_t quiet_ns = 8000000, patience_ns = 300000000;
+	uint64_t since = real_ns(), wait;
+
+	do {
+		unsigned n = rig_reap(&rig->a) + rig_reap(&rig->b);
+
+		if (n)
+			since = real_ns();
+		else
+			usleep(50);
+		wait = span_ns > patience_ns ? span_ns : patience_ns;
+		if (!tracks[0]->outstanding && !tracks[1]->outstanding)
+			wait = quiet_ns;
+	} while (real_ns() - since < wait);
 }
 
 static uint64_t rig_now(void *arg)
@@ -53,11 +255,14 @@ static uint64_t rig_now(void *arg)
 	return ((struct rig *)arg)->now_ns;
 }
 
-static void open_end(struct rig *rig, struct rig_end *end)
+static void open_end(struct rig *rig, struct rig_end *end, int number)
 {
 	end->mem = calloc(1, RIG_BYTES);
 	assert_non_null(end->mem);
-	assert_int_equal(rig->kind->open(&rig->opts, rig_now, rig, &end->nic), 0);
+	if (rig->kind->open(&rig->opts, number, rig_now, rig, &end->nic))
+		fail_msg("%s", epf_last_error());
+	if (rig->kind->real)
+		track(end->nic, number, rig->kind->ordered);
 	assert_int_equal(end->nic->ops->region_register(end->nic, end->mem, RIG_BYTES,
 							EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ,
 							&end->mr),
@@ -77,8 +282,8 @@ struct rig *rig_open(const struct nic_kind *kind, void (*tune)(struct epf_emu_op
 	rig->opts.lanes = 512;
 	if (tune)
 		tune(&rig->opts);
-	open_end(rig, &rig->a);
-	open_end(rig, &rig->b);
+	open_end(rig, &rig->a, 0);
+	open_end(rig, &rig->b, 1);
 	rig_lanes(rig, 0, 0);
 	return rig;
 }
@@ -127,7 +332,8 @@ void rig_expect_whole(struct rig *rig)
 	rig_clear(rig);
 	rig->a.nic->ops->describe(rig->a.nic, &caps);
 	for (uint32_t i = 0; i < 8; i++) {
-		wr = rig_write(rig, i, 0, 0, caps.max_msg_bytes);
+		wr = rig_write(rig, i, 0, 0,
+			       caps.max_msg_bytes < RIG_BYTES ? caps.max_msg_bytes : RIG_BYTES);
 		rig_post(rig, &wr); /* an eighth of the pool each */
 	}
 	rig_run(rig, 1000000000);
@@ -154,7 +360,9 @@ void rig_run(struct rig *rig, uint64_t span_ns)
 {
 	uint64_t end_ns = rig->now_ns + span_ns;
 
-	for (;;) {
+	if (rig->kind->real)
+		run_real(rig, span_ns);
+	for (; !rig->kind->real;) {
 		uint64_t na, nb, next;
 		unsigned n = rig_reap(&rig->a);
 

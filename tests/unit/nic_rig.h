@@ -2,6 +2,9 @@
 /*
  * Two NICs of one kind facing each other on a virtual clock, for the tests of epf_nic_ops. A kind of NIC
  * is one row of functions: to put another NIC under the conformance suite, add a row to nic_rig_kinds().
+ *
+ * Devices run on the real clock: they are there when EPF_TEST_VERBS_DEVICES names one or two RDMA devices that reach each
+ * other ("rxe0,rxe1"). EPF_TEST_NIC limits the kinds to those whose name begins with it ("verbs").
  * Used by tests/unit/test_nic*.c and test_emu*.c only.
  */
 #ifndef EPF_TESTS_NIC_RIG_H
@@ -17,7 +20,9 @@ struct nic_kind {
 	const char *name;
 	int ordered;
 	int carries; /* 0: takes work and completes it, nothing arrives */
-	int (*open)(const struct epf_emu_opts *tune, uint64_t (*now)(void *), void *arg,
+	int real;    /* 1: runs by itself, on the real clock */
+	/* end: 0 for the rig's a, 1 for b */
+	int (*open)(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		    struct epf_nic **out);
 };
 
@@ -54,7 +59,10 @@ void rig_reconnect(struct rig *rig);
 
 /* One reap of an end, kept in its log; returns the number. */
 unsigned rig_reap(struct rig_end *end);
-/* Reaps both ends, moving the clock to the next event while it lies at most span_ns ahead of now. */
+/*
+ * Reaps both ends, moving the clock to the next event while it lies at most span_ns ahead of now. On the real clock: until
+ * all that was posted is complete and nothing comes for a moment, or nothing has come for span_ns (at least 300 ms).
+ */
 void rig_run(struct rig *rig, uint64_t span_ns);
 void rig_clear(struct rig *rig);
 

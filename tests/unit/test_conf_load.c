@@ -355,7 +355,7 @@ static void a_tool_can_choose_groups(void **state)
 		names += o->name != NULL;
 		shown += o->name && !(o->flags & OPTION_HIDDEN);
 	}
-	assert_int_equal(names, 1 + EPF_CONF_FIRST_SERVICE - EPF_CONF_FIRST_EMU);
+	assert_int_equal(names, 1 + EPF_CONF_FIRST_VERBS - EPF_CONF_FIRST_EMU);
 	assert_true(shown < names && shown > 1);
 	assert_int_equal(parse_cli(&conf, &cli.argp, (char *)"--emu-mtu=1k"), 0);
 	assert_int_equal(conf.emu_mtu_bytes, 1024);

@@ -292,9 +292,9 @@ static void test_range(void **state)
 	assert_non_null(strstr(epf_last_error(), "emu-links is 1"));
 	assert_int_equal(links_up(rig->a.nic), 1);
 	opts.links = 0;
-	assert_int_equal(kind->open(&opts, NULL, NULL, &nic), -EINVAL);
+	assert_int_equal(kind->open(&opts, 0, NULL, NULL, &nic), -EINVAL);
 	opts.links = 9;
-	assert_int_equal(kind->open(&opts, NULL, NULL, &nic), -EINVAL);
+	assert_int_equal(kind->open(&opts, 0, NULL, NULL, &nic), -EINVAL);
 	assert_null(nic);
 	rig_close(rig);
 	rig = rig_open(kind, tune_links);

@@ -189,12 +189,45 @@ static void test_checks_see_damage(void **state)
 	}
 }
 
+static void no_sink(const char *line)
+{
+	(void)line;
+}
+
+static void test_settings_of_nodes(void **state)
+{
+	static const char *const list[] = { "nic=emu", "1:emu-mtu=2048", "0:emu-mtu=1024",
+					    "12:emu-seed=3", NULL };
+	static const char *const bad[] = { "nic",        "1:nic",       ":nic=emu",
+					   "-1:nic=emu", "1:2:nic=emu", "1:=emu" };
+	const char *out[4];
+
+	(void)state;
+	assert_int_equal(bench_settings_of(list, 0, out), 2);
+	assert_string_equal(out[0], "nic=emu");
+	assert_string_equal(out[1], "emu-mtu=1024");
+	assert_int_equal(bench_settings_of(list, 12, out), 2);
+	assert_string_equal(out[1], "emu-seed=3");
+	assert_int_equal(bench_settings_of(list, 2, out), 1);
+	bench_complain_to(no_sink);
+	assert_int_equal(bench_settings_check(list, 13), 0);
+	assert_int_equal(bench_settings_check(list, 12), -EINVAL);
+	assert_int_equal(bench_setting_check("18446744073709551616:nic=emu"), 0);
+	assert_int_equal(
+		bench_settings_check((const char *[]){ "18446744073709551616:nic=emu", NULL },
+				     UINT32_MAX),
+		-EINVAL);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(bench_setting_check(bad[i]), -EINVAL);
+	bench_complain_to(NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_topk),        cmocka_unit_test(test_shapes_ordered),
 		cmocka_unit_test(test_shapes_unordered),  cmocka_unit_test(test_late_rows),
-		cmocka_unit_test(test_checks_see_damage),
+		cmocka_unit_test(test_checks_see_damage), cmocka_unit_test(test_settings_of_nodes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,6 +30,16 @@ static int teardown(void **state)
 	return 0;
 }
 
+/*
+ * Cases that look into the middle of a transfer, which on the real clock is over or not as it happens. test_verbs_device.c has
+ * what can be said of devices there.
+ */
+static void needs_virtual_clock(void)
+{
+	if (kind->real)
+		skip();
+}
+
 /* Posts wr, expects this outcome and the lane in error, b untouched, and connects again. */
 static void expect_failure(struct rig *rig, const struct epf_wr *wr, int want)
 {
@@ -120,6 +130,8 @@ static void test_local(void **state)
 	wr.op = EPF_WR_READ;
 	wr.flags = EPF_WR_INLINE;
 	expect_failure(rig, &wr, EPF_S_LOCAL);
+	if (kind->real)
+		return;
 	/* The region goes while the bytes of a READ are on their way. */
 	rig_clear(rig);
 	wr.flags = 0;
@@ -196,7 +208,8 @@ static void test_rnr(void **state)
 	assert_int_equal(rig->b.n, 0);
 	assert_int_equal(rig->a.n, 0);
 	rig->b.nic->ops->counters(rig->b.nic, &counters);
-	assert_true(counters.rnr_events >= 1 && counters.rnr_events <= 2);
+	/* A device counts them for all its users, if at all. */
+	assert_true(kind->real || (counters.rnr_events >= 1 && counters.rnr_events <= 2));
 	rig->b.nic->ops->post_receives(rig->b.nic, 1);
 	rig_run(rig, MS);
 	assert_int_equal(rig->b.n, 1);
@@ -218,6 +231,7 @@ static void test_rnr_two(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 64);
 	struct epf_nic_counters counters;
 
+	needs_virtual_clock();
 	rig_lanes(rig, 1, 1);
 	wr.op = EPF_WR_WRITE_IMM;
 	rig_post(rig, &wr);
@@ -263,6 +277,7 @@ static void test_fence_target(void **state)
 	struct epf_nic *a = rig->a.nic, *b = rig->b.nic;
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
 
+	needs_virtual_clock();
 	rig_fill(rig->a.mem, 5000, 1);
 	b->ops->post_receives(b, 8);
 	wr.op = EPF_WR_WRITE_IMM;
@@ -288,6 +303,7 @@ static void test_fence_sender(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
 	struct epf_wr back = wr;
 
+	needs_virtual_clock();
 	rig->b.nic->ops->post_receives(rig->b.nic, 8);
 	rig->a.nic->ops->post_receives(rig->a.nic, 8);
 	wr.op = EPF_WR_WRITE_IMM;
@@ -330,6 +346,7 @@ static void test_epochs(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
 	int status;
 
+	needs_virtual_clock();
 	rig_fill(rig->a.mem, 5000, 1);
 	b->ops->post_receives(b, 20);
 	for (int round = 0; round < 20; round++) {
@@ -395,6 +412,7 @@ static void test_link(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
 	int status;
 
+	needs_virtual_clock();
 	rig_fill(rig->a.mem, 3000, 6);
 	rig_run(rig, MS);
 	for (int end = 0; end < 2; end++) {
@@ -438,6 +456,7 @@ static void test_silent_peer(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
 	int status;
 
+	needs_virtual_clock();
 	rig_post(rig, &wr);
 	wr.id = 2;
 	rig_post(rig, &wr);

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lanes of the verbs NIC: queue pairs from creation to destruction, and what a failed one still has to report. Called through
+ * epf_nic_ops by the engine's slow paths. Fencing asks the kernel, once for each failure; nothing here may be called by a step
+ * that does not fail.
+ */
+#include "fabric/verbs.h"
+
+#include "fabric/base/err.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MIN_QPS = 64, MAX_READS = 16, HOPS = 64 };
+
+static struct epf_verbs_lane *used_lane(const struct epf_nic *nic, uint16_t lane)
+{
+	const struct epf_verbs *v = epf_verbs_of(nic);
+
+	return lane < v->max_lanes && v->lanes[lane].qp ? &v->lanes[lane] : NULL;
+}
+
+static int failed(const struct epf_verbs *v, uint16_t lane, const char *call, int err)
+{
+	return epf_fail_sys(err == ENOMEM ? EPF_R_VERBS_PIN : EPF_R_VERBS_CALL, err,
+			    "verbs: %s: lane %u: %s", v->device, lane, call);
+}
+
+/* The hash table of queue pairs: open addressing, never more than half full. */
+static void enter_qp(uint64_t *table, uint32_t mask, uint64_t entry)
+{
+	uint32_t at = epf_verbs_hash((uint32_t)(entry >> 32)) & mask;
+
+	while (table[at])
+		at = (at + 1) & mask;
+	table[at] = entry;
+}
+
+static int rebuild_qps(struct epf_verbs *v, uint32_t size)
+{
+	uint64_t *table = calloc(size, sizeof(*table));
+
+	if (!table)
+		return epf_fail(EPF_R_NO_MEMORY, "verbs: a table of %u queue pairs", size);
+	for (uint32_t i = 0; v->qps && i <= v->qps_mask; i++)
+		if (v->qps[i])
+			enter_qp(table, size - 1, v->qps[i]);
+	free(v->qps);
+	v->qps = table;
+	v->qps_mask = size - 1;
+	return 0;
+}
+
+static void forget_qp(struct epf_verbs *v, uint16_t lane)
+{
+	uint32_t at = epf_verbs_hash(v->lanes[lane].qp->qp_num) & v->qps_mask, next;
+
+	while (epf_verbs_entry_lane(v->qps[at]) != lane)
+		at = (at + 1) & v->qps_mask;
+	v->qps[at] = 0;
+	v->qps_used--;
+	/* Those behind it move up, or a search would stop at the hole. */
+	for (next = (at + 1) & v->qps_mask; v->qps[next]; next = (next + 1) & v->qps_mask) {
+		uint64_t entry = v->qps[next];
+
+		v->qps[next] = 0;
+		enter_qp(v->qps, v->qps_mask, entry);
+	}
+}
+
+static struct ibv_qp *create_qp_ex(struct epf_verbs *v, const struct ibv_qp_init_attr *base)
+{
+	struct verbs_context *ctx = verbs_get_ctx_op(v->ctx, create_qp_ex);
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = base->send_cq,
+		.recv_cq = base->recv_cq,
+		.srq = base->srq,
+		.cap = base->cap,
+		.qp_type = base->qp_type,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = v->pd,
+		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+				  IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ,
+	};
+
+	return ctx ? ctx->create_qp_ex(v->ctx, &attr) : NULL;
+}
+
+/* A queue pair with as many inline bytes as asked for, or less. What was asked counts: not every provider tells what it gives. */
+static int create_qp(struct epf_verbs *v, uint16_t lane, uint32_t depth)
+{
+	struct epf_verbs_lane *l = &v->lanes[lane];
+	struct ibv_qp_init_attr attr = {
+		.send_cq = v->send_cq,
+		.recv_cq = v->recv_cq,
+		.srq = v->srq,
+		.cap = { .max_send_wr = depth, .max_send_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+
+	for (uint32_t bytes = v->opts.inline_bytes;; bytes /= 2) {
+		struct ibv_qp_init_attr again = attr;
+
+		again.cap.max_inline_data = bytes;
+		l->inline_bytes = bytes;
+		l->qpx = NULL;
+		if (!v->opts.lists) {
+			l->qp = create_qp_ex(v, &again);
+			l->qpx = l->qp ? v->lib->qp_to_qp_ex(l->qp) : NULL;
+			if (l->qp && !l->qpx) { /* made, but not to be posted to that way */
+				v->lib->destroy_qp(l->qp);
+				l->qp = NULL;
+			}
+		}
+		if (!l->qp)
+			l->qp = v->lib->create_qp(v->pd, &again);
+		if (l->qp)
+			return 0;
+		if (!bytes)
+			return failed(v, lane, "ibv_create_qp", errno);
+	}
+}
+
+/* Memory for inline payloads that the queue pair itself cannot take. */
+static int create_bounce(struct epf_verbs *v, uint16_t lane)
+{
+	struct epf_verbs_lane *l = &v->lanes[lane];
+	size_t bytes = ((size_t)l->mask + 1) * EPF_NIC_MSG_BYTES;
+
+	if (l->inline_bytes >= EPF_NIC_MSG_BYTES)
+		return 0;
+	l->bounce = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+	if (!l->bounce)
+		return epf_fail(EPF_R_NO_MEMORY, "verbs: lane %u", lane);
+	l->bounce_mr = v->lib->reg_mr_iova2(v->pd, l->bounce, bytes, (uintptr_t)l->bounce,
+					    IBV_ACCESS_LOCAL_WRITE);
+	return l->bounce_mr ? 0 : failed(v, lane, "ibv_reg_mr", errno);
+}
+
+static int to_init(struct epf_verbs *v, uint16_t lane)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.port_num = v->port,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+	};
+	int rc = v->lib->modify_qp(v->lanes[lane].qp, &attr,
+				   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+					   IBV_QP_ACCESS_FLAGS);
+
+	return rc ? failed(v, lane, "ibv_modify_qp to INIT", rc) : 0;
+}
+
+static uint32_t next_random(struct epf_verbs *v)
+{
+	v->random = v->random * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(v->random >> 40);
+}
+
+/* Frees what a lane holds; its generation stays, so that late completions of it are known. */
+static void free_lane(struct epf_verbs *v, struct epf_verbs_lane *l)
+{
+	uint16_t generation = l->generation;
+
+	if (l->qp)
+		v->lib->destroy_qp(l->qp);
+	if (l->bounce_mr)
+		v->lib->dereg_mr(l->bounce_mr);
+	free(l->bounce);
+	free(l->ids);
+	memset(l, 0, sizeof(*l));
+	l->generation = generation;
+}
+
+int epf_verbs_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+	struct epf_verbs_lane *l;
+	struct epf_nic_caps caps;
+	int rc = 0;
+
+	epf_verbs_describe(nic, &caps);
+	if (lane >= caps.max_lanes)
+		return epf_fail(EPF_R_NIC_LIMIT, "verbs: lane %u, but %s allows lanes 0 to %u",
+				lane, v->device, caps.max_lanes - 1);
+	if (depth == 0 || depth > caps.lane_depth)
+		return epf_fail(
+			EPF_R_NIC_LIMIT,
+			"verbs: lane-depth %u is not in 1 to %u, the least of what %s holds "
+			"and verbs-completions",
+			depth, caps.lane_depth, v->device);
+	l = &v->lanes[lane];
+	if (l->qp)
+		return epf_fail(EPF_R_NIC_LANE, "verbs: lane %u exists already", lane);
+	if (2 * (v->qps_used + 1) > v->qps_mask)
+		rc = rebuild_qps(v, v->qps ? 2 * (v->qps_mask + 1) : MIN_QPS);
+	if (rc)
+		return rc;
+	for (l->mask = 1; l->mask < depth; l->mask <<= 1)
+		;
+	l->mask--;
+	l->depth = depth;
+	l->generation++;
+	l->psn = next_random(v);
+	l->ids = calloc((size_t)l->mask + 1, sizeof(*l->ids));
+	if (!l->ids)
+		rc = epf_fail(EPF_R_NO_MEMORY, "verbs: lane %u", lane);
+	if (!rc)
+		rc = create_qp(v, lane, depth);
+	if (!rc)
+		rc = create_bounce(v, lane);
+	if (!rc)
+		rc = to_init(v, lane);
+	if (rc) {
+		free_lane(v, l);
+		return rc;
+	}
+	enter_qp(v->qps, v->qps_mask, (uint64_t)l->qp->qp_num << 32 | (lane + 1u));
+	v->qps_used++;
+	*token = epf_verbs_token(l->qp->qp_num, l->psn);
+	return 0;
+}
+
+static void fill_route(const struct epf_verbs *v, const struct epf_verbs_peer *peer,
+		       struct ibv_ah_attr *ah)
+{
+	*ah = (struct ibv_ah_attr){
+		.dlid = peer->lid,
+		.sl = (uint8_t)v->opts.service_level,
+		.port_num = v->port,
+		.is_global = peer->link_layer == IBV_LINK_LAYER_ETHERNET || peer->lid == 0 ||
+			     peer->gid.global.subnet_prefix != v->gid.global.subnet_prefix,
+		.grh = { .dgid = peer->gid,
+			 .sgid_index = (uint8_t)v->gid_index,
+			 .hop_limit = HOPS,
+			 .traffic_class = (uint8_t)v->opts.traffic_class },
+	};
+}
+
+static uint8_t reads(int device_limit)
+{
+	return (uint8_t)(device_limit < MAX_READS ? device_limit : MAX_READS);
+}
+
+static int to_ready(struct epf_verbs *v, uint16_t lane, const struct epf_verbs_peer *peer,
+		    uint64_t token)
+{
+	struct epf_verbs_lane *l = &v->lanes[lane];
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = peer->mtu < v->mtu ? peer->mtu : v->mtu,
+		.dest_qp_num = token & 0xffffffu,
+		.rq_psn = token >> 32 & 0xffffffu,
+		.max_dest_rd_atomic = reads(v->dev_attr.max_qp_rd_atom),
+		.min_rnr_timer = (uint8_t)v->opts.rnr_timer,
+	};
+	int rc;
+
+	fill_route(v, peer, &attr.ah_attr);
+	rc = v->lib->modify_qp(l->qp, &attr,
+			       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+				       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+				       IBV_QP_MIN_RNR_TIMER);
+	if (rc)
+		return failed(v, lane, "ibv_modify_qp to RTR (is the peer's GID reachable?)", rc);
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTS,
+		.timeout = (uint8_t)v->opts.timeout,
+		.retry_cnt = (uint8_t)v->opts.retries,
+		.rnr_retry = (uint8_t)v->opts.rnr_retries,
+		.sq_psn = l->psn,
+		.max_rd_atomic = reads(v->dev_attr.max_qp_init_rd_atom),
+	};
+	rc = v->lib->modify_qp(l->qp, &attr,
+			       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+	return rc ? failed(v, lane, "ibv_modify_qp to RTS", rc) : 0;
+}
+
+int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			   uint64_t token)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+	struct epf_verbs_lane *l = used_lane(nic, lane);
+	struct epf_verbs_peer peer;
+	int rc;
+
+	if (!l || l->link != EPF_LANE_IDLE)
+		return epf_fail(EPF_R_NIC_LANE, "verbs: lane %u is not idle", lane);
+	rc = epf_verbs_addr_decode(addr, addr_len, &peer);
+	if (rc)
+		return rc;
+	if (!epf_verbs_token_is_good(token))
+		return epf_fail(EPF_R_NIC_ADDRESS, "verbs: lane %u got an impossible token", lane);
+	if ((peer.link_layer == IBV_LINK_LAYER_ETHERNET) !=
+	    (v->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET))
+		return epf_fail(EPF_R_NIC_PEER_MODE,
+				"verbs: %s:%u and its peer are of two kinds, InfiniBand and "
+				"Ethernet; choose by nic-device",
+				v->device, v->port);
+	if (peer.gid_type != v->gid_type)
+		return epf_fail(EPF_R_NIC_PEER_MODE,
+				"verbs: %s:%u and its peer differ in RoCE version; choose by "
+				"gid-index",
+				v->device, v->port);
+	rc = to_ready(v, lane, &peer, token);
+	if (!rc)
+		l->link = EPF_LANE_READY;
+	return rc;
+}
+
+static int to_state(struct epf_verbs *v, struct epf_verbs_lane *l, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state };
+
+	return v->lib->modify_qp(l->qp, &attr, IBV_QP_STATE);
+}
+
+void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status)
+{
+	struct epf_verbs_lane *l = &v->lanes[lane];
+
+	l->link = EPF_LANE_ERROR;
+	if (!l->has_failed) {
+		l->has_failed = 1;
+		l->failed_at = l->tail;
+		l->status = (uint8_t)status;
+	}
+	l->flushed = l->head;
+	if (l->tail != l->head || l->gone)
+		epf_verbs_report_lane(v, lane);
+}
+
+void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane)
+{
+	struct epf_verbs_lane *l = &v->lanes[lane];
+
+	if (l->link != EPF_LANE_READY)
+		return;
+	l->link = EPF_LANE_ERROR;
+	l->gone = 1;
+	if (v->dead || to_state(v, l, IBV_QPS_ERR))
+		epf_verbs_lane_abandon(v, lane, EPF_S_RETRY_EXCEEDED);
+	epf_verbs_report_lane(v, lane);
+}
+
+void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+	struct epf_verbs_lane *l = used_lane(nic, lane);
+
+	if (!l || l->drain != EPF_VERBS_OPEN)
+		return;
+	l->link = EPF_LANE_ERROR;
+	l->gone = 0;
+	l->drain = EPF_VERBS_FENCED;
+	/* Where the device does not answer any more, nothing will come of it either. */
+	if (v->dead || to_state(v, l, IBV_QPS_ERR))
+		epf_verbs_lane_abandon(v, lane, EPF_S_FLUSHED);
+}
+
+/*
+ * In error a queue pair takes nothing more, but a packet that the device has in hand may still land, and its arrival come out a
+ * moment later; reset means that the device has let go of it, but some providers then throw away arrivals that were not
+ * polled. So: error, take what comes until there is none, reset, look once more.
+ */
+static void drain_on(struct epf_verbs *v, struct epf_verbs_lane *l)
+{
+	switch (l->drain) {
+	case EPF_VERBS_FENCED:
+		l->drain = EPF_VERBS_FLUSHED;
+		break;
+	case EPF_VERBS_FLUSHED:
+		if (v->empties == l->empty_mark)
+			return;
+		/* Refused by a broken device only, which lands nothing. */
+		to_state(v, l, IBV_QPS_RESET);
+		l->drain = EPF_VERBS_RESET;
+		break;
+	case EPF_VERBS_RESET:
+		if (v->empties != l->empty_mark)
+			l->drain = EPF_VERBS_DRAINED;
+		return;
+	default:
+		return;
+	}
+	l->empty_mark = v->empties;
+}
+
+int epf_verbs_lane_drained(const struct epf_nic *nic, uint16_t lane)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+	struct epf_verbs_lane *l = used_lane(nic, lane);
+
+	if (!l)
+		return 1;
+	if (l->link == EPF_LANE_READY || l->tail != l->head || l->in_report)
+		return 0;
+	if (v->dead)
+		return 1;
+	drain_on(v, l);
+	return l->drain == EPF_VERBS_OPEN || l->drain == EPF_VERBS_DRAINED;
+}
+
+/* Takes a lane off the list of reports. */
+static void unreport(struct epf_verbs *v, uint16_t lane)
+{
+	uint16_t at = v->report_head, last = EPF_VERBS_NONE;
+
+	while (at != EPF_VERBS_NONE && at != lane) {
+		last = at;
+		at = v->lanes[at].next_report;
+	}
+	if (at == EPF_VERBS_NONE)
+		return;
+	if (last == EPF_VERBS_NONE)
+		v->report_head = v->lanes[lane].next_report;
+	else
+		v->lanes[last].next_report = v->lanes[lane].next_report;
+	if (v->report_tail == lane)
+		v->report_tail = last;
+}
+
+void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+	struct epf_verbs_lane *l = used_lane(nic, lane);
+
+	if (!l)
+		return;
+	v->outstanding -= l->head - l->tail;
+	unreport(v, lane);
+	forget_qp(v, lane);
+	free_lane(v, l);
+}
+
+enum epf_lane_link epf_verbs_lane_link(const struct epf_nic *nic, uint16_t lane)
+{
+	struct epf_verbs_lane *l = used_lane(nic, lane);
+
+	return l ? (enum epf_lane_link)l->link : EPF_LANE_IDLE;
+}

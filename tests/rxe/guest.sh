@@ -1,0 +1,307 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs a command in a machine with RDMA devices: a QEMU guest without KVM, Debian's 6.1 kernel, soft-RoCE.
+#
+#   guest.sh [OPTION]... COMMAND [ARGUMENT]...
+#     --dir DIR        below a build directory: where the kernel, the initramfs and the runs are kept (default: build/rxe of the source tree)
+#     --timeout S      end of the guest after that many seconds (default 120), exit status 124
+#     --memory MIB     of the guest (default 1024)
+#     --cpus N         of the guest (default 2)
+#     --mtu BYTES      of the devices (default 4200); 0: no devices are made
+#     --prepare        only fetch and pack what a run needs
+#
+# The command sees the host's files read-only at their own paths and in the same working directory, as root, with four devices
+# (devices.sh) and nothing of the host's network. What it may write: /dev/shm, /run (TMPDIR is /run/tmp), and
+# $RXE_OUT, which stays on the host below --dir as the directory `last`. Its output and exit status are ours.
+# Exit status 77 with a reason where no guest can run, 125 when the guest ended without one.
+#
+# Needs qemu-system-x86; the kernel and busybox-static come from apt-get download when they are not installed, which
+# takes no rights. It writes below --dir only.
+set -uo pipefail
+export LC_ALL=C
+
+HERE=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
+DIR=
+TIMEOUT=120
+MEMORY=1024
+CPUS=2
+MTU=4200
+PREPARE=no
+KERNEL_WORDS="console=ttyS0 quiet panic=-1 mitigations=off nokaslr no_timer_check tsc=reliable random.trust_cpu=on \
+audit=0 apparmor=0 cryptomgr.notests rcupdate.rcu_expedited=1 nowatchdog rxe_guest"
+MODULES=(virtio_pci 9pnet_virtio 9p crc32_generic crc32_pclmul rdma_rxe veth sch_netem)
+
+die()
+{
+	printf 'guest.sh: %s\n' "$*" >&2
+	exit 1
+}
+
+no_guest()
+{
+	printf 'no guest can run here: %s\n' "$*"
+	exit 77
+}
+
+# ---- what a run needs ---------------------------------------------------------------------------
+
+# fetch PACKAGE: its files below $DIR/fetched, through apt-get download
+fetch()
+{
+	local deb
+	if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+		no_guest "$1 is not installed, and there is no apt-get to fetch it with"
+	fi
+	mkdir -p "$DIR/fetch" "$DIR/fetched" || die "cannot write below $DIR"
+	(cd "$DIR/fetch" && rm -f ./*.deb && apt-get -q download "$1") >"$DIR/fetch.log" 2>&1 ||
+		no_guest "apt-get download $1 failed: $(tail -n 1 "$DIR/fetch.log")"
+	for deb in "$DIR"/fetch/*.deb; do
+		dpkg-deb -x "$deb" "$DIR/fetched" || die "$deb cannot be unpacked"
+	done
+	rm -rf "$DIR/fetch"
+}
+
+find_busybox()
+{
+	local path
+	for path in /bin/busybox /usr/bin/busybox "$DIR/fetched/bin/busybox" "$DIR/fetched/usr/bin/busybox"; do
+		if [ -x "$path" ] && ! ldd "$path" >/dev/null 2>&1; then
+			BUSYBOX=$path
+			return 0
+		fi
+	done
+	return 1
+}
+
+# Debian's 6.1 kernels with rdma_rxe, the last one. Sets IMAGE, RELEASE and MODULE_ROOT.
+find_kernel()
+{
+	local root image
+	for root in "" "$DIR/fetched"; do
+		for image in "$root"/boot/vmlinuz-6.1.*; do
+			RELEASE=${image##*/vmlinuz-}
+			if [ -r "$image" ] && [ -e "$root/lib/modules/$RELEASE/kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko" ]; then
+				IMAGE=$image
+				MODULE_ROOT=$root/lib/modules/$RELEASE
+			fi
+		done
+	done
+	RELEASE=${IMAGE##*/vmlinuz-}
+	[ -n "$IMAGE" ]
+}
+
+# The package behind Debian's linux-image-amd64, which itself holds nothing.
+kernel_package()
+{
+	apt-cache depends linux-image-amd64 2>/dev/null | awk '$1 == "Depends:" && $2 ~ /^linux-image-6\.1\./ { print $2; exit }'
+}
+
+# number FILE OFFSET BYTES: a little-endian number out of a file
+number()
+{
+	od -A n -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '
+}
+
+# The ELF kernel out of a bzImage: its header says where it lies. Booted so, it saves half the boot: the emulated CPU
+# does not unpack it.
+extract_kernel()
+{
+	local start length magic unpack
+	start=$((($(number "$1" 497 1) + 1) * 512 + $(number "$1" 584 4)))
+	length=$(number "$1" 588 4)
+	magic=$(od -A n -t x1 -j "$start" -N 4 "$1" | tr -d ' ')
+	case $magic in
+	fd377a58) unpack=xz ;;
+	28b52ffd) unpack=zstd ;;
+	1f8b*) unpack=gzip ;;
+	*) no_guest "$1 is packed in a way this script does not know ($magic)" ;;
+	esac
+	command -v "$unpack" >/dev/null || no_guest "$unpack is not installed"
+	# Behind the packed kernel stand four bytes with its size, which the unpackers complain about.
+	tail -c "+$((start + 1))" "$1" | head -c "$length" | "$unpack" -dc >"$2.new" 2>/dev/null
+	[ "$(od -A n -t x1 -N 4 "$2.new" | tr -d ' ')" = 7f454c46 ] || no_guest "no kernel was found in $1"
+	mv "$2.new" "$2"
+}
+
+# module_files: modules.dep lines of our modules and all they need
+module_lines()
+{
+	awk -v want="${MODULES[*]}" -F ': *' '
+		{ need[$1] = $2; name = $1; sub(/.*\//, "", name); sub(/\.ko.*/, "", name); gsub(/-/, "_", name); at[name] = $1 }
+		function add(file, n, i, part) {
+			if (file in done)
+				return
+			done[file] = 1
+			print file ": " need[file]
+			n = split(need[file], part, " ")
+			for (i = 1; i <= n; i++)
+				add(part[i])
+		}
+		END {
+			n = split(want, name_of, " ")
+			for (i = 1; i <= n; i++)
+				if (name_of[i] in at)
+					add(at[name_of[i]])
+		}' "$1"
+}
+
+pack_initramfs()
+{
+	local tree=$DIR/initramfs file to
+	rm -rf "$tree"
+	mkdir -p "$tree"/{bin,proc,sys,dev,root,share,keep} "$tree/lib/modules/$RELEASE" || die "cannot write below $DIR"
+	cp "$BUSYBOX" "$tree/bin/busybox"
+	ln -s busybox "$tree/bin/sh"
+	install -m 755 "$HERE/init.sh" "$tree/init"
+	printf '%s\n' "${MODULES[@]}" >"$tree/modules"
+	to=$tree/lib/modules/$RELEASE
+	# A package that was only unpacked has no list of dependencies yet.
+	[ -s "$MODULE_ROOT/modules.dep" ] || "$BUSYBOX" depmod -b "${MODULE_ROOT%/lib/modules/*}" "$RELEASE" ||
+		die "depmod of $MODULE_ROOT failed"
+	module_lines "$MODULE_ROOT/modules.dep" >"$to/modules.dep"
+	while IFS=: read -r file _; do
+		install -m 644 -D "$MODULE_ROOT/$file" "$to/$file" || die "no module $file"
+	done <"$to/modules.dep"
+	(cd "$tree" && find . | "$BUSYBOX" cpio -o -H newc) >"$DIR/initramfs.new" 2>"$DIR/cpio.log" ||
+		die "the initramfs was not packed: $(cat "$DIR/cpio.log")"
+	# Of the modules that were fetched only these are kept: 4 MB of 400.
+	if [ "$MODULE_ROOT" != "/lib/modules/$RELEASE" ]; then
+		rm -rf "$MODULE_ROOT"
+		mv "$to" "$MODULE_ROOT" || die "$MODULE_ROOT cannot be replaced"
+	fi
+	rm -rf "$tree"
+	mv "$DIR/initramfs.new" "$DIR/initramfs.cpio"
+}
+
+# Everything once; again when what it is made of is newer. One process at a time.
+prepare()
+{
+	[ "$(uname -m)" = x86_64 ] || no_guest "the guest is made for x86-64, this is $(uname -m)"
+	command -v qemu-system-x86_64 >/dev/null || no_guest "qemu-system-x86_64 is not installed (Debian: qemu-system-x86)"
+	mkdir -p "$DIR" || die "cannot make $DIR"
+	DIR=$(cd "$DIR" && pwd)
+	exec 9>"$DIR/lock"
+	flock 9 || die "no lock in $DIR"
+	if [ ! "$DIR/initramfs.cpio" -nt "$HERE/init.sh" ] || [ ! "$DIR/initramfs.cpio" -nt "$HERE/guest.sh" ] ||
+		[ ! -e "$DIR/vmlinux" ]; then
+		IMAGE=
+		find_busybox || fetch busybox-static
+		find_busybox || no_guest "busybox-static has no static busybox"
+		if ! find_kernel; then
+			[ -n "$(kernel_package)" ] || no_guest "no Debian 6.1 kernel with rdma_rxe is installed or known to apt"
+			fetch "$(kernel_package)"
+			find_kernel || no_guest "$(kernel_package) has no kernel with rdma_rxe"
+		fi
+		extract_kernel "$IMAGE" "$DIR/vmlinux"
+		pack_initramfs
+	fi
+	exec 9>&-
+}
+
+# ---- one run ------------------------------------------------------------------------------------
+
+# For init.sh: where this directory is to be, and what must stay visible below /dev and /run, which are the guest's
+# own. For the guest's shell: our working directory and search path, the devices, the command.
+write_command()
+{
+	printf '%s\n' "$RUN" "${DIR%/*}" "$HERE" "$PWD" >"$RUN/places"
+	{
+		printf 'export PATH=%q HOME=%q LC_ALL=C TMPDIR=/run/tmp RXE_OUT=%q\n' "$PATH" "${HOME:-/root}" "$RUN"
+		printf 'cd %q\n' "$PWD"
+		if [ "$MTU" != 0 ]; then
+			printf '. %q && rxe_setup %q || { echo "the devices were not made"; exit 125; }\n' \
+				"$HERE/devices.sh" "$MTU"
+		fi
+		printf 'exec'
+		printf ' %q' "$@"
+		printf '\n'
+	} >"$RUN/command"
+}
+
+boot()
+{
+	timeout -k 5 "$TIMEOUT" qemu-system-x86_64 -M q35 -accel tcg,thread=multi,tb-size=256 -cpu max -smp "$CPUS" \
+		-m "$MEMORY" -pidfile "$RUN/pid" -nodefaults -no-user-config -no-reboot -display none -serial "file:${RUN//,/,,}/console" \
+		-kernel "$DIR/vmlinux" -initrd "$DIR/initramfs.cpio" \
+		-fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap \
+		-device virtio-9p-pci,fsdev=root,mount_tag=root \
+		-fsdev "local,id=share,path=${RUN//,/,,},security_model=none,multidevs=remap" \
+		-device virtio-9p-pci,fsdev=share,mount_tag=share \
+		-append "$KERNEL_WORDS" </dev/null >"$RUN/qemu.log" 2>&1 &
+	QEMU=$!
+}
+
+# Until the guest ends: writes into $RUN/starved for how many milliseconds its processors have been kept waiting by this
+# machine's other work, so that a job can take them off a time it measured.
+count_starved()
+{
+	local pid
+	while [ ! -s "$RUN/pid" ] && kill -0 "$QEMU"; do
+		sleep 0.1
+	done
+	pid=$(cat "$RUN/pid")
+	while cat "/proc/$pid/task/"*/schedstat >"$RUN/schedstat" 2>/dev/null; do
+		awk '{ sum += $2 } END { printf "%d\n", sum / 1e6 }' "$RUN/schedstat" >"$RUN/starved.new"
+		mv "$RUN/starved.new" "$RUN/starved"
+		sleep 0.2
+	done
+} 2>/dev/null
+
+# Removes what this run left, but for the last one, which is there to be looked at.
+finish()
+{
+	[ -z "${QEMU-}" ] || { kill "$QEMU" && wait "$QEMU"; } 2>/dev/null
+	rm -rf "$DIR/last"
+	mv "$RUN" "$DIR/last"
+}
+
+run()
+{
+	local rc tailer counter
+	RUN=$(mktemp -d "$DIR/run.XXXXXX") || die "cannot write below $DIR"
+	trap finish EXIT
+	trap 'exit 143' TERM INT HUP
+	: >"$RUN/output"
+	write_command "$@"
+	boot
+	tail -n +1 -s 0.1 -f --pid="$QEMU" "$RUN/output" &
+	tailer=$!
+	count_starved &
+	counter=$!
+	wait "$QEMU"
+	rc=$?
+	QEMU=
+	wait "$tailer" "$counter"
+	if [ "$rc" = 0 ] && [ -s "$RUN/status" ]; then
+		rc=$(cat "$RUN/status")
+	elif [ "$rc" = 0 ]; then
+		rc=125
+		echo "guest.sh: the guest ended without an exit status" >&2
+	elif [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
+		rc=124
+		echo "guest.sh: the guest was ended after $TIMEOUT s" >&2
+	fi
+	if [ "$rc" != 0 ]; then
+		tail -n 60 "$RUN/qemu.log" "$RUN/console" | tr -d '\r' | sed 's/^/guest | /' >&2
+	fi
+	exit "$rc"
+}
+
+while [ $# -gt 0 ]; do
+	case $1 in
+	--dir) DIR=${2:?--dir needs a directory} && shift ;;
+	--timeout) TIMEOUT=${2:?--timeout needs seconds} && shift ;;
+	--memory) MEMORY=${2:?--memory needs MiB} && shift ;;
+	--cpus) CPUS=${2:?--cpus needs a number} && shift ;;
+	--mtu) MTU=${2:?--mtu needs bytes} && shift ;;
+	--prepare) PREPARE=yes ;;
+	-*) die "unknown option $1" ;;
+	*) break ;;
+	esac
+	shift
+done
+DIR=${DIR:-$HERE/../../build/rxe}
+[ "$PREPARE" = yes ] || [ $# -gt 0 ] || die "no command; see the head of this file"
+prepare
+[ "$PREPARE" = yes ] || run "$@"

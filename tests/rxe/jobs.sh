@@ -1,0 +1,321 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The jobs of the rxe guest, run in it by guest.sh: jobs.sh GROUP BUILD, where BUILD is a build directory with tests. Each job ends as
+# one line of $RXE_OUT/results (pass|fail, name, detail), in the form of tests/lib.sh, with its output beside it; tests/expected.txt
+# has their names. Exit status 0 when all of the group passed.
+#
+# RXE_NIC=emu runs the same jobs on the software NIC: to tell a fault of this harness from one of the verbs NIC.
+# shellcheck disable=SC2317 # most functions are called by name, through job
+set -uo pipefail
+
+HERE=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
+# shellcheck source=tests/rxe/devices.sh
+. "$HERE/devices.sh"
+rxe_in_guest || exit 1
+GROUP=${1:?jobs.sh GROUP BUILD}
+BUILD=${2:?jobs.sh GROUP BUILD}
+BENCH=$BUILD/bench/ep-bench
+NIC=${RXE_NIC:-verbs}
+FAILED=0
+
+# DeepSeek-V3's rows, experts and top-k with few tokens: the emulated CPU moves some 30 MB a second.
+SHAPE=(--ranks 4 --nodes 2 --hidden 7168 --topk 8 --experts 256 --tokens 16 --quiet)
+# The NIC of each node's daemon.
+NICS=(--set "nic=$NIC" --set 0:nic-device=rxe0 --set 1:nic-device=rxe1)
+
+# ---- how jobs run and count ---------------------------------------------------------------------
+
+now_ms()
+{
+	local t=${EPOCHREALTIME//[.,]/}
+	printf '%s\n' $((t / 1000))
+}
+
+# result pass|fail NAME DETAIL
+result()
+{
+	printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$RXE_OUT/results"
+	printf '    %-5s %s: %s\n' "$1" "$2" "$3"
+	[ "$1" = pass ] || FAILED=1
+}
+
+# job NAME LIMIT_S COMMAND...: one check; its output goes to NAME.log, which is shown when it fails; of one that passes,
+# its lines "# result: ..." are
+job()
+{
+	local name=$1 limit=$2 start rc log note
+	shift 2
+	log=$RXE_OUT/${name//[^A-Za-z0-9]/-}.log
+	dmesg --clear
+	start=$(now_ms)
+	JOB_LIMIT=$limit "$@" >"$log" 2>&1
+	rc=$?
+	start=$(($(now_ms) - start))
+	if [ "$rc" = 0 ]; then
+		note=$(sed -n 's/^# result: /; /p' "$log" | tr -d '\n')
+		result pass "$name" "$((start / 1000)).$((start % 1000 / 100)) s$note"
+		return 0
+	fi
+	tail -n 60 "$log" | sed 's/^/        | /'
+	dmesg | tail -n 20 | sed 's/^/        | kernel: /'
+	[ "$rc" != 124 ] || rc="124, not within its $limit s"
+	result fail "$name" "exit status $rc"
+	return 1
+}
+
+limited()
+{
+	timeout -k 5 "$JOB_LIMIT" "$@"
+}
+
+# counter NAME: sum of a counter of the soft-RoCE devices
+counter()
+{
+	cat /sys/class/infiniband/rxe[0-3]/ports/1/hw_counters/"$1" 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }'
+}
+
+# Packets that went into the veth pairs.
+packets()
+{
+	cat /sys/class/net/veth[0-3]/statistics/tx_packets | awk '{ sum += $1 } END { print sum + 0 }'
+}
+
+# What guest.sh writes.
+starved_ms()
+{
+	cat "$RXE_OUT/starved" 2>/dev/null || echo 0
+}
+
+# crossing COMMAND...: it must succeed, and with the verbs NIC its traffic must have crossed the pairs
+crossing()
+{
+	local before rc
+	before=$(packets)
+	"$@"
+	rc=$?
+	before=$(($(packets) - before))
+	echo "packets over the veth pairs: $before"
+	[ "$rc" = 0 ] || return "$rc"
+	[ "$NIC" != verbs ] || [ "$before" -ge 100 ] || { echo "too few: this was another NIC" && return 1; }
+}
+
+# ---- groups -------------------------------------------------------------------------------------
+
+# The contract's suite (tests/unit/test_nic.c) between two devices.
+group_nic()
+{
+	job nic-conformance 120 crossing conformance test_nic
+	job nic-limits 120 crossing conformance test_nic_limits
+	job nic-fail 120 crossing conformance test_nic_fail
+	job nic-device 120 crossing conformance test_verbs_device
+}
+
+# conformance PROGRAM: over the devices only; the others ran on the host
+conformance()
+{
+	EPF_TEST_NIC=verbs EPF_TEST_VERBS_DEVICES=rxe0,rxe1 EPF_TEST_VERBS_LINK=veth0 \
+		EPF_TEST_VERBS_LINK_UP="bash -c '. $HERE/devices.sh; rxe_neighbours'" limited "$BUILD/tests/unit/$1"
+}
+
+# moe OPTION...: dispatch and combine between two daemons, every byte checked
+moe()
+{
+	local out rc
+	out=$(mktemp) || return 1
+	limited "$BENCH" moe --service "${SHAPE[@]}" "${NICS[@]}" --timeout-s "$JOB_LIMIT" "$@" >"$out"
+	rc=$?
+	cat "$out"
+	[ "$rc" = 0 ] && grep -qx '# wrong: 0' "$out"
+}
+
+group_moe()
+{
+	local mode format
+	for mode in ll ht; do
+		for format in fp8 bf16; do
+			job "moe-$mode-$format" 60 crossing moe --mode "$mode" --dispatch "$format"
+		done
+	done
+	job moe-unordered 60 crossing moe --mode ll --set verbs-order=unordered --order unordered
+}
+
+# disturbed WHAT COUNTER...: both modes while netem does WHAT, which must be seen in the kernel's COUNTERs
+disturbed()
+{
+	local what=$1 c before after=0
+	local -a counters=("${@:2}")
+	# shellcheck disable=SC2086
+	rxe_netem $what || return 1
+	before=$(seen "${counters[@]}")
+	crossing moe --mode ll --dispatch fp8 && crossing moe --mode ht --dispatch bf16 || after=failed
+	rxe_netem_counts
+	for c in duplicate_request out_of_seq_request rcvd_seq_err completer_retry_err retry_exceeded_err; do
+		echo "    $c $(counter "$c")"
+	done
+	[ "$after" != failed ] || { rxe_netem && return 1; }
+	after=$(seen "${counters[@]}")
+	rxe_netem
+	[ ${#counters[@]} = 0 ] || echo "# result: ${counters[*]} +$((after - before))"
+	[ "$NIC" != verbs ] || [ ${#counters[@]} = 0 ] || [ "$after" -gt "$before" ] ||
+		{ echo "netem disturbed nothing" && return 1; }
+}
+
+# seen COUNTER...: their sum
+seen()
+{
+	local c sum=0
+	for c in "$@"; do
+		case $c in
+		dropped) sum=$((sum + $(rxe_netem_counts | awk '{ sum += $(NF - 1) } END { print sum + 0 }'))) ;;
+		*) sum=$((sum + $(counter "$c"))) ;;
+		esac
+	done
+	echo "$sum"
+}
+
+# No jitter: it reorders, and soft-RoCE answers reordering with storms of retransmissions.
+group_netem()
+{
+	job netem-loss-1 60 disturbed "loss 1%" dropped
+	job netem-loss-5 60 disturbed "loss 5%" dropped
+	job netem-duplicate-2 60 disturbed "duplicate 2%" duplicate_request
+	job netem-corrupt-1 60 disturbed "corrupt 1%" out_of_seq_request completer_retry_err
+	job netem-delay 60 disturbed "delay 2ms"
+}
+
+# ---- link down and up ---------------------------------------------------------------------------
+
+DAEMONS=/run/epf-rxe
+
+# Two daemons that outlive jobs.
+start_daemons()
+{
+	local n
+	mkdir -m 700 "$DAEMONS" && head -c 32 /dev/urandom | od -A n -t x1 | tr -d ' \n' >"$DAEMONS/secret" || return 1
+	chmod 600 "$DAEMONS/secret"
+	for n in 0 1; do
+		"$BUILD/tools/ep-fabric" run --instance="node$n" --runtime-dir="$DAEMONS" --stats-dir="$DAEMONS" \
+			--fabric-secret-file="$DAEMONS/secret" --nic="$NIC" --nic-device="rxe$n" --service-grace=100ms \
+			--peer-timeout=1s --verbs-timeout=12 --verbs-retries=3 --emu-retry-timeout=200ms 2>"$RXE_OUT/daemon$n.log" &
+		DAEMON[n]=$!
+	done
+	for n in $(seq 100); do
+		[ ! -S "$DAEMONS/node0.sock" ] || [ ! -S "$DAEMONS/node1.sock" ] || return 0
+		sleep 0.1
+	done
+	echo "the daemons do not serve after 10 s"
+	tail -n 20 "$RXE_OUT"/daemon?.log
+	return 1
+}
+
+same_daemons()
+{
+	kill -0 "${DAEMON[0]}" && kill -0 "${DAEMON[1]}"
+}
+
+# ranks NAME OPTION...: four rank processes on the two daemons, each with its own end: NAME.N.end has exit status
+# and time. What ep-bench would read through its pipe, the complaint in it, goes to NAME.N.said.
+ranks()
+{
+	local name=$1 n
+	shift
+	RANKS=()
+	export EPF_SECRET=rxe-guest-rxe-guest EPF_RENDEZVOUS=127.0.0.1:29555
+	limited "$BUILD/tools/ep-fabric" bootstrap serve --world=4 --job=ep-bench >"$RXE_OUT/$name.bootstrap.log" 2>&1 &
+	RANKS+=($!)
+	for n in 0 1 2 3; do
+		(
+			export EPF_RANK=$n EPF_WORLD_SIZE=4 EP_BENCH_DAEMONS=$DAEMONS EP_BENCH_FD=3 EPF_JOB=$name
+			limited "$BENCH" moe-rank "${SHAPE[@]}" --timeout-s "$JOB_LIMIT" --set "nic=$NIC" "$@" \
+				3>"$RXE_OUT/$name.$n.said" 2>&1
+			echo "$? $(now_ms)" >"$RXE_OUT/$name.$n.end"
+		) &
+		RANKS+=($!)
+	done
+}
+
+# whole_job NAME: all four end with 0 within the limit
+whole_job()
+{
+	local name=$1 n rc=0
+	ranks "$name" --mode ll
+	wait "${RANKS[@]}"
+	for n in 0 1 2 3; do
+		read -r status _ <"$RXE_OUT/$name.$n.end"
+		[ "$status" = 0 ] || { echo "rank $n ended with $status: $(tr -cd '[:print:]' <"$RXE_OUT/$name.$n.said")" && rc=1; }
+	done
+	same_daemons || { echo "a daemon ended" && rc=1; }
+	[ "$rc" = 0 ] || tail -n 15 "$RXE_OUT"/daemon?.log
+	return "$rc"
+}
+
+cut_link()
+{
+	if [ "$NIC" = emu ]; then
+		"$BUILD/tools/ep-fabric" link --runtime-dir="$DAEMONS" --down
+	else
+		rxe_down A
+	fi
+}
+
+mend_link()
+{
+	[ "$NIC" = emu ] || rxe_up A
+}
+
+# The only link goes down for good in the middle of a job: each rank ends with an error that names a rank it lost (of the other
+# node, or of its own: those are reached through the same NIC), within 3 s.
+cut_job()
+{
+	local n down end status said starved limit last=0 rc=0
+	ranks cut --mode ll --rounds 64
+	for n in $(seq 200); do
+		# Progress reports of all ranks: the first round is through.
+		[ "$(stat -c %s "$RXE_OUT"/cut.[0-3].said 2>/dev/null | awk '$1 >= 64 { n++ } END { print n + 0 }')" != 4 ] || break
+		sleep 0.1
+	done
+	[ "$n" -lt 200 ] || { echo "the job did not start" && rc=1; }
+	starved=$(starved_ms)
+	down=$(now_ms)
+	cut_link
+	wait "${RANKS[@]}"
+	sleep 0.3
+	limit=$((3000 + $(starved_ms) - starved))
+	echo "limit: 3000 ms, and $((limit - 3000)) ms in which this machine was kept waiting"
+	for n in 0 1 2 3; do
+		read -r status end <"$RXE_OUT/cut.$n.end"
+		said=$(tr -cd '[:print:]' <"$RXE_OUT/cut.$n.said")
+		echo "rank $n: exit status $status $((end - down)) ms after the cut: $said"
+		[ $((end - down)) -le "$last" ] || last=$((end - down))
+		[ "$status" = 1 ] || { echo "want exit status 1" && rc=1; }
+		[ $((end - down)) -le "$limit" ] || { echo "want within $limit ms" && rc=1; }
+		grep -q 'rank [0-3] on node [01] is lost: .*\[EPF-409\]' <<<"$said" || { echo "want the lost rank named" && rc=1; }
+	done
+	mend_link
+	echo "# result: ranks ended within $last ms of the cut, limit $limit ms"
+	same_daemons || { echo "a daemon ended" && rc=1; }
+	[ "$rc" = 0 ] || tail -n 15 "$RXE_OUT"/daemon?.log
+	return "$rc"
+}
+
+group_link()
+{
+	start_daemons || { result fail link-daemons "they did not start" && return; }
+	job link-before 60 whole_job before
+	job link-cut 60 cut_job
+	job link-after 60 whole_job after
+	kill "${DAEMON[@]}"
+	wait "${DAEMON[@]}"
+}
+
+mkdir -p "${TMPDIR:-/tmp}"
+: >"$RXE_OUT/results"
+case $GROUP in
+nic) group_nic ;;
+moe) group_moe ;;
+netem) group_netem ;;
+link) group_link ;;
+*) result fail "group $GROUP" "there is none; there are: nic, moe, netem, link" ;;
+esac
+exit "$FAILED"

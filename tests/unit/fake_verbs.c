@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A provider that moves nothing: see fake_verbs.h. Test code: it asserts through cmocka.
+ */
+#include "tests/unit/fake_verbs.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct fake_verbs fake;
+
+/* A queue pair with the extended operations beside it. */
+struct fake_qp {
+	struct ibv_qp_ex ex; /* first: a queue pair is its own extended one */
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	unsigned first; /* in fake.wrs, of the batch that is being built */
+	uint32_t inline_bytes;
+};
+
+static struct ibv_device device = { .name = "fake0" };
+static struct verbs_context *context;
+
+/* 1: this call is to fail; errno is set. */
+static int fails(const char *call)
+{
+	if (!fake.fail || strcmp(fake.fail, call) != 0 || fake.fail_after-- > 0)
+		return 0;
+	errno = fake.fail_errno;
+	fake.fail_after = 0;
+	return 1;
+}
+
+static struct ibv_device **get_device_list(int *count)
+{
+	struct ibv_device **list;
+
+	if (fails("get_device_list"))
+		return NULL;
+	list = calloc(2, sizeof(*list));
+	list[0] = fake.n_devices ? &device : NULL;
+	*count = fake.n_devices;
+	fake.open_things++;
+	return list;
+}
+
+static void free_device_list(struct ibv_device **list)
+{
+	fake.open_things--;
+	free(list);
+}
+
+static int query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
+{
+	if (fails("query_device"))
+		return fake.fail_errno;
+	*attr = fake.attr;
+	return 0;
+}
+
+static int query_port_long(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr,
+			   size_t size)
+{
+	if (fails("query_port"))
+		return fake.fail_errno;
+	assert_int_equal(size, sizeof(*attr));
+	assert_in_range(port, 1, 2);
+	*attr = fake.port[port];
+	return 0;
+}
+
+static int query_port(struct ibv_context *ctx, uint8_t port, struct _compat_ibv_port_attr *attr)
+{
+	fail_msg("the long form is there");
+	return 0;
+}
+
+static ssize_t query_gid_table(struct ibv_context *ctx, struct ibv_gid_entry *entries, size_t max,
+			       uint32_t flags, size_t size)
+{
+	if (fails("query_gid_table"))
+		return -fake.fail_errno;
+	assert_int_equal(size, sizeof(*entries));
+	assert_true(max * 32 <= 65535);
+	memcpy(entries, fake.gids, sizeof(*entries) * (size_t)fake.n_gids);
+	return fake.n_gids;
+}
+
+static struct ibv_pd *alloc_pd(struct ibv_context *ctx)
+{
+	struct ibv_pd *pd;
+
+	if (fails("alloc_pd"))
+		return NULL;
+	pd = calloc(1, sizeof(*pd));
+	pd->context = ctx;
+	fake.open_things++;
+	return pd;
+}
+
+static int dealloc_pd(struct ibv_pd *pd)
+{
+	fake.open_things--;
+	free(pd);
+	return 0;
+}
+
+static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				   unsigned int access)
+{
+	static uint32_t keys = 100;
+	struct ibv_mr *mr;
+
+	fake.last_access = access;
+	if (fails("reg_mr") || ((access & IBV_ACCESS_RELAXED_ORDERING) && fails("reg_mr relaxed")))
+		return NULL;
+	mr = calloc(1, sizeof(*mr));
+	mr->addr = addr;
+	mr->length = length;
+	mr->lkey = mr->rkey = ++keys;
+	fake.open_things++;
+	return mr;
+}
+
+static int dereg_mr(struct ibv_mr *mr)
+{
+	fake.open_things--;
+	free(mr);
+	return 0;
+}
+
+static struct ibv_comp_channel *create_comp_channel(struct ibv_context *ctx)
+{
+	struct ibv_comp_channel *channel;
+
+	if (fails("create_comp_channel"))
+		return NULL;
+	channel = calloc(1, sizeof(*channel));
+	channel->fd = eventfd(0, EFD_CLOEXEC);
+	fake.open_things++;
+	return channel;
+}
+
+static int destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+	close(channel->fd);
+	fake.open_things--;
+	free(channel);
+	return 0;
+}
+
+static struct ibv_cq *create_cq(struct ibv_context *ctx, int entries, void *cq_context,
+				struct ibv_comp_channel *channel, int vector)
+{
+	struct ibv_cq *cq;
+
+	if (fails("create_cq"))
+		return NULL;
+	assert_in_range(entries, 1, fake.attr.max_cqe);
+	cq = calloc(1, sizeof(*cq));
+	cq->context = ctx;
+	cq->channel = channel;
+	cq->cqe = entries;
+	/* The first is for work requests. */
+	cq->cq_context = fake.sends.notified < 0 ? &fake.sends : &fake.recvs;
+	((struct fake_queue *)cq->cq_context)->notified = 0;
+	fake.open_things++;
+	return cq;
+}
+
+static int destroy_cq(struct ibv_cq *cq)
+{
+	fake.open_things--;
+	free(cq);
+	return 0;
+}
+
+static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct fake_queue *q = cq->cq_context;
+	int done = 0;
+
+	if (fails("poll_cq"))
+		return -fake.fail_errno;
+	while (done < n && q->tail != q->head)
+		wc[done++] = q->wc[q->tail++ % FAKE_WCS];
+	return done;
+}
+
+static int req_notify_cq(struct ibv_cq *cq, int solicited)
+{
+	((struct fake_queue *)cq->cq_context)->notified++;
+	return fails("req_notify_cq") ? fake.fail_errno : 0;
+}
+
+/* The test writes the channel's eventfd: an event for the receive completions. */
+static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
+{
+	static struct ibv_cq other;
+	uint64_t value;
+
+	if (read(channel->fd, &value, sizeof(value)) != sizeof(value))
+		return -1;
+	*cq = &other;
+	return 0;
+}
+
+static void ack_cq_events(struct ibv_cq *cq, unsigned int count)
+{
+	assert_int_equal(count, 1);
+}
+
+static struct ibv_srq *create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct ibv_srq *srq;
+
+	if (fails("create_srq"))
+		return NULL;
+	assert_in_range(attr->attr.max_wr, 1, (uint32_t)fake.attr.max_srq_wr);
+	fake.srq_limit = attr->attr.max_wr;
+	srq = calloc(1, sizeof(*srq));
+	srq->context = pd->context;
+	fake.open_things++;
+	return srq;
+}
+
+static int destroy_srq(struct ibv_srq *srq)
+{
+	fake.open_things--;
+	free(srq);
+	return 0;
+}
+
+static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	fake.srq_posts++;
+	for (; wr; wr = wr->next) {
+		if (fails("post_srq_recv")) {
+			*bad = wr;
+			return fake.fail_errno;
+		}
+		assert_true(fake.n_receives < fake.srq_limit && fake.n_receives < FAKE_WRS);
+		assert_int_equal(wr->num_sge, 1);
+		assert_int_equal(wr->sg_list->length, EPF_NIC_MSG_BYTES);
+		for (unsigned i = 0; i < fake.n_receives; i++)
+			assert_true(fake.receives[i] != wr->wr_id);
+		fake.receives[fake.n_receives++] = wr->wr_id;
+	}
+	return 0;
+}
+
+/* One work request as a list has it, or as the extended operations built it. */
+static void note(struct fake_qp *qp, const struct ibv_send_wr *wr, const void *inlined)
+{
+	struct fake_wr *w = &fake.wrs[fake.n_wrs++];
+	const struct ibv_sge *sge = wr->num_sge ? wr->sg_list : NULL;
+
+	assert_true(fake.n_wrs < FAKE_WRS);
+	*w = (struct fake_wr){ .wr_id = wr->wr_id,
+			       .raddr = wr->wr.rdma.remote_addr,
+			       .rkey = wr->wr.rdma.rkey,
+			       .imm = ntohl(wr->imm_data),
+			       .qpn = qp->ex.qp_base.qp_num,
+			       .op = wr->opcode,
+			       .is_signaled = !!(wr->send_flags & IBV_SEND_SIGNALED),
+			       .is_inline = !!(wr->send_flags & IBV_SEND_INLINE) };
+	if (!sge)
+		return;
+	w->laddr = sge->addr;
+	w->lkey = sge->lkey;
+	w->len = sge->length;
+	if (!w->is_inline)
+		return;
+	assert_true(w->len <= qp->inline_bytes);
+	memcpy(w->bytes, inlined ? inlined : (const void *)(uintptr_t)sge->addr, w->len);
+}
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	fake.posts++;
+	for (; wr; wr = wr->next) {
+		if (fails("post_send")) {
+			*bad = wr;
+			return fake.fail_errno;
+		}
+		note((struct fake_qp *)(void *)qp, wr, NULL);
+	}
+	return 0;
+}
+
+static struct fake_qp *of(struct ibv_qp_ex *ex)
+{
+	return (struct fake_qp *)(void *)ex;
+}
+
+static void wr_start(struct ibv_qp_ex *ex)
+{
+	of(ex)->first = fake.n_wrs;
+	fake.posts++;
+}
+
+static int wr_complete(struct ibv_qp_ex *ex)
+{
+	if (!fails("wr_complete"))
+		return 0;
+	fake.n_wrs = of(ex)->first;
+	return fake.fail_errno;
+}
+
+static void begin(struct ibv_qp_ex *ex, enum ibv_wr_opcode op, uint32_t rkey, uint64_t raddr,
+		  uint32_t imm)
+{
+	struct fake_qp *qp = of(ex);
+
+	qp->wr = (struct ibv_send_wr){ .wr_id = ex->wr_id,
+				       .opcode = op,
+				       .send_flags = ex->wr_flags,
+				       .imm_data = imm,
+				       .wr.rdma = { .remote_addr = raddr, .rkey = rkey } };
+}
+
+static void wr_rdma_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr)
+{
+	begin(ex, IBV_WR_RDMA_WRITE, rkey, raddr, 0);
+}
+
+static void wr_rdma_write_imm(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr, __be32 imm)
+{
+	begin(ex, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, raddr, imm);
+}
+
+static void wr_rdma_read(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr)
+{
+	begin(ex, IBV_WR_RDMA_READ, rkey, raddr, 0);
+}
+
+static void wr_send(struct ibv_qp_ex *ex)
+{
+	begin(ex, IBV_WR_SEND, 0, 0, 0);
+}
+
+static void wr_set_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t addr, uint32_t length)
+{
+	struct fake_qp *qp = of(ex);
+
+	assert_false(qp->wr.send_flags & IBV_SEND_INLINE);
+	qp->sge = (struct ibv_sge){ .addr = addr, .length = length, .lkey = lkey };
+	qp->wr.sg_list = &qp->sge;
+	qp->wr.num_sge = length != 0;
+	note(qp, &qp->wr, NULL);
+}
+
+static void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
+{
+	struct fake_qp *qp = of(ex);
+
+	assert_true(qp->wr.send_flags & IBV_SEND_INLINE); /* soft-RoCE wants to see it */
+	qp->sge = (struct ibv_sge){ .length = (uint32_t)length };
+	qp->wr.sg_list = &qp->sge;
+	qp->wr.num_sge = length != 0;
+	note(qp, &qp->wr, addr);
+}
+
+static struct ibv_qp *make_qp(struct ibv_pd *pd, const struct ibv_qp_cap *cap)
+{
+	struct fake_qp *qp;
+
+	if (fails("create_qp"))
+		return NULL;
+	if (cap->max_inline_data > fake.max_inline) {
+		errno = EINVAL;
+		return NULL;
+	}
+	assert_in_range(cap->max_send_wr, 1, (uint32_t)fake.attr.max_qp_wr);
+	qp = calloc(1, sizeof(*qp));
+	qp->ex = (struct ibv_qp_ex){
+		.wr_start = wr_start,
+		.wr_complete = wr_complete,
+		.wr_rdma_write = wr_rdma_write,
+		.wr_rdma_write_imm = wr_rdma_write_imm,
+		.wr_rdma_read = wr_rdma_read,
+		.wr_send = wr_send,
+		.wr_set_sge = wr_set_sge,
+		.wr_set_inline_data = wr_set_inline_data,
+	};
+	qp->inline_bytes = cap->max_inline_data;
+	qp->ex.qp_base.context = pd->context;
+	qp->ex.qp_base.qp_num = fake.next_qpn++ & 0xffffff;
+	assert_true(fake.n_qps < FAKE_QPS);
+	fake.qps[fake.n_qps++] = &qp->ex.qp_base;
+	fake.open_things++;
+	return &qp->ex.qp_base;
+}
+
+static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	return make_qp(pd, &attr->cap);
+}
+
+static struct ibv_qp *create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr)
+{
+	assert_true(attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+	if (!fake.has_ex) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return make_qp(attr->pd, &attr->cap);
+}
+
+static struct ibv_qp_ex *qp_to_qp_ex(struct ibv_qp *qp)
+{
+	return (struct ibv_qp_ex *)(void *)qp;
+}
+
+static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	if (fails("modify_qp"))
+		return fake.fail_errno;
+	assert_true(fake.n_modifies < FAKE_MODIFIES);
+	fake.modifies[fake.n_modifies++] =
+		(struct fake_modify){ .qpn = qp->qp_num, .mask = mask, .attr = *attr };
+	return 0;
+}
+
+static int destroy_qp(struct ibv_qp *qp)
+{
+	for (unsigned i = 0; i < fake.n_qps; i++)
+		if (fake.qps[i] == qp)
+			fake.qps[i] = NULL;
+	fake.open_things--;
+	free(qp);
+	return 0;
+}
+
+static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
+{
+	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);
+	if (!fake.n_events) {
+		errno = EAGAIN;
+		return -1;
+	}
+	*event = fake.events[0];
+	memmove(fake.events, fake.events + 1, --fake.n_events * sizeof(*event));
+	fake.open_things++;
+	return 0;
+}
+
+static void ack_async_event(struct ibv_async_event *event)
+{
+	fake.open_things--;
+}
+
+static struct ibv_context *open_device(struct ibv_device *dev)
+{
+	if (fails("open_device"))
+		return NULL;
+	context = calloc(1, sizeof(*context));
+	context->sz = sizeof(*context);
+	context->create_qp_ex = create_qp_ex;
+	context->query_port = query_port_long;
+	context->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+	context->context.device = dev;
+	snprintf(dev->ibdev_path, sizeof(dev->ibdev_path), "%s", fake.sysfs);
+	context->context.async_fd = eventfd(0, EFD_CLOEXEC);
+	context->context.ops.poll_cq = poll_cq;
+	context->context.ops.req_notify_cq = req_notify_cq;
+	context->context.ops.post_srq_recv = post_srq_recv;
+	context->context.ops.post_send = post_send;
+	fake.open_things++;
+	return &context->context;
+}
+
+static int close_device(struct ibv_context *ctx)
+{
+	close(ctx->async_fd);
+	fake.open_things--;
+	free(context);
+	return 0;
+}
+
+const struct epf_verbs_lib fake_lib = {
+	.get_device_list = get_device_list,
+	.free_device_list = free_device_list,
+	.open_device = open_device,
+	.close_device = close_device,
+	.query_device = query_device,
+	.query_port = query_port,
+	.query_gid_table = query_gid_table,
+	.alloc_pd = alloc_pd,
+	.dealloc_pd = dealloc_pd,
+	.reg_mr_iova2 = reg_mr_iova2,
+	.dereg_mr = dereg_mr,
+	.create_comp_channel = create_comp_channel,
+	.destroy_comp_channel = destroy_comp_channel,
+	.create_cq = create_cq,
+	.destroy_cq = destroy_cq,
+	.get_cq_event = get_cq_event,
+	.ack_cq_events = ack_cq_events,
+	.create_srq = create_srq,
+	.destroy_srq = destroy_srq,
+	.create_qp = create_qp,
+	.modify_qp = modify_qp,
+	.destroy_qp = destroy_qp,
+	.qp_to_qp_ex = qp_to_qp_ex,
+	.get_async_event = get_async_event,
+	.ack_async_event = ack_async_event,
+};
+
+void fake_reset(void)
+{
+	memset(&fake, 0, sizeof(fake));
+	fake.n_devices = 1;
+	fake.has_ex = 1;
+	fake.max_inline = 512;
+	fake.next_qpn = 0x11;
+	fake.sends.notified = -1;
+	fake.attr = (struct ibv_device_attr){
+		.max_qp = 1000,
+		.max_qp_wr = 4096,
+		.max_cqe = 32767,
+		.max_srq_wr = 4000,
+		.max_qp_rd_atom = 16,
+		.max_qp_init_rd_atom = 128,
+		.phys_port_cnt = 2,
+	};
+	for (int i = 1; i <= 2; i++)
+		fake.port[i] = (struct ibv_port_attr){
+			.state = i == 1 ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
+			.active_mtu = IBV_MTU_2048,
+			.max_msg_sz = 1u << 31,
+			.link_layer = IBV_LINK_LAYER_ETHERNET,
+		};
+	fake.n_gids = 1;
+	fake.gids[0] = (struct ibv_gid_entry){ .port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2 };
+	fake.gids[0].gid.raw[0] = 0xfe;
+	fake.gids[0].gid.raw[1] = 0x80;
+	fake.gids[0].gid.raw[15] = 7;
+}
+
+static uint64_t no_clock(void *arg)
+{
+	return 1;
+}
+
+struct epf_nic *fake_open(const struct epf_verbs_opts *opts)
+{
+	struct epf_verbs_opts defaults;
+	struct epf_nic *nic = NULL;
+
+	epf_verbs_opts_defaults(&defaults);
+	assert_int_equal(epf_verbs_open(&fake_lib, opts ? opts : &defaults, no_clock, NULL, &nic),
+			 0);
+	return nic;
+}
+
+void fake_lane(struct epf_nic *nic, uint16_t lane, uint32_t depth)
+{
+	unsigned char addr[EPF_NIC_ADDR_BYTES];
+	int n = nic->ops->address(nic, addr, sizeof(addr));
+	uint64_t token;
+
+	assert_int_equal(nic->ops->lane_create(nic, lane, depth, &token), 0);
+	assert_int_equal(nic->ops->lane_connect(nic, lane, addr, (size_t)n, token), 0);
+}
+
+static void push(struct fake_queue *q, const struct ibv_wc *wc)
+{
+	q->wc[q->head++ % FAKE_WCS] = *wc;
+}
+
+void fake_complete(unsigned i, enum ibv_wc_status status)
+{
+	assert_true(i < fake.n_wrs);
+	push(&fake.sends, &(struct ibv_wc){ .wr_id = fake.wrs[i].wr_id,
+					    .status = status,
+					    .qp_num = fake.wrs[i].qpn });
+}
+
+void fake_arrive(uint32_t qpn, const void *bytes, uint32_t len, uint32_t imm)
+{
+	struct ibv_wc wc = { .status = IBV_WC_SUCCESS,
+			     .opcode = bytes ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM,
+			     .byte_len = len,
+			     .imm_data = htonl(imm),
+			     .qp_num = qpn };
+
+	assert_true(fake.n_receives > 0);
+	wc.wr_id = fake.receives[0];
+	memmove(fake.receives, fake.receives + 1, --fake.n_receives * sizeof(*fake.receives));
+	push(&fake.recvs, &wc);
+}
+
+uint32_t fake_qpn(unsigned i)
+{
+	assert_non_null(fake.qps[i]);
+	return fake.qps[i]->qp_num;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ep-fabric nics --sysfs` as its users meet it, on recorded machines (tests/place/). Started with the arguments of place_rig.h and
+ * the program's path.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "tests/unit/place_rig.h"
+
+static const char *program;
+static char out[65536];
+
+/* Runs `ep-fabric nics` on a rig's tree, with its messages among the output. */
+static int run(const struct place_rig *rig, const char *options)
+{
+	char line[1024];
+	size_t n;
+	FILE *f;
+
+	snprintf(line, sizeof(line), "'%s' nics --nic=null '--sysfs=%s' %s 2>&1", program, rig->dir,
+		 options);
+	f = popen(line, "r");
+	assert_non_null(f);
+	n = fread(out, 1, sizeof(out) - 1, f);
+	out[n] = '\0';
+	return WEXITSTATUS(pclose(f));
+}
+
+static void assert_has(const char *text)
+{
+	if (!strstr(out, text))
+		fail_msg("no '%s' in:\n%s", text, out);
+}
+
+static void the_choice_and_the_reason_are_shown(void **state)
+{
+	struct place_rig rig;
+
+	place_rig_init(&rig, "p5en");
+	assert_int_equal(run(&rig, ""), 0);
+	assert_has("\n*null ");
+	assert_has("# RDMA devices below ");
+	assert_has(
+		"\n    2 rdmap87s0:1        0000:57:00.0     0 ACTIVE   Unknown       200.0    3  usable\n");
+	assert_has("\n# GPUs: 8\n");
+	assert_has("\n     1   1 rdmap87s0:1,rdmap88s0:1      3    0 same PCIe switch as GPU 1, "
+		   "0000:45:00.0; 4 rails so near for 2 GPUs; CPU 3 of node 0\n");
+	place_rig_put(&rig, "class/infiniband/rdmap88s0/ports/1/state", "?\n");
+	assert_int_equal(run(&rig, "--ranks=1"), 0);
+	assert_has("# note: rdmap88s0:1: state is '?', which makes no sense: taken as down\n");
+	assert_null(strstr(out, "\n     1   1 "));
+	place_rig_destroy(&rig);
+}
+
+static void json_says_the_same(void **state)
+{
+	json_t *top, *choice, *device;
+	struct place_rig rig;
+	const char *reason;
+
+	place_rig_init(&rig, "single");
+	assert_int_equal(run(&rig, "--json"), 0);
+	top = json_loads(strchr(out, '{'), JSON_DISABLE_EOF_CHECK, NULL);
+	assert_non_null(top);
+	assert_int_equal(json_array_size(json_object_get(top, "choices")), 1);
+	choice = json_array_get(json_object_get(top, "choices"), 0);
+	reason = json_string_value(json_object_get(choice, "reason"));
+	assert_non_null(reason);
+	assert_non_null(strstr(reason, "none is nearer"));
+	assert_string_equal(json_string_value(json_object_get(choice, "distance")), "far");
+	assert_int_equal(json_integer_value(json_object_get(choice, "cpu")), 2);
+	assert_int_equal(json_array_size(json_object_get(choice, "spares")), 0);
+	device = json_array_get(json_object_get(choice, "rails"), 0);
+	assert_string_equal(json_string_value(json_object_get(device, "device")), "mlx5_0");
+	device = json_array_get(json_object_get(top, "devices"), 0);
+	assert_string_equal(json_string_value(json_object_get(device, "use")), "usable");
+	assert_int_equal(json_integer_value(json_object_get(device, "rate_mbit_s")), 100000);
+	assert_int_equal(json_array_size(json_object_get(top, "notes")), 0);
+	json_decref(top);
+	place_rig_destroy(&rig);
+}
+
+static void nccl_s_variable_selects(void **state)
+{
+	struct place_rig rig;
+
+	place_rig_init(&rig, "hgx");
+	assert_int_equal(setenv("NCCL_IB_HCA", "^=mlx5_0", 1), 0);
+	assert_int_equal(run(&rig, ""), 0);
+	assert_has(" not selected\n");
+	assert_has("\n     0   0 mlx5_3:1");
+	/* A choice that leaves nothing fails, and the devices there are can be seen. */
+	assert_int_equal(setenv("NCCL_IB_HCA", "bnxt", 1), 0);
+	assert_int_equal(run(&rig, ""), 1);
+	assert_has("nic-device leaves none of the 10 ports");
+	assert_has("\n    0 mlx5_0:1 ");
+	assert_null(strstr(out, "# Placement"));
+	unsetenv("NCCL_IB_HCA");
+	assert_int_equal(run(&rig, "--nic-device=mlx5_0:x"), 1);
+	assert_has("EPF-441");
+	place_rig_destroy(&rig);
+}
+
+static void no_device_is_no_failure(void **state)
+{
+	struct place_rig rig;
+
+	place_rig_init(&rig, "no_nic");
+	assert_int_equal(run(&rig, ""), 0);
+	assert_has("# RDMA devices below ");
+	assert_has(": 0\n");
+	assert_has("no RDMA device; CPU 1 of node 0\n");
+	place_rig_destroy(&rig);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_choice_and_the_reason_are_shown),
+		cmocka_unit_test(json_says_the_same),
+		cmocka_unit_test(nccl_s_variable_selects),
+		cmocka_unit_test(no_device_is_no_failure),
+	};
+
+	if (argc != 5 || !place_rig_args(argc - 1, argv))
+		return 1;
+	program = argv[4];
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
