@@ -253,7 +253,8 @@ stage_proc()
 stage_rxe()
 {
 	local group
-	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric tests/unit/test_nic || return
+	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric \
+		tests/unit/test_{nic,nic_limits,nic_fail,verbs_device} || return
 	check "rxe guest" "$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --prepare
 	for group in $(expected rxe | cut -d' ' -f1 | uniq); do
 		rxe_group "$group"
@@ -266,7 +267,7 @@ rxe_group()
 	local group name result detail start rc log=$LOGS/rxe-$1.log ran=$BUILD_ROOT/rxe/last/results
 	start=$(now_ms)
 	rm -f "$ran"
-	"$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --timeout 400 \
+	"$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --timeout 580 \
 		"$ROOT/tests/rxe/jobs.sh" "$1" "$BUILD_ROOT/build-test" >"$log" 2>&1
 	rc=$?
 	[ "$rc" = 0 ] || [ "$rc" = 77 ] || tail -n 80 "$log" | sed 's/^/        | /'

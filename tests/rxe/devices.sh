@@ -58,7 +58,7 @@ rxe_netem()
 	return 0
 }
 
-# rxe_netem_did: what netem dropped or changed is not all counted by the kernel; the packets it saw are
+# What netem saw and dropped since it was set; what it changed, it does not count.
 rxe_netem_counts()
 {
 	local n

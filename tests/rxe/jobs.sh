@@ -134,10 +134,10 @@ group_moe()
 	local mode format
 	for mode in ll ht; do
 		for format in fp8 bf16; do
-			job "moe-$mode-$format" 60 crossing moe --mode "$mode" --dispatch "$format"
+			job "moe-$mode-$format" 120 crossing moe --mode "$mode" --dispatch "$format"
 		done
 	done
-	job moe-unordered 60 crossing moe --mode ll --set verbs-order=unordered --order unordered
+	job moe-unordered 120 crossing moe --mode ll --set verbs-order=unordered --order unordered
 }
 
 # disturbed WHAT COUNTER...: both modes while netem does WHAT, which must be seen in the kernel's COUNTERs
@@ -177,11 +177,11 @@ seen()
 # No jitter: it reorders, and soft-RoCE answers reordering with storms of retransmissions.
 group_netem()
 {
-	job netem-loss-1 60 disturbed "loss 1%" dropped
-	job netem-loss-5 60 disturbed "loss 5%" dropped
-	job netem-duplicate-2 60 disturbed "duplicate 2%" duplicate_request
-	job netem-corrupt-1 60 disturbed "corrupt 1%" out_of_seq_request completer_retry_err
-	job netem-delay 60 disturbed "delay 2ms"
+	job netem-loss-1 120 disturbed "loss 1%" dropped
+	job netem-loss-5 120 disturbed "loss 5%" dropped
+	job netem-duplicate-2 120 disturbed "duplicate 2%" duplicate_request
+	job netem-corrupt-1 120 disturbed "corrupt 1%" out_of_seq_request completer_retry_err
+	job netem-delay 120 disturbed "delay 2ms"
 }
 
 # ---- link down and up ---------------------------------------------------------------------------
@@ -290,7 +290,8 @@ cut_job()
 		[ $((end - down)) -le "$last" ] || last=$((end - down))
 		[ "$status" = 1 ] || { echo "want exit status 1" && rc=1; }
 		[ $((end - down)) -le "$limit" ] || { echo "want within $limit ms" && rc=1; }
-		grep -q 'rank [0-3] on node [01] is lost: .*\[EPF-409\]' <<<"$said" || { echo "want the lost rank named" && rc=1; }
+		grep -qE 'rank [0-3] on node [01] is lost: .*\[EPF-409\]|commands failed, .* to rank [0-3], .*\[EPF-40[19]\]' \
+			<<<"$said" || { echo "want the lost rank named" && rc=1; }
 	done
 	mend_link
 	echo "# result: ranks ended within $last ms of the cut, limit $limit ms"
@@ -302,9 +303,9 @@ cut_job()
 group_link()
 {
 	start_daemons || { result fail link-daemons "they did not start" && return; }
-	job link-before 60 whole_job before
-	job link-cut 60 cut_job
-	job link-after 60 whole_job after
+	job link-before 120 whole_job before
+	job link-cut 120 cut_job
+	job link-after 120 whole_job after
 	kill "${DAEMON[@]}"
 	wait "${DAEMON[@]}"
 }
