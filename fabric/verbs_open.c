@@ -271,7 +271,9 @@ static void *alloc_sparse(size_t bytes)
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	return at == MAP_FAILED ? NULL : at;
+	if (at == MAP_FAILED)
+		return NULL;
+	return at;
 }
 
 static void prepare_chain(struct epf_verbs *v)
