@@ -159,14 +159,15 @@ int epf_log_configure(const char *spec)
 
 void epf_log_name(const char *instance)
 {
-	char host[65] = "";
+	char host[65] = "", name[sizeof(full_name)] = "";
 
-	full_name[0] = '\0';
-	if (!instance)
-		return;
-	if (gethostname(host, sizeof(host) - 1) || !*host)
+	if (instance && (gethostname(host, sizeof(host) - 1) || !*host))
 		snprintf(host, sizeof(host), "localhost");
-	snprintf(full_name, sizeof(full_name), "%s ep-fabric/%.63s", host, instance);
+	if (instance)
+		snprintf(name, sizeof(name), "%s ep-fabric/%.63s", host, instance);
+	/* Not written when it is the same: other threads may be logging. */
+	if (strcmp(name, full_name) != 0)
+		memcpy(full_name, name, sizeof(full_name));
 }
 
 /* What comes before the component: "<N>" for journald, the time, who we are. Returns its length. */

@@ -34,12 +34,19 @@ static int load_secret(struct epf_svc *s)
 {
 	const char *file = s->conf->fabric_secret_file;
 	uint8_t id[EPF_AUTH_NONCE_BYTES];
+	int rc;
 
 	epf_auth_nonce(id);
 	memcpy(s->node_id, id, sizeof(s->node_id));
 	snprintf(s->place, sizeof(s->place), "%.40s@%02x%02x%02x%02x%02x%02x%02x%02x", s->instance,
 		 id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
-	return epf_auth_load(NULL, 0, *file ? file : NULL, fabric_env, NULL, &s->auth);
+	rc = epf_auth_load(NULL, 0, *file ? file : NULL, fabric_env, NULL, &s->auth);
+	if (!rc && !s->auth.has_secret && s->conf->nic == EPF_CONF_NIC_VERBS)
+		rc = epf_fail(
+			EPF_R_SVC_SEAL,
+			"instance %s: nic verbs reaches other machines, and there is no fabric secret",
+			s->instance);
+	return rc;
 }
 
 static int open_stats(struct epf_svc *s)

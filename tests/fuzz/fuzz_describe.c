@@ -8,6 +8,7 @@
 #include "fabric/describe.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

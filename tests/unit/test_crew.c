@@ -206,7 +206,7 @@ static unsigned light_done(void)
 		assert_int_equal(epf_crew_add(crew, rig[j]->core[0], j ? 4 : 1, NULL, NULL, NULL),
 				 0);
 	await(&rig[1]->rank[0].shm->done.retired, BACKLOG);
-	percent = (unsigned)(rig[0]->rank[0].shm->done.retired * 100 / BACKLOG);
+	percent = (unsigned)(EPF_LOAD_ACQUIRE(&rig[0]->rank[0].shm->done.retired) * 100 / BACKLOG);
 	for (unsigned j = 0; j < 2; j++) {
 		epf_crew_remove(crew, rig[j]->core[0]);
 		core_rig_close(rig[j]);

@@ -196,7 +196,7 @@ static void a_line_cannot_be_forged(void **state)
 
 static void a_daemon_says_when_and_where(void **state)
 {
-	char text[4096], want[128], host[65] = "";
+	char text[4096], want[512], host[65] = "";
 	struct tm utc;
 
 	epf_log_configure(NULL);
