@@ -99,8 +99,7 @@ enum svc_state {
 
 /* A region whose memory is looked at, slice by slice, before it is mapped. */
 struct svc_filling {
-	int fd;     /* -1: none */
-	void *addr; /* its mapping, NULL before the first slice and when the region has it */
+	int fd; /* -1: none */
 	uint64_t offset, bytes, done;
 	uint32_t access;
 	struct epf_svc_head head; /* of the request */
@@ -314,8 +313,6 @@ int svc_memory_check(int fd, uint64_t offset, uint64_t bytes);
 int svc_memory_fill(int fd, uint64_t offset, uint64_t bytes);
 int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr);
 void svc_memory_unmap(void *addr, uint64_t bytes);
-/* Makes the pages of [addr, addr + bytes) present in this process: the engine's first access must not be slower than the others. */
-void svc_memory_touch(void *addr, uint64_t bytes);
 
 /* ---- svc_member.c ---- */
 int svc_member_signals(struct epf_svc *s, struct svc_session *c, const union svc_message *m,

@@ -112,8 +112,6 @@ void svc_member_stop_filling(struct epf_svc *s, struct svc_session *c)
 {
 	if (c->filling.fd < 0)
 		return;
-	svc_memory_unmap(c->filling.addr, c->filling.bytes);
-	c->filling.addr = NULL;
 	close(c->filling.fd);
 	c->filling.fd = -1;
 	s->n_filling--;
@@ -133,30 +131,30 @@ static int add_region(struct epf_core *core, void *arg)
 				   &a->number);
 }
 
-/* Takes over what was allocated and mapped, and registers it where the rank is attached. */
-static int take_region(struct svc_member *m, struct svc_filling *f)
+/* Maps what was allocated, and registers it where the rank is attached. */
+static int take_region(struct svc_member *m, const struct svc_filling *f)
 {
-	struct svc_region r = {
-		.addr = f->addr, .bytes = f->bytes, .access = f->access, .state = SVC_REGION_LIVE
-	};
+	struct svc_region r = { .bytes = f->bytes, .access = f->access, .state = SVC_REGION_LIVE };
 	struct region_args args = { .m = m, .r = &r, .number = m->n_regions };
 	struct svc_region *more = realloc(m->regions, (m->n_regions + 1) * sizeof(*more));
-	int rc = 0;
+	int rc;
 
 	if (!more)
 		return epf_fail(EPF_R_NO_MEMORY, "region: no memory");
 	m->regions = more;
-	if (m->job)
+	rc = svc_memory_map(f->fd, f->offset, f->bytes, &r.addr);
+	if (!rc && m->job)
 		rc = svc_job_check(m->job);
 	if (!rc && m->job)
 		rc = svc_core_call(m->job, add_region, &args);
 	if (!rc && args.number != m->n_regions)
 		rc = epf_fail(EPF_R_REGION_BAD, "region: the engine numbers it %u, not %u",
 			      args.number, m->n_regions);
-	if (rc)
+	if (rc) {
+		svc_memory_unmap(r.addr, r.bytes);
 		return rc;
+	}
 	m->regions[m->n_regions++] = r;
-	f->addr = NULL;
 	return 0;
 }
 
@@ -170,10 +168,6 @@ int svc_member_fill(struct epf_svc *s, struct svc_session *c, uint32_t *region)
 	if (n > SVC_SLICE_BYTES)
 		n = SVC_SLICE_BYTES;
 	rc = svc_memory_fill(f->fd, f->offset + f->done, n);
-	if (!rc && !f->addr)
-		rc = svc_memory_map(f->fd, f->offset, f->bytes, &f->addr);
-	if (!rc)
-		svc_memory_touch((uint8_t *)f->addr + f->done, n);
 	f->done += n;
 	if (!rc && f->done < f->bytes)
 		return 0;

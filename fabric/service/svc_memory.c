@@ -129,14 +129,6 @@ int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr)
 			"region: the descriptor cannot be mapped for reading and writing");
 }
 
-void svc_memory_touch(void *addr, uint64_t bytes)
-{
-	uint64_t before = (uintptr_t)addr % PAGE;
-
-	/* Linux 5.14; an older kernel does not know it, and the engine touches them itself. */
-	(void)madvise((uint8_t *)addr - before, bytes + before, MADV_POPULATE_WRITE);
-}
-
 void svc_memory_unmap(void *addr, uint64_t bytes)
 {
 	uint64_t before = (uintptr_t)addr % PAGE;
