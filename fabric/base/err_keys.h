@@ -98,6 +98,12 @@ R(PLACE_TREE,          440, ENOENT,  "A sysfs tree cannot be read.", "name a fol
 R(PLACE_SELECT,        441, EINVAL,  "The selection of RDMA devices cannot be read.", "write names or name prefixes with commas, as in mlx5_0:1,mlx5_1, with = in front for whole names or ^ for all but these")
 R(PLACE_NO_MATCH,      442, ENODEV,  "The selection of RDMA devices leaves none.", "see ep-fabric nics for the devices there are, and change nic-device (or NCCL_IB_HCA)")
 R(PLACE_GPU,           443, ENODEV,  "No GPU has the PCI address given.", "see ep-fabric nics for the GPUs there are")
+R(GPU_ABSENT,          460, ENODEV,  "There is no GPU to use.", "see nvidia-smi or rocm-smi, or set gpu-backend to what is there")
+R(GPU_LIBRARY,         461, ENOENT,  "The driver library of a GPU cannot be used.", "install the GPU's driver, or a newer one")
+R(GPU_BACKEND,         462, EINVAL,  "There is no GPU back-end of that name.", "use auto, cuda, hip, fake or none")
+R(GPU_CALL,            463, EIO,     "A call to the GPU's driver failed.", "the message names the call and the driver's reason")
+R(GPU_UNSUPPORTED,     464, EOPNOTSUPP, "A GPU or its driver cannot do what is asked for.", "the message says what is missing")
+R(GPU_PIN,             465, ENOMEM,  "Memory cannot be pinned for a GPU.", "raise the limit of locked memory: ulimit -l unlimited; use memory of memfd or of epf_memory_alloc, not of a file")
 
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")
