@@ -17,6 +17,7 @@
 
 struct epf_bell;
 struct epf_conf;
+struct epf_copy_mem;
 struct epf_nic;
 
 /* What a work request does. */
@@ -158,6 +159,12 @@ struct epf_nic_ops {
 	/* Registers [addr, addr+len) with EPF_MR_* access. Slow. -ENOMEM, -EINVAL. */
 	int (*region_register)(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 			       struct epf_nic_mr *out);
+	/*
+	 * The same for GPU memory (fabric/emu_gpu.h), of which the NIC keeps a use: addresses in work requests lie in
+	 * [mem->addr, mem->addr + mem->bytes). -EOPNOTSUPP where the NIC cannot. Slow.
+	 */
+	int (*region_register_gpu)(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
+				   struct epf_nic_mr *out);
 	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS. Slow. */
 	void (*region_deregister)(struct epf_nic *nic, struct epf_nic_mr *mr);
 
@@ -213,6 +220,15 @@ struct epf_nic_ops {
 	void (*wake_peers)(struct epf_nic *nic);
 	/* HOT. 1 if wake_peers has something to do. */
 	int (*wake_pending)(const struct epf_nic *nic);
+
+	/*
+	 * HOT. Begins to add to the aligned 8-byte word at offset of an own region of GPU memory, which no CPU can. -EAGAIN: no room
+	 * now. Until add_pending says 0 the sum may not be there yet; the core applies no later arrival before.
+	 */
+	int (*add)(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset,
+		   uint64_t value);
+	/* HOT. 1 while additions are under way: to be asked again after further reaps. */
+	int (*add_pending)(const struct epf_nic *nic);
 
 	void (*counters)(const struct epf_nic *nic, struct epf_nic_counters *out);
 	/*

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The copier's thread (emu_copier.h): takes jobs from the rings of all NICs of the process in turn, gathers them to batches, one
+ * queue a device, and hands back what is done. Made when the first NIC meets GPU memory, ends with the last. All drivers are called
+ * on this thread and never under an engine core's step. It must never submit two copies to the same bytes in one batch.
+ */
+#define EPF_LOG_COMP "emu"
+#include "fabric/emu_copier.h"
+
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+#include "fabric/emu.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	FLIGHTS = 4,     /* batches of one queue under way */
+	TURN_JOBS = 256, /* of one NIC before the next one's turn */
+	GRAIN = 512,     /* bytes that one bit of the map of destinations stands for */
+	MAP_BITS = 1 << 15,
+	MAP_SPAN_MAX = 1 << 16, /* longer copies are compared with all others */
+	SPIN_NS = 50000,        /* quiet time before the thread sleeps */
+	SLEEP_NS = 100000000,
+};
+
+struct owner {
+	struct epf_emu_copier *copier;
+	uint32_t slot;
+};
+
+struct flight {
+	uint64_t value;
+	unsigned n;
+	struct owner owners[EPF_COPY_BATCH];
+};
+
+/* Copies and adds on one device, in order. */
+struct queue {
+	struct queue *next;
+	const struct epf_copy_ops *ops;
+	struct epf_copy_queue *q;
+	int device, kernel;
+	uint64_t value;
+	unsigned first, count; /* flights under way */
+	struct flight flights[FLIGHTS];
+	unsigned n; /* of the batch being gathered, whose owners are in the flight after the last */
+	uint64_t low, high; /* its destinations lie in [low, high) */
+	struct epf_copy_span spans[EPF_COPY_BATCH];
+	uint64_t map[MAP_BITS / 64]; /* grains of its destinations, hashed */
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_t thread;
+	unsigned users, waiting; /* waiting: for the lock; the thread lets them in */
+	bool stop;
+	struct epf_emu_copier *copiers;
+	struct queue *queues;
+	struct epf_bell bell;
+} work = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* Taken around the beginning and the end of the thread, before work.lock. */
+static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
+
+static void enter(void)
+{
+	__atomic_fetch_add(&work.waiting, 1, __ATOMIC_ACQ_REL);
+	if (epf_bell_must_ring(&work.bell))
+		epf_bell_ring(&work.bell);
+	pthread_mutex_lock(&work.lock);
+	__atomic_fetch_sub(&work.waiting, 1, __ATOMIC_ACQ_REL);
+}
+
+static void leave(void)
+{
+	pthread_mutex_unlock(&work.lock);
+}
+
+static void finish(struct owner owner, uint32_t status)
+{
+	struct epf_emu_copier *c = owner.copier;
+
+	c->outcomes[c->outcomes_out & (EPF_EMU_COPIES - 1)] =
+		(struct epf_emu_outcome){ owner.slot, status };
+	__atomic_store_n(&c->outcomes_out, c->outcomes_out + 1, __ATOMIC_RELEASE); /* C2 */
+}
+
+static void ring_nic(const struct epf_emu_copier *c)
+{
+	if (epf_bell_must_ring(c->nic_bell))
+		epf_bell_ring(c->nic_bell);
+}
+
+/* The queue of a device; NULL with a reason. */
+static struct queue *queue_of(const struct epf_emu_copier *c, int device)
+{
+	struct queue *q;
+
+	for (q = work.queues; q; q = q->next)
+		if (q->ops == c->ops && q->device == device && q->kernel == c->kernel)
+			return q;
+	q = calloc(1, sizeof(*q));
+	if (!q) {
+		epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
+		return NULL;
+	}
+	q->ops = c->ops;
+	q->device = device;
+	q->kernel = c->kernel;
+	if (c->ops->queue_open(device, c->kernel, &q->q)) {
+		free(q);
+		return NULL;
+	}
+	q->next = work.queues;
+	work.queues = q;
+	return q;
+}
+
+static struct flight *open_flight(struct queue *q)
+{
+	return &q->flights[(q->first + q->count) % FLIGHTS];
+}
+
+/* What was submitted as the flight after the last is under way, or has failed. */
+static void launched(struct queue *q, int rc)
+{
+	struct flight *f = open_flight(q);
+
+	if (!rc) {
+		f->value = q->value;
+		q->count++;
+		return;
+	}
+	epf_err("copies to GPU memory fail: %s", epf_last_error());
+	for (unsigned i = 0; i < f->n; i++) {
+		finish(f->owners[i], EPF_S_REMOTE_ACCESS);
+		ring_nic(f->owners[i].copier);
+	}
+}
+
+static void submit(struct queue *q)
+{
+	if (!q->n)
+		return;
+	open_flight(q)->n = q->n;
+	launched(q, q->ops->submit(q->q, q->spans, q->n, ++q->value));
+	q->n = 0;
+}
+
+static bool test_and_set(struct queue *q, uint64_t grain)
+{
+	uint32_t at = (uint32_t)(grain * 0x9e3779b97f4a7c15ull >> 49);
+	uint64_t bit = 1ull << (at & 63), *word = &q->map[at >> 6];
+	bool was = *word & bit;
+
+	*word |= bit;
+	return was;
+}
+
+/* True when bytes of [dst, dst + bytes) are a destination of the batch already; notes them. */
+static bool overlaps(struct queue *q, uint64_t dst, uint64_t bytes)
+{
+	uint64_t end = dst + bytes;
+	bool doubt = false;
+
+	if (q->n == 0) {
+		q->low = dst;
+		q->high = end;
+		memset(q->map, 0, sizeof(q->map));
+	}
+	if (bytes > MAP_SPAN_MAX)
+		memset(q->map, 0xff, sizeof(q->map));
+	else
+		for (uint64_t g = dst / GRAIN; g <= (end - 1) / GRAIN; g++)
+			doubt |= test_and_set(q, g);
+	doubt |= bytes > MAP_SPAN_MAX;
+	if (dst >= q->high || end <= q->low)
+		doubt = false;
+	if (dst < q->low)
+		q->low = dst;
+	if (end > q->high)
+		q->high = end;
+	for (unsigned i = 0; doubt && i < q->n; i++)
+		if (dst < q->spans[i].dst + q->spans[i].bytes && q->spans[i].dst < end)
+			return true;
+	return false;
+}
+
+/* Where a job's bytes are, and which device copies them. */
+static int resolve(const struct epf_emu_copier *c, const struct epf_emu_job *j,
+		   struct epf_copy_span *span, int *device)
+{
+	int rc = 0;
+
+	*device = -1;
+	span->dst = j->dst;
+	span->src = j->src;
+	span->bytes = j->bytes;
+	if (j->dst_mem) {
+		rc = epf_emu_import_own(j->dst_mem);
+		if (rc)
+			return rc;
+		span->dst += j->dst_mem->device_addr;
+		*device = j->dst_mem->device;
+	}
+	if (j->op == EPF_EMU_JOB_ADD)
+		return 0;
+	if (j->src_key)
+		rc = epf_emu_import_peer(c->ops, j->peer, j->src_key, j->src, j->bytes, &span->src,
+					 device);
+	else
+		epf_emu_import_host(c->ops, j->peer);
+	return rc;
+}
+
+/* Takes one job into a batch; false: the queue is full, try again later. */
+static bool take(struct epf_emu_copier *c, const struct epf_emu_job *j)
+{
+	struct owner owner = { c, j->slot };
+	struct epf_copy_span span;
+	struct queue *q = NULL;
+	int device;
+
+	if (resolve(c, j, &span, &device) || !(q = queue_of(c, device < 0 ? 0 : device))) {
+		if (epf_last_reason() == EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
+			epf_dbg("a copy: %s", epf_last_error());
+		else
+			epf_warn_ratelimited("a copy to or from GPU memory: %s", epf_last_error());
+		finish(owner, EPF_S_REMOTE_ACCESS);
+		ring_nic(c);
+		return true;
+	}
+	if (q->count == FLIGHTS)
+		return false;
+	if (j->op == EPF_EMU_JOB_ADD) {
+		submit(q);
+		if (q->count == FLIGHTS)
+			return false;
+		open_flight(q)->n = 1;
+		open_flight(q)->owners[0] = owner;
+		launched(q, q->ops->add(q->q, span.dst, j->src, ++q->value));
+		return true;
+	}
+	if (q->n == EPF_COPY_BATCH || overlaps(q, span.dst, span.bytes)) {
+		submit(q);
+		if (q->count == FLIGHTS)
+			return false;
+		(void)overlaps(q, span.dst, span.bytes);
+	}
+	open_flight(q)->owners[q->n] = owner;
+	q->spans[q->n++] = span;
+	return true;
+}
+
+/* Hands back what is complete; returns how many batches. */
+static unsigned harvest(struct queue *q)
+{
+	uint64_t reached = q->count ? q->ops->reached(q->q) : 0;
+	unsigned batches = 0;
+
+	while (q->count && reached >= q->flights[q->first].value) {
+		struct flight *f = &q->flights[q->first];
+
+		for (unsigned i = 0; i < f->n; i++)
+			finish(f->owners[i],
+			       reached == UINT64_MAX ? EPF_S_REMOTE_ACCESS : EPF_S_OK);
+		for (unsigned i = 0; i < f->n; i++)
+			if (i == 0 || f->owners[i].copier != f->owners[i - 1].copier)
+				ring_nic(f->owners[i].copier);
+		q->first = (q->first + 1) % FLIGHTS;
+		q->count--;
+		batches++;
+	}
+	return batches;
+}
+
+/* One turn over all NICs and queues; *busy: copies are under way. Returns how much was done. */
+static unsigned turn(bool *busy)
+{
+	unsigned done = 0;
+
+	for (struct epf_emu_copier *c = work.copiers; c; c = c->next) {
+		uint32_t out = __atomic_load_n(&c->jobs_out, __ATOMIC_ACQUIRE); /* C1 */
+
+		for (unsigned n = 0; c->jobs_in != out && n < TURN_JOBS; n++, c->jobs_in++, done++)
+			if (!take(c, &c->jobs[c->jobs_in & (EPF_EMU_COPIES - 1)]))
+				break;
+	}
+	*busy = false;
+	for (struct queue *q = work.queues; q; q = q->next) {
+		done += harvest(q);
+		/* With a batch under way the next one may grow: fewer, longer calls. */
+		if (q->count < 2)
+			submit(q);
+		*busy |= q->count || q->n;
+	}
+	return done;
+}
+
+static bool has_jobs(void)
+{
+	for (const struct epf_emu_copier *c = work.copiers; c; c = c->next)
+		if (__atomic_load_n(&c->jobs_out, __ATOMIC_ACQUIRE) != c->jobs_in) /* C1 */
+			return true;
+	return false;
+}
+
+static void *run(void *arg)
+{
+	uint64_t quiet_since = 0;
+	bool busy = false;
+
+	(void)arg;
+	pthread_mutex_lock(&work.lock);
+	while (!work.stop) {
+		unsigned done = turn(&busy);
+
+		if (__atomic_load_n(&work.waiting, __ATOMIC_ACQUIRE)) {
+			pthread_mutex_unlock(&work.lock);
+			sched_yield();
+			pthread_mutex_lock(&work.lock);
+			continue;
+		}
+		if (done || busy) {
+			quiet_since = 0;
+			if (!done)
+				sched_yield();
+			continue;
+		}
+		if (!quiet_since)
+			quiet_since = epf_now_ns();
+		if (epf_now_ns() - quiet_since < SPIN_NS)
+			continue;
+		quiet_since = 0;
+		epf_emu_import_sweep();
+		epf_bell_arm(&work.bell);
+		if (!has_jobs() && !__atomic_load_n(&work.waiting, __ATOMIC_ACQUIRE)) {
+			pthread_mutex_unlock(&work.lock);
+			epf_bell_sleep(&work.bell, SLEEP_NS);
+			pthread_mutex_lock(&work.lock);
+		}
+		epf_bell_disarm(&work.bell);
+	}
+	pthread_mutex_unlock(&work.lock);
+	return NULL;
+}
+
+static void free_copier(struct epf_emu_copier *c)
+{
+	free(c->jobs);
+	free(c->outcomes);
+	free(c);
+}
+
+int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_bell *nic_bell,
+			struct epf_emu_copier **out)
+{
+	struct epf_emu_copier *c = calloc(1, sizeof(*c));
+	int rc = ops->load();
+
+	if (c) {
+		c->jobs = calloc(EPF_EMU_COPIES, sizeof(*c->jobs));
+		c->outcomes = calloc(EPF_EMU_COPIES, sizeof(*c->outcomes));
+	}
+	if (rc || !c || !c->jobs || !c->outcomes) {
+		if (c)
+			free_copier(c);
+		return rc ? rc : epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
+	}
+	c->ops = ops;
+	c->kernel = kernel;
+	c->nic_bell = nic_bell;
+	pthread_mutex_lock(&life);
+	enter();
+	if (work.users == 0) {
+		work.stop = false;
+		if (pthread_create(&work.thread, NULL, run, NULL))
+			rc = epf_fail(EPF_R_NO_MEMORY, "GPU copies: no thread");
+	}
+	if (!rc) {
+		work.users++;
+		c->next = work.copiers;
+		work.copiers = c;
+	}
+	leave();
+	pthread_mutex_unlock(&life);
+	if (rc)
+		free_copier(c);
+	else
+		*out = c;
+	return rc;
+}
+
+void epf_emu_copier_close(struct epf_emu_copier *copier)
+{
+	struct epf_emu_copier **at = &work.copiers;
+	struct queue *q = NULL;
+	bool last;
+
+	if (!copier)
+		return;
+	pthread_mutex_lock(&life);
+	enter();
+	while (*at && *at != copier)
+		at = &(*at)->next;
+	if (*at)
+		*at = copier->next;
+	last = --work.users == 0;
+	work.stop = last;
+	leave();
+	free_copier(copier);
+	if (last) {
+		epf_emu_copier_ring();
+		pthread_join(work.thread, NULL);
+		epf_emu_import_drop(NULL);
+		while ((q = work.queues)) {
+			work.queues = q->next;
+			q->ops->queue_close(q->q);
+			free(q);
+		}
+	}
+	pthread_mutex_unlock(&life);
+}
+
+int epf_emu_copier_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem)
+{
+	int rc;
+
+	enter();
+	rc = epf_emu_import_add_own(nonce, key, mem);
+	leave();
+	return rc;
+}
+
+void epf_emu_copier_disown(uint64_t nonce, uint32_t key)
+{
+	enter();
+	epf_emu_import_sweep();
+	epf_emu_import_remove_own(nonce, key);
+	leave();
+}
+
+void epf_emu_copier_forget(const struct epf_emu_seg *seg)
+{
+	if (__atomic_load_n(&work.users, __ATOMIC_ACQUIRE) == 0)
+		return;
+	enter();
+	epf_emu_import_drop(seg);
+	leave();
+}
+
+bool epf_emu_copier_sleeps(void)
+{
+	return epf_bell_must_ring(&work.bell);
+}
+
+void epf_emu_copier_ring(void)
+{
+	epf_bell_ring(&work.bell);
+}
