@@ -284,6 +284,7 @@ static void open_end(struct rig *rig, struct rig_end *end, int number)
 		fail_msg("%s", epf_last_error());
 	if (rig->kind->real)
 		track(end->nic, number, rig->kind->ordered);
+	end->copies = rig->kind->gpu != 0;
 	if (rig->kind->gpu >> number & 1) {
 		gpu_memory(end);
 		return;
@@ -382,6 +383,10 @@ unsigned rig_reap(struct rig_end *end)
 	int n = end->nic->ops->reap(end->nic, wc, 16);
 
 	assert_in_range(n, 0, 16);
+	if (end->copies) { /* what the run loop does between two steps */
+		end->nic->ops->wake_peers(end->nic);
+		sched_yield();
+	}
 	for (int i = 0; i < n; i++) {
 		assert_true(end->n < RIG_LOG);
 		if (wc[i].op == EPF_WC_RECV)
@@ -402,11 +407,6 @@ void rig_run(struct rig *rig, uint64_t span_ns)
 		unsigned n = rig_reap(&rig->a);
 
 		n += rig_reap(&rig->b);
-		if (rig->kind->gpu) { /* what the run loop does between two steps */
-			rig->a.nic->ops->wake_peers(rig->a.nic);
-			rig->b.nic->ops->wake_peers(rig->b.nic);
-			sched_yield();
-		}
 		if (n)
 			continue;
 		na = rig->a.nic->ops->next_event(rig->a.nic);

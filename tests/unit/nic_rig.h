@@ -38,6 +38,7 @@ struct rig_end {
 	unsigned char *mem; /* RIG_BYTES, registered for remote write and read */
 	uint64_t base;      /* mem as work requests name it */
 	void *gpu;          /* GPU memory: its address, which no CPU may touch */
+	int copies;         /* 1: GPU memory at one of the ends */
 	struct epf_nic_mr mr;
 	struct epf_wc log[RIG_LOG]; /* everything reaped since rig_clear() */
 	unsigned char msg[RIG_LOG][EPF_NIC_MSG_BYTES];
