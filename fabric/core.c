@@ -4,6 +4,7 @@
  * lib.c (and simulations) before traffic, or between two steps on the core's own thread.
  */
 #define EPF_LOG_COMP "core"
+#include "fabric/emu_gpu.h"
 #include "fabric/engine.h"
 
 #include "fabric/base/err.h"
@@ -206,8 +207,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	return 0;
 }
 
-int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
-			unsigned access, uint32_t *region)
+/* A region of host memory at addr, or of GPU memory. */
+static int add_region(struct epf_core *core, uint32_t local, void *addr, struct epf_copy_mem *gpu,
+		      uint64_t bytes, unsigned access, uint32_t *region)
 {
 	struct epf_rank_state *r = &core->ranks[local];
 	struct epf_region_local *l;
@@ -221,9 +223,13 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
 				(unsigned long long)bytes);
 	l = &r->regions[r->n_regions];
-	rc = core->ops->region_register(core->nic, addr, bytes, access, &l->mr);
+	if (gpu)
+		rc = core->ops->region_register_gpu(core->nic, gpu, access, &l->mr);
+	else
+		rc = core->ops->region_register(core->nic, addr, bytes, access, &l->mr);
 	if (rc)
 		return rc;
+	l->gpu = gpu != NULL;
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
 	l->lkey = l->mr.lkey;
@@ -231,6 +237,19 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 	l->state = EPF_REGION_LIVE;
 	*region = r->n_regions++;
 	return 0;
+}
+
+int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
+			unsigned access, uint32_t *region)
+{
+	return add_region(core, local, addr, NULL, bytes, access, region);
+}
+
+int epf_core_add_gpu_region(struct epf_core *core, uint32_t local, struct epf_copy_mem *mem,
+			    unsigned access, uint32_t *region)
+{
+	return add_region(core, local, (void *)(uintptr_t)mem->addr, mem, mem->bytes, access,
+			  region);
 }
 
 static struct epf_ring_state *ring_alloc(struct epf_core *core, uint32_t window)

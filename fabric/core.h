@@ -123,6 +123,7 @@ struct epf_region_local {
 	uint32_t state;
 	struct epf_nic_mr mr;
 	unsigned access;
+	uint32_t gpu; /* 1: the CPU cannot use addr: additions are the NIC's */
 };
 
 struct epf_region_remote {
@@ -493,6 +494,20 @@ struct epf_core {
 		refusals[EPF_CMD_REASONS]; /* commands refused, by reason - 300; any thread reads */
 	uint32_t recheck; /* a region was withdrawn: parked commands are checked once more */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
+	/*
+	 * An addition to GPU memory is under way at the NIC: nothing that arrived after it takes effect before it is done, so that
+	 * what a later signal or acknowledgement promises is there.
+	 */
+	uint8_t hold;
+	uint8_t hold_retry;   /* the NIC had no room for it yet */
+	uint8_t hold_resume;  /* its stream has more that is in order */
+	uint32_t held_at;     /* completions [held_at, held_n) of wcs are still to be handled */
+	uint32_t held_n;
+	uint32_t hold_node;   /* with hold_resume */
+	uint32_t hold_handle;
+	uint16_t hold_lane;
+	struct epf_nic_mr hold_mr; /* with hold_retry: the addition */
+	uint64_t hold_offset, hold_value;
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };
 
@@ -511,6 +526,8 @@ uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t
 /* Takes in a definition from a peer; 0 when it is malformed. */
 int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
+/* Goes on with the stream in which an addition to GPU memory was applied. */
+void epf_arrive_resume(struct epf_core *core);
 void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr);
 void epf_grant_mark(struct epf_core *core, struct epf_lane *lane);
 void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count);
@@ -534,6 +551,11 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
 				       uint32_t hash);
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
+/* Begins an addition to a word of GPU memory: core->hold until it is done. */
+EPF_COLD void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region,
+			       uint64_t offset, uint64_t value);
+/* 1: the additions are done, arrivals take effect again. */
+EPF_COLD int epf_hold_over_cold(struct epf_core *core);
 
 EPF_INLINE struct epf_rx_stream *epf_rx(const struct epf_core *core, const struct epf_node *node,
 					uint32_t handle)

@@ -216,15 +216,22 @@ static unsigned flush_lanes(struct epf_core *core)
 /* Takes completions and arrivals. */
 static unsigned reap(struct epf_core *core)
 {
-	int n = core->ops->reap(core->nic, core->wcs, core->limits.reap_batch);
-	unsigned receives = 0;
+	unsigned receives = 0, first = 0;
 	uint64_t t0, t1;
-	int i;
+	int i, n;
 
-	if (n <= 0)
+	if (EPF_LIKELY(!core->hold)) {
+		n = core->ops->reap(core->nic, core->wcs, core->limits.reap_batch);
+	} else {
+		if (!epf_hold_over_cold(core))
+			return 0;
+		first = core->held_at;
+		n = (int)core->held_n;
+	}
+	if (n <= (int)first)
 		return 0;
 	t0 = epf_tsc();
-	for (i = 0; i < n; i++) {
+	for (i = (int)first; i < n; i++) {
 		const struct epf_wc *wc = &core->wcs[i];
 
 		if (i + PREFETCH_ENTRIES < n) {
@@ -242,6 +249,11 @@ static unsigned reap(struct epf_core *core)
 		} else {
 			epf_arrive(core, wc);
 			receives++;
+			if (EPF_UNLIKELY(core->hold)) {
+				core->held_at = (uint32_t)i + 1;
+				core->held_n = (uint32_t)n;
+				n = i + 1;
+			}
 		}
 	}
 	t1 = epf_tsc();
@@ -252,8 +264,8 @@ static unsigned reap(struct epf_core *core)
 	} else {
 		EPF_COUNT(core, REAP_TSC, t1 - t0);
 	}
-	EPF_COUNT(core, COMPLETIONS, (unsigned)n - receives);
-	return (unsigned)n;
+	EPF_COUNT(core, COMPLETIONS, (unsigned)n - first - receives);
+	return (unsigned)n - first;
 }
 
 /* Tells producers what has been retired: one release store per ring that moved. [R3] */

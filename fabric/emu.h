@@ -360,7 +360,7 @@ void epf_emu_copies_reap(struct epf_emu *e);
 void epf_emu_copies_drop(struct epf_emu *e, uint16_t lane);
 /* epf_nic_ops.add, add_pending */
 int epf_emu_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset, uint64_t value);
-int epf_emu_add_pending(const struct epf_nic *nic);
+int epf_emu_add_pending(struct epf_nic *nic);
 /* True when a region key of a peer names GPU memory. */
 static inline bool epf_emu_is_gpu_key(const struct epf_emu_seg *peer, uint32_t key)
 {

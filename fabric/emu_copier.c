@@ -361,16 +361,16 @@ int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_b
 			struct epf_emu_copier **out)
 {
 	struct epf_emu_copier *c = calloc(1, sizeof(*c));
-	int rc = ops->load();
+	int rc = 0;
 
 	if (c) {
 		c->jobs = calloc(EPF_EMU_COPIES, sizeof(*c->jobs));
 		c->outcomes = calloc(EPF_EMU_COPIES, sizeof(*c->outcomes));
 	}
-	if (rc || !c || !c->jobs || !c->outcomes) {
+	if (!c || !c->jobs || !c->outcomes) {
 		if (c)
 			free_copier(c);
-		return rc ? rc : epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
+		return epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
 	}
 	c->ops = ops;
 	c->kernel = kernel;

@@ -56,7 +56,7 @@ struct epf_emu_copier {
 	struct epf_emu_copier *next;
 };
 
-/* Joins the copier, making the thread if it is the first; loads the driver. -EOPNOTSUPP: no such GPU software here. Slow. */
+/* Joins the copier, making the thread if it is the first. The driver is loaded by the thread, with the first region or job. Slow. */
 int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_bell *nic_bell,
 			struct epf_emu_copier **out);
 /* Leaves it; no job may be under way. Accepts NULL. Slow. */

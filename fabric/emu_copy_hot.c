@@ -231,7 +231,11 @@ int epf_emu_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offse
 	return 0;
 }
 
-int epf_emu_add_pending(const struct epf_nic *nic)
+int epf_emu_add_pending(struct epf_nic *nic)
 {
-	return epf_emu_of(nic)->adds != 0;
+	struct epf_emu *e = epf_emu_of(nic);
+
+	if (e->copies_count)
+		epf_emu_copies_reap(e);
+	return e->adds != 0;
 }

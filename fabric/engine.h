@@ -32,6 +32,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 /* Registers memory of local rank index `local`. Numbers are given in order. */
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region);
+/* The same for GPU memory, of which the NIC keeps a use until the region is withdrawn. */
+int epf_core_add_gpu_region(struct epf_core *core, uint32_t local, struct epf_copy_mem *mem,
+			    unsigned access, uint32_t *region);
 /* Adds a formatted ring of 2^log2 slots; shm stays the caller's. start: first value of all counters. */
 int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
 		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id);

@@ -129,6 +129,22 @@ void epf_memory_free(struct epf *ep, void *addr);
 int epf_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			uint32_t *region);
 
+/*
+ * Memory of a GPU, on the software NIC (nic=emu): copied by the GPU's copy engines, on this host only. epf_gpu_alloc gives zeroed memory of
+ * device `device` that a daemon can be given too; epf_gpu_free frees it, after the withdrawal of its regions or epf_close.
+ * epf_gpu_copy copies between it and ordinary memory, and waits. The setting emu-gpu names the driver; -ENODEV or -ENOENT where there is none.
+ */
+int epf_gpu_alloc(struct epf *ep, int device, uint64_t bytes, void **addr);
+void epf_gpu_free(struct epf *ep, void *addr);
+int epf_gpu_copy(struct epf *ep, void *dst, const void *src, uint64_t bytes);
+
+/*
+ * epf_region_register for a device pointer: memory of epf_gpu_alloc, or of the driver's own allocator (cudaMalloc). Otherwise the same,
+ * but: a get of it is not ordered with later writes to it by the same peer, not even where the NIC is ordered.
+ */
+int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
+			    uint32_t *region);
+
 /* Collective: publishes regions registered since the join. */
 int epf_exchange(struct epf *ep);
 

@@ -63,7 +63,7 @@ static int no_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t off
 	return -EOPNOTSUPP;
 }
 
-static int no_add_pending(const struct epf_nic *nic)
+static int no_add_pending(struct epf_nic *nic)
 {
 	return 0;
 }

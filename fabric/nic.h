@@ -227,8 +227,8 @@ struct epf_nic_ops {
 	 */
 	int (*add)(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset,
 		   uint64_t value);
-	/* HOT. 1 while additions are under way: to be asked again after further reaps. */
-	int (*add_pending)(const struct epf_nic *nic);
+	/* HOT. 1 while additions are under way. Does what work of the NIC they need, so that it may be asked without a reap between. */
+	int (*add_pending)(struct epf_nic *nic);
 
 	void (*counters)(const struct epf_nic *nic, struct epf_nic_counters *out);
 	/*

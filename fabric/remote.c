@@ -322,6 +322,7 @@ const struct epf_backend_ops epf_backend_service = {
 	.leave = remote_leave,
 	.close = remote_close,
 	.region_register = remote_region_register,
+	.region_register_gpu = remote_region_register_gpu,
 	.region_withdraw = remote_region_withdraw,
 	.region_withdrawn = remote_region_withdrawn,
 	.ring_open = remote_ring_open,

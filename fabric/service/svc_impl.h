@@ -9,7 +9,7 @@
  *            longer than its session, until the engine lets go
  *
  * Files: svc.c (life, loop), svc_place.c (directory, lock, socket), svc_session.c (connections), svc_request.c (dispatch), svc_user.c
- * (limits), svc_memory.c (memfds), svc_member.c (a rank's memory), svc_job.c (jobs), svc_join.c (joining), svc_end.c (leaving),
+ * (limits), svc_memory.c (memfds), svc_gpu.c (GPU memory), svc_member.c (a rank's memory), svc_job.c (jobs), svc_join.c (joining), svc_end.c (leaving),
  * svc_operate.c (operator), svc_status.c (JSON).
  */
 #ifndef EPF_FABRIC_SERVICE_SVC_IMPL_H
@@ -18,6 +18,7 @@
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/crew.h"
+#include "fabric/emu_gpu.h"
 #include "fabric/service/channel.h"
 #include "fabric/service/seal.h"
 #include "fabric/service/svc.h"
@@ -52,6 +53,7 @@ enum svc_region_state {
 
 struct svc_region {
 	void *addr; /* mapped here, with the pages around it */
+	struct epf_copy_mem *gpu; /* or GPU memory, which is not */
 	uint64_t bytes;
 	uint32_t access;
 	uint32_t state;
@@ -259,6 +261,7 @@ union svc_message {
 	struct epf_svc_status status;
 	struct epf_svc_drain drain;
 	struct epf_svc_link link;
+	struct epf_svc_gpu_region gpu_region;
 };
 
 /* What a handler fills on success. */
@@ -319,6 +322,15 @@ int svc_member_signals(struct epf_svc *s, struct svc_session *c, const union svc
 		       struct svc_answer *a);
 int svc_member_region(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
 		      struct svc_answer *a);
+/* svc_gpu.c */
+int svc_member_gpu_region(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
+			  struct svc_answer *a);
+/* For it: whether the client may have one more region; what a region counts against the limits, taken and given back; and its entry. */
+int svc_member_may_register(struct epf_svc *s, struct svc_session *c, uint32_t access,
+			    struct svc_member **out);
+int svc_member_take(struct epf_svc *s, struct svc_member *m, uint64_t bytes);
+void svc_member_give(struct svc_member *m, uint64_t bytes);
+int svc_member_add(struct svc_member *m, const struct svc_region *region);
 int svc_member_region_close(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
 			    struct svc_answer *a);
 int svc_member_ring(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
