@@ -19,7 +19,6 @@
 #include <string.h>
 
 enum {
-	FLIGHTS = 4,     /* batches of one queue under way */
 	TURN_JOBS = 256, /* of one NIC before the next one's turn */
 	GRAIN = 512,     /* bytes that one bit of the map of destinations stands for */
 	MAP_BITS = 1 << 15,
@@ -47,7 +46,8 @@ struct queue {
 	int device, kernel;
 	uint64_t value;
 	unsigned first, count; /* flights under way */
-	struct flight flights[FLIGHTS];
+	struct flight flights[EPF_COPY_FLIGHTS];
+	unsigned batch; /* most in one submit */
 	unsigned n; /* of the batch being gathered, whose owners are in the flight after the last */
 	uint64_t low, high; /* its destinations lie in [low, high) */
 	struct epf_copy_span spans[EPF_COPY_BATCH];
@@ -116,6 +116,7 @@ static struct queue *queue_of(const struct epf_emu_copier *c, int device)
 		free(q);
 		return NULL;
 	}
+	q->batch = c->ops->queue_batch(q->q);
 	q->next = work.queues;
 	work.queues = q;
 	return q;
@@ -123,7 +124,7 @@ static struct queue *queue_of(const struct epf_emu_copier *c, int device)
 
 static struct flight *open_flight(struct queue *q)
 {
-	return &q->flights[(q->first + q->count) % FLIGHTS];
+	return &q->flights[(q->first + q->count) % EPF_COPY_FLIGHTS];
 }
 
 /* What was submitted as the flight after the last is under way, or has failed. */
@@ -201,6 +202,7 @@ static int resolve(const struct epf_emu_copier *c, const struct epf_emu_job *j,
 	span->dst = j->dst;
 	span->src = j->src;
 	span->bytes = j->bytes;
+	span->host = !j->dst_mem || !j->src_key;
 	if (j->dst_mem) {
 		rc = epf_emu_import_own(j->dst_mem);
 		if (rc)
@@ -235,20 +237,20 @@ static bool take(struct epf_emu_copier *c, const struct epf_emu_job *j)
 		ring_nic(c);
 		return true;
 	}
-	if (q->count == FLIGHTS)
+	if (q->count == EPF_COPY_FLIGHTS)
 		return false;
 	if (j->op == EPF_EMU_JOB_ADD) {
 		submit(q);
-		if (q->count == FLIGHTS)
+		if (q->count == EPF_COPY_FLIGHTS)
 			return false;
 		open_flight(q)->n = 1;
 		open_flight(q)->owners[0] = owner;
 		launched(q, q->ops->add(q->q, span.dst, j->src, ++q->value));
 		return true;
 	}
-	if (q->n == EPF_COPY_BATCH || overlaps(q, span.dst, span.bytes)) {
+	if (q->n == q->batch || overlaps(q, span.dst, span.bytes)) {
 		submit(q);
-		if (q->count == FLIGHTS)
+		if (q->count == EPF_COPY_FLIGHTS)
 			return false;
 		(void)overlaps(q, span.dst, span.bytes);
 	}
@@ -272,7 +274,7 @@ static unsigned harvest(struct queue *q)
 		for (unsigned i = 0; i < f->n; i++)
 			if (i == 0 || f->owners[i].copier != f->owners[i - 1].copier)
 				ring_nic(f->owners[i].copier);
-		q->first = (q->first + 1) % FLIGHTS;
+		q->first = (q->first + 1) % EPF_COPY_FLIGHTS;
 		q->count--;
 		batches++;
 	}
@@ -294,8 +296,8 @@ static unsigned turn(bool *busy)
 	*busy = false;
 	for (struct queue *q = work.queues; q; q = q->next) {
 		done += harvest(q);
-		/* With a batch under way the next one may grow: fewer, longer calls. */
-		if (q->count < 2)
+		/* With batches under way the next one may grow: fewer, longer calls. */
+		if (q->count < 2 || (q->n == q->batch && q->count < EPF_COPY_FLIGHTS))
 			submit(q);
 		*busy |= q->count || q->n;
 	}

@@ -32,12 +32,16 @@ struct epf_copy_handle {
 struct epf_copy_span {
 	uint64_t dst, src;
 	uint64_t bytes;
+	uint64_t host; /* 1: one end is host memory, which a kernel may not be able to use */
 };
 
 struct epf_conf;
 struct epf_copy_queue; /* copies and adds in order of submission, on one device */
 
-enum { EPF_COPY_BATCH = 512 }; /* most spans of one submit */
+enum {
+	EPF_COPY_BATCH = 512,  /* most spans of one submit */
+	EPF_COPY_FLIGHTS = 16, /* most submits and adds of a queue that are not reached yet */
+};
 
 struct epf_copy_ops {
 	const char *name;
@@ -64,6 +68,8 @@ struct epf_copy_ops {
 
 	/* kernel: 1 asks for copies by a kernel of bounded length instead of the copy engines. */
 	int (*queue_open)(int device, int kernel, struct epf_copy_queue **out);
+	/* Most spans worth giving to one submit of this queue, at most EPF_COPY_BATCH. */
+	unsigned (*queue_batch)(const struct epf_copy_queue *queue);
 	/* Waits for what was submitted. Accepts NULL. */
 	void (*queue_close)(struct epf_copy_queue *queue);
 	/*

@@ -2,7 +2,7 @@
 /*
  * GPU memory for the emulated NIC over a real driver (fabric/gpu.h): fills emu_gpu.h. Called by the copier's thread, and by programs
  * that allocate or register GPU memory. One queue is one stream; completion is an event after each batch. It must never wait for a
- * stream but in queue_close and copy.
+ * stream but in queue_close and copy, and never give a kernel an address that it has not checked to be of a GPU.
  */
 #include "fabric/emu_gpu.h"
 
@@ -15,13 +15,13 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum {
 	DEVICES = 16,
-	EVENTS = 8, /* batches of a queue under way, at most */
-	COPY_BLOCKS = 128,
 	COPY_THREADS = 512,
+	FEW = 64, /* spans of the smaller kernel */
+	/* The driver's call takes half a microsecond a copy, however many: short batches keep the pipeline full. */
+	ENGINE_BATCH = 64,
 };
 
 /* Memory allocated or imported by this file. */
@@ -38,15 +38,14 @@ struct piece {
 struct epf_copy_queue {
 	struct epf_gpu_dev *dev;
 	void *stream;
-	void *events[EVENTS];
-	uint64_t values[EVENTS];
+	void *events[EPF_COPY_FLIGHTS];
+	uint64_t values[EPF_COPY_FLIGHTS];
 	unsigned first, count;
 	uint64_t reached;
 	bool kernel;
-	void *module, *add, *copy;
-	struct epf_copy_span *spans; /* [EVENTS][EPF_COPY_BATCH], pinned; kernel copies only */
-	uint64_t spans_at;           /* the same for the device */
-	uint64_t turn;
+	void *add_module, *add;
+	void *copy_module, *copy_few, *copy_many;
+	struct epf_gpu_copy copies[EPF_COPY_BATCH]; /* what is being submitted: the kernels' parameters */
 };
 
 static struct {
@@ -59,7 +58,7 @@ static struct {
 	struct piece *pieces;
 } driver = { .lock = PTHREAD_MUTEX_INITIALIZER, .name = "auto" };
 
-_Static_assert(sizeof(struct epf_copy_span) == sizeof(struct epf_gpu_copy), "one layout");
+_Static_assert(sizeof(struct epf_gpu_copy) == 24, "as the kernels know it");
 
 void epf_copy_driver_choose(const char *name)
 {
@@ -338,39 +337,25 @@ static void driver_queue_close(struct epf_copy_queue *q)
 		(void)q->dev->ops->stream_sync(q->dev, q->stream);
 		q->dev->ops->stream_destroy(q->dev, q->stream);
 	}
-	for (unsigned i = 0; i < EVENTS; i++)
+	for (unsigned i = 0; i < EPF_COPY_FLIGHTS; i++)
 		q->dev->ops->event_destroy(q->dev, q->events[i]);
-	if (q->module)
-		q->dev->ops->module_unload(q->dev, q->module);
-	if (q->spans_at)
-		q->dev->ops->unpin(q->dev, q->spans);
-	if (q->spans)
-		munmap(q->spans, sizeof(*q->spans) * EVENTS * EPF_COPY_BATCH);
+	if (q->add_module)
+		q->dev->ops->module_unload(q->dev, q->add_module);
+	if (q->copy_module)
+		q->dev->ops->module_unload(q->dev, q->copy_module);
 	free(q);
 }
 
-static int load_kernels(struct epf_copy_queue *q)
+static int load_copy(struct epf_copy_queue *q)
 {
 	struct epf_gpu_dev *dev = q->dev;
-	int rc = dev->ops->module_load(dev, emu_gpu_ptx, &q->module);
+	int rc = dev->ops->module_load(dev, emu_gpu_copy_ptx, &q->copy_module);
 
 	if (!rc)
-		rc = dev->ops->function(dev, q->module, "epf_add", &q->add);
+		rc = dev->ops->function(dev, q->copy_module, "epf_copy_64", &q->copy_few);
 	if (!rc)
-		rc = dev->ops->function(dev, q->module, "epf_copy", &q->copy);
+		rc = dev->ops->function(dev, q->copy_module, "epf_copy_512", &q->copy_many);
 	return rc;
-}
-
-/* Memory in which kernels find what to copy. */
-static int make_spans(struct epf_copy_queue *q)
-{
-	size_t bytes = sizeof(*q->spans) * EVENTS * EPF_COPY_BATCH;
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-	if (at == MAP_FAILED)
-		return epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
-	q->spans = at;
-	return q->dev->ops->pin(q->dev, at, bytes, 0, &q->spans_at);
 }
 
 static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out)
@@ -387,12 +372,10 @@ static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out
 	}
 	q->kernel = kernel != 0;
 	rc = q->dev->ops->stream_create(q->dev, &q->stream);
-	for (unsigned i = 0; i < EVENTS && !rc; i++)
+	for (unsigned i = 0; i < EPF_COPY_FLIGHTS && !rc; i++)
 		rc = q->dev->ops->event_create(q->dev, &q->events[i]);
 	if (!rc && q->kernel)
-		rc = load_kernels(q);
-	if (!rc && q->kernel)
-		rc = make_spans(q);
+		rc = load_copy(q);
 	if (rc) {
 		driver_queue_close(q);
 		return rc;
@@ -401,10 +384,15 @@ static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out
 	return 0;
 }
 
+static unsigned driver_queue_batch(const struct epf_copy_queue *q)
+{
+	return q->kernel ? EPF_COPY_BATCH : ENGINE_BATCH;
+}
+
 /* An event after what was put into the stream last. */
 static int mark(struct epf_copy_queue *q, uint64_t value)
 {
-	unsigned at = (q->first + q->count) % EVENTS;
+	unsigned at = (q->first + q->count) % EPF_COPY_FLIGHTS;
 	int rc = q->dev->ops->event_record(q->dev, q->stream, q->events[at]);
 
 	if (rc)
@@ -414,29 +402,37 @@ static int mark(struct epf_copy_queue *q, uint64_t value)
 	return 0;
 }
 
-static int launch_copy(struct epf_copy_queue *q, const struct epf_copy_span *spans, uint32_t n)
+/* Copies by a kernel, a block for each. */
+static int launch(struct epf_copy_queue *q, unsigned n)
 {
-	uint64_t part = q->turn++ % EVENTS * EPF_COPY_BATCH;
-	uint64_t at = q->spans_at + part * sizeof(*spans);
-	void *args[2] = { &at, &n };
-	struct epf_gpu_launch how = { .grid = n < COPY_BLOCKS ? n : COPY_BLOCKS,
-				      .block = COPY_THREADS,
-				      .args = args };
+	void *args[1] = { q->copies };
+	struct epf_gpu_launch how = { .grid = n, .block = COPY_THREADS, .args = args };
 
-	memcpy(&q->spans[part], spans, n * sizeof(*spans));
-	return q->dev->ops->launch(q->dev, q->stream, q->copy, &how);
+	return q->dev->ops->launch(q->dev, q->stream, n <= FEW ? q->copy_few : q->copy_many, &how);
 }
 
+/* Both halves go into one stream, so that the order of submits holds for both. */
 static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *spans, unsigned n,
 			 uint64_t value)
 {
-	int rc;
+	unsigned k = 0;
+	int rc = 0;
 
-	if (q->kernel)
-		rc = launch_copy(q, spans, n);
-	else
-		rc = q->dev->ops->copy_batch(q->dev, q->stream,
-					     (const struct epf_gpu_copy *)(const void *)spans, n);
+	for (unsigned i = 0; i < n; i++)
+		if (q->kernel && !spans[i].host)
+			q->copies[k++] = (struct epf_gpu_copy){ spans[i].dst, spans[i].src,
+								spans[i].bytes };
+	if (k)
+		rc = launch(q, k);
+	if (rc)
+		return rc;
+	k = 0;
+	for (unsigned i = 0; i < n; i++)
+		if (!q->kernel || spans[i].host)
+			q->copies[k++] = (struct epf_gpu_copy){ spans[i].dst, spans[i].src,
+								spans[i].bytes };
+	if (k)
+		rc = q->dev->ops->copy_batch(q->dev, q->stream, q->copies, k);
 	return rc ? rc : mark(q, value);
 }
 
@@ -444,10 +440,15 @@ static int driver_add(struct epf_copy_queue *q, uint64_t dst, uint64_t add, uint
 {
 	void *args[2] = { &dst, &add };
 	struct epf_gpu_launch how = { .grid = 1, .block = 1, .args = args };
-	int rc = q->add ? 0 : load_kernels(q);
+	struct epf_gpu_dev *dev = q->dev;
+	int rc = 0;
 
+	if (!q->add_module)
+		rc = dev->ops->module_load(dev, emu_gpu_add_ptx, &q->add_module);
+	if (!rc && !q->add)
+		rc = dev->ops->function(dev, q->add_module, "epf_add", &q->add);
 	if (!rc)
-		rc = q->dev->ops->launch(q->dev, q->stream, q->add, &how);
+		rc = dev->ops->launch(dev, q->stream, q->add, &how);
 	return rc ? rc : mark(q, value);
 }
 
@@ -459,7 +460,7 @@ static uint64_t driver_reached(struct epf_copy_queue *q)
 		if (rc == 0)
 			break;
 		q->reached = rc > 0 ? q->values[q->first] : UINT64_MAX;
-		q->first = (q->first + 1) % EVENTS;
+		q->first = (q->first + 1) % EPF_COPY_FLIGHTS;
 		q->count--;
 	}
 	return q->reached;
@@ -478,6 +479,7 @@ const struct epf_copy_ops epf_copy_driver = {
 	.host_register = driver_register,
 	.host_unregister = driver_unregister,
 	.queue_open = driver_queue_open,
+	.queue_batch = driver_queue_batch,
 	.queue_close = driver_queue_close,
 	.submit = driver_submit,
 	.add = driver_add,

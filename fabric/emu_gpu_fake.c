@@ -295,6 +295,12 @@ static int fake_queue_open(int device, int kernel, struct epf_copy_queue **out)
 	return 0;
 }
 
+static unsigned fake_queue_batch(const struct epf_copy_queue *q)
+{
+	(void)q;
+	return EPF_COPY_BATCH;
+}
+
 static void fake_queue_close(struct epf_copy_queue *q)
 {
 	if (!q)
@@ -363,6 +369,7 @@ const struct epf_copy_ops epf_copy_fake = {
 	.host_register = fake_register,
 	.host_unregister = fake_unregister,
 	.queue_open = fake_queue_open,
+	.queue_batch = fake_queue_batch,
 	.queue_close = fake_queue_close,
 	.submit = fake_submit,
 	.add = fake_add,

@@ -304,16 +304,17 @@ static void body(struct rank *r)
 	*r = g.r;
 }
 
-/* What the copies of --rate reach by themselves: batches of the same size, two under way, as the copier submits them. */
+/* What the copies of --rate reach by themselves: batches of the same size, four under way. */
 static void ceiling(uint32_t bytes)
 {
-	enum { BATCHES = 400 };
-	int from = 0, to = (int)((cfg.ranks - 1) % cfg.devices), device = 0;
+	enum { BATCHES = 1000 };
+	int from = 0, to = (int)((cfg.ranks - 1) % cfg.devices);
+	unsigned batch;
 	struct epf_copy_span spans[EPF_COPY_BATCH];
 	const struct epf_copy_ops *ops;
 	struct epf_copy_handle h;
 	struct epf_copy_queue *q;
-	uint64_t t0, src_at;
+	uint64_t t0, t1, src_at;
 	void *src, *dst;
 
 	if (epf_copy_ops_find(cfg.gpu, &ops) || ops->load() ||
@@ -323,18 +324,18 @@ static void ceiling(uint32_t bytes)
 		fprintf(stderr, "ceiling: %s\n", epf_last_error());
 		_exit(1);
 	}
-	(void)device;
+	batch = ops->queue_batch(q);
 	for (uint32_t i = 0; i < EPF_COPY_BATCH; i++)
 		spans[i] = (struct epf_copy_span){ (uint64_t)(uintptr_t)dst + i * 16384ull,
-						   src_at + i * 16384ull, bytes };
+						   src_at + i * 16384ull, bytes, 0 };
 	for (int warm = 1; warm >= 0; warm--) {
 		uint64_t value = warm ? 0 : BATCHES, end = value + BATCHES;
 
 		t0 = epf_now_ns();
 		while (value < end) {
-			if (ops->reached(q) + 2 <= value)
+			if (ops->reached(q) + 4 <= value)
 				continue;
-			if (ops->submit(q, spans, EPF_COPY_BATCH, ++value)) {
+			if (ops->submit(q, spans, batch, ++value)) {
 				fprintf(stderr, "ceiling: %s\n", epf_last_error());
 				_exit(1);
 			}
@@ -342,10 +343,10 @@ static void ceiling(uint32_t bytes)
 		while (ops->reached(q) < end)
 			;
 	}
+	t1 = epf_now_ns() - t0;
 	printf("gpu_job ceiling, %s %s: %u bytes in batches of %d: %.3f M/s, %.2f GB/s\n", cfg.gpu,
-	       cfg.copy, bytes, EPF_COPY_BATCH,
-	       BATCHES * (double)EPF_COPY_BATCH * 1e3 / (double)(epf_now_ns() - t0),
-	       BATCHES * (double)EPF_COPY_BATCH * bytes / (double)(epf_now_ns() - t0));
+	       cfg.copy, bytes, (int)batch, BATCHES * (double)batch * 1e3 / (double)t1,
+	       BATCHES * (double)batch * bytes / (double)t1);
 	exit(0);
 }
 
