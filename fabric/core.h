@@ -499,11 +499,11 @@ struct epf_core {
 	 * what a later signal or acknowledgement promises is there.
 	 */
 	uint8_t hold;
-	uint8_t hold_retry;   /* the NIC had no room for it yet */
-	uint8_t hold_resume;  /* its stream has more that is in order */
-	uint32_t held_at;     /* completions [held_at, held_n) of wcs are still to be handled */
+	uint8_t hold_retry;  /* the NIC had no room for it yet */
+	uint8_t hold_resume; /* its stream has more that is in order */
+	uint32_t held_at;    /* completions [held_at, held_n) of wcs are still to be handled */
 	uint32_t held_n;
-	uint32_t hold_node;   /* with hold_resume */
+	uint32_t hold_node; /* with hold_resume */
 	uint32_t hold_handle;
 	uint16_t hold_lane;
 	struct epf_nic_mr hold_mr; /* with hold_retry: the addition */

@@ -53,7 +53,8 @@ enum {
 	EPF_EMU_DONE = 16, /* in the list of completions to hand out */
 	EPF_EMU_MUTE = 32, /* its lane is gone: hand out nothing */
 	EPF_EMU_READ = 64, /* bytes come back in it */
-	EPF_EMU_HOME = 128, /* it is back, and its bytes are being copied to GPU memory here, or from the peer's */
+	EPF_EMU_HOME =
+		128, /* it is back, and its bytes are being copied to GPU memory here, or from the peer's */
 };
 
 /* What only the owner knows of one of its packets. Links are index + 1, 0 the end. */
@@ -79,7 +80,7 @@ enum {
 	EPF_EMU_RX_READY,
 	EPF_EMU_RX_RNR,
 	EPF_EMU_RX_DUE,
-	EPF_EMU_RX_CUT, /* until its link comes up */
+	EPF_EMU_RX_CUT,  /* until its link comes up */
 	EPF_EMU_RX_COPY, /* until the copy of the packet at the head is done */
 };
 
@@ -109,9 +110,11 @@ struct epf_emu_lane {
 	uint32_t
 		merge; /* last completion of this lane still to be handed out, if it may be merged */
 	uint32_t done_count;
-	uint32_t copy_head, copy_tail; /* copies begun for packets to be landed, in their order: index + 1 in epf_emu.copies */
-	uint32_t copies;               /* under way, those for own READs too */
-	uint32_t ahead; /* last packet that was looked at for a copy ahead of its turn, index + 1; 0: the one at the head */
+	uint32_t copy_head,
+		copy_tail; /* copies begun for packets to be landed, in their order: index + 1 in epf_emu.copies */
+	uint32_t copies; /* under way, those for own READs too */
+	uint32_t
+		ahead; /* last packet that was looked at for a copy ahead of its turn, index + 1; 0: the one at the head */
 	uint16_t busy_next, busy_prev, work_next, ret_next, wake_next;
 	uint8_t link; /* enum epf_lane_link */
 	uint8_t rx_state;
@@ -190,7 +193,8 @@ struct epf_emu {
 	uint32_t copy_free;          /* index + 1 */
 	uint32_t copies_count;       /* under way */
 	uint32_t adds;               /* of them, additions */
-	uint32_t home_head; /* packets of READs that wait for room to be copied, by their slots' link */
+	uint32_t
+		home_head; /* packets of READs that wait for room to be copied, by their slots' link */
 	uint8_t copier_state; /* enum above */
 	bool copies_pushed;   /* since the copier was last rung */
 	unsigned char messages[EPF_EMU_MESSAGES][EPF_NIC_MSG_BYTES];
@@ -344,6 +348,7 @@ int epf_emu_wake_pending(const struct epf_nic *nic);
 /* emu_copy_hot.c: copies by the copier. */
 /* What landing a packet takes (checked header h, packet p in the peer's segment): EPF_S_*, or one of these. */
 enum { EPF_EMU_MOVE_LATER = 0xfe, EPF_EMU_MOVE_FULL = 0xff };
+
 /* Begins the copy of a packet to be landed: MOVE_LATER, or MOVE_FULL (try again), or an error status. dst: GPU region or NULL. */
 uint8_t epf_emu_copy_land(struct epf_emu *e, uint16_t lane, uint32_t idx,
 			  const struct epf_emu_packet *h, const struct epf_emu_packet *p,
@@ -361,6 +366,7 @@ void epf_emu_copies_drop(struct epf_emu *e, uint16_t lane);
 /* epf_nic_ops.add, add_pending */
 int epf_emu_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset, uint64_t value);
 int epf_emu_add_pending(struct epf_nic *nic);
+
 /* True when a region key of a peer names GPU memory. */
 static inline bool epf_emu_is_gpu_key(const struct epf_emu_seg *peer, uint32_t key)
 {

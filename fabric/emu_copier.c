@@ -229,7 +229,8 @@ static bool take(struct epf_emu_copier *c, const struct epf_emu_job *j)
 	int device;
 
 	if (resolve(c, j, &span, &device) || !(q = queue_of(c, device < 0 ? 0 : device))) {
-		if (epf_last_reason() == EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
+		if (epf_last_reason() ==
+		    EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
 			epf_dbg("a copy: %s", epf_last_error());
 		else
 			epf_warn_ratelimited("a copy to or from GPU memory: %s", epf_last_error());

@@ -26,7 +26,8 @@ enum epf_emu_job_op { EPF_EMU_JOB_COPY = 1, EPF_EMU_JOB_ADD = 2 };
 /* A copy, or the addition of `src` to a word. */
 struct epf_emu_job {
 	uint64_t dst; /* in dst_mem: offset; else a host address */
-	uint64_t src; /* src_key: an address in the peer's region; else a host address (in the wire segment of peer); ADD: the addend */
+	uint64_t
+		src; /* src_key: an address in the peer's region; else a host address (in the wire segment of peer); ADD: the addend */
 	struct epf_copy_mem *dst_mem;
 	struct epf_emu_seg *peer; /* stays mapped until the job is back */
 	uint32_t src_key;
@@ -44,7 +45,7 @@ struct epf_emu_outcome {
 struct epf_emu_copier {
 	struct epf_emu_job *jobs;
 	struct epf_emu_outcome *outcomes;
-	uint32_t jobs_out; /* written by the NIC [C1, release] */
+	uint32_t jobs_out;    /* written by the NIC [C1, release] */
 	uint32_t outcomes_in; /* the NIC's own */
 	uint32_t pad0[24];
 	uint32_t jobs_in;      /* the copier's own */

@@ -128,7 +128,8 @@ static bool home_start(struct epf_emu *e, uint32_t idx)
 	aim(&job, r, s->laddr);
 	if (s->form == EPF_EMU_BY_REF) {
 		job.peer = l->peer;
-		job.src = p->raddr; /* the peer could have changed it, to the harm of its own bytes only */
+		job.src =
+			p->raddr; /* the peer could have changed it, to the harm of its own bytes only */
 		job.src_key = p->rkey;
 	} else {
 		job.peer = e->seg;

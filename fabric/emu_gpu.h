@@ -14,7 +14,8 @@
 #include <stdint.h>
 
 enum epf_copy_handle_kind {
-	EPF_COPY_FD = 1,  /* a descriptor: memory made for sharing (CUDA: cuMemCreate, POSIX descriptor) */
+	EPF_COPY_FD =
+		1, /* a descriptor: memory made for sharing (CUDA: cuMemCreate, POSIX descriptor) */
 	EPF_COPY_IPC = 2, /* 64 bytes: ordinary device memory (CUDA: cuIpcGetMemHandle) */
 };
 
@@ -105,7 +106,7 @@ struct epf_copy_mem {
 	uint64_t addr, bytes;
 	struct epf_copy_handle handle; /* fd is owned */
 	const struct epf_copy_ops *ops;
-	uint64_t reserved; /* bytes of the reserved range, 0: addr is the device pointer */
+	uint64_t reserved;    /* bytes of the reserved range, 0: addr is the device pointer */
 	uint64_t device_addr; /* where the copier finds it. Written by the copier, read by it. */
 	int device;
 	uint32_t state; /* 0: not tried, 1: ready, 2: failed [C5, release by the copier] */

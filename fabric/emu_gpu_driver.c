@@ -45,7 +45,8 @@ struct epf_copy_queue {
 	bool kernel;
 	void *add_module, *add;
 	void *copy_module, *copy_few, *copy_many;
-	struct epf_gpu_copy copies[EPF_COPY_BATCH]; /* what is being submitted: the kernels' parameters */
+	struct epf_gpu_copy
+		copies[EPF_COPY_BATCH]; /* what is being submitted: the kernels' parameters */
 };
 
 static struct {
@@ -191,10 +192,9 @@ static int export_ipc(uint64_t addr, uint64_t bytes, struct epf_copy_handle *h, 
 		return epf_fail(EPF_R_GPU_MEMORY,
 				"GPU memory: %llu bytes at %#llx go beyond their allocation",
 				(unsigned long long)bytes, (unsigned long long)addr);
-	*h = (struct epf_copy_handle){ .kind = EPF_COPY_IPC,
-				       .fd = -1,
-				       .bytes = ipc.base_bytes,
-				       .offset = ipc.offset };
+	*h = (struct epf_copy_handle){
+		.kind = EPF_COPY_IPC, .fd = -1, .bytes = ipc.base_bytes, .offset = ipc.offset
+	};
 	memcpy(h->ipc, ipc.handle, sizeof(h->ipc));
 	*device = place.device;
 	return 0;
@@ -239,8 +239,7 @@ static int driver_device(const struct epf_copy_handle *h)
 	if (!h->pci[0] || driver_load())
 		return 0;
 	for (int i = 0; i < driver.count; i++)
-		if (device_get(i, &dev) == 0 &&
-		    strncmp(driver.pci[i], h->pci, sizeof(h->pci)) == 0)
+		if (device_get(i, &dev) == 0 && strncmp(driver.pci[i], h->pci, sizeof(h->pci)) == 0)
 			return i;
 	return 0;
 }
@@ -420,8 +419,8 @@ static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *s
 
 	for (unsigned i = 0; i < n; i++)
 		if (q->kernel && !spans[i].host)
-			q->copies[k++] = (struct epf_gpu_copy){ spans[i].dst, spans[i].src,
-								spans[i].bytes };
+			q->copies[k++] =
+				(struct epf_gpu_copy){ spans[i].dst, spans[i].src, spans[i].bytes };
 	if (k)
 		rc = launch(q, k);
 	if (rc)
@@ -429,8 +428,8 @@ static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *s
 	k = 0;
 	for (unsigned i = 0; i < n; i++)
 		if (!q->kernel || spans[i].host)
-			q->copies[k++] = (struct epf_gpu_copy){ spans[i].dst, spans[i].src,
-								spans[i].bytes };
+			q->copies[k++] =
+				(struct epf_gpu_copy){ spans[i].dst, spans[i].src, spans[i].bytes };
 	if (k)
 		rc = q->dev->ops->copy_batch(q->dev, q->stream, q->copies, k);
 	return rc ? rc : mark(q, value);

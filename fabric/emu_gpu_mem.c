@@ -74,10 +74,11 @@ int epf_copy_mem_adopt(const struct epf_copy_ops *ops, const struct epf_copy_han
 
 	if (!bytes || h->offset > h->bytes || bytes > h->bytes - h->offset ||
 	    (h->kind != EPF_COPY_FD && h->kind != EPF_COPY_IPC))
-		return epf_fail(EPF_R_GPU_MEMORY,
-				"GPU region: %llu bytes at offset %llu of an allocation of %llu, handle kind %u",
-				(unsigned long long)bytes, (unsigned long long)h->offset,
-				(unsigned long long)h->bytes, h->kind);
+		return epf_fail(
+			EPF_R_GPU_MEMORY,
+			"GPU region: %llu bytes at offset %llu of an allocation of %llu, handle kind %u",
+			(unsigned long long)bytes, (unsigned long long)h->offset,
+			(unsigned long long)h->bytes, h->kind);
 	mem = new_mem(ops, bytes);
 	if (!mem)
 		return -ENOMEM;

@@ -140,7 +140,8 @@ static int find_own(const struct epf_copy_ops *ops, const struct epf_emu_seg *se
 	while (o && (o->nonce != seg->nonce || o->key != key))
 		o = o->next;
 	if (!o)
-		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of this process is no more", key);
+		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of this process is no more",
+				key);
 	rc = epf_emu_import_own(o->mem);
 	if (rc)
 		return rc;
@@ -201,7 +202,8 @@ int epf_emu_import_peer(const struct epf_copy_ops *ops, struct epf_emu_seg *seg,
 	int rc;
 
 	for (im = imports; im; im = im->next)
-		if (im->key == key && im->seg == seg && (*device < 0 || *device == im->device || !im->ops))
+		if (im->key == key && im->seg == seg &&
+		    (*device < 0 || *device == im->device || !im->ops))
 			break;
 	if (im && __atomic_load_n(&seg->gpu[key & 0xffff].key, __ATOMIC_ACQUIRE) != key) /* C3 */
 		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of process %d was withdrawn",

@@ -164,8 +164,7 @@ int remote_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigne
 			       uint32_t *region)
 {
 	struct epf_remote *r = ep->remote;
-	struct remote_region *grown =
-		realloc(r->regions, (r->n_regions + 1) * sizeof(*grown));
+	struct remote_region *grown = realloc(r->regions, (r->n_regions + 1) * sizeof(*grown));
 	uint32_t number = 0;
 	int rc;
 

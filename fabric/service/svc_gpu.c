@@ -15,10 +15,9 @@ int svc_member_gpu_region(struct epf_svc *s, struct svc_session *c, const union 
 			  struct svc_answer *a)
 {
 	const struct epf_svc_gpu_region *g = &msg->gpu_region;
-	struct epf_copy_handle h = { .kind = g->kind,
-				     .fd = c->in.fds[0],
-				     .bytes = g->whole,
-				     .offset = g->offset };
+	struct epf_copy_handle h = {
+		.kind = g->kind, .fd = c->in.fds[0], .bytes = g->whole, .offset = g->offset
+	};
 	struct svc_region r = { .bytes = g->bytes, .access = g->access, .state = SVC_REGION_LIVE };
 	const struct epf_copy_ops *ops;
 	struct svc_member *m;

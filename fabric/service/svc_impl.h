@@ -52,7 +52,7 @@ enum svc_region_state {
 };
 
 struct svc_region {
-	void *addr; /* mapped here, with the pages around it */
+	void *addr;               /* mapped here, with the pages around it */
 	struct epf_copy_mem *gpu; /* or GPU memory, which is not */
 	uint64_t bytes;
 	uint32_t access;

@@ -17,15 +17,15 @@
 #include <getopt.h>
 #include <sys/random.h>
 
-#define MS     UINT64_C(1000000)
+#define MS      UINT64_C(1000000)
 #define WAIT_NS (60000 * MS)
 
 enum { GPU = 1, HOST = 2 }; /* regions; 0 is ranks.h's */
 
 enum {
-	SLOTS = 16,      /* places of one sender in a region, a round uses the first few */
-	SLOT = 1 << 17,  /* bytes of a place */
-	WORDS = 4096,    /* bytes for additions, at the end of a sender's part */
+	SLOTS = 16,     /* places of one sender in a region, a round uses the first few */
+	SLOT = 1 << 17, /* bytes of a place */
+	WORDS = 4096,   /* bytes for additions, at the end of a sender's part */
 	PART = SLOTS * SLOT + WORDS,
 	RATE_SLOTS = 1024,
 	RATE_BYTES = RATE_SLOTS * 16384,
@@ -45,7 +45,8 @@ static struct {
 /* A rank of such a job. */
 struct gpu_rank {
 	struct rank r;
-	uint8_t *gpu, *host;   /* regions: [world + 1] parts; the last one is what this rank sends from; then RATE_BYTES */
+	uint8_t *gpu,
+		*host; /* regions: [world + 1] parts; the last one is what this rank sends from; then RATE_BYTES */
 	uint8_t *plain, *want; /* a slot each, ordinary memory */
 	uint64_t bytes, bytes_checked;
 };
@@ -173,8 +174,9 @@ static void get_from(struct gpu_rank *g, uint32_t p, uint64_t round)
 	for (uint32_t i = 0; i < 4; i++) {
 		uint64_t key = key_of(p, 200, round, i & 1);
 
-		CHECK(g, epf_get(g->r.ring, p, i >> 1 ? HOST : GPU, part(p, 8 + i), i & 1 ? HOST : GPU,
-				 part(g->r.world, 8 + (i & 1)), size_of(key), 0) == 0);
+		CHECK(g,
+		      epf_get(g->r.ring, p, i >> 1 ? HOST : GPU, part(p, 8 + i), i & 1 ? HOST : GPU,
+			      part(g->r.world, 8 + (i & 1)), size_of(key), 0) == 0);
 	}
 	CHECK(g, epf_flush(g->r.ring, 0, WAIT_NS) == 0);
 	for (uint32_t i = 0; i < 4; i++)
@@ -190,8 +192,8 @@ static void play(struct gpu_rank *g)
 		for (uint32_t i = 0; i < 2; i++)
 			prepare(g, i ? HOST : GPU, part(world, 8 + i), key_of(me, 200, round, i));
 		for (uint32_t k = 1; k < world; k++)
-			CHECK(g, epf_signal_send(g->r.ring, (me + k) % world, SIG_READ + me, 1, 0) ==
-					 0);
+			CHECK(g, epf_signal_send(g->r.ring, (me + k) % world, SIG_READ + me, 1,
+						 0) == 0);
 		for (uint32_t k = 1; k < world; k++)
 			send_to(g, (me + k) % world, round);
 		for (uint32_t k = 1; k < world; k++)
@@ -227,9 +229,10 @@ static void rate(struct gpu_rank *g, uint32_t bytes)
 
 			CHECK(g, epf_put(g->r.ring, last, GPU, at, GPU, at, bytes, 0) == 0);
 		}
-		CHECK(g, epf_put_signal(g->r.ring, last, GPU, base + (count - 1) % RATE_SLOTS * stride,
-					GPU, base + (count - 1) % RATE_SLOTS * stride, bytes, SIG_RATE,
-					1, EPF_FENCE) == 0);
+		CHECK(g,
+		      epf_put_signal(g->r.ring, last, GPU, base + (count - 1) % RATE_SLOTS * stride,
+				     GPU, base + (count - 1) % RATE_SLOTS * stride, bytes, SIG_RATE,
+				     1, EPF_FENCE) == 0);
 		CHECK(g, epf_flush(g->r.ring, 0, WAIT_NS) == 0);
 		t1 = epf_now_ns();
 		printf("gpu_job %s: put %u bytes GPU to GPU: %.3f M/s, %.2f GB/s (%u puts in %.1f ms)\n",
@@ -258,11 +261,13 @@ static void round_trip(struct gpu_rank *g, uint32_t bytes)
 	CHECK(g, epf_barrier(g->r.ep) == 0);
 	for (uint32_t i = 0; i < n && (me == 0 || me == last); i++) {
 		if (me == last)
-			CHECK(g, epf_signal_wait(g->r.ep, SIG_RATE + 1, seen + i + 1, WAIT_NS) == 0);
+			CHECK(g,
+			      epf_signal_wait(g->r.ep, SIG_RATE + 1, seen + i + 1, WAIT_NS) == 0);
 		CHECK(g, epf_put_signal(g->r.ring, me ? 0 : last, GPU, base, GPU, base, bytes,
 					SIG_RATE + 1, 1, 0) == 0);
 		if (me == 0)
-			CHECK(g, epf_signal_wait(g->r.ep, SIG_RATE + 1, seen + i + 1, WAIT_NS) == 0);
+			CHECK(g,
+			      epf_signal_wait(g->r.ep, SIG_RATE + 1, seen + i + 1, WAIT_NS) == 0);
 	}
 	if (me == 0)
 		printf("gpu_job %s: put_signal %u bytes there and back: %.2f us\n", cfg.what, bytes,
@@ -308,6 +313,7 @@ static void body(struct rank *r)
 static void ceiling(uint32_t bytes)
 {
 	enum { BATCHES = 1000 };
+
 	int from = 0, to = (int)((cfg.ranks - 1) % cfg.devices);
 	unsigned batch;
 	struct epf_copy_span spans[EPF_COPY_BATCH];
@@ -396,7 +402,8 @@ static void rank_main(struct ranks *job, uint32_t i)
 	snprintf(gpu, sizeof(gpu), "emu-gpu=%s", cfg.gpu);
 	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
 	if (cfg.service)
-		for (const char *const *c = daemons_client(&cfg.daemons, i * 2 / cfg.ranks); *c; c++)
+		for (const char *const *c = daemons_client(&cfg.daemons, i * 2 / cfg.ranks); *c;
+		     c++)
 			settings[n++] = *c;
 	while (!__atomic_load_n(&job->page->open, __ATOMIC_ACQUIRE))
 		usleep(500);
@@ -416,7 +423,8 @@ static int run_job(bool service)
 	int bad = 0, status;
 
 	cfg.service = service;
-	snprintf(what, sizeof(what), "%s %s %s", cfg.gpu, service ? "service" : "embedded", cfg.copy);
+	snprintf(what, sizeof(what), "%s %s %s", cfg.gpu, service ? "service" : "embedded",
+		 cfg.copy);
 	cfg.what = what;
 	snprintf(gpu, sizeof(gpu), "emu-gpu=%s", cfg.gpu);
 	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
@@ -452,9 +460,10 @@ static int run_job(bool service)
 static int options(int argc, char **argv)
 {
 	static const struct option known[] = {
-		{ "gpu", 1, NULL, 'g' },     { "mode", 1, NULL, 'm' }, { "ranks", 1, NULL, 'n' },
-		{ "devices", 1, NULL, 'd' }, { "copy", 1, NULL, 'c' }, { "rounds", 1, NULL, 'r' },
-		{ "rate", 1, NULL, 'R' },    { 0 },
+		{ "gpu", 1, NULL, 'g' },   { "mode", 1, NULL, 'm' },
+		{ "ranks", 1, NULL, 'n' }, { "devices", 1, NULL, 'd' },
+		{ "copy", 1, NULL, 'c' },  { "rounds", 1, NULL, 'r' },
+		{ "rate", 1, NULL, 'R' },  { 0 },
 	};
 	int c;
 
@@ -489,8 +498,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: see the head of test_gpu_job.c\n");
 		return 1;
 	}
-	if (getrandom(&cfg.seed, sizeof(cfg.seed), 0) != sizeof(cfg.seed) ||
-	    !mkdtemp(ranks_dir))
+	if (getrandom(&cfg.seed, sizeof(cfg.seed), 0) != sizeof(cfg.seed) || !mkdtemp(ranks_dir))
 		return 1;
 	printf("gpu_job: seed %#llx\n", (unsigned long long)cfg.seed);
 	rc = in_child(probe, 0);
