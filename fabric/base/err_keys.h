@@ -104,6 +104,9 @@ R(GPU_BACKEND,         462, EINVAL,  "There is no GPU back-end of that name.", "
 R(GPU_CALL,            463, EIO,     "A call to the GPU's driver failed.", "the message names the call and the driver's reason")
 R(GPU_UNSUPPORTED,     464, EOPNOTSUPP, "A GPU or its driver cannot do what is asked for.", "the message says what is missing")
 R(GPU_PIN,             465, ENOMEM,  "Memory cannot be pinned for a GPU.", "raise the limit of locked memory: ulimit -l unlimited; use memory of memfd or of epf_memory_alloc, not of a file")
+R(GPU_TIMEOUT,         466, ETIMEDOUT, "A wait in a kernel ended without what it waited for.", "see ep-fabric stats for what stands still, or raise gpu-timeout")
+R(GPU_COMMAND,         467, E2BIG,   "A kernel pushed a command that its ring cannot take.", "stay inside the narrow form (queues/epf_cmd.h), or push it from a thread with a private ring")
+R(GPU_RING,            468, EPIPE,   "A shared ring of kernels was given up after a wait in it had failed.", "look at the failure before; close the GPU context and open it again")
 
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")
