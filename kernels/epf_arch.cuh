@@ -161,6 +161,11 @@ EPF_DEV_FN uint32_t epf_lanes_first(epf_lanes m)
 	return (uint32_t)__ffs((int)m) - 1u;
 }
 
+EPF_DEV_FN uint32_t epf_lanes_last(epf_lanes m)
+{
+	return 31u - (uint32_t)__clz((int)m);
+}
+
 /* How many lanes of m come before this one. */
 EPF_DEV_FN uint32_t epf_lanes_before(epf_lanes m)
 {
@@ -211,6 +216,12 @@ EPF_DEV_FN uint64_t epf_timer(void)
 
 	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
 	return t;
+}
+
+/* Cycles of this multiprocessor: for measuring, not for deadlines. */
+EPF_DEV_FN uint64_t epf_cycles(void)
+{
+	return (uint64_t)clock64();
 }
 
 EPF_DEV_FN void epf_pause(void)
@@ -367,6 +378,11 @@ EPF_DEV_FN uint32_t epf_lanes_first(epf_lanes m)
 	return (uint32_t)__builtin_ctzll(m);
 }
 
+EPF_DEV_FN uint32_t epf_lanes_last(epf_lanes m)
+{
+	return 63u - (uint32_t)__builtin_clzll(m);
+}
+
 EPF_DEV_FN uint64_t epf_lanes_get(epf_lanes m, uint64_t v, uint32_t from)
 {
 	uint32_t lo = (uint32_t)__builtin_amdgcn_readlane((int)(uint32_t)v, (int)from);
@@ -414,6 +430,11 @@ EPF_DEV_FN uint64_t epf_timer(void)
 	return __builtin_amdgcn_s_memrealtime();
 }
 
+EPF_DEV_FN uint64_t epf_cycles(void)
+{
+	return __builtin_readcyclecounter();
+}
+
 EPF_DEV_FN void epf_pause(void)
 {
 	__builtin_amdgcn_s_sleep(1);
@@ -426,6 +447,8 @@ EPF_DEV_FN void epf_pause(void)
 # define EPF_DEV_FN     EPF_INLINE
 # define EPF_DEV_COLD   static __attribute__((noinline, unused))
 # define EPF_DEV_SHARED static _Thread_local
+/* Which block a CPU thread plays: set by who runs a "kernel". */
+static _Thread_local uint32_t epf_host_block __attribute__((unused));
 typedef uint32_t epf_lanes;
 
 # define epf_ld_relaxed_sys(p)      EPF_LOAD_RELAXED(p)
@@ -448,14 +471,15 @@ typedef uint32_t epf_lanes;
 # define epf_lanes_where(yes)       ((yes) ? 1u : 0u)
 # define epf_lanes_count(m)         ((uint32_t)(m))
 # define epf_lanes_first(m)         ((void)(m), 0u)
+# define epf_lanes_last(m)          ((void)(m), 0u)
 # define epf_lanes_before(m)        ((void)(m), 0u)
 # define epf_lanes_get(m, v, from)  ((void)(m), (void)(from), (uint64_t)(v))
 # define epf_lane()                 0u
 # define epf_warp_barrier()         ((void)0)
 # define epf_block_barrier()        ((void)0)
 # define epf_thread_in_block()      0u
-# define epf_block_number()         0u
-# define epf_processor()            0u
+# define epf_block_number()         epf_host_block
+# define epf_processor()            epf_host_block
 # define epf_pause()                EPF_CPU_PAUSE()
 
 EPF_DEV_FN void epf_max_gpu(uint64_t *p, uint64_t v)
@@ -480,6 +504,11 @@ EPF_DEV_FN uint64_t epf_timer(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+EPF_DEV_FN uint64_t epf_cycles(void)
+{
+	return epf_timer();
 }
 
 #endif

@@ -204,7 +204,7 @@ EPF_DEV_FN int epf_dev_shared_room(struct epf_dev *d, uint64_t last)
 }
 
 /* Commands of lanes `m` into the shared ring, side by side in lane order: one atomic add for all of them. */
-EPF_DEV_FN int epf_dev_push_shared(struct epf_dev *d, struct epf_cmd c, epf_lanes m, int active)
+EPF_DEV_FN int epf_dev_push_shared(struct epf_dev *d, struct epf_cmd c, epf_lanes m)
 {
 	uint32_t leader = epf_lanes_first(m);
 	uint32_t n = epf_lanes_count(m);
@@ -219,11 +219,9 @@ EPF_DEV_FN int epf_dev_push_shared(struct epf_dev *d, struct epf_cmd c, epf_lane
 	at = epf_lanes_get(m, at, leader);
 	if (rc)
 		return rc;
-	if (active) {
-		at += epf_lanes_before(m);
-		epf_dev_store(d->slots, d->log2, at, c);
-		d->pushed = at + 1u - d->ring->wides;
-	}
+	at += epf_lanes_before(m);
+	epf_dev_store(d->slots, d->log2, at, c);
+	d->pushed = at + 1u - d->ring->wides;
 	return 0;
 }
 
@@ -371,7 +369,7 @@ EPF_DEV_FN void epf_block_fence(void)
 EPF_DEV_FN int epf_dev_push(struct epf_dev *d, struct epf_cmd c)
 {
 	if (d->shared)
-		return epf_dev_push_shared(d, c, epf_lanes_active(), 1);
+		return epf_dev_push_shared(d, c, epf_lanes_active());
 	if (EPF_UNLIKELY(d->head - d->taken >= (uint64_t)1 << d->log2)) {
 		int rc = 0;
 
@@ -388,7 +386,7 @@ EPF_DEV_FN int epf_dev_push(struct epf_dev *d, struct epf_cmd c)
 /**
  * epf_warp_push() - the commands of all lanes whose `active` is not 0, side by side in lane order. All lanes call it, converged.
  *
- * Relaxed. The result is the same in every lane; on failure nothing was pushed.
+ * Relaxed. Result and ticket (of the last of them) are the same in every lane; on failure nothing was pushed.
  */
 EPF_DEV_FN int epf_warp_push(struct epf_dev *d, struct epf_cmd c, int active)
 {
@@ -398,11 +396,13 @@ EPF_DEV_FN int epf_warp_push(struct epf_dev *d, struct epf_cmd c, int active)
 	if (!n)
 		return 0;
 	if (d->shared) {
-		/* Lanes without a command take the result from the others. */
-		uint32_t leader = epf_lanes_first(m);
-		int rc = active ? epf_dev_push_shared(d, c, m, 1) : 0;
+		/* Lanes without a command take result and ticket from those that have one. */
+		epf_lanes all = epf_lanes_where(1);
+		uint32_t last = epf_lanes_last(m);
+		int rc = active ? epf_dev_push_shared(d, c, m) : 0;
 
-		return (int)epf_lanes_get(epf_lanes_where(1), (uint64_t)(uint32_t)rc, leader);
+		d->pushed = epf_lanes_get(all, d->pushed, last);
+		return (int)epf_lanes_get(all, (uint64_t)(uint32_t)rc, last);
 	}
 	if (EPF_UNLIKELY(d->head + n - d->taken > (uint64_t)1 << d->log2)) {
 		epf_lanes all = epf_lanes_where(1);
@@ -585,7 +585,7 @@ EPF_DEV_FN int epf_dev_flush_post(struct epf_dev *d, unsigned flags)
 
 /* ---- waiting ---- */
 
-/* epf_dev_ticket() - of the last command that this thread (or warp) pushed: commands of the ring up to and with it. */
+/* epf_dev_ticket() - of the last command that this thread, or in warp forms this warp, pushed. */
 EPF_DEV_FN uint64_t epf_dev_ticket(const struct epf_dev *d)
 {
 	return d->pushed;

@@ -77,10 +77,7 @@ EPF_DEV_FN int epf_warp_result(int rc)
 	return rc;
 }
 
-/*
- * Flushes the warp's ring: one FLUSH behind everything any lane has pushed. In a private ring all lanes keep the same count of what was
- * pushed; lane 0's copy of it is moved here, so the others take it over.
- */
+/* Flushes the warp's ring: one FLUSH behind everything any lane has pushed. */
 EPF_DEV_FN int epf_warp_flush(struct epf_dev *d, unsigned flags)
 {
 	int rc = epf_warp_push(d, epf_cmd_flush(flags & EPF_F_ALL), epf_lane() == 0);
@@ -102,7 +99,7 @@ EPF_DEV_FN int epf_warp_flush(struct epf_dev *d, unsigned flags)
 	return epf_warp_result(rc);
 }
 
-/* Waits until what the warp has pushed up to the highest ticket of its lanes is retired: lane 0 asks for its own. */
+/* Waits until the command of that ticket is retired: lane 0's counts. epf_dev_ticket() is the same in all lanes of a warp form. */
 EPF_DEV_FN int epf_warp_wait(struct epf_dev *d, uint64_t ticket)
 {
 	int rc = 0;
