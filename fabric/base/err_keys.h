@@ -104,6 +104,9 @@ R(GPU_BACKEND,         462, EINVAL,  "There is no GPU back-end of that name.", "
 R(GPU_CALL,            463, EIO,     "A call to the GPU's driver failed.", "the message names the call and the driver's reason")
 R(GPU_UNSUPPORTED,     464, EOPNOTSUPP, "A GPU or its driver cannot do what is asked for.", "the message says what is missing")
 R(GPU_PIN,             465, ENOMEM,  "Memory cannot be pinned for a GPU.", "raise the limit of locked memory: ulimit -l unlimited; use memory of memfd or of epf_memory_alloc, not of a file")
+R(GPU_TIMEOUT,         466, ETIMEDOUT, "A wait in a kernel ended without what it waited for.", "see ep-fabric stats for what stands still, or raise gpu-timeout")
+R(GPU_COMMAND,         467, E2BIG,   "A kernel pushed a command that its ring cannot take.", "stay inside the narrow form (queues/epf_cmd.h), or push it from a thread with a private ring")
+R(GPU_RING,            468, EPIPE,   "A shared ring of kernels was given up after a wait in it had failed.", "look at the failure before; close the GPU context and open it again")
 R(GPU_MEMORY,          470, EINVAL,  "GPU memory cannot be used as given.", "give memory of epf_gpu_alloc or of the driver's own allocator, and name its driver by emu-gpu")
 R(GPU_PEER,            471, EACCES,  "GPU memory of a peer cannot be read.", "run both as one user in one PID namespace, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE")
 
