@@ -93,7 +93,7 @@ extern const struct epf_copy_ops epf_copy_fake; /* emu_gpu_fake.c */
 void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
 
 extern const struct epf_copy_ops epf_copy_driver; /* emu_gpu_driver.c */
-/* The setting emu-gpu as a name for epf_copy_ops_find. */
+/* The setting gpu-backend as a name for epf_copy_ops_find. */
 const char *epf_copy_gpu_name(const struct epf_conf *conf);
 /* Which back-end of fabric/gpu.h it uses; before load(). */
 void epf_copy_driver_choose(const char *name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A GPU that is none: device memory is host memory behind addresses that no CPU code may touch (a load or store there is a SIGSEGV),
- * and copies are made later, by another thread, in random order within a batch. With the setting emu-gpu=fake whole jobs with "GPU"
+ * and copies are made later, by another thread, in random order within a batch. With the setting gpu-backend=fake whole jobs with "GPU"
  * regions run where there is no GPU: the tests of everything around GPU memory but the GPU. It must never make a copy before submit()
  * has returned to somebody who then looks at the memory: what waits must really wait.
  */

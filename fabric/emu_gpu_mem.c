@@ -24,7 +24,7 @@ int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out)
 		return 0;
 	}
 	if (strcmp(name, "none") == 0)
-		return epf_fail(EPF_R_GPU_MEMORY, "GPU memory: emu-gpu is none");
+		return epf_fail(EPF_R_GPU_MEMORY, "GPU memory: gpu-backend is none");
 	epf_copy_driver_choose(name);
 	*out = &epf_copy_driver;
 	return 0;

@@ -21,12 +21,12 @@ static const uint64_t QUIESCE_NS = 5000000000ull;
 const char *epf_copy_gpu_name(const struct epf_conf *conf)
 {
 	static const char *const names[] = {
-		[EPF_CONF_EMU_GPU_AUTO] = "auto", [EPF_CONF_EMU_GPU_CUDA] = "cuda",
-		[EPF_CONF_EMU_GPU_HIP] = "hip",   [EPF_CONF_EMU_GPU_FAKE] = "fake",
-		[EPF_CONF_EMU_GPU_NONE] = "none",
+		[EPF_CONF_GPU_AUTO] = "auto", [EPF_CONF_GPU_CUDA] = "cuda",
+		[EPF_CONF_GPU_HIP] = "hip",   [EPF_CONF_GPU_FAKE] = "fake",
+		[EPF_CONF_GPU_NONE] = "none",
 	};
 
-	return names[conf->emu_gpu];
+	return names[conf->gpu_backend];
 }
 
 /* Joins the copier, with all its records free. */
@@ -117,7 +117,7 @@ int epf_emu_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned
 	if (rc)
 		return rc;
 	if (mem->ops != e->copier->ops)
-		return epf_fail(EPF_R_GPU_MEMORY, "emu: memory of %s, but emu-gpu is %s",
+		return epf_fail(EPF_R_GPU_MEMORY, "emu: memory of %s, but gpu-backend is %s",
 				mem->ops->name, e->copier->ops->name);
 	rc = epf_emu_region_add(e, mem->addr, mem->bytes, access, &mr);
 	if (rc)

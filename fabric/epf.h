@@ -134,7 +134,7 @@ int epf_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned acc
 /*
  * Memory of a GPU, on the software NIC (nic=emu): copied by the GPU's copy engines, on this host only. epf_gpu_alloc gives zeroed memory of
  * device `device` that a daemon can be given too; epf_gpu_free frees it, after the withdrawal of its regions or epf_close.
- * epf_gpu_copy copies between it and ordinary memory, and waits. The setting emu-gpu names the driver; -ENODEV or -ENOENT where there is none.
+ * epf_gpu_copy copies between it and ordinary memory, and waits. The setting gpu-backend names the driver; -ENODEV or -ENOENT where there is none.
  */
 int epf_gpu_alloc(struct epf *ep, int device, uint64_t bytes, void **addr);
 void epf_gpu_free(struct epf *ep, void *addr);

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-/* The driver that the setting emu-gpu names, loaded. */
+/* The driver that the setting gpu-backend names, loaded. */
 static int driver_of(const struct epf *ep, const struct epf_copy_ops **out)
 {
 	const struct epf_copy_ops *ops;

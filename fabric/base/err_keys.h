@@ -107,7 +107,7 @@ R(GPU_PIN,             465, ENOMEM,  "Memory cannot be pinned for a GPU.", "rais
 R(GPU_TIMEOUT,         466, ETIMEDOUT, "A wait in a kernel ended without what it waited for.", "see ep-fabric stats for what stands still, or raise gpu-timeout")
 R(GPU_COMMAND,         467, E2BIG,   "A kernel pushed a command that its ring cannot take.", "stay inside the narrow form (queues/epf_cmd.h), or push it from a thread with a private ring")
 R(GPU_RING,            468, EPIPE,   "A shared ring of kernels was given up after a wait in it had failed.", "look at the failure before; close the GPU context and open it again")
-R(GPU_MEMORY,          470, EINVAL,  "GPU memory cannot be used as given.", "give memory of epf_gpu_alloc or of the driver's own allocator, and name its driver by emu-gpu")
+R(GPU_MEMORY,          470, EINVAL,  "GPU memory cannot be used as given.", "give memory of epf_gpu_alloc or of the driver's own allocator, and name its driver by gpu-backend")
 R(GPU_PEER,            471, EACCES,  "GPU memory of a peer cannot be read.", "run both as one user in one PID namespace, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE")
 
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")

@@ -56,8 +56,8 @@ FIELDS(hello_reply, F(hello_reply, major, U16, 0), F(hello_reply, minor, U16, 0)
 FIELDS(signals, F(signals, count, U32, 0));
 FIELDS(signals_reply, F(signals_reply, count, U32, 0), F(signals_reply, bytes, U64, 0), F(signals_reply, bell_offset, U64, 0));
 FIELDS(region, F(region, offset, U64, 0), F(region, bytes, U64, 0), F(region, access, U32, 0));
-FIELDS(gpu_region, F(gpu_region, kind, U32, 2), F(gpu_region, access, U32, 2), F(gpu_region, bytes, U64, 2),
-       F(gpu_region, whole, U64, 2), F(gpu_region, offset, U64, 2), F(gpu_region, ipc, RAW, 2), F(gpu_region, pci, TEXT, 2));
+FIELDS(gpu_region, F(gpu_region, kind, U32, 0), F(gpu_region, access, U32, 0), F(gpu_region, bytes, U64, 0),
+       F(gpu_region, whole, U64, 0), F(gpu_region, offset, U64, 0), F(gpu_region, ipc, RAW, 0), F(gpu_region, pci, TEXT, 0));
 FIELDS(region_reply, F(region_reply, region, U32, 0));
 FIELDS(region_close, F(region_close, region, U32, 0));
 FIELDS(region_close_reply, F(region_close_reply, done, U32, 0), F(region_close_reply, missing, U32, 0));

@@ -399,7 +399,7 @@ static void rank_main(struct ranks *job, uint32_t i)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	alarm(170); /* whatever happens, nothing is left behind */
-	snprintf(gpu, sizeof(gpu), "emu-gpu=%s", cfg.gpu);
+	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
 	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
 	if (cfg.service)
 		for (const char *const *c = daemons_client(&cfg.daemons, i * 2 / cfg.ranks); *c;
@@ -426,7 +426,7 @@ static int run_job(bool service)
 	snprintf(what, sizeof(what), "%s %s %s", cfg.gpu, service ? "service" : "embedded",
 		 cfg.copy);
 	cfg.what = what;
-	snprintf(gpu, sizeof(gpu), "emu-gpu=%s", cfg.gpu);
+	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
 	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
 	if (service && daemons_start(&cfg.daemons, 2, settings))
 		return 1;
