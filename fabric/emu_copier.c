@@ -54,31 +54,34 @@ struct queue {
 	uint64_t map[MAP_BITS / 64]; /* grains of its destinations, hashed */
 };
 
+/*
+ * The lock is held for moments only, never over a call of a driver: an engine's thread may join, and name its regions, while another
+ * job's memory is being mapped. Who leaves, or unmaps a segment, waits until the thread has let go of it.
+ */
 static struct {
 	pthread_mutex_t lock;
+	pthread_cond_t let_go;
 	pthread_t thread;
-	unsigned users, waiting; /* waiting: for the lock; the thread lets them in */
+	unsigned users;
 	bool stop;
-	struct epf_emu_copier *copiers;
-	struct queue *queues;
+	uint32_t asked;                  /* something of the following is to be looked at */
+	struct epf_emu_copier *joining;  /* have come */
+	struct epf_emu_copier *leaving;  /* wants to go; NULL: gone */
+	const struct epf_emu_seg *unmap; /* is to be forgotten; NULL: it is */
+	struct epf_emu_copier *copiers;  /* the thread's own */
+	struct queue *queues;            /* the thread's own */
 	struct epf_bell bell;
-} work = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} work = { .lock = PTHREAD_MUTEX_INITIALIZER, .let_go = PTHREAD_COND_INITIALIZER };
 
-/* Taken around the beginning and the end of the thread, before work.lock. */
+/* Taken around the beginning and the end of the thread, and by those who wait for it; before work.lock. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 
-static void enter(void)
+/* With the lock held: makes the thread look. */
+static void ask(void)
 {
-	__atomic_fetch_add(&work.waiting, 1, __ATOMIC_ACQ_REL);
+	__atomic_store_n(&work.asked, 1, __ATOMIC_RELEASE);
 	if (epf_bell_must_ring(&work.bell))
 		epf_bell_ring(&work.bell);
-	pthread_mutex_lock(&work.lock);
-	__atomic_fetch_sub(&work.waiting, 1, __ATOMIC_ACQ_REL);
-}
-
-static void leave(void)
-{
-	pthread_mutex_unlock(&work.lock);
 }
 
 static void finish(struct owner owner, uint32_t status)
@@ -310,7 +313,41 @@ static bool has_jobs(void)
 	for (const struct epf_emu_copier *c = work.copiers; c; c = c->next)
 		if (__atomic_load_n(&c->jobs_out, __ATOMIC_ACQUIRE) != c->jobs_in) /* C1 */
 			return true;
-	return false;
+	return __atomic_load_n(&work.asked, __ATOMIC_ACQUIRE);
+}
+
+/* What others ask of the thread. */
+static void serve_requests(void)
+{
+	struct epf_emu_copier **at = &work.copiers, *c;
+	const struct epf_emu_seg *unmap;
+
+	__atomic_store_n(&work.asked, 0, __ATOMIC_RELAXED);
+	pthread_mutex_lock(&work.lock);
+	while ((c = work.joining)) {
+		work.joining = c->next;
+		c->next = work.copiers;
+		work.copiers = c;
+	}
+	while (work.leaving && *at && *at != work.leaving)
+		at = &(*at)->next;
+	if (work.leaving && *at)
+		*at = work.leaving->next;
+	work.leaving = NULL;
+	unmap = work.unmap;
+	pthread_mutex_unlock(&work.lock);
+	if (unmap)
+		epf_emu_import_drop(unmap);
+	epf_emu_import_owns();
+	pthread_mutex_lock(&work.lock);
+	work.unmap = NULL;
+	pthread_cond_broadcast(&work.let_go);
+	pthread_mutex_unlock(&work.lock);
+}
+
+static bool is_stopped(void)
+{
+	return __atomic_load_n(&work.stop, __ATOMIC_ACQUIRE);
 }
 
 static void *run(void *arg)
@@ -319,16 +356,11 @@ static void *run(void *arg)
 	bool busy = false;
 
 	(void)arg;
-	pthread_mutex_lock(&work.lock);
-	while (!work.stop) {
+	while (!is_stopped()) {
 		unsigned done = turn(&busy);
 
-		if (__atomic_load_n(&work.waiting, __ATOMIC_ACQUIRE)) {
-			pthread_mutex_unlock(&work.lock);
-			sched_yield();
-			pthread_mutex_lock(&work.lock);
-			continue;
-		}
+		if (__atomic_load_n(&work.asked, __ATOMIC_ACQUIRE))
+			serve_requests();
 		if (done || busy) {
 			quiet_since = 0;
 			if (!done)
@@ -342,14 +374,11 @@ static void *run(void *arg)
 		quiet_since = 0;
 		epf_emu_import_sweep();
 		epf_bell_arm(&work.bell);
-		if (!has_jobs() && !__atomic_load_n(&work.waiting, __ATOMIC_ACQUIRE)) {
-			pthread_mutex_unlock(&work.lock);
+		if (!has_jobs() && !is_stopped())
 			epf_bell_sleep(&work.bell, SLEEP_NS);
-			pthread_mutex_lock(&work.lock);
-		}
 		epf_bell_disarm(&work.bell);
 	}
-	pthread_mutex_unlock(&work.lock);
+	serve_requests();
 	return NULL;
 }
 
@@ -379,18 +408,19 @@ int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_b
 	c->kernel = kernel;
 	c->nic_bell = nic_bell;
 	pthread_mutex_lock(&life);
-	enter();
 	if (work.users == 0) {
 		work.stop = false;
 		if (pthread_create(&work.thread, NULL, run, NULL))
 			rc = epf_fail(EPF_R_NO_MEMORY, "GPU copies: no thread");
 	}
 	if (!rc) {
-		work.users++;
-		c->next = work.copiers;
-		work.copiers = c;
+		__atomic_fetch_add(&work.users, 1, __ATOMIC_RELEASE);
+		pthread_mutex_lock(&work.lock);
+		c->next = work.joining;
+		work.joining = c;
+		ask();
+		pthread_mutex_unlock(&work.lock);
 	}
-	leave();
 	pthread_mutex_unlock(&life);
 	if (rc)
 		free_copier(c);
@@ -399,34 +429,36 @@ int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_b
 	return rc;
 }
 
+/* After the last one has left. */
+static void end_thread(void)
+{
+	struct queue *q;
+
+	__atomic_store_n(&work.stop, true, __ATOMIC_RELEASE);
+	epf_emu_copier_ring();
+	pthread_join(work.thread, NULL);
+	epf_emu_import_drop(NULL);
+	while ((q = work.queues)) {
+		work.queues = q->next;
+		q->ops->queue_close(q->q);
+		free(q);
+	}
+}
+
 void epf_emu_copier_close(struct epf_emu_copier *copier)
 {
-	struct epf_emu_copier **at = &work.copiers;
-	struct queue *q = NULL;
-	bool last;
-
 	if (!copier)
 		return;
 	pthread_mutex_lock(&life);
-	enter();
-	while (*at && *at != copier)
-		at = &(*at)->next;
-	if (*at)
-		*at = copier->next;
-	last = --work.users == 0;
-	work.stop = last;
-	leave();
+	pthread_mutex_lock(&work.lock);
+	work.leaving = copier;
+	ask();
+	while (work.leaving)
+		pthread_cond_wait(&work.let_go, &work.lock);
+	pthread_mutex_unlock(&work.lock);
 	free_copier(copier);
-	if (last) {
-		epf_emu_copier_ring();
-		pthread_join(work.thread, NULL);
-		epf_emu_import_drop(NULL);
-		while ((q = work.queues)) {
-			work.queues = q->next;
-			q->ops->queue_close(q->q);
-			free(q);
-		}
-	}
+	if (__atomic_sub_fetch(&work.users, 1, __ATOMIC_RELEASE) == 0)
+		end_thread();
 	pthread_mutex_unlock(&life);
 }
 
@@ -434,27 +466,43 @@ int epf_emu_copier_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem)
 {
 	int rc;
 
-	enter();
+	pthread_mutex_lock(&work.lock);
 	rc = epf_emu_import_add_own(nonce, key, mem);
-	leave();
+	ask();
+	pthread_mutex_unlock(&work.lock);
 	return rc;
 }
 
 void epf_emu_copier_disown(uint64_t nonce, uint32_t key)
 {
-	enter();
-	epf_emu_import_sweep();
+	pthread_mutex_lock(&work.lock);
 	epf_emu_import_remove_own(nonce, key);
-	leave();
+	ask();
+	pthread_mutex_unlock(&work.lock);
 }
 
 void epf_emu_copier_forget(const struct epf_emu_seg *seg)
 {
 	if (__atomic_load_n(&work.users, __ATOMIC_ACQUIRE) == 0)
 		return;
-	enter();
-	epf_emu_import_drop(seg);
-	leave();
+	pthread_mutex_lock(&life);
+	pthread_mutex_lock(&work.lock);
+	work.unmap = work.users ? seg : NULL;
+	ask();
+	while (work.unmap)
+		pthread_cond_wait(&work.let_go, &work.lock);
+	pthread_mutex_unlock(&work.lock);
+	pthread_mutex_unlock(&life);
+}
+
+void epf_emu_copier_lock(void)
+{
+	pthread_mutex_lock(&work.lock);
+}
+
+void epf_emu_copier_unlock(void)
+{
+	pthread_mutex_unlock(&work.lock);
 }
 
 bool epf_emu_copier_sleeps(void)

@@ -71,7 +71,7 @@ void epf_emu_copier_disown(uint64_t nonce, uint32_t key);
 void epf_emu_copier_forget(const struct epf_emu_seg *seg);
 
 /*
- * emu_import.c: where memory is, for the copier's thread. Called with the copier's lock held. Return 0 or -errno with a reason.
+ * emu_import.c: where memory is. For the copier's thread only, but add_own and remove_own. Return 0 or -errno with a reason.
  * own: a region of this process. peer: [addr, addr + bytes) of the region `key` of a segment, mapped here for copies by *device (in; -1: the
  * one that holds it; out: that one) if it is not yet. host: the
  * packets of a segment are made quick to copy from, once. drop: forgets a segment; NULL: everything, of all segments.
@@ -83,8 +83,14 @@ void epf_emu_import_host(const struct epf_copy_ops *ops, struct epf_emu_seg *seg
 void epf_emu_import_drop(const struct epf_emu_seg *seg);
 /* Unmaps what its owner has withdrawn meanwhile. */
 void epf_emu_import_sweep(void);
+/* Maps regions of this process that have come, and unmaps those that have gone. */
+void epf_emu_import_owns(void);
+/* Any thread, with the copier's lock held: no driver is called. */
 int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem);
 void epf_emu_import_remove_own(uint64_t nonce, uint32_t key);
+/* The copier's lock, for emu_import.c. */
+void epf_emu_copier_lock(void);
+void epf_emu_copier_unlock(void);
 
 /* 1: the copier sleeps and must be rung for the jobs pushed last. No system call. */
 bool epf_emu_copier_sleeps(void);

@@ -172,7 +172,7 @@ static void driver_free(void *addr)
 
 static int export_ipc(uint64_t addr, uint64_t bytes, struct epf_copy_handle *h, int *device)
 {
-	struct epf_gpu_place place;
+	struct epf_gpu_place place = { .where = EPF_GPU_HOST };
 	struct epf_gpu_ipc ipc;
 	struct epf_gpu_dev *dev;
 	int rc = device_get(0, &dev);

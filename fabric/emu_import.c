@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where GPU memory is, for the copier's thread: regions of this process, regions of peers (mapped here when they are first read), and
- * the packets of wire segments. Called by emu_copier.c with its lock held; every list here is under that lock. It must never
- * write to a peer's memory, and never believe a peer's region table beyond that peer's own memory.
+ * the packets of wire segments. Called by emu_copier.c on its thread, which owns the lists but those of this process's regions: these
+ * are under the copier's lock, over which no driver is called. It must never write to a peer's memory, and never believe a peer's region table beyond that peer's own memory.
  */
 #define EPF_LOG_COMP "emu"
 #include "fabric/base/err.h"
@@ -46,12 +46,13 @@ struct own {
 	struct own *next;
 	uint64_t nonce;
 	uint32_t key;
+	bool tried; /* to map it */
 	struct epf_copy_mem *mem;
 };
 
 static struct import *imports;
 static struct host *hosts;
-static struct own *owns;
+static struct own *owns, *gone; /* gone: withdrawn, still to be unmapped */
 
 int epf_emu_import_own(struct epf_copy_mem *mem)
 {
@@ -74,7 +75,7 @@ int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *me
 	if (!o)
 		return epf_fail(EPF_R_NO_MEMORY, "GPU region: no memory");
 	epf_copy_mem_get(mem);
-	*o = (struct own){ owns, nonce, key, mem };
+	*o = (struct own){ owns, nonce, key, false, mem };
 	owns = o;
 	return 0;
 }
@@ -89,8 +90,49 @@ void epf_emu_import_remove_own(uint64_t nonce, uint32_t key)
 	if (!o)
 		return;
 	*at = o->next;
-	epf_copy_mem_put(o->mem);
-	free(o);
+	o->next = gone;
+	gone = o;
+}
+
+/* One that has not been tried yet, or has gone; its memory is used by the caller (epf_copy_mem_put). NULL: none. */
+static struct epf_copy_mem *next_own(bool *has_gone)
+{
+	struct epf_copy_mem *mem = NULL;
+	struct own *o;
+
+	epf_emu_copier_lock();
+	for (o = owns; o && o->tried; o = o->next)
+		;
+	*has_gone = !o && gone;
+	if (o) {
+		o->tried = true;
+		mem = o->mem;
+		epf_copy_mem_get(mem);
+	} else if (gone) {
+		o = gone;
+		gone = o->next;
+		mem = o->mem; /* with its use */
+		free(o);
+	}
+	epf_emu_copier_unlock();
+	return mem;
+}
+
+void epf_emu_import_owns(void)
+{
+	struct epf_copy_mem *mem;
+	bool has_gone;
+
+	while ((mem = next_own(&has_gone))) {
+		if (!has_gone && epf_emu_import_own(mem))
+			epf_warn_ratelimited("GPU region: %s", epf_last_error());
+		/* No NIC copies to it any more: whoever has the last use need not call the driver. */
+		if (has_gone && mem->reserved && mem->state == 1) {
+			mem->ops->mem_unimport(&mem->handle, mem->device_addr);
+			mem->state = 2;
+		}
+		epf_copy_mem_put(mem);
+	}
 }
 
 /* Takes over a descriptor of another process. */
@@ -134,27 +176,31 @@ static int read_entry(const struct epf_emu_seg *seg, uint32_t key, struct epf_em
 static int find_own(const struct epf_copy_ops *ops, const struct epf_emu_seg *seg, uint32_t key,
 		    int device, struct import *im)
 {
-	struct own *o = owns;
+	struct epf_copy_mem *mem = NULL;
 	int rc;
 
-	while (o && (o->nonce != seg->nonce || o->key != key))
-		o = o->next;
-	if (!o)
+	epf_emu_copier_lock();
+	for (struct own *o = owns; o && !mem; o = o->next)
+		if (o->nonce == seg->nonce && o->key == key)
+			mem = o->mem;
+	if (mem)
+		epf_copy_mem_get(mem);
+	epf_emu_copier_unlock();
+	if (!mem)
 		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of this process is no more",
 				key);
-	rc = epf_emu_import_own(o->mem);
-	if (rc)
-		return rc;
-	if (device >= 0 && device != o->mem->device && o->mem->handle.kind == EPF_COPY_FD) {
-		im->handle = o->mem->handle;
+	rc = epf_emu_import_own(mem);
+	if (!rc && device >= 0 && device != mem->device && mem->handle.kind == EPF_COPY_FD) {
+		im->handle = mem->handle;
 		rc = ops->mem_import(&im->handle, device, &im->at);
 		im->handle.fd = -1;
-		return rc;
+	} else if (!rc) {
+		im->at = mem->device_addr;
+		im->device = mem->device;
+		im->ops = NULL; /* nothing to unmap */
 	}
-	im->at = o->mem->device_addr;
-	im->device = o->mem->device;
-	im->ops = NULL; /* nothing to unmap */
-	return 0;
+	epf_copy_mem_put(mem);
+	return rc;
 }
 
 /* Maps a peer's region. The process that owns it may be this one: its memory is known here then. */
