@@ -421,7 +421,8 @@ struct epf_core_limits {
 	uint64_t rank_inflight_bytes;
 	uint32_t rank_inflight_messages;
 	uint64_t peer_timeout_ns;
-	uint32_t start_count; /* first count of every stream: tests of wrap */
+	uint32_t start_count;     /* first count of every stream: tests of wrap */
+	uint32_t connect_threads; /* that set lanes up, where the NIC lets several do so; 0: one */
 };
 
 struct epf_core {
@@ -484,7 +485,8 @@ struct epf_core {
 	uint64_t next_tick_ns;      /* next time the cold timer is due */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	struct epf_stats_block *stats;
-	struct epf_wr *lane_wrs; /* memory of all lanes */
+	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
+	struct epf_wr *lane_wrs;            /* memory of all lanes */
 	struct epf_msg *lane_msgs;
 	struct epf_bell *bell; /* what the core sleeps on */
 	struct epf_bell own_bell;

@@ -111,6 +111,8 @@ struct epf_nic_caps {
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
 	int carries_events; /* 0: no arrivals ever (null) */
+	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
+	int parallel_setup;
 };
 
 /* A registered memory region. */

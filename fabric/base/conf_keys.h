@@ -102,6 +102,7 @@ K(regions,              "regions",              UINT,   "64",    1, 4096, EXPERT
 K(signals,              "signals",              UINT,   "4096",  1, 65536, EXPERT, "", "Signal counters of a rank.")
 K(window,               "window",               POW2,   "1024",  64, 32768, EXPERT, "", "Arrivals of one stream that may be out of order at once on an unordered NIC.")
 K(start_count,          "start-count",          UINT,   "0",     0, 4294967295, EXPERT, "", "First value of all running counts of streams and lanes: for tests of their wrap; the same on every rank.")
+K(connect_threads,      "connect-threads",      UINT,   "8",     1, 64, EXPERT, "", "Threads that create and connect the lanes of a job when it is joined, where the NIC lets several do so.")
 K(peer_timeout_ns,      "peer-timeout",         TIME,   "10s",   1000000, 3600000000000, BASIC, "", "Silence after which a peer with work in flight counts as down.")
 K(wait_timeout_ns,      "wait-timeout",         TIME,   "30s",   1000000, 86400000000000, BASIC, "", "Deadline of a wait that was given none.")
 K(stats_dir,            "stats-dir",            PATH,   "",      1, 4000, BASIC, "", "Directory of the statistics files. Empty: ep-fabric in XDG_RUNTIME_DIR, or /tmp/ep-fabric-UID where that is not set.")

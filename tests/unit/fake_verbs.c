@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,6 +31,23 @@ struct fake_qp {
 
 static struct ibv_device device = { .name = "fake0" };
 static struct verbs_context *context;
+
+/* Queue pairs may be set up by several threads at once, as with a real provider. */
+static pthread_mutex_t setup_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Takes the time of a call that asks the kernel; returns with the lock. */
+static void begin_setup(void)
+{
+	pthread_mutex_lock(&setup_lock);
+	if (!fake.setup_us)
+		return;
+	if (++fake.in_setup > fake.most_in_setup)
+		fake.most_in_setup = fake.in_setup;
+	pthread_mutex_unlock(&setup_lock);
+	usleep(fake.setup_us);
+	pthread_mutex_lock(&setup_lock);
+	fake.in_setup--;
+}
 
 /* 1: this call is to fail; errno is set. */
 static int fails(const char *call)
@@ -375,9 +393,13 @@ static struct ibv_qp *make_qp(struct ibv_pd *pd, const struct ibv_qp_cap *cap)
 {
 	struct fake_qp *qp;
 
-	if (fails("create_qp"))
+	begin_setup();
+	if (fails("create_qp")) {
+		pthread_mutex_unlock(&setup_lock);
 		return NULL;
+	}
 	if (cap->max_inline_data > fake.max_inline) {
+		pthread_mutex_unlock(&setup_lock);
 		errno = EINVAL;
 		return NULL;
 	}
@@ -399,6 +421,7 @@ static struct ibv_qp *make_qp(struct ibv_pd *pd, const struct ibv_qp_cap *cap)
 	assert_true(fake.n_qps < FAKE_QPS);
 	fake.qps[fake.n_qps++] = &qp->ex.qp_base;
 	fake.open_things++;
+	pthread_mutex_unlock(&setup_lock);
 	return &qp->ex.qp_base;
 }
 
@@ -424,12 +447,18 @@ static struct ibv_qp_ex *qp_to_qp_ex(struct ibv_qp *qp)
 
 static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-	if (fails("modify_qp"))
-		return fake.fail_errno;
-	assert_true(fake.n_modifies < FAKE_MODIFIES);
-	fake.modifies[fake.n_modifies++] =
-		(struct fake_modify){ .qpn = qp->qp_num, .mask = mask, .attr = *attr };
-	return 0;
+	int rc = 0;
+
+	begin_setup();
+	if (fails("modify_qp")) {
+		rc = fake.fail_errno;
+	} else {
+		assert_true(fake.n_modifies < FAKE_MODIFIES);
+		fake.modifies[fake.n_modifies++] =
+			(struct fake_modify){ .qpn = qp->qp_num, .mask = mask, .attr = *attr };
+	}
+	pthread_mutex_unlock(&setup_lock);
+	return rc;
 }
 
 static int destroy_qp(struct ibv_qp *qp)

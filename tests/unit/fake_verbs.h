@@ -48,6 +48,9 @@ struct fake_verbs {
 	const char *fail;
 	int fail_errno, fail_after;
 
+	/* Time that each ibv_create_qp and ibv_modify_qp takes; how many of these went on at once at most. */
+	unsigned setup_us, in_setup, most_in_setup;
+
 	/* What it was asked for. */
 	int open_things; /* made and not yet destroyed */
 	struct fake_wr wrs[FAKE_WRS];
