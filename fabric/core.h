@@ -102,7 +102,7 @@ _Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits ever
 /* Control words a peer's core writes into our memory by plain RDMA writes [R5]: cumulative, newest wins. */
 struct epf_ctl {
 	uint64_t grants
-		[EPF_MAX_LANES_PER_NODE]; /* per lane: events we may have posted in all; bit 32: written */
+		[EPF_MAX_LANES_PER_NODE]; /* per lane: bits 31:0 events we may have posted in all; bit 32: written; 63:33 beats of its engine */
 	uint64_t acks[]; /* per stream handle: last flush passed; bit 32: written [A5] */
 };
 
@@ -336,6 +336,8 @@ struct epf_node {
 	uint32_t ctl_rkey;
 	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */
 	uint32_t rank;          /* lowest rank on it: its name in messages to people */
+	uint64_t beats_seen;    /* sum of the beats in its words; 0: it has promised none */
+	uint32_t silent_ticks;  /* since its engine gave the last sign of life */
 	uint8_t heard;          /* something of it arrived or completed since the last tick */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
@@ -415,7 +417,9 @@ struct epf_core_limits {
 	uint64_t rank_inflight_bytes;
 	uint32_t rank_inflight_messages;
 	uint64_t peer_timeout_ns;
-	uint32_t start_count; /* first count of every stream: tests of wrap */
+	uint64_t peer_silence_ns; /* 0: an engine may be silent for ever */
+	uint32_t start_count;     /* first count of every stream: tests of wrap */
+	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
 };
 
 struct epf_core {
@@ -475,7 +479,8 @@ struct epf_core {
 	struct epf_nic_mr ctl_mr;
 	uint64_t (*now)(void *arg);
 	void *now_arg;
-	uint64_t next_tick_ns;      /* next time the cold timer is due */
+	uint64_t next_tick_ns; /* next time the cold timer is due */
+	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	struct epf_stats_block *stats;
 	struct epf_wr *lane_wrs; /* memory of all lanes */

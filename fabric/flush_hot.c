@@ -51,7 +51,8 @@ static unsigned write_grants(struct epf_core *core)
 		if (lane->state != EPF_LANE_UP) { /* its successor starts with grants of its own */
 			lane->grant_state = EPF_WORD_CLEAN;
 			lane->in_grant_list = 0;
-		} else if (word_entry(core, lane, (uint64_t)given | UINT64_C(1) << 32,
+		} else if (word_entry(core, lane,
+				      (uint64_t)given | UINT64_C(1) << 32 | core->beats << 33,
 				      offsetof(struct epf_ctl, grants) + 8u * lane->index,
 				      epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0))) {
 			lane->given = given;

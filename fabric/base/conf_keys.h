@@ -103,6 +103,7 @@ K(signals,              "signals",              UINT,   "4096",  1, 65536, EXPER
 K(window,               "window",               POW2,   "1024",  64, 32768, EXPERT, "", "Arrivals of one stream that may be out of order at once on an unordered NIC.")
 K(start_count,          "start-count",          UINT,   "0",     0, 4294967295, EXPERT, "", "First value of all running counts of streams and lanes: for tests of their wrap; the same on every rank.")
 K(peer_timeout_ns,      "peer-timeout",         TIME,   "10s",   1000000, 3600000000000, BASIC, "", "Silence after which a peer with work in flight counts as down.")
+K(peer_silence_ns,      "peer-silence",         TIME,   "25s",   0, 3600000000000, EXPERT, "", "Time without a sign of life of a peer's engine after which it counts as down though its card still answers: stopped, hung. Longer than registering the largest region takes; the same on every node. 0: never.")
 K(wait_timeout_ns,      "wait-timeout",         TIME,   "30s",   1000000, 86400000000000, BASIC, "", "Deadline of a wait that was given none.")
 K(stats_dir,            "stats-dir",            PATH,   "",      1, 4000, BASIC, "", "Directory of the statistics files. Empty: ep-fabric in XDG_RUNTIME_DIR, or /tmp/ep-fabric-UID where that is not set.")
 

@@ -23,8 +23,8 @@ static const unsigned hit_nodes[RIG_WORLD] = { 0, 0, 1, 1 };
 static const unsigned beside_nodes[RIG_WORLD] = { 0, 2, 0, 2 };
 
 /* Lanes that lose their peer fail after 4.1 us * 2^12 * 4, some 70 ms. */
-static const char *const settings[] = { "verbs-timeout=12", "verbs-retries=3", "peer-timeout=2s",
-					NULL };
+static const char *const settings[] = { "verbs-timeout=12", "verbs-retries=3", "peer-timeout=1s",
+					"peer-silence=1500ms", NULL };
 
 /* Counters of a report, of withdrawing(). */
 enum { C_PUSHED = 6, C_REVOKED = 7 };
