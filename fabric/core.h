@@ -77,6 +77,8 @@ enum epf_msg_kind {
 		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals */
 	EPF_MSG_REGION =
 		15, /* rank comes up: signal = region, value = epoch, a = raddr, b = bytes, c = rkey, d = access, e = regions */
+	EPF_MSG_KEYS =
+		16, /* with it where there are more keys: signal = region, c = epoch, d = regions, keys 1 to 7 in value, a, b, e */
 };
 
 /* A message on the wire: 64 bytes, little-endian. */
@@ -119,16 +121,18 @@ enum epf_region_state {
 struct epf_region_local {
 	uint64_t addr;
 	uint64_t bytes; /* 0 unless LIVE: the check needs one compare */
-	uint32_t lkey;
 	uint32_t state;
-	struct epf_nic_mr mr;
+	struct epf_nic_mr mr; /* keys[i]: for lanes of index i */
 	unsigned access;
 };
 
 struct epf_region_remote {
 	uint64_t raddr;
 	uint64_t bytes; /* 0 unless LIVE */
-	uint32_t rkey;
+	union {
+		uint32_t rkey;                 /* for lanes of index 0 */
+		uint32_t rkeys[EPF_NIC_LINKS]; /* for lanes of index i */
+	};
 	uint16_t state;
 	uint16_t access; /* EPF_MR_* */
 };
@@ -188,6 +192,7 @@ struct epf_stream {
 	uint16_t node;
 	uint16_t lane;   /* the lane it is bound to, an index in core->lanes */
 	uint16_t handle; /* on its node */
+	uint16_t home;   /* the lane it was bound to first: where it goes back to when that is well again */
 	uint8_t kind;
 	uint8_t dirty;        /* posted since the last flush and on a dirty list */
 	uint8_t waiting;      /* on its lane's waiting list */
@@ -275,7 +280,8 @@ struct epf_lane {
 	uint8_t grant_state; /* enum epf_word_state */
 	uint8_t in_wait_list;
 	uint8_t in_grant_list;
-	uint8_t reserved[2];
+	uint8_t link; /* of the own NIC: index % caps.links */
+	uint8_t reserved;
 	uint32_t waiting_head; /* streams with parked commands, round robin */
 	uint32_t waiting_tail;
 };
@@ -333,7 +339,8 @@ struct epf_node {
 	struct epf_ctl *ctl;                  /* control words it writes, in our memory */
 	uint32_t receives;                    /* it posts for each lane */
 	uint64_t ctl_raddr;                   /* control words we write, in its memory */
-	uint32_t ctl_rkey;
+	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
+	uint8_t keys; /* keys its regions have: 1, or its NIC's devices */
 	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */
 	uint32_t rank;          /* lowest rank on it: its name in messages to people */
 	uint8_t heard;          /* something of it arrived or completed since the last tick */
@@ -396,6 +403,12 @@ struct epf_ring_state {
 	uint64_t cover;        /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
+};
+
+/* What one link of the NIC carries. */
+struct epf_link_load {
+	uint64_t bytes; /* in flight, as nic-inflight-bytes counts them */
+	uint32_t messages;
 };
 
 struct epf_core_limits {
@@ -464,8 +477,7 @@ struct epf_core {
 	uint32_t n_grants;
 	uint32_t words_dirty; /* 1: control words wait to be written */
 	uint32_t flushing;    /* rings in a flush */
-	uint64_t inflight_bytes;
-	uint32_t inflight_messages;
+	struct epf_link_load load[EPF_NIC_LINKS]; /* by lane.link */
 	uint32_t wakes; /* ranks whose bells must be rung by the run loop */
 	uint16_t my_place;
 	uint16_t reserved;
