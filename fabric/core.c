@@ -77,6 +77,19 @@ static int fit_lanes(struct epf_core *core)
 	return 0;
 }
 
+/* What the NIC holds may be less than the setting asks for; entries of a lane are counted modulo a power of two. */
+static void fit_depth(struct epf_core *core)
+{
+	uint32_t depth = core->limits.lane_depth;
+
+	while (depth > core->caps.lane_depth)
+		depth >>= 1;
+	if (depth != core->limits.lane_depth)
+		epf_info("lane-depth: %u lowered to %u: a lane of this NIC holds %u",
+			 core->limits.lane_depth, depth, core->caps.lane_depth);
+	core->limits.lane_depth = depth;
+}
+
 int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 {
 	struct epf_core *core = aligned_alloc(EPF_CACHELINE, (sizeof(*core) + 63) / 64 * 64);
@@ -103,8 +116,7 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	core->limits.ring_window = pow2_at_least(cfg->limits.ring_window);
 	core->limits.lane_depth = pow2_at_least(cfg->limits.lane_depth);
 	core->limits.window = pow2_at_least(cfg->limits.window);
-	if (core->limits.lane_depth > core->caps.lane_depth)
-		core->limits.lane_depth = core->caps.lane_depth;
+	fit_depth(core);
 	if (core->limits.window < core->limits.lane_depth || core->limits.window > EPF_MAX_WINDOW) {
 		free(core);
 		return epf_fail(EPF_R_CONF_RANGE, "window: %u is below lane-depth %u or above %u",
@@ -216,6 +228,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	if (core->world)
 		return epf_fail(EPF_R_JOIN_ORDER, "engine: rank %u comes after the world was set",
 				rank);
+	if (max_regions > EPF_MAX_REGIONS)
+		return epf_fail(EPF_R_CONF_RANGE, "regions: %u of a rank, at most %d are possible",
+				max_regions, EPF_MAX_REGIONS);
 	r = &core->ranks[core->n_ranks];
 	r->regions = calloc(max_regions, sizeof(*r->regions));
 	if (!r->regions)
@@ -469,6 +484,9 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	uint64_t lanes = (uint64_t)n_nodes * core->limits.lanes_per_node;
 	int rc;
 
+	if (world > EPF_MAX_WORLD)
+		return epf_fail(EPF_R_CONF_RANGE, "world-size: %u ranks, the engine takes %d",
+				world, EPF_MAX_WORLD);
 	if (lanes > core->caps.max_lanes || lanes > 65535)
 		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u",
 				core->caps.name, (unsigned long long)lanes,

@@ -39,6 +39,8 @@ enum {
 	EPF_MAX_RINGS = 4096,
 	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
 	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
+	EPF_MAX_WORLD = 65536,           /* ranks: numbers of nodes and places are 16 bits here */
+	EPF_MAX_REGIONS = 4096,          /* of one rank: as the setting regions allows */
 	EPF_MAX_BATCH = 256,
 	EPF_TICKS_PER_TIMEOUT = 8,  /* signs of life asked for per peer-timeout */
 	EPF_LANE_RESERVE = 2,       /* work requests of a lane kept back for control words */
@@ -50,6 +52,10 @@ enum {
 
 /* Immediate data: count in the low 16 bits, handle in the next 13, kind in the top 3. */
 enum { EPF_IMM_STREAM = 1, EPF_IMM_NOTIFY = 2 };
+
+_Static_assert(EPF_MAX_STREAMS_PER_NODE == 1 << 13, "a handle has 13 bits of an immediate");
+_Static_assert(EPF_MAX_WINDOW == 1 << 15, "a window is half of what 16 bits count");
+_Static_assert(EPF_IMM_STREAM < 8 && EPF_IMM_NOTIFY < 8, "a kind has 3 bits of an immediate");
 
 EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
 {
@@ -399,8 +405,8 @@ struct epf_ring_state {
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
 	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
-	int32_t deficit;       /* deficit round robin, bytes */
-	uint64_t cover;        /* covered when the consumer's tail is here */
+	int64_t deficit; /* deficit round robin, bytes: one command may overdraw it by 2 GiB */
+	uint64_t cover;  /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
 };

@@ -17,7 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAGIC = 0x4a465045, MAX_TOKENS = 4096 * EPF_MAX_LANES_PER_NODE, MAX_REGIONS = 4096 };
+enum {
+	MAGIC = 0x4a465045,
+	MAX_TOKENS = 4096 * EPF_MAX_LANES_PER_NODE,
+	MAX_REGIONS = EPF_MAX_REGIONS
+};
 
 struct cursor {
 	const uint8_t *at;
@@ -62,14 +66,33 @@ static size_t region_bytes(uint32_t keys)
 	return 24 + 4 * (size_t)(keys - 1);
 }
 
+/* What no reader would take is not written. */
+static int check_limits(const struct epf_description *d)
+{
+	if (d->n_tokens > MAX_TOKENS || d->n_regions > MAX_REGIONS || d->keys > EPF_NIC_LINKS ||
+	    d->nic_addr_len > sizeof(d->nic_addr) || d->n_signals > EPF_WIDE_SIGNALS ||
+	    !memchr(d->node, 0, sizeof(d->node)) || !memchr(d->nic, 0, sizeof(d->nic)))
+		return epf_fail(
+			EPF_R_CONF_RANGE,
+			"join: %u lanes, %u regions, %u signals, an address of %zu bytes; at "
+			"most %d, %d, %u, %zu can be told",
+			d->n_tokens, d->n_regions, d->n_signals, d->nic_addr_len, MAX_TOKENS,
+			MAX_REGIONS, EPF_WIDE_SIGNALS, sizeof(d->nic_addr));
+	return 0;
+}
+
 int epf_description_encode(const struct epf_description *d, uint8_t **out, size_t *len)
 {
 	uint32_t keys = d->keys ? d->keys : 1;
 	size_t bytes = 8 + 8 * 4 + 8 + sizeof(d->node) + sizeof(d->nic) + 4 + d->nic_addr_len + 4 +
 		       8 * (size_t)d->n_tokens + 4 + region_bytes(keys) * (size_t)d->n_regions +
 		       4 * (size_t)keys;
-	uint8_t *buf = malloc(bytes), *at = buf;
+	uint8_t *buf, *at;
+	int rc = check_limits(d);
 
+	if (rc)
+		return rc;
+	buf = at = malloc(bytes);
 	if (!buf)
 		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %zu bytes", bytes);
 	put_le(&at, MAGIC, 4);

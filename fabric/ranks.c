@@ -301,7 +301,7 @@ static int on_region(struct epf_core *core, struct epf_peer *peer, const struct 
 {
 	struct epf_region_remote *region;
 
-	if (m->e > EPF_WIDE_REGIONS || m->signal >= m->e || m->b > EPF_WIDE_REGION_BYTES ||
+	if (m->e > EPF_MAX_REGIONS || m->signal >= m->e || m->b > EPF_WIDE_REGION_BYTES ||
 	    m->b > UINT64_MAX - m->a ||
 	    (m->d & ~(uint32_t)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ)) ||
 	    collect(core, peer, (uint32_t)m->value, (uint32_t)m->e) || m->signal >= peer->n_regions)
@@ -323,7 +323,7 @@ static int on_keys(struct epf_core *core, struct epf_peer *peer, const struct ep
 	uint32_t keys = core->nodes[peer->node].keys, first;
 	struct epf_region_remote *region;
 
-	if (keys < 2 || m->d > EPF_WIDE_REGIONS || m->signal >= m->d ||
+	if (keys < 2 || m->d > EPF_MAX_REGIONS || m->signal >= m->d ||
 	    collect(core, peer, m->c, m->d) || m->signal >= peer->n_regions)
 		return 0;
 	region = &peer->regions[m->signal];
@@ -346,7 +346,7 @@ static int on_rank(struct epf_core *core, struct epf_peer *peer, const struct ep
 		epf_peer_changed(core, m->rank, m->signal, m->d, m->c);
 		return 1;
 	}
-	if (m->signal != EPF_PEER_UP || m->value > EPF_WIDE_REGIONS || m->a > EPF_WIDE_SIGNALS ||
+	if (m->signal != EPF_PEER_UP || m->value > EPF_MAX_REGIONS || m->a > EPF_WIDE_SIGNALS ||
 	    collect(core, peer, m->c, (uint32_t)m->value))
 		return 0;
 	peer->n_signals = (uint32_t)m->a;
