@@ -151,25 +151,29 @@ void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local)
 	}
 }
 
+void epf_fail_entry_cold(struct epf_core *core, struct epf_lane *lane, struct epf_wr *wr,
+			 unsigned status, unsigned reason)
+{
+	if (wr->core >> 60 == EPF_WRK_DATA) {
+		struct epf_ring_state *ring = core->rings[wr->core >> 32 & 0xffffu];
+		uint32_t seq = (uint32_t)wr->core;
+
+		/* One failure per command, whatever the number of its work requests. */
+		if (ring->pend[seq & ring->pend_mask] == 1)
+			record_failure(core, ring, seq, core->nodes[lane->node].rank, status,
+				       reason);
+	}
+	epf_reclaim(core, lane, wr);
+}
+
 /* Ends what a dead lane had under way: commands fail, words and messages are forgotten. */
 static void fail_lane(struct epf_core *core, struct epf_lane *lane, unsigned status)
 {
 	core->ops->lane_fence(core->nic, lane->id);
 	lane->state = EPF_LANE_DOWN;
-	while (lane->tail != lane->head) {
-		struct epf_wr *wr = &lane->wrs[lane->tail++ & lane->mask];
-
-		if (wr->core >> 60 == EPF_WRK_DATA) {
-			struct epf_ring_state *ring = core->rings[wr->core >> 32 & 0xffffu];
-			uint32_t seq = (uint32_t)wr->core;
-
-			/* One failure per command, whatever the number of its work requests. */
-			if (ring->pend[seq & ring->pend_mask] == 1)
-				record_failure(core, ring, seq, core->nodes[lane->node].rank,
-					       status, EPF_R_PEER_DOWN);
-		}
-		epf_reclaim(core, lane, wr);
-	}
+	while (lane->tail != lane->head)
+		epf_fail_entry_cold(core, lane, &lane->wrs[lane->tail++ & lane->mask], status,
+				    EPF_R_PEER_DOWN);
 	lane->posted = lane->head;
 }
 

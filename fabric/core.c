@@ -58,6 +58,38 @@ static int create_pools(struct epf_core *core)
 	return 0;
 }
 
+/* Each link gets as many lanes of a node: both ends then agree which link a lane travels on. */
+static int fit_lanes(struct epf_core *core)
+{
+	uint32_t links = core->caps.links ? core->caps.links : 1, asked = core->limits.lanes_per_node;
+	uint32_t fit = (asked + links - 1) / links * links;
+
+	if (fit > EPF_MAX_LANES_PER_NODE)
+		return epf_fail(EPF_R_CONF_RANGE,
+				"lanes-per-peer: %u, and the NIC has %u links: a multiple of that up to %d is "
+				"possible",
+				asked, links, EPF_MAX_LANES_PER_NODE);
+	if (fit != asked)
+		epf_info("lanes-per-peer: %u raised to %u, so that each of the NIC's %u links has as many",
+			 asked, fit, links);
+	core->caps.links = links;
+	core->limits.lanes_per_node = fit;
+	return 0;
+}
+
+/* What the NIC holds may be less than the setting asks for; entries of a lane are counted modulo a power of two. */
+static void fit_depth(struct epf_core *core)
+{
+	uint32_t depth = core->limits.lane_depth;
+
+	while (depth > core->caps.lane_depth)
+		depth >>= 1;
+	if (depth != core->limits.lane_depth)
+		epf_info("lane-depth: %u lowered to %u: a lane of this NIC holds %u",
+			 core->limits.lane_depth, depth, core->caps.lane_depth);
+	core->limits.lane_depth = depth;
+}
+
 int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 {
 	struct epf_core *core = aligned_alloc(EPF_CACHELINE, (sizeof(*core) + 63) / 64 * 64);
@@ -76,11 +108,15 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	core->ops->describe(core->nic, &core->caps);
 	core->ordered = core->caps.ordered != 0;
 	core->counts_puts = !core->ordered;
+	rc = fit_lanes(core);
+	if (rc) {
+		free(core);
+		return rc;
+	}
 	core->limits.ring_window = pow2_at_least(cfg->limits.ring_window);
 	core->limits.lane_depth = pow2_at_least(cfg->limits.lane_depth);
 	core->limits.window = pow2_at_least(cfg->limits.window);
-	if (core->limits.lane_depth > core->caps.lane_depth)
-		core->limits.lane_depth = core->caps.lane_depth;
+	fit_depth(core);
 	if (core->limits.window < core->limits.lane_depth || core->limits.window > EPF_MAX_WINDOW) {
 		free(core);
 		return epf_fail(EPF_R_CONF_RANGE, "window: %u is below lane-depth %u or above %u",
@@ -192,6 +228,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	if (core->world)
 		return epf_fail(EPF_R_JOIN_ORDER, "engine: rank %u comes after the world was set",
 				rank);
+	if (max_regions > EPF_MAX_REGIONS)
+		return epf_fail(EPF_R_CONF_RANGE, "regions: %u of a rank, at most %d are possible",
+				max_regions, EPF_MAX_REGIONS);
 	r = &core->ranks[core->n_ranks];
 	r->regions = calloc(max_regions, sizeof(*r->regions));
 	if (!r->regions)
@@ -204,6 +243,18 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	r->dirty_groups = EPF_NONE;
 	*local = core->n_ranks++;
 	return 0;
+}
+
+/* A region's keys as many as a node has lanes, so that a lane finds its own by its index. */
+static int register_region(struct epf_core *core, void *addr, uint64_t bytes, unsigned access,
+			   struct epf_nic_mr *mr)
+{
+	uint32_t keys = core->caps.keys ? core->caps.keys : 1;
+	int rc = core->ops->region_register(core->nic, addr, bytes, access, mr);
+
+	for (uint32_t i = keys; !rc && i < EPF_NIC_LINKS; i++)
+		mr->keys[i] = mr->keys[i % keys];
+	return rc;
 }
 
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
@@ -221,12 +272,11 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
 				(unsigned long long)bytes);
 	l = &r->regions[r->n_regions];
-	rc = core->ops->region_register(core->nic, addr, bytes, access, &l->mr);
+	rc = register_region(core, addr, bytes, access, &l->mr);
 	if (rc)
 		return rc;
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
-	l->lkey = l->mr.lkey;
 	l->access = access;
 	l->state = EPF_REGION_LIVE;
 	*region = r->n_regions++;
@@ -385,6 +435,7 @@ static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
 	lane->id = (uint16_t)i;
 	lane->node = (uint16_t)(i / l->lanes_per_node);
 	lane->index = (uint8_t)(i % l->lanes_per_node);
+	lane->link = (uint8_t)(lane->index % core->caps.links);
 	lane->head = lane->posted = lane->tail = l->start_count;
 	lane->events = lane->granted = lane->arrived = l->start_count;
 	lane->given = lane->arrived + l->lane_receives;
@@ -433,6 +484,9 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	uint64_t lanes = (uint64_t)n_nodes * core->limits.lanes_per_node;
 	int rc;
 
+	if (world > EPF_MAX_WORLD)
+		return epf_fail(EPF_R_CONF_RANGE, "world-size: %u ranks, the engine takes %d",
+				world, EPF_MAX_WORLD);
 	if (lanes > core->caps.max_lanes || lanes > 65535)
 		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u",
 				core->caps.name, (unsigned long long)lanes,
@@ -464,9 +518,8 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
 		rc = init_lane(core, i, &tokens[i]);
 	if (!rc)
-		rc = core->ops->region_register(core->nic, core->ctl_memory,
-						core->n_nodes * core->ctl_stride,
-						EPF_MR_REMOTE_WRITE, &core->ctl_mr);
+		rc = register_region(core, core->ctl_memory, core->n_nodes * core->ctl_stride,
+				     EPF_MR_REMOTE_WRITE, &core->ctl_mr);
 	for (uint32_t i = 0; !rc && i < core->n_rings; i++)
 		rc = ring_streams(core, core->rings[i]);
 	if (!rc && core->caps.carries_events)
@@ -483,6 +536,16 @@ static void open_control(struct epf_core *core, struct epf_node *node)
 
 		core->streams[index].lane = (uint16_t)(node->first_lane + i);
 	}
+}
+
+int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
+			  const struct epf_lane *lane, uint64_t token)
+{
+	const void *addr = NULL;
+	size_t len = 0;
+	int rc = epf_nic_address_part(node->nic_addr, node->nic_addr_len, lane->index, &addr, &len);
+
+	return rc < 0 ? rc : core->ops->lane_connect(core->nic, lane->id, addr, len, token);
 }
 
 int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_info *info)
@@ -502,11 +565,14 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	if (!node->handles || !node->notify_streams)
 		return no_memory("stream handles");
 	node->ctl_raddr = info->ctl_raddr;
-	node->ctl_rkey = info->ctl_rkey;
+	node->nic_addr_len = (uint16_t)info->nic_addr_len;
+	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
+	node->keys = (uint8_t)(info->keys ? info->keys : 1);
+	for (unsigned l = 0; l < EPF_NIC_LINKS && info->ctl_rkeys; l++)
+		node->ctl_rkeys[l] = info->ctl_rkeys[l % node->keys];
 	for (unsigned l = 0; l < node->n_lanes; l++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + l];
-		int rc = core->ops->lane_connect(core->nic, lane->id, info->nic_addr,
-						 info->nic_addr_len, info->tokens[l]);
+		int rc = epf_core_connect_lane(core, node, lane, info->tokens[l]);
 
 		if (rc)
 			return rc;
@@ -514,8 +580,6 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 		node->receives = info->receives;
 		lane->state = EPF_LANE_UP;
 	}
-	node->nic_addr_len = (uint16_t)info->nic_addr_len;
-	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
 	node->state = EPF_NODE_UP;
 	open_control(core, node);
 	return 0;
@@ -529,8 +593,10 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 
 	if (!regions)
 		return no_memory("a peer's regions");
-	for (uint32_t i = 0; i < info->n_regions; i++)
+	for (uint32_t i = 0; i < info->n_regions; i++) {
 		regions[i] = info->regions[i];
+		epf_spread_keys(&regions[i], info->keys);
+	}
 	core->peer_memory_bytes += info->n_regions * sizeof(*regions);
 	/* A withdrawn region stays withdrawn. */
 	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)

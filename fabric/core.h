@@ -39,6 +39,8 @@ enum {
 	EPF_MAX_RINGS = 4096,
 	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
 	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
+	EPF_MAX_WORLD = 65536,           /* ranks: numbers of nodes and places are 16 bits here */
+	EPF_MAX_REGIONS = 4096,          /* of one rank: as the setting regions allows */
 	EPF_MAX_BATCH = 256,
 	EPF_TICKS_PER_TIMEOUT = 8,  /* signs of life asked for per peer-timeout */
 	EPF_LANE_RESERVE = 2,       /* work requests of a lane kept back for control words */
@@ -50,6 +52,10 @@ enum {
 
 /* Immediate data: count in the low 16 bits, handle in the next 13, kind in the top 3. */
 enum { EPF_IMM_STREAM = 1, EPF_IMM_NOTIFY = 2 };
+
+_Static_assert(EPF_MAX_STREAMS_PER_NODE == 1 << 13, "a handle has 13 bits of an immediate");
+_Static_assert(EPF_MAX_WINDOW == 1 << 15, "a window is half of what 16 bits count");
+_Static_assert(EPF_IMM_STREAM < 8 && EPF_IMM_NOTIFY < 8, "a kind has 3 bits of an immediate");
 
 EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
 {
@@ -77,6 +83,8 @@ enum epf_msg_kind {
 		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals */
 	EPF_MSG_REGION =
 		15, /* rank comes up: signal = region, value = epoch, a = raddr, b = bytes, c = rkey, d = access, e = regions */
+	EPF_MSG_KEYS =
+		16, /* with it where there are more keys: signal = region, c = epoch, d = regions, keys 1 to 7 in value, a, b, e */
 };
 
 /* A message on the wire: 64 bytes, little-endian. */
@@ -119,16 +127,18 @@ enum epf_region_state {
 struct epf_region_local {
 	uint64_t addr;
 	uint64_t bytes; /* 0 unless LIVE: the check needs one compare */
-	uint32_t lkey;
 	uint32_t state;
-	struct epf_nic_mr mr;
+	struct epf_nic_mr mr; /* keys[i]: for lanes of index i */
 	unsigned access;
 };
 
 struct epf_region_remote {
 	uint64_t raddr;
 	uint64_t bytes; /* 0 unless LIVE */
-	uint32_t rkey;
+	union {
+		uint32_t rkey;                 /* for lanes of index 0 */
+		uint32_t rkeys[EPF_NIC_LINKS]; /* for lanes of index i */
+	};
 	uint16_t state;
 	uint16_t access; /* EPF_MR_* */
 };
@@ -188,6 +198,7 @@ struct epf_stream {
 	uint16_t node;
 	uint16_t lane;   /* the lane it is bound to, an index in core->lanes */
 	uint16_t handle; /* on its node */
+	uint16_t home;   /* the lane it was bound to first: where it goes back to when that is well again */
 	uint8_t kind;
 	uint8_t dirty;        /* posted since the last flush and on a dirty list */
 	uint8_t waiting;      /* on its lane's waiting list */
@@ -275,7 +286,8 @@ struct epf_lane {
 	uint8_t grant_state; /* enum epf_word_state */
 	uint8_t in_wait_list;
 	uint8_t in_grant_list;
-	uint8_t reserved[2];
+	uint8_t link; /* of the own NIC: index % caps.links */
+	uint8_t reserved;
 	uint32_t waiting_head; /* streams with parked commands, round robin */
 	uint32_t waiting_tail;
 };
@@ -333,7 +345,8 @@ struct epf_node {
 	struct epf_ctl *ctl;                  /* control words it writes, in our memory */
 	uint32_t receives;                    /* it posts for each lane */
 	uint64_t ctl_raddr;                   /* control words we write, in its memory */
-	uint32_t ctl_rkey;
+	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
+	uint8_t keys; /* keys its regions have: 1, or its NIC's devices */
 	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */
 	uint32_t rank;          /* lowest rank on it: its name in messages to people */
 	uint64_t beats_seen;    /* sum of the beats in its words; 0: it has promised none */
@@ -394,10 +407,16 @@ struct epf_ring_state {
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
 	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
-	int32_t deficit;       /* deficit round robin, bytes */
-	uint64_t cover;        /* covered when the consumer's tail is here */
+	int64_t deficit; /* deficit round robin, bytes: one command may overdraw it by 2 GiB */
+	uint64_t cover;  /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
+};
+
+/* What one link of the NIC carries. */
+struct epf_link_load {
+	uint64_t bytes; /* in flight, as nic-inflight-bytes counts them */
+	uint32_t messages;
 };
 
 struct epf_core_limits {
@@ -468,8 +487,7 @@ struct epf_core {
 	uint32_t n_grants;
 	uint32_t words_dirty; /* 1: control words wait to be written */
 	uint32_t flushing;    /* rings in a flush */
-	uint64_t inflight_bytes;
-	uint32_t inflight_messages;
+	struct epf_link_load load[EPF_NIC_LINKS]; /* by lane.link */
 	uint32_t wakes; /* ranks whose bells must be rung by the run loop */
 	uint16_t my_place;
 	uint16_t reserved;

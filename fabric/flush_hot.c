@@ -30,7 +30,7 @@ static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t val
 	wr->laddr = (uint64_t)(uintptr_t)&slot->value;
 	wr->raddr = node->ctl_raddr + offset;
 	wr->lkey = 0;
-	wr->rkey = node->ctl_rkey;
+	wr->rkey = node->ctl_rkeys[lane->index];
 	wr->len = 8;
 	wr->imm = 0;
 	wr->op = EPF_WR_WRITE;
