@@ -8,7 +8,9 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/nic.h"
+#include "fabric/core.h"
+#include "fabric/engine.h"
+#include "fabric/lib.h"
 #include "tests/rxe/rig.h"
 
 #include <errno.h>
@@ -28,6 +30,9 @@ static const char *const settings[] = { "verbs-timeout=12", "verbs-retries=3", "
 
 /* Counters of a report, of withdrawing(). */
 enum { C_PUSHED = 6, C_REVOKED = 7 };
+
+/* A word of the page: rank 0 is to use a wrong key. */
+enum { W_SPOIL = 4 };
 
 static void start_both(void (*body)(struct job_rank *r))
 {
@@ -161,6 +166,8 @@ static void survivors(uint64_t since, unsigned lost, const char *const *words)
 
 static const char *const names_node1[] = { "rank 2 on node 1 is lost", "rank 3 on node 1 is lost",
 					   "to rank 2", "to rank 3", NULL };
+static const char *const names_node0[] = { "rank 0 on node 0 is lost", "rank 1 on node 0 is lost",
+					   "to rank 0", "to rank 1", NULL };
 static const char *const names_daemon1[] = { "node1", NULL };
 static const char *const names_rank3[] = { "rank 3", NULL };
 
@@ -237,6 +244,103 @@ static void case_frozen(void)
 	end_both();
 }
 
+/* What a machine that is frozen, or gone behind a switch that still has its link up, looks like: nothing comes back. */
+static void case_silent(void)
+{
+	static const char *const pairs[] = { "rxe0", "rxe1", "rxe2", "rxe3" };
+	static const unsigned other_pair[RIG_WORLD] = { 2, 3, 2, 3 };
+	uint64_t since;
+
+	rig_start(4, pairs, settings);
+	rig_job(&rig.beside, "beside", other_pair, job_play);
+	rig_job(&rig.job, "hit", hit_nodes, rig_until_told);
+	since = begin_fault();
+	rig_shell(
+		"tc qdisc replace dev veth0 root netem loss 100%% && tc qdisc replace dev veth1 root netem loss 100%%");
+	survivors(since, 12, names_node1);
+	for (unsigned i = 2; i < RIG_WORLD; i++)
+		rig_told(&rig.job, i, since, 3, names_node0);
+	result_told("silence", since, 0, 3);
+	rig_end_told(&rig.job, 0);
+	rig_shell("tc qdisc del dev veth0 root && tc qdisc del dev veth1 root");
+	end_both();
+}
+
+/* ---- a wrong remote key ---- */
+
+/*
+ * Commands hold no keys, so only a broken or hostile engine can use a wrong one: here rank 0's own, inside its process, whose copy of rank 1's
+ * keys is spoiled. All four ranks have engines of their own, on the devices that the job beside uses.
+ */
+static int spoil_keys(struct epf_core *core, void *arg)
+{
+	struct epf_region_remote *region = &core->peers[1].regions[1];
+
+	(void)arg;
+	for (unsigned i = 0; i < sizeof(region->rkeys) / sizeof(region->rkeys[0]); i++)
+		region->rkeys[i] ^= 0x00ffff00u;
+	return 0;
+}
+
+static void spoiling(struct job_rank *r)
+{
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	if (r->me == 0) {
+		while (!job_get(&r->page->words[W_SPOIL]))
+			JOB_CHECK(r, job_rank_round(r, UINT64_C(30000000000)) == 0);
+		epf_core_call(r->ep->core, spoil_keys, NULL);
+		JOB_CHECK(r, epf_put(r->ring, 1, 0, 0, 1, 0, 256, 0) == 0);
+	}
+	rig_play_until_told(r);
+	JOB_CHECK(r, job_rank_guard(r) == 0);
+	epf_close(r->ep);
+	epf_boot_close(r->boot);
+}
+
+static void case_rkey(void)
+{
+	static const char *const own[2][9] = {
+		{ "nic=verbs", "nic-device=rxe0", "verbs-timeout=12", "verbs-retries=3", "node=a",
+		  "peer-timeout=1s", NULL },
+		{ "nic=verbs", "nic-device=rxe1", "verbs-timeout=12", "verbs-retries=3", "node=b",
+		  "peer-timeout=1s", NULL },
+	};
+	static const char *const first[] = { "rank 1", NULL }, *const second[] = { "rank 0", NULL };
+	struct job_plan plan = { .name = "hit",
+				 .world = RIG_WORLD,
+				 .body = spoiling,
+				 .boot_timeout_ns = UINT64_C(60000000000),
+				 .alarm_s = 570 };
+	char want[48];
+	uint64_t since;
+
+	rig_start(3, devices, settings);
+	rig_job(&rig.beside, "beside", beside_nodes, job_play);
+	for (unsigned i = 0; i < RIG_WORLD; i++)
+		plan.client[i] = own[i & 1];
+	RIG_CHECK(job_fork(&rig.job, &plan) == 0);
+	RIG_CHECK(job_reach(&rig.job, 5, 60000) == 0);
+	since = begin_fault();
+	job_set(&rig.job.page->words[W_SPOIL], 1);
+	rig_told(&rig.job, 0, since, 2, first);
+	rig_told(&rig.job, 1, since, 1, second);
+	for (unsigned i = 0; i < 2; i++)
+		RIG_CHECK(job_await(&rig.job.page->rank[i].counter[RIG_C_AFTER], 10, 20000) == 0);
+	/* The status of the command that named the key, nothing else; a flush since has told of it. */
+	printf("rank 0%s\n", rig.job.page->rank[0].failure);
+	snprintf(want, sizeof(want), "to rank 1: status %d", EPF_S_REMOTE_ACCESS);
+	RIG_CHECK(strstr(rig.job.page->rank[0].failure, want) != NULL);
+	RIG_CHECK(!job_get(&rig.job.page->rank[2].told_ns) &&
+		  !job_get(&rig.job.page->rank[3].told_ns));
+	result_told("wrong key", since, 0, 1);
+	for (unsigned i = 2; i < RIG_WORLD; i++)
+		kill(rig.job.pid[i], SIGKILL);
+	rig_end_told(&rig.job, 12);
+	end_both();
+}
+
+/* clang-format off */
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -245,7 +349,10 @@ static const struct {
 	{ "rank", case_rank },
 	{ "daemon", case_daemon },
 	{ "frozen", case_frozen },
+	{ "silent", case_silent },
+	{ "rkey", case_rkey },
 };
+/* clang-format on */
 
 int main(int argc, char **argv)
 {

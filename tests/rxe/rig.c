@@ -140,12 +140,10 @@ static void mask_lost(struct job_rank *r)
 	}
 }
 
-void rig_until_told(struct job_rank *r)
+void rig_play_until_told(struct job_rank *r)
 {
 	int rc;
 
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
 	while ((rc = job_rank_round(r, UINT64_C(30000000000))) == 0)
 		;
 	mask_lost(r);
@@ -160,6 +158,13 @@ void rig_until_told(struct job_rank *r)
 			mask_lost(r);
 	}
 	JOB_CHECK(r, job_await(&r->page->words[RIG_ALL_TOLD], 1, TOLD_MS) == 0);
+}
+
+void rig_until_told(struct job_rank *r)
+{
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	rig_play_until_told(r);
 	epf_close(r->ep);
 	epf_boot_close(r->boot);
 }

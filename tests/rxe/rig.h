@@ -58,10 +58,12 @@ void rig_job(struct job *job, const char *name, const unsigned *nodes,
 	     void (*body)(struct job_rank *r));
 
 /*
- * A body: plays until it comes back with an error, and reports that. If RIG_MASK of the page is set, it masks who is lost and plays on
- * with the others until the test says RIG_ALL_TOLD; else it waits for that.
+ * A body: joins, plays until it comes back with an error, reports that, closes. If RIG_MASK of the page is set, it masks who is lost and plays
+ * on with the others until the test says RIG_ALL_TOLD; else it waits for that.
  */
 void rig_until_told(struct job_rank *r);
+/* The middle of it. */
+void rig_play_until_told(struct job_rank *r);
 
 /*
  * Waits until rank `rank` was told of an error and checks it: in time after since_ns, it saw exactly the ranks of `lost` (bits) lost, and the text has

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 
 /* A round: LETTERS letters of up to SLOT bytes to each other rank, then the same from each; two sets of slots take turns. */
-enum { LETTERS = 12, SLOT = 384, FILLING = 0xa5, FLUSH_EVERY = 8, ROUND_S = 60, REGION = 2 };
+enum { LETTERS = 48, SLOT = 256, FILLING = 0xa5, FLUSH_EVERY = 8, ROUND_S = 60, REGION = 2 };
 
 /* A word of the page: set by a rank that saw wrong bytes or a wrong count. */
 enum { W_WRONG = 3 };
@@ -47,7 +47,7 @@ struct letter {
 static struct letter letter_of(const struct job_rank *r, uint32_t from, uint32_t to, uint32_t k)
 {
 	uint64_t s =
-		r->plan->tag << 52 ^ (uint64_t)from << 48 ^ (uint64_t)to << 44 ^ r->round << 4 ^ k;
+		r->plan->tag << 52 ^ (uint64_t)from << 48 ^ (uint64_t)to << 44 ^ r->round << 6 ^ k;
 	struct letter l;
 	uint64_t x;
 
