@@ -61,17 +61,20 @@ static int create_pools(struct epf_core *core)
 /* Each link gets as many lanes of a node: both ends then agree which link a lane travels on. */
 static int fit_lanes(struct epf_core *core)
 {
-	uint32_t links = core->caps.links ? core->caps.links : 1, asked = core->limits.lanes_per_node;
+	uint32_t links = core->caps.links ? core->caps.links : 1,
+		 asked = core->limits.lanes_per_node;
 	uint32_t fit = (asked + links - 1) / links * links;
 
 	if (fit > EPF_MAX_LANES_PER_NODE)
-		return epf_fail(EPF_R_CONF_RANGE,
-				"lanes-per-peer: %u, and the NIC has %u links: a multiple of that up to %d is "
-				"possible",
-				asked, links, EPF_MAX_LANES_PER_NODE);
+		return epf_fail(
+			EPF_R_CONF_RANGE,
+			"lanes-per-peer: %u, and the NIC has %u links: a multiple of that up to %d is "
+			"possible",
+			asked, links, EPF_MAX_LANES_PER_NODE);
 	if (fit != asked)
-		epf_info("lanes-per-peer: %u raised to %u, so that each of the NIC's %u links has as many",
-			 asked, fit, links);
+		epf_info(
+			"lanes-per-peer: %u raised to %u, so that each of the NIC's %u links has as many",
+			asked, fit, links);
 	core->caps.links = links;
 	core->limits.lanes_per_node = fit;
 	return 0;

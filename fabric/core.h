@@ -135,10 +135,12 @@ struct epf_region_local {
 struct epf_region_remote {
 	uint64_t raddr;
 	uint64_t bytes; /* 0 unless LIVE */
+
 	union {
 		uint32_t rkey;                 /* for lanes of index 0 */
 		uint32_t rkeys[EPF_NIC_LINKS]; /* for lanes of index i */
 	};
+
 	uint16_t state;
 	uint16_t access; /* EPF_MR_* */
 };
@@ -198,7 +200,8 @@ struct epf_stream {
 	uint16_t node;
 	uint16_t lane;   /* the lane it is bound to, an index in core->lanes */
 	uint16_t handle; /* on its node */
-	uint16_t home;   /* the lane it was bound to first: where it goes back to when that is well again */
+	uint16_t
+		home; /* the lane it was bound to first: where it goes back to when that is well again */
 	uint8_t kind;
 	uint8_t dirty;        /* posted since the last flush and on a dirty list */
 	uint8_t waiting;      /* on its lane's waiting list */
@@ -346,12 +349,12 @@ struct epf_node {
 	uint32_t receives;                    /* it posts for each lane */
 	uint64_t ctl_raddr;                   /* control words we write, in its memory */
 	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
-	uint8_t keys; /* keys its regions have: 1, or its NIC's devices */
-	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */
-	uint32_t rank;          /* lowest rank on it: its name in messages to people */
-	uint64_t beats_seen;    /* sum of the beats in its words; 0: it has promised none */
-	uint32_t silent_ticks;  /* since its engine gave the last sign of life */
-	uint8_t heard;          /* something of it arrived or completed since the last tick */
+	uint8_t keys;                         /* keys its regions have: 1, or its NIC's devices */
+	uint32_t next_ack_node;               /* list of nodes with acknowledgements to write */
+	uint32_t rank;         /* lowest rank on it: its name in messages to people */
+	uint64_t beats_seen;   /* sum of the beats in its words; 0: it has promised none */
+	uint32_t silent_ticks; /* since its engine gave the last sign of life */
+	uint8_t heard;         /* something of it arrived or completed since the last tick */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
 
@@ -485,8 +488,8 @@ struct epf_core {
 	uint32_t ack_nodes;    /* nodes with acknowledgements to write, EPF_NONE ends */
 	uint32_t *grant_lanes; /* lanes with a grant to write */
 	uint32_t n_grants;
-	uint32_t words_dirty; /* 1: control words wait to be written */
-	uint32_t flushing;    /* rings in a flush */
+	uint32_t words_dirty;                     /* 1: control words wait to be written */
+	uint32_t flushing;                        /* rings in a flush */
 	struct epf_link_load load[EPF_NIC_LINKS]; /* by lane.link */
 	uint32_t wakes; /* ranks whose bells must be rung by the run loop */
 	uint16_t my_place;

@@ -161,7 +161,8 @@ static int decode_lists(struct cursor *c, struct epf_description *d)
 	for (uint32_t i = 0; i < d->n_tokens; i++)
 		d->tokens[i] = get_le(c, 8);
 	d->n_regions = (uint32_t)get_le(c, 4);
-	if (c->bad || d->n_regions > MAX_REGIONS || c->left != region_bytes(d->keys) * (size_t)d->n_regions)
+	if (c->bad || d->n_regions > MAX_REGIONS ||
+	    c->left != region_bytes(d->keys) * (size_t)d->n_regions)
 		return malformed(d, "a bad list of regions");
 	d->regions = calloc(d->n_regions ? d->n_regions : 1, sizeof(*d->regions));
 	if (!d->regions)

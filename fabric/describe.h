@@ -20,10 +20,12 @@ struct epf_description {
 	uint32_t lanes;
 	uint32_t ordered;
 	uint32_t keys; /* of a region: 1, or the devices of its NIC; 0 is taken for 1 */
+
 	union {
 		uint32_t ctl_rkey;
 		uint32_t ctl_rkeys[EPF_NIC_LINKS];
 	};
+
 	uint64_t ctl_raddr;
 	char node[64];
 	char nic[16];

@@ -67,13 +67,13 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 struct epf_node_info {
 	const void *nic_addr;
 	size_t nic_addr_len;
-	const uint64_t *tokens; /* of its lanes towards us, lanes-per-peer of them */
-	uint64_t ctl_raddr;     /* its control words for us */
+	const uint64_t *tokens;    /* of its lanes towards us, lanes-per-peer of them */
+	uint64_t ctl_raddr;        /* its control words for us */
 	const uint32_t *ctl_rkeys; /* keys of those, `keys` of them */
 	uint32_t keys;             /* that its regions have: 1 to EPF_NIC_LINKS; 0: one */
-	uint32_t receives; /* events it grants per lane at the start */
-	uint32_t streams;  /* streams it accepts from us */
-	uint32_t rank;     /* the lowest rank on it: its name in messages to people */
+	uint32_t receives;         /* events it grants per lane at the start */
+	uint32_t streams;          /* streams it accepts from us */
+	uint32_t rank;             /* the lowest rank on it: its name in messages to people */
 };
 
 /* What a remote rank says of itself. */

@@ -109,7 +109,8 @@ struct epf_nic_caps {
 	uint32_t max_msg_bytes; /* longest WRITE or READ: the core cuts longer transfers */
 	uint32_t max_lanes;
 	uint32_t links; /* ports of the NIC that can go up and down by themselves, at least 1 */
-	uint32_t keys; /* keys of a region: lane L goes by keys[L % keys]; 0 or 1: one key for all lanes */
+	uint32_t
+		keys; /* keys of a region: lane L goes by keys[L % keys]; 0 or 1: one key for all lanes */
 	uint32_t lane_depth; /* most work requests posted and not completed per lane */
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
@@ -128,6 +129,7 @@ struct epf_nic_key {
  */
 struct epf_nic_mr {
 	uint64_t raddr; /* what peers put in epf_wr.raddr for its first byte, on every lane */
+
 	union {
 		struct {
 			uint32_t lkey;
@@ -135,6 +137,7 @@ struct epf_nic_mr {
 		};
 		struct epf_nic_key keys[EPF_NIC_LINKS];
 	};
+
 	void *priv; /* the NIC's own */
 };
 

@@ -79,11 +79,13 @@ static int rails_address(const struct epf_nic *nic, void *buf, size_t size)
 	size_t at = HEADER;
 
 	for (uint32_t i = 0; i < r->n; i++) {
-		int rc = size < at + 2
-				 ? epf_fail(EPF_R_NIC_ADDRESS,
-					    "NIC: a buffer of %zu bytes is too small for %u addresses",
-					    size, r->n)
-				 : r->ops->address(r->child[i], bytes + at + 2, size - at - 2);
+		int rc =
+			size < at + 2
+				? epf_fail(
+					  EPF_R_NIC_ADDRESS,
+					  "NIC: a buffer of %zu bytes is too small for %u addresses",
+					  size, r->n)
+				: r->ops->address(r->child[i], bytes + at + 2, size - at - 2);
 
 		if (rc < 0)
 			return rc;

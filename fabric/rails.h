@@ -20,7 +20,8 @@ struct epf_rails {
 	uint32_t n;
 	uint32_t first; /* child that the next reap begins with */
 	struct epf_nic *child[EPF_NIC_LINKS];
-	uint32_t owed[EPF_NIC_LINKS]; /* arrivals of a child for which no receive was posted again */
+	uint32_t
+		owed[EPF_NIC_LINKS]; /* arrivals of a child for which no receive was posted again */
 
 	/* Slow path. */
 	struct epf_nic_ops own; /* nic.ops: under the children's name */

@@ -110,6 +110,7 @@ K(stats_dir,            "stats-dir",            PATH,   "",      1, 4000, BASIC,
 G(NIC, "NIC and flow control")
 K(nic,                  "nic",                  ENUM(nic), "emu", 0, 0, BASIC, "", "Kind of NIC: emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE) or null (completes everything, moves nothing; for measuring).")
 K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "NCCL_IB_HCA", "RDMA devices that may be used, as NAME or NAME:PORT, each a prefix; ^ in front takes all others, = makes names exact. emu and null have none. Empty: any whose port is active.")
+K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty.")
 K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID of an RDMA device; emu and null have none. auto: a routable RoCE v2 one first.")
 K(lanes_per_peer,       "lanes-per-peer",       UINT,   "2",     1, 8, EXPERT, "", "Lanes (queue pairs) to each peer node.")
 K(streams_per_peer,     "streams-per-peer",     UINT,   "512",   16, 8192, EXPERT, "", "Streams (one per ring and per group of counted puts) that each peer rank may open to this rank; at most 8,192 between two daemons.")
