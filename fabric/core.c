@@ -60,6 +60,28 @@ static int create_pools(struct epf_core *core)
 	return 0;
 }
 
+/* Each link gets as many lanes of a node: both ends then agree which link a lane travels on. */
+static int fit_lanes(struct epf_core *core)
+{
+	uint32_t links = core->caps.links ? core->caps.links : 1,
+		 asked = core->limits.lanes_per_node;
+	uint32_t fit = epf_lanes_per_peer(asked, links);
+
+	if (fit > EPF_MAX_LANES_PER_NODE)
+		return epf_fail(
+			EPF_R_CONF_RANGE,
+			"lanes-per-peer: %u, and the NIC has %u links: a multiple of that up to %d is "
+			"possible",
+			asked, links, EPF_MAX_LANES_PER_NODE);
+	if (fit != asked)
+		epf_info(
+			"lanes-per-peer: %u raised to %u, so that each of the NIC's %u links has as many",
+			asked, fit, links);
+	core->caps.links = links;
+	core->limits.lanes_per_node = fit;
+	return 0;
+}
+
 /* What the NIC holds may be less than the setting asks for; entries of a lane are counted modulo a power of two. */
 static void fit_depth(struct epf_core *core)
 {
@@ -91,6 +113,11 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	core->ops->describe(core->nic, &core->caps);
 	core->ordered = core->caps.ordered != 0;
 	core->counts_puts = !core->ordered;
+	rc = fit_lanes(core);
+	if (rc) {
+		free(core);
+		return rc;
+	}
 	core->limits.ring_window = pow2_at_least(cfg->limits.ring_window);
 	core->limits.lane_depth = pow2_at_least(cfg->limits.lane_depth);
 	core->limits.window = pow2_at_least(cfg->limits.window);
@@ -224,6 +251,18 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	return 0;
 }
 
+/* A region's keys as many as a node has lanes, so that a lane finds its own by its index. */
+static int register_region(struct epf_core *core, void *addr, uint64_t bytes, unsigned access,
+			   struct epf_nic_mr *mr)
+{
+	uint32_t keys = core->caps.keys ? core->caps.keys : 1;
+	int rc = core->ops->region_register(core->nic, addr, bytes, access, mr);
+
+	for (uint32_t i = keys; !rc && i < EPF_NIC_LINKS; i++)
+		mr->keys[i] = mr->keys[i % keys];
+	return rc;
+}
+
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region)
 {
@@ -239,12 +278,11 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
 				(unsigned long long)bytes);
 	l = &r->regions[r->n_regions];
-	rc = core->ops->region_register(core->nic, addr, bytes, access, &l->mr);
+	rc = register_region(core, addr, bytes, access, &l->mr);
 	if (rc)
 		return rc;
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
-	l->lkey = l->mr.lkey;
 	l->access = access;
 	l->state = EPF_REGION_LIVE;
 	*region = r->n_regions++;
@@ -397,6 +435,7 @@ static void init_lane(struct epf_core *core, uint32_t i)
 	lane->id = (uint16_t)i;
 	lane->node = (uint16_t)(i / l->lanes_per_node);
 	lane->index = (uint8_t)(i % l->lanes_per_node);
+	lane->link = (uint8_t)(lane->index % core->caps.links);
 	lane->head = lane->posted = lane->tail = l->start_count;
 	lane->events = lane->granted = lane->arrived = l->start_count;
 	lane->given = lane->arrived + l->lane_receives;
@@ -486,9 +525,8 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	if (!rc)
 		rc = epf_lanes_create(core, tokens);
 	if (!rc)
-		rc = core->ops->region_register(core->nic, core->ctl_memory,
-						core->n_nodes * core->ctl_stride,
-						EPF_MR_REMOTE_WRITE, &core->ctl_mr);
+		rc = register_region(core, core->ctl_memory, core->n_nodes * core->ctl_stride,
+				     EPF_MR_REMOTE_WRITE, &core->ctl_mr);
 	for (uint32_t i = 0; !rc && i < core->n_rings; i++)
 		rc = ring_streams(core, core->rings[i]);
 	if (!rc && core->caps.carries_events)
@@ -505,6 +543,16 @@ static void open_control(struct epf_core *core, struct epf_node *node)
 
 		core->streams[index].lane = (uint16_t)(node->first_lane + i);
 	}
+}
+
+int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
+			  const struct epf_lane *lane, uint64_t token)
+{
+	const void *addr = NULL;
+	size_t len = 0;
+	int rc = epf_nic_address_part(node->nic_addr, node->nic_addr_len, lane->index, &addr, &len);
+
+	return rc < 0 ? rc : core->ops->lane_connect(core->nic, lane->id, addr, len, token);
 }
 
 int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_info *info)
@@ -524,9 +572,11 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	if (!node->handles || !node->notify_streams)
 		return no_memory("stream handles");
 	node->ctl_raddr = info->ctl_raddr;
-	node->ctl_rkey = info->ctl_rkey;
 	node->nic_addr_len = (uint16_t)info->nic_addr_len;
 	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
+	node->keys = (uint8_t)(info->keys ? info->keys : 1);
+	for (unsigned l = 0; l < EPF_NIC_LINKS && info->ctl_rkeys; l++)
+		node->ctl_rkeys[l] = info->ctl_rkeys[l % node->keys];
 	for (unsigned l = 0; l < node->n_lanes; l++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + l];
 		int rc = epf_lanes_connect(core, node, lane, info->tokens[l]);
@@ -550,8 +600,10 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 
 	if (!regions)
 		return no_memory("a peer's regions");
-	for (uint32_t i = 0; i < info->n_regions; i++)
+	for (uint32_t i = 0; i < info->n_regions; i++) {
 		regions[i] = info->regions[i];
+		epf_spread_keys(&regions[i], info->keys);
+	}
 	core->peer_memory_bytes += info->n_regions * sizeof(*regions);
 	/* A withdrawn region stays withdrawn. */
 	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)

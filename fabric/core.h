@@ -83,6 +83,8 @@ enum epf_msg_kind {
 		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals */
 	EPF_MSG_REGION =
 		15, /* rank comes up: signal = region, value = epoch, a = raddr, b = bytes, c = rkey, d = access, e = regions */
+	EPF_MSG_KEYS =
+		16, /* with it where there are more keys: signal = region, c = epoch, d = regions, keys 1 to 7 in value, a, b, e */
 };
 
 /* A message on the wire: 64 bytes, little-endian. */
@@ -108,7 +110,7 @@ _Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits ever
 /* Control words a peer's core writes into our memory by plain RDMA writes [R5]: cumulative, newest wins. */
 struct epf_ctl {
 	uint64_t grants
-		[EPF_MAX_LANES_PER_NODE]; /* per lane: events we may have posted in all; bit 32: written */
+		[EPF_MAX_LANES_PER_NODE]; /* per lane: bits 31:0 events we may have posted in all; bit 32: written; 63:33 beats of its engine */
 	uint64_t acks[]; /* per stream handle: last flush passed; bit 32: written [A5] */
 };
 
@@ -125,16 +127,20 @@ enum epf_region_state {
 struct epf_region_local {
 	uint64_t addr;
 	uint64_t bytes; /* 0 unless LIVE: the check needs one compare */
-	uint32_t lkey;
 	uint32_t state;
-	struct epf_nic_mr mr;
+	struct epf_nic_mr mr; /* keys[i]: for lanes of index i */
 	unsigned access;
 };
 
 struct epf_region_remote {
 	uint64_t raddr;
 	uint64_t bytes; /* 0 unless LIVE */
-	uint32_t rkey;
+
+	union {
+		uint32_t rkey;                 /* for lanes of index 0 */
+		uint32_t rkeys[EPF_NIC_LINKS]; /* for lanes of index i */
+	};
+
 	uint16_t state;
 	uint16_t access; /* EPF_MR_* */
 };
@@ -194,6 +200,8 @@ struct epf_stream {
 	uint16_t node;
 	uint16_t lane;   /* the lane it is bound to, an index in core->lanes */
 	uint16_t handle; /* on its node */
+	uint16_t
+		home; /* the lane it was bound to first: where it goes back to when that is well again */
 	uint8_t kind;
 	uint8_t dirty;        /* posted since the last flush and on a dirty list */
 	uint8_t waiting;      /* on its lane's waiting list */
@@ -281,7 +289,8 @@ struct epf_lane {
 	uint8_t grant_state; /* enum epf_word_state */
 	uint8_t in_wait_list;
 	uint8_t in_grant_list;
-	uint8_t reserved[2];
+	uint8_t link; /* of the own NIC: index % caps.links */
+	uint8_t reserved;
 	uint32_t waiting_head; /* streams with parked commands, round robin */
 	uint32_t waiting_tail;
 };
@@ -339,10 +348,13 @@ struct epf_node {
 	struct epf_ctl *ctl;                  /* control words it writes, in our memory */
 	uint32_t receives;                    /* it posts for each lane */
 	uint64_t ctl_raddr;                   /* control words we write, in its memory */
-	uint32_t ctl_rkey;
-	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */
-	uint32_t rank;          /* lowest rank on it: its name in messages to people */
-	uint8_t heard;          /* something of it arrived or completed since the last tick */
+	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
+	uint8_t keys;                         /* keys its regions have: 1, or its NIC's devices */
+	uint32_t next_ack_node;               /* list of nodes with acknowledgements to write */
+	uint32_t rank;         /* lowest rank on it: its name in messages to people */
+	uint64_t beats_seen;   /* sum of the beats in its words; 0: it has promised none */
+	uint32_t silent_ticks; /* since its engine gave the last sign of life */
+	uint8_t heard;         /* something of it arrived or completed since the last tick */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
 
@@ -404,6 +416,12 @@ struct epf_ring_state {
 	uint64_t failed;
 };
 
+/* What one link of the NIC carries. */
+struct epf_link_load {
+	uint64_t bytes; /* in flight, as nic-inflight-bytes counts them */
+	uint32_t messages;
+};
+
 struct epf_core_limits {
 	uint32_t batch;
 	uint32_t reap_batch;
@@ -421,8 +439,10 @@ struct epf_core_limits {
 	uint64_t rank_inflight_bytes;
 	uint32_t rank_inflight_messages;
 	uint64_t peer_timeout_ns;
+	uint64_t peer_silence_ns; /* 0: an engine may be silent for ever */
 	uint32_t start_count;     /* first count of every stream: tests of wrap */
 	uint32_t connect_threads; /* that set lanes up, where the NIC lets several do so; 0: one */
+	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
 };
 
 struct epf_core {
@@ -469,10 +489,9 @@ struct epf_core {
 	uint32_t ack_nodes;    /* nodes with acknowledgements to write, EPF_NONE ends */
 	uint32_t *grant_lanes; /* lanes with a grant to write */
 	uint32_t n_grants;
-	uint32_t words_dirty; /* 1: control words wait to be written */
-	uint32_t flushing;    /* rings in a flush */
-	uint64_t inflight_bytes;
-	uint32_t inflight_messages;
+	uint32_t words_dirty;                     /* 1: control words wait to be written */
+	uint32_t flushing;                        /* rings in a flush */
+	struct epf_link_load load[EPF_NIC_LINKS]; /* by lane.link */
 	uint32_t wakes; /* ranks whose bells must be rung by the run loop */
 	uint16_t my_place;
 	uint16_t reserved;
@@ -482,7 +501,8 @@ struct epf_core {
 	struct epf_nic_mr ctl_mr;
 	uint64_t (*now)(void *arg);
 	void *now_arg;
-	uint64_t next_tick_ns;      /* next time the cold timer is due */
+	uint64_t next_tick_ns; /* next time the cold timer is due */
+	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	struct epf_stats_block *stats;
 	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */

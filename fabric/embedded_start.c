@@ -68,6 +68,7 @@ static int open_engine(struct epf *ep)
 	rc = ep->ops->open(&ep->conf, cfg.now, cfg.now_arg, &ep->nic);
 	if (rc)
 		return rc;
+	ep->ops = ep->nic->ops; /* of several devices as one, say */
 	epf_limits_from_conf(&ep->conf, &cfg.limits);
 	cfg.nic = ep->nic;
 	cfg.stats = ep->block;

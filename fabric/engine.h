@@ -67,12 +67,13 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 struct epf_node_info {
 	const void *nic_addr;
 	size_t nic_addr_len;
-	const uint64_t *tokens; /* of its lanes towards us, lanes-per-peer of them */
-	uint64_t ctl_raddr;     /* its control words for us */
-	uint32_t ctl_rkey;
-	uint32_t receives; /* events it grants per lane at the start */
-	uint32_t streams;  /* streams it accepts from us */
-	uint32_t rank;     /* the lowest rank on it: its name in messages to people */
+	const uint64_t *tokens;    /* of its lanes towards us, lanes-per-peer of them */
+	uint64_t ctl_raddr;        /* its control words for us */
+	const uint32_t *ctl_rkeys; /* keys of those, `keys` of them */
+	uint32_t keys;             /* that its regions have: 1 to EPF_NIC_LINKS; 0: one */
+	uint32_t receives;         /* events it grants per lane at the start */
+	uint32_t streams;          /* streams it accepts from us */
+	uint32_t rank;             /* the lowest rank on it: its name in messages to people */
 };
 
 /* What a remote rank says of itself. */
@@ -81,9 +82,13 @@ struct epf_peer_info {
 	uint32_t place; /* its node number, for people: what crosses nodes is counted by it */
 	uint32_t n_signals;
 	uint32_t n_regions;
+	uint32_t keys; /* rkeys of each region that are set; 0: one */
 	const struct epf_region_remote *regions;
 };
 
+/* Connects a lane to the one of its index at a node that has this token: what lane_connect says. */
+int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
+			  const struct epf_lane *lane, uint64_t token);
 int epf_core_connect(struct epf_core *core, uint32_t node, const struct epf_node_info *info);
 int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info);
 

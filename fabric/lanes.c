@@ -7,6 +7,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/base/parallel.h"
+#include "fabric/engine.h"
 
 #include <stdlib.h>
 
@@ -56,8 +57,7 @@ int epf_lanes_create(struct epf_core *core, uint64_t *tokens)
 
 static int connect_now(struct epf_core *core, const struct connect *c)
 {
-	return core->ops->lane_connect(core->nic, c->lane->id, c->node->nic_addr,
-				       c->node->nic_addr_len, c->token);
+	return epf_core_connect_lane(core, c->node, c->lane, c->token);
 }
 
 int epf_lanes_connect(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,

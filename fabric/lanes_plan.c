@@ -20,6 +20,11 @@ static uint32_t pow2_at_least(uint32_t x)
 	return p;
 }
 
+uint32_t epf_lanes_per_peer(uint32_t asked, uint32_t links)
+{
+	return (asked + links - 1) / links * links;
+}
+
 /* The setting speaks of a pair of ranks; an engine's nodes carry the streams of all pairs between them. */
 static void plan_streams(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
 {

@@ -45,6 +45,9 @@ struct epf_lanes_plan {
 		pending_bytes, all_bytes;
 };
 
+/* Lanes to a peer when lanes-per-peer asks for so many and the NIC has so many links: each link carries as many as the others. */
+uint32_t epf_lanes_per_peer(uint32_t asked, uint32_t links);
+
 /**
  * epf_lanes_plan() - what an engine needs.
  * @out: written on success only.

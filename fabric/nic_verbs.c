@@ -15,6 +15,7 @@
 void epf_verbs_opts_defaults(struct epf_verbs_opts *opts)
 {
 	*opts = (struct epf_verbs_opts){
+		.local = -1,
 		.port = -1,
 		.gid_index = -1,
 		.timeout = 14,
@@ -34,6 +35,8 @@ void epf_verbs_opts_from_conf(struct epf_verbs_opts *opts, const struct epf_conf
 {
 	epf_verbs_opts_defaults(opts);
 	opts->devices = conf->nic_device;
+	opts->count = (uint32_t)conf->nic_count;
+	opts->local = conf->local_rank;
 	opts->port = (int)conf->verbs_port;
 	opts->gid_index = (int)conf->gid_index;
 	opts->service_level = (uint32_t)conf->verbs_service_level;
@@ -61,7 +64,7 @@ static int verbs_open(const struct epf_conf *conf, uint64_t (*now)(void *), void
 	if (rc)
 		return rc;
 	epf_verbs_opts_from_conf(&opts, conf);
-	return epf_verbs_open(lib, &opts, now, now_arg, out);
+	return epf_verbs_open_chosen(lib, &opts, now, now_arg, out);
 }
 
 /* Relaxed ordering where the device takes it: an arrival is reported after all that came before it on its lane is visible, all the same. */

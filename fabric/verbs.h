@@ -141,6 +141,7 @@ struct epf_verbs {
 	uint64_t files_last[EPF_VERBS_FILES];
 	uint32_t looks;
 	struct epf_bell *bell;
+	int shares_bell; /* with another NIC, which outlives this one */
 	pthread_t waker;
 	int waker_runs;
 	int stop_fd;
@@ -181,6 +182,8 @@ void epf_verbs_lost_lane_cold(struct epf_verbs *v, uint16_t lane, int err);
 void epf_verbs_lost_receives_cold(struct epf_verbs *v, int err);
 /* Frees what a NIC without lanes and regions holds; an unfinished one too. */
 void epf_verbs_destroy(struct epf_verbs *v);
+/* Rings another one's bell from now on; before anybody waits. That NIC is closed after this one. */
+void epf_verbs_share_bell(struct epf_nic *nic, const struct epf_nic *with);
 int epf_verbs_address(const struct epf_nic *nic, void *buf, size_t size);
 void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out);
 

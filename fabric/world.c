@@ -13,13 +13,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What is said of the engine's NIC: where it is, and the keys of the control words, one for each of its devices. */
+static int describe_nic(struct epf_core *core, struct epf_description *d)
+{
+	int rc = core->ops->address(core->nic, d->nic_addr, sizeof(d->nic_addr));
+
+	if (rc < 0)
+		return rc;
+	d->nic_addr_len = (size_t)rc;
+	snprintf(d->nic, sizeof(d->nic), "%s", core->ops->name);
+	d->keys = core->caps.keys ? core->caps.keys : 1;
+	for (uint32_t k = 0; k < d->keys; k++)
+		d->ctl_rkeys[k] = core->ctl_mr.keys[k].rkey;
+	return 0;
+}
+
 static void describe_regions(const struct epf_rank_state *r, struct epf_description *d)
 {
 	for (uint32_t i = 0; i < d->n_regions; i++) {
 		const struct epf_region_local *l = &r->regions[i];
 
 		d->regions[i].raddr = l->mr.raddr;
-		d->regions[i].rkey = l->mr.rkey;
+		for (uint32_t k = 0; k < d->keys; k++)
+			d->regions[i].rkeys[k] = l->mr.keys[k].rkey;
 		d->regions[i].access = (uint16_t)l->access;
 		d->regions[i].bytes = l->state == EPF_REGION_LIVE && l->access ? l->bytes : 0;
 	}
@@ -36,18 +52,15 @@ int epf_world_describe(struct epf_core *core, uint32_t local, const char *place,
 				     .depth = core->limits.lane_depth,
 				     .lanes = core->limits.lanes_per_node,
 				     .ordered = core->ordered,
-				     .ctl_rkey = core->ctl_mr.rkey,
 				     .ctl_raddr = core->ctl_mr.raddr,
 				     .n_tokens = tokens ? core->n_lanes : 0,
 				     .tokens = (uint64_t *)(uintptr_t)tokens,
 				     .n_regions = r->n_regions };
-	int rc = core->ops->address(core->nic, d.nic_addr, sizeof(d.nic_addr));
+	int rc = describe_nic(core, &d);
 
 	if (rc < 0)
 		return rc;
-	d.nic_addr_len = (size_t)rc;
 	snprintf(d.node, sizeof(d.node), "%s", place);
-	snprintf(d.nic, sizeof(d.nic), "%s", core->ops->name);
 	d.regions = calloc(d.n_regions ? d.n_regions : 1, sizeof(*d.regions));
 	if (!d.regions)
 		return epf_fail(EPF_R_NO_MEMORY, "join: no memory");
@@ -158,7 +171,8 @@ static int connect_node(struct epf_core *core, const struct epf_description *d, 
 				      .nic_addr_len = d->nic_addr_len,
 				      .tokens = d->tokens + (size_t)core->self * d->lanes,
 				      .ctl_raddr = d->ctl_raddr + core->self * stride,
-				      .ctl_rkey = d->ctl_rkey,
+				      .ctl_rkeys = d->ctl_rkeys,
+				      .keys = d->keys,
 				      .receives = d->receives,
 				      .streams = d->streams,
 				      .rank = d->rank };
@@ -172,6 +186,7 @@ static int set_peer(struct epf_core *core, const struct epf_description *d, uint
 				      .place = core->peers_page->peers[d->rank].node,
 				      .n_signals = d->n_signals,
 				      .n_regions = d->n_regions,
+				      .keys = d->keys,
 				      .regions = d->regions };
 
 	return epf_core_set_peer(core, d->rank, &peer);

@@ -161,6 +161,7 @@ static void show(struct request *req, const char *name)
 		show_failure(req, name, chosen);
 		return;
 	}
+	ops = nic->ops;
 	ops->describe(nic, &caps);
 	if (req->list)
 		json_array_append_new(req->list, json_caps(name, chosen, &caps));

@@ -28,7 +28,6 @@ enum {
 	CONTEXT_BYTES = 512,
 	SLOT_BYTES = EPF_NIC_MSG_BYTES + 64, /* ours, for each receive */
 	ENTRY_BYTES = 4,                     /* ours, for each work request of a queue pair */
-	LINKS_MAX = 8,                       /* devices that one engine uses */
 	LANES_MAX = 65535,
 };
 
@@ -105,10 +104,10 @@ static void fill_mode(const struct epf_conf *conf, const struct epf_nics_plan_op
 	memset(m, 0, sizeof(*m));
 	m->engines = is_service ? 1 : o->ranks_per_node;
 	m->devices = is_service ? o->devices : per_engine;
-	if (m->devices > LINKS_MAX)
-		m->devices = LINKS_MAX;
+	if (m->devices > EPF_NIC_LINKS)
+		m->devices = EPF_NIC_LINKS;
 	/* Each device of an engine carries as many lanes to a peer as the others. */
-	m->lanes_per_peer = (uint32_t)blocks(conf->lanes_per_peer, m->devices) * m->devices;
+	m->lanes_per_peer = epf_lanes_per_peer((uint32_t)conf->lanes_per_peer, m->devices);
 	ask = ask_for(conf, o, m, is_service);
 	m->rc = epf_lanes_plan(&ask, &m->engine);
 	if (m->rc) {

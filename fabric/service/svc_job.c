@@ -154,6 +154,7 @@ static int open_engine(struct epf_svc *s, struct svc_job *job)
 	rc = job->ops->open(s->conf, cfg.now, cfg.now_arg, &job->nic);
 	if (rc)
 		return rc;
+	job->ops = job->nic->ops; /* of several devices as one, say */
 	epf_limits_from_conf(s->conf, &cfg.limits);
 	cfg.nic = job->nic;
 	cfg.stats = job->block;
