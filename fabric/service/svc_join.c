@@ -6,6 +6,7 @@
 #define EPF_LOG_COMP "svc"
 #include "bootstrap/boot.h"
 #include "fabric/base/log.h"
+#include "fabric/numa.h"
 #include "fabric/service/svc_impl.h"
 #include "fabric/world.h"
 
@@ -235,6 +236,7 @@ static int check_table(struct svc_job *job, const uint8_t *table)
 
 static int set_world(struct svc_job *job, const struct epf_svc_bytes *table)
 {
+	struct epf_numa before;
 	int rc = check_table(job, table->data);
 
 	if (rc)
@@ -249,8 +251,10 @@ static int set_world(struct svc_job *job, const struct epf_svc_bytes *table)
 		memcpy(job->table, table->data, table->len);
 		job->node = job->node_of[job->seats[0].rank];
 		epf_seal_session_init(&job->seal, job->id, job->table, table->len, job->world);
+		(void)epf_numa_begin(epf_numa_lib(), job->svc->memory_node, &before);
 		rc = epf_core_set_world(job->core, job->world, job->n_nodes, job->node, job->peers,
 					job->tokens);
+		epf_numa_end(epf_numa_lib(), &before);
 	}
 	if (rc)
 		svc_job_break(job, epf_last_reason(), "this node cannot take part in it");
