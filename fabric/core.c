@@ -284,6 +284,7 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
 	l->access = access;
+	l->device = 0;
 	l->state = EPF_REGION_LIVE;
 	*region = r->n_regions++;
 	return 0;

@@ -130,6 +130,7 @@ struct epf_region_local {
 	uint32_t state;
 	struct epf_nic_mr mr; /* keys[i]: for lanes of index i */
 	unsigned access;
+	uint32_t device; /* 1: GPU memory: no CPU may use addr */
 };
 
 struct epf_region_remote {
@@ -445,6 +446,14 @@ struct epf_core_limits {
 	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
 };
 
+enum { EPF_MAX_GPU_FLUSHES = 16 };
+
+/* What makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
+struct epf_gpu_flush {
+	void (*flush)(void *arg);
+	void *arg;
+};
+
 struct epf_core {
 	struct epf_nic *nic;
 	const struct epf_nic_ops *ops;
@@ -521,6 +530,10 @@ struct epf_core {
 		refusals[EPF_CMD_REASONS]; /* commands refused, by reason - 300; any thread reads */
 	uint32_t recheck; /* a region was withdrawn: parked commands are checked once more */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
+	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
+	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
+	uint32_t gpu_flushed;   /* the step in which they were called last */
+	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };
 
@@ -562,6 +575,18 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
 				       uint32_t hash);
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
+/* Calls the flushes of all GPUs that need one; device_region.c. */
+EPF_COLD void epf_gpu_flush_cold(struct epf_core *core);
+
+/*
+ * Before anything is applied or published that says of data in GPU memory that it is there. Once a step is enough: a step reaps once,
+ * and what it reaped had landed by then.
+ */
+EPF_INLINE void epf_gpu_visible(struct epf_core *core)
+{
+	if (EPF_UNLIKELY(core->n_gpu_flushes) && core->gpu_flushed != core->steps)
+		epf_gpu_flush_cold(core);
+}
 
 EPF_INLINE struct epf_rx_stream *epf_rx(const struct epf_core *core, const struct epf_node *node,
 					uint32_t handle)

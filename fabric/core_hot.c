@@ -258,6 +258,10 @@ static unsigned reap(struct epf_core *core)
 /* Tells producers what has been retired: one release store per ring that moved. [R3] */
 static void publish(struct epf_core *core)
 {
+	if (EPF_UNLIKELY(core->gpu_reads)) { /* what a get brought may lie in GPU memory */
+		core->gpu_reads = 0;
+		epf_gpu_visible(core);
+	}
 	for (uint32_t i = 0; i < core->n_rings; i++) {
 		struct epf_ring_state *ring = core->rings[i];
 

@@ -7,6 +7,7 @@
 #define EPF_FABRIC_ENGINE_H
 
 #include "fabric/core.h"
+#include "fabric/device_mem.h"
 #include "queues/epf_peers.h"
 #include "queues/epf_queue.h"
 
@@ -32,6 +33,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 /* Registers memory of local rank index `local`. Numbers are given in order. */
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region);
+/* The same for GPU memory (device_mem.h). -EOPNOTSUPP where the NIC takes none, or nothing makes its writes visible. */
+int epf_core_add_device_region(struct epf_core *core, uint32_t local,
+			       const struct epf_device_mem *mem, unsigned access, uint32_t *region);
 /* Adds a formatted ring of 2^log2 slots; shm stays the caller's. start: first value of all counters. */
 int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
 		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id);

@@ -17,6 +17,7 @@
 
 struct epf_bell;
 struct epf_conf;
+struct epf_device_mem;
 struct epf_nic;
 
 /* What a work request does. */
@@ -180,6 +181,12 @@ struct epf_nic_ops {
 	/* Registers [addr, addr+len) with EPF_MR_* access. Slow. -ENOMEM, -EINVAL. */
 	int (*region_register)(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 			       struct epf_nic_mr *out);
+	/*
+	 * The same for GPU memory (device_mem.h): work requests and peers name its device address. -EOPNOTSUPP where the NIC takes none,
+	 * or with epf_last_error() saying what the machine lacks. Slow.
+	 */
+	int (*region_register_device)(struct epf_nic *nic, const struct epf_device_mem *mem,
+				      unsigned access, struct epf_nic_mr *out);
 	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS. Slow. */
 	void (*region_deregister)(struct epf_nic *nic, struct epf_nic_mr *mr);
 

@@ -140,12 +140,33 @@ static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
 	struct ibv_mr *mr;
 
 	fake.last_access = access;
+	fake.last_addr = addr;
 	if (fails("reg_mr") || ((access & IBV_ACCESS_RELAXED_ORDERING) && fails("reg_mr relaxed")))
 		return NULL;
 	mr = calloc(1, sizeof(*mr));
 	mr->addr = addr;
 	mr->length = length;
 	mr->lkey = mr->rkey = ++keys;
+	fake.open_things++;
+	return mr;
+}
+
+static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+				    uint64_t iova, int fd, int access)
+{
+	struct ibv_mr *mr;
+
+	fake.dmabuf.offset = offset;
+	fake.dmabuf.length = length;
+	fake.dmabuf.iova = iova;
+	fake.dmabuf.fd = fd;
+	fake.dmabuf.access = access;
+	fake.dmabuf.calls++;
+	if (fails("reg_dmabuf_mr") ||
+	    ((access & IBV_ACCESS_RELAXED_ORDERING) && fails("reg_dmabuf_mr relaxed")))
+		return NULL;
+	mr = calloc(1, sizeof(*mr));
+	mr->lkey = mr->rkey = 0xd0 + (uint32_t)fake.dmabuf.calls;
 	fake.open_things++;
 	return mr;
 }
@@ -528,6 +549,7 @@ const struct epf_verbs_lib fake_lib = {
 	.alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd,
 	.reg_mr_iova2 = reg_mr_iova2,
+	.reg_dmabuf_mr = reg_dmabuf_mr,
 	.dereg_mr = dereg_mr,
 	.create_comp_channel = create_comp_channel,
 	.destroy_comp_channel = destroy_comp_channel,

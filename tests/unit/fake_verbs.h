@@ -60,6 +60,13 @@ struct fake_verbs {
 	uint64_t receives[FAKE_WRS]; /* slots that are posted, in order */
 	unsigned n_receives, srq_posts, srq_limit;
 	unsigned last_access;
+
+	struct { /* of ibv_reg_dmabuf_mr */
+		uint64_t offset, length, iova;
+		int fd, access, calls;
+	} dmabuf;
+
+	void *last_addr; /* of ibv_reg_mr */
 	uint32_t next_qpn;
 
 	/* What it will report. */
