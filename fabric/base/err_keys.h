@@ -99,6 +99,8 @@ R(PLACE_SELECT,        441, EINVAL,  "The selection of RDMA devices cannot be re
 R(PLACE_NO_MATCH,      442, ENODEV,  "The selection of RDMA devices leaves none.", "see ep-fabric nics for the devices there are, and change nic-device (or NCCL_IB_HCA)")
 R(PLACE_GPU,           443, ENODEV,  "No GPU has the PCI address given.", "see ep-fabric nics for the GPUs there are")
 
+R(GPU_REGION,          445, EOPNOTSUPP, "GPU memory cannot be registered with the RDMA device.", "load the module named (modprobe nvidia-peermem), or use a driver and a kernel, 5.12 or newer, that give dma-bufs")
+
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")
 
