@@ -20,7 +20,17 @@
 #include <sys/wait.h>
 
 /* A round: LETTERS letters of up to SLOT bytes to each other rank, then the same from each; two sets of slots take turns. */
-enum { LETTERS = 48, SLOT = 256, FILLING = 0xa5, FLUSH_EVERY = 8, ROUND_S = 60, REGION = 2 };
+enum {
+	LETTERS = 48,
+	SLOT = 256,
+	FILLING = 0xa5,
+	FLUSH_EVERY = 8,
+	ROUND_S = 60,
+	REGION = 2,
+	PUBLISH_EVERY = 2,
+	PAUSE_COMMANDS = 3000,
+	RECOVER_S = 30
+};
 
 /* A word of the page: set by a rank that saw wrong bytes or a wrong count. */
 enum { W_WRONG = 3 };
@@ -36,6 +46,11 @@ static struct {
 
 static const char *const counter_name[] = { "lane_errors", "arrivals_refused", "replays",
 					    "duplicates_dropped" };
+
+/* Words of the page that ranks 0 and 2 keep for their engines while they play, four each. */
+enum { W_LIVE = 8, LIVE_ERRORS = 0, LIVE_FAILOVERS = 1, LIVE_RECOVERIES = 2, LIVE_PAUSE_NS = 3 };
+
+static const char *const live_name[] = { "lane_errors", "failovers", "recoveries", "failover_ns" };
 
 /* ---- a rank ---- */
 
@@ -183,6 +198,16 @@ static void open_rank(struct job_rank *r)
 	JOB_CHECK(r, job_rank_join(r) == 0);
 }
 
+/* What the parent steers by. Asking costs a request, so not in every round. */
+static void publish(struct job_rank *r)
+{
+	uint64_t *word = &r->page->words[W_LIVE + r->me * 2], value;
+
+	for (unsigned i = 0; i < 4 && !(r->me & 1); i++)
+		if (epf_counter(r->ep, live_name[i], &value) == 0)
+			job_set(&word[i], value);
+}
+
 static void soak(struct job_rank *r)
 {
 	open_rank(r);
@@ -195,6 +220,8 @@ static void soak(struct job_rank *r)
 		if (last && r->round >= last)
 			break;
 		play_round(r);
+		if (r->round % PUBLISH_EVERY == 0)
+			publish(r);
 	}
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
 	for (uint32_t p = 0; p < r->world; p++)
@@ -241,6 +268,48 @@ static void reach_commands(uint64_t goal)
 		RIG_CHECK(epf_now_ns() - since < (ROUND_S + 10) * UINT64_C(1000000000));
 		usleep(20000);
 	}
+}
+
+/* ---- flaps ---- */
+
+static uint64_t live(unsigned what)
+{
+	return job_get(&rig.job.page->words[W_LIVE + what]) +
+	       job_get(&rig.job.page->words[W_LIVE + 4 + what]);
+}
+
+/* Until commands go on and every lane that failed is back: then another pair may be cut. */
+static void wait_recovered(void)
+{
+	uint64_t since = epf_now_ns();
+
+	reach_commands(commands() + PAUSE_COMMANDS);
+	while (live(LIVE_RECOVERIES) < live(LIVE_FAILOVERS)) {
+		if (epf_now_ns() - since > RECOVER_S * UINT64_C(1000000000))
+			rig_die("%llu failovers, %llu recoveries %d s after the link was up again",
+				(unsigned long long)live(LIVE_FAILOVERS),
+				(unsigned long long)live(LIVE_RECOVERIES), RECOVER_S);
+		reach_commands(commands() + 1);
+		usleep(20000);
+	}
+}
+
+/* A random pair, at a random time, for a random time. */
+static void flap(uint64_t *state, unsigned i)
+{
+	char pair = job_random(state) & 1 ? 'B' : 'A';
+	unsigned before_ms = (unsigned)(job_random(state) % 300);
+	unsigned down_ms = 10 + (unsigned)(job_random(state) % (i % 4 == 3 ? 1500 : 300));
+
+	usleep(before_ms * 1000);
+	rig_link(pair, false);
+	usleep(down_ms * 1000);
+	rig_link(pair, true);
+	wait_recovered();
+	printf("flap %u: pair %c down for %u ms; so far %llu lane errors, %llu failovers, %llu recoveries, %llu commands\n",
+	       i + 1, pair, down_ms, (unsigned long long)live(LIVE_ERRORS),
+	       (unsigned long long)live(LIVE_FAILOVERS), (unsigned long long)live(LIVE_RECOVERIES),
+	       (unsigned long long)commands());
 }
 
 static void print_result(uint64_t begun)
@@ -297,13 +366,16 @@ int main(int argc, char **argv)
 						   { "rxe0,rxe2", "rxe1,rxe3" } };
 	static const unsigned nodes[RIG_WORLD] = { 0, 0, 1, 1 };
 	const char *more[16];
-	uint64_t begun;
+	uint64_t begun, state;
 
 	parse(argc, argv, more);
+	state = opt.seed;
 	printf("seed %llu\n", (unsigned long long)opt.seed);
 	rig_start(2, devices[opt.rails == 2], more);
 	rig_job(&rig.job, "soak", nodes, soak);
 	begun = epf_now_ns();
+	for (unsigned i = 0; i < opt.flaps; i++)
+		flap(&state, i);
 	reach_commands(opt.commands);
 	job_set(&rig.job.page->end, 1);
 	RIG_CHECK(job_wait(&rig.job, 0, 120000) == 0);
