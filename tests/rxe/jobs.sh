@@ -206,17 +206,17 @@ group_netem()
 	job netem-loss-5 120 disturbed "loss 5%" dropped
 	job netem-duplicate-2 120 disturbed "duplicate 2%" duplicate_request
 	job netem-corrupt-1 120 disturbed "corrupt 1%" out_of_seq_request completer_retry_err
-	job netem-delay 120 delayed 5
+	job netem-delay 120 delayed 5 2
 	job netem-unordered 120 disturbed_unordered
 }
 
-# delayed MS: no transfer is faster than the delay, and without it some is: so netem delays what we send
+# delayed MS MOE_MS: no transfer is faster than the delay, and without it some is: so netem delays what we send
 delayed()
 {
 	local without with
 	without=$(fastest) || return 1
 	rxe_netem delay "$1ms" || return 1
-	with=$(fastest) && crossing moe --mode ll --dispatch fp8 && crossing moe --mode ht --dispatch bf16 || without=failed
+	with=$(fastest) && rxe_netem delay "$2ms" && crossing moe --mode ll --dispatch fp8 && crossing moe --mode ht --dispatch bf16 || without=failed
 	rxe_netem
 	[ "$without" != failed ] || return 1
 	echo "# result: fastest of 40 transfers of 8 bytes $without us, with the delay $with us"
@@ -255,8 +255,8 @@ start_daemons()
 	chmod 600 "$DAEMONS/secret"
 	for n in 0 1; do
 		"$BUILD/tools/ep-fabric" run --instance="node$n" --runtime-dir="$DAEMONS" --stats-dir="$DAEMONS" \
-			--fabric-secret-file="$DAEMONS/secret" --nic="$NIC" --nic-device="rxe$n" --service-grace=100ms \
-			--peer-timeout=1s --verbs-timeout=12 --verbs-retries=3 --emu-retry-timeout=200ms 2>"$RXE_OUT/daemon$n.log" &
+			--fabric-secret-file="$DAEMONS/secret" --nic="$NIC" --nic-device="rxe$n,rxe$((n + 2))" --service-grace=100ms \
+			--peer-timeout=2s --verbs-timeout=12 --verbs-retries=3 --emu-retry-timeout=200ms 2>"$RXE_OUT/daemon$n.log" &
 		DAEMON[n]=$!
 	done
 	for n in $(seq 100); do
@@ -309,35 +309,61 @@ whole_job()
 	return "$rc"
 }
 
-cut_link()
+cut_links()
 {
 	if [ "$NIC" = emu ]; then
 		"$BUILD/tools/ep-fabric" link --runtime-dir="$DAEMONS" --down
 	else
 		rxe_down A
+		rxe_down B
 	fi
 }
 
-mend_link()
+mend_links()
 {
-	[ "$NIC" = emu ] || rxe_up A
+	[ "$NIC" = emu ] || { rxe_up A && rxe_up B; }
 }
 
-# The only link goes down for good in the middle of a job: each rank ends with an error that names a rank it lost (of the other
-# node, or of its own: those are reached through the same NIC), within 3 s.
-cut_job()
+# under_way NAME: waits for the progress reports of all ranks: the first round is through
+under_way()
 {
-	local n down end status said starved limit last=0 rc=0
-	ranks cut --mode ll --rounds 64
+	local n
 	for n in $(seq 200); do
-		# Progress reports of all ranks: the first round is through.
-		[ "$(stat -c %s "$RXE_OUT"/cut.[0-3].said 2>/dev/null | awk '$1 >= 64 { n++ } END { print n + 0 }')" != 4 ] || break
+		[ "$(stat -c %s "$RXE_OUT/$1".[0-3].said 2>/dev/null | awk '$1 >= 64 { n++ } END { print n + 0 }')" != 4 ] || return 0
 		sleep 0.1
 	done
-	[ "$n" -lt 200 ] || { echo "the job did not start" && rc=1; }
+	echo "the job did not start"
+	return 1
+}
+
+# One of two links goes down in the middle of a job and comes back: nothing is wrong, no rank or daemon ends before its time.
+flap_job()
+{
+	local rc=0 n status
+	ranks flap --mode ll --rounds 16
+	under_way flap || rc=1
+	[ "$NIC" = emu ] || rxe_down A
+	sleep 0.5
+	[ "$NIC" = emu ] || rxe_up A
+	wait "${RANKS[@]}"
+	for n in 0 1 2 3; do
+		read -r status _ <"$RXE_OUT/flap.$n.end"
+		[ "$status" = 0 ] || { echo "rank $n ended with $status: $(tr -cd '[:print:]' <"$RXE_OUT/flap.$n.said")" && rc=1; }
+	done
+	same_daemons || { echo "a daemon ended" && rc=1; }
+	[ "$rc" = 0 ] || tail -n 15 "$RXE_OUT"/daemon?.log
+	return "$rc"
+}
+
+# Both links go down for good in the middle of a job: each rank ends within 3 s with an error that names a rank of the other node.
+cut_job()
+{
+	local n down end status said starved limit other last=0 rc=0
+	ranks cut --mode ll --rounds 64
+	under_way cut || rc=1
 	starved=$(starved_ms)
 	down=$(now_ms)
-	cut_link
+	cut_links
 	wait "${RANKS[@]}"
 	sleep 0.3
 	limit=$((3000 + $(starved_ms) - starved))
@@ -349,10 +375,11 @@ cut_job()
 		[ $((end - down)) -le "$last" ] || last=$((end - down))
 		[ "$status" = 1 ] || { echo "want exit status 1" && rc=1; }
 		[ $((end - down)) -le "$limit" ] || { echo "want within $limit ms" && rc=1; }
-		grep -qE 'rank [0-3] on node [01] is lost: .*\[EPF-409\]|commands failed, .* to rank [0-3], .*\[EPF-40[19]\]' \
-			<<<"$said" || { echo "want the lost rank named" && rc=1; }
+		other=$((1 - n / 2))
+		grep -qE "rank [$((other * 2))$((other * 2 + 1))] on node $other is lost: .*\[EPF-409\]|commands failed, .* to rank [$((other * 2))$((other * 2 + 1))], .*\[EPF-40[19]\]" \
+			<<<"$said" || { echo "want a rank of node $other named" && rc=1; }
 	done
-	mend_link
+	mend_links
 	echo "# result: ranks ended within $last ms of the cut, limit $limit ms"
 	same_daemons || { echo "a daemon ended" && rc=1; }
 	[ "$rc" = 0 ] || tail -n 15 "$RXE_OUT"/daemon?.log
@@ -363,6 +390,7 @@ group_link()
 {
 	start_daemons || { result fail link-daemons "they did not start" && return; }
 	job link-before 120 whole_job before
+	job link-flap 120 flap_job
 	job link-cut 120 cut_job
 	job link-after 120 whole_job after
 	kill "${DAEMON[@]}"
