@@ -232,6 +232,12 @@ static uint32_t widen(uint32_t base, uint32_t count16)
 	return base + (uint32_t)(int32_t)(int16_t)(uint16_t)(count16 - base);
 }
 
+/* Test hooks only: duplicate detection is off. */
+EPF_INLINE int keeps_duplicates(void)
+{
+	return EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES) || EPF_HOOKED(EPF_HOOK_REPLAY_KEEP);
+}
+
 /* Takes in one event of a stream; 1 if it is new. */
 static int event(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		 uint32_t handle, uint32_t count, const struct epf_msg *m)
@@ -246,7 +252,7 @@ static int event(struct epf_core *core, struct epf_node *node, struct epf_lane *
 			return 0;
 		}
 		fresh = 0; /* behind: counted before */
-		if (EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES) && m)
+		if (keeps_duplicates() && m)
 			apply(core, node, lane, m);
 	} else {
 		fresh = accept(core, node, lane, rx, count, m);
@@ -283,7 +289,7 @@ static int arrive_notify(struct epf_core *core, struct epf_node *node, struct ep
 	m.signal = n->signal;
 	m.value = n->add;
 	if (event(core, node, lane, n->stream, imm_count(core, node, n->stream, imm), NULL) ||
-	    EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES))
+	    keeps_duplicates())
 		apply_signal(core, &m);
 	return 1;
 }

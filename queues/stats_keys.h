@@ -44,6 +44,7 @@ EPF_ROW(CORE, SIGNALS_APPLIED,      "signals_applied",      "signals",  COUNTER,
 EPF_ROW(CORE, SIGNALS_WAITED,       "signals_waited",       "signals",  COUNTER, "", "Signals that had to wait for earlier data of their stream.")
 EPF_ROW(CORE, LANE_ERRORS,          "lane_errors",          "errors",   COUNTER, "", "Lanes that failed and were fenced.")
 EPF_ROW(CORE, REPLAYS,              "replays",              "requests", COUNTER, "", "Work requests sent again on another lane after a failure.")
+EPF_ROW(CORE, REPLAYS_SPARED,       "replays_spared",       "requests", COUNTER, "", "Work requests of a failed lane that had arrived all the same: duplicates that were not sent.")
 EPF_ROW(CORE, CREDIT_STALLS,        "credit_stalls",        "stalls",   COUNTER, "", "Times a lane had work and no credit.")
 EPF_ROW(CORE, QUEUE_FULL_STALLS,    "queue_full_stalls",    "stalls",   COUNTER, "", "Times a lane had credit and a full send queue.")
 EPF_ROW(CORE, RING_FULL_SEEN,       "ring_full_seen",       "times",    COUNTER, "", "Times a ring was found full, so that its producer waited.")
