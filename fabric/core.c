@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CTL_RING_SLOTS = 64 };
+/* One number less than 16 bits have is left for limbo. */
+enum { CTL_RING_SLOTS = 64, MAX_LANES = 65534 };
 
 /* calloc that counts what peers cost. */
 static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
@@ -137,8 +138,9 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 		epf_core_destroy(core);
 		return rc;
 	}
-	core->next_tick_ns =
+	core->next_tick_ns = core->next_beat_ns =
 		core->now(core->now_arg) + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
+	core->reopen_ns = UINT64_MAX;
 	*out = core;
 	return 0;
 }
@@ -368,12 +370,12 @@ static int alloc_world(struct epf_core *core)
 
 	core->peers = peer_alloc(core, core->world, sizeof(*core->peers));
 	core->nodes = peer_alloc(core, nodes, sizeof(*core->nodes));
-	core->lanes = peer_alloc(core, lanes, sizeof(*core->lanes));
+	core->lanes = peer_alloc(core, lanes + 1, sizeof(*core->lanes)); /* and limbo */
 	core->lane_wrs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_wr));
 	core->lane_msgs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_msg));
 	core->streams = peer_alloc(core, streams, sizeof(*core->streams));
 	core->dirty_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
-	core->wait_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
+	core->wait_lanes = peer_alloc(core, lanes + 1, sizeof(uint32_t));
 	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
 	core->group_mask = pow2_at_least(streams < 64 ? 64 : streams) - 1;
 	core->group_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
@@ -430,6 +432,8 @@ static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
 {
 	const struct epf_core_limits *l = &core->limits;
 	struct epf_lane *lane = &core->lanes[i];
+	struct epf_node *node = &core->nodes[i / l->lanes_per_node];
+	int rc;
 
 	lane->wrs = core->lane_wrs + (size_t)i * l->lane_depth;
 	lane->msgs = core->lane_msgs + (size_t)i * l->lane_depth;
@@ -443,7 +447,21 @@ static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
 	lane->events = lane->granted = lane->arrived = l->start_count;
 	lane->given = lane->arrived + l->lane_receives;
 	lane->waiting_head = lane->waiting_tail = EPF_NONE;
-	return core->ops->lane_create(core->nic, lane->id, l->lane_depth, token);
+	rc = core->ops->lane_create(core->nic, lane->id, l->lane_depth, token);
+	if (!rc && node->recovery)
+		node->recovery->lanes[lane->index].token = *token;
+	return rc;
+}
+
+/* A lane that is never up: on it streams wait that change lanes (reopen.c). Its entries are only looked at, never used. */
+static void init_limbo(struct epf_core *core)
+{
+	struct epf_lane *lane = &core->lanes[core->n_lanes];
+
+	lane->id = (uint16_t)core->n_lanes;
+	lane->wrs = core->lane_wrs;
+	lane->msgs = core->lane_msgs;
+	lane->waiting_head = lane->waiting_tail = EPF_NONE;
 }
 
 /* The peers page, its own where the caller has none to share. */
@@ -490,10 +508,10 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	if (world > EPF_MAX_WORLD)
 		return epf_fail(EPF_R_CONF_RANGE, "world-size: %u ranks, the engine takes %d",
 				world, EPF_MAX_WORLD);
-	if (lanes > core->caps.max_lanes || lanes > 65535)
+	if (lanes > core->caps.max_lanes || lanes > MAX_LANES)
 		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u",
 				core->caps.name, (unsigned long long)lanes,
-				core->caps.max_lanes < 65535 ? core->caps.max_lanes : 65535);
+				core->caps.max_lanes < MAX_LANES ? core->caps.max_lanes : MAX_LANES);
 	if (core->caps.carries_events && lanes * core->limits.lane_receives > core->caps.receives) {
 		uint32_t fit = (uint32_t)(core->caps.receives / lanes);
 
@@ -520,6 +538,8 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 		rc = init_node(core, i);
 	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
 		rc = init_lane(core, i, &tokens[i]);
+	if (!rc)
+		init_limbo(core);
 	if (!rc)
 		rc = register_region(core, core->ctl_memory, core->n_nodes * core->ctl_stride,
 				     EPF_MR_REMOTE_WRITE, &core->ctl_mr);
@@ -573,16 +593,21 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	node->keys = (uint8_t)(info->keys ? info->keys : 1);
 	for (unsigned l = 0; l < EPF_NIC_LINKS && info->ctl_rkeys; l++)
 		node->ctl_rkeys[l] = info->ctl_rkeys[l % node->keys];
+	node->receives = info->receives;
 	for (unsigned l = 0; l < node->n_lanes; l++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + l];
 		int rc = epf_core_connect_lane(core, node, lane, info->tokens[l]);
 
-		if (rc)
+		if (rc && !(rc == -ENETDOWN && node->recovery))
 			return rc;
 		lane->granted = lane->events + info->receives;
-		node->receives = info->receives;
-		lane->state = EPF_LANE_UP;
+		if (rc)
+			epf_reopen_later(core, node, lane, info->tokens[l]);
+		else
+			lane->state = EPF_LANE_UP;
 	}
+	if (!epf_other_lane(core, node))
+		return epf_fail(EPF_R_LINK_LOST, "rank %u: %s", info->rank, "all ports are down");
 	node->state = EPF_NODE_UP;
 	open_control(core, node);
 	return 0;
