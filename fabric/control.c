@@ -200,7 +200,7 @@ unsigned epf_revoke_step(struct epf_core *core)
 			handled += answer(core, &core->nodes[i]);
 		open |= core->nodes[i].revoked != 0 && core->nodes[i].state == EPF_NODE_UP;
 	}
-	if (!open && !core->recovering && !core->telling)
+	if (!open && !core->recover_poll && !core->telling)
 		core->cold_work = 0;
 	return handled;
 }

@@ -431,6 +431,12 @@ struct epf_link_load {
 	uint32_t messages;
 };
 
+/* A link that was lost: from the failure of its first lane until all of its lanes are in use again. */
+struct epf_outage {
+	uint32_t lanes;   /* of it that are being recovered */
+	uint8_t is_moved; /* it was counted as a failover */
+};
+
 struct epf_core_limits {
 	uint32_t batch;
 	uint32_t reap_batch;
@@ -519,6 +525,7 @@ struct epf_core {
 	uint64_t (*now)(void *arg);
 	void *now_arg;
 	uint64_t next_tick_ns; /* next time the cold timer is due */
+	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	struct epf_stats_block *stats;
@@ -530,9 +537,16 @@ struct epf_core {
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint32_t recovering;      /* lanes under recovery */
 	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
-	uint32_t telling;         /* local ranks whose news nodes have still to be told */
+	uint32_t recovering;      /* lanes under recovery */
+	uint32_t
+		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
+	struct epf_outage outages[EPF_NIC_LINKS]; /* by link */
+	uint64_t
+		reopen_ns; /* when the next lane is to be opened again; UINT64_MAX: none waits for that */
+	uint64_t
+		self_lost_ns; /* no lane to the own node is left: when that counts as lost; 0: it has one */
+	uint32_t telling;                 /* local ranks whose news nodes have still to be told */
 	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
 	uint8_t own_peers_page;
 	uint64_t
@@ -561,6 +575,8 @@ uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t
 /* Takes in a definition from a peer; 0 when it is malformed. */
 int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
+/* Posts the grant word of a lane that is not used yet: its completion proves the way to the peer. 0: the NIC has no room. */
+int epf_probe_post(struct epf_core *core, struct epf_lane *lane);
 void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr);
 void epf_grant_mark(struct epf_core *core, struct epf_lane *lane);
 void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count);
