@@ -31,9 +31,10 @@ struct fake_efa {
 	uint64_t delay_ns;       /* longest way of a packet, and of its acknowledgement */
 	uint64_t rnr_timeout_ns; /* patience with a target without receives; 0: none */
 	uint64_t retry_timeout_ns;
-	int is_cut;    /* nothing travels */
-	int no_flush;  /* a queue pair in error reports nothing */
-	int lose_acks; /* so many of the next acknowledgements never come */
+	int is_cut;     /* nothing travels */
+	int no_flush;   /* a queue pair in error reports nothing */
+	int lose_acks;  /* so many of the next acknowledgements never come */
+	int break_next; /* the next request fails: 1 before it has taken effect, 2 after */
 	uint64_t (*now)(void *);
 	void *now_arg;
 

@@ -202,7 +202,16 @@ static void request(struct fake_flight f, uint64_t now)
 	else if (!is_receiving(to) || to->device != f.device || to->qkey != f.qkey)
 		answer(f, EPF_EFA_REMOTE_BAD_DEST_QPN, now);
 	else {
+		if (fake_efa.break_next == 1) {
+			fake_efa.break_next = 0;
+			answer(f, EPF_EFA_UNRESPONSIVE_REMOTE, now);
+			return;
+		}
 		status = take_effect(to, &f, &wait);
+		if (fake_efa.break_next && !wait) {
+			fake_efa.break_next = 0;
+			status = EPF_EFA_UNRESPONSIVE_REMOTE;
+		}
 		fake_efa.rnrs += (unsigned)wait;
 		if (wait && from->rnr_retry == 7)
 			wait_for(f, RNR_WAIT_NS, UINT64_MAX, 0, now);
