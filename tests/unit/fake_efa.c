@@ -512,6 +512,7 @@ void fake_efa_reset(void)
 	fake_efa.rnr_timeout_ns = 1000000000;
 	fake_efa.retry_timeout_ns = 1000000000;
 	fake_efa.now = no_clock;
+	fake_efa.break_status = EPF_EFA_UNRESPONSIVE_REMOTE;
 	fake_efa.attr = (struct epf_efadv_device_attr){
 		.max_sq_wr = 4096,
 		.max_rq_wr = 32768,

@@ -31,10 +31,11 @@ struct fake_efa {
 	uint64_t delay_ns;       /* longest way of a packet, and of its acknowledgement */
 	uint64_t rnr_timeout_ns; /* patience with a target without receives; 0: none */
 	uint64_t retry_timeout_ns;
-	int is_cut;     /* nothing travels */
-	int no_flush;   /* a queue pair in error reports nothing */
-	int lose_acks;  /* so many of the next acknowledgements never come */
-	int break_next; /* the next request fails: 1 before it has taken effect, 2 after */
+	int is_cut;            /* nothing travels */
+	int no_flush;          /* a queue pair in error reports nothing */
+	int lose_acks;         /* so many of the next acknowledgements never come */
+	int break_next;        /* the next request fails: 1 before it has taken effect, 2 after */
+	unsigned break_status; /* with this */
 	uint64_t (*now)(void *);
 	void *now_arg;
 
@@ -45,7 +46,11 @@ struct fake_efa {
 	/* What happened. */
 	int open_things; /* made and not yet destroyed */
 	unsigned posts, wrs, inlined, recv_posts, overtaken, rnrs, flushes, stale, unsolicited;
-	unsigned ahs;           /* ever made */
+	unsigned ahs;            /* ever made */
+	struct ibv_sge last_sge; /* of the last work request */
+	uint64_t last_raddr;
+	uint32_t last_rkey;
+	unsigned last_flags;
 	struct ibv_qp_attr rts; /* of the last queue pair that became ready */
 	int rts_mask;
 	struct ibv_qp_init_attr_ex init;

@@ -204,13 +204,13 @@ static void request(struct fake_flight f, uint64_t now)
 	else {
 		if (fake_efa.break_next == 1) {
 			fake_efa.break_next = 0;
-			answer(f, EPF_EFA_UNRESPONSIVE_REMOTE, now);
+			answer(f, fake_efa.break_status, now);
 			return;
 		}
 		status = take_effect(to, &f, &wait);
 		if (fake_efa.break_next && !wait) {
 			fake_efa.break_next = 0;
-			status = EPF_EFA_UNRESPONSIVE_REMOTE;
+			status = fake_efa.break_status;
 		}
 		fake_efa.rnrs += (unsigned)wait;
 		if (wait && from->rnr_retry == 7)
@@ -476,6 +476,11 @@ static int wr_complete(struct ibv_qp_ex *ex)
 		f->posted_ns = now;
 		f->due = now + chance(f->seq, fake_efa.delay_ns + 1);
 		add_flight(f);
+		fake_efa.last_sge =
+			(struct ibv_sge){ .addr = f->laddr, .length = f->len, .lkey = f->lkey };
+		fake_efa.last_raddr = f->raddr;
+		fake_efa.last_rkey = f->rkey;
+		fake_efa.last_flags = ex->wr_flags;
 	}
 	qp->in_flight += n;
 	fake_efa.wrs += n;
