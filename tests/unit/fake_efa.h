@@ -24,6 +24,7 @@ struct fake_efa {
 	struct ibv_port_attr port;
 	int has_notify;    /* completion channels */
 	int refuses_flags; /* an older provider: no completion queue for one thread */
+	int reports_stale; /* completions of queue pairs that are no more come out like others */
 	char sysfs[64];    /* of the devices */
 
 	/* How they travel. */

@@ -336,6 +336,7 @@ static void test_numbers_again(void **state)
 		uint64_t old = tokens[1];
 
 		fake_efa.seed = round + 1;
+		fake_efa.reports_stale = round % 4 / 2;
 		ends[0].n = ends[1].n = 0;
 		memset(ends[1].mem, 0, 64);
 		memset(ends[0].mem, 0x40 + (int)round, 64);
