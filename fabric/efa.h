@@ -19,6 +19,7 @@
 #include "fabric/nic.h"
 #include "queues/epf_bell.h"
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -133,6 +134,7 @@ struct epf_efa {
 	uint16_t hungry_head, hungry_tail; /* lanes with fewer receives than `level` */
 	uint32_t reports;                  /* lanes in the list */
 	uint8_t dead;
+	uint8_t stale_sends, stale_recvs; /* the queues may hold entries of destroyed queue pairs */
 
 	/* Receives. */
 	uint32_t pool;    /* given by the core and not posted */
@@ -184,6 +186,29 @@ static inline struct epf_efa *epf_efa_of(const struct epf_nic *nic)
 static inline uint64_t epf_efa_wr_id(uint32_t lane, uint16_t generation, uint32_t slot)
 {
 	return (uint64_t)lane << 48 | (uint64_t)generation << 32 | (slot + 1);
+}
+
+/*
+ * HOT. The next entry of a completion queue: 0 and it is looked at; ENOENT: there is none; EINVAL: one of a queue pair that is no more
+ * has been taken off; else the queue is broken. *open: a session is open, to be closed by ibv_end_poll(3) at the end.
+ *
+ * Entries of a destroyed queue pair are met one by one (*stale, until the queue has been seen empty): releases of the provider before
+ * 58 take the books of another queue pair for those of the missing one when such an entry comes within a session.
+ */
+static inline int epf_efa_poll(struct ibv_cq_ex *cq, int *open, uint8_t *stale)
+{
+	struct ibv_poll_cq_attr attr = { 0 };
+	int rc;
+
+	if (__builtin_expect(*stale && *open, 0)) {
+		ibv_end_poll(cq);
+		*open = 0;
+	}
+	rc = *open ? ibv_next_poll(cq) : ibv_start_poll(cq, &attr);
+	*open |= rc == 0;
+	if (rc == ENOENT)
+		*stale = 0;
+	return rc;
 }
 
 /* efa_hot.c */
@@ -251,6 +276,7 @@ struct epf_efa_peer {
 	union ibv_gid gid;
 	uint64_t sink_raddr;
 	uint32_t sink_rkey;
+	uint8_t unsolicited; /* its lanes take writes with immediate without a receive */
 };
 
 void epf_efa_addr_encode(const struct epf_efa_peer *peer, uint8_t *buf);

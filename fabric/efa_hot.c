@@ -310,18 +310,16 @@ static void take_one(struct epf_efa *v, struct epf_efa_out *out)
 /* Completions of work requests: up to `max` entries in all. 1 when there were no more. */
 static int take_sent(struct epf_efa *v, struct epf_efa_out *out, unsigned max)
 {
-	struct ibv_poll_cq_attr attr = { 0 };
-	int started = 0, rc = 0;
+	int is_open = 0, rc = 0;
 
 	for (unsigned left = max - out->n; left; left--) {
-		rc = started ? ibv_next_poll(v->send_cq) : ibv_start_poll(v->send_cq, &attr);
-		started |= rc == 0;
+		rc = epf_efa_poll(v->send_cq, &is_open, &v->stale_sends);
 		if (rc == 0)
 			take_one(v, out);
-		else if (rc != EINVAL) /* that: an entry of a queue pair that is no more */
+		else if (rc != EINVAL)
 			break;
 	}
-	if (started)
+	if (is_open)
 		ibv_end_poll(v->send_cq);
 	if (__builtin_expect(rc && rc != ENOENT && rc != EINVAL, 0))
 		epf_efa_device_lost_cold(v);

@@ -246,6 +246,13 @@ int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, s
 		return rc;
 	if (!epf_efa_token_is_good(token))
 		return epf_fail(EPF_R_NIC_ADDRESS, "efa: lane %u got an impossible token", lane);
+	/* A device that sends such arrivals to a queue pair of the other kind upsets it. */
+	if (peer.unsolicited != (v->recv_dv != NULL))
+		return epf_fail(EPF_R_NIC_PEER_MODE,
+				"efa: %s %s unsolicited arrivals and its peer %s; use the same "
+				"driver and rdma-core on both, or set efa-unsolicited=no on both",
+				v->device, v->recv_dv ? "has" : "lacks",
+				peer.unsolicited ? "has them" : "does not");
 	rc = take_ah(v, &peer.gid, &l->ah);
 	if (rc)
 		return rc;
@@ -338,6 +345,7 @@ void epf_efa_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	v->lane_of[l->qp->qp_num] = EPF_EFA_NONE;
 	v->lib->verbs->destroy_qp(l->qp);
 	l->qp = NULL;
+	v->stale_sends = v->stale_recvs = 1;
 	take_back_receives(v, lane);
 	ah = l->ah;
 	free_lane(v, l);

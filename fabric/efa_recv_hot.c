@@ -227,18 +227,16 @@ static void arrived(struct epf_efa *v, struct epf_efa_out *out)
 
 int epf_efa_take_arrivals(struct epf_efa *v, struct epf_efa_out *out)
 {
-	struct ibv_poll_cq_attr attr = { 0 };
-	int started = 0, rc = 0;
+	int is_open = 0, rc = 0;
 
 	for (unsigned left = out->max - out->n; left; left--) {
-		rc = started ? ibv_next_poll(v->recv_cq) : ibv_start_poll(v->recv_cq, &attr);
-		started |= rc == 0;
+		rc = epf_efa_poll(v->recv_cq, &is_open, &v->stale_recvs);
 		if (rc == 0)
 			arrived(v, out);
-		else if (rc != EINVAL) /* that: an entry of a queue pair that is no more */
+		else if (rc != EINVAL)
 			break;
 	}
-	if (started)
+	if (is_open)
 		ibv_end_poll(v->recv_cq);
 	if (__builtin_expect(rc && rc != ENOENT && rc != EINVAL, 0))
 		epf_efa_device_lost_cold(v);

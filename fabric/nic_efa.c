@@ -73,7 +73,8 @@ int epf_efa_address(const struct epf_nic *nic, void *buf, size_t size)
 	const struct epf_efa *v = epf_efa_of(nic);
 	struct epf_efa_peer self = { .gid = v->gid,
 				     .sink_raddr = (uintptr_t)v->sink,
-				     .sink_rkey = v->sink_mr->rkey };
+				     .sink_rkey = v->sink_mr->rkey,
+				     .unsolicited = v->recv_dv != NULL };
 
 	if (size < EPF_EFA_ADDR_BYTES)
 		return epf_fail(EPF_R_NIC_ADDRESS, "efa: a buffer of %zu bytes is too small", size);

@@ -67,10 +67,15 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 	return rc;
 }
 
+/* Older releases of the real provider spoil another queue pair's books when this meets an entry of one that is no more. */
 static int next_poll(struct ibv_cq_ex *ex)
 {
+	int rc;
+
 	assert_true(of(ex)->in_poll);
-	return next(of(ex));
+	rc = next(of(ex));
+	assert_true(rc != EINVAL);
+	return rc;
 }
 
 static void end_poll(struct ibv_cq_ex *ex)

@@ -155,6 +155,10 @@ static unsigned take_effect(struct fake_qp *to, const struct fake_flight *f, int
 	if (!is_send && !fake_mr_allows(to->ex.qp_base.pd, f->rkey, f->raddr, f->len,
 					is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE))
 		return EPF_EFA_REMOTE_BAD_ADDRESS;
+	/* The two ends of a write with immediate must be of one kind. */
+	if (f->op == IBV_WR_RDMA_WRITE_WITH_IMM &&
+	    ((to->flags ^ fake_qp_find(f->qpn)->flags) & EPF_EFADV_QP_UNSOLICITED_WRITE_RECV))
+		return EPF_EFA_REMOTE_FEATURE_MISMATCH;
 	if (raises && !unsolicited) {
 		if (to->rq_head == to->rq_tail) {
 			*wait = 1;

@@ -86,6 +86,7 @@ static void test_connect_refuses(void **state)
 	struct epf_nic *nic = fake_efa_open(NULL);
 	unsigned char addr[EPF_NIC_ADDR_BYTES];
 	int n = nic->ops->address(nic, addr, sizeof(addr));
+	uint8_t other[EPF_EFA_ADDR_BYTES];
 	struct epf_efa_peer peer;
 	uint64_t token;
 	int things;
@@ -102,6 +103,10 @@ static void test_connect_refuses(void **state)
 			 -EINVAL);
 	assert_int_equal(nic->ops->lane_connect(nic, 0, addr, (size_t)n, token | 1ull << 20),
 			 -EINVAL);
+	peer.unsolicited = 0;
+	epf_efa_addr_encode(&peer, other);
+	assert_int_equal(nic->ops->lane_connect(nic, 0, other, sizeof(other), token), -EPROTO);
+	assert_non_null(strstr(epf_last_error(), "efa-unsolicited=no on both"));
 	things = fake_efa.open_things;
 	fake_efa.fail = "create_ah";
 	fake_efa.fail_errno = EINVAL;
