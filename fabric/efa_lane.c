@@ -291,7 +291,7 @@ static void unreport(struct epf_efa *v, uint16_t lane)
 }
 
 /* Takes a lane off the list of those that want receives. */
-static void sate(struct epf_efa *v, uint16_t lane)
+static void unlist_hungry(struct epf_efa *v, uint16_t lane)
 {
 	uint16_t at = v->hungry_head, last = EPF_EFA_NONE;
 
@@ -339,7 +339,7 @@ void epf_efa_lane_destroy(struct epf_nic *nic, uint16_t lane)
 		return;
 	v->outstanding -= l->depth - l->n_free;
 	unreport(v, lane);
-	sate(v, lane);
+	unlist_hungry(v, lane);
 	while (l->early_out < l->n_early)
 		epf_efa_drop(v, &l->early[l->early_out++]);
 	v->lane_of[l->qp->qp_num] = EPF_EFA_NONE;

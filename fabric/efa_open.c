@@ -195,22 +195,21 @@ static int set_nonblocking(int fd)
 static struct ibv_cq_ex *create_cq(struct epf_efa *v, uint32_t entries, uint64_t wc_flags)
 {
 	struct epf_efadv_cq_attr efa_attr = { .wc_flags = wc_flags };
-	struct ibv_cq_ex *cq = NULL;
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = entries,
+		.channel = v->channel,
+		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM |
+			    IBV_WC_EX_WITH_SRC_QP,
+		.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+		.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+	};
+	struct ibv_cq_ex *cq;
 
-	for (int plain = 0; plain < 2 && !cq; plain++) {
-		struct ibv_cq_init_attr_ex attr = {
-			.cqe = entries,
-			.channel = v->channel,
-			.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
-				    IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP,
-			.comp_mask = plain ? 0 : IBV_CQ_INIT_ATTR_MASK_FLAGS,
-			.flags = plain ? 0 : IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
-		};
-
-		cq = v->lib->efa_create_cq(v->ctx, &attr, &efa_attr, sizeof(efa_attr));
-		if (!cq && errno != EOPNOTSUPP && errno != EINVAL)
-			break;
-	}
+	cq = v->lib->efa_create_cq(v->ctx, &attr, &efa_attr, sizeof(efa_attr));
+	if (cq || (errno != EOPNOTSUPP && errno != EINVAL))
+		return cq;
+	attr.comp_mask = attr.flags = 0;
+	cq = v->lib->efa_create_cq(v->ctx, &attr, &efa_attr, sizeof(efa_attr));
 	return cq;
 }
 
