@@ -225,7 +225,10 @@ struct epf_nic_ops {
 	int (*post)(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 	/* HOT. Reaps up to n completions and arrivals, advancing the NIC's own work. Returns the number. */
 	int (*reap)(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
-	/* HOT. Posts n more receives on the shared receive queue. */
+	/*
+	 * HOT. Posts n more receives on the shared receive queue. A NIC without one (efa) spreads them evenly over its lanes, and a lane
+	 * made in place of another takes over what that one had.
+	 */
 	void (*post_receives)(struct epf_nic *nic, unsigned n);
 	/* HOT. Earliest time (now() units, ns) at which reap() could find work without an outside event; UINT64_MAX: none. */
 	uint64_t (*next_event)(const struct epf_nic *nic);
@@ -297,7 +300,7 @@ int epf_nic_rails_open(struct epf_nic *const *children, unsigned n, struct epf_n
 int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
 			 size_t *part_len);
 
-/* The NIC table: "emu", "null", "verbs". Returns NULL for an unknown name. */
+/* The NIC table: "emu", "null", "verbs", "efa". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
@@ -305,5 +308,6 @@ const char *const *epf_nic_names(void);
 extern const struct epf_nic_ops epf_nic_emu_ops;
 extern const struct epf_nic_ops epf_nic_null_ops;
 extern const struct epf_nic_ops epf_nic_verbs_ops;
+extern const struct epf_nic_ops epf_nic_efa_ops;
 
 #endif
