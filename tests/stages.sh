@@ -257,6 +257,7 @@ stage_rxe()
 	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric \
 		tests/unit/test_{nic,nic_limits,nic_fail,verbs_device} || return
 	check "rxe guest" "$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --prepare
+	"$ROOT/tests/rxe/perftest.sh" "$BUILD_ROOT/rxe" || true # the job that needs it says so
 	for group in $(expected rxe | cut -d' ' -f1 | uniq); do
 		rxe_group "$group"
 	done
@@ -269,7 +270,7 @@ rxe_group()
 	start=$(now_ms)
 	rm -f "$ran"
 	"$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --timeout 580 \
-		"$ROOT/tests/rxe/jobs.sh" "$1" "$BUILD_ROOT/build-test" >"$log" 2>&1
+		env RXE_LONG="${EPF_TEST_LONG-}" "$ROOT/tests/rxe/jobs.sh" "$1" "$BUILD_ROOT/build-test" >"$log" 2>&1
 	rc=$?
 	[ "$rc" = 0 ] || [ "$rc" = 77 ] || tail -n 80 "$log" | sed 's/^/        | /'
 	while IFS=$'\t' read -r result name detail; do
