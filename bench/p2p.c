@@ -8,6 +8,7 @@
 
 #include "bench/bench.h"
 #include "bench/compare.h"
+#include "bench/meet.h"
 #include "bench/spawn.h"
 
 #include <argp.h>
@@ -34,6 +35,7 @@ enum {
 	O_SLICES,
 	O_ENGINE,
 	O_GATE,
+	O_SERVER,
 };
 
 const char *const p2p_op_name[] = { "put", "put_signal", "get", NULL };
@@ -58,6 +60,10 @@ static const struct argp_option options[] = {
 	{ "rounds", O_ROUNDS, "N", 0, "rounds of --service and --against, medians count (5)", 0 },
 	{ "fabric-program", O_PROGRAM, "PATH", 0,
 	  "ep-fabric of --service (the one beside ep-bench)", 0 },
+	{ "server", O_SERVER, NULL, 0,
+	  "of two hosts: wait for `ep-bench p2p HOST` of the other, and take the test from there",
+	  0 },
+	{ "port", 'p', "PORT", 0, "of two hosts: TCP port to meet at (18515)", 0 },
 	{ "nic", O_NIC, "NAME", 0, "kind of NIC: short for --set nic=NAME", 0 },
 	{ "ib-dev", 'd', "DEV[,DEV]", 0,
 	  "RDMA device, of both ranks or of each: short for --set 0:nic-device=DEV --set 1:nic-device=DEV",
@@ -194,6 +200,11 @@ static int parse_flag(int key, char *arg, struct p2p_opts *o)
 	case O_NIC:
 		o->nic = arg;
 		return 0;
+	case O_SERVER:
+		o->server = true;
+		return 0;
+	case 'p':
+		return bench_uint("-p", arg, 1, 65535, &o->tcp_port) ? EINVAL : 0;
 	default:
 		return parse_against(key, arg, o);
 	}
@@ -228,8 +239,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_SET:
 		return parse_set(arg, o);
 	case ARGP_KEY_ARG:
-		bench_complain("%s is not an option; see ep-bench p2p --help", arg);
-		return EINVAL;
+		if (o->host) {
+			bench_complain("%s is one host too many; see ep-bench p2p --help", arg);
+			return EINVAL;
+		}
+		o->host = arg;
+		return 0;
 	default:
 		return parse_flag(key, arg, o);
 	}
@@ -254,8 +269,27 @@ static int check_against(struct p2p_opts *o)
 	return rawverbs_check(&o->raw);
 }
 
+/* What two hosts exclude: the other end is not ours to start. */
+static int check_hosts(const struct p2p_opts *o)
+{
+	if (o->host && o->server) {
+		bench_complain(
+			"--server is given, must not be with a HOST: one of the two waits for the other");
+		return -EINVAL;
+	}
+	if (o->service || o->same_node || o->json) {
+		bench_complain("%s is given, must not be with %s",
+			       o->service     ? "--service"
+			       : o->same_node ? "--same-node"
+					      : "--json",
+			       o->host ? "a HOST" : "--server");
+		return -EINVAL;
+	}
+	return 0;
+}
+
 /* The settings behind --nic, -d and the letters of --against. Those of --set come after them and win. */
-static int make_settings(struct p2p_opts *o)
+int p2p_settings(struct p2p_opts *o)
 {
 	const struct rawverbs_opts *raw = &o->raw;
 	int rc = 0;
@@ -292,7 +326,9 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	static const struct argp argp = {
 		.options = options,
 		.parser = parse,
-		.doc = "Latency and bandwidth between two rank processes.",
+		.args_doc = "[HOST]",
+		.doc = "Latency and bandwidth between two rank processes: both started here, or with --server on one host and "
+		       "HOST on the other; beyond loopback both then need EPF_SECRET or EPF_SECRET_FILE.",
 	};
 
 	memset(o, 0, sizeof(*o));
@@ -301,6 +337,7 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	o->timeout_s = 300;
 	o->rounds = 5;
 	o->slices = 5;
+	o->tcp_port = BENCH_MEET_PORT;
 	rawverbs_defaults(&o->raw);
 	o->raw.list = 16;
 	o->raw.depth = 64;
@@ -321,7 +358,9 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	}
 	if (o->against && check_against(o))
 		return BENCH_USAGE;
-	return make_settings(o) ? BENCH_USAGE : 0;
+	if ((o->host || o->server) && check_hosts(o))
+		return BENCH_USAGE;
+	return !o->server && p2p_settings(o) ? BENCH_USAGE : 0;
 }
 
 unsigned p2p_sizes(const struct p2p_opts *o, uint64_t sizes[32])
@@ -346,7 +385,7 @@ struct parent {
 	uint64_t wrong;
 };
 
-static void head(const struct p2p_opts *o)
+void p2p_print_head(const struct p2p_opts *o)
 {
 	printf("---------------------------------------------------------------------------------------\n");
 	printf("                    ep-bench %s %s Test, %s\n", p2p_op_name[o->op],
@@ -361,7 +400,7 @@ static void head(const struct p2p_opts *o)
 		printf(" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n");
 }
 
-static void print_row(const struct p2p_opts *o, const struct p2p_row *r)
+void p2p_print_row(const struct p2p_opts *o, const struct p2p_row *r)
 {
 	if (o->test == P2P_LAT)
 		printf(" %-7" PRIu64 " %-10" PRIu64
@@ -410,7 +449,7 @@ static void on_message(void *arg, uint32_t rank, const struct bench_message *m, 
 	if (p->o->json)
 		keep_row(p, &r);
 	else
-		print_row(p->o, &r);
+		p2p_print_row(p->o, &r);
 }
 
 int bench_p2p(int argc, char **argv)
@@ -427,6 +466,8 @@ int bench_p2p(int argc, char **argv)
 
 	if (p2p_opts_parse(argc, argv, &o))
 		return BENCH_USAGE;
+	if (o.host || o.server)
+		return bench_p2p_host(&o);
 	if (o.service)
 		return bench_p2p_service(&o, argc, argv);
 	if (o.against)
@@ -434,7 +475,7 @@ int bench_p2p(int argc, char **argv)
 	s.timeout_ns = o.timeout_s * 1000000000ull;
 	p.rows = json_array();
 	if (!o.json)
-		head(&o);
+		p2p_print_head(&o);
 	err = bench_spawn_run(&s);
 	if (!err && o.json) {
 		json_t *j = json_pack("{s:s, s:s, s:s, s:b, s:b, s:O, s:I}", "bench", "p2p", "op",

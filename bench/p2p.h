@@ -42,6 +42,9 @@ struct p2p_opts {
 	const char *setting[P2P_SETTINGS_MAX + 1];
 	uint32_t settings;
 	const char *nic;
+	const char *host;                    /* the client of two hosts; NULL: not */
+	bool server;                         /* the other end of that */
+	uint64_t tcp_port;                   /* where they meet */
 	char device[2][RAWVERBS_DEVICE_MAX]; /* of each rank's node; "": not given */
 	/* --against rawverbs: what both sides of the comparison get. */
 	bool against;
@@ -88,6 +91,23 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o);
 unsigned p2p_sizes(const struct p2p_opts *o, uint64_t sizes[32]);
 
 extern const char *const p2p_op_name[];
+
+/* The settings behind the letters, made once all options are known (a server learns some from its client). 0 or -EINVAL. */
+int p2p_settings(struct p2p_opts *o);
+/* The table: head and rows as perftest prints them. */
+void p2p_print_head(const struct p2p_opts *o);
+void p2p_print_row(const struct p2p_opts *o, const struct p2p_row *r);
+
+/* p2p_host.c: one of two hosts. Returns an exit code. */
+int bench_p2p_host(struct p2p_opts *o);
+
+/* p2p_against.c: collects the pairs of a run and prints them. */
+struct p2p_against;
+/* NULL after a complaint. */
+struct p2p_against *p2p_against_new(const struct p2p_opts *o);
+void p2p_against_add(struct p2p_against *run, const struct p2p_pair *pair);
+/* Prints medians and ratios. Return: how many sizes are below the gate. */
+int p2p_against_print(struct p2p_against *run, uint64_t wrong);
 
 /* p2p_against.c, the parent: the fabric against a bare post loop in the same two processes. Returns an exit code. */
 int bench_p2p_against(const struct p2p_opts *o, int argc, char **argv);
