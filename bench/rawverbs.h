@@ -46,7 +46,7 @@ _Static_assert(sizeof(struct rawverbs_address) == 112, "no padding");
 struct rawverbs_result {
 	double seconds;
 	double cpu_seconds;     /* of this thread: what a busy machine does not lengthen */
-	double peak_per_second; /* best tenth, writes a second */
+	double peak_per_second; /* best of about ten parts, writes a second; 0 by time */
 	uint64_t writes;
 };
 

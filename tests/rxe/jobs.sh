@@ -14,6 +14,8 @@ HERE=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 . "$HERE/devices.sh"
 # shellcheck source=tests/rxe/jobs_speed.sh
 . "$HERE/jobs_speed.sh"
+# shellcheck source=tests/rxe/jobs_deploy.sh
+. "$HERE/jobs_deploy.sh"
 rxe_in_guest || exit 1
 GROUP=${1:?jobs.sh GROUP BUILD}
 BUILD=${2:?jobs.sh GROUP BUILD}
@@ -320,6 +322,7 @@ moe) group_moe ;;
 netem) group_netem ;;
 link) group_link ;;
 speed) group_speed ;;
-*) result fail "group $GROUP" "there is none; there are: nic, moe, netem, link, speed" ;;
+deploy) group_deploy ;;
+*) result fail "group $GROUP" "there is none; there are: nic, moe, netem, link, speed, deploy" ;;
 esac
 exit "$FAILED"
