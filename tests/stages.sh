@@ -265,6 +265,7 @@ stage_rxe()
 			compile_quietly build-hooks tools/ep-fabric tests/rxe/rxe_soak || return
 	fi
 	check "rxe guest" "$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --prepare
+	"$ROOT/tests/rxe/perftest.sh" "$BUILD_ROOT/rxe" || true # the job that needs it says so
 	rxe_run "$limit" "$hooks" < <(for kind in "${kinds[@]}"; do expected "$kind"; done)
 	printf '    the whole stage: %s\n' "$(seconds "$start")"
 }
