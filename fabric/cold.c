@@ -2,7 +2,7 @@
 /*
  * The rare branches of the core's own thread: a command fails, a stream is opened, a node is lost, the timer fires.
  * Called by the hot files and between steps. They allocate nothing; what needs memory took it when the world was set. No
- * system call either, with one exception: opening a lane again after a failure (recover.c) is the NIC's slow path.
+ * system call either, with one exception: opening a lane again after a failure (reopen.c) is the NIC's slow path.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/base/err.h"
@@ -13,6 +13,9 @@
 #include "fabric/stage_hot.h"
 
 #include <errno.h>
+
+/* A beat takes a tick of the peer, its step, the way: so many ticks of ours beyond the limit. */
+enum { SILENT_TICKS_MORE = 2 };
 
 /* Writes the ring's error record: the first failure in full, the number of all. [R3: before done.retired moves] */
 static void record_failure(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
@@ -54,16 +57,19 @@ void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_
 			      reason == EPF_R_CMD_REVOKED ? EPF_S_REVOKED : EPF_S_REFUSED, reason);
 }
 
-/* The lane a new stream is bound to: round robin over those that are up. */
-static uint16_t choose_lane(struct epf_core *core, struct epf_node *node)
+/* The lane a new stream belongs on, all in turn, and the one that carries it: another one where that is down. */
+static uint16_t choose_lane(struct epf_core *core, struct epf_node *node, uint16_t *lane)
 {
-	for (unsigned i = 0; i < node->n_lanes; i++) {
-		unsigned l = node->first_lane + (node->next_lane++ % node->n_lanes);
+	uint16_t home = node->first_lane + (node->next_lane++ % node->n_lanes);
+	const struct epf_lane *other;
 
-		if (core->lanes[l].state == EPF_LANE_UP)
-			return (uint16_t)l;
-	}
-	return node->first_lane;
+	*lane = home;
+	if (core->lanes[home].state == EPF_LANE_UP)
+		return home;
+	other = epf_other_lane(core, node);
+	if (other)
+		*lane = other->id;
+	return home;
 }
 
 uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_ring_state *ring,
@@ -84,7 +90,7 @@ uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_r
 	s->ring = ring ? ring->id : 0;
 	s->rank = ring ? ring->rank : 0;
 	s->node = (uint16_t)(node - core->nodes);
-	s->lane = choose_lane(core, node);
+	s->home = choose_lane(core, node, &s->lane);
 	s->handle = node->n_handles;
 	s->kind = (uint8_t)kind;
 	s->parked_head = s->parked_tail = EPF_NONE;
@@ -150,41 +156,59 @@ void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local)
 	}
 }
 
+void epf_fail_entry_cold(struct epf_core *core, struct epf_lane *lane, struct epf_wr *wr,
+			 unsigned status, unsigned reason)
+{
+	if (wr->core >> 60 == EPF_WRK_DATA) {
+		struct epf_ring_state *ring = core->rings[wr->core >> 32 & 0xffffu];
+		uint32_t seq = (uint32_t)wr->core;
+
+		/* One failure per command, whatever the number of its work requests. */
+		if (ring->pend[seq & ring->pend_mask] == 1)
+			record_failure(core, ring, seq, core->nodes[lane->node].rank, status,
+				       reason);
+	}
+	epf_reclaim(core, lane, wr);
+}
+
 /* Ends what a dead lane had under way: commands fail, words and messages are forgotten. */
 static void fail_lane(struct epf_core *core, struct epf_lane *lane, unsigned status)
 {
 	core->ops->lane_fence(core->nic, lane->id);
 	lane->state = EPF_LANE_DOWN;
-	while (lane->tail != lane->head) {
-		struct epf_wr *wr = &lane->wrs[lane->tail++ & lane->mask];
-
-		if (wr->core >> 60 == EPF_WRK_DATA) {
-			struct epf_ring_state *ring = core->rings[wr->core >> 32 & 0xffffu];
-			uint32_t seq = (uint32_t)wr->core;
-
-			/* One failure per command, whatever the number of its work requests. */
-			if (ring->pend[seq & ring->pend_mask] == 1)
-				record_failure(core, ring, seq, core->nodes[lane->node].rank,
-					       status, EPF_R_PEER_DOWN);
-		}
-		epf_reclaim(core, lane, wr);
-	}
+	while (lane->tail != lane->head)
+		epf_fail_entry_cold(core, lane, &lane->wrs[lane->tail++ & lane->mask], status,
+				    EPF_R_PEER_DOWN);
 	lane->posted = lane->head;
+}
+
+/* Whose fault it is that a node cannot be reached: this node's own ports, or something behind them. */
+static unsigned why_down(const struct epf_core *core, unsigned status)
+{
+	struct epf_nic_counters nic;
+
+	core->ops->counters(core->nic, &nic);
+	return status == EPF_S_LINK_DOWN || (core->caps.carries_events && !nic.link_up)
+		       ? EPF_R_LINK_LOST
+		       : EPF_R_NODE_LOST;
 }
 
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status)
 {
+	unsigned cause = why_down(core, status);
+
 	if (node->state == EPF_NODE_DOWN)
 		return;
 	/* Who has said goodbye is not lost, but what is still under way to it ends all the same. */
 	if (node->state != EPF_NODE_LEFT)
 		EPF_STORE_RELAXED(&node->state, EPF_NODE_DOWN);
+	epf_recover_forget(core, node);
 	for (uint32_t r = 0; r < core->world; r++)
 		if (&core->nodes[core->peers[r].node] == node)
 			epf_peer_changed(core, r,
 					 node->state == EPF_NODE_DOWN ? EPF_PEER_DOWN
 								      : EPF_PEER_LEFT,
-					 node->state == EPF_NODE_DOWN ? EPF_R_NODE_LOST : 0,
+					 node->state == EPF_NODE_DOWN ? cause : 0,
 					 core->peers_page->peers[r].epoch);
 	for (unsigned i = 0; i < node->n_lanes; i++)
 		if (core->lanes[node->first_lane + i].state != EPF_LANE_DOWN)
@@ -194,19 +218,41 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 	core->cold_work = 1; /* withdrawals and news do not wait for it any more */
 }
 
+/* 1: the peer's engine has been silent for too long. Counted in our own ticks, so time in which we stood still ourselves does not count. */
+static int is_silent(struct epf_core *core, struct epf_node *node)
+{
+	uint64_t sum = 0, limit;
+
+	for (unsigned l = 0; l < node->n_lanes; l++)
+		sum += EPF_LOAD_RELAXED(&node->ctl->grants[l]) >> 33;
+	if (node->heard || sum != node->beats_seen || !sum) {
+		node->beats_seen = sum;
+		node->silent_ticks = 0;
+		return 0;
+	}
+	limit = core->limits.peer_silence_ns /
+		(core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT);
+	return core->limits.peer_silence_ns && ++node->silent_ticks > limit + SILENT_TICKS_MORE;
+}
+
 /*
  * A silent node is asked for a sign of life: a plain write of the grant word, whose completion (or failure) tells. It
- * costs the peer nothing and needs no receive.
+ * costs the peer nothing and needs no receive. But a card answers also for a process that hangs; so the word carries the beat
+ * of this engine, written once a tick on one lane at least, and who has begun to beat must go on.
  */
 static void heartbeat(struct epf_core *core)
 {
+	core->beats += core->limits.beats;
 	for (uint32_t i = 0; i < core->n_nodes; i++) {
 		struct epf_node *node = &core->nodes[i];
+		unsigned asked = 0;
 
-		if (node->state == EPF_NODE_UP && !node->heard)
-			for (unsigned l = 0; l < node->n_lanes; l++)
-				if (core->lanes[node->first_lane + l].state == EPF_LANE_UP)
-					epf_grant_mark(core, &core->lanes[node->first_lane + l]);
+		if (node->state == EPF_NODE_UP && is_silent(core, node))
+			epf_node_down(core, node, EPF_S_RETRY_EXCEEDED);
+		for (unsigned l = 0; l < node->n_lanes && node->state == EPF_NODE_UP; l++)
+			if (core->lanes[node->first_lane + l].state == EPF_LANE_UP &&
+			    (!node->heard || (core->beats && !asked++)))
+				epf_grant_mark(core, &core->lanes[node->first_lane + l]);
 		node->heard = 0;
 	}
 }
@@ -216,14 +262,16 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	uint64_t now = core->now(core->now_arg);
 	unsigned handled = 0;
 
-	if (core->cold_work)
+	if (core->cold_work || now >= core->reopen_ns)
 		handled =
 			epf_recover_step(core, now) + epf_ranks_step(core) + epf_revoke_step(core);
-	if (now < core->next_tick_ns)
-		return handled;
-	core->next_tick_ns = now + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
-	if (core->caps.carries_events && core->n_nodes > 1)
-		heartbeat(core);
+	if (now >= core->next_beat_ns) {
+		core->next_beat_ns = now + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
+		if (core->caps.carries_events && core->n_nodes > 1)
+			heartbeat(core);
+	}
+	core->next_tick_ns =
+		core->reopen_ns < core->next_beat_ns ? core->reopen_ns : core->next_beat_ns;
 	return handled;
 }
 

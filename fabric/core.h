@@ -39,6 +39,8 @@ enum {
 	EPF_MAX_RINGS = 4096,
 	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
 	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
+	EPF_MAX_WORLD = 65536,           /* ranks: numbers of nodes and places are 16 bits here */
+	EPF_MAX_REGIONS = 4096,          /* of one rank: as the setting regions allows */
 	EPF_MAX_BATCH = 256,
 	EPF_TICKS_PER_TIMEOUT = 8,  /* signs of life asked for per peer-timeout */
 	EPF_LANE_RESERVE = 2,       /* work requests of a lane kept back for control words */
@@ -50,6 +52,10 @@ enum {
 
 /* Immediate data: count in the low 16 bits, handle in the next 13, kind in the top 3. */
 enum { EPF_IMM_STREAM = 1, EPF_IMM_NOTIFY = 2 };
+
+_Static_assert(EPF_MAX_STREAMS_PER_NODE == 1 << 13, "a handle has 13 bits of an immediate");
+_Static_assert(EPF_MAX_WINDOW == 1 << 15, "a window is half of what 16 bits count");
+_Static_assert(EPF_IMM_STREAM < 8 && EPF_IMM_NOTIFY < 8, "a kind has 3 bits of an immediate");
 
 EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
 {
@@ -77,6 +83,8 @@ enum epf_msg_kind {
 		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals */
 	EPF_MSG_REGION =
 		15, /* rank comes up: signal = region, value = epoch, a = raddr, b = bytes, c = rkey, d = access, e = regions */
+	EPF_MSG_KEYS =
+		16, /* with it where there are more keys: signal = region, c = epoch, d = regions, keys 1 to 7 in value, a, b, e */
 };
 
 /* A message on the wire: 64 bytes, little-endian. */
@@ -102,7 +110,7 @@ _Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits ever
 /* Control words a peer's core writes into our memory by plain RDMA writes [R5]: cumulative, newest wins. */
 struct epf_ctl {
 	uint64_t grants
-		[EPF_MAX_LANES_PER_NODE]; /* per lane: events we may have posted in all; bit 32: written */
+		[EPF_MAX_LANES_PER_NODE]; /* per lane: bits 31:0 events we may have posted in all; bit 32: written; 63:33 beats of its engine */
 	uint64_t acks[]; /* per stream handle: last flush passed; bit 32: written [A5] */
 };
 
@@ -119,19 +127,30 @@ enum epf_region_state {
 struct epf_region_local {
 	uint64_t addr;
 	uint64_t bytes; /* 0 unless LIVE: the check needs one compare */
-	uint32_t lkey;
 	uint32_t state;
-	struct epf_nic_mr mr;
+	struct epf_nic_mr mr; /* keys[i]: for lanes of index i */
 	unsigned access;
-	uint32_t gpu; /* 1: the CPU cannot use addr: additions are the NIC's */
+	uint32_t device; /* 1: GPU memory: no CPU may use addr */
 };
 
 struct epf_region_remote {
 	uint64_t raddr;
 	uint64_t bytes; /* 0 unless LIVE */
-	uint32_t rkey;
+
+	union {
+		uint32_t rkey;                 /* for lanes of index 0 */
+		uint32_t rkeys[EPF_NIC_LINKS]; /* for lanes of index i */
+	};
+
 	uint16_t state;
 	uint16_t access; /* EPF_MR_* */
+};
+
+/* What a sleeping rank may have to hear. The larger outdoes the smaller. */
+enum epf_news {
+	EPF_NEWS_NONE = 0,
+	EPF_NEWS_WORDS = 1, /* a signal or done word moved */
+	EPF_NEWS_PEERS = 2, /* the peers page changed: it must hear, whatever it waits for */
 };
 
 enum epf_rank_life {
@@ -155,7 +174,7 @@ struct epf_rank_state {
 		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
 	uint32_t covered;     /* parked commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
-	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
+	uint8_t news;     /* enum epf_news: the bell may have to be rung */
 	uint8_t life;     /* enum epf_rank_life */
 	uint8_t telling; /* nodes have still to be told of its state */
 	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
@@ -189,6 +208,8 @@ struct epf_stream {
 	uint16_t node;
 	uint16_t lane;   /* the lane it is bound to, an index in core->lanes */
 	uint16_t handle; /* on its node */
+	uint16_t
+		home; /* the lane it was bound to first: where it goes back to when that is well again */
 	uint8_t kind;
 	uint8_t dirty;        /* posted since the last flush and on a dirty list */
 	uint8_t waiting;      /* on its lane's waiting list */
@@ -276,7 +297,8 @@ struct epf_lane {
 	uint8_t grant_state; /* enum epf_word_state */
 	uint8_t in_wait_list;
 	uint8_t in_grant_list;
-	uint8_t reserved[2];
+	uint8_t link; /* of the own NIC: index % caps.links */
+	uint8_t reserved;
 	uint32_t waiting_head; /* streams with parked commands, round robin */
 	uint32_t waiting_tail;
 };
@@ -321,6 +343,7 @@ struct epf_node {
 	uint16_t rx_streams;  /* receiving streams allocated */
 	uint16_t next_lane;   /* for binding streams round robin */
 	uint8_t in_ack_list;
+	uint8_t said_bye; /* it has been told that this engine closes */
 	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
 	uint16_t nic_addr_len;
 	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
@@ -334,10 +357,13 @@ struct epf_node {
 	struct epf_ctl *ctl;                  /* control words it writes, in our memory */
 	uint32_t receives;                    /* it posts for each lane */
 	uint64_t ctl_raddr;                   /* control words we write, in its memory */
-	uint32_t ctl_rkey;
-	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */
-	uint32_t rank;          /* lowest rank on it: its name in messages to people */
-	uint8_t heard;          /* something of it arrived or completed since the last tick */
+	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
+	uint8_t keys;                         /* keys its regions have: 1, or its NIC's devices */
+	uint32_t next_ack_node;               /* list of nodes with acknowledgements to write */
+	uint32_t rank;         /* lowest rank on it: its name in messages to people */
+	uint64_t beats_seen;   /* sum of the beats in its words; 0: it has promised none */
+	uint32_t silent_ticks; /* since its engine gave the last sign of life */
+	uint8_t heard;         /* something of it arrived or completed since the last tick */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
 
@@ -393,10 +419,22 @@ struct epf_ring_state {
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
 	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
-	int32_t deficit;       /* deficit round robin, bytes */
-	uint64_t cover;        /* covered when the consumer's tail is here */
+	int64_t deficit; /* deficit round robin, bytes: one command may overdraw it by 2 GiB */
+	uint64_t cover;  /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
+};
+
+/* What one link of the NIC carries. */
+struct epf_link_load {
+	uint64_t bytes; /* in flight, as nic-inflight-bytes counts them */
+	uint32_t messages;
+};
+
+/* A link that was lost: from the failure of its first lane until all of its lanes are in use again. */
+struct epf_outage {
+	uint32_t lanes;   /* of it that are being recovered */
+	uint8_t is_moved; /* it was counted as a failover */
 };
 
 struct epf_core_limits {
@@ -416,7 +454,18 @@ struct epf_core_limits {
 	uint64_t rank_inflight_bytes;
 	uint32_t rank_inflight_messages;
 	uint64_t peer_timeout_ns;
-	uint32_t start_count; /* first count of every stream: tests of wrap */
+	uint64_t peer_silence_ns; /* 0: an engine may be silent for ever */
+	uint32_t start_count;     /* first count of every stream: tests of wrap */
+	uint32_t connect_threads; /* that set lanes up, where the NIC lets several do so; 0: one */
+	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
+};
+
+enum { EPF_MAX_GPU_FLUSHES = 16 };
+
+/* What makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
+struct epf_gpu_flush {
+	void (*flush)(void *arg);
+	void *arg;
 };
 
 struct epf_core {
@@ -463,10 +512,9 @@ struct epf_core {
 	uint32_t ack_nodes;    /* nodes with acknowledgements to write, EPF_NONE ends */
 	uint32_t *grant_lanes; /* lanes with a grant to write */
 	uint32_t n_grants;
-	uint32_t words_dirty; /* 1: control words wait to be written */
-	uint32_t flushing;    /* rings in a flush */
-	uint64_t inflight_bytes;
-	uint32_t inflight_messages;
+	uint32_t words_dirty;                     /* 1: control words wait to be written */
+	uint32_t flushing;                        /* rings in a flush */
+	struct epf_link_load load[EPF_NIC_LINKS]; /* by lane.link */
 	uint32_t wakes; /* ranks whose bells must be rung by the run loop */
 	uint16_t my_place;
 	uint16_t reserved;
@@ -476,17 +524,28 @@ struct epf_core {
 	struct epf_nic_mr ctl_mr;
 	uint64_t (*now)(void *arg);
 	void *now_arg;
-	uint64_t next_tick_ns;      /* next time the cold timer is due */
+	uint64_t next_tick_ns; /* next time the cold timer is due */
+	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
+	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	struct epf_stats_block *stats;
-	struct epf_wr *lane_wrs; /* memory of all lanes */
+	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
+	struct epf_wr *lane_wrs;            /* memory of all lanes */
 	struct epf_msg *lane_msgs;
 	struct epf_bell *bell; /* what the core sleeps on */
 	struct epf_bell own_bell;
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint32_t recovering;              /* lanes under recovery */
+	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
+	uint32_t recovering;      /* lanes under recovery */
+	uint32_t
+		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
+	struct epf_outage outages[EPF_NIC_LINKS]; /* by link */
+	uint64_t
+		reopen_ns; /* when the next lane is to be opened again; UINT64_MAX: none waits for that */
+	uint64_t
+		self_lost_ns; /* no lane to the own node is left: when that counts as lost; 0: it has one */
 	uint32_t telling;                 /* local ranks whose news nodes have still to be told */
 	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
 	uint8_t own_peers_page;
@@ -508,6 +567,10 @@ struct epf_core {
 	uint16_t hold_lane;
 	struct epf_nic_mr hold_mr; /* with hold_retry: the addition */
 	uint64_t hold_offset, hold_value;
+	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
+	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
+	uint32_t gpu_flushed;   /* the step in which they were called last */
+	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };
 
@@ -528,6 +591,8 @@ int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struc
 void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
 /* Goes on with the stream in which an addition to GPU memory was applied. */
 void epf_arrive_resume(struct epf_core *core);
+/* Posts the grant word of a lane that is not used yet: its completion proves the way to the peer. 0: the NIC has no room. */
+int epf_probe_post(struct epf_core *core, struct epf_lane *lane);
 void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr);
 void epf_grant_mark(struct epf_core *core, struct epf_lane *lane);
 void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count);
@@ -556,6 +621,18 @@ EPF_COLD void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_lo
 			       uint64_t offset, uint64_t value);
 /* 1: the additions are done, arrivals take effect again. */
 EPF_COLD int epf_hold_over_cold(struct epf_core *core);
+/* Calls the flushes of all GPUs that need one; device_region.c. */
+EPF_COLD void epf_gpu_flush_cold(struct epf_core *core);
+
+/*
+ * Before anything is applied or published that says of data in GPU memory that it is there. Once a step is enough: a step reaps once,
+ * and what it reaped had landed by then.
+ */
+EPF_INLINE void epf_gpu_visible(struct epf_core *core)
+{
+	if (EPF_UNLIKELY(core->n_gpu_flushes) && core->gpu_flushed != core->steps)
+		epf_gpu_flush_cold(core);
+}
 
 EPF_INLINE struct epf_rx_stream *epf_rx(const struct epf_core *core, const struct epf_node *node,
 					uint32_t handle)

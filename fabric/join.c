@@ -13,6 +13,7 @@
 #include "fabric/lib.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,12 +61,54 @@ static int open_boot(struct epf *ep)
 	return rc;
 }
 
-static void set_node_name(struct epf *ep)
+/* Two nodes must not come to one name, so a name that does not fit is not cut. */
+static int set_node_name(struct epf *ep)
 {
-	if (ep->conf.node[0])
-		snprintf(ep->node, sizeof(ep->node), "%s", ep->conf.node);
-	else if (gethostname(ep->node, sizeof(ep->node) - 1))
-		snprintf(ep->node, sizeof(ep->node), "localhost");
+	char host[HOST_NAME_MAX + 1] = "";
+
+	if (!ep->conf.node[0] && gethostname(host, sizeof(host)))
+		return epf_fail_sys(EPF_R_SYSTEM, errno, "join: the host name");
+	host[HOST_NAME_MAX] = 0;
+	if (strlen(host) >= sizeof(ep->node))
+		return epf_fail(
+			EPF_R_CONF_RANGE,
+			"node: the host name has %zu characters, a node's name at most %zu: "
+			"set node",
+			strlen(host), sizeof(ep->node) - 1);
+	snprintf(ep->node, sizeof(ep->node), "%s", ep->conf.node[0] ? ep->conf.node : host);
+	return 0;
+}
+
+/* What ends a wait for the other ranks before they come: epf_abort, or the loss of this rank's daemon. */
+static int why_end(void *arg)
+{
+	struct epf *ep = arg;
+
+	if (EPF_LOAD_RELAXED(&ep->aborted))
+		return epf_fail(EPF_R_ABORTED, "rank %u: the wait for the other ranks was aborted",
+				ep->rank);
+	return ep->be->check(ep);
+}
+
+/* The handle may be the caller's, who may close it before this rank: nothing of ours stays in it after the call. */
+static int boot_allgather(struct epf *ep, const void *mine, size_t len, struct epf_blob **all)
+{
+	int rc;
+
+	epf_boot_interrupt(ep->boot, why_end, ep);
+	rc = epf_boot_allgather(ep->boot, mine, len, all);
+	epf_boot_interrupt(ep->boot, NULL, NULL);
+	return rc;
+}
+
+static int boot_barrier(struct epf *ep)
+{
+	int rc;
+
+	epf_boot_interrupt(ep->boot, why_end, ep);
+	rc = epf_boot_barrier(ep->boot);
+	epf_boot_interrupt(ep->boot, NULL, NULL);
+	return rc;
 }
 
 /* Hands a blob to the bootstrap: at once on TCP (blocking), posted on the in-process one. */
@@ -74,7 +117,7 @@ static int gather_post(struct epf *ep, const void *buf, size_t len)
 	int rc = epf_boot_local_post(ep->boot, buf, len);
 
 	if (rc == -EOPNOTSUPP)
-		rc = epf_boot_allgather(ep->boot, buf, len, &ep->blobs);
+		rc = boot_allgather(ep, buf, len, &ep->blobs);
 	return rc;
 }
 
@@ -131,9 +174,10 @@ int epf_join_post(struct epf *ep, struct epf_boot *boot)
 {
 	int rc = check_fresh(ep, "epf_join");
 
+	if (!rc)
+		rc = set_node_name(ep);
 	if (rc)
 		return rc;
-	set_node_name(ep);
 	snprintf(ep->job, sizeof(ep->job), "%s", ep->conf.job);
 	ep->boot = boot;
 	if (!boot) {
@@ -221,8 +265,9 @@ int epf_rejoin(struct epf *ep)
 		return rc;
 	if (!ep->be->can_rejoin)
 		return ep->be->rejoin(ep, NULL);
-	set_node_name(ep);
-	rc = find_place(ep, &info, false, &o);
+	rc = set_node_name(ep);
+	if (!rc)
+		rc = find_place(ep, &info, false, &o);
 	if (!rc && o.rank >= o.world)
 		rc = epf_fail(EPF_R_PEER_RANGE, "epf_rejoin: rank %u of a job of %u ranks", o.rank,
 			      o.world);
@@ -270,13 +315,13 @@ int epf_exchange(struct epf *ep)
 		return rc;
 	rc = ep->be->describe(ep, &buf, &len);
 	if (!rc)
-		rc = epf_boot_allgather(ep->boot, buf, len, &blobs);
+		rc = boot_allgather(ep, buf, len, &blobs);
 	free(buf);
 	if (!rc)
 		rc = ep->be->update(ep, blobs);
 	epf_boot_free_blobs(blobs);
 	/* Nobody names a new region before everybody knows it. */
-	return rc ? rc : epf_boot_barrier(ep->boot);
+	return rc ? rc : boot_barrier(ep);
 }
 
 int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all)
@@ -286,7 +331,7 @@ int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all)
 
 	if (rc)
 		return rc;
-	rc = epf_boot_allgather(ep->boot, mine, bytes, &blobs);
+	rc = boot_allgather(ep, mine, bytes, &blobs);
 	if (rc)
 		return rc;
 	for (uint32_t r = 0; r < ep->world && !rc; r++) {
@@ -305,7 +350,7 @@ int epf_barrier(struct epf *ep)
 {
 	int rc = check_boot(ep, "epf_barrier");
 
-	return rc ? rc : epf_boot_barrier(ep->boot);
+	return rc ? rc : boot_barrier(ep);
 }
 
 uint32_t epf_rank(const struct epf *ep)

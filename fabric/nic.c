@@ -17,6 +17,7 @@ static const struct epf_nic_ops *const sources[] = {
 	&epf_nic_emu_ops,
 	&epf_nic_null_ops,
 	&epf_nic_verbs_ops,
+	&epf_nic_efa_ops,
 };
 
 enum { COUNT = sizeof(sources) / sizeof(sources[0]) };
@@ -66,6 +67,12 @@ static int no_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t off
 static int no_add_pending(struct epf_nic *nic)
 {
 	return 0;
+}
+
+static int no_register_device(struct epf_nic *nic, const struct epf_device_mem *mem,
+			      unsigned access, struct epf_nic_mr *out)
+{
+	return epf_fail(EPF_R_GPU_REGION, "NIC: %s takes no GPU memory this way", nic->ops->name);
 }
 
 static void no_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
@@ -150,6 +157,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.describe = no_describe,
 		.address = no_address,
 		.region_register = no_register,
+		.region_register_device = no_register_device,
 		.region_deregister = no_deregister,
 		.lane_create = no_create,
 		.lane_connect = no_connect,
@@ -184,6 +192,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(describe);
 	FILL(address);
 	FILL(region_register);
+	FILL(region_register_device);
 	FILL(region_deregister);
 	FILL(lane_create);
 	FILL(lane_connect);

@@ -7,7 +7,7 @@
  * The lane keeps the ids of its positions, so that few work requests need ask for a completion: on an ordered lane each one
  * speaks for all before it. An arrival names only the queue pair; a hash table leads from there to the lane.
  *
- * One thread uses a NIC, but for the waker (verbs_watch.c), which touches the completion channel, the bell and `armed` only.
+ * One thread uses a NIC, but for lane_create and lane_connect, which set several lanes up at once, and for the waker (verbs_watch.c), which touches the completion channel, the bell and `armed` only.
  */
 #ifndef EPF_FABRIC_VERBS_H
 #define EPF_FABRIC_VERBS_H
@@ -62,7 +62,8 @@ struct epf_verbs_lane {
 	uint8_t has_failed;
 	uint8_t status; /* of the first failure */
 	uint8_t in_report;
-	uint8_t gone;        /* LANE_DOWN is to be reported */
+	uint8_t gone;        /* LANE_DOWN is to be reported, with this status */
+	uint8_t is_loop; /* to the NIC itself: needs no link */
 	uint8_t drain;       /* enum epf_verbs_drain */
 	uint64_t empty_mark; /* epf_verbs.empties when the lane came to this state of drain */
 };
@@ -105,6 +106,7 @@ struct epf_verbs {
 	uint32_t signal_interval;
 	uint32_t max_msg_bytes;
 	uint32_t max_lanes;
+	uint32_t lanes_end; /* one behind the highest number that was ever used */
 	uint32_t outstanding, completions; /* posted and not reported, and the most of it */
 	uint16_t report_head,
 		report_tail; /* lanes with something to report that no completion says */
@@ -132,6 +134,8 @@ struct epf_verbs {
 	uint32_t gid_index, gid_type, mtu; /* mtu: enum ibv_mtu */
 	uint32_t n_chunks;
 	struct epf_verbs_chunk chunks[EPF_VERBS_CHUNKS];
+	pthread_mutex_t
+		setup; /* of qps, qps_used and random while lanes are created by several threads */
 	uint32_t bad_lkey; /* of memory that does not hold address 1 */
 	struct epf_verbs_region *regions;
 	uint64_t random;
@@ -139,6 +143,7 @@ struct epf_verbs {
 	uint64_t files_last[EPF_VERBS_FILES];
 	uint32_t looks;
 	struct epf_bell *bell;
+	int shares_bell; /* with another NIC, which outlives this one */
 	pthread_t waker;
 	int waker_runs;
 	int stop_fd;
@@ -179,6 +184,8 @@ void epf_verbs_lost_lane_cold(struct epf_verbs *v, uint16_t lane, int err);
 void epf_verbs_lost_receives_cold(struct epf_verbs *v, int err);
 /* Frees what a NIC without lanes and regions holds; an unfinished one too. */
 void epf_verbs_destroy(struct epf_verbs *v);
+/* Rings another one's bell from now on; before anybody waits. That NIC is closed after this one. */
+void epf_verbs_share_bell(struct epf_nic *nic, const struct epf_nic *with);
 int epf_verbs_address(const struct epf_nic *nic, void *buf, size_t size);
 void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out);
 
@@ -190,12 +197,14 @@ void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane);
 int epf_verbs_lane_drained(const struct epf_nic *nic, uint16_t lane);
 void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane);
 enum epf_lane_link epf_verbs_lane_link(const struct epf_nic *nic, uint16_t lane);
-/* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN. */
-void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane);
+/* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN with this status. */
+void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane, unsigned status);
 /* What is outstanding on a lane is over, since no completion will say so. */
 void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status);
 
 /* verbs_watch.c */
+/* Takes in what the device has to tell. Makes a system call. */
+void epf_verbs_events(struct epf_verbs *v);
 void epf_verbs_watch(struct epf_nic *nic);
 int epf_verbs_arm(struct epf_nic *nic);
 void epf_verbs_stop_waker(struct epf_verbs *v);

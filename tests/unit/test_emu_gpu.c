@@ -41,10 +41,16 @@ static int open_half(const struct epf_emu_opts *tune, int end, uint64_t (*now)(v
 	return epf_emu_open(&opts, now, arg, out);
 }
 
-static const struct nic_kind both = { "emu ordered, GPU to GPU", 1, 1, 0, 3, open_fake };
-static const struct nic_kind to_gpu = { "emu ordered, host to GPU", 1, 1, 0, 2, open_fake };
-static const struct nic_kind from_gpu = { "emu ordered, GPU to host", 1, 1, 0, 1, open_fake };
-static const struct nic_kind half = { "emu ordered, GPU to a NIC without", 1, 1, 0, 1, open_half };
+static const struct nic_kind both = { "emu ordered, GPU to GPU", 1, 1, 0, 0, 0, 0, 3, open_fake };
+static const struct nic_kind to_gpu = {
+	"emu ordered, host to GPU", 1, 1, 0, 0, 0, 0, 2, open_fake
+};
+static const struct nic_kind from_gpu = {
+	"emu ordered, GPU to host", 1, 1, 0, 0, 0, 0, 1, open_fake
+};
+static const struct nic_kind half = {
+	"emu ordered, GPU to a NIC without", 1, 1, 0, 0, 0, 0, 1, open_half
+};
 
 /* On an ordered NIC the later of two writes wins, however their copies are gathered. */
 static void overlapping_writes(const struct nic_kind *kind)
