@@ -6,12 +6,18 @@
  * batched copies reach by themselves.
  *
  *   test_gpu_job [--gpu fake|cuda] [--mode service|embedded|both] [--ranks N] [--devices M] [--copy engine|kernel] [--rounds N]
- *                [--rate COUNT]
+ *                [--rate COUNT] [--hold 1] [--plain 1]
+ *
+ * --hold 1, on real GPUs: kernels on every SM that wait for a put, and calls that wait for the device, under traffic (gpu_hold.h).
+ *
+ * --plain 1: memory of cuMemAlloc, named to other processes by IPC handles.
  *
  * Without arguments: the fake GPU, both modes. With --gpu cuda and no GPU: exit 77 with the reason.
  */
 #include "fabric/emu_gpu.h"
+#include "fabric/gpu.h"
 #include "tests/proc/daemons.h"
+#include "tests/proc/gpu_hold.h"
 #include "tests/proc/ranks.h"
 
 #include <getopt.h>
@@ -35,7 +41,7 @@ enum { RANKS = 4, SIG_DATA = 0, SIG_READ = 4, SIG_DONE = 8, SIG_RATE = 12 }; /* 
 
 static struct {
 	const char *gpu, *mode, *copy;
-	uint32_t ranks, devices, rounds, rate;
+	uint32_t ranks, devices, rounds, rate, hold, plain;
 	uint64_t seed;
 	struct daemons daemons;
 	bool service;
@@ -276,6 +282,39 @@ static void round_trip(struct gpu_rank *g, uint32_t bytes)
 	CHECK(g, epf_barrier(g->r.ep) == 0);
 }
 
+static void hold(struct gpu_rank *g)
+{
+	struct gpu_hold h = { .ep = g->r.ep,
+			      .ring = g->r.ring,
+			      .backend = cfg.gpu,
+			      .what = cfg.what,
+			      .device = (int)(g->r.me % cfg.devices),
+			      .me = g->r.me,
+			      .world = g->r.world,
+			      .region = GPU,
+			      .signal = SIG_RATE + 2,
+			      .gpu = g->gpu,
+			      .words = part(g->r.world, SLOTS),
+			      .from = part(g->r.world, 0),
+			      .to = part(0, 0) };
+
+	CHECK(g, epf_gpu_copy(g->r.ep, g->gpu + h.words, &(uint64_t[2]){ 0 }, 16) == 0);
+	CHECK(g, gpu_hold(&h) == 0);
+}
+
+/* Memory of the driver's own allocator, which has no descriptor. */
+static void *plain_memory(struct gpu_rank *g, uint64_t bytes)
+{
+	const struct epf_gpu_ops *ops;
+	struct epf_gpu_dev *dev;
+	struct epf_gpu_mem mem;
+
+	CHECK(g, epf_gpu_backend(cfg.gpu, &ops) == 0);
+	CHECK(g, ops->open((int)(g->r.me % cfg.devices), &dev) == 0);
+	CHECK(g, ops->mem_alloc(dev, bytes, 0, &mem) == 0);
+	return (void *)(uintptr_t)mem.addr;
+}
+
 static void body(struct rank *r)
 {
 	struct gpu_rank g = { .r = *r };
@@ -283,7 +322,10 @@ static void body(struct rank *r)
 	void *gpu, *host;
 	uint32_t region;
 
-	CHECK(&g, epf_gpu_alloc(r->ep, (int)(r->me % cfg.devices), bytes, &gpu) == 0);
+	if (cfg.plain)
+		gpu = plain_memory(&g, bytes);
+	else
+		CHECK(&g, epf_gpu_alloc(r->ep, (int)(r->me % cfg.devices), bytes, &gpu) == 0);
 	CHECK(&g, epf_memory_alloc(r->ep, (uint64_t)(r->world + 1) * PART, &host) == 0);
 	g.gpu = gpu;
 	g.host = host;
@@ -305,55 +347,15 @@ static void body(struct rank *r)
 		round_trip(&g, 8);
 		round_trip(&g, 7168);
 	}
+	if (cfg.hold)
+		hold(&g);
 	CHECK(&g, epf_barrier(r->ep) == 0);
 	*r = g.r;
 }
 
-/* What the copies of --rate reach by themselves: batches of the same size, four under way. */
 static void ceiling(uint32_t bytes)
 {
-	enum { BATCHES = 1000 };
-
-	int from = 0, to = (int)((cfg.ranks - 1) % cfg.devices);
-	unsigned batch;
-	struct epf_copy_span spans[EPF_COPY_BATCH];
-	const struct epf_copy_ops *ops;
-	struct epf_copy_handle h;
-	struct epf_copy_queue *q;
-	uint64_t t0, t1, src_at;
-	void *src, *dst;
-
-	if (epf_copy_ops_find(cfg.gpu, &ops) || ops->load() ||
-	    ops->mem_alloc(from, RATE_BYTES, &src) || ops->mem_alloc(to, RATE_BYTES, &dst) ||
-	    ops->mem_export(src, RATE_BYTES, &h) || ops->mem_import(&h, to, &src_at) ||
-	    ops->queue_open(to, strcmp(cfg.copy, "kernel") == 0, &q)) {
-		fprintf(stderr, "ceiling: %s\n", epf_last_error());
-		_exit(1);
-	}
-	batch = ops->queue_batch(q);
-	for (uint32_t i = 0; i < EPF_COPY_BATCH; i++)
-		spans[i] = (struct epf_copy_span){ (uint64_t)(uintptr_t)dst + i * 16384ull,
-						   src_at + i * 16384ull, bytes, 0 };
-	for (int warm = 1; warm >= 0; warm--) {
-		uint64_t value = warm ? 0 : BATCHES, end = value + BATCHES;
-
-		t0 = epf_now_ns();
-		while (value < end) {
-			if (ops->reached(q) + 4 <= value)
-				continue;
-			if (ops->submit(q, spans, batch, ++value)) {
-				fprintf(stderr, "ceiling: %s\n", epf_last_error());
-				_exit(1);
-			}
-		}
-		while (ops->reached(q) < end)
-			;
-	}
-	t1 = epf_now_ns() - t0;
-	printf("gpu_job ceiling, %s %s: %u bytes in batches of %d: %.3f M/s, %.2f GB/s\n", cfg.gpu,
-	       cfg.copy, bytes, (int)batch, BATCHES * (double)batch * 1e3 / (double)t1,
-	       BATCHES * (double)batch * bytes / (double)t1);
-	exit(0);
+	exit(gpu_ceiling(cfg.gpu, cfg.copy, 0, (int)((cfg.ranks - 1) % cfg.devices), bytes) != 0);
 }
 
 /* Runs a function in a process of its own: this one forks ranks later and must not have met a driver. */
@@ -463,7 +465,8 @@ static int options(int argc, char **argv)
 		{ "gpu", 1, NULL, 'g' },   { "mode", 1, NULL, 'm' },
 		{ "ranks", 1, NULL, 'n' }, { "devices", 1, NULL, 'd' },
 		{ "copy", 1, NULL, 'c' },  { "rounds", 1, NULL, 'r' },
-		{ "rate", 1, NULL, 'R' },  { 0 },
+		{ "rate", 1, NULL, 'R' },  { "hold", 1, NULL, 'h' },
+		{ "plain", 1, NULL, 'p' }, { 0 },
 	};
 	int c;
 
@@ -484,6 +487,10 @@ static int options(int argc, char **argv)
 			cfg.rounds = number;
 		else if (c == 'R')
 			cfg.rate = number;
+		else if (c == 'p')
+			cfg.plain = number;
+		else if (c == 'h')
+			cfg.hold = number;
 		else
 			return 1;
 	}
