@@ -17,6 +17,7 @@ static const struct epf_nic_ops *const sources[] = {
 	&epf_nic_emu_ops,
 	&epf_nic_null_ops,
 	&epf_nic_verbs_ops,
+	&epf_nic_efa_ops,
 };
 
 enum { COUNT = sizeof(sources) / sizeof(sources[0]) };

@@ -227,7 +227,10 @@ struct epf_nic_ops {
 	int (*post)(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 	/* HOT. Reaps up to n completions and arrivals, advancing the NIC's own work. Returns the number. */
 	int (*reap)(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
-	/* HOT. Posts n more receives on the shared receive queue. */
+	/*
+	 * HOT. Posts n more receives on the shared receive queue. A NIC without one (efa) spreads them evenly over its lanes, and a lane
+	 * made in place of another takes over what that one had.
+	 */
 	void (*post_receives)(struct epf_nic *nic, unsigned n);
 	/* HOT. Earliest time (now() units, ns) at which reap() could find work without an outside event; UINT64_MAX: none. */
 	uint64_t (*next_event)(const struct epf_nic *nic);
@@ -270,7 +273,15 @@ struct epf_nic_ops {
 /* The first member of every NIC's own structure. */
 struct epf_nic {
 	const struct epf_nic_ops *ops;
+	/*
+	 * Halvings of what one step does for its job where jobs share a thread: the crew sets it, so that a step of one does not last much
+	 * longer than a turn; the core halves the bytes it takes from a ring, and a NIC that moves bytes by the CPU what one reap moves. 0 to
+	 * EPF_PACE_MOST.
+	 */
+	uint32_t pace;
 };
+
+enum { EPF_PACE_MOST = 4 };
 
 /**
  * epf_nic_rails_open() - several NICs of one kind as one: lane L is lane L of child number L % n, whose link is link L % n.
@@ -291,7 +302,7 @@ int epf_nic_rails_open(struct epf_nic *const *children, unsigned n, struct epf_n
 int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
 			 size_t *part_len);
 
-/* The NIC table: "emu", "null", "verbs". Returns NULL for an unknown name. */
+/* The NIC table: "emu", "null", "verbs", "efa". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
@@ -299,5 +310,6 @@ const char *const *epf_nic_names(void);
 extern const struct epf_nic_ops epf_nic_emu_ops;
 extern const struct epf_nic_ops epf_nic_null_ops;
 extern const struct epf_nic_ops epf_nic_verbs_ops;
+extern const struct epf_nic_ops epf_nic_efa_ops;
 
 #endif

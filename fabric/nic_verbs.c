@@ -177,7 +177,7 @@ static void verbs_close(struct epf_nic *nic)
 	if (!nic)
 		return;
 	epf_verbs_stop_waker(v);
-	for (uint32_t lane = 0; lane < v->max_lanes && v->qps_used; lane++)
+	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		epf_verbs_lane_destroy(nic, (uint16_t)lane);
 	while (v->regions)
 		drop_region(v, v->regions);

@@ -62,7 +62,8 @@ struct epf_verbs_lane {
 	uint8_t has_failed;
 	uint8_t status; /* of the first failure */
 	uint8_t in_report;
-	uint8_t gone;        /* LANE_DOWN is to be reported */
+	uint8_t gone;        /* LANE_DOWN is to be reported, with this status */
+	uint8_t is_loop; /* to the NIC itself: needs no link */
 	uint8_t drain;       /* enum epf_verbs_drain */
 	uint8_t is_owed;     /* on epf_verbs.owed_lanes */
 	uint32_t owed;       /* without shared receive queue: receives to be posted to it */
@@ -110,6 +111,7 @@ struct epf_verbs {
 	uint32_t signal_interval;
 	uint32_t max_msg_bytes;
 	uint32_t max_lanes;
+	uint32_t lanes_end; /* one behind the highest number that was ever used */
 	uint32_t outstanding, completions; /* posted and not reported, and the most of it */
 	uint16_t report_head,
 		report_tail; /* lanes with something to report that no completion says */
@@ -219,12 +221,14 @@ void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane);
 int epf_verbs_lane_drained(const struct epf_nic *nic, uint16_t lane);
 void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane);
 enum epf_lane_link epf_verbs_lane_link(const struct epf_nic *nic, uint16_t lane);
-/* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN. */
-void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane);
+/* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN with this status. */
+void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane, unsigned status);
 /* What is outstanding on a lane is over, since no completion will say so. */
 void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status);
 
 /* verbs_watch.c */
+/* Takes in what the device has to tell. Makes a system call. */
+void epf_verbs_events(struct epf_verbs *v);
 void epf_verbs_watch(struct epf_nic *nic);
 int epf_verbs_arm(struct epf_nic *nic);
 void epf_verbs_stop_waker(struct epf_verbs *v);

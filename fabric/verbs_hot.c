@@ -257,12 +257,12 @@ static void report(struct epf_verbs *v, struct out *out)
 			continue;
 		}
 		if (l->gone && l->tail == l->head) {
-			l->gone = 0;
 			out->wc[out->n++] = (struct epf_wc){
 				.lane = lane,
 				.op = EPF_WC_LANE_DOWN,
-				.status = EPF_S_RETRY_EXCEEDED,
+				.status = l->gone,
 			};
+			l->gone = 0;
 		}
 		l->in_report = 0;
 		v->report_head = l->next_report;

@@ -30,7 +30,9 @@ enum {
 	RANKS_MAX = 4096
 };
 
-#define GROUPS (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU) | EPF_CONF_GROUP_BIT(VERBS))
+#define GROUPS                                                                    \
+ (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU) | EPF_CONF_GROUP_BIT(VERBS) | \
+  EPF_CONF_GROUP_BIT(EFA))
 
 struct request {
 	struct epf_conf conf;

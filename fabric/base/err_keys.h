@@ -80,6 +80,7 @@ R(PEER_RANGE,          407, ERANGE,  "A rank number is outside the job.", "name 
 R(RANK_DIED,           408, ECONNRESET, "A rank's process ended without closing.", "look at the log of the rank named; mask it to go on without it")
 R(NODE_LOST,           409, ECONNRESET, "The engine of a node is lost: its daemon or process ended, or the network to it is cut.", "look at the node named; mask its ranks to go on without them")
 R(REJOIN,              410, EAGAIN,  "A rank cannot come back now.", "let the rank that was lost be noticed first, and give the same job, rank, world and secret")
+R(LINK_LOST,           411, ECONNRESET, "A node cannot be reached: no port of this node's NICs is up.", "look at the cables and switch ports of this node, see ep-fabric nics; the next job works when a link is up again")
 R(NIC_OPTION,          420, EINVAL,  "A setting of a NIC is outside its range.", "choose a value inside the range")
 R(NIC_LIMIT,           421, ENOSPC,  "A NIC has no room for the request.", "stay below the limit that the message names")
 R(NIC_LANE,            422, EBUSY,   "A lane is not in the state that the call needs.", "create a lane once, connect it once, destroy it before it is used again")
@@ -88,6 +89,7 @@ R(NIC_PEER_GONE,       424, ESRCH,   "The process that owns a peer's NIC cannot 
 R(NIC_PEER_ACCESS,     425, EACCES,  "The wire segment of a peer's NIC may not be opened.", "run both processes as the same user, in one PID namespace, neither of them with file capabilities or set-uid")
 R(NIC_PEER_MODE,       426, EPROTO,  "Two NICs that are to be connected do not fit together.", "use the same release and the same emu-order in all processes")
 R(NIC_REGION,          427, EINVAL,  "A memory region cannot be registered.", "name memory that exists, with a length above 0")
+R(NIC_LINK,            428, ENETDOWN, "The port of a NIC is down.", "bring the link up; a running job opens its lanes again by itself")
 R(VERBS_ABSENT,        430, ENODEV,  "This build has no verbs NIC.", "build with libibverbs-dev installed")
 R(VERBS_LIBRARY,       431, ENOENT,  "The library for RDMA devices cannot be used.", "install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or libibverbs (Fedora, RHEL)")
 R(VERBS_DEVICE,        432, ENODEV,  "No RDMA device can be used.", "see ibv_devinfo; correct nic-device or verbs-port, or bring the port up")
@@ -100,6 +102,10 @@ R(PLACE_NO_MATCH,      442, ENODEV,  "The selection of RDMA devices leaves none.
 R(PLACE_GPU,           443, ENODEV,  "No GPU has the PCI address given.", "see ep-fabric nics for the GPUs there are")
 
 R(GPU_REGION,          445, EOPNOTSUPP, "GPU memory cannot be registered with the RDMA device.", "load the module named (modprobe nvidia-peermem), or use a driver and a kernel, 5.12 or newer, that give dma-bufs")
+R(EFA_ABSENT,          450, ENODEV,  "This build has no EFA NIC.", "build with libibverbs-dev installed")
+R(EFA_LIBRARY,         451, ENOENT,  "The library for Elastic Fabric Adapters cannot be used.", "install ibverbs-providers (Debian, Ubuntu), libibverbs (Fedora, RHEL), or what the EFA installer brings")
+R(EFA_DEVICE,          452, ENODEV,  "No Elastic Fabric Adapter can be used.", "attach one to the instance, load the efa module, and see ibv_devinfo; correct nic-device")
+R(EFA_UNFIT,           453, EOPNOTSUPP, "An Elastic Fabric Adapter lacks what the EFA NIC needs.", "use an instance type whose adapters have RDMA write, a recent efa driver and a recent rdma-core")
 
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")

@@ -42,11 +42,12 @@ static int load_secret(struct epf_svc *s)
 	snprintf(s->place, sizeof(s->place), "%.40s@%02x%02x%02x%02x%02x%02x%02x%02x", s->instance,
 		 id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
 	rc = epf_auth_load(NULL, 0, *file ? file : NULL, fabric_env, NULL, &s->auth);
-	if (!rc && !s->auth.has_secret && s->conf->nic == EPF_CONF_NIC_VERBS)
+	if (!rc && !s->auth.has_secret &&
+	    (s->conf->nic == EPF_CONF_NIC_VERBS || s->conf->nic == EPF_CONF_NIC_EFA))
 		rc = epf_fail(
 			EPF_R_SVC_SEAL,
-			"instance %s: nic verbs reaches other machines, and there is no fabric secret",
-			s->instance);
+			"instance %s: nic %s reaches other machines, and there is no fabric secret",
+			s->instance, s->conf->nic == EPF_CONF_NIC_EFA ? "efa" : "verbs");
 	return rc;
 }
 
