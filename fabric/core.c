@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* One number less than 16 bits have is left for limbo. */
-enum { CTL_RING_SLOTS = 64, MAX_LANES = 65534 };
+enum { CTL_RING_SLOTS = 64 };
 
 /* calloc that counts what peers cost. */
 static void *peer_alloc(struct epf_core *core, size_t n, size_t size)

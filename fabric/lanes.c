@@ -57,7 +57,7 @@ int epf_lanes_create(struct epf_core *core, uint64_t *tokens)
 	int rc =
 		epf_parallel(threads_for(core, core->n_lanes), core->n_lanes, create_one, &c, NULL);
 
-	/* A lane whose port is down is told to its peer again, when it is opened (reopen.c). */
+	/* A lane that cannot be connected at once tells it again (reopen.c). */
 	for (uint32_t i = 0; i < core->n_lanes && !rc; i++) {
 		const struct epf_lane *lane = &core->lanes[i];
 		struct epf_node *node = &core->nodes[lane->node];
