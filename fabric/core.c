@@ -143,7 +143,6 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	core->next_tick_ns = core->next_beat_ns =
 		core->now(core->now_arg) + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
 	core->reopen_ns = UINT64_MAX;
-	core->reopened = UINT32_MAX;
 	*out = core;
 	return 0;
 }

@@ -556,7 +556,6 @@ struct epf_core {
 	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
 	uint32_t gpu_flushed;   /* the step in which they were called last */
-	uint32_t reopened;      /* the step in which a lane was opened again last */
 	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };

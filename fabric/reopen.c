@@ -12,8 +12,7 @@
  * held; that is about one round trip.
  *
  * Runs on the core's thread between two steps, without log or allocation. Opening and connecting are the NIC's slow path and make
- * system calls, so one lane is opened or connected a step at most: when a link with lanes to hundreds of nodes comes back, the
- * traffic on other links goes on between them, and so do other jobs of the same thread.
+ * system calls.
  */
 #include "fabric/engine.h"
 #include "fabric/recover.h"
@@ -206,20 +205,12 @@ static void connect_again(struct epf_core *core, const struct epf_node *node,
 void epf_reopen_step(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		     struct epf_lane_recovery *r, uint64_t now)
 {
-	unsigned opens = r->phase == EPF_REC_CLOSED;
-	unsigned connects = r->phase == EPF_REC_OPENING && r->peer_open && !r->tell_open;
+	unsigned is_due = now >= r->retry_ns;
 
-	if ((opens || connects) && now >= r->retry_ns) {
-		if (core->reopened == core->steps) {
-			core->recover_poll = 1;
-		} else {
-			core->reopened = core->steps;
-			if (opens)
-				open_again(core, lane, r, now);
-			else
-				connect_again(core, node, lane, r, now);
-		}
-	}
+	if (r->phase == EPF_REC_CLOSED && is_due)
+		open_again(core, lane, r, now);
+	else if (r->phase == EPF_REC_OPENING && r->peer_open && !r->tell_open && is_due)
+		connect_again(core, node, lane, r, now);
 	if (r->phase == EPF_REC_CONNECTED && r->peer_opened && !r->tell_opened) {
 		/* Events are counted on from what the peer has seen; its grants are counted the same way. */
 		lane->events = r->peer_arrived;
