@@ -511,6 +511,7 @@ static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
 				     .lane_receives = l->lane_receives,
 				     .max_lanes = core->caps.max_lanes,
 				     .receives = core->caps.receives,
+				     .nic_lane_receives = core->caps.lane_receives,
 				     .carries_events = core->caps.carries_events,
 				     .nic = core->caps.name };
 	int rc = epf_lanes_plan(&ask, plan);

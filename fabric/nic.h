@@ -116,6 +116,8 @@ struct epf_nic_caps {
 	uint32_t lane_depth; /* most work requests posted and not completed per lane */
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
+	uint32_t
+		lane_receives; /* most receives of one lane, where lanes do not share a queue; 0: no limit of its own */
 	int carries_events; /* 0: no arrivals ever (null) */
 	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
 	int parallel_setup;
