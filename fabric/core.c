@@ -511,7 +511,8 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	if (lanes > core->caps.max_lanes || lanes > MAX_LANES)
 		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u",
 				core->caps.name, (unsigned long long)lanes,
-				core->caps.max_lanes < MAX_LANES ? core->caps.max_lanes : MAX_LANES);
+				core->caps.max_lanes < MAX_LANES ? core->caps.max_lanes
+								 : MAX_LANES);
 	if (core->caps.carries_events && lanes * core->limits.lane_receives > core->caps.receives) {
 		uint32_t fit = (uint32_t)(core->caps.receives / lanes);
 

@@ -518,11 +518,14 @@ struct epf_core {
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint32_t recovering;              /* lanes under recovery */
-	uint32_t recover_poll; /* some of them have something to do, and do not only wait for peers or time */
+	uint32_t recovering; /* lanes under recovery */
+	uint32_t
+		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
 	struct epf_outage outages[EPF_NIC_LINKS]; /* by link */
-	uint64_t reopen_ns;    /* when the next lane is to be opened again; UINT64_MAX: none waits for that */
-	uint64_t self_lost_ns; /* no lane to the own node is left: when that counts as lost; 0: it has one */
+	uint64_t
+		reopen_ns; /* when the next lane is to be opened again; UINT64_MAX: none waits for that */
+	uint64_t
+		self_lost_ns; /* no lane to the own node is left: when that counts as lost; 0: it has one */
 	uint32_t telling;                 /* local ranks whose news nodes have still to be told */
 	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
 	uint8_t own_peers_page;

@@ -297,7 +297,8 @@ static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t
 		if (r->answer)
 			handled += answer_query(core, node, i, r);
 		if (r->phase != EPF_REC_NONE)
-			handled += lane_step(core, node, &core->lanes[node->first_lane + i], r, now);
+			handled +=
+				lane_step(core, node, &core->lanes[node->first_lane + i], r, now);
 		else if (r->tell_opened)
 			handled += talk(core, node, &core->lanes[node->first_lane + i], r);
 		core->recover_poll |= r->answer || r->tell_opened;

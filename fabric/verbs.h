@@ -63,7 +63,7 @@ struct epf_verbs_lane {
 	uint8_t status; /* of the first failure */
 	uint8_t in_report;
 	uint8_t gone;        /* LANE_DOWN is to be reported, with this status */
-	uint8_t is_loop; /* to the NIC itself: needs no link */
+	uint8_t is_loop;     /* to the NIC itself: needs no link */
 	uint8_t drain;       /* enum epf_verbs_drain */
 	uint64_t empty_mark; /* epf_verbs.empties when the lane came to this state of drain */
 };
@@ -106,7 +106,7 @@ struct epf_verbs {
 	uint32_t signal_interval;
 	uint32_t max_msg_bytes;
 	uint32_t max_lanes;
-	uint32_t lanes_end; /* one behind the highest number that was ever used */
+	uint32_t lanes_end;                /* one behind the highest number that was ever used */
 	uint32_t outstanding, completions; /* posted and not reported, and the most of it */
 	uint16_t report_head,
 		report_tail; /* lanes with something to report that no completion says */
