@@ -287,7 +287,21 @@ static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct e
 	return handled + (lane->tail - tail) + (r->phase != phase);
 }
 
-static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t now)
+/*
+ * Time in which this core was not run does not count against its peers: how much of it lies behind the last step. Between two steps of a
+ * core with a recovery that may not wait there is otherwise nothing.
+ */
+static uint64_t rested_ns(const struct epf_core *core, uint64_t now)
+{
+	uint64_t before = core->recover_seen_ns;
+
+	return before && now - before > core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT
+		       ? now - before
+		       : 0;
+}
+
+static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t now,
+			  uint64_t rested)
 {
 	unsigned handled = 0;
 
@@ -296,11 +310,14 @@ static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t
 
 		if (r->answer)
 			handled += answer_query(core, node, i, r);
-		if (r->phase != EPF_REC_NONE)
+		if (r->phase != EPF_REC_NONE) {
+			/* A lane may have failed behind the rest. */
+			r->since_ns = rested < now - r->since_ns ? r->since_ns + rested : now;
 			handled +=
 				lane_step(core, node, &core->lanes[node->first_lane + i], r, now);
-		else if (r->tell_opened)
+		} else if (r->tell_opened) {
 			handled += talk(core, node, &core->lanes[node->first_lane + i], r);
+		}
 		core->recover_poll |= r->answer || r->tell_opened;
 	}
 	if (node->recovery->homing && node->state == EPF_NODE_UP)
@@ -310,6 +327,7 @@ static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t
 
 unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 {
+	uint64_t rested = rested_ns(core, now);
 	unsigned handled = 0;
 
 	core->recover_poll = 0;
@@ -322,8 +340,9 @@ unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 	}
 	for (uint32_t n = 0; core->limits.lanes_per_node > 1 && n < core->n_nodes; n++)
 		if (core->nodes[n].state == EPF_NODE_UP)
-			handled += node_step(core, &core->nodes[n], now);
+			handled += node_step(core, &core->nodes[n], now, rested);
 	core->cold_work |= core->recover_poll != 0;
+	core->recover_seen_ns = core->recover_poll ? now : 0;
 	return handled;
 }
 
