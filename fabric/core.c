@@ -430,8 +430,6 @@ static void init_lane(struct epf_core *core, uint32_t i)
 {
 	const struct epf_core_limits *l = &core->limits;
 	struct epf_lane *lane = &core->lanes[i];
-	struct epf_node *node = &core->nodes[i / l->lanes_per_node];
-	int rc;
 
 	lane->wrs = core->lane_wrs + (size_t)i * l->lane_depth;
 	lane->msgs = core->lane_msgs + (size_t)i * l->lane_depth;

@@ -54,8 +54,18 @@ static int create_one(void *arg, uint32_t i)
 int epf_lanes_create(struct epf_core *core, uint64_t *tokens)
 {
 	struct creating c = { core, tokens };
+	int rc =
+		epf_parallel(threads_for(core, core->n_lanes), core->n_lanes, create_one, &c, NULL);
 
-	return epf_parallel(threads_for(core, core->n_lanes), core->n_lanes, create_one, &c, NULL);
+	/* A lane that cannot be connected at once tells it again (reopen.c). */
+	for (uint32_t i = 0; i < core->n_lanes && !rc; i++) {
+		const struct epf_lane *lane = &core->lanes[i];
+		struct epf_node *node = &core->nodes[lane->node];
+
+		if (node->recovery)
+			node->recovery->lanes[lane->index].token = tokens[i];
+	}
+	return rc;
 }
 
 /* Asks the NIC. A port that is down is no failure yet: the node may have lanes on others. */
