@@ -172,9 +172,10 @@ pair_packets()
 # disturbed WHAT COUNTER...: both modes while netem does WHAT, which must be seen in the kernel's COUNTERs
 disturbed()
 {
+	# shellcheck disable=SC2178
 	local what=$1 c before after=0
 	local -a counters=("${@:2}")
-	# shellcheck disable=SC2086
+	# shellcheck disable=SC2086,SC2128
 	rxe_netem $what || return 1
 	before=$(seen "${counters[@]}")
 	crossing moe --mode ll --dispatch fp8 && crossing moe --mode ht --dispatch bf16 || after=failed
@@ -251,7 +252,7 @@ disturbed_unordered()
 
 DAEMONS=/run/epf-rxe
 
-# Two daemons that outlive jobs.
+# Two daemons that outlive jobs. What decides how soon a lost node is noticed are the defaults.
 start_daemons()
 {
 	local n
@@ -260,7 +261,7 @@ start_daemons()
 	for n in 0 1; do
 		"$BUILD/tools/ep-fabric" run --instance="node$n" --runtime-dir="$DAEMONS" --stats-dir="$DAEMONS" \
 			--fabric-secret-file="$DAEMONS/secret" --nic="$NIC" --nic-device="rxe$n,rxe$((n + 2))" --service-grace=100ms \
-			--peer-timeout=2s --verbs-timeout=12 --verbs-retries=3 --emu-retry-timeout=200ms 2>"$RXE_OUT/daemon$n.log" &
+			--emu-retry-timeout=200ms 2>"$RXE_OUT/daemon$n.log" &
 		DAEMON[n]=$!
 	done
 	for n in $(seq 100); do
@@ -332,7 +333,7 @@ mend_links()
 under_way()
 {
 	local n
-	for n in $(seq 200); do
+	for n in $(seq 700); do
 		[ "$(stat -c %s "$RXE_OUT/$1".[0-3].said 2>/dev/null | awk '$1 >= 64 { n++ } END { print n + 0 }')" != 4 ] || return 0
 		sleep 0.1
 	done
