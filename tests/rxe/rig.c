@@ -106,7 +106,8 @@ void rig_start(unsigned n, const char *const *devices, const char *const *more)
 		set("%u:nic-device=%s", i, devices[i]);
 	for (; more && *more; more++)
 		set("%s", *more);
-	for (char *all = getenv("RXE_SETTINGS"), *one; (one = strtok(all, " ")) != NULL; all = NULL)
+	for (char *all = getenv("RXE_SETTINGS"), *one = all ? strtok(all, " ") : NULL; one;
+	     one = strtok(NULL, " "))
 		set("%s", one);
 	if (daemons_start(&rig.daemons, n, rig.settings)) {
 		unlink(rig.secret);
