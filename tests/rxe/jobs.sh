@@ -291,7 +291,7 @@ ranks()
 	for n in 0 1 2 3; do
 		(
 			export EPF_RANK=$n EPF_WORLD_SIZE=4 EP_BENCH_DAEMONS=$DAEMONS EP_BENCH_FD=3 EPF_JOB=$name
-			limited "$BENCH" moe-rank "${SHAPE[@]}" --timeout-s "$JOB_LIMIT" --set "nic=$NIC" "$@" \
+			limited "$BENCH" moe-rank "${SHAPE[@]}" --timeout-s "$JOB_LIMIT" --set "nic=$NIC" --set service-timeout=60s "$@" \
 				3>"$RXE_OUT/$name.$n.said" 2>&1
 			echo "$? $(now_ms)" >"$RXE_OUT/$name.$n.end"
 		) &
