@@ -261,8 +261,7 @@ static void finish(struct moe_job *job)
 
 			if (epf_counter(r->ep, moe_fault_name[f], &v))
 				continue;
-			res->fault[f].count += v;
-			res->fault[f].known = 1;
+			moe_fault_add(&res->fault[f], f, v);
 		}
 		if (per_peer > res->bytes_per_peer)
 			res->bytes_per_peer = per_peer;

@@ -15,6 +15,7 @@ int epf_control_send(struct epf_core *core, struct epf_node *node, struct epf_ms
 
 /* Moves every recovery on; returns how much was done. */
 unsigned epf_recover_step(struct epf_core *core, uint64_t now);
+
 /* Time to wait after an attempt to open a lane has failed, given the time before it: 20 to 200 ms. */
 static inline uint64_t epf_more_backoff(uint64_t ns)
 {
@@ -97,10 +98,10 @@ struct epf_lane_recovery {
 	uint8_t tell_opened;
 	uint8_t peer_open; /* peer's token is known */
 	uint8_t peer_opened;
-	uint8_t asked;  /* a STREAM_QUERY is on its way */
-	uint8_t answer; /* a STREAM_QUERY of the peer has to be answered */
+	uint8_t asked;    /* a STREAM_QUERY is on its way */
+	uint8_t answer;   /* a STREAM_QUERY of the peer has to be answered */
 	uint8_t is_moved; /* its work went on once since it was in use last */
-	uint8_t to;     /* index + 1 of the lane its entries move to; 0: not chosen yet */
+	uint8_t to;       /* index + 1 of the lane its entries move to; 0: not chosen yet */
 	uint16_t answer_handle;
 	uint32_t answer_from;
 	uint32_t questions; /* asked so far; never begins anew */
@@ -122,7 +123,8 @@ struct epf_lane_recovery {
 struct epf_recovery {
 	uint8_t homing;  /* streams in limbo: on their way back to a lane that is in use again */
 	uint8_t is_late; /* an entry may have changed lanes since the heads were noted */
-	uint32_t home_heads[EPF_MAX_LANES_PER_NODE]; /* those streams wait until all lanes have passed these */
+	uint32_t home_heads
+		[EPF_MAX_LANES_PER_NODE]; /* those streams wait until all lanes have passed these */
 	struct epf_lane_recovery lanes[EPF_MAX_LANES_PER_NODE];
 };
 
