@@ -104,7 +104,7 @@ R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "
 
 R(SVC_GONE,            700, ECONNRESET, "The connection to the ep-fabric daemon ended.", "look at the daemon's log; start it again with ep-fabric run, then open and join again")
 R(SVC_ABSENT,          701, ENOENT,  "No ep-fabric daemon answers at the socket.", "start one with ep-fabric run, or unset EPF_SERVICE to run embedded")
-R(SVC_ACCESS,          702, EACCES,  "The daemon's socket may not be used by this user.", "join the group that ep-fabric config names as service-group")
+R(SVC_ACCESS,          702, EACCES,  "The daemon's socket may not be used by this user.", "join the group that ep-fabric config names as service-group; only the daemon's user and root manage it")
 R(SVC_VERSION,         703, EPROTO,  "Two ends speak versions that do not fit.", "run releases of the same major version that are at most one minor version apart")
 R(SVC_MESSAGE,         704, EBADMSG, "A control message is malformed or out of turn.", "use libepf, or see docs/abi.md")
 R(SVC_DESCRIPTOR,      705, EBADF,   "A control message carries the wrong number or kind of descriptors.", "send a memfd sealed against shrinking where the message wants one, else none")
