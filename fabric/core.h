@@ -485,6 +485,9 @@ struct epf_core {
 	void *now_arg;
 	uint64_t next_tick_ns;      /* next time the cold timer is due */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
+	uint64_t
+		peer_memory_most; /* no more of it than this, 0: no limit; the owner of the core sets it */
+	uint64_t peer_memory_wanted; /* not 0: that limit was in the way of so much */
 	struct epf_stats_block *stats;
 	struct epf_wr *lane_wrs; /* memory of all lanes */
 	struct epf_msg *lane_msgs;

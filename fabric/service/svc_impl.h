@@ -35,7 +35,16 @@ enum {
 };
 
 /* What a limit counts. */
-enum svc_use { SVC_CLIENTS, SVC_JOBS, SVC_RINGS, SVC_REGIONS, SVC_BYTES, SVC_SIGNALS, SVC_USES };
+enum svc_use {
+	SVC_CLIENTS,
+	SVC_JOBS,
+	SVC_RINGS,
+	SVC_REGIONS,
+	SVC_BYTES,
+	SVC_ENGINE,
+	SVC_SIGNALS,
+	SVC_USES
+};
 
 struct svc_user {
 	struct svc_user *next;
@@ -165,6 +174,7 @@ struct svc_job {
 	const struct epf_nic_ops *ops;
 	struct epf_nic *nic;
 	struct epf_core *core;
+	uint64_t engine_bytes;       /* counted for its user: SVC_ENGINE */
 	struct epf_stats *own_stats; /* NULL: the blocks are in the daemon's file */
 	struct epf_stats_block *block, *nic_block;
 	struct epf_crew *crew;
@@ -346,6 +356,10 @@ int svc_job_start(struct epf_svc *s, struct svc_job *job);
 void svc_job_destroy(struct epf_svc *s, struct svc_job *job);
 /* Closes the engine of a job that cannot be joined any more; its ranks are told when they ask. */
 void svc_job_break(struct svc_job *job, unsigned reason, const char *why);
+/* Before the engine grows by peers: it stops where its user's limit is. */
+void svc_job_limit_engine(struct epf_svc *s, struct svc_job *job);
+/* After it grew, or failed to (rc): counts what it has now; the user's limit where that was in its way, else rc. */
+int svc_job_count_engine(struct epf_svc *s, struct svc_job *job, int rc);
 /* 0, or why the job cannot be used. */
 int svc_job_check(const struct svc_job *job);
 struct svc_seat *svc_job_seat(struct svc_job *job, uint32_t rank);

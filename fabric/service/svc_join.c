@@ -251,8 +251,10 @@ static int set_world(struct svc_job *job, const struct epf_svc_bytes *table)
 		memcpy(job->table, table->data, table->len);
 		job->node = job->node_of[job->seats[0].rank];
 		epf_seal_session_init(&job->seal, job->id, job->table, table->len, job->world);
+		svc_job_limit_engine(job->svc, job);
 		rc = epf_core_set_world(job->core, job->world, job->n_nodes, job->node, job->peers,
 					job->tokens);
+		rc = svc_job_count_engine(job->svc, job, rc);
 	}
 	if (rc)
 		svc_job_break(job, epf_last_reason(), "this node cannot take part in it");
@@ -353,8 +355,11 @@ static int connect_all(struct epf_svc *s, struct svc_job *job, const struct epf_
 
 	if (!rc)
 		rc = open_seals(s, job, data, 0, blobs);
-	if (!rc)
-		rc = epf_world_connect(job->core, blobs, job->node_of);
+	if (!rc) {
+		svc_job_limit_engine(s, job);
+		rc = svc_job_count_engine(s, job,
+					  epf_world_connect(job->core, blobs, job->node_of));
+	}
 	if (!rc)
 		rc = svc_job_start(s, job);
 	free(blobs);

@@ -416,6 +416,39 @@ static void a_job_that_cannot_join_is_told(void **state)
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 }
 
+/* An engine's memory for its peers is its user's, and given back; where the limit is in its way the job is told so. */
+static void engines_count_for_their_user(void **state)
+{
+	struct epf_svc_world q;
+	struct epf_svc_world_reply r;
+	struct team t;
+	long world;
+
+	(void)state;
+	kit_set(&k, "user-engine-bytes", "8MiB");
+	assert_int_equal(kit_run(&k), 0);
+	team_attach(&t, 1);
+	assert_int_equal(kit_used(&k, "user-engine-bytes"), 0);
+	team_world(&t);
+	world = kit_used(&k, "user-engine-bytes");
+	assert_true(world > 4096 && world < 8 * MIB);
+	assert_int_equal(team_connect(&t), 0);
+	assert_true(kit_used(&k, "user-engine-bytes") > world);
+	team_close(&t);
+	assert_int_equal(kit_await(&k, "users", 0), 0);
+	kit_stop(&k);
+	kit_set(&k, "user-engine-bytes", "64k");
+	assert_int_equal(kit_run(&k), 0);
+	team_attach(&t, 2);
+	q.table = (struct epf_svc_bytes){ t.table, sizeof(t.table) };
+	assert_int_equal(kit_call(t.ch[0], EPF_SVC_WORLD, &q, -1, &r, NULL), -ENOSPC);
+	says("bytes of engines in use");
+	says("user-engine-bytes is 65536");
+	assert_int_equal(kit_used(&k, "user-engine-bytes"), 0);
+	team_close(&t);
+	assert_int_equal(kit_await(&k, "users", 0), 0);
+}
+
 static void the_daemon_ends_with_jobs(void **state)
 {
 	struct team t;
@@ -435,11 +468,11 @@ static void the_daemon_ends_with_jobs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(memory_must_keep_its_size), TEST(large_regions_come_in_slices),
-		TEST(shared_memory_is_sealed),   TEST(ranks_must_belong_together),
-		TEST(user_jobs_is_a_limit),      TEST(a_job_lives_and_ends),
-		TEST(a_lost_rank_comes_back),    TEST(a_job_that_cannot_join_is_told),
-		TEST(the_daemon_ends_with_jobs),
+		TEST(memory_must_keep_its_size),    TEST(large_regions_come_in_slices),
+		TEST(shared_memory_is_sealed),      TEST(ranks_must_belong_together),
+		TEST(user_jobs_is_a_limit),         TEST(a_job_lives_and_ends),
+		TEST(a_lost_rank_comes_back),       TEST(a_job_that_cannot_join_is_told),
+		TEST(engines_count_for_their_user), TEST(the_daemon_ends_with_jobs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
