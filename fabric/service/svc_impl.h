@@ -9,7 +9,7 @@
  *            longer than its session, until the engine lets go
  *
  * Files: svc.c (life, loop), svc_place.c (directory, lock, socket), svc_session.c (connections), svc_request.c (dispatch), svc_user.c
- * (limits), svc_memory.c (memfds), svc_member.c (a rank's memory), svc_job.c (jobs), svc_join.c (joining), svc_end.c (leaving),
+ * (limits), svc_memory.c (memfds), svc_unmap.c (letting go of them), svc_member.c (a rank's memory), svc_job.c (jobs), svc_join.c (joining), svc_end.c (leaving),
  * svc_operate.c (operator), svc_status.c (JSON).
  */
 #ifndef EPF_FABRIC_SERVICE_SVC_IMPL_H
@@ -23,6 +23,7 @@
 #include "fabric/service/svc.h"
 
 #include <jansson.h>
+#include <pthread.h>
 #include <sys/types.h>
 
 enum {
@@ -62,6 +63,7 @@ enum svc_region_state {
 struct svc_region {
 	void *addr; /* mapped here, with the pages around it */
 	uint64_t bytes;
+	uint64_t file_bytes; /* of the memfd it is part of */
 	uint32_t access;
 	uint32_t state;
 };
@@ -200,6 +202,18 @@ struct svc_job {
 	bool said_bye;
 };
 
+struct svc_unmap; /* svc_unmap.c */
+
+/* Memory that is being let go of beside the control thread. */
+struct svc_unmaps {
+	pthread_t thread;
+	pthread_mutex_t lock; /* of todo, done, stop */
+	pthread_cond_t more;
+	struct svc_unmap *todo, *done;
+	bool started, stop;
+	uint32_t pending; /* the control thread's: handed over and not collected */
+};
+
 struct svc_refusal {
 	uint64_t count, told;
 	uint64_t told_ns;
@@ -224,6 +238,7 @@ struct epf_svc {
 	struct svc_user *users;
 	struct svc_session *first, *last, *graveyard;
 	uint32_t n_clients, n_strangers, n_filling;
+	struct svc_unmaps unmaps;
 	struct svc_job *jobs;
 	uint32_t n_jobs;
 	uint32_t jobs_begun, ranks_lost;
@@ -323,6 +338,18 @@ int svc_memory_check(int fd, uint64_t offset, uint64_t bytes);
 int svc_memory_fill(int fd, uint64_t offset, uint64_t bytes);
 int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr);
 void svc_memory_unmap(void *addr, uint64_t bytes);
+
+/* ---- svc_unmap.c ---- */
+int svc_unmap_start(struct epf_svc *s);
+/* Waits until all is let go of. Accepts one that was not started. */
+void svc_unmap_stop(struct epf_svc *s);
+/* Unmaps a region and gives it back to its user, at once or when a thread has done it. */
+void svc_unmap_region(struct epf_svc *s, struct svc_user *user, void *addr, uint64_t bytes,
+		      uint64_t file_bytes);
+/* Closes a client's memfd, which may be the last descriptor of it. */
+void svc_unmap_close(struct epf_svc *s, int fd);
+/* Gives back what has been let go of meanwhile. */
+void svc_unmap_collect(struct epf_svc *s);
 
 /* ---- svc_member.c ---- */
 int svc_member_signals(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
