@@ -62,7 +62,7 @@ R(REGION_DRAIN,        315, ETIMEDOUT, "Peers did not acknowledge a withdrawal i
 R(RING_LIMIT,          316, ENOSPC,  "No more rings can be opened.", "close rings that are no longer used; at most 4096 per core")
 R(RING_FULL,           317, ETIMEDOUT, "A ring stayed full until the deadline.", "see ep-fabric stats for what its commands wait for, or raise wait-timeout")
 R(RING_OPTION,         318, EINVAL,  "A ring option is outside its range.", "use a power of two from 16 to 1048576 slots and a weight from 1 to 255")
-R(STREAM_LIMIT,        319, ENOSPC,  "More streams to one peer than it accepts.", "raise streams-per-peer, or use fewer rings or groups")
+R(STREAM_LIMIT,        319, ENOSPC,  "More streams to one peer than it accepts.", "raise streams-per-peer (8,192 between two daemons at most), or use fewer rings or groups")
 R(WAIT_TIMEOUT,        320, ETIMEDOUT, "A wait ended without what it waited for.", "see ep-fabric stats for what stands still, or raise wait-timeout")
 R(CMD_FAILED,          321, EIO,     "Commands of a ring failed.", "the message names the first one; see docs/errors.md for its reason")
 R(SIGNAL_RANGE,        322, ERANGE,  "A signal number is out of range.", "raise signals, or use a lower number")
