@@ -20,10 +20,16 @@
 /* One number less than 16 bits have is left for limbo. */
 enum { CTL_RING_SLOTS = 64 };
 
-/* calloc that counts what peers cost. */
+/* calloc that counts what peers cost, and keeps to peer_memory_most. */
 static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
 {
-	core->peer_memory_bytes += n * size;
+	uint64_t bytes = core->peer_memory_bytes + n * size;
+
+	if (core->peer_memory_most && bytes > core->peer_memory_most) {
+		core->peer_memory_wanted = bytes;
+		return NULL;
+	}
+	core->peer_memory_bytes = bytes;
 	return calloc(n ? n : 1, size);
 }
 
@@ -629,8 +635,7 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info)
 {
 	struct epf_peer *peer = &core->peers[rank];
-	struct epf_region_remote *regions =
-		calloc(info->n_regions ? info->n_regions : 1, sizeof(*regions));
+	struct epf_region_remote *regions = peer_alloc(core, info->n_regions, sizeof(*regions));
 
 	if (!regions)
 		return no_memory("a peer's regions");
@@ -638,7 +643,6 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 		regions[i] = info->regions[i];
 		epf_spread_keys(&regions[i], info->keys);
 	}
-	core->peer_memory_bytes += info->n_regions * sizeof(*regions);
 	/* A withdrawn region stays withdrawn. */
 	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)
 		if (peer->regions[i].state > EPF_REGION_LIVE)

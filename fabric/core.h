@@ -528,6 +528,9 @@ struct epf_core {
 	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
+	uint64_t
+		peer_memory_most; /* no more of it than this, 0: no limit; the owner of the core sets it */
+	uint64_t peer_memory_wanted; /* not 0: that limit was in the way of so much */
 	struct epf_stats_block *stats;
 	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
 	struct epf_wr *lane_wrs;            /* memory of all lanes */
