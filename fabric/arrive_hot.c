@@ -51,7 +51,7 @@ static void apply_add(struct epf_core *core, const struct epf_msg *m)
 	if (EPF_UNLIKELY(m->signal >= rank->n_regions))
 		goto refuse;
 	region = &rank->regions[m->signal];
-	if (EPF_UNLIKELY(!(region->access & EPF_MR_REMOTE_WRITE) || (m->a & 7u) ||
+	if (EPF_UNLIKELY(!(region->access & EPF_MR_REMOTE_WRITE) || region->device || (m->a & 7u) ||
 			 m->a > region->bytes || region->bytes - m->a < 8))
 		goto refuse;
 	__atomic_fetch_add((uint64_t *)(uintptr_t)(region->addr + m->a), m->value,
@@ -87,6 +87,7 @@ void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle,
 static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		  const struct epf_msg *m)
 {
+	epf_gpu_visible(core);
 	switch (m->kind) {
 	case EPF_MSG_SIGNAL:
 		apply_signal(core, m);
@@ -282,6 +283,7 @@ static int arrive_notify(struct epf_core *core, struct epf_node *node, struct ep
 	m.rank = n->rank;
 	m.signal = n->signal;
 	m.value = n->add;
+	epf_gpu_visible(core);
 	if (event(core, node, lane, n->stream, imm_count(core, node, n->stream, imm), NULL) ||
 	    EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES))
 		apply_signal(core, &m);

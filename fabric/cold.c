@@ -12,6 +12,9 @@
 #include "fabric/retire_hot.h"
 #include "fabric/stage_hot.h"
 
+/* A beat takes a tick of the peer, its step, the way: so many ticks of ours beyond the limit. */
+enum { SILENT_TICKS_MORE = 2 };
+
 /* Writes the ring's error record: the first failure in full, the number of all. [R3: before done.retired moves] */
 static void record_failure(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
 			   uint32_t rank, unsigned status, unsigned reason)
@@ -148,25 +151,29 @@ void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local)
 	}
 }
 
+void epf_fail_entry_cold(struct epf_core *core, struct epf_lane *lane, struct epf_wr *wr,
+			 unsigned status, unsigned reason)
+{
+	if (wr->core >> 60 == EPF_WRK_DATA) {
+		struct epf_ring_state *ring = core->rings[wr->core >> 32 & 0xffffu];
+		uint32_t seq = (uint32_t)wr->core;
+
+		/* One failure per command, whatever the number of its work requests. */
+		if (ring->pend[seq & ring->pend_mask] == 1)
+			record_failure(core, ring, seq, core->nodes[lane->node].rank, status,
+				       reason);
+	}
+	epf_reclaim(core, lane, wr);
+}
+
 /* Ends what a dead lane had under way: commands fail, words and messages are forgotten. */
 static void fail_lane(struct epf_core *core, struct epf_lane *lane, unsigned status)
 {
 	core->ops->lane_fence(core->nic, lane->id);
 	lane->state = EPF_LANE_DOWN;
-	while (lane->tail != lane->head) {
-		struct epf_wr *wr = &lane->wrs[lane->tail++ & lane->mask];
-
-		if (wr->core >> 60 == EPF_WRK_DATA) {
-			struct epf_ring_state *ring = core->rings[wr->core >> 32 & 0xffffu];
-			uint32_t seq = (uint32_t)wr->core;
-
-			/* One failure per command, whatever the number of its work requests. */
-			if (ring->pend[seq & ring->pend_mask] == 1)
-				record_failure(core, ring, seq, core->nodes[lane->node].rank,
-					       status, EPF_R_PEER_DOWN);
-		}
-		epf_reclaim(core, lane, wr);
-	}
+	while (lane->tail != lane->head)
+		epf_fail_entry_cold(core, lane, &lane->wrs[lane->tail++ & lane->mask], status,
+				    EPF_R_PEER_DOWN);
 	lane->posted = lane->head;
 }
 
@@ -192,19 +199,41 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 	core->cold_work = 1; /* withdrawals and news do not wait for it any more */
 }
 
+/* 1: the peer's engine has been silent for too long. Counted in our own ticks, so time in which we stood still ourselves does not count. */
+static int is_silent(struct epf_core *core, struct epf_node *node)
+{
+	uint64_t sum = 0, limit;
+
+	for (unsigned l = 0; l < node->n_lanes; l++)
+		sum += EPF_LOAD_RELAXED(&node->ctl->grants[l]) >> 33;
+	if (node->heard || sum != node->beats_seen || !sum) {
+		node->beats_seen = sum;
+		node->silent_ticks = 0;
+		return 0;
+	}
+	limit = core->limits.peer_silence_ns /
+		(core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT);
+	return core->limits.peer_silence_ns && ++node->silent_ticks > limit + SILENT_TICKS_MORE;
+}
+
 /*
  * A silent node is asked for a sign of life: a plain write of the grant word, whose completion (or failure) tells. It
- * costs the peer nothing and needs no receive.
+ * costs the peer nothing and needs no receive. But a card answers also for a process that hangs; so the word carries the beat
+ * of this engine, written once a tick on one lane at least, and who has begun to beat must go on.
  */
 static void heartbeat(struct epf_core *core)
 {
+	core->beats += core->limits.beats;
 	for (uint32_t i = 0; i < core->n_nodes; i++) {
 		struct epf_node *node = &core->nodes[i];
+		unsigned asked = 0;
 
-		if (node->state == EPF_NODE_UP && !node->heard)
-			for (unsigned l = 0; l < node->n_lanes; l++)
-				if (core->lanes[node->first_lane + l].state == EPF_LANE_UP)
-					epf_grant_mark(core, &core->lanes[node->first_lane + l]);
+		if (node->state == EPF_NODE_UP && is_silent(core, node))
+			epf_node_down(core, node, EPF_S_RETRY_EXCEEDED);
+		for (unsigned l = 0; l < node->n_lanes && node->state == EPF_NODE_UP; l++)
+			if (core->lanes[node->first_lane + l].state == EPF_LANE_UP &&
+			    (!node->heard || (core->beats && !asked++)))
+				epf_grant_mark(core, &core->lanes[node->first_lane + l]);
 		node->heard = 0;
 	}
 }

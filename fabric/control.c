@@ -271,6 +271,7 @@ void epf_control_cold(struct epf_core *core, struct epf_node *node, struct epf_l
 		break;
 	case EPF_MSG_RANK:
 	case EPF_MSG_REGION:
+	case EPF_MSG_KEYS:
 		epf_rank_message(core, node, m);
 		break;
 	default:

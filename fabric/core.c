@@ -8,6 +8,8 @@
 
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/lanes.h"
+#include "fabric/lanes_plan.h"
 #include "fabric/recover.h"
 
 #include <errno.h>
@@ -58,6 +60,41 @@ static int create_pools(struct epf_core *core)
 	return 0;
 }
 
+/* Each link gets as many lanes of a node: both ends then agree which link a lane travels on. */
+static int fit_lanes(struct epf_core *core)
+{
+	uint32_t links = core->caps.links ? core->caps.links : 1,
+		 asked = core->limits.lanes_per_node;
+	uint32_t fit = epf_lanes_per_peer(asked, links);
+
+	if (fit > EPF_MAX_LANES_PER_NODE)
+		return epf_fail(
+			EPF_R_CONF_RANGE,
+			"lanes-per-peer: %u, and the NIC has %u links: a multiple of that up to %d is "
+			"possible",
+			asked, links, EPF_MAX_LANES_PER_NODE);
+	if (fit != asked)
+		epf_info(
+			"lanes-per-peer: %u raised to %u, so that each of the NIC's %u links has as many",
+			asked, fit, links);
+	core->caps.links = links;
+	core->limits.lanes_per_node = fit;
+	return 0;
+}
+
+/* What the NIC holds may be less than the setting asks for; entries of a lane are counted modulo a power of two. */
+static void fit_depth(struct epf_core *core)
+{
+	uint32_t depth = core->limits.lane_depth;
+
+	while (depth > core->caps.lane_depth)
+		depth >>= 1;
+	if (depth != core->limits.lane_depth)
+		epf_info("lane-depth: %u lowered to %u: a lane of this NIC holds %u",
+			 core->limits.lane_depth, depth, core->caps.lane_depth);
+	core->limits.lane_depth = depth;
+}
+
 int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 {
 	struct epf_core *core = aligned_alloc(EPF_CACHELINE, (sizeof(*core) + 63) / 64 * 64);
@@ -76,11 +113,15 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	core->ops->describe(core->nic, &core->caps);
 	core->ordered = core->caps.ordered != 0;
 	core->counts_puts = !core->ordered;
+	rc = fit_lanes(core);
+	if (rc) {
+		free(core);
+		return rc;
+	}
 	core->limits.ring_window = pow2_at_least(cfg->limits.ring_window);
 	core->limits.lane_depth = pow2_at_least(cfg->limits.lane_depth);
 	core->limits.window = pow2_at_least(cfg->limits.window);
-	if (core->limits.lane_depth > core->caps.lane_depth)
-		core->limits.lane_depth = core->caps.lane_depth;
+	fit_depth(core);
 	if (core->limits.window < core->limits.lane_depth || core->limits.window > EPF_MAX_WINDOW) {
 		free(core);
 		return epf_fail(EPF_R_CONF_RANGE, "window: %u is below lane-depth %u or above %u",
@@ -130,6 +171,7 @@ static void destroy_peers(struct epf_core *core)
 	}
 	if (core->own_peers_page)
 		free(core->peers_page);
+	epf_lanes_forget(core);
 	free(core->lane_wrs);
 	free(core->lane_msgs);
 	free(core->peers);
@@ -192,6 +234,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	if (core->world)
 		return epf_fail(EPF_R_JOIN_ORDER, "engine: rank %u comes after the world was set",
 				rank);
+	if (max_regions > EPF_MAX_REGIONS)
+		return epf_fail(EPF_R_CONF_RANGE, "regions: %u of a rank, at most %d are possible",
+				max_regions, EPF_MAX_REGIONS);
 	r = &core->ranks[core->n_ranks];
 	r->regions = calloc(max_regions, sizeof(*r->regions));
 	if (!r->regions)
@@ -204,6 +249,18 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	r->dirty_groups = EPF_NONE;
 	*local = core->n_ranks++;
 	return 0;
+}
+
+/* A region's keys as many as a node has lanes, so that a lane finds its own by its index. */
+static int register_region(struct epf_core *core, void *addr, uint64_t bytes, unsigned access,
+			   struct epf_nic_mr *mr)
+{
+	uint32_t keys = core->caps.keys ? core->caps.keys : 1;
+	int rc = core->ops->region_register(core->nic, addr, bytes, access, mr);
+
+	for (uint32_t i = keys; !rc && i < EPF_NIC_LINKS; i++)
+		mr->keys[i] = mr->keys[i % keys];
+	return rc;
 }
 
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
@@ -221,13 +278,13 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
 				(unsigned long long)bytes);
 	l = &r->regions[r->n_regions];
-	rc = core->ops->region_register(core->nic, addr, bytes, access, &l->mr);
+	rc = register_region(core, addr, bytes, access, &l->mr);
 	if (rc)
 		return rc;
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
-	l->lkey = l->mr.lkey;
 	l->access = access;
+	l->device = 0;
 	l->state = EPF_REGION_LIVE;
 	*region = r->n_regions++;
 	return 0;
@@ -307,43 +364,37 @@ int epf_core_ring_drained(struct epf_core *core, uint32_t id)
 	return ring->spare;
 }
 
-static int alloc_world(struct epf_core *core)
+static int alloc_world(struct epf_core *core, const struct epf_lanes_plan *plan)
 {
 	const struct epf_core_limits *l = &core->limits;
 	uint32_t nodes = core->n_nodes, lanes = core->n_lanes;
-	uint32_t streams = nodes * l->streams_per_node;
 
 	core->peers = peer_alloc(core, core->world, sizeof(*core->peers));
 	core->nodes = peer_alloc(core, nodes, sizeof(*core->nodes));
 	core->lanes = peer_alloc(core, lanes, sizeof(*core->lanes));
 	core->lane_wrs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_wr));
 	core->lane_msgs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_msg));
-	core->streams = peer_alloc(core, streams, sizeof(*core->streams));
+	core->streams = peer_alloc(core, plan->streams, sizeof(*core->streams));
 	core->dirty_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
 	core->wait_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
 	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
-	core->group_mask = pow2_at_least(streams < 64 ? 64 : streams) - 1;
-	core->group_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
-	core->notify_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
-	core->notifies = peer_alloc(core, streams, sizeof(*core->notifies));
-	/*
-	 * A message that waits for an earlier one has come off its lane's receives, but not off the lane: as many may
-	 * wait as a lane has under way.
-	 */
-	core->limits.max_pending =
-		lanes * (l->lane_receives > l->lane_depth ? l->lane_receives : l->lane_depth);
-	core->pending = peer_alloc(core, core->limits.max_pending, sizeof(*core->pending));
-	core->ctl_stride = (sizeof(struct epf_ctl) + 8u * l->streams_per_node + 63) / 64 * 64;
+	core->group_mask = plan->group_slots - 1;
+	core->group_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
+	core->notify_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
+	core->notifies = peer_alloc(core, plan->streams, sizeof(*core->notifies));
+	core->pending = peer_alloc(core, plan->max_pending, sizeof(*core->pending));
+	core->ctl_stride = plan->ctl_stride;
 	core->ctl_memory = peer_alloc(core, nodes, core->ctl_stride);
 	if (!core->peers || !core->nodes || !core->lanes || !core->lane_wrs || !core->lane_msgs ||
 	    !core->streams || !core->dirty_lanes || !core->wait_lanes || !core->grant_lanes ||
-	    !core->group_table || !core->pending || !core->ctl_memory)
+	    !core->group_table || !core->notify_table || !core->notifies || !core->pending ||
+	    !core->ctl_memory)
 		return no_memory("the peers of the job");
-	memset(core->group_table, 0xff, (core->group_mask + 1) * sizeof(uint32_t));
-	memset(core->notify_table, 0xff, (core->group_mask + 1) * sizeof(uint32_t));
+	memset(core->group_table, 0xff, plan->group_slots * sizeof(uint32_t));
+	memset(core->notify_table, 0xff, plan->group_slots * sizeof(uint32_t));
 	POOL_CHAIN(core->pending, core->limits.max_pending);
 	core->pending_free = core->limits.max_pending ? 0 : EPF_NONE;
-	core->max_streams = streams;
+	core->max_streams = plan->streams;
 	return 0;
 }
 
@@ -373,7 +424,7 @@ static int init_node(struct epf_core *core, uint32_t i)
 	return 0;
 }
 
-static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
+static void init_lane(struct epf_core *core, uint32_t i)
 {
 	const struct epf_core_limits *l = &core->limits;
 	struct epf_lane *lane = &core->lanes[i];
@@ -385,11 +436,11 @@ static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
 	lane->id = (uint16_t)i;
 	lane->node = (uint16_t)(i / l->lanes_per_node);
 	lane->index = (uint8_t)(i % l->lanes_per_node);
+	lane->link = (uint8_t)(lane->index % core->caps.links);
 	lane->head = lane->posted = lane->tail = l->start_count;
 	lane->events = lane->granted = lane->arrived = l->start_count;
 	lane->given = lane->arrived + l->lane_receives;
 	lane->waiting_head = lane->waiting_tail = EPF_NONE;
-	return core->ops->lane_create(core->nic, lane->id, l->lane_depth, token);
 }
 
 /* The peers page, its own where the caller has none to share. */
@@ -417,60 +468,70 @@ static int ring_streams(struct epf_core *core, struct epf_ring_state *ring)
 	return 0;
 }
 
-/* The setting speaks of a pair of ranks; an engine's nodes carry the streams of all pairs between them. */
-static void spread_streams(struct epf_core *core, uint32_t world, uint32_t n_nodes)
+/* Settings and NIC to numbers; what was lowered is said. */
+static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
+		      struct epf_lanes_plan *plan)
 {
-	uint64_t per_node = (world + n_nodes - 1) / n_nodes;
-	uint64_t streams = core->limits.streams_per_node * per_node * per_node;
+	struct epf_core_limits *l = &core->limits;
+	struct epf_lanes_ask ask = { .world = world,
+				     .n_nodes = n_nodes,
+				     .lanes_per_node = l->lanes_per_node,
+				     .streams_per_peer = l->streams_per_node,
+				     .window = l->window,
+				     .lane_depth = l->lane_depth,
+				     .lane_receives = l->lane_receives,
+				     .max_lanes = core->caps.max_lanes,
+				     .receives = core->caps.receives,
+				     .carries_events = core->caps.carries_events,
+				     .nic = core->caps.name };
+	int rc = epf_lanes_plan(&ask, plan);
 
-	core->limits.streams_per_node =
-		streams < EPF_MAX_STREAMS_PER_NODE ? (uint32_t)streams : EPF_MAX_STREAMS_PER_NODE;
+	if (rc)
+		return rc;
+	if (plan->lane_receives != l->lane_receives)
+		epf_info("lane-receives: %u lowered to %u: %u lanes share the NIC's %u",
+			 l->lane_receives, plan->lane_receives, plan->lanes, core->caps.receives);
+	if (plan->streams_per_node != plan->streams_wanted)
+		epf_info(
+			"streams-per-peer: %u of each pair of ranks would be %u between two nodes: %u "
+			"are possible",
+			l->streams_per_node, plan->streams_wanted, plan->streams_per_node);
+	l->lane_receives = plan->lane_receives;
+	l->streams_per_node = plan->streams_per_node;
+	l->max_pending = plan->max_pending;
+	return 0;
 }
 
 int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, uint32_t self,
 		       struct epf_peers_shm *peers, uint64_t *tokens)
 {
-	uint64_t lanes = (uint64_t)n_nodes * core->limits.lanes_per_node;
-	int rc;
+	struct epf_lanes_plan plan;
+	int rc = plan_world(core, world, n_nodes, &plan);
 
-	if (lanes > core->caps.max_lanes || lanes > 65535)
-		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u",
-				core->caps.name, (unsigned long long)lanes,
-				core->caps.max_lanes < 65535 ? core->caps.max_lanes : 65535);
-	if (core->caps.carries_events && lanes * core->limits.lane_receives > core->caps.receives) {
-		uint32_t fit = (uint32_t)(core->caps.receives / lanes);
-
-		if (fit < 4)
-			return epf_fail(EPF_R_RECEIVE_LIMIT, "%s: %llu lanes share %u receives",
-					core->caps.name, (unsigned long long)lanes,
-					core->caps.receives);
-		epf_info("lane-receives: %u lowered to %u: %llu lanes share the NIC's %u",
-			 core->limits.lane_receives, fit, (unsigned long long)lanes,
-			 core->caps.receives);
-		core->limits.lane_receives = fit;
-	}
+	if (rc)
+		return rc;
 	core->world = world;
 	core->n_nodes = n_nodes;
 	core->self = self;
-	core->n_lanes = (uint32_t)lanes;
-	spread_streams(core, world, n_nodes);
+	core->n_lanes = plan.lanes;
 	rc = take_peers_page(core, peers);
 	if (!rc)
-		rc = alloc_world(core);
+		rc = alloc_world(core, &plan);
 	for (uint32_t i = 0; !rc && i < core->n_ranks; i++)
 		rc = rank_words(core, &core->ranks[i]);
 	for (uint32_t i = 0; !rc && i < core->n_nodes; i++)
 		rc = init_node(core, i);
 	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
-		rc = init_lane(core, i, &tokens[i]);
+		init_lane(core, i);
 	if (!rc)
-		rc = core->ops->region_register(core->nic, core->ctl_memory,
-						core->n_nodes * core->ctl_stride,
-						EPF_MR_REMOTE_WRITE, &core->ctl_mr);
+		rc = epf_lanes_create(core, tokens);
+	if (!rc)
+		rc = register_region(core, core->ctl_memory, core->n_nodes * core->ctl_stride,
+				     EPF_MR_REMOTE_WRITE, &core->ctl_mr);
 	for (uint32_t i = 0; !rc && i < core->n_rings; i++)
 		rc = ring_streams(core, core->rings[i]);
 	if (!rc && core->caps.carries_events)
-		core->ops->post_receives(core->nic, (unsigned)lanes * core->limits.lane_receives);
+		core->ops->post_receives(core->nic, plan.receives);
 	return rc;
 }
 
@@ -483,6 +544,16 @@ static void open_control(struct epf_core *core, struct epf_node *node)
 
 		core->streams[index].lane = (uint16_t)(node->first_lane + i);
 	}
+}
+
+int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
+			  const struct epf_lane *lane, uint64_t token)
+{
+	const void *addr = NULL;
+	size_t len = 0;
+	int rc = epf_nic_address_part(node->nic_addr, node->nic_addr_len, lane->index, &addr, &len);
+
+	return rc < 0 ? rc : core->ops->lane_connect(core->nic, lane->id, addr, len, token);
 }
 
 int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_info *info)
@@ -502,11 +573,14 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	if (!node->handles || !node->notify_streams)
 		return no_memory("stream handles");
 	node->ctl_raddr = info->ctl_raddr;
-	node->ctl_rkey = info->ctl_rkey;
+	node->nic_addr_len = (uint16_t)info->nic_addr_len;
+	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
+	node->keys = (uint8_t)(info->keys ? info->keys : 1);
+	for (unsigned l = 0; l < EPF_NIC_LINKS && info->ctl_rkeys; l++)
+		node->ctl_rkeys[l] = info->ctl_rkeys[l % node->keys];
 	for (unsigned l = 0; l < node->n_lanes; l++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + l];
-		int rc = core->ops->lane_connect(core->nic, lane->id, info->nic_addr,
-						 info->nic_addr_len, info->tokens[l]);
+		int rc = epf_lanes_connect(core, node, lane, info->tokens[l]);
 
 		if (rc)
 			return rc;
@@ -514,8 +588,6 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 		node->receives = info->receives;
 		lane->state = EPF_LANE_UP;
 	}
-	node->nic_addr_len = (uint16_t)info->nic_addr_len;
-	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
 	node->state = EPF_NODE_UP;
 	open_control(core, node);
 	return 0;
@@ -529,8 +601,10 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 
 	if (!regions)
 		return no_memory("a peer's regions");
-	for (uint32_t i = 0; i < info->n_regions; i++)
+	for (uint32_t i = 0; i < info->n_regions; i++) {
 		regions[i] = info->regions[i];
+		epf_spread_keys(&regions[i], info->keys);
+	}
 	core->peer_memory_bytes += info->n_regions * sizeof(*regions);
 	/* A withdrawn region stays withdrawn. */
 	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)

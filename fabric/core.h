@@ -39,6 +39,8 @@ enum {
 	EPF_MAX_RINGS = 4096,
 	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
 	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
+	EPF_MAX_WORLD = 65536,           /* ranks: numbers of nodes and places are 16 bits here */
+	EPF_MAX_REGIONS = 4096,          /* of one rank: as the setting regions allows */
 	EPF_MAX_BATCH = 256,
 	EPF_TICKS_PER_TIMEOUT = 8,  /* signs of life asked for per peer-timeout */
 	EPF_LANE_RESERVE = 2,       /* work requests of a lane kept back for control words */
@@ -50,6 +52,10 @@ enum {
 
 /* Immediate data: count in the low 16 bits, handle in the next 13, kind in the top 3. */
 enum { EPF_IMM_STREAM = 1, EPF_IMM_NOTIFY = 2 };
+
+_Static_assert(EPF_MAX_STREAMS_PER_NODE == 1 << 13, "a handle has 13 bits of an immediate");
+_Static_assert(EPF_MAX_WINDOW == 1 << 15, "a window is half of what 16 bits count");
+_Static_assert(EPF_IMM_STREAM < 8 && EPF_IMM_NOTIFY < 8, "a kind has 3 bits of an immediate");
 
 EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
 {
@@ -77,6 +83,8 @@ enum epf_msg_kind {
 		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals */
 	EPF_MSG_REGION =
 		15, /* rank comes up: signal = region, value = epoch, a = raddr, b = bytes, c = rkey, d = access, e = regions */
+	EPF_MSG_KEYS =
+		16, /* with it where there are more keys: signal = region, c = epoch, d = regions, keys 1 to 7 in value, a, b, e */
 };
 
 /* A message on the wire: 64 bytes, little-endian. */
@@ -102,7 +110,7 @@ _Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits ever
 /* Control words a peer's core writes into our memory by plain RDMA writes [R5]: cumulative, newest wins. */
 struct epf_ctl {
 	uint64_t grants
-		[EPF_MAX_LANES_PER_NODE]; /* per lane: events we may have posted in all; bit 32: written */
+		[EPF_MAX_LANES_PER_NODE]; /* per lane: bits 31:0 events we may have posted in all; bit 32: written; 63:33 beats of its engine */
 	uint64_t acks[]; /* per stream handle: last flush passed; bit 32: written [A5] */
 };
 
@@ -119,16 +127,21 @@ enum epf_region_state {
 struct epf_region_local {
 	uint64_t addr;
 	uint64_t bytes; /* 0 unless LIVE: the check needs one compare */
-	uint32_t lkey;
 	uint32_t state;
-	struct epf_nic_mr mr;
+	struct epf_nic_mr mr; /* keys[i]: for lanes of index i */
 	unsigned access;
+	uint32_t device; /* 1: GPU memory: no CPU may use addr */
 };
 
 struct epf_region_remote {
 	uint64_t raddr;
 	uint64_t bytes; /* 0 unless LIVE */
-	uint32_t rkey;
+
+	union {
+		uint32_t rkey;                 /* for lanes of index 0 */
+		uint32_t rkeys[EPF_NIC_LINKS]; /* for lanes of index i */
+	};
+
 	uint16_t state;
 	uint16_t access; /* EPF_MR_* */
 };
@@ -188,6 +201,8 @@ struct epf_stream {
 	uint16_t node;
 	uint16_t lane;   /* the lane it is bound to, an index in core->lanes */
 	uint16_t handle; /* on its node */
+	uint16_t
+		home; /* the lane it was bound to first: where it goes back to when that is well again */
 	uint8_t kind;
 	uint8_t dirty;        /* posted since the last flush and on a dirty list */
 	uint8_t waiting;      /* on its lane's waiting list */
@@ -275,7 +290,8 @@ struct epf_lane {
 	uint8_t grant_state; /* enum epf_word_state */
 	uint8_t in_wait_list;
 	uint8_t in_grant_list;
-	uint8_t reserved[2];
+	uint8_t link; /* of the own NIC: index % caps.links */
+	uint8_t reserved;
 	uint32_t waiting_head; /* streams with parked commands, round robin */
 	uint32_t waiting_tail;
 };
@@ -333,10 +349,13 @@ struct epf_node {
 	struct epf_ctl *ctl;                  /* control words it writes, in our memory */
 	uint32_t receives;                    /* it posts for each lane */
 	uint64_t ctl_raddr;                   /* control words we write, in its memory */
-	uint32_t ctl_rkey;
-	uint32_t next_ack_node; /* list of nodes with acknowledgements to write */
-	uint32_t rank;          /* lowest rank on it: its name in messages to people */
-	uint8_t heard;          /* something of it arrived or completed since the last tick */
+	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
+	uint8_t keys;                         /* keys its regions have: 1, or its NIC's devices */
+	uint32_t next_ack_node;               /* list of nodes with acknowledgements to write */
+	uint32_t rank;         /* lowest rank on it: its name in messages to people */
+	uint64_t beats_seen;   /* sum of the beats in its words; 0: it has promised none */
+	uint32_t silent_ticks; /* since its engine gave the last sign of life */
+	uint8_t heard;         /* something of it arrived or completed since the last tick */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
 
@@ -392,10 +411,16 @@ struct epf_ring_state {
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
 	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
-	int32_t deficit;       /* deficit round robin, bytes */
-	uint64_t cover;        /* covered when the consumer's tail is here */
+	int64_t deficit; /* deficit round robin, bytes: one command may overdraw it by 2 GiB */
+	uint64_t cover;  /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
+};
+
+/* What one link of the NIC carries. */
+struct epf_link_load {
+	uint64_t bytes; /* in flight, as nic-inflight-bytes counts them */
+	uint32_t messages;
 };
 
 struct epf_core_limits {
@@ -415,7 +440,18 @@ struct epf_core_limits {
 	uint64_t rank_inflight_bytes;
 	uint32_t rank_inflight_messages;
 	uint64_t peer_timeout_ns;
-	uint32_t start_count; /* first count of every stream: tests of wrap */
+	uint64_t peer_silence_ns; /* 0: an engine may be silent for ever */
+	uint32_t start_count;     /* first count of every stream: tests of wrap */
+	uint32_t connect_threads; /* that set lanes up, where the NIC lets several do so; 0: one */
+	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
+};
+
+enum { EPF_MAX_GPU_FLUSHES = 16 };
+
+/* What makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
+struct epf_gpu_flush {
+	void (*flush)(void *arg);
+	void *arg;
 };
 
 struct epf_core {
@@ -462,10 +498,9 @@ struct epf_core {
 	uint32_t ack_nodes;    /* nodes with acknowledgements to write, EPF_NONE ends */
 	uint32_t *grant_lanes; /* lanes with a grant to write */
 	uint32_t n_grants;
-	uint32_t words_dirty; /* 1: control words wait to be written */
-	uint32_t flushing;    /* rings in a flush */
-	uint64_t inflight_bytes;
-	uint32_t inflight_messages;
+	uint32_t words_dirty;                     /* 1: control words wait to be written */
+	uint32_t flushing;                        /* rings in a flush */
+	struct epf_link_load load[EPF_NIC_LINKS]; /* by lane.link */
 	uint32_t wakes; /* ranks whose bells must be rung by the run loop */
 	uint16_t my_place;
 	uint16_t reserved;
@@ -475,10 +510,12 @@ struct epf_core {
 	struct epf_nic_mr ctl_mr;
 	uint64_t (*now)(void *arg);
 	void *now_arg;
-	uint64_t next_tick_ns;      /* next time the cold timer is due */
+	uint64_t next_tick_ns; /* next time the cold timer is due */
+	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	struct epf_stats_block *stats;
-	struct epf_wr *lane_wrs; /* memory of all lanes */
+	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
+	struct epf_wr *lane_wrs;            /* memory of all lanes */
 	struct epf_msg *lane_msgs;
 	struct epf_bell *bell; /* what the core sleeps on */
 	struct epf_bell own_bell;
@@ -493,6 +530,10 @@ struct epf_core {
 		refusals[EPF_CMD_REASONS]; /* commands refused, by reason - 300; any thread reads */
 	uint32_t recheck; /* a region was withdrawn: parked commands are checked once more */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
+	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
+	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
+	uint32_t gpu_flushed;   /* the step in which they were called last */
+	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };
 
@@ -534,6 +575,18 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
 				       uint32_t hash);
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
+/* Calls the flushes of all GPUs that need one; device_region.c. */
+EPF_COLD void epf_gpu_flush_cold(struct epf_core *core);
+
+/*
+ * Before anything is applied or published that says of data in GPU memory that it is there. Once a step is enough: a step reaps once,
+ * and what it reaped had landed by then.
+ */
+EPF_INLINE void epf_gpu_visible(struct epf_core *core)
+{
+	if (EPF_UNLIKELY(core->n_gpu_flushes) && core->gpu_flushed != core->steps)
+		epf_gpu_flush_cold(core);
+}
 
 EPF_INLINE struct epf_rx_stream *epf_rx(const struct epf_core *core, const struct epf_node *node,
 					uint32_t handle)

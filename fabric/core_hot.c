@@ -54,7 +54,7 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
 static void take(struct epf_ring_state *ring, unsigned budget, struct batch *b)
 {
 	struct epf_ring_consumer *c = &ring->consumer;
-	int32_t quantum = DRR_QUANTUM * (int32_t)ring->weight;
+	int64_t quantum = (int64_t)DRR_QUANTUM * ring->weight;
 	unsigned n = 0;
 
 	ring->deficit += quantum;
@@ -80,8 +80,7 @@ static void take(struct epf_ring_state *ring, unsigned budget, struct batch *b)
 		}
 		ring->pend[(ring->seq + n) & ring->pend_mask] = 1;
 		c->tail += op->slots;
-		ring->deficit -= (int32_t)(op->length < 0x40000000u ? op->length : 0x40000000u) +
-				 COMMAND_COST;
+		ring->deficit -= (int64_t)op->length + COMMAND_COST;
 		n++;
 		if (EPF_UNLIKELY(op->op == EPF_OP_FLUSH))
 			break;
@@ -259,6 +258,10 @@ static unsigned reap(struct epf_core *core)
 /* Tells producers what has been retired: one release store per ring that moved. [R3] */
 static void publish(struct epf_core *core)
 {
+	if (EPF_UNLIKELY(core->gpu_reads)) { /* what a get brought may lie in GPU memory */
+		core->gpu_reads = 0;
+		epf_gpu_visible(core);
+	}
 	for (uint32_t i = 0; i < core->n_rings; i++) {
 		struct epf_ring_state *ring = core->rings[i];
 

@@ -29,7 +29,11 @@ void epf_limits_from_conf(const struct epf_conf *c, struct epf_core_limits *l)
 	l->rank_inflight_bytes = c->rank_inflight_bytes;
 	l->rank_inflight_messages = (uint32_t)c->rank_inflight_messages;
 	l->peer_timeout_ns = c->peer_timeout_ns;
+	l->peer_silence_ns = c->peer_silence_ns;
+	/* Between the calls of a program that drives its engine itself, anything may pass. */
+	l->beats = c->progress == EPF_CONF_PROGRESS_THREAD;
 	l->start_count = (uint32_t)c->start_count;
+	l->connect_threads = (uint32_t)c->connect_threads;
 }
 
 const char *epf_limits_nic(const struct epf_conf *c)

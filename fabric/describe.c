@@ -4,8 +4,9 @@
  * release perhaps: every field is checked, and nothing is believed about lengths.
  *
  * Layout, little-endian: magic u32 "EPFJ", version u32, then the fields in the order of struct epf_description, texts as
- * 64 and 16 bytes, the NIC address as length u32 and that many bytes, tokens and regions as count u32 and
- * elements (token u64; region raddr u64, bytes u64, rkey u32, access u32).
+ * 64 and 16 bytes, the NIC address as length u32 and that many bytes, keys u32 and the second to last rkey of the control
+ * words u32, tokens and regions as count u32 and elements (token u64; region raddr u64, bytes u64, rkey u32, access u32 and its
+ * second to last rkey u32).
  */
 #include "fabric/describe.h"
 
@@ -16,7 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAGIC = 0x4a465045, MAX_TOKENS = 4096 * EPF_MAX_LANES_PER_NODE, MAX_REGIONS = 4096 };
+enum {
+	MAGIC = 0x4a465045,
+	MAX_TOKENS = 4096 * EPF_MAX_LANES_PER_NODE,
+	MAX_REGIONS = EPF_MAX_REGIONS
+};
 
 struct cursor {
 	const uint8_t *at;
@@ -56,12 +61,38 @@ static void get_bytes(struct cursor *c, void *to, size_t n)
 	c->left -= n;
 }
 
+static size_t region_bytes(uint32_t keys)
+{
+	return 24 + 4 * (size_t)(keys - 1);
+}
+
+/* What no reader would take is not written. */
+static int check_limits(const struct epf_description *d)
+{
+	if (d->n_tokens > MAX_TOKENS || d->n_regions > MAX_REGIONS || d->keys > EPF_NIC_LINKS ||
+	    d->nic_addr_len > sizeof(d->nic_addr) || d->n_signals > EPF_WIDE_SIGNALS ||
+	    !memchr(d->node, 0, sizeof(d->node)) || !memchr(d->nic, 0, sizeof(d->nic)))
+		return epf_fail(
+			EPF_R_CONF_RANGE,
+			"join: %u lanes, %u regions, %u signals, an address of %zu bytes; at "
+			"most %d, %d, %u, %zu can be told",
+			d->n_tokens, d->n_regions, d->n_signals, d->nic_addr_len, MAX_TOKENS,
+			MAX_REGIONS, EPF_WIDE_SIGNALS, sizeof(d->nic_addr));
+	return 0;
+}
+
 int epf_description_encode(const struct epf_description *d, uint8_t **out, size_t *len)
 {
+	uint32_t keys = d->keys ? d->keys : 1;
 	size_t bytes = 8 + 8 * 4 + 8 + sizeof(d->node) + sizeof(d->nic) + 4 + d->nic_addr_len + 4 +
-		       8 * (size_t)d->n_tokens + 4 + 24 * (size_t)d->n_regions;
-	uint8_t *buf = malloc(bytes), *at = buf;
+		       8 * (size_t)d->n_tokens + 4 + region_bytes(keys) * (size_t)d->n_regions +
+		       4 * (size_t)keys;
+	uint8_t *buf, *at;
+	int rc = check_limits(d);
 
+	if (rc)
+		return rc;
+	buf = at = malloc(bytes);
 	if (!buf)
 		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %zu bytes", bytes);
 	put_le(&at, MAGIC, 4);
@@ -82,6 +113,9 @@ int epf_description_encode(const struct epf_description *d, uint8_t **out, size_
 	put_le(&at, d->nic_addr_len, 4);
 	memcpy(at, d->nic_addr, d->nic_addr_len);
 	at += d->nic_addr_len;
+	put_le(&at, keys, 4);
+	for (uint32_t k = 1; k < keys; k++)
+		put_le(&at, d->ctl_rkeys[k], 4);
 	put_le(&at, d->n_tokens, 4);
 	for (uint32_t i = 0; i < d->n_tokens; i++)
 		put_le(&at, d->tokens[i], 8);
@@ -91,6 +125,8 @@ int epf_description_encode(const struct epf_description *d, uint8_t **out, size_
 		put_le(&at, d->regions[i].bytes, 8);
 		put_le(&at, d->regions[i].rkey, 4);
 		put_le(&at, d->regions[i].access, 4);
+		for (uint32_t k = 1; k < keys; k++)
+			put_le(&at, d->regions[i].rkeys[k], 4);
 	}
 	*out = buf;
 	*len = bytes;
@@ -111,6 +147,11 @@ static int no_memory(struct epf_description *d)
 
 static int decode_lists(struct cursor *c, struct epf_description *d)
 {
+	d->keys = (uint32_t)get_le(c, 4);
+	if (c->bad || d->keys < 1 || d->keys > EPF_NIC_LINKS)
+		return malformed(d, "a bad number of keys");
+	for (uint32_t k = 1; k < d->keys; k++)
+		d->ctl_rkeys[k] = (uint32_t)get_le(c, 4);
 	d->n_tokens = (uint32_t)get_le(c, 4);
 	if (c->bad || d->n_tokens > MAX_TOKENS || c->left < 8 * (size_t)d->n_tokens)
 		return malformed(d, "a bad list of lanes");
@@ -120,7 +161,8 @@ static int decode_lists(struct cursor *c, struct epf_description *d)
 	for (uint32_t i = 0; i < d->n_tokens; i++)
 		d->tokens[i] = get_le(c, 8);
 	d->n_regions = (uint32_t)get_le(c, 4);
-	if (c->bad || d->n_regions > MAX_REGIONS || c->left != 24 * (size_t)d->n_regions)
+	if (c->bad || d->n_regions > MAX_REGIONS ||
+	    c->left != region_bytes(d->keys) * (size_t)d->n_regions)
 		return malformed(d, "a bad list of regions");
 	d->regions = calloc(d->n_regions ? d->n_regions : 1, sizeof(*d->regions));
 	if (!d->regions)
@@ -134,6 +176,8 @@ static int decode_lists(struct cursor *c, struct epf_description *d)
 		r->rkey = (uint32_t)get_le(c, 4);
 		access = (uint32_t)get_le(c, 4);
 		r->access = (uint16_t)access;
+		for (uint32_t k = 1; k < d->keys; k++)
+			r->rkeys[k] = (uint32_t)get_le(c, 4);
 		r->state = r->bytes ? EPF_REGION_LIVE : EPF_REGION_FREE;
 		if (r->bytes > EPF_WIDE_REGION_BYTES || r->bytes > UINT64_MAX - r->raddr)
 			return malformed(d, "a region beyond the limit");

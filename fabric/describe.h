@@ -9,7 +9,7 @@
 
 #include "fabric/core.h"
 
-#define EPF_DESCRIBE_VERSION 1u
+#define EPF_DESCRIBE_VERSION 2u
 
 struct epf_description {
 	uint32_t rank;
@@ -19,7 +19,13 @@ struct epf_description {
 	uint32_t depth; /* of its lanes */
 	uint32_t lanes;
 	uint32_t ordered;
-	uint32_t ctl_rkey;
+	uint32_t keys; /* of a region: 1, or the devices of its NIC; 0 is taken for 1 */
+
+	union {
+		uint32_t ctl_rkey;
+		uint32_t ctl_rkeys[EPF_NIC_LINKS];
+	};
+
 	uint64_t ctl_raddr;
 	char node[64];
 	char nic[16];

@@ -10,6 +10,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/counter.h"
+#include "fabric/numa.h"
 #include "fabric/world.h"
 
 #include <stdlib.h>
@@ -59,6 +60,7 @@ static void embedded_close(struct epf *ep)
 		munmap(m->shm, m->bytes);
 		free(m);
 	}
+	epf_place_bind_destroy(&ep->bind);
 	if (ep->nic)
 		ep->ops->close(ep->nic);
 	ep->nic = NULL;
@@ -209,12 +211,15 @@ static int describe_self(struct epf *ep, uint8_t **buf, size_t *len)
 {
 	uint64_t *tokens =
 		calloc((size_t)ep->world * ep->core->limits.lanes_per_node, sizeof(*tokens));
+	struct epf_numa before;
 	int rc;
 
 	if (!tokens)
 		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", ep->world);
 	ep->core->ranks[LOCAL].rank = ep->rank;
+	(void)epf_numa_begin(epf_numa_lib(), ep->bind.node, &before);
 	rc = epf_core_set_world(ep->core, ep->world, ep->world, ep->rank, NULL, tokens);
+	epf_numa_end(epf_numa_lib(), &before);
 	if (!rc)
 		rc = epf_world_describe(ep->core, LOCAL, ep->node, tokens, buf, len);
 	free(tokens);

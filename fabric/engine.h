@@ -7,6 +7,7 @@
 #define EPF_FABRIC_ENGINE_H
 
 #include "fabric/core.h"
+#include "fabric/device_mem.h"
 #include "queues/epf_peers.h"
 #include "queues/epf_queue.h"
 
@@ -32,6 +33,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 /* Registers memory of local rank index `local`. Numbers are given in order. */
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region);
+/* The same for GPU memory (device_mem.h). -EOPNOTSUPP where the NIC takes none, or nothing makes its writes visible. */
+int epf_core_add_device_region(struct epf_core *core, uint32_t local,
+			       const struct epf_device_mem *mem, unsigned access, uint32_t *region);
 /* Adds a formatted ring of 2^log2 slots; shm stays the caller's. start: first value of all counters. */
 int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
 		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id);
@@ -67,12 +71,13 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 struct epf_node_info {
 	const void *nic_addr;
 	size_t nic_addr_len;
-	const uint64_t *tokens; /* of its lanes towards us, lanes-per-peer of them */
-	uint64_t ctl_raddr;     /* its control words for us */
-	uint32_t ctl_rkey;
-	uint32_t receives; /* events it grants per lane at the start */
-	uint32_t streams;  /* streams it accepts from us */
-	uint32_t rank;     /* the lowest rank on it: its name in messages to people */
+	const uint64_t *tokens;    /* of its lanes towards us, lanes-per-peer of them */
+	uint64_t ctl_raddr;        /* its control words for us */
+	const uint32_t *ctl_rkeys; /* keys of those, `keys` of them */
+	uint32_t keys;             /* that its regions have: 1 to EPF_NIC_LINKS; 0: one */
+	uint32_t receives;         /* events it grants per lane at the start */
+	uint32_t streams;          /* streams it accepts from us */
+	uint32_t rank;             /* the lowest rank on it: its name in messages to people */
 };
 
 /* What a remote rank says of itself. */
@@ -81,9 +86,13 @@ struct epf_peer_info {
 	uint32_t place; /* its node number, for people: what crosses nodes is counted by it */
 	uint32_t n_signals;
 	uint32_t n_regions;
+	uint32_t keys; /* rkeys of each region that are set; 0: one */
 	const struct epf_region_remote *regions;
 };
 
+/* Connects a lane to the one of its index at a node that has this token: what lane_connect says. */
+int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
+			  const struct epf_lane *lane, uint64_t token);
 int epf_core_connect(struct epf_core *core, uint32_t node, const struct epf_node_info *info);
 int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info);
 

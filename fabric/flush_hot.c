@@ -30,7 +30,7 @@ static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t val
 	wr->laddr = (uint64_t)(uintptr_t)&slot->value;
 	wr->raddr = node->ctl_raddr + offset;
 	wr->lkey = 0;
-	wr->rkey = node->ctl_rkey;
+	wr->rkey = node->ctl_rkeys[lane->index];
 	wr->len = 8;
 	wr->imm = 0;
 	wr->op = EPF_WR_WRITE;
@@ -51,7 +51,8 @@ static unsigned write_grants(struct epf_core *core)
 		if (lane->state != EPF_LANE_UP) { /* its successor starts with grants of its own */
 			lane->grant_state = EPF_WORD_CLEAN;
 			lane->in_grant_list = 0;
-		} else if (word_entry(core, lane, (uint64_t)given | UINT64_C(1) << 32,
+		} else if (word_entry(core, lane,
+				      (uint64_t)given | UINT64_C(1) << 32 | core->beats << 33,
 				      offsetof(struct epf_ctl, grants) + 8u * lane->index,
 				      epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0))) {
 			lane->given = given;

@@ -13,6 +13,7 @@
 #include "fabric/lib.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,12 +61,22 @@ static int open_boot(struct epf *ep)
 	return rc;
 }
 
-static void set_node_name(struct epf *ep)
+/* Two nodes must not come to one name, so a name that does not fit is not cut. */
+static int set_node_name(struct epf *ep)
 {
-	if (ep->conf.node[0])
-		snprintf(ep->node, sizeof(ep->node), "%s", ep->conf.node);
-	else if (gethostname(ep->node, sizeof(ep->node) - 1))
-		snprintf(ep->node, sizeof(ep->node), "localhost");
+	char host[HOST_NAME_MAX + 1] = "";
+
+	if (!ep->conf.node[0] && gethostname(host, sizeof(host)))
+		return epf_fail_sys(EPF_R_SYSTEM, errno, "join: the host name");
+	host[HOST_NAME_MAX] = 0;
+	if (strlen(host) >= sizeof(ep->node))
+		return epf_fail(
+			EPF_R_CONF_RANGE,
+			"node: the host name has %zu characters, a node's name at most %zu: "
+			"set node",
+			strlen(host), sizeof(ep->node) - 1);
+	snprintf(ep->node, sizeof(ep->node), "%s", ep->conf.node[0] ? ep->conf.node : host);
+	return 0;
 }
 
 /* Hands a blob to the bootstrap: at once on TCP (blocking), posted on the in-process one. */
@@ -131,9 +142,10 @@ int epf_join_post(struct epf *ep, struct epf_boot *boot)
 {
 	int rc = check_fresh(ep, "epf_join");
 
+	if (!rc)
+		rc = set_node_name(ep);
 	if (rc)
 		return rc;
-	set_node_name(ep);
 	snprintf(ep->job, sizeof(ep->job), "%s", ep->conf.job);
 	ep->boot = boot;
 	if (!boot) {
@@ -221,8 +233,9 @@ int epf_rejoin(struct epf *ep)
 		return rc;
 	if (!ep->be->can_rejoin)
 		return ep->be->rejoin(ep, NULL);
-	set_node_name(ep);
-	rc = find_place(ep, &info, false, &o);
+	rc = set_node_name(ep);
+	if (!rc)
+		rc = find_place(ep, &info, false, &o);
 	if (!rc && o.rank >= o.world)
 		rc = epf_fail(EPF_R_PEER_RANGE, "epf_rejoin: rank %u of a job of %u ranks", o.rank,
 			      o.world);

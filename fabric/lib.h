@@ -12,6 +12,7 @@
 #include "fabric/base/conf.h"
 #include "fabric/engine.h"
 #include "fabric/epf.h"
+#include "fabric/place_bind.h"
 #include "queues/epf_peers.h"
 
 #include <pthread.h>
@@ -89,6 +90,7 @@ struct epf {
 	struct epf_run_options run;
 	pthread_t thread;
 	bool started;
+	struct epf_place_bind bind; /* where the core runs and has its memory */
 
 	struct epf_remote *remote; /* the daemon's connection (remote.c) */
 };

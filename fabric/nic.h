@@ -17,6 +17,7 @@
 
 struct epf_bell;
 struct epf_conf;
+struct epf_device_mem;
 struct epf_nic;
 
 /* What a work request does. */
@@ -33,7 +34,8 @@ enum {
 	/* flags: the payload at laddr, at most EPF_NIC_MSG_BYTES, is copied by post(); lkey is ignored */
 	EPF_WR_INLINE = 1,
 	EPF_NIC_MSG_BYTES = 128,  /* longest EPF_WR_SEND */
-	EPF_NIC_ADDR_BYTES = 128, /* longest NIC address (see epf_nic_ops.address) */
+	EPF_NIC_ADDR_BYTES = 512, /* longest NIC address (see epf_nic_ops.address) */
+	EPF_NIC_LINKS = 8,        /* most links, and most devices of one NIC (nic_rails.c) */
 };
 
 /*
@@ -68,6 +70,7 @@ enum epf_status {
 	EPF_S_PEER_DOWN = 7,      /* the peer is DOWN: retired at once */
 	EPF_S_REVOKED = 8,        /* the region was withdrawn */
 	EPF_S_ABORTED = 9,        /* the ring was aborted */
+	EPF_S_LINK_DOWN = 10,     /* the own port is down, or its device is gone */
 };
 
 /* What a completion reports. */
@@ -86,9 +89,9 @@ enum epf_wc_op {
  * any other status moves the lane to error: later work requests of the lane complete as EPF_S_FLUSHED.
  * RECV events on one lane: an event for work request k whose SENT completion the sender reaped before
  * it posted work request m is always reaped before the event for m.
- * LANE_DOWN comes once for a lane that was READY when its peer was found dead, with EPF_S_RETRY_EXCEEDED, after the events of
- * what had arrived on it and after the SENT of all that was outstanding (the first as EPF_S_RETRY_EXCEEDED, the rest as
- * EPF_S_FLUSHED); the lane is in error then. A lane that is fenced or destroyed before gives none.
+ * LANE_DOWN comes once for a lane that was READY when its peer was found dead, with EPF_S_RETRY_EXCEEDED, or its own port down,
+ * with EPF_S_LINK_DOWN, after the events of what had arrived on it and after the SENT of all that was outstanding (the first as
+ * EPF_S_RETRY_EXCEEDED, the rest as EPF_S_FLUSHED); the lane is in error then. A lane that is fenced or destroyed before gives none.
  */
 struct epf_wc {
 	const void *msg; /* RECV only: valid until the next reap() of this NIC */
@@ -107,17 +110,37 @@ struct epf_nic_caps {
 	uint32_t max_msg_bytes; /* longest WRITE or READ: the core cuts longer transfers */
 	uint32_t max_lanes;
 	uint32_t links; /* ports of the NIC that can go up and down by themselves, at least 1 */
+	uint32_t
+		keys; /* keys of a region: lane L goes by keys[L % keys]; 0 or 1: one key for all lanes */
 	uint32_t lane_depth; /* most work requests posted and not completed per lane */
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
 	int carries_events; /* 0: no arrivals ever (null) */
+	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
+	int parallel_setup;
 };
 
-/* A registered memory region. */
-struct epf_nic_mr {
-	uint64_t raddr; /* what peers put in epf_wr.raddr for its first byte */
+/* Keys of a region on one device. */
+struct epf_nic_key {
 	uint32_t lkey;
 	uint32_t rkey;
+};
+
+/*
+ * A registered memory region. Its keys are a device's own: a NIC of several devices (caps.keys above 1) has so many, and
+ * what travels on lane L names keys[L % caps.keys]. Others fill in lkey and rkey, which are keys[0].
+ */
+struct epf_nic_mr {
+	uint64_t raddr; /* what peers put in epf_wr.raddr for its first byte, on every lane */
+
+	union {
+		struct {
+			uint32_t lkey;
+			uint32_t rkey;
+		};
+		struct epf_nic_key keys[EPF_NIC_LINKS];
+	};
+
 	void *priv; /* the NIC's own */
 };
 
@@ -158,6 +181,12 @@ struct epf_nic_ops {
 	/* Registers [addr, addr+len) with EPF_MR_* access. Slow. -ENOMEM, -EINVAL. */
 	int (*region_register)(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 			       struct epf_nic_mr *out);
+	/*
+	 * The same for GPU memory (device_mem.h): work requests and peers name its device address. -EOPNOTSUPP where the NIC takes none,
+	 * or with epf_last_error() saying what the machine lacks. Slow.
+	 */
+	int (*region_register_device)(struct epf_nic *nic, const struct epf_device_mem *mem,
+				      unsigned access, struct epf_nic_mr *out);
 	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS. Slow. */
 	void (*region_deregister)(struct epf_nic *nic, struct epf_nic_mr *mr);
 
@@ -166,7 +195,10 @@ struct epf_nic_ops {
 	 * returns in *token what the other end must give to lane_connect (the queue pair number). Slow.
 	 */
 	int (*lane_create)(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
-	/* Connects to the peer NIC with this address and the peer lane's token. READY afterwards. Slow. */
+	/*
+	 * Connects to the peer NIC with this address and the peer lane's token. READY afterwards. -ENETDOWN: the own port is
+	 * down; may be called again. Slow.
+	 */
 	int (*lane_connect)(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			    uint64_t token);
 	/*
@@ -240,6 +272,25 @@ struct epf_nic_ops {
 struct epf_nic {
 	const struct epf_nic_ops *ops;
 };
+
+/**
+ * epf_nic_rails_open() - several NICs of one kind as one: lane L is lane L of child number L % n, whose link is link L % n.
+ * @children: 2 to EPF_NIC_LINKS open ones of one link each, alike in order; they belong to the new NIC when this succeeds.
+ * They should share one bell; that of the first is the one a core sleeps on.
+ *
+ * Slow. Return: 0 and *out; -EINVAL or -ENOMEM with epf_last_error() set, and the children stay the caller's.
+ */
+int epf_nic_rails_open(struct epf_nic *const *children, unsigned n, struct epf_nic **out);
+
+/**
+ * epf_nic_address_part() - the part of an address that a lane is connected to. The address of several NICs as one is a list.
+ * @addr: what epf_nic_ops.address gave at the peer.
+ * @index: the lane's index to that peer; the part is that of link @index modulo their number. A plain address is its own part.
+ *
+ * Return: how many parts there are, with *part and *part_len set; -EINVAL with epf_last_error() set for a damaged list.
+ */
+int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
+			 size_t *part_len);
 
 /* The NIC table: "emu", "null", "verbs", "efa". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);

@@ -66,7 +66,8 @@ int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struc
 {
 	struct epf_notify_in *n;
 
-	if (m->d >= node->rx_streams || m->c >= node->rx_streams)
+	/* What an add may be is in epf_cmd.h; a wider one would be another number here. */
+	if (m->d >= node->rx_streams || m->c >= node->rx_streams || m->value >= EPF_WIDE_ADD)
 		return 0;
 	n = &node->notify_in[m->d];
 	n->rank = m->rank;

@@ -17,6 +17,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
+void epf_spread_keys(struct epf_region_remote *region, uint32_t keys)
+{
+	for (uint32_t i = keys ? keys : 1; i < EPF_NIC_LINKS; i++)
+		region->rkeys[i] = region->rkeys[keys ? i % keys : 0];
+}
+
 static void refresh(struct epf_core *core, uint32_t rank)
 {
 	for (uint32_t i = 0; i < core->n_ranks; i++)
@@ -154,15 +160,39 @@ int epf_core_rank_announce(struct epf_core *core, uint32_t local)
 
 		self->regions[i] = (struct epf_region_remote){ .raddr = l->mr.raddr,
 							       .bytes = l->access ? l->bytes : 0,
-							       .rkey = l->mr.rkey,
 							       .state = l->access ? EPF_REGION_LIVE
 										  : EPF_REGION_FREE,
 							       .access = (uint16_t)l->access };
+		for (unsigned k = 0; k < EPF_NIC_LINKS; k++)
+			self->regions[i].rkeys[k] = l->mr.keys[k].rkey;
 	}
 	self->n_signals = r->n_signals;
 	epf_peer_changed(core, r->rank, EPF_PEER_UP, 0, core->peers_page->peers[r->rank].epoch + 1);
 	begin_news(core, r);
 	return 0;
+}
+
+/* The keys of a region but the first, two in a word. */
+static struct epf_msg keys_message(const struct epf_region_remote *region, uint32_t rank,
+				   uint32_t number, uint32_t epoch, uint32_t regions)
+{
+	const uint32_t *k = region->rkeys;
+
+	return (struct epf_msg){ .kind = EPF_MSG_KEYS,
+				 .rank = rank,
+				 .signal = number,
+				 .c = epoch,
+				 .d = regions,
+				 .value = k[1] | (uint64_t)k[2] << 32,
+				 .a = k[3] | (uint64_t)k[4] << 32,
+				 .b = k[5] | (uint64_t)k[6] << 32,
+				 .e = k[7] };
+}
+
+/* Messages that say one region. */
+static uint32_t per_region(uint32_t keys)
+{
+	return keys > 1 ? 2 : 1;
 }
 
 /* Message number `at` of a local rank's news: its regions when it comes up, then itself. */
@@ -171,9 +201,13 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 {
 	const struct epf_peer_word *w = &core->peers_page->peers[r->rank];
 	const struct epf_peer *self = &core->peers[r->rank];
-	const struct epf_region_remote *region = &self->regions[at];
 	uint32_t regions = w->state == EPF_PEER_UP ? self->n_regions : 0;
+	uint32_t each = per_region(core->caps.keys), number = at / each;
+	const struct epf_region_remote *region = &self->regions[number];
 
+	if (number < regions && at % each)
+		return keys_message(region, r->rank, number, w->epoch, regions);
+	at = number;
 	if (at < regions)
 		return (struct epf_msg){ .kind = EPF_MSG_REGION,
 					 .rank = r->rank,
@@ -197,7 +231,9 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 static int tell_node(struct epf_core *core, struct epf_rank_state *r, uint32_t n, unsigned *handled)
 {
 	const struct epf_peer *self = &core->peers[r->rank];
-	uint32_t last = core->peers_page->peers[r->rank].state == EPF_PEER_UP ? self->n_regions : 0;
+	uint32_t last = core->peers_page->peers[r->rank].state == EPF_PEER_UP
+				? self->n_regions * per_region(core->caps.keys)
+				: 0;
 
 	while (r->told[n] <= last) {
 		struct epf_msg m = news_message(core, r, r->told[n]);
@@ -238,13 +274,14 @@ static void refuse(struct epf_core *core)
 }
 
 /* One message of a rank that comes back; the first one makes room. 1: all are in. */
-static int collect(struct epf_peer *peer, uint32_t epoch, uint32_t regions)
+static int collect(const struct epf_core *core, struct epf_peer *peer, uint32_t epoch,
+		   uint32_t regions)
 {
 	if (peer->expects == 0 || peer->epoch != epoch) {
 		if (make_regions(peer, regions))
 			return -ENOMEM;
 		peer->epoch = epoch;
-		peer->expects = regions + 1;
+		peer->expects = regions * per_region(core->nodes[peer->node].keys) + 1;
 		peer->coming = 0;
 	}
 	return 0;
@@ -264,17 +301,41 @@ static int on_region(struct epf_core *core, struct epf_peer *peer, const struct 
 {
 	struct epf_region_remote *region;
 
-	if (m->e > EPF_WIDE_REGIONS || m->signal >= m->e || m->b > EPF_WIDE_REGION_BYTES ||
+	if (m->e > EPF_MAX_REGIONS || m->signal >= m->e || m->b > EPF_WIDE_REGION_BYTES ||
 	    m->b > UINT64_MAX - m->a ||
 	    (m->d & ~(uint32_t)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ)) ||
-	    collect(peer, (uint32_t)m->value, (uint32_t)m->e) || m->signal >= peer->n_regions)
+	    collect(core, peer, (uint32_t)m->value, (uint32_t)m->e) || m->signal >= peer->n_regions)
 		return 0;
 	region = &peer->regions[m->signal];
 	region->raddr = m->a;
 	region->bytes = m->b;
-	region->rkey = m->c;
+	region->rkeys[0] = m->c;
+	if (core->nodes[peer->node].keys == 1)
+		epf_spread_keys(region, 1);
 	region->access = (uint16_t)m->d;
 	region->state = m->b ? EPF_REGION_LIVE : EPF_REGION_FREE;
+	came(core, m->rank);
+	return 1;
+}
+
+static int on_keys(struct epf_core *core, struct epf_peer *peer, const struct epf_msg *m)
+{
+	uint32_t keys = core->nodes[peer->node].keys, first;
+	struct epf_region_remote *region;
+
+	if (keys < 2 || m->d > EPF_MAX_REGIONS || m->signal >= m->d ||
+	    collect(core, peer, m->c, m->d) || m->signal >= peer->n_regions)
+		return 0;
+	region = &peer->regions[m->signal];
+	first = region->rkeys[0]; /* the other message says it, before or after this one */
+	*region = (struct epf_region_remote){ .raddr = region->raddr,
+					      .bytes = region->bytes,
+					      .state = region->state,
+					      .access = region->access,
+					      .rkeys = { first, (uint32_t)m->value,
+							 (uint32_t)(m->value >> 32), (uint32_t)m->a,
+							 (uint32_t)(m->a >> 32), (uint32_t)m->b,
+							 (uint32_t)(m->b >> 32), (uint32_t)m->e } };
 	came(core, m->rank);
 	return 1;
 }
@@ -285,18 +346,30 @@ static int on_rank(struct epf_core *core, struct epf_peer *peer, const struct ep
 		epf_peer_changed(core, m->rank, m->signal, m->d, m->c);
 		return 1;
 	}
-	if (m->signal != EPF_PEER_UP || m->value > EPF_WIDE_REGIONS || m->a > EPF_WIDE_SIGNALS ||
-	    collect(peer, m->c, (uint32_t)m->value))
+	if (m->signal != EPF_PEER_UP || m->value > EPF_MAX_REGIONS || m->a > EPF_WIDE_SIGNALS ||
+	    collect(core, peer, m->c, (uint32_t)m->value))
 		return 0;
 	peer->n_signals = (uint32_t)m->a;
 	came(core, m->rank);
 	return 1;
 }
 
+static int on_message(struct epf_core *core, struct epf_peer *peer, const struct epf_msg *m)
+{
+	switch (m->kind) {
+	case EPF_MSG_RANK:
+		return on_rank(core, peer, m);
+	case EPF_MSG_REGION:
+		return on_region(core, peer, m);
+	default:
+		return on_keys(core, peer, m);
+	}
+}
+
 void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m)
 {
 	struct epf_peer *peer;
-	uint32_t epoch = m->kind == EPF_MSG_RANK ? m->c : (uint32_t)m->value;
+	uint32_t epoch = m->kind == EPF_MSG_REGION ? (uint32_t)m->value : m->c;
 	uint32_t known;
 
 	if (m->rank >= core->world || &core->nodes[core->peers[m->rank].node] != node) {
@@ -307,6 +380,6 @@ void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct
 	known = core->peers_page->peers[m->rank].epoch;
 	if ((int32_t)(epoch - known) < 0)
 		return; /* overtaken by newer news on another lane */
-	if (!(m->kind == EPF_MSG_RANK ? on_rank(core, peer, m) : on_region(core, peer, m)))
+	if (!on_message(core, peer, m))
 		refuse(core);
 }

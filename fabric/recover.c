@@ -166,6 +166,64 @@ static int ask(struct epf_core *core, struct epf_node *node, struct epf_lane *la
 	return 1;
 }
 
+/* A region of a local rank by its key on lanes of index `from`; its key on those of index `to`. 0: there is none. */
+static int local_key(const struct epf_rank_state *rank, unsigned from, unsigned to, uint32_t *key)
+{
+	for (uint32_t i = 0; i < rank->n_regions; i++) {
+		const struct epf_region_local *l = &rank->regions[i];
+
+		if ((l->state == EPF_REGION_LIVE || l->state == EPF_REGION_REVOKED) &&
+		    l->mr.keys[from].lkey == *key) {
+			*key = l->mr.keys[to].lkey;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* The same of the regions of a node's ranks. */
+static int remote_key(const struct epf_core *core, const struct epf_node *node, unsigned from,
+		      unsigned to, uint32_t *key)
+{
+	for (uint32_t rank = 0; rank < core->world; rank++) {
+		const struct epf_peer *peer = &core->peers[rank];
+
+		for (uint32_t i = 0; &core->nodes[peer->node] == node && i < peer->n_regions; i++) {
+			const struct epf_region_remote *r = &peer->regions[i];
+
+			if (r->state != EPF_REGION_FREE && r->state != EPF_REGION_WITHDRAWN &&
+			    r->rkeys[from] == *key) {
+				*key = r->rkeys[to];
+				return 1;
+			}
+		}
+	}
+	return 0;
+}
+
+/*
+ * Keys are a device's own: an entry that goes to another one gets those of that. Found by the old keys, since an entry does not
+ * keep which regions it names: rare work, and a field less on the hot path. 0: a region is not there any more.
+ */
+static int exchange_keys(const struct epf_core *core, const struct epf_lane *from,
+			 const struct epf_lane *to, struct epf_wr *wr)
+{
+	const struct epf_node *node = &core->nodes[from->node];
+	unsigned kind = (unsigned)(wr->core >> 60);
+
+	if ((core->caps.keys <= 1 && node->keys <= 1) || wr->op == EPF_WR_SEND)
+		return 1;
+	if (kind != EPF_WRK_DATA) {
+		wr->rkey = node->ctl_rkeys[to->index];
+		return 1;
+	}
+	if (!(wr->flags & EPF_WR_INLINE) &&
+	    !local_key(&core->ranks[core->rings[wr->core >> 32 & 0xffffu]->rank], from->index,
+		       to->index, &wr->lkey))
+		return 0;
+	return remote_key(core, node, from->index, to->index, &wr->rkey);
+}
+
 /* Copies an entry to another lane, payload slot included. */
 static void move_entry(struct epf_core *core, struct epf_lane *from, struct epf_wr *wr,
 		       struct epf_lane *to)
@@ -174,6 +232,14 @@ static void move_entry(struct epf_core *core, struct epf_lane *from, struct epf_
 	struct epf_wr *copy = lane_entry(core, to, &slot);
 	uint32_t id = copy->id;
 
+	if (wr->core >> 60 == EPF_WRK_DATA) {
+		uint32_t bytes = wr->op == EPF_WR_SEND ? 0 : wr->len;
+
+		core->load[from->link].bytes -= bytes;
+		core->load[from->link].messages--;
+		core->load[to->link].bytes += bytes;
+		core->load[to->link].messages++;
+	}
 	*slot = *old;
 	*copy = *wr;
 	copy->id = id;
@@ -242,7 +308,11 @@ static int replay(struct epf_core *core, struct epf_node *node, struct epf_lane 
 			if (to->head - to->tail > to->mask ||
 			    ((wr->core & EPF_WRC_EVENT) && !lane_has_event_credit(core, to)))
 				return 0;
-			move_entry(core, lane, wr, to);
+			if (exchange_keys(core, lane, to, wr))
+				move_entry(core, lane, wr, to);
+			else
+				epf_fail_entry_cold(core, lane, wr, EPF_S_REVOKED,
+						    EPF_R_CMD_REVOKED);
 		}
 		lane->tail++;
 	}
@@ -268,8 +338,7 @@ static void reopen(struct epf_core *core, struct epf_node *node, struct epf_lane
 		   struct epf_lane_recovery *r)
 {
 	if (r->phase == EPF_REC_OPENING && r->peer_open && !r->tell_open) {
-		if (core->ops->lane_connect(core->nic, lane->id, node->nic_addr, node->nic_addr_len,
-					    r->peer_token)) {
+		if (epf_core_connect_lane(core, node, lane, r->peer_token)) {
 			lane->state = EPF_LANE_DOWN;
 			r->phase = EPF_REC_NONE;
 			core->recovering--;

@@ -18,6 +18,11 @@ void epf_recover_message(struct epf_core *core, struct epf_node *node, struct ep
 			 const struct epf_msg *m);
 /* Moves withdrawals on (control.c). */
 unsigned epf_revoke_step(struct epf_core *core);
+/* Ends one entry of a lane: its command fails. The entry is reclaimed; the lane's tail is the caller's. */
+void epf_fail_entry_cold(struct epf_core *core, struct epf_lane *lane, struct epf_wr *wr,
+			 unsigned status, unsigned reason);
+/* A region has `keys` keys: gives one to each index a lane can have. */
+void epf_spread_keys(struct epf_region_remote *region, uint32_t keys);
 /* Tells nodes the news of local ranks (ranks.c); returns how much was done. */
 unsigned epf_ranks_step(struct epf_core *core);
 /* A message about a rank of another node has arrived: RANK or REGION. */

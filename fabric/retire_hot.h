@@ -28,10 +28,12 @@ EPF_INLINE void epf_reclaim(struct epf_core *core, struct epf_lane *lane, struct
 		struct epf_rank_state *rank = &core->ranks[ring->rank];
 
 		if (wr->op != EPF_WR_SEND) {
-			core->inflight_bytes -= wr->len;
+			core->load[lane->link].bytes -= wr->len;
 			rank->inflight_bytes -= wr->len;
+			if (EPF_UNLIKELY(wr->op == EPF_WR_READ))
+				core->gpu_reads = 1;
 		}
-		core->inflight_messages--;
+		core->load[lane->link].messages--;
 		rank->inflight_messages--;
 		epf_retire(ring, (uint32_t)wr->core);
 	} else {

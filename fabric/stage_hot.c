@@ -32,18 +32,19 @@ static int admit(struct epf_core *core, const struct epf_stream *s, struct epf_l
 		 unsigned bulk, unsigned event, uint32_t bytes)
 {
 	const struct epf_rank_state *rank = &core->ranks[s->rank];
+	const struct epf_link_load *load = &core->load[lane->link];
 
 	if (!admit_lane(core, lane, bulk, event))
 		return 0;
 	/* A transfer larger than a limit may go alone, or it would never go. */
-	if (bytes && EPF_UNLIKELY(core->inflight_bytes + bytes > core->limits.nic_inflight_bytes) &&
-	    core->inflight_bytes)
+	if (bytes && EPF_UNLIKELY(load->bytes + bytes > core->limits.nic_inflight_bytes) &&
+	    load->bytes)
 		goto no_bytes;
 	if (bytes &&
 	    EPF_UNLIKELY(rank->inflight_bytes + bytes > core->limits.rank_inflight_bytes) &&
 	    rank->inflight_bytes)
 		goto no_bytes;
-	if (EPF_UNLIKELY(core->inflight_messages >= core->limits.nic_inflight_messages ||
+	if (EPF_UNLIKELY(load->messages >= core->limits.nic_inflight_messages ||
 			 rank->inflight_messages >= core->limits.rank_inflight_messages))
 		goto no_bytes;
 	return 1;
@@ -73,7 +74,7 @@ static void message_entry(struct epf_core *core, struct epf_stream *s, struct ep
 	wr->core = wr_core | EPF_WRC_EVENT;
 	lane->events++;
 	if (wr_core >> 60 == EPF_WRK_DATA) {
-		core->inflight_messages++;
+		core->load[lane->link].messages++;
 		core->ranks[s->rank].inflight_messages++;
 	}
 }
@@ -120,7 +121,7 @@ static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_l
 	struct epf_wr *wr = lane_entry(core, lane, &slot);
 
 	wr->raddr = remote->raddr + op->remote_offset + done;
-	wr->rkey = remote->rkey;
+	wr->rkey = remote->rkeys[lane->index];
 	wr->len = bytes;
 	wr->imm = 0;
 	wr->core = epf_wr_core(EPF_WRK_DATA, ring->id, seq, 0);
@@ -134,7 +135,7 @@ static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_l
 		const struct epf_region_local *local = &rank->regions[op->local_region];
 
 		wr->laddr = local->addr + op->local_offset + done;
-		wr->lkey = local->lkey;
+		wr->lkey = local->mr.keys[lane->index].lkey;
 		wr->flags = 0;
 	}
 	if (EPF_UNLIKELY(op->op == EPF_OP_GET)) {
@@ -154,8 +155,8 @@ static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_l
 	}
 	if (!last)
 		ring->pend[seq & ring->pend_mask]++;
-	core->inflight_bytes += bytes;
-	core->inflight_messages++;
+	core->load[lane->link].bytes += bytes;
+	core->load[lane->link].messages++;
 	rank->inflight_bytes += bytes;
 	rank->inflight_messages++;
 	count_bytes(core, peer, op->op, bytes);

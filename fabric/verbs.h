@@ -7,7 +7,7 @@
  * The lane keeps the ids of its positions, so that few work requests need ask for a completion: on an ordered lane each one
  * speaks for all before it. An arrival names only the queue pair; a hash table leads from there to the lane.
  *
- * One thread uses a NIC, but for the waker (verbs_watch.c), which touches the completion channel, the bell and `armed` only.
+ * One thread uses a NIC, but for lane_create and lane_connect, which set several lanes up at once, and for the waker (verbs_watch.c), which touches the completion channel, the bell and `armed` only.
  */
 #ifndef EPF_FABRIC_VERBS_H
 #define EPF_FABRIC_VERBS_H
@@ -132,6 +132,8 @@ struct epf_verbs {
 	uint32_t gid_index, gid_type, mtu; /* mtu: enum ibv_mtu */
 	uint32_t n_chunks;
 	struct epf_verbs_chunk chunks[EPF_VERBS_CHUNKS];
+	pthread_mutex_t
+		setup; /* of qps, qps_used and random while lanes are created by several threads */
 	uint32_t bad_lkey; /* of memory that does not hold address 1 */
 	struct epf_verbs_region *regions;
 	uint64_t random;
@@ -139,6 +141,7 @@ struct epf_verbs {
 	uint64_t files_last[EPF_VERBS_FILES];
 	uint32_t looks;
 	struct epf_bell *bell;
+	int shares_bell; /* with another NIC, which outlives this one */
 	pthread_t waker;
 	int waker_runs;
 	int stop_fd;
@@ -179,6 +182,8 @@ void epf_verbs_lost_lane_cold(struct epf_verbs *v, uint16_t lane, int err);
 void epf_verbs_lost_receives_cold(struct epf_verbs *v, int err);
 /* Frees what a NIC without lanes and regions holds; an unfinished one too. */
 void epf_verbs_destroy(struct epf_verbs *v);
+/* Rings another one's bell from now on; before anybody waits. That NIC is closed after this one. */
+void epf_verbs_share_bell(struct epf_nic *nic, const struct epf_nic *with);
 int epf_verbs_address(const struct epf_nic *nic, void *buf, size_t size);
 void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out);
 

@@ -82,7 +82,7 @@ static int pick_port(struct epf_verbs *v, const char *name, struct search *found
 				 port);
 			continue;
 		}
-		if (attr.state != IBV_PORT_ACTIVE) {
+		if (attr.state != IBV_PORT_ACTIVE && !v->opts.may_be_down) {
 			snprintf(found->last, sizeof(found->last), "%.60s:%u is %s", name, port,
 				 state_text(attr.state));
 			continue;
@@ -216,7 +216,7 @@ static void set_limits(struct epf_verbs *v)
 	v->max_msg_bytes = EPF_VERBS_MSG_BYTES;
 	if (v->port_attr.max_msg_sz && v->port_attr.max_msg_sz < v->max_msg_bytes)
 		v->max_msg_bytes = v->port_attr.max_msg_sz;
-	v->counters.link_up = 1;
+	v->counters.link_up = v->port_attr.state == IBV_PORT_ACTIVE;
 }
 
 static int call_failed(const struct epf_verbs *v, const char *call, const char *what)
@@ -363,7 +363,9 @@ void epf_verbs_destroy(struct epf_verbs *v)
 		v->lib->close_device(v->ctx);
 	if (v->lanes)
 		munmap(v->lanes, v->max_lanes * sizeof(*v->lanes));
-	free(v->bell);
+	pthread_mutex_destroy(&v->setup);
+	if (!v->shares_bell)
+		free(v->bell);
 	free(v->qps);
 	free(v);
 }
@@ -388,6 +390,7 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 	v->stop_fd = -1;
 	memset(v->files, 0xff, sizeof(v->files));
 	prepare_chain(v);
+	pthread_mutex_init(&v->setup, NULL);
 	v->bell = aligned_alloc(128, sizeof(*v->bell));
 	if (!v->bell || getrandom(&v->random, sizeof(v->random), 0) != sizeof(v->random)) {
 		epf_verbs_destroy(v);
@@ -415,6 +418,16 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 	return 0;
 }
 
+void epf_verbs_share_bell(struct epf_nic *nic, const struct epf_nic *with)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+
+	if (!v->shares_bell)
+		free(v->bell);
+	v->bell = epf_verbs_of(with)->bell;
+	v->shares_bell = 1;
+}
+
 void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 {
 	const struct epf_verbs *v = epf_verbs_of(nic);
@@ -429,6 +442,7 @@ void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 		.lane_depth = least(depth, v->completions),
 		.receives = v->opts.receives,
 		.carries_events = 1,
+		.parallel_setup = 1,
 	};
 }
 

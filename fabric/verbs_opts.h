@@ -16,6 +16,9 @@ struct epf_verbs_lib;
 
 struct epf_verbs_opts {
 	struct epf_conf_list devices; /* place.h has the syntax; borrowed until the NIC is open */
+	uint32_t count;               /* of devices that one job uses; 0: by rule (verbs_rails.c) */
+	int64_t local;                /* the rank's number on its node; -1: all ranks of the node */
+	int may_be_down;              /* open a port that is not active: one of several */
 	int port;                     /* 1 to 255; -1: the first one that is active */
 	int gid_index;                /* -1: by rule */
 	uint32_t service_level;       /* 0 to 15 */
@@ -48,5 +51,9 @@ void epf_verbs_opts_from_conf(struct epf_verbs_opts *opts, const struct epf_conf
  */
 int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,
 		   uint64_t (*now)(void *), void *now_arg, struct epf_nic **out);
+
+/* epf_verbs_open_chosen() - the same for the devices that placement and @opts choose: several of them as one NIC. */
+int epf_verbs_open_chosen(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,
+			  uint64_t (*now)(void *), void *now_arg, struct epf_nic **out);
 
 #endif

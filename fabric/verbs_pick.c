@@ -31,7 +31,8 @@ int epf_verbs_pick_gid(const struct ibv_gid_entry *table, size_t n, unsigned por
 	for (size_t i = 0; i < n; i++) {
 		const struct ibv_gid_entry *e = &table[i], *b = best < 0 ? NULL : &table[best];
 
-		if (e->port_num != port || is_zero(&e->gid))
+		/* A route has 8 bits for the index (ibv_global_route of ibv_modify_qp(3)). */
+		if (e->port_num != port || is_zero(&e->gid) || e->gid_index > UINT8_MAX)
 			continue;
 		if (index >= 0) {
 			if (e->gid_index == (uint32_t)index)

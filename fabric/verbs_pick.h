@@ -13,7 +13,7 @@
  * epf_verbs_pick_gid() - choose a GID by rule: RoCE v2 before v1, in each routable ones (IPv4 or global IPv6) before
  * link-local ones, then the lowest index; on InfiniBand the lowest index.
  * @table: @n entries, of any ports.
- * @index: that entry wanted, or -1 for the rule.
+ * @index: that entry wanted, or -1 for the rule. Entries above 255 are never chosen: a route cannot name them.
  *
  * Return: position in the table; -ENOENT when there is none.
  */

@@ -120,6 +120,20 @@ int epf_fail_sys(enum epf_reason r, int err, const char *fmt, ...)
 	return info ? -info->err : -EINVAL;
 }
 
+_Static_assert(sizeof(last.text) == EPF_ERROR_BYTES, "an error fits where it is kept");
+
+void epf_error_get(struct epf_error *out)
+{
+	out->reason = last.reason;
+	memcpy(out->text, last.text, sizeof(out->text));
+}
+
+void epf_error_set(const struct epf_error *error)
+{
+	last.reason = error->reason;
+	memcpy(last.text, error->text, sizeof(last.text));
+}
+
 const char *epf_last_error(void)
 {
 	return last.text;

@@ -64,6 +64,19 @@ enum epf_reason epf_last_reason(void);
 /* epf_clear_error() - forget this thread's last error. */
 void epf_clear_error(void);
 
+enum { EPF_ERROR_BYTES = 512 };
+
+/* An error on its way from one thread to another. */
+struct epf_error {
+	enum epf_reason reason;
+	char text[EPF_ERROR_BYTES];
+};
+
+/* epf_error_get() - a copy of this thread's last error. */
+void epf_error_get(struct epf_error *out);
+/* epf_error_set() - make it this thread's last error, word for word. */
+void epf_error_set(const struct epf_error *error);
+
 /* epf_reason_info() - the table's row for a reason, NULL for a number that is not in it. */
 const struct epf_reason_info *epf_reason_info(enum epf_reason r);
 

@@ -211,6 +211,7 @@ struct epf_svc {
 	struct epf_crew *crews[SVC_CREWS_MAX];
 	uint32_t crew_jobs[SVC_CREWS_MAX];
 	uint32_t n_crews;
+	int32_t memory_node; /* NUMA node for the memory of engines; -1: any */
 	struct svc_user *users;
 	struct svc_session *first, *last, *graveyard;
 	uint32_t n_clients, n_strangers, n_filling;

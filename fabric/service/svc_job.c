@@ -7,6 +7,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
 #include "fabric/core_limits.h"
+#include "fabric/numa.h"
 #include "fabric/service/svc_impl.h"
 
 #include <errno.h>
@@ -154,10 +155,23 @@ static int open_engine(struct epf_svc *s, struct svc_job *job)
 	rc = job->ops->open(s->conf, cfg.now, cfg.now_arg, &job->nic);
 	if (rc)
 		return rc;
+	job->ops = job->nic->ops; /* of several devices as one, say */
 	epf_limits_from_conf(s->conf, &cfg.limits);
 	cfg.nic = job->nic;
 	cfg.stats = job->block;
 	return epf_core_create(&cfg, &job->core);
+}
+
+/* With its memory where the daemon's engine threads run. */
+static int open_near(struct epf_svc *s, struct svc_job *job)
+{
+	struct epf_numa before;
+	int rc;
+
+	(void)epf_numa_begin(epf_numa_lib(), s->memory_node, &before);
+	rc = open_engine(s, job);
+	epf_numa_end(epf_numa_lib(), &before);
+	return rc;
 }
 
 static int open_shared(struct svc_job *job)
@@ -231,7 +245,7 @@ int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_sv
 	if (!rc)
 		rc = open_stats(s, job);
 	if (!rc)
-		rc = open_engine(s, job);
+		rc = open_near(s, job);
 	if (!rc)
 		rc = open_shared(job);
 	if (rc) {

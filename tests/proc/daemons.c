@@ -66,7 +66,8 @@ static void become_daemon(const struct daemons *d, unsigned i, int ready)
 	snprintf(fd, sizeof(fd), "%d", ready);
 	snprintf(name, sizeof(name), "node%u", i);
 	for (unsigned o = 0; o < d->n_options; o++)
-		argv[n++] = (char *)d->option[o];
+		if (d->option_of[o] < 0 || d->option_of[o] == (int)i)
+			argv[n++] = (char *)d->option[o];
 	argv[n] = NULL;
 	if (log >= 0)
 		dup2(log, STDERR_FILENO);
@@ -110,24 +111,40 @@ int daemons_restart(struct daemons *d, unsigned i)
 	return -1;
 }
 
+/* "name=value", or "N:name=value" for daemon N alone. 0 or -1. */
+static int add_option(struct daemons *d, const char *setting)
+{
+	char *end;
+	unsigned long node = strtoul(setting, &end, 10);
+	int alone = end != setting && *end == ':';
+
+	if (d->n_options == DAEMONS_SETTINGS_MAX ||
+	    snprintf(d->option[d->n_options], sizeof(d->option[0]), "--%s",
+		     alone ? end + 1 : setting) >= (int)sizeof(d->option[0])) {
+		fprintf(stderr, "daemons: too many or too long settings: %s\n", setting);
+		return -1;
+	}
+	d->option_of[d->n_options++] = alone ? (int)node : -1;
+	return 0;
+}
+
 int daemons_start(struct daemons *d, unsigned n, const char *const *settings)
 {
+	const char *tmp = getenv("TMPDIR");
+
 	memset(d, 0, sizeof(*d));
-	snprintf(d->dir, sizeof(d->dir), "/tmp/epf-daemons-XXXXXX");
-	if (n > DAEMONS_MAX || !mkdtemp(d->dir)) {
+	if (n > DAEMONS_MAX ||
+	    snprintf(d->dir, sizeof(d->dir), "%s/epf-daemons-XXXXXX", tmp && *tmp ? tmp : "/tmp") >=
+		    (int)sizeof(d->dir) ||
+	    !mkdtemp(d->dir)) {
 		fprintf(stderr, "daemons: no directory for %u\n", n);
 		return -1;
 	}
-	for (const char *const *s = settings; s && *s; s++) {
-		if (d->n_options == DAEMONS_SETTINGS_MAX ||
-		    snprintf(d->option[d->n_options], sizeof(d->option[0]), "--%s", *s) >=
-			    (int)sizeof(d->option[0])) {
-			fprintf(stderr, "daemons: too many or too long settings: %s\n", *s);
+	for (const char *const *s = settings; s && *s; s++)
+		if (add_option(d, *s)) {
 			daemons_stop(d);
 			return -1;
 		}
-		d->n_options++;
-	}
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(d->socket[i], sizeof(d->socket[i]), "%s/node%u.sock", d->dir, i);
 		snprintf(d->log[i], sizeof(d->log[i]), "%s/node%u.log", d->dir, i);

@@ -19,6 +19,7 @@ struct daemons {
 	unsigned n;
 	pid_t pid[DAEMONS_MAX];                 /* 0: not running */
 	char option[DAEMONS_SETTINGS_MAX][192]; /* "--name=value" of each setting */
+	int option_of[DAEMONS_SETTINGS_MAX];    /* of this daemon alone; -1: of all */
 	char socket[DAEMONS_MAX][108];          /* path of "nodeI.sock" */
 	char client[DAEMONS_MAX][2][128];       /* see daemons_client() */
 	const char *client_list[DAEMONS_MAX][3];
@@ -29,7 +30,7 @@ struct daemons {
 
 /*
  * Makes the directory and starts n daemons "node0", "node1" ...; settings: NULL, or "name=value" texts ending with NULL, given to each of
- * them. Returns when all are ready: 0, or -1 after a message to stderr (then nothing is left behind).
+ * them, or "N:name=value" for daemon N alone. The directory is made in TMPDIR, else /tmp. Returns when all are ready: 0, or -1 after a message to stderr (then nothing is left behind).
  * The program is $EPF_FABRIC_PROGRAM, else tools/ep-fabric above the directory of the running program.
  */
 int daemons_start(struct daemons *d, unsigned n, const char *const *settings);

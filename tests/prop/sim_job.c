@@ -238,7 +238,7 @@ static void say_engine(const struct epf_core *core, char *buf, size_t size)
 		}
 	}
 	SAY(" messages in flight %u, bytes %llu, recovering %u, lanes listed %u",
-	    core->inflight_messages, (unsigned long long)core->inflight_bytes, core->recovering,
+	    core->load[0].messages, (unsigned long long)core->load[0].bytes, core->recovering,
 	    core->n_wait);
 #undef SAY
 }

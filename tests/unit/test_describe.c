@@ -68,8 +68,8 @@ static struct epf_description sample(uint64_t *tokens, struct epf_region_remote 
 
 	for (uint64_t i = 0; i < TOKENS; i++)
 		tokens[i] = 0xa0a1a2a3a4a5a6a0 + i;
-	regions[0] = (struct epf_region_remote){ 0x1000, 0x2000, 7, EPF_REGION_LIVE, 3 };
-	regions[1] = (struct epf_region_remote){ 0, 0, 0, EPF_REGION_FREE, 0 };
+	regions[0] = (struct epf_region_remote){ 0x1000, 0x2000, { 7 }, EPF_REGION_LIVE, 3 };
+	regions[1] = (struct epf_region_remote){ 0, 0, { 0 }, EPF_REGION_FREE, 0 };
 	return d;
 }
 

@@ -70,6 +70,20 @@ static void test_ports(void **state)
 	assert_int_equal(epf_verbs_pick_gid(t, 4, 1, 0), -ENOENT);
 }
 
+/* A route has 8 bits for the index: an entry that cannot be named is not chosen, however good, nor another in its place. */
+static void test_index_limit(void **state)
+{
+	struct ibv_gid_entry t[] = {
+		gid(1, 256, V2, IPV4),
+		gid(1, 0x103, V2, IPV4),
+		gid(1, 255, V1, LINK_LOCAL),
+	};
+
+	assert_int_equal(epf_verbs_pick_gid(t, 3, 1, -1), 2);
+	assert_int_equal(epf_verbs_pick_gid(t, 3, 1, 256), -ENOENT);
+	assert_int_equal(epf_verbs_pick_gid(t, 2, 1, -1), -ENOENT);
+}
+
 static void test_infiniband(void **state)
 {
 	struct ibv_gid_entry t[] = {
@@ -125,9 +139,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 
-		cmocka_unit_test(test_roce),       cmocka_unit_test(test_ports),
-		cmocka_unit_test(test_infiniband), cmocka_unit_test(test_address),
-		cmocka_unit_test(test_tokens),
+		cmocka_unit_test(test_roce),        cmocka_unit_test(test_ports),
+		cmocka_unit_test(test_index_limit), cmocka_unit_test(test_infiniband),
+		cmocka_unit_test(test_address),     cmocka_unit_test(test_tokens),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

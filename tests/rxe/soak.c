@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Many checked commands over RDMA devices while packets are lost and links come and go: two daemons, four ranks, every byte of every letter looked at, every
+ * signal counted. Used for soaking, for random link flaps, and with duplicate detection broken to show that a wrong count would be seen.
+ *
+ *   rxe_soak --commands N [--flaps K] [--rails 1|2] [--seed S] [--wrong] [SETTING=VALUE...]
+ *     --commands   at least so many in all; --flaps: random cuts of one pair at a time meanwhile; --rails: devices of a daemon
+ *     --wrong      the daemons' duplicate detection is broken (a build with test hooks): exit status 0 when that was seen
+ *
+ * Output is for people, "# result:" lines for jobs.sh; with a seed a run cuts the same pairs for the same times. Exit status 0 or 1.
+ */
+#include "fabric/base/clock.h"
+#include "tests/rxe/rig.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* A round: LETTERS letters of up to SLOT bytes to each other rank, then the same from each; two sets of slots take turns. */
+enum { LETTERS = 48, SLOT = 256, FILLING = 0xa5, FLUSH_EVERY = 8, ROUND_S = 60, REGION = 2 };
+
+/* A word of the page: set by a rank that saw wrong bytes or a wrong count. */
+enum { W_WRONG = 3 };
+
+/* Counters of a report: what the engine of the rank's node counted, and the rank's own. */
+enum { C_COMMANDS = 4, C_SLOWEST_NS = 5, C_BYTES = 6 };
+
+static struct {
+	uint64_t commands, seed;
+	unsigned flaps, rails;
+	bool wrong;
+} opt = { .commands = 20000, .rails = 1 };
+
+static const char *const counter_name[] = { "lane_errors", "arrivals_refused", "replays",
+					    "duplicates_dropped" };
+
+/* ---- a rank ---- */
+
+struct letter {
+	uint32_t offset, bytes, manner;
+	uint64_t stream;
+};
+
+static struct letter letter_of(const struct job_rank *r, uint32_t from, uint32_t to, uint32_t k)
+{
+	uint64_t s =
+		r->plan->tag << 52 ^ (uint64_t)from << 48 ^ (uint64_t)to << 44 ^ r->round << 6 ^ k;
+	struct letter l;
+	uint64_t x;
+
+	s = job_random(&s);
+	x = job_random(&s);
+	l.manner = (uint32_t)(x >> 60) % 8;
+	l.offset = (uint32_t)(x & 0xfff) % SLOT;
+	l.bytes = 1 + (uint32_t)((x >> 20) % (SLOT - l.offset));
+	if (x >> 50 & 3) {
+		l.offset &= ~15u;
+		l.bytes = (l.bytes + 15) & ~15u;
+	}
+	l.stream = s;
+	return l;
+}
+
+static void letter_write(const struct letter *l, uint8_t *slot)
+{
+	uint64_t s = l->stream, x = 0;
+
+	for (uint32_t i = 0; i < l->bytes; i++, x >>= 8) {
+		if (i % 8 == 0)
+			x = job_random(&s);
+		slot[l->offset + i] = (uint8_t)x;
+	}
+}
+
+/* Of a letter from rank `from` to rank `to`, in the receiver's memory or, `out`, in the sender's. */
+static uint64_t slot_at(const struct job_rank *r, bool out, uint32_t other, uint32_t k)
+{
+	return ((((out ? 2 : 0) + (r->round & 1)) * r->world + other) * LETTERS + k) * SLOT;
+}
+
+static int send_letter(struct job_rank *r, uint32_t peer, uint32_t k)
+{
+	struct letter l = letter_of(r, r->me, peer, k);
+	uint64_t from = slot_at(r, true, peer, k) + l.offset;
+	uint64_t to = slot_at(r, false, r->me, k) + l.offset;
+	uint32_t half = l.bytes / 2;
+	int rc;
+
+	letter_write(&l, r->mem + from - l.offset);
+	switch (l.manner) {
+	case 0:
+		return epf_put_signal(r->ring, peer, REGION, from, REGION, to, l.bytes, r->me, 1,
+				      EPF_FENCE);
+	case 1: /* a group has a stream of its own */
+		rc = epf_put_group(r->ring, peer, REGION, from, REGION, to, l.bytes, r->me,
+				   EPF_BULK);
+		return rc ? rc : epf_signal_counted(r->ring, peer, r->me, 1, 1, 0);
+	case 2:
+		rc = half ? epf_put(r->ring, peer, REGION, from, REGION, to, half, EPF_BULK) : 0;
+		if (!rc)
+			rc = epf_put(r->ring, peer, REGION, from + half, REGION, to + half,
+				     l.bytes - half, 0);
+		return rc ? rc : epf_signal_send(r->ring, peer, r->me, 1, 0);
+	default: /* most: the signal rides in the write */
+		return epf_put_signal(r->ring, peer, REGION, from, REGION, to, l.bytes, r->me, 1,
+				      0);
+	}
+}
+
+/* What the engine promised; anything else that fails is only a failed run. */
+#define RIGHT(r, condition)                \
+ do {                                      \
+  if (!(condition))                        \
+   job_set(&(r)->page->words[W_WRONG], 1); \
+  JOB_CHECK(r, condition);                 \
+ } while (0)
+
+static void check_letters(struct job_rank *r, uint32_t peer)
+{
+	uint8_t want[SLOT];
+
+	for (uint32_t k = 0; k < LETTERS; k++) {
+		struct letter l = letter_of(r, peer, r->me, k);
+		uint8_t *slot = r->mem + slot_at(r, false, peer, k);
+
+		memset(want, FILLING, SLOT);
+		letter_write(&l, want);
+		RIGHT(r, memcmp(slot, want, SLOT) == 0);
+		memset(slot, FILLING, SLOT);
+	}
+}
+
+/* Signals count letters: exactly one each, from a peer that is at most one round ahead. */
+static void check_sum(struct job_rank *r, uint32_t peer, uint64_t rounds, uint64_t ahead)
+{
+	uint64_t value = epf_signal_value(r->ep, peer);
+
+	RIGHT(r, value >= rounds * LETTERS && value <= (rounds + ahead) * LETTERS);
+}
+
+static void play_round(struct job_rank *r)
+{
+	uint64_t begun = epf_now_ns(), took;
+
+	for (uint32_t p = 0; p < r->world; p++)
+		for (uint32_t k = 0; p != r->me && k < LETTERS; k++)
+			JOB_CHECK(r, send_letter(r, p, k) == 0);
+	for (uint32_t p = 0; p < r->world; p++) {
+		if (p == r->me)
+			continue;
+		JOB_CHECK(r, epf_signal_wait(r->ep, p, (r->round + 1) * LETTERS,
+					     ROUND_S * UINT64_C(1000000000)) == 0);
+		check_sum(r, p, r->round + 1, 1);
+		check_letters(r, p);
+	}
+	if (r->round % FLUSH_EVERY == FLUSH_EVERY - 1)
+		JOB_CHECK(r, epf_flush(r->ring, 0, ROUND_S * UINT64_C(1000000000)) == 0);
+	else
+		JOB_CHECK(r, epf_wait_retired(r->ring, epf_ring_pushed(r->ring),
+					      ROUND_S * UINT64_C(1000000000)) == 0);
+	took = epf_now_ns() - begun;
+	if (took > r->report->counter[C_SLOWEST_NS])
+		job_set(&r->report->counter[C_SLOWEST_NS], took);
+	job_set(&r->report->counter[C_COMMANDS], epf_ring_pushed(r->ring));
+	job_set(&r->report->rounds, ++r->round);
+}
+
+static void open_rank(struct job_rank *r)
+{
+	uint64_t bytes = (uint64_t)4 * r->world * LETTERS * SLOT;
+	uint32_t region;
+	void *mem;
+
+	JOB_CHECK(r, job_rank_open(r) == 0); /* its regions 0 and 1 are not used */
+	JOB_CHECK(r, epf_memory_alloc(r->ep, bytes, &mem) == 0);
+	memset(mem, FILLING, bytes);
+	JOB_CHECK(r, epf_region_register(r->ep, mem, bytes, EPF_REMOTE_WRITE, &region) == 0);
+	JOB_CHECK(r, region == REGION);
+	r->mem = mem;
+	JOB_CHECK(r, job_rank_join(r) == 0);
+}
+
+static void soak(struct job_rank *r)
+{
+	open_rank(r);
+	/* All end with the same round: rank 0 says which, some rounds ahead of everybody. */
+	for (;;) {
+		uint64_t last = job_get(&r->page->words[0]);
+
+		if (r->me == 0 && !last && job_get(&r->page->end))
+			job_set(&r->page->words[0], r->round + 4);
+		if (last && r->round >= last)
+			break;
+		play_round(r);
+	}
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	for (uint32_t p = 0; p < r->world; p++)
+		if (p != r->me)
+			check_sum(r, p, r->round, 0);
+	for (unsigned i = 0; i < JOB_COUNTERS; i++)
+		JOB_CHECK(r, epf_counter(r->ep, counter_name[i], &r->report->counter[i]) == 0);
+	JOB_CHECK(r,
+		  epf_counter(r->ep, "put_bytes_remote_node", &r->report->counter[C_BYTES]) == 0);
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	epf_close(r->ep);
+	epf_boot_close(r->boot);
+}
+
+/* ---- the parent ---- */
+
+static uint64_t commands(void)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < RIG_WORLD; i++)
+		sum += job_get(&rig.job.page->rank[i].counter[C_COMMANDS]);
+	return sum;
+}
+
+/* Of the engines of both nodes. */
+static uint64_t engines(unsigned counter)
+{
+	return rig.job.page->rank[0].counter[counter] + rig.job.page->rank[2].counter[counter];
+}
+
+/* Until so many commands are through. A rank that ends before has found a fault. */
+static void reach_commands(uint64_t goal)
+{
+	uint64_t seen = 0, since = epf_now_ns();
+
+	while (commands() < goal) {
+		for (unsigned i = 0; i < RIG_WORLD; i++)
+			RIG_CHECK(!job_get(&rig.job.page->rank[i].failed));
+		if (commands() != seen) {
+			seen = commands();
+			since = epf_now_ns();
+		}
+		RIG_CHECK(epf_now_ns() - since < (ROUND_S + 10) * UINT64_C(1000000000));
+		usleep(20000);
+	}
+}
+
+static void print_result(uint64_t begun)
+{
+	uint64_t slowest = 0;
+
+	for (unsigned i = 0; i < RIG_WORLD; i++)
+		if (rig.job.page->rank[i].counter[C_SLOWEST_NS] > slowest)
+			slowest = rig.job.page->rank[i].counter[C_SLOWEST_NS];
+	printf("# result: %llu commands, %llu rounds, %.1f s, %.1f MB between nodes, 0 wrong; %llu lane errors, %llu replays, %llu duplicates dropped; slowest round %.0f ms; seed %llu\n",
+	       (unsigned long long)commands(), (unsigned long long)rig.job.page->rank[0].rounds,
+	       (double)(epf_now_ns() - begun) / 1e9, (double)engines(C_BYTES) / 1e6,
+	       (unsigned long long)engines(JOB_LANE_ERRORS),
+	       (unsigned long long)engines(JOB_REPLAYS),
+	       (unsigned long long)engines(JOB_DUPLICATES), (double)slowest / 1e6,
+	       (unsigned long long)opt.seed);
+}
+
+static void parse(int argc, char **argv, const char **more)
+{
+	static const struct option options[] = {
+		{ "commands", required_argument, NULL, 'c' },
+		{ "flaps", required_argument, NULL, 'f' },
+		{ "rails", required_argument, NULL, 'r' },
+		{ "seed", required_argument, NULL, 's' },
+		{ "wrong", no_argument, NULL, 'w' },
+		{ NULL, 0, NULL, 0 },
+	};
+	int c, n = 0;
+
+	opt.seed = job_seed(epf_now_ns() & 0xffffffff);
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (c == 'c')
+			opt.commands = strtoull(optarg, NULL, 10);
+		else if (c == 'f')
+			opt.flaps = (unsigned)strtoul(optarg, NULL, 10);
+		else if (c == 'r')
+			opt.rails = (unsigned)strtoul(optarg, NULL, 10);
+		else if (c == 's')
+			opt.seed = strtoull(optarg, NULL, 10);
+		else if (c == 'w')
+			opt.wrong = true;
+		else
+			exit(2);
+	}
+	for (; optind < argc && n < 12; optind++)
+		more[n++] = argv[optind];
+	more[n] = NULL;
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const devices[2][2] = { { "rxe0", "rxe1" },
+						   { "rxe0,rxe2", "rxe1,rxe3" } };
+	static const unsigned nodes[RIG_WORLD] = { 0, 0, 1, 1 };
+	const char *more[16];
+	uint64_t begun;
+
+	parse(argc, argv, more);
+	printf("seed %llu\n", (unsigned long long)opt.seed);
+	rig_start(2, devices[opt.rails == 2], more);
+	rig_job(&rig.job, "soak", nodes, soak);
+	begun = epf_now_ns();
+	reach_commands(opt.commands);
+	job_set(&rig.job.page->end, 1);
+	RIG_CHECK(job_wait(&rig.job, 0, 120000) == 0);
+	print_result(begun);
+	job_end(&rig.job);
+	rig_stop();
+	return 0;
+}
