@@ -15,6 +15,7 @@
 void epf_efa_opts_defaults(struct epf_efa_opts *opts)
 {
 	*opts = (struct epf_efa_opts){
+		.local = -1,
 		.rnr_retries = 6,
 		.inline_bytes = EPF_EFA_SMALL_INLINE,
 		.completions = 16384,
@@ -29,6 +30,8 @@ void epf_efa_opts_from_conf(struct epf_efa_opts *opts, const struct epf_conf *co
 {
 	epf_efa_opts_defaults(opts);
 	opts->devices = conf->nic_device;
+	opts->count = (uint32_t)conf->nic_count;
+	opts->local = conf->local_rank;
 	opts->service_level = (uint32_t)conf->verbs_service_level;
 	opts->rnr_retries = (uint32_t)conf->verbs_rnr_retries;
 	opts->inline_bytes = (uint32_t)conf->efa_inline;
@@ -49,7 +52,7 @@ static int efa_open(const struct epf_conf *conf, uint64_t (*now)(void *), void *
 	if (rc)
 		return rc;
 	epf_efa_opts_from_conf(&opts, conf);
-	return epf_efa_open(lib, &opts, now, now_arg, out);
+	return epf_efa_open_chosen(lib, &opts, now, now_arg, out);
 }
 
 void epf_efa_describe(const struct epf_nic *nic, struct epf_nic_caps *out)

@@ -98,6 +98,8 @@ static int query_port_long(struct ibv_context *ctx, uint8_t port, struct ibv_por
 	if (fake_fails("query_port"))
 		return fake_efa.fail_errno;
 	*attr = fake_efa.port;
+	if (fake_efa.down_device == number_of(ctx) + 1)
+		attr->state = IBV_PORT_DOWN;
 	return 0;
 }
 
@@ -425,7 +427,7 @@ static int destroy_qp(struct ibv_qp *base)
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
 	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);
-	if (!fake_efa.n_events) {
+	if (!fake_efa.n_events || fake_efa.event_device != number_of(ctx)) {
 		errno = EAGAIN;
 		return -1;
 	}

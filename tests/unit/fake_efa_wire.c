@@ -200,7 +200,8 @@ static void request(struct fake_flight f, uint64_t now)
 		 !fake_mr_allows(from->ex.qp_base.pd, f.lkey, f.laddr, f.len,
 				 f.op == IBV_WR_RDMA_READ ? IBV_ACCESS_LOCAL_WRITE : 0))
 		answer(f, EPF_EFA_LOCAL_INVALID_LKEY, now);
-	else if (fake_efa.is_cut)
+	else if (fake_efa.is_cut || fake_efa.down_device == from->device + 1 ||
+		 fake_efa.down_device == f.device + 1)
 		wait_for(f, RETRY_WAIT_NS, fake_efa.retry_timeout_ns, EPF_EFA_UNRESPONSIVE_REMOTE,
 			 now);
 	else if (!is_receiving(to) || to->device != f.device || to->qkey != f.qkey)
