@@ -248,6 +248,17 @@ void epf_efa_destroy(struct epf_efa *v);
 int epf_efa_address(const struct epf_nic *nic, void *buf, size_t size);
 void epf_efa_describe(const struct epf_nic *nic, struct epf_nic_caps *out);
 
+/* efa_region.c */
+int epf_efa_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
+		     struct epf_nic_mr *out);
+int epf_efa_register_device(struct epf_nic *nic, const struct epf_device_mem *mem, unsigned access,
+			    struct epf_nic_mr *out);
+/* The same with modules looked for in another tree than /sys. */
+int epf_efa_register_gpu(struct epf_nic *nic, const struct epf_device_mem *mem, unsigned access,
+			 const char *sysfs, struct epf_nic_mr *out);
+void epf_efa_deregister(struct epf_nic *nic, struct epf_nic_mr *mr);
+void epf_efa_drop_regions(struct epf_efa *v);
+
 /* efa_lane.c */
 int epf_efa_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
 int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,

@@ -169,6 +169,17 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint6
 	return &mr->mr;
 }
 
+/* A dma-buf: the test's own memory stands for the GPU's. */
+static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+				    uint64_t iova, int fd, int access)
+{
+	assert_int_equal(fd, 42);
+	assert_int_equal(offset, 0x3000);
+	if (fake_fails("reg_dmabuf_mr"))
+		return NULL;
+	return reg_mr(pd, (void *)(uintptr_t)iova, length, iova, (unsigned)access);
+}
+
 static int dereg_mr(struct ibv_mr *mr)
 {
 	struct fake_mr **at = &((struct fake_pd *)(void *)mr->pd)->mrs;
@@ -475,6 +486,7 @@ static const struct epf_verbs_lib verbs_lib = {
 	.alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd,
 	.reg_mr_iova2 = reg_mr,
+	.reg_dmabuf_mr = reg_dmabuf_mr,
 	.dereg_mr = dereg_mr,
 	.create_comp_channel = create_comp_channel,
 	.destroy_comp_channel = destroy_comp_channel,
