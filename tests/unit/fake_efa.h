@@ -5,7 +5,8 @@
  * (test_efa*.c) and for the conformance suite (nic_rig.c). All devices of a process see each other; the state is the global
  * `fake_efa`. It asserts through cmocka what a real provider refuses or what would go wrong silently.
  *
- * fake_efa.c has the calls that make things, fake_efa_wire.c what travels and what is polled.
+ * fake_efa.c has the calls that make things, fake_efa_qp.c queue pairs and what is posted, fake_efa_wire.c what travels, fake_efa_poll.c
+ * what is polled.
  */
 #ifndef EPF_TESTS_FAKE_EFA_H
 #define EPF_TESTS_FAKE_EFA_H
