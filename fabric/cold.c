@@ -2,7 +2,7 @@
 /*
  * The rare branches of the core's own thread: a command fails, a stream is opened, a node is lost, the timer fires.
  * Called by the hot files and between steps. They allocate nothing; what needs memory took it when the world was set. No
- * system call either, with one exception: opening a lane again after a failure (recover.c) is the NIC's slow path.
+ * system call either, with one exception: opening a lane again after a failure (reopen.c) is the NIC's slow path.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/base/err.h"
@@ -55,16 +55,19 @@ void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_
 			      reason == EPF_R_CMD_REVOKED ? EPF_S_REVOKED : EPF_S_REFUSED, reason);
 }
 
-/* The lane a new stream is bound to: round robin over those that are up. */
-static uint16_t choose_lane(struct epf_core *core, struct epf_node *node)
+/* The lane a new stream belongs on, all in turn, and the one that carries it: another one where that is down. */
+static uint16_t choose_lane(struct epf_core *core, struct epf_node *node, uint16_t *lane)
 {
-	for (unsigned i = 0; i < node->n_lanes; i++) {
-		unsigned l = node->first_lane + (node->next_lane++ % node->n_lanes);
+	uint16_t home = node->first_lane + (node->next_lane++ % node->n_lanes);
+	const struct epf_lane *other;
 
-		if (core->lanes[l].state == EPF_LANE_UP)
-			return (uint16_t)l;
-	}
-	return node->first_lane;
+	*lane = home;
+	if (core->lanes[home].state == EPF_LANE_UP)
+		return home;
+	other = epf_other_lane(core, node);
+	if (other)
+		*lane = other->id;
+	return home;
 }
 
 uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_ring_state *ring,
@@ -85,7 +88,7 @@ uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_r
 	s->ring = ring ? ring->id : 0;
 	s->rank = ring ? ring->rank : 0;
 	s->node = (uint16_t)(node - core->nodes);
-	s->lane = choose_lane(core, node);
+	s->home = choose_lane(core, node, &s->lane);
 	s->handle = node->n_handles;
 	s->kind = (uint8_t)kind;
 	s->parked_head = s->parked_tail = EPF_NONE;
@@ -177,19 +180,33 @@ static void fail_lane(struct epf_core *core, struct epf_lane *lane, unsigned sta
 	lane->posted = lane->head;
 }
 
+/* Whose fault it is that a node cannot be reached: this node's own ports, or something behind them. */
+static unsigned why_down(const struct epf_core *core, unsigned status)
+{
+	struct epf_nic_counters nic;
+
+	core->ops->counters(core->nic, &nic);
+	return status == EPF_S_LINK_DOWN || (core->caps.carries_events && !nic.link_up)
+		       ? EPF_R_LINK_LOST
+		       : EPF_R_NODE_LOST;
+}
+
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status)
 {
+	unsigned cause = why_down(core, status);
+
 	if (node->state == EPF_NODE_DOWN)
 		return;
 	/* Who has said goodbye is not lost, but what is still under way to it ends all the same. */
 	if (node->state != EPF_NODE_LEFT)
 		EPF_STORE_RELAXED(&node->state, EPF_NODE_DOWN);
+	epf_recover_forget(core, node);
 	for (uint32_t r = 0; r < core->world; r++)
 		if (&core->nodes[core->peers[r].node] == node)
 			epf_peer_changed(core, r,
 					 node->state == EPF_NODE_DOWN ? EPF_PEER_DOWN
 								      : EPF_PEER_LEFT,
-					 node->state == EPF_NODE_DOWN ? EPF_R_NODE_LOST : 0,
+					 node->state == EPF_NODE_DOWN ? cause : 0,
 					 core->peers_page->peers[r].epoch);
 	for (unsigned i = 0; i < node->n_lanes; i++)
 		if (core->lanes[node->first_lane + i].state != EPF_LANE_DOWN)
@@ -243,13 +260,15 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	uint64_t now = core->now(core->now_arg);
 	unsigned handled = 0;
 
-	if (core->cold_work)
+	if (core->cold_work || now >= core->reopen_ns)
 		handled =
 			epf_recover_step(core, now) + epf_ranks_step(core) + epf_revoke_step(core);
-	if (now < core->next_tick_ns)
-		return handled;
-	core->next_tick_ns = now + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
-	if (core->caps.carries_events && core->n_nodes > 1)
-		heartbeat(core);
+	if (now >= core->next_beat_ns) {
+		core->next_beat_ns = now + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
+		if (core->caps.carries_events && core->n_nodes > 1)
+			heartbeat(core);
+	}
+	core->next_tick_ns =
+		core->reopen_ns < core->next_beat_ns ? core->reopen_ns : core->next_beat_ns;
 	return handled;
 }

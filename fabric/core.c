@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CTL_RING_SLOTS = 64 };
+/* One number less than 16 bits have is left for limbo. */
+enum { CTL_RING_SLOTS = 64, MAX_LANES = 65534 };
 
 /* calloc that counts what peers cost. */
 static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
@@ -139,8 +140,10 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 		epf_core_destroy(core);
 		return rc;
 	}
-	core->next_tick_ns =
+	core->next_tick_ns = core->next_beat_ns =
 		core->now(core->now_arg) + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
+	core->reopen_ns = UINT64_MAX;
+	core->reopened = UINT32_MAX;
 	*out = core;
 	return 0;
 }
@@ -371,12 +374,12 @@ static int alloc_world(struct epf_core *core, const struct epf_lanes_plan *plan)
 
 	core->peers = peer_alloc(core, core->world, sizeof(*core->peers));
 	core->nodes = peer_alloc(core, nodes, sizeof(*core->nodes));
-	core->lanes = peer_alloc(core, lanes, sizeof(*core->lanes));
+	core->lanes = peer_alloc(core, lanes + 1, sizeof(*core->lanes)); /* and limbo */
 	core->lane_wrs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_wr));
 	core->lane_msgs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_msg));
 	core->streams = peer_alloc(core, plan->streams, sizeof(*core->streams));
 	core->dirty_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
-	core->wait_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
+	core->wait_lanes = peer_alloc(core, lanes + 1, sizeof(uint32_t));
 	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
 	core->group_mask = plan->group_slots - 1;
 	core->group_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
@@ -443,6 +446,17 @@ static void init_lane(struct epf_core *core, uint32_t i)
 	lane->waiting_head = lane->waiting_tail = EPF_NONE;
 }
 
+/* A lane that is never up: on it streams wait that change lanes (reopen.c). Its entries are only looked at, never used. */
+static void init_limbo(struct epf_core *core)
+{
+	struct epf_lane *lane = &core->lanes[core->n_lanes];
+
+	lane->id = (uint16_t)core->n_lanes;
+	lane->wrs = core->lane_wrs;
+	lane->msgs = core->lane_msgs;
+	lane->waiting_head = lane->waiting_tail = EPF_NONE;
+}
+
 /* The peers page, its own where the caller has none to share. */
 static int take_peers_page(struct epf_core *core, struct epf_peers_shm *peers)
 {
@@ -482,6 +496,7 @@ static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
 				     .lane_receives = l->lane_receives,
 				     .max_lanes = core->caps.max_lanes,
 				     .receives = core->caps.receives,
+				     .nic_lane_receives = core->caps.lane_receives,
 				     .carries_events = core->caps.carries_events,
 				     .nic = core->caps.name };
 	int rc = epf_lanes_plan(&ask, plan);
@@ -525,6 +540,8 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 		init_lane(core, i);
 	if (!rc)
 		rc = epf_lanes_create(core, tokens);
+	if (!rc)
+		init_limbo(core);
 	if (!rc)
 		rc = register_region(core, core->ctl_memory, core->n_nodes * core->ctl_stride,
 				     EPF_MR_REMOTE_WRITE, &core->ctl_mr);
@@ -578,15 +595,16 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	node->keys = (uint8_t)(info->keys ? info->keys : 1);
 	for (unsigned l = 0; l < EPF_NIC_LINKS && info->ctl_rkeys; l++)
 		node->ctl_rkeys[l] = info->ctl_rkeys[l % node->keys];
+	node->receives = info->receives;
 	for (unsigned l = 0; l < node->n_lanes; l++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + l];
-		int rc = epf_lanes_connect(core, node, lane, info->tokens[l]);
+		int rc;
 
+		lane->granted = lane->events + info->receives;
+		lane->state = EPF_LANE_UP;
+		rc = epf_lanes_connect(core, node, lane, info->tokens[l]);
 		if (rc)
 			return rc;
-		lane->granted = lane->events + info->receives;
-		node->receives = info->receives;
-		lane->state = EPF_LANE_UP;
 	}
 	node->state = EPF_NODE_UP;
 	open_control(core, node);

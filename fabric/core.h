@@ -146,6 +146,13 @@ struct epf_region_remote {
 	uint16_t access; /* EPF_MR_* */
 };
 
+/* What a sleeping rank may have to hear. The larger outdoes the smaller. */
+enum epf_news {
+	EPF_NEWS_NONE = 0,
+	EPF_NEWS_WORDS = 1, /* a signal or done word moved */
+	EPF_NEWS_PEERS = 2, /* the peers page changed: it must hear, whatever it waits for */
+};
+
 enum epf_rank_life {
 	EPF_RANK_LIVE = 0,
 	EPF_RANK_GONE = 1,    /* peers are told, its regions drain */
@@ -167,7 +174,7 @@ struct epf_rank_state {
 		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
 	uint32_t covered;     /* parked commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
-	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
+	uint8_t news;     /* enum epf_news: the bell may have to be rung */
 	uint8_t life;     /* enum epf_rank_life */
 	uint8_t telling; /* nodes have still to be told of its state */
 	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
@@ -336,6 +343,7 @@ struct epf_node {
 	uint16_t rx_streams;  /* receiving streams allocated */
 	uint16_t next_lane;   /* for binding streams round robin */
 	uint8_t in_ack_list;
+	uint8_t said_bye; /* it has been told that this engine closes */
 	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
 	uint16_t nic_addr_len;
 	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
@@ -421,6 +429,12 @@ struct epf_ring_state {
 struct epf_link_load {
 	uint64_t bytes; /* in flight, as nic-inflight-bytes counts them */
 	uint32_t messages;
+};
+
+/* A link that was lost: from the failure of its first lane until all of its lanes are in use again. */
+struct epf_outage {
+	uint32_t lanes;   /* of it that are being recovered */
+	uint8_t is_moved; /* it was counted as a failover */
 };
 
 struct epf_core_limits {
@@ -511,6 +525,7 @@ struct epf_core {
 	uint64_t (*now)(void *arg);
 	void *now_arg;
 	uint64_t next_tick_ns; /* next time the cold timer is due */
+	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	struct epf_stats_block *stats;
@@ -522,7 +537,15 @@ struct epf_core {
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint32_t recovering;              /* lanes under recovery */
+	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
+	uint32_t recovering;      /* lanes under recovery */
+	uint32_t
+		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
+	struct epf_outage outages[EPF_NIC_LINKS]; /* by link */
+	uint64_t
+		reopen_ns; /* when the next lane is to be opened again; UINT64_MAX: none waits for that */
+	uint64_t
+		self_lost_ns; /* no lane to the own node is left: when that counts as lost; 0: it has one */
 	uint32_t telling;                 /* local ranks whose news nodes have still to be told */
 	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
 	uint8_t own_peers_page;
@@ -533,6 +556,7 @@ struct epf_core {
 	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
 	uint32_t gpu_flushed;   /* the step in which they were called last */
+	uint32_t reopened;      /* the step in which a lane was opened again last */
 	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };
@@ -552,6 +576,8 @@ uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t
 /* Takes in a definition from a peer; 0 when it is malformed. */
 int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
+/* Posts the grant word of a lane that is not used yet: its completion proves the way to the peer. 0: the NIC has no room. */
+int epf_probe_post(struct epf_core *core, struct epf_lane *lane);
 void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr);
 void epf_grant_mark(struct epf_core *core, struct epf_lane *lane);
 void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count);

@@ -15,16 +15,14 @@
 
 #include <stddef.h>
 
-/* Stages the write of one control word; 0 when the lane is full or not up. */
-static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
-		      uint64_t wr_core)
+/* Stages the write of one control word. */
+static void put_word(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
+		     uint64_t wr_core)
 {
 	const struct epf_node *node = &core->nodes[lane->node];
 	struct epf_msg *slot;
 	struct epf_wr *wr;
 
-	if (lane->state != EPF_LANE_UP || lane->head - lane->tail > lane->mask)
-		return 0;
 	wr = lane_entry(core, lane, &slot);
 	slot->value = value;
 	wr->laddr = (uint64_t)(uintptr_t)&slot->value;
@@ -36,6 +34,36 @@ static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t val
 	wr->op = EPF_WR_WRITE;
 	wr->flags = EPF_WR_INLINE;
 	wr->core = wr_core;
+}
+
+/* The same; 0 when the lane is full or not up. */
+static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
+		      uint64_t wr_core)
+{
+	if (lane->state != EPF_LANE_UP || lane->head - lane->tail > lane->mask)
+		return 0;
+	put_word(core, lane, value, offset, wr_core);
+	return 1;
+}
+
+static uint64_t grant_word(const struct epf_core *core, uint32_t given)
+{
+	return (uint64_t)given | UINT64_C(1) << 32 | core->beats << 33;
+}
+
+int epf_probe_post(struct epf_core *core, struct epf_lane *lane)
+{
+	uint32_t head = lane->head;
+
+	put_word(core, lane, grant_word(core, lane->given),
+		 offsetof(struct epf_ctl, grants) + 8u * lane->index,
+		 epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
+	if (core->ops->post(core->nic, lane->id, &lane->wrs[head & lane->mask], 1) != 1) {
+		lane->head = head;
+		return 0;
+	}
+	lane->posted = lane->head;
+	lane->grant_state = EPF_WORD_INFLIGHT;
 	return 1;
 }
 
@@ -51,8 +79,7 @@ static unsigned write_grants(struct epf_core *core)
 		if (lane->state != EPF_LANE_UP) { /* its successor starts with grants of its own */
 			lane->grant_state = EPF_WORD_CLEAN;
 			lane->in_grant_list = 0;
-		} else if (word_entry(core, lane,
-				      (uint64_t)given | UINT64_C(1) << 32 | core->beats << 33,
+		} else if (word_entry(core, lane, grant_word(core, given),
 				      offsetof(struct epf_ctl, grants) + 8u * lane->index,
 				      epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0))) {
 			lane->given = given;

@@ -8,7 +8,9 @@
 #include "fabric/base/err.h"
 #include "fabric/base/parallel.h"
 #include "fabric/engine.h"
+#include "fabric/recover.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 /* Fewer turns than this are not worth a thread. */
@@ -18,6 +20,7 @@ struct connect {
 	struct epf_node *node;
 	struct epf_lane *lane;
 	uint64_t token;
+	int rc;
 };
 
 struct epf_lanes_batch {
@@ -51,22 +54,48 @@ static int create_one(void *arg, uint32_t i)
 int epf_lanes_create(struct epf_core *core, uint64_t *tokens)
 {
 	struct creating c = { core, tokens };
+	int rc =
+		epf_parallel(threads_for(core, core->n_lanes), core->n_lanes, create_one, &c, NULL);
 
-	return epf_parallel(threads_for(core, core->n_lanes), core->n_lanes, create_one, &c, NULL);
+	/* A lane whose port is down is told to its peer again, when it is opened (reopen.c). */
+	for (uint32_t i = 0; i < core->n_lanes && !rc; i++) {
+		const struct epf_lane *lane = &core->lanes[i];
+		struct epf_node *node = &core->nodes[lane->node];
+
+		if (node->recovery)
+			node->recovery->lanes[lane->index].token = tokens[i];
+	}
+	return rc;
 }
 
-static int connect_now(struct epf_core *core, const struct connect *c)
+/* Asks the NIC. A port that is down is no failure yet: the node may have lanes on others. */
+static int ask_nic(struct epf_core *core, struct connect *c)
 {
-	return epf_core_connect_lane(core, c->node, c->lane, c->token);
+	c->rc = epf_core_connect_lane(core, c->node, c->lane, c->token);
+	return c->rc == -ENETDOWN && c->node->recovery ? 0 : c->rc;
+}
+
+/* What the NIC said: a lane on a port that is down is opened later; a node without any other is not reached. */
+static int take_answer(struct epf_core *core, const struct connect *c)
+{
+	if (!c->rc)
+		return 0;
+	epf_reopen_later(core, c->node, c->lane, c->token);
+	if (epf_other_lane(core, c->node))
+		return 0;
+	return epf_fail(EPF_R_LINK_LOST, "rank %u: all ports are down", c->node->rank);
 }
 
 int epf_lanes_connect(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		      uint64_t token)
 {
-	struct connect c = { node, lane, token };
+	struct connect c = { node, lane, token, 0 };
 
-	if (!core->connecting)
-		return connect_now(core, &c);
+	if (!core->connecting) {
+		int rc = ask_nic(core, &c);
+
+		return rc ? rc : take_answer(core, &c);
+	}
 	core->connecting->list[core->connecting->n++] = c;
 	return 0;
 }
@@ -87,7 +116,7 @@ static int connect_one(void *arg, uint32_t i)
 {
 	struct epf_lanes_batch *b = arg;
 
-	return connect_now(b->core, &b->list[i]);
+	return ask_nic(b->core, &b->list[i]);
 }
 
 int epf_lanes_end(struct epf_core *core, uint32_t *rank)
@@ -99,6 +128,10 @@ int epf_lanes_end(struct epf_core *core, uint32_t *rank)
 	if (!b)
 		return 0;
 	rc = epf_parallel(threads_for(core, b->n), b->n, connect_one, b, &failed);
+	for (uint32_t i = 0; i < b->n && !rc; i++) {
+		rc = take_answer(core, &b->list[i]);
+		failed = i;
+	}
 	if (rc)
 		*rank = b->list[failed].node->rank;
 	epf_lanes_forget(core);

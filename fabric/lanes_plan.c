@@ -42,6 +42,8 @@ static void plan_streams(const struct epf_lanes_ask *ask, struct epf_lanes_plan 
 static int plan_receives(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
 {
 	p->lane_receives = ask->lane_receives;
+	if (ask->nic_lane_receives && p->lane_receives > ask->nic_lane_receives)
+		p->lane_receives = ask->nic_lane_receives;
 	if (ask->carries_events && (uint64_t)p->lanes * p->lane_receives > ask->receives)
 		p->lane_receives = ask->receives / p->lanes;
 	if (p->lane_receives < LEAST_RECEIVES && p->lane_receives < ask->lane_receives)
@@ -69,7 +71,9 @@ static void plan_memory(const struct epf_lanes_ask *ask, struct epf_lanes_plan *
 	p->description_bytes = 8 * (uint64_t)p->lanes;
 	p->peers_bytes = ask->world * (uint64_t)sizeof(struct epf_peer);
 	p->nodes_bytes = ask->n_nodes * (sizeof(struct epf_node) + recovery);
-	p->lanes_bytes =
+	/* One lane more than there are: where streams wait that change lanes. */
+	p->lanes_bytes = sizeof(struct epf_lane) + sizeof(uint32_t);
+	p->lanes_bytes +=
 		p->lanes * (sizeof(struct epf_lane) + lists +
 			    ask->lane_depth * (sizeof(struct epf_wr) + sizeof(struct epf_msg)));
 	p->streams_bytes = p->streams * (sizeof(struct epf_stream) + sizeof(struct epf_notify_out) +

@@ -115,6 +115,8 @@ struct epf_nic_caps {
 	uint32_t lane_depth; /* most work requests posted and not completed per lane */
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
+	uint32_t
+		lane_receives; /* most receives of one lane, where lanes do not share a queue; 0: no limit of its own */
 	int carries_events; /* 0: no arrivals ever (null) */
 	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
 	int parallel_setup;
@@ -271,7 +273,15 @@ struct epf_nic_ops {
 /* The first member of every NIC's own structure. */
 struct epf_nic {
 	const struct epf_nic_ops *ops;
+	/*
+	 * Halvings of what one step does for its job where jobs share a thread: the crew sets it, so that a step of one does not last much
+	 * longer than a turn; the core halves the bytes it takes from a ring, and a NIC that moves bytes by the CPU what one reap moves. 0 to
+	 * EPF_PACE_MOST.
+	 */
+	uint32_t pace;
 };
+
+enum { EPF_PACE_MOST = 4 };
 
 /**
  * epf_nic_rails_open() - several NICs of one kind as one: lane L is lane L of child number L % n, whose link is link L % n.

@@ -6,14 +6,14 @@
  *   2. when drained here, say so; when the peer has said so too, nothing on the old lane can take effect any more;
  *   3. ask the peer, stream by stream, which counts have arrived, and complete those entries;
  *   4. replay the others on another lane with their old counts: exactly once;
- *   5. bind the streams to that lane, open a new queue pair in place of the dead one.
+ *   5. bind the streams to that lane, open a new queue pair in place of the dead one (reopen.c).
  *
  * Without step 2 a late packet of the old lane could overwrite a buffer that was replayed, signalled and reused. On
  * an ordered lane what has arrived is a prefix: an entry without an event counts as arrived when a later one has,
  * and is replayed otherwise, which is safe because nothing after it has been seen.
  *
- * Runs on the core's thread, without log or allocation. Only step 5 makes system calls: lane_create and lane_connect are the
- * NIC's slow path, and a lane fails rarely. Past peer-timeout the node is DOWN.
+ * Runs on the core's thread, without log or allocation, and makes system calls only where the NIC's fence does. When a lane's
+ * work has not gone on elsewhere after peer-timeout, the node is DOWN.
  */
 #include "fabric/recover.h"
 
@@ -22,7 +22,7 @@
 #include "fabric/retire_hot.h"
 #include "fabric/stage_hot.h"
 
-static struct epf_lane *other_lane(struct epf_core *core, const struct epf_node *node)
+struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node)
 {
 	for (unsigned i = 0; i < node->n_lanes; i++)
 		if (core->lanes[node->first_lane + i].state == EPF_LANE_UP)
@@ -46,9 +46,23 @@ static void say_again(struct epf_core *core, struct epf_node *node)
 		}
 		r->tell_fence |= !r->peer_fenced;
 		r->tell_fenced |= !r->peer_open;
-		r->tell_open |= r->phase >= EPF_REC_OPENING;
-		r->tell_opened |= r->phase == EPF_REC_CONNECTED;
+		r->tell_open |= r->phase == EPF_REC_OPENING || r->phase == EPF_REC_CONNECTED;
+		r->tell_opened |= r->phase >= EPF_REC_CONNECTED;
 		r->asked = 0;
+	}
+}
+
+/*
+ * No lane is left. Another node is lost then. The own one is not, or its ranks would be named as lost where a cable is: its lanes
+ * stay as they are, and it is given up only after peer-timeout.
+ */
+static void last_lane(struct epf_core *core, struct epf_node *node, unsigned status)
+{
+	if (node != &core->nodes[core->self] || core->n_nodes == 1) {
+		epf_node_down(core, node, status);
+	} else if (!core->self_lost_ns) {
+		core->self_lost_ns = core->now(core->now_arg) + core->limits.peer_timeout_ns;
+		core->cold_work = 1;
 	}
 }
 
@@ -62,13 +76,15 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 	EPF_COUNT(core, LANE_ERRORS, 1);
 	lane->state = EPF_LANE_FENCED;
 	core->ops->lane_fence(core->nic, lane->id);
-	if (!node->recovery || !other_lane(core, node) || node->state != EPF_NODE_UP) {
-		epf_node_down(core, node, status == EPF_S_FLUSHED ? EPF_S_RETRY_EXCEEDED : status);
+	if (!node->recovery || !epf_other_lane(core, node) || node->state != EPF_NODE_UP) {
+		last_lane(core, node, status == EPF_S_FLUSHED ? EPF_S_RETRY_EXCEEDED : status);
 		return;
 	}
 	say_again(core, node);
+	node->recovery->is_late = 1;
 	r = &node->recovery->lanes[lane->index];
-	core->recovering += r->phase == EPF_REC_NONE;
+	if (r->phase == EPF_REC_NONE)
+		epf_outage_begin(core, lane);
 	*r = (struct epf_lane_recovery){ .generation = r->generation + 1,
 					 .phase = EPF_REC_FENCING,
 					 .tell_fence = 1,
@@ -79,6 +95,10 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 					 .questions = r->questions,
 					 .answered = r->answered,
 					 .cursor = lane->tail,
+					 .is_moved = r->phase != EPF_REC_NONE && r->is_moved,
+					 .backoff_ns = r->phase >= EPF_REC_CONNECTED
+							       ? epf_more_backoff(r->backoff_ns)
+							       : r->backoff_ns,
 					 .since_ns = core->now(core->now_arg) };
 	if (EPF_HOOKED(
 		    EPF_HOOK_NO_FENCE)) { /* late packets of the old lane go on landing at the peer */
@@ -119,6 +139,8 @@ static int has_arrived(struct epf_core *core, struct epf_node *node, struct epf_
 			     .rank = r->questions + 1 };
 	uint32_t at = count - r->known_from;
 
+	if (EPF_HOOKED(EPF_HOOK_REPLAY_ALL) || EPF_HOOKED(EPF_HOOK_REPLAY_KEEP))
+		return 0;
 	if (r->known && r->known_handle == s->handle && at < 256)
 		return r->bits[at >> 6] >> (at & 63) & 1;
 	if (!r->asked && epf_control_send(core, node, &m)) {
@@ -132,11 +154,16 @@ static int has_arrived(struct epf_core *core, struct epf_node *node, struct epf_
 }
 
 /* Entries whose effect at the peer is known. Not reads: that the peer has served one does not bring its bytes here. */
-static void mark_done(struct epf_lane *lane, uint32_t from, uint32_t to)
+static void mark_done(struct epf_core *core, struct epf_lane *lane, uint32_t from, uint32_t to)
 {
-	for (; from != to; from++)
-		if (lane->wrs[from & lane->mask].op != EPF_WR_READ)
-			lane->wrs[from & lane->mask].core |= EPF_WRC_DONE;
+	for (; from != to; from++) {
+		struct epf_wr *wr = &lane->wrs[from & lane->mask];
+
+		if (wr->op == EPF_WR_READ || (wr->core & EPF_WRC_DONE))
+			continue;
+		wr->core |= EPF_WRC_DONE;
+		EPF_COUNT(core, REPLAYS_SPARED, 1);
+	}
 }
 
 /* Step 3. Returns 1 when every entry has been looked at. */
@@ -158,209 +185,13 @@ static int ask(struct epf_core *core, struct epf_node *node, struct epf_lane *la
 		if (arrived < 0)
 			return 0;
 		if (arrived)
-			mark_done(lane, core->ordered ? lane->tail : r->cursor, r->cursor + 1);
+			mark_done(core, lane, core->ordered ? lane->tail : r->cursor,
+				  r->cursor + 1);
 		else if (core->ordered)
 			break;
 	}
 	r->phase = EPF_REC_REPLAY;
 	return 1;
-}
-
-/* A region of a local rank by its key on lanes of index `from`; its key on those of index `to`. 0: there is none. */
-static int local_key(const struct epf_rank_state *rank, unsigned from, unsigned to, uint32_t *key)
-{
-	for (uint32_t i = 0; i < rank->n_regions; i++) {
-		const struct epf_region_local *l = &rank->regions[i];
-
-		if ((l->state == EPF_REGION_LIVE || l->state == EPF_REGION_REVOKED) &&
-		    l->mr.keys[from].lkey == *key) {
-			*key = l->mr.keys[to].lkey;
-			return 1;
-		}
-	}
-	return 0;
-}
-
-/* The same of the regions of a node's ranks. */
-static int remote_key(const struct epf_core *core, const struct epf_node *node, unsigned from,
-		      unsigned to, uint32_t *key)
-{
-	for (uint32_t rank = 0; rank < core->world; rank++) {
-		const struct epf_peer *peer = &core->peers[rank];
-
-		for (uint32_t i = 0; &core->nodes[peer->node] == node && i < peer->n_regions; i++) {
-			const struct epf_region_remote *r = &peer->regions[i];
-
-			if (r->state != EPF_REGION_FREE && r->state != EPF_REGION_WITHDRAWN &&
-			    r->rkeys[from] == *key) {
-				*key = r->rkeys[to];
-				return 1;
-			}
-		}
-	}
-	return 0;
-}
-
-/*
- * Keys are a device's own: an entry that goes to another one gets those of that. Found by the old keys, since an entry does not
- * keep which regions it names: rare work, and a field less on the hot path. 0: a region is not there any more.
- */
-static int exchange_keys(const struct epf_core *core, const struct epf_lane *from,
-			 const struct epf_lane *to, struct epf_wr *wr)
-{
-	const struct epf_node *node = &core->nodes[from->node];
-	unsigned kind = (unsigned)(wr->core >> 60);
-
-	if ((core->caps.keys <= 1 && node->keys <= 1) || wr->op == EPF_WR_SEND)
-		return 1;
-	if (kind != EPF_WRK_DATA) {
-		wr->rkey = node->ctl_rkeys[to->index];
-		return 1;
-	}
-	if (!(wr->flags & EPF_WR_INLINE) &&
-	    !local_key(&core->ranks[core->rings[wr->core >> 32 & 0xffffu]->rank], from->index,
-		       to->index, &wr->lkey))
-		return 0;
-	return remote_key(core, node, from->index, to->index, &wr->rkey);
-}
-
-/* Copies an entry to another lane, payload slot included. */
-static void move_entry(struct epf_core *core, struct epf_lane *from, struct epf_wr *wr,
-		       struct epf_lane *to)
-{
-	struct epf_msg *old = &from->msgs[from->tail & from->mask], *slot;
-	struct epf_wr *copy = lane_entry(core, to, &slot);
-	uint32_t id = copy->id;
-
-	if (wr->core >> 60 == EPF_WRK_DATA) {
-		uint32_t bytes = wr->op == EPF_WR_SEND ? 0 : wr->len;
-
-		core->load[from->link].bytes -= bytes;
-		core->load[from->link].messages--;
-		core->load[to->link].bytes += bytes;
-		core->load[to->link].messages++;
-	}
-	*slot = *old;
-	*copy = *wr;
-	copy->id = id;
-	if (wr->flags & EPF_WR_INLINE)
-		copy->laddr = (uint64_t)(uintptr_t)slot + (wr->laddr - (uint64_t)(uintptr_t)old);
-	if (wr->core & EPF_WRC_EVENT)
-		to->events++;
-	EPF_COUNT(core, REPLAYS, 1);
-}
-
-/* The streams of a dead lane go on over another one; those with parked commands wait there. */
-static void rebind(struct epf_core *core, struct epf_node *node, struct epf_lane *from,
-		   struct epf_lane *to)
-{
-	for (uint32_t h = 0; h < node->n_handles; h++) {
-		struct epf_stream *s = &core->streams[node->handles[h]];
-
-		if (s->lane != from->id)
-			continue;
-		s->lane = to->id;
-		s->waiting = 0;
-		if (s->parked_head != EPF_NONE || s->signals_head != EPF_NONE)
-			stream_wait(core, s);
-	}
-	from->waiting_head = from->waiting_tail = EPF_NONE;
-	if (node->draining)
-		epf_drain_snapshot(core, node);
-}
-
-/*
- * The lane that takes over: chosen once, because on an ordered NIC a put and the signal behind it must not be parted. If
- * it fails meanwhile, what was moved to it moves on, and the rest follows behind; NULL until that is so.
- */
-static struct epf_lane *takes_over(struct epf_core *core, struct epf_node *node,
-				   struct epf_lane_recovery *r)
-{
-	struct epf_lane *other;
-
-	for (unsigned i = 0; i < EPF_MAX_LANES_PER_NODE && r->to; i++) {
-		struct epf_lane *to = &core->lanes[node->first_lane + r->to - 1];
-
-		if (to->state == EPF_LANE_UP)
-			return to;
-		if (to->state == EPF_LANE_FENCED)
-			return NULL;
-		r->to = node->recovery->lanes[to->index].to;
-	}
-	other = other_lane(core, node);
-	r->to = other ? (uint8_t)(other->index + 1) : 0;
-	return other;
-}
-
-/* Step 4. Returns 1 when the lane is empty and its streams are bound elsewhere. */
-static int replay(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
-		  struct epf_lane_recovery *r)
-{
-	struct epf_lane *to = takes_over(core, node, r);
-
-	while (to && lane->tail != lane->head) {
-		struct epf_wr *wr = &lane->wrs[lane->tail & lane->mask];
-		unsigned kind = (unsigned)(wr->core >> 60);
-
-		if ((wr->core & EPF_WRC_DONE) || kind == EPF_WRK_GRANT) {
-			epf_reclaim(core, lane, wr);
-		} else {
-			if (to->head - to->tail > to->mask ||
-			    ((wr->core & EPF_WRC_EVENT) && !lane_has_event_credit(core, to)))
-				return 0;
-			if (exchange_keys(core, lane, to, wr))
-				move_entry(core, lane, wr, to);
-			else
-				epf_fail_entry_cold(core, lane, wr, EPF_S_REVOKED,
-						    EPF_R_CMD_REVOKED);
-		}
-		lane->tail++;
-	}
-	if (!to)
-		return 0;
-	lane->posted = lane->head;
-	rebind(core, node, lane, to);
-	r->phase = EPF_REC_OPENING;
-	lane->state = EPF_LANE_OPENING;
-	core->ops->lane_destroy(core->nic, lane->id);
-	if (core->ops->lane_create(core->nic, lane->id, core->limits.lane_depth, &r->token)) {
-		lane->state = EPF_LANE_DOWN; /* the node goes on with the lanes it has */
-		r->phase = EPF_REC_NONE;
-		core->recovering--;
-		return 0;
-	}
-	r->tell_open = 1;
-	return 1;
-}
-
-/* Step 5: connect to the peer's new queue pair, and use the lane once the peer has connected too. */
-static void reopen(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
-		   struct epf_lane_recovery *r)
-{
-	if (r->phase == EPF_REC_OPENING && r->peer_open && !r->tell_open) {
-		if (epf_core_connect_lane(core, node, lane, r->peer_token)) {
-			lane->state = EPF_LANE_DOWN;
-			r->phase = EPF_REC_NONE;
-			core->recovering--;
-			return;
-		}
-		r->phase = EPF_REC_CONNECTED;
-		r->tell_opened = 1;
-	}
-	if (r->phase == EPF_REC_CONNECTED && r->peer_opened && !r->tell_opened) {
-		/* Events are counted on from what the peer has seen; its grants are counted the same way. */
-		lane->events = r->peer_arrived;
-		lane->granted = r->peer_arrived + node->receives;
-		lane->state = EPF_LANE_UP;
-		/*
-		 * Each lane its control stream again, or the loss of the one that took it over would leave none to talk
-		 * on. It holds nothing but counted messages, so it may change lanes at any time.
-		 */
-		core->streams[node->handles[lane->index]].lane = lane->id;
-		r->phase = EPF_REC_NONE;
-		core->recovering--;
-		epf_grant_mark(core, lane);
-	}
 }
 
 /* Sends what this recovery has to say, as far as there is room. */
@@ -426,7 +257,7 @@ static unsigned answer_query(struct epf_core *core, struct epf_node *node, unsig
 }
 
 static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
-			  struct epf_lane_recovery *r)
+			  struct epf_lane_recovery *r, uint64_t now)
 {
 	unsigned phase = r->phase, handled = talk(core, node, lane, r);
 	uint32_t tail = lane->tail;
@@ -438,37 +269,80 @@ static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct e
 	}
 	if (r->phase == EPF_REC_ASKING)
 		ask(core, node, lane, r);
-	if (r->phase == EPF_REC_REPLAY)
-		replay(core, node, lane, r);
-	if (r->phase >= EPF_REC_OPENING)
-		reopen(core, node, lane, r);
+	if (r->phase == EPF_REC_REPLAY && epf_replay(core, node, lane, r)) {
+		epf_outage_moved(core, lane, r);
+		r->phase = EPF_REC_CLOSED;
+		lane->state = EPF_LANE_OPENING;
+		r->retry_ns = now + r->backoff_ns;
+	}
+	if (r->phase >= EPF_REC_CLOSED)
+		epf_reopen_step(core, node, lane, r, now);
+	/* Until its work goes on it cannot wait; afterwards it has time, and asks for nothing. */
+	if (r->phase != EPF_REC_NONE && r->phase <= EPF_REC_REPLAY &&
+	    now - r->since_ns > core->limits.peer_timeout_ns)
+		epf_node_down(core, node, EPF_S_RETRY_EXCEEDED);
+	core->recover_poll |= (r->phase != EPF_REC_NONE && r->phase <= EPF_REC_REPLAY) ||
+			      r->phase == EPF_REC_PROVING || r->tell_open || r->tell_opened ||
+			      r->tell_fenced;
 	return handled + (lane->tail - tail) + (r->phase != phase);
+}
+
+/*
+ * Time in which this core was not run does not count against its peers: how much of it lies behind the last step. Between two steps of a
+ * core with a recovery that may not wait there is otherwise nothing.
+ */
+static uint64_t rested_ns(const struct epf_core *core, uint64_t now)
+{
+	uint64_t before = core->recover_seen_ns;
+
+	return before && now - before > core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT
+		       ? now - before
+		       : 0;
+}
+
+static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t now,
+			  uint64_t rested)
+{
+	unsigned handled = 0;
+
+	for (unsigned i = 0; i < node->n_lanes && node->state == EPF_NODE_UP; i++) {
+		struct epf_lane_recovery *r = &node->recovery->lanes[i];
+
+		if (r->answer)
+			handled += answer_query(core, node, i, r);
+		if (r->phase != EPF_REC_NONE) {
+			/* A lane may have failed behind the rest. */
+			r->since_ns = rested < now - r->since_ns ? r->since_ns + rested : now;
+			handled +=
+				lane_step(core, node, &core->lanes[node->first_lane + i], r, now);
+		} else if (r->tell_opened) {
+			handled += talk(core, node, &core->lanes[node->first_lane + i], r);
+		}
+		core->recover_poll |= r->answer || r->tell_opened;
+	}
+	if (node->recovery->homing && node->state == EPF_NODE_UP)
+		handled += epf_home_step(core, node);
+	return handled;
 }
 
 unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 {
+	uint64_t rested = rested_ns(core, now);
 	unsigned handled = 0;
 
-	for (uint32_t n = 0; core->limits.lanes_per_node > 1 && n < core->n_nodes; n++) {
-		struct epf_node *node = &core->nodes[n];
-
-		for (unsigned i = 0; i < node->n_lanes && node->state == EPF_NODE_UP; i++) {
-			struct epf_lane_recovery *r = &node->recovery->lanes[i];
-
-			if (r->answer)
-				handled += answer_query(core, node, i, r);
-			if (r->phase == EPF_REC_NONE) {
-				if (r->tell_opened)
-					handled += talk(core, node,
-							&core->lanes[node->first_lane + i], r);
-				continue;
-			}
-			handled += lane_step(core, node, &core->lanes[node->first_lane + i], r);
-			if (r->phase != EPF_REC_NONE &&
-			    now - r->since_ns > core->limits.peer_timeout_ns)
-				epf_node_down(core, node, EPF_S_RETRY_EXCEEDED);
-		}
+	core->recover_poll = 0;
+	core->reopen_ns = UINT64_MAX;
+	if (core->self_lost_ns && now >= core->self_lost_ns) {
+		core->self_lost_ns = 0;
+		epf_node_down(core, &core->nodes[core->self], EPF_S_LINK_DOWN);
+	} else if (core->self_lost_ns) {
+		core->reopen_ns = core->self_lost_ns;
 	}
+	for (uint32_t n = 0; core->limits.lanes_per_node > 1 && n < core->n_nodes; n++)
+		if (core->nodes[n].state == EPF_NODE_UP)
+			handled += node_step(core, &core->nodes[n], now, rested);
+	core->cold_work |= core->recover_poll != 0;
+	core->recover_seen_ns = core->recover_poll ? now : 0;
 	return handled;
 }
 

@@ -99,6 +99,10 @@ static int create_qp(struct epf_verbs *v, uint16_t lane, uint32_t depth)
 		.qp_type = IBV_QPT_RC,
 	};
 
+	if (!v->srq)
+		attr.cap.max_recv_wr = epf_verbs_lane_receives(v);
+	attr.cap.max_recv_sge = !v->srq;
+
 	for (uint32_t bytes = v->opts.inline_bytes;; bytes /= 2) {
 		struct ibv_qp_init_attr again = attr;
 
@@ -174,6 +178,8 @@ static int publish_qp(struct epf_verbs *v, uint16_t lane)
 		enter_qp(v->qps, v->qps_mask,
 			 (uint64_t)v->lanes[lane].qp->qp_num << 32 | (lane + 1u));
 		v->qps_used++;
+		if (v->lanes_end <= lane)
+			v->lanes_end = lane + 1u;
 	}
 	pthread_mutex_unlock(&v->setup);
 	return rc;
@@ -235,6 +241,7 @@ int epf_verbs_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, ui
 		free_lane(v, l);
 		return rc;
 	}
+	epf_verbs_recv_again(v, lane);
 	*token = epf_verbs_token(l->qp->qp_num, l->psn);
 	return 0;
 }
@@ -295,6 +302,24 @@ static int to_ready(struct epf_verbs *v, uint16_t lane, const struct epf_verbs_p
 	return rc ? failed(v, lane, "ibv_modify_qp to RTS", rc) : 0;
 }
 
+static int to_state(struct epf_verbs *v, struct epf_verbs_lane *l, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state };
+
+	return v->lib->modify_qp(l->qp, &attr, IBV_QP_STATE);
+}
+
+/* What the events said last; where that is down, the port itself, which may be quicker. */
+static int port_is_up(struct epf_verbs *v)
+{
+	struct ibv_port_attr attr;
+
+	if (!v->dead && !v->counters.link_up &&
+	    !epf_verbs_query_port(v->lib, v->ctx, v->port, &attr))
+		v->counters.link_up = attr.state == IBV_PORT_ACTIVE;
+	return v->counters.link_up != 0;
+}
+
 int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			   uint64_t token)
 {
@@ -321,17 +346,18 @@ int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr,
 				"verbs: %s:%u and its peer differ in RoCE version; choose by "
 				"gid-index",
 				v->device, v->port);
+	l->is_loop = peer.lid == v->port_attr.lid && !memcmp(&peer.gid, &v->gid, sizeof(v->gid));
+	if (!l->is_loop && !port_is_up(v))
+		return epf_fail(EPF_R_NIC_LINK, "verbs: %s:%u is down", v->device, v->port);
 	rc = to_ready(v, lane, &peer, token);
-	if (!rc)
+	if (!rc) {
 		l->link = EPF_LANE_READY;
+		return 0;
+	}
+	/* As it was before, so that it can be tried again. */
+	if (!to_state(v, l, IBV_QPS_RESET))
+		to_init(v, lane);
 	return rc;
-}
-
-static int to_state(struct epf_verbs *v, struct epf_verbs_lane *l, enum ibv_qp_state state)
-{
-	struct ibv_qp_attr attr = { .qp_state = state };
-
-	return v->lib->modify_qp(l->qp, &attr, IBV_QP_STATE);
 }
 
 void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status)
@@ -349,14 +375,14 @@ void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status)
 		epf_verbs_report_lane(v, lane);
 }
 
-void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane)
+void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane, unsigned status)
 {
 	struct epf_verbs_lane *l = &v->lanes[lane];
 
 	if (l->link != EPF_LANE_READY)
 		return;
 	l->link = EPF_LANE_ERROR;
-	l->gone = 1;
+	l->gone = (uint8_t)status;
 	if (v->dead || to_state(v, l, IBV_QPS_ERR))
 		epf_verbs_lane_abandon(v, lane, EPF_S_RETRY_EXCEEDED);
 	epf_verbs_report_lane(v, lane);
@@ -375,6 +401,8 @@ void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane)
 	/* Where the device does not answer any more, nothing will come of it either. */
 	if (v->dead || to_state(v, l, IBV_QPS_ERR))
 		epf_verbs_lane_abandon(v, lane, EPF_S_FLUSHED);
+	/* If it is the port, the others on it need not wait for their own retries, and who asks why shall know. */
+	epf_verbs_events(v);
 }
 
 /*
@@ -448,6 +476,7 @@ void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane)
 		return;
 	v->outstanding -= l->head - l->tail;
 	unreport(v, lane);
+	epf_verbs_recv_forget(v, lane);
 	forget_qp(v, lane);
 	free_lane(v, l);
 }

@@ -25,23 +25,36 @@ static void device_lost(struct epf_verbs *v)
 	v->dead = 1;
 	v->counters.errors++;
 	v->counters.link_up = 0;
-	for (uint32_t lane = 0; lane < v->max_lanes && v->qps_used; lane++) {
+	for (uint32_t lane = 0; lane < v->lanes_end; lane++) {
 		struct epf_verbs_lane *l = &v->lanes[lane];
 
 		if (!l->qp)
 			continue;
 		if (l->link == EPF_LANE_READY)
-			epf_verbs_lane_gone(v, (uint16_t)lane);
+			epf_verbs_lane_gone(v, (uint16_t)lane, EPF_S_LINK_DOWN);
 		else if (l->head != l->tail)
 			epf_verbs_lane_abandon(v, (uint16_t)lane, EPF_S_FLUSHED);
 	}
 }
 
+/* The port is down: what is under way on its lanes would only run into its retries, and each for itself. */
+static void port_lost(struct epf_verbs *v)
+{
+	v->counters.link_up = 0;
+	v->counters.errors++;
+	for (uint32_t lane = 0; lane < v->lanes_end; lane++) {
+		struct epf_verbs_lane *l = &v->lanes[lane];
+
+		if (l->qp && !l->is_loop)
+			epf_verbs_lane_gone(v, (uint16_t)lane, EPF_S_LINK_DOWN);
+	}
+}
+
 static void qp_failed(struct epf_verbs *v, const struct ibv_qp *qp)
 {
-	for (uint32_t lane = 0; lane < v->max_lanes && v->qps_used; lane++)
+	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		if (v->lanes[lane].qp == qp) {
-			epf_verbs_lane_gone(v, (uint16_t)lane);
+			epf_verbs_lane_gone(v, (uint16_t)lane, EPF_S_RETRY_EXCEEDED);
 			return;
 		}
 }
@@ -51,7 +64,7 @@ static void handle(struct epf_verbs *v, const struct ibv_async_event *event)
 	switch (event->event_type) {
 	case IBV_EVENT_PORT_ERR:
 		if (event->element.port_num == v->port)
-			v->counters.link_up = 0;
+			port_lost(v);
 		break;
 	case IBV_EVENT_PORT_ACTIVE:
 		if (event->element.port_num == v->port)
@@ -72,22 +85,28 @@ static void handle(struct epf_verbs *v, const struct ibv_async_event *event)
 	}
 }
 
-void epf_verbs_watch(struct epf_nic *nic)
+void epf_verbs_events(struct epf_verbs *v)
 {
-	struct epf_verbs *v = epf_verbs_of(nic);
 	struct ibv_async_event event;
 
 	for (int i = 0; i < EVENTS_PER_WATCH && v->lib->get_async_event(v->ctx, &event) == 0; i++) {
 		handle(v, &event);
 		v->lib->ack_async_event(&event);
 	}
+}
+
+void epf_verbs_watch(struct epf_nic *nic)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+
+	epf_verbs_events(v);
 	epf_verbs_counters_look(v);
 }
 
 void epf_verbs_lost_lane_cold(struct epf_verbs *v, uint16_t lane, int err)
 {
 	v->counters.errors++;
-	epf_verbs_lane_gone(v, lane);
+	epf_verbs_lane_gone(v, lane, EPF_S_RETRY_EXCEEDED);
 }
 
 void epf_verbs_lost_receives_cold(struct epf_verbs *v, int err)

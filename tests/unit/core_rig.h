@@ -46,6 +46,7 @@ struct core_rig *core_rig_open(const char *const *settings);
 struct core_rig *core_rig_open_over(const char *const *settings,
 				    int (*open_nic)(const struct epf_conf *conf, uint32_t node,
 						    struct epf_nic **out));
+/* A node may have been closed before: core and nic NULL. */
 void core_rig_close(struct core_rig *rig);
 
 /* Opens a ring for a rank, a new one over the old. */
