@@ -79,11 +79,11 @@ rate_of()
 # One rate of each program; lists on both sides: with -l ib_write_bw posts lists.
 perftest_pair()
 {
-	local -a what=(-x 0 -s "$1" -n "$2" -t "$SPEED_DEPTH" -l "$SPEED_LIST" -Q "$SPEED_LIST" -F)
+	local -a letters=(-x 0 -s "$1" -n "$2" -t "$SPEED_DEPTH" -l "$SPEED_LIST" -Q "$SPEED_LIST" -F)
 	local theirs ours
-	theirs=$(rate_of "${PERFTEST[@]}" -d rxe1 "${what[@]}" -- "${PERFTEST[@]}" -d rxe0 "${what[@]}") || return 1
-	ours=$(rate_of "$BENCH" rawverbs -d rxe1 "${what[@]}" --use_old_post_send -- \
-		"$BENCH" rawverbs -d rxe0 "${what[@]}" --use_old_post_send) || return 1
+	theirs=$(rate_of "${PERFTEST[@]}" -d rxe1 "${letters[@]}" -- "${PERFTEST[@]}" -d rxe0 "${letters[@]}") || return 1
+	ours=$(rate_of "$BENCH" rawverbs -d rxe1 "${letters[@]}" --use_old_post_send -- \
+		"$BENCH" rawverbs -d rxe0 "${letters[@]}" --use_old_post_send) || return 1
 	printf '%s %s\n' "$theirs" "$ours"
 }
 
