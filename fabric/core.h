@@ -133,6 +133,13 @@ struct epf_region_remote {
 	uint16_t access; /* EPF_MR_* */
 };
 
+/* What a sleeping rank may have to hear. The larger outdoes the smaller. */
+enum epf_news {
+	EPF_NEWS_NONE = 0,
+	EPF_NEWS_WORDS = 1, /* a signal or done word moved */
+	EPF_NEWS_PEERS = 2, /* the peers page changed: it must hear, whatever it waits for */
+};
+
 enum epf_rank_life {
 	EPF_RANK_LIVE = 0,
 	EPF_RANK_GONE = 1,    /* peers are told, its regions drain */
@@ -154,7 +161,7 @@ struct epf_rank_state {
 		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
 	uint32_t covered;     /* parked commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
-	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
+	uint8_t news;     /* enum epf_news: the bell may have to be rung */
 	uint8_t life;     /* enum epf_rank_life */
 	uint8_t telling; /* nodes have still to be told of its state */
 	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
@@ -320,6 +327,7 @@ struct epf_node {
 	uint16_t rx_streams;  /* receiving streams allocated */
 	uint16_t next_lane;   /* for binding streams round robin */
 	uint8_t in_ack_list;
+	uint8_t said_bye; /* it has been told that this engine closes */
 	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
 	uint16_t nic_addr_len;
 	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
@@ -485,8 +493,9 @@ struct epf_core {
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint32_t recovering;              /* lanes under recovery */
-	uint32_t telling;                 /* local ranks whose news nodes have still to be told */
+	uint32_t recovering;      /* lanes under recovery */
+	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
+	uint32_t telling;         /* local ranks whose news nodes have still to be told */
 	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
 	uint8_t own_peers_page;
 	uint64_t
