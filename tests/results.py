@@ -20,7 +20,7 @@ import sys
 CMOCKA_OK = re.compile(r"^\[ +OK \] (\S+)")
 CMOCKA_BAD = re.compile(r"^\[  FAILED  \] (\S+)$")
 CMOCKA_SKIP = re.compile(r"^\[  SKIPPED \] (\S+)$")
-# What `ep-bench FORM --json` must hold, and what of it must be above 0. Speeds are never judged.
+# What `ep-bench FORM --json` must hold, and what of it must be above 0. Speeds are not judged here.
 BENCH_FIELDS = {
     "moe": ("wrong", "dispatch_us", "combine_us"),
     "core": ("wrong", "engine_commands_per_second", "baseline_rte_ring_elements_per_second"),
