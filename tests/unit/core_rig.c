@@ -58,6 +58,25 @@ void core_rig_ring(struct core_rank *r)
 	epf_ring_producer_init(&r->ring, r->shm, 0);
 }
 
+/* Keys of emulated NICs are numbers in order of registration: a device starts with regions nobody uses, another number of them each. */
+static void open_nic(struct core_rig *rig, uint32_t n)
+{
+	static uint64_t unused;
+	struct epf_nic_mr mr;
+
+	for (unsigned i = 0; i < rig->devices; i++) {
+		struct epf_nic **nic = &rig->device[n][i];
+
+		assert_int_equal(epf_nic_find("emu")->open(&rig->conf, epf_limits_now, NULL, nic),
+				 0);
+		for (unsigned k = 0; k < 100 * i; k++)
+			assert_int_equal((*nic)->ops->region_register(*nic, &unused, 8, 0, &mr), 0);
+	}
+	rig->nic[n] = rig->device[n][0];
+	if (rig->devices > 1)
+		assert_int_equal(epf_nic_rails_open(rig->device[n], rig->devices, &rig->nic[n]), 0);
+}
+
 static void open_node(struct core_rig *rig, uint32_t n)
 {
 	struct epf_core_config cfg = { .max_ranks = CORE_PER_NODE, .now = epf_limits_now };
@@ -70,8 +89,7 @@ static void open_node(struct core_rig *rig, uint32_t n)
 	assert_int_equal(epf_stats_create(&o, &rig->stats[n], why, sizeof(why)), 0);
 	assert_int_equal(epf_stats_add_block(rig->stats[n], EPF_STATS_CORE, labels, 2, &cfg.stats),
 			 0);
-	assert_int_equal(epf_nic_find("emu")->open(&rig->conf, epf_limits_now, NULL, &rig->nic[n]),
-			 0);
+	open_nic(rig, n);
 	epf_limits_from_conf(&rig->conf, &cfg.limits);
 	cfg.nic = rig->nic[n];
 	assert_int_equal(epf_core_create(&cfg, &rig->core[n]), 0);
@@ -121,9 +139,15 @@ static void connect_nodes(struct core_rig *rig)
 
 struct core_rig *core_rig_open(const char *const *settings)
 {
+	return core_rig_open_devices(settings, 1);
+}
+
+struct core_rig *core_rig_open_devices(const char *const *settings, unsigned devices)
+{
 	struct core_rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);
+	rig->devices = devices;
 	assert_int_equal(epf_conf_init(&rig->conf), 0);
 	for (; settings && *settings; settings++)
 		set(&rig->conf, *settings);
