@@ -519,6 +519,7 @@ struct epf_core {
 	int running;             /* a thread is in epf_core_run */
 	int stop;
 	uint32_t recovering; /* lanes under recovery */
+	uint8_t is_opening; /* a lane was opened or connected in this round: the others wait for the next */
 	uint32_t
 		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
 	struct epf_outage outages[EPF_NIC_LINKS]; /* by link */
