@@ -541,7 +541,8 @@ struct epf_core {
 	int running;             /* a thread is in epf_core_run */
 	int stop;
 	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
-	uint32_t recovering;      /* lanes under recovery */
+	uint32_t recovering; /* lanes under recovery */
+	uint8_t is_opening; /* a lane was opened or connected in this round: the others wait for the next */
 	uint32_t
 		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
 	struct epf_outage outages[EPF_NIC_LINKS]; /* by link */

@@ -226,6 +226,11 @@ struct epf_nic_ops {
 	/* Destroys a lane; its number may be used again. Slow. */
 	void (*lane_destroy)(struct epf_nic *nic, uint16_t lane);
 	enum epf_lane_link (*lane_link)(const struct epf_nic *nic, uint16_t lane);
+	/*
+	 * 0: the own port that lanes of this number travel on is known to be down, so that opening one is of no use. Asked before a
+	 * failed lane is opened again. Cold; may make a system call while the port is down.
+	 */
+	int (*link_ready)(struct epf_nic *nic, uint16_t lane);
 
 	/*
 	 * HOT. Posts n work requests on a READY lane, in order, with one doorbell at the end. Returns how many

@@ -217,6 +217,7 @@ const struct epf_nic_ops epf_nic_verbs_ops = {
 	.lane_drained = epf_verbs_lane_drained,
 	.lane_destroy = epf_verbs_lane_destroy,
 	.lane_link = epf_verbs_lane_link,
+	.link_ready = epf_verbs_link_ready,
 	.post = epf_verbs_post,
 	.reap = epf_verbs_reap,
 	.post_receives = epf_verbs_post_receives,

@@ -220,6 +220,7 @@ int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr,
 void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane);
 int epf_verbs_lane_drained(const struct epf_nic *nic, uint16_t lane);
 void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane);
+int epf_verbs_link_ready(struct epf_nic *nic, uint16_t lane);
 enum epf_lane_link epf_verbs_lane_link(const struct epf_nic *nic, uint16_t lane);
 /* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN with this status. */
 void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane, unsigned status);

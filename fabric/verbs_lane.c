@@ -481,6 +481,11 @@ void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	free_lane(v, l);
 }
 
+int epf_verbs_link_ready(struct epf_nic *nic, uint16_t lane)
+{
+	return port_is_up(epf_verbs_of(nic));
+}
+
 enum epf_lane_link epf_verbs_lane_link(const struct epf_nic *nic, uint16_t lane)
 {
 	struct epf_verbs_lane *l = used_lane(nic, lane);

@@ -29,8 +29,14 @@ struct fake_qp {
 	uint32_t inline_bytes;
 };
 
-static struct ibv_device device = { .name = "fake0" };
-static struct verbs_context *context;
+static struct ibv_device devices[FAKE_DEVICES] = { { .name = "fake0" },
+						   { .name = "fake1" },
+						   { .name = "fake2" } };
+
+static unsigned number_of(const struct ibv_context *ctx)
+{
+	return (unsigned)(ctx->device - devices);
+}
 
 /* Queue pairs may be set up by several threads at once, as with a real provider. */
 static pthread_mutex_t setup_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -56,6 +62,8 @@ static int fails(const char *call)
 		return 0;
 	errno = fake.fail_errno;
 	fake.fail_after = 0;
+	if (fake.fail_once)
+		fake.fail = NULL;
 	return 1;
 }
 
@@ -65,8 +73,9 @@ static struct ibv_device **get_device_list(int *count)
 
 	if (fails("get_device_list"))
 		return NULL;
-	list = calloc(2, sizeof(*list));
-	list[0] = fake.n_devices ? &device : NULL;
+	list = calloc(FAKE_DEVICES + 1, sizeof(*list));
+	for (int i = 0; i < fake.n_devices; i++)
+		list[i] = &devices[i];
 	*count = fake.n_devices;
 	fake.open_things++;
 	return list;
@@ -94,6 +103,8 @@ static int query_port_long(struct ibv_context *ctx, uint8_t port, struct ibv_por
 	assert_int_equal(size, sizeof(*attr));
 	assert_in_range(port, 1, 2);
 	*attr = fake.port[port];
+	if (port == 1 && fake.is_down[number_of(ctx)])
+		attr->state = IBV_PORT_DOWN;
 	return 0;
 }
 
@@ -211,7 +222,13 @@ static struct ibv_cq *create_cq(struct ibv_context *ctx, int entries, void *cq_c
 	cq->channel = channel;
 	cq->cqe = entries;
 	/* The first is for work requests. */
-	cq->cq_context = fake.sends.notified < 0 ? &fake.sends : &fake.recvs;
+	if (number_of(ctx)) {
+		struct fake_queue *q = fake.more[number_of(ctx) - 1];
+
+		cq->cq_context = q[0].notified < 0 ? &q[0] : &q[1];
+	} else {
+		cq->cq_context = fake.sends.notified < 0 ? &fake.sends : &fake.recvs;
+	}
 	((struct fake_queue *)cq->cq_context)->notified = 0;
 	fake.open_things++;
 	return cq;
@@ -337,6 +354,7 @@ static void note(struct fake_qp *qp, const struct ibv_send_wr *wr, const void *i
 	*w = (struct fake_wr){ .wr_id = wr->wr_id,
 			       .raddr = wr->wr.rdma.remote_addr,
 			       .rkey = wr->wr.rdma.rkey,
+			       .device = number_of(qp->ex.qp_base.context),
 			       .imm = ntohl(wr->imm_data),
 			       .qpn = qp->ex.qp_base.qp_num,
 			       .op = wr->opcode,
@@ -527,14 +545,19 @@ static int destroy_qp(struct ibv_qp *qp)
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
 	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);
-	if (!fake.n_events) {
-		errno = EAGAIN;
-		return -1;
+	for (unsigned i = 0; i < fake.n_events; i++) {
+		if (fake.event_device[i] != number_of(ctx))
+			continue;
+		*event = fake.events[i];
+		fake.n_events--;
+		memmove(&fake.events[i], &fake.events[i + 1], (fake.n_events - i) * sizeof(*event));
+		memmove(&fake.event_device[i], &fake.event_device[i + 1],
+			(fake.n_events - i) * sizeof(fake.event_device[0]));
+		fake.open_things++;
+		return 0;
 	}
-	*event = fake.events[0];
-	memmove(fake.events, fake.events + 1, --fake.n_events * sizeof(*event));
-	fake.open_things++;
-	return 0;
+	errno = EAGAIN;
+	return -1;
 }
 
 static void ack_async_event(struct ibv_async_event *event)
@@ -544,8 +567,11 @@ static void ack_async_event(struct ibv_async_event *event)
 
 static struct ibv_context *open_device(struct ibv_device *dev)
 {
+	struct verbs_context *context;
+
 	if (fails("open_device"))
 		return NULL;
+	fake.opened[dev - devices]++;
 	context = calloc(1, sizeof(*context));
 	context->sz = sizeof(*context);
 	context->create_qp_ex = create_qp_ex;
@@ -567,7 +593,7 @@ static int close_device(struct ibv_context *ctx)
 {
 	close(ctx->async_fd);
 	fake.open_things--;
-	free(context);
+	free(verbs_get_ctx(ctx));
 	return 0;
 }
 
@@ -608,6 +634,8 @@ void fake_reset(void)
 	fake.max_inline = 512;
 	fake.next_qpn = 0x11;
 	fake.sends.notified = -1;
+	for (unsigned i = 0; i < FAKE_DEVICES - 1; i++)
+		fake.more[i][0].notified = -1;
 	fake.attr = (struct ibv_device_attr){
 		.max_qp = 1000,
 		.max_qp_wr = 4096,
@@ -665,10 +693,13 @@ static void push(struct fake_queue *q, const struct ibv_wc *wc)
 
 void fake_complete(unsigned i, enum ibv_wc_status status)
 {
+	struct fake_queue *q = &fake.sends;
+
 	assert_true(i < fake.n_wrs);
-	push(&fake.sends, &(struct ibv_wc){ .wr_id = fake.wrs[i].wr_id,
-					    .status = status,
-					    .qp_num = fake.wrs[i].qpn });
+	if (fake.wrs[i].device)
+		q = &fake.more[fake.wrs[i].device - 1][0];
+	push(q, &(struct ibv_wc){
+			.wr_id = fake.wrs[i].wr_id, .status = status, .qp_num = fake.wrs[i].qpn });
 }
 
 uint64_t fake_flush(uint32_t qpn, enum ibv_wc_status status, const struct ibv_wc *like)
