@@ -165,14 +165,18 @@ static int latency(struct rank *r, uint64_t bytes, struct p2p_row *row)
 	return 0;
 }
 
-/* Pushes n transfers and waits until their sources may be reused. */
+/*
+ * Pushes n transfers, then waits until the sources of the slice before may be reused: a slice is always on its way, so that what is
+ * measured is the stream and not the turn from one slice to the next.
+ */
 static int slice(struct rank *r, uint64_t bytes, uint64_t n)
 {
+	uint64_t before = epf_ring_pushed(r->ring);
 	int err = 0;
 
 	for (uint64_t i = 0; i < n && !err; i++)
 		err = transfer(r, bytes);
-	return err ? err : epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0);
+	return err ? err : epf_wait_retired(r->ring, before, 0);
 }
 
 static int bandwidth(struct rank *r, uint64_t bytes, struct p2p_row *row)

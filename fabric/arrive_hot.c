@@ -27,7 +27,7 @@ static void apply_signal(struct epf_core *core, const struct epf_msg *m)
 	if (EPF_UNLIKELY(m->signal >= rank->n_signals))
 		goto refuse;
 	epf_signal_add(&rank->signals[m->signal], m->value);
-	rank->news = 1;
+	rank->news |= EPF_NEWS_WORDS;
 	core->wakes = 1;
 	EPF_COUNT(core, SIGNALS_APPLIED, 1);
 	return;

@@ -133,6 +133,13 @@ struct epf_region_remote {
 	uint16_t access; /* EPF_MR_* */
 };
 
+/* What a sleeping rank may have to hear. The larger outdoes the smaller. */
+enum epf_news {
+	EPF_NEWS_NONE = 0,
+	EPF_NEWS_WORDS = 1, /* a signal or done word moved */
+	EPF_NEWS_PEERS = 2, /* the peers page changed: it must hear, whatever it waits for */
+};
+
 enum epf_rank_life {
 	EPF_RANK_LIVE = 0,
 	EPF_RANK_GONE = 1,    /* peers are told, its regions drain */
@@ -154,7 +161,7 @@ struct epf_rank_state {
 		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
 	uint32_t covered;     /* parked commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
-	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
+	uint8_t news;     /* enum epf_news: the bell may have to be rung */
 	uint8_t life;     /* enum epf_rank_life */
 	uint8_t telling; /* nodes have still to be told of its state */
 	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */

@@ -51,10 +51,10 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
  * Copies commands out of the ring, each slot loaded once; a FLUSH ends the batch, and while one is under way the next one
  * waits in the ring. Gives the slots back. [A1, R2]
  */
-static void take(struct epf_ring_state *ring, unsigned budget, struct batch *b)
+static void take(struct epf_ring_state *ring, unsigned budget, unsigned pace, struct batch *b)
 {
 	struct epf_ring_consumer *c = &ring->consumer;
-	int32_t quantum = DRR_QUANTUM * (int32_t)ring->weight;
+	int32_t quantum = (DRR_QUANTUM >> pace) * (int32_t)ring->weight;
 	unsigned n = 0;
 
 	ring->deficit += quantum;
@@ -159,7 +159,7 @@ static unsigned take_rings(struct epf_core *core)
 		if (EPF_UNLIKELY(!budget))
 			continue;
 		t0 = epf_tsc();
-		take(ring, budget, &b);
+		take(ring, budget, core->nic->pace, &b);
 		if (!b.n)
 			continue;
 		t1 = epf_tsc();
@@ -267,7 +267,7 @@ static void publish(struct epf_core *core)
 		ring->retired64 += ring->retired - ring->published;
 		ring->published = ring->retired;
 		EPF_STORE_RELEASE(&ring->done->retired, ring->retired64);
-		core->ranks[ring->rank].news = 1;
+		core->ranks[ring->rank].news |= EPF_NEWS_WORDS;
 		core->wakes = 1;
 	}
 }

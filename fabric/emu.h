@@ -23,6 +23,7 @@ enum {
 	EPF_EMU_CHUNK = 16,       /* packets after which a long post pushes what it has */
 	EPF_EMU_BUDGET = 96,      /* packets that one reap lands */
 	EPF_EMU_QUOTA = 16,       /* packets that one lane lands before the next lane's turn */
+	EPF_EMU_PACED = 256, /* packets that one post fills, halved by the pace; no pace: any */
 };
 
 /* A segment as this process sees it; shared by all its NICs (emu_map.c). */

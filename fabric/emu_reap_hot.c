@@ -11,7 +11,7 @@
 /* Lands packets of the lanes that have some, each its share. */
 static void serve(struct epf_emu *e, struct epf_emu_out *out)
 {
-	unsigned budget = EPF_EMU_BUDGET, done;
+	unsigned budget = EPF_EMU_BUDGET >> e->nic.pace, done;
 
 	while (e->work.head != EPF_EMU_NO_LANE && out->n < out->max && budget) {
 		done = epf_emu_serve_lane(e, epf_emu_list_take(e, &e->work), out);

@@ -107,9 +107,19 @@ struct epf_ring {
 	uint64_t failures_seen;
 };
 
-/* wait.c: runs `ready` until it is true: 0, -ETIMEDOUT (deadline), -ECONNRESET (a rank is lost). */
-int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, uint64_t timeout_ns,
-	     const char *what, uint64_t number);
+/* For what a sleeping waiter wants to be woken (enum epf_bell_wish in queues/epf_bell.h has the meanings). */
+struct epf_wish {
+	uint32_t what;
+	uint32_t index;
+	uint64_t least;
+};
+
+/*
+ * wait.c: runs `ready` until it is true: 0, -ETIMEDOUT (deadline), -ECONNRESET (a rank is lost). wish: what makes it true, so that
+ * nothing else wakes the sleeper; NULL: anything may.
+ */
+int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
+	     const struct epf_wish *wish, uint64_t timeout_ns, const char *what, uint64_t number);
 /* wait.c: 0, or why no wait can end well: aborted, a lost rank, a lost daemon. what, number: for the text. */
 int epf_wait_why(struct epf *ep, const char *what, uint64_t number);
 /* gpu_open.c: ends the waits of kernels. Any thread. */

@@ -236,7 +236,15 @@ struct epf_nic_ops {
 /* The first member of every NIC's own structure. */
 struct epf_nic {
 	const struct epf_nic_ops *ops;
+	/*
+	 * Halvings of what one step does for its job where jobs share a thread: the crew sets it, so that a step of one does not last much
+	 * longer than a turn; the core halves the bytes it takes from a ring, and a NIC that moves bytes by the CPU what one reap moves. 0 to
+	 * EPF_PACE_MOST.
+	 */
+	uint32_t pace;
 };
+
+enum { EPF_PACE_MOST = 4 };
 
 /* The NIC table: "emu", "null", "verbs". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
