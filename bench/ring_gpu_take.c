@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 256, AHEAD = 32, QUIET_NS = 200 * 1000 * 1000 };
+enum { BATCH = 256, AHEAD = 32, LINE = EPF_CACHELINE / 8, QUIET_NS = 200 * 1000 * 1000 };
 
 static size_t stride(uint32_t slots)
 {
@@ -61,7 +61,7 @@ struct taker {
 	struct ring_gpu_shared *s;
 	struct epf_ring_consumer *rings;
 	uint64_t *
-		next; /* [RING_BENCH_PRODUCERS], shared: each producer's commands come to one thread */
+		next; /* [RING_BENCH_PRODUCERS] lines, shared: each producer's commands come to one thread */
 	uint32_t n;
 	uint32_t cpu;
 	uint64_t commands;
@@ -75,7 +75,7 @@ static unsigned check(struct taker *t, struct epf_cmd c)
 {
 	uint64_t lo = c.lo & ~EPF_CMD_PARITY_BITS;
 	uint64_t name = lo >> 1;
-	uint64_t *next = &t->next[name & (RING_BENCH_PRODUCERS - 1u)];
+	uint64_t *next = &t->next[(name & (RING_BENCH_PRODUCERS - 1u)) * LINE];
 	uint64_t seq = name >> RING_BENCH_PRODUCER_BITS;
 	unsigned wrong =
 		(c.hi & ~EPF_CMD_PARITY_BITS) != (ring_bench_mix(lo) & ~EPF_CMD_PARITY_BITS);
@@ -215,7 +215,7 @@ int ring_gpu_take(struct ring_gpu_shared *s, pid_t child, const struct ring_gpu_
 		  uint32_t cores, uint32_t producers, uint64_t each, uint64_t timeout_ns,
 		  struct ring_gpu_taken *out, struct ring_gpu_reply *reply)
 {
-	uint64_t *next = calloc(RING_BENCH_PRODUCERS, sizeof(*next));
+	uint64_t *next = calloc(RING_BENCH_PRODUCERS * LINE, sizeof(*next));
 	struct taker takers[RING_GPU_CORES] = { 0 };
 	int rc = next && cores <= RING_GPU_CORES ? 0 : -ENOMEM;
 
@@ -236,7 +236,8 @@ int ring_gpu_take(struct ring_gpu_shared *s, pid_t child, const struct ring_gpu_
 		}
 	sum_up(takers, cores, out);
 	for (uint32_t p = 0; next && p < producers; p++)
-		out->missing += next[p] > each ? next[p] - each : each - next[p];
+		out->missing +=
+			next[p * LINE] > each ? next[p * LINE] - each : each - next[p * LINE];
 	free(next);
 	return rc;
 }

@@ -394,15 +394,24 @@ struct epf_ring_state {
 	uint8_t flush_phase; /* enum epf_flush_phase */
 	uint8_t flush_all;
 	uint8_t weight;
-	uint8_t covered;       /* nothing before a flush of all rings is left in it */
-	uint32_t flush_seq;    /* sequence of the FLUSH command */
-	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
-	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
-	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
-	int32_t deficit;       /* deficit round robin, bytes */
-	uint64_t cover;        /* covered when the consumer's tail is here */
+	uint8_t covered;        /* nothing before a flush of all rings is left in it */
+	uint32_t flush_seq;     /* sequence of the FLUSH command */
+	uint32_t flush_failed;  /* a lost rank the flush should have covered; EPF_NONE */
+	uint32_t flush_list;    /* streams of the flush, EPF_NONE ends */
+	uint32_t flush_sent;    /* first stream of the list whose flush message is not sent yet */
+	int32_t deficit;        /* deficit round robin, bytes */
+	uint32_t last_step;     /* when something was taken last */
+	uint64_t *retired_word; /* in core->retired, with this ring's bit in it */
+	uint64_t retired_bit;
+	uint64_t cover; /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
+};
+
+/* Where a ring's next command will be and what says that it is there: rings' polls lie side by side. */
+struct epf_ring_poll {
+	const struct epf_cmd *slot;
+	uint64_t parity;
 };
 
 struct epf_core_limits {
@@ -432,7 +441,10 @@ struct epf_core {
 	uint8_t ordered;
 	uint8_t counts_puts; /* puts are events: unordered NIC */
 	uint8_t reserved1;
-	uint8_t cold_work; /* something for epf_core_cold() */
+	uint8_t cold_work;           /* something for epf_core_cold() */
+	struct epf_ring_poll *polls; /* [EPF_MAX_RINGS] by ring */
+	uint64_t *retired;    /* bits: rings that have retired something since the last publish */
+	struct epf_cmd never; /* an empty slot: what polls of closed rings look at */
 	uint32_t n_rings;
 	uint32_t next_ring; /* where the next step begins */
 	uint32_t steps;     /* all steps; the timer is looked at now and then */

@@ -107,7 +107,7 @@ EPF_DEV_FN void ring_bench_round(const struct ring_bench_args *a)
 	struct epf_dev d;
 	int rc = 0;
 
-	if (epf_lane() != 0 || ring_bench_warp() != 0)
+	if (ring_bench_warp() != 0 || epf_lane() != 0)
 		return;
 	if (a->shared)
 		epf_dev_open_shared(&d, (const struct epf_gpu_ctx *)a->ctx);
@@ -146,7 +146,7 @@ EPF_DEV_FN void ring_bench_flag(const struct ring_bench_args *a)
 	uint64_t start = epf_cycles();
 	int rc = 0;
 
-	if (epf_lane() != 0 || ring_bench_warp() != 0)
+	if (ring_bench_warp() != 0 || epf_lane() != 0)
 		return;
 	for (uint64_t turn = 1; turn <= a->count && !rc; turn++) {
 		struct epf_dev_clock clock = { 0, 0 };
@@ -187,12 +187,16 @@ EPF_DEV_FN void ring_bench_hang(const struct ring_bench_args *a)
 {
 	struct ring_bench_result *results = (struct ring_bench_result *)a->results;
 	const struct epf_gpu_ctx *ctx = (const struct epf_gpu_ctx *)a->ctx;
+	uint32_t warp = ring_bench_warp(); /* all lanes count: not inside a branch */
 	uint64_t start_ns = epf_timer();
-	int rc = epf_warp_wait_signal(ctx, ring_bench_warp() % ctx->n_signals, UINT64_C(1) << 40);
+	int rc = epf_warp_wait_signal(ctx, warp % ctx->n_signals, UINT64_C(1) << 40);
 
 	if (epf_lane() == 0) {
-		results[ring_bench_warp()].rc = rc;
-		results[ring_bench_warp()].ns = epf_timer() - start_ns;
+		results[warp].rc = rc;
+		results[warp].pushed = 0;
+		results[warp].inside = 0;
+		results[warp].shared = 0;
+		results[warp].ns = epf_timer() - start_ns;
 	}
 }
 
