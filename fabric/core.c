@@ -12,6 +12,7 @@
 #include "fabric/lanes.h"
 #include "fabric/lanes_plan.h"
 #include "fabric/recover.h"
+#include "fabric/retire_hot.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -57,9 +58,11 @@ static int create_pools(struct epf_core *core)
 	const struct epf_core_limits *l = &core->limits;
 
 	core->rings = calloc(EPF_MAX_RINGS, sizeof(*core->rings));
+	core->polls = calloc(EPF_MAX_RINGS, sizeof(*core->polls));
+	core->retired = calloc(EPF_MAX_RINGS / 64, sizeof(*core->retired));
 	core->ranks = calloc(core->max_ranks, sizeof(*core->ranks));
 	core->parked = calloc(l->max_parked, sizeof(*core->parked));
-	if (!core->rings || !core->ranks || !core->parked)
+	if (!core->rings || !core->polls || !core->retired || !core->ranks || !core->parked)
 		return no_memory("rings and parked commands");
 	POOL_CHAIN(core->parked, l->max_parked);
 	core->parked_free = 0;
@@ -217,6 +220,8 @@ void epf_core_destroy(struct epf_core *core)
 	epf_revokes_free(core);
 	epf_queue_destroy(core->calls);
 	free(core->rings);
+	free(core->polls);
+	free(core->retired);
 	free(core->ranks);
 	free(core->parked);
 	free(core);
@@ -365,6 +370,10 @@ int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm
 	ring->flush_list = EPF_NONE;
 	ring->blocked = EPF_NONE;
 	ring->weight = (uint8_t)weight;
+	ring->last_step = core->steps - 1;
+	ring->retired_word = &core->retired[ring->id / 64];
+	ring->retired_bit = UINT64_C(1) << ring->id % 64;
+	epf_ring_poll_next(core, ring);
 	ring->done = &shm->done;
 	ring->spare = 0;
 	ring->live = 1;
@@ -376,6 +385,7 @@ int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm
 void epf_core_close_ring(struct epf_core *core, uint32_t id)
 {
 	core->rings[id]->live = 0;
+	core->polls[id] = (struct epf_ring_poll){ &core->never, 1 };
 }
 
 int epf_core_ring_drained(struct epf_core *core, uint32_t id)
