@@ -83,7 +83,11 @@ enum { MOE_DISPATCH, MOE_COMBINE, MOE_PHASES };
  F(nic_packets_reordered)  \
  F(nic_packets_duplicated) \
  F(nic_packets_dropped)    \
- F(nic_retransmits)
+ F(nic_retransmits)        \
+ F(failovers)              \
+ F(recoveries)             \
+ F(replays)                \
+ F(failover_max_ns)
 
 enum moe_fault {
 
@@ -99,6 +103,9 @@ struct moe_fault_sum {
 	uint64_t count;
 	uint32_t known; /* 0: the library has no such counter */
 };
+
+/* Adds one engine's counter: to the sum, or where it says how long something took at most, to the largest. */
+void moe_fault_add(struct moe_fault_sum *sum, int fault, uint64_t value);
 
 #define MOE_ROUNDS_MAX 64
 

@@ -78,10 +78,17 @@ double moe_gb_per_second(const struct moe_summary *s, int p)
 static void print_faults(const struct moe_result *r)
 {
 	printf("#\n#");
-	for (int f = 0; f < MOE_FAULT_COUNT; f++)
+	for (int f = 0; f < MOE_F_failovers; f++)
 		if (r->fault[f].known)
 			printf(" %s %" PRIu64, moe_fault_name[f], r->fault[f].count);
 	printf("\n");
+	/* Each end of a link counts for itself. */
+	if (r->fault[MOE_F_failovers].count || r->fault[MOE_F_recoveries].count)
+		printf("# failovers %" PRIu64 " recoveries %" PRIu64 " replays %" PRIu64
+		       ", longest pause %.1f ms\n",
+		       r->fault[MOE_F_failovers].count, r->fault[MOE_F_recoveries].count,
+		       r->fault[MOE_F_replays].count,
+		       (double)r->fault[MOE_F_failover_max_ns].count / 1e6);
 }
 
 void moe_print_head(const struct moe_opts *o, const char *how)

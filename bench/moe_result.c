@@ -17,6 +17,15 @@ const char *const moe_fault_name[MOE_FAULT_COUNT] = {
 #undef F
 };
 
+void moe_fault_add(struct moe_fault_sum *sum, int fault, uint64_t value)
+{
+	sum->known = 1;
+	if (fault != MOE_F_failover_max_ns)
+		sum->count += value;
+	else if (value > sum->count)
+		sum->count = value;
+}
+
 void moe_result_add(struct moe_result *sum, const struct moe_result *one, uint32_t rounds)
 {
 	for (uint32_t n = 0; n < rounds; n++)
@@ -33,8 +42,8 @@ void moe_result_add(struct moe_result *sum, const struct moe_result *one, uint32
 			s->expected_remote_node += o->expected_remote_node;
 		}
 	for (int f = 0; f < MOE_FAULT_COUNT; f++) {
-		sum->fault[f].count += one->fault[f].count;
-		sum->fault[f].known |= one->fault[f].known;
+		if (one->fault[f].known)
+			moe_fault_add(&sum->fault[f], f, one->fault[f].count);
 	}
 	sum->peak_bytes += one->peak_bytes;
 	sum->received_rows += one->received_rows;

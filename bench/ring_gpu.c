@@ -121,8 +121,8 @@ static int ask(struct rig *r, const char *name, const struct ring_gpu_request *q
 
 /* ---- raw rings: every command checked ---- */
 
-static void raw(struct rig *r, bool shared, uint32_t grid, uint32_t block, uint32_t lanes,
-		uint32_t cores, uint64_t commands, uint64_t pace)
+static void raw_as(struct rig *r, bool sum, bool shared, uint32_t grid, uint32_t block,
+		   uint32_t lanes, uint32_t cores, uint64_t commands, uint64_t pace)
 {
 	struct ring_gpu_request q = request(r, RING_GPU_PUSH, shared, grid, block);
 	uint32_t warps = grid * ((block + r->warp - 1) / r->warp);
@@ -131,13 +131,14 @@ static void raw(struct rig *r, bool shared, uint32_t grid, uint32_t block, uint3
 	char name[96];
 	int rc;
 
+	q.sum = sum;
 	q.args.kind = RING_BENCH_RAW;
 	q.args.lanes = lanes < r->warp ? lanes : r->warp;
 	q.args.pace = pace;
 	q.args.count = commands / warps / q.args.lanes + 1;
 	q.n_private = shared ? 0 : warps < RING_GPU_PRIVATE ? warps : RING_GPU_PRIVATE;
 	q.n_shared = shared ? cores : 1;
-	snprintf(name, sizeof(name), "raw %s%s, %u warps x %u lanes, %u core%s",
+	snprintf(name, sizeof(name), "%s %s%s, %u warps x %u lanes, %u core%s", sum ? "sum" : "raw",
 		 shared ? "shared" : "private", pace ? ", paced" : "", warps, q.args.lanes, cores,
 		 cores == 1 ? "" : "s");
 	rc = ring_gpu_take(r->s, r->child, &q, cores, warps, q.args.count * q.args.lanes,
@@ -153,6 +154,23 @@ static void raw(struct rig *r, bool shared, uint32_t grid, uint32_t block, uint3
 	    (unsigned long long)t.commands, (unsigned long long)t.wrong,
 	    (unsigned long long)t.missing, a.inside_cycles,
 	    a.on_shared && !shared ? "; SOME ON THE SHARED RING" : "");
+}
+
+static void raw(struct rig *r, bool shared, uint32_t grid, uint32_t block, uint32_t lanes,
+		uint32_t cores, uint64_t commands, uint64_t pace)
+{
+	raw_as(r, false, shared, grid, block, lanes, cores, commands, pace);
+}
+
+/* The same with consumers that add up and look no further: the rate of the rings themselves. */
+static void sums(struct rig *r)
+{
+	uint32_t w = r->wide, all = r->warp;
+	uint64_t n = r->o->commands / 10;
+
+	for (int shared = 0; shared < 2; shared++)
+		for (uint32_t cores = 1; cores <= r->o->cores; cores *= 2)
+			raw_as(r, true, shared, w, all, all, cores, n * cores, 0);
 }
 
 static void raw_all(struct rig *r)
@@ -407,18 +425,24 @@ static int start(struct rig *r)
 	return 0;
 }
 
-/* 1 when this process has loaded a GPU driver's library: then the test would prove less than it says. */
+/*
+ * 1 when this process has loaded a GPU driver's library: then the test would prove less than it says. A tool that puts itself into every
+ * process (compute-sanitizer) brings one.
+ */
 static int has_driver(void)
 {
 	FILE *f = fopen("/proc/self/maps", "re");
 	char line[512];
+	bool tool = false;
 	int found = 0;
 
-	while (f && fgets(line, sizeof(line), f))
+	while (f && fgets(line, sizeof(line), f)) {
 		found |= strstr(line, "libcuda") || strstr(line, "libamdhip");
+		tool |= strstr(line, "anitizer") != NULL;
+	}
 	if (f)
 		fclose(f);
-	return found;
+	return found && !tool;
 }
 
 static void run_parts(struct rig *r)
@@ -429,6 +453,8 @@ static void run_parts(struct rig *r)
 		cost(r);
 	if (strchr(parts, 'v'))
 		raw_all(r);
+	if (strchr(parts, 't'))
+		sums(r);
 	if (strchr(parts, 'r'))
 		trips(r, "idle");
 	if (strchr(parts, 'b') && r->devices > 1 && r->warp > 1 && !busy(r, true)) {

@@ -42,6 +42,7 @@ struct ring_gpu_request {
 	uint64_t timeout_ns;     /* of waits in the kernel */
 	uint64_t abort_after_ns; /* HANG: the context is aborted then; 0: never */
 	bool on;
+	bool sum; /* PUSH: the consumers add up in place of looking at each command; the sums are compared afterwards */
 	struct ring_bench_args args; /* addresses are filled in by the child */
 };
 
@@ -118,7 +119,7 @@ void ring_gpu_engine_counts(const struct ring_gpu_engine *e, uint64_t *taken, ui
 /* 0, or the sentence of what a kernel reported. */
 int ring_gpu_engine_check(struct ring_gpu_engine *e);
 
-/* ring_gpu_image.c: the kernels as a fat binary, NULL where this build has none; the same as C functions for the fake back-end. */
+/* Made by kernels/embed.py, or ring_gpu_image.c: the kernels as a fat binary, NULL where this build has none; the same as C functions for the fake back-end. */
 extern const void *const ring_gpu_image;
 extern const struct epf_gpu_fake_kernel ring_gpu_fake_kernels[];
 

@@ -42,7 +42,7 @@ struct child {
 	int devices;
 	void *module;
 	void *stream;
-	struct epf_gpu_mem results, samples, payload;
+	struct epf_gpu_mem results, samples, payload, halt;
 	uint64_t words; /* device address of the shared words */
 	struct epf_signal *signals;
 	/* NVLink traffic. */
@@ -84,6 +84,8 @@ static int open_device(struct child *c)
 	if (!rc)
 		rc = ops->mem_alloc(c->dev, PAYLOAD_BYTES, 0, &c->payload);
 	if (!rc)
+		rc = ops->mem_alloc(c->dev, RING_GPU_PAGE, 0, &c->halt);
+	if (!rc)
 		rc = ops->pin(c->dev, c->s->words, RING_GPU_PAGE, 0, &c->words);
 	return rc;
 }
@@ -116,6 +118,7 @@ static struct ring_bench_args arguments(const struct child *c, const struct ring
 	a.flag = c->words + RING_GPU_FLAG_AT;
 	a.ack = c->words + RING_GPU_ACK_AT;
 	a.stop = c->words + RING_GPU_STOP_AT;
+	a.halt = c->halt.addr;
 	a.peer = c->peer_mem.addr;
 	a.peer_bytes = c->peer_mem.bytes;
 	return a;
@@ -342,6 +345,8 @@ static int busy_begin(struct child *c, const struct ring_gpu_request *r)
 	}
 	if (!rc)
 		rc = ops->function(c->dev, c->module, "ring_bench_busy_kernel", &function);
+	if (!rc)
+		rc = ops->fill(c->dev, c->halt.addr, 0, c->halt.bytes);
 	if (rc)
 		return rc;
 	EPF_STORE_RELEASE((uint64_t *)(void *)(c->s->words + RING_GPU_STOP_AT), 0);

@@ -12,6 +12,7 @@
 #include "fabric/lanes.h"
 #include "fabric/lanes_plan.h"
 #include "fabric/recover.h"
+#include "fabric/retire_hot.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -20,10 +21,16 @@
 /* One number less than 16 bits have is left for limbo. */
 enum { CTL_RING_SLOTS = 64 };
 
-/* calloc that counts what peers cost. */
+/* calloc that counts what peers cost, and keeps to peer_memory_most. */
 static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
 {
-	core->peer_memory_bytes += n * size;
+	uint64_t bytes = core->peer_memory_bytes + n * size;
+
+	if (core->peer_memory_most && bytes > core->peer_memory_most) {
+		core->peer_memory_wanted = bytes;
+		return NULL;
+	}
+	core->peer_memory_bytes = bytes;
 	return calloc(n ? n : 1, size);
 }
 
@@ -51,9 +58,11 @@ static int create_pools(struct epf_core *core)
 	const struct epf_core_limits *l = &core->limits;
 
 	core->rings = calloc(EPF_MAX_RINGS, sizeof(*core->rings));
+	core->polls = calloc(EPF_MAX_RINGS, sizeof(*core->polls));
+	core->retired = calloc(EPF_MAX_RINGS / 64, sizeof(*core->retired));
 	core->ranks = calloc(core->max_ranks, sizeof(*core->ranks));
 	core->parked = calloc(l->max_parked, sizeof(*core->parked));
-	if (!core->rings || !core->ranks || !core->parked)
+	if (!core->rings || !core->polls || !core->retired || !core->ranks || !core->parked)
 		return no_memory("rings and parked commands");
 	POOL_CHAIN(core->parked, l->max_parked);
 	core->parked_free = 0;
@@ -211,6 +220,8 @@ void epf_core_destroy(struct epf_core *core)
 	epf_revokes_free(core);
 	epf_queue_destroy(core->calls);
 	free(core->rings);
+	free(core->polls);
+	free(core->retired);
 	free(core->ranks);
 	free(core->parked);
 	free(core);
@@ -359,6 +370,10 @@ int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm
 	ring->flush_list = EPF_NONE;
 	ring->blocked = EPF_NONE;
 	ring->weight = (uint8_t)weight;
+	ring->last_step = core->steps - 1;
+	ring->retired_word = &core->retired[ring->id / 64];
+	ring->retired_bit = UINT64_C(1) << ring->id % 64;
+	epf_ring_poll_next(core, ring);
 	ring->done = &shm->done;
 	ring->spare = 0;
 	ring->live = 1;
@@ -370,6 +385,7 @@ int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm
 void epf_core_close_ring(struct epf_core *core, uint32_t id)
 {
 	core->rings[id]->live = 0;
+	core->polls[id] = (struct epf_ring_poll){ &core->never, 1 };
 }
 
 int epf_core_ring_drained(struct epf_core *core, uint32_t id)
@@ -511,6 +527,7 @@ static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
 				     .lane_receives = l->lane_receives,
 				     .max_lanes = core->caps.max_lanes,
 				     .receives = core->caps.receives,
+				     .nic_lane_receives = core->caps.lane_receives,
 				     .carries_events = core->caps.carries_events,
 				     .nic = core->caps.name };
 	int rc = epf_lanes_plan(&ask, plan);
@@ -628,8 +645,7 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info)
 {
 	struct epf_peer *peer = &core->peers[rank];
-	struct epf_region_remote *regions =
-		calloc(info->n_regions ? info->n_regions : 1, sizeof(*regions));
+	struct epf_region_remote *regions = peer_alloc(core, info->n_regions, sizeof(*regions));
 
 	if (!regions)
 		return no_memory("a peer's regions");
@@ -637,7 +653,6 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 		regions[i] = info->regions[i];
 		epf_spread_keys(&regions[i], info->keys);
 	}
-	core->peer_memory_bytes += info->n_regions * sizeof(*regions);
 	/* A withdrawn region stays withdrawn. */
 	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)
 		if (peer->regions[i].state > EPF_REGION_LIVE)

@@ -419,8 +419,11 @@ struct epf_ring_state {
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
 	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
-	int64_t deficit; /* deficit round robin, bytes: one command may overdraw it by 2 GiB */
-	uint64_t cover;  /* covered when the consumer's tail is here */
+	int64_t deficit;    /* deficit round robin, bytes: one command may overdraw it by 2 GiB */
+	uint32_t last_step; /* when something was taken last */
+	uint64_t *retired_word; /* in core->retired, with this ring's bit in it */
+	uint64_t retired_bit;
+	uint64_t cover; /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
 };
@@ -435,6 +438,12 @@ struct epf_link_load {
 struct epf_outage {
 	uint32_t lanes;   /* of it that are being recovered */
 	uint8_t is_moved; /* it was counted as a failover */
+};
+
+/* Where a ring's next command will be and what says that it is there: rings' polls lie side by side. */
+struct epf_ring_poll {
+	const struct epf_cmd *slot;
+	uint64_t parity;
 };
 
 struct epf_core_limits {
@@ -475,7 +484,10 @@ struct epf_core {
 	uint8_t ordered;
 	uint8_t counts_puts; /* puts are events: unordered NIC */
 	uint8_t reserved1;
-	uint8_t cold_work; /* something for epf_core_cold() */
+	uint8_t cold_work;           /* something for epf_core_cold() */
+	struct epf_ring_poll *polls; /* [EPF_MAX_RINGS] by ring */
+	uint64_t *retired;    /* bits: rings that have retired something since the last publish */
+	struct epf_cmd never; /* an empty slot: what polls of closed rings look at */
 	uint32_t n_rings;
 	uint32_t next_ring; /* where the next step begins */
 	uint32_t steps;     /* all steps; the timer is looked at now and then */
@@ -528,6 +540,9 @@ struct epf_core {
 	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
+	uint64_t
+		peer_memory_most; /* no more of it than this, 0: no limit; the owner of the core sets it */
+	uint64_t peer_memory_wanted; /* not 0: that limit was in the way of so much */
 	struct epf_stats_block *stats;
 	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
 	struct epf_wr *lane_wrs;            /* memory of all lanes */
@@ -539,6 +554,7 @@ struct epf_core {
 	int stop;
 	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
 	uint32_t recovering;      /* lanes under recovery */
+	uint8_t is_opening; /* a lane was opened or connected in this round: the others wait for the next */
 	uint32_t
 		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
 	struct epf_outage outages[EPF_NIC_LINKS]; /* by link */

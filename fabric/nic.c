@@ -104,6 +104,11 @@ static enum epf_lane_link always_idle(const struct epf_nic *nic, uint16_t lane)
 	return EPF_LANE_IDLE;
 }
 
+static int always_ready(struct epf_nic *nic, uint16_t lane)
+{
+	return 1;
+}
+
 static int no_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n)
 {
 	return -EOPNOTSUPP;
@@ -165,6 +170,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.lane_drained = always_drained,
 		.lane_destroy = no_lane,
 		.lane_link = always_idle,
+		.link_ready = always_ready,
 		.post = no_post,
 		.reap = no_reap,
 		.post_receives = no_receives,
@@ -200,6 +206,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(lane_drained);
 	FILL(lane_destroy);
 	FILL(lane_link);
+	FILL(link_ready);
 	FILL(post);
 	FILL(reap);
 	FILL(post_receives);

@@ -116,6 +116,8 @@ struct epf_nic_caps {
 	uint32_t lane_depth; /* most work requests posted and not completed per lane */
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
+	uint32_t
+		lane_receives; /* most receives of one lane, where lanes do not share a queue; 0: no limit of its own */
 	int carries_events; /* 0: no arrivals ever (null) */
 	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
 	int parallel_setup;
@@ -224,6 +226,11 @@ struct epf_nic_ops {
 	/* Destroys a lane; its number may be used again. Slow. */
 	void (*lane_destroy)(struct epf_nic *nic, uint16_t lane);
 	enum epf_lane_link (*lane_link)(const struct epf_nic *nic, uint16_t lane);
+	/*
+	 * 0: the own port that lanes of this number travel on is known to be down, so that opening one is of no use. Asked before a
+	 * failed lane is opened again. Cold; may make a system call while the port is down.
+	 */
+	int (*link_ready)(struct epf_nic *nic, uint16_t lane);
 
 	/*
 	 * HOT. Posts n work requests on a READY lane, in order, with one doorbell at the end. Returns how many

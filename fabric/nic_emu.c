@@ -398,6 +398,13 @@ static int emu_set_link(struct epf_nic *nic, unsigned link, int up)
 	return 0;
 }
 
+static int emu_link_ready(struct epf_nic *nic, uint16_t lane)
+{
+	const struct epf_emu *e = epf_emu_of(nic);
+
+	return !(e->links_down >> lane % e->opts.links & 1);
+}
+
 const struct epf_nic_ops epf_nic_emu_ops = {
 	.name = "emu",
 	.open = emu_open,
@@ -413,6 +420,7 @@ const struct epf_nic_ops epf_nic_emu_ops = {
 	.lane_drained = epf_emu_lane_drained,
 	.lane_destroy = epf_emu_lane_destroy,
 	.lane_link = epf_emu_lane_link,
+	.link_ready = emu_link_ready,
 	.post = epf_emu_post,
 	.reap = epf_emu_reap,
 	.post_receives = epf_emu_post_receives,

@@ -139,7 +139,7 @@ static struct epf_lane *takes_over(struct epf_core *core, struct epf_node *node,
 }
 
 int epf_replay(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
-		  struct epf_lane_recovery *r)
+	       struct epf_lane_recovery *r)
 {
 	struct epf_lane *to = takes_over(core, node, r);
 

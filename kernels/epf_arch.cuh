@@ -229,6 +229,9 @@ EPF_DEV_FN void epf_pause(void)
 	__nanosleep(64);
 }
 
+# define epf_relax() \
+  ((void)0) /* a poll of the host takes a microsecond: nothing to save between two */
+
 #elif defined(__HIP__)
 
 # define EPF_DEV_FN     static __attribute__((device, always_inline, unused)) inline
@@ -440,8 +443,11 @@ EPF_DEV_FN void epf_pause(void)
 	__builtin_amdgcn_s_sleep(1);
 }
 
+# define epf_relax() ((void)0)
+
 #else /* plain C: a warp of one lane, a block of one thread */
 
+# include <sched.h>
 # include <time.h>
 
 # define EPF_DEV_FN     EPF_INLINE
@@ -480,7 +486,8 @@ typedef uint32_t epf_lanes;
 # define epf_thread_in_block()      0u
 # define epf_block_number()         epf_host_block
 # define epf_processor()            epf_host_block
-# define epf_pause()                EPF_CPU_PAUSE()
+# define epf_pause()                ((void)0)
+# define epf_relax()                ((void)sched_yield()) /* threads may be more than CPUs */
 
 EPF_DEV_FN void epf_max_gpu(uint64_t *p, uint64_t v)
 {

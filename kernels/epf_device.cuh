@@ -91,6 +91,7 @@ struct epf_dev_clock {
 EPF_DEV_FN int epf_dev_tick(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
 			    const uint64_t *abort)
 {
+	epf_relax();
 	if (++c->polls % EPF_DEV_CHECK_EVERY)
 		return 0;
 	if (c->polls == EPF_DEV_CHECK_EVERY)

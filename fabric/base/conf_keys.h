@@ -203,6 +203,7 @@ K(user_jobs,            "user-jobs",            UINT,   "32",    1, 4096, BASIC,
 K(user_rings,           "user-rings",           UINT,   "4096",  1, 1048576, BASIC, "", "Rings of one user.")
 K(user_regions,         "user-regions",         UINT,   "8192",  1, 1048576, BASIC, "", "Registered regions of one user.")
 K(user_bytes,           "user-bytes",           SIZE,   "1TiB",  65536, 1125899906842624, BASIC, "", "Registered memory of one user.")
+K(user_engine_bytes,    "user-engine-bytes",    SIZE,   "16GiB", 65536, 1125899906842624, BASIC, "", "Memory that the engines of one user's jobs may take for peers: it grows with the nodes of a job and the streams between them.")
 K(user_signals,         "user-signals",         UINT,   "4194304", 1, 268435456, BASIC, "", "Signals of one user.")
 K(client_rings,         "client-rings",         UINT,   "256",   1, 4096, BASIC, "", "Rings of one client.")
 

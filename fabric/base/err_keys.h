@@ -62,7 +62,7 @@ R(REGION_DRAIN,        315, ETIMEDOUT, "Peers did not acknowledge a withdrawal i
 R(RING_LIMIT,          316, ENOSPC,  "No more rings can be opened.", "close rings that are no longer used; at most 4096 per core")
 R(RING_FULL,           317, ETIMEDOUT, "A ring stayed full until the deadline.", "see ep-fabric stats for what its commands wait for, or raise wait-timeout")
 R(RING_OPTION,         318, EINVAL,  "A ring option is outside its range.", "use a power of two from 16 to 1048576 slots and a weight from 1 to 255")
-R(STREAM_LIMIT,        319, ENOSPC,  "More streams to one peer than it accepts.", "raise streams-per-peer, or use fewer rings or groups")
+R(STREAM_LIMIT,        319, ENOSPC,  "More streams to one peer than it accepts.", "raise streams-per-peer (8,192 between two daemons at most), or use fewer rings or groups")
 R(WAIT_TIMEOUT,        320, ETIMEDOUT, "A wait ended without what it waited for.", "see ep-fabric stats for what stands still, or raise wait-timeout")
 R(CMD_FAILED,          321, EIO,     "Commands of a ring failed.", "the message names the first one; see docs/errors.md for its reason")
 R(SIGNAL_RANGE,        322, ERANGE,  "A signal number is out of range.", "raise signals, or use a lower number")
@@ -122,7 +122,7 @@ R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "
 
 R(SVC_GONE,            700, ECONNRESET, "The connection to the ep-fabric daemon ended.", "look at the daemon's log; start it again with ep-fabric run, then open and join again")
 R(SVC_ABSENT,          701, ENOENT,  "No ep-fabric daemon answers at the socket.", "start one with ep-fabric run, or unset EPF_SERVICE to run embedded")
-R(SVC_ACCESS,          702, EACCES,  "The daemon's socket may not be used by this user.", "join the group that ep-fabric config names as service-group")
+R(SVC_ACCESS,          702, EACCES,  "The daemon's socket may not be used by this user.", "join the group that ep-fabric config names as service-group; only the daemon's user and root manage it")
 R(SVC_VERSION,         703, EPROTO,  "Two ends speak versions that do not fit.", "run releases of the same major version that are at most one minor version apart")
 R(SVC_MESSAGE,         704, EBADMSG, "A control message is malformed or out of turn.", "use libepf, or see docs/abi.md")
 R(SVC_DESCRIPTOR,      705, EBADF,   "A control message carries the wrong number or kind of descriptors.", "send a memfd sealed against shrinking where the message wants one, else none")

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, SIGNALS_MAX = 1 << 24 };
@@ -133,7 +134,7 @@ void svc_member_stop_filling(struct epf_svc *s, struct svc_session *c)
 {
 	if (c->filling.fd < 0)
 		return;
-	close(c->filling.fd);
+	svc_unmap_close(s, c->filling.fd);
 	c->filling.fd = -1;
 	s->n_filling--;
 }
@@ -182,7 +183,9 @@ static int take_region(struct svc_member *m, const struct svc_filling *f)
 {
 	struct svc_region r = { .bytes = f->bytes, .access = f->access, .state = SVC_REGION_LIVE };
 	int rc = svc_memory_map(f->fd, f->offset, f->bytes, &r.addr);
+	struct stat st;
 
+	r.file_bytes = fstat(f->fd, &st) ? f->bytes : (uint64_t)st.st_size;
 	if (!rc)
 		rc = svc_member_add(m, &r);
 	if (rc)
@@ -230,16 +233,17 @@ static int revoke_done(struct epf_core *core, void *arg)
 	return epf_core_revoke_done(core, a->local, a->region, &a->missing);
 }
 
-static void free_region(struct svc_member *m, struct svc_region *r)
+static void free_region(struct epf_svc *s, struct svc_member *m, struct svc_region *r)
 {
 	if (r->state == SVC_REGION_GONE)
 		return;
-	if (r->gpu)
+	if (r->gpu) {
 		epf_copy_mem_put(r->gpu);
-	else
-		svc_memory_unmap(r->addr, r->bytes);
-	svc_member_give(m, r->bytes);
-	r->gpu = NULL;
+		svc_member_give(m, r->bytes);
+		r->gpu = NULL;
+	} else {
+		svc_unmap_region(s, m->user, r->addr, r->bytes, r->file_bytes);
+	}
 	r->addr = NULL;
 	r->state = SVC_REGION_GONE;
 }
@@ -252,7 +256,6 @@ int svc_member_region_close(struct epf_svc *s, struct svc_session *c, const unio
 	struct svc_region *r;
 	int rc = svc_job_check(m->job);
 
-	(void)s;
 	if (rc)
 		return rc;
 	if (args.region >= m->n_regions)
@@ -270,7 +273,7 @@ int svc_member_region_close(struct epf_svc *s, struct svc_session *c, const unio
 	if (rc < 0)
 		return rc;
 	if (rc)
-		free_region(m, r);
+		free_region(s, m, r);
 	a->region_close =
 		(struct epf_svc_region_close_reply){ .done = (uint32_t)rc,
 						     .missing = rc ? EPF_NONE : args.missing };
@@ -477,7 +480,7 @@ void svc_member_destroy(struct epf_svc *s, struct svc_member *m)
 	for (uint32_t i = 0; i < m->n_rings; i++)
 		unmap_ring(m, &m->rings[i]);
 	for (uint32_t i = 0; i < m->n_regions; i++)
-		free_region(m, &m->regions[i]);
+		free_region(s, m, &m->regions[i]);
 	if (m->signals) {
 		svc_memory_unmap(m->signals, m->signal_bytes);
 		svc_user_give(m->user, SVC_SIGNALS, m->n_signals);

@@ -107,7 +107,7 @@ EPF_DEV_FN void ring_bench_round(const struct ring_bench_args *a)
 	struct epf_dev d;
 	int rc = 0;
 
-	if (epf_lane() != 0 || ring_bench_warp() != 0)
+	if (ring_bench_warp() != 0 || epf_lane() != 0)
 		return;
 	if (a->shared)
 		epf_dev_open_shared(&d, (const struct epf_gpu_ctx *)a->ctx);
@@ -146,7 +146,7 @@ EPF_DEV_FN void ring_bench_flag(const struct ring_bench_args *a)
 	uint64_t start = epf_cycles();
 	int rc = 0;
 
-	if (epf_lane() != 0 || ring_bench_warp() != 0)
+	if (ring_bench_warp() != 0 || epf_lane() != 0)
 		return;
 	for (uint64_t turn = 1; turn <= a->count && !rc; turn++) {
 		struct epf_dev_clock clock = { 0, 0 };
@@ -166,20 +166,31 @@ EPF_DEV_FN void ring_bench_flag(const struct ring_bench_args *a)
 	result->ns = epf_timer() - start_ns;
 }
 
-/* Keeps NVLink (or whatever leads to the peer) busy with writes until told, or until its time is up. */
+/*
+ * Keeps NVLink (or whatever leads to the peer) busy with writes until told, or until its time is up. Only the first warp looks at the host's
+ * word: many that did would slow each other down and write little.
+ */
 EPF_DEV_FN void ring_bench_busy(const struct ring_bench_args *a)
 {
-	uint64_t *to = (uint64_t *)a->peer;
+	volatile uint64_t *to = (volatile uint64_t *)a->peer;
+	uint64_t *halt = (uint64_t *)a->halt;
 	uint64_t words = a->peer_bytes / 8u;
 	uint64_t end = epf_timer() + a->limit_ns;
 	uint64_t lanes = epf_lanes_count(epf_lanes_where(1));
-	uint64_t at = (uint64_t)ring_bench_warp() * lanes * 64u;
+	uint64_t warp = ring_bench_warp();
+	uint64_t at = warp * lanes * 64u + epf_lane();
 
-	while (epf_timer() < end && !epf_ld_relaxed_sys((const uint64_t *)a->stop))
-		for (uint32_t i = 0; i < 256u; i++) {
-			((volatile uint64_t *)to)[(at + epf_lane()) % words] = at;
+	while (epf_timer() < end && !epf_ld_relaxed_gpu(halt)) {
+		if (warp == 0) {
+			if (epf_ld_relaxed_sys((const uint64_t *)a->stop))
+				epf_st_relaxed_gpu(halt, 1);
+			continue;
+		}
+		for (uint32_t i = 0; i < 1024u; i++) {
+			to[at % words] = at;
 			at += lanes * 997u;
 		}
+	}
 }
 
 /* A warp that waits for what will not come: a full ring, or a signal that nobody raises. Ends by the deadline, or by an abort. */
@@ -187,12 +198,16 @@ EPF_DEV_FN void ring_bench_hang(const struct ring_bench_args *a)
 {
 	struct ring_bench_result *results = (struct ring_bench_result *)a->results;
 	const struct epf_gpu_ctx *ctx = (const struct epf_gpu_ctx *)a->ctx;
+	uint32_t warp = ring_bench_warp(); /* all lanes count: not inside a branch */
 	uint64_t start_ns = epf_timer();
-	int rc = epf_warp_wait_signal(ctx, ring_bench_warp() % ctx->n_signals, UINT64_C(1) << 40);
+	int rc = epf_warp_wait_signal(ctx, warp % ctx->n_signals, UINT64_C(1) << 40);
 
 	if (epf_lane() == 0) {
-		results[ring_bench_warp()].rc = rc;
-		results[ring_bench_warp()].ns = epf_timer() - start_ns;
+		results[warp].rc = rc;
+		results[warp].pushed = 0;
+		results[warp].inside = 0;
+		results[warp].shared = 0;
+		results[warp].ns = epf_timer() - start_ns;
 	}
 }
 
