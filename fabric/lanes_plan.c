@@ -11,6 +11,9 @@
 
 enum { LEAST_RECEIVES = 4, LEAST_GROUPS = 64 };
 
+/* A lane number has 16 bits, and limbo (reopen.c) takes one. */
+enum { MAX_LANES = 65534 };
+
 static uint32_t pow2_at_least(uint32_t x)
 {
 	uint32_t p = 1;
@@ -42,6 +45,8 @@ static void plan_streams(const struct epf_lanes_ask *ask, struct epf_lanes_plan 
 static int plan_receives(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
 {
 	p->lane_receives = ask->lane_receives;
+	if (ask->nic_lane_receives && p->lane_receives > ask->nic_lane_receives)
+		p->lane_receives = ask->nic_lane_receives;
 	if (ask->carries_events && (uint64_t)p->lanes * p->lane_receives > ask->receives)
 		p->lane_receives = ask->receives / p->lanes;
 	if (p->lane_receives < LEAST_RECEIVES && p->lane_receives < ask->lane_receives)
@@ -69,9 +74,11 @@ static void plan_memory(const struct epf_lanes_ask *ask, struct epf_lanes_plan *
 	p->description_bytes = 8 * (uint64_t)p->lanes;
 	p->peers_bytes = ask->world * (uint64_t)sizeof(struct epf_peer);
 	p->nodes_bytes = ask->n_nodes * (sizeof(struct epf_node) + recovery);
+	/* One lane more, without entries: limbo (reopen.c). */
 	p->lanes_bytes =
 		p->lanes * (sizeof(struct epf_lane) + lists +
-			    ask->lane_depth * (sizeof(struct epf_wr) + sizeof(struct epf_msg)));
+			    ask->lane_depth * (sizeof(struct epf_wr) + sizeof(struct epf_msg))) +
+		sizeof(struct epf_lane) + sizeof(uint32_t);
 	p->streams_bytes = p->streams * (sizeof(struct epf_stream) + sizeof(struct epf_notify_out) +
 					 sizeof(struct epf_notify_in) + handle) +
 			   p->group_slots * 2 * sizeof(uint32_t);
@@ -92,10 +99,10 @@ int epf_lanes_plan(const struct epf_lanes_ask *ask, struct epf_lanes_plan *out)
 		return epf_fail(EPF_R_CONF_RANGE,
 				"world-size: %u ranks on %u nodes, the engine takes 1 to %d",
 				ask->world, ask->n_nodes, EPF_MAX_WORLD);
-	if (lanes > ask->max_lanes || lanes > UINT16_MAX)
+	if (lanes > ask->max_lanes || lanes > MAX_LANES)
 		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u", ask->nic,
 				(unsigned long long)lanes,
-				ask->max_lanes < UINT16_MAX ? ask->max_lanes : UINT16_MAX);
+				ask->max_lanes < MAX_LANES ? ask->max_lanes : MAX_LANES);
 	plan_streams(ask, &p);
 	rc = plan_receives(ask, &p);
 	if (rc)

@@ -53,6 +53,22 @@ static int no_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned a
 	return -EOPNOTSUPP;
 }
 
+static int no_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
+			   struct epf_nic_mr *out)
+{
+	return epf_fail(EPF_R_GPU_MEMORY, "this NIC cannot register GPU memory");
+}
+
+static int no_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset, uint64_t value)
+{
+	return -EOPNOTSUPP;
+}
+
+static int no_add_pending(struct epf_nic *nic)
+{
+	return 0;
+}
+
 static int no_register_device(struct epf_nic *nic, const struct epf_device_mem *mem,
 			      unsigned access, struct epf_nic_mr *out)
 {
@@ -86,6 +102,11 @@ static int always_drained(const struct epf_nic *nic, uint16_t lane)
 static enum epf_lane_link always_idle(const struct epf_nic *nic, uint16_t lane)
 {
 	return EPF_LANE_IDLE;
+}
+
+static int always_ready(struct epf_nic *nic, uint16_t lane)
+{
+	return 1;
 }
 
 static int no_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n)
@@ -149,12 +170,16 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.lane_drained = always_drained,
 		.lane_destroy = no_lane,
 		.lane_link = always_idle,
+		.link_ready = always_ready,
 		.post = no_post,
 		.reap = no_reap,
 		.post_receives = no_receives,
 		.next_event = no_event,
 		.bell = no_bell,
 		.arm = no_arm,
+		.region_register_gpu = no_register_gpu,
+		.add = no_add,
+		.add_pending = no_add_pending,
 		.wake_peers = no_nic,
 		.wake_pending = no_pending,
 		.counters = no_counters,
@@ -181,12 +206,16 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(lane_drained);
 	FILL(lane_destroy);
 	FILL(lane_link);
+	FILL(link_ready);
 	FILL(post);
 	FILL(reap);
 	FILL(post_receives);
 	FILL(next_event);
 	FILL(bell);
 	FILL(arm);
+	FILL(region_register_gpu);
+	FILL(add);
+	FILL(add_pending);
 	FILL(wake_peers);
 	FILL(wake_pending);
 	FILL(counters);

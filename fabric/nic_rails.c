@@ -212,6 +212,11 @@ static enum epf_lane_link rails_lane_link(const struct epf_nic *nic, uint16_t la
 	return epf_rails_of(nic)->ops->lane_link(child_of(nic, lane), lane);
 }
 
+static int rails_link_ready(struct epf_nic *nic, uint16_t lane)
+{
+	return epf_rails_of(nic)->ops->link_ready(child_of(nic, lane), lane);
+}
+
 static struct epf_bell *rails_bell(struct epf_nic *nic)
 {
 	struct epf_rails *r = epf_rails_of(nic);
@@ -308,6 +313,7 @@ static const struct epf_nic_ops rails_ops = {
 	.lane_drained = rails_lane_drained,
 	.lane_destroy = rails_lane_destroy,
 	.lane_link = rails_lane_link,
+	.link_ready = rails_link_ready,
 	.post = epf_rails_post,
 	.reap = epf_rails_reap,
 	.post_receives = epf_rails_post_receives,

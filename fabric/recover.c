@@ -331,6 +331,7 @@ unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 	unsigned handled = 0;
 
 	core->recover_poll = 0;
+	core->is_opening = 0;
 	core->reopen_ns = UINT64_MAX;
 	if (core->self_lost_ns && now >= core->self_lost_ns) {
 		core->self_lost_ns = 0;

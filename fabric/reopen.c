@@ -12,11 +12,13 @@
  * held; that is about one round trip.
  *
  * Runs on the core's thread between two steps, without log or allocation. Opening and connecting are the NIC's slow path and make
- * system calls.
+ * system calls: one lane at a time, and the traffic of the others goes on in between.
  */
 #include "fabric/engine.h"
 #include "fabric/recover.h"
 #include "fabric/stage_hot.h"
+
+enum { EASE = 20 };
 
 void epf_outage_begin(struct epf_core *core, const struct epf_lane *lane)
 {
@@ -66,11 +68,16 @@ void epf_recover_forget(struct epf_core *core, struct epf_node *node)
 		node->recovery->homing = 0;
 }
 
-/* This attempt has failed. */
-static void again_later(struct epf_lane_recovery *r, uint64_t now)
+/*
+ * This attempt, begun at `begun`, has failed. One that took long (a kernel that asks a network without an answer) has kept
+ * everybody waiting, so the next one comes only after many times that.
+ */
+static void again_later(struct epf_core *core, struct epf_lane_recovery *r, uint64_t begun)
 {
+	uint64_t now = core->now(core->now_arg), wait = EASE * (now - begun);
+
 	r->backoff_ns = epf_more_backoff(r->backoff_ns);
-	r->retry_ns = now + r->backoff_ns;
+	r->retry_ns = now + (wait > r->backoff_ns ? wait : r->backoff_ns);
 }
 
 void epf_relist(struct epf_core *core, struct epf_lane *lane)
@@ -182,9 +189,15 @@ static void take_into_use(struct epf_core *core, struct epf_node *node, struct e
 static void open_again(struct epf_core *core, struct epf_lane *lane, struct epf_lane_recovery *r,
 		       uint64_t now)
 {
+	/* While the port is down the peer need not be told of anything, and does not try in vain. */
+	if (!core->ops->link_ready(core->nic, lane->id)) {
+		again_later(core, r, now);
+		return;
+	}
+	core->is_opening = 1;
 	core->ops->lane_destroy(core->nic, lane->id);
 	if (core->ops->lane_create(core->nic, lane->id, core->limits.lane_depth, &r->token)) {
-		again_later(r, now);
+		again_later(core, r, now);
 		return;
 	}
 	r->phase = EPF_REC_OPENING;
@@ -194,8 +207,9 @@ static void open_again(struct epf_core *core, struct epf_lane *lane, struct epf_
 static void connect_again(struct epf_core *core, const struct epf_node *node,
 			  const struct epf_lane *lane, struct epf_lane_recovery *r, uint64_t now)
 {
+	core->is_opening = 1;
 	if (epf_core_connect_lane(core, node, lane, r->peer_token)) {
-		again_later(r, now);
+		again_later(core, r, now);
 		return;
 	}
 	r->phase = EPF_REC_CONNECTED;
@@ -205,7 +219,7 @@ static void connect_again(struct epf_core *core, const struct epf_node *node,
 void epf_reopen_step(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		     struct epf_lane_recovery *r, uint64_t now)
 {
-	unsigned is_due = now >= r->retry_ns;
+	unsigned is_due = now >= r->retry_ns && !core->is_opening;
 
 	if (r->phase == EPF_REC_CLOSED && is_due)
 		open_again(core, lane, r, now);
@@ -240,7 +254,7 @@ void epf_reopen_later(struct epf_core *core, struct epf_node *node, struct epf_l
 	r->peer_arrived = core->limits.start_count;
 	r->since_ns = now;
 	r->is_moved = 1;
-	again_later(r, now);
+	again_later(core, r, now);
 	epf_outage_begin(core, lane);
 	core->cold_work = 1;
 }

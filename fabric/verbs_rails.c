@@ -31,6 +31,22 @@ static int add_port(struct ports *p, const char *device, uint32_t port, bool is_
 	return 0;
 }
 
+/*
+ * Of a device named without a port the ports that are active, or its first one: many cards have a second port that nobody uses.
+ * Those before `from` are of other devices.
+ */
+static void leave_unused(struct ports *p, uint32_t from)
+{
+	uint32_t kept = from;
+
+	for (uint32_t i = from; i < p->count; i++)
+		if (p->list[i].is_active)
+			p->list[kept++] = p->list[i];
+	if (kept == from && p->count > from)
+		kept++;
+	p->count = kept;
+}
+
 /* Ports of one device; one that cannot be opened or asked has none, and its turn to say so is when it is named. */
 static int list_device(const struct epf_verbs_lib *lib, struct ibv_device *device, struct ports *p)
 {
@@ -61,7 +77,16 @@ static bool may_fit(struct epf_place_select *select, const char *name)
 	return false;
 }
 
-static int list_ports(const struct epf_verbs_lib *lib, const struct epf_conf_list *names,
+static bool names_ports(const struct epf_place_select *select)
+{
+	for (uint32_t i = 0; i < select->items; i++)
+		if (select->item[i].port)
+			return true;
+	return false;
+}
+
+/* port: verbs-port. */
+static int list_ports(const struct epf_verbs_lib *lib, const struct epf_conf_list *names, int port,
 		      struct ports *p)
 {
 	struct epf_place_select select;
@@ -71,9 +96,14 @@ static int list_ports(const struct epf_verbs_lib *lib, const struct epf_conf_lis
 		return rc;
 	/* Without a list there is nothing to choose from; epf_verbs_open() says why. */
 	p->devices = lib->get_device_list(&count);
-	for (int i = 0; p->devices && i < count && !rc; i++)
+	for (int i = 0; p->devices && i < count && !rc; i++) {
+		uint32_t from = p->count;
+
 		if (may_fit(&select, p->devices[i]->name))
 			rc = list_device(lib, p->devices[i], p);
+		if (!names_ports(&select) && port <= 0)
+			leave_unused(p, from);
+	}
 	epf_place_select_destroy(&select);
 	return rc;
 }
@@ -168,7 +198,7 @@ int epf_verbs_open_chosen(const struct epf_verbs_lib *lib, const struct epf_verb
 					   .local = opts->local };
 	struct epf_place_pick pick = { 0 };
 	struct ports p = { 0 };
-	int rc = list_ports(lib, &opts->devices, &p);
+	int rc = list_ports(lib, &opts->devices, opts->port, &p);
 
 	if (!rc)
 		rc = epf_place_pick(&how, p.list, p.count, &pick);

@@ -84,6 +84,9 @@ static void legal_one(const uint8_t *data, size_t size)
 	d.lanes = 1 + (uint32_t)take(&data, &size, EPF_MAX_LANES_PER_NODE);
 	d.ordered = (uint32_t)take(&data, &size, 2);
 	d.ctl_raddr = take(&data, &size, 0);
+	d.keys = 1 + (uint32_t)take(&data, &size, EPF_NIC_LINKS);
+	for (uint32_t k = 0; k < d.keys; k++)
+		d.ctl_rkeys[k] = (uint32_t)take(&data, &size, 1ull << 32);
 	memset(d.node, 'a', take(&data, &size, sizeof(d.node)));
 	memset(d.nic, 'b', take(&data, &size, sizeof(d.nic)));
 	d.nic_addr_len = take(&data, &size, EPF_NIC_ADDR_BYTES + 1);
@@ -96,9 +99,10 @@ static void legal_one(const uint8_t *data, size_t size)
 		regions[i] = (struct epf_region_remote){
 			.raddr = take(&data, &size, 1ull << 63),
 			.bytes = take(&data, &size, EPF_WIDE_REGION_BYTES + 1),
-			.rkey = (uint32_t)take(&data, &size, 1ull << 32),
 			.access = (uint16_t)take(&data, &size, 4),
 		};
+		for (uint32_t k = 0; k < d.keys; k++)
+			regions[i].rkeys[k] = (uint32_t)take(&data, &size, 1ull << 32);
 		regions[i].state = regions[i].bytes ? EPF_REGION_LIVE : EPF_REGION_FREE;
 	}
 	must(epf_description_encode(&d, &out, &len) == 0);

@@ -29,8 +29,14 @@ struct fake_qp {
 	uint32_t inline_bytes;
 };
 
-static struct ibv_device device = { .name = "fake0" };
-static struct verbs_context *context;
+static struct ibv_device devices[FAKE_DEVICES] = { { .name = "fake0" },
+						   { .name = "fake1" },
+						   { .name = "fake2" } };
+
+static unsigned number_of(const struct ibv_context *ctx)
+{
+	return (unsigned)(ctx->device - devices);
+}
 
 /* Queue pairs may be set up by several threads at once, as with a real provider. */
 static pthread_mutex_t setup_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -56,6 +62,8 @@ static int fails(const char *call)
 		return 0;
 	errno = fake.fail_errno;
 	fake.fail_after = 0;
+	if (fake.fail_once)
+		fake.fail = NULL;
 	return 1;
 }
 
@@ -65,8 +73,9 @@ static struct ibv_device **get_device_list(int *count)
 
 	if (fails("get_device_list"))
 		return NULL;
-	list = calloc(2, sizeof(*list));
-	list[0] = fake.n_devices ? &device : NULL;
+	list = calloc(FAKE_DEVICES + 1, sizeof(*list));
+	for (int i = 0; i < fake.n_devices; i++)
+		list[i] = &devices[i];
 	*count = fake.n_devices;
 	fake.open_things++;
 	return list;
@@ -94,6 +103,8 @@ static int query_port_long(struct ibv_context *ctx, uint8_t port, struct ibv_por
 	assert_int_equal(size, sizeof(*attr));
 	assert_in_range(port, 1, 2);
 	*attr = fake.port[port];
+	if (port == 1 && fake.is_down[number_of(ctx)])
+		attr->state = IBV_PORT_DOWN;
 	return 0;
 }
 
@@ -211,7 +222,13 @@ static struct ibv_cq *create_cq(struct ibv_context *ctx, int entries, void *cq_c
 	cq->channel = channel;
 	cq->cqe = entries;
 	/* The first is for work requests. */
-	cq->cq_context = fake.sends.notified < 0 ? &fake.sends : &fake.recvs;
+	if (number_of(ctx)) {
+		struct fake_queue *q = fake.more[number_of(ctx) - 1];
+
+		cq->cq_context = q[0].notified < 0 ? &q[0] : &q[1];
+	} else {
+		cq->cq_context = fake.sends.notified < 0 ? &fake.sends : &fake.recvs;
+	}
 	((struct fake_queue *)cq->cq_context)->notified = 0;
 	fake.open_things++;
 	return cq;
@@ -298,6 +315,35 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 	return 0;
 }
 
+static unsigned index_of(const struct ibv_qp *qp)
+{
+	for (unsigned i = 0; i < fake.n_qps; i++)
+		if (fake.qps[i] == qp)
+			return i;
+	fail_msg("an unknown queue pair");
+	return 0;
+}
+
+static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct fake_rq *rq = &fake.rqs[index_of(qp)];
+
+	for (; wr; wr = wr->next) {
+		if (fails("post_recv")) {
+			*bad = wr;
+			return fake.fail_errno;
+		}
+		assert_true(rq->n < rq->most);
+		assert_int_equal(wr->sg_list->length, EPF_NIC_MSG_BYTES);
+		/* No slot is posted twice, wherever. */
+		for (unsigned q = 0; q < fake.n_qps; q++)
+			for (unsigned i = 0; i < fake.rqs[q].n; i++)
+				assert_true(fake.rqs[q].slots[i] != wr->wr_id);
+		rq->slots[rq->n++] = wr->wr_id;
+	}
+	return 0;
+}
+
 /* One work request as a list has it, or as the extended operations built it. */
 static void note(struct fake_qp *qp, const struct ibv_send_wr *wr, const void *inlined)
 {
@@ -308,6 +354,7 @@ static void note(struct fake_qp *qp, const struct ibv_send_wr *wr, const void *i
 	*w = (struct fake_wr){ .wr_id = wr->wr_id,
 			       .raddr = wr->wr.rdma.remote_addr,
 			       .rkey = wr->wr.rdma.rkey,
+			       .device = number_of(qp->ex.qp_base.context),
 			       .imm = ntohl(wr->imm_data),
 			       .qpn = qp->ex.qp_base.qp_num,
 			       .op = wr->opcode,
@@ -440,6 +487,7 @@ static struct ibv_qp *make_qp(struct ibv_pd *pd, const struct ibv_qp_cap *cap)
 	qp->ex.qp_base.context = pd->context;
 	qp->ex.qp_base.qp_num = fake.next_qpn++ & 0xffffff;
 	assert_true(fake.n_qps < FAKE_QPS);
+	fake.rqs[fake.n_qps] = (struct fake_rq){ .most = cap->max_recv_wr };
 	fake.qps[fake.n_qps++] = &qp->ex.qp_base;
 	fake.open_things++;
 	pthread_mutex_unlock(&setup_lock);
@@ -485,8 +533,10 @@ static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 static int destroy_qp(struct ibv_qp *qp)
 {
 	for (unsigned i = 0; i < fake.n_qps; i++)
-		if (fake.qps[i] == qp)
+		if (fake.qps[i] == qp) {
 			fake.qps[i] = NULL;
+			fake.rqs[i].n = 0;
+		}
 	fake.open_things--;
 	free(qp);
 	return 0;
@@ -495,14 +545,19 @@ static int destroy_qp(struct ibv_qp *qp)
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
 	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);
-	if (!fake.n_events) {
-		errno = EAGAIN;
-		return -1;
+	for (unsigned i = 0; i < fake.n_events; i++) {
+		if (fake.event_device[i] != number_of(ctx))
+			continue;
+		*event = fake.events[i];
+		fake.n_events--;
+		memmove(&fake.events[i], &fake.events[i + 1], (fake.n_events - i) * sizeof(*event));
+		memmove(&fake.event_device[i], &fake.event_device[i + 1],
+			(fake.n_events - i) * sizeof(fake.event_device[0]));
+		fake.open_things++;
+		return 0;
 	}
-	*event = fake.events[0];
-	memmove(fake.events, fake.events + 1, --fake.n_events * sizeof(*event));
-	fake.open_things++;
-	return 0;
+	errno = EAGAIN;
+	return -1;
 }
 
 static void ack_async_event(struct ibv_async_event *event)
@@ -512,8 +567,11 @@ static void ack_async_event(struct ibv_async_event *event)
 
 static struct ibv_context *open_device(struct ibv_device *dev)
 {
+	struct verbs_context *context;
+
 	if (fails("open_device"))
 		return NULL;
+	fake.opened[dev - devices]++;
 	context = calloc(1, sizeof(*context));
 	context->sz = sizeof(*context);
 	context->create_qp_ex = create_qp_ex;
@@ -525,6 +583,7 @@ static struct ibv_context *open_device(struct ibv_device *dev)
 	context->context.ops.poll_cq = poll_cq;
 	context->context.ops.req_notify_cq = req_notify_cq;
 	context->context.ops.post_srq_recv = post_srq_recv;
+	context->context.ops.post_recv = post_recv;
 	context->context.ops.post_send = post_send;
 	fake.open_things++;
 	return &context->context;
@@ -534,7 +593,7 @@ static int close_device(struct ibv_context *ctx)
 {
 	close(ctx->async_fd);
 	fake.open_things--;
-	free(context);
+	free(verbs_get_ctx(ctx));
 	return 0;
 }
 
@@ -575,10 +634,13 @@ void fake_reset(void)
 	fake.max_inline = 512;
 	fake.next_qpn = 0x11;
 	fake.sends.notified = -1;
+	for (unsigned i = 0; i < FAKE_DEVICES - 1; i++)
+		fake.more[i][0].notified = -1;
 	fake.attr = (struct ibv_device_attr){
 		.max_qp = 1000,
 		.max_qp_wr = 4096,
 		.max_cqe = 32767,
+		.max_srq = 16,
 		.max_srq_wr = 4000,
 		.max_qp_rd_atom = 16,
 		.max_qp_init_rd_atom = 128,
@@ -631,10 +693,31 @@ static void push(struct fake_queue *q, const struct ibv_wc *wc)
 
 void fake_complete(unsigned i, enum ibv_wc_status status)
 {
+	struct fake_queue *q = &fake.sends;
+
 	assert_true(i < fake.n_wrs);
-	push(&fake.sends, &(struct ibv_wc){ .wr_id = fake.wrs[i].wr_id,
-					    .status = status,
-					    .qp_num = fake.wrs[i].qpn });
+	if (fake.wrs[i].device)
+		q = &fake.more[fake.wrs[i].device - 1][0];
+	push(q, &(struct ibv_wc){
+			.wr_id = fake.wrs[i].wr_id, .status = status, .qp_num = fake.wrs[i].qpn });
+}
+
+uint64_t fake_flush(uint32_t qpn, enum ibv_wc_status status, const struct ibv_wc *like)
+{
+	struct ibv_wc wc = like ? *like : (struct ibv_wc){ .opcode = IBV_WC_RECV, .qp_num = qpn };
+
+	wc.status = status;
+	for (unsigned i = 0; i < fake.n_qps; i++) {
+		struct fake_rq *rq = &fake.rqs[i];
+
+		if (!fake.qps[i] || fake.qps[i]->qp_num != qpn)
+			continue;
+		assert_true(rq->n > 0);
+		wc.wr_id = rq->slots[0];
+		memmove(rq->slots, rq->slots + 1, --rq->n * sizeof(*rq->slots));
+		push(&fake.recvs, &wc);
+	}
+	return wc.wr_id;
 }
 
 void fake_arrive(uint32_t qpn, const void *bytes, uint32_t len, uint32_t imm)
@@ -645,6 +728,10 @@ void fake_arrive(uint32_t qpn, const void *bytes, uint32_t len, uint32_t imm)
 			     .imm_data = htonl(imm),
 			     .qp_num = qpn };
 
+	if (!fake.attr.max_srq) { /* the queue pair's own */
+		fake_flush(qpn, IBV_WC_SUCCESS, &wc);
+		return;
+	}
 	assert_true(fake.n_receives > 0);
 	wc.wr_id = fake.receives[0];
 	memmove(fake.receives, fake.receives + 1, --fake.n_receives * sizeof(*fake.receives));

@@ -140,6 +140,7 @@ static struct number numbers[] = {
 	N(EPF_MAX_WINDOW),
 	N(EPF_NIC_MSG_BYTES),
 	N(EPF_NIC_ADDR_BYTES),
+	N(EPF_NIC_LINKS),
 	N(EPF_OP_NOP),
 	N(EPF_OP_PUT),
 	N(EPF_OP_PUT_SIGNAL),
@@ -168,6 +169,7 @@ static struct number numbers[] = {
 	N(EPF_MSG_BYE),
 	N(EPF_MSG_RANK),
 	N(EPF_MSG_REGION),
+	N(EPF_MSG_KEYS),
 	N(EPF_IMM_STREAM),
 	N(EPF_IMM_NOTIFY),
 };

@@ -55,7 +55,8 @@ static struct epf_description sample(uint64_t *tokens, struct epf_region_remote 
 				     .depth = 64,
 				     .lanes = 2,
 				     .ordered = 1,
-				     .ctl_rkey = 0x11223344,
+				     .keys = 2,
+				     .ctl_rkeys = { 0x11223344, 0x55 },
 				     .ctl_raddr = 0x8877665544332211,
 				     .node = "node-a",
 				     .nic = "emu",
@@ -68,8 +69,12 @@ static struct epf_description sample(uint64_t *tokens, struct epf_region_remote 
 
 	for (uint64_t i = 0; i < TOKENS; i++)
 		tokens[i] = 0xa0a1a2a3a4a5a6a0 + i;
-	regions[0] = (struct epf_region_remote){ 0x1000, 0x2000, { 7 }, EPF_REGION_LIVE, 3 };
-	regions[1] = (struct epf_region_remote){ 0, 0, { 0 }, EPF_REGION_FREE, 0 };
+	regions[0] = (struct epf_region_remote){ .raddr = 0x1000,
+						 .bytes = 0x2000,
+						 .rkeys = { 7, 8 },
+						 .state = EPF_REGION_LIVE,
+						 .access = 3 };
+	regions[1] = (struct epf_region_remote){ .state = EPF_REGION_FREE };
 	return d;
 }
 
@@ -111,7 +116,8 @@ static void same(const struct epf_description *a, const struct epf_description *
 	assert_int_equal(a->depth, b->depth);
 	assert_int_equal(a->lanes, b->lanes);
 	assert_int_equal(a->ordered, b->ordered);
-	assert_int_equal(a->ctl_rkey, b->ctl_rkey);
+	assert_int_equal(a->keys, b->keys);
+	assert_memory_equal(a->ctl_rkeys, b->ctl_rkeys, sizeof(a->ctl_rkeys));
 	assert_int_equal(a->ctl_raddr, b->ctl_raddr);
 	assert_memory_equal(a->node, b->node, sizeof(a->node));
 	assert_memory_equal(a->nic, b->nic, sizeof(a->nic));
@@ -129,15 +135,15 @@ static void bytes_are_as_documented(void **state)
 {
 	/* clang-format off */
 	static const uint8_t want[] = {
-		'E', 'P', 'F', 'J', 1, 0, 0, 0, 4, 3, 2, 1, 0, 16, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0, 2, 0, 0, 0,
+		'E', 'P', 'F', 'J', 2, 0, 0, 0, 4, 3, 2, 1, 0, 16, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0, 2, 0, 0, 0,
 		1, 0, 0, 0, 0x44, 0x33, 0x22, 0x11, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
 		'n', 'o', 'd', 'e', '-', 'a' };
 	static const uint8_t tail[] = {
-		5, 0, 0, 0, 'a', 'd', 'd', 'r', 0, 3, 0, 0, 0,
+		5, 0, 0, 0, 'a', 'd', 'd', 'r', 0, 2, 0, 0, 0, 0x55, 0, 0, 0, 3, 0, 0, 0,
 		0xa0, 0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 0xa0, 0xa1, 0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 0xa0,
 		0xa2, 0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 0xa0, 2, 0, 0, 0,
-		0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0,
-		0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+		0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 8, 0, 0, 0,
+		0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
 	/* clang-format on */
 	struct epf_region_remote regions[REGIONS];
 	uint64_t tokens[TOKENS];
@@ -175,6 +181,10 @@ static void random_ones_survive(void **state)
 		d.ordered = next_random() & 1;
 		d.ctl_raddr = next_random();
 		d.nic_addr_len = next_random() % (EPF_NIC_ADDR_BYTES + 1);
+		d.keys = 1 + (uint32_t)(next_random() % EPF_NIC_LINKS);
+		memset(d.ctl_rkeys, 0, sizeof(d.ctl_rkeys));
+		for (uint32_t k = 0; k < d.keys; k++)
+			d.ctl_rkeys[k] = (uint32_t)next_random();
 		for (size_t i = 0; i < d.nic_addr_len; i++)
 			d.nic_addr[i] = (uint8_t)next_random();
 		memset(d.node, 'n', next_random() % sizeof(d.node));
@@ -187,9 +197,11 @@ static void random_ones_survive(void **state)
 			regions[i] = (struct epf_region_remote){
 				.raddr = next_random() >> 1,
 				.bytes = next_random() % 3 ? EPF_WIDE_REGION_BYTES : 0,
-				.rkey = (uint32_t)next_random(),
 				.access = (uint16_t)(next_random() % 4),
 			};
+		for (uint32_t i = 0; i < d.n_regions; i++)
+			for (uint32_t k = 0; k < d.keys; k++)
+				regions[i].rkeys[k] = (uint32_t)next_random();
 		for (uint32_t i = 0; i < d.n_regions; i++)
 			regions[i].state = regions[i].bytes ? EPF_REGION_LIVE : EPF_REGION_FREE;
 		encode(&d, &buf, &len);
@@ -262,7 +274,11 @@ struct lie {
 
 static void lies_are_refused(void **state)
 {
-	enum { TOKENS_AT = AT_ADDR + 5, REGIONS_AT = TOKENS_AT + 4 + 8 * TOKENS };
+	enum {
+		KEYS_AT = AT_ADDR + 5,
+		TOKENS_AT = KEYS_AT + 4 + 4,
+		REGIONS_AT = TOKENS_AT + 4 + 8 * TOKENS
+	};
 	static const struct lie lies[] = {
 		{ AT_MAGIC, 4, 0x4a465044 },
 		{ AT_VERSION, 4, 0 },
@@ -278,6 +294,10 @@ static void lies_are_refused(void **state)
 		{ AT_ADDR_LEN, 4, EPF_NIC_ADDR_BYTES + 1 },
 		{ AT_ADDR_LEN, 4, 0xffffffff },
 		{ AT_ADDR_LEN, 4, 4 },
+		{ KEYS_AT, 4, 0 },
+		{ KEYS_AT, 4, 1 },
+		{ KEYS_AT, 4, 3 },
+		{ KEYS_AT, 4, EPF_NIC_LINKS + 1 },
 		{ TOKENS_AT, 4, 0xffffffff },
 		{ TOKENS_AT, 4, TOKENS + 1 },
 		{ TOKENS_AT, 4, 0 },
