@@ -23,7 +23,7 @@ give_up()
 }
 
 # Commands of this file are busybox's own.
-for name in mount umount mkdir modprobe chroot chmod; do
+for name in mount umount mkdir modprobe chroot chmod cut mv usleep; do
 	busybox ln -s busybox "/bin/$name"
 done
 mount -t proc proc /proc
@@ -62,6 +62,13 @@ while read -r place; do
 done </share/places
 mkdir -p "/root$out"
 mount --bind /share "/root$out" || give_up "no $out"
+
+# guest.sh looks whether our clock is sound, and says go or ends us.
+cut -d ' ' -f 1 /proc/uptime >/share/uptime.new
+mv /share/uptime.new /share/uptime
+while [ ! -e /share/go ]; do
+	usleep 50000
+done
 
 ulimit -l unlimited
 chroot /root /bin/bash "$out/command" >/share/output 2>&1 </dev/null
