@@ -26,6 +26,8 @@ int bench_p2p(int argc, char **argv);
 int bench_p2p_rank(int argc, char **argv);
 int bench_jobs(int argc, char **argv);
 int bench_jobs_rank(int argc, char **argv);
+int bench_rawverbs(int argc, char **argv);
+int bench_empty(int argc, char **argv);
 
 /* Exit codes. */
 enum {
@@ -61,6 +63,9 @@ uint32_t bench_settings_of(const char *const *settings, uint32_t node, const cha
 
 /* Median; sorts v. 0 for n = 0. */
 double bench_median(double *v, size_t n);
+
+/* CPU time of the calling thread, ns: CLOCK_THREAD_CPUTIME_ID of clock_gettime(2). */
+uint64_t bench_thread_ns(void);
 
 /* Pins the calling thread to the n-th CPU that it may run on; quietly does nothing when it cannot. */
 void bench_pin(unsigned n);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void (*complaints)(const char *line);
 
@@ -177,6 +178,14 @@ int bench_cpu_number(unsigned n)
 		if (CPU_ISSET(c, all) && n-- == 0)
 			return c;
 	return -1;
+}
+
+uint64_t bench_thread_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 void bench_pin(unsigned n)

@@ -15,6 +15,9 @@ static const struct bench_command commands[] = {
 	  bench_moe, false },
 	{ "moe-rank", "one rank of moe", bench_moe_rank, true },
 	{ "core", "how many commands one engine core handles a second", bench_core, false },
+	{ "empty",
+	  "what the fabric adds to a bare post loop, on an RDMA provider that does nothing",
+	  bench_empty, false },
 	{ "ring", "throughput and round trip of the command ring beside a bare rte_ring",
 	  bench_ring, false },
 	{ "p2p", "latency and bandwidth of put, put_signal and get between two ranks", bench_p2p,
@@ -23,6 +26,9 @@ static const struct bench_command commands[] = {
 	{ "jobs", "a decode-like job alone and beside a bulk job on the same daemons", bench_jobs,
 	  false },
 	{ "jobs-rank", "one rank of jobs", bench_jobs_rank, true },
+	{ "rawverbs",
+	  "rate of a bare verbs post loop between two processes: what the fabric is compared with",
+	  bench_rawverbs, false },
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -32,7 +38,7 @@ static void usage(FILE *f)
 	fprintf(f, "Usage: ep-bench COMMAND [OPTION...]\n\n");
 	for (size_t i = 0; i < COMMANDS; i++)
 		if (!commands[i].hidden)
-			fprintf(f, "  %-6s %s\n", commands[i].name, commands[i].help);
+			fprintf(f, "  %-8s %s\n", commands[i].name, commands[i].help);
 	fprintf(f, "\nep-bench COMMAND --help lists the options.\n");
 }
 

@@ -5,11 +5,19 @@
 #ifndef EPF_BENCH_P2P_H
 #define EPF_BENCH_P2P_H
 
+#include "bench/rawverbs.h"
+
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#define P2P_SETTINGS_MAX 16
+#define P2P_SETTINGS_MAX 32
 #define P2P_SIZE_MAX     (8u << 20)
+#define P2P_AGAINST_MAX  (1u << 20) /* bytes of a write of --against */
+
+struct epf;
+struct epf_boot;
+struct epf_ring;
 
 enum p2p_op { P2P_PUT, P2P_PUT_SIGNAL, P2P_GET };
 
@@ -33,6 +41,19 @@ struct p2p_opts {
 	uint64_t timeout_s;
 	const char *setting[P2P_SETTINGS_MAX + 1];
 	uint32_t settings;
+	const char *nic;
+	const char *host;                    /* the client of two hosts; NULL: not */
+	bool server;                         /* the other end of that */
+	uint64_t tcp_port;                   /* where they meet */
+	char device[2][RAWVERBS_DEVICE_MAX]; /* of each rank's node; "": not given */
+	/* --against rawverbs: what both sides of the comparison get. */
+	bool against;
+	struct rawverbs_opts raw;
+	bool threaded;      /* rank 0's engine has a thread of its own */
+	uint64_t slices;    /* of a pair, in turn; their median counts */
+	uint64_t gate;      /* per cent of the bare loop's rate that fail below; 0: none */
+	char made[12][96];  /* settings made out of the letters above */
+	uint32_t made_used; /* of them */
 };
 
 /* One size. Times in us, bandwidth in MB/s of 2^20 bytes as perftest prints them. */
@@ -52,11 +73,67 @@ struct p2p_row {
 	uint64_t wrong; /* bytes at the target that are not the source's */
 };
 
+/* Writes a setting into o->made and before those of --set. Return: 0, or -EINVAL after a complaint. */
+int p2p_setting_make(struct p2p_opts *o, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* --against: one size in one round, as rank 0 sends it. Writes a second; medians of the slices. */
+struct p2p_pair {
+	uint64_t bytes;
+	uint64_t round;
+	double fabric_per_second;
+	double bare_per_second;
+	double fabric_list; /* work requests of one post, mean */
+};
+
 int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o);
 /* Sizes of the run in order; returns how many, at most 32. */
 unsigned p2p_sizes(const struct p2p_opts *o, uint64_t sizes[32]);
 
 extern const char *const p2p_op_name[];
+
+/* The settings behind the letters, made once all options are known (a server learns some from its client). 0 or -EINVAL. */
+int p2p_settings(struct p2p_opts *o);
+/* The table: head and rows as perftest prints them. */
+void p2p_print_head(const struct p2p_opts *o);
+void p2p_print_row(const struct p2p_opts *o, const struct p2p_row *r);
+
+/* p2p_host.c: one of two hosts. Returns an exit code. */
+int bench_p2p_host(struct p2p_opts *o);
+
+/* p2p_against.c: collects the pairs of a run and prints them. */
+struct p2p_against;
+/* NULL after a complaint. */
+struct p2p_against *p2p_against_new(const struct p2p_opts *o);
+void p2p_against_add(struct p2p_against *run, const struct p2p_pair *pair);
+/* Prints medians and ratios. Return: how many sizes are below the gate. */
+int p2p_against_print(struct p2p_against *run, uint64_t wrong);
+
+/* p2p_against.c, the parent: the fabric against a bare post loop in the same two processes. Returns an exit code. */
+int bench_p2p_against(const struct p2p_opts *o, int argc, char **argv);
+
+/* One of the two ranks. */
+struct p2p_rank {
+	const struct p2p_opts *o;
+	uint32_t rank;
+	uint32_t peer;
+	struct epf *ep;
+	struct epf_ring *ring;
+	uint32_t region;
+	uint8_t *source; /* P2P_SIZE_MAX bytes, and as many behind them: */
+	uint8_t *target;
+	uint64_t signals; /* received so far */
+	double *sample;
+	uint64_t wrong;
+	/* Where rows go: the parent's pipe, or printed. */
+	void (*row)(void *arg, const void *row, size_t bytes);
+	void *row_arg;
+};
+
+/* p2p_rank.c: opens, joins, runs what the options say, closes; r: o, rank, row and row_arg. 0, or -errno after a complaint. */
+int p2p_run(struct p2p_rank *r, struct epf_boot *boot);
+/* p2p_pairs.c: the rank's part of --against. */
+int p2p_pairs(struct p2p_rank *r);
 
 /* p2p_service.c: embedded against service. argc and argv are what the ranks get. Returns an exit code. */
 int bench_p2p_service(const struct p2p_opts *o, int argc, char **argv);

@@ -22,20 +22,6 @@
 #define SLICES      10u
 #define WARM_UP     16u
 
-struct rank {
-	const struct p2p_opts *o;
-	uint32_t rank;
-	uint32_t peer;
-	struct epf *ep;
-	struct epf_ring *ring;
-	uint32_t region;
-	uint8_t *source;
-	uint8_t *target;
-	uint64_t signals; /* received so far */
-	double *sample;
-	uint64_t wrong;
-};
-
 static int complain(int err)
 {
 	if (err)
@@ -43,7 +29,7 @@ static int complain(int err)
 	return err;
 }
 
-static int transfer(struct rank *r, uint64_t bytes)
+static int transfer(struct p2p_rank *r, uint64_t bytes)
 {
 	unsigned flags = r->o->test == P2P_BW ? EPF_BULK : 0;
 
@@ -61,14 +47,14 @@ static int transfer(struct rank *r, uint64_t bytes)
 }
 
 /* Until what was pushed is where it belongs: a put at its target, a get here. */
-static int finish(struct rank *r)
+static int finish(struct p2p_rank *r)
 {
 	return r->o->op == P2P_GET ? epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0)
 				   : epf_flush(r->ring, 0, 0);
 }
 
 /* One latency sample in us: a ping-pong's half, or one transfer until it is visible. */
-static int one_latency(struct rank *r, uint64_t bytes, double *us)
+static int one_latency(struct p2p_rank *r, uint64_t bytes, double *us)
 {
 	uint64_t start = epf_now_ns();
 	int err = transfer(r, bytes);
@@ -132,7 +118,7 @@ static bool more(const struct p2p_opts *o, uint64_t bytes, uint64_t i, uint64_t 
 }
 
 /* The other side of a ping-pong: answers until signal 1 says that it is over. */
-static int answer(struct rank *r, uint64_t bytes, uint64_t rounds_over)
+static int answer(struct p2p_rank *r, uint64_t bytes, uint64_t rounds_over)
 {
 	while (epf_signal_value(r->ep, 1) < rounds_over) {
 		int err = epf_signal_value(r->ep, 0) > r->signals ? transfer(r, bytes) : 1;
@@ -144,7 +130,7 @@ static int answer(struct rank *r, uint64_t bytes, uint64_t rounds_over)
 	return 0;
 }
 
-static int latency(struct rank *r, uint64_t bytes, struct p2p_row *row)
+static int latency(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 {
 	uint64_t start = epf_now_ns();
 	uint64_t n = 0;
@@ -165,17 +151,21 @@ static int latency(struct rank *r, uint64_t bytes, struct p2p_row *row)
 	return 0;
 }
 
-/* Pushes n transfers and waits until their sources may be reused. */
-static int slice(struct rank *r, uint64_t bytes, uint64_t n)
+/*
+ * Pushes n transfers, then waits until the sources of the slice before may be reused: a slice is always on its way, so that what is
+ * measured is the stream and not the turn from one slice to the next.
+ */
+static int slice(struct p2p_rank *r, uint64_t bytes, uint64_t n)
 {
+	uint64_t before = epf_ring_pushed(r->ring);
 	int err = 0;
 
 	for (uint64_t i = 0; i < n && !err; i++)
 		err = transfer(r, bytes);
-	return err ? err : epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0);
+	return err ? err : epf_wait_retired(r->ring, before, 0);
 }
 
-static int bandwidth(struct rank *r, uint64_t bytes, struct p2p_row *row)
+static int bandwidth(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 {
 	uint64_t total = iterations(r->o, bytes);
 	uint64_t part = r->o->duration_s ? 64 : (total + SLICES - 1) / SLICES;
@@ -211,7 +201,7 @@ static int bandwidth(struct rank *r, uint64_t bytes, struct p2p_row *row)
 	return 0;
 }
 
-static void fill(struct rank *r, uint64_t bytes, uint8_t salt)
+static void fill(struct p2p_rank *r, uint64_t bytes, uint8_t salt)
 {
 	for (uint64_t i = 0; i < bytes; i++)
 		r->source[i] = (uint8_t)(i * 31 + (i >> 8) + salt);
@@ -219,7 +209,7 @@ static void fill(struct rank *r, uint64_t bytes, uint8_t salt)
 }
 
 /* The bytes of the other rank's source must be in this rank's target, if it was one. */
-static void check(struct rank *r, uint64_t bytes, uint8_t salt)
+static void check(struct p2p_rank *r, uint64_t bytes, uint8_t salt)
 {
 	bool pong = r->o->test == P2P_LAT && r->o->op == P2P_PUT_SIGNAL;
 	bool i_am_target = r->o->op == P2P_GET ? r->rank == 0 : r->rank == 1;
@@ -230,7 +220,7 @@ static void check(struct rank *r, uint64_t bytes, uint8_t salt)
 		r->wrong += r->target[i] != (uint8_t)(i * 31 + (i >> 8) + salt);
 }
 
-static int one_size(struct rank *r, uint64_t bytes, unsigned number)
+static int one_size(struct p2p_rank *r, uint64_t bytes, unsigned number)
 {
 	struct p2p_row row = { 0 };
 	uint8_t salt = (uint8_t)(number * 77 + 5);
@@ -252,11 +242,11 @@ static int one_size(struct rank *r, uint64_t bytes, unsigned number)
 		return err;
 	check(r, bytes, salt);
 	if (r->rank == 0)
-		bench_child_send(BENCH_MSG_PROGRESS, 0, 0, &row, sizeof(row));
+		r->row(r->row_arg, &row, sizeof(row));
 	return 0;
 }
 
-static int open_rank(struct rank *r, struct epf_boot *boot)
+static int open_rank(struct p2p_rank *r, struct epf_boot *boot)
 {
 	const char *list[P2P_SETTINGS_MAX + 3];
 	struct epf_options opts;
@@ -290,26 +280,48 @@ static int open_rank(struct rank *r, struct epf_boot *boot)
 	return complain(err);
 }
 
-static int run(struct rank *r)
+static int run(struct p2p_rank *r)
 {
-	struct p2p_row last = { 0 };
 	uint64_t sizes[32];
 	unsigned n = p2p_sizes(r->o, sizes);
 	int err = 0;
 
+	if (r->o->against)
+		return p2p_pairs(r);
 	for (unsigned i = 0; i < n && !err; i++)
 		err = one_size(r, sizes[i], i);
-	if (err)
-		return err;
-	last.wrong = r->wrong;
-	bench_child_send(BENCH_MSG_RESULT, 0, 0, &last, sizeof(last));
-	return 0;
+	return err;
+}
+
+int p2p_run(struct p2p_rank *r, struct epf_boot *boot)
+{
+	int err;
+
+	r->peer = 1 - (r->rank & 1);
+	r->sample = calloc(SAMPLES_MAX, sizeof(*r->sample));
+	if (!r->sample) {
+		bench_complain("no memory for %u samples", SAMPLES_MAX);
+		return -ENOMEM;
+	}
+	err = open_rank(r, boot);
+	if (!err)
+		err = run(r);
+	epf_ring_close(r->ring);
+	epf_close(r->ep);
+	free(r->sample);
+	return err;
+}
+
+static void row_to_parent(void *arg, const void *row, size_t bytes)
+{
+	bench_child_send(BENCH_MSG_PROGRESS, 0, 0, row, bytes);
 }
 
 int bench_p2p_rank(int argc, char **argv)
 {
 	struct p2p_opts o;
-	struct rank r = { .o = &o };
+	struct p2p_rank r = { .o = &o, .row = row_to_parent };
+	struct p2p_row last = { 0 };
 	struct epf_boot *boot = NULL;
 	uint32_t ranks;
 	int err;
@@ -320,19 +332,10 @@ int bench_p2p_rank(int argc, char **argv)
 	if (err)
 		return BENCH_WRONG;
 	o.both &= o.test == P2P_BW; /* one pair of words for both tests of --service */
-	r.peer = 1 - (r.rank & 1);
-	r.sample = calloc(SAMPLES_MAX, sizeof(*r.sample));
-	if (!r.sample) {
-		bench_complain("no memory for %u samples", SAMPLES_MAX);
-		err = -ENOMEM;
-	}
+	err = p2p_run(&r, boot);
+	last.wrong = r.wrong;
 	if (!err)
-		err = open_rank(&r, boot);
-	if (!err)
-		err = run(&r);
-	epf_ring_close(r.ring);
-	epf_close(r.ep);
+		bench_child_send(BENCH_MSG_RESULT, 0, 0, &last, sizeof(last));
 	epf_boot_close(boot);
-	free(r.sample);
 	return err ? BENCH_WRONG : BENCH_OK;
 }

@@ -17,7 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES_MAX = 32, EXTRA_WORDS = 4 };
+enum { SIZES_MAX = 32, EXTRA_WORDS = 6 };
+
+/* Transfers of the bandwidth test where nothing is asked for: over a gigabyte, so that the beginning does not count. */
+#define STREAM "20000"
 
 /* One test: its figure is the typical latency (us) or the average bandwidth (bytes a second). */
 struct test {
@@ -109,14 +112,15 @@ static void print_test(struct test *t, json_t *list)
 static int run_test(const struct p2p_opts *parent, enum p2p_test which, int argc, char **argv,
 		    json_t *list, uint64_t *wrong)
 {
-	char *words[] = { "--test", which == P2P_LAT ? "lat" : "bw", "-s", "65536" };
-	int extra = which == P2P_BW && !parent->size_given && !parent->all ? 4 : 2;
+	char *words[] = { "--test", which == P2P_LAT ? "lat" : "bw", "-s", "65536", "-n", STREAM };
+	bool stream = which == P2P_BW && !parent->size_given && !parent->all;
+	int extra = !stream ? 2 : parent->iterations || parent->duration_s ? 4 : 6;
 	struct p2p_opts o = *parent;
 	struct test t = { .o = &o, .argc = argc + extra };
 	int err = 0;
 
 	o.test = which;
-	if (extra == 4)
+	if (stream)
 		o.size = 65536;
 	t.argv = calloc((size_t)argc + EXTRA_WORDS + 1, sizeof(*t.argv));
 	t.sizes = p2p_sizes(&o, t.size);

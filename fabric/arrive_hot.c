@@ -27,7 +27,7 @@ static void apply_signal(struct epf_core *core, const struct epf_msg *m)
 	if (EPF_UNLIKELY(m->signal >= rank->n_signals))
 		goto refuse;
 	epf_signal_add(&rank->signals[m->signal], m->value);
-	rank->news = 1;
+	rank->news |= EPF_NEWS_WORDS;
 	core->wakes = 1;
 	EPF_COUNT(core, SIGNALS_APPLIED, 1);
 	return;
@@ -51,7 +51,7 @@ static void apply_add(struct epf_core *core, const struct epf_msg *m)
 	if (EPF_UNLIKELY(m->signal >= rank->n_regions))
 		goto refuse;
 	region = &rank->regions[m->signal];
-	if (EPF_UNLIKELY(!(region->access & EPF_MR_REMOTE_WRITE) || (m->a & 7u) ||
+	if (EPF_UNLIKELY(!(region->access & EPF_MR_REMOTE_WRITE) || region->device || (m->a & 7u) ||
 			 m->a > region->bytes || region->bytes - m->a < 8))
 		goto refuse;
 	__atomic_fetch_add((uint64_t *)(uintptr_t)(region->addr + m->a), m->value,
@@ -87,6 +87,7 @@ void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle,
 static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		  const struct epf_msg *m)
 {
+	epf_gpu_visible(core);
 	switch (m->kind) {
 	case EPF_MSG_SIGNAL:
 		apply_signal(core, m);
@@ -232,6 +233,12 @@ static uint32_t widen(uint32_t base, uint32_t count16)
 	return base + (uint32_t)(int32_t)(int16_t)(uint16_t)(count16 - base);
 }
 
+/* Test hooks only: duplicate detection is off. */
+EPF_INLINE int keeps_duplicates(void)
+{
+	return EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES) || EPF_HOOKED(EPF_HOOK_REPLAY_KEEP);
+}
+
 /* Takes in one event of a stream; 1 if it is new. */
 static int event(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		 uint32_t handle, uint32_t count, const struct epf_msg *m)
@@ -246,7 +253,7 @@ static int event(struct epf_core *core, struct epf_node *node, struct epf_lane *
 			return 0;
 		}
 		fresh = 0; /* behind: counted before */
-		if (EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES) && m)
+		if (keeps_duplicates() && m)
 			apply(core, node, lane, m);
 	} else {
 		fresh = accept(core, node, lane, rx, count, m);
@@ -282,8 +289,9 @@ static int arrive_notify(struct epf_core *core, struct epf_node *node, struct ep
 	m.rank = n->rank;
 	m.signal = n->signal;
 	m.value = n->add;
+	epf_gpu_visible(core);
 	if (event(core, node, lane, n->stream, imm_count(core, node, n->stream, imm), NULL) ||
-	    EPF_HOOKED(EPF_HOOK_KEEP_DUPLICATES))
+	    keeps_duplicates())
 		apply_signal(core, &m);
 	return 1;
 }

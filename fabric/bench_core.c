@@ -49,6 +49,8 @@ static int make_core(struct epf_bench_core *bc, const struct epf_bench_core_opti
 
 	if (!ops)
 		return epf_fail(EPF_R_NIC_UNKNOWN, "nic: no back-end named %s", o->nic);
+	if (o->lists)
+		bc->conf.verbs_post = EPF_CONF_POST_LISTS;
 	rc = ops->open(&bc->conf, tsc_now, NULL, &bc->nic);
 	if (rc)
 		return rc;
@@ -59,7 +61,7 @@ static int make_core(struct epf_bench_core *bc, const struct epf_bench_core_opti
 					       .max_parked = 4096,
 					       .ring_window = 8192,
 					       .window = 1024,
-					       .lane_depth = 64,
+					       .lane_depth = o->lane_depth ? o->lane_depth : 64,
 					       .lane_receives = 64,
 					       .lanes_per_node = 1,
 					       .streams_per_node = 1024,

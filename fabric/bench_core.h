@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine core with made-up peers on any NIC that needs none (null): what `ep-bench core` and the no-system-call test
- * drive. Slow path to make it; then the caller steps it and pushes commands into its ring.
+ * An engine core with made-up peers on any NIC that needs none (null): what `ep-bench core`, `ep-bench empty` and the no-system-call
+ * test drive. Slow path to make it; then the caller steps it and pushes commands into its ring.
  */
 #ifndef EPF_FABRIC_BENCH_CORE_H
 #define EPF_FABRIC_BENCH_CORE_H
@@ -9,14 +9,17 @@
 #include "fabric/engine.h"
 
 struct epf_bench_core_options {
-	const char *nic;  /* "null" */
-	uint32_t peers;   /* ranks of the made-up job, 1..4096 */
+	const char
+		*nic;   /* "null", or "verbs" over a provider that completes all (ep-bench empty) */
+	uint32_t peers; /* ranks of the made-up job, 1..4096 */
 	uint32_t regions; /* per rank, local and remote, 1..16 */
 	uint64_t
 		region_bytes; /* of each; only numbers: no such memory is touched on the null NIC */
 	uint32_t signals;     /* of each rank */
 	uint32_t ring_slots;  /* power of two */
 	uint32_t batch;       /* commands per take, 1..256 */
+	uint32_t lane_depth;  /* 0: 64 */
+	int lists; /* verbs: ibv_post_send lists even where there are ibv_wr_ functions */
 };
 
 struct epf_bench_core;

@@ -15,10 +15,16 @@ static bool has_room(const void *arg)
 	return epf_ring_room(&ring->producer, 2) >= 2;
 }
 
-/* Waits for two free slots: what the largest command takes. */
+/*
+ * Waits for two free slots: what the largest command takes. One that must sleep is woken when the engine is through with most of the
+ * ring, not for each slot: else the two would take turns.
+ */
 static int wait_room(struct epf_ring *ring)
 {
-	int rc = epf_wait(ring->ep, has_room, ring, 0, "ring", ring->id);
+	struct epf_wish wish = { EPF_WISH_RETIRED, ring->shm->ring_id,
+				 ring->producer.pushed -
+					 ((UINT64_C(1) << ring->producer.log2) / 4) };
+	int rc = epf_wait(ring->ep, has_room, ring, &wish, 0, "ring", ring->id);
 
 	return rc == -ETIMEDOUT ? epf_fail(EPF_R_RING_FULL, "ring %u: full", ring->id) : rc;
 }

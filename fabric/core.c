@@ -8,6 +8,8 @@
 
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/lanes.h"
+#include "fabric/lanes_plan.h"
 #include "fabric/recover.h"
 
 #include <errno.h>
@@ -15,7 +17,7 @@
 #include <string.h>
 
 /* One number less than 16 bits have is left for limbo. */
-enum { CTL_RING_SLOTS = 64, MAX_LANES = 65534 };
+enum { CTL_RING_SLOTS = 64 };
 
 /* calloc that counts what peers cost. */
 static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
@@ -64,7 +66,7 @@ static int fit_lanes(struct epf_core *core)
 {
 	uint32_t links = core->caps.links ? core->caps.links : 1,
 		 asked = core->limits.lanes_per_node;
-	uint32_t fit = (asked + links - 1) / links * links;
+	uint32_t fit = epf_lanes_per_peer(asked, links);
 
 	if (fit > EPF_MAX_LANES_PER_NODE)
 		return epf_fail(
@@ -171,6 +173,7 @@ static void destroy_peers(struct epf_core *core)
 	}
 	if (core->own_peers_page)
 		free(core->peers_page);
+	epf_lanes_forget(core);
 	free(core->lane_wrs);
 	free(core->lane_msgs);
 	free(core->peers);
@@ -283,6 +286,7 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
 	l->access = access;
+	l->device = 0;
 	l->state = EPF_REGION_LIVE;
 	*region = r->n_regions++;
 	return 0;
@@ -362,43 +366,37 @@ int epf_core_ring_drained(struct epf_core *core, uint32_t id)
 	return ring->spare;
 }
 
-static int alloc_world(struct epf_core *core)
+static int alloc_world(struct epf_core *core, const struct epf_lanes_plan *plan)
 {
 	const struct epf_core_limits *l = &core->limits;
 	uint32_t nodes = core->n_nodes, lanes = core->n_lanes;
-	uint32_t streams = nodes * l->streams_per_node;
 
 	core->peers = peer_alloc(core, core->world, sizeof(*core->peers));
 	core->nodes = peer_alloc(core, nodes, sizeof(*core->nodes));
 	core->lanes = peer_alloc(core, lanes + 1, sizeof(*core->lanes)); /* and limbo */
 	core->lane_wrs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_wr));
 	core->lane_msgs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_msg));
-	core->streams = peer_alloc(core, streams, sizeof(*core->streams));
+	core->streams = peer_alloc(core, plan->streams, sizeof(*core->streams));
 	core->dirty_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
 	core->wait_lanes = peer_alloc(core, lanes + 1, sizeof(uint32_t));
 	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
-	core->group_mask = pow2_at_least(streams < 64 ? 64 : streams) - 1;
-	core->group_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
-	core->notify_table = peer_alloc(core, core->group_mask + 1, sizeof(uint32_t));
-	core->notifies = peer_alloc(core, streams, sizeof(*core->notifies));
-	/*
-	 * A message that waits for an earlier one has come off its lane's receives, but not off the lane: as many may
-	 * wait as a lane has under way.
-	 */
-	core->limits.max_pending =
-		lanes * (l->lane_receives > l->lane_depth ? l->lane_receives : l->lane_depth);
-	core->pending = peer_alloc(core, core->limits.max_pending, sizeof(*core->pending));
-	core->ctl_stride = (sizeof(struct epf_ctl) + 8u * l->streams_per_node + 63) / 64 * 64;
+	core->group_mask = plan->group_slots - 1;
+	core->group_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
+	core->notify_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
+	core->notifies = peer_alloc(core, plan->streams, sizeof(*core->notifies));
+	core->pending = peer_alloc(core, plan->max_pending, sizeof(*core->pending));
+	core->ctl_stride = plan->ctl_stride;
 	core->ctl_memory = peer_alloc(core, nodes, core->ctl_stride);
 	if (!core->peers || !core->nodes || !core->lanes || !core->lane_wrs || !core->lane_msgs ||
 	    !core->streams || !core->dirty_lanes || !core->wait_lanes || !core->grant_lanes ||
-	    !core->group_table || !core->pending || !core->ctl_memory)
+	    !core->group_table || !core->notify_table || !core->notifies || !core->pending ||
+	    !core->ctl_memory)
 		return no_memory("the peers of the job");
-	memset(core->group_table, 0xff, (core->group_mask + 1) * sizeof(uint32_t));
-	memset(core->notify_table, 0xff, (core->group_mask + 1) * sizeof(uint32_t));
+	memset(core->group_table, 0xff, plan->group_slots * sizeof(uint32_t));
+	memset(core->notify_table, 0xff, plan->group_slots * sizeof(uint32_t));
 	POOL_CHAIN(core->pending, core->limits.max_pending);
 	core->pending_free = core->limits.max_pending ? 0 : EPF_NONE;
-	core->max_streams = streams;
+	core->max_streams = plan->streams;
 	return 0;
 }
 
@@ -428,12 +426,10 @@ static int init_node(struct epf_core *core, uint32_t i)
 	return 0;
 }
 
-static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
+static void init_lane(struct epf_core *core, uint32_t i)
 {
 	const struct epf_core_limits *l = &core->limits;
 	struct epf_lane *lane = &core->lanes[i];
-	struct epf_node *node = &core->nodes[i / l->lanes_per_node];
-	int rc;
 
 	lane->wrs = core->lane_wrs + (size_t)i * l->lane_depth;
 	lane->msgs = core->lane_msgs + (size_t)i * l->lane_depth;
@@ -447,10 +443,6 @@ static int init_lane(struct epf_core *core, uint32_t i, uint64_t *token)
 	lane->events = lane->granted = lane->arrived = l->start_count;
 	lane->given = lane->arrived + l->lane_receives;
 	lane->waiting_head = lane->waiting_tail = EPF_NONE;
-	rc = core->ops->lane_create(core->nic, lane->id, l->lane_depth, token);
-	if (!rc && node->recovery)
-		node->recovery->lanes[lane->index].token = *token;
-	return rc;
 }
 
 /* A lane that is never up: on it streams wait that change lanes (reopen.c). Its entries are only looked at, never used. */
@@ -489,56 +481,63 @@ static int ring_streams(struct epf_core *core, struct epf_ring_state *ring)
 	return 0;
 }
 
-/* The setting speaks of a pair of ranks; an engine's nodes carry the streams of all pairs between them. */
-static void spread_streams(struct epf_core *core, uint32_t world, uint32_t n_nodes)
+/* Settings and NIC to numbers; what was lowered is said. */
+static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
+		      struct epf_lanes_plan *plan)
 {
-	uint64_t per_node = (world + n_nodes - 1) / n_nodes;
-	uint64_t streams = core->limits.streams_per_node * per_node * per_node;
+	struct epf_core_limits *l = &core->limits;
+	struct epf_lanes_ask ask = { .world = world,
+				     .n_nodes = n_nodes,
+				     .lanes_per_node = l->lanes_per_node,
+				     .streams_per_peer = l->streams_per_node,
+				     .window = l->window,
+				     .lane_depth = l->lane_depth,
+				     .lane_receives = l->lane_receives,
+				     .max_lanes = core->caps.max_lanes,
+				     .receives = core->caps.receives,
+				     .carries_events = core->caps.carries_events,
+				     .nic = core->caps.name };
+	int rc = epf_lanes_plan(&ask, plan);
 
-	core->limits.streams_per_node =
-		streams < EPF_MAX_STREAMS_PER_NODE ? (uint32_t)streams : EPF_MAX_STREAMS_PER_NODE;
+	if (rc)
+		return rc;
+	if (plan->lane_receives != l->lane_receives)
+		epf_info("lane-receives: %u lowered to %u: %u lanes share the NIC's %u",
+			 l->lane_receives, plan->lane_receives, plan->lanes, core->caps.receives);
+	if (plan->streams_per_node != plan->streams_wanted)
+		epf_info(
+			"streams-per-peer: %u of each pair of ranks would be %u between two nodes: %u "
+			"are possible",
+			l->streams_per_node, plan->streams_wanted, plan->streams_per_node);
+	l->lane_receives = plan->lane_receives;
+	l->streams_per_node = plan->streams_per_node;
+	l->max_pending = plan->max_pending;
+	return 0;
 }
 
 int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, uint32_t self,
 		       struct epf_peers_shm *peers, uint64_t *tokens)
 {
-	uint64_t lanes = (uint64_t)n_nodes * core->limits.lanes_per_node;
-	int rc;
+	struct epf_lanes_plan plan;
+	int rc = plan_world(core, world, n_nodes, &plan);
 
-	if (world > EPF_MAX_WORLD)
-		return epf_fail(EPF_R_CONF_RANGE, "world-size: %u ranks, the engine takes %d",
-				world, EPF_MAX_WORLD);
-	if (lanes > core->caps.max_lanes || lanes > MAX_LANES)
-		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u",
-				core->caps.name, (unsigned long long)lanes,
-				core->caps.max_lanes < MAX_LANES ? core->caps.max_lanes
-								 : MAX_LANES);
-	if (core->caps.carries_events && lanes * core->limits.lane_receives > core->caps.receives) {
-		uint32_t fit = (uint32_t)(core->caps.receives / lanes);
-
-		if (fit < 4)
-			return epf_fail(EPF_R_RECEIVE_LIMIT, "%s: %llu lanes share %u receives",
-					core->caps.name, (unsigned long long)lanes,
-					core->caps.receives);
-		epf_info("lane-receives: %u lowered to %u: %llu lanes share the NIC's %u",
-			 core->limits.lane_receives, fit, (unsigned long long)lanes,
-			 core->caps.receives);
-		core->limits.lane_receives = fit;
-	}
+	if (rc)
+		return rc;
 	core->world = world;
 	core->n_nodes = n_nodes;
 	core->self = self;
-	core->n_lanes = (uint32_t)lanes;
-	spread_streams(core, world, n_nodes);
+	core->n_lanes = plan.lanes;
 	rc = take_peers_page(core, peers);
 	if (!rc)
-		rc = alloc_world(core);
+		rc = alloc_world(core, &plan);
 	for (uint32_t i = 0; !rc && i < core->n_ranks; i++)
 		rc = rank_words(core, &core->ranks[i]);
 	for (uint32_t i = 0; !rc && i < core->n_nodes; i++)
 		rc = init_node(core, i);
 	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
-		rc = init_lane(core, i, &tokens[i]);
+		init_lane(core, i);
+	if (!rc)
+		rc = epf_lanes_create(core, tokens);
 	if (!rc)
 		init_limbo(core);
 	if (!rc)
@@ -547,7 +546,7 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	for (uint32_t i = 0; !rc && i < core->n_rings; i++)
 		rc = ring_streams(core, core->rings[i]);
 	if (!rc && core->caps.carries_events)
-		core->ops->post_receives(core->nic, (unsigned)lanes * core->limits.lane_receives);
+		core->ops->post_receives(core->nic, plan.receives);
 	return rc;
 }
 
@@ -597,18 +596,14 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	node->receives = info->receives;
 	for (unsigned l = 0; l < node->n_lanes; l++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + l];
-		int rc = epf_core_connect_lane(core, node, lane, info->tokens[l]);
+		int rc;
 
-		if (rc && !(rc == -ENETDOWN && node->recovery))
-			return rc;
 		lane->granted = lane->events + info->receives;
+		lane->state = EPF_LANE_UP;
+		rc = epf_lanes_connect(core, node, lane, info->tokens[l]);
 		if (rc)
-			epf_reopen_later(core, node, lane, info->tokens[l]);
-		else
-			lane->state = EPF_LANE_UP;
+			return rc;
 	}
-	if (!epf_other_lane(core, node))
-		return epf_fail(EPF_R_LINK_LOST, "rank %u: %s", info->rank, "all ports are down");
 	node->state = EPF_NODE_UP;
 	open_control(core, node);
 	return 0;

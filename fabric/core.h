@@ -130,6 +130,7 @@ struct epf_region_local {
 	uint32_t state;
 	struct epf_nic_mr mr; /* keys[i]: for lanes of index i */
 	unsigned access;
+	uint32_t device; /* 1: GPU memory: no CPU may use addr */
 };
 
 struct epf_region_remote {
@@ -143,6 +144,13 @@ struct epf_region_remote {
 
 	uint16_t state;
 	uint16_t access; /* EPF_MR_* */
+};
+
+/* What a sleeping rank may have to hear. The larger outdoes the smaller. */
+enum epf_news {
+	EPF_NEWS_NONE = 0,
+	EPF_NEWS_WORDS = 1, /* a signal or done word moved */
+	EPF_NEWS_PEERS = 2, /* the peers page changed: it must hear, whatever it waits for */
 };
 
 enum epf_rank_life {
@@ -166,7 +174,7 @@ struct epf_rank_state {
 		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
 	uint32_t covered;     /* parked commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
-	uint8_t news;     /* a signal or done word moved: the bell may have to be rung */
+	uint8_t news;     /* enum epf_news: the bell may have to be rung */
 	uint8_t life;     /* enum epf_rank_life */
 	uint8_t telling; /* nodes have still to be told of its state */
 	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
@@ -335,6 +343,7 @@ struct epf_node {
 	uint16_t rx_streams;  /* receiving streams allocated */
 	uint16_t next_lane;   /* for binding streams round robin */
 	uint8_t in_ack_list;
+	uint8_t said_bye; /* it has been told that this engine closes */
 	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
 	uint16_t nic_addr_len;
 	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
@@ -447,7 +456,16 @@ struct epf_core_limits {
 	uint64_t peer_timeout_ns;
 	uint64_t peer_silence_ns; /* 0: an engine may be silent for ever */
 	uint32_t start_count;     /* first count of every stream: tests of wrap */
+	uint32_t connect_threads; /* that set lanes up, where the NIC lets several do so; 0: one */
 	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
+};
+
+enum { EPF_MAX_GPU_FLUSHES = 16 };
+
+/* What makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
+struct epf_gpu_flush {
+	void (*flush)(void *arg);
+	void *arg;
 };
 
 struct epf_core {
@@ -511,14 +529,16 @@ struct epf_core {
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	struct epf_stats_block *stats;
-	struct epf_wr *lane_wrs; /* memory of all lanes */
+	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
+	struct epf_wr *lane_wrs;            /* memory of all lanes */
 	struct epf_msg *lane_msgs;
 	struct epf_bell *bell; /* what the core sleeps on */
 	struct epf_bell own_bell;
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint32_t recovering; /* lanes under recovery */
+	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
+	uint32_t recovering;      /* lanes under recovery */
 	uint8_t is_opening; /* a lane was opened or connected in this round: the others wait for the next */
 	uint32_t
 		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
@@ -534,6 +554,10 @@ struct epf_core {
 		refusals[EPF_CMD_REASONS]; /* commands refused, by reason - 300; any thread reads */
 	uint32_t recheck; /* a region was withdrawn: parked commands are checked once more */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
+	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
+	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
+	uint32_t gpu_flushed;   /* the step in which they were called last */
+	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };
 
@@ -577,6 +601,18 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
 				       uint32_t hash);
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
+/* Calls the flushes of all GPUs that need one; device_region.c. */
+EPF_COLD void epf_gpu_flush_cold(struct epf_core *core);
+
+/*
+ * Before anything is applied or published that says of data in GPU memory that it is there. Once a step is enough: a step reaps once,
+ * and what it reaped had landed by then.
+ */
+EPF_INLINE void epf_gpu_visible(struct epf_core *core)
+{
+	if (EPF_UNLIKELY(core->n_gpu_flushes) && core->gpu_flushed != core->steps)
+		epf_gpu_flush_cold(core);
+}
 
 EPF_INLINE struct epf_rx_stream *epf_rx(const struct epf_core *core, const struct epf_node *node,
 					uint32_t handle)

@@ -51,10 +51,10 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
  * Copies commands out of the ring, each slot loaded once; a FLUSH ends the batch, and while one is under way the next one
  * waits in the ring. Gives the slots back. [A1, R2]
  */
-static void take(struct epf_ring_state *ring, unsigned budget, struct batch *b)
+static void take(struct epf_ring_state *ring, unsigned budget, unsigned pace, struct batch *b)
 {
 	struct epf_ring_consumer *c = &ring->consumer;
-	int64_t quantum = (int64_t)DRR_QUANTUM * ring->weight;
+	int64_t quantum = (int64_t)(DRR_QUANTUM >> pace) * ring->weight;
 	unsigned n = 0;
 
 	ring->deficit += quantum;
@@ -158,7 +158,7 @@ static unsigned take_rings(struct epf_core *core)
 		if (EPF_UNLIKELY(!budget))
 			continue;
 		t0 = epf_tsc();
-		take(ring, budget, &b);
+		take(ring, budget, core->nic->pace, &b);
 		if (!b.n)
 			continue;
 		t1 = epf_tsc();
@@ -258,6 +258,10 @@ static unsigned reap(struct epf_core *core)
 /* Tells producers what has been retired: one release store per ring that moved. [R3] */
 static void publish(struct epf_core *core)
 {
+	if (EPF_UNLIKELY(core->gpu_reads)) { /* what a get brought may lie in GPU memory */
+		core->gpu_reads = 0;
+		epf_gpu_visible(core);
+	}
 	for (uint32_t i = 0; i < core->n_rings; i++) {
 		struct epf_ring_state *ring = core->rings[i];
 
@@ -266,7 +270,7 @@ static void publish(struct epf_core *core)
 		ring->retired64 += ring->retired - ring->published;
 		ring->published = ring->retired;
 		EPF_STORE_RELEASE(&ring->done->retired, ring->retired64);
-		core->ranks[ring->rank].news = 1;
+		core->ranks[ring->rank].news |= EPF_NEWS_WORDS;
 		core->wakes = 1;
 	}
 }

@@ -33,6 +33,7 @@ void epf_limits_from_conf(const struct epf_conf *c, struct epf_core_limits *l)
 	/* Between the calls of a program that drives its engine itself, anything may pass. */
 	l->beats = c->progress == EPF_CONF_PROGRESS_THREAD;
 	l->start_count = (uint32_t)c->start_count;
+	l->connect_threads = (uint32_t)c->connect_threads;
 }
 
 const char *epf_limits_nic(const struct epf_conf *c)

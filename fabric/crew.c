@@ -138,8 +138,24 @@ static int ask(struct epf_crew *crew, struct request *r)
 	return r->result;
 }
 
+/*
+ * Shortens the steps of a job that shares the thread until one lasts about a turn: a step is not interrupted, and the others wait for its end.
+ * Where bytes are moved by a NIC's own hardware steps are short anyway and nothing is halved.
+ */
+static void set_pace(const struct epf_crew *crew, struct epf_core *core, uint64_t used, unsigned n)
+{
+	struct epf_nic *nic = core->nic;
+
+	if (crew->n_seats < 2 || !crew->opts.quantum_ns)
+		EPF_STORE_RELAXED(&nic->pace, 0);
+	else if (used > 2 * crew->quantum_tsc && nic->pace < EPF_PACE_MOST)
+		EPF_STORE_RELAXED(&nic->pace, nic->pace + 1);
+	else if (n && used < crew->quantum_tsc / 4 && nic->pace > 0)
+		EPF_STORE_RELAXED(&nic->pace, nic->pace - 1);
+}
+
 /* A job's turn: steps while it has work and time. What it used beyond its time is owed in the next round. */
-static unsigned turn(struct seat *s)
+static unsigned turn(const struct epf_crew *crew, struct seat *s)
 {
 	struct epf_core *core = s->core;
 	unsigned handled = 0;
@@ -159,6 +175,7 @@ static unsigned turn(struct seat *s)
 		if (core->wakes || core->ops->wake_pending(core->nic))
 			epf_core_wake(core);
 		used = epf_tsc() - begin;
+		set_pace(crew, core, used, n);
 		s->deficit -= (int64_t)used;
 		EPF_STORE_RELAXED(&s->used_tsc, s->used_tsc + (n ? used : 0));
 		if (!n) {
@@ -301,7 +318,7 @@ static void *crew_thread(void *arg)
 		unsigned handled = 0;
 
 		for (uint32_t i = 0; i < crew->n_seats; i++)
-			handled += turn(&crew->seats[i]);
+			handled += turn(crew, &crew->seats[i]);
 		if (!epf_queue_is_empty(crew->requests))
 			handled += serve_requests(crew);
 		if ((++loops & LOOPS_PER_LOOK) == 0)

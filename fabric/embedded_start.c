@@ -6,10 +6,12 @@
 #define EPF_LOG_COMP "epf"
 #include "fabric/embedded.h"
 
+#include "bootstrap/rank_env.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/core_limits.h"
+#include "fabric/numa.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -108,6 +110,40 @@ static void beat(void *arg)
 	epf_stats_beat(ep->stats, epf_now_ns());
 }
 
+/* Which rank of its node this is, as far as the launcher says: devices and CPUs are dealt out by that number. */
+static int find_local_rank(struct epf *ep)
+{
+	struct epf_rank_info info;
+	char number[16];
+	int rc = 0;
+
+	if (ep->conf.local_rank >= 0 || epf_rank_discover(&info) ||
+	    info.local_rank == EPF_RANK_UNKNOWN)
+		return 0;
+	snprintf(number, sizeof(number), "%u", info.local_rank);
+	rc = epf_conf_set(&ep->conf, "local-rank", number, EPF_CONF_PROGRAM);
+	return rc;
+}
+
+/* The engine with its memory, near the device that it will use. */
+static int open_near(struct epf *ep)
+{
+	struct epf_numa before;
+	int rc = find_local_rank(ep);
+
+	if (!rc)
+		rc = epf_place_bind(&ep->conf, NULL, ep->conf.local_rank, 0, 1, &ep->bind);
+	if (rc)
+		return rc;
+	if (ep->bind.why[0])
+		epf_info("engine core: %s", ep->bind.why);
+	if (epf_numa_begin(epf_numa_lib(), ep->bind.node, &before))
+		epf_info("engine core: memory of NUMA node %d cannot be asked for", ep->bind.node);
+	rc = open_engine(ep);
+	epf_numa_end(epf_numa_lib(), &before);
+	return rc;
+}
+
 int epf_embedded_open(struct epf *ep)
 {
 	int rc;
@@ -115,7 +151,7 @@ int epf_embedded_open(struct epf *ep)
 	snprintf(ep->mode, sizeof(ep->mode), "embedded");
 	rc = open_stats(ep);
 	if (!rc)
-		rc = open_engine(ep);
+		rc = open_near(ep);
 	if (rc)
 		return rc;
 	ep->threaded = ep->conf.progress == EPF_CONF_PROGRESS_THREAD;
@@ -138,16 +174,16 @@ static void *core_thread(void *arg)
 
 static int pin(const struct epf *ep, pthread_attr_t *attr)
 {
-	const struct epf_conf_cpus *cpus = &ep->conf.cpu;
+	const struct epf_place_bind *bind = &ep->bind;
 	cpu_set_t *set = CPU_ALLOC(4096);
 	int rc;
 
 	if (!set)
 		return epf_fail(EPF_R_NO_MEMORY, "cpu: no memory");
 	CPU_ZERO_S(CPU_ALLOC_SIZE(4096), set);
-	for (size_t i = 0; i < cpus->count; i++)
-		CPU_SET_S(cpus->cpu[i], CPU_ALLOC_SIZE(4096), set);
-	rc = cpus->count ? pthread_attr_setaffinity_np(attr, CPU_ALLOC_SIZE(4096), set) : 0;
+	for (size_t i = 0; i < bind->count; i++)
+		CPU_SET_S(bind->cpu[i], CPU_ALLOC_SIZE(4096), set);
+	rc = bind->count ? pthread_attr_setaffinity_np(attr, CPU_ALLOC_SIZE(4096), set) : 0;
 	CPU_FREE(set);
 	return rc ? epf_fail_sys(EPF_R_SYSTEM, rc, "cpu: cannot pin the engine core") : 0;
 }

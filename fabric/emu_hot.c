@@ -7,6 +7,7 @@
 #include "fabric/emu.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
 static uint32_t take_packet(struct epf_emu *e, uint16_t lane)
@@ -300,17 +301,20 @@ int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 {
 	struct epf_emu *e = epf_emu_of(nic);
 	struct epf_emu_lane *l = &e->lanes[lane];
-	unsigned i, packets, staged = 0;
+	unsigned i, packets, staged = 0, filled = 0;
+	unsigned most = nic->pace ? (unsigned)EPF_EMU_PACED >> nic->pace : UINT_MAX;
 	uint64_t now_ns;
 
 	if (lane >= e->opts.lanes || l->link != EPF_LANE_READY)
 		return -ENOTCONN;
 	now_ns = e->now(e->now_arg);
-	for (i = 0; i < n && l->link == EPF_LANE_READY && l->out_count < l->depth; i++) {
+	for (i = 0; i < n && l->link == EPF_LANE_READY && l->out_count < l->depth && filled < most;
+	     i++) {
 		packets = stage(e, lane, &wr[i], now_ns);
 		if (packets == 0)
 			break;
 		staged += packets;
+		filled += packets;
 		if (staged >= EPF_EMU_CHUNK) {
 			epf_emu_push(e, lane);
 			staged = 0;

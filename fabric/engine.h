@@ -7,6 +7,7 @@
 #define EPF_FABRIC_ENGINE_H
 
 #include "fabric/core.h"
+#include "fabric/device_mem.h"
 #include "queues/epf_peers.h"
 #include "queues/epf_queue.h"
 
@@ -32,6 +33,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 /* Registers memory of local rank index `local`. Numbers are given in order. */
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region);
+/* The same for GPU memory (device_mem.h). -EOPNOTSUPP where the NIC takes none, or nothing makes its writes visible. */
+int epf_core_add_device_region(struct epf_core *core, uint32_t local,
+			       const struct epf_device_mem *mem, unsigned access, uint32_t *region);
 /* Adds a formatted ring of 2^log2 slots; shm stays the caller's. start: first value of all counters. */
 int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
 		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id);
@@ -103,9 +107,12 @@ int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region,
 /* Declares a node lost: everything to it fails, its ranks are DOWN. status: enum epf_status. */
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status);
 
-/* Tells every node that this engine closes in order. */
-void epf_core_say_bye(struct epf_core *core);
-/* 1: nothing staged or posted is without its completion. */
+/*
+ * Tells every node that this engine closes in order; how many could not be told for now (no credit, no lane): call it again until 0. A node that
+ * closes without it is taken for lost.
+ */
+int epf_core_say_bye(struct epf_core *core);
+/* 1: nothing staged or posted to a node that is up is without its completion. */
 int epf_core_is_quiet(const struct epf_core *core);
 
 enum { EPF_WATCH_NS = 100 * 1000 * 1000 }; /* how often a run loop calls the NIC's watch */

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <sys/resource.h>
 
 enum { MAX_SLEEP_NS = 20 * 1000 * 1000, BEAT_NS = 500 * 1000 * 1000, LOOPS_PER_LOOK = 15 };
@@ -57,6 +58,38 @@ int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *
 	return call.result;
 }
 
+/*
+ * Whether the rank's sleeper has what it waits for. All of the wish is the client's and believed by nobody else: at worst it sleeps until
+ * its own deadline looks. Called after epf_bell_must_ring's fence, so the counts read here are those that the sleeper will find.
+ */
+static bool has_wish(const struct epf_core *core, uint32_t local)
+{
+	const struct epf_rank_state *rank = &core->ranks[local];
+	const struct epf_bell *bell = rank->bell;
+	uint32_t wish, index;
+	uint64_t least;
+
+	/* B1: the wish was written before the bell was armed. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	wish = EPF_LOAD_RELAXED(&bell->wish);
+	index = EPF_LOAD_RELAXED(&bell->wish_index);
+	least = EPF_LOAD_RELAXED(&bell->wish_least);
+	if (EPF_LOAD_RELAXED(&bell->waiters) != 1)
+		return true;
+	if (wish == EPF_WISH_SIGNAL && index < rank->n_signals)
+		return (int64_t)(epf_signal_read(&rank->signals[index]) - least) >= 0;
+	if (wish != EPF_WISH_RETIRED)
+		return true;
+	for (uint32_t i = 0; i < core->n_rings; i++) {
+		const struct epf_ring_state *ring = core->rings[i];
+
+		if (ring->live && ring->rank == local &&
+		    EPF_LOAD_RELAXED(&ring->consumer.shm->ring_id) == index)
+			return (int64_t)(EPF_LOAD_RELAXED(&ring->done->retired) - least) >= 0;
+	}
+	return true;
+}
+
 void epf_core_wake(struct epf_core *core)
 {
 	if (core->wakes) {
@@ -64,10 +97,13 @@ void epf_core_wake(struct epf_core *core)
 		for (uint32_t i = 0; i < core->n_ranks; i++) {
 			struct epf_rank_state *rank = &core->ranks[i];
 
-			if (!rank->news)
+			uint8_t news = rank->news;
+
+			if (!news)
 				continue;
-			rank->news = 0;
-			if (rank->bell && epf_bell_must_ring(rank->bell))
+			rank->news = EPF_NEWS_NONE;
+			if (rank->bell && epf_bell_must_ring(rank->bell) &&
+			    (news >= EPF_NEWS_PEERS || has_wish(core, i)))
 				epf_bell_ring(rank->bell);
 		}
 	}

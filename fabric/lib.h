@@ -12,6 +12,7 @@
 #include "fabric/base/conf.h"
 #include "fabric/engine.h"
 #include "fabric/epf.h"
+#include "fabric/place_bind.h"
 #include "queues/epf_peers.h"
 
 #include <pthread.h>
@@ -89,6 +90,7 @@ struct epf {
 	struct epf_run_options run;
 	pthread_t thread;
 	bool started;
+	struct epf_place_bind bind; /* where the core runs and has its memory */
 
 	struct epf_remote *remote; /* the daemon's connection (remote.c) */
 };
@@ -105,9 +107,19 @@ struct epf_ring {
 	uint64_t failures_seen;
 };
 
-/* wait.c: runs `ready` until it is true: 0, -ETIMEDOUT (deadline), -ECONNRESET (a rank is lost). */
-int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, uint64_t timeout_ns,
-	     const char *what, uint64_t number);
+/* For what a sleeping waiter wants to be woken (enum epf_bell_wish in queues/epf_bell.h has the meanings). */
+struct epf_wish {
+	uint32_t what;
+	uint32_t index;
+	uint64_t least;
+};
+
+/*
+ * wait.c: runs `ready` until it is true: 0, -ETIMEDOUT (deadline), -ECONNRESET (a rank is lost). wish: what makes it true, so that
+ * nothing else wakes the sleeper; NULL: anything may.
+ */
+int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
+	     const struct epf_wish *wish, uint64_t timeout_ns, const char *what, uint64_t number);
 /* Lets the engine work when no thread of its own does; returns what it did. */
 unsigned epf_progress_once(struct epf *ep);
 

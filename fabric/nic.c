@@ -6,6 +6,7 @@
  */
 #include "fabric/nic.h"
 
+#include "fabric/base/err.h"
 #include "fabric/nic_fill.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@ static const struct epf_nic_ops *const sources[] = {
 	&epf_nic_emu_ops,
 	&epf_nic_null_ops,
 	&epf_nic_verbs_ops,
+	&epf_nic_efa_ops,
 };
 
 enum { COUNT = sizeof(sources) / sizeof(sources[0]) };
@@ -49,6 +51,12 @@ static int no_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned a
 		       struct epf_nic_mr *out)
 {
 	return -EOPNOTSUPP;
+}
+
+static int no_register_device(struct epf_nic *nic, const struct epf_device_mem *mem,
+			      unsigned access, struct epf_nic_mr *out)
+{
+	return epf_fail(EPF_R_GPU_REGION, "NIC: %s takes no GPU memory this way", nic->ops->name);
 }
 
 static void no_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
@@ -138,6 +146,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.describe = no_describe,
 		.address = no_address,
 		.region_register = no_register,
+		.region_register_device = no_register_device,
 		.region_deregister = no_deregister,
 		.lane_create = no_create,
 		.lane_connect = no_connect,
@@ -170,6 +179,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(describe);
 	FILL(address);
 	FILL(region_register);
+	FILL(region_register_device);
 	FILL(region_deregister);
 	FILL(lane_create);
 	FILL(lane_connect);

@@ -17,6 +17,7 @@
 
 struct epf_bell;
 struct epf_conf;
+struct epf_device_mem;
 struct epf_nic;
 
 /* What a work request does. */
@@ -115,6 +116,8 @@ struct epf_nic_caps {
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
 	int carries_events; /* 0: no arrivals ever (null) */
+	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
+	int parallel_setup;
 };
 
 /* Keys of a region on one device. */
@@ -178,6 +181,12 @@ struct epf_nic_ops {
 	/* Registers [addr, addr+len) with EPF_MR_* access. Slow. -ENOMEM, -EINVAL. */
 	int (*region_register)(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 			       struct epf_nic_mr *out);
+	/*
+	 * The same for GPU memory (device_mem.h): work requests and peers name its device address. -EOPNOTSUPP where the NIC takes none,
+	 * or with epf_last_error() saying what the machine lacks. Slow.
+	 */
+	int (*region_register_device)(struct epf_nic *nic, const struct epf_device_mem *mem,
+				      unsigned access, struct epf_nic_mr *out);
 	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS. Slow. */
 	void (*region_deregister)(struct epf_nic *nic, struct epf_nic_mr *mr);
 
@@ -221,7 +230,10 @@ struct epf_nic_ops {
 	int (*post)(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 	/* HOT. Reaps up to n completions and arrivals, advancing the NIC's own work. Returns the number. */
 	int (*reap)(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
-	/* HOT. Posts n more receives on the shared receive queue. */
+	/*
+	 * HOT. Posts n more receives on the shared receive queue. A NIC without one (efa) spreads them evenly over its lanes, and a lane
+	 * made in place of another takes over what that one had.
+	 */
 	void (*post_receives)(struct epf_nic *nic, unsigned n);
 	/* HOT. Earliest time (now() units, ns) at which reap() could find work without an outside event; UINT64_MAX: none. */
 	uint64_t (*next_event)(const struct epf_nic *nic);
@@ -264,7 +276,15 @@ struct epf_nic_ops {
 /* The first member of every NIC's own structure. */
 struct epf_nic {
 	const struct epf_nic_ops *ops;
+	/*
+	 * Halvings of what one step does for its job where jobs share a thread: the crew sets it, so that a step of one does not last much
+	 * longer than a turn; the core halves the bytes it takes from a ring, and a NIC that moves bytes by the CPU what one reap moves. 0 to
+	 * EPF_PACE_MOST.
+	 */
+	uint32_t pace;
 };
+
+enum { EPF_PACE_MOST = 4 };
 
 /**
  * epf_nic_rails_open() - several NICs of one kind as one: lane L is lane L of child number L % n, whose link is link L % n.
@@ -285,7 +305,7 @@ int epf_nic_rails_open(struct epf_nic *const *children, unsigned n, struct epf_n
 int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
 			 size_t *part_len);
 
-/* The NIC table: "emu", "null", "verbs". Returns NULL for an unknown name. */
+/* The NIC table: "emu", "null", "verbs", "efa". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
@@ -293,5 +313,6 @@ const char *const *epf_nic_names(void);
 extern const struct epf_nic_ops epf_nic_emu_ops;
 extern const struct epf_nic_ops epf_nic_null_ops;
 extern const struct epf_nic_ops epf_nic_verbs_ops;
+extern const struct epf_nic_ops epf_nic_efa_ops;
 
 #endif

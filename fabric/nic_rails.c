@@ -108,10 +108,10 @@ static void free_region(struct epf_rails *r, struct epf_rails_region *region)
 	free(region);
 }
 
-static int rails_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
-			  struct epf_nic_mr *out)
+/* Host memory at addr, or GPU memory; with each child, since keys are a device's own. */
+static int register_each(struct epf_rails *r, void *addr, uint64_t len,
+			 const struct epf_device_mem *mem, unsigned access, struct epf_nic_mr *out)
 {
-	struct epf_rails *r = epf_rails_of(nic);
 	struct epf_rails_region *region = calloc(1, sizeof(*region));
 	struct epf_nic_mr mr = { .priv = region };
 	int rc = 0;
@@ -119,7 +119,10 @@ static int rails_register(struct epf_nic *nic, void *addr, uint64_t len, unsigne
 	if (!region)
 		return epf_fail(EPF_R_NO_MEMORY, "NIC: a region");
 	for (uint32_t i = 0; i < r->n && !rc; i++) {
-		rc = r->ops->region_register(r->child[i], addr, len, access, &region->child[i]);
+		rc = mem ? r->ops->region_register_device(r->child[i], mem, access,
+							  &region->child[i])
+			 : r->ops->region_register(r->child[i], addr, len, access,
+						   &region->child[i]);
 		if (!rc && region->child[i].raddr != region->child[0].raddr)
 			rc = epf_fail(EPF_R_NIC_REGION,
 				      "NIC: devices disagree on a region's address");
@@ -137,6 +140,18 @@ static int rails_register(struct epf_nic *nic, void *addr, uint64_t len, unsigne
 	mr.raddr = region->child[0].raddr;
 	*out = mr;
 	return 0;
+}
+
+static int rails_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
+			  struct epf_nic_mr *out)
+{
+	return register_each(epf_rails_of(nic), addr, len, NULL, access, out);
+}
+
+static int rails_register_device(struct epf_nic *nic, const struct epf_device_mem *mem,
+				 unsigned access, struct epf_nic_mr *out)
+{
+	return register_each(epf_rails_of(nic), NULL, 0, mem, access, out);
 }
 
 static void rails_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
@@ -290,6 +305,7 @@ static const struct epf_nic_ops rails_ops = {
 	.describe = rails_describe,
 	.address = rails_address,
 	.region_register = rails_register,
+	.region_register_device = rails_register_device,
 	.region_deregister = rails_deregister,
 	.lane_create = rails_lane_create,
 	.lane_connect = rails_lane_connect,

@@ -7,6 +7,7 @@
 #include "fabric/verbs.h"
 
 #include "fabric/base/err.h"
+#include "fabric/verbs_region.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -67,17 +68,31 @@ static int verbs_open(const struct epf_conf *conf, uint64_t (*now)(void *), void
 	return epf_verbs_open_chosen(lib, &opts, now, now_arg, out);
 }
 
-/* Relaxed ordering where the device takes it: an arrival is reported after all that came before it on its lane is visible, all the same. */
-static struct ibv_mr *register_memory(struct epf_verbs *v, void *addr, uint64_t len, unsigned flags)
+static int access_flags(unsigned access, unsigned *flags)
 {
-	struct ibv_mr *mr = NULL;
+	if (access & ~(unsigned)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ))
+		return epf_fail(EPF_R_NIC_REGION, "verbs: unknown access bits in %#x", access);
+	*flags = IBV_ACCESS_LOCAL_WRITE;
+	if (access & EPF_MR_REMOTE_WRITE)
+		*flags |= IBV_ACCESS_REMOTE_WRITE;
+	if (access & EPF_MR_REMOTE_READ)
+		*flags |= IBV_ACCESS_REMOTE_READ;
+	return 0;
+}
 
-	if (v->opts.relaxed_ordering)
-		mr = v->lib->reg_mr_iova2(v->pd, addr, len, (uintptr_t)addr,
-					  flags | IBV_ACCESS_RELAXED_ORDERING);
-	if (!mr && (!v->opts.relaxed_ordering || errno == EINVAL || errno == EOPNOTSUPP))
-		mr = v->lib->reg_mr_iova2(v->pd, addr, len, (uintptr_t)addr, flags);
-	return mr;
+/* Keeps a registration until it is dropped. */
+static void keep_region(struct epf_verbs *v, struct epf_verbs_region *region, struct ibv_mr *mr,
+			uint64_t base, struct epf_nic_mr *out)
+{
+	region->mr = mr;
+	region->next = v->regions;
+	region->link = &v->regions;
+	if (region->next)
+		region->next->link = &region->next;
+	v->regions = region;
+	*out = (struct epf_nic_mr){
+		.raddr = base, .lkey = mr->lkey, .rkey = mr->rkey, .priv = region
+	};
 }
 
 static int verbs_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
@@ -85,23 +100,23 @@ static int verbs_register(struct epf_nic *nic, void *addr, uint64_t len, unsigne
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
 	uint64_t base = (uint64_t)(uintptr_t)addr;
-	unsigned flags = IBV_ACCESS_LOCAL_WRITE;
 	struct epf_verbs_region *region;
+	struct ibv_mr *mr;
+	unsigned flags = 0;
+	int rc;
 
 	if (!addr || len == 0 || base + len < base)
 		return epf_fail(EPF_R_NIC_REGION, "verbs: a region of %llu bytes at %p",
 				(unsigned long long)len, addr);
-	if (access & ~(unsigned)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ))
-		return epf_fail(EPF_R_NIC_REGION, "verbs: unknown access bits in %#x", access);
-	if (access & EPF_MR_REMOTE_WRITE)
-		flags |= IBV_ACCESS_REMOTE_WRITE;
-	if (access & EPF_MR_REMOTE_READ)
-		flags |= IBV_ACCESS_REMOTE_READ;
+	rc = access_flags(access, &flags);
+	if (rc)
+		return rc;
 	region = calloc(1, sizeof(*region));
 	if (!region)
 		return epf_fail(EPF_R_NO_MEMORY, "verbs: a region");
-	region->mr = register_memory(v, addr, len, flags);
-	if (!region->mr) {
+	/* An arrival is reported after all that came before it on its lane is visible, relaxed ordering or not. */
+	mr = epf_verbs_register_host(v, addr, len, flags);
+	if (!mr) {
 		int err = errno;
 
 		free(region);
@@ -109,15 +124,30 @@ static int verbs_register(struct epf_nic *nic, void *addr, uint64_t len, unsigne
 				    "verbs: %s: a region of %llu bytes at %p", v->device,
 				    (unsigned long long)len, addr);
 	}
-	region->next = v->regions;
-	region->link = &v->regions;
-	if (region->next)
-		region->next->link = &region->next;
-	v->regions = region;
-	*out = (struct epf_nic_mr){
-		.raddr = base, .lkey = region->mr->lkey, .rkey = region->mr->rkey, .priv = region
-	};
+	keep_region(v, region, mr, base, out);
 	return 0;
+}
+
+static int verbs_register_device(struct epf_nic *nic, const struct epf_device_mem *mem,
+				 unsigned access, struct epf_nic_mr *out)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+	struct epf_verbs_region *region;
+	struct ibv_mr *mr = NULL;
+	unsigned flags = 0;
+	int rc = access_flags(access, &flags);
+
+	if (rc)
+		return rc;
+	region = calloc(1, sizeof(*region));
+	if (!region)
+		return epf_fail(EPF_R_NO_MEMORY, "verbs: a region");
+	rc = epf_verbs_register_gpu(v, mem, flags, "/sys", &mr);
+	if (rc)
+		free(region);
+	else
+		keep_region(v, region, mr, mem->addr, out);
+	return rc;
 }
 
 static void drop_region(struct epf_verbs *v, struct epf_verbs_region *region)
@@ -177,6 +207,7 @@ const struct epf_nic_ops epf_nic_verbs_ops = {
 	.describe = epf_verbs_describe,
 	.address = epf_verbs_address,
 	.region_register = verbs_register,
+	.region_register_device = verbs_register_device,
 	.region_deregister = verbs_deregister,
 	.lane_create = epf_verbs_lane_create,
 	.lane_connect = epf_verbs_lane_connect,

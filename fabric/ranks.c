@@ -44,7 +44,7 @@ void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsi
 	if (state == EPF_PEER_DOWN)
 		epf_fail_streams_cold(core, rank, EPF_NONE);
 	for (uint32_t i = 0; i < core->n_ranks; i++)
-		core->ranks[i].news = 1;
+		core->ranks[i].news = EPF_NEWS_PEERS;
 	core->wakes = 1;
 }
 

@@ -105,6 +105,7 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 		r->tell_fence = r->tell_fenced = 0;
 		r->phase = EPF_REC_ASKING;
 	}
+	r->failed_ns = r->since_ns;
 	core->cold_work = 1;
 }
 
@@ -139,6 +140,8 @@ static int has_arrived(struct epf_core *core, struct epf_node *node, struct epf_
 			     .rank = r->questions + 1 };
 	uint32_t at = count - r->known_from;
 
+	if (EPF_HOOKED(EPF_HOOK_REPLAY_ALL) || EPF_HOOKED(EPF_HOOK_REPLAY_KEEP))
+		return 0;
 	if (r->known && r->known_handle == s->handle && at < 256)
 		return r->bits[at >> 6] >> (at & 63) & 1;
 	if (!r->asked && epf_control_send(core, node, &m)) {
@@ -152,11 +155,16 @@ static int has_arrived(struct epf_core *core, struct epf_node *node, struct epf_
 }
 
 /* Entries whose effect at the peer is known. Not reads: that the peer has served one does not bring its bytes here. */
-static void mark_done(struct epf_lane *lane, uint32_t from, uint32_t to)
+static void mark_done(struct epf_core *core, struct epf_lane *lane, uint32_t from, uint32_t to)
 {
-	for (; from != to; from++)
-		if (lane->wrs[from & lane->mask].op != EPF_WR_READ)
-			lane->wrs[from & lane->mask].core |= EPF_WRC_DONE;
+	for (; from != to; from++) {
+		struct epf_wr *wr = &lane->wrs[from & lane->mask];
+
+		if (wr->op == EPF_WR_READ || (wr->core & EPF_WRC_DONE))
+			continue;
+		wr->core |= EPF_WRC_DONE;
+		EPF_COUNT(core, REPLAYS_SPARED, 1);
+	}
 }
 
 /* Step 3. Returns 1 when every entry has been looked at. */
@@ -178,7 +186,8 @@ static int ask(struct epf_core *core, struct epf_node *node, struct epf_lane *la
 		if (arrived < 0)
 			return 0;
 		if (arrived)
-			mark_done(lane, core->ordered ? lane->tail : r->cursor, r->cursor + 1);
+			mark_done(core, lane, core->ordered ? lane->tail : r->cursor,
+				  r->cursor + 1);
 		else if (core->ordered)
 			break;
 	}
@@ -279,7 +288,21 @@ static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct e
 	return handled + (lane->tail - tail) + (r->phase != phase);
 }
 
-static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t now)
+/*
+ * Time in which this core was not run does not count against its peers: how much of it lies behind the last step. Between two steps of a
+ * core with a recovery that may not wait there is otherwise nothing.
+ */
+static uint64_t rested_ns(const struct epf_core *core, uint64_t now)
+{
+	uint64_t before = core->recover_seen_ns;
+
+	return before && now - before > core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT
+		       ? now - before
+		       : 0;
+}
+
+static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t now,
+			  uint64_t rested)
 {
 	unsigned handled = 0;
 
@@ -288,11 +311,14 @@ static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t
 
 		if (r->answer)
 			handled += answer_query(core, node, i, r);
-		if (r->phase != EPF_REC_NONE)
+		if (r->phase != EPF_REC_NONE) {
+			/* A lane may have failed behind the rest. */
+			r->since_ns = rested < now - r->since_ns ? r->since_ns + rested : now;
 			handled +=
 				lane_step(core, node, &core->lanes[node->first_lane + i], r, now);
-		else if (r->tell_opened)
+		} else if (r->tell_opened) {
 			handled += talk(core, node, &core->lanes[node->first_lane + i], r);
+		}
 		core->recover_poll |= r->answer || r->tell_opened;
 	}
 	if (node->recovery->homing && node->state == EPF_NODE_UP)
@@ -302,6 +328,7 @@ static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t
 
 unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 {
+	uint64_t rested = rested_ns(core, now);
 	unsigned handled = 0;
 
 	core->recover_poll = 0;
@@ -315,8 +342,9 @@ unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 	}
 	for (uint32_t n = 0; core->limits.lanes_per_node > 1 && n < core->n_nodes; n++)
 		if (core->nodes[n].state == EPF_NODE_UP)
-			handled += node_step(core, &core->nodes[n], now);
+			handled += node_step(core, &core->nodes[n], now, rested);
 	core->cold_work |= core->recover_poll != 0;
+	core->recover_seen_ns = core->recover_poll ? now : 0;
 	return handled;
 }
 

@@ -30,6 +30,8 @@ EPF_INLINE void epf_reclaim(struct epf_core *core, struct epf_lane *lane, struct
 		if (wr->op != EPF_WR_SEND) {
 			core->load[lane->link].bytes -= wr->len;
 			rank->inflight_bytes -= wr->len;
+			if (EPF_UNLIKELY(wr->op == EPF_WR_READ))
+				core->gpu_reads = 1;
 		}
 		core->load[lane->link].messages--;
 		rank->inflight_messages--;

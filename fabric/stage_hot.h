@@ -18,6 +18,8 @@ enum epf_hook {
 	EPF_HOOK_IGNORE_COVER = 3,      /* a counted signal does not wait for its puts */
 	EPF_HOOK_COUNT_ONLY = 4,        /* the bitmap is replaced by a bare counter */
 	EPF_HOOK_NO_FENCE = 5,          /* replay without fencing the old lane */
+	EPF_HOOK_REPLAY_ALL = 6,        /* replay without asking what has arrived: duplicates */
+	EPF_HOOK_REPLAY_KEEP = 7,       /* and a second arrival counts again */
 };
 
 extern int epf_hook;

@@ -7,7 +7,7 @@
  * The lane keeps the ids of its positions, so that few work requests need ask for a completion: on an ordered lane each one
  * speaks for all before it. An arrival names only the queue pair; a hash table leads from there to the lane.
  *
- * One thread uses a NIC, but for the waker (verbs_watch.c), which touches the completion channel, the bell and `armed` only.
+ * One thread uses a NIC, but for lane_create and lane_connect, which set several lanes up at once, and for the waker (verbs_watch.c), which touches the completion channel, the bell and `armed` only.
  */
 #ifndef EPF_FABRIC_VERBS_H
 #define EPF_FABRIC_VERBS_H
@@ -134,6 +134,8 @@ struct epf_verbs {
 	uint32_t gid_index, gid_type, mtu; /* mtu: enum ibv_mtu */
 	uint32_t n_chunks;
 	struct epf_verbs_chunk chunks[EPF_VERBS_CHUNKS];
+	pthread_mutex_t
+		setup; /* of qps, qps_used and random while lanes are created by several threads */
 	uint32_t bad_lkey; /* of memory that does not hold address 1 */
 	struct epf_verbs_region *regions;
 	uint64_t random;

@@ -154,8 +154,31 @@ static int to_init(struct epf_verbs *v, uint16_t lane)
 
 static uint32_t next_random(struct epf_verbs *v)
 {
-	v->random = v->random * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(v->random >> 40);
+	uint64_t random;
+
+	pthread_mutex_lock(&v->setup);
+	random = v->random = v->random * 6364136223846793005ull + 1442695040888963407ull;
+	pthread_mutex_unlock(&v->setup);
+	return (uint32_t)(random >> 40);
+}
+
+/* Makes a lane's queue pair known to arrivals. */
+static int publish_qp(struct epf_verbs *v, uint16_t lane)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&v->setup);
+	if (2 * (v->qps_used + 1) > v->qps_mask)
+		rc = rebuild_qps(v, v->qps ? 2 * (v->qps_mask + 1) : MIN_QPS);
+	if (!rc) {
+		enter_qp(v->qps, v->qps_mask,
+			 (uint64_t)v->lanes[lane].qp->qp_num << 32 | (lane + 1u));
+		v->qps_used++;
+		if (v->lanes_end <= lane)
+			v->lanes_end = lane + 1u;
+	}
+	pthread_mutex_unlock(&v->setup);
+	return rc;
 }
 
 /* Frees what a lane holds; its generation stays, so that late completions of it are known. */
@@ -193,10 +216,6 @@ int epf_verbs_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, ui
 	l = &v->lanes[lane];
 	if (l->qp)
 		return epf_fail(EPF_R_NIC_LANE, "verbs: lane %u exists already", lane);
-	if (2 * (v->qps_used + 1) > v->qps_mask)
-		rc = rebuild_qps(v, v->qps ? 2 * (v->qps_mask + 1) : MIN_QPS);
-	if (rc)
-		return rc;
 	for (l->mask = 1; l->mask < depth; l->mask <<= 1)
 		;
 	l->mask--;
@@ -212,14 +231,12 @@ int epf_verbs_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, ui
 		rc = create_bounce(v, lane);
 	if (!rc)
 		rc = to_init(v, lane);
+	if (!rc)
+		rc = publish_qp(v, lane);
 	if (rc) {
 		free_lane(v, l);
 		return rc;
 	}
-	enter_qp(v->qps, v->qps_mask, (uint64_t)l->qp->qp_num << 32 | (lane + 1u));
-	v->qps_used++;
-	if (v->lanes_end <= lane)
-		v->lanes_end = lane + 1u;
 	*token = epf_verbs_token(l->qp->qp_num, l->psn);
 	return 0;
 }

@@ -32,6 +32,7 @@ static const struct {
 	S("ibv_alloc_pd", alloc_pd),
 	S("ibv_dealloc_pd", dealloc_pd),
 	S("ibv_reg_mr_iova2", reg_mr_iova2),
+	S("ibv_reg_dmabuf_mr", reg_dmabuf_mr),
 	S("ibv_dereg_mr", dereg_mr),
 	S("ibv_create_comp_channel", create_comp_channel),
 	S("ibv_destroy_comp_channel", destroy_comp_channel),
@@ -69,6 +70,8 @@ static void load(void)
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
 		void *at = dlsym(handle, symbols[i].name);
 
+		if (!at && symbols[i].at == offsetof(struct epf_verbs_lib, reg_dmabuf_mr))
+			continue; /* without it there is no GPU memory by dma-buf, but all else */
 		if (!at) {
 			snprintf(why, sizeof(why), "libibverbs.so.1 is too old: it has no %s",
 				 symbols[i].name);

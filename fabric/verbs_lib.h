@@ -9,7 +9,7 @@
 
 #include <infiniband/verbs.h>
 
-/* Each entry as its man page says, under the name without ibv_. No entry is NULL. */
+/* Each entry as its man page says, under the name without ibv_. No entry is NULL but reg_dmabuf_mr, which came with rdma-core 34. */
 struct epf_verbs_lib {
 	struct ibv_device **(*get_device_list)(int *count);
 	void (*free_device_list)(struct ibv_device **list);
@@ -25,6 +25,8 @@ struct epf_verbs_lib {
 	int (*dealloc_pd)(struct ibv_pd *pd);
 	struct ibv_mr *(*reg_mr_iova2)(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 				       unsigned int access);
+	struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t length,
+					uint64_t iova, int fd, int access);
 	int (*dereg_mr)(struct ibv_mr *mr);
 	struct ibv_comp_channel *(*create_comp_channel)(struct ibv_context *context);
 	int (*destroy_comp_channel)(struct ibv_comp_channel *channel);

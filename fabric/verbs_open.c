@@ -363,6 +363,7 @@ void epf_verbs_destroy(struct epf_verbs *v)
 		v->lib->close_device(v->ctx);
 	if (v->lanes)
 		munmap(v->lanes, v->max_lanes * sizeof(*v->lanes));
+	pthread_mutex_destroy(&v->setup);
 	if (!v->shares_bell)
 		free(v->bell);
 	free(v->qps);
@@ -389,6 +390,7 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 	v->stop_fd = -1;
 	memset(v->files, 0xff, sizeof(v->files));
 	prepare_chain(v);
+	pthread_mutex_init(&v->setup, NULL);
 	v->bell = aligned_alloc(128, sizeof(*v->bell));
 	if (!v->bell || getrandom(&v->random, sizeof(v->random), 0) != sizeof(v->random)) {
 		epf_verbs_destroy(v);
@@ -440,6 +442,7 @@ void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 		.lane_depth = least(depth, v->completions),
 		.receives = v->opts.receives,
 		.carries_events = 1,
+		.parallel_setup = 1,
 	};
 }
 

@@ -91,18 +91,21 @@ static int check_lost(struct epf *ep)
 	return 0;
 }
 
-/* Sleeps on the rank's bell, at most max_ns. */
+/* Sleeps on the rank's bell, at most max_ns. The core rings for what is wished, so that a long wait is not woken at every step of it. */
 static void sleep_on_bell(struct epf *ep, uint64_t max_ns, bool (*ready)(const void *arg),
-			  const void *arg)
+			  const void *arg, const struct epf_wish *wish)
 {
+	epf_bell_wish(ep->bell, wish->what, wish->index, wish->least);
 	epf_bell_arm(ep->bell);
 	if (!ready(arg))
 		epf_bell_sleep(ep->bell, max_ns);
 	epf_bell_disarm(ep->bell);
+	epf_bell_unwish(ep->bell);
 }
 
 /* One quiet moment: without a thread of its own the engine sleeps here, else this thread does, until rung. */
-static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg), const void *arg)
+static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg), const void *arg,
+		 const struct epf_wish *wish)
 {
 	if (!ep->threaded) {
 		if (++*quiet > CALLER_SPINS && !ep->call_progress) {
@@ -115,7 +118,7 @@ static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg)
 		EPF_CPU_PAUSE();
 		return;
 	}
-	sleep_on_bell(ep, ep->call_progress ? DRIVER_SLEEP_NS : SLEEP_NS, ready, arg);
+	sleep_on_bell(ep, ep->call_progress ? DRIVER_SLEEP_NS : SLEEP_NS, ready, arg, wish);
 	*quiet = SPINS / 2;
 }
 
@@ -168,9 +171,10 @@ static int why_end(struct epf *ep, const char *what, uint64_t number)
 	return rc ? rc : ep->be->check(ep);
 }
 
-int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, uint64_t timeout_ns,
-	     const char *what, uint64_t number)
+int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
+	     const struct epf_wish *wish, uint64_t timeout_ns, const char *what, uint64_t number)
 {
+	static const struct epf_wish any = { .what = EPF_WISH_ANY };
 	uint64_t deadline;
 	unsigned quiet = 0;
 
@@ -189,7 +193,7 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg, ui
 		if (epf_progress_once(ep))
 			quiet = 0;
 		else
-			idle(ep, &quiet, ready, arg);
+			idle(ep, &quiet, ready, arg, wish ? wish : &any);
 	}
 	return 0;
 }
@@ -209,8 +213,9 @@ static bool is_retired(const void *arg)
 int epf_wait_retired(struct epf_ring *ring, uint64_t pushed, uint64_t timeout_ns)
 {
 	struct retired_arg a = { ring, pushed };
+	struct epf_wish wish = { EPF_WISH_RETIRED, ring->shm->ring_id, pushed };
 
-	return epf_wait(ring->ep, is_retired, &a, timeout_ns, "command", pushed - 1);
+	return epf_wait(ring->ep, is_retired, &a, &wish, timeout_ns, "command", pushed - 1);
 }
 
 struct signal_arg {
@@ -233,12 +238,13 @@ uint64_t epf_signal_value(const struct epf *ep, uint32_t signal)
 int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t timeout_ns)
 {
 	struct signal_arg a = { .at_least = at_least };
+	struct epf_wish wish = { EPF_WISH_SIGNAL, signal, at_least };
 
 	if (signal >= ep->n_signals)
 		return epf_fail(EPF_R_SIGNAL_RANGE, "signal %u: this rank has %u", signal,
 				ep->n_signals);
 	a.signal = &ep->signals[signal];
-	return epf_wait(ep, is_signalled, &a, timeout_ns, "signal", signal);
+	return epf_wait(ep, is_signalled, &a, &wish, timeout_ns, "signal", signal);
 }
 
 uint32_t epf_signal_count(const struct epf *ep)
@@ -326,7 +332,7 @@ int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns)
 
 	if (rc)
 		return rc;
-	rc = epf_wait(ep, is_withdrawn, &a, timeout_ns, "withdrawal of region", region);
+	rc = epf_wait(ep, is_withdrawn, &a, NULL, timeout_ns, "withdrawal of region", region);
 	if (rc == -ETIMEDOUT && a.missing != EPF_NONE)
 		return epf_fail(EPF_R_REGION_DRAIN,
 				"region %u: rank %u has not acknowledged its withdrawal", region,

@@ -7,6 +7,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/describe.h"
+#include "fabric/lanes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,20 +70,65 @@ int epf_world_describe(struct epf_core *core, uint32_t local, const char *place,
 	return rc;
 }
 
-/* Node numbers for people, in order of the lowest rank of each name; fills the peers page. Returns how many there are. */
-static uint32_t number_places(struct epf_core *core, const struct epf_description *all)
+struct grouping {
+	int (*compare)(const void *arg, uint32_t a, uint32_t b);
+	const void *arg;
+};
+
+/* Equal ones stand together, the lowest number first. */
+static int by_key(const void *a, const void *b, void *arg)
+{
+	const struct grouping *g = arg;
+	uint32_t p = *(const uint32_t *)a, q = *(const uint32_t *)b;
+	int order = g->compare(g->arg, p, q);
+
+	return order ? order : (p > q) - (p < q);
+}
+
+int epf_world_group(uint32_t n, int (*compare)(const void *arg, uint32_t a, uint32_t b),
+		    const void *arg, uint32_t *group, uint32_t *groups)
+{
+	struct grouping g = { compare, arg };
+	uint32_t *sorted = calloc(n ? n : 1, sizeof(*sorted)), found = 0;
+
+	if (!sorted)
+		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", n);
+	for (uint32_t i = 0; i < n; i++)
+		sorted[i] = i;
+	qsort_r(sorted, n, sizeof(*sorted), by_key, &g);
+	/* First the lowest of its kind for each, then numbers in order of those. */
+	for (uint32_t i = 0; i < n; i++)
+		group[sorted[i]] = i && compare(arg, sorted[i - 1], sorted[i]) == 0
+					   ? group[sorted[i - 1]]
+					   : sorted[i];
+	for (uint32_t i = 0; i < n; i++)
+		group[i] = group[i] == i ? found++ : group[group[i]];
+	free(sorted);
+	*groups = found;
+	return 0;
+}
+
+static int compare_places(const void *arg, uint32_t a, uint32_t b)
+{
+	const struct epf_description *all = arg;
+
+	return strcmp(all[a].node, all[b].node);
+}
+
+/* Node numbers for people, in order of the lowest rank of each name; fills the peers page. */
+static int number_places(struct epf_core *core, const struct epf_description *all)
 {
 	struct epf_peer_word *words = core->peers_page->peers;
-	uint32_t n = 0;
+	uint32_t *place = calloc(core->world, sizeof(*place)), n = 0;
+	int rc = place ? epf_world_group(core->world, compare_places, all, place, &n)
+		       : epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", core->world);
 
-	for (uint32_t rank = 0; rank < core->world; rank++) {
-		uint32_t r = 0;
-
-		while (r < rank && strcmp(all[r].node, all[rank].node) != 0)
-			r++;
-		words[rank].node = r < rank ? words[r].node : n++;
-	}
-	return n;
+	for (uint32_t r = 0; r < core->world && !rc; r++)
+		words[r].node = place[r];
+	if (!rc)
+		core->peers_page->n_nodes = n;
+	free(place);
+	return rc;
 }
 
 static int check_fit(const struct epf_core *core, const struct epf_description *d, uint32_t rank)
@@ -112,6 +158,12 @@ static int check_fit(const struct epf_core *core, const struct epf_description *
 	return 0;
 }
 
+static int cannot_connect(const struct epf_description *d)
+{
+	return epf_fail(EPF_R_NODE_LOST, "rank %u: its node %s cannot be connected: %.200s",
+			d->rank, d->node, epf_last_error());
+}
+
 static int connect_node(struct epf_core *core, const struct epf_description *d, uint32_t node)
 {
 	size_t stride = (sizeof(struct epf_ctl) + 8u * d->streams + 63) / 64 * 64;
@@ -125,10 +177,7 @@ static int connect_node(struct epf_core *core, const struct epf_description *d, 
 				      .streams = d->streams,
 				      .rank = d->rank };
 
-	if (!epf_core_connect(core, node, &info))
-		return 0;
-	return epf_fail(EPF_R_NODE_LOST, "rank %u: its node %s cannot be connected: %.200s",
-			d->rank, d->node, epf_last_error());
+	return epf_core_connect(core, node, &info) ? cannot_connect(d) : 0;
 }
 
 static int set_peer(struct epf_core *core, const struct epf_description *d, uint32_t node)
@@ -147,7 +196,8 @@ static int set_peer(struct epf_core *core, const struct epf_description *d, uint
 static int connect_all(struct epf_core *core, const struct epf_description *all,
 		       const uint32_t *node_of)
 {
-	int rc = 0;
+	uint32_t lost = 0;
+	int rc = epf_lanes_begin(core);
 
 	for (uint32_t r = 0; r < core->world && !rc; r++) {
 		if (node_of[r] >= core->n_nodes)
@@ -161,6 +211,8 @@ static int connect_all(struct epf_core *core, const struct epf_description *all,
 					r);
 		rc = connect_node(core, &all[r], node_of[r]);
 	}
+	if (!rc && epf_lanes_end(core, &lost))
+		rc = cannot_connect(&all[lost]);
 	for (uint32_t r = 0; r < core->world && !rc; r++)
 		rc = set_peer(core, &all[r], node_of[r]);
 	return rc;
@@ -204,11 +256,12 @@ int epf_world_connect(struct epf_core *core, const struct epf_blob *blobs, const
 
 	if (rc)
 		return rc;
-	core->peers_page->n_nodes = number_places(core, all);
+	rc = number_places(core, all);
 	for (uint32_t r = 0; r < core->world; r++)
 		if (node_of[r] == core->self)
 			core->my_place = (uint16_t)core->peers_page->peers[r].node;
-	rc = connect_all(core, all, node_of);
+	if (!rc)
+		rc = connect_all(core, all, node_of);
 	free_all(all, core->world);
 	return rc;
 }

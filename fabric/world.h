@@ -25,6 +25,13 @@ int epf_world_describe(struct epf_core *core, uint32_t local, const char *place,
  */
 int epf_world_connect(struct epf_core *core, const struct epf_blob *blobs, const uint32_t *node_of);
 
+/*
+ * Numbers 0 .. n-1 by kind: equal ones (compare gives 0; it orders them in any way) get the same group[], groups are numbered in order
+ * of their lowest member; *groups: how many. In n log n steps: jobs have thousands of ranks. -ENOMEM.
+ */
+int epf_world_group(uint32_t n, int (*compare)(const void *arg, uint32_t a, uint32_t b),
+		    const void *arg, uint32_t *group, uint32_t *groups);
+
 /* Takes in regions that ranks have registered since: blobs as in epf_world_connect; an empty one changes nothing. On the core's thread. */
 int epf_world_update(struct epf_core *core, const struct epf_blob *blobs);
 

@@ -17,10 +17,22 @@
 
 #include <stdint.h>
 
+/* epf_bell.wish: what the one sleeper waits for. It may be rung for other things too, but need not be. */
+enum epf_bell_wish {
+	EPF_WISH_ANY = 0,     /* anything: the value of who knows no wishes */
+	EPF_WISH_SIGNAL = 1,  /* signal number `wish_index` has reached `wish_least` */
+	EPF_WISH_RETIRED = 2, /* the ring with ring_id `wish_index` has retired `wish_least` */
+};
+
 struct epf_bell {
 	uint32_t sleeping; /* 1: the sleeper is or is about to be asleep; also the futex word */
 	uint32_t rung;     /* times rung: wake-ups counted, written by ringers with relaxed adds */
-	uint64_t reserved[15];
+	uint32_t waiters;  /* threads that sleep or are about to: the wish holds while it is one */
+	uint32_t wish;     /* enum epf_bell_wish */
+	uint64_t wish_least; /* compared by difference: counters may wrap */
+	uint32_t wish_index;
+	uint32_t reserved0;
+	uint64_t reserved[12];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_bell) == 128, "a bell has its own pair of cache lines");
@@ -42,6 +54,25 @@ EPF_INLINE int epf_bell_must_ring(const struct epf_bell *bell)
 {
 	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* B2: pairs with B1 */
 	return __atomic_load_n(&bell->sleeping, __ATOMIC_RELAXED) != 0;
+}
+
+/*
+ * Sleeper: says before it arms what it waits for, so that it is not woken for less. Several threads may sleep on one bell: the wish holds
+ * while there is one. Ends with epf_bell_unwish(). Relaxed: the arming that follows publishes it. [B1]
+ */
+EPF_INLINE void epf_bell_wish(struct epf_bell *bell, uint32_t wish, uint32_t index, uint64_t least)
+{
+	__atomic_fetch_add(&bell->waiters, 1u, __ATOMIC_RELAXED);
+	__atomic_store_n(&bell->wish_index, index, __ATOMIC_RELAXED);
+	__atomic_store_n(&bell->wish_least, least, __ATOMIC_RELAXED);
+	__atomic_store_n(&bell->wish, wish, __ATOMIC_RELAXED);
+}
+
+/* Sleeper, awake again: whoever still sleeps is rung for anything. */
+EPF_INLINE void epf_bell_unwish(struct epf_bell *bell)
+{
+	__atomic_store_n(&bell->wish, (uint32_t)EPF_WISH_ANY, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&bell->waiters, 1u, __ATOMIC_RELEASE);
 }
 
 /* Producer: wakes the sleeper (futex wake, works across processes). */

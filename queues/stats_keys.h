@@ -44,6 +44,7 @@ EPF_ROW(CORE, SIGNALS_APPLIED,      "signals_applied",      "signals",  COUNTER,
 EPF_ROW(CORE, SIGNALS_WAITED,       "signals_waited",       "signals",  COUNTER, "", "Signals that had to wait for earlier data of their stream.")
 EPF_ROW(CORE, LANE_ERRORS,          "lane_errors",          "errors",   COUNTER, "", "Lanes that failed and were fenced.")
 EPF_ROW(CORE, REPLAYS,              "replays",              "requests", COUNTER, "", "Work requests sent again on another lane after a failure.")
+EPF_ROW(CORE, REPLAYS_SPARED,       "replays_spared",       "requests", COUNTER, "", "Work requests of a failed lane that had arrived all the same: duplicates that were not sent.")
 EPF_ROW(CORE, FAILOVERS,            "failovers",            "times",    COUNTER, "", "Times a link or device was lost and its work went on over another one.")
 EPF_ROW(CORE, RECOVERIES,           "recoveries",           "times",    COUNTER, "", "Times all lanes of a link that was lost were in use again.")
 EPF_ROW(CORE, FAILOVER_NS,          "failover_ns",          "ns",       GAUGE,   "", "The last failover: time from the failure of a lane until its work went on over another one.")

@@ -19,8 +19,8 @@ MAY_INCLUDE = {
                "fabric/service/sweep.h"],
     "fabric/service": ["queues", "fabric", "fabric/base", "bootstrap"],
     "kernels": ["queues", "fabric/epf.h"],
-    "tools": ["queues", "fabric/epf.h", "fabric/nic.h", "fabric/place.h", "fabric/base", "bootstrap", "fabric/service"],
-    "bench": ["queues", "fabric/epf.h", "fabric/bench_core.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],
+    "tools": ["queues", "fabric/epf.h", "fabric/nic.h", "fabric/place.h", "fabric/lanes_plan.h", "fabric/base", "bootstrap", "fabric/service"],
+    "bench": ["queues", "fabric/epf.h", "fabric/bench_core.h", "fabric/verbs_lib.h", "fabric/verbs_pick.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],
     "tests": ["queues", "fabric", "fabric/base", "fabric/service", "bootstrap", "kernels", "tools", "bench", "tests/ref"],
     "tests/ref": [],  # the reference must not share a mistake with what it judges
 }

@@ -20,9 +20,19 @@
 
 #define EXIT_USAGE 2
 
-enum { KEY_SYSFS = 256, KEY_RANKS, RANKS_MAX = 4096 };
+enum {
+	KEY_SYSFS = 256,
+	KEY_RANKS,
+	KEY_PLAN,
+	KEY_NODES,
+	KEY_PER_NODE,
+	KEY_DEVICES,
+	RANKS_MAX = 4096
+};
 
-#define GROUPS (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU) | EPF_CONF_GROUP_BIT(VERBS))
+#define GROUPS                                                                    \
+ (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU) | EPF_CONF_GROUP_BIT(VERBS) | \
+  EPF_CONF_GROUP_BIT(EFA))
 
 struct request {
 	struct epf_conf conf;
@@ -30,17 +40,41 @@ struct request {
 	json_t *list;      /* NULL: text */
 	const char *sysfs; /* NULL: the machine's */
 	uint32_t ranks;
+	struct epf_nics_plan_opts plan;
+	bool is_plan;
 	bool json;
 	unsigned int failed;
 };
 
-static bool parse_ranks(const char *arg, uint32_t *out)
+static void parse_count(struct argp_state *state, const char *option, const char *arg,
+			uint32_t *out)
 {
 	char *end;
 	unsigned long n = strtoul(arg, &end, 10);
 
+	if (*arg < '0' || *arg > '9' || *end || n < 1 || n > RANKS_MAX)
+		argp_failure(state, EXIT_USAGE, 0, "--%s is '%s': write a number from 1 to %d",
+			     option, arg, RANKS_MAX);
 	*out = (uint32_t)n;
-	return *arg >= '0' && *arg <= '9' && !*end && n > 0 && n <= RANKS_MAX;
+}
+
+/* What belongs to a plan means nothing without one, and the job must be one that can be. */
+static void check_plan(struct argp_state *state, struct request *req)
+{
+	if (!req->is_plan && (req->plan.nodes || req->plan.ranks_per_node || req->plan.devices))
+		argp_failure(state, EXIT_USAGE, 0,
+			     "--nodes, --ranks-per-node and --devices belong to --plan");
+	if (req->is_plan && req->ranks)
+		argp_failure(state, EXIT_USAGE, 0,
+			     "--ranks belongs to the placement: a plan takes --ranks-per-node");
+	if (!req->plan.nodes)
+		req->plan.nodes = 256;
+	if (!req->plan.ranks_per_node)
+		req->plan.ranks_per_node = 8;
+	if (req->plan.nodes > RANKS_MAX / req->plan.ranks_per_node)
+		argp_failure(state, EXIT_USAGE, 0,
+			     "%u nodes of %u ranks: a job has at most %d ranks", req->plan.nodes,
+			     req->plan.ranks_per_node, RANKS_MAX);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -58,10 +92,22 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		req->sysfs = arg;
 		return 0;
 	case KEY_RANKS:
-		if (!parse_ranks(arg, &req->ranks))
-			argp_failure(state, EXIT_USAGE, 0,
-				     "--ranks is '%s': write a number from 1 to %d", arg,
-				     RANKS_MAX);
+		parse_count(state, "ranks", arg, &req->ranks);
+		return 0;
+	case KEY_PLAN:
+		req->is_plan = true;
+		return 0;
+	case KEY_NODES:
+		parse_count(state, "nodes", arg, &req->plan.nodes);
+		return 0;
+	case KEY_PER_NODE:
+		parse_count(state, "ranks-per-node", arg, &req->plan.ranks_per_node);
+		return 0;
+	case KEY_DEVICES:
+		parse_count(state, "devices", arg, &req->plan.devices);
+		return 0;
+	case ARGP_KEY_END:
+		check_plan(state, req);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -169,6 +215,15 @@ int epf_tool_nics(int argc, char **argv)
 		  0 },
 		{ "ranks", KEY_RANKS, "N", 0,
 		  "Show the placement of N local ranks. Not given: one for each GPU", 0 },
+		{ "plan", KEY_PLAN, NULL, 0,
+		  "Open nothing; print the queue pairs and the memory that a job needs on a node and "
+		  "each of its NICs, with daemons and without (with --json: schema epf.nics-plan/1)",
+		  0 },
+		{ "nodes", KEY_NODES, "N", 0, "Nodes of the job to plan. Not given: 256", 0 },
+		{ "ranks-per-node", KEY_PER_NODE, "N", 0, "Ranks of each. Not given: 8", 0 },
+		{ "devices", KEY_DEVICES, "N", 0,
+		  "RDMA devices of each. Not given: those of this machine, or of --sysfs, at least 1",
+		  0 },
 		{ 0 },
 	};
 	struct request req = { 0 };
@@ -194,8 +249,11 @@ int epf_tool_nics(int argc, char **argv)
 	if (epf_conf_load(&req.conf, NULL)) {
 		req.failed++;
 		fprintf(stderr, "ep-fabric nics: %s\n", epf_last_error());
-	} else {
+	} else if (!req.is_plan) {
 		show_all(&req);
+	} else if (epf_nics_plan(&req.conf, req.sysfs, &req.plan, req.json)) {
+		req.failed++;
+		fprintf(stderr, "ep-fabric nics: %s\n", epf_last_error());
 	}
 	epf_conf_destroy(&req.conf);
 	return req.failed ? EXIT_FAILURE : EXIT_SUCCESS;

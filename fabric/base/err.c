@@ -44,6 +44,7 @@ static inline int numbers_are_unique(int n)
 
 static _Thread_local struct {
 	enum epf_reason reason;
+	size_t detail; /* bytes of the text before the remedy */
 	char text[MESSAGE_BYTES];
 } last;
 
@@ -88,6 +89,7 @@ static void record(enum epf_reason r, const char *sys, const char *fmt, va_list 
 	}
 	snprintf(last.text, sizeof(last.text), "%s: %s [EPF-%d]", detail,
 		 info ? info->remedy : "report this, the reason is not in the table", (int)r);
+	last.detail = strlen(detail);
 	last.reason = r;
 }
 
@@ -120,9 +122,28 @@ int epf_fail_sys(enum epf_reason r, int err, const char *fmt, ...)
 	return info ? -info->err : -EINVAL;
 }
 
+_Static_assert(sizeof(last.text) == EPF_ERROR_BYTES, "an error fits where it is kept");
+
+void epf_error_get(struct epf_error *out)
+{
+	out->reason = last.reason;
+	memcpy(out->text, last.text, sizeof(out->text));
+}
+
+void epf_error_set(const struct epf_error *error)
+{
+	last.reason = error->reason;
+	memcpy(last.text, error->text, sizeof(last.text));
+}
+
 const char *epf_last_error(void)
 {
 	return last.text;
+}
+
+void epf_last_detail(char *buf, size_t size)
+{
+	snprintf(buf, size, "%.*s", (int)last.detail, last.text);
 }
 
 enum epf_reason epf_last_reason(void)
@@ -133,5 +154,6 @@ enum epf_reason epf_last_reason(void)
 void epf_clear_error(void)
 {
 	last.reason = EPF_R_NONE;
+	last.detail = 0;
 	last.text[0] = '\0';
 }

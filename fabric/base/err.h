@@ -58,11 +58,27 @@ int epf_fail_sys(enum epf_reason r, int err, const char *fmt, ...)
  */
 const char *epf_last_error(void) __attribute__((visibility("default")));
 
+/* epf_last_detail() - that line without remedy and number, cut to @size: to be part of another error. */
+void epf_last_detail(char *buf, size_t size);
+
 /* epf_last_reason() - the reason of this thread's last epf_fail(), EPF_R_NONE when there is none. */
 enum epf_reason epf_last_reason(void);
 
 /* epf_clear_error() - forget this thread's last error. */
 void epf_clear_error(void);
+
+enum { EPF_ERROR_BYTES = 512 };
+
+/* An error on its way from one thread to another. */
+struct epf_error {
+	enum epf_reason reason;
+	char text[EPF_ERROR_BYTES];
+};
+
+/* epf_error_get() - a copy of this thread's last error. */
+void epf_error_get(struct epf_error *out);
+/* epf_error_set() - make it this thread's last error, word for word. */
+void epf_error_set(const struct epf_error *error);
 
 /* epf_reason_info() - the table's row for a reason, NULL for a number that is not in it. */
 const struct epf_reason_info *epf_reason_info(enum epf_reason r);

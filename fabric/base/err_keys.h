@@ -101,6 +101,12 @@ R(PLACE_SELECT,        441, EINVAL,  "The selection of RDMA devices cannot be re
 R(PLACE_NO_MATCH,      442, ENODEV,  "The selection of RDMA devices leaves none.", "see ep-fabric nics for the devices there are, and change nic-device (or NCCL_IB_HCA)")
 R(PLACE_GPU,           443, ENODEV,  "No GPU has the PCI address given.", "see ep-fabric nics for the GPUs there are")
 
+R(GPU_REGION,          445, EOPNOTSUPP, "GPU memory cannot be registered with the RDMA device.", "load the module named (modprobe nvidia-peermem), or use a driver and a kernel, 5.12 or newer, that give dma-bufs")
+R(EFA_ABSENT,          450, ENODEV,  "This build has no EFA NIC.", "build with libibverbs-dev installed")
+R(EFA_LIBRARY,         451, ENOENT,  "The library for Elastic Fabric Adapters cannot be used.", "install ibverbs-providers (Debian, Ubuntu), libibverbs (Fedora, RHEL), or what the EFA installer brings")
+R(EFA_DEVICE,          452, ENODEV,  "No Elastic Fabric Adapter can be used.", "attach one to the instance, load the efa module, and see ibv_devinfo; correct nic-device")
+R(EFA_UNFIT,           453, EOPNOTSUPP, "An Elastic Fabric Adapter lacks what the EFA NIC needs.", "use an instance type whose adapters have RDMA write, a recent efa driver and a recent rdma-core")
+
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")
 

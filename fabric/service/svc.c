@@ -7,6 +7,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
 #include "fabric/core_limits.h"
+#include "fabric/place_bind.h"
 #include "fabric/service/svc_impl.h"
 
 #include <errno.h>
@@ -41,11 +42,12 @@ static int load_secret(struct epf_svc *s)
 	snprintf(s->place, sizeof(s->place), "%.40s@%02x%02x%02x%02x%02x%02x%02x%02x", s->instance,
 		 id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
 	rc = epf_auth_load(NULL, 0, *file ? file : NULL, fabric_env, NULL, &s->auth);
-	if (!rc && !s->auth.has_secret && s->conf->nic == EPF_CONF_NIC_VERBS)
+	if (!rc && !s->auth.has_secret &&
+	    (s->conf->nic == EPF_CONF_NIC_VERBS || s->conf->nic == EPF_CONF_NIC_EFA))
 		rc = epf_fail(
 			EPF_R_SVC_SEAL,
-			"instance %s: nic verbs reaches other machines, and there is no fabric secret",
-			s->instance);
+			"instance %s: nic %s reaches other machines, and there is no fabric secret",
+			s->instance, s->conf->nic == EPF_CONF_NIC_EFA ? "efa" : "verbs");
 	return rc;
 }
 
@@ -87,8 +89,6 @@ static int start_crews(struct epf_svc *s)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	for (uint32_t i = 0; i < conf->service_cores && i < SVC_CREWS_MAX && !rc; i++) {
 		struct epf_crew_options o = { .name = name,
-					      .cpu = conf->cpu.cpu,
-					      .n_cpus = conf->cpu.count,
 					      .idle = (enum epf_idle)conf->core_idle,
 					      .idle_after_ns = conf->core_idle_after_ns,
 					      .quantum_ns = conf->service_fair
@@ -96,13 +96,21 @@ static int start_crews(struct epf_svc *s)
 								    : 0,
 					      .now = epf_limits_now };
 
-		if (conf->cpu.count >= conf->service_cores) { /* enough for one each */
-			o.cpu = &conf->cpu.cpu[i];
-			o.n_cpus = 1;
-		}
+		struct epf_place_bind bind;
+
+		rc = epf_place_bind(conf, NULL, -1, i, (uint32_t)conf->service_cores, &bind);
+		if (rc)
+			break;
+		if (bind.why[0])
+			epf_note("instance %s: engine thread %u: %s", s->instance, i, bind.why);
+		if (i == 0)
+			s->memory_node = bind.node;
+		o.cpu = bind.cpu;
+		o.n_cpus = bind.count;
 		snprintf(name, sizeof(name), "epf-core-%u", i);
 		rc = epf_crew_create(&o, &s->crews[i]);
 		s->n_crews += rc == 0;
+		epf_place_bind_destroy(&bind);
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return rc;

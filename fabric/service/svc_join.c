@@ -6,6 +6,7 @@
 #define EPF_LOG_COMP "svc"
 #include "bootstrap/boot.h"
 #include "fabric/base/log.h"
+#include "fabric/numa.h"
 #include "fabric/service/svc_impl.h"
 #include "fabric/world.h"
 
@@ -188,55 +189,54 @@ int svc_join_attach(struct epf_svc *s, struct svc_session *c, const union svc_me
 	return m->flags & EPF_SVC_REJOIN ? attach_again(s, c, m, a) : attach_new(s, c, m, a);
 }
 
+static int compare_members(const void *arg, uint32_t a, uint32_t b)
+{
+	const uint8_t *table = arg;
+
+	return memcmp(table + (size_t)a * EPF_SVC_MEMBER_BYTES,
+		      table + (size_t)b * EPF_SVC_MEMBER_BYTES, EPF_SVC_MEMBER_BYTES);
+}
+
 /* Gives every rank the number of its node, in order of the nodes' lowest ranks. */
 static int number_nodes(struct svc_job *job, const uint8_t *table)
 {
-	uint32_t *first = calloc(job->world, sizeof(*first));
-
 	job->node_of = calloc(job->world, sizeof(*job->node_of));
 	job->n_nodes = 0;
-	if (!first || !job->node_of) {
-		free(first);
+	if (!job->node_of)
 		return epf_fail(EPF_R_NO_MEMORY, "job %s: no memory", svc_job_name(job));
-	}
-	for (uint32_t r = 0; r < job->world; r++) {
-		uint32_t n = 0;
-
-		while (n < job->n_nodes && memcmp(table + (size_t)r * EPF_SVC_MEMBER_BYTES,
-						  table + (size_t)first[n] * EPF_SVC_MEMBER_BYTES,
-						  EPF_SVC_MEMBER_BYTES) != 0)
-			n++;
-		if (n == job->n_nodes)
-			first[job->n_nodes++] = r;
-		job->node_of[r] = n;
-	}
-	free(first);
-	return 0;
+	return epf_world_group(job->world, compare_members, table, job->node_of, &job->n_nodes);
 }
 
 /* Ranks that the table puts on this node are the ones that have attached, no more and no less. */
 static int check_table(struct svc_job *job, const uint8_t *table)
 {
-	uint8_t mine[EPF_SVC_MEMBER_BYTES];
+	uint8_t *is_here = calloc(job->world, 1), mine[EPF_SVC_MEMBER_BYTES];
+	int rc = 0;
 
+	if (!is_here)
+		return epf_fail(EPF_R_NO_MEMORY, "job %s: no memory", svc_job_name(job));
 	memcpy(mine, job->svc->node_id, EPF_SVC_ID);
 	memcpy(mine + EPF_SVC_ID, job->nonce, EPF_SVC_ID);
-	for (uint32_t r = 0; r < job->world; r++) {
+	for (uint32_t i = 0; i < job->n_seats; i++)
+		is_here[job->seats[i].rank] = 1;
+	for (uint32_t r = 0; r < job->world && !rc; r++) {
 		bool says =
 			memcmp(table + (size_t)r * EPF_SVC_MEMBER_BYTES, mine, sizeof(mine)) == 0;
 
-		if (says != (svc_job_seat(job, r) != NULL))
-			return epf_fail(
+		if (says != (is_here[r] != 0))
+			rc = epf_fail(
 				EPF_R_SVC_MESSAGE,
 				"WORLD: job %s: rank %u %s attached here but the table says %s",
 				svc_job_name(job), r, says ? "is not" : "is",
 				says ? "this node" : "another node");
 	}
-	return 0;
+	free(is_here);
+	return rc;
 }
 
 static int set_world(struct svc_job *job, const struct epf_svc_bytes *table)
 {
+	struct epf_numa before;
 	int rc = check_table(job, table->data);
 
 	if (rc)
@@ -251,8 +251,10 @@ static int set_world(struct svc_job *job, const struct epf_svc_bytes *table)
 		memcpy(job->table, table->data, table->len);
 		job->node = job->node_of[job->seats[0].rank];
 		epf_seal_session_init(&job->seal, job->id, job->table, table->len, job->world);
+		(void)epf_numa_begin(epf_numa_lib(), job->svc->memory_node, &before);
 		rc = epf_core_set_world(job->core, job->world, job->n_nodes, job->node, job->peers,
 					job->tokens);
+		epf_numa_end(epf_numa_lib(), &before);
 	}
 	if (rc)
 		svc_job_break(job, epf_last_reason(), "this node cannot take part in it");
@@ -361,7 +363,7 @@ static int connect_all(struct epf_svc *s, struct svc_job *job, const struct epf_
 	if (rc) {
 		char why[200];
 
-		svc_last_error(why, sizeof(why));
+		epf_last_detail(why, sizeof(why));
 		svc_job_break(job, epf_last_reason(), why);
 		return rc;
 	}

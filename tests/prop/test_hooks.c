@@ -21,6 +21,7 @@ static const struct {
 	{ "covering count ignored", EPF_HOOK_IGNORE_COVER, 0 },
 	{ "bitmap replaced by a counter", EPF_HOOK_COUNT_ONLY, 0 },
 	{ "replay without fence", EPF_HOOK_NO_FENCE, 1 },
+	{ "all replayed, duplicates kept", EPF_HOOK_REPLAY_KEEP, 1 },
 };
 
 static void set_hook(enum epf_hook hook)

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { BOOT_S = 60, REACH_MS = 60000, TOLD_MS = 40000, ROUNDS_BESIDE = 20, ROUNDS_AFTER = 10 };
+enum { BOOT_S = 60, REACH_MS = 60000, TOLD_MS = 40000, ROUNDS_BESIDE = 5, ROUNDS_AFTER = 10 };
 
 struct rig rig;
 
@@ -199,9 +199,14 @@ void rig_end_told(struct job *job, unsigned killed)
 void rig_beside_goes_on(void)
 {
 	struct job *b = &rig.beside;
-	uint64_t from = job_get(&b->page->rank[0].rounds);
 
-	RIG_CHECK(job_reach(b, from + ROUNDS_BESIDE, REACH_MS) == 0);
+	RIG_CHECK(job_reach(b, job_get(&b->page->rank[0].rounds) + ROUNDS_BESIDE, REACH_MS) == 0);
+}
+
+void rig_beside_ends(void)
+{
+	struct job *b = &rig.beside;
+
 	job_set(&b->page->end, 1);
 	RIG_CHECK(job_wait(b, 0, REACH_MS) == 0);
 	for (unsigned i = 0; i < RIG_WORLD; i++) {
@@ -210,9 +215,19 @@ void rig_beside_goes_on(void)
 		RIG_CHECK(rep->counter[JOB_LANE_ERRORS] == 0);
 		RIG_CHECK(rep->counter[JOB_ARRIVALS_REFUSED] == 0);
 	}
-	printf("the job beside: %llu rounds, 0 wrong, 0 lane errors\n",
+	printf("# result: the job beside: %llu rounds, 0 wrong, 0 lane errors\n",
 	       (unsigned long long)b->page->rank[0].rounds);
 	job_end(b);
+}
+
+void rig_say(const char *fmt, ...)
+{
+	size_t len = strlen(rig.said);
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(rig.said + len, sizeof(rig.said) - len, fmt, ap);
+	va_end(ap);
 }
 
 void rig_next_job(const unsigned *nodes)

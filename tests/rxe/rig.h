@@ -38,6 +38,7 @@ struct rig {
 	struct job job;    /* the one that the fault hits */
 	struct job beside; /* the other one; page NULL: there is none */
 	uint64_t starved0;
+	char said[256];
 };
 
 extern struct rig rig;
@@ -75,8 +76,13 @@ void rig_told(const struct job *job, unsigned rank, uint64_t since_ns, unsigned 
 /* All ranks of the job go and none found a fault. killed: a bit for each rank that was killed. */
 void rig_end_told(struct job *job, unsigned killed);
 
-/* The job beside plays on: rounds of checked bytes after the fault; then it ends well, no lane of it failed and no arrival was refused. */
+/* The job beside plays on: some more rounds of checked bytes. */
 void rig_beside_goes_on(void);
+/* It ends well: nothing was wrong, no lane of it failed, no arrival was refused. */
+void rig_beside_ends(void);
+
+/* Adds to the text of the case that runs. */
+void rig_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* A new job on these daemons ends well. */
 void rig_next_job(const unsigned *nodes);

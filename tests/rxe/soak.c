@@ -3,13 +3,15 @@
  * Many checked commands over RDMA devices while packets are lost and links come and go: two daemons, four ranks, every byte of every letter looked at, every
  * signal counted. Used for soaking, for random link flaps, and with duplicate detection broken to show that a wrong count would be seen.
  *
- *   rxe_soak --commands N [--flaps K] [--rails 1|2] [--seed S] [--wrong] [SETTING=VALUE...]
- *     --commands   at least so many in all; --flaps: random cuts of one pair at a time meanwhile; --rails: devices of a daemon
- *     --wrong      the daemons' duplicate detection is broken (a build with test hooks): exit status 0 when that was seen
+ *   rxe_soak --commands N [--flaps K] [--rails 1|2] [--seed S] [--hook all|keep] [SETTING=VALUE...]
+ *     --commands   at least so many in all; --flaps: random cuts of one pair at a time meanwhile; --rails: devices of a node
+ *     --hook       of a build with test hooks, in engines inside the ranks. all: a failed lane's work is all sent again, and what had
+ *                  arrived must be dropped; keep: it is not dropped: exit status 0 when a wrong byte or count was seen
  *
  * Output is for people, "# result:" lines for jobs.sh; with a seed a run cuts the same pairs for the same times. Exit status 0 or 1.
  */
 #include "fabric/base/clock.h"
+#include "fabric/stage_hot.h"
 #include "tests/rxe/rig.h"
 
 #include <errno.h>
@@ -20,22 +22,38 @@
 #include <sys/wait.h>
 
 /* A round: LETTERS letters of up to SLOT bytes to each other rank, then the same from each; two sets of slots take turns. */
-enum { LETTERS = 48, SLOT = 256, FILLING = 0xa5, FLUSH_EVERY = 8, ROUND_S = 60, REGION = 2 };
+enum {
+	LETTERS = 48,
+	SLOT = 256,
+	FILLING = 0xa5,
+	FLUSH_EVERY = 8,
+	ROUND_S = 60,
+	REGION = 2,
+	PUBLISH_EVERY = 2,
+	PAUSE_COMMANDS = 3000,
+	RECOVER_S = 30
+};
 
 /* A word of the page: set by a rank that saw wrong bytes or a wrong count. */
 enum { W_WRONG = 3 };
 
 /* Counters of a report: what the engine of the rank's node counted, and the rank's own. */
-enum { C_COMMANDS = 4, C_SLOWEST_NS = 5, C_BYTES = 6 };
+enum { C_COMMANDS = 4, C_SLOWEST_NS = 5, C_BYTES = 6, C_SPARED = 7 };
 
 static struct {
 	uint64_t commands, seed;
 	unsigned flaps, rails;
-	bool wrong;
+	int hook; /* enum epf_hook; 0: none, and engines are in daemons */
 } opt = { .commands = 20000, .rails = 1 };
 
 static const char *const counter_name[] = { "lane_errors", "arrivals_refused", "replays",
 					    "duplicates_dropped" };
+
+/* Words of the page that ranks 0 and 2 keep for their engines while they play, four each. */
+enum { W_LIVE = 8, LIVE_ERRORS = 0, LIVE_FAILOVERS = 1, LIVE_RECOVERIES = 2, LIVE_PAUSE_NS = 3 };
+
+static const char *const live_name[] = { "lane_errors", "failovers", "recoveries",
+					 "failover_max_ns" };
 
 /* ---- a rank ---- */
 
@@ -168,12 +186,47 @@ static void play_round(struct job_rank *r)
 	job_set(&r->report->rounds, ++r->round);
 }
 
+#ifdef EPF_TEST_HOOKS
+static void set_hook(void)
+{
+	epf_hook = opt.hook;
+}
+
+static int hook_of(const char *name)
+{
+	return strcmp(name, "all") == 0    ? EPF_HOOK_REPLAY_ALL
+	       : strcmp(name, "keep") == 0 ? EPF_HOOK_REPLAY_KEEP
+					   : -1;
+}
+
+static bool must_go_wrong(void)
+{
+	return opt.hook == EPF_HOOK_REPLAY_KEEP;
+}
+#else
+static void set_hook(void)
+{
+}
+
+static int hook_of(const char *name)
+{
+	(void)name;
+	return -1;
+}
+
+static bool must_go_wrong(void)
+{
+	return false;
+}
+#endif
+
 static void open_rank(struct job_rank *r)
 {
 	uint64_t bytes = (uint64_t)4 * r->world * LETTERS * SLOT;
 	uint32_t region;
 	void *mem;
 
+	set_hook();
 	JOB_CHECK(r, job_rank_open(r) == 0); /* its regions 0 and 1 are not used */
 	JOB_CHECK(r, epf_memory_alloc(r->ep, bytes, &mem) == 0);
 	memset(mem, FILLING, bytes);
@@ -181,6 +234,17 @@ static void open_rank(struct job_rank *r)
 	JOB_CHECK(r, region == REGION);
 	r->mem = mem;
 	JOB_CHECK(r, job_rank_join(r) == 0);
+}
+
+/* What the parent steers by. Asking costs a request, so not in every round. */
+static void publish(struct job_rank *r)
+{
+	uint64_t *word = &r->page->words[W_LIVE + r->me * 2], value;
+
+	for (unsigned i = 0; i < 4 && !(r->me & 1);
+	     i++) /* ranks 1 and 3 share their engine, or are not asked */
+		if (epf_counter(r->ep, live_name[i], &value) == 0)
+			job_set(&word[i], value);
 }
 
 static void soak(struct job_rank *r)
@@ -195,6 +259,8 @@ static void soak(struct job_rank *r)
 		if (last && r->round >= last)
 			break;
 		play_round(r);
+		if (r->round % PUBLISH_EVERY == 0)
+			publish(r);
 	}
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
 	for (uint32_t p = 0; p < r->world; p++)
@@ -204,6 +270,8 @@ static void soak(struct job_rank *r)
 		JOB_CHECK(r, epf_counter(r->ep, counter_name[i], &r->report->counter[i]) == 0);
 	JOB_CHECK(r,
 		  epf_counter(r->ep, "put_bytes_remote_node", &r->report->counter[C_BYTES]) == 0);
+	JOB_CHECK(r, epf_counter(r->ep, "replays_spared", &r->report->counter[C_SPARED]) == 0);
+	publish(r);
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
 	epf_close(r->ep);
 	epf_boot_close(r->boot);
@@ -226,12 +294,17 @@ static uint64_t engines(unsigned counter)
 	return rig.job.page->rank[0].counter[counter] + rig.job.page->rank[2].counter[counter];
 }
 
+static bool went_wrong(void)
+{
+	return job_get(&rig.job.page->words[W_WRONG]) != 0;
+}
+
 /* Until so many commands are through. A rank that ends before has found a fault. */
 static void reach_commands(uint64_t goal)
 {
 	uint64_t seen = 0, since = epf_now_ns();
 
-	while (commands() < goal) {
+	while (commands() < goal && !(must_go_wrong() && went_wrong())) {
 		for (unsigned i = 0; i < RIG_WORLD; i++)
 			RIG_CHECK(!job_get(&rig.job.page->rank[i].failed));
 		if (commands() != seen) {
@@ -243,20 +316,84 @@ static void reach_commands(uint64_t goal)
 	}
 }
 
-static void print_result(uint64_t begun)
+/* ---- flaps ---- */
+
+static uint64_t live(unsigned what)
 {
-	uint64_t slowest = 0;
+	return job_get(&rig.job.page->words[W_LIVE + what]) +
+	       job_get(&rig.job.page->words[W_LIVE + 4 + what]);
+}
+
+/* The longer one of both ends. */
+static uint64_t longest_pause(void)
+{
+	const uint64_t *words = &rig.job.page->words[W_LIVE + LIVE_PAUSE_NS];
+
+	return words[0] > words[4] ? words[0] : words[4];
+}
+
+/* Until commands go on and every lane that failed is back: then another pair may be cut. */
+static void wait_recovered(void)
+{
+	uint64_t since = epf_now_ns();
+
+	reach_commands(commands() + PAUSE_COMMANDS);
+	while (live(LIVE_RECOVERIES) < live(LIVE_FAILOVERS) && !went_wrong()) {
+		if (epf_now_ns() - since > RECOVER_S * UINT64_C(1000000000))
+			rig_die("%llu failovers, %llu recoveries %d s after the link was up again",
+				(unsigned long long)live(LIVE_FAILOVERS),
+				(unsigned long long)live(LIVE_RECOVERIES), RECOVER_S);
+		reach_commands(commands() + 1);
+		usleep(20000);
+	}
+}
+
+/* A random pair, at a random time, for a random time. */
+static void flap(uint64_t *state, unsigned i)
+{
+	char pair = job_random(state) & 1 ? 'B' : 'A';
+	unsigned before_ms = (unsigned)(job_random(state) % 300);
+	unsigned down_ms = 10 + (unsigned)(job_random(state) % (i % 4 == 3 ? 1500 : 300));
+
+	usleep(before_ms * 1000);
+	rig_link(pair, false);
+	usleep(down_ms * 1000);
+	rig_link(pair, true);
+	wait_recovered();
+	printf("flap %u: pair %c down for %u ms; so far %llu lane errors, %llu failovers, %llu recoveries, %llu commands\n",
+	       i + 1, pair, down_ms, (unsigned long long)live(LIVE_ERRORS),
+	       (unsigned long long)live(LIVE_FAILOVERS), (unsigned long long)live(LIVE_RECOVERIES),
+	       (unsigned long long)commands());
+}
+
+static void check_result(uint64_t begun)
+{
+	uint64_t slowest = 0, replays = engines(JOB_REPLAYS), spared = engines(C_SPARED),
+		 duplicates = engines(JOB_DUPLICATES);
 
 	for (unsigned i = 0; i < RIG_WORLD; i++)
 		if (rig.job.page->rank[i].counter[C_SLOWEST_NS] > slowest)
 			slowest = rig.job.page->rank[i].counter[C_SLOWEST_NS];
-	printf("# result: %llu commands, %llu rounds, %.1f s, %.1f MB between nodes, 0 wrong; %llu lane errors, %llu replays, %llu duplicates dropped; slowest round %.0f ms; seed %llu\n",
+	printf("# result: %llu commands, %llu rounds, %.1f s, %.1f MB between nodes, 0 wrong\n",
 	       (unsigned long long)commands(), (unsigned long long)rig.job.page->rank[0].rounds,
-	       (double)(epf_now_ns() - begun) / 1e9, (double)engines(C_BYTES) / 1e6,
-	       (unsigned long long)engines(JOB_LANE_ERRORS),
-	       (unsigned long long)engines(JOB_REPLAYS),
-	       (unsigned long long)engines(JOB_DUPLICATES), (double)slowest / 1e6,
-	       (unsigned long long)opt.seed);
+	       (double)(epf_now_ns() - begun) / 1e9, (double)engines(C_BYTES) / 1e6);
+	printf("# result: %u flaps, seed %llu: %llu lane errors, %llu failovers, %llu recoveries, %llu replays, %llu arrived already and not sent again, %llu duplicates dropped; longest pause %.0f ms, slowest round %.0f ms\n",
+	       opt.flaps, (unsigned long long)opt.seed, (unsigned long long)live(LIVE_ERRORS),
+	       (unsigned long long)live(LIVE_FAILOVERS), (unsigned long long)live(LIVE_RECOVERIES),
+	       (unsigned long long)replays, (unsigned long long)spared,
+	       (unsigned long long)duplicates, (double)longest_pause() / 1e6,
+	       (double)slowest / 1e6);
+	RIG_CHECK(engines(JOB_ARRIVALS_REFUSED) == 0);
+	if (!opt.flaps) {
+		RIG_CHECK(live(LIVE_ERRORS) == 0);
+		return;
+	}
+	RIG_CHECK(live(LIVE_FAILOVERS) >= opt.flaps);
+	RIG_CHECK(live(LIVE_RECOVERIES) == live(LIVE_FAILOVERS));
+	RIG_CHECK(opt.flaps == 1 || replays > 0);
+	RIG_CHECK(opt.flaps == 1 || (opt.hook ? duplicates : spared) > 0);
+	/* One flap: one failover and one recovery at each end. */
+	RIG_CHECK(opt.flaps != 1 || live(LIVE_FAILOVERS) == 2);
 }
 
 static void parse(int argc, char **argv, const char **more)
@@ -266,7 +403,7 @@ static void parse(int argc, char **argv, const char **more)
 		{ "flaps", required_argument, NULL, 'f' },
 		{ "rails", required_argument, NULL, 'r' },
 		{ "seed", required_argument, NULL, 's' },
-		{ "wrong", no_argument, NULL, 'w' },
+		{ "hook", required_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int c, n = 0;
@@ -281,34 +418,80 @@ static void parse(int argc, char **argv, const char **more)
 			opt.rails = (unsigned)strtoul(optarg, NULL, 10);
 		else if (c == 's')
 			opt.seed = strtoull(optarg, NULL, 10);
-		else if (c == 'w')
-			opt.wrong = true;
-		else
+		else if (c == 'h')
+			opt.hook = hook_of(optarg);
+		if (c == '?' || opt.hook < 0) {
+			fprintf(stderr,
+				"rxe_soak: see the head of tests/rxe/soak.c; --hook needs a build with test hooks\n");
 			exit(2);
+		}
 	}
 	for (; optind < argc && n < 12; optind++)
 		more[n++] = argv[optind];
 	more[n] = NULL;
 }
 
+static const char *const node_devices[2][2] = { { "rxe0", "rxe1" }, { "rxe0,rxe2", "rxe1,rxe3" } };
+
+/* Ranks with engines of their own, even ones on the even devices. */
+static void embedded_job(const char *const *more)
+{
+	static char device[2][32];
+	static const char *own[2][16];
+	struct job_plan plan = { .name = "soak",
+				 .world = RIG_WORLD,
+				 .tag = opt.seed & 0xff,
+				 .body = soak,
+				 .boot_timeout_ns = UINT64_C(60000000000),
+				 .alarm_s = 6000 };
+
+	for (unsigned i = 0; i < 2; i++) {
+		unsigned n = 0;
+
+		snprintf(device[i], sizeof(device[i]), "nic-device=%s",
+			 node_devices[opt.rails == 2][i]);
+		own[i][n++] = "nic=verbs";
+		own[i][n++] = device[i];
+		for (unsigned m = 0; more[m]; m++)
+			own[i][n++] = more[m];
+	}
+	for (unsigned i = 0; i < RIG_WORLD; i++)
+		plan.client[i] = own[i & 1];
+	RIG_CHECK(job_fork(&rig.job, &plan) == 0);
+	RIG_CHECK(job_reach(&rig.job, 2, 120000) == 0);
+}
+
 int main(int argc, char **argv)
 {
-	static const char *const devices[2][2] = { { "rxe0", "rxe1" },
-						   { "rxe0,rxe2", "rxe1,rxe3" } };
 	static const unsigned nodes[RIG_WORLD] = { 0, 0, 1, 1 };
 	const char *more[16];
-	uint64_t begun;
+	uint64_t begun, state;
 
 	parse(argc, argv, more);
+	state = opt.seed;
 	printf("seed %llu\n", (unsigned long long)opt.seed);
-	rig_start(2, devices[opt.rails == 2], more);
-	rig_job(&rig.job, "soak", nodes, soak);
+	if (opt.hook) {
+		embedded_job(more);
+	} else {
+		rig_start(2, node_devices[opt.rails == 2], more);
+		rig_job(&rig.job, "soak", nodes, soak);
+	}
 	begun = epf_now_ns();
+	for (unsigned i = 0; i < opt.flaps && !went_wrong(); i++)
+		flap(&state, i);
+	if (must_go_wrong()) {
+		RIG_CHECK(went_wrong());
+		printf("# result: without duplicate detection a wrong byte or count was seen, seed %llu\n",
+		       (unsigned long long)opt.seed);
+		job_end(&rig.job);
+		return 0;
+	}
 	reach_commands(opt.commands);
 	job_set(&rig.job.page->end, 1);
 	RIG_CHECK(job_wait(&rig.job, 0, 120000) == 0);
-	print_result(begun);
+	check_result(begun);
 	job_end(&rig.job);
-	rig_stop();
+	if (!opt.hook)
+		rig_stop();
 	return 0;
 }

@@ -58,26 +58,13 @@ void core_rig_ring(struct core_rank *r)
 	epf_ring_producer_init(&r->ring, r->shm, 0);
 }
 
-/* Keys of emulated NICs are numbers in order of registration: a device starts with regions nobody uses, another number of them each. */
-static void open_nic(struct core_rig *rig, uint32_t n)
+static int open_emu(const struct epf_conf *conf, uint32_t node, struct epf_nic **out)
 {
-	static uint64_t unused;
-	struct epf_nic_mr mr;
-
-	for (unsigned i = 0; i < rig->devices; i++) {
-		struct epf_nic **nic = &rig->device[n][i];
-
-		assert_int_equal(epf_nic_find("emu")->open(&rig->conf, epf_limits_now, NULL, nic),
-				 0);
-		for (unsigned k = 0; k < 100 * i; k++)
-			assert_int_equal((*nic)->ops->region_register(*nic, &unused, 8, 0, &mr), 0);
-	}
-	rig->nic[n] = rig->device[n][0];
-	if (rig->devices > 1)
-		assert_int_equal(epf_nic_rails_open(rig->device[n], rig->devices, &rig->nic[n]), 0);
+	return epf_nic_find("emu")->open(conf, epf_limits_now, NULL, out);
 }
 
-static void open_node(struct core_rig *rig, uint32_t n)
+static void open_node(struct core_rig *rig, uint32_t n,
+		      int (*open_nic)(const struct epf_conf *, uint32_t, struct epf_nic **))
 {
 	struct epf_core_config cfg = { .max_ranks = CORE_PER_NODE, .now = epf_limits_now };
 	struct epf_stats_opts o = { .size = sizeof(o), .instance = "rig", .tsc_hz = epf_tsc_hz() };
@@ -89,7 +76,7 @@ static void open_node(struct core_rig *rig, uint32_t n)
 	assert_int_equal(epf_stats_create(&o, &rig->stats[n], why, sizeof(why)), 0);
 	assert_int_equal(epf_stats_add_block(rig->stats[n], EPF_STATS_CORE, labels, 2, &cfg.stats),
 			 0);
-	open_nic(rig, n);
+	assert_int_equal(open_nic(&rig->conf, n, &rig->nic[n]), 0);
 	epf_limits_from_conf(&rig->conf, &cfg.limits);
 	cfg.nic = rig->nic[n];
 	assert_int_equal(epf_core_create(&cfg, &rig->core[n]), 0);
@@ -139,20 +126,21 @@ static void connect_nodes(struct core_rig *rig)
 
 struct core_rig *core_rig_open(const char *const *settings)
 {
-	return core_rig_open_devices(settings, 1);
+	return core_rig_open_over(settings, open_emu);
 }
 
-struct core_rig *core_rig_open_devices(const char *const *settings, unsigned devices)
+struct core_rig *core_rig_open_over(const char *const *settings,
+				    int (*open_nic)(const struct epf_conf *, uint32_t,
+						    struct epf_nic **))
 {
 	struct core_rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);
-	rig->devices = devices;
 	assert_int_equal(epf_conf_init(&rig->conf), 0);
 	for (; settings && *settings; settings++)
 		set(&rig->conf, *settings);
 	for (uint32_t n = 0; n < CORE_NODES; n++)
-		open_node(rig, n);
+		open_node(rig, n, open_nic);
 	connect_nodes(rig);
 	return rig;
 }
@@ -161,7 +149,8 @@ void core_rig_close(struct core_rig *rig)
 {
 	for (uint32_t n = 0; n < CORE_NODES; n++) {
 		epf_core_destroy(rig->core[n]);
-		rig->nic[n]->ops->close(rig->nic[n]);
+		if (rig->nic[n])
+			rig->nic[n]->ops->close(rig->nic[n]);
 		epf_stats_destroy(rig->stats[n], 0);
 	}
 	for (uint32_t i = 0; i < CORE_WORLD; i++)

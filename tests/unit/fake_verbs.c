@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,6 +36,23 @@ static struct ibv_device devices[FAKE_DEVICES] = { { .name = "fake0" },
 static unsigned number_of(const struct ibv_context *ctx)
 {
 	return (unsigned)(ctx->device - devices);
+}
+
+/* Queue pairs may be set up by several threads at once, as with a real provider. */
+static pthread_mutex_t setup_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Takes the time of a call that asks the kernel; returns with the lock. */
+static void begin_setup(void)
+{
+	pthread_mutex_lock(&setup_lock);
+	if (!fake.setup_us)
+		return;
+	if (++fake.in_setup > fake.most_in_setup)
+		fake.most_in_setup = fake.in_setup;
+	pthread_mutex_unlock(&setup_lock);
+	usleep(fake.setup_us);
+	pthread_mutex_lock(&setup_lock);
+	fake.in_setup--;
 }
 
 /* 1: this call is to fail; errno is set. */
@@ -133,12 +151,33 @@ static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
 	struct ibv_mr *mr;
 
 	fake.last_access = access;
+	fake.last_addr = addr;
 	if (fails("reg_mr") || ((access & IBV_ACCESS_RELAXED_ORDERING) && fails("reg_mr relaxed")))
 		return NULL;
 	mr = calloc(1, sizeof(*mr));
 	mr->addr = addr;
 	mr->length = length;
 	mr->lkey = mr->rkey = ++keys;
+	fake.open_things++;
+	return mr;
+}
+
+static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+				    uint64_t iova, int fd, int access)
+{
+	struct ibv_mr *mr;
+
+	fake.dmabuf.offset = offset;
+	fake.dmabuf.length = length;
+	fake.dmabuf.iova = iova;
+	fake.dmabuf.fd = fd;
+	fake.dmabuf.access = access;
+	fake.dmabuf.calls++;
+	if (fails("reg_dmabuf_mr") ||
+	    ((access & IBV_ACCESS_RELAXED_ORDERING) && fails("reg_dmabuf_mr relaxed")))
+		return NULL;
+	mr = calloc(1, sizeof(*mr));
+	mr->lkey = mr->rkey = 0xd0 + (uint32_t)fake.dmabuf.calls;
 	fake.open_things++;
 	return mr;
 }
@@ -393,9 +432,13 @@ static struct ibv_qp *make_qp(struct ibv_pd *pd, const struct ibv_qp_cap *cap)
 {
 	struct fake_qp *qp;
 
-	if (fails("create_qp"))
+	begin_setup();
+	if (fails("create_qp")) {
+		pthread_mutex_unlock(&setup_lock);
 		return NULL;
+	}
 	if (cap->max_inline_data > fake.max_inline) {
+		pthread_mutex_unlock(&setup_lock);
 		errno = EINVAL;
 		return NULL;
 	}
@@ -417,6 +460,7 @@ static struct ibv_qp *make_qp(struct ibv_pd *pd, const struct ibv_qp_cap *cap)
 	assert_true(fake.n_qps < FAKE_QPS);
 	fake.qps[fake.n_qps++] = &qp->ex.qp_base;
 	fake.open_things++;
+	pthread_mutex_unlock(&setup_lock);
 	return &qp->ex.qp_base;
 }
 
@@ -442,12 +486,18 @@ static struct ibv_qp_ex *qp_to_qp_ex(struct ibv_qp *qp)
 
 static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-	if (fails("modify_qp"))
-		return fake.fail_errno;
-	assert_true(fake.n_modifies < FAKE_MODIFIES);
-	fake.modifies[fake.n_modifies++] =
-		(struct fake_modify){ .qpn = qp->qp_num, .mask = mask, .attr = *attr };
-	return 0;
+	int rc = 0;
+
+	begin_setup();
+	if (fails("modify_qp")) {
+		rc = fake.fail_errno;
+	} else {
+		assert_true(fake.n_modifies < FAKE_MODIFIES);
+		fake.modifies[fake.n_modifies++] =
+			(struct fake_modify){ .qpn = qp->qp_num, .mask = mask, .attr = *attr };
+	}
+	pthread_mutex_unlock(&setup_lock);
+	return rc;
 }
 
 static int destroy_qp(struct ibv_qp *qp)
@@ -525,6 +575,7 @@ const struct epf_verbs_lib fake_lib = {
 	.alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd,
 	.reg_mr_iova2 = reg_mr_iova2,
+	.reg_dmabuf_mr = reg_dmabuf_mr,
 	.dereg_mr = dereg_mr,
 	.create_comp_channel = create_comp_channel,
 	.destroy_comp_channel = destroy_comp_channel,

@@ -53,6 +53,9 @@ struct fake_verbs {
 	int fail_errno, fail_after;
 	int fail_once; /* 1: later ones succeed */
 
+	/* Time that each ibv_create_qp and ibv_modify_qp takes; how many of these went on at once at most. */
+	unsigned setup_us, in_setup, most_in_setup;
+
 	/* What it was asked for. */
 	int open_things; /* made and not yet destroyed */
 	struct fake_wr wrs[FAKE_WRS];
@@ -62,6 +65,13 @@ struct fake_verbs {
 	uint64_t receives[FAKE_WRS]; /* slots that are posted, in order */
 	unsigned n_receives, srq_posts, srq_limit;
 	unsigned last_access;
+
+	struct { /* of ibv_reg_dmabuf_mr */
+		uint64_t offset, length, iova;
+		int fd, access, calls;
+	} dmabuf;
+
+	void *last_addr; /* of ibv_reg_mr */
 	uint32_t next_qpn;
 
 	/* What it will report. */

@@ -10,6 +10,7 @@
 #ifdef EPF_WITH_VERBS
 # include "fabric/verbs_lib.h"
 # include "fabric/verbs_opts.h"
+# include "tests/unit/fake_efa.h"
 #endif
 
 #include <setjmp.h>
@@ -103,16 +104,60 @@ static int open_verbs_unordered(const struct epf_emu_opts *tune, int end, uint64
 	opts.ordered = 0;
 	return open_device(tune, end, &opts, now, arg, out);
 }
+
+/* Two adapters that see each other, on the rig's clock (fake_efa.h). */
+static int open_efa(const struct epf_emu_opts *tune, int end, int unsolicited,
+		    uint64_t (*now)(void *), void *arg, struct epf_nic **out)
+{
+	struct epf_efa_opts opts;
+	const char *seed = getenv("EPF_TEST_SEED");
+
+	if (end == 0) {
+		fake_efa_reset();
+		fake_efa.n_devices = 2;
+		fake_efa.seed = seed ? strtoull(seed, NULL, 0) : 1;
+		fake_efa.delay_ns = 20000;
+		fake_efa.rnr_timeout_ns = tune->rnr_timeout_ns;
+		fake_efa.retry_timeout_ns = tune->retry_timeout_ns;
+		fake_efa.now = now;
+		fake_efa.now_arg = arg;
+	}
+	epf_efa_opts_defaults(&opts);
+	opts.devices =
+		(struct epf_conf_list){ .item = &(char *){ end ? "efa1" : "efa0" }, .count = 1 };
+	opts.unsolicited = unsolicited;
+	opts.inline_bytes = unsolicited ? 80 : 32;
+	return epf_efa_open(&fake_efa_lib, &opts, now, arg, out);
+}
+
+static int open_efa_posted(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			   void *arg, struct epf_nic **out)
+{
+	return open_efa(tune, end, 0, now, arg, out);
+}
+
+static int open_efa_unsolicited(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+				void *arg, struct epf_nic **out)
+{
+	return open_efa(tune, end, 1, now, arg, out);
+}
+#else
+static uint64_t fake_efa_next(void)
+{
+	return UINT64_MAX;
+}
 #endif
 
 static const struct nic_kind kinds[] = {
-	{ "emu ordered", 1, 1, 0, open_emu },
-	{ "emu unordered", 0, 1, 0, open_emu_unordered },
-	{ "null", 1, 0, 0, open_null },
+	{ "emu ordered", 1, 1, 0, 0, 0, 0, open_emu },
+	{ "emu unordered", 0, 1, 0, 0, 0, 0, open_emu_unordered },
+	{ "null", 1, 0, 0, 0, 0, 0, open_null },
 #ifdef EPF_WITH_VERBS
-	{ "verbs", 1, 1, 1, open_verbs },
-	{ "verbs lists", 1, 1, 1, open_verbs_lists },
-	{ "verbs unordered", 0, 1, 1, open_verbs_unordered },
+	{ "efa", 0, 1, 0, 1, 1, 0, open_efa_posted },
+	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, open_efa_unsolicited },
+	{ "verbs", 1, 1, 1, 1, 0, 0, open_verbs },
+	{ "verbs lists", 1, 1, 1, 1, 0, 0, open_verbs_lists },
+	{ "verbs unordered", 0, 1, 1, 1, 0, 0, open_verbs_unordered },
 #endif
 };
 
@@ -372,6 +417,8 @@ void rig_run(struct rig *rig, uint64_t span_ns)
 		na = rig->a.nic->ops->next_event(rig->a.nic);
 		nb = rig->b.nic->ops->next_event(rig->b.nic);
 		next = na < nb ? na : nb;
+		if (rig->kind->device && fake_efa_next() < next)
+			next = fake_efa_next();
 		if (next > end_ns)
 			break;
 		if (next > rig->now_ns)

@@ -4,7 +4,8 @@
  * is one row of functions: to put another NIC under the conformance suite, add a row to nic_rig_kinds().
  *
  * Devices run on the real clock: they are there when EPF_TEST_VERBS_DEVICES names one or two RDMA devices that reach each
- * other ("rxe0,rxe1"). EPF_TEST_NIC limits the kinds to those whose name begins with it ("verbs").
+ * other ("rxe0,rxe1"). EPF_TEST_NIC limits the kinds to those whose name begins with it ("verbs"). The EFA kinds run over made-up
+ * adapters (fake_efa.h) on the virtual clock; EPF_TEST_SEED chooses another order for them.
  * Used by tests/unit/test_nic*.c and test_emu*.c only.
  */
 #ifndef EPF_TESTS_NIC_RIG_H
@@ -19,8 +20,11 @@
 struct nic_kind {
 	const char *name;
 	int ordered;
-	int carries; /* 0: takes work and completes it, nothing arrives */
-	int real;    /* 1: runs by itself, on the real clock */
+	int carries;     /* 0: takes work and completes it, nothing arrives */
+	int real;        /* 1: on the real clock */
+	int device;      /* 1: runs by itself, not as part of a reap */
+	int eager;       /* 1: a lane takes writes from when it is made, connected or not */
+	int unsolicited; /* 1: a write with immediate needs no receive */
 	/* end: 0 for the rig's a, 1 for b */
 	int (*open)(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		    struct epf_nic **out);

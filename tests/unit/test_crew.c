@@ -231,6 +231,47 @@ static void time_goes_by_weight(void **state)
 	assert_true(best <= 45);
 }
 
+static uint32_t pace_of(const struct core_rig *rig)
+{
+	return EPF_LOAD_RELAXED(&rig->nic[0]->pace);
+}
+
+/* Bytes that the CPU moves make long steps: beside another job they get shorter, alone they are as long as they like. */
+static void a_shared_thread_shortens_steps(void **state)
+{
+	static const char *const room[] = { "nic-inflight-bytes=1GiB", "rank-inflight-bytes=1GiB",
+					    NULL };
+	struct core_rig *rig[2] = { core_rig_open(room), core_rig_open(NULL) };
+	struct epf_crew *crew =
+		new_crew(1000); /* a microsecond: any step with bytes lasts longer */
+	uint32_t highest = 0;
+	uint64_t pushed = 0;
+
+	(void)state;
+	assert_int_equal(epf_crew_add(crew, rig[0]->core[0], 1, NULL, NULL, NULL), 0);
+	for (; pushed < BACKLOG; pushed++)
+		core_rig_put(&rig[0]->rank[0], 1, PUT_BYTES, 1);
+	await(&rig[0]->rank[0].shm->done.retired, pushed);
+	assert_int_equal(pace_of(rig[0]), 0);
+	assert_int_equal(epf_crew_add(crew, rig[1]->core[0], 1, NULL, NULL, NULL), 0);
+	for (; pushed < 2 * BACKLOG; pushed++) {
+		core_rig_put(&rig[0]->rank[0], 1, PUT_BYTES, 1);
+		highest = pace_of(rig[0]) > highest ? pace_of(rig[0]) : highest;
+	}
+	while (EPF_LOAD_ACQUIRE(&rig[0]->rank[0].shm->done.retired) < pushed)
+		highest = pace_of(rig[0]) > highest ? pace_of(rig[0]) : highest;
+	assert_true(highest > 0 && highest <= EPF_PACE_MOST);
+	assert_int_equal(rig[0]->rank[1].signals[1].value, pushed);
+	epf_crew_remove(crew, rig[1]->core[0]);
+	core_rig_put(&rig[0]->rank[0], 1, PUT_BYTES, 1);
+	await(&rig[0]->rank[0].shm->done.retired, ++pushed);
+	assert_int_equal(pace_of(rig[0]), 0);
+	epf_crew_remove(crew, rig[0]->core[0]);
+	epf_crew_destroy(crew);
+	for (unsigned j = 0; j < 2; j++)
+		core_rig_close(rig[j]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -239,6 +280,7 @@ int main(void)
 		cmocka_unit_test(a_clients_bell_wakes_it),
 		cmocka_unit_test(no_more_jobs_than_bells),
 		cmocka_unit_test(time_goes_by_weight),
+		cmocka_unit_test(a_shared_thread_shortens_steps),
 	};
 
 	return cmocka_run_group_tests_name("crew", tests, NULL, NULL);

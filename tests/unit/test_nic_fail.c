@@ -31,12 +31,18 @@ static int teardown(void **state)
 }
 
 /*
- * Cases that look into the middle of a transfer, which on the real clock is over or not as it happens. test_verbs_device.c has
+ * Cases that look into the middle of a transfer, which a device ends by itself. test_verbs_device.c and test_efa_lane.c have
  * what can be said of devices there.
  */
-static void needs_virtual_clock(void)
+static void needs_steps(void)
 {
-	if (kind->real)
+	if (kind->device)
+		skip();
+}
+
+static void needs_receives(void)
+{
+	if (kind->unsolicited)
 		skip();
 }
 
@@ -197,6 +203,7 @@ static void test_rnr(void **state)
 	struct epf_nic_counters counters;
 	int status;
 
+	needs_receives();
 	rig_fill(rig->a.mem, 2100, 1);
 	wr.op = EPF_WR_WRITE_IMM;
 	rig_post(rig, &wr);
@@ -209,7 +216,7 @@ static void test_rnr(void **state)
 	assert_int_equal(rig->a.n, 0);
 	rig->b.nic->ops->counters(rig->b.nic, &counters);
 	/* A device counts them for all its users, if at all. */
-	assert_true(kind->real || (counters.rnr_events >= 1 && counters.rnr_events <= 2));
+	assert_true(kind->device || (counters.rnr_events >= 1 && counters.rnr_events <= 2));
 	rig->b.nic->ops->post_receives(rig->b.nic, 1);
 	rig_run(rig, MS);
 	assert_int_equal(rig->b.n, 1);
@@ -231,7 +238,9 @@ static void test_rnr_two(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 64);
 	struct epf_nic_counters counters;
 
-	needs_virtual_clock();
+	if (kind->real)
+		skip();
+	needs_receives();
 	rig_lanes(rig, 1, 1);
 	wr.op = EPF_WR_WRITE_IMM;
 	rig_post(rig, &wr);
@@ -244,7 +253,7 @@ static void test_rnr_two(void **state)
 	}
 	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK), 2);
 	rig->b.nic->ops->counters(rig->b.nic, &counters);
-	assert_int_equal(counters.rnr_events, 2);
+	assert_true(kind->device || counters.rnr_events == 2);
 }
 
 static void test_rnr_exceeded(void **state)
@@ -253,6 +262,7 @@ static void test_rnr_exceeded(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 64);
 	int status;
 
+	needs_receives();
 	wr.op = EPF_WR_WRITE_IMM;
 	rig_post(rig, &wr);
 	wr.id = 2;
@@ -260,9 +270,11 @@ static void test_rnr_exceeded(void **state)
 	rig_run(rig, rig->opts.rnr_timeout_ns + MS);
 	assert_int_equal(rig->b.n, 0);
 	assert_true(rig_sent(rig, &rig->a, 1, &status));
-	assert_int_equal(status, EPF_S_RNR_EXCEEDED);
+	if (kind->ordered || !kind->device)
+		assert_int_equal(status, EPF_S_RNR_EXCEEDED);
 	assert_true(rig_sent(rig, &rig->a, 2, &status));
-	assert_int_equal(status, EPF_S_FLUSHED);
+	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_RNR_EXCEEDED), 1);
+	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_FLUSHED), 1);
 	assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, 0), EPF_LANE_ERROR);
 	/* What was refused does not come back with a receive. */
 	rig_reconnect(rig);
@@ -277,7 +289,7 @@ static void test_fence_target(void **state)
 	struct epf_nic *a = rig->a.nic, *b = rig->b.nic;
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
 
-	needs_virtual_clock();
+	needs_steps();
 	rig_fill(rig->a.mem, 5000, 1);
 	b->ops->post_receives(b, 8);
 	wr.op = EPF_WR_WRITE_IMM;
@@ -303,7 +315,7 @@ static void test_fence_sender(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
 	struct epf_wr back = wr;
 
-	needs_virtual_clock();
+	needs_steps();
 	rig->b.nic->ops->post_receives(rig->b.nic, 8);
 	rig->a.nic->ops->post_receives(rig->a.nic, 8);
 	wr.op = EPF_WR_WRITE_IMM;
@@ -346,7 +358,7 @@ static void test_epochs(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
 	int status;
 
-	needs_virtual_clock();
+	needs_steps();
 	rig_fill(rig->a.mem, 5000, 1);
 	b->ops->post_receives(b, 20);
 	for (int round = 0; round < 20; round++) {
@@ -412,7 +424,7 @@ static void test_link(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
 	int status;
 
-	needs_virtual_clock();
+	needs_steps();
 	rig_fill(rig->a.mem, 3000, 6);
 	rig_run(rig, MS);
 	for (int end = 0; end < 2; end++) {
@@ -439,7 +451,8 @@ static void test_link(void **state)
 		rig_clear(rig);
 		nic->ops->set_link(nic, 0, 0);
 		rig_post(rig, &wr);
-		rig_run(rig, rig->opts.retry_timeout_ns + MS);
+		/* A little more: the peer is looked at first, whether it is run at all. */
+		rig_run(rig, rig->opts.retry_timeout_ns / 16 * 17);
 		assert_true(rig_sent(rig, &rig->a, 1, &status));
 		assert_int_equal(status, EPF_S_RETRY_EXCEEDED);
 		assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, 0), EPF_LANE_ERROR);
@@ -456,11 +469,14 @@ static void test_silent_peer(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
 	int status;
 
-	needs_virtual_clock();
+	needs_steps();
 	rig_post(rig, &wr);
 	wr.id = 2;
 	rig_post(rig, &wr);
-	rig->now_ns += rig->opts.retry_timeout_ns - 1;
+	/* One that is not even run gets longer. */
+	rig->now_ns += rig->opts.retry_timeout_ns;
+	assert_int_equal(rig_reap(&rig->a), 0);
+	rig->now_ns += rig->opts.stall_timeout_ns - rig->opts.retry_timeout_ns - 1;
 	assert_int_equal(rig_reap(&rig->a), 0);
 	rig->now_ns += 1;
 	assert_int_equal(rig_reap(&rig->a), 2);

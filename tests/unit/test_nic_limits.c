@@ -79,7 +79,10 @@ static void test_watch(void **state)
 	assert_int_equal(rig->a.n, 1);
 }
 
-/* A lane may be posted to before the other end is connected: the work waits for it. */
+/*
+ * A lane may be posted to before the other end is connected: the work waits for it. Where nothing is connected, a write lands
+ * and what it says waits (test_efa_lane.c).
+ */
 static void test_connect_late(void **state)
 {
 	struct rig *rig = *state;
@@ -98,8 +101,10 @@ static void test_connect_late(void **state)
 	assert_int_equal(a->ops->lane_connect(a, 5, addr_b, (size_t)nb, tb), 0);
 	assert_int_equal(a->ops->post(a, 5, &wr, 1), 1);
 	rig_run(rig, MS);
-	assert_int_equal(rig->a.n, 0);
-	assert_int_equal(rig->b.mem[5], 0);
+	if (!kind->eager) {
+		assert_int_equal(rig->a.n, 0);
+		assert_int_equal(rig->b.mem[5], 0);
+	}
 	assert_int_equal(b->ops->lane_connect(b, 5, addr_a, (size_t)na, ta), 0);
 	rig_run(rig, MS);
 	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK), 1);

@@ -123,6 +123,58 @@ static void no_device_is_no_failure(void **state)
 	place_rig_destroy(&rig);
 }
 
+static json_int_t planned(json_t *top, const char *mode, const char *what)
+{
+	json_t *value = json_object_get(json_object_get(top, mode), what);
+
+	if (!json_is_integer(value))
+		fail_msg("no %s of %s", what, mode);
+	return json_integer_value(value);
+}
+
+/* Queue pairs on a NIC grow with nodes; without daemons with ranks. */
+static void a_job_of_two_thousand_ranks_is_planned(void **state)
+{
+	struct place_rig rig;
+	json_t *top;
+
+	place_rig_init(&rig, "hgx");
+	assert_int_equal(run(&rig, "--plan --json"), 0);
+	top = json_loads(out, 0, NULL);
+	assert_non_null(top);
+	assert_string_equal(json_string_value(json_object_get(top, "schema")), "epf.nics-plan/1");
+	assert_int_equal(json_integer_value(json_object_get(top, "ranks")), 2048);
+	assert_int_equal(json_integer_value(json_object_get(top, "devices_per_node")), 8);
+	assert_int_equal(planned(top, "service", "lanes_per_peer"), 8);
+	assert_int_equal(planned(top, "service", "queue_pairs_per_nic"), 256);
+	assert_int_equal(planned(top, "embedded", "queue_pairs_per_nic"), 2 * 2048);
+	/* 256 work requests of three blocks, made a power of two: 64 KiB for each queue pair. */
+	assert_int_equal(planned(top, "service", "nic_send_queue_bytes"), 256 * 65536);
+	assert_true(planned(top, "service", "node_engine_bytes") <
+		    planned(top, "embedded", "node_engine_bytes"));
+	json_decref(top);
+	assert_int_equal(run(&rig, "--plan --devices=1 --nodes=64 --lanes-per-peer=1"), 0);
+	assert_has("# Plan: 512 ranks on 64 nodes of 8, 1 RDMA devices a node.");
+	assert_has("\nqueue pairs on a NIC                                     64         4096\n");
+	place_rig_destroy(&rig);
+}
+
+static void what_cannot_be_planned_is_said(void **state)
+{
+	struct place_rig rig;
+
+	place_rig_init(&rig, "no_nic");
+	assert_int_equal(run(&rig, "--plan --nodes=4096 --ranks-per-node=1 --lanes-per-peer=8"), 1);
+	assert_has("32768 lanes share 32767 receives");
+	assert_int_equal(run(&rig, "--plan --nodes=513"), 2);
+	assert_has("a job has at most 4096 ranks");
+	assert_int_equal(run(&rig, "--nodes=4"), 2);
+	assert_has("belong to --plan");
+	assert_int_equal(run(&rig, "--plan --devices=0"), 2);
+	assert_has("--devices is '0'");
+	place_rig_destroy(&rig);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -130,6 +182,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(json_says_the_same),
 		cmocka_unit_test(nccl_s_variable_selects),
 		cmocka_unit_test(no_device_is_no_failure),
+		cmocka_unit_test(a_job_of_two_thousand_ranks_is_planned),
+		cmocka_unit_test(what_cannot_be_planned_is_said),
 	};
 
 	if (argc != 5 || !place_rig_args(argc - 1, argv))

@@ -117,7 +117,7 @@ static void large_regions_come_in_slices(void **state)
 	assert_int_equal(kit_signals(other, 4), 0);
 	assert_int_equal(kit_used(&k, "user-bytes"), (long)q.bytes);
 	epf_svc_channel_close(slow);
-	for (int i = 0; i < 400 && kit_used(&k, "user-bytes"); i++)
+	for (int i = 0; i < 4000 && kit_used(&k, "user-bytes"); i++)
 		usleep(5000);
 	assert_int_equal(kit_used(&k, "user-bytes"), 0);
 	epf_svc_channel_close(other);

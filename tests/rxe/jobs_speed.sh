@@ -1,0 +1,132 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Group speed of jobs.sh: rates of RDMA writes by the fabric, by the bare post loop (ep-bench rawverbs) and by perftest's
+# ib_write_bw, between the same two devices, in turn. Sourced by jobs.sh. Only ratios are judged: CI asks for 70 %, the
+# long form (EPF_TEST_LONG=1) for what is promised: 85 % of the bare loop, and of the bare loop 95 % of ib_write_bw. It must never
+# judge a rate by itself.
+
+# As much in flight as soft-RoCE carries without losing packets on the emulated CPU.
+SPEED_DEPTH=64
+SPEED_LIST=16
+SPEED_SIZES="16 256 1024 4096 7168"
+
+# perftest of the host, or unpacked by perftest.sh
+find_perftest()
+{
+	local unpacked=${BUILD%/*}/rxe/perftest/usr
+	if command -v ib_write_bw >/dev/null; then
+		PERFTEST=(ib_write_bw)
+	elif [ -x "$unpacked/bin/ib_write_bw" ]; then
+		PERFTEST=(env "LD_LIBRARY_PATH=$unpacked/lib/$(uname -m)-linux-gnu" "$unpacked/bin/ib_write_bw")
+	else
+		return 1
+	fi
+}
+
+# against ENGINE GATE OPTION...: the fabric against the bare loop in the same two processes
+against()
+{
+	limited "$BENCH" p2p --nic "$NIC" --against rawverbs -d rxe0,rxe1 -x 0 -t "$SPEED_DEPTH" -l "$SPEED_LIST" \
+		--engine "$1" --gate "$2" --timeout-s "$JOB_LIMIT" "${@:3}" || return
+}
+
+# ratios: "16:0.93 256:0.95" out of a table of against, for the line of the result
+ratios()
+{
+	awk '/^ [0-9]/ { printf "%s%s B %.2f", n++ ? ", " : "", $1, $5 } END { print "" }'
+}
+
+speed_fabric()
+{
+	local out rc
+	out=$RXE_OUT/speed-fabric-$1.out
+	against "$@" >"$out"
+	rc=$?
+	cat "$out"
+	[ "$rc" = 0 ] || return "$rc"
+	grep -qx '# wrong: 0' "$out" || return 1
+	echo "# result: fabric/bare $(ratios <"$out")"
+}
+
+# rate_of SERVER... -- CLIENT...: message rate in Mpps out of the client's table; both find each other at port 18515
+rate_of()
+{
+	local -a server=()
+	local pid turn rate
+	while [ "$1" != -- ]; do
+		server+=("$1") && shift
+	done
+	shift
+	timeout -k 2 30 "${server[@]}" >"$RXE_OUT/speed-server.out" 2>&1 &
+	pid=$!
+	for turn in {1..200}; do
+		# The port in the kernel's list of listeners.
+		! grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6 || break
+		sleep 0.05
+	done
+	timeout -k 2 30 "$@" 127.0.0.1 >"$RXE_OUT/speed-client.out" 2>&1
+	wait "$pid"
+	rate=$(awk 'NF == 5 && $1 ~ /^[0-9]+$/ { print $5 }' "$RXE_OUT/speed-client.out")
+	if [ -z "$rate" ]; then
+		echo "no rate after $turn looks at the port: $*" >&2
+		cat "$RXE_OUT/speed-server.out" "$RXE_OUT/speed-client.out" >&2
+		return 1
+	fi
+	printf '%s\n' "$rate"
+}
+
+# One rate of each program; lists on both sides: with -l ib_write_bw posts lists.
+perftest_pair()
+{
+	local -a what=(-x 0 -s "$1" -n "$2" -t "$SPEED_DEPTH" -l "$SPEED_LIST" -Q "$SPEED_LIST" -F)
+	local theirs ours
+	theirs=$(rate_of "${PERFTEST[@]}" -d rxe1 "${what[@]}" -- "${PERFTEST[@]}" -d rxe0 "${what[@]}") || return 1
+	ours=$(rate_of "$BENCH" rawverbs -d rxe1 "${what[@]}" --use_old_post_send -- \
+		"$BENCH" rawverbs -d rxe0 "${what[@]}" --use_old_post_send) || return 1
+	printf '%s %s\n' "$theirs" "$ours"
+}
+
+# speed_perftest GATE PAIRS WRITES: medians of both rates and of their ratio
+speed_perftest()
+{
+	local gate=$1 pairs=$2 writes=$3 size rc=0 line note=""
+	local file=$RXE_OUT/speed-perftest.rates
+	printf ' #bytes   ib_write_bw[Mpps]   bare[Mpps]   bare/ib_write_bw   (medians of %s pairs of %s writes)\n' "$pairs" "$writes"
+	for size in $SPEED_SIZES; do
+		: >"$file"
+		while [ "$(wc -l <"$file")" -lt "$pairs" ]; do
+			perftest_pair "$size" "$writes" >>"$file" || return 1
+		done
+		line=$(awk -v size="$size" '
+			function median(v, n, i, j, t) {
+				for (i = 2; i <= n; i++)
+					for (j = i; j > 1 && v[j - 1] > v[j]; j--) {
+						t = v[j]; v[j] = v[j - 1]; v[j - 1] = t
+					}
+				return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
+			}
+			{ theirs[NR] = $1; ours[NR] = $2; ratio[NR] = $2 / $1 }
+			END { printf " %-8d %-19.6f %-12.6f %.3f\n", size, median(theirs, NR), median(ours, NR), median(ratio, NR) }' "$file")
+		echo "$line"
+		note+="${note:+, }$(awk '{ printf "%s B %.2f", $1, $4 }' <<<"$line")"
+		awk -v gate="$gate" '{ exit $4 * 100 < gate }' <<<"$line" || { echo "below $gate %" && rc=1; }
+	done
+	echo "# result: bare/ib_write_bw $note"
+	return "$rc"
+}
+
+group_speed()
+{
+	# ib_write_bw wants whole lists.
+	local gate=70 gate_bare=70 writes=512 pairs=3 rounds=5
+	[ "${EPF_TEST_LONG-}" != 1 ] || { gate=85 gate_bare=95 writes=2048 pairs=5; }
+	job speed-fabric 200 speed_fabric caller "$gate" -n "$writes" --rounds "$rounds"
+	# With the engine on a thread of its own: printed, not judged, since the two emulated CPUs are the kernel's too.
+	job speed-fabric-thread 200 speed_fabric thread 1 -n "$writes" --rounds 3
+	if find_perftest; then
+		job speed-perftest 300 speed_perftest "$gate_bare" "$pairs" "$writes"
+	else
+		result skip speed-perftest "ib_write_bw is not installed (Debian: perftest) and was not fetched"
+	fi
+}
