@@ -76,10 +76,16 @@ int bench_cpu_number(unsigned n);
 /* CPUs this process started with. Call it, or bench_pin(), first from a single thread. */
 unsigned bench_cpus(void);
 
-/* Proportional set size and peak resident size of this process, bytes; 0 when unknown. */
-uint64_t bench_pss_bytes(void);
-uint64_t bench_pss_of(unsigned long pid);
+/* Peak resident size of this process, bytes; 0 when unknown. */
 uint64_t bench_peak_rss_bytes(void);
+
+/*
+ * Memory that this process costs, bytes (memory.c): its share of what is mapped, and all of the memory of epf_memory_alloc that it still holds by
+ * descriptor, touched or not: a daemon allocates regions whole. 0 when unknown.
+ */
+uint64_t bench_held_bytes(void);
+/* The same of a daemon, less the memory of its ranks, who count it themselves. */
+uint64_t bench_held_of_daemon(unsigned long pid);
 
 /* Bytes of memory that can still be had: the smaller of the machine's and the control group's. */
 uint64_t bench_memory_available(void);

@@ -217,19 +217,6 @@ static uint64_t number_line(const char *path, const char *key)
 	return n;
 }
 
-uint64_t bench_pss_of(unsigned long pid)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%lu/smaps_rollup", pid);
-	return number_line(path, "Pss:") << 10;
-}
-
-uint64_t bench_pss_bytes(void)
-{
-	return number_line("/proc/self/smaps_rollup", "Pss:") << 10;
-}
-
 uint64_t bench_peak_rss_bytes(void)
 {
 	return number_line("/proc/self/status", "VmHWM:") << 10;

@@ -198,7 +198,7 @@ int bench_daemons_setting(uint32_t node, char *out, size_t bytes)
 	return 0;
 }
 
-uint64_t bench_daemons_pss(uint32_t node)
+uint64_t bench_daemons_held(uint32_t node)
 {
 	const char *list = getenv(BENCH_DAEMONS_PIDS_ENV);
 	unsigned long pid = 0;
@@ -211,5 +211,5 @@ uint64_t bench_daemons_pss(uint32_t node)
 			pid = 0;
 		list = *end ? end + 1 : end;
 	}
-	return pid ? bench_pss_of(pid) : 0;
+	return pid ? bench_held_of_daemon(pid) : 0;
 }

@@ -46,7 +46,7 @@ int bench_daemons_stop(struct bench_daemons *d);
 
 /* In any process with BENCH_DAEMONS_ENV: "service=" and the path of node n's socket. Return: 0, -ENOENT when there are no daemons. */
 int bench_daemons_setting(uint32_t node, char *out, size_t bytes);
-/* Proportional set size of node n's daemon, 0 when unknown. */
-uint64_t bench_daemons_pss(uint32_t node);
+/* Memory of node n's daemon without that of its ranks, 0 when unknown. */
+uint64_t bench_daemons_held(uint32_t node);
 
 #endif

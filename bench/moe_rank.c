@@ -70,7 +70,7 @@ static int check_nodes(struct moe_job *job, struct moe_rank *r)
 /* Memory of the node's daemon, once for each. */
 static uint64_t daemon_bytes(const struct moe_job *job, const struct moe_rank *r)
 {
-	return r->counted ? 0 : bench_daemons_pss(job->data.node_of[r->rank]);
+	return r->counted ? 0 : bench_daemons_held(job->data.node_of[r->rank]);
 }
 
 static int run(struct moe_job *job, struct moe_rank *r, struct epf_boot *boot)

@@ -249,9 +249,9 @@ static int run_round(struct moe_job *job, uint32_t n)
 static void finish(struct moe_job *job)
 {
 	struct moe_result *res = &job->result;
-	uint64_t pss = bench_pss_bytes();
+	uint64_t held = bench_held_bytes();
 
-	res->peak_bytes = pss > res->peak_bytes ? pss : res->peak_bytes;
+	res->peak_bytes = held > res->peak_bytes ? held : res->peak_bytes;
 	for (uint32_t i = 0; i < job->ranks; i++) {
 		const struct moe_rank *r = &job->rank[i];
 		uint64_t per_peer = epf_bytes_per_peer(r->ep);

@@ -5,6 +5,7 @@
  */
 #include "bench/bench.h"
 #include "bench/pair.h"
+#include "bench/ring_gpu_cmd.h"
 #include "bench/rte.h"
 #include "fabric/base/clock.h"
 #include "queues/epf_ring.h"
@@ -19,13 +20,32 @@
 #define RUNS_MAX    31
 #define ROUND_TRIPS 20000u
 
-enum { O_SLOTS = 256, O_RUNS, O_MS, O_JSON };
+enum {
+	O_SLOTS = 256,
+	O_RUNS,
+	O_MS,
+	O_JSON,
+	O_GPU,
+	O_BACKEND,
+	O_DEVICE,
+	O_COMMANDS,
+	O_CORES,
+	O_TRIPS,
+	O_PARTS,
+	O_SET
+};
+
+#define SETTINGS_MAX 16
 
 struct opts {
 	uint64_t slots;
 	uint64_t runs;
 	uint64_t ms;
 	bool json;
+	bool gpu;
+	struct ring_gpu_opts g;
+	const char *settings[SETTINGS_MAX + 1];
+	unsigned n_settings;
 };
 
 static const unsigned bursts[] = { 1, 8, 32, 128 };
@@ -44,6 +64,16 @@ static const struct argp_option options[] = {
 	{ "runs", O_RUNS, "N", 0, "runs of each measurement, the median counts (5)", 0 },
 	{ "duration-ms", O_MS, "MS", 0, "length of a run (200)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
+	{ "gpu", O_GPU, NULL, 0,
+	  "commands from a GPU's kernels in place of a thread; exit 77 without a GPU", 1 },
+	{ "gpu-backend", O_BACKEND, "NAME", 0, "auto, cuda, hip or fake (auto)", 1 },
+	{ "gpu-device", O_DEVICE, "N", 0, "number of the GPU (0)", 1 },
+	{ "commands", O_COMMANDS, "N", 0,
+	  "checked commands from each kind of ring, about (100000000)", 1 },
+	{ "cores", O_CORES, "N", 0, "consumers where there are several (4)", 1 },
+	{ "trips", O_TRIPS, "N", 0, "round trips of each measurement (20000)", 1 },
+	{ "parts", O_PARTS, "LETTERS", 0, "of cvtrbedk, see bench/README.md (all)", 1 },
+	{ "set", O_SET, "NAME=VALUE", 0, "a setting of the fabric, for the engine", 1 },
 	{ 0 },
 };
 
@@ -67,6 +97,38 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return bench_uint("--duration-ms", arg, 1, 60000, &o->ms) ? EINVAL : 0;
 	case O_JSON:
 		o->json = true;
+		return 0;
+	case O_GPU:
+		o->gpu = true;
+		return 0;
+	case O_BACKEND:
+		o->g.backend = arg;
+		return 0;
+	case O_PARTS:
+		o->g.parts = arg;
+		return 0;
+	case O_DEVICE: {
+		uint64_t n;
+
+		if (bench_uint("--gpu-device", arg, 0, 255, &n))
+			return EINVAL;
+		o->g.device = (int64_t)n;
+		return 0;
+	}
+	case O_COMMANDS:
+		return bench_uint("--commands", arg, 1000, UINT64_C(1) << 40, &o->g.commands)
+			       ? EINVAL
+			       : 0;
+	case O_CORES:
+		return bench_uint("--cores", arg, 1, 8, &o->g.cores) ? EINVAL : 0;
+	case O_TRIPS:
+		return bench_uint("--trips", arg, 100, 60000, &o->g.trips) ? EINVAL : 0;
+	case O_SET:
+		if (o->n_settings == SETTINGS_MAX || bench_setting_check(arg)) {
+			bench_complain("--set: at most %d", SETTINGS_MAX);
+			return EINVAL;
+		}
+		o->settings[o->n_settings++] = arg;
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -308,7 +370,15 @@ int bench_ring(int argc, char **argv)
 		.parser = parse,
 		.doc = "Throughput and round trip of the command ring beside a bare rte_ring.",
 	};
-	struct opts o = { .slots = 4096, .runs = 5, .ms = 200 };
+	struct opts o = { .slots = 4096,
+			  .runs = 5,
+			  .ms = 200,
+			  .g = { .backend = "auto",
+				 .device = -1,
+				 .commands = 100000000,
+				 .cores = 4,
+				 .trips = 20000,
+				 .parts = "cvtrbedk" } };
 	struct line l[BURSTS];
 	double ours_ns = 0;
 	double rte_ns = 0;
@@ -316,6 +386,11 @@ int bench_ring(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o))
 		return BENCH_USAGE;
+	if (o.gpu) {
+		o.g.json = o.json;
+		o.g.settings = o.settings;
+		return bench_ring_gpu(&o.g);
+	}
 	for (size_t i = 0; i < BURSTS; i++) {
 		l[i].burst = bursts[i];
 		if (measure(&o, &l[i]))

@@ -51,9 +51,13 @@ static void apply_add(struct epf_core *core, const struct epf_msg *m)
 	if (EPF_UNLIKELY(m->signal >= rank->n_regions))
 		goto refuse;
 	region = &rank->regions[m->signal];
-	if (EPF_UNLIKELY(!(region->access & EPF_MR_REMOTE_WRITE) || region->device || (m->a & 7u) ||
+	if (EPF_UNLIKELY(!(region->access & EPF_MR_REMOTE_WRITE) || (m->a & 7u) ||
 			 m->a > region->bytes || region->bytes - m->a < 8))
 		goto refuse;
+	if (EPF_UNLIKELY(region->device)) {
+		epf_gpu_add_cold(core, region, m->a, m->value);
+		return;
+	}
 	__atomic_fetch_add((uint64_t *)(uintptr_t)(region->addr + m->a), m->value,
 			   __ATOMIC_RELEASE);
 	return;
@@ -162,6 +166,34 @@ static int hooked(struct epf_core *core, struct epf_node *node, struct epf_lane 
 }
 #endif
 
+/* Moves the window past what is there, applying the messages that waited for it; stops behind one that the NIC has to finish. */
+static void advance(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+		    struct epf_rx_stream *rx)
+{
+	for (;;) {
+		uint32_t at = rx->base & core->rx_mask;
+		uint64_t bit = UINT64_C(1) << (at & 63);
+
+		if (!(rx->bits[at >> 6] & bit))
+			return;
+		rx->bits[at >> 6] &= ~bit;
+		rx->ahead--;
+		rx->base++;
+		if (rx->pending == EPF_NONE)
+			continue;
+		unpend(core, node, lane, rx, rx->base - 1);
+		if (EPF_UNLIKELY(core->hold)) {
+			core->hold_resume = 1;
+			core->hold_node = (uint32_t)(node - core->nodes);
+			core->hold_lane = lane->id;
+			core->hold_handle =
+				(uint32_t)(((const uint8_t *)rx - (const uint8_t *)node->rx) /
+					   core->rx_stride);
+			return;
+		}
+	}
+}
+
 /*
  * An event with count base + ahead_by has arrived (ahead_by already known to be inside the window or behind it).
  * Returns 1 if it is new.
@@ -199,17 +231,16 @@ static int accept(struct epf_core *core, struct epf_node *node, struct epf_lane 
 		apply(core, node, lane, m);
 	else if (m)
 		pend(core, rx, m);
-	for (;;) {
-		at = rx->base & core->rx_mask;
-		bit = UINT64_C(1) << (at & 63);
-		if (!(rx->bits[at >> 6] & bit))
-			return 1;
-		rx->bits[at >> 6] &= ~bit;
-		rx->ahead--;
-		rx->base++;
-		if (rx->pending != EPF_NONE)
-			unpend(core, node, lane, rx, rx->base - 1);
-	}
+	advance(core, node, lane, rx);
+	return 1;
+}
+
+void epf_arrive_resume(struct epf_core *core)
+{
+	struct epf_node *node = &core->nodes[core->hold_node];
+
+	core->hold_resume = 0;
+	advance(core, node, &core->lanes[core->hold_lane], epf_rx(core, node, core->hold_handle));
 }
 
 void epf_grant_mark(struct epf_core *core, struct epf_lane *lane)

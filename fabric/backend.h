@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 struct epf;
+struct epf_copy_mem;
 struct epf_ring;
 struct epf_blob;
 
@@ -32,6 +33,9 @@ struct epf_backend_ops {
 
 	int (*region_register)(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			       uint32_t *region);
+	/* The same for GPU memory; the back-end takes a use of its own of mem. */
+	int (*region_register_gpu)(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
+				   uint32_t *region);
 	/* Begins a withdrawal; then asked until 1 (done), 0: not yet, *missing: a rank that has not acknowledged, or EPF_NONE. */
 	int (*region_withdraw)(struct epf *ep, uint32_t region);
 	int (*region_withdrawn)(struct epf *ep, uint32_t region, uint32_t *missing);

@@ -12,6 +12,8 @@
 #include "fabric/retire_hot.h"
 #include "fabric/stage_hot.h"
 
+#include <errno.h>
+
 /* A beat takes a tick of the peer, its step, the way: so many ticks of ours beyond the limit. */
 enum { SILENT_TICKS_MORE = 2 };
 
@@ -271,4 +273,42 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	core->next_tick_ns =
 		core->reopen_ns < core->next_beat_ns ? core->reopen_ns : core->next_beat_ns;
 	return handled;
+}
+
+void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region, uint64_t offset,
+		      uint64_t value)
+{
+	int rc = core->ops->add(core->nic, &region->mr, offset, value);
+
+	if (rc && rc != -EAGAIN) {
+		EPF_COUNT(core, ARRIVALS_REFUSED, 1);
+		return;
+	}
+	core->hold = 1;
+	core->hold_retry = rc != 0;
+	core->hold_mr = region->mr;
+	core->hold_offset = offset;
+	core->hold_value = value;
+}
+
+int epf_hold_over_cold(struct epf_core *core)
+{
+	if (core->hold_retry) {
+		int rc = core->ops->add(core->nic, &core->hold_mr, core->hold_offset,
+					core->hold_value);
+
+		if (rc == -EAGAIN) {
+			(void)core->ops->add_pending(core->nic); /* lets the NIC make room */
+			return 0;
+		}
+		core->hold_retry = 0;
+		if (rc)
+			EPF_COUNT(core, ARRIVALS_REFUSED, 1);
+	}
+	if (core->ops->add_pending(core->nic))
+		return 0;
+	core->hold = 0;
+	if (core->hold_resume)
+		epf_arrive_resume(core); /* which may meet the next addition */
+	return !core->hold;
 }

@@ -4,6 +4,7 @@
  * lib.c (and simulations) before traffic, or between two steps on the core's own thread.
  */
 #define EPF_LOG_COMP "core"
+#include "fabric/emu_gpu.h"
 #include "fabric/engine.h"
 
 #include "fabric/base/err.h"
@@ -11,6 +12,7 @@
 #include "fabric/lanes.h"
 #include "fabric/lanes_plan.h"
 #include "fabric/recover.h"
+#include "fabric/retire_hot.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,10 +21,16 @@
 /* One number less than 16 bits have is left for limbo. */
 enum { CTL_RING_SLOTS = 64 };
 
-/* calloc that counts what peers cost. */
+/* calloc that counts what peers cost, and keeps to peer_memory_most. */
 static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
 {
-	core->peer_memory_bytes += n * size;
+	uint64_t bytes = core->peer_memory_bytes + n * size;
+
+	if (core->peer_memory_most && bytes > core->peer_memory_most) {
+		core->peer_memory_wanted = bytes;
+		return NULL;
+	}
+	core->peer_memory_bytes = bytes;
 	return calloc(n ? n : 1, size);
 }
 
@@ -50,9 +58,11 @@ static int create_pools(struct epf_core *core)
 	const struct epf_core_limits *l = &core->limits;
 
 	core->rings = calloc(EPF_MAX_RINGS, sizeof(*core->rings));
+	core->polls = calloc(EPF_MAX_RINGS, sizeof(*core->polls));
+	core->retired = calloc(EPF_MAX_RINGS / 64, sizeof(*core->retired));
 	core->ranks = calloc(core->max_ranks, sizeof(*core->ranks));
 	core->parked = calloc(l->max_parked, sizeof(*core->parked));
-	if (!core->rings || !core->ranks || !core->parked)
+	if (!core->rings || !core->polls || !core->retired || !core->ranks || !core->parked)
 		return no_memory("rings and parked commands");
 	POOL_CHAIN(core->parked, l->max_parked);
 	core->parked_free = 0;
@@ -210,6 +220,8 @@ void epf_core_destroy(struct epf_core *core)
 	epf_revokes_free(core);
 	epf_queue_destroy(core->calls);
 	free(core->rings);
+	free(core->polls);
+	free(core->retired);
 	free(core->ranks);
 	free(core->parked);
 	free(core);
@@ -254,19 +266,21 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 }
 
 /* A region's keys as many as a node has lanes, so that a lane finds its own by its index. */
-static int register_region(struct epf_core *core, void *addr, uint64_t bytes, unsigned access,
-			   struct epf_nic_mr *mr)
+static int register_region(struct epf_core *core, void *addr, struct epf_copy_mem *gpu,
+			   uint64_t bytes, unsigned access, struct epf_nic_mr *mr)
 {
 	uint32_t keys = core->caps.keys ? core->caps.keys : 1;
-	int rc = core->ops->region_register(core->nic, addr, bytes, access, mr);
+	int rc = gpu ? core->ops->region_register_gpu(core->nic, gpu, access, mr)
+		     : core->ops->region_register(core->nic, addr, bytes, access, mr);
 
 	for (uint32_t i = keys; !rc && i < EPF_NIC_LINKS; i++)
 		mr->keys[i] = mr->keys[i % keys];
 	return rc;
 }
 
-int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
-			unsigned access, uint32_t *region)
+/* A region of host memory at addr, or of GPU memory. */
+static int add_region(struct epf_core *core, uint32_t local, void *addr, struct epf_copy_mem *gpu,
+		      uint64_t bytes, unsigned access, uint32_t *region)
 {
 	struct epf_rank_state *r = &core->ranks[local];
 	struct epf_region_local *l;
@@ -280,16 +294,29 @@ int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint6
 		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
 				(unsigned long long)bytes);
 	l = &r->regions[r->n_regions];
-	rc = register_region(core, addr, bytes, access, &l->mr);
+	rc = register_region(core, addr, gpu, bytes, access, &l->mr);
 	if (rc)
 		return rc;
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
 	l->access = access;
-	l->device = 0;
+	l->device = gpu != NULL;
 	l->state = EPF_REGION_LIVE;
 	*region = r->n_regions++;
 	return 0;
+}
+
+int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
+			unsigned access, uint32_t *region)
+{
+	return add_region(core, local, addr, NULL, bytes, access, region);
+}
+
+int epf_core_add_gpu_region(struct epf_core *core, uint32_t local, struct epf_copy_mem *mem,
+			    unsigned access, uint32_t *region)
+{
+	return add_region(core, local, (void *)(uintptr_t)mem->addr, mem, mem->bytes, access,
+			  region);
 }
 
 static struct epf_ring_state *ring_alloc(struct epf_core *core, uint32_t window)
@@ -343,6 +370,10 @@ int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm
 	ring->flush_list = EPF_NONE;
 	ring->blocked = EPF_NONE;
 	ring->weight = (uint8_t)weight;
+	ring->last_step = core->steps - 1;
+	ring->retired_word = &core->retired[ring->id / 64];
+	ring->retired_bit = UINT64_C(1) << ring->id % 64;
+	epf_ring_poll_next(core, ring);
 	ring->done = &shm->done;
 	ring->spare = 0;
 	ring->live = 1;
@@ -354,6 +385,7 @@ int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm
 void epf_core_close_ring(struct epf_core *core, uint32_t id)
 {
 	core->rings[id]->live = 0;
+	core->polls[id] = (struct epf_ring_poll){ &core->never, 1 };
 }
 
 int epf_core_ring_drained(struct epf_core *core, uint32_t id)
@@ -495,6 +527,7 @@ static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
 				     .lane_receives = l->lane_receives,
 				     .max_lanes = core->caps.max_lanes,
 				     .receives = core->caps.receives,
+				     .nic_lane_receives = core->caps.lane_receives,
 				     .carries_events = core->caps.carries_events,
 				     .nic = core->caps.name };
 	int rc = epf_lanes_plan(&ask, plan);
@@ -541,7 +574,7 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	if (!rc)
 		init_limbo(core);
 	if (!rc)
-		rc = register_region(core, core->ctl_memory, core->n_nodes * core->ctl_stride,
+		rc = register_region(core, core->ctl_memory, NULL, core->n_nodes * core->ctl_stride,
 				     EPF_MR_REMOTE_WRITE, &core->ctl_mr);
 	for (uint32_t i = 0; !rc && i < core->n_rings; i++)
 		rc = ring_streams(core, core->rings[i]);
@@ -612,8 +645,7 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info)
 {
 	struct epf_peer *peer = &core->peers[rank];
-	struct epf_region_remote *regions =
-		calloc(info->n_regions ? info->n_regions : 1, sizeof(*regions));
+	struct epf_region_remote *regions = peer_alloc(core, info->n_regions, sizeof(*regions));
 
 	if (!regions)
 		return no_memory("a peer's regions");
@@ -621,7 +653,6 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 		regions[i] = info->regions[i];
 		epf_spread_keys(&regions[i], info->keys);
 	}
-	core->peer_memory_bytes += info->n_regions * sizeof(*regions);
 	/* A withdrawn region stays withdrawn. */
 	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)
 		if (peer->regions[i].state > EPF_REGION_LIVE)

@@ -419,8 +419,11 @@ struct epf_ring_state {
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
 	uint32_t flush_sent;   /* first stream of the list whose flush message is not sent yet */
-	int64_t deficit; /* deficit round robin, bytes: one command may overdraw it by 2 GiB */
-	uint64_t cover;  /* covered when the consumer's tail is here */
+	int64_t deficit;    /* deficit round robin, bytes: one command may overdraw it by 2 GiB */
+	uint32_t last_step; /* when something was taken last */
+	uint64_t *retired_word; /* in core->retired, with this ring's bit in it */
+	uint64_t retired_bit;
+	uint64_t cover; /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
 };
@@ -435,6 +438,12 @@ struct epf_link_load {
 struct epf_outage {
 	uint32_t lanes;   /* of it that are being recovered */
 	uint8_t is_moved; /* it was counted as a failover */
+};
+
+/* Where a ring's next command will be and what says that it is there: rings' polls lie side by side. */
+struct epf_ring_poll {
+	const struct epf_cmd *slot;
+	uint64_t parity;
 };
 
 struct epf_core_limits {
@@ -475,7 +484,10 @@ struct epf_core {
 	uint8_t ordered;
 	uint8_t counts_puts; /* puts are events: unordered NIC */
 	uint8_t reserved1;
-	uint8_t cold_work; /* something for epf_core_cold() */
+	uint8_t cold_work;           /* something for epf_core_cold() */
+	struct epf_ring_poll *polls; /* [EPF_MAX_RINGS] by ring */
+	uint64_t *retired;    /* bits: rings that have retired something since the last publish */
+	struct epf_cmd never; /* an empty slot: what polls of closed rings look at */
 	uint32_t n_rings;
 	uint32_t next_ring; /* where the next step begins */
 	uint32_t steps;     /* all steps; the timer is looked at now and then */
@@ -528,6 +540,9 @@ struct epf_core {
 	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
+	uint64_t
+		peer_memory_most; /* no more of it than this, 0: no limit; the owner of the core sets it */
+	uint64_t peer_memory_wanted; /* not 0: that limit was in the way of so much */
 	struct epf_stats_block *stats;
 	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
 	struct epf_wr *lane_wrs;            /* memory of all lanes */
@@ -554,6 +569,20 @@ struct epf_core {
 		refusals[EPF_CMD_REASONS]; /* commands refused, by reason - 300; any thread reads */
 	uint32_t recheck; /* a region was withdrawn: parked commands are checked once more */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
+	/*
+	 * An addition to GPU memory is under way at the NIC: nothing that arrived after it takes effect before it is done, so that
+	 * what a later signal or acknowledgement promises is there.
+	 */
+	uint8_t hold;
+	uint8_t hold_retry;  /* the NIC had no room for it yet */
+	uint8_t hold_resume; /* its stream has more that is in order */
+	uint32_t held_at;    /* completions [held_at, held_n) of wcs are still to be handled */
+	uint32_t held_n;
+	uint32_t hold_node; /* with hold_resume */
+	uint32_t hold_handle;
+	uint16_t hold_lane;
+	struct epf_nic_mr hold_mr; /* with hold_retry: the addition */
+	uint64_t hold_offset, hold_value;
 	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
 	uint32_t gpu_flushed;   /* the step in which they were called last */
@@ -576,6 +605,8 @@ uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t
 /* Takes in a definition from a peer; 0 when it is malformed. */
 int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
+/* Goes on with the stream in which an addition to GPU memory was applied. */
+void epf_arrive_resume(struct epf_core *core);
 /* Posts the grant word of a lane that is not used yet: its completion proves the way to the peer. 0: the NIC has no room. */
 int epf_probe_post(struct epf_core *core, struct epf_lane *lane);
 void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr);
@@ -601,6 +632,11 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
 				       uint32_t hash);
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
+/* Begins an addition to a word of GPU memory: core->hold until it is done. */
+EPF_COLD void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region,
+			       uint64_t offset, uint64_t value);
+/* 1: the additions are done, arrivals take effect again. */
+EPF_COLD int epf_hold_over_cold(struct epf_core *core);
 /* Calls the flushes of all GPUs that need one; device_region.c. */
 EPF_COLD void epf_gpu_flush_cold(struct epf_core *core);
 

@@ -51,15 +51,17 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
  * Copies commands out of the ring, each slot loaded once; a FLUSH ends the batch, and while one is under way the next one
  * waits in the ring. Gives the slots back. [A1, R2]
  */
-static void take(struct epf_ring_state *ring, unsigned budget, unsigned pace, struct batch *b)
+static void take(struct epf_core *core, struct epf_ring_state *ring, unsigned budget, unsigned pace,
+		 struct batch *b)
 {
 	struct epf_ring_consumer *c = &ring->consumer;
 	int64_t quantum = (int64_t)(DRR_QUANTUM >> pace) * ring->weight;
+	/* Each step brings a quantum, also those in which the ring was empty and nobody came here. */
+	int64_t deficit = ring->deficit + quantum * (core->steps - ring->last_step);
 	unsigned n = 0;
 
-	ring->deficit += quantum;
-	if (ring->deficit > quantum)
-		ring->deficit = quantum;
+	ring->last_step = core->steps;
+	ring->deficit = deficit > quantum ? quantum : deficit;
 	b->first_seq = ring->seq;
 	while (n < budget && ring->deficit > 0) {
 		struct epf_op *op = &b->ops[n];
@@ -147,20 +149,27 @@ static unsigned take_rings(struct epf_core *core)
 	struct batch b;
 
 	for (i = 0; i < n; i++) {
-		uint32_t at = core->next_ring + i;
-		struct epf_ring_state *ring = core->rings[at < n ? at : at - n];
+		uint32_t at =
+			core->next_ring + i < n ? core->next_ring + i : core->next_ring + i - n;
+		const struct epf_ring_poll *poll = &core->polls[at];
+		struct epf_ring_state *ring;
 		uint64_t t0, t1, t2;
 		unsigned budget;
 
-		if (!ring->live)
+		/* Most rings are empty: one look at the next slot, take() looks again with the order it needs. */
+		if ((EPF_LOAD_RELAXED(&poll->slot->lo) ^ poll->parity) & 1u)
+			continue;
+		ring = core->rings[at];
+		if (EPF_UNLIKELY(!ring->live))
 			continue;
 		budget = take_budget(core, ring);
 		if (EPF_UNLIKELY(!budget))
 			continue;
 		t0 = epf_tsc();
-		take(ring, budget, core->nic->pace, &b);
+		take(core, ring, budget, core->nic->pace, &b);
 		if (!b.n)
 			continue;
+		epf_ring_poll_next(core, ring);
 		t1 = epf_tsc();
 		check(core, ring, &b);
 		t2 = epf_tsc();
@@ -215,15 +224,22 @@ static unsigned flush_lanes(struct epf_core *core)
 /* Takes completions and arrivals. */
 static unsigned reap(struct epf_core *core)
 {
-	int n = core->ops->reap(core->nic, core->wcs, core->limits.reap_batch);
-	unsigned receives = 0;
+	unsigned receives = 0, first = 0;
 	uint64_t t0, t1;
-	int i;
+	int i, n;
 
-	if (n <= 0)
+	if (EPF_LIKELY(!core->hold)) {
+		n = core->ops->reap(core->nic, core->wcs, core->limits.reap_batch);
+	} else {
+		if (!epf_hold_over_cold(core))
+			return 0;
+		first = core->held_at;
+		n = (int)core->held_n;
+	}
+	if (n <= (int)first)
 		return 0;
 	t0 = epf_tsc();
-	for (i = 0; i < n; i++) {
+	for (i = (int)first; i < n; i++) {
 		const struct epf_wc *wc = &core->wcs[i];
 
 		if (i + PREFETCH_ENTRIES < n) {
@@ -241,6 +257,11 @@ static unsigned reap(struct epf_core *core)
 		} else {
 			epf_arrive(core, wc);
 			receives++;
+			if (EPF_UNLIKELY(core->hold)) {
+				core->held_at = (uint32_t)i + 1;
+				core->held_n = (uint32_t)n;
+				n = i + 1;
+			}
 		}
 	}
 	t1 = epf_tsc();
@@ -251,8 +272,8 @@ static unsigned reap(struct epf_core *core)
 	} else {
 		EPF_COUNT(core, REAP_TSC, t1 - t0);
 	}
-	EPF_COUNT(core, COMPLETIONS, (unsigned)n - receives);
-	return (unsigned)n;
+	EPF_COUNT(core, COMPLETIONS, (unsigned)n - first - receives);
+	return (unsigned)n - first;
 }
 
 /* Tells producers what has been retired: one release store per ring that moved. [R3] */
@@ -262,16 +283,22 @@ static void publish(struct epf_core *core)
 		core->gpu_reads = 0;
 		epf_gpu_visible(core);
 	}
-	for (uint32_t i = 0; i < core->n_rings; i++) {
-		struct epf_ring_state *ring = core->rings[i];
+	for (uint32_t w = 0; w * 64 < core->n_rings; w++) {
+		uint64_t moved = core->retired[w];
 
-		if (ring->published == ring->retired || !ring->live)
-			continue;
-		ring->retired64 += ring->retired - ring->published;
-		ring->published = ring->retired;
-		EPF_STORE_RELEASE(&ring->done->retired, ring->retired64);
-		core->ranks[ring->rank].news |= EPF_NEWS_WORDS;
-		core->wakes = 1;
+		core->retired[w] = 0;
+		for (; moved; moved &= moved - 1) {
+			struct epf_ring_state *ring =
+				core->rings[w * 64 + (uint32_t)__builtin_ctzll(moved)];
+
+			if (!ring->live)
+				continue;
+			ring->retired64 += ring->retired - ring->published;
+			ring->published = ring->retired;
+			EPF_STORE_RELEASE(&ring->done->retired, ring->retired64);
+			core->ranks[ring->rank].news |= EPF_NEWS_WORDS;
+			core->wakes = 1;
+		}
 	}
 }
 

@@ -93,7 +93,7 @@ struct epf_efa_lane {
 	uint8_t stopping;  /* it is there, by our wish */
 	uint8_t abandoned; /* no completion will come for what is busy */
 	uint8_t in_report, in_hungry;
-	uint8_t gone;  /* LANE_DOWN is to be reported */
+	uint8_t gone;  /* LANE_DOWN is to be reported, with this status */
 	uint8_t drain; /* enum epf_efa_drain */
 };
 
@@ -171,6 +171,7 @@ struct epf_efa {
 	uint64_t files_last[EPF_EFA_FILES];
 	uint32_t looks;
 	struct epf_bell *bell;
+	int shares_bell; /* with another NIC, which outlives this one */
 	pthread_t waker;
 	int waker_runs;
 	int stop_fd;
@@ -247,6 +248,17 @@ void epf_efa_destroy(struct epf_efa *v);
 int epf_efa_address(const struct epf_nic *nic, void *buf, size_t size);
 void epf_efa_describe(const struct epf_nic *nic, struct epf_nic_caps *out);
 
+/* efa_region.c */
+int epf_efa_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
+		     struct epf_nic_mr *out);
+int epf_efa_register_device(struct epf_nic *nic, const struct epf_device_mem *mem, unsigned access,
+			    struct epf_nic_mr *out);
+/* The same with modules looked for in another tree than /sys. */
+int epf_efa_register_gpu(struct epf_nic *nic, const struct epf_device_mem *mem, unsigned access,
+			 const char *sysfs, struct epf_nic_mr *out);
+void epf_efa_deregister(struct epf_nic *nic, struct epf_nic_mr *mr);
+void epf_efa_drop_regions(struct epf_efa *v);
+
 /* efa_lane.c */
 int epf_efa_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
 int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
@@ -257,12 +269,14 @@ enum epf_lane_link epf_efa_lane_link(const struct epf_nic *nic, uint16_t lane);
 /* efa_fence.c */
 void epf_efa_lane_fence(struct epf_nic *nic, uint16_t lane);
 int epf_efa_lane_drained(const struct epf_nic *nic, uint16_t lane);
-/* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN. */
-void epf_efa_lane_gone_cold(struct epf_efa *v, uint16_t lane);
+/* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN with this status. */
+void epf_efa_lane_gone_cold(struct epf_efa *v, uint16_t lane, unsigned status);
 /* The queue pair to error, since a work request failed; SRD itself would go on. */
 void epf_efa_stop_lane_cold(struct epf_efa *v, uint16_t lane);
 /* A provider's call failed between two steps. */
 void epf_efa_device_lost_cold(struct epf_efa *v);
+/* The port is down: so are its lanes. */
+void epf_efa_port_lost(struct epf_efa *v);
 
 /* efa_watch.c */
 void epf_efa_watch(struct epf_nic *nic);

@@ -46,12 +46,12 @@ void epf_efa_stop_lane_cold(struct epf_efa *v, uint16_t lane)
 	stop(v, lane, EPF_S_FLUSHED);
 }
 
-void epf_efa_lane_gone_cold(struct epf_efa *v, uint16_t lane)
+void epf_efa_lane_gone_cold(struct epf_efa *v, uint16_t lane, unsigned status)
 {
 	if (v->lanes[lane].link != EPF_LANE_READY)
 		return;
 	v->counters.errors++;
-	v->lanes[lane].gone = 1;
+	v->lanes[lane].gone = (uint8_t)status;
 	stop(v, lane, EPF_S_RETRY_EXCEEDED);
 }
 
@@ -68,10 +68,18 @@ void epf_efa_device_lost_cold(struct epf_efa *v)
 		if (!l->qp)
 			continue;
 		if (l->link == EPF_LANE_READY)
-			epf_efa_lane_gone_cold(v, (uint16_t)lane);
+			epf_efa_lane_gone_cold(v, (uint16_t)lane, EPF_S_LINK_DOWN);
 		else if (l->n_free != l->depth)
 			stop(v, (uint16_t)lane, EPF_S_FLUSHED);
 	}
+}
+
+void epf_efa_port_lost(struct epf_efa *v)
+{
+	v->counters.link_up = 0;
+	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
+		if (v->lanes[lane].qp)
+			epf_efa_lane_gone_cold(v, (uint16_t)lane, EPF_S_LINK_DOWN);
 }
 
 void epf_efa_lane_fence(struct epf_nic *nic, uint16_t lane)

@@ -131,7 +131,7 @@ int epf_efa_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 		for (unsigned i = 0; i < n; i++)
 			l->busy[l->free[l->n_free++]] = 0;
 		if (rc != ENOMEM)
-			epf_efa_lane_gone_cold(v, lane);
+			epf_efa_lane_gone_cold(v, lane, EPF_S_RETRY_EXCEEDED);
 		return 0;
 	}
 	v->outstanding += n;
@@ -207,12 +207,12 @@ static int serve(struct epf_efa *v, struct epf_efa_out *out, uint16_t lane)
 	if (l->gone) {
 		if (out->n == out->max)
 			return 1;
-		l->gone = 0;
 		out->wc[out->n++] = (struct epf_wc){
 			.lane = lane,
 			.op = EPF_WC_LANE_DOWN,
-			.status = EPF_S_RETRY_EXCEEDED,
+			.status = l->gone,
 		};
+		l->gone = 0;
 	}
 	return 0;
 }

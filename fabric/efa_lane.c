@@ -231,6 +231,17 @@ static void drop_ah(struct epf_efa *v, const struct ibv_ah *ah)
 	free(a);
 }
 
+/* What the events said last; where that is down, the port itself, which may be quicker. */
+static int port_is_up(struct epf_efa *v)
+{
+	struct ibv_port_attr attr;
+
+	if (!v->dead && !v->counters.link_up &&
+	    !epf_verbs_query_port(v->lib->verbs, v->ctx, PORT, &attr))
+		v->counters.link_up = attr.state == IBV_PORT_ACTIVE;
+	return v->counters.link_up != 0;
+}
+
 int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			 uint64_t token)
 {
@@ -246,6 +257,8 @@ int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, s
 		return rc;
 	if (!epf_efa_token_is_good(token))
 		return epf_fail(EPF_R_NIC_ADDRESS, "efa: lane %u got an impossible token", lane);
+	if (!port_is_up(v))
+		return epf_fail_sys(EPF_R_EFA_DEVICE, ENETDOWN, "efa: %s", v->device);
 	/* A device that sends such arrivals to a queue pair of the other kind upsets it. */
 	if (peer.unsolicited != (v->recv_dv != NULL))
 		return epf_fail(EPF_R_NIC_PEER_MODE,

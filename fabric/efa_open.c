@@ -69,7 +69,7 @@ static int is_fit(struct epf_efa *v, const char *name, struct search *found)
 			 caps & EPF_EFADV_CAP_RDMA_READ ? "write" : "read");
 		return 0;
 	}
-	if (v->port_attr.state != IBV_PORT_ACTIVE) {
+	if (v->port_attr.state != IBV_PORT_ACTIVE && !v->opts.may_be_down) {
 		snprintf(found->last, sizeof(found->last), "%.60s is not active (port state %d)",
 			 name, (int)v->port_attr.state);
 		return 0;
@@ -161,7 +161,7 @@ static int set_limits(struct epf_efa *v)
 	o->receives = least(o->receives, (uint64_t)v->dev_attr.max_cqe);
 	v->max_lanes = least(EPF_EFA_MAX_LANES, (uint64_t)v->dev_attr.max_qp);
 	v->max_msg_bytes = least(EPF_EFA_MSG_BYTES, e->max_rdma_size);
-	v->counters.link_up = 1;
+	v->counters.link_up = v->port_attr.state == IBV_PORT_ACTIVE;
 	if (o->lane_receives > e->max_rq_wr)
 		return epf_fail(EPF_R_NIC_LIMIT,
 				"efa: lane-receives is %u, but a queue pair of %s holds %u",
@@ -357,7 +357,8 @@ void epf_efa_destroy(struct epf_efa *v)
 	if (v->lanes)
 		munmap(v->lanes, v->max_lanes * sizeof(*v->lanes));
 	free(v->lane_of);
-	free(v->bell);
+	if (!v->shares_bell)
+		free(v->bell);
 	free(v);
 }
 
@@ -428,4 +429,14 @@ int epf_efa_open(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
 	memset(&v->opts.devices, 0, sizeof(v->opts.devices)); /* the caller's */
 	*out = &v->nic;
 	return 0;
+}
+
+void epf_efa_share_bell(struct epf_nic *nic, const struct epf_nic *with)
+{
+	struct epf_efa *v = epf_efa_of(nic);
+
+	if (!v->shares_bell)
+		free(v->bell);
+	v->bell = epf_efa_of(with)->bell;
+	v->shares_bell = 1;
 }

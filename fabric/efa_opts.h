@@ -16,8 +16,11 @@ struct epf_efa_lib;
 
 struct epf_efa_opts {
 	struct epf_conf_list devices; /* place.h has the syntax; borrowed until the NIC is open */
-	uint32_t service_level;       /* 0 to 15; 0: the device's own */
-	uint32_t rnr_retries;         /* 0 to 7; 7: without end */
+	uint32_t count;         /* devices: so many as one NIC; 0: all that are named, or one */
+	int64_t local;          /* the rank's number on its node; -1: one NIC for the node */
+	int may_be_down;        /* the port need not be active */
+	uint32_t service_level; /* 0 to 15; 0: the device's own */
+	uint32_t rnr_retries;   /* 0 to 7; 7: without end */
 	uint32_t inline_bytes;  /* asked of the device: up to 32 for messages; more: writes too */
 	uint32_t completions;   /* work requests outstanding on the NIC */
 	uint32_t receives;      /* receives posted on the NIC, over all lanes */
@@ -39,5 +42,16 @@ void epf_efa_opts_from_conf(struct epf_efa_opts *opts, const struct epf_conf *co
  */
 int epf_efa_open(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
 		 uint64_t (*now)(void *), void *now_arg, struct epf_nic **out);
+
+/**
+ * epf_efa_open_chosen() - open the adapters that placement and the settings choose, several as one NIC.
+ *
+ * Return: as epf_efa_open().
+ */
+int epf_efa_open_chosen(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
+			uint64_t (*now)(void *), void *now_arg, struct epf_nic **out);
+
+/* Two NICs wake the same sleeper: nic by the bell of another, which must be closed after it. Before either is armed. */
+void epf_efa_share_bell(struct epf_nic *nic, const struct epf_nic *with);
 
 #endif

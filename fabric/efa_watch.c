@@ -25,7 +25,7 @@ static void qp_failed(struct epf_efa *v, const struct ibv_qp *qp)
 {
 	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		if (v->lanes[lane].qp == qp) {
-			epf_efa_lane_gone_cold(v, (uint16_t)lane);
+			epf_efa_lane_gone_cold(v, (uint16_t)lane, EPF_S_RETRY_EXCEEDED);
 			return;
 		}
 }
@@ -34,7 +34,7 @@ static void handle(struct epf_efa *v, const struct ibv_async_event *event)
 {
 	switch (event->event_type) {
 	case IBV_EVENT_PORT_ERR:
-		v->counters.link_up = 0;
+		epf_efa_port_lost(v);
 		break;
 	case IBV_EVENT_PORT_ACTIVE:
 		v->counters.link_up = !v->dead;

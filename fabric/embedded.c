@@ -110,6 +110,30 @@ static int embedded_region_register(struct epf *ep, void *addr, uint64_t bytes, 
 	return rc;
 }
 
+struct gpu_region_args {
+	struct epf_copy_mem *mem;
+	unsigned access;
+	uint32_t region;
+};
+
+static int add_gpu_region(struct epf_core *core, void *arg)
+{
+	struct gpu_region_args *a = arg;
+
+	return epf_core_add_gpu_region(core, LOCAL, a->mem, a->access, &a->region);
+}
+
+static int embedded_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
+					uint32_t *region)
+{
+	struct gpu_region_args a = { .mem = mem, .access = access };
+	int rc = epf_core_call(ep->core, add_gpu_region, &a);
+
+	if (!rc)
+		*region = a.region;
+	return rc;
+}
+
 static int withdraw_begin(struct epf_core *core, void *arg)
 {
 	return epf_core_revoke_begin(core, LOCAL, *(uint32_t *)arg);
@@ -380,6 +404,7 @@ const struct epf_backend_ops epf_backend_embedded = {
 	.leave = embedded_leave,
 	.close = embedded_close,
 	.region_register = embedded_region_register,
+	.region_register_gpu = embedded_region_register_gpu,
 	.region_withdraw = embedded_region_withdraw,
 	.region_withdrawn = embedded_region_withdrawn,
 	.ring_open = embedded_ring_open,

@@ -8,6 +8,7 @@
 #ifndef EPF_FABRIC_EMU_H
 #define EPF_FABRIC_EMU_H
 
+#include "fabric/emu_copier.h"
 #include "fabric/emu_opts.h"
 #include "fabric/emu_wire.h"
 #include "fabric/nic.h"
@@ -29,6 +30,7 @@ enum {
 /* A segment as this process sees it; shared by all its NICs (emu_map.c). */
 struct epf_emu_seg {
 	struct epf_emu_segment *hdr;
+	struct epf_emu_gpu_region *gpu;
 	struct epf_emu_lane_words *lanes;
 	unsigned char *packets;
 	uint64_t nonce, bytes;
@@ -52,6 +54,8 @@ enum {
 	EPF_EMU_DONE = 16, /* in the list of completions to hand out */
 	EPF_EMU_MUTE = 32, /* its lane is gone: hand out nothing */
 	EPF_EMU_READ = 64, /* bytes come back in it */
+	EPF_EMU_HOME =
+		128, /* it is back, and its bytes are being copied to GPU memory here, or from the peer's */
 };
 
 /* What only the owner knows of one of its packets. Links are index + 1, 0 the end. */
@@ -68,6 +72,7 @@ struct epf_emu_slot {
 	uint16_t lane;
 	uint8_t flags;
 	uint8_t status;
+	uint8_t form; /* READ: as in the packet */
 };
 
 /* epf_emu_lane.rx_state: on which list the lane's packets to be landed wait (DUE, CUT: on none). */
@@ -76,7 +81,8 @@ enum {
 	EPF_EMU_RX_READY,
 	EPF_EMU_RX_RNR,
 	EPF_EMU_RX_DUE,
-	EPF_EMU_RX_CUT, /* until its link comes up */
+	EPF_EMU_RX_CUT,  /* until its link comes up */
+	EPF_EMU_RX_COPY, /* until the copy of the packet at the head is done */
 };
 
 /* epf_emu_lane.flags */
@@ -105,6 +111,11 @@ struct epf_emu_lane {
 	uint32_t
 		merge; /* last completion of this lane still to be handed out, if it may be merged */
 	uint32_t done_count;
+	uint32_t copy_head,
+		copy_tail; /* copies begun for packets to be landed, in their order: index + 1 in epf_emu.copies */
+	uint32_t copies; /* under way, those for own READs too */
+	uint32_t
+		ahead; /* last packet that was looked at for a copy ahead of its turn, index + 1; 0: the one at the head */
 	uint32_t
 		stall; /* slot + 1 of the request that is late while its peer is looked at, 0: none */
 	uint16_t busy_next, busy_prev, work_next, ret_next, wake_next;
@@ -126,7 +137,25 @@ struct epf_emu_region {
 	uint64_t base, len;
 	uint32_t key; /* 0: free */
 	unsigned access;
+	struct epf_copy_mem *mem; /* GPU memory; NULL: the CPU can use base */
 };
+
+/* What a copy is for: a packet to be landed, a READ's packet that is back, an addition of the core's. */
+enum epf_emu_copy_kind { EPF_EMU_COPY_LAND = 1, EPF_EMU_COPY_HOME, EPF_EMU_COPY_ADD };
+
+/* A copy under way; its index is the job's slot. */
+struct epf_emu_copy {
+	struct epf_emu_packet h; /* LAND: the header as it was checked */
+	uint32_t idx;            /* of the packet */
+	uint32_t next;           /* in its lane, or of the free ones: index + 1 */
+	uint16_t lane;
+	uint8_t kind;
+	uint8_t done;
+	uint8_t status;
+};
+
+/* epf_emu.copier_state */
+enum { EPF_EMU_COPIER_NONE, EPF_EMU_COPIER_WANTED, EPF_EMU_COPIER_READY, EPF_EMU_COPIER_FAILED };
 
 struct epf_emu_held; /* emu_fault.h */
 struct epf_emu_proc; /* emu_watch.c */
@@ -171,6 +200,15 @@ struct epf_emu {
 	uint32_t saved_free; /* bitmap of saved[] */
 	uint32_t messages_used;
 	struct epf_nic_counters counters;
+	struct epf_emu_copier *copier;
+	struct epf_emu_copy *copies; /* [EPF_EMU_COPIES], where there is a copier */
+	uint32_t copy_free;          /* index + 1 */
+	uint32_t copies_count;       /* under way */
+	uint32_t adds;               /* of them, additions */
+	uint32_t
+		home_head; /* packets of READs that wait for room to be copied, by their slots' link */
+	uint8_t copier_state; /* enum above */
+	bool copies_pushed;   /* since the copier was last rung */
 	unsigned char messages[EPF_EMU_MESSAGES][EPF_NIC_MSG_BYTES];
 	unsigned char saved[EPF_EMU_SAVED][EPF_NIC_MSG_BYTES];
 };
@@ -322,7 +360,59 @@ int epf_emu_wake_pending(const struct epf_nic *nic);
 /* emu_stall_hot.c: puts off the timeouts of requests whose peer is not being run. */
 void epf_emu_forgive_stalls(struct epf_emu *e);
 
+/* emu_copy_hot.c: copies by the copier. */
+/* What landing a packet takes (checked header h, packet p in the peer's segment): EPF_S_*, or one of these. */
+enum { EPF_EMU_MOVE_LATER = 0xfe, EPF_EMU_MOVE_FULL = 0xff };
+
+/* Begins the copy of a packet to be landed: MOVE_LATER, or MOVE_FULL (try again), or an error status. dst: GPU region or NULL. */
+uint8_t epf_emu_copy_land(struct epf_emu *e, uint16_t lane, uint32_t idx,
+			  const struct epf_emu_packet *h, const struct epf_emu_packet *p,
+			  const struct epf_emu_region *dst);
+/* The copy begun for this packet, if it is the first of its lane; NULL: none was. */
+struct epf_emu_copy *epf_emu_copy_of(struct epf_emu *e, const struct epf_emu_lane *l, uint32_t idx);
+/* Forgets it: the packet is landed. */
+void epf_emu_copy_landed(struct epf_emu *e, struct epf_emu_lane *l);
+/* A READ's packet is back and its bytes must be copied. */
+void epf_emu_copy_home(struct epf_emu *e, uint32_t lane, uint32_t idx);
+/* Takes what the copier has done. */
+void epf_emu_copies_reap(struct epf_emu *e);
+/* The lane is destroyed: what was copied ahead is forgotten. No copy of it may be under way. */
+void epf_emu_copies_drop(struct epf_emu *e, uint16_t lane);
+/* epf_nic_ops.add, add_pending */
+int epf_emu_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset, uint64_t value);
+int epf_emu_add_pending(struct epf_nic *nic);
+
+/* True when a region key of a peer names GPU memory. */
+static inline bool epf_emu_is_gpu_key(const struct epf_emu_seg *peer, uint32_t key)
+{
+	uint32_t at = key & 0xffff;
+
+	return key && at < EPF_EMU_GPU_REGIONS &&
+	       __atomic_load_n(&peer->gpu[at].key, __ATOMIC_ACQUIRE) == key; /* C3 */
+}
+
+/* emu_gpu_nic.c: slow. */
+int epf_emu_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
+			 struct epf_nic_mr *out);
+void epf_emu_deregister_gpu(struct epf_emu *e, uint32_t index);
+/* nic_emu.c: a row in the table of regions, where the CPU uses its memory unless the caller says otherwise. */
+int epf_emu_region_add(struct epf_emu *e, uint64_t base, uint64_t len, unsigned access,
+		       struct epf_nic_mr *out);
+/* The copier that a peer's packet asks for, between two steps. */
+void epf_emu_copier_attach(struct epf_emu *e);
+/* Waits until no copy of the lane is under way (EPF_EMU_NO_LANE: of the NIC); false: the GPU does not answer. */
+bool epf_emu_copies_quiesce(struct epf_emu *e, uint16_t lane);
+/* Ends the copier of a NIC that is closed. */
+void epf_emu_copier_detach(struct epf_emu *e);
+
+/* A READ's packet is home: goes on with it. emu_hot.c */
+void epf_emu_returned(struct epf_emu *e, uint32_t lane, uint32_t idx, uint8_t status);
+
 /* emu_rx_hot.c: the target side. */
+/* What is wrong with a packet's header, EPF_S_OK if nothing is; *region is what it aims at (NULL: no memory). */
+uint8_t epf_emu_check_packet(const struct epf_emu *e, const struct epf_emu_lane *l,
+			     const struct epf_emu_packet *h, const struct epf_emu_region **region);
+
 /* Lands packets of a lane in order until it must wait, is empty or has had its share; returns how many. */
 unsigned epf_emu_serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out *out);
 /* The packet at the head of a lane waits for a receive. */

@@ -30,7 +30,8 @@ void epf_emu_free_packet(struct epf_emu *e, uint32_t idx)
 {
 	struct epf_emu_slot *s = &e->slots[idx];
 
-	if (s->left || (s->flags & (EPF_EMU_WAITS | EPF_EMU_FLIES | EPF_EMU_OUT | EPF_EMU_DONE)))
+	if (s->left || (s->flags & (EPF_EMU_WAITS | EPF_EMU_FLIES | EPF_EMU_OUT | EPF_EMU_DONE |
+				    EPF_EMU_HOME)))
 		return;
 	s->link = e->free_head;
 	e->free_head = idx + 1;
@@ -182,18 +183,32 @@ static uint8_t check_local(const struct epf_emu *e, const struct epf_wr *wr)
 		return wr->op == EPF_WR_READ ? EPF_S_LOCAL : EPF_S_OK;
 	if (wr->len && !epf_emu_covers(e, wr->lkey, wr->laddr, wr->len, 0))
 		return EPF_S_LOCAL;
+	/* A message's bytes travel with it. */
+	if (wr->op == EPF_WR_SEND && wr->len && e->regions[wr->lkey & 0xffff].mem)
+		return EPF_S_LOCAL;
 	return EPF_S_OK;
 }
 
-/* Fills packet idx of a message with the bytes at offset and puts it on the lane's tx list. */
+/* True when the bytes of a request (checked) are in GPU memory at the end that has them: they do not travel in packets. */
+static bool goes_by_ref(const struct epf_emu *e, const struct epf_emu_lane *l,
+			const struct epf_wr *wr)
+{
+	if (wr->len == 0 || (wr->flags & EPF_WR_INLINE))
+		return false;
+	if (wr->op == EPF_WR_READ)
+		return epf_emu_is_gpu_key(l->peer, wr->rkey);
+	return e->regions[wr->lkey & 0xffff].mem != NULL;
+}
+
+/* Fills packet idx of a message with the bytes at offset (by_ref: with the name of all) and puts it on the lane's tx list. */
 static void fill(struct epf_emu *e, struct epf_emu_lane *l, const struct epf_wr *wr, uint32_t idx,
-		 uint32_t lead, uint32_t offset)
+		 uint32_t lead, uint32_t offset, bool by_ref)
 {
 	struct epf_emu_packet *p = epf_emu_pkt(e->seg, idx);
 	struct epf_emu_slot *s = &e->slots[idx];
 	uint32_t len = wr->len - offset;
 
-	if (len > e->opts.mtu)
+	if (len > e->opts.mtu && !by_ref)
 		len = e->opts.mtu;
 	p->lead = lead;
 	p->token = l->peer_token;
@@ -209,6 +224,8 @@ static void fill(struct epf_emu *e, struct epf_emu_lane *l, const struct epf_wr 
 	p->holds = 1;
 	p->landed = 0;
 	p->fate = 0;
+	p->form = by_ref ? EPF_EMU_BY_REF : EPF_EMU_IN_PACKET;
+	s->form = p->form;
 	s->lead = lead;
 	s->flags |= EPF_EMU_WAITS;
 	if (wr->op == EPF_WR_READ) {
@@ -216,6 +233,10 @@ static void fill(struct epf_emu *e, struct epf_emu_lane *l, const struct epf_wr 
 		s->laddr = wr->laddr + offset;
 		s->lkey = wr->lkey;
 		s->len = len;
+	} else if (by_ref) {
+		struct epf_emu_ref ref = { .addr = wr->laddr, .key = wr->lkey };
+
+		memcpy(epf_emu_payload(p), &ref, sizeof(ref));
 	} else {
 		memcpy(epf_emu_payload(p), (const unsigned char *)(uintptr_t)wr->laddr + offset,
 		       len);
@@ -234,8 +255,9 @@ static unsigned stage(struct epf_emu *e, uint16_t lane, const struct epf_wr *wr,
 	struct epf_emu_lane *l = &e->lanes[lane];
 	uint8_t status = l->flags & EPF_EMU_TX_STOP ? EPF_S_FLUSHED : check_local(e, wr);
 	uint32_t packets = 1, lead, offset, idx;
+	bool by_ref = status == EPF_S_OK && goes_by_ref(e, l, wr);
 
-	if (status == EPF_S_OK && wr->len > e->opts.mtu)
+	if (status == EPF_S_OK && wr->len > e->opts.mtu && !by_ref)
 		packets = (wr->len + e->opts.mtu - 1) / e->opts.mtu;
 	if (packets > e->free_count)
 		return 0;
@@ -253,9 +275,9 @@ static unsigned stage(struct epf_emu *e, uint16_t lane, const struct epf_wr *wr,
 	e->slots[lead].left = (uint16_t)packets;
 	epf_emu_pkt(e->seg, lead)->remaining = (uint16_t)packets;
 	for (offset = 0;;) {
-		fill(e, l, wr, idx, lead, offset);
+		fill(e, l, wr, idx, lead, offset, by_ref);
 		offset += e->opts.mtu;
-		if (offset >= wr->len)
+		if (offset >= wr->len || by_ref)
 			break;
 		idx = take_packet(e, lane);
 	}
@@ -328,23 +350,33 @@ int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 	return (int)i;
 }
 
-/* A packet is back: bytes of a READ go home, the last one of a message settles it. */
-static void returned(struct epf_emu *e, uint32_t lane, uint32_t idx, uint8_t status)
+/* Bytes of a READ that came back in a packet go home; true: the copier takes them there. */
+static bool take_home(struct epf_emu *e, uint32_t lane, uint32_t idx, struct epf_emu_slot *lead)
+{
+	struct epf_emu_slot *s = &e->slots[idx];
+	const struct epf_emu_region *r = epf_emu_covers(e, s->lkey, s->laddr, s->len, 0);
+
+	if (!r) {
+		if (s->len)
+			lead->status = EPF_S_LOCAL;
+		return false;
+	}
+	if (s->len && (r->mem || s->form == EPF_EMU_BY_REF)) {
+		epf_emu_copy_home(e, lane, idx);
+		return true;
+	}
+	memcpy((void *)(uintptr_t)s->laddr, epf_emu_payload(epf_emu_pkt(e->seg, idx)), s->len);
+	return false;
+}
+
+void epf_emu_returned(struct epf_emu *e, uint32_t lane, uint32_t idx, uint8_t status)
 {
 	struct epf_emu_slot *s = &e->slots[idx];
 	struct epf_emu_slot *lead = &e->slots[s->lead];
 	uint32_t lead_idx = s->lead;
 
-	s->flags &= (uint8_t)~EPF_EMU_FLIES;
 	if (status != EPF_S_OK && lead->status == EPF_S_OK)
 		lead->status = status;
-	if ((s->flags & EPF_EMU_READ) && (lead->flags & EPF_EMU_OUT) && lead->status == EPF_S_OK) {
-		if (epf_emu_covers(e, s->lkey, s->laddr, s->len, 0))
-			memcpy((void *)(uintptr_t)s->laddr,
-			       epf_emu_payload(epf_emu_pkt(e->seg, idx)), s->len);
-		else if (s->len)
-			lead->status = EPF_S_LOCAL;
-	}
 	lead->left--;
 	if (idx != lead_idx)
 		epf_emu_free_packet(e, idx);
@@ -354,6 +386,19 @@ static void returned(struct epf_emu *e, uint32_t lane, uint32_t idx, uint8_t sta
 		settle(e, (uint16_t)lane, lead_idx, lead->status);
 	else
 		epf_emu_free_packet(e, lead_idx);
+}
+
+/* A packet is back: bytes of a READ go home, the last one of a message settles it. */
+static void take_return(struct epf_emu *e, uint32_t lane, uint32_t idx, uint8_t status)
+{
+	struct epf_emu_slot *s = &e->slots[idx];
+	struct epf_emu_slot *lead = &e->slots[s->lead];
+
+	s->flags &= (uint8_t)~EPF_EMU_FLIES;
+	if ((s->flags & EPF_EMU_READ) && (lead->flags & EPF_EMU_OUT) && status == EPF_S_OK &&
+	    lead->status == EPF_S_OK && take_home(e, lane, idx, lead))
+		return;
+	epf_emu_returned(e, lane, idx, status);
 }
 
 void epf_emu_take_returns(struct epf_emu *e, uint32_t lane)
@@ -376,9 +421,9 @@ void epf_emu_take_returns(struct epf_emu *e, uint32_t lane)
 		}
 		p = epf_emu_pkt(e->seg, at - 1);
 		status = p->status <= EPF_S_ABORTED ? p->status : EPF_S_REMOTE_ACCESS;
-		/* Read the link first: returned() may put the packet back into the pool. */
+		/* Read the link first: the packet may go back into the pool. */
 		next = p->next;
-		returned(e, lane, at - 1, status);
+		take_return(e, lane, at - 1, status);
 		at = next;
 	}
 }

@@ -147,7 +147,7 @@ int epf_emu_lane_drained(const struct epf_nic *nic, uint16_t lane)
 	struct epf_emu_lane *l = used_lane(nic, lane);
 
 	return !l || (l->link != EPF_LANE_READY && l->out_count == 0 && l->done_count == 0 &&
-		      !(l->flags & EPF_EMU_GONE));
+		      l->copies == 0 && !(l->flags & EPF_EMU_GONE));
 }
 
 enum epf_lane_link epf_emu_lane_link(const struct epf_nic *nic, uint16_t lane)
@@ -220,6 +220,8 @@ void epf_emu_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	epf_emu_fail_lane(e, lane);
 	forget_gone(e, l);
 	l->flags |= EPF_EMU_FENCED;
+	(void)epf_emu_copies_quiesce(e, lane);
+	epf_emu_copies_drop(e, lane);
 	for (at = e->done_head; at; at = e->slots[at - 1].link)
 		if (e->slots[at - 1].lane == lane)
 			e->slots[at - 1].flags |= EPF_EMU_MUTE;
@@ -247,6 +249,13 @@ void epf_emu_wake_peers(struct epf_nic *nic)
 {
 	struct epf_emu *e = epf_emu_of(nic);
 
+	if (e->copier_state == EPF_EMU_COPIER_WANTED)
+		epf_emu_copier_attach(e);
+	if (e->copies_pushed) {
+		e->copies_pushed = false;
+		if (epf_emu_copier_sleeps())
+			epf_emu_copier_ring();
+	}
 	while (e->wake_head != EPF_EMU_NO_LANE) {
 		struct epf_emu_lane *l = &e->lanes[e->wake_head];
 

@@ -133,6 +133,7 @@ static int open_memfd(void)
 static void set_views(struct epf_emu_seg *seg, void *base)
 {
 	seg->hdr = base;
+	seg->gpu = (void *)((unsigned char *)base + EPF_EMU_OFF_GPU);
 	seg->lanes = (void *)((unsigned char *)base + EPF_EMU_OFF_LANES);
 	seg->packets = (unsigned char *)base + epf_emu_off_packets(seg->nlanes);
 }
@@ -379,6 +380,7 @@ void epf_emu_seg_put(struct epf_emu_seg *seg)
 		;
 	if (*at)
 		*at = seg->next;
+	epf_emu_copier_forget(seg);
 	munmap(seg->hdr, seg->bytes);
 	epf_emu_proc_put(seg->proc);
 	if (seg->own && seg->pid == wires.pid) {

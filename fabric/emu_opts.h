@@ -33,6 +33,9 @@ struct epf_emu_opts {
 	double duplicate;        /* probability of a second arrival (unordered only) */
 	double drop;             /* probability of a drop with retransmission */
 	double error;            /* probability that a message completes with an error */
+	const char *
+		gpu; /* whose memory GPU regions are: auto, cuda, hip, fake, none (static string) */
+	int gpu_kernel; /* 1: copies by a kernel of bounded length, 0: by copy engines */
 };
 
 /* Ordered, 4 KiB MTU, 1,024 packets, 4,096 lanes on one link, no faults. */

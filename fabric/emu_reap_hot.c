@@ -174,6 +174,8 @@ int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	e->now_ns = e->now(e->now_arg);
 	e->messages_used = 0;
 	take_mail(e);
+	if (e->copies_count || e->home_head)
+		epf_emu_copies_reap(e);
 	/* Behind the mail: after a time in which this process was not run, answers are there that nobody has looked at. */
 	if (e->now_ns >= e->next_scan_ns) {
 		epf_emu_forgive_stalls(e);
@@ -205,7 +207,9 @@ uint64_t epf_emu_next_event(const struct epf_nic *nic)
 	const struct epf_emu *e = epf_emu_of(nic);
 	uint64_t at = e->next_scan_ns;
 
-	if (e->done_head || e->gone_lanes)
+	if (e->done_head || e->gone_lanes || e->copier_state == EPF_EMU_COPIER_WANTED)
+		return e->now_ns;
+	if (e->copies_count || e->home_head) /* they take microseconds: not worth a sleep */
 		return e->now_ns;
 	if (e->work.head != EPF_EMU_NO_LANE ||
 	    __atomic_load_n(&e->seg->hdr->summary, __ATOMIC_RELAXED) ||
@@ -218,5 +222,8 @@ uint64_t epf_emu_next_event(const struct epf_nic *nic)
 
 int epf_emu_wake_pending(const struct epf_nic *nic)
 {
-	return epf_emu_of(nic)->wake_head != EPF_EMU_NO_LANE;
+	const struct epf_emu *e = epf_emu_of(nic);
+
+	return e->wake_head != EPF_EMU_NO_LANE || e->copies_pushed ||
+	       e->copier_state == EPF_EMU_COPIER_WANTED;
 }

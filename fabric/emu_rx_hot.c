@@ -9,17 +9,20 @@
 
 #include <string.h>
 
-enum landing { LANDED, NO_RECEIVE, NO_MESSAGE_ROOM, NONSENSE };
+enum landing { LANDED, NO_RECEIVE, NO_MESSAGE_ROOM, NONSENSE, COPYING, NO_COPY_ROOM };
 
 /* epf_emu_packet.landed */
 enum { IS_COMPLETE = 1, WAITS_FOR_RECEIVE = 2 };
+
+/* Packets of a lane looked at in one turn for copies that may begin before their turn. */
+enum { AHEAD = 128 };
 
 /* The peer's packets make no sense: nothing of this lane is looked at until it is created again. */
 static void give_up(struct epf_emu *e, struct epf_emu_lane *l)
 {
 	e->counters.errors++;
 	l->flags |= EPF_EMU_BROKEN | EPF_EMU_RX_DEAD;
-	l->rx_head = l->rx_tail = 0;
+	l->rx_head = l->rx_tail = l->ahead = 0;
 }
 
 static void give_back(struct epf_emu *e, uint16_t lane, uint32_t idx, struct epf_emu_packet *p)
@@ -60,30 +63,56 @@ void epf_emu_flush_returns(struct epf_emu *e)
 	}
 }
 
-/* Puts the bytes of a packet where they belong, or fills it with those a READ asked for. */
-static uint8_t move_bytes(struct epf_emu *e, const struct epf_emu_lane *l,
-			  const struct epf_emu_packet *h, struct epf_emu_packet *p)
+uint8_t epf_emu_check_packet(const struct epf_emu *e, const struct epf_emu_lane *l,
+			     const struct epf_emu_packet *h, const struct epf_emu_region **region)
 {
 	unsigned access = h->op == EPF_WR_READ ? EPF_MR_REMOTE_READ : EPF_MR_REMOTE_WRITE;
-	unsigned char *at;
+	bool by_ref = h->form == EPF_EMU_BY_REF;
 
-	if (h->len > l->peer->mtu || h->offset > h->msg_len || h->len > h->msg_len - h->offset)
+	*region = NULL;
+	if (by_ref ? h->offset || h->len != h->msg_len
+		   : h->len > l->peer->mtu || h->offset > h->msg_len ||
+			     h->len > h->msg_len - h->offset)
 		return EPF_S_REMOTE_ACCESS;
 	if (h->op == EPF_WR_SEND)
-		return h->msg_len <= EPF_NIC_MSG_BYTES && h->len == h->msg_len
+		return !by_ref && h->msg_len <= EPF_NIC_MSG_BYTES && h->len == h->msg_len
 			       ? EPF_S_OK
 			       : EPF_S_REMOTE_ACCESS;
 	if (h->op < EPF_WR_WRITE || h->op > EPF_WR_READ)
 		return EPF_S_REMOTE_ACCESS;
 	if (h->msg_len == 0)
 		return EPF_S_OK;
-	if (!epf_emu_covers(e, h->rkey, h->raddr, h->msg_len, access))
+	*region = epf_emu_covers(e, h->rkey, h->raddr, h->msg_len, access);
+	if (!*region)
 		return EPF_S_REMOTE_ACCESS;
-	at = (unsigned char *)(uintptr_t)h->raddr + h->offset;
-	if (h->op == EPF_WR_READ)
-		memcpy(epf_emu_payload(p), at, h->len);
-	else
+	/* GPU memory is read by reference, host memory is not. */
+	if (h->op == EPF_WR_READ && by_ref != !!(*region)->mem)
+		return EPF_S_REMOTE_ACCESS;
+	return EPF_S_OK;
+}
+
+/* True when the bytes of a checked packet are moved by the copier, at this end. */
+static bool needs_copier(const struct epf_emu_packet *h, const struct epf_emu_region *region)
+{
+	return region && h->op != EPF_WR_READ && (region->mem || h->form == EPF_EMU_BY_REF);
+}
+
+/* Puts the bytes of a packet where they belong, or fills it with those a READ asked for; or begins the copy that will. */
+static uint8_t move_bytes(struct epf_emu *e, uint16_t lane, uint32_t idx,
+			  const struct epf_emu_packet *h, struct epf_emu_packet *p)
+{
+	const struct epf_emu_region *region;
+	uint8_t status = epf_emu_check_packet(e, &e->lanes[lane], h, &region);
+	unsigned char *at = (unsigned char *)(uintptr_t)h->raddr + h->offset;
+
+	if (status != EPF_S_OK || !region)
+		return status;
+	if (EPF_UNLIKELY(needs_copier(h, region)))
+		return epf_emu_copy_land(e, lane, idx, h, p, region);
+	if (h->op != EPF_WR_READ)
 		memcpy(at, epf_emu_payload(p), h->len);
+	else if (!region->mem)
+		memcpy(epf_emu_payload(p), at, h->len);
 	return EPF_S_OK;
 }
 
@@ -155,19 +184,27 @@ static enum landing land(struct epf_emu *e, uint16_t lane, uint32_t idx, struct 
 {
 	struct epf_emu_lane *l = &e->lanes[lane];
 	struct epf_emu_packet *p = epf_emu_pkt(l->peer, idx), *lp;
-	struct epf_emu_packet h = *p; /* checked and used from this copy only */
+	const struct epf_emu_copy *c = l->copy_head ? epf_emu_copy_of(e, l, idx) : NULL;
+	struct epf_emu_packet h = c ? c->h : *p; /* checked and used from this copy only */
 	uint8_t status = EPF_S_FLUSHED;
 
 	if (h.lead >= l->peer->npackets)
 		return NONSENSE;
-	*wait = h.lead;
+	*wait = idx;
+	if (c && !c->done)
+		return COPYING;
 	lp = epf_emu_pkt(l->peer, h.lead);
-	if (h.landed && h.lead == idx)
+	if (!c && h.landed && h.lead == idx)
 		return complete(e, lane, idx, lp, out);
 	if (e->faulty && (lp->fate & EPF_EMU_FATE_LOST))
 		status = EPF_S_RETRY_EXCEEDED;
 	else if (!epf_emu_is_stopped(l) && h.token == l->token)
-		status = lp->status ? lp->status : move_bytes(e, l, &h, p);
+		status = lp->status ? lp->status : c ? c->status : move_bytes(e, lane, idx, &h, p);
+	if (EPF_UNLIKELY(status >= EPF_EMU_MOVE_LATER))
+		return status == EPF_EMU_MOVE_LATER ? COPYING : NO_COPY_ROOM;
+	if (c)
+		epf_emu_copy_landed(e, l);
+	*wait = h.lead;
 	if (status != EPF_S_OK && lp->status == EPF_S_OK)
 		lp->status = status;
 	if (e->faulty && h.holds > 1) {
@@ -216,6 +253,43 @@ static uint32_t turn_round(const struct epf_emu_seg *peer, uint32_t top, uint32_
 	return prev;
 }
 
+/* Begins the copy of a packet behind the head, if it needs one. False: what comes after it must wait for its turn. */
+static bool look_ahead_at(struct epf_emu *e, uint16_t lane, uint32_t idx)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+	struct epf_emu_packet *p = epf_emu_pkt(l->peer, idx);
+	struct epf_emu_packet h = *p;
+	const struct epf_emu_region *region;
+	const struct epf_emu_packet *lp;
+
+	if (h.lead >= l->peer->npackets || h.token != l->token)
+		return false;
+	if (e->faulty && e->opts.ordered && h.due_ns > e->now_ns)
+		return false;
+	lp = epf_emu_pkt(l->peer, h.lead);
+	if (h.landed || lp->status != EPF_S_OK || (e->faulty && (lp->fate & EPF_EMU_FATE_LOST)) ||
+	    epf_emu_check_packet(e, l, &h, &region) != EPF_S_OK)
+		return false;
+	if (needs_copier(&h, region))
+		return epf_emu_copy_land(e, lane, idx, &h, p, region) == EPF_EMU_MOVE_LATER;
+	/* Of two writes to the same bytes the later one must win, whichever way they go. */
+	return !region || h.op == EPF_WR_READ || !e->opts.ordered;
+}
+
+/* With the head waiting for its copy: begins those of the packets behind it, so that copies are many at a time. */
+static void look_ahead(struct epf_emu *e, uint16_t lane)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+	uint32_t at = l->ahead ? l->ahead : l->rx_head;
+
+	for (unsigned n = 0; n < AHEAD && at && at <= l->peer->npackets; n++) {
+		at = epf_emu_pkt(l->peer, at - 1)->next;
+		if (!at || at > l->peer->npackets || !look_ahead_at(e, lane, at - 1))
+			return;
+		l->ahead = at;
+	}
+}
+
 void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane)
 {
 	struct epf_emu_lane_words *w = &e->seg->lanes[lane];
@@ -249,6 +323,8 @@ void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane)
 			epf_emu_rx_append(l, at - 1);
 	}
 	epf_emu_make_ready(e, lane);
+	if (l->rx_state == EPF_EMU_RX_COPY)
+		look_ahead(e, lane);
 }
 
 /* Puts the packet that must wait at the head, in place of the one that completed its message. */
@@ -304,12 +380,21 @@ unsigned epf_emu_serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out
 		next = p->next;
 		how = land(e, lane, idx, out, &wait);
 		done++;
+		if (EPF_UNLIKELY(how == COPYING)) {
+			l->rx_state = EPF_EMU_RX_COPY;
+			look_ahead(e, lane);
+			return done;
+		}
+		if (l->ahead == idx + 1 && how != NO_COPY_ROOM)
+			l->ahead = 0;
 		if (how == LANDED) {
 			l->rx_head = next;
 			if (next == 0)
 				l->rx_tail = 0;
 			continue;
 		}
+		if (how == NO_COPY_ROOM)
+			break;
 		if (how == NONSENSE) {
 			give_up(e, l);
 			break;
@@ -339,5 +424,5 @@ void epf_emu_rx_flush(struct epf_emu *e, uint16_t lane)
 		else
 			l->rx_head = next;
 	}
-	l->rx_head = l->rx_tail = 0;
+	l->rx_head = l->rx_tail = l->ahead = 0;
 }

@@ -21,6 +21,9 @@
  * every use: a broken or dead sender spoils its own lanes and nobody else's. Any step may be the last of
  * a process: what was linked is whole, what was not is lost together with the process.
  * An inbox word names the epoch of the lane it is meant for; a chain of an older epoch is let go.
+ *
+ * Bytes of GPU memory do not travel in packets: the packet names the sender's memory (EPF_EMU_BY_REF), and whoever is to
+ * receive the bytes fetches them by a copier (emu_copier.h). For that a segment tells which of its NIC's regions are GPU memory [C3].
  */
 #ifndef EPF_FABRIC_EMU_WIRE_H
 #define EPF_FABRIC_EMU_WIRE_H
@@ -32,7 +35,7 @@
 #include <stdint.h>
 
 enum {
-	EPF_EMU_VERSION = 1,
+	EPF_EMU_VERSION = 2,
 	EPF_EMU_MAX_LANES = 4096, /* 64 bitmap words of 64 lanes, found by one summary word */
 	EPF_EMU_MAX_LINKS = 8,
 	EPF_EMU_PACKET_HEADER = 64,
@@ -84,8 +87,26 @@ EPF_STATIC_ASSERT(offsetof(struct epf_emu_segment, bell) == 128, "layout");
 EPF_STATIC_ASSERT(offsetof(struct epf_emu_segment, summary) == 256, "layout");
 EPF_STATIC_ASSERT(sizeof(struct epf_emu_segment) == 896, "layout");
 
+/* A region of GPU memory, at the place in the table that the low 16 bits of its key say. The key is written last and cleared first [C3]. */
+struct epf_emu_gpu_region {
+	uint32_t key;  /* 0: none */
+	uint32_t kind; /* enum epf_copy_handle_kind */
+	int32_t fd;    /* FD: in the owner's process */
+	uint32_t reserved0;
+	uint64_t base, len;     /* as in work requests */
+	uint64_t bytes, offset; /* of the whole allocation; of base in it */
+	uint8_t ipc[64];
+	char pci[16]; /* of the GPU */
+};
+
+EPF_STATIC_ASSERT(sizeof(struct epf_emu_gpu_region) == 128, "layout");
+EPF_STATIC_ASSERT(offsetof(struct epf_emu_gpu_region, base) == 16, "layout");
+EPF_STATIC_ASSERT(offsetof(struct epf_emu_gpu_region, ipc) == 48, "layout");
+
 enum {
-	EPF_EMU_OFF_LANES = 1024,
+	EPF_EMU_OFF_GPU = 1024,
+	EPF_EMU_GPU_REGIONS = 1024, /* regions of a NIC with a higher number cannot be GPU memory */
+	EPF_EMU_OFF_LANES = 1024 + EPF_EMU_GPU_REGIONS * 128,
 };
 
 /* Offset of the packet pool in a segment with this many lanes. */
@@ -94,6 +115,22 @@ EPF_INLINE uint64_t epf_emu_off_packets(uint32_t lanes)
 	return (EPF_EMU_OFF_LANES + (uint64_t)lanes * sizeof(struct epf_emu_lane_words) + 4095) &
 	       ~4095ull;
 }
+
+/* epf_emu_packet.form */
+enum {
+	EPF_EMU_IN_PACKET = 0, /* the bytes are in the payload (READ: come back there) */
+	EPF_EMU_BY_REF =
+		1, /* they are in GPU memory: of a WRITE the sender's, named by struct epf_emu_ref in the payload; of a READ the target's, named by raddr and rkey */
+};
+
+/* Payload of a WRITE by reference: one packet for the whole message. */
+struct epf_emu_ref {
+	uint64_t addr;
+	uint32_t key;
+	uint32_t reserved;
+};
+
+EPF_STATIC_ASSERT(sizeof(struct epf_emu_ref) == 16, "layout");
 
 /*
  * A packet: this header and mtu bytes of payload. The sender fills it; while the target holds it, the
@@ -117,7 +154,7 @@ struct epf_emu_packet {
 	uint8_t holds;      /* target: times this packet will still be handled (duplicates) */
 	uint8_t landed; /* target: the message is complete, only its event is still to be raised */
 	uint8_t fate;   /* target: what the faults decided (EPF_EMU_FATE_*) */
-	uint8_t reserved;
+	uint8_t form;   /* EPF_EMU_IN_PACKET, EPF_EMU_BY_REF */
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_emu_packet) == EPF_EMU_PACKET_HEADER,

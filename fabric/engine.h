@@ -33,6 +33,9 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 /* Registers memory of local rank index `local`. Numbers are given in order. */
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region);
+/* The same for GPU memory, of which the NIC keeps a use until the region is withdrawn. */
+int epf_core_add_gpu_region(struct epf_core *core, uint32_t local, struct epf_copy_mem *mem,
+			    unsigned access, uint32_t *region);
 /* The same for GPU memory (device_mem.h). -EOPNOTSUPP where the NIC takes none, or nothing makes its writes visible. */
 int epf_core_add_device_region(struct epf_core *core, uint32_t local,
 			       const struct epf_device_mem *mem, unsigned access, uint32_t *region);

@@ -31,9 +31,11 @@ extern "C" {
 #define EPF_VERSION_MAJOR 0
 #define EPF_VERSION_MINOR 1
 
-struct epf;      /* one rank's access to the fabric */
-struct epf_ring; /* one ring of commands, one producer */
-struct epf_boot; /* how the ranks of a job find each other: bootstrap/boot.h */
+struct epf;         /* one rank's access to the fabric */
+struct epf_ring;    /* one ring of commands, one producer */
+struct epf_boot;    /* how the ranks of a job find each other: bootstrap/boot.h */
+struct epf_gpu;     /* rings, signals and done words in the hands of a GPU's kernels */
+struct epf_gpu_ctx; /* the same, as kernels see it: kernels/epf_device.cuh */
 
 /* Flags of commands. */
 enum {
@@ -129,6 +131,22 @@ void epf_memory_free(struct epf *ep, void *addr);
  */
 int epf_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			uint32_t *region);
+
+/*
+ * Memory of a GPU, on the software NIC (nic=emu): copied by the GPU's copy engines, on this host only. epf_gpu_alloc gives zeroed memory of
+ * device `device` that a daemon can be given too; epf_gpu_free frees it, after the withdrawal of its regions or epf_close.
+ * epf_gpu_copy copies between it and ordinary memory, and waits. The setting gpu-backend names the driver; -ENODEV or -ENOENT where there is none.
+ */
+int epf_gpu_alloc(struct epf *ep, int device, uint64_t bytes, void **addr);
+void epf_gpu_free(struct epf *ep, void *addr);
+int epf_gpu_copy(struct epf *ep, void *dst, const void *src, uint64_t bytes);
+
+/*
+ * epf_region_register for a device pointer: memory of epf_gpu_alloc, or of the driver's own allocator (cudaMalloc). Otherwise the same,
+ * but: a get of it is not ordered with later writes to it by the same peer, not even where the NIC is ordered.
+ */
+int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
+			    uint32_t *region);
 
 /* Collective: publishes regions registered since the join. */
 int epf_exchange(struct epf *ep);
@@ -247,6 +265,46 @@ uint32_t epf_peer_epoch(const struct epf *ep, uint32_t rank);
  * code look at. Any thread. The rank can still be closed.
  */
 void epf_abort(struct epf *ep);
+
+/* Number of private rings that means none at all: 0 means the configured number. */
+#define EPF_GPU_NO_PRIVATE UINT32_MAX
+
+struct epf_gpu_options {
+	size_t size;
+	const char *backend; /* "cuda", "hip", "fake" or "auto"; NULL: configured gpu-backend */
+	int device; /* -1: configured gpu-device, by default the calling thread's current one */
+	uint32_t private_rings; /* 0: configured gpu-rings */
+	uint32_t shared_rings;  /* 0: configured gpu-shared-rings */
+	uint32_t ring_slots;    /* of a private ring; 0: configured gpu-ring-slots */
+	uint32_t shared_slots;  /* of a shared ring; 0: configured gpu-shared-slots */
+	uint64_t timeout_ns;    /* deadline of every wait in a kernel; 0: configured gpu-timeout */
+};
+
+/* Fills *opts with defaults. */
+void epf_gpu_options_init(struct epf_gpu_options *opts);
+
+/*
+ * Gives kernels of a GPU access to this rank: opens rings for them, pins those and the signals, and makes the context that device calls
+ * take (epf_gpu_context). After the join; one a rank. Kernels launched by any API of the same process and device may use it, in any stream,
+ * many at a time. An embedded engine should not sleep (core-idle): a kernel cannot wake it. -ENODEV without a GPU.
+ */
+int epf_gpu_open(struct epf *ep, const struct epf_gpu_options *opts, struct epf_gpu **out);
+
+/* The context, a device address: pass it to kernels, never read it on the host. Valid until epf_gpu_close. */
+const struct epf_gpu_ctx *epf_gpu_context(const struct epf_gpu *gpu);
+
+/*
+ * What kernels reported: 0, or the first failure since the last call (which it clears) as -ETIMEDOUT (a deadline), -ECONNRESET (a rank or the
+ * daemon is lost), -ECANCELED (epf_abort), -EIO (commands failed), -E2BIG or -ERANGE (a call that cannot be), -EPIPE (a shared
+ * ring was given up), with a sentence. Look when a kernel has ended, or said that a call failed.
+ */
+int epf_gpu_check(struct epf_gpu *gpu);
+
+/*
+ * Ends it, when no kernel that uses it runs any more: waits until what they pushed is retired, unpins, closes the rings. epf_close does
+ * it too.
+ */
+void epf_gpu_close(struct epf_gpu *gpu);
 
 /* progress=caller: runs one step of the engine; returns how much was done. With progress=thread: returns 0. */
 int epf_progress(struct epf *ep);

@@ -45,6 +45,8 @@ static void plan_streams(const struct epf_lanes_ask *ask, struct epf_lanes_plan 
 static int plan_receives(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
 {
 	p->lane_receives = ask->lane_receives;
+	if (ask->nic_lane_receives && p->lane_receives > ask->nic_lane_receives)
+		p->lane_receives = ask->nic_lane_receives;
 	if (ask->carries_events && (uint64_t)p->lanes * p->lane_receives > ask->receives)
 		p->lane_receives = ask->receives / p->lanes;
 	if (p->lane_receives < LEAST_RECEIVES && p->lane_receives < ask->lane_receives)

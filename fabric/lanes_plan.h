@@ -23,6 +23,7 @@ struct epf_lanes_ask {
 	uint32_t lane_depth;
 	uint32_t lane_receives;
 	uint32_t max_lanes, receives; /* of the NIC, as struct epf_nic_caps has them */
+	uint32_t nic_lane_receives;   /* its lane_receives; 0: no limit */
 	int carries_events;
 	const char *nic; /* its name, for errors */
 };

@@ -97,6 +97,7 @@ void epf_close(struct epf *ep)
 {
 	if (!ep)
 		return;
+	epf_gpu_close(ep->gpus);
 	if (ep->join_phase == EPF_JOIN_DONE)
 		ep->be->leave(ep);
 	ep->be->close(ep);

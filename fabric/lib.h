@@ -40,6 +40,7 @@ struct epf_ring_memory {
 };
 
 struct epf_remote; /* remote.c */
+struct epf_gpu;    /* gpu_open.c */
 
 struct epf {
 	struct epf_conf conf;
@@ -72,6 +73,7 @@ struct epf {
 	uint32_t peers_seen; /* peers->changes + mask_changes when no rank was found lost */
 
 	struct epf_ring *rings;
+	struct epf_gpu *gpus; /* the one GPU context, or NULL */
 	struct epf_mapping *mappings;
 	bool keeps_memory;  /* mappings keep their memfds open */
 	bool aborted;       /* epf_abort was called: every wait ends */
@@ -120,6 +122,10 @@ struct epf_wish {
  */
 int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 	     const struct epf_wish *wish, uint64_t timeout_ns, const char *what, uint64_t number);
+/* wait.c: 0, or why no wait can end well: aborted, a lost rank, a lost daemon. what, number: for the text. */
+int epf_wait_why(struct epf *ep, const char *what, uint64_t number);
+/* gpu_open.c: ends the waits of kernels. Any thread. */
+void epf_gpu_abort(struct epf *ep);
 /* Lets the engine work when no thread of its own does; returns what it did. */
 unsigned epf_progress_once(struct epf *ep);
 

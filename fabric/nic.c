@@ -53,6 +53,22 @@ static int no_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned a
 	return -EOPNOTSUPP;
 }
 
+static int no_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
+			   struct epf_nic_mr *out)
+{
+	return epf_fail(EPF_R_GPU_MEMORY, "this NIC cannot register GPU memory");
+}
+
+static int no_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset, uint64_t value)
+{
+	return -EOPNOTSUPP;
+}
+
+static int no_add_pending(struct epf_nic *nic)
+{
+	return 0;
+}
+
 static int no_register_device(struct epf_nic *nic, const struct epf_device_mem *mem,
 			      unsigned access, struct epf_nic_mr *out)
 {
@@ -161,6 +177,9 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.next_event = no_event,
 		.bell = no_bell,
 		.arm = no_arm,
+		.region_register_gpu = no_register_gpu,
+		.add = no_add,
+		.add_pending = no_add_pending,
 		.wake_peers = no_nic,
 		.wake_pending = no_pending,
 		.counters = no_counters,
@@ -194,6 +213,9 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(next_event);
 	FILL(bell);
 	FILL(arm);
+	FILL(region_register_gpu);
+	FILL(add);
+	FILL(add_pending);
 	FILL(wake_peers);
 	FILL(wake_pending);
 	FILL(counters);

@@ -17,6 +17,7 @@
 
 struct epf_bell;
 struct epf_conf;
+struct epf_copy_mem;
 struct epf_device_mem;
 struct epf_nic;
 
@@ -115,6 +116,8 @@ struct epf_nic_caps {
 	uint32_t lane_depth; /* most work requests posted and not completed per lane */
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
+	uint32_t
+		lane_receives; /* most receives of one lane, where lanes do not share a queue; 0: no limit of its own */
 	int carries_events; /* 0: no arrivals ever (null) */
 	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
 	int parallel_setup;
@@ -181,6 +184,12 @@ struct epf_nic_ops {
 	/* Registers [addr, addr+len) with EPF_MR_* access. Slow. -ENOMEM, -EINVAL. */
 	int (*region_register)(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 			       struct epf_nic_mr *out);
+	/*
+	 * The same for GPU memory (fabric/emu_gpu.h), of which the NIC keeps a use: addresses in work requests lie in
+	 * [mem->addr, mem->addr + mem->bytes). -EOPNOTSUPP where the NIC cannot. Slow.
+	 */
+	int (*region_register_gpu)(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
+				   struct epf_nic_mr *out);
 	/*
 	 * The same for GPU memory (device_mem.h): work requests and peers name its device address. -EOPNOTSUPP where the NIC takes none,
 	 * or with epf_last_error() saying what the machine lacks. Slow.
@@ -253,6 +262,15 @@ struct epf_nic_ops {
 	void (*wake_peers)(struct epf_nic *nic);
 	/* HOT. 1 if wake_peers has something to do. */
 	int (*wake_pending)(const struct epf_nic *nic);
+
+	/*
+	 * HOT. Begins to add to the aligned 8-byte word at offset of an own region of GPU memory, which no CPU can. -EAGAIN: no room
+	 * now. Until add_pending says 0 the sum may not be there yet; the core applies no later arrival before.
+	 */
+	int (*add)(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset,
+		   uint64_t value);
+	/* HOT. 1 while additions are under way. Does what work of the NIC they need, so that it may be asked without a reap between. */
+	int (*add_pending)(struct epf_nic *nic);
 
 	void (*counters)(const struct epf_nic *nic, struct epf_nic_counters *out);
 	/*

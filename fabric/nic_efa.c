@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The EFA NIC: settings, memory regions, what it says of itself, and its table of operations. Elastic Fabric Adapters by
+ * The EFA NIC: settings, what it says of itself, and its table of operations. Elastic Fabric Adapters by
  * libibverbs and libefa, which are opened at run time (efa_lib.h); SRD queue pairs. Slow path; the data path is
  * efa_hot.c and efa_recv_hot.c. A build without <infiniband/verbs.h> has nic_efa_absent.c in its place.
  */
@@ -8,13 +8,10 @@
 
 #include "fabric/base/err.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 void epf_efa_opts_defaults(struct epf_efa_opts *opts)
 {
 	*opts = (struct epf_efa_opts){
+		.local = -1,
 		.rnr_retries = 6,
 		.inline_bytes = EPF_EFA_SMALL_INLINE,
 		.completions = 16384,
@@ -29,6 +26,8 @@ void epf_efa_opts_from_conf(struct epf_efa_opts *opts, const struct epf_conf *co
 {
 	epf_efa_opts_defaults(opts);
 	opts->devices = conf->nic_device;
+	opts->count = (uint32_t)conf->nic_count;
+	opts->local = conf->local_rank;
 	opts->service_level = (uint32_t)conf->verbs_service_level;
 	opts->rnr_retries = (uint32_t)conf->verbs_rnr_retries;
 	opts->inline_bytes = (uint32_t)conf->efa_inline;
@@ -49,7 +48,7 @@ static int efa_open(const struct epf_conf *conf, uint64_t (*now)(void *), void *
 	if (rc)
 		return rc;
 	epf_efa_opts_from_conf(&opts, conf);
-	return epf_efa_open(lib, &opts, now, now_arg, out);
+	return epf_efa_open_chosen(lib, &opts, now, now_arg, out);
 }
 
 void epf_efa_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
@@ -82,64 +81,6 @@ int epf_efa_address(const struct epf_nic *nic, void *buf, size_t size)
 	return EPF_EFA_ADDR_BYTES;
 }
 
-static int efa_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
-			struct epf_nic_mr *out)
-{
-	struct epf_efa *v = epf_efa_of(nic);
-	uint64_t base = (uint64_t)(uintptr_t)addr;
-	unsigned flags = IBV_ACCESS_LOCAL_WRITE;
-	struct epf_efa_region *region;
-
-	if (!addr || len == 0 || base + len < base)
-		return epf_fail(EPF_R_NIC_REGION, "efa: a region of %llu bytes at %p",
-				(unsigned long long)len, addr);
-	if (access & ~(unsigned)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ))
-		return epf_fail(EPF_R_NIC_REGION, "efa: unknown access bits in %#x", access);
-	if (access & EPF_MR_REMOTE_WRITE)
-		flags |= IBV_ACCESS_REMOTE_WRITE;
-	if (access & EPF_MR_REMOTE_READ)
-		flags |= IBV_ACCESS_REMOTE_READ;
-	region = calloc(1, sizeof(*region));
-	if (!region)
-		return epf_fail(EPF_R_NO_MEMORY, "efa: a region");
-	region->mr = v->lib->verbs->reg_mr_iova2(v->pd, addr, len, base, flags);
-	if (!region->mr) {
-		int err = errno;
-
-		free(region);
-		return epf_fail_sys(err == ENOMEM ? EPF_R_VERBS_PIN : EPF_R_NIC_REGION, err,
-				    "efa: %s: a region of %llu bytes at %p", v->device,
-				    (unsigned long long)len, addr);
-	}
-	region->next = v->regions;
-	region->link = &v->regions;
-	if (region->next)
-		region->next->link = &region->next;
-	v->regions = region;
-	*out = (struct epf_nic_mr){
-		.raddr = base, .lkey = region->mr->lkey, .rkey = region->mr->rkey, .priv = region
-	};
-	return 0;
-}
-
-static void drop_region(struct epf_efa *v, struct epf_efa_region *region)
-{
-	v->lib->verbs->dereg_mr(region->mr);
-	*region->link = region->next;
-	if (region->next)
-		region->next->link = region->link;
-	free(region);
-}
-
-static void efa_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
-{
-	if (!mr)
-		return;
-	if (mr->priv)
-		drop_region(epf_efa_of(nic), mr->priv);
-	memset(mr, 0, sizeof(*mr));
-}
-
 static void efa_close(struct epf_nic *nic)
 {
 	struct epf_efa *v = epf_efa_of(nic);
@@ -149,8 +90,7 @@ static void efa_close(struct epf_nic *nic)
 	epf_efa_stop_waker(v);
 	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		epf_efa_lane_destroy(nic, (uint16_t)lane);
-	while (v->regions)
-		drop_region(v, v->regions);
+	epf_efa_drop_regions(v);
 	epf_efa_destroy(v);
 }
 
@@ -177,8 +117,9 @@ const struct epf_nic_ops epf_nic_efa_ops = {
 	.close = efa_close,
 	.describe = epf_efa_describe,
 	.address = epf_efa_address,
-	.region_register = efa_register,
-	.region_deregister = efa_deregister,
+	.region_register = epf_efa_register,
+	.region_register_device = epf_efa_register_device,
+	.region_deregister = epf_efa_deregister,
 	.lane_create = epf_efa_lane_create,
 	.lane_connect = epf_efa_lane_connect,
 	.lane_fence = epf_efa_lane_fence,

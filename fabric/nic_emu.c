@@ -32,6 +32,7 @@ void epf_emu_opts_defaults(struct epf_emu_opts *opts)
 		.retry_timeout_ns = 5000000000ull,
 		.stall_timeout_ns = 30000000000ull,
 		.rnr_timeout_ns = 2000000000ull,
+		.gpu = "auto",
 	};
 }
 
@@ -53,6 +54,8 @@ void epf_emu_opts_from_conf(struct epf_emu_opts *opts, const struct epf_conf *co
 	opts->duplicate = conf->emu_duplicate;
 	opts->drop = conf->emu_drop;
 	opts->error = conf->emu_error;
+	opts->gpu = epf_copy_gpu_name(conf);
+	opts->gpu_kernel = conf->emu_gpu_copy == EPF_CONF_GPU_COPY_KERNEL;
 }
 
 static int check_range(const char *name, uint64_t value, uint64_t min, uint64_t max)
@@ -172,6 +175,7 @@ static size_t held_bytes(const struct epf_emu *e)
 
 static void destroy(struct epf_emu *e)
 {
+	epf_emu_copier_detach(e);
 	epf_emu_seg_put(e->seg);
 	free_sparse(e->held, held_bytes(e));
 	free(e->regions);
@@ -242,6 +246,12 @@ static void emu_close(struct epf_nic *nic)
 		return;
 	for (uint32_t lane = 0; lane < e->opts.lanes; lane++)
 		epf_emu_lane_destroy(nic, (uint16_t)lane);
+	for (uint32_t i = 0; i < e->nregions; i++) {
+		struct epf_nic_mr mr = { .rkey = e->regions[i].key };
+
+		if (e->regions[i].mem)
+			nic->ops->region_deregister(nic, &mr);
+	}
 	__atomic_store_n(&e->seg->hdr->alive, 0, __ATOMIC_RELEASE);
 	destroy(e);
 }
@@ -292,17 +302,15 @@ static int free_region(struct epf_emu *e, uint32_t *out)
 	return 0;
 }
 
-static int emu_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
-			struct epf_nic_mr *out)
+int epf_emu_region_add(struct epf_emu *e, uint64_t base, uint64_t len, unsigned access,
+		       struct epf_nic_mr *out)
 {
-	struct epf_emu *e = epf_emu_of(nic);
-	uint64_t base = (uint64_t)(uintptr_t)addr;
 	uint32_t i = 0;
 	int rc;
 
-	if (!addr || len == 0 || base + len < base)
-		return epf_fail(EPF_R_NIC_REGION, "emu: a region of %llu bytes at %p",
-				(unsigned long long)len, addr);
+	if (!base || len == 0 || base + len < base)
+		return epf_fail(EPF_R_NIC_REGION, "emu: a region of %llu bytes at %#llx",
+				(unsigned long long)len, (unsigned long long)base);
 	if (access & ~(unsigned)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ))
 		return epf_fail(EPF_R_NIC_REGION, "emu: unknown access bits in %#x", access);
 	rc = free_region(e, &i);
@@ -324,6 +332,12 @@ static int emu_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned 
 	return 0;
 }
 
+static int emu_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
+			struct epf_nic_mr *out)
+{
+	return epf_emu_region_add(epf_emu_of(nic), (uint64_t)(uintptr_t)addr, len, access, out);
+}
+
 static void emu_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
 {
 	struct epf_emu *e = epf_emu_of(nic);
@@ -332,8 +346,11 @@ static void emu_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
 	if (!mr)
 		return;
 	i = mr->rkey & 0xffff;
-	if (i < e->nregions && mr->rkey && e->regions[i].key == mr->rkey)
+	if (i < e->nregions && mr->rkey && e->regions[i].key == mr->rkey) {
+		if (e->regions[i].mem)
+			epf_emu_deregister_gpu(e, i);
 		memset(&e->regions[i], 0, sizeof(e->regions[i]));
+	}
 	memset(mr, 0, sizeof(*mr));
 }
 
@@ -395,6 +412,7 @@ const struct epf_nic_ops epf_nic_emu_ops = {
 	.describe = emu_describe,
 	.address = emu_address,
 	.region_register = emu_register,
+	.region_register_gpu = epf_emu_register_gpu,
 	.region_deregister = emu_deregister,
 	.lane_create = epf_emu_lane_create,
 	.lane_connect = epf_emu_lane_connect,
@@ -410,6 +428,8 @@ const struct epf_nic_ops epf_nic_emu_ops = {
 	.bell = emu_bell,
 	.wake_peers = epf_emu_wake_peers,
 	.wake_pending = epf_emu_wake_pending,
+	.add = epf_emu_add,
+	.add_pending = epf_emu_add_pending,
 	.counters = emu_counters,
 	.set_link = emu_set_link,
 	.watch = epf_emu_watch,

@@ -27,6 +27,7 @@ void epf_verbs_opts_defaults(struct epf_verbs_opts *opts)
 		.signal_interval = 32,
 		.completions = 16384,
 		.receives = 32767,
+		.lane_receives = 512,
 		.ordered = 1,
 		.relaxed_ordering = 1,
 	};
@@ -50,6 +51,7 @@ void epf_verbs_opts_from_conf(struct epf_verbs_opts *opts, const struct epf_conf
 	opts->signal_interval = (uint32_t)conf->verbs_signal_interval;
 	opts->completions = (uint32_t)conf->verbs_completions;
 	opts->receives = (uint32_t)conf->verbs_receives;
+	opts->lane_receives = (uint32_t)conf->lane_receives;
 	opts->ordered = conf->verbs_order == EPF_CONF_ORDER_ORDERED;
 	opts->lists = conf->verbs_post == EPF_CONF_POST_LISTS;
 	opts->relaxed_ordering = conf->verbs_relaxed_ordering;

@@ -16,9 +16,12 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void load(void)
 {
-	void *handle = dlopen("libnuma.so.1", RTLD_NOW | RTLD_LOCAL);
-	void *get = handle ? dlsym(handle, "get_mempolicy") : NULL;
-	void *set = handle ? dlsym(handle, "set_mempolicy") : NULL;
+	static void *library; /* stays open */
+	void *get, *set;
+
+	library = dlopen("libnuma.so.1", RTLD_NOW | RTLD_LOCAL);
+	get = library ? dlsym(library, "get_mempolicy") : NULL;
+	set = library ? dlsym(library, "set_mempolicy") : NULL;
 
 	if (!get || !set)
 		return;

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CHECK_NS = 20 * 1000 * 1000, AGAIN_US = 10 * 1000 };
+enum { CHECK_NS = 20 * 1000 * 1000, AGAIN_US = 10 * 1000, REGION_BYTES_A_SECOND = 16 << 20 };
 
 #define LEAVE_NS UINT64_C(2000000000) /* longest wait for the daemon's answer to LEAVE */
 
@@ -153,6 +153,15 @@ static int gone(const struct epf *ep)
 			ep->remote->instance, ep->remote->path);
 }
 
+/* A daemon allocates a region whole before it answers, and those of other ranks beside it: that takes time by the byte. */
+static uint64_t answer_ns(const struct epf_remote *r, unsigned type, const void *req)
+{
+	const struct epf_svc_region *region = req;
+
+	return r->timeout_ns +
+	       (type == EPF_SVC_REGION ? region->bytes / REGION_BYTES_A_SECOND * 1000000000u : 0);
+}
+
 int remote_call_once(struct epf *ep, unsigned type, const void *req, int fd, void *reply,
 		     int *reply_fds, unsigned n_reply_fds)
 {
@@ -163,7 +172,7 @@ int remote_call_once(struct epf *ep, unsigned type, const void *req, int fd, voi
 	if (!r->ch)
 		return gone(ep);
 	rc = epf_svc_call(r->ch, type, req, fd >= 0 ? &fd : NULL, fd >= 0, reply, reply_fds,
-			  n_reply_fds, &n, r->timeout_ns);
+			  n_reply_fds, &n, answer_ns(r, type, req));
 	if (rc || n == n_reply_fds)
 		return rc;
 	for (unsigned i = 0; i < n; i++)
@@ -322,6 +331,7 @@ const struct epf_backend_ops epf_backend_service = {
 	.leave = remote_leave,
 	.close = remote_close,
 	.region_register = remote_region_register,
+	.region_register_gpu = remote_region_register_gpu,
 	.region_withdraw = remote_region_withdraw,
 	.region_withdrawn = remote_region_withdrawn,
 	.ring_open = remote_ring_open,

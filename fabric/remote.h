@@ -7,6 +7,7 @@
 #ifndef EPF_FABRIC_REMOTE_H
 #define EPF_FABRIC_REMOTE_H
 
+#include "fabric/emu_gpu.h"
 #include "fabric/lib.h"
 #include "fabric/service/channel.h"
 
@@ -17,6 +18,7 @@ struct remote_region {
 	uint32_t access;
 	uint64_t offset;
 	uint64_t bytes;
+	struct epf_copy_mem *gpu; /* GPU memory: a use of it; NULL otherwise, or after the join */
 };
 
 struct epf_remote {
@@ -72,6 +74,8 @@ void remote_pages_free(struct epf *ep);
 
 int remote_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			   uint32_t *region);
+int remote_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
+			       uint32_t *region);
 int remote_region_withdraw(struct epf *ep, uint32_t region);
 int remote_region_withdrawn(struct epf *ep, uint32_t region, uint32_t *missing);
 int remote_ring_open(struct epf *ep, struct epf_ring *ring, unsigned log2, unsigned weight,

@@ -108,7 +108,7 @@ int remote_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned 
 	if (!grown)
 		return epf_fail(EPF_R_NO_MEMORY, "region: no memory");
 	r->regions = grown;
-	kept = (struct remote_region){ -1, false, access, req.offset, bytes };
+	kept = (struct remote_region){ -1, false, access, req.offset, bytes, NULL };
 	if (!r->attached) {
 		kept.fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
 		if (kept.fd < 0)
@@ -125,6 +125,63 @@ int remote_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned 
 	}
 	r->regions[r->n_regions++] = kept;
 	*region = a.region;
+	return 0;
+}
+
+/* Asks the daemon for a region of GPU memory. A handle that is no descriptor goes in the message, beside a descriptor that says nothing. */
+static int ask_gpu_region(struct epf *ep, const struct epf_copy_mem *mem, unsigned access,
+			  bool again, uint32_t *region)
+{
+	const struct epf_copy_handle *h = &mem->handle;
+	struct epf_svc_gpu_region req = { .kind = h->kind,
+					  .access = access,
+					  .bytes = mem->bytes,
+					  .whole = h->bytes,
+					  .offset = h->offset };
+	struct epf_svc_region_reply a;
+	int fd = h->fd, rc;
+
+	if (ep->remote->ch && epf_svc_channel_minor(ep->remote->ch) < 2)
+		return epf_fail(EPF_R_SVC_VERSION,
+				"GPU region: the daemon speaks version %u.%u, they came with 1.2",
+				EPF_SVC_MAJOR, epf_svc_channel_minor(ep->remote->ch));
+	memcpy(req.ipc, h->ipc, sizeof(req.ipc));
+	memcpy(req.pci, h->pci, sizeof(req.pci));
+	if (fd < 0)
+		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return epf_fail_sys(EPF_R_SYSTEM, errno, "GPU region: /dev/null");
+	rc = (again ? remote_call_once : remote_call)(ep, EPF_SVC_GPU_REGION, &req, fd, &a, NULL,
+						      0);
+	if (fd != h->fd)
+		close(fd);
+	if (!rc)
+		*region = a.region;
+	return rc;
+}
+
+int remote_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
+			       uint32_t *region)
+{
+	struct epf_remote *r = ep->remote;
+	struct remote_region *grown = realloc(r->regions, (r->n_regions + 1) * sizeof(*grown));
+	uint32_t number = 0;
+	int rc;
+
+	if (!grown)
+		return epf_fail(EPF_R_NO_MEMORY, "region: no memory");
+	r->regions = grown;
+	rc = ask_gpu_region(ep, mem, access, false, &number);
+	if (!rc && number != r->n_regions)
+		rc = wrong_number(number, r->n_regions);
+	if (rc)
+		return rc;
+	grown[r->n_regions] = (struct remote_region){ -1, false, access, 0, mem->bytes, NULL };
+	if (!r->attached) {
+		epf_copy_mem_get(mem);
+		grown[r->n_regions].gpu = mem;
+	}
+	*region = r->n_regions++;
 	return 0;
 }
 
@@ -262,7 +319,8 @@ static int region_again(struct epf *ep, uint32_t i)
 	struct epf_svc_region req = { g->offset, g->bytes, g->access };
 	struct epf_svc_region_reply a;
 	uint32_t missing;
-	int rc = remote_call_once(ep, EPF_SVC_REGION, &req, g->fd, &a, NULL, 0);
+	int rc = g->gpu ? ask_gpu_region(ep, g->gpu, g->access, true, &a.region)
+			: remote_call_once(ep, EPF_SVC_REGION, &req, g->fd, &a, NULL, 0);
 
 	if (!rc && a.region != i)
 		rc = wrong_number(a.region, i);
@@ -301,6 +359,8 @@ void remote_forget(struct epf *ep)
 		if (r->regions[i].fd >= 0)
 			close(r->regions[i].fd);
 		r->regions[i].fd = -1;
+		epf_copy_mem_put(r->regions[i].gpu);
+		r->regions[i].gpu = NULL;
 	}
 }
 

@@ -16,6 +16,16 @@ EPF_INLINE void epf_retire(struct epf_ring_state *ring, uint32_t seq)
 	do {
 		ring->retired++;
 	} while (ring->retired != ring->seq && ring->pend[ring->retired & ring->pend_mask] == 0);
+	*ring->retired_word |= ring->retired_bit;
+}
+
+/* After the ring's tail has moved: what the next poll looks at. */
+EPF_INLINE void epf_ring_poll_next(struct epf_core *core, const struct epf_ring_state *ring)
+{
+	const struct epf_ring_consumer *c = &ring->consumer;
+
+	core->polls[ring->id] = (struct epf_ring_poll){ &c->slots[c->tail & c->mask],
+							epf_cmd_parity(c->tail, c->log2) };
 }
 
 /* Reclaims one completed lane entry. */

@@ -65,6 +65,8 @@ struct epf_verbs_lane {
 	uint8_t gone;        /* LANE_DOWN is to be reported, with this status */
 	uint8_t is_loop;     /* to the NIC itself: needs no link */
 	uint8_t drain;       /* enum epf_verbs_drain */
+	uint8_t is_owed;     /* on epf_verbs.owed_lanes */
+	uint32_t owed;       /* without shared receive queue: receives to be posted to it */
 	uint64_t empty_mark; /* epf_verbs.empties when the lane came to this state of drain */
 };
 
@@ -73,6 +75,8 @@ struct epf_verbs_slot {
 	struct ibv_recv_wr wr;
 	struct ibv_sge sge;
 	struct epf_verbs_slot *next;
+	uint32_t qpn;  /* without shared receive queue: the queue pair it is posted to, 0: none */
+	uint16_t lane; /* of that */
 };
 
 struct epf_verbs_chunk {
@@ -99,7 +103,8 @@ struct epf_verbs {
 	const struct epf_verbs_lib *lib;
 	struct ibv_context *ctx;
 	struct ibv_cq *send_cq, *recv_cq;
-	struct ibv_srq *srq;
+	struct ibv_srq *
+		srq; /* NULL: the device has none, and each lane a queue of its own (verbs_recv_hot.c) */
 	struct epf_verbs_lane *lanes; /* by number; memory comes with use */
 	uint64_t *qps;                /* hash table: queue pair number << 32 | lane + 1; 0: free */
 	uint32_t qps_mask, qps_used;
@@ -136,7 +141,9 @@ struct epf_verbs {
 	struct epf_verbs_chunk chunks[EPF_VERBS_CHUNKS];
 	pthread_mutex_t
 		setup; /* of qps, qps_used and random while lanes are created by several threads */
-	uint32_t bad_lkey; /* of memory that does not hold address 1 */
+	uint32_t lane_receives, n_owed; /* without srq: of each lane; entries of owed_lanes */
+	uint16_t *owed_lanes;           /* lanes with receives to be posted, max_lanes */
+	uint32_t bad_lkey;              /* of memory that does not hold address 1 */
 	struct epf_verbs_region *regions;
 	uint64_t random;
 	int files[EPF_VERBS_FILES]; /* -1: not there */
@@ -175,6 +182,23 @@ void epf_verbs_post_receives(struct epf_nic *nic, unsigned n);
 uint64_t epf_verbs_next_event(const struct epf_nic *nic);
 /* Puts a lane on the list of those with something to report. */
 void epf_verbs_report_lane(struct epf_verbs *v, uint16_t lane);
+
+/* verbs_recv_hot.c, verbs_recv.c: receives where the device has no shared receive queue. */
+/* n receives more are to be posted to a lane; epf_verbs_recv_give() posts them. */
+void epf_verbs_recv_owe(struct epf_verbs *v, uint16_t lane, uint32_t n);
+/* A completion has come for a slot: 0 when it is of a queue pair that is gone, and is to be ignored. arrived: its lane gets another. */
+int epf_verbs_recv_took(struct epf_verbs *v, struct epf_verbs_slot *slot, uint32_t qpn,
+			int arrived);
+/* Posts what is owed, as far as there are slots. */
+void epf_verbs_recv_give(struct epf_verbs *v);
+/* The first n receives, spread over the lanes there are. */
+void epf_verbs_recv_begin_cold(struct epf_verbs *v, uint32_t n);
+/* A lane has been made anew: it gets its receives. */
+void epf_verbs_recv_again(struct epf_verbs *v, uint16_t lane);
+/* Receives that one lane can hold then. */
+uint32_t epf_verbs_lane_receives(const struct epf_verbs *v);
+/* A lane's queue pair is about to be destroyed: its slots are free again. */
+void epf_verbs_recv_forget(struct epf_verbs *v, uint16_t lane);
 
 /* verbs_open.c */
 /* More receive slots, for n in all; called by post_receives when the job grows, that is at set-up. */

@@ -363,12 +363,15 @@ static void arrived(struct epf_verbs *v, struct out *out, const struct ibv_wc *w
 	struct epf_wc *at = &out->wc[out->n];
 	int message = wc->opcode == IBV_WC_RECV;
 
+	if (__builtin_expect(!v->srq, 0) &&
+	    !epf_verbs_recv_took(v, slot, wc->qp_num, lane != EPF_VERBS_NONE))
+		return;
 	v->posted_receives--;
 	if (__builtin_expect(lane == EPF_VERBS_NONE, 0)) {
 		/* Nobody hears of it, so nobody asks for another receive. */
 		slot->next = v->free_slots;
 		v->free_slots = slot;
-		v->wanted_receives++;
+		v->wanted_receives += v->srq != NULL;
 		return;
 	}
 	at->id = 0;
@@ -419,6 +422,10 @@ static void give_receives(struct epf_verbs *v)
 
 	if (v->posted_receives + n + EPF_VERBS_SPARE > v->all_slots)
 		epf_verbs_more_slots_cold(v, v->posted_receives + n + EPF_VERBS_SPARE);
+	if (__builtin_expect(!v->srq, 0)) {
+		epf_verbs_recv_give(v);
+		return;
+	}
 	while (n && v->free_slots) {
 		struct epf_verbs_slot *first = v->free_slots, *last = first;
 		struct ibv_recv_wr *bad = NULL;
@@ -476,7 +483,10 @@ void epf_verbs_post_receives(struct epf_nic *nic, unsigned n)
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
 
-	v->wanted_receives += n;
+	if (__builtin_expect(v->srq != NULL, 1))
+		v->wanted_receives += n;
+	else if (!v->lane_receives)
+		epf_verbs_recv_begin_cold(v, n);
 	give_receives(v);
 }
 

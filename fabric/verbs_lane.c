@@ -99,6 +99,10 @@ static int create_qp(struct epf_verbs *v, uint16_t lane, uint32_t depth)
 		.qp_type = IBV_QPT_RC,
 	};
 
+	if (!v->srq)
+		attr.cap.max_recv_wr = epf_verbs_lane_receives(v);
+	attr.cap.max_recv_sge = !v->srq;
+
 	for (uint32_t bytes = v->opts.inline_bytes;; bytes /= 2) {
 		struct ibv_qp_init_attr again = attr;
 
@@ -237,6 +241,7 @@ int epf_verbs_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, ui
 		free_lane(v, l);
 		return rc;
 	}
+	epf_verbs_recv_again(v, lane);
 	*token = epf_verbs_token(l->qp->qp_num, l->psn);
 	return 0;
 }
@@ -471,6 +476,7 @@ void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane)
 		return;
 	v->outstanding -= l->head - l->tail;
 	unreport(v, lane);
+	epf_verbs_recv_forget(v, lane);
 	forget_qp(v, lane);
 	free_lane(v, l);
 }

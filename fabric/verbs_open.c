@@ -3,9 +3,11 @@
  * The verbs NIC: choosing and opening a device, the queues all lanes share, receive slots, closing. Slow path, called by the
  * engine when it opens and closes a NIC; the _cold functions are called by verbs_hot.c when the job grows or a provider fails.
  */
+#define EPF_LOG_COMP "verbs"
 #include "fabric/verbs.h"
 
 #include "fabric/base/err.h"
+#include "fabric/base/log.h"
 #include "fabric/place_impl.h"
 #include "fabric/verbs_pick.h"
 
@@ -198,6 +200,11 @@ static uint32_t least(uint64_t a, uint64_t b)
 	return (uint32_t)(a < b ? a : b);
 }
 
+static bool has_srq(const struct ibv_device_attr *d)
+{
+	return d->max_srq > 0 && d->max_srq_wr > 0;
+}
+
 /* What the device allows of what the settings ask for. */
 static void set_limits(struct epf_verbs *v)
 {
@@ -211,7 +218,9 @@ static void set_limits(struct epf_verbs *v)
 	v->ordered = o->ordered != 0;
 	v->signal_interval = v->ordered ? o->signal_interval : 1;
 	v->completions = least(o->completions, (uint64_t)d->max_cqe);
-	o->receives = least(o->receives, least((uint64_t)d->max_srq_wr, (uint64_t)d->max_cqe));
+	o->receives = least(o->receives, (uint64_t)d->max_cqe);
+	if (has_srq(d))
+		o->receives = least(o->receives, (uint64_t)d->max_srq_wr);
 	v->max_lanes = least(EPF_VERBS_MAX_LANES, (uint64_t)d->max_qp);
 	v->max_msg_bytes = EPF_VERBS_MSG_BYTES;
 	if (v->port_attr.max_msg_sz && v->port_attr.max_msg_sz < v->max_msg_bytes)
@@ -238,9 +247,38 @@ static int set_nonblocking(int fd)
 	return 0;
 }
 
+static void *alloc_sparse(size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (at == MAP_FAILED)
+		return NULL;
+	return at;
+}
+
+/* The shared receive queue; a device that has none, or says so only now, gets a receive queue for each lane. */
+static int create_srq(struct epf_verbs *v)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = v->opts.receives, .max_sge = 1 } };
+
+	errno = EOPNOTSUPP;
+	if (has_srq(&v->dev_attr))
+		v->srq = v->lib->create_srq(v->pd, &attr);
+	if (v->srq)
+		return 0;
+	if (errno != EOPNOTSUPP && errno != ENOSYS)
+		return call_failed(v, "ibv_create_srq", "verbs-receives");
+	v->owed_lanes = alloc_sparse(v->max_lanes * sizeof(*v->owed_lanes));
+	if (!v->owed_lanes)
+		return epf_fail(EPF_R_NO_MEMORY, "verbs: lanes");
+	epf_info("%s has no shared receive queue: each lane has its own, of %u", v->device,
+		 epf_verbs_lane_receives(v));
+	return 0;
+}
+
 static int create_queues(struct epf_verbs *v)
 {
-	struct ibv_srq_init_attr srq = { .attr = { .max_wr = v->opts.receives, .max_sge = 1 } };
 	int rc = set_nonblocking(v->ctx->async_fd);
 
 	if (rc)
@@ -260,20 +298,7 @@ static int create_queues(struct epf_verbs *v)
 	v->recv_cq = v->lib->create_cq(v->ctx, (int)v->opts.receives, NULL, v->channel, 0);
 	if (!v->recv_cq)
 		return call_failed(v, "ibv_create_cq", "verbs-receives");
-	v->srq = v->lib->create_srq(v->pd, &srq);
-	if (!v->srq)
-		return call_failed(v, "ibv_create_srq", "verbs-receives");
-	return 0;
-}
-
-static void *alloc_sparse(size_t bytes)
-{
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	if (at == MAP_FAILED)
-		return NULL;
-	return at;
+	return create_srq(v);
 }
 
 static void prepare_chain(struct epf_verbs *v)
@@ -363,6 +388,8 @@ void epf_verbs_destroy(struct epf_verbs *v)
 		v->lib->close_device(v->ctx);
 	if (v->lanes)
 		munmap(v->lanes, v->max_lanes * sizeof(*v->lanes));
+	if (v->owed_lanes)
+		munmap(v->owed_lanes, v->max_lanes * sizeof(*v->owed_lanes));
 	pthread_mutex_destroy(&v->setup);
 	if (!v->shares_bell)
 		free(v->bell);
@@ -443,6 +470,7 @@ void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 		.receives = v->opts.receives,
 		.carries_events = 1,
 		.parallel_setup = 1,
+		.lane_receives = v->srq ? 0 : epf_verbs_lane_receives(v),
 	};
 }
 

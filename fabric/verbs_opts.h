@@ -32,6 +32,7 @@ struct epf_verbs_opts {
 	uint32_t
 		signal_interval; /* every so many work requests of a lane one completion is asked */
 	uint32_t completions;    /* work requests outstanding on the NIC */
+	uint32_t lane_receives;  /* of one lane, where the device has no shared receive queue */
 	uint32_t receives;       /* receives posted on the NIC */
 	int ordered;             /* 0: say of itself that it has no order */
 	int lists;               /* 1: ibv_post_send lists even where ibv_wr_* is there */

@@ -133,6 +133,7 @@ void epf_abort(struct epf *ep)
 	EPF_STORE_RELAXED(&ep->aborted, true);
 	for (struct epf_ring *ring = ep->rings; ring; ring = ring->next)
 		EPF_STORE_RELEASE(&ring->shm->abort, -ECANCELED);
+	epf_gpu_abort(ep);
 	epf_bell_ring(ep->bell);
 }
 
@@ -160,8 +161,7 @@ static int timed_out(const struct epf *ep, uint64_t timeout_ns, const char *what
 			(unsigned long long)(timeout_ns / 1000000), also);
 }
 
-/* Why a wait cannot go on: aborted, a lost rank, a lost daemon; 0 while it can. */
-static int why_end(struct epf *ep, const char *what, uint64_t number)
+int epf_wait_why(struct epf *ep, const char *what, uint64_t number)
 {
 	int rc;
 
@@ -184,7 +184,7 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 		timeout_ns = ep->conf.wait_timeout_ns;
 	deadline = ep->now(ep->now_arg) + timeout_ns;
 	while (!ready(arg)) {
-		int rc = why_end(ep, what, number);
+		int rc = epf_wait_why(ep, what, number);
 
 		if (rc)
 			return rc;

@@ -37,8 +37,10 @@
 
 #include <stdint.h>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
 # define EPF_CMD_FN static __host__ __device__ __forceinline__
+#elif defined(__HIP__) /* by attributes, so that it compiles without the HIP headers too */
+# define EPF_CMD_FN static inline __attribute__((host, device, always_inline, unused))
 #else
 # define EPF_CMD_FN EPF_INLINE
 #endif

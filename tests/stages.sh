@@ -20,6 +20,9 @@ if [ "$LONG" = yes ]; then
 	FUZZ_SECONDS=600
 fi
 FUZZ_COVERAGE=85
+# What a put may cost above a bare post, in ns of CPU time: the claim is 60, and a machine full of other work is slower.
+EMPTY_GATE=120
+[ "$LONG" != yes ] || EMPTY_GATE=60
 
 # ---- helpers ------------------------------------------------------------------------------------
 
@@ -253,7 +256,7 @@ stage_proc()
 # Jobs over soft-RoCE in a QEMU guest; what they are stands in tests/rxe/jobs.sh. One boot for all groups: a boot costs 8 s.
 stage_rxe()
 {
-	local kinds=(rxe) start limit=580 hooks=
+	local kinds=(rxe) start limit=1500 hooks=
 	start=$(now_ms)
 	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric \
 		tests/unit/test_{nic,nic_limits,nic_fail,verbs_device} tests/rxe/rxe_{faults,soak} || return
@@ -267,7 +270,7 @@ stage_rxe()
 	check "rxe guest" "$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --prepare
 	"$ROOT/tests/rxe/perftest.sh" "$BUILD_ROOT/rxe" || true # the job that needs it says so
 	rxe_run "$limit" "$hooks" < <(for kind in "${kinds[@]}"; do expected "$kind"; done)
-	printf '    the whole stage: %s\n' "$(seconds "$start")"
+	printf '    the whole stage: %s; under 540 s on two CPUs without other work\n' "$(seconds "$start")"
 }
 
 # rxe_run LIMIT_S HOOKS: runs the groups of the jobs that stdin names (GROUP NAME) and counts each job; one that left no result is a failure,
@@ -471,7 +474,7 @@ stage_bench()
 	local form
 	check "compile the release program" build_release || return
 	for form in "core --nic null" ring p2p "core --service --duration-ms 300 --runs 3" "p2p --service --rounds 3" \
-		"jobs --rounds 400 --repeat 3"; do
+		"jobs --rounds 400 --repeat 3" "empty --gate $EMPTY_GATE"; do
 		# shellcheck disable=SC2086
 		check "ep-bench $form --json" bench_run $form
 		sed 's/^/        | /' "$LOGS/bench-${form%% *}.json"

@@ -158,6 +158,44 @@ int client_open(const struct client_request *req, const char *socket, struct epf
 	return rc;
 }
 
+int client_ask(const struct client_request *req, const char *socket, unsigned type, const void *msg,
+	       void *reply)
+{
+	struct epf_svc_hello_reply hello;
+	struct epf_svc_channel *ch;
+	int rc = client_open(req, socket, &ch, &hello);
+
+	if (rc)
+		return rc;
+	rc = epf_svc_call(ch, type, msg, NULL, 0, reply, NULL, 0, NULL,
+			  req->conf.service_timeout_ns);
+	epf_svc_channel_close(ch);
+	return rc;
+}
+
+int client_each(struct client_request *req,
+		int (*one)(const struct client_request *req, const char *socket, json_t *list),
+		const char *schema)
+{
+	char **sockets = client_sockets(req);
+	json_t *list = req->json ? json_array() : NULL;
+	int failed = !sockets;
+
+	for (char **s = sockets; s && *s; s++)
+		failed |= one(req, *s, list);
+	if (sockets && !*sockets) {
+		fprintf(stderr, "%s: no daemon has a socket in %s\n", req->what, req->dir);
+		failed = 1;
+	}
+	if (req->json)
+		failed |= client_print_json(
+			req, json_pack("{s:s,s:O}", "schema", schema, "instances", list));
+	json_decref(list);
+	client_free_sockets(sockets);
+	epf_conf_destroy(&req->conf);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
 int client_complain(const struct client_request *req, const char *socket)
 {
 	char name[64];

@@ -48,6 +48,18 @@ void client_instance(const char *socket, char *buf, size_t size);
 int client_open(const struct client_request *req, const char *socket, struct epf_svc_channel **out,
 		struct epf_svc_hello_reply *hello);
 
+/* One request over a connection of its own, and its answer: 0, or -errno with epf_last_error(). */
+int client_ask(const struct client_request *req, const char *socket, unsigned type, const void *msg,
+	       void *reply);
+
+/*
+ * Calls @one for each socket in question, and prints what it appended to its list as {schema, instances} with --json (list is NULL without). No
+ * socket at all is an error. Destroys req->conf. The exit status.
+ */
+int client_each(struct client_request *req,
+		int (*one)(const struct client_request *req, const char *socket, json_t *list),
+		const char *schema);
+
 /* Prints the last error for a socket: 1, the exit status. */
 int client_complain(const struct client_request *req, const char *socket);
 

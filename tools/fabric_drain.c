@@ -34,15 +34,8 @@ static int drain(const struct client_request *req, const char *socket, uint32_t 
 {
 	struct epf_svc_drain q = { .on = !given.off };
 	struct epf_svc_drain_reply reply;
-	struct epf_svc_hello_reply hello;
-	struct epf_svc_channel *ch;
-	int rc = client_open(req, socket, &ch, &hello);
+	int rc = client_ask(req, socket, EPF_SVC_DRAIN, &q, &reply);
 
-	if (rc)
-		return rc;
-	rc = epf_svc_call(ch, EPF_SVC_DRAIN, &q, NULL, 0, &reply, NULL, 0, NULL,
-			  req->conf.service_timeout_ns);
-	epf_svc_channel_close(ch);
 	if (!rc)
 		*jobs = reply.jobs;
 	return rc;
@@ -83,26 +76,8 @@ int epf_tool_drain(int argc, char **argv)
 		"Let the jobs of a daemon run to their end and refuse new ones: of all daemons in --runtime-dir, or the "
 		"one that --instance or --service names.";
 	struct client_request req;
-	json_t *list;
-	char **sockets;
-	int failed = 0;
 
 	if (client_read_request(&req, options, doc, take, argc, argv))
 		return EXIT_FAILURE;
-	sockets = client_sockets(&req);
-	list = req.json ? json_array() : NULL;
-	for (char **s = sockets; s && *s; s++)
-		failed |= one(&req, *s, list);
-	if (sockets && !*sockets) {
-		fprintf(stderr, "%s: no daemon has a socket in %s\n", req.what, req.dir);
-		failed = 1;
-	}
-	if (req.json)
-		failed |= client_print_json(
-			&req, json_pack("{s:s,s:O}", "schema", "epf.drain/1", "instances", list));
-	json_decref(list);
-	failed |= !sockets;
-	client_free_sockets(sockets);
-	epf_conf_destroy(&req.conf);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return client_each(&req, one, "epf.drain/1");
 }

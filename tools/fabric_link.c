@@ -45,18 +45,10 @@ static int one(const struct client_request *req, const char *socket, json_t *lis
 {
 	struct epf_svc_link q = { .link = (uint32_t)given.link, .up = given.up };
 	struct epf_svc_link_reply reply;
-	struct epf_svc_hello_reply hello;
-	struct epf_svc_channel *ch;
 	char name[64];
-	int rc = client_open(req, socket, &ch, &hello);
 
-	if (rc)
-		return client_complain(req, socket);
 	memcpy(q.job, given.job, sizeof(q.job));
-	rc = epf_svc_call(ch, EPF_SVC_LINK, &q, NULL, 0, &reply, NULL, 0, NULL,
-			  req->conf.service_timeout_ns);
-	epf_svc_channel_close(ch);
-	if (rc)
+	if (client_ask(req, socket, EPF_SVC_LINK, &q, &reply))
 		return client_complain(req, socket);
 	client_instance(socket, name, sizeof(name));
 	if (list)
@@ -83,9 +75,6 @@ int epf_tool_link(int argc, char **argv)
 		"Cut or restore a link of the software NICs of a daemon's jobs: of all daemons in --runtime-dir, or the "
 		"one that --instance or --service names.";
 	struct client_request req;
-	json_t *list;
-	char **sockets;
-	int failed = 0;
 
 	if (client_read_request(&req, options, doc, take, argc, argv))
 		return EXIT_FAILURE;
@@ -94,16 +83,5 @@ int epf_tool_link(int argc, char **argv)
 		epf_conf_destroy(&req.conf);
 		return EXIT_USAGE;
 	}
-	sockets = client_sockets(&req);
-	list = req.json ? json_array() : NULL;
-	for (char **s = sockets; s && *s; s++)
-		failed |= one(&req, *s, list);
-	if (req.json)
-		failed |= client_print_json(
-			&req, json_pack("{s:s,s:O}", "schema", "epf.link/1", "instances", list));
-	json_decref(list);
-	failed |= !sockets;
-	client_free_sockets(sockets);
-	epf_conf_destroy(&req.conf);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return client_each(&req, one, "epf.link/1");
 }

@@ -1,19 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ep-fabric run`: the daemon in the foreground. Reads the configuration, turns signals into requests to stop, says when it is ready. Everything
+ * `ep-fabric run`: the daemon in the foreground, and a second process that only waits for its end: killed, the daemon leaves a socket and a lock,
+ * and where no client is connected nobody else would remove them before the next start. Reads the configuration, turns signals into requests to stop, says when it is ready. Everything
  * else is fabric/service/svc.h.
  */
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/epf.h"
 #include "fabric/service/svc.h"
+#include "fabric/service/sweep.h"
 #include "tools/fabric_tools.h"
 
 #include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define EXIT_USAGE 2
@@ -69,6 +75,73 @@ static void catch_signals(struct epf_svc *svc)
 	sigaction(SIGPIPE, &ignore, NULL);
 }
 
+/* Reads the path of the socket, then the end of the pipe, which is the end of the daemon; after an orderly one nothing is there to sweep. */
+static void sweep_after(int fd)
+{
+	char path[256];
+	size_t have = 0;
+	char *slash, *dot;
+
+	while (have < sizeof(path) - 1) {
+		ssize_t n = read(fd, path + have, sizeof(path) - 1 - have);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		have += (size_t)n;
+	}
+	path[have] = 0;
+	slash = strrchr(path, '/');
+	dot = strrchr(path, '.');
+	if (!slash || !dot || dot < slash)
+		return;
+	*slash = *dot = 0;
+	(void)epf_svc_sweep(path, slash + 1);
+}
+
+static void close_all_from(int first)
+{
+	long end = sysconf(_SC_OPEN_MAX);
+
+	if (syscall(SYS_close_range, first, ~0u, 0) == 0)
+		return;
+	for (int fd = first; fd < (end < 0 || end > 65536 ? 65536 : end); fd++)
+		close(fd);
+}
+
+/*
+ * Forks the sweeper before the daemon has any thread: the descriptor to tell it the socket by, or -1 where there can be none, and then
+ * the next start sweeps. It keeps none of the daemon's descriptors but its standard ones, and lives no longer than the daemon.
+ */
+static int start_sweeper(void)
+{
+	int ends[2];
+	pid_t pid;
+
+	if (pipe2(ends, O_CLOEXEC))
+		return -1;
+	fflush(NULL);
+	pid = fork();
+	if (pid != 0) {
+		close(ends[0]);
+		if (pid < 0)
+			close(ends[1]);
+		return pid < 0 ? -1 : ends[1];
+	}
+	/* Ctrl-C and a terminal that goes are for the daemon to take, in order. */
+	signal(SIGINT, SIG_IGN);
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	prctl(PR_SET_NAME, "epf-sweeper");
+	close(ends[1]);
+	if (dup2(ends[0], STDIN_FILENO) == STDIN_FILENO) {
+		close_all_from(STDERR_FILENO + 1);
+		sweep_after(STDIN_FILENO);
+	}
+	_exit(0);
+}
+
 static int say_ready(int fd)
 {
 	ssize_t n = fd < 0 ? 1 : write(fd, "r", 1);
@@ -81,8 +154,8 @@ static int say_ready(int fd)
 static int serve(const struct request *req)
 {
 	sigset_t stops, before;
+	int rc, sweeper = start_sweeper();
 	struct epf_svc *svc;
-	int rc;
 
 	/* A signal that comes while the daemon is made waits until there is something to stop. */
 	sigemptyset(&stops);
@@ -93,6 +166,9 @@ static int serve(const struct request *req)
 	if (rc)
 		return rc;
 	catch_signals(svc);
+	/* It fits the pipe; a sweeper that is gone already is not missed. */
+	if (sweeper >= 0 && write(sweeper, epf_svc_socket(svc), strlen(epf_svc_socket(svc))) < 0)
+		close(sweeper);
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	if (say_ready(req->ready_fd))
 		fprintf(stderr, "ep-fabric run: --ready-fd: cannot write to descriptor %d\n",

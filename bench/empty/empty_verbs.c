@@ -127,7 +127,7 @@ static struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 	p->ex.qp_base.context = pd->context;
 	p->ex.qp_base.qp_num = number++ & 0xffffffu;
 	p->to = (struct queue *)(void *)cq;
-	return &p->ex.qp_base;
+	return (struct ibv_qp *)(void *)p;
 }
 
 static struct ibv_qp *create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr)

@@ -56,6 +56,8 @@ FIELDS(hello_reply, F(hello_reply, major, U16, 0), F(hello_reply, minor, U16, 0)
 FIELDS(signals, F(signals, count, U32, 0));
 FIELDS(signals_reply, F(signals_reply, count, U32, 0), F(signals_reply, bytes, U64, 0), F(signals_reply, bell_offset, U64, 0));
 FIELDS(region, F(region, offset, U64, 0), F(region, bytes, U64, 0), F(region, access, U32, 0));
+FIELDS(gpu_region, F(gpu_region, kind, U32, 0), F(gpu_region, access, U32, 0), F(gpu_region, bytes, U64, 0),
+       F(gpu_region, whole, U64, 0), F(gpu_region, offset, U64, 0), F(gpu_region, ipc, RAW, 0), F(gpu_region, pci, TEXT, 0));
 FIELDS(region_reply, F(region_reply, region, U32, 0));
 FIELDS(region_close, F(region_close, region, U32, 0));
 FIELDS(region_close_reply, F(region_close_reply, done, U32, 0), F(region_close_reply, missing, U32, 0));
@@ -105,6 +107,7 @@ static const struct row {
 	[EPF_SVC_STATUS] = { "STATUS", M(status, 0), M(status_reply, 0) },
 	[EPF_SVC_DRAIN] = { "DRAIN", M(drain, 0), M(drain_reply, 0) },
 	[EPF_SVC_LINK] = { "LINK", M(link, 0), M(link_reply, 0) },
+	[EPF_SVC_GPU_REGION] = { "GPU_REGION", M(gpu_region, 1), M(region_reply, 0) },
 };
 
 /* clang-format on */

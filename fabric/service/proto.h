@@ -22,8 +22,8 @@
 
 #define EPF_SVC_MAGIC 0x53465045u /* "EPFS" in memory order */
 #define EPF_SVC_MAJOR 1u
-#define EPF_SVC_MINOR \
- 1u /* 1.1 added struct epf_svc_attach.weight and struct epf_svc_hello_reply.max_jobs */
+/* 1.1 added struct epf_svc_attach.weight and struct epf_svc_hello_reply.max_jobs; 1.2 EPF_SVC_GPU_REGION */
+#define EPF_SVC_MINOR 2u
 
 enum {
 	EPF_SVC_HEAD_BYTES = 24,
@@ -61,7 +61,9 @@ enum epf_svc_type {
 	EPF_SVC_STATUS = 15,   /* any connection: the daemon's state as JSON */
 	EPF_SVC_DRAIN = 16,    /* operator: refuse new jobs; SIGTERM is what ends the daemon */
 	EPF_SVC_LINK = 17,     /* operator: cut or restore an emulated link of a job's NIC */
-	EPF_SVC_TYPES = 18
+	EPF_SVC_GPU_REGION =
+		18, /* register GPU memory; carries its descriptor, or any for an IPC handle. Since 1.2 */
+	EPF_SVC_TYPES = 19
 };
 
 struct epf_svc_head {
@@ -109,6 +111,18 @@ struct epf_svc_region { /* request, 1 fd: a memfd sealed against shrinking */
 	uint64_t offset;
 	uint64_t bytes;
 	uint32_t access; /* EPF_REMOTE_* */
+};
+
+enum { EPF_SVC_IPC = 64, EPF_SVC_PCI = 16 };
+
+struct epf_svc_gpu_region { /* request, 1 fd; answer: struct epf_svc_region_reply */
+	uint32_t kind;      /* enum epf_copy_handle_kind */
+	uint32_t access;    /* EPF_REMOTE_* */
+	uint64_t bytes;     /* of the region */
+	uint64_t whole;     /* of the allocation */
+	uint64_t offset;    /* of the region in it */
+	uint8_t ipc[EPF_SVC_IPC];
+	char pci[EPF_SVC_PCI]; /* of the GPU */
 };
 
 struct epf_svc_region_reply {

@@ -22,7 +22,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { EVENTS = 64, TURN_MS = 50, BEAT_MS = 500, END_MS = 3000 };
+enum { EVENTS = 64, TURN_MS = 50, UNMAP_MS = 2, BEAT_MS = 500, END_MS = 3000 };
 
 /* Only the daemons' own secret: a job's EPF_SECRET would be known to clients. */
 static const char *fabric_env(const char *name, void *arg)
@@ -112,6 +112,8 @@ static int start_crews(struct epf_svc *s)
 		s->n_crews += rc == 0;
 		epf_place_bind_destroy(&bind);
 	}
+	if (!rc)
+		rc = svc_unmap_start(s);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return rc;
 }
@@ -238,6 +240,8 @@ static int wait_ms(const struct epf_svc *s, uint64_t now)
 		return 0;
 	if (at <= now)
 		return 0;
+	if (s->unmaps.pending)
+		return UNMAP_MS;
 	if (at - now < TURN_MS * (uint64_t)SVC_MS)
 		ms = (at - now) / SVC_MS + 1;
 	/* With nobody connected and nothing to look after, only the statistics' sign of life. */
@@ -281,6 +285,7 @@ int epf_svc_run(struct epf_svc *s, uint64_t drain_timeout_ns)
 			s->next_beat_ns = now + BEAT_MS * (uint64_t)SVC_MS;
 			epf_stats_beat(s->stats, now);
 		}
+		svc_unmap_collect(s);
 		svc_sessions_bury(s);
 	}
 	epf_note("instance %s: ended in order after %llu s, %u jobs served", s->instance,
@@ -299,6 +304,7 @@ void epf_svc_destroy(struct epf_svc *s)
 		svc_job_destroy(s, s->jobs);
 	for (uint32_t i = 0; i < s->n_crews; i++)
 		epf_crew_destroy(s->crews[i]);
+	svc_unmap_stop(s);
 	epf_stats_destroy(s->stats, 0);
 	epf_auth_wipe(&s->auth);
 	if (s->epoll_fd >= 0)

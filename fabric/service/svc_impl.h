@@ -9,7 +9,7 @@
  *            longer than its session, until the engine lets go
  *
  * Files: svc.c (life, loop), svc_place.c (directory, lock, socket), svc_session.c (connections), svc_request.c (dispatch), svc_user.c
- * (limits), svc_memory.c (memfds), svc_member.c (a rank's memory), svc_job.c (jobs), svc_join.c (joining), svc_end.c (leaving),
+ * (limits), svc_memory.c (memfds), svc_unmap.c (letting go of them), svc_gpu.c (GPU memory), svc_member.c (a rank's memory), svc_job.c (jobs), svc_join.c (joining), svc_end.c (leaving),
  * svc_operate.c (operator), svc_status.c (JSON).
  */
 #ifndef EPF_FABRIC_SERVICE_SVC_IMPL_H
@@ -18,11 +18,13 @@
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/crew.h"
+#include "fabric/emu_gpu.h"
 #include "fabric/service/channel.h"
 #include "fabric/service/seal.h"
 #include "fabric/service/svc.h"
 
 #include <jansson.h>
+#include <pthread.h>
 #include <sys/types.h>
 
 enum {
@@ -35,7 +37,16 @@ enum {
 };
 
 /* What a limit counts. */
-enum svc_use { SVC_CLIENTS, SVC_JOBS, SVC_RINGS, SVC_REGIONS, SVC_BYTES, SVC_SIGNALS, SVC_USES };
+enum svc_use {
+	SVC_CLIENTS,
+	SVC_JOBS,
+	SVC_RINGS,
+	SVC_REGIONS,
+	SVC_BYTES,
+	SVC_ENGINE,
+	SVC_SIGNALS,
+	SVC_USES
+};
 
 struct svc_user {
 	struct svc_user *next;
@@ -51,8 +62,10 @@ enum svc_region_state {
 };
 
 struct svc_region {
-	void *addr; /* mapped here, with the pages around it */
+	void *addr;               /* mapped here, with the pages around it */
+	struct epf_copy_mem *gpu; /* or GPU memory, which is not */
 	uint64_t bytes;
+	uint64_t file_bytes; /* of the memfd it is part of */
 	uint32_t access;
 	uint32_t state;
 };
@@ -165,6 +178,7 @@ struct svc_job {
 	const struct epf_nic_ops *ops;
 	struct epf_nic *nic;
 	struct epf_core *core;
+	uint64_t engine_bytes;       /* counted for its user: SVC_ENGINE */
 	struct epf_stats *own_stats; /* NULL: the blocks are in the daemon's file */
 	struct epf_stats_block *block, *nic_block;
 	struct epf_crew *crew;
@@ -188,6 +202,18 @@ struct svc_job {
 	uint64_t wait_ns;  /* between looks: grows while nothing happens */
 	uint64_t grace_ns; /* end of the grace, or of the goodbye */
 	bool said_bye;
+};
+
+struct svc_unmap; /* svc_unmap.c */
+
+/* Memory that is being let go of beside the control thread. */
+struct svc_unmaps {
+	pthread_t thread;
+	pthread_mutex_t lock; /* of todo, done, stop */
+	pthread_cond_t more;
+	struct svc_unmap *todo, *done;
+	bool started, stop;
+	uint32_t pending; /* the control thread's: handed over and not collected */
 };
 
 struct svc_refusal {
@@ -215,6 +241,7 @@ struct epf_svc {
 	struct svc_user *users;
 	struct svc_session *first, *last, *graveyard;
 	uint32_t n_clients, n_strangers, n_filling;
+	struct svc_unmaps unmaps;
 	struct svc_job *jobs;
 	uint32_t n_jobs;
 	uint32_t jobs_begun, ranks_lost;
@@ -260,6 +287,7 @@ union svc_message {
 	struct epf_svc_status status;
 	struct epf_svc_drain drain;
 	struct epf_svc_link link;
+	struct epf_svc_gpu_region gpu_region;
 };
 
 /* What a handler fills on success. */
@@ -315,11 +343,32 @@ int svc_memory_fill(int fd, uint64_t offset, uint64_t bytes);
 int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr);
 void svc_memory_unmap(void *addr, uint64_t bytes);
 
+/* ---- svc_unmap.c ---- */
+int svc_unmap_start(struct epf_svc *s);
+/* Waits until all is let go of. Accepts one that was not started. */
+void svc_unmap_stop(struct epf_svc *s);
+/* Unmaps a region and gives it back to its user, at once or when a thread has done it. */
+void svc_unmap_region(struct epf_svc *s, struct svc_user *user, void *addr, uint64_t bytes,
+		      uint64_t file_bytes);
+/* Closes a client's memfd, which may be the last descriptor of it. */
+void svc_unmap_close(struct epf_svc *s, int fd);
+/* Gives back what has been let go of meanwhile. */
+void svc_unmap_collect(struct epf_svc *s);
+
 /* ---- svc_member.c ---- */
 int svc_member_signals(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
 		       struct svc_answer *a);
 int svc_member_region(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
 		      struct svc_answer *a);
+/* svc_gpu.c */
+int svc_member_gpu_region(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
+			  struct svc_answer *a);
+/* For it: whether the client may have one more region; what a region counts against the limits, taken and given back; and its entry. */
+int svc_member_may_register(struct epf_svc *s, struct svc_session *c, uint32_t access,
+			    struct svc_member **out);
+int svc_member_take(struct epf_svc *s, struct svc_member *m, uint64_t bytes);
+void svc_member_give(struct svc_member *m, uint64_t bytes);
+int svc_member_add(struct svc_member *m, const struct svc_region *region);
 int svc_member_region_close(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
 			    struct svc_answer *a);
 int svc_member_ring(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
@@ -347,6 +396,10 @@ int svc_job_start(struct epf_svc *s, struct svc_job *job);
 void svc_job_destroy(struct epf_svc *s, struct svc_job *job);
 /* Closes the engine of a job that cannot be joined any more; its ranks are told when they ask. */
 void svc_job_break(struct svc_job *job, unsigned reason, const char *why);
+/* Before the engine grows by peers: it stops where its user's limit is. */
+void svc_job_limit_engine(struct epf_svc *s, struct svc_job *job);
+/* After it grew, or failed to (rc): counts what it has now; the user's limit where that was in its way, else rc. */
+int svc_job_count_engine(struct epf_svc *s, struct svc_job *job, int rc);
 /* 0, or why the job cannot be used. */
 int svc_job_check(const struct svc_job *job);
 struct svc_seat *svc_job_seat(struct svc_job *job, uint32_t rank);

@@ -268,6 +268,31 @@ int svc_job_start(struct epf_svc *s, struct svc_job *job)
 	return 0;
 }
 
+void svc_job_limit_engine(struct epf_svc *s, struct svc_job *job)
+{
+	uint64_t limit = svc_use_limit(s, SVC_ENGINE), used = job->user->used[SVC_ENGINE];
+	uint64_t left = limit > used ? limit - used : 0;
+
+	/* What it has is counted already; 0 would be no limit. */
+	job->core->peer_memory_most = job->engine_bytes + left ? job->engine_bytes + left : 1;
+	job->core->peer_memory_wanted = 0;
+}
+
+int svc_job_count_engine(struct epf_svc *s, struct svc_job *job, int rc)
+{
+	uint64_t wanted = job->core->peer_memory_wanted, bytes = job->core->peer_memory_bytes;
+	int taken;
+
+	if (rc && wanted)
+		return svc_user_take(s, job->user, SVC_ENGINE, wanted - job->engine_bytes);
+	if (rc)
+		return rc;
+	taken = svc_user_take(s, job->user, SVC_ENGINE, bytes - job->engine_bytes);
+	if (!taken)
+		job->engine_bytes = bytes;
+	return taken;
+}
+
 static void close_engine(struct svc_job *job)
 {
 	if (job->crew) {
@@ -279,6 +304,8 @@ static void close_engine(struct svc_job *job)
 		job->svc->commands_refused[r] += job->core->refusals[r];
 	epf_core_destroy(job->core);
 	job->core = NULL;
+	svc_user_give(job->user, SVC_ENGINE, job->engine_bytes);
+	job->engine_bytes = 0;
 	if (job->nic)
 		job->ops->close(job->nic);
 	job->nic = NULL;

@@ -252,8 +252,10 @@ static int set_world(struct svc_job *job, const struct epf_svc_bytes *table)
 		job->node = job->node_of[job->seats[0].rank];
 		epf_seal_session_init(&job->seal, job->id, job->table, table->len, job->world);
 		(void)epf_numa_begin(epf_numa_lib(), job->svc->memory_node, &before);
+		svc_job_limit_engine(job->svc, job);
 		rc = epf_core_set_world(job->core, job->world, job->n_nodes, job->node, job->peers,
 					job->tokens);
+		rc = svc_job_count_engine(job->svc, job, rc);
 		epf_numa_end(epf_numa_lib(), &before);
 	}
 	if (rc)
@@ -355,8 +357,11 @@ static int connect_all(struct epf_svc *s, struct svc_job *job, const struct epf_
 
 	if (!rc)
 		rc = open_seals(s, job, data, 0, blobs);
-	if (!rc)
-		rc = epf_world_connect(job->core, blobs, job->node_of);
+	if (!rc) {
+		svc_job_limit_engine(s, job);
+		rc = svc_job_count_engine(s, job,
+					  epf_world_connect(job->core, blobs, job->node_of));
+	}
 	if (!rc)
 		rc = svc_job_start(s, job);
 	free(blobs);

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, SIGNALS_MAX = 1 << 24 };
@@ -70,33 +71,54 @@ int svc_member_signals(struct epf_svc *s, struct svc_session *c, const union svc
 	return 0;
 }
 
-int svc_member_region(struct epf_svc *s, struct svc_session *c, const union svc_message *msg,
-		      struct svc_answer *a)
+int svc_member_may_register(struct epf_svc *s, struct svc_session *c, uint32_t access,
+			    struct svc_member **out)
 {
-	const struct epf_svc_region *r = &msg->region;
 	struct svc_member *m = get_member(s, c);
-	int rc;
 
 	if (!m)
 		return -ENOMEM;
-	if (r->access & ~(uint32_t)(EPF_REMOTE_WRITE | EPF_REMOTE_READ))
-		return epf_fail(EPF_R_SVC_MESSAGE, "REGION: access %#x has unknown bits",
-				r->access);
+	if (access & ~(uint32_t)(EPF_REMOTE_WRITE | EPF_REMOTE_READ))
+		return epf_fail(EPF_R_SVC_MESSAGE, "REGION: access %#x has unknown bits", access);
 	if (m->n_regions >= s->conf->regions)
 		return epf_fail(EPF_R_REGION_LIMIT,
 				"regions: all %u of the client are in use, regions is %llu",
 				m->n_regions, (unsigned long long)s->conf->regions);
-	rc = svc_memory_check(c->in.fds[0], r->offset, r->bytes);
+	*out = m;
+	return 0;
+}
+
+int svc_member_take(struct epf_svc *s, struct svc_member *m, uint64_t bytes)
+{
+	int rc = svc_user_take(s, m->user, SVC_REGIONS, 1);
+
 	if (rc)
 		return rc;
-	rc = svc_user_take(s, m->user, SVC_REGIONS, 1);
+	rc = svc_user_take(s, m->user, SVC_BYTES, bytes);
 	if (rc)
-		return rc;
-	rc = svc_user_take(s, m->user, SVC_BYTES, r->bytes);
-	if (rc) {
 		svc_user_give(m->user, SVC_REGIONS, 1);
+	return rc;
+}
+
+void svc_member_give(struct svc_member *m, uint64_t bytes)
+{
+	svc_user_give(m->user, SVC_REGIONS, 1);
+	svc_user_give(m->user, SVC_BYTES, bytes);
+}
+
+int svc_member_region(struct epf_svc *s, struct svc_session *c, const union svc_message *msg,
+		      struct svc_answer *a)
+{
+	const struct epf_svc_region *r = &msg->region;
+	struct svc_member *m;
+	int rc = svc_member_may_register(s, c, r->access, &m);
+
+	if (!rc)
+		rc = svc_memory_check(c->in.fds[0], r->offset, r->bytes);
+	if (!rc)
+		rc = svc_member_take(s, m, r->bytes);
+	if (rc)
 		return rc;
-	}
 	c->filling = (struct svc_filling){ .fd = c->in.fds[0],
 					   .offset = r->offset,
 					   .bytes = r->bytes,
@@ -112,7 +134,7 @@ void svc_member_stop_filling(struct epf_svc *s, struct svc_session *c)
 {
 	if (c->filling.fd < 0)
 		return;
-	close(c->filling.fd);
+	svc_unmap_close(s, c->filling.fd);
 	c->filling.fd = -1;
 	s->n_filling--;
 }
@@ -127,35 +149,48 @@ static int add_region(struct epf_core *core, void *arg)
 {
 	struct region_args *a = arg;
 
+	if (a->r->gpu)
+		return epf_core_add_gpu_region(core, a->m->local, a->r->gpu, a->r->access,
+					       &a->number);
 	return epf_core_add_region(core, a->m->local, a->r->addr, a->r->bytes, a->r->access,
 				   &a->number);
 }
 
-/* Maps what was allocated, and registers it where the rank is attached. */
-static int take_region(struct svc_member *m, const struct svc_filling *f)
+int svc_member_add(struct svc_member *m, const struct svc_region *region)
 {
-	struct svc_region r = { .bytes = f->bytes, .access = f->access, .state = SVC_REGION_LIVE };
+	struct svc_region r = *region;
 	struct region_args args = { .m = m, .r = &r, .number = m->n_regions };
 	struct svc_region *more = realloc(m->regions, (m->n_regions + 1) * sizeof(*more));
-	int rc;
+	int rc = 0;
 
 	if (!more)
 		return epf_fail(EPF_R_NO_MEMORY, "region: no memory");
 	m->regions = more;
-	rc = svc_memory_map(f->fd, f->offset, f->bytes, &r.addr);
-	if (!rc && m->job)
+	if (m->job)
 		rc = svc_job_check(m->job);
 	if (!rc && m->job)
 		rc = svc_core_call(m->job, add_region, &args);
 	if (!rc && args.number != m->n_regions)
 		rc = epf_fail(EPF_R_REGION_BAD, "region: the engine numbers it %u, not %u",
 			      args.number, m->n_regions);
-	if (rc) {
+	if (!rc)
+		m->regions[m->n_regions++] = r;
+	return rc;
+}
+
+/* Maps what was allocated, and registers it where the rank is attached. */
+static int take_region(struct svc_member *m, const struct svc_filling *f)
+{
+	struct svc_region r = { .bytes = f->bytes, .access = f->access, .state = SVC_REGION_LIVE };
+	int rc = svc_memory_map(f->fd, f->offset, f->bytes, &r.addr);
+	struct stat st;
+
+	r.file_bytes = fstat(f->fd, &st) ? f->bytes : (uint64_t)st.st_size;
+	if (!rc)
+		rc = svc_member_add(m, &r);
+	if (rc)
 		svc_memory_unmap(r.addr, r.bytes);
-		return rc;
-	}
-	m->regions[m->n_regions++] = r;
-	return 0;
+	return rc;
 }
 
 int svc_member_fill(struct epf_svc *s, struct svc_session *c, uint32_t *region)
@@ -173,10 +208,8 @@ int svc_member_fill(struct epf_svc *s, struct svc_session *c, uint32_t *region)
 		return 0;
 	if (!rc)
 		rc = take_region(m, f);
-	if (rc) {
-		svc_user_give(m->user, SVC_REGIONS, 1);
-		svc_user_give(m->user, SVC_BYTES, f->bytes);
-	}
+	if (rc)
+		svc_member_give(m, f->bytes);
 	svc_member_stop_filling(s, c);
 	*region = rc ? 0 : m->n_regions - 1;
 	return rc ? rc : 1;
@@ -200,13 +233,17 @@ static int revoke_done(struct epf_core *core, void *arg)
 	return epf_core_revoke_done(core, a->local, a->region, &a->missing);
 }
 
-static void free_region(struct svc_member *m, struct svc_region *r)
+static void free_region(struct epf_svc *s, struct svc_member *m, struct svc_region *r)
 {
 	if (r->state == SVC_REGION_GONE)
 		return;
-	svc_memory_unmap(r->addr, r->bytes);
-	svc_user_give(m->user, SVC_REGIONS, 1);
-	svc_user_give(m->user, SVC_BYTES, r->bytes);
+	if (r->gpu) {
+		epf_copy_mem_put(r->gpu);
+		svc_member_give(m, r->bytes);
+		r->gpu = NULL;
+	} else {
+		svc_unmap_region(s, m->user, r->addr, r->bytes, r->file_bytes);
+	}
 	r->addr = NULL;
 	r->state = SVC_REGION_GONE;
 }
@@ -219,7 +256,6 @@ int svc_member_region_close(struct epf_svc *s, struct svc_session *c, const unio
 	struct svc_region *r;
 	int rc = svc_job_check(m->job);
 
-	(void)s;
 	if (rc)
 		return rc;
 	if (args.region >= m->n_regions)
@@ -237,7 +273,7 @@ int svc_member_region_close(struct epf_svc *s, struct svc_session *c, const unio
 	if (rc < 0)
 		return rc;
 	if (rc)
-		free_region(m, r);
+		free_region(s, m, r);
 	a->region_close =
 		(struct epf_svc_region_close_reply){ .done = (uint32_t)rc,
 						     .missing = rc ? EPF_NONE : args.missing };
@@ -444,7 +480,7 @@ void svc_member_destroy(struct epf_svc *s, struct svc_member *m)
 	for (uint32_t i = 0; i < m->n_rings; i++)
 		unmap_ring(m, &m->rings[i]);
 	for (uint32_t i = 0; i < m->n_regions; i++)
-		free_region(m, &m->regions[i]);
+		free_region(s, m, &m->regions[i]);
 	if (m->signals) {
 		svc_memory_unmap(m->signals, m->signal_bytes);
 		svc_user_give(m->user, SVC_SIGNALS, m->n_signals);

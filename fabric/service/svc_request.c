@@ -94,6 +94,7 @@ static const struct row rows[EPF_SVC_TYPES] = {
 	[EPF_SVC_HELLO] = { hello, SVC_STRANGER, SVC_STRANGER, false },
 	[EPF_SVC_SIGNALS] = { svc_member_signals, SVC_GREETED, SVC_GREETED, false },
 	[EPF_SVC_REGION] = { svc_member_region, SVC_GREETED, SVC_CONNECTED, false },
+	[EPF_SVC_GPU_REGION] = { svc_member_gpu_region, SVC_GREETED, SVC_CONNECTED, false },
 	[EPF_SVC_REGION_CLOSE] = { svc_member_region_close, SVC_CONNECTED, SVC_CONNECTED, false },
 	[EPF_SVC_RING] = { svc_member_ring, SVC_GREETED, SVC_CONNECTED, false },
 	[EPF_SVC_RING_CLOSE] = { svc_member_ring_close, SVC_GREETED, SVC_CONNECTED, false },

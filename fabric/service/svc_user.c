@@ -23,6 +23,8 @@ static const struct use_row uses[SVC_USES] = {
 			  offsetof(struct epf_conf, user_regions) },
 	[SVC_BYTES] = { "bytes of memory", EPF_CONF_ID_user_bytes,
 			offsetof(struct epf_conf, user_bytes) },
+	[SVC_ENGINE] = { "bytes of engines", EPF_CONF_ID_user_engine_bytes,
+			 offsetof(struct epf_conf, user_engine_bytes) },
 	[SVC_SIGNALS] = { "signals", EPF_CONF_ID_user_signals,
 			  offsetof(struct epf_conf, user_signals) },
 };

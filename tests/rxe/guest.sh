@@ -236,13 +236,16 @@ boot()
 # machine's other work, so that a job can take them off a time it measured.
 count_starved()
 {
-	local pid
+	local pid least=0
 	while [ ! -s "$RUN/pid" ] && kill -0 "$QEMU"; do
 		sleep 0.1
 	done
 	pid=$(cat "$RUN/pid")
-	while cat "/proc/$pid/task/"*/schedstat >"$RUN/schedstat" 2>/dev/null; do
-		awk '{ sum += $2 } END { printf "%d\n", sum / 1e6 }' "$RUN/schedstat" >"$RUN/starved.new"
+	# A thread of QEMU that ends meanwhile is no reason to stop counting; its share so far is lost, so the sum may only grow.
+	while kill -0 "$pid"; do
+		cat "/proc/$pid/task/"*/schedstat >"$RUN/schedstat"
+		awk -v least="$least" '{ sum += $2 } END { sum /= 1e6; print int(sum < least ? least : sum) }' "$RUN/schedstat" >"$RUN/starved.new"
+		least=$(cat "$RUN/starved.new")
 		mv "$RUN/starved.new" "$RUN/starved"
 		sleep 0.2
 	done

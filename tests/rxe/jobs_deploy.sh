@@ -93,6 +93,17 @@ await_servers()
 	return "$rc"
 }
 
+# Of a job that failed in the middle: the next one needs the port.
+drop_servers()
+{
+	local item
+	for item in "${WAITING[@]}"; do
+		kill "${item%%$'\t'*}" 2>/dev/null
+		wait "${item%%$'\t'*}"
+	done
+	WAITING=()
+}
+
 # until_it_serves COMMAND FILE: a server listens or a daemon has its socket
 until_it_serves()
 {
@@ -138,6 +149,7 @@ one_command()
 deploy_commands()
 {
 	local number host bg pattern command one ran=0
+	drop_servers
 	page_commands >"$RXE_OUT/deploy.commands" || return 1
 	while IFS=$'\t' read -r number host bg pattern command <&4; do
 		if [ "$number" -lt "$1" ] || [ "$number" -gt "$2" ] || [ "$host" = no ]; then
@@ -183,6 +195,7 @@ said()
 deploy_errors()
 {
 	local rc=0
+	drop_servers
 	said alpha 'no rendezvous server answered at beta:18515.*EPF-208' 'ep-bench rawverbs beta -d $DEV --timeout-s 2' \
 		'no rendezvous server answered at beta:18515' || rc=1
 	said alpha 'no secret is set.*EPF-205' 'env -u EPF_SECRET_FILE ep-bench p2p 10.9.8.7 --timeout-s 2' 'no secret is set' || rc=1

@@ -106,6 +106,9 @@ void rig_start(unsigned n, const char *const *devices, const char *const *more)
 		set("%u:nic-device=%s", i, devices[i]);
 	for (; more && *more; more++)
 		set("%s", *more);
+	for (char *all = getenv("RXE_SETTINGS"), *one = all ? strtok(all, " ") : NULL; one;
+	     one = strtok(NULL, " "))
+		set("%s", one);
 	if (daemons_start(&rig.daemons, n, rig.settings)) {
 		unlink(rig.secret);
 		exit(1);

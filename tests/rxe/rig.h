@@ -2,7 +2,8 @@
 /*
  * What the C programs of the rxe guest share (faults.c, soak.c): daemons on the guest's RDMA devices, the job that a fault hits and the
  * one beside it that must not notice, cutting links, and time limits on an emulated machine. RXE_NIC=emu runs them
- * on the software NIC and on any host, as far as they need no device. Never used outside tests; a failed RIG_CHECK ends the program.
+ * on the software NIC and on any host, as far as they need no device; RXE_SETTINGS="NAME=VALUE ..."
+ * goes to the daemons as well, last. Never used outside tests; a failed RIG_CHECK ends the program.
  */
 #ifndef EPF_TESTS_RXE_RIG_H
 #define EPF_TESTS_RXE_RIG_H

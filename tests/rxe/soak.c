@@ -288,10 +288,14 @@ static uint64_t commands(void)
 	return sum;
 }
 
-/* Of the engines of both nodes. */
+/* Of all engines: one a node, which ranks 0 and 2 speak for, or one a rank. */
 static uint64_t engines(unsigned counter)
 {
-	return rig.job.page->rank[0].counter[counter] + rig.job.page->rank[2].counter[counter];
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < RIG_WORLD; i += opt.hook ? 1 : 2)
+		sum += rig.job.page->rank[i].counter[counter];
+	return sum;
 }
 
 static bool went_wrong(void)

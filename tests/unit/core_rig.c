@@ -58,9 +58,23 @@ void core_rig_ring(struct core_rank *r)
 	epf_ring_producer_init(&r->ring, r->shm, 0);
 }
 
-static int open_emu(const struct epf_conf *conf, uint32_t node, struct epf_nic **out)
+/* Keys of emulated NICs are numbers in order of registration: a device starts with regions nobody uses, another number of them each. */
+static void open_devices(struct core_rig *rig, uint32_t n)
 {
-	return epf_nic_find("emu")->open(conf, epf_limits_now, NULL, out);
+	static uint64_t unused;
+	struct epf_nic_mr mr;
+
+	for (unsigned i = 0; i < rig->devices; i++) {
+		struct epf_nic **nic = &rig->device[n][i];
+
+		assert_int_equal(epf_nic_find("emu")->open(&rig->conf, epf_limits_now, NULL, nic),
+				 0);
+		for (unsigned k = 0; k < 100 * i; k++)
+			assert_int_equal((*nic)->ops->region_register(*nic, &unused, 8, 0, &mr), 0);
+	}
+	rig->nic[n] = rig->device[n][0];
+	if (rig->devices > 1)
+		assert_int_equal(epf_nic_rails_open(rig->device[n], rig->devices, &rig->nic[n]), 0);
 }
 
 static void open_node(struct core_rig *rig, uint32_t n,
@@ -76,7 +90,10 @@ static void open_node(struct core_rig *rig, uint32_t n,
 	assert_int_equal(epf_stats_create(&o, &rig->stats[n], why, sizeof(why)), 0);
 	assert_int_equal(epf_stats_add_block(rig->stats[n], EPF_STATS_CORE, labels, 2, &cfg.stats),
 			 0);
-	assert_int_equal(open_nic(&rig->conf, n, &rig->nic[n]), 0);
+	if (open_nic)
+		assert_int_equal(open_nic(&rig->conf, n, &rig->nic[n]), 0);
+	else
+		open_devices(rig, n);
 	epf_limits_from_conf(&rig->conf, &cfg.limits);
 	cfg.nic = rig->nic[n];
 	assert_int_equal(epf_core_create(&cfg, &rig->core[n]), 0);
@@ -126,16 +143,17 @@ static void connect_nodes(struct core_rig *rig)
 
 struct core_rig *core_rig_open(const char *const *settings)
 {
-	return core_rig_open_over(settings, open_emu);
+	return core_rig_open_devices(settings, 1);
 }
 
-struct core_rig *core_rig_open_over(const char *const *settings,
-				    int (*open_nic)(const struct epf_conf *, uint32_t,
-						    struct epf_nic **))
+static struct core_rig *open_rig(const char *const *settings, unsigned devices,
+				 int (*open_nic)(const struct epf_conf *, uint32_t,
+						 struct epf_nic **))
 {
 	struct core_rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);
+	rig->devices = devices;
 	assert_int_equal(epf_conf_init(&rig->conf), 0);
 	for (; settings && *settings; settings++)
 		set(&rig->conf, *settings);
@@ -143,6 +161,18 @@ struct core_rig *core_rig_open_over(const char *const *settings,
 		open_node(rig, n, open_nic);
 	connect_nodes(rig);
 	return rig;
+}
+
+struct core_rig *core_rig_open_devices(const char *const *settings, unsigned devices)
+{
+	return open_rig(settings, devices, NULL);
+}
+
+struct core_rig *core_rig_open_over(const char *const *settings,
+				    int (*open_nic)(const struct epf_conf *, uint32_t,
+						    struct epf_nic **))
+{
+	return open_rig(settings, 1, open_nic);
 }
 
 void core_rig_close(struct core_rig *rig)

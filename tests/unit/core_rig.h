@@ -35,6 +35,8 @@ struct core_rank {
 struct core_rig {
 	struct epf_conf conf;
 	struct epf_nic *nic[CORE_NODES];
+	unsigned devices;                                  /* of each node's NIC */
+	struct epf_nic *device[CORE_NODES][EPF_NIC_LINKS]; /* where they are several: its parts */
 	struct epf_stats *stats[CORE_NODES];
 	struct epf_core *core[CORE_NODES];
 	struct core_rank rank[CORE_WORLD];
@@ -46,6 +48,8 @@ struct core_rig *core_rig_open(const char *const *settings);
 struct core_rig *core_rig_open_over(const char *const *settings,
 				    int (*open_nic)(const struct epf_conf *conf, uint32_t node,
 						    struct epf_nic **out));
+/* The same with NICs of several devices each (nic.h: epf_nic_rails_open), none of which has another one's keys. */
+struct core_rig *core_rig_open_devices(const char *const *settings, unsigned devices);
 /* A node may have been closed before: core and nic NULL. */
 void core_rig_close(struct core_rig *rig);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The provider of fake_efa.h: devices, memory, queues, address handles, queue pairs and their states. Test code: it asserts
+ * The provider of fake_efa.h: devices, memory, completion queues, address handles. Test code: it asserts
  * through cmocka.
  */
 #include "tests/unit/fake_efa_impl.h"
@@ -25,8 +25,7 @@ struct fake_pd {
 };
 
 static struct ibv_device devices[FAKE_EFA_DEVICES + 1];
-static struct fake_qp *qps[FAKE_EFA_QPNS]; /* by number */
-static uint32_t serial;
+struct fake_qp *fake_qps[FAKE_EFA_QPNS];
 
 int fake_fails(const char *call)
 {
@@ -38,7 +37,7 @@ int fake_fails(const char *call)
 }
 
 /* Memory of a thing that the provider makes; NULL when the call is to fail. */
-static void *make(const char *call, size_t bytes)
+void *fake_make(const char *call, size_t bytes)
 {
 	void *at;
 
@@ -50,7 +49,7 @@ static void *make(const char *call, size_t bytes)
 	return at;
 }
 
-static void unmake(void *at)
+void fake_unmake(void *at)
 {
 	fake_efa.open_things--;
 	free(at);
@@ -58,7 +57,8 @@ static void unmake(void *at)
 
 static struct ibv_device **get_device_list(int *count)
 {
-	struct ibv_device **list = make("get_device_list", (FAKE_EFA_DEVICES + 2) * sizeof(*list));
+	struct ibv_device **list =
+		fake_make("get_device_list", (FAKE_EFA_DEVICES + 2) * sizeof(*list));
 
 	if (!list)
 		return NULL;
@@ -74,10 +74,10 @@ static struct ibv_device **get_device_list(int *count)
 
 static void free_device_list(struct ibv_device **list)
 {
-	unmake(list);
+	fake_unmake(list);
 }
 
-static int number_of(const struct ibv_context *ctx)
+int fake_number_of(const struct ibv_context *ctx)
 {
 	return (int)(ctx->device - devices) - 1;
 }
@@ -98,6 +98,8 @@ static int query_port_long(struct ibv_context *ctx, uint8_t port, struct ibv_por
 	if (fake_fails("query_port"))
 		return fake_efa.fail_errno;
 	*attr = fake_efa.port;
+	if (fake_efa.down_device == fake_number_of(ctx) + 1)
+		attr->state = IBV_PORT_DOWN;
 	return 0;
 }
 
@@ -115,7 +117,7 @@ static int query_gid(struct ibv_context *ctx, uint8_t port, int index, union ibv
 	memset(gid, 0, sizeof(*gid));
 	gid->raw[0] = 0xfe;
 	gid->raw[1] = 0x80;
-	gid->raw[15] = (uint8_t)(number_of(ctx) + 1);
+	gid->raw[15] = (uint8_t)(fake_number_of(ctx) + 1);
 	return 0;
 }
 
@@ -123,7 +125,7 @@ static int efa_query_device(struct ibv_context *ctx, struct epf_efadv_device_att
 			    uint32_t size)
 {
 	assert_int_equal(size, sizeof(*attr));
-	if (number_of(ctx) < 0)
+	if (fake_number_of(ctx) < 0)
 		return EOPNOTSUPP;
 	if (fake_fails("efa_query_device"))
 		return fake_efa.fail_errno;
@@ -133,7 +135,7 @@ static int efa_query_device(struct ibv_context *ctx, struct epf_efadv_device_att
 
 static struct ibv_pd *alloc_pd(struct ibv_context *ctx)
 {
-	struct fake_pd *pd = make("alloc_pd", sizeof(*pd));
+	struct fake_pd *pd = fake_make("alloc_pd", sizeof(*pd));
 
 	if (!pd)
 		return NULL;
@@ -144,7 +146,7 @@ static struct ibv_pd *alloc_pd(struct ibv_context *ctx)
 static int dealloc_pd(struct ibv_pd *pd)
 {
 	assert_null(((struct fake_pd *)(void *)pd)->mrs);
-	unmake(pd);
+	fake_unmake(pd);
 	return 0;
 }
 
@@ -153,7 +155,7 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint6
 {
 	static uint32_t keys = 1000;
 	struct fake_pd *domain = (struct fake_pd *)(void *)pd;
-	struct fake_mr *mr = make("reg_mr", sizeof(*mr));
+	struct fake_mr *mr = fake_make("reg_mr", sizeof(*mr));
 
 	assert_int_equal(iova, (uintptr_t)addr);
 	if (!mr)
@@ -167,6 +169,17 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint6
 	return &mr->mr;
 }
 
+/* A dma-buf: the test's own memory stands for the GPU's. */
+static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+				    uint64_t iova, int fd, int access)
+{
+	assert_int_equal(fd, 42);
+	assert_int_equal(offset, 0x3000);
+	if (fake_fails("reg_dmabuf_mr"))
+		return NULL;
+	return reg_mr(pd, (void *)(uintptr_t)iova, length, iova, (unsigned)access);
+}
+
 static int dereg_mr(struct ibv_mr *mr)
 {
 	struct fake_mr **at = &((struct fake_pd *)(void *)mr->pd)->mrs;
@@ -174,7 +187,7 @@ static int dereg_mr(struct ibv_mr *mr)
 	while (&(*at)->mr != mr)
 		at = &(*at)->next;
 	*at = (*at)->next;
-	unmake(mr);
+	fake_unmake(mr);
 	return 0;
 }
 
@@ -194,7 +207,7 @@ int fake_mr_allows(const struct ibv_pd *pd, uint32_t key, uint64_t addr, uint64_
 
 static struct ibv_comp_channel *create_comp_channel(struct ibv_context *ctx)
 {
-	struct fake_channel *c = make("create_comp_channel", sizeof(*c));
+	struct fake_channel *c = fake_make("create_comp_channel", sizeof(*c));
 	int fds[2];
 
 	if (!c)
@@ -212,7 +225,7 @@ static int destroy_comp_channel(struct ibv_comp_channel *channel)
 
 	close(c->channel.fd);
 	close(c->wake_fd);
-	unmake(c);
+	fake_unmake(c);
 	return 0;
 }
 
@@ -247,7 +260,7 @@ static struct ibv_cq_ex *create_cq(struct ibv_context *ctx, struct ibv_cq_init_a
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	cq = make("efa_create_cq", sizeof(*cq));
+	cq = fake_make("efa_create_cq", sizeof(*cq));
 	if (!cq)
 		return NULL;
 	cq->size = attr->cqe;
@@ -272,16 +285,16 @@ static int destroy_cq(struct ibv_cq *base)
 	struct fake_cq *cq = (struct fake_cq *)(void *)base;
 
 	for (unsigned i = 0; i < FAKE_EFA_QPNS; i++)
-		assert_true(!qps[i] || (qps[i]->ex.qp_base.send_cq != base &&
-					qps[i]->ex.qp_base.recv_cq != base));
+		assert_true(!fake_qps[i] || (fake_qps[i]->ex.qp_base.send_cq != base &&
+					     fake_qps[i]->ex.qp_base.recv_cq != base));
 	free(cq->ring);
-	unmake(cq);
+	fake_unmake(cq);
 	return 0;
 }
 
 static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
-	struct fake_ah *ah = make("create_ah", sizeof(*ah));
+	struct fake_ah *ah = fake_make("create_ah", sizeof(*ah));
 
 	if (!ah)
 		return NULL;
@@ -294,13 +307,13 @@ static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 
 static int destroy_ah(struct ibv_ah *ah)
 {
-	unmake(ah);
+	fake_unmake(ah);
 	return 0;
 }
 
 struct fake_qp *fake_qp_find(uint32_t qpn)
 {
-	return qpn < FAKE_EFA_QPNS ? qps[qpn] : NULL;
+	return qpn < FAKE_EFA_QPNS ? fake_qps[qpn] : NULL;
 }
 
 struct ibv_qp *fake_efa_qp(uint32_t qpn)
@@ -310,122 +323,10 @@ struct ibv_qp *fake_efa_qp(uint32_t qpn)
 	return qp ? &qp->ex.qp_base : NULL;
 }
 
-/* What the real provider refuses, and what only a newer one knows. */
-static int check_qp(const struct ibv_qp_init_attr_ex *attr, const struct epf_efadv_qp_attr *efa)
-{
-	const struct epf_efadv_device_attr *d = &fake_efa.attr;
-	uint32_t inline_most = d->inline_buf_size_ex > d->inline_buf_size ? d->inline_buf_size_ex
-									  : d->inline_buf_size;
-	uint32_t sq_most = d->max_sq_wr;
-
-	if ((efa->flags & EPF_EFADV_QP_INLINE_WRITE) || attr->cap.max_inline_data > 32)
-		sq_most /= 2;
-	if (attr->qp_type != IBV_QPT_DRIVER || efa->comp_mask || efa->reserved ||
-	    efa->driver_qp_type != EPF_EFADV_QP_TYPE_SRD || !attr->send_cq || !attr->recv_cq ||
-	    attr->srq || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) ||
-	    attr->cap.max_send_wr > sq_most || attr->cap.max_recv_wr > d->max_rq_wr ||
-	    attr->cap.max_send_sge > d->max_sq_sge || attr->cap.max_recv_sge > d->max_rq_sge ||
-	    attr->cap.max_inline_data > inline_most)
-		return EINVAL;
-	if (((efa->flags & EPF_EFADV_QP_UNSOLICITED_WRITE_RECV) &&
-	     !(d->device_caps & EPF_EFADV_CAP_UNSOLICITED_WRITE_RECV)) ||
-	    ((efa->flags & EPF_EFADV_QP_INLINE_WRITE) &&
-	     !(d->device_caps & EPF_EFADV_CAP_RDMA_WRITE)))
-		return EOPNOTSUPP;
-	return 0;
-}
-
-static struct ibv_qp *create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr,
-				   struct epf_efadv_qp_attr *efa, uint32_t size)
-{
-	uint32_t qpn = 0;
-	struct fake_qp *qp;
-
-	assert_int_equal(size, sizeof(*efa));
-	errno = check_qp(attr, efa);
-	if (errno)
-		return NULL;
-	fake_efa.init = *attr;
-	fake_efa.init_efa = *efa;
-	qp = make("efa_create_qp_ex", sizeof(*qp));
-	if (!qp)
-		return NULL;
-	while (qpn < FAKE_EFA_QPNS && qps[qpn]) /* numbers are used again at once */
-		qpn++;
-	assert_true(qpn < FAKE_EFA_QPNS);
-	qps[qpn] = qp;
-	qp->ex.qp_base.context = ctx;
-	qp->ex.qp_base.qp_num = qpn;
-	qp->ex.qp_base.pd = attr->pd;
-	qp->ex.qp_base.send_cq = attr->send_cq;
-	qp->ex.qp_base.recv_cq = attr->recv_cq;
-	qp->ex.qp_base.state = IBV_QPS_RESET;
-	qp->device = number_of(ctx);
-	qp->serial = ++serial;
-	qp->flags = efa->flags;
-	qp->inline_bytes = attr->cap.max_inline_data;
-	qp->depth = attr->cap.max_send_wr;
-	qp->session = calloc(qp->depth, sizeof(*qp->session));
-	qp->rq_size = attr->cap.max_recv_wr;
-	qp->receives = calloc(qp->rq_size, sizeof(*qp->receives));
-	assert_true(qp->session && qp->receives);
-	fake_wire_set_ops(qp);
-	return &qp->ex.qp_base;
-}
-
-static struct ibv_qp_ex *qp_to_qp_ex(struct ibv_qp *qp)
-{
-	return fake_fails("qp_to_qp_ex") ? NULL : (struct ibv_qp_ex *)(void *)qp;
-}
-
-/* The way up goes by its steps, each with what it needs; error and reset can be reached from everywhere. */
-static int modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
-{
-	struct fake_qp *qp = (struct fake_qp *)(void *)base;
-	int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
-	int rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
-
-	assert_true(mask & IBV_QP_STATE);
-	if (fake_fails("modify_qp"))
-		return fake_efa.fail_errno;
-	if (fake_efa.attr.device_caps & EPF_EFADV_CAP_RNR_RETRY)
-		rts |= IBV_QP_RNR_RETRY;
-	if (attr->qp_state == IBV_QPS_INIT) {
-		if (base->state != IBV_QPS_RESET || mask != init || attr->port_num != 1)
-			return EINVAL;
-		qp->qkey = attr->qkey;
-	} else if (attr->qp_state == IBV_QPS_RTR) {
-		if (base->state != IBV_QPS_INIT || mask != IBV_QP_STATE)
-			return EINVAL;
-	} else if (attr->qp_state == IBV_QPS_RTS) {
-		if (base->state != IBV_QPS_RTR || mask != rts)
-			return EINVAL;
-		qp->rnr_retry = attr->rnr_retry;
-		fake_efa.rts = *attr;
-		fake_efa.rts_mask = mask;
-	} else {
-		fake_wire_qp_ended(qp, attr->qp_state == IBV_QPS_RESET);
-	}
-	base->state = attr->qp_state;
-	return 0;
-}
-
-static int destroy_qp(struct ibv_qp *base)
-{
-	struct fake_qp *qp = (struct fake_qp *)(void *)base;
-
-	fake_wire_qp_ended(qp, 1);
-	qps[base->qp_num] = NULL;
-	free(qp->session);
-	free(qp->receives);
-	unmake(qp);
-	return 0;
-}
-
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
 	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);
-	if (!fake_efa.n_events) {
+	if (!fake_efa.n_events || fake_efa.event_device != fake_number_of(ctx)) {
 		errno = EAGAIN;
 		return -1;
 	}
@@ -442,7 +343,7 @@ static void ack_async_event(struct ibv_async_event *event)
 
 static struct ibv_context *open_device(struct ibv_device *dev)
 {
-	struct verbs_context *c = make("open_device", sizeof(*c));
+	struct verbs_context *c = fake_make("open_device", sizeof(*c));
 
 	if (!c)
 		return NULL;
@@ -459,7 +360,7 @@ static struct ibv_context *open_device(struct ibv_device *dev)
 static int close_device(struct ibv_context *ctx)
 {
 	close(ctx->async_fd);
-	unmake((char *)ctx - offsetof(struct verbs_context, context));
+	fake_unmake((char *)ctx - offsetof(struct verbs_context, context));
 	return 0;
 }
 
@@ -473,15 +374,16 @@ static const struct epf_verbs_lib verbs_lib = {
 	.alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd,
 	.reg_mr_iova2 = reg_mr,
+	.reg_dmabuf_mr = reg_dmabuf_mr,
 	.dereg_mr = dereg_mr,
 	.create_comp_channel = create_comp_channel,
 	.destroy_comp_channel = destroy_comp_channel,
 	.destroy_cq = destroy_cq,
 	.get_cq_event = get_cq_event,
 	.ack_cq_events = ack_cq_events,
-	.modify_qp = modify_qp,
-	.destroy_qp = destroy_qp,
-	.qp_to_qp_ex = qp_to_qp_ex,
+	.modify_qp = fake_modify_qp,
+	.destroy_qp = fake_destroy_qp,
+	.qp_to_qp_ex = fake_qp_to_qp_ex,
 	.get_async_event = get_async_event,
 	.ack_async_event = ack_async_event,
 };
@@ -492,7 +394,7 @@ const struct epf_efa_lib fake_efa_lib = {
 	.create_ah = create_ah,
 	.destroy_ah = destroy_ah,
 	.efa_query_device = efa_query_device,
-	.efa_create_qp_ex = create_qp_ex,
+	.efa_create_qp_ex = fake_create_qp_ex,
 	.efa_create_cq = create_cq,
 	.efa_cq_of = cq_of_ex,
 };

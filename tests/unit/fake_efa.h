@@ -5,7 +5,8 @@
  * (test_efa*.c) and for the conformance suite (nic_rig.c). All devices of a process see each other; the state is the global
  * `fake_efa`. It asserts through cmocka what a real provider refuses or what would go wrong silently.
  *
- * fake_efa.c has the calls that make things, fake_efa_wire.c what travels and what is polled.
+ * fake_efa.c has the calls that make things, fake_efa_qp.c queue pairs and what is posted, fake_efa_wire.c what travels, fake_efa_poll.c
+ * what is polled.
  */
 #ifndef EPF_TESTS_FAKE_EFA_H
 #define EPF_TESTS_FAKE_EFA_H
@@ -33,6 +34,7 @@ struct fake_efa {
 	uint64_t rnr_timeout_ns; /* patience with a target without receives; 0: none */
 	uint64_t retry_timeout_ns;
 	int is_cut;            /* nothing travels */
+	int down_device;       /* number + 1 of an adapter whose port is down; 0: none */
 	int no_flush;          /* a queue pair in error reports nothing */
 	int lose_acks;         /* so many of the next acknowledgements never come */
 	int break_next;        /* the next request fails: 1 before it has taken effect, 2 after */
@@ -57,7 +59,8 @@ struct fake_efa {
 	struct ibv_qp_init_attr_ex init;
 	struct epf_efadv_qp_attr init_efa;
 
-	struct ibv_async_event events[FAKE_EFA_EVENTS];
+	struct ibv_async_event events[FAKE_EFA_EVENTS]; /* of adapter event_device */
+	int event_device;
 	unsigned n_events;
 };
 

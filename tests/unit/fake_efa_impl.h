@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the provider of fake_efa.h, for fake_efa.c and fake_efa_wire.c only.
+ * The inside of the provider of fake_efa.h, for fake_efa.c and fake_efa_*.c only.
  */
 #ifndef EPF_TESTS_FAKE_EFA_IMPL_H
 #define EPF_TESTS_FAKE_EFA_IMPL_H
@@ -74,6 +74,11 @@ struct fake_qp {
 };
 
 /* fake_efa.c */
+extern struct fake_qp *fake_qps[FAKE_EFA_QPNS]; /* by number */
+/* Memory of a thing that the provider makes; NULL when the call is to fail. */
+void *fake_make(const char *call, size_t bytes);
+void fake_unmake(void *at);
+int fake_number_of(const struct ibv_context *ctx);
 struct fake_qp *fake_qp_find(uint32_t qpn);
 /* Whether a key of a device's domain allows this. */
 int fake_mr_allows(const struct ibv_pd *pd, uint32_t key, uint64_t addr, uint64_t len,
@@ -84,10 +89,18 @@ int fake_fails(const char *call);
 void fake_wire_reset(void);
 /* Everything that is due takes effect. */
 void fake_wire_progress(void);
-void fake_wire_set_ops(struct fake_qp *qp);
+/* A work request is on its way. */
+void fake_wire_send(struct fake_flight *f);
 void fake_cq_set_ops(struct fake_cq *cq);
 /* A queue pair has gone to error, or (gone) has been reset or destroyed. */
 void fake_wire_qp_ended(struct fake_qp *qp, int gone);
 int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+
+/* fake_efa_qp.c */
+struct ibv_qp *fake_create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr,
+				 struct epf_efadv_qp_attr *efa, uint32_t size);
+struct ibv_qp_ex *fake_qp_to_qp_ex(struct ibv_qp *qp);
+int fake_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask);
+int fake_destroy_qp(struct ibv_qp *base);
 
 #endif

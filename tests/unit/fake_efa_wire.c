@@ -55,11 +55,6 @@ static void add_flight(const struct fake_flight *f)
 	flights[n_flights++] = *f;
 }
 
-static struct fake_qp *qp_of(struct ibv_qp_ex *ex)
-{
-	return (struct fake_qp *)(void *)ex;
-}
-
 static struct fake_cq *cq_of(struct ibv_cq *cq)
 {
 	return (struct fake_cq *)(void *)cq;
@@ -200,7 +195,8 @@ static void request(struct fake_flight f, uint64_t now)
 		 !fake_mr_allows(from->ex.qp_base.pd, f.lkey, f.laddr, f.len,
 				 f.op == IBV_WR_RDMA_READ ? IBV_ACCESS_LOCAL_WRITE : 0))
 		answer(f, EPF_EFA_LOCAL_INVALID_LKEY, now);
-	else if (fake_efa.is_cut)
+	else if (fake_efa.is_cut || fake_efa.down_device == from->device + 1 ||
+		 fake_efa.down_device == f.device + 1)
 		wait_for(f, RETRY_WAIT_NS, fake_efa.retry_timeout_ns, EPF_EFA_UNRESPONSIVE_REMOTE,
 			 now);
 	else if (!is_receiving(to) || to->device != f.device || to->qkey != f.qkey)
@@ -360,146 +356,10 @@ void fake_efa_intrude(uint32_t qpn, uint32_t src_qpn, const void *bytes, uint32_
 	arrive(to, &f, r);
 }
 
-static void wr_start(struct ibv_qp_ex *ex)
+void fake_wire_send(struct fake_flight *f)
 {
-	assert_int_equal(qp_of(ex)->n_session, 0);
-	qp_of(ex)->session_err = 0;
-	fake_efa.posts++;
-}
-
-static struct fake_flight *current(struct ibv_qp_ex *ex)
-{
-	struct fake_qp *qp = qp_of(ex);
-
-	assert_true(qp->session_err || qp->n_session > 0);
-	return qp->session_err ? NULL : &qp->session[qp->n_session - 1];
-}
-
-static void begin(struct ibv_qp_ex *ex, int op, uint32_t rkey, uint64_t raddr, uint32_t imm)
-{
-	struct fake_qp *qp = qp_of(ex);
-
-	if (qp->session_err)
-		return;
-	if (ex->qp_base.state != IBV_QPS_RTS ||
-	    ex->wr_flags & ~(unsigned)(IBV_SEND_SIGNALED | IBV_SEND_INLINE) ||
-	    !(ex->wr_flags & IBV_SEND_SIGNALED))
-		qp->session_err = EINVAL;
-	else if (qp->in_flight + qp->n_session == qp->depth)
-		qp->session_err = ENOMEM;
-	if (qp->session_err)
-		return;
-	qp->session[qp->n_session++] = (struct fake_flight){ .wr_id = ex->wr_id,
-							     .op = op,
-							     .rkey = rkey,
-							     .raddr = raddr,
-							     .imm = ntohl(imm),
-							     .qpn = ex->qp_base.qp_num,
-							     .serial = qp->serial };
-}
-
-static void wr_rdma_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr)
-{
-	begin(ex, IBV_WR_RDMA_WRITE, rkey, raddr, 0);
-}
-
-static void wr_rdma_write_imm(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr, __be32 imm)
-{
-	begin(ex, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, raddr, imm);
-}
-
-static void wr_rdma_read(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr)
-{
-	begin(ex, IBV_WR_RDMA_READ, rkey, raddr, 0);
-}
-
-static void wr_send(struct ibv_qp_ex *ex)
-{
-	begin(ex, IBV_WR_SEND, 0, 0, 0);
-}
-
-static void wr_set_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t addr, uint32_t length)
-{
-	struct fake_flight *f = current(ex);
-
-	assert_false(ex->wr_flags & IBV_SEND_INLINE);
-	if (!f)
-		return;
-	f->laddr = addr;
-	f->lkey = lkey;
-	f->len = length;
-	f->has_place = 1;
-}
-
-static void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
-{
-	struct fake_flight *f = current(ex);
-	struct fake_qp *qp = qp_of(ex);
-
-	if (!f)
-		return;
-	if (length > qp->inline_bytes || f->op == IBV_WR_RDMA_READ ||
-	    (f->op != IBV_WR_SEND && !(qp->flags & EPF_EFADV_QP_INLINE_WRITE))) {
-		qp->session_err = EINVAL;
-		return;
-	}
-	memcpy(f->bytes, addr, length);
-	f->len = (uint32_t)length;
-	f->is_inline = f->has_place = 1;
-	fake_efa.inlined++;
-}
-
-static void wr_set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
-{
-	struct fake_flight *f = current(ex);
-
-	if (!f)
-		return;
-	f->device = ((struct fake_ah *)(void *)ah)->device;
-	f->dest_qpn = qpn;
-	f->qkey = qkey;
-	f->has_addr = 1;
-}
-
-static int wr_complete(struct ibv_qp_ex *ex)
-{
-	struct fake_qp *qp = qp_of(ex);
-	uint32_t n = qp->n_session;
-	uint64_t now = now_ns();
-
-	qp->n_session = 0;
-	if (fake_fails("wr_complete"))
-		return fake_efa.fail_errno;
-	if (qp->session_err)
-		return qp->session_err;
-	for (uint32_t i = 0; i < n; i++) {
-		struct fake_flight *f = &qp->session[i];
-
-		assert_true(f->has_place && f->has_addr);
-		f->seq = ++sequence;
-		f->posted_ns = now;
-		f->due = now + chance(f->seq, fake_efa.delay_ns + 1);
-		add_flight(f);
-		fake_efa.last_sge =
-			(struct ibv_sge){ .addr = f->laddr, .length = f->len, .lkey = f->lkey };
-		fake_efa.last_raddr = f->raddr;
-		fake_efa.last_rkey = f->rkey;
-		fake_efa.last_flags = ex->wr_flags;
-	}
-	qp->in_flight += n;
-	fake_efa.wrs += n;
-	return 0;
-}
-
-void fake_wire_set_ops(struct fake_qp *qp)
-{
-	qp->ex.wr_start = wr_start;
-	qp->ex.wr_complete = wr_complete;
-	qp->ex.wr_rdma_write = wr_rdma_write;
-	qp->ex.wr_rdma_write_imm = wr_rdma_write_imm;
-	qp->ex.wr_rdma_read = wr_rdma_read;
-	qp->ex.wr_send = wr_send;
-	qp->ex.wr_set_sge = wr_set_sge;
-	qp->ex.wr_set_inline_data = wr_set_inline_data;
-	qp->ex.wr_set_ud_addr = wr_set_ud_addr;
+	f->seq = ++sequence;
+	f->posted_ns = now_ns();
+	f->due = f->posted_ns + chance(f->seq, fake_efa.delay_ns + 1);
+	add_flight(f);
 }

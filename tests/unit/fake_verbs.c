@@ -315,6 +315,35 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 	return 0;
 }
 
+static unsigned index_of(const struct ibv_qp *qp)
+{
+	for (unsigned i = 0; i < fake.n_qps; i++)
+		if (fake.qps[i] == qp)
+			return i;
+	fail_msg("an unknown queue pair");
+	return 0;
+}
+
+static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct fake_rq *rq = &fake.rqs[index_of(qp)];
+
+	for (; wr; wr = wr->next) {
+		if (fails("post_recv")) {
+			*bad = wr;
+			return fake.fail_errno;
+		}
+		assert_true(rq->n < rq->most);
+		assert_int_equal(wr->sg_list->length, EPF_NIC_MSG_BYTES);
+		/* No slot is posted twice, wherever. */
+		for (unsigned q = 0; q < fake.n_qps; q++)
+			for (unsigned i = 0; i < fake.rqs[q].n; i++)
+				assert_true(fake.rqs[q].slots[i] != wr->wr_id);
+		rq->slots[rq->n++] = wr->wr_id;
+	}
+	return 0;
+}
+
 /* One work request as a list has it, or as the extended operations built it. */
 static void note(struct fake_qp *qp, const struct ibv_send_wr *wr, const void *inlined)
 {
@@ -458,6 +487,7 @@ static struct ibv_qp *make_qp(struct ibv_pd *pd, const struct ibv_qp_cap *cap)
 	qp->ex.qp_base.context = pd->context;
 	qp->ex.qp_base.qp_num = fake.next_qpn++ & 0xffffff;
 	assert_true(fake.n_qps < FAKE_QPS);
+	fake.rqs[fake.n_qps] = (struct fake_rq){ .most = cap->max_recv_wr };
 	fake.qps[fake.n_qps++] = &qp->ex.qp_base;
 	fake.open_things++;
 	pthread_mutex_unlock(&setup_lock);
@@ -503,8 +533,10 @@ static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 static int destroy_qp(struct ibv_qp *qp)
 {
 	for (unsigned i = 0; i < fake.n_qps; i++)
-		if (fake.qps[i] == qp)
+		if (fake.qps[i] == qp) {
 			fake.qps[i] = NULL;
+			fake.rqs[i].n = 0;
+		}
 	fake.open_things--;
 	free(qp);
 	return 0;
@@ -551,6 +583,7 @@ static struct ibv_context *open_device(struct ibv_device *dev)
 	context->context.ops.poll_cq = poll_cq;
 	context->context.ops.req_notify_cq = req_notify_cq;
 	context->context.ops.post_srq_recv = post_srq_recv;
+	context->context.ops.post_recv = post_recv;
 	context->context.ops.post_send = post_send;
 	fake.open_things++;
 	return &context->context;
@@ -607,6 +640,7 @@ void fake_reset(void)
 		.max_qp = 1000,
 		.max_qp_wr = 4096,
 		.max_cqe = 32767,
+		.max_srq = 16,
 		.max_srq_wr = 4000,
 		.max_qp_rd_atom = 16,
 		.max_qp_init_rd_atom = 128,
@@ -668,6 +702,24 @@ void fake_complete(unsigned i, enum ibv_wc_status status)
 			.wr_id = fake.wrs[i].wr_id, .status = status, .qp_num = fake.wrs[i].qpn });
 }
 
+uint64_t fake_flush(uint32_t qpn, enum ibv_wc_status status, const struct ibv_wc *like)
+{
+	struct ibv_wc wc = like ? *like : (struct ibv_wc){ .opcode = IBV_WC_RECV, .qp_num = qpn };
+
+	wc.status = status;
+	for (unsigned i = 0; i < fake.n_qps; i++) {
+		struct fake_rq *rq = &fake.rqs[i];
+
+		if (!fake.qps[i] || fake.qps[i]->qp_num != qpn)
+			continue;
+		assert_true(rq->n > 0);
+		wc.wr_id = rq->slots[0];
+		memmove(rq->slots, rq->slots + 1, --rq->n * sizeof(*rq->slots));
+		push(&fake.recvs, &wc);
+	}
+	return wc.wr_id;
+}
+
 void fake_arrive(uint32_t qpn, const void *bytes, uint32_t len, uint32_t imm)
 {
 	struct ibv_wc wc = { .status = IBV_WC_SUCCESS,
@@ -676,6 +728,10 @@ void fake_arrive(uint32_t qpn, const void *bytes, uint32_t len, uint32_t imm)
 			     .imm_data = htonl(imm),
 			     .qp_num = qpn };
 
+	if (!fake.attr.max_srq) { /* the queue pair's own */
+		fake_flush(qpn, IBV_WC_SUCCESS, &wc);
+		return;
+	}
 	assert_true(fake.n_receives > 0);
 	wc.wr_id = fake.receives[0];
 	memmove(fake.receives, fake.receives + 1, --fake.n_receives * sizeof(*fake.receives));

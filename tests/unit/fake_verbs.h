@@ -12,7 +12,7 @@
 
 enum { FAKE_DEVICES = 3 };
 
-enum { FAKE_WRS = 4096, FAKE_WCS = 4096, FAKE_QPS = 256, FAKE_MODIFIES = 1024 };
+enum { FAKE_RQ = 64, FAKE_WRS = 4096, FAKE_WCS = 4096, FAKE_QPS = 256, FAKE_MODIFIES = 1024 };
 
 /* A work request as the provider got it. */
 struct fake_wr {
@@ -80,6 +80,12 @@ struct fake_verbs {
 	struct ibv_async_event events[16];
 	unsigned event_device[16];
 	unsigned n_events;
+
+	struct fake_rq { /* of each, where the device has no shared receive queue */
+		uint64_t slots[FAKE_RQ];
+		unsigned n, most;
+	} rqs[FAKE_QPS];
+
 	unsigned opened[FAKE_DEVICES]; /* times */
 	struct ibv_qp *qps[FAKE_QPS];  /* in order of creation; NULL: destroyed */
 	unsigned n_qps;
@@ -98,6 +104,8 @@ void fake_lane(struct epf_nic *nic, uint16_t lane, uint32_t depth);
 void fake_complete(unsigned i, enum ibv_wc_status status);
 /* An arrival on a queue pair takes the oldest receive; bytes != NULL: a message of len bytes, else an immediate. */
 void fake_arrive(uint32_t qpn, const void *bytes, uint32_t len, uint32_t imm);
+/* A completion for the oldest receive of a queue pair of its own (fake.attr.max_srq is 0); returns its number. */
+uint64_t fake_flush(uint32_t qpn, enum ibv_wc_status status, const struct ibv_wc *like);
 uint32_t fake_qpn(unsigned i);
 
 #endif

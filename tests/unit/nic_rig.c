@@ -6,6 +6,7 @@
 #include "tests/unit/nic_rig.h"
 
 #include "fabric/base/err.h"
+#include "fabric/emu_gpu.h"
 
 #ifdef EPF_WITH_VERBS
 # include "fabric/verbs_lib.h"
@@ -13,6 +14,7 @@
 # include "tests/unit/fake_efa.h"
 #endif
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -149,15 +151,20 @@ static uint64_t fake_efa_next(void)
 #endif
 
 static const struct nic_kind kinds[] = {
-	{ "emu ordered", 1, 1, 0, 0, 0, 0, open_emu },
-	{ "emu unordered", 0, 1, 0, 0, 0, 0, open_emu_unordered },
-	{ "null", 1, 0, 0, 0, 0, 0, open_null },
+	{ "emu ordered", 1, 1, 0, 0, 0, 0, 0, open_emu },
+	{ "emu unordered", 0, 1, 0, 0, 0, 0, 0, open_emu_unordered },
+	{ "emu ordered, GPU to GPU", 1, 1, 0, 0, 0, 0, 3, open_emu },
+	{ "emu unordered, GPU to GPU", 0, 1, 0, 0, 0, 0, 3, open_emu_unordered },
+	{ "emu ordered, GPU to host", 1, 1, 0, 0, 0, 0, 1, open_emu },
+	{ "emu ordered, host to GPU", 1, 1, 0, 0, 0, 0, 2, open_emu },
+	{ "emu unordered, host to GPU", 0, 1, 0, 0, 0, 0, 2, open_emu_unordered },
+	{ "null", 1, 0, 0, 0, 0, 0, 0, open_null },
 #ifdef EPF_WITH_VERBS
-	{ "efa", 0, 1, 0, 1, 1, 0, open_efa_posted },
-	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, open_efa_unsolicited },
-	{ "verbs", 1, 1, 1, 1, 0, 0, open_verbs },
-	{ "verbs lists", 1, 1, 1, 1, 0, 0, open_verbs_lists },
-	{ "verbs unordered", 0, 1, 1, 1, 0, 0, open_verbs_unordered },
+	{ "efa", 0, 1, 0, 1, 1, 0, 0, open_efa_posted },
+	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, 0, open_efa_unsolicited },
+	{ "verbs", 1, 1, 1, 1, 0, 0, 0, open_verbs },
+	{ "verbs lists", 1, 1, 1, 1, 0, 0, 0, open_verbs_lists },
+	{ "verbs unordered", 0, 1, 1, 1, 0, 0, 0, open_verbs_unordered },
 #endif
 };
 
@@ -300,14 +307,36 @@ static uint64_t rig_now(void *arg)
 	return ((struct rig *)arg)->now_ns;
 }
 
+/* Memory that plays a GPU's; the test looks at it behind its back. */
+static void gpu_memory(struct rig_end *end)
+{
+	struct epf_copy_mem *mem;
+
+	assert_int_equal(epf_copy_fake.mem_alloc(0, RIG_BYTES, &end->gpu), 0);
+	assert_int_equal(epf_copy_mem_wrap(&epf_copy_fake, end->gpu, RIG_BYTES, &mem), 0);
+	if (end->nic->ops->region_register_gpu(end->nic, mem,
+					       EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ, &end->mr))
+		fail_msg("%s", epf_last_error());
+	epf_copy_mem_put(mem);
+	end->mem = epf_copy_fake_bytes(end->gpu, RIG_BYTES);
+	assert_non_null(end->mem);
+	end->base = (uint64_t)(uintptr_t)end->gpu;
+}
+
 static void open_end(struct rig *rig, struct rig_end *end, int number)
 {
-	end->mem = calloc(1, RIG_BYTES);
-	assert_non_null(end->mem);
 	if (rig->kind->open(&rig->opts, number, rig_now, rig, &end->nic))
 		fail_msg("%s", epf_last_error());
 	if (rig->kind->real)
 		track(end->nic, number, rig->kind->ordered);
+	end->copies = rig->kind->gpu != 0;
+	if (rig->kind->gpu >> number & 1) {
+		gpu_memory(end);
+		return;
+	}
+	end->mem = calloc(1, RIG_BYTES);
+	assert_non_null(end->mem);
+	end->base = (uint64_t)(uintptr_t)end->mem;
 	assert_int_equal(end->nic->ops->region_register(end->nic, end->mem, RIG_BYTES,
 							EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ,
 							&end->mr),
@@ -322,6 +351,7 @@ struct rig *rig_open(const struct nic_kind *kind, void (*tune)(struct epf_emu_op
 	rig->kind = kind;
 	rig->now_ns = 1000000;
 	epf_emu_opts_defaults(&rig->opts);
+	rig->opts.gpu = "fake";
 	rig->opts.packets = 256;
 	rig->opts.mtu = 1024;
 	rig->opts.lanes = 512;
@@ -337,8 +367,14 @@ void rig_close(struct rig *rig)
 {
 	rig->a.nic->ops->close(rig->a.nic);
 	rig->b.nic->ops->close(rig->b.nic);
-	free(rig->a.mem);
-	free(rig->b.mem);
+	if (rig->a.gpu)
+		epf_copy_fake.mem_free(rig->a.gpu);
+	else
+		free(rig->a.mem);
+	if (rig->b.gpu)
+		epf_copy_fake.mem_free(rig->b.gpu);
+	else
+		free(rig->b.mem);
 	free(rig);
 }
 
@@ -392,6 +428,10 @@ unsigned rig_reap(struct rig_end *end)
 	int n = end->nic->ops->reap(end->nic, wc, 16);
 
 	assert_in_range(n, 0, 16);
+	if (end->copies) { /* what the run loop does between two steps */
+		end->nic->ops->wake_peers(end->nic);
+		sched_yield();
+	}
 	for (int i = 0; i < n; i++) {
 		assert_true(end->n < RIG_LOG);
 		if (wc[i].op == EPF_WC_RECV)
@@ -460,7 +500,7 @@ struct epf_wr rig_write(const struct rig *rig, uint32_t id, uint64_t src, uint64
 			uint32_t len)
 {
 	return (struct epf_wr){
-		.laddr = (uint64_t)(uintptr_t)rig->a.mem + src,
+		.laddr = rig->a.base + src,
 		.raddr = rig->b.mr.raddr + dst,
 		.lkey = rig->a.mr.lkey,
 		.rkey = rig->b.mr.rkey,
@@ -468,6 +508,19 @@ struct epf_wr rig_write(const struct rig *rig, uint32_t id, uint64_t src, uint64
 		.id = id,
 		.op = EPF_WR_WRITE,
 	};
+}
+
+void rig_inline(const struct rig *rig, struct epf_wr *wr)
+{
+	wr->flags |= EPF_WR_INLINE;
+	wr->laddr = (uint64_t)(uintptr_t)rig->a.mem + (wr->laddr - rig->a.base);
+}
+
+void rig_message(const struct rig *rig, struct epf_wr *wr)
+{
+	wr->op = EPF_WR_SEND;
+	if (rig->a.gpu)
+		rig_inline(rig, wr);
 }
 
 void rig_post(struct rig *rig, const struct epf_wr *wr)

@@ -25,6 +25,7 @@ struct nic_kind {
 	int device;      /* 1: runs by itself, not as part of a reap */
 	int eager;       /* 1: a lane takes writes from when it is made, connected or not */
 	int unsolicited; /* 1: a write with immediate needs no receive */
+	int gpu;         /* bit 0: a's memory is GPU memory (a fake one), bit 1: b's is */
 	/* end: 0 for the rig's a, 1 for b */
 	int (*open)(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		    struct epf_nic **out);
@@ -39,6 +40,9 @@ enum { RIG_BYTES = 1 << 18, RIG_LOG = 8192 };
 struct rig_end {
 	struct epf_nic *nic;
 	unsigned char *mem; /* RIG_BYTES, registered for remote write and read */
+	uint64_t base;      /* mem as work requests name it */
+	void *gpu;          /* GPU memory: its address, which no CPU may touch */
+	int copies;         /* 1: GPU memory at one of the ends */
 	struct epf_nic_mr mr;
 	struct epf_wc log[RIG_LOG]; /* everything reaped since rig_clear() */
 	unsigned char msg[RIG_LOG][EPF_NIC_MSG_BYTES];
@@ -81,6 +85,10 @@ void rig_expect_whole(struct rig *rig);
 /* A write from a's memory at src to b's at dst. */
 struct epf_wr rig_write(const struct rig *rig, uint32_t id, uint64_t src, uint64_t dst,
 			uint32_t len);
+/* Makes a message of a write of a's memory: where that is GPU memory, the bytes are given along. */
+void rig_message(const struct rig *rig, struct epf_wr *wr);
+/* Gives the bytes of a write of a's memory along. */
+void rig_inline(const struct rig *rig, struct epf_wr *wr);
 /* Posts one work request on lane 0 of a and expects it to be taken. */
 void rig_post(struct rig *rig, const struct epf_wr *wr);
 

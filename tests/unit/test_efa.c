@@ -4,10 +4,12 @@
  * errors, arrivals with and without a receive, receives spread over lanes, strangers, a device that breaks.
  */
 #include "fabric/base/err.h"
+#include "fabric/device_mem.h"
 #include "fabric/efa.h"
 #include "tests/unit/efa_rig.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static struct epf_efa_opts opts;
@@ -344,6 +346,65 @@ static void test_broken(void **state)
 	efa_close_ends();
 }
 
+/* GPU memory: by its dma-buf, by a module, or in words what is missing; writes reach it either way. */
+static void test_gpu(void **state)
+{
+	static unsigned char gpu[4096];
+	struct epf_device_mem mem = { .addr = (uintptr_t)gpu,
+				      .bytes = sizeof(gpu),
+				      .dmabuf_fd = 42,
+				      .dmabuf_offset = 0x3000,
+				      .vendor = 0x10de,
+				      .order = EPF_ORDER_OWNER };
+	char root[] = "/tmp/epf-efa-XXXXXX", command[100];
+	struct epf_nic_mr mr;
+	uint64_t tokens[2];
+	struct epf_nic *b;
+	struct epf_wr wr;
+
+	assert_non_null(mkdtemp(root));
+	efa_open_ends(NULL);
+	b = ends[1].nic;
+	efa_lane_pair(0, tokens);
+	for (int by_module = 0; by_module < 2; by_module++) {
+		memset(gpu, 0, sizeof(gpu));
+		assert_int_equal(epf_efa_register_gpu(b, &mem, EPF_MR_REMOTE_WRITE, root, &mr), 0);
+		assert_int_equal(mr.raddr, mem.addr);
+		wr = efa_wr(EPF_WR_WRITE, 1, 64);
+		memset(ends[0].mem, 0x99, 64);
+		wr.raddr = mr.raddr;
+		wr.rkey = mr.rkey;
+		efa_post(0, &wr);
+		efa_run(5000);
+		assert_int_equal(gpu[63], 0x99);
+		b->ops->region_deregister(b, &mr);
+		/* The next round: no dma-buf, and then its module. */
+		mem.dmabuf_fd = -1;
+		mem.is_mapped = true;
+		assert_true(epf_efa_register_gpu(b, &mem, EPF_MR_REMOTE_WRITE, root, &mr) < 0 ||
+			    by_module);
+		if (!by_module)
+			assert_non_null(strstr(epf_last_error(),
+					       "exports no dma-buf; by a module: efa_nv_peermem or "
+					       "nvidia-peermem is not loaded"));
+		else
+			b->ops->region_deregister(b, &mr);
+		snprintf(command, sizeof(command), "mkdir -p %s/module/efa_nv_peermem", root);
+		assert_int_equal(system(command), 0);
+	}
+	mem.is_mapped = false;
+	assert_int_equal(epf_efa_register_gpu(b, &mem, 0, root, &mr), -EOPNOTSUPP);
+	assert_non_null(strstr(epf_last_error(), "not in a daemon"));
+	mem.dmabuf_fd = 42;
+	mem.is_mapped = true;
+	fake_efa.fail = "reg_dmabuf_mr";
+	fake_efa.fail_errno = EBUSY;
+	assert_int_equal(epf_efa_register_gpu(b, &mem, 0, root, &mr), 0);
+	efa_close_ends();
+	snprintf(command, sizeof(command), "rm -r %s", root);
+	assert_int_equal(system(command), 0);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, efa_teardown)
 
 int main(void)
@@ -352,7 +413,7 @@ int main(void)
 		CASE(test_places),      CASE(test_inline_writes), CASE(test_errors),
 		CASE(test_post_fails),  CASE(test_completions),   CASE(test_receives),
 		CASE(test_unsolicited), CASE(test_strangers),     CASE(test_receive_fails),
-		CASE(test_broken),
+		CASE(test_broken),      CASE(test_gpu),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,6 +111,8 @@ static void run(struct core_rig *rig, uint64_t seed, uint32_t often)
 	uint64_t last = epf_now_ns();
 	uint32_t broken = 0;
 
+	for (unsigned i = 0; i < CORE_WORLD; i++)
+		memset(rig->rank[i].signals, 0, CORE_SIGNALS * sizeof(*rig->rank[i].signals));
 	while (pairs[0].seen < MESSAGES || pairs[1].seen < MESSAGES) {
 		for (unsigned i = 0; i < 2; i++) {
 			struct pair *p = &pairs[i];
@@ -164,6 +166,19 @@ static void get_back(struct core_rig *rig)
 		assert_int_equal(r->memory[i], 0x77);
 }
 
+/* Two adapters a node: traffic on both, then on one, then the jobs end well. */
+static int open_two(const struct epf_conf *conf, uint32_t node, struct epf_nic **out)
+{
+	struct epf_efa_opts opts;
+	char *names[2] = { (char *)(node ? "efa2" : "efa0"), (char *)(node ? "efa3" : "efa1") };
+
+	epf_efa_opts_from_conf(&opts, conf);
+	opts.devices = (struct epf_conf_list){ .item = names, .count = 2 };
+	opts.count = 2;
+	opts.flush_wait_ns = 5000000;
+	return epf_efa_open_chosen(&fake_efa_lib, &opts, epf_limits_now, NULL, out);
+}
+
 static uint64_t first_seed(void)
 {
 	const char *text = getenv("EPF_TEST_SEED");
@@ -213,11 +228,36 @@ static void failures_are_repaired(void **state)
 	assert_true(errors >= SEEDS && replayed > 0);
 }
 
+static void two_adapters(void **state)
+{
+	static const char *const settings[] = { "lane-depth=64", "lane-receives=64", "window=256",
+						"lanes-per-peer=4", NULL };
+
+	for (uint64_t seed = first_seed(), end = seed + SEEDS; seed < end; seed++) {
+		struct core_rig *rig;
+
+		fake_efa_reset();
+		fake_efa.n_devices = 4;
+		fake_efa.now = epf_limits_now;
+		fake_efa.seed = seed;
+		fake_efa.delay_ns = 40000;
+		rig = core_rig_open_over(settings, open_two);
+		run(rig, seed, 0);
+		get_back(rig);
+		assert_int_equal(stat(rig, EPF_STAT_CORE_LANE_ERRORS), 0);
+		run(rig, seed, MESSAGES / 12);
+		assert_int_equal(stat(rig, EPF_STAT_CORE_ARRIVALS_REFUSED), 0);
+		core_rig_close(rig);
+		assert_int_equal(fake_efa.open_things, 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(order_is_kept),
 		cmocka_unit_test(failures_are_repaired),
+		cmocka_unit_test(two_adapters),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -373,6 +373,30 @@ static void test_numbers_again(void **state)
 	efa_close_ends();
 }
 
+/* Completions of a lane that is no more between those of one that lives: these all come. */
+static void test_stale_between(void **state)
+{
+	uint64_t tokens[2];
+	struct epf_wr wr;
+
+	efa_open_ends(NULL);
+	efa_lane_pair(1, tokens);
+	efa_lane_pair(0, tokens);
+	for (uint32_t i = 0; i < 16; i++) {
+		wr = efa_wr(EPF_WR_WRITE, i, 64);
+		efa_post(1, &wr);
+		efa_post(0, &wr);
+	}
+	for (int i = 0; i < 20; i++, clock_ns += 500)
+		efa_reap(1);
+	ends[0].nic->ops->lane_destroy(ends[0].nic, 0);
+	efa_run(5000);
+	assert_int_equal(efa_count(0, EPF_WC_SENT, EPF_S_OK), 16);
+	assert_int_equal(ends[0].n, 16);
+	assert_int_equal(fake_efa.stale, 16);
+	efa_close_ends();
+}
+
 /* Someone who guesses a queue pair's number does not have its key. */
 static void test_wrong_key(void **state)
 {
@@ -397,10 +421,10 @@ static void test_wrong_key(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_create),        CASE(test_attributes),   CASE(test_connect_refuses),
-		CASE(test_handles),       CASE(test_early),        CASE(test_early_dropped),
-		CASE(test_fence_target),  CASE(test_fence_sender), CASE(test_no_flush),
-		CASE(test_numbers_again), CASE(test_wrong_key),
+		CASE(test_create),        CASE(test_attributes),    CASE(test_connect_refuses),
+		CASE(test_handles),       CASE(test_early),         CASE(test_early_dropped),
+		CASE(test_fence_target),  CASE(test_fence_sender),  CASE(test_no_flush),
+		CASE(test_numbers_again), CASE(test_stale_between), CASE(test_wrong_key),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,6 +127,52 @@ static void test_calls_fail(void **state)
 	}
 }
 
+/* Several as one: all that are named, or so many; one that is down keeps its place, unless all are. */
+static void test_several(void **state)
+{
+	char *names[] = { (char *)"efa" };
+	struct epf_nic_counters counters;
+	struct epf_nic_caps caps;
+	struct epf_nic *nic = NULL;
+
+	fake_efa.n_devices = 3;
+	fake_efa.down_device = 2;
+	opts.devices = (struct epf_conf_list){ .item = names, .count = 1 };
+	assert_int_equal(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic), 0);
+	nic->ops->describe(nic, &caps);
+	assert_int_equal(caps.links, 3);
+	assert_int_equal(caps.keys, 3);
+	nic->ops->counters(nic, &counters);
+	assert_int_equal(counters.link_up, 2);
+	nic->ops->close(nic);
+	opts.count = 2;
+	assert_int_equal(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic), 0);
+	nic->ops->describe(nic, &caps);
+	assert_int_equal(caps.links, 2);
+	nic->ops->close(nic);
+	/* One: the first that is up, without a name too. */
+	fake_efa.down_device = 1;
+	opts.count = 1;
+	assert_int_equal(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic), 0);
+	assert_string_equal(epf_efa_of(nic)->device, "efa1");
+	nic->ops->close(nic);
+	opts.count = 0;
+	opts.devices.count = 0;
+	assert_int_equal(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic), 0);
+	assert_string_equal(epf_efa_of(nic)->device, "efa1");
+	nic->ops->close(nic);
+	opts.count = 4;
+	assert_true(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic) < 0);
+	assert_non_null(strstr(epf_last_error(), "nic-count is 4, and only 3 adapters"));
+	fake_efa.port.state = IBV_PORT_DOWN;
+	opts.count = 2;
+	assert_true(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic) < 0);
+	assert_non_null(strstr(epf_last_error(), "all 2 are down"));
+	fake_efa.n_devices = 0;
+	assert_true(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic) < 0);
+	assert_int_equal(epf_last_reason(), EPF_R_EFA_DEVICE);
+}
+
 /* An older provider, a device that cannot notify: the NIC does without. */
 static void test_less(void **state)
 {
@@ -191,20 +237,37 @@ static void event(enum ibv_event_type type, struct ibv_qp *qp)
 static void test_events(void **state)
 {
 	struct epf_nic_counters counters;
+	unsigned char addr[EPF_NIC_ADDR_BYTES];
 	struct epf_nic *a;
 	uint64_t tokens[2];
+	int n;
 
 	efa_open_ends(NULL);
 	a = ends[0].nic;
 	efa_lane_pair(0, tokens);
 	efa_lane_pair(1, tokens);
+	fake_efa.down_device = 1;
 	event(IBV_EVENT_PORT_ERR, NULL);
 	a->ops->counters(a, &counters);
 	assert_int_equal(counters.link_up, 0);
+	efa_run(1000);
+	assert_int_equal(efa_count(0, EPF_WC_LANE_DOWN, EPF_S_LINK_DOWN), 2);
+	/* A lane can be made meanwhile, and connected when the port is back, with or without an event. */
+	a->ops->lane_destroy(a, 0);
+	tokens[0] = efa_create(0, 0);
+	n = ends[1].nic->ops->address(ends[1].nic, addr, sizeof(addr));
+	assert_int_equal(a->ops->lane_connect(a, 0, addr, (size_t)n, tokens[1]), -ENETDOWN);
+	fake_efa.down_device = 0;
+	assert_int_equal(a->ops->lane_connect(a, 0, addr, (size_t)n, tokens[1]), 0);
 	event(IBV_EVENT_PORT_ACTIVE, NULL);
 	a->ops->counters(a, &counters);
 	assert_int_equal(counters.link_up, 1);
 	event(IBV_EVENT_GID_CHANGE, NULL);
+	a->ops->lane_destroy(a, 1);
+	efa_run(1000);
+	ends[0].n = 0;
+	tokens[0] = efa_create(0, 1);
+	efa_connect(0, 1, tokens[1]);
 	event(IBV_EVENT_QP_FATAL, fake_efa_qp(efa_qpn(tokens[0])));
 	efa_run(1000);
 	assert_int_equal(ends[0].n, 1);
@@ -296,9 +359,9 @@ static void test_settings(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_choice),     CASE(test_unfit),    CASE(test_ranges),
-		CASE(test_calls_fail), CASE(test_less),     CASE(test_wake),
-		CASE(test_events),     CASE(test_counters), CASE(test_settings),
+		CASE(test_choice),   CASE(test_unfit),    CASE(test_ranges), CASE(test_calls_fail),
+		CASE(test_several),  CASE(test_less),     CASE(test_wake),   CASE(test_events),
+		CASE(test_counters), CASE(test_settings),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

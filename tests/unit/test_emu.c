@@ -417,10 +417,13 @@ static uint64_t traffic(const struct nic_kind *kind, uint64_t seed, uint64_t fau
 		if (wr[id].op == EPF_WR_SEND) {
 			wr[id].len = 4 + (len & 63);
 			memcpy(rig->a.mem + cell, &id, sizeof(id));
+			rig_message(rig, &wr[id]);
 		} else if (wr[id].op == EPF_WR_READ) {
 			rig_fill(rig->b.mem + cell, len, id + 5);
 		}
-		if (r >> 60 == 0 && wr[id].op != EPF_WR_READ)
+		if (r >> 60 == 0 && wr[id].op != EPF_WR_READ && wr[id].op != EPF_WR_SEND)
+			rig_inline(rig, &wr[id]);
+		else if (r >> 60 == 0 && wr[id].op == EPF_WR_SEND)
 			wr[id].flags = EPF_WR_INLINE;
 		while (rig->a.nic->ops->post(rig->a.nic, 0, &wr[id], 1) == 0)
 			rig_run(rig, 5000);
@@ -455,13 +458,12 @@ static void test_replay(void **state)
 	assert_true(traffic(ordered, 7, 70, &sum) == one);
 }
 
-static void test_random_traffic(void **state)
+static void random_traffic(uint64_t seeds)
 {
 	const char *one = getenv("EPF_SEED"), *many = getenv("EPF_SEEDS");
 	uint64_t first = one ? strtoull(one, NULL, 0) : 1;
-	uint64_t last = one ? first : many ? strtoull(many, NULL, 0) : 100;
+	uint64_t last = one ? first : many ? strtoull(many, NULL, 0) : seeds;
 
-	(void)state;
 	for (uint64_t seed = first; seed <= last; seed++)
 		for (int way = 0; way < 4; way++) {
 			struct epf_nic_counters sum = { 0 };
@@ -473,6 +475,30 @@ static void test_random_traffic(void **state)
 					    sum.packets_dropped);
 			running = 0;
 		}
+}
+
+static void test_random_traffic(void **state)
+{
+	(void)state;
+	random_traffic(100);
+}
+
+/* The same with GPU memory (a fake one) at one end or both: every byte goes by the copier. */
+static void test_random_gpu(void **state)
+{
+	const struct nic_kind *host[2] = { ordered, unordered };
+
+	(void)state;
+	for (int gpu = 1; gpu <= 3; gpu++) {
+		struct nic_kind kinds[2] = { *ordered, *unordered };
+
+		kinds[0].gpu = kinds[1].gpu = gpu;
+		ordered = &kinds[0];
+		unordered = &kinds[1];
+		random_traffic(8);
+		ordered = host[0];
+		unordered = host[1];
+	}
 }
 
 /* cmocka leaves a failed test in its middle: say which seed replays it. */
@@ -497,6 +523,7 @@ int main(void)
 		cmocka_unit_test(test_fence),
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test_teardown(test_random_traffic, print_seed),
+		cmocka_unit_test_teardown(test_random_gpu, print_seed),
 	};
 	size_t count;
 

@@ -231,6 +231,45 @@ static void bad_commands_are_refused_and_named(void **state)
 	job_close(&f.job);
 }
 
+/* 8,192 streams between two engines and no more: what would need another one is refused by name, the rest goes on. */
+static void streams_beyond_the_limit_are_named(void **state)
+{
+	enum { STREAMS = 8192, LANES = 2, EXTRA = 10, GROUPS = STREAMS - LANES - 1 + EXTRA };
+
+	const char *settings[] = { order, "signals=16384", "streams-per-peer=8192", NULL };
+	struct epf_ring_failure failure;
+	struct fixture f;
+	uint64_t pushed = 0;
+
+	(void)state;
+	memset(&f, 0, sizeof(f));
+	current = &f;
+	assert_return_code(job_open(&f.job, 2, 2, settings, 1000, setup_rank), 0);
+	/* The ring's own stream first, then one for each group. */
+	assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 16, 0, 1, 0), 0);
+	assert_return_code(epf_wait_retired(f.ring[0], ++pushed, 0), 0);
+	for (uint32_t i = 0; i < GROUPS; i++) {
+		assert_return_code(epf_put_group(f.ring[0], 1, 0, 0, 0, 0, 16, 1 + i, 0), 0);
+		assert_return_code(epf_wait_retired(f.ring[0], ++pushed, 0), 0);
+	}
+	assert_int_equal(epf_ring_error(f.ring[0], &failure), 1);
+	assert_int_equal(failure.failed, EXTRA);
+	assert_int_equal(failure.reason, EPF_R_STREAM_LIMIT);
+	assert_int_equal(failure.status, EPF_S_REFUSED);
+	assert_int_equal(failure.rank, 1);
+	assert_int_equal(failure.index, 1 + GROUPS - EXTRA);
+	/* Who waits for what was refused reads why. */
+	assert_int_equal(epf_signal_wait(f.job.ep[0], 5, 1, 1000000), -ETIMEDOUT);
+	assert_non_null(strstr(epf_last_error(), "10 commands of ring"));
+	assert_non_null(strstr(epf_last_error(), "More streams to one peer than it accepts"));
+	assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 16, 0, 1, 0), 0);
+	assert_return_code(epf_put_group(f.ring[0], 1, 0, 0, 0, 0, 16, 1, 0), 0);
+	assert_return_code(epf_wait_retired(f.ring[0], pushed + 2, 0), 0);
+	assert_return_code(epf_signal_wait(f.job.ep[1], 0, 2, 0), 0);
+	assert_int_equal(epf_ring_error(f.ring[0], &failure), 0); /* nothing new */
+	job_close(&f.job);
+}
+
 static void withdrawn_regions_are_left_alone(void **state)
 {
 	struct epf_ring_failure failure;
@@ -331,6 +370,7 @@ int main(void)
 		BOTH(signals_ride_in_immediates),
 		BOTH(many_commands_with_little_room),
 		BOTH(bad_commands_are_refused_and_named),
+		BOTH(streams_beyond_the_limit_are_named),
 		BOTH(withdrawn_regions_are_left_alone),
 		BOTH(counters_wrap),
 		BOTH(a_lost_rank_is_named),

@@ -145,21 +145,23 @@ static uint64_t join_ns(const char *threads, unsigned *most)
 	return took;
 }
 
-/* 64 lanes of four calls that take 10 ms each: 2.56 s one after the other, 0.32 s by eight. */
+/*
+ * 64 lanes of four calls that take 10 ms each: 2.56 s one after the other, 0.32 s by eight. Held against each other, since a busy machine
+ * makes both longer.
+ */
 static void lanes_are_set_up_several_at_a_time(void **state)
 {
-	uint64_t serial = UINT64_C(1000) * SETUP_US * 4 * LANES, took;
+	uint64_t serial, took;
 	unsigned most;
 
-	took = join_ns("8", &most);
-	print_message("8 threads: %u ms, at most %u calls at once\n", (unsigned)(took / 1000000),
-		      most);
-	assert_int_equal(most, 8);
-	assert_true(took < serial / 2);
-	took = join_ns("1", &most);
-	print_message("1 thread: %u ms\n", (unsigned)(took / 1000000));
+	serial = join_ns("1", &most);
 	assert_int_equal(most, 1);
-	assert_true(took >= serial);
+	assert_true(serial >= UINT64_C(1000) * SETUP_US * 4 * LANES);
+	took = join_ns("8", &most);
+	print_message("1 thread: %u ms, 8 threads: %u ms\n", (unsigned)(serial / 1000000),
+		      (unsigned)(took / 1000000));
+	assert_int_equal(most, 8);
+	assert_true(took < serial * 2 / 3);
 }
 
 static void a_lane_that_fails_is_named_by_its_node(void **state)

@@ -127,6 +127,7 @@ static void test_local(void **state)
 	expect_failure(rig, &wr, EPF_S_LOCAL);
 	wr = good;
 	wr.op = EPF_WR_SEND;
+	rig_message(rig, &wr);
 	wr.len = EPF_NIC_MSG_BYTES + 1;
 	expect_failure(rig, &wr, EPF_S_LOCAL);
 	wr = good;
@@ -209,6 +210,7 @@ static void test_rnr(void **state)
 	rig_post(rig, &wr);
 	wr.id = 2;
 	wr.op = EPF_WR_SEND;
+	rig_message(rig, &wr);
 	wr.len = 16;
 	rig_post(rig, &wr);
 	rig_run(rig, 10 * MS);
@@ -323,7 +325,7 @@ static void test_fence_sender(void **state)
 	wr.id = 2;
 	rig_post(rig, &wr);
 	/* And something on its way to a: it must not land after the fence. */
-	back.laddr = (uint64_t)(uintptr_t)rig->b.mem;
+	back.laddr = rig->b.base;
 	back.lkey = rig->b.mr.lkey;
 	back.raddr = rig->a.mr.raddr;
 	back.rkey = rig->a.mr.rkey;

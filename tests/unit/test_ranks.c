@@ -275,6 +275,26 @@ static void strange_news_is_refused(void **state)
 	core_rig_close(rig);
 }
 
+/* An engine takes no more memory for its peers than it may have, and says how much it would have been. */
+static void memory_for_peers_is_bounded(void **state)
+{
+	struct epf_region_remote regions[64] = { { .bytes = 0 } };
+	struct epf_peer_info info = { .node = 1, .place = 1, .n_regions = 64, .regions = regions };
+	struct core_rig *rig = core_rig_open(NULL);
+	struct epf_core *core = rig->core[0];
+	uint64_t bytes = core->peer_memory_bytes;
+
+	(void)state;
+	core->peer_memory_most = bytes + sizeof(regions) - 1;
+	assert_int_equal(epf_core_set_peer(core, 2, &info), -ENOMEM);
+	assert_int_equal(core->peer_memory_wanted, bytes + sizeof(regions));
+	assert_int_equal(core->peer_memory_bytes, bytes);
+	core->peer_memory_most++;
+	assert_int_equal(epf_core_set_peer(core, 2, &info), 0);
+	assert_int_equal(core->peer_memory_bytes, bytes + sizeof(regions));
+	core_rig_close(rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -286,6 +306,7 @@ int main(void)
 		cmocka_unit_test(masks_are_each_ranks_own),
 		cmocka_unit_test(a_flush_of_a_dead_rank_ends),
 		cmocka_unit_test(strange_news_is_refused),
+		cmocka_unit_test(memory_for_peers_is_bounded),
 	};
 
 	return cmocka_run_group_tests_name("ranks", tests, NULL, NULL);

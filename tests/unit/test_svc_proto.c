@@ -65,6 +65,15 @@ static const struct epf_svc_drain drain = { 1 };
 static const struct epf_svc_drain_reply drain_reply = { 3 };
 static const struct epf_svc_link link_ = { "", 1, 0 };
 static const struct epf_svc_link_reply link_reply = { 2 };
+static const struct epf_svc_gpu_region gpu_region = {
+	1,
+	3,
+	0x1000,
+	0x200000,
+	0x3000,
+	"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+	"0000:3b:00.0"
+};
 
 /* One message: what it says, where its variable bytes are, bytes of its body in 1.1 and in 1.0, the body. */
 static const struct image {
@@ -150,6 +159,12 @@ static const struct image {
 	  "\x00\x00" "\x01\x00\x00\x00" "\x00\x00\x00\x00" },
 	{ EPF_SVC_LINK, true, S(link_reply), NO_BYTES, 4, 4,
 	  "\x02\x00\x00\x00" },
+	{ EPF_SVC_GPU_REGION, false, S(gpu_region), NO_BYTES, 110, 110,
+	  "\x01\x00\x00\x00" "\x03\x00\x00\x00" "\x00\x10\x00\x00\x00\x00\x00\x00" "\x00\x00\x20\x00\x00\x00\x00\x00"
+	  "\x00\x30\x00\x00\x00\x00\x00\x00" "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	  "\x0c\x00" "0000:3b:00.0" },
+	{ EPF_SVC_GPU_REGION, true, S(region_reply), NO_BYTES, 4, 4,
+	  "\x07\x00\x00\x00" },
 	/* clang-format on */
 };
 
@@ -247,10 +262,11 @@ static void images_of_all_minors_are_read(void **state)
 		expect(im, false, (const uint8_t *)msg);
 		assert_int_equal(decode(im, 0, old, im->len_of_1_0, msg), 0);
 		expect(im, true, (const uint8_t *)msg);
-		/* 1.2 has appended something; we speak 1.1 with it. */
+		/* The next minor has appended something; we speak ours with it. */
 		memcpy(next, im->body, im->len);
 		memset(next + im->len, 0xff, TAIL);
-		assert_int_equal(decode(im, epf_svc_minor(2), next, im->len + TAIL, msg), 0);
+		assert_int_equal(
+			decode(im, epf_svc_minor(EPF_SVC_MINOR + 1), next, im->len + TAIL, msg), 0);
 		expect(im, false, (const uint8_t *)msg);
 		free(now);
 		free(old);
@@ -391,7 +407,8 @@ static void types_are_known(void **state)
 	for (unsigned t = 0; t < EPF_SVC_TYPES + 1; t++) {
 		bool carries = t == EPF_SVC_SIGNALS || t == EPF_SVC_RING;
 
-		assert_int_equal(epf_svc_type_fds(t, false), t == EPF_SVC_REGION);
+		assert_int_equal(epf_svc_type_fds(t, false),
+				 t == EPF_SVC_REGION || t == EPF_SVC_GPU_REGION);
 		assert_int_equal(epf_svc_type_fds(t, true), t == EPF_SVC_ATTACH ? 2 : carries);
 	}
 	assert_int_equal(epf_svc_decode(0, false, 1, (const uint8_t *)"", 0, msg), -EBADMSG);
@@ -456,23 +473,25 @@ static void another_major_is_named(void **state)
 	assert_int_equal(h.minor, 3);
 	assert_int_equal(h.flags, 0);
 	assert_int_equal(epf_svc_decode(EPF_SVC_HELLO, false, 0, two, 3, &h), -EBADMSG);
-	assert_int_equal(epf_svc_version_check("the client", 1, 0), 0);
+	assert_int_equal(epf_svc_version_check("the client", 1, 0), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the client", 1, 1), 0);
 	assert_int_equal(epf_svc_version_check("the client", 1, 2), 0);
-	assert_int_equal(epf_svc_version_check("the client", 1, 3), -EPROTO);
+	assert_int_equal(epf_svc_version_check("the client", 1, 3), 0);
+	assert_int_equal(epf_svc_version_check("the client", 1, 4), -EPROTO);
 	assert_int_equal(epf_last_reason(), EPF_R_SVC_VERSION);
 	assert_non_null(
 		strstr(epf_last_error(),
-		       "the client speaks version 1.3 of the control protocol, this end 1.1"));
+		       "the client speaks version 1.4 of the control protocol, this end 1.2"));
 	assert_int_equal(epf_svc_version_check("the daemon", 2, 1), -EPROTO);
 	assert_non_null(
 		strstr(epf_last_error(),
-		       "the daemon speaks version 2.1 of the control protocol, this end 1.1"));
+		       "the daemon speaks version 2.1 of the control protocol, this end 1.2"));
 	assert_int_equal(epf_svc_version_check("the daemon", 0, 1), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the daemon", 1, 65535), -EPROTO);
 	assert_int_equal(epf_svc_minor(0), 0);
 	assert_int_equal(epf_svc_minor(1), 1);
-	assert_int_equal(epf_svc_minor(2), 1);
+	assert_int_equal(epf_svc_minor(2), 2);
+	assert_int_equal(epf_svc_minor(3), 2);
 }
 
 static void lists_of_descriptions(void **state)

@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-bench ring --gpu: what a GPU's kernels and one CPU core do with the command ring. Every command of the raw tests is checked by this
+ * process, which never loads a driver's library; the GPU belongs to a child (ring_gpu_child.c). Prints one table, or JSON; the exit code says
+ * whether everything was right, never whether it was fast.
+ */
+#include "bench/ring_gpu.h"
+
+#include "bench/bench.h"
+#include "bench/ring_gpu_cmd.h"
+#include "fabric/base/clock.h"
+#include "queues/epf_gpu.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PATIENCE_S = 120, PRIVATE_LOG2 = 8, SHARED_LOG2 = 12, PACE_CYCLES = 1980 };
+
+struct rig {
+	const struct ring_gpu_opts *o;
+	struct ring_gpu_shared *s;
+	pid_t child;
+	uint32_t warp; /* lanes of a warp: 32, 64, or 1 on the fake */
+	uint32_t devices;
+	uint32_t wide; /* warps of the full grid */
+	uint64_t commands;
+	uint64_t wrong;
+	double flag_ns;
+	json_t *rows;
+};
+
+/* One line of the table. value < 0: none. */
+static void row(struct rig *r, const char *name, double value, const char *unit, const char *fmt,
+		...)
+{
+	char note[RING_GPU_TEXT + 128];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(note, sizeof(note), fmt, ap);
+	va_end(ap);
+	if (!r->o->json)
+		printf("%-46s %12.3f %-12s %s\n", name, value, unit, note);
+	fflush(stdout);
+	json_array_append_new(r->rows, json_pack("{s:s, s:f, s:s, s:s}", "name", name, "value",
+						 value, "unit", unit, "note", note));
+}
+
+static void bad(struct rig *r, const char *name, const char *why)
+{
+	r->wrong++;
+	row(r, name, -1, "WRONG", "%s", why);
+}
+
+/* Maps what both processes share; before any fork. */
+static struct ring_gpu_shared *map_shared(void)
+{
+	size_t rings = RING_GPU_SHARED * (size_t)(RING_GPU_SLOTS_MANY * 16 + RING_GPU_PAGE) +
+		       RING_GPU_PRIVATE * (size_t)(RING_GPU_SLOTS * 16 + RING_GPU_PAGE);
+	size_t head = 2 * RING_GPU_PAGE;
+	size_t bytes = head + RING_GPU_PAGE + rings;
+	struct ring_gpu_shared *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+					 MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (s == MAP_FAILED)
+		return NULL;
+	s->bytes = bytes;
+	s->words = (uint8_t *)s + head;
+	s->rings = s->words + RING_GPU_PAGE;
+	return s;
+}
+
+static struct ring_gpu_request request(const struct rig *r, enum ring_gpu_op op, bool shared,
+				       uint32_t grid, uint32_t block)
+{
+	struct ring_gpu_request q = { .op = op,
+				      .n_shared = 1,
+				      .n_private = shared ? 0 : r->wide,
+				      .shared_log2 = SHARED_LOG2,
+				      .private_log2 = PRIVATE_LOG2,
+				      .grid = grid,
+				      .block = block,
+				      .timeout_ns = UINT64_C(20000000000) };
+
+	q.args.shared = shared;
+	q.args.lanes = 1;
+	q.args.batch = 1;
+	q.args.bytes = 64;
+	return q;
+}
+
+/* Asks and waits for the answer. 0, or -errno after a row that says why. */
+static int ask(struct rig *r, const char *name, const struct ring_gpu_request *q,
+	       struct ring_gpu_reply *a)
+{
+	uint64_t end = epf_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+	int rc = 0;
+
+	ring_gpu_ask(r->s, q);
+	while (!rc && epf_now_ns() < end) {
+		struct timespec nap = { 0, 200000 };
+
+		rc = ring_gpu_answer(r->s, r->child, a);
+		if (!rc)
+			nanosleep(&nap, NULL);
+	}
+	if (rc == 1 && a->rc == 0)
+		return 0;
+	bad(r, name, rc == 1 ? a->text : rc ? "the process with the GPU has ended" : "no answer");
+	return -1;
+}
+
+/* ---- raw rings: every command checked ---- */
+
+static void raw_as(struct rig *r, bool sum, bool shared, uint32_t grid, uint32_t block,
+		   uint32_t lanes, uint32_t cores, uint64_t commands, uint64_t pace)
+{
+	struct ring_gpu_request q = request(r, RING_GPU_PUSH, shared, grid, block);
+	uint32_t warps = grid * ((block + r->warp - 1) / r->warp);
+	struct ring_gpu_taken t;
+	struct ring_gpu_reply a = { 0 };
+	char name[96];
+	int rc;
+
+	q.sum = sum;
+	q.args.kind = RING_BENCH_RAW;
+	q.args.lanes = lanes < r->warp ? lanes : r->warp;
+	q.args.pace = pace;
+	q.args.count = commands / warps / q.args.lanes + 1;
+	q.n_private = shared ? 0 : warps < RING_GPU_PRIVATE ? warps : RING_GPU_PRIVATE;
+	q.n_shared = shared ? cores : 1;
+	snprintf(name, sizeof(name), "%s %s%s, %u warps x %u lanes, %u core%s", sum ? "sum" : "raw",
+		 shared ? "shared" : "private", pace ? ", paced" : "", warps, q.args.lanes, cores,
+		 cores == 1 ? "" : "s");
+	rc = ring_gpu_take(r->s, r->child, &q, cores, warps, q.args.count * q.args.lanes,
+			   PATIENCE_S * UINT64_C(1000000000), &t, &a);
+	if (rc || a.rc || a.code) {
+		bad(r, name, a.text[0] ? a.text : strerror(-rc));
+		return;
+	}
+	r->commands += t.commands;
+	r->wrong += t.wrong + t.missing;
+	row(r, name, t.per_second / 1e6, "M/s",
+	    "%llu commands, %llu wrong, %llu missing; %.0f cycles in a push%s",
+	    (unsigned long long)t.commands, (unsigned long long)t.wrong,
+	    (unsigned long long)t.missing, a.inside_cycles,
+	    a.on_shared && !shared ? "; SOME ON THE SHARED RING" : "");
+}
+
+static void raw(struct rig *r, bool shared, uint32_t grid, uint32_t block, uint32_t lanes,
+		uint32_t cores, uint64_t commands, uint64_t pace)
+{
+	raw_as(r, false, shared, grid, block, lanes, cores, commands, pace);
+}
+
+/* The same with consumers that add up and look no further: the rate of the rings themselves. */
+static void sums(struct rig *r)
+{
+	uint32_t w = r->wide, all = r->warp;
+	uint64_t n = r->o->commands / 10;
+
+	for (int shared = 0; shared < 2; shared++)
+		for (uint32_t cores = 1; cores <= r->o->cores; cores *= 2)
+			raw_as(r, true, shared, w, all, all, cores, n * cores, 0);
+}
+
+static void raw_all(struct rig *r)
+{
+	uint32_t w = r->wide, all = r->warp;
+	uint64_t n = r->o->commands / 10;
+
+	for (int shared = 0; shared < 2; shared++) {
+		raw(r, shared, 1, all, all, 1, n / 4, 0);
+		raw(r, shared, w / 16 ? w / 16 : 1, all, all, 1, n, 0);
+		raw(r, shared, w, all, 1, 1, n, 0);
+		raw(r, shared, w, all, all, 1, 2 * n, 0);
+		if (r->warp > 1)
+			raw(r, shared, w, 8 * all, 1, 1, n / 2, 0);
+	}
+	for (int shared = 0; shared < 2 && r->o->cores > 1; shared++) {
+		raw(r, shared, w, all, all, (uint32_t)r->o->cores, n, 0);
+		raw(r, shared, w, all, 1, (uint32_t)r->o->cores, n / 20 + 1, PACE_CYCLES);
+	}
+}
+
+/* One warp, one lane, time to spare between pushes: what a push costs the thread that makes it. */
+static void cost(struct rig *r)
+{
+	raw(r, false, 1, r->warp, 1, 1, 50000, 2000);
+	raw(r, true, 1, r->warp, 1, 1, 50000, 2000);
+}
+
+/* ---- round trips ---- */
+
+static void *echo_main(void *arg)
+{
+	bench_pin(1);
+	ring_gpu_echo(arg);
+	return NULL;
+}
+
+static double flag(struct rig *r, const char *name, uint32_t fence)
+{
+	struct ring_gpu_request q = request(r, RING_GPU_FLAG, true, 1, r->warp);
+	struct ring_gpu_reply a = { 0 };
+	pthread_t thread;
+	int rc;
+
+	q.args.count = r->o->trips;
+	q.args.fence = fence;
+	memset(r->s->words, 0, RING_GPU_PAGE);
+	ring_gpu_format(r->s, &q);
+	EPF_STORE_RELEASE(&r->s->stop_takers, 0);
+	if (pthread_create(&thread, NULL, echo_main, r->s)) {
+		bad(r, name, "no thread");
+		return 0;
+	}
+	rc = ask(r, name, &q, &a);
+	EPF_STORE_RELEASE(&r->s->stop_takers, 1);
+	pthread_join(thread, NULL);
+	if (rc)
+		return 0;
+	if (a.code)
+		bad(r, name, a.text);
+	else
+		row(r, name, a.median_ns, "ns", "p99 %.0f", a.p99_ns);
+	return a.median_ns;
+}
+
+static double trip(struct rig *r, const char *name, bool shared, uint32_t batch, uint32_t fence)
+{
+	struct ring_gpu_request q = request(r, RING_GPU_ROUND, shared, 1, r->warp);
+	struct ring_gpu_reply a = { 0 };
+
+	q.n_private = r->wide;
+	q.args.count = r->o->trips / (batch > 1 ? 4 : 1);
+	q.args.batch = batch;
+	q.args.fence = fence;
+	if (ask(r, name, &q, &a))
+		return 0;
+	if (a.code || a.refused || a.taken != a.pushed)
+		bad(r, name, a.text[0] ? a.text : "the engine's counts are not what was pushed");
+	else if (r->flag_ns > 0 && batch == 1)
+		row(r, name, a.median_ns, "ns", "p99 %.0f, issue %.0f, %.2f of the bare flag",
+		    a.p99_ns, a.issue_ns, a.median_ns / r->flag_ns);
+	else
+		row(r, name, a.median_ns, "ns", "p99 %.0f, issue %.0f, %.0f a command", a.p99_ns,
+		    a.issue_ns, a.issue_ns / batch);
+	return a.median_ns;
+}
+
+static void trips(struct rig *r, const char *when)
+{
+	char name[96];
+
+#define NAME(text) (snprintf(name, sizeof(name), "%s, %s", text, when), name)
+	r->flag_ns = flag(r, NAME("round trip, bare flag"), 0);
+	(void)flag(r, NAME("round trip, bare flag, payload + fence"), 1);
+	(void)trip(r, NAME("round trip, private ring, engine"), false, 1, 0);
+	(void)trip(r, NAME("round trip, shared ring, engine"), true, 1, 0);
+	(void)trip(r, NAME("round trip, payload + fence, 1 a batch"), false, 1, 1);
+	(void)trip(r, NAME("round trip, payload, no fence, 32 a batch"), false, 32, 2);
+	(void)trip(r, NAME("round trip, payload + fence, 32 a batch"), false, 32, 1);
+#undef NAME
+}
+
+static int busy(struct rig *r, bool on)
+{
+	struct ring_gpu_request q = request(r, RING_GPU_BUSY, true, 1, r->warp);
+	struct ring_gpu_reply a = { 0 };
+
+	q.on = on;
+	q.args.limit_ns = UINT64_C(60000000000);
+	return ask(r, "NVLink traffic", &q, &a);
+}
+
+/* ---- the whole path ---- */
+
+static void rate(struct rig *r, bool shared, uint32_t grid, uint32_t lanes, uint64_t commands)
+{
+	struct ring_gpu_request q = request(r, RING_GPU_RATE, shared, grid, r->warp);
+	struct ring_gpu_reply a = { 0 };
+	char name[96];
+
+	q.n_private = r->wide;
+	q.args.kind = RING_BENCH_PUT;
+	q.args.lanes = lanes < r->warp ? lanes : r->warp;
+	q.args.count = commands / grid / q.args.lanes + 1;
+	snprintf(name, sizeof(name), "engine, %s, %u warps x %u lanes, 1 core",
+		 shared ? "shared" : "private", grid, q.args.lanes);
+	if (ask(r, name, &q, &a))
+		return;
+	if (a.code || a.refused || a.taken != a.pushed) {
+		bad(r, name, a.text[0] ? a.text : "the engine's counts are not what was pushed");
+		return;
+	}
+	row(r, name, (double)a.taken / ((double)a.wall_ns / 1e9) / 1e6, "M/s",
+	    "%llu commands, all retired", (unsigned long long)a.taken);
+}
+
+static void rates(struct rig *r)
+{
+	uint64_t n = r->o->commands / 20;
+
+	for (int shared = 0; shared < 2; shared++) {
+		rate(r, shared, 8 < r->wide ? 8 : r->wide, r->warp, n);
+		rate(r, shared, r->wide, r->warp, n);
+		rate(r, shared, r->wide, 1, n);
+	}
+}
+
+/* ---- what goes wrong must end ---- */
+
+static void expect(struct rig *r, const char *name, const struct ring_gpu_request *q, int code,
+		   int lowest, double least_s, double most_s)
+{
+	struct ring_gpu_reply a = { 0 };
+	double s;
+
+	ring_gpu_format(r->s, q);
+	if (ask(r, name, q, &a))
+		return;
+	s = (double)a.wall_ns / 1e9;
+	if (a.code > code || a.code < lowest || s < least_s || s > most_s || !a.text[0]) {
+		char why[RING_GPU_TEXT + 64];
+
+		snprintf(why, sizeof(why), "code %d after %.3f s: %s", a.code, s, a.text);
+		bad(r, name, why);
+		return;
+	}
+	row(r, name, s, "s", "%s", a.text);
+}
+
+static void ends(struct rig *r)
+{
+	struct ring_gpu_request q = request(r, RING_GPU_PUSH, false, r->wide, r->warp);
+
+	q.timeout_ns = UINT64_C(1000000000);
+	q.args.kind = RING_BENCH_RAW;
+	q.args.lanes = r->warp;
+	q.args.count = 1000000;
+	expect(r, "nobody takes, private rings: deadline 1 s", &q, EPF_GPU_TIMEOUT, EPF_GPU_TIMEOUT,
+	       0.9, 5);
+	q.n_private = 0;
+	q.args.shared = 1;
+	/* Who comes behind the first that gave up finds the ring broken. */
+	expect(r, "nobody takes, shared ring: deadline 1 s", &q, EPF_GPU_TIMEOUT, EPF_GPU_BROKEN,
+	       0.9, 5);
+	q = request(r, RING_GPU_HANG, true, r->wide, r->warp);
+	q.timeout_ns = UINT64_C(1000000000);
+	expect(r, "a signal that nobody raises: deadline 1 s", &q, EPF_GPU_TIMEOUT, EPF_GPU_TIMEOUT,
+	       0.9, 5);
+	q.timeout_ns = UINT64_C(30000000000);
+	q.abort_after_ns = 300000000;
+	expect(r, "the host aborts after 0.3 s", &q, EPF_GPU_ABORTED, EPF_GPU_ABORTED, 0.2, 5);
+}
+
+static int start(struct rig *r);
+
+/* The process with the GPU is killed while its kernel pushes; a new one finds the GPU in order. */
+static void kill_child(struct rig *r)
+{
+	struct ring_gpu_request q = request(r, RING_GPU_PUSH, false, r->wide, r->warp);
+	struct timespec nap = { 0, 500000000 };
+	const char *name = "the pushing process is killed, a new one works";
+	uint64_t begun;
+	int status;
+
+	q.args.kind = RING_BENCH_RAW;
+	q.args.lanes = r->warp;
+	q.args.count = 1000000000;
+	ring_gpu_format(r->s, &q);
+	ring_gpu_ask(r->s, &q);
+	nanosleep(&nap, NULL);
+	kill(r->child, SIGKILL);
+	begun = epf_now_ns();
+	waitpid(r->child, &status, 0);
+	row(r, name, (double)(epf_now_ns() - begun) / 1e9, "s", "signal %d ended it",
+	    WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+	if (!start(r))
+		raw(r, false, r->wide, r->warp, r->warp, 1, r->o->commands / 100, 0);
+}
+
+/* ---- the run ---- */
+
+static int start(struct rig *r)
+{
+	struct ring_gpu_request q = { .op = RING_GPU_OPEN };
+	struct ring_gpu_reply a = { 0 };
+
+	memset(&r->s->request, 0, sizeof(r->s->request));
+	r->child = ring_gpu_fork(r->s, r->o->backend, (int)r->o->device, r->o->settings);
+	if (r->child < 0) {
+		bench_complain("cannot fork: %s", strerror(-r->child));
+		return -1;
+	}
+	ring_gpu_ask(r->s, &q);
+	for (int i = 0; i < PATIENCE_S * 1000; i++) {
+		struct timespec nap = { 0, 1000000 };
+		int rc = ring_gpu_answer(r->s, r->child, &a);
+
+		if (rc)
+			break;
+		nanosleep(&nap, NULL);
+	}
+	if (a.rc || !a.warp) {
+		bench_complain("%s", a.text[0] ? a.text : "the process with the GPU has ended");
+		return -1;
+	}
+	r->warp = a.warp;
+	r->devices = a.devices;
+	r->wide = r->warp == 1 ? 8 : a.multiprocessors;
+	if (!r->o->json)
+		printf("# ep-bench ring --gpu: %s; %u device%s, %u CPUs\n", a.text, a.devices,
+		       a.devices == 1 ? "" : "s", bench_cpus());
+	return 0;
+}
+
+/*
+ * 1 when this process has loaded a GPU driver's library: then the test would prove less than it says. A tool that puts itself into every
+ * process (compute-sanitizer) brings one.
+ */
+static int has_driver(void)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[512];
+	bool tool = false;
+	int found = 0;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		found |= strstr(line, "libcuda") || strstr(line, "libamdhip");
+		tool |= strstr(line, "anitizer") != NULL;
+	}
+	if (f)
+		fclose(f);
+	return found && !tool;
+}
+
+static void run_parts(struct rig *r)
+{
+	const char *parts = r->o->parts;
+
+	if (strchr(parts, 'c'))
+		cost(r);
+	if (strchr(parts, 'v'))
+		raw_all(r);
+	if (strchr(parts, 't'))
+		sums(r);
+	if (strchr(parts, 'r'))
+		trips(r, "idle");
+	if (strchr(parts, 'b') && r->devices > 1 && r->warp > 1 && !busy(r, true)) {
+		trips(r, "NVLink busy");
+		rate(r, false, r->wide, 1, r->o->commands / 50);
+		(void)busy(r, false);
+	}
+	if (strchr(parts, 'e'))
+		rates(r);
+	if (strchr(parts, 'd'))
+		ends(r);
+	if (strchr(parts, 'k') && r->warp > 1)
+		kill_child(r);
+}
+
+int bench_ring_gpu(const struct ring_gpu_opts *o)
+{
+	struct rig r = { .o = o, .rows = json_array() };
+	struct ring_gpu_request quit = { .op = RING_GPU_QUIT };
+	int status;
+
+	(void)bench_cpus();
+	r.s = map_shared();
+	if (!r.s || !r.rows) {
+		bench_complain("no memory for the rings");
+		return BENCH_WRONG;
+	}
+	if (start(&r))
+		return r.child > 0 ? BENCH_NO_GPU : BENCH_WRONG;
+	run_parts(&r);
+	ring_gpu_ask(r.s, &quit);
+	waitpid(r.child, &status, 0);
+	if (has_driver())
+		bad(&r, "consumer", "this process has a GPU driver loaded");
+	if (o->json) {
+		json_t *j = json_pack("{s:s, s:o, s:I, s:I}", "bench", "ring-gpu", "rows", r.rows,
+				      "commands_checked", (json_int_t)r.commands, "wrong",
+				      (json_int_t)r.wrong);
+
+		json_dumpf(j, stdout, JSON_INDENT(2));
+		printf("\n");
+		json_decref(j);
+	} else {
+		printf("# commands checked: %llu\n# wrong: %llu\n", (unsigned long long)r.commands,
+		       (unsigned long long)r.wrong);
+		json_decref(r.rows);
+	}
+	munmap(r.s, r.s->bytes);
+	return r.wrong ? BENCH_WRONG : BENCH_OK;
+}

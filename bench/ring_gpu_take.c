@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The consuming side of ep-bench ring --gpu: threads that take test commands out of raw rings and check every one. No engine, and no
+ * GPU library in this process. Also the arena of rings both processes share.
+ */
+#include "bench/bench.h"
+#include "bench/ring_gpu.h"
+#include "fabric/base/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 256, AHEAD = 32, LINE = EPF_CACHELINE / 8, QUIET_NS = 200 * 1000 * 1000 };
+
+static size_t stride(uint32_t slots)
+{
+	return (sizeof(struct epf_ring_shm) + slots * EPF_CMD_BYTES + RING_GPU_PAGE - 1) /
+	       RING_GPU_PAGE * RING_GPU_PAGE;
+}
+
+struct epf_ring_shm *ring_gpu_ring(const struct ring_gpu_shared *s, uint32_t i)
+{
+	size_t many = stride(RING_GPU_SLOTS_MANY);
+
+	return (struct epf_ring_shm *)(void *)(s->rings +
+					       (i < RING_GPU_SHARED
+							? i * many
+							: RING_GPU_SHARED * many +
+								  (i - RING_GPU_SHARED) *
+									  stride(RING_GPU_SLOTS)));
+}
+
+static uint32_t rings_of(const struct ring_gpu_request *r)
+{
+	return r->n_shared + r->n_private;
+}
+
+/* Number of a request's i-th ring in the arena. */
+static uint32_t arena_of(const struct ring_gpu_request *r, uint32_t i)
+{
+	return i < r->n_shared ? i : RING_GPU_SHARED + i - r->n_shared;
+}
+
+void ring_gpu_format(struct ring_gpu_shared *s, const struct ring_gpu_request *r)
+{
+	for (uint32_t i = 0; i < rings_of(r); i++) {
+		unsigned log2 = i < r->n_shared ? r->shared_log2 : r->private_log2;
+		struct epf_ring_shm *shm = ring_gpu_ring(s, arena_of(r, i));
+
+		memset(shm, 0, epf_ring_bytes(log2));
+		epf_ring_format(shm, log2, i, 0);
+	}
+}
+
+/* One thread's work. */
+struct taker {
+	pthread_t thread;
+	struct ring_gpu_shared *s;
+	struct epf_ring_consumer *rings;
+	uint64_t *
+		next; /* [RING_BENCH_PRODUCERS] lines, shared: each producer's commands come to one thread */
+	uint32_t n;
+	uint32_t cpu;
+	bool sum_only;
+	uint64_t sum;
+	uint64_t commands;
+	uint64_t wrong;
+	uint64_t first_ns;
+	uint64_t last_ns;
+};
+
+/* Checks one command and moves its producer on. */
+static unsigned check(struct taker *t, struct epf_cmd c)
+{
+	uint64_t lo = c.lo & ~EPF_CMD_PARITY_BITS;
+	uint64_t name = lo >> 1;
+	uint64_t *next = &t->next[(name & (RING_BENCH_PRODUCERS - 1u)) * LINE];
+	uint64_t seq = name >> RING_BENCH_PRODUCER_BITS;
+	unsigned wrong =
+		(c.hi & ~EPF_CMD_PARITY_BITS) != (ring_bench_mix(lo) & ~EPF_CMD_PARITY_BITS);
+
+	wrong |= seq != *next;
+	*next = seq + 1;
+	return wrong;
+}
+
+/* The same, but only added up: as much as a consumer that only counts would do. */
+static unsigned take_sum(struct taker *t, struct epf_ring_consumer *r)
+{
+	struct epf_cmd c;
+	uint64_t sum = 0;
+	unsigned k = 0;
+
+	while (k < BATCH && epf_ring_peek(r, r->tail + k, &c)) {
+		__builtin_prefetch(&r->slots[(r->tail + k + AHEAD) & r->mask]);
+		sum += (c.lo & ~EPF_CMD_PARITY_BITS) + (c.hi & ~EPF_CMD_PARITY_BITS);
+		k++;
+	}
+	t->sum += sum;
+	r->tail += k;
+	epf_ring_release(r);
+	return k;
+}
+
+static unsigned take(struct taker *t, struct epf_ring_consumer *r)
+{
+	struct epf_cmd c;
+	unsigned k = 0;
+
+	while (k < BATCH && epf_ring_peek(r, r->tail + k, &c)) {
+		__builtin_prefetch(&r->slots[(r->tail + k + AHEAD) & r->mask]);
+		t->wrong += check(t, c);
+		k++;
+	}
+	r->tail += k;
+	epf_ring_release(r);
+	return k;
+}
+
+static void *take_all(void *arg)
+{
+	struct taker *t = arg;
+	uint64_t seen = 0;
+
+	bench_pin(t->cpu);
+	while (!EPF_LOAD_ACQUIRE(&t->s->stop_takers)) {
+		unsigned k = 0;
+
+		for (uint32_t i = 0; i < t->n; i++)
+			k += t->sum_only ? take_sum(t, &t->rings[i]) : take(t, &t->rings[i]);
+		if (!k) {
+			/* The time of the last command is that of the first empty round behind it. */
+			if (seen != t->commands)
+				t->last_ns = epf_now_ns();
+			seen = t->commands;
+			if (bench_cpus() < 4)
+				sched_yield();
+			continue;
+		}
+		if (!t->first_ns)
+			t->first_ns = epf_now_ns();
+		EPF_STORE_RELAXED(&t->commands, t->commands + k);
+	}
+	if (seen != t->commands)
+		t->last_ns = epf_now_ns();
+	return NULL;
+}
+
+static int start_takers(struct ring_gpu_shared *s, const struct ring_gpu_request *r, uint32_t cores,
+			struct taker *takers, uint64_t *next)
+{
+	EPF_STORE_RELEASE(&s->stop_takers, 0);
+	for (uint32_t i = 0; i < cores; i++) {
+		struct taker *t = &takers[i];
+
+		*t = (struct taker){ .s = s, .next = next, .sum_only = r->sum, .cpu = i + 1 };
+		t->rings = calloc(rings_of(r) / cores + 1, sizeof(*t->rings));
+		if (!t->rings)
+			return -ENOMEM;
+		for (uint32_t k = i; k < rings_of(r); k += cores) {
+			struct epf_ring_shm *shm = ring_gpu_ring(s, arena_of(r, k));
+
+			epf_ring_consumer_init(&t->rings[t->n++], shm, shm->log2_slots, 0);
+		}
+		if (pthread_create(&t->thread, NULL, take_all, t)) {
+			free(t->rings);
+			t->rings = NULL;
+			return -EAGAIN;
+		}
+	}
+	return 0;
+}
+
+static uint64_t total(const struct taker *takers, uint32_t cores)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < cores; i++)
+		n += EPF_LOAD_RELAXED(&takers[i].commands);
+	return n;
+}
+
+/* Waits for the answer and for the commands: both, or a quiet time after the answer, or the end of patience. */
+static int wait_all(struct ring_gpu_shared *s, pid_t child, const struct taker *takers,
+		    uint32_t cores, uint64_t expected, uint64_t timeout_ns,
+		    struct ring_gpu_reply *reply)
+{
+	uint64_t end = epf_now_ns() + timeout_ns;
+	uint64_t quiet_since = 0, last = 0;
+	int answered = 0;
+
+	while (epf_now_ns() < end) {
+		struct timespec nap = { 0, 200000 };
+		uint64_t n = total(takers, cores);
+
+		if (!answered)
+			answered = ring_gpu_answer(s, child, reply);
+		if (answered < 0)
+			return answered;
+		if (answered && n >= expected)
+			return 0;
+		if (n != last || !answered)
+			quiet_since = epf_now_ns();
+		else if (epf_now_ns() - quiet_since > QUIET_NS)
+			return 0;
+		last = n;
+		nanosleep(&nap, NULL);
+	}
+	return answered > 0 ? 0 : -ETIMEDOUT;
+}
+
+static void sum_up(const struct taker *takers, uint32_t cores, struct ring_gpu_taken *out)
+{
+	uint64_t first = UINT64_MAX, last = 0;
+
+	memset(out, 0, sizeof(*out));
+	for (uint32_t i = 0; i < cores; i++) {
+		const struct taker *t = &takers[i];
+
+		out->commands += t->commands;
+		out->wrong += t->wrong;
+		if (t->first_ns && t->first_ns < first)
+			first = t->first_ns;
+		if (t->last_ns > last)
+			last = t->last_ns;
+	}
+	if (last > first)
+		out->per_second = (double)out->commands / ((double)(last - first) / 1e9);
+}
+
+/* What all commands of all producers must add up to. */
+static void compare_sums(const struct taker *takers, uint32_t cores, uint32_t producers,
+			 uint64_t each, struct ring_gpu_taken *out)
+{
+	uint64_t want = 0, got = 0;
+
+	for (uint32_t i = 0; i < cores; i++)
+		got += takers[i].sum;
+	for (uint32_t p = 0; p < producers; p++)
+		for (uint64_t seq = 0; seq < each; seq++) {
+			struct epf_cmd c = ring_bench_cmd(p, seq);
+
+			want += c.lo + c.hi;
+		}
+	out->wrong += got != want;
+	out->missing = producers * each - out->commands;
+}
+
+int ring_gpu_take(struct ring_gpu_shared *s, pid_t child, const struct ring_gpu_request *r,
+		  uint32_t cores, uint32_t producers, uint64_t each, uint64_t timeout_ns,
+		  struct ring_gpu_taken *out, struct ring_gpu_reply *reply)
+{
+	uint64_t *next = calloc(RING_BENCH_PRODUCERS * LINE, sizeof(*next));
+	struct taker takers[RING_GPU_CORES] = { 0 };
+	int rc = next && cores <= RING_GPU_CORES ? 0 : -ENOMEM;
+
+	if (!rc) {
+		ring_gpu_format(s, r);
+		rc = start_takers(s, r, cores, takers, next);
+	}
+	if (!rc) {
+		ring_gpu_ask(s, r);
+		rc = wait_all(s, child, takers, cores, (uint64_t)producers * each, timeout_ns,
+			      reply);
+	}
+	EPF_STORE_RELEASE(&s->stop_takers, 1);
+	for (uint32_t i = 0; i < cores; i++)
+		if (takers[i].rings) {
+			pthread_join(takers[i].thread, NULL);
+			free(takers[i].rings);
+		}
+	sum_up(takers, cores, out);
+	if (r->sum)
+		compare_sums(takers, cores, producers, each, out);
+	for (uint32_t p = 0; next && !r->sum && p < producers; p++)
+		out->missing +=
+			next[p * LINE] > each ? next[p * LINE] - each : each - next[p * LINE];
+	free(next);
+	return rc;
+}
+
+void ring_gpu_echo(struct ring_gpu_shared *s)
+{
+	const struct epf_cmd *flag = (const void *)(s->words + RING_GPU_FLAG_AT);
+	uint64_t *ack = (uint64_t *)(void *)(s->words + RING_GPU_ACK_AT);
+	uint64_t seen = 0;
+
+	while (!EPF_LOAD_ACQUIRE(&s->stop_takers)) {
+		struct epf_cmd c = epf_slot_load(flag);
+
+		if (c.lo == seen || c.lo != c.hi)
+			continue;
+		seen = c.lo;
+		EPF_STORE_RELEASE(ack, seen);
+	}
+}

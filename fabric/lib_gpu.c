@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libepf: memory of GPUs. Allocation that can be shared with a daemon and with peers of this host, and registration as regions. Slow
+ * path; called by the rank's own thread. The driver is loaded with the first of these calls, in this process, and never otherwise.
+ */
+#define EPF_LOG_COMP "epf"
+#include "fabric/base/err.h"
+#include "fabric/emu_gpu.h"
+#include "fabric/lib.h"
+
+#include <stdlib.h>
+
+/* The driver that the setting gpu-backend names, loaded. */
+static int driver_of(const struct epf *ep, const struct epf_copy_ops **out)
+{
+	const struct epf_copy_ops *ops;
+	int rc = epf_copy_ops_find(epf_copy_gpu_name(&ep->conf), &ops);
+
+	if (!rc)
+		rc = ops->load();
+	if (!rc)
+		*out = ops;
+	return rc;
+}
+
+int epf_gpu_alloc(struct epf *ep, int device, uint64_t bytes, void **addr)
+{
+	const struct epf_copy_ops *ops;
+	int rc = driver_of(ep, &ops);
+
+	if (rc)
+		return rc;
+	if (!bytes || device < 0)
+		return epf_fail(EPF_R_GPU_MEMORY, "epf_gpu_alloc: %llu bytes on device %d",
+				(unsigned long long)bytes, device);
+	return ops->mem_alloc(device, bytes, addr);
+}
+
+void epf_gpu_free(struct epf *ep, void *addr)
+{
+	const struct epf_copy_ops *ops;
+
+	if (addr && driver_of(ep, &ops) == 0)
+		ops->mem_free(addr);
+}
+
+int epf_gpu_copy(struct epf *ep, void *dst, const void *src, uint64_t bytes)
+{
+	const struct epf_copy_ops *ops;
+	int rc = driver_of(ep, &ops);
+
+	return rc ? rc : ops->copy(dst, src, bytes);
+}
+
+int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
+			    uint32_t *region)
+{
+	const struct epf_copy_ops *ops;
+	struct epf_copy_mem *mem;
+	int rc = driver_of(ep, &ops);
+
+	if (rc)
+		return rc;
+	if (!addr || !bytes)
+		return epf_fail(EPF_R_GPU_MEMORY, "GPU region: address %p, %llu bytes", addr,
+				(unsigned long long)bytes);
+	rc = epf_copy_mem_wrap(ops, addr, bytes, &mem);
+	if (rc)
+		return rc;
+	rc = ep->be->region_register_gpu(ep, mem, access, region);
+	epf_copy_mem_put(mem);
+	return rc;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must go on while a GPU is busy, for test_gpu_job --hold on real GPUs: kernels that fill every SM and wait for data, and calls of the
+ * driver that wait for the device, under traffic.
+ */
+#ifndef EPF_TESTS_GPU_HOLD_H
+#define EPF_TESTS_GPU_HOLD_H
+
+#include "fabric/epf.h"
+
+#include <stdint.h>
+
+struct gpu_hold {
+	struct epf *ep;
+	struct epf_ring *ring;
+	const char *backend, *what; /* what: for the lines printed */
+	int device;
+	uint32_t me, world;
+	uint32_t region;   /* of GPU memory, the same number at every rank */
+	uint32_t signal;   /* free at every rank */
+	uint8_t *gpu;      /* its address */
+	uint64_t words;    /* offset of 64 free bytes in it */
+	uint64_t from, to; /* offsets of 1 MiB each, for traffic */
+};
+
+/* Collective. 0, or -1 after a line to stderr; every figure is one line on stdout. */
+int gpu_hold(struct gpu_hold *h);
+
+/*
+ * gpu_ceiling.c: prints what copies of `bytes` from one device to another reach in batches as the copier submits them, four under way;
+ * copy: "engine" or "kernel". 0, or -1 after a line to stderr.
+ */
+int gpu_ceiling(const char *gpu, const char *copy, int from, int to, uint32_t bytes);
+
+#endif

@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Jobs whose regions are GPU memory, on the software NIC: ranks as processes, in service mode over two daemons or embedded. Every rank
+ * puts, gets, adds and signals between GPU and host memory of every other one, with fresh random bytes each time, and compares all of
+ * them. Then, with --rate, what one rank can send to another in messages as they occur in expert-parallel decoding, next to what the same
+ * batched copies reach by themselves.
+ *
+ *   test_gpu_job [--gpu fake|cuda] [--mode service|embedded|both] [--ranks N] [--devices M] [--copy engine|kernel] [--rounds N]
+ *                [--rate COUNT] [--hold 1] [--plain 1]
+ *
+ * --hold 1, on real GPUs: kernels on every SM that wait for a put, and calls that wait for the device, under traffic (gpu_hold.h).
+ *
+ * --plain 1: memory of cuMemAlloc, named to other processes by IPC handles.
+ *
+ * Without arguments: the fake GPU, both modes. With --gpu cuda and no GPU: exit 77 with the reason.
+ */
+#include "fabric/emu_gpu.h"
+#include "fabric/gpu.h"
+#include "tests/proc/daemons.h"
+#include "tests/proc/gpu_hold.h"
+#include "tests/proc/ranks.h"
+
+#include <getopt.h>
+#include <sys/random.h>
+
+#define MS      UINT64_C(1000000)
+#define WAIT_NS (60000 * MS)
+
+enum { GPU = 1, HOST = 2 }; /* regions; 0 is ranks.h's */
+
+enum {
+	SLOTS = 16,     /* places of one sender in a region, a round uses the first few */
+	SLOT = 1 << 17, /* bytes of a place */
+	WORDS = 4096,   /* bytes for additions, at the end of a sender's part */
+	PART = SLOTS * SLOT + WORDS,
+	RATE_SLOTS = 1024,
+	RATE_BYTES = RATE_SLOTS * 16384,
+};
+
+enum { RANKS = 4, SIG_DATA = 0, SIG_READ = 4, SIG_DONE = 8, SIG_RATE = 12 }; /* + sender */
+
+static struct {
+	const char *gpu, *mode, *copy;
+	uint32_t ranks, devices, rounds, rate, hold, plain;
+	uint64_t seed;
+	struct daemons daemons;
+	bool service;
+	const char *what;
+} cfg = { .gpu = "fake", .mode = "both", .copy = "engine", .ranks = 2, .devices = 1, .rounds = 30 };
+
+/* A rank of such a job. */
+struct gpu_rank {
+	struct rank r;
+	uint8_t *gpu,
+		*host; /* regions: [world + 1] parts; the last one is what this rank sends from; then RATE_BYTES */
+	uint8_t *plain, *want; /* a slot each, ordinary memory */
+	uint64_t bytes, bytes_checked;
+};
+
+#define CHECK(g, condition) RANK_CHECK(&(g)->r, condition)
+
+static uint64_t mix(uint64_t x)
+{
+	x += 0x9e3779b97f4a7c15ull;
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return x ^ (x >> 31);
+}
+
+/* What sender sends to receiver in this round as its item i: bytes that nobody has seen before. */
+static uint64_t key_of(uint32_t sender, uint32_t receiver, uint64_t round, uint32_t item)
+{
+	return mix(cfg.seed ^ mix(round << 24 | (uint64_t)sender << 16 | receiver << 8 | item));
+}
+
+static uint32_t size_of(uint64_t key)
+{
+	static const uint32_t sizes[] = { 7168, 14352, 16, 1, 4096, 65536, 33333, 8, 4097, 131072 };
+
+	return sizes[key % (sizeof(sizes) / sizeof(sizes[0]))];
+}
+
+static void fill(uint8_t *at, uint32_t bytes, uint64_t key)
+{
+	for (uint32_t i = 0; i < bytes; i += 8) {
+		uint64_t v = mix(key + i);
+
+		memcpy(at + i, &v, bytes - i < 8 ? bytes - i : 8);
+	}
+}
+
+static uint64_t part(uint32_t rank, uint32_t slot)
+{
+	return (uint64_t)rank * PART + (uint64_t)slot * SLOT;
+}
+
+/* Compares bytes of a region with those of a key. */
+static void compare(struct gpu_rank *g, unsigned region, uint64_t offset, uint64_t key)
+{
+	uint32_t bytes = size_of(key);
+	const uint8_t *at = g->host + offset;
+
+	if (region == GPU) {
+		CHECK(g, epf_gpu_copy(g->r.ep, g->plain, g->gpu + offset, bytes) == 0);
+		at = g->plain;
+	}
+	fill(g->want, bytes, key);
+	if (memcmp(at, g->want, bytes) != 0) {
+		uint32_t i = 0;
+
+		while (at[i] == g->want[i])
+			i++;
+		fprintf(stderr, "rank %u: region %u offset %llu: byte %u of %u differs\n", g->r.me,
+			region, (unsigned long long)offset, i, bytes);
+		_exit(1);
+	}
+	g->bytes_checked += bytes;
+}
+
+/* Puts the bytes of a key into this rank's own memory, in a region. */
+static void prepare(struct gpu_rank *g, unsigned region, uint64_t offset, uint64_t key)
+{
+	uint32_t bytes = size_of(key);
+
+	if (region == HOST) {
+		fill(g->host + offset, bytes, key);
+		return;
+	}
+	fill(g->plain, bytes, key);
+	CHECK(g, epf_gpu_copy(g->r.ep, g->gpu + offset, g->plain, bytes) == 0);
+}
+
+/* Items 0..3: GPU to GPU, GPU to host, host to GPU, GPU to GPU with the signal; 4: for gets. */
+static void send_to(struct gpu_rank *g, uint32_t p, uint64_t round)
+{
+	static const unsigned from[] = { GPU, GPU, HOST, GPU }, to[] = { GPU, HOST, GPU, GPU };
+	uint32_t me = g->r.me;
+
+	for (uint32_t i = 0; i < 4; i++) {
+		uint64_t key = key_of(me, p, round, i);
+		uint64_t src = part(g->r.world, i);
+
+		prepare(g, from[i], src, key);
+		if (i < 3)
+			CHECK(g, epf_put(g->r.ring, p, from[i], src, to[i], part(me, i),
+					 size_of(key), 0) == 0);
+		else
+			CHECK(g, epf_put_signal(g->r.ring, p, GPU, src, GPU, part(me, i),
+						size_of(key), SIG_DATA + me, 1, EPF_FENCE) == 0);
+	}
+	CHECK(g, epf_add(g->r.ring, p, GPU, part(me, SLOTS), round + 1, 0) == 0);
+	CHECK(g, epf_add(g->r.ring, p, GPU, part(me, SLOTS) + 8, 3, 0) == 0);
+	CHECK(g, epf_put_inline(g->r.ring, p, GPU, part(me, SLOTS) + 16, mix(round), 8, 0) == 0);
+	CHECK(g, epf_signal_send(g->r.ring, p, SIG_DATA + me, 1, 0) == 0);
+	/* The sources may be used again only when all of it has been read. */
+	CHECK(g, epf_flush(g->r.ring, 0, WAIT_NS) == 0);
+}
+
+static void receive_from(struct gpu_rank *g, uint32_t p, uint64_t round)
+{
+	static const unsigned to[] = { GPU, HOST, GPU, GPU };
+	uint64_t words[3];
+	uint32_t me = g->r.me;
+
+	CHECK(g, epf_signal_wait(g->r.ep, SIG_DATA + p, 2 * round + 2, WAIT_NS) == 0);
+	for (uint32_t i = 0; i < 4; i++)
+		compare(g, to[i], part(p, i), key_of(p, me, round, i));
+	CHECK(g, epf_gpu_copy(g->r.ep, words, g->gpu + part(p, SLOTS), sizeof(words)) == 0);
+	CHECK(g, words[0] == (round + 1) * (round + 2) / 2);
+	CHECK(g, words[1] == 3 * (round + 1));
+	CHECK(g, words[2] == mix(round));
+}
+
+/* Reads what p offers, from its GPU and its host memory, into both of ours. */
+static void get_from(struct gpu_rank *g, uint32_t p, uint64_t round)
+{
+	uint32_t me = g->r.me;
+
+	CHECK(g, epf_signal_wait(g->r.ep, SIG_READ + p, round + 1, WAIT_NS) == 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		uint64_t key = key_of(p, 200, round, i & 1);
+
+		CHECK(g,
+		      epf_get(g->r.ring, p, i >> 1 ? HOST : GPU, part(p, 8 + i), i & 1 ? HOST : GPU,
+			      part(g->r.world, 8 + (i & 1)), size_of(key), 0) == 0);
+	}
+	CHECK(g, epf_flush(g->r.ring, 0, WAIT_NS) == 0);
+	for (uint32_t i = 0; i < 4; i++)
+		compare(g, i >> 1 ? HOST : GPU, part(p, 8 + i), key_of(p, 200, round, i & 1));
+	CHECK(g, epf_signal_send(g->r.ring, p, SIG_DONE + me, 1, 0) == 0);
+}
+
+static void play(struct gpu_rank *g)
+{
+	uint32_t me = g->r.me, world = g->r.world;
+
+	for (uint64_t round = 0; round < cfg.rounds; round++) {
+		for (uint32_t i = 0; i < 2; i++)
+			prepare(g, i ? HOST : GPU, part(world, 8 + i), key_of(me, 200, round, i));
+		for (uint32_t k = 1; k < world; k++)
+			CHECK(g, epf_signal_send(g->r.ring, (me + k) % world, SIG_READ + me, 1,
+						 0) == 0);
+		for (uint32_t k = 1; k < world; k++)
+			send_to(g, (me + k) % world, round);
+		for (uint32_t k = 1; k < world; k++)
+			receive_from(g, (me + k) % world, round);
+		for (uint32_t k = 1; k < world; k++)
+			get_from(g, (me + k) % world, round);
+		for (uint32_t k = 1; k < world; k++)
+			CHECK(g, epf_signal_wait(g->r.ep, SIG_DONE + (me + k) % world, round + 1,
+						 WAIT_NS) == 0);
+	}
+	printf("gpu_job %s rank %u: %u rounds with %u peers, %llu bytes compared\n", cfg.what, me,
+	       cfg.rounds, world - 1, (unsigned long long)g->bytes_checked);
+	fflush(stdout);
+}
+
+/* Rank 0 sends to the last rank as fast as it can; the bytes of the last lap are compared. */
+static void rate(struct gpu_rank *g, uint32_t bytes)
+{
+	uint32_t last = g->r.world - 1, me = g->r.me, count = cfg.rate;
+	uint64_t base = (uint64_t)(g->r.world + 1) * PART, t0, t1, key = key_of(0, 201, bytes, 0);
+	uint64_t stride = 16384, seen = epf_signal_value(g->r.ep, SIG_RATE);
+	uint8_t *all = malloc(RATE_BYTES), *want = malloc(RATE_BYTES);
+
+	CHECK(g, all && want);
+	fill(want, RATE_BYTES, key);
+	if (me == 0)
+		CHECK(g, epf_gpu_copy(g->r.ep, g->gpu + base, want, RATE_BYTES) == 0);
+	CHECK(g, epf_barrier(g->r.ep) == 0);
+	if (me == 0) {
+		t0 = epf_now_ns();
+		for (uint32_t i = 0; i + 1 < count; i++) {
+			uint64_t at = base + i % RATE_SLOTS * stride;
+
+			CHECK(g, epf_put(g->r.ring, last, GPU, at, GPU, at, bytes, 0) == 0);
+		}
+		CHECK(g,
+		      epf_put_signal(g->r.ring, last, GPU, base + (count - 1) % RATE_SLOTS * stride,
+				     GPU, base + (count - 1) % RATE_SLOTS * stride, bytes, SIG_RATE,
+				     1, EPF_FENCE) == 0);
+		CHECK(g, epf_flush(g->r.ring, 0, WAIT_NS) == 0);
+		t1 = epf_now_ns();
+		printf("gpu_job %s: put %u bytes GPU to GPU: %.3f M/s, %.2f GB/s (%u puts in %.1f ms)\n",
+		       cfg.what, bytes, count * 1e3 / (double)(t1 - t0),
+		       (double)count * bytes / (double)(t1 - t0), count, (double)(t1 - t0) / 1e6);
+		fflush(stdout);
+	}
+	if (me == last) {
+		CHECK(g, epf_signal_wait(g->r.ep, SIG_RATE, seen + 1, WAIT_NS) == 0);
+		CHECK(g, epf_gpu_copy(g->r.ep, all, g->gpu + base, RATE_BYTES) == 0);
+		for (uint64_t i = 0; i < RATE_SLOTS && i < count; i++)
+			CHECK(g, memcmp(all + i * stride, want + i * stride, bytes) == 0);
+	}
+	free(all);
+	free(want);
+	CHECK(g, epf_barrier(g->r.ep) == 0);
+}
+
+/* One put with its signal, and one back, again and again. */
+static void round_trip(struct gpu_rank *g, uint32_t bytes)
+{
+	uint32_t last = g->r.world - 1, me = g->r.me, n = 2000;
+	uint64_t base = (uint64_t)(g->r.world + 1) * PART, t0 = epf_now_ns();
+	uint64_t seen = epf_signal_value(g->r.ep, SIG_RATE + 1);
+
+	CHECK(g, epf_barrier(g->r.ep) == 0);
+	for (uint32_t i = 0; i < n && (me == 0 || me == last); i++) {
+		if (me == last)
+			CHECK(g,
+			      epf_signal_wait(g->r.ep, SIG_RATE + 1, seen + i + 1, WAIT_NS) == 0);
+		CHECK(g, epf_put_signal(g->r.ring, me ? 0 : last, GPU, base, GPU, base, bytes,
+					SIG_RATE + 1, 1, 0) == 0);
+		if (me == 0)
+			CHECK(g,
+			      epf_signal_wait(g->r.ep, SIG_RATE + 1, seen + i + 1, WAIT_NS) == 0);
+	}
+	if (me == 0)
+		printf("gpu_job %s: put_signal %u bytes there and back: %.2f us\n", cfg.what, bytes,
+		       (double)(epf_now_ns() - t0) / 1e3 / n);
+	fflush(stdout);
+	CHECK(g, epf_barrier(g->r.ep) == 0);
+}
+
+static void hold(struct gpu_rank *g)
+{
+	struct gpu_hold h = { .ep = g->r.ep,
+			      .ring = g->r.ring,
+			      .backend = cfg.gpu,
+			      .what = cfg.what,
+			      .device = (int)(g->r.me % cfg.devices),
+			      .me = g->r.me,
+			      .world = g->r.world,
+			      .region = GPU,
+			      .signal = SIG_RATE + 2,
+			      .gpu = g->gpu,
+			      .words = part(g->r.world, SLOTS),
+			      .from = part(g->r.world, 0),
+			      .to = part(0, 0) };
+
+	CHECK(g, epf_gpu_copy(g->r.ep, g->gpu + h.words, &(uint64_t[2]){ 0 }, 16) == 0);
+	CHECK(g, gpu_hold(&h) == 0);
+}
+
+/* Memory of the driver's own allocator, which has no descriptor. */
+static void *plain_memory(struct gpu_rank *g, uint64_t bytes)
+{
+	const struct epf_gpu_ops *ops;
+	struct epf_gpu_dev *dev;
+	struct epf_gpu_mem mem;
+
+	CHECK(g, epf_gpu_backend(cfg.gpu, &ops) == 0);
+	CHECK(g, ops->open((int)(g->r.me % cfg.devices), &dev) == 0);
+	CHECK(g, ops->mem_alloc(dev, bytes, 0, &mem) == 0);
+	return (void *)(uintptr_t)mem.addr;
+}
+
+static void body(struct rank *r)
+{
+	struct gpu_rank g = { .r = *r };
+	uint64_t bytes = (uint64_t)(r->world + 1) * PART + (cfg.rate ? RATE_BYTES : 0);
+	void *gpu, *host;
+	uint32_t region;
+
+	if (cfg.plain)
+		gpu = plain_memory(&g, bytes);
+	else
+		CHECK(&g, epf_gpu_alloc(r->ep, (int)(r->me % cfg.devices), bytes, &gpu) == 0);
+	CHECK(&g, epf_memory_alloc(r->ep, (uint64_t)(r->world + 1) * PART, &host) == 0);
+	g.gpu = gpu;
+	g.host = host;
+	g.plain = malloc(SLOT);
+	g.want = malloc(SLOT);
+	CHECK(&g, g.plain && g.want);
+	CHECK(&g, epf_region_register_gpu(r->ep, gpu, bytes, EPF_REMOTE_WRITE | EPF_REMOTE_READ,
+					  &region) == 0 &&
+			  region == GPU);
+	CHECK(&g, epf_region_register(r->ep, host, (uint64_t)(r->world + 1) * PART,
+				      EPF_REMOTE_WRITE | EPF_REMOTE_READ, &region) == 0 &&
+			  region == HOST);
+	CHECK(&g, epf_exchange(r->ep) == 0);
+	play(&g);
+	if (cfg.rate) {
+		rate(&g, 7168);
+		rate(&g, 7168);
+		rate(&g, 14352);
+		round_trip(&g, 8);
+		round_trip(&g, 7168);
+	}
+	if (cfg.hold)
+		hold(&g);
+	CHECK(&g, epf_barrier(r->ep) == 0);
+	*r = g.r;
+}
+
+static void ceiling(uint32_t bytes)
+{
+	exit(gpu_ceiling(cfg.gpu, cfg.copy, 0, (int)((cfg.ranks - 1) % cfg.devices), bytes) != 0);
+}
+
+/* Runs a function in a process of its own: this one forks ranks later and must not have met a driver. */
+static int in_child(void (*fn)(uint32_t), uint32_t arg)
+{
+	pid_t pid;
+	int status = 1;
+
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		fn(arg);
+		_exit(0);
+	}
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+static void probe(uint32_t unused)
+{
+	const struct epf_copy_ops *ops;
+
+	(void)unused;
+	if (epf_copy_ops_find(cfg.gpu, &ops) == 0 && ops->load() == 0)
+		_exit(0);
+	printf("skipped: %s\n", epf_last_error());
+	fflush(stdout);
+	_exit(77);
+}
+
+static void rank_main(struct ranks *job, uint32_t i)
+{
+	char gpu[32], copy[48];
+	const char *settings[8] = { gpu, copy };
+	struct rank r = { .page = job->page,
+			  .rendezvous = job->page->rendezvous,
+			  .settings = settings,
+			  .job = "gpu_job",
+			  .me = i,
+			  .world = cfg.ranks };
+	int n = 2;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(170); /* whatever happens, nothing is left behind */
+	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
+	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
+	if (cfg.service)
+		for (const char *const *c = daemons_client(&cfg.daemons, i * 2 / cfg.ranks); *c;
+		     c++)
+			settings[n++] = *c;
+	while (!__atomic_load_n(&job->page->open, __ATOMIC_ACQUIRE))
+		usleep(500);
+	rank_open(&r);
+	body(&r);
+	epf_close(r.ep);
+	epf_boot_close(r.boot);
+	exit(0);
+}
+
+/* A whole job; 0 when every rank and every daemon ended well. */
+static int run_job(bool service)
+{
+	char gpu[32], copy[48], what[96];
+	const char *const settings[] = { gpu, copy, NULL };
+	struct ranks job = { .count = cfg.ranks };
+	int bad = 0, status;
+
+	cfg.service = service;
+	snprintf(what, sizeof(what), "%s %s %s", cfg.gpu, service ? "service" : "embedded",
+		 cfg.copy);
+	cfg.what = what;
+	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
+	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
+	if (service && daemons_start(&cfg.daemons, 2, settings))
+		return 1;
+	job.page = mmap(NULL, sizeof(*job.page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			-1, 0);
+	if (job.page == MAP_FAILED)
+		return 1;
+	fflush(NULL);
+	for (uint32_t i = 0; i < cfg.ranks; i++) {
+		job.pid[i] = fork();
+		if (job.pid[i] == 0)
+			rank_main(&job, i);
+	}
+	bad = ranks_serve(&job, "gpu_job") != 0;
+	for (uint32_t i = 0; i < cfg.ranks; i++)
+		bad |= waitpid(job.pid[i], &status, 0) != job.pid[i] || status != 0;
+	epf_boot_server_stop(job.server);
+	if (service)
+		for (unsigned i = 0; bad && i < 2; i++) {
+			char *log = daemons_log(&cfg.daemons, i);
+
+			fprintf(stderr, "%s\n", log ? log : "");
+			free(log);
+		}
+	if (service)
+		bad |= daemons_stop(&cfg.daemons) != 0;
+	munmap(job.page, sizeof(*job.page));
+	return bad;
+}
+
+static int options(int argc, char **argv)
+{
+	static const struct option known[] = {
+		{ "gpu", 1, NULL, 'g' },   { "mode", 1, NULL, 'm' },
+		{ "ranks", 1, NULL, 'n' }, { "devices", 1, NULL, 'd' },
+		{ "copy", 1, NULL, 'c' },  { "rounds", 1, NULL, 'r' },
+		{ "rate", 1, NULL, 'R' },  { "hold", 1, NULL, 'h' },
+		{ "plain", 1, NULL, 'p' }, { 0 },
+	};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
+		uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 0) : 0;
+
+		if (c == 'g')
+			cfg.gpu = optarg;
+		else if (c == 'm')
+			cfg.mode = optarg;
+		else if (c == 'c')
+			cfg.copy = optarg;
+		else if (c == 'n')
+			cfg.ranks = number;
+		else if (c == 'd')
+			cfg.devices = number;
+		else if (c == 'r')
+			cfg.rounds = number;
+		else if (c == 'R')
+			cfg.rate = number;
+		else if (c == 'p')
+			cfg.plain = number;
+		else if (c == 'h')
+			cfg.hold = number;
+		else
+			return 1;
+	}
+	return cfg.ranks < 2 || cfg.ranks > RANKS || !cfg.devices;
+}
+
+int main(int argc, char **argv)
+{
+	int bad = 0, rc;
+
+	if (options(argc, argv)) {
+		fprintf(stderr, "usage: see the head of test_gpu_job.c\n");
+		return 1;
+	}
+	if (getrandom(&cfg.seed, sizeof(cfg.seed), 0) != sizeof(cfg.seed) || !mkdtemp(ranks_dir))
+		return 1;
+	printf("gpu_job: seed %#llx\n", (unsigned long long)cfg.seed);
+	rc = in_child(probe, 0);
+	if (rc) {
+		ranks_dir_remove(NULL);
+		return rc;
+	}
+	if (cfg.rate)
+		bad |= in_child(ceiling, 7168) | in_child(ceiling, 14352);
+	if (strcmp(cfg.mode, "embedded") != 0)
+		bad |= run_job(true);
+	if (strcmp(cfg.mode, "service") != 0)
+		bad |= run_job(false);
+	ranks_dir_remove(NULL);
+	printf("gpu_job: %s\n", bad ? "FAILED" : "all right");
+	return bad;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The emulated NIC and GPU memory (a fake one, that no CPU code may touch): what the conformance suite and the random traffic, which run
+ * over it too, do not look at. Order of overlapping writes, fences with copies under way, withdrawn regions, additions, a NIC
+ * without a GPU, many regions.
+ */
+#include "fabric/emu_gpu.h"
+#include "tests/unit/nic_rig.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MS 1000000ull
+
+static int open_fake(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
+		     struct epf_nic **out)
+{
+	struct epf_emu_opts opts = *tune;
+
+	opts.ordered = 1;
+	return epf_emu_open(&opts, now, arg, out);
+}
+
+/* b has no GPU. */
+static int open_half(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
+		     struct epf_nic **out)
+{
+	struct epf_emu_opts opts = *tune;
+
+	opts.ordered = 1;
+	if (end)
+		opts.gpu = "none";
+	return epf_emu_open(&opts, now, arg, out);
+}
+
+static const struct nic_kind both = { "emu ordered, GPU to GPU", 1, 1, 0, 0, 0, 0, 3, open_fake };
+static const struct nic_kind to_gpu = {
+	"emu ordered, host to GPU", 1, 1, 0, 0, 0, 0, 2, open_fake
+};
+static const struct nic_kind from_gpu = {
+	"emu ordered, GPU to host", 1, 1, 0, 0, 0, 0, 1, open_fake
+};
+static const struct nic_kind half = {
+	"emu ordered, GPU to a NIC without", 1, 1, 0, 0, 0, 0, 1, open_half
+};
+
+/* On an ordered NIC the later of two writes wins, however their copies are gathered. */
+static void overlapping_writes(const struct nic_kind *kind)
+{
+	enum { WRITES = 2000, SPAN = 8192, LEN = 900 };
+	struct rig *rig = rig_open(kind, NULL);
+	unsigned char *model = calloc(1, SPAN);
+	uint64_t random = 12345;
+	int status;
+
+	assert_non_null(model);
+	rig_fill(rig->a.mem, RIG_BYTES, 77);
+	memset(rig->b.mem, 0, SPAN);
+	for (uint32_t i = 0; i < WRITES; i++) {
+		uint32_t len = 1 + (uint32_t)(rig_random(&random) % LEN);
+		uint64_t src = rig_random(&random) % (RIG_BYTES - LEN);
+		uint64_t dst = rig_random(&random) % (SPAN - LEN);
+		struct epf_wr wr = rig_write(rig, i, src, dst, len);
+
+		/* Some travel in their packets: to host memory they are landed by the CPU. */
+		if (i % 3 == 0) {
+			wr.len = len = 1 + len % EPF_NIC_MSG_BYTES;
+			rig_inline(rig, &wr);
+		}
+		while (rig->a.nic->ops->post(rig->a.nic, 0, &wr, 1) == 0) {
+			rig_reap(&rig->b);
+			rig_reap(&rig->a);
+		}
+		memcpy(model + dst, rig->a.mem + src, len);
+	}
+	rig_run(rig, 100 * MS);
+	assert_true(rig_sent(rig, &rig->a, WRITES - 1, &status));
+	assert_int_equal(status, EPF_S_OK);
+	assert_memory_equal(rig->b.mem, model, SPAN);
+	free(model);
+	rig_close(rig);
+}
+
+static void test_overlap(void **state)
+{
+	(void)state;
+	overlapping_writes(&both);
+	overlapping_writes(&to_gpu);
+	overlapping_writes(&from_gpu);
+}
+
+/* After a fence nothing of the lane changes memory once it is drained, whatever was under way. */
+static void test_fence(void **state)
+{
+	unsigned char *seen = malloc(RIG_BYTES);
+	unsigned landed = 0, kept = 0;
+
+	(void)state;
+	assert_non_null(seen);
+	for (unsigned round = 0; round < 30; round++) {
+		struct rig *rig = rig_open(&both, NULL);
+
+		rig->b.nic->ops->post_receives(rig->b.nic, 200);
+		rig_fill(rig->a.mem, RIG_BYTES, round);
+		for (uint32_t i = 0; i < 100; i++) {
+			struct epf_wr wr = rig_write(rig, i, i * 2048, i * 2048, 2000);
+
+			wr.op = EPF_WR_WRITE_IMM;
+			rig_post(rig, &wr);
+		}
+		for (unsigned i = 0; i < round; i++)
+			rig_reap(&rig->b);
+		rig->b.nic->ops->lane_fence(rig->b.nic, 0);
+		for (unsigned i = 0; i < 20000; i++) {
+			rig_reap(&rig->b);
+			if (rig->b.nic->ops->lane_drained(rig->b.nic, 0))
+				break;
+			usleep(500);
+		}
+		assert_int_equal(rig->b.nic->ops->lane_drained(rig->b.nic, 0), 1);
+		memcpy(seen, rig->b.mem, RIG_BYTES);
+		rig_run(rig, 20 * MS);
+		assert_memory_equal(seen, rig->b.mem, RIG_BYTES);
+		/* What was announced is there. */
+		for (unsigned i = 0; i < rig->b.n; i++)
+			assert_memory_equal(rig->b.mem + i * 2048, rig->a.mem + i * 2048, 2000);
+		landed += rig->b.n;
+		kept += 100 - rig->b.n;
+		rig_expect_whole(rig);
+		rig_close(rig);
+	}
+	printf("# fence: %u writes were in time, %u were not\n", landed, kept);
+	assert_true(kept);
+	free(seen);
+}
+
+/* A region's key stops working, at the target as at the source; the next one of the same memory works. */
+static void test_withdrawn(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	struct epf_copy_mem *mem;
+	int status;
+
+	(void)state;
+	rig_fill(rig->a.mem, 5000, 5);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status) && status == EPF_S_OK);
+	memset(rig->b.mem, 0, 5000);
+	rig->b.nic->ops->region_deregister(rig->b.nic, &rig->b.mr);
+	wr.id = 2;
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 2, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	for (unsigned i = 0; i < 5000; i++)
+		assert_int_equal(rig->b.mem[i], 0);
+	assert_int_equal(epf_copy_mem_wrap(&epf_copy_fake, rig->b.gpu, RIG_BYTES, &mem), 0);
+	assert_int_equal(rig->b.nic->ops->region_register_gpu(rig->b.nic, mem, EPF_MR_REMOTE_WRITE,
+							      &rig->b.mr),
+			 0);
+	epf_copy_mem_put(mem);
+	rig_reconnect(rig);
+	rig_clear(rig);
+	wr = rig_write(rig, 3, 0, 0, 5000);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 3, &status) && status == EPF_S_OK);
+	assert_true(rig_matches(rig->b.mem, 5000, 5));
+	/* Not for reading. */
+	wr.id = 4;
+	wr.op = EPF_WR_READ;
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 4, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	rig_close(rig);
+}
+
+static void test_range(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, RIG_BYTES - 999, 1000);
+	int status;
+
+	(void)state;
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	rig_reconnect(rig);
+	rig_clear(rig);
+	wr = rig_write(rig, 2, RIG_BYTES - 999, 0, 1000);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 2, &status));
+	assert_int_equal(status, EPF_S_LOCAL);
+	rig_close(rig);
+}
+
+static void test_add(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	const struct epf_nic_ops *ops = rig->b.nic->ops;
+	uint64_t *words = (uint64_t *)(void *)rig->b.mem, sum = 0, was = UINT64_MAX - 10;
+
+	(void)state;
+	words[3] = was;
+	for (uint64_t i = 1; i <= 500; i++) {
+		int rc = ops->add(rig->b.nic, &rig->b.mr, 24, i * i);
+
+		assert_int_equal(rc, 0);
+		sum += i * i;
+		ops->wake_peers(rig->b.nic);
+	}
+	assert_int_equal(ops->add_pending(rig->b.nic), 1);
+	while (ops->add_pending(rig->b.nic))
+		sched_yield();
+	assert_int_equal(words[3], was + sum);
+	assert_int_equal(words[2], 0);
+	assert_int_equal(words[4], 0);
+	/* Not beyond the region, and not more at a time than there is room for. */
+	assert_int_equal(ops->add(rig->b.nic, &rig->b.mr, RIG_BYTES - 7, 1), -EINVAL);
+	for (unsigned i = 0, full = 0; !full; i++) {
+		int rc = ops->add(rig->b.nic, &rig->b.mr, 0, 1);
+
+		full = rc == -EAGAIN;
+		assert_true(full || (rc == 0 && i < 5000));
+		if (full)
+			sum = i;
+	}
+	while (ops->add_pending(rig->b.nic)) {
+		ops->wake_peers(rig->b.nic);
+		sched_yield();
+	}
+	assert_int_equal(words[0], sum);
+	rig_close(rig);
+}
+
+/* Whoever has no GPU software refuses, and says so; nobody hangs, and other traffic goes on. */
+static void test_no_gpu(void **state)
+{
+	struct rig *rig = rig_open(&half, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	int status;
+
+	(void)state;
+	rig_post(rig, &wr);
+	rig_run(rig, 10 * MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	rig_reconnect(rig);
+	rig_clear(rig);
+	wr.id = 2;
+	rig_inline(rig, &wr);
+	wr.len = 100;
+	rig_fill(rig->a.mem, 100, 9);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 2, &status) && status == EPF_S_OK);
+	assert_true(rig_matches(rig->b.mem, 100, 9));
+	rig_close(rig);
+}
+
+/* A message's bytes come from host memory. */
+static void test_send_from_gpu(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 8);
+	int status;
+
+	(void)state;
+	wr.op = EPF_WR_SEND;
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status));
+	assert_int_equal(status, EPF_S_LOCAL);
+	rig_close(rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_overlap),       cmocka_unit_test(test_fence),
+		cmocka_unit_test(test_withdrawn),     cmocka_unit_test(test_range),
+		cmocka_unit_test(test_add),           cmocka_unit_test(test_no_gpu),
+		cmocka_unit_test(test_send_from_gpu),
+	};
+
+	return cmocka_run_group_tests_name("emulated NIC, GPU memory", tests, NULL, NULL);
+}

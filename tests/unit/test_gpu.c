@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device API and the GPU context without a GPU: kernels/epf_device.cuh as plain C on CPU threads, over the fake back-end. Leases, private
+ * and shared rings over many laps with every command checked, deadlines, abort, what a failure says, and commands through two ranks' engines
+ * and the emulated NIC, bytes and signals compared.
+ */
+#include "bootstrap/boot.h"
+#include "fabric/base/err.h"
+#include "fabric/epf.h"
+#include "fabric/gpu_context.h"
+#include "kernels/epf_device.cuh"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LOG2 = 6, PRODUCERS = 6, EACH = 5000, SHARED_LOG2 = 7 };
+
+/* A context over plain memory: one shared ring and n private ones. */
+struct rig {
+	struct epf_gpu_dev *dev;
+	struct epf_gpu_context *context;
+	struct epf_gpu_ring_from from[8];
+	uint32_t n;
+};
+
+static struct epf_ring_shm *new_ring(unsigned log2, uint32_t id)
+{
+	size_t bytes = (epf_ring_bytes(log2) + 4095) / 4096 * 4096;
+	struct epf_ring_shm *shm = aligned_alloc(4096, bytes);
+
+	assert_non_null(shm);
+	memset(shm, 0, bytes);
+	epf_ring_format(shm, log2, id, 0);
+	return shm;
+}
+
+static void rig_open(struct rig *r, uint32_t n_private, uint64_t timeout_ns)
+{
+	struct epf_gpu_parts parts = { .rings = r->from,
+				       .n_shared = 1,
+				       .n_private = n_private,
+				       .world = 1,
+				       .timeout_ns = timeout_ns };
+	const struct epf_gpu_ops *ops;
+
+	memset(r, 0, sizeof(*r));
+	r->n = 1 + n_private;
+	for (uint32_t i = 0; i < r->n; i++)
+		r->from[i].shm = new_ring(i ? LOG2 : SHARED_LOG2, i);
+	assert_return_code(epf_gpu_backend("fake", &ops), 0);
+	assert_return_code(ops->open(-1, &r->dev), 0);
+	assert_return_code(epf_gpu_context_create(r->dev, &parts, &r->context), 0);
+}
+
+static void rig_close(struct rig *r)
+{
+	epf_gpu_context_destroy(r->context);
+	r->dev->ops->close(r->dev);
+	for (uint32_t i = 0; i < r->n; i++)
+		free(r->from[i].shm);
+}
+
+static const struct epf_gpu_ctx *ctx_of(const struct rig *r)
+{
+	return (const struct epf_gpu_ctx *)(uintptr_t)epf_gpu_context_addr(r->context);
+}
+
+/* ---- back-ends ---- */
+
+static void tables_have_no_holes(void **state)
+{
+	static const char *const names[] = { "cuda", "hip", "fake", "none" };
+	const struct epf_gpu_ops *ops;
+	int n = 0;
+
+	(void)state;
+	for (size_t i = 0; i < 4; i++) {
+		const void *const *entry;
+
+		assert_return_code(epf_gpu_backend(names[i], &ops), 0);
+		assert_string_equal(ops->name, names[i]);
+		entry = (const void *const *)ops;
+		for (size_t k = 0; k < sizeof(*ops) / sizeof(void *); k++)
+			assert_non_null(entry[k]);
+	}
+	assert_int_equal(epf_gpu_backend("cudd", &ops), -EINVAL);
+	assert_non_null(strstr(epf_last_error(), "cudd"));
+	assert_return_code(epf_gpu_backend("none", &ops), 0);
+	assert_return_code(ops->count(&n), 0);
+	assert_int_equal(n, 0);
+}
+
+static void fake_memory_moves(void **state)
+{
+	const struct epf_gpu_ops *ops = &epf_gpu_fake_ops;
+	struct epf_gpu_copy two[2];
+	struct epf_gpu_mem a, b, c, d;
+	struct epf_gpu_place place;
+	struct epf_gpu_dev *dev;
+	struct epf_gpu_ipc ipc;
+	void *stream, *event;
+	uint64_t offset;
+	int fd;
+
+	(void)state;
+	assert_return_code(ops->open(1, &dev), 0);
+	assert_return_code(ops->mem_alloc(dev, 10000, EPF_GPU_MEM_EXPORT, &a), 0);
+	assert_return_code(ops->mem_alloc(dev, 10000, 0, &b), 0);
+	assert_return_code(ops->fill(dev, a.addr, 7, 10000), 0);
+	assert_return_code(ops->stream_create(dev, &stream), 0);
+	assert_return_code(ops->event_create(dev, &event), 0);
+	two[0] = (struct epf_gpu_copy){ b.addr, a.addr, 5000 };
+	two[1] = (struct epf_gpu_copy){ b.addr + 6000, a.addr, 4 };
+	assert_return_code(ops->copy_batch(dev, stream, two, 2), 0);
+	assert_return_code(ops->event_record(dev, stream, event), 0);
+	assert_int_equal(ops->event_query(dev, event), 1);
+	assert_memory_equal((void *)(uintptr_t)a.addr, (void *)(uintptr_t)b.addr, 5000);
+	assert_int_equal(((uint8_t *)(uintptr_t)b.addr)[5000], 0);
+	assert_return_code(ops->mem_export_fd(dev, &a, &fd), 0);
+	assert_return_code(ops->mem_import_fd(dev, fd, a.bytes, &c), 0);
+	close(fd);
+	assert_return_code(ops->mem_export_ipc(dev, a.addr + 16, &ipc), 0);
+	assert_return_code(ops->mem_import_ipc(dev, &ipc, &d), 0);
+	((uint8_t *)(uintptr_t)a.addr)[16] = 99;
+	assert_int_equal(((uint8_t *)(uintptr_t)c.addr)[16], 99);
+	assert_int_equal(((uint8_t *)(uintptr_t)d.addr)[0], 99);
+	assert_return_code(ops->mem_dmabuf(dev, a.addr + 4096, 100, &fd, &offset), 0);
+	assert_int_equal(offset, 4096);
+	close(fd);
+	assert_return_code(ops->mem_place(dev, a.addr + 9, &place), 0);
+	assert_int_equal(place.where, EPF_GPU_DEVICE);
+	assert_int_equal(place.device, 1);
+	assert_return_code(ops->mem_place(dev, (uintptr_t)&a, &place), 0);
+	assert_int_equal(place.where, EPF_GPU_HOST);
+	ops->mem_free(dev, &d);
+	ops->mem_free(dev, &c);
+	ops->mem_free(dev, &b);
+	ops->mem_free(dev, &a);
+	ops->event_destroy(dev, event);
+	ops->stream_destroy(dev, stream);
+	ops->close(dev);
+}
+
+/* ---- leases ---- */
+
+static void leases_are_handed_round(void **state)
+{
+	struct epf_gpu_ring_at at;
+	struct epf_dev d[4];
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 2, 1000000000);
+	for (int i = 0; i < 4; i++)
+		epf_dev_open(&d[i], ctx_of(&r));
+	assert_int_not_equal(d[0].index, d[1].index);
+	assert_false(epf_dev_is_shared(&d[0]) || epf_dev_is_shared(&d[1]));
+	assert_true(epf_dev_is_shared(&d[2]) && epf_dev_is_shared(&d[3]));
+	assert_int_equal(epf_dev_push(&d[0], epf_cmd_flush(0)), 0);
+	assert_int_equal(epf_dev_ticket(&d[0]), 1);
+	assert_return_code(epf_gpu_context_ring(r.context, 1 + d[0].index, &at), 0);
+	assert_true(at.leased);
+	epf_dev_close(&d[0]);
+	assert_return_code(epf_gpu_context_ring(r.context, 1 + d[0].index, &at), 0);
+	assert_false(at.leased);
+	assert_int_equal(at.pushed, 1);
+	/* The next holder goes on where the last one stopped. */
+	epf_dev_open(&d[3], ctx_of(&r));
+	assert_int_equal(d[3].index, d[0].index);
+	assert_int_equal(d[3].head, 1);
+	assert_int_equal(epf_dev_push(&d[3], epf_cmd_flush(0)), 0);
+	assert_int_equal(epf_dev_ticket(&d[3]), 2);
+	rig_close(&r);
+}
+
+/* ---- many producers, one consumer, every command looked at ---- */
+
+struct producer {
+	pthread_t thread;
+	struct rig *r;
+	uint32_t number;
+	int rc;
+};
+
+static struct epf_cmd content(uint32_t producer, uint32_t seq)
+{
+	struct epf_cmd c = { ((uint64_t)seq << 16 | producer) << 1, 0 };
+
+	c.hi = (c.lo * UINT64_C(0x9e3779b97f4a7c15)) & ~UINT64_C(1);
+	return c;
+}
+
+static void *produce(void *arg)
+{
+	struct producer *p = arg;
+	struct epf_dev d;
+
+	epf_host_block = p->number;
+	epf_dev_open(&d, ctx_of(p->r));
+	for (uint32_t i = 0; i < EACH && !p->rc; i++)
+		p->rc = epf_warp_push(&d, content(p->number, i), 1);
+	epf_dev_close(&d);
+	return NULL;
+}
+
+static void no_command_is_lost(void **state)
+{
+	struct producer p[PRODUCERS] = { 0 };
+	struct epf_ring_consumer ring[3];
+	uint32_t next[PRODUCERS] = { 0 };
+	uint64_t left = PRODUCERS * EACH;
+	struct rig r;
+
+	(void)state;
+	/* Two have rings of their own, four share one; 5,000 commands are many laps of 64 and 128 slots. */
+	rig_open(&r, 2, UINT64_C(60000000000));
+	for (uint32_t i = 0; i < 3; i++)
+		epf_ring_consumer_init(&ring[i], r.from[i].shm, r.from[i].shm->log2_slots, 0);
+	for (uint32_t i = 0; i < PRODUCERS; i++) {
+		p[i].r = &r;
+		p[i].number = i;
+		assert_int_equal(pthread_create(&p[i].thread, NULL, produce, &p[i]), 0);
+	}
+	while (left)
+		for (uint32_t i = 0; i < 3; i++) {
+			struct epf_cmd c, want;
+
+			if (!epf_ring_peek(&ring[i], ring[i].tail, &c)) {
+				sched_yield();
+				continue;
+			}
+			c.lo &= ~UINT64_C(1);
+			c.hi &= ~UINT64_C(1);
+			assert_in_range(c.lo >> 1 & 0xffff, 0, PRODUCERS - 1);
+			want = content(c.lo >> 1 & 0xffff, next[c.lo >> 1 & 0xffff]++);
+			assert_memory_equal(&c, &want, sizeof(c));
+			ring[i].tail++;
+			epf_ring_release(&ring[i]);
+			left--;
+		}
+	for (uint32_t i = 0; i < PRODUCERS; i++) {
+		pthread_join(p[i].thread, NULL);
+		assert_int_equal(p[i].rc, 0);
+	}
+	rig_close(&r);
+}
+
+/* ---- what goes wrong ends, and says so ---- */
+
+static void a_full_ring_ends_by_its_deadline(void **state)
+{
+	struct epf_gpu_status s;
+	struct epf_dev d, e;
+	struct rig r;
+	int rc = 0;
+
+	(void)state;
+	rig_open(&r, 1, 50000000);
+	epf_dev_open(&d, ctx_of(&r));
+	for (int i = 0; i < 1 << LOG2; i++)
+		assert_int_equal(epf_dev_push(&d, epf_cmd_flush(0)), 0);
+	assert_int_equal(epf_dev_push(&d, epf_cmd_flush(0)), EPF_GPU_TIMEOUT);
+	assert_int_equal(epf_gpu_context_failure(r.context, &s), 1);
+	assert_int_equal(s.code, EPF_GPU_TIMEOUT);
+	assert_int_equal(s.what, EPF_GPU_ROOM);
+	assert_int_equal(s.number, 1);
+	assert_int_equal(s.want, 1);
+	assert_int_equal(epf_gpu_context_failure(r.context, &s), 0);
+	/* A shared ring has a slot that will never be written then: everybody is told, later ones too. */
+	epf_dev_open_shared(&d, ctx_of(&r));
+	epf_dev_open_shared(&e, ctx_of(&r));
+	for (int i = 0; i <= 1 << SHARED_LOG2 && !rc; i++)
+		rc = epf_dev_push(&d, epf_cmd_flush(0));
+	assert_int_equal(rc, EPF_GPU_TIMEOUT);
+	assert_int_equal(epf_dev_push(&e, epf_cmd_flush(0)), EPF_GPU_BROKEN);
+	rig_close(&r);
+}
+
+static void the_host_can_stop_waits(void **state)
+{
+	struct epf_gpu_status s;
+	struct epf_dev d;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, UINT64_C(60000000000));
+	epf_dev_open(&d, ctx_of(&r));
+	epf_gpu_context_abort(r.context, -ECANCELED);
+	assert_int_equal(epf_dev_wait(&d, 1), EPF_GPU_ABORTED);
+	assert_int_equal(epf_gpu_context_failure(r.context, &s), 1);
+	assert_int_equal(s.what, EPF_GPU_RETIRED);
+	epf_gpu_context_abort(r.context, 0);
+	assert_int_equal(epf_dev_wait_signal(ctx_of(&r), 0, 1), EPF_GPU_SIGNAL);
+	rig_close(&r);
+}
+
+static void what_cannot_be_said_is_refused(void **state)
+{
+	struct epf_ring_consumer c;
+	struct epf_cmd slot[2] = { { 0, 0 } };
+	struct epf_op op;
+	struct epf_dev d;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 1, 1000000000);
+	epf_dev_open(&d, ctx_of(&r));
+	/* Unaligned: two slots, one command. */
+	assert_int_equal(epf_dev_put(&d, 3, 1, 5, 2, 7, 33, 0), 0);
+	assert_int_equal(epf_dev_ticket(&d), 1);
+	epf_ring_consumer_init(&c, r.from[1].shm, LOG2, 0);
+	assert_true(epf_ring_peek(&c, 0, &slot[0]) && epf_ring_peek(&c, 1, &slot[1]));
+	epf_op_unpack_wide(slot[0], slot[1], &op);
+	assert_int_equal(op.op, EPF_OP_PUT);
+	assert_int_equal(op.length, 33);
+	assert_int_equal(op.remote_offset, 7);
+	assert_int_equal(op.local_offset, 5);
+	assert_false(op.reserved);
+	assert_int_equal(epf_dev_put(&d, 1u << 24, 0, 0, 0, 0, 16, 0), EPF_GPU_LIMIT);
+	assert_int_equal(epf_dev_put(&d, 0, 70000, 0, 0, 0, 16, 0), EPF_GPU_LIMIT);
+	assert_int_equal(epf_dev_put(&d, 0, 0, 0, 0, 0, UINT64_C(1) << 32, 0), EPF_GPU_LIMIT);
+	assert_int_equal(epf_warp_put(&d, 1, 0, 0, 1, 0, 0, 16, 0), EPF_GPU_LIMIT);
+	epf_dev_open_shared(&d, ctx_of(&r));
+	assert_int_equal(epf_dev_put(&d, 0, 0, 1, 0, 0, 16, 0), EPF_GPU_LIMIT);
+	rig_close(&r);
+}
+
+/* ---- through engines ---- */
+
+enum { BYTES = 1 << 16 };
+
+struct job {
+	struct epf_boot_group *group;
+	struct epf_boot *boot[2];
+	struct epf *ep[2];
+	uint8_t *mem[2];
+	struct epf_gpu *gpu;
+};
+
+static void job_open(struct job *j)
+{
+	const char *settings[] = { "core-idle=pause",  "signals=64",  "emu-packets=256",
+				   "gpu-backend=fake", "gpu-rings=2", NULL };
+	struct epf_options opts;
+
+	memset(j, 0, sizeof(*j));
+	epf_options_init(&opts);
+	opts.settings = settings;
+	assert_return_code(epf_boot_local_create(2, &j->group), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		void *mem;
+		uint32_t region;
+
+		assert_return_code(epf_boot_local_open(j->group, i, &j->boot[i]), 0);
+		assert_return_code(epf_open(&opts, &j->ep[i]), 0);
+		assert_return_code(epf_memory_alloc(j->ep[i], BYTES, &mem), 0);
+		assert_return_code(epf_region_register(j->ep[i], mem, BYTES,
+						       EPF_REMOTE_READ | EPF_REMOTE_WRITE, &region),
+				   0);
+		j->mem[i] = mem;
+		assert_int_equal(epf_gpu_open(j->ep[i], NULL, &j->gpu), -ENOTCONN);
+		assert_return_code(epf_join_post(j->ep[i], j->boot[i]), 0);
+	}
+	for (int done[2] = { 0 }; !done[0] || !done[1];)
+		for (uint32_t i = 0; i < 2; i++)
+			if (!done[i] && epf_join_finish(j->ep[i]) != -EAGAIN)
+				done[i] = 1;
+	assert_return_code(epf_gpu_open(j->ep[0], NULL, &j->gpu), 0);
+}
+
+static void job_close(struct job *j)
+{
+	for (uint32_t i = 0; i < 2; i++)
+		epf_close(j->ep[i]); /* closes the GPU context too */
+	for (uint32_t i = 0; i < 2; i++)
+		epf_boot_close(j->boot[i]);
+	epf_boot_local_destroy(j->group);
+}
+
+static void fill(uint8_t *p, size_t n, unsigned seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)(seed * 31 + i * 7 + (i >> 8));
+}
+
+static void commands_arrive(void **state)
+{
+	const struct epf_gpu_ctx *ctx;
+	struct epf_dev d, shared;
+	struct job j;
+
+	(void)state;
+	job_open(&j);
+	ctx = epf_gpu_context(j.gpu);
+	fill(j.mem[0], BYTES, 1);
+	memset(j.mem[1], 0xee, BYTES);
+	epf_dev_open(&d, ctx);
+	epf_dev_open_shared(&shared, ctx);
+	epf_dev_fence();
+	assert_int_equal(epf_dev_put(&d, 1, 0, 0, 0, 4096, 8192, 0), 0);
+	assert_int_equal(epf_dev_put_signal(&d, 1, 0, 100, 0, 20001, 77, 5, 3, EPF_F_FENCE), 0);
+	assert_int_equal(epf_dev_put_group(&shared, 1, 0, 64, 0, 24000, 64, 6, 0), 0);
+	assert_int_equal(epf_dev_signal_counted(&shared, 1, 6, 9, 1, 0), 0);
+	assert_int_equal(epf_dev_signal(&shared, 0, 7, 11, 0), 0);
+	assert_int_equal(epf_dev_flush(&d, 0), 0);
+	assert_int_equal(epf_dev_flush(&shared, 0), 0);
+	assert_int_equal(epf_signal_value(j.ep[1], 5), 3);
+	assert_return_code(epf_signal_wait(j.ep[1], 6, 9, 0), 0);
+	assert_int_equal(epf_dev_wait_signal(ctx, 7, 11), 0);
+	assert_memory_equal(j.mem[0], j.mem[1] + 4096, 8192);
+	assert_memory_equal(j.mem[0] + 100, j.mem[1] + 20001, 77);
+	assert_memory_equal(j.mem[0] + 64, j.mem[1] + 24000, 64);
+	assert_int_equal(j.mem[1][20000], 0xee);
+	assert_int_equal(j.mem[1][20078], 0xee);
+	assert_int_equal(epf_block_get(&d, 1, 0, 32768, 0, 4096, 4096, 0), 0);
+	assert_int_equal(epf_dev_wait(&d, epf_dev_ticket(&d)), 0);
+	assert_int_equal(epf_dev_test(&d, epf_dev_ticket(&d)), 1);
+	assert_memory_equal(j.mem[0] + 32768, j.mem[0], 4096);
+	epf_dev_close(&d);
+	assert_int_equal(epf_gpu_check(j.gpu), 0);
+	job_close(&j);
+}
+
+static void failures_become_sentences(void **state)
+{
+	struct epf_dev d;
+	struct job j;
+
+	(void)state;
+	job_open(&j);
+	epf_dev_open(&d, epf_gpu_context(j.gpu));
+	/* A region that nobody has. */
+	assert_int_equal(epf_dev_put(&d, 1, 0, 0, 9, 0, 16, 0), 0);
+	assert_int_equal(epf_dev_flush(&d, 0), EPF_GPU_FAILED);
+	assert_int_equal(epf_gpu_check(j.gpu), -EIO);
+	assert_non_null(strstr(epf_last_error(), "1 commands failed"));
+	assert_int_equal(epf_dev_flush(&d, 0), 0);
+	epf_abort(j.ep[0]);
+	assert_int_equal(epf_dev_wait_signal(epf_gpu_context(j.gpu), 3, 1), EPF_GPU_ABORTED);
+	assert_int_equal(epf_gpu_check(j.gpu), -ECANCELED);
+	epf_dev_close(&d);
+	job_close(&j);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(tables_have_no_holes),
+		cmocka_unit_test(fake_memory_moves),
+		cmocka_unit_test(leases_are_handed_round),
+		cmocka_unit_test(no_command_is_lost),
+		cmocka_unit_test(a_full_ring_ends_by_its_deadline),
+		cmocka_unit_test(the_host_can_stop_waits),
+		cmocka_unit_test(what_cannot_be_said_is_refused),
+		cmocka_unit_test(commands_arrive),
+		cmocka_unit_test(failures_become_sentences),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
