@@ -125,7 +125,7 @@ int epf_bench_core_create(const struct epf_bench_core_options *o, struct epf_ben
 	rc = make_stats(bc);
 	if (!rc)
 		rc = make_core(bc, o);
-	bc->signals = aligned_alloc(128, o->signals * sizeof(*bc->signals) + 128);
+	bc->signals = aligned_alloc(128, (o->signals * sizeof(*bc->signals) + 255) & ~(size_t)127);
 	bc->ring_bytes = epf_ring_bytes(log2);
 	bc->ring = mmap(NULL, bc->ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 			-1, 0);
