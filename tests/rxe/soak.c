@@ -395,7 +395,8 @@ static void check_result(uint64_t begun)
 	RIG_CHECK(live(LIVE_FAILOVERS) >= opt.flaps);
 	RIG_CHECK(live(LIVE_RECOVERIES) == live(LIVE_FAILOVERS));
 	RIG_CHECK(opt.flaps == 1 || replays > 0);
-	RIG_CHECK(opt.flaps == 1 || (opt.hook ? duplicates : spared) > 0);
+	/* Whether an acknowledgement was lost at the moment of a cut is chance: some 1 to 10 of a hundred replays. */
+	RIG_CHECK(opt.flaps < MANY_FLAPS || (opt.hook ? duplicates : spared) > 0);
 	/* One flap: one failover and one recovery at each end. */
 	RIG_CHECK(opt.flaps != 1 || live(LIVE_FAILOVERS) == 2);
 }
