@@ -31,7 +31,8 @@ enum {
 	REGION = 2,
 	PUBLISH_EVERY = 2,
 	PAUSE_COMMANDS = 3000,
-	RECOVER_S = 30
+	RECOVER_S = 30,
+	MANY_FLAPS = 30
 };
 
 /* A word of the page: set by a rank that saw wrong bytes or a wrong count. */
