@@ -151,11 +151,11 @@ static int bare(const struct opts *o, int lists, double *ns)
 		return rc;
 	rawverbs_address(r, &self);
 	rc = rawverbs_connect(r, &self);
-	if (!rc)
-		rc = rawverbs_write(r, 0, 0, o->size, 20000, 0, &res);
-	if (!rc)
+	if (!rc && !(rc = rawverbs_write(r, 0, 0, o->size, 20000, 0, &res)))
 		rc = rawverbs_write(r, 0, 0, o->size, 0, (double)o->ms / 1e3, &res);
-	if (!rc)
+	if (rc)
+		bench_complain("%s", rawverbs_error(r));
+	else
 		*ns = res.cpu_seconds / (double)res.writes * 1e9;
 	rawverbs_close(r);
 	return rc;

@@ -84,6 +84,7 @@ struct p2p_pair {
 	double fabric_per_second;
 	double bare_per_second;
 	double fabric_list; /* work requests of one post, mean */
+	uint64_t broken;    /* connections of the loop that failed until now and were made anew */
 };
 
 int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o);

@@ -28,10 +28,12 @@ struct p2p_against {
 	unsigned sizes;
 	struct size size[32];
 	uint64_t wrong;
+	uint64_t broken;
 };
 
 void p2p_against_add(struct p2p_against *run, const struct p2p_pair *pair)
 {
+	run->broken = pair->broken > run->broken ? pair->broken : run->broken;
 	for (unsigned i = 0; i < run->sizes; i++) {
 		struct size *s = &run->size[i];
 
@@ -131,19 +133,23 @@ int p2p_against_print(struct p2p_against *run, uint64_t wrong)
 	for (unsigned i = 0; i < run->sizes; i++)
 		below += print_size(run, &run->size[i], list);
 	if (o->json) {
-		json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:b, s:o, s:I}", "bench",
-				      "p2p", "against", "rawverbs", "rounds", (json_int_t)o->rounds,
-				      "slices", (json_int_t)o->slices, "engine",
-				      o->threaded ? "thread" : "caller", "tx_depth",
-				      (json_int_t)o->raw.depth, "post_list",
-				      (json_int_t)o->raw.list, "use_old_post_send",
-				      (int)o->raw.lists, "sizes", list, "wrong", (json_int_t)wrong);
+		json_t *j = json_pack(
+			"{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:b, s:o, s:I, s:I}", "bench", "p2p",
+			"against", "rawverbs", "rounds", (json_int_t)o->rounds, "slices",
+			(json_int_t)o->slices, "engine", o->threaded ? "thread" : "caller",
+			"tx_depth", (json_int_t)o->raw.depth, "post_list", (json_int_t)o->raw.list,
+			"use_old_post_send", (int)o->raw.lists, "sizes", list, "bare_failures",
+			(json_int_t)run->broken, "wrong", (json_int_t)wrong);
 
 		json_dumpf(j, stdout, JSON_INDENT(2));
 		printf("\n");
 		json_decref(j);
 	} else {
 		printf("---------------------------------------------------------------------------------------\n");
+		if (run->broken)
+			printf("# the bare loop's connection failed %" PRIu64
+			       " times and was made anew; those pairs were measured again\n",
+			       run->broken);
 		printf("# wrong: %" PRIu64 "\n", wrong);
 	}
 	return below;

@@ -181,8 +181,10 @@ static int measure(const struct opts *o, struct rawverbs *r, uint64_t bytes)
 	int rc = rawverbs_write(r, 0, SIZE_MAX_BYTES, bytes, o->duration_s ? 0 : n,
 				(double)o->duration_s, &res);
 
-	if (rc)
+	if (rc) {
+		bench_complain("%s", rawverbs_error(r));
 		return rc;
+	}
 	rate = (double)res.writes / res.seconds;
 	printf(" %-7" PRIu64 "    %-10" PRIu64 "       %-7.2f            %-7.2f\t\t     %-7.6f\n",
 	       bytes, res.writes, res.peak_per_second * (double)bytes / 1048576.0,

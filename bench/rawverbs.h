@@ -73,11 +73,14 @@ int rawverbs_connect(struct rawverbs *r, const struct rawverbs_address *peer);
  * rawverbs_write() - write `bytes` bytes from the memory's offset `from` to the peer's offset `to`, n times (rounded up to whole
  * lists) or for so many seconds, whichever is given, and wait for all completions.
  *
- * Return: 0, or -EIO after a complaint that names the completion's status.
+ * Return: 0; or -errno with rawverbs_error() naming the completion's status, and the connection is of no use any more.
  */
 int rawverbs_write(struct rawverbs *r, uint64_t from, uint64_t to, uint64_t bytes, uint64_t n,
 		   double seconds, struct rawverbs_result *out);
 void rawverbs_close(struct rawverbs *r);
+
+/* What made rawverbs_write() fail. */
+const char *rawverbs_error(const struct rawverbs *r);
 
 /* "rxe0:1, RoCE, GID 0, MTU 4096" */
 const char *rawverbs_text(const struct rawverbs *r);

@@ -45,6 +45,11 @@ void rawverbs_close(struct rawverbs *r)
 {
 }
 
+const char *rawverbs_error(const struct rawverbs *r)
+{
+	return "";
+}
+
 const char *rawverbs_text(const struct rawverbs *r)
 {
 	return "";

@@ -34,6 +34,7 @@ struct rawverbs {
 	uint32_t peer_rkey;
 	char name[RAWVERBS_DEVICE_MAX];
 	char text[160];
+	char error[192];
 	struct raw_qp qp[RAWVERBS_QPS_MAX];
 };
 

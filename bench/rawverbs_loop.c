@@ -9,6 +9,7 @@
 #include "queues/epf_base.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,8 +58,10 @@ static int prepare(struct rawverbs *r, struct raw_qp *q, const struct job *j)
 		return 0;
 	if (!q->wrs)
 		q->wrs = calloc(r->o.list, sizeof(*q->wrs));
-	if (!q->wrs)
+	if (!q->wrs) {
+		snprintf(r->error, sizeof(r->error), "no memory for a list");
 		return -ENOMEM;
+	}
 	q->sge = (struct ibv_sge){ .addr = j->local, .length = j->bytes, .lkey = r->mr->lkey };
 	for (uint64_t i = 0; i < r->o.list; i++)
 		q->wrs[i] = (struct ibv_send_wr){
@@ -92,7 +95,8 @@ static int post(struct rawverbs *r, struct raw_qp *q, const struct job *j, int l
 	rc = q->qpx ? post_wr(r, q, wr_id(r, q), j, signal)
 		    : post_list(r, q, wr_id(r, q), j, signal);
 	if (EPF_UNLIKELY(rc)) {
-		bench_complain("%s: a list was not taken: %s", r->name, strerror(rc));
+		snprintf(r->error, sizeof(r->error), "%s: a list was not taken: %s", r->name,
+			 strerror(rc));
 		return -rc;
 	}
 	q->posted += r->o.list;
@@ -111,8 +115,9 @@ static int64_t reap(struct rawverbs *r)
 		uint64_t at = (wc[i].wr_id & (UINT64_MAX >> 8)) + 1;
 
 		if (EPF_UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
-			bench_complain("%s: write %llu failed with status %d of ibv_poll_cq(3)",
-				       r->name, (unsigned long long)at, wc[i].status);
+			snprintf(r->error, sizeof(r->error),
+				 "%s: write %llu failed with status %d of ibv_poll_cq(3)", r->name,
+				 (unsigned long long)at, wc[i].status);
 			return -EIO;
 		}
 		over += (int64_t)(at - q->reaped);
@@ -120,7 +125,7 @@ static int64_t reap(struct rawverbs *r)
 	}
 	if (EPF_LIKELY(n >= 0))
 		return over;
-	bench_complain("%s: ibv_poll_cq failed", r->name);
+	snprintf(r->error, sizeof(r->error), "%s: ibv_poll_cq failed", r->name);
 	return -EIO;
 }
 

@@ -334,6 +334,11 @@ void rawverbs_close(struct rawverbs *r)
 	free(r);
 }
 
+const char *rawverbs_error(const struct rawverbs *r)
+{
+	return r->error;
+}
+
 const char *rawverbs_text(const struct rawverbs *r)
 {
 	return r->text;

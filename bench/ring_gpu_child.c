@@ -50,6 +50,7 @@ struct child {
 	struct epf_gpu_mem peer_mem;
 	void *busy_stream;
 	bool busy;
+	uint64_t busy_since;
 	/* The engine, kept while requests ask for the same rings. */
 	struct ring_gpu_engine *engine;
 	struct ring_gpu_request engine_for;
@@ -317,8 +318,12 @@ static int run_engine(struct child *c, const struct ring_gpu_request *r, struct 
 	ring_gpu_engine_counts(c->engine, &a->taken, &a->refused);
 	a->taken -= taken;
 	a->refused -= refused;
-	if (ring_gpu_engine_check(c->engine))
+	if (ring_gpu_engine_check(c->engine)) {
 		snprintf(a->text, sizeof(a->text), "%s", epf_last_error());
+		/* What comes after a failure begins anew, or fails at once where the daemon is gone. */
+		ring_gpu_engine_close(c->engine);
+		c->engine = NULL;
+	}
 	return 0;
 }
 
@@ -353,16 +358,27 @@ static int busy_begin(struct child *c, const struct ring_gpu_request *r)
 	args = arguments(c, r, 0);
 	rc = ops->launch(c->dev, c->busy_stream, function, &l);
 	c->busy = !rc;
+	c->busy_since = epf_now_ns();
 	return rc;
 }
 
-static int busy_end(struct child *c)
+/* a->pushed: bytes written a second. */
+static int busy_end(struct child *c, struct ring_gpu_reply *a)
 {
+	uint64_t words[2] = { 0 };
+	double s;
+	int rc;
+
 	EPF_STORE_RELEASE((uint64_t *)(void *)(c->s->words + RING_GPU_STOP_AT), 1);
 	if (!c->busy)
 		return 0;
 	c->busy = false;
-	return c->dev->ops->stream_sync(c->dev, c->busy_stream);
+	rc = c->dev->ops->stream_sync(c->dev, c->busy_stream);
+	s = (double)(epf_now_ns() - c->busy_since) / 1e9;
+	if (!rc)
+		rc = c->dev->ops->copy(c->dev, (uintptr_t)words, c->halt.addr, sizeof(words));
+	a->pushed = (uint64_t)((double)words[1] / s);
+	return rc;
 }
 
 static int serve_one(struct child *c, const struct ring_gpu_request *r, struct ring_gpu_reply *a)
@@ -377,7 +393,7 @@ static int serve_one(struct child *c, const struct ring_gpu_request *r, struct r
 	case RING_GPU_ROUND:
 		return run_engine(c, r, a);
 	case RING_GPU_BUSY:
-		return r->on ? busy_begin(c, r) : busy_end(c);
+		return r->on ? busy_begin(c, r) : busy_end(c, a);
 	default:
 		return run_raw(c, r, a);
 	}

@@ -10,11 +10,14 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/counter.h"
+#include "fabric/device_gpu.h"
+#include "fabric/emu_gpu.h"
 #include "fabric/numa.h"
 #include "fabric/world.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { LOCAL = 0 /* the only rank of this engine */, FAREWELL_SLEEP_NS = 1000 * 1000 };
 
@@ -77,6 +80,8 @@ static void embedded_close(struct epf *ep)
 	if (ep->nic)
 		ep->ops->close(ep->nic);
 	ep->nic = NULL;
+	epf_device_gpu_close(ep->device_gpus);
+	ep->device_gpus = NULL;
 	if (ep->signals)
 		munmap(ep->signals, ep->signal_bytes + sizeof(struct epf_bell));
 	ep->signals = NULL;
@@ -123,8 +128,9 @@ static int add_gpu_region(struct epf_core *core, void *arg)
 	return epf_core_add_gpu_region(core, LOCAL, a->mem, a->access, &a->region);
 }
 
-static int embedded_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
-					uint32_t *region)
+/* GPU memory for the software NIC, which has it copied. */
+static int register_copied(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
+			   uint32_t *region)
 {
 	struct gpu_region_args a = { .mem = mem, .access = access };
 	int rc = epf_core_call(ep->core, add_gpu_region, &a);
@@ -132,6 +138,47 @@ static int embedded_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem
 	if (!rc)
 		*region = a.region;
 	return rc;
+}
+
+struct device_region_args {
+	struct epf_device_mem mem;
+	unsigned access;
+	uint32_t region;
+};
+
+static int add_device_region(struct epf_core *core, void *arg)
+{
+	struct device_region_args *a = arg;
+
+	return epf_core_add_device_region(core, LOCAL, &a->mem, a->access, &a->region);
+}
+
+/* GPU memory for an RDMA device, which reaches it by itself. */
+static int register_device(struct epf *ep, uint64_t addr, uint64_t bytes, unsigned access,
+			   uint32_t *region)
+{
+	struct device_region_args a = { .access = access };
+	const struct epf_gpu_ops *ops;
+	int rc = epf_gpu_backend(epf_copy_gpu_name(&ep->conf), &ops);
+
+	if (!rc)
+		rc = epf_device_gpu_mem(&ep->device_gpus, ops, addr, bytes, &a.mem);
+	if (rc)
+		return rc;
+	rc = epf_core_call(ep->core, add_device_region, &a);
+	if (a.mem.dmabuf_fd >= 0)
+		close(a.mem.dmabuf_fd);
+	if (!rc)
+		*region = a.region;
+	return rc;
+}
+
+static int embedded_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
+					uint32_t *region)
+{
+	if (ep->conf.nic != EPF_CONF_NIC_EMU)
+		return register_device(ep, mem->addr, mem->bytes, access, region);
+	return register_copied(ep, mem, access, region);
 }
 
 static int withdraw_begin(struct epf_core *core, void *arg)

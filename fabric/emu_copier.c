@@ -340,7 +340,8 @@ static void serve_requests(void)
 		epf_emu_import_drop(unmap);
 	epf_emu_import_owns();
 	pthread_mutex_lock(&work.lock);
-	work.unmap = NULL;
+	if (unmap) /* not one that was asked for meanwhile */
+		work.unmap = NULL;
 	pthread_cond_broadcast(&work.let_go);
 	pthread_mutex_unlock(&work.lock);
 }

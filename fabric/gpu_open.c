@@ -169,6 +169,10 @@ void epf_gpu_close(struct epf_gpu *gpu)
 		EPF_STORE_RELEASE(&gpu->ep->gpus, NULL);
 	for (uint32_t i = 0; i < gpu->opened; i++)
 		take_back(gpu, i);
+	/* Where nothing will ever be retired any more, closing the rings waits for nothing. */
+	if (epf_wait_why(gpu->ep, "GPU context", 0))
+		for (uint32_t i = 0; i < gpu->opened; i++)
+			gpu->rings[i]->producer.pushed = epf_ring_retired(&gpu->rings[i]->producer);
 	epf_gpu_context_destroy(gpu->context);
 	for (uint32_t i = 0; i < gpu->opened; i++)
 		epf_ring_close(gpu->rings[i]);

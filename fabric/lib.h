@@ -92,7 +92,8 @@ struct epf {
 	struct epf_run_options run;
 	pthread_t thread;
 	bool started;
-	struct epf_place_bind bind; /* where the core runs and has its memory */
+	struct epf_place_bind bind;         /* where the core runs and has its memory */
+	struct epf_device_gpu *device_gpus; /* GPUs whose memory RDMA devices know */
 
 	struct epf_remote *remote; /* the daemon's connection (remote.c) */
 };

@@ -105,6 +105,7 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 		r->tell_fence = r->tell_fenced = 0;
 		r->phase = EPF_REC_ASKING;
 	}
+	r->failed_ns = r->since_ns;
 	core->cold_work = 1;
 }
 

@@ -115,7 +115,8 @@ struct epf_lane_recovery {
 	uint64_t bits[4];
 	uint64_t token; /* of our new queue pair */
 	uint64_t peer_token;
-	uint64_t since_ns;   /* when it failed */
+	uint64_t since_ns;   /* when it failed; time in which this core was not run is added */
+	uint64_t failed_ns;  /* when it failed */
 	uint64_t retry_ns;   /* not opened or connected before */
 	uint64_t backoff_ns; /* until the next attempt, when this one fails */
 };

@@ -30,7 +30,7 @@ void epf_outage_moved(struct epf_core *core, const struct epf_lane *lane,
 		      struct epf_lane_recovery *r)
 {
 	struct epf_outage *outage = &core->outages[lane->link];
-	uint64_t pause = core->now(core->now_arg) - r->since_ns;
+	uint64_t pause = core->now(core->now_arg) - r->failed_ns;
 
 	if (!outage->is_moved)
 		EPF_COUNT(core, FAILOVERS, 1);

@@ -168,17 +168,18 @@ EPF_DEV_FN void ring_bench_flag(const struct ring_bench_args *a)
 
 /*
  * Keeps NVLink (or whatever leads to the peer) busy with writes until told, or until its time is up. Only the first warp looks at the host's
- * word: many that did would slow each other down and write little.
+ * word: many that did would slow each other down and write little. peer_bytes is a power of two. halt[1] counts the bytes.
  */
 EPF_DEV_FN void ring_bench_busy(const struct ring_bench_args *a)
 {
-	volatile uint64_t *to = (volatile uint64_t *)a->peer;
+	struct epf_cmd *to = (struct epf_cmd *)a->peer;
 	uint64_t *halt = (uint64_t *)a->halt;
-	uint64_t words = a->peer_bytes / 8u;
+	uint64_t mask = a->peer_bytes / sizeof(*to) - 1u;
 	uint64_t end = epf_timer() + a->limit_ns;
 	uint64_t lanes = epf_lanes_count(epf_lanes_where(1));
 	uint64_t warp = ring_bench_warp();
 	uint64_t at = warp * lanes * 64u + epf_lane();
+	uint64_t bytes = 0;
 
 	while (epf_timer() < end && !epf_ld_relaxed_gpu(halt)) {
 		if (warp == 0) {
@@ -186,11 +187,15 @@ EPF_DEV_FN void ring_bench_busy(const struct ring_bench_args *a)
 				epf_st_relaxed_gpu(halt, 1);
 			continue;
 		}
-		for (uint32_t i = 0; i < 1024u; i++) {
-			to[at % words] = at;
-			at += lanes * 997u;
+		for (uint32_t i = 0; i < 256u; i++) {
+			struct epf_cmd c = { at, i };
+
+			epf_st_slot(&to[at & mask], c); /* 16 bytes a lane, side by side */
+			at += lanes * 1009u;
 		}
+		bytes += 256u * sizeof(*to);
 	}
+	(void)epf_add_gpu(&halt[1], bytes);
 }
 
 /* A warp that waits for what will not come: a full ring, or a signal that nobody raises. Ends by the deadline, or by an abort. */

@@ -48,9 +48,10 @@ say "# $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort
 if [ -z "$build" ]; then
 	build=$(mktemp -d) || exit 1
 	trap 'rm -rf "$build"' EXIT
-	meson setup "$build" "$root" --buildtype=release -Dtests=disabled >"$out/build.log" 2>&1 &&
-		ninja -C "$build" bench/ep-bench >>"$out/build.log" 2>&1 ||
-		{ say "the build failed, see $out/build.log"; exit 1; }
+	if ! { meson setup "$build" "$root" --buildtype=release -Dtests=disabled && ninja -C "$build" bench/ep-bench tools/ep-fabric; } >"$out/build.log" 2>&1; then
+		say "the build failed, see $out/build.log"
+		exit 1
+	fi
 fi
 bench=$build/bench/ep-bench
 [ -x "$bench" ] || bench=$build/ep-bench
@@ -82,6 +83,11 @@ for tool in memcheck racecheck; do
 	run "$tool" compute-sanitizer --tool "$tool" --report-api-errors no --target-processes all --error-exitcode 9 \
 		"$bench" ring --gpu --commands 20000 --trips 200 --parts cvred
 done
+if [ -x "$build/tools/ep-fabric" ] || [ -x "$build/ep-fabric" ]; then
+	run service "$root/tests/gpu/service.sh" "$build"
+else
+	say "## service: no ep-fabric in $build, skipped"
+fi
 for peer in ${peers[@]+"${peers[@]}"}; do
 	run "peer-$(basename "$peer")" "$peer"
 done

@@ -37,8 +37,7 @@ ratios()
 	awk '/^ [0-9]/ { printf "%s%s B %.2f", n++ ? ", " : "", $1, $5 } END { print "" }'
 }
 
-# Up to three times: a busy machine spoils a ratio, and soft-RoCE now and then fails a bare write when it has lost packets (status 9
-# on a sound connection), which the loop does not repair. Wrong bytes are never tried again.
+# Up to three times: a busy machine spoils a ratio. Wrong bytes are never tried again.
 speed_fabric()
 {
 	local out=$RXE_OUT/speed-fabric-$1.out turn
@@ -98,13 +97,15 @@ perftest_pair()
 # what a run takes, and it meets either program. The median of the pairs' ratios is printed beside it.
 speed_perftest()
 {
-	local gate=$1 pairs=$2 writes=$3 size rc=0 line note=""
+	local gate=$1 pairs=$2 writes=$3 size rc=0 failures=0 line note=""
 	local file=$RXE_OUT/speed-perftest.rates
 	printf ' #bytes   ib_write_bw[Mpps]   bare[Mpps]   bare/ib_write_bw   median   (best of %s runs of %s writes of each)\n' "$pairs" "$writes"
 	for size in $SPEED_SIZES; do
 		: >"$file"
 		while [ "$(wc -l <"$file")" -lt "$pairs" ]; do
-			perftest_pair "$size" "$writes" >>"$file" || return 1
+			# Either program gives up when soft-RoCE fails its connection, as it does now and then when packets are lost.
+			perftest_pair "$size" "$writes" >>"$file" || failures=$((failures + 1))
+			[ "$failures" -le 5 ] || return 1
 		done
 		line=$(sort -g -k3 "$file" | awk -v size="$size" '
 			{ theirs = $1 > theirs ? $1 : theirs; ours = $2 > ours ? $2 : ours; ratio[NR] = $3 }
@@ -116,6 +117,7 @@ speed_perftest()
 		note+="${note:+, }$(awk '{ printf "%s B %.2f", $1, $4 }' <<<"$line")"
 		awk -v gate="$gate" '{ exit $4 * 100 < gate }' <<<"$line" || { echo "below $gate %" && rc=1; }
 	done
+	[ "$failures" = 0 ] || note+=", $failures pairs failed and were run again"
 	echo "# result: bare/ib_write_bw $note"
 	return "$rc"
 }

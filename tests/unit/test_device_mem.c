@@ -7,6 +7,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/core_limits.h"
+#include "fabric/device_gpu.h"
 #include "fabric/device_mem.h"
 #include "fabric/verbs_region.h"
 #include "tests/unit/core_rig.h"
@@ -183,6 +184,41 @@ static void regions_go_with_the_nic(void **state)
 	assert_true(nic->ops->region_register_device(nic, &mem, 4, &b) < 0);
 	nic->ops->region_deregister(nic, &a);
 	nic->ops->close(nic); /* b with it */
+}
+
+/* What the driver says of a pointer, over the back-end that is host memory. */
+static void a_gpu_s_driver_is_asked(void **state)
+{
+	struct epf_device_gpu *gpus = NULL;
+	const struct epf_gpu_ops *ops;
+	struct epf_device_mem mem, more;
+	struct epf_gpu_dev *dev;
+	struct epf_gpu_mem m;
+	uint64_t host = 7;
+
+	assert_int_equal(epf_gpu_backend("fake", &ops), 0);
+	assert_int_equal(ops->open(0, &dev), 0);
+	assert_int_equal(ops->mem_alloc(dev, 1 << 20, EPF_GPU_MEM_EXPORT, &m), 0);
+	assert_int_equal(epf_device_gpu_mem(&gpus, ops, m.addr + 8192, 4096, &mem), 0);
+	assert_int_equal(mem.addr, m.addr + 8192);
+	assert_int_equal(mem.bytes, 4096);
+	assert_int_equal(mem.dmabuf_offset, 8192);
+	assert_true(mem.dmabuf_fd >= 0);
+	assert_int_equal(mem.order, EPF_ORDER_ALL);
+	assert_true(mem.is_mapped);
+	mem.flush(mem.flush_arg);
+	assert_int_equal(epf_device_gpu_mem(&gpus, ops, m.addr, m.bytes, &more), 0);
+	assert_ptr_equal(more.flush_arg, mem.flush_arg); /* one GPU, one flush */
+	assert_int_equal(close(mem.dmabuf_fd) | close(more.dmabuf_fd), 0);
+	memset(&more, 0x5a, sizeof(more));
+	assert_int_equal(epf_device_gpu_mem(&gpus, ops, m.addr, m.bytes + 1, &more), -EOPNOTSUPP);
+	assert_int_equal(epf_device_gpu_mem(&gpus, ops, (uintptr_t)&host, 8, &more), -EOPNOTSUPP);
+	says("not inside one allocation of a GPU");
+	assert_int_equal(more.bytes, 0x5a5a5a5a5a5a5a5a);
+	epf_device_gpu_close(gpus);
+	epf_device_gpu_close(NULL);
+	ops->mem_free(dev, &m);
+	ops->close(dev);
 }
 
 /* ---- visibility ------------------------------------------------------------------------------ */
@@ -364,6 +400,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_is_missing_is_named, setup, teardown),
 		cmocka_unit_test_setup_teardown(both_refusals_are_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(regions_go_with_the_nic, setup, teardown),
+		cmocka_unit_test(a_gpu_s_driver_is_asked),
 		cmocka_unit_test(flushes_come_before_signals_where_no_order_is_promised),
 		cmocka_unit_test(one_flush_serves_all_that_was_reaped_together),
 		cmocka_unit_test(promised_order_needs_no_flush),

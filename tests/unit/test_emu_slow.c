@@ -230,7 +230,8 @@ int main(void)
 	int failed = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		if (strncmp(kinds[i].name, "emu", 3) != 0)
+		/* The copier of GPU memory has a thread and the real clock: late there is late. */
+		if (strncmp(kinds[i].name, "emu", 3) != 0 || kinds[i].gpu)
 			continue;
 		kind = &kinds[i];
 		ran++;
