@@ -441,7 +441,7 @@ group_soak()
 	if [ "$LONG" = 1 ]; then
 		job soak 3000 soaked --commands 3000000 --flaps 50
 		# What is sent again without asking arrives twice and is dropped; when it is not dropped, that is seen.
-		job soak-replayed 600 limited "$HOOKS/tests/rxe/rxe_soak" --hook all --flaps 20 --rails 2 "${FAST[@]}"
+		job soak-replayed 900 limited "$HOOKS/tests/rxe/rxe_soak" --hook all --flaps 30 --rails 2 "${FAST[@]}"
 		job soak-wrong 900 limited "$HOOKS/tests/rxe/rxe_soak" --hook keep --flaps 50 --rails 2 "${FAST[@]}"
 	else
 		job soak 200 soaked --commands 300000 --flaps 10

@@ -31,7 +31,8 @@ enum {
 	REGION = 2,
 	PUBLISH_EVERY = 2,
 	PAUSE_COMMANDS = 3000,
-	RECOVER_S = 30
+	RECOVER_S = 30,
+	MANY_FLAPS = 30
 };
 
 /* A word of the page: set by a rank that saw wrong bytes or a wrong count. */
@@ -395,7 +396,8 @@ static void check_result(uint64_t begun)
 	RIG_CHECK(live(LIVE_FAILOVERS) >= opt.flaps);
 	RIG_CHECK(live(LIVE_RECOVERIES) == live(LIVE_FAILOVERS));
 	RIG_CHECK(opt.flaps == 1 || replays > 0);
-	RIG_CHECK(opt.flaps == 1 || (opt.hook ? duplicates : spared) > 0);
+	/* Whether an acknowledgement was lost at the moment of a cut is chance: some 1 to 10 of a hundred replays. */
+	RIG_CHECK(opt.flaps < MANY_FLAPS || (opt.hook ? duplicates : spared) > 0);
 	/* One flap: one failover and one recovery at each end. */
 	RIG_CHECK(opt.flaps != 1 || live(LIVE_FAILOVERS) == 2);
 }
