@@ -35,6 +35,12 @@ int epf_boot_barrier(struct epf_boot *boot)
 	return boot->ops->barrier(boot);
 }
 
+void epf_boot_interrupt(struct epf_boot *boot, int (*why)(void *arg), void *arg)
+{
+	boot->why = why;
+	boot->why_arg = arg;
+}
+
 int epf_boot_check(struct epf_boot *boot)
 {
 	return boot->ops->check(boot);

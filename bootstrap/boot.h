@@ -85,6 +85,16 @@ int epf_boot_allgather(struct epf_boot *boot, const void *mine, size_t len, stru
 int epf_boot_barrier(struct epf_boot *boot);
 
 /**
+ * epf_boot_interrupt() - what else may end this rank's waits.
+ * @why: asked with @arg on the waiting thread, at least every 20 ms while a call waits for others: 0, or the error (with epf_fail()) that the call
+ * then ends with. NULL: nothing.
+ *
+ * The rendezvous is over for this rank when it was interrupted: later calls repeat that error, and the others hear of it when the
+ * handle is closed (inside a process: at once).
+ */
+void epf_boot_interrupt(struct epf_boot *boot, int (*why)(void *arg), void *arg);
+
+/**
  * epf_boot_check() - without waiting: whether the job's bootstrap still stands.
  *
  * Return: 0, or the error that ended it, for callers that wait for something else meanwhile.

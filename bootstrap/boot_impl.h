@@ -27,7 +27,11 @@ struct epf_boot {
 	const struct epf_boot_ops *ops;
 	uint32_t rank;
 	uint32_t world;
+	int (*why)(void *arg); /* asked while a call waits, or NULL: epf_boot_interrupt() */
+	void *why_arg;
 };
+
+enum { EPF_BOOT_ASK_MS = 20 }; /* how often */
 
 /* What the ranks do together in a round. */
 enum epf_boot_kind { EPF_BOOT_GATHER = 1, EPF_BOOT_BARRIER = 2 };

@@ -216,18 +216,41 @@ static void name_missing(struct epf_boot_group *g)
 	fail_group(g, EPF_R_BOOT_TIMEOUT, why);
 }
 
+/* With the lock held: the rank's own reason not to wait any longer, if it has one, ends the round for all: it has posted. */
+static void ask(struct local_boot *l)
+{
+	char why[sizeof(l->group->why)];
+	int rc;
+
+	/* It may take its time, and locks of its own. */
+	pthread_mutex_unlock(&l->group->lock);
+	rc = l->base.why ? l->base.why(l->base.why_arg) : 0;
+	epf_last_detail(why, sizeof(why));
+	pthread_mutex_lock(&l->group->lock);
+	if (rc)
+		fail_group(l->group, epf_last_reason(), why);
+}
+
 static int wait_and_collect(struct local_boot *l, struct epf_blob **all)
 {
 	struct epf_boot_group *g = l->group;
 	uint64_t end_ns = epf_boot_deadline(g->timeout_ns);
-	struct timespec end = { (time_t)(end_ns / 1000000000), (long)(end_ns % 1000000000) };
 	int rc;
 
 	pthread_mutex_lock(&g->lock);
 	while ((rc = collect_locked(l, all)) == -EAGAIN) {
-		if (pthread_cond_timedwait(&g->moved, &g->lock, &end) == ETIMEDOUT &&
-		    g->done < l->next)
+		uint64_t ask_ns =
+			l->base.why ? epf_boot_deadline(EPF_BOOT_ASK_MS * 1000000ull) : end_ns;
+		uint64_t ns = ask_ns < end_ns ? ask_ns : end_ns;
+		struct timespec until = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
+
+		if (pthread_cond_timedwait(&g->moved, &g->lock, &until) != ETIMEDOUT ||
+		    g->done >= l->next)
+			continue;
+		if (epf_now_ns() >= end_ns)
 			name_missing(g);
+		else
+			ask(l);
 	}
 	pthread_mutex_unlock(&g->lock);
 	return rc;

@@ -53,10 +53,12 @@ int tcp_wait(struct tcp_boot *t, short events, uint64_t deadline_ns)
 
 		if (now >= deadline_ns)
 			return -ETIMEDOUT;
+		if (t->base.why && t->base.why(t->base.why_arg))
+			return -EINTR;
 		ms = deadline_ns - now > 1000000000000ull
 			     ? 1000000
 			     : (int)((deadline_ns - now) / 1000000) + 1;
-		n = poll(&p, 1, ms);
+		n = poll(&p, 1, t->base.why && ms > EPF_BOOT_ASK_MS ? EPF_BOOT_ASK_MS : ms);
 		if (n > 0)
 			return 0;
 		if (n < 0 && errno != EINTR)
@@ -79,6 +81,15 @@ static int server_silent(struct tcp_boot *t, uint64_t waited_ns)
 	return tcp_fail(t, EPF_R_BOOT_SERVER_LOST,
 			"rank %u: the rendezvous server at %s said nothing for %s", t->base.rank,
 			t->where, time);
+}
+
+/* A wait has ended too early: by its deadline, or because the caller says so. */
+static int wait_failed(struct tcp_boot *t, int rc, uint64_t waited_ns)
+{
+	if (rc != -EINTR)
+		return server_silent(t, waited_ns);
+	epf_last_detail(t->detail, sizeof(t->detail));
+	return epf_fail(epf_last_reason(), "%s", t->detail);
 }
 
 /* What is in the input is a verdict of the server: make it this call's error. */
@@ -145,7 +156,7 @@ int tcp_receive(struct tcp_boot *t, uint64_t wait_ns, struct epf_wire_msg *msg)
 		if (rc == -EAGAIN) {
 			rc = tcp_wait(t, POLLIN, deadline_ns);
 			if (rc)
-				return server_silent(t, wait_ns);
+				return wait_failed(t, rc, wait_ns);
 		}
 		if (rc)
 			return rc;
@@ -173,6 +184,7 @@ int tcp_send(struct tcp_boot *t, enum epf_wire_type type, const void *payload, s
 {
 	size_t at = 0, frame = epf_wire_seal(&t->session, type, payload, len, NULL, t->out);
 	uint64_t deadline_ns = epf_boot_deadline(wait_ns);
+	int rc;
 
 	while (at < frame) {
 		ssize_t n = send(t->fd, t->out + at, frame - at, MSG_NOSIGNAL);
@@ -186,8 +198,9 @@ int tcp_send(struct tcp_boot *t, enum epf_wire_type type, const void *payload, s
 			continue;
 		if (errno != EAGAIN && errno != EWOULDBLOCK)
 			return send_failed(t, errno);
-		if (tcp_wait(t, POLLOUT, deadline_ns))
-			return server_silent(t, wait_ns);
+		rc = tcp_wait(t, POLLOUT, deadline_ns);
+		if (rc)
+			return wait_failed(t, rc, wait_ns);
 	}
 	return 0;
 }

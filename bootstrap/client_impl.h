@@ -42,7 +42,7 @@ extern const struct epf_boot_ops tcp_ops;
 int tcp_fail(struct tcp_boot *t, enum epf_reason reason, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* tcp_wait() - until the socket is ready; -ETIMEDOUT at the deadline, no error text. */
+/* tcp_wait() - until the socket is ready; -ETIMEDOUT at the deadline, -EINTR when the caller interrupts (its error stays), no error text. */
 int tcp_wait(struct tcp_boot *t, short events, uint64_t deadline_ns);
 
 /* tcp_fill() - more bytes into the input: 0, -EAGAIN, or an error with its text. */

@@ -231,21 +231,29 @@ static void on_revoked(struct epf_core *core, struct epf_node *node, const struc
 			r->node_state[node - core->nodes] = 2;
 }
 
-void epf_core_say_bye(struct epf_core *core)
+int epf_core_say_bye(struct epf_core *core)
 {
+	int left = 0;
+
 	for (uint32_t i = 0; i < core->n_nodes; i++) {
+		struct epf_node *node = &core->nodes[i];
 		struct epf_msg m = { .kind = EPF_MSG_BYE };
 
-		if (core->nodes[i].state == EPF_NODE_UP && i != core->self)
-			epf_control_send(core, &core->nodes[i], &m);
+		if (node->state != EPF_NODE_UP || i == core->self || node->said_bye)
+			continue;
+		node->said_bye = epf_control_send(core, node, &m) != 0;
+		left += !node->said_bye;
 	}
+	return left;
 }
 
 int epf_core_is_quiet(const struct epf_core *core)
 {
+	/* Who is lost, or has said goodbye himself, answers nothing any more; what a failed lane holds is sent again on another one. */
 	for (uint32_t i = 0; i < core->n_lanes; i++)
 		if (core->lanes[i].tail != core->lanes[i].head &&
-		    core->lanes[i].state == EPF_LANE_UP)
+		    core->lanes[i].state != EPF_LANE_DOWN &&
+		    core->nodes[core->lanes[i].node].state == EPF_NODE_UP)
 			return 0;
 	return 1;
 }

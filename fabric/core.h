@@ -327,6 +327,7 @@ struct epf_node {
 	uint16_t rx_streams;  /* receiving streams allocated */
 	uint16_t next_lane;   /* for binding streams round robin */
 	uint8_t in_ack_list;
+	uint8_t said_bye; /* it has been told that this engine closes */
 	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
 	uint16_t nic_addr_len;
 	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
@@ -504,8 +505,9 @@ struct epf_core {
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint32_t recovering;              /* lanes under recovery */
-	uint32_t telling;                 /* local ranks whose news nodes have still to be told */
+	uint32_t recovering;      /* lanes under recovery */
+	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
+	uint32_t telling;         /* local ranks whose news nodes have still to be told */
 	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
 	uint8_t own_peers_page;
 	uint64_t

@@ -15,32 +15,45 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { LOCAL = 0 /* the only rank of this engine */ };
+enum { LOCAL = 0 /* the only rank of this engine */, FAREWELL_SLEEP_NS = 1000 * 1000 };
 
 /* Tells the peers that this rank goes on purpose, so that they do not take it for lost. */
 static int say_bye(struct epf_core *core, void *arg)
 {
 	(void)arg;
-	epf_core_say_bye(core);
-	return 0;
+	return epf_core_say_bye(core);
+}
+
+/* A quiet moment of the farewell: peers that have ended meanwhile are not waited for, and those that live need the CPU. */
+static void rest(struct epf *ep, uint64_t *next_watch)
+{
+	uint64_t now = epf_now_ns();
+
+	if (now >= *next_watch) {
+		*next_watch = now + EPF_WATCH_NS;
+		ep->ops->watch(ep->nic);
+	}
+	epf_core_sleep(ep->core, FAREWELL_SLEEP_NS);
 }
 
 static void embedded_leave(struct epf *ep)
 {
-	uint64_t deadline;
+	uint64_t deadline, next_watch = 0;
 
-	epf_core_call(ep->core, say_bye, NULL);
+	(void)epf_core_call(ep->core, say_bye, NULL);
 	if (ep->started) {
 		ep->kick = NULL;
 		epf_core_stop(ep->core);
 		pthread_join(ep->thread, NULL);
 		ep->started = false;
 	}
-	/* What was said must leave this machine; a peer that does not answer gets a tenth of a second. */
-	deadline = epf_now_ns() + 100 * 1000 * 1000;
-	while (!ep->opts.now && !ep->opts.progress && !epf_core_is_quiet(ep->core) &&
+	/* What was said must arrive, or the others take this rank for lost: a peer that is slow gets the time that any silence gets. */
+	deadline = epf_now_ns() + ep->conf.peer_timeout_ns;
+	while (!ep->opts.now && !ep->opts.progress &&
+	       (epf_core_say_bye(ep->core) || !epf_core_is_quiet(ep->core)) &&
 	       epf_now_ns() < deadline) {
-		epf_core_step(ep->core);
+		if (epf_core_step(ep->core) == 0)
+			rest(ep, &next_watch);
 		epf_core_wake(ep->core);
 	}
 }

@@ -105,6 +105,8 @@ struct epf_emu_lane {
 	uint32_t
 		merge; /* last completion of this lane still to be handed out, if it may be merged */
 	uint32_t done_count;
+	uint32_t
+		stall; /* slot + 1 of the request that is late while its peer is looked at, 0: none */
 	uint16_t busy_next, busy_prev, work_next, ret_next, wake_next;
 	uint8_t link; /* enum epf_lane_link */
 	uint8_t rx_state;
@@ -112,6 +114,13 @@ struct epf_emu_lane {
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_emu_lane) <= 128, "a lane stays small");
+
+/* What is kept of a lane whose oldest request is late (emu_stall_hot.c). */
+struct epf_emu_stall {
+	uint64_t since_ns;  /* when the silence began */
+	uint64_t posted_ns; /* of the request, as it was put off to */
+	uint64_t pulse;     /* of the peer when the request became late */
+};
 
 struct epf_emu_region {
 	uint64_t base, len;
@@ -134,10 +143,12 @@ struct epf_emu {
 	struct epf_emu_seg *seg;
 	struct epf_emu_slot *slots;
 	struct epf_emu_lane *lanes;
+	struct epf_emu_stall *stalls; /* one a lane */
 	uint32_t free_head, free_count;
 	uint32_t done_head, done_tail;
 	uint32_t epoch;
 	uint32_t receives;
+	uint64_t pulse; /* as last stored in the segment */
 	uint16_t busy_head, ret_head, wake_head;
 	struct epf_emu_list work; /* lanes with packets to land now */
 	struct epf_emu_list rnr;  /* lanes that wait for a receive */
@@ -307,6 +318,9 @@ int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
 void epf_emu_post_receives(struct epf_nic *nic, unsigned n);
 uint64_t epf_emu_next_event(const struct epf_nic *nic);
 int epf_emu_wake_pending(const struct epf_nic *nic);
+
+/* emu_stall_hot.c: puts off the timeouts of requests whose peer is not being run. */
+void epf_emu_forgive_stalls(struct epf_emu *e);
 
 /* emu_rx_hot.c: the target side. */
 /* Lands packets of a lane in order until it must wait, is empty or has had its share; returns how many. */

@@ -172,6 +172,7 @@ static int make_slice(struct epf_emu_seg *seg)
 	hdr->mtu = seg->mtu;
 	hdr->lanes = seg->nlanes;
 	hdr->ordered = seg->ordered;
+	__atomic_store_n(&hdr->pulse, 1, __ATOMIC_RELEASE); /* M6 */
 	__atomic_store_n(&hdr->alive, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&hdr->magic, EPF_EMU_MAGIC, __ATOMIC_RELEASE);
 	wires.end += seg->bytes;

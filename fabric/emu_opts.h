@@ -25,6 +25,8 @@ struct epf_emu_opts {
 	uint64_t retransmit_ns;    /* a dropped packet comes again after this time */
 	uint64_t retry_timeout_ns; /* without an answer for this long: EPF_S_RETRY_EXCEEDED */
 	uint64_t
+		stall_timeout_ns; /* the same while the peer's process is not run at all; below retry_timeout_ns: that */
+	uint64_t
 		link_timeout_ns; /* the same on a link that is cut at this end; 0: retry_timeout_ns */
 	uint64_t rnr_timeout_ns; /* without a receive for this long: EPF_S_RNR_EXCEEDED */
 	double reorder;          /* probability of an extra delay (unordered only) */

@@ -100,6 +100,16 @@ static void serve_held(struct epf_emu *e, struct epf_emu_out *out)
 	}
 }
 
+/* What waited for the peer's end goes out; the peer may sleep. */
+static void push_again(struct epf_emu *e, uint16_t lane)
+{
+	if (!e->lanes[lane].tx_head)
+		return;
+	epf_emu_push(e, lane);
+	if (!e->lanes[lane].tx_head)
+		epf_emu_note_wake(e, lane);
+}
+
 /* Empties the mail bitmap [M2, M4]: returned packets, new arrivals, lanes that may push again. */
 static void take_mail(struct epf_emu *e)
 {
@@ -108,11 +118,11 @@ static void take_mail(struct epf_emu *e)
 
 	if (__atomic_load_n(&hdr->summary, __ATOMIC_RELAXED) == 0)
 		return;
-	words = __atomic_exchange_n(&hdr->summary, 0, __ATOMIC_ACQ_REL);
+	words = __atomic_exchange_n(&hdr->summary, 0, __ATOMIC_SEQ_CST);
 	for (; words; words &= words - 1) {
 		uint32_t word = (uint32_t)__builtin_ctzll(words);
 
-		bits = __atomic_exchange_n(&hdr->mail[word], 0, __ATOMIC_ACQ_REL);
+		bits = __atomic_exchange_n(&hdr->mail[word], 0, __ATOMIC_SEQ_CST);
 		for (; bits; bits &= bits - 1) {
 			uint32_t lane = word * 64 + (uint32_t)__builtin_ctzll(bits);
 
@@ -122,7 +132,7 @@ static void take_mail(struct epf_emu *e)
 				continue;
 			epf_emu_take_returns(e, lane);
 			epf_emu_take_inbox(e, (uint16_t)lane);
-			epf_emu_push(e, (uint16_t)lane);
+			push_again(e, (uint16_t)lane);
 		}
 	}
 }
@@ -163,9 +173,12 @@ int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 
 	e->now_ns = e->now(e->now_arg);
 	e->messages_used = 0;
-	if (e->now_ns >= e->next_scan_ns)
-		epf_emu_scan_timeouts(e);
 	take_mail(e);
+	/* Behind the mail: after a time in which this process was not run, answers are there that nobody has looked at. */
+	if (e->now_ns >= e->next_scan_ns) {
+		epf_emu_forgive_stalls(e);
+		epf_emu_scan_timeouts(e);
+	}
 	/* Half of the room at first for own completions, the rest after the arrivals. */
 	epf_emu_emit(e, &out, n - n / 2);
 	if (e->nheld)
@@ -177,6 +190,8 @@ int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	if (e->gone_lanes)
 		report_gone(e, &out, n);
 	epf_emu_emit(e, &out, n);
+	if (e->work.head == EPF_EMU_NO_LANE)
+		__atomic_store_n(&e->seg->hdr->pulse, ++e->pulse, __ATOMIC_RELEASE); /* M6 */
 	return (int)out.n;
 }
 

@@ -13,6 +13,8 @@
  *   The target takes the bitmap [M2, acquire] and with one exchange the whole inbox [M1, acquire],
  *   turns the chain round, copies the payload to its regions and gives the packets back in the same
  *   way on the returns word of the sender's lane [M3, as M1] and the sender's bitmap [M4, as M2].
+ *   The owner counts in `pulse` [M6, release] how often it has handled all mail that it had found: a peer that waits for an answer tells by it
+ *   an owner that is silent from one that is not being run. It orders nothing.
  *   The target's lane state [M5] says whether its end is connected: a sender that finds it is not
  *   keeps its packets, and is told by a mark in its bitmap when that changes.
  * A chain holds packets of one sender only and links are indices into that sender's pool, checked at
@@ -54,7 +56,7 @@ struct epf_emu_lane_words {
 
 EPF_STATIC_ASSERT(sizeof(struct epf_emu_lane_words) == 32, "two lanes a cache line");
 
-/* First bytes of a wire segment. Everything but the bell and the mail words is written once. */
+/* First bytes of a wire segment. Everything but the pulse, the bell and the mail words is written once. */
 struct epf_emu_segment {
 	uint64_t magic;
 	uint64_t
@@ -67,13 +69,17 @@ struct epf_emu_segment {
 	uint32_t lanes;
 	uint32_t ordered;
 	uint32_t alive; /* 0 after an orderly close */
-	uint32_t reserved0[19];
+	uint32_t reserved0[3];
+	uint64_t
+		pulse; /* [M6] times the owner had handled all its mail; 0: it does not count; a line of its own */
+	uint32_t reserved2[14];
 	struct epf_bell bell;
 	uint64_t summary; /* [M2, M4] bit w: mail[w] may be non-zero */
 	uint64_t reserved1[15];
 	uint64_t mail[64]; /* [M2, M4] one bit per lane */
 };
 
+EPF_STATIC_ASSERT(offsetof(struct epf_emu_segment, pulse) == 64, "layout");
 EPF_STATIC_ASSERT(offsetof(struct epf_emu_segment, bell) == 128, "layout");
 EPF_STATIC_ASSERT(offsetof(struct epf_emu_segment, summary) == 256, "layout");
 EPF_STATIC_ASSERT(sizeof(struct epf_emu_segment) == 896, "layout");
@@ -130,14 +136,19 @@ EPF_INLINE uint32_t epf_emu_token_lane(uint64_t token)
 	return (uint32_t)(token & 0xffff);
 }
 
-/* Marks a lane in a segment's bitmap [M2, M4]. Whoever finds a word empty marks the level above. */
+/*
+ * Marks a lane in a segment's bitmap [M2, M4]: first the lane, then the word's bit in the summary, unless it stands there already. That the
+ * word was not empty is no reason to leave the summary to somebody else: he may have been stopped or killed between the two steps, and
+ * everything of 64 lanes would wait for him. The owner takes summary and word in the other order; sequential consistency on both sides
+ * (Dekker) makes sure that a mark is taken together with the bit that was seen, or announced by this one.
+ */
 EPF_INLINE void epf_emu_mark(struct epf_emu_segment *seg, uint32_t lane)
 {
-	uint64_t bit = 1ull << (lane & 63);
-	uint32_t word = lane >> 6;
+	uint64_t word = 1ull << (lane >> 6);
 
-	if (__atomic_fetch_or(&seg->mail[word], bit, __ATOMIC_ACQ_REL) == 0)
-		__atomic_fetch_or(&seg->summary, 1ull << word, __ATOMIC_ACQ_REL);
+	__atomic_fetch_or(&seg->mail[lane >> 6], 1ull << (lane & 63), __ATOMIC_SEQ_CST);
+	if (!(__atomic_load_n(&seg->summary, __ATOMIC_SEQ_CST) & word))
+		__atomic_fetch_or(&seg->summary, word, __ATOMIC_SEQ_CST);
 }
 
 #endif

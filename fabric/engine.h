@@ -98,9 +98,12 @@ int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region,
 /* Declares a node lost: everything to it fails, its ranks are DOWN. status: enum epf_status. */
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status);
 
-/* Tells every node that this engine closes in order. */
-void epf_core_say_bye(struct epf_core *core);
-/* 1: nothing staged or posted is without its completion. */
+/*
+ * Tells every node that this engine closes in order; how many could not be told for now (no credit, no lane): call it again until 0. A node that
+ * closes without it is taken for lost.
+ */
+int epf_core_say_bye(struct epf_core *core);
+/* 1: nothing staged or posted to a node that is up is without its completion. */
 int epf_core_is_quiet(const struct epf_core *core);
 
 enum { EPF_WATCH_NS = 100 * 1000 * 1000 }; /* how often a run loop calls the NIC's watch */

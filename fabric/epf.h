@@ -115,7 +115,8 @@ uint32_t epf_world(const struct epf *ep);
 uint32_t epf_node_of(const struct epf *ep, uint32_t rank);
 uint32_t epf_nodes(const struct epf *ep);
 
-/* Collective helpers over the bootstrap: every rank gives `bytes` bytes, all gets world * bytes in rank order. Blocking. */
+/* Collective helpers over the bootstrap: every rank gives `bytes` bytes, all gets world * bytes in rank order. Blocking; the wait ends
+ * with the bootstrap's deadline, by epf_abort, or when this rank's daemon is lost, and then the bootstrap is of no more use. */
 int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all);
 int epf_barrier(struct epf *ep);
 

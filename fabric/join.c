@@ -68,13 +68,45 @@ static void set_node_name(struct epf *ep)
 		snprintf(ep->node, sizeof(ep->node), "localhost");
 }
 
+/* What ends a wait for the other ranks before they come: epf_abort, or the loss of this rank's daemon. */
+static int why_end(void *arg)
+{
+	struct epf *ep = arg;
+
+	if (EPF_LOAD_RELAXED(&ep->aborted))
+		return epf_fail(EPF_R_ABORTED, "rank %u: the wait for the other ranks was aborted",
+				ep->rank);
+	return ep->be->check(ep);
+}
+
+/* The handle may be the caller's, who may close it before this rank: nothing of ours stays in it after the call. */
+static int boot_allgather(struct epf *ep, const void *mine, size_t len, struct epf_blob **all)
+{
+	int rc;
+
+	epf_boot_interrupt(ep->boot, why_end, ep);
+	rc = epf_boot_allgather(ep->boot, mine, len, all);
+	epf_boot_interrupt(ep->boot, NULL, NULL);
+	return rc;
+}
+
+static int boot_barrier(struct epf *ep)
+{
+	int rc;
+
+	epf_boot_interrupt(ep->boot, why_end, ep);
+	rc = epf_boot_barrier(ep->boot);
+	epf_boot_interrupt(ep->boot, NULL, NULL);
+	return rc;
+}
+
 /* Hands a blob to the bootstrap: at once on TCP (blocking), posted on the in-process one. */
 static int gather_post(struct epf *ep, const void *buf, size_t len)
 {
 	int rc = epf_boot_local_post(ep->boot, buf, len);
 
 	if (rc == -EOPNOTSUPP)
-		rc = epf_boot_allgather(ep->boot, buf, len, &ep->blobs);
+		rc = boot_allgather(ep, buf, len, &ep->blobs);
 	return rc;
 }
 
@@ -270,13 +302,13 @@ int epf_exchange(struct epf *ep)
 		return rc;
 	rc = ep->be->describe(ep, &buf, &len);
 	if (!rc)
-		rc = epf_boot_allgather(ep->boot, buf, len, &blobs);
+		rc = boot_allgather(ep, buf, len, &blobs);
 	free(buf);
 	if (!rc)
 		rc = ep->be->update(ep, blobs);
 	epf_boot_free_blobs(blobs);
 	/* Nobody names a new region before everybody knows it. */
-	return rc ? rc : epf_boot_barrier(ep->boot);
+	return rc ? rc : boot_barrier(ep);
 }
 
 int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all)
@@ -286,7 +318,7 @@ int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all)
 
 	if (rc)
 		return rc;
-	rc = epf_boot_allgather(ep->boot, mine, bytes, &blobs);
+	rc = boot_allgather(ep, mine, bytes, &blobs);
 	if (rc)
 		return rc;
 	for (uint32_t r = 0; r < ep->world && !rc; r++) {
@@ -305,7 +337,7 @@ int epf_barrier(struct epf *ep)
 {
 	int rc = check_boot(ep, "epf_barrier");
 
-	return rc ? rc : epf_boot_barrier(ep->boot);
+	return rc ? rc : boot_barrier(ep);
 }
 
 uint32_t epf_rank(const struct epf *ep)

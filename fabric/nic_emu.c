@@ -30,6 +30,7 @@ void epf_emu_opts_defaults(struct epf_emu_opts *opts)
 		.seed = 1,
 		.retransmit_ns = 200000,
 		.retry_timeout_ns = 5000000000ull,
+		.stall_timeout_ns = 30000000000ull,
 		.rnr_timeout_ns = 2000000000ull,
 	};
 }
@@ -45,6 +46,7 @@ void epf_emu_opts_from_conf(struct epf_emu_opts *opts, const struct epf_conf *co
 	opts->delay_ns = conf->emu_delay_ns;
 	opts->retransmit_ns = conf->emu_retransmit_ns;
 	opts->retry_timeout_ns = conf->emu_retry_timeout_ns;
+	opts->stall_timeout_ns = conf->emu_stall_timeout_ns;
 	opts->link_timeout_ns = conf->emu_link_timeout_ns;
 	opts->rnr_timeout_ns = conf->emu_rnr_timeout_ns;
 	opts->reorder = conf->emu_reorder;
@@ -83,6 +85,7 @@ static int check_opts(const struct epf_emu_opts *o)
 	    (rc = check_range("emu-delay", o->delay_ns, 0, hour)) ||
 	    (rc = check_range("emu-retransmit", o->retransmit_ns, 0, hour)) ||
 	    (rc = check_range("emu-retry-timeout", o->retry_timeout_ns, 1, hour)) ||
+	    (rc = check_range("emu-stall-timeout", o->stall_timeout_ns, 0, hour)) ||
 	    (rc = check_range("emu-link-timeout", o->link_timeout_ns, 0, hour)) ||
 	    (rc = check_range("emu-rnr-timeout", o->rnr_timeout_ns, 1, hour)) ||
 	    (rc = check_chance("emu-reorder", o->reorder)) ||
@@ -157,6 +160,11 @@ static size_t lanes_bytes(const struct epf_emu *e)
 	return e->opts.lanes * sizeof(*e->lanes);
 }
 
+static size_t stalls_bytes(const struct epf_emu *e)
+{
+	return e->opts.lanes * sizeof(*e->stalls);
+}
+
 static size_t held_bytes(const struct epf_emu *e)
 {
 	return (EPF_EMU_HELD + (size_t)e->opts.lanes) * sizeof(*e->held);
@@ -168,6 +176,7 @@ static void destroy(struct epf_emu *e)
 	free_sparse(e->held, held_bytes(e));
 	free(e->regions);
 	free_sparse(e->lanes, lanes_bytes(e));
+	free_sparse(e->stalls, stalls_bytes(e));
 	free(e->slots);
 	free(e);
 }
@@ -194,12 +203,14 @@ int epf_emu_open(const struct epf_emu_opts *opts, uint64_t (*now)(void *), void 
 	e->busy_head = e->ret_head = e->wake_head = EPF_EMU_NO_LANE;
 	e->work.head = e->rnr.head = EPF_EMU_NO_LANE;
 	e->next_scan_ns = e->next_rnr_ns = UINT64_MAX;
+	e->pulse = 1;
 	set_faults(e);
 	e->slots = calloc(opts->packets, sizeof(*e->slots));
 	e->lanes = alloc_sparse(lanes_bytes(e));
+	e->stalls = alloc_sparse(stalls_bytes(e));
 	if (e->faulty)
 		e->held = alloc_sparse(held_bytes(e));
-	if (!e->slots || !e->lanes || (e->faulty && !e->held)) {
+	if (!e->slots || !e->lanes || !e->stalls || (e->faulty && !e->held)) {
 		destroy(e);
 		return epf_fail(EPF_R_NO_MEMORY, "emu: a NIC with %u packets", opts->packets);
 	}

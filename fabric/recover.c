@@ -376,8 +376,22 @@ static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct e
 	return handled + (lane->tail - tail) + (r->phase != phase);
 }
 
+/*
+ * Time in which this core was not run does not count against its peers: how much of it lies behind the last step. Between two steps of a
+ * core that recovers there is otherwise nothing.
+ */
+static uint64_t rested_ns(const struct epf_core *core, uint64_t now)
+{
+	uint64_t before = core->recover_seen_ns;
+
+	return before && now - before > core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT
+		       ? now - before
+		       : 0;
+}
+
 unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 {
+	uint64_t rested = rested_ns(core, now);
 	unsigned handled = 0;
 
 	for (uint32_t n = 0; core->limits.lanes_per_node > 1 && n < core->n_nodes; n++) {
@@ -394,12 +408,15 @@ unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 							&core->lanes[node->first_lane + i], r);
 				continue;
 			}
+			/* A lane may have failed behind the rest. */
+			r->since_ns = rested < now - r->since_ns ? r->since_ns + rested : now;
 			handled += lane_step(core, node, &core->lanes[node->first_lane + i], r);
 			if (r->phase != EPF_REC_NONE &&
 			    now - r->since_ns > core->limits.peer_timeout_ns)
 				epf_node_down(core, node, EPF_S_RETRY_EXCEEDED);
 		}
 	}
+	core->recover_seen_ns = core->recovering ? now : 0;
 	return handled;
 }
 

@@ -44,6 +44,7 @@ static inline int numbers_are_unique(int n)
 
 static _Thread_local struct {
 	enum epf_reason reason;
+	size_t detail; /* bytes of the text before the remedy */
 	char text[MESSAGE_BYTES];
 } last;
 
@@ -88,6 +89,7 @@ static void record(enum epf_reason r, const char *sys, const char *fmt, va_list 
 	}
 	snprintf(last.text, sizeof(last.text), "%s: %s [EPF-%d]", detail,
 		 info ? info->remedy : "report this, the reason is not in the table", (int)r);
+	last.detail = strlen(detail);
 	last.reason = r;
 }
 
@@ -125,6 +127,11 @@ const char *epf_last_error(void)
 	return last.text;
 }
 
+void epf_last_detail(char *buf, size_t size)
+{
+	snprintf(buf, size, "%.*s", (int)last.detail, last.text);
+}
+
 enum epf_reason epf_last_reason(void)
 {
 	return last.reason;
@@ -133,5 +140,6 @@ enum epf_reason epf_last_reason(void)
 void epf_clear_error(void)
 {
 	last.reason = EPF_R_NONE;
+	last.detail = 0;
 	last.text[0] = '\0';
 }

@@ -58,6 +58,9 @@ int epf_fail_sys(enum epf_reason r, int err, const char *fmt, ...)
  */
 const char *epf_last_error(void) __attribute__((visibility("default")));
 
+/* epf_last_detail() - that line without remedy and number, cut to @size: to be part of another error. */
+void epf_last_detail(char *buf, size_t size);
+
 /* epf_last_reason() - the reason of this thread's last epf_fail(), EPF_R_NONE when there is none. */
 enum epf_reason epf_last_reason(void);
 

@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-enum { FIRST_LOOK_MS = 1, LAST_LOOK_MS = 50, GOODBYE_MS = 100 };
+enum { FIRST_LOOK_MS = 1, LAST_LOOK_MS = 50, END_LOOK_MS = 4, ENDING_MS = 1000 };
 
 void svc_job_look(struct svc_job *job)
 {
@@ -126,8 +126,7 @@ static int sweep_seats(struct epf_svc *s, struct svc_job *job)
 static int say_bye(struct epf_core *core, void *arg)
 {
 	(void)arg;
-	epf_core_say_bye(core);
-	return 0;
+	return epf_core_say_bye(core);
 }
 
 static int is_quiet(struct epf_core *core, void *arg)
@@ -136,7 +135,16 @@ static int is_quiet(struct epf_core *core, void *arg)
 	return epf_core_is_quiet(core);
 }
 
-/* The goodbye: peers' daemons are to know that this node left in order. 1 when the job is gone. */
+/* Every node has heard the goodbye, or is gone itself. */
+static bool has_parted(struct svc_job *job)
+{
+	return svc_core_call(job, say_bye, NULL) == 0 && svc_core_call(job, is_quiet, NULL) == 1;
+}
+
+/*
+ * The goodbye: peers' daemons are to know that this node left in order; what they have not heard when the engine closes makes them call it
+ * lost. So a daemon that is slow gets the time that any silence gets, unless this one has to end. 1 when the job is gone.
+ */
 static int end_job(struct epf_svc *s, struct svc_job *job, uint64_t now)
 {
 	char name[EPF_SVC_JOB_NAME];
@@ -146,11 +154,14 @@ static int end_job(struct epf_svc *s, struct svc_job *job, uint64_t now)
 	if (job->crew && !job->said_bye) {
 		job->state = SVC_JOB_ENDING;
 		job->said_bye = true;
-		job->grace_ns = now + GOODBYE_MS * (uint64_t)SVC_MS;
+		job->wait_ns = FIRST_LOOK_MS * (uint64_t)SVC_MS / 2;
+		job->grace_ns = now + s->conf->peer_timeout_ns;
 		svc_core_call(job, say_bye, NULL);
 		return 0;
 	}
-	if (job->crew && now < job->grace_ns && svc_core_call(job, is_quiet, NULL) != 1)
+	if (s->ending && job->grace_ns > now + ENDING_MS * (uint64_t)SVC_MS)
+		job->grace_ns = now + ENDING_MS * (uint64_t)SVC_MS;
+	if (job->crew && now < job->grace_ns && !has_parted(job))
 		return 0;
 	snprintf(name, sizeof(name), "%s", svc_job_name(job));
 	svc_job_destroy(s, job);
@@ -174,8 +185,8 @@ static int look_after(struct epf_svc *s, struct svc_job *job, uint64_t now)
 	job->wait_ns = job->wait_ns * 2 < LAST_LOOK_MS * (uint64_t)SVC_MS
 			       ? job->wait_ns * 2
 			       : LAST_LOOK_MS * (uint64_t)SVC_MS;
-	if (job->state == SVC_JOB_ENDING)
-		job->wait_ns = FIRST_LOOK_MS * (uint64_t)SVC_MS;
+	if (job->state == SVC_JOB_ENDING && job->wait_ns > END_LOOK_MS * (uint64_t)SVC_MS)
+		job->wait_ns = END_LOOK_MS * (uint64_t)SVC_MS;
 	job->next_ns = left ? now + job->wait_ns : 0;
 	return 0;
 }

@@ -337,8 +337,6 @@ void svc_member_destroy(struct epf_svc *s, struct svc_member *m);
 /* ---- svc_job.c ---- */
 /* Runs fn on the engine's thread, or at once where none has it yet; a failure is this thread's last error. */
 int svc_core_call(struct svc_job *job, int (*fn)(struct epf_core *core, void *arg), void *arg);
-/* This thread's last error without its remedy and number, to be part of another one. */
-void svc_last_error(char *buf, size_t size);
 /* A new job with its engine, in the list; the client's user pays. */
 int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_svc_attach *m,
 		   struct svc_job **out);

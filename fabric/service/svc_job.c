@@ -34,45 +34,18 @@ static int run_call(struct epf_core *core, void *arg)
 	rc = c->fn(core, c->arg);
 	if (rc < 0) {
 		c->reason = epf_last_reason();
-		snprintf(c->text, sizeof(c->text), "%s", epf_last_error());
+		epf_last_detail(c->text, sizeof(c->text));
 	}
 	return rc;
-}
-
-/* An error's line without its remedy and number, which epf_fail() puts there again. */
-static void cut_remedy(char *text, const struct epf_reason_info *info)
-{
-	char tail[ERROR_BYTES];
-	size_t n, t;
-
-	snprintf(tail, sizeof(tail), ": %s [EPF-%d]", info->remedy, (int)info->reason);
-	n = strlen(text);
-	t = strlen(tail);
-	if (n > t && strcmp(text + n - t, tail) == 0)
-		text[n - t] = 0;
-}
-
-void svc_last_error(char *buf, size_t size)
-{
-	const struct epf_reason_info *info = epf_reason_info(epf_last_reason());
-	char text[ERROR_BYTES];
-
-	snprintf(text, sizeof(text), "%s", epf_last_error());
-	if (info)
-		cut_remedy(text, info);
-	snprintf(buf, size, "%s", text);
 }
 
 int svc_core_call(struct svc_job *job, int (*fn)(struct epf_core *core, void *arg), void *arg)
 {
 	struct core_call c = { .fn = fn, .arg = arg };
 	int rc = epf_core_call(job->core, run_call, &c);
-	const struct epf_reason_info *info = rc < 0 ? epf_reason_info(c.reason) : NULL;
 
-	if (info) {
-		cut_remedy(c.text, info);
+	if (rc < 0 && epf_reason_info(c.reason))
 		epf_fail(c.reason, "%s", c.text);
-	}
 	return rc;
 }
 

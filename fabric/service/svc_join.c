@@ -361,7 +361,7 @@ static int connect_all(struct epf_svc *s, struct svc_job *job, const struct epf_
 	if (rc) {
 		char why[200];
 
-		svc_last_error(why, sizeof(why));
+		epf_last_detail(why, sizeof(why));
 		svc_job_break(job, epf_last_reason(), why);
 		return rc;
 	}

@@ -81,7 +81,7 @@ static void wire_up(struct child *c)
 	epf_emu_opts_defaults(&opts);
 	opts.ordered = c->ordered;
 	if (c->retry_ns)
-		opts.retry_timeout_ns = c->retry_ns;
+		opts.retry_timeout_ns = opts.stall_timeout_ns = c->retry_ns;
 	c->mem = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(c->mem != MAP_FAILED);
 	CHECK(epf_emu_open(&opts, now, NULL, &c->nic) == 0);
@@ -353,7 +353,7 @@ static void test_killed(void **state)
 	run_children(&(struct child){ .ordered = 0 }, 3, killed, 1u << 2);
 }
 
-/* Rank 1 is stopped longer than the timeout; after it goes on, nothing it does hurts rank 0. */
+/* Rank 1 is stopped longer than both timeouts; after it goes on, nothing it does hurts rank 0. */
 static void stopped(struct child *c)
 {
 	struct epf_wr wr = write_to(c, 1, 0, 0, 7168);

@@ -137,7 +137,8 @@ void core_rig_close(struct core_rig *rig)
 {
 	for (uint32_t n = 0; n < CORE_NODES; n++) {
 		epf_core_destroy(rig->core[n]);
-		rig->nic[n]->ops->close(rig->nic[n]);
+		if (rig->nic[n])
+			rig->nic[n]->ops->close(rig->nic[n]);
 		epf_stats_destroy(rig->stats[n], 0);
 	}
 	for (uint32_t i = 0; i < CORE_WORLD; i++)

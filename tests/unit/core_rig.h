@@ -42,6 +42,7 @@ struct core_rig {
 
 /* settings: NULL-terminated "name=value" list, or NULL. Connected when it returns. */
 struct core_rig *core_rig_open(const char *const *settings);
+/* A node may have been closed before: core and nic NULL. */
 void core_rig_close(struct core_rig *rig);
 
 /* Opens a ring for a rank, a new one over the old. */

@@ -422,6 +422,48 @@ static void all_ranks_make_one_job_key(void **state)
 	epf_boot_local_destroy(group);
 }
 
+/* Says stop when it has been asked three times. */
+static int enough(void *arg)
+{
+	unsigned *asked = arg;
+
+	return ++*asked < 3 ? 0 : epf_fail(EPF_R_ABORTED, "enough is enough");
+}
+
+/* A rank may have reasons of its own to wait no longer: they end the call, stay, and the others hear when it closes. */
+static void a_wait_can_be_interrupted(void **state)
+{
+	struct epf_boot_server *srv = start_plain(2);
+	struct epf_boot *one = join_as(srv, 0, 2, LONG_NS), *two = join_as(srv, 1, 2, LONG_NS);
+	struct epf_boot_group *group;
+	struct epf_blob *all;
+	unsigned asked = 0;
+	uint64_t begun = epf_now_ns();
+
+	epf_boot_interrupt(one, enough, &asked);
+	assert_error(epf_boot_barrier(one), -ECANCELED, "enough is enough: look for");
+	assert_true(epf_now_ns() - begun < 10 * S);
+	assert_int_equal(asked, 3);
+	epf_boot_interrupt(one, NULL, NULL);
+	assert_error(epf_boot_allgather(one, NULL, 0, &all), -ECANCELED, "enough is enough: look");
+	assert_error(epf_boot_check(one), -ECANCELED, "enough is enough");
+	epf_boot_close(one);
+	assert_error(epf_boot_barrier(two), -ECONNRESET, "rank 0");
+	epf_boot_close(two);
+	epf_boot_server_stop(srv);
+
+	assert_ok(epf_boot_local_create(2, &group));
+	assert_ok(epf_boot_local_open(group, 0, &one));
+	assert_ok(epf_boot_local_open(group, 1, &two));
+	asked = 0;
+	epf_boot_interrupt(one, enough, &asked);
+	assert_error(epf_boot_allgather(one, "x", 1, &all), -ECANCELED, "enough is enough");
+	assert_error(epf_boot_barrier(two), -ECANCELED, "enough is enough");
+	epf_boot_close(one);
+	epf_boot_close(two);
+	epf_boot_local_destroy(group);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -437,6 +479,7 @@ int main(void)
 		cmocka_unit_test(one_thread_drives_a_thousand_ranks),
 		cmocka_unit_test(local_failures_name_the_rank),
 		cmocka_unit_test(all_ranks_make_one_job_key),
+		cmocka_unit_test(a_wait_can_be_interrupted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

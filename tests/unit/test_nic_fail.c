@@ -439,7 +439,8 @@ static void test_link(void **state)
 		rig_clear(rig);
 		nic->ops->set_link(nic, 0, 0);
 		rig_post(rig, &wr);
-		rig_run(rig, rig->opts.retry_timeout_ns + MS);
+		/* A little more: the peer is looked at first, whether it is run at all. */
+		rig_run(rig, rig->opts.retry_timeout_ns / 16 * 17);
 		assert_true(rig_sent(rig, &rig->a, 1, &status));
 		assert_int_equal(status, EPF_S_RETRY_EXCEEDED);
 		assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, 0), EPF_LANE_ERROR);
@@ -460,7 +461,10 @@ static void test_silent_peer(void **state)
 	rig_post(rig, &wr);
 	wr.id = 2;
 	rig_post(rig, &wr);
-	rig->now_ns += rig->opts.retry_timeout_ns - 1;
+	/* One that is not even run gets longer. */
+	rig->now_ns += rig->opts.retry_timeout_ns;
+	assert_int_equal(rig_reap(&rig->a), 0);
+	rig->now_ns += rig->opts.stall_timeout_ns - rig->opts.retry_timeout_ns - 1;
 	assert_int_equal(rig_reap(&rig->a), 0);
 	rig->now_ns += 1;
 	assert_int_equal(rig_reap(&rig->a), 2);

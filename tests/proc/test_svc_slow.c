@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A machine that is too busy, and daemons that die while their ranks wait elsewhere. Daemons are stopped, again and again, for longer than
+ * emu-retry-timeout: nobody is lost, no lane fails, every byte is right. Ranks that leave while the other node's daemon rests have left
+ * there, and are not lost. Ranks in epf_barrier, or between the rounds of a join, hear at once that their daemon is dead.
+ */
+#include "fabric/base/clock.h"
+#include "tests/proc/daemons.h"
+#include "tests/proc/svc_job.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+enum { WORLD = 4, STOPS = 12, STOP_MS = 250, REACH_MS = 60000, HEARD_MS = 2000 };
+
+enum { W_WAITING = 1, W_GO = 2, W_LEFT = 3 }; /* of the page; word 0 is job_play's */
+
+static const char *const settings[] = { "emu-retry-timeout=150ms", "peer-timeout=4s",
+					"service-grace=100ms", NULL };
+
+static struct daemons daemons;
+static struct job job;
+
+static void start(const char *name, void (*body)(struct job_rank *r))
+{
+	struct job_plan plan = { .name = name,
+				 .world = WORLD,
+				 .tag = 5,
+				 .body = body,
+				 .boot_timeout_ns = (uint64_t)job_ms(30000) * 1000000,
+				 .alarm_s = 300 };
+
+	assert_int_equal(daemons_start(&daemons, 2, settings), 0);
+	for (unsigned i = 0; i < WORLD; i++)
+		plan.client[i] = daemons_client(&daemons, i / 2);
+	assert_int_equal(job_fork(&job, &plan), 0);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < daemons.n; i++)
+		if (daemons.pid[i])
+			kill(daemons.pid[i], SIGCONT);
+	job_end(&job);
+	return daemons_stop(&daemons);
+}
+
+/* Returns when it does not run any more. */
+static void stop_daemon(unsigned n)
+{
+	int status;
+
+	assert_int_equal(kill(daemons.pid[n], SIGSTOP), 0);
+	assert_int_equal(waitpid(daemons.pid[n], &status, WUNTRACED), daemons.pid[n]);
+	assert_true(WIFSTOPPED(status));
+}
+
+/* Both daemons in turn, and both at once, at random moments of the traffic. */
+static void slow_daemons_lose_nobody(void **state)
+{
+	uint64_t seed = job_seed(epf_now_ns() % 1000000), random = seed, errors = 0;
+
+	(void)state;
+	start("slow", job_play);
+	assert_int_equal(job_reach(&job, 5, job_ms(REACH_MS)), 0);
+	for (unsigned i = 0; i < STOPS; i++) {
+		unsigned who = 1 + i % 3;
+
+		usleep(1000 * (useconds_t)(job_random(&random) % 40));
+		for (unsigned n = 0; n < 2; n++)
+			if (who >> n & 1)
+				stop_daemon(n);
+		usleep(STOP_MS * 1000);
+		for (unsigned n = 0; n < 2; n++)
+			if (who >> n & 1)
+				assert_int_equal(kill(daemons.pid[n], SIGCONT), 0);
+		assert_int_equal(
+			job_reach(&job, job_get(&job.page->rank[0].rounds) + 3, job_ms(REACH_MS)),
+			0);
+	}
+	job_set(&job.page->end, 1);
+	assert_int_equal(job_wait(&job, 0, job_ms(REACH_MS)), 0);
+	for (unsigned i = 0; i < WORLD; i += 2)
+		errors += job.page->rank[i].counter[JOB_LANE_ERRORS];
+	printf("# slow: EPF_SEED=%llu: daemons stopped %d times for %d ms, retry timeout 150 ms: %llu rounds, 0 wrong, %llu lane errors\n",
+	       (unsigned long long)seed, STOPS, STOP_MS,
+	       (unsigned long long)job_get(&job.page->rank[0].rounds), (unsigned long long)errors);
+	assert_int_equal(errors, 0);
+}
+
+/* Ranks 0 and 1 leave while daemon 1 rests; 2 and 3 look what became of them. */
+static void leave_or_look(struct job_rank *r)
+{
+	uint64_t deadline;
+	int state;
+
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	JOB_CHECK(r, job_rank_round(r, (uint64_t)job_ms(20000) * 1000000) == 0);
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	__atomic_fetch_add(&r->page->words[W_WAITING], 1, __ATOMIC_ACQ_REL);
+	JOB_CHECK(r, job_await(&r->page->words[W_GO], 1, job_ms(20000)) == 0);
+	if (r->me < 2) {
+		epf_close(r->ep);
+		__atomic_fetch_add(&r->page->words[W_LEFT], 1, __ATOMIC_ACQ_REL);
+		return;
+	}
+	deadline = epf_now_ns() + (uint64_t)job_ms(20000) * 1000000;
+	for (uint32_t peer = 0; peer < 2; peer++) {
+		while ((state = epf_peer_state(r->ep, peer)) == 1 && epf_now_ns() < deadline)
+			usleep(1000);
+		JOB_CHECK(r, state == -EPIPE);
+	}
+	/* The engine of the other node closes now, and is not lost for that. */
+	JOB_CHECK(r, job_await(&r->page->words[W_GO], 2, job_ms(20000)) == 0);
+	for (uint32_t peer = 0; peer < 2; peer++)
+		JOB_CHECK(r, epf_peer_state(r->ep, peer) == -EPIPE);
+	epf_close(r->ep);
+}
+
+static void who_leaves_is_not_lost(void **state)
+{
+	(void)state;
+	start("leave", leave_or_look);
+	assert_int_equal(job_await(&job.page->words[W_WAITING], WORLD, job_ms(REACH_MS)), 0);
+	stop_daemon(1);
+	job_set(&job.page->words[W_GO], 1);
+	assert_int_equal(job_await(&job.page->words[W_LEFT], 2, job_ms(REACH_MS)), 0);
+	usleep(600 * 1000);
+	assert_int_equal(kill(daemons.pid[1], SIGCONT), 0);
+	usleep(400 * 1000);
+	job_set(&job.page->words[W_GO], 2);
+	assert_int_equal(job_wait(&job, 0, job_ms(REACH_MS)), 0);
+}
+
+/* Waits for the error that the loss of its daemon is, in a barrier that the others do not come to. */
+static void wait_in_barrier(struct job_rank *r)
+{
+	int rc;
+
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	__atomic_fetch_add(&r->page->words[W_WAITING], 1, __ATOMIC_ACQ_REL);
+	if (r->me >= 2) {
+		JOB_CHECK(r, job_await(&r->page->words[W_GO], 1, job_ms(60000)) == 0);
+		return;
+	}
+	rc = epf_barrier(r->ep);
+	job_rank_told(r, rc);
+	JOB_CHECK(r, rc == -ECONNRESET && strstr(epf_last_error(), "ep-fabric daemon node0"));
+	/* The rendezvous is over for this rank, and says why. */
+	JOB_CHECK(r, epf_barrier(r->ep) == -ECONNRESET);
+	JOB_CHECK(r, strstr(epf_last_error(), "ep-fabric daemon node0"));
+}
+
+/* The same in the middle of a join: ranks 2 and 3 take part in its first round, by hand, and then stay away. */
+static void wait_in_join(struct job_rank *r)
+{
+	static const uint8_t random[16] = { 7 };
+	struct epf_blob *all;
+	int rc;
+
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	if (r->me >= 2) {
+		JOB_CHECK(r, epf_boot_allgather(r->boot, random, sizeof(random), &all) == 0);
+		__atomic_fetch_add(&r->page->words[W_WAITING], 1, __ATOMIC_ACQ_REL);
+		JOB_CHECK(r, job_await(&r->page->words[W_GO], 1, job_ms(60000)) == 0);
+		return;
+	}
+	__atomic_fetch_add(&r->page->words[W_WAITING], 1, __ATOMIC_ACQ_REL);
+	rc = job_rank_join(r);
+	job_rank_told(r, rc);
+	JOB_CHECK(r, rc == -ECONNRESET && strstr(epf_last_error(), "ep-fabric daemon node0"));
+}
+
+static void hears_at_once(const char *name, void (*body)(struct job_rank *r))
+{
+	uint64_t killed, worst = 0;
+
+	start(name, body);
+	assert_int_equal(job_await(&job.page->words[W_WAITING], WORLD, job_ms(REACH_MS)), 0);
+	usleep(300 * 1000); /* now they wait */
+	killed = epf_now_ns();
+	daemons_kill(&daemons, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(job_await(&job.page->rank[i].told_ns, 1, job_ms(20000)), 0);
+		if (job.page->rank[i].told_ns - killed > worst)
+			worst = job.page->rank[i].told_ns - killed;
+	}
+	job_set(&job.page->words[W_GO], 1);
+	assert_int_equal(job_wait(&job, 0, job_ms(REACH_MS)), 0);
+	printf("# %s: told after %.0f ms at most: %s\n", name, (double)worst / 1e6,
+	       job.page->rank[0].text);
+	assert_true(worst < (uint64_t)job_ms(HEARD_MS) * 1000000);
+}
+
+static void a_barrier_hears_of_its_daemon(void **state)
+{
+	(void)state;
+	hears_at_once("barrier", wait_in_barrier);
+}
+
+static void a_join_hears_of_its_daemon(void **state)
+{
+	(void)state;
+	hears_at_once("join", wait_in_join);
+}
+
+#define TEST(fn) cmocka_unit_test_teardown(fn, stop)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(slow_daemons_lose_nobody),
+		TEST(who_leaves_is_not_lost),
+		TEST(a_barrier_hears_of_its_daemon),
+		TEST(a_join_hears_of_its_daemon),
+	};
+
+	return cmocka_run_group_tests_name("slow", tests, NULL, NULL);
+}
