@@ -2,7 +2,7 @@
 /*
  * What gpu_cuda.c needs of NVIDIA's driver API: the functions it calls, opened at run time, and the few types and numbers that
  * go with them, declared here so that building needs no CUDA toolkit. The driver's ABI is stable for versioned names (cuXxx_v2); where a
- * toolkit is installed, tests/gpu/check_cuda_abi.c compares every number and layout below with its cuda.h.
+ * toolkit is installed, tests/gpu/compile.sh compares every number and layout below with its cuda.h.
  * Source: CUDA Driver API reference manual. Used by gpu_cuda.c and gpu_cuda_lib.c only.
  */
 #ifndef EPF_FABRIC_GPU_CUDA_LIB_H

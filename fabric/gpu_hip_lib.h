@@ -2,7 +2,7 @@
 /*
  * What gpu_hip.c needs of AMD's HIP runtime (libamdhip64): the functions it calls, opened at run time, and their numbers, declared here so
  * that building needs no ROCm. Only calls and numbers that are the same in ROCm 5 and 6 are used; where a toolkit is installed,
- * tests/gpu/check_hip_abi.c compares them with its header. Source: HIP runtime API reference. Used by gpu_hip.c and gpu_hip_lib.c only.
+ * tests/gpu/compile.sh compares them with its header. Source: HIP runtime API reference. Used by gpu_hip.c and gpu_hip_lib.c only.
  */
 #ifndef EPF_FABRIC_GPU_HIP_LIB_H
 #define EPF_FABRIC_GPU_HIP_LIB_H

@@ -38,10 +38,77 @@ portable()
 	find kernels -name '*.cu' -not -path '*/examples/*' | sort
 }
 
+# same HEADER OURS=THEIRS...: our numbers are those of the vendor's header; flags of the compiler in $abi_flags
+same()
+{
+	local header=$1 pair
+	shift
+	{
+		echo "#include <$header>"
+		echo "#include \"$abi_ours\""
+		for pair in "$@"; do
+			echo "_Static_assert((long)(${pair%%=*}) == (long)(${pair#*=}), \"$pair\");"
+		done
+	} >"$tmp/abi.c"
+	# shellcheck disable=SC2086
+	gcc -std=gnu17 $abi_flags -I. -fsyntax-only "$tmp/abi.c" >"$tmp/log" 2>&1
+	result $? "$mode: numbers of $abi_ours, $# compared with $header"
+}
+
+cuda_abi()
+{
+	abi_ours=fabric/gpu_cuda_lib.h
+	abi_flags="-I$1"
+	[ -f "$1/cuda.h" ] || return 0
+	same cuda.h EPF_CU_OUT_OF_MEMORY=CUDA_ERROR_OUT_OF_MEMORY EPF_CU_NO_DEVICE=CUDA_ERROR_NO_DEVICE EPF_CU_NOT_READY=CUDA_ERROR_NOT_READY \
+		EPF_CU_PEER_ALREADY_ENABLED=CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED EPF_CU_NOT_SUPPORTED=CUDA_ERROR_NOT_SUPPORTED \
+		EPF_CU_ATTR_WARP_SIZE=CU_DEVICE_ATTRIBUTE_WARP_SIZE EPF_CU_ATTR_MULTIPROCESSORS=CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT \
+		EPF_CU_ATTR_MAJOR=CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR EPF_CU_ATTR_MINOR=CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR \
+		EPF_CU_ATTR_HOST_REGISTER=CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED \
+		EPF_CU_ATTR_VMM=CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED \
+		EPF_CU_ATTR_POSIX_FD=CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED \
+		EPF_CU_ATTR_RDMA_VMM=CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED \
+		EPF_CU_ATTR_RDMA=CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED \
+		EPF_CU_ATTR_FLUSH_WRITES=CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS \
+		EPF_CU_ATTR_WRITES_ORDERING=CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING \
+		EPF_CU_ATTR_DMA_BUF=CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED EPF_CU_REGISTER_PORTABLE=CU_MEMHOSTREGISTER_PORTABLE \
+		EPF_CU_REGISTER_DEVICEMAP=CU_MEMHOSTREGISTER_DEVICEMAP EPF_CU_REGISTER_READ_ONLY=CU_MEMHOSTREGISTER_READ_ONLY \
+		EPF_CU_IPC_LAZY_PEER=CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS EPF_CU_STREAM_NON_BLOCKING=CU_STREAM_NON_BLOCKING \
+		EPF_CU_EVENT_NO_TIMING=CU_EVENT_DISABLE_TIMING EPF_CU_ALLOCATION_PINNED=CU_MEM_ALLOCATION_TYPE_PINNED \
+		EPF_CU_HANDLE_POSIX_FD=CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR EPF_CU_LOCATION_DEVICE=CU_MEM_LOCATION_TYPE_DEVICE \
+		EPF_CU_ACCESS_READ_WRITE=CU_MEM_ACCESS_FLAGS_PROT_READWRITE EPF_CU_RANGE_DMA_BUF=CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD \
+		EPF_CU_POINTER_MEMORY_TYPE=CU_POINTER_ATTRIBUTE_MEMORY_TYPE EPF_CU_POINTER_DEVICE=CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL \
+		EPF_CU_POINTER_RANGE_START=CU_POINTER_ATTRIBUTE_RANGE_START_ADDR EPF_CU_POINTER_RANGE_BYTES=CU_POINTER_ATTRIBUTE_RANGE_SIZE \
+		EPF_CU_MEMORY_DEVICE=CU_MEMORYTYPE_DEVICE EPF_CU_FLUSH_TARGET_CONTEXT=CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX \
+		EPF_CU_FLUSH_TO_OWNER=CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER EPF_CU_FLUSH_TO_ALL=CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES \
+		EPF_CU_FLUSH_OPTION_HOST=CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST EPF_CU_SRC_ORDER_STREAM=CU_MEMCPY_SRC_ACCESS_ORDER_STREAM \
+		'sizeof(struct epf_cu_allocation)=sizeof(CUmemAllocationProp)' 'sizeof(struct epf_cu_access)=sizeof(CUmemAccessDesc)' \
+		'offsetof(struct epf_cu_allocation, location)=offsetof(CUmemAllocationProp, location)' \
+		'offsetof(struct epf_cu_allocation, flags.rdma)=offsetof(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable)' \
+		'sizeof(struct epf_cu_copy_attributes)=sizeof(CUmemcpyAttributes)' \
+		'offsetof(struct epf_cu_copy_attributes, flags)=offsetof(CUmemcpyAttributes, flags)' 'sizeof(struct epf_cu_ipc)=sizeof(CUipcMemHandle)'
+}
+
+hip_abi()
+{
+	abi_ours=fabric/gpu_hip_lib.h
+	abi_flags=-D__HIP_PLATFORM_AMD__
+	same hip/hip_runtime_api.h EPF_HIP_OUT_OF_MEMORY=hipErrorOutOfMemory EPF_HIP_NOT_READY=hipErrorNotReady \
+		EPF_HIP_PEER_ALREADY_ENABLED=hipErrorPeerAccessAlreadyEnabled EPF_HIP_NOT_SUPPORTED=hipErrorNotSupported \
+		EPF_HIP_ATTR_MAJOR=hipDeviceAttributeComputeCapabilityMajor EPF_HIP_ATTR_MINOR=hipDeviceAttributeComputeCapabilityMinor \
+		EPF_HIP_ATTR_MULTIPROCESSORS=hipDeviceAttributeMultiprocessorCount EPF_HIP_ATTR_WARP_SIZE=hipDeviceAttributeWarpSize \
+		EPF_HIP_REGISTER_PORTABLE=hipHostRegisterPortable EPF_HIP_REGISTER_MAPPED=hipHostRegisterMapped \
+		EPF_HIP_STREAM_NON_BLOCKING=hipStreamNonBlocking EPF_HIP_EVENT_NO_TIMING=hipEventDisableTiming \
+		EPF_HIP_COPY_DEFAULT=hipMemcpyDefault EPF_HIP_POINTER_HOST=HIP_POINTER_ATTRIBUTE_HOST_POINTER \
+		EPF_HIP_POINTER_DEVICE=HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL EPF_HIP_IPC_LAZY_PEER=hipIpcMemLazyEnablePeerAccess \
+		'sizeof(struct epf_hip_ipc)=sizeof(hipIpcMemHandle_t)'
+}
+
 cuda()
 {
 	local nvcc source arch
 	nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "no nvcc here: device code not compiled for CUDA"; exit 77; }
+	cuda_abi "$(dirname "$nvcc")/../include"
 	for source in $(find kernels -name '*.cu' | sort); do
 		for arch in 80 90 100; do
 			"$nvcc" -std=c++17 -O3 -arch=sm_$arch -Werror all-warnings -Xcompiler -Wall -Xcompiler -Werror -I. -cubin \
@@ -56,6 +123,7 @@ hip()
 	local source arch
 	PATH=$PATH:/opt/rocm/bin
 	command -v hipcc >/dev/null || { echo "no hipcc here: device code not compiled for HIP"; exit 77; }
+	hip_abi
 	for source in $(portable); do
 		for arch in gfx90a gfx940; do
 			hipcc --offload-arch=$arch -std=c++17 -O3 -Wall -Werror -include hip/hip_runtime.h -I. -x hip -c "$source" \
