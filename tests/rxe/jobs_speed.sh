@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Group speed of jobs.sh: rates of RDMA writes by the fabric, by the bare post loop (ep-bench rawverbs) and by perftest's
-# ib_write_bw, between the same two devices, in turn. Sourced by jobs.sh. Only ratios are judged: CI asks for 70 %, the
-# long form (EPF_TEST_LONG=1) for what is promised: 85 % of the bare loop, and of the bare loop 95 % of ib_write_bw. It must never
+# ib_write_bw, between the same two devices, in turn. Sourced by jobs.sh. Only ratios are judged: CI asks for 70 % (of
+# ib_write_bw, three runs of a new process each, 50 %), the long form (EPF_TEST_LONG=1) for what is promised: 85 % of the bare loop, and of the bare loop 95 % of ib_write_bw. It must never
 # judge a rate by itself.
 
 # As much in flight as soft-RoCE carries without losing packets on the emulated CPU.
@@ -125,13 +125,13 @@ speed_perftest()
 group_speed()
 {
 	# ib_write_bw wants whole lists.
-	local gate=70 gate_bare=70 writes=512 pairs=3 rounds=5
+	local gate=70 gate_bare=50 writes=512 pairs=3 rounds=5
 	[ "${EPF_TEST_LONG-}" != 1 ] || { gate=85 gate_bare=95 writes=1024 pairs=7; }
 	job speed-fabric 200 speed_fabric caller "$gate" -n "$writes" --rounds "$rounds"
 	# With the engine on a thread of its own: printed, not judged, since the two emulated CPUs are the kernel's too.
 	job speed-fabric-thread 200 speed_fabric thread 1 -n "$writes" --rounds 3
 	if find_perftest; then
-		job speed-perftest 300 speed_perftest "$gate_bare" "$pairs" "$writes"
+		job speed-perftest 300 speed_perftest "$gate_bare" "$pairs" 2048
 	else
 		result skip speed-perftest "ib_write_bw is not installed (Debian: perftest) and was not fetched"
 	fi
