@@ -6,7 +6,7 @@
 #
 #   tests/gpu/run.sh [--build DIR] [--out DIR] [--commands N] [--peer PROGRAM]...
 #
-# --build     a build tree with bench/ep-bench made where nvcc is; without it one is made in a scratch directory
+# --build     a build tree (or a folder with ep-bench, ep-fabric, test_gpu_job) made where nvcc is; without it one is made in a scratch directory
 # --out       where logs and the table go (./gpu-results)
 # --commands  checked commands through each kind of ring, about half of it (1000000000)
 # --peer      a peer's benchmark program, run as it is in the same session; its output stands in the table's log
@@ -87,6 +87,22 @@ if [ -x "$build/tools/ep-fabric" ] || [ -x "$build/ep-fabric" ]; then
 	run service "$root/tests/gpu/service.sh" "$build"
 else
 	say "## service: no ep-fabric in $build, skipped"
+fi
+job=$build/tests/proc/test_gpu_job
+[ -x "$job" ] || job=$build/test_gpu_job
+if [ -x "$job" ]; then
+	EPF_FABRIC_PROGRAM=$build/tools/ep-fabric
+	[ -x "$EPF_FABRIC_PROGRAM" ] || EPF_FABRIC_PROGRAM=$build/ep-fabric
+	export EPF_FABRIC_PROGRAM
+	gpus=$(nvidia-smi -L | wc -l)
+	deep=(EPF_LANE_DEPTH=2048 EPF_LANE_RECEIVES=4096 EPF_WINDOW=4096)
+	run job "$job" --gpu cuda --devices "$gpus" --mode both --ranks 4 --rounds 30
+	run job-rate "$job" --gpu cuda --devices "$gpus" --mode both --rounds 5 --rate 400000
+	run job-rate-deep env "${deep[@]}" "$job" --gpu cuda --devices "$gpus" --mode both --rounds 2 --rate 400000
+	run job-full-gpu "$job" --gpu cuda --devices "$gpus" --mode both --rounds 3 --hold 1
+	run job-other-memory "$job" --gpu cuda --devices "$gpus" --mode both --rounds 5 --plain 1
+else
+	say "## job: no test_gpu_job in $build, skipped"
 fi
 for peer in ${peers[@]+"${peers[@]}"}; do
 	run "peer-$(basename "$peer")" "$peer"

@@ -254,12 +254,12 @@ static void a_shared_thread_shortens_steps(void **state)
 	await(&rig[0]->rank[0].shm->done.retired, pushed);
 	assert_int_equal(pace_of(rig[0]), 0);
 	assert_int_equal(epf_crew_add(crew, rig[1]->core[0], 1, NULL, NULL, NULL), 0);
-	for (; pushed < 2 * BACKLOG; pushed++) {
-		core_rig_put(&rig[0]->rank[0], 1, PUT_BYTES, 1);
-		highest = pace_of(rig[0]) > highest ? pace_of(rig[0]) : highest;
+	for (unsigned i = 0; i < 10 * TRIES && !highest; i++) { /* this thread may look late */
+		for (unsigned k = 0; k < BACKLOG; k++, pushed++)
+			core_rig_put(&rig[0]->rank[0], 1, PUT_BYTES, 1);
+		while (EPF_LOAD_ACQUIRE(&rig[0]->rank[0].shm->done.retired) < pushed)
+			highest = pace_of(rig[0]) > highest ? pace_of(rig[0]) : highest;
 	}
-	while (EPF_LOAD_ACQUIRE(&rig[0]->rank[0].shm->done.retired) < pushed)
-		highest = pace_of(rig[0]) > highest ? pace_of(rig[0]) : highest;
 	assert_true(highest > 0 && highest <= EPF_PACE_MOST);
 	assert_int_equal(rig[0]->rank[1].signals[1].value, pushed);
 	epf_crew_remove(crew, rig[1]->core[0]);

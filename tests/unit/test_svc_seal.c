@@ -178,10 +178,10 @@ static void versions_are_compared(void **state)
 	sealed[AT_MAJOR] = 2;
 	assert_int_equal(open_it(sealed, sizeof(sealed)), -EPROTO);
 	assert_int_equal(epf_last_reason(), EPF_R_SVC_VERSION);
-	assert_non_null(strstr(epf_last_error(), "the daemon of rank 1 speaks version 2.1"));
+	assert_non_null(strstr(epf_last_error(), "the daemon of rank 1 speaks version 2.2"));
 	sealed[AT_MAJOR] = 1;
-	sealed[AT_MAJOR + 2] = 2;
-	/* 1.2 would do, but nobody has sealed these bytes. */
+	sealed[AT_MAJOR + 2] = 1;
+	/* 1.1 would do, but nobody has sealed these bytes. */
 	refused(open_it(sealed, sizeof(sealed)), "wrong proof");
 }
 
