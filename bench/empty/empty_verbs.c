@@ -194,6 +194,7 @@ PUBLIC int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *att
 	*attr = (struct ibv_device_attr){ .max_qp = MAX_QPS,
 					  .max_qp_wr = 32768,
 					  .max_cqe = IDS,
+					  .max_srq = 1,
 					  .max_srq_wr = IDS,
 					  .max_mr = 65536,
 					  .max_qp_rd_atom = 16,

@@ -88,6 +88,9 @@ void hostile_garbage(const struct hostile *h)
 		struct raw c;
 		int fd = -1;
 
+		/* The test runs as the daemon's own user, who may drain it and cut its links. */
+		if (head.type == EPF_SVC_DRAIN || head.type == EPF_SVC_LINK)
+			head.type = EPF_SVC_TYPES;
 		for (size_t k = 0; k < sizeof(junk); k += 8) {
 			uint64_t y = job_random(&random);
 
