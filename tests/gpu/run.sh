@@ -91,9 +91,9 @@ fi
 job=$build/tests/proc/test_gpu_job
 [ -x "$job" ] || job=$build/test_gpu_job
 if [ -x "$job" ]; then
-	EPF_FABRIC_PROGRAM=$build/tools/ep-fabric
-	[ -x "$EPF_FABRIC_PROGRAM" ] || EPF_FABRIC_PROGRAM=$build/ep-fabric
-	export EPF_FABRIC_PROGRAM
+	FABRIC_PROGRAM=$build/tools/ep-fabric
+	[ -x "$FABRIC_PROGRAM" ] || FABRIC_PROGRAM=$build/ep-fabric
+	export FABRIC_PROGRAM
 	gpus=$(nvidia-smi -L | wc -l)
 	deep=(EPF_LANE_DEPTH=2048 EPF_LANE_RECEIVES=4096 EPF_WINDOW=4096)
 	run job "$job" --gpu cuda --devices "$gpus" --mode both --ranks 4 --rounds 30

@@ -23,7 +23,7 @@ enum { READY_TIMEOUT_MS = 30000, STOP_TIMEOUT_MS = 20000, ARGS_MAX = DAEMONS_SET
 /* tools/ep-fabric in the nearest folder above this program that has one. */
 static int find_program(char *path, size_t size)
 {
-	const char *given = getenv("EPF_FABRIC_PROGRAM");
+	const char *given = getenv("FABRIC_PROGRAM");
 	char self[4096];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	char *slash;
@@ -37,7 +37,7 @@ static int find_program(char *path, size_t size)
 		    access(path, X_OK) == 0)
 			return 0;
 	}
-	fprintf(stderr, "daemons: no ep-fabric program: set EPF_FABRIC_PROGRAM\n");
+	fprintf(stderr, "daemons: no ep-fabric program: set FABRIC_PROGRAM\n");
 	return -1;
 }
 

@@ -31,7 +31,7 @@ struct daemons {
 /*
  * Makes the directory and starts n daemons "node0", "node1" ...; settings: NULL, or "name=value" texts ending with NULL, given to each of
  * them, or "N:name=value" for daemon N alone. The directory is made in TMPDIR, else /tmp. Returns when all are ready: 0, or -1 after a message to stderr (then nothing is left behind).
- * The program is $EPF_FABRIC_PROGRAM, else tools/ep-fabric above the directory of the running program.
+ * The program is $FABRIC_PROGRAM, else tools/ep-fabric above the directory of the running program.
  */
 int daemons_start(struct daemons *d, unsigned n, const char *const *settings);
 
