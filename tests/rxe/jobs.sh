@@ -403,6 +403,7 @@ group_link()
 	job link-after 120 whole_job after
 	kill "${DAEMON[@]}"
 	wait "${DAEMON[@]}"
+	unset EPF_SECRET EPF_RENDEZVOUS # of this group only
 }
 
 # ---- what goes wrong for one job, with another beside it ----
