@@ -158,7 +158,7 @@ static void set_pace(const struct epf_crew *crew, struct epf_core *core, uint64_
 static unsigned turn(const struct epf_crew *crew, struct seat *s)
 {
 	struct epf_core *core = s->core;
-	unsigned handled = 0;
+	unsigned handled = 0, woken = 0;
 
 	s->deficit += (int64_t)s->turn_tsc;
 	if (s->deficit > (int64_t)s->turn_tsc)
@@ -173,7 +173,7 @@ static unsigned turn(const struct epf_crew *crew, struct seat *s)
 		if (!epf_queue_is_empty(core->calls))
 			n += epf_core_run_calls(core);
 		if (core->wakes || core->ops->wake_pending(core->nic))
-			epf_core_wake(core);
+			woken += epf_core_wake(core);
 		used = epf_tsc() - begin;
 		set_pace(crew, core, used, n);
 		s->deficit -= (int64_t)used;
@@ -184,6 +184,9 @@ static unsigned turn(const struct epf_crew *crew, struct seat *s)
 		}
 		handled += n;
 	}
+	/* A thread without a CPU of its own may hold the one that the rank it woke needs, until the kernel's next tick. */
+	if (woken && !crew->opts.n_cpus && crew->n_seats > 1)
+		sched_yield();
 	return handled;
 }
 

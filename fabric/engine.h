@@ -139,8 +139,8 @@ int epf_core_has_work(const struct epf_core *core);
 /* Steps the core until epf_core_stop(). Runs on a thread of its own. */
 void epf_core_run(struct epf_core *core, const struct epf_run_options *opts);
 void epf_core_stop(struct epf_core *core);
-/* After a step outside epf_core_run: rings the bells of ranks and peers that sleep. */
-void epf_core_wake(struct epf_core *core);
+/* After a step outside epf_core_run: rings the bells of ranks and peers that sleep. Returns how many ranks it has woken. */
+unsigned epf_core_wake(struct epf_core *core);
 /* Sleeps on the core's bell until rung, the next NIC event or max_ns. For progress=caller. */
 void epf_core_sleep(struct epf_core *core, uint64_t max_ns);
 

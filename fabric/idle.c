@@ -90,25 +90,29 @@ static bool has_wish(const struct epf_core *core, uint32_t local)
 	return true;
 }
 
-void epf_core_wake(struct epf_core *core)
+unsigned epf_core_wake(struct epf_core *core)
 {
+	unsigned rung = 0;
+
 	if (core->wakes) {
 		core->wakes = 0;
 		for (uint32_t i = 0; i < core->n_ranks; i++) {
 			struct epf_rank_state *rank = &core->ranks[i];
-
 			uint8_t news = rank->news;
 
 			if (!news)
 				continue;
 			rank->news = EPF_NEWS_NONE;
 			if (rank->bell && epf_bell_must_ring(rank->bell) &&
-			    (news >= EPF_NEWS_PEERS || has_wish(core, i)))
+			    (news >= EPF_NEWS_PEERS || has_wish(core, i))) {
 				epf_bell_ring(rank->bell);
+				rung++;
+			}
 		}
 	}
 	if (core->ops->wake_pending(core->nic))
 		core->ops->wake_peers(core->nic);
+	return rung;
 }
 
 /* Any ring with a command, seen without taking it. */
