@@ -17,7 +17,7 @@ run()
 {
 	local name=$1 start=$EPOCHREALTIME rc
 	shift
-	timeout "$limit" "$bench" moe --ranks "$ranks" --nodes 8 --tokens 8 --hidden 512 "$@" >"$log" 2>&1
+	timeout "$limit" "$bench" moe --timeout-s "$((limit - 10))" --ranks "$ranks" --nodes 8 --tokens 8 --hidden 512 "$@" >"$log" 2>&1
 	rc=$?
 	if [ "$rc" -ne 0 ] || ! grep -qx '# wrong: 0' "$log"; then
 		tail -n 20 "$log"
