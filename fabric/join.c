@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REJOIN_AGAIN_US = 20 * 1000 };
+enum { REJOIN_AGAIN_US = 20 * 1000, LOOK_AGAIN_US = 25 * 1000 /* above the 20 ms between looks */ };
 
 /* Fills in who this rank is in which job: what is not configured comes from the launcher's variables (info keeps the texts). */
 static int find_place(const struct epf *ep, struct epf_rank_info *info, bool need_rendezvous,
@@ -90,6 +90,21 @@ static int why_end(void *arg)
 	return ep->be->check(ep);
 }
 
+/*
+ * Another rank's end may be a mere consequence: of the loss of a daemon that served it too, of which it heard first. So before a lost rank is
+ * named this rank looks once more whether its own daemon is there.
+ */
+static int first_cause(struct epf *ep, int rc)
+{
+	int why;
+
+	if (rc != -ECONNRESET || !ep->boot)
+		return rc;
+	usleep(LOOK_AGAIN_US);
+	why = why_end(ep);
+	return why ? why : rc;
+}
+
 /* The handle may be the caller's, who may close it before this rank: nothing of ours stays in it after the call. */
 static int boot_allgather(struct epf *ep, const void *mine, size_t len, struct epf_blob **all)
 {
@@ -98,7 +113,7 @@ static int boot_allgather(struct epf *ep, const void *mine, size_t len, struct e
 	epf_boot_interrupt(ep->boot, why_end, ep);
 	rc = epf_boot_allgather(ep->boot, mine, len, all);
 	epf_boot_interrupt(ep->boot, NULL, NULL);
-	return rc;
+	return first_cause(ep, rc);
 }
 
 static int boot_barrier(struct epf *ep)
@@ -108,7 +123,7 @@ static int boot_barrier(struct epf *ep)
 	epf_boot_interrupt(ep->boot, why_end, ep);
 	rc = epf_boot_barrier(ep->boot);
 	epf_boot_interrupt(ep->boot, NULL, NULL);
-	return rc;
+	return first_cause(ep, rc);
 }
 
 /* Hands a blob to the bootstrap: at once on TCP (blocking), posted on the in-process one. */
