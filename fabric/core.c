@@ -638,8 +638,6 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 			return rc;
 	}
 	node->state = EPF_NODE_UP;
-	/* The first beat is due at once: of a peer that stops before it has given one nobody could tell that it is silent. */
-	core->next_tick_ns = core->next_beat_ns = 0;
 	open_control(core, node);
 	return 0;
 }
