@@ -61,6 +61,12 @@ int bench_settings_check(const char *const *settings, uint64_t nodes);
 /* The settings a node gets, as NAME=VALUE, in their order: pointers into the texts. out: room for all. Return: how many. */
 uint32_t bench_settings_of(const char *const *settings, uint32_t node, const char **out);
 
+/*
+ * Longest time, ns, that a rank may wait for others in a run that has timeout_s: three quarters of it. A rank that gives up can say for whom it
+ * waited; the parent, when the whole time is over, only who has no result.
+ */
+uint64_t bench_rank_limit_ns(uint64_t timeout_s);
+
 /* Median; sorts v. 0 for n = 0. */
 double bench_median(double *v, size_t n);
 
@@ -75,6 +81,13 @@ int bench_cpu_number(unsigned n);
 
 /* CPUs this process started with. Call it, or bench_pin(), first from a single thread. */
 unsigned bench_cpus(void);
+
+/*
+ * Path of a program of the tree: the one given, else ../tools/NAME beside this program (the build tree), or NAME beside it (installed). option:
+ * what names it, for complaints. Returns 0 or -ENOENT after a complaint.
+ */
+int bench_find_program(const char *name, const char *option, const char *given, char *path,
+		       size_t bytes);
 
 /* Peak resident size of this process, bytes; 0 when unknown. */
 uint64_t bench_peak_rss_bytes(void);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static void (*complaints)(const char *line);
 
@@ -143,6 +144,11 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+uint64_t bench_rank_limit_ns(uint64_t timeout_s)
+{
+	return timeout_s * 750000000u;
+}
+
 double bench_median(double *v, size_t n)
 {
 	if (!n)
@@ -249,4 +255,32 @@ uint64_t bench_memory_available(void)
 	used = used > cached ? used - cached : 0;
 	limit = limit > used ? limit - used : 0;
 	return limit < machine ? limit : machine;
+}
+
+int bench_find_program(const char *name, const char *option, const char *given, char *path,
+		       size_t bytes)
+{
+	static const char *const places[] = { "../tools/", "" };
+	char self[4096];
+	ssize_t n;
+	char *slash;
+
+	if (given) {
+		if ((size_t)snprintf(path, bytes, "%s", given) < bytes && !access(path, X_OK))
+			return 0;
+		bench_complain("%s %s cannot be run: %s", option, given, strerror(errno));
+		return -ENOENT;
+	}
+	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	self[n > 0 ? n : 0] = 0;
+	slash = strrchr(self, '/');
+	if (slash)
+		*slash = 0;
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+		if ((size_t)snprintf(path, bytes, "%s/%s%s", self, places[i], name) < bytes &&
+		    !access(path, X_OK))
+			return 0;
+	bench_complain("there is no %s beside %s/ep-bench: build or install it, or name it with %s",
+		       name, self, option);
+	return -ENOENT;
 }

@@ -8,7 +8,10 @@
  */
 #include "bench/bench.h"
 #include "bench/compare.h"
+#include "bench/core_cmds.h"
+#include "bench/core_recorder.h"
 #include "bench/core_service.h"
+#include "bench/core_top.h"
 #include "bench/pair.h"
 #include "bench/rte.h"
 #include "fabric/base/clock.h"
@@ -23,17 +26,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#define PEERS        64u
-#define REGIONS      8u
-#define REGION_BYTES (UINT64_C(1) << 30)
-#define SIGNALS      64u    /* per peer: a few experts, two buffers, a round or two */
-#define TABLE        64000u /* commands made beforehand: pushed again and again */
-#define BAD_EVERY    1000u
-#define RUNS_MAX     BENCH_ROUNDS_MAX
-#define RTE_BURST    32u
+#define RUNS_MAX   BENCH_ROUNDS_MAX
+#define RTE_BURST  32u
+#define RINGS_MAX  1024u
+#define PUSH_BURST 32u /* into one of several rings, then the next */
 
-enum { O_NIC = 256, O_RUNS, O_MS, O_SLOTS, O_BATCH, O_SEED, O_JSON, O_SERVICE, O_PROGRAM };
+enum {
+	O_NIC = 256,
+	O_RUNS,
+	O_MS,
+	O_SLOTS,
+	O_BATCH,
+	O_RINGS,
+	O_PEERS,
+	O_DEPTH,
+	O_SEED,
+	O_JSON,
+	O_SERVICE,
+	O_PROGRAM,
+	O_RECORDER,
+	O_TOP,
+	O_TOP_PROGRAM
+};
 
 struct opts {
 	const char *nic;
@@ -41,9 +57,15 @@ struct opts {
 	uint64_t ms;
 	uint64_t slots;
 	uint64_t batch;
+	uint64_t rings;
+	uint64_t peers;
+	uint64_t depth;
 	uint64_t seed;
 	bool json;
 	bool service;
+	bool recorder;
+	bool top;
+	const char *top_program;
 	const char *fabric_program;
 };
 
@@ -53,8 +75,19 @@ static const struct argp_option options[] = {
 	{ "duration-ms", O_MS, "MS", 0, "length of a run (1000)", 0 },
 	{ "slots", O_SLOTS, "N", 0, "slots of the ring, a power of two (4096)", 0 },
 	{ "batch", O_BATCH, "N", 0, "commands the core takes at most in a step (128)", 0 },
+	{ "rings", O_RINGS, "N", 0, "rings, filled in turn, as many warps of a GPU would (1)", 0 },
+	{ "peers", O_PEERS, "N", 0, "peers that the commands go to (64)", 0 },
+	{ "lane-depth", O_DEPTH, "N", 0, "entries of the lane to each peer, a power of two (64)",
+	  0 },
 	{ "seed", O_SEED, "S", 0, "seed of the commands (1)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
+	{ "recorder", O_RECORDER, NULL, 0,
+	  "instead: the same core with and without its flight recorder, in slices in turn", 0 },
+	{ "beside-top", O_TOP, NULL, 0,
+	  "instead: the same core beside an ep-top that reads it ten times a second, and beside none, in slices of 250 ms in turn: CPU time per command",
+	  0 },
+	{ "top-program", O_TOP_PROGRAM, "PATH", 0,
+	  "ep-top of --beside-top (the one beside ep-bench)", 0 },
 	{ "service", O_SERVICE, NULL, 0,
 	  "instead: one rank whose thread pushes puts through libepf, engine in this process and in an ep-fabric daemon in turn: commands retired a second, and time from a push until it is seen retired",
 	  0 },
@@ -77,6 +110,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return bench_uint("--duration-ms", arg, 1, 60000, &o->ms) ? EINVAL : 0;
 	case O_BATCH:
 		return bench_uint("--batch", arg, 1, 256, &o->batch) ? EINVAL : 0;
+	case O_RINGS:
+		return bench_uint("--rings", arg, 1, RINGS_MAX, &o->rings) ? EINVAL : 0;
+	case O_PEERS:
+		return bench_uint("--peers", arg, 1, CORE_PEERS_MAX, &o->peers) ? EINVAL : 0;
+	case O_DEPTH:
+		return bench_uint("--lane-depth", arg, 4, 32768, &o->depth) ? EINVAL : 0;
 	case O_SEED:
 		return bench_uint("--seed", arg, 0, INT64_MAX, &o->seed) ? EINVAL : 0;
 	case O_SLOTS:
@@ -91,6 +130,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_JSON:
 		o->json = true;
 		return 0;
+	case O_RECORDER:
+		o->recorder = true;
+		return 0;
+	case O_TOP:
+		o->top = true;
+		return 0;
+	case O_TOP_PROGRAM:
+		o->top_program = arg;
+		return 0;
 	case O_SERVICE:
 		o->service = true;
 		return 0;
@@ -102,19 +150,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* What the producer pushed, to be compared with what the engine counted. */
-struct tally {
-	uint64_t commands;
-	uint64_t bad;
-	uint64_t bytes; /* payload of good puts */
-	uint64_t gets;  /* payload of good gets */
-};
-
 struct producer {
-	struct epf_ring_shm *shm;
+	struct epf_ring_producer *rings;
+	uint32_t n_rings;
 	const struct epf_cmd *table;
-	const struct tally *sums; /* [TABLE + 1] sums of the table's first commands */
-	struct tally sent;
+	const struct core_tally *sums; /* [CORE_TABLE + 1] sums of the table's first commands */
+	struct core_tally sent;
 };
 
 struct core_run {
@@ -125,6 +166,8 @@ struct core_run {
 	uint64_t doorbells;
 	uint64_t refused;
 	int wrong;
+	struct core_recorder_run recorder; /* --recorder: instead of the above */
+	struct core_top_run top;           /* --beside-top: the same */
 };
 
 static const struct {
@@ -137,110 +180,41 @@ static const struct {
 	{ "publish", EPF_STAT_CORE_PUBLISH_TSC },
 };
 
-static uint64_t draw(uint64_t *state)
+/* The table was pushed so many times, and its first i commands once more. */
+static void note_sent(struct producer *p, uint64_t laps, uint64_t i)
 {
-	uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15)); /* splitmix64, Steele et al. 2014 */
+	const struct core_tally *all = &p->sums[CORE_TABLE];
 
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return z ^ z >> 31;
-}
-
-/* One valid command: seven in eight move memory, as dispatch and combine do. */
-static struct epf_cmd good(uint64_t *state, struct tally *t)
-{
-	uint64_t r = draw(state);
-	uint32_t rank = (uint32_t)r % PEERS;
-	uint32_t length = (uint32_t)(((r >> 8) % 512 + 1) * 16);
-	uint64_t room = REGION_BYTES - length;
-	uint64_t from = draw(state) % room & ~15ull;
-	uint64_t to = draw(state) % room & ~15ull;
-	uint32_t lregion = (uint32_t)(r >> 32) % REGIONS;
-	uint32_t rregion = (uint32_t)(r >> 40) % REGIONS;
-	uint32_t signal = (uint32_t)(r >> 20) % SIGNALS;
-
-	switch (r >> 61) {
-	case 0:
-		return epf_cmd_signal(0, rank, signal, 1, 0);
-	case 1:
-	case 2:
-		t->bytes += length;
-		return epf_cmd_transfer(EPF_OP_PUT_SIGNAL, 0, rank, signal, 1, lregion, from,
-					rregion, to, length);
-	case 3:
-		t->gets += length;
-		return epf_cmd_transfer(EPF_OP_GET, 0, rank, 0, 1, lregion, from, rregion, to,
-					length);
-	default:
-		t->bytes += length;
-		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, lregion, from, rregion, to,
-					length);
-	}
-}
-
-/* One command that must be refused: rank, region or range outside what there is. */
-static struct epf_cmd bad(uint64_t *state)
-{
-	uint64_t r = draw(state);
-	uint32_t rank = (uint32_t)r % PEERS;
-
-	switch (r >> 62) {
-	case 0:
-		return epf_cmd_transfer(EPF_OP_PUT, 0, PEERS + rank, 0, 1, 0, 0, 0, 0, 64);
-	case 1:
-		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, REGIONS, 0, 0, 0, 64);
-	case 2:
-		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, 0, 0, REGIONS, 0, 64);
-	default:
-		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, 0, 0, 0, REGION_BYTES - 16, 64);
-	}
-}
-
-static int make_table(uint64_t seed, struct epf_cmd **table, struct tally **sums)
-{
-	struct tally t = { 0 };
-
-	*table = calloc(TABLE, sizeof(**table));
-	*sums = calloc(TABLE + 1, sizeof(**sums));
-	if (!*table || !*sums)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < TABLE; i++) {
-		(*sums)[i] = t;
-		t.commands++;
-		if (i % BAD_EVERY == BAD_EVERY / 2) {
-			(*table)[i] = bad(&seed);
-			t.bad++;
-		} else {
-			(*table)[i] = good(&seed, &t);
-		}
-	}
-	(*sums)[TABLE] = t;
-	return 0;
+	p->sent.commands = laps * all->commands + p->sums[i].commands;
+	p->sent.bad = laps * all->bad + p->sums[i].bad;
+	p->sent.bytes = laps * all->bytes + p->sums[i].bytes;
+	p->sent.gets = laps * all->gets + p->sums[i].gets;
 }
 
 static void produce(struct bench_pair *pair, void *arg)
 {
 	struct producer *p = arg;
-	const struct tally *all = &p->sums[TABLE];
-	struct epf_ring_producer ring;
 	uint64_t laps = 0;
-	uint32_t i = 0;
+	uint32_t i = 0, ring = 0, burst = 0;
 
-	epf_ring_producer_init(&ring, p->shm, 0);
 	while (!bench_pair_stopped(pair)) {
-		if (!epf_ring_push(&ring, p->table[i])) {
-			bench_pair_wait(pair);
+		int pushed = epf_ring_push(&p->rings[ring], p->table[i]);
+
+		if (!pushed || ++burst == PUSH_BURST) {
+			ring = ring + 1 == p->n_rings ? 0 : ring + 1;
+			burst = 0;
+		}
+		if (!pushed) {
+			if (!ring)
+				bench_pair_wait(pair);
 			continue;
 		}
-		if (++i == TABLE) {
+		if (++i == CORE_TABLE) {
 			i = 0;
 			laps++;
 		}
 	}
-	p->sent.commands = laps * all->commands + p->sums[i].commands;
-	p->sent.bad = laps * all->bad + p->sums[i].bad;
-	p->sent.bytes = laps * all->bytes + p->sums[i].bytes;
-	p->sent.gets = laps * all->gets + p->sums[i].gets;
+	note_sent(p, laps, i);
 }
 
 static uint64_t stat(struct epf_bench_core *bc, uint32_t s)
@@ -281,14 +255,26 @@ static void step_for(struct epf_bench_core *bc, struct bench_pair *pair, double 
 			   (double)(commands ? commands : 1);
 }
 
+static uint64_t done(const struct producer *p, uint64_t *failed)
+{
+	uint64_t retired = 0;
+
+	*failed = 0;
+	for (uint32_t i = 0; i < p->n_rings; i++) {
+		retired += p->rings[i].shm->done.retired;
+		*failed += p->rings[i].shm->done.failed;
+	}
+	return retired;
+}
+
 /* After the producer stopped: everything pushed is retired, and the sums agree. */
 static void settle(struct epf_bench_core *bc, const struct producer *p, struct core_run *out)
 {
 	struct epf_core *core = epf_bench_core_of(bc);
 	uint64_t end = epf_now_ns() + 5000000000ull;
-	uint64_t bytes;
+	uint64_t bytes, failed;
 
-	while (p->shm->done.retired < p->sent.commands && epf_now_ns() < end)
+	while (done(p, &failed) < p->sent.commands && epf_now_ns() < end)
 		(void)epf_core_step(core);
 	(void)epf_core_step(core);
 	bytes = stat(bc, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE) +
@@ -296,33 +282,66 @@ static void settle(struct epf_bench_core *bc, const struct producer *p, struct c
 	out->commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN);
 	out->doorbells = stat(bc, EPF_STAT_CORE_DOORBELLS);
 	out->refused = stat(bc, EPF_STAT_CORE_CMDS_REFUSED);
-	out->wrong = p->shm->done.retired != p->sent.commands;
+	out->wrong = done(p, &failed) != p->sent.commands;
 	out->wrong += out->commands != p->sent.commands;
-	out->wrong += out->refused != p->sent.bad || p->shm->done.failed != p->sent.bad;
+	out->wrong += out->refused != p->sent.bad || failed != p->sent.bad;
 	out->wrong += bytes != p->sent.bytes;
 	out->wrong += stat(bc, EPF_STAT_CORE_GET_BYTES) != p->sent.gets;
 }
 
-static int run_once(const struct opts *o, const struct epf_cmd *table, const struct tally *sums,
-		    struct core_run *out)
+/* One thread does all: pushes, steps, and in turns has the recorder or ep-top, or has not. Returns 0 or -errno after a complaint. */
+static int run_in_turn(const struct opts *o, struct epf_bench_core *bc, const char *dir,
+		       struct producer *p, struct core_run *out)
 {
-	struct epf_bench_core_options co = { .nic = "null",
-					     .peers = PEERS,
-					     .regions = REGIONS,
-					     .region_bytes = REGION_BYTES,
-					     .signals = SIGNALS,
-					     .ring_slots = (uint32_t)o->slots,
-					     .batch = (uint32_t)o->batch };
-	struct producer p = { .table = table, .sums = sums };
-	struct epf_bench_core *bc;
-	struct bench_pair pair;
-	int err = epf_bench_core_create(&co, &bc);
+	uint64_t n = 0;
+	int err = 0;
 
+	if (o->top)
+		err = bench_core_top_step(bc, p->table, CORE_TABLE, dir, o->top_program,
+					  (double)o->ms / 1e3, &out->top, &n);
+	else
+		n = bench_core_recorder_step(bc, p->table, CORE_TABLE, (double)o->ms / 1e3,
+					     &out->recorder);
+	note_sent(p, n / CORE_TABLE, n % CORE_TABLE);
+	settle(bc, p, out);
+	return err;
+}
+
+static int run_once(const struct opts *o, const struct epf_cmd *table,
+		    const struct core_tally *sums, struct core_run *out)
+{
+	char dir[BENCH_CORE_TOP_DIR] = "";
+	struct epf_bench_core_options co = { .nic = "null",
+					     .peers = (uint32_t)o->peers,
+					     .regions = CORE_REGIONS,
+					     .region_bytes = CORE_REGION_BYTES,
+					     .signals = CORE_SIGNALS,
+					     .ring_slots = (uint32_t)o->slots,
+					     .rings = (uint32_t)o->rings,
+					     .lane_depth = (uint32_t)o->depth,
+					     .batch = (uint32_t)o->batch,
+					     .stats_dir = o->top ? dir : NULL };
+	struct producer p = { .table = table, .sums = sums, .n_rings = co.rings };
+	struct epf_bench_core *bc = NULL;
+	struct bench_pair pair;
+	int err = o->top ? bench_core_top_dir(dir) : 0;
+
+	p.rings = calloc(co.rings, sizeof(*p.rings));
+	if (!p.rings || err) {
+		free(p.rings);
+		return err ? err : -ENOMEM;
+	}
+	err = epf_bench_core_create(&co, &bc);
 	if (err) {
 		bench_complain("%s", epf_last_error());
-		return err;
+		goto out;
 	}
-	p.shm = epf_bench_core_ring(bc);
+	for (uint32_t i = 0; i < co.rings; i++)
+		epf_ring_producer_init(&p.rings[i], epf_bench_core_ring(bc, i), 0);
+	if (o->recorder || o->top) {
+		err = run_in_turn(o, bc, dir, &p, out);
+		goto out;
+	}
 	err = bench_pair_start(&pair, produce, &p);
 	if (!err) {
 		step_for(bc, &pair, (double)o->ms / 1e3, out);
@@ -331,7 +350,11 @@ static int run_once(const struct opts *o, const struct epf_cmd *table, const str
 	} else {
 		bench_complain("a thread cannot be started: %s", strerror(-err));
 	}
+out:
 	epf_bench_core_destroy(bc);
+	if (o->top)
+		(void)rmdir(dir);
+	free(p.rings);
 	return err;
 }
 
@@ -345,8 +368,9 @@ static int by_rate(const void *a, const void *b)
 
 static void print_table(const struct opts *o, const struct core_run *r, double rte, int wrong)
 {
-	printf("# ep-bench core: null NIC, %u peers, %u regions, 1 of %u commands bad, batch %llu, %llu slots\n",
-	       PEERS, REGIONS, BAD_EVERY, (unsigned long long)o->batch,
+	printf("# ep-bench core: null NIC, %llu peers, %u regions, 1 of %u commands bad, batch %llu, %llu rings of %llu slots\n",
+	       (unsigned long long)o->peers, CORE_REGIONS, CORE_BAD_EVERY,
+	       (unsigned long long)o->batch, (unsigned long long)o->rings,
 	       (unsigned long long)o->slots);
 	printf("# median of %llu runs of %llu ms on %u CPUs, time-stamp counter %.3f GHz\n",
 	       (unsigned long long)o->runs, (unsigned long long)o->ms, bench_cpus(),
@@ -372,14 +396,15 @@ static void print_json(const struct opts *o, const struct core_run *r, double rt
 	for (int s = 0; s < 7; s++)
 		json_object_set_new(cycles, stages[s].name, json_real(r->cycles[s]));
 	json_object_set_new(cycles, "busy", json_real(r->busy_cycles));
-	j = json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}",
-		      "bench", "core", "nic", "null", "engine_commands_per_second", r->per_second,
-		      "baseline_rte_ring_elements_per_second", rte, "ratio", r->per_second / rte,
-		      "cycles_per_command", cycles, "tsc_hz", (json_int_t)epf_tsc_hz(), "commands",
-		      (json_int_t)r->commands, "commands_refused", (json_int_t)r->refused,
-		      "doorbells", (json_int_t)r->doorbells, "batch", (json_int_t)o->batch, "runs",
-		      (json_int_t)o->runs, "duration_ms", (json_int_t)o->ms, "cpus",
-		      (json_int_t)bench_cpus(), "wrong", wrong);
+	j = json_pack(
+		"{s:s, s:s, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}",
+		"bench", "core", "nic", "null", "engine_commands_per_second", r->per_second,
+		"baseline_rte_ring_elements_per_second", rte, "ratio", r->per_second / rte,
+		"cycles_per_command", cycles, "tsc_hz", (json_int_t)epf_tsc_hz(), "commands",
+		(json_int_t)r->commands, "commands_refused", (json_int_t)r->refused, "doorbells",
+		(json_int_t)r->doorbells, "batch", (json_int_t)o->batch, "rings",
+		(json_int_t)o->rings, "peers", (json_int_t)o->peers, "runs", (json_int_t)o->runs,
+		"duration_ms", (json_int_t)o->ms, "cpus", (json_int_t)bench_cpus(), "wrong", wrong);
 	json_dumpf(j, stdout, JSON_INDENT(2));
 	printf("\n");
 	json_decref(j);
@@ -388,13 +413,17 @@ static void print_json(const struct opts *o, const struct core_run *r, double rt
 static int measure(const struct opts *o, struct core_run *run, double *rte, int *wrong)
 {
 	struct epf_cmd *table = NULL;
-	struct tally *sums = NULL;
+	struct core_tally *sums = NULL;
 	struct bench_transfer t;
-	int err = make_table(o->seed, &table, &sums);
+	int err = core_table_make(o->seed, (uint32_t)o->peers, &table, &sums);
 
 	for (uint64_t i = 0; i < o->runs && !err; i++) {
 		err = run_once(o, table, sums, &run[i]);
 		/* The yardstick in turn with the engine, so that both see the same machine. */
+		if (!err && (o->recorder || o->top)) {
+			*wrong += run[i].wrong;
+			continue;
+		}
 		if (!err)
 			err = bench_rte_transfer((unsigned)o->slots, RTE_BURST, (double)o->ms / 1e3,
 						 &t);
@@ -413,15 +442,27 @@ int bench_core(int argc, char **argv)
 		.parser = parse,
 		.doc = "Commands a second of one engine core on a NIC that completes at once.",
 	};
-	struct opts o = {
-		.nic = "null", .runs = 5, .ms = 1000, .slots = 4096, .batch = 128, .seed = 1
-	};
+	struct opts o = { .nic = "null",
+			  .runs = 5,
+			  .ms = 1000,
+			  .slots = 4096,
+			  .batch = 128,
+			  .rings = 1,
+			  .peers = CORE_PEERS_MAX,
+			  .depth = 64,
+			  .seed = 1 };
 	struct core_run run[RUNS_MAX] = { 0 };
 	double rte[RUNS_MAX] = { 0 };
 	int wrong = 0;
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o))
 		return BENCH_USAGE;
+	if (o.recorder + o.top + o.service > 1 || (o.top_program && !o.top)) {
+		bench_complain(o.top_program && !o.top
+				       ? "--top-program is given, needs --beside-top"
+				       : "--recorder, --beside-top and --service are three things");
+		return BENCH_USAGE;
+	}
 	if (o.fabric_program && !o.service) {
 		bench_complain("--fabric-program is given, needs --service");
 		return BENCH_USAGE;
@@ -436,6 +477,20 @@ int bench_core(int argc, char **argv)
 						     .json = o.json });
 	if (measure(&o, run, rte, &wrong))
 		return BENCH_WRONG;
+	if (o.top) {
+		struct core_top_run tops[RUNS_MAX];
+
+		for (uint64_t i = 0; i < o.runs; i++)
+			tops[i] = run[i].top;
+		return bench_core_top_report(tops, o.runs, wrong, o.json);
+	}
+	if (o.recorder) {
+		struct core_recorder_run pairs[RUNS_MAX];
+
+		for (uint64_t i = 0; i < o.runs; i++)
+			pairs[i] = run[i].recorder;
+		return bench_core_recorder_report(pairs, o.runs, wrong, o.json);
+	}
 	qsort(run, o.runs, sizeof(run[0]), by_rate);
 	if (o.json)
 		print_json(&o, &run[o.runs / 2], bench_median(rte, o.runs), wrong);

@@ -25,34 +25,6 @@ struct bench_daemons {
 	int report;
 };
 
-static int find_program(const char *given, char *path, size_t bytes)
-{
-	static const char *const places[] = { "../tools/ep-fabric", "ep-fabric" };
-	char self[4096];
-	ssize_t n;
-	char *slash;
-
-	if (given) {
-		if ((size_t)snprintf(path, bytes, "%s", given) < bytes && !access(path, X_OK))
-			return 0;
-		bench_complain("--fabric-program %s cannot be run: %s", given, strerror(errno));
-		return -ENOENT;
-	}
-	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	self[n > 0 ? n : 0] = 0;
-	slash = strrchr(self, '/');
-	if (slash)
-		*slash = 0;
-	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
-		if ((size_t)snprintf(path, bytes, "%s/%s", self, places[i]) < bytes &&
-		    !access(path, X_OK))
-			return 0;
-	bench_complain(
-		"there is no ep-fabric beside %s/ep-bench: build or install it, or name it with --fabric-program",
-		self);
-	return -ENOENT;
-}
-
 /* A directory of this run. A path of a socket must be short, so a long TMPDIR is passed over. */
 static int make_dir(char dir[BENCH_DAEMONS_DIR])
 {
@@ -128,7 +100,9 @@ int bench_daemons_start(const struct bench_daemons_options *o, struct bench_daem
 	struct bench_daemons *d = calloc(1, sizeof(*d));
 	char text[KEEPER_REPORT_MAX];
 	char program[4096];
-	int err = d ? find_program(o->program, program, sizeof(program)) : -ENOMEM;
+	int err = d ? bench_find_program("ep-fabric", "--fabric-program", o->program, program,
+					 sizeof(program))
+		    : -ENOMEM;
 
 	if (!err)
 		err = make_dir(d->dir);

@@ -260,7 +260,7 @@ static int two_threads(struct fabric *f, double *ns)
 /* What was pushed is posted and retired, no more and no less. */
 static int settle(struct fabric *f)
 {
-	const struct epf_ring_shm *shm = epf_bench_core_ring(f->bc);
+	const struct epf_ring_shm *shm = epf_bench_core_ring(f->bc, 0);
 	uint64_t end = epf_now_ns() + 5000000000ull;
 
 	while (shm->done.retired < f->pushed && epf_now_ns() < end)
@@ -295,7 +295,7 @@ static int fabric(const struct opts *o, struct api *api, int figure, double *ns)
 		return rc;
 	}
 	f.core = epf_bench_core_of(f.bc);
-	epf_ring_producer_init(&f.ring, epf_bench_core_ring(f.bc), 0);
+	epf_ring_producer_init(&f.ring, epf_bench_core_ring(f.bc, 0), 0);
 	if (figure == ONE)
 		one_thread(&f, api, ns);
 	else

@@ -161,8 +161,8 @@ int jobs_opts_parse(int argc, char **argv, struct jobs_opts *o)
 	if (argp_parse(&argp, argc, argv, 0, NULL, o) ||
 	    bench_settings_check(o->setting, JOBS_NODES))
 		return BENCH_USAGE;
-	snprintf(o->timeout_text, sizeof(o->timeout_text), "wait-timeout=%" PRIu64 "s",
-		 o->timeout_s);
+	snprintf(o->timeout_text, sizeof(o->timeout_text), "wait-timeout=%" PRIu64 "ms",
+		 bench_rank_limit_ns(o->timeout_s) / 1000000u);
 	return 0;
 }
 

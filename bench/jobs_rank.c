@@ -374,7 +374,7 @@ int bench_jobs_rank(int argc, char **argv)
 
 	if (jobs_opts_parse(argc, argv, &o))
 		return BENCH_USAGE;
-	if (bench_child_start(&r.rank, &r.ranks, o.timeout_s * 1000000000ull, &boot))
+	if (bench_child_start(&r.rank, &r.ranks, bench_rank_limit_ns(o.timeout_s), &boot))
 		return BENCH_WRONG;
 	r.sample = calloc(o.rounds, sizeof(*r.sample));
 	if (!r.sample || r.ranks > JOBS_RANKS_MAX) {

@@ -115,7 +115,7 @@ struct moe_result {
 	uint64_t peak_bytes;     /* memory of the process */
 	uint64_t bytes_per_peer; /* largest of any rank */
 	uint64_t received_rows;
-	char first_wrong[200]; /* what was wrong first, or "" */
+	char first_wrong[512]; /* what was wrong first, or "" */
 };
 
 /* The data of a round: a function of the options and the round's number. */
@@ -230,7 +230,7 @@ struct moe_summary {
 	uint64_t wrong[MOE_PHASES];
 	uint64_t wrong_sum;
 	uint64_t moved;
-	char note[256]; /* what was wrong first, or "" */
+	char note[512]; /* what was wrong first, or "" */
 };
 
 void moe_summarise(const struct moe_opts *o, const struct moe_result *r, struct moe_summary *s);

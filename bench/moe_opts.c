@@ -347,7 +347,8 @@ static void make_settings(struct moe_opts *o)
 	snprintf(t[3], sizeof(t[3]), "emu-reorder=%.9f", o->reorder);
 	snprintf(t[4], sizeof(t[4]), "emu-duplicate=%.9f", o->duplicate);
 	snprintf(t[5], sizeof(t[5]), "emu-drop=%.9f", o->drop);
-	snprintf(t[6], sizeof(t[6]), "wait-timeout=%llus", (unsigned long long)o->timeout_s);
+	snprintf(t[6], sizeof(t[6]), "wait-timeout=%llums",
+		 (unsigned long long)(bench_rank_limit_ns(o->timeout_s) / 1000000u));
 	/* The user's --set come later in the list and win. */
 	memmove(o->setting + 8, o->setting, o->settings * sizeof(o->setting[0]));
 	for (int i = 0; i < 8; i++)

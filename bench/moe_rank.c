@@ -113,7 +113,7 @@ int bench_moe_rank(int argc, char **argv)
 
 	if (moe_opts_parse(argc, argv, &o))
 		return BENCH_USAGE;
-	err = bench_child_start(&r.rank, &ranks, o.timeout_s * 1000000000ull, &boot);
+	err = bench_child_start(&r.rank, &ranks, bench_rank_limit_ns(o.timeout_s), &boot);
 	if (err)
 		return BENCH_WRONG;
 	if (ranks != o.ranks || r.rank >= ranks) {

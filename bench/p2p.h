@@ -13,13 +13,20 @@
 
 #define P2P_SETTINGS_MAX 32
 #define P2P_SIZE_MAX     (8u << 20)
+#define P2P_GPU_NAME     96
+#define P2P_GPU_CPUS     8u
 #define P2P_AGAINST_MAX  (1u << 20) /* bytes of a write of --against */
 
 struct epf;
 struct epf_boot;
 struct epf_ring;
 
-enum p2p_op { P2P_PUT, P2P_PUT_SIGNAL, P2P_GET };
+enum p2p_op {
+	P2P_PUT,
+	P2P_PUT_SIGNAL,
+	P2P_GET,
+	P2P_PUT_ADD, /* --gpu, latency: the signal is a word of GPU memory, to which the NIC adds */
+};
 
 enum p2p_test { P2P_LAT, P2P_BW };
 
@@ -49,11 +56,28 @@ struct p2p_opts {
 	/* --against rawverbs: what both sides of the comparison get. */
 	bool against;
 	struct rawverbs_opts raw;
-	bool threaded;      /* rank 0's engine has a thread of its own */
-	uint64_t slices;    /* of a pair, in turn; their median counts */
-	uint64_t gate;      /* per cent of the bare loop's rate that fail below; 0: none */
-	char made[12][96];  /* settings made out of the letters above */
-	uint32_t made_used; /* of them */
+	bool threaded;   /* rank 0's engine has a thread of its own */
+	uint64_t slices; /* of a pair, in turn; their median counts */
+	uint64_t gate;   /* per cent of the bare loop's rate that fail below; 0: none */
+	/* --gpu */
+	bool gpu;                /* between GPU memories, asked for by kernels */
+	const char *gpu_backend; /* as gpu-backend */
+	bool gpu_kernel;         /* the software NIC copies by kernels, not by copy engines */
+	uint64_t warps;          /* that push at once, of a stream */
+	char made[16][96];       /* settings made out of the letters above */
+	uint32_t made_used;      /* of them */
+};
+
+/* Where an engine's core spends its time, ns a transfer (--gpu --test bw). */
+enum p2p_stage {
+	P2P_TAKE,
+	P2P_CHECK,
+	P2P_STAGE,
+	P2P_POST,
+	P2P_COMPLETE,
+	P2P_ARRIVE,
+	P2P_BUSY, /* all of its busy steps, the NIC's own work included */
+	P2P_STAGES,
 };
 
 /* One size. Times in us, bandwidth in MB/s of 2^20 bytes as perftest prints them. */
@@ -70,6 +94,8 @@ struct p2p_row {
 	double peak_mb_s;
 	double average_mb_s;
 	double rate_mpps;
+	double stage_ns[P2P_STAGES];
+	double stalls;  /* times a transfer found its lane full or no credit, a transfer */
 	uint64_t wrong; /* bytes at the target that are not the source's */
 };
 
@@ -92,6 +118,7 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o);
 unsigned p2p_sizes(const struct p2p_opts *o, uint64_t sizes[32]);
 
 extern const char *const p2p_op_name[];
+extern const char *const p2p_test_name[];
 
 /* The settings behind the letters, made once all options are known (a server learns some from its client). 0 or -EINVAL. */
 int p2p_settings(struct p2p_opts *o);
@@ -113,6 +140,8 @@ int p2p_against_print(struct p2p_against *run, uint64_t wrong);
 /* p2p_against.c, the parent: the fabric against a bare post loop in the same two processes. Returns an exit code. */
 int bench_p2p_against(const struct p2p_opts *o, int argc, char **argv);
 
+struct p2p_gpu;
+
 /* One of the two ranks. */
 struct p2p_rank {
 	const struct p2p_opts *o;
@@ -125,6 +154,7 @@ struct p2p_rank {
 	uint8_t *target;
 	uint64_t signals; /* received so far */
 	double *sample;
+	struct p2p_gpu *gpu; /* --gpu */
 	uint64_t wrong;
 	/* Where rows go: the parent's pipe, or printed. */
 	void (*row)(void *arg, const void *row, size_t bytes);
@@ -133,6 +163,26 @@ struct p2p_rank {
 
 /* p2p_rank.c: opens, joins, runs what the options say, closes; r: o, rank, row and row_arg. 0, or -errno after a complaint. */
 int p2p_run(struct p2p_rank *r, struct epf_boot *boot);
+extern const char *const p2p_stage_name[P2P_STAGES];
+
+/* The latency columns of a row from n samples in us, which it sorts. */
+void p2p_statistics(double *v, uint64_t n, struct p2p_row *row);
+
+/*
+ * p2p_gpu.c: a rank's part of --gpu. memory: before the join, registers the region; open: after it; size: one size, as p2p_rank.c does
+ * for ordinary memory (complains by itself); close accepts a rank that has none. 0 or -errno with epf_last_error().
+ */
+int p2p_gpu_memory(struct p2p_rank *r);
+int p2p_gpu_open(struct p2p_rank *r);
+int p2p_gpu_size(struct p2p_rank *r, uint64_t bytes, unsigned number);
+void p2p_gpu_close(struct p2p_rank *r);
+/* The CPU of that rank's engine, on machines with P2P_GPU_CPUS or more; -1: any. */
+int p2p_gpu_cpu(uint32_t rank);
+/* The parent's: 0 with the GPUs' name, or an exit code after a line that says why (BENCH_NO_GPU: there is none). */
+int p2p_gpu_probe(const struct p2p_opts *o, char name[P2P_GPU_NAME]);
+/* What bare batched copies of this size reach, a second; 0: not known. */
+double p2p_gpu_ceiling(const struct p2p_opts *o, uint64_t bytes);
+
 /* p2p_pairs.c: the rank's part of --against. */
 int p2p_pairs(struct p2p_rank *r);
 

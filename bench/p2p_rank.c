@@ -79,7 +79,7 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static void statistics(double *v, uint64_t n, struct p2p_row *row)
+void p2p_statistics(double *v, uint64_t n, struct p2p_row *row)
 {
 	double sum = 0;
 	double squares = 0;
@@ -147,7 +147,7 @@ static int latency(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 		return complain(err);
 	row->bytes = bytes;
 	row->iterations = n;
-	statistics(r->sample, n, row);
+	p2p_statistics(r->sample, n, row);
 	return 0;
 }
 
@@ -246,6 +246,18 @@ static int one_size(struct p2p_rank *r, uint64_t bytes, unsigned number)
 	return 0;
 }
 
+/* The rest of open_rank() where kernels push: no ring of this thread's, no memory of its own. */
+static int open_gpu_rank(struct p2p_rank *r, struct epf_boot *boot)
+{
+	int err = p2p_gpu_memory(r);
+
+	if (!err)
+		err = epf_join(r->ep, boot);
+	if (!err)
+		err = p2p_gpu_open(r);
+	return complain(err);
+}
+
 static int open_rank(struct p2p_rank *r, struct epf_boot *boot)
 {
 	const char *list[P2P_SETTINGS_MAX + 3];
@@ -266,6 +278,8 @@ static int open_rank(struct p2p_rank *r, struct epf_boot *boot)
 	epf_options_init(&opts);
 	opts.settings = list;
 	err = epf_open(&opts, &r->ep);
+	if (!err && r->o->gpu)
+		return open_gpu_rank(r, boot);
 	if (!err)
 		err = epf_memory_alloc(r->ep, 2ull * P2P_SIZE_MAX, &memory);
 	if (!err)
@@ -289,7 +303,7 @@ static int run(struct p2p_rank *r)
 	if (r->o->against)
 		return p2p_pairs(r);
 	for (unsigned i = 0; i < n && !err; i++)
-		err = one_size(r, sizes[i], i);
+		err = r->o->gpu ? p2p_gpu_size(r, sizes[i], i) : one_size(r, sizes[i], i);
 	return err;
 }
 
@@ -306,6 +320,7 @@ int p2p_run(struct p2p_rank *r, struct epf_boot *boot)
 	err = open_rank(r, boot);
 	if (!err)
 		err = run(r);
+	p2p_gpu_close(r);
 	epf_ring_close(r->ring);
 	epf_close(r->ep);
 	free(r->sample);
@@ -328,7 +343,7 @@ int bench_p2p_rank(int argc, char **argv)
 
 	if (p2p_opts_parse(argc, argv, &o))
 		return BENCH_USAGE;
-	err = bench_child_start(&r.rank, &ranks, o.timeout_s * 1000000000ull, &boot);
+	err = bench_child_start(&r.rank, &ranks, bench_rank_limit_ns(o.timeout_s), &boot);
 	if (err)
 		return BENCH_WRONG;
 	o.both &= o.test == P2P_BW; /* one pair of words for both tests of --service */

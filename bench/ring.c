@@ -72,7 +72,7 @@ static const struct argp_option options[] = {
 	  "checked commands from each kind of ring, about (100000000)", 1 },
 	{ "cores", O_CORES, "N", 0, "consumers where there are several (4)", 1 },
 	{ "trips", O_TRIPS, "N", 0, "round trips of each measurement (20000)", 1 },
-	{ "parts", O_PARTS, "LETTERS", 0, "of cvtrbedk, see bench/README.md (all)", 1 },
+	{ "parts", O_PARTS, "LETTERS", 0, "of cvptxrbedk, see bench/README.md (all)", 1 },
 	{ "set", O_SET, "NAME=VALUE", 0, "a setting of the fabric, for the engine", 1 },
 	{ 0 },
 };
@@ -378,7 +378,7 @@ int bench_ring(int argc, char **argv)
 				 .commands = 100000000,
 				 .cores = 4,
 				 .trips = 20000,
-				 .parts = "cvtrbedk" } };
+				 .parts = "cvptxrbedk" } };
 	struct line l[BURSTS];
 	double ours_ns = 0;
 	double rte_ns = 0;

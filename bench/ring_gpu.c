@@ -4,15 +4,13 @@
  * process, which never loads a driver's library; the GPU belongs to a child (ring_gpu_child.c). Prints one table, or JSON; the exit code says
  * whether everything was right, never whether it was fast.
  */
-#include "bench/ring_gpu.h"
+#include "bench/ring_gpu_rig.h"
 
 #include "bench/bench.h"
-#include "bench/ring_gpu_cmd.h"
 #include "fabric/base/clock.h"
 #include "queues/epf_gpu.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -23,24 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATIENCE_S = 120, PRIVATE_LOG2 = 8, SHARED_LOG2 = 12, PACE_CYCLES = 1980 };
-
-struct rig {
-	const struct ring_gpu_opts *o;
-	struct ring_gpu_shared *s;
-	pid_t child;
-	uint32_t warp; /* lanes of a warp: 32, 64, or 1 on the fake */
-	uint32_t devices;
-	uint32_t wide; /* warps of the full grid */
-	uint64_t commands;
-	uint64_t wrong;
-	double flag_ns;
-	json_t *rows;
-};
-
-/* One line of the table. value < 0: none. */
-static void row(struct rig *r, const char *name, double value, const char *unit, const char *fmt,
-		...)
+void ring_gpu_row(struct ring_gpu_rig *r, const char *name, double value, const char *unit,
+		  const char *fmt, ...)
 {
 	char note[RING_GPU_TEXT + 128];
 	va_list ap;
@@ -55,11 +37,13 @@ static void row(struct rig *r, const char *name, double value, const char *unit,
 						 value, "unit", unit, "note", note));
 }
 
-static void bad(struct rig *r, const char *name, const char *why)
+void ring_gpu_bad(struct ring_gpu_rig *r, const char *name, const char *why)
 {
 	r->wrong++;
-	row(r, name, -1, "WRONG", "%s", why);
+	ring_gpu_row(r, name, -1, "WRONG", "%s", why);
 }
+
+enum { PRIVATE_LOG2 = 8, SHARED_LOG2 = 12, RATE_RUNS = 5, WARM_UP_MS = 3000 };
 
 /* Maps what both processes share; before any fork. */
 static struct ring_gpu_shared *map_shared(void)
@@ -79,8 +63,8 @@ static struct ring_gpu_shared *map_shared(void)
 	return s;
 }
 
-static struct ring_gpu_request request(const struct rig *r, enum ring_gpu_op op, bool shared,
-				       uint32_t grid, uint32_t block)
+struct ring_gpu_request ring_gpu_request(const struct ring_gpu_rig *r, enum ring_gpu_op op,
+					 bool shared, uint32_t grid, uint32_t block)
 {
 	struct ring_gpu_request q = { .op = op,
 				      .n_shared = 1,
@@ -98,11 +82,10 @@ static struct ring_gpu_request request(const struct rig *r, enum ring_gpu_op op,
 	return q;
 }
 
-/* Asks and waits for the answer. 0, or -errno after a row that says why. */
-static int ask(struct rig *r, const char *name, const struct ring_gpu_request *q,
-	       struct ring_gpu_reply *a)
+int ring_gpu_ask_wait(struct ring_gpu_rig *r, const char *name, const struct ring_gpu_request *q,
+		      struct ring_gpu_reply *a)
 {
-	uint64_t end = epf_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+	uint64_t end = epf_now_ns() + RING_GPU_PATIENCE_S * UINT64_C(1000000000);
 	int rc = 0;
 
 	ring_gpu_ask(r->s, q);
@@ -115,102 +98,25 @@ static int ask(struct rig *r, const char *name, const struct ring_gpu_request *q
 	}
 	if (rc == 1 && a->rc == 0)
 		return 0;
-	bad(r, name, rc == 1 ? a->text : rc ? "the process with the GPU has ended" : "no answer");
+	ring_gpu_bad(r, name,
+		     rc == 1 ? a->text
+		     : rc    ? "the process with the GPU has ended"
+			     : "no answer");
 	return -1;
-}
-
-/* ---- raw rings: every command checked ---- */
-
-static void raw_as(struct rig *r, bool sum, bool shared, uint32_t grid, uint32_t block,
-		   uint32_t lanes, uint32_t cores, uint64_t commands, uint64_t pace)
-{
-	struct ring_gpu_request q = request(r, RING_GPU_PUSH, shared, grid, block);
-	uint32_t warps = grid * ((block + r->warp - 1) / r->warp);
-	struct ring_gpu_taken t;
-	struct ring_gpu_reply a = { 0 };
-	char name[96];
-	int rc;
-
-	q.sum = sum;
-	q.args.kind = RING_BENCH_RAW;
-	q.args.lanes = lanes < r->warp ? lanes : r->warp;
-	q.args.pace = pace;
-	q.args.count = commands / warps / q.args.lanes + 1;
-	q.n_private = shared ? 0 : warps < RING_GPU_PRIVATE ? warps : RING_GPU_PRIVATE;
-	q.n_shared = shared ? cores : 1;
-	snprintf(name, sizeof(name), "%s %s%s, %u warps x %u lanes, %u core%s", sum ? "sum" : "raw",
-		 shared ? "shared" : "private", pace ? ", paced" : "", warps, q.args.lanes, cores,
-		 cores == 1 ? "" : "s");
-	rc = ring_gpu_take(r->s, r->child, &q, cores, warps, q.args.count * q.args.lanes,
-			   PATIENCE_S * UINT64_C(1000000000), &t, &a);
-	if (rc || a.rc || a.code) {
-		bad(r, name, a.text[0] ? a.text : strerror(-rc));
-		return;
-	}
-	r->commands += t.commands;
-	r->wrong += t.wrong + t.missing;
-	row(r, name, t.per_second / 1e6, "M/s",
-	    "%llu commands, %llu wrong, %llu missing; %.0f cycles in a push%s",
-	    (unsigned long long)t.commands, (unsigned long long)t.wrong,
-	    (unsigned long long)t.missing, a.inside_cycles,
-	    a.on_shared && !shared ? "; SOME ON THE SHARED RING" : "");
-}
-
-static void raw(struct rig *r, bool shared, uint32_t grid, uint32_t block, uint32_t lanes,
-		uint32_t cores, uint64_t commands, uint64_t pace)
-{
-	raw_as(r, false, shared, grid, block, lanes, cores, commands, pace);
-}
-
-/* The same with consumers that add up and look no further: the rate of the rings themselves. */
-static void sums(struct rig *r)
-{
-	uint32_t w = r->wide, all = r->warp;
-	uint64_t n = r->o->commands / 10;
-
-	for (int shared = 0; shared < 2; shared++)
-		for (uint32_t cores = 1; cores <= r->o->cores; cores *= 2)
-			raw_as(r, true, shared, w, all, all, cores, n * cores, 0);
-}
-
-static void raw_all(struct rig *r)
-{
-	uint32_t w = r->wide, all = r->warp;
-	uint64_t n = r->o->commands / 10;
-
-	for (int shared = 0; shared < 2; shared++) {
-		raw(r, shared, 1, all, all, 1, n / 4, 0);
-		raw(r, shared, w / 16 ? w / 16 : 1, all, all, 1, n, 0);
-		raw(r, shared, w, all, 1, 1, n, 0);
-		raw(r, shared, w, all, all, 1, 2 * n, 0);
-		if (r->warp > 1)
-			raw(r, shared, w, 8 * all, 1, 1, n / 2, 0);
-	}
-	for (int shared = 0; shared < 2 && r->o->cores > 1; shared++) {
-		raw(r, shared, w, all, all, (uint32_t)r->o->cores, n, 0);
-		raw(r, shared, w, all, 1, (uint32_t)r->o->cores, n / 20 + 1, PACE_CYCLES);
-	}
-}
-
-/* One warp, one lane, time to spare between pushes: what a push costs the thread that makes it. */
-static void cost(struct rig *r)
-{
-	raw(r, false, 1, r->warp, 1, 1, 50000, 2000);
-	raw(r, true, 1, r->warp, 1, 1, 50000, 2000);
 }
 
 /* ---- round trips ---- */
 
 static void *echo_main(void *arg)
 {
-	bench_pin(1);
+	bench_pin(ring_gpu_cpu(1));
 	ring_gpu_echo(arg);
 	return NULL;
 }
 
-static double flag(struct rig *r, const char *name, uint32_t fence)
+static double flag(struct ring_gpu_rig *r, const char *name, uint32_t fence)
 {
-	struct ring_gpu_request q = request(r, RING_GPU_FLAG, true, 1, r->warp);
+	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_FLAG, true, 1, r->warp);
 	struct ring_gpu_reply a = { 0 };
 	pthread_t thread;
 	int rc;
@@ -221,44 +127,47 @@ static double flag(struct rig *r, const char *name, uint32_t fence)
 	ring_gpu_format(r->s, &q);
 	EPF_STORE_RELEASE(&r->s->stop_takers, 0);
 	if (pthread_create(&thread, NULL, echo_main, r->s)) {
-		bad(r, name, "no thread");
+		ring_gpu_bad(r, name, "no thread");
 		return 0;
 	}
-	rc = ask(r, name, &q, &a);
+	rc = ring_gpu_ask_wait(r, name, &q, &a);
 	EPF_STORE_RELEASE(&r->s->stop_takers, 1);
 	pthread_join(thread, NULL);
 	if (rc)
 		return 0;
 	if (a.code)
-		bad(r, name, a.text);
+		ring_gpu_bad(r, name, a.text);
 	else
-		row(r, name, a.median_ns, "ns", "p99 %.0f", a.p99_ns);
+		ring_gpu_row(r, name, a.median_ns, "ns", "p99 %.0f", a.p99_ns);
 	return a.median_ns;
 }
 
-static double trip(struct rig *r, const char *name, bool shared, uint32_t batch, uint32_t fence)
+static double trip(struct ring_gpu_rig *r, const char *name, bool shared, uint32_t batch,
+		   uint32_t fence)
 {
-	struct ring_gpu_request q = request(r, RING_GPU_ROUND, shared, 1, r->warp);
+	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_ROUND, shared, 1, r->warp);
 	struct ring_gpu_reply a = { 0 };
 
 	q.n_private = r->wide;
 	q.args.count = r->o->trips / (batch > 1 ? 4 : 1);
 	q.args.batch = batch;
 	q.args.fence = fence;
-	if (ask(r, name, &q, &a))
+	if (ring_gpu_ask_wait(r, name, &q, &a))
 		return 0;
-	if (a.code || a.refused || a.taken != a.pushed)
-		bad(r, name, a.text[0] ? a.text : "the engine's counts are not what was pushed");
+	if (a.code || a.engine.refused || a.engine.taken != a.pushed)
+		ring_gpu_bad(r, name,
+			     a.text[0] ? a.text : "the engine's counts are not what was pushed");
 	else if (r->flag_ns > 0 && batch == 1)
-		row(r, name, a.median_ns, "ns", "p99 %.0f, issue %.0f, %.2f of the bare flag",
-		    a.p99_ns, a.issue_ns, a.median_ns / r->flag_ns);
+		ring_gpu_row(r, name, a.median_ns, "ns",
+			     "p99 %.0f, issue %.0f, %.2f of the bare flag", a.p99_ns, a.issue_ns,
+			     a.median_ns / r->flag_ns);
 	else
-		row(r, name, a.median_ns, "ns", "p99 %.0f, issue %.0f, %.0f a command", a.p99_ns,
-		    a.issue_ns, a.issue_ns / batch);
+		ring_gpu_row(r, name, a.median_ns, "ns", "p99 %.0f, issue %.0f, %.0f a command",
+			     a.p99_ns, a.issue_ns, a.issue_ns / batch);
 	return a.median_ns;
 }
 
-static void trips(struct rig *r, const char *when)
+static void trips(struct ring_gpu_rig *r, const char *when)
 {
 	char name[96];
 
@@ -273,80 +182,129 @@ static void trips(struct rig *r, const char *when)
 #undef NAME
 }
 
-static int busy(struct rig *r, bool on)
+static int busy(struct ring_gpu_rig *r, bool on)
 {
-	struct ring_gpu_request q = request(r, RING_GPU_BUSY, true, 1, r->warp);
+	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_BUSY, true, 1, r->warp);
 	struct ring_gpu_reply a = { 0 };
 
 	q.on = on;
 	q.args.limit_ns = UINT64_C(60000000000);
-	if (ask(r, "NVLink traffic", &q, &a))
+	if (ring_gpu_ask_wait(r, "NVLink traffic", &q, &a))
 		return -1;
 	if (!on)
-		row(r, "NVLink traffic meanwhile, 24 blocks", (double)a.pushed / 1e9, "GB/s", "");
+		ring_gpu_row(r, "NVLink traffic meanwhile, 24 blocks", (double)a.pushed / 1e9,
+			     "GB/s", "written to the other GPU");
 	return 0;
 }
 
 /* ---- the whole path ---- */
 
-static void rate(struct rig *r, bool shared, uint32_t grid, uint32_t lanes, uint64_t commands)
+static int by_value(const void *a, const void *b)
 {
-	struct ring_gpu_request q = request(r, RING_GPU_RATE, shared, grid, r->warp);
-	struct ring_gpu_reply a = { 0 };
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Bytes that all puts of a request have. */
+static uint64_t bytes_of(const struct ring_gpu_request *q)
+{
+	uint64_t puts = q->args.count * q->args.lanes;
+	uint64_t longer = q->args.wide ? (puts + q->args.wide - 1) / q->args.wide : 0;
+
+	return q->grid * (puts * q->args.bytes + longer);
+}
+
+/* wide: every so many puts are wide commands; 0: none. The median of several runs counts. */
+static void rate(struct ring_gpu_rig *r, bool shared, uint32_t grid, uint32_t lanes, uint32_t wide,
+		 uint64_t commands)
+{
+	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_RATE, shared, grid, r->warp);
+	double rates[RATE_RUNS];
+	uint64_t taken = 0;
 	char name[96];
 
 	q.n_private = r->wide;
 	q.args.kind = RING_BENCH_PUT;
 	q.args.lanes = lanes < r->warp ? lanes : r->warp;
 	q.args.count = commands / grid / q.args.lanes + 1;
-	snprintf(name, sizeof(name), "engine, %s, %u warps x %u lanes, 1 core",
-		 shared ? "shared" : "private", grid, q.args.lanes);
-	if (ask(r, name, &q, &a))
-		return;
-	if (a.code || a.refused || a.taken != a.pushed) {
-		bad(r, name, a.text[0] ? a.text : "the engine's counts are not what was pushed");
-		return;
+	q.args.wide = wide;
+	snprintf(name, sizeof(name), "engine, %s%s, %u warps x %u lanes, 1 core",
+		 shared ? "shared" : "private", wide ? ", 1 of 3 wide" : "", grid, q.args.lanes);
+	for (int i = 0; i < RATE_RUNS; i++) {
+		struct ring_gpu_reply a = { 0 };
+
+		if (ring_gpu_ask_wait(r, name, &q, &a))
+			return;
+		if (a.code || a.engine.refused || a.engine.taken != a.pushed ||
+		    a.engine.bytes != bytes_of(&q)) {
+			ring_gpu_bad(r, name,
+				     a.text[0] ? a.text
+					       : "the engine's counts are not what was pushed");
+			return;
+		}
+		rates[i] = (double)a.engine.taken / ((double)a.wall_ns / 1e9) / 1e6;
+		taken += a.engine.taken;
 	}
-	row(r, name, (double)a.taken / ((double)a.wall_ns / 1e9) / 1e6, "M/s",
-	    "%llu commands, all retired", (unsigned long long)a.taken);
+	qsort(rates, RATE_RUNS, sizeof(rates[0]), by_value);
+	ring_gpu_row(r, name, rates[RATE_RUNS / 2], "M/s",
+		     "median of %d, %.1f to %.1f; %llu commands, all retired", RATE_RUNS, rates[0],
+		     rates[RATE_RUNS - 1], (unsigned long long)taken);
 }
 
-static void rates(struct rig *r)
+/* Load that nobody measures: clocks rise, and the host of a virtual machine moves its busy CPUs apart, within a second or two. */
+static void warm_up(struct ring_gpu_rig *r)
 {
-	uint64_t n = r->o->commands / 20;
+	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_RATE, false, r->wide, r->warp);
+	uint64_t end = epf_now_ns() + WARM_UP_MS * UINT64_C(1000000);
+	struct ring_gpu_reply a = { 0 };
+
+	q.args.kind = RING_BENCH_PUT;
+	q.args.lanes = r->warp;
+	q.args.count = r->o->commands / 100 / r->wide / r->warp + 1;
+	while (epf_now_ns() < end && !ring_gpu_ask_wait(r, "warm-up", &q, &a))
+		;
+}
+
+static void rates(struct ring_gpu_rig *r)
+{
+	uint64_t n = r->o->commands / 20 / RATE_RUNS;
+
+	warm_up(r);
 
 	for (int shared = 0; shared < 2; shared++) {
-		rate(r, shared, 8 < r->wide ? 8 : r->wide, r->warp, n);
-		rate(r, shared, r->wide, r->warp, n);
-		rate(r, shared, r->wide, 1, n);
+		rate(r, shared, 8 < r->wide ? 8 : r->wide, r->warp, 0, n);
+		rate(r, shared, r->wide, r->warp, 0, n);
+		rate(r, shared, r->wide, 1, 0, n);
+		rate(r, shared, r->wide, r->warp, 3, n / 4);
 	}
 }
 
 /* ---- what goes wrong must end ---- */
 
-static void expect(struct rig *r, const char *name, const struct ring_gpu_request *q, int code,
-		   int lowest, double least_s, double most_s)
+static void expect(struct ring_gpu_rig *r, const char *name, const struct ring_gpu_request *q,
+		   int code, int lowest, double least_s, double most_s)
 {
 	struct ring_gpu_reply a = { 0 };
 	double s;
 
 	ring_gpu_format(r->s, q);
-	if (ask(r, name, q, &a))
+	if (ring_gpu_ask_wait(r, name, q, &a))
 		return;
 	s = (double)a.wall_ns / 1e9;
 	if (a.code > code || a.code < lowest || s < least_s || s > most_s || !a.text[0]) {
 		char why[RING_GPU_TEXT + 64];
 
 		snprintf(why, sizeof(why), "code %d after %.3f s: %s", a.code, s, a.text);
-		bad(r, name, why);
+		ring_gpu_bad(r, name, why);
 		return;
 	}
-	row(r, name, s, "s", "%s", a.text);
+	ring_gpu_row(r, name, s, "s", "%s", a.text);
 }
 
-static void ends(struct rig *r)
+static void ends(struct ring_gpu_rig *r)
 {
-	struct ring_gpu_request q = request(r, RING_GPU_PUSH, false, r->wide, r->warp);
+	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_PUSH, false, r->wide, r->warp);
 
 	q.timeout_ns = UINT64_C(1000000000);
 	q.args.kind = RING_BENCH_RAW;
@@ -359,7 +317,7 @@ static void ends(struct rig *r)
 	/* Who comes behind the first that gave up finds the ring broken. */
 	expect(r, "nobody takes, shared ring: deadline 1 s", &q, EPF_GPU_TIMEOUT, EPF_GPU_BROKEN,
 	       0.9, 5);
-	q = request(r, RING_GPU_HANG, true, r->wide, r->warp);
+	q = ring_gpu_request(r, RING_GPU_HANG, true, r->wide, r->warp);
 	q.timeout_ns = UINT64_C(1000000000);
 	expect(r, "a signal that nobody raises: deadline 1 s", &q, EPF_GPU_TIMEOUT, EPF_GPU_TIMEOUT,
 	       0.9, 5);
@@ -368,12 +326,12 @@ static void ends(struct rig *r)
 	expect(r, "the host aborts after 0.3 s", &q, EPF_GPU_ABORTED, EPF_GPU_ABORTED, 0.2, 5);
 }
 
-static int start(struct rig *r);
+static int start(struct ring_gpu_rig *r);
 
 /* The process with the GPU is killed while its kernel pushes; a new one finds the GPU in order. */
-static void kill_child(struct rig *r)
+static void kill_child(struct ring_gpu_rig *r)
 {
-	struct ring_gpu_request q = request(r, RING_GPU_PUSH, false, r->wide, r->warp);
+	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_PUSH, false, r->wide, r->warp);
 	struct timespec nap = { 0, 500000000 };
 	const char *name = "the pushing process is killed, a new one works";
 	uint64_t begun;
@@ -388,15 +346,15 @@ static void kill_child(struct rig *r)
 	kill(r->child, SIGKILL);
 	begun = epf_now_ns();
 	waitpid(r->child, &status, 0);
-	row(r, name, (double)(epf_now_ns() - begun) / 1e9, "s", "signal %d ended it",
-	    WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+	ring_gpu_row(r, name, (double)(epf_now_ns() - begun) / 1e9, "s", "signal %d ended it",
+		     WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 	if (!start(r))
-		raw(r, false, r->wide, r->warp, r->warp, 1, r->o->commands / 100, 0);
+		ring_gpu_raw_check(r, r->o->commands / 100);
 }
 
 /* ---- the run ---- */
 
-static int start(struct rig *r)
+static int start(struct ring_gpu_rig *r)
 {
 	struct ring_gpu_request q = { .op = RING_GPU_OPEN };
 	struct ring_gpu_reply a = { 0 };
@@ -408,7 +366,7 @@ static int start(struct rig *r)
 		return -1;
 	}
 	ring_gpu_ask(r->s, &q);
-	for (int i = 0; i < PATIENCE_S * 1000; i++) {
+	for (int i = 0; i < RING_GPU_PATIENCE_S * 1000; i++) {
 		struct timespec nap = { 0, 1000000 };
 		int rc = ring_gpu_answer(r->s, r->child, &a);
 
@@ -449,21 +407,16 @@ static int has_driver(void)
 	return found && !tool;
 }
 
-static void run_parts(struct rig *r)
+static void run_parts(struct ring_gpu_rig *r)
 {
 	const char *parts = r->o->parts;
 
-	if (strchr(parts, 'c'))
-		cost(r);
-	if (strchr(parts, 'v'))
-		raw_all(r);
-	if (strchr(parts, 't'))
-		sums(r);
+	ring_gpu_raw_parts(r);
 	if (strchr(parts, 'r'))
 		trips(r, "idle");
 	if (strchr(parts, 'b') && r->devices > 1 && r->warp > 1 && !busy(r, true)) {
 		trips(r, "NVLink busy");
-		rate(r, false, r->wide, 1, r->o->commands / 50);
+		rate(r, false, r->wide, 1, 0, r->o->commands / 50 / RATE_RUNS);
 		(void)busy(r, false);
 	}
 	if (strchr(parts, 'e'))
@@ -476,7 +429,7 @@ static void run_parts(struct rig *r)
 
 int bench_ring_gpu(const struct ring_gpu_opts *o)
 {
-	struct rig r = { .o = o, .rows = json_array() };
+	struct ring_gpu_rig r = { .o = o, .rows = json_array() };
 	struct ring_gpu_request quit = { .op = RING_GPU_QUIT };
 	int status;
 
@@ -492,7 +445,7 @@ int bench_ring_gpu(const struct ring_gpu_opts *o)
 	ring_gpu_ask(r.s, &quit);
 	waitpid(r.child, &status, 0);
 	if (has_driver())
-		bad(&r, "consumer", "this process has a GPU driver loaded");
+		ring_gpu_bad(&r, "consumer", "this process has a GPU driver loaded");
 	if (o->json) {
 		json_t *j = json_pack("{s:s, s:o, s:I, s:I}", "bench", "ring-gpu", "rows", r.rows,
 				      "commands_checked", (json_int_t)r.commands, "wrong",

@@ -7,6 +7,7 @@
 #ifndef EPF_BENCH_RING_GPU_H
 #define EPF_BENCH_RING_GPU_H
 
+#include "bench/bench.h"
 #include "fabric/gpu_fake.h"
 #include "kernels/bench/ring_bench.h"
 #include "queues/epf_ring.h"
@@ -46,17 +47,23 @@ struct ring_gpu_request {
 	struct ring_bench_args args; /* addresses are filled in by the child */
 };
 
+struct ring_gpu_counts {
+	uint64_t taken;
+	uint64_t refused;
+	uint64_t bytes; /* of puts */
+};
+
 struct ring_gpu_reply {
-	int rc;                   /* 0 or -errno; text says why */
-	int code;                 /* worst result of any warp: enum epf_gpu_code */
-	char text[RING_GPU_TEXT]; /* the sentence for rc or code; OPEN: the device */
-	uint64_t pushed;          /* commands, all warps */
-	uint64_t wall_ns;         /* from launch to the end of the kernel */
-	uint64_t taken, refused;  /* the engine's own counters: what this request added */
-	double inside_cycles;     /* per push call, mean over warps */
-	double median_ns, p99_ns; /* round trips */
-	double issue_ns;          /* of a batch: payload, fence and pushes, without the wait */
-	uint32_t on_shared;       /* warps that got no private ring */
+	int rc;                        /* 0 or -errno; text says why */
+	int code;                      /* worst result of any warp: enum epf_gpu_code */
+	char text[RING_GPU_TEXT];      /* the sentence for rc or code; OPEN: the device */
+	uint64_t pushed;               /* commands, all warps */
+	uint64_t wall_ns;              /* from launch to the end of the kernel */
+	struct ring_gpu_counts engine; /* the engine's own counters: what this request added */
+	double inside_cycles;          /* per push call, mean over warps */
+	double median_ns, p99_ns;      /* round trips */
+	double issue_ns;               /* of a batch: payload, fence and pushes, without the wait */
+	uint32_t on_shared;            /* warps that got no private ring */
 	uint32_t devices, multiprocessors, warp;
 };
 
@@ -105,6 +112,17 @@ int ring_gpu_take(struct ring_gpu_shared *s, pid_t child, const struct ring_gpu_
 /* Formats the rings that a request uses. */
 void ring_gpu_format(struct ring_gpu_shared *s, const struct ring_gpu_request *r);
 
+/*
+ * Number, as bench_pin() counts, of the CPU of busy thread `i` of this bench; 0 is the thread that launches kernels and spins until they end.
+ * Every other CPU while there are such: neighbours may be two threads of one core, and a virtual machine need not say so.
+ */
+static inline unsigned ring_gpu_cpu(unsigned i)
+{
+	if (bench_cpus() <= RING_GPU_CORES)
+		return i;
+	return i <= RING_GPU_CORES / 2 ? 2 * i : 2 * i - RING_GPU_CORES - 1;
+}
+
 /* Answers bare round trips until *stop. */
 void ring_gpu_echo(struct ring_gpu_shared *s);
 
@@ -114,8 +132,8 @@ int ring_gpu_engine_open(const char *backend, int device, const char *const *set
 			 const struct ring_gpu_request *r, struct ring_gpu_engine **out);
 void ring_gpu_engine_close(struct ring_gpu_engine *e);
 uint64_t ring_gpu_engine_ctx(const struct ring_gpu_engine *e);
-/* Commands taken and refused so far. */
-void ring_gpu_engine_counts(const struct ring_gpu_engine *e, uint64_t *taken, uint64_t *refused);
+/* So far. */
+struct ring_gpu_counts ring_gpu_engine_counts(const struct ring_gpu_engine *e);
 /* 0, or the sentence of what a kernel reported. */
 int ring_gpu_engine_check(struct ring_gpu_engine *e);
 

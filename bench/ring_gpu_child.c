@@ -294,7 +294,7 @@ static int same_rings(const struct ring_gpu_request *x, const struct ring_gpu_re
 static int run_engine(struct child *c, const struct ring_gpu_request *r, struct ring_gpu_reply *a)
 {
 	struct ring_bench_args args;
-	uint64_t taken = 0, refused = 0;
+	struct ring_gpu_counts before;
 	int rc = 0;
 
 	if (c->engine && !same_rings(&c->engine_for, r)) {
@@ -307,7 +307,7 @@ static int run_engine(struct child *c, const struct ring_gpu_request *r, struct 
 		return rc;
 	c->engine_for = *r;
 	args = arguments(c, r, ring_gpu_engine_ctx(c->engine));
-	ring_gpu_engine_counts(c->engine, &taken, &refused);
+	before = ring_gpu_engine_counts(c->engine);
 	rc = run(c, r,
 		 r->op == RING_GPU_RATE ? "ring_bench_push_kernel" : "ring_bench_round_kernel",
 		 &args, a);
@@ -315,9 +315,10 @@ static int run_engine(struct child *c, const struct ring_gpu_request *r, struct 
 		rc = collect(c, r, r->op == RING_GPU_ROUND ? (uint32_t)r->args.count : 0, a);
 	if (rc)
 		return rc;
-	ring_gpu_engine_counts(c->engine, &a->taken, &a->refused);
-	a->taken -= taken;
-	a->refused -= refused;
+	a->engine = ring_gpu_engine_counts(c->engine);
+	a->engine.taken -= before.taken;
+	a->engine.refused -= before.refused;
+	a->engine.bytes -= before.bytes;
 	if (ring_gpu_engine_check(c->engine)) {
 		snprintf(a->text, sizeof(a->text), "%s", epf_last_error());
 		/* What comes after a failure begins anew, or fails at once where the daemon is gone. */

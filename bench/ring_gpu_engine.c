@@ -53,7 +53,7 @@ int ring_gpu_engine_open(const char *backend, int device, const char *const *set
 
 	if (!e)
 		return -1;
-	snprintf(cpu, sizeof(cpu), "cpu=%d", bench_cpu_number(1));
+	snprintf(cpu, sizeof(cpu), "cpu=%d", bench_cpu_number(ring_gpu_cpu(1)));
 	if (bench_cpus() > 2)
 		list[n++] = cpu;
 	for (const char *const *s = settings; s && *s && n < SETTINGS_MAX - 1; s++)
@@ -97,12 +97,14 @@ uint64_t ring_gpu_engine_ctx(const struct ring_gpu_engine *e)
 	return (uint64_t)(uintptr_t)epf_gpu_context(e->gpu);
 }
 
-void ring_gpu_engine_counts(const struct ring_gpu_engine *e, uint64_t *taken, uint64_t *refused)
+struct ring_gpu_counts ring_gpu_engine_counts(const struct ring_gpu_engine *e)
 {
-	if (epf_counter(e->ep, "cmds_taken", taken))
-		*taken = 0;
-	if (epf_counter(e->ep, "cmds_refused", refused))
-		*refused = 0;
+	struct ring_gpu_counts c = { 0 };
+
+	(void)epf_counter(e->ep, "cmds_taken", &c.taken);
+	(void)epf_counter(e->ep, "cmds_refused", &c.refused);
+	(void)epf_counter(e->ep, "put_bytes_same_node", &c.bytes);
+	return c;
 }
 
 int ring_gpu_engine_check(struct ring_gpu_engine *e)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of ep-bench ring --gpu as C functions for the fake GPU back-end: each block is a thread, each warp has one lane. So the device
+ * The kernels of ep-bench ring --gpu and p2p --gpu as C functions for the fake GPU back-end: each block is a thread, each warp has one lane. So the device
  * API, the rings and the whole benchmark run, and are tested, on machines without a GPU. Slow, and its figures mean nothing.
  */
 #include "bench/ring_gpu.h"
 #include "fabric/gpu_fake.h"
+#include "kernels/bench/p2p_bench.cuh"
 #include "kernels/bench/ring_bench.cuh"
 
 #include <pthread.h>
@@ -13,8 +14,8 @@ enum { THREADS_MAX = 256 };
 
 struct block {
 	pthread_t thread;
-	void (*body)(const struct ring_bench_args *a);
-	const struct ring_bench_args *args;
+	void (*body)(const void *args);
+	const void *args;
 	uint32_t number;
 };
 
@@ -28,7 +29,7 @@ static void *run_block(void *arg)
 }
 
 /* A grid of at most THREADS_MAX blocks, all at once: kernels may wait for each other. */
-static void run_grid(const struct epf_gpu_launch *l, void (*body)(const struct ring_bench_args *a))
+static void run_grid(const struct epf_gpu_launch *l, void (*body)(const void *args))
 {
 	struct block blocks[THREADS_MAX];
 	uint32_t n = l->grid < THREADS_MAX ? l->grid : THREADS_MAX;
@@ -46,33 +47,32 @@ static void run_grid(const struct epf_gpu_launch *l, void (*body)(const struct r
 		pthread_join(blocks[--started].thread, NULL);
 }
 
-static void push(const struct epf_gpu_launch *l)
-{
-	run_grid(l, ring_bench_push);
-}
+/* A kernel as the fake back-end launches it; its only argument comes by value. */
+#define KERNEL(name, body, type)                  \
+ static void name##_block(const void *args)       \
+ {                                                \
+  body((const type *)args);                       \
+ }                                                \
+ static void name(const struct epf_gpu_launch *l) \
+ {                                                \
+  run_grid(l, name##_block);                      \
+ }
 
-static void round_trips(const struct epf_gpu_launch *l)
-{
-	run_grid(l, ring_bench_round);
-}
-
-static void flag(const struct epf_gpu_launch *l)
-{
-	run_grid(l, ring_bench_flag);
-}
+KERNEL(push, ring_bench_push, struct ring_bench_args)
+KERNEL(round_trips, ring_bench_round, struct ring_bench_args)
+KERNEL(flag, ring_bench_flag, struct ring_bench_args)
+KERNEL(hang, ring_bench_hang, struct ring_bench_args)
+KERNEL(p2p_trips, p2p_bench_trips, struct p2p_bench_args)
+KERNEL(p2p_stream, p2p_bench_stream, struct p2p_bench_args)
 
 static void busy(const struct epf_gpu_launch *l)
 {
 	/* A launch of the fake is over when it returns: nothing can be busy beside it. */
 }
 
-static void hang(const struct epf_gpu_launch *l)
-{
-	run_grid(l, ring_bench_hang);
-}
-
 const struct epf_gpu_fake_kernel ring_gpu_fake_kernels[] = {
-	{ "ring_bench_push_kernel", push }, { "ring_bench_round_kernel", round_trips },
-	{ "ring_bench_flag_kernel", flag }, { "ring_bench_busy_kernel", busy },
-	{ "ring_bench_hang_kernel", hang }, { NULL, NULL },
+	{ "ring_bench_push_kernel", push },        { "ring_bench_round_kernel", round_trips },
+	{ "ring_bench_flag_kernel", flag },        { "ring_bench_busy_kernel", busy },
+	{ "ring_bench_hang_kernel", hang },        { "p2p_bench_trips_kernel", p2p_trips },
+	{ "p2p_bench_stream_kernel", p2p_stream }, { NULL, NULL },
 };

@@ -13,7 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 256, AHEAD = 32, LINE = EPF_CACHELINE / 8, QUIET_NS = 200 * 1000 * 1000 };
+#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
+# include <emmintrin.h>
+#endif
+
+enum {
+	BATCH = 256,
+	AHEAD = 32,
+	LINE_SLOTS = 4,
+	LINE = EPF_CACHELINE / 8,
+	QUIET_NS = 200 * 1000 * 1000
+};
 
 static size_t stride(uint32_t slots)
 {
@@ -87,6 +97,40 @@ static unsigned check(struct taker *t, struct epf_cmd c)
 	return wrong;
 }
 
+#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
+/*
+ * Adds up a line's four commands if all of them are there: 0 if not. Each slot is one 16-byte load, as in epf_slot_load(); what all four
+ * have in common says of each whether it is full.
+ */
+static unsigned sum_line(const struct epf_ring_consumer *r, uint64_t at, uint64_t *sum)
+{
+	const __m128i *slot = (const __m128i *)(const void *)&r->slots[at & r->mask];
+	__m128i a = _mm_load_si128(slot), b = _mm_load_si128(slot + 1);
+	__m128i c = _mm_load_si128(slot + 2), d = _mm_load_si128(slot + 3);
+	uint64_t parity = epf_cmd_parity(at, r->log2);
+	__m128i all, any, v;
+
+	__asm__ __volatile__("" ::: "memory");
+	all = _mm_and_si128(_mm_and_si128(a, b), _mm_and_si128(c, d));
+	any = _mm_or_si128(_mm_or_si128(a, b), _mm_or_si128(c, d));
+	v = _mm_slli_epi64(parity ? all : any, 63);
+	if (_mm_movemask_pd(_mm_castsi128_pd(v)) != (parity ? 3 : 0))
+		return 0;
+	v = _mm_add_epi64(_mm_add_epi64(a, b), _mm_add_epi64(c, d));
+	*sum += (uint64_t)_mm_cvtsi128_si64(v) +
+		(uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(v, v)) - 8 * parity;
+	return LINE_SLOTS;
+}
+#else
+static unsigned sum_line(const struct epf_ring_consumer *r, uint64_t at, uint64_t *sum)
+{
+	(void)r;
+	(void)at;
+	(void)sum;
+	return 0;
+}
+#endif
+
 /* The same, but only added up: as much as a consumer that only counts would do. */
 static unsigned take_sum(struct taker *t, struct epf_ring_consumer *r)
 {
@@ -94,10 +138,21 @@ static unsigned take_sum(struct taker *t, struct epf_ring_consumer *r)
 	uint64_t sum = 0;
 	unsigned k = 0;
 
-	while (k < BATCH && epf_ring_peek(r, r->tail + k, &c)) {
-		__builtin_prefetch(&r->slots[(r->tail + k + AHEAD) & r->mask]);
-		sum += (c.lo & ~EPF_CMD_PARITY_BITS) + (c.hi & ~EPF_CMD_PARITY_BITS);
-		k++;
+	while (k < BATCH) {
+		uint64_t at = r->tail + k;
+		unsigned n = 0;
+
+		if (at % LINE_SLOTS == 0 && k + LINE_SLOTS <= BATCH) {
+			__builtin_prefetch(&r->slots[(at + AHEAD) & r->mask]);
+			n = sum_line(r, at, &sum);
+		}
+		if (!n) {
+			if (!epf_ring_peek(r, at, &c))
+				break;
+			sum += (c.lo & ~EPF_CMD_PARITY_BITS) + (c.hi & ~EPF_CMD_PARITY_BITS);
+			n = 1;
+		}
+		k += n;
 	}
 	t->sum += sum;
 	r->tail += k;
@@ -120,6 +175,13 @@ static unsigned take(struct taker *t, struct epf_ring_consumer *r)
 	return k;
 }
 
+/* The first slots of the ring that comes next. */
+static void near(const struct epf_ring_consumer *r)
+{
+	for (unsigned i = 0; i < AHEAD; i += LINE_SLOTS)
+		__builtin_prefetch(&r->slots[(r->tail + i) & r->mask]);
+}
+
 static void *take_all(void *arg)
 {
 	struct taker *t = arg;
@@ -129,8 +191,10 @@ static void *take_all(void *arg)
 	while (!EPF_LOAD_ACQUIRE(&t->s->stop_takers)) {
 		unsigned k = 0;
 
-		for (uint32_t i = 0; i < t->n; i++)
+		for (uint32_t i = 0; i < t->n; i++) {
+			near(&t->rings[i + 1 < t->n ? i + 1 : 0]);
 			k += t->sum_only ? take_sum(t, &t->rings[i]) : take(t, &t->rings[i]);
+		}
 		if (!k) {
 			/* The time of the last command is that of the first empty round behind it. */
 			if (seen != t->commands)
@@ -156,7 +220,9 @@ static int start_takers(struct ring_gpu_shared *s, const struct ring_gpu_request
 	for (uint32_t i = 0; i < cores; i++) {
 		struct taker *t = &takers[i];
 
-		*t = (struct taker){ .s = s, .next = next, .sum_only = r->sum, .cpu = i + 1 };
+		*t = (struct taker){
+			.s = s, .next = next, .sum_only = r->sum, .cpu = ring_gpu_cpu(i + 1)
+		};
 		t->rings = calloc(rings_of(r) / cores + 1, sizeof(*t->rings));
 		if (!t->rings)
 			return -ENOMEM;

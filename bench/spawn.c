@@ -17,6 +17,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,64 +93,127 @@ static int start_server(struct run *run, unsigned job)
 	return err;
 }
 
-static void set_env(const char *name, uint64_t value)
-{
-	char text[32];
+/* What the parent says to a rank by its environment; values of these names that the parent itself was given do not reach it. */
+enum { W_RANK, W_WORLD, W_FD, W_JOB, W_RENDEZVOUS, W_SECRET, W_SHARE, WORDS };
 
-	snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-	(void)setenv(name, text, 1);
+static const char *const word_name[WORDS] = { "EPF_RANK",         "EPF_WORLD_SIZE", "EP_BENCH_FD",
+					      "EP_BENCH_JOB",     "EPF_RENDEZVOUS", "EPF_SECRET",
+					      "EP_BENCH_SHARE_FD" };
+
+/* Words and environment of a rank, made before its process exists. */
+struct launch {
+	char word[WORDS][EPF_BOOT_ADDRESS_MAX + 80];
+	char **argv; /* the option words are the parent's own */
+	char **envp; /* the rest of the environment too */
+};
+
+static bool is_replaced(const char *entry)
+{
+	static const char *const dropped[] = { "EPF_SECRET_FILE", "EPF_SECRET_FD" };
+	size_t len = strcspn(entry, "=");
+
+	for (size_t i = 0; i < WORDS; i++)
+		if (strlen(word_name[i]) == len && !strncmp(word_name[i], entry, len))
+			return true;
+	for (size_t i = 0; i < sizeof(dropped) / sizeof(dropped[0]); i++)
+		if (strlen(dropped[i]) == len && !strncmp(dropped[i], entry, len))
+			return true;
+	return false;
 }
 
-/* In the new process. The option words of the parent follow the hidden subcommand's name. */
-static void become_rank(const struct run *run, uint32_t rank, int fd)
+static void say(struct launch *l, size_t *n, int word, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+
+static void say(struct launch *l, size_t *n, int word, const char *fmt, ...)
 {
+	char *text = l->word[word];
+	size_t room = sizeof(l->word[word]);
+	size_t len = (size_t)snprintf(text, room, "%s=", word_name[word]);
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text + len, room - len, fmt, ap);
+	va_end(ap);
+	l->envp[(*n)++] = text;
+}
+
+/* The option words of the parent follow the hidden subcommand's name. fd: the rank's end of its pipe. */
+static int prepare(const struct run *run, uint32_t rank, int fd, struct launch *l)
+{
+	static char name[] = "ep-bench";
 	const struct bench_spawn *s = run->s;
-	char **argv = calloc((size_t)s->argc + 2, sizeof(*argv));
 	uint32_t first = job_ranks(s, 0);
 	unsigned job = rank >= first;
-	char name[] = "ep-bench";
+	size_t n = 0;
 
-	if (!argv)
-		_exit(127);
-	argv[0] = name;
-	argv[1] = strdup(s->command);
+	while (environ[n])
+		n++;
+	l->envp = calloc(n + WORDS + 1, sizeof(*l->envp));
+	l->argv = calloc((size_t)s->argc + 2, sizeof(*l->argv));
+	if (!l->envp || !l->argv)
+		return -ENOMEM;
+	l->argv[0] = name;
+	l->argv[1] = (char *)(uintptr_t)s->command; /* nobody writes to it */
 	for (int i = 1; i < s->argc; i++)
-		argv[i + 1] = s->argv[i];
-	set_env("EPF_RANK", job ? rank - first : rank);
-	set_env("EPF_WORLD_SIZE", job_ranks(s, job));
-	set_env("EP_BENCH_FD", (uint64_t)fd);
-	set_env("EP_BENCH_JOB", job);
-	if (s->share) {
-		set_env("EP_BENCH_SHARE_FD", (uint64_t)s->share);
-		(void)fcntl(s->share, F_SETFD, 0);
-	}
-	(void)setenv("EPF_RENDEZVOUS", epf_boot_server_address(run->server[job]), 1);
-	(void)unsetenv("EPF_SECRET_FILE");
-	(void)unsetenv("EPF_SECRET_FD");
-	(void)setenv("EPF_SECRET", run->secret[job], 1);
-	(void)fcntl(fd, F_SETFD, 0);
-	execv("/proc/self/exe", argv);
-	_exit(127);
+		l->argv[i + 1] = s->argv[i];
+	n = 0;
+	for (char **e = environ; *e; e++)
+		if (!is_replaced(*e))
+			l->envp[n++] = *e;
+	say(l, &n, W_RANK, "%u", job ? rank - first : rank);
+	say(l, &n, W_WORLD, "%u", job_ranks(s, job));
+	say(l, &n, W_FD, "%d", fd);
+	say(l, &n, W_JOB, "%u", job);
+	say(l, &n, W_RENDEZVOUS, "%s", epf_boot_server_address(run->server[job]));
+	say(l, &n, W_SECRET, "%s", run->secret[job]);
+	if (s->share)
+		say(l, &n, W_SHARE, "%d", s->share);
+	return 0;
+}
+
+/*
+ * The server's thread runs while ranks are started. A copy of this process (fork) would have the locks that thread held and nobody to open
+ * them: so nothing of this program runs between here and the rank's own beginning. A descriptor duplicated onto itself stays open there.
+ */
+static int launch(const struct launch *l, int fd, int share, pid_t *pid)
+{
+	posix_spawn_file_actions_t act;
+	int err = posix_spawn_file_actions_init(&act);
+
+	if (err)
+		return err;
+	err = posix_spawn_file_actions_adddup2(&act, fd, fd);
+	if (!err && share)
+		err = posix_spawn_file_actions_adddup2(&act, share, share);
+	if (!err)
+		err = posix_spawn(pid, "/proc/self/exe", &act, NULL, l->argv, l->envp);
+	(void)posix_spawn_file_actions_destroy(&act);
+	return err;
 }
 
 static int start_child(struct run *run, uint32_t rank)
 {
 	struct child *c = &run->child[rank];
+	struct launch l = { 0 };
 	int fd[2];
+	int err;
 
 	c->buf = malloc(sizeof(struct bench_message) + BENCH_MSG_MAX);
 	if (!c->buf || pipe2(fd, O_CLOEXEC)) {
 		bench_complain("rank %u cannot be started: %s", rank, strerror(errno));
 		return -ENOMEM;
 	}
-	c->pid = fork();
-	if (c->pid == 0)
-		become_rank(run, rank, fd[1]);
+	err = -prepare(run, rank, fd[1], &l);
+	if (!err)
+		err = launch(&l, fd[1], run->s->share, &c->pid);
+	free(l.argv);
+	free(l.envp);
 	close(fd[1]);
 	c->fd = fd[0];
-	if (c->pid > 0)
+	if (!err)
 		return 0;
-	bench_complain("rank %u cannot be started: %s", rank, strerror(errno));
+	c->pid = 0;
+	bench_complain("rank %u cannot be started: %s", rank, strerror(err));
 	return -EAGAIN;
 }
 

@@ -50,7 +50,7 @@ int bench_spawn_run(const struct bench_spawn *s);
 
 /*
  * In a rank process: rank and number of ranks, and the bootstrap to join with (closed by the
- * caller). Errors are reported to the parent from then on, not to stderr. Return 0 or -errno.
+ * caller; timeout_ns: of each of its waits). Errors are reported to the parent from then on, not to stderr. Return 0 or -errno.
  */
 int bench_child_start(uint32_t *rank, uint32_t *ranks, uint64_t timeout_ns, struct epf_boot **boot);
 

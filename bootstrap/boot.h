@@ -57,6 +57,9 @@ struct epf_boot_opts {
 	uint64_t timeout_ns;  /* of every wait; 0 means EPF_BOOT_TIMEOUT_NS */
 	bool is_root;         /* host the rendezvous server in a thread of this process */
 	const char *node;     /* name of the node for messages; NULL: the host name */
+	int (*why)(
+		void *arg); /* what may end the opening itself: as epf_boot_interrupt(), or NULL */
+	void *why_arg;
 };
 
 /**

@@ -135,6 +135,15 @@ static void note_last(struct target *to, const struct epf_net_addr *at, const ch
 	snprintf(to->last, sizeof(to->last), "%s: %s", address, why);
 }
 
+/* The caller's own reason, which it has just given, ends the opening. */
+static int interrupted(void)
+{
+	char text[512];
+
+	epf_last_detail(text, sizeof(text));
+	return epf_fail(epf_last_reason(), "%s", text);
+}
+
 /* -EAGAIN: this address does not answer now; others: give up. */
 static int try_address(struct tcp_boot *t, struct target *to, const struct epf_net_addr *at)
 {
@@ -158,7 +167,10 @@ static int try_address(struct tcp_boot *t, struct target *to, const struct epf_n
 		err = ETIMEDOUT;
 		if (deadline_ns > to->deadline_ns)
 			deadline_ns = to->deadline_ns;
-		if (tcp_wait(t, POLLOUT, deadline_ns) == 0)
+		rc = tcp_wait(t, POLLOUT, deadline_ns);
+		if (rc == -EINTR)
+			return interrupted();
+		if (rc == 0)
 			getsockopt(t->fd, SOL_SOCKET, SO_ERROR, &err, &len);
 	}
 	if (!err)
@@ -190,8 +202,14 @@ static int receive_challenge(struct tcp_boot *t, uint64_t wait_ns, const uint8_t
 		       EPF_WIRE_V_MORE ||
 	       (v == EPF_WIRE_V_OK && t->in_len < EPF_WIRE_OVERHEAD + head.length)) {
 		rc = tcp_fill(t);
-		if (rc == -EAGAIN && tcp_wait(t, POLLIN, deadline_ns))
-			return tcp_fail(t, EPF_R_BOOT_SERVER_LOST, "it said nothing");
+		if (rc == -EAGAIN) {
+			int waited = tcp_wait(t, POLLIN, deadline_ns);
+
+			if (waited == -EINTR)
+				return interrupted();
+			if (waited)
+				return tcp_fail(t, EPF_R_BOOT_SERVER_LOST, "it said nothing");
+		}
 		if (rc && rc != -EAGAIN)
 			return rc;
 	}
@@ -247,11 +265,21 @@ static int handshake(struct tcp_boot *t, const struct epf_boot_opts *o, struct t
 	return 0;
 }
 
-static void pause_ns(uint64_t ns)
+/* 0, or the reason to stop that came meanwhile. */
+static int pause_ns(const struct tcp_boot *t, uint64_t ns)
 {
-	struct timespec ts = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
+	const uint64_t most = (uint64_t)EPF_BOOT_ASK_MS * 1000000;
 
-	nanosleep(&ts, NULL);
+	while (ns) {
+		uint64_t part = ns < most ? ns : most;
+		struct timespec ts = { 0, (long)part };
+
+		nanosleep(&ts, NULL);
+		ns -= part;
+		if (t->base.why && t->base.why(t->base.why_arg))
+			return interrupted();
+	}
+	return 0;
 }
 
 static int reach_server(struct tcp_boot *t, const struct epf_boot_opts *o, struct target *to)
@@ -280,7 +308,9 @@ static int reach_server(struct tcp_boot *t, const struct epf_boot_opts *o, struc
 		to->turns++;
 		if (left_ns(to) <= pause)
 			break;
-		pause_ns(pause);
+		rc = pause_ns(t, pause);
+		if (rc)
+			return rc;
 		pause = pause * 2 < PAUSE_MAX_NS ? pause * 2 : PAUSE_MAX_NS;
 	}
 	epf_boot_time_text(to->timeout_ns, time, sizeof(time));
@@ -296,6 +326,8 @@ static struct tcp_boot *new_boot(const struct epf_boot_opts *o)
 	if (!t)
 		return NULL;
 	t->base = (struct epf_boot){ &tcp_ops, o->rank, o->world };
+	t->base.why = o->why;
+	t->base.why_arg = o->why_arg;
 	t->fd = -1;
 	t->in_cap = EPF_WIRE_FRAME_MAX;
 	t->in = malloc(EPF_WIRE_FRAME_MAX);
@@ -349,6 +381,7 @@ int epf_boot_tcp_open(const struct epf_boot_opts *opts, struct epf_boot **out)
 		tcp_free(t);
 		return rc;
 	}
+	epf_boot_interrupt(&t->base, NULL, NULL);
 	*out = &t->base;
 	return 0;
 }

@@ -26,9 +26,13 @@ static void apply_signal(struct epf_core *core, const struct epf_msg *m)
 	}
 	if (EPF_UNLIKELY(m->signal >= rank->n_signals))
 		goto refuse;
+	EPF_STORE_RELAXED(&rank->signals[m->signal].from, m->c);
 	epf_signal_add(&rank->signals[m->signal], m->value);
 	rank->news |= EPF_NEWS_WORDS;
 	core->wakes = 1;
+	EPF_PROBE3(signal, m->rank, m->signal, m->value);
+	if (EPF_LIKELY(m->c - 1 < core->world)) /* 0: it was not said who sends it */
+		core->peers[m->c - 1].signals_applied++;
 	EPF_COUNT(core, SIGNALS_APPLIED, 1);
 	return;
 refuse:
@@ -320,6 +324,7 @@ static int arrive_notify(struct epf_core *core, struct epf_node *node, struct ep
 	m.rank = n->rank;
 	m.signal = n->signal;
 	m.value = n->add;
+	m.c = n->from;
 	epf_gpu_visible(core);
 	if (event(core, node, lane, n->stream, imm_count(core, node, n->stream, imm), NULL) ||
 	    keeps_duplicates())
@@ -362,6 +367,8 @@ EPF_HOT void epf_arrive(struct epf_core *core, const struct epf_wc *wc)
 		event(core, node, lane, handle, imm_count(core, node, handle, wc->imm), NULL);
 		good = 1;
 	}
+	if (EPF_UNLIKELY(core->young)) /* it may be the first of this node: promise_beats() */
+		core->cold_work = 1;
 	if (EPF_LIKELY(good))
 		node->heard = 1;
 	else

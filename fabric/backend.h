@@ -63,6 +63,13 @@ struct epf_backend_ops {
 	 */
 	int (*rejoin)(struct epf *ep, const uint8_t *job_key);
 
+	/*
+	 * One step of epf_reconnect (enum epf_reconnect_step of world.h): as epf_world_reconnect, and a rank that does not speak for its node gives
+	 * nothing. Must not wait for other ranks; -EAGAIN: the engine is not there yet, the same call again.
+	 */
+	int (*reconnect)(struct epf *ep, unsigned step, const struct epf_blob *blobs, uint8_t **buf,
+			 size_t *len);
+
 	int (*peer_mask)(struct epf *ep, uint32_t rank, bool masked);
 	int (*counter)(const struct epf *ep, const char *name, uint64_t *value);
 	const char *(*stats_file)(const struct epf *ep);

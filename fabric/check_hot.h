@@ -69,14 +69,15 @@ EPF_INLINE unsigned epf_cmd_check(const struct epf_rank_state *rank, const struc
 	if (EPF_UNLIKELY(op->rank >= world))
 		return EPF_R_CMD_RANK;
 	peer = &peers[op->rank];
-	switch (op->op) {
-	case EPF_OP_PUT:
+	if (EPF_LIKELY(op->op == EPF_OP_PUT)) { /* most of all: before the table of the others */
 		reason = check_local(rank, op);
 		if (EPF_LIKELY(!reason))
 			reason = check_remote(peer, op, op->length, EPF_MR_REMOTE_WRITE);
 		if (EPF_LIKELY(!reason) && (op->flags & EPF_F_COUNTED))
 			reason = check_signal(peer, op->signal);
 		return reason;
+	}
+	switch (op->op) {
 	case EPF_OP_PUT_SIGNAL:
 		reason = check_local(rank, op);
 		if (EPF_LIKELY(!reason))

@@ -2,9 +2,10 @@
 /*
  * The rare branches of the core's own thread: a command fails, a stream is opened, a node is lost, the timer fires.
  * Called by the hot files and between steps. They allocate nothing; what needs memory took it when the world was set. No
- * system call either, with one exception: opening a lane again after a failure (reopen.c) is the NIC's slow path.
+ * system call either.
  */
 #define EPF_LOG_COMP "core"
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/core.h"
 #include "fabric/engine.h"
@@ -16,6 +17,9 @@
 
 /* A beat takes a tick of the peer, its step, the way: so many ticks of ours beyond the limit. */
 enum { SILENT_TICKS_MORE = 2 };
+
+/* Time between two looks for peers that may be told that this engine beats, until its first tick. */
+#define YOUNG_TICK_NS UINT64_C(10000000)
 
 /* Writes the ring's error record: the first failure in full, the number of all. [R3: before done.retired moves] */
 static void record_failure(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
@@ -48,6 +52,7 @@ void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_
 {
 	uint64_t *counter = &core->refusals[(reason - EPF_CMD_REASON_FIRST) % EPF_CMD_REASONS];
 
+	EPF_PROBE4(refuse, ring->id, seq, rank, reason);
 	EPF_STORE_RELAXED(counter, *counter + 1);
 	/* A rank that is lost takes its regions with it: that it is lost is the first cause. */
 	if (reason == EPF_R_CMD_REVOKED && rank < core->world && !core->peers[rank].up)
@@ -57,12 +62,21 @@ void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_
 			      reason == EPF_R_CMD_REVOKED ? EPF_S_REVOKED : EPF_S_REFUSED, reason);
 }
 
-/* The lane a new stream belongs on, all in turn, and the one that carries it: another one where that is down. */
-static uint16_t choose_lane(struct epf_core *core, struct epf_node *node, uint16_t *lane)
+/*
+ * The lane a new stream belongs on: those on its rank's own links (0: all) in turn; and the one that carries it: another one where that is
+ * down.
+ */
+static uint16_t choose_lane(struct epf_core *core, struct epf_node *node, unsigned links,
+			    uint16_t *lane)
 {
 	uint16_t home = node->first_lane + (node->next_lane++ % node->n_lanes);
 	const struct epf_lane *other;
 
+	for (unsigned i = 1; links && i < node->n_lanes; i++) {
+		if (links >> core->lanes[home].link & 1)
+			break;
+		home = node->first_lane + (node->next_lane++ % node->n_lanes);
+	}
 	*lane = home;
 	if (core->lanes[home].state == EPF_LANE_UP)
 		return home;
@@ -90,7 +104,7 @@ uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_r
 	s->ring = ring ? ring->id : 0;
 	s->rank = ring ? ring->rank : 0;
 	s->node = (uint16_t)(node - core->nodes);
-	s->home = choose_lane(core, node, &s->lane);
+	s->home = choose_lane(core, node, ring ? core->ranks[ring->rank].links : 0, &s->lane);
 	s->handle = node->n_handles;
 	s->kind = (uint8_t)kind;
 	s->parked_head = s->parked_tail = EPF_NONE;
@@ -202,6 +216,9 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 	/* Who has said goodbye is not lost, but what is still under way to it ends all the same. */
 	if (node->state != EPF_NODE_LEFT)
 		EPF_STORE_RELAXED(&node->state, EPF_NODE_DOWN);
+	EPF_PROBE3(node_down, node->rank, status, cause);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_NODE_DOWN, status, node->rank, cause, 0,
+			0);
 	epf_recover_forget(core, node);
 	for (uint32_t r = 0; r < core->world; r++)
 		if (&core->nodes[core->peers[r].node] == node)
@@ -255,6 +272,82 @@ static void heartbeat(struct epf_core *core)
 				epf_grant_mark(core, &core->lanes[node->first_lane + l]);
 		node->heard = 0;
 	}
+	core->young = 0;
+}
+
+/*
+ * Of a peer that stops before its first tick, which may be more than a second after the join, nobody could tell that it is silent. So until then
+ * every node is told that this engine beats as soon as something of it has arrived: then it is connected, and may be written to.
+ */
+static void promise_beats(struct epf_core *core)
+{
+	unsigned left = 0;
+
+	core->beats += !core->beats;
+	for (uint32_t i = 0; i < core->n_nodes; i++) {
+		struct epf_node *node = &core->nodes[i];
+
+		if (i == core->self || node->promised || node->state != EPF_NODE_UP)
+			continue;
+		left += !node->heard;
+		for (unsigned l = 0; l < node->n_lanes && node->heard && !node->promised; l++)
+			if (core->lanes[node->first_lane + l].state == EPF_LANE_UP) {
+				epf_grant_mark(core, &core->lanes[node->first_lane + l]);
+				node->promised = 1;
+			}
+	}
+	core->young = left != 0;
+}
+
+static int has_other_lane(const struct epf_core *core, const struct epf_lane *lane)
+{
+	const struct epf_node *node = &core->nodes[lane->node];
+
+	for (unsigned i = 0; i < node->n_lanes; i++)
+		if (i != lane->index && core->lanes[node->first_lane + i].state == EPF_LANE_UP)
+			return 1;
+	return 0;
+}
+
+/*
+ * Ticks for which a lane may stand still. To the own node there is no network that could be waited for. To another one the device has
+ * time limits of its own, and an engine that has stopped is peer-silence's to notice: what lasts longer than both is a device that reports
+ * nothing. 0: for ever.
+ */
+static uint64_t patience(const struct epf_core *core, const struct epf_lane *lane)
+{
+	const struct epf_core_limits *l = &core->limits;
+
+	if (lane->node == core->self)
+		return has_other_lane(core, lane) ? EPF_TICKS_PER_TIMEOUT : 0;
+	/* Who has promised no beats may have stopped for good, which is not held against it. */
+	if (!l->peer_silence_ns || !core->nodes[lane->node].beats_seen)
+		return 0;
+	return EPF_TICKS_PER_TIMEOUT +
+	       l->peer_silence_ns / (l->peer_timeout_ns / EPF_TICKS_PER_TIMEOUT + 1);
+}
+
+/*
+ * A device may forget a lane: it reports neither completions nor an error, and where other lanes of the node go on, nobody would
+ * miss it. Soft-RoCE of Linux 6.1 does so (docs/transports.md). Another post may remind the device. If that does not help either, the lane fails.
+ */
+static void look_after(struct epf_core *core, struct epf_lane *lane)
+{
+	uint64_t most;
+
+	if (lane->state != EPF_LANE_UP || lane->tail == lane->posted ||
+	    lane->tail != lane->seen_tail) {
+		lane->seen_tail = lane->tail;
+		lane->still = 0;
+		return;
+	}
+	if (lane->still < UINT16_MAX)
+		lane->still++;
+	most = patience(core, lane);
+	if (most && lane->still > most)
+		epf_lane_error_cold(core, lane, EPF_S_RETRY_EXCEEDED);
+	else if (core->ordered)
+		epf_nudge(core, lane);
 }
 
 unsigned epf_core_tick_cold(struct epf_core *core)
@@ -265,13 +358,19 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	if (core->cold_work || now >= core->reopen_ns)
 		handled =
 			epf_recover_step(core, now) + epf_ranks_step(core) + epf_revoke_step(core);
+	if (core->young && core->caps.carries_events)
+		promise_beats(core);
 	if (now >= core->next_beat_ns) {
 		core->next_beat_ns = now + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
 		if (core->caps.carries_events && core->n_nodes > 1)
 			heartbeat(core);
+		for (uint32_t i = 0; core->caps.carries_events && i < core->n_lanes; i++)
+			look_after(core, &core->lanes[i]);
 	}
 	core->next_tick_ns =
 		core->reopen_ns < core->next_beat_ns ? core->reopen_ns : core->next_beat_ns;
+	if (core->young && now + YOUNG_TICK_NS < core->next_tick_ns)
+		core->next_tick_ns = now + YOUNG_TICK_NS;
 	return handled;
 }
 

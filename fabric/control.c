@@ -215,7 +215,8 @@ static void on_revoke(struct epf_core *core, struct epf_node *node, const struct
 		return;
 	}
 	region = &core->peers[m->rank].regions[m->signal];
-	if (region->state != EPF_REGION_LIVE)
+	/* One that was withdrawn before is told again when its node has come back: the answer may have been lost. */
+	if (region->state == EPF_REGION_REVOKED || region->state == EPF_REGION_DRAINING)
 		return;
 	region->state = EPF_REGION_REVOKED;
 	region->bytes = 0;
@@ -229,6 +230,12 @@ static void on_revoked(struct epf_core *core, struct epf_node *node, const struc
 	for (struct epf_revoke *r = core->revokes; r; r = r->next)
 		if (core->ranks[r->local].rank == m->rank && r->region == m->signal)
 			r->node_state[node - core->nodes] = 2;
+}
+
+void epf_revokes_tell_again(struct epf_core *core, const struct epf_node *node)
+{
+	for (struct epf_revoke *r = core->revokes; r; r = r->next)
+		r->node_state[node - core->nodes] = 0;
 }
 
 int epf_core_say_bye(struct epf_core *core)

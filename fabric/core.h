@@ -19,6 +19,7 @@
 #ifndef EPF_FABRIC_CORE_H
 #define EPF_FABRIC_CORE_H
 
+#include "fabric/base/usdt.h"
 #include "fabric/nic.h"
 #include "queues/epf_bell.h"
 #include "queues/epf_cmd.h"
@@ -64,11 +65,11 @@ EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
 
 /* What a message (EPF_WR_SEND) says. */
 enum epf_msg_kind {
-	EPF_MSG_SIGNAL = 1, /* signal, rank, value: add */
+	EPF_MSG_SIGNAL = 1, /* signal, rank, value: add; c = 1 + sending rank, 0: not said */
 	EPF_MSG_ADD = 2,    /* rank, signal = region, a = offset, value: add to memory */
 	EPF_MSG_FLUSH = 3,  /* acknowledge when passed */
 	EPF_MSG_NOTIFY =
-		4, /* defines notify handle d: stream handle c, rank, signal, value = add */
+		4, /* defines notify handle d: stream handle c, rank, signal, value = add; a = 1 + sending rank, 0: not said */
 	EPF_MSG_REVOKE = 5,      /* rank, signal = region: stop using it */
 	EPF_MSG_REVOKED = 6,     /* the answer: nothing of mine is in flight to it */
 	EPF_MSG_LANE_FENCE = 7,  /* c = lane: fence it and say when drained */
@@ -177,6 +178,8 @@ struct epf_rank_state {
 	uint8_t news;     /* enum epf_news: the bell may have to be rung */
 	uint8_t life;     /* enum epf_rank_life */
 	uint8_t telling; /* nodes have still to be told of its state */
+	uint8_t links; /* bit l: its streams go by link l of the own NIC while that is up; 0: by any */
+	uint32_t pid;    /* its process, for people; 0: not known */
 	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
 	uint8_t *masked; /* [world] */
 	uint16_t *told;  /* [n_nodes] messages of the present news that were sent */
@@ -195,12 +198,16 @@ struct epf_peer {
 	uint32_t coming;  /* comes back: messages of its news that have arrived */
 	uint32_t epoch;   /* of that news */
 	uint32_t expects; /* messages of it in all; 0: not known yet */
+	uint32_t returns; /* how much of its epoch here is its node's coming back (reconnect.c) */
+	uint32_t signals_applied; /* of those it sent, for people */
 };
 
 enum epf_stream_kind { EPF_STREAM_CONTROL = 0, EPF_STREAM_RING = 1, EPF_STREAM_GROUP = 2 };
 
 /* Sending side of a stream. */
 struct epf_stream {
+	/* Since the watch looked: EPF_SENT_COMMAND for each command staged, and payload of puts: one addition. */
+	uint64_t sent;
 	uint32_t count; /* events posted: count of the next one */
 	uint32_t peer;  /* rank */
 	uint16_t
@@ -224,12 +231,16 @@ struct epf_stream {
 	uint32_t next_hash;    /* GROUP: chain of the group table */
 	uint32_t signal;       /* GROUP: the group's signal */
 	uint32_t rank;         /* local rank index */
+	uint32_t signals;      /* sent, since the watch looked */
 	uint32_t flush_count;  /* count of the flush message that is on its way */
 	uint32_t signals_head; /* GROUP: counted signals that wait for their puts, in order */
 	uint32_t signals_tail;
 	uint64_t group_posted; /* GROUP: puts posted */
 	uint64_t group_target; /* GROUP: sum of the counts of signals sent */
 };
+
+/* An engine stages less than 2^26 commands and 2^38 bytes between two looks of the watch, a tenth of a second apart. */
+#define EPF_SENT_COMMAND (UINT64_C(1) << 38)
 
 /* Receiving side of a stream: base, bitmap of what has arrived above it, messages that wait. */
 struct epf_rx_stream {
@@ -297,10 +308,13 @@ struct epf_lane {
 	uint8_t grant_state; /* enum epf_word_state */
 	uint8_t in_wait_list;
 	uint8_t in_grant_list;
-	uint8_t link; /* of the own NIC: index % caps.links */
-	uint8_t reserved;
+	uint8_t link;          /* of the own NIC: index % caps.links */
+	uint16_t still;        /* ticks for which the oldest posted entry has not moved */
+	uint32_t seen_tail;    /* at the last tick */
 	uint32_t waiting_head; /* streams with parked commands, round robin */
 	uint32_t waiting_tail;
+	uint32_t errors;  /* times it was fenced, for people */
+	uint32_t replays; /* of its requests, for people */
 };
 
 enum epf_node_state_id {
@@ -326,11 +340,13 @@ struct epf_notify_in {
 	uint32_t rank;
 	uint32_t signal;
 	uint32_t add;
+	uint32_t from;   /* 1 + sending rank, 0: not said */
 	uint16_t stream; /* handle */
 	uint16_t defined;
 };
 
 struct epf_recovery; /* recover.c */
+struct epf_watch;    /* watch.c */
 
 /* A remote engine: the process of a rank, or the daemon of a node. */
 struct epf_node {
@@ -343,6 +359,7 @@ struct epf_node {
 	uint16_t rx_streams;  /* receiving streams allocated */
 	uint16_t next_lane;   /* for binding streams round robin */
 	uint8_t in_ack_list;
+	uint8_t is_back;  /* reconnected, and not everybody knows yet (reconnect.c) */
 	uint8_t said_bye; /* it has been told that this engine closes */
 	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
 	uint16_t nic_addr_len;
@@ -360,10 +377,11 @@ struct epf_node {
 	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
 	uint8_t keys;                         /* keys its regions have: 1, or its NIC's devices */
 	uint32_t next_ack_node;               /* list of nodes with acknowledgements to write */
-	uint32_t rank;         /* lowest rank on it: its name in messages to people */
-	uint64_t beats_seen;   /* sum of the beats in its words; 0: it has promised none */
-	uint32_t silent_ticks; /* since its engine gave the last sign of life */
-	uint8_t heard;         /* something of it arrived or completed since the last tick */
+	uint32_t rank;                 /* lowest rank on it: its name in messages to people */
+	uint64_t beats_seen;           /* sum of the beats in its words; 0: it has promised none */
+	uint32_t silent_ticks;         /* since its engine gave the last sign of life */
+	uint8_t heard;                 /* something of it arrived since the last tick */
+	uint8_t promised;              /* it was told that this engine beats */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
 
@@ -446,6 +464,17 @@ struct epf_ring_poll {
 	uint64_t parity;
 };
 
+/* One command at a time, of a step that is timed, is followed from its taking until a NIC has it: row queue_delay_ns. */
+struct epf_sample {
+	uint8_t state;   /* enum epf_sample_state */
+	uint32_t parked; /* PARKED: its index */
+	uint32_t lane;   /* STAGED: the lane, and how far that has to be posted */
+	uint32_t head;
+	uint64_t tsc; /* when it was taken */
+};
+
+enum epf_sample_state { EPF_SAMPLE_NONE = 0, EPF_SAMPLE_PARKED = 1, EPF_SAMPLE_STAGED = 2 };
+
 struct epf_core_limits {
 	uint32_t batch;
 	uint32_t reap_batch;
@@ -489,8 +518,13 @@ struct epf_core {
 	uint64_t *retired;    /* bits: rings that have retired something since the last publish */
 	struct epf_cmd never; /* an empty slot: what polls of closed rings look at */
 	uint32_t n_rings;
-	uint32_t next_ring; /* where the next step begins */
-	uint32_t steps;     /* all steps; the timer is looked at now and then */
+	uint32_t next_ring;  /* where the next step begins */
+	uint32_t steps;      /* all steps; the timer is looked at now and then */
+	uint32_t timed_step; /* the next one in which the clock is read (core_hot.c) */
+	uint64_t tick_ns;    /* nanoseconds of a tick of the time-stamp counter, times 2^32 */
+	struct epf_sample sample;
+	uint32_t unreaped; /* commands taken since the NIC was looked at */
+	uint64_t began;    /* time-stamp of the first step since then */
 	uint32_t n_ranks;
 	uint32_t max_ranks;
 	uint32_t max_streams;
@@ -512,6 +546,7 @@ struct epf_core {
 	uint32_t *notify_table;          /* hash heads of notify handles, as many as groups */
 	struct epf_notify_out *notifies; /* max_streams of them */
 	uint32_t n_notifies;
+	uint32_t notify_free; /* entries below that nobody uses, EPF_NONE ends */
 	struct epf_parked *parked;
 	uint32_t parked_free;
 	uint32_t n_parked;
@@ -539,11 +574,14 @@ struct epf_core {
 	uint64_t next_tick_ns; /* next time the cold timer is due */
 	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
+	uint8_t young; /* there are nodes that were not told so yet, and the first tick is to come */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	uint64_t
 		peer_memory_most; /* no more of it than this, 0: no limit; the owner of the core sets it */
 	uint64_t peer_memory_wanted; /* not 0: that limit was in the way of so much */
 	struct epf_stats_block *stats;
+	struct epf_flight *flight;          /* the recorder; NULL: none */
+	struct epf_watch *watch;            /* NULL: nobody watches */
 	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
 	struct epf_wr *lane_wrs;            /* memory of all lanes */
 	struct epf_msg *lane_msgs;
@@ -569,6 +607,9 @@ struct epf_core {
 		refusals[EPF_CMD_REASONS]; /* commands refused, by reason - 300; any thread reads */
 	uint32_t recheck; /* a region was withdrawn: parked commands are checked once more */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
+	uint32_t
+		links_untold; /* bit l: link l has a new device whose keys not everybody knows yet (reconnect.c) */
+	struct epf_reconnect *reconnect; /* lost nodes are being reconnected; else NULL */
 	/*
 	 * An addition to GPU memory is under way at the NIC: nothing that arrived after it takes effect before it is done, so that
 	 * what a later signal or acknowledgement promises is there.
@@ -587,6 +628,7 @@ struct epf_core {
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
 	uint32_t gpu_flushed;   /* the step in which they were called last */
 	uint32_t gpu_reads;     /* 1: gets have completed since then */
+	uint32_t received;      /* arrivals of this step */
 	struct epf_wc wcs[EPF_MAX_BATCH];
 };
 
@@ -609,6 +651,8 @@ void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
 void epf_arrive_resume(struct epf_core *core);
 /* Posts the grant word of a lane that is not used yet: its completion proves the way to the peer. 0: the NIC has no room. */
 int epf_probe_post(struct epf_core *core, struct epf_lane *lane);
+/* Writes a lane's grant word though one may be under way, for what posting does to the device. Ordered NICs only. 0: no room. */
+int epf_nudge(struct epf_core *core, struct epf_lane *lane);
 void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr);
 void epf_grant_mark(struct epf_core *core, struct epf_lane *lane);
 void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count);

@@ -18,10 +18,19 @@
 #define DRR_QUANTUM (1 << 20)
 
 enum {
-	COMMAND_COST = 64, /* what a command without payload counts */
+	/*
+	 * One step of so many is timed and counts for all of them: reading the clock costs as much as staging a command. Coprime to the other
+	 * rhythms of a step, so that none of them is always or never in it.
+	 */
+	TIMED_STEP = 127,
+	LONG_STEP = 32,     /* handled: timed for the recorder, whose clock costs it little */
+	REAP_COMMANDS = 16, /* taken one by one, so many go out before the NIC is looked at */
+	COMMAND_COST = 64,  /* what a command without payload counts */
 	PREFETCH_SLOTS = 16,
 	PREFETCH_TARGETS = 6,
 	PREFETCH_ENTRIES = 3,
+	STEP_COMMANDS = 256, /* a step takes so many even into lanes that are full */
+	STEP_LANES = 64,     /* lanes looked at to tell whether they are */
 };
 
 /* A batch on its way through take, check and stage. */
@@ -47,6 +56,12 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
 	return n;
 }
 
+/* Apart from the loop of takes, which it would fill with the fields of rarer commands. */
+static __attribute__((noinline)) void unpack_other(struct epf_cmd slot, struct epf_op *op)
+{
+	epf_op_unpack_narrow(slot, op);
+}
+
 /*
  * Copies commands out of the ring, each slot loaded once; a FLUSH ends the batch, and while one is under way the next one
  * waits in the ring. Gives the slots back. [A1, R2]
@@ -58,37 +73,45 @@ static void take(struct epf_core *core, struct epf_ring_state *ring, unsigned bu
 	int64_t quantum = (int64_t)(DRR_QUANTUM >> pace) * ring->weight;
 	/* Each step brings a quantum, also those in which the ring was empty and nobody came here. */
 	int64_t deficit = ring->deficit + quantum * (core->steps - ring->last_step);
+	uint64_t tail = c->tail;
 	unsigned n = 0;
 
-	ring->last_step = core->steps;
-	ring->deficit = deficit > quantum ? quantum : deficit;
-	b->first_seq = ring->seq;
-	while (n < budget && ring->deficit > 0) {
+	deficit = deficit > quantum ? quantum : deficit;
+	while (n < budget && deficit > 0) {
 		struct epf_op *op = &b->ops[n];
 		struct epf_cmd slot, second;
 
-		if (!epf_ring_peek(c, c->tail, &slot))
+		if (!epf_ring_peek(c, tail, &slot))
 			break;
-		if (EPF_LIKELY(epf_cmd_op(slot) != EPF_OP_WIDE)) {
-			__builtin_prefetch(&c->slots[(c->tail + PREFETCH_SLOTS) & c->mask]);
-			epf_op_unpack_narrow(slot, op);
+		if (EPF_LIKELY(epf_op_is_put(epf_cmd_op(slot)))) {
+			__builtin_prefetch(&c->slots[(tail + PREFETCH_SLOTS) & c->mask]);
+			epf_op_unpack_transfer(slot, op);
+			tail++;
+		} else if (epf_cmd_op(slot) != EPF_OP_WIDE) {
+			__builtin_prefetch(&c->slots[(tail + PREFETCH_SLOTS) & c->mask]);
+			unpack_other(slot, op);
 			if (EPF_UNLIKELY(op->op == EPF_OP_FLUSH &&
 					 ring->flush_phase != EPF_FLUSH_NONE))
 				break;
+			tail++;
 		} else {
-			if (!epf_ring_peek(c, c->tail + 1, &second))
+			if (!epf_ring_peek(c, tail + 1, &second))
 				break; /* the second half is on its way */
 			epf_op_unpack_wide(slot, second, op);
+			tail += op->slots;
 		}
 		ring->pend[(ring->seq + n) & ring->pend_mask] = 1;
-		c->tail += op->slots;
-		ring->deficit -= (int64_t)op->length + COMMAND_COST;
+		deficit -= (int64_t)op->length + COMMAND_COST;
 		n++;
 		if (EPF_UNLIKELY(op->op == EPF_OP_FLUSH))
 			break;
 	}
 	b->n = n;
+	b->first_seq = ring->seq;
 	ring->seq += n;
+	ring->last_step = core->steps;
+	ring->deficit = deficit;
+	c->tail = tail;
 	epf_ring_release(c);
 }
 
@@ -132,8 +155,8 @@ static void stage_batch(struct epf_core *core, struct epf_ring_state *ring, cons
 
 		if (i + PREFETCH_TARGETS < b->n)
 			prefetch_target(core, ring, op + PREFETCH_TARGETS);
-		if (EPF_LIKELY(op->op != EPF_OP_FLUSH && op->op != EPF_OP_NOP &&
-			       op->op != EPF_OP_COUNT))
+		if (EPF_LIKELY(op->op == EPF_OP_PUT) ||
+		    (op->op != EPF_OP_FLUSH && op->op != EPF_OP_NOP && op->op != EPF_OP_COUNT))
 			epf_stage_command(core, ring, op, seq);
 		else if (op->op == EPF_OP_FLUSH)
 			epf_flush_begin(core, ring, seq, op->flags & EPF_F_ALL);
@@ -142,46 +165,145 @@ static void stage_batch(struct epf_core *core, struct epf_ring_state *ring, cons
 	}
 }
 
-static unsigned take_rings(struct epf_core *core)
+/* 1: nothing is at the ring's next place. A relaxed look; take() looks again with the order it needs. */
+static unsigned is_empty(const struct epf_ring_poll *poll)
+{
+	return (unsigned)(EPF_LOAD_RELAXED(&poll->slot->lo) ^ poll->parity) & 1u;
+}
+
+/*
+ * How many rings from `poll` on are empty, up to `most`. Most rings are, and as long as a round over them lasts, a command waits: so four at a
+ * time, without a branch between their loads.
+ */
+static uint32_t count_empty(const struct epf_ring_poll *poll, uint32_t most)
+{
+	uint32_t n = 0;
+
+	while (n + 4 <= most && (is_empty(poll + n) & is_empty(poll + n + 1) &
+				 is_empty(poll + n + 2) & is_empty(poll + n + 3)))
+		n += 4;
+	while (n < most && is_empty(poll + n))
+		n++;
+	return n;
+}
+
+/* Have the lanes that this step uses less room than a batch needs? */
+static unsigned lanes_full(const struct epf_core *core)
+{
+	uint32_t first = core->n_dirty > STEP_LANES ? core->n_dirty - STEP_LANES : 0;
+	uint32_t room = 0;
+
+	for (uint32_t i = first; i < core->n_dirty && room < core->limits.batch; i++) {
+		const struct epf_lane *lane = &core->lanes[core->dirty_lanes[i]];
+		uint32_t used = lane->head - lane->tail;
+
+		room += used < lane->limit ? lane->limit - used : 0;
+	}
+	return core->n_dirty && room < core->limits.batch;
+}
+
+/* The clock in a step that is timed. */
+static inline uint64_t clock_if(unsigned timed)
+{
+	return EPF_UNLIKELY(timed) ? epf_tsc() : 0;
+}
+
+/* Begins to follow the last command of a batch, unless one is followed already. @began: when the batch was taken. */
+static void sample_begin(struct epf_core *core, const struct epf_ring_state *ring,
+			 const struct batch *b, uint64_t began)
+{
+	const struct epf_op *op = &b->ops[b->n - 1];
+	const struct epf_stream *s;
+
+	if (core->sample.state != EPF_SAMPLE_NONE || op->op == EPF_OP_FLUSH ||
+	    op->op == EPF_OP_NOP || op->op == EPF_OP_COUNT || (op->flags & EPF_F_COUNTED) ||
+	    ring->streams[op->rank] == EPF_NONE)
+		return;
+	s = &core->streams[ring->streams[op->rank]];
+	core->sample.tsc = began;
+	if (s->parked_head == EPF_NONE) {
+		sample_staged(core, &core->lanes[s->lane]);
+	} else {
+		core->sample.state = EPF_SAMPLE_PARKED;
+		core->sample.parked = s->parked_tail;
+	}
+}
+
+/* Time since @began, a reading of the time-stamp counter. */
+static uint64_t since_ns(const struct epf_core *core, uint64_t began, uint64_t now)
+{
+	return (uint64_t)((unsigned __int128)(now - began) * core->tick_ns >> 32);
+}
+
+/* The command that is followed is staged: has a NIC got it? */
+static void sample_look(struct epf_core *core)
+{
+	const struct epf_lane *lane = &core->lanes[core->sample.lane];
+
+	if (lane->state == EPF_LANE_UP && (int32_t)(lane->posted - core->sample.head) < 0)
+		return;
+	/* Of a lane that failed nobody knows where its work is now. */
+	if (lane->state == EPF_LANE_UP)
+		epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_QUEUE_DELAY_NS),
+			     since_ns(core, core->sample.tsc, epf_tsc()));
+	core->sample.state = EPF_SAMPLE_NONE;
+}
+
+/*
+ * One round over the rings, or less: when lanes are full, what other rings hold would only be set aside, and come back through memory that
+ * has left the caches. The next step goes on behind the last ring. @began: the step's clock, which takes are recorded with.
+ */
+static unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t began)
 {
 	unsigned handled = 0;
-	uint32_t i, n = core->n_rings;
+	uint32_t n = core->n_rings, at = core->next_ring, left;
 	struct batch b;
 
-	for (i = 0; i < n; i++) {
-		uint32_t at =
-			core->next_ring + i < n ? core->next_ring + i : core->next_ring + i - n;
-		const struct epf_ring_poll *poll = &core->polls[at];
+	for (left = n; left; left--, at = at + 1 < n ? at + 1 : 0) {
 		struct epf_ring_state *ring;
 		uint64_t t0, t1, t2;
 		unsigned budget;
 
-		/* Most rings are empty: one look at the next slot, take() looks again with the order it needs. */
-		if ((EPF_LOAD_RELAXED(&poll->slot->lo) ^ poll->parity) & 1u)
+		if (is_empty(&core->polls[at])) { /* the loop counts one of them */
+			uint32_t to_end = n - at < left ? n - at : left;
+			uint32_t more = count_empty(&core->polls[at + 1], to_end - 1);
+
+			at += more;
+			left -= more;
 			continue;
+		}
 		ring = core->rings[at];
 		if (EPF_UNLIKELY(!ring->live))
 			continue;
+		if (EPF_UNLIKELY(handled >= STEP_COMMANDS) && lanes_full(core))
+			break;
 		budget = take_budget(core, ring);
 		if (EPF_UNLIKELY(!budget))
 			continue;
-		t0 = epf_tsc();
+		t0 = clock_if(timed);
 		take(core, ring, budget, core->nic->pace, &b);
 		if (!b.n)
 			continue;
 		epf_ring_poll_next(core, ring);
-		t1 = epf_tsc();
+		t1 = clock_if(timed);
 		check(core, ring, &b);
-		t2 = epf_tsc();
+		t2 = clock_if(timed);
 		stage_batch(core, ring, &b);
+		epf_flight_note(core->flight, began, EPF_FLIGHT_TAKE, 0, ring->id, b.n, 0,
+				b.first_seq);
+		EPF_PROBE3(take, ring->id, b.n, b.first_seq);
 		EPF_COUNT(core, CMDS_TAKEN, b.n);
-		EPF_COUNT(core, TAKE_TSC, t1 - t0);
-		EPF_COUNT(core, CHECK_TSC, t2 - t1);
-		EPF_COUNT(core, STAGE_TSC, epf_tsc() - t2);
+		if (EPF_UNLIKELY(timed)) {
+			EPF_COUNT(core, TAKE_TSC, TIMED_STEP * (t1 - t0));
+			EPF_COUNT(core, CHECK_TSC, TIMED_STEP * (t2 - t1));
+			EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
+			sample_begin(core, ring, &b, t0);
+		}
 		handled += b.n;
 	}
-	if (++core->next_ring >= n)
-		core->next_ring = 0;
+	if (!left) /* all had their turn: another one is first now */
+		at = at + 1 < n ? at + 1 : 0;
+	core->next_ring = at;
 	return handled;
 }
 
@@ -207,9 +329,13 @@ static unsigned flush_lanes(struct epf_core *core)
 					epf_lane_error_cold(core, lane, EPF_S_RETRY_EXCEEDED);
 				break;
 			}
+			EPF_PROBE3(post, lane->id, rc, lane->posted);
 			lane->posted += (uint32_t)rc;
 			handled += (unsigned)rc;
 			EPF_COUNT(core, DOORBELLS, 1);
+			if ((uint32_t)rc <
+			    count) /* no room, or paced: the rest is the next step's */
+				break;
 		}
 		if (lane->posted != lane->head && lane->state == EPF_LANE_UP)
 			core->dirty_lanes[kept++] = lane->id;
@@ -222,7 +348,7 @@ static unsigned flush_lanes(struct epf_core *core)
 }
 
 /* Takes completions and arrivals. */
-static unsigned reap(struct epf_core *core)
+static unsigned reap(struct epf_core *core, unsigned timed)
 {
 	unsigned receives = 0, first = 0;
 	uint64_t t0, t1;
@@ -238,7 +364,7 @@ static unsigned reap(struct epf_core *core)
 	}
 	if (n <= (int)first)
 		return 0;
-	t0 = epf_tsc();
+	t0 = clock_if(timed);
 	for (i = (int)first; i < n; i++) {
 		const struct epf_wc *wc = &core->wcs[i];
 
@@ -248,6 +374,7 @@ static unsigned reap(struct epf_core *core)
 			__builtin_prefetch(&ahead->wrs[ahead->tail & ahead->mask]);
 		}
 		if (EPF_LIKELY(wc->op == EPF_WC_SENT)) {
+			EPF_PROBE3(complete, wc->lane, wc->id, wc->status);
 			if (EPF_LIKELY(wc->status == EPF_S_OK))
 				epf_complete(core, &core->lanes[wc->lane], wc->id);
 			else
@@ -255,6 +382,7 @@ static unsigned reap(struct epf_core *core)
 		} else if (EPF_UNLIKELY(wc->op == EPF_WC_LANE_DOWN)) {
 			epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
 		} else {
+			EPF_PROBE3(arrive, wc->lane, wc->op, wc->len);
 			epf_arrive(core, wc);
 			receives++;
 			if (EPF_UNLIKELY(core->hold)) {
@@ -264,21 +392,25 @@ static unsigned reap(struct epf_core *core)
 			}
 		}
 	}
-	t1 = epf_tsc();
+	t1 = clock_if(timed);
 	if (receives) {
+		core->received = receives;
 		core->ops->post_receives(core->nic, receives);
 		EPF_COUNT(core, ARRIVALS, receives);
-		EPF_COUNT(core, ARRIVE_TSC, t1 - t0);
-	} else {
-		EPF_COUNT(core, REAP_TSC, t1 - t0);
 	}
+	if (EPF_UNLIKELY(timed) && receives)
+		EPF_COUNT(core, ARRIVE_TSC, TIMED_STEP * (t1 - t0));
+	else if (EPF_UNLIKELY(timed))
+		EPF_COUNT(core, REAP_TSC, TIMED_STEP * (t1 - t0));
 	EPF_COUNT(core, COMPLETIONS, (unsigned)n - first - receives);
 	return (unsigned)n - first;
 }
 
-/* Tells producers what has been retired: one release store per ring that moved. [R3] */
-static void publish(struct epf_core *core)
+/* Tells producers what has been retired: one release store per ring that moved. Returns how many did. [R3] */
+static unsigned publish(struct epf_core *core)
 {
+	unsigned rings = 0;
+
 	if (EPF_UNLIKELY(core->gpu_reads)) { /* what a get brought may lie in GPU memory */
 		core->gpu_reads = 0;
 		epf_gpu_visible(core);
@@ -294,18 +426,64 @@ static void publish(struct epf_core *core)
 			if (!ring->live)
 				continue;
 			ring->retired64 += ring->retired - ring->published;
+			EPF_PROBE3(retire, ring->id, ring->retired - ring->published,
+				   ring->retired64);
 			ring->published = ring->retired;
 			EPF_STORE_RELEASE(&ring->done->retired, ring->retired64);
 			core->ranks[ring->rank].news |= EPF_NEWS_WORDS;
 			core->wakes = 1;
+			rings++;
 		}
 	}
+	return rings;
+}
+
+/*
+ * May this step leave the NIC alone? Where commands come one at a time, two polls and the words of one completion cost as much as the
+ * command: so a few go out first, as long as the rings have more and nothing waits for what the NIC would say.
+ */
+static unsigned reaps_later(struct epf_core *core, unsigned taken)
+{
+	core->unreaped += taken;
+	if (taken && core->unreaped < REAP_COMMANDS &&
+	    !(core->n_wait | core->flushing | core->n_dirty | core->hold | core->cold_work))
+		return 1;
+	core->unreaped = 0;
+	return 0;
+}
+
+/* Takes what the NIC has and tells who waits for it. t0: when the step began. Returns how much there was. */
+static unsigned reap_and_publish(struct epf_core *core, unsigned timed, unsigned handled,
+				 uint64_t t0)
+{
+	unsigned reaped = reap(core, timed);
+	uint64_t t2 = clock_if(timed);
+
+	/* What the engine says by itself, signs of life, would push out what mattered: it is not recorded. */
+	if ((publish(core) | core->received) != 0) {
+		unsigned clocked = timed | (handled + reaped >= LONG_STEP);
+
+		epf_flight_note(core->flight, t0, EPF_FLIGHT_STEP, 0, 0, handled + reaped,
+				core->received, clocked ? epf_tsc() - t0 : 0);
+		core->received = 0;
+	}
+	if (EPF_UNLIKELY(timed))
+		EPF_COUNT(core, PUBLISH_TSC, TIMED_STEP * (epf_tsc() - t2));
+	return reaped;
 }
 
 EPF_HOT unsigned epf_core_step(struct epf_core *core)
 {
-	uint64_t t0 = epf_tsc(), t1, t2;
-	unsigned handled = take_rings(core);
+	unsigned timed = core->steps == core->timed_step, taken, handled;
+	uint64_t t0, t1;
+
+	if (EPF_UNLIKELY(timed))
+		core->timed_step += TIMED_STEP;
+	/* The recorder's clock: steps that leave the NIC alone go by that of the first. */
+	if (timed | !core->unreaped)
+		core->began = epf_tsc();
+	t0 = core->began;
+	handled = taken = take_rings(core, timed, t0);
 
 	if (EPF_UNLIKELY(core->n_wait))
 		handled += epf_stage_waiting(core);
@@ -313,23 +491,27 @@ EPF_HOT unsigned epf_core_step(struct epf_core *core)
 		handled += epf_flush_step(core);
 	if (core->words_dirty)
 		handled += epf_words_step(core);
-	t1 = epf_tsc();
+	t1 = clock_if(timed);
 	if (core->n_dirty) {
 		handled += flush_lanes(core);
-		EPF_COUNT(core, FLUSH_TSC, epf_tsc() - t1);
+		if (EPF_UNLIKELY(timed))
+			EPF_COUNT(core, FLUSH_TSC, TIMED_STEP * (epf_tsc() - t1));
 	}
-	handled += reap(core);
-	t2 = epf_tsc();
-	publish(core);
+	if (EPF_UNLIKELY(core->sample.state == EPF_SAMPLE_STAGED))
+		sample_look(core);
+	if (!reaps_later(core, taken))
+		handled += reap_and_publish(core, timed, handled, t0);
 	if (EPF_UNLIKELY((++core->steps & 63) == 0 || core->cold_work))
 		handled += epf_core_tick_cold(core);
-	t1 = epf_tsc();
-	EPF_COUNT(core, PUBLISH_TSC, t1 - t2);
-	if (handled) {
-		EPF_COUNT(core, STEPS_BUSY, 1);
-		EPF_COUNT(core, BUSY_TSC, t1 - t0);
-	} else {
-		EPF_COUNT(core, STEPS_IDLE, 1);
+	if (EPF_UNLIKELY(timed) && handled) {
+		t1 = epf_tsc();
+		EPF_COUNT(core, BUSY_TSC, TIMED_STEP * (t1 - t0));
+		epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_STEP_NS),
+			     since_ns(core, t0, t1));
 	}
+	if (handled)
+		EPF_COUNT(core, STEPS_BUSY, 1);
+	else
+		EPF_COUNT(core, STEPS_IDLE, 1);
 	return handled;
 }

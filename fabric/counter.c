@@ -17,6 +17,9 @@
 #define COUNTER_LANE(id, name)
 #define COUNTER_PEER(id, name)
 #define COUNTER_NIC(id, name)
+#define COUNTER_JOB(id, name)
+#define COUNTER_RANK(id, name)
+#define COUNTER_FLIGHT(id, name)
 
 static const struct {
 	const char *name;

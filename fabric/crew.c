@@ -11,6 +11,8 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/crew_fair.h"
+#include "fabric/watch.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -29,10 +31,11 @@ enum {
 	LOOPS_PER_LOOK = 15,
 	UNFAIR_TURN_NS = 10 * 1000 * 1000, /* even without fairness nobody is shut out for ever */
 	WAITV_SIZE_32 = 2, /* FUTEX2_SIZE_U32: linux/futex.h of Debian 12 calls it FUTEX_32 */
-	MOST_DEBT = 8,     /* turns */
+	SHORT_STEPS = 64,  /* in a row, after which they may be longer again */
 	MAX_BELLS = 2 * EPF_CREW_JOBS_MAX + 1,
 };
 
+_Static_assert((int)EPF_CREW_JOBS_MAX <= (int)EPF_FAIR_SEATS, "a seat each");
 _Static_assert(MAX_BELLS <= 128, "futex_waitv(2) takes 128");
 
 /* As futex_waitv(2) takes it. */
@@ -48,9 +51,8 @@ struct seat {
 	struct epf_bell *client;
 	void (*beat)(void *arg);
 	void *beat_arg;
-	uint64_t turn_tsc; /* quantum * weight */
-	uint64_t used_tsc; /* written by the crew's thread, read by others */
-	int64_t deficit;
+	uint64_t used_tsc;    /* written by the crew's thread, read by others */
+	unsigned short_steps; /* since one that was not */
 };
 
 enum what { ADD, REMOVE, STOP };
@@ -59,6 +61,7 @@ enum what { ADD, REMOVE, STOP };
 struct request {
 	enum what what;
 	struct seat seat;
+	uint32_t share;
 	int result;
 	uint32_t done;
 };
@@ -73,6 +76,7 @@ struct epf_crew {
 	uint32_t n_seats;
 	int blind; /* no futex_waitv */
 	int stop;
+	struct epf_fair fair; /* its seats stand in the order of these */
 	struct seat seats[EPF_CREW_JOBS_MAX];
 };
 
@@ -93,6 +97,7 @@ static int serve(struct epf_crew *crew, struct request *r)
 		if (crew->n_seats == EPF_CREW_JOBS_MAX)
 			return -ENOSPC;
 		crew->seats[crew->n_seats++] = r->seat;
+		epf_fair_add(&crew->fair, r->share);
 		EPF_STORE_RELEASE(&r->seat.core->running, 1); /* Q3 */
 		return 0;
 	case REMOVE:
@@ -100,6 +105,7 @@ static int serve(struct epf_crew *crew, struct request *r)
 			return at;
 		epf_core_run_calls(r->seat.core);
 		crew->seats[at] = crew->seats[--crew->n_seats];
+		epf_fair_remove(&crew->fair, (uint32_t)at);
 		EPF_STORE_RELEASE(&r->seat.core->running, 0); /* Q3 */
 		return 0;
 	case STOP:
@@ -142,48 +148,53 @@ static int ask(struct epf_crew *crew, struct request *r)
  * Shortens the steps of a job that shares the thread until one lasts about a turn: a step is not interrupted, and the others wait for its end.
  * Where bytes are moved by a NIC's own hardware steps are short anyway and nothing is halved.
  */
-static void set_pace(const struct epf_crew *crew, struct epf_core *core, uint64_t used, unsigned n)
+static void set_pace(const struct epf_crew *crew, struct seat *s, uint64_t used, unsigned n)
 {
-	struct epf_nic *nic = core->nic;
+	struct epf_nic *nic = s->core->nic;
+
+	s->short_steps = used < crew->quantum_tsc / 2 ? s->short_steps + (n > 0) : 0;
 
 	if (crew->n_seats < 2 || !crew->opts.quantum_ns)
 		EPF_STORE_RELAXED(&nic->pace, 0);
 	else if (used > 2 * crew->quantum_tsc && nic->pace < EPF_PACE_MOST)
 		EPF_STORE_RELAXED(&nic->pace, nic->pace + 1);
-	else if (n && used < crew->quantum_tsc / 4 && nic->pace > 0)
+	else if (s->short_steps >= SHORT_STEPS && nic->pace > 0) {
 		EPF_STORE_RELAXED(&nic->pace, nic->pace - 1);
+		s->short_steps = 0;
+	}
 }
 
-/* A job's turn: steps while it has work and time. What it used beyond its time is owed in the next round. */
-static unsigned turn(const struct epf_crew *crew, struct seat *s)
+/* One step of seat `at` and what belongs to it. Adds the ranks that it woke to *woken. Return: what it handled. */
+static unsigned step(struct epf_crew *crew, uint32_t at, unsigned *woken)
 {
+	struct seat *s = &crew->seats[at];
 	struct epf_core *core = s->core;
-	unsigned handled = 0, woken = 0;
+	uint64_t begin = epf_tsc(), used;
+	unsigned n = epf_core_step(core);
 
-	s->deficit += (int64_t)s->turn_tsc;
-	if (s->deficit > (int64_t)s->turn_tsc)
-		s->deficit = (int64_t)s->turn_tsc;
-	/* A time in which the kernel ran others looks like the job's own: it is not made to pay all of it. */
-	if (s->deficit < -MOST_DEBT * (int64_t)s->turn_tsc)
-		s->deficit = -MOST_DEBT * (int64_t)s->turn_tsc;
-	while (s->deficit > 0) {
-		uint64_t begin = epf_tsc(), used;
-		unsigned n = epf_core_step(core);
+	if (!epf_queue_is_empty(core->calls))
+		n += epf_core_run_calls(core);
+	if (core->wakes || core->ops->wake_pending(core->nic))
+		*woken += epf_core_wake(core);
+	used = epf_tsc() - begin;
+	set_pace(crew, s, used, n);
+	epf_fair_step(&crew->fair, at, used, n != 0);
+	EPF_STORE_RELAXED(&s->used_tsc, s->used_tsc + (n ? used : 0));
+	return n;
+}
 
-		if (!epf_queue_is_empty(core->calls))
-			n += epf_core_run_calls(core);
-		if (core->wakes || core->ops->wake_pending(core->nic))
-			woken += epf_core_wake(core);
-		used = epf_tsc() - begin;
-		set_pace(crew, core, used, n);
-		s->deficit -= (int64_t)used;
-		EPF_STORE_RELAXED(&s->used_tsc, s->used_tsc + (n ? used : 0));
-		if (!n) {
-			s->deficit = 0;
-			break;
-		}
+/* A job's turn, if it has one: steps while it has work and time. */
+static unsigned turn(struct epf_crew *crew, uint32_t at)
+{
+	unsigned handled = 0, woken = 0, n;
+	uint64_t until;
+
+	if (!epf_fair_turn(&crew->fair, at, &until))
+		return 0;
+	do {
+		n = step(crew, at, &woken);
 		handled += n;
-	}
+	} while (n && (int64_t)(until - crew->fair.seat[at].time) > 0);
 	/* A thread without a CPU of its own may hold the one that the rank it woke needs, until the kernel's next tick. */
 	if (woken && !crew->opts.n_cpus && crew->n_seats > 1)
 		sched_yield();
@@ -208,6 +219,8 @@ static void look(struct epf_crew *crew)
 		if (watch)
 			s->core->ops->watch(s->core->nic);
 	}
+	for (uint32_t i = 0; i < crew->n_seats; i++)
+		epf_watch_look(crew->seats[i].core);
 }
 
 /* How long nothing can happen without a bell: 0 when something is due. */
@@ -321,7 +334,7 @@ static void *crew_thread(void *arg)
 		unsigned handled = 0;
 
 		for (uint32_t i = 0; i < crew->n_seats; i++)
-			handled += turn(crew, &crew->seats[i]);
+			handled += turn(crew, i);
 		if (!epf_queue_is_empty(crew->requests))
 			handled += serve_requests(crew);
 		if ((++loops & LOOPS_PER_LOOK) == 0)
@@ -372,6 +385,7 @@ int epf_crew_create(const struct epf_crew_options *opts, struct epf_crew **out)
 	crew->quantum_tsc =
 		(uint64_t)((double)(opts->quantum_ns ? opts->quantum_ns : UNFAIR_TURN_NS) *
 			   ((double)epf_tsc_hz() / 1e9));
+	epf_fair_init(&crew->fair, crew->quantum_tsc, opts->quantum_ns != 0);
 	rc = epf_queue_create(REQUESTS, &crew->requests);
 	pthread_attr_init(&attr);
 	if (!rc)
@@ -407,12 +421,11 @@ int epf_crew_add(struct epf_crew *crew, struct epf_core *core, unsigned weight,
 		 struct epf_bell *client, void (*beat)(void *arg), void *beat_arg)
 {
 	unsigned share = crew->opts.quantum_ns ? weight : 1;
-	struct request r = { .what = ADD,
-			     .seat = { .core = core,
-				       .client = client,
-				       .beat = beat,
-				       .beat_arg = beat_arg,
-				       .turn_tsc = crew->quantum_tsc * (share ? share : 1) } };
+	struct request r = {
+		.what = ADD,
+		.share = share ? share : 1,
+		.seat = { .core = core, .client = client, .beat = beat, .beat_arg = beat_arg }
+	};
 
 	if (ask(crew, &r))
 		return epf_fail(EPF_R_SVC_LIMIT,

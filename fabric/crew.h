@@ -4,8 +4,8 @@
  * an embedded rank has one core and runs it by epf_core_run (engine.h). Slow-path interface: any thread.
  *
  * add, remove and used are called by one thread at a time (the control thread).
- * Fairness between jobs is deficit round robin in time of the thread, which is what they share: in each round a job may use
- * quantum * weight, and what it did not need is lost. A job that only receives pays too, because landing costs time.
+ * Fairness between jobs is in time of the thread, which is what they share (crew_fair.h): turns of quantum * weight, and a job that had nothing
+ * to do may be a few turns behind and is then served first. A job that only receives pays too, because landing costs time.
  */
 #ifndef EPF_FABRIC_CREW_H
 #define EPF_FABRIC_CREW_H

@@ -17,11 +17,11 @@
 #include "fabric/efa_lib.h"
 #include "fabric/efa_opts.h"
 #include "fabric/nic.h"
+#include "fabric/verbs_waker.h"
 #include "queues/epf_bell.h"
 
 #include <errno.h>
 #include <infiniband/verbs.h>
-#include <pthread.h>
 #include <stdint.h>
 
 enum {
@@ -172,9 +172,7 @@ struct epf_efa {
 	uint32_t looks;
 	struct epf_bell *bell;
 	int shares_bell; /* with another NIC, which outlives this one */
-	pthread_t waker;
-	int waker_runs;
-	int stop_fd;
+	struct epf_verbs_waker waker;
 	uint32_t armed; /* notifications asked for and not come yet: bit 0 send, bit 1 receive */
 };
 
@@ -281,7 +279,6 @@ void epf_efa_port_lost(struct epf_efa *v);
 /* efa_watch.c */
 void epf_efa_watch(struct epf_nic *nic);
 int epf_efa_arm(struct epf_nic *nic);
-void epf_efa_stop_waker(struct epf_efa *v);
 void epf_efa_counters_open(struct epf_efa *v);
 void epf_efa_counters_close(struct epf_efa *v);
 

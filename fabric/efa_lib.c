@@ -13,7 +13,7 @@
 #include <string.h>
 
 static const struct {
-	const char *library, *symbol;
+	const char *file, *symbol;
 	size_t at;
 } symbols[] = {
 
@@ -45,7 +45,7 @@ static void load(void)
 	if (epf_verbs_lib(&table.verbs))
 		snprintf(why, sizeof(why), "no libibverbs");
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		void *handle = dlopen(symbols[i].library, RTLD_NOW | RTLD_GLOBAL), *at;
+		void *handle = dlopen(symbols[i].file, RTLD_NOW | RTLD_GLOBAL), *at;
 
 		if (!handle) {
 			snprintf(why, sizeof(why), "%s", dlerror());
@@ -53,8 +53,8 @@ static void load(void)
 		}
 		at = dlsym(handle, symbols[i].symbol);
 		if (!at) {
-			snprintf(why, sizeof(why), "%s is too old: it has no %s",
-				 symbols[i].library, symbols[i].symbol);
+			snprintf(why, sizeof(why), "%s is too old: it has no %s", symbols[i].file,
+				 symbols[i].symbol);
 			return;
 		}
 		memcpy((char *)&table + symbols[i].at, &at, sizeof(at));

@@ -384,7 +384,7 @@ static struct epf_efa *alloc_nic(const struct epf_efa_lib *lib, const struct epf
 	v->nic.ops = epf_nic_find("efa");
 	v->lib = lib;
 	v->opts = *opts;
-	v->stop_fd = -1;
+	v->waker.stop_fd = -1;
 	v->report_head = v->report_tail = v->hungry_head = v->hungry_tail = EPF_EFA_NONE;
 	memset(v->files, 0xff, sizeof(v->files));
 	v->bell = aligned_alloc(128, sizeof(*v->bell));

@@ -13,13 +13,18 @@
 #include "fabric/device_gpu.h"
 #include "fabric/emu_gpu.h"
 #include "fabric/numa.h"
+#include "fabric/watch.h"
 #include "fabric/world.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LOCAL = 0 /* the only rank of this engine */, FAREWELL_SLEEP_NS = 1000 * 1000 };
+enum {
+	LOCAL = 0, /* the only rank of this engine */
+	FAREWELL_SLEEP_NS = 1000 * 1000,
+	STEPS_PER_LOOK = 255,
+};
 
 /* Tells the peers that this rank goes on purpose, so that they do not take it for lost. */
 static int say_bye(struct epf_core *core, void *arg)
@@ -376,6 +381,26 @@ static int embedded_update(struct epf *ep, const struct epf_blob *blobs)
 	return epf_core_call(ep->core, take_update, &a);
 }
 
+struct reconnect_args {
+	struct blobs_args b;
+	unsigned step;
+};
+
+static int reconnect_step(struct epf_core *core, void *arg)
+{
+	const struct reconnect_args *a = arg;
+
+	return epf_world_reconnect(core, a->step, a->b.ep->node, a->b.blobs, a->b.buf, a->b.len);
+}
+
+static int embedded_reconnect(struct epf *ep, unsigned step, const struct epf_blob *blobs,
+			      uint8_t **buf, size_t *len)
+{
+	struct reconnect_args a = { { ep, buf, len, blobs }, step };
+
+	return epf_core_call(ep->core, reconnect_step, &a);
+}
+
 static int embedded_rejoin(struct epf *ep, const uint8_t *job_key)
 {
 	(void)job_key;
@@ -431,6 +456,8 @@ static unsigned embedded_progress(struct epf *ep)
 		return 0;
 	handled = epf_core_step(ep->core);
 	epf_core_wake(ep->core);
+	if ((ep->core->steps & STEPS_PER_LOOK) == 0)
+		epf_watch_look(ep->core);
 	return handled;
 }
 
@@ -460,6 +487,7 @@ const struct epf_backend_ops epf_backend_embedded = {
 	.describe = embedded_describe,
 	.update = embedded_update,
 	.rejoin = embedded_rejoin,
+	.reconnect = embedded_reconnect,
 	.peer_mask = embedded_peer_mask,
 	.counter = embedded_counter,
 	.stats_file = embedded_stats_file,

@@ -12,6 +12,7 @@
 #include "fabric/base/log.h"
 #include "fabric/core_limits.h"
 #include "fabric/numa.h"
+#include "fabric/watch.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -29,7 +30,10 @@ static int open_stats(struct epf *ep)
 	int rc = epf_conf_stats_dir(&ep->conf, dir, sizeof(dir));
 
 	o.blocks[EPF_STATS_CORE] = 1;
-	o.blocks[EPF_STATS_NIC] = 1;
+	o.blocks[EPF_STATS_NIC] = o.blocks[EPF_STATS_JOB] = 1;
+	o.blocks[EPF_STATS_RANK] = o.blocks[EPF_STATS_FLIGHT] = 1;
+	o.blocks[EPF_STATS_RING] = o.blocks[EPF_STATS_LANE] = o.blocks[EPF_STATS_PEER] =
+		(uint32_t)ep->conf.stats_blocks;
 	if (ep->conf.instance[0])
 		snprintf(name, sizeof(name), "%s", ep->conf.instance);
 	else
@@ -53,14 +57,15 @@ static int open_stats(struct epf *ep)
 		return epf_fail(EPF_R_NO_MEMORY, "statistics: no room for the core");
 	/* What nobody measures yet must not read as zero. */
 	epf_stat_forget(ep->block, EPF_STAT_CORE_RING_FULL_SEEN);
-	epf_stat_forget(ep->block, EPF_STAT_CORE_STEP_NS);
-	epf_stat_forget(ep->block, EPF_STAT_CORE_QUEUE_DELAY_NS);
 	return 0;
 }
 
 static int open_engine(struct epf *ep)
 {
 	struct epf_core_config cfg = { .max_ranks = 1, .now = ep->now, .now_arg = ep->now_arg };
+	struct epf_watch_config watch = { .stats = ep->stats,
+					  .most = (uint32_t)ep->conf.stats_blocks,
+					  .job = ep->job };
 	uint32_t local;
 	int rc;
 
@@ -75,6 +80,8 @@ static int open_engine(struct epf *ep)
 	cfg.nic = ep->nic;
 	cfg.stats = ep->block;
 	rc = epf_core_create(&cfg, &ep->core);
+	if (!rc && !ep->opts.now) /* a simulation's clock is not the watch's */
+		rc = epf_watch_open(ep->core, &watch);
 	if (rc)
 		return rc;
 	ep->n_signals = (uint32_t)ep->conf.signals;
@@ -86,27 +93,19 @@ static int open_engine(struct epf *ep)
 		return epf_fail(EPF_R_NO_MEMORY, "signals: no memory for %u", ep->n_signals);
 	}
 	ep->bell = (struct epf_bell *)(void *)((uint8_t *)ep->signals + ep->signal_bytes);
-	return epf_core_add_rank(ep->core, 0, ep->signals, ep->n_signals,
-				 (uint32_t)ep->conf.regions, ep->bell, &local);
+	rc = epf_core_add_rank(ep->core, 0, ep->signals, ep->n_signals, (uint32_t)ep->conf.regions,
+			       ep->bell, &local);
+	if (!rc)
+		ep->core->ranks[local].pid = (uint32_t)getpid();
+	return rc;
 }
 
 /* The statistics' sign of life, on the core's thread: the NIC's counters, and the time. */
 static void beat(void *arg)
 {
 	struct epf *ep = arg;
-	struct epf_nic_counters c;
 
-	ep->ops->counters(ep->nic, &c);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_BYTES_TX, c.bytes_tx);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_BYTES_RX, c.bytes_rx);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_MESSAGES_TX, c.messages_tx);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_MESSAGES_RX, c.messages_rx);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_DROPPED, c.packets_dropped);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_DUPLICATED, c.packets_duplicated);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_PACKETS_REORDERED, c.packets_reordered);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_RETRANSMITS, c.retransmits);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_RNR_EVENTS, c.rnr_events);
-	epf_stat_set(ep->nic_block, EPF_STAT_NIC_ERRORS, c.errors);
+	epf_watch_nic(ep->core, ep->nic_block);
 	epf_stats_beat(ep->stats, epf_now_ns());
 }
 

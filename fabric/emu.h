@@ -69,6 +69,8 @@ struct epf_emu_slot {
 	uint32_t id;
 	uint32_t lkey, len; /* READ */
 	uint16_t left;      /* lead: packets of the message not yet back */
+	uint16_t wrs;       /* lead: work requests that it stands for, with numbers up to id */
+	uint16_t good;      /* of them, those before the one that failed */
 	uint16_t lane;
 	uint8_t flags;
 	uint8_t status;
@@ -100,7 +102,14 @@ enum {
 /* Packet links are index + 1, 0 the end; lane links are lane numbers, EPF_EMU_NO_LANE the end. */
 struct epf_emu_lane {
 	struct epf_emu_seg *peer;
-	uint64_t token, peer_token;
+	uint64_t token;
+
+	union {
+		uint64_t peer_token; /* with a peer */
+		/* without: its predecessor's, to be connected to again (lane_reopen); or NULL */
+		struct epf_emu_seg *kept;
+	};
+
 	uint64_t rnr_since_ns; /* when the packet at the head began to wait for a receive */
 	uint64_t progress_ns;  /* last completion, or first post on an idle lane */
 	uint32_t out_head, out_tail, out_count, depth;
@@ -152,6 +161,7 @@ struct epf_emu_copy {
 	uint8_t kind;
 	uint8_t done;
 	uint8_t status;
+	uint16_t good; /* LAND: writes of the packet that are in place when status is an error */
 };
 
 /* epf_emu.copier_state */
@@ -311,6 +321,8 @@ static inline void epf_emu_make_ready(struct epf_emu *e, uint16_t lane)
 /* emu_map.c: segments of this process and of others. Slow. Return 0 or -errno with an error line. */
 int epf_emu_seg_create(const struct epf_emu_opts *opts, struct epf_emu_seg **out);
 int epf_emu_seg_attach(const void *addr, size_t len, struct epf_emu_seg **out);
+/* 1: the segment is the one of this address. No lock. */
+int epf_emu_seg_is_at(const struct epf_emu_seg *seg, const void *addr, size_t len);
 int epf_emu_seg_address(const struct epf_emu_seg *seg, void *buf, size_t size);
 /* Ends one use; the last one unmaps. Accepts NULL. */
 void epf_emu_seg_put(struct epf_emu_seg *seg);
@@ -334,10 +346,14 @@ bool epf_emu_seg_is_dead(struct epf_emu_seg *seg);
 /* epf_nic_ops.watch: finds dead peers; the next reap reports their lanes. */
 void epf_emu_watch(struct epf_nic *nic);
 
-/* emu_hot.c: the sending side. */
+/* emu_tx_hot.c: the sending side. */
 int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 /* Pushes what waits on a lane, if link and peer allow. */
 void epf_emu_push(struct epf_emu *e, uint16_t lane);
+
+/* emu_hot.c: completions. */
+/* The outcome of a message is known: completes it, on an ordered NIC when all before it are. */
+void epf_emu_settle(struct epf_emu *e, uint16_t lane, uint32_t idx, uint8_t status);
 /* Takes the packets that came back to a lane number. */
 void epf_emu_take_returns(struct epf_emu *e, uint32_t lane);
 /* Lane to error: all that is outstanding completes as EPF_S_FLUSHED. */
@@ -370,6 +386,13 @@ uint8_t epf_emu_copy_land(struct epf_emu *e, uint16_t lane, uint32_t idx,
 			  const struct epf_emu_region *dst);
 /* The copy begun for this packet, if it is the first of its lane; NULL: none was. */
 struct epf_emu_copy *epf_emu_copy_of(struct epf_emu *e, const struct epf_emu_lane *l, uint32_t idx);
+
+/* True when the last copy begun for a packet of the lane is known to fail: on an ordered lane nothing behind it may take effect. */
+static inline bool epf_emu_copy_is_bad(const struct epf_emu *e, const struct epf_emu_lane *l)
+{
+	return l->copy_head && e->copies[l->copy_tail - 1].status != 0;
+}
+
 /* Forgets it: the packet is landed. */
 void epf_emu_copy_landed(struct epf_emu *e, struct epf_emu_lane *l);
 /* A READ's packet is back and its bytes must be copied. */
@@ -430,6 +453,9 @@ void epf_emu_flush_returns(struct epf_emu *e);
 int epf_emu_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
 int epf_emu_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			 uint64_t token);
+int epf_emu_lane_reopen(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
+int epf_emu_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			   uint64_t token);
 void epf_emu_lane_fence(struct epf_nic *nic, uint16_t lane);
 int epf_emu_lane_drained(const struct epf_nic *nic, uint16_t lane);
 void epf_emu_lane_destroy(struct epf_nic *nic, uint16_t lane);

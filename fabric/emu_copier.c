@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copier's thread (emu_copier.h): takes jobs from the rings of all NICs of the process in turn, gathers them to batches, one
- * queue a device, and hands back what is done. Made when the first NIC meets GPU memory, ends with the last. All drivers are called
- * on this thread and never under an engine core's step. It must never submit two copies to the same bytes in one batch.
+ * The copier's thread (emu_copier.h): takes jobs from the rings of all NICs of the process in turn, finds where their bytes are, and
+ * gives them to the queue of a device (emu_copy_queue.h). Made when the first NIC meets GPU memory, ends with the last. All drivers are
+ * called on this thread; it must never run under an engine core's step.
  */
 #define EPF_LOG_COMP "emu"
 #include "fabric/emu_copier.h"
@@ -11,47 +11,20 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/emu.h"
+#include "fabric/emu_copy_queue.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
-	TURN_JOBS = 256, /* of one NIC before the next one's turn */
-	GRAIN = 512,     /* bytes that one bit of the map of destinations stands for */
-	MAP_BITS = 1 << 15,
-	MAP_SPAN_MAX = 1 << 16, /* longer copies are compared with all others */
-	SPIN_NS = 50000,        /* quiet time before the thread sleeps */
+	TURN_ENTRIES = 1024, /* of one NIC before the next one's turn */
+	PREFETCH_ENTRIES = 16,
+	SPIN_NS = 50000, /* quiet time before the thread sleeps */
 	SLEEP_NS = 100000000,
-};
-
-struct owner {
-	struct epf_emu_copier *copier;
-	uint32_t slot;
-};
-
-struct flight {
-	uint64_t value;
-	unsigned n;
-	struct owner owners[EPF_COPY_BATCH];
-};
-
-/* Copies and adds on one device, in order. */
-struct queue {
-	struct queue *next;
-	const struct epf_copy_ops *ops;
-	struct epf_copy_queue *q;
-	int device, kernel;
-	uint64_t value;
-	unsigned first, count; /* flights under way */
-	struct flight flights[EPF_COPY_FLIGHTS];
-	unsigned batch; /* most in one submit */
-	unsigned n; /* of the batch being gathered, whose owners are in the flight after the last */
-	uint64_t low, high; /* its destinations lie in [low, high) */
-	struct epf_copy_span spans[EPF_COPY_BATCH];
-	uint64_t map[MAP_BITS / 64]; /* grains of its destinations, hashed */
 };
 
 /*
@@ -68,8 +41,8 @@ static struct {
 	struct epf_emu_copier *joining;  /* have come */
 	struct epf_emu_copier *leaving;  /* wants to go; NULL: gone */
 	const struct epf_emu_seg *unmap; /* is to be forgotten; NULL: it is */
-	struct epf_emu_copier *copiers;  /* the thread's own */
-	struct queue *queues;            /* the thread's own */
+	struct epf_emu_copier *copiers;  /* the thread's own, and: */
+	uint64_t take_tsc, pump_tsc;     /* cycles for taking jobs, and for calls of the driver */
 	struct epf_bell bell;
 } work = { .lock = PTHREAD_MUTEX_INITIALIZER, .let_go = PTHREAD_COND_INITIALIZER };
 
@@ -84,236 +57,132 @@ static void ask(void)
 		epf_bell_ring(&work.bell);
 }
 
-static void finish(struct owner owner, uint32_t status)
+/* Where the bytes of a peer's region are: as the last time, or anew. *device: whose copies it is for, -1 if that is open. */
+static int find_source(struct epf_emu_copier *c, const struct epf_emu_job_span *s, uint64_t *src,
+		       int *device)
 {
-	struct epf_emu_copier *c = owner.copier;
+	struct epf_emu_window *w = &c->window;
+	struct epf_emu_seg *peer = c->job.peer;
+	int rc;
 
-	c->outcomes[c->outcomes_out & (EPF_EMU_COPIES - 1)] =
-		(struct epf_emu_outcome){ owner.slot, status };
-	__atomic_store_n(&c->outcomes_out, c->outcomes_out + 1, __ATOMIC_RELEASE); /* C2 */
-}
-
-static void ring_nic(const struct epf_emu_copier *c)
-{
-	if (epf_bell_must_ring(c->nic_bell))
-		epf_bell_ring(c->nic_bell);
-}
-
-/* The queue of a device; NULL with a reason. */
-static struct queue *queue_of(const struct epf_emu_copier *c, int device)
-{
-	struct queue *q;
-
-	for (q = work.queues; q; q = q->next)
-		if (q->ops == c->ops && q->device == device && q->kernel == c->kernel)
-			return q;
-	q = calloc(1, sizeof(*q));
-	if (!q) {
-		epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
-		return NULL;
+	if (w->seg != peer || w->key != s->src_key || w->want != *device ||
+	    w->generation != epf_emu_import_generation() || !epf_emu_is_gpu_key(peer, s->src_key)) {
+		w->seg = NULL;
+		rc = epf_emu_import_peer(c->ops, peer, s->src_key, *device, w);
+		if (rc)
+			return rc;
 	}
-	q->ops = c->ops;
-	q->device = device;
-	q->kernel = c->kernel;
-	if (c->ops->queue_open(device, c->kernel, &q->q)) {
-		free(q);
-		return NULL;
-	}
-	q->batch = c->ops->queue_batch(q->q);
-	q->next = work.queues;
-	work.queues = q;
-	return q;
+	if (s->src < w->base || s->bytes > w->len || s->src - w->base > w->len - s->bytes)
+		return epf_fail(EPF_R_GPU_PEER,
+				"GPU region %#x of process %d: %u bytes are not inside", s->src_key,
+				(int)peer->pid, s->bytes);
+	*src = w->at + (s->src - w->base);
+	*device = w->device;
+	return 0;
 }
 
-static struct flight *open_flight(struct queue *q)
-{
-	return &q->flights[(q->first + q->count) % EPF_COPY_FLIGHTS];
-}
-
-/* What was submitted as the flight after the last is under way, or has failed. */
-static void launched(struct queue *q, int rc)
-{
-	struct flight *f = open_flight(q);
-
-	if (!rc) {
-		f->value = q->value;
-		q->count++;
-		return;
-	}
-	epf_err("copies to GPU memory fail: %s", epf_last_error());
-	for (unsigned i = 0; i < f->n; i++) {
-		finish(f->owners[i], EPF_S_REMOTE_ACCESS);
-		ring_nic(f->owners[i].copier);
-	}
-}
-
-static void submit(struct queue *q)
-{
-	if (!q->n)
-		return;
-	open_flight(q)->n = q->n;
-	launched(q, q->ops->submit(q->q, q->spans, q->n, ++q->value));
-	q->n = 0;
-}
-
-static bool test_and_set(struct queue *q, uint64_t grain)
-{
-	uint32_t at = (uint32_t)(grain * 0x9e3779b97f4a7c15ull >> 49);
-	uint64_t bit = 1ull << (at & 63), *word = &q->map[at >> 6];
-	bool was = *word & bit;
-
-	*word |= bit;
-	return was;
-}
-
-/* True when bytes of [dst, dst + bytes) are a destination of the batch already; notes them. */
-static bool overlaps(struct queue *q, uint64_t dst, uint64_t bytes)
-{
-	uint64_t end = dst + bytes;
-	bool doubt = false;
-
-	if (q->n == 0) {
-		q->low = dst;
-		q->high = end;
-		memset(q->map, 0, sizeof(q->map));
-	}
-	if (bytes > MAP_SPAN_MAX)
-		memset(q->map, 0xff, sizeof(q->map));
-	else
-		for (uint64_t g = dst / GRAIN; g <= (end - 1) / GRAIN; g++)
-			doubt |= test_and_set(q, g);
-	doubt |= bytes > MAP_SPAN_MAX;
-	if (dst >= q->high || end <= q->low)
-		doubt = false;
-	if (dst < q->low)
-		q->low = dst;
-	if (end > q->high)
-		q->high = end;
-	for (unsigned i = 0; doubt && i < q->n; i++)
-		if (dst < q->spans[i].dst + q->spans[i].bytes && q->spans[i].dst < end)
-			return true;
-	return false;
-}
-
-/* Where a job's bytes are, and which device copies them. */
-static int resolve(const struct epf_emu_copier *c, const struct epf_emu_job *j,
+/* Where the bytes of a span are, and which device copies them. */
+static int resolve(struct epf_emu_copier *c, const struct epf_emu_job_span *s,
 		   struct epf_copy_span *span, int *device)
 {
 	int rc = 0;
 
 	*device = -1;
-	span->dst = j->dst;
-	span->src = j->src;
-	span->bytes = j->bytes;
-	span->host = !j->dst_mem || !j->src_key;
-	if (j->dst_mem) {
-		rc = epf_emu_import_own(j->dst_mem);
+	span->dst = s->dst;
+	span->src = s->src;
+	span->bytes = s->bytes;
+	span->host = !s->dst_mem || !s->src_key;
+	if (s->dst_mem) {
+		rc = epf_emu_import_own(s->dst_mem);
 		if (rc)
 			return rc;
-		span->dst += j->dst_mem->device_addr;
-		*device = j->dst_mem->device;
+		span->dst += s->dst_mem->device_addr;
+		*device = s->dst_mem->device;
 	}
-	if (j->op == EPF_EMU_JOB_ADD)
+	if (c->job.op == EPF_EMU_JOB_ADD)
 		return 0;
-	if (j->src_key)
-		rc = epf_emu_import_peer(c->ops, j->peer, j->src_key, j->src, j->bytes, &span->src,
-					 device);
+	if (s->src_key)
+		rc = find_source(c, s, &span->src, device);
 	else
-		epf_emu_import_host(c->ops, j->peer);
+		epf_emu_import_host(c->ops, c->job.peer);
 	return rc;
 }
 
-/* Takes one job into a batch; false: the queue is full, try again later. */
-static bool take(struct epf_emu_copier *c, const struct epf_emu_job *j)
+/* Takes one span of the NIC's job into a batch; false: the queue is full, try again later. */
+static bool take(struct epf_emu_copier *c, const struct epf_emu_job_span *s)
 {
-	struct owner owner = { c, j->slot };
+	struct epf_emu_queue *q = NULL;
 	struct epf_copy_span span;
-	struct queue *q = NULL;
 	int device;
 
-	if (resolve(c, j, &span, &device) || !(q = queue_of(c, device < 0 ? 0 : device))) {
+	if (resolve(c, s, &span, &device) || !(q = epf_emu_queue_of(c, device < 0 ? 0 : device))) {
 		if (epf_last_reason() ==
 		    EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
 			epf_dbg("a copy: %s", epf_last_error());
 		else
 			epf_warn_ratelimited("a copy to or from GPU memory: %s", epf_last_error());
-		finish(owner, EPF_S_REMOTE_ACCESS);
-		ring_nic(c);
+		epf_emu_job_done(c, c->job.slot, 1, EPF_S_REMOTE_ACCESS);
 		return true;
 	}
-	if (q->count == EPF_COPY_FLIGHTS)
-		return false;
-	if (j->op == EPF_EMU_JOB_ADD) {
-		submit(q);
-		if (q->count == EPF_COPY_FLIGHTS)
-			return false;
-		open_flight(q)->n = 1;
-		open_flight(q)->owners[0] = owner;
-		launched(q, q->ops->add(q->q, span.dst, j->src, ++q->value));
-		return true;
-	}
-	if (q->n == q->batch || overlaps(q, span.dst, span.bytes)) {
-		submit(q);
-		if (q->count == EPF_COPY_FLIGHTS)
-			return false;
-		(void)overlaps(q, span.dst, span.bytes);
-	}
-	open_flight(q)->owners[q->n] = owner;
-	q->spans[q->n++] = span;
-	return true;
+	if (c->job.op == EPF_EMU_JOB_ADD)
+		return epf_emu_queue_add(q, c, c->job.slot, span.dst, c->job.value);
+	return epf_emu_queue_copy(q, c, c->job.slot, &span);
 }
 
-/* Hands back what is complete; returns how many batches. */
-static unsigned harvest(struct queue *q)
+/* Takes what a NIC has pushed; returns how many entries. [C1, C6] */
+static unsigned take_entries(struct epf_emu_copier *c)
 {
-	uint64_t reached = q->count ? q->ops->reached(q->q) : 0;
-	unsigned batches = 0;
+	uint32_t out = __atomic_load_n(&c->entries_out, __ATOMIC_ACQUIRE),
+		 in = c->entries_in; /* C1 */
+	unsigned n = 0;
 
-	while (q->count && reached >= q->flights[q->first].value) {
-		struct flight *f = &q->flights[q->first];
+	for (; in != out && n < TURN_ENTRIES; in++, n++) {
+		const union epf_emu_entry *entry = &c->entries[in & (EPF_EMU_ENTRIES - 1)];
 
-		for (unsigned i = 0; i < f->n; i++)
-			finish(f->owners[i],
-			       reached == UINT64_MAX ? EPF_S_REMOTE_ACCESS : EPF_S_OK);
-		for (unsigned i = 0; i < f->n; i++)
-			if (i == 0 || f->owners[i].copier != f->owners[i - 1].copier)
-				ring_nic(f->owners[i].copier);
-		q->first = (q->first + 1) % EPF_COPY_FLIGHTS;
-		q->count--;
-		batches++;
+		__builtin_prefetch(&c->entries[(in + PREFETCH_ENTRIES) & (EPF_EMU_ENTRIES - 1)]);
+		if (c->job_left == 0) {
+			c->job = entry->job;
+			c->job_left = c->undone[c->job.slot] = c->job.spans;
+		} else if (take(c, &entry->span)) {
+			c->job_left--;
+		} else {
+			break;
+		}
 	}
-	return batches;
+	if (n)
+		__atomic_store_n(&c->entries_in, in, __ATOMIC_RELEASE); /* C6 */
+	return n;
 }
 
 /* One turn over all NICs and queues; *busy: copies are under way. Returns how much was done. */
 static unsigned turn(bool *busy)
 {
-	unsigned done = 0;
+	uint64_t t0 = epf_tsc(), t1;
+	unsigned taken = 0, done;
 
-	for (struct epf_emu_copier *c = work.copiers; c; c = c->next) {
-		uint32_t out = __atomic_load_n(&c->jobs_out, __ATOMIC_ACQUIRE); /* C1 */
-
-		for (unsigned n = 0; c->jobs_in != out && n < TURN_JOBS; n++, c->jobs_in++, done++)
-			if (!take(c, &c->jobs[c->jobs_in & (EPF_EMU_COPIES - 1)]))
-				break;
-	}
-	*busy = false;
-	for (struct queue *q = work.queues; q; q = q->next) {
-		done += harvest(q);
-		/* With batches under way the next one may grow: fewer, longer calls. */
-		if (q->count < 2 || (q->n == q->batch && q->count < EPF_COPY_FLIGHTS))
-			submit(q);
-		*busy |= q->count || q->n;
-	}
-	return done;
+	for (struct epf_emu_copier *c = work.copiers; c; c = c->next)
+		taken += take_entries(c);
+	t1 = epf_tsc();
+	done = epf_emu_queues_pump(busy);
+	work.take_tsc += taken ? t1 - t0 : 0;
+	work.pump_tsc += taken || done || *busy ? epf_tsc() - t1 : 0;
+	return taken + done;
 }
 
 static bool has_jobs(void)
 {
 	for (const struct epf_emu_copier *c = work.copiers; c; c = c->next)
-		if (__atomic_load_n(&c->jobs_out, __ATOMIC_ACQUIRE) != c->jobs_in) /* C1 */
+		if (__atomic_load_n(&c->entries_out, __ATOMIC_ACQUIRE) != c->entries_in) /* C1 */
 			return true;
 	return __atomic_load_n(&work.asked, __ATOMIC_ACQUIRE);
+}
+
+/* Memory of this process has come: what copies to it need is there before the first one. */
+static void prepare(const struct epf_copy_mem *mem)
+{
+	for (const struct epf_emu_copier *c = work.copiers; c; c = c->next)
+		if (c->ops == mem->ops && !epf_emu_queue_of(c, mem->device))
+			epf_warn_ratelimited("copies to GPU %d: %s", mem->device, epf_last_error());
 }
 
 /* What others ask of the thread. */
@@ -338,7 +207,7 @@ static void serve_requests(void)
 	pthread_mutex_unlock(&work.lock);
 	if (unmap)
 		epf_emu_import_drop(unmap);
-	epf_emu_import_owns();
+	epf_emu_import_owns(prepare);
 	pthread_mutex_lock(&work.lock);
 	if (unmap) /* not one that was asked for meanwhile */
 		work.unmap = NULL;
@@ -380,14 +249,27 @@ static void *run(void *arg)
 		epf_bell_disarm(&work.bell);
 	}
 	serve_requests();
+	epf_dbg("GPU copies: %llu ms in taking jobs, %llu ms in their batches",
+		(unsigned long long)(epf_tsc_to_ns(work.take_tsc) / 1000000),
+		(unsigned long long)(epf_tsc_to_ns(work.pump_tsc) / 1000000));
 	return NULL;
 }
 
 static void free_copier(struct epf_emu_copier *c)
 {
-	free(c->jobs);
+	free(c->entries);
+	free(c->undone);
 	free(c->outcomes);
 	free(c);
+}
+
+/* Who made the thread may be an engine's core with a CPU to itself: the copier runs wherever the process's first thread may. */
+static void free_from_cpu(pthread_t thread)
+{
+	cpu_set_t cpus;
+
+	if (sched_getaffinity(getpid(), sizeof(cpus), &cpus) == 0)
+		(void)pthread_setaffinity_np(thread, sizeof(cpus), &cpus);
 }
 
 int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_bell *nic_bell,
@@ -397,10 +279,11 @@ int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_b
 	int rc = 0;
 
 	if (c) {
-		c->jobs = calloc(EPF_EMU_COPIES, sizeof(*c->jobs));
+		c->entries = calloc(EPF_EMU_ENTRIES, sizeof(*c->entries));
+		c->undone = calloc(EPF_EMU_COPIES, sizeof(*c->undone));
 		c->outcomes = calloc(EPF_EMU_COPIES, sizeof(*c->outcomes));
 	}
-	if (!c || !c->jobs || !c->outcomes) {
+	if (!c || !c->entries || !c->undone || !c->outcomes) {
 		if (c)
 			free_copier(c);
 		return epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
@@ -408,11 +291,14 @@ int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_b
 	c->ops = ops;
 	c->kernel = kernel;
 	c->nic_bell = nic_bell;
+	c->entries_end = EPF_EMU_ENTRIES;
 	pthread_mutex_lock(&life);
 	if (work.users == 0) {
 		work.stop = false;
 		if (pthread_create(&work.thread, NULL, run, NULL))
 			rc = epf_fail(EPF_R_NO_MEMORY, "GPU copies: no thread");
+		else
+			free_from_cpu(work.thread);
 	}
 	if (!rc) {
 		__atomic_fetch_add(&work.users, 1, __ATOMIC_RELEASE);
@@ -433,17 +319,11 @@ int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_b
 /* After the last one has left. */
 static void end_thread(void)
 {
-	struct queue *q;
-
 	__atomic_store_n(&work.stop, true, __ATOMIC_RELEASE);
 	epf_emu_copier_ring();
 	pthread_join(work.thread, NULL);
 	epf_emu_import_drop(NULL);
-	while ((q = work.queues)) {
-		work.queues = q->next;
-		q->ops->queue_close(q->q);
-		free(q);
-	}
+	epf_emu_queues_close();
 }
 
 void epf_emu_copier_close(struct epf_emu_copier *copier)

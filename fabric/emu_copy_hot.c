@@ -2,7 +2,7 @@
 /*
  * GPU memory in the emulated NIC's data path: which packets need the copier, what is under way for each lane, and what to do when it is
  * done. The NIC that receives bytes fetches them (a WRITE's target, a READ's sender), so that a NIC only ever writes its own memory
- * and keys, fences and faults stay where they are for host memory. Called by emu_rx_hot.c, emu_hot.c and emu_reap_hot.c. It must
+ * and keys, fences and faults stay where they are for host memory. Called by emu_rx_hot.c, emu_hot.c, emu_reap_hot.c and emu_lane.c. It must
  * never allocate, lock, log or make a system call, and never touch GPU memory.
  */
 #include "fabric/emu_fault.h"
@@ -35,6 +35,7 @@ static void free_record(struct epf_emu *e, struct epf_emu_copy *c)
 	e->copy_free = (uint32_t)(c - e->copies) + 1;
 }
 
+/* Pushes the job of a record; its spans are filled in. */
 static void start(struct epf_emu *e, const struct epf_emu_copy *c, struct epf_emu_job *job)
 {
 	job->slot = (uint32_t)(c - e->copies);
@@ -45,42 +46,93 @@ static void start(struct epf_emu *e, const struct epf_emu_copy *c, struct epf_em
 		e->lanes[c->lane].copies++;
 }
 
-/* The destination of a job: an address in a region of ours. */
-static void aim(struct epf_emu_job *job, const struct epf_emu_region *r, uint64_t addr)
+/* The destination of a span: an address in a region of ours. */
+static void aim(struct epf_emu_job_span *span, const struct epf_emu_region *r, uint64_t addr)
 {
-	job->dst_mem = r->mem;
-	job->dst = r->mem ? addr - r->base : addr;
+	span->dst_mem = r->mem;
+	span->dst = r->mem ? addr - r->base : addr;
+}
+
+/* Joins a record to those of its lane that wait for their packet's turn. */
+static void land_later(struct epf_emu *e, struct epf_emu_copy *c, const struct epf_emu_packet *h,
+		       uint8_t status)
+{
+	struct epf_emu_lane *l = &e->lanes[c->lane];
+	uint32_t at = (uint32_t)(c - e->copies) + 1;
+
+	c->h = *h;
+	c->status = status;
+	if (l->copy_head)
+		e->copies[l->copy_tail - 1].next = at;
+	else
+		l->copy_head = at;
+	l->copy_tail = at;
+}
+
+/*
+ * The spans of the writes that a packet names, as far as they are right: one that is not fails them all with *status, after those
+ * before it. Returns how many.
+ */
+static uint32_t land_refs(struct epf_emu *e, const struct epf_emu_packet *h,
+			  const unsigned char *payload, uint8_t *status)
+{
+	uint32_t k;
+
+	for (k = 0; k < h->offset; k++) {
+		struct epf_emu_job_span *span = epf_emu_copier_span(e->copier, k);
+		const struct epf_emu_region *r;
+		struct epf_emu_ref ref;
+
+		__builtin_memcpy(&ref, payload + k * sizeof(ref), sizeof(ref));
+		r = epf_emu_covers(e, ref.dst_key, ref.dst, ref.bytes, EPF_MR_REMOTE_WRITE);
+		if (EPF_UNLIKELY(!r || !ref.bytes || !ref.src_key)) {
+			*status = EPF_S_REMOTE_ACCESS;
+			break;
+		}
+		aim(span, r, ref.dst);
+		span->src = ref.src;
+		span->src_key = ref.src_key;
+		span->bytes = ref.bytes;
+	}
+	return k;
 }
 
 uint8_t epf_emu_copy_land(struct epf_emu *e, uint16_t lane, uint32_t idx,
 			  const struct epf_emu_packet *h, const struct epf_emu_packet *p,
 			  const struct epf_emu_region *dst)
 {
-	struct epf_emu_lane *l = &e->lanes[lane];
-	struct epf_emu_job job = { .op = EPF_EMU_JOB_COPY, .bytes = h->len, .peer = l->peer };
 	const unsigned char *payload = (const unsigned char *)p + EPF_EMU_PACKET_HEADER;
+	struct epf_emu_job job = { .op = EPF_EMU_JOB_COPY,
+				   .spans = 1,
+				   .peer = e->lanes[lane].peer };
+	struct epf_emu_job_span *span;
 	struct epf_emu_copy *c;
-	struct epf_emu_ref ref;
+	uint8_t status = EPF_S_OK;
 
 	if (e->copier_state == EPF_EMU_COPIER_FAILED)
 		return EPF_S_REMOTE_ACCESS;
 	c = take_record(e, EPF_EMU_COPY_LAND, lane, idx);
 	if (!c)
 		return EPF_EMU_MOVE_FULL;
-	aim(&job, dst, h->raddr + h->offset);
-	if (h->form == EPF_EMU_BY_REF) {
-		__builtin_memcpy(&ref, payload, sizeof(ref));
-		job.src = ref.addr;
-		job.src_key = ref.key;
-	} else {
-		job.src = (uint64_t)(uintptr_t)payload;
+	if (!epf_emu_copier_has_room(e->copier, h->form == EPF_EMU_REFS ? h->offset : 1)) {
+		free_record(e, c);
+		return EPF_EMU_MOVE_FULL;
 	}
-	c->h = *h;
-	if (l->copy_head)
-		e->copies[l->copy_tail - 1].next = (uint32_t)(c - e->copies) + 1;
-	else
-		l->copy_head = (uint32_t)(c - e->copies) + 1;
-	l->copy_tail = (uint32_t)(c - e->copies) + 1;
+	if (h->form == EPF_EMU_REFS) {
+		job.spans = land_refs(e, h, payload, &status);
+	} else {
+		span = epf_emu_copier_span(e->copier, 0);
+		aim(span, dst, h->raddr + h->offset);
+		span->src = (uint64_t)(uintptr_t)payload;
+		span->src_key = 0;
+		span->bytes = h->len;
+	}
+	if (!job.spans) {
+		free_record(e, c);
+		return status;
+	}
+	c->good = (uint16_t)job.spans;
+	land_later(e, c, h, status);
 	start(e, c, &job);
 	return EPF_EMU_MOVE_LATER;
 }
@@ -113,7 +165,8 @@ static bool home_start(struct epf_emu *e, uint32_t idx)
 	const struct epf_emu_packet *p = epf_emu_pkt(e->seg, idx);
 	struct epf_emu_lane *l = &e->lanes[s->lane];
 	const struct epf_emu_region *r = epf_emu_covers(e, s->lkey, s->laddr, s->len, 0);
-	struct epf_emu_job job = { .op = EPF_EMU_JOB_COPY, .bytes = s->len };
+	struct epf_emu_job job = { .op = EPF_EMU_JOB_COPY, .spans = 1 };
+	struct epf_emu_job_span *span;
 	struct epf_emu_copy *c;
 	uint8_t status = r ? EPF_S_REMOTE_ACCESS : EPF_S_LOCAL;
 
@@ -125,15 +178,22 @@ static bool home_start(struct epf_emu *e, uint32_t idx)
 	c = take_record(e, EPF_EMU_COPY_HOME, s->lane, idx);
 	if (!c)
 		return false;
-	aim(&job, r, s->laddr);
+	if (!epf_emu_copier_has_room(e->copier, 1)) {
+		free_record(e, c);
+		return false;
+	}
+	span = epf_emu_copier_span(e->copier, 0);
+	aim(span, r, s->laddr);
+	span->bytes = s->len;
 	if (s->form == EPF_EMU_BY_REF) {
 		job.peer = l->peer;
-		job.src =
+		span->src =
 			p->raddr; /* the peer could have changed it, to the harm of its own bytes only */
-		job.src_key = p->rkey;
+		span->src_key = p->rkey;
 	} else {
 		job.peer = e->seg;
-		job.src = (uint64_t)(uintptr_t)p + EPF_EMU_PACKET_HEADER;
+		span->src = (uint64_t)(uintptr_t)p + EPF_EMU_PACKET_HEADER;
+		span->src_key = 0;
 	}
 	start(e, c, &job);
 	return true;
@@ -164,7 +224,10 @@ static void done(struct epf_emu *e, struct epf_emu_copy *c, uint8_t status)
 	l->copies--;
 	if (c->kind == EPF_EMU_COPY_LAND) {
 		c->done = 1;
-		c->status = status;
+		if (status != EPF_S_OK)
+			c->good = 0;
+		if (c->status == EPF_S_OK)
+			c->status = status;
 		if (l->copy_head == (uint32_t)(c - e->copies) + 1 &&
 		    l->rx_state == EPF_EMU_RX_COPY) {
 			l->rx_state = EPF_EMU_RX_IDLE;
@@ -218,7 +281,9 @@ int epf_emu_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offse
 	struct epf_emu *e = epf_emu_of(nic);
 	const struct epf_emu_region *r =
 		epf_emu_covers(e, mr->lkey, mr->raddr + offset, sizeof(uint64_t), 0);
-	struct epf_emu_job job = { .op = EPF_EMU_JOB_ADD, .src = value, .peer = e->seg };
+	struct epf_emu_job job = {
+		.op = EPF_EMU_JOB_ADD, .spans = 1, .value = value, .peer = e->seg
+	};
 	struct epf_emu_copy *c;
 
 	if (!r || !r->mem)
@@ -226,7 +291,11 @@ int epf_emu_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offse
 	c = take_record(e, EPF_EMU_COPY_ADD, 0, 0);
 	if (!c)
 		return -EAGAIN;
-	aim(&job, r, mr->raddr + offset);
+	if (!epf_emu_copier_has_room(e->copier, 1)) {
+		free_record(e, c);
+		return -EAGAIN;
+	}
+	aim(epf_emu_copier_span(e->copier, 0), r, mr->raddr + offset);
 	e->adds++;
 	start(e, c, &job);
 	return 0;

@@ -345,16 +345,39 @@ static void driver_queue_close(struct epf_copy_queue *q)
 	free(q);
 }
 
-static int load_copy(struct epf_copy_queue *q)
+/* Launches a kernel that has nothing to do: the driver brings a kernel to the device with its first launch. */
+static int warm(struct epf_copy_queue *q, void *function, void **args)
+{
+	struct epf_gpu_launch how = { .grid = 1, .block = 1, .args = args };
+
+	return q->dev->ops->launch(q->dev, q->stream, function, &how);
+}
+
+/*
+ * Kernels are brought to the device before the first copy: the driver may wait for the application's kernels to do so, and these may
+ * wait for a copy.
+ */
+static int load_kernels(struct epf_copy_queue *q)
 {
 	struct epf_gpu_dev *dev = q->dev;
-	int rc = dev->ops->module_load(dev, emu_gpu_copy_ptx, &q->copy_module);
+	uint64_t none[2] = { 0 };
+	void *adds[2] = { &none[0], &none[1] }, *copies[1] = { q->copies };
+	int rc = dev->ops->module_load(dev, emu_gpu_add_ptx, &q->add_module);
 
+	if (!rc)
+		rc = dev->ops->function(dev, q->add_module, "epf_add", &q->add);
+	if (!rc)
+		rc = warm(q, q->add, adds);
+	if (rc || !q->kernel)
+		return rc;
+	rc = dev->ops->module_load(dev, emu_gpu_copy_ptx, &q->copy_module);
 	if (!rc)
 		rc = dev->ops->function(dev, q->copy_module, "epf_copy_64", &q->copy_few);
 	if (!rc)
 		rc = dev->ops->function(dev, q->copy_module, "epf_copy_512", &q->copy_many);
-	return rc;
+	if (!rc)
+		rc = warm(q, q->copy_few, copies);
+	return rc ? rc : warm(q, q->copy_many, copies);
 }
 
 static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out)
@@ -373,8 +396,10 @@ static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out
 	rc = q->dev->ops->stream_create(q->dev, &q->stream);
 	for (unsigned i = 0; i < EPF_COPY_FLIGHTS && !rc; i++)
 		rc = q->dev->ops->event_create(q->dev, &q->events[i]);
-	if (!rc && q->kernel)
-		rc = load_copy(q);
+	if (!rc)
+		rc = load_kernels(q);
+	if (!rc)
+		rc = q->dev->ops->stream_sync(q->dev, q->stream);
 	if (rc) {
 		driver_queue_close(q);
 		return rc;
@@ -440,14 +465,9 @@ static int driver_add(struct epf_copy_queue *q, uint64_t dst, uint64_t add, uint
 	void *args[2] = { &dst, &add };
 	struct epf_gpu_launch how = { .grid = 1, .block = 1, .args = args };
 	struct epf_gpu_dev *dev = q->dev;
-	int rc = 0;
+	int rc;
 
-	if (!q->add_module)
-		rc = dev->ops->module_load(dev, emu_gpu_add_ptx, &q->add_module);
-	if (!rc && !q->add)
-		rc = dev->ops->function(dev, q->add_module, "epf_add", &q->add);
-	if (!rc)
-		rc = dev->ops->launch(dev, q->stream, q->add, &how);
+	rc = dev->ops->launch(dev, q->stream, q->add, &how);
 	return rc ? rc : mark(q, value);
 }
 

@@ -3,7 +3,7 @@
  * Small kernels of the emulated NIC as PTX text, which the driver translates for its device: no compiler is needed to build or to run
  * them. Included by emu_gpu_driver.c only. All of them end by themselves.
  *
- *   epf_add(at, add)      one thread: atomic add with release, system scope. Any driver since CUDA 11
+ *   epf_add(at, add)      one thread: atomic add with release, system scope; at 0: nothing. Any driver since CUDA 11
  *   epf_copy_64(spans)    block b copies span b of 64 or 512 { u64 dst, src, bytes } in the parameters themselves (a kernel that read
  *   epf_copy_512(spans)   them from host memory would wait for it, one block after the other): 16 bytes a thread and turn where all three
  *                         are multiples of 16, else byte by byte. 512 spans are 12 KiB of parameters: drivers since CUDA 12.1
@@ -18,9 +18,12 @@ static const char emu_gpu_add_ptx[] =
 	".address_size 64\n"
 	".visible .entry epf_add(.param .u64 p_at, .param .u64 p_add)\n"
 	"{\n"
+	"	.reg .pred %none;\n"
 	"	.reg .u64 %at, %add;\n"
 	"	ld.param.u64 %at, [p_at];\n"
 	"	ld.param.u64 %add, [p_add];\n"
+	"	setp.eq.u64 %none, %at, 0;\n"
+	"	@%none ret;\n"
 	"	cvta.to.global.u64 %at, %at;\n"
 	"	red.release.sys.global.add.u64 [%at], %add;\n"
 	"	ret;\n"

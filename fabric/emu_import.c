@@ -51,6 +51,7 @@ struct own {
 };
 
 static struct import *imports;
+static uint32_t generation; /* of what is mapped */
 static struct host *hosts;
 static struct own *owns, *gone; /* gone: withdrawn, still to be unmapped */
 
@@ -118,7 +119,7 @@ static struct epf_copy_mem *next_own(bool *has_gone)
 	return mem;
 }
 
-void epf_emu_import_owns(void)
+void epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem))
 {
 	struct epf_copy_mem *mem;
 	bool has_gone;
@@ -126,6 +127,8 @@ void epf_emu_import_owns(void)
 	while ((mem = next_own(&has_gone))) {
 		if (!has_gone && epf_emu_import_own(mem))
 			epf_warn_ratelimited("GPU region: %s", epf_last_error());
+		else if (!has_gone)
+			ready(mem);
 		/* No NIC copies to it any more: whoever has the last use need not call the driver. */
 		if (has_gone && mem->reserved && mem->state == 1) {
 			mem->ops->mem_unimport(&mem->handle, mem->device_addr);
@@ -242,21 +245,21 @@ static int map_region(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, u
 }
 
 int epf_emu_import_peer(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, uint32_t key,
-			uint64_t addr, uint64_t bytes, uint64_t *out, int *device)
+			int device, struct epf_emu_window *out)
 {
 	struct import *im, fresh;
 	int rc;
 
 	for (im = imports; im; im = im->next)
 		if (im->key == key && im->seg == seg &&
-		    (*device < 0 || *device == im->device || !im->ops))
+		    (device < 0 || device == im->device || !im->ops))
 			break;
-	if (im && __atomic_load_n(&seg->gpu[key & 0xffff].key, __ATOMIC_ACQUIRE) != key) /* C3 */
+	if (im && !epf_emu_is_gpu_key(seg, key))
 		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of process %d was withdrawn",
 				key, (int)seg->pid);
 	if (!im) {
 		epf_emu_import_sweep();
-		rc = map_region(ops, seg, key, *device, &fresh);
+		rc = map_region(ops, seg, key, device, &fresh);
 		if (rc)
 			return rc;
 		im = malloc(sizeof(*im));
@@ -269,13 +272,20 @@ int epf_emu_import_peer(const struct epf_copy_ops *ops, struct epf_emu_seg *seg,
 		im->next = imports;
 		imports = im;
 	}
-	if (addr < im->base || bytes > im->len || addr - im->base > im->len - bytes)
-		return epf_fail(EPF_R_GPU_PEER,
-				"GPU region %#x of process %d: %llu bytes are not inside", key,
-				(int)seg->pid, (unsigned long long)bytes);
-	*out = im->at + (addr - im->base);
-	*device = im->device;
+	*out = (struct epf_emu_window){ .seg = seg,
+					.key = key,
+					.generation = generation,
+					.want = device,
+					.device = im->device,
+					.base = im->base,
+					.len = im->len,
+					.at = im->at };
 	return 0;
+}
+
+uint32_t epf_emu_import_generation(void)
+{
+	return generation;
 }
 
 static void unmap_import(struct import **at)
@@ -283,6 +293,7 @@ static void unmap_import(struct import **at)
 	struct import *im = *at;
 
 	*at = im->next;
+	generation++;
 	if (im->ops)
 		im->ops->mem_unimport(&im->handle, im->at);
 	free(im);

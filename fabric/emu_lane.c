@@ -25,6 +25,12 @@ static struct epf_emu_lane *used_lane(const struct epf_nic *nic, uint16_t lane)
 	return &e->lanes[lane];
 }
 
+/* The peer's segment of which the lane has a use, connected or to be connected again; NULL: none. */
+static struct epf_emu_seg *segment_of(const struct epf_emu_lane *l)
+{
+	return l->peer ? l->peer : l->kept;
+}
+
 int epf_emu_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token)
 {
 	struct epf_emu *e = epf_emu_of(nic);
@@ -54,28 +60,16 @@ int epf_emu_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint
 	return 0;
 }
 
-int epf_emu_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
-			 uint64_t token)
+/* Connects to a segment, of which a use goes to the lane; 0, or it is the caller's still. */
+static int connect_to(struct epf_emu *e, uint16_t lane, struct epf_emu_seg *peer, uint64_t token)
 {
-	struct epf_emu *e = epf_emu_of(nic);
-	struct epf_emu_lane *l = used_lane(nic, lane);
-	struct epf_emu_seg *peer;
-	int rc;
+	struct epf_emu_lane *l = &e->lanes[lane];
 
-	if (!l || l->link != EPF_LANE_IDLE)
-		return epf_fail(EPF_R_NIC_LANE, "emu: lane %u is not idle", lane);
-	rc = epf_emu_seg_attach(addr, addr_len, &peer);
-	if (rc)
-		return rc;
-	if (peer->ordered != e->seg->ordered) {
-		epf_emu_seg_put(peer);
+	if (peer->ordered != e->seg->ordered)
 		return epf_fail(EPF_R_NIC_PEER_MODE, "emu: this NIC is %s, its peer is not",
 				e->seg->ordered ? "ordered" : "unordered");
-	}
-	if (token >> 32 == 0 || (token & 0xffff0000) || epf_emu_token_lane(token) >= peer->nlanes) {
-		epf_emu_seg_put(peer);
+	if (token >> 32 == 0 || (token & 0xffff0000) || epf_emu_token_lane(token) >= peer->nlanes)
 		return epf_fail(EPF_R_NIC_ADDRESS, "emu: lane %u got an impossible token", lane);
-	}
 	l->peer = peer;
 	l->peer_token = token;
 	l->link = EPF_LANE_READY;
@@ -84,9 +78,42 @@ int epf_emu_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, s
 			 __ATOMIC_SEQ_CST); /* M5 */
 	/* The other end may already hold packets for us: let it look again. */
 	epf_emu_mark(peer->hdr, epf_emu_token_lane(token));
-	if (epf_bell_must_ring(&peer->hdr->bell))
-		epf_bell_ring(&peer->hdr->bell);
+	epf_emu_note_wake(e, lane);
 	return 0;
+}
+
+int epf_emu_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			 uint64_t token)
+{
+	struct epf_emu *e = epf_emu_of(nic);
+	struct epf_emu_lane *l = used_lane(nic, lane);
+	struct epf_emu_seg *peer, *kept;
+	int rc;
+
+	if (!l || l->link != EPF_LANE_IDLE)
+		return epf_fail(EPF_R_NIC_LANE, "emu: lane %u is not idle", lane);
+	rc = epf_emu_seg_attach(addr, addr_len, &peer);
+	if (rc)
+		return rc;
+	kept = l->kept;
+	rc = connect_to(e, lane, peer, token);
+	epf_emu_seg_put(rc ? peer : kept);
+	if (!rc)
+		epf_emu_wake_peers(nic); /* nobody may step this core soon */
+	return rc;
+}
+
+/* The use of the peer's segment that the lane's predecessor had goes on: looking for it would take a lock. Another one is looked for. */
+int epf_emu_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			   uint64_t token)
+{
+	struct epf_emu *e = epf_emu_of(nic);
+	struct epf_emu_lane *l = used_lane(nic, lane);
+
+	if (!l || l->link != EPF_LANE_IDLE || !l->kept ||
+	    !epf_emu_seg_is_at(l->kept, addr, addr_len))
+		return epf_emu_lane_connect(nic, lane, addr, addr_len, token);
+	return connect_to(e, lane, l->kept, token);
 }
 
 /* The lane will not be reported as one whose peer is dead. */
@@ -209,14 +236,12 @@ static void forget_wake(struct epf_emu *e, uint16_t lane)
 		*at = e->lanes[lane].wake_next;
 }
 
-void epf_emu_lane_destroy(struct epf_nic *nic, uint16_t lane)
+/* The end of a lane but for its use of the peer's segment. */
+static void end_lane(struct epf_emu *e, uint16_t lane)
 {
-	struct epf_emu *e = epf_emu_of(nic);
-	struct epf_emu_lane *l = used_lane(nic, lane);
+	struct epf_emu_lane *l = &e->lanes[lane];
 	uint32_t at;
 
-	if (!l)
-		return;
 	epf_emu_fail_lane(e, lane);
 	forget_gone(e, l);
 	l->flags |= EPF_EMU_FENCED;
@@ -234,15 +259,60 @@ void epf_emu_lane_destroy(struct epf_nic *nic, uint16_t lane)
 			list_remove(e, &e->work, lane);
 	}
 	__atomic_store_n(&e->seg->lanes[lane].state, 0, __ATOMIC_RELEASE); /* M5 */
-	if (l->peer) {
+	if (l->peer)
 		reclaim(e, lane);
-		if (l->flags & EPF_EMU_IN_WAKE) {
-			epf_bell_ring(&l->peer->hdr->bell);
-			forget_wake(e, lane);
-		}
-		epf_emu_seg_put(l->peer);
+}
+
+void epf_emu_lane_destroy(struct epf_nic *nic, uint16_t lane)
+{
+	struct epf_emu *e = epf_emu_of(nic);
+	struct epf_emu_lane *l = used_lane(nic, lane);
+
+	if (!l)
+		return;
+	end_lane(e, lane);
+	if (l->flags & EPF_EMU_IN_WAKE) {
+		epf_bell_ring(&segment_of(l)->hdr->bell);
+		forget_wake(e, lane);
 	}
+	epf_emu_seg_put(segment_of(l));
 	memset(l, 0, sizeof(*l));
+}
+
+int epf_emu_lane_reopen(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token)
+{
+	struct epf_emu *e = epf_emu_of(nic);
+	struct epf_emu_lane *l = used_lane(nic, lane);
+	struct epf_emu_seg *peer;
+	uint16_t next;
+	uint8_t waking;
+	int rc;
+
+	if (!nic->ops->link_ready(nic, lane))
+		return -ENETDOWN;
+	if (!l)
+		return nic->ops->lane_create(nic, lane, depth, token);
+	/* Copies that a GPU still makes would have to be waited for. */
+	if (l->copies)
+		return -EAGAIN;
+	end_lane(e, lane);
+	peer = segment_of(l);
+	waking =
+		l->flags & EPF_EMU_IN_WAKE; /* it is on a list, and its peer has still to be rung */
+	next = l->wake_next;
+	memset(l, 0, sizeof(*l));
+	rc = nic->ops->lane_create(nic, lane, depth, token);
+	if (rc) { /* it was as deep before, so this does not happen */
+		l->flags |= waking;
+		forget_wake(e, lane);
+		epf_emu_seg_put(peer);
+		memset(l, 0, sizeof(*l));
+		return rc;
+	}
+	l->kept = peer;
+	l->flags |= waking;
+	l->wake_next = next;
+	return 0;
 }
 
 void epf_emu_wake_peers(struct epf_nic *nic)
@@ -261,6 +331,6 @@ void epf_emu_wake_peers(struct epf_nic *nic)
 
 		e->wake_head = l->wake_next;
 		l->flags &= (uint8_t)~EPF_EMU_IN_WAKE;
-		epf_bell_ring(&l->peer->hdr->bell);
+		epf_bell_ring(&segment_of(l)->hdr->bell);
 	}
 }

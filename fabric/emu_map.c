@@ -342,6 +342,14 @@ err_free:
 	return rc;
 }
 
+int epf_emu_seg_is_at(const struct epf_emu_seg *seg, const void *addr, size_t len)
+{
+	const unsigned char *at = addr;
+
+	return len == ADDRESS_BYTES && get64(at + AT_MAGIC) == EPF_EMU_MAGIC &&
+	       get64(at + AT_NONCE) == seg->nonce;
+}
+
 int epf_emu_seg_attach(const void *addr, size_t len, struct epf_emu_seg **out)
 {
 	const unsigned char *at = addr;

@@ -14,8 +14,8 @@ enum landing { LANDED, NO_RECEIVE, NO_MESSAGE_ROOM, NONSENSE, COPYING, NO_COPY_R
 /* epf_emu_packet.landed */
 enum { IS_COMPLETE = 1, WAITS_FOR_RECEIVE = 2 };
 
-/* Packets of a lane looked at in one turn for copies that may begin before their turn. */
-enum { AHEAD = 128 };
+/* Packets of a lane, and writes that they name, looked at in one go for copies that may begin before their turn. */
+enum { AHEAD = 128, AHEAD_WRITES = 512 };
 
 /* The peer's packets make no sense: nothing of this lane is looked at until it is created again. */
 static void give_up(struct epf_emu *e, struct epf_emu_lane *l)
@@ -70,6 +70,11 @@ uint8_t epf_emu_check_packet(const struct epf_emu *e, const struct epf_emu_lane 
 	bool by_ref = h->form == EPF_EMU_BY_REF;
 
 	*region = NULL;
+	if (h->form == EPF_EMU_REFS) /* each write of it is checked when its copy begins */
+		return h->op == EPF_WR_WRITE && h->offset && h->offset <= EPF_EMU_REFS_MOST &&
+				       h->offset <= l->peer->mtu / sizeof(struct epf_emu_ref)
+			       ? EPF_S_OK
+			       : EPF_S_REMOTE_ACCESS;
 	if (by_ref ? h->offset || h->len != h->msg_len
 		   : h->len > l->peer->mtu || h->offset > h->msg_len ||
 			     h->len > h->msg_len - h->offset)
@@ -85,8 +90,8 @@ uint8_t epf_emu_check_packet(const struct epf_emu *e, const struct epf_emu_lane 
 	*region = epf_emu_covers(e, h->rkey, h->raddr, h->msg_len, access);
 	if (!*region)
 		return EPF_S_REMOTE_ACCESS;
-	/* GPU memory is read by reference, host memory is not. */
-	if (h->op == EPF_WR_READ && by_ref != !!(*region)->mem)
+	/* GPU memory is read by reference, host memory is not, and nothing is written so. */
+	if (by_ref != (h->op == EPF_WR_READ && (*region)->mem))
 		return EPF_S_REMOTE_ACCESS;
 	return EPF_S_OK;
 }
@@ -94,7 +99,7 @@ uint8_t epf_emu_check_packet(const struct epf_emu *e, const struct epf_emu_lane 
 /* True when the bytes of a checked packet are moved by the copier, at this end. */
 static bool needs_copier(const struct epf_emu_packet *h, const struct epf_emu_region *region)
 {
-	return region && h->op != EPF_WR_READ && (region->mem || h->form == EPF_EMU_BY_REF);
+	return h->form == EPF_EMU_REFS || (region && h->op != EPF_WR_READ && region->mem);
 }
 
 /* Puts the bytes of a packet where they belong, or fills it with those a READ asked for; or begins the copy that will. */
@@ -105,10 +110,12 @@ static uint8_t move_bytes(struct epf_emu *e, uint16_t lane, uint32_t idx,
 	uint8_t status = epf_emu_check_packet(e, &e->lanes[lane], h, &region);
 	unsigned char *at = (unsigned char *)(uintptr_t)h->raddr + h->offset;
 
-	if (status != EPF_S_OK || !region)
+	if (status != EPF_S_OK)
 		return status;
 	if (EPF_UNLIKELY(needs_copier(h, region)))
 		return epf_emu_copy_land(e, lane, idx, h, p, region);
+	if (!region)
+		return EPF_S_OK;
 	if (h->op != EPF_WR_READ)
 		memcpy(at, epf_emu_payload(p), h->len);
 	else if (!region->mem)
@@ -145,6 +152,46 @@ static void raise_event(struct epf_emu *e, uint16_t lane, struct epf_emu_packet 
 		epf_emu_fault_second_event(e, lane, p, wc);
 }
 
+/*
+ * Raises the events of the writes of a packet, in order; what is left of them stays noted in the packet. LANDED when there is none. The
+ * packet may be changed by its sender at any time: then its own events make no sense.
+ */
+static enum landing raise_refs(struct epf_emu *e, uint16_t lane, struct epf_emu_packet *p,
+			       struct epf_emu_out *out)
+{
+	const struct epf_emu_seg *peer = e->lanes[lane].peer;
+	enum landing how = LANDED;
+	uint64_t left = p->raddr;
+	unsigned raised = 0;
+
+	for (; left; left &= left - 1, raised++) {
+		unsigned k = (unsigned)__builtin_ctzll(left);
+		struct epf_wc *wc = &out->wc[out->n];
+		struct epf_emu_ref ref;
+
+		if ((k + 1) * sizeof(ref) > peer->mtu)
+			break;
+		if (e->receives == 0 || out->n >= out->max) {
+			how = e->receives ? NO_MESSAGE_ROOM : NO_RECEIVE;
+			break;
+		}
+		memcpy(&ref, epf_emu_payload(p) + k * sizeof(ref), sizeof(ref));
+		out->n++;
+		e->receives--;
+		*wc = (struct epf_wc){ .imm = ref.imm,
+				       .len = ref.bytes,
+				       .lane = lane,
+				       .op = EPF_WC_RECV_IMM,
+				       .status = EPF_S_OK };
+		if (e->faulty && (p->fate & EPF_EMU_FATE_TWICE))
+			epf_emu_fault_second_event(e, lane, p, wc);
+	}
+	p->raddr = how == LANDED ? 0 : left;
+	if (raised) /* what it waits for now, it waits for since now */
+		p->landed = IS_COMPLETE;
+	return how;
+}
+
 /* All packets of a message have landed: event, outcome, and the lead packet goes back. */
 static enum landing complete(struct epf_emu *e, uint16_t lane, uint32_t lead,
 			     struct epf_emu_packet *p, struct epf_emu_out *out)
@@ -160,11 +207,16 @@ static enum landing complete(struct epf_emu *e, uint16_t lane, uint32_t lead,
 		if (op == EPF_WR_SEND && e->messages_used == EPF_EMU_MESSAGES)
 			return NO_MESSAGE_ROOM;
 		raise_event(e, lane, p, op, out);
+	} else if (status == EPF_S_OK && p->form == EPF_EMU_REFS) {
+		enum landing how = raise_refs(e, lane, p, out);
+
+		if (how != LANDED)
+			return how;
 	}
 	if (status == EPF_S_OK) {
-		e->counters.messages_rx++;
+		e->counters.messages_rx += p->form == EPF_EMU_REFS ? p->offset : 1;
 		if (op != EPF_WR_READ)
-			e->counters.bytes_rx += p->msg_len;
+			e->counters.bytes_rx += p->form == EPF_EMU_REFS ? p->len : p->msg_len;
 		if (fate & EPF_EMU_FATE_UNKNOWN) {
 			status = EPF_S_RETRY_EXCEEDED;
 			if (e->opts.ordered && (fate & EPF_EMU_FATE_LAST))
@@ -202,6 +254,9 @@ static enum landing land(struct epf_emu *e, uint16_t lane, uint32_t idx, struct 
 		status = lp->status ? lp->status : c ? c->status : move_bytes(e, lane, idx, &h, p);
 	if (EPF_UNLIKELY(status >= EPF_EMU_MOVE_LATER))
 		return status == EPF_EMU_MOVE_LATER ? COPYING : NO_COPY_ROOM;
+	if (status != EPF_S_OK &&
+	    h.form == EPF_EMU_REFS) /* tells the sender which of them failed */
+		p->offset = c && !epf_emu_is_stopped(l) ? c->good : 0;
 	if (c)
 		epf_emu_copy_landed(e, l);
 	*wait = h.lead;
@@ -254,7 +309,7 @@ static uint32_t turn_round(const struct epf_emu_seg *peer, uint32_t top, uint32_
 }
 
 /* Begins the copy of a packet behind the head, if it needs one. False: what comes after it must wait for its turn. */
-static bool look_ahead_at(struct epf_emu *e, uint16_t lane, uint32_t idx)
+static bool look_ahead_at(struct epf_emu *e, uint16_t lane, uint32_t idx, unsigned *writes)
 {
 	struct epf_emu_lane *l = &e->lanes[lane];
 	struct epf_emu_packet *p = epf_emu_pkt(l->peer, idx);
@@ -270,24 +325,42 @@ static bool look_ahead_at(struct epf_emu *e, uint16_t lane, uint32_t idx)
 	if (h.landed || lp->status != EPF_S_OK || (e->faulty && (lp->fate & EPF_EMU_FATE_LOST)) ||
 	    epf_emu_check_packet(e, l, &h, &region) != EPF_S_OK)
 		return false;
-	if (needs_copier(&h, region))
+	if (needs_copier(&h, region)) {
+		*writes += h.form == EPF_EMU_REFS ? h.offset : 1;
 		return epf_emu_copy_land(e, lane, idx, &h, p, region) == EPF_EMU_MOVE_LATER;
+	}
 	/* Of two writes to the same bytes the later one must win, whichever way they go. */
 	return !region || h.op == EPF_WR_READ || !e->opts.ordered;
 }
 
-/* With the head waiting for its copy: begins those of the packets behind it, so that copies are many at a time. */
-static void look_ahead(struct epf_emu *e, uint16_t lane)
+/* With the head waiting for its copy: begins those of the packets behind it, so that copies are many at a time. True: there may be more. */
+static bool look_ahead(struct epf_emu *e, uint16_t lane)
 {
 	struct epf_emu_lane *l = &e->lanes[lane];
 	uint32_t at = l->ahead ? l->ahead : l->rx_head;
 
-	for (unsigned n = 0; n < AHEAD && at && at <= l->peer->npackets; n++) {
+	for (unsigned n = 0, writes = 0; n < AHEAD && writes < AHEAD_WRITES; n++) {
+		if (!at || at > l->peer->npackets || epf_emu_copy_is_bad(e, l))
+			return false;
 		at = epf_emu_pkt(l->peer, at - 1)->next;
-		if (!at || at > l->peer->npackets || !look_ahead_at(e, lane, at - 1))
-			return;
+		if (!at || at > l->peer->npackets || !look_ahead_at(e, lane, at - 1, &writes))
+			return false;
 		l->ahead = at;
 	}
+	return true;
+}
+
+/* The lane waits for a copy; it gets its turns meanwhile while there are copies to begin. Returns what that counts of a turn. */
+static unsigned await_copy(struct epf_emu *e, uint16_t lane)
+{
+	struct epf_emu_lane *l = &e->lanes[lane];
+
+	l->rx_state = EPF_EMU_RX_COPY;
+	if (!look_ahead(e, lane))
+		return 1;
+	l->rx_state = EPF_EMU_RX_IDLE;
+	epf_emu_make_ready(e, lane);
+	return EPF_EMU_QUOTA;
 }
 
 void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane)
@@ -324,7 +397,7 @@ void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane)
 	}
 	epf_emu_make_ready(e, lane);
 	if (l->rx_state == EPF_EMU_RX_COPY)
-		look_ahead(e, lane);
+		await_copy(e, lane);
 }
 
 /* Puts the packet that must wait at the head, in place of the one that completed its message. */
@@ -381,9 +454,7 @@ unsigned epf_emu_serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out
 		how = land(e, lane, idx, out, &wait);
 		done++;
 		if (EPF_UNLIKELY(how == COPYING)) {
-			l->rx_state = EPF_EMU_RX_COPY;
-			look_ahead(e, lane);
-			return done;
+			return done + await_copy(e, lane);
 		}
 		if (l->ahead == idx + 1 && how != NO_COPY_ROOM)
 			l->ahead = 0;

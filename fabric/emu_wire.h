@@ -22,8 +22,9 @@
  * a process: what was linked is whole, what was not is lost together with the process.
  * An inbox word names the epoch of the lane it is meant for; a chain of an older epoch is let go.
  *
- * Bytes of GPU memory do not travel in packets: the packet names the sender's memory (EPF_EMU_BY_REF), and whoever is to
- * receive the bytes fetches them by a copier (emu_copier.h). For that a segment tells which of its NIC's regions are GPU memory [C3].
+ * Bytes of GPU memory do not travel in packets: a packet names memory of both ends, of many writes at once (EPF_EMU_REFS) or of one
+ * READ (EPF_EMU_BY_REF), and whoever is to receive the bytes fetches them by a copier (emu_copier.h). For that a segment tells which of its
+ * NIC's regions are GPU memory [C3].
  */
 #ifndef EPF_FABRIC_EMU_WIRE_H
 #define EPF_FABRIC_EMU_WIRE_H
@@ -35,7 +36,7 @@
 #include <stdint.h>
 
 enum {
-	EPF_EMU_VERSION = 2,
+	EPF_EMU_VERSION = 3,
 	EPF_EMU_MAX_LANES = 4096, /* 64 bitmap words of 64 lanes, found by one summary word */
 	EPF_EMU_MAX_LINKS = 8,
 	EPF_EMU_PACKET_HEADER = 64,
@@ -119,18 +120,28 @@ EPF_INLINE uint64_t epf_emu_off_packets(uint32_t lanes)
 /* epf_emu_packet.form */
 enum {
 	EPF_EMU_IN_PACKET = 0, /* the bytes are in the payload (READ: come back there) */
-	EPF_EMU_BY_REF =
-		1, /* they are in GPU memory: of a WRITE the sender's, named by struct epf_emu_ref in the payload; of a READ the target's, named by raddr and rkey */
+	EPF_EMU_BY_REF = 1,    /* a READ: in GPU memory of the target, named by raddr and rkey */
+	/*
+	 * `offset` WRITEs out of GPU memory, at most EPF_EMU_REFS_MOST: struct epf_emu_ref in the payload, in the order of the lane. Bit k of raddr:
+	 * the k-th has an immediate; the target takes off those it has reported. len: bytes of all. They share one outcome; where it is
+	 * REMOTE_ACCESS, the target says in offset how many are in place before the one that failed.
+	 */
+	EPF_EMU_REFS = 2,
 };
 
-/* Payload of a WRITE by reference: one packet for the whole message. */
+enum { EPF_EMU_REFS_MOST = 64 };
+
+/* A write of EPF_EMU_REFS. */
 struct epf_emu_ref {
-	uint64_t addr;
-	uint32_t key;
-	uint32_t reserved;
+	uint64_t src; /* an address in the sender's region src_key, which is GPU memory */
+	uint64_t dst;
+	uint32_t src_key;
+	uint32_t dst_key;
+	uint32_t bytes;
+	uint32_t imm;
 };
 
-EPF_STATIC_ASSERT(sizeof(struct epf_emu_ref) == 16, "layout");
+EPF_STATIC_ASSERT(sizeof(struct epf_emu_ref) == 32, "layout");
 
 /*
  * A packet: this header and mtu bytes of payload. The sender fills it; while the target holds it, the
@@ -154,7 +165,7 @@ struct epf_emu_packet {
 	uint8_t holds;      /* target: times this packet will still be handled (duplicates) */
 	uint8_t landed; /* target: the message is complete, only its event is still to be raised */
 	uint8_t fate;   /* target: what the faults decided (EPF_EMU_FATE_*) */
-	uint8_t form;   /* EPF_EMU_IN_PACKET, EPF_EMU_BY_REF */
+	uint8_t form;   /* EPF_EMU_IN_PACKET, EPF_EMU_BY_REF, EPF_EMU_REFS */
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_emu_packet) == EPF_EMU_PACKET_HEADER,

@@ -96,6 +96,11 @@ struct epf_peer_info {
 /* Connects a lane to the one of its index at a node that has this token: what lane_connect says. */
 int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
 			  const struct epf_lane *lane, uint64_t token);
+/* Where a node's NIC and control words are, and their keys; the address fits. */
+void epf_core_node_place(struct epf_node *node, const struct epf_node_info *info);
+/* The same for one that was opened again, without a system call: what lane_reconnect says. */
+int epf_core_reconnect_lane(struct epf_core *core, const struct epf_node *node,
+			    const struct epf_lane *lane, uint64_t token);
 int epf_core_connect(struct epf_core *core, uint32_t node, const struct epf_node_info *info);
 int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info);
 

@@ -251,13 +251,26 @@ uint64_t epf_signal_value(const struct epf *ep, uint32_t signal);
 int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t timeout_ns);
 uint32_t epf_signal_count(const struct epf *ep);
 
+/*
+ * Collective: reconnects nodes that were lost although their ranks live: all links between two nodes were down, or an engine was silent for too
+ * long. Every rank of the job calls it, when it has been told (a call ended with -ECONNRESET) and no other thread of it waits for peers or pushes commands to
+ * them. The ranks meet over the bootstrap, at most bootstrap-timeout; where that is lost too, because a rank has died or came by epf_rejoin, a job
+ * cannot be reconnected.
+ * What was under way to a lost node has failed with a status, although some of it may have taken effect before: nothing of it does any more when
+ * this returns, and signals keep the values they have then. Counted signals count puts from now on.
+ * Returns the same at every rank: 0: all ranks reach each other again, those that were lost are up with an epoch one higher
+ * (epf_peer_epoch); masks stay (epf_peer_unmask). -ENETUNREACH: some nodes stay lost, links between them are still down; the others are back. It may be
+ * called again by all.
+ */
+int epf_reconnect(struct epf *ep);
+
 /* State of a peer rank: 1 up, 0 unknown yet, or a negative errno (-ECONNRESET: lost, -EPIPE: it has closed). */
 int epf_peer_state(const struct epf *ep, uint32_t rank);
 /* Masks a rank: waits no longer fail because of it; commands to it retire at once as failed. Only for this rank. */
 int epf_peer_mask(struct epf *ep, uint32_t rank);
 /* The contrary: for a rank that has come back. Waits fail again when it is lost. */
 int epf_peer_unmask(struct epf *ep, uint32_t rank);
-/* How often a rank has come back by epf_rejoin: 0 at first. UINT32_MAX for a rank out of range, or before the join. */
+/* How often a rank has come back to this one by epf_rejoin or epf_reconnect: 0 at first. UINT32_MAX for a rank out of range, or before the join. */
 uint32_t epf_peer_epoch(const struct epf *ep, uint32_t rank);
 
 /*

@@ -8,6 +8,7 @@
  * acknowledges it by the stream's word once everything before it is in. Must never block, allocate, lock, log or
  * make a system call.
  */
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/core.h"
 #include "fabric/retire_hot.h"
@@ -67,6 +68,13 @@ int epf_probe_post(struct epf_core *core, struct epf_lane *lane)
 	return 1;
 }
 
+int epf_nudge(struct epf_core *core, struct epf_lane *lane)
+{
+	return word_entry(core, lane, grant_word(core, lane->given),
+			  offsetof(struct epf_ctl, grants) + 8u * lane->index,
+			  epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
+}
+
 static unsigned write_grants(struct epf_core *core)
 {
 	uint32_t kept = 0;
@@ -121,7 +129,8 @@ static unsigned write_acks(struct epf_core *core)
 		while (node->ack_head != 0xffff) {
 			uint32_t handle = node->ack_head;
 
-			if (node->state == EPF_NODE_UP && !write_ack(core, node, handle))
+			if ((node->state == EPF_NODE_UP || node->is_back) &&
+			    !write_ack(core, node, handle))
 				break;
 			node->ack_head = epf_rx(core, node, handle)->next_ack;
 			handled++;
@@ -177,6 +186,8 @@ void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_
 	ring->flush_all = all != 0;
 	ring->flush_failed = EPF_NONE;
 	core->flushing++;
+	EPF_PROBE2(flush_begin, ring->id, seq);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_FLUSH, 0, ring->id, 0, 0, seq);
 }
 
 /* A flush of all rings begins: each other ring has to be taken up to what it can hold now. */
@@ -357,6 +368,9 @@ static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
 	ring->flush_phase = EPF_FLUSH_NONE;
 	core->ranks[ring->rank].flushing = 0;
 	core->flushing--;
+	EPF_PROBE3(flush_end, ring->id, ring->flush_seq, ring->flush_failed);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_FLUSHED, 0, ring->id,
+			ring->flush_failed, 0, ring->flush_seq);
 	if (ring->flush_failed != EPF_NONE)
 		epf_fail_cold(core, ring, ring->flush_seq, ring->flush_failed, EPF_S_PEER_DOWN,
 			      EPF_R_PEER_DOWN);

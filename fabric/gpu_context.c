@@ -96,7 +96,7 @@ static int make_rings(struct epf_gpu_context *c, const struct epf_gpu_parts *p)
 		r->log2 = from->shm->log2_slots;
 		r->id = from->shm->ring_id;
 		r->head = from->head;
-		r->pushed = from->pushed;
+		r->pushed = i < p->n_shared ? 0 : from->pushed; /* shared: wide ones since now */
 		r->wides = from->head - from->pushed;
 		r->taken = EPF_LOAD_ACQUIRE(&from->shm->taken);
 		r->retired = EPF_LOAD_ACQUIRE(&from->shm->done.retired);
@@ -255,7 +255,11 @@ int epf_gpu_context_ring(struct epf_gpu_context *c, uint32_t i, struct epf_gpu_r
 	if (rc)
 		return rc;
 	out->head = r.head;
-	out->pushed = i < c->host.n_shared ? r.head - r.wides : r.pushed;
+	out->pushed = r.pushed;
+	if (i < c->host.n_shared) {
+		out->head = epf_gpu_head_slots(r.head, r.taken);
+		out->pushed = out->head - r.wides - epf_gpu_head_wides(r.head, out->head, r.pushed);
+	}
 	out->broken = r.broken != 0;
 	out->leased = i >= c->host.n_shared && !(lease.free >> index % 64 & 1);
 	return 0;

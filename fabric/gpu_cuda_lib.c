@@ -6,17 +6,13 @@
 #include "fabric/gpu_cuda_lib.h"
 
 #include "fabric/base/err.h"
+#include "fabric/gpu_library.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 
-static const struct {
-	const char *name;
-	size_t at;
-} symbols[] = {
+static const struct epf_gpu_symbol symbols[] = {
 
 /* clang-format off */
 #define S(symbol, field) { symbol, offsetof(struct epf_cuda_lib, field) }
@@ -82,35 +78,18 @@ static char why[256]; /* empty: the table is filled and the driver initialised *
 static bool no_device;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void find(void *handle, const char *name, void *to)
-{
-	void *at = dlsym(handle, name);
-
-	memcpy(to, &at, sizeof(at));
-}
-
 static void load(void)
 {
-	void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+	static const char *const names[] = { "libcuda.so.1", NULL };
+	void *handle = epf_gpu_library(names, symbols, sizeof(symbols) / sizeof(symbols[0]), &table,
+				       why, sizeof(why));
 	const char *name = "?";
 	int rc;
 
-	if (!handle) {
-		snprintf(why, sizeof(why), "%s", dlerror());
+	if (!handle)
 		return;
-	}
-	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		void *at = dlsym(handle, symbols[i].name);
-
-		if (!at) {
-			snprintf(why, sizeof(why), "libcuda.so.1 is too old: it has no %s",
-				 symbols[i].name);
-			return;
-		}
-		memcpy((char *)&table + symbols[i].at, &at, sizeof(at));
-	}
-	find(handle, "cuMemcpyBatchAsync_v2", &batches.v2);
-	find(handle, "cuMemcpyBatchAsync", &batches.v1);
+	epf_gpu_library_find(handle, "cuMemcpyBatchAsync_v2", &batches.v2);
+	epf_gpu_library_find(handle, "cuMemcpyBatchAsync", &batches.v1);
 	rc = table.init(0);
 	if (rc) {
 		(void)table.error_name(rc, &name);

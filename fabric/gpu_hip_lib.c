@@ -6,17 +6,14 @@
 #include "fabric/gpu_hip_lib.h"
 
 #include "fabric/base/err.h"
+#include "fabric/gpu_library.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 
-static const struct {
-	const char *name;
-	size_t at;
-} symbols[] = {
+static const struct epf_gpu_symbol symbols[] = {
 
 /* clang-format off */
 #define S(symbol, field) { symbol, offsetof(struct epf_hip_lib, field) }
@@ -65,47 +62,21 @@ static char why[256]; /* empty: the table is filled and the runtime initialised 
 static bool no_device;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void find(void *handle, const char *name, void *to)
-{
-	void *at = handle ? dlsym(handle, name) : NULL;
-
-	memcpy(to, &at, sizeof(at));
-}
-
-/* The newest release that is installed: the name with a number is what a machine without the development files has. */
-static void *open_runtime(void)
-{
-	static const char *const names[] = { "libamdhip64.so", "libamdhip64.so.7",
-					     "libamdhip64.so.6", "libamdhip64.so.5" };
-	void *handle = NULL;
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !handle; i++)
-		handle = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
-	return handle;
-}
-
 static void load(void)
 {
-	void *handle = open_runtime();
+	/* The newest release that is installed: the name with a number is what a machine without the development files has. */
+	static const char *const names[] = { "libamdhip64.so", "libamdhip64.so.7",
+					     "libamdhip64.so.6", "libamdhip64.so.5", NULL };
+	void *handle = epf_gpu_library(names, symbols, sizeof(symbols) / sizeof(symbols[0]), &table,
+				       why, sizeof(why));
 	int rc;
 
-	if (!handle) {
-		snprintf(why, sizeof(why), "%s", dlerror());
+	if (!handle)
 		return;
-	}
-	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		void *at = dlsym(handle, symbols[i].name);
-
-		if (!at) {
-			snprintf(why, sizeof(why), "libamdhip64 is too old: it has no %s",
-				 symbols[i].name);
-			return;
-		}
-		memcpy((char *)&table + symbols[i].at, &at, sizeof(at));
-	}
-	find(handle, "hipModuleLaunchCooperativeKernel", &extras.launch_cooperative);
-	find(dlopen("libhsa-runtime64.so.1", RTLD_NOW), "hsa_amd_portable_export_dmabuf",
-	     &extras.dmabuf);
+	epf_gpu_library_find(handle, "hipModuleLaunchCooperativeKernel",
+			     &extras.launch_cooperative);
+	epf_gpu_library_find(dlopen("libhsa-runtime64.so.1", RTLD_NOW),
+			     "hsa_amd_portable_export_dmabuf", &extras.dmabuf);
 	rc = table.init(0);
 	if (rc) {
 		no_device = true;

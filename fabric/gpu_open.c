@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SLOTS_PER_LINE = EPF_CACHELINE / EPF_CMD_BYTES };
+
 struct epf_gpu {
 	struct epf *ep;
 	struct epf_gpu_dev *dev;
@@ -68,8 +70,11 @@ static int open_rings(struct epf_gpu *gpu, const struct epf_gpu_options *o)
 	gpu->n_shared = o->shared_rings;
 	gpu->n_private = o->private_rings;
 	for (uint32_t i = 0; i < n && !rc; i++) {
-		rc = epf_ring_open(gpu->ep, i < o->shared_rings ? &shared : &private,
-				   &gpu->rings[i]);
+		struct epf_ring_options *r = i < o->shared_rings ? &shared : &private;
+
+		/* Rings begin at pages: with the same first slot, all that a core polls would lie in one set of its cache. */
+		r->start = (uint64_t)i * SLOTS_PER_LINE;
+		rc = epf_ring_open(gpu->ep, r, &gpu->rings[i]);
 		if (!rc)
 			gpu->opened = i + 1;
 	}
@@ -202,6 +207,11 @@ static int say_timeout(const struct epf *ep, const struct epf_gpu_status *s)
 			EPF_R_GPU_TIMEOUT,
 			"rank %u: kernel, block %u thread %u: ring %u has retired %llu commands, %llu were waited for",
 			ep->rank, s->block, s->thread, s->number, seen, want);
+	case EPF_GPU_WORD:
+		return epf_fail(
+			EPF_R_GPU_TIMEOUT,
+			"rank %u: kernel, block %u thread %u: a word of GPU memory is %llu, %llu was waited for",
+			ep->rank, s->block, s->thread, seen, want);
 	default:
 		return epf_fail(
 			EPF_R_GPU_TIMEOUT,
@@ -230,8 +240,15 @@ int epf_gpu_check(struct epf_gpu *gpu)
 			return say_timeout(ep, &s);
 		return epf_fail(s.code == EPF_GPU_ABORTED ? EPF_R_ABORTED : EPF_R_GPU_RING,
 				"rank %u: kernel, block %u thread %u, %s %u", ep->rank, s.block,
-				s.thread, s.what == EPF_GPU_WAIT ? "signal" : "ring", s.number);
+				s.thread,
+				s.what == EPF_GPU_WAIT   ? "signal"
+				: s.what == EPF_GPU_WORD ? "word"
+							 : "ring",
+				s.number);
 	case EPF_GPU_FAILED:
+		rc = epf_wait_why(ep, "kernel", s.block);
+		if (rc)
+			return rc;
 		return epf_fail(
 			EPF_R_CMD_FAILED,
 			"rank %u: kernel, block %u thread %u: ring %u: %llu commands failed",

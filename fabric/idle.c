@@ -7,6 +7,7 @@
 #include "fabric/base/log.h"
 #include "fabric/engine.h"
 #include "fabric/stage_hot.h"
+#include "fabric/watch.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -155,6 +156,7 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 	}
 	epf_bell_disarm(core->bell);
 	epf_core_wake(core);
+	epf_watch_look(core);
 }
 
 static void note_switches(struct epf_core *core)
@@ -180,6 +182,7 @@ static void look(struct epf_core *core, const struct epf_run_options *opts, uint
 		*next_watch = now + EPF_WATCH_NS;
 		core->ops->watch(core->nic);
 	}
+	epf_watch_look(core);
 }
 
 void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)

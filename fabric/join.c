@@ -11,6 +11,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/lib.h"
+#include "fabric/world.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -19,7 +20,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REJOIN_AGAIN_US = 20 * 1000, LOOK_AGAIN_US = 25 * 1000 /* above the 20 ms between looks */ };
+enum {
+	STEPS_PER_LOOK = 64,
+	RECONNECT_AGAIN_US = 500,
+	REJOIN_AGAIN_US = 20 * 1000,
+	LOOK_AGAIN_US = 25 * 1000, /* above the 20 ms between looks */
+	LOOKS_LEFT = 20
+};
 
 /* Fills in who this rank is in which job: what is not configured comes from the launcher's variables (info keeps the texts). */
 static int find_place(const struct epf *ep, struct epf_rank_info *info, bool need_rendezvous,
@@ -41,6 +48,21 @@ static int find_place(const struct epf *ep, struct epf_rank_info *info, bool nee
 	return 0;
 }
 
+/* What ends a wait for the other ranks before they come: epf_abort, or the loss of this rank's daemon. */
+static int why_end(void *arg)
+{
+	struct epf *ep = arg;
+
+	/* Where nobody else steps the engine it goes on here, since peers may wait for it (epf_reconnect). */
+	for (unsigned i = 0; i < STEPS_PER_LOOK && ep->join_phase == EPF_JOIN_DONE; i++)
+		if (!epf_progress_once(ep))
+			break;
+	if (EPF_LOAD_RELAXED(&ep->aborted))
+		return epf_fail(EPF_R_ABORTED, "rank %u: the wait for the other ranks was aborted",
+				ep->rank);
+	return ep->be->check(ep);
+}
+
 /* Opens the TCP bootstrap as configured. */
 static int open_boot(struct epf *ep)
 {
@@ -55,6 +77,9 @@ static int open_boot(struct epf *ep)
 	o.timeout_ns = c->bootstrap_timeout_ns;
 	o.is_root = o.rank == 0 && !getenv("EPF_BOOTSTRAP_SERVER");
 	o.node = ep->node;
+	o.why = why_end;
+	o.why_arg = ep;
+	ep->rank = o.rank; /* for the text of an interruption; counts when joined */
 	snprintf(ep->job, sizeof(ep->job), "%s", o.job);
 	rc = epf_boot_tcp_open(&o, &ep->boot);
 	ep->own_boot = !rc;
@@ -79,30 +104,26 @@ static int set_node_name(struct epf *ep)
 	return 0;
 }
 
-/* What ends a wait for the other ranks before they come: epf_abort, or the loss of this rank's daemon. */
-static int why_end(void *arg)
-{
-	struct epf *ep = arg;
-
-	if (EPF_LOAD_RELAXED(&ep->aborted))
-		return epf_fail(EPF_R_ABORTED, "rank %u: the wait for the other ranks was aborted",
-				ep->rank);
-	return ep->be->check(ep);
-}
-
 /*
- * Another rank's end may be a mere consequence: of the loss of a daemon that served it too, of which it heard first. So before a lost rank is
- * named this rank looks once more whether its own daemon is there.
+ * Another rank's end may be a mere consequence, of which that rank heard first: of the loss of a daemon that served it too, or of a node that
+ * cannot be reached. So before it is named this rank looks whether its own daemon is there, and whether ranks are lost; a while longer
+ * where that rank has left in order, which it would hardly do in the middle of things.
  */
 static int first_cause(struct epf *ep, int rc)
 {
-	int why;
+	unsigned looks = rc == -EPIPE ? LOOKS_LEFT : rc == -ECONNRESET ? 1 : 0;
 
-	if (rc != -ECONNRESET || !ep->boot)
-		return rc;
-	usleep(LOOK_AGAIN_US);
-	why = why_end(ep);
-	return why ? why : rc;
+	for (unsigned i = 0; i < looks && ep->boot; i++) {
+		int why;
+
+		usleep(LOOK_AGAIN_US);
+		why = why_end(ep);
+		if (!why && ep->join_phase == EPF_JOIN_DONE)
+			why = epf_wait_why(ep, "exchange", i);
+		if (why)
+			return why;
+	}
+	return rc;
 }
 
 /* The handle may be the caller's, who may close it before this rank: nothing of ours stays in it after the call. */
@@ -366,6 +387,76 @@ int epf_barrier(struct epf *ep)
 	int rc = check_boot(ep, "epf_barrier");
 
 	return rc ? rc : boot_barrier(ep);
+}
+
+/* This rank's part of one step; until the engine is there, at most bootstrap-timeout. */
+static int reconnect_step(struct epf *ep, unsigned step, const struct epf_blob *blobs,
+			  uint8_t **buf, size_t *len)
+{
+	uint64_t deadline = epf_now_ns() + ep->conf.bootstrap_timeout_ns;
+	int rc;
+
+	while ((rc = ep->be->reconnect(ep, step, blobs, buf, len)) == -EAGAIN) {
+		if (EPF_LOAD_RELAXED(&ep->aborted))
+			return epf_fail(EPF_R_ABORTED, "rank %u: epf_reconnect was aborted",
+					ep->rank);
+		if (epf_now_ns() > deadline)
+			return epf_fail(
+				EPF_R_WAIT_TIMEOUT,
+				"epf_reconnect: step %u was not over after %llu ms", step,
+				(unsigned long long)(ep->conf.bootstrap_timeout_ns / 1000000));
+		if (!epf_progress_once(ep))
+			usleep(RECONNECT_AGAIN_US);
+	}
+	return rc;
+}
+
+/* The outcome of all, so that every rank returns the same: one byte each, 0: well. The barrier behind which commands may flow. */
+static int reconnect_outcome(struct epf *ep, int rc, char *why)
+{
+	uint8_t failed = rc != 0;
+	struct epf_blob *blobs = NULL;
+	int met = boot_allgather(ep, &failed, 1, &blobs);
+
+	for (uint32_t r = 0; r < ep->world && !rc && !met; r++)
+		if (blobs[r].len != 1 || ((const uint8_t *)blobs[r].data)[0])
+			rc = epf_fail(EPF_R_RECONNECT, "epf_reconnect: as rank %u says", r);
+	if (!met && failed)
+		rc = epf_fail(EPF_R_RECONNECT, "epf_reconnect: %s", why);
+	epf_boot_free_blobs(blobs);
+	return met ? met : rc;
+}
+
+int epf_reconnect(struct epf *ep)
+{
+	struct epf_blob *blobs = NULL;
+	char why[200] = "";
+	int rc = check_boot(ep, "epf_reconnect"), met = 0;
+
+	if (rc)
+		return rc;
+	/* Who cannot go on gives nothing from then on, which the others understand; nobody is left waiting. */
+	for (unsigned step = 0; step < EPF_RECONNECT_STEPS && !met; step++) {
+		uint8_t *buf = NULL;
+		size_t len = 0;
+
+		if (!rc)
+			rc = reconnect_step(ep, step, blobs, &buf, &len);
+		if (rc && !why[0])
+			snprintf(why, sizeof(why), "%s", epf_last_error());
+		epf_boot_free_blobs(blobs);
+		blobs = NULL;
+		if (step + 1 < EPF_RECONNECT_STEPS)
+			met = boot_allgather(ep, rc ? NULL : buf, rc ? 0 : len, &blobs);
+		free(buf);
+	}
+	epf_boot_free_blobs(blobs);
+	if (met)
+		return met;
+	rc = reconnect_outcome(ep, rc, why);
+	if (!rc)
+		epf_info("rank %u: all nodes are connected again", ep->rank);
+	return rc;
 }
 
 uint32_t epf_rank(const struct epf *ep)

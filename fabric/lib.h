@@ -77,6 +77,8 @@ struct epf {
 	struct epf_mapping *mappings;
 	bool keeps_memory;  /* mappings keep their memfds open */
 	bool aborted;       /* epf_abort was called: every wait ends */
+	uint32_t spins;     /* of a wait before it sleeps, learnt (wait.c); 0: nothing yet */
+	uint32_t waits;     /* that did not end at once; wraps */
 	bool threaded;      /* the engine works by itself: waits sleep on the bell */
 	bool call_progress; /* waits call opts.progress */
 

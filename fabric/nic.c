@@ -148,6 +148,36 @@ static void no_counters(const struct epf_nic *nic, struct epf_nic_counters *out)
 	memset(out, 0, sizeof(*out));
 }
 
+static int never_removed(const struct epf_nic *nic)
+{
+	return 0;
+}
+
+static int no_revival(struct epf_nic *nic, uint32_t *links)
+{
+	*links = 0;
+	return 0;
+}
+
+static void same_keys(const struct epf_nic *nic, struct epf_nic_mr *mr)
+{
+}
+
+/* On the spot, for NICs whose slow path is quick enough, or that never fail. */
+static int reopen_now(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token)
+{
+	if (!nic->ops->link_ready(nic, lane))
+		return -ENETDOWN;
+	nic->ops->lane_destroy(nic, lane);
+	return nic->ops->lane_create(nic, lane, depth, token);
+}
+
+static int reconnect_now(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			 uint64_t token)
+{
+	return nic->ops->lane_connect(nic, lane, addr, addr_len, token);
+}
+
 static int no_link(struct epf_nic *nic, unsigned link, int up)
 {
 	return -EOPNOTSUPP;
@@ -164,11 +194,16 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.region_register = no_register,
 		.region_register_device = no_register_device,
 		.region_deregister = no_deregister,
+		.is_removed = never_removed,
+		.revive = no_revival,
+		.region_keys = same_keys,
 		.lane_create = no_create,
 		.lane_connect = no_connect,
 		.lane_fence = no_lane,
 		.lane_drained = always_drained,
 		.lane_destroy = no_lane,
+		.lane_reopen = reopen_now,
+		.lane_reconnect = reconnect_now,
 		.lane_link = always_idle,
 		.link_ready = always_ready,
 		.post = no_post,
@@ -200,11 +235,16 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(region_register);
 	FILL(region_register_device);
 	FILL(region_deregister);
+	FILL(is_removed);
+	FILL(revive);
+	FILL(region_keys);
 	FILL(lane_create);
 	FILL(lane_connect);
 	FILL(lane_fence);
 	FILL(lane_drained);
 	FILL(lane_destroy);
+	FILL(lane_reopen);
+	FILL(lane_reconnect);
 	FILL(lane_link);
 	FILL(link_ready);
 	FILL(post);

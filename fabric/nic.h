@@ -121,6 +121,8 @@ struct epf_nic_caps {
 	int carries_events; /* 0: no arrivals ever (null) */
 	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
 	int parallel_setup;
+	uint64_t
+		memory_bytes; /* of this process's memory that packets take; 0 where a device holds them */
 };
 
 /* Keys of a region on one device. */
@@ -199,6 +201,17 @@ struct epf_nic_ops {
 	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS. Slow. */
 	void (*region_deregister)(struct epf_nic *nic, struct epf_nic_mr *mr);
 
+	/* 1: the device is gone, and will not serve this NIC any more even if it comes back. */
+	int (*is_removed)(const struct epf_nic *nic);
+	/*
+	 * Opens devices anew that were removed and are back. *links: bit l: no lane of link l is in use; on success only the
+	 * links that have a new device. Their regions are registered there, under other keys (region_keys), and their lanes are gone. That a device is not
+	 * back is no error. Slow.
+	 */
+	int (*revive)(struct epf_nic *nic, uint32_t *links);
+	/* The keys a region has now, into mr->keys. */
+	void (*region_keys)(const struct epf_nic *nic, struct epf_nic_mr *mr);
+
 	/*
 	 * Creates lane number `lane` (dense, < caps.max_lanes) with room for `depth` work requests and
 	 * returns in *token what the other end must give to lane_connect (the queue pair number). Slow.
@@ -225,6 +238,16 @@ struct epf_nic_ops {
 	int (*lane_drained)(const struct epf_nic *nic, uint16_t lane);
 	/* Destroys a lane; its number may be used again. Slow. */
 	void (*lane_destroy)(struct epf_nic *nic, uint16_t lane);
+	/*
+	 * A lane that is to be opened again after a failure, in place of link_ready, lane_destroy and lane_create: begins it, and asked again
+	 * says -EAGAIN until it is over; then 0 and *token, or -ENETDOWN (the own port is down) or another error, after which it may be begun again.
+	 * Called between two steps by the core: makes no system call, takes no lock and no memory; what needs those a NIC does on a thread of its own, which
+	 * wake_peers wakes. lane_fence and lane_destroy end one that is under way. Filled in by the slow ones where a NIC has none.
+	 */
+	int (*lane_reopen)(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
+	/* The same for lane_connect of such a lane. */
+	int (*lane_reconnect)(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			      uint64_t token);
 	enum epf_lane_link (*lane_link)(const struct epf_nic *nic, uint16_t lane);
 	/*
 	 * 0: the own port that lanes of this number travel on is known to be down, so that opening one is of no use. Asked before a
@@ -296,22 +319,34 @@ struct epf_nic {
 	const struct epf_nic_ops *ops;
 	/*
 	 * Halvings of what one step does for its job where jobs share a thread: the crew sets it, so that a step of one does not last much
-	 * longer than a turn; the core halves the bytes it takes from a ring, and a NIC that moves bytes by the CPU what one reap moves. 0 to
+	 * longer than a turn; the core halves the bytes it takes from a ring and cuts transfers to EPF_PACE_BYTES halved, and a NIC that moves bytes by the CPU what one reap moves. 0 to
 	 * EPF_PACE_MOST.
 	 */
 	uint32_t pace;
 };
 
-enum { EPF_PACE_MOST = 4 };
+enum { EPF_PACE_MOST = 4, EPF_PACE_BYTES = 1 << 20 };
 
 /**
  * epf_nic_rails_open() - several NICs of one kind as one: lane L is lane L of child number L % n, whose link is link L % n.
- * @children: 2 to EPF_NIC_LINKS open ones of one link each, alike in order; they belong to the new NIC when this succeeds.
+ * @children: 1 to EPF_NIC_LINKS open ones of one link each, alike in order; they belong to the new NIC when this succeeds. One alone is what it
+ * was, but that it may be revived.
  * They should share one bell; that of the first is the one a core sleeps on.
  *
  * Slow. Return: 0 and *out; -EINVAL or -ENOMEM with epf_last_error() set, and the children stay the caller's.
  */
 int epf_nic_rails_open(struct epf_nic *const *children, unsigned n, struct epf_nic **out);
+
+/* How a child whose device was removed is opened anew (epf_nic_ops.revive). */
+struct epf_rails_again {
+	/* Child number `index`, as it was, or -errno: it is not back. It shares the bell of the first child that was there. */
+	int (*open)(void *arg, unsigned index, struct epf_nic **out);
+	void (*free)(void *arg); /* when the NIC is closed */
+	void *arg;
+};
+
+/* Lets the NIC revive its children. again is copied. */
+void epf_nic_rails_revivable(struct epf_nic *nic, const struct epf_rails_again *again);
 
 /**
  * epf_nic_address_part() - the part of an address that a lane is connected to. The address of several NICs as one is a list.

@@ -87,7 +87,7 @@ static void efa_close(struct epf_nic *nic)
 
 	if (!nic)
 		return;
-	epf_efa_stop_waker(v);
+	epf_verbs_waker_stop(&v->waker);
 	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		epf_efa_lane_destroy(nic, (uint16_t)lane);
 	epf_efa_drop_regions(v);

@@ -269,6 +269,7 @@ static void emu_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 		.lane_depth = e->opts.lane_depth,
 		.receives = e->opts.receives,
 		.carries_events = 1,
+		.memory_bytes = e->seg->bytes,
 	};
 }
 
@@ -419,6 +420,8 @@ const struct epf_nic_ops epf_nic_emu_ops = {
 	.lane_fence = epf_emu_lane_fence,
 	.lane_drained = epf_emu_lane_drained,
 	.lane_destroy = epf_emu_lane_destroy,
+	.lane_reopen = epf_emu_lane_reopen,
+	.lane_reconnect = epf_emu_lane_reconnect,
 	.lane_link = epf_emu_lane_link,
 	.link_ready = emu_link_ready,
 	.post = epf_emu_post,

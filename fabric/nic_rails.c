@@ -78,6 +78,8 @@ static int rails_address(const struct epf_nic *nic, void *buf, size_t size)
 	uint8_t *bytes = buf;
 	size_t at = HEADER;
 
+	if (r->n == 1) /* as if it were by itself */
+		return r->ops->address(r->child[0], buf, size);
 	for (uint32_t i = 0; i < r->n; i++) {
 		int rc =
 			size < at + 2
@@ -128,6 +130,9 @@ static int register_each(struct epf_rails *r, void *addr, uint64_t len,
 				      "NIC: devices disagree on a region's address");
 		mr.keys[i] = region->child[i].keys[0];
 	}
+	region->addr = addr;
+	region->len = len;
+	region->access = access;
 	region->next = r->regions;
 	region->link = &r->regions;
 	if (region->next)
@@ -161,6 +166,89 @@ static void rails_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
 	if (mr->priv)
 		free_region(epf_rails_of(nic), mr->priv);
 	memset(mr, 0, sizeof(*mr));
+}
+
+static void rails_region_keys(const struct epf_nic *nic, struct epf_nic_mr *mr)
+{
+	const struct epf_rails_region *region = mr->priv;
+
+	for (uint32_t i = 0; region && i < epf_rails_of(nic)->n; i++)
+		mr->keys[i] = region->child[i].keys[0];
+}
+
+/* All regions on a child that takes the place of one; what was registered goes with it where that fails. */
+static int register_fresh(struct epf_rails *r, struct epf_nic *fresh)
+{
+	for (struct epf_rails_region *g = r->regions; g; g = g->next) {
+		int rc = g->addr ? r->ops->region_register(fresh, g->addr, g->len, g->access,
+							   &g->fresh)
+				 : epf_fail(EPF_R_GPU_REGION,
+					    "NIC: GPU memory cannot be registered anew");
+
+		if (!rc && g->fresh.raddr != g->child[0].raddr)
+			rc = epf_fail(EPF_R_NIC_REGION,
+				      "NIC: devices disagree on a region's address");
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* What comes back must be able to do what was promised when the job began. */
+static int is_alike(const struct epf_rails *r, const struct epf_nic *fresh)
+{
+	struct epf_nic_caps c;
+
+	r->ops->describe(fresh, &c);
+	return fresh->ops == r->child[0]->ops && c.links == 1 && !c.ordered == !r->caps.ordered &&
+	       c.max_msg_bytes >= r->caps.max_msg_bytes && c.max_lanes >= r->caps.max_lanes &&
+	       c.lane_depth >= r->caps.lane_depth && c.receives >= r->caps.receives / r->n;
+}
+
+static int revive_child(struct epf_rails *r, uint32_t i)
+{
+	struct epf_nic *fresh = NULL, *old = r->child[i];
+	int rc;
+
+	if (r->again.open(r->again.arg, i, &fresh))
+		return 0;
+	rc = is_alike(r, fresh)
+		     ? register_fresh(r, fresh)
+		     : epf_fail(EPF_R_NIC_OPTION, "%s: device %u came back unlike what it was",
+				r->own.name, i);
+	if (rc) {
+		r->ops->close(fresh);
+		return rc;
+	}
+	for (struct epf_rails_region *g = r->regions; g; g = g->next)
+		g->child[i] = g->fresh;
+	r->child[i] = fresh;
+	r->owed[i] = 0;
+	r->ops->post_receives(fresh, r->receives[i]);
+	if (old != r->bell_owner)
+		r->ops->close(old);
+	return 1;
+}
+
+static int rails_revive(struct epf_nic *nic, uint32_t *links)
+{
+	struct epf_rails *r = epf_rails_of(nic);
+	uint32_t fresh = 0;
+	int rc = 0;
+
+	for (uint32_t i = 0; r->again.open && i < r->n && rc >= 0; i++) {
+		if (!(*links >> i & 1) || !r->ops->is_removed(r->child[i]))
+			continue;
+		rc = revive_child(r, i);
+		fresh |= (uint32_t)(rc > 0) << i;
+	}
+	*links = fresh;
+	return rc < 0 && !fresh ? rc : 0;
+}
+
+void epf_nic_rails_revivable(struct epf_nic *nic, const struct epf_rails_again *again)
+{
+	epf_rails_of(nic)->again = *again;
 }
 
 static void rails_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
@@ -207,6 +295,23 @@ static void rails_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	epf_rails_of(nic)->ops->lane_destroy(child_of(nic, lane), lane);
 }
 
+static int rails_lane_reopen(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token)
+{
+	return epf_rails_of(nic)->ops->lane_reopen(child_of(nic, lane), lane, depth, token);
+}
+
+static int rails_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *addr,
+				size_t addr_len, uint64_t token)
+{
+	const void *part = NULL;
+	size_t len = 0;
+	int rc = epf_nic_address_part(addr, addr_len, lane, &part, &len);
+
+	if (rc < 0)
+		return rc;
+	return epf_rails_of(nic)->ops->lane_reconnect(child_of(nic, lane), lane, part, len, token);
+}
+
 static enum epf_lane_link rails_lane_link(const struct epf_nic *nic, uint16_t lane)
 {
 	return epf_rails_of(nic)->ops->lane_link(child_of(nic, lane), lane);
@@ -221,7 +326,7 @@ static struct epf_bell *rails_bell(struct epf_nic *nic)
 {
 	struct epf_rails *r = epf_rails_of(nic);
 
-	return r->ops->bell(r->child[0]);
+	return r->ops->bell(r->bell_owner);
 }
 
 static int rails_arm(struct epf_nic *nic)
@@ -296,7 +401,11 @@ static void rails_close(struct epf_nic *nic)
 		free_region(r, r->regions);
 	/* The first one last: the others may share what it has. */
 	for (uint32_t i = r->n; i-- > 0;)
-		r->ops->close(r->child[i]);
+		if (r->child[i] != r->bell_owner)
+			r->ops->close(r->child[i]);
+	r->ops->close(r->bell_owner);
+	if (r->again.free)
+		r->again.free(r->again.arg);
 	free(r);
 }
 
@@ -307,11 +416,15 @@ static const struct epf_nic_ops rails_ops = {
 	.region_register = rails_register,
 	.region_register_device = rails_register_device,
 	.region_deregister = rails_deregister,
+	.revive = rails_revive,
+	.region_keys = rails_region_keys,
 	.lane_create = rails_lane_create,
 	.lane_connect = rails_lane_connect,
 	.lane_fence = rails_lane_fence,
 	.lane_drained = rails_lane_drained,
 	.lane_destroy = rails_lane_destroy,
+	.lane_reopen = rails_lane_reopen,
+	.lane_reconnect = rails_lane_reconnect,
 	.lane_link = rails_lane_link,
 	.link_ready = rails_link_ready,
 	.post = epf_rails_post,
@@ -348,6 +461,8 @@ static int join_caps(struct epf_rails *r)
 		sum->max_lanes = least(sum->max_lanes, c.max_lanes);
 		sum->lane_depth = least(sum->lane_depth, c.lane_depth);
 		sum->receives = least(sum->receives, c.receives);
+		if (i)
+			sum->memory_bytes += c.memory_bytes;
 	}
 	sum->receives = sum->receives > UINT32_MAX / r->n ? UINT32_MAX : sum->receives * r->n;
 	sum->links = sum->keys = r->n;
@@ -359,16 +474,19 @@ int epf_nic_rails_open(struct epf_nic *const *children, unsigned n, struct epf_n
 	struct epf_rails *r;
 	int rc;
 
-	if (n < 2 || n > EPF_NIC_LINKS)
-		return epf_fail(EPF_R_NIC_LIMIT, "NIC: %u devices as one, not 2 to %d", n,
+	if (n < 1 || n > EPF_NIC_LINKS)
+		return epf_fail(EPF_R_NIC_LIMIT, "NIC: %u devices as one, not 1 to %d", n,
 				EPF_NIC_LINKS);
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return epf_fail(EPF_R_NO_MEMORY, "NIC: %u devices as one", n);
 	r->n = n;
 	memcpy(r->child, children, n * sizeof(r->child[0]));
+	r->bell_owner = children[0];
 	r->ops = children[0]->ops;
 	r->own = rails_ops;
+	if (n == 1)
+		r->own.post = epf_rails_post_one;
 	r->own.name = r->ops->name;
 	epf_nic_ops_fill(&r->own);
 	r->nic.ops = &r->own;

@@ -176,12 +176,18 @@ static void verbs_close(struct epf_nic *nic)
 
 	if (!nic)
 		return;
-	epf_verbs_stop_waker(v);
+	epf_verbs_waker_stop(&v->waker);
+	epf_verbs_reopen_close(v);
 	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		epf_verbs_lane_destroy(nic, (uint16_t)lane);
 	while (v->regions)
 		drop_region(v, v->regions);
 	epf_verbs_destroy(v);
+}
+
+static int verbs_is_removed(const struct epf_nic *nic)
+{
+	return epf_verbs_of(nic)->dead;
 }
 
 static struct epf_bell *verbs_bell(struct epf_nic *nic)
@@ -211,11 +217,14 @@ const struct epf_nic_ops epf_nic_verbs_ops = {
 	.region_register = verbs_register,
 	.region_register_device = verbs_register_device,
 	.region_deregister = verbs_deregister,
+	.is_removed = verbs_is_removed,
 	.lane_create = epf_verbs_lane_create,
 	.lane_connect = epf_verbs_lane_connect,
 	.lane_fence = epf_verbs_lane_fence,
 	.lane_drained = epf_verbs_lane_drained,
 	.lane_destroy = epf_verbs_lane_destroy,
+	.lane_reopen = epf_verbs_lane_reopen,
+	.lane_reconnect = epf_verbs_lane_reconnect,
 	.lane_link = epf_verbs_lane_link,
 	.link_ready = epf_verbs_link_ready,
 	.post = epf_verbs_post,
@@ -224,6 +233,8 @@ const struct epf_nic_ops epf_nic_verbs_ops = {
 	.next_event = epf_verbs_next_event,
 	.bell = verbs_bell,
 	.arm = epf_verbs_arm,
+	.wake_peers = epf_verbs_reopen_wake,
+	.wake_pending = epf_verbs_reopen_pending,
 	.counters = verbs_counters,
 	.set_link = verbs_set_link,
 	.watch = epf_verbs_watch,

@@ -24,18 +24,24 @@ static void define(struct epf_core *core, struct epf_stream *s, uint32_t signal,
 		   uint32_t hash)
 {
 	struct epf_node *node = &core->nodes[s->node];
-	uint32_t index = core->n_notifies;
+	uint32_t again = core->notify_free;
+	uint32_t index = again != EPF_NONE ? again : core->n_notifies;
 	struct epf_notify_out *n = &core->notifies[index];
 	struct epf_msg m = { .kind = EPF_MSG_NOTIFY,
 			     .rank = s->peer,
 			     .signal = signal,
 			     .value = add,
+			     .a = core->ranks[s->rank].rank + 1,
 			     .c = s->handle,
 			     .d = node->n_notifies };
 
 	if (node->n_notifies >= node->max_handles || index >= core->max_streams ||
 	    !epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_NOTIFY, 0, index, 0)))
 		return;
+	if (again != EPF_NONE)
+		core->notify_free = n->next;
+	else
+		core->n_notifies++;
 	*n = (struct epf_notify_out){ .stream = stream_index(core, s),
 				      .signal = signal,
 				      .add = add,
@@ -43,7 +49,6 @@ static void define(struct epf_core *core, struct epf_stream *s, uint32_t signal,
 				      .next = core->notify_table[hash] };
 	node->notify_streams[node->n_notifies++] = s->handle;
 	core->notify_table[hash] = index;
-	core->n_notifies++;
 }
 
 uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t signal,
@@ -73,6 +78,7 @@ int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struc
 	n->rank = m->rank;
 	n->signal = m->signal;
 	n->add = (uint32_t)m->value;
+	n->from = (uint32_t)m->a;
 	n->stream = (uint16_t)m->c;
 	n->defined = 1;
 	return 1;

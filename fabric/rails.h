@@ -11,7 +11,11 @@
 /* A region on every child; epf_nic_mr.priv. */
 struct epf_rails_region {
 	struct epf_nic_mr child[EPF_NIC_LINKS];
+	struct epf_nic_mr fresh;               /* on a child that is being opened anew */
 	struct epf_rails_region *next, **link; /* link: what points here */
+	void *addr; /* NULL: GPU memory, which cannot be registered anew */
+	uint64_t len;
+	unsigned access;
 };
 
 struct epf_rails {
@@ -27,6 +31,9 @@ struct epf_rails {
 	struct epf_nic_ops own; /* nic.ops: under the children's name */
 	struct epf_nic_caps caps;
 	struct epf_rails_region *regions;
+	uint32_t receives[EPF_NIC_LINKS]; /* that each child got when the job began */
+	struct epf_rails_again again;     /* open: NULL: children are not opened anew */
+	struct epf_nic *bell_owner;       /* the first child that was there: closed last */
 };
 
 static inline struct epf_rails *epf_rails_of(const struct epf_nic *nic)
@@ -36,6 +43,8 @@ static inline struct epf_rails *epf_rails_of(const struct epf_nic *nic)
 
 /* rails_hot.c */
 int epf_rails_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
+/* Where there is one child: no lane has to be looked up. */
+int epf_rails_post_one(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 int epf_rails_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
 void epf_rails_post_receives(struct epf_nic *nic, unsigned n);
 uint64_t epf_rails_next_event(const struct epf_nic *nic);

@@ -12,6 +12,13 @@ int epf_rails_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, 
 	return r->ops->post(r->child[lane % r->n], lane, wr, n);
 }
 
+int epf_rails_post_one(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n)
+{
+	struct epf_rails *r = epf_rails_of(nic);
+
+	return r->ops->post(r->child[0], lane, wr, n);
+}
+
 /* Each child once, so that messages named by this reap stay valid until the next; another one first each time. */
 int epf_rails_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 {
@@ -50,6 +57,7 @@ void epf_rails_post_receives(struct epf_nic *nic, unsigned n)
 		unsigned give = (n + r->n - 1 - i) / (r->n - i);
 
 		n -= give;
+		r->receives[i] += give;
 		r->ops->post_receives(r->child[i], give);
 	}
 }

@@ -10,6 +10,7 @@
  *
  * Runs on the core's thread, rarely; may allocate. Must never log.
  */
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/engine.h"
 #include "fabric/recover.h"
@@ -41,6 +42,8 @@ void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsi
 	core->peers[rank].up = state == EPF_PEER_UP;
 	refresh(core, rank);
 	epf_peers_set(core->peers_page, rank, state, cause, epoch);
+	EPF_PROBE4(peer_state, rank, state, cause, epoch);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_PEER, state, rank, cause, epoch, 0);
 	if (state == EPF_PEER_DOWN)
 		epf_fail_streams_cold(core, rank, EPF_NONE);
 	for (uint32_t i = 0; i < core->n_ranks; i++)
@@ -203,16 +206,17 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 	const struct epf_peer *self = &core->peers[r->rank];
 	uint32_t regions = w->state == EPF_PEER_UP ? self->n_regions : 0;
 	uint32_t each = per_region(core->caps.keys), number = at / each;
+	uint32_t epoch = w->epoch - self->returns; /* other nodes may not have lost this one */
 	const struct epf_region_remote *region = &self->regions[number];
 
 	if (number < regions && at % each)
-		return keys_message(region, r->rank, number, w->epoch, regions);
+		return keys_message(region, r->rank, number, epoch, regions);
 	at = number;
 	if (at < regions)
 		return (struct epf_msg){ .kind = EPF_MSG_REGION,
 					 .rank = r->rank,
 					 .signal = at,
-					 .value = w->epoch,
+					 .value = epoch,
 					 .a = region->raddr,
 					 .b = region->bytes,
 					 .c = region->rkey,
@@ -221,7 +225,7 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 	return (struct epf_msg){ .kind = EPF_MSG_RANK,
 				 .rank = r->rank,
 				 .signal = w->state,
-				 .c = w->epoch,
+				 .c = epoch,
 				 .d = w->cause,
 				 .value = regions,
 				 .a = self->n_signals };
@@ -294,7 +298,7 @@ static void came(struct epf_core *core, uint32_t rank)
 	if (++peer->coming < peer->expects)
 		return;
 	peer->expects = 0;
-	epf_peer_changed(core, rank, EPF_PEER_UP, 0, peer->epoch);
+	epf_peer_changed(core, rank, EPF_PEER_UP, 0, peer->epoch + peer->returns);
 }
 
 static int on_region(struct epf_core *core, struct epf_peer *peer, const struct epf_msg *m)
@@ -343,7 +347,7 @@ static int on_keys(struct epf_core *core, struct epf_peer *peer, const struct ep
 static int on_rank(struct epf_core *core, struct epf_peer *peer, const struct epf_msg *m)
 {
 	if (m->signal == EPF_PEER_DOWN || m->signal == EPF_PEER_LEFT) {
-		epf_peer_changed(core, m->rank, m->signal, m->d, m->c);
+		epf_peer_changed(core, m->rank, m->signal, m->d, m->c + peer->returns);
 		return 1;
 	}
 	if (m->signal != EPF_PEER_UP || m->value > EPF_MAX_REGIONS || m->a > EPF_WIDE_SIGNALS ||
@@ -377,7 +381,7 @@ void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct
 		return;
 	}
 	peer = &core->peers[m->rank];
-	known = core->peers_page->peers[m->rank].epoch;
+	known = core->peers_page->peers[m->rank].epoch - peer->returns;
 	if ((int32_t)(epoch - known) < 0)
 		return; /* overtaken by newer news on another lane */
 	if (!on_message(core, peer, m))

@@ -17,6 +17,7 @@
  */
 #include "fabric/recover.h"
 
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/engine.h"
 #include "fabric/retire_hot.h"
@@ -74,6 +75,10 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 	if (lane->state != EPF_LANE_UP && lane->state != EPF_LANE_OPENING)
 		return;
 	EPF_COUNT(core, LANE_ERRORS, 1);
+	lane->errors++;
+	EPF_PROBE3(lane_failed, lane->id, node->rank, status);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_LANE_ERROR, status, lane->id,
+			node->rank, lane->index, 0);
 	lane->state = EPF_LANE_FENCED;
 	core->ops->lane_fence(core->nic, lane->id);
 	if (!node->recovery || !epf_other_lane(core, node) || node->state != EPF_NODE_UP) {

@@ -70,6 +70,8 @@ void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsi
 void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local);
 /* Frees withdrawals that never ended. */
 void epf_revokes_free(struct epf_core *core);
+/* The node has come back: it is told of the withdrawals under way, whether or not it was before. */
+void epf_revokes_tell_again(struct epf_core *core, const struct epf_node *node);
 /* A ring's place is used again: withdrawals need not wait for it. */
 void epf_revokes_new_ring(struct epf_core *core, uint32_t id);
 /* Takes the snapshot of lane heads that a withdrawal waits for (control.c). */

@@ -6,6 +6,7 @@
  */
 #define EPF_LOG_COMP "epf"
 #include "fabric/remote.h"
+#include "fabric/device_gpu.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -250,6 +251,8 @@ static void remote_close(struct epf *ep)
 		return;
 	hang_up(r);
 	remote_mem_free(ep);
+	epf_device_gpu_close(ep->device_gpus);
+	ep->device_gpus = NULL;
 	free(r);
 	ep->remote = NULL;
 }
@@ -340,6 +343,7 @@ const struct epf_backend_ops epf_backend_service = {
 	.describe = remote_describe,
 	.update = remote_update,
 	.rejoin = remote_rejoin,
+	.reconnect = remote_reconnect,
 	.peer_mask = remote_peer_mask,
 	.counter = remote_counter,
 	.stats_file = remote_stats_file,

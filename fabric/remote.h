@@ -90,5 +90,7 @@ int remote_join_round(struct epf *ep, unsigned n, const struct epf_blob *blobs, 
 int remote_describe(struct epf *ep, uint8_t **buf, size_t *len);
 int remote_update(struct epf *ep, const struct epf_blob *blobs);
 int remote_rejoin(struct epf *ep, const uint8_t *job_key);
+int remote_reconnect(struct epf *ep, unsigned step, const struct epf_blob *blobs, uint8_t **buf,
+		     size_t *len);
 
 #endif

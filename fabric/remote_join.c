@@ -248,3 +248,33 @@ int remote_rejoin(struct epf *ep, const uint8_t *job_key)
 	}
 	return rc;
 }
+
+int remote_reconnect(struct epf *ep, unsigned step, const struct epf_blob *blobs, uint8_t **buf,
+		     size_t *len)
+{
+	struct epf_svc_reconnect req = { .step = step };
+	struct epf_svc_reconnect_reply a;
+	uint8_t *all = NULL;
+	size_t n = 0;
+	int rc;
+
+	if (!ep->remote->lowest)
+		return 0;
+	if (ep->remote->ch && epf_svc_channel_minor(ep->remote->ch) < 3)
+		return epf_fail(EPF_R_SVC_VERSION,
+				"epf_reconnect: the daemon speaks version %u.%u, it came with 1.3",
+				EPF_SVC_MAJOR, epf_svc_channel_minor(ep->remote->ch));
+	rc = blobs ? epf_svc_pack(blobs, ep->world, &all, &n) : 0;
+	if (!rc && n > EPF_SVC_BODY_MAX - 2 * sizeof(uint32_t))
+		rc = epf_fail(
+			EPF_R_SVC_LIMIT,
+			"epf_reconnect: what %u ranks say has %zu bytes, a message at most %u",
+			ep->world, n, EPF_SVC_BODY_MAX);
+	req.sealed = (struct epf_svc_bytes){ all, (uint32_t)n };
+	if (!rc)
+		rc = remote_call(ep, EPF_SVC_RECONNECT, &req, -1, &a, NULL, 0);
+	free(all);
+	if (rc)
+		return rc;
+	return a.done ? give(a.sealed.data, a.sealed.len, buf, len) : -EAGAIN;
+}

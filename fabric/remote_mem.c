@@ -8,6 +8,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/core_limits.h"
+#include "fabric/device_gpu.h"
 #include "fabric/remote.h"
 
 #include <errno.h>
@@ -128,6 +129,46 @@ int remote_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned 
 	return 0;
 }
 
+static void put_le(uint8_t *at, uint64_t value, unsigned bytes)
+{
+	for (unsigned i = 0; i < bytes; i++)
+		at[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* For a daemon with RDMA devices: the memory's dma-buf, asked of the driver. */
+static int ask_dmabuf_region(struct epf *ep, const struct epf_copy_mem *mem, unsigned access,
+			     bool again, uint32_t *region)
+{
+	struct epf_svc_gpu_region req = { .kind = EPF_SVC_GPU_DMABUF,
+					  .access = access,
+					  .bytes = mem->bytes,
+					  .whole = mem->bytes };
+	struct epf_svc_region_reply a;
+	struct epf_device_mem d;
+	const struct epf_gpu_ops *ops;
+	int rc = epf_gpu_backend(epf_copy_gpu_name(&ep->conf), &ops);
+
+	if (!rc)
+		rc = epf_device_gpu_mem(&ep->device_gpus, ops, mem->addr, mem->bytes, &d);
+	if (rc)
+		return rc;
+	if (d.dmabuf_fd < 0)
+		return epf_fail(
+			EPF_R_GPU_REGION,
+			"GPU region: its driver exports no dma-buf, and a peer-memory module "
+			"serves only the process that owns the memory, not a daemon");
+	req.offset = d.dmabuf_offset;
+	put_le(req.ipc, d.addr, 8);
+	put_le(req.ipc + 8, d.order, 4);
+	put_le(req.ipc + 12, d.vendor, 4);
+	rc = (again ? remote_call_once : remote_call)(ep, EPF_SVC_GPU_REGION, &req, d.dmabuf_fd, &a,
+						      NULL, 0);
+	close(d.dmabuf_fd);
+	if (!rc)
+		*region = a.region;
+	return rc;
+}
+
 /* Asks the daemon for a region of GPU memory. A handle that is no descriptor goes in the message, beside a descriptor that says nothing. */
 static int ask_gpu_region(struct epf *ep, const struct epf_copy_mem *mem, unsigned access,
 			  bool again, uint32_t *region)
@@ -155,6 +196,10 @@ static int ask_gpu_region(struct epf *ep, const struct epf_copy_mem *mem, unsign
 						      0);
 	if (fd != h->fd)
 		close(fd);
+	/* Which NIC it has only the daemon knows: one of RDMA devices wants the memory in another form. */
+	if (rc && epf_last_reason() == EPF_R_GPU_REGION &&
+	    epf_svc_channel_minor(ep->remote->ch) >= 3)
+		return ask_dmabuf_region(ep, mem, access, again, region);
 	if (!rc)
 		*region = a.region;
 	return rc;

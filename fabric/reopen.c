@@ -11,14 +11,20 @@
  * such streams are put on a lane that is never up (limbo), where their commands park, until the other lanes have completed what they
  * held; that is about one round trip.
  *
- * Runs on the core's thread between two steps, without log or allocation. Opening and connecting are the NIC's slow path and make
- * system calls: one lane at a time, and the traffic of the others goes on in between.
+ * Runs on the core's thread between two steps, without log, allocation or system call: what opening and connecting need of those the
+ * NIC does elsewhere (nic.h: lane_reopen), and is asked again until it is done. Begun one lane a step, and the traffic of the others goes on in between.
  */
+#include "fabric/base/clock.h"
 #include "fabric/engine.h"
 #include "fabric/recover.h"
 #include "fabric/stage_hot.h"
 
+#include <errno.h>
+
 enum { EASE = 20 };
+
+/* How often a NIC is asked whether it is done. */
+#define ASK_AGAIN_NS UINT64_C(1000000)
 
 void epf_outage_begin(struct epf_core *core, const struct epf_lane *lane)
 {
@@ -38,6 +44,9 @@ void epf_outage_moved(struct epf_core *core, const struct epf_lane *lane,
 	if (r->is_moved) /* it has failed again before it was of use: nothing was waiting */
 		return;
 	r->is_moved = 1;
+	EPF_PROBE3(lane_moved, lane->id, core->nodes[lane->node].rank, pause);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_LANE_MOVED, 0, lane->id,
+			core->nodes[lane->node].rank, lane->index, pause);
 	epf_stat_set(core->stats, EPF_STAT_CORE_FAILOVER_NS, pause);
 	if (pause > epf_stat_get(core->stats, EPF_STAT_CORE_FAILOVER_MAX_NS))
 		epf_stat_set(core->stats, EPF_STAT_CORE_FAILOVER_MAX_NS, pause);
@@ -182,21 +191,37 @@ static void take_into_use(struct epf_core *core, struct epf_node *node, struct e
 	 */
 	core->streams[node->handles[lane->index]].lane = lane->id;
 	epf_outage_end(core, lane, 1);
+	EPF_PROBE2(lane_up, lane->id, core->nodes[lane->node].rank);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_LANE_UP, 0, lane->id,
+			core->nodes[lane->node].rank, lane->index, 0);
 	epf_grant_mark(core, lane);
 	begin_homing(core, node, lane);
+}
+
+/* 1: the NIC is at it. */
+static int is_under_way(struct epf_lane_recovery *r, int rc, uint64_t now)
+{
+	if (rc != -EAGAIN)
+		return 0;
+	r->retry_ns = now + ASK_AGAIN_NS;
+	return 1;
 }
 
 static void open_again(struct epf_core *core, struct epf_lane *lane, struct epf_lane_recovery *r,
 		       uint64_t now)
 {
-	/* While the port is down the peer need not be told of anything, and does not try in vain. */
-	if (!core->ops->link_ready(core->nic, lane->id)) {
+	int rc;
+
+	if (core->links_untold >> lane->link & 1) {
 		again_later(core, r, now);
 		return;
 	}
-	core->is_opening = 1;
-	core->ops->lane_destroy(core->nic, lane->id);
-	if (core->ops->lane_create(core->nic, lane->id, core->limits.lane_depth, &r->token)) {
+	rc = core->ops->lane_reopen(core->nic, lane->id, core->limits.lane_depth, &r->token);
+	if (is_under_way(r, rc, now))
+		return;
+	/* While the port is down the peer need not be told of anything, and does not try in vain. */
+	core->is_opening = rc != -ENETDOWN;
+	if (rc) {
 		again_later(core, r, now);
 		return;
 	}
@@ -207,8 +232,12 @@ static void open_again(struct epf_core *core, struct epf_lane *lane, struct epf_
 static void connect_again(struct epf_core *core, const struct epf_node *node,
 			  const struct epf_lane *lane, struct epf_lane_recovery *r, uint64_t now)
 {
+	int rc = epf_core_reconnect_lane(core, node, lane, r->peer_token);
+
+	if (is_under_way(r, rc, now))
+		return;
 	core->is_opening = 1;
-	if (epf_core_connect_lane(core, node, lane, r->peer_token)) {
+	if (rc) {
 		again_later(core, r, now);
 		return;
 	}

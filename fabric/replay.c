@@ -94,6 +94,7 @@ static void move_entry(struct epf_core *core, struct epf_lane *from, struct epf_
 	if (wr->core & EPF_WRC_EVENT)
 		to->events++;
 	EPF_COUNT(core, REPLAYS, 1);
+	from->replays++;
 }
 
 /* The streams of a dead lane go on over another one; those with parked commands wait there. */

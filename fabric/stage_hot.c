@@ -6,10 +6,12 @@
  */
 #include "fabric/stage_hot.h"
 
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 
 /* Has the lane room for one more entry, and where it has an event at the peer, a receive there? */
-static int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned bulk, unsigned event)
+EPF_INLINE int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned bulk,
+			  unsigned event)
 {
 	if (EPF_UNLIKELY(lane->state != EPF_LANE_UP))
 		return 0;
@@ -28,8 +30,8 @@ static int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned bul
  * May the stream's lane take one more entry of `bytes` bytes? A message always may pass the byte limits: it is what
  * lets the bytes before it be acknowledged.
  */
-static int admit(struct epf_core *core, const struct epf_stream *s, struct epf_lane *lane,
-		 unsigned bulk, unsigned event, uint32_t bytes)
+EPF_INLINE int admit(struct epf_core *core, const struct epf_stream *s, struct epf_lane *lane,
+		     unsigned bulk, unsigned event, uint32_t bytes)
 {
 	const struct epf_rank_state *rank = &core->ranks[s->rank];
 	const struct epf_link_load *load = &core->load[lane->link];
@@ -76,6 +78,8 @@ static void message_entry(struct epf_core *core, struct epf_stream *s, struct ep
 	if (wr_core >> 60 == EPF_WRK_DATA) {
 		core->load[lane->link].messages++;
 		core->ranks[s->rank].inflight_messages++;
+		s->sent += EPF_SENT_COMMAND;
+		s->signals += m->kind == EPF_MSG_SIGNAL;
 	}
 }
 
@@ -108,11 +112,12 @@ static void count_bytes(struct epf_core *core, const struct epf_peer *peer, unsi
 
 /*
  * Stages one piece of a put or get. `last`: the command owes nothing after it. notify: the handle of the signal that rides
- * in its immediate, or EPF_NONE.
+ * in its immediate, or EPF_NONE. what: the operation; a constant where the caller knows it, and most of this then folds away.
  */
-static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
-		       struct epf_ring_state *ring, const struct epf_op *op, uint32_t seq,
-		       uint32_t done, uint32_t bytes, unsigned last, uint32_t notify)
+EPF_INLINE void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
+			   struct epf_ring_state *ring, const struct epf_op *op, unsigned what,
+			   uint32_t seq, uint32_t done, uint32_t bytes, unsigned last,
+			   uint32_t notify)
 {
 	const struct epf_peer *peer = &core->peers[op->rank];
 	const struct epf_region_remote *remote = &peer->regions[op->remote_region];
@@ -125,7 +130,7 @@ static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_l
 	wr->len = bytes;
 	wr->imm = 0;
 	wr->core = epf_wr_core(EPF_WRK_DATA, ring->id, seq, 0);
-	if (EPF_UNLIKELY(op->op == EPF_OP_PUT_INLINE)) {
+	if (EPF_UNLIKELY(what == EPF_OP_PUT_INLINE)) {
 		/* The value stays in the message slot until completion: a replay needs it. */
 		slot->value = op->value;
 		wr->laddr = (uint64_t)(uintptr_t)&slot->value;
@@ -138,11 +143,12 @@ static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_l
 		wr->lkey = local->mr.keys[lane->index].lkey;
 		wr->flags = 0;
 	}
-	if (EPF_UNLIKELY(op->op == EPF_OP_GET)) {
+	if (EPF_UNLIKELY(what == EPF_OP_GET)) {
 		wr->op = EPF_WR_READ;
 	} else if (notify != EPF_NONE) {
 		wr->op = EPF_WR_WRITE_IMM;
 		wr->imm = epf_imm(EPF_IMM_NOTIFY, notify, s->count++);
+		s->signals++;
 		wr->core |= EPF_WRC_EVENT;
 		lane->events++;
 	} else if (core->counts_puts) {
@@ -155,11 +161,12 @@ static void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_l
 	}
 	if (!last)
 		ring->pend[seq & ring->pend_mask]++;
+	s->sent += (what == EPF_OP_GET ? 0 : bytes) + (last ? EPF_SENT_COMMAND : 0);
 	core->load[lane->link].bytes += bytes;
 	core->load[lane->link].messages++;
 	rank->inflight_bytes += bytes;
 	rank->inflight_messages++;
-	count_bytes(core, peer, op->op, bytes);
+	count_bytes(core, peer, what, bytes);
 }
 
 /*
@@ -173,7 +180,8 @@ static void group_signals(struct epf_core *core, struct epf_stream *s)
 		struct epf_msg m = { .kind = EPF_MSG_SIGNAL,
 				     .rank = p->op.rank,
 				     .signal = p->op.signal,
-				     .value = p->op.value };
+				     .value = p->op.value,
+				     .c = core->ranks[s->rank].rank + 1 };
 		uint32_t index = s->signals_head;
 
 		if (s->group_posted < s->group_target + p->op.count &&
@@ -194,9 +202,11 @@ static void group_signals(struct epf_core *core, struct epf_stream *s)
 static int stage_signal(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
 			const struct epf_op *op, uint32_t seq)
 {
-	struct epf_msg m = {
-		.kind = EPF_MSG_SIGNAL, .rank = op->rank, .signal = op->signal, .value = op->value
-	};
+	struct epf_msg m = { .kind = EPF_MSG_SIGNAL,
+			     .rank = op->rank,
+			     .signal = op->signal,
+			     .value = op->value,
+			     .c = core->ranks[s->rank].rank + 1 };
 
 	if (op->op == EPF_OP_PUT_SIGNAL) {
 		m.value = op->add;
@@ -219,7 +229,11 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 	unsigned bulk = op->flags & EPF_F_BULK;
 	unsigned event = core->counts_puts && op->op != EPF_OP_GET;
 	unsigned signal = op->op == EPF_OP_PUT_SIGNAL;
-	uint32_t notify = EPF_NONE;
+	uint32_t notify = EPF_NONE, most = core->caps.max_msg_bytes;
+
+	/* A request is not cut by the NIC: a long one would be one long step. */
+	if (EPF_UNLIKELY(core->nic->pace) && most > (uint32_t)EPF_PACE_BYTES >> core->nic->pace)
+		most = (uint32_t)EPF_PACE_BYTES >> core->nic->pace;
 
 	if (op->op == EPF_OP_SIGNAL || op->op == EPF_OP_ADD) {
 		if (!stage_signal(core, s, ring, op, seq))
@@ -231,8 +245,8 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 		uint32_t bytes = op->length - *done;
 		unsigned last;
 
-		if (EPF_UNLIKELY(bytes > core->caps.max_msg_bytes))
-			bytes = core->caps.max_msg_bytes;
+		if (EPF_UNLIKELY(bytes > most))
+			bytes = most;
 		last = *done + bytes == op->length;
 		/* Its own data only: on an unordered NIC that is one piece, or the message has to cover them. */
 		if (signal && last && !(op->flags & EPF_F_FENCE) && (core->ordered || *done == 0))
@@ -240,7 +254,8 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 		if (!admit(core, s, lane, bulk, event || notify != EPF_NONE, bytes))
 			return 0;
 		signal = signal && notify == EPF_NONE;
-		data_entry(core, s, lane, ring, op, seq, *done, bytes, last && !signal, notify);
+		data_entry(core, s, lane, ring, op, op->op, seq, *done, bytes, last && !signal,
+			   notify);
 		stream_mark_dirty(core, s, stream_index(core, s));
 		*done += bytes;
 	}
@@ -250,6 +265,19 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 		s->group_posted++;
 		group_signals(core, s);
 	}
+	return 1;
+}
+
+/* The same for a put in one piece that raises no event: most of all commands, so without all the questions. 0: no credit. */
+EPF_INLINE int stage_put(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
+			 const struct epf_op *op, uint32_t seq)
+{
+	struct epf_lane *lane = &core->lanes[s->lane];
+
+	if (!admit(core, s, lane, op->flags & EPF_F_BULK, 0, op->length))
+		return 0;
+	data_entry(core, s, lane, ring, op, EPF_OP_PUT, seq, 0, op->length, 1, EPF_NONE);
+	stream_mark_dirty(core, s, stream_index(core, s));
 	return 1;
 }
 
@@ -286,10 +314,17 @@ static void park(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 	s->parked_tail = index;
 	s->parked_count++;
 	stream_wait(core, s);
+	EPF_PROBE4(park, ring->id, seq, s->peer, s->lane);
 	EPF_COUNT(core, CMDS_PARKED, 1);
+	if (s->parked_count == 1)
+		epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_PARK, 0, s->handle, s->peer,
+				s->lane, seq);
 	if (EPF_UNLIKELY(s->parked_count >= core->limits.park_limit)) {
 		ring->blocked = stream_index(core, s);
 		s->blocks = 1;
+		EPF_PROBE3(block, ring->id, s->peer, s->lane);
+		epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_BLOCK, 0, ring->id, s->peer,
+				s->handle, seq);
 	}
 }
 
@@ -347,10 +382,19 @@ EPF_HOT void epf_stage_command(struct epf_core *core, struct epf_ring_state *rin
 		return;
 	}
 	s = &core->streams[index];
-	if (EPF_UNLIKELY(grouped && op->op == EPF_OP_SIGNAL))
+	if (EPF_UNLIKELY(grouped && op->op == EPF_OP_SIGNAL)) {
 		stage_counted(core, s, ring, op, seq);
-	else if (EPF_UNLIKELY(s->parked_head != EPF_NONE) || !stage(core, s, ring, op, seq, &done))
-		park(core, s, ring, op, seq, done);
+		return;
+	}
+	if (EPF_LIKELY(s->parked_head == EPF_NONE)) {
+		unsigned plain = op->op == EPF_OP_PUT && !grouped && !core->counts_puts &&
+				 op->length - 1 < core->caps.max_msg_bytes;
+
+		if (plain ? stage_put(core, s, ring, op, seq)
+			  : stage(core, s, ring, op, seq, &done))
+			return;
+	}
+	park(core, s, ring, op, seq, done);
 }
 
 /* Stages what it can of a stream's parked commands; 1 when none is left. */
@@ -364,6 +408,10 @@ static int unpark(struct epf_core *core, struct epf_stream *s)
 		if (!(EPF_UNLIKELY(core->recheck) && epf_recheck_cold(core, p)) &&
 		    !stage(core, s, ring, &p->op, p->seq, &p->done))
 			return 0;
+		EPF_PROBE4(unpark, p->ring, p->seq, s->peer, s->lane);
+		if (EPF_UNLIKELY(core->sample.state == EPF_SAMPLE_PARKED &&
+				 core->sample.parked == index))
+			sample_staged(core, &core->lanes[s->lane]);
 		s->parked_head = p->next;
 		s->parked_count--;
 		if (EPF_UNLIKELY(s->blocks) && s->parked_count <= core->limits.park_limit / 2)

@@ -89,6 +89,14 @@ EPF_INLINE uint32_t stream_index(const struct epf_core *core, const struct epf_s
 	return (uint32_t)(s - core->streams);
 }
 
+/* The command that is followed has its last entry in this lane. */
+EPF_INLINE void sample_staged(struct epf_core *core, const struct epf_lane *lane)
+{
+	core->sample.state = EPF_SAMPLE_STAGED;
+	core->sample.lane = lane->id;
+	core->sample.head = lane->head;
+}
+
 /* A parked command is staged or failed: its place is free. */
 EPF_INLINE void parked_give(struct epf_core *core, uint32_t index)
 {
@@ -98,6 +106,8 @@ EPF_INLINE void parked_give(struct epf_core *core, uint32_t index)
 	ring->parked--;
 	if (EPF_UNLIKELY(p->covered))
 		core->ranks[ring->rank].covered--;
+	if (EPF_UNLIKELY(core->sample.state == EPF_SAMPLE_PARKED && core->sample.parked == index))
+		core->sample.state = EPF_SAMPLE_NONE; /* it failed */
 	p->next = core->parked_free;
 	core->parked_free = index;
 	core->n_parked--;

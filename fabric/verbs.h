@@ -7,7 +7,7 @@
  * The lane keeps the ids of its positions, so that few work requests need ask for a completion: on an ordered lane each one
  * speaks for all before it. An arrival names only the queue pair; a hash table leads from there to the lane.
  *
- * One thread uses a NIC, but for lane_create and lane_connect, which set several lanes up at once, and for the waker (verbs_watch.c), which touches the completion channel, the bell and `armed` only.
+ * One thread uses a NIC, but for lane_create and lane_connect, which set several lanes up at once, for verbs_reopen.c, and for the waker (verbs_watch.c), which touches the completion channel, the bell and `armed` only.
  */
 #ifndef EPF_FABRIC_VERBS_H
 #define EPF_FABRIC_VERBS_H
@@ -15,6 +15,7 @@
 #include "fabric/nic.h"
 #include "fabric/verbs_lib.h"
 #include "fabric/verbs_opts.h"
+#include "fabric/verbs_waker.h"
 #include "queues/epf_bell.h"
 
 #include <infiniband/verbs.h>
@@ -66,6 +67,7 @@ struct epf_verbs_lane {
 	uint8_t is_loop;     /* to the NIC itself: needs no link */
 	uint8_t drain;       /* enum epf_verbs_drain */
 	uint8_t is_owed;     /* on epf_verbs.owed_lanes */
+	uint8_t has_let_go;  /* another thread was at work on it when it was to be fenced */
 	uint32_t owed;       /* without shared receive queue: receives to be posted to it */
 	uint64_t empty_mark; /* epf_verbs.empties when the lane came to this state of drain */
 };
@@ -149,11 +151,10 @@ struct epf_verbs {
 	int files[EPF_VERBS_FILES]; /* -1: not there */
 	uint64_t files_last[EPF_VERBS_FILES];
 	uint32_t looks;
+	struct epf_verbs_opener *opener; /* verbs_reopen.c; NULL until a lane is opened again */
 	struct epf_bell *bell;
 	int shares_bell; /* with another NIC, which outlives this one */
-	pthread_t waker;
-	int waker_runs;
-	int stop_fd;
+	struct epf_verbs_waker waker;
 	uint32_t armed; /* notifications asked for and not come yet: bit 0 send, bit 1 receive */
 	uint64_t (*now)(void *);
 	void *now_arg;
@@ -175,7 +176,7 @@ static inline uint32_t epf_verbs_hash(uint32_t qpn)
 	return qpn * 0x9e3779b1u >> 7;
 }
 
-/* verbs_hot.c */
+/* verbs_post_hot.c, verbs_hot.c */
 int epf_verbs_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 int epf_verbs_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
 void epf_verbs_post_receives(struct epf_nic *nic, unsigned n);
@@ -221,6 +222,36 @@ void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane);
 int epf_verbs_lane_drained(const struct epf_nic *nic, uint16_t lane);
 void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane);
 int epf_verbs_link_ready(struct epf_nic *nic, uint16_t lane);
+/* Parts of these. By any thread, on a lane that is not in use: a queue pair that is ready to be connected; what it holds is the caller's, also after a failure. */
+int epf_verbs_lane_make(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
+			uint32_t depth);
+/* By any thread: connects one that is not in use. is_up: whether the own port is. */
+int epf_verbs_lane_join(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
+			const void *addr, size_t addr_len, uint64_t token,
+			int (*is_up)(struct epf_verbs *v));
+/* By any thread: frees what a lane holds; its generation stays, so that late completions of it are known. */
+void epf_verbs_lane_free(struct epf_verbs *v, struct epf_verbs_lane *l);
+/* By the NIC's thread, without a system call: a lane in v->lanes gets known to arrivals; and is forgotten, with what it holds in *out. */
+int epf_verbs_lane_install(struct epf_verbs *v, uint16_t lane);
+void epf_verbs_lane_detach(struct epf_verbs *v, uint16_t lane, struct epf_verbs_lane *out);
+/* By any thread: whether the device says that the port is up. Makes a system call. */
+int epf_verbs_ask_port(const struct epf_verbs *v);
+
+/* verbs_qps.c */
+/* Makes a lane's queue pair known to arrivals; -ENOMEM. No memory is needed for as many as there were. */
+int epf_verbs_qp_enter(struct epf_verbs *v, uint16_t lane);
+void epf_verbs_qp_forget(struct epf_verbs *v, uint16_t lane);
+
+/* verbs_reopen.c */
+int epf_verbs_reopen_init(struct epf_verbs *v);
+int epf_verbs_lane_reopen(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
+int epf_verbs_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			     uint64_t token);
+/* Gives up what is under way for a lane. 1: another thread still works on its queue pair; with `wait` it is waited for. */
+int epf_verbs_reopen_end(struct epf_verbs *v, uint16_t lane, int wait);
+int epf_verbs_reopen_pending(const struct epf_nic *nic);
+void epf_verbs_reopen_wake(struct epf_nic *nic);
+void epf_verbs_reopen_close(struct epf_verbs *v);
 enum epf_lane_link epf_verbs_lane_link(const struct epf_nic *nic, uint16_t lane);
 /* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN with this status. */
 void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane, unsigned status);
@@ -232,7 +263,6 @@ void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status)
 void epf_verbs_events(struct epf_verbs *v);
 void epf_verbs_watch(struct epf_nic *nic);
 int epf_verbs_arm(struct epf_nic *nic);
-void epf_verbs_stop_waker(struct epf_verbs *v);
 
 /* verbs_counters.c */
 void epf_verbs_counters_open(struct epf_verbs *v);

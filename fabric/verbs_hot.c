@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs NIC's data path: work requests to queue pairs, completions and arrivals back, receives. Called by the core's step
+ * The verbs NIC's way back: completions, arrivals, receives. The way out is verbs_post_hot.c. Called by the core's step
  * through epf_nic_ops. It must never allocate, lock, log or make a system call; the provider's own post and poll are what they are
  * (on hardware memory and a doorbell; soft-RoCE enters the kernel).
  */
@@ -15,200 +15,6 @@ struct out {
 	struct epf_wc *wc;
 	unsigned n, max;
 };
-
-/* A work request that no device is asked to refuse: it would not, or it would disturb more than the lane. */
-static int is_sane(const struct epf_verbs *v, const struct epf_wr *wr)
-{
-	if (wr->len > v->max_msg_bytes)
-		return 0;
-	if ((wr->flags & EPF_WR_INLINE) && wr->len > EPF_NIC_MSG_BYTES)
-		return 0;
-	switch (wr->op) {
-	case EPF_WR_WRITE:
-	case EPF_WR_WRITE_IMM:
-		return 1;
-	case EPF_WR_SEND:
-		return wr->len <= EPF_NIC_MSG_BYTES;
-	case EPF_WR_READ:
-		return !(wr->flags & EPF_WR_INLINE);
-	default:
-		return 0;
-	}
-}
-
-/*
- * Local part of a work request: *inlined says that the queue pair takes the bytes at once. One that is not sane gets a place
- * that the device refuses, so that it fails in its turn, as any other with a wrong local key.
- */
-static struct ibv_sge local_part(const struct epf_verbs *v, struct epf_verbs_lane *l,
-				 const struct epf_wr *wr, int sane, int *inlined)
-{
-	uint8_t *bounce;
-
-	*inlined = 0;
-	if (__builtin_expect(!sane, 0))
-		return (struct ibv_sge){ .addr = 1, .length = 1, .lkey = v->bad_lkey };
-	if (!(wr->flags & EPF_WR_INLINE))
-		return (struct ibv_sge){ .addr = wr->laddr, .length = wr->len, .lkey = wr->lkey };
-	if (__builtin_expect(wr->len <= l->inline_bytes, 1)) {
-		*inlined = 1;
-		return (struct ibv_sge){ .addr = wr->laddr, .length = wr->len };
-	}
-	bounce = l->bounce + (size_t)(l->head & l->mask) * EPF_NIC_MSG_BYTES;
-	memcpy(bounce, (const void *)(uintptr_t)wr->laddr, wr->len);
-	return (struct ibv_sge){ .addr = (uintptr_t)bounce,
-				 .length = wr->len,
-				 .lkey = l->bounce_mr->lkey };
-}
-
-/* Enters a work request in its lane; returns its number and whether it asks for a completion. */
-static uint64_t enter(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
-		      const struct epf_wr *wr, int last, unsigned *flags)
-{
-	uint64_t wr_id = epf_verbs_wr_id(lane, l->generation, l->head);
-
-	l->ids[l->head++ & l->mask] = wr->id;
-	*flags = 0;
-	if (last || ++l->quiet >= v->signal_interval) {
-		l->quiet = 0;
-		*flags = IBV_SEND_SIGNALED;
-	}
-	return wr_id;
-}
-
-static void put_ex(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
-		   const struct epf_wr *wr, int last)
-{
-	struct ibv_qp_ex *qp = l->qpx;
-	int sane = is_sane(v, wr), inlined;
-	struct ibv_sge sge = local_part(v, l, wr, sane, &inlined);
-	unsigned flags;
-
-	qp->wr_id = enter(v, l, lane, wr, last, &flags);
-	qp->wr_flags = flags | (inlined ? IBV_SEND_INLINE : 0);
-	if (sane && wr->op == EPF_WR_WRITE_IMM)
-		ibv_wr_rdma_write_imm(qp, wr->rkey, wr->raddr, htonl(wr->imm));
-	else if (sane && wr->op == EPF_WR_SEND)
-		ibv_wr_send(qp);
-	else if (sane && wr->op == EPF_WR_READ)
-		ibv_wr_rdma_read(qp, wr->rkey, wr->raddr);
-	else
-		ibv_wr_rdma_write(qp, wr->rkey, wr->raddr);
-	if (inlined)
-		ibv_wr_set_inline_data(qp, (void *)(uintptr_t)sge.addr, sge.length);
-	else
-		ibv_wr_set_sge(qp, sge.lkey, sge.addr, sge.length);
-}
-
-static int post_ex(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
-		   const struct epf_wr *wr, unsigned n)
-{
-	uint32_t head = l->head;
-	int rc;
-
-	ibv_wr_start(l->qpx);
-	for (unsigned i = 0; i < n; i++)
-		put_ex(v, l, lane, &wr[i], i + 1 == n);
-	rc = ibv_wr_complete(l->qpx);
-	v->counters.doorbells++;
-	if (__builtin_expect(rc == 0, 1))
-		return (int)n;
-	l->head = head; /* all or nothing */
-	if (rc != ENOMEM)
-		epf_verbs_lost_lane_cold(v, lane, rc);
-	return 0;
-}
-
-static void put_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
-		     const struct epf_wr *wr, int last, unsigned at)
-{
-	static const uint8_t opcodes[] = {
-		[EPF_WR_WRITE] = IBV_WR_RDMA_WRITE,
-		[EPF_WR_WRITE_IMM] = IBV_WR_RDMA_WRITE_WITH_IMM,
-		[EPF_WR_SEND] = IBV_WR_SEND,
-		[EPF_WR_READ] = IBV_WR_RDMA_READ,
-	};
-	struct ibv_send_wr *out = &v->wrs[at];
-	int sane = is_sane(v, wr), inlined;
-	unsigned flags;
-
-	v->sges[at] = local_part(v, l, wr, sane, &inlined);
-	out->wr_id = enter(v, l, lane, wr, last, &flags);
-	out->opcode = sane ? opcodes[wr->op] : IBV_WR_RDMA_WRITE;
-	out->num_sge = v->sges[at].length != 0;
-	out->send_flags = flags | (inlined ? IBV_SEND_INLINE : 0);
-	out->imm_data = htonl(wr->imm);
-	out->wr.rdma.remote_addr = wr->raddr;
-	out->wr.rdma.rkey = wr->rkey;
-}
-
-static int post_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
-		     const struct epf_wr *wr, unsigned n)
-{
-	unsigned done = 0;
-
-	while (done < n) {
-		unsigned count = n - done < EPF_VERBS_CHAIN ? n - done : EPF_VERBS_CHAIN, taken;
-		struct ibv_send_wr *bad = NULL;
-		uint32_t head = l->head;
-		int rc;
-
-		for (unsigned i = 0; i < count; i++)
-			put_list(v, l, lane, &wr[done + i], done + i + 1 == n, i);
-		/* count is 1 or more: cppcheck does not follow the loop's condition */
-		/* cppcheck-suppress negativeIndex */
-		v->wrs[count - 1].next = NULL;
-		rc = ibv_post_send(l->qp, v->wrs, &bad);
-		if (count < EPF_VERBS_CHAIN)
-			/* cppcheck-suppress negativeIndex */
-			v->wrs[count - 1].next = &v->wrs[count];
-		v->counters.doorbells++;
-		if (__builtin_expect(rc == 0, 1)) {
-			done += count;
-			continue;
-		}
-		taken = bad >= v->wrs && bad < v->wrs + count ? (unsigned)(bad - v->wrs) : 0;
-		l->head = head + taken;
-		done += taken;
-		/*
-		 * The ones taken may be without a completion of their own: a full queue with none under way would never
-		 * move. Then the lane cannot go on.
-		 */
-		if (rc != ENOMEM || (taken && !(v->wrs[taken - 1].send_flags & IBV_SEND_SIGNALED)))
-			epf_verbs_lost_lane_cold(v, lane, rc);
-		break;
-	}
-	return (int)done;
-}
-
-int epf_verbs_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n)
-{
-	struct epf_verbs *v = epf_verbs_of(nic);
-	struct epf_verbs_lane *l;
-	uint32_t room;
-	uint64_t bytes = 0;
-	int done;
-
-	if (lane >= v->max_lanes)
-		return -ENOTCONN;
-	l = &v->lanes[lane];
-	if (l->link != EPF_LANE_READY)
-		return -ENOTCONN;
-	room = l->depth - (l->head - l->tail);
-	if (room > v->completions - v->outstanding)
-		room = v->completions - v->outstanding;
-	if (n > room)
-		n = room;
-	if (n == 0)
-		return 0;
-	done = l->qpx ? post_ex(v, l, lane, wr, n) : post_list(v, l, lane, wr, n);
-	v->outstanding += (uint32_t)done;
-	for (int i = 0; i < done; i++)
-		bytes += wr[i].len;
-	v->counters.bytes_tx += bytes;
-	v->counters.messages_tx += (uint32_t)done;
-	return done;
-}
 
 void epf_verbs_report_lane(struct epf_verbs *v, uint16_t lane)
 {
@@ -225,8 +31,8 @@ void epf_verbs_report_lane(struct epf_verbs *v, uint16_t lane)
 	v->report_tail = lane;
 }
 
-static void emit_sent(struct epf_verbs *v, struct out *out, uint16_t lane, uint32_t position,
-		      unsigned status)
+EPF_INLINE void emit_sent(struct epf_verbs *v, struct out *out, uint16_t lane, uint32_t position,
+			  unsigned status)
 {
 	struct epf_verbs_lane *l = &v->lanes[lane];
 
@@ -313,7 +119,7 @@ static void failed(struct epf_verbs *v, uint16_t lane, uint32_t position, enum i
 }
 
 /* Completions of work requests: up to `max` entries in all. */
-static void take_sent(struct epf_verbs *v, struct out *out, unsigned max)
+static int take_sent(struct epf_verbs *v, struct out *out, unsigned max)
 {
 	while (out->n < max) {
 		unsigned ask = max - out->n < EPF_VERBS_POLL ? max - out->n : EPF_VERBS_POLL;
@@ -339,8 +145,9 @@ static void take_sent(struct epf_verbs *v, struct out *out, unsigned max)
 				epf_verbs_report_lane(v, lane);
 		}
 		if (n < (int)ask)
-			return;
+			return 0;
 	}
+	return 1;
 }
 
 /* Lane of a queue pair; EPF_VERBS_NONE for one that is gone. */
@@ -470,9 +277,11 @@ int epf_verbs_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 		report(v, &out);
 	if (__builtin_expect(!v->dead, 1)) {
 		/* Half of the room at first for completions, the rest after the arrivals. */
-		take_sent(v, &out, n - n / 2);
+		int more = take_sent(v, &out, n - n / 2);
+
 		take_arrivals(v, &out);
-		take_sent(v, &out, n);
+		if (__builtin_expect(more, 0))
+			(void)take_sent(v, &out, n);
 	}
 	if (__builtin_expect(v->report_head != EPF_VERBS_NONE, 0))
 		report(v, &out);

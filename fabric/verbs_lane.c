@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_QPS = 64, MAX_READS = 16, HOPS = 64 };
+enum { MAX_READS = 16, HOPS = 64 };
 
 static struct epf_verbs_lane *used_lane(const struct epf_nic *nic, uint16_t lane)
 {
@@ -25,48 +25,6 @@ static int failed(const struct epf_verbs *v, uint16_t lane, const char *call, in
 {
 	return epf_fail_sys(err == ENOMEM ? EPF_R_VERBS_PIN : EPF_R_VERBS_CALL, err,
 			    "verbs: %s: lane %u: %s", v->device, lane, call);
-}
-
-/* The hash table of queue pairs: open addressing, never more than half full. */
-static void enter_qp(uint64_t *table, uint32_t mask, uint64_t entry)
-{
-	uint32_t at = epf_verbs_hash((uint32_t)(entry >> 32)) & mask;
-
-	while (table[at])
-		at = (at + 1) & mask;
-	table[at] = entry;
-}
-
-static int rebuild_qps(struct epf_verbs *v, uint32_t size)
-{
-	uint64_t *table = calloc(size, sizeof(*table));
-
-	if (!table)
-		return epf_fail(EPF_R_NO_MEMORY, "verbs: a table of %u queue pairs", size);
-	for (uint32_t i = 0; v->qps && i <= v->qps_mask; i++)
-		if (v->qps[i])
-			enter_qp(table, size - 1, v->qps[i]);
-	free(v->qps);
-	v->qps = table;
-	v->qps_mask = size - 1;
-	return 0;
-}
-
-static void forget_qp(struct epf_verbs *v, uint16_t lane)
-{
-	uint32_t at = epf_verbs_hash(v->lanes[lane].qp->qp_num) & v->qps_mask, next;
-
-	while (epf_verbs_entry_lane(v->qps[at]) != lane)
-		at = (at + 1) & v->qps_mask;
-	v->qps[at] = 0;
-	v->qps_used--;
-	/* Those behind it move up, or a search would stop at the hole. */
-	for (next = (at + 1) & v->qps_mask; v->qps[next]; next = (next + 1) & v->qps_mask) {
-		uint64_t entry = v->qps[next];
-
-		v->qps[next] = 0;
-		enter_qp(v->qps, v->qps_mask, entry);
-	}
 }
 
 static struct ibv_qp *create_qp_ex(struct epf_verbs *v, const struct ibv_qp_init_attr *base)
@@ -88,9 +46,8 @@ static struct ibv_qp *create_qp_ex(struct epf_verbs *v, const struct ibv_qp_init
 }
 
 /* A queue pair with as many inline bytes as asked for, or less. What was asked counts: not every provider tells what it gives. */
-static int create_qp(struct epf_verbs *v, uint16_t lane, uint32_t depth)
+static int create_qp(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane, uint32_t depth)
 {
-	struct epf_verbs_lane *l = &v->lanes[lane];
 	struct ibv_qp_init_attr attr = {
 		.send_cq = v->send_cq,
 		.recv_cq = v->recv_cq,
@@ -127,9 +84,8 @@ static int create_qp(struct epf_verbs *v, uint16_t lane, uint32_t depth)
 }
 
 /* Memory for inline payloads that the queue pair itself cannot take. */
-static int create_bounce(struct epf_verbs *v, uint16_t lane)
+static int create_bounce(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane)
 {
-	struct epf_verbs_lane *l = &v->lanes[lane];
 	size_t bytes = ((size_t)l->mask + 1) * EPF_NIC_MSG_BYTES;
 
 	if (l->inline_bytes >= EPF_NIC_MSG_BYTES)
@@ -142,16 +98,15 @@ static int create_bounce(struct epf_verbs *v, uint16_t lane)
 	return l->bounce_mr ? 0 : failed(v, lane, "ibv_reg_mr", errno);
 }
 
-static int to_init(struct epf_verbs *v, uint16_t lane)
+static int to_init(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = v->port,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
 	};
-	int rc = v->lib->modify_qp(v->lanes[lane].qp, &attr,
-				   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-					   IBV_QP_ACCESS_FLAGS);
+	int rc = v->lib->modify_qp(
+		l->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 
 	return rc ? failed(v, lane, "ibv_modify_qp to INIT", rc) : 0;
 }
@@ -166,27 +121,7 @@ static uint32_t next_random(struct epf_verbs *v)
 	return (uint32_t)(random >> 40);
 }
 
-/* Makes a lane's queue pair known to arrivals. */
-static int publish_qp(struct epf_verbs *v, uint16_t lane)
-{
-	int rc = 0;
-
-	pthread_mutex_lock(&v->setup);
-	if (2 * (v->qps_used + 1) > v->qps_mask)
-		rc = rebuild_qps(v, v->qps ? 2 * (v->qps_mask + 1) : MIN_QPS);
-	if (!rc) {
-		enter_qp(v->qps, v->qps_mask,
-			 (uint64_t)v->lanes[lane].qp->qp_num << 32 | (lane + 1u));
-		v->qps_used++;
-		if (v->lanes_end <= lane)
-			v->lanes_end = lane + 1u;
-	}
-	pthread_mutex_unlock(&v->setup);
-	return rc;
-}
-
-/* Frees what a lane holds; its generation stays, so that late completions of it are known. */
-static void free_lane(struct epf_verbs *v, struct epf_verbs_lane *l)
+void epf_verbs_lane_free(struct epf_verbs *v, struct epf_verbs_lane *l)
 {
 	uint16_t generation = l->generation;
 
@@ -198,6 +133,36 @@ static void free_lane(struct epf_verbs *v, struct epf_verbs_lane *l)
 	free(l->ids);
 	memset(l, 0, sizeof(*l));
 	l->generation = generation;
+}
+
+int epf_verbs_lane_make(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
+			uint32_t depth)
+{
+	int rc = 0;
+
+	for (l->mask = 1; l->mask < depth; l->mask <<= 1)
+		;
+	l->mask--;
+	l->depth = depth;
+	l->generation++;
+	l->psn = next_random(v);
+	l->ids = calloc((size_t)l->mask + 1, sizeof(*l->ids));
+	if (!l->ids)
+		rc = epf_fail(EPF_R_NO_MEMORY, "verbs: lane %u", lane);
+	if (!rc)
+		rc = create_qp(v, l, lane, depth);
+	if (!rc)
+		rc = create_bounce(v, l, lane);
+	return rc ? rc : to_init(v, l, lane);
+}
+
+int epf_verbs_lane_install(struct epf_verbs *v, uint16_t lane)
+{
+	int rc = epf_verbs_qp_enter(v, lane);
+
+	if (!rc)
+		epf_verbs_recv_again(v, lane);
+	return rc;
 }
 
 int epf_verbs_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token)
@@ -217,31 +182,18 @@ int epf_verbs_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, ui
 			"verbs: lane-depth %u is not in 1 to %u, the least of what %s holds "
 			"and verbs-completions",
 			depth, caps.lane_depth, v->device);
+	if (v->dead)
+		return epf_fail(EPF_R_VERBS_DEVICE, "verbs: %s was removed", v->device);
 	l = &v->lanes[lane];
 	if (l->qp)
 		return epf_fail(EPF_R_NIC_LANE, "verbs: lane %u exists already", lane);
-	for (l->mask = 1; l->mask < depth; l->mask <<= 1)
-		;
-	l->mask--;
-	l->depth = depth;
-	l->generation++;
-	l->psn = next_random(v);
-	l->ids = calloc((size_t)l->mask + 1, sizeof(*l->ids));
-	if (!l->ids)
-		rc = epf_fail(EPF_R_NO_MEMORY, "verbs: lane %u", lane);
+	rc = epf_verbs_lane_make(v, l, lane, depth);
 	if (!rc)
-		rc = create_qp(v, lane, depth);
-	if (!rc)
-		rc = create_bounce(v, lane);
-	if (!rc)
-		rc = to_init(v, lane);
-	if (!rc)
-		rc = publish_qp(v, lane);
+		rc = epf_verbs_lane_install(v, lane);
 	if (rc) {
-		free_lane(v, l);
+		epf_verbs_lane_free(v, l);
 		return rc;
 	}
-	epf_verbs_recv_again(v, lane);
 	*token = epf_verbs_token(l->qp->qp_num, l->psn);
 	return 0;
 }
@@ -267,10 +219,9 @@ static uint8_t reads(int device_limit)
 	return (uint8_t)(device_limit < MAX_READS ? device_limit : MAX_READS);
 }
 
-static int to_ready(struct epf_verbs *v, uint16_t lane, const struct epf_verbs_peer *peer,
-		    uint64_t token)
+static int to_ready(struct epf_verbs *v, const struct epf_verbs_lane *l, uint16_t lane,
+		    const struct epf_verbs_peer *peer, uint64_t token)
 {
-	struct epf_verbs_lane *l = &v->lanes[lane];
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = peer->mtu < v->mtu ? peer->mtu : v->mtu,
@@ -302,22 +253,70 @@ static int to_ready(struct epf_verbs *v, uint16_t lane, const struct epf_verbs_p
 	return rc ? failed(v, lane, "ibv_modify_qp to RTS", rc) : 0;
 }
 
-static int to_state(struct epf_verbs *v, struct epf_verbs_lane *l, enum ibv_qp_state state)
+static int to_state(struct epf_verbs *v, const struct epf_verbs_lane *l, enum ibv_qp_state state)
 {
 	struct ibv_qp_attr attr = { .qp_state = state };
 
 	return v->lib->modify_qp(l->qp, &attr, IBV_QP_STATE);
 }
 
-/* What the events said last; where that is down, the port itself, which may be quicker. */
-static int port_is_up(struct epf_verbs *v)
+int epf_verbs_ask_port(const struct epf_verbs *v)
 {
 	struct ibv_port_attr attr;
 
-	if (!v->dead && !v->counters.link_up &&
-	    !epf_verbs_query_port(v->lib, v->ctx, v->port, &attr))
-		v->counters.link_up = attr.state == IBV_PORT_ACTIVE;
+	return !epf_verbs_query_port(v->lib, v->ctx, v->port, &attr) &&
+	       attr.state == IBV_PORT_ACTIVE;
+}
+
+/* What the events said last; where that is down, the port itself, which may be quicker. */
+static int port_is_up(struct epf_verbs *v)
+{
+	if (!v->dead && !v->counters.link_up)
+		v->counters.link_up = (uint32_t)epf_verbs_ask_port(v);
 	return v->counters.link_up != 0;
+}
+
+/* What is known of the peer before anything is asked of the device: 0 and *peer, and whether the lane leads to this very port. */
+static int check_peer(const struct epf_verbs *v, uint16_t lane, const void *addr, size_t addr_len,
+		      uint64_t token, struct epf_verbs_peer *peer)
+{
+	int rc = epf_verbs_addr_decode(addr, addr_len, peer);
+
+	if (rc)
+		return rc;
+	if (!epf_verbs_token_is_good(token))
+		return epf_fail(EPF_R_NIC_ADDRESS, "verbs: lane %u got an impossible token", lane);
+	if ((peer->link_layer == IBV_LINK_LAYER_ETHERNET) !=
+	    (v->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET))
+		return epf_fail(EPF_R_NIC_PEER_MODE,
+				"verbs: %s:%u and its peer are of two kinds, InfiniBand and "
+				"Ethernet; choose by nic-device",
+				v->device, v->port);
+	if (peer->gid_type != v->gid_type)
+		return epf_fail(EPF_R_NIC_PEER_MODE,
+				"verbs: %s:%u and its peer differ in RoCE version; choose by "
+				"gid-index",
+				v->device, v->port);
+	return 0;
+}
+
+int epf_verbs_lane_join(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
+			const void *addr, size_t addr_len, uint64_t token,
+			int (*is_up)(struct epf_verbs *v))
+{
+	struct epf_verbs_peer peer;
+	int rc = check_peer(v, lane, addr, addr_len, token, &peer);
+
+	if (rc)
+		return rc;
+	l->is_loop = peer.lid == v->port_attr.lid && !memcmp(&peer.gid, &v->gid, sizeof(v->gid));
+	if (!l->is_loop && !is_up(v))
+		return epf_fail(EPF_R_NIC_LINK, "verbs: %s:%u is down", v->device, v->port);
+	rc = to_ready(v, l, lane, &peer, token);
+	/* As it was before, so that it can be tried again. */
+	if (rc && !to_state(v, l, IBV_QPS_RESET))
+		to_init(v, l, lane);
+	return rc;
 }
 
 int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
@@ -325,38 +324,13 @@ int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr,
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
 	struct epf_verbs_lane *l = used_lane(nic, lane);
-	struct epf_verbs_peer peer;
 	int rc;
 
 	if (!l || l->link != EPF_LANE_IDLE)
 		return epf_fail(EPF_R_NIC_LANE, "verbs: lane %u is not idle", lane);
-	rc = epf_verbs_addr_decode(addr, addr_len, &peer);
-	if (rc)
-		return rc;
-	if (!epf_verbs_token_is_good(token))
-		return epf_fail(EPF_R_NIC_ADDRESS, "verbs: lane %u got an impossible token", lane);
-	if ((peer.link_layer == IBV_LINK_LAYER_ETHERNET) !=
-	    (v->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET))
-		return epf_fail(EPF_R_NIC_PEER_MODE,
-				"verbs: %s:%u and its peer are of two kinds, InfiniBand and "
-				"Ethernet; choose by nic-device",
-				v->device, v->port);
-	if (peer.gid_type != v->gid_type)
-		return epf_fail(EPF_R_NIC_PEER_MODE,
-				"verbs: %s:%u and its peer differ in RoCE version; choose by "
-				"gid-index",
-				v->device, v->port);
-	l->is_loop = peer.lid == v->port_attr.lid && !memcmp(&peer.gid, &v->gid, sizeof(v->gid));
-	if (!l->is_loop && !port_is_up(v))
-		return epf_fail(EPF_R_NIC_LINK, "verbs: %s:%u is down", v->device, v->port);
-	rc = to_ready(v, lane, &peer, token);
-	if (!rc) {
+	rc = epf_verbs_lane_join(v, l, lane, addr, addr_len, token, port_is_up);
+	if (!rc)
 		l->link = EPF_LANE_READY;
-		return 0;
-	}
-	/* As it was before, so that it can be tried again. */
-	if (!to_state(v, l, IBV_QPS_RESET))
-		to_init(v, lane);
 	return rc;
 }
 
@@ -393,6 +367,11 @@ void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane)
 	struct epf_verbs *v = epf_verbs_of(nic);
 	struct epf_verbs_lane *l = used_lane(nic, lane);
 
+	if (epf_verbs_reopen_end(v, lane, 0)) {
+		v->lanes[lane].link =
+			EPF_LANE_ERROR; /* fenced when the other thread has let go of it */
+		return;
+	}
 	if (!l || l->drain != EPF_VERBS_OPEN)
 		return;
 	l->link = EPF_LANE_ERROR;
@@ -440,6 +419,10 @@ int epf_verbs_lane_drained(const struct epf_nic *nic, uint16_t lane)
 
 	if (!l)
 		return 1;
+	if (epf_verbs_reopen_end(v, lane, 0))
+		return 0;
+	if (l->link == EPF_LANE_ERROR && l->drain == EPF_VERBS_OPEN && l->has_let_go)
+		epf_verbs_lane_fence(&v->nic, lane);
 	if (l->link == EPF_LANE_READY || l->tail != l->head || l->in_report)
 		return 0;
 	if (v->dead)
@@ -467,18 +450,28 @@ static void unreport(struct epf_verbs *v, uint16_t lane)
 		v->report_tail = last;
 }
 
-void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane)
+void epf_verbs_lane_detach(struct epf_verbs *v, uint16_t lane, struct epf_verbs_lane *out)
 {
-	struct epf_verbs *v = epf_verbs_of(nic);
-	struct epf_verbs_lane *l = used_lane(nic, lane);
+	struct epf_verbs_lane *l = &v->lanes[lane];
 
-	if (!l)
-		return;
 	v->outstanding -= l->head - l->tail;
 	unreport(v, lane);
 	epf_verbs_recv_forget(v, lane);
-	forget_qp(v, lane);
-	free_lane(v, l);
+	epf_verbs_qp_forget(v, lane);
+	*out = *l;
+	*l = (struct epf_verbs_lane){ .generation = out->generation };
+}
+
+void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane)
+{
+	struct epf_verbs *v = epf_verbs_of(nic);
+	struct epf_verbs_lane old;
+
+	epf_verbs_reopen_end(v, lane, 1);
+	if (!used_lane(nic, lane))
+		return;
+	epf_verbs_lane_detach(v, lane, &old);
+	epf_verbs_lane_free(v, &old);
 }
 
 int epf_verbs_link_ready(struct epf_nic *nic, uint16_t lane)

@@ -371,6 +371,7 @@ int epf_verbs_more_slots_cold(struct epf_verbs *v, uint32_t n)
 
 void epf_verbs_destroy(struct epf_verbs *v)
 {
+	epf_verbs_reopen_close(v);
 	epf_verbs_counters_close(v);
 	if (v->srq)
 		v->lib->destroy_srq(v->srq);
@@ -414,7 +415,7 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 	v->opts = *opts;
 	v->now = now;
 	v->now_arg = now_arg;
-	v->stop_fd = -1;
+	v->waker.stop_fd = -1;
 	memset(v->files, 0xff, sizeof(v->files));
 	prepare_chain(v);
 	pthread_mutex_init(&v->setup, NULL);
@@ -424,7 +425,9 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 		return epf_fail(EPF_R_NO_MEMORY, "verbs: a NIC");
 	}
 	memset(v->bell, 0, sizeof(*v->bell));
-	rc = open_device(v);
+	rc = epf_verbs_reopen_init(v);
+	if (!rc)
+		rc = open_device(v);
 	if (!rc)
 		rc = pick_gid(v);
 	if (!rc) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which RDMA devices a job uses, and opening them: one as it is, several as one NIC (nic.h: epf_nic_rails_open). Called when a
- * verbs NIC is opened; slow path. The choice is placement's (place_pick.h); it must never open more than that names.
+ * Which RDMA devices a job uses, and opening them as one NIC (nic.h: epf_nic_rails_open), also where it is a single one: so that it can be
+ * opened anew after it was removed. Called when a verbs NIC is opened; slow path. The choice is placement's (place_pick.h); it must never open more than that names.
  */
 #include "fabric/verbs.h"
 
@@ -122,31 +122,88 @@ static int open_one(const struct epf_verbs_lib *lib, const struct epf_verbs_opts
 	return epf_verbs_open(lib, &one, now, now_arg, out);
 }
 
-/* The first `n` of the list as one NIC. A port that is down keeps its place: links mean the same at both ends. */
-static int open_several(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,
-			const struct ports *p, const struct epf_place_pick *pick, uint32_t n,
-			uint64_t (*now)(void *), void *now_arg, struct epf_nic **out)
+/* What it takes to open a child anew when its device is back; epf_rails_again.arg. */
+struct again {
+	const struct epf_verbs_lib *lib;
+	struct epf_verbs_opts opts; /* without the list of devices, which is the caller's */
+	uint64_t (*now)(void *);
+	void *now_arg;
+	const struct epf_nic *first; /* its bell */
+
+	struct {
+		char device[64];
+		uint32_t port;
+	} port[EPF_NIC_LINKS];
+};
+
+static int open_again(void *arg, unsigned index, struct epf_nic **out)
+{
+	const struct again *a = arg;
+	struct epf_place_candidate port = { a->port[index].device, a->port[index].port, true };
+	struct epf_nic *nic = NULL;
+	int rc = open_one(a->lib, &a->opts, &port, a->now, a->now_arg, &nic);
+
+	if (rc)
+		return rc;
+	epf_verbs_share_bell(nic, a->first);
+	*out = nic;
+	return 0;
+}
+
+/* Without memory for it, a device that is removed stays away until the next job. order: places in the list. */
+static void remember(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,
+		     const struct ports *p, const uint32_t *order, uint32_t n,
+		     uint64_t (*now)(void *), void *now_arg, const struct epf_nic *first,
+		     struct epf_nic *nic)
+{
+	struct again *a = calloc(1, sizeof(*a));
+	struct epf_rails_again again = { open_again, free, a };
+
+	if (!a)
+		return;
+	a->lib = lib;
+	a->opts = *opts;
+	memset(&a->opts.devices, 0, sizeof(a->opts.devices));
+	a->opts.may_be_down = 1;
+	a->now = now;
+	a->now_arg = now_arg;
+	a->first = first;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct epf_place_candidate *port = &p->list[order[i]];
+
+		snprintf(a->port[i].device, sizeof(a->port[i].device), "%s", port->device);
+		a->port[i].port = port->port;
+	}
+	epf_nic_rails_revivable(nic, &again);
+}
+
+/* Those `n` of the list as one NIC. Of several, a port that is down keeps its place: links mean the same at both ends. */
+static int open_these(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,
+		      const struct ports *p, const uint32_t *order, uint32_t n,
+		      uint64_t (*now)(void *), void *now_arg, struct epf_nic **out)
 {
 	struct epf_verbs_opts each = *opts;
 	struct epf_nic *nics[EPF_NIC_LINKS];
 	uint32_t done = 0, active = 0;
 	int rc = 0;
 
-	each.may_be_down = 1;
+	each.may_be_down = n > 1;
 	while (done < n && !rc) {
-		const struct epf_place_candidate *port = &p->list[pick->order[done]];
+		const struct epf_place_candidate *port = &p->list[order[done]];
 
 		active += port->is_active;
 		rc = open_one(lib, &each, port, now, now_arg, &nics[done]);
 		if (!rc)
 			done++;
 	}
-	if (!rc && !active)
+	if (!rc && !active && n > 1)
 		rc = epf_fail(EPF_R_VERBS_DEVICE, "verbs: no port can be used: all %u are down", n);
 	for (uint32_t i = 1; i < n && !rc; i++)
 		epf_verbs_share_bell(nics[i], nics[0]);
 	if (!rc)
 		rc = epf_nic_rails_open(nics, n, out);
+	if (!rc)
+		remember(lib, &each, p, order, n, now, now_arg, nics[0], *out);
 	for (; rc && done; done--)
 		nics[done - 1]->ops->close(nics[done - 1]);
 	return rc;
@@ -182,12 +239,12 @@ static int open_picked(const struct epf_verbs_lib *lib, const struct epf_verbs_o
 	if (rc)
 		return rc;
 	if (n > 1)
-		return open_several(lib, opts, p, pick, n, now, now_arg, out);
+		return open_these(lib, opts, p, pick->order, n, now, now_arg, out);
 	/* One: the first that can carry anything; if there is none, opening the first one says why. */
 	for (uint32_t i = pick->count; i-- > 0;)
 		if (p->list[pick->order[i]].is_active)
 			first = i;
-	return open_one(lib, opts, &p->list[pick->order[first]], now, now_arg, out);
+	return open_these(lib, opts, p, &pick->order[first], 1, now, now_arg, out);
 }
 
 int epf_verbs_open_chosen(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,

@@ -8,13 +8,6 @@
 
 #include "fabric/base/err.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 enum { EVENTS_PER_WATCH = 64 };
 
 /* The device does not answer any more: nothing that is under way will be completed. */
@@ -118,8 +111,9 @@ void epf_verbs_lost_receives_cold(struct epf_verbs *v, int err)
 		v->counters.errors++;
 }
 
-static void drain_channel(struct epf_verbs *v)
+static void drain_channel(void *arg)
 {
+	struct epf_verbs *v = arg;
 	struct ibv_cq *cq;
 	void *context;
 	int rung = 0;
@@ -133,66 +127,15 @@ static void drain_channel(struct epf_verbs *v)
 		epf_bell_ring(v->bell);
 }
 
-static void *waker_thread(void *arg)
-{
-	struct epf_verbs *v = arg;
-	struct pollfd fds[2] = { { .fd = v->channel->fd, .events = POLLIN },
-				 { .fd = v->stop_fd, .events = POLLIN } };
-
-	pthread_setname_np(pthread_self(), "epf-verbs");
-	for (;;) {
-		int n = poll(fds, 2, -1);
-
-		if (n < 0 && errno != EINTR)
-			break;
-		if (n > 0 && fds[1].revents)
-			break;
-		if (n > 0 &&
-		    fds[0].revents & ~POLLIN) /* the device is gone: the core's sleep is bounded */
-			break;
-		if (n > 0 && fds[0].revents)
-			drain_channel(v);
-	}
-	return NULL;
-}
-
-static int start_waker(struct epf_verbs *v)
-{
-	sigset_t all, old;
-	int rc;
-
-	if (v->stop_fd < 0)
-		v->stop_fd = eventfd(0, EFD_CLOEXEC);
-	if (v->stop_fd < 0)
-		return epf_fail_sys(EPF_R_SYSTEM, errno, "verbs: eventfd");
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&v->waker, NULL, waker_thread, v);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (rc)
-		return epf_fail_sys(EPF_R_SYSTEM, rc, "verbs: cannot start a thread");
-	v->waker_runs = 1;
-	return 0;
-}
-
-void epf_verbs_stop_waker(struct epf_verbs *v)
-{
-	uint64_t one = 1;
-
-	if (v->waker_runs && write(v->stop_fd, &one, sizeof(one)) == sizeof(one))
-		pthread_join(v->waker, NULL);
-	v->waker_runs = 0;
-	if (v->stop_fd >= 0)
-		close(v->stop_fd);
-	v->stop_fd = -1;
-}
-
 int epf_verbs_arm(struct epf_nic *nic)
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
 	uint32_t armed;
-	int rc = v->waker_runs ? 0 : start_waker(v);
+	int rc = 0;
 
+	if (!v->waker.runs)
+		rc = epf_verbs_waker_start(&v->waker, "epf-verbs", v->channel->fd, drain_channel,
+					   v);
 	if (rc || v->dead)
 		return rc;
 	armed = __atomic_fetch_or(&v->armed, 3u, __ATOMIC_ACQ_REL);

@@ -13,7 +13,10 @@
 #include <string.h>
 
 enum {
-	SPINS = 2000,
+	SPINS_MOST = 2000, /* some 100 us */
+	SPINS_LEAST = 100,
+	SPINS_TRY = 4,  /* times what was learnt: */
+	TRY_EVERY = 16, /* in one of so many waits */
 	SLEEP_NS = 10 * 1000 * 1000,
 	CALLER_SPINS = 64,
 	CALLER_SLEEP_NS = 1000 * 1000,
@@ -103,23 +106,67 @@ static void sleep_on_bell(struct epf *ep, uint64_t max_ns, bool (*ready)(const v
 	epf_bell_unwish(ep->bell);
 }
 
+/* Spinning of one wait. */
+struct spin {
+	unsigned limit; /* before it sleeps */
+	unsigned quiet; /* spins since it began, woke, or the engine worked for it */
+	bool slept;
+};
+
+/*
+ * How long a wait spins is learnt. A rank that spins may hold the very CPU that the engine it waits for needs, and where there are few CPUs
+ * all its spinning is in vain: each time it was, half as much is left. What did help is kept, with as much again, and slowly given up when
+ * less would do. Now and then a wait tries longer. Racy between the threads of a rank, and harmless: any value works.
+ */
+static struct spin spin_begin(struct epf *ep)
+{
+	uint32_t limit = EPF_LOAD_RELAXED(&ep->spins), waits = EPF_LOAD_RELAXED(&ep->waits) + 1;
+
+	EPF_STORE_RELAXED(&ep->waits, waits);
+	if (waits % TRY_EVERY == 0)
+		limit *= SPINS_TRY;
+	return (struct spin){ .limit = limit && limit < SPINS_MOST ? limit : SPINS_MOST };
+}
+
+/* It sleeps for the first time (spins were in vain), or ends without having slept. */
+static void spin_learn(struct epf *ep, const struct spin *spin, bool in_vain)
+{
+	uint32_t had = EPF_LOAD_RELAXED(&ep->spins), want = 2 * spin->quiet;
+
+	if (!had)
+		had = SPINS_MOST;
+	if (in_vain)
+		want = spin->limit > had ? had : had / 2; /* who tried longer learnt nothing */
+	else if (want < had)
+		want = had - (had - want) / 16;
+	if (want < SPINS_LEAST)
+		want = SPINS_LEAST;
+	EPF_STORE_RELAXED(&ep->spins, want < SPINS_MOST ? want : SPINS_MOST);
+}
+
 /* One quiet moment: without a thread of its own the engine sleeps here, else this thread does, until rung. */
-static void idle(struct epf *ep, unsigned *quiet, bool (*ready)(const void *arg), const void *arg,
+static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *arg), const void *arg,
 		 const struct epf_wish *wish)
 {
 	if (!ep->threaded) {
-		if (++*quiet > CALLER_SPINS && !ep->call_progress) {
+		if (++spin->quiet > CALLER_SPINS && !ep->call_progress) {
+			/* Nobody rings this thread; the watch reads it. */
+			epf_bell_wish(ep->bell, wish->what, wish->index, wish->least);
 			ep->be->sleep(ep, CALLER_SLEEP_NS);
-			*quiet = 0;
+			epf_bell_unwish(ep->bell);
+			spin->quiet = 0;
 		}
 		return;
 	}
-	if (++*quiet < SPINS) {
+	if (++spin->quiet < spin->limit) {
 		EPF_CPU_PAUSE();
 		return;
 	}
+	if (!spin->slept)
+		spin_learn(ep, spin, true);
+	spin->slept = true;
 	sleep_on_bell(ep, ep->call_progress ? DRIVER_SLEEP_NS : SLEEP_NS, ready, arg, wish);
-	*quiet = SPINS / 2;
+	spin->quiet = spin->limit - spin->limit / 4;
 }
 
 static int aborted(const struct epf *ep, const char *what, uint64_t number)
@@ -176,10 +223,11 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 {
 	static const struct epf_wish any = { .what = EPF_WISH_ANY };
 	uint64_t deadline;
-	unsigned quiet = 0;
+	struct spin spin;
 
 	if (ready(arg))
 		return 0;
+	spin = spin_begin(ep);
 	if (!timeout_ns)
 		timeout_ns = ep->conf.wait_timeout_ns;
 	deadline = ep->now(ep->now_arg) + timeout_ns;
@@ -191,10 +239,12 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 		if (ep->now(ep->now_arg) >= deadline)
 			return timed_out(ep, timeout_ns, what, number);
 		if (epf_progress_once(ep))
-			quiet = 0;
+			spin.quiet = 0;
 		else
-			idle(ep, &quiet, ready, arg, wish ? wish : &any);
+			idle(ep, &spin, ready, arg, wish ? wish : &any);
 	}
+	if (ep->threaded && !spin.slept)
+		spin_learn(ep, &spin, false);
 	return 0;
 }
 

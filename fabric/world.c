@@ -8,7 +8,9 @@
 #include "fabric/base/err.h"
 #include "fabric/describe.h"
 #include "fabric/lanes.h"
+#include "fabric/reconnect.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,18 +166,24 @@ static int cannot_connect(const struct epf_description *d)
 			d->rank, d->node, epf_last_error());
 }
 
-static int connect_node(struct epf_core *core, const struct epf_description *d, uint32_t node)
+static struct epf_node_info node_info(const struct epf_core *core, const struct epf_description *d)
 {
 	size_t stride = (sizeof(struct epf_ctl) + 8u * d->streams + 63) / 64 * 64;
-	struct epf_node_info info = { .nic_addr = d->nic_addr,
-				      .nic_addr_len = d->nic_addr_len,
-				      .tokens = d->tokens + (size_t)core->self * d->lanes,
-				      .ctl_raddr = d->ctl_raddr + core->self * stride,
-				      .ctl_rkeys = d->ctl_rkeys,
-				      .keys = d->keys,
-				      .receives = d->receives,
-				      .streams = d->streams,
-				      .rank = d->rank };
+
+	return (struct epf_node_info){ .nic_addr = d->nic_addr,
+				       .nic_addr_len = d->nic_addr_len,
+				       .tokens = d->tokens + (size_t)core->self * d->lanes,
+				       .ctl_raddr = d->ctl_raddr + core->self * stride,
+				       .ctl_rkeys = d->ctl_rkeys,
+				       .keys = d->keys,
+				       .receives = d->receives,
+				       .streams = d->streams,
+				       .rank = d->rank };
+}
+
+static int connect_node(struct epf_core *core, const struct epf_description *d, uint32_t node)
+{
+	struct epf_node_info info = node_info(core, d);
 
 	return epf_core_connect(core, node, &info) ? cannot_connect(d) : 0;
 }
@@ -277,5 +285,170 @@ int epf_world_update(struct epf_core *core, const struct epf_blob *blobs)
 		if (blobs[r].len)
 			rc = set_peer(core, &all[r], core->peers[r].node);
 	free_all(all, core->world);
+	return rc;
+}
+
+/* What a node's speaker gave after a step: `each` bytes, or more where at_least. */
+static int heard(const struct epf_core *core, const struct epf_blob *blobs, uint32_t node,
+		 size_t each, int at_least)
+{
+	uint32_t rank = core->nodes[node].rank;
+
+	if (blobs[rank].len == each || (at_least && blobs[rank].len > each))
+		return 0;
+	return epf_fail(EPF_R_RECONNECT, "rank %u: its engine could not take part", rank);
+}
+
+/* One byte of every node about this one, and where given, of this one about every node: marks[n_nodes]. */
+static int hear_marks(const struct epf_core *core, const struct epf_blob *blobs, int both,
+		      uint8_t *marks)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < core->n_nodes && !rc; i++) {
+		rc = heard(core, blobs, i, core->n_nodes, 0);
+		if (rc)
+			break;
+		marks[i] = ((const uint8_t *)blobs[core->nodes[i].rank].data)[core->self];
+		if (both)
+			marks[i] |= ((const uint8_t *)blobs[core->nodes[core->self].rank].data)[i];
+	}
+	return rc;
+}
+
+/* All local ranks that live, one behind the other: u32 length and bytes each. */
+static int describe_node(struct epf_core *core, const char *place, const uint64_t *tokens,
+			 uint8_t **buf, size_t *len)
+{
+	uint8_t *all = NULL;
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < core->n_ranks; i++) {
+		uint8_t *one = NULL, *more;
+		size_t n = 0;
+		int rc = 0;
+
+		if (core->ranks[i].life != EPF_RANK_LIVE)
+			continue;
+		rc = epf_world_describe(core, i, place,
+					core->ranks[i].rank == core->nodes[core->self].rank ? tokens
+											    : NULL,
+					&one, &n);
+		more = rc ? NULL : realloc(all, at + 4 + n);
+		if (!more) {
+			free(one);
+			free(all);
+			return rc ? rc : epf_fail(EPF_R_NO_MEMORY, "reconnect: no memory");
+		}
+		all = more;
+		for (unsigned k = 0; k < 4; k++)
+			all[at + k] = (uint8_t)(n >> 8 * k);
+		memcpy(all + at + 4, one, n);
+		at += 4 + n;
+		free(one);
+	}
+	*buf = all;
+	*len = at;
+	return 0;
+}
+
+/* One description of a node's: its ranks' regions as they are now, and new lanes to it where it was lost. */
+static int take_one(struct epf_core *core, const struct epf_description *d, uint32_t node)
+{
+	struct epf_node_info info = node_info(core, d);
+	int rc = 0;
+
+	if (d->rank >= core->world || core->peers[d->rank].node != node)
+		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: is not on the node of rank %u",
+				d->rank, core->nodes[node].rank);
+	rc = check_fit(core, d, d->rank);
+	if (!rc && d->rank == core->nodes[node].rank) {
+		if (!d->n_tokens)
+			return epf_fail(EPF_R_PEER_ANSWER, "rank %u: describes no lanes", d->rank);
+		/* A device that is back has another address, perhaps, and other keys. */
+		if (core->nodes[node].state == EPF_NODE_UP)
+			epf_core_node_place(&core->nodes[node], &info);
+		rc = epf_reconnect_node(core, node, &info);
+	}
+	return rc ? rc : set_peer(core, d, node);
+}
+
+static int take_node(struct epf_core *core, const struct epf_blob *blob, uint32_t node)
+{
+	const uint8_t *at = blob->data;
+	size_t left = blob->len;
+	int rc = 0;
+
+	while (left && !rc) {
+		struct epf_description d;
+		size_t n = left < 4 ? SIZE_MAX
+				    : at[0] | at[1] << 8 | at[2] << 16 | (size_t)at[3] << 24;
+
+		if (left < 4 || n > left - 4)
+			return epf_fail(EPF_R_PEER_ANSWER, "rank %u: a damaged description",
+					core->nodes[node].rank);
+		rc = epf_description_decode(at + 4, n, &d);
+		if (rc)
+			return rc;
+		rc = take_one(core, &d, node);
+		epf_description_free(&d);
+		at += 4 + n;
+		left -= 4 + n;
+	}
+	return rc;
+}
+
+static int give_marks(const struct epf_core *core, int rc, uint8_t *marks, uint8_t **buf,
+		      size_t *len)
+{
+	if (rc) {
+		free(marks);
+		return rc;
+	}
+	*buf = marks;
+	*len = core->n_nodes;
+	return 0;
+}
+
+static int connect_again(struct epf_core *core, const struct epf_blob *blobs)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < core->n_nodes && !rc; i++)
+		rc = heard(core, blobs, i, 4, 1);
+	for (uint32_t i = 0; i < core->n_nodes && !rc; i++)
+		rc = take_node(core, &blobs[core->nodes[i].rank], i);
+	return rc;
+}
+
+int epf_world_reconnect(struct epf_core *core, unsigned step, const char *place,
+			const struct epf_blob *blobs, uint8_t **buf, size_t *len)
+{
+	uint8_t *marks = calloc(core->n_nodes ? core->n_nodes : 1, 1);
+	const uint64_t *tokens = NULL;
+	int rc = marks ? 0 : epf_fail(EPF_R_NO_MEMORY, "reconnect: no memory");
+
+	*buf = NULL;
+	*len = 0;
+	if (!rc && step == EPF_RECONNECT_BEGIN)
+		return give_marks(core, epf_reconnect_begin(core, marks), marks, buf, len);
+	if (!rc && step == EPF_RECONNECT_PROVE)
+		return give_marks(core, epf_reconnect_prove(core, marks), marks, buf, len);
+	if (!rc && step == EPF_RECONNECT_PREPARE) {
+		rc = hear_marks(core, blobs, 1, marks);
+		if (!rc)
+			rc = epf_reconnect_prepare(core, marks, &tokens);
+		if (!rc)
+			rc = describe_node(core, place, tokens, buf, len);
+	} else if (!rc && step == EPF_RECONNECT_CONNECT) {
+		rc = connect_again(core, blobs);
+	} else if (!rc && step == EPF_RECONNECT_FINISH) {
+		rc = hear_marks(core, blobs, 0, marks);
+		if (!rc)
+			rc = epf_reconnect_finish(core, marks);
+	} else if (!rc) {
+		rc = epf_fail(EPF_R_JOIN_ORDER, "reconnect: there is no step %u", step);
+	}
+	free(marks);
 	return rc;
 }

@@ -35,4 +35,22 @@ int epf_world_group(uint32_t n, int (*compare)(const void *arg, uint32_t a, uint
 /* Takes in regions that ranks have registered since: blobs as in epf_world_connect; an empty one changes nothing. On the core's thread. */
 int epf_world_update(struct epf_core *core, const struct epf_blob *blobs);
 
+/* Steps of epf_world_reconnect; what one gives, all get with the next. */
+enum epf_reconnect_step {
+	EPF_RECONNECT_BEGIN = 0,   /* gives which nodes are lost */
+	EPF_RECONNECT_PREPARE = 1, /* gives descriptions of the node's ranks, and its new lanes */
+	EPF_RECONNECT_CONNECT = 2, /* gives nothing: its end is that all lanes are connected */
+	EPF_RECONNECT_PROVE = 3,   /* gives which lanes lead to their peers */
+	EPF_RECONNECT_FINISH = 4,  /* gives nothing */
+	EPF_RECONNECT_STEPS = 5
+};
+
+/*
+ * One step of reconnecting nodes that were lost (reconnect.h), on the core's thread. blobs[world]: what all ranks gave after the step before, NULL for
+ * the first; of each node only its lowest rank's counts. *buf: malloced or NULL, to be given to all. -EAGAIN: the same call again, after the core
+ * has been stepped. -ENETUNREACH: a node stays lost; at the end of an attempt the others are back all the same.
+ */
+int epf_world_reconnect(struct epf_core *core, unsigned step, const char *place,
+			const struct epf_blob *blobs, uint8_t **buf, size_t *len);
+
 #endif

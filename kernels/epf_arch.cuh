@@ -78,6 +78,11 @@ EPF_DEV_FN void epf_st_release_gpu(uint64_t *p, uint64_t v)
 	asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+EPF_DEV_FN void epf_st32_relaxed_gpu(uint32_t *p, uint32_t v)
+{
+	asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
 EPF_DEV_FN void epf_st32_release_gpu(uint32_t *p, uint32_t v)
 {
 	asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -283,6 +288,11 @@ EPF_DEV_FN void epf_st_release_gpu(uint64_t *p, uint64_t v)
 	__hip_atomic_store(p, v, __ATOMIC_RELEASE, EPF_HIP_GPU);
 }
 
+EPF_DEV_FN void epf_st32_relaxed_gpu(uint32_t *p, uint32_t v)
+{
+	__hip_atomic_store(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
+}
+
 EPF_DEV_FN void epf_st32_release_gpu(uint32_t *p, uint32_t v)
 {
 	__hip_atomic_store(p, v, __ATOMIC_RELEASE, EPF_HIP_GPU);
@@ -465,6 +475,7 @@ typedef uint32_t epf_lanes;
 # define epf_st_relaxed_sys(p, v)   EPF_STORE_RELAXED(p, v)
 # define epf_st_relaxed_gpu(p, v)   EPF_STORE_RELAXED(p, v)
 # define epf_st_release_gpu(p, v)   EPF_STORE_RELEASE(p, v)
+# define epf_st32_relaxed_gpu(p, v) EPF_STORE_RELAXED(p, v)
 # define epf_st32_release_gpu(p, v) EPF_STORE_RELEASE(p, v)
 # define epf_st32_release_sys(p, v) EPF_STORE_RELEASE(p, v)
 # define epf_add_gpu(p, v)          __atomic_fetch_add(p, v, __ATOMIC_RELAXED)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The warp and block forms of epf_device.cuh, which includes this file; users include that one. They add nothing but the cooperation of
+ * Part of epf_device.cuh, which users include: the warp and block forms. They add nothing but the cooperation of
  * lanes or threads: the same commands, the same order, the same results.
  */
 #ifndef EPF_KERNELS_DEVICE_GROUP_CUH
 #define EPF_KERNELS_DEVICE_GROUP_CUH
 
-#include "kernels/epf_device.cuh"
+#include "kernels/epf_device_done.cuh"
 
-/* ---- warp forms: all lanes, converged; each lane's own arguments; narrow commands only ---- */
+/* ---- warp forms: all lanes, converged; each lane's own arguments ---- */
 
 EPF_DEV_FN int epf_warp_put(struct epf_dev *d, int active, uint32_t rank, uint32_t local_region,
 			    uint64_t local_offset, uint32_t remote_region, uint64_t remote_offset,
@@ -225,6 +225,16 @@ EPF_DEV_FN int epf_block_wait_signal(const struct epf_gpu_ctx *ctx, uint32_t sig
 
 	if (epf_thread_in_block() == 0)
 		rc = epf_dev_wait_signal(ctx, signal, at_least);
+	return epf_block_result(rc);
+}
+
+EPF_DEV_FN int epf_block_wait_word(const struct epf_gpu_ctx *ctx, const uint64_t *word,
+				   uint64_t at_least)
+{
+	int rc = 0;
+
+	if (epf_thread_in_block() == 0)
+		rc = epf_dev_wait_word(ctx, word, at_least);
 	return epf_block_result(rc);
 }
 

@@ -280,6 +280,32 @@ EPF_CMD_FN int epf_op_fits_wide(const struct epf_op *o)
 	       (o->op != EPF_OP_PUT_SIGNAL || o->add < EPF_WIDE_ADD);
 }
 
+EPF_CMD_FN int epf_op_is_put(unsigned op)
+{
+	return op == EPF_OP_PUT || op == EPF_OP_PUT_SIGNAL;
+}
+
+/* The fields of a narrow slot as a transfer has them. */
+EPF_CMD_FN void epf_op_unpack_transfer(struct epf_cmd c, struct epf_op *o)
+{
+	uint32_t add = (uint32_t)(c.hi >> 4) & 15u;
+
+	o->op = (uint8_t)(c.lo >> 1 & 7u);
+	o->flags = (uint8_t)(c.hi >> 1 & 7u);
+	o->rank = (uint32_t)(c.lo >> 4) & 0xfffu;
+	o->signal = (uint32_t)(c.lo >> 16) & 0xffffu;
+	o->local_region = (uint16_t)((uint32_t)(c.hi >> 8) & 15u);
+	o->remote_region = (uint16_t)(c.hi >> 12 & 15u);
+	o->local_offset = (c.lo >> 32) << 4;
+	o->remote_offset = (c.hi >> 32) << 4;
+	o->length = (((uint32_t)(c.hi >> 16) & 0xffffu) + 1u) << 4;
+	o->add = add + 1u;
+	o->value = 0;
+	o->count = 0;
+	o->slots = 1;
+	o->reserved = o->op == EPF_OP_PUT && add != 0;
+}
+
 /* Unpacks a narrow slot (any op but WIDE). Every bit pattern gives some result; bad ones set `reserved` or op. */
 EPF_CMD_FN void epf_op_unpack_narrow(struct epf_cmd c, struct epf_op *o)
 {
@@ -287,24 +313,9 @@ EPF_CMD_FN void epf_op_unpack_narrow(struct epf_cmd c, struct epf_op *o)
 	uint32_t add = (uint32_t)(c.hi >> 4) & 15u;
 	uint32_t lregion = (uint32_t)(c.hi >> 8) & 15u;
 
-	o->op = (uint8_t)(c.lo >> 1 & 7u);
-	o->flags = (uint8_t)(c.hi >> 1 & 7u);
-	o->rank = (uint32_t)(c.lo >> 4) & 0xfffu;
-	o->signal = (uint32_t)(c.lo >> 16) & 0xffffu;
-	o->local_region = (uint16_t)lregion;
-	o->remote_region = (uint16_t)(c.hi >> 12 & 15u);
-	o->local_offset = (c.lo >> 32) << 4;
-	o->remote_offset = (c.hi >> 32) << 4;
-	o->length = (len16 + 1u) << 4;
-	o->add = add + 1u;
-	o->value = 0;
-	o->count = 0;
-	o->slots = 1;
-	o->reserved = 0;
-	if (EPF_LIKELY(o->op == EPF_OP_PUT || o->op == EPF_OP_PUT_SIGNAL)) {
-		o->reserved = o->op == EPF_OP_PUT && add != 0;
+	epf_op_unpack_transfer(c, o);
+	if (epf_op_is_put(o->op))
 		return;
-	}
 	switch (o->op) {
 	case EPF_OP_GET:
 		o->reserved = add != 0 || o->signal != 0;

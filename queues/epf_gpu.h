@@ -16,6 +16,7 @@
 #define EPF_QUEUES_GPU_H
 
 #include "queues/epf_base.h"
+#include "queues/epf_cmd.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,8 +35,7 @@ enum epf_gpu_code {
 		-1, /* the deadline passed: a ring stayed full, or what was waited for did not come */
 	EPF_GPU_ABORTED = -2, /* the host said stop (epf_abort) */
 	EPF_GPU_BROKEN = -3,  /* the shared ring was given up after a wait in it had failed */
-	EPF_GPU_LIMIT =
-		-4, /* the command cannot be said: beyond the wide form, or wide in a shared ring or a warp form */
+	EPF_GPU_LIMIT = -4,   /* the command cannot be said: beyond the wide form */
 	EPF_GPU_FAILED =
 		-5, /* flush: commands of the ring were refused or failed; the ring's error record says which */
 	EPF_GPU_SIGNAL = -6, /* a signal number this rank does not have */
@@ -47,6 +47,7 @@ enum epf_gpu_what {
 	EPF_GPU_RETIRED = 2, /* commands of a ring: number is its id */
 	EPF_GPU_WAIT = 3,    /* a signal: number is the signal's */
 	EPF_GPU_COMMAND = 4, /* a command that cannot be said: number is its operation */
+	EPF_GPU_WORD = 5,    /* a word of GPU memory: number is 0 */
 };
 
 /* One ring as kernels see it. */
@@ -55,11 +56,15 @@ struct epf_gpu_ring {
 	uint64_t slots; /* device address of slot 0 */
 	uint64_t shm;   /* device address of struct epf_ring_shm */
 	uint64_t
-		wides; /* slots minus commands pushed before kernels got the ring: a shared ring's commands are slots minus this */
+		wides; /* slots minus commands pushed before kernels got the ring: a shared ring's commands are slots minus this, minus wide ones since */
 	uint32_t log2;
 	uint32_t id;
 	uint64_t reserved0[12];
-	/* line 1: shared: slots reserved, by atomic adds. Private: slots and commands written, saved when the lease ends. */
+	/*
+	 * line 1, private: slots and commands written, saved when the lease ends. Shared: head is reserved by atomic adds and counts
+	 * slots plus 2^40 for each wide command, modulo 2^64 (epf_gpu_head_slots()); pushed counts wide commands, each after its
+	 * reservation.
+	 */
 	uint64_t head;
 	uint64_t pushed;
 	uint64_t reserved1[14];
@@ -80,6 +85,30 @@ EPF_STATIC_ASSERT(sizeof(struct epf_gpu_ring) == 512, "a ring's words are four l
 EPF_STATIC_ASSERT(offsetof(struct epf_gpu_ring, head) == 128, "ring words are ABI");
 EPF_STATIC_ASSERT(offsetof(struct epf_gpu_ring, taken) == 256, "ring words are ABI");
 EPF_STATIC_ASSERT(offsetof(struct epf_gpu_ring, refreshing_taken) == 384, "ring words are ABI");
+
+#define EPF_GPU_HEAD_SLOT_BITS 40u
+#define EPF_GPU_HEAD_WIDE      ((uint64_t)1 << EPF_GPU_HEAD_SLOT_BITS)
+
+/*
+ * A shared ring's head counts slots and wide commands in one word, so that one atomic add reserves a place and says how many commands
+ * are in front of it. Both counts are whole again next to any value that was right less than half a turn ago.
+ */
+/* Slots in `head`; near: a count of slots within 2^39 of it (what the core has taken). */
+EPF_CMD_FN uint64_t epf_gpu_head_slots(uint64_t head, uint64_t near)
+{
+	unsigned shift = 64u - EPF_GPU_HEAD_SLOT_BITS;
+
+	return near + (uint64_t)((int64_t)((head - near) << shift) >> shift);
+}
+
+/* Wide commands in it; slots: as just found; near: a count of wide ones within 2^23 of it. */
+EPF_CMD_FN uint64_t epf_gpu_head_wides(uint64_t head, uint64_t slots, uint64_t near)
+{
+	uint64_t wides = (head - slots) >> EPF_GPU_HEAD_SLOT_BITS;
+
+	return near + (uint64_t)((int64_t)((wides - near) << EPF_GPU_HEAD_SLOT_BITS) >>
+				 EPF_GPU_HEAD_SLOT_BITS);
+}
 
 /* One word of the lease table: bit set: the private ring is free. */
 struct epf_gpu_leases {

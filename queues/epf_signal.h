@@ -16,7 +16,9 @@
 
 struct epf_signal {
 	uint64_t value;
-	uint64_t reserved[3];
+	uint64_t
+		from; /* 1 + the rank that raised it last, 0: not known. For people (ep-fabric why): never believed */
+	uint64_t reserved[2];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_signal) == 32, "a signal has its own sector");

@@ -27,6 +27,7 @@
 #define EPF_QUEUES_STATS_H
 
 #include "queues/epf_base.h"
+#include "queues/epf_flight.h"
 #include "queues/epf_hist.h"
 
 #include <stddef.h>
@@ -34,7 +35,7 @@
 
 #define EPF_STATS_MAGIC         0x5354415453465045ull /* "EPFSTATS" in little-endian memory */
 #define EPF_STATS_VERSION_MAJOR 1u
-#define EPF_STATS_VERSION_MINOR 0u
+#define EPF_STATS_VERSION_MINOR 1u
 
 #define EPF_STATS_MAX_BYTES   ((uint64_t)64 << 20) /* of one file */
 #define EPF_STATS_MAX_BLOCKS  65536u               /* of one file, all classes together */
@@ -54,6 +55,7 @@ enum epf_stats_type { /* of a row; a reader shows an unknown type as unknown */
 		      EPF_STATS_GAUGE = 2,
 		      EPF_STATS_STATE = 3,
 		      EPF_STATS_HISTOGRAM = 4,
+		      EPF_STATS_EVENTS = 5, /* since 1.1; shape: words of an event */
 };
 
 enum epf_stats_kind { /* of a label */
@@ -70,6 +72,7 @@ enum epf_stats_phase { /* of the file: the low byte of header.phase */
 enum epf_stats_slot {
 	EPF_STATS_SLOT_FREE = 0,
 	EPF_STATS_SLOT_LIVE = 1,
+	EPF_STATS_SLOT_TAKEN = 2, /* being brought to life */
 };
 
 /* Who writes the file, enough to tell whether that very process still runs. 0: not known. */
@@ -161,6 +164,10 @@ EPF_STATIC_ASSERT(sizeof(struct epf_stats_row) == 256, "layout");
 EPF_STATIC_ASSERT(offsetof(struct epf_stats_entry, label) == 24, "layout");
 EPF_STATIC_ASSERT(sizeof(struct epf_stats_entry) == 192, "layout");
 
+/* Names of enum epf_stats_wait below, for the table. */
+#define EPF_STATS_WAIT_NAMES \
+ "none|signal|ring|full|credit|queue|sent|ack|link|silent|gap|taken|puts"
+
 /* Classes: EPF_STATS_CORE, EPF_STATS_RING ... in the order of the table. */
 enum epf_stats_classes {
 
@@ -180,6 +187,7 @@ enum epf_stats_classes {
 #define EPF_STATWORDS_GAUGE     1
 #define EPF_STATWORDS_STATE     1
 #define EPF_STATWORDS_HISTOGRAM (int)EPF_HIST_WORDS
+#define EPF_STATWORDS_EVENTS    (int)EPF_FLIGHT_WORDS
 
 /* ... then its word in the block, one after the last word of the row before ... */
 #define EPF_CLASS(id, name, help, labels)                enum { EPF_STATWORD_##id = EPF_STATS_HEADER_WORDS - 1,
@@ -220,6 +228,24 @@ enum epf_stats_peer_state {
 	EPF_STATS_PEER_UP,
 	EPF_STATS_PEER_DRAINING,
 	EPF_STATS_PEER_MASKED,
+	EPF_STATS_PEER_LEFT,
+};
+
+/* What something waits for that should move and does not. The names stand in EPF_STATS_WAIT_NAMES. */
+enum epf_stats_wait {
+	EPF_STATS_WAIT_NONE,
+	EPF_STATS_WAIT_SIGNAL, /* a rank: a signal that has not come */
+	EPF_STATS_WAIT_RING,   /* a rank: commands of its ring to retire, or room in it */
+	EPF_STATS_WAIT_FULL,   /* a ring: full, and not taken from */
+	EPF_STATS_WAIT_CREDIT, /* no receive granted by the peer, or too much is in flight */
+	EPF_STATS_WAIT_QUEUE,  /* the send queue of the lane is full */
+	EPF_STATS_WAIT_SENT,   /* posted; the NIC does not report that it has arrived */
+	EPF_STATS_WAIT_ACK,    /* a FLUSH that the peer's engine does not acknowledge */
+	EPF_STATS_WAIT_LINK,   /* the own port or the lane is down */
+	EPF_STATS_WAIT_SILENT, /* the peer's engine gives no sign of life */
+	EPF_STATS_WAIT_GAP,    /* arrivals of a stream wait for one that is missing */
+	EPF_STATS_WAIT_TAKEN,  /* a ring: commands that the core does not take */
+	EPF_STATS_WAIT_PUTS,   /* a counted signal: the puts of its group were not pushed */
 };
 
 enum epf_stats_link_state {

@@ -37,6 +37,7 @@ struct epf_stats_info {
 	uint32_t version_major;
 	uint32_t version_minor;
 	uint64_t pid;                  /* in the writer's pid space; 0: not known */
+	uint64_t pid_space;            /* that space (struct epf_stats_proc); 0: not known */
 	uint64_t tsc_hz;               /* 0: not known */
 	uint64_t created_realtime_ns;  /* CLOCK_REALTIME */
 	uint64_t created_monotonic_ns; /* CLOCK_MONOTONIC of the writer's machine */
@@ -53,6 +54,8 @@ struct epf_stats_value {
 	uint64_t since_ns; /* state: CLOCK_MONOTONIC, 60 bits */
 	char state[72];    /* state: its name, or its index in decimal where it has none */
 	const struct epf_hist *hist; /* histogram */
+	const struct epf_flight_event
+		*events; /* flight recorder: `number` places, in their order */
 };
 
 /*
@@ -84,6 +87,12 @@ const struct epf_stats_info *epf_stats_reader_info(const struct epf_stats_reader
  */
 enum epf_stats_alive epf_stats_reader_alive(const struct epf_stats_reader *reader, uint64_t now_ns,
 					    uint64_t stale_after_ns);
+
+/*
+ * State letter of a process as proc(5) has it ('T' stopped, 'Z' ended ...), 0 where it cannot be told from here: its pid space is
+ * another one or not known, /proc is hidden. A process that does not exist gives 'X'.
+ */
+char epf_stats_process_state(uint64_t pid, uint64_t pid_space);
 
 /* The path now names another file or none (writer restarted or ended): open it again. */
 bool epf_stats_reader_replaced(const struct epf_stats_reader *reader);

@@ -384,17 +384,25 @@ static int label_text(const struct epf_stats_label *label, uint32_t kind,
 	return 0;
 }
 
-/* A free entry: the one freed longest ago, so that a reader in the middle of it is unlikely. */
+/*
+ * A free entry, taken: the one freed longest ago, so that a reader in the middle of it is unlikely. Several threads may come at once: each
+ * engine core brings its own blocks to life.
+ */
 static struct epf_stats_entry *take_slot(struct epf_stats *st, unsigned class_index)
 {
+	uint32_t i, at, next = EPF_LOAD_RELAXED(&st->slots[class_index].next);
 	struct epf_stats_entry *entry;
-	uint32_t i, at;
+	uint64_t state;
 
 	for (i = 0; i < st->slots[class_index].count; i++) {
-		at = (st->slots[class_index].next + i) % st->slots[class_index].count;
+		at = (next + i) % st->slots[class_index].count;
 		entry = &st->entries[st->slots[class_index].first + at];
-		if ((entry->state & 0xff) == EPF_STATS_SLOT_FREE) {
-			st->slots[class_index].next = at + 1;
+		state = EPF_LOAD_RELAXED(&entry->state);
+		if ((state & 0xff) == EPF_STATS_SLOT_FREE &&
+		    __atomic_compare_exchange_n(&entry->state, &state,
+						(state & ~(uint64_t)0xff) | EPF_STATS_SLOT_TAKEN,
+						false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+			EPF_STORE_RELAXED(&st->slots[class_index].next, at + 1);
 			return entry;
 		}
 	}

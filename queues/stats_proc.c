@@ -139,3 +139,16 @@ enum epf_stats_alive epf_stats_proc_alive(const struct epf_stats_proc *writer)
 		return EPF_STATS_DEAD;
 	return EPF_STATS_ALIVE;
 }
+
+char epf_stats_process_state(uint64_t pid, uint64_t space)
+{
+	uint64_t start_ticks;
+	char path[64], state;
+
+	if (pid == 0 || pid > INT_MAX || space == 0 || space != pid_space())
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	if (proc_stat(path, &state, &start_ticks))
+		return kill((pid_t)pid, 0) && errno == ESRCH ? 'X' : 0;
+	return state;
+}

@@ -206,6 +206,7 @@ static void fill_info(struct epf_stats_reader *r)
 	info->version_major = r->h.version_major;
 	info->version_minor = r->h.version_minor;
 	info->pid = r->h.writer.pid;
+	info->pid_space = r->h.writer.pid_space;
 	info->tsc_hz = r->h.tsc_hz;
 	info->created_realtime_ns = r->h.created_realtime_ns;
 	info->created_monotonic_ns = r->h.created_monotonic_ns;
@@ -419,6 +420,11 @@ void epf_stats_reader_value(const struct epf_stats_reader *reader, unsigned bloc
 			break;
 		}
 		out->known = false; /* a shape that this program does not know */
+		break;
+	case EPF_STATS_EVENTS:
+		out->known = desc->shape == EPF_FLIGHT_EVENT_WORDS;
+		out->number = out->known ? desc->words / EPF_FLIGHT_EVENT_WORDS : 0;
+		out->events = out->known ? (const void *)&words[desc->word] : NULL;
 		break;
 	default:
 		out->known = false;

@@ -99,7 +99,9 @@ void epf_stats_schema_fill(uint8_t *base)
 		row[i].type = rows[i].type;
 		row[i].word = rows[i].word;
 		row[i].words = rows[i].words;
-		row[i].shape = rows[i].type == EPF_STATS_HISTOGRAM ? EPF_HIST_SUB_BITS : 0;
+		row[i].shape = rows[i].type == EPF_STATS_HISTOGRAM ? EPF_HIST_SUB_BITS
+			       : rows[i].type == EPF_STATS_EVENTS  ? EPF_FLIGHT_EVENT_WORDS
+								   : 0;
 	}
 }
 

@@ -20,8 +20,9 @@ MAY_INCLUDE = {
     "fabric/service": ["queues", "fabric", "fabric/base", "bootstrap"],
     "kernels": ["queues", "fabric/epf.h"],
     "tools": ["queues", "fabric/epf.h", "fabric/nic.h", "fabric/place.h", "fabric/lanes_plan.h", "fabric/base", "bootstrap", "fabric/service"],
-    "bench": ["queues", "fabric/epf.h", "fabric/bench_core.h", "fabric/gpu.h", "fabric/gpu_context.h", "fabric/gpu_fake.h", "fabric/verbs_lib.h", "fabric/verbs_pick.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],
-    "tests": ["queues", "fabric", "fabric/base", "fabric/service", "bootstrap", "kernels", "tools", "bench", "tests/ref"],
+    "tools/shim": ["queues", "fabric/epf.h", "fabric/gpu.h", "fabric/base", "bootstrap"],
+    "bench": ["queues", "fabric/epf.h", "fabric/bench_core.h", "fabric/gpu.h", "fabric/gpu_context.h", "fabric/gpu_fake.h", "fabric/emu_gpu.h", "fabric/verbs_lib.h", "fabric/verbs_pick.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],
+    "tests": ["queues", "fabric", "fabric/base", "fabric/service", "bootstrap", "kernels", "tools", "tools/shim", "bench", "tests/ref"],
     "tests/ref": [],  # the reference must not share a mistake with what it judges
 }
 

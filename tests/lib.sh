@@ -77,10 +77,14 @@ tally()
 		'(stage == "" || $1 == stage) && $2 == result { n++ } END { print n + 0 }' "$RESULTS"
 }
 
+# run_stage STAGE or STAGE:PART,...: the stage finds its parts in STAGE_PARTS
+# shellcheck disable=SC2034
 run_stage()
 {
 	local start
-	STAGE=$1
+	STAGE=${1%%:*}
+	STAGE_PARTS=
+	[ "$STAGE" = "$1" ] || STAGE_PARTS=${1#*:}
 	export STAGE
 	start=$(now_ms)
 	say "stage $STAGE"

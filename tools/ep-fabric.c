@@ -24,14 +24,21 @@ static const struct command commands[] = {
 	  "serve the rendezvous of a job, or print what it would do" },
 	{ "config", epf_tool_config,
 	  "print every setting with its value and where that comes from" },
+	{ "doctor", epf_tool_doctor,
+	  "look at what this node needs, and say what is wrong and what mends it" },
 	{ "drain", epf_tool_drain,
 	  "let the jobs of a daemon run to their end and refuse new ones" },
 	{ "link", epf_tool_link, "cut or restore a link of the software NIC, for tests" },
 	{ "nics", epf_tool_nics, "print the kinds of NIC, and which device serves which GPU" },
+	{ "report", epf_tool_report, "gather what a bug report needs into one JSON object" },
 	{ "run", epf_tool_run, "serve the ranks of this node: the daemon" },
+	{ "shim", epf_tool_shim,
+	  "run a program whose DeepEP was compiled with NVSHMEM over this fabric" },
 	{ "stats", epf_tool_stats, "print the statistics of running and ended instances" },
 	{ "status", epf_tool_status, "print what the daemons of this node do" },
+	{ "trace", epf_tool_trace, "print the last events of engine cores for a trace viewer" },
 	{ "version", epf_tool_version, "print the versions of this release and its formats" },
+	{ "why", epf_tool_why, "say why a job hangs: who waits for whom, and the cause" },
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))

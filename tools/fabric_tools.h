@@ -22,16 +22,31 @@ int epf_tool_bootstrap(int argc, char **argv);
 /* `ep-fabric run`: the daemon, in the foreground. */
 int epf_tool_run(int argc, char **argv);
 
+/* `ep-fabric report`: gather what a bug report needs. */
+int epf_tool_report(int argc, char **argv);
+
 /* `ep-fabric status`: print what daemons do. */
 int epf_tool_status(int argc, char **argv);
 
+/* `ep-fabric doctor`: examine the node. */
+int epf_tool_doctor(int argc, char **argv);
+
 /* `ep-fabric drain`: begin or end draining. */
 int epf_tool_drain(int argc, char **argv);
+
+/* `ep-fabric shim`: run a program with the shim for DeepEP preloaded. */
+int epf_tool_shim(int argc, char **argv);
 
 /* `ep-fabric link`: cut or restore an emulated link. */
 int epf_tool_link(int argc, char **argv);
 
 /* `ep-fabric version`: print the versions of this release and its formats. */
 int epf_tool_version(int argc, char **argv);
+
+/* `ep-fabric why`: say who waits for whom, and what is the cause. */
+int epf_tool_why(int argc, char **argv);
+
+/* `ep-fabric trace`: print flight recorders for a trace viewer. */
+int epf_tool_trace(int argc, char **argv);
 
 #endif

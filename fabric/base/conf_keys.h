@@ -124,6 +124,7 @@ K(peer_timeout_ns,      "peer-timeout",         TIME,   "10s",   1000000, 360000
 K(peer_silence_ns,      "peer-silence",         TIME,   "25s",   0, 3600000000000, EXPERT, "", "Time without a sign of life of a peer's engine after which it counts as down though its card still answers: stopped, hung. Longer than registering the largest region takes; the same on every node. 0: never.")
 K(wait_timeout_ns,      "wait-timeout",         TIME,   "30s",   1000000, 86400000000000, BASIC, "", "Deadline of a wait that was given none.")
 K(stats_dir,            "stats-dir",            PATH,   "",      1, 4000, BASIC, "", "Directory of the statistics files. Empty: ep-fabric in XDG_RUNTIME_DIR, or /tmp/ep-fabric-UID where that is not set.")
+K(stats_blocks,         "stats-blocks",         UINT,   "128",   8, 4096, EXPERT, "", "Rings, lanes and peers, so many of each, that a rank's statistics file shows, those that wait first; a daemon's shows four times as many for all its jobs. The others are counted.")
 
 G(GPU, "Kernels on a GPU")
 K(gpu_backend,          "gpu-backend",          ENUM(gpu), "auto", 0, 0, BASIC, "", "Driver of the GPU whose kernels push commands, and whose memory regions may be: auto (cuda, else hip), cuda, hip, fake (host memory, for tests) or none.")
@@ -203,9 +204,18 @@ K(user_jobs,            "user-jobs",            UINT,   "32",    1, 4096, BASIC,
 K(user_rings,           "user-rings",           UINT,   "4096",  1, 1048576, BASIC, "", "Rings of one user.")
 K(user_regions,         "user-regions",         UINT,   "8192",  1, 1048576, BASIC, "", "Registered regions of one user.")
 K(user_bytes,           "user-bytes",           SIZE,   "1TiB",  65536, 1125899906842624, BASIC, "", "Registered memory of one user.")
-K(user_engine_bytes,    "user-engine-bytes",    SIZE,   "16GiB", 65536, 1125899906842624, BASIC, "", "Memory that the engines of one user's jobs may take for peers: it grows with the nodes of a job and the streams between them.")
+K(user_engine_bytes,    "user-engine-bytes",    SIZE,   "16GiB", 65536, 1125899906842624, BASIC, "", "Memory that the engines of one user's jobs may take: for the packets of the software NIC (emu-packets), and for peers, which grows with the nodes of a job and the streams between them.")
 K(user_signals,         "user-signals",         UINT,   "4194304", 1, 268435456, BASIC, "", "Signals of one user.")
 K(client_rings,         "client-rings",         UINT,   "256",   1, 4096, BASIC, "", "Rings of one client.")
+
+G(SHIM, "Shim for DeepEP programs")
+K(shim_heap,            "shim-heap",            SIZE,   "4GiB",  67108864, 1099511627776, BASIC, "NVSHMEM_SYMMETRIC_SIZE", "Bytes of a rank's symmetric heap; 32 MiB of it are the shim's own.")
+K(shim_host_heap,       "shim-host-heap",       BOOL,   "no",    0, 1, EXPERT, "", "Put the symmetric heap into host memory that the GPU can reach, instead of the GPU's own.")
+K(shim_rings,           "shim-rings",           UINT,   "24",    1, 1024, BASIC, "NVSHMEM_IBGDA_NUM_RC_PER_PE", "Work-request rings to each rank; a program asks for as many as it has local experts or channels.")
+K(shim_depth,           "shim-depth",           UINT,   "1024",  128, 32768, BASIC, "NVSHMEM_QP_DEPTH", "Slots of a work-request ring, rounded up to a power of two.")
+K(shim_fabric_rings,    "shim-fabric-rings",    UINT,   "8",     1, 64, EXPERT, "", "Rings of the fabric that the work-request rings of a rank are dealt to.")
+K(shim_no_p2p,          "shim-no-p2p",          BOOL,   "no",    0, 1, BASIC, "NVSHMEM_DISABLE_P2P", "Map no peer's heap: every byte goes by the fabric.")
+K(shim_modules,         "shim-modules",         LIST,   "deep_ep", 1, 16, EXPERT, "", "Programs and libraries whose file name contains one of these words are served by the shim; calls of others go to the real NVSHMEM.")
 
 V("EPF_CONFIG", "Configuration file to read, as --config.")
 V("EPF_LOG",    "Log level, or component=level items with commas: EPF_LOG=info,boot=debug. Levels: error, warning, note, info, debug.")

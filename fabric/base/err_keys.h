@@ -3,7 +3,7 @@
  * The one table of error reasons. err.h makes enum epf_reason from it, err.c the texts, tools/gen
  * the page docs/errors.md. A number keeps its meaning for ever; a reason that is no longer given
  * keeps its row. Groups: 100 configuration, 200 bootstrap, 300 commands and regions, 400 NICs,
- * lanes and peers, 500 memory and system, 600 usage of moe and bench. Rows are sorted by number
+ * lanes and peers, 500 memory and system, 600 usage of moe and bench, 700 the daemon, 800 the shim. Rows are sorted by number
  * (a test looks); a number used twice does not compile.
  *
  * R(NAME, number, ERRNO, "what happened, one sentence", "what to do, one sentence")
@@ -60,10 +60,10 @@ R(REGION_LIMIT,        313, ENOSPC,  "No more regions can be registered.", "rais
 R(REGION_BAD,          314, EINVAL,  "A region cannot be registered as given.", "give mapped memory and a length above zero")
 R(REGION_DRAIN,        315, ETIMEDOUT, "Peers did not acknowledge a withdrawal in time.", "look at the peers named; they may hang or be gone")
 R(RING_LIMIT,          316, ENOSPC,  "No more rings can be opened.", "close rings that are no longer used; at most 4096 per core")
-R(RING_FULL,           317, ETIMEDOUT, "A ring stayed full until the deadline.", "see ep-fabric stats for what its commands wait for, or raise wait-timeout")
+R(RING_FULL,           317, ETIMEDOUT, "A ring stayed full until the deadline.", "see ep-fabric why for what its commands wait for, or raise wait-timeout")
 R(RING_OPTION,         318, EINVAL,  "A ring option is outside its range.", "use a power of two from 16 to 1048576 slots and a weight from 1 to 255")
 R(STREAM_LIMIT,        319, ENOSPC,  "More streams to one peer than it accepts.", "raise streams-per-peer (8,192 between two daemons at most), or use fewer rings or groups")
-R(WAIT_TIMEOUT,        320, ETIMEDOUT, "A wait ended without what it waited for.", "see ep-fabric stats for what stands still, or raise wait-timeout")
+R(WAIT_TIMEOUT,        320, ETIMEDOUT, "A wait ended without what it waited for.", "see ep-fabric why for what stands still, or raise wait-timeout")
 R(CMD_FAILED,          321, EIO,     "Commands of a ring failed.", "the message names the first one; see docs/errors.md for its reason")
 R(SIGNAL_RANGE,        322, ERANGE,  "A signal number is out of range.", "raise signals, or use a lower number")
 R(CMD_ACCESS,          323, EACCES,  "A command uses a remote region in a way its owner does not allow.", "register it with the access that peers need")
@@ -80,7 +80,8 @@ R(PEER_RANGE,          407, ERANGE,  "A rank number is outside the job.", "name 
 R(RANK_DIED,           408, ECONNRESET, "A rank's process ended without closing.", "look at the log of the rank named; mask it to go on without it")
 R(NODE_LOST,           409, ECONNRESET, "The engine of a node is lost: its daemon or process ended, or the network to it is cut.", "look at the node named; mask its ranks to go on without them")
 R(REJOIN,              410, EAGAIN,  "A rank cannot come back now.", "let the rank that was lost be noticed first, and give the same job, rank, world and secret")
-R(LINK_LOST,           411, ECONNRESET, "A node cannot be reached: no port of this node's NICs is up.", "look at the cables and switch ports of this node, see ep-fabric nics; the next job works when a link is up again")
+R(LINK_LOST,           411, ECONNRESET, "A node cannot be reached: no port of this node's NICs is up.", "look at the cables and switch ports of this node, see ep-fabric nics; with a link up: epf_reconnect, or the next job")
+R(RECONNECT,           412, ENETUNREACH, "Nodes of the job cannot be reconnected yet.", "bring a link between them up, then let every rank call epf_reconnect again")
 R(NIC_OPTION,          420, EINVAL,  "A setting of a NIC is outside its range.", "choose a value inside the range")
 R(NIC_LIMIT,           421, ENOSPC,  "A NIC has no room for the request.", "stay below the limit that the message names")
 R(NIC_LANE,            422, EBUSY,   "A lane is not in the state that the call needs.", "create a lane once, connect it once, destroy it before it is used again")
@@ -111,7 +112,7 @@ R(GPU_BACKEND,         462, EINVAL,  "There is no GPU back-end of that name.", "
 R(GPU_CALL,            463, EIO,     "A call to the GPU's driver failed.", "the message names the call and the driver's reason")
 R(GPU_UNSUPPORTED,     464, EOPNOTSUPP, "A GPU or its driver cannot do what is asked for.", "the message says what is missing")
 R(GPU_PIN,             465, ENOMEM,  "Memory cannot be pinned for a GPU.", "raise the limit of locked memory: ulimit -l unlimited; use memory of memfd or of epf_memory_alloc, not of a file")
-R(GPU_TIMEOUT,         466, ETIMEDOUT, "A wait in a kernel ended without what it waited for.", "see ep-fabric stats for what stands still, or raise gpu-timeout")
+R(GPU_TIMEOUT,         466, ETIMEDOUT, "A wait in a kernel ended without what it waited for.", "see ep-fabric why for what stands still, or raise gpu-timeout")
 R(GPU_COMMAND,         467, E2BIG,   "A kernel pushed a command that its ring cannot take.", "stay inside the narrow form (queues/epf_cmd.h), or push it from a thread with a private ring")
 R(GPU_RING,            468, EPIPE,   "A shared ring of kernels was given up after a wait in it had failed.", "look at the failure before; close the GPU context and open it again")
 R(GPU_MEMORY,          470, EINVAL,  "GPU memory cannot be used as given.", "give memory of epf_gpu_alloc or of the driver's own allocator, and name its driver by gpu-backend")
@@ -135,3 +136,10 @@ R(SVC_SEAL,            711, EBADMSG, "A node's description does not bear the fab
 R(SVC_RUNNING,         712, EADDRINUSE, "Another daemon runs under this instance name.", "stop it, or choose another --instance")
 R(SVC_TIMEOUT,         713, ETIMEDOUT, "The daemon did not answer in time.", "see ep-fabric status and the daemon's log")
 R(SVC_UNSUPPORTED,     714, EOPNOTSUPP, "The call is not possible in this mode.", "the message says in which mode it is")
+
+R(SHIM_VERSION,        800, EPROTONOSUPPORT, "The program was built with an NVSHMEM that the shim does not serve.", "build the program with NVSHMEM 3.4.5 or 3.5")
+R(SHIM_CALL,           801, EINVAL,  "A program calls the shim's NVSHMEM out of turn or with impossible arguments.", "see docs/shim.md for what is served")
+R(SHIM_HEAP,           802, ENOMEM,  "The symmetric heap has no room.", "raise shim-heap (NVSHMEM_SYMMETRIC_SIZE)")
+R(SHIM_COMMAND,        803, EIO,     "The fabric could not carry out a request of a kernel.", "see the log of the rank for the first error")
+R(SHIM_TIMEOUT,        804, ETIMEDOUT, "Requests of kernels did not come to an end in time.", "look at ep-fabric why, or raise wait-timeout")
+R(SHIM_LIMIT,          805, ENOSPC,  "A limit of the shim is reached.", "ask for less of what the message names")

@@ -80,6 +80,8 @@ FIELDS(status_reply, F(status_reply, json, BYTES, 0));
 FIELDS(drain, F(drain, on, U32, 0));
 FIELDS(drain_reply, F(drain_reply, jobs, U32, 0));
 FIELDS(link, F(link, job, TEXT, 0), F(link, link, U32, 0), F(link, up, U32, 0));
+FIELDS(reconnect, F(reconnect, step, U32, 0), F(reconnect, sealed, BYTES, 0));
+FIELDS(reconnect_reply, F(reconnect_reply, done, U32, 0), F(reconnect_reply, sealed, BYTES, 0));
 FIELDS(link_reply, F(link_reply, nics, U32, 0));
 
 #define M(s, n_fds) { s##_fields, sizeof(s##_fields) / sizeof(s##_fields[0]), sizeof(struct epf_svc_##s), n_fds }
@@ -107,6 +109,7 @@ static const struct row {
 	[EPF_SVC_STATUS] = { "STATUS", M(status, 0), M(status_reply, 0) },
 	[EPF_SVC_DRAIN] = { "DRAIN", M(drain, 0), M(drain_reply, 0) },
 	[EPF_SVC_LINK] = { "LINK", M(link, 0), M(link_reply, 0) },
+	[EPF_SVC_RECONNECT] = { "RECONNECT", M(reconnect, 0), M(reconnect_reply, 0) },
 	[EPF_SVC_GPU_REGION] = { "GPU_REGION", M(gpu_region, 1), M(region_reply, 0) },
 };
 

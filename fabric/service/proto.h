@@ -22,8 +22,9 @@
 
 #define EPF_SVC_MAGIC 0x53465045u /* "EPFS" in memory order */
 #define EPF_SVC_MAJOR 1u
-/* 1.1 added struct epf_svc_attach.weight and struct epf_svc_hello_reply.max_jobs; 1.2 EPF_SVC_GPU_REGION */
-#define EPF_SVC_MINOR 2u
+/* 1.1 added struct epf_svc_attach.weight and struct epf_svc_hello_reply.max_jobs; 1.2 EPF_SVC_GPU_REGION;
+ * 1.3 EPF_SVC_RECONNECT, EPF_SVC_GPU_DMABUF */
+#define EPF_SVC_MINOR 3u
 
 enum {
 	EPF_SVC_HEAD_BYTES = 24,
@@ -63,7 +64,9 @@ enum epf_svc_type {
 	EPF_SVC_LINK = 17,     /* operator: cut or restore an emulated link of a job's NIC */
 	EPF_SVC_GPU_REGION =
 		18, /* register GPU memory; carries its descriptor, or any for an IPC handle. Since 1.2 */
-	EPF_SVC_TYPES = 19
+	EPF_SVC_RECONNECT =
+		19, /* one step of epf_reconnect, by the lowest rank of a node. Since 1.3 */
+	EPF_SVC_TYPES = 20
 };
 
 struct epf_svc_head {
@@ -113,10 +116,16 @@ struct epf_svc_region { /* request, 1 fd: a memfd sealed against shrinking */
 	uint32_t access; /* EPF_REMOTE_* */
 };
 
+/*
+ * Kind of struct epf_svc_gpu_region for RDMA devices, since 1.3: the descriptor is a dma-buf, `offset` the region's in it, and ipc begins with
+ * u64 device address, u32 enum epf_write_order, u32 PCI vendor.
+ */
+enum { EPF_SVC_GPU_DMABUF = 3 };
+
 enum { EPF_SVC_IPC = 64, EPF_SVC_PCI = 16 };
 
 struct epf_svc_gpu_region { /* request, 1 fd; answer: struct epf_svc_region_reply */
-	uint32_t kind;      /* enum epf_copy_handle_kind */
+	uint32_t kind;      /* enum epf_copy_handle_kind; or EPF_SVC_GPU_DMABUF */
 	uint32_t access;    /* EPF_REMOTE_* */
 	uint64_t bytes;     /* of the region */
 	uint64_t whole;     /* of the allocation */
@@ -194,6 +203,17 @@ struct epf_svc_connect { /* request of CONNECT and UPDATE */
 
 struct epf_svc_describe_reply {
 	struct epf_svc_bytes sealed;
+};
+
+struct epf_svc_reconnect { /* request */
+	uint32_t step;     /* enum epf_reconnect_step: 0, 1 ... */
+	struct epf_svc_bytes
+		sealed; /* what every rank gave after the step before, as in CONNECT; empty for step 0 */
+};
+
+struct epf_svc_reconnect_reply {
+	uint32_t done;               /* 0: not yet, the same request again */
+	struct epf_svc_bytes sealed; /* for all ranks; may be empty */
 };
 
 struct epf_svc_mask { /* request */

@@ -65,6 +65,12 @@ static int open_stats(struct epf_svc *s)
 	o.dir = dir;
 	o.blocks[EPF_STATS_CORE] = o.blocks[EPF_STATS_NIC] =
 		(uint32_t)(most < SVC_JOBS_MAX ? most : SVC_JOBS_MAX);
+	o.blocks[EPF_STATS_JOB] = o.blocks[EPF_STATS_CORE];
+	/* A recorder has 32 KiB: later jobs than these go without one, and the job's block shows it. */
+	o.blocks[EPF_STATS_FLIGHT] =
+		o.blocks[EPF_STATS_CORE] < SVC_RECORDERS ? o.blocks[EPF_STATS_CORE] : SVC_RECORDERS;
+	o.blocks[EPF_STATS_RANK] = o.blocks[EPF_STATS_RING] = o.blocks[EPF_STATS_LANE] =
+		o.blocks[EPF_STATS_PEER] = (uint32_t)s->conf->stats_blocks * SVC_STATS_TIMES;
 	if (epf_stats_make_dir(dir, why, sizeof(why)) ||
 	    epf_stats_create(&o, &s->stats, why, sizeof(why))) {
 		epf_note(
@@ -152,6 +158,8 @@ int epf_svc_create(const struct epf_conf *conf, const char *version, struct epf_
 	s->conf = conf;
 	s->lock_fd = s->listen_fd = s->epoll_fd = s->stop_fd = s->spare_fd = -1;
 	s->started_ns = epf_now_ns();
+	svc_notify_open(s);
+	s->beat_ns = svc_notify_period(s, BEAT_MS * (uint64_t)SVC_MS);
 	snprintf(s->version, sizeof(s->version), "%s", version);
 	rc = svc_place_take(s);
 	if (!rc)
@@ -199,6 +207,7 @@ static void take_stops(struct epf_svc *s, uint64_t drain_timeout_ns)
 	s->stopping = s->draining = true;
 	s->drain_until_ns = drain_timeout_ns ? epf_now_ns() + drain_timeout_ns : UINT64_MAX;
 	epf_note("instance %s: stops, %u jobs still run", s->instance, s->n_jobs);
+	svc_notify_beat(s, false);
 }
 
 static void end_all(struct epf_svc *s)
@@ -246,7 +255,7 @@ static int wait_ms(const struct epf_svc *s, uint64_t now)
 		ms = (at - now) / SVC_MS + 1;
 	/* With nobody connected and nothing to look after, only the statistics' sign of life. */
 	else if (!s->first && !s->stopping)
-		ms = BEAT_MS;
+		ms = s->beat_ns / SVC_MS;
 	return (int)ms;
 }
 
@@ -266,6 +275,7 @@ int epf_svc_run(struct epf_svc *s, uint64_t drain_timeout_ns)
 	uint64_t now = epf_now_ns(), late = 0;
 
 	epf_note("instance %s: ready at %s", s->instance, s->socket);
+	svc_notify_beat(s, true);
 	while (!step_end(s, now)) {
 		int n = epoll_wait(s->epoll_fd, events, EVENTS, wait_ms(s, now));
 
@@ -282,8 +292,9 @@ int epf_svc_run(struct epf_svc *s, uint64_t drain_timeout_ns)
 			svc_sessions_deadlines(s, now);
 		}
 		if (now >= s->next_beat_ns) {
-			s->next_beat_ns = now + BEAT_MS * (uint64_t)SVC_MS;
+			s->next_beat_ns = now + s->beat_ns;
 			epf_stats_beat(s->stats, now);
+			svc_notify_beat(s, false);
 		}
 		svc_unmap_collect(s);
 		svc_sessions_bury(s);
@@ -313,6 +324,7 @@ void epf_svc_destroy(struct epf_svc *s)
 		close(s->stop_fd);
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
+	svc_notify_close(s);
 	free(s);
 }
 

@@ -18,6 +18,7 @@
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/crew.h"
+#include "fabric/device_mem.h"
 #include "fabric/emu_gpu.h"
 #include "fabric/service/channel.h"
 #include "fabric/service/seal.h"
@@ -30,6 +31,8 @@
 enum {
 	SVC_REASONS = 1000,  /* reason numbers are below this */
 	SVC_JOBS_MAX = 1024, /* of one daemon: room in the statistics file */
+	SVC_STATS_TIMES = 4, /* blocks of a kind in the daemon's file, in stats-blocks */
+	SVC_RECORDERS = 16,  /* jobs of one daemon with a flight recorder */
 	SVC_CREWS_MAX = 64,  /* as the setting service-cores allows */
 	SVC_SLICE_BYTES =
 		8 << 20,      /* of a client's memory that is looked at in one turn of the loop */
@@ -64,6 +67,8 @@ enum svc_region_state {
 struct svc_region {
 	void *addr;               /* mapped here, with the pages around it */
 	struct epf_copy_mem *gpu; /* or GPU memory, which is not */
+	struct epf_device_mem *
+		device; /* or GPU memory that an RDMA device reaches by a dma-buf of its own descriptor */
 	uint64_t bytes;
 	uint64_t file_bytes; /* of the memfd it is part of */
 	uint32_t access;
@@ -169,6 +174,7 @@ struct svc_job {
 	enum svc_job_state state;
 	char name[EPF_SVC_JOB_NAME];
 	uint8_t id[EPF_SVC_ID];
+	uint64_t run; /* the first bytes of id, for the statistics */
 	uint8_t key[EPF_SVC_KEY];
 	uint8_t nonce[EPF_SVC_ID];
 	uint32_t world, weight;
@@ -179,6 +185,7 @@ struct svc_job {
 	struct epf_nic *nic;
 	struct epf_core *core;
 	uint64_t engine_bytes;       /* counted for its user: SVC_ENGINE */
+	uint64_t nic_bytes;          /* the same, of the NIC's own memory */
 	struct epf_stats *own_stats; /* NULL: the blocks are in the daemon's file */
 	struct epf_stats_block *block, *nic_block;
 	struct epf_crew *crew;
@@ -195,7 +202,8 @@ struct svc_job {
 	uint64_t *tokens;
 	uint32_t n_nodes, node;
 	struct epf_seal_session seal;
-	uint32_t round; /* exchanges done */
+	uint32_t round;      /* exchanges done */
+	uint32_t reconnects; /* attempts begun; as many at every node */
 	/* Timers of the end. */
 	uint64_t started_ns;
 	uint64_t next_ns;  /* when svc_jobs_step looks again, 0: nothing to do */
@@ -231,6 +239,8 @@ struct epf_svc {
 	char socket[108];
 	char lock[4200];
 	int lock_fd, listen_fd, epoll_fd, stop_fd, spare_fd;
+	int notify_fd;        /* the service manager's socket, connected; -1: none */
+	uint64_t watchdog_ns; /* it wants to hear of us in this time; 0: does not */
 	uint8_t node_id[EPF_SVC_ID];
 	struct epf_auth auth;
 	struct epf_stats *stats;
@@ -247,7 +257,7 @@ struct epf_svc {
 	uint32_t jobs_begun, ranks_lost;
 	bool draining, stopping, ending;
 	uint32_t stops; /* epf_svc_stop() calls taken */
-	uint64_t started_ns, drain_until_ns, next_beat_ns;
+	uint64_t started_ns, drain_until_ns, next_beat_ns, beat_ns;
 	struct svc_refusal refusals[SVC_REASONS];   /* of requests and connections */
 	uint64_t commands_refused[EPF_CMD_REASONS]; /* by engines that have ended */
 };
@@ -256,6 +266,15 @@ struct epf_svc {
 /* Directory, lock and listening socket; errors leave nothing behind that svc_place_leave() does not remove. */
 int svc_place_take(struct epf_svc *s);
 void svc_place_leave(struct epf_svc *s);
+
+/* ---- svc_notify.c ---- */
+/* Connects to the service manager, if the environment names one. */
+void svc_notify_open(struct epf_svc *s);
+void svc_notify_close(struct epf_svc *s);
+/* Tells it what state we are in, and that we live. first: that clients can connect. */
+void svc_notify_beat(struct epf_svc *s, bool first);
+/* A period of signs of life that its watchdog is content with, at most period_ns. */
+uint64_t svc_notify_period(const struct epf_svc *s, uint64_t period_ns);
 
 /* ---- svc_session.c ---- */
 void svc_accept(struct epf_svc *s);
@@ -282,6 +301,7 @@ union svc_message {
 	struct epf_svc_attach attach;
 	struct epf_svc_world world;
 	struct epf_svc_connect connect;
+	struct epf_svc_reconnect reconnect;
 	struct epf_svc_mask mask;
 	struct epf_svc_counter counter;
 	struct epf_svc_status status;
@@ -301,6 +321,7 @@ struct svc_answer {
 		struct epf_svc_attach_reply attach;
 		struct epf_svc_world_reply world;
 		struct epf_svc_describe_reply describe;
+		struct epf_svc_reconnect_reply reconnect;
 		struct epf_svc_counter_reply counter;
 		struct epf_svc_status_reply status;
 		struct epf_svc_drain_reply drain;
@@ -363,6 +384,9 @@ int svc_member_region(struct epf_svc *s, struct svc_session *c, const union svc_
 /* svc_gpu.c */
 int svc_member_gpu_region(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
 			  struct svc_answer *a);
+/* Bytes of a dma-buf; -EINVAL: the descriptor is none. Tests put a fake in its place: where there is no GPU there is no dma-buf. */
+extern int (*svc_dmabuf_bytes)(int fd, uint64_t *bytes);
+void svc_device_free(struct epf_device_mem *mem);
 /* For it: whether the client may have one more region; what a region counts against the limits, taken and given back; and its entry. */
 int svc_member_may_register(struct epf_svc *s, struct svc_session *c, uint32_t access,
 			    struct svc_member **out);
@@ -379,7 +403,7 @@ int svc_member_ring_close(struct epf_svc *s, struct svc_session *c, const union 
 int svc_member_fill(struct epf_svc *s, struct svc_session *c, uint32_t *region);
 void svc_member_stop_filling(struct epf_svc *s, struct svc_session *c);
 /* Hands signals, regions and rings to the job's engine; directly or, when it runs, on its thread. */
-int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t rank);
+int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t rank, pid_t pid);
 /* Unmaps rings the engine has let go of; 1 when some are left. */
 int svc_member_sweep(struct svc_member *m);
 void svc_member_destroy(struct epf_svc *s, struct svc_member *m);
@@ -416,6 +440,8 @@ int svc_join_describe(struct epf_svc *s, struct svc_session *c, const union svc_
 		      struct svc_answer *a);
 int svc_join_update(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
 		    struct svc_answer *a);
+int svc_join_reconnect(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
+		       struct svc_answer *a);
 
 /* ---- svc_end.c ---- */
 /* The session's rank has gone: cause 0 it left, else a reason number. The member is the job's, or freed. */

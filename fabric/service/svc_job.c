@@ -9,6 +9,7 @@
 #include "fabric/core_limits.h"
 #include "fabric/numa.h"
 #include "fabric/service/svc_impl.h"
+#include "fabric/watch.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -77,8 +78,6 @@ int svc_job_check(const struct svc_job *job)
 static void forget_unmeasured(struct epf_stats_block *block)
 {
 	epf_stat_forget(block, EPF_STAT_CORE_RING_FULL_SEEN);
-	epf_stat_forget(block, EPF_STAT_CORE_STEP_NS);
-	epf_stat_forget(block, EPF_STAT_CORE_QUEUE_DELAY_NS);
 }
 
 /* Blocks of the daemon's statistics file, or, when that is full, of memory that nobody else sees. */
@@ -116,9 +115,27 @@ static void close_stats(struct svc_job *job)
 	epf_stats_destroy(job->own_stats, 0);
 }
 
+/* The pool of a software NIC is given page by page, as packets are used for the first time: none has been yet. */
+static int count_nic(struct epf_svc *s, struct svc_job *job)
+{
+	struct epf_nic_caps caps;
+	int rc;
+
+	job->ops->describe(job->nic, &caps);
+	rc = svc_user_take(s, job->user, SVC_ENGINE, caps.memory_bytes);
+	if (!rc)
+		job->nic_bytes = caps.memory_bytes;
+	return rc;
+}
+
 static int open_engine(struct epf_svc *s, struct svc_job *job)
 {
 	struct epf_core_config cfg = { .now = epf_limits_now, .max_ranks = job->world };
+	struct epf_watch_config watch = { .stats = job->own_stats ? job->own_stats : s->stats,
+					  .number = job->number,
+					  .most = (uint32_t)s->conf->stats_blocks * SVC_STATS_TIMES,
+					  .job = svc_job_name(job),
+					  .id = &job->run };
 	int rc;
 
 	job->ops = epf_nic_find(epf_limits_nic(s->conf));
@@ -129,10 +146,14 @@ static int open_engine(struct epf_svc *s, struct svc_job *job)
 	if (rc)
 		return rc;
 	job->ops = job->nic->ops; /* of several devices as one, say */
+	rc = count_nic(s, job);
+	if (rc)
+		return rc;
 	epf_limits_from_conf(s->conf, &cfg.limits);
 	cfg.nic = job->nic;
 	cfg.stats = job->block;
-	return epf_core_create(&cfg, &job->core);
+	rc = epf_core_create(&cfg, &job->core);
+	return rc ? rc : epf_watch_open(job->core, &watch);
 }
 
 /* With its memory where the daemon's engine threads run. */
@@ -205,6 +226,8 @@ int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_sv
 	job->started_ns = epf_now_ns();
 	memcpy(job->name, m->job, sizeof(job->name));
 	memcpy(job->id, m->job_id, sizeof(job->id));
+	for (unsigned i = 0; i < sizeof(job->run) && i < sizeof(job->id); i++)
+		job->run = job->run << 8 | job->id[i];
 	memcpy(job->key, m->job_key, sizeof(job->key));
 	epf_auth_nonce(nonce);
 	memcpy(job->nonce, nonce, sizeof(job->nonce));
@@ -233,20 +256,8 @@ int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_sv
 static void beat(void *arg)
 {
 	struct svc_job *job = arg;
-	struct epf_stats_block *b = job->nic_block;
-	struct epf_nic_counters c;
 
-	job->ops->counters(job->nic, &c);
-	epf_stat_set(b, EPF_STAT_NIC_BYTES_TX, c.bytes_tx);
-	epf_stat_set(b, EPF_STAT_NIC_BYTES_RX, c.bytes_rx);
-	epf_stat_set(b, EPF_STAT_NIC_MESSAGES_TX, c.messages_tx);
-	epf_stat_set(b, EPF_STAT_NIC_MESSAGES_RX, c.messages_rx);
-	epf_stat_set(b, EPF_STAT_NIC_PACKETS_DROPPED, c.packets_dropped);
-	epf_stat_set(b, EPF_STAT_NIC_PACKETS_DUPLICATED, c.packets_duplicated);
-	epf_stat_set(b, EPF_STAT_NIC_PACKETS_REORDERED, c.packets_reordered);
-	epf_stat_set(b, EPF_STAT_NIC_RETRANSMITS, c.retransmits);
-	epf_stat_set(b, EPF_STAT_NIC_RNR_EVENTS, c.rnr_events);
-	epf_stat_set(b, EPF_STAT_NIC_ERRORS, c.errors);
+	epf_watch_nic(job->core, job->nic_block);
 }
 
 int svc_job_start(struct epf_svc *s, struct svc_job *job)
@@ -304,11 +315,11 @@ static void close_engine(struct svc_job *job)
 		job->svc->commands_refused[r] += job->core->refusals[r];
 	epf_core_destroy(job->core);
 	job->core = NULL;
-	svc_user_give(job->user, SVC_ENGINE, job->engine_bytes);
-	job->engine_bytes = 0;
 	if (job->nic)
 		job->ops->close(job->nic);
 	job->nic = NULL;
+	svc_user_give(job->user, SVC_ENGINE, job->engine_bytes + job->nic_bytes);
+	job->engine_bytes = job->nic_bytes = 0;
 }
 
 void svc_job_break(struct svc_job *job, unsigned reason, const char *why)

@@ -98,7 +98,7 @@ static int attach_new(struct epf_svc *s, struct svc_session *c, const struct epf
 	if (job->state != SVC_JOB_JOINING)
 		return epf_fail(EPF_R_SVC_JOB, "job %s: it has been joined without rank %u here",
 				svc_job_name(job), m->rank);
-	rc = svc_member_hand_over(c->member, job, m->rank);
+	rc = svc_member_hand_over(c->member, job, m->rank, c->pid);
 	seat = &job->seats[c->member->local];
 	if (!rc)
 		rc = answer_attach(job, seat, a);
@@ -158,7 +158,7 @@ static int attach_again(struct epf_svc *s, struct svc_session *c, const struct e
 				svc_job_name(job), m->rank);
 	c->member->rejoining = true;
 	c->member->local = (uint32_t)(seat - job->seats);
-	rc = svc_member_hand_over(c->member, job, m->rank);
+	rc = svc_member_hand_over(c->member, job, m->rank, c->pid);
 	if (rc && c->member->handed) {
 		/* The engine has begun to use its memory, so that is the job's to end now. */
 		seat->member = c->member;
@@ -280,18 +280,26 @@ static int describe(struct epf_core *core, void *arg)
 	return epf_world_describe(core, a->m->local, a->place, a->tokens, &a->buf, &a->len);
 }
 
+/* The rank that speaks for this node. */
+static uint32_t lowest_rank(const struct svc_job *job)
+{
+	uint32_t lowest = 0;
+
+	while (job->node_of[lowest] != job->node)
+		lowest++;
+	return lowest;
+}
+
 /* The rank's description, sealed for this round; *sealed is malloced. */
 static int describe_sealed(struct epf_svc *s, struct svc_session *c, uint32_t round,
 			   uint8_t **sealed, size_t *len)
 {
 	struct svc_job *job = c->member->job;
-	uint32_t rank = job->seats[c->member->local].rank, lowest = 0;
+	uint32_t rank = job->seats[c->member->local].rank;
 	struct describe_args a = { .m = c->member, .place = s->place };
 	int rc;
 
-	while (job->node_of[lowest] != job->node)
-		lowest++;
-	a.tokens = rank == lowest ? job->tokens : NULL;
+	a.tokens = rank == lowest_rank(job) ? job->tokens : NULL;
 	rc = svc_core_call(job, describe, &a);
 	if (rc)
 		return rc;
@@ -459,4 +467,75 @@ int svc_join_update(struct epf_svc *s, struct svc_session *c, const union svc_me
 		job->round++;
 	free(u.blobs);
 	return rc;
+}
+
+struct reconnect_args {
+	const char *place;
+	const struct epf_blob *blobs;
+	unsigned step;
+	uint8_t *buf;
+	size_t len;
+};
+
+static int reconnect_step(struct epf_core *core, void *arg)
+{
+	struct reconnect_args *a = arg;
+
+	return epf_world_reconnect(core, a->step, a->place, a->blobs, &a->buf, &a->len);
+}
+
+/* What goes out after a step: exchanges count their rounds from 1, so nothing of one attempt passes for that of another, or for an exchange. */
+_Static_assert(EPF_RECONNECT_STEPS <= 8, "a step has 3 bits of a round");
+
+static uint32_t reconnect_round(const struct svc_job *job, unsigned step)
+{
+	return UINT32_C(1) << 31 | job->reconnects << 3 | step;
+}
+
+/* The engine's part of a step; *sealed is malloced, or NULL where it has nothing to say. */
+static int reconnect_sealed(struct epf_svc *s, struct svc_job *job,
+			    const struct epf_svc_reconnect *m, uint8_t **sealed, size_t *len)
+{
+	struct epf_blob *blobs = calloc(job->world, sizeof(*blobs));
+	struct reconnect_args r = { .place = s->place, .blobs = blobs, .step = m->step };
+	int rc = blobs ? 0 : epf_fail(EPF_R_NO_MEMORY, "job %s: no memory", svc_job_name(job));
+
+	if (!rc && m->step)
+		rc = open_seals(s, job, &m->sealed, reconnect_round(job, m->step - 1), blobs);
+	if (!rc)
+		rc = svc_core_call(job, reconnect_step, &r);
+	if (!rc && r.len)
+		rc = epf_seal(&s->auth, &job->seal, lowest_rank(job), reconnect_round(job, m->step),
+			      r.buf, r.len, sealed, len);
+	free(r.buf);
+	free(blobs);
+	return rc;
+}
+
+int svc_join_reconnect(struct epf_svc *s, struct svc_session *c, const union svc_message *msg,
+		       struct svc_answer *a)
+{
+	const struct epf_svc_reconnect *m = &msg->reconnect;
+	struct svc_job *job = c->member->job;
+	uint8_t *sealed = NULL;
+	size_t len = 0;
+	int rc = svc_job_check(job);
+
+	if (rc)
+		return rc;
+	if (m->step >= EPF_RECONNECT_STEPS || job->seats[c->member->local].rank != lowest_rank(job))
+		return epf_fail(
+			EPF_R_SVC_MESSAGE,
+			"RECONNECT: step %u by rank %u: steps 0 to %d are the lowest rank's",
+			m->step, job->seats[c->member->local].rank, EPF_RECONNECT_STEPS - 1);
+	job->reconnects += m->step == EPF_RECONNECT_BEGIN;
+	rc = reconnect_sealed(s, job, m, &sealed, &len);
+	if (rc && rc != -EAGAIN)
+		return rc;
+	if (!rc && m->step == EPF_RECONNECT_FINISH)
+		epf_note("job %s: its nodes are connected again", svc_job_name(job));
+	a->owned = sealed;
+	a->reconnect = (struct epf_svc_reconnect_reply){ .done = !rc,
+							 .sealed = { sealed, (uint32_t)len } };
+	return 0;
 }

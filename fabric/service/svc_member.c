@@ -152,6 +152,9 @@ static int add_region(struct epf_core *core, void *arg)
 	if (a->r->gpu)
 		return epf_core_add_gpu_region(core, a->m->local, a->r->gpu, a->r->access,
 					       &a->number);
+	if (a->r->device)
+		return epf_core_add_device_region(core, a->m->local, a->r->device, a->r->access,
+						  &a->number);
 	return epf_core_add_region(core, a->m->local, a->r->addr, a->r->bytes, a->r->access,
 				   &a->number);
 }
@@ -241,6 +244,10 @@ static void free_region(struct epf_svc *s, struct svc_member *m, struct svc_regi
 		epf_copy_mem_put(r->gpu);
 		svc_member_give(m, r->bytes);
 		r->gpu = NULL;
+	} else if (r->device) {
+		svc_device_free(r->device);
+		svc_member_give(m, r->bytes);
+		r->device = NULL;
 	} else {
 		svc_unmap_region(s, m->user, r->addr, r->bytes, r->file_bytes);
 	}
@@ -434,6 +441,7 @@ int svc_member_sweep(struct svc_member *m)
 struct hand_over {
 	struct svc_member *m;
 	uint32_t rank, max_regions;
+	pid_t pid;
 };
 
 static int hand_over(struct epf_core *core, void *arg)
@@ -446,6 +454,8 @@ static int hand_over(struct epf_core *core, void *arg)
 					     h->max_regions, m->bell, &m->local);
 
 	m->handed = rc == 0;
+	if (m->handed)
+		core->ranks[m->local].pid = (uint32_t)h->pid;
 	for (uint32_t i = 0; i < m->n_regions && !rc; i++) {
 		struct region_args args = { .m = m, .r = &m->regions[i] };
 
@@ -464,11 +474,11 @@ static int hand_over(struct epf_core *core, void *arg)
 	return rc;
 }
 
-int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t rank)
+int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t rank, pid_t pid)
 {
-	struct hand_over h = { .m = m,
-			       .rank = rank,
-			       .max_regions = (uint32_t)job->svc->conf->regions };
+	struct hand_over h = {
+		.m = m, .pid = pid, .rank = rank, .max_regions = (uint32_t)job->svc->conf->regions
+	};
 
 	return svc_core_call(job, hand_over, &h);
 }

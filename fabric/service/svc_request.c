@@ -103,6 +103,7 @@ static const struct row rows[EPF_SVC_TYPES] = {
 	[EPF_SVC_CONNECT] = { svc_join_connect, SVC_ATTACHED, SVC_WORLD, false },
 	[EPF_SVC_DESCRIBE] = { svc_join_describe, SVC_CONNECTED, SVC_CONNECTED, false },
 	[EPF_SVC_UPDATE] = { svc_join_update, SVC_CONNECTED, SVC_CONNECTED, false },
+	[EPF_SVC_RECONNECT] = { svc_join_reconnect, SVC_CONNECTED, SVC_CONNECTED, false },
 	[EPF_SVC_MASK] = { svc_operate_mask, SVC_CONNECTED, SVC_CONNECTED, false },
 	[EPF_SVC_COUNTER] = { svc_operate_counter, SVC_GREETED, SVC_CONNECTED, false },
 	[EPF_SVC_LEAVE] = { leave, SVC_GREETED, SVC_CONNECTED, false },

@@ -27,6 +27,8 @@ KERNEL every_thread_call(const struct epf_gpu_ctx *ctx, uint64_t n, int *out)
 	rc |= epf_dev_test(&d, epf_dev_ticket(&d));
 	rc |= epf_dev_wait(&d, epf_dev_ticket(&d));
 	rc |= epf_dev_flush(&d, EPF_F_ALL);
+	rc |= epf_dev_add(&d, (uint32_t)n, 0, n, n, 0);
+	rc |= epf_dev_wait_word(ctx, (const uint64_t *)n, n);
 	rc |= epf_dev_wait_signal(ctx, 1, n) | (int)epf_dev_signal_value(ctx, 1);
 	epf_dev_close(&d);
 	epf_dev_open_shared(&d, ctx);
@@ -67,6 +69,7 @@ KERNEL every_block_call(const struct epf_gpu_ctx *ctx, uint64_t n, int *out)
 	rc |= epf_block_signal(&d, 1, 1, n, 0);
 	rc |= epf_block_get(&d, 1, 0, n, 0, n, n, 0);
 	rc |= epf_block_flush(&d, 0);
+	rc |= epf_block_wait_word(ctx, (const uint64_t *)n, n);
 	rc |= epf_block_wait_signal(ctx, 1, n);
 	epf_block_close(&d);
 	out[epf_thread_in_block()] = rc;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Entry points of the ring benchmark's kernels (ring_bench.cuh), for nvcc and hipcc. Built into a fat binary that `ep-bench ring --gpu`
+ * Entry points of the benchmarks' kernels (ring_bench.cuh, p2p_bench.cuh), for nvcc and hipcc. Built into a fat binary that `ep-bench`
  * carries and loads through the driver. Arguments come by value.
  */
+#include "kernels/bench/p2p_bench.cuh"
 #include "kernels/bench/ring_bench.cuh"
 
 #if defined(__HIP__)
@@ -34,4 +35,14 @@ KERNEL ring_bench_busy_kernel(struct ring_bench_args a)
 KERNEL ring_bench_hang_kernel(struct ring_bench_args a)
 {
 	ring_bench_hang(&a);
+}
+
+KERNEL p2p_bench_trips_kernel(struct p2p_bench_args a)
+{
+	p2p_bench_trips(&a);
+}
+
+KERNEL p2p_bench_stream_kernel(struct p2p_bench_args a)
+{
+	p2p_bench_stream(&a);
 }

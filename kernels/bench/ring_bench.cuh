@@ -46,7 +46,8 @@ EPF_DEV_FN int ring_bench_turn(const struct ring_bench_args *a, struct epf_dev *
 
 	if (a->kind == RING_BENCH_RAW)
 		return epf_warp_push(d, ring_bench_cmd(warp, seq), lane < a->lanes);
-	return epf_warp_put(d, lane < a->lanes, 0, 0, offset, 0, offset, a->bytes, 0);
+	return epf_warp_put(d, lane < a->lanes, 0, 0, offset, 0, offset, ring_bench_bytes(a, seq),
+			    0);
 }
 
 /* Each warp pushes count turns, then (puts) waits until its last one is retired, then reports. */

@@ -43,10 +43,18 @@ struct ring_bench_args {
 	uint32_t shared;   /* 1: the shared ring, 0: a private one, if one is free */
 	uint32_t lanes;    /* lanes of a warp that push at once: 1 .. warp */
 	uint32_t bytes;    /* of a put */
-	uint32_t batch;    /* commands of one round trip, or behind one fence */
+	uint32_t
+		wide; /* not 0: every so many puts of a warp are a byte longer, which makes them wide commands */
+	uint32_t batch; /* commands of one round trip, or behind one fence */
 	uint32_t
 		fence; /* 1: payload is written and a fence made before each batch; 2: written, no fence */
 };
+
+/* Bytes of put number `seq` of a warp. */
+EPF_CMD_FN uint32_t ring_bench_bytes(const struct ring_bench_args *a, uint64_t seq)
+{
+	return a->bytes + (a->wide && seq % a->wide == 0 ? 1u : 0u);
+}
 
 /* What a warp reports. */
 struct ring_bench_result {

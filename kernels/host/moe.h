@@ -40,7 +40,7 @@ extern "C" {
 #define EPF_MOE_TOKENS_MAX  (1u << 20)
 #define EPF_MOE_HIDDEN_MAX  65536u
 #define EPF_MOE_EXPERTS_MAX 65536u
-#define EPF_MOE_WHY_BYTES   256u
+#define EPF_MOE_WHY_BYTES   512u
 
 enum epf_moe_mode {
 	EPF_MOE_LL = 0,

@@ -264,8 +264,9 @@ int epf_moe_dispatch_recv(struct epf_moe *m)
 	uint32_t set = moe_set(m->round);
 
 	for (uint32_t b = 0; b < m->lay.blocks; b++) {
-		int err = epf_moe_take(m, m->lay.sig_recv + set * m->lay.blocks + b,
-				       m->cfg.tokens_max, &m->block_rows[b]);
+		int err =
+			epf_moe_take(m, b % m->cfg.ranks, m->lay.sig_recv + set * m->lay.blocks + b,
+				     m->cfg.tokens_max, &m->block_rows[b]);
 
 		if (err)
 			return err;

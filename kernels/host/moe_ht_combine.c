@@ -64,7 +64,8 @@ static int wait_partial(struct epf_moe *m, uint32_t i, const uint32_t *rows)
 
 		if (rank == m->cfg.rank || rows[k] == 0)
 			continue;
-		err = epf_moe_take(m, m->lay.sig_partial + i * m->lay.node_size_max + k, 0, NULL);
+		err = epf_moe_take(m, rank, m->lay.sig_partial + i * m->lay.node_size_max + k, 0,
+				   NULL);
 		if (err)
 			return err;
 	}
@@ -137,7 +138,7 @@ static int wait_home(struct epf_moe *m)
 	err = wait_partial(m, 0, here);
 	for (uint32_t n = 0; n < m->lay.nodes && !err; n++)
 		if (n != m->node && across[n])
-			err = epf_moe_take(m, m->lay.sig_home + n, 0, NULL);
+			err = epf_moe_take(m, m->my_via[n].rank, m->lay.sig_home + n, 0, NULL);
 	return err;
 }
 

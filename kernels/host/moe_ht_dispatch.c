@@ -128,7 +128,8 @@ int epf_moe_ht_forward(struct epf_moe *m)
 	uint32_t set = moe_set(m->round);
 
 	for (uint32_t i = 1; i < m->served_count; i++) {
-		int err = epf_moe_take(m, m->lay.sig_forward + set * m->lay.sources_max + i,
+		int err = epf_moe_take(m, m->served[i],
+				       m->lay.sig_forward + set * m->lay.sources_max + i,
 				       m->cfg.tokens_max, &m->forward_rows[i]);
 
 		if (!err)

@@ -106,7 +106,7 @@ static int wait_home(struct epf_moe *m)
 		if (m->expert[i] >= 0)
 			rows[(uint32_t)m->expert[i] / m->lay.local_experts]++;
 	for (uint32_t r = 0; r < m->cfg.ranks; r++) {
-		int err = rows[r] ? epf_moe_take(m, m->lay.sig_home + r, 0, NULL) : 0;
+		int err = rows[r] ? epf_moe_take(m, r, m->lay.sig_home + r, 0, NULL) : 0;
 
 		if (err)
 			return err;

@@ -7,6 +7,7 @@
 #include "kernels/host/moe_priv.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Bytes of one transfer of many output rows: a narrow command reaches 1 MiB. */
@@ -163,14 +164,19 @@ int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t v
 	return err ? epf_moe_fail_fabric(m, err, "pushing a signal") : 0;
 }
 
-int epf_moe_take(struct epf_moe *m, uint32_t signal, uint32_t limit, uint32_t *extra)
+int epf_moe_take(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t limit,
+		 uint32_t *extra)
 {
 	uint32_t number = m->cfg.first_signal + signal;
 	uint64_t more;
 	int err = epf_signal_wait(m->ep, number, m->seen[signal] + 1, m->cfg.timeout_ns);
 
-	if (err)
-		return epf_moe_fail_fabric(m, err, "waiting for rows");
+	if (err) {
+		char doing[64];
+
+		snprintf(doing, sizeof(doing), "waiting for rows of rank %u", whose);
+		return epf_moe_fail_fabric(m, err, doing);
+	}
 	more = epf_signal_value(m->ep, number) - m->seen[signal] - 1;
 	if (more > limit)
 		return epf_moe_fail(

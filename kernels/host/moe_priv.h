@@ -115,9 +115,11 @@ int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t v
 
 /*
  * Waits until a signal has moved since it was last taken, and takes it: the value added since, less
- * one, goes to *extra (0 when extra is NULL must hold). limit: the largest *extra that makes sense.
+ * one, goes to *extra (0 when extra is NULL must hold). limit: the largest *extra that makes sense. whose: the rank that an error is to
+ * name as the one whose rows are missing.
  */
-int epf_moe_take(struct epf_moe *m, uint32_t signal, uint32_t limit, uint32_t *extra);
+int epf_moe_take(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t limit,
+		 uint32_t *extra);
 
 /* Checks what the head of an arrived row says before it is believed. */
 int epf_moe_check_row(struct epf_moe *m, const struct epf_moe_head *row, uint32_t source);

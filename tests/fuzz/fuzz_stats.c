@@ -2,10 +2,11 @@
 /*
  * libFuzzer: any bytes as a statistics file, read from memory of exactly their size and from a
  * file, with every value looked at; then changed under the open reader, as a hostile writer would,
- * and read again. The seeds are files of epf_stats_create() (without blocks, with all classes), one
+ * and read again; at last as an instance in a graph of waits (tools/waits.h), every entry as a sentence. The seeds are files of epf_stats_create() (without blocks, with all classes), one
  * of a newer writer and a tiny one.
  */
 #include "queues/epf_stats_read.h"
+#include "tools/waits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,15 +67,39 @@ static void from_memory(const uint8_t *data, size_t size)
 	free(image);
 }
 
+/* What `ep-fabric why` makes of it. Beside itself under another name: two instances of one job. */
+static void graph(const char *path, const char *same)
+{
+	struct waits *w = waits_new();
+	char text[256];
+
+	if (!w || waits_add_file(w, path, true) || waits_add_file(w, same, false))
+		abort();
+	for (unsigned i = 0; i < 2; i++) {
+		if (waits_refresh(w, UINT64_C(1) << (20 + 20 * i), 0))
+			abort();
+		for (uint32_t n = 0; n < w->n_entries; n++) {
+			const struct waits_entry *e = &w->entry[w->order[n]];
+
+			sink += strlen(waits_sentence(w, e, text, sizeof(text)));
+			if (e->follows != WAITS_NONE && e->follows >= w->n_entries)
+				abort();
+		}
+	}
+	waits_free(w);
+}
+
 static void from_file(const uint8_t *data, size_t size)
 {
 	struct epf_stats_reader *r;
-	char path[64], why[128];
+	char path[64], same[64], why[128];
 	int fd = memfd_create("fuzz", MFD_CLOEXEC);
 
 	if (fd < 0 || write(fd, data, size) != (ssize_t)size)
 		abort();
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	snprintf(same, sizeof(same), "/proc/thread-self/fd/%d", fd);
+	graph(path, same);
 	if (!epf_stats_reader_open(path, &r, why, sizeof(why))) {
 		look(r);
 		if (ftruncate(fd, (off_t)(size * data[size - 1] / 256)))

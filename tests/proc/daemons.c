@@ -271,7 +271,8 @@ char *daemons_log(const struct daemons *d, unsigned i)
 	return text;
 }
 
-int daemons_command(const struct daemons *d, const char *const *argv, char **out)
+/* option: NULL, or what the directory is given as. */
+static int command(const char *dir, const char *option, const char *const *argv, char **out)
 {
 	char *args[ARGS_MAX] = { "ep-fabric" };
 	int pipes[2], status = -1, n = 1;
@@ -282,8 +283,10 @@ int daemons_command(const struct daemons *d, const char *const *argv, char **out
 		args[n] = (char *)argv[n - 1];
 		n++;
 	}
-	args[n++] = "--runtime-dir";
-	args[n++] = (char *)d->dir;
+	if (option) {
+		args[n++] = (char *)option;
+		args[n++] = (char *)dir;
+	}
 	if (pipe2(pipes, O_CLOEXEC))
 		return -1;
 	fflush(NULL);
@@ -303,6 +306,16 @@ int daemons_command(const struct daemons *d, const char *const *argv, char **out
 	else
 		free(text);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int daemons_command(const struct daemons *d, const char *const *argv, char **out)
+{
+	return command(d->dir, "--runtime-dir", argv, out);
+}
+
+int daemons_reader(const struct daemons *d, const char *const *argv, char **out)
+{
+	return command(d ? d->dir : NULL, d ? "--stats-dir" : NULL, argv, out);
 }
 
 char *daemons_status(const struct daemons *d, unsigned i)

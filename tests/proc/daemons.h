@@ -63,4 +63,7 @@ char *daemons_status(const struct daemons *d, unsigned i);
  */
 int daemons_command(const struct daemons *d, const char *const *argv, char **out);
 
+/* The same for what reads statistics files: with the statistics directory of d, or without any where d is NULL. */
+int daemons_reader(const struct daemons *d, const char *const *argv, char **out);
+
 #endif

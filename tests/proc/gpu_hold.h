@@ -26,10 +26,4 @@ struct gpu_hold {
 /* Collective. 0, or -1 after a line to stderr; every figure is one line on stdout. */
 int gpu_hold(struct gpu_hold *h);
 
-/*
- * gpu_ceiling.c: prints what copies of `bytes` from one device to another reach in batches as the copier submits them, four under way;
- * copy: "engine" or "kernel". 0, or -1 after a line to stderr.
- */
-int gpu_ceiling(const char *gpu, const char *copy, int from, int to, uint32_t bytes);
-
 #endif

@@ -8,7 +8,7 @@ set -u
 
 bench=$1
 provider=$2
-limit=60
+limit=120
 dir=$(mktemp -d /tmp/epf-test-p2p-XXXXXX)
 trap 'rm -rf "$dir"' EXIT
 export EPF_STATS_DIR=$dir EPF_SECRET=p2p-hosts-p2p-hosts
@@ -83,7 +83,12 @@ if [ "$provider" != none ]; then
 	"$bench" empty --provider "$provider" --runs 3 --duration-ms 50 >"$dir/empty.out" 2>&1 || fail "empty: exit status $?"
 	grep -qx '# wrong: 0' "$dir/empty.out" || fail "empty: no '# wrong: 0'"
 	sed -n 's/^ \(ibv_[a-z_*]*\) .*/\1/p' "$dir/empty.out" | tr '\n' ' ' | grep -q 'ibv_wr_\* ibv_post_send' || fail "empty: rows are missing"
-	refused 1 'more than --gate 1' empty --provider "$provider" --runs 1 --duration-ms 20 --gate 1
+	# A machine that is kept from running may show a put as cheaper than a bare post, once.
+	for turn in 1 2 3 4 5 6 7 8 9 10; do
+		timeout "$limit" "$bench" empty --provider "$provider" --runs 1 --duration-ms 20 --gate 1 >"$dir/refused.out" 2>&1 || break
+	done
+	[ "$turn" != 10 ] || fail "empty --gate 1: never refused"
+	grep -q 'more than --gate 1' "$dir/refused.out" || fail "empty --gate 1: does not say that it is more"
 	refused 1 'build it \(ninja\), or say where it is' empty --provider "$dir"
 	awk '/^ ibv_/ { printf "# empty: %s adds %s ns a write to %s\n", $1, $4, $2 }' "$dir/empty.out"
 fi

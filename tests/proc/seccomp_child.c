@@ -18,6 +18,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+enum { LINK_TURN_MS = 15 };
+
 enum { REGION_BYTES = 1 << 18, CHECK_BYTES = 1 << 14, SIGNALS = 64, NULL_PEERS = 64 };
 
 static struct report *armed_report;
@@ -312,6 +314,18 @@ static void check_last_put(struct report *r, struct job *job)
 		give_up(r, "the last put has not arrived");
 }
 
+/* Cuts a link of rank 0's NIC or restores it, one link after the other: its lanes fail, their work moves, they are opened again. */
+static void turn_link(struct report *r, struct job *job)
+{
+	struct epf *ep = job->ep[0];
+
+	if (!(r->cuts & 1) && (ep->core->recovering || job->ep[1]->core->recovering))
+		return;
+	if (ep->ops->set_link(ep->nic, r->cuts / 2 & 1, (int)(r->cuts & 1)))
+		give_up(r, "a link cannot be cut");
+	r->cuts++;
+}
+
 static uint64_t counter(const struct job *job, unsigned stat)
 {
 	return epf_stat_get(job->ep[0]->block, stat) + epf_stat_get(job->ep[1]->block, stat);
@@ -336,6 +350,8 @@ static void note(struct report *r, const struct job *job)
 	r->gets = counter(job, EPF_STAT_CORE_GET_BYTES);
 	r->signals = counter(job, EPF_STAT_CORE_SIGNALS_APPLIED);
 	r->waited = counter(job, EPF_STAT_CORE_SIGNALS_WAITED);
+	r->lane_errors = counter(job, EPF_STAT_CORE_LANE_ERRORS);
+	r->recoveries = counter(job, EPF_STAT_CORE_RECOVERIES);
 	r->duplicates = counter(job, EPF_STAT_CORE_DUPLICATES_DROPPED);
 }
 
@@ -345,10 +361,10 @@ static _Noreturn void emu_child(struct report *r, int ordered, enum sin sin, uin
 		"lanes-per-peer=2", "lane-depth=8", "lane-receives=8", "park-limit=8",
 		"ring-slots=256", "ring-window=128", "window=64", "signals=64",
 		"streams-per-peer=256",
-		/* A lane that fails is opened again by system calls: no silence of a busy machine is one. */
-		"peer-timeout=10min", "emu-retry-timeout=10min", "emu-rnr-timeout=10min",
-		"emu-packets=64", "emu-mtu=1024",
-		ordered ? "emu-order=ordered" : "emu-order=unordered",
+		/* Lanes fail when their link is cut here, and never because a busy machine was silent. */
+		"emu-links=2", "emu-link-timeout=2ms", "peer-timeout=10min",
+		"emu-retry-timeout=10min", "emu-rnr-timeout=10min", "emu-packets=64",
+		"emu-mtu=1024", ordered ? "emu-order=ordered" : "emu-order=unordered",
 		ordered ? NULL : "emu-delay=20us", "emu-reorder=0.05", "emu-duplicate=0.05",
 		"emu-drop=0.02", NULL
 	};
@@ -361,12 +377,19 @@ static _Noreturn void emu_child(struct report *r, int ordered, enum sin sin, uin
 	end = epf_tsc_hz(); /* measured once, before the clock is needed */
 	arm(r);
 	end = epf_tsc() + end / 1000 * ms;
-	while (epf_tsc() < end)
+	for (uint64_t turn = epf_tsc(); epf_tsc() < end;) {
 		for (unsigned i = 0; i < 64; i++) {
 			push_random(&talkers[0]);
 			push_random(&talkers[1]);
 			step_both(&job);
 		}
+		if (epf_tsc() - turn > epf_tsc_hz() / 1000 * LINK_TURN_MS) {
+			turn_link(r, &job);
+			turn = epf_tsc();
+		}
+	}
+	if (r->cuts & 1)
+		turn_link(r, &job);
 	commit(sin);
 	drain(r, &job);
 	check_last_put(r, &job);
@@ -421,7 +444,7 @@ static _Noreturn void null_child(struct report *r, enum sin sin, uint64_t ms)
 
 	if (epf_bench_core_create(&o, &bc))
 		give_up(r, "the core cannot be set up");
-	epf_ring_producer_init(&p, epf_bench_core_ring(bc), 0);
+	epf_ring_producer_init(&p, epf_bench_core_ring(bc, 0), 0);
 	end = epf_tsc_hz();
 	arm(r);
 	end = epf_tsc() + end / 1000 * ms;

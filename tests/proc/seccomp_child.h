@@ -21,6 +21,8 @@ struct report {
 	const char *wrong; /* what the child found wrong itself */
 	uint64_t pushed, retired, failed;
 	uint64_t taken, parked, stalls, refused, bytes, gets, signals, waited, duplicates, flushes;
+	uint64_t cuts; /* of a link, and restorations */
+	uint64_t lane_errors, recoveries;
 };
 
 /* Loads the filter: from now on only exit_group is allowed. 0 or -errno. */

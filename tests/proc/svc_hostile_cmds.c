@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORLD = 2, RINGS = 4, COUNTED_MOST = 20, STUCK_MS = 500 };
+enum { WORLD = 2, RINGS = 4, COUNTED_MOST = 20, STUCK_MS = 2000 };
 
 void hostile_job(const struct hostile *h, struct raw_rank r[2], const char *name, unsigned rings)
 {

@@ -97,7 +97,8 @@ static void serve(const struct job *job)
 {
 	struct epf_boot_server_opts o = { .size = sizeof(o),
 					  .world = job->plan.world,
-					  .listen = "127.0.0.1:0",
+					  .listen = job->plan.listen ? job->plan.listen
+								     : "127.0.0.1:0",
 					  .job = job->plan.name,
 					  .timeout_ns = job->plan.boot_timeout_ns };
 	struct epf_boot_server *server;
@@ -128,7 +129,7 @@ pid_t job_fork_rank(struct job *job, uint32_t rank, void (*body)(struct job_rank
 		return pid;
 	}
 	alarm(job->plan.alarm_s ? job->plan.alarm_s : 120);
-	if (job_await(&job->page->open, 1, job_ms(10000)))
+	if (job_await(&job->page->open, 1, job_ms(60000)))
 		_exit(1);
 	body(&r);
 	job_set(&r.report->step, JOB_ENDED);
@@ -146,16 +147,23 @@ int job_fork(struct job *job, const struct job_plan *plan)
 		job->page = NULL;
 		return -1;
 	}
-	job->server = fork_child();
-	if (job->server == 0)
-		serve(job);
-	for (uint32_t i = 0; job->server > 0 && i < plan->world; i++)
-		if (job_fork_rank(job, i, plan->body) < 0) {
+	if (plan->rendezvous) {
+		snprintf(job->page->rendezvous, sizeof(job->page->rendezvous), "%s",
+			 plan->rendezvous);
+		job_set(&job->page->open, 1);
+	} else {
+		job->server = fork_child();
+		if (job->server == 0)
+			serve(job);
+	}
+	for (uint32_t i = 0; job->server >= 0 && i < plan->world; i++)
+		if ((!plan->local || plan->local >> i & 1) &&
+		    job_fork_rank(job, i, plan->body) < 0) {
 			perror("job: fork");
 			job_end(job);
 			return -1;
 		}
-	return job->server > 0 ? 0 : -1;
+	return job->server >= 0 ? 0 : -1;
 }
 
 static bool has_ended(pid_t pid)

@@ -93,6 +93,10 @@ struct job_plan {
 	void (*body)(struct job_rank *r); /* the rank exits with 0 when it returns */
 	void *arg;
 	unsigned alarm_s; /* 0: 120 */
+	/* A job of two machines: bits of the ranks forked here (0: all); one of both listens at an address (NULL: any of loopback), the other
+	 * names it as its rendezvous (else NULL) and has no server. Both need EPF_SECRET. */
+	uint32_t local;
+	const char *listen, *rendezvous;
 };
 
 struct job {

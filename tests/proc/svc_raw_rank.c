@@ -99,11 +99,16 @@ int raw_rank_ring(struct raw_rank *r, unsigned log2)
 {
 	struct epf_svc_ring m = { .log2 = log2, .weight = 1 };
 	struct epf_svc_ring_reply reply;
-	struct raw_ring *ring = &r->ring[r->n_rings];
+	uint32_t k = 0;
+	struct raw_ring *ring;
 	int rc;
 
-	if (r->n_rings == RAW_RINGS)
+	while (k < r->n_rings &&
+	       r->ring[k].shm) /* the place of one that was closed, or a new one */
+		k++;
+	if (k == RAW_RINGS)
 		return -ENOSPC;
+	ring = &r->ring[k];
 	rc = raw_call(&r->c, EPF_SVC_RING, &m, NULL, 0, &reply);
 	if (rc)
 		return rc;
@@ -113,7 +118,9 @@ int raw_rank_ring(struct raw_rank *r, unsigned log2)
 		return -EPROTO;
 	ring->number = reply.ring;
 	epf_ring_producer_init(&ring->producer, ring->shm, 0);
-	return (int)r->n_rings++;
+	if (k == r->n_rings)
+		r->n_rings++;
+	return (int)k;
 }
 
 int raw_rank_ring_close(struct raw_rank *r, int ring)
@@ -123,8 +130,6 @@ int raw_rank_ring_close(struct raw_rank *r, int ring)
 
 	munmap(r->ring[ring].shm, r->ring[ring].bytes);
 	r->ring[ring].shm = NULL;
-	if (ring + 1 == (int)r->n_rings)
-		r->n_rings--;
 	return rc;
 }
 

@@ -273,7 +273,7 @@ int job_rank_join(struct job_rank *r)
 
 void job_play(struct job_rank *r)
 {
-	uint64_t wait_ns = (uint64_t)job_ms(20000) * 1000000;
+	uint64_t wait_ns = (uint64_t)job_ms(60000) * 1000000;
 
 	JOB_CHECK(r, job_rank_open(r) == 0);
 	JOB_CHECK(r, job_rank_join(r) == 0);

@@ -2,8 +2,8 @@
 /*
  * Jobs whose regions are GPU memory, on the software NIC: ranks as processes, in service mode over two daemons or embedded. Every rank
  * puts, gets, adds and signals between GPU and host memory of every other one, with fresh random bytes each time, and compares all of
- * them. Then, with --rate, what one rank can send to another in messages as they occur in expert-parallel decoding, next to what the same
- * batched copies reach by themselves.
+ * them. Then, with --rate, what one rank can send to another, and with more than two what pairs of ranks can at once, in messages as they
+ * occur in expert-parallel decoding, next to what the same batched copies reach by themselves.
  *
  *   test_gpu_job [--gpu fake|cuda] [--mode service|embedded|both] [--ranks N] [--devices M] [--copy engine|kernel] [--rounds N]
  *                [--rate COUNT] [--hold 1] [--plain 1]
@@ -14,30 +14,15 @@
  *
  * Without arguments: the fake GPU, both modes. With --gpu cuda and no GPU: exit 77 with the reason.
  */
+#include "bench/gpu_ceiling.h"
 #include "fabric/emu_gpu.h"
 #include "fabric/gpu.h"
 #include "tests/proc/daemons.h"
 #include "tests/proc/gpu_hold.h"
-#include "tests/proc/ranks.h"
+#include "tests/proc/gpu_job.h"
 
 #include <getopt.h>
 #include <sys/random.h>
-
-#define MS      UINT64_C(1000000)
-#define WAIT_NS (60000 * MS)
-
-enum { GPU = 1, HOST = 2 }; /* regions; 0 is ranks.h's */
-
-enum {
-	SLOTS = 16,     /* places of one sender in a region, a round uses the first few */
-	SLOT = 1 << 17, /* bytes of a place */
-	WORDS = 4096,   /* bytes for additions, at the end of a sender's part */
-	PART = SLOTS * SLOT + WORDS,
-	RATE_SLOTS = 1024,
-	RATE_BYTES = RATE_SLOTS * 16384,
-};
-
-enum { RANKS = 4, SIG_DATA = 0, SIG_READ = 4, SIG_DONE = 8, SIG_RATE = 12 }; /* + sender */
 
 static struct {
 	const char *gpu, *mode, *copy;
@@ -47,25 +32,6 @@ static struct {
 	bool service;
 	const char *what;
 } cfg = { .gpu = "fake", .mode = "both", .copy = "engine", .ranks = 2, .devices = 1, .rounds = 30 };
-
-/* A rank of such a job. */
-struct gpu_rank {
-	struct rank r;
-	uint8_t *gpu,
-		*host; /* regions: [world + 1] parts; the last one is what this rank sends from; then RATE_BYTES */
-	uint8_t *plain, *want; /* a slot each, ordinary memory */
-	uint64_t bytes, bytes_checked;
-};
-
-#define CHECK(g, condition) RANK_CHECK(&(g)->r, condition)
-
-static uint64_t mix(uint64_t x)
-{
-	x += 0x9e3779b97f4a7c15ull;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-	return x ^ (x >> 31);
-}
 
 /* What sender sends to receiver in this round as its item i: bytes that nobody has seen before. */
 static uint64_t key_of(uint32_t sender, uint32_t receiver, uint64_t round, uint32_t item)
@@ -78,15 +44,6 @@ static uint32_t size_of(uint64_t key)
 	static const uint32_t sizes[] = { 7168, 14352, 16, 1, 4096, 65536, 33333, 8, 4097, 131072 };
 
 	return sizes[key % (sizeof(sizes) / sizeof(sizes[0]))];
-}
-
-static void fill(uint8_t *at, uint32_t bytes, uint64_t key)
-{
-	for (uint32_t i = 0; i < bytes; i += 8) {
-		uint64_t v = mix(key + i);
-
-		memcpy(at + i, &v, bytes - i < 8 ? bytes - i : 8);
-	}
 }
 
 static uint64_t part(uint32_t rank, uint32_t slot)
@@ -215,73 +172,6 @@ static void play(struct gpu_rank *g)
 	fflush(stdout);
 }
 
-/* Rank 0 sends to the last rank as fast as it can; the bytes of the last lap are compared. */
-static void rate(struct gpu_rank *g, uint32_t bytes)
-{
-	uint32_t last = g->r.world - 1, me = g->r.me, count = cfg.rate;
-	uint64_t base = (uint64_t)(g->r.world + 1) * PART, t0, t1, key = key_of(0, 201, bytes, 0);
-	uint64_t stride = 16384, seen = epf_signal_value(g->r.ep, SIG_RATE);
-	uint8_t *all = malloc(RATE_BYTES), *want = malloc(RATE_BYTES);
-
-	CHECK(g, all && want);
-	fill(want, RATE_BYTES, key);
-	if (me == 0)
-		CHECK(g, epf_gpu_copy(g->r.ep, g->gpu + base, want, RATE_BYTES) == 0);
-	CHECK(g, epf_barrier(g->r.ep) == 0);
-	if (me == 0) {
-		t0 = epf_now_ns();
-		for (uint32_t i = 0; i + 1 < count; i++) {
-			uint64_t at = base + i % RATE_SLOTS * stride;
-
-			CHECK(g, epf_put(g->r.ring, last, GPU, at, GPU, at, bytes, 0) == 0);
-		}
-		CHECK(g,
-		      epf_put_signal(g->r.ring, last, GPU, base + (count - 1) % RATE_SLOTS * stride,
-				     GPU, base + (count - 1) % RATE_SLOTS * stride, bytes, SIG_RATE,
-				     1, EPF_FENCE) == 0);
-		CHECK(g, epf_flush(g->r.ring, 0, WAIT_NS) == 0);
-		t1 = epf_now_ns();
-		printf("gpu_job %s: put %u bytes GPU to GPU: %.3f M/s, %.2f GB/s (%u puts in %.1f ms)\n",
-		       cfg.what, bytes, count * 1e3 / (double)(t1 - t0),
-		       (double)count * bytes / (double)(t1 - t0), count, (double)(t1 - t0) / 1e6);
-		fflush(stdout);
-	}
-	if (me == last) {
-		CHECK(g, epf_signal_wait(g->r.ep, SIG_RATE, seen + 1, WAIT_NS) == 0);
-		CHECK(g, epf_gpu_copy(g->r.ep, all, g->gpu + base, RATE_BYTES) == 0);
-		for (uint64_t i = 0; i < RATE_SLOTS && i < count; i++)
-			CHECK(g, memcmp(all + i * stride, want + i * stride, bytes) == 0);
-	}
-	free(all);
-	free(want);
-	CHECK(g, epf_barrier(g->r.ep) == 0);
-}
-
-/* One put with its signal, and one back, again and again. */
-static void round_trip(struct gpu_rank *g, uint32_t bytes)
-{
-	uint32_t last = g->r.world - 1, me = g->r.me, n = 2000;
-	uint64_t base = (uint64_t)(g->r.world + 1) * PART, t0 = epf_now_ns();
-	uint64_t seen = epf_signal_value(g->r.ep, SIG_RATE + 1);
-
-	CHECK(g, epf_barrier(g->r.ep) == 0);
-	for (uint32_t i = 0; i < n && (me == 0 || me == last); i++) {
-		if (me == last)
-			CHECK(g,
-			      epf_signal_wait(g->r.ep, SIG_RATE + 1, seen + i + 1, WAIT_NS) == 0);
-		CHECK(g, epf_put_signal(g->r.ring, me ? 0 : last, GPU, base, GPU, base, bytes,
-					SIG_RATE + 1, 1, 0) == 0);
-		if (me == 0)
-			CHECK(g,
-			      epf_signal_wait(g->r.ep, SIG_RATE + 1, seen + i + 1, WAIT_NS) == 0);
-	}
-	if (me == 0)
-		printf("gpu_job %s: put_signal %u bytes there and back: %.2f us\n", cfg.what, bytes,
-		       (double)(epf_now_ns() - t0) / 1e3 / n);
-	fflush(stdout);
-	CHECK(g, epf_barrier(g->r.ep) == 0);
-}
-
 static void hold(struct gpu_rank *g)
 {
 	struct gpu_hold h = { .ep = g->r.ep,
@@ -341,11 +231,13 @@ static void body(struct rank *r)
 	CHECK(&g, epf_exchange(r->ep) == 0);
 	play(&g);
 	if (cfg.rate) {
-		rate(&g, 7168);
-		rate(&g, 7168);
-		rate(&g, 14352);
-		round_trip(&g, 8);
-		round_trip(&g, 7168);
+		for (uint32_t i = 0; i < 2; i++)
+			gpu_rate(&g, cfg.what, cfg.rate, 7168, false, cfg.seed);
+		gpu_rate(&g, cfg.what, cfg.rate, 14352, false, cfg.seed);
+		for (uint32_t i = 0; i < 4 && cfg.ranks > 2; i++)
+			gpu_rate(&g, cfg.what, cfg.rate, i < 2 ? 7168 : 14352, true, cfg.seed);
+		gpu_round_trip(&g, cfg.what, 8);
+		gpu_round_trip(&g, cfg.what, 7168);
 	}
 	if (cfg.hold)
 		hold(&g);
@@ -355,7 +247,17 @@ static void body(struct rank *r)
 
 static void ceiling(uint32_t bytes)
 {
-	exit(gpu_ceiling(cfg.gpu, cfg.copy, 0, (int)((cfg.ranks - 1) % cfg.devices), bytes) != 0);
+	struct gpu_ceiling c;
+
+	if (gpu_ceiling(cfg.gpu, strcmp(cfg.copy, "kernel") == 0, 0,
+			(int)((cfg.ranks - 1) % cfg.devices), bytes, &c)) {
+		fprintf(stderr, "ceiling: %s\n", epf_last_error());
+		exit(1);
+	}
+	printf("gpu_job ceiling, %s %s: %u bytes in batches of %u: %.3f M/s, %.2f GB/s; %.1f ns a copy in submits\n",
+	       cfg.gpu, cfg.copy, bytes, c.batch, c.per_second / 1e6, c.per_second * bytes / 1e9,
+	       c.submit_ns);
+	exit(0);
 }
 
 /* Runs a function in a process of its own: this one forks ranks later and must not have met a driver. */
@@ -389,24 +291,27 @@ static void probe(uint32_t unused)
 
 static void rank_main(struct ranks *job, uint32_t i)
 {
-	char gpu[32], copy[48];
-	const char *settings[8] = { gpu, copy };
+	char gpu[32], copy[48], cpu[32], signals[32];
+	const char *settings[8] = { gpu, copy, signals };
 	struct rank r = { .page = job->page,
 			  .rendezvous = job->page->rendezvous,
 			  .settings = settings,
 			  .job = "gpu_job",
 			  .me = i,
 			  .world = cfg.ranks };
-	int n = 2;
+	int n = 3;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	alarm(170); /* whatever happens, nothing is left behind */
 	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
 	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
+	snprintf(signals, sizeof(signals), "signals=%d", SIGNALS);
 	if (cfg.service)
 		for (const char *const *c = daemons_client(&cfg.daemons, i * 2 / cfg.ranks); *c;
 		     c++)
 			settings[n++] = *c;
+	if (cfg.rate && !cfg.service && gpu_own_cpus(i, cfg.ranks, cpu))
+		settings[n++] = cpu;
 	while (!__atomic_load_n(&job->page->open, __ATOMIC_ACQUIRE))
 		usleep(500);
 	rank_open(&r);

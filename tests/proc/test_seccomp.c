@@ -91,12 +91,22 @@ static const struct report *judge(enum load load, const char *name)
 	return r;
 }
 
+/* Lanes have failed, and were opened and used again. */
+static void check_links(const struct report *r)
+{
+	printf("# links cut %llu times, %llu lanes failed, %llu recoveries\n",
+	       (unsigned long long)r->cuts / 2, (unsigned long long)r->lane_errors,
+	       (unsigned long long)r->recoveries);
+	assert_true(r->lane_errors >= 4 && r->recoveries >= 4);
+}
+
 static void emu_ordered(void **state)
 {
 	const struct report *r = judge(LOAD_ORDERED, "emu ordered");
 
 	(void)state;
 	assert_true(r->parked > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
+	check_links(r);
 }
 
 static void emu_unordered(void **state)
@@ -106,6 +116,7 @@ static void emu_unordered(void **state)
 	(void)state;
 	assert_true(r->parked > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
 	assert_true(r->waited > 100 && r->duplicates > 100);
+	check_links(r);
 }
 
 static void null(void **state)

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-enum { STEP_MS = 20000 };
+enum { STEP_MS = 60000 };
 
 static struct daemons d;
 static const char *const no_client[] = { NULL };
@@ -102,7 +102,7 @@ static bool status_has(unsigned i, const char *text)
 /* Waits until daemon i's status says so. */
 static void await_status(unsigned i, const char *text)
 {
-	for (int at = 0; at < 200; at++) {
+	for (int at = 0; at < 1200; at++) {
 		if (status_has(i, text))
 			return;
 		usleep(50000);
@@ -188,7 +188,7 @@ static void term_drains(void **state)
 	job_set(&job.page->end, 1);
 	assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 0);
 	job_end(&job);
-	assert_int_equal(daemons_end(&d, 0, 0, job_ms(5000)), 0);
+	assert_int_equal(daemons_end(&d, 0, 0, job_ms(60000)), 0);
 	assert_int_equal(count_files(d.dir, ".sock") + count_files(d.dir, ".lock") +
 				 count_files(d.dir, ".stats"),
 			 0);
@@ -209,7 +209,7 @@ static void second_term_ends_jobs(void **state)
 	assert_int_equal(job_fork(&job, &p), 0);
 	assert_int_equal(job_reach(&job, 10, job_ms(STEP_MS)), 0);
 	assert_int_equal(daemons_end(&d, 0, SIGTERM, 200), -1);
-	assert_int_equal(daemons_end(&d, 0, SIGTERM, job_ms(5000)), 0);
+	assert_int_equal(daemons_end(&d, 0, SIGTERM, job_ms(60000)), 0);
 	/* Its ranks are told that the daemon is gone, which to this body is a fault. */
 	assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 2);
 	job_end(&job);
@@ -271,7 +271,7 @@ static void killed_daemon_starts_again(void **state)
 	for (int at = 0; at < 3; at++) {
 		daemons_kill(&d, 1);
 		/* Nobody was connected: its sweeper removes socket and lock, unless the next start comes first. */
-		for (unsigned ms = 0; at == 0 && ms < job_ms(5000); ms++) {
+		for (unsigned ms = 0; at == 0 && ms < job_ms(60000); ms++) {
 			if (count_files(d.dir, ".sock") + count_files(d.dir, ".lock") == 2)
 				break;
 			usleep(1000);

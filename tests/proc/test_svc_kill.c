@@ -11,6 +11,7 @@
 #include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 #include "tests/proc/svc_proc.h"
+#include "tests/stall.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -31,6 +32,8 @@ enum {
 	RUNS = 25,
 	RUNS_LONG = 100,
 	TOLD_MS = 2000,
+	LONG_MS = 60000, /* a hang */
+	SPOILT_MAX = 200,
 	GRACE_MS = 100,
 	ROUND_NS =
 		50 * 1000 * 1000 /* of one wait in a round; then it looks around and waits again */
@@ -43,18 +46,21 @@ enum { W_CLOSERS = 1, W_KILLED_NS = 2, W_ALL_TOLD = 3, W_VICTIMS = 4 };
 enum { C_CLOSE_NS = 0 };
 
 /*
- * The settings that decide how soon anybody is told, all others are defaults: a daemon that died before the join is waited for this long to
- * appear again, a rank that never arrives at the rendezvous as long as the other.
+ * The setting that decides how soon anybody is told, all others are defaults: a daemon that died before the join is waited for this long to
+ * appear again. A living one has no more time to answer, which on a busy machine may be too little, so it is for runs in which a daemon dies.
  */
-static const char *const client_settings[] = { "service-timeout=700ms", NULL };
+static const char *const impatient[] = { "service-timeout=700ms", NULL };
+static const char *const patient[] = { "service-timeout=60s", NULL };
 static const char *const daemon_settings[] = { "service-grace=100ms", NULL };
 
-enum { BOOT_TIMEOUT_MS = 1500 };
+enum { BOOT_TIMEOUT_MS = 60000, TOO_BUSY_MS = 300 };
 
 static struct daemons daemons;
 static struct proc_holds base[2];
 static uint64_t random_state;
-static uint64_t worst_ns, worst_close_ns;
+static uint64_t worst_ns, worst_close_ns, worst_stall_ns;
+static struct stall_mark forked_at, killed_at; /* what this machine takes is taken off limits */
+static unsigned spoilt; /* runs in which this machine kept a living daemon from answering in time */
 
 struct victim {
 	const char *name;
@@ -77,7 +83,7 @@ static void end_told(struct job_rank *r, int rc, bool joined)
 		epf_boot_close(r->boot);
 		r->boot = NULL;
 	}
-	JOB_CHECK(r, job_await(&r->page->words[W_ALL_TOLD], 1, job_ms(10000)) == 0);
+	JOB_CHECK(r, job_await(&r->page->words[W_ALL_TOLD], 1, job_ms(LONG_MS)) == 0);
 	start = epf_now_ns();
 	epf_close(r->ep);
 	job_set(&r->report->counter[C_CLOSE_NS], epf_now_ns() - start);
@@ -126,7 +132,7 @@ static void play(struct job_rank *r)
 		if (rc != -ETIMEDOUT || somebody_left(r))
 			break;
 		stuck_ns += ROUND_NS;
-		JOB_CHECK(r, stuck_ns < (uint64_t)job_ms(8000) * 1000000);
+		JOB_CHECK(r, stuck_ns < (uint64_t)job_ms(LONG_MS) * 1000000);
 	}
 	end_told(r, rc == -ETIMEDOUT ? 0 : rc, true);
 }
@@ -138,11 +144,20 @@ static void plan_job(struct job_plan *plan, const char *name, void (*body)(struc
 	*plan = (struct job_plan){ .name = name,
 				   .world = WORLD,
 				   .tag = random_state & 0xff,
-				   .settings = client_settings,
+				   .settings = patient,
 				   .body = body,
 				   .boot_timeout_ns = BOOT_TIMEOUT_MS * UINT64_C(1000000) };
 	for (unsigned i = 0; i < WORLD; i++)
 		plan->client[i] = daemons_client(&daemons, i / 2);
+}
+
+/* Of an error: who closed in order says so there, too. */
+static bool somebody_was_told(struct job *job)
+{
+	for (unsigned i = 0; i < WORLD; i++)
+		if (job_get(&job->page->rank[i].told_ns) && job->page->rank[i].rc < 0)
+			return true;
+	return false;
 }
 
 /* Waits until the victim is where it is to die; a little longer at random; kills. Where it was. */
@@ -150,22 +165,26 @@ static unsigned kill_at(struct job *job, const struct victim *v, unsigned point)
 {
 	unsigned watched = v->daemon ? v->number * 2 : v->number, at;
 	uint64_t *step = &job->page->rank[watched].step;
-	uint64_t deadline = epf_now_ns() + (uint64_t)job_ms(10000) * 1000000, until;
+	uint64_t deadline = epf_now_ns() + (uint64_t)job_ms(LONG_MS) * 1000000, until;
 	uint64_t spread = point <= JOB_JOIN ? 1000000 : point < JOB_CLOSE ? 5000000 : 300000;
 
 	/* Who has not met the rendezvous yet when a rank dies finds none: everybody is there before anybody dies. */
 	for (unsigned i = 0; i < WORLD; i++)
-		assert_int_equal(job_await(&job->page->rank[i].step, JOB_START, job_ms(5000)), 0);
-	if (point == JOB_CLOSE && job_reach(job, 4, job_ms(10000)) == 0)
+		assert_int_equal(job_await(&job->page->rank[i].step, JOB_START, job_ms(LONG_MS)),
+				 0);
+	if (point == JOB_CLOSE && job_reach(job, 4, job_ms(LONG_MS)) == 0)
 		job_set(&job->page->words[W_CLOSERS],
 			v->daemon ? UINT64_C(3) << v->number * 2 : UINT64_C(1) << v->number);
-	while (job_get(step) < point && epf_now_ns() < deadline)
+	while (job_get(step) < point && epf_now_ns() < deadline && !somebody_was_told(job))
 		sched_yield();
 	until = epf_now_ns() +
 		(job_random(&random_state) & 1 ? 0 : job_random(&random_state) % spread);
 	while (epf_now_ns() < until)
 		sched_yield();
 	at = (unsigned)job_get(step);
+	stall_mark(&killed_at);
+	for (unsigned i = 0; i < WORLD + 2; i++)
+		stall_mark_process(&killed_at, i < WORLD ? job->pid[i] : daemons.pid[i - WORLD]);
 	job_set(&job->page->words[W_KILLED_NS], epf_now_ns());
 	if (v->daemon) {
 		daemons_kill(&daemons, v->number);
@@ -218,32 +237,40 @@ static void explain(struct job *job)
 	}
 }
 
-/* Everybody left was told in time. `at`: where the victim died. */
-static void check_told(struct job *job, const struct victim *v, unsigned at)
+/* Everybody left was told in time. `at`: where the victim died. False when this machine was too busy for it to tell anything. */
+static bool check_told(struct job *job, const struct victim *v, unsigned at)
 {
 	uint64_t killed = job_get(&job->page->words[W_KILLED_NS]);
 
 	for (unsigned i = 0; i < WORLD; i++) {
 		struct job_report *rep = &job->page->rank[i];
-		uint64_t told;
+		uint64_t told, stalled;
 
 		if (!v->daemon && i == v->number)
 			continue;
-		if (job_await(&rep->told_ns, 1, job_ms(8000)))
+		if (job_await(&rep->told_ns, 1, job_ms(LONG_MS)))
 			print_error("rank %u was not told in step %s\n", i,
 				    job_step_name[rep->step]);
 		told = job_get(&rep->told_ns);
 		assert_int_not_equal(told, 0);
 		told = told > killed ? told - killed : 0;
+		stalled = stall_since(&killed_at);
 		if (told > worst_ns)
 			worst_ns = told;
+		if (stalled > worst_stall_ns)
+			worst_stall_ns = stalled;
 		if (told >= TOLD_MS * UINT64_C(1000000))
-			print_error("%s killed in %s: rank %u told after %.0f ms: %s\n", v->name,
-				    job_step_name[at], i, (double)told / 1e6, rep->text);
-		assert_true(told < (uint64_t)job_ms(TOLD_MS) * 1000000);
+			print_error(
+				"%s killed in %s: rank %u told after %.0f ms, in %.0f of which it or the machine was kept waiting: %s\n",
+				v->name, job_step_name[at], i, (double)told / 1e6,
+				(double)stalled / 1e6, rep->text);
+		assert_true(told < (uint64_t)job_ms(TOLD_MS) * 1000000 + stalled);
 		/* A closer returns from epf_close; and a rank that closed in order before the kill has left, not died. */
 		if (rep->rc == 0 && at >= JOB_CLOSE)
 			continue;
+		if (v->daemon && rep->rc < 0 && strstr(rep->text, "[EPF-713]") &&
+		    stall_since(&forked_at) > TOO_BUSY_MS * UINT64_C(1000000))
+			return false;
 		if (rep->rc >= 0 || !names(v, i, at, rep->text))
 			explain(job);
 		if (rep->rc >= 0 || !names(v, i, at, rep->text))
@@ -253,6 +280,7 @@ static void check_told(struct job *job, const struct victim *v, unsigned at)
 		assert_true(rep->rc < 0);
 		assert_true(names(v, i, at, rep->text));
 	}
+	return true;
 }
 
 /*
@@ -265,7 +293,7 @@ static void check_files_and_restart(const struct victim *v, unsigned at)
 
 	snprintf(prefix, sizeof(prefix), "node%u.s", v->number);
 	snprintf(stats, sizeof(stats), "node%u.stats ", v->number);
-	for (unsigned i = 0; i < job_ms(2000); i++) {
+	for (unsigned i = 0; i < job_ms(20000); i++) {
 		proc_files(daemons.dir, prefix, found, sizeof(found));
 		if (strcmp(found, stats) == 0)
 			break;
@@ -276,7 +304,7 @@ static void check_files_and_restart(const struct victim *v, unsigned at)
 			    job_step_name[at], found);
 	assert_string_equal(found, stats);
 	snprintf(prefix, sizeof(prefix), "node%u.lock", v->number);
-	for (unsigned i = 0; i < job_ms(2000); i++) {
+	for (unsigned i = 0; i < job_ms(20000); i++) {
 		if (proc_files(daemons.dir, prefix, found, sizeof(found)) == 0)
 			break;
 		usleep(1000);
@@ -299,44 +327,54 @@ static void next_job(void)
 	plan.boot_timeout_ns = UINT64_C(20000000000);
 	assert_int_equal(job_fork(&job, &plan), 0);
 	job_set(&job.page->end, 1); /* a few rounds, and the end */
-	assert_int_equal(job_wait(&job, 0, job_ms(30000)), 0);
+	assert_int_equal(job_wait(&job, 0, job_ms(LONG_MS)), 0);
 	job_end(&job);
 }
 
 static void nothing_is_left(void)
 {
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(proc_settle(daemons.pid[i], base[i], GRACE_MS + job_ms(5000)), 0);
+		assert_int_equal(proc_settle(daemons.pid[i], base[i], GRACE_MS + job_ms(LONG_MS)),
+				 0);
 }
 
+/* Where the victim died; 0: the run tells nothing. */
 static unsigned run(const struct victim *v, unsigned point)
 {
 	static struct job job; /* of a run that failed: ended by the next one */
 	struct job_plan plan;
+	uint64_t stalled;
 	unsigned at;
+	bool tells;
 
 	job_end(&job);
 
 	plan_job(&plan, "victims", play);
+	if (v->daemon)
+		plan.settings = impatient;
+	stall_mark(&forked_at);
+	for (unsigned i = 0; i < 2; i++)
+		stall_mark_process(&forked_at, daemons.pid[i]);
 	assert_int_equal(job_fork(&job, &plan), 0);
 	job_set(&job.page->words[W_VICTIMS], (uint64_t)v->daemon << 32 | v->number);
 	at = kill_at(&job, v, point);
-	check_told(&job, v, at);
+	tells = check_told(&job, v, at);
 	job_set(&job.page->words[W_ALL_TOLD], 1);
-	assert_int_equal(job_wait(&job, v->daemon ? 0 : 1u << v->number, job_ms(8000)), 0);
+	assert_int_equal(job_wait(&job, v->daemon ? 0 : 1u << v->number, job_ms(LONG_MS)), 0);
+	stalled = stall_since(&killed_at);
 	for (unsigned i = 0; i < WORLD; i++) {
 		uint64_t ns = job.page->rank[i].counter[C_CLOSE_NS];
 
 		worst_close_ns = ns > worst_close_ns ? ns : worst_close_ns;
 		assert_int_equal(job.page->rank[i].failed, 0);
-		assert_true(ns < (uint64_t)job_ms(TOLD_MS) * 1000000);
+		assert_true(ns < (uint64_t)job_ms(TOLD_MS) * 1000000 + stalled);
 	}
 	job_end(&job);
 	if (v->daemon)
 		check_files_and_restart(v, at);
 	next_job();
 	nothing_is_left();
-	return at;
+	return tells ? at : 0;
 }
 
 static void matrix(const struct victim *v)
@@ -345,12 +383,12 @@ static void matrix(const struct victim *v)
 	unsigned least = want / (2 * POINTS) + (want < 2 * POINTS); /* of each point */
 	unsigned count[JOB_STEPS] = { 0 }, runs = 0, most = want * 3 + POINTS;
 
-	worst_ns = worst_close_ns = 0;
+	worst_ns = worst_close_ns = worst_stall_ns = spoilt = 0;
 	for (unsigned i = 0; i < 2; i++)
 		if (!daemons.pid[i])
 			assert_int_equal(daemons_restart(&daemons, i), 0);
 	for (;;) {
-		unsigned point = FIRST, counted = 0;
+		unsigned point = FIRST, counted = 0, at;
 
 		for (unsigned p = FIRST; p <= LAST; p++) {
 			counted += count[p];
@@ -359,14 +397,18 @@ static void matrix(const struct victim *v)
 		}
 		if (counted >= want && count[point] >= least)
 			break;
-		assert_true(runs++ < most);
-		count[run(v, point)]++;
+		assert_true(runs < most && spoilt < SPOILT_MAX);
+		at = run(v, point);
+		spoilt += at == 0;
+		runs += at != 0;
+		count[at] += at != 0;
 	}
 	printf("# %s killed:", v->name);
 	for (unsigned p = FIRST; p <= LAST; p++)
 		printf(" %s %u", job_step_name[p], count[p]);
-	printf(" (%u runs); everybody told after %.0f ms at most, closed in %.0f ms at most\n",
-	       runs, (double)worst_ns / 1e6, (double)worst_close_ns / 1e6);
+	printf(" (%u runs); everybody told after %.0f ms at most, closed in %.0f ms at most; kept waiting by the machine %.0f ms at most; %u runs spoilt by it\n",
+	       runs, (double)worst_ns / 1e6, (double)worst_close_ns / 1e6,
+	       (double)worst_stall_ns / 1e6, spoilt);
 }
 
 static void a_rank(void **state)
@@ -393,9 +435,9 @@ static int begin(void **state)
 
 	(void)state;
 	random_state = seed;
-	printf("# kill: EPF_SEED=%llu; a rank waits %s for its daemon before the join, %d ms at the rendezvous\n",
-	       (unsigned long long)seed, strchr(client_settings[0], '=') + 1, BOOT_TIMEOUT_MS);
-	if (daemons_start(&daemons, 2, daemon_settings))
+	printf("# kill: EPF_SEED=%llu; a rank waits %s for a daemon that dies before the join\n",
+	       (unsigned long long)seed, strchr(impatient[0], '=') + 1);
+	if (stall_begin() || daemons_start(&daemons, 2, daemon_settings))
 		return -1;
 	/* What daemons hold that have served a job and forgotten it. */
 	next_job();

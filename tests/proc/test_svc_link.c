@@ -2,12 +2,13 @@
 /*
  * Links between two daemons that are cut and restored: one of two, 200 times, at random times and ends, while four ranks exchange checked
  * bytes: nothing is wrong or missing, work was replayed and duplicates were dropped. Then both are cut: every rank ends with an error
- * that names the other node's rank, in under 3 seconds.
+ * that names the other node's rank, in under 3 seconds. And they come back within the job: restored, all ranks call epf_reconnect, and go on.
  */
 #include "fabric/base/clock.h"
 #include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 #include "tests/proc/svc_raw.h"
+#include "tests/stall.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -29,10 +30,11 @@ enum {
 	TURN = 50,
 	CUT_MS = 20,
 	RETRY_MS = 1000,
-	ENDS_MS = 3000
+	ENDS_MS = 3000,
+	LONG_MS = 60000 /* a hang */
 };
 
-enum { W_CUT_NS = 1, W_ALL_TOLD = 2 };
+enum { W_CUT_NS = 1, W_ALL_TOLD = 2, W_RESTORED = 3, W_TRIED = 4 };
 
 static char retry[40];
 
@@ -53,20 +55,22 @@ static struct daemons daemons;
 static struct job job;
 static uint64_t random_state;
 
-static void start(const char *name, const char *const *settings, void (*body)(struct job_rank *r))
+static void start(const char *name, const char *const *settings, void (*body)(struct job_rank *r),
+		  void *arg)
 {
 	struct job_plan plan = { .name = name,
 				 .world = WORLD,
 				 .tag = random_state & 0xff,
 				 .body = body,
-				 .boot_timeout_ns = (uint64_t)job_ms(20000) * 1000000,
+				 .arg = arg,
+				 .boot_timeout_ns = (uint64_t)job_ms(LONG_MS) * 1000000,
 				 .alarm_s = job_long() ? 3000 : 300 };
 
 	assert_int_equal(daemons_start(&daemons, 2, settings), 0);
 	for (unsigned i = 0; i < WORLD; i++)
 		plan.client[i] = daemons_client(&daemons, i / 2);
 	assert_int_equal(job_fork(&job, &plan), 0);
-	assert_int_equal(job_reach(&job, 20, job_ms(20000)), 0);
+	assert_int_equal(job_reach(&job, 20, job_ms(LONG_MS)), 0);
 }
 
 /* What the daemons said, when a rank found a fault. */
@@ -114,7 +118,7 @@ static void cut_and_restore(const char *name, const char *const *settings, unsig
 {
 	uint64_t begun = epf_now_ns();
 
-	start(name, settings, job_play);
+	start(name, settings, job_play, NULL);
 	for (unsigned i = 0; i < cuts; i++) {
 		unsigned end = (unsigned)(job_random(&random_state) & 1), link = i / TURN & 1;
 
@@ -122,7 +126,7 @@ static void cut_and_restore(const char *name, const char *const *settings, unsig
 		    0) { /* time to recover: without a lane the node would rightly be lost */
 			usleep(job_ms(500) * 1000);
 			assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50,
-						   job_ms(20000)),
+						   job_ms(LONG_MS)),
 					 0);
 		}
 		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, false), 1);
@@ -130,7 +134,7 @@ static void cut_and_restore(const char *name, const char *const *settings, unsig
 		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, true), 1);
 		wait_random(0, 20);
 	}
-	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50, job_ms(20000)),
+	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50, job_ms(LONG_MS)),
 			 0);
 	job_set(&job.page->end, 1);
 	assert_int_equal(job_wait(&job, 0, job_ms(30000)), 0);
@@ -169,20 +173,24 @@ static void until_told(struct job_rank *r)
 
 	JOB_CHECK(r, job_rank_open(r) == 0);
 	JOB_CHECK(r, job_rank_join(r) == 0);
-	while ((rc = job_rank_round(r, (uint64_t)job_ms(20000) * 1000000)) == 0)
+	while ((rc = job_rank_round(r, (uint64_t)job_ms(LONG_MS) * 1000000)) == 0)
 		;
 	job_rank_told(r, rc);
-	JOB_CHECK(r, job_await(&r->page->words[W_ALL_TOLD], 1, job_ms(10000)) == 0);
+	JOB_CHECK(r, job_await(&r->page->words[W_ALL_TOLD], 1, job_ms(60000)) == 0);
 	epf_close(r->ep);
 	epf_boot_close(r->boot);
 }
 
 static void both_links(void **state)
 {
+	struct stall_mark mark;
 	uint64_t worst = 0, cut;
 
 	(void)state;
-	start("link-both", ordered, until_told);
+	start("link-both", ordered, until_told, NULL);
+	stall_mark(&mark);
+	for (unsigned i = 0; i < WORLD + 2; i++)
+		stall_mark_process(&mark, i < WORLD ? job.pid[i] : daemons.pid[i - WORLD]);
 	cut = epf_now_ns();
 	for (unsigned link = 0; link < 2; link++)
 		assert_int_equal(raw_link(daemons_socket(&daemons, 0), "link-both", link, false),
@@ -192,7 +200,7 @@ static void both_links(void **state)
 		char want[2][16];
 		uint64_t told;
 
-		assert_int_equal(job_await(&rep->told_ns, 1, job_ms(10000)), 0);
+		assert_int_equal(job_await(&rep->told_ns, 1, job_ms(60000)), 0);
 		told = rep->told_ns - cut;
 		worst = told > worst ? told : worst;
 		for (unsigned k = 0; k < 2; k++)
@@ -203,12 +211,150 @@ static void both_links(void **state)
 		assert_true(rep->rc == -ECONNRESET ||
 			    rep->rc == -EIO); /* a flush tells of failed commands */
 		assert_true(strstr(rep->text, want[0]) || strstr(rep->text, want[1]));
-		assert_true(told < (uint64_t)job_ms(ENDS_MS) * 1000000);
+		assert_true(told < (uint64_t)job_ms(ENDS_MS) * 1000000 + stall_since(&mark));
 	}
 	job_set(&job.page->words[W_ALL_TOLD], 1);
-	assert_int_equal(job_wait(&job, 0, job_ms(10000)), 0);
+	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
 	printf("# link-both: both links cut: every rank told after %.0f ms at most: %s\n",
 	       (double)worst / 1e6, job.page->rank[0].text);
+}
+
+/* Plays a little; then ranks 0 and 2 send to each other until told, and leave at once, and the others wait at a barrier for them. */
+static void until_left(struct job_rank *r)
+{
+	int rc = 0;
+
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	while (job_get(&r->report->rounds) < 20)
+		JOB_CHECK(r, job_rank_round(r, (uint64_t)job_ms(LONG_MS) * 1000000) == 0);
+	while (!rc && r->me % 2 == 0) {
+		rc = epf_put(r->ring, 2 - r->me, 0, 0, 0, 0, 64, 0);
+		if (!rc)
+			rc = epf_flush(r->ring, 0, (uint64_t)job_ms(LONG_MS) * 1000000);
+	}
+	if (!rc)
+		rc = epf_barrier(r->ep);
+	job_rank_told(r, rc);
+	epf_close(r->ep);
+	epf_boot_close(r->boot);
+}
+
+/* Who waits for ranks that have left, because they lost each other, is told of that and not of their leaving. */
+static void both_links_at_a_barrier(void **state)
+{
+	(void)state;
+	start("link-barrier", ordered, until_left, NULL);
+	for (unsigned link = 0; link < 2; link++)
+		assert_int_equal(raw_link(daemons_socket(&daemons, 0), "link-barrier", link, false),
+				 1);
+	assert_int_equal(job_wait(&job, 0, job_ms(LONG_MS)), 0);
+	for (unsigned i = 1; i < WORLD; i += 2) {
+		struct job_report *rep = &job.page->rank[i];
+
+		printf("# link-barrier: rank %u: %s\n", i, rep->text);
+		assert_int_equal(rep->rc, -ECONNRESET);
+		assert_non_null(
+			strstr(rep->text, i / 2 ? "on node 0 is lost" : "on node 1 is lost"));
+	}
+}
+
+static void wait_for_word(struct job_rank *r, unsigned word, uint64_t value)
+{
+	JOB_CHECK(r, job_await(&r->page->words[word], value, job_ms(LONG_MS)) == 0);
+}
+
+/* Nothing of the broken round is under way any more; then everybody begins it anew with everybody. */
+static void begin_anew(struct job_rank *r)
+{
+	uint64_t wait_ns = (uint64_t)job_ms(LONG_MS) * 1000000;
+	struct epf_ring_failure f;
+	int rc = epf_flush(r->ring, EPF_ALL_RINGS, wait_ns);
+
+	JOB_CHECK(r, rc == 0 || rc == -EIO);
+	(void)epf_ring_error(r->ring, &f);
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	for (uint32_t p = 0; p < r->world; p++)
+		job_rank_renew(r, p);
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+}
+
+/* Is told, reconnects: in vain while the links are down, then for good. Peers of the other node have come back once more. */
+static void come_back(struct job_rank *r, uint64_t cycle)
+{
+	int rc;
+
+	do
+		rc = job_rank_round(r, (uint64_t)job_ms(LONG_MS) * 1000000);
+	while (!rc);
+	JOB_CHECK(r, rc == -ECONNRESET || rc == -EIO);
+	job_rank_told(r, rc);
+	if (cycle & 1) {
+		JOB_CHECK(r, epf_reconnect(r->ep) == -ENETUNREACH);
+		JOB_CHECK(r, epf_peer_state(r->ep, (r->me + 2) % WORLD) == -ECONNRESET);
+	}
+	__atomic_add_fetch(&r->page->words[W_TRIED], 1, __ATOMIC_ACQ_REL);
+	wait_for_word(r, W_RESTORED, cycle);
+	JOB_CHECK(r, epf_reconnect(r->ep) == 0);
+	for (uint32_t p = 0; p < WORLD; p++) {
+		JOB_CHECK(r, epf_peer_state(r->ep, p) == 1);
+		JOB_CHECK(r, epf_peer_epoch(r->ep, p) == (p / 2 == r->me / 2 ? 0 : cycle));
+	}
+	begin_anew(r);
+}
+
+static void until_reconnected(struct job_rank *r)
+{
+	uint64_t cycles = (uint64_t)(uintptr_t)r->plan->arg;
+
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	for (uint64_t cycle = 1; cycle <= cycles; cycle++)
+		come_back(r, cycle);
+	for (uint64_t i = 0; i < 200; i++)
+		JOB_CHECK(r, job_rank_round(r, (uint64_t)job_ms(LONG_MS) * 1000000) == 0);
+	JOB_CHECK(r, job_rank_guard(r) == 0);
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	epf_close(r->ep);
+	epf_boot_close(r->boot);
+}
+
+static void both_links_come_back(const char *name, const char *const *settings)
+{
+	uint64_t cycles = job_long() ? 20 : 3, begun = epf_now_ns();
+
+	start(name, settings, until_reconnected, (void *)(uintptr_t)cycles);
+	for (uint64_t cycle = 1; cycle <= cycles; cycle++) {
+		assert_int_equal(
+			job_reach(&job, job_get(&job.page->rank[0].rounds) + 20, job_ms(LONG_MS)),
+			0);
+		for (unsigned link = 0; link < 2; link++)
+			assert_int_equal(
+				raw_link(daemons_socket(&daemons, cycle & 1), name, link, false),
+				1);
+		assert_int_equal(
+			job_await(&job.page->words[W_TRIED], cycle * WORLD, job_ms(LONG_MS)), 0);
+		for (unsigned link = 0; link < 2; link++)
+			assert_int_equal(
+				raw_link(daemons_socket(&daemons, cycle & 1), name, link, true), 1);
+		job_set(&job.page->words[W_RESTORED], cycle);
+	}
+	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
+	printf("# %s: both links cut and restored %llu times in %.1f s, the job went on, %llu rounds, 0 wrong\n",
+	       name, (unsigned long long)cycles, (double)(epf_now_ns() - begun) / 1e9,
+	       (unsigned long long)job_get(&job.page->rank[0].rounds));
+}
+
+static void reconnect_ordered(void **state)
+{
+	(void)state;
+	both_links_come_back("link-back", ordered);
+}
+
+static void reconnect_unordered(void **state)
+{
+	(void)state;
+	both_links_come_back("link-back-unordered", unordered);
 }
 
 static int begin(void **state)
@@ -219,7 +365,7 @@ static int begin(void **state)
 	random_state = seed;
 	snprintf(retry, sizeof(retry), "emu-retry-timeout=%ums", job_ms(RETRY_MS));
 	printf("# link: EPF_SEED=%llu\n", (unsigned long long)seed);
-	return 0;
+	return stall_begin();
 }
 
 int main(void)
@@ -228,6 +374,9 @@ int main(void)
 		cmocka_unit_test_teardown(one_link_ordered, stop),
 		cmocka_unit_test_teardown(one_link_unordered, stop),
 		cmocka_unit_test_teardown(both_links, stop),
+		cmocka_unit_test_teardown(both_links_at_a_barrier, stop),
+		cmocka_unit_test_teardown(reconnect_ordered, stop),
+		cmocka_unit_test_teardown(reconnect_unordered, stop),
 	};
 
 	return cmocka_run_group_tests_name("links between daemons", tests, begin, NULL);

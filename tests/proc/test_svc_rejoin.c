@@ -32,7 +32,7 @@ static struct job job;
 
 static uint64_t wait_ns(void)
 {
-	return (uint64_t)job_ms(10000) * 1000000;
+	return (uint64_t)job_ms(60000) * 1000000;
 }
 
 /* Survivors are in the same round or in two that follow each other: who comes first says up to which all go on. */
@@ -75,7 +75,7 @@ static void go_on(struct job_rank *r, uint32_t victim, uint64_t turn)
 	JOB_CHECK(r, epf_peer_unmask(r->ep, victim) == 0);
 	job_rank_renew(r, victim);
 	__atomic_fetch_add(&r->page->words[W_MET], 1, __ATOMIC_ACQ_REL);
-	JOB_CHECK(r, job_await(&r->page->words[W_MET], turn * WORLD, job_ms(10000)) == 0);
+	JOB_CHECK(r, job_await(&r->page->words[W_MET], turn * WORLD, job_ms(60000)) == 0);
 }
 
 static void play(struct job_rank *r, uint64_t turn)
@@ -103,7 +103,7 @@ static void play(struct job_rank *r, uint64_t turn)
 	job_set(&r->report->step, JOB_CLOSE);
 	/* Who came back has no rendezvous to meet at. */
 	__atomic_fetch_add(&r->page->words[W_READY], 1, __ATOMIC_ACQ_REL);
-	JOB_CHECK(r, job_await(&r->page->words[W_READY], WORLD, job_ms(20000)) == 0);
+	JOB_CHECK(r, job_await(&r->page->words[W_READY], WORLD, job_ms(60000)) == 0);
 	epf_close(r->ep);
 	epf_boot_close(r->boot);
 }
@@ -143,7 +143,7 @@ static void second_life(struct job_rank *r)
 		JOB_CHECK(r, epf_signal_value(r->ep, p) == 0);
 	/* The others have renewed what they had with it when all have met; their rounds count on. */
 	__atomic_fetch_add(&r->page->words[W_MET], 1, __ATOMIC_ACQ_REL);
-	JOB_CHECK(r, job_await(&r->page->words[W_MET], turn * WORLD, job_ms(10000)) == 0);
+	JOB_CHECK(r, job_await(&r->page->words[W_MET], turn * WORLD, job_ms(60000)) == 0);
 	r->round = job_get(&r->page->words[W_UNTIL]) & UINT32_MAX;
 	play(r, turn);
 }
@@ -178,7 +178,7 @@ static void kill_and_return(unsigned victim, unsigned turn)
 {
 	uint64_t killed;
 
-	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 30, job_ms(20000)),
+	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 30, job_ms(60000)),
 			 0);
 	job_set(&job.page->words[W_VICTIM], victim + 1);
 	job_set(&job.page->words[W_TURN], turn);
@@ -187,10 +187,10 @@ static void kill_and_return(unsigned victim, unsigned turn)
 	waitpid(job.pid[victim], NULL, 0);
 	job.pid[victim] = 0;
 	assert_int_equal(
-		job_await(&job.page->words[W_GONE_ON], (uint64_t)turn * (WORLD - 1), job_ms(20000)),
+		job_await(&job.page->words[W_GONE_ON], (uint64_t)turn * (WORLD - 1), job_ms(60000)),
 		0);
 	assert_true(job_fork_rank(&job, victim, second_life) > 0);
-	assert_int_equal(job_await(&job.page->words[W_MET], (uint64_t)turn * WORLD, job_ms(20000)),
+	assert_int_equal(job_await(&job.page->words[W_MET], (uint64_t)turn * WORLD, job_ms(60000)),
 			 0);
 	printf("# rejoin: rank %u back after %.0f ms\n", victim,
 	       (double)(epf_now_ns() - killed) / 1e6);
@@ -202,17 +202,17 @@ static void ranks_come_back(void **state)
 	unsigned times = job_long() ? TIMES_LONG : TIMES;
 
 	(void)state;
-	assert_int_equal(job_reach(&job, 20, job_ms(20000)), 0);
+	assert_int_equal(job_reach(&job, 20, job_ms(60000)), 0);
 	refused("world-size=4"); /* rank 3 lives */
 	for (unsigned i = 0; i < times; i++) {
 		kill_and_return(victims[i % 6], i + 1);
 		if (i == 0)
 			refused("world-size=5");
 	}
-	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50, job_ms(20000)),
+	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50, job_ms(60000)),
 			 0);
 	job_set(&job.page->end, 1);
-	assert_int_equal(job_wait(&job, 0, job_ms(30000)), 0);
+	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
 	printf("# rejoin: %u ranks came back, %llu rounds, 0 wrong\n", times,
 	       (unsigned long long)job_get(&job.page->rank[0].rounds));
 }
@@ -223,7 +223,7 @@ static int begin(void **state)
 				 .world = WORLD,
 				 .tag = 5,
 				 .body = first_life,
-				 .boot_timeout_ns = (uint64_t)job_ms(20000) * 1000000,
+				 .boot_timeout_ns = (uint64_t)job_ms(60000) * 1000000,
 				 .alarm_s = 300 };
 
 	(void)state;

@@ -65,7 +65,7 @@ static pid_t start_as(uid_t uid, bool in_group, void (*body)(void))
 	fflush(NULL);
 	pid = fork();
 	if (pid == 0) {
-		alarm(60);
+		alarm(180);
 		CHILD_CHECK(become(uid, in_group) == 0);
 		body();
 		_exit(0);
@@ -178,7 +178,7 @@ static void takes_all_it_may(void)
 	raw_close(&c[CLIENTS]);
 	if (getuid() == ALICE) {
 		job_set(&page[ALICE_IS_IN], 1);
-		CHILD_CHECK(job_await(&page[ALICE_MAY_GO], 1, job_ms(WAIT_MS)) == 0);
+		CHILD_CHECK(job_await(&page[ALICE_MAY_GO], 1, job_ms(3 * WAIT_MS)) == 0);
 	}
 	for (int i = 0; i < CLIENTS; i++)
 		raw_close(&c[i]);
@@ -189,7 +189,7 @@ static void limits_are_each_users_own(void **state)
 	pid_t alice = start_as(ALICE, true, takes_all_it_may);
 
 	(void)state;
-	assert_int_equal(job_await(&page[ALICE_IS_IN], 1, job_ms(WAIT_MS)), 0);
+	assert_int_equal(job_await(&page[ALICE_IS_IN], 1, job_ms(3 * WAIT_MS)), 0);
 	await_child(start_as(BOB, true, takes_all_it_may));
 	job_set(&page[ALICE_MAY_GO], 1);
 	await_child(alice);
@@ -211,7 +211,7 @@ static void begins_a_job(void)
 
 	CHILD_CHECK(attach(&zero, 0) == 0);
 	job_set(&page[ALICE_IS_IN], 1);
-	CHILD_CHECK(job_await(&page[ALICE_MAY_GO], 1, job_ms(WAIT_MS)) == 0);
+	CHILD_CHECK(job_await(&page[ALICE_MAY_GO], 1, job_ms(3 * WAIT_MS)) == 0);
 	CHILD_CHECK(attach(&one, 1) == 0);
 	raw_rank_close(&one, true);
 	raw_rank_close(&zero, true);
@@ -231,7 +231,7 @@ static void a_job_is_its_users(void **state)
 	pid_t alice = start_as(ALICE, true, begins_a_job);
 
 	(void)state;
-	assert_int_equal(job_await(&page[ALICE_IS_IN], 1, job_ms(WAIT_MS)), 0);
+	assert_int_equal(job_await(&page[ALICE_IS_IN], 1, job_ms(3 * WAIT_MS)), 0);
 	await_child(start_as(BOB, true, wants_in));
 	job_set(&page[ALICE_MAY_GO], 1);
 	await_child(alice);
@@ -253,7 +253,7 @@ static void two_users_work_at_once(void **state)
 {
 	struct job_plan plan = { .name = "same",
 				 .world = 4,
-				 .boot_timeout_ns = (uint64_t)job_ms(WAIT_MS) * 1000000 };
+				 .boot_timeout_ns = (uint64_t)job_ms(3 * WAIT_MS) * 1000000 };
 	char *text;
 
 	(void)state;

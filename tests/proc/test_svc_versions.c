@@ -44,13 +44,13 @@ static void exchange_raw(struct job_rank *j, struct raw_rank *r)
 			     .add = 1,
 			     .length = BYTES,
 			     .remote_offset = BYTES };
-	uint64_t deadline = epf_now_ns() + (uint64_t)job_ms(10000) * 1000000;
+	uint64_t deadline = epf_now_ns() + (uint64_t)job_ms(60000) * 1000000;
 
 	for (unsigned i = 0; i < BYTES; i++)
 		r->mem[0][i] = pattern(j->me, i);
 	JOB_CHECK(j, epf_ring_push(&r->ring[0].producer, epf_op_pack_narrow(&op)));
 	raw_rank_kick(r);
-	JOB_CHECK(j, raw_rank_retired(r, 0, 1, job_ms(10000)) == 0);
+	JOB_CHECK(j, raw_rank_retired(r, 0, 1, job_ms(60000)) == 0);
 	JOB_CHECK(j, r->ring[0].shm->done.failed == 0);
 	while (epf_signal_read(&r->signals[1 - j->me]) < 1)
 		JOB_CHECK(j, epf_now_ns() < deadline);
@@ -72,7 +72,7 @@ static void exchange(struct job_rank *j)
 		j->mem[i] = pattern(j->me, i);
 	JOB_CHECK(j, job_rank_join(j) == 0);
 	JOB_CHECK(j, epf_put_signal(ring, 1 - j->me, 0, 0, 0, BYTES, BYTES, j->me, 1, 0) == 0);
-	JOB_CHECK(j, epf_signal_wait(j->ep, 1 - j->me, 1, (uint64_t)job_ms(10000) * 1000000) == 0);
+	JOB_CHECK(j, epf_signal_wait(j->ep, 1 - j->me, 1, (uint64_t)job_ms(60000) * 1000000) == 0);
 	for (unsigned i = 0; i < BYTES; i++)
 		JOB_CHECK(j, j->mem[BYTES + i] == pattern(1 - j->me, i));
 	JOB_CHECK(j, epf_flush(ring, 0, 0) == 0);
@@ -162,13 +162,13 @@ static void near_clients_are_served(void **state)
 					 .world = 2,
 					 .body = mixed,
 					 .arg = &minors[i / 2],
-					 .boot_timeout_ns = (uint64_t)job_ms(10000) * 1000000 };
+					 .boot_timeout_ns = (uint64_t)job_ms(60000) * 1000000 };
 
 		plan.client[0] = daemons_client(&daemons, 0);
 		plan.client[1] = daemons_client(&daemons, i & 1);
 		/* A tail that EPF_SVC_MINOR + 1 would put behind its messages is not looked at. */
 		assert_int_equal(job_fork(&job, &plan), 0);
-		assert_int_equal(job_wait(&job, 0, job_ms(15000)), 0);
+		assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
 		job_end(&job);
 		printf("# versions: client %u.%u, daemon %u.%u, on %s: served\n", EPF_SVC_MAJOR,
 		       minors[i / 2], EPF_SVC_MAJOR, EPF_SVC_MINOR,
@@ -282,7 +282,7 @@ static int job_with(unsigned major, unsigned minor, bool break_it, char *text, s
 		memset(r[0].mem[0], 0x7c, BYTES);
 		assert_int_equal(epf_ring_push(&r[0].ring[0].producer, epf_op_pack_narrow(&op)), 1);
 		raw_rank_kick(&r[0]);
-		for (unsigned i = 0; i < job_ms(5000) && !epf_signal_read(r[1].signals); i++)
+		for (unsigned i = 0; i < job_ms(60000) && !epf_signal_read(r[1].signals); i++)
 			usleep(1000);
 		assert_int_equal(epf_signal_read(r[1].signals), 1);
 		assert_memory_equal(r[1].mem[0], r[0].mem[0], BYTES);
@@ -354,13 +354,13 @@ static void one_rank(const char *name, unsigned daemon, void (*body)(struct job_
 	struct job_plan plan = { .name = name,
 				 .world = 1,
 				 .body = body,
-				 .boot_timeout_ns = (uint64_t)job_ms(5000) * 1000000 };
+				 .boot_timeout_ns = (uint64_t)job_ms(60000) * 1000000 };
 	struct job one;
 
 	plan.client[0] = daemons_client(&daemons, daemon);
 	assert_int_equal(job_fork(&one, &plan), 0);
 	job_set(&one.page->end, 1);
-	assert_int_equal(job_wait(&one, 0, job_ms(10000)), 0);
+	assert_int_equal(job_wait(&one, 0, job_ms(60000)), 0);
 	job_end(&one);
 }
 
@@ -370,13 +370,13 @@ static void draining_lets_jobs_finish(void **state)
 				 .world = 4,
 				 .tag = 3,
 				 .body = job_play,
-				 .boot_timeout_ns = (uint64_t)job_ms(10000) * 1000000 };
+				 .boot_timeout_ns = (uint64_t)job_ms(60000) * 1000000 };
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		plan.client[i] = daemons_client(&daemons, i / 2);
 	assert_int_equal(job_fork(&job, &plan), 0);
-	assert_int_equal(job_reach(&job, 20, job_ms(10000)), 0);
+	assert_int_equal(job_reach(&job, 20, job_ms(60000)), 0);
 	drain(0, 1, 1);
 	one_rank("late", 0, refused_by_draining);
 	one_rank("elsewhere", 1, job_play); /* the other daemon does not drain */
@@ -386,12 +386,12 @@ static void draining_lets_jobs_finish(void **state)
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(daemons_end(&daemons, i, SIGTERM, 300), -1);
 	one_rank("late", 1, refused_by_draining);
-	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 100, job_ms(10000)),
+	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 100, job_ms(60000)),
 			 0);
 	job_set(&job.page->end, 1);
-	assert_int_equal(job_wait(&job, 0, job_ms(10000)), 0);
+	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(daemons_end(&daemons, i, 0, job_ms(5000)), 0);
+		assert_int_equal(daemons_end(&daemons, i, 0, job_ms(60000)), 0);
 }
 
 static int begin(void **state)

@@ -44,6 +44,18 @@ rxe_setup()
 	done
 }
 
+# rxe_cable END: a fifth device, rxe4, on the network card whose cable leads to another guest (guest.sh --cable): 10.9.0.1 and
+# 10.9.0.2. Neighbours are permanent: a guest that stands still answers no solicitation either.
+rxe_cable()
+{
+	local other=$((3 - $1))
+	rxe_in_guest || return 1
+	echo "guest$1" >/proc/sys/kernel/hostname
+	ip link set eth0 mtu 1500 up && ip addr add "10.9.0.$1/24" dev eth0 || return 1
+	ip neigh replace "10.9.0.$other" lladdr "02:00:00:00:01:0$other" dev eth0 nud permanent || return 1
+	rdma link add rxe4 type rxe netdev eth0
+}
+
 # rxe_netem WHAT...: both directions of both pairs, e.g. "loss 1%"; rxe_netem alone: nothing any more
 rxe_netem()
 {

@@ -10,6 +10,10 @@
 #     --cpus N         of the guest (default 2)
 #     --mtu BYTES      of the devices (default 4200); 0: no devices are made
 #     --prepare        only fetch and pack what a run needs
+#     --cable N,NET    a network card whose other end another guest has: N is 1 here and 2 there, or the other way round, and
+#                      NET the same at both, like 127.1.2: they meet by UDP on loopback, where what nobody reads is lost, as on a wire
+#     --run NAME       the directory of the run, instead of `last`; with two of them two guests run at once
+#     --monitor        takes commands of QEMU's monitor from the pipe monitor.in in that directory, and answers in monitor.out
 #
 # The command sees the host's files read-only at their own paths and in the same working directory, as root, with four devices
 # (devices.sh) and nothing of the host's network. What it may write: /dev/shm, /run (TMPDIR is /run/tmp), and
@@ -28,9 +32,12 @@ MEMORY=1024
 CPUS=2
 MTU=4200
 PREPARE=no
+CABLE=
+NAME=
+MONITOR=no
 KERNEL_WORDS="console=ttyS0 quiet panic=-1 mitigations=off nokaslr no_timer_check tsc=reliable random.trust_cpu=on \
 audit=0 apparmor=0 cryptomgr.notests rcupdate.rcu_expedited=1 nowatchdog rxe_guest"
-MODULES=(virtio_pci 9pnet_virtio 9p crc32_generic crc32_pclmul rdma_rxe veth sch_netem)
+MODULES=(virtio_pci 9pnet_virtio 9p crc32_generic crc32_pclmul rdma_rxe veth sch_netem virtio_net)
 
 die()
 {
@@ -81,7 +88,9 @@ find_kernel()
 	for root in "" "$DIR/fetched"; do
 		for image in "$root"/boot/vmlinuz-6.1.*; do
 			RELEASE=${image##*/vmlinuz-}
-			if [ -r "$image" ] && [ -e "$root/lib/modules/$RELEASE/kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko" ]; then
+			# Of a kernel fetched earlier, for fewer modules, only those were kept.
+			if [ -r "$image" ] && [ -e "$root/lib/modules/$RELEASE/kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko" ] &&
+				[ -e "$root/lib/modules/$RELEASE/kernel/drivers/net/virtio_net.ko" ]; then
 				IMAGE=$image
 				MODULE_ROOT=$root/lib/modules/$RELEASE
 			fi
@@ -190,6 +199,7 @@ prepare()
 		find_busybox || no_guest "busybox-static has no static busybox"
 		if ! find_kernel; then
 			[ -n "$(kernel_package)" ] || no_guest "no Debian 6.1 kernel with rdma_rxe is installed or known to apt"
+			rm -rf "$DIR/fetched/lib/modules"
 			fetch "$(kernel_package)"
 			find_kernel || no_guest "$(kernel_package) has no kernel with rdma_rxe"
 		fi
@@ -219,6 +229,22 @@ write_command()
 	} >"$RUN/command"
 }
 
+# more_machine: what of QEMU's arguments is not the same for all guests, in MORE
+more_machine()
+{
+	local end=${CABLE%%,*} net=${CABLE#*,}
+	MORE=()
+	if [ -n "$CABLE" ]; then
+		MORE+=(-netdev "dgram,id=cable,local.type=inet,local.host=$net.$end,local.port=18516,remote.type=inet,remote.host=$net.$((3 - end)),remote.port=18516"
+			-device "virtio-net-pci,netdev=cable,mac=02:00:00:00:01:0$end,romfile=")
+	fi
+	if [ "$MONITOR" = yes ]; then
+		rm -f "$RUN"/monitor.*
+		mkfifo "$RUN/monitor.in" "$RUN/monitor.out" || die "no pipes in $RUN"
+		MORE+=(-chardev "pipe,id=monitor,path=${RUN//,/,,}/monitor" -mon chardev=monitor)
+	fi
+}
+
 boot()
 {
 	timeout -k 5 "$TIMEOUT" qemu-system-x86_64 -M q35 -accel tcg,thread=multi,tb-size=256 -cpu max -smp "$CPUS" \
@@ -228,7 +254,7 @@ boot()
 		-device virtio-9p-pci,fsdev=root,mount_tag=root \
 		-fsdev "local,id=share,path=${RUN//,/,,},security_model=none,multidevs=remap" \
 		-device virtio-9p-pci,fsdev=share,mount_tag=share \
-		-append "$KERNEL_WORDS" </dev/null >"$RUN/qemu.log" 2>&1 &
+		"${MORE[@]}" -append "$KERNEL_WORDS" </dev/null >"$RUN/qemu.log" 2>&1 &
 	QEMU=$!
 }
 
@@ -285,6 +311,7 @@ count_starved()
 finish()
 {
 	[ -z "${QEMU-}" ] || { kill "$QEMU" && wait "$QEMU"; } 2>/dev/null
+	[ -z "$NAME" ] || return 0
 	rm -rf "$DIR/last"
 	mv "$RUN" "$DIR/last"
 }
@@ -292,11 +319,18 @@ finish()
 run()
 {
 	local rc tailer counter
-	RUN=$(mktemp -d "$DIR/run.XXXXXX") || die "cannot write below $DIR"
+	if [ -n "$NAME" ]; then
+		RUN=$DIR/$NAME
+		rm -rf "$RUN"
+		mkdir -m 700 "$RUN" || die "cannot write below $DIR"
+	else
+		RUN=$(mktemp -d "$DIR/run.XXXXXX") || die "cannot write below $DIR"
+	fi
 	trap finish EXIT
 	trap 'exit 143' TERM INT HUP
 	: >"$RUN/output"
 	write_command "$@"
+	more_machine
 	boot_soundly
 	tail -n +1 -s 0.1 -f --pid="$QEMU" "$RUN/output" &
 	tailer=$!
@@ -329,6 +363,9 @@ while [ $# -gt 0 ]; do
 	--cpus) CPUS=${2:?--cpus needs a number} && shift ;;
 	--mtu) MTU=${2:?--mtu needs bytes} && shift ;;
 	--prepare) PREPARE=yes ;;
+	--cable) CABLE=${2:?--cable needs N,NET} && shift ;;
+	--run) NAME=${2:?--run needs a name} && shift ;;
+	--monitor) MONITOR=yes ;;
 	-*) die "unknown option $1" ;;
 	*) break ;;
 	esac

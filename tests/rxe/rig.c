@@ -17,6 +17,8 @@ enum { BOOT_S = 60, REACH_MS = 60000, TOLD_MS = 40000, ROUNDS_BESIDE = 5, ROUNDS
 
 struct rig rig;
 
+const char *const rig_patience[] = { "service-timeout=60s", NULL };
+
 static void print_logs(void)
 {
 	for (unsigned i = 0; i < rig.daemons.n; i++) {
@@ -119,11 +121,12 @@ void rig_job(struct job *job, const char *name, const unsigned *nodes,
 	     void (*body)(struct job_rank *r))
 {
 	struct job_plan plan = { .name = name,
+				 .settings = rig_patience,
 				 .world = RIG_WORLD,
 				 .tag = (uint64_t)name[0],
 				 .body = body,
 				 .boot_timeout_ns = BOOT_S * UINT64_C(1000000000),
-				 .alarm_s = 570 };
+				 .alarm_s = rig.alarm_s ? rig.alarm_s : RIG_ALARM_S };
 
 	job_end(job);
 	for (unsigned i = 0; i < RIG_WORLD; i++)

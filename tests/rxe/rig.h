@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { RIG_WORLD = 4, RIG_ENDS_MS = 3000, RIG_SETTINGS = 24 };
+enum { RIG_WORLD = 4, RIG_ENDS_MS = 3000, RIG_SETTINGS = 24, RIG_ALARM_S = 570 };
 
 /* Words of a job's page (page->words[0] is job_play's). */
 enum { RIG_ALL_TOLD = 1, RIG_MASK = 2 };
@@ -36,6 +36,7 @@ struct rig {
 	char text[RIG_SETTINGS][160];
 	const char *settings[RIG_SETTINGS + 1];
 	unsigned n_settings;
+	unsigned alarm_s;  /* a job is over after that; 0: RIG_ALARM_S */
 	struct job job;    /* the one that the fault hits */
 	struct job beside; /* the other one; page NULL: there is none */
 	uint64_t starved0;
@@ -43,6 +44,9 @@ struct rig {
 };
 
 extern struct rig rig;
+
+/* Settings of clients of daemons on a machine that may keep a guest waiting for long. */
+extern const char *const rig_patience[];
 
 void rig_die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 

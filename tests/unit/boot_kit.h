@@ -265,4 +265,23 @@ static inline void raw_member(struct raw *r, struct epf_boot_server *srv, uint32
   assert_int_equal(st_.field, want);                               \
  } while (0)
 
+/* Bytes that the server has heard. */
+static inline uint64_t received(struct epf_boot_server *srv)
+{
+	struct epf_boot_server_stats st;
+
+	epf_boot_server_stats(srv, &st);
+	return st.received_bytes;
+}
+
+/* Waits until it has heard more than that: a rank's message is in, however late its thread was run. */
+static inline void wait_for_more(struct epf_boot_server *srv, uint64_t heard)
+{
+	uint64_t until = epf_now_ns() + 10 * S;
+
+	while (received(srv) <= heard && epf_now_ns() < until)
+		usleep(1000);
+	assert_true(received(srv) > heard);
+}
+
 #endif

@@ -45,6 +45,7 @@ static pthread_mutex_t setup_lock = PTHREAD_MUTEX_INITIALIZER;
 static void begin_setup(void)
 {
 	pthread_mutex_lock(&setup_lock);
+	fake.setup_by = pthread_self();
 	if (!fake.setup_us)
 		return;
 	if (++fake.in_setup > fake.most_in_setup)
@@ -52,6 +53,11 @@ static void begin_setup(void)
 	pthread_mutex_unlock(&setup_lock);
 	usleep(fake.setup_us);
 	pthread_mutex_lock(&setup_lock);
+	for (unsigned ms = 0; ms < 20000 && fake.most_in_setup < fake.setup_gather; ms++) {
+		pthread_mutex_unlock(&setup_lock);
+		usleep(1000);
+		pthread_mutex_lock(&setup_lock);
+	}
 	fake.in_setup--;
 }
 

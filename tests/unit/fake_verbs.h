@@ -10,6 +10,8 @@
 #include "fabric/verbs_lib.h"
 #include "fabric/verbs_opts.h"
 
+#include <pthread.h>
+
 enum { FAKE_DEVICES = 3 };
 
 enum { FAKE_RQ = 64, FAKE_WRS = 4096, FAKE_WCS = 4096, FAKE_QPS = 256, FAKE_MODIFIES = 1024 };
@@ -53,8 +55,12 @@ struct fake_verbs {
 	int fail_errno, fail_after;
 	int fail_once; /* 1: later ones succeed */
 
-	/* Time that each ibv_create_qp and ibv_modify_qp takes; how many of these went on at once at most. */
-	unsigned setup_us, in_setup, most_in_setup;
+	/*
+	 * Time that each ibv_create_qp and ibv_modify_qp takes; how many of these went on at once at most; and until how many do they wait for
+	 * each other, 20 s at most: so that what a test counts does not depend on who runs when.
+	 */
+	unsigned setup_us, in_setup, most_in_setup, setup_gather;
+	pthread_t setup_by; /* the thread of the last one */
 
 	/* What it was asked for. */
 	int open_things; /* made and not yet destroyed */

@@ -59,7 +59,7 @@ static inline void kit_make(struct kit *k)
 	kit_set(k, "runtime-dir", k->dir);
 	kit_set(k, "stats-dir", k->dir);
 	kit_set(k, "instance", "kit");
-	kit_set(k, "service-stranger-timeout", "200ms");
+	kit_set(k, "service-stranger-timeout", "20s"); /* longer than any machine stands still */
 	kit_set(k, "service-grace", "100ms");
 	kit_set(k, "lanes-per-peer", "1");
 }
@@ -250,10 +250,10 @@ static inline long kit_number(const struct kit *k, const char *key)
 	return n;
 }
 
-/* Waits until it is `want`: 0, or -1 after two seconds. */
+/* Waits until it is `want`: 0, or -1 after 30 seconds and more. */
 static inline int kit_await(const struct kit *k, const char *key, long want)
 {
-	for (int i = 0; i < 400; i++) {
+	for (int i = 0; i < 6000; i++) {
 		if (kit_number(k, key) == want)
 			return 0;
 		usleep(5000);

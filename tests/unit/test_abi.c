@@ -54,6 +54,7 @@ static struct object objects[] = {
 	{ "epf_msg", sizeof(struct epf_msg), false, false },
 	{ "epf_peers_shm", sizeof(struct epf_peers_shm), true, false },
 	{ "epf_peer_word", sizeof(struct epf_peer_word), false, false },
+	{ "epf_flight_event", sizeof(struct epf_flight_event), false, false },
 };
 
 static struct field fields[] = {
@@ -76,6 +77,7 @@ static struct field fields[] = {
 	F(epf_done, error_reason),
 	F(epf_done, reserved),
 	F(epf_signal, value),
+	F(epf_signal, from),
 	F(epf_signal, reserved),
 	F(epf_bell, sleeping),
 	F(epf_bell, rung),
@@ -114,6 +116,10 @@ static struct field fields[] = {
 	F(epf_msg, c),
 	F(epf_msg, d),
 	F(epf_msg, reserved),
+	F(epf_flight_event, tsc),
+	F(epf_flight_event, what),
+	F(epf_flight_event, xy),
+	F(epf_flight_event, b),
 };
 
 static struct number numbers[] = {
@@ -172,6 +178,18 @@ static struct number numbers[] = {
 	N(EPF_MSG_KEYS),
 	N(EPF_IMM_STREAM),
 	N(EPF_IMM_NOTIFY),
+	N(EPF_FLIGHT_TAKE),
+	N(EPF_FLIGHT_STEP),
+	N(EPF_FLIGHT_PARK),
+	N(EPF_FLIGHT_BLOCK),
+	N(EPF_FLIGHT_FLUSH),
+	N(EPF_FLIGHT_FLUSHED),
+	N(EPF_FLIGHT_LANE_ERROR),
+	N(EPF_FLIGHT_LANE_MOVED),
+	N(EPF_FLIGHT_LANE_UP),
+	N(EPF_FLIGHT_NODE_DOWN),
+	N(EPF_FLIGHT_PEER),
+	N(EPF_FLIGHT_WAIT),
 };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))

@@ -52,13 +52,29 @@ static const struct nic_kind half = {
 	"emu ordered, GPU to a NIC without", 1, 1, 0, 0, 0, 0, 1, open_half
 };
 
-/* On an ordered NIC the later of two writes wins, however their copies are gathered. */
-static void overlapping_writes(const struct nic_kind *kind)
+/* Posts all of them, in as few calls as the NIC takes them in. */
+static void post_all(struct rig *rig, const struct epf_wr *wr, unsigned n)
 {
-	enum { WRITES = 2000, SPAN = 8192, LEN = 900 };
+	while (n) {
+		int taken = rig->a.nic->ops->post(rig->a.nic, 0, wr, n);
+
+		assert_true(taken >= 0 && (unsigned)taken <= n);
+		wr += taken;
+		n -= (unsigned)taken;
+		rig_reap(&rig->b);
+		rig_reap(&rig->a);
+	}
+}
+
+/* On an ordered NIC the later of two writes wins, however many are posted at once and however their copies are gathered. */
+static void overlapping_writes(const struct nic_kind *kind, unsigned at_once)
+{
+	enum { WRITES = 2000, SPAN = 8192, LEN = 900, MOST = 128 };
 	struct rig *rig = rig_open(kind, NULL);
 	unsigned char *model = calloc(1, SPAN);
+	struct epf_wr wr[MOST];
 	uint64_t random = 12345;
+	unsigned n = 0;
 	int status;
 
 	assert_non_null(model);
@@ -68,18 +84,18 @@ static void overlapping_writes(const struct nic_kind *kind)
 		uint32_t len = 1 + (uint32_t)(rig_random(&random) % LEN);
 		uint64_t src = rig_random(&random) % (RIG_BYTES - LEN);
 		uint64_t dst = rig_random(&random) % (SPAN - LEN);
-		struct epf_wr wr = rig_write(rig, i, src, dst, len);
 
+		wr[n] = rig_write(rig, i, src, dst, len);
 		/* Some travel in their packets: to host memory they are landed by the CPU. */
-		if (i % 3 == 0) {
-			wr.len = len = 1 + len % EPF_NIC_MSG_BYTES;
-			rig_inline(rig, &wr);
-		}
-		while (rig->a.nic->ops->post(rig->a.nic, 0, &wr, 1) == 0) {
-			rig_reap(&rig->b);
-			rig_reap(&rig->a);
+		if (i % (at_once == 1 ? 3 : 37) == 0) {
+			wr[n].len = len = 1 + len % EPF_NIC_MSG_BYTES;
+			rig_inline(rig, &wr[n]);
 		}
 		memcpy(model + dst, rig->a.mem + src, len);
+		if (++n == at_once || i + 1 == WRITES) {
+			post_all(rig, wr, n);
+			n = 0;
+		}
 	}
 	rig_run(rig, 100 * MS);
 	assert_true(rig_sent(rig, &rig->a, WRITES - 1, &status));
@@ -92,9 +108,85 @@ static void overlapping_writes(const struct nic_kind *kind)
 static void test_overlap(void **state)
 {
 	(void)state;
-	overlapping_writes(&both);
-	overlapping_writes(&to_gpu);
-	overlapping_writes(&from_gpu);
+	for (unsigned at_once = 1; at_once <= 128; at_once = at_once * 4 + 3) {
+		overlapping_writes(&both, at_once);
+		overlapping_writes(&to_gpu, at_once);
+		overlapping_writes(&from_gpu, at_once);
+	}
+}
+
+/* Writes posted together that share a packet: each has its event, in order, none without a receive, and after its bytes. */
+static void test_events(void **state)
+{
+	enum { WRITES = 100, LEN = 1024, EVERY = 7, EVENTS = (WRITES + EVERY - 1) / EVERY };
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr[WRITES];
+	unsigned seen = 0;
+	int status;
+
+	(void)state;
+	rig_fill(rig->a.mem, RIG_BYTES, 3);
+	memset(rig->b.mem, 0, RIG_BYTES);
+	for (uint32_t i = 0; i < WRITES; i++) {
+		wr[i] = rig_write(rig, i, i * LEN, i * LEN, LEN - 24);
+		wr[i].imm = 1000 + i;
+		if (i % EVERY == 0)
+			wr[i].op = EPF_WR_WRITE_IMM;
+	}
+	post_all(rig, wr, WRITES);
+	for (unsigned given = 0; given < EVENTS; given++) {
+		rig_run(rig, 10 * MS);
+		assert_int_equal(rig->b.n, given);
+		rig->b.nic->ops->post_receives(rig->b.nic, 1);
+	}
+	rig_run(rig, 10 * MS);
+	assert_int_equal(rig->b.n, EVENTS);
+	for (unsigned i = 0; i < rig->b.n; i++, seen += EVERY) {
+		assert_int_equal(rig->b.log[i].op, EPF_WC_RECV_IMM);
+		assert_int_equal(rig->b.log[i].imm, 1000 + seen);
+		assert_int_equal(rig->b.log[i].len, LEN - 24);
+		assert_memory_equal(rig->b.mem + seen * LEN, rig->a.mem + seen * LEN, LEN - 24);
+	}
+	assert_true(rig_sent(rig, &rig->a, WRITES - 1, &status) && status == EPF_S_OK);
+	for (uint32_t i = 0; i < WRITES; i++)
+		assert_memory_equal(rig->b.mem + i * LEN, rig->a.mem + i * LEN, LEN - 24);
+	rig_close(rig);
+}
+
+/* One of many that are posted together is wrong: those before it are there, none behind it, and the lane is in error. */
+static void test_wrong_among_many(void **state)
+{
+	enum { WRITES = 40, LEN = 1024, WRONG = 11 };
+
+	(void)state;
+	for (unsigned how = 0; how < 3; how++) {
+		struct rig *rig = rig_open(&both, NULL);
+		struct epf_wr wr[WRITES];
+		unsigned failed = 0;
+
+		rig_fill(rig->a.mem, RIG_BYTES, 3);
+		memset(rig->b.mem, 0, RIG_BYTES);
+		for (uint32_t i = 0; i < WRITES; i++)
+			wr[i] = rig_write(rig, i, i * LEN, i * LEN, LEN);
+		if (how == 0)
+			wr[WRONG].rkey ^= 0x10000;
+		else if (how == 1)
+			wr[WRONG].raddr += RIG_BYTES;
+		else
+			wr[WRONG].laddr += RIG_BYTES;
+		assert_int_not_equal(rig->a.nic->ops->post(rig->a.nic, 0, wr, WRITES), 0);
+		rig_run(rig, 10 * MS);
+		for (unsigned i = 0; i < rig->a.n; i++)
+			failed += rig->a.log[i].status ==
+				  (how == 2 ? EPF_S_LOCAL : EPF_S_REMOTE_ACCESS);
+		assert_int_equal(failed, 1);
+		assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, 0), EPF_LANE_ERROR);
+		assert_memory_equal(rig->b.mem, rig->a.mem, WRONG * LEN);
+		for (unsigned i = WRONG * LEN; i < WRITES * LEN; i++)
+			assert_int_equal(rig->b.mem[i], 0);
+		rig_expect_whole(rig);
+		rig_close(rig);
+	}
 }
 
 /* After a fence nothing of the lane changes memory once it is drained, whatever was under way. */
@@ -290,10 +382,15 @@ static void test_send_from_gpu(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_overlap),       cmocka_unit_test(test_fence),
-		cmocka_unit_test(test_withdrawn),     cmocka_unit_test(test_range),
-		cmocka_unit_test(test_add),           cmocka_unit_test(test_no_gpu),
+		cmocka_unit_test(test_overlap),
+		cmocka_unit_test(test_fence),
+		cmocka_unit_test(test_withdrawn),
+		cmocka_unit_test(test_range),
+		cmocka_unit_test(test_add),
+		cmocka_unit_test(test_no_gpu),
 		cmocka_unit_test(test_send_from_gpu),
+		cmocka_unit_test(test_events),
+		cmocka_unit_test(test_wrong_among_many),
 	};
 
 	return cmocka_run_group_tests_name("emulated NIC, GPU memory", tests, NULL, NULL);

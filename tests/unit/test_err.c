@@ -243,23 +243,30 @@ static void the_held_back_are_counted(void **state)
 	assert_int_equal(swallowed, 3);
 }
 
-static void the_two_clocks_agree(void **state)
+/* What the counter says of 50 ms, against what the clock says. */
+static double ratio_of_clocks(void)
 {
 	struct timespec rest = { .tv_nsec = 50000000 };
-	uint64_t hz = epf_tsc_hz();
-	uint64_t ns0, ns1, tsc0, tsc1, measured;
-	double ratio;
+	uint64_t ns0, ns1, tsc0, tsc1;
 
-	assert_true(hz > 1000000 && hz == epf_tsc_hz());
 	ns0 = epf_now_ns();
 	tsc0 = epf_tsc();
 	nanosleep(&rest, NULL);
 	tsc1 = epf_tsc();
 	ns1 = epf_now_ns();
-	measured = epf_tsc_to_ns(tsc1 - tsc0);
 	assert_true(ns1 - ns0 >= 50000000);
-	ratio = (double)measured / (double)(ns1 - ns0);
-	/* Wide: between the two reads the test may lose the CPU. */
+	return (double)epf_tsc_to_ns(tsc1 - tsc0) / (double)(ns1 - ns0);
+}
+
+static void the_two_clocks_agree(void **state)
+{
+	uint64_t hz = epf_tsc_hz();
+	double ratio = 0;
+
+	assert_true(hz > 1000000 && hz == epf_tsc_hz());
+	/* Wide, and more than one try: between the two reads the test may lose the CPU. */
+	for (int i = 0; i < 20 && !(ratio > 0.8 && ratio < 1.2); i++)
+		ratio = ratio_of_clocks();
 	assert_true(ratio > 0.8 && ratio < 1.2);
 }
 

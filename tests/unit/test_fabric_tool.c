@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,13 +68,18 @@ static const char golden_help[] =
 	"\n"
 	"  bootstrap  serve the rendezvous of a job, or print what it would do\n"
 	"  config     print every setting with its value and where that comes from\n"
+	"  doctor     look at what this node needs, and say what is wrong and what mends it\n"
 	"  drain      let the jobs of a daemon run to their end and refuse new ones\n"
 	"  link       cut or restore a link of the software NIC, for tests\n"
 	"  nics       print the kinds of NIC, and which device serves which GPU\n"
+	"  report     gather what a bug report needs into one JSON object\n"
 	"  run        serve the ranks of this node: the daemon\n"
+	"  shim       run a program whose DeepEP was compiled with NVSHMEM over this fabric\n"
 	"  stats      print the statistics of running and ended instances\n"
 	"  status     print what the daemons of this node do\n"
+	"  trace      print the last events of engine cores for a trace viewer\n"
 	"  version    print the versions of this release and its formats\n"
+	"  why        say why a job hangs: who waits for whom, and the cause\n"
 	"\n"
 	"ep-fabric COMMAND --help lists the options; what reads prints JSON with --json.\n";
 
@@ -209,6 +215,12 @@ static void json_is_json(void **state)
 	json_decref(top);
 	json_decref(
 		json_of("epf.stats/1", ARGS("stats", "--json", "--stats-dir=/tmp/no/such/dir")));
+	json_decref(json_of("epf.why/1", ARGS("why", "--json", "--stats-dir=/tmp/no/such/dir")));
+	assert_int_equal(TOOL("trace", "--stats-dir=/tmp/no/such/dir"), 1);
+	assert_true(one_line(err));
+	assert_int_equal(TOOL("why", "--least-ms=x"), 2);
+	assert_int_equal(TOOL("why", "/no/such.stats"), 1);
+	assert_true(one_line(err));
 	json_decref(json_of("epf.status/1",
 			    ARGS("status", "--json", "--runtime-dir=/tmp/no/such/dir")));
 	json_decref(json_of("epf.bootstrap_plan/1",
@@ -269,6 +281,44 @@ static void no_daemon_is_a_failure(void **state)
 	assert_non_null(strstr(err, "/tmp/no/such/dir"));
 }
 
+static void a_report_has_all_parts_and_no_secret(void **state)
+{
+	static const char *const parts[] = { "version", "config", "doctor", "nics",
+					     "status",  "stats",  "why" };
+	char path[] = "/tmp/epf-tool-XXXXXX", option[64];
+	char *env[] = { (char *)"EPF_SECRET=correct horse battery staple", NULL };
+	struct stat st;
+	json_t *top;
+	char *text;
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	close(fd);
+	unlink(path);
+	snprintf(option, sizeof(option), "--output=%s", path);
+	assert_int_equal(run(env, ARGS("report", option)), 0);
+	assert_string_equal(out, "");
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	top = json_load_file(path, 0, NULL);
+	assert_non_null(top);
+	assert_string_equal(json_string_value(json_object_get(top, "schema")), "epf.report/1");
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		const json_t *part = json_object_get(top, parts[i]);
+
+		if (!json_object_get(part, "schema"))
+			fail_msg("%s: %s", parts[i],
+				 json_string_value(json_object_get(part, "error")));
+	}
+	text = json_dumps(top, 0);
+	assert_null(strstr(text, "horse"));
+	free(text);
+	json_decref(top);
+	unlink(path);
+	assert_int_equal(TOOL("report", "--output=/nonexistent/x"), 1);
+	assert_true(one_line(err));
+}
+
 static void version_says_versions(void **state)
 {
 	char first[64];
@@ -304,6 +354,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(json_is_json),
 		cmocka_unit_test(nics_are_described),
 		cmocka_unit_test(no_daemon_is_a_failure),
+		cmocka_unit_test(a_report_has_all_parts_and_no_secret),
 		cmocka_unit_test(version_says_versions),
 		cmocka_unit_test(a_full_disk_is_a_failure),
 	};

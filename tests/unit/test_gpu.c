@@ -329,9 +329,163 @@ static void what_cannot_be_said_is_refused(void **state)
 	assert_int_equal(epf_dev_put(&d, 1u << 24, 0, 0, 0, 0, 16, 0), EPF_GPU_LIMIT);
 	assert_int_equal(epf_dev_put(&d, 0, 70000, 0, 0, 0, 16, 0), EPF_GPU_LIMIT);
 	assert_int_equal(epf_dev_put(&d, 0, 0, 0, 0, 0, UINT64_C(1) << 32, 0), EPF_GPU_LIMIT);
-	assert_int_equal(epf_warp_put(&d, 1, 0, 0, 1, 0, 0, 16, 0), EPF_GPU_LIMIT);
+	assert_int_equal(epf_warp_put(&d, 1, 0, 70000, 1, 0, 0, 16, 0), EPF_GPU_LIMIT);
 	epf_dev_open_shared(&d, ctx_of(&r));
-	assert_int_equal(epf_dev_put(&d, 0, 0, 1, 0, 0, 16, 0), EPF_GPU_LIMIT);
+	assert_int_equal(epf_dev_put(&d, 0, 70000, 1, 0, 0, 16, 0), EPF_GPU_LIMIT);
+	rig_close(&r);
+}
+
+/* ---- wide commands among narrow ones ---- */
+
+static void a_head_counts_two_things(void **state)
+{
+	static const uint64_t starts[] = { 0, 5, (UINT64_C(1) << 40) - 3, UINT64_MAX - 7 };
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		uint64_t slots = starts[i], wides = 0, head = slots;
+
+		for (uint64_t n = 0; n < 100; n++) {
+			uint64_t wide = n % 3 == 0;
+
+			assert_int_equal(epf_gpu_head_slots(head, slots - n % 20), slots);
+			assert_int_equal(epf_gpu_head_slots(head, slots + n % 20), slots);
+			assert_int_equal(epf_gpu_head_wides(head, slots, wides + n % 7), wides);
+			assert_int_equal(epf_gpu_head_wides(head, slots, wides - n % 7), wides);
+			head += 1 + wide + wide * EPF_GPU_HEAD_WIDE;
+			slots += 1 + wide;
+			wides += wide;
+		}
+		/* Many turns of the 24 bits. */
+		head += (UINT64_C(1) << 30) * EPF_GPU_HEAD_WIDE;
+		assert_int_equal(epf_gpu_head_wides(head, slots, wides + (UINT64_C(1) << 30) - 9),
+				 wides + (UINT64_C(1) << 30));
+	}
+}
+
+/* A producer of narrow and wide puts: an odd length is a wide one. Keeps the ticket of each. */
+struct mixer {
+	pthread_t thread;
+	struct rig *r;
+	uint32_t number;
+	int rc;
+	uint64_t ticket[EACH];
+};
+
+static uint64_t mixed_bytes(uint32_t producer, uint32_t seq)
+{
+	return (seq * 7 + producer) % 5 == 0 ? seq * 16 + 33 : (seq + 1) * 16;
+}
+
+static void *mix(void *arg)
+{
+	struct mixer *m = arg;
+	struct epf_dev d;
+
+	epf_host_block = m->number;
+	epf_dev_open(&d, ctx_of(m->r));
+	for (uint32_t i = 0; i < EACH && !m->rc; i++) {
+		uint64_t bytes = mixed_bytes(m->number, i);
+
+		/* Thread and warp forms in turn. */
+		m->rc = i % 2 ? epf_dev_put(&d, m->number, 0, 0, 0, 16, bytes, 0)
+			      : epf_warp_put(&d, 1, m->number, 0, 0, 0, 16, bytes, 0);
+		m->ticket[i] = epf_dev_ticket(&d);
+	}
+	epf_dev_close(&d);
+	return NULL;
+}
+
+/* Takes a command of one or two slots; 0 when it is not all there. */
+static uint32_t take_mixed(struct epf_ring_consumer *c, struct epf_op *op)
+{
+	struct epf_cmd a, b;
+
+	if (!epf_ring_peek(c, c->tail, &a))
+		return 0;
+	if (epf_cmd_op(a) != EPF_OP_WIDE) {
+		epf_op_unpack_narrow(a, op);
+	} else {
+		if (!epf_ring_peek(c, c->tail + 1, &b))
+			return 0;
+		epf_op_unpack_wide(a, b, op);
+	}
+	c->tail += op->slots;
+	epf_ring_release(c);
+	return op->slots;
+}
+
+static void wide_commands_share_a_ring(void **state)
+{
+	static struct mixer m[PRODUCERS];
+	static uint64_t placed[PRODUCERS][EACH];
+	struct epf_ring_consumer ring[2];
+	uint64_t place[2] = { 0, 0 };
+	uint32_t next[PRODUCERS] = { 0 };
+	uint64_t left = PRODUCERS * EACH;
+	struct epf_gpu_ring_at at;
+	struct rig r;
+
+	(void)state;
+	/* One has a ring of its own, the others share one. */
+	rig_open(&r, 1, UINT64_C(60000000000));
+	for (uint32_t i = 0; i < 2; i++)
+		epf_ring_consumer_init(&ring[i], r.from[i].shm, r.from[i].shm->log2_slots, 0);
+	memset(m, 0, sizeof(m));
+	for (uint32_t i = 0; i < PRODUCERS; i++) {
+		m[i].r = &r;
+		m[i].number = i;
+		assert_int_equal(pthread_create(&m[i].thread, NULL, mix, &m[i]), 0);
+	}
+	while (left)
+		for (uint32_t i = 0; i < 2; i++) {
+			struct epf_op op;
+			uint32_t seq;
+
+			if (!take_mixed(&ring[i], &op)) {
+				sched_yield();
+				continue;
+			}
+			place[i]++;
+			assert_in_range(op.rank, 0, PRODUCERS - 1);
+			assert_false(op.reserved);
+			seq = next[op.rank]++;
+			assert_in_range(seq, 0, EACH - 1);
+			placed[op.rank][seq] = place[i];
+			assert_int_equal(op.length, mixed_bytes(op.rank, seq));
+			assert_int_equal(op.slots, op.length % 16 ? 2 : 1);
+			EPF_STORE_RELEASE(&r.from[i].shm->done.retired, place[i]);
+			left--;
+		}
+	for (uint32_t i = 0; i < PRODUCERS; i++) {
+		pthread_join(m[i].thread, NULL);
+		assert_int_equal(m[i].rc, 0);
+		assert_memory_equal(m[i].ticket, placed[i], sizeof(placed[i]));
+	}
+	/* What the host takes back is what was pushed. */
+	assert_return_code(epf_gpu_context_ring(r.context, 0, &at), 0);
+	assert_int_equal(at.head, ring[0].tail);
+	assert_int_equal(at.pushed, place[0]);
+	rig_close(&r);
+}
+
+/* Tickets of a shared ring are the places of its commands. */
+static void tickets_of_a_shared_ring_count_commands(void **state)
+{
+	struct epf_dev d, e;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r, 0, 1000000000);
+	epf_dev_open_shared(&d, ctx_of(&r));
+	epf_dev_open_shared(&e, ctx_of(&r));
+	assert_int_equal(epf_dev_test(&d, epf_dev_ticket(&d)), 1);
+	for (uint32_t i = 0; i < 20; i++) {
+		assert_int_equal(epf_dev_put(&d, 0, 0, i % 3, 0, 0, 16, 0), 0);
+		assert_int_equal(epf_dev_ticket(&d), 2 * i + 1);
+		assert_int_equal(epf_warp_put(&e, 1, 0, 0, 0, 0, 0, 16 + i % 2, 0), 0);
+		assert_int_equal(epf_dev_ticket(&e), 2 * i + 2);
+	}
 	rig_close(&r);
 }
 
@@ -412,14 +566,26 @@ static void commands_arrive(void **state)
 	assert_int_equal(epf_dev_put_group(&shared, 1, 0, 64, 0, 24000, 64, 6, 0), 0);
 	assert_int_equal(epf_dev_signal_counted(&shared, 1, 6, 9, 1, 0), 0);
 	assert_int_equal(epf_dev_signal(&shared, 0, 7, 11, 0), 0);
+	assert_int_equal(epf_dev_put(&shared, 1, 0, 201, 0, 30001, 99, 0), 0);
+	/* A word of memory as a signal: to a peer, and to this rank, which waits for it. */
+	memset(j.mem[1] + 40000, 0, 8);
+	memset(j.mem[0] + 40000, 0, 8);
+	assert_int_equal(epf_dev_add(&d, 1, 0, 40000, UINT64_C(0x8000000000000007), 0), 0);
+	assert_int_equal(epf_dev_add(&d, 0, 0, 40000, 5, 0), 0);
+	assert_int_equal(epf_dev_add(&d, 0, 0, 40000, 4, 0), 0);
+	assert_int_equal(
+		epf_dev_wait_word(ctx, (const uint64_t *)(const void *)(j.mem[0] + 40000), 9), 0);
 	assert_int_equal(epf_dev_flush(&d, 0), 0);
 	assert_int_equal(epf_dev_flush(&shared, 0), 0);
+	assert_int_equal(*(uint64_t *)(void *)(j.mem[0] + 40000), 9);
+	assert_true(*(uint64_t *)(void *)(j.mem[1] + 40000) == UINT64_C(0x8000000000000007));
 	assert_int_equal(epf_signal_value(j.ep[1], 5), 3);
 	assert_return_code(epf_signal_wait(j.ep[1], 6, 9, 0), 0);
 	assert_int_equal(epf_dev_wait_signal(ctx, 7, 11), 0);
 	assert_memory_equal(j.mem[0], j.mem[1] + 4096, 8192);
 	assert_memory_equal(j.mem[0] + 100, j.mem[1] + 20001, 77);
 	assert_memory_equal(j.mem[0] + 64, j.mem[1] + 24000, 64);
+	assert_memory_equal(j.mem[0] + 201, j.mem[1] + 30001, 99);
 	assert_int_equal(j.mem[1][20000], 0xee);
 	assert_int_equal(j.mem[1][20078], 0xee);
 	assert_int_equal(epf_block_get(&d, 1, 0, 32768, 0, 4096, 4096, 0), 0);
@@ -462,6 +628,9 @@ int main(void)
 		cmocka_unit_test(a_full_ring_ends_by_its_deadline),
 		cmocka_unit_test(the_host_can_stop_waits),
 		cmocka_unit_test(what_cannot_be_said_is_refused),
+		cmocka_unit_test(a_head_counts_two_things),
+		cmocka_unit_test(wide_commands_share_a_ring),
+		cmocka_unit_test(tickets_of_a_shared_ring_count_commands),
 		cmocka_unit_test(commands_arrive),
 		cmocka_unit_test(failures_become_sentences),
 	};

@@ -101,7 +101,7 @@ static const char *const small[] = { "lane-depth", "16", "lane-receives",    "16
 
 /* ---- many at once ---------------------------------------------------------------------------- */
 
-static uint64_t join_ns(const char *threads, unsigned *most)
+static uint64_t join_ns(const char *threads, unsigned gather, unsigned *most)
 {
 	const char *settings[] = {
 		"lane-depth",       "16", "lane-receives",   "16",    "window", "64",
@@ -114,6 +114,7 @@ static uint64_t join_ns(const char *threads, unsigned *most)
 	fake_reset();
 	rig_open(&r, fake_open(NULL), settings, NODES);
 	fake.setup_us = SETUP_US;
+	fake.setup_gather = gather;
 	begin = epf_now_ns();
 	assert_int_equal(epf_core_set_world(r.core, NODES, NODES, 0, NULL, r.tokens), 0);
 	assert_int_equal(connect_all(&r, &rank), 0);
@@ -139,29 +140,28 @@ static uint64_t join_ns(const char *threads, unsigned *most)
 		assert_int_equal(r.nic->ops->reap(r.nic, &wc, 1), 1);
 		assert_int_equal(wc.lane, l);
 	}
-	fake.setup_us = 0;
+	fake.setup_us = fake.setup_gather = 0;
 	rig_close(&r);
 	assert_int_equal(fake.open_things, 0);
 	return took;
 }
 
 /*
- * 64 lanes of four calls that take 10 ms each: 2.56 s one after the other, 0.32 s by eight. Held against each other, since a busy machine
- * makes both longer.
+ * 64 lanes of four calls that take 10 ms each: 2.56 s one after the other, 0.32 s by eight. What is judged is how many went on at once; the
+ * times are only shown, for they are a busy machine's too.
  */
 static void lanes_are_set_up_several_at_a_time(void **state)
 {
 	uint64_t serial, took;
 	unsigned most;
 
-	serial = join_ns("1", &most);
+	serial = join_ns("1", 1, &most);
 	assert_int_equal(most, 1);
 	assert_true(serial >= UINT64_C(1000) * SETUP_US * 4 * LANES);
-	took = join_ns("8", &most);
+	took = join_ns("8", 8, &most);
 	print_message("1 thread: %u ms, 8 threads: %u ms\n", (unsigned)(serial / 1000000),
 		      (unsigned)(took / 1000000));
 	assert_int_equal(most, 8);
-	assert_true(took < serial * 2 / 3);
 }
 
 static void a_lane_that_fails_is_named_by_its_node(void **state)

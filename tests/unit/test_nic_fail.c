@@ -155,7 +155,7 @@ static void test_local(void **state)
 static void test_flush_after_error(void **state)
 {
 	struct rig *rig = *state;
-	unsigned ok = 0, bad = 0, flushed = 0;
+	unsigned ok = 0, bad = 0, flushed = 0, tries = 0;
 
 	for (int local = 0; local < 2; local++) {
 		struct epf_wr wr[10];
@@ -172,6 +172,17 @@ static void test_flush_after_error(void **state)
 			wr[4].rkey = 1;
 		assert_in_range(rig->a.nic->ops->post(rig->a.nic, 0, wr, 10), 5, 10);
 		rig_run(rig, MS);
+		/*
+		 * Soft-RoCE of Linux 6.1 reports nothing at all of such a list when it meets the wrong key before the acknowledgements
+		 * of what stands before it are there: it drops those then (docs/transports.md). So it is said, and tried again.
+		 */
+		if (kind->real && !rig->a.n && tries++ < 3) {
+			print_message(
+				"nothing was reported of a list with an error: tried again\n");
+			rig_reconnect(rig);
+			local--;
+			continue;
+		}
 		for (uint32_t i = 0; i < 10; i++) {
 			int status = -1;
 

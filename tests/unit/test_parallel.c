@@ -16,12 +16,14 @@
 #include "fabric/base/err.h"
 #include "fabric/base/parallel.h"
 
-enum { N = 1000 };
+enum { N = 1000, WAIT_MS = 20000 };
 
 struct seen {
 	uint32_t times[N];
 	uint32_t now, most, all;
 	uint32_t fail_at; /* N: never */
+	uint32_t
+		gather; /* a turn waits until as many have been there at once, WAIT_MS at most; 0: it does not */
 	unsigned wait_us;
 };
 
@@ -38,6 +40,9 @@ static int turn(void *arg, uint32_t i)
 	__atomic_add_fetch(&s->all, 1, __ATOMIC_RELAXED);
 	if (s->wait_us)
 		usleep(s->wait_us);
+	for (unsigned ms = 0;
+	     ms < WAIT_MS && __atomic_load_n(&s->most, __ATOMIC_ACQUIRE) < s->gather; ms++)
+		usleep(1000);
 	__atomic_sub_fetch(&s->now, 1, __ATOMIC_RELAXED);
 	return i >= s->fail_at ? epf_fail(EPF_R_NIC_LANE, "turn %u", i) : 0;
 }
@@ -59,7 +64,7 @@ static void every_turn_is_taken_once(void **state)
 
 static void turns_overlap_as_far_as_allowed(void **state)
 {
-	struct seen s = { .fail_at = N, .wait_us = 20000 };
+	struct seen s = { .fail_at = N, .wait_us = 1000, .gather = 8 };
 
 	assert_int_equal(epf_parallel(8, 64, turn, &s, NULL), 0);
 	assert_int_equal(s.most, 8);

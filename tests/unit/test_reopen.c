@@ -45,7 +45,7 @@ static int counted_connect(struct epf_nic *nic, uint16_t lane, const void *addr,
 			   uint64_t token)
 {
 	count(nic, &seen.connects);
-	return seen.real->lane_connect(nic, lane, addr, addr_len, token);
+	return seen.real->lane_reconnect(nic, lane, addr, addr_len, token);
 }
 
 static unsigned lanes_down(const struct core_rig *rig)
@@ -99,7 +99,7 @@ static void lanes_are_opened_again_one_a_step(void **state)
 	seen.real = rig->core[0]->ops;
 	seen.ops = *seen.real;
 	seen.ops.lane_create = counted_create;
-	seen.ops.lane_connect = counted_connect;
+	seen.ops.lane_reconnect = counted_connect;
 	for (uint32_t n = 0; n < CORE_NODES; n++)
 		rig->core[n]->ops = rig->nic[n]->ops = &seen.ops;
 	assert_true(all_up(rig));

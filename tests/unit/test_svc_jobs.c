@@ -4,6 +4,7 @@
  * back. The clients are this test's own connections; traffic is tests/proc/test_service.c's.
  */
 #include "bootstrap/boot.h"
+#include "fabric/base/clock.h"
 #include "queues/epf_bell.h"
 #include "queues/epf_peers.h"
 #include "queues/epf_ring.h"
@@ -134,31 +135,59 @@ static uint64_t thread_ns(pthread_t thread)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* What it costs this thread to free a memfd of 512 MiB. */
+static uint64_t cost_of_freeing(void)
+{
+	int fd = kit_memfd((size_t)512 * MIB, F_SEAL_SHRINK);
+	uint64_t used;
+
+	assert_int_equal(fallocate(fd, 0, 0, (off_t)512 * MIB), 0);
+	used = thread_ns(pthread_self());
+	close(fd);
+	return thread_ns(pthread_self()) - used;
+}
+
+/* The control thread's time when a client goes whose region is all of a memfd of 512 MiB, or a small part of it. */
+static uint64_t let_go_ns(bool part)
+{
+	struct epf_svc_channel *ch = kit_client(&k);
+	int fd = kit_memfd((size_t)512 * MIB, F_SEAL_SHRINK);
+	uint64_t used;
+
+	if (part)
+		assert_int_equal(fallocate(fd, 0, 0, (off_t)512 * MIB), 0);
+	assert_int_equal(kit_region(ch, fd, 0, part ? MIB : 512 * MIB, NULL), 0);
+	close(fd);
+	used = thread_ns(k.thread);
+	epf_svc_channel_close(ch);
+	usleep(500 * 1000); /* asking would cost it time too */
+	used = thread_ns(k.thread) - used;
+	assert_int_equal(kit_await(&k, "users", 0), 0);
+	return used;
+}
+
 /*
  * The last user of a memfd frees all of it: not on the control thread, which serves the others. Also where the region is a small part of it. CPU
- * time, so that other programs do not matter.
+ * time, so that other programs do not matter; against what freeing costs on this machine; and the best of some tries, for where a machine counts
+ * what it was kept waiting as time used.
  */
 static void large_regions_are_let_go_of_elsewhere(void **state)
 {
+	uint64_t cost = cost_of_freeing();
+
 	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	for (int part = 0; part < 2; part++) {
-		struct epf_svc_channel *ch = kit_client(&k);
-		int fd = kit_memfd((size_t)512 * MIB, F_SEAL_SHRINK);
-		uint64_t used;
+		uint64_t best = UINT64_MAX;
 
-		if (part)
-			assert_int_equal(fallocate(fd, 0, 0, (off_t)512 * MIB), 0);
-		assert_int_equal(kit_region(ch, fd, 0, part ? MIB : 512 * MIB, NULL), 0);
-		close(fd);
-		used = thread_ns(k.thread);
-		epf_svc_channel_close(ch);
-		usleep(500 * 1000); /* asking would cost it time too */
-		used = thread_ns(k.thread) - used;
-		assert_int_equal(kit_await(&k, "users", 0), 0);
-		printf("# %s of 512 MiB let go of: %.1f ms of the control thread\n",
-		       part ? "1 MiB" : "all", (double)used / 1e6);
-		assert_true(used < 20 * 1000 * 1000);
+		for (int i = 0; i < 5 && best > cost / 2; i++) {
+			uint64_t used = let_go_ns(part);
+
+			best = used < best ? used : best;
+		}
+		printf("# %s of 512 MiB let go of: %.1f ms of the control thread, freeing costs %.1f ms\n",
+		       part ? "1 MiB" : "all", (double)best / 1e6, (double)cost / 1e6);
+		assert_true(best <= cost / 2);
 	}
 }
 
@@ -387,7 +416,9 @@ static void a_lost_rank_comes_back(void **state)
 	struct epf_svc_connect empty = { .sealed = { NULL, 0 } };
 	struct epf_svc_attach_reply r;
 	struct epf_svc_channel *ch = NULL;
+	uint64_t begun;
 	struct team t;
+	long jobs;
 
 	(void)state;
 	kit_set(&k, "service-grace", "2s");
@@ -408,11 +439,14 @@ static void a_lost_rank_comes_back(void **state)
 		fail_msg("%s", epf_last_error());
 	assert_int_equal(r.epoch, 1);
 	assert_int_equal(kit_call(ch, EPF_SVC_CONNECT, &empty, -1, NULL, NULL), 0);
+	begun = epf_now_ns();
 	epf_svc_channel_close(ch);
 	epf_svc_channel_close(t.ch[0]);
 	assert_int_equal(kit_await(&k, "ranks_lost", 3), 0);
 	usleep(250000);
-	assert_int_equal(kit_number(&k, "jobs"), 1); /* in its grace */
+	jobs = kit_number(&k, "jobs");
+	if (epf_now_ns() - begun < UINT64_C(2000000000)) /* in its grace */
+		assert_int_equal(jobs, 1);
 	assert_int_equal(kit_await(&k, "jobs", 0), 0);
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 }
@@ -454,36 +488,49 @@ static void a_job_that_cannot_join_is_told(void **state)
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 }
 
-/* An engine's memory for its peers is its user's, and given back; where the limit is in its way the job is told so. */
+/* An engine's memory for packets and peers is its user's, and given back; where the limit is in its way the job is told so. */
 static void engines_count_for_their_user(void **state)
 {
+	struct epf_svc_attach a = kit_attach(2, 0, RANKS);
+	struct epf_svc_attach_reply ar;
 	struct epf_svc_world q;
 	struct epf_svc_world_reply r;
 	struct team t;
-	long world;
+	long nic, world;
+	char room[32];
 
 	(void)state;
-	kit_set(&k, "user-engine-bytes", "8MiB");
+	kit_set(&k, "user-engine-bytes", "64MiB");
 	assert_int_equal(kit_run(&k), 0);
 	team_attach(&t, 1);
-	assert_int_equal(kit_used(&k, "user-engine-bytes"), 0);
+	nic = kit_used(&k, "user-engine-bytes");
+	assert_true(nic > 65536 && nic < 60 * MIB);
 	team_world(&t);
-	world = kit_used(&k, "user-engine-bytes");
+	world = kit_used(&k, "user-engine-bytes") - nic;
 	assert_true(world > 4096 && world < 8 * MIB);
 	assert_int_equal(team_connect(&t), 0);
-	assert_true(kit_used(&k, "user-engine-bytes") > world);
+	assert_true(kit_used(&k, "user-engine-bytes") > nic + world);
 	team_close(&t);
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 	kit_stop(&k);
-	kit_set(&k, "user-engine-bytes", "64k");
+	/* Room for the packets, not for the peers. */
+	snprintf(room, sizeof(room), "%ld", nic + 4096);
+	kit_set(&k, "user-engine-bytes", room);
 	assert_int_equal(kit_run(&k), 0);
 	team_attach(&t, 2);
 	q.table = (struct epf_svc_bytes){ t.table, sizeof(t.table) };
 	assert_int_equal(kit_call(t.ch[0], EPF_SVC_WORLD, &q, -1, &r, NULL), -ENOSPC);
 	says("bytes of engines in use");
-	says("user-engine-bytes is 65536");
+	says("user-engine-bytes is");
 	assert_int_equal(kit_used(&k, "user-engine-bytes"), 0);
 	team_close(&t);
+	assert_int_equal(kit_await(&k, "users", 0), 0);
+	kit_stop(&k);
+	/* Not even for the packets. */
+	kit_set(&k, "user-engine-bytes", "64k");
+	assert_int_equal(kit_run(&k), 0);
+	assert_null(attach(&a, &ar));
+	says("user-engine-bytes is 65536");
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bodies of the control protocol against bytes that were written by hand (by a script from docs/abi.md, not by the codec): every message as
- * 1.0 and 1.1 have it, and as a 1.2 that appended something. All of them must stay readable for ever. Every image is cut at every length, in a
+ * 1.0 and 1.1 have it, and as a minor that appended something. All of them must stay readable for ever. Every image is cut at every length, in a
  * block of its own size, so that a sanitizer sees any read behind it.
  */
 #include "bootstrap/boot.h"
@@ -56,6 +56,8 @@ static const struct epf_svc_world_reply world_reply = { 3, 1, { "sealed", 6 } };
 static const struct epf_svc_connect connect = { { "all of them", 11 } };
 static const struct epf_svc_connect nothing = { { NULL, 0 } };
 static const struct epf_svc_describe_reply describe_reply = { { "again", 5 } };
+static const struct epf_svc_reconnect reconnect = { 2, { "sealed", 6 } };
+static const struct epf_svc_reconnect_reply reconnect_reply = { 1, { "again", 5 } };
 static const struct epf_svc_mask mask = { 6, 1 };
 static const struct epf_svc_counter counter = { "cmds_taken" };
 static const struct epf_svc_counter_reply counter_reply = { 0xfedcba9876543210 };
@@ -165,6 +167,10 @@ static const struct image {
 	  "\x0c\x00" "0000:3b:00.0" },
 	{ EPF_SVC_GPU_REGION, true, S(region_reply), NO_BYTES, 4, 4,
 	  "\x07\x00\x00\x00" },
+	{ EPF_SVC_RECONNECT, false, S(reconnect), offsetof(struct epf_svc_reconnect, sealed), 14, 14,
+	  "\x02\x00\x00\x00" "\x06\x00\x00\x00" "sealed" },
+	{ EPF_SVC_RECONNECT, true, S(reconnect_reply), offsetof(struct epf_svc_reconnect_reply, sealed), 13, 13,
+	  "\x01\x00\x00\x00" "\x05\x00\x00\x00" "again" },
 	/* clang-format on */
 };
 
@@ -474,24 +480,26 @@ static void another_major_is_named(void **state)
 	assert_int_equal(h.flags, 0);
 	assert_int_equal(epf_svc_decode(EPF_SVC_HELLO, false, 0, two, 3, &h), -EBADMSG);
 	assert_int_equal(epf_svc_version_check("the client", 1, 0), -EPROTO);
-	assert_int_equal(epf_svc_version_check("the client", 1, 1), 0);
+	assert_int_equal(epf_svc_version_check("the client", 1, 1), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the client", 1, 2), 0);
 	assert_int_equal(epf_svc_version_check("the client", 1, 3), 0);
-	assert_int_equal(epf_svc_version_check("the client", 1, 4), -EPROTO);
+	assert_int_equal(epf_svc_version_check("the client", 1, 4), 0);
+	assert_int_equal(epf_svc_version_check("the client", 1, 5), -EPROTO);
 	assert_int_equal(epf_last_reason(), EPF_R_SVC_VERSION);
 	assert_non_null(
 		strstr(epf_last_error(),
-		       "the client speaks version 1.4 of the control protocol, this end 1.2"));
+		       "the client speaks version 1.5 of the control protocol, this end 1.3"));
 	assert_int_equal(epf_svc_version_check("the daemon", 2, 1), -EPROTO);
 	assert_non_null(
 		strstr(epf_last_error(),
-		       "the daemon speaks version 2.1 of the control protocol, this end 1.2"));
+		       "the daemon speaks version 2.1 of the control protocol, this end 1.3"));
 	assert_int_equal(epf_svc_version_check("the daemon", 0, 1), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the daemon", 1, 65535), -EPROTO);
 	assert_int_equal(epf_svc_minor(0), 0);
 	assert_int_equal(epf_svc_minor(1), 1);
 	assert_int_equal(epf_svc_minor(2), 2);
-	assert_int_equal(epf_svc_minor(3), 2);
+	assert_int_equal(epf_svc_minor(3), 3);
+	assert_int_equal(epf_svc_minor(4), 3);
 }
 
 static void lists_of_descriptions(void **state)

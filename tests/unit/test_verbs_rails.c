@@ -337,6 +337,118 @@ static void test_a_lane_is_opened_again(void **state)
 	nic->ops->close(nic);
 }
 
+/* A device that was removed is opened anew when it is back: its regions have other keys, its lanes are gone, the other's stay. */
+static void removed_and_back(unsigned device)
+{
+	struct epf_verbs_peer peer = { .link_layer = 2,
+				       .mtu = IBV_MTU_2048,
+				       .port = 1,
+				       .gid_type = IBV_GID_TYPE_ROCE_V2,
+				       .gid.raw = { [15] = 9 } };
+	uint8_t addr[EPF_VERBS_ADDR_BYTES];
+	struct epf_nic *nic = two();
+	struct epf_nic_mr mr, before;
+	static char memory[64];
+	struct epf_bell *bell = nic->ops->bell(nic);
+	struct epf_wc wc[16];
+	uint32_t links = 3;
+	uint64_t token;
+
+	epf_verbs_addr_encode(&peer, addr);
+	nic->ops->post_receives(nic, 32);
+	assert_int_equal(nic->ops->region_register(nic, memory, sizeof(memory), 0, &mr), 0);
+	before = mr;
+	assert_int_equal(nic->ops->revive(nic, &links), 0);
+	assert_int_equal(links, 0); /* nothing is missing */
+	event(device, IBV_EVENT_DEVICE_FATAL);
+	nic->ops->watch(nic);
+	reap_all(nic, wc, 16);
+	fake.fail = "open_device";
+	fake.fail_errno = ENODEV;
+	links = 3;
+	assert_int_equal(nic->ops->revive(nic, &links), 0);
+	assert_int_equal(links, 0); /* it is not back */
+	assert_int_equal(links_up(nic), 1);
+	fake.fail = NULL;
+	links = 3u & ~(1u << device);
+	assert_int_equal(nic->ops->revive(nic, &links), 0);
+	assert_int_equal(links, 0); /* a lane of it is in use */
+	links = 3;
+	assert_int_equal(nic->ops->revive(nic, &links), 0);
+	assert_int_equal(links, 1u << device);
+	assert_int_equal(links_up(nic), 2);
+	assert_ptr_equal(nic->ops->bell(nic), bell);
+	nic->ops->region_keys(nic, &mr);
+	assert_int_not_equal(mr.keys[device].rkey, before.keys[device].rkey);
+	assert_int_equal(mr.keys[1 - device].rkey, before.keys[1 - device].rkey);
+	assert_int_equal(nic->ops->lane_link(nic, (uint16_t)device), EPF_LANE_IDLE);
+	assert_int_equal(nic->ops->lane_link(nic, (uint16_t)(1 - device)), EPF_LANE_READY);
+	nic->ops->lane_destroy(nic, (uint16_t)device);
+	assert_int_equal(nic->ops->lane_create(nic, (uint16_t)device, 8, &token), 0);
+	assert_int_equal(nic->ops->lane_connect(nic, (uint16_t)device, addr, sizeof(addr), token),
+			 0);
+	post(nic, (uint16_t)device, 7);
+	assert_int_equal(fake.wrs[fake.n_wrs - 1].device, device);
+	nic->ops->region_deregister(nic, &mr);
+	nic->ops->close(nic);
+}
+
+static void test_a_removed_device_is_opened_anew(void **state)
+{
+	removed_and_back(1);
+}
+
+static void test_the_first_device_is_opened_anew(void **state)
+{
+	removed_and_back(0);
+}
+
+/* A NIC's only device comes back as one of several does; to peers it is what it would be by itself. */
+static void test_the_only_device_is_opened_anew(void **state)
+{
+	unsigned char addr[EPF_NIC_ADDR_BYTES];
+	struct epf_nic *nic = NULL;
+	struct epf_nic_mr mr, before;
+	static char memory[64];
+	struct epf_wc wc[16];
+	uint32_t links = 1;
+	uint64_t token;
+
+	assert_int_equal(open_named("fake1", 0, &nic), 0);
+	assert_int_equal(caps_of(nic).links, 1);
+	assert_int_equal(nic->ops->address(nic, addr, sizeof(addr)), EPF_VERBS_ADDR_BYTES);
+	nic->ops->post_receives(nic, 32);
+	assert_int_equal(nic->ops->region_register(nic, memory, sizeof(memory), 0, &mr), 0);
+	before = mr;
+	fake_lane(nic, 0, 8);
+	assert_int_equal(nic->ops->revive(nic, &links), 0);
+	assert_int_equal(links, 0); /* nothing is missing */
+	event(1, IBV_EVENT_DEVICE_FATAL);
+	nic->ops->watch(nic);
+	reap_all(nic, wc, 16);
+	assert_int_equal(links_up(nic), 0);
+	nic->ops->lane_fence(nic, 0);
+	nic->ops->lane_destroy(nic, 0);
+	assert_int_equal(nic->ops->lane_create(nic, 0, 8, &token), -ENODEV);
+	fake.fail = "open_device";
+	fake.fail_errno = ENODEV;
+	links = 1;
+	assert_int_equal(nic->ops->revive(nic, &links), 0);
+	assert_int_equal(links, 0); /* it is not back */
+	fake.fail = NULL;
+	links = 1;
+	assert_int_equal(nic->ops->revive(nic, &links), 0);
+	assert_int_equal(links, 1);
+	assert_int_equal(links_up(nic), 1);
+	nic->ops->region_keys(nic, &mr);
+	assert_int_not_equal(mr.keys[0].rkey, before.keys[0].rkey);
+	fake_lane(nic, 0, 8);
+	post(nic, 0, 7);
+	assert_int_equal(fake.wrs[fake.n_wrs - 1].device, 1);
+	nic->ops->region_deregister(nic, &mr);
+	nic->ops->close(nic);
+}
+
 /* A lane to the NIC itself needs no link. */
 static void test_a_lane_to_itself_stays(void **state)
 {
@@ -362,6 +474,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_port_down, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_device_lost, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_lane_is_opened_again, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_removed_device_is_opened_anew, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(test_the_first_device_is_opened_anew, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(test_the_only_device_is_opened_anew, setup,
+						teardown),
 		cmocka_unit_test_setup_teardown(test_a_lane_to_itself_stays, setup, teardown),
 	};
 

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the copies of the software NIC reach by themselves: the figure that rates through the NIC are printed next to. Used by ep-bench p2p
+ * --gpu and by test_gpu_job, in a process of its own, which opens the driver.
+ */
+#ifndef EPF_BENCH_GPU_CEILING_H
+#define EPF_BENCH_GPU_CEILING_H
+
+#include <stdint.h>
+
+enum { GPU_CEILING_MAX = 16384 }; /* bytes of a copy */
+
+/*
+ * Copies of `bytes` (GPU_CEILING_MAX at most) from one device to another in batches as the NIC's copier submits them, four under way, by a bare loop.
+ * kernel: by kernels, else by copy engines. 0 with copies a second, copies a batch and how long the CPU was in a submit (ns a copy);
+ * -errno with epf_last_error() set.
+ */
+struct gpu_ceiling {
+	double per_second;
+	double submit_ns;
+	unsigned batch;
+};
+
+int gpu_ceiling(const char *gpu, int kernel, int from, int to, uint32_t bytes,
+		struct gpu_ceiling *out);
+
+#endif

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See emu_copy_queue.h. Runs on the copier's thread only. */
+#define EPF_LOG_COMP "emu"
+#include "fabric/emu_copy_queue.h"
+
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+#include "fabric/nic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	GRAIN = 16384, /* bytes of destination that share a bucket */
+	BUCKETS = 1 << 11,
+	GRAINS = 5,       /* that a span of LONG bytes may touch */
+	LONG = 4 * GRAIN, /* longer ones are compared with all others */
+	LONGS = 16,       /* of them in a batch */
+	UNDER_WAY = 2,    /* batches, while the next one may grow: fewer, longer calls */
+};
+
+#define FAILED (1u << 31) /* in epf_emu_copier.undone */
+
+struct owner {
+	struct epf_emu_copier *copier;
+	uint32_t slot, n;
+};
+
+struct flight {
+	uint64_t value;
+	unsigned n;
+	struct owner owners[EPF_COPY_BATCH];
+};
+
+/* Spans of the batch whose destination touches a grain of this hash. */
+struct bucket {
+	uint32_t batch; /* another number: empty */
+	uint16_t first; /* node + 1 */
+};
+
+/* Copies and adds on one device, in order. */
+struct epf_emu_queue {
+	struct epf_emu_queue *next;
+	const struct epf_copy_ops *ops;
+	struct epf_copy_queue *q;
+	int device, kernel;
+	uint64_t value;
+	unsigned first,
+		count; /* flights under way; the owners of what is being gathered are in the one after them */
+	struct flight flights[EPF_COPY_FLIGHTS];
+	unsigned most;      /* in one submit */
+	unsigned n;         /* of the batch being gathered */
+	uint32_t batch;     /* its number */
+	uint64_t low, high; /* its destinations lie in [low, high) */
+	struct epf_copy_span spans[EPF_COPY_BATCH];
+	struct bucket buckets[BUCKETS];
+	uint16_t
+		nodes[EPF_COPY_BATCH * GRAINS]; /* node i is of span i / GRAINS; the next one + 1 */
+	unsigned longs;
+	uint16_t long_spans[LONGS];
+	uint64_t copies, batches, submit_tsc; /* in all, for the log */
+};
+
+static struct epf_emu_queue *queues;
+
+static void ring_nic(const struct epf_emu_copier *c)
+{
+	if (epf_bell_must_ring(c->nic_bell))
+		epf_bell_ring(c->nic_bell);
+}
+
+void epf_emu_job_done(struct epf_emu_copier *c, uint32_t slot, uint32_t n, uint32_t status)
+{
+	uint32_t *undone = &c->undone[slot];
+
+	if (status != EPF_S_OK)
+		*undone |= FAILED;
+	*undone -= n;
+	if (*undone & ~FAILED)
+		return;
+	c->outcomes[c->outcomes_out & (EPF_EMU_COPIES - 1)] =
+		(struct epf_emu_outcome){ slot, *undone & FAILED ? EPF_S_REMOTE_ACCESS : EPF_S_OK };
+	__atomic_store_n(&c->outcomes_out, c->outcomes_out + 1, __ATOMIC_RELEASE); /* C2 */
+	ring_nic(c);
+}
+
+struct epf_emu_queue *epf_emu_queue_of(const struct epf_emu_copier *c, int device)
+{
+	struct epf_emu_queue *q;
+
+	for (q = queues; q; q = q->next)
+		if (q->ops == c->ops && q->device == device && q->kernel == c->kernel)
+			return q;
+	q = calloc(1, sizeof(*q));
+	if (!q) {
+		epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
+		return NULL;
+	}
+	q->ops = c->ops;
+	q->device = device;
+	q->kernel = c->kernel;
+	q->batch = 1;
+	if (c->ops->queue_open(device, c->kernel, &q->q)) {
+		free(q);
+		return NULL;
+	}
+	q->most = c->ops->queue_batch(q->q);
+	q->next = queues;
+	queues = q;
+	return q;
+}
+
+static struct flight *open_flight(struct epf_emu_queue *q)
+{
+	return &q->flights[(q->first + q->count) % EPF_COPY_FLIGHTS];
+}
+
+static void flight_done(struct flight *f, uint32_t status)
+{
+	for (unsigned i = 0; i < f->n; i++)
+		epf_emu_job_done(f->owners[i].copier, f->owners[i].slot, f->owners[i].n, status);
+	f->n = 0;
+}
+
+/* What was submitted as the flight after the last is under way, or has failed. */
+static void launched(struct epf_emu_queue *q, int rc)
+{
+	struct flight *f = open_flight(q);
+
+	if (!rc) {
+		f->value = q->value;
+		q->count++;
+		return;
+	}
+	epf_err("copies to GPU memory fail: %s", epf_last_error());
+	flight_done(f, EPF_S_REMOTE_ACCESS);
+}
+
+static void submit(struct epf_emu_queue *q)
+{
+	if (!q->n)
+		return;
+	q->copies += q->n;
+	q->batches++;
+	q->submit_tsc -= epf_tsc();
+	launched(q, q->ops->submit(q->q, q->spans, q->n, ++q->value));
+	q->submit_tsc += epf_tsc();
+	q->n = 0;
+	q->longs = 0;
+	q->batch++;
+}
+
+/* The buckets of a destination of at most LONG bytes; returns how many. */
+static unsigned buckets_of(struct epf_emu_queue *q, const struct epf_copy_span *s,
+			   struct bucket *out[GRAINS])
+{
+	uint64_t last = (s->dst + s->bytes - 1) / GRAIN;
+	unsigned n = 0;
+
+	for (uint64_t g = s->dst / GRAIN; g <= last; g++)
+		out[n++] = &q->buckets[g * 0x9e3779b97f4a7c15ull >> 53];
+	return n;
+}
+
+static bool meets(const struct epf_copy_span *a, const struct epf_copy_span *b)
+{
+	return a->dst < b->dst + b->bytes && b->dst < a->dst + a->bytes;
+}
+
+/* True when bytes of the destination of s are one of the batch already; its buckets are b[0..n), none: it is long. */
+static bool overlaps(const struct epf_emu_queue *q, const struct epf_copy_span *s,
+		     struct bucket *const *b, unsigned n)
+{
+	if (!q->n || s->dst >= q->high || s->dst + s->bytes <= q->low)
+		return false;
+	for (unsigned i = 0; i < q->longs; i++)
+		if (meets(&q->spans[q->long_spans[i]], s))
+			return true;
+	for (unsigned i = 0; !n && i < q->n; i++)
+		if (meets(&q->spans[i], s))
+			return true;
+	for (unsigned i = 0; i < n; i++)
+		for (unsigned at = b[i]->batch == q->batch ? b[i]->first : 0; at;
+		     at = q->nodes[at - 1])
+			if (meets(&q->spans[(at - 1) / GRAINS], s))
+				return true;
+	return false;
+}
+
+/* Notes the destination of the next span, which overlaps none. */
+static void note(struct epf_emu_queue *q, const struct epf_copy_span *s, struct bucket *const *b,
+		 unsigned n)
+{
+	unsigned node = q->n * GRAINS;
+
+	if (!q->n || s->dst < q->low)
+		q->low = s->dst;
+	if (!q->n || s->dst + s->bytes > q->high)
+		q->high = s->dst + s->bytes;
+	if (!n)
+		q->long_spans[q->longs++] = (uint16_t)q->n;
+	for (unsigned i = 0; i < n; i++, node++) {
+		q->nodes[node] = b[i]->batch == q->batch ? b[i]->first : 0;
+		b[i]->batch = q->batch;
+		b[i]->first = (uint16_t)(node + 1);
+	}
+}
+
+static void own(struct flight *f, struct epf_emu_copier *c, uint32_t slot)
+{
+	struct owner *last = f->n ? &f->owners[f->n - 1] : NULL;
+
+	if (last && last->copier == c && last->slot == slot)
+		last->n++;
+	else
+		f->owners[f->n++] = (struct owner){ c, slot, 1 };
+}
+
+bool epf_emu_queue_copy(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32_t slot,
+			const struct epf_copy_span *span)
+{
+	struct bucket *b[GRAINS];
+	unsigned n = span->bytes > LONG ? 0 : buckets_of(q, span, b);
+
+	if (q->count == EPF_COPY_FLIGHTS)
+		return false;
+	if (q->n == q->most || q->longs == LONGS || overlaps(q, span, b, n)) {
+		submit(q);
+		if (q->count == EPF_COPY_FLIGHTS)
+			return false;
+	}
+	own(open_flight(q), c, slot);
+	note(q, span, b, n);
+	q->spans[q->n++] = *span;
+	return true;
+}
+
+bool epf_emu_queue_add(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32_t slot,
+		       uint64_t dst, uint64_t value)
+{
+	if (q->count == EPF_COPY_FLIGHTS)
+		return false;
+	submit(q);
+	if (q->count == EPF_COPY_FLIGHTS)
+		return false;
+	own(open_flight(q), c, slot);
+	launched(q, q->ops->add(q->q, dst, value, ++q->value));
+	return true;
+}
+
+/* Hands back what is complete; returns how many batches. */
+static unsigned harvest(struct epf_emu_queue *q)
+{
+	uint64_t reached = q->count ? q->ops->reached(q->q) : 0;
+	unsigned batches = 0;
+
+	while (q->count && reached >= q->flights[q->first].value) {
+		flight_done(&q->flights[q->first],
+			    reached == UINT64_MAX ? EPF_S_REMOTE_ACCESS : EPF_S_OK);
+		q->first = (q->first + 1) % EPF_COPY_FLIGHTS;
+		q->count--;
+		batches++;
+	}
+	return batches;
+}
+
+unsigned epf_emu_queues_pump(bool *busy)
+{
+	unsigned done = 0;
+
+	*busy = false;
+	for (struct epf_emu_queue *q = queues; q; q = q->next) {
+		done += harvest(q);
+		if (q->count < UNDER_WAY || (q->n == q->most && q->count < EPF_COPY_FLIGHTS))
+			submit(q);
+		*busy |= q->count || q->n;
+	}
+	return done;
+}
+
+void epf_emu_queues_close(void)
+{
+	struct epf_emu_queue *q;
+
+	while ((q = queues)) {
+		queues = q->next;
+		if (q->batches)
+			epf_dbg("GPU %d: %llu copies in %llu batches, %llu ms in submitting them",
+				q->device, (unsigned long long)q->copies,
+				(unsigned long long)q->batches,
+				(unsigned long long)(epf_tsc_to_ns(q->submit_tsc) / 1000000));
+		q->ops->queue_close(q->q);
+		free(q);
+	}
+}

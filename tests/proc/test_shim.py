@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that use NVSHMEM as a compiled DeepEP does, served by the preloaded shim: ranks as processes, CPU code in the kernels' place.
+
+  test_shim.py SHIM_LIBRARY SHIM_RANK EP_FABRIC DEEP_EP_MODULE TORCH_MODULE
+
+Memory is host memory (gpu-backend=fake, shim-host-heap), the NIC is the software NIC. Whoever calls NVSHMEM from another module reaches the
+stand-in for the real library, before, beside and after. The heap is small, the waits are long: a busy machine is no failure.
+"""
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+TIME_S = 150
+
+
+def environment(library, **more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("EPF_", "NVSHMEM_"))}
+    env.update(EPF_GPU_BACKEND="fake", EPF_SHIM_HOST_HEAP="yes", NVSHMEM_SYMMETRIC_SIZE="64M", EPF_NIC="emu", EPF_LOG="note",
+               NVSHMEM_IBGDA_NUM_RC_PER_PE="4", NVSHMEM_QP_DEPTH="128", NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME="lo", EPF_WAIT_TIMEOUT="100s",
+               EPF_EMU_PACKETS="512", EPF_SHIM_MODULES="deep_ep_standin")
+    if library:
+        env["LD_PRELOAD"] = library
+    env.update(more)
+    return env
+
+
+def play(rank_program, world, env, version="3.4.5", before=()):
+    """Runs a job; exit statuses and everything that was said."""
+    with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
+        env = dict(env, XDG_RUNTIME_DIR=folder)
+        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, "id"), version], env=env, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(world)]
+        said, codes = "", []
+        try:
+            for p in ranks:
+                said += p.communicate(timeout=TIME_S)[0]
+                codes.append(p.returncode)
+        except subprocess.TimeoutExpired:
+            said += f"\nnot over after {TIME_S} s"
+            codes.append(-1)
+        finally:
+            for p in ranks:
+                if p.poll() is None:
+                    p.kill()
+                    p.wait()
+        return codes, said
+
+
+def look(ep_fabric, *words):
+    """ep-fabric shim --dry-run: status and what it said."""
+    p = subprocess.run([ep_fabric, "shim", "--dry-run", *words], env=environment(None), capture_output=True, text=True, timeout=TIME_S, check=False)
+    return p.returncode, p.stdout + p.stderr
+
+
+def damaged(ep_fabric, module):
+    """A module cut short anywhere, or with bytes changed, is an answer and no crash. The first wrong status, or None."""
+    with open(module, "rb") as f:
+        whole = f.read()
+    dice = random.Random(7)
+    with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
+        path = os.path.join(folder, "deep_ep_standin.so")
+        for turn in range(60):
+            data = bytearray(whole[:dice.randrange(len(whole))] if turn % 2 else whole)
+            for _ in range(turn % 5 and len(data) and 8):
+                data[dice.randrange(min(len(data), 64) if turn % 3 else len(data))] = dice.randrange(256)
+            with open(path, "wb") as f:
+                f.write(data)
+            code, said = look(ep_fabric, "--module", path)
+            if code not in (0, 1) or not said:
+                return f"turn {turn}: status {code}: {said}"
+    return None
+
+
+def main(library, rank, ep_fabric, deep_ep, torch):
+    failed = 0
+
+    def judge(name, holds, said):
+        nonlocal failed
+        print(("ok - " if holds else "not ok - ") + name, flush=True)
+        if not holds:
+            failed += 1
+            print("\n".join("# " + line for line in said.splitlines()[-30:]), flush=True)
+
+    unordered = {"EPF_EMU_ORDER": "unordered", "EPF_EMU_REORDER": "0.3", "EPF_EMU_DUPLICATE": "0.1", "EPF_EMU_DROP": "0.02"}
+    for world, what, more in ((1, "one rank", {}), (2, "two ranks", {}), (3, "three ranks, an unordered NIC that loses and doubles", unordered)):
+        codes, said = play(rank, world, environment(library, **more))
+        served = said.count(" puts of ") == world and "0 refusals" in said
+        judge(f"{what}: rows, counts, barriers, teams; another NVSHMEM beside", codes == [0] * world and served, said)
+    codes, said = play(rank, 2, environment(library), "3.5.1")
+    judge("NVSHMEM 3.5 is served", codes == [0, 0] and "NVSHMEM 3.5.1, heap" in said, said)
+    codes, said = play(rank, 1, environment(library), "3.3.9")
+    judge("NVSHMEM 3.3.9 is refused by a sentence that names both", codes == [3] and "3.3.9" in said and "3.4.5 and 3.5" in said and "EPF-800" in said, said)
+    codes, said = play(rank, 1, environment(None))
+    judge("without the shim the program does not run: nothing else served it", codes == [1], said)
+    codes, said = play(rank, 1, environment(library, EPF_SHIM_MODULES="somebody_else"))
+    judge("a module that is not named is not served", codes == [1], said)
+    codes, said = play(rank, 1, environment(library, NVSHMEM_SYMMETRIC_SIZE="1M"))
+    judge("a heap size that cannot be is said", codes == [0] and "outside 64MiB" in said, said)
+    judge("an allocation that does not fit is said", "EPF-802" in said and "raise shim-heap" in said, said)
+    codes, said = play(rank, 2, environment(None), before=(ep_fabric, "shim", "--library", library, "--"))
+    judge("ep-fabric shim starts a program with the shim, and says by what it is served", codes == [0, 0] and "nic=emu" in said and "0 refusals" in said, said)
+    code, said = look(ep_fabric, "--library", library, "--module", deep_ep, "--", rank)
+    judge("--dry-run of what can be served", code == 0 and "11 functions of NVSHMEM, all served" in said, said)
+    code, said = look(ep_fabric, "--library", library, "--module", torch, "--", "no-such-program")
+    judge("--dry-run says why something cannot be served", code == 1 and "nvshmem_malloc" in said and "not named" in said and "no-such-program" in said, said)
+    wrong = damaged(ep_fabric, deep_ep)
+    judge("damaged modules are refused", wrong is None, str(wrong))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:6]))

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sick jobs and `ep-fabric why`: a rank that is stopped, a link that is cut, a ring that nobody drains, in jobs on two daemons and in one
+ * whose ranks run their engines themselves. Within 2 seconds of the stall the tool must name the right rank, peer and reason as the
+ * cause, and what follows from it; when the job is well again it must say nothing. Files of the dead are read, too.
+ */
+#include "fabric/base/clock.h"
+#include "tests/proc/daemons.h"
+#include "tests/proc/svc_job.h"
+#include "tests/stall.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+enum { WORLD = 4, ROUNDS = 20, REACH_MS = 60000, NAMED_MS = 2000, ASK_MS = 100, FLOOD_BYTES = 64 };
+
+/* Longer than any stall here, so that nobody gives up. */
+#define PATIENT \
+ "emu-retry-timeout=60s", "emu-stall-timeout=60s", "peer-timeout=60s", "service-grace=100ms"
+
+static const char *const settings[] = { PATIENT, NULL };
+static const char *const unordered[] = { PATIENT, "emu-order=unordered", "lane-receives=16", NULL };
+
+static struct daemons daemons;
+static struct job job;
+
+static void start(const char *name, const char *const *with, void (*body)(struct job_rank *r))
+{
+	struct job_plan plan = { .name = name,
+				 .world = WORLD,
+				 .tag = 9,
+				 .body = body,
+				 .boot_timeout_ns = (uint64_t)job_ms(30000) * 1000000,
+				 .alarm_s = 150 };
+
+	assert_int_equal(daemons_start(&daemons, 2, with), 0);
+	for (unsigned i = 0; i < WORLD; i++)
+		plan.client[i] = daemons_client(&daemons, i / 2);
+	assert_int_equal(job_fork(&job, &plan), 0);
+	assert_int_equal(job_reach(&job, ROUNDS, job_ms(REACH_MS)), 0);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < daemons.n; i++)
+		if (daemons.pid[i] > 0)
+			kill(daemons.pid[i], SIGCONT);
+	for (unsigned i = 0; job.page && i < WORLD; i++)
+		if (job.pid[i] > 0)
+			kill(job.pid[i], SIGCONT);
+	job_end(&job);
+	return daemons.n ? daemons_stop(&daemons) : 0;
+}
+
+/* ---- what the tool says ---- */
+
+static json_t *ask(const char *name)
+{
+	const char *argv[] = { "why", "--json", name, NULL };
+	char *text = NULL;
+	json_t *top;
+
+	assert_int_equal(daemons_reader(&daemons, argv, &text), 0);
+	top = json_loads(text, 0, NULL);
+	if (!top)
+		print_error("not JSON: %s\n", text);
+	assert_non_null(top);
+	free(text);
+	return top;
+}
+
+static long long num(const json_t *e, const char *key)
+{
+	const json_t *v = json_object_get(e, key);
+
+	return json_is_integer(v) ? (long long)json_integer_value(v) : -1;
+}
+
+static const char *str(const json_t *e, const char *key)
+{
+	const char *s = json_string_value(json_object_get(e, key));
+
+	return s ? s : "";
+}
+
+/* What is looked for: -1 and NULL: anything. */
+struct want {
+	int cause;
+	const char *who, *reason, *instance;
+	int rank, peer;
+	int consequences; /* at least */
+};
+
+static bool fits(const json_t *e, const struct want *w)
+{
+	return (w->cause < 0 || json_is_true(json_object_get(e, "cause")) == w->cause) &&
+	       (!w->who || !strcmp(str(e, "who"), w->who)) &&
+	       (!w->reason || strstr(w->reason, str(e, "reason"))) &&
+	       (!w->instance || !strcmp(str(e, "instance"), w->instance)) &&
+	       (w->rank < 0 || num(e, "rank") == w->rank) &&
+	       (w->peer < 0 || num(e, "peer") == w->peer) &&
+	       num(e, "consequences") >= w->consequences;
+}
+
+/* The first entry of the job that fits, its place in *place; NULL: none does. */
+static json_t *find(const json_t *top, const struct want *w, size_t *place)
+{
+	json_t *one, *e;
+	size_t j, i;
+
+	json_array_foreach(json_object_get(top, "jobs"), j, one)
+	{
+		json_array_foreach(json_object_get(one, "waits"), i, e)
+		{
+			if (!fits(e, w))
+				continue;
+			if (place)
+				*place = i;
+			return e;
+		}
+	}
+	return NULL;
+}
+
+/*
+ * Asks until all of n are there, as the limit has it: what the tool said then, and how long after `since` it had read it. The limit is for
+ * the fabric: what a busy machine takes for running the tool itself, beyond ASK_MS, is added to it, and so is what it keeps the job and its daemons waiting.
+ */
+static json_t *named(uint64_t since, const struct want *want, unsigned n, uint64_t *after_ns)
+{
+	uint64_t limit = since + (uint64_t)job_ms(NAMED_MS) * 1000000;
+	struct stall_mark mark;
+
+	stall_mark(&mark);
+	for (unsigned i = 0; i < daemons.n; i++)
+		stall_mark_process(&mark, daemons.pid[i]);
+	for (unsigned i = 0; i < WORLD; i++)
+		stall_mark_process(&mark, job.pid[i]);
+	for (;;) {
+		uint64_t begin = epf_now_ns(), took;
+		json_t *top = ask(NULL);
+		unsigned found = 0;
+
+		*after_ns = (uint64_t)num(top, "now_ns") - since;
+		took = epf_now_ns() - begin;
+		limit += took > ASK_MS * UINT64_C(1000000) ? took - ASK_MS * UINT64_C(1000000) : 0;
+		while (found < n && find(top, &want[found], NULL))
+			found++;
+		if (found == n)
+			return top;
+		if (epf_now_ns() > limit + stall_since(&mark)) {
+			char *text = json_dumps(top, JSON_INDENT(1));
+
+			fprintf(stderr, "after %.1f s only %u of %u: %s\n", (double)*after_ns / 1e9,
+				found, n, text);
+			free(text);
+			assert_int_equal(found, n);
+		}
+		json_decref(top);
+		usleep(20000);
+	}
+}
+
+/* Nothing of this kind waits any more, within a while. */
+static void well_again(const char *who)
+{
+	uint64_t limit = epf_now_ns() + (uint64_t)job_ms(20000) * 1000000;
+	const struct want any = { .cause = -1, .who = who, .rank = -1, .peer = -1 };
+	json_t *top;
+
+	while (find(top = ask(NULL), &any, NULL) && epf_now_ns() < limit) {
+		json_decref(top);
+		usleep(100000);
+	}
+	if (find(top, &any, NULL))
+		fprintf(stderr, "the job is well and the tool says: %s\n",
+			str(find(top, &any, NULL), "text"));
+	assert_null(find(top, &any, NULL));
+	json_decref(top);
+}
+
+static void play_to_end(void)
+{
+	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 10, job_ms(REACH_MS)),
+			 0);
+	well_again(NULL);
+	job_set(&job.page->end, 1);
+	assert_int_equal(job_wait(&job, 0, job_ms(30000)), 0);
+}
+
+static void tell(const char *what, uint64_t after_ns, const json_t *e)
+{
+	printf("# %s: named after %.2f s: %s\n", what, (double)after_ns / 1e9, str(e, "text"));
+}
+
+/* ---- the cases ---- */
+
+/* own_engine: its engine is stopped with it, so the others may wait for their rings, too. */
+static void rank_is_stopped(uint32_t rank, const char *name, bool own_engine)
+{
+	struct want want[4] = { { .cause = 1,
+				  .who = "fact",
+				  .reason = "process-stopped",
+				  .rank = (int)rank,
+				  .peer = -1,
+				  .consequences = 3 } };
+	uint64_t since, after;
+	unsigned n = 1;
+	json_t *top;
+	size_t place;
+
+	/* Everybody waits in the end, for this rank or for one that waits for it. */
+	for (uint32_t i = 0; i < WORLD; i++)
+		if (i != rank)
+			want[n++] = (struct want){ .cause = 0,
+						   .who = "rank",
+						   .reason = own_engine ? "signal-missing, ring"
+									: "signal-missing",
+						   .rank = (int)i,
+						   .peer = -1 };
+	assert_int_equal(kill(job.pid[rank], SIGSTOP), 0);
+	since = epf_now_ns();
+	top = named(since, want, n, &after);
+	tell(name, after, find(top, &want[0], &place));
+	assert_int_equal(place, 0); /* the cause comes first */
+	/* Somebody waits for its signal itself, and the number is that rank's in this job. */
+	if (!own_engine) {
+		want[1].rank = -1;
+		want[1].peer = (int)rank;
+		assert_non_null(find(top, &want[1], NULL));
+		assert_int_equal(num(find(top, &want[1], NULL), "signal"), rank);
+		assert_int_equal(num(find(top, &want[1], NULL), "follows"), 0);
+	}
+	json_decref(top);
+	kill(job.pid[rank], SIGCONT);
+	play_to_end();
+}
+
+static void stopped_rank_of_a_daemon(void **state)
+{
+	(void)state;
+	start("why-stopped", settings, job_play);
+	well_again(NULL);
+	rank_is_stopped(2, "stopped rank", false);
+}
+
+static void stopped_rank_with_its_own_engine(void **state)
+{
+	static const char *own[] = { PATIENT, NULL };
+	struct job_plan plan = { .name = "why-embedded",
+				 .world = WORLD,
+				 .tag = 3,
+				 .settings = own,
+				 .body = job_play,
+				 .boot_timeout_ns = (uint64_t)job_ms(30000) * 1000000 };
+	static char dir[96];
+
+	(void)state;
+	/* Daemons that serve nobody: their directory is what the ranks write to. */
+	assert_int_equal(daemons_start(&daemons, 1, settings), 0);
+	snprintf(dir, sizeof(dir), "stats-dir=%s", daemons.dir);
+	own[3] = dir; /* in place of the daemons' own setting */
+	assert_int_equal(job_fork(&job, &plan), 0);
+	assert_int_equal(job_reach(&job, ROUNDS, job_ms(REACH_MS)), 0);
+	rank_is_stopped(1, "stopped rank, embedded", true);
+}
+
+static void link_of_both(bool up)
+{
+	const char *argv[] = { "link", up ? "--up" : "--down", "--instance", "node0", NULL };
+
+	assert_int_equal(daemons_command(&daemons, argv, NULL), 0);
+}
+
+static void cut_link(void **state)
+{
+	const struct want want[] = {
+		{ .cause = 1,
+		  .who = "fact",
+		  .reason = "link-down",
+		  .instance = "node0",
+		  .rank = -1,
+		  .peer = -1,
+		  .consequences = 4 },
+		{ .cause = 0,
+		  .who = "ring",
+		  .reason = "link-down, not-arrived, flush-not-acknowledged",
+		  .rank = -1,
+		  .peer = -1 },
+	};
+	uint64_t since, after;
+	json_t *top, *e;
+	unsigned rings = 0;
+	size_t place, i;
+
+	(void)state;
+	start("why-link", settings, job_play);
+	link_of_both(false);
+	since = epf_now_ns();
+	top = named(since, want, 2, &after);
+	tell("cut link", after, find(top, &want[0], &place));
+	assert_int_equal(place, 0);
+	/* Whose rings stand still depends on the moment; each towards the other node, and the end that is cut knows why. */
+	json_array_foreach(
+		json_object_get(json_array_get(json_object_get(top, "jobs"), 0), "waits"), i, e)
+	{
+		if (strcmp(str(e, "who"), "ring") != 0)
+			continue;
+		tell("cut link", after, e);
+		assert_int_equal(num(e, "peer") / 2, 1 - num(e, "rank") / 2);
+		if (num(e, "rank") / 2 == 0)
+			assert_string_equal(str(e, "reason"), "link-down");
+		assert_int_equal(num(e, "follows"), 0);
+		rings++;
+	}
+	assert_true(rings > 0);
+	json_decref(top);
+	link_of_both(true);
+	play_to_end();
+}
+
+/* Rank 0 sends to rank 2 without an end, faster than a window; the others wait for it. */
+static void flood(struct job_rank *r)
+{
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	job_set(&r->report->rounds, ROUNDS);
+	while (r->me == 0 && !job_get(&r->page->end))
+		JOB_CHECK(r, epf_put(r->ring, 2, 0, 0, 0, 0, FLOOD_BYTES, 0) == 0);
+	if (r->me == 0)
+		JOB_CHECK(r, epf_signal_send(r->ring, 3, 0, 1, 0) == 0);
+	if (r->me == 3)
+		JOB_CHECK(r, epf_signal_wait(r->ep, 0, 1, (uint64_t)job_ms(100000) * 1000000) == 0);
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	epf_close(r->ep);
+	epf_boot_close(r->boot);
+}
+
+static void ring_is_not_drained(const char *what, const char *const *with, const char *reasons)
+{
+	const struct want want[] = {
+		{ .cause = 1,
+		  .who = "fact",
+		  .reason = "engine-stopped",
+		  .instance = "node1",
+		  .rank = -1,
+		  .peer = -1,
+		  .consequences = 2 },
+		{ .cause = 0,
+		  .who = "ring",
+		  .reason = reasons,
+		  .instance = "node0",
+		  .rank = 0,
+		  .peer = 2 },
+		{ .cause = 0,
+		  .who = "rank",
+		  .reason = "ring",
+		  .instance = "node0",
+		  .rank = 0,
+		  .peer = -1 },
+		{ .cause = 0,
+		  .who = "peer",
+		  .reason = reasons,
+		  .instance = "node0",
+		  .rank = -1,
+		  .peer = 2 },
+	};
+	uint64_t since, after;
+	json_t *top, *ring;
+	size_t place;
+
+	start(what, with, flood);
+	kill(daemons.pid[1], SIGSTOP);
+	since = epf_now_ns();
+	top = named(since, want, 4, &after);
+	tell(what, after, find(top, &want[0], &place));
+	assert_int_equal(place, 0);
+	ring = find(top, &want[1], NULL);
+	tell(what, after, ring);
+	assert_true(num(ring, "parked") > 0);
+	assert_true(strstr(str(ring, "text"), "slots full"));
+	json_decref(top);
+	kill(daemons.pid[1], SIGCONT);
+	well_again("ring"); /* rank 3 waits for the end of the flood */
+	job_set(&job.page->end, 1);
+	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
+}
+
+static void undrained_ring_by_credit(void **state)
+{
+	(void)state;
+	ring_is_not_drained("ring without credit", unordered, "no-credit");
+}
+
+static void undrained_ring_by_queue(void **state)
+{
+	(void)state;
+	ring_is_not_drained("ring behind a full queue", settings, "send-queue-full");
+}
+
+/* The flight recorder of a file: its events are there, in their order, and the newest but those of the wait are of the job's last round. */
+static void trace_of(const char *path)
+{
+	const char *argv[] = { "trace", path, NULL };
+	unsigned takes = 0, steps = 0, waits = 0;
+	char *text = NULL;
+	json_t *top, *e;
+	double last = 0;
+	size_t i;
+
+	assert_int_equal(daemons_reader(&daemons, argv, &text), 0);
+	top = json_loads(text, 0, NULL);
+	free(text);
+	assert_non_null(top);
+	json_array_foreach(json_object_get(top, "traceEvents"), i, e)
+	{
+		double ts = json_real_value(json_object_get(e, "ts"));
+
+		if (!strcmp(str(e, "ph"), "M"))
+			continue;
+		takes += !strcmp(str(e, "name"), "take");
+		steps += !strcmp(str(e, "name"), "step");
+		waits += !strncmp(str(e, "name"), "wait: ", 6);
+		/* A take and a step have the time at which the step began; what else there is, its own. */
+		assert_true(ts > last - 1e6);
+		last = ts;
+	}
+	printf("# trace of the dead: %u takes, %u steps, %u waits\n", takes, steps, waits);
+	assert_true(takes > 0 && steps > 0 && waits > 0);
+	/* Of this boot: the newest is some seconds old at most. */
+	assert_true((double)epf_now_ns() / 1e3 - last < (double)job_ms(60000) * 1e3);
+	assert_true((double)epf_now_ns() / 1e3 - last > 0);
+	json_decref(top);
+}
+
+/* A daemon is killed: what it wrote last is read by name, and beside the living. */
+static void last_words(void **state)
+{
+	const struct want want[] = { { .cause = 1,
+				       .who = "fact",
+				       .reason = "engine-ended",
+				       .instance = "node1",
+				       .rank = -1,
+				       .peer = -1 } };
+	char path[128];
+	json_t *top;
+
+	(void)state;
+	start("why-dead", settings, job_play);
+	kill(job.pid[0], SIGSTOP);
+	usleep(job_ms(1000) * 1000);
+	daemons_kill(&daemons, 1);
+	snprintf(path, sizeof(path), "%s/node1.stats", daemons.dir);
+	top = ask(path);
+	assert_non_null(find(top, want, NULL));
+	printf("# last words: %s\n", str(find(top, want, NULL), "text"));
+	json_decref(top);
+	trace_of(path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(stopped_rank_of_a_daemon, stop),
+		cmocka_unit_test_teardown(stopped_rank_with_its_own_engine, stop),
+		cmocka_unit_test_teardown(cut_link, stop),
+		cmocka_unit_test_teardown(undrained_ring_by_credit, stop),
+		cmocka_unit_test_teardown(undrained_ring_by_queue, stop),
+		cmocka_unit_test_teardown(last_words, stop),
+	};
+
+	return cmocka_run_group_tests_name("why a job hangs", tests, stall_set_up, NULL);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ep-top's main program (ep-top.c) hands to the part that runs: the screens (top_screen.c), plain output (top_batch.c) or the
+ * HTTP server (top_listen.c). Each returns an exit status and prints one line on stderr where that is not 0.
+ */
+#ifndef EPF_TOOLS_TOP_RUN_H
+#define EPF_TOOLS_TOP_RUN_H
+
+#include "tools/top_source.h"
+#include "tools/top_view.h"
+
+struct top_run {
+	struct top_schema *schema;
+	struct top_source *source;
+	struct top_record *record; /* NULL: none */
+	double delay_s;
+	uint32_t iterations; /* 0: until the end of the recording, or for ever */
+	bool json, prometheus, once, peer_labels, no_colour, has_names;
+	struct top_look look; /* to begin with; screen TOP_SCREENS: the first, or all */
+	const char *listen;   /* NULL, or ADDR:PORT */
+};
+
+/* --once, --batch, --json, --prometheus. */
+int top_run_batch(struct top_run *run);
+/* The terminal. */
+int top_run_screen(struct top_run *run);
+/* --listen: until SIGINT or SIGTERM. */
+int top_run_listen(struct top_run *run);
+
+#endif
