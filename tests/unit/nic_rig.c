@@ -286,20 +286,25 @@ static uint64_t real_ns(void)
 
 static void run_real(struct rig *rig, uint64_t span_ns)
 {
-	const uint64_t quiet_ns = 8000000, patience_ns = 300000000;
-	uint64_t since = real_ns(), wait;
+	const uint64_t quiet_ns = 8000000, patience_ns = 300000000, turn_ns = 20000000;
+	uint64_t last = real_ns(), waited = 0, wait;
 
 	do {
 		unsigned n = rig_reap(&rig->a) + rig_reap(&rig->b);
+		uint64_t now;
 
-		if (n)
-			since = real_ns();
-		else
+		if (!n)
 			usleep(50);
+		/* A machine that was not run meanwhile has not waited: neither have its devices. */
+		now = real_ns();
+		waited += now - last < turn_ns ? now - last : turn_ns;
+		if (n)
+			waited = 0;
+		last = now;
 		wait = span_ns > patience_ns ? span_ns : patience_ns;
 		if (!tracks[0]->outstanding && !tracks[1]->outstanding)
 			wait = quiet_ns;
-	} while (real_ns() - since < wait);
+	} while (waited < wait);
 }
 
 static uint64_t rig_now(void *arg)
@@ -465,6 +470,20 @@ void rig_run(struct rig *rig, uint64_t span_ns)
 			rig->now_ns = next;
 	}
 	rig->now_ns = end_ns;
+}
+
+int rig_run_until(struct rig *rig, uint64_t span_ns, const unsigned *n, unsigned want)
+{
+	int tries = rig->kind->real ? 10 : 1;
+
+	while (*n < want && tries--)
+		rig_run(rig, span_ns);
+	return *n >= want;
+}
+
+int rig_silent(const struct rig *rig)
+{
+	return rig->kind->real && (tracks[0]->outstanding || tracks[1]->outstanding);
 }
 
 void rig_clear(struct rig *rig)

@@ -72,6 +72,16 @@ unsigned rig_reap(struct rig_end *end);
  * all that was posted is complete and nothing comes for a moment, or nothing has come for span_ns (at least 300 ms).
  */
 void rig_run(struct rig *rig, uint64_t span_ns);
+/*
+ * rig_run() until *n, the completions of an end, have reached want; a device of a busy machine gets ten times the patience for
+ * them. Returns whether they have.
+ */
+int rig_run_until(struct rig *rig, uint64_t span_ns, const unsigned *n, unsigned want);
+/*
+ * Whether something that was posted has not been reported, which only a device can do: soft-RoCE of Linux 6.1 says nothing at all of
+ * some lists with an error when it meets the error before the acknowledgements of what stands before it (docs/transports.md).
+ */
+int rig_silent(const struct rig *rig);
 void rig_clear(struct rig *rig);
 
 /* Number of completions in the log with this op, and with this status (-1: any). */
