@@ -369,6 +369,19 @@ static int gpu_settings(struct p2p_opts *o)
 	return rc;
 }
 
+/*
+ * --service: each engine on a CPU of its own, in both places. Two engines begin on one CPU when the kernel likes, and are told apart after 5 to
+ * 50 ms in the ranks and later in daemons: what would be compared is that (bench/README.md).
+ */
+static int service_settings(struct p2p_opts *o)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < 2 && !rc && bench_cpus() > 1 && !o->same_node; i++)
+		rc = p2p_setting_make(o, "%u:cpu=%d", i, bench_cpu_number(i));
+	return rc;
+}
+
 /* The settings behind --nic, -d and the letters of --against. Those of --set come after them and win. */
 int p2p_settings(struct p2p_opts *o)
 {
@@ -382,6 +395,8 @@ int p2p_settings(struct p2p_opts *o)
 			rc = p2p_setting_make(o, "%d:nic-device==%s", i, o->device[i]);
 	if (!rc && o->gpu)
 		rc = gpu_settings(o);
+	if (!rc && o->service && !o->gpu)
+		rc = service_settings(o);
 	if (!o->against)
 		return rc;
 	/* A second thread polls as long as the loop does, or the sleeps of the slow ones are what is measured. */

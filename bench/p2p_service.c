@@ -151,6 +151,9 @@ static void head(const struct p2p_opts *o)
 	printf("# medians of %" PRIu64
 	       " rounds in each place, in turn, on %u CPUs; lat: typical; bw: average%s; ratio: median of the rounds'\n",
 	       o->rounds, bench_cpus(), o->both ? ", both directions at once" : "");
+	if (!o->same_node && bench_cpus() > 1)
+		printf("# engine of node 0 on CPU %d, of node 1 on CPU %d, in both places (unless --set cpu says otherwise)\n",
+		       bench_cpu_number(0), bench_cpu_number(1));
 	printf("#\n#%9s test %17s %19s %8s %15s\n", "bytes", "embedded", "service", "ratio",
 	       "added");
 }
