@@ -33,6 +33,13 @@ fail()
 	printf '    FAIL  %s: %s\n' "$1" "$2"
 }
 
+# passed_again NAME WHY: a test on the machine's clock that failed, and passed when it was run once more
+passed_again()
+{
+	record pass "$1" "only when run again: $2"
+	printf '    again %s: passed when run again; before: %s\n' "$1" "$2"
+}
+
 skip()
 {
 	record skip "$1" "$2"
@@ -105,6 +112,10 @@ results_end()
 	if [ "$(tally "" skip)" != 0 ]; then
 		say "skipped"
 		awk -F '\t' '$2 == "skip" { printf "    %s: %s: %s\n", $1, $3, $4 }' "$RESULTS"
+	fi
+	if grep -q "	pass	.*	only when run again" "$RESULTS"; then
+		say "passed only when run again"
+		awk -F '\t' '$2 == "pass" && $4 != "" { printf "    %s: %s: %s\n", $1, $3, $4 }' "$RESULTS"
 	fi
 	failed=$(tally "" fail)
 	if [ "$failed" != 0 ]; then

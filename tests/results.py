@@ -4,12 +4,14 @@
 
   results.py targets BUILD SUITE...        the ninja targets the tests of these suites need
   results.py labelled BUILD SUITE          the tests of one suite
-  results.py count LOG.json                one result line per single test (cmocka or TAP), see lib.sh
+  results.py count LOG.json [AGAIN]        one result line per single test (cmocka or TAP), see lib.sh; with AGAIN the programs that may be
+                                           run once more are written to that file instead
+  results.py again LOG.json                the same of that second run
   results.py sources BUILD ROOT FILE...    complains of C files that no target of the build compiles
   results.py coverage PERCENT FILE         reads llvm-cov's export; fails when FILE's line coverage is lower
   results.py bench FORM FILE               judges what `ep-bench FORM --json` wrote
 
-It must never turn a program that failed into a pass, whatever the program printed.
+It must never turn a program that failed into a pass, whatever the program printed; what passed when it was run a second time says so to the end.
 """
 import json
 import math
@@ -20,6 +22,7 @@ import sys
 CMOCKA_OK = re.compile(r"^\[ +OK \] (\S+)")
 CMOCKA_BAD = re.compile(r"^\[  FAILED  \] (\S+)$")
 CMOCKA_SKIP = re.compile(r"^\[  SKIPPED \] (\S+)$")
+AGAIN = "only when run again"  # tests/lib.sh looks for it
 # What `ep-bench FORM --json` must hold, and what of it must be above 0. Speeds are not judged here.
 BENCH_FIELDS = {
     "moe": ("wrong", "dispatch_us", "combine_us"),
@@ -35,6 +38,7 @@ BENCH_POSITIVE = {
     "p2p-service": ("embedded_us", "service_us", "embedded_bytes_per_second", "service_bytes_per_second"),
     "jobs": ("p50_us", "p99_us", "bulk_bytes_per_second"),
 }
+SANITIZER = re.compile(r"Sanitizer|runtime error:")
 TAP = re.compile(r"^(not )?ok\b *\d* *-? *([^#]*)(# *(?:SKIP|skip) *(.*))?")
 
 
@@ -90,6 +94,11 @@ def record(result, name, detail=""):
         print(f"    {'FAIL' if result == 'fail' else 'skip'}  {name}: {detail}")
 
 
+def may_run_again(entry, output):
+    """A test on the machine's clock that said no, or was too slow: never one that crashed or in which a sanitizer found something."""
+    return entry["result"] in ("FAIL", "TIMEOUT") and entry["returncode"] in (1, -9, -15) and not SANITIZER.search(output)
+
+
 def show_failure(entry, output, log):
     """What a reader needs: how to run it again, and the end of what it said."""
     lines = output.splitlines()
@@ -101,9 +110,14 @@ def show_failure(entry, output, log):
         print(f"        | {line}")
 
 
-def count_program(entry, log):
+def count_program(entry, log, again=None, second=False):
     program = entry["name"].split(" / ")[-1]
     output = (entry.get("stdout") or "") + "\n" + (entry.get("stderr") or "")
+    if again is not None and may_run_again(entry, output):
+        show_failure(entry, output, log)
+        print(f"    again {program}: {entry['result']} after {entry['duration']:.1f} s")
+        again.append(program)
+        return
     good, bad, skipped = cases(output)
     result = entry["result"]
     took = f"{entry['duration']:.1f} s"
@@ -112,7 +126,7 @@ def count_program(entry, log):
         record("skip", program, skipped[0][1] if skipped else (said[-1] if said else "no reason given"))
         return
     for name in good or ([program] if result == "OK" else []):
-        record("pass", f"{program}: {name}" if good else program)
+        record("pass", f"{program}: {name}" if good else program, AGAIN if second else "")
     for name, why in skipped:
         record("skip", f"{program}: {name}", why)
     if result == "OK" and not bad:
@@ -128,14 +142,17 @@ def count_program(entry, log):
             record("fail", program, f"{result}, exit status {entry['returncode']}, after {took}")
 
 
-def count(log):
-    seen = []
+def count(log, again_file=None, second=False):
+    seen, again = [], [] if again_file else None
     with open(log, encoding="utf-8") as f:
         for line in f:
             if line.strip():
                 entry = json.loads(line)
                 seen.append(entry["name"].split(" / ")[-1])
-                count_program(entry, log)
+                count_program(entry, log, again, second)
+    if again_file:
+        with open(again_file, "w", encoding="utf-8") as f:
+            f.writelines(f"{name}\n" for name in again)
     with open(os.environ["RESULTS"] + ".ran", "w", encoding="utf-8") as f:
         f.write("\n".join(seen) + "\n")
 
@@ -204,7 +221,9 @@ def main(argv):
     if argv[1:2] == ["labelled"]:
         return labelled(argv[2], argv[3])
     if argv[1:2] == ["count"]:
-        return count(argv[2])
+        return count(argv[2], *argv[3:4])
+    if argv[1:2] == ["again"]:
+        return count(argv[2], second=True)
     if argv[1:2] == ["sources"]:
         return sources(argv[2], argv[3], argv[4:])
     if argv[1:2] == ["coverage"]:
