@@ -203,6 +203,22 @@ static int may_flush(const struct sim_rank *r, unsigned ring)
 	       (int64_t)(epf_ring_done(r->rings[ring]) - r->flushes[ring]) >= 0;
 }
 
+/* A command has failed: -1, and the first of them is what is said. */
+static int look_for_failures(struct sim_rank *r)
+{
+	struct epf_ring_failure f;
+
+	for (uint32_t i = 0; i < r->plan->rings; i++)
+		if (epf_ring_error(r->rings[i], &f))
+			return fail(
+				r, 0,
+				"rank %u: ring %u: %llu commands failed, first %llu to rank %u: status "
+				"%u, reason %u",
+				r->rank, i, (unsigned long long)f.failed,
+				(unsigned long long)f.index, f.rank, f.status, f.reason);
+	return 0;
+}
+
 /* Carries the message under way on by one step. Progress, or -1. */
 static int advance(struct sim_rank *r, uint32_t chan, struct sim_tx *t)
 {
@@ -215,7 +231,9 @@ static int advance(struct sim_rank *r, uint32_t chan, struct sim_tx *t)
 		/* Only the ring of the flush or get is looked at: a flush has to cover the others by itself. */
 		if ((int64_t)(epf_ring_done(r->rings[s->ring]) - tickets[s->ring]) < 0)
 			return 0;
-		if (s[-1].op == SIM_OP_GET && check_fetched(r, chan, &t->msg, &s[-1]))
+		/* A get that failed is retired too, and has fetched nothing. */
+		if (s[-1].op == SIM_OP_GET &&
+		    (look_for_failures(r) || check_fetched(r, chan, &t->msg, &s[-1])))
 			return -1;
 		if (s[-1].op == SIM_OP_GET)
 			sim_poison(r->tx, fetch_of(c, t->msg.n), c->slot_bytes + SIM_GUARD);
@@ -414,7 +432,6 @@ static int receive_poll(struct sim_rank *r, uint32_t chan)
 
 int sim_rank_poll(struct sim_rank *r)
 {
-	struct epf_ring_failure f;
 	int progress = 0, rc = 0;
 
 	for (uint32_t i = 0; i < r->plan->n_chans; i++) {
@@ -433,14 +450,8 @@ int sim_rank_poll(struct sim_rank *r)
 		progress += rc;
 		rc = 0;
 	}
-	for (uint32_t i = 0; i < r->plan->rings; i++)
-		if (epf_ring_error(r->rings[i], &f))
-			return fail(
-				r, 0,
-				"rank %u: ring %u: %llu commands failed, first %llu to rank %u: status "
-				"%u, reason %u",
-				r->rank, i, (unsigned long long)f.failed,
-				(unsigned long long)f.index, f.rank, f.status, f.reason);
+	if (look_for_failures(r))
+		return -1;
 	return progress;
 }
 
