@@ -315,6 +315,7 @@ void fake_wire_qp_ended(struct fake_qp *qp, int gone)
 int fake_post_recv(struct ibv_qp *base, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct fake_qp *qp = (struct fake_qp *)(void *)base;
+	FAKE_LOCKED;
 
 	fake_efa.recv_posts++;
 	for (; wr; wr = wr->next) {

@@ -179,7 +179,6 @@ static void test_less(void **state)
 	struct epf_nic_caps caps;
 	struct epf_nic *nic;
 
-	fake_efa.refuses_flags = 1;
 	fake_efa.has_notify = 0;
 	fake_efa.attr.inline_buf_size_ex = 0;
 	fake_efa.attr.max_sq_wr = 200;
