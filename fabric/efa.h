@@ -275,6 +275,7 @@ int epf_efa_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint
 int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			 uint64_t token);
 void epf_efa_lane_destroy(struct epf_nic *nic, uint16_t lane);
+int epf_efa_link_ready(struct epf_nic *nic, uint16_t lane);
 enum epf_lane_link epf_efa_lane_link(const struct epf_nic *nic, uint16_t lane);
 /* Parts of these. By any thread, on a lane that is not in use: a queue pair that can send and receive; what it holds is the caller's, also after a failure. */
 int epf_efa_lane_make(struct epf_efa *v, struct epf_efa_lane *l, uint16_t lane, uint32_t depth);

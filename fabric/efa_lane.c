@@ -428,6 +428,11 @@ void epf_efa_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	epf_efa_lane_free(v, &old);
 }
 
+int epf_efa_link_ready(struct epf_nic *nic, uint16_t lane)
+{
+	return port_is_up(epf_efa_of(nic));
+}
+
 enum epf_lane_link epf_efa_lane_link(const struct epf_nic *nic, uint16_t lane)
 {
 	struct epf_efa_lane *l = used_lane(nic, lane);

@@ -135,6 +135,7 @@ const struct epf_nic_ops epf_nic_efa_ops = {
 	.lane_reopen = epf_efa_lane_reopen,
 	.lane_reconnect = epf_efa_lane_reconnect,
 	.lane_link = epf_efa_lane_link,
+	.link_ready = epf_efa_link_ready,
 	.post = epf_efa_post,
 	.reap = epf_efa_reap,
 	.post_receives = epf_efa_post_receives,

@@ -354,6 +354,19 @@ struct ibv_qp *fake_efa_qp(uint32_t qpn)
 	return qp ? &qp->ex.qp_base : NULL;
 }
 
+void fake_efa_pull(int device)
+{
+	FAKE_LOCKED;
+
+	fake_efa.gone_device = device + 1;
+	for (unsigned i = 0; i < FAKE_EFA_QPNS; i++)
+		if (fake_qps[i] && fake_qps[i]->device == device)
+			fake_qps[i]->is_gone = 1;
+	fake_efa.event_device = device;
+	fake_efa.events[fake_efa.n_events++] =
+		(struct ibv_async_event){ .event_type = IBV_EVENT_DEVICE_FATAL };
+}
+
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
 	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);

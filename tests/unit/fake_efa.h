@@ -39,7 +39,7 @@ struct fake_efa {
 	uint64_t retry_timeout_ns;
 	int is_cut;            /* nothing travels */
 	int down_device;       /* number + 1 of an adapter whose port is down; 0: none */
-	int gone_device;       /* number + 1 of one that was pulled: it cannot be opened; 0: none */
+	int gone_device;       /* number + 1 of one that was pulled and is not back; 0: none */
 	int no_flush;          /* a queue pair in error reports nothing */
 	int lose_acks;         /* so many of the next acknowledgements never come */
 	int break_next;        /* the next request fails: 1 before it has taken effect, 2 after */
@@ -80,6 +80,11 @@ extern const struct epf_efa_lib fake_efa_lib;
 void fake_efa_reset(void);
 /* Opens a NIC with these options (NULL: the defaults) and expects success. */
 struct epf_nic *fake_efa_open(const struct epf_efa_opts *opts);
+/*
+ * An adapter is pulled: an event says so, its queue pairs answer nobody and report nothing any more, and it cannot be opened until
+ * fake_efa.gone_device is 0.
+ */
+void fake_efa_pull(int device);
 /* When something travels next, by fake_efa.now; UINT64_MAX: never. */
 uint64_t fake_efa_next(void);
 /* The queue pair with this number, or NULL. */

@@ -71,6 +71,7 @@ struct fake_qp {
 	struct fake_flight *session; /* what is posted between start and complete */
 	uint32_t n_session;
 	int session_err;
+	int is_gone; /* its adapter was pulled */
 };
 
 /* Until the end of the block nobody else is in the provider; may be taken again by the same thread. */

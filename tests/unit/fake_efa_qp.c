@@ -244,6 +244,8 @@ int fake_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
 	assert_true(mask & IBV_QP_STATE);
 	if (fake_fails("modify_qp"))
 		return fake_efa.fail_errno;
+	if (qp->is_gone)
+		return EIO;
 	if (fake_efa.attr.device_caps & EPF_EFADV_CAP_RNR_RETRY)
 		rts |= IBV_QP_RNR_RETRY;
 	if (attr->qp_state == IBV_QPS_INIT) {
