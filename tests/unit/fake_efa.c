@@ -331,8 +331,7 @@ static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	assert_true(attr->is_global && attr->port_num == 1);
 	ah->ah = (struct ibv_ah){ .context = pd->context, .pd = pd };
 	ah->device = attr->grh.dgid.raw[15] - 1;
-	FAKE_LOCKED;
-	fake_efa.ahs++;
+	__atomic_add_fetch(&fake_efa.ahs, 1, __ATOMIC_RELEASE);
 	return &ah->ah;
 }
 
@@ -369,6 +368,8 @@ void fake_efa_pull(int device)
 
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
+	FAKE_LOCKED;
+
 	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);
 	if (!fake_efa.n_events || fake_efa.event_device != fake_number_of(ctx)) {
 		errno = EAGAIN;
@@ -382,6 +383,8 @@ static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *even
 
 static void ack_async_event(struct ibv_async_event *event)
 {
+	FAKE_LOCKED;
+
 	fake_efa.open_things--;
 }
 
