@@ -5,30 +5,11 @@
  * it is (on hardware memory and a doorbell; soft-RoCE enters the kernel).
  */
 #include "fabric/verbs.h"
+#include "fabric/verbs_wr_hot.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
-
-/* A work request that no device is asked to refuse: it would not, or it would disturb more than the lane. */
-static int is_sane(const struct epf_verbs *v, const struct epf_wr *wr)
-{
-	if (wr->len > v->max_msg_bytes)
-		return 0;
-	if ((wr->flags & EPF_WR_INLINE) && wr->len > EPF_NIC_MSG_BYTES)
-		return 0;
-	switch (wr->op) {
-	case EPF_WR_WRITE:
-	case EPF_WR_WRITE_IMM:
-		return 1;
-	case EPF_WR_SEND:
-		return wr->len <= EPF_NIC_MSG_BYTES;
-	case EPF_WR_READ:
-		return !(wr->flags & EPF_WR_INLINE);
-	default:
-		return 0;
-	}
-}
 
 /*
  * Local part of a work request: *inlined says that the queue pair takes the bytes at once. One that is not sane gets a place
@@ -82,24 +63,13 @@ static __attribute__((noinline)) void put_ex_other(struct epf_verbs *v, struct e
 						   uint16_t lane, const struct epf_wr *wr, int last)
 {
 	struct ibv_qp_ex *qp = l->qpx;
-	int sane = is_sane(v, wr), inlined;
+	int sane = epf_verbs_wr_is_sane(wr, v->max_msg_bytes), inlined;
 	struct ibv_sge sge = local_part(v, l, wr, sane, &inlined);
 	unsigned flags;
 
 	qp->wr_id = enter(v, l, lane, wr, last, &flags);
 	qp->wr_flags = flags | (inlined ? IBV_SEND_INLINE : 0);
-	if (sane && wr->op == EPF_WR_WRITE_IMM)
-		ibv_wr_rdma_write_imm(qp, wr->rkey, wr->raddr, htonl(wr->imm));
-	else if (sane && wr->op == EPF_WR_SEND)
-		ibv_wr_send(qp);
-	else if (sane && wr->op == EPF_WR_READ)
-		ibv_wr_rdma_read(qp, wr->rkey, wr->raddr);
-	else
-		ibv_wr_rdma_write(qp, wr->rkey, wr->raddr);
-	if (inlined)
-		ibv_wr_set_inline_data(qp, (void *)(uintptr_t)sge.addr, sge.length);
-	else
-		ibv_wr_set_sge(qp, sge.lkey, sge.addr, sge.length);
+	epf_verbs_wr_add(qp, wr, sane, wr->rkey, wr->raddr, &sge);
 }
 
 EPF_INLINE void put_ex(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
@@ -170,7 +140,7 @@ static __attribute__((noinline)) void put_list_other(struct epf_verbs *v, struct
 		[EPF_WR_READ] = IBV_WR_RDMA_READ,
 	};
 	struct ibv_send_wr *out = &v->wrs[at];
-	int sane = is_sane(v, wr), inlined;
+	int sane = epf_verbs_wr_is_sane(wr, v->max_msg_bytes), inlined;
 	unsigned flags;
 
 	v->sges[at] = local_part(v, l, wr, sane, &inlined);
