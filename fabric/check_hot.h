@@ -64,7 +64,7 @@ EPF_INLINE unsigned epf_cmd_check(const struct epf_rank_state *rank, const struc
 
 	if (EPF_UNLIKELY(op->reserved))
 		return EPF_R_CMD_RESERVED;
-	if (op->op == EPF_OP_FLUSH || op->op == EPF_OP_NOP)
+	if (op->op != EPF_OP_PUT && (op->op == EPF_OP_FLUSH || op->op == EPF_OP_NOP))
 		return 0;
 	if (EPF_UNLIKELY(op->rank >= world))
 		return EPF_R_CMD_RANK;

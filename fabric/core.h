@@ -636,8 +636,9 @@ struct epf_core {
 unsigned epf_core_step(struct epf_core *core);
 
 /* Hot helpers shared by the hot files. */
-void epf_stage_command(struct epf_core *core, struct epf_ring_state *ring, const struct epf_op *op,
-		       uint32_t seq);
+/* stage_hot.c: n checked commands of a ring, the first with number first_seq: each is staged, parked, failed or begun. */
+void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring, const struct epf_op *ops,
+		     unsigned n, uint32_t first_seq);
 unsigned epf_stage_waiting(struct epf_core *core);
 int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
 		      uint64_t wr_core);

@@ -27,7 +27,6 @@ enum {
 	REAP_COMMANDS = 16, /* taken one by one, so many go out before the NIC is looked at */
 	COMMAND_COST = 64,  /* what a command without payload counts */
 	PREFETCH_SLOTS = 16,
-	PREFETCH_TARGETS = 6,
 	PREFETCH_ENTRIES = 3,
 	STEP_COMMANDS = 256, /* a step takes so many even into lanes that are full */
 	STEP_LANES = 64,     /* lanes looked at to tell whether they are */
@@ -66,8 +65,8 @@ static __attribute__((noinline)) void unpack_other(struct epf_cmd slot, struct e
  * Copies commands out of the ring, each slot loaded once; a FLUSH ends the batch, and while one is under way the next one
  * waits in the ring. Gives the slots back. [A1, R2]
  */
-static void take(struct epf_core *core, struct epf_ring_state *ring, unsigned budget, unsigned pace,
-		 struct batch *b)
+EPF_INLINE void take(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+		     unsigned pace, struct batch *b)
 {
 	struct epf_ring_consumer *c = &ring->consumer;
 	int64_t quantum = (int64_t)(DRR_QUANTUM >> pace) * ring->weight;
@@ -116,7 +115,7 @@ static void take(struct epf_core *core, struct epf_ring_state *ring, unsigned bu
 }
 
 /* Checks the batch; refused commands are failed here and become NOPs. */
-static void check(struct epf_core *core, struct epf_ring_state *ring, struct batch *b)
+EPF_INLINE void check(struct epf_core *core, struct epf_ring_state *ring, struct batch *b)
 {
 	const struct epf_rank_state *rank = &core->ranks[ring->rank];
 
@@ -128,40 +127,6 @@ static void check(struct epf_core *core, struct epf_ring_state *ring, struct bat
 			epf_refuse_cold(core, ring, b->first_seq + i, op->rank, reason);
 			op->op = EPF_OP_COUNT; /* already retired */
 		}
-	}
-}
-
-/*
- * Brings the stream and the next lane entry of a command near: with many peers each command touches other lines, and
- * the batch gives the time to fetch them.
- */
-static void prefetch_target(const struct epf_core *core, const struct epf_ring_state *ring,
-			    const struct epf_op *op)
-{
-	uint32_t index = op->rank < core->world ? ring->streams[op->rank] : EPF_NONE;
-	const struct epf_lane *lane;
-
-	if (index == EPF_NONE)
-		return;
-	lane = &core->lanes[core->streams[index].lane];
-	__builtin_prefetch(&lane->wrs[lane->head & lane->mask], 1);
-}
-
-static void stage_batch(struct epf_core *core, struct epf_ring_state *ring, const struct batch *b)
-{
-	for (unsigned i = 0; i < b->n; i++) {
-		const struct epf_op *op = &b->ops[i];
-		uint32_t seq = b->first_seq + i;
-
-		if (i + PREFETCH_TARGETS < b->n)
-			prefetch_target(core, ring, op + PREFETCH_TARGETS);
-		if (EPF_LIKELY(op->op == EPF_OP_PUT) ||
-		    (op->op != EPF_OP_FLUSH && op->op != EPF_OP_NOP && op->op != EPF_OP_COUNT))
-			epf_stage_command(core, ring, op, seq);
-		else if (op->op == EPF_OP_FLUSH)
-			epf_flush_begin(core, ring, seq, op->flags & EPF_F_ALL);
-		else if (op->op == EPF_OP_NOP)
-			epf_retire(ring, seq);
 	}
 }
 
@@ -253,7 +218,7 @@ static void sample_look(struct epf_core *core)
  * One round over the rings, or less: when lanes are full, what other rings hold would only be set aside, and come back through memory that
  * has left the caches. The next step goes on behind the last ring. @began: the step's clock, which takes are recorded with.
  */
-static unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t began)
+EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t began)
 {
 	unsigned handled = 0;
 	uint32_t n = core->n_rings, at = core->next_ring, left;
@@ -288,7 +253,7 @@ static unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t began
 		t1 = clock_if(timed);
 		check(core, ring, &b);
 		t2 = clock_if(timed);
-		stage_batch(core, ring, &b);
+		epf_stage_batch(core, ring, b.ops, b.n, b.first_seq);
 		epf_flight_note(core->flight, began, EPF_FLIGHT_TAKE, 0, ring->id, b.n, 0,
 				b.first_seq);
 		EPF_PROBE3(take, ring->id, b.n, b.first_seq);
@@ -308,7 +273,7 @@ static unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t began
 }
 
 /* Hands staged entries to the NIC: at most two posts a lane (the ring of entries may wrap), one doorbell each. */
-static unsigned flush_lanes(struct epf_core *core)
+EPF_INLINE unsigned flush_lanes(struct epf_core *core)
 {
 	uint32_t n = core->n_dirty, kept = 0;
 	unsigned handled = 0;
@@ -348,7 +313,7 @@ static unsigned flush_lanes(struct epf_core *core)
 }
 
 /* Takes completions and arrivals. */
-static unsigned reap(struct epf_core *core, unsigned timed)
+EPF_INLINE unsigned reap(struct epf_core *core, unsigned timed)
 {
 	unsigned receives = 0, first = 0;
 	uint64_t t0, t1;
@@ -407,7 +372,7 @@ static unsigned reap(struct epf_core *core, unsigned timed)
 }
 
 /* Tells producers what has been retired: one release store per ring that moved. Returns how many did. [R3] */
-static unsigned publish(struct epf_core *core)
+EPF_INLINE unsigned publish(struct epf_core *core)
 {
 	unsigned rings = 0;
 
@@ -453,8 +418,8 @@ static unsigned reaps_later(struct epf_core *core, unsigned taken)
 }
 
 /* Takes what the NIC has and tells who waits for it. t0: when the step began. Returns how much there was. */
-static unsigned reap_and_publish(struct epf_core *core, unsigned timed, unsigned handled,
-				 uint64_t t0)
+EPF_INLINE unsigned reap_and_publish(struct epf_core *core, unsigned timed, unsigned handled,
+				     uint64_t t0)
 {
 	unsigned reaped = reap(core, timed);
 	uint64_t t2 = clock_if(timed);
@@ -472,13 +437,12 @@ static unsigned reap_and_publish(struct epf_core *core, unsigned timed, unsigned
 	return reaped;
 }
 
-EPF_HOT unsigned epf_core_step(struct epf_core *core)
+/* timed: a constant, so that a step that is not timed asks nothing about it. */
+EPF_INLINE unsigned step(struct epf_core *core, const unsigned timed)
 {
-	unsigned timed = core->steps == core->timed_step, taken, handled;
+	unsigned taken, handled;
 	uint64_t t0, t1;
 
-	if (EPF_UNLIKELY(timed))
-		core->timed_step += TIMED_STEP;
 	/* The recorder's clock: steps that leave the NIC alone go by that of the first. */
 	if (timed | !core->unreaped)
 		core->began = epf_tsc();
@@ -514,4 +478,15 @@ EPF_HOT unsigned epf_core_step(struct epf_core *core)
 	else
 		EPF_COUNT(core, STEPS_IDLE, 1);
 	return handled;
+}
+
+static __attribute__((noinline)) unsigned timed_step(struct epf_core *core)
+{
+	core->timed_step += TIMED_STEP;
+	return step(core, 1);
+}
+
+EPF_HOT unsigned epf_core_step(struct epf_core *core)
+{
+	return EPF_UNLIKELY(core->steps == core->timed_step) ? timed_step(core) : step(core, 0);
 }

@@ -9,7 +9,7 @@
  * queue: what post_receives() is given is spread evenly over the lanes (efa_recv_hot.c). Where the device can, a write with
  * immediate consumes no receive; an arrival is reported all the same, and the receive that the core gives for it is not posted.
  *
- * One thread uses a NIC, but for the waker (efa_watch.c), which touches the completion channel, the bell and `armed` only.
+ * One thread uses a NIC, but for efa_reopen.c, and for the waker (efa_watch.c), which touches the completion channel, the bell and `armed` only.
  */
 #ifndef EPF_FABRIC_EFA_H
 #define EPF_FABRIC_EFA_H
@@ -22,6 +22,7 @@
 
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <stdint.h>
 
 enum {
@@ -65,7 +66,9 @@ struct epf_efa_early {
 struct epf_efa_lane {
 	struct ibv_qp *qp; /* NULL: this number is not in use */
 	struct ibv_qp_ex *qpx;
-	struct ibv_ah *ah;
+	struct ibv_ah *ah; /* of the peer */
+	struct epf_efa_ah
+		*handle; /* that ah is; of a detached lane: to be destroyed with it, or NULL */
 	uint32_t remote_qpn, remote_qkey, qkey;
 	uint32_t sink_rkey; /* the peer's, for work requests without bytes */
 	uint64_t sink_raddr;
@@ -162,7 +165,9 @@ struct epf_efa {
 	union ibv_gid gid;
 	uint8_t *sink; /* where work requests without bytes of peers point to */
 	struct ibv_mr *sink_mr;
-	struct epf_efa_ah *ahs;
+	struct epf_efa_ah *ahs;        /* the core's thread's */
+	struct epf_efa_opener *opener; /* efa_reopen.c */
+	pthread_mutex_t setup;         /* of random while lanes are made by two threads */
 	uint32_t n_chunks;
 	struct epf_efa_chunk chunks[EPF_EFA_CHUNKS];
 	struct epf_efa_region *regions;
@@ -209,6 +214,14 @@ static inline int epf_efa_poll(struct ibv_cq_ex *cq, int *open, uint8_t *stale)
 		*stale = 0;
 	return rc;
 }
+
+/* efa_addr.c: the address; its layout stands there. */
+struct epf_efa_peer {
+	union ibv_gid gid;
+	uint64_t sink_raddr;
+	uint32_t sink_rkey;
+	uint8_t unsolicited; /* its lanes take writes with immediate without a receive */
+};
 
 /* efa_hot.c */
 int epf_efa_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
@@ -262,7 +275,39 @@ int epf_efa_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint
 int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			 uint64_t token);
 void epf_efa_lane_destroy(struct epf_nic *nic, uint16_t lane);
+int epf_efa_link_ready(struct epf_nic *nic, uint16_t lane);
 enum epf_lane_link epf_efa_lane_link(const struct epf_nic *nic, uint16_t lane);
+/* Parts of these. By any thread, on a lane that is not in use: a queue pair that can send and receive; what it holds is the caller's, also after a failure. */
+int epf_efa_lane_make(struct epf_efa *v, struct epf_efa_lane *l, uint16_t lane, uint32_t depth);
+/* By any thread: frees what a lane that is not in use holds; its generation stays, so that late completions of it are known. */
+void epf_efa_lane_free(struct epf_efa *v, struct epf_efa_lane *l);
+/* By any thread: an address handle that nobody uses yet. And its end. */
+int epf_efa_ah_make(struct epf_efa *v, const union ibv_gid *gid, struct epf_efa_ah **out);
+void epf_efa_ah_free(struct epf_efa *v, struct epf_efa_ah *a);
+/* By the NIC's thread, without a system call: a lane in v->lanes gets known to arrivals and its share of the receives; and is forgotten, with what it holds in *out. */
+void epf_efa_lane_install(struct epf_efa *v, uint16_t lane);
+void epf_efa_lane_detach(struct epf_efa *v, uint16_t lane, struct epf_efa_lane *out);
+/* What is known of a peer before anything is asked of the device: 0 and *peer. */
+int epf_efa_check_peer(const struct epf_efa *v, uint16_t lane, const void *addr, size_t addr_len,
+		       uint64_t token, struct epf_efa_peer *peer);
+/* The handle of a peer that other lanes use already; NULL: there is none. */
+struct epf_efa_ah *epf_efa_ah_find(const struct epf_efa *v, const union ibv_gid *gid);
+/* The lane is connected by this handle, which may be a new one. */
+void epf_efa_lane_connected(struct epf_efa *v, uint16_t lane, const struct epf_efa_peer *peer,
+			    uint64_t token, struct epf_efa_ah *handle);
+/* By any thread: whether the device says that the port is up. Makes a system call. */
+int epf_efa_ask_port(const struct epf_efa *v);
+
+/* efa_reopen.c */
+int epf_efa_reopen_init(struct epf_efa *v);
+int epf_efa_lane_reopen(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
+int epf_efa_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
+			   uint64_t token);
+/* Gives up what is under way for a lane. */
+void epf_efa_reopen_end(struct epf_efa *v, uint16_t lane);
+int epf_efa_reopen_pending(const struct epf_nic *nic);
+void epf_efa_reopen_wake(struct epf_nic *nic);
+void epf_efa_reopen_close(struct epf_efa *v);
 
 /* efa_fence.c */
 void epf_efa_lane_fence(struct epf_nic *nic, uint16_t lane);
@@ -282,14 +327,7 @@ int epf_efa_arm(struct epf_nic *nic);
 void epf_efa_counters_open(struct epf_efa *v);
 void epf_efa_counters_close(struct epf_efa *v);
 
-/* efa_addr.c: the address; its layout stands there. */
-struct epf_efa_peer {
-	union ibv_gid gid;
-	uint64_t sink_raddr;
-	uint32_t sink_rkey;
-	uint8_t unsolicited; /* its lanes take writes with immediate without a receive */
-};
-
+/* efa_addr.c */
 void epf_efa_addr_encode(const struct epf_efa_peer *peer, uint8_t *buf);
 /* Returns 0, or -EINVAL with epf_last_error() set. */
 int epf_efa_addr_decode(const void *buf, size_t len, struct epf_efa_peer *out);

@@ -87,6 +87,7 @@ void epf_efa_lane_fence(struct epf_nic *nic, uint16_t lane)
 	struct epf_efa *v = epf_efa_of(nic);
 	struct epf_efa_lane *l;
 
+	epf_efa_reopen_end(v, lane);
 	if (lane >= v->max_lanes || !v->lanes[lane].qp)
 		return;
 	l = &v->lanes[lane];

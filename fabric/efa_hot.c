@@ -5,30 +5,10 @@
  * poll write and read memory of the device. Arrivals and receives are in efa_recv_hot.c.
  */
 #include "fabric/efa.h"
+#include "fabric/verbs_wr_hot.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
-
-/* A work request that no device is asked to refuse: it would not, or it would disturb more than the lane. */
-static int is_sane(const struct epf_efa *v, const struct epf_wr *wr)
-{
-	if (wr->len > v->max_msg_bytes)
-		return 0;
-	if ((wr->flags & EPF_WR_INLINE) && wr->len > EPF_NIC_MSG_BYTES)
-		return 0;
-	switch (wr->op) {
-	case EPF_WR_WRITE:
-	case EPF_WR_WRITE_IMM:
-		return 1;
-	case EPF_WR_SEND:
-		return wr->len <= EPF_NIC_MSG_BYTES;
-	case EPF_WR_READ:
-		return !(wr->flags & EPF_WR_INLINE);
-	default:
-		return 0;
-	}
-}
 
 /* Where a work request's bytes lie here and there. */
 struct place {
@@ -79,25 +59,15 @@ static void put(struct epf_efa *v, struct epf_efa_lane *l, uint16_t lane, const 
 {
 	struct ibv_qp_ex *qp = l->qpx;
 	uint32_t slot = l->free[--l->n_free];
-	int sane = is_sane(v, wr);
+	int sane = epf_verbs_wr_is_sane(wr, v->max_msg_bytes);
 	struct place p = place_of(l, wr, sane, slot);
+	struct ibv_sge sge = { .addr = p.laddr, .length = p.len, .lkey = p.lkey };
 
 	l->ids[slot] = wr->id;
 	l->busy[slot] = 1;
 	qp->wr_id = epf_efa_wr_id(lane, l->generation, slot);
 	qp->wr_flags = IBV_SEND_SIGNALED | (p.is_inline ? IBV_SEND_INLINE : 0);
-	if (sane && wr->op == EPF_WR_WRITE_IMM)
-		ibv_wr_rdma_write_imm(qp, p.rkey, p.raddr, htonl(wr->imm));
-	else if (sane && wr->op == EPF_WR_SEND)
-		ibv_wr_send(qp);
-	else if (sane && wr->op == EPF_WR_READ)
-		ibv_wr_rdma_read(qp, p.rkey, p.raddr);
-	else
-		ibv_wr_rdma_write(qp, p.rkey, p.raddr);
-	if (p.is_inline)
-		ibv_wr_set_inline_data(qp, (void *)(uintptr_t)p.laddr, p.len);
-	else
-		ibv_wr_set_sge(qp, p.lkey, p.laddr, p.len);
+	epf_verbs_wr_add(qp, wr, sane, p.rkey, p.raddr, &sge);
 	ibv_wr_set_ud_addr(qp, l->ah, l->remote_qpn, l->remote_qkey);
 }
 

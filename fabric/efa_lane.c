@@ -31,13 +31,16 @@ static int failed(const struct epf_efa *v, uint16_t lane, const char *call, int 
 
 static uint32_t next_random(struct epf_efa *v)
 {
-	v->random = v->random * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(v->random >> 33);
+	uint64_t random;
+
+	pthread_mutex_lock(&v->setup);
+	random = v->random = v->random * 6364136223846793005ull + 1442695040888963407ull;
+	pthread_mutex_unlock(&v->setup);
+	return (uint32_t)(random >> 33);
 }
 
-static int create_qp(struct epf_efa *v, uint16_t lane)
+static int create_qp(struct epf_efa *v, struct epf_efa_lane *l, uint16_t lane)
 {
-	struct epf_efa_lane *l = &v->lanes[lane];
 	struct ibv_qp_init_attr_ex attr = {
 		.send_cq = ibv_cq_ex_to_cq(v->send_cq),
 		.recv_cq = ibv_cq_ex_to_cq(v->recv_cq),
@@ -72,10 +75,9 @@ static int create_qp(struct epf_efa *v, uint16_t lane)
 	return 0;
 }
 
-static int to_ready(struct epf_efa *v, uint16_t lane)
+static int to_ready(struct epf_efa *v, const struct epf_efa_lane *l, uint16_t lane)
 {
 	const struct epf_verbs_lib *verbs = v->lib->verbs;
-	struct epf_efa_lane *l = &v->lanes[lane];
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = l->qkey };
 	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 	int rc = verbs->modify_qp(l->qp, &attr,
@@ -96,9 +98,8 @@ static int to_ready(struct epf_efa *v, uint16_t lane)
 	return rc ? failed(v, lane, "ibv_modify_qp to RTS", rc) : 0;
 }
 
-static int alloc_lane(struct epf_efa *v, uint16_t lane, uint32_t depth)
+static int alloc_lane(struct epf_efa *v, struct epf_efa_lane *l, uint16_t lane, uint32_t depth)
 {
-	struct epf_efa_lane *l = &v->lanes[lane];
 	size_t bytes = (size_t)depth * EPF_NIC_MSG_BYTES;
 
 	l->depth = l->n_free = depth;
@@ -116,8 +117,7 @@ static int alloc_lane(struct epf_efa *v, uint16_t lane, uint32_t depth)
 	return l->bounce_mr ? 0 : failed(v, lane, "ibv_reg_mr", errno);
 }
 
-/* Frees what a lane holds; its generation stays, so that late completions of it are known. */
-static void free_lane(struct epf_efa *v, struct epf_efa_lane *l)
+void epf_efa_lane_free(struct epf_efa *v, struct epf_efa_lane *l)
 {
 	uint16_t generation = l->generation;
 
@@ -125,6 +125,8 @@ static void free_lane(struct epf_efa *v, struct epf_efa_lane *l)
 		v->lib->verbs->destroy_qp(l->qp);
 	if (l->bounce_mr)
 		v->lib->verbs->dereg_mr(l->bounce_mr);
+	if (l->handle)
+		epf_efa_ah_free(v, l->handle);
 	free(l->bounce);
 	free(l->early);
 	free(l->busy);
@@ -132,6 +134,18 @@ static void free_lane(struct epf_efa *v, struct epf_efa_lane *l)
 	free(l->ids);
 	memset(l, 0, sizeof(*l));
 	l->generation = generation;
+}
+
+int epf_efa_lane_make(struct epf_efa *v, struct epf_efa_lane *l, uint16_t lane, uint32_t depth)
+{
+	int rc;
+
+	l->generation++;
+	l->qkey = next_random(v); /* 31 bits: those with the highest bit are the kernel's */
+	rc = alloc_lane(v, l, lane, depth);
+	if (!rc)
+		rc = create_qp(v, l, lane);
+	return rc ? rc : to_ready(v, l, lane);
 }
 
 static int check_create(struct epf_efa *v, uint16_t lane, uint32_t depth)
@@ -147,9 +161,25 @@ static int check_create(struct epf_efa *v, uint16_t lane, uint32_t depth)
 				"efa: lane-depth %u is not in 1 to %u, the least of what %s holds "
 				"and verbs-completions",
 				depth, caps.lane_depth, v->device);
+	if (v->dead)
+		return epf_fail(EPF_R_EFA_DEVICE, "efa: %s was removed", v->device);
 	if (v->lanes[lane].qp)
 		return epf_fail(EPF_R_NIC_LANE, "efa: lane %u exists already", lane);
 	return 0;
+}
+
+void epf_efa_lane_install(struct epf_efa *v, uint16_t lane)
+{
+	v->lane_of[v->lanes[lane].qp->qp_num] = lane;
+	v->lanes_used++;
+	if (v->lanes_used > v->most_lanes)
+		v->most_lanes = v->lanes_used;
+	if (lane + 1u > v->lanes_end)
+		v->lanes_end = lane + 1u;
+	/* The one before may have left entries until it was destroyed. */
+	v->stale_sends = v->stale_recvs = 1;
+	epf_efa_all_hungry_cold(v);
+	epf_efa_feed(v);
 }
 
 int epf_efa_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token)
@@ -161,85 +191,119 @@ int epf_efa_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint
 	if (rc)
 		return rc;
 	l = &v->lanes[lane];
-	l->generation++;
-	l->qkey = next_random(v); /* 31 bits: those with the highest bit are the kernel's */
-	rc = alloc_lane(v, lane, depth);
-	if (!rc)
-		rc = create_qp(v, lane);
-	if (!rc)
-		rc = to_ready(v, lane);
+	rc = epf_efa_lane_make(v, l, lane, depth);
 	if (rc) {
-		free_lane(v, l);
+		epf_efa_lane_free(v, l);
 		return rc;
 	}
-	v->lane_of[l->qp->qp_num] = lane;
-	v->lanes_used++;
-	if (v->lanes_used > v->most_lanes)
-		v->most_lanes = v->lanes_used;
-	if (lane + 1u > v->lanes_end)
-		v->lanes_end = lane + 1u;
-	epf_efa_all_hungry_cold(v);
-	epf_efa_feed(v);
+	epf_efa_lane_install(v, lane);
 	*token = epf_efa_token(l->qp->qp_num, l->qkey);
 	return 0;
 }
 
-/* The address handle of a peer, one for all lanes to it. */
-static int take_ah(struct epf_efa *v, const union ibv_gid *gid, struct ibv_ah **out)
+int epf_efa_ah_make(struct epf_efa *v, const union ibv_gid *gid, struct epf_efa_ah **out)
 {
 	struct ibv_ah_attr attr = { .port_num = PORT, .is_global = 1, .grh = { .dgid = *gid } };
-	struct epf_efa_ah *a;
+	struct epf_efa_ah *a = calloc(1, sizeof(*a));
 
-	for (a = v->ahs; a; a = a->next)
-		if (memcmp(a->gid.raw, gid->raw, sizeof(gid->raw)) == 0)
-			break;
-	if (!a) {
-		a = calloc(1, sizeof(*a));
-		if (!a)
-			return epf_fail(EPF_R_NO_MEMORY, "efa: an address handle");
-		a->gid = *gid;
-		a->ah = v->lib->create_ah(v->pd, &attr);
-		if (!a->ah) {
-			int err = errno;
+	if (!a)
+		return epf_fail(EPF_R_NO_MEMORY, "efa: an address handle");
+	a->gid = *gid;
+	a->ah = v->lib->create_ah(v->pd, &attr);
+	if (!a->ah) {
+		int err = errno;
 
-			free(a);
-			return epf_fail_sys(
-				EPF_R_VERBS_CALL, err,
-				"efa: %s: ibv_create_ah (is the peer in the same subnet, "
-				"and does its security group allow all traffic?)",
-				v->device);
-		}
-		a->next = v->ahs;
-		v->ahs = a;
+		free(a);
+		return epf_fail_sys(EPF_R_VERBS_CALL, err,
+				    "efa: %s: ibv_create_ah (is the peer in the same subnet, "
+				    "and does its security group allow all traffic?)",
+				    v->device);
 	}
-	a->users++;
-	*out = a->ah;
+	*out = a;
 	return 0;
 }
 
-static void drop_ah(struct epf_efa *v, const struct ibv_ah *ah)
+void epf_efa_ah_free(struct epf_efa *v, struct epf_efa_ah *a)
 {
-	struct epf_efa_ah **at = &v->ahs, *a;
-
-	while (*at && (*at)->ah != ah)
-		at = &(*at)->next;
-	a = *at;
-	if (!a || --a->users)
-		return;
-	*at = a->next;
 	v->lib->destroy_ah(a->ah);
 	free(a);
+}
+
+struct epf_efa_ah *epf_efa_ah_find(const struct epf_efa *v, const union ibv_gid *gid)
+{
+	struct epf_efa_ah *a = v->ahs;
+
+	while (a && memcmp(a->gid.raw, gid->raw, sizeof(gid->raw)) != 0)
+		a = a->next;
+	return a;
+}
+
+/* One lane less uses a handle; 1: nobody does any more, and it is off the list. */
+static int drop_ah(struct epf_efa *v, struct epf_efa_ah *a)
+{
+	struct epf_efa_ah **at = &v->ahs;
+
+	if (--a->users)
+		return 0;
+	while (*at != a)
+		at = &(*at)->next;
+	*at = a->next;
+	return 1;
+}
+
+int epf_efa_ask_port(const struct epf_efa *v)
+{
+	struct ibv_port_attr attr;
+
+	return !epf_verbs_query_port(v->lib->verbs, v->ctx, PORT, &attr) &&
+	       attr.state == IBV_PORT_ACTIVE;
 }
 
 /* What the events said last; where that is down, the port itself, which may be quicker. */
 static int port_is_up(struct epf_efa *v)
 {
-	struct ibv_port_attr attr;
-
-	if (!v->dead && !v->counters.link_up &&
-	    !epf_verbs_query_port(v->lib->verbs, v->ctx, PORT, &attr))
-		v->counters.link_up = attr.state == IBV_PORT_ACTIVE;
+	if (!v->dead && !v->counters.link_up)
+		v->counters.link_up = (uint32_t)epf_efa_ask_port(v);
 	return v->counters.link_up != 0;
+}
+
+int epf_efa_check_peer(const struct epf_efa *v, uint16_t lane, const void *addr, size_t addr_len,
+		       uint64_t token, struct epf_efa_peer *peer)
+{
+	int rc = epf_efa_addr_decode(addr, addr_len, peer);
+
+	if (rc)
+		return rc;
+	if (!epf_efa_token_is_good(token))
+		return epf_fail(EPF_R_NIC_ADDRESS, "efa: lane %u got an impossible token", lane);
+	/* A device that sends such arrivals to a queue pair of the other kind upsets it. */
+	if (peer->unsolicited != (v->recv_dv != NULL))
+		return epf_fail(EPF_R_NIC_PEER_MODE,
+				"efa: %s %s unsolicited arrivals and its peer %s; use the same "
+				"driver and rdma-core on both, or set efa-unsolicited=no on both",
+				v->device, v->recv_dv ? "has" : "lacks",
+				peer->unsolicited ? "has them" : "does not");
+	return 0;
+}
+
+void epf_efa_lane_connected(struct epf_efa *v, uint16_t lane, const struct epf_efa_peer *peer,
+			    uint64_t token, struct epf_efa_ah *handle)
+{
+	struct epf_efa_lane *l = &v->lanes[lane];
+
+	if (!handle->users++) {
+		handle->next = v->ahs;
+		v->ahs = handle;
+	}
+	l->handle = handle;
+	l->ah = handle->ah;
+	l->remote_qpn = token & 0xffffffu;
+	l->remote_qkey = token >> 24 & 0x7fffffffu;
+	l->sink_raddr = peer->sink_raddr;
+	l->sink_rkey = peer->sink_rkey;
+	l->link = EPF_LANE_READY;
+	if (l->n_early)
+		epf_efa_report_lane(v, lane);
 }
 
 int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
@@ -247,36 +311,22 @@ int epf_efa_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, s
 {
 	struct epf_efa *v = epf_efa_of(nic);
 	struct epf_efa_lane *l = used_lane(nic, lane);
+	struct epf_efa_ah *handle;
 	struct epf_efa_peer peer;
 	int rc;
 
 	if (!l || l->link != EPF_LANE_IDLE)
 		return epf_fail(EPF_R_NIC_LANE, "efa: lane %u is not idle", lane);
-	rc = epf_efa_addr_decode(addr, addr_len, &peer);
+	rc = epf_efa_check_peer(v, lane, addr, addr_len, token, &peer);
 	if (rc)
 		return rc;
-	if (!epf_efa_token_is_good(token))
-		return epf_fail(EPF_R_NIC_ADDRESS, "efa: lane %u got an impossible token", lane);
 	if (!port_is_up(v))
 		return epf_fail_sys(EPF_R_EFA_DEVICE, ENETDOWN, "efa: %s", v->device);
-	/* A device that sends such arrivals to a queue pair of the other kind upsets it. */
-	if (peer.unsolicited != (v->recv_dv != NULL))
-		return epf_fail(EPF_R_NIC_PEER_MODE,
-				"efa: %s %s unsolicited arrivals and its peer %s; use the same "
-				"driver and rdma-core on both, or set efa-unsolicited=no on both",
-				v->device, v->recv_dv ? "has" : "lacks",
-				peer.unsolicited ? "has them" : "does not");
-	rc = take_ah(v, &peer.gid, &l->ah);
-	if (rc)
+	handle = epf_efa_ah_find(v, &peer.gid);
+	if (!handle && (rc = epf_efa_ah_make(v, &peer.gid, &handle)))
 		return rc;
-	l->remote_qpn = token & 0xffffffu;
-	l->remote_qkey = token >> 24 & 0x7fffffffu;
-	l->sink_raddr = peer.sink_raddr;
-	l->sink_rkey = peer.sink_rkey;
-	l->link = EPF_LANE_READY;
-	if (l->n_early) {
-		epf_efa_report_lane(v, lane);
-	} else {
+	epf_efa_lane_connected(v, lane, &peer, token, handle);
+	if (!l->n_early) { /* none will come to a lane that is connected */
 		free(l->early);
 		l->early = NULL;
 	}
@@ -342,29 +392,45 @@ static void take_back_receives(struct epf_efa *v, uint16_t lane)
 		}
 }
 
-void epf_efa_lane_destroy(struct epf_nic *nic, uint16_t lane)
+void epf_efa_lane_detach(struct epf_efa *v, uint16_t lane, struct epf_efa_lane *out)
 {
-	struct epf_efa *v = epf_efa_of(nic);
-	struct epf_efa_lane *l = used_lane(nic, lane);
-	struct ibv_ah *ah;
+	struct epf_efa_lane *l = &v->lanes[lane];
 
-	if (!l)
-		return;
 	v->outstanding -= l->depth - l->n_free;
 	unreport(v, lane);
 	unlist_hungry(v, lane);
 	while (l->early_out < l->n_early)
 		epf_efa_drop(v, &l->early[l->early_out++]);
+	if (l->qp)
+		v->lane_of[l->qp->qp_num] = EPF_EFA_NONE;
+	v->stale_sends = v->stale_recvs = 1;
+	take_back_receives(v, lane);
+	if (l->handle && !drop_ah(v, l->handle))
+		l->handle = NULL;
+	v->lanes_used--;
+	*out = *l;
+	*l = (struct epf_efa_lane){ .generation = out->generation };
+}
+
+void epf_efa_lane_destroy(struct epf_nic *nic, uint16_t lane)
+{
+	struct epf_efa *v = epf_efa_of(nic);
+	struct epf_efa_lane *l = used_lane(nic, lane), old;
+
+	epf_efa_reopen_end(v, lane);
+	if (!l)
+		return;
+	/* It may be in use, so it ends before its receives are another lane's. */
 	v->lane_of[l->qp->qp_num] = EPF_EFA_NONE;
 	v->lib->verbs->destroy_qp(l->qp);
 	l->qp = NULL;
-	v->stale_sends = v->stale_recvs = 1;
-	take_back_receives(v, lane);
-	ah = l->ah;
-	free_lane(v, l);
-	if (ah)
-		drop_ah(v, ah);
-	v->lanes_used--;
+	epf_efa_lane_detach(v, lane, &old);
+	epf_efa_lane_free(v, &old);
+}
+
+int epf_efa_link_ready(struct epf_nic *nic, uint16_t lane)
+{
+	return port_is_up(epf_efa_of(nic));
 }
 
 enum epf_lane_link epf_efa_lane_link(const struct epf_nic *nic, uint16_t lane)

@@ -189,8 +189,8 @@ static int set_nonblocking(int fd)
 }
 
 /*
- * A completion queue, polled by one thread. A device without notifications refuses a channel: the NIC then has none, and a
- * sleeping core looks by itself. An older provider refuses the flag for one thread.
+ * A completion queue with the provider's lock: one thread polls it, and another makes and destroys queue pairs that report to it. A device
+ * without notifications refuses a channel: the NIC then has none, and a sleeping core looks by itself.
  */
 static struct ibv_cq_ex *create_cq(struct epf_efa *v, uint32_t entries, uint64_t wc_flags)
 {
@@ -200,19 +200,9 @@ static struct ibv_cq_ex *create_cq(struct epf_efa *v, uint32_t entries, uint64_t
 		.channel = v->channel,
 		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM |
 			    IBV_WC_EX_WITH_SRC_QP,
-		.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
-		.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
 	};
-	struct ibv_cq_ex *cq;
 
-	cq = v->lib->efa_create_cq(v->ctx, &attr, &efa_attr, sizeof(efa_attr));
-	if (!cq && (errno == EOPNOTSUPP || errno == EINVAL)) {
-		attr.comp_mask = attr.flags = 0;
-		cq = v->lib->efa_create_cq(v->ctx, &attr, &efa_attr, sizeof(efa_attr));
-	}
-	/* The queue keeps neither structure; cppcheck cannot know. */
-	/* cppcheck-suppress returnDanglingLifetime */
-	return cq;
+	return v->lib->efa_create_cq(v->ctx, &attr, &efa_attr, sizeof(efa_attr));
 }
 
 static int create_channel(struct epf_efa *v)
@@ -357,8 +347,10 @@ void epf_efa_destroy(struct epf_efa *v)
 	if (v->lanes)
 		munmap(v->lanes, v->max_lanes * sizeof(*v->lanes));
 	free(v->lane_of);
+	free(v->opener);
 	if (!v->shares_bell)
 		free(v->bell);
+	pthread_mutex_destroy(&v->setup);
 	free(v);
 }
 
@@ -385,6 +377,7 @@ static struct epf_efa *alloc_nic(const struct epf_efa_lib *lib, const struct epf
 	v->lib = lib;
 	v->opts = *opts;
 	v->waker.stop_fd = -1;
+	pthread_mutex_init(&v->setup, NULL);
 	v->report_head = v->report_tail = v->hungry_head = v->hungry_tail = EPF_EFA_NONE;
 	memset(v->files, 0xff, sizeof(v->files));
 	v->bell = aligned_alloc(128, sizeof(*v->bell));
@@ -412,7 +405,9 @@ int epf_efa_open(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
 		return epf_fail(EPF_R_NO_MEMORY, "efa: a NIC");
 	v->now = now;
 	v->now_arg = now_arg;
-	rc = open_device(v);
+	rc = epf_efa_reopen_init(v);
+	if (!rc)
+		rc = open_device(v);
 	if (!rc)
 		rc = set_limits(v);
 	if (!rc)

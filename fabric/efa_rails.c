@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which adapters a job uses, and opening them: one as it is, several as one NIC (nic.h: epf_nic_rails_open). Called when an EFA NIC is
- * opened; slow path. The choice is placement's (place_pick.h); it must never open more than that names.
+ * Which adapters a job uses, and opening them as one NIC (rails_ports.h). Called when an EFA NIC is opened; slow path. The choice is placement's
+ * (place_pick.h); it must never open more than that names.
  */
 #include "fabric/efa.h"
 
 #include "fabric/base/err.h"
 #include "fabric/place_impl.h"
 #include "fabric/place_pick.h"
+#include "fabric/rails_ports.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PORT = 1 };
 
@@ -62,46 +64,49 @@ static int list_adapters(const struct epf_efa_lib *lib, const struct epf_conf_li
 	return rc;
 }
 
-static int open_one(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
-		    const struct epf_place_candidate *adapter, uint64_t (*now)(void *),
-		    void *now_arg, struct epf_nic **out)
+/* How an adapter is opened; epf_rails_ports.arg. */
+struct opening {
+	const struct epf_efa_lib *lib;
+	struct epf_efa_opts opts; /* without the list of devices, which is the caller's */
+	uint64_t (*now)(void *);
+	void *now_arg;
+};
+
+static int open_one(const void *arg, const struct epf_place_candidate *adapter, bool may_be_down,
+		    struct epf_nic **out)
 {
+	const struct opening *o = arg;
 	char text[80];
 	char *item = text;
-	struct epf_efa_opts one = *opts;
+	struct epf_efa_opts one = o->opts;
 
 	snprintf(text, sizeof(text), "=%s", adapter->device);
 	one.devices = (struct epf_conf_list){ .item = &item, .count = 1 };
-	return epf_efa_open(lib, &one, now, now_arg, out);
+	one.may_be_down = may_be_down;
+	return epf_efa_open(o->lib, &one, o->now, o->now_arg, out);
 }
 
-/* The first `n` of the list as one NIC. One that is down keeps its place: links mean the same at both ends. */
-static int open_several(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
-			const struct adapters *a, const struct epf_place_pick *pick, uint32_t n,
-			uint64_t (*now)(void *), void *now_arg, struct epf_nic **out)
+/* Those `n` of the list as one NIC. */
+static int open_these(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
+		      const struct adapters *a, const uint32_t *order, uint32_t n,
+		      uint64_t (*now)(void *), void *now_arg, struct epf_nic **out)
 {
-	struct epf_efa_opts each = *opts;
-	struct epf_nic *nics[EPF_NIC_LINKS];
-	uint32_t done = 0, active = 0;
-	int rc = 0;
+	struct opening *o = malloc(sizeof(*o));
+	struct epf_rails_ports how = { open_one, epf_efa_share_bell, o };
+	uint32_t active = 0;
+	int rc;
 
-	each.may_be_down = 1;
-	while (done < n && !rc) {
-		const struct epf_place_candidate *adapter = &a->list[pick->order[done]];
-
-		active += adapter->is_active;
-		rc = open_one(lib, &each, adapter, now, now_arg, &nics[done]);
-		if (!rc)
-			done++;
-	}
-	if (!rc && !active)
-		rc = epf_fail(EPF_R_EFA_UNFIT, "efa: no adapter can be used: all %u are down", n);
-	for (uint32_t i = 1; i < n && !rc; i++)
-		epf_efa_share_bell(nics[i], nics[0]);
-	if (!rc)
-		rc = epf_nic_rails_open(nics, n, out);
-	for (; rc && done; done--)
-		nics[done - 1]->ops->close(nics[done - 1]);
+	if (!o)
+		return epf_fail(EPF_R_NO_MEMORY, "efa: %u adapters", n);
+	*o = (struct opening){ lib, *opts, now, now_arg };
+	memset(&o->opts.devices, 0, sizeof(o->opts.devices));
+	for (uint32_t i = 0; i < n; i++)
+		active += a->list[order[i]].is_active;
+	rc = n > 1 && !active
+		     ? epf_fail(EPF_R_EFA_UNFIT, "efa: no adapter can be used: all %u are down", n)
+		     : epf_rails_ports_open(&how, a->list, order, n, out);
+	if (rc)
+		free(o);
 	return rc;
 }
 
@@ -122,12 +127,12 @@ static int open_picked(const struct epf_efa_lib *lib, const struct epf_efa_opts 
 			"nic-count, or name fewer",
 			n, EPF_NIC_LINKS);
 	if (n > 1)
-		return open_several(lib, opts, a, pick, n, now, now_arg, out);
+		return open_these(lib, opts, a, pick->order, n, now, now_arg, out);
 	/* One: the first that can carry anything; if there is none, opening the first one says why. */
 	for (uint32_t i = pick->count; i-- > 0;)
 		if (a->list[pick->order[i]].is_active)
 			first = i;
-	return open_one(lib, opts, &a->list[pick->order[first]], now, now_arg, out);
+	return open_these(lib, opts, a, &pick->order[first], 1, now, now_arg, out);
 }
 
 int epf_efa_open_chosen(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,

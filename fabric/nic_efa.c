@@ -88,10 +88,16 @@ static void efa_close(struct epf_nic *nic)
 	if (!nic)
 		return;
 	epf_verbs_waker_stop(&v->waker);
+	epf_efa_reopen_close(v);
 	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		epf_efa_lane_destroy(nic, (uint16_t)lane);
 	epf_efa_drop_regions(v);
 	epf_efa_destroy(v);
+}
+
+static int efa_is_removed(const struct epf_nic *nic)
+{
+	return epf_efa_of(nic)->dead;
 }
 
 static struct epf_bell *efa_bell(struct epf_nic *nic)
@@ -120,18 +126,24 @@ const struct epf_nic_ops epf_nic_efa_ops = {
 	.region_register = epf_efa_register,
 	.region_register_device = epf_efa_register_device,
 	.region_deregister = epf_efa_deregister,
+	.is_removed = efa_is_removed,
 	.lane_create = epf_efa_lane_create,
 	.lane_connect = epf_efa_lane_connect,
 	.lane_fence = epf_efa_lane_fence,
 	.lane_drained = epf_efa_lane_drained,
 	.lane_destroy = epf_efa_lane_destroy,
+	.lane_reopen = epf_efa_lane_reopen,
+	.lane_reconnect = epf_efa_lane_reconnect,
 	.lane_link = epf_efa_lane_link,
+	.link_ready = epf_efa_link_ready,
 	.post = epf_efa_post,
 	.reap = epf_efa_reap,
 	.post_receives = epf_efa_post_receives,
 	.next_event = epf_efa_next_event,
 	.bell = efa_bell,
 	.arm = epf_efa_arm,
+	.wake_peers = epf_efa_reopen_wake,
+	.wake_pending = epf_efa_reopen_pending,
 	.counters = efa_counters,
 	.set_link = efa_set_link,
 	.watch = epf_efa_watch,

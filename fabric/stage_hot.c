@@ -8,6 +8,9 @@
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
+#include "fabric/retire_hot.h"
+
+enum { PREFETCH_TARGETS = 6 };
 
 /* Has the lane room for one more entry, and where it has an event at the peer, a receive there? */
 EPF_INLINE int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned bulk,
@@ -27,13 +30,12 @@ EPF_INLINE int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned
 }
 
 /*
- * May the stream's lane take one more entry of `bytes` bytes? A message always may pass the byte limits: it is what
+ * May a stream's lane take one more entry of `bytes` bytes of this rank? A message always may pass the byte limits: it is what
  * lets the bytes before it be acknowledged.
  */
-EPF_INLINE int admit(struct epf_core *core, const struct epf_stream *s, struct epf_lane *lane,
-		     unsigned bulk, unsigned event, uint32_t bytes)
+EPF_INLINE int admit(struct epf_core *core, const struct epf_rank_state *rank,
+		     struct epf_lane *lane, unsigned bulk, unsigned event, uint32_t bytes)
 {
-	const struct epf_rank_state *rank = &core->ranks[s->rank];
 	const struct epf_link_load *load = &core->load[lane->link];
 
 	if (!admit_lane(core, lane, bulk, event))
@@ -93,14 +95,15 @@ int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_ms
 	 * The engine's own messages pass the limits of what is in flight: work that a dead lane holds counts there, and
 	 * only they can free it.
 	 */
-	if (counts ? !admit(core, s, lane, 0, 1, 0) : !admit_lane(core, lane, 0, 1))
+	if (counts ? !admit(core, &core->ranks[s->rank], lane, 0, 1, 0)
+		   : !admit_lane(core, lane, 0, 1))
 		return 0;
 	message_entry(core, s, lane, m, wr_core);
 	return 1;
 }
 
-static void count_bytes(struct epf_core *core, const struct epf_peer *peer, unsigned op,
-			uint32_t bytes)
+EPF_INLINE void count_bytes(struct epf_core *core, const struct epf_peer *peer, unsigned op,
+			    uint32_t bytes)
 {
 	if (op == EPF_OP_GET)
 		EPF_COUNT(core, GET_BYTES, bytes);
@@ -115,13 +118,12 @@ static void count_bytes(struct epf_core *core, const struct epf_peer *peer, unsi
  * in its immediate, or EPF_NONE. what: the operation; a constant where the caller knows it, and most of this then folds away.
  */
 EPF_INLINE void data_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
-			   struct epf_ring_state *ring, const struct epf_op *op, unsigned what,
-			   uint32_t seq, uint32_t done, uint32_t bytes, unsigned last,
-			   uint32_t notify)
+			   const struct epf_ring_state *ring, struct epf_rank_state *rank,
+			   const struct epf_op *op, unsigned what, uint32_t seq, uint32_t done,
+			   uint32_t bytes, unsigned last, uint32_t notify)
 {
 	const struct epf_peer *peer = &core->peers[op->rank];
 	const struct epf_region_remote *remote = &peer->regions[op->remote_region];
-	struct epf_rank_state *rank = &core->ranks[ring->rank];
 	struct epf_msg *slot;
 	struct epf_wr *wr = lane_entry(core, lane, &slot);
 
@@ -226,6 +228,7 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 		 const struct epf_op *op, uint32_t seq, uint32_t *done)
 {
 	struct epf_lane *lane = &core->lanes[s->lane];
+	struct epf_rank_state *rank = &core->ranks[ring->rank];
 	unsigned bulk = op->flags & EPF_F_BULK;
 	unsigned event = core->counts_puts && op->op != EPF_OP_GET;
 	unsigned signal = op->op == EPF_OP_PUT_SIGNAL;
@@ -251,11 +254,11 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 		/* Its own data only: on an unordered NIC that is one piece, or the message has to cover them. */
 		if (signal && last && !(op->flags & EPF_F_FENCE) && (core->ordered || *done == 0))
 			notify = epf_notify_handle(core, s, op->signal, op->add);
-		if (!admit(core, s, lane, bulk, event || notify != EPF_NONE, bytes))
+		if (!admit(core, rank, lane, bulk, event || notify != EPF_NONE, bytes))
 			return 0;
 		signal = signal && notify == EPF_NONE;
-		data_entry(core, s, lane, ring, op, op->op, seq, *done, bytes, last && !signal,
-			   notify);
+		data_entry(core, s, lane, ring, rank, op, op->op, seq, *done, bytes,
+			   last && !signal, notify);
 		stream_mark_dirty(core, s, stream_index(core, s));
 		*done += bytes;
 	}
@@ -265,19 +268,6 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 		s->group_posted++;
 		group_signals(core, s);
 	}
-	return 1;
-}
-
-/* The same for a put in one piece that raises no event: most of all commands, so without all the questions. 0: no credit. */
-EPF_INLINE int stage_put(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
-			 const struct epf_op *op, uint32_t seq)
-{
-	struct epf_lane *lane = &core->lanes[s->lane];
-
-	if (!admit(core, s, lane, op->flags & EPF_F_BULK, 0, op->length))
-		return 0;
-	data_entry(core, s, lane, ring, op, EPF_OP_PUT, seq, 0, op->length, 1, EPF_NONE);
-	stream_mark_dirty(core, s, stream_index(core, s));
 	return 1;
 }
 
@@ -362,8 +352,9 @@ static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
 				    (hash ^ hash >> 15) & core->group_mask);
 }
 
-EPF_HOT void epf_stage_command(struct epf_core *core, struct epf_ring_state *ring,
-			       const struct epf_op *op, uint32_t seq)
+static __attribute__((noinline)) void stage_command(struct epf_core *core,
+						    struct epf_ring_state *ring,
+						    const struct epf_op *op, uint32_t seq)
 {
 	unsigned grouped =
 		(op->op == EPF_OP_PUT || op->op == EPF_OP_SIGNAL) && (op->flags & EPF_F_COUNTED);
@@ -386,15 +377,78 @@ EPF_HOT void epf_stage_command(struct epf_core *core, struct epf_ring_state *rin
 		stage_counted(core, s, ring, op, seq);
 		return;
 	}
-	if (EPF_LIKELY(s->parked_head == EPF_NONE)) {
-		unsigned plain = op->op == EPF_OP_PUT && !grouped && !core->counts_puts &&
-				 op->length - 1 < core->caps.max_msg_bytes;
+	if (EPF_UNLIKELY(s->parked_head != EPF_NONE) || !stage(core, s, ring, op, seq, &done))
+		park(core, s, ring, op, seq, done);
+}
 
-		if (plain ? stage_put(core, s, ring, op, seq)
-			  : stage(core, s, ring, op, seq, &done))
-			return;
+/*
+ * A put in one piece that raises no event, on a stream that is open and has nothing parked: most of all commands, so without all the
+ * questions. Returns 0, with nothing done, for any other.
+ */
+EPF_INLINE int stage_put(struct epf_core *core, struct epf_ring_state *ring,
+			 struct epf_rank_state *rank, const struct epf_op *op, uint32_t seq)
+{
+	struct epf_stream *s;
+	struct epf_lane *lane;
+	uint32_t index;
+
+	if (EPF_UNLIKELY(op->op != EPF_OP_PUT) ||
+	    EPF_UNLIKELY((op->flags & EPF_F_COUNTED) | core->counts_puts) ||
+	    EPF_UNLIKELY(op->length - 1 >= core->caps.max_msg_bytes) ||
+	    EPF_UNLIKELY(!rank->usable[op->rank]))
+		return 0;
+	index = ring->streams[op->rank];
+	if (EPF_UNLIKELY(index == EPF_NONE))
+		return 0;
+	s = &core->streams[index];
+	if (EPF_UNLIKELY(s->parked_head != EPF_NONE))
+		return 0;
+	lane = &core->lanes[s->lane];
+	if (!admit(core, rank, lane, op->flags & EPF_F_BULK, 0, op->length)) {
+		park(core, s, ring, op, seq, 0);
+		return 1;
 	}
-	park(core, s, ring, op, seq, done);
+	data_entry(core, s, lane, ring, rank, op, EPF_OP_PUT, seq, 0, op->length, 1, EPF_NONE);
+	stream_mark_dirty(core, s, index);
+	return 1;
+}
+
+/*
+ * Brings the stream and the next lane entry of a command near: with many peers each command touches other lines, and
+ * the batch gives the time to fetch them.
+ */
+static void prefetch_target(const struct epf_core *core, const struct epf_ring_state *ring,
+			    const struct epf_op *op)
+{
+	uint32_t index = op->rank < core->world ? ring->streams[op->rank] : EPF_NONE;
+	const struct epf_lane *lane;
+
+	if (index == EPF_NONE)
+		return;
+	lane = &core->lanes[core->streams[index].lane];
+	__builtin_prefetch(&lane->wrs[lane->head & lane->mask], 1);
+}
+
+EPF_HOT void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring,
+			     const struct epf_op *ops, unsigned n, uint32_t first_seq)
+{
+	struct epf_rank_state *rank = &core->ranks[ring->rank];
+
+	for (unsigned i = 0; i < n; i++) {
+		const struct epf_op *op = &ops[i];
+		uint32_t seq = first_seq + i;
+
+		if (i + PREFETCH_TARGETS < n)
+			prefetch_target(core, ring, op + PREFETCH_TARGETS);
+		if (EPF_LIKELY(stage_put(core, ring, rank, op, seq)))
+			continue;
+		if (op->op == EPF_OP_FLUSH)
+			epf_flush_begin(core, ring, seq, op->flags & EPF_F_ALL);
+		else if (op->op == EPF_OP_NOP)
+			epf_retire(ring, seq);
+		else if (op->op != EPF_OP_COUNT)
+			stage_command(core, ring, op, seq);
+	}
 }
 
 /* Stages what it can of a stream's parked commands; 1 when none is left. */

@@ -46,7 +46,9 @@ EPF_INLINE int lane_has_room(const struct epf_lane *lane, unsigned bulk)
 {
 	uint32_t used = lane->head - lane->tail;
 
-	return used < (bulk ? lane->limit - (lane->limit >> 2) : lane->limit);
+	if (EPF_UNLIKELY(bulk))
+		return used < lane->limit - (lane->limit >> 2);
+	return used < lane->limit;
 }
 
 EPF_INLINE void lane_mark_dirty(struct epf_core *core, struct epf_lane *lane)

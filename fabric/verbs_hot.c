@@ -31,13 +31,19 @@ void epf_verbs_report_lane(struct epf_verbs *v, uint16_t lane)
 	v->report_tail = lane;
 }
 
+/* What is posted up to this position is over. */
+EPF_INLINE void sent_until(struct epf_verbs *v, struct epf_verbs_lane *l, uint32_t position)
+{
+	v->outstanding -= position + 1 - l->tail;
+	l->tail = position + 1;
+}
+
 EPF_INLINE void emit_sent(struct epf_verbs *v, struct out *out, uint16_t lane, uint32_t position,
 			  unsigned status)
 {
 	struct epf_verbs_lane *l = &v->lanes[lane];
 
-	v->outstanding -= position + 1 - l->tail;
-	l->tail = position + 1;
+	sent_until(v, l, position);
 	out->wc[out->n++] = (struct epf_wc){
 		.id = l->ids[position & l->mask],
 		.lane = lane,
@@ -118,9 +124,14 @@ static void failed(struct epf_verbs *v, uint16_t lane, uint32_t position, enum i
 	epf_verbs_report_lane(v, lane);
 }
 
-/* Completions of work requests: up to `max` entries in all. */
+/*
+ * Completions of work requests: up to `max` entries in all. Of an ordered lane a later one speaks for those before it, so of
+ * several in a row the last is reported.
+ */
 static int take_sent(struct epf_verbs *v, struct out *out, unsigned max)
 {
+	struct epf_wc *joins = NULL; /* the entry before, if one of its lane may take its place */
+
 	while (out->n < max) {
 		unsigned ask = max - out->n < EPF_VERBS_POLL ? max - out->n : EPF_VERBS_POLL;
 		int n = ibv_poll_cq(v->send_cq, (int)ask, v->wcs);
@@ -137,10 +148,15 @@ static int take_sent(struct epf_verbs *v, struct out *out, unsigned max)
 			if (l->generation != (uint16_t)(wc->wr_id >> 32) ||
 			    position - l->tail >= l->head - l->tail)
 				continue;
-			if (__builtin_expect(wc->status != IBV_WC_SUCCESS, 0))
+			if (__builtin_expect(wc->status != IBV_WC_SUCCESS, 0)) {
 				failed(v, lane, position, wc->status);
-			else if (!l->has_failed)
+			} else if (joins && joins->lane == lane && !l->has_failed) {
+				sent_until(v, l, position);
+				joins->id = l->ids[position & l->mask];
+			} else if (!l->has_failed) {
+				joins = v->ordered ? &out->wc[out->n] : NULL;
 				emit_sent(v, out, lane, position, EPF_S_OK);
+			}
 			if (l->gone)
 				epf_verbs_report_lane(v, lane);
 		}

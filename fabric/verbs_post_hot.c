@@ -5,30 +5,11 @@
  * it is (on hardware memory and a doorbell; soft-RoCE enters the kernel).
  */
 #include "fabric/verbs.h"
+#include "fabric/verbs_wr_hot.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
-
-/* A work request that no device is asked to refuse: it would not, or it would disturb more than the lane. */
-static int is_sane(const struct epf_verbs *v, const struct epf_wr *wr)
-{
-	if (wr->len > v->max_msg_bytes)
-		return 0;
-	if ((wr->flags & EPF_WR_INLINE) && wr->len > EPF_NIC_MSG_BYTES)
-		return 0;
-	switch (wr->op) {
-	case EPF_WR_WRITE:
-	case EPF_WR_WRITE_IMM:
-		return 1;
-	case EPF_WR_SEND:
-		return wr->len <= EPF_NIC_MSG_BYTES;
-	case EPF_WR_READ:
-		return !(wr->flags & EPF_WR_INLINE);
-	default:
-		return 0;
-	}
-}
 
 /*
  * Local part of a work request: *inlined says that the queue pair takes the bytes at once. One that is not sane gets a place
@@ -82,24 +63,13 @@ static __attribute__((noinline)) void put_ex_other(struct epf_verbs *v, struct e
 						   uint16_t lane, const struct epf_wr *wr, int last)
 {
 	struct ibv_qp_ex *qp = l->qpx;
-	int sane = is_sane(v, wr), inlined;
+	int sane = epf_verbs_wr_is_sane(wr, v->max_msg_bytes), inlined;
 	struct ibv_sge sge = local_part(v, l, wr, sane, &inlined);
 	unsigned flags;
 
 	qp->wr_id = enter(v, l, lane, wr, last, &flags);
 	qp->wr_flags = flags | (inlined ? IBV_SEND_INLINE : 0);
-	if (sane && wr->op == EPF_WR_WRITE_IMM)
-		ibv_wr_rdma_write_imm(qp, wr->rkey, wr->raddr, htonl(wr->imm));
-	else if (sane && wr->op == EPF_WR_SEND)
-		ibv_wr_send(qp);
-	else if (sane && wr->op == EPF_WR_READ)
-		ibv_wr_rdma_read(qp, wr->rkey, wr->raddr);
-	else
-		ibv_wr_rdma_write(qp, wr->rkey, wr->raddr);
-	if (inlined)
-		ibv_wr_set_inline_data(qp, (void *)(uintptr_t)sge.addr, sge.length);
-	else
-		ibv_wr_set_sge(qp, sge.lkey, sge.addr, sge.length);
+	epf_verbs_wr_add(qp, wr, sane, wr->rkey, wr->raddr, &sge);
 }
 
 EPF_INLINE void put_ex(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
@@ -135,8 +105,33 @@ static int post_ex(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
 	return 0;
 }
 
-EPF_INLINE void put_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
-			 const struct epf_wr *wr, int last, unsigned at)
+/* The last `count` of the prepared work requests are a list: nothing behind them, and no link of it has to be written. */
+EPF_INLINE unsigned list_at(unsigned count)
+{
+	return EPF_VERBS_CHAIN - count;
+}
+
+/* A plain write as the prepared work request `at`; all of it that is not the same in all. */
+EPF_INLINE void fill_plain(struct epf_verbs *v, const struct epf_wr *wr, uint64_t wr_id,
+			   unsigned flags, unsigned at)
+{
+	struct ibv_send_wr *out = &v->wrs[at];
+	struct ibv_sge *sge = &v->sges[at];
+
+	sge->addr = wr->laddr;
+	sge->length = wr->len;
+	sge->lkey = wr->lkey;
+	out->wr_id = wr_id;
+	out->send_flags = flags;
+	out->opcode = IBV_WR_RDMA_WRITE;
+	out->num_sge = wr->len != 0;
+	out->wr.rdma.remote_addr = wr->raddr;
+	out->wr.rdma.rkey = wr->rkey;
+}
+
+static __attribute__((noinline)) void put_list_other(struct epf_verbs *v, struct epf_verbs_lane *l,
+						     uint16_t lane, const struct epf_wr *wr,
+						     int last, unsigned at)
 {
 	static const uint8_t opcodes[] = {
 		[EPF_WR_WRITE] = IBV_WR_RDMA_WRITE,
@@ -145,23 +140,9 @@ EPF_INLINE void put_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t
 		[EPF_WR_READ] = IBV_WR_RDMA_READ,
 	};
 	struct ibv_send_wr *out = &v->wrs[at];
+	int sane = epf_verbs_wr_is_sane(wr, v->max_msg_bytes), inlined;
 	unsigned flags;
-	int sane, inlined;
 
-	if (is_plain(v, wr)) {
-		struct ibv_sge *sge = &v->sges[at];
-
-		sge->addr = wr->laddr;
-		sge->length = wr->len;
-		sge->lkey = wr->lkey;
-		out->wr_id = enter(v, l, lane, wr, last, &out->send_flags);
-		out->opcode = IBV_WR_RDMA_WRITE;
-		out->num_sge = wr->len != 0;
-		out->wr.rdma.remote_addr = wr->raddr;
-		out->wr.rdma.rkey = wr->rkey;
-		return;
-	}
-	sane = is_sane(v, wr);
 	v->sges[at] = local_part(v, l, wr, sane, &inlined);
 	out->wr_id = enter(v, l, lane, wr, last, &flags);
 	out->opcode = sane ? opcodes[wr->op] : IBV_WR_RDMA_WRITE;
@@ -172,6 +153,20 @@ EPF_INLINE void put_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t
 	out->wr.rdma.rkey = wr->rkey;
 }
 
+EPF_INLINE void put_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
+			 const struct epf_wr *wr, int last, unsigned at)
+{
+	unsigned flags;
+	uint64_t wr_id;
+
+	if (!is_plain(v, wr)) {
+		put_list_other(v, l, lane, wr, last, at);
+		return;
+	}
+	wr_id = enter(v, l, lane, wr, last, &flags);
+	fill_plain(v, wr, wr_id, flags, at);
+}
+
 static int post_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
 		     const struct epf_wr *wr, unsigned n)
 {
@@ -179,44 +174,88 @@ static int post_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lan
 
 	while (done < n) {
 		unsigned count = n - done < EPF_VERBS_CHAIN ? n - done : EPF_VERBS_CHAIN, taken;
-		struct ibv_send_wr *bad = NULL;
+		struct ibv_send_wr *first = &v->wrs[list_at(count)], *bad = NULL;
 		uint32_t head = l->head;
 		int rc;
 
 		for (unsigned i = 0; i < count; i++)
-			put_list(v, l, lane, &wr[done + i], done + i + 1 == n, i);
-		/* count is 1 or more: cppcheck does not follow the loop's condition */
-		/* cppcheck-suppress negativeIndex */
-		v->wrs[count - 1].next = NULL;
-		rc = ibv_post_send(l->qp, v->wrs, &bad);
-		if (count < EPF_VERBS_CHAIN)
-			/* cppcheck-suppress negativeIndex */
-			v->wrs[count - 1].next = &v->wrs[count];
+			put_list(v, l, lane, &wr[done + i], done + i + 1 == n, list_at(count) + i);
+		rc = ibv_post_send(l->qp, first, &bad);
 		v->counters.doorbells++;
 		if (__builtin_expect(rc == 0, 1)) {
 			done += count;
 			continue;
 		}
-		taken = bad >= v->wrs && bad < v->wrs + count ? (unsigned)(bad - v->wrs) : 0;
+		taken = bad >= first && bad < first + count ? (unsigned)(bad - first) : 0;
 		l->head = head + taken;
 		done += taken;
 		/*
 		 * The ones taken may be without a completion of their own: a full queue with none under way would never
 		 * move. Then the lane cannot go on.
 		 */
-		if (rc != ENOMEM || (taken && !(v->wrs[taken - 1].send_flags & IBV_SEND_SIGNALED)))
+		if (rc != ENOMEM || (taken && !(first[taken - 1].send_flags & IBV_SEND_SIGNALED)))
 			epf_verbs_lost_lane_cold(v, lane, rc);
 		break;
 	}
 	return (int)done;
 }
 
+/* Several work requests, or one of the rarer kinds; the caller has found room. */
+static __attribute__((noinline)) int post_several(struct epf_verbs *v, struct epf_verbs_lane *l,
+						  uint16_t lane, const struct epf_wr *wr,
+						  unsigned n)
+{
+	int done = l->qpx ? post_ex(v, l, lane, wr, n) : post_list(v, l, lane, wr, n);
+	uint64_t bytes = 0;
+
+	v->outstanding += (uint32_t)done;
+	for (int i = 0; i < done; i++)
+		bytes += wr[i].len;
+	v->counters.bytes_tx += bytes;
+	v->counters.messages_tx += (uint32_t)done;
+	return done;
+}
+
+/* One plain write: what post_several() does for it, without its loops. Where commands come singly, each pays for a whole post. */
+EPF_INLINE int post_one(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane,
+			const struct epf_wr *wr)
+{
+	uint64_t wr_id = epf_verbs_wr_id(lane, l->generation, l->head);
+	struct ibv_qp_ex *qp = l->qpx;
+	struct ibv_send_wr *bad;
+	int rc;
+
+	l->ids[l->head & l->mask] = wr->id;
+	l->quiet = 0;
+	v->counters.doorbells++;
+	if (qp) {
+		ibv_wr_start(qp);
+		qp->wr_id = wr_id;
+		qp->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_rdma_write(qp, wr->rkey, wr->raddr);
+		ibv_wr_set_sge(qp, wr->lkey, wr->laddr, wr->len);
+		rc = ibv_wr_complete(qp);
+	} else {
+		fill_plain(v, wr, wr_id, IBV_SEND_SIGNALED, list_at(1));
+		rc = ibv_post_send(l->qp, &v->wrs[list_at(1)], &bad);
+	}
+	if (__builtin_expect(rc != 0, 0)) {
+		if (rc != ENOMEM)
+			epf_verbs_lost_lane_cold(v, lane, rc);
+		return 0;
+	}
+	l->head++;
+	v->outstanding++;
+	v->counters.bytes_tx += wr->len;
+	v->counters.messages_tx++;
+	return 1;
+}
+
 int epf_verbs_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n)
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
 	struct epf_verbs_lane *l;
-	uint32_t room;
-	int done;
+	uint32_t room, left;
 
 	if (lane >= v->max_lanes)
 		return -ENOTCONN;
@@ -224,16 +263,12 @@ int epf_verbs_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, 
 	if (l->link != EPF_LANE_READY)
 		return -ENOTCONN;
 	room = l->depth - (l->head - l->tail);
-	if (room > v->completions - v->outstanding)
-		room = v->completions - v->outstanding;
-	if (n > room)
-		n = room;
-	if (n == 0)
+	left = v->completions - v->outstanding;
+	if (!room || !left || !n)
 		return 0;
-	done = l->qpx ? post_ex(v, l, lane, wr, n) : post_list(v, l, lane, wr, n);
-	v->outstanding += (uint32_t)done;
-	for (int i = 0; i < done; i++)
-		v->counters.bytes_tx += wr[i].len;
-	v->counters.messages_tx += (uint32_t)done;
-	return done;
+	if (n == 1 && is_plain(v, wr))
+		return post_one(v, l, lane, wr);
+	if (room > left)
+		room = left;
+	return post_several(v, l, lane, wr, n < room ? n : room);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which RDMA devices a job uses, and opening them as one NIC (nic.h: epf_nic_rails_open), also where it is a single one: so that it can be
- * opened anew after it was removed. Called when a verbs NIC is opened; slow path. The choice is placement's (place_pick.h); it must never open more than that names.
+ * Which RDMA devices a job uses, and opening them as one NIC (rails_ports.h). Called when a verbs NIC is opened; slow path. The choice is placement's
+ * (place_pick.h); it must never open more than that names.
  */
 #include "fabric/verbs.h"
 
 #include "fabric/base/err.h"
 #include "fabric/place_impl.h"
 #include "fabric/place_pick.h"
+#include "fabric/rails_ports.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -108,104 +109,50 @@ static int list_ports(const struct epf_verbs_lib *lib, const struct epf_conf_lis
 	return rc;
 }
 
-static int open_one(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,
-		    const struct epf_place_candidate *port, uint64_t (*now)(void *), void *now_arg,
-		    struct epf_nic **out)
-{
-	char text[80];
-	char *item = text;
-	struct epf_verbs_opts one = *opts;
-
-	snprintf(text, sizeof(text), "=%s:%u", port->device, port->port);
-	one.devices = (struct epf_conf_list){ .item = &item, .count = 1 };
-	one.port = (int)port->port;
-	return epf_verbs_open(lib, &one, now, now_arg, out);
-}
-
-/* What it takes to open a child anew when its device is back; epf_rails_again.arg. */
-struct again {
+/* How a port is opened; epf_rails_ports.arg. */
+struct opening {
 	const struct epf_verbs_lib *lib;
 	struct epf_verbs_opts opts; /* without the list of devices, which is the caller's */
 	uint64_t (*now)(void *);
 	void *now_arg;
-	const struct epf_nic *first; /* its bell */
-
-	struct {
-		char device[64];
-		uint32_t port;
-	} port[EPF_NIC_LINKS];
 };
 
-static int open_again(void *arg, unsigned index, struct epf_nic **out)
+static int open_one(const void *arg, const struct epf_place_candidate *port, bool may_be_down,
+		    struct epf_nic **out)
 {
-	const struct again *a = arg;
-	struct epf_place_candidate port = { a->port[index].device, a->port[index].port, true };
-	struct epf_nic *nic = NULL;
-	int rc = open_one(a->lib, &a->opts, &port, a->now, a->now_arg, &nic);
+	const struct opening *o = arg;
+	char text[80];
+	char *item = text;
+	struct epf_verbs_opts one = o->opts;
 
-	if (rc)
-		return rc;
-	epf_verbs_share_bell(nic, a->first);
-	*out = nic;
-	return 0;
+	snprintf(text, sizeof(text), "=%s:%u", port->device, port->port);
+	one.devices = (struct epf_conf_list){ .item = &item, .count = 1 };
+	one.port = (int)port->port;
+	one.may_be_down = may_be_down;
+	return epf_verbs_open(o->lib, &one, o->now, o->now_arg, out);
 }
 
-/* Without memory for it, a device that is removed stays away until the next job. order: places in the list. */
-static void remember(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,
-		     const struct ports *p, const uint32_t *order, uint32_t n,
-		     uint64_t (*now)(void *), void *now_arg, const struct epf_nic *first,
-		     struct epf_nic *nic)
-{
-	struct again *a = calloc(1, sizeof(*a));
-	struct epf_rails_again again = { open_again, free, a };
-
-	if (!a)
-		return;
-	a->lib = lib;
-	a->opts = *opts;
-	memset(&a->opts.devices, 0, sizeof(a->opts.devices));
-	a->opts.may_be_down = 1;
-	a->now = now;
-	a->now_arg = now_arg;
-	a->first = first;
-	for (uint32_t i = 0; i < n; i++) {
-		const struct epf_place_candidate *port = &p->list[order[i]];
-
-		snprintf(a->port[i].device, sizeof(a->port[i].device), "%s", port->device);
-		a->port[i].port = port->port;
-	}
-	epf_nic_rails_revivable(nic, &again);
-}
-
-/* Those `n` of the list as one NIC. Of several, a port that is down keeps its place: links mean the same at both ends. */
+/* Those `n` of the list as one NIC. */
 static int open_these(const struct epf_verbs_lib *lib, const struct epf_verbs_opts *opts,
 		      const struct ports *p, const uint32_t *order, uint32_t n,
 		      uint64_t (*now)(void *), void *now_arg, struct epf_nic **out)
 {
-	struct epf_verbs_opts each = *opts;
-	struct epf_nic *nics[EPF_NIC_LINKS];
-	uint32_t done = 0, active = 0;
-	int rc = 0;
+	struct opening *o = malloc(sizeof(*o));
+	struct epf_rails_ports how = { open_one, epf_verbs_share_bell, o };
+	uint32_t active = 0;
+	int rc;
 
-	each.may_be_down = n > 1;
-	while (done < n && !rc) {
-		const struct epf_place_candidate *port = &p->list[order[done]];
-
-		active += port->is_active;
-		rc = open_one(lib, &each, port, now, now_arg, &nics[done]);
-		if (!rc)
-			done++;
-	}
-	if (!rc && !active && n > 1)
-		rc = epf_fail(EPF_R_VERBS_DEVICE, "verbs: no port can be used: all %u are down", n);
-	for (uint32_t i = 1; i < n && !rc; i++)
-		epf_verbs_share_bell(nics[i], nics[0]);
-	if (!rc)
-		rc = epf_nic_rails_open(nics, n, out);
-	if (!rc)
-		remember(lib, &each, p, order, n, now, now_arg, nics[0], *out);
-	for (; rc && done; done--)
-		nics[done - 1]->ops->close(nics[done - 1]);
+	if (!o)
+		return epf_fail(EPF_R_NO_MEMORY, "verbs: %u ports", n);
+	*o = (struct opening){ lib, *opts, now, now_arg };
+	memset(&o->opts.devices, 0, sizeof(o->opts.devices));
+	for (uint32_t i = 0; i < n; i++)
+		active += p->list[order[i]].is_active;
+	rc = n > 1 && !active ? epf_fail(EPF_R_VERBS_DEVICE,
+					 "verbs: no port can be used: all %u are down", n)
+			      : epf_rails_ports_open(&how, p->list, order, n, out);
+	if (rc)
+		free(o);
 	return rc;
 }
 

@@ -189,6 +189,16 @@ void core_rig_close(struct core_rig *rig)
 	free(rig);
 }
 
+unsigned core_rig_step(struct core_rig *rig, uint32_t node)
+{
+	struct epf_core *core = rig->core[node];
+	unsigned handled = epf_core_step(core);
+
+	if (core->ops->wake_pending(core->nic))
+		core->ops->wake_peers(core->nic);
+	return handled;
+}
+
 bool core_rig_run(struct core_rig *rig, bool (*done)(void *arg), void *arg)
 {
 	uint64_t deadline = epf_now_ns() + LONGEST_NS;
@@ -198,7 +208,7 @@ bool core_rig_run(struct core_rig *rig, bool (*done)(void *arg), void *arg)
 		unsigned handled = 0;
 
 		for (uint32_t n = 0; n < CORE_NODES; n++)
-			handled += epf_core_step(rig->core[n]);
+			handled += core_rig_step(rig, n);
 		quiet = handled ? 0 : quiet + 1;
 		if (epf_now_ns() > deadline)
 			return false;

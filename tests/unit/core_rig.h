@@ -59,6 +59,9 @@ void core_rig_ring(struct core_rank *r);
 void core_rig_memory(struct core_rank *r);
 void core_rig_forget(struct core_rank *r);
 
+/* A step of one core, and what its run loop does behind it for the NIC; returns what the step handled. */
+unsigned core_rig_step(struct core_rig *rig, uint32_t node);
+
 /* Steps both cores until nothing happens any more, or until done(arg), at most a few seconds; false: time is up. */
 bool core_rig_run(struct core_rig *rig, bool (*done)(void *arg), void *arg);
 

@@ -27,8 +27,30 @@ struct fake_pd {
 static struct ibv_device devices[FAKE_EFA_DEVICES + 1];
 struct fake_qp *fake_qps[FAKE_EFA_QPNS];
 
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+int fake_lock(void)
+{
+	return pthread_mutex_lock(&lock);
+}
+
+void fake_unlock(int *is_locked)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+void fake_setup(void)
+{
+	if (fake_efa.setup_us)
+		usleep(fake_efa.setup_us);
+	FAKE_LOCKED;
+	fake_efa.setup_by = pthread_self();
+}
+
 int fake_fails(const char *call)
 {
+	FAKE_LOCKED;
+
 	if (!fake_efa.fail || strcmp(fake_efa.fail, call) != 0 || fake_efa.fail_after-- > 0)
 		return 0;
 	errno = fake_efa.fail_errno;
@@ -39,6 +61,7 @@ int fake_fails(const char *call)
 /* Memory of a thing that the provider makes; NULL when the call is to fail. */
 void *fake_make(const char *call, size_t bytes)
 {
+	FAKE_LOCKED;
 	void *at;
 
 	if (fake_fails(call))
@@ -51,6 +74,8 @@ void *fake_make(const char *call, size_t bytes)
 
 void fake_unmake(void *at)
 {
+	FAKE_LOCKED;
+
 	fake_efa.open_things--;
 	free(at);
 }
@@ -153,6 +178,7 @@ static int dealloc_pd(struct ibv_pd *pd)
 static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 			     unsigned int access)
 {
+	FAKE_LOCKED;
 	static uint32_t keys = 1000;
 	struct fake_pd *domain = (struct fake_pd *)(void *)pd;
 	struct fake_mr *mr = fake_make("reg_mr", sizeof(*mr));
@@ -182,6 +208,7 @@ static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t l
 
 static int dereg_mr(struct ibv_mr *mr)
 {
+	FAKE_LOCKED;
 	struct fake_mr **at = &((struct fake_pd *)(void *)mr->pd)->mrs;
 
 	while (&(*at)->mr != mr)
@@ -255,8 +282,9 @@ static struct ibv_cq_ex *create_cq(struct ibv_context *ctx, struct ibv_cq_init_a
 	assert_int_equal(size, sizeof(*efa_attr));
 	assert_in_range(attr->cqe, 1, (uint32_t)fake_efa.dev.max_cqe);
 	assert_int_equal(attr->wc_flags & ~(uint64_t)IBV_WC_STANDARD_FLAGS, 0);
-	if ((attr->channel && !fake_efa.has_notify) ||
-	    (attr->comp_mask && fake_efa.refuses_flags)) {
+	/* Two threads use it: one polls, one makes and destroys the queue pairs of lanes that come back. */
+	assert_false(attr->flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED);
+	if (attr->channel && !fake_efa.has_notify) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -294,14 +322,16 @@ static int destroy_cq(struct ibv_cq *base)
 
 static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
-	struct fake_ah *ah = fake_make("create_ah", sizeof(*ah));
+	struct fake_ah *ah;
 
+	fake_setup();
+	ah = fake_make("create_ah", sizeof(*ah));
 	if (!ah)
 		return NULL;
 	assert_true(attr->is_global && attr->port_num == 1);
 	ah->ah = (struct ibv_ah){ .context = pd->context, .pd = pd };
 	ah->device = attr->grh.dgid.raw[15] - 1;
-	fake_efa.ahs++;
+	__atomic_add_fetch(&fake_efa.ahs, 1, __ATOMIC_RELEASE);
 	return &ah->ah;
 }
 
@@ -323,8 +353,23 @@ struct ibv_qp *fake_efa_qp(uint32_t qpn)
 	return qp ? &qp->ex.qp_base : NULL;
 }
 
+void fake_efa_pull(int device)
+{
+	FAKE_LOCKED;
+
+	fake_efa.gone_device = device + 1;
+	for (unsigned i = 0; i < FAKE_EFA_QPNS; i++)
+		if (fake_qps[i] && fake_qps[i]->device == device)
+			fake_qps[i]->is_gone = 1;
+	fake_efa.event_device = device;
+	fake_efa.events[fake_efa.n_events++] =
+		(struct ibv_async_event){ .event_type = IBV_EVENT_DEVICE_FATAL };
+}
+
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
+	FAKE_LOCKED;
+
 	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);
 	if (!fake_efa.n_events || fake_efa.event_device != fake_number_of(ctx)) {
 		errno = EAGAIN;
@@ -338,13 +383,20 @@ static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *even
 
 static void ack_async_event(struct ibv_async_event *event)
 {
+	FAKE_LOCKED;
+
 	fake_efa.open_things--;
 }
 
 static struct ibv_context *open_device(struct ibv_device *dev)
 {
-	struct verbs_context *c = fake_make("open_device", sizeof(*c));
+	struct verbs_context *c;
 
+	if (fake_efa.gone_device && dev == &devices[fake_efa.gone_device]) {
+		errno = ENODEV;
+		return NULL;
+	}
+	c = fake_make("open_device", sizeof(*c));
 	if (!c)
 		return NULL;
 	c->sz = sizeof(*c);

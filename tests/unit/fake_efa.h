@@ -5,6 +5,9 @@
  * (test_efa*.c) and for the conformance suite (nic_rig.c). All devices of a process see each other; the state is the global
  * `fake_efa`. It asserts through cmocka what a real provider refuses or what would go wrong silently.
  *
+ * Calls may come from several threads: one that polls and posts, and those that make and destroy queue pairs. What a test sets and reads here it
+ * touches while no such thread is at work.
+ *
  * fake_efa.c has the calls that make things, fake_efa_qp.c queue pairs and what is posted, fake_efa_wire.c what travels, fake_efa_poll.c
  * what is polled.
  */
@@ -15,6 +18,8 @@
 #include "fabric/efa_opts.h"
 #include "fabric/nic.h"
 
+#include <pthread.h>
+
 enum { FAKE_EFA_DEVICES = 4, FAKE_EFA_QPNS = 2048, FAKE_EFA_EVENTS = 16 };
 
 struct fake_efa {
@@ -24,7 +29,6 @@ struct fake_efa {
 	struct ibv_device_attr dev;
 	struct ibv_port_attr port;
 	int has_notify;    /* completion channels */
-	int refuses_flags; /* an older provider: no completion queue for one thread */
 	int reports_stale; /* completions of queue pairs that are no more come out like others */
 	char sysfs[64];    /* of the devices */
 
@@ -35,6 +39,7 @@ struct fake_efa {
 	uint64_t retry_timeout_ns;
 	int is_cut;            /* nothing travels */
 	int down_device;       /* number + 1 of an adapter whose port is down; 0: none */
+	int gone_device;       /* number + 1 of one that was pulled and is not back; 0: none */
 	int no_flush;          /* a queue pair in error reports nothing */
 	int lose_acks;         /* so many of the next acknowledgements never come */
 	int break_next;        /* the next request fails: 1 before it has taken effect, 2 after */
@@ -45,6 +50,10 @@ struct fake_efa {
 	/* A call that fails: its name, the errno value, and how many of its calls succeed before. */
 	const char *fail;
 	int fail_errno, fail_after;
+
+	/* Time that making a queue pair, changing its state, and making an address handle take each; and the thread of the last one. */
+	unsigned setup_us;
+	pthread_t setup_by;
 
 	/* What happened. */
 	int open_things; /* made and not yet destroyed */
@@ -71,6 +80,11 @@ extern const struct epf_efa_lib fake_efa_lib;
 void fake_efa_reset(void);
 /* Opens a NIC with these options (NULL: the defaults) and expects success. */
 struct epf_nic *fake_efa_open(const struct epf_efa_opts *opts);
+/*
+ * An adapter is pulled: an event says so, its queue pairs answer nobody and report nothing any more, and it cannot be opened until
+ * fake_efa.gone_device is 0.
+ */
+void fake_efa_pull(int device);
 /* When something travels next, by fake_efa.now; UINT64_MAX: never. */
 uint64_t fake_efa_next(void);
 /* The queue pair with this number, or NULL. */

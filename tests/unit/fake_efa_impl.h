@@ -71,9 +71,17 @@ struct fake_qp {
 	struct fake_flight *session; /* what is posted between start and complete */
 	uint32_t n_session;
 	int session_err;
+	int is_gone; /* its adapter was pulled */
 };
 
+/* Until the end of the block nobody else is in the provider; may be taken again by the same thread. */
+#define FAKE_LOCKED int fake_is_locked __attribute__((cleanup(fake_unlock), unused)) = fake_lock()
+
 /* fake_efa.c */
+int fake_lock(void);
+void fake_unlock(int *is_locked);
+/* A call that takes its time, before the lock is taken. */
+void fake_setup(void);
 extern struct fake_qp *fake_qps[FAKE_EFA_QPNS]; /* by number */
 /* Memory of a thing that the provider makes; NULL when the call is to fail. */
 void *fake_make(const char *call, size_t bytes);

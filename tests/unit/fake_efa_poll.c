@@ -57,6 +57,7 @@ static int next(struct fake_cq *cq)
 
 static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 {
+	FAKE_LOCKED;
 	int rc;
 
 	assert_int_equal(attr->comp_mask, 0);
@@ -70,6 +71,7 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 /* Older releases of the real provider spoil another queue pair's books when this meets an entry of one that is no more. */
 static int next_poll(struct ibv_cq_ex *ex)
 {
+	FAKE_LOCKED;
 	int rc;
 
 	assert_true(of(ex)->in_poll);

@@ -126,6 +126,7 @@ static int wr_complete(struct ibv_qp_ex *ex)
 {
 	struct fake_qp *qp = qp_of(ex);
 	uint32_t n = qp->n_session;
+	FAKE_LOCKED;
 
 	qp->n_session = 0;
 	if (fake_fails("wr_complete"))
@@ -192,6 +193,8 @@ struct ibv_qp *fake_create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_att
 	uint32_t qpn = 0;
 	struct fake_qp *qp;
 
+	fake_setup();
+	FAKE_LOCKED;
 	assert_int_equal(size, sizeof(*efa));
 	errno = check_qp(attr, efa);
 	if (errno)
@@ -236,9 +239,13 @@ int fake_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
 	int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 	int rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
+	fake_setup();
+	FAKE_LOCKED;
 	assert_true(mask & IBV_QP_STATE);
 	if (fake_fails("modify_qp"))
 		return fake_efa.fail_errno;
+	if (qp->is_gone)
+		return EIO;
 	if (fake_efa.attr.device_caps & EPF_EFADV_CAP_RNR_RETRY)
 		rts |= IBV_QP_RNR_RETRY;
 	if (attr->qp_state == IBV_QPS_INIT) {
@@ -265,6 +272,8 @@ int fake_destroy_qp(struct ibv_qp *base)
 {
 	struct fake_qp *qp = (struct fake_qp *)(void *)base;
 
+	fake_setup();
+	FAKE_LOCKED;
 	fake_wire_qp_ended(qp, 1);
 	fake_qps[base->qp_num] = NULL;
 	free(qp->session);

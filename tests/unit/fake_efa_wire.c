@@ -187,7 +187,7 @@ static void request(struct fake_flight f, uint64_t now)
 	unsigned status;
 	int wait = 0;
 
-	if (!from)
+	if (!from || from->is_gone)
 		return;
 	if (f.len > fake_efa.attr.max_rdma_size)
 		answer(f, EPF_EFA_LOCAL_BAD_LENGTH, now);
@@ -196,7 +196,7 @@ static void request(struct fake_flight f, uint64_t now)
 				 f.op == IBV_WR_RDMA_READ ? IBV_ACCESS_LOCAL_WRITE : 0))
 		answer(f, EPF_EFA_LOCAL_INVALID_LKEY, now);
 	else if (fake_efa.is_cut || fake_efa.down_device == from->device + 1 ||
-		 fake_efa.down_device == f.device + 1)
+		 fake_efa.down_device == f.device + 1 || (to && to->is_gone))
 		wait_for(f, RETRY_WAIT_NS, fake_efa.retry_timeout_ns, EPF_EFA_UNRESPONSIVE_REMOTE,
 			 now);
 	else if (!is_receiving(to) || to->device != f.device || to->qkey != f.qkey)
@@ -228,7 +228,7 @@ static void finish(const struct fake_flight *f)
 	struct fake_qp *qp = sender_of(f), *to = fake_qp_find(f->dest_qpn);
 	unsigned status = f->status;
 
-	if (!qp || qp->ex.qp_base.state != IBV_QPS_RTS)
+	if (!qp || qp->is_gone || qp->ex.qp_base.state != IBV_QPS_RTS)
 		return;
 	if (status == EPF_EFA_OK && f->op == IBV_WR_RDMA_READ) {
 		if (!is_receiving(to))
@@ -315,6 +315,7 @@ void fake_wire_qp_ended(struct fake_qp *qp, int gone)
 int fake_post_recv(struct ibv_qp *base, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct fake_qp *qp = (struct fake_qp *)(void *)base;
+	FAKE_LOCKED;
 
 	fake_efa.recv_posts++;
 	for (; wr; wr = wr->next) {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A provider that moves nothing: see fake_verbs.h. Test code: it asserts through cmocka.
+ * The provider of fake_verbs.h: devices, memory, completion queues, and what a test lets it report. Test code: it asserts through cmocka.
  */
-#include "tests/unit/fake_verbs.h"
+#include "tests/unit/fake_verbs_impl.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,49 +19,16 @@
 
 struct fake_verbs fake;
 
-/* A queue pair with the extended operations beside it. */
-struct fake_qp {
-	struct ibv_qp_ex ex; /* first: a queue pair is its own extended one */
-	struct ibv_send_wr wr;
-	struct ibv_sge sge;
-	unsigned first; /* in fake.wrs, of the batch that is being built */
-	uint32_t inline_bytes;
-};
-
 static struct ibv_device devices[FAKE_DEVICES] = { { .name = "fake0" },
 						   { .name = "fake1" },
 						   { .name = "fake2" } };
 
-static unsigned number_of(const struct ibv_context *ctx)
+unsigned fake_verbs_number_of(const struct ibv_context *ctx)
 {
 	return (unsigned)(ctx->device - devices);
 }
 
-/* Queue pairs may be set up by several threads at once, as with a real provider. */
-static pthread_mutex_t setup_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Takes the time of a call that asks the kernel; returns with the lock. */
-static void begin_setup(void)
-{
-	pthread_mutex_lock(&setup_lock);
-	fake.setup_by = pthread_self();
-	if (!fake.setup_us)
-		return;
-	if (++fake.in_setup > fake.most_in_setup)
-		fake.most_in_setup = fake.in_setup;
-	pthread_mutex_unlock(&setup_lock);
-	usleep(fake.setup_us);
-	pthread_mutex_lock(&setup_lock);
-	for (unsigned ms = 0; ms < 20000 && fake.most_in_setup < fake.setup_gather; ms++) {
-		pthread_mutex_unlock(&setup_lock);
-		usleep(1000);
-		pthread_mutex_lock(&setup_lock);
-	}
-	fake.in_setup--;
-}
-
-/* 1: this call is to fail; errno is set. */
-static int fails(const char *call)
+int fake_verbs_fails(const char *call)
 {
 	if (!fake.fail || strcmp(fake.fail, call) != 0 || fake.fail_after-- > 0)
 		return 0;
@@ -77,7 +43,7 @@ static struct ibv_device **get_device_list(int *count)
 {
 	struct ibv_device **list;
 
-	if (fails("get_device_list"))
+	if (fake_verbs_fails("get_device_list"))
 		return NULL;
 	list = calloc(FAKE_DEVICES + 1, sizeof(*list));
 	for (int i = 0; i < fake.n_devices; i++)
@@ -95,7 +61,7 @@ static void free_device_list(struct ibv_device **list)
 
 static int query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
 {
-	if (fails("query_device"))
+	if (fake_verbs_fails("query_device"))
 		return fake.fail_errno;
 	*attr = fake.attr;
 	return 0;
@@ -104,12 +70,12 @@ static int query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
 static int query_port_long(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr,
 			   size_t size)
 {
-	if (fails("query_port"))
+	if (fake_verbs_fails("query_port"))
 		return fake.fail_errno;
 	assert_int_equal(size, sizeof(*attr));
 	assert_in_range(port, 1, 2);
 	*attr = fake.port[port];
-	if (port == 1 && fake.is_down[number_of(ctx)])
+	if (port == 1 && fake.is_down[fake_verbs_number_of(ctx)])
 		attr->state = IBV_PORT_DOWN;
 	return 0;
 }
@@ -123,7 +89,7 @@ static int query_port(struct ibv_context *ctx, uint8_t port, struct _compat_ibv_
 static ssize_t query_gid_table(struct ibv_context *ctx, struct ibv_gid_entry *entries, size_t max,
 			       uint32_t flags, size_t size)
 {
-	if (fails("query_gid_table"))
+	if (fake_verbs_fails("query_gid_table"))
 		return -fake.fail_errno;
 	assert_int_equal(size, sizeof(*entries));
 	assert_true(max * 32 <= 65535);
@@ -135,7 +101,7 @@ static struct ibv_pd *alloc_pd(struct ibv_context *ctx)
 {
 	struct ibv_pd *pd;
 
-	if (fails("alloc_pd"))
+	if (fake_verbs_fails("alloc_pd"))
 		return NULL;
 	pd = calloc(1, sizeof(*pd));
 	pd->context = ctx;
@@ -158,7 +124,8 @@ static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
 
 	fake.last_access = access;
 	fake.last_addr = addr;
-	if (fails("reg_mr") || ((access & IBV_ACCESS_RELAXED_ORDERING) && fails("reg_mr relaxed")))
+	if (fake_verbs_fails("reg_mr") ||
+	    ((access & IBV_ACCESS_RELAXED_ORDERING) && fake_verbs_fails("reg_mr relaxed")))
 		return NULL;
 	mr = calloc(1, sizeof(*mr));
 	mr->addr = addr;
@@ -179,8 +146,8 @@ static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t l
 	fake.dmabuf.fd = fd;
 	fake.dmabuf.access = access;
 	fake.dmabuf.calls++;
-	if (fails("reg_dmabuf_mr") ||
-	    ((access & IBV_ACCESS_RELAXED_ORDERING) && fails("reg_dmabuf_mr relaxed")))
+	if (fake_verbs_fails("reg_dmabuf_mr") ||
+	    ((access & IBV_ACCESS_RELAXED_ORDERING) && fake_verbs_fails("reg_dmabuf_mr relaxed")))
 		return NULL;
 	mr = calloc(1, sizeof(*mr));
 	mr->lkey = mr->rkey = 0xd0 + (uint32_t)fake.dmabuf.calls;
@@ -199,7 +166,7 @@ static struct ibv_comp_channel *create_comp_channel(struct ibv_context *ctx)
 {
 	struct ibv_comp_channel *channel;
 
-	if (fails("create_comp_channel"))
+	if (fake_verbs_fails("create_comp_channel"))
 		return NULL;
 	channel = calloc(1, sizeof(*channel));
 	channel->fd = eventfd(0, EFD_CLOEXEC);
@@ -220,7 +187,7 @@ static struct ibv_cq *create_cq(struct ibv_context *ctx, int entries, void *cq_c
 {
 	struct ibv_cq *cq;
 
-	if (fails("create_cq"))
+	if (fake_verbs_fails("create_cq"))
 		return NULL;
 	assert_in_range(entries, 1, fake.attr.max_cqe);
 	cq = calloc(1, sizeof(*cq));
@@ -228,8 +195,8 @@ static struct ibv_cq *create_cq(struct ibv_context *ctx, int entries, void *cq_c
 	cq->channel = channel;
 	cq->cqe = entries;
 	/* The first is for work requests. */
-	if (number_of(ctx)) {
-		struct fake_queue *q = fake.more[number_of(ctx) - 1];
+	if (fake_verbs_number_of(ctx)) {
+		struct fake_queue *q = fake.more[fake_verbs_number_of(ctx) - 1];
 
 		cq->cq_context = q[0].notified < 0 ? &q[0] : &q[1];
 	} else {
@@ -252,7 +219,7 @@ static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	struct fake_queue *q = cq->cq_context;
 	int done = 0;
 
-	if (fails("poll_cq"))
+	if (fake_verbs_fails("poll_cq"))
 		return -fake.fail_errno;
 	while (done < n && q->tail != q->head)
 		wc[done++] = q->wc[q->tail++ % FAKE_WCS];
@@ -262,7 +229,7 @@ static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 static int req_notify_cq(struct ibv_cq *cq, int solicited)
 {
 	((struct fake_queue *)cq->cq_context)->notified++;
-	return fails("req_notify_cq") ? fake.fail_errno : 0;
+	return fake_verbs_fails("req_notify_cq") ? fake.fail_errno : 0;
 }
 
 /* The test writes the channel's eventfd: an event for the receive completions. */
@@ -286,7 +253,7 @@ static struct ibv_srq *create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *a
 {
 	struct ibv_srq *srq;
 
-	if (fails("create_srq"))
+	if (fake_verbs_fails("create_srq"))
 		return NULL;
 	assert_in_range(attr->attr.max_wr, 1, (uint32_t)fake.attr.max_srq_wr);
 	fake.srq_limit = attr->attr.max_wr;
@@ -307,7 +274,7 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 {
 	fake.srq_posts++;
 	for (; wr; wr = wr->next) {
-		if (fails("post_srq_recv")) {
+		if (fake_verbs_fails("post_srq_recv")) {
 			*bad = wr;
 			return fake.fail_errno;
 		}
@@ -321,238 +288,11 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 	return 0;
 }
 
-static unsigned index_of(const struct ibv_qp *qp)
-{
-	for (unsigned i = 0; i < fake.n_qps; i++)
-		if (fake.qps[i] == qp)
-			return i;
-	fail_msg("an unknown queue pair");
-	return 0;
-}
-
-static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
-{
-	struct fake_rq *rq = &fake.rqs[index_of(qp)];
-
-	for (; wr; wr = wr->next) {
-		if (fails("post_recv")) {
-			*bad = wr;
-			return fake.fail_errno;
-		}
-		assert_true(rq->n < rq->most);
-		assert_int_equal(wr->sg_list->length, EPF_NIC_MSG_BYTES);
-		/* No slot is posted twice, wherever. */
-		for (unsigned q = 0; q < fake.n_qps; q++)
-			for (unsigned i = 0; i < fake.rqs[q].n; i++)
-				assert_true(fake.rqs[q].slots[i] != wr->wr_id);
-		rq->slots[rq->n++] = wr->wr_id;
-	}
-	return 0;
-}
-
-/* One work request as a list has it, or as the extended operations built it. */
-static void note(struct fake_qp *qp, const struct ibv_send_wr *wr, const void *inlined)
-{
-	struct fake_wr *w = &fake.wrs[fake.n_wrs++];
-	const struct ibv_sge *sge = wr->num_sge ? wr->sg_list : NULL;
-
-	assert_true(fake.n_wrs < FAKE_WRS);
-	*w = (struct fake_wr){ .wr_id = wr->wr_id,
-			       .raddr = wr->wr.rdma.remote_addr,
-			       .rkey = wr->wr.rdma.rkey,
-			       .device = number_of(qp->ex.qp_base.context),
-			       .imm = ntohl(wr->imm_data),
-			       .qpn = qp->ex.qp_base.qp_num,
-			       .op = wr->opcode,
-			       .is_signaled = !!(wr->send_flags & IBV_SEND_SIGNALED),
-			       .is_inline = !!(wr->send_flags & IBV_SEND_INLINE) };
-	if (!sge)
-		return;
-	w->laddr = sge->addr;
-	w->lkey = sge->lkey;
-	w->len = sge->length;
-	if (!w->is_inline)
-		return;
-	assert_true(w->len <= qp->inline_bytes);
-	memcpy(w->bytes, inlined ? inlined : (const void *)(uintptr_t)sge->addr, w->len);
-}
-
-static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
-{
-	fake.posts++;
-	for (; wr; wr = wr->next) {
-		if (fails("post_send")) {
-			*bad = wr;
-			return fake.fail_errno;
-		}
-		note((struct fake_qp *)(void *)qp, wr, NULL);
-	}
-	return 0;
-}
-
-static struct fake_qp *of(struct ibv_qp_ex *ex)
-{
-	return (struct fake_qp *)(void *)ex;
-}
-
-static void wr_start(struct ibv_qp_ex *ex)
-{
-	of(ex)->first = fake.n_wrs;
-	fake.posts++;
-}
-
-static int wr_complete(struct ibv_qp_ex *ex)
-{
-	if (!fails("wr_complete"))
-		return 0;
-	fake.n_wrs = of(ex)->first;
-	return fake.fail_errno;
-}
-
-static void begin(struct ibv_qp_ex *ex, enum ibv_wr_opcode op, uint32_t rkey, uint64_t raddr,
-		  uint32_t imm)
-{
-	struct fake_qp *qp = of(ex);
-
-	qp->wr = (struct ibv_send_wr){ .wr_id = ex->wr_id,
-				       .opcode = op,
-				       .send_flags = ex->wr_flags,
-				       .imm_data = imm,
-				       .wr.rdma = { .remote_addr = raddr, .rkey = rkey } };
-}
-
-static void wr_rdma_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr)
-{
-	begin(ex, IBV_WR_RDMA_WRITE, rkey, raddr, 0);
-}
-
-static void wr_rdma_write_imm(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr, __be32 imm)
-{
-	begin(ex, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, raddr, imm);
-}
-
-static void wr_rdma_read(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t raddr)
-{
-	begin(ex, IBV_WR_RDMA_READ, rkey, raddr, 0);
-}
-
-static void wr_send(struct ibv_qp_ex *ex)
-{
-	begin(ex, IBV_WR_SEND, 0, 0, 0);
-}
-
-static void wr_set_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t addr, uint32_t length)
-{
-	struct fake_qp *qp = of(ex);
-
-	assert_false(qp->wr.send_flags & IBV_SEND_INLINE);
-	qp->sge = (struct ibv_sge){ .addr = addr, .length = length, .lkey = lkey };
-	qp->wr.sg_list = &qp->sge;
-	qp->wr.num_sge = length != 0;
-	note(qp, &qp->wr, NULL);
-}
-
-static void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
-{
-	struct fake_qp *qp = of(ex);
-
-	assert_true(qp->wr.send_flags & IBV_SEND_INLINE); /* soft-RoCE wants to see it */
-	qp->sge = (struct ibv_sge){ .length = (uint32_t)length };
-	qp->wr.sg_list = &qp->sge;
-	qp->wr.num_sge = length != 0;
-	note(qp, &qp->wr, addr);
-}
-
-static struct ibv_qp *make_qp(struct ibv_pd *pd, const struct ibv_qp_cap *cap)
-{
-	struct fake_qp *qp;
-
-	begin_setup();
-	if (fails("create_qp")) {
-		pthread_mutex_unlock(&setup_lock);
-		return NULL;
-	}
-	if (cap->max_inline_data > fake.max_inline) {
-		pthread_mutex_unlock(&setup_lock);
-		errno = EINVAL;
-		return NULL;
-	}
-	assert_in_range(cap->max_send_wr, 1, (uint32_t)fake.attr.max_qp_wr);
-	qp = calloc(1, sizeof(*qp));
-	qp->ex = (struct ibv_qp_ex){
-		.wr_start = wr_start,
-		.wr_complete = wr_complete,
-		.wr_rdma_write = wr_rdma_write,
-		.wr_rdma_write_imm = wr_rdma_write_imm,
-		.wr_rdma_read = wr_rdma_read,
-		.wr_send = wr_send,
-		.wr_set_sge = wr_set_sge,
-		.wr_set_inline_data = wr_set_inline_data,
-	};
-	qp->inline_bytes = cap->max_inline_data;
-	qp->ex.qp_base.context = pd->context;
-	qp->ex.qp_base.qp_num = fake.next_qpn++ & 0xffffff;
-	assert_true(fake.n_qps < FAKE_QPS);
-	fake.rqs[fake.n_qps] = (struct fake_rq){ .most = cap->max_recv_wr };
-	fake.qps[fake.n_qps++] = &qp->ex.qp_base;
-	fake.open_things++;
-	pthread_mutex_unlock(&setup_lock);
-	return &qp->ex.qp_base;
-}
-
-static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
-{
-	return make_qp(pd, &attr->cap);
-}
-
-static struct ibv_qp *create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr)
-{
-	assert_true(attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-	if (!fake.has_ex) {
-		errno = EOPNOTSUPP;
-		return NULL;
-	}
-	return make_qp(attr->pd, &attr->cap);
-}
-
-static struct ibv_qp_ex *qp_to_qp_ex(struct ibv_qp *qp)
-{
-	return (struct ibv_qp_ex *)(void *)qp;
-}
-
-static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
-{
-	int rc = 0;
-
-	begin_setup();
-	if (fails("modify_qp")) {
-		rc = fake.fail_errno;
-	} else {
-		assert_true(fake.n_modifies < FAKE_MODIFIES);
-		fake.modifies[fake.n_modifies++] =
-			(struct fake_modify){ .qpn = qp->qp_num, .mask = mask, .attr = *attr };
-	}
-	pthread_mutex_unlock(&setup_lock);
-	return rc;
-}
-
-static int destroy_qp(struct ibv_qp *qp)
-{
-	for (unsigned i = 0; i < fake.n_qps; i++)
-		if (fake.qps[i] == qp) {
-			fake.qps[i] = NULL;
-			fake.rqs[i].n = 0;
-		}
-	fake.open_things--;
-	free(qp);
-	return 0;
-}
-
 static int get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
 	assert_true(fcntl(ctx->async_fd, F_GETFL) & O_NONBLOCK);
 	for (unsigned i = 0; i < fake.n_events; i++) {
-		if (fake.event_device[i] != number_of(ctx))
+		if (fake.event_device[i] != fake_verbs_number_of(ctx))
 			continue;
 		*event = fake.events[i];
 		fake.n_events--;
@@ -575,12 +315,12 @@ static struct ibv_context *open_device(struct ibv_device *dev)
 {
 	struct verbs_context *context;
 
-	if (fails("open_device"))
+	if (fake_verbs_fails("open_device"))
 		return NULL;
 	fake.opened[dev - devices]++;
 	context = calloc(1, sizeof(*context));
 	context->sz = sizeof(*context);
-	context->create_qp_ex = create_qp_ex;
+	context->create_qp_ex = fake_verbs_create_qp_ex;
 	context->query_port = query_port_long;
 	context->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	context->context.device = dev;
@@ -589,8 +329,8 @@ static struct ibv_context *open_device(struct ibv_device *dev)
 	context->context.ops.poll_cq = poll_cq;
 	context->context.ops.req_notify_cq = req_notify_cq;
 	context->context.ops.post_srq_recv = post_srq_recv;
-	context->context.ops.post_recv = post_recv;
-	context->context.ops.post_send = post_send;
+	context->context.ops.post_recv = fake_verbs_post_recv;
+	context->context.ops.post_send = fake_verbs_post_send;
 	fake.open_things++;
 	return &context->context;
 }
@@ -624,10 +364,10 @@ const struct epf_verbs_lib fake_lib = {
 	.ack_cq_events = ack_cq_events,
 	.create_srq = create_srq,
 	.destroy_srq = destroy_srq,
-	.create_qp = create_qp,
-	.modify_qp = modify_qp,
-	.destroy_qp = destroy_qp,
-	.qp_to_qp_ex = qp_to_qp_ex,
+	.create_qp = fake_verbs_create_qp,
+	.modify_qp = fake_verbs_modify_qp,
+	.destroy_qp = fake_verbs_destroy_qp,
+	.qp_to_qp_ex = fake_verbs_qp_to_qp_ex,
 	.get_async_event = get_async_event,
 	.ack_async_event = ack_async_event,
 };

@@ -47,7 +47,7 @@ RECONNECT_KIT void reconnect(struct core_rig *rig, int rc[CORE_NODES])
 
 			do {
 				for (uint32_t i = 0; i < CORE_NODES; i++)
-					epf_core_step(rig->core[i]);
+					core_rig_step(rig, i);
 				rc[n] = epf_world_reconnect(rig->core[n], step, "here",
 							    step ? given : NULL, &buf, &mine->len);
 			} while (rc[n] == -EAGAIN);

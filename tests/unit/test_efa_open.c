@@ -5,6 +5,7 @@
  */
 #include "fabric/base/err.h"
 #include "fabric/efa.h"
+#include "fabric/rails.h"
 #include "queues/epf_bell.h"
 #include "tests/unit/efa_rig.h"
 
@@ -127,6 +128,13 @@ static void test_calls_fail(void **state)
 	}
 }
 
+/* The only adapter behind a NIC. */
+static const char *device_of(const struct epf_nic *nic)
+{
+	assert_int_equal(epf_rails_of(nic)->n, 1);
+	return epf_efa_of(epf_rails_of(nic)->child[0])->device;
+}
+
 /* Several as one: all that are named, or so many; one that is down keeps its place, unless all are. */
 static void test_several(void **state)
 {
@@ -154,12 +162,12 @@ static void test_several(void **state)
 	fake_efa.down_device = 1;
 	opts.count = 1;
 	assert_int_equal(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic), 0);
-	assert_string_equal(epf_efa_of(nic)->device, "efa1");
+	assert_string_equal(device_of(nic), "efa1");
 	nic->ops->close(nic);
 	opts.count = 0;
 	opts.devices.count = 0;
 	assert_int_equal(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic), 0);
-	assert_string_equal(epf_efa_of(nic)->device, "efa1");
+	assert_string_equal(device_of(nic), "efa1");
 	nic->ops->close(nic);
 	opts.count = 4;
 	assert_true(epf_efa_open_chosen(&fake_efa_lib, &opts, efa_clock, NULL, &nic) < 0);
@@ -179,7 +187,6 @@ static void test_less(void **state)
 	struct epf_nic_caps caps;
 	struct epf_nic *nic;
 
-	fake_efa.refuses_flags = 1;
 	fake_efa.has_notify = 0;
 	fake_efa.attr.inline_buf_size_ex = 0;
 	fake_efa.attr.max_sq_wr = 200;

@@ -471,6 +471,81 @@ static void test_post_fails(void **state)
 	nic->ops->close(nic);
 }
 
+/* Posts of one write each: what the provider gets, what is counted, and that one that is refused leaves no trace. */
+static void test_singles(void **state)
+{
+	struct epf_nic *nic = fake_open(&opts);
+	struct epf_nic_counters c;
+	struct epf_wr wr = write_of(7, 100);
+	struct epf_wc wc[4];
+
+	fake_lane(nic, 0, 2);
+	fake.fail = lists ? "post_send" : "wr_complete";
+	fake.fail_errno = ENOMEM;
+	assert_int_equal(nic->ops->post(nic, 0, &wr, 1), 0);
+	fake.fail = NULL;
+	fake.n_wrs = 0;
+	for (uint32_t i = 0; i < 2; i++) {
+		const struct fake_wr *w = &fake.wrs[i];
+
+		wr.len = i ? 0 : 100; /* after one with bytes, none are left behind */
+		wr.id = 7 + i;
+		assert_int_equal(nic->ops->post(nic, 0, &wr, 1), 1);
+		assert_int_equal(w->op, IBV_WR_RDMA_WRITE);
+		assert_true(w->is_signaled && !w->is_inline);
+		assert_true(w->raddr == wr.raddr && w->rkey == wr.rkey && w->len == wr.len);
+	}
+	assert_true(fake.wrs[0].laddr == wr.laddr && fake.wrs[0].lkey == wr.lkey);
+	assert_int_equal(nic->ops->post(nic, 0, &wr, 1), 0); /* full */
+	nic->ops->counters(nic, &c);
+	assert_int_equal(c.messages_tx, 2);
+	assert_int_equal(c.bytes_tx, 100);
+	fake_complete(0, IBV_WC_SUCCESS);
+	assert_int_equal(nic->ops->reap(nic, wc, 4), 1);
+	assert_int_equal(wc[0].id, 7);
+	fake.fail = lists ? "post_send" : "wr_complete";
+	fake.fail_errno = EIO;
+	assert_int_equal(nic->ops->post(nic, 0, &wr, 1), 0);
+	assert_int_equal(nic->ops->lane_link(nic, 0), EPF_LANE_ERROR);
+	nic->ops->close(nic);
+}
+
+/* Of completions in a row the last speaks for the lane; another lane's, a failure, or a NIC without order come between. */
+static void test_joined(void **state)
+{
+	for (unsigned ordered = 0; ordered < 2; ordered++) {
+		struct epf_verbs_opts own = opts;
+		struct epf_nic *nic;
+		struct epf_wc wc[16];
+
+		own.ordered = ordered != 0;
+		fake_reset();
+		nic = fake_open(&own);
+		fake_lane(nic, 0, 8);
+		fake_lane(nic, 1, 8);
+		for (uint32_t i = 0; i < 8; i++)
+			post_n(nic, i >= 3 && i < 5, i, 1);
+		for (unsigned i = 0; i < 7; i++)
+			fake_complete(i, IBV_WC_SUCCESS);
+		fake_complete(7, IBV_WC_REM_ACCESS_ERR);
+		assert_int_equal(nic->ops->reap(nic, wc, 16), ordered ? 4 : 8);
+		for (unsigned i = 0; i < 4 && ordered; i++) {
+			static const uint32_t ids[] = { 2, 4, 6, 7 };
+
+			assert_int_equal(wc[i].id, ids[i]);
+			assert_int_equal(wc[i].lane, i == 1);
+			assert_int_equal(wc[i].status, i == 3 ? EPF_S_REMOTE_ACCESS : EPF_S_OK);
+		}
+		for (unsigned i = 0; i < 8 && !ordered; i++)
+			assert_int_equal(wc[i].id, i);
+		assert_true(nic->ops->lane_link(nic, 1) == EPF_LANE_READY);
+		/* All of them count as over: the lane takes as many again. */
+		fake.n_wrs = 0;
+		post_n(nic, 1, 0, 8);
+		nic->ops->close(nic);
+	}
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -480,7 +555,7 @@ int main(void)
 		CASE(test_signals),    CASE(test_depth),    CASE(test_completions),
 		CASE(test_statuses),   CASE(test_failure),  CASE(test_sparse_flush),
 		CASE(test_slots),      CASE(test_receives), CASE(test_strangers),
-		CASE(test_post_fails),
+		CASE(test_post_fails), CASE(test_singles),  CASE(test_joined),
 	};
 	int failed = cmocka_run_group_tests_name("ibv_wr_", tests, NULL, NULL);
 
