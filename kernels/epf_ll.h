@@ -19,8 +19,9 @@
  *
  * Halves. EPF_LL_SEND reads the inputs, and puts the rows on their way; EPF_LL_RECV waits for what comes, and writes the outputs. Both in one
  * call, or SEND now and RECV later in the same stream: nothing of the GPU is held in between. RECV halves of one kind (dispatch or
- * combine) must run in the order of their SEND halves, at most two of a kind may be under way, and all ranks make the same calls with the same
- * shape in the same order. A call's outputs are the caller's memory: nothing of them is reused.
+ * combine) must run in the order of their SEND halves, and all ranks make the same calls with the same shape in the same order.
+ * At most two of a kind may be under way; a third may be sent when something was received that every rank sent after it had received the
+ * first (calls that alternate, and two batches that overlap as dispatch, dispatch, combine, combine, are so). A call's outputs are the caller's memory: nothing of them is reused.
  *
  * Double buffers and graphs. Which of the two sets of buffers a call uses is counted on the device, by the kernels. So a captured graph may hold any
  * number of calls, be replayed, and be mixed with eager calls.
@@ -201,7 +202,7 @@ void epf_ll_close(struct epf_ll *ll);
  *
  * What RECV wrote is visible to later work of the stream. SEND's inputs may be reused by later work of the stream.
  * Return: 0; -EINVAL (a value outside its range, a pointer missing), -E2BIG (the shape does not fit into `bytes`); errors of epf.h. What goes
- * wrong in a kernel is told by epf_ll_check(); on a CPU also by this call.
+ * wrong in a kernel is told by epf_ll_check().
  */
 int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned halves,
 		    void *stream);
