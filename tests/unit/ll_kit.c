@@ -219,7 +219,7 @@ struct ll_kit *ll_kit_open(const struct ll_kit_options *o)
 {
 	struct ll_kit *k = calloc(1, sizeof(*k));
 	char seed[48];
-	const char *settings[16] = { "core-idle=sleep",    "signals=64",         "ring-slots=256",
+	const char *settings[16] = { "core-idle=pause",    "signals=64",         "ring-slots=256",
 				     "gpu-ring-slots=256", "gpu-shared-rings=1", seed };
 	int n = 6;
 	struct epf_options opts;
@@ -265,6 +265,14 @@ void ll_kit_close(struct ll_kit *k)
 		epf_boot_close(k->boot[r]);
 	epf_boot_local_destroy(k->group);
 	free(k);
+}
+
+void ll_kit_kill(struct ll_kit *k, uint32_t rank)
+{
+	epf_ll_close(k->ll[rank]);
+	epf_close(k->ep[rank]);
+	k->ll[rank] = NULL;
+	k->ep[rank] = NULL;
 }
 
 struct epf_ll *ll_kit_ll(const struct ll_kit *k, uint32_t rank)

@@ -53,6 +53,9 @@ void ll_kit_close(struct ll_kit *k);
 struct epf_ll *ll_kit_ll(const struct ll_kit *k, uint32_t rank);
 struct epf *ll_kit_ep(const struct ll_kit *k, uint32_t rank);
 
+/* Ends a rank: nobody hears of it any more. */
+void ll_kit_kill(struct ll_kit *k, uint32_t rank);
+
 /* Collective epf_ll_clean(). */
 void ll_kit_clean(struct ll_kit *k);
 
