@@ -178,6 +178,25 @@ static void shapes_mixed(void **state)
 	each_shape((struct ll_kit_options){ .direct = LL_KIT_PAIRS, .unordered = true, .seed = 3 });
 }
 
+/* Rows that come late must hold their signal back: small calls with long delays. */
+static void late_rows_are_waited_for(void **state)
+{
+	struct ll_kit_case c = {
+		.experts = 4, .topk = 3, .hidden = 2048, .tokens_max = 6, .tokens = { 6, 5 }
+	};
+	struct ll_kit_options o = {
+		.ranks = 2, .unordered = true, .late = true, .timeout_ns = LONG_WAIT
+	};
+	struct ll_kit *k;
+
+	(void)state;
+	o.bytes = bytes_of(2, &c, 1);
+	k = ll_kit_open(&o);
+	for (c.seed = 0; c.seed < 12; c.seed++)
+		ll_kit_run(k, &c, 1);
+	ll_kit_close(k);
+}
+
 /* The way to a GPU: memory of a device, kernels as a module, launches by the back-end; the fake one plays the GPU. */
 static void shapes_on_a_fake_gpu(void **state)
 {
@@ -333,10 +352,15 @@ static void random_cases(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shapes_ordered),       cmocka_unit_test(shapes_unordered),
-		cmocka_unit_test(shapes_by_stores),     cmocka_unit_test(shapes_mixed),
-		cmocka_unit_test(shapes_on_a_fake_gpu), cmocka_unit_test(every_topk),
-		cmocka_unit_test(batches_overlap),      cmocka_unit_test(results_repeat),
+		cmocka_unit_test(shapes_ordered),
+		cmocka_unit_test(shapes_unordered),
+		cmocka_unit_test(shapes_by_stores),
+		cmocka_unit_test(shapes_mixed),
+		cmocka_unit_test(late_rows_are_waited_for),
+		cmocka_unit_test(shapes_on_a_fake_gpu),
+		cmocka_unit_test(every_topk),
+		cmocka_unit_test(batches_overlap),
+		cmocka_unit_test(results_repeat),
 		cmocka_unit_test(random_cases),
 	};
 
