@@ -78,8 +78,8 @@ def _child(function, rank, size, pipes, results, arguments):
         results.put((rank, traceback.format_exc(), None))
 
 
-def processes(size, function, *arguments, timeout=120):
-    """Runs function(rank, size, pipes, ...) in processes of its own; gives what they returned, in rank order."""
+def processes(size, function, *arguments, timeout=120, gone=()):
+    """Runs function(rank, size, pipes, ...) in processes of its own; gives what they returned by rank. Ranks `gone` return nothing."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(size)]
     results = context.Queue()
@@ -87,7 +87,7 @@ def processes(size, function, *arguments, timeout=120):
     for child in children:
         child.start()
     try:
-        got = [results.get(timeout=timeout) for _ in children]
+        got = [results.get(timeout=timeout) for _ in range(size - len(gone))]
     finally:
         for child in children:
             child.join(10)
@@ -96,4 +96,4 @@ def processes(size, function, *arguments, timeout=120):
                 child.join()
     for rank, error, _ in got:
         assert error is None, f"rank {rank}:\n{error}"
-    return [value for _, _, value in sorted(got, key=lambda one: one[0])]
+    return {rank: value for rank, _, value in got} if gone else [value for _, _, value in sorted(got, key=lambda one: one[0])]
