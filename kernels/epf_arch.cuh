@@ -465,6 +465,8 @@ EPF_DEV_FN void epf_pause(void)
 # define EPF_DEV_SHARED static _Thread_local
 /* Which block a CPU thread plays: set by who runs a "kernel". */
 static _Thread_local uint32_t epf_host_block __attribute__((unused));
+/* What it does at each turn of a wait; NULL: it yields its CPU. Set by who runs a "kernel" on a thread that has an engine to drive. */
+static _Thread_local void (*epf_host_relax)(void) __attribute__((unused));
 typedef uint32_t epf_lanes;
 
 # define epf_ld_relaxed_sys(p)      EPF_LOAD_RELAXED(p)
@@ -498,7 +500,8 @@ typedef uint32_t epf_lanes;
 # define epf_block_number()         epf_host_block
 # define epf_processor()            epf_host_block
 # define epf_pause()                ((void)0)
-# define epf_relax()                ((void)sched_yield()) /* threads may be more than CPUs */
+/* Threads may be more than CPUs. */
+# define epf_relax()                (epf_host_relax ? epf_host_relax() : (void)sched_yield())
 
 EPF_DEV_FN void epf_max_gpu(uint64_t *p, uint64_t v)
 {

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The frame of every low-latency kernel: how a half begins, how its blocks learn what has come, how the last block ends it, and how masks
+ * change. Knows nothing of rows.
+ *
+ * A half of a call is one kernel. Its blocks share work by warps (ll_warp(), ll_warps()). Which set of buffers it uses is the number of halves
+ * of its kind that have run, modulo 2: read by all blocks at the start, moved on by the last one at the end.
+ *
+ * Only block 0 waits for other ranks, so that one thread polls each word; the other blocks look at a word of device memory, which it sets when the
+ * waits are over. They need block 0 to run, and it was started first.
+ */
+#ifndef EPF_KERNELS_LL_HALF_CUH
+#define EPF_KERNELS_LL_HALF_CUH
+
+#include "kernels/ll/epf_ll_num.cuh"
+#include "kernels/ll/job.h"
+
+#define LL_AT(type, addr) ((type *)(uintptr_t)(addr))
+
+EPF_DEV_FN const struct epf_gpu_ctx *ll_ctx(const struct ll_job *j)
+{
+	return LL_AT(const struct epf_gpu_ctx, j->ctx);
+}
+
+EPF_DEV_FN struct ll_state *ll_state_of(const struct ll_job *j)
+{
+	return LL_AT(struct ll_state, j->state);
+}
+
+EPF_DEV_FN struct ll_peer *ll_peer_of(const struct ll_job *j, uint32_t rank)
+{
+	return LL_AT(struct ll_peer, j->peers) + rank;
+}
+
+/* This warp's number in the grid, and how many there are. */
+EPF_DEV_FN uint32_t ll_warp(const struct ll_job *j)
+{
+	return epf_block_number() * (j->threads / LL_LANES) + epf_thread_in_block() / LL_LANES;
+}
+
+EPF_DEV_FN uint32_t ll_warps(const struct ll_job *j)
+{
+	return j->blocks * (j->threads / LL_LANES);
+}
+
+/* Calls of this half that ran before. */
+EPF_DEV_FN uint64_t ll_calls(const struct ll_job *j, uint32_t kind, uint32_t half)
+{
+	return epf_ld_relaxed_gpu(&ll_state_of(j)->calls[kind][half]);
+}
+
+/* Notes what is wrong, and makes epf_ll_check() look. number, want and seen are for a sentence nobody knows a better one for. */
+EPF_DEV_COLD void ll_complain(const struct ll_job *j, uint32_t bad, int code, uint32_t what,
+			      uint32_t number, uint64_t want, uint64_t seen)
+{
+	(void)epf_or_gpu(&ll_state_of(j)->bad, bad);
+	(void)epf_dev_fail(ll_ctx(j), code, what, number, want, seen);
+}
+
+/* Is a rank sent to? Read once at the same place by all lanes: a mask may only change between kernels. */
+EPF_DEV_FN int ll_masked(const struct ll_job *j, uint32_t rank)
+{
+	return epf_ld32_relaxed_gpu(&ll_peer_of(j, rank)->masked) != 0;
+}
+
+/* Rank of an expert, or UINT32_MAX for -1 and for what does not exist. */
+EPF_DEV_FN uint32_t ll_rank_of(const struct ll_job *j, int64_t expert)
+{
+	return expert < 0 || expert >= (int64_t)j->local * j->ranks
+		       ? UINT32_MAX
+		       : (uint32_t)expert / j->local;
+}
+
+/* The number of a signal of this rank, or for sending of a peer's: `from` is who adds to it. */
+EPF_DEV_FN uint32_t ll_signal(const struct ll_job *j, uint32_t kind, uint32_t set, uint32_t from)
+{
+	return j->first_signal + (kind * 2u + set) * j->ranks + from;
+}
+
+EPF_DEV_FN uint64_t ll_flag_at(const struct ll_job *j, uint32_t kind, uint32_t set, uint32_t from)
+{
+	return j->lay.flags + (uint64_t)((kind * 2u + set) * j->ranks + from) * LL_LINE;
+}
+
+/* ---- the end of a half ---- */
+
+/* 1 in all threads of the block that ends last; what every block wrote is visible to it then. */
+EPF_DEV_FN int ll_last_block(const struct ll_job *j, uint32_t kind, uint32_t half)
+{
+	uint64_t *done = &ll_state_of(j)->done[kind][half];
+	int last = 0;
+
+	epf_block_barrier();
+	if (epf_thread_in_block() == 0) {
+		epf_fence_gpu();
+		last = epf_add_gpu(done, 1) == (uint64_t)j->blocks - 1u;
+		if (last) {
+			epf_fence_gpu();
+			epf_st_relaxed_gpu(done, 0);
+		}
+	}
+	return epf_block_result(last);
+}
+
+/* Counts the half; one thread of the last block. */
+EPF_DEV_FN void ll_count_call(const struct ll_job *j, uint32_t kind, uint32_t half, uint64_t calls)
+{
+	epf_st_relaxed_gpu(&ll_state_of(j)->calls[kind][half], calls + 1u);
+}
+
+/* ---- waiting: block 0 ---- */
+
+struct ll_clock {
+	uint64_t start;
+	uint64_t ticks;
+	uint32_t polls;
+};
+
+EPF_DEV_FN struct ll_clock ll_clock_start(const struct ll_job *j)
+{
+	struct ll_clock c;
+
+	c.start = epf_timer();
+	/* Ticks a millisecond times nanoseconds: whole milliseconds first, so that nothing overflows. */
+	c.ticks = !j->timeout_ns ? ll_ctx(j)->deadline_ticks
+				 : j->timeout_ns / 1000000u * ll_ctx(j)->timer_khz +
+					   j->timeout_ns % 1000000u * ll_ctx(j)->timer_khz / 1000000u;
+	c.polls = 0;
+	return c;
+}
+
+/* 0 while a wait may go on. */
+EPF_DEV_FN int ll_clock_tick(const struct ll_job *j, struct ll_clock *c)
+{
+	epf_relax();
+	if (++c->polls % EPF_DEV_CHECK_EVERY)
+		return 0;
+	if (epf_ld_relaxed_sys(epf_dev_abort(ll_ctx(j))))
+		return EPF_GPU_ABORTED;
+	return epf_timer() - c->start > c->ticks ? EPF_GPU_TIMEOUT : 0;
+}
+
+EPF_DEV_FN void ll_mask_late(const struct ll_job *j, uint32_t rank, uint32_t bad, int code,
+			     uint32_t number, uint64_t want, uint64_t seen)
+{
+	struct ll_peer *p = ll_peer_of(j, rank);
+
+	epf_st32_relaxed_gpu(&p->masked, 1u);
+	epf_st32_relaxed_gpu(&p->late, bad);
+	ll_complain(j, bad, code, EPF_GPU_WAIT, number, want, seen);
+}
+
+/* Waits for one rank's part of a call: its signal, or its flag, moves by one. */
+EPF_DEV_COLD void ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32_t set, uint32_t rank,
+			       struct ll_clock *clock)
+{
+	struct ll_peer *p = ll_peer_of(j, rank);
+	uint32_t number = ll_signal(j, kind, set, rank);
+	const uint64_t *word = p->direct ? LL_AT(const uint64_t,
+						 j->base + ll_flag_at(j, kind, set, rank))
+					 : epf_dev_signal_word(ll_ctx(j), number);
+	uint64_t seen = p->seen[kind][set], now = seen;
+	int rc = 0;
+
+	p->live[kind] = 0;
+	if (ll_masked(j, rank))
+		return;
+	while (!rc) {
+		now = epf_ld_acquire_sys(word);
+		if (now != seen)
+			break;
+		rc = ll_clock_tick(j, clock);
+	}
+	if (j->wait_stats)
+		LL_AT(int64_t, j->wait_stats)
+		[rank] += (int64_t)((epf_timer() - clock->start) * 1000u /
+				    (ll_ctx(j)->timer_khz / 1000u));
+	p->seen[kind][set] = now;
+	if (rc)
+		ll_mask_late(j, rank, LL_BAD_LATE, rc, number, seen + 1u, now);
+	else if (now - seen != 1u)
+		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, seen + 1u, now);
+	else
+		p->live[kind] = 1;
+}
+
+/* Own commands of the set's last SEND half: retired, so that the set's memory may be written again. */
+EPF_DEV_COLD void ll_wait_own(const struct ll_job *j, uint32_t kind, uint32_t set,
+			      struct ll_clock *clock)
+{
+	struct ll_state *s = ll_state_of(j);
+	struct epf_gpu_ring *ring = LL_AT(struct epf_gpu_ring, s->ring[kind][set]);
+	struct epf_dev d;
+	int rc = 0;
+
+	if (!ring)
+		return;
+	d.ctx = ll_ctx(j);
+	d.ring = ring;
+	d.shm = LL_AT(uint8_t, ring->shm);
+	d.shared = (uint32_t)s->shared[kind][set];
+	while (!rc && !epf_dev_test(&d, s->ticket[kind][set]))
+		rc = ll_clock_tick(j, clock);
+	s->ring[kind][set] = 0;
+	if (rc)
+		ll_complain(j, LL_BAD_SENT, rc, EPF_GPU_RETIRED, ring->id, s->ticket[kind][set], 0);
+}
+
+/*
+ * Waits until what every rank sends to this one in call number `calls` is here, or the rank is masked: ll_peer.live says which. All threads of all
+ * blocks call it; behind it they see what has come.
+ */
+EPF_DEV_FN void ll_wait_all(const struct ll_job *j, uint32_t kind, uint64_t calls)
+{
+	uint64_t *go = &ll_state_of(j)->go[kind];
+	uint32_t set = (uint32_t)(calls & 1u);
+
+	if (epf_block_number() == 0) {
+		struct ll_clock clock = ll_clock_start(j);
+
+		for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
+			ll_wait_rank(j, kind, set, r, &clock);
+		if (epf_thread_in_block() == j->threads - 1u)
+			ll_wait_own(j, kind, set, &clock);
+		epf_block_barrier();
+		if (epf_thread_in_block() == 0) {
+			epf_fence_gpu();
+			epf_st_release_gpu(go, calls + 1u);
+		}
+	} else if (epf_thread_in_block() == 0) {
+		while (epf_ld_acquire_gpu(go) != calls + 1u)
+			epf_pause();
+	}
+	epf_block_barrier();
+}
+
+/* ---- sending: warp 0 of the last block ---- */
+
+/* Is there anybody who is reached by commands? */
+EPF_DEV_FN int ll_any_remote(const struct ll_job *j)
+{
+	int any = 0;
+
+	for (uint32_t r = epf_lane(); r < j->ranks; r += LL_LANES)
+		any |= !ll_peer_of(j, r)->direct && !ll_masked(j, r);
+	return epf_lanes_where(any) != 0;
+}
+
+/* Tells the ranks that are reached by plain stores that all of it is there. Behind a warp fence. */
+EPF_DEV_FN void ll_tell_direct(const struct ll_job *j, uint32_t kind, uint32_t set)
+{
+	for (uint32_t r = epf_lane(); r < j->ranks; r += LL_LANES) {
+		struct ll_peer *p = ll_peer_of(j, r);
+
+		if (!p->direct || ll_masked(j, r))
+			continue;
+		p->sent[kind][set]++;
+		epf_st_relaxed_sys(LL_AT(uint64_t, p->direct + ll_flag_at(j, kind, set, j->rank)),
+				   p->sent[kind][set]);
+	}
+}
+
+/* Adds 1 to the signal of `rank` behind `puts` grouped puts; all lanes call it, one pushes. */
+EPF_DEV_FN int ll_tell(const struct ll_job *j, struct epf_dev *d, uint32_t kind, uint32_t set,
+		       uint32_t rank, uint32_t puts)
+{
+	struct epf_op o = epf_dev_transfer(EPF_OP_SIGNAL, rank, 0, 0, 0, 0, 0,
+					   puts ? EPF_F_COUNTED : 0u);
+
+	o.signal = ll_signal(j, kind, set, j->rank);
+	o.value = 1;
+	o.count = puts;
+	return epf_warp_push_op(d, &o, epf_lane() == 0);
+}
+
+/* Remembers what has to be retired before the set is written again; closes the ring. */
+EPF_DEV_FN void ll_sent(const struct ll_job *j, struct epf_dev *d, uint32_t kind, uint32_t set)
+{
+	struct ll_state *s = ll_state_of(j);
+
+	if (epf_lane() == 0) {
+		s->ring[kind][set] = (uint64_t)(uintptr_t)d->ring;
+		s->ticket[kind][set] = epf_dev_ticket(d);
+		s->shared[kind][set] = d->shared;
+	}
+	epf_warp_close(d);
+}
+
+/* ---- masks, and beginning anew: kernels of one block ---- */
+
+EPF_DEV_FN void ll_mask_set(const struct ll_job *j)
+{
+	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
+		if (r != j->rank && (j->mask_rank == UINT32_MAX || j->mask_rank == r))
+			epf_st32_relaxed_gpu(&ll_peer_of(j, r)->masked, j->mask_value);
+}
+
+EPF_DEV_FN void ll_mask_get(const struct ll_job *j)
+{
+	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
+		LL_AT(int32_t, j->out)[r] = (int32_t)ll_masked(j, r);
+}
+
+/* What has come so far is taken as seen; both kinds begin with set 0. */
+EPF_DEV_FN void ll_reset(const struct ll_job *j)
+{
+	struct ll_state *s = ll_state_of(j);
+
+	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads) {
+		struct ll_peer *p = ll_peer_of(j, r);
+
+		for (uint32_t i = 0; i < LL_KINDS * 2u; i++)
+			p->seen[i / 2u][i % 2u] =
+				p->direct
+					? epf_ld_acquire_sys(LL_AT(
+						  const uint64_t,
+						  j->base + ll_flag_at(j, i / 2u, i % 2u, r)))
+					: epf_ld_acquire_sys(epf_dev_signal_word(
+						  ll_ctx(j), ll_signal(j, i / 2u, i % 2u, r)));
+	}
+	if (epf_thread_in_block() != 0)
+		return;
+	for (uint32_t i = 0; i < LL_KINDS * 2u; i++) {
+		s->calls[i / 2u][i % 2u] = 0;
+		s->done[i / 2u][i % 2u] = 0;
+		s->ring[i / 2u][i % 2u] = 0;
+		s->go[i / 2u] = 0;
+	}
+}
+
+#endif

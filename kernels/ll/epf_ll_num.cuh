@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Numbers and copies of the low-latency kernels: BF16, FP8 E4M3 with a scale per 128 channels, rows moved by a warp. The formats and the
+ * order of operations are those of kernels/host/README.md, bit for bit; no two operations may be fused into one.
+ */
+#ifndef EPF_KERNELS_LL_NUM_CUH
+#define EPF_KERNELS_LL_NUM_CUH
+
+#include "kernels/epf_device.cuh"
+#include "kernels/ll/job.h"
+
+/* 16 bytes: what a lane moves at once. */
+struct ll_vec {
+	uint32_t w[4];
+} __attribute__((aligned(16)));
+
+#if defined(__CUDACC__)
+
+# define LL_LANES 32u
+# define LL_GROUP 16u /* lanes that quantise a block of 128 channels together */
+# define LL_SPAN  1u  /* 16-byte pieces of each lane in a piece of combine's sum */
+
+EPF_DEV_FN uint32_t ll_bits(float f)
+{
+	return __float_as_uint(f);
+}
+
+EPF_DEV_FN float ll_float(uint32_t u)
+{
+	return __uint_as_float(u);
+}
+
+EPF_DEV_FN float ll_mul(float a, float b)
+{
+	return __fmul_rn(a, b);
+}
+
+EPF_DEV_FN float ll_add(float a, float b)
+{
+	return __fadd_rn(a, b);
+}
+
+EPF_DEV_FN float ll_div(float a, float b)
+{
+	return __fdiv_rn(a, b);
+}
+
+EPF_DEV_FN uint32_t ll_swap(uint32_t v, uint32_t mask)
+{
+	return __shfl_xor_sync(0xffffffffu, v, (int)mask);
+}
+
+EPF_DEV_FN void ll_add32(uint32_t *p, uint32_t v)
+{
+	atomicAdd(p, v);
+}
+
+EPF_DEV_FN void ll_or32(uint32_t *p, uint32_t v)
+{
+	atomicOr(p, v);
+}
+
+#elif defined(__HIP__)
+
+# define LL_LANES 64u
+# define LL_GROUP 16u
+# define LL_SPAN  1u
+
+EPF_DEV_FN uint32_t ll_bits(float f)
+{
+	return __builtin_bit_cast(uint32_t, f);
+}
+
+EPF_DEV_FN float ll_float(uint32_t u)
+{
+	return __builtin_bit_cast(float, u);
+}
+
+EPF_DEV_FN float ll_mul(float a, float b)
+{
+# pragma clang fp contract(off)
+	return a * b;
+}
+
+EPF_DEV_FN float ll_add(float a, float b)
+{
+# pragma clang fp contract(off)
+	return a + b;
+}
+
+EPF_DEV_FN float ll_div(float a, float b)
+{
+	return a / b;
+}
+
+EPF_DEV_FN uint32_t ll_swap(uint32_t v, uint32_t mask)
+{
+	return (uint32_t)__builtin_amdgcn_ds_bpermute((int)((epf_lane() ^ mask) * 4u), (int)v);
+}
+
+EPF_DEV_FN void ll_add32(uint32_t *p, uint32_t v)
+{
+	(void)__hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
+}
+
+EPF_DEV_FN void ll_or32(uint32_t *p, uint32_t v)
+{
+	(void)__hip_atomic_fetch_or(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
+}
+
+#else /* plain C, compiled without contraction */
+
+# define LL_LANES 1u
+# define LL_GROUP 1u
+# define LL_SPAN  64u
+
+EPF_DEV_FN uint32_t ll_bits(float f)
+{
+	uint32_t u;
+
+	__builtin_memcpy(&u, &f, sizeof(u));
+	return u;
+}
+
+EPF_DEV_FN float ll_float(uint32_t u)
+{
+	float f;
+
+	__builtin_memcpy(&f, &u, sizeof(f));
+	return f;
+}
+
+# define ll_mul(a, b)     ((a) * (b))
+# define ll_add(a, b)     ((a) + (b))
+# define ll_div(a, b)     ((a) / (b))
+# define ll_swap(v, mask) (v)
+# define ll_add32(p, v)   ((void)__atomic_fetch_add(p, v, __ATOMIC_RELAXED))
+# define ll_or32(p, v)    ((void)__atomic_fetch_or(p, v, __ATOMIC_RELAXED))
+
+#endif
+
+#define LL_F32_INF           0x7f800000u
+#define LL_F32_448           0x43e00000u
+#define LL_F32_2_POW_MINUS_6 0x3c800000u /* the smallest normal E4M3 */
+#define LL_BF16_NAN          0x7fffu
+#define LL_E4M3_NAN          0x7fu
+#define LL_AMAX_MIN          1e-4f
+#define LL_E4M3_MAX          448.0f
+
+EPF_DEV_FN float ll_from_bf16(uint32_t b)
+{
+	return ll_float(b << 16);
+}
+
+/* Nearest, ties to even; every NaN becomes one pattern. */
+EPF_DEV_FN uint32_t ll_to_bf16(float f)
+{
+	uint32_t bits = ll_bits(f);
+
+	if ((bits & 0x7fffffffu) > LL_F32_INF)
+		return LL_BF16_NAN;
+	return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+/* Nearest E4M3, ties to even, saturating at 448. */
+EPF_DEV_FN uint32_t ll_to_e4m3(float f)
+{
+	uint32_t bits = ll_bits(f);
+	uint32_t sign = (bits >> 24) & 0x80u;
+	uint32_t mag = bits & 0x7fffffffu;
+
+	if (mag > LL_F32_INF)
+		return LL_E4M3_NAN;
+	if (mag >= LL_F32_448)
+		return sign | 0x7eu;
+	/* Below 2^-6 the steps are 2^-9: adding 2^14 leaves the last bit of a float worth that. */
+	if (mag < LL_F32_2_POW_MINUS_6)
+		return sign | (ll_bits(ll_add(ll_float(mag), 16384.0f)) - ll_bits(16384.0f));
+	/* The bias of float is 127, that of E4M3 is 7. */
+	return sign | (((mag + 0x7ffffu + ((mag >> 20) & 1u)) >> 20) - ((127u - 7u) << 3));
+}
+
+/* Scale of a block, and what its channels are multiplied with. */
+EPF_DEV_FN float ll_scale(uint32_t top, int power_of_two, float *inv)
+{
+	float amax = ll_from_bf16(top);
+	float scale, exact;
+
+	amax = amax > LL_AMAX_MIN ? amax : LL_AMAX_MIN;
+	exact = ll_div(amax, LL_E4M3_MAX);
+	if (!power_of_two) {
+		*inv = ll_div(LL_E4M3_MAX, amax);
+		return exact;
+	}
+	/* Up to the next power of two: one more in the exponent unless the mantissa is empty. */
+	scale = ll_float(((ll_bits(exact) + 0x7fffffu) >> 23) << 23);
+	*inv = ll_div(1.0f, scale);
+	return scale;
+}
+
+/* The larger magnitude of two, as BF16 patterns; a NaN counts as 0. */
+EPF_DEV_FN uint32_t ll_top(uint32_t top, uint32_t b)
+{
+	b &= 0x7fffu;
+	b = b > 0x7f80u ? 0u : b;
+	return b > top ? b : top;
+}
+
+/* The largest of the lanes of a group. All lanes of the warp call it. */
+EPF_DEV_FN uint32_t ll_group_max(uint32_t v)
+{
+	for (uint32_t m = 1; m < LL_GROUP; m *= 2u) {
+		uint32_t other = ll_swap(v, m);
+
+		v = other > v ? other : v;
+	}
+	return v;
+}
+
+/* Two 4-byte words of codes from 16 bytes of BF16. */
+EPF_DEV_FN uint64_t ll_codes(const struct ll_vec *v, float inv)
+{
+	uint64_t q = 0;
+
+	for (uint32_t i = 0; i < 8u; i++) {
+		uint32_t b = (v->w[i / 2u] >> (i % 2u * 16u)) & 0xffffu;
+
+		q |= (uint64_t)ll_to_e4m3(ll_mul(ll_from_bf16(b), inv)) << (8u * i);
+	}
+	return q;
+}
+
+/**
+ * ll_quantise() - one BF16 row to codes [hidden], 8-byte aligned, and float scales [hidden / 128]; a warp does it together.
+ * @x: 16-byte aligned.
+ */
+EPF_DEV_FN void ll_quantise(const uint8_t *x, uint32_t hidden, int power_of_two, uint8_t *q,
+			    float *scales)
+{
+	uint32_t blocks = hidden / LL_BLOCK, lane = epf_lane();
+	uint32_t at = lane % LL_GROUP;
+
+	for (uint32_t first = 0; first < blocks; first += LL_LANES / LL_GROUP) {
+		uint32_t b = first + lane / LL_GROUP;
+		const struct ll_vec *in = (const struct ll_vec *)(const void *)x + b * 16u;
+		struct ll_vec v[16u / LL_GROUP];
+		uint32_t top = 0;
+		float inv, scale;
+
+		for (uint32_t i = 0; i < 16u / LL_GROUP && b < blocks; i++) {
+			v[i] = in[at + i * LL_GROUP];
+			for (uint32_t c = 0; c < 4u; c++)
+				top = ll_top(ll_top(top, v[i].w[c]), v[i].w[c] >> 16);
+		}
+		top = ll_group_max(top);
+		scale = ll_scale(top, power_of_two, &inv);
+		for (uint32_t i = 0; i < 16u / LL_GROUP && b < blocks; i++) {
+			uint64_t *out = (uint64_t *)(void *)(q + (uint64_t)b * LL_BLOCK);
+
+			out[at + i * LL_GROUP] = ll_codes(&v[i], inv);
+		}
+		if (at == 0 && b < blocks)
+			scales[b] = scale;
+	}
+}
+
+/* A warp's copy; all is 16-byte aligned, and bytes a multiple of 16. */
+EPF_DEV_FN void ll_copy(uint64_t dst, uint64_t src, uint32_t bytes)
+{
+#if defined(__CUDACC__) || defined(__HIP__)
+	struct ll_vec *to = (struct ll_vec *)dst;
+	const struct ll_vec *from = (const struct ll_vec *)src;
+
+	for (uint32_t i = epf_lane(); i < bytes / 16u; i += LL_LANES)
+		to[i] = from[i];
+#else
+	__builtin_memcpy((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
+#endif
+}
+
+#endif

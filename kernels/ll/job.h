@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the low-latency kernels and the code that launches them agree on: where things lie in communication memory, what a rank keeps in
+ * memory of its device, and the argument of a launch. Included as C, CUDA and HIP; by kernels/ll only.
+ *
+ * Communication memory is one region with the same layout on every rank (struct ll_layout): what peers write, and what is sent. There are
+ * two sets of buffers for each kind of call; the kernels take them in turns.
+ */
+#ifndef EPF_KERNELS_LL_JOB_H
+#define EPF_KERNELS_LL_JOB_H
+
+#include "queues/epf_cmd.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define LL_LINE   128u
+#define LL_TOPK   16u   /* EPF_LL_TOPK_MAX */
+#define LL_BLOCK  128u  /* EPF_LL_BLOCK */
+#define LL_NOBODY 0xffu /* no ring: nothing was pushed */
+
+/* Kinds of calls: numbers of signals, flags and counters. */
+enum ll_kind {
+	LL_DISPATCH = 0,
+	LL_COMBINE = 1,
+	LL_KINDS = 2,
+};
+
+/* Halves, as indices. */
+enum ll_half {
+	LL_SENDING = 0,
+	LL_RECEIVING = 1,
+};
+
+/* What kernels found wrong: bits of ll_state.bad, and values of ll_peer.late. */
+enum ll_bad {
+	LL_BAD_EXPERT = 1, /* topk_idx names an expert that does not exist: taken as -1 */
+	LL_BAD_ROW = 2,    /* a slot, or a count, of an arrived row cannot be: left out */
+	LL_BAD_LATE = 4,   /* a rank did not come in time */
+	LL_BAD_STEP = 8,   /* a rank sent twice where once was due */
+	LL_BAD_SENT = 16,  /* own commands of a call before are not retired in time */
+};
+
+/* The head of a row of dispatch; the payload follows: BF16, or codes and then float scales. */
+struct ll_head {
+	uint32_t token; /* number at its source */
+	uint32_t source;
+	uint32_t topk;
+	uint32_t reserved;
+	int32_t expert[LL_TOPK]; /* global numbers; -1: none */
+};
+
+EPF_STATIC_ASSERT(sizeof(struct ll_head) == 80, "payload behind the head is 16-byte aligned");
+
+/*
+ * A note closes what one rank sends to another in a dispatch: uint32_t rows[local experts of the receiver], then a bitmap of the tokens that
+ * go there, uint32_t [ceil(tokens_max / 32)].
+ */
+
+/* Byte offsets in communication memory; a function of shape and ranks (layout.c). */
+struct ll_layout {
+	uint64_t flags;      /* [kind][set][rank], a line each: uint64_t, added to by that rank's plain stores */
+	uint64_t out[2];     /* [local experts][ranks * tokens_max][hidden]: rows that combine sends */
+	uint64_t stage[2];   /* [tokens_max] rows that dispatch sends */
+	uint64_t notes[2];   /* [rank] notes to that rank */
+	uint64_t inbox[2];   /* [rank][tokens_max] rows of that rank */
+	uint64_t inotes[2];  /* [rank] notes of that rank */
+	uint64_t home[2];    /* [tokens_max * topk] rows of combine */
+	uint64_t bytes;
+	uint32_t row_bytes;  /* stride of dispatch rows */
+	uint32_t note_bytes; /* stride of notes */
+};
+
+/* What a rank keeps for each rank, itself included. In device memory. */
+struct ll_peer {
+	uint64_t direct; /* that rank's communication memory as we store to it; 0: by commands */
+	uint64_t seen[LL_KINDS][2]; /* [kind][set]: last value of its signal or flag that was taken */
+	uint64_t sent[LL_KINDS][2]; /* value last stored to our flag there */
+	uint32_t live[LL_KINDS];    /* 1: what the call under way brings from it is here */
+	uint32_t masked;
+	uint32_t late; /* enum ll_bad that masked it, until the host has said so */
+	uint64_t reserved[5];
+};
+
+EPF_STATIC_ASSERT(sizeof(struct ll_peer) == LL_LINE, "a rank's words are a line");
+
+/* What the kernels keep from call to call. In device memory. */
+struct ll_state {
+	uint64_t calls[LL_KINDS][2]; /* [kind][half]: halves that have run */
+	uint64_t done[LL_KINDS][2];  /* blocks of the running half that are through */
+	uint64_t go[LL_KINDS];       /* the call whose waits are over */
+	uint64_t bad;                /* enum ll_bad */
+	uint64_t reserved[5];
+	/* Where the last commands of each set went: to be retired before its memory is written again. */
+	uint64_t ring[LL_KINDS][2]; /* struct epf_gpu_ring; 0: nothing to wait for */
+	uint64_t ticket[LL_KINDS][2];
+	uint64_t shared[LL_KINDS][2];
+	uint64_t reserved1[4];
+};
+
+EPF_STATIC_ASSERT(sizeof(struct ll_state) == 256, "state is two lines");
+
+/* The argument of every kernel, by value. Addresses are device addresses. */
+struct ll_job {
+	uint64_t ctx;   /* struct epf_gpu_ctx */
+	uint64_t state; /* struct ll_state */
+	uint64_t peers; /* struct ll_peer [ranks] */
+	uint64_t base;  /* this rank's communication memory */
+	uint64_t timeout_ns;
+	struct ll_layout lay;
+	uint32_t rank;
+	uint32_t ranks;
+	uint32_t region; /* of communication memory, at every rank */
+	uint32_t first_signal;
+	uint32_t threads; /* of a block */
+	uint32_t blocks;
+	/* of the call */
+	uint32_t tokens_max;
+	uint32_t hidden;
+	uint32_t local; /* experts of a rank */
+	uint32_t topk;
+	uint32_t tokens;
+	uint32_t flags;
+	uint64_t x;
+	uint64_t out_at; /* combine: offset of the memory it sends from */
+	uint64_t topk_idx;
+	uint64_t weights;
+	uint64_t recv_x;
+	uint64_t recv_scales;
+	uint64_t recv_count;
+	uint64_t src_info;
+	uint64_t src_slot;
+	uint64_t layout_range;
+	uint64_t recv_stats;
+	uint64_t wait_stats;
+	uint64_t out;
+	/* of a mask operation */
+	uint32_t mask_rank; /* UINT32_MAX: all */
+	uint32_t mask_value;
+};
+
+/* Bytes of a dispatch row that travel. fp8: 0 or 1. A multiple of 16. */
+EPF_CMD_FN uint32_t ll_row_used(uint32_t hidden, uint32_t fp8)
+{
+	uint32_t payload = fp8 ? hidden + hidden / LL_BLOCK * 4u : 2u * hidden;
+
+	return (uint32_t)sizeof(struct ll_head) + (payload + 15u) / 16u * 16u;
+}
+
+EPF_CMD_FN uint32_t ll_bitmap_words(uint32_t tokens_max)
+{
+	return (tokens_max + 31u) / 32u;
+}
+
+EPF_CMD_FN uint32_t ll_note_used(uint32_t local, uint32_t tokens_max)
+{
+	return (4u * (local + ll_bitmap_words(tokens_max)) + 15u) / 16u * 16u;
+}
+
+#endif

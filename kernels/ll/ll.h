@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of libepf-ll on the host: the object, and what differs between a CPU and a GPU. Included by kernels/ll/ll_*.c only.
+ */
+#ifndef EPF_KERNELS_LL_LL_H
+#define EPF_KERNELS_LL_LL_H
+
+#include "fabric/epf.h"
+#include "kernels/epf_ll.h"
+#include "kernels/ll/job.h"
+
+#include <stdbool.h>
+
+/* Kernels, as entry points of a device. */
+enum ll_kernel {
+	LL_K_DISPATCH_SEND,
+	LL_K_DISPATCH_RECV,
+	LL_K_COMBINE_SEND,
+	LL_K_COMBINE_RECV,
+	LL_K_MASK_SET,
+	LL_K_MASK_GET,
+	LL_K_RESET,
+	LL_KERNELS,
+};
+
+struct ll_device;
+
+struct epf_ll {
+	struct epf *ep;
+	const struct ll_device *dev;
+	struct epf_ll_options opts;
+	uint32_t rank;
+	uint32_t ranks;
+	struct epf_gpu *gpu;
+	struct epf_ring *ring; /* the host's: flushes */
+	void *memory;          /* communication memory */
+	void *words;           /* struct ll_state, then struct ll_peer [ranks]: device memory */
+	uint32_t region;
+	uint64_t combines;   /* SEND halves launched: which memory the next one sends from */
+	uint32_t threads;    /* of a block */
+	uint32_t blocks;     /* of a launch */
+	struct ll_gpu *more; /* a GPU's own */
+};
+
+/* What differs between devices. Functions return 0 or -errno with the text set; memory as the device addresses it. */
+struct ll_device {
+	const char *backend; /* of epf_gpu_open(); NULL: configured */
+	/* Kernels to the device; sets threads and blocks. After ll->gpu was opened. */
+	int (*open)(struct epf_ll *ll);
+	void (*close)(struct epf_ll *ll);
+	int (*alloc)(struct epf_ll *ll, uint64_t bytes, void **addr);
+	void (*free)(struct epf_ll *ll, void *addr);
+	int (*expose)(struct epf_ll *ll, void *addr, uint64_t bytes, uint32_t *region);
+	int (*copy)(struct epf_ll *ll, void *dst, const void *src, uint64_t bytes);
+	int (*launch)(struct epf_ll *ll, enum ll_kernel kernel, const struct ll_job *job,
+		      void *stream);
+	/* Waits until the stream has run everything. */
+	int (*sync)(struct epf_ll *ll, void *stream);
+};
+
+extern const struct ll_device ll_cpu;
+extern const struct ll_device ll_gpu;
+
+/* Sets the text of epf_ll_error() and returns err. */
+int ll_fail(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same for a failed call of epf.h: what was being done, then its last error. */
+int ll_fail_fabric(int err, const char *doing);
+
+/* Where things lie; 0, or -EINVAL with the text set. topk does not count: there is room for the most. */
+int ll_layout_make(const struct epf_ll_shape *shape, uint32_t ranks, struct ll_layout *out);
+
+/* A job with everything that does not depend on the call. */
+struct ll_job ll_job_begin(const struct epf_ll *ll);
+
+#endif
