@@ -85,12 +85,13 @@ def quantised(x, round_scale):
     """Codes and float scales of rows, as kernels/host/README.md defines them."""
     blocks = x.float().view(x.size(0), -1, 128)
     amax = blocks.abs().amax(2).clamp(min=torch.tensor(1e-4))
-    scale, inv = amax / 448.0, 448.0 / amax
+    most = torch.full_like(amax, 448.0)  # a number divided by a tensor would be rounded twice
+    scale, inv = amax / most, most / amax
     if round_scale:
         mantissa, exponent = torch.frexp(scale)
         power = exponent - (mantissa == 0.5).int()
         scale = torch.ldexp(torch.ones_like(scale), power)
-        inv = 1.0 / scale
+        inv = torch.ones_like(scale) / scale
     return to_e4m3((blocks * inv.unsqueeze(2)).view(x.shape)), scale
 
 

@@ -130,8 +130,8 @@ class Buffer(HighThroughput):
         settings = {"signals": max(4096, lowlat.SIGNALS_PER_RANK * self.group_size)}
         if self.device.type == "cuda":
             settings["gpu-device"] = self.device.index
-            if "EPF_CORE_IDLE" not in os.environ:
-                settings["core-idle"] = "pause"  # a kernel cannot wake an engine that sleeps
+        if "EPF_CORE_IDLE" not in os.environ:
+            settings["core-idle"] = "pause"  # a kernel cannot wake an engine that sleeps
         return settings
 
     def _open(self, direct: bool) -> None:
