@@ -82,9 +82,8 @@ EPF_DEV_FN int ll_push_home(const struct ll_job *j, struct epf_dev *d, uint32_t 
 
 		for (uint32_t first = 0; first < range.count && !rc; first += LL_LANES) {
 			uint32_t i = first + epf_lane();
-			uint64_t slot = i < range.count
-						? ll_slot_at(j, set, e, range.begin + i)
-						: 0;
+			uint64_t slot =
+				i < range.count ? ll_slot_at(j, set, e, range.begin + i) : 0;
 
 			rc = epf_warp_put_group(d, slot != 0, rank, j->region,
 						j->out_at + (list + range.begin + i) * bytes,
@@ -148,8 +147,7 @@ EPF_DEV_FN void ll_terms_of(const struct ll_job *j, uint32_t token, struct ll_te
 	for (uint32_t k = 0; k < j->topk; k++) {
 		uint32_t r = ll_rank_of(j, experts[k]), first = 0;
 
-		if (r == UINT32_MAX ||
-		    !epf_ld32_relaxed_gpu(&ll_peer_of(j, r)->live[LL_COMBINE]))
+		if (r == UINT32_MAX || !epf_ld32_relaxed_gpu(&ll_peer_of(j, r)->live[LL_COMBINE]))
 			continue;
 		while (experts[first] != experts[k])
 			first++;
@@ -197,8 +195,7 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
 		ll_terms_of(j, token, &terms);
 		for (uint32_t v = first; v < last && v < vecs; v += LL_LANES)
 			LL_AT(struct ll_vec, j->out + token * row_bytes)
-			[v] = ll_sum(&terms, home + token * j->topk * row_bytes, row_bytes,
-				     v * 16u);
+		[v] = ll_sum(&terms, home + token * j->topk * row_bytes, row_bytes, v * 16u);
 	}
 	if (ll_last_block(j, LL_COMBINE, LL_RECEIVING) && epf_thread_in_block() == 0)
 		ll_count_call(j, LL_COMBINE, LL_RECEIVING, calls);

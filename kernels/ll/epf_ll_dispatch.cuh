@@ -137,19 +137,18 @@ EPF_DEV_FN int ll_push_rows(const struct ll_job *j, struct epf_dev *d, uint32_t 
 		int yes = t < j->tokens &&
 			  (epf_ld32_relaxed_gpu(&bitmap[t / 32u]) >> (t % 32u) & 1u) != 0;
 
-		rc = epf_warp_put_group(
-			d, yes, rank, j->region,
-			j->lay.stage[set] + (uint64_t)t * j->lay.row_bytes, j->region,
-			j->lay.inbox[set] +
-				((uint64_t)j->rank * j->tokens_max + t) * j->lay.row_bytes,
-			bytes, signal, 0);
+		rc = epf_warp_put_group(d, yes, rank, j->region,
+					j->lay.stage[set] + (uint64_t)t * j->lay.row_bytes,
+					j->region,
+					j->lay.inbox[set] + ((uint64_t)j->rank * j->tokens_max +
+							     t) * j->lay.row_bytes,
+					bytes, signal, 0);
 		puts += epf_lanes_count(epf_lanes_where(yes));
 	}
 	if (!rc)
 		rc = epf_warp_put_group(d, epf_lane() == 0, rank, j->region, note - j->base,
 					j->region,
-					j->lay.inotes[set] +
-						(uint64_t)j->rank * j->lay.note_bytes,
+					j->lay.inotes[set] + (uint64_t)j->rank * j->lay.note_bytes,
 					ll_note_used(j->local, j->tokens_max), signal, 0);
 	return rc ? rc : ll_tell(j, d, LL_DISPATCH, set, rank, puts);
 }
@@ -256,7 +255,7 @@ EPF_DEV_FN void ll_unpack_row(const struct ll_job *j, uint64_t row, uint64_t lis
 	}
 	for (uint32_t b = epf_lane(); b < blocks; b += LL_LANES)
 		LL_AT(float, j->recv_scales)
-		[(list * blocks + b) * n + place] = LL_AT(const float, payload)[b];
+	[(list * blocks + b) * n + place] = LL_AT(const float, payload)[b];
 }
 
 /* The k under which a row names an expert, or UINT32_MAX. */
@@ -273,8 +272,8 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t expert,
 			  uint32_t begin, uint32_t count)
 {
 	const uint32_t *bitmap = ll_inote(j, set, rank) + j->local;
-	uint64_t rows = j->base + j->lay.inbox[set] +
-			(uint64_t)rank * j->tokens_max * j->lay.row_bytes;
+	uint64_t rows =
+		j->base + j->lay.inbox[set] + (uint64_t)rank * j->tokens_max * j->lay.row_bytes;
 	uint64_t list = (uint64_t)expert * j->ranks * j->tokens_max;
 	uint32_t found = 0;
 
@@ -283,10 +282,10 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t expert,
 		epf_lanes here;
 
 		if (t < j->tokens_max && (bitmap[t / 32u] >> (t % 32u) & 1u))
-			k = ll_names(j,
-				     LL_AT(const struct ll_head,
-					   rows + (uint64_t)t * j->lay.row_bytes),
-				     j->rank * j->local + expert);
+			k = ll_names(
+				j,
+				LL_AT(const struct ll_head, rows + (uint64_t)t * j->lay.row_bytes),
+				j->rank * j->local + expert);
 		here = epf_lanes_where(k != UINT32_MAX);
 		place = begin + found + epf_lanes_before(here);
 		if (k != UINT32_MAX && place < begin + count) {
@@ -296,7 +295,7 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t expert,
 		for (; here && found < count; here &= here - 1u, found++)
 			ll_unpack_row(j,
 				      rows + (uint64_t)(first + epf_lanes_first(here)) *
-						     j->lay.row_bytes,
+						      j->lay.row_bytes,
 				      expert, begin + found);
 	}
 	if (found != count && epf_lane() == 0)
@@ -318,7 +317,7 @@ EPF_DEV_FN void ll_receive(const struct ll_job *j, uint32_t set, uint32_t expert
 			LL_AT(int32_t, j->recv_count)[expert] = (int32_t)(begin + count);
 			if (j->recv_stats)
 				LL_AT(int32_t, j->recv_stats)
-				[expert] += (int32_t)(begin + count);
+			[expert] += (int32_t)(begin + count);
 		}
 	}
 	ll_unpack(j, set, expert, rank, begin, count);

@@ -66,9 +66,8 @@ EPF_DEV_FN int ll_masked(const struct ll_job *j, uint32_t rank)
 /* Rank of an expert, or UINT32_MAX for -1 and for what does not exist. */
 EPF_DEV_FN uint32_t ll_rank_of(const struct ll_job *j, int64_t expert)
 {
-	return expert < 0 || expert >= (int64_t)j->local * j->ranks
-		       ? UINT32_MAX
-		       : (uint32_t)expert / j->local;
+	return expert < 0 || expert >= (int64_t)j->local * j->ranks ? UINT32_MAX
+								    : (uint32_t)expert / j->local;
 }
 
 /* The number of a signal of this rank, or for sending of a peer's: `from` is who adds to it. */
@@ -122,9 +121,10 @@ EPF_DEV_FN struct ll_clock ll_clock_start(const struct ll_job *j)
 
 	c.start = epf_timer();
 	/* Ticks a millisecond times nanoseconds: whole milliseconds first, so that nothing overflows. */
-	c.ticks = !j->timeout_ns ? ll_ctx(j)->deadline_ticks
-				 : j->timeout_ns / 1000000u * ll_ctx(j)->timer_khz +
-					   j->timeout_ns % 1000000u * ll_ctx(j)->timer_khz / 1000000u;
+	c.ticks = !j->timeout_ns
+			  ? ll_ctx(j)->deadline_ticks
+			  : j->timeout_ns / 1000000u * ll_ctx(j)->timer_khz +
+				    j->timeout_ns % 1000000u * ll_ctx(j)->timer_khz / 1000000u;
 	c.polls = 0;
 	return c;
 }
@@ -156,9 +156,9 @@ EPF_DEV_COLD void ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32_t s
 {
 	struct ll_peer *p = ll_peer_of(j, rank);
 	uint32_t number = ll_signal(j, kind, set, rank);
-	const uint64_t *word = p->direct ? LL_AT(const uint64_t,
-						 j->base + ll_flag_at(j, kind, set, rank))
-					 : epf_dev_signal_word(ll_ctx(j), number);
+	const uint64_t *word =
+		p->direct ? LL_AT(const uint64_t, j->base + ll_flag_at(j, kind, set, rank))
+			  : epf_dev_signal_word(ll_ctx(j), number);
 	uint64_t seen = p->seen[kind][set], now = seen;
 	int rc = 0;
 
@@ -173,8 +173,7 @@ EPF_DEV_COLD void ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32_t s
 	}
 	if (j->wait_stats)
 		LL_AT(int64_t, j->wait_stats)
-		[rank] += (int64_t)((epf_timer() - clock->start) * 1000u /
-				    (ll_ctx(j)->timer_khz / 1000u));
+	[rank] += (int64_t)((epf_timer() - clock->start) * 1000u / (ll_ctx(j)->timer_khz / 1000u));
 	p->seen[kind][set] = now;
 	if (rc)
 		ll_mask_late(j, rank, LL_BAD_LATE, rc, number, seen + 1u, now);
@@ -264,8 +263,8 @@ EPF_DEV_FN void ll_tell_direct(const struct ll_job *j, uint32_t kind, uint32_t s
 EPF_DEV_FN int ll_tell(const struct ll_job *j, struct epf_dev *d, uint32_t kind, uint32_t set,
 		       uint32_t rank, uint32_t puts)
 {
-	struct epf_op o = epf_dev_transfer(EPF_OP_SIGNAL, rank, 0, 0, 0, 0, 0,
-					   puts ? EPF_F_COUNTED : 0u);
+	struct epf_op o =
+		epf_dev_transfer(EPF_OP_SIGNAL, rank, 0, 0, 0, 0, 0, puts ? EPF_F_COUNTED : 0u);
 
 	o.signal = ll_signal(j, kind, set, j->rank);
 	o.value = 1;
@@ -311,12 +310,11 @@ EPF_DEV_FN void ll_reset(const struct ll_job *j)
 
 		for (uint32_t i = 0; i < LL_KINDS * 2u; i++)
 			p->seen[i / 2u][i % 2u] =
-				p->direct
-					? epf_ld_acquire_sys(LL_AT(
-						  const uint64_t,
-						  j->base + ll_flag_at(j, i / 2u, i % 2u, r)))
-					: epf_ld_acquire_sys(epf_dev_signal_word(
-						  ll_ctx(j), ll_signal(j, i / 2u, i % 2u, r)));
+				p->direct ? epf_ld_acquire_sys(LL_AT(
+						    const uint64_t,
+						    j->base + ll_flag_at(j, i / 2u, i % 2u, r)))
+					  : epf_ld_acquire_sys(epf_dev_signal_word(
+						    ll_ctx(j), ll_signal(j, i / 2u, i % 2u, r)));
 	}
 	if (epf_thread_in_block() != 0)
 		return;

@@ -59,13 +59,14 @@ EPF_STATIC_ASSERT(sizeof(struct ll_head) == 80, "payload behind the head is 16-b
 
 /* Byte offsets in communication memory; a function of shape and ranks (layout.c). */
 struct ll_layout {
-	uint64_t flags;      /* [kind][set][rank], a line each: uint64_t, added to by that rank's plain stores */
-	uint64_t out[2];     /* [local experts][ranks * tokens_max][hidden]: rows that combine sends */
-	uint64_t stage[2];   /* [tokens_max] rows that dispatch sends */
-	uint64_t notes[2];   /* [rank] notes to that rank */
-	uint64_t inbox[2];   /* [rank][tokens_max] rows of that rank */
-	uint64_t inotes[2];  /* [rank] notes of that rank */
-	uint64_t home[2];    /* [tokens_max * topk] rows of combine */
+	uint64_t
+		flags; /* [kind][set][rank], a line each: uint64_t, added to by that rank's plain stores */
+	uint64_t out[2]; /* [local experts][ranks * tokens_max][hidden]: rows that combine sends */
+	uint64_t stage[2];  /* [tokens_max] rows that dispatch sends */
+	uint64_t notes[2];  /* [rank] notes to that rank */
+	uint64_t inbox[2];  /* [rank][tokens_max] rows of that rank */
+	uint64_t inotes[2]; /* [rank] notes of that rank */
+	uint64_t home[2];   /* [tokens_max * topk] rows of combine */
 	uint64_t bytes;
 	uint32_t row_bytes;  /* stride of dispatch rows */
 	uint32_t note_bytes; /* stride of notes */
@@ -74,7 +75,8 @@ struct ll_layout {
 /* What a rank keeps for each rank, itself included. In device memory. */
 struct ll_peer {
 	uint64_t direct; /* that rank's communication memory as we store to it; 0: by commands */
-	uint64_t seen[LL_KINDS][2]; /* [kind][set]: last value of its signal or flag that was taken */
+	uint64_t seen[LL_KINDS]
+		     [2]; /* [kind][set]: last value of its signal or flag that was taken */
 	uint64_t sent[LL_KINDS][2]; /* value last stored to our flag there */
 	uint32_t live[LL_KINDS];    /* 1: what the call under way brings from it is here */
 	uint32_t masked;

@@ -11,9 +11,12 @@
 #include <string.h>
 
 static void (*const kernels[LL_KERNELS])(const struct ll_job *job) = {
-	[LL_K_DISPATCH_SEND] = ll_dispatch_send, [LL_K_DISPATCH_RECV] = ll_dispatch_recv,
-	[LL_K_COMBINE_SEND] = ll_combine_send,	 [LL_K_COMBINE_RECV] = ll_combine_recv,
-	[LL_K_MASK_SET] = ll_mask_set,		 [LL_K_MASK_GET] = ll_mask_get,
+	[LL_K_DISPATCH_SEND] = ll_dispatch_send,
+	[LL_K_DISPATCH_RECV] = ll_dispatch_recv,
+	[LL_K_COMBINE_SEND] = ll_combine_send,
+	[LL_K_COMBINE_RECV] = ll_combine_recv,
+	[LL_K_MASK_SET] = ll_mask_set,
+	[LL_K_MASK_GET] = ll_mask_get,
 	[LL_K_RESET] = ll_reset,
 };
 

@@ -8,7 +8,9 @@
 
 static int absent(void)
 {
-	return ll_fail(-ENOTSUP, "the low-latency kernels are not launched on GPUs by this build: device -1 is the CPU");
+	return ll_fail(
+		-ENOTSUP,
+		"the low-latency kernels are not launched on GPUs by this build: device -1 is the CPU");
 }
 
 static int gpu_open(struct epf_ll *ll)

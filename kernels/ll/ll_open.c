@@ -11,7 +11,7 @@
 
 enum {
 	MAGIC = 0x314c4c45, /* "ELL1" */
-	PRIVATE_RINGS = 8, /* one producer a call, two kinds of calls, streams that overlap */
+	PRIVATE_RINGS = 8,  /* one producer a call, two kinds of calls, streams that overlap */
 };
 
 /* What every rank tells all others; `reach` says by a bit a rank whom it can store to. */
@@ -50,10 +50,9 @@ static int check_options(struct epf *ep, const struct epf_ll_options *o)
 		return ll_fail(-EINVAL, "%u ranks: 1 to %u are possible; join first", epf_world(ep),
 			       EPF_LL_RANKS_MAX);
 	if (signals > epf_signal_count(ep))
-		return ll_fail(
-			-ENOSPC,
-			"%llu signals are needed, there are %u: raise the setting `signals`",
-			(unsigned long long)signals, epf_signal_count(ep));
+		return ll_fail(-ENOSPC,
+			       "%llu signals are needed, there are %u: raise the setting `signals`",
+			       (unsigned long long)signals, epf_signal_count(ep));
 	return 0;
 }
 
@@ -143,9 +142,9 @@ static int make_words(struct epf_ll *ll, struct ll_peer *peers)
 	for (uint32_t r = 0; r < ll->ranks; r++)
 		for (uint32_t i = 0; i < LL_KINDS * 2; i++)
 			peers[r].seen[i / 2][i % 2] =
-				peers[r].direct ? 0
-						: epf_signal_value(ll->ep,
-								   ll->opts.first_signal +
+				peers[r].direct
+					? 0
+					: epf_signal_value(ll->ep, ll->opts.first_signal +
 									   i * ll->ranks + r);
 	if (!err)
 		err = ll->dev->copy(ll, ll->words, &state, sizeof(state));
