@@ -7,6 +7,7 @@ import sys
 import traceback
 
 SKIP = 77
+_method = "spawn"
 
 
 def skip(reason):
@@ -78,9 +79,16 @@ def _child(function, rank, size, pipes, results, arguments):
         results.put((rank, traceback.format_exc(), None))
 
 
+def preload(module):
+    """Children begin with a module already imported: they are forked from a server that has imported it and done nothing else."""
+    global _method
+    _method = "forkserver"
+    multiprocessing.get_context(_method).set_forkserver_preload([module])
+
+
 def processes(size, function, *arguments, timeout=120, gone=()):
     """Runs function(rank, size, pipes, ...) in processes of its own; gives what they returned by rank. Ranks `gone` return nothing."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(_method)
     pipes = [context.Pipe() for _ in range(size)]
     results = context.Queue()
     children = [context.Process(target=_child, args=(function, r, size, pipes, results, arguments)) for r in range(size)]

@@ -46,6 +46,7 @@ class Recorder:
 
     def dispatch(self, call, halves, stream=None):
         self.calls.append(("dispatch", call, halves))
+        torch.cuda.log.append(("launch", halves, stream))
 
     def combine(self, call, halves, stream=None):
         self.calls.append(("combine", call, halves))
@@ -307,6 +308,111 @@ def another_shape_begins_anew():
     hook()
 
 
+# ---------------------------------------------------------------------- streams of a GPU
+
+
+def on_gpu(test):
+    """Runs a test with a GPU that is not there, whose log begins empty."""
+    def wrapped():
+        torch.cuda.there = True
+        try:
+            b = buffer()
+            assert str(b.device) == "cuda:0"
+            rows, choice = x(device="cuda:0"), index(device="cuda:0")
+            torch.cuda.log.clear()
+            test(b, lambda **named: b.low_latency_dispatch(rows, choice, TOKENS, EXPERTS, **named))
+        finally:
+            torch.cuda.there = torch.cuda.capturing = False
+    wrapped.__name__ = test.__name__
+    return wrapped
+
+
+@on_gpu
+def streams_and_events_are_in_order(b, dispatch):
+    log, comm = torch.cuda.log, b.get_comm_stream().cuda_stream
+    dispatch()
+    assert log == [("launch", lowlat.BOTH, 1)], log
+    log.clear()
+    *_, hook = dispatch(return_recv_hook=True)
+    with torch.cuda.stream(torch.cuda.Stream(number=2)):
+        hook()  # on the stream that is current then, as a caller orders it
+    assert log == [("launch", lowlat.SEND, 1), ("launch", lowlat.RECV, 2)], log
+    log.clear()
+    *_, event, _ = dispatch(async_finish=True)
+    assert log == [("wait", comm, 1), ("launch", lowlat.BOTH, comm), ("record", comm)], log
+    assert torch.cuda.current_stream().cuda_stream == 1 and event.extra_tensors
+    log.clear()
+    with event:
+        pass
+    assert log == [("wait event of", 1, comm)], log
+    log.clear()
+    deep_ep.Buffer.capture()
+    assert log == [("record", 1)], log
+
+
+@on_gpu
+def graphs_hold_calls_of_one_shape(b, dispatch):
+    dispatch()
+    torch.cuda.capturing = True
+    dispatch()
+    raises(Wrong, "the shape changes .* while a CUDA graph is captured", b.low_latency_dispatch, x(hidden=2048, device="cuda:0"),
+           index(device="cuda:0"), TOKENS, EXPERTS)
+    assert ("clean",) not in b._ll.calls
+
+
+@on_gpu
+def tensors_of_another_place_are_refused(b, dispatch):
+    raises(Wrong, "x is on cpu; this Buffer works on cuda:0", b.low_latency_dispatch, x(), index(), TOKENS, EXPERTS)
+    raises(Wrong, "x is on cuda:1; this Buffer works on cuda:0", b.low_latency_dispatch, x(device="cuda:1"), index(), TOKENS, EXPERTS)
+    raises(Wrong, "topk_idx is on cpu", b.low_latency_dispatch, x(device="cuda:0"), index(), TOKENS, EXPERTS)
+
+
+class Driver:
+    """A GPU's driver for epf.shared: which memory is given, taken and mapped. Rank 1 of three is out of reach."""
+
+    def __init__(self, room=True):
+        self.room, self.log = room, []
+
+    def alloc(self, size):
+        if not self.room:
+            raise epf.EpfError(12, "no room")
+        return 0x1000
+
+    def handle(self, address):
+        return b"handle of mine"
+
+    def open(self, handle):
+        self.log.append(("open", handle))
+        return None if handle == b"far" else 0x2000
+
+    def close(self, address):
+        self.log.append(("close", address))
+
+    def free(self, address):
+        self.log.append(("free", address))
+
+
+class ThreeRanks(epf.fabric.Group):
+    rank, size = 0, 3
+
+    def all_gather(self, mine):
+        if not isinstance(mine, tuple):
+            return [mine, None, None]
+        return [mine, (mine[0], b"far"), (mine[0], b"near")]
+
+
+def gpu_memory_is_mapped_and_given_back():
+    from epf.shared import GpuShared
+    driver = Driver()
+    shared = GpuShared(ThreeRanks(), 4096, driver)
+    assert shared.address == 0x1000 and shared.peers == [None, None, 0x2000]
+    assert driver.log == [("open", b"far"), ("open", b"near")], "its own memory is not opened"
+    shared.close()
+    shared.close()
+    assert driver.log[2:] == [("close", 0x2000), ("free", 0x1000)], driver.log
+    raises(epf.EpfError, "no room", GpuShared, ThreeRanks(), 4096, Driver(room=False))
+
+
 # ---------------------------------------------------------------------- combine
 
 
@@ -470,5 +576,6 @@ def deepep_test_program_calls():
 
 run([imports_without_torch, says_that_torch_is_missing, says_that_the_library_is_missing, says_that_the_gpu_is_missing, topk_idx_t_is_int64,
      wrong_buffers, without_low_latency_mode, an_mpi_communicator_will_do, high_throughput_says_that_it_is_not_there, helpers, configs,
-     size_hints_check_their_numbers, wrong_dispatches, a_dispatch_is_what_was_asked_for, hooks_and_events, another_shape_begins_anew,
+     size_hints_check_their_numbers, wrong_dispatches, a_dispatch_is_what_was_asked_for, hooks_and_events, another_shape_begins_anew, streams_and_events_are_in_order,
+     graphs_hold_calls_of_one_shape, tensors_of_another_place_are_refused, gpu_memory_is_mapped_and_given_back,
      wrong_combines, a_combine_is_what_was_asked_for, lost_ranks, masks, vllm_calls, sglang_calls, deepep_test_program_calls])

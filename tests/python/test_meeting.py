@@ -90,6 +90,20 @@ def hosts_of_their_own_get_an_address_that_others_reach():
     raises(epf.EpfError, "none of them has an address", meet.root_address, [(here, None), ("there", None)])
 
 
+def interfaces_can_be_chosen():
+    for spec, name, holds in (("eth", "eth0", True), ("=eth", "eth0", False), ("=lo,eth0", "eth0", True), ("^docker,lo", "eth0", True),
+                              ("^eth", "eth0", False), ("ib", "eth0", False)):
+        assert meet.fits(spec, name) == holds, (spec, name)
+    os.environ["EPF_SOCKET_IFNAME"] = "=lo"
+    try:
+        assert meet.interface_address() == meet.guess_address() == "127.0.0.1"
+        assert meet.root_address([(meet.host_key(), None), ("there", "10.0.0.1")]) == "127.0.0.1"
+        os.environ["EPF_SOCKET_IFNAME"] = "=nothing"
+        assert meet.interface_address() is None
+    finally:
+        del os.environ["EPF_SOCKET_IFNAME"]
+
+
 def who_fails_is_named_everywhere():
     def half(group):
         meet.agree(group, OSError("no room") if group.rank == 1 else None, "opening")
@@ -194,5 +208,5 @@ def pages_are_shared_and_have_no_name_left():
 
 if __name__ == "__main__":
     run([ranks_agree_on_a_place, a_reserved_port_is_kept_and_can_be_listened_at, hosts_of_their_own_get_an_address_that_others_reach,
-         who_fails_is_named_everywhere, a_server_of_ones_own_is_refused, ranks_join_and_put, jobs_follow_each_other_and_live_side_by_side,
+         interfaces_can_be_chosen, who_fails_is_named_everywhere, a_server_of_ones_own_is_refused, ranks_join_and_put, jobs_follow_each_other_and_live_side_by_side,
          one_rank_that_cannot_open_stops_all, pages_are_shared_and_have_no_name_left])

@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """deep_ep.Buffer on CPU tensors: real processes with PyTorch and gloo, dispatch and combine against a reference, bit for bit.
 
-Usage: test_tensors.py PACKAGE-DIR libepf.so libepf-ll.so. Skipped without PyTorch. A Buffer finds its ranks through the gloo group, whose own
+Usage: test_tensors.py PACKAGE-DIR libepf.so libepf-ll.so ep-fabric. Skipped without PyTorch. A Buffer finds its ranks through the gloo group, whose own
 meeting point is a file. Every rank computes what it must get from the seeds of all ranks; sums are also held against FP64.
 """
 import os
+import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 os.environ["EPF_LIBRARY"], os.environ["EPF_LL_LIBRARY"] = os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
 os.environ.setdefault("EPF_GPU_TIMEOUT", "60s")
 sys.path[:0] = [HERE, os.path.abspath(sys.argv[1])]
 
-from kit import processes, python_with, raises, run, skip  # noqa: E402
+from kit import preload, processes, python_with, raises, run, skip  # noqa: E402
 
 if not python_with("torch"):
     skip("PyTorch is not installed: the Buffer on tensors was not tested (Debian: python3-torch)")
@@ -124,11 +126,11 @@ def poison(t):
 # ---------------------------------------------------------------------- what the processes run
 
 
-def start(rank, size, file, **named):
-    """The gloo group and a Buffer of a rank."""
+def start(rank, size, file):
+    """The gloo group of a rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
-    return dist.group.WORLD, named
+    return dist.group.WORLD
 
 
 def make(job, group, **named):
@@ -212,7 +214,7 @@ FORMS = [dict(), dict(form="hook"), dict(form="async"), dict(zero_copy=True), di
 
 
 def _forms(rank, size, pipes, file, sizes, direct):
-    group, _ = start(rank, size, file)
+    group = start(rank, size, file)
     job = Job(size, *sizes)
     b = make(job, group, allow_nvlink_for_low_latency_mode=direct)
     stats = (torch.zeros(job.local, dtype=torch.int32), torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64))
@@ -263,7 +265,7 @@ def one_rank():
 
 def _many(rank, size, pipes, file):
     """One Buffer, many rounds of changing inputs and forms; then two micro-batches whose halves overlap, and another shape."""
-    group, _ = start(rank, size, file)
+    group = start(rank, size, file)
     first = Job(size, (4, 6), 512, 8, 2)
     b = make(first, group)
     for seed in range(30):
@@ -293,7 +295,7 @@ def one_buffer_serves_many_rounds_and_shapes():
 
 
 def _layout(rank, size, pipes, file):
-    group, _ = start(rank, size, file)
+    group = start(rank, size, file)
     job = Job(size, (5, 0), 256, 6, 3)
     b = deep_ep.Buffer(group)
     idx = job.inputs[rank][1]
@@ -318,7 +320,8 @@ def layouts_of_a_dispatch():
 
 def _lost(rank, size, pipes, file, shrink):
     """Rank 2 goes away without a word; the others are told, or go on without it."""
-    group, _ = start(rank, size, file)
+    os.environ["EPF_GPU_TIMEOUT"] = "3s"
+    group = start(rank, size, file)
     job = Job(size, (3, 4, 2), 256, 6, 3)
     b = make(job, group, enable_shrink=shrink)
     one_round(job, rank, b)
@@ -359,9 +362,7 @@ def outputs_without(job, rank, lost):
 def a_lost_rank_is_named_and_with_shrink_left_out():
     for shrink in (False, True):
         with tempfile.TemporaryDirectory() as folder:
-            os.environ["EPF_GPU_TIMEOUT"] = "3s"
             got = processes(3, _lost, os.path.join(folder, "meet"), shrink, gone=(2,))
-            os.environ["EPF_GPU_TIMEOUT"] = "60s"
         for rank in (0, 1):
             told, status = got[rank]
             print(f"# shrink {shrink}, rank {rank} is told: {told}")
@@ -370,7 +371,7 @@ def a_lost_rank_is_named_and_with_shrink_left_out():
 
 
 def _masks(rank, size, pipes, file):
-    group, _ = start(rank, size, file)
+    group = start(rank, size, file)
     job = Job(size, (3, 4), 256, 6, 3)
     b = make(job, group, enable_shrink=True)
     status = torch.full((size,), 9, dtype=torch.int32)
@@ -393,6 +394,34 @@ def _masks(rank, size, pipes, file):
 def masks_are_set_asked_and_cleared():
     with tempfile.TemporaryDirectory() as folder:
         processes(2, _masks, os.path.join(folder, "meet"))
+
+
+def _served(rank, size, pipes, file, sock):
+    os.environ["EPF_SERVICE"] = sock
+    group = start(rank, size, file)
+    job = Job(size, (3, 4), 512, 6, 3)
+    b = make(job, group)
+    mode = b._fabric.mode
+    for form in FORMS:
+        one_round(job, rank, b, **form)
+    b.destroy()
+    dist.destroy_process_group()
+    return mode
+
+
+def a_daemon_serves_by_one_variable():
+    with tempfile.TemporaryDirectory() as folder:
+        daemon = subprocess.Popen([sys.argv[4], "run", "--instance=n", f"--runtime-dir={folder}", f"--stats-dir={folder}"],
+                                  stderr=subprocess.DEVNULL)
+        try:
+            while not os.path.exists(f"{folder}/n.sock"):
+                assert daemon.poll() is None, "the daemon ended"
+                time.sleep(0.02)
+            modes = processes(2, _served, os.path.join(folder, "meet"), f"{folder}/n.sock")
+            assert modes == ["service:n"] * 2, modes
+        finally:
+            daemon.terminate()
+            daemon.wait(60)
 
 
 def a_size_hint_is_enough_and_less_is_not():
@@ -421,8 +450,9 @@ def memory_is_a_view():
 
 
 if __name__ == "__main__":
+    preload("torch")
     if not hasattr(torch, "float8_e4m3fn"):
         print(f"# PyTorch {torch.__version__} has no FP8 type: codes are looked at as bytes")
     run([a_size_hint_is_enough_and_less_is_not, memory_is_a_view, one_rank, two_ranks, two_ranks_by_commands_only,
          four_ranks_of_different_sizes, three_ranks_and_sixteen_experts_a_token, one_buffer_serves_many_rounds_and_shapes,
-         layouts_of_a_dispatch, masks_are_set_asked_and_cleared, a_lost_rank_is_named_and_with_shrink_left_out])
+         layouts_of_a_dispatch, masks_are_set_asked_and_cleared, a_daemon_serves_by_one_variable, a_lost_rank_is_named_and_with_shrink_left_out])

@@ -2,6 +2,7 @@
 """Buffer: communication memory of one rank and the calls on it, as vLLM and SGLang make them. docs/python.md says what is served."""
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -109,7 +110,9 @@ class Buffer(HighThroughput):
         if low_latency_mode:
             need(num_rdma_bytes > 0, "Buffer", "num_rdma_bytes is 0; low-latency mode needs get_low_latency_rdma_size_hint() bytes")
             try:
-                self._open(allow_nvlink_for_low_latency_mode)
+                # The driver gives memory of the device that is current in this thread.
+                with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+                    self._open(allow_nvlink_for_low_latency_mode)
             except BaseException:
                 self._release()
                 raise

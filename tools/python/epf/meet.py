@@ -6,9 +6,11 @@ and a random secret of rank 0. From then on the ranks meet at the library's own 
 """
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import socket
+import struct
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
@@ -16,6 +18,7 @@ from .lib import EpfError
 
 # Any address that is not this host's: nothing is sent there, the kernel only says by which interface it would be.
 FAR_AWAY = "192.0.2.1"
+SIOCGIFADDR = 0x8915  # netdevice(7)
 
 
 class Group:
@@ -108,8 +111,36 @@ def own_address(towards: str) -> str:
     raise EpfError(101, f"no interface of this host leads to {towards}")
 
 
+def fits(spec: str, name: str) -> bool:
+    """Whether an interface is meant: prefixes with commas; ^ in front excludes, = means exact names. As EPF_SOCKET_IFNAME and NCCL's."""
+    exclude = spec.startswith("^")
+    spec = spec[exclude:]
+    exact = spec.startswith("=")
+    items = [item for item in spec[exact:].split(",") if item]
+    return any(name == item if exact else name.startswith(item) for item in items) != exclude
+
+
+def interface_address() -> Optional[str]:
+    """The IPv4 address of the interface that EPF_SOCKET_IFNAME or NCCL_SOCKET_IFNAME chooses; None: neither is set, or nothing fits."""
+    spec = os.environ.get("EPF_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME")
+    if not spec:
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        for _, name in socket.if_nameindex():
+            if fits(spec, name):
+                try:
+                    answer = fcntl.ioctl(asker, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                except OSError:
+                    continue  # no address
+                return socket.inet_ntoa(answer[20:24])
+    return None
+
+
 def guess_address() -> Optional[str]:
-    """An address under which other hosts reach this one, by the way to MASTER_ADDR or the default route; None: there is no way out."""
+    """An address under which other hosts reach this one: of the chosen interface, on the way to MASTER_ADDR or by the default route; or None."""
+    chosen = interface_address()
+    if chosen:
+        return chosen
     for towards in (os.environ.get("MASTER_ADDR"), FAR_AWAY):
         try:
             address = own_address(towards) if towards else None
@@ -130,11 +161,14 @@ def reserve(address: str) -> Tuple[socket.socket, int]:
 
 
 def root_address(hosts: List[Tuple[str, Optional[str]]]) -> str:
-    """Where rank 0 listens: loopback if all ranks are on its host, else its address on the way to the first rank that is not."""
+    """Where rank 0 listens: loopback if all ranks are on its host, else the chosen interface, or the one that leads to the others."""
     mine, guess = hosts[0]
     others = [address for key, address in hosts if key != mine]
     if not others:
         return "127.0.0.1"
+    chosen = interface_address()
+    if chosen:
+        return chosen
     for other in others:
         if other:
             return own_address(other)

@@ -90,10 +90,68 @@ def empty(*sizes, dtype=float32, device="cpu"):
     return Tensor(sizes, dtype, device)
 
 
+class _Stream:
+    def __init__(self, device=None, number=None):
+        self.cuda_stream = number if number is not None else 100 + len(cuda.log)
+
+    def wait_stream(self, other):
+        cuda.log.append(("wait", self.cuda_stream, other.cuda_stream))
+
+    def wait_event(self, event):
+        cuda.log.append(("wait event of", self.cuda_stream, event.of))
+
+
+class _Event:
+    def record(self, stream):
+        self.of = stream.cuda_stream
+        cuda.log.append(("record", self.of))
+
+
 class cuda:
+    """A GPU of which only the order of its streams is there: `log` says who waits for whom. Absent unless a test sets `there`."""
+    there, capturing, log = False, False, []
+    Stream, Event = _Stream, _Event
+    _current = [_Stream(number=1)]
+
     @staticmethod
     def is_available():
-        return False
+        return cuda.there
+
+    @staticmethod
+    def current_device():
+        return 0
+
+    @staticmethod
+    def synchronize(device=None):
+        cuda.log.append(("synchronize",))
+
+    @staticmethod
+    def current_stream(device=None):
+        return cuda._current[-1]
+
+    @staticmethod
+    def is_current_stream_capturing():
+        return cuda.capturing
+
+    class device:
+        def __init__(self, device):
+            cuda.log.append(("device", str(device)))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    class stream:
+        def __init__(self, stream):
+            self._stream = stream
+
+        def __enter__(self):
+            cuda._current.append(self._stream)
+
+        def __exit__(self, *_):
+            cuda._current.pop()
 
 
 class version:
