@@ -133,14 +133,14 @@ def says_that_the_library_is_missing():
 
 
 def says_that_the_gpu_is_missing():
-    real = epf.load
-    epf.load = lambda: None
+    real = lowlat.load
+    lowlat.load = lambda: None
     try:
         why = epf.why_not()
         assert "no GPU" in why and "CUDA_VISIBLE_DEVICES" in why, why
         assert epf.why_not("cpu") is None and not epf.available()
     finally:
-        epf.load = real
+        lowlat.load = real
 
 
 def topk_idx_t_is_int64():

@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that find each other through a group: no PyTorch, no port and no secret given; the library is the real one, the NIC the emulated one.
+"""Ranks that find each other through a group: no PyTorch, no port and no secret given; libraries and kernels are the real ones, the NIC the
+emulated one.
 
-Usage: test_meeting.py PACKAGE-DIR libepf.so
+Usage: test_meeting.py PACKAGE-DIR libepf.so libepf-ll.so PROGRAM, which prints where the fields of the C structures lie (layout.c).
 """
 import ctypes
 import os
 import socket
+import struct
+import subprocess
 import sys
 import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-os.environ["EPF_LIBRARY"] = os.path.abspath(sys.argv[2])
+os.environ["EPF_LIBRARY"], os.environ["EPF_LL_LIBRARY"] = os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
 sys.path[:0] = [HERE, os.path.abspath(sys.argv[1])]
 
 import epf  # noqa: E402
-from epf import meet  # noqa: E402
+from epf import lib, lowlat, meet  # noqa: E402
 from epf.shared import HostShared  # noqa: E402
 from kit import PipeGroup, processes, raises, run  # noqa: E402
 
@@ -206,7 +209,90 @@ def pages_are_shared_and_have_no_name_left():
         assert not left, left
 
 
+# ---------------------------------------------------------------------- the kernels
+
+
+def structures_lie_as_in_c():
+    said = subprocess.run([os.path.abspath(sys.argv[4])], capture_output=True, text=True, check=True, timeout=60).stdout.split("\n")
+    in_c = {tuple(line.split()[:2]): tuple(map(int, line.split()[2:])) for line in said if line}
+    mine = {}
+    for name, kind in (("epf_options", lib.Options), ("epf_ll_shape", lowlat.CShape), ("epf_ll_options", lowlat.Options),
+                       ("epf_ll_dispatch", lowlat.Dispatch), ("epf_ll_combine", lowlat.Combine)):
+        mine[name, "="] = (ctypes.sizeof(kind), 0)
+        for field, _ in kind._fields_:
+            mine[name, field] = (getattr(kind, field).offset, getattr(kind, field).size)
+    assert mine == in_c, set(mine.items()) ^ set(in_c.items())
+
+
+HIDDEN, TOKENS, EXPERTS, TOPK = 128, 3, 2, 2
+
+
+def bf16(value):
+    return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+
+
+class Array:
+    """Aligned host memory as numbers."""
+
+    def __init__(self, kind, count, values=()):
+        self._memory = ctypes.create_string_buffer(count * ctypes.sizeof(kind) + 64)
+        self.at = -(-ctypes.addressof(self._memory) // 64) * 64
+        self.all = (kind * count).from_address(self.at)
+        for i, value in enumerate(values):
+            self.all[i] = value
+
+
+def _kernels(rank, size, pipes):
+    """Every token, whose channels all hold one number, goes to both experts; expert e gives (e + 1) times the row; weights 1 and 1/2."""
+    group = Group(rank, size, pipes)
+    shape = lowlat.Shape(TOKENS, HIDDEN, EXPERTS, TOPK)
+    rows, i32, i64, u16 = size * TOKENS, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint16
+    x = Array(u16, TOKENS * HIDDEN, [bf16(16 * rank + t + 1) for t in range(TOKENS) for _ in range(HIDDEN)])
+    idx = Array(i64, TOKENS * TOPK, [0, 1, 1, 0, -1, 1])
+    weights = Array(ctypes.c_float, TOKENS * TOPK, [1.0, 0.5] * TOKENS)
+    recv, out, count = Array(u16, rows * HIDDEN), Array(u16, TOKENS * HIDDEN), Array(i32, 1)
+    info, slot, ranges = Array(i32, rows), Array(i32, rows), Array(i64, size)
+    with epf.Fabric(group, settings={"core-idle": "pause"}) as fabric:
+        ll = epf.LowLatency(fabric, epf.size_hint(TOKENS, HIDDEN, size, EXPERTS), timeout_ns=60 * 10**9)
+        d = lowlat.Dispatch(shape, tokens=TOKENS, x=x.at, topk_idx=idx.at, recv_x=recv.at, recv_count=count.at, src_info=info.at,
+                            src_slot=slot.at, layout_range=ranges.at)
+        c = lowlat.Combine(shape, tokens=TOKENS, x=recv.at, src_info=info.at, src_slot=slot.at, layout_range=ranges.at, topk_idx=idx.at,
+                           topk_weights=weights.at, out=out.at)
+        seen = []
+        for halves in ((lowlat.BOTH,), (lowlat.SEND, lowlat.RECV)):
+            for h in halves:
+                ll.dispatch(d, h)
+            got = [recv.all[i * HIDDEN] for i in range(count.all[0])]
+            for i, value in enumerate(got):
+                row = bf16((rank + 1) * struct.unpack("<f", struct.pack("<I", value << 16))[0])
+                recv.all[i * HIDDEN:(i + 1) * HIDDEN] = [row] * HIDDEN
+            for h in halves:
+                ll.combine(c, h)
+            ll.check()
+            seen.append((got, [set(out.all[t * HIDDEN:(t + 1) * HIDDEN]) for t in range(TOKENS)]))
+        raises(epf.EpfError, "", ll.combine, lowlat.Combine(shape, tokens=TOKENS + 1), lowlat.BOTH)
+        fabric.barrier()
+        ll.close()
+    return seen
+
+
+def kernels_run_on_plain_memory():
+    for rank, rounds in enumerate(processes(2, _kernels)):
+        mine = range(TOKENS - 1) if rank == 0 else range(TOKENS)  # the last token goes to expert 1 only
+        for got, sums in rounds:
+            assert got == [bf16(16 * r + t + 1) for r in range(2) for t in mine], got
+            v = [16 * rank + t + 1 for t in range(TOKENS)]
+            assert sums == [{bf16(v[0] * 1 + 0.5 * v[0] * 2)}, {bf16(v[1] * 2 + 0.5 * v[1])}, {bf16(0.5 * v[2] * 2)}], sums
+
+
+def sizes_that_cannot_be_are_refused():
+    assert epf.size_hint(128, 7168, 4, 256) > 0
+    raises(epf.EpfError, "hidden", epf.size_hint, 128, 7000, 4, 256)
+    raises(epf.EpfError, "experts is 0", epf.size_hint, 128, 7168, 4, 0)
+
+
 if __name__ == "__main__":
     run([ranks_agree_on_a_place, a_reserved_port_is_kept_and_can_be_listened_at, hosts_of_their_own_get_an_address_that_others_reach,
          interfaces_can_be_chosen, who_fails_is_named_everywhere, a_server_of_ones_own_is_refused, ranks_join_and_put, jobs_follow_each_other_and_live_side_by_side,
-         one_rank_that_cannot_open_stops_all, pages_are_shared_and_have_no_name_left])
+         one_rank_that_cannot_open_stops_all, pages_are_shared_and_have_no_name_left, structures_lie_as_in_c, kernels_run_on_plain_memory,
+         sizes_that_cannot_be_are_refused])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from . import lowlat
 from .fabric import Fabric
 from .lib import EpfError, Unavailable, load
 from .lowlat import LowLatency, Shape, size_hint
@@ -22,7 +23,7 @@ def version() -> str:
 def why_not(device: str = "cuda") -> Optional[str]:
     """Why kernels cannot run here, in one line; None: they can. device: "cuda", or "cpu" for the form on CPU tensors."""
     try:
-        load()
+        lowlat.load()
     except Unavailable as error:
         return str(error)
     try:
