@@ -31,11 +31,12 @@ extern "C" {
 #define EPF_VERSION_MAJOR 0
 #define EPF_VERSION_MINOR 1
 
-struct epf;         /* one rank's access to the fabric */
-struct epf_ring;    /* one ring of commands, one producer */
-struct epf_boot;    /* how the ranks of a job find each other: bootstrap/boot.h */
-struct epf_gpu;     /* rings, signals and done words in the hands of a GPU's kernels */
-struct epf_gpu_ctx; /* the same, as kernels see it: kernels/epf_device.cuh */
+struct epf;            /* one rank's access to the fabric */
+struct epf_ring;       /* one ring of commands, one producer */
+struct epf_boot;       /* how the ranks of a job find each other: bootstrap/boot.h */
+struct epf_gpu;        /* rings, signals and done words in the hands of a GPU's kernels */
+struct epf_gpu_ctx;    /* the same, as kernels see it: kernels/epf_device.cuh */
+struct epf_gpu_module; /* device code that was brought to a GPU */
 
 /* Flags of commands. */
 enum {
@@ -318,6 +319,38 @@ int epf_gpu_check(struct epf_gpu *gpu);
  * it too.
  */
 void epf_gpu_close(struct epf_gpu *gpu);
+
+struct epf_gpu_info {
+	size_t size;         /* set by the caller: sizeof(struct epf_gpu_info) */
+	const char *backend; /* "cuda", "hip" or "fake"; static */
+	int device;
+	uint32_t multiprocessors;
+	uint32_t warp; /* lanes: 32 or 64; fake: 1 */
+};
+
+/* What the GPU of a context is. Only out->size bytes are written. */
+int epf_gpu_describe(const struct epf_gpu *gpu, struct epf_gpu_info *out);
+
+/*
+ * Device code on the GPU of a context, for libraries of kernels that link no vendor's library. image: a fat binary, cubin or PTX text (cuda),
+ * a code object (hip), a table of C functions (fake: fabric/gpu_fake.h). Loading waits for the device, and so never while kernels
+ * run that wait for what this thread is to do. Unload when no kernel of it runs, before epf_gpu_close().
+ */
+int epf_gpu_module_load(struct epf_gpu *gpu, const void *image, struct epf_gpu_module **out);
+void epf_gpu_module_unload(struct epf_gpu_module *code);
+
+/* A kernel by its name, valid as long as the code. */
+int epf_gpu_module_kernel(struct epf_gpu_module *code, const char *name, void **kernel);
+
+/*
+ * Launches a kernel: grid blocks of `block` threads, args: a pointer to the value of each parameter, copied before the call returns. stream: the
+ * vendor's stream handle; NULL: the default stream. May be captured into a graph. Any thread.
+ */
+int epf_gpu_module_launch(struct epf_gpu_module *code, void *kernel, void *stream, uint32_t grid,
+			  uint32_t block, void **args);
+
+/* Waits until a stream has run everything that was put into it. */
+int epf_gpu_stream_sync(struct epf_gpu *gpu, void *stream);
 
 /* progress=caller: runs one step of the engine; returns how much was done. With progress=thread: returns 0. */
 int epf_progress(struct epf *ep);

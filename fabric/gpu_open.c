@@ -187,6 +187,11 @@ void epf_gpu_close(struct epf_gpu *gpu)
 	free(gpu);
 }
 
+struct epf_gpu_dev *epf_gpu_device(const struct epf_gpu *gpu)
+{
+	return gpu->dev;
+}
+
 const struct epf_gpu_ctx *epf_gpu_context(const struct epf_gpu *gpu)
 {
 	return (const struct epf_gpu_ctx *)(uintptr_t)epf_gpu_context_addr(gpu->context);

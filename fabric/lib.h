@@ -39,8 +39,9 @@ struct epf_ring_memory {
 	uint32_t id;
 };
 
-struct epf_remote; /* remote.c */
-struct epf_gpu;    /* gpu_open.c */
+struct epf_remote;  /* remote.c */
+struct epf_gpu;     /* gpu_open.c */
+struct epf_gpu_dev; /* gpu.h */
 
 struct epf {
 	struct epf_conf conf;
@@ -129,6 +130,8 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 int epf_wait_why(struct epf *ep, const char *what, uint64_t number);
 /* gpu_open.c: ends the waits of kernels. Any thread. */
 void epf_gpu_abort(struct epf *ep);
+/* The device of a context (gpu_open.c). */
+struct epf_gpu_dev *epf_gpu_device(const struct epf_gpu *gpu);
 /* Lets the engine work when no thread of its own does; returns what it did. */
 unsigned epf_progress_once(struct epf *ep);
 

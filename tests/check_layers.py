@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "fabric": ["queues", "fabric/base", "bootstrap", "fabric/service/proto.h", "fabric/service/channel.h",
                "fabric/service/sweep.h"],
     "fabric/service": ["queues", "fabric", "fabric/base", "bootstrap"],
-    "kernels": ["queues", "fabric/epf.h"],
+    "kernels": ["queues", "fabric/epf.h", "fabric/gpu_fake.h"],
     "tools": ["queues", "fabric/epf.h", "fabric/nic.h", "fabric/place.h", "fabric/lanes_plan.h", "fabric/base", "bootstrap", "fabric/service"],
     "tools/shim": ["queues", "fabric/epf.h", "fabric/gpu.h", "fabric/base", "bootstrap"],
     "bench": ["queues", "fabric/epf.h", "fabric/bench_core.h", "fabric/gpu.h", "fabric/gpu_context.h", "fabric/gpu_fake.h", "fabric/emu_gpu.h", "fabric/verbs_lib.h", "fabric/verbs_pick.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],

@@ -32,12 +32,13 @@ EPF_DEV_FN struct ll_peer *ll_peer_of(const struct ll_job *j, uint32_t rank)
 	return LL_AT(struct ll_peer, j->peers) + rank;
 }
 
-/* This warp's number in the grid, and how many there are. */
+/* This warp's number in the grid: neighbours are in different blocks, so that little work is spread over all of them. */
 EPF_DEV_FN uint32_t ll_warp(const struct ll_job *j)
 {
-	return epf_block_number() * (j->threads / LL_LANES) + epf_thread_in_block() / LL_LANES;
+	return epf_thread_in_block() / LL_LANES * j->blocks + epf_block_number();
 }
 
+/* How many warps there are. */
 EPF_DEV_FN uint32_t ll_warps(const struct ll_job *j)
 {
 	return j->blocks * (j->threads / LL_LANES);

@@ -4,9 +4,11 @@
  * are those of the fake back-end, which kernels of a real GPU would have. For CPU tensors and for tests; the file is compiled without
  * contraction of float operations.
  */
+#include "fabric/gpu_fake.h"
 #include "kernels/ll/epf_ll_combine.cuh"
 #include "kernels/ll/epf_ll_dispatch.cuh"
 #include "kernels/ll/ll.h"
+#include "kernels/ll/ll_image.h"
 
 #include <string.h>
 
@@ -91,6 +93,43 @@ static int cpu_sync(struct epf_ll *ll, void *stream)
 {
 	return 0;
 }
+
+/* ---- the same as a module of the fake back-end, which plays a GPU ---- */
+
+static void run_grid(const struct epf_gpu_launch *l, enum ll_kernel kernel)
+{
+	for (uint32_t b = 0; b < l->grid; b++) {
+		epf_host_block = b;
+		kernels[kernel](l->args[0]);
+	}
+}
+
+#define FAKE(name, kernel)                               \
+ static void fake_##name(const struct epf_gpu_launch *l) \
+ {                                                       \
+  run_grid(l, kernel);                                   \
+ }
+
+FAKE(dispatch_send, LL_K_DISPATCH_SEND)
+FAKE(dispatch_recv, LL_K_DISPATCH_RECV)
+FAKE(combine_send, LL_K_COMBINE_SEND)
+FAKE(combine_recv, LL_K_COMBINE_RECV)
+FAKE(mask_set, LL_K_MASK_SET)
+FAKE(mask_get, LL_K_MASK_GET)
+FAKE(reset, LL_K_RESET)
+
+static const struct epf_gpu_fake_kernel fake[] = {
+	{ "epf_ll_dispatch_send_kernel", fake_dispatch_send },
+	{ "epf_ll_dispatch_recv_kernel", fake_dispatch_recv },
+	{ "epf_ll_combine_send_kernel", fake_combine_send },
+	{ "epf_ll_combine_recv_kernel", fake_combine_recv },
+	{ "epf_ll_mask_set_kernel", fake_mask_set },
+	{ "epf_ll_mask_get_kernel", fake_mask_get },
+	{ "epf_ll_reset_kernel", fake_reset },
+	{ NULL, NULL },
+};
+
+const void *const ll_fake_image = fake;
 
 const struct ll_device ll_cpu = {
 	.backend = "fake",

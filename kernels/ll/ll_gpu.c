@@ -1,55 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The low-latency kernels on a GPU: not launched yet.
+ * The low-latency kernels on a GPU: the image that this library carries is brought there by the driver, which libepf opens at run time, and
+ * launched on the caller's stream. For the back-end "fake", a GPU that tests play on CPUs, the image is the plain C form.
  */
 #include "kernels/ll/ll.h"
+#include "kernels/ll/ll_image.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
-static int absent(void)
+enum { BLOCK_THREADS = 256 };
+
+struct ll_gpu {
+	struct epf_gpu_module *code;
+	void *kernel[LL_KERNELS];
+};
+
+static const char *const names[LL_KERNELS] = {
+	[LL_K_DISPATCH_SEND] = "epf_ll_dispatch_send_kernel",
+	[LL_K_DISPATCH_RECV] = "epf_ll_dispatch_recv_kernel",
+	[LL_K_COMBINE_SEND] = "epf_ll_combine_send_kernel",
+	[LL_K_COMBINE_RECV] = "epf_ll_combine_recv_kernel",
+	[LL_K_MASK_SET] = "epf_ll_mask_set_kernel",
+	[LL_K_MASK_GET] = "epf_ll_mask_get_kernel",
+	[LL_K_RESET] = "epf_ll_reset_kernel",
+};
+
+static int fabric(int err, const char *doing)
 {
-	return ll_fail(
+	return err ? ll_fail_fabric(err, doing) : 0;
+}
+
+/* The kernels for what this GPU is; NULL with the text set: there are none. */
+static const void *image_for(const struct epf_gpu_info *info)
+{
+	if (strcmp(info->backend, "fake") == 0)
+		return ll_fake_image;
+	if (strcmp(info->backend, "cuda") == 0 && ll_cuda_image)
+		return ll_cuda_image;
+	(void)ll_fail(
 		-ENOTSUP,
-		"the low-latency kernels are not launched on GPUs by this build: device -1 is the CPU");
+		"this build has no low-latency kernels for %s: build where nvcc is for CUDA; for HIP they are compiled in CI and not carried yet",
+		info->backend);
+	return NULL;
 }
 
 static int gpu_open(struct epf_ll *ll)
 {
-	return absent();
+	struct epf_gpu_info info = { .size = sizeof(info) };
+	int err = fabric(epf_gpu_describe(ll->gpu, &info), "low-latency kernels");
+	const void *image;
+
+	if (err)
+		return err;
+	image = image_for(&info);
+	if (!image)
+		return -ENOTSUP;
+	ll->more = calloc(1, sizeof(*ll->more));
+	if (!ll->more)
+		return ll_fail(-ENOMEM, "no memory for kernels");
+	err = epf_gpu_module_load(ll->gpu, image, &ll->more->code);
+	for (int i = 0; i < LL_KERNELS && !err; i++)
+		err = epf_gpu_module_kernel(ll->more->code, names[i], &ll->more->kernel[i]);
+	ll->threads = info.warp > 1 ? BLOCK_THREADS : 1;
+	ll->blocks = ll->opts.blocks ? ll->opts.blocks : info.multiprocessors;
+	return fabric(err, "low-latency kernels");
 }
 
 static void gpu_close(struct epf_ll *ll)
 {
+	if (ll->more)
+		epf_gpu_module_unload(ll->more->code);
+	free(ll->more);
+	ll->more = NULL;
 }
 
 static int gpu_alloc(struct epf_ll *ll, uint64_t bytes, void **addr)
 {
-	return absent();
+	return fabric(epf_gpu_alloc(ll->ep, ll->opts.device, bytes, addr),
+		      "low-latency memory on the GPU");
 }
 
 static void gpu_free(struct epf_ll *ll, void *addr)
 {
+	epf_gpu_free(ll->ep, addr);
 }
 
 static int gpu_expose(struct epf_ll *ll, void *addr, uint64_t bytes, uint32_t *region)
 {
-	return absent();
+	return fabric(epf_region_register_gpu(ll->ep, addr, bytes, EPF_REMOTE_WRITE, region),
+		      "low-latency memory on the GPU");
 }
 
 static int gpu_copy(struct epf_ll *ll, void *dst, const void *src, uint64_t bytes)
 {
-	return absent();
+	return fabric(epf_gpu_copy(ll->ep, dst, src, bytes), "low-latency state");
 }
 
 static int gpu_launch(struct epf_ll *ll, enum ll_kernel kernel, const struct ll_job *job,
 		      void *stream)
 {
-	return absent();
+	struct ll_job copy = *job;
+	void *args[1] = { &copy };
+
+	return fabric(epf_gpu_module_launch(ll->more->code, ll->more->kernel[kernel], stream,
+					    job->blocks, ll->threads, args),
+		      "low-latency kernel");
 }
 
 static int gpu_sync(struct epf_ll *ll, void *stream)
 {
-	return absent();
+	return fabric(epf_gpu_stream_sync(ll->gpu, stream), "low-latency stream");
 }
 
 const struct ll_device ll_gpu = {

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -104,6 +105,7 @@ static int do_open(struct worker *w)
 			peers[r] = k->memory[r];
 	epf_ll_options_init(&o);
 	o.bytes = k->o.bytes;
+	o.device = k->o.gpu ? 0 : EPF_LL_CPU;
 	o.memory = k->memory[w->rank];
 	o.first_signal = 3;
 	o.timeout_ns = k->o.timeout_ns;
@@ -215,13 +217,40 @@ static void each(struct ll_kit *k, enum phase phase, unsigned batch, unsigned ha
 
 /* ---- the world ---- */
 
+/*
+ * The fake GPU's memory is such that a CPU faults there, which has shown by now that the host's side of opening did not touch it. From here on
+ * CPU threads play its kernels, so it is opened to them.
+ */
+static void let_kernels_in(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+
+	assert_non_null(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		unsigned long from, to;
+		char mode[8];
+
+		if (sscanf(line, "%lx-%lx %7s", &from, &to, mode) == 3 &&
+		    strcmp(mode, "---s") == 0 && strstr(line, "memfd"))
+			assert_int_equal(mprotect((void *)from, to - from, PROT_READ | PROT_WRITE),
+					 0);
+	}
+	fclose(maps);
+}
+
 struct ll_kit *ll_kit_open(const struct ll_kit_options *o)
 {
 	struct ll_kit *k = calloc(1, sizeof(*k));
 	char seed[48];
-	const char *settings[16] = { "core-idle=pause",    "signals=64",         "ring-slots=256",
-				     "gpu-ring-slots=256", "gpu-shared-rings=1", seed };
-	int n = 6;
+	const char *settings[16] = { "core-idle=pause",
+				     "signals=64",
+				     "ring-slots=256",
+				     "gpu-ring-slots=256",
+				     "gpu-shared-rings=1",
+				     "gpu-backend=fake",
+				     seed };
+	int n = 7;
 	struct epf_options opts;
 
 	assert_non_null(k);
@@ -232,7 +261,7 @@ struct ll_kit *ll_kit_open(const struct ll_kit_options *o)
 		settings[n++] = "emu-reorder=0.3";
 		settings[n++] = "emu-duplicate=0.05";
 		settings[n++] = "emu-drop=0.02";
-		settings[n++] = "emu-delay=50us";
+		settings[n++] = o->late ? "emu-delay=4ms" : "emu-delay=50us";
 	}
 	epf_options_init(&opts);
 	opts.settings = settings;
@@ -241,8 +270,10 @@ struct ll_kit *ll_kit_open(const struct ll_kit_options *o)
 		assert_return_code(epf_boot_local_open(k->group, r, &k->boot[r]), 0);
 		if (epf_open(&opts, &k->ep[r]))
 			fail_msg("epf_open: %s", epf_last_error());
-		assert_return_code(epf_memory_alloc(k->ep[r], o->bytes, &k->memory[r]), 0);
-		memset(k->memory[r], POISON, o->bytes);
+		if (!o->gpu) {
+			assert_return_code(epf_memory_alloc(k->ep[r], o->bytes, &k->memory[r]), 0);
+			memset(k->memory[r], POISON, o->bytes);
+		}
 		assert_return_code(epf_join_post(k->ep[r], k->boot[r]), 0);
 	}
 	for (uint32_t done = 0, left = o->ranks; left;)
@@ -252,6 +283,8 @@ struct ll_kit *ll_kit_open(const struct ll_kit_options *o)
 				left--;
 			}
 	each(k, OPEN, 0, 0, 0);
+	if (o->gpu)
+		let_kernels_in();
 	return k;
 }
 

@@ -2,7 +2,7 @@
 /*
  * Low-latency dispatch and combine, the kernels as plain C on CPU ranks: every output compared bit for bit with the reference, over commands and
  * over plain stores, on an ordered and on an unordered NIC, whole and in halves, overlapped, repeated. The seed of random cases is printed;
- * EPF_LL_SEED sets it, EPF_LL_CASES their number.
+ * LL_SEED sets it, LL_CASES their number, LL_TEST chooses tests by name.
  */
 #include "kernels/epf_ll.h"
 #include "tests/unit/ll_kit.h"
@@ -178,6 +178,32 @@ static void shapes_mixed(void **state)
 	each_shape((struct ll_kit_options){ .direct = LL_KIT_PAIRS, .unordered = true, .seed = 3 });
 }
 
+/* Rows that come late must hold their signal back: small calls with long delays. */
+static void late_rows_are_waited_for(void **state)
+{
+	struct ll_kit_case c = {
+		.experts = 4, .topk = 3, .hidden = 2048, .tokens_max = 6, .tokens = { 6, 5 }
+	};
+	struct ll_kit_options o = {
+		.ranks = 2, .unordered = true, .late = true, .timeout_ns = LONG_WAIT
+	};
+	struct ll_kit *k;
+
+	(void)state;
+	o.bytes = bytes_of(2, &c, 1);
+	k = ll_kit_open(&o);
+	for (c.seed = 0; c.seed < 12; c.seed++)
+		ll_kit_run(k, &c, 1);
+	ll_kit_close(k);
+}
+
+/* The way to a GPU: memory of a device, kernels as a module, launches by the back-end; the fake one plays the GPU. */
+static void shapes_on_a_fake_gpu(void **state)
+{
+	(void)state;
+	each_shape((struct ll_kit_options){ .gpu = true, .blocks = 2 });
+}
+
 static void every_topk(void **state)
 {
 	struct ll_kit_case c = { .experts = 20,
@@ -295,12 +321,12 @@ static struct ll_kit_case random_case(uint32_t ranks, uint64_t *seed)
 
 static void random_cases(void **state)
 {
-	const char *given = getenv("EPF_LL_SEED"), *count = getenv("EPF_LL_CASES");
+	const char *given = getenv("LL_SEED"), *count = getenv("LL_CASES");
 	uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
 	unsigned cases = count ? (unsigned)strtoul(count, NULL, 0) : 36;
 
 	(void)state;
-	print_message("EPF_LL_SEED=%llu\n", (unsigned long long)seed);
+	print_message("LL_SEED=%llu\n", (unsigned long long)seed);
 	for (unsigned i = 0; i < cases; i += 12) {
 		struct ll_kit_options o = { .ranks = 1 + any(&seed, 4),
 					    .direct = any(&seed, 3),
@@ -326,11 +352,18 @@ static void random_cases(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shapes_ordered),   cmocka_unit_test(shapes_unordered),
-		cmocka_unit_test(shapes_by_stores), cmocka_unit_test(shapes_mixed),
-		cmocka_unit_test(every_topk),       cmocka_unit_test(batches_overlap),
-		cmocka_unit_test(results_repeat),   cmocka_unit_test(random_cases),
+		cmocka_unit_test(shapes_ordered),
+		cmocka_unit_test(shapes_unordered),
+		cmocka_unit_test(shapes_by_stores),
+		cmocka_unit_test(shapes_mixed),
+		cmocka_unit_test(late_rows_are_waited_for),
+		cmocka_unit_test(shapes_on_a_fake_gpu),
+		cmocka_unit_test(every_topk),
+		cmocka_unit_test(batches_overlap),
+		cmocka_unit_test(results_repeat),
+		cmocka_unit_test(random_cases),
 	};
 
+	cmocka_set_test_filter(getenv("LL_TEST"));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

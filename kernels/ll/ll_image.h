@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The low-latency kernels as bytes: what a back-end loads. Included by kernels/ll/ll_*.c only. */
+#ifndef EPF_KERNELS_LL_IMAGE_H
+#define EPF_KERNELS_LL_IMAGE_H
+
+/* A fat binary for CUDA, made from ll_kernels.cu; NULL in builds without nvcc. */
+extern const void *const ll_cuda_image;
+
+/* A table of C functions for the fake back-end (ll_cpu.c). */
+extern const void *const ll_fake_image;
+
+#endif
