@@ -1,0 +1,581 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package without a library, a GPU or PyTorch: what can be imported, and what each wrong argument is told.
+
+Usage: test_arguments.py PACKAGE-DIR. A stand-in for PyTorch (standin/) gives tensors without values; calls into the C library are recorded.
+The argument lists of vLLM's and SGLang's call sites are replayed as those programs write them.
+"""
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.abspath(sys.argv[1])
+sys.path[:0] = [HERE, PACKAGE, os.path.join(HERE, "standin")]
+
+import torch  # noqa: E402  the stand-in
+
+import deep_ep  # noqa: E402
+import epf  # noqa: E402
+from epf import lowlat  # noqa: E402
+from kit import raises, run  # noqa: E402
+
+RANKS, TOKENS, HIDDEN, EXPERTS, TOPK = 2, 8, 1024, 6, 4
+LOCAL, ROWS = EXPERTS // RANKS, RANKS * TOKENS
+Wrong = deep_ep.ArgumentError
+
+
+class TwoRanks(epf.fabric.Group):
+    """Rank 0 of two, the other of which answers the same."""
+    rank, size = 0, RANKS
+
+    def all_gather(self, mine):
+        return [mine, mine]
+
+
+class Recorder:
+    """Stands for epf.LowLatency: remembers what it was called with."""
+
+    def __init__(self):
+        self.calls, self.reports = [], []
+        self.buffer = torch.empty(LOCAL * ROWS * HIDDEN, dtype=torch.bfloat16)
+
+    def check(self):
+        if self.reports:
+            raise self.reports.pop(0)
+
+    def dispatch(self, call, halves, stream=None):
+        self.calls.append(("dispatch", call, halves))
+        torch.cuda.log.append(("launch", halves, stream))
+
+    def combine(self, call, halves, stream=None):
+        self.calls.append(("combine", call, halves))
+
+    def next_combine_buffer(self, shape):
+        return self.buffer.data_ptr()
+
+    def clean(self, stream=None):
+        self.calls.append(("clean",))
+
+    def mask_update(self, rank, masked, stream=None):
+        self.calls.append(("mask", rank, masked))
+
+    def mask_query(self, out, stream=None):
+        self.calls.append(("query", out))
+
+    def mask_clean(self, stream=None):
+        self.calls.append(("mask clean",))
+
+    def close(self):
+        self.calls.append(("close",))
+
+
+def buffer(**named):
+    """A Buffer whose calls are recorded in buffer._ll.calls."""
+    real = deep_ep.Buffer._open
+    deep_ep.Buffer._open = lambda self, direct: setattr(self, "_ll", Recorder())
+    try:
+        return deep_ep.Buffer(TwoRanks(), num_rdma_bytes=1 << 20, low_latency_mode=True, explicitly_destroy=True, **named)
+    finally:
+        deep_ep.Buffer._open = real
+
+
+def x(tokens=5, hidden=HIDDEN, **named):
+    return torch.empty((tokens, hidden), **{"dtype": torch.bfloat16, **named})
+
+
+def index(tokens=5, topk=TOPK, **named):
+    return torch.empty((tokens, topk), **{"dtype": torch.int64, **named})
+
+
+def dispatched(b, **named):
+    return b.low_latency_dispatch(x(), index(), TOKENS, EXPERTS, **named)
+
+
+def outputs(**named):
+    return torch.empty((LOCAL, ROWS, HIDDEN), **{"dtype": torch.bfloat16, **named})
+
+
+def weights(tokens=5, topk=TOPK, **named):
+    return torch.empty((tokens, topk), **{"dtype": torch.float32, **named})
+
+
+# ---------------------------------------------------------------------- importing
+
+
+def python(code, **environment):
+    """Runs code in a fresh interpreter that has the package and nothing else; gives what it printed."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("EPF_")}
+    env.update(PYTHONPATH=PACKAGE, PYTHONNOUSERSITE="1", **environment)
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def imports_without_torch():
+    assert python("import sys, deep_ep, epf; print('torch' in sys.modules)") == "False"
+
+
+def says_that_torch_is_missing():
+    got = python("import deep_ep\ntry: deep_ep.Buffer(object())\nexcept Exception as e: print(type(e).__name__, e)")
+    assert got.startswith("Unavailable") and "PyTorch is not installed" in got, got
+    got = python("import deep_ep\ntry: deep_ep.topk_idx_t\nexcept AttributeError as e: print(e)")
+    assert "torch.int64" in got and "not installed" in got, got
+    assert python("import deep_ep; print(hasattr(deep_ep, 'ElasticBuffer'))") == "False"
+
+
+def says_that_the_library_is_missing():
+    got = python("import epf; print(epf.why_not())", EPF_LIBRARY="/nowhere/libepf.so")
+    assert "/nowhere/libepf.so" in got and "EPF_LIBRARY" in got and "\n" not in got, got
+    got = python("import deep_ep\ntry: deep_ep.Buffer.get_low_latency_rdma_size_hint(128, 7168, 4, 256)\nexcept Exception as e: print(e)",
+                 EPF_LIBRARY="/nowhere/libepf.so")
+    assert "/nowhere/libepf.so" in got, got
+
+
+def says_that_the_gpu_is_missing():
+    real = lowlat.load
+    lowlat.load = lambda: None
+    try:
+        why = epf.why_not()
+        assert "no GPU" in why and "CUDA_VISIBLE_DEVICES" in why, why
+        assert epf.why_not("cpu") is None and not epf.available()
+    finally:
+        lowlat.load = real
+
+
+def topk_idx_t_is_int64():
+    assert deep_ep.topk_idx_t is torch.int64
+
+
+# ---------------------------------------------------------------------- the Buffer
+
+
+def wrong_buffers():
+    raises(Wrong, "neither group nor comm", deep_ep.Buffer, None)
+    raises(Wrong, "num_nvl_bytes is -1", deep_ep.Buffer, TwoRanks(), -1)
+    raises(Wrong, "num_rdma_bytes is 1.5", deep_ep.Buffer, TwoRanks(), 0, 1.5)
+    raises(Wrong, "num_rdma_bytes is 0; low-latency mode needs", deep_ep.Buffer, TwoRanks(), low_latency_mode=True)
+    raises(Wrong, "num_qps_per_rank is 0", deep_ep.Buffer, TwoRanks(), num_qps_per_rank=0)
+
+
+def without_low_latency_mode():
+    b = deep_ep.Buffer(TwoRanks(), 1024, 2048)
+    assert (b.rank, b.group_size, b.num_nvl_bytes, b.num_rdma_bytes, b.low_latency_mode) == (0, 2, 1024, 2048, False)
+    raises(Wrong, "without low_latency_mode", dispatched, b)
+    raises(Wrong, "without low_latency_mode", b.low_latency_clean_mask_buffer)
+    raises(Wrong, "CPU tensors, which have no streams", b.get_comm_stream)
+    b.destroy()
+    b.destroy()
+
+
+def an_mpi_communicator_will_do():
+    class Comm:
+        Get_rank, Get_size, allgather = (lambda self: 1), (lambda self: 3), (lambda self, mine: (mine, mine, mine))
+    b = deep_ep.Buffer(None, comm=Comm())
+    assert (b.rank, b.group_size, b.group.Get_size()) == (1, 3, 3)
+
+
+def high_throughput_says_that_it_is_not_there():
+    b = buffer()
+    for name, arguments in (("dispatch", (x(),)), ("combine", (x(), ())), ("internode_dispatch", (x(),)), ("internode_combine", (x(), ()))):
+        raises(deep_ep.NotThereYet, rf"Buffer\.{name}: .*low_latency_dispatch", getattr(b, name), *arguments)
+    raises(deep_ep.NotThereYet, "high-throughput", b.get_local_buffer_tensor, torch.bfloat16)
+
+
+def helpers():
+    assert deep_ep.Buffer.is_sm90_compiled() is True
+    raises(Wrong, "21 multiprocessors; it must be a positive even", deep_ep.Buffer.set_num_sms, 21)
+    before = deep_ep.Buffer.num_sms
+    deep_ep.Buffer.set_num_sms(24)
+    assert deep_ep.Buffer.get_dispatch_config(6).num_sms == 24 and deep_ep.Buffer.get_combine_config(144).num_sms == 24
+    deep_ep.Buffer.set_num_sms(before)
+    event = deep_ep.Buffer.capture()
+    event.current_stream_wait()
+    with event:
+        pass
+    raises(RuntimeError, "no event to wait for", deep_ep.EventOverlap().current_stream_wait)
+    seen = []
+    event.register_hook_after_wait(lambda: seen.append(1))
+    with event(release_handle=True):
+        assert not seen
+    assert seen == [1] and event.event is None
+
+
+def configs():
+    c = deep_ep.Config(20, 6, 256, 6, 128)
+    assert c.num_max_rdma_chunked_recv_tokens == 132  # a multiple of what is sent at once
+    assert deep_ep.Config(num_sms=24, num_max_nvl_chunked_send_tokens=8).num_sms == 24
+    assert c.get_nvl_buffer_size_hint(7168 * 2, 8) > 10 * 8 * 256 * 7168 * 2 and c.get_nvl_buffer_size_hint(7168 * 2, 8) % 128 == 0
+    assert c.get_rdma_buffer_size_hint(7168 * 2, 8) == 0 < c.get_rdma_buffer_size_hint(7168 * 2, 16)
+    raises(Wrong, "num_max_nvl_chunked_send_tokens is 300", deep_ep.Config, 20, 300, 256)
+    raises(Wrong, "at most half", deep_ep.Config, 20, 6, 256, 100, 128)
+
+
+def size_hints_check_their_numbers():
+    hint = deep_ep.Buffer.get_low_latency_rdma_size_hint
+    raises(Wrong, "hidden is 7000; it must be a multiple of 128", hint, 128, 7000, 4, 256)
+    raises(Wrong, "num_experts is 255; it must be a multiple of the 4 ranks", hint, 128, 7168, 4, 255)
+    raises(Wrong, "num_max_dispatch_tokens_per_rank is 0", hint, 0, 7168, 4, 256)
+    raises(Wrong, "num_ranks is 0", hint, 128, 7168, 0, 256)
+
+
+# ---------------------------------------------------------------------- dispatch
+
+
+def wrong_dispatches():
+    b = buffer()
+
+    def told(pattern, x_=None, index_=None, tokens=TOKENS, experts=EXPERTS, **named):
+        raises(Wrong, "^low_latency_dispatch: .*" + pattern, b.low_latency_dispatch, x() if x_ is None else x_,
+               index() if index_ is None else index_, tokens, experts, **named)
+
+    told("x is a list; it must be a tensor", [1, 2])
+    told(r"x has dtype torch.float16; it must be torch.bfloat16", x(dtype=torch.float16))
+    told("x has 3 dimensions; it must have 2", torch.empty((5, 2, 512), dtype=torch.bfloat16))
+    told("x is on cuda:0; this Buffer works on cpu", x(device="cuda:0"))
+    told(r"x is not contiguous; give x.contiguous\(\)", x(tokens=HIDDEN, hidden=5).transpose(0, 1))
+    told("hidden is 1000; it must be a multiple of 128", x(hidden=1000))
+    told("there are 9 tokens; num_max_dispatch_tokens_per_rank is 8", x(tokens=9), index(tokens=9))
+    told(r"topk_idx has dtype torch.int32; it must be torch.int64", None, index(dtype=torch.int32))
+    told(r"topk_idx has shape \[4, 4\]; it must have \[5 \(tokens\), any\]", None, index(tokens=4))
+    told("top-k is 17; it must be 1 to 16", None, index(topk=17))
+    told("num_experts is 7; it must be a multiple of the 2 ranks", experts=7)
+    told("num_max_dispatch_tokens_per_rank is -1; it must be a positive integer", tokens=-1)
+    told("exclude each other", async_finish=True, return_recv_hook=True)
+    told("use_fp8 is False", use_fp8=False, round_scale=True)
+    told("use_ue8m0 needs round_scale=True", use_ue8m0=True)
+    told("hidden must be a multiple of 512, not 1152", x(hidden=1152), use_ue8m0=True, round_scale=True)
+    told(r"cumulative_local_expert_recv_stats has dtype torch.int64; it must be torch.int32",
+         cumulative_local_expert_recv_stats=torch.empty(3, dtype=torch.int64))
+    told(r"cumulative_local_expert_recv_stats has shape \[6\]; it must have \[3 \(local experts\)\]",
+         cumulative_local_expert_recv_stats=torch.empty(6, dtype=torch.int32))
+    told(r"dispatch_wait_recv_cost_stats has 2 dimensions; it must have 1, \[2 \(ranks\)\]",
+         dispatch_wait_recv_cost_stats=torch.empty((2, 2), dtype=torch.int64))
+    raises(deep_ep.NotThereYet, "NVFP4", dispatched, b, use_nvfp4=True)
+    odd = torch.Tensor((5, HIDDEN), torch.bfloat16, address=x().data_ptr() + 8)
+    told("address that is no multiple of 16", odd)
+    assert not b._ll.calls, "something was sent all the same"
+
+
+def a_dispatch_is_what_was_asked_for():
+    b = buffer()
+    stats, cost = torch.empty(LOCAL, dtype=torch.int32), torch.empty(RANKS, dtype=torch.int64)
+    rows, choice = x(), index()
+    (codes, scales), count, handle, event, hook = b.low_latency_dispatch(
+        rows, choice, TOKENS, EXPERTS, cumulative_local_expert_recv_stats=stats, dispatch_wait_recv_cost_stats=cost, round_scale=True,
+        use_ue8m0=True)
+    (_, call, halves), = b._ll.calls
+    assert halves == lowlat.BOTH and hook is None and event.event is None
+    assert call.size == 112 == lowlat.ctypes.sizeof(lowlat.Dispatch), call.size
+    assert (call.shape.tokens_max, call.shape.hidden, call.shape.experts, call.shape.topk) == (TOKENS, HIDDEN, EXPERTS, TOPK)
+    assert call.tokens == 5 and call.flags == lowlat.FP8 | lowlat.ROUND_SCALE | lowlat.UE8M0
+    assert (call.x, call.topk_idx, call.recv_stats, call.wait_stats) == tuple(t.data_ptr() for t in (rows, choice, stats, cost))
+    assert (call.recv_x, call.recv_scales, call.recv_count) == (codes.data_ptr(), scales.data_ptr(), count.data_ptr())
+    assert (call.src_info, call.layout_range, call.src_slot) == (handle[0].data_ptr(), handle[1].data_ptr(), handle.slots.data_ptr())
+    assert codes.dtype is torch.float8_e4m3fn and codes.shape == (LOCAL, ROWS, HIDDEN)
+    assert scales.dtype is torch.int32 and scales.shape == (LOCAL, ROWS, HIDDEN // 512) and scales.stride() == (ROWS * 2, 1, ROWS)
+    assert count.shape == (LOCAL,) and handle[0].shape == (LOCAL, ROWS) and handle[1].shape == (LOCAL, RANKS)
+    src_info, layout_range, tokens, hidden, experts = handle
+    assert (tokens, hidden, experts) == (TOKENS, HIDDEN, EXPERTS) and src_info.dtype is torch.int32 and layout_range.dtype is torch.int64
+    (codes, scales), *_ = dispatched(b)
+    assert scales.dtype is torch.float32 and scales.shape == (LOCAL, ROWS, HIDDEN // 128) and b._ll.calls[-1][1].flags == lowlat.FP8
+    plain, *_ = dispatched(b, use_fp8=False)
+    assert plain.dtype is torch.bfloat16 and b._ll.calls[-1][1].flags == 0 and b._ll.calls[-1][1].recv_scales is None
+
+
+def hooks_and_events():
+    b = buffer()
+    *_, event, hook = dispatched(b, return_recv_hook=True)
+    assert [halves for _, _, halves in b._ll.calls] == [lowlat.SEND]
+    raises(RuntimeError, "without async_finish", event.current_stream_wait)
+    hook()
+    assert [halves for _, _, halves in b._ll.calls] == [lowlat.SEND, lowlat.RECV]
+    raises(Wrong, "called twice", hook)
+    *_, event, hook = dispatched(b, async_finish=True)
+    assert hook is None and b._ll.calls[-1][2] == lowlat.BOTH and event.extra_tensors
+    event.current_stream_wait()
+
+
+def another_shape_begins_anew():
+    b = buffer()
+    dispatched(b)
+    dispatched(b)
+    assert ("clean",) not in b._ll.calls
+    b.low_latency_dispatch(x(hidden=2048), index(), TOKENS, EXPERTS)
+    assert [c[0] for c in b._ll.calls] == ["dispatch", "dispatch", "clean", "dispatch"]
+    *_, hook = dispatched(b, return_recv_hook=True)
+    raises(Wrong, "the shape changes from .* while a hook was not called", b.low_latency_dispatch, x(hidden=2048), index(), TOKENS, EXPERTS)
+    hook()
+
+
+# ---------------------------------------------------------------------- streams of a GPU
+
+
+def on_gpu(test):
+    """Runs a test with a GPU that is not there, whose log begins empty."""
+    def wrapped():
+        torch.cuda.there = True
+        try:
+            b = buffer()
+            assert str(b.device) == "cuda:0"
+            rows, choice = x(device="cuda:0"), index(device="cuda:0")
+            torch.cuda.log.clear()
+            test(b, lambda **named: b.low_latency_dispatch(rows, choice, TOKENS, EXPERTS, **named))
+        finally:
+            torch.cuda.there = torch.cuda.capturing = False
+    wrapped.__name__ = test.__name__
+    return wrapped
+
+
+@on_gpu
+def streams_and_events_are_in_order(b, dispatch):
+    log, comm = torch.cuda.log, b.get_comm_stream().cuda_stream
+    dispatch()
+    assert log == [("launch", lowlat.BOTH, 1)], log
+    log.clear()
+    *_, hook = dispatch(return_recv_hook=True)
+    with torch.cuda.stream(torch.cuda.Stream(number=2)):
+        hook()  # on the stream that is current then, as a caller orders it
+    assert log == [("launch", lowlat.SEND, 1), ("launch", lowlat.RECV, 2)], log
+    log.clear()
+    *_, event, _ = dispatch(async_finish=True)
+    assert log == [("wait", comm, 1), ("launch", lowlat.BOTH, comm), ("record", comm)], log
+    assert torch.cuda.current_stream().cuda_stream == 1 and event.extra_tensors
+    log.clear()
+    with event:
+        pass
+    assert log == [("wait event of", 1, comm)], log
+    log.clear()
+    deep_ep.Buffer.capture()
+    assert log == [("record", 1)], log
+
+
+@on_gpu
+def graphs_hold_calls_of_one_shape(b, dispatch):
+    dispatch()
+    torch.cuda.capturing = True
+    dispatch()
+    raises(Wrong, "the shape changes .* while a CUDA graph is captured", b.low_latency_dispatch, x(hidden=2048, device="cuda:0"),
+           index(device="cuda:0"), TOKENS, EXPERTS)
+    assert ("clean",) not in b._ll.calls
+
+
+@on_gpu
+def tensors_of_another_place_are_refused(b, dispatch):
+    raises(Wrong, "x is on cpu; this Buffer works on cuda:0", b.low_latency_dispatch, x(), index(), TOKENS, EXPERTS)
+    raises(Wrong, "x is on cuda:1; this Buffer works on cuda:0", b.low_latency_dispatch, x(device="cuda:1"), index(), TOKENS, EXPERTS)
+    raises(Wrong, "topk_idx is on cpu", b.low_latency_dispatch, x(device="cuda:0"), index(), TOKENS, EXPERTS)
+
+
+class Driver:
+    """A GPU's driver for epf.shared: which memory is given, taken and mapped. Rank 1 of three is out of reach."""
+
+    def __init__(self, room=True):
+        self.room, self.log = room, []
+
+    def alloc(self, size):
+        if not self.room:
+            raise epf.EpfError(12, "no room")
+        return 0x1000
+
+    def handle(self, address):
+        return b"handle of mine"
+
+    def open(self, handle):
+        self.log.append(("open", handle))
+        return None if handle == b"far" else 0x2000
+
+    def close(self, address):
+        self.log.append(("close", address))
+
+    def free(self, address):
+        self.log.append(("free", address))
+
+
+class ThreeRanks(epf.fabric.Group):
+    rank, size = 0, 3
+
+    def all_gather(self, mine):
+        if not isinstance(mine, tuple):
+            return [mine, None, None]
+        return [mine, (mine[0], b"far"), (mine[0], b"near")]
+
+
+def gpu_memory_is_mapped_and_given_back():
+    from epf.shared import GpuShared
+    driver = Driver()
+    shared = GpuShared(ThreeRanks(), 4096, driver)
+    assert shared.address == 0x1000 and shared.peers == [None, None, 0x2000]
+    assert driver.log == [("open", b"far"), ("open", b"near")], "its own memory is not opened"
+    shared.close()
+    shared.close()
+    assert driver.log[2:] == [("close", 0x2000), ("free", 0x1000)], driver.log
+    raises(epf.EpfError, "no room", GpuShared, ThreeRanks(), 4096, Driver(room=False))
+
+
+# ---------------------------------------------------------------------- combine
+
+
+def wrong_combines():
+    b = buffer()
+    *_, handle, _, _ = dispatched(b)
+    sent = len(b._ll.calls)
+
+    def told(pattern, x_=None, index_=None, weights_=None, handle_=handle, **named):
+        raises(Wrong, "^low_latency_combine: .*" + pattern, b.low_latency_combine, outputs() if x_ is None else x_,
+               index() if index_ is None else index_, weights() if weights_ is None else weights_, handle_, **named)
+
+    told("handle is a tuple; it must be the one that low_latency_dispatch gave", handle_=tuple(handle))
+    told(r"x has shape \[3, 8, 1024\]; it must have \[3 \(local experts\), 16 \(ranks \* tokens at most\), 1024 \(hidden\)\]",
+         torch.empty((LOCAL, TOKENS, HIDDEN), dtype=torch.bfloat16))
+    told("x has dtype torch.float32", outputs(dtype=torch.float32))
+    told(r"topk_idx has shape \[5, 3\]", None, index(topk=3))
+    told(r"topk_weights has shape \[4, 4\]", None, None, weights(tokens=4))
+    told(r"topk_weights has dtype torch.bfloat16; it must be torch.float32", None, None, weights(dtype=torch.bfloat16))
+    told(r"out has shape \[4, 1024\]; it must have \[5 \(tokens\), 1024 \(hidden\)\]", out=x(tokens=4))
+    told("there are 9 tokens", None, index(tokens=9), weights(tokens=9))
+    told(r"combine_wait_recv_cost_stats has shape \[3\]", combine_wait_recv_cost_stats=torch.empty(3, dtype=torch.int64))
+    told("exclude each other", async_finish=True, return_recv_hook=True)
+    raises(deep_ep.NotThereYet, "overlap", b.low_latency_combine, outputs(), index(), weights(), handle, overlap=True)
+    raises(Wrong, "handle is a int", b.get_next_low_latency_combine_buffer, 3)
+    assert len(b._ll.calls) == sent, "something was sent all the same"
+
+
+def a_combine_is_what_was_asked_for():
+    b = buffer()
+    *_, handle, _, _ = dispatched(b)
+    rows, choice, weight, out = outputs(), index(), weights(), x()
+    got, event, hook = b.low_latency_combine(rows, choice, weight, handle, use_logfmt=True, out=out)
+    _, call, halves = b._ll.calls[-1]
+    assert got is out and hook is None and event.event is None and halves == lowlat.BOTH
+    assert call.size == 96 == lowlat.ctypes.sizeof(lowlat.Combine), call.size
+    assert call.flags == lowlat.LOGFMT and call.tokens == 5 and call.wait_stats is None
+    assert (call.x, call.topk_idx, call.topk_weights, call.out) == tuple(t.data_ptr() for t in (rows, choice, weight, out))
+    assert (call.src_info, call.src_slot, call.layout_range) == (handle[0].data_ptr(), handle.slots.data_ptr(), handle[1].data_ptr())
+    got, _, _ = b.low_latency_combine(rows, choice, weight, handle, zero_copy=True)
+    _, call, _ = b._ll.calls[-1]
+    assert call.flags == lowlat.ZERO_COPY and call.x == b._ll.buffer.data_ptr() and got.shape == (5, HIDDEN)
+
+
+# ---------------------------------------------------------------------- ranks that are lost
+
+
+def lost_ranks():
+    late = epf.EpfError(110, "rank 1 did not come in 10 s and is masked")
+    b = buffer()
+    b._ll.reports.append(late)
+    raises(epf.EpfError, "rank 1 did not come", dispatched, b)
+    b = buffer(enable_shrink=True)
+    b._ll.reports.append(late)
+    dispatched(b)
+    b._ll.reports.append(epf.EpfError(5, "a command failed"))
+    raises(epf.EpfError, "a command failed", dispatched, b)
+
+
+def masks():
+    b = buffer(enable_shrink=True)
+    status = torch.empty(RANKS, dtype=torch.int32)
+    b.low_latency_update_mask_buffer(1, True)
+    b.low_latency_update_mask_buffer(1)
+    b.low_latency_query_mask_buffer(status)
+    b.low_latency_clean_mask_buffer()
+    b.clean_low_latency_buffer(TOKENS, HIDDEN, EXPERTS)
+    assert b._ll.calls == [("mask", 1, True), ("mask", 1, False), ("query", status.data_ptr()), ("mask clean",), ("clean",)]
+    raises(Wrong, "rank_to_mask is 2; ranks are 0 to 1", b.low_latency_update_mask_buffer, 2, True)
+    raises(Wrong, "rank 0 would mask itself", b.low_latency_update_mask_buffer, 0, True)
+    raises(Wrong, r"mask_status has shape \[3\]", b.low_latency_query_mask_buffer, torch.empty(3, dtype=torch.int32))
+    raises(Wrong, "mask_status has dtype torch.int64", b.low_latency_query_mask_buffer, torch.empty(2, dtype=torch.int64))
+    raises(Wrong, "hidden is 1000", b.clean_low_latency_buffer, TOKENS, 1000, EXPERTS)
+
+
+# ---------------------------------------------------------------------- call sites
+
+
+def vllm_calls():
+    """The manager of deepep_low_latency, and prepare and finalize, with every argument they name."""
+    real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, direct: setattr(self, "_ll", Recorder())
+    try:
+        b = deep_ep.Buffer(**dict(group=TwoRanks(), num_nvl_bytes=1024 << 20, num_rdma_bytes=1 << 20, low_latency_mode=True,
+                                  num_qps_per_rank=LOCAL, allow_nvlink_for_low_latency_mode=True, allow_mnnvl=False,
+                                  explicitly_destroy=True, enable_shrink=True))
+        older = deep_ep.Buffer(**dict(group=TwoRanks(), num_nvl_bytes=1 << 30, num_rdma_bytes=1 << 20, low_latency_mode=True,
+                                      num_qps_per_rank=LOCAL))
+        manager = deep_ep.Buffer(**dict(group=TwoRanks(), num_nvl_bytes=1 << 30, num_rdma_bytes=0, low_latency_mode=False,
+                                        num_qps_per_rank=1, explicitly_destroy=True))
+    finally:
+        deep_ep.Buffer._open = real
+    deep_ep.Buffer.set_num_sms(20)
+    for use_fp8, ue8m0 in ((False, False), (True, False), (True, True)):
+        got, count, handle, _, hook = b.low_latency_dispatch(x(), index(), TOKENS, EXPERTS, use_fp8=use_fp8, round_scale=ue8m0,
+                                                             use_ue8m0=ue8m0, async_finish=False, return_recv_hook=True)
+        assert isinstance(got, tuple) == use_fp8 and count.shape == (LOCAL,)
+        hook()
+        out = x()
+        for do_hook in (False, True):
+            _, _, hook = b.low_latency_combine(outputs(), index(), weights(), handle, async_finish=False, zero_copy=False,
+                                               return_recv_hook=do_hook, out=out)
+            assert (hook is not None) == do_hook
+            if hook:
+                hook()
+    older.low_latency_dispatch(x(), index(), TOKENS, EXPERTS, use_fp8=True, async_finish=False, return_recv_hook=False)
+    b.low_latency_query_mask_buffer(torch.empty(RANKS, dtype=torch.int32))
+    raises(deep_ep.NotThereYet, "Buffer.dispatch", manager.dispatch, x=x(), handle=None, num_tokens_per_rank=None,
+           num_tokens_per_rdma_rank=None, is_token_in_rank=None, num_tokens_per_expert=None, topk_idx=index(), topk_weights=weights(),
+           expert_alignment=1, config=deep_ep.Buffer.get_dispatch_config(2), previous_event=deep_ep.Buffer.capture(), async_finish=True,
+           allocate_on_comm_stream=False)
+    raises(deep_ep.NotThereYet, "Buffer.combine", manager.combine, x=x(), handle=(), topk_weights=None, config=None, previous_event=None,
+           async_finish=False, allocate_on_comm_stream=False)
+
+
+def sglang_calls():
+    """The buffer and the two dispatchers, with every argument they name; overlap arguments too, as its branch of DeepEP has them."""
+    configs_ = [c(RANKS) for c in (deep_ep.Buffer.get_dispatch_config, deep_ep.Buffer.get_combine_config)]
+    nvl = max(c.get_nvl_buffer_size_hint(HIDDEN * 2, RANKS) for c in configs_)
+    rdma = max(c.get_rdma_buffer_size_hint(HIDDEN * 2, RANKS) for c in configs_)
+    real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, direct: setattr(self, "_ll", Recorder())
+    try:
+        b = deep_ep.Buffer(TwoRanks(), nvl, max(rdma, 1 << 20), low_latency_mode=True, num_qps_per_rank=max(20, LOCAL), allow_mnnvl=True)
+    finally:
+        deep_ep.Buffer._open = real
+    assert b.low_latency_mode and b.group_size == RANKS and deep_ep.Buffer.num_sms > 0
+    b.clean_low_latency_buffer(TOKENS, HIDDEN, EXPERTS)
+    for use_hook in (False, True):
+        for options in (dict(use_fp8=False), dict(use_fp8=True, round_scale=False, use_ue8m0=False),
+                        dict(use_fp8=True, round_scale=True, use_ue8m0=True)):
+            _, count, handle, event, hook = b.low_latency_dispatch(x(), index(), TOKENS, EXPERTS, async_finish=not use_hook,
+                                                                   return_recv_hook=use_hook, **options)
+            hook() if use_hook else event.current_stream_wait()
+            _, event, hook = b.low_latency_combine(x=outputs(), topk_idx=index(), topk_weights=weights(), handle=handle,
+                                                   async_finish=not use_hook, return_recv_hook=use_hook)
+            hook() if use_hook else event.current_stream_wait()
+            combine = dict(x=outputs(), topk_idx=index(), topk_weights=weights(), handle=handle, async_finish=not use_hook,
+                           return_recv_hook=use_hook)
+            for more in (dict(overlap=True, src_signals=None, src_signal_expect_value=4),
+                         dict(overlap=True, packed_recv_count=count, comp_signal=None, block_m=64, threshold=2, num_sms=3)):
+                raises(deep_ep.NotThereYet, "overlap", b.low_latency_combine, **combine, **more)
+                off, event, hook = b.low_latency_combine(**combine, **dict(more, overlap=False))
+                hook() if use_hook else event.current_stream_wait()
+    raises(deep_ep.NotThereYet, "NVFP4", b.low_latency_dispatch, x(), index(), TOKENS, EXPERTS, use_fp8=False, use_nvfp4=True,
+           x_global_scale=torch.empty(1), async_finish=False, return_recv_hook=True)
+
+
+def deepep_test_program_calls():
+    """DeepEP's own low-latency test names these, in this way."""
+    b = buffer(num_qps_per_rank=LOCAL, allow_nvlink_for_low_latency_mode=False, allow_mnnvl=False, enable_shrink=True)
+    *_, handle, event, hook = b.low_latency_dispatch(
+        x(), index(), TOKENS, EXPERTS, use_fp8=True, round_scale=True, use_ue8m0=False,
+        cumulative_local_expert_recv_stats=torch.empty(LOCAL, dtype=torch.int32), async_finish=True, return_recv_hook=False)
+    event.current_stream_wait()
+    b.low_latency_combine(outputs(), index(), weights(), handle, use_logfmt=False, async_finish=True, zero_copy=True, return_recv_hook=False,
+                          out=x())[1].current_stream_wait()
+    from deep_ep.utils.envs import init_dist
+    from deep_ep.utils.math import calc_diff, hash_tensor, per_token_cast_back
+    from deep_ep.utils.testing import bench, bench_kineto
+    assert all(callable(f) for f in (init_dist, calc_diff, hash_tensor, per_token_cast_back, bench, bench_kineto))
+
+
+run([imports_without_torch, says_that_torch_is_missing, says_that_the_library_is_missing, says_that_the_gpu_is_missing, topk_idx_t_is_int64,
+     wrong_buffers, without_low_latency_mode, an_mpi_communicator_will_do, high_throughput_says_that_it_is_not_there, helpers, configs,
+     size_hints_check_their_numbers, wrong_dispatches, a_dispatch_is_what_was_asked_for, hooks_and_events, another_shape_begins_anew, streams_and_events_are_in_order,
+     graphs_hold_calls_of_one_shape, tensors_of_another_place_are_refused, gpu_memory_is_mapped_and_given_back,
+     wrong_combines, a_combine_is_what_was_asked_for, lost_ranks, masks, vllm_calls, sglang_calls, deepep_test_program_calls])

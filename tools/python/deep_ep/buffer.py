@@ -1,0 +1,504 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffer: communication memory of one rank and the calls on it, as vLLM and SGLang make them. docs/python.md says what is served."""
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+
+import epf
+from epf import lowlat
+from epf.fabric import as_group
+from epf.meet import agree
+from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
+from epf.tensors import view
+
+from . import checks
+from .absent import HighThroughput
+from .checks import ArgumentError, NotThereYet, need
+from .config import NODE_RANKS, Config
+from .event import EventHandle, EventOverlap
+from .layout import dispatch_layout
+
+log = logging.getLogger("deep_ep")
+
+# How long a kernel waits for a rank unless EPF_GPU_TIMEOUT says it: long enough for ranks that still compile, as programs expect it.
+TIMEOUT_NS = 100 * 10**9
+# What a lost or late rank looks like; with enable_shrink the others go on.
+LATE = (errno.ETIMEDOUT, errno.EPROTO, errno.ECONNRESET, errno.EPIPE)
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise epf.Unavailable(f"deep_ep.Buffer works on tensors, and PyTorch is not installed for this Python ({error})") from None
+    return torch
+
+
+class Handle(tuple):
+    """What a dispatch gives and its combine takes: (src_info, layout_range, tokens at most, hidden, experts), as in DeepEP.
+
+    Beside the five it carries what only EP fabric's combine needs: `slots` (where each row belongs) and `shape`.
+    """
+    slots: Any
+    shape: lowlat.Shape
+
+    @classmethod
+    def make(cls, src_info: Any, layout_range: Any, slots: Any, shape: lowlat.Shape) -> "Handle":
+        handle = cls((src_info, layout_range, shape.tokens_max, shape.hidden, shape.experts))
+        handle.slots, handle.shape = slots, shape
+        return handle
+
+
+class Received(NamedTuple):
+    """Outputs of a dispatch."""
+    x: Any
+    scales: Any
+    count: Any
+    handle: Handle
+
+
+class Buffer(HighThroughput):
+    """One rank's communication memory, its engine and its kernels. Collective to make and to destroy.
+
+    Attributes: rank, group_size, group, num_nvl_bytes, num_rdma_bytes, low_latency_mode, explicitly_destroy, enable_shrink as given;
+    num_sms (of the class): for the high-throughput calls; device: torch.device its tensors are on.
+    """
+
+    num_sms: int = 20
+
+    def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
+                 num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
+                 explicitly_destroy: bool = False, enable_shrink: bool = False, comm: Any = None, *, use_fabric: bool = False,
+                 device: Any = None) -> None:
+        """Makes the ranks of a group find each other and gives each its memory.
+
+        Arguments:
+            group: torch.distributed.ProcessGroup of the ranks; None: `comm`, an mpi4py communicator, is used instead.
+            num_nvl_bytes: taken and kept; high-throughput calls do not exist yet, so nothing is allocated for them.
+            num_rdma_bytes: bytes of communication memory, at least get_low_latency_rdma_size_hint().
+            low_latency_mode: without it nothing is opened, and only get_dispatch_layout() works.
+            num_qps_per_rank: taken; the fabric shares its queue pairs among ranks, and the number has no effect.
+            allow_nvlink_for_low_latency_mode: False: every byte goes by commands and NIC, also to ranks of the same node.
+            allow_mnnvl, use_fabric: taken; NVLink between nodes is not used.
+            explicitly_destroy: destroy() will be called. It may be called in either case, and should.
+            enable_shrink: a rank that does not come in time is masked and the others go on; else the next call raises.
+            device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
+        """
+        if group is None and comm is None:
+            raise ArgumentError("Buffer: neither group nor comm is given; the ranks find each other through one of them")
+        for name, value in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
+            need(isinstance(value, int) and value >= 0, "Buffer", f"{name} is {value!r}; it must be a number of bytes, not negative")
+        need(num_qps_per_rank > 0, "Buffer", f"num_qps_per_rank is {num_qps_per_rank}; it must be positive")
+        self._fabric: Optional[epf.Fabric] = None
+        self._ll: Optional[epf.LowLatency] = None
+        self._shared: Any = None
+        self._torch = torch = _torch()
+        self._ranks = as_group(group, comm)
+        self.group = group if group is not None else comm
+        self.rank, self.group_size = self._ranks.rank, self._ranks.size
+        self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
+        self.low_latency_mode = low_latency_mode
+        self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
+        self.device = self._choose_device(device)
+        self._comm_stream: Any = None
+        self._shape: Optional[lowlat.Shape] = None
+        self._halves_left = 0  # hooks not called yet
+        if low_latency_mode:
+            need(num_rdma_bytes > 0, "Buffer", "num_rdma_bytes is 0; low-latency mode needs get_low_latency_rdma_size_hint() bytes")
+            try:
+                # The driver gives memory of the device that is current in this thread.
+                with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+                    self._open(allow_nvlink_for_low_latency_mode)
+            except BaseException:
+                self._release()
+                raise
+        if self.device.type == "cuda":
+            self._comm_stream = torch.cuda.Stream(self.device)
+
+    def _choose_device(self, device: Any) -> Any:
+        torch = self._torch
+        if device is not None:
+            device = torch.device(device)
+        else:
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        return device
+
+    def _settings(self) -> dict:
+        settings = {"signals": max(4096, lowlat.SIGNALS_PER_RANK * self.group_size)}
+        if self.device.type == "cuda":
+            settings["gpu-device"] = self.device.index
+        if "EPF_CORE_IDLE" not in os.environ:
+            settings["core-idle"] = "pause"  # a kernel cannot wake an engine that sleeps
+        return settings
+
+    def _open(self, direct: bool) -> None:
+        failed: Optional[BaseException] = None
+        try:
+            lowlat.load()
+        except epf.EpfError as error:
+            failed = error
+        agree(self._ranks, failed, "loading the kernels")
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            self._torch.cuda.synchronize(self.device)  # its context is there and current from here on
+        self._fabric = epf.Fabric(self._ranks, settings=self._settings(), purpose="deep_ep")
+        embedded = self._fabric.mode == "embedded"  # a daemon can only be given memory of its client library
+        if embedded and not on_gpu:
+            name = "epf-" + self._ranks.all_gather(os.urandom(8).hex())[0]
+            self._shared = HostShared(self._ranks, self.num_rdma_bytes, name, share=direct)
+        elif embedded and direct and self.group_size > 1:
+            self._shared = GpuShared(self._ranks, self.num_rdma_bytes, Driver(gpu_vendor(self._torch)))
+        self._ll = epf.LowLatency(
+            self._fabric, self.num_rdma_bytes, self.device.index if on_gpu else lowlat.CPU,
+            memory=self._shared.address if self._shared else None, peers=self._shared.peers if self._shared and direct else None,
+            timeout_ns=0 if "EPF_GPU_TIMEOUT" in os.environ else TIMEOUT_NS)
+
+    # ------------------------------------------------------------------ the end
+
+    def destroy(self) -> None:
+        """Ends it: collective. Waits for this rank's kernels and for the other ranks, then leaves the job. A second call does nothing."""
+        if self._ll is not None and self.device.type == "cuda":
+            self._torch.cuda.synchronize(self.device)
+        if self._fabric is not None:
+            try:
+                self._fabric.barrier()
+            except epf.EpfError as error:
+                log.info("destroy: the other ranks were not waited for: %s", error)
+        self._release()
+
+    def _release(self) -> None:
+        ll, fabric, shared = self._ll, self._fabric, self._shared
+        self._ll = self._fabric = self._shared = None
+        for part in (ll, fabric, shared):
+            if part is not None:
+                part.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_ll", None) is not None and not self.explicitly_destroy:
+            self._release()
+
+    # ------------------------------------------------------------------ helpers
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        """Whether FP8 rows can be dispatched: always."""
+        return True
+
+    @staticmethod
+    def set_num_sms(new_num_sms: int) -> None:
+        """Multiprocessors that high-throughput calls are to use: an even number. Low-latency calls choose their own."""
+        need(isinstance(new_num_sms, int) and new_num_sms > 0 and new_num_sms % 2 == 0, "Buffer.set_num_sms",
+             f"{new_num_sms!r} multiprocessors; it must be a positive even number")
+        Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """An event of what the current stream has to do so far."""
+        return EventOverlap(EventHandle())
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int) -> int:
+        """Bytes of communication memory that low-latency calls of these sizes need, for any top-k up to 16."""
+        where = "Buffer.get_low_latency_rdma_size_hint"
+        need(isinstance(num_ranks, int) and num_ranks > 0, where, f"num_ranks is {num_ranks!r}; it must be a positive integer")
+        checks.counts(where, num_ranks, num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank, hidden=hidden,
+                      num_experts=num_experts)
+        return lowlat.size_hint(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts)
+
+    @staticmethod
+    def get_dispatch_config(num_ranks: int) -> Config:
+        """Sizes for a high-throughput dispatch, for any number of ranks."""
+        need(num_ranks > 0, "Buffer.get_dispatch_config", f"num_ranks is {num_ranks}; it must be positive")
+        return Config(Buffer.num_sms, 8, 288, 32, 128)
+
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Config:
+        """Sizes for a high-throughput combine, for any number of ranks."""
+        need(num_ranks > 0, "Buffer.get_combine_config", f"num_ranks is {num_ranks}; it must be positive")
+        return Config(Buffer.num_sms, 4, 288, 12, 128)
+
+    def get_comm_stream(self) -> Any:
+        """torch.cuda.Stream that asynchronous calls run on."""
+        if self._comm_stream is None:
+            raise ArgumentError("Buffer.get_comm_stream: this Buffer works on CPU tensors, which have no streams")
+        return self._comm_stream
+
+    def get_local_buffer_tensor(self, dtype: Any, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False) -> Any:
+        """The communication memory itself as a tensor, from element `offset` on; size: torch.Size to view it as.
+
+        It is the engine's and the kernels' while calls are under way, and gone after destroy(). Without use_rdma_buffer: not there yet.
+        """
+        where = "Buffer.get_local_buffer_tensor"
+        if not use_rdma_buffer:
+            raise NotThereYet(f"{where}: memory for high-throughput calls does not exist yet; use_rdma_buffer=True gives the other")
+        address, size_bytes = self._low_latency(where).memory()
+        width = self._torch.empty(0, dtype=dtype).element_size()
+        count = size_bytes // width - offset
+        need(offset >= 0 and count >= 0, where, f"offset is {offset}; the memory has {size_bytes // width} elements of {dtype}")
+        if size is not None:
+            need(size.numel() <= count, where, f"size {list(size)} has {size.numel()} elements; from offset {offset} there are {count}")
+            count = size.numel()
+        flat = self._view(address + offset * width, count, dtype)
+        return flat if size is None else flat.view(size)
+
+    def _view(self, address: int, count: int, dtype: Any) -> Any:
+        owner = self._shared if isinstance(self._shared, HostShared) else None
+        return view(self._torch, address, count, dtype, self.device, owner)
+
+    def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Optional[EventOverlap] = None,
+                            async_finish: bool = False, allocate_on_comm_stream: bool = False
+                            ) -> Tuple[Any, Optional[Any], Any, Any, EventOverlap]:
+        """Counts tokens for each rank, node and expert by tensor operations on the current stream.
+
+        Returns: int32 [ranks]; int32 [ranks / 8] or None; int32 [experts]; bool [tokens, ranks]; the event (with async_finish).
+        """
+        where = "Buffer.get_dispatch_layout"
+        checks.tensor(self._torch, where, "topk_idx", topk_idx, self._torch.int64, (-1, -1), self.device)
+        checks.counts(where, self.group_size, num_experts=num_experts)
+        need(self.group_size <= NODE_RANKS or self.group_size % NODE_RANKS == 0, where,
+             f"there are {self.group_size} ranks; more than {NODE_RANKS} must be a multiple of it")
+        if previous_event is not None and previous_event.event is not None:
+            previous_event.current_stream_wait()
+        rank, node, expert, there = dispatch_layout(self._torch, topk_idx, num_experts, self.group_size)
+        return rank, node, expert, there, EventOverlap(EventHandle() if async_finish else None)
+
+    # ------------------------------------------------------------------ low latency: what the calls share
+
+    def _low_latency(self, where: str) -> epf.LowLatency:
+        if self._ll is None:
+            raise ArgumentError(f"{where}: this Buffer was made without low_latency_mode, or is destroyed")
+        return self._ll
+
+    def _stream(self) -> Optional[int]:
+        return self._torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None
+
+    def _tell(self, error: epf.EpfError) -> None:
+        """With enable_shrink a lost rank is news, else an error."""
+        if not (self.enable_shrink and error.errno in LATE):
+            raise error
+        log.warning("%s", error)
+
+    def _begin(self, where: str, shape: lowlat.Shape) -> epf.LowLatency:
+        """Tells what went wrong in earlier calls, and starts anew if the shape is another one than theirs."""
+        ll = self._low_latency(where)
+        try:
+            ll.check()
+        except epf.EpfError as error:
+            self._tell(error)
+        if shape != self._shape:
+            if self._shape is not None:
+                need(self._halves_left == 0, where, f"the shape changes from {self._shape} to {shape} while a hook was not called yet")
+                if self.device.type == "cuda" and self._torch.cuda.is_current_stream_capturing():
+                    raise ArgumentError(f"{where}: the shape changes from {self._shape} to {shape} while a CUDA graph is captured; "
+                                        "make one call of the new shape before")
+                ll.clean(self._stream())
+            self._shape = shape
+        return ll
+
+    def _launch(self, call: Callable[[int, Optional[int]], None], used: tuple, async_finish: bool, return_recv_hook: bool
+                ) -> Tuple[EventOverlap, Optional[Callable[[], None]]]:
+        """Runs both halves now, or the send half now and the other by the hook; gives event and hook."""
+        def run(halves: int) -> None:
+            try:
+                call(halves, self._stream())
+            except epf.EpfError as error:
+                self._tell(error)
+
+        if return_recv_hook:
+            run(lowlat.SEND)
+            self._halves_left += 1
+            waiting: List[tuple] = [used]  # keeps the tensors until the hook was called
+
+            def hook() -> None:
+                if not waiting:
+                    raise ArgumentError("the hook of a low-latency call was called twice")
+                run(lowlat.RECV)
+                waiting.clear()
+                self._halves_left -= 1
+            return EventOverlap(None), hook
+        if not async_finish or self._comm_stream is None:
+            run(lowlat.BOTH)
+            return EventOverlap(EventHandle() if async_finish else None, used if async_finish else None), None
+        cuda, stream = self._torch.cuda, self._comm_stream
+        stream.wait_stream(cuda.current_stream(self.device))
+        with cuda.stream(stream):
+            run(lowlat.BOTH)
+            event = EventHandle(stream)
+        return EventOverlap(event, used), None
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Collective: begins anew, after masks were cleared. Nothing else makes it necessary.
+
+        With enable_shrink and a rank that is gone it changes nothing, and says so.
+        """
+        where = "Buffer.clean_low_latency_buffer"
+        checks.counts(where, self.group_size, num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank, hidden=hidden,
+                      num_experts=num_experts)
+        try:
+            self._low_latency(where).clean(self._stream())
+        except epf.EpfError as error:
+            self._tell(error)
+
+    # ------------------------------------------------------------------ low latency: dispatch and combine
+
+    def _receive(self, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool) -> Received:
+        """Allocates what a dispatch writes."""
+        torch, device = self._torch, self.device
+        local, rows = shape.experts // self.group_size, shape.tokens_max * self.group_size
+
+        def empty(*sizes: int, dtype: Any) -> Any:
+            return torch.empty(sizes, dtype=dtype, device=device)
+
+        # PyTorch before 2.1 has no name for FP8; the codes are then bytes.
+        fp8 = getattr(torch, "float8_e4m3fn", torch.uint8)
+        x = empty(local, rows, shape.hidden, dtype=fp8 if use_fp8 else torch.bfloat16)
+        scales = None
+        if use_fp8:
+            blocks = shape.hidden // (4 * lowlat.BLOCK if use_ue8m0 else lowlat.BLOCK)
+            scales = empty(local, blocks, rows, dtype=torch.int32 if use_ue8m0 else torch.float32)
+        handle = Handle.make(empty(local, rows, dtype=torch.int32), empty(local, self.group_size, dtype=torch.int64),
+                             empty(local, rows, dtype=torch.int32), shape)
+        return Received(x, scales, empty(local, dtype=torch.int32), handle)
+
+    def low_latency_dispatch(self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int,
+                             cumulative_local_expert_recv_stats: Any = None, dispatch_wait_recv_cost_stats: Any = None,
+                             use_fp8: bool = True, round_scale: bool = False, use_ue8m0: bool = False, async_finish: bool = False,
+                             return_recv_hook: bool = False, *, use_nvfp4: bool = False, x_global_scale: Any = None
+                             ) -> Tuple[Any, Any, Handle, EventOverlap, Optional[Callable[[], None]]]:
+        """Sends each token to its experts.
+
+        Arguments:
+            x: bfloat16 [tokens, hidden]; hidden a multiple of 128, with use_ue8m0 of 512.
+            topk_idx: int64 [tokens, top-k]: an expert, each at most once a token, or -1; top-k up to 16.
+            num_max_dispatch_tokens_per_rank, num_experts: the same at all ranks.
+            cumulative_local_expert_recv_stats: int32 [local experts], or None: rows received are added.
+            dispatch_wait_recv_cost_stats: int64 [ranks], or None: nanoseconds waited for each rank are added.
+            use_fp8: E4M3 with a float scale per 128 channels; round_scale: powers of two; use_ue8m0: exponents, four an int32.
+            async_finish: run on the communication stream, and give an event. return_recv_hook: send now, receive when the hook is called.
+            use_nvfp4, x_global_scale: of a branch of DeepEP; not there yet.
+
+        Returns: rows [local experts, ranks * tokens at most, hidden], with FP8 a pair with their scales (column-major: [.., .., hidden / 128]
+        float, or [.., .., hidden / 512] int32); rows of each local expert, int32; the handle; the event; the hook or None.
+        The tensors are new: nothing reuses them.
+        """
+        where, torch, device, ranks = "low_latency_dispatch", self._torch, self.device, self.group_size
+        if use_nvfp4 or x_global_scale is not None:
+            raise NotThereYet(f"{where}: rows in NVFP4 are not there yet; use FP8 or BF16 (vLLM: VLLM_DEEPEPLL_NVFP4_DISPATCH=0)")
+        checks.tensor(torch, where, "x", x, torch.bfloat16, (-1, -1), device)
+        tokens, hidden = x.shape
+        checks.counts(where, ranks, num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank, hidden=hidden,
+                      num_experts=num_experts)
+        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, ((tokens, "tokens"), -1), device)
+        self._check_call(where, tokens, topk_idx.size(1), num_max_dispatch_tokens_per_rank, async_finish, return_recv_hook)
+        checks.aligned(where, "x", x)
+        need(use_fp8 or not (round_scale or use_ue8m0), where, "round_scale and use_ue8m0 are about FP8 scales, and use_fp8 is False")
+        need(round_scale or not use_ue8m0, where, "use_ue8m0 needs round_scale=True: only powers of two have an exponent alone")
+        need(not use_ue8m0 or hidden % 512 == 0, where, f"use_ue8m0 packs four scales, so hidden must be a multiple of 512, not {hidden}")
+        local = num_experts // ranks
+        recv_stats = checks.optional(torch, where, "cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats, torch.int32,
+                                     ((local, "local experts"),), device)
+        wait_stats = checks.optional(torch, where, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64,
+                                     ((ranks, "ranks"),), device)
+        shape = lowlat.Shape(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk_idx.size(1))
+        ll = self._begin(where, shape)
+        got = self._receive(shape, use_fp8, use_ue8m0)
+        src_info, layout_range = got.handle[0], got.handle[1]
+        call = lowlat.Dispatch(
+            shape, tokens=tokens, flags=use_fp8 * lowlat.FP8 | round_scale * lowlat.ROUND_SCALE | use_ue8m0 * lowlat.UE8M0,
+            x=x.data_ptr(), topk_idx=topk_idx.data_ptr(), recv_x=got.x.data_ptr(),
+            recv_scales=got.scales.data_ptr() if use_fp8 else None, recv_count=got.count.data_ptr(), src_info=src_info.data_ptr(),
+            src_slot=got.handle.slots.data_ptr(), layout_range=layout_range.data_ptr(), recv_stats=recv_stats, wait_stats=wait_stats)
+        used = (x, topk_idx, got, got.handle.slots, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+        event, hook = self._launch(lambda halves, stream: ll.dispatch(call, halves, stream), used, async_finish, return_recv_hook)
+        return (got.x, got.scales.transpose(1, 2)) if use_fp8 else got.x, got.count, got.handle, event, hook
+
+    def _check_call(self, where: str, tokens: int, topk: int, tokens_max: int, async_finish: bool, return_recv_hook: bool) -> None:
+        need(tokens <= tokens_max, where, f"there are {tokens} tokens; num_max_dispatch_tokens_per_rank is {tokens_max}")
+        need(1 <= topk <= lowlat.TOPK_MAX, where, f"top-k is {topk}; it must be 1 to {lowlat.TOPK_MAX}")
+        need(not (async_finish and return_recv_hook), where, "async_finish and return_recv_hook exclude each other: the hook is the wait")
+
+    def _handle(self, where: str, handle: Any) -> Handle:
+        need(isinstance(handle, Handle), where, f"handle is a {type(handle).__name__}; it must be the one that low_latency_dispatch gave, "
+             "which carries more than its five members")
+        return handle
+
+    def low_latency_combine(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Handle, use_logfmt: bool = False,
+                            zero_copy: bool = False, async_finish: bool = False, return_recv_hook: bool = False, out: Any = None,
+                            combine_wait_recv_cost_stats: Any = None, *, overlap: bool = False, packed_recv_count: Any = None,
+                            comp_signal: Any = None, block_m: int = 64, threshold: int = 0, num_sms: int = 0, src_signals: Any = None,
+                            src_signal_expect_value: int = 0) -> Tuple[Any, EventOverlap, Optional[Callable[[], None]]]:
+        """Brings the experts' rows back to the tokens they came from, and adds them with their weights in FP32, in the order of top-k.
+
+        Arguments:
+            x: bfloat16 [local experts, ranks * tokens at most, hidden]: the experts' outputs, row for row as they were received.
+            topk_idx, topk_weights: int64 and float32 [tokens, top-k], as in the dispatch.
+            handle: of the dispatch.
+            use_logfmt: rows travel as LogFMT. zero_copy: they were written to get_next_low_latency_combine_buffer(); x gives only the shape.
+            out: bfloat16 [tokens, hidden] to write to; None: a new tensor.
+            combine_wait_recv_cost_stats: int64 [ranks], or None: nanoseconds waited for each rank are added.
+            overlap and what follows it: of a branch of DeepEP; not there yet.
+
+        Returns: bfloat16 [tokens, hidden]; the event; the hook or None.
+        """
+        where, torch, device, ranks = "low_latency_combine", self._torch, self.device, self.group_size
+        if overlap:
+            raise NotThereYet(f"{where}: overlap with the experts' kernels by signals is not there yet "
+                              "(SGLang: leave --enable-single-batch-overlap out)")
+        shape = self._handle(where, handle).shape
+        local, rows = shape.experts // ranks, shape.tokens_max * ranks
+        checks.tensor(torch, where, "x", x, torch.bfloat16,
+                      ((local, "local experts"), (rows, "ranks * tokens at most"), (shape.hidden, "hidden")), device)
+        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (-1, (shape.topk, "top-k of the dispatch")), device)
+        tokens = topk_idx.size(0)
+        checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, ((tokens, "tokens"), (shape.topk, "top-k")), device)
+        self._check_call(where, tokens, shape.topk, shape.tokens_max, async_finish, return_recv_hook)
+        if out is None:
+            out = torch.empty((tokens, shape.hidden), dtype=torch.bfloat16, device=device)
+        checks.tensor(torch, where, "out", out, torch.bfloat16, ((tokens, "tokens"), (shape.hidden, "hidden")), device)
+        for name, t in (("x", x), ("out", out)):
+            checks.aligned(where, name, t)
+        wait_stats = checks.optional(torch, where, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, torch.int64,
+                                     ((ranks, "ranks"),), device)
+        ll = self._begin(where, shape)
+        source = ll.next_combine_buffer(shape) if zero_copy else x.data_ptr()
+        call = lowlat.Combine(
+            shape, tokens=tokens, flags=zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT, x=source, src_info=handle[0].data_ptr(),
+            src_slot=handle.slots.data_ptr(), layout_range=handle[1].data_ptr(), topk_idx=topk_idx.data_ptr(),
+            topk_weights=topk_weights.data_ptr(), out=out.data_ptr(), wait_stats=wait_stats)
+        used = (x, topk_idx, topk_weights, handle, handle.slots, out, combine_wait_recv_cost_stats)
+        event, hook = self._launch(lambda halves, stream: ll.combine(call, halves, stream), used, async_finish, return_recv_hook)
+        return out, event, hook
+
+    def get_next_low_latency_combine_buffer(self, handle: Handle) -> Any:
+        """What the next combine with zero_copy sends: bfloat16 [local experts, ranks * tokens at most, hidden], in communication memory itself."""
+        where = "Buffer.get_next_low_latency_combine_buffer"
+        shape = self._handle(where, handle).shape
+        sizes = (shape.experts // self.group_size, shape.tokens_max * self.group_size, shape.hidden)
+        address = self._low_latency(where).next_combine_buffer(shape)
+        return self._view(address, sizes[0] * sizes[1] * sizes[2], self._torch.bfloat16).view(sizes)
+
+    # ------------------------------------------------------------------ low latency: masks
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Masks a rank, or clears its mask, for this rank only. Where a mask was cleared, clean_low_latency_buffer() at all ranks follows."""
+        where = "Buffer.low_latency_update_mask_buffer"
+        need(isinstance(rank_to_mask, int) and 0 <= rank_to_mask < self.group_size, where,
+             f"rank_to_mask is {rank_to_mask!r}; ranks are 0 to {self.group_size - 1}")
+        need(rank_to_mask != self.rank or not mask, where, f"rank {self.rank} would mask itself")
+        self._low_latency(where).mask_update(rank_to_mask, bool(mask), self._stream())
+
+    def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
+        """Writes 1 for masked ranks, else 0, to int32 [ranks]."""
+        where = "Buffer.low_latency_query_mask_buffer"
+        checks.tensor(self._torch, where, "mask_status", mask_status, self._torch.int32, ((self.group_size, "ranks"),), self.device)
+        self._low_latency(where).mask_query(mask_status.data_ptr(), self._stream())
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Clears all masks of this rank. clean_low_latency_buffer() at all ranks follows."""
+        self._low_latency("Buffer.low_latency_clean_mask_buffer").mask_clean(self._stream())

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparing and casting tensors in tests."""
+from __future__ import annotations
+
+from typing import Any, Tuple
+
+BLOCK = 128
+FP8_MAX = 448.0
+
+
+def ceil_div(x: int, y: int) -> int:
+    """x / y, rounded up."""
+    return -(-x // y)
+
+
+def align(x: int, y: int) -> int:
+    """The next multiple of y."""
+    return ceil_div(x, y) * y
+
+
+def calc_diff(x: Any, y: Any) -> float:
+    """How far two tensors point apart: 1 - 2<x, y> / (<x, x> + <y, y>), both moved by one, in FP64. 0: equal."""
+    a, b = x.double() + 1, y.double() + 1
+    both = (a * a).sum() + (b * b).sum()
+    return float(1 - 2 * (a * b).sum() / both)
+
+
+def per_token_cast_to_fp8(x: Any) -> Tuple[Any, Any]:
+    """Rows as E4M3 codes with a float scale for each 128 channels."""
+    import torch
+    blocks = x.float().reshape(x.size(0), -1, BLOCK)
+    largest = blocks.abs().amax(2, keepdim=True).clamp(min=1e-4)
+    codes = (blocks * (FP8_MAX / largest)).to(torch.float8_e4m3fn).reshape(x.shape)
+    return codes, (largest / FP8_MAX).squeeze(2)
+
+
+def per_token_cast_back(x_fp8: Any, x_scales: Any) -> Any:
+    """BF16 rows out of E4M3 codes and their scales: float [rows, blocks], or int32 with four exponents each."""
+    import torch
+    if x_fp8.numel() == 0:
+        return x_fp8.to(torch.bfloat16)
+    if x_scales.dtype == torch.int32:
+        exponents = x_scales.contiguous().view(torch.uint8).to(torch.int32)
+        x_scales = (exponents << 23).view(torch.float32)
+    blocks = x_fp8.float().reshape(x_fp8.size(0), -1, BLOCK) * x_scales.reshape(x_fp8.size(0), -1, 1)
+    return blocks.reshape(x_fp8.shape).to(torch.bfloat16)
+
+
+def hash_tensor(t: Any) -> int:
+    """The sum of its 32-bit words: the same for the same bits."""
+    import torch
+    return int(t.contiguous().view(torch.int32).sum())
