@@ -232,12 +232,15 @@ class Buffer(HighThroughput):
     def get_local_buffer_tensor(self, dtype: Any, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False) -> Any:
         """The communication memory itself as a tensor, from element `offset` on; size: torch.Size to view it as.
 
-        It is the engine's and the kernels' while calls are under way, and gone after destroy(). Without use_rdma_buffer: not there yet.
+        Its head, where ranks count what they have sent, is left out: programs fill the whole tensor with zeros to begin anew, which is
+        harmless between calls. It is the kernels' while calls are under way, and gone after destroy(). Without use_rdma_buffer: not there yet.
         """
         where = "Buffer.get_local_buffer_tensor"
         if not use_rdma_buffer:
             raise NotThereYet(f"{where}: memory for high-throughput calls does not exist yet; use_rdma_buffer=True gives the other")
         address, size_bytes = self._low_latency(where).memory()
+        head = lowlat.head_bytes(self.group_size)
+        address, size_bytes = address + head, size_bytes - head
         width = self._torch.empty(0, dtype=dtype).element_size()
         count = size_bytes // width - offset
         need(offset >= 0 and count >= 0, where, f"offset is {offset}; the memory has {size_bytes // width} elements of {dtype}")
@@ -307,6 +310,8 @@ class Buffer(HighThroughput):
         def run(halves: int) -> None:
             try:
                 call(halves, self._stream())
+                if self.device.type == "cpu" and halves & lowlat.RECV:
+                    self._ll.check()  # it has run: what went wrong is known
             except epf.EpfError as error:
                 self._tell(error)
 

@@ -128,6 +128,11 @@ def size_hint(tokens_max: int, hidden: int, ranks: int, experts: int) -> int:
     return size
 
 
+def head_bytes(ranks: int) -> int:
+    """Bytes at the head of communication memory that must not be written to: a line for each kind of call, set of buffers and rank (kernels/ll/job.h)."""
+    return -(-2 * 2 * ranks * 128 // 4096) * 4096
+
+
 class LowLatency:
     """One rank's buffers and kernels. Collective to make, all ranks with the same arguments but memory and peers.
 

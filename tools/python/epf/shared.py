@@ -14,6 +14,9 @@ from .lib import EpfError
 from .meet import Group, agree, host_key
 
 
+GPU_BLOCK = 2 << 20  # what a driver maps at once
+
+
 class IpcHandle(ctypes.Structure):
     """CUipcMemHandle and hipIpcMemHandle_t: 64 bytes, passed by value."""
     _fields_ = [("reserved", c_char * 64)]
@@ -139,7 +142,8 @@ class GpuShared:
         self._driver = driver
         self.address, mine, failed = 0, b"", None
         try:
-            self.address = driver.alloc(size)
+            # Smaller allocations may share a block with others, whose handle would then be of the whole block.
+            self.address = driver.alloc(-(-size // GPU_BLOCK) * GPU_BLOCK)
             mine = driver.handle(self.address)
         except EpfError as error:
             failed = error
