@@ -197,8 +197,7 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
 			LL_AT(struct ll_vec, j->out + token * row_bytes)
 		[v] = ll_sum(&terms, home + token * j->topk * row_bytes, row_bytes, v * 16u);
 	}
-	if (ll_last_block(j, LL_COMBINE, LL_RECEIVING) && epf_thread_in_block() == 0)
-		ll_count_call(j, LL_COMBINE, LL_RECEIVING, calls);
+	ll_received(j, LL_COMBINE, calls);
 }
 
 #endif

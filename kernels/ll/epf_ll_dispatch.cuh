@@ -331,8 +331,7 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 	ll_wait_all(j, LL_DISPATCH, calls);
 	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j))
 		ll_receive(j, (uint32_t)(calls & 1u), i / j->ranks, i % j->ranks);
-	if (ll_last_block(j, LL_DISPATCH, LL_RECEIVING) && epf_thread_in_block() == 0)
-		ll_count_call(j, LL_DISPATCH, LL_RECEIVING, calls);
+	ll_received(j, LL_DISPATCH, calls);
 }
 
 #endif

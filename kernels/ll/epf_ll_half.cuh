@@ -184,28 +184,6 @@ EPF_DEV_COLD void ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32_t s
 		p->live[kind] = 1;
 }
 
-/* Own commands of the set's last SEND half: retired, so that the set's memory may be written again. */
-EPF_DEV_COLD void ll_wait_own(const struct ll_job *j, uint32_t kind, uint32_t set,
-			      struct ll_clock *clock)
-{
-	struct ll_state *s = ll_state_of(j);
-	struct epf_gpu_ring *ring = LL_AT(struct epf_gpu_ring, s->ring[kind][set]);
-	struct epf_dev d;
-	int rc = 0;
-
-	if (!ring)
-		return;
-	d.ctx = ll_ctx(j);
-	d.ring = ring;
-	d.shm = LL_AT(uint8_t, ring->shm);
-	d.shared = (uint32_t)s->shared[kind][set];
-	while (!rc && !epf_dev_test(&d, s->ticket[kind][set]))
-		rc = ll_clock_tick(j, clock);
-	s->ring[kind][set] = 0;
-	if (rc)
-		ll_complain(j, LL_BAD_SENT, rc, EPF_GPU_RETIRED, ring->id, s->ticket[kind][set], 0);
-}
-
 /*
  * Waits until what every rank sends to this one in call number `calls` is here, or the rank is masked: ll_peer.live says which. All threads of all
  * blocks call it; behind it they see what has come.
@@ -220,8 +198,6 @@ EPF_DEV_FN void ll_wait_all(const struct ll_job *j, uint32_t kind, uint64_t call
 
 		for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
 			ll_wait_rank(j, kind, set, r, &clock);
-		if (epf_thread_in_block() == j->threads - 1u)
-			ll_wait_own(j, kind, set, &clock);
 		epf_block_barrier();
 		if (epf_thread_in_block() == 0) {
 			epf_fence_gpu();
@@ -232,6 +208,37 @@ EPF_DEV_FN void ll_wait_all(const struct ll_job *j, uint32_t kind, uint64_t call
 			epf_pause();
 	}
 	epf_block_barrier();
+}
+
+/* Own commands of the set's last SEND half: retired, so that the set's memory may be written again. */
+EPF_DEV_COLD void ll_wait_own(const struct ll_job *j, uint32_t kind, uint32_t set)
+{
+	struct ll_clock clock = ll_clock_start(j);
+	struct ll_state *s = ll_state_of(j);
+	struct epf_gpu_ring *ring = LL_AT(struct epf_gpu_ring, s->ring[kind][set]);
+	struct epf_dev d;
+	int rc = 0;
+
+	if (!ring)
+		return;
+	d.ctx = ll_ctx(j);
+	d.ring = ring;
+	d.shm = LL_AT(uint8_t, ring->shm);
+	d.shared = (uint32_t)s->shared[kind][set];
+	while (!rc && !epf_dev_test(&d, s->ticket[kind][set]))
+		rc = ll_clock_tick(j, &clock);
+	s->ring[kind][set] = 0;
+	if (rc)
+		ll_complain(j, LL_BAD_SENT, rc, EPF_GPU_RETIRED, ring->id, s->ticket[kind][set], 0);
+}
+
+/* Ends a RECV half; all threads of all blocks. The own commands have had the time of the unpacking to retire. */
+EPF_DEV_FN void ll_received(const struct ll_job *j, uint32_t kind, uint64_t calls)
+{
+	if (!ll_last_block(j, kind, LL_RECEIVING) || epf_thread_in_block() != 0)
+		return;
+	ll_wait_own(j, kind, (uint32_t)(calls & 1u));
+	ll_count_call(j, kind, LL_RECEIVING, calls);
 }
 
 /* ---- sending: warp 0 of the last block ---- */

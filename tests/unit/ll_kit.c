@@ -261,7 +261,7 @@ struct ll_kit *ll_kit_open(const struct ll_kit_options *o)
 		settings[n++] = "emu-reorder=0.3";
 		settings[n++] = "emu-duplicate=0.05";
 		settings[n++] = "emu-drop=0.02";
-		settings[n++] = o->late ? "emu-delay=4ms" : "emu-delay=50us";
+		settings[n++] = o->late ? "emu-delay=20ms" : "emu-delay=50us";
 	}
 	epf_options_init(&opts);
 	opts.settings = settings;

@@ -23,7 +23,7 @@ struct ll_kit_options {
 	enum ll_kit_direct direct;
 	bool gpu;       /* on a device of the fake back-end; stores reach nobody then */
 	bool unordered; /* with delays, reordering, duplicates and losses */
-	bool late; /* with unordered: packets come up to 4 ms apart, longer than a thread sleeps */
+	bool late; /* with unordered: packets come up to 20 ms apart and more, longer than a thread sleeps */
 	uint32_t blocks;
 	uint64_t bytes; /* of communication memory */
 	uint64_t timeout_ns;

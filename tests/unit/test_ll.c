@@ -178,7 +178,7 @@ static void shapes_mixed(void **state)
 	each_shape((struct ll_kit_options){ .direct = LL_KIT_PAIRS, .unordered = true, .seed = 3 });
 }
 
-/* Rows that come late must hold their signal back: small calls with long delays. */
+/* Rows that come late must hold their signal back: small calls with long delays, where one rank has nothing else to wait for. */
 static void late_rows_are_waited_for(void **state)
 {
 	struct ll_kit_case c = {
