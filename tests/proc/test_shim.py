@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 TIME_S = 150
+MODULES = sys.argv[4:6]
 
 
 def environment(library, **more):
@@ -31,7 +32,7 @@ def play(rank_program, world, env, version="3.4.5", before=()):
     """Runs a job; exit statuses and everything that was said."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
         env = dict(env, XDG_RUNTIME_DIR=folder)
-        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, "id"), version], env=env, text=True,
+        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, "id"), version, *MODULES], env=env, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(world)]
         said, codes = "", []
         try:
