@@ -190,7 +190,7 @@ static void describe(const struct epf_conf *conf, const char *library)
 	};
 
 	fprintf(given.is_dry ? stdout : stderr,
-		"%s: %s serves modules named %s%s, built with NVSHMEM 3.4.5 or 3.5, by %s%s, nic=%s; heap of %llu MiB in %s memory\n",
+		"%s: %s serves modules named %s%s, built with NVSHMEM 3.4.5 or 3.5 (3.5.1, 3.5.19, 3.5.21), by %s%s, nic=%s; heap of %llu MiB in %s memory\n",
 		what, library, conf->shim_modules.item[0],
 		conf->shim_modules.count > 1 ? ", ..." : "",
 		conf->service[0] ? "the daemon " : "an engine in each rank", conf->service,

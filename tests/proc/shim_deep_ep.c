@@ -6,6 +6,7 @@
 #include "tests/proc/shim_kernels.h"
 #include "tools/shim/host.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,6 +139,17 @@ static void barriers(const struct buffers *b, int rank, int world)
 	}
 }
 
+/* Whether no rank has signalled the team. */
+static int is_quiet(int team)
+{
+	const uint64_t *half = shim_device_psync(team);
+
+	for (int i = 0; i < 55296; i++)
+		if (half[i] || half[shim_psync_turn + (uint64_t)i])
+			return 0;
+	return 1;
+}
+
 static void teams(int rank, int world)
 {
 	int32_t team = 99, other = 99;
@@ -146,10 +158,18 @@ static void teams(int rank, int world)
 	MUST((rank % 2 == 0) == (team >= EPF_NV_FIXED_TEAMS));
 	MUST(nvshmem_team_split_strided(EPF_NV_WORLD, 0, 1, world + 1, NULL, 0, &other) == 1 &&
 	     other == -1);
-	for (int i = 0; team >= 0 && i < 10; i++)
-		shim_device_sync(team);
-	nvshmem_team_destroy(team);
-	nvshmem_barrier_all();
+	/* Twice: a team that takes the place of one that has ended must not find its signals. */
+	for (int turn = 0; turn < 2; turn++) {
+		MUST(team < 0 || is_quiet(team));
+		nvshmem_barrier_all();
+		for (int i = 0; team >= 0 && i < 10; i++)
+			shim_device_sync(team);
+		nvshmem_team_destroy(team);
+		nvshmem_barrier_all();
+		if (turn == 0)
+			MUST(nvshmem_team_split_strided(EPF_NV_WORLD, 0, 2, (world + 1) / 2, NULL,
+							0, &team) == 0);
+	}
 }
 
 static void heap(const struct buffers *b, int world)
@@ -169,6 +189,16 @@ static void heap(const struct buffers *b, int world)
 	MUST(nvshmem_align(48, 64) == NULL);
 }
 
+/* As the device code of the releases has it. */
+static void play_release(struct epf_nv_version v, uint64_t world)
+{
+	bool is_new = v.minor == 5 && v.patch >= 19;
+
+	shim_map_at = v.minor == 5 && v.patch < 21 ? 792 : 784;
+	shim_psync_words = (is_new ? 20 : 16) * UINT64_C(27648) + (v.minor == 5 ? world : 0);
+	shim_psync_turn = is_new ? 2 * UINT64_C(27648) : 0;
+}
+
 int deep_ep_play(int rank, int world, const char *id_file, const char *version)
 {
 	struct epf_nv_version v = { 0 };
@@ -179,7 +209,7 @@ int deep_ep_play(int rank, int world, const char *id_file, const char *version)
 
 	memset(&attr, 0x5a, sizeof(attr));
 	MUST(sscanf(version, "%d.%d.%d", &v.major, &v.minor, &v.patch) == 3);
-	shim_map_at = v.minor == 5 ? 792 : 784;
+	play_release(v, (uint64_t)world);
 	MUST(nvshmemid_init_status() == 0);
 	share_id(rank, id_file, &id);
 	MUST(nvshmemx_set_attr_uniqueid_args(rank, world, &id, &attr) == 0);

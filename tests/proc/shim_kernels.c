@@ -16,6 +16,7 @@ enum { DEADLINE_S = 60 };
 uint8_t shim_host_state[776];
 uint8_t shim_ibgda_state[8384];
 size_t shim_map_at = 784;
+uint64_t shim_psync_words = 442368, shim_psync_turn;
 
 void shim_must(int rule, const char *text, int line)
 {
@@ -186,14 +187,21 @@ void shim_device_quiet(void)
 	wait_word(at(u64(shim_host_state, 712)), issue, "a quiet");
 }
 
+const uint64_t *shim_device_psync(int team)
+{
+	const uint8_t *t = at(u64(at(u64(shim_host_state, 96)), (size_t)team * 8));
+
+	return at(u64(shim_host_state, 104) + u32(t, 20) * shim_psync_words * 8);
+}
+
 /* Dissemination with radix 2, as NVSHMEM's device code has it. */
 void shim_device_sync(int team)
 {
 	const uint8_t *t = at(u64(at(u64(shim_host_state, 96)), (size_t)team * 8));
 	const int32_t *map = at(u64(t, shim_map_at));
 	int me = (int)u32(t, 4), size = (int)u32(t, 16);
-	uint64_t psync = u64(shim_host_state, 104) + u32(t, 20) * UINT64_C(442368) * 8;
 	uint64_t *counter = (uint64_t *)at(u64(shim_host_state, 112)) + 2 * u32(t, 20);
+	uint64_t psync = (uintptr_t)shim_device_psync(team) + *counter % 2 * shim_psync_turn * 8;
 
 	MUST(world() >= size);
 	for (int shift = 1; shift < size; shift *= 2) {

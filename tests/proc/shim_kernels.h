@@ -14,8 +14,10 @@
 /* The program's constant memory. */
 extern uint8_t shim_host_state[776];
 extern uint8_t shim_ibgda_state[8384];
-/* Where a team's map stands in the release that is played. */
+/* What differs between releases, of the one that is played: where a team's map stands, 8-byte words between the synchronisation words of two
+ * teams, and how far apart the halves are that barriers take turns with (0: one half only). */
 extern size_t shim_map_at;
+extern uint64_t shim_psync_words, shim_psync_turn;
 
 /* Ends the process with a line when the rule does not hold. */
 #define MUST(rule) shim_must((rule) != 0, #rule, __LINE__)
@@ -35,6 +37,8 @@ void shim_quiet(int pe, int id);
 /* NVSHMEM's own device calls: waits for its own requests; meets the ranks of a team by the proxy channel. */
 void shim_device_quiet(void);
 void shim_device_sync(int team);
+/* A team's synchronisation words; barriers use 55296 of them in each half. */
+const uint64_t *shim_device_psync(int team);
 
 /* The two modules: deep_ep_play() is one rank of a job. Exit statuses of shim_rank.c. */
 int deep_ep_play(int rank, int world, const char *id_file, const char *version);

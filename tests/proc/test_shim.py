@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 TIME_S = 150
+MODULES = sys.argv[4:6]
 
 
 def environment(library, **more):
@@ -31,7 +32,7 @@ def play(rank_program, world, env, version="3.4.5", before=()):
     """Runs a job; exit statuses and everything that was said."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
         env = dict(env, XDG_RUNTIME_DIR=folder)
-        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, "id"), version], env=env, text=True,
+        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, "id"), version, *MODULES], env=env, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(world)]
         said, codes = "", []
         try:
@@ -89,10 +90,12 @@ def main(library, rank, ep_fabric, deep_ep, torch):
         codes, said = play(rank, world, environment(library, **more))
         served = said.count(" puts of ") == world and "0 refusals" in said
         judge(f"{what}: rows, counts, barriers, teams; another NVSHMEM beside", codes == [0] * world and served, said)
-    codes, said = play(rank, 2, environment(library), "3.5.1")
-    judge("NVSHMEM 3.5 is served", codes == [0, 0] and "NVSHMEM 3.5.1, heap" in said, said)
-    codes, said = play(rank, 1, environment(library), "3.3.9")
-    judge("NVSHMEM 3.3.9 is refused by a sentence that names both", codes == [3] and "3.3.9" in said and "3.4.5 and 3.5" in said and "EPF-800" in said, said)
+    for version in ("3.5.1", "3.5.19", "3.5.21"):
+        codes, said = play(rank, 3, environment(library), version)
+        judge(f"NVSHMEM {version} is served", codes == [0] * 3 and f"NVSHMEM {version}, heap" in said, said)
+    for version in ("3.3.9", "3.5.20"):
+        codes, said = play(rank, 1, environment(library), version)
+        judge(f"NVSHMEM {version} is refused by a sentence that names both", codes == [3] and version in said and "3.4.5 and 3.5" in said and "EPF-800" in said, said)
     codes, said = play(rank, 1, environment(None))
     judge("without the shim the program does not run: nothing else served it", codes == [1], said)
     codes, said = play(rank, 1, environment(library, EPF_SHIM_MODULES="somebody_else"))

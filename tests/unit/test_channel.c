@@ -55,6 +55,31 @@ static void put(struct bench *b, const uint64_t *w, unsigned n)
 	b->issued += 8 * n;
 }
 
+/* NVSHMEM 3.5's fence of queues: a word for each of them follows, and the next request after those. */
+static void test_queue_fence(void **state)
+{
+	struct epf_channel_req r;
+	struct bench b;
+	uint64_t w[8];
+
+	start(&b);
+	for (uint64_t queues = 1; queues <= 5; queues++) {
+		w[0] = queues << 32 | 106 << 16;
+		for (uint64_t i = 1; i <= queues; i++)
+			w[i] = (i + 1) << 32 | 106 << 16 | 1 << 8;
+		put(&b, w, (unsigned)queues + 1);
+		put(&b, w, kit_channel_amo(w, 7, 8, 2, 0x123458, queues, 8));
+		assert_int_equal(epf_channel_take(&b.channel, &space, &r), 1);
+		assert_int_equal(r.kind, EPF_CHANNEL_FENCE);
+		assert_int_equal(epf_channel_take(&b.channel, &space, &r), 1);
+		assert_true(r.kind == EPF_CHANNEL_SET && r.value == queues);
+	}
+	w[0] = UINT64_C(6) << 32 | 106 << 16;
+	put(&b, w, 7);
+	assert_int_equal(epf_channel_take(&b.channel, &space, &r), 0);
+	assert_int_equal(b.channel.refusal, EPF_CHANNEL_LENGTH);
+}
+
 static void test_served(void **state)
 {
 	struct epf_channel_req r;
@@ -198,6 +223,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_served),
+		cmocka_unit_test(test_queue_fence),
 		cmocka_unit_test(test_any_order),
 		cmocka_unit_test(test_refusals),
 	};

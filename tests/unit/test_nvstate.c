@@ -65,6 +65,8 @@ static void test_states(void **state)
 	assert_true(u64(&h, 96) == at.teams && u64(&h, 104) == at.psync &&
 		    u64(&h, 112) == at.sync_counter);
 	assert_true(u32(&h, 124) >= 2 && u32(&h, 128) >= 2);
+	/* Device code scales the synchronisation words by these; epf_nv_psync_words() counts with 0. */
+	assert_true(u64(&h, 152) == 0 && u64(&h, 168) == 0 && u64(&h, 200) == 0);
 	assert_int_equal(u64(&h, 632), at.channel);
 	assert_int_equal(u64(&h, 736), 1 << 22);
 	assert_int_equal(u32(&h, 744), 22);
@@ -127,23 +129,37 @@ static void test_teams(void **state)
 	assert_int_equal(u64(&t, 784), 0xabc0);
 	assert_true(map[0] == 0 && map[1] == 2);
 	assert_true(map[2] == 0 && map[3] == -1 && map[4] == 1 && map[5] == -1);
-	j.layout = EPF_NV_3_5;
+	j.layout = epf_nv_layout((struct epf_nv_version){ 3, 5, 19 }, NULL, 0);
 	epf_nv_fill_team(&j, 6, 1, 2, 2, 0xabc0, &t, map);
 	assert_int_equal(u32(&t, 0), 2 << 16 | 800);
 	assert_int_equal(u32(&t, 4), (uint32_t)-1);
 	assert_true(u64(&t, 784) == 0 && u64(&t, 792) == 0xabc0);
+	/* The two last fields changed places. */
+	j.layout = epf_nv_layout((struct epf_nv_version){ 3, 5, 21 }, NULL, 0);
+	epf_nv_fill_team(&j, 6, 1, 2, 2, 0xabc0, &t, map);
+	assert_int_equal(u32(&t, 0), 2 << 16 | 800);
+	assert_true(u64(&t, 784) == 0xabc0 && u64(&t, 792) == 0);
 }
 
 static void test_versions(void **state)
 {
 	static const struct epf_nv_version refused[] = {
-		{ 3, 4, 4 }, { 3, 3, 9 }, { 3, 6, 0 }, { 2, 11, 0 }, { 4, 0, 0 }, { -1, 0, 7 },
+		{ 3, 4, 4 },  { 3, 3, 9 }, { 3, 5, 0 },  { 3, 5, 18 }, { 3, 5, 20 },
+		{ 3, 5, 22 }, { 3, 6, 0 }, { 2, 11, 0 }, { 4, 0, 0 },  { -1, 0, 7 },
 	};
 	char text[200];
 
 	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 4, 5 }, NULL, 0), EPF_NV_3_4_5);
-	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 5, 0 }, NULL, 0), EPF_NV_3_5);
-	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 5, 19 }, NULL, 0), EPF_NV_3_5);
+	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 5, 1 }, NULL, 0), EPF_NV_3_5_1);
+	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 5, 19 }, NULL, 0),
+			 EPF_NV_3_5_19);
+	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 5, 21 }, NULL, 0),
+			 EPF_NV_3_5_21);
+	/* Words between two teams, as the releases' device code counts them. */
+	assert_int_equal(epf_nv_psync_words(EPF_NV_3_4_5, 16), 16 * 27648);
+	assert_int_equal(epf_nv_psync_words(EPF_NV_3_5_1, 16), 16 * 27648 + 16);
+	assert_int_equal(epf_nv_psync_words(EPF_NV_3_5_19, 16), 20 * 27648 + 16);
+	assert_int_equal(epf_nv_psync_words(EPF_NV_3_5_21, 4096), 20 * 27648 + 4096);
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
 		char number[40];
 

@@ -10,7 +10,8 @@
  *   atomic   1 [15:8] what [31:16] rank [63:32] value, low   2 [31:16] bytes [63:32] value, high   3, 4 for operations that fetch
  *   fence    nothing more
  *
- * An operation of 100 and more (NVSHMEM 3.5) is the same with a queue named: in a word more, but for a put, where it stands in word 3.
+ * An operation of 100 and more (NVSHMEM 3.5) is the same with a queue named: in a word more, but for a put, where it stands in word 3. A fence
+ * names up to 5 queues here: word 0 [63:32] has their number, and each has a word.
  */
 #ifndef EPF_TOOLS_SHIM_CHANNEL_H
 #define EPF_TOOLS_SHIM_CHANNEL_H

@@ -12,10 +12,11 @@ enum { AMO_SET = 3, AMO_ADD = 4, AMO_SIGNAL = 8, AMO_SIGNAL_SET = 9, AMO_SIGNAL_
 
 #define MAX_PUT (UINT64_C(1) << 31)
 
-/* Words of a request, 0 for an operation that is not served. */
-static unsigned words_of(unsigned op)
+/* Words of the request that this one begins, 0 for an operation that is not served; more than any may have for a fence of too many queues. */
+static unsigned words_of(uint64_t first)
 {
-	unsigned queue = op > OP_QUEUE;
+	unsigned op = (unsigned)(first >> 16) & 0xff, queue = op > OP_QUEUE;
+	uint64_t queues = first >> 32;
 
 	switch (queue ? op - OP_QUEUE : op) {
 	case OP_PUT:
@@ -23,7 +24,10 @@ static unsigned words_of(unsigned op)
 	case OP_VALUE:
 		return 3 + queue;
 	case OP_FENCE:
-		return 1 + queue;
+		if (!queue)
+			return 1;
+		return queues < EPF_CHANNEL_MAX_WORDS ? 1 + (unsigned)queues
+						      : EPF_CHANNEL_MAX_WORDS + 1;
 	case OP_ATOMIC:
 		return 5 + queue;
 	default:
@@ -133,9 +137,9 @@ int epf_channel_take(struct epf_channel *channel, const struct epf_wr_space *spa
 			return 0;
 		if (i > 0)
 			continue;
-		n = words_of((unsigned)(w[0] >> 16) & 0xff);
-		if (!n) {
-			channel->refusal = EPF_CHANNEL_OPERATION;
+		n = words_of(w[0]);
+		if (!n || n > EPF_CHANNEL_MAX_WORDS) {
+			channel->refusal = n ? EPF_CHANNEL_LENGTH : EPF_CHANNEL_OPERATION;
 			return 0;
 		}
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libepf-deepep.so: the NVSHMEM host functions that a compiled DeepEP needs, under their own names and symbol version, for LD_PRELOAD. Calls
- * from modules that shim-modules does not name (PyTorch has an NVSHMEM of its own) are passed on to the next library that has them. Any
+ * from modules that shim-modules does not name (PyTorch has an NVSHMEM of its own) are passed on to the library that they are linked with. Any
  * thread, one at a time. It must never end the process: a program that cannot be served hears so by the return value, and reads why.
  */
 #define EPF_LOG_COMP "shim"
@@ -67,11 +67,23 @@ static bool is_served(const void *caller)
 	return false;
 }
 
-/* The function of the library behind us. A program without one has no business here: NULL, and a line in the log. */
-static void *next(const char *name)
+/*
+ * The function that a foreign caller would have had without us: that of the library it is linked with. Modules that Python opens are in no scope
+ * but their own, so "the next one" after us is often none. NULL, and a line in the log, when there is no other.
+ */
+static void *next(const char *name, const void *caller)
 {
-	void *f = dlvsym(RTLD_NEXT, name, VERSION);
+	void *module = NULL, *f = NULL;
+	Dl_info info;
 
+	if (dladdr(caller, &info) && info.dli_fname)
+		module = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+	if (module) {
+		f = dlvsym(module, name, VERSION);
+		dlclose(module); /* the caller keeps it loaded */
+	}
+	if (!f)
+		f = dlvsym(RTLD_NEXT, name, VERSION);
 	if (!f)
 		epf_warn(
 			"%s: called by a module that shim-modules does not name, and there is no other NVSHMEM",
@@ -80,21 +92,23 @@ static void *next(const char *name)
 }
 
 /* Passes a foreign call on and returns from the calling function; bad: what to return when nobody is behind us. */
-#define PASS_ON(call, bad, ...)                                         \
- do {                                                                   \
-  if (!is_served(__builtin_return_address(0))) {                        \
-   __typeof__(&call) other = (__typeof__(&call))(uintptr_t)next(#call); \
-   return other ? other(__VA_ARGS__) : (bad);                           \
-  }                                                                     \
+#define PASS_ON(call, bad, ...)                                                    \
+ do {                                                                              \
+  if (!is_served(__builtin_return_address(0))) {                                   \
+   __typeof__(&call) other =                                                       \
+	   (__typeof__(&call))(uintptr_t)next(#call, __builtin_return_address(0)); \
+   return other ? other(__VA_ARGS__) : (bad);                                      \
+  }                                                                                \
  } while (0)
-#define PASS_ON_VOID(call, ...)                                         \
- do {                                                                   \
-  if (!is_served(__builtin_return_address(0))) {                        \
-   __typeof__(&call) other = (__typeof__(&call))(uintptr_t)next(#call); \
-   if (other)                                                           \
-    other(__VA_ARGS__);                                                 \
-   return;                                                              \
-  }                                                                     \
+#define PASS_ON_VOID(call, ...)                                                    \
+ do {                                                                              \
+  if (!is_served(__builtin_return_address(0))) {                                   \
+   __typeof__(&call) other =                                                       \
+	   (__typeof__(&call))(uintptr_t)next(#call, __builtin_return_address(0)); \
+   if (other)                                                                      \
+    other(__VA_ARGS__);                                                            \
+   return;                                                                         \
+  }                                                                                \
  } while (0)
 
 static int complain(const char *call, int rc)

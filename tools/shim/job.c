@@ -187,16 +187,17 @@ void epf_job_end(struct epf_job *j)
 
 void *epf_job_align(struct epf_job *j, uint64_t alignment, uint64_t bytes)
 {
-	uint64_t at = EPF_JOB_OWN_BYTES;
+	uint64_t at;
 	uint32_t i;
 
 	if (!bytes || !alignment || (alignment & (alignment - 1)) ||
-	    alignment > EPF_JOB_OWN_BYTES) {
+	    alignment > EPF_JOB_MAX_ALIGNMENT) {
 		epf_fail(EPF_R_SHIM_CALL, "nvshmem_align: %llu bytes aligned to %llu",
 			 (unsigned long long)bytes, (unsigned long long)alignment);
 		return NULL;
 	}
 	alignment = alignment < 512 ? 512 : alignment;
+	at = (EPF_JOB_OWN_BYTES + alignment - 1) & ~(alignment - 1);
 	for (i = 0; i < j->n_pieces; i++) {
 		if (j->pieces[i].at >= at && j->pieces[i].at - at >= bytes)
 			break;

@@ -15,7 +15,8 @@
 
 enum {
 	EPF_JOB_PIECES = 256,         /* allocations of a heap */
-	EPF_JOB_OWN_BYTES = 32 << 20, /* of the heap: synchronisation words of teams */
+	EPF_JOB_OWN_BYTES = 36 << 20, /* of the heap: synchronisation words of teams */
+	EPF_JOB_MAX_ALIGNMENT = 32 << 20,
 };
 
 /* A part of the heap that the program holds. */

@@ -236,9 +236,10 @@ int epf_job_write_team(struct epf_job *j, int index, int start, int stride, int 
 	uint64_t team_at =
 		j->device.addr + j->at.team_at + (uint64_t)index * sizeof(struct epf_nv_team);
 	uint64_t map_at = j->device.addr + j->at.maps + (uint64_t)index * (uint64_t)j->nv.world * 8;
-	uint64_t psync = j->heap_dev + (uint64_t)index * EPF_NV_PSYNC_WORDS * 8;
+	uint64_t psync_bytes = epf_nv_psync_words(j->nv.layout, j->nv.world) * 8;
+	uint64_t psync = j->heap_dev + (uint64_t)index * psync_bytes;
 	uint64_t counter =
-		j->heap_dev + EPF_NV_TEAMS * EPF_NV_PSYNC_WORDS * 8 + (uint64_t)index * 16;
+		j->heap_dev + EPF_NV_TEAMS * EPF_NV_MAX_PSYNC_WORDS * 8 + (uint64_t)index * 16;
 	const uint64_t ones[2] = { 1, 1 };
 	struct epf_nv_team team;
 	int32_t *map = calloc((size_t)j->nv.world, 8);
@@ -255,7 +256,7 @@ int epf_job_write_team(struct epf_job *j, int index, int start, int stride, int 
 		rc = j->ops->copy(j->dev, j->device.addr + j->at.teams + (uint64_t)index * 8,
 				  (uintptr_t)&team_at, 8);
 	if (!rc)
-		rc = j->ops->fill(j->dev, psync, 0, EPF_NV_PSYNC_WORDS * 8);
+		rc = j->ops->fill(j->dev, psync, 0, psync_bytes);
 	if (!rc)
 		rc = j->ops->copy(j->dev, counter, (uintptr_t)ones, sizeof(ones));
 	if (!rc)
@@ -275,7 +276,7 @@ int epf_job_tell(struct epf_job *j, void (*device_states)(void **, void **))
 		.remote = j->device.addr + j->at.remote,
 		.teams = j->device.addr + j->at.teams,
 		.psync = j->heap_dev,
-		.sync_counter = j->heap_dev + EPF_NV_TEAMS * EPF_NV_PSYNC_WORDS * 8,
+		.sync_counter = j->heap_dev + EPF_NV_TEAMS * EPF_NV_MAX_PSYNC_WORDS * 8,
 		.channel = j->pinned_dev + j->at.channel,
 		.channel_words = j->pinned_dev + j->at.words,
 		.device_words = j->device.addr + j->at.device_words,
@@ -314,5 +315,5 @@ void epf_job_memory_end(struct epf_job *j)
 		j->ops->mem_free(j->dev, &j->heap_mem);
 }
 
-_Static_assert(EPF_NV_TEAMS *EPF_NV_PSYNC_WORDS * 8 + EPF_NV_TEAMS * 16 <= EPF_JOB_OWN_BYTES,
+_Static_assert(EPF_NV_TEAMS *EPF_NV_MAX_PSYNC_WORDS * 8 + EPF_NV_TEAMS * 16 <= EPF_JOB_OWN_BYTES,
 	       "the own part of the heap holds every team's words");

@@ -24,14 +24,26 @@ enum epf_nv_layout epf_nv_layout(struct epf_nv_version v, char *text, size_t siz
 {
 	if (v.major == 3 && v.minor == 4 && v.patch == 5)
 		return EPF_NV_3_4_5;
-	if (v.major == 3 && v.minor == 5)
-		return EPF_NV_3_5;
+	/* Layouts have changed between patches of 3.5: one that has not been looked at is not served. */
+	if (v.major == 3 && v.minor == 5 && v.patch == 1)
+		return EPF_NV_3_5_1;
+	if (v.major == 3 && v.minor == 5 && v.patch == 19)
+		return EPF_NV_3_5_19;
+	if (v.major == 3 && v.minor == 5 && v.patch == 21)
+		return EPF_NV_3_5_21;
 	if (text)
 		snprintf(
 			text, size,
-			"the program was built with NVSHMEM %d.%d.%d, this shim serves 3.4.5 and 3.5: rebuild it with one of them",
+			"the program was built with NVSHMEM %d.%d.%d, this shim serves 3.4.5 and 3.5 (3.5.1, 3.5.19, 3.5.21): rebuild it with one of them",
 			v.major, v.minor, v.patch);
 	return EPF_NV_NONE;
+}
+
+uint64_t epf_nv_psync_words(enum epf_nv_layout layout, int32_t world)
+{
+	uint64_t words = (layout >= EPF_NV_3_5_19 ? 20 : 16) * UINT64_C(27648);
+
+	return layout >= EPF_NV_3_5_1 ? words + (uint64_t)world : words;
 }
 
 static void fill_channel(const struct epf_nv_places *at, struct epf_nv_host_state *s)
@@ -85,7 +97,7 @@ void epf_nv_fill(const struct epf_nv_job *job, const struct epf_nv_places *at,
 	host->is_bootstrapped = 1;
 
 	memset(ibgda, 0, sizeof(*ibgda));
-	ibgda->version = marked(job->layout == EPF_NV_3_5 ? 2 : 1, sizeof(*ibgda));
+	ibgda->version = marked(job->layout >= EPF_NV_3_5_1 ? 2 : 1, sizeof(*ibgda));
 	ibgda->num_rc_per_pe = job->rings_per_pe;
 	ibgda->num_requests_in_batch = 1;
 	ibgda->log2_cumem_granularity = GRANULARITY_LOG2;
@@ -128,13 +140,13 @@ void epf_nv_fill_team(const struct epf_nv_job *job, int index, int start, int st
 		      uint64_t map_at, struct epf_nv_team *team, int32_t *map)
 {
 	memset(team, 0, sizeof(*team));
-	team->version = marked(2, job->layout == EPF_NV_3_5 ? 800 : 792);
+	team->version = marked(2, job->layout >= EPF_NV_3_5_1 ? 800 : 792);
 	team->my_pe = -1;
 	team->start = start;
 	team->stride = stride;
 	team->size = size;
 	team->team_idx = index;
-	team->pe_mapping[job->layout == EPF_NV_3_5] = map_at;
+	team->pe_mapping[job->layout == EPF_NV_3_5_1 || job->layout == EPF_NV_3_5_19] = map_at;
 	for (int r = 0; r < job->world; r++)
 		map[size + r] = -1;
 	for (int i = 0; i < size; i++) {

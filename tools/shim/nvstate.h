@@ -19,8 +19,10 @@ struct epf_nv_version {
 /* Releases with one layout. */
 enum epf_nv_layout {
 	EPF_NV_NONE = 0,
-	EPF_NV_3_4_5 = 1, /* 3.4.5 */
-	EPF_NV_3_5 = 2,   /* 3.5.x */
+	EPF_NV_3_4_5 = 1,
+	EPF_NV_3_5_1 = 2,  /* a team has a field more, and synchronisation words more */
+	EPF_NV_3_5_19 = 3, /* barriers take turns with two halves of those words */
+	EPF_NV_3_5_21 = 4, /* the last two fields of a team have changed places */
 };
 
 /* Values of fields. */
@@ -35,8 +37,8 @@ enum {
 	EPF_NV_QP_RC = 3,
 };
 
-/* A team's part of the synchronisation words, in 8-byte words, for parameters of collectives that are 0. */
-#define EPF_NV_PSYNC_WORDS (UINT64_C(16) * 27648)
+/* At least a team's part of the synchronisation words in any release, see epf_nv_psync_words(). */
+#define EPF_NV_MAX_PSYNC_WORDS (UINT64_C(20) * 27648 + 4096)
 
 struct epf_nv_coll {
 	int32_t version;
@@ -145,14 +147,15 @@ struct epf_nv_qp {
 	uint64_t reserved2[7];
 };
 
-/* A team; the last field stands 8 bytes later in 3.5. */
+/* A team. Which of the last two fields is the map depends on the release; the other is for calls that are not served. */
 struct epf_nv_team {
 	int32_t version;
 	int32_t my_pe, start, stride, size, team_idx;
 	uint8_t reserved0[212];
 	uint8_t are_gpus_p2p_connected;
 	uint8_t reserved1[547];
-	uint64_t pe_mapping[2]; /* [0] 3.4.5, [1] 3.5: array of int, see epf_nv_team_map() */
+	uint64_t pe_mapping
+		[2]; /* [1] in 3.5.1 and 3.5.19, else [0]: array of int, see epf_nv_fill_team() */
 };
 
 #define EPF_NV_AT(type, field, at) \
@@ -262,6 +265,14 @@ EPF_NV_AT(epf_nv_team, pe_mapping, 784);
  * Return: EPF_NV_NONE for a release that is not served.
  */
 enum epf_nv_layout epf_nv_layout(struct epf_nv_version v, char *text, size_t size);
+
+/**
+ * epf_nv_psync_words() - 8-byte words between the synchronisation words of two teams, as device code counts them.
+ * @world: ranks, at most 4,096.
+ *
+ * For parameters of collectives that are 0, which is what epf_nv_fill() hands out.
+ */
+uint64_t epf_nv_psync_words(enum epf_nv_layout layout, int32_t world);
 
 /* Where things are, for epf_nv_fill(): device addresses. */
 struct epf_nv_places {
