@@ -43,7 +43,7 @@ SHOWN = {
     "ranks": ("rank", ["INSTANCE", "RANK", "CORE", "STATE"], {"PID": "pid"}),
     "peers": ("peer", ["INSTANCE", "PEER", "CORE", "STATE"],
               {"COMMANDS": "cmds", "SENT": "bytes_sent", "SIG-SENT": "signals_sent", "SIG-APPL": "signals_applied",
-               "PARKED": "parked"}),
+               "NO-CREDIT": "stalls_no_credit", "SQ-FULL": "stalls_queue_full", "NO-LANE": "stalls_lane_down", "PARKED": "parked"}),
     "lanes": ("lane", ["INSTANCE", "LANE", "PEER", "NIC", "CORE", "STATE"],
               {"REQUESTS": "wrs_posted", "SENT": "bytes_posted", "COMPLETED": "completions", "ERRORS": "errors",
                "REPLAYS": "replays", "EPOCH": "epoch"}),
@@ -207,6 +207,8 @@ def exact(job):
     check(by_peer == (job.ranks * job.puts, sent, sent), f"commands and bytes by peer, bytes by lane: {by_peer}; {job.ranks * job.puts} puts, {sent} bytes")
     raised = sum(v["signals_sent"] for v in peers), sum(v["signals_applied"] for v in peers)
     check(raised[0] == raised[1] == sum(v["signals_applied"] for v in cores), f"signals sent and applied by peer: {raised}")
+    stalls = sum(v["stalls_no_credit"] + v["stalls_queue_full"] + v["stalls_lane_down"] for v in peers)
+    check(stalls == sum(v["cmds_parked"] for v in cores), f"{stalls} stalls by peer, {[v['cmds_parked'] for v in cores]} commands set aside")
     check(all(v["step_ns"] and v["queue_delay_ns"] for v in cores), f"histograms: {[v['step_ns'] for v in cores]}")
     print(f"# {commands} commands and {sent} bytes, exact; by peer and by lane, too")
     return top
@@ -527,6 +529,9 @@ def sick(job):
     job.tell("flood")
     named(term, "ring that is not drained", r"^follows +ring +0 +2 .* (no-credit|send-queue-full|not-arrived) .*")
     named(term, "and why", r"^CAUSE +fact .* engine-stopped .* node1 .*")
+    stalls = {b["labels"]["peer"]: b["values"] for i, b in blocks_of(read(job), "peer") if i == "node0"}
+    check(stalls[2]["stalls_no_credit"] + stalls[2]["stalls_queue_full"] > 0, f"stalls for rank 2: {stalls}")
+    check(not stalls[3]["stalls_no_credit"], f"stalls for rank 3: {stalls}")
     job.tell("resume")
     job.tell("ebb")
     well(term)
