@@ -185,6 +185,14 @@ struct epf_rank_state {
 	uint16_t *told;  /* [n_nodes] messages of the present news that were sent */
 };
 
+/* Why a command was set aside with its stream. */
+enum epf_stall {
+	EPF_STALL_CREDIT = 0, /* no receive at the peer, or too much in flight */
+	EPF_STALL_QUEUE = 1,  /* the lane's send queue is full */
+	EPF_STALL_LANE = 2,   /* the lane is not up */
+	EPF_STALLS = 3
+};
+
 /* A remote (or own, or other local) rank. Its state for others is in the peers page. */
 struct epf_peer {
 	struct epf_region_remote *regions;
@@ -200,6 +208,8 @@ struct epf_peer {
 	uint32_t expects; /* messages of it in all; 0: not known yet */
 	uint32_t returns; /* how much of its epoch here is its node's coming back (reconnect.c) */
 	uint32_t signals_applied; /* of those it sent, for people */
+	/* Commands for it that were set aside, by enum epf_stall, modulo 2^32: for people. */
+	uint32_t stalls[EPF_STALLS];
 };
 
 enum epf_stream_kind { EPF_STREAM_CONTROL = 0, EPF_STREAM_RING = 1, EPF_STREAM_GROUP = 2 };
@@ -222,6 +232,7 @@ struct epf_stream {
 	uint8_t waiting;      /* on its lane's waiting list */
 	uint8_t flush;        /* flush message sent, acknowledgement missing */
 	uint8_t blocks;       /* its parking place is full: rings are blocked on it */
+	uint8_t stall;        /* enum epf_stall: why its first parked command was last refused */
 	uint32_t parked_head; /* parked commands in order, EPF_NONE: none */
 	uint32_t parked_tail;
 	uint32_t parked_count;
@@ -392,7 +403,8 @@ struct epf_parked {
 	uint32_t seq;  /* in ring */
 	uint32_t done; /* bytes already staged of a long transfer */
 	uint16_t ring;
-	uint16_t covered; /* a flush of all rings waits until it is staged */
+	uint8_t covered; /* a flush of all rings waits until it is staged */
+	uint8_t stalled; /* counted as a stall of its peer */
 };
 
 /* A message that arrived before what it covers. */

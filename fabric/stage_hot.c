@@ -57,6 +57,26 @@ no_bytes:
 	return 0;
 }
 
+/*
+ * Why the lane of a stream has just refused an entry. Asked afterwards, so that what is admitted pays nothing for it; credit that came
+ * meanwhile is still why it was refused.
+ */
+static unsigned stall_of(const struct epf_core *core, const struct epf_stream *s, unsigned bulk)
+{
+	const struct epf_lane *lane = &core->lanes[s->lane];
+
+	if (lane->state != EPF_LANE_UP)
+		return EPF_STALL_LANE;
+	return lane_has_room(lane, bulk) ? EPF_STALL_CREDIT : EPF_STALL_QUEUE;
+}
+
+/* The same of a command; the message behind its data is not held to the share of bulk traffic. */
+static unsigned stall_of_command(const struct epf_core *core, const struct epf_stream *s,
+				 const struct epf_op *op, uint32_t done)
+{
+	return stall_of(core, s, (op->flags & EPF_F_BULK) && done < op->length);
+}
+
 /* Stages a message on a stream; the caller has been admitted. */
 static void message_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
 			  const struct epf_msg *m, uint64_t wr_core)
@@ -191,6 +211,9 @@ static void group_signals(struct epf_core *core, struct epf_stream *s)
 			return;
 		if (!epf_stage_message(core, s, &m,
 				       epf_wr_core(EPF_WRK_DATA, p->ring, p->seq, 0))) {
+			if (!p->stalled)
+				core->peers[s->peer].stalls[stall_of(core, s, 0)]++;
+			p->stalled = 1;
 			stream_wait(core, s);
 			return;
 		}
@@ -286,6 +309,7 @@ static struct epf_parked *parked_take(struct epf_core *core, struct epf_ring_sta
 	p->done = done;
 	p->ring = ring->id;
 	p->covered = 0;
+	p->stalled = 0;
 	ring->parked++;
 	return p;
 }
@@ -297,11 +321,14 @@ static void park(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 	uint32_t index;
 
 	parked_take(core, ring, op, seq, done, &index);
-	if (s->parked_head == EPF_NONE)
+	if (s->parked_head == EPF_NONE) {
 		s->parked_head = index;
-	else
+		s->stall = (uint8_t)stall_of_command(core, s, op, done);
+	} else {
 		core->parked[s->parked_tail].next = index;
+	}
 	s->parked_tail = index;
+	core->peers[s->peer].stalls[s->stall]++; /* behind others: for what they wait */
 	s->parked_count++;
 	stream_wait(core, s);
 	EPF_PROBE4(park, ring->id, seq, s->peer, s->lane);
@@ -460,8 +487,10 @@ static int unpark(struct epf_core *core, struct epf_stream *s)
 		struct epf_ring_state *ring = core->rings[p->ring];
 
 		if (!(EPF_UNLIKELY(core->recheck) && epf_recheck_cold(core, p)) &&
-		    !stage(core, s, ring, &p->op, p->seq, &p->done))
+		    !stage(core, s, ring, &p->op, p->seq, &p->done)) {
+			s->stall = (uint8_t)stall_of_command(core, s, &p->op, p->done);
 			return 0;
+		}
 		EPF_PROBE4(unpark, p->ring, p->seq, s->peer, s->lane);
 		if (EPF_UNLIKELY(core->sample.state == EPF_SAMPLE_PARKED &&
 				 core->sample.parked == index))

@@ -75,8 +75,9 @@ struct peer_track {
 	uint32_t next;          /* list of those of this look */
 	uint32_t stream, parked;
 	uint64_t since_ns;
-	uint32_t last_applied; /* as the core has it, modulo 2^32 */
+	uint32_t last_applied, last_stalls[EPF_STALLS]; /* as the core has it, modulo 2^32 */
 	uint64_t cmds, bytes_sent, signals_sent, signals_applied;
+	uint64_t stalls[EPF_STALLS];
 };
 
 /* A stream whose arrivals wait for one that is missing; one is followed at a time. */

@@ -288,9 +288,9 @@ static void show_peer(struct epf_core *core, uint32_t rank, struct epf_stats_blo
 	epf_stat_set(b, EPF_STAT_PEER_BYTES_SENT, t->bytes_sent);
 	epf_stat_set(b, EPF_STAT_PEER_SIGNALS_SENT, t->signals_sent);
 	epf_stat_set(b, EPF_STAT_PEER_SIGNALS_APPLIED, t->signals_applied);
-	/* Nobody counts these by peer. */
-	epf_stat_forget(b, EPF_STAT_PEER_STALLS_NO_CREDIT);
-	epf_stat_forget(b, EPF_STAT_PEER_STALLS_QUEUE_FULL);
+	epf_stat_set(b, EPF_STAT_PEER_STALLS_NO_CREDIT, t->stalls[EPF_STALL_CREDIT]);
+	epf_stat_set(b, EPF_STAT_PEER_STALLS_QUEUE_FULL, t->stalls[EPF_STALL_QUEUE]);
+	epf_stat_set(b, EPF_STAT_PEER_STALLS_LANE_DOWN, t->stalls[EPF_STALL_LANE]);
 }
 
 /* A peer with something parked, or one of whose streams has a gap (gap not NULL). */
@@ -345,10 +345,15 @@ void watch_take_counts(struct epf_core *core)
 		s->signals = 0;
 	}
 	for (uint32_t r = 0; r < core->world; r++) {
-		uint32_t applied = core->peers[r].signals_applied;
+		const struct epf_peer *peer = &core->peers[r];
+		struct peer_track *t = &w->peer[r];
 
-		w->peer[r].signals_applied += applied - w->peer[r].last_applied;
-		w->peer[r].last_applied = applied;
+		t->signals_applied += peer->signals_applied - t->last_applied;
+		t->last_applied = peer->signals_applied;
+		for (unsigned i = 0; i < EPF_STALLS; i++) {
+			t->stalls[i] += peer->stalls[i] - t->last_stalls[i];
+			t->last_stalls[i] = peer->stalls[i];
+		}
 	}
 }
 

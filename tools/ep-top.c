@@ -91,6 +91,7 @@ static void set_delay(struct top_run *run, const char *arg, struct argp_state *s
 	char *end;
 
 	run->delay_s = strtod(arg, &end);
+	run->has_delay = true;
 	if (end == arg || *end || !(run->delay_s >= 0.1 && run->delay_s <= 3600))
 		argp_failure(state, EXIT_USAGE, 0,
 			     "--delay is '%.32s', must be 0.1 to 3600 seconds", arg);
@@ -287,7 +288,10 @@ int main(int argc, char **argv)
 		       "lanes, jobs, and who waits for whom. Reads their statistics, or those "
 		       "of the instances named; a name with a slash is a file. An instance that has died "
 		       "is shown with its last words. No engine notices. "
-		       "Keys: h or F1 tells.",
+		       "Keys: h or F1 tells. "
+		       "The setup (F2) is kept in ep-fabric/top.json below XDG_CONFIG_HOME, "
+		       "or below ~/.config; options come before it, and what is printed without a "
+		       "terminal does not depend on it.",
 	};
 	struct request req = { .least_ns = WAITS_LEAST_NS,
 			       .run = { .delay_s = 1,

@@ -32,8 +32,8 @@ void top_draw_init(struct top_ui *ui)
 	const char *no = getenv("NO_COLOR");
 
 	ui->utf8 = !strcmp(nl_langinfo(CODESET), "UTF-8");
-	ui->colours = !(no && *no) && !ui->run->no_colour && has_colors() && start_color() == OK;
-	if (!ui->colours)
+	ui->can_colour = !(no && *no) && !ui->run->no_colour && has_colors() && start_color() == OK;
+	if (!ui->can_colour)
 		return;
 	use_default_colors();
 	init_pair(TOP_GOOD, COLOR_GREEN, -1);
@@ -290,6 +290,20 @@ static void draw_menu(const struct top_ui *ui, int y, int last)
 	}
 }
 
+static void draw_setup(const struct top_ui *ui, int y, int last)
+{
+	uint32_t n = top_setup_lines(ui), room = last > y + 1 ? (uint32_t)(last - y - 1) : 1;
+
+	put_bar(ui, y++, "Setup: Left, Right and Enter change, Tab: next screen, Esc keeps it",
+		TOP_HEAD);
+	for (uint32_t i = ui->menu >= room ? ui->menu - room + 1 : 0; i < n && y < last; i++, y++) {
+		char text[96];
+
+		top_setup_line(ui, i, text, sizeof(text));
+		put(ui, y, 0, text, i == ui->menu ? TOP_HEAD : TOP_PLAIN);
+	}
+}
+
 static void draw_bottom(const struct top_ui *ui)
 {
 	const struct top_look *look = &ui->look[ui->screen];
@@ -315,7 +329,7 @@ static void draw_bottom(const struct top_ui *ui)
 	else
 		snprintf(
 			text, sizeof(text),
-			"%s%s%s%s  F1 Help  F3 Search  F4 Filter  F6 Sort  Tab Screen  Enter Details  r Rates  Space Pause  q Quit",
+			"%s%s%s%s  F1 Help  F2 Setup  F3 Search  F4 Filter  F6 Sort  Tab Screen  Enter Details  r Rates  Space Pause  q Quit",
 			ui->paused ? "PAUSED  " : "",
 			ui->totals || !ui->table.has_rates ? "totals" : "rates", replay, filter);
 	put_bar(ui, LINES - 1, text, TOP_HEAD);
@@ -325,6 +339,7 @@ void top_draw(struct top_ui *ui)
 {
 	int y = 0, last = LINES >= ROWS_KEYS ? LINES - 1 : LINES;
 
+	ui->colours = ui->can_colour && ui->wants_colours;
 	erase();
 	if (ui->mode != TOP_HELP)
 		y = draw_header(ui);
@@ -334,6 +349,8 @@ void top_draw(struct top_ui *ui)
 		draw_page(ui, y, last);
 	else if (ui->mode == TOP_MENU_SORT || ui->mode == TOP_MENU_COLUMNS)
 		draw_menu(ui, y, last);
+	else if (ui->mode == TOP_SETUP)
+		draw_setup(ui, y, last);
 	else
 		draw_table(ui, y, last);
 	draw_bottom(ui);

@@ -25,6 +25,8 @@ const char *const top_help[] = {
 	"  F6, s            sort by ...; < and >: by the column before, behind; .: as they come",
 	"  I                sort the other way",
 	"  c                columns: Enter hides and shows",
+	"  F2               setup: time, totals, colours, order and columns; Left, Right and Enter",
+	"                   change, Tab: next screen, Esc keeps it in a file",
 	"  r, t             rates or totals",
 	"  Space, p, Z      pause; of a recording [ and ]: one back, one on",
 	"  d, F5            time between readings; read now",
@@ -349,6 +351,9 @@ static void table_key(struct top_ui *ui, int key)
 	case KEY_ENTER:
 		open_page(ui, TOP_DETAILS);
 		break;
+	case KEY_F(2):
+		top_setup_open(ui);
+		break;
 	case KEY_F(3):
 	case '/':
 		ask(ui, TOP_ASK_SEARCH, "");
@@ -381,6 +386,8 @@ void top_key(struct top_ui *ui, int key)
 		prompt_key(ui, key);
 	else if (ui->mode == TOP_MENU_SORT || ui->mode == TOP_MENU_COLUMNS)
 		menu_key(ui, key);
+	else if (ui->mode == TOP_SETUP)
+		top_setup_key(ui, key);
 	else if (ui->mode == TOP_TABLE)
 		table_key(ui, key);
 	else

@@ -103,9 +103,39 @@ static void loop(struct top_ui *ui)
 	}
 }
 
+/* As the file says, and the command line before it. A file that is broken stands in the note, with what is wrong in it. */
+static void set_up(struct top_ui *ui, char *reason, size_t bytes)
+{
+	const struct top_run *run = ui->run;
+	struct top_setup setup;
+
+	if (top_setup_path(ui->setup_path, sizeof(ui->setup_path))) {
+		ui->setup_path[0] = '\0';
+		top_setup_default(&setup);
+	} else {
+		(void)top_setup_load(&setup, ui->setup_path, reason, bytes);
+	}
+	ui->delay_s = run->has_delay ? run->delay_s : setup.delay_s;
+	ui->totals = run->look.totals || setup.totals;
+	ui->wants_colours = setup.colours;
+	for (unsigned s = 0; s < TOP_SCREENS; s++) {
+		const struct top_setup_screen *from = &setup.screen[s];
+
+		ui->look[s].sort = from->sort;
+		ui->look[s].hidden = from->hidden;
+		ui->look[s].invert = from->invert;
+	}
+	memcpy(ui->look[ui->screen].filter, run->look.filter, sizeof(run->look.filter));
+	if (run->look.sort != TOP_NATURAL) {
+		ui->look[ui->screen].sort = run->look.sort;
+		ui->look[ui->screen].invert = run->look.invert;
+	}
+}
+
 int top_run_screen(struct top_run *run)
 {
 	struct top_ui *ui = calloc(1, sizeof(*ui));
+	char broken[sizeof(ui->note)] = "";
 	SCREEN *screen;
 
 	if (!ui) {
@@ -113,12 +143,8 @@ int top_run_screen(struct top_run *run)
 		return EXIT_FAILURE;
 	}
 	ui->run = run;
-	ui->delay_s = run->delay_s;
-	ui->totals = run->look.totals;
 	ui->screen = run->look.screen == TOP_SCREENS ? TOP_WAITING : run->look.screen;
-	for (unsigned s = 0; s < TOP_SCREENS; s++)
-		ui->look[s].sort = TOP_NATURAL;
-	ui->look[ui->screen] = run->look;
+	set_up(ui, broken, sizeof(broken));
 	read_next(ui);
 	if (!ui->now) {
 		fprintf(stderr, "ep-top: %s\n", ui->note);
@@ -137,6 +163,8 @@ int top_run_screen(struct top_run *run)
 		set_escdelay(25);
 		curs_set(0);
 		top_draw_init(ui);
+		if (*broken)
+			memcpy(ui->note, broken, sizeof(ui->note));
 		loop(ui);
 		endwin();
 		delscreen(screen);

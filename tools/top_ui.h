@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of ep-top's terminal, between top_screen.c (loop), top_keys.c (what a key does) and top_draw.c (what is seen). Keys and drawing
- * never read files.
+ * The state of ep-top's terminal, between top_screen.c (loop), top_keys.c and top_setup_keys.c (what a key does) and top_draw.c (what
+ * is seen). Drawing never touches a file; of the keys only leaving the setup does.
  */
 #ifndef EPF_TOOLS_TOP_UI_H
 #define EPF_TOOLS_TOP_UI_H
 
 #include "tools/top_run.h"
+#include "tools/top_setup.h"
 
 #define TOP_HISTORY 120
 
@@ -16,6 +17,7 @@ enum top_mode {
 	TOP_DETAILS,
 	TOP_MENU_SORT,
 	TOP_MENU_COLUMNS,
+	TOP_SETUP,
 	TOP_ASK_SEARCH,
 	TOP_ASK_FILTER,
 	TOP_ASK_DELAY
@@ -41,6 +43,9 @@ struct top_ui {
 	double commands[TOP_HISTORY], bytes[TOP_HISTORY];
 	uint32_t n_history;
 	bool utf8, colours;
+	bool can_colour, wants_colours;  /* the terminal may; the setup says so: colours is both */
+	bool setup_changed;              /* since it was opened */
+	char setup_path[TOP_PATH_BYTES]; /* "": there is no place for it */
 };
 
 /* A key of curses; may change anything but the shots. */
@@ -50,6 +55,12 @@ void top_ui_refresh_table(struct top_ui *ui);
 /* All of the terminal. */
 void top_draw(struct top_ui *ui);
 void top_draw_init(struct top_ui *ui);
+
+/* top_setup_keys.c: the setup opens; a key in it; its lines, of which each is a text. */
+void top_setup_open(struct top_ui *ui);
+void top_setup_key(struct top_ui *ui, int key);
+uint32_t top_setup_lines(const struct top_ui *ui);
+void top_setup_line(const struct top_ui *ui, uint32_t line, char *text, size_t bytes);
 
 /* Lines of the help screen; NULL ends them. */
 extern const char *const top_help[];

@@ -50,7 +50,7 @@ static const struct top_column_spec peers[] = {
 	{ "STATE", "state", NULL, SHOW_STATE }, { "COMMANDS", "cmds", NULL, SHOW_NUMBER }, { "SENT", "bytes_sent", NULL, SHOW_NUMBER },
 	{ "SIG-SENT", "signals_sent", NULL, SHOW_NUMBER }, { "SIG-APPL", "signals_applied", NULL, SHOW_NUMBER },
 	{ "NO-CREDIT", "stalls_no_credit", NULL, SHOW_NUMBER }, { "SQ-FULL", "stalls_queue_full", NULL, SHOW_NUMBER },
-	{ "PARKED", "parked", NULL, SHOW_NUMBER }, { "SILENT", "silent_ns", NULL, SHOW_NS }, { "WAIT", "wait", NULL, SHOW_WAIT },
+	{ "NO-LANE", "stalls_lane_down", NULL, SHOW_NUMBER }, { "PARKED", "parked", NULL, SHOW_NUMBER }, { "SILENT", "silent_ns", NULL, SHOW_NS }, { "WAIT", "wait", NULL, SHOW_WAIT },
 	{ "STREAM", "wait_stream", "wait", SHOW_IF_WAITS }, { "LANE", "wait_lane", "wait", SHOW_IF_WAITS }, END };
 static const struct top_column_spec lanes[] = {
 	{ "INSTANCE", NULL, NULL, SHOW_INSTANCE }, { "LANE", "lane", NULL, SHOW_LABEL }, { "PEER", "peer", NULL, SHOW_LABEL },

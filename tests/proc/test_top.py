@@ -43,7 +43,7 @@ SHOWN = {
     "ranks": ("rank", ["INSTANCE", "RANK", "CORE", "STATE"], {"PID": "pid"}),
     "peers": ("peer", ["INSTANCE", "PEER", "CORE", "STATE"],
               {"COMMANDS": "cmds", "SENT": "bytes_sent", "SIG-SENT": "signals_sent", "SIG-APPL": "signals_applied",
-               "PARKED": "parked"}),
+               "NO-CREDIT": "stalls_no_credit", "SQ-FULL": "stalls_queue_full", "NO-LANE": "stalls_lane_down", "PARKED": "parked"}),
     "lanes": ("lane", ["INSTANCE", "LANE", "PEER", "NIC", "CORE", "STATE"],
               {"REQUESTS": "wrs_posted", "SENT": "bytes_posted", "COMPLETED": "completions", "ERRORS": "errors",
                "REPLAYS": "replays", "EPOCH": "epoch"}),
@@ -207,6 +207,8 @@ def exact(job):
     check(by_peer == (job.ranks * job.puts, sent, sent), f"commands and bytes by peer, bytes by lane: {by_peer}; {job.ranks * job.puts} puts, {sent} bytes")
     raised = sum(v["signals_sent"] for v in peers), sum(v["signals_applied"] for v in peers)
     check(raised[0] == raised[1] == sum(v["signals_applied"] for v in cores), f"signals sent and applied by peer: {raised}")
+    stalls = sum(v["stalls_no_credit"] + v["stalls_queue_full"] + v["stalls_lane_down"] for v in peers)
+    check(stalls == sum(v["cmds_parked"] for v in cores), f"{stalls} stalls by peer, {[v['cmds_parked'] for v in cores]} commands set aside")
     check(all(v["step_ns"] and v["queue_delay_ns"] for v in cores), f"histograms: {[v['step_ns'] for v in cores]}")
     print(f"# {commands} commands and {sent} bytes, exact; by peer and by lane, too")
     return top
@@ -350,11 +352,80 @@ def pausing(term):
     term.press("#", "header", lambda t: "instances 2 (" in t)
 
 
+def setup_file():
+    return os.path.join(os.environ["XDG_CONFIG_HOME"], "ep-fabric", "top.json")
+
+
+def setting_up(term):
+    """Each line of the setup is changed; what it says is seen, and kept."""
+    has_colours = "\x1b[3" in term.text(escapes=True)
+    term.press("F2", "setup", lambda t: "Seconds between readings: 0.5" in t and "[x] Column INSTANCE of rings" in t)
+    for keys, seen in (("Right", "readings: 1\n"), ("Left", "readings: 0.5\n"), ("Left", "readings: 0.2\n"), ("Enter", "readings: 0.5\n"),
+                       ("Down Enter", "[ ] Totals instead"), ("Enter", "[x] Totals instead"), ("Down Space", "[ ] Colours"),
+                       ("j Right", "Sort rings by: INSTANCE"), ("Right", "Sort rings by: RANK"), ("Left Left", "Sort rings by: (as they come)"),
+                       ("Enter Enter", "Sort rings by: RANK"), ("Down Enter", "[x] Sort rings the other way"),
+                       ("End Enter", "[ ] Column LANE of rings"), ("k k Enter", "[ ] Column FOR-RANK of rings"), ("k Enter Enter", "[x] Column WAIT of rings"),
+                       ("Tab", "Column STATE of ranks"), ("BTab BTab", "Column REQUESTS of cores"), ("Tab", "[ ] Column LANE of rings")):
+        term.press(keys, seen, lambda t, s=seen: s in t)
+    check(not os.path.exists(setup_file()), "the setup is written before it is left")
+    text = term.press("Escape", "kept", lambda t: "setup: kept in " in t and "STREAM" in t)
+    titles, lines = table(text, "INSTANCE RANK RING")
+    check("LANE" not in titles and "FOR-RANK" not in titles and "STREAM" in titles, f"columns: {titles}")
+    ranks = [int(line[1]) for line in lines]
+    check(ranks == [3, 2, 1, 0], f"sorted the other way: {ranks}")
+    check(has_colours and not re.search(r"\x1b\[[0-9;]*\b[34][0-9]\b", term.text(escapes=True)), "colours off")
+    with open(setup_file(), encoding="utf-8") as f:
+        kept = json.load(f)
+    check(kept == {"schema": "epf.top.setup/1", "delay_seconds": 0.5, "totals": True, "colours": False,
+                   "screens": {"rings": {"sort": "RANK", "invert": True, "hidden": ["FOR-RANK", "LANE"]}}}, f"kept: {kept}")
+    term.press("F2 Down Down Enter F2", "colours again", lambda t: "setup: kept in " in t)
+    check("\x1b[3" in term.text(escapes=True), "colours on")
+    before = os.stat(setup_file())
+    term.press("F2 Home q", "left as it is", lambda t: "Setup:" not in t and "kept" not in t)
+    check(os.stat(setup_file()).st_mtime_ns == before.st_mtime_ns and os.listdir(os.path.dirname(setup_file())) == ["top.json"],
+          "nothing changed: nothing written")
+    term.press(". I", "as they come", lambda t: "INSTANCE RANK RING" in squeeze(t))
+
+
+def setups(job):
+    """The next ep-top begins as the last one was left; a broken file is a line, and options come first."""
+    term = Terminal(["--stats-dir", job.dir, "--screen", "rings"])
+    text = term.wait("as it was left", lambda t: "totals  F1" in t and "RANK^" in t)
+    check("FOR-RANK" not in text, f"columns: {text}")
+    term.press("d", "its time", lambda t: "Seconds between readings: 0.5_" in t)
+    term.press("F10", "back", lambda t: "Seconds" not in t)
+    term.press("q", "ends", lambda t: "ENDED 0" in t)
+    term = Terminal(["--stats-dir", job.dir, "--screen", "rings", "-d", "0.2", "--sort", "RING"])
+    term.wait("the option's column", lambda t: "RINGv" in t)
+    term.press("F2", "and time", lambda t: "Seconds between readings: 0.2" in t)
+    term.press("F10 q", "ends", lambda t: "ENDED 0" in t)
+    once = ep_top("--stats-dir", job.dir, "--once", "--screen", "rings")
+    check("FOR-RANK" in once, "what is printed does not depend on the setup")
+    for broken, line in (("{\n\n", "setup: line "), ('{"schema":"epf.top.setup/1","delay_seconds":0}', 'setup: "delay_seconds" must be 0.1 to 3600')):
+        with open(setup_file(), "w", encoding="utf-8") as f:
+            f.write(broken)
+        term = Terminal(["--stats-dir", job.dir, "--screen", "rings"])
+        text = term.wait("what is wrong", lambda t, s=line: s in t and "defaults are used" in t and "FOR-RANK" in t)
+        check("RANK^" not in text, f"defaults: {text}")
+        term.press("r", "the line goes with a key", lambda t: "defaults are used" not in t)
+        term.press("q", "ends", lambda t: "ENDED 0" in t)
+        with open(setup_file(), encoding="utf-8") as f:
+            check(f.read() == broken, "a broken file is left as it is")
+    os.unlink(setup_file())
+    term = Terminal(["--stats-dir", job.dir], env={"XDG_CONFIG_HOME": "/proc/none"})
+    term.wait("first screen", lambda t: "1 waiting" in t)
+    term.press("F2 Enter Escape", "not kept", lambda t: "setup: not kept: " in t)
+    term.press("q", "ends", lambda t: "ENDED 0" in t)
+    term.end()
+    print("# the setup is kept, its broken file is a line")
+
+
 def every_key(term):
     rings = moving(term)
     searching(term, rings)
     sorting(term, rings)
     pausing(term)
+    setting_up(term)
     for i, first in enumerate(FIRST_TITLES[4:] + FIRST_TITLES[:4]):
         term.press("Tab", first, lambda t, f=first: any(squeeze(x).startswith(f) for x in t.split("\n")))
     for first in reversed(FIRST_TITLES[:3]):
@@ -363,7 +434,7 @@ def every_key(term):
         text = term.press(key, "help", lambda t: "No engine notices" in t)
         term.press("Escape", "back", lambda t: "No engine notices" not in t)
     # What the help names and this test does not press would go unseen.
-    pressed = "1 9 Tab Shift-Tab Up Down PgUp PgDn Home End j k Left Right Enter Esc F3 / n F4 \\ F6 s < > . I c r t Space p Z [ ] d F5 # F1 h ? F10 q Ctrl-C".split()
+    pressed = "1 9 Tab Shift-Tab Up Down PgUp PgDn Home End j k Left Right Enter Esc F3 / n F4 \\ F6 s < > . I c F2 r t Space p Z [ ] d F5 # F1 h ? F10 q Ctrl-C".split()
     named = [w for line in text.split("\n")[2:18] if not line.startswith("   ")
              for w in re.findall(r"[^\s,]+", re.split(r"\s{2,}", line.strip())[0])]
     check(len(named) > 25, f"the help names only {named}")
@@ -378,7 +449,7 @@ def sizes(job):
     term.wait("first screen", lambda t: "1 waiting" in t)
     for width, height in ((1, 1), (2, 2), (10, 3), (20, 4), (40, 5), (80, 24), (9, 60), (400, 4), (500, 200), (120, 30)):
         term.tmux("resize-window", "-x", str(width), "-y", str(height))
-        for key in ("4", "Enter", "Escape", "F6", "Escape", "h", "Escape", "1", "3"):
+        for key in ("4", "Enter", "Escape", "F6", "Escape", "F2", "End", "Escape", "h", "Escape", "1", "3"):
             term.keys(key)
         time.sleep(0.15)
         check("ENDED" not in term.text(), f"{width} x {height}: it has ended")
@@ -527,6 +598,9 @@ def sick(job):
     job.tell("flood")
     named(term, "ring that is not drained", r"^follows +ring +0 +2 .* (no-credit|send-queue-full|not-arrived) .*")
     named(term, "and why", r"^CAUSE +fact .* engine-stopped .* node1 .*")
+    stalls = {b["labels"]["peer"]: b["values"] for i, b in blocks_of(read(job), "peer") if i == "node0"}
+    check(stalls[2]["stalls_no_credit"] + stalls[2]["stalls_queue_full"] > 0, f"stalls for rank 2: {stalls}")
+    check(not stalls[3]["stalls_no_credit"], f"stalls for rank 3: {stalls}")
     job.tell("resume")
     job.tell("ebb")
     well(term)
@@ -562,11 +636,13 @@ def main():
         return 77
     signal.signal(signal.SIGTERM, lambda *_: fail("ended from outside"))  # so that what follows tidies up
     job, scratch = Job(), tempfile.mkdtemp(prefix="epf-top-")
+    os.environ["XDG_CONFIG_HOME"] = os.path.join(scratch, "config")
     try:
         term = Terminal(["--stats-dir", job.dir, "-d", "0.2"])
         numbers_are_those_of_json(term, job)
         every_key(term)
         term.press("q", "ends", lambda t: "ENDED 0" in t)
+        setups(job)
         sizes(job)
         recordings(job, scratch)
         metrics(job)

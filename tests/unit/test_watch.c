@@ -101,6 +101,30 @@ static void assert_wait(const char *cls, const char *label, const char *text, co
 		assert_int_equal(v.since_ns, (uint64_t)(since * (double)SECOND));
 }
 
+/* What was set aside for a peer, by reason; of all peers together, what the core counts. */
+static void assert_stalls(struct core_rig *rig, const char *peer, uint64_t credit, uint64_t queue,
+			  uint64_t lane)
+{
+	static const char *const names[] = { "stalls_no_credit", "stalls_queue_full",
+					     "stalls_lane_down" };
+	uint64_t all = 0;
+
+	for (unsigned n = 0; n < 3; n++)
+		for (uint32_t i = 0; i < rig->core[0]->world; i++) {
+			char number[16];
+			struct epf_stats_value v;
+
+			snprintf(number, sizeof(number), "%u", i);
+			v = row("peer", "peer", number, names[n]);
+			assert_true(v.known);
+			all += v.number;
+		}
+	assert_int_equal(row("peer", "peer", peer, names[0]).number, credit);
+	assert_int_equal(row("peer", "peer", peer, names[1]).number, queue);
+	assert_int_equal(row("peer", "peer", peer, names[2]).number, lane);
+	assert_int_equal(all, epf_stat_get(rig->core[0]->stats, EPF_STAT_CORE_CMDS_PARKED));
+}
+
 static void a_rank_waits_for_a_signal(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
@@ -221,6 +245,8 @@ static void a_ring_waits_for_an_engine_that_stands_still(void **state)
 	assert_int_equal(row("peer", "peer", "2", "parked").number,
 			 row("ring", "rank", "0", "parked").number);
 	assert_wait("peer", "peer", "3", "none", 0);
+	assert_stalls(rig, "2", 0, row("peer", "peer", "2", "parked").number, 0);
+	assert_stalls(rig, "3", 0, 0, 0);
 	/* The other engine goes on: all moves, and then there is nothing to wait for. */
 	assert_true(core_rig_run(rig, NULL, NULL));
 	look(rig, 4);
@@ -528,6 +554,99 @@ static void what_was_sent_by_peer_and_lane(void **state)
 	close_watched(rig);
 }
 
+/* A put without a signal: one work request, and no message. */
+static void put_bare(struct core_rank *r, uint32_t to)
+{
+	struct epf_op op = { .op = EPF_OP_PUT, .rank = to, .length = BYTES };
+
+	assert_true(epf_ring_push(&r->ring, epf_op_pack_narrow(&op)));
+}
+
+/* Each reason for which a command is set aside counts for its peer, once a command; what is behind others waits for what they wait for. */
+static void why_commands_were_set_aside_by_peer(void **state)
+{
+	struct core_rig *rig = open_watched(NULL, 16);
+	struct epf_core *core = rig->core[0];
+	struct core_rank *r = &rig->rank[0];
+
+	(void)state;
+	core->limits.nic_inflight_messages = 1;
+	for (unsigned i = 0; i < 4; i++)
+		put_bare(r, 2);
+	for (unsigned i = 0; i < 20; i++) /* asked for each time, counted once */
+		step_alone(rig);
+	look(rig, 1);
+	assert_stalls(rig, "2", 3, 0, 0);
+	core->limits.nic_inflight_messages = 1000;
+	assert_true(core_rig_run(rig, NULL, NULL));
+	/* Lanes that are not up. */
+	for (uint32_t i = 0; i < core->n_lanes; i++)
+		core->lanes[i].state = EPF_LANE_FENCED;
+	put_bare(r, 2);
+	put_bare(r, 3);
+	put_bare(r, 3);
+	(void)epf_core_step(core);
+	for (uint32_t i = 0; i < core->n_lanes; i++)
+		core->lanes[i].state = EPF_LANE_UP;
+	assert_true(core_rig_run(rig, NULL, NULL));
+	look(rig, 2);
+	assert_stalls(rig, "2", 3, 0, 1);
+	assert_stalls(rig, "3", 0, 0, 2);
+	/* What they wait for changes while they wait: for what comes behind them, too. */
+	core->limits.nic_inflight_messages = 1;
+	for (unsigned i = 0; i < 2; i++)
+		put_bare(r, 2);
+	step_alone(rig);
+	for (uint32_t i = 0; i < core->n_lanes; i++)
+		core->lanes[i].limit = core->lanes[i].head - core->lanes[i].tail;
+	step_alone(rig);
+	put_bare(r, 2);
+	step_alone(rig);
+	look(rig, 3);
+	assert_stalls(rig, "2", 4, 1, 1);
+	/* What the core keeps wraps. */
+	core->peers[3].stalls[EPF_STALL_QUEUE] += UINT32_MAX;
+	look(rig, 4);
+	core->peers[3].stalls[EPF_STALL_QUEUE] += 2;
+	look(rig, 5);
+	assert_int_equal(row("peer", "peer", "3", "stalls_queue_full").number,
+			 (uint64_t)UINT32_MAX + 2);
+	close_watched(rig);
+}
+
+/* A counted signal waits for its puts first, which is no stall, and then for credit, which is one. */
+static void a_counted_signal_stalls_once(void **state)
+{
+	struct core_rig *rig = open_watched(NULL, 16);
+	struct epf_op put = { .op = EPF_OP_PUT,
+			      .flags = EPF_F_COUNTED,
+			      .rank = 2,
+			      .signal = SIGNAL,
+			      .length = BYTES };
+	struct epf_op raise = { .op = EPF_OP_SIGNAL,
+				.flags = EPF_F_COUNTED,
+				.rank = 2,
+				.signal = SIGNAL,
+				.value = 1,
+				.count = 1 };
+
+	(void)state;
+	rig->core[0]->limits.nic_inflight_messages = 1;
+	epf_ring_push(&rig->rank[0].ring, epf_op_pack_narrow(&raise));
+	step_alone(rig);
+	look(rig, 1);
+	assert_int_equal(row("peer", "peer", "2", "stalls_no_credit").number, 0);
+	epf_ring_push(&rig->rank[0].ring, epf_op_pack_narrow(&put));
+	for (unsigned i = 0; i < 20; i++)
+		step_alone(rig);
+	look(rig, 2);
+	assert_int_equal(row("peer", "peer", "2", "stalls_no_credit").number, 1);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	look(rig, 3);
+	assert_int_equal(row("peer", "peer", "2", "stalls_no_credit").number, 1);
+	close_watched(rig);
+}
+
 /* A command in a timed step is followed until it is posted, also while it is set aside; steps are timed. */
 static void times_of_steps_and_commands(void **state)
 {
@@ -577,6 +696,8 @@ int main(void)
 		cmocka_unit_test(the_recorder_has_what_happened),
 		cmocka_unit_test(the_recorder_wraps),
 		cmocka_unit_test(what_was_sent_by_peer_and_lane),
+		cmocka_unit_test(why_commands_were_set_aside_by_peer),
+		cmocka_unit_test(a_counted_signal_stalls_once),
 		cmocka_unit_test(times_of_steps_and_commands),
 	};
 
