@@ -245,7 +245,7 @@ static int embedded_ring_open(struct epf *ep, struct epf_ring *ring, unsigned lo
 	}
 	ring->shm = a.shm;
 	ring->id = a.id;
-	ring->shm->ring_id = a.id;
+	EPF_STORE_RELAXED(&ring->shm->ring_id, a.id); /* the core's watch may look already */
 	return 0;
 }
 

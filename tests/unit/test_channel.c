@@ -78,6 +78,7 @@ static void test_queue_fence(void **state)
 	put(&b, w, 7);
 	assert_int_equal(epf_channel_take(&b.channel, &space, &r), 0);
 	assert_int_equal(b.channel.refusal, EPF_CHANNEL_LENGTH);
+	stop(&b);
 }
 
 static void test_served(void **state)
