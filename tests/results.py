@@ -38,7 +38,7 @@ BENCH_POSITIVE = {
     "p2p-service": ("embedded_us", "service_us", "embedded_bytes_per_second", "service_bytes_per_second"),
     "jobs": ("p50_us", "p99_us", "bulk_bytes_per_second"),
 }
-SANITIZER = re.compile(r"Sanitizer|runtime error:")
+FINDING = re.compile(r"Sanitizer|runtime error:|SEED=")
 TAP = re.compile(r"^(not )?ok\b *\d* *-? *([^#]*)(# *(?:SKIP|skip) *(.*))?")
 
 
@@ -95,8 +95,8 @@ def record(result, name, detail=""):
 
 
 def may_run_again(entry, output):
-    """A test on the machine's clock that said no, or was too slow: never one that crashed or in which a sanitizer found something."""
-    return entry["result"] in ("FAIL", "TIMEOUT") and entry["returncode"] in (1, -9, -15) and not SANITIZER.search(output)
+    """A test on the machine's clock that said no, or was too slow: never one that crashed, in which a sanitizer found something, or whose seed replays it."""
+    return entry["result"] in ("FAIL", "TIMEOUT") and entry["returncode"] in (1, -9, -15) and not FINDING.search(output)
 
 
 def show_failure(entry, output, log):
