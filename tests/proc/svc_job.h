@@ -81,6 +81,7 @@ struct job_rank {
 	bool sent[JOB_RANKS_MAX]; /* this round's puts to it are pushed */
 	bool got[JOB_RANKS_MAX];  /* its slot was checked */
 	bool masked[JOB_RANKS_MAX];
+	struct epf_ring_failure failure; /* of the last -EIO */
 };
 
 struct job_plan {
@@ -93,6 +94,8 @@ struct job_plan {
 	void (*body)(struct job_rank *r); /* the rank exits with 0 when it returns */
 	void *arg;
 	unsigned alarm_s; /* 0: 120 */
+	unsigned
+		flush_every; /* so many rounds end with a flush in place of a wait for the commands; 0: 8 */
 	/* A job of two machines: bits of the ranks forked here (0: all); one of both listens at an address (NULL: any of loopback), the other
 	 * names it as its rendezvous (else NULL) and has no server. Both need EPF_SECRET. */
 	uint32_t local;

@@ -131,16 +131,17 @@ static void check_letter(struct job_rank *r, uint32_t peer)
 /* The ring's first failure, into the report: the error text has no room for it. */
 static void note_failure(struct job_rank *r, int rc)
 {
-	struct epf_ring_failure f;
+	struct epf_ring_failure *f = &r->failure;
 
-	if (rc == -EIO && epf_ring_error(r->ring, &f))
+	if (rc == -EIO && epf_ring_error(r->ring, f))
 		snprintf(r->report->failure, sizeof(r->report->failure),
 			 "; command %llu to rank %u: status %u, reason %u",
-			 (unsigned long long)f.index, f.rank, f.status, f.reason);
+			 (unsigned long long)f->index, f->rank, f->status, f->reason);
 }
 
 int job_rank_round(struct job_rank *r, uint64_t timeout_ns)
 {
+	unsigned every = r->plan->flush_every ? r->plan->flush_every : FLUSH_EVERY;
 	int rc = 0;
 
 	for (uint32_t p = 0; p < r->world && !rc; p++) {
@@ -160,7 +161,7 @@ int job_rank_round(struct job_rank *r, uint64_t timeout_ns)
 		r->got[p] = true;
 	}
 	if (!rc)
-		rc = r->round % FLUSH_EVERY == FLUSH_EVERY - 1
+		rc = r->round % every == every - 1
 			     ? epf_flush(r->ring, r->round & 8 ? EPF_ALL_RINGS : 0, timeout_ns)
 			     : epf_wait_retired(r->ring, epf_ring_pushed(r->ring), timeout_ns);
 	if (rc) {
