@@ -5,8 +5,8 @@
   results.py targets BUILD SUITE...        the ninja targets the tests of these suites need
   results.py labelled BUILD SUITE          the tests of one suite
   results.py count LOG.json [AGAIN]        one result line per single test (cmocka or TAP), see lib.sh; with AGAIN the programs that may be
-                                           run once more are written to that file instead
-  results.py again LOG.json                the same of that second run
+                                           run once more are written to that file instead, each with the seed it is to have: NAME<tab>[EPF_SEED=n]
+  results.py again LOG.json [SEED]         the same of that second run, of one program and with that seed
   results.py sources BUILD ROOT FILE...    complains of C files that no target of the build compiles
   results.py coverage PERCENT FILE         reads llvm-cov's export; fails when FILE's line coverage is lower
   results.py bench FORM FILE               judges what `ep-bench FORM --json` wrote
@@ -23,6 +23,7 @@ CMOCKA_OK = re.compile(r"^\[ +OK \] (\S+)")
 CMOCKA_BAD = re.compile(r"^\[  FAILED  \] (\S+)$")
 CMOCKA_SKIP = re.compile(r"^\[  SKIPPED \] (\S+)$")
 AGAIN = "only when run again"  # tests/lib.sh looks for it
+SHOWN, SHOWN_SAID, BEFORE, AFTER = 40, 80, 6, 3  # lines of a failure: its end, what it said of itself, and what stands around that
 # What `ep-bench FORM --json` must hold, and what of it must be above 0. Speeds are not judged here.
 BENCH_FIELDS = {
     "moe": ("wrong", "dispatch_us", "combine_us"),
@@ -38,7 +39,13 @@ BENCH_POSITIVE = {
     "p2p-service": ("embedded_us", "service_us", "embedded_bytes_per_second", "service_bytes_per_second"),
     "jobs": ("p50_us", "p99_us", "bulk_bytes_per_second"),
 }
-FINDING = re.compile(r"Sanitizer|runtime error:|SEED=")
+# A sanitizer's, or that some process of a test crashed; signals as tests print them, bit 7 of a wait status is the core file.
+FINDING = re.compile(r"Sanitizer|runtime error:|Segmentation fault|core dumped|SIG(?:ABRT|BUS|FPE|ILL|SEGV)"
+                     r"|ended (?:with|by) (?:signal|wait status) (?:4|6|7|8|11|132|134|135|136|139|0x4|0x6|0x7|0x8|0xb|0x8[4678b])\b")
+SEED = re.compile(r"\b([A-Z][A-Z_]*_SEED=(?:0x[0-9a-f]+|\d+))\b")
+VIRTUAL_CLOCK = {"prop", "hooks"}  # suites in which a seed replays all, time too: what fails there fails again
+# The lines by which cmocka, TAP, the tests' own checks, Python and the sanitizers say what was wrong, and with which seed.
+SAYS_WHY = re.compile(r"^\[ +(?:ERROR|LINE) +\]|^not ok\b|^FAIL|: .* is false \(|^Traceback|^\w*Error\b|Sanitizer|runtime error:|Assertion|_SEED=")
 TAP = re.compile(r"^(not )?ok\b *\d* *-? *([^#]*)(# *(?:SKIP|skip) *(.*))?")
 
 
@@ -94,29 +101,53 @@ def record(result, name, detail=""):
         print(f"    {'FAIL' if result == 'fail' else 'skip'}  {name}: {detail}")
 
 
+def seeds(output):
+    return sorted(set(SEED.findall(output)))
+
+
 def may_run_again(entry, output):
-    """A test on the machine's clock that said no, or was too slow: never one that crashed, in which a sanitizer found something, or whose seed replays it."""
-    return entry["result"] in ("FAIL", "TIMEOUT") and entry["returncode"] in (1, -9, -15) and not FINDING.search(output)
+    """A test on the machine's clock that said no, or was too slow: never one that crashed, in which a sanitizer found something, or that has several
+    seeds, of which a second run could replay only one."""
+    suites = entry["name"].split(" / ")[0].split(":")[-1].split("+")  # project:suite+suite / name
+    return (entry["result"] in ("FAIL", "TIMEOUT") and entry["returncode"] in (1, -9, -15) and not VIRTUAL_CLOCK.intersection(suites)
+            and not FINDING.search(output) and len(seeds(output)) < 2)
+
+
+def said_why(lines):
+    """Numbers of the lines that say why, with some around them: the first ones where there are too many."""
+    shown = set()
+    for i, line in enumerate(lines):
+        if SAYS_WHY.search(line):
+            more = shown | set(range(max(0, i - BEFORE), min(len(lines), i + AFTER + 1)))
+            if len(more) > SHOWN_SAID:
+                break
+            shown = more
+    return shown
 
 
 def show_failure(entry, output, log):
-    """What a reader needs: how to run it again, and the end of what it said."""
+    """What a reader needs: how to run it again, what it said of the failure, and the end of its output, which may be a daemon's long log."""
     lines = output.splitlines()
-    shown = lines[-40:]
+    shown = said_why(lines) | set(range(max(0, len(lines) - SHOWN), len(lines)))
     print(f"        | again: {' '.join(entry['command'])}")
     if len(shown) < len(lines):
-        print(f"        | (last {len(shown)} of {len(lines)} lines; all of them in {log})")
-    for line in shown:
-        print(f"        | {line}")
+        print(f"        | ({len(shown)} of {len(lines)} lines; all of them in {log})")
+    last = -1
+    for i in sorted(shown):
+        if i != last + 1:
+            print(f"        | ... ({i - last - 1} lines)")
+        print(f"        | {lines[i]}")
+        last = i
 
 
-def count_program(entry, log, again=None, second=False):
+def count_program(entry, log, again=None, second=None):
     program = entry["name"].split(" / ")[-1]
     output = (entry.get("stdout") or "") + "\n" + (entry.get("stderr") or "")
     if again is not None and may_run_again(entry, output):
         show_failure(entry, output, log)
-        print(f"    again {program}: {entry['result']} after {entry['duration']:.1f} s")
-        again.append(program)
+        seed = "".join(seeds(output))
+        print(f"    again {program}: {entry['result']} after {entry['duration']:.1f} s{', now with ' if seed else ''}{seed}")
+        again.append(f"{program}\t{seed}")
         return
     good, bad, skipped = cases(output)
     result = entry["result"]
@@ -126,7 +157,7 @@ def count_program(entry, log, again=None, second=False):
         record("skip", program, skipped[0][1] if skipped else (said[-1] if said else "no reason given"))
         return
     for name in good or ([program] if result == "OK" else []):
-        record("pass", f"{program}: {name}" if good else program, AGAIN if second else "")
+        record("pass", f"{program}: {name}" if good else program, "" if second is None else f"{AGAIN}{', with ' if second else ''}{second}")
     for name, why in skipped:
         record("skip", f"{program}: {name}", why)
     if result == "OK" and not bad:
@@ -142,7 +173,7 @@ def count_program(entry, log, again=None, second=False):
             record("fail", program, f"{result}, exit status {entry['returncode']}, after {took}")
 
 
-def count(log, again_file=None, second=False):
+def count(log, again_file=None, second=None):
     seen, again = [], [] if again_file else None
     with open(log, encoding="utf-8") as f:
         for line in f:
@@ -152,7 +183,7 @@ def count(log, again_file=None, second=False):
                 count_program(entry, log, again, second)
     if again_file:
         with open(again_file, "w", encoding="utf-8") as f:
-            f.writelines(f"{name}\n" for name in again)
+            f.writelines(f"{line}\n" for line in again)
     with open(os.environ["RESULTS"] + ".ran", "w", encoding="utf-8") as f:
         f.write("\n".join(seen) + "\n")
 
@@ -223,7 +254,7 @@ def main(argv):
     if argv[1:2] == ["count"]:
         return count(argv[2], *argv[3:4])
     if argv[1:2] == ["again"]:
-        return count(argv[2], second=True)
+        return count(argv[2], second="".join(argv[3:4]))
     if argv[1:2] == ["sources"]:
         return sources(argv[2], argv[3], argv[4:])
     if argv[1:2] == ["coverage"]:

@@ -120,22 +120,23 @@ run_suites()
 	done < <(expected test)
 }
 
-# run_again BUILD MULTIPLIER LIST: the tests that failed and may be run once more (results.py says which), by themselves. A machine that many share
-# is at times too slow for a test on its clock; one that fails now has failed. What ran stands in $RESULTS.ran of the first run already.
+# run_again BUILD MULTIPLIER LIST: the tests that failed and may be run once more (results.py says which), by themselves and with the seed they had. A
+# machine that many share is at times too slow for a test on its clock; one that fails now has failed. What ran stands in $RESULTS.ran of the first run
+# already.
 run_again()
 {
-	local log=$BUILD_ROOT/$1/meson-logs/quickstart-$STAGE-again.json name tests first=$RESULTS.first
-	mapfile -t tests <"$3"
+	local log=$BUILD_ROOT/$1/meson-logs/quickstart-$STAGE-again.json name seed first=$RESULTS.first
 	cp "$RESULTS.ran" "$first"
-	rm -f "$log"
-	(cd "$BUILD_ROOT/$1" && meson test --no-rebuild --logbase "quickstart-$STAGE-again" -t "$2" \
-		--num-processes 1 "${tests[@]}") >"$LOGS/$STAGE-meson-again.log" 2>&1
-	[ ! -s "$log" ] || python3 "$ROOT/tests/results.py" again "$log"
-	for name in "${tests[@]}"; do
-		if [ ! -s "$log" ] || ! grep -qxF "$name" "$RESULTS.ran"; then
+	while IFS=$'\t' read -r name seed; do
+		rm -f "$log" "$RESULTS.ran"
+		# shellcheck disable=SC2086
+		(cd "$BUILD_ROOT/$1" && env $seed meson test --no-rebuild --logbase "quickstart-$STAGE-again" -t "$2" \
+			--num-processes 1 "$name") >"$LOGS/$STAGE-meson-again.log" 2>&1 </dev/null
+		[ ! -s "$log" ] || python3 "$ROOT/tests/results.py" again "$log" "$seed"
+		if ! grep -qxF "$name" "$RESULTS.ran" 2>/dev/null; then
 			fail "$name" "it did not run again; see $LOGS/$STAGE-meson-again.log"
 		fi
-	done
+	done <"$3"
 	mv "$first" "$RESULTS.ran"
 }
 
