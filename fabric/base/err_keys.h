@@ -70,7 +70,7 @@ R(CMD_ACCESS,          323, EACCES,  "A command uses a remote region in a way it
 R(ABORTED,             324, ECANCELED, "A wait was aborted by the program.", "look for who called epf_abort")
 
 R(NIC_UNKNOWN,         400, ENODEV,  "There is no NIC back-end of that name.", "choose one that ep-fabric config lists for nic")
-R(PEER_DOWN,           401, ECONNRESET, "A rank of the job is lost.", "look at the log of the rank named; mask it to go on without it")
+R(PEER_DOWN,           401, ECONNRESET, "A rank of the job is lost, or has closed.", "look at the log of the rank named; mask it to go on without it")
 R(PEER_ANSWER,         402, EPROTO,  "Ranks of one job describe themselves in ways that do not fit.", "run the same release and the same nic settings on every rank")
 R(JOIN_ORDER,          403, EALREADY, "A job is joined or exchanged out of order.", "open, register, join once, then exchange")
 R(NOT_JOINED,          404, ENOTCONN, "The rank has not joined a job yet.", "call epf_join first")

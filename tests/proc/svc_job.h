@@ -58,6 +58,7 @@ struct job_report {
 struct job_page {
 	uint64_t open;             /* the rendezvous has its address */
 	uint64_t end;              /* set by the test: ranks may leave */
+	uint64_t go;               /* the same: the rank that pauses goes on */
 	uint64_t words[JOB_WORDS]; /* the test's own */
 	char rendezvous[EPF_BOOT_ADDRESS_MAX];
 	struct job_report rank[JOB_RANKS_MAX];
@@ -94,8 +95,11 @@ struct job_plan {
 	void (*body)(struct job_rank *r); /* the rank exits with 0 when it returns */
 	void *arg;
 	unsigned alarm_s; /* 0: 120 */
-	unsigned
-		flush_every; /* so many rounds end with a flush in place of a wait for the commands; 0: 8 */
+	/* Rank `pauses` stands still at that step until page->go; JOB_FORKED: nobody does. */
+	enum job_step pause_at;
+	uint32_t pauses;
+	/* So many rounds end with a flush in place of a wait for their commands; 0: 8. */
+	unsigned flush_every;
 	/* A job of two machines: bits of the ranks forked here (0: all); one of both listens at an address (NULL: any of loopback), the other
 	 * names it as its rendezvous (else NULL) and has no server. Both need EPF_SECRET. */
 	uint32_t local;
@@ -143,6 +147,8 @@ int job_rank_register(struct job_rank *r);
 int job_rank_round(struct job_rank *r, uint64_t timeout_ns);
 /* Forgets what was exchanged with a rank that has come back: both sides begin at 0. */
 void job_rank_renew(struct job_rank *r, uint32_t peer);
+/* The rank is there now, and stands still if it is to. */
+void job_rank_step(struct job_rank *r, enum job_step step);
 /* Keeps an error in the report: time, number, text. */
 void job_rank_told(struct job_rank *r, int rc);
 /* 0 when nobody wrote the guard region. */

@@ -200,6 +200,13 @@ int job_rank_guard(const struct job_rank *r)
 	return sum_of(r->guard, JOB_GUARD) == r->guard_sum ? 0 : -1;
 }
 
+void job_rank_step(struct job_rank *r, enum job_step step)
+{
+	job_set(&r->report->step, step);
+	if (step != JOB_FORKED && step == r->plan->pause_at && r->me == r->plan->pauses)
+		JOB_CHECK(r, job_await(&r->page->go, 1, job_ms(60000)) == 0);
+}
+
 void job_rank_told(struct job_rank *r, int rc)
 {
 	r->report->rc = rc;
@@ -214,7 +221,7 @@ int job_rank_register(struct job_rank *r)
 	void *mem;
 	int rc;
 
-	job_set(&r->report->step, JOB_REGISTER);
+	job_rank_step(r, JOB_REGISTER);
 	rc = epf_memory_alloc(r->ep, bytes, &mem);
 	if (rc)
 		return rc;
@@ -260,7 +267,7 @@ int job_rank_open(struct job_rank *r)
 	epf_options_init(&o);
 	o.settings = all;
 	rc = epf_boot_tcp_open(&b, &r->boot);
-	job_set(&r->report->step, JOB_START);
+	job_rank_step(r, JOB_START);
 	if (!rc)
 		rc = epf_open(&o, &r->ep);
 	return rc ? rc : job_rank_register(r);
@@ -268,7 +275,7 @@ int job_rank_open(struct job_rank *r)
 
 int job_rank_join(struct job_rank *r)
 {
-	job_set(&r->report->step, JOB_JOIN);
+	job_rank_step(r, JOB_JOIN);
 	return epf_join(r->ep, r->boot);
 }
 
@@ -286,14 +293,14 @@ void job_play(struct job_rank *r)
 			job_set(&r->page->words[0], r->round + 4);
 		if (last && r->round >= last)
 			break;
-		job_set(&r->report->step, r->round & 1 ? JOB_COMBINE : JOB_DISPATCH);
+		job_rank_step(r, r->round & 1 ? JOB_COMBINE : JOB_DISPATCH);
 		JOB_CHECK(r, job_rank_round(r, wait_ns) == 0);
 	}
 	JOB_CHECK(r, job_rank_guard(r) == 0);
 	for (unsigned i = 0; i < JOB_COUNTERS; i++)
 		JOB_CHECK(r, epf_counter(r->ep, job_counter_name[i], &r->report->counter[i]) == 0);
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
-	job_set(&r->report->step, JOB_CLOSE);
+	job_rank_step(r, JOB_CLOSE);
 	epf_close(r->ep);
 	epf_boot_close(r->boot);
 }
