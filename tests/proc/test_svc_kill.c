@@ -240,16 +240,9 @@ static bool names(const struct victim *v, unsigned rank, unsigned at, const char
 	return strstr(text, want[1]) != NULL || strstr(text, want[2]) != NULL;
 }
 
-/* What everybody said, and the daemons' last words, when something was wrong. */
+/* The daemons' last words, and what everybody said, when something was wrong. */
 static void explain(struct job *job)
 {
-	for (unsigned i = 0; i < WORLD; i++) {
-		const struct job_report *rep = &job->page->rank[i];
-
-		fprintf(stderr, "rank %u in step %s, %llu rounds, told %lld: %s %s\n", i,
-			job_step_name[rep->step % JOB_STEPS], (unsigned long long)rep->rounds,
-			(long long)rep->rc, rep->text, rep->failure);
-	}
 	for (unsigned i = 0; i < 2; i++) {
 		char *log = daemons_log(&daemons, i);
 		size_t len = log ? strlen(log) : 0;
@@ -257,6 +250,13 @@ static void explain(struct job *job)
 		fprintf(stderr, "end of node%u's log:\n...%s\n", i,
 			log ? log + (len > 2500 ? len - 2500 : 0) : "");
 		free(log);
+	}
+	for (unsigned i = 0; i < WORLD; i++) {
+		const struct job_report *rep = &job->page->rank[i];
+
+		fprintf(stderr, "rank %u in step %s, %llu rounds, told %lld: %s %s\n", i,
+			job_step_name[rep->step % JOB_STEPS], (unsigned long long)rep->rounds,
+			(long long)rep->rc, rep->text, rep->failure);
 	}
 }
 
