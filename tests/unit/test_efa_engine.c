@@ -150,7 +150,7 @@ static void run(struct core_rig *rig, uint64_t seed, uint32_t often)
 			is_seen = false;
 			fake_efa.break_next = 1 + (int)((broken ^ seed) & 1);
 		}
-		if (epf_now_ns() - last > UINT64_C(20000000000))
+		if (epf_now_ns() - last > CORE_RIG_LONGEST_NS)
 			fail_msg("seed %llu: stands still at %u and %u", (unsigned long long)seed,
 				 pairs[0].seen, pairs[1].seen);
 	}
@@ -174,7 +174,7 @@ static void get_back(struct core_rig *rig)
 	epf_op_pack_wide(&op, wide);
 	epf_ring_push(&r->ring, wide[0]);
 	epf_ring_push(&r->ring, wide[1]);
-	for (uint64_t end = epf_now_ns() + UINT64_C(5000000000);
+	for (uint64_t end = epf_now_ns() + CORE_RIG_LONGEST_NS;
 	     r->memory[4095] != 0x77 && epf_now_ns() < end;) {
 		epf_core_step(rig->core[0]);
 		epf_core_step(rig->core[1]);
