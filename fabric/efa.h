@@ -136,7 +136,8 @@ struct epf_efa {
 	uint16_t report_head, report_tail; /* lanes with something to report or to wait for */
 	uint16_t hungry_head, hungry_tail; /* lanes with fewer receives than `level` */
 	uint32_t reports;                  /* lanes in the list */
-	uint8_t dead;
+	uint8_t dead;                      /* the device is gone: nothing more is asked of it */
+	uint8_t spent; /* and its queues, which are memory of this process, have nothing more to tell */
 	uint8_t stale_sends, stale_recvs; /* the queues may hold entries of destroyed queue pairs */
 
 	/* Receives. */
@@ -240,7 +241,7 @@ void epf_efa_post_receives(struct epf_nic *nic, unsigned n);
 /* Posts what is in the pool, as far as lanes want it. */
 void epf_efa_feed(struct epf_efa *v);
 void epf_efa_make_hungry(struct epf_efa *v, uint16_t lane);
-/* Receive completions, as far as there is room; 1 when there were no more. */
+/* Receive completions, as far as there is room; 1 when there were no more, or the queue is broken. */
 int epf_efa_take_arrivals(struct epf_efa *v, struct epf_efa_out *out);
 /* Arrivals of a lane that came before it was connected; 1 when there are no more. */
 int epf_efa_give_early(struct epf_efa *v, uint16_t lane, struct epf_efa_out *out);

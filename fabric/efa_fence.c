@@ -137,7 +137,7 @@ int epf_efa_lane_drained(const struct epf_nic *nic, uint16_t lane)
 	if (l->link == EPF_LANE_READY || l->n_free != l->depth || l->in_report)
 		return 0;
 	if (v->dead)
-		return 1;
+		return v->spent;
 	drain_on(v, l);
 	return l->drain == EPF_EFA_OPEN || l->drain == EPF_EFA_DRAINED;
 }

@@ -277,7 +277,7 @@ static void take_one(struct epf_efa *v, struct epf_efa_out *out)
 		epf_efa_report_lane(v, lane);
 }
 
-/* Completions of work requests: up to `max` entries in all. 1 when there were no more. */
+/* Completions of work requests: up to `max` entries in all. 1 when there were no more, or the queue is broken. */
 static int take_sent(struct epf_efa *v, struct epf_efa_out *out, unsigned max)
 {
 	int is_open = 0, rc = 0;
@@ -293,7 +293,7 @@ static int take_sent(struct epf_efa *v, struct epf_efa_out *out, unsigned max)
 		ibv_end_poll(v->send_cq);
 	if (__builtin_expect(rc && rc != ENOENT && rc != EINVAL, 0))
 		epf_efa_device_lost_cold(v);
-	return rc == ENOENT;
+	return rc && rc != EINVAL;
 }
 
 int epf_efa_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
@@ -306,7 +306,8 @@ int epf_efa_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 		epf_efa_feed(v);
 	if (__builtin_expect(v->reports != 0, 0))
 		report(v, &out);
-	if (__builtin_expect(!v->dead, 1)) {
+	/* Also of a device that is gone: what it said before has been acknowledged to the peer, who will not say it again. */
+	if (__builtin_expect(!v->spent, 1)) {
 		/* Half of the room at first for completions, the rest after the arrivals. */
 		int none = take_sent(v, &out, n - n / 2);
 
@@ -314,6 +315,8 @@ int epf_efa_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 		v->empties += (unsigned)none;
 		if (!none)
 			take_sent(v, &out, n);
+		else if (__builtin_expect(v->dead, 0))
+			v->spent = 1;
 	}
 	if (__builtin_expect(v->reports != 0, 0))
 		report(v, &out);

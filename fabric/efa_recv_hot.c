@@ -240,5 +240,5 @@ int epf_efa_take_arrivals(struct epf_efa *v, struct epf_efa_out *out)
 		ibv_end_poll(v->recv_cq);
 	if (__builtin_expect(rc && rc != ENOENT && rc != EINVAL, 0))
 		epf_efa_device_lost_cold(v);
-	return rc == ENOENT;
+	return rc && rc != EINVAL;
 }

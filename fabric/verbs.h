@@ -117,7 +117,9 @@ struct epf_verbs {
 	uint32_t outstanding, completions; /* posted and not reported, and the most of it */
 	uint16_t report_head,
 		report_tail; /* lanes with something to report that no completion says */
-	uint8_t ordered, dead;
+	uint8_t ordered;
+	uint8_t dead; /* the device is gone: nothing more is asked of it */
+	uint8_t spent; /* and its queues, which are memory of this process, have nothing more to tell */
 	uint32_t posted_receives,
 		wanted_receives; /* with the device, and held back for want of slots */
 	uint32_t all_slots;

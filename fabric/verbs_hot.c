@@ -232,6 +232,8 @@ static void take_arrivals(struct epf_verbs *v, struct out *out)
 			arrived(v, out, &v->wcs[i]);
 		if (n < (int)ask) {
 			v->empties++;
+			if (__builtin_expect(v->dead, 0))
+				v->spent = 1;
 			return;
 		}
 	}
@@ -291,7 +293,8 @@ int epf_verbs_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 		give_receives(v);
 	if (__builtin_expect(v->report_head != EPF_VERBS_NONE, 0))
 		report(v, &out);
-	if (__builtin_expect(!v->dead, 1)) {
+	/* Also of a device that is gone: what it said before has been acknowledged to the peer, who will not say it again. */
+	if (__builtin_expect(!v->spent, 1)) {
 		/* Half of the room at first for completions, the rest after the arrivals. */
 		int more = take_sent(v, &out, n - n / 2);
 

@@ -426,7 +426,7 @@ int epf_verbs_lane_drained(const struct epf_nic *nic, uint16_t lane)
 	if (l->link == EPF_LANE_READY || l->tail != l->head || l->in_report)
 		return 0;
 	if (v->dead)
-		return 1;
+		return v->spent;
 	drain_on(v, l);
 	return l->drain == EPF_VERBS_OPEN || l->drain == EPF_VERBS_DRAINED;
 }

@@ -256,7 +256,7 @@ static inline void raw_member(struct raw *r, struct epf_boot_server *srv, uint32
 #define wait_for(srv, field, want)                                 \
  do {                                                              \
   struct epf_boot_server_stats st_;                                \
-  uint64_t until_ = epf_now_ns() + 10 * S;                         \
+  uint64_t until_ = epf_now_ns() + 60 * S;                         \
   do {                                                             \
    epf_boot_server_stats(srv, &st_);                               \
    if (st_.field < (uint64_t)(want))                               \

@@ -17,8 +17,6 @@
 
 enum { RING_LOG2 = 8, QUIET_STEPS = 200 };
 
-#define LONGEST_NS UINT64_C(5000000000)
-
 static void set(struct epf_conf *conf, const char *setting)
 {
 	char name[64];
@@ -201,7 +199,7 @@ unsigned core_rig_step(struct core_rig *rig, uint32_t node)
 
 bool core_rig_run(struct core_rig *rig, bool (*done)(void *arg), void *arg)
 {
-	uint64_t deadline = epf_now_ns() + LONGEST_NS;
+	uint64_t deadline = epf_now_ns() + CORE_RIG_LONGEST_NS;
 	unsigned quiet = 0;
 
 	while (done ? !done(arg) : quiet < QUIET_STEPS) {

@@ -21,6 +21,11 @@ enum {
 	CORE_RINGS = 64
 };
 
+/*
+ * How long anything is waited for, at most: so long that only what never happens is missed, also beside other work on two CPUs under a sanitizer.
+ */
+#define CORE_RIG_LONGEST_NS UINT64_C(60000000000)
+
 struct core_rank {
 	struct epf_core *core;
 	uint32_t rank, local;
@@ -62,7 +67,7 @@ void core_rig_forget(struct core_rank *r);
 /* A step of one core, and what its run loop does behind it for the NIC; returns what the step handled. */
 unsigned core_rig_step(struct core_rig *rig, uint32_t node);
 
-/* Steps both cores until nothing happens any more, or until done(arg), at most a few seconds; false: time is up. */
+/* Steps both cores until nothing happens any more, or until done(arg), at most CORE_RIG_LONGEST_NS; false: time is up. */
 bool core_rig_run(struct core_rig *rig, bool (*done)(void *arg), void *arg);
 
 /* Pushes a put of `bytes` at offset 0 of region 0 with a signal of 1. */

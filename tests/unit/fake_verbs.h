@@ -60,7 +60,8 @@ struct fake_verbs {
 	 * each other, 20 s at most: so that what a test counts does not depend on who runs when.
 	 */
 	unsigned setup_us, in_setup, most_in_setup, setup_gather;
-	pthread_t setup_by; /* the thread of the last one */
+	/* The thread of the last one; a test may set it while one is at work, so atomically. */
+	pthread_t setup_by;
 
 	/* What it was asked for. */
 	int open_things; /* made and not yet destroyed */

@@ -32,7 +32,7 @@ static pthread_mutex_t setup_lock = PTHREAD_MUTEX_INITIALIZER;
 static void begin_setup(void)
 {
 	pthread_mutex_lock(&setup_lock);
-	fake.setup_by = pthread_self();
+	__atomic_store_n(&fake.setup_by, pthread_self(), __ATOMIC_RELAXED);
 	if (!fake.setup_us)
 		return;
 	if (++fake.in_setup > fake.most_in_setup)

@@ -6,6 +6,7 @@
 #ifndef EPF_TESTS_RECONNECT_KIT_H
 #define EPF_TESTS_RECONNECT_KIT_H
 
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/core_limits.h"
 #include "fabric/rails.h"
@@ -40,12 +41,16 @@ RECONNECT_KIT void reconnect(struct core_rig *rig, int rc[CORE_NODES])
 	forget_given();
 	for (unsigned step = 0; step < EPF_RECONNECT_STEPS; step++) {
 		struct epf_blob next[CORE_WORLD] = { { NULL, 0 } };
+		uint64_t until = epf_now_ns() + CORE_RIG_LONGEST_NS;
 
 		for (uint32_t n = 0; n < CORE_NODES; n++) {
 			struct epf_blob *mine = &next[n * CORE_PER_NODE];
 			uint8_t *buf = NULL;
 
 			do {
+				if (epf_now_ns() > until)
+					fail_msg("step %u of node %u's reconnection does not end",
+						 step, n);
 				for (uint32_t i = 0; i < CORE_NODES; i++)
 					core_rig_step(rig, i);
 				rc[n] = epf_world_reconnect(rig->core[n], step, "here",

@@ -21,7 +21,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define KIT_WAIT_NS UINT64_C(10000000000)
+#define KIT_WAIT_NS UINT64_C(60000000000)
 
 struct kit {
 	char dir[64];
@@ -250,10 +250,10 @@ static inline long kit_number(const struct kit *k, const char *key)
 	return n;
 }
 
-/* Waits until it is `want`: 0, or -1 after 30 seconds and more. */
+/* Waits until it is `want`: 0, or -1 after a minute and more. */
 static inline int kit_await(const struct kit *k, const char *key, long want)
 {
-	for (int i = 0; i < 6000; i++) {
+	for (int i = 0; i < 12000; i++) {
 		if (kit_number(k, key) == want)
 			return 0;
 		usleep(5000);

@@ -21,8 +21,6 @@
 
 #include <cmocka.h>
 
-#define LONGEST_NS UINT64_C(10000000000)
-
 static struct epf_crew *new_crew(uint64_t quantum_ns)
 {
 	struct epf_crew_options o = { .name = "crew",
@@ -38,7 +36,7 @@ static struct epf_crew *new_crew(uint64_t quantum_ns)
 
 static void await(const uint64_t *word, uint64_t value)
 {
-	uint64_t deadline = epf_now_ns() + LONGEST_NS;
+	uint64_t deadline = epf_now_ns() + CORE_RIG_LONGEST_NS;
 
 	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < value) {
 		assert_true(epf_now_ns() < deadline);
@@ -105,7 +103,7 @@ static void calls_reach_a_core(void **state)
 
 static void await_sleep(const struct epf_bell *bell)
 {
-	uint64_t deadline = epf_now_ns() + LONGEST_NS;
+	uint64_t deadline = epf_now_ns() + CORE_RIG_LONGEST_NS;
 
 	while (!epf_bell_must_ring(bell)) {
 		assert_true(epf_now_ns() < deadline);

@@ -3,6 +3,7 @@
  * An EFA adapter that is removed in the middle of a job and comes back with a reconnection (nic.h: revive): two engines over adapters that
  * reorder (fake_efa.h), of which a node loses one of two, or its only one.
  */
+#include "fabric/base/clock.h"
 #include "tests/unit/fake_efa.h"
 #include "tests/unit/reconnect_kit.h"
 
@@ -101,6 +102,50 @@ static void one_of_two_comes_back(void **state)
 	close_rig(rig);
 }
 
+static bool node_1_has_completed(void *arg)
+{
+	const struct core_rig *rig = arg;
+
+	for (uint32_t l = 0; l < rig->core[1]->n_lanes; l++)
+		if (rig->core[1]->lanes[l].tail != rig->core[1]->lanes[l].head)
+			return false;
+	return true;
+}
+
+/*
+ * What the adapter has acknowledged before it went, and its engine had not looked at yet: for the senders that is done, so nobody sends it again,
+ * and all of it must count.
+ */
+static void what_it_had_acknowledged_counts(void **state)
+{
+	struct core_rig *rig = open_rig(2);
+	uint64_t before[2], until;
+
+	all_to_all(rig);
+	for (unsigned i = 0; i < 2; i++)
+		before[i] = signal_of(&rig->rank[i], 0);
+	for (unsigned i = 0; i < 8; i++) {
+		notify(&rig->rank[2], 0, 0, 0);
+		notify(&rig->rank[3], 1, 0, 0);
+	}
+	/* The adapters move what travels when any of them is polled; node 0 does not look at its own meanwhile. */
+	core_rig_step(rig, 1);
+	until = epf_now_ns() + CORE_RIG_LONGEST_NS;
+	while (!node_1_has_completed(rig)) {
+		assert_true(epf_now_ns() < until);
+		core_rig_step(rig, 1);
+	}
+	fake_efa_pull(1);
+	rig->nic[0]->ops->watch(rig->nic[0]);
+	assert_true(core_rig_run(rig, link_1_is_closed, rig));
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(signal_of(&rig->rank[i], 0), before[i] + 8);
+	all_to_all(rig);
+	check_clean(rig);
+	fake_efa.gone_device = 0;
+	close_rig(rig);
+}
+
 static void the_only_one_comes_back(void **state)
 {
 	struct core_rig *rig = open_rig(1);
@@ -126,6 +171,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(one_of_two_comes_back),
+		cmocka_unit_test(what_it_had_acknowledged_counts),
 		cmocka_unit_test(the_only_one_comes_back),
 	};
 

@@ -80,7 +80,7 @@ static void both_step(struct core_rig *rig)
 static void put_and_wait(bool for_good, uint32_t to)
 {
 	struct core_rig *rig = open_rig(for_good);
-	uint64_t until = epf_now_ns() + UINT64_C(20000000000);
+	uint64_t until = epf_now_ns() + CORE_RIG_LONGEST_NS;
 
 	core_rig_put(&rig->rank[0], to, 64, SIGNAL);
 	while (rig->rank[to].signals[SIGNAL].value < 1 && epf_now_ns() < until)

@@ -293,7 +293,7 @@ static void limits_are_each_devices_own(void **state)
 						NULL };
 	struct core_rig *rig = core_rig_open_devices(settings, 2);
 	struct core_rank *r[2] = { &rig->rank[0], &rig->rank[1] };
-	uint64_t until = epf_now_ns() + UINT64_C(20000000000);
+	uint64_t until = epf_now_ns() + CORE_RIG_LONGEST_NS;
 	unsigned cut;
 
 	(void)state;

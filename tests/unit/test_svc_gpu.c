@@ -154,7 +154,7 @@ static void a_region_reaches_the_nic(void **state)
 	assert_int_equal(kit_call(ch, EPF_SVC_ATTACH, &aq, -1, &aa, NULL), -EOPNOTSUPP);
 	assert_non_null(strstr(epf_last_error(), "null takes no GPU memory this way"));
 	epf_svc_channel_close(ch);
-	for (unsigned i = 0; i < 500 && open_files() >= files; i++)
+	for (unsigned i = 0; i < 6000 && open_files() >= files; i++)
 		usleep(10000);
 	assert_true(open_files() < files); /* the client's end, the daemon's and the dma-buf */
 	svc_dmabuf_bytes = real_dmabuf;

@@ -118,7 +118,7 @@ static void large_regions_come_in_slices(void **state)
 	assert_int_equal(kit_signals(other, 4), 0);
 	assert_int_equal(kit_used(&k, "user-bytes"), (long)q.bytes);
 	epf_svc_channel_close(slow);
-	for (int i = 0; i < 4000 && kit_used(&k, "user-bytes"); i++)
+	for (int i = 0; i < 12000 && kit_used(&k, "user-bytes"); i++)
 		usleep(5000);
 	assert_int_equal(kit_used(&k, "user-bytes"), 0);
 	epf_svc_channel_close(other);
@@ -433,7 +433,7 @@ static void a_lost_rank_comes_back(void **state)
 	epf_svc_channel_close(t.ch[1]);
 	t.ch[1] = NULL;
 	assert_int_equal(kit_await(&k, "ranks_lost", 1), 0);
-	for (int i = 0; i < 400 && !ch; i++, usleep(5000))
+	for (int i = 0; i < 12000 && !ch; i++, usleep(5000))
 		ch = attach(&again, &r);
 	if (!ch)
 		fail_msg("%s", epf_last_error());

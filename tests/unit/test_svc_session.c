@@ -133,7 +133,7 @@ static void garbage_ends_one_connection(void **state)
 	bad = kit_connect(&k);
 	memset(junk, 'x', sizeof(junk));
 	assert_int_equal(send(epf_svc_channel_fd(bad), junk, sizeof(junk), 0), sizeof(junk));
-	for (int i = 0; i < 2000 && !kit_refusals(&k, EPF_R_SVC_MESSAGE); i++)
+	for (int i = 0; i < 12000 && !kit_refusals(&k, EPF_R_SVC_MESSAGE); i++)
 		usleep(5000);
 	assert_int_equal(kit_refusals(&k, EPF_R_SVC_MESSAGE), 1);
 	assert_int_equal(kit_signals(good, 4), 0);

@@ -361,6 +361,40 @@ static void test_device_lost(void **state)
 	nic->ops->close(nic);
 }
 
+/*
+ * The device goes while an arrival that it has acknowledged lies in its queue. Its sender counts it as done and will not send it again, so it is
+ * heard, and the lane is not drained before; a queue that cannot be polled has none.
+ */
+static void test_lost_with_arrivals(void **state)
+{
+	for (int is_broken = 0; is_broken < 2; is_broken++) {
+		struct epf_nic *nic;
+		struct epf_wc wc[8];
+
+		fake_reset();
+		nic = fake_open(NULL);
+		fake_lane(nic, 0, 16);
+		nic->ops->post_receives(nic, 8);
+		fake_arrive(fake.qps[fake.n_qps - 1]->qp_num, "message", 8, 0);
+		event(IBV_EVENT_DEVICE_FATAL, NULL, 0);
+		nic->ops->watch(nic);
+		assert_int_equal(nic->ops->is_removed(nic), 1);
+		nic->ops->lane_fence(nic, 0);
+		assert_int_equal(nic->ops->lane_drained(nic, 0), 0);
+		fake.fail = is_broken ? "poll_cq" : NULL;
+		fake.fail_errno = EIO;
+		assert_int_equal(nic->ops->reap(nic, wc, 8), !is_broken);
+		if (!is_broken) {
+			assert_int_equal(wc[0].op, EPF_WC_RECV);
+			assert_int_equal(wc[0].len, 8);
+		}
+		assert_int_equal(nic->ops->reap(nic, wc, 8), 0);
+		fake.fail = NULL;
+		assert_int_equal(nic->ops->lane_drained(nic, 0), 1);
+		nic->ops->close(nic);
+	}
+}
+
 /* A completion queue that cannot be polled is a lost device. */
 static void test_poll_fails(void **state)
 {
@@ -476,6 +510,7 @@ int main(void)
 		CASE(test_ports_go_down),
 		CASE(test_queue_pair_breaks),
 		CASE(test_device_lost),
+		CASE(test_lost_with_arrivals),
 		CASE(test_poll_fails),
 		CASE(test_arm),
 		CASE(test_hardware_counters),
