@@ -48,9 +48,14 @@ struct ll_head {
 	uint32_t topk;
 	uint32_t reserved;
 	int32_t expert[LL_TOPK]; /* global numbers; -1: none */
+	/*
+	 * Which of its source's rows for that expert this is, in ascending token. Meant for the receiver's own experts only, at the first
+	 * entry that names one.
+	 */
+	uint32_t index[LL_TOPK];
 };
 
-EPF_STATIC_ASSERT(sizeof(struct ll_head) == 80, "payload behind the head is 16-byte aligned");
+EPF_STATIC_ASSERT(sizeof(struct ll_head) == 144, "payload behind the head is 16-byte aligned");
 
 /*
  * A note closes what one rank sends to another in a dispatch: uint32_t rows[local experts of the receiver], then a bitmap of the tokens that

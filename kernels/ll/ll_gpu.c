@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK_THREADS = 256 };
+enum { BLOCK_THREADS = 512 }; /* what ll_kernels.cu promises the compiler */
 
 struct ll_gpu {
 	struct epf_gpu_module *code;

@@ -11,7 +11,7 @@
 # define KERNEL extern "C" __attribute__((global)) void
 # define JOB    const struct ll_job
 #else
-# define KERNEL extern "C" __global__ void
+# define KERNEL extern "C" __global__ void __launch_bounds__(512)
 # define JOB    const __grid_constant__ struct ll_job
 #endif
 
