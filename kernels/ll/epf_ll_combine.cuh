@@ -109,11 +109,10 @@ EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set)
 	struct epf_dev d;
 	int rc = 0;
 
-	epf_fence_sys();
-	epf_warp_barrier();
 	ll_tell_direct(j, LL_COMBINE, set);
 	if (!ll_any_remote(j))
 		return;
+	epf_warp_fence();
 	epf_warp_open(&d, ll_ctx(j));
 	for (uint32_t i = 1; i < j->ranks && !rc; i++) {
 		uint32_t r = (j->rank + i) % j->ranks;
@@ -248,6 +247,15 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
 		ll_sum_piece(j, j->base + j->lay.home[calls & 1u], (uint32_t)(i / pieces),
 			     (uint32_t)(i % pieces));
 	ll_received(j, LL_COMBINE, calls);
+}
+
+/* The halves that are wanted. Both: every block sends its share before any of them waits. */
+EPF_DEV_FN void ll_combine(const struct ll_job *j)
+{
+	if (j->halves & EPF_LL_SEND)
+		ll_combine_send(j);
+	if (j->halves & EPF_LL_RECV)
+		ll_combine_recv(j);
 }
 
 #endif

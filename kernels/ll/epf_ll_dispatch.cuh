@@ -257,11 +257,10 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint32_t set)
 	struct epf_dev d;
 	int rc = 0;
 
-	epf_fence_sys();
-	epf_warp_barrier();
 	ll_tell_direct(j, LL_DISPATCH, set);
 	if (!ll_any_remote(j))
 		return;
+	epf_warp_fence();
 	epf_warp_open(&d, ll_ctx(j));
 	for (uint32_t i = 1; i < j->ranks && !rc; i++) {
 		uint32_t r = (j->rank + i) % j->ranks;
@@ -460,6 +459,15 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 			ll_unpack(j, set, rank, token, (uint32_t)((i - j->local) % pieces));
 	}
 	ll_received(j, LL_DISPATCH, calls);
+}
+
+/* The halves that are wanted. Both: every block sends its share before any of them waits. */
+EPF_DEV_FN void ll_dispatch(const struct ll_job *j)
+{
+	if (j->halves & EPF_LL_SEND)
+		ll_dispatch_send(j);
+	if (j->halves & EPF_LL_RECV)
+		ll_dispatch_recv(j);
 }
 
 #endif
