@@ -34,15 +34,29 @@ int epf_cuda_result(const struct cuda_dev *d, int rc, const char *call)
 			"cuda device %d: %s: %s", d->dev.index, call, name);
 }
 
+/*
+ * While any thread captures a graph, the driver refuses queries and copies of all threads, and spoils that graph, unless they say that they know
+ * what they do: our streams and events are never part of one.
+ */
+static _Thread_local int capture_mode_before, capture_depth;
+
 int epf_cuda_enter(const struct cuda_dev *d)
 {
-	return epf_cuda_result(d, d->lib->context_push(d->context), "cuCtxPushCurrent");
+	int rc = epf_cuda_result(d, d->lib->context_push(d->context), "cuCtxPushCurrent");
+
+	if (!rc && capture_depth++ == 0) {
+		capture_mode_before = EPF_CU_CAPTURE_RELAXED;
+		(void)d->lib->capture_mode(&capture_mode_before);
+	}
+	return rc;
 }
 
 void epf_cuda_leave(const struct cuda_dev *d)
 {
 	void *context;
 
+	if (--capture_depth == 0)
+		(void)d->lib->capture_mode(&capture_mode_before);
 	(void)d->lib->context_pop(&context);
 }
 

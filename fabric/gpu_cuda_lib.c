@@ -29,6 +29,7 @@ static const struct epf_gpu_symbol symbols[] = {
 	S("cuCtxPushCurrent_v2", context_push),
 	S("cuCtxPopCurrent_v2", context_pop),
 	S("cuCtxGetDevice", context_device),
+	S("cuThreadExchangeStreamCaptureMode", capture_mode),
 	S("cuCtxEnablePeerAccess", peer_enable),
 	S("cuMemHostRegister_v2", host_register),
 	S("cuMemHostUnregister", host_unregister),

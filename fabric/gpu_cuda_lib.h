@@ -45,6 +45,7 @@ enum {
 	EPF_CU_REGISTER_READ_ONLY = 8,
 	EPF_CU_IPC_LAZY_PEER = 1,
 	EPF_CU_STREAM_NON_BLOCKING = 1,
+	EPF_CU_CAPTURE_RELAXED = 2,
 	EPF_CU_EVENT_NO_TIMING = 2,
 	EPF_CU_ALLOCATION_PINNED = 1,
 	EPF_CU_HANDLE_POSIX_FD = 1,
@@ -112,6 +113,7 @@ struct epf_cuda_lib {
 	int (*context_push)(void *context);
 	int (*context_pop)(void **context);
 	int (*context_device)(int *device);
+	int (*capture_mode)(int *mode); /* this thread's, exchanged */
 	int (*peer_enable)(void *context, unsigned flags);
 	int (*host_register)(void *addr, size_t bytes, unsigned flags);
 	int (*host_unregister)(void *addr);

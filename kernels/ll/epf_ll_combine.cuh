@@ -47,25 +47,35 @@ EPF_DEV_FN uint64_t ll_slot_at(const struct ll_job *j, uint32_t set, uint32_t ex
 	return j->lay.home[set] + (uint64_t)slot * j->hidden * 2u;
 }
 
-/* Rows of one expert and rank: stored to their home where it is in reach, else to the memory that is sent from; a warp. */
-EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t expert, uint32_t rank)
+/* Rows of one expert and rank, a piece of each: stored to their home where it is in reach, else to the memory that is sent from; a warp. */
+EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t expert, uint32_t rank,
+			       uint32_t piece)
 {
 	struct ll_range range = ll_range_of(j, expert, rank);
 	uint64_t list = (uint64_t)expert * j->ranks * j->tokens_max;
 	uint64_t direct = ll_peer_of(j, rank)->direct;
 	uint32_t bytes = j->hidden * 2u;
+	epf_lanes all = epf_lanes_where(1);
 
 	if (ll_masked(j, rank) || (!direct && (j->flags & EPF_LL_ZERO_COPY)))
 		return;
-	for (uint32_t i = 0; i < range.count; i++) {
-		uint64_t row = (list + range.begin + i) * bytes;
-		uint64_t slot = ll_slot_at(j, set, expert, range.begin + i);
+	for (uint32_t first = 0; first < range.count; first += LL_LANES) {
+		uint32_t i = first + epf_lane();
+		uint64_t mine = i < range.count ? ll_slot_at(j, set, expert, range.begin + i) : 0;
 
-		if (!slot && epf_lane() == 0)
+		if (i < range.count && !mine)
 			ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, expert, i);
-		if (slot)
-			ll_copy(direct ? direct + slot : j->base + j->out_at + row, j->x + row,
-				bytes);
+		for (i = 0; i < LL_LANES && first + i < range.count; i++) {
+			uint64_t row = (list + range.begin + first + i) * bytes;
+			uint64_t slot = epf_lanes_get(all, mine, i);
+			struct ll_piece p;
+
+			if (!slot)
+				continue;
+			ll_piece_load(&p, piece, j->hidden, 2, j->x + row);
+			ll_piece_store(&p, piece, j->hidden, 2,
+				       direct ? direct + slot : j->base + j->out_at + row);
+		}
 	}
 }
 
@@ -99,10 +109,10 @@ EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set)
 	struct epf_dev d;
 	int rc = 0;
 
-	epf_warp_fence();
 	ll_tell_direct(j, LL_COMBINE, set);
 	if (!ll_any_remote(j))
 		return;
+	epf_warp_fence();
 	epf_warp_open(&d, ll_ctx(j));
 	for (uint32_t i = 1; i < j->ranks && !rc; i++) {
 		uint32_t r = (j->rank + i) % j->ranks;
@@ -117,10 +127,14 @@ EPF_DEV_FN void ll_combine_send(const struct ll_job *j)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
 	uint32_t set = (uint32_t)(calls & 1u);
-	uint32_t items = j->local * j->ranks;
+	uint32_t pieces = ll_pieces(j->hidden);
+	uint64_t items = (uint64_t)j->local * j->ranks * pieces;
 
-	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j))
-		ll_return_rows(j, set, i / j->ranks, i % j->ranks);
+	for (uint64_t i = ll_warp(j); i < items; i += ll_warps(j)) {
+		uint32_t list = (uint32_t)(i / pieces);
+
+		ll_return_rows(j, set, list / j->ranks, list % j->ranks, (uint32_t)(i % pieces));
+	}
 	if (!ll_last_block(j, LL_COMBINE, LL_SENDING))
 		return;
 	if (epf_thread_in_block() < LL_LANES)
@@ -131,73 +145,117 @@ EPF_DEV_FN void ll_combine_send(const struct ll_job *j)
 
 /* ---- RECV ---- */
 
-/* Which slots of a token count, and with which weight. */
-struct ll_terms {
-	uint32_t n;
-	uint32_t k[LL_TOPK]; /* slot of the row: the first entry that names its expert */
-	float w[LL_TOPK];
+/* What entry k of a token adds: where its row is and its weight. */
+struct ll_term {
+	uint32_t slot; /* the first entry that names its expert; UINT32_MAX: nothing is added */
+	float w;
 };
 
-EPF_DEV_FN void ll_terms_of(const struct ll_job *j, uint32_t token, struct ll_terms *out)
+EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uint32_t k)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
-	const float *w = LL_AT(const float, j->weights) + (uint64_t)token * j->topk;
+	struct ll_term t = { UINT32_MAX, 0.0f };
+	uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
 
-	out->n = 0;
-	for (uint32_t k = 0; k < j->topk; k++) {
-		uint32_t r = ll_rank_of(j, experts[k]), first = 0;
+	if (r == UINT32_MAX || !epf_ld32_relaxed_gpu(&ll_peer_of(j, r)->live[LL_COMBINE]))
+		return t;
+	t.w = LL_AT(const float, j->weights)[(uint64_t)token * j->topk + k];
+	t.slot = ll_entry_of(j, token, experts[k]);
+	return t;
+}
 
-		if (r == UINT32_MAX || !epf_ld32_relaxed_gpu(&ll_peer_of(j, r)->live[LL_COMBINE]))
-			continue;
-		while (experts[first] != experts[k])
-			first++;
-		out->k[out->n] = first;
-		out->w[out->n++] = w[k];
+/* A piece of a token's sum: LL_SPAN vectors of eight channels a lane. */
+struct ll_sum {
+	float acc[LL_SPAN][8];
+};
+
+EPF_DEV_FN void ll_sum_add(struct ll_sum *s, uint32_t i, const struct ll_vec *v, float w)
+{
+	for (uint32_t c = 0; c < 8u; c++) {
+		uint32_t b = (v->w[c / 2u] >> (c % 2u * 16u)) & 0xffffu;
+
+		s->acc[i][c] = ll_add(s->acc[i][c], ll_mul(w, ll_from_bf16(b)));
 	}
 }
 
-/* Eight channels: 16 bytes at `at` of each row. */
-EPF_DEV_FN struct ll_vec ll_sum(const struct ll_terms *t, uint64_t slots, uint64_t row_bytes,
-				uint64_t at)
+/*
+ * Adds rows in ascending entry: those of the lanes in `where`, of whose terms mine is this lane's. Up to LL_AHEAD rows are read before the first is
+ * added. at: this lane's first vector of the row.
+ */
+EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes where,
+			    struct ll_term mine, uint64_t slots, uint32_t at)
 {
-	float acc[8] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
-	struct ll_vec out;
+	epf_lanes all = epf_lanes_where(1);
 
-	for (uint32_t i = 0; i < t->n; i++) {
-		struct ll_vec v = *LL_AT(const struct ll_vec, slots + t->k[i] * row_bytes + at);
+	while (where) {
+		struct ll_vec v[LL_AHEAD][LL_SPAN];
+		float w[LL_AHEAD];
+		uint32_t n = 0;
 
-		for (uint32_t c = 0; c < 8u; c++) {
-			uint32_t b = (v.w[c / 2u] >> (c % 2u * 16u)) & 0xffffu;
+		LL_UNROLL
+		for (uint32_t a = 0; a < LL_AHEAD; a++) {
+			uint32_t from = where ? epf_lanes_first(where) : 0;
+			uint64_t row = slots + epf_lanes_get(all, mine.slot, from) *
+						       (uint64_t)j->hidden * 2u;
 
-			acc[c] = ll_add(acc[c], ll_mul(t->w[i], ll_from_bf16(b)));
+			w[a] = ll_float((uint32_t)epf_lanes_get(all, ll_bits(mine.w), from));
+			for (uint32_t i = 0; i < LL_SPAN && where; i++)
+				if (at + i * LL_LANES < j->hidden / 8u)
+					v[a][i] =
+						LL_AT(const struct ll_vec, row)[at + i * LL_LANES];
+			n += where != 0;
+			where &= where - 1u;
 		}
+		LL_UNROLL
+		for (uint32_t a = 0; a < LL_AHEAD; a++)
+			for (uint32_t i = 0; i < LL_SPAN && a < n; i++)
+				if (at + i * LL_LANES < j->hidden / 8u)
+					ll_sum_add(s, i, &v[a][i], w[a]);
 	}
-	for (uint32_t c = 0; c < 4u; c++)
-		out.w[c] = ll_to_bf16(acc[2u * c]) | ll_to_bf16(acc[2u * c + 1u]) << 16;
-	return out;
+}
+
+/* One piece of one token's sum; a warp. */
+EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t token, uint32_t piece)
+{
+	uint64_t row_bytes = (uint64_t)j->hidden * 2u;
+	uint32_t at = piece * LL_LANES * LL_SPAN + epf_lane();
+	struct ll_vec *out = LL_AT(struct ll_vec, j->out + token * row_bytes);
+	struct ll_sum s;
+
+	for (uint32_t i = 0; i < LL_SPAN * 8u; i++)
+		s.acc[i / 8u][i % 8u] = 0.0f;
+	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
+		struct ll_term mine = ll_term_of(j, token, first + epf_lane());
+
+		ll_sum_rows(j, &s, epf_lanes_where(mine.slot != UINT32_MAX), mine,
+			    home + (uint64_t)token * j->topk * row_bytes, at);
+	}
+	for (uint32_t i = 0; i < LL_SPAN && at + i * LL_LANES < j->hidden / 8u; i++)
+		for (uint32_t c = 0; c < 4u; c++)
+			out[at + i * LL_LANES].w[c] = ll_to_bf16(s.acc[i][2u * c]) |
+						      ll_to_bf16(s.acc[i][2u * c + 1u]) << 16;
 }
 
 EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
-	uint64_t home = j->base + j->lay.home[calls & 1u];
-	uint32_t vecs = j->hidden / 8u, span = LL_LANES * LL_SPAN;
-	uint32_t pieces = (vecs + span - 1u) / span;
-	uint64_t row_bytes = (uint64_t)j->hidden * 2u;
-	struct ll_terms terms;
+	uint32_t span = LL_LANES * LL_SPAN * 8u;
+	uint32_t pieces = (j->hidden + span - 1u) / span;
 
 	ll_wait_all(j, LL_COMBINE, calls);
-	for (uint32_t i = ll_warp(j); i < j->tokens * pieces; i += ll_warps(j)) {
-		uint32_t token = i / pieces;
-		uint32_t first = i % pieces * span + epf_lane();
-		uint32_t last = (i % pieces + 1u) * span;
-
-		ll_terms_of(j, token, &terms);
-		for (uint32_t v = first; v < last && v < vecs; v += LL_LANES)
-			LL_AT(struct ll_vec, j->out + token * row_bytes)
-		[v] = ll_sum(&terms, home + token * j->topk * row_bytes, row_bytes, v * 16u);
-	}
+	for (uint64_t i = ll_warp(j); i < (uint64_t)j->tokens * pieces; i += ll_warps(j))
+		ll_sum_piece(j, j->base + j->lay.home[calls & 1u], (uint32_t)(i / pieces),
+			     (uint32_t)(i % pieces));
 	ll_received(j, LL_COMBINE, calls);
+}
+
+/* The halves that are wanted. Both: every block sends its share before any of them waits. */
+EPF_DEV_FN void ll_combine(const struct ll_job *j)
+{
+	if (j->halves & EPF_LL_SEND)
+		ll_combine_send(j);
+	if (j->halves & EPF_LL_RECV)
+		ll_combine_recv(j);
 }
 
 #endif

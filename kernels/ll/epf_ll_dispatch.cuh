@@ -18,73 +18,146 @@ EPF_DEV_FN uint32_t ll_fp8(const struct ll_job *j)
 	return j->flags & EPF_LL_FP8 ? 1u : 0u;
 }
 
-/* 1 if no entry of this token before k names the same expert. */
-EPF_DEV_FN int ll_first_of_expert(const int64_t *experts, uint32_t k)
+/* 1 if no entry of this token before k is an expert of rank r. */
+EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, const int64_t *experts, uint32_t k,
+				uint32_t r)
 {
-	for (uint32_t i = 0; i < k; i++)
-		if (experts[i] == experts[k])
-			return 0;
-	return 1;
-}
+	int64_t begin = (int64_t)r * j->local;
+	int first = 1;
 
-EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, const int64_t *experts, uint32_t k)
-{
 	for (uint32_t i = 0; i < k; i++)
-		if (ll_rank_of(j, experts[i]) == ll_rank_of(j, experts[k]))
-			return 0;
-	return 1;
+		first &= experts[i] < begin || experts[i] >= begin + j->local;
+	return first;
 }
 
 /* ---- SEND ---- */
 
-/* The row of a token, in the stage; a warp. */
-EPF_DEV_FN void ll_stage_row(const struct ll_job *j, uint64_t row, uint32_t token)
+/*
+ * Work is cut so that all warps of the grid have some even when tokens are few: an item is a piece of a token's row, or what one expert or one rank
+ * has to be told. Every item writes what no other one does, so their order never matters.
+ */
+
+/* Does a token name this expert? One thread; loads do not wait for each other. */
+EPF_DEV_FN int ll_names_expert(const struct ll_job *j, uint32_t token, int64_t expert)
+{
+	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
+	int yes = 0;
+
+	for (uint32_t k = 0; k < j->topk; k++)
+		yes |= experts[k] == expert;
+	return yes;
+}
+
+/* Does it name one of those of this rank? */
+EPF_DEV_FN int ll_names_rank(const struct ll_job *j, uint32_t token, uint32_t rank)
+{
+	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
+	int64_t first = (int64_t)rank * j->local;
+	int yes = 0;
+
+	for (uint32_t k = 0; k < j->topk; k++)
+		yes |= experts[k] >= first && experts[k] < first + j->local;
+	return yes;
+}
+
+/* The first entry of a token that names this expert; there is one. */
+EPF_DEV_FN uint32_t ll_entry_of(const struct ll_job *j, uint32_t token, int64_t expert)
+{
+	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
+	uint32_t k = 0;
+
+	while (experts[k] != expert)
+		k++;
+	return k;
+}
+
+/* Where a token's row goes for a rank: into its memory, or into the memory that is sent from. 0: nowhere, it is masked. */
+EPF_DEV_FN uint64_t ll_row_to(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token)
+{
+	uint64_t to = ll_peer_of(j, rank)->direct;
+
+	if (ll_masked(j, rank))
+		return 0;
+	return to ? to + j->lay.inbox[set] +
+			       ((uint64_t)j->rank * j->tokens_max + token) * j->lay.row_bytes
+		  : j->base + j->lay.stage[set] + (uint64_t)token * j->lay.row_bytes;
+}
+
+/* The head of a row but for its index[], which experts fill in; lanes of a warp. */
+EPF_DEV_FN void ll_write_head(const struct ll_job *j, uint64_t row, uint32_t token)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	struct ll_head *head = LL_AT(struct ll_head, row);
-	uint64_t payload = row + sizeof(struct ll_head);
-	uint64_t x = j->x + (uint64_t)token * j->hidden * 2u;
 
-	for (uint32_t k = epf_lane(); k < LL_TOPK; k += LL_LANES) {
-		int none = k >= j->topk || ll_rank_of(j, experts[k]) == UINT32_MAX;
-
-		head->expert[k] = none ? -1 : (int32_t)experts[k];
-		if (none && k < j->topk && experts[k] != -1)
-			ll_complain(j, LL_BAD_EXPERT, EPF_GPU_LIMIT, EPF_GPU_COMMAND, token,
-				    (uint64_t)experts[k], k);
-	}
+	for (uint32_t k = epf_lane(); k < LL_TOPK; k += LL_LANES)
+		head->expert[k] = k < j->topk && ll_rank_of(j, experts[k]) != UINT32_MAX
+					  ? (int32_t)experts[k]
+					  : -1;
 	if (epf_lane() == 0) {
 		head->token = token;
 		head->source = j->rank;
 		head->topk = j->topk;
 		head->reserved = 0;
 	}
-	if (ll_fp8(j))
-		ll_quantise(LL_AT(const uint8_t, x), j->hidden,
-			    (j->flags & EPF_LL_ROUND_SCALE) != 0, LL_AT(uint8_t, payload),
-			    LL_AT(float, payload + j->hidden));
-	else
-		ll_copy(payload, x, j->hidden * 2u);
 }
 
-/* A staged row to the ranks that are reached by plain stores; this rank is one of them. */
-EPF_DEV_FN void ll_store_row(const struct ll_job *j, uint32_t set, uint64_t row, uint32_t token)
+/* Tells of entries that name no expert; lanes of a warp. */
+EPF_DEV_FN void ll_check_entries(const struct ll_job *j, uint32_t token)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 
-	for (uint32_t k = 0; k < j->topk; k++) {
-		uint32_t r = ll_rank_of(j, experts[k]);
-		uint64_t to;
+	for (uint32_t k = epf_lane(); k < j->topk; k += LL_LANES)
+		if (experts[k] != -1 && ll_rank_of(j, experts[k]) == UINT32_MAX)
+			ll_complain(j, LL_BAD_EXPERT, EPF_GPU_LIMIT, EPF_GPU_COMMAND, token,
+				    (uint64_t)experts[k], k);
+}
 
-		if (r == UINT32_MAX || !ll_first_of_rank(j, experts, k))
-			continue;
-		to = ll_peer_of(j, r)->direct;
-		if (to && !ll_masked(j, r))
-			ll_copy(to + j->lay.inbox[set] +
-					((uint64_t)j->rank * j->tokens_max + token) *
-						j->lay.row_bytes,
-				row, ll_row_used(j->hidden, ll_fp8(j)));
+/* A piece of a row as it travels, in the registers of a warp, to one place. */
+EPF_DEV_FN void ll_write_piece(const struct ll_job *j, const struct ll_piece *p, uint32_t piece,
+			       uint64_t row, uint32_t token)
+{
+	uint64_t payload = row + sizeof(struct ll_head);
+
+	if (piece == 0)
+		ll_write_head(j, row, token);
+	if (ll_fp8(j))
+		ll_piece_codes(p, piece, j->hidden, payload, payload + j->hidden);
+	else
+		ll_piece_store(p, piece, j->hidden, 2, payload);
+}
+
+/*
+ * One piece of a token's row, made once and written to every rank that holds one of the token's experts; a warp. Those that are reached by commands share
+ * the row that is sent.
+ */
+EPF_DEV_FN void ll_send_piece(const struct ll_job *j, uint32_t set, uint32_t token, uint32_t piece)
+{
+	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
+	uint64_t staged = j->base + j->lay.stage[set] + (uint64_t)token * j->lay.row_bytes;
+	epf_lanes all = epf_lanes_where(1), to;
+	int stage = 0;
+	struct ll_piece p;
+
+	ll_piece_load(&p, piece, j->hidden, 2, j->x + (uint64_t)token * j->hidden * 2u);
+	if (ll_fp8(j))
+		ll_piece_quantise(&p, piece, j->hidden, (j->flags & EPF_LL_ROUND_SCALE) != 0);
+	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
+		uint32_t k = first + epf_lane();
+		uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
+		uint64_t row = 0;
+
+		if (r != UINT32_MAX && ll_first_of_rank(j, experts, k, r))
+			row = ll_row_to(j, set, r, token);
+		stage |= row == staged;
+		to = epf_lanes_where(row && row != staged);
+		for (; to; to &= to - 1u)
+			ll_write_piece(j, &p, piece, epf_lanes_get(all, row, epf_lanes_first(to)),
+				       token);
 	}
+	if (epf_lanes_where(stage))
+		ll_write_piece(j, &p, piece, staged, token);
+	if (piece == 0)
+		ll_check_entries(j, token);
 }
 
 EPF_DEV_FN uint64_t ll_note_at(const struct ll_job *j, uint32_t set, uint32_t rank)
@@ -92,34 +165,59 @@ EPF_DEV_FN uint64_t ll_note_at(const struct ll_job *j, uint32_t set, uint32_t ra
 	return j->base + j->lay.notes[set] + (uint64_t)rank * j->lay.note_bytes;
 }
 
-/* The note to one rank; a warp. Words are added to in device memory, and so read back from there. */
-EPF_DEV_FN void ll_write_note(const struct ll_job *j, uint32_t set, uint32_t rank)
+/* Where the note to a rank is written: in its memory, or in the memory that is sent from. 0: it is masked. */
+EPF_DEV_FN uint64_t ll_note_to(const struct ll_job *j, uint32_t set, uint32_t rank)
 {
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx);
-	uint32_t *rows = LL_AT(uint32_t, ll_note_at(j, set, rank));
-	uint32_t words = ll_note_used(j->local, j->tokens_max) / 4u;
-	uint32_t *bitmap = rows + j->local;
 	uint64_t to = ll_peer_of(j, rank)->direct;
 
-	for (uint32_t i = epf_lane(); i < words; i += LL_LANES)
-		epf_st32_relaxed_gpu(&rows[i], 0);
-	epf_fence_gpu();
-	epf_warp_barrier();
-	for (uint32_t i = epf_lane(); i < j->tokens * j->topk; i += LL_LANES) {
-		uint32_t t = i / j->topk, k = i % j->topk;
+	if (ll_masked(j, rank))
+		return 0;
+	return to ? to + j->lay.inotes[set] + (uint64_t)j->rank * j->lay.note_bytes
+		  : ll_note_at(j, set, rank);
+}
 
-		if (ll_rank_of(j, experts[i]) != rank || !ll_first_of_expert(experts + i - k, k))
-			continue;
-		ll_add32(&rows[(uint32_t)experts[i] % j->local], 1u);
-		ll_or32(&bitmap[t / 32u], 1u << (t % 32u));
-	}
-	epf_fence_gpu();
-	epf_warp_barrier();
-	if (!to || ll_masked(j, rank))
+/*
+ * Everything about one expert: how many rows it gets, into the note, and the number of each row among them, into the row's head. A warp, whose lanes
+ * look at neighbouring tokens.
+ */
+EPF_DEV_FN void ll_tell_expert(const struct ll_job *j, uint32_t set, uint32_t expert)
+{
+	uint32_t rank = expert / j->local, rows = 0;
+	uint64_t note = ll_note_to(j, set, rank);
+
+	if (!note)
 		return;
-	to += j->lay.inotes[set] + (uint64_t)j->rank * j->lay.note_bytes;
-	for (uint32_t i = epf_lane(); i < words; i += LL_LANES)
-		LL_AT(uint32_t, to)[i] = epf_ld32_relaxed_gpu(&rows[i]);
+	for (uint32_t first = 0; first < j->tokens; first += LL_LANES) {
+		uint32_t t = first + epf_lane();
+		int yes = t < j->tokens && ll_names_expert(j, t, expert);
+		epf_lanes where = epf_lanes_where(yes);
+
+		if (yes)
+			LL_AT(struct ll_head, ll_row_to(j, set, rank, t))
+				->index[ll_entry_of(j, t, expert)] = rows + epf_lanes_before(where);
+		rows += epf_lanes_count(where);
+	}
+	if (epf_lane() == 0)
+		LL_AT(uint32_t, note)[expert % j->local] = rows;
+}
+
+/* One word of the bitmap in the note to a rank: which of 32 tokens go there; a warp. */
+EPF_DEV_FN void ll_tell_tokens(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t word)
+{
+	uint64_t note = ll_note_to(j, set, rank);
+	uint32_t bits = 0;
+
+	if (!note)
+		return;
+	for (uint32_t i = 0; i < 32u; i += LL_LANES) {
+		uint32_t at = i + epf_lane(), t = word * 32u + at;
+
+		bits |= (uint32_t)epf_lanes_where(at < 32u && t < j->tokens &&
+						  ll_names_rank(j, t, rank))
+			<< i;
+	}
+	if (epf_lane() == 0)
+		(LL_AT(uint32_t, note) + j->local)[word] = bits;
 }
 
 /* Rows and note to a rank that is reached by commands; a warp. */
@@ -159,10 +257,10 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint32_t set)
 	struct epf_dev d;
 	int rc = 0;
 
-	epf_warp_fence();
 	ll_tell_direct(j, LL_DISPATCH, set);
 	if (!ll_any_remote(j))
 		return;
+	epf_warp_fence();
 	epf_warp_open(&d, ll_ctx(j));
 	for (uint32_t i = 1; i < j->ranks && !rc; i++) {
 		uint32_t r = (j->rank + i) % j->ranks;
@@ -177,16 +275,22 @@ EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j)
 {
 	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_SENDING);
 	uint32_t set = (uint32_t)(calls & 1u);
+	uint32_t experts = j->local * j->ranks, words = ll_bitmap_words(j->tokens_max);
+	uint32_t pieces = ll_pieces(j->hidden);
+	uint64_t told = experts + (uint64_t)words * j->ranks;
 
-	for (uint32_t t = ll_warp(j); t < j->tokens; t += ll_warps(j)) {
-		uint64_t row = j->base + j->lay.stage[set] + (uint64_t)t * j->lay.row_bytes;
+	/* What takes longest begins first. */
+	for (uint64_t i = ll_warp(j); i < told + (uint64_t)j->tokens * pieces; i += ll_warps(j)) {
+		uint32_t row = (uint32_t)(i - told);
 
-		ll_stage_row(j, row, t);
-		epf_warp_barrier();
-		ll_store_row(j, set, row, t);
+		if (i < experts)
+			ll_tell_expert(j, set, (uint32_t)i);
+		else if (i < told)
+			ll_tell_tokens(j, set, (uint32_t)(i - experts) / words,
+				       (uint32_t)(i - experts) % words);
+		else
+			ll_send_piece(j, set, row / pieces, row % pieces);
 	}
-	for (uint32_t r = ll_warp(j); r < j->ranks; r += ll_warps(j))
-		ll_write_note(j, set, r);
 	if (!ll_last_block(j, LL_DISPATCH, LL_SENDING))
 		return;
 	if (epf_thread_in_block() < LL_LANES)
@@ -215,123 +319,155 @@ EPF_DEV_FN uint32_t ll_rows_from(const struct ll_job *j, uint32_t set, uint32_t 
 	return n <= j->tokens_max ? n : 0;
 }
 
-/* The sum over the lanes of a warp, in all of them. */
-EPF_DEV_FN uint32_t ll_warp_sum(uint32_t v)
+/* Rows of one local expert: how many of each rank and where they begin; a warp, a lane a rank. */
+EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t expert)
 {
 	epf_lanes all = epf_lanes_where(1);
-	uint32_t sum = 0;
+	uint32_t begin = 0;
 
-	for (uint32_t i = 0; i < LL_LANES; i++)
-		sum += (uint32_t)epf_lanes_get(all, v, i);
-	return sum;
-}
+	for (uint32_t first = 0; first < j->ranks; first += LL_LANES) {
+		uint32_t r = first + epf_lane(), before = 0, sum = 0;
+		uint32_t count = r < j->ranks ? ll_rows_from(j, set, r, expert) : 0;
 
-/* One row into its place of the packed list; a warp. */
-EPF_DEV_FN void ll_unpack_row(const struct ll_job *j, uint64_t row, uint64_t list, uint32_t place)
-{
-	uint64_t payload = row + sizeof(struct ll_head);
-	uint64_t n = (uint64_t)j->ranks * j->tokens_max;
-	uint32_t blocks = j->hidden / LL_BLOCK;
-	uint64_t at = list * n + place;
-
-	if (!ll_fp8(j)) {
-		ll_copy(j->recv_x + at * j->hidden * 2u, payload, j->hidden * 2u);
-		return;
-	}
-	ll_copy(j->recv_x + at * j->hidden, payload, j->hidden);
-	payload += j->hidden;
-	if (j->flags & EPF_LL_UE8M0) {
-		for (uint32_t w = epf_lane(); w < blocks / 4u; w += LL_LANES) {
-			uint32_t packed = 0;
-
-			for (uint32_t b = 0; b < 4u; b++)
-				packed |= (ll_bits(LL_AT(const float, payload)[w * 4u + b]) >> 23 &
-					   0xffu)
-					  << (8u * b);
-			LL_AT(uint32_t, j->recv_scales)
-			[(list * (blocks / 4u) + w) * n + place] = packed;
+		for (uint32_t i = 0; i < LL_LANES && first + i < j->ranks; i++) {
+			if (i == epf_lane())
+				before = sum;
+			sum += (uint32_t)epf_lanes_get(all, count, i);
 		}
+		if (r < j->ranks)
+			LL_AT(uint64_t, j->layout_range)
+		[(uint64_t)expert * j->ranks + r] = (uint64_t)(begin + before) << 32 | count;
+		begin += sum;
+	}
+	if (epf_lane() != 0)
+		return;
+	LL_AT(int32_t, j->recv_count)[expert] = (int32_t)begin;
+	if (j->recv_stats)
+		LL_AT(int32_t, j->recv_stats)
+	[expert] += (int32_t)begin;
+}
+
+/* A piece of an FP8 row's scales into their column of the list; a warp. */
+EPF_DEV_FN void ll_unpack_scales(const struct ll_job *j, uint64_t scales, uint32_t piece,
+				 uint64_t list, uint32_t place)
+{
+	uint64_t n = (uint64_t)j->ranks * j->tokens_max;
+	uint32_t blocks = j->hidden / LL_BLOCK, end = (piece + 1u) * LL_PIECE / LL_BLOCK;
+	const float *from = LL_AT(const float, scales);
+
+	end = end < blocks ? end : blocks;
+	if (!(j->flags & EPF_LL_UE8M0)) {
+		for (uint32_t b = piece * LL_PIECE / LL_BLOCK + epf_lane(); b < end; b += LL_LANES)
+			LL_AT(float, j->recv_scales)
+		[(list * blocks + b) * n + place] = from[b];
 		return;
 	}
-	for (uint32_t b = epf_lane(); b < blocks; b += LL_LANES)
-		LL_AT(float, j->recv_scales)
-	[(list * blocks + b) * n + place] = LL_AT(const float, payload)[b];
+	for (uint32_t w = piece * LL_PIECE / LL_BLOCK / 4u + epf_lane(); w < end / 4u;
+	     w += LL_LANES) {
+		uint32_t packed = 0;
+
+		for (uint32_t b = 0; b < 4u; b++)
+			packed |= (ll_bits(from[w * 4u + b]) >> 23 & 0xffu) << (8u * b);
+		LL_AT(uint32_t, j->recv_scales)
+		[(list * (blocks / 4u) + w) * n + place] = packed;
+	}
 }
 
-/* The k under which a row names an expert, or UINT32_MAX. */
-EPF_DEV_FN uint32_t ll_names(const struct ll_job *j, const struct ll_head *head, uint32_t expert)
+/* Place of an arrived row in the list of entry k's expert, or UINT32_MAX: not of this rank, named before, or it cannot be. */
+EPF_DEV_FN uint32_t ll_place_of(const struct ll_job *j, uint32_t set, uint32_t rank,
+				const struct ll_head *head, uint32_t k)
 {
-	for (uint32_t k = 0; k < j->topk; k++)
-		if (head->expert[k] == (int32_t)expert)
-			return k;
-	return UINT32_MAX;
+	uint32_t expert = (uint32_t)head->expert[k] - j->rank * j->local, begin = 0, index;
+
+	if (head->expert[k] < 0 || expert >= j->local)
+		return UINT32_MAX;
+	for (uint32_t i = 0; i < k; i++)
+		if (head->expert[i] == head->expert[k])
+			return UINT32_MAX;
+	index = head->index[k];
+	if (index >= ll_rows_from(j, set, rank, expert)) {
+		ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, expert, index);
+		return UINT32_MAX;
+	}
+	for (uint32_t r = 0; r < rank; r++)
+		begin += ll_rows_from(j, set, r, expert);
+	return begin + index;
 }
 
-/* Rows of one rank for one local expert, from place `begin` on, `count` of them; a warp. */
-EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t expert, uint32_t rank,
-			  uint32_t begin, uint32_t count)
+/* One piece of an arrived row into the lists of this rank's experts that it names; a warp, a lane an entry. */
+EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token,
+			  uint32_t piece)
+{
+	uint64_t row = j->base + j->lay.inbox[set] +
+		       ((uint64_t)rank * j->tokens_max + token) * j->lay.row_bytes;
+	const struct ll_head *head = LL_AT(const struct ll_head, row);
+	uint64_t payload = row + sizeof(*head), n = (uint64_t)j->ranks * j->tokens_max;
+	uint32_t width = ll_fp8(j) ? 1 : 2;
+	epf_lanes all = epf_lanes_where(1), to;
+	struct ll_piece p;
+
+	ll_piece_load(&p, piece, j->hidden, width, payload);
+	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
+		uint32_t k = first + epf_lane(), expert = 0, place = UINT32_MAX;
+
+		if (k < j->topk) {
+			expert = (uint32_t)head->expert[k] - j->rank * j->local;
+			place = ll_place_of(j, set, rank, head, k);
+		}
+		if (place != UINT32_MAX && piece == 0) {
+			LL_AT(int32_t, j->src_info)[expert * n + place] = (int32_t)token;
+			LL_AT(int32_t, j->src_slot)
+			[expert * n + place] = (int32_t)(token * j->topk + k);
+		}
+		to = epf_lanes_where(place != UINT32_MAX);
+		for (; to; to &= to - 1u) {
+			uint32_t list = (uint32_t)epf_lanes_get(all, expert, epf_lanes_first(to));
+			uint32_t at = (uint32_t)epf_lanes_get(all, place, epf_lanes_first(to));
+
+			ll_piece_store(&p, piece, j->hidden, width,
+				       j->recv_x + (list * n + at) * j->hidden * width);
+			if (ll_fp8(j))
+				ll_unpack_scales(j, payload + j->hidden, piece, list, at);
+		}
+	}
+}
+
+/* Is this token of that rank here? */
+EPF_DEV_FN int ll_has_come(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token)
 {
 	const uint32_t *bitmap = ll_inote(j, set, rank) + j->local;
-	uint64_t rows =
-		j->base + j->lay.inbox[set] + (uint64_t)rank * j->tokens_max * j->lay.row_bytes;
-	uint64_t list = (uint64_t)expert * j->ranks * j->tokens_max;
-	uint32_t found = 0;
 
-	for (uint32_t first = 0; first < j->tokens_max && found < count; first += LL_LANES) {
-		uint32_t t = first + epf_lane(), k = UINT32_MAX, place;
-		epf_lanes here;
-
-		if (t < j->tokens_max && (bitmap[t / 32u] >> (t % 32u) & 1u))
-			k = ll_names(
-				j,
-				LL_AT(const struct ll_head, rows + (uint64_t)t * j->lay.row_bytes),
-				j->rank * j->local + expert);
-		here = epf_lanes_where(k != UINT32_MAX);
-		place = begin + found + epf_lanes_before(here);
-		if (k != UINT32_MAX && place < begin + count) {
-			LL_AT(int32_t, j->src_info)[list + place] = (int32_t)t;
-			LL_AT(int32_t, j->src_slot)[list + place] = (int32_t)(t * j->topk + k);
-		}
-		for (; here && found < count; here &= here - 1u, found++)
-			ll_unpack_row(j,
-				      rows + (uint64_t)(first + epf_lanes_first(here)) *
-						      j->lay.row_bytes,
-				      expert, begin + found);
-	}
-	if (found != count && epf_lane() == 0)
-		ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, count, found);
-}
-
-/* One local expert and one rank: counts, places, rows; a warp. */
-EPF_DEV_FN void ll_receive(const struct ll_job *j, uint32_t set, uint32_t expert, uint32_t rank)
-{
-	uint32_t count = ll_rows_from(j, set, rank, expert), begin = 0;
-
-	for (uint32_t r = epf_lane(); r < rank; r += LL_LANES)
-		begin += ll_rows_from(j, set, r, expert);
-	begin = ll_warp_sum(begin);
-	if (epf_lane() == 0) {
-		LL_AT(uint64_t, j->layout_range)
-		[(uint64_t)expert * j->ranks + rank] = (uint64_t)begin << 32 | count;
-		if (rank == j->ranks - 1u) {
-			LL_AT(int32_t, j->recv_count)[expert] = (int32_t)(begin + count);
-			if (j->recv_stats)
-				LL_AT(int32_t, j->recv_stats)
-			[expert] += (int32_t)(begin + count);
-		}
-	}
-	ll_unpack(j, set, expert, rank, begin, count);
+	return epf_ld32_relaxed_gpu(&ll_peer_of(j, rank)->live[LL_DISPATCH]) &&
+	       (bitmap[token / 32u] >> (token % 32u) & 1u);
 }
 
 EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 {
 	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_RECEIVING);
-	uint32_t items = j->local * j->ranks;
+	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(j->hidden);
+	uint64_t rows = (uint64_t)j->ranks * j->tokens_max;
 
 	ll_wait_all(j, LL_DISPATCH, calls);
-	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j))
-		ll_receive(j, (uint32_t)(calls & 1u), i / j->ranks, i % j->ranks);
+	for (uint64_t i = ll_warp(j); i < j->local + rows * pieces; i += ll_warps(j)) {
+		uint64_t row = (i - j->local) / pieces;
+		uint32_t rank = (uint32_t)(row / j->tokens_max);
+		uint32_t token = (uint32_t)(row % j->tokens_max);
+
+		if (i < j->local)
+			ll_place_expert(j, set, (uint32_t)i);
+		else if (ll_has_come(j, set, rank, token))
+			ll_unpack(j, set, rank, token, (uint32_t)((i - j->local) % pieces));
+	}
 	ll_received(j, LL_DISPATCH, calls);
+}
+
+/* The halves that are wanted. Both: every block sends its share before any of them waits. */
+EPF_DEV_FN void ll_dispatch(const struct ll_job *j)
+{
+	if (j->halves & EPF_LL_SEND)
+		ll_dispatch_send(j);
+	if (j->halves & EPF_LL_RECV)
+		ll_dispatch_recv(j);
 }
 
 #endif

@@ -253,9 +253,10 @@ EPF_DEV_FN int ll_any_remote(const struct ll_job *j)
 	return epf_lanes_where(any) != 0;
 }
 
-/* Tells the ranks that are reached by plain stores that all of it is there. Behind a warp fence. */
+/* Tells the ranks that are reached by plain stores that all of it is there: every lane that does releases what the warp has seen written. */
 EPF_DEV_FN void ll_tell_direct(const struct ll_job *j, uint32_t kind, uint32_t set)
 {
+	epf_fence_sys();
 	for (uint32_t r = epf_lane(); r < j->ranks; r += LL_LANES) {
 		struct ll_peer *p = ll_peer_of(j, r);
 

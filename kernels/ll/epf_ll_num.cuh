@@ -16,9 +16,11 @@ struct ll_vec {
 
 #if defined(__CUDACC__)
 
-# define LL_LANES 32u
-# define LL_GROUP 16u /* lanes that quantise a block of 128 channels together */
-# define LL_SPAN  1u  /* 16-byte pieces of each lane in a piece of combine's sum */
+# define LL_LANES  32u
+# define LL_GROUP  16u /* lanes that quantise a block of 128 channels together */
+# define LL_SPAN   1u  /* 16-byte pieces of each lane in a piece of combine's sum */
+# define LL_AHEAD  8u  /* rows of that sum whose loads are under way together */
+# define LL_UNROLL _Pragma("unroll")
 
 EPF_DEV_FN uint32_t ll_bits(float f)
 {
@@ -50,21 +52,13 @@ EPF_DEV_FN uint32_t ll_swap(uint32_t v, uint32_t mask)
 	return __shfl_xor_sync(0xffffffffu, v, (int)mask);
 }
 
-EPF_DEV_FN void ll_add32(uint32_t *p, uint32_t v)
-{
-	atomicAdd(p, v);
-}
-
-EPF_DEV_FN void ll_or32(uint32_t *p, uint32_t v)
-{
-	atomicOr(p, v);
-}
-
 #elif defined(__HIP__)
 
-# define LL_LANES 64u
-# define LL_GROUP 16u
-# define LL_SPAN  1u
+# define LL_LANES  64u
+# define LL_GROUP  16u
+# define LL_SPAN   1u
+# define LL_AHEAD  8u
+# define LL_UNROLL _Pragma("unroll")
 
 EPF_DEV_FN uint32_t ll_bits(float f)
 {
@@ -98,21 +92,13 @@ EPF_DEV_FN uint32_t ll_swap(uint32_t v, uint32_t mask)
 	return (uint32_t)__builtin_amdgcn_ds_bpermute((int)((epf_lane() ^ mask) * 4u), (int)v);
 }
 
-EPF_DEV_FN void ll_add32(uint32_t *p, uint32_t v)
-{
-	(void)__hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
-}
-
-EPF_DEV_FN void ll_or32(uint32_t *p, uint32_t v)
-{
-	(void)__hip_atomic_fetch_or(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
-}
-
 #else /* plain C, compiled without contraction */
 
 # define LL_LANES 1u
 # define LL_GROUP 1u
 # define LL_SPAN  64u
+# define LL_AHEAD 1u
+# define LL_UNROLL
 
 EPF_DEV_FN uint32_t ll_bits(float f)
 {
@@ -134,8 +120,6 @@ EPF_DEV_FN float ll_float(uint32_t u)
 # define ll_add(a, b)     ((a) + (b))
 # define ll_div(a, b)     ((a) / (b))
 # define ll_swap(v, mask) (v)
-# define ll_add32(p, v)   ((void)__atomic_fetch_add(p, v, __ATOMIC_RELAXED))
-# define ll_or32(p, v)    ((void)__atomic_fetch_or(p, v, __ATOMIC_RELAXED))
 
 #endif
 
@@ -230,52 +214,105 @@ EPF_DEV_FN uint64_t ll_codes(const struct ll_vec *v, float inv)
 	return q;
 }
 
-/**
- * ll_quantise() - one BF16 row to codes [hidden], 8-byte aligned, and float scales [hidden / 128]; a warp does it together.
- * @x: 16-byte aligned.
+/*
+ * A piece of a row: what a warp moves at once, held in its registers. Piece number i is channels i * LL_PIECE on; the last one of a row
+ * may be shorter. Vector v of a lane is the warp's vector v * LL_LANES + lane of the piece, so that neighbouring lanes touch neighbouring memory.
  */
-EPF_DEV_FN void ll_quantise(const uint8_t *x, uint32_t hidden, int power_of_two, uint8_t *q,
-			    float *scales)
+#define LL_STEPS 4u                          /* blocks of 128 channels of a group of lanes */
+#define LL_VECS  (LL_STEPS * 16u / LL_GROUP) /* of a lane, while a channel takes 2 bytes */
+#define LL_PIECE (LL_STEPS * LL_LANES / LL_GROUP * LL_BLOCK) /* channels */
+
+struct ll_piece {
+	struct ll_vec v[LL_VECS];
+	float scale[LL_STEPS];
+};
+
+EPF_DEV_FN uint32_t ll_pieces(uint32_t hidden)
 {
-	uint32_t blocks = hidden / LL_BLOCK, lane = epf_lane();
-	uint32_t at = lane % LL_GROUP;
+	return (hidden + LL_PIECE - 1u) / LL_PIECE;
+}
 
-	for (uint32_t first = 0; first < blocks; first += LL_LANES / LL_GROUP) {
-		uint32_t b = first + lane / LL_GROUP;
-		const struct ll_vec *in = (const struct ll_vec *)(const void *)x + b * 16u;
-		struct ll_vec v[16u / LL_GROUP];
-		uint32_t top = 0;
-		float inv, scale;
+/* Number of this lane's vector v in the whole row. width: bytes of a channel, 2 or 1. */
+EPF_DEV_FN uint32_t ll_vec_at(uint32_t piece, uint32_t v, uint32_t width)
+{
+	return piece * (LL_PIECE * width / 16u) + v * LL_LANES + epf_lane();
+}
 
-		for (uint32_t i = 0; i < 16u / LL_GROUP && b < blocks; i++) {
-			v[i] = in[at + i * LL_GROUP];
-			for (uint32_t c = 0; c < 4u; c++)
-				top = ll_top(ll_top(top, v[i].w[c]), v[i].w[c] >> 16);
-		}
-		top = ll_group_max(top);
-		scale = ll_scale(top, power_of_two, &inv);
-		for (uint32_t i = 0; i < 16u / LL_GROUP && b < blocks; i++) {
-			uint64_t *out = (uint64_t *)(void *)(q + (uint64_t)b * LL_BLOCK);
+/* Is that vector part of the piece and the row? */
+EPF_DEV_FN int ll_vec_is(uint32_t at, uint32_t v, uint32_t hidden, uint32_t width)
+{
+	return v < LL_VECS * width / 2u && at < hidden * width / 16u;
+}
 
-			out[at + i * LL_GROUP] = ll_codes(&v[i], inv);
-		}
-		if (at == 0 && b < blocks)
-			scales[b] = scale;
+/* Reads a piece; `from`: the row, 16-byte aligned. */
+EPF_DEV_FN void ll_piece_load(struct ll_piece *p, uint32_t piece, uint32_t hidden, uint32_t width,
+			      uint64_t from)
+{
+	LL_UNROLL
+	for (uint32_t v = 0; v < LL_VECS; v++) {
+		uint32_t at = ll_vec_at(piece, v, width);
+
+		if (ll_vec_is(at, v, hidden, width))
+			p->v[v] = ((const struct ll_vec *)(uintptr_t)from)[at];
 	}
 }
 
-/* A warp's copy; all is 16-byte aligned, and bytes a multiple of 16. */
-EPF_DEV_FN void ll_copy(uint64_t dst, uint64_t src, uint32_t bytes)
+/* Writes it to another row. */
+EPF_DEV_FN void ll_piece_store(const struct ll_piece *p, uint32_t piece, uint32_t hidden,
+			       uint32_t width, uint64_t to)
 {
-#if defined(__CUDACC__) || defined(__HIP__)
-	struct ll_vec *to = (struct ll_vec *)dst;
-	const struct ll_vec *from = (const struct ll_vec *)src;
+	LL_UNROLL
+	for (uint32_t v = 0; v < LL_VECS; v++) {
+		uint32_t at = ll_vec_at(piece, v, width);
 
-	for (uint32_t i = epf_lane(); i < bytes / 16u; i += LL_LANES)
-		to[i] = from[i];
-#else
-	__builtin_memcpy((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
-#endif
+		if (ll_vec_is(at, v, hidden, width))
+			((struct ll_vec *)(uintptr_t)to)[at] = p->v[v];
+	}
+}
+
+/* BF16 in place to FP8: each vector's 8 codes in its first half, and the scales of the blocks. All lanes of the warp call it. */
+EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t hidden,
+				  int power_of_two)
+{
+	LL_UNROLL
+	for (uint32_t s = 0; s < LL_STEPS; s++) {
+		uint32_t top = 0;
+		float inv;
+
+		for (uint32_t i = 0; i < 16u / LL_GROUP; i++) {
+			uint32_t v = s * (16u / LL_GROUP) + i;
+
+			if (!ll_vec_is(ll_vec_at(piece, v, 2), v, hidden, 2))
+				p->v[v].w[0] = p->v[v].w[1] = p->v[v].w[2] = p->v[v].w[3] = 0;
+			for (uint32_t c = 0; c < 4u; c++)
+				top = ll_top(ll_top(top, p->v[v].w[c]), p->v[v].w[c] >> 16);
+		}
+		top = ll_group_max(top);
+		p->scale[s] = ll_scale(top, power_of_two, &inv);
+		for (uint32_t i = 0; i < 16u / LL_GROUP; i++) {
+			uint32_t v = s * (16u / LL_GROUP) + i;
+			uint64_t q = ll_codes(&p->v[v], inv);
+
+			p->v[v].w[0] = (uint32_t)q;
+			p->v[v].w[1] = (uint32_t)(q >> 32);
+		}
+	}
+}
+
+/* Writes codes [hidden], 8-byte aligned, and float scales [hidden / 128] of a piece that was quantised. */
+EPF_DEV_FN void ll_piece_codes(const struct ll_piece *p, uint32_t piece, uint32_t hidden,
+			       uint64_t codes, uint64_t scales)
+{
+	LL_UNROLL
+	for (uint32_t v = 0; v < LL_VECS; v++) {
+		uint32_t at = ll_vec_at(piece, v, 2);
+
+		if (!ll_vec_is(at, v, hidden, 2))
+			continue;
+		((uint64_t *)(uintptr_t)codes)[at] = (uint64_t)p->v[v].w[1] << 32 | p->v[v].w[0];
+		if (at % 16u == 0)
+			((float *)(uintptr_t)scales)[at / 16u] = p->scale[v / (16u / LL_GROUP)];
+	}
 }
 
 #endif

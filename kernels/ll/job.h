@@ -48,9 +48,14 @@ struct ll_head {
 	uint32_t topk;
 	uint32_t reserved;
 	int32_t expert[LL_TOPK]; /* global numbers; -1: none */
+	/*
+	 * Which of its source's rows for that expert this is, in ascending token. Meant for the receiver's own experts only, at the first
+	 * entry that names one.
+	 */
+	uint32_t index[LL_TOPK];
 };
 
-EPF_STATIC_ASSERT(sizeof(struct ll_head) == 80, "payload behind the head is 16-byte aligned");
+EPF_STATIC_ASSERT(sizeof(struct ll_head) == 144, "payload behind the head is 16-byte aligned");
 
 /*
  * A note closes what one rank sends to another in a dispatch: uint32_t rows[local experts of the receiver], then a bitmap of the tokens that
@@ -123,6 +128,8 @@ struct ll_job {
 	uint32_t topk;
 	uint32_t tokens;
 	uint32_t flags;
+	uint32_t halves; /* EPF_LL_SEND, EPF_LL_RECV or both */
+	uint32_t reserved;
 	uint64_t x;
 	uint64_t out_at; /* combine: offset of the memory it sends from */
 	uint64_t topk_idx;

@@ -13,10 +13,8 @@
 
 /* Kernels, as entry points of a device. */
 enum ll_kernel {
-	LL_K_DISPATCH_SEND,
-	LL_K_DISPATCH_RECV,
-	LL_K_COMBINE_SEND,
-	LL_K_COMBINE_RECV,
+	LL_K_DISPATCH,
+	LL_K_COMBINE,
 	LL_K_MASK_SET,
 	LL_K_MASK_GET,
 	LL_K_RESET,
@@ -39,6 +37,7 @@ struct epf_ll {
 	uint64_t combines;   /* SEND halves launched: which memory the next one sends from */
 	uint32_t threads;    /* of a block */
 	uint32_t blocks;     /* of a launch */
+	bool side_by_side;   /* blocks run at the same time: both halves can be one launch */
 	struct ll_gpu *more; /* a GPU's own */
 };
 

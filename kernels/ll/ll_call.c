@@ -107,6 +107,23 @@ static int check_dispatch(const struct epf_ll_dispatch *d, unsigned halves)
 	return err ? err : given(d->layout_range, "layout_range", 8);
 }
 
+/* Both halves in one launch where its blocks run side by side: a block that has sent waits for blocks of the same launch. */
+static int launch(struct epf_ll *ll, enum ll_kernel kernel, struct ll_job *j, unsigned halves,
+		  void *stream)
+{
+	int err = 0;
+
+	if (ll->side_by_side || halves != EPF_LL_BOTH) {
+		j->halves = halves;
+		return ll->dev->launch(ll, kernel, j, stream);
+	}
+	for (unsigned half = EPF_LL_SEND; half <= EPF_LL_RECV && !err; half++) {
+		j->halves = half;
+		err = ll->dev->launch(ll, kernel, j, stream);
+	}
+	return err;
+}
+
 int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned halves,
 		    void *stream)
 {
@@ -132,11 +149,7 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
 	j.layout_range = (uintptr_t)d->layout_range;
 	j.recv_stats = (uintptr_t)d->recv_stats;
 	j.wait_stats = (uintptr_t)d->wait_stats;
-	if (halves & EPF_LL_SEND)
-		err = ll->dev->launch(ll, LL_K_DISPATCH_SEND, &j, stream);
-	if (!err && (halves & EPF_LL_RECV))
-		err = ll->dev->launch(ll, LL_K_DISPATCH_RECV, &j, stream);
-	return err;
+	return launch(ll, LL_K_DISPATCH, &j, halves, stream);
 }
 
 static int check_combine(const struct epf_ll *ll, const struct epf_ll_combine *c, unsigned halves,
@@ -192,13 +205,9 @@ int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned h
 	j.weights = (uintptr_t)c->topk_weights;
 	j.out = (uintptr_t)c->out;
 	j.wait_stats = (uintptr_t)c->wait_stats;
-	if (halves & EPF_LL_SEND) {
-		err = ll->dev->launch(ll, LL_K_COMBINE_SEND, &j, stream);
-		if (!err)
-			ll->combines++;
-	}
-	if (!err && (halves & EPF_LL_RECV))
-		err = ll->dev->launch(ll, LL_K_COMBINE_RECV, &j, stream);
+	err = launch(ll, LL_K_COMBINE, &j, halves, stream);
+	if (!err && (halves & EPF_LL_SEND))
+		ll->combines++;
 	return err;
 }
 

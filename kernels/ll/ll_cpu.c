@@ -13,13 +13,8 @@
 #include <string.h>
 
 static void (*const kernels[LL_KERNELS])(const struct ll_job *job) = {
-	[LL_K_DISPATCH_SEND] = ll_dispatch_send,
-	[LL_K_DISPATCH_RECV] = ll_dispatch_recv,
-	[LL_K_COMBINE_SEND] = ll_combine_send,
-	[LL_K_COMBINE_RECV] = ll_combine_recv,
-	[LL_K_MASK_SET] = ll_mask_set,
-	[LL_K_MASK_GET] = ll_mask_get,
-	[LL_K_RESET] = ll_reset,
+	[LL_K_DISPATCH] = ll_dispatch, [LL_K_COMBINE] = ll_combine, [LL_K_MASK_SET] = ll_mask_set,
+	[LL_K_MASK_GET] = ll_mask_get, [LL_K_RESET] = ll_reset,
 };
 
 /* Whose kernel this thread runs. */
@@ -74,7 +69,6 @@ static int cpu_copy(struct epf_ll *ll, void *dst, const void *src, uint64_t byte
 static int cpu_launch(struct epf_ll *ll, enum ll_kernel kernel, const struct ll_job *job,
 		      void *stream)
 {
-	bool sends = kernel == LL_K_DISPATCH_SEND || kernel == LL_K_COMBINE_SEND;
 	int err;
 
 	running = ll;
@@ -85,7 +79,7 @@ static int cpu_launch(struct epf_ll *ll, enum ll_kernel kernel, const struct ll_
 	}
 	epf_host_relax = NULL;
 	/* Kernels cannot wake a core that sleeps; a command of the host does. */
-	err = sends ? epf_flush_post(ll->ring, 0) : 0;
+	err = job->halves & EPF_LL_SEND ? epf_flush_post(ll->ring, 0) : 0;
 	return err ? ll_fail_fabric(err, "low-latency kernel") : 0;
 }
 
@@ -110,22 +104,18 @@ static void run_grid(const struct epf_gpu_launch *l, enum ll_kernel kernel)
   run_grid(l, kernel);                                   \
  }
 
-FAKE(dispatch_send, LL_K_DISPATCH_SEND)
-FAKE(dispatch_recv, LL_K_DISPATCH_RECV)
-FAKE(combine_send, LL_K_COMBINE_SEND)
-FAKE(combine_recv, LL_K_COMBINE_RECV)
+FAKE(dispatch, LL_K_DISPATCH)
+FAKE(combine, LL_K_COMBINE)
 FAKE(mask_set, LL_K_MASK_SET)
 FAKE(mask_get, LL_K_MASK_GET)
 FAKE(reset, LL_K_RESET)
 
 static const struct epf_gpu_fake_kernel fake[] = {
-	{ "epf_ll_dispatch_send_kernel", fake_dispatch_send },
-	{ "epf_ll_dispatch_recv_kernel", fake_dispatch_recv },
-	{ "epf_ll_combine_send_kernel", fake_combine_send },
-	{ "epf_ll_combine_recv_kernel", fake_combine_recv },
-	{ "epf_ll_mask_set_kernel", fake_mask_set },
-	{ "epf_ll_mask_get_kernel", fake_mask_get },
-	{ "epf_ll_reset_kernel", fake_reset },
+	{ "_ZN9ep_fabric8dispatchE6ll_job", fake_dispatch },
+	{ "_ZN9ep_fabric7combineE6ll_job", fake_combine },
+	{ "_ZN9ep_fabric8mask_setE6ll_job", fake_mask_set },
+	{ "_ZN9ep_fabric8mask_getE6ll_job", fake_mask_get },
+	{ "_ZN9ep_fabric5resetE6ll_job", fake_reset },
 	{ NULL, NULL },
 };
 

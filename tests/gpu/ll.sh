@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Low-latency dispatch and combine behind deep_ep.Buffer, on a machine with two or more GPUs: right, repeatable, with lost ranks, and how fast.
+#
+#   tests/gpu/ll.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--deepep DIR] [--deepep-tests DIR]
+#
+# --build         a folder with libepf.so.0, libepf-ll.so.0 (and for --deepep ep-fabric and libepf-deepep.so), or a build tree with them
+# --out           where logs and the table go (./gpu-results/ll)
+# --quick         few cases and shapes: some three minutes
+# --ranks         processes; as many as GPUs by default. More than GPUs: under MPS, where its control program is there
+# --cases         random cases (100), each run twice
+# --steps         replays of a graph, and steps of graph and eager calls in turn (1000)
+# --only          parts whose name matches
+# --deepep        DeepEP's package and compiled module: its Buffer is measured in turn with ours
+# --deepep-tests  DeepEP's folder of tests: its test_low_latency.py is run, unmodified, on our package
+#
+# Each part has its own limit and log; a part that hangs says where each rank was. Exit 0: all was right; 1: something was wrong; 77: no GPU, with
+# the reason. Speed is printed and never judged.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build="" out=$PWD/gpu-results/ll quick="" ranks="" cases=100 steps=1000 only=. deepep="" deepep_tests=""
+while [ $# -gt 0 ]; do
+	case $1 in
+	--build) build=$2 && shift ;;
+	--out) out=$2 && shift ;;
+	--quick) quick=--quick ;;
+	--ranks) ranks=$2 && shift ;;
+	--cases) cases=$2 && shift ;;
+	--steps) steps=$2 && shift ;;
+	--only) only=$2 && shift ;;
+	--deepep) deepep=$2 && shift ;;
+	--deepep-tests) deepep_tests=$2 && shift ;;
+	*) sed -n '/^#   tests/,/^# Each/p' "$0" && exit 2 ;;
+	esac
+	shift
+done
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
+	echo "no GPU here (nvidia-smi lists none): low-latency calls on GPUs are skipped"
+	exit 77
+fi
+mkdir -p "$out" || exit 1
+table=$out/table.txt
+failed=0 mps=0
+: >"$table"
+
+say()
+{
+	echo "$*" | tee -a "$table"
+}
+
+# find NAME: a file of the build, in its folder or at its place in a build tree
+find_built()
+{
+	local at
+	for at in "$build/$1" "$build/fabric/$1" "$build/kernels/$1" "$build/tools/$1" "$build/tools/shim/$1"; do
+		[ -e "$at" ] && realpath -s "$at" && return 0
+	done
+	return 1
+}
+
+# part NAME LIMIT COMMAND...: one line in the table
+part()
+{
+	local name=$1 limit=$2 began=$SECONDS rc
+	shift 2
+	[[ $name =~ $only ]] || return 0
+	timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1
+	rc=$?
+	case $rc in
+	0)
+		say "ok    $name ($((SECONDS - began)) s)"
+		grep '^# [a-z]*: ' "$out/$name.log" | sed 's/^/        /' | tee -a "$table"
+		;;
+	77) say "skip  $name: $(tail -n 1 "$out/$name.log")" ;;
+	*)
+		failed=1
+		[ "$rc" != 124 ] && [ "$rc" != 137 ] || echo "ended after its limit of $limit s" >>"$out/$name.log"
+		say "WRONG $name ($((SECONDS - began)) s): exit $rc, $out/$name.log ends with"
+		tail -n 45 "$out/$name.log" | cut -c1-300 | sed 's/^/      /' | tee -a "$table"
+		;;
+	esac
+	case $name in
+	speed* | compare) grep '^# [^a-z]\|^#.*us a call\|^  ' "$out/$name.log" | tee -a "$table" ;;
+	esac
+}
+
+gpus=$(nvidia-smi -L | wc -l)
+ranks=${ranks:-$gpus}
+libepf=$(find_built libepf.so.0) && libll=$(find_built libepf-ll.so.0) || { say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"; exit 1; }
+export EPF_LIBRARY=$libepf EPF_LL_LIBRARY=$libll PYTHONPATH=$root/tools/python${PYTHONPATH:+:$PYTHONPATH}
+LD_LIBRARY_PATH=$(dirname "$libepf"):$(dirname "$libll"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH PYTHONUNBUFFERED=1 TORCH_NCCL_ENABLE_MONITORING=0
+say "# $(date -u +%FT%TZ), $(git -C "$root" -c safe.directory='*' log -1 --format=%h 2>/dev/null || echo 'no checkout'), $ranks ranks"
+say "# $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $(uname -r)"
+if [ "$ranks" -gt "$gpus" ] && command -v nvidia-cuda-mps-control >/dev/null && [ -z "$(pgrep -x nvidia-cuda-mps)" ] && nvidia-cuda-mps-control -d; then
+	mps=1
+	trap 'echo quit | nvidia-cuda-mps-control' EXIT
+fi
+
+cases_py=$root/tests/gpu/ll_cases.py
+# run NAME LIMIT PART ARGUMENT...
+run()
+{
+	local name=$1 limit=$2 what=$3
+	shift 3
+	part "$name" "$((limit + 6))" python3 "$cases_py" "$what" --ranks "$ranks" --limit "$limit" $quick "$@"
+}
+
+if [ -n "$quick" ]; then
+	fast=30 long=40
+	steps=$((steps < 300 ? steps : 300))
+	cases=$((cases < 30 ? cases : 30))
+	run smoke "$fast" smoke
+	run smoke-commands "$fast" smoke --commands
+	run cases "$long" table,random,graph,mixed --cases "$cases" --steps "$steps"
+	run cases-commands "$long" table,random,graph --cases "$((cases / 2))" --steps "$((steps / 10))" --seed 100000 --commands
+	[ "$mps" = 1 ] || run kill "$fast" kill
+else
+	fast=60 long=300
+	run smoke "$fast" smoke
+	run smoke-commands "$fast" smoke --commands
+	run table "$long" table
+	run table-commands "$long" table --commands
+	run random "$((long * 4))" random --cases "$cases"
+	run random-commands "$long" random --cases "$((cases / 4))" --seed 100000 --commands
+	run graph "$long" graph --steps "$steps"
+	run graph-commands "$long" graph --steps "$((steps / 10))" --commands
+	run mixed "$long" mixed --steps "$steps"
+	[ "$mps" = 1 ] || run kill "$fast" kill
+	[ "$mps" = 1 ] || run kill-commands "$fast" kill --commands
+	if [ "$ranks" -gt 1 ]; then
+		all=$ranks ranks=1
+		run one-rank "$fast" smoke,random --cases "$((cases / 10))"
+		ranks=$all
+	fi
+fi
+if [ -n "$deepep_tests" ] && [ -e "$deepep_tests/test_low_latency.py" ]; then
+	for off in "" --disable-nvlink; do
+		part "deepep-test${off:+-commands}" 90 env EPF_GPU_TIMEOUT=10s python3 "$deepep_tests/test_low_latency.py" --num-processes "$ranks" $off
+		[[ deepep-test${off:+-commands} =~ $only ]] && grep -h 'bandwidth\|send/recv' "$out/deepep-test${off:+-commands}.log" | tee -a "$table"
+	done
+elif [ -n "$deepep_tests" ]; then
+	say "skip  deepep-test: no test_low_latency.py in $deepep_tests"
+fi
+if [ "$mps" = 0 ]; then
+	run speed "$((long * 2))" speed
+	run speed-commands "$((long * 2))" speed --commands
+	if [ -n "$deepep" ] && fabric=$(find_built ep-fabric) && shim=$(find_built libepf-deepep.so); then
+		export NVSHMEM_SYMMETRIC_SIZE=12884901888 EPF_GPU_TIMEOUT=10s
+		part compare "$((long * 2 + 30))" "$fabric" shim --library "$shim" -- python3 "$cases_py" compare --ranks "$ranks" --limit "$((long * 2 + 24))" $quick --deepep "$deepep"
+	elif [ -n "$deepep" ]; then
+		say "skip  compare: DeepEP needs IBGDA or our shim in low-latency mode, and there is no ep-fabric with libepf-deepep.so in $build"
+	fi
+fi
+say "# $([ "$failed" = 0 ] && echo "all right" || echo "SOMETHING WAS WRONG"); table: $table"
+exit "$failed"

@@ -1,0 +1,435 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Low-latency dispatch and combine on GPUs: parts of the suite, one after another in one set of processes, over deep_ep.Buffer of this tree.
+
+    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
+
+PART: smoke, table, random, graph, mixed, kill; speed and compare (ll_speed.py). One process a rank, rank r on GPU r modulo the GPUs; NCCL where
+each has one of its own, else gloo. --commands: NVLink is not used, every byte goes through rings, engine and NIC. --device cpu tries the
+parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH name what is tested; run by ll.sh.
+
+A line of each part says what was checked. Exit 0: right; 1: wrong, with the first wrong element and what the ranks know; 77: cannot run here.
+"""
+import argparse
+import faulthandler
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+
+os.environ.setdefault("EPF_GPU_TIMEOUT", "5s")  # what a rank waits for another; a hang is then a sentence
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+from ll_reference import Case, Wrong, bits  # noqa: E402
+
+FORMS = [{}, {"form": "hook"}, {"form": "async"}, {"zero_copy": True}, {"fp8": True}, {"fp8": True, "form": "hook"},
+         {"fp8": True, "round_scale": True}, {"fp8": True, "round_scale": True, "ue8m0": True, "form": "async"},
+         {"form": "hook", "zero_copy": True}, {"fp8": True, "round_scale": True, "ue8m0": True, "form": "hook", "zero_copy": True}]
+
+
+class Rank:
+    """What a part is given: who it is, its group, and Buffers."""
+
+    def __init__(self, rank, args, folder):
+        self.rank, self.size, self.args, self.folder = rank, args.ranks, args, folder
+        self.on_gpu = args.device == "cuda"
+        self.device = torch.device("cuda", rank % torch.cuda.device_count()) if self.on_gpu else torch.device("cpu")
+        nccl = self.on_gpu and args.ranks <= torch.cuda.device_count() and "kill" not in args.part
+        if self.on_gpu:
+            torch.cuda.set_device(self.device)
+        dist.init_process_group("nccl" if nccl else "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=args.ranks)
+        self.group = dist.group.WORLD
+        self.made = []
+
+    def buffer(self, shapes, module=None, **more):
+        """A Buffer of deep_ep (or of a module with its interface) for the largest of the shapes (tokens at most, hidden, experts)."""
+        if module is None:
+            import deep_ep as module
+        hint = max(module.Buffer.get_low_latency_rdma_size_hint(most, hidden, self.size, experts) for most, hidden, experts in shapes)
+        if module.__name__ == "deep_ep":
+            more["device"] = self.device
+        b = module.Buffer(self.group, num_rdma_bytes=hint, low_latency_mode=True, num_qps_per_rank=max(s[2] for s in shapes) // self.size,
+                          allow_nvlink_for_low_latency_mode=not self.args.commands, explicitly_destroy=True, **more)
+        self.made.append(b)
+        return b
+
+    def sync(self):
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+    def meet(self):
+        """All ranks, behind everything they have launched."""
+        self.sync()
+        dist.barrier()
+        self.sync()
+
+    def say(self, text):
+        """Once, not by each rank."""
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def known(self):
+        """What this rank knows when something went wrong, as lines."""
+        for b in self.made:
+            if getattr(b, "_ll", None) is None:
+                continue
+            try:
+                b._ll.check()
+                yield "kernels reported nothing"
+            except Exception as error:
+                yield f"kernels reported: {error}"
+            for name in ("cmds_taken", "cmds_retired", "cmds_failed", "signals_applied"):
+                try:
+                    yield f"{name} {b._fabric.counter(name)}"
+                except Exception:
+                    pass  # no such counter
+            from epf.tensors import view
+            words = view(torch, b._ll.memory()[0], 4 * self.size * 16, torch.int64, b.device, getattr(b, "_shared", None))
+            flags = words.view(2, 2, self.size, 16)[..., 0].tolist()
+            yield f"flags of plain stores, by set and rank: dispatch {flags[0]}, combine {flags[1]}; peers mapped: {getattr(b._shared, 'peers', None)}"
+
+
+# ---------------------------------------------------------------------- one dispatch and combine, compared
+
+
+def poison(rank, b, case):
+    """Fills the communication memory, and what the allocator will give to outputs, with a pattern. Collective."""
+    rank.meet()
+    if os.environ.get("EPF_SERVICE") is None:
+        b.get_local_buffer_tensor(torch.uint8, use_rdma_buffer=True).fill_(0xa5)
+    torch.full((case.local, case.rows, case.hidden), float("nan"), dtype=torch.bfloat16, device=rank.device)  # freed at once, given out again
+    rank.meet()
+
+
+def launch(b, case, x, idx, fp8=False, round_scale=False, ue8m0=False, form="sync", **more):
+    """A dispatch in one form, finished on the current stream: (received, count, handle)."""
+    got, count, handle, event, hook = b.low_latency_dispatch(
+        x, idx, case.most, case.experts, use_fp8=fp8, round_scale=round_scale, use_ue8m0=ue8m0, async_finish=form == "async",
+        return_recv_hook=form == "hook", **more)
+    if form == "hook":
+        hook()
+    elif form == "async":
+        event.current_stream_wait()
+    return got, count, handle
+
+
+def finish(b, y, idx, weight, handle, form="sync", zero_copy=False, **more):
+    """A combine in one form: the sums."""
+    if zero_copy:
+        b.get_next_low_latency_combine_buffer(handle).copy_(y)
+        y = torch.full_like(y, float("nan"))
+    sums, event, hook = b.low_latency_combine(y, idx, weight, handle, zero_copy=zero_copy, async_finish=form == "async",
+                                              return_recv_hook=form == "hook", **more)
+    if form == "hook":
+        hook()
+    elif form == "async":
+        event.current_stream_wait()
+    return sums
+
+
+def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", zero_copy=False, what=""):
+    """A dispatch and its combine, both compared; the sums."""
+    x, idx, weight = case.inputs(rank.rank)
+    stats = torch.zeros(case.local, dtype=torch.int32, device=rank.device)
+    waits = torch.zeros(rank.size, dtype=torch.int64, device=rank.device)
+    try:
+        got, count, handle = launch(b, case, x, idx, fp8, round_scale, ue8m0, form, cumulative_local_expert_recv_stats=stats,
+                                    dispatch_wait_recv_cost_stats=waits)
+        rank.sync()
+        case.check_received(rank.rank, got, count, handle, fp8, round_scale, ue8m0)
+        if not torch.equal(stats, count):
+            raise Wrong(f"cumulative statistics {stats.tolist()} instead of {count.tolist()}")
+        sums = finish(b, case.outputs(rank.rank), idx, weight, handle, form, zero_copy)
+        rank.sync()
+        case.check_combined(rank.rank, sums)
+        if int(waits.min()) < 0:
+            raise Wrong(f"waiting statistics {waits.tolist()}")
+        return sums
+    except Wrong as error:
+        named = {"fp8": fp8, "round_scale": round_scale, "ue8m0": ue8m0, "zero_copy": zero_copy}
+        raise Wrong(f"{what}{case}, {form}{''.join(' ' + n for n, on in named.items() if on)}: {error}") from None
+
+
+def spread(rank, tokens, i):
+    """Tokens of the ranks: as many as said at one of them, other numbers at the others."""
+    return [max(0, tokens - 3 * ((r + i) % rank.size)) if i % 2 else tokens for r in range(rank.size)]
+
+
+# ---------------------------------------------------------------------- the parts
+
+
+def smoke(rank):
+    """The smallest that goes through everything, first BF16."""
+    case = Case(rank.device, [16] * rank.size, 2048, 16 // rank.size * rank.size, 4, seed=7)
+    b = rank.buffer([(16, 2048, case.experts)])
+    began = time.time()
+    one(rank, b, case, what="first call: ")
+    took = time.time() - began
+    for i, form in enumerate(FORMS):
+        one(rank, b, case, **form)
+    b.destroy()
+    return f"{1 + len(FORMS)} forms of {case}; the first took {took * 1e3:.0f} ms with its checks"
+
+
+def table(rank):
+    """Each hidden size, token count and top-k with each form in turn, experts of many numbers, memory poisoned."""
+    quick = rank.args.quick
+    hidden = list(range(2048, 8193, 512))
+    tokens, done = [0, 1, 7, 128, 512], 0
+    cases = [(tokens[i % 5], hidden[i % 13], rank.size * (1 + (i * 7) % 24), 1 + i % 16) for i in range(16 if quick else 65)]
+    cases = [(t, h, max(e, -(-k // rank.size) * rank.size), k) for t, h, e, k in cases] + [(128, 7168, 288 // rank.size * rank.size, 8)]
+    b = rank.buffer([(max(t, 1), h, e) for t, h, e, _ in cases])
+    for i, (t, h, e, k) in enumerate(cases):
+        case = Case(rank.device, spread(rank, t, i), h, e, k, seed=100 + i, most=max(t, 1))
+        if i % 3 == 0:
+            poison(rank, b, case)
+        for form in (FORMS[i % len(FORMS)], FORMS[(3 * i + 4) % len(FORMS)]):
+            one(rank, b, case, **form)
+            done += 1
+    b.destroy()
+    return f"{done} calls of {len(cases)} shapes"
+
+
+def random_cases(rank):
+    """Cases from seeds, each run twice: right, and the same bits again."""
+    biggest = (512, 8192, 72 * rank.size)
+    b = rank.buffer([biggest])
+    for i in range(rank.args.cases):
+        seed = rank.args.seed + i
+        r = random.Random(seed)
+        topk = r.randint(1, 16)
+        experts = rank.size * r.randint(-(-topk // rank.size), 72)
+        tokens = [r.choice([0, 1, 7, r.randint(0, 128), r.randint(0, 512)]) for _ in range(rank.size)]
+        case = Case(rank.device, tokens, 512 * r.randint(1, 16), experts, topk, seed=seed, holes=r.choice([0, 0.15, 0.9]))
+        form = FORMS[r.randrange(len(FORMS))]
+        if r.random() < 0.1:
+            poison(rank, b, case)
+        first = one(rank, b, case, what=f"seed {seed}: ", **form)
+        again = one(rank, b, case, what=f"seed {seed} again: ", **form)
+        if not torch.equal(bits(first), bits(again)):
+            raise Wrong(f"seed {seed}: {case}: the second run gave other bits")
+    b.destroy()
+    return f"{rank.args.cases} cases from seed {rank.args.seed}, each twice, in one process group"
+
+
+class Replayed:
+    """A dispatch and a combine in a CUDA graph, whose inputs can be changed. The experts' outputs are made in the graph, from BF16 rows."""
+
+    def __init__(self, rank, b, case, hook):
+        self.rank, self.b, self.case, self.form = rank, b, case, "hook" if hook else "sync"
+        self.x, self.idx, self.weight = case.inputs(rank.rank)
+        self.expert = torch.arange(rank.rank * case.local, (rank.rank + 1) * case.local, device=rank.device).view(-1, 1)
+        self.step()  # loads what is loaded at first use, and settles the shape
+        rank.meet()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.out = self.step()
+        rank.meet()
+
+    def step(self):
+        got, count, handle = launch(self.b, self.case, self.x, self.idx, form=self.form)
+        y = Case.output_of(got, self.expert)
+        return got, count, handle, finish(self.b, y, self.idx, self.weight, handle, self.form)
+
+    def run(self, case, replay=True, compare=True):
+        """Another case's inputs (of the same shape), by the graph or eagerly."""
+        x, idx, weight = case.inputs(self.rank.rank)
+        for mine, new in ((self.x, x), (self.idx, idx), (self.weight, weight)):
+            mine.copy_(new)
+        if replay:
+            self.graph.replay()
+        got, count, handle, sums = self.out if replay else self.step()
+        if compare:
+            self.rank.sync()
+            case.check_received(self.rank.rank, got, count, handle)
+            case.check_combined(self.rank.rank, sums)
+
+
+def _same_shape(rank, seed):
+    return Case(rank.device, [32] * rank.size, 2048, 8 * rank.size, 6, seed=seed)
+
+
+def graph(rank):
+    """One captured dispatch and combine, replayed with changing inputs."""
+    cases = [_same_shape(rank, seed) for seed in range(20)]
+    b = rank.buffer([(32, 2048, cases[0].experts)])
+    done = 0
+    for hook in (False, True):
+        replayed = Replayed(rank, b, cases[0], hook)
+        for i in range(rank.args.steps):
+            try:
+                replayed.run(cases[i % len(cases)], compare=i < 40 or i % 10 == 0)
+            except Wrong as error:
+                raise Wrong(f"replay {i}, hook {hook}: {error}") from None
+            done += 1
+    rank.meet()
+    b.destroy()
+    return f"{done} replays with changing inputs, half of them of halves apart"
+
+
+def mixed(rank):
+    """Graph and eager calls in turn on one Buffer; memory must not grow."""
+    cases = [_same_shape(rank, seed) for seed in range(10)]
+    b = rank.buffer([(32, 2048, cases[0].experts)])
+    replayed = Replayed(rank, b, cases[0], False)
+    before = None
+    for i in range(rank.args.steps):
+        try:
+            replayed.run(cases[i % len(cases)], replay=bool((i // 3) % 2), compare=i % 10 == 0)
+        except Wrong as error:
+            raise Wrong(f"step {i}: {error}") from None
+        if i == rank.args.steps // 10:
+            rank.meet()
+            before = (torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0], _resident())
+    rank.meet()
+    after = (torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0], _resident())
+    if after[0] > before[0]:
+        raise Wrong(f"tensors hold {after[0] - before[0]} bytes more than after a tenth of the steps")
+    if before[1] - after[1] > 64 << 20 or after[2] - before[2] > 64 << 20:
+        raise Wrong(f"GPU memory grew by {before[1] - after[1]} bytes, the process by {after[2] - before[2]}")
+    b.destroy()
+    return f"{rank.args.steps} steps, graph and eager in turn; GPU memory grew by {before[1] - after[1]} bytes, the process by {after[2] - before[2]}"
+
+
+def _resident():
+    with open("/proc/self/statm", encoding="ascii") as f:
+        return int(f.read().split()[1]) * 4096
+
+
+def kill(rank):
+    """The last rank is killed between two calls: the others name and mask it, in time, and go on."""
+    last = rank.size - 1
+    timeout = 2.0
+    case = _same_shape(rank, 1)
+    b = rank.buffer([(32, 2048, case.experts)], enable_shrink=True)
+    for _ in range(5):
+        one(rank, b, case)
+    rank.meet()
+    if rank.rank == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.time()
+    x, idx, weight = case.inputs(rank.rank)
+    _, _, handle = launch(b, case, x, idx)
+    rank.sync()
+    took = time.time() - began
+    finish(b, torch.zeros((case.local, case.rows, case.hidden), dtype=torch.bfloat16, device=rank.device), idx, weight, handle)
+    mask = torch.zeros(rank.size, dtype=torch.int32, device=rank.device)
+    b.low_latency_query_mask_buffer(mask)
+    rank.sync()
+    if mask.tolist() != [int(r == last) for r in range(rank.size)]:
+        raise Wrong(f"masks are {mask.tolist()} after {took:.1f} s")
+    if took > timeout * 3 + 2:
+        raise Wrong(f"the call returned after {took:.1f} s, the timeout is {timeout} s")
+    for seed in range(10):
+        one(rank, b, Case(rank.device, [32] * rank.size, 2048, case.experts, 6, seed=seed, lost=(last,)), what="without the lost rank: ")
+    return f"rank {last} was lost: the call returned after {took:.2f} s (timeout {timeout} s) with its mask set, and 10 rounds without it were right"
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def worker(rank, args, folder):
+    """A rank's process."""
+    faulthandler.dump_traceback_later(max(args.limit - 4, 1), exit=True)
+    if "kill" in args.part:
+        os.environ["EPF_GPU_TIMEOUT"] = "2s"
+    me = None
+    try:
+        me = Rank(rank, args, folder)
+        for part in args.part:
+            began = time.time()
+            told = PARTS[part](me)
+            me.say(f"# {part}: {told} ({time.time() - began:.1f} s)")
+        code = 0
+    except BaseException as error:
+        code = 1
+        text = [f"rank {rank}: {error if isinstance(error, Wrong) else traceback.format_exc().rstrip()}"]
+        if me:
+            try:
+                text += [f"rank {rank}: {line}" for line in me.known()]
+            except BaseException as more:
+                text.append(f"rank {rank}: nothing more is known: {type(more).__name__}: {more}")
+        print("\n".join(text), flush=True)
+    sys.stdout.flush()
+    # No destructors: after a failure, or a lost rank, collectives in them would wait.
+    if code == 0 and "kill" not in args.part:
+        dist.destroy_process_group()
+    os._exit(code)
+
+
+def run(args):
+    """All ranks of a part; 0 if each ended as it should."""
+    context = multiprocessing.get_context("spawn")
+    deadline = time.time() + args.limit
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [context.Process(target=worker, args=(r, args, folder)) for r in range(args.ranks)]
+        for p in ranks:
+            p.start()
+        failed_at = None
+        while any(p.is_alive() for p in ranks) and time.time() < deadline:
+            time.sleep(0.02)
+            if failed_at is None and any(p.exitcode not in (None, 0) for p in ranks) and "kill" not in args.part:
+                failed_at = time.time()
+                deadline = min(deadline, failed_at + 8)  # the others find out by their own timeout
+        codes = []
+        for p in ranks:
+            if p.is_alive():
+                p.kill()
+            p.join()
+            codes.append(p.exitcode)
+    if "kill" in args.part and codes[-1] == -signal.SIGKILL:
+        codes[-1] = 0
+    if any(codes):
+        print(f"# {','.join(args.part)}: ranks ended with {codes} (negative: by a signal)")
+    return 1 if any(codes) else 0
+
+
+def compare(rank):
+    """See ll_speed.py."""
+    import ll_speed
+    return ll_speed.compare(rank)
+
+
+def speed(rank):
+    """See ll_speed.py."""
+    import ll_speed
+    return ll_speed.speed(rank)
+
+
+PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "kill": kill, "speed": speed,
+         "compare": compare}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", type=lambda names: names.split(","), help="of " + ", ".join(PARTS))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--commands", action="store_true", help="NVLink is not used")
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=60, help="seconds after which ranks show where they are, and are killed")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--deepep", help="folder with DeepEP's package and its compiled module")
+    args = parser.parse_args()
+    if set(args.part) - set(PARTS) or ("kill" in args.part and len(args.part) > 1):
+        parser.error(f"parts are {', '.join(PARTS)}; kill stands alone")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print("PyTorch finds no GPU: skipped")
+        sys.exit(77)
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "speed", "compare"}:
+        print("graphs and times need a GPU: skipped")
+        sys.exit(77)
+    sys.exit(run(args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What low-latency dispatch and combine must give, worked out anew with tensor operations; nothing of the package is used.
+
+Every rank makes the inputs of all ranks from their seeds, so that each knows what it must receive. Bits are compared where the definition
+(kernels/host/README.md, kernels/ll/README.md) fixes them; sums are held against FP64 besides.
+"""
+import torch
+
+BLOCK = 128
+FP8 = getattr(torch, "float8_e4m3fn", torch.uint8)  # PyTorch before 2.1 has no name for it
+
+
+class Wrong(AssertionError):
+    """A result that differs; the text says where."""
+
+
+def bits(t):
+    """A tensor as integers: equal means the same bits."""
+    return t.contiguous().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
+
+
+def same(got, want, what):
+    """Raises Wrong, with the first place and both values, unless the bits are the same."""
+    if got.shape != want.shape:
+        raise Wrong(f"{what}: shape {list(got.shape)} instead of {list(want.shape)}")
+    a, b = bits(got), bits(want)
+    if torch.equal(a, b):
+        return
+    differ = a != b
+    at = differ.nonzero()[0].tolist()
+    rows = differ.flatten(1).any(1) if differ.dim() > 1 else differ
+    raise Wrong(f"{what}: {int(differ.sum())} of {a.numel()} elements differ, in {int(rows.sum())} of {a.size(0)} rows; the first at {at}: "
+                f"{int(a[tuple(at)]) & 0xffffffff:#x} instead of {int(b[tuple(at)]) & 0xffffffff:#x}")
+
+
+def to_e4m3(v):
+    """Nearest code of each float32, ties to the even one, saturating at 448; by the table of all values."""
+    values = [(1 + m / 8) * 2.0 ** (e - 7) if e else m / 512 for e in range(16) for m in range(8)][:127]
+    table = torch.tensor(values, dtype=torch.float64, device=v.device)
+    magnitude = v.double().abs().clamp(max=448.0)
+    high = torch.searchsorted(table, magnitude).clamp(max=126)
+    low = (high - 1).clamp(min=0)
+    up, down = table[high] - magnitude, magnitude - table[low]
+    code = torch.where((up < down) | ((up == down) & (high % 2 == 0)), high, low)
+    return (code + 128 * torch.signbit(v).long()).to(torch.uint8)
+
+
+def quantised(x, round_scale):
+    """Codes and float scales of BF16 rows, 128 channels a scale."""
+    blocks = x.float().view(x.size(0), -1, BLOCK)
+    amax = blocks.abs().amax(2).clamp(min=float(torch.tensor(1e-4)))
+    most = torch.full_like(amax, 448.0)  # a number divided by a tensor may be rounded twice
+    scale, inv = amax / most, most / amax
+    if round_scale:
+        scale = ((scale.view(torch.int32) + 0x7fffff) & 0x7f800000).view(torch.float32)
+        inv = torch.ones_like(scale) / scale
+    return to_e4m3((blocks * inv.unsqueeze(2)).view(x.shape)), scale
+
+
+class Case:
+    """The sizes of a call, the inputs of all ranks, and what must come of them.
+
+    Arguments:
+        tokens: for each rank. experts: of all ranks. holes: the share of entries that are -1.
+        lost: ranks that take no part (masked): they send nothing and what is theirs does not count.
+    """
+
+    def __init__(self, device, tokens, hidden, experts, topk, seed=1, holes=0.15, most=None, lost=()):
+        self.device, self.tokens, self.hidden, self.experts, self.topk = device, list(tokens), hidden, experts, topk
+        self.ranks = len(self.tokens)
+        self.most = most or max(max(self.tokens), 1)
+        self.local, self.rows = experts // self.ranks, self.ranks * self.most
+        g = torch.Generator(device=device).manual_seed(seed)
+        self.x = torch.zeros((self.ranks, self.most, hidden), dtype=torch.bfloat16, device=device)
+        self.idx = torch.full((self.ranks, self.most, topk), -1, dtype=torch.int64, device=device)
+        self.weight = torch.zeros((self.ranks, self.most, topk), dtype=torch.float32, device=device)
+        for r, n in enumerate(self.tokens):
+            size = torch.rand((n, 1), generator=g, device=device, dtype=torch.float32)
+            self.x[r, :n] = (torch.randn((n, hidden), generator=g, device=device, dtype=torch.float32) * size * 8).bfloat16()
+            chosen = torch.rand((n, experts), generator=g, device=device, dtype=torch.float32).argsort(1)[:, :topk]
+            chosen[torch.rand((n, topk), generator=g, device=device, dtype=torch.float32) < holes] = -1
+            self.idx[r, :n] = chosen
+            self.weight[r, :n] = torch.rand((n, topk), generator=g, device=device, dtype=torch.float32)
+        self.seen = self.idx.clone()  # what of it counts
+        for r in lost:
+            self.seen[r] = -1
+            self.seen[(self.seen >= r * self.local) & (self.seen < (r + 1) * self.local)] = -1
+
+    def __str__(self):
+        return (f"tokens {self.tokens} of {self.most}, hidden {self.hidden}, {self.experts} experts, top-{self.topk}")
+
+    def inputs(self, rank):
+        """x, topk_idx and topk_weights of a rank, as new tensors."""
+        n = self.tokens[rank]
+        return self.x[rank, :n].clone(), self.idx[rank, :n].clone(), self.weight[rank, :n].clone()
+
+    def received(self, rank):
+        """(count of each local expert and source, then for each received row its expert, source, token and place), in order."""
+        ids = torch.arange(rank * self.local, (rank + 1) * self.local, device=self.device).view(-1, 1, 1, 1)
+        there = (self.seen.unsqueeze(0) == ids).any(3)
+        expert, source, token = there.nonzero(as_tuple=True)
+        place = (there.flatten(1).cumsum(1) - 1)[expert, source * self.most + token]
+        return there.sum(2), expert, source, token, place
+
+    def check_received(self, rank, got, count, handle, fp8=False, round_scale=False, ue8m0=False):
+        """What a dispatch gave this rank."""
+        counts, expert, source, token, place = self.received(rank)
+        same(count, counts.sum(1).int(), "rows of each expert")
+        begin = counts.cumsum(1) - counts
+        same(handle[1], begin << 32 | counts, "layout_range")
+        same(handle[0][expert, place], token.int(), "src_info")
+        x = self.x[source, token]
+        codes, scales = got if fp8 else (got, None)
+        if not fp8:
+            same(codes[expert, place], x, "rows")
+            return
+        want, scale = quantised(x, round_scale)
+        same(bits(codes)[expert, place], want, "codes")
+        if ue8m0:
+            scale = (scale.view(torch.int32) >> 23).to(torch.uint8).view(torch.int32)
+        same(scales[expert, place], scale, "scales")
+
+    def outputs(self, rank):
+        """The experts' outputs, a function of the row and the expert; places without a row are poisoned."""
+        y = torch.full((self.local, self.rows, self.hidden), float("nan"), dtype=torch.bfloat16, device=self.device)
+        _, expert, source, token, place = self.received(rank)
+        y[expert, place] = self.output_of(self.x[source, token], expert + rank * self.local)
+        return y
+
+    @staticmethod
+    def output_of(x, expert):
+        return (x.float() * (1.0 + expert.unsqueeze(-1).float() / 16)).bfloat16()
+
+    def check_combined(self, rank, sums):
+        """What a combine gave this rank: bit for bit as FP32 in the order of top-k, and near FP64."""
+        n = self.tokens[rank]
+        acc = torch.zeros((n, self.hidden), dtype=torch.float32, device=self.device)
+        exact, bound = acc.double(), acc.double()
+        for k in range(self.topk):
+            e = self.seen[rank, :n, k]
+            counts = (e >= 0).unsqueeze(1)
+            y, w = self.output_of(self.x[rank, :n], e.clamp(min=0)).float(), self.weight[rank, :n, k].unsqueeze(1)
+            acc = torch.where(counts, acc + w * y, acc)
+            term = torch.where(counts, w.double() * y.double(), torch.zeros_like(exact))
+            exact, bound = exact + term, bound + term.abs()
+        same(sums, acc.bfloat16(), "sums")
+        if not bool(((sums.double() - exact).abs() <= bound * 2.0 ** -8 + 1e-30).all()):
+            raise Wrong("sums: further from FP64 than the rounding to BF16 explains")
