@@ -8,7 +8,6 @@
 #include "fabric/base/err.h"
 #include "tests/proc/svc_hostile.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -252,7 +251,7 @@ static int room(struct bulk *b, struct raw_rank *r, int ring)
 		uint64_t now = epf_now_ns(), at = epf_ring_retired(p);
 
 		raw_rank_kick(r);
-		sched_yield();
+		usleep(20);
 		if (at != seen) {
 			seen = at;
 			since = now;

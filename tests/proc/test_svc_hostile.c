@@ -92,7 +92,7 @@ static void attack(const char *name, void (*fn)(const struct hostile *h), uint64
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		alarm(job_long() ? 1200 : 180);
+		alarm(job_long() ? 1200 : 600);
 		fn(&h);
 		fflush(NULL);
 		_exit(0);
