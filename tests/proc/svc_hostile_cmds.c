@@ -8,7 +8,6 @@
 #include "fabric/base/err.h"
 #include "tests/proc/svc_hostile.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,7 +88,7 @@ static void withdraw(struct raw_rank *r, uint32_t region)
 	struct epf_svc_region_close m = { .region = region };
 	struct epf_svc_region_close_reply reply = { 0 };
 
-	for (unsigned i = 0; i < job_ms(5000) && !reply.done; i++) {
+	for (unsigned i = 0; i < job_ms(60000) && !reply.done; i++) {
 		HOSTILE_CHECK(raw_call(&r->c, EPF_SVC_REGION_CLOSE, &m, NULL, 0, &reply) == 0);
 		usleep(1000);
 	}
@@ -112,7 +111,7 @@ void hostile_directed(const struct hostile *h)
 		HOSTILE_CHECK(ring >= 0);
 		done = &r[0].ring[ring].shm->done;
 		push_op(&r[0], ring, &directed[i].op, directed[i].wide);
-		HOSTILE_CHECK(raw_rank_retired(&r[0], ring, 1, job_ms(5000)) == 0);
+		HOSTILE_CHECK(raw_rank_retired(&r[0], ring, 1, job_ms(60000)) == 0);
 		if (done->failed != 1 || done->error_reason != directed[i].reason) {
 			fprintf(stderr, "command %u: failed %llu, reason %u, not %u\n", i,
 				(unsigned long long)done->failed, done->error_reason,
@@ -252,7 +251,7 @@ static int room(struct bulk *b, struct raw_rank *r, int ring)
 		uint64_t now = epf_now_ns(), at = epf_ring_retired(p);
 
 		raw_rank_kick(r);
-		sched_yield();
+		usleep(20);
 		if (at != seen) {
 			seen = at;
 			since = now;

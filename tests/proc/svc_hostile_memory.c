@@ -214,7 +214,7 @@ void hostile_punch(const struct hostile *h)
 		holes++;
 	}
 	retired = r[0].ring[0].producer.pushed;
-	HOSTILE_CHECK(raw_rank_retired(&r[0], 0, retired, job_ms(10000)) == 0);
+	HOSTILE_CHECK(raw_rank_retired(&r[0], 0, retired, job_ms(60000)) == 0);
 	HOSTILE_CHECK(r[0].ring[0].shm->done.failed == 0);
 	printf("# hostile: %llu holes punched under %llu commands\n", (unsigned long long)holes,
 	       (unsigned long long)retired);
@@ -276,7 +276,7 @@ void hostile_withdraws(const struct hostile *h)
 	for (uint64_t i = 0; i < h->count; i++) {
 		struct epf_svc_region_close m = { .region = 0 };
 		struct epf_svc_region_close_reply reply = { 0 };
-		uint64_t deadline = epf_now_ns() + (uint64_t)job_ms(5000) * 1000000;
+		uint64_t deadline = epf_now_ns() + (uint64_t)job_ms(60000) * 1000000;
 		struct hostile mine = *h;
 		struct raw_rank r[2];
 
@@ -292,7 +292,7 @@ void hostile_withdraws(const struct hostile *h)
 		}
 		for (unsigned k = 0; k < 2; k++) {
 			HOSTILE_CHECK(raw_rank_retired(&r[k], 0, r[k].ring[0].producer.pushed,
-						       job_ms(5000)) == 0);
+						       job_ms(60000)) == 0);
 			failed += r[k].ring[0].shm->done.failed;
 		}
 		HOSTILE_CHECK(failed > 0); /* what named it after that was refused */

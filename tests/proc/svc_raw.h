@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RAW_TIMEOUT_MS = 10000, RAW_REGIONS = 8, RAW_RINGS = 64 };
+enum { RAW_TIMEOUT_MS = 60000, RAW_REGIONS = 8, RAW_RINGS = 64 };
 
 /* One connection. */
 struct raw {

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,7 +218,7 @@ int raw_rank_retired(struct raw_rank *r, int ring, uint64_t n, unsigned timeout_
 	while (epf_ring_retired(&r->ring[ring].producer) < n) {
 		if (epf_now_ns() > deadline)
 			return -ETIMEDOUT;
-		sched_yield();
+		usleep(20);
 	}
 	return 0;
 }

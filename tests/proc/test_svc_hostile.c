@@ -92,7 +92,7 @@ static void attack(const char *name, void (*fn)(const struct hostile *h), uint64
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		alarm(job_long() ? 1200 : 180);
+		alarm(job_long() ? 1200 : 600);
 		fn(&h);
 		fflush(NULL);
 		_exit(0);
@@ -105,7 +105,7 @@ static void attack(const char *name, void (*fn)(const struct hostile *h), uint64
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	assert_int_equal(job_reach(&honest, rounds_now() + 20, job_ms(20000)), 0);
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(proc_settle(daemons.pid[i], base[i], job_ms(5000)), 0);
+		assert_int_equal(proc_settle(daemons.pid[i], base[i], job_ms(60000)), 0);
 }
 
 static uint64_t scaled(uint64_t normal, uint64_t full)

@@ -311,6 +311,7 @@ static struct epf_efadv_cq *cq_of_ex(struct ibv_cq_ex *ex)
 static int destroy_cq(struct ibv_cq *base)
 {
 	struct fake_cq *cq = (struct fake_cq *)(void *)base;
+	FAKE_LOCKED; /* another NIC's thread may be making or destroying queue pairs */
 
 	for (unsigned i = 0; i < FAKE_EFA_QPNS; i++)
 		assert_true(!fake_qps[i] || (fake_qps[i]->ex.qp_base.send_cq != base &&

@@ -236,7 +236,7 @@ static void no_command_is_lost(void **state)
 			struct epf_cmd c, want;
 
 			if (!epf_ring_peek(&ring[i], ring[i].tail, &c)) {
-				sched_yield();
+				usleep(20);
 				continue;
 			}
 			c.lo &= ~UINT64_C(1);
@@ -443,7 +443,7 @@ static void wide_commands_share_a_ring(void **state)
 			uint32_t seq;
 
 			if (!take_mixed(&ring[i], &op)) {
-				sched_yield();
+				usleep(20);
 				continue;
 			}
 			place[i]++;
