@@ -15,6 +15,11 @@
 
 enum { SECRET_BYTES = 32 };
 
+#ifdef EPF_TEST_HOOKS
+/* fabric/stage_hot.h: the mistake to make, so that a test on a GPU can fail (tests/gpu/shim.sh). No release has this. */
+extern int epf_hook;
+#endif
+
 static const char *backend_name(enum epf_conf_gpu gpu)
 {
 	switch (gpu) {
@@ -50,6 +55,9 @@ static int open_all(struct epf_job *j)
 	struct epf_options o;
 	int rc = epf_conf_init(&j->conf);
 
+#ifdef EPF_TEST_HOOKS
+	epf_hook = getenv("EPF_HOOK") ? (int)strtol(getenv("EPF_HOOK"), NULL, 10) : 0;
+#endif
 	if (!rc)
 		rc = epf_conf_load(&j->conf, NULL);
 	if (!rc)
