@@ -3,7 +3,7 @@
 #
 # The shim (docs/shim.md) under DeepEP's own kernels: an unmodified DeepEP v1.2.1, its own low-latency test, ranks on the GPUs of this machine.
 #
-#   tests/gpu/shim.sh --deepep DIR [--build DIR] [--out DIR] [--ranks N] [--one-gpu] [--only REGEX] [--list]
+#   tests/gpu/shim.sh --deepep DIR [--build DIR] [--out DIR] [--ranks N] [--one-gpu] [--limit SECONDS] [--only REGEX] [--list]
 #
 # --deepep  a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
 # --build   a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
@@ -12,6 +12,7 @@
 # --ranks   ranks of a job, one a GPU (as many as there are GPUs, at most 8)
 # --one-gpu several ranks on each GPU: under MPS, a share of the multiprocessors each, process groups by gloo (onegpu/sitecustomize.py); DeepEP's
 #           files and its test stay as they are. "nvlink" is then stores within one GPU
+# --limit   no part runs longer (each has its own limit)
 # --only    runs the parts whose name matches; --list names them all
 #
 # Where the heap is the GPU's, CUDA_MODULE_LOADING=EAGER is set: the software NIC copies by CUDA calls, and a kernel of PyTorch that is brought to the
@@ -21,7 +22,7 @@
 # held against what the test's seeds say (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=build deepep="" out=$PWD/gpu-shim ranks="" only=. list=0 one=0
+build=build deepep="" out=$PWD/gpu-shim ranks="" only=. list=0 one=0 most=600
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -31,6 +32,7 @@ while [ $# -gt 0 ]; do
 	--only) only=$2 && shift ;;
 	--list) list=1 ;;
 	--one-gpu) one=1 ;;
+	--limit) most=$2 && shift ;;
 	*) sed -n '/^#   tests/,/^# held/p' "$0" && exit 2 ;;
 	esac
 	shift
@@ -64,12 +66,15 @@ start()
 {
 	local name=$1 limit=$2 pid t=0
 	shift 2
+	[ "$limit" -le "$most" ] || limit=$most
 	mkdir -p "$out/run-$name"
 	XDG_RUNTIME_DIR=$out/run-$name setsid "$@" >"$out/$name.log" 2>&1 </dev/null &
 	pid=$!
 	while kill -0 "$pid" 2>/dev/null && [ "$t" -lt "$((limit * 5))" ]; do
 		sleep 0.2
 		t=$((t + 1))
+		# Served no more: DeepEP's kernels wait for ever.
+		[ $((t % 10)) != 0 ] || ! grep -qa 'served no more' "$out/$name.log" || limit=$((t / 5))
 	done
 	hung=0
 	if kill -0 "$pid" 2>/dev/null; then
@@ -80,6 +85,7 @@ start()
 	fi
 	wait "$pid" 2>/dev/null
 	rc=$?
+	took=$((t / 5))
 	kill -KILL -- "-$pid" 2>/dev/null
 	[ "$hung" = 0 ] || sleep 3 # a GPU is busy for a moment after that
 	rm -rf "$out/run-$name"
@@ -121,7 +127,7 @@ ll()
 		--num-processes "$ranks" --num-tokens "$tokens" --hidden "$hidden" --num-topk "$topk" --num-experts "$experts" "$@"
 	grep -aE 'peers mapped|early doorbells|no longer|served no more|bandwidth|send/recv|EPF-' "$out/$name.log" | cut -c1-260 | tail -n 30 | tee -a "$log"
 	text="exit $rc"
-	[ "$hung" = 0 ] || text="HUNG, killed after $limit s (see $name.why)"
+	[ "$hung" = 0 ] || text="HUNG, killed after $took s (see $name.why)"
 	said=$(grep -aoE '[0-9]+ early doorbells, [0-9]+ refusals' "$out/$name.log" | tr '\n' ';')
 	if [ "$want" = fail ]; then
 		[ "$rc" != 0 ] || failed=1
@@ -144,7 +150,7 @@ ll()
 		;;
 	esac
 	case $text in COUNTS*) failed=1 ;; esac
-	result "$name" "passed; $text; $said $(grep -aoE '\[rank 0\] .*avg_t=[0-9.]+ us' "$out/$name.log" | head -n 1)"
+	result "$name" "passed in $took s; $text; $said $(grep -aoE '\[rank 0\] .*avg_t=[0-9.]+ us' "$out/$name.log" | head -n 1)"
 }
 
 # with_mps on|off: several processes use one GPU by MPS, or take turns
@@ -218,8 +224,8 @@ parts()
 	if [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
 		echo "$build/shim-hooks/libepf-deepep.so" >"$out/library"
 		ll hooks-reorder 120 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
-		ll broken-order 60 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" EPF_HOOK=4
-		ll broken-order-gpu 60 fail 128 7168 8 256 "${unordered[@]}" EPF_HOOK=4
+		ll broken-order 60 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=4 EPF_EMU_DUPLICATE=0
+		ll broken-order-gpu 60 fail 128 7168 8 256 "${unordered[@]}" SHIM_TEST_HOOK=4 EPF_EMU_DUPLICATE=0
 		rm -f "$out/library"
 	fi
 	if wanted symmetric; then

@@ -56,7 +56,7 @@ static int open_all(struct epf_job *j)
 	int rc = epf_conf_init(&j->conf);
 
 #ifdef EPF_TEST_HOOKS
-	epf_hook = getenv("EPF_HOOK") ? (int)strtol(getenv("EPF_HOOK"), NULL, 10) : 0;
+	epf_hook = getenv("SHIM_TEST_HOOK") ? (int)strtol(getenv("SHIM_TEST_HOOK"), NULL, 10) : 0;
 #endif
 	if (!rc)
 		rc = epf_conf_load(&j->conf, NULL);
