@@ -224,8 +224,8 @@ parts()
 	if [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
 		echo "$build/shim-hooks/libepf-deepep.so" >"$out/library"
 		ll hooks-reorder 120 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
-		ll broken-order 60 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=4 EPF_EMU_DUPLICATE=0
-		ll broken-order-gpu 60 fail 128 7168 8 256 "${unordered[@]}" SHIM_TEST_HOOK=4 EPF_EMU_DUPLICATE=0
+		ll broken-order 60 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
+		ll broken-order-gpu 60 fail 128 7168 8 256 "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
 		rm -f "$out/library"
 	fi
 	if wanted symmetric; then
