@@ -213,19 +213,14 @@ parts()
 	ll gpu-reorder 150 counts 128 7168 8 256 "${unordered[@]}"
 	ll host-reorder 150 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
 	ll gpu-lazy 60 counts 128 7168 8 256 CUDA_MODULE_LOADING=LAZY
-	with_mps on
-	with_daemon 256 daemon 150
-	with_daemon 256 daemon-kernel 150 "${kernel[@]}"
-	with_daemon 288 daemon-288 150
-	with_mps off
 	ll host-264 120 counts 128 7168 8 264 "${host[@]}"
 	ll kernel-264 60 counts 128 7168 8 264 "${kernel[@]}"
 	ll kernel-288 120 counts 128 7168 8 288 "${kernel[@]}"
 	if [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
 		echo "$build/shim-hooks/libepf-deepep.so" >"$out/library"
 		ll hooks-reorder 120 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
-		ll broken-order 60 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
-		ll broken-order-gpu 60 fail 128 7168 8 256 "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
+		ll broken-order 45 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
+		ll broken-order-gpu 45 fail 128 7168 8 256 "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
 		rm -f "$out/library"
 	fi
 	if wanted symmetric; then
@@ -234,6 +229,12 @@ parts()
 		[ "$rc" = 0 ] || failed=1
 		result symmetric "exit $rc, hung $hung; $(grep -a '^symmetric' "$out/symmetric.log" | tail -n 1) $([ "$rc" = 0 ] || last_words symmetric)"
 	fi
+	# What is killed under MPS takes MPS with it: last.
+	with_mps on
+	with_daemon 256 daemon 150
+	with_daemon 256 daemon-kernel 150 "${kernel[@]}"
+	with_daemon 288 daemon-288 150
+	with_mps off
 }
 
 if [ "$list" = 0 ]; then
