@@ -216,12 +216,12 @@ parts()
 	ll host-264 120 counts 128 7168 8 264 "${host[@]}"
 	ll kernel-264 60 counts 128 7168 8 264 "${kernel[@]}"
 	ll kernel-288 120 counts 128 7168 8 288 "${kernel[@]}"
-	if [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
-		echo "$build/shim-hooks/libepf-deepep.so" >"$out/library"
+	if [ "$list" = 1 ] || [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
+		[ "$list" = 1 ] || echo "$build/shim-hooks/libepf-deepep.so" >"$out/library"
 		ll hooks-reorder 120 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
 		ll broken-order 45 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
 		ll broken-order-gpu 45 fail 128 7168 8 256 "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
-		rm -f "$out/library"
+		[ "$list" = 1 ] || rm -f "$out/library"
 	fi
 	if wanted symmetric; then
 		start symmetric 100 env "${common[@]}" "$fabric" shim --module "$module" -- python3 "$here/shim_torch.py" "$ranks"
