@@ -211,7 +211,8 @@ static int accept(struct epf_core *core, struct epf_node *node, struct epf_lane 
 #ifdef EPF_TEST_HOOKS
 	if (hooked(core, node, lane, rx, m))
 		return 1;
-	if (m && EPF_HOOKED(EPF_HOOK_SIGNAL_ON_ARRIVAL) && m->kind == EPF_MSG_SIGNAL) {
+	if (m && EPF_HOOKED(EPF_HOOK_SIGNAL_ON_ARRIVAL) &&
+	    (m->kind == EPF_MSG_SIGNAL || m->kind == EPF_MSG_ADD)) {
 		if (!(rx->bits[at >> 6] & bit))
 			apply(core, node, lane, m);
 		m = NULL;

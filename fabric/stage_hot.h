@@ -13,7 +13,7 @@
 /* Breaks the engine on purpose, one at a time (tests/prop): the suite checks that each gives wrong bytes. */
 enum epf_hook {
 	EPF_HOOK_NONE = 0,
-	EPF_HOOK_SIGNAL_ON_ARRIVAL = 1, /* a signal is applied when it arrives */
+	EPF_HOOK_SIGNAL_ON_ARRIVAL = 1, /* a signal, or an addition, is applied when it arrives */
 	EPF_HOOK_KEEP_DUPLICATES = 2,   /* a second arrival counts again */
 	EPF_HOOK_IGNORE_COVER = 3,      /* a counted signal does not wait for its puts */
 	EPF_HOOK_COUNT_ONLY = 4,        /* the bitmap is replaced by a bare counter */

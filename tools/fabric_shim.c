@@ -198,6 +198,22 @@ static void describe(const struct epf_conf *conf, const char *library)
 		conf->shim_host_heap ? "host" : "GPU");
 }
 
+/*
+ * The software NIC in a rank copies GPU memory by CUDA calls. The driver brings a kernel to the device when it is first launched, waits for those
+ * that run, and lets no other call in: DeepEP's wait for such a copy. Cards, and a daemon, copy on their own.
+ */
+static void load_kernels_at_once(const struct epf_conf *conf)
+{
+	if (conf->nic != EPF_CONF_NIC_EMU || conf->service[0] || conf->shim_host_heap ||
+	    getenv("CUDA_MODULE_LOADING"))
+		return;
+	if (!given.is_dry)
+		setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+	fprintf(given.is_dry ? stdout : stderr,
+		"%s: CUDA_MODULE_LOADING=EAGER, as the software NIC needs it: the program starts more slowly\n",
+		what);
+}
+
 static int run(const char *library)
 {
 	const char *before = getenv("LD_PRELOAD");
@@ -249,8 +265,10 @@ int epf_tool_shim(int argc, char **argv)
 		look_at_module(&conf, given.modules[i]);
 	if (given.program && given.program[0])
 		look_at_program(given.program[0]);
-	if (!faults)
+	if (!faults) {
 		describe(&conf, library);
+		load_kernels_at_once(&conf);
+	}
 	epf_conf_destroy(&conf);
 	if (faults || given.is_dry)
 		return faults ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -210,7 +210,7 @@ K(client_rings,         "client-rings",         UINT,   "256",   1, 4096, BASIC,
 
 G(SHIM, "Shim for DeepEP programs")
 K(shim_heap,            "shim-heap",            SIZE,   "4GiB",  67108864, 1099511627776, BASIC, "NVSHMEM_SYMMETRIC_SIZE", "Bytes of a rank's symmetric heap; 36 MiB of it are the shim's own.")
-K(shim_host_heap,       "shim-host-heap",       BOOL,   "no",    0, 1, EXPERT, "", "Put the symmetric heap into host memory that the GPU can reach, instead of the GPU's own.")
+K(shim_host_heap,       "shim-host-heap",       BOOL,   "no",    0, 1, EXPERT, "", "Put the symmetric heap into host memory that the GPU can reach, instead of the GPU's own. For trials: the kernels' fences do not order their bytes for a CPU.")
 K(shim_rings,           "shim-rings",           UINT,   "24",    1, 1024, BASIC, "NVSHMEM_IBGDA_NUM_RC_PER_PE", "Work-request rings to each rank; a program asks for as many as it has local experts or channels.")
 K(shim_depth,           "shim-depth",           UINT,   "1024",  128, 32768, BASIC, "NVSHMEM_QP_DEPTH", "Slots of a work-request ring, rounded up to a power of two.")
 K(shim_fabric_rings,    "shim-fabric-rings",    UINT,   "8",     1, 64, EXPERT, "", "Rings of the fabric that the work-request rings of a rank are dealt to.")

@@ -18,7 +18,7 @@ MODULES = sys.argv[4:6]
 
 
 def environment(library, **more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("EPF_", "NVSHMEM_"))}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("EPF_", "NVSHMEM_", "CUDA_"))}
     env.update(EPF_GPU_BACKEND="fake", EPF_SHIM_HOST_HEAP="yes", NVSHMEM_SYMMETRIC_SIZE="64M", EPF_NIC="emu", EPF_LOG="note",
                NVSHMEM_IBGDA_NUM_RC_PER_PE="4", NVSHMEM_QP_DEPTH="128", NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME="lo", EPF_WAIT_TIMEOUT="100s",
                EPF_EMU_PACKETS="512", EPF_SHIM_MODULES="deep_ep_standin")
@@ -105,6 +105,11 @@ def main(library, rank, ep_fabric, deep_ep, torch):
     judge("an allocation that does not fit is said", "EPF-802" in said and "raise shim-heap" in said, said)
     codes, said = play(rank, 2, environment(None), before=(ep_fabric, "shim", "--library", library, "--"))
     judge("ep-fabric shim starts a program with the shim, and says by what it is served", codes == [0, 0] and "nic=emu" in said and "0 refusals" in said, said)
+    for more, want in (({"EPF_SHIM_HOST_HEAP": "no"}, "EAGER"), ({}, None), ({"EPF_SHIM_HOST_HEAP": "no", "EPF_SERVICE": "node"}, None),
+                       ({"EPF_SHIM_HOST_HEAP": "no", "CUDA_MODULE_LOADING": "LAZY"}, "LAZY")):
+        p = subprocess.run([ep_fabric, "shim", "--library", library, "--", sys.executable, "-c", "import os; print(os.environ.get('CUDA_MODULE_LOADING'))"],
+                           env=environment(None, **more), capture_output=True, text=True, timeout=TIME_S, check=False)
+        judge(f"kernels are loaded at the start where the software NIC needs it: {more} gives {want}", p.stdout.strip() == str(want), p.stdout + p.stderr)
     code, said = look(ep_fabric, "--library", library, "--module", deep_ep, "--", rank)
     judge("--dry-run of what can be served", code == 0 and "11 functions of NVSHMEM, all served" in said, said)
     code, said = look(ep_fabric, "--library", library, "--module", torch, "--", "no-such-program")

@@ -298,7 +298,14 @@ static void test_bells(void **state)
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_BELL_INDEX);
 	start(&b, 5);
-	b.bell = kit_bell(4, RING); /* back */
+	b.bell = kit_bell(4, RING); /* an older one lands last: it tells nothing */
+	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
+	assert_int_equal(b.ring.refusal, EPF_WR_OK);
+	assert_int_equal(b.ring.rung, 5);
+	b.bell = kit_bell(5 - SLOTS, RING);
+	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
+	assert_int_equal(b.ring.refusal, EPF_WR_OK);
+	b.bell = kit_bell(5 - SLOTS - 1, RING);
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_BELL_INDEX);
 	start(&b, 0);

@@ -15,6 +15,11 @@
 
 enum { SECRET_BYTES = 32 };
 
+#ifdef EPF_TEST_HOOKS
+/* fabric/stage_hot.h: the mistake to make, so that a test on a GPU can fail (tests/gpu/shim.sh). No release has this. */
+extern int epf_hook;
+#endif
+
 static const char *backend_name(enum epf_conf_gpu gpu)
 {
 	switch (gpu) {
@@ -50,6 +55,9 @@ static int open_all(struct epf_job *j)
 	struct epf_options o;
 	int rc = epf_conf_init(&j->conf);
 
+#ifdef EPF_TEST_HOOKS
+	epf_hook = getenv("SHIM_TEST_HOOK") ? (int)strtol(getenv("SHIM_TEST_HOOK"), NULL, 10) : 0;
+#endif
 	if (!rc)
 		rc = epf_conf_load(&j->conf, NULL);
 	if (!rc)
@@ -107,6 +115,35 @@ static void destroy(struct epf_job *j)
 	free(j);
 }
 
+/*
+ * One put and one addition to every peer while no kernel waits for any: lanes are connected then, peers' memory is mapped, and the software
+ * NIC's kernels are on the device. The driver may let such a call wait for the kernels that run, and these would wait for the put.
+ */
+static int touch_peers(struct epf_job *j)
+{
+	uint64_t at = EPF_JOB_OWN_BYTES - 64;
+	struct epf_ring_failure bad;
+	struct epf_ring *ring;
+	int rc = epf_ring_open(j->ep, NULL, &ring);
+
+	if (rc)
+		return rc;
+	for (uint32_t r = 0; !rc && r < (uint32_t)j->nv.world; r++) {
+		if (r == (uint32_t)j->nv.rank || (j->peers && j->peers[r].addr))
+			continue;
+		rc = epf_put(ring, r, 0, at, 0, at, 32, 0);
+		if (!rc)
+			rc = epf_add(ring, r, 0, at + 32, 0, 0);
+	}
+	if (!rc)
+		rc = epf_flush(ring, 0, j->conf.wait_timeout_ns);
+	if (!rc && epf_ring_error(ring, &bad))
+		rc = epf_fail(EPF_R_SHIM_COMMAND, "the first command to rank %u, reason EPF-%u",
+			      bad.rank, bad.reason);
+	epf_ring_close(ring);
+	return rc;
+}
+
 static int begin(struct epf_job *j, const struct epf_job_start *how)
 {
 	char text[160];
@@ -129,6 +166,8 @@ static int begin(struct epf_job *j, const struct epf_job_start *how)
 	rc = epf_job_memory(j);
 	if (!rc)
 		rc = epf_job_tell(j, how->device_states);
+	if (!rc)
+		rc = touch_peers(j);
 	if (!rc)
 		rc = serve(j);
 	return rc ? rc : epf_barrier(j->ep);

@@ -54,7 +54,7 @@ enum epf_wr_kind {
 enum epf_wr_refusal {
 	EPF_WR_OK = 0,
 	EPF_WR_BELL_RING,  /* the doorbell names another ring */
-	EPF_WR_BELL_INDEX, /* it tells of more requests than the ring holds, or goes back */
+	EPF_WR_BELL_INDEX, /* it tells of more requests than the ring holds */
 	EPF_WR_OPCODE,     /* an operation that is not served */
 	EPF_WR_INDEX,      /* another request's number: the ring was overrun, it is too short */
 	EPF_WR_RING,       /* another ring's number */

@@ -158,7 +158,10 @@ static uint32_t check(const struct epf_wr_ring *ring, const struct epf_wr_space 
 	return check_put(space, w, out);
 }
 
-/* Whether a doorbell tells of a request that has not been taken. */
+/*
+ * Whether a doorbell tells of a request that has not been taken. One that goes back tells nothing: the kernels' lock orders two stores to it for a
+ * block only, and what an older one tells has been taken.
+ */
 static int is_rung(struct epf_wr_ring *ring)
 {
 	uint64_t bell = EPF_LOAD_ACQUIRE(ring->bell);
@@ -173,8 +176,11 @@ static int is_rung(struct epf_wr_ring *ring)
 		return 0;
 	if (number != ring->number << 8)
 		ring->refusal = EPF_WR_BELL_RING;
-	else if ((index & ~UINT32_C(0xffff00)) != 0 || more > ring->n_slots)
+	else if ((index & ~UINT32_C(0xffff00)) != 0)
 		ring->refusal = EPF_WR_BELL_INDEX;
+	else if (more > ring->n_slots)
+		ring->refusal =
+			((0 - more) & LOW16) <= ring->n_slots ? EPF_WR_OK : EPF_WR_BELL_INDEX;
 	else
 		ring->rung = ring->taken + more;
 	return ring->taken != ring->rung;

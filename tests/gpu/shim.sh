@@ -1,0 +1,287 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The shim (docs/shim.md) under DeepEP's own kernels: an unmodified DeepEP v1.2.1, its own low-latency test, ranks on the GPUs of this machine.
+#
+#   tests/gpu/shim.sh --deepep DIR [--build DIR] [--out DIR] [--ranks N] [--one-gpu] [--limit SECONDS] [--only REGEX] [--list]
+#
+# --deepep  a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
+# --build   a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
+#           with -Dtest_hooks=true
+# --out     where logs and the table go (./gpu-shim)
+# --ranks   ranks of a job, one a GPU (as many as there are GPUs, at most 8)
+# --one-gpu several ranks on each GPU: under MPS, a share of the multiprocessors each, process groups by gloo (onegpu/sitecustomize.py); DeepEP's
+#           files and its test stay as they are. "nvlink" is then stores within one GPU
+# --limit   no part runs longer (each has its own limit)
+# --only    runs the parts whose name matches; --list names them all
+#
+# Where the heap is the GPU's, CUDA_MODULE_LOADING=EAGER is set: the software NIC copies by CUDA calls, and a kernel of PyTorch that is brought to the
+# device while DeepEP's waits for such a copy would wait for it (gpu-lazy shows that). Memory of the host, a daemon, or an RDMA card need no such thing.
+#
+# Each part runs under a deadline of its own and is killed with everything it started; DeepEP's kernels wait for ever. What the shim counted is
+# held against what the test's seeds say (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+build=build deepep="" out=$PWD/gpu-shim ranks="" only=. list=0 one=0 most=600
+while [ $# -gt 0 ]; do
+	case $1 in
+	--build) build=$2 && shift ;;
+	--deepep) deepep=$2 && shift ;;
+	--out) out=$2 && shift ;;
+	--ranks) ranks=$2 && shift ;;
+	--only) only=$2 && shift ;;
+	--list) list=1 ;;
+	--one-gpu) one=1 ;;
+	--limit) most=$2 && shift ;;
+	*) sed -n '/^#   tests/,/^# held/p' "$0" && exit 2 ;;
+	esac
+	shift
+done
+
+log=/dev/null
+failed=0
+mps=0
+table=()
+say()
+{
+	echo "$*" | tee -a "$log"
+}
+
+# wanted NAME: whether --only names it; --list only names
+wanted()
+{
+	[[ $1 =~ $only ]] || return 1
+	[ "$list" = 0 ] || { echo "$1" && return 1; }
+}
+
+# result NAME TEXT: a line of the table
+result()
+{
+	table+=("$(printf '%-22s %s' "$1" "$2")")
+	say "## $1: $2"
+}
+
+# start NAME SECONDS COMMAND...: runs it in its own process group; what hangs is asked who waits for whom, then killed whole
+start()
+{
+	local name=$1 limit=$2 pid t=0
+	shift 2
+	[ "$limit" -le "$most" ] || limit=$most
+	mkdir -p "$out/run-$name"
+	XDG_RUNTIME_DIR=$out/run-$name setsid "$@" >"$out/$name.log" 2>&1 </dev/null &
+	pid=$!
+	while kill -0 "$pid" 2>/dev/null && [ "$t" -lt "$((limit * 5))" ]; do
+		sleep 0.2
+		t=$((t + 1))
+		# Served no more: DeepEP's kernels wait for ever.
+		[ $((t % 10)) != 0 ] || ! grep -qa 'served no more' "$out/$name.log" || limit=$((t / 5))
+	done
+	hung=0
+	if kill -0 "$pid" 2>/dev/null; then
+		hung=1
+		XDG_RUNTIME_DIR=$out/run-$name timeout 8 "$fabric" why >"$out/$name.why" 2>&1
+		XDG_RUNTIME_DIR=$out/run-$name timeout 8 "$fabric" stats >"$out/$name.stats" 2>&1
+		kill -KILL -- "-$pid" 2>/dev/null
+	fi
+	wait "$pid" 2>/dev/null
+	rc=$?
+	took=$((t / 5))
+	kill -KILL -- "-$pid" 2>/dev/null
+	[ "$hung" = 0 ] || sleep 3 # a GPU is busy for a moment after that
+	rm -rf "$out/run-$name"
+}
+
+# last_words NAME: the line that says what went wrong, as well as can be told
+last_words()
+{
+	grep -aE 'EPF-[0-9]|Error|error|ERROR|Assert|assert|refus|Timeout|timeout' "$out/$1.log" | grep -avE 'NCCL_|ProcessExitedException|^ *File ' | tail -n 1 | cut -c1-300
+}
+
+# counts NAME TOKENS HIDDEN TOPK EXPERTS: what the shim counted, against the seeds
+counts()
+{
+	local want=$out/routing-$2-$3-$4-$5.txt bad=0 r puts bytes adds
+	[ -s "$want" ] || timeout 90 env "${common[@]}" python3 "$here/shim_routing.py" "$ranks" "$2" "$3" "$4" "$5" >"$want" 2>"$want.err"
+	while read -r _ r _ puts _ bytes _ adds; do
+		grep -qaE "rank $r: $puts puts of $bytes bytes, 0 inline puts, $adds adds" "$out/$1.log" || bad=1
+	done <"$want"
+	[ -s "$want" ] || { echo "counts not known ($(tail -n 1 "$want.err"))" && return; }
+	[ "$bad" = 0 ] && echo "counts as the seeds say" || echo "COUNTS DIFFER: $(tr '\n' ';' <"$want")"
+}
+
+# ll NAME SECONDS WANT TOKENS HIDDEN TOPK EXPERTS SETTING... [-- OPTION...]: DeepEP's low-latency test under the shim. WANT: counts: it must pass with the
+# counts of its seeds; nvlink: it must pass with nothing carried; pass; fail: it must not pass
+ll()
+{
+	local name=$1 limit=$2 want=$3 tokens=$4 hidden=$5 topk=$6 experts=$7 settings=() text said shim=()
+	shift 7
+	wanted "$name" || return 0
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do
+		settings+=("$1")
+		shift
+	done
+	[ $# -eq 0 ] || shift
+	[ "$want" = nvlink ] || set -- --disable-nvlink "$@"
+	[ ! -f "$out/library" ] || shim=(--library "$(cat "$out/library")")
+	start "$name" "$limit" env "${common[@]}" ${settings[@]+"${settings[@]}"} "$fabric" shim ${shim[@]+"${shim[@]}"} --module "$module" -- python3 "$deepep/tests/test_low_latency.py" \
+		--num-processes "$ranks" --num-tokens "$tokens" --hidden "$hidden" --num-topk "$topk" --num-experts "$experts" "$@"
+	grep -aE 'peers mapped|early doorbells|no longer|served no more|bandwidth|send/recv|EPF-' "$out/$name.log" | cut -c1-260 | tail -n 30 | tee -a "$log"
+	text="exit $rc"
+	[ "$hung" = 0 ] || text="HUNG, killed after $took s (see $name.why)"
+	said=$(grep -aoE '[0-9]+ early doorbells, [0-9]+ refusals' "$out/$name.log" | tr '\n' ';')
+	if [ "$want" = fail ]; then
+		[ "$rc" != 0 ] || failed=1
+		result "$name" "$([ "$rc" != 0 ] && echo "did not pass, as it must not" || echo "PASSED, which it must not") ($text); $(last_words "$name")"
+		return
+	fi
+	if [ "$rc" != 0 ]; then
+		failed=1
+		result "$name" "FAILED, $text; $(last_words "$name")"
+		return
+	fi
+	text=""
+	case $want in
+	counts)
+		text=$(counts "$name" "$tokens" "$hidden" "$topk" "$experts")
+		;;
+	nvlink)
+		text="nothing went by the fabric"
+		[ "$(grep -acE 'rank [0-9]+: 0 puts of 0 bytes, 0 inline puts, 0 adds' "$out/$name.log")" = "$ranks" ] || text="COUNTS DIFFER: something went by the fabric"
+		;;
+	esac
+	case $text in COUNTS*) failed=1 ;; esac
+	result "$name" "passed in $took s; $text; $said $(grep -aoE '\[rank 0\] .*avg_t=[0-9.]+ us' "$out/$name.log" | head -n 1)"
+}
+
+# with_mps on|off: several processes use one GPU by MPS, or take turns
+with_mps()
+{
+	[ "$list" = 0 ] && [ "$one" = 0 ] || return 0
+	if [ "$1" = on ]; then
+		command -v nvidia-cuda-mps-control >/dev/null && [ -z "$(pgrep -x nvidia-cuda-mps)" ] && nvidia-cuda-mps-control -d && mps=1
+	elif [ "$mps" = 1 ]; then
+		echo quit | timeout 20 nvidia-cuda-mps-control
+		mps=0
+	fi
+}
+
+# with_daemon EXPERTS NAME SECONDS SETTING...: the low-latency test with the engine in a daemon, a process of its own
+with_daemon()
+{
+	local name=$2 pid
+	wanted "$name" || return 0
+	mkdir -p "$out/d"
+	rm -f "$out"/d/*.sock
+	env "${common[@]}" "${@:4}" EPF_LOG=note "$fabric" run --instance shim --runtime-dir "$out/d" --stats-dir "$out/d" --nic=emu --core-idle=spin >"$out/$name-daemon.log" 2>&1 &
+	pid=$!
+	for _ in $(seq 100); do
+		[ ! -S "$out/d/shim.sock" ] || break
+		sleep 0.1
+	done
+	ll "$name" "$3" counts 128 7168 8 "$1" EPF_SERVICE="$out/d/shim.sock" "${@:4}"
+	kill "$pid" 2>/dev/null
+	sleep 1
+	kill -KILL "$pid" 2>/dev/null
+	wait "$pid" 2>/dev/null
+	tail -n 5 "$out/$name-daemon.log" | cut -c1-260 | tee -a "$log"
+}
+
+parts()
+{
+	local host=(EPF_SHIM_HOST_HEAP=yes CUDA_MODULE_LOADING=LAZY) kernel=(EPF_EMU_GPU_COPY=kernel) unordered=(EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.3 EPF_EMU_DUPLICATE=0.1)
+	if wanted dry-run; then
+		start dry-run 20 "$fabric" shim --dry-run --module "$module" -- python3
+		cat "$out/dry-run.log"
+		[ "$rc" = 0 ] || failed=1
+		result dry-run "exit $rc; $(grep -ao '[0-9]* functions of NVSHMEM, all served' "$out/dry-run.log")"
+	fi
+	if wanted control; then
+		start control 45 env NVSHMEM_DISABLE_P2P=1 python3 "$deepep/tests/test_low_latency.py" --num-processes "$ranks" --num-tokens 16 --hidden 2048 \
+			--num-topk 4 --num-experts 16 --disable-nvlink
+		[ "$rc" != 0 ] || failed=1
+		result control "without the shim: exit $rc, hung $hung; $(last_words control)"
+	fi
+	ll host-small 90 counts 16 2048 4 16 "${host[@]}"
+	ll gpu-small 90 counts 16 2048 4 16
+	ll host 120 counts 128 7168 8 256 "${host[@]}"
+	ll gpu 120 counts 128 7168 8 256
+	ll kernel-small 90 counts 16 2048 4 16 "${kernel[@]}"
+	ll kernel 120 counts 128 7168 8 256 "${kernel[@]}"
+	ll gpu-288 120 counts 128 7168 8 288
+	ll gpu-264 120 counts 128 7168 8 264
+	ll nvlink 90 nvlink 128 7168 8 256
+	ll gpu-reorder 150 counts 128 7168 8 256 "${unordered[@]}"
+	ll host-reorder 150 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
+	ll gpu-lazy 60 counts 128 7168 8 256 CUDA_MODULE_LOADING=LAZY
+	ll host-264 120 counts 128 7168 8 264 "${host[@]}"
+	ll kernel-264 60 counts 128 7168 8 264 "${kernel[@]}"
+	ll kernel-288 120 counts 128 7168 8 288 "${kernel[@]}"
+	if [ "$list" = 1 ] || [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
+		[ "$list" = 1 ] || echo "$build/shim-hooks/libepf-deepep.so" >"$out/library"
+		ll hooks-reorder 120 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
+		ll broken-order 45 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
+		ll broken-order-gpu 45 fail 128 7168 8 256 "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
+		[ "$list" = 1 ] || rm -f "$out/library"
+	fi
+	if wanted symmetric; then
+		start symmetric 100 env "${common[@]}" "$fabric" shim --module "$module" -- python3 "$here/shim_torch.py" "$ranks"
+		grep -aE 'peers mapped|early doorbells|^symmetric|EPF-' "$out/symmetric.log" | cut -c1-260 | tee -a "$log"
+		[ "$rc" = 0 ] || failed=1
+		result symmetric "exit $rc, hung $hung; $(grep -a '^symmetric' "$out/symmetric.log" | tail -n 1) $([ "$rc" = 0 ] || last_words symmetric)"
+	fi
+	# What is killed under MPS takes MPS with it: last.
+	with_mps on
+	with_daemon 256 daemon 150
+	with_daemon 256 daemon-kernel 150 "${kernel[@]}"
+	with_daemon 288 daemon-288 150
+	with_mps off
+}
+
+if [ "$list" = 0 ]; then
+	mkdir -p "$out" || exit 1
+	out=$(cd "$out" && pwd)
+	log=$out/table.txt
+	: >"$log"
+	if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
+		say "no GPU here (nvidia-smi lists none): the shim's GPU suite is skipped"
+		exit 77
+	fi
+	module=$(find "${deepep:-/nonexistent}" -maxdepth 1 -name 'deep_ep_cpp*.so' 2>/dev/null | head -n 1)
+	if [ -z "$module" ] || [ ! -f "$deepep/tests/test_low_latency.py" ]; then
+		say "no DeepEP in '$deepep' (deep_ep_cpp*.so, deep_ep, tests): the shim's GPU suite is skipped"
+		exit 77
+	fi
+	deepep=$(cd "$deepep" && pwd)
+	module=$deepep/${module##*/}
+	build=$(cd "$build" && pwd) || exit 1
+	fabric=$build/tools/ep-fabric
+	[ -x "$fabric" ] || fabric=$build/ep-fabric
+	[ -x "$fabric" ] || { say "no ep-fabric in $build" && exit 1; }
+	gpus=$(nvidia-smi -L | wc -l)
+	[ -n "$ranks" ] || ranks=$((one ? 2 * gpus : gpus < 8 ? gpus : 8))
+	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
+	# The module finds NVSHMEM's library, which it is linked with, wherever it was built.
+	onegpu=$here/onegpu
+	[ -d "$onegpu" ] || onegpu=$here/../onegpu
+	common=(PYTHONUNBUFFERED=1 "PYTHONPATH=$deepep:$onegpu" "LD_LIBRARY_PATH=${nvshmem:-/nonexistent}/lib:$build/lib:${LD_LIBRARY_PATH:-}" EPF_LOG=note EPF_NIC=emu
+		EPF_CORE_IDLE=spin NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo
+		CUDA_MODULE_LOADING=EAGER)
+	export "${common[@]:0:3}"
+	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $ranks ranks"
+	if [ "$one" = 1 ]; then
+		common+=(ONE_GPU=1 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((90 * gpus / ranks))")
+		[ -n "$(pgrep -x nvidia-cuda-mps)" ] || nvidia-cuda-mps-control -d
+		trap 'echo quit | timeout 20 nvidia-cuda-mps-control' EXIT
+		say "# $ranks ranks on $gpus GPU(s), under MPS; process groups by gloo"
+	fi
+	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, $(sha256sum "$module" | cut -c1-16) ${module##*/}"
+fi
+parts
+if [ "$list" = 0 ]; then
+	say "# results"
+	for line in ${table[@]+"${table[@]}"}; do
+		say "$line"
+	done
+	say "# $([ "$failed" = 0 ] && echo "all right" || echo "SOMETHING WAS WRONG"); logs: $out"
+fi
+exit "$failed"
