@@ -47,7 +47,7 @@ def to_e4m3(v):
 
 def quantised(x, round_scale):
     """Codes and float scales of BF16 rows, 128 channels a scale."""
-    blocks = x.float().view(x.size(0), -1, BLOCK)
+    blocks = x.float().view(x.size(0), x.size(1) // BLOCK, BLOCK)
     amax = blocks.abs().amax(2).clamp(min=float(torch.tensor(1e-4)))
     most = torch.full_like(amax, 448.0)  # a number divided by a tensor may be rounded twice
     scale, inv = amax / most, most / amax

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For programs that want several GPUs, on a machine with one: device n becomes n modulo the GPUs there are, and process groups are gloo's, because
+NCCL refuses two ranks on one GPU. Python imports it by itself where it is on PYTHONPATH; without ONE_GPU=1 it changes nothing. The
+programs and the modules under test stay as they are.
+"""
+import inspect
+import os
+
+
+def _torch():
+    try:
+        import torch
+        import torch.distributed
+    except ImportError:
+        return None
+    return torch
+
+
+def _install(torch):
+    """Puts the replacements in PyTorch's place."""
+    dist = torch.distributed
+    set_device, init = torch.cuda.set_device, dist.init_process_group
+
+    def set_device_modulo(device):
+        index = device if isinstance(device, int) else torch.device(device).index or 0
+        set_device(index % max(1, torch.cuda.device_count()))
+
+    def init_by_gloo(backend=None, *args, **named):
+        named.pop("device_id", None)
+        return init("gloo" if backend in (None, "nccl") else backend, *args, **named)
+
+    def all_gather_into_tensor(output, input, group=None, async_op=False):
+        """Gloo's own takes no output of another shape than its inputs side by side."""
+        parts = [torch.empty_like(input) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, input.contiguous(), group=group)
+        if output.numel():
+            output.copy_(torch.stack(parts).view(output.shape))
+
+    kept = [p for name, p in inspect.signature(init).parameters.items() if name != "device_id"]
+    init_by_gloo.__signature__ = inspect.Signature(kept)
+    torch.cuda.set_device = set_device_modulo
+    dist.init_process_group = init_by_gloo
+    dist.all_gather_into_tensor = all_gather_into_tensor
+
+
+if os.environ.get("ONE_GPU") == "1":
+    found = _torch()
+    if found is not None:
+        _install(found)
