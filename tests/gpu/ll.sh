@@ -93,7 +93,7 @@ part()
 		;;
 	esac
 	case $name in
-	speed* | compare) grep '^# [^a-z]\|^#.*us a call\|^  ' "$out/$name.log" | tee -a "$table" ;;
+	speed* | beside* | compare) grep '^# [^a-z]\|^#.*us a call\|^  ' "$out/$name.log" | tee -a "$table" ;;
 	esac
 }
 
@@ -162,6 +162,7 @@ if [ -n "$deepep_tests" ] && [ -e "$deepep_tests/test_low_latency.py" ]; then
 elif [ -n "$deepep_tests" ]; then
 	say "skip  deepep-test: no test_low_latency.py in $deepep_tests"
 fi
+run beside-commands 60 beside --commands
 run speed "$((long * 2))" speed
 run speed-commands "$((long * 2))" speed --commands
 if [ -n "$deepep" ] && fabric=$(find_built ep-fabric) && shim=$(find_built libepf-deepep.so); then
