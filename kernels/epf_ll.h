@@ -73,7 +73,7 @@ enum {
 enum {
 	EPF_LL_ZERO_COPY =
 		1,         /* x is the buffer of epf_ll_next_combine_buffer(): nothing is copied */
-	EPF_LL_LOGFMT = 2, /* rows travel as LogFMT: not there yet, -ENOTSUP */
+	EPF_LL_LOGFMT = 2, /* rows travel as LogFMT, 10 bits a channel: not with ZERO_COPY */
 };
 
 /* What all ranks agree on in a call. */
@@ -210,7 +210,8 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
 /**
  * epf_ll_combine() - launches halves of a combine. All as for epf_ll_dispatch().
  *
- * -ENOTSUP: EPF_LL_LOGFMT. With EPF_LL_ZERO_COPY x must be what epf_ll_next_combine_buffer() gives (-EINVAL), and may be written again after the
+ * With EPF_LL_LOGFMT a sum is of rows that went through LogFMT (kernels/ll/README.md), bit for bit the same everywhere; x must not be the memory of
+ * epf_ll_next_combine_buffer(). All ranks give the same flags. With EPF_LL_ZERO_COPY x must be what epf_ll_next_combine_buffer() gives (-EINVAL), and may be written again after the
  * next but one combine's SEND.
  */
 int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned halves,

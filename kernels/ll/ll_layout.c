@@ -67,7 +67,7 @@ static uint64_t take(struct ll_layout *l, uint64_t bytes)
 int ll_layout_make(const struct epf_ll_shape *s, uint32_t ranks, struct ll_layout *out)
 {
 	struct ll_layout l = { 0 };
-	uint64_t row = 2ull * s->hidden;
+	uint64_t row = ll_log_bytes(s->hidden); /* of a combine, in its longer form */
 	int err = check_shape(s, ranks);
 
 	if (err)

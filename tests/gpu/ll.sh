@@ -156,7 +156,8 @@ else
 fi
 if [ -n "$deepep_tests" ] && [ -e "$deepep_tests/test_low_latency.py" ]; then
 	for off in "" --disable-nvlink; do
-		part "deepep-test${off:+-commands}" 90 env EPF_GPU_TIMEOUT=10s python3 "$deepep_tests/test_low_latency.py" --num-processes "$ranks" $off
+		# By commands code must not be loaded while a kernel waits: docs/python.md.
+		part "deepep-test${off:+-commands}" 90 env EPF_GPU_TIMEOUT=10s ${off:+CUDA_MODULE_LOADING=EAGER} python3 "$deepep_tests/test_low_latency.py" --num-processes "$ranks" $off
 		[[ deepep-test${off:+-commands} =~ $only ]] && grep -h 'bandwidth\|send/recv' "$out/deepep-test${off:+-commands}.log" | tee -a "$table"
 	done
 elif [ -n "$deepep_tests" ]; then

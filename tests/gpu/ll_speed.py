@@ -26,6 +26,7 @@ class Calls:
         self.rank, self.b, self.case, self.hook = rank, b, case, hook
         self.x, self.idx, self.weight = case.inputs(rank.rank)
         self.y = torch.randn((case.local, case.rows, case.hidden), dtype=torch.bfloat16, device=rank.device)
+        # DeepEP takes its two buffers in turns on the host, also while a graph is captured: each sequence of calls has an even number.
         self.handle = self._dispatch()
         self._combine()
         rank.meet()
@@ -49,6 +50,7 @@ class Calls:
         self._combine(self._dispatch())
 
     def _capture(self, call, times=CALLS):
+        call()
         call()
         self.rank.meet()
         g = torch.cuda.CUDAGraph()

@@ -250,7 +250,7 @@ static void arguments_are_checked(void **state)
 	a->d.recv_scales = NULL;
 	DISPATCH(flags = EPF_LL_FP8, -EINVAL, "recv_scales");
 	COMBINE(size = 0, -EINVAL, "size");
-	COMBINE(flags = EPF_LL_LOGFMT, -ENOTSUP, "EPF_LL_LOGFMT");
+	COMBINE(flags = EPF_LL_LOGFMT | EPF_LL_ZERO_COPY, -EINVAL, "EPF_LL_LOGFMT");
 	COMBINE(flags = EPF_LL_ZERO_COPY, -EINVAL, "epf_ll_next_combine_buffer");
 	COMBINE(flags = 8, -EINVAL, "0x8");
 	COMBINE(x = NULL, -EINVAL, "x is");
