@@ -179,6 +179,14 @@ void epf_ll_options_init(struct epf_ll_options *opts);
 uint64_t epf_ll_size_hint(uint32_t tokens_max, uint32_t hidden, uint32_t ranks, uint32_t experts);
 
 /**
+ * epf_ll_head_bytes() - how much of the communication memory, from its beginning, is the kernels' alone: there ranks count. A multiple of the page.
+ *
+ * What lies behind it may be written to while no call is under way at any rank, to begin anew with zeros, say. A pure function; 0 for a number of
+ * ranks that cannot be.
+ */
+uint64_t epf_ll_head_bytes(uint32_t ranks);
+
+/**
  * epf_ll_open() - collective over all ranks of the job: memory, its registration and exchange, rings for kernels, the kernels themselves.
  * @ep: joined; stays the caller's and must outlive *out. One struct epf_ll a rank (it takes the rank's struct epf_gpu).
  *

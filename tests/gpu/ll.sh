@@ -155,10 +155,15 @@ else
 	fi
 fi
 if [ -n "$deepep_tests" ] && [ -e "$deepep_tests/test_low_latency.py" ]; then
-	for off in "" --disable-nvlink; do
-		# By commands code must not be loaded while a kernel waits: docs/python.md.
-		part "deepep-test${off:+-commands}" 90 env EPF_GPU_TIMEOUT=10s ${off:+CUDA_MODULE_LOADING=EAGER} python3 "$deepep_tests/test_low_latency.py" --num-processes "$ranks" $off
-		[[ deepep-test${off:+-commands} =~ $only ]] && grep -h 'bandwidth\|send/recv' "$out/deepep-test${off:+-commands}.log" | tee -a "$table"
+	# By commands code must not be loaded while a kernel waits: docs/python.md.
+	for how in "" --use-logfmt --disable-nvlink; do
+		name=deepep-test${how:+-${how#--}}
+		[ -z "$quick" ] || [ "$only" != . ] || [ "$how" != --use-logfmt ] || continue
+		[[ $name =~ $only ]] || continue
+		[ "$how" != --disable-nvlink ] || export CUDA_MODULE_LOADING=EAGER
+		part "$name" 90 env EPF_GPU_TIMEOUT=10s python3 "$deepep_tests/test_low_latency.py" --num-processes "$ranks" $how
+		unset CUDA_MODULE_LOADING
+		grep -h 'bandwidth\|send/recv' "$out/$name.log" | tee -a "$table"
 	done
 elif [ -n "$deepep_tests" ]; then
 	say "skip  deepep-test: no test_low_latency.py in $deepep_tests"

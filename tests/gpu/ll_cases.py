@@ -31,7 +31,8 @@ from ll_reference import Case, Wrong, bits  # noqa: E402
 
 FORMS = [{}, {"form": "hook"}, {"form": "async"}, {"zero_copy": True}, {"fp8": True}, {"fp8": True, "form": "hook"},
          {"fp8": True, "round_scale": True}, {"fp8": True, "round_scale": True, "ue8m0": True, "form": "async"},
-         {"form": "hook", "zero_copy": True}, {"fp8": True, "round_scale": True, "ue8m0": True, "form": "hook", "zero_copy": True}]
+         {"form": "hook", "zero_copy": True}, {"fp8": True, "round_scale": True, "ue8m0": True, "form": "hook", "zero_copy": True},
+         {"logfmt": True}, {"fp8": True, "logfmt": True, "form": "async"}, {"logfmt": True, "form": "hook"}]
 
 
 class Rank:
@@ -134,7 +135,7 @@ def finish(b, y, idx, weight, handle, form="sync", zero_copy=False, **more):
     return sums
 
 
-def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", zero_copy=False, what=""):
+def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", zero_copy=False, logfmt=False, what=""):
     """A dispatch and its combine, both compared; the sums."""
     x, idx, weight = case.inputs(rank.rank)
     stats = torch.zeros(case.local, dtype=torch.int32, device=rank.device)
@@ -146,14 +147,14 @@ def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", z
         case.check_received(rank.rank, got, count, handle, fp8, round_scale, ue8m0)
         if not torch.equal(stats, count):
             raise Wrong(f"cumulative statistics {stats.tolist()} instead of {count.tolist()}")
-        sums = finish(b, case.outputs(rank.rank), idx, weight, handle, form, zero_copy)
+        sums = finish(b, case.outputs(rank.rank), idx, weight, handle, form, zero_copy, use_logfmt=logfmt)
         rank.sync()
-        case.check_combined(rank.rank, sums)
+        case.check_combined(rank.rank, sums, logfmt)
         if int(waits.min()) < 0:
             raise Wrong(f"waiting statistics {waits.tolist()}")
         return sums
     except Wrong as error:
-        named = {"fp8": fp8, "round_scale": round_scale, "ue8m0": ue8m0, "zero_copy": zero_copy}
+        named = {"fp8": fp8, "round_scale": round_scale, "ue8m0": ue8m0, "zero_copy": zero_copy, "logfmt": logfmt}
         raise Wrong(f"{what}{case}, {form}{''.join(' ' + n for n, on in named.items() if on)}: {error}") from None
 
 
