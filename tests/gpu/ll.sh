@@ -99,7 +99,10 @@ part()
 
 gpus=$(nvidia-smi -L | wc -l)
 ranks=${ranks:-$((gpus > 1 ? gpus : 2))}
-libepf=$(find_built libepf.so.0) && libll=$(find_built libepf-ll.so.0) || { say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"; exit 1; }
+if ! libepf=$(find_built libepf.so.0) || ! libll=$(find_built libepf-ll.so.0); then
+	say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"
+	exit 1
+fi
 export EPF_LIBRARY=$libepf EPF_LL_LIBRARY=$libll PYTHONPATH=$root/tools/python${PYTHONPATH:+:$PYTHONPATH}
 LD_LIBRARY_PATH=$(dirname "$libepf"):$(dirname "$libll"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH PYTHONUNBUFFERED=1 TORCH_NCCL_ENABLE_MONITORING=0
