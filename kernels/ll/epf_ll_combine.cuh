@@ -169,13 +169,13 @@ struct ll_term {
 	float w;
 };
 
-EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uint32_t k)
+EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uint32_t k, int some)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	struct ll_term t = { UINT32_MAX, 0.0f };
 	uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
 
-	if (r == UINT32_MAX || !epf_ld32_relaxed_gpu(&ll_peer_of(j, r)->live[LL_COMBINE]))
+	if (r == UINT32_MAX || !ll_is_live(j, LL_COMBINE, r, some))
 		return t;
 	t.w = LL_AT(const float, j->weights)[(uint64_t)token * j->topk + k];
 	t.slot = ll_entry_of(j, token, experts[k]);
@@ -236,7 +236,7 @@ EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes 
 
 /* One piece of one token's sum; a warp. */
 EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t token, uint32_t piece,
-			     int log)
+			     int log, int some)
 {
 	uint64_t row_bytes = (uint64_t)j->hidden * 2u;
 	uint32_t at = piece * LL_LANES * LL_SPAN + epf_lane();
@@ -246,7 +246,7 @@ EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t tok
 	for (uint32_t i = 0; i < LL_SPAN * 8u; i++)
 		s.acc[i / 8u][i % 8u] = 0.0f;
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
-		struct ll_term mine = ll_term_of(j, token, first + epf_lane());
+		struct ll_term mine = ll_term_of(j, token, first + epf_lane(), some);
 
 		ll_sum_rows(j, &s, epf_lanes_where(mine.slot != UINT32_MAX), mine,
 			    home + (uint64_t)token * j->topk * ll_stride(j), at, log);
@@ -257,26 +257,26 @@ EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t tok
 						      ll_to_bf16(s.acc[i][2u * c + 1u]) << 16;
 }
 
-/* All sums. log is known when this is compiled, so that the other form costs nothing. */
-EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log)
+/* All sums. log is known when this is compiled, so that the other form costs nothing. some: of ll_wait_all(). */
+EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int some)
 {
 	uint32_t span = LL_LANES * LL_SPAN * 8u;
 	uint32_t pieces = (j->hidden + span - 1u) / span;
 
 	for (uint64_t i = ll_warp(j); i < (uint64_t)j->tokens * pieces; i += ll_warps(j))
-		ll_sum_piece(j, home, (uint32_t)(i / pieces), (uint32_t)(i % pieces), log);
+		ll_sum_piece(j, home, (uint32_t)(i / pieces), (uint32_t)(i % pieces), log, some);
 }
 
 EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
 	uint64_t home = j->base + j->lay.home[calls & 1u];
+	int some = ll_wait_all(j, LL_COMBINE, calls);
 
-	ll_wait_all(j, LL_COMBINE, calls);
 	if (ll_log(j))
-		ll_sum_all(j, home, 1);
+		ll_sum_all(j, home, 1, some);
 	else
-		ll_sum_all(j, home, 0);
+		ll_sum_all(j, home, 0, some);
 	ll_received(j, LL_COMBINE, calls);
 }
 

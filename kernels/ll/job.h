@@ -128,8 +128,8 @@ struct ll_job {
 	uint32_t topk;
 	uint32_t tokens;
 	uint32_t flags;
-	uint32_t halves; /* EPF_LL_SEND, EPF_LL_RECV or both */
-	uint32_t reserved;
+	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV or both */
+	uint32_t commands; /* 1: some rank is reached by commands; 0: all by plain stores */
 	uint64_t x;
 	uint64_t out_at; /* combine: offset of the memory it sends from */
 	uint64_t topk_idx;

@@ -23,6 +23,7 @@ struct ll_job ll_job_begin(const struct epf_ll *ll)
 		.first_signal = ll->opts.first_signal,
 		.threads = ll->threads,
 		.blocks = 1,
+		.commands = ll->commands,
 	};
 
 	return j;
