@@ -73,7 +73,7 @@ enum {
 enum {
 	EPF_LL_ZERO_COPY =
 		1,         /* x is the buffer of epf_ll_next_combine_buffer(): nothing is copied */
-	EPF_LL_LOGFMT = 2, /* rows travel as LogFMT: not there yet, -ENOTSUP */
+	EPF_LL_LOGFMT = 2, /* rows travel as LogFMT, 10 bits a channel: not with ZERO_COPY */
 };
 
 /* What all ranks agree on in a call. */
@@ -179,6 +179,14 @@ void epf_ll_options_init(struct epf_ll_options *opts);
 uint64_t epf_ll_size_hint(uint32_t tokens_max, uint32_t hidden, uint32_t ranks, uint32_t experts);
 
 /**
+ * epf_ll_head_bytes() - how much of the communication memory, from its beginning, is the kernels' alone: there ranks count. A multiple of the page.
+ *
+ * What lies behind it may be written to while no call is under way at any rank, to begin anew with zeros, say. A pure function; 0 for a number of
+ * ranks that cannot be.
+ */
+uint64_t epf_ll_head_bytes(uint32_t ranks);
+
+/**
  * epf_ll_open() - collective over all ranks of the job: memory, its registration and exchange, rings for kernels, the kernels themselves.
  * @ep: joined; stays the caller's and must outlive *out. One struct epf_ll a rank (it takes the rank's struct epf_gpu).
  *
@@ -210,7 +218,8 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
 /**
  * epf_ll_combine() - launches halves of a combine. All as for epf_ll_dispatch().
  *
- * -ENOTSUP: EPF_LL_LOGFMT. With EPF_LL_ZERO_COPY x must be what epf_ll_next_combine_buffer() gives (-EINVAL), and may be written again after the
+ * With EPF_LL_LOGFMT a sum is of rows that went through LogFMT (kernels/ll/README.md), bit for bit the same everywhere; x must not be the memory of
+ * epf_ll_next_combine_buffer(). All ranks give the same flags. With EPF_LL_ZERO_COPY x must be what epf_ll_next_combine_buffer() gives (-EINVAL), and may be written again after the
  * next but one combine's SEND.
  */
 int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned halves,

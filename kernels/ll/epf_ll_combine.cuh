@@ -10,6 +10,7 @@
 #define EPF_KERNELS_LL_COMBINE_CUH
 
 #include "kernels/ll/epf_ll_dispatch.cuh"
+#include "kernels/ll/epf_ll_logfmt.cuh"
 
 /* ---- SEND ---- */
 
@@ -35,6 +36,17 @@ EPF_DEV_FN struct ll_range ll_range_of(const struct ll_job *j, uint32_t expert, 
 	return r;
 }
 
+EPF_DEV_FN int ll_log(const struct ll_job *j)
+{
+	return (j->flags & EPF_LL_LOGFMT) != 0;
+}
+
+/* From row to row as they travel. */
+EPF_DEV_FN uint32_t ll_stride(const struct ll_job *j)
+{
+	return ll_log(j) ? ll_log_bytes(j->hidden) : j->hidden * 2u;
+}
+
 /* Offset of the slot that row `place` goes to, in its home's memory; 0: it cannot be. */
 EPF_DEV_FN uint64_t ll_slot_at(const struct ll_job *j, uint32_t set, uint32_t expert,
 			       uint32_t place)
@@ -44,7 +56,7 @@ EPF_DEV_FN uint64_t ll_slot_at(const struct ll_job *j, uint32_t set, uint32_t ex
 
 	if (slot >= j->tokens_max * j->topk)
 		return 0;
-	return j->lay.home[set] + (uint64_t)slot * j->hidden * 2u;
+	return j->lay.home[set] + (uint64_t)slot * ll_stride(j);
 }
 
 /* Rows of one expert and rank, a piece of each: stored to their home where it is in reach, else to the memory that is sent from; a warp. */
@@ -54,7 +66,6 @@ EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t ex
 	struct ll_range range = ll_range_of(j, expert, rank);
 	uint64_t list = (uint64_t)expert * j->ranks * j->tokens_max;
 	uint64_t direct = ll_peer_of(j, rank)->direct;
-	uint32_t bytes = j->hidden * 2u;
 	epf_lanes all = epf_lanes_where(1);
 
 	if (ll_masked(j, rank) || (!direct && (j->flags & EPF_LL_ZERO_COPY)))
@@ -66,15 +77,19 @@ EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t ex
 		if (i < range.count && !mine)
 			ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, expert, i);
 		for (i = 0; i < LL_LANES && first + i < range.count; i++) {
-			uint64_t row = (list + range.begin + first + i) * bytes;
+			uint64_t row = list + range.begin + first + i;
 			uint64_t slot = epf_lanes_get(all, mine, i);
+			uint64_t to =
+				direct ? direct + slot : j->base + j->out_at + row * ll_stride(j);
 			struct ll_piece p;
 
 			if (!slot)
 				continue;
-			ll_piece_load(&p, piece, j->hidden, 2, j->x + row);
-			ll_piece_store(&p, piece, j->hidden, 2,
-				       direct ? direct + slot : j->base + j->out_at + row);
+			ll_piece_load(&p, piece, j->hidden, 2, j->x + row * j->hidden * 2u);
+			if (ll_log(j))
+				ll_piece_log(&p, piece, j->hidden, to);
+			else
+				ll_piece_store(&p, piece, j->hidden, 2, to);
 		}
 	}
 }
@@ -83,7 +98,7 @@ EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t ex
 EPF_DEV_FN int ll_push_home(const struct ll_job *j, struct epf_dev *d, uint32_t set, uint32_t rank)
 {
 	uint32_t signal = ll_signal(j, LL_COMBINE, set, j->rank);
-	uint32_t bytes = j->hidden * 2u, puts = 0;
+	uint32_t puts = 0;
 	int rc = 0;
 
 	for (uint32_t e = 0; e < j->local && !rc; e++) {
@@ -95,9 +110,12 @@ EPF_DEV_FN int ll_push_home(const struct ll_job *j, struct epf_dev *d, uint32_t 
 			uint64_t slot =
 				i < range.count ? ll_slot_at(j, set, e, range.begin + i) : 0;
 
-			rc = epf_warp_put_group(d, slot != 0, rank, j->region,
-						j->out_at + (list + range.begin + i) * bytes,
-						j->region, slot, bytes, signal, 0);
+			uint64_t row = j->out_at + (list + range.begin + i) * ll_stride(j);
+			uint32_t bytes = slot && ll_log(j) ? ll_log_used(j->base + row, j->hidden)
+							   : ll_stride(j);
+
+			rc = epf_warp_put_group(d, slot != 0, rank, j->region, row, j->region, slot,
+						bytes, signal, 0);
 			puts += epf_lanes_count(epf_lanes_where(slot != 0));
 		}
 	}
@@ -151,13 +169,13 @@ struct ll_term {
 	float w;
 };
 
-EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uint32_t k)
+EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uint32_t k, int some)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	struct ll_term t = { UINT32_MAX, 0.0f };
 	uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
 
-	if (r == UINT32_MAX || !epf_ld32_relaxed_gpu(&ll_peer_of(j, r)->live[LL_COMBINE]))
+	if (r == UINT32_MAX || !ll_is_live(j, LL_COMBINE, r, some))
 		return t;
 	t.w = LL_AT(const float, j->weights)[(uint64_t)token * j->topk + k];
 	t.slot = ll_entry_of(j, token, experts[k]);
@@ -183,7 +201,7 @@ EPF_DEV_FN void ll_sum_add(struct ll_sum *s, uint32_t i, const struct ll_vec *v,
  * added. at: this lane's first vector of the row.
  */
 EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes where,
-			    struct ll_term mine, uint64_t slots, uint32_t at)
+			    struct ll_term mine, uint64_t slots, uint32_t at, int log)
 {
 	epf_lanes all = epf_lanes_where(1);
 
@@ -195,14 +213,16 @@ EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes 
 		LL_UNROLL
 		for (uint32_t a = 0; a < LL_AHEAD; a++) {
 			uint32_t from = where ? epf_lanes_first(where) : 0;
-			uint64_t row = slots + epf_lanes_get(all, mine.slot, from) *
-						       (uint64_t)j->hidden * 2u;
+			uint64_t row = slots +
+				       epf_lanes_get(all, mine.slot, from) * (uint64_t)ll_stride(j);
 
 			w[a] = ll_float((uint32_t)epf_lanes_get(all, ll_bits(mine.w), from));
 			for (uint32_t i = 0; i < LL_SPAN && where; i++)
 				if (at + i * LL_LANES < j->hidden / 8u)
 					v[a][i] =
-						LL_AT(const struct ll_vec, row)[at + i * LL_LANES];
+						log ? ll_log_load(row, j->hidden, at + i * LL_LANES)
+						    : LL_AT(const struct ll_vec,
+							    row)[at + i * LL_LANES];
 			n += where != 0;
 			where &= where - 1u;
 		}
@@ -215,7 +235,8 @@ EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes 
 }
 
 /* One piece of one token's sum; a warp. */
-EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t token, uint32_t piece)
+EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t token, uint32_t piece,
+			     int log, int some)
 {
 	uint64_t row_bytes = (uint64_t)j->hidden * 2u;
 	uint32_t at = piece * LL_LANES * LL_SPAN + epf_lane();
@@ -225,10 +246,10 @@ EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t tok
 	for (uint32_t i = 0; i < LL_SPAN * 8u; i++)
 		s.acc[i / 8u][i % 8u] = 0.0f;
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
-		struct ll_term mine = ll_term_of(j, token, first + epf_lane());
+		struct ll_term mine = ll_term_of(j, token, first + epf_lane(), some);
 
 		ll_sum_rows(j, &s, epf_lanes_where(mine.slot != UINT32_MAX), mine,
-			    home + (uint64_t)token * j->topk * row_bytes, at);
+			    home + (uint64_t)token * j->topk * ll_stride(j), at, log);
 	}
 	for (uint32_t i = 0; i < LL_SPAN && at + i * LL_LANES < j->hidden / 8u; i++)
 		for (uint32_t c = 0; c < 4u; c++)
@@ -236,16 +257,26 @@ EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t tok
 						      ll_to_bf16(s.acc[i][2u * c + 1u]) << 16;
 }
 
-EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
+/* All sums. log is known when this is compiled, so that the other form costs nothing. some: of ll_wait_all(). */
+EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int some)
 {
-	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
 	uint32_t span = LL_LANES * LL_SPAN * 8u;
 	uint32_t pieces = (j->hidden + span - 1u) / span;
 
-	ll_wait_all(j, LL_COMBINE, calls);
 	for (uint64_t i = ll_warp(j); i < (uint64_t)j->tokens * pieces; i += ll_warps(j))
-		ll_sum_piece(j, j->base + j->lay.home[calls & 1u], (uint32_t)(i / pieces),
-			     (uint32_t)(i % pieces));
+		ll_sum_piece(j, home, (uint32_t)(i / pieces), (uint32_t)(i % pieces), log, some);
+}
+
+EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
+{
+	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
+	uint64_t home = j->base + j->lay.home[calls & 1u];
+	int some = ll_wait_all(j, LL_COMBINE, calls);
+
+	if (ll_log(j))
+		ll_sum_all(j, home, 1, some);
+	else
+		ll_sum_all(j, home, 0, some);
 	ll_received(j, LL_COMBINE, calls);
 }
 

@@ -64,23 +64,35 @@ EPF_DEV_FN int ll_names_rank(const struct ll_job *j, uint32_t token, uint32_t ra
 EPF_DEV_FN uint32_t ll_entry_of(const struct ll_job *j, uint32_t token, int64_t expert)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
-	uint32_t k = 0;
+	uint32_t first = 0;
 
-	while (experts[k] != expert)
-		k++;
-	return k;
+	for (uint32_t k = j->topk; k > 0; k--)
+		first = experts[k - 1u] == expert ? k - 1u : first;
+	return first;
 }
 
-/* Where a token's row goes for a rank: into its memory, or into the memory that is sent from. 0: nowhere, it is masked. */
-EPF_DEV_FN uint64_t ll_row_to(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token)
+/* Where the rows of this rank begin for a rank: in its memory, or in the memory that is sent from. 0: nowhere, it is masked. */
+EPF_DEV_FN uint64_t ll_rows_to(const struct ll_job *j, uint32_t set, uint32_t rank)
 {
 	uint64_t to = ll_peer_of(j, rank)->direct;
 
 	if (ll_masked(j, rank))
 		return 0;
-	return to ? to + j->lay.inbox[set] +
-			       ((uint64_t)j->rank * j->tokens_max + token) * j->lay.row_bytes
-		  : j->base + j->lay.stage[set] + (uint64_t)token * j->lay.row_bytes;
+	return to ? to + j->lay.inbox[set] + (uint64_t)j->rank * j->tokens_max * j->lay.row_bytes
+		  : j->base + j->lay.stage[set];
+}
+
+/* Where a token's row goes for its entry k; 0: nowhere, or where an entry before it goes. */
+EPF_DEV_FN uint64_t ll_row_to(const struct ll_job *j, uint32_t set, uint32_t token, uint32_t k)
+{
+	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
+	uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
+	uint64_t to;
+
+	if (r == UINT32_MAX || !ll_first_of_rank(j, experts, k, r))
+		return 0;
+	to = ll_rows_to(j, set, r);
+	return to ? to + (uint64_t)token * j->lay.row_bytes : 0;
 }
 
 /* The head of a row but for its index[], which experts fill in; lanes of a warp. */
@@ -132,22 +144,19 @@ EPF_DEV_FN void ll_write_piece(const struct ll_job *j, const struct ll_piece *p,
  */
 EPF_DEV_FN void ll_send_piece(const struct ll_job *j, uint32_t set, uint32_t token, uint32_t piece)
 {
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	uint64_t staged = j->base + j->lay.stage[set] + (uint64_t)token * j->lay.row_bytes;
 	epf_lanes all = epf_lanes_where(1), to;
 	int stage = 0;
 	struct ll_piece p;
+	uint64_t row;
 
 	ll_piece_load(&p, piece, j->hidden, 2, j->x + (uint64_t)token * j->hidden * 2u);
+	row = ll_row_to(j, set, token, epf_lane()); /* found while the row is on its way */
 	if (ll_fp8(j))
 		ll_piece_quantise(&p, piece, j->hidden, (j->flags & EPF_LL_ROUND_SCALE) != 0);
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
-		uint32_t k = first + epf_lane();
-		uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
-		uint64_t row = 0;
-
-		if (r != UINT32_MAX && ll_first_of_rank(j, experts, k, r))
-			row = ll_row_to(j, set, r, token);
+		if (first)
+			row = ll_row_to(j, set, token, first + epf_lane());
 		stage |= row == staged;
 		to = epf_lanes_where(row && row != staged);
 		for (; to; to &= to - 1u)
@@ -183,7 +192,7 @@ EPF_DEV_FN uint64_t ll_note_to(const struct ll_job *j, uint32_t set, uint32_t ra
 EPF_DEV_FN void ll_tell_expert(const struct ll_job *j, uint32_t set, uint32_t expert)
 {
 	uint32_t rank = expert / j->local, rows = 0;
-	uint64_t note = ll_note_to(j, set, rank);
+	uint64_t note = ll_note_to(j, set, rank), to = ll_rows_to(j, set, rank);
 
 	if (!note)
 		return;
@@ -193,7 +202,7 @@ EPF_DEV_FN void ll_tell_expert(const struct ll_job *j, uint32_t set, uint32_t ex
 		epf_lanes where = epf_lanes_where(yes);
 
 		if (yes)
-			LL_AT(struct ll_head, ll_row_to(j, set, rank, t))
+			LL_AT(struct ll_head, to + (uint64_t)t * j->lay.row_bytes)
 				->index[ll_entry_of(j, t, expert)] = rows + epf_lanes_before(where);
 		rows += epf_lanes_count(where);
 	}
@@ -307,27 +316,24 @@ EPF_DEV_FN const uint32_t *ll_inote(const struct ll_job *j, uint32_t set, uint32
 		     j->base + j->lay.inotes[set] + (uint64_t)rank * j->lay.note_bytes);
 }
 
-/* Rows of a rank for a local expert; one that is masked has none. A count no sender can mean counts as none too. */
+/* Rows of a rank for a local expert; one that is masked has none. A count no sender can mean counts as none too. some: of ll_wait_all(). */
 EPF_DEV_FN uint32_t ll_rows_from(const struct ll_job *j, uint32_t set, uint32_t rank,
-				 uint32_t expert)
+				 uint32_t expert, int some)
 {
-	uint32_t n;
+	uint32_t n = ll_inote(j, set, rank)[expert];
 
-	if (!epf_ld32_relaxed_gpu(&ll_peer_of(j, rank)->live[LL_DISPATCH]))
-		return 0;
-	n = ll_inote(j, set, rank)[expert];
-	return n <= j->tokens_max ? n : 0;
+	return n <= j->tokens_max && ll_is_live(j, LL_DISPATCH, rank, some) ? n : 0;
 }
 
 /* Rows of one local expert: how many of each rank and where they begin; a warp, a lane a rank. */
-EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t expert)
+EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t expert, int some)
 {
 	epf_lanes all = epf_lanes_where(1);
 	uint32_t begin = 0;
 
 	for (uint32_t first = 0; first < j->ranks; first += LL_LANES) {
 		uint32_t r = first + epf_lane(), before = 0, sum = 0;
-		uint32_t count = r < j->ranks ? ll_rows_from(j, set, r, expert) : 0;
+		uint32_t count = r < j->ranks ? ll_rows_from(j, set, r, expert, some) : 0;
 
 		for (uint32_t i = 0; i < LL_LANES && first + i < j->ranks; i++) {
 			if (i == epf_lane())
@@ -373,47 +379,74 @@ EPF_DEV_FN void ll_unpack_scales(const struct ll_job *j, uint64_t scales, uint32
 	}
 }
 
-/* Place of an arrived row in the list of entry k's expert, or UINT32_MAX: not of this rank, named before, or it cannot be. */
+/*
+ * Place of an arrived row in the list of local expert `expert`, which its entry k names first with this index; UINT32_MAX: it cannot be. The counts of
+ * different ranks are read together.
+ */
 EPF_DEV_FN uint32_t ll_place_of(const struct ll_job *j, uint32_t set, uint32_t rank,
-				const struct ll_head *head, uint32_t k)
+				uint32_t expert, uint32_t index, int some)
 {
-	uint32_t expert = (uint32_t)head->expert[k] - j->rank * j->local, begin = 0, index;
+	uint32_t begin = 0;
 
-	if (head->expert[k] < 0 || expert >= j->local)
-		return UINT32_MAX;
-	for (uint32_t i = 0; i < k; i++)
-		if (head->expert[i] == head->expert[k])
-			return UINT32_MAX;
-	index = head->index[k];
-	if (index >= ll_rows_from(j, set, rank, expert)) {
+	for (uint32_t r = 0; r < rank; r++)
+		begin += ll_rows_from(j, set, r, expert, some);
+	if (index >= ll_rows_from(j, set, rank, expert, some)) {
 		ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, expert, index);
 		return UINT32_MAX;
 	}
-	for (uint32_t r = 0; r < rank; r++)
-		begin += ll_rows_from(j, set, r, expert);
 	return begin + index;
 }
 
-/* One piece of an arrived row into the lists of this rank's experts that it names; a warp, a lane an entry. */
+/* The local expert that entry k names and no entry before it does; UINT32_MAX: none. */
+EPF_DEV_FN uint32_t ll_expert_of(const struct ll_job *j, const struct ll_head *head, uint32_t k)
+{
+	int32_t e = k < j->topk ? head->expert[k] : -1;
+	uint32_t expert = (uint32_t)e - j->rank * j->local;
+	int before = 0;
+
+	for (uint32_t i = 0; i < k && i < j->topk; i++)
+		before |= head->expert[i] == e;
+	return e < 0 || expert >= j->local || before ? UINT32_MAX : expert;
+}
+
+/* Is this token of that rank here? */
+EPF_DEV_FN int ll_has_come(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token,
+			   int some)
+{
+	const uint32_t *bitmap = ll_inote(j, set, rank) + j->local;
+
+	return (bitmap[token / 32u] >> (token % 32u) & 1u) &&
+	       ll_is_live(j, LL_DISPATCH, rank, some);
+}
+
+/*
+ * One piece of a row, if it has arrived, into the lists of this rank's experts that it names; a warp, a lane an entry. The head is read before it is known
+ * whether there is one: that costs less than to wait for the note first.
+ */
 EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token,
-			  uint32_t piece)
+			  uint32_t piece, int some)
 {
 	uint64_t row = j->base + j->lay.inbox[set] +
 		       ((uint64_t)rank * j->tokens_max + token) * j->lay.row_bytes;
 	const struct ll_head *head = LL_AT(const struct ll_head, row);
 	uint64_t payload = row + sizeof(*head), n = (uint64_t)j->ranks * j->tokens_max;
-	uint32_t width = ll_fp8(j) ? 1 : 2;
+	uint32_t width = ll_fp8(j) ? 1 : 2, expert = ll_expert_of(j, head, epf_lane());
+	uint32_t index = head->index[epf_lane() % LL_TOPK];
 	epf_lanes all = epf_lanes_where(1), to;
 	struct ll_piece p;
 
+	if (!ll_has_come(j, set, rank, token, some))
+		return;
 	ll_piece_load(&p, piece, j->hidden, width, payload);
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
-		uint32_t k = first + epf_lane(), expert = 0, place = UINT32_MAX;
+		uint32_t k = first + epf_lane(), place = UINT32_MAX;
 
-		if (k < j->topk) {
-			expert = (uint32_t)head->expert[k] - j->rank * j->local;
-			place = ll_place_of(j, set, rank, head, k);
+		if (first) {
+			expert = ll_expert_of(j, head, k);
+			index = head->index[k % LL_TOPK];
 		}
+		if (expert != UINT32_MAX)
+			place = ll_place_of(j, set, rank, expert, index, some);
 		if (place != UINT32_MAX && piece == 0) {
 			LL_AT(int32_t, j->src_info)[expert * n + place] = (int32_t)token;
 			LL_AT(int32_t, j->src_slot)
@@ -432,31 +465,22 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 	}
 }
 
-/* Is this token of that rank here? */
-EPF_DEV_FN int ll_has_come(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token)
-{
-	const uint32_t *bitmap = ll_inote(j, set, rank) + j->local;
-
-	return epf_ld32_relaxed_gpu(&ll_peer_of(j, rank)->live[LL_DISPATCH]) &&
-	       (bitmap[token / 32u] >> (token % 32u) & 1u);
-}
-
 EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 {
 	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_RECEIVING);
 	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(j->hidden);
 	uint64_t rows = (uint64_t)j->ranks * j->tokens_max;
+	int some = ll_wait_all(j, LL_DISPATCH, calls);
 
-	ll_wait_all(j, LL_DISPATCH, calls);
 	for (uint64_t i = ll_warp(j); i < j->local + rows * pieces; i += ll_warps(j)) {
 		uint64_t row = (i - j->local) / pieces;
 		uint32_t rank = (uint32_t)(row / j->tokens_max);
 		uint32_t token = (uint32_t)(row % j->tokens_max);
 
 		if (i < j->local)
-			ll_place_expert(j, set, (uint32_t)i);
-		else if (ll_has_come(j, set, rank, token))
-			ll_unpack(j, set, rank, token, (uint32_t)((i - j->local) % pieces));
+			ll_place_expert(j, set, (uint32_t)i, some);
+		else
+			ll_unpack(j, set, rank, token, (uint32_t)((i - j->local) % pieces), some);
 	}
 	ll_received(j, LL_DISPATCH, calls);
 }

@@ -58,10 +58,13 @@ EPF_DEV_COLD void ll_complain(const struct ll_job *j, uint32_t bad, int code, ui
 	(void)epf_dev_fail(ll_ctx(j), code, what, number, want, seen);
 }
 
-/* Is a rank sent to? Read once at the same place by all lanes: a mask may only change between kernels. */
+/*
+ * Is a rank left out? A plain load, so that it travels together with its neighbours': masks are set between kernels, or by block 0 when a wait ends, and
+ * then what that rank still gets from a SEND half of the same kernel does not matter.
+ */
 EPF_DEV_FN int ll_masked(const struct ll_job *j, uint32_t rank)
 {
-	return epf_ld32_relaxed_gpu(&ll_peer_of(j, rank)->masked) != 0;
+	return ll_peer_of(j, rank)->masked != 0;
 }
 
 /* Rank of an expert, or UINT32_MAX for -1 and for what does not exist. */
@@ -84,7 +87,10 @@ EPF_DEV_FN uint64_t ll_flag_at(const struct ll_job *j, uint32_t kind, uint32_t s
 
 /* ---- the end of a half ---- */
 
-/* 1 in all threads of the block that ends last; what every block wrote is visible to it then. */
+/*
+ * 1 in all threads of the block that ends last. What every block wrote is visible to those of its threads that make a fence, because each block makes one in
+ * front of its count. A RECV half is spared that where no commands are sent: then nothing of it is for the last block.
+ */
 EPF_DEV_FN int ll_last_block(const struct ll_job *j, uint32_t kind, uint32_t half)
 {
 	uint64_t *done = &ll_state_of(j)->done[kind][half];
@@ -92,12 +98,11 @@ EPF_DEV_FN int ll_last_block(const struct ll_job *j, uint32_t kind, uint32_t hal
 
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0) {
-		epf_fence_gpu();
-		last = epf_add_gpu(done, 1) == (uint64_t)j->blocks - 1u;
-		if (last) {
+		if (half == LL_SENDING || j->commands)
 			epf_fence_gpu();
+		last = epf_add_gpu(done, 1) == (uint64_t)j->blocks - 1u;
+		if (last)
 			epf_st_relaxed_gpu(done, 0);
-		}
 	}
 	return epf_block_result(last);
 }
@@ -151,9 +156,9 @@ EPF_DEV_FN void ll_mask_late(const struct ll_job *j, uint32_t rank, uint32_t bad
 	ll_complain(j, bad, code, EPF_GPU_WAIT, number, want, seen);
 }
 
-/* Waits for one rank's part of a call: its signal, or its flag, moves by one. */
-EPF_DEV_COLD void ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32_t set, uint32_t rank,
-			       struct ll_clock *clock)
+/* Waits for one rank's part of a call: its signal, or its flag, moves by one. Returns ll_peer.live. */
+EPF_DEV_COLD uint32_t ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32_t set,
+				   uint32_t rank, struct ll_clock *clock)
 {
 	struct ll_peer *p = ll_peer_of(j, rank);
 	uint32_t number = ll_signal(j, kind, set, rank);
@@ -165,7 +170,7 @@ EPF_DEV_COLD void ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32_t s
 
 	p->live[kind] = 0;
 	if (ll_masked(j, rank))
-		return;
+		return 0;
 	while (!rc) {
 		now = epf_ld_acquire_sys(word);
 		if (now != seen)
@@ -182,32 +187,47 @@ EPF_DEV_COLD void ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32_t s
 		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, seen + 1u, now);
 	else
 		p->live[kind] = 1;
+	return p->live[kind];
 }
 
 /*
- * Waits until what every rank sends to this one in call number `calls` is here, or the rank is masked: ll_peer.live says which. All threads of all
- * blocks call it; behind it they see what has come.
+ * Waits until what every rank sends to this one in call number `calls` is here, or the rank is masked. All threads of all blocks call it; behind it they see
+ * what has come. Returns 0: of all ranks; 1: ll_peer.live says of which, see ll_is_live().
  */
-EPF_DEV_FN void ll_wait_all(const struct ll_job *j, uint32_t kind, uint64_t calls)
+EPF_DEV_FN int ll_wait_all(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {
 	uint64_t *go = &ll_state_of(j)->go[kind];
 	uint32_t set = (uint32_t)(calls & 1u);
+	uint64_t said = 0;
+	EPF_DEV_SHARED int missing;
 
 	if (epf_block_number() == 0) {
 		struct ll_clock clock = ll_clock_start(j);
 
-		for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
-			ll_wait_rank(j, kind, set, r, &clock);
+		if (epf_thread_in_block() == 0)
+			missing = 0;
 		epf_block_barrier();
-		if (epf_thread_in_block() == 0) {
-			epf_fence_gpu();
-			epf_st_release_gpu(go, calls + 1u);
-		}
+		for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
+			if (!ll_wait_rank(j, kind, set, r, &clock))
+				missing = 1;
+		epf_block_barrier();
+		said = (calls + 1u) << 1 | (uint64_t)missing;
+		if (epf_thread_in_block() == 0)
+			epf_st_release_gpu(go, said);
 	} else if (epf_thread_in_block() == 0) {
-		while (epf_ld_acquire_gpu(go) != calls + 1u)
-			epf_pause();
+		while (said >> 1 != calls + 1u) {
+			said = epf_ld_acquire_gpu(go);
+			if (said >> 1 != calls + 1u)
+				epf_pause();
+		}
 	}
-	epf_block_barrier();
+	return epf_block_result((int)(said & 1u));
+}
+
+/* Is what this rank sends in the call here? some: what ll_wait_all() returned. */
+EPF_DEV_FN int ll_is_live(const struct ll_job *j, uint32_t kind, uint32_t rank, int some)
+{
+	return !some || ll_peer_of(j, rank)->live[kind] != 0;
 }
 
 /* Own commands of the set's last SEND half: retired, so that the set's memory may be written again. */
@@ -237,17 +257,22 @@ EPF_DEV_FN void ll_received(const struct ll_job *j, uint32_t kind, uint64_t call
 {
 	if (!ll_last_block(j, kind, LL_RECEIVING) || epf_thread_in_block() != 0)
 		return;
-	ll_wait_own(j, kind, (uint32_t)(calls & 1u));
+	if (j->commands) {
+		epf_fence_gpu();
+		ll_wait_own(j, kind, (uint32_t)(calls & 1u));
+	}
 	ll_count_call(j, kind, LL_RECEIVING, calls);
 }
 
 /* ---- sending: warp 0 of the last block ---- */
 
-/* Is there anybody who is reached by commands? */
+/* Is there anybody who is reached by commands, and not left out? */
 EPF_DEV_FN int ll_any_remote(const struct ll_job *j)
 {
 	int any = 0;
 
+	if (!j->commands)
+		return 0;
 	for (uint32_t r = epf_lane(); r < j->ranks; r += LL_LANES)
 		any |= !ll_peer_of(j, r)->direct && !ll_masked(j, r);
 	return epf_lanes_where(any) != 0;
@@ -256,15 +281,19 @@ EPF_DEV_FN int ll_any_remote(const struct ll_job *j)
 /* Tells the ranks that are reached by plain stores that all of it is there: every lane that does releases what the warp has seen written. */
 EPF_DEV_FN void ll_tell_direct(const struct ll_job *j, uint32_t kind, uint32_t set)
 {
-	epf_fence_sys();
-	for (uint32_t r = epf_lane(); r < j->ranks; r += LL_LANES) {
-		struct ll_peer *p = ll_peer_of(j, r);
+	for (uint32_t first = 0; first < j->ranks; first += LL_LANES) {
+		uint32_t r = first + epf_lane();
+		struct ll_peer *p = ll_peer_of(j, r < j->ranks ? r : j->rank);
+		uint64_t to = r < j->ranks && !p->masked ? p->direct : 0;
+		uint64_t sent = p->sent[kind][set] + 1u;
 
-		if (!p->direct || ll_masked(j, r))
+		/* Behind what is read above, so that both take their time together. */
+		if (first == 0)
+			epf_fence_sys();
+		if (!to)
 			continue;
-		p->sent[kind][set]++;
-		epf_st_relaxed_sys(LL_AT(uint64_t, p->direct + ll_flag_at(j, kind, set, j->rank)),
-				   p->sent[kind][set]);
+		p->sent[kind][set] = sent;
+		epf_st_relaxed_sys(LL_AT(uint64_t, to + ll_flag_at(j, kind, set, j->rank)), sent);
 	}
 }
 

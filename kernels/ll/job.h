@@ -128,8 +128,8 @@ struct ll_job {
 	uint32_t topk;
 	uint32_t tokens;
 	uint32_t flags;
-	uint32_t halves; /* EPF_LL_SEND, EPF_LL_RECV or both */
-	uint32_t reserved;
+	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV or both */
+	uint32_t commands; /* 1: some rank is reached by commands; 0: all by plain stores */
 	uint64_t x;
 	uint64_t out_at; /* combine: offset of the memory it sends from */
 	uint64_t topk_idx;
@@ -154,6 +154,24 @@ EPF_CMD_FN uint32_t ll_row_used(uint32_t hidden, uint32_t fp8)
 	uint32_t payload = fp8 ? hidden + hidden / LL_BLOCK * 4u : 2u * hidden;
 
 	return (uint32_t)sizeof(struct ll_head) + (payload + 15u) / 16u * 16u;
+}
+
+#define LL_LOG_BLOCK 160u /* bytes of 128 channels of 10 bits */
+
+/* LogFMT rows (epf_ll_logfmt.cuh): bytes of their words; of a row without BF16 blocks; and at most. */
+EPF_CMD_FN uint32_t ll_log_words(uint32_t hidden)
+{
+	return (hidden / LL_BLOCK * 4u + 15u) / 16u * 16u;
+}
+
+EPF_CMD_FN uint32_t ll_log_short(uint32_t hidden)
+{
+	return ll_log_words(hidden) + hidden / LL_BLOCK * LL_LOG_BLOCK;
+}
+
+EPF_CMD_FN uint32_t ll_log_bytes(uint32_t hidden)
+{
+	return ll_log_words(hidden) + 2u * hidden;
 }
 
 EPF_CMD_FN uint32_t ll_bitmap_words(uint32_t tokens_max)

@@ -37,6 +37,7 @@ struct epf_ll {
 	uint64_t combines;   /* SEND halves launched: which memory the next one sends from */
 	uint32_t threads;    /* of a block */
 	uint32_t blocks;     /* of a launch */
+	bool commands;       /* some rank is reached by commands */
 	bool side_by_side;   /* blocks run at the same time: both halves can be one launch */
 	struct ll_gpu *more; /* a GPU's own */
 };

@@ -23,6 +23,7 @@ struct ll_job ll_job_begin(const struct epf_ll *ll)
 		.first_signal = ll->opts.first_signal,
 		.threads = ll->threads,
 		.blocks = 1,
+		.commands = ll->commands,
 	};
 
 	return j;
@@ -158,11 +159,14 @@ static int check_combine(const struct epf_ll *ll, const struct epf_ll_combine *c
 	uintptr_t next = (uintptr_t)(j->base + j->lay.out[ll->combines & 1]);
 	int err = 0;
 
-	if (c->flags & EPF_LL_LOGFMT)
-		return ll_fail(-ENOTSUP, "EPF_LL_LOGFMT is not there yet: rows travel as BF16");
-	if (c->flags & ~(unsigned)EPF_LL_ZERO_COPY)
+	if (c->flags & ~(unsigned)(EPF_LL_ZERO_COPY | EPF_LL_LOGFMT))
 		return ll_fail(-EINVAL, "flags of a combine are %#x: nobody knows %#x", c->flags,
 			       c->flags & ~(unsigned)(EPF_LL_ZERO_COPY | EPF_LL_LOGFMT));
+	if ((c->flags & EPF_LL_LOGFMT) &&
+	    ((c->flags & EPF_LL_ZERO_COPY) || (uintptr_t)c->x == next))
+		return ll_fail(
+			-EINVAL,
+			"EPF_LL_LOGFMT makes rows anew, in the memory of epf_ll_next_combine_buffer(): no EPF_LL_ZERO_COPY, and x elsewhere");
 	if (halves & EPF_LL_SEND) {
 		err = given(c->x, "x", 16);
 		if (!err && (c->flags & EPF_LL_ZERO_COPY) && (uintptr_t)c->x != next)

@@ -67,7 +67,7 @@ static uint64_t take(struct ll_layout *l, uint64_t bytes)
 int ll_layout_make(const struct epf_ll_shape *s, uint32_t ranks, struct ll_layout *out)
 {
 	struct ll_layout l = { 0 };
-	uint64_t row = 2ull * s->hidden;
+	uint64_t row = ll_log_bytes(s->hidden); /* of a combine, in its longer form */
 	int err = check_shape(s, ranks);
 
 	if (err)
@@ -75,7 +75,7 @@ int ll_layout_make(const struct epf_ll_shape *s, uint32_t ranks, struct ll_layou
 	l.row_bytes = (ll_row_used(s->hidden, 0) + LL_LINE - 1) / LL_LINE * LL_LINE;
 	l.note_bytes =
 		(ll_note_used(s->experts / ranks, s->tokens_max) + LL_LINE - 1) / LL_LINE * LL_LINE;
-	l.flags = take(&l, 2ull * LL_KINDS * ranks * LL_LINE);
+	l.bytes = epf_ll_head_bytes(ranks); /* l.flags is 0: they are the head */
 	for (int i = 0; i < 2; i++)
 		l.out[i] = take(&l, (uint64_t)s->experts * s->tokens_max * row);
 	for (int i = 0; i < 2; i++) {
@@ -87,6 +87,18 @@ int ll_layout_make(const struct epf_ll_shape *s, uint32_t ranks, struct ll_layou
 	}
 	*out = l;
 	return 0;
+}
+
+uint64_t epf_ll_head_bytes(uint32_t ranks)
+{
+	struct ll_layout l = { 0 };
+
+	if (!ranks || ranks > EPF_LL_RANKS_MAX) {
+		(void)ll_fail(-EINVAL, "%u ranks: 1 to %u are possible", ranks, EPF_LL_RANKS_MAX);
+		return 0;
+	}
+	(void)take(&l, 2ull * LL_KINDS * ranks * LL_LINE);
+	return l.bytes;
 }
 
 uint64_t epf_ll_size_hint(uint32_t tokens_max, uint32_t hidden, uint32_t ranks, uint32_t experts)

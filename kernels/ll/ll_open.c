@@ -126,6 +126,7 @@ static int meet(struct epf_ll *ll, struct ll_peer *peers)
 			peers[r].direct = (uintptr_t)ll->memory;
 		else if (bit_of(mine + sizeof(h), r) && bit_of(reach, ll->rank))
 			peers[r].direct = (uintptr_t)ll->opts.peers[r];
+		ll->commands |= !peers[r].direct;
 	}
 	free(mine);
 	free(all);

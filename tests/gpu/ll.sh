@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Low-latency dispatch and combine behind deep_ep.Buffer, on a machine with two or more GPUs: right, repeatable, with lost ranks, and how fast.
+# Low-latency dispatch and combine behind deep_ep.Buffer, on a machine with GPUs, better two or more: right, repeatable, with lost ranks, and how fast.
 #
 #   tests/gpu/ll.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--deepep DIR] [--deepep-tests DIR]
 #
 # --build         a folder with libepf.so.0, libepf-ll.so.0 (and for --deepep ep-fabric and libepf-deepep.so), or a build tree with them
 # --out           where logs and the table go (./gpu-results/ll)
 # --quick         few cases and shapes: some three minutes
-# --ranks         processes; as many as GPUs by default. More than GPUs: under MPS, where its control program is there
+# --ranks         processes; as many as GPUs by default, 2 on one. More than GPUs share them under MPS, and programs of
+#                 others see as many as they ask for (onegpu/)
 # --cases         random cases (100), each run twice
 # --steps         replays of a graph, and steps of graph and eager calls in turn (1000)
 # --only          parts whose name matches
@@ -41,7 +42,7 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 mkdir -p "$out" || exit 1
 table=$out/table.txt
-failed=0 mps=0
+failed=0 mps=0 shared=0
 : >"$table"
 
 say()
@@ -57,6 +58,16 @@ find_built()
 		[ -e "$at" ] && realpath -s "$at" && return 0
 	done
 	return 1
+}
+
+# A client of MPS that was killed leaves the GPU busy for a moment.
+settle()
+{
+	[ "$shared" = 0 ] && return
+	for _ in 1 2 3 4 5; do
+		python3 -c 'import torch; torch.zeros(1, device="cuda")' 2>/dev/null && return
+		sleep 1
+	done
 }
 
 # part NAME LIMIT COMMAND...: one line in the table
@@ -78,24 +89,35 @@ part()
 		[ "$rc" != 124 ] && [ "$rc" != 137 ] || echo "ended after its limit of $limit s" >>"$out/$name.log"
 		say "WRONG $name ($((SECONDS - began)) s): exit $rc, $out/$name.log ends with"
 		tail -n 45 "$out/$name.log" | cut -c1-300 | sed 's/^/      /' | tee -a "$table"
+		settle
 		;;
 	esac
 	case $name in
-	speed* | compare) grep '^# [^a-z]\|^#.*us a call\|^  ' "$out/$name.log" | tee -a "$table" ;;
+	speed* | beside* | compare) grep '^# [^a-z]\|^#.*us a call\|^  ' "$out/$name.log" | tee -a "$table" ;;
 	esac
 }
 
 gpus=$(nvidia-smi -L | wc -l)
-ranks=${ranks:-$gpus}
-libepf=$(find_built libepf.so.0) && libll=$(find_built libepf-ll.so.0) || { say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"; exit 1; }
+ranks=${ranks:-$((gpus > 1 ? gpus : 2))}
+if ! libepf=$(find_built libepf.so.0) || ! libll=$(find_built libepf-ll.so.0); then
+	say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"
+	exit 1
+fi
 export EPF_LIBRARY=$libepf EPF_LL_LIBRARY=$libll PYTHONPATH=$root/tools/python${PYTHONPATH:+:$PYTHONPATH}
 LD_LIBRARY_PATH=$(dirname "$libepf"):$(dirname "$libll"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH PYTHONUNBUFFERED=1 TORCH_NCCL_ENABLE_MONITORING=0
 say "# $(date -u +%FT%TZ), $(git -C "$root" -c safe.directory='*' log -1 --format=%h 2>/dev/null || echo 'no checkout'), $ranks ranks"
 say "# $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $(uname -r)"
-if [ "$ranks" -gt "$gpus" ] && command -v nvidia-cuda-mps-control >/dev/null && [ -z "$(pgrep -x nvidia-cuda-mps)" ] && nvidia-cuda-mps-control -d; then
-	mps=1
-	trap 'echo quit | nvidia-cuda-mps-control' EXIT
+if [ "$ranks" -gt "$gpus" ]; then
+	shared=1
+	say "# $ranks ranks share $gpus GPU: 'NVLink' below is memory of the same GPU, process groups are gloo's"
+	if command -v nvidia-cuda-mps-control >/dev/null && [ -z "$(pgrep -f '^nvidia-cuda-mps-control -d')" ] && nvidia-cuda-mps-control -d; then
+		mps=1
+		trap 'echo quit | nvidia-cuda-mps-control' EXIT
+	fi
+	# Kernels that wait for each other must be resident together: each process sees its share of the multiprocessors.
+	export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-$((90 * gpus / ranks))}
+	export ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH
 fi
 
 cases_py=$root/tests/gpu/ll_cases.py
@@ -115,7 +137,7 @@ if [ -n "$quick" ]; then
 	run smoke-commands "$fast" smoke --commands
 	run cases "$long" table,random,graph,mixed --cases "$cases" --steps "$steps"
 	run cases-commands "$long" table,random,graph --cases "$((cases / 2))" --steps "$((steps / 10))" --seed 100000 --commands
-	[ "$mps" = 1 ] || run kill "$fast" kill
+	[ "$shared" = 1 ] || run kill "$fast" kill
 else
 	fast=60 long=300
 	run smoke "$fast" smoke
@@ -127,8 +149,8 @@ else
 	run graph "$long" graph --steps "$steps"
 	run graph-commands "$long" graph --steps "$((steps / 10))" --commands
 	run mixed "$long" mixed --steps "$steps"
-	[ "$mps" = 1 ] || run kill "$fast" kill
-	[ "$mps" = 1 ] || run kill-commands "$fast" kill --commands
+	[ "$shared" = 1 ] || run kill "$fast" kill
+	[ "$shared" = 1 ] || run kill-commands "$fast" kill --commands
 	if [ "$ranks" -gt 1 ]; then
 		all=$ranks ranks=1
 		run one-rank "$fast" smoke,random --cases "$((cases / 10))"
@@ -136,22 +158,38 @@ else
 	fi
 fi
 if [ -n "$deepep_tests" ] && [ -e "$deepep_tests/test_low_latency.py" ]; then
-	for off in "" --disable-nvlink; do
-		part "deepep-test${off:+-commands}" 90 env EPF_GPU_TIMEOUT=10s python3 "$deepep_tests/test_low_latency.py" --num-processes "$ranks" $off
-		[[ deepep-test${off:+-commands} =~ $only ]] && grep -h 'bandwidth\|send/recv' "$out/deepep-test${off:+-commands}.log" | tee -a "$table"
+	# By commands code must not be loaded while a kernel waits: docs/python.md.
+	for how in "" --use-logfmt --disable-nvlink; do
+		name=deepep-test${how:+-${how#--}}
+		[ -z "$quick" ] || [ "$only" != . ] || [ "$how" != --use-logfmt ] || continue
+		[[ $name =~ $only ]] || continue
+		[ "$how" != --disable-nvlink ] || export CUDA_MODULE_LOADING=EAGER
+		part "$name" 90 env EPF_GPU_TIMEOUT=10s python3 "$deepep_tests/test_low_latency.py" --num-processes "$ranks" $how
+		unset CUDA_MODULE_LOADING
+		grep -h 'bandwidth\|send/recv' "$out/$name.log" | tee -a "$table"
 	done
 elif [ -n "$deepep_tests" ]; then
 	say "skip  deepep-test: no test_low_latency.py in $deepep_tests"
 fi
-if [ "$mps" = 0 ]; then
-	run speed "$((long * 2))" speed
-	run speed-commands "$((long * 2))" speed --commands
-	if [ -n "$deepep" ] && fabric=$(find_built ep-fabric) && shim=$(find_built libepf-deepep.so); then
-		export NVSHMEM_SYMMETRIC_SIZE=12884901888 EPF_GPU_TIMEOUT=10s
-		part compare "$((long * 2 + 30))" "$fabric" shim --library "$shim" -- python3 "$cases_py" compare --ranks "$ranks" --limit "$((long * 2 + 24))" $quick --deepep "$deepep"
-	elif [ -n "$deepep" ]; then
-		say "skip  compare: DeepEP needs IBGDA or our shim in low-latency mode, and there is no ep-fabric with libepf-deepep.so in $build"
-	fi
+run beside-commands 60 beside --commands
+run speed "$((long * 2))" speed
+run speed-commands "$((long * 2))" speed --commands
+if [ -n "$deepep" ] && fabric=$(find_built ep-fabric) && shim=$(find_built libepf-deepep.so); then
+	export NVSHMEM_SYMMETRIC_SIZE=12884901888 EPF_GPU_TIMEOUT=10s
+	part compare "$((long * 2 + 30))" "$fabric" shim --library "$shim" -- python3 "$cases_py" compare --ranks "$ranks" --limit "$((long * 2 + 24))" \
+		$quick --deepep "$deepep"
+elif [ -n "$deepep" ]; then
+	say "skip  compare: DeepEP needs IBGDA or our shim in low-latency mode, and there is no ep-fabric with libepf-deepep.so in $build"
+fi
+# MPS ends all its clients with one that is killed: without it, processes take turns on a GPU in slices of milliseconds.
+if [ "$shared" = 1 ] && [ "$mps" = 1 ]; then
+	echo quit | nvidia-cuda-mps-control
+	trap - EXIT
+	sleep 2
+	run kill "$fast" kill
+	[ -n "$quick" ] || run kill-commands "$fast" kill --commands
+elif [ "$shared" = 1 ]; then
+	say "skip  kill: an MPS that was there already would end all ranks with one"
 fi
 say "# $([ "$failed" = 0 ] && echo "all right" || echo "SOMETHING WAS WRONG"); table: $table"
 exit "$failed"

@@ -4,7 +4,7 @@
 
     ll_cases.py PART[,PART]... [--ranks N] [--commands] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
 
-PART: smoke, table, random, graph, mixed, kill; speed and compare (ll_speed.py). One process a rank, rank r on GPU r modulo the GPUs; NCCL where
+PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py). One process a rank, rank r on GPU r modulo the GPUs; NCCL where
 each has one of its own, else gloo. --commands: NVLink is not used, every byte goes through rings, engine and NIC. --device cpu tries the
 parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH name what is tested; run by ll.sh.
 
@@ -31,7 +31,8 @@ from ll_reference import Case, Wrong, bits  # noqa: E402
 
 FORMS = [{}, {"form": "hook"}, {"form": "async"}, {"zero_copy": True}, {"fp8": True}, {"fp8": True, "form": "hook"},
          {"fp8": True, "round_scale": True}, {"fp8": True, "round_scale": True, "ue8m0": True, "form": "async"},
-         {"form": "hook", "zero_copy": True}, {"fp8": True, "round_scale": True, "ue8m0": True, "form": "hook", "zero_copy": True}]
+         {"form": "hook", "zero_copy": True}, {"fp8": True, "round_scale": True, "ue8m0": True, "form": "hook", "zero_copy": True},
+         {"logfmt": True}, {"fp8": True, "logfmt": True, "form": "async"}, {"logfmt": True, "form": "hook"}]
 
 
 class Rank:
@@ -134,7 +135,7 @@ def finish(b, y, idx, weight, handle, form="sync", zero_copy=False, **more):
     return sums
 
 
-def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", zero_copy=False, what=""):
+def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", zero_copy=False, logfmt=False, what=""):
     """A dispatch and its combine, both compared; the sums."""
     x, idx, weight = case.inputs(rank.rank)
     stats = torch.zeros(case.local, dtype=torch.int32, device=rank.device)
@@ -146,14 +147,14 @@ def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", z
         case.check_received(rank.rank, got, count, handle, fp8, round_scale, ue8m0)
         if not torch.equal(stats, count):
             raise Wrong(f"cumulative statistics {stats.tolist()} instead of {count.tolist()}")
-        sums = finish(b, case.outputs(rank.rank), idx, weight, handle, form, zero_copy)
+        sums = finish(b, case.outputs(rank.rank), idx, weight, handle, form, zero_copy, use_logfmt=logfmt)
         rank.sync()
-        case.check_combined(rank.rank, sums)
+        case.check_combined(rank.rank, sums, logfmt)
         if int(waits.min()) < 0:
             raise Wrong(f"waiting statistics {waits.tolist()}")
         return sums
     except Wrong as error:
-        named = {"fp8": fp8, "round_scale": round_scale, "ue8m0": ue8m0, "zero_copy": zero_copy}
+        named = {"fp8": fp8, "round_scale": round_scale, "ue8m0": ue8m0, "zero_copy": zero_copy, "logfmt": logfmt}
         raise Wrong(f"{what}{case}, {form}{''.join(' ' + n for n, on in named.items() if on)}: {error}") from None
 
 
@@ -332,13 +333,67 @@ def kill(rank):
     return f"rank {last} was lost: the call returned after {took:.2f} s (timeout {timeout} s) with its mask set, and 10 rounds without it were right"
 
 
+def _driver_calls(rank):
+    """Calls of the driver that a program makes beside ours, by name; each is the first of its kind, or does what a first one does."""
+    held = []
+
+    def alloc():
+        held.append(torch.cuda.caching_allocator_alloc(96 << 20))
+
+    def free():
+        for at in held:
+            torch.cuda.caching_allocator_delete(at)
+        torch.cuda.empty_cache()
+
+    small = torch.rand(1000, device=rank.device)
+    return {"nothing": lambda: None, "a kernel used before": lambda: small + 1, "a kernel's first use": lambda: torch.special.i1e(small),
+            "another kernel's first use": lambda: torch.logcumsumexp(small, 0), "cudaMalloc": alloc, "cudaFree": free,
+            "pinned host memory": lambda: torch.empty(1 << 20, pin_memory=True), "a new stream": lambda: torch.cuda.Stream(rank.device, priority=-1),
+            "cudaMemGetInfo": torch.cuda.mem_get_info, "copy to the host": lambda: small.cpu(), "synchronize": torch.cuda.synchronize}
+
+
+def beside(rank):
+    """What a program may call while a receiving half waits for rows that the engine has to copy: a call of the driver that waits for that half, and
+    keeps the engine's own calls out meanwhile, ends by the timeout only. Printed, not judged: it is the software NIC's weakness."""
+    case = _same_shape(rank, 1)
+    b = rank.buffer([(32, 2048, case.experts)], enable_shrink=True)
+    one(rank, b, case)
+    stood = []
+    for name, call in _driver_calls(rank).items():
+        x, idx, _ = case.inputs(rank.rank)
+        rank.meet()
+        if rank.rank == rank.size - 1:
+            time.sleep(0.3)  # the others wait for it in their kernels
+        got, count, handle, event, _ = b.low_latency_dispatch(x, idx, case.most, case.experts, use_fp8=False, async_finish=True)
+        began = time.time()
+        if rank.rank != rank.size - 1:
+            call()
+        took = time.time() - began
+        event.current_stream_wait()
+        rank.sync()
+        mask = torch.zeros(rank.size, dtype=torch.int32, device=rank.device)
+        b.low_latency_query_mask_buffer(mask)
+        lost = torch.tensor([int(mask.sum())])
+        everybody = [None] * rank.size
+        dist.all_gather_object(everybody, int(lost))
+        rank.say(f"  {name:28s} {took * 1e3:8.1f} ms  {'STOOD STILL until the timeout' if any(everybody) else 'right'}")
+        if any(everybody):
+            stood.append(name)
+            b.low_latency_clean_mask_buffer()
+            b.clean_low_latency_buffer(case.most, case.hidden, case.experts)
+        else:
+            case.check_received(rank.rank, got, count, handle)
+    b.destroy()
+    return "all calls went beside a waiting half" if not stood else "waited for each other: a waiting half and " + ", ".join(stood)
+
+
 # ---------------------------------------------------------------------- processes
 
 
 def worker(rank, args, folder):
     """A rank's process."""
     faulthandler.dump_traceback_later(max(args.limit - 4, 1), exit=True)
-    if "kill" in args.part:
+    if set(args.part) & {"kill", "beside"}:
         os.environ["EPF_GPU_TIMEOUT"] = "2s"
     me = None
     try:
@@ -403,7 +458,7 @@ def speed(rank):
     return ll_speed.speed(rank)
 
 
-PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "kill": kill, "speed": speed,
+PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill, "speed": speed,
          "compare": compare}
 
 
@@ -425,7 +480,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "speed", "compare"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))

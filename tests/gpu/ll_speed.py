@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long low-latency calls take, by CUDA events around replays of a graph; and beside DeepEP's, in turn. Parts of ll_cases.py.
 
-The ranks meet on the GPU before each replay. A number is the median over the replays of the slowest rank, divided by the calls in the graph.
+The ranks meet on the GPU, by calls, before each replay. A number is the median over the replays of the slowest rank, divided by the calls in the graph.
 Nothing is judged. Ratios: ours divided by DeepEP's.
 """
 import importlib.util
@@ -15,8 +15,8 @@ import torch.distributed as dist
 from ll_reference import Case
 
 HIDDEN, TOPK = 7168, 8
-CALLS = 10   # in a graph
-ROUNDS = 9   # replays
+CALLS = 10  # in a graph
+ROUNDS = 9  # replays
 
 
 class Calls:
@@ -26,11 +26,13 @@ class Calls:
         self.rank, self.b, self.case, self.hook = rank, b, case, hook
         self.x, self.idx, self.weight = case.inputs(rank.rank)
         self.y = torch.randn((case.local, case.rows, case.hidden), dtype=torch.bfloat16, device=rank.device)
+        # DeepEP takes its two buffers in turns on the host, also while a graph is captured: each sequence of calls has an even number.
         self.handle = self._dispatch()
         self._combine()
         rank.meet()
         self.graphs = {name: self._capture(call) for name, call in
                        (("dispatch", self._dispatch), ("combine", self._combine), ("both", self._both))}
+        self.first = self._capture(self._both, 2)
 
     def _dispatch(self):
         _, _, handle, _, hook = self.b.low_latency_dispatch(self.x, self.idx, self.case.most, self.case.experts, use_fp8=True,
@@ -47,19 +49,22 @@ class Calls:
     def _both(self):
         self._combine(self._dispatch())
 
-    def _capture(self, call):
+    def _capture(self, call, times=CALLS):
+        call()
         call()
         self.rank.meet()
         g = torch.cuda.CUDAGraph()
         with torch.cuda.graph(g):
-            for _ in range(CALLS):
+            for _ in range(times):
                 call()
         self.rank.meet()
         return g
 
     def once(self, name):
         """Microseconds a call, of this rank."""
-        dist.all_reduce(torch.ones(1, dtype=torch.float32, device=self.rank.device))
+        dist.barrier()
+        torch.cuda._sleep(1000000)  # what follows is launched meanwhile
+        self.first.replay()  # the ranks meet on the GPU
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         self.graphs[name].replay()

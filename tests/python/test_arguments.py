@@ -437,6 +437,8 @@ def wrong_combines():
     told("there are 9 tokens", None, index(tokens=9), weights(tokens=9))
     told(r"combine_wait_recv_cost_stats has shape \[3\]", combine_wait_recv_cost_stats=torch.empty(3, dtype=torch.int64))
     told("exclude each other", async_finish=True, return_recv_hook=True)
+    raises(Wrong, "use_logfmt and zero_copy exclude", b.low_latency_combine, outputs(), index(), weights(), handle, use_logfmt=True,
+           zero_copy=True)
     raises(deep_ep.NotThereYet, "overlap", b.low_latency_combine, outputs(), index(), weights(), handle, overlap=True)
     raises(Wrong, "handle is a int", b.get_next_low_latency_combine_buffer, 3)
     assert len(b._ll.calls) == sent, "something was sent all the same"

@@ -47,6 +47,12 @@ int ref_quantise(const uint16_t *x, int hidden, int pow2_scale, uint8_t *q, floa
 /** ref_dequantise() - out[c] = bf16(float(q[c]) * scale of its block). Return: 0 or -EINVAL. */
 int ref_dequantise(const uint8_t *q, const float *scales, int hidden, uint16_t *out);
 
+/**
+ * ref_logfmt() - what becomes of a BF16 row that travels as LogFMT (kernels/ll/README.md), in place.
+ * Return: how many of its blocks of 128 stayed BF16, or -EINVAL (hidden).
+ */
+int ref_logfmt(uint16_t *x, int hidden);
+
 /* ---- jobs (ref_moe.c) ---- */
 
 /**

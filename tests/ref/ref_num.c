@@ -201,3 +201,42 @@ int ref_dequantise(const uint8_t *q, const float *scales, int hidden, uint16_t *
 	}
 	return 0;
 }
+
+/* One block: the magnitudes that are not 0 span from low to high; 511 levels, evenly spread over at least 510 of them. */
+static int logfmt_block(uint16_t *x)
+{
+	int low = 0x8000, high = 0;
+	double span;
+
+	for (int i = 0; i < 128; i++) {
+		int m = x[i] & 0x7fff;
+
+		if (m > high)
+			high = m;
+		if (m && m < low)
+			low = m;
+	}
+	if (high >= 0x7f80 || (high && high - low > 2040))
+		return 1;
+	span = high && high - low > 510 ? high - low : 510;
+	for (int i = 0; i < 128; i++) {
+		int m = x[i] & 0x7fff;
+		double level = floor((m - low) * 510.0 / span + 0.5);
+
+		if (m)
+			x[i] = (uint16_t)((x[i] & 0x8000) |
+					  (low + (int)floor(level * span / 510.0 + 0.5)));
+	}
+	return 0;
+}
+
+int ref_logfmt(uint16_t *x, int hidden)
+{
+	int plain = 0;
+
+	if (hidden <= 0 || hidden % 128 != 0)
+		return -EINVAL;
+	for (int at = 0; at < hidden; at += 128)
+		plain += logfmt_block(x + at);
+	return plain;
+}

@@ -148,7 +148,8 @@ static int do_combine(struct worker *w)
 	struct epf_ll_combine c = { .size = sizeof(c),
 				    .shape = shape_of(&b->c),
 				    .tokens = b->c.tokens[w->rank],
-				    .flags = b->c.zero_copy ? EPF_LL_ZERO_COPY : 0,
+				    .flags = (b->c.zero_copy ? EPF_LL_ZERO_COPY : 0u) |
+					     (b->c.logfmt ? EPF_LL_LOGFMT : 0u),
 				    .x = t->y,
 				    .src_info = t->info,
 				    .src_slot = t->slot,
@@ -340,15 +341,17 @@ static void *poisoned(size_t bytes)
 }
 
 /* Mostly ordinary numbers of very different size; now and then zero, the smallest, the largest, infinity or a NaN. */
-static uint16_t channel(uint64_t *seed)
+enum { OCTAVES = 24 };
+
+static uint16_t channel(uint64_t *seed, uint32_t octaves)
 {
 	static const uint16_t odd[] = { 0, 0x8000, 1, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc1 };
 	uint64_t v = ll_kit_random(seed);
 
 	if ((v >> 32) % 4000 == 0)
 		return odd[v % 8];
-	/* sign, exponent 112..135, 7 bits of mantissa */
-	return (uint16_t)((v & 0x8000) | (112 + (v >> 16) % 24) << 7 | (v & 0x7f));
+	/* sign, exponent from 112 on, 7 bits of mantissa */
+	return (uint16_t)((v & 0x8000) | (112 + (v >> 16) % octaves) << 7 | (v & 0x7f));
 }
 
 static void choose(int64_t *topk, const struct ll_kit_case *c, uint64_t *seed)
@@ -391,7 +394,7 @@ static void make_inputs(struct ll_kit *k, struct batch *b, uint32_t r)
 			       .slot = poisoned(rows * 4),
 			       .stats = poisoned((size_t)local_experts(k, c) * 4) };
 	for (size_t i = 0; i < (size_t)c->tokens[r] * c->hidden; i++)
-		t->x[i] = channel(&seed);
+		t->x[i] = channel(&seed, OCTAVES);
 	for (uint32_t i = 0; i < c->tokens[r]; i++)
 		choose(t->topk + (size_t)i * c->topk, c, &seed);
 	for (size_t i = 0; i < (size_t)c->tokens[r] * c->topk; i++)
@@ -530,15 +533,27 @@ static void check_expert(struct ll_kit *k, struct batch *b, uint32_t rank, uint3
 	free(list);
 }
 
-/* An expert's output: a function of who, what and the seed. */
+/* An expert's output: a function of who, what and the seed. For LogFMT blocks of 1 to 20 octaves: more than 16 stay BF16. */
 static const uint16_t *expert_row(void *arg, int expert, int src, int token)
 {
 	struct batch *b = arg;
 	uint64_t seed =
 		b->c.seed ^ ((uint64_t)expert << 40 | (uint64_t)src << 20 | (uint64_t)token);
+	uint32_t narrow = (uint32_t)(expert + token);
 
 	for (uint32_t i = 0; i < b->c.hidden; i++)
-		b->row[i] = channel(&seed);
+		b->row[i] = channel(&seed, b->c.logfmt ? 1u + (narrow + i / 128u) % 20u : OCTAVES);
+	return b->row;
+}
+
+/* The same as it arrives. */
+static const uint16_t *arrived_row(void *arg, int expert, int src, int token)
+{
+	struct batch *b = arg;
+
+	(void)expert_row(arg, expert, src, token);
+	if (b->c.logfmt)
+		assert_true(ref_logfmt(b->row, (int)b->c.hidden) >= 0);
 	return b->row;
 }
 
@@ -595,7 +610,7 @@ static void check_combined(struct ll_kit *k, struct batch *b)
 			continue;
 		for (uint32_t t = 0; t < tokens; t++) {
 			assert_int_equal(
-				ref_ll_combine(&b->ref, (int)r, (int)t, expert_row, b, want), 0);
+				ref_ll_combine(&b->ref, (int)r, (int)t, arrived_row, b, want), 0);
 			if (memcmp(want, b->t[r].out + (size_t)t * b->c.hidden, bytes) != 0)
 				fail_msg("rank %u, token %u: wrong sum", r, t);
 		}

@@ -41,6 +41,7 @@ struct ll_kit_case {
 	uint32_t unselected; /* of 100 entries so many are -1 */
 	uint64_t seed;
 	bool zero_copy;
+	bool logfmt; /* combine's rows */
 	bool halves; /* SEND and RECV apart */
 	bool stats;
 	uint32_t absent; /* a bit a rank that makes no call */

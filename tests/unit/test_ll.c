@@ -138,7 +138,7 @@ static const struct {
 	{ 4, four, sizeof(four) / sizeof(four[0]) },
 };
 
-/* Every shape, twice each so that both sets of buffers are used, with a clean in between. */
+/* Every shape, twice each and twice with LogFMT, so that both sets of buffers are used, with a clean in between. */
 static void each_shape(struct ll_kit_options o)
 {
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
@@ -153,8 +153,11 @@ static void each_shape(struct ll_kit_options o)
 
 			if (c.hidden * c.tokens_max > VALUES_MOST)
 				continue;
-			for (c.seed = 1; c.seed <= 2; c.seed++)
+			for (c.seed = 1; c.seed <= 4; c.seed++) {
+				c.logfmt = c.seed > 2;
+				c.zero_copy = shapes[s].c[i].zero_copy && !c.logfmt;
 				ll_kit_run(k, &c, 1);
+			}
 			ll_kit_clean(k);
 		}
 		for (uint32_t r = 0; r < o.ranks; r++)

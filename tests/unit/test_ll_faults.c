@@ -250,7 +250,7 @@ static void arguments_are_checked(void **state)
 	a->d.recv_scales = NULL;
 	DISPATCH(flags = EPF_LL_FP8, -EINVAL, "recv_scales");
 	COMBINE(size = 0, -EINVAL, "size");
-	COMBINE(flags = EPF_LL_LOGFMT, -ENOTSUP, "EPF_LL_LOGFMT");
+	COMBINE(flags = EPF_LL_LOGFMT | EPF_LL_ZERO_COPY, -EINVAL, "EPF_LL_LOGFMT");
 	COMBINE(flags = EPF_LL_ZERO_COPY, -EINVAL, "epf_ll_next_combine_buffer");
 	COMBINE(flags = 8, -EINVAL, "0x8");
 	COMBINE(x = NULL, -EINVAL, "x is");
@@ -260,6 +260,11 @@ static void arguments_are_checked(void **state)
 	assert_int_equal(epf_ll_combine(ll, &a->c, EPF_LL_BOTH, NULL), 0);
 	assert_int_equal(epf_ll_check(ll), 0);
 	assert_int_equal(epf_ll_size_hint(0, 128, 1, 1), 0);
+	/* Two kinds of calls, two sets of buffers, a line of 128 bytes a rank. */
+	assert_int_equal(epf_ll_head_bytes(0), 0);
+	assert_int_equal(epf_ll_head_bytes(EPF_LL_RANKS_MAX + 1), 0);
+	assert_int_equal(epf_ll_head_bytes(1), 4096);
+	assert_int_equal(epf_ll_head_bytes(9), 8192);
 	assert_int_equal(epf_ll_size_hint(1, 128, 3, 4), 0);
 	free(a);
 	ll_kit_close(k);

@@ -460,6 +460,33 @@ static void jobs_without_sense(void **state)
 	assert_non_null(ref_job_error(&bad));
 }
 
+/* A block of narrow range comes back as it was, of a wide one within half a step, of a wider one as BF16; zeros and signs always. */
+static void logfmt_by_its_definition(void **state)
+{
+	uint16_t x[384], y[384];
+
+	(void)state;
+	for (int i = 0; i < 384; i++) {
+		int octaves = i < 128 ? 3 : i < 256 ? 14 : 20;
+
+		x[i] = (uint16_t)(i % 7 == 0 ? 0 : 100 * 128 + i * 37 % (octaves * 128));
+		x[i] = (uint16_t)(x[i] | (i % 3 ? 0 : 0x8000));
+	}
+	memcpy(y, x, sizeof(y));
+	assert_int_equal(ref_logfmt(y, 384), 1);
+	assert_memory_equal(y, x, 256);
+	assert_memory_equal(y + 256, x + 256, 256);
+	assert_memory_not_equal(y + 128, x + 128, 256);
+	for (int i = 128; i < 256; i++) {
+		assert_int_equal(y[i] & 0x8000, x[i] & 0x8000);
+		assert_in_range(abs((y[i] & 0x7fff) - (x[i] & 0x7fff)), 0, x[i] & 0x7fff ? 2 : 0);
+	}
+	memcpy(x, y, sizeof(x));
+	y[5] = 0x7fc1; /* one that is no number keeps its block */
+	assert_int_equal(ref_logfmt(y, 128), 1);
+	assert_int_equal(ref_logfmt(y, 100), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -472,6 +499,7 @@ int main(void)
 		cmocka_unit_test(ll_adds_in_topk_order),
 		cmocka_unit_test(ht_targets_by_node_then_rank),
 		cmocka_unit_test(ht_adds_per_node_then_across),
+		cmocka_unit_test(logfmt_by_its_definition),
 		cmocka_unit_test(ht_weights_stay_fp32),
 		cmocka_unit_test(two_experts_of_one_rank),
 		cmocka_unit_test(one_rank_without_tokens),

@@ -154,10 +154,20 @@ class Buffer(HighThroughput):
             self._shared = HostShared(self._ranks, self.num_rdma_bytes, name, share=direct)
         elif embedded and direct and self.group_size > 1:
             self._shared = GpuShared(self._ranks, self.num_rdma_bytes, Driver(gpu_vendor(self._torch)))
+        if on_gpu and embedded:
+            self._warn_of_lazy_code()
         self._ll = epf.LowLatency(
             self._fabric, self.num_rdma_bytes, self.device.index if on_gpu else lowlat.CPU,
             memory=self._shared.address if self._shared else None, peers=self._shared.peers if self._shared and direct else None,
             timeout_ns=0 if "EPF_GPU_TIMEOUT" in os.environ else TIMEOUT_NS)
+
+    def _warn_of_lazy_code(self) -> None:
+        """The software NIC copies by calls of the GPU's driver, which stand still while another thread's call waits for a kernel that waits for rows."""
+        by_nic = [r for r in range(self.group_size) if r != self.rank and not (self._shared and self._shared.peers[r])]
+        if by_nic and os.environ.get("EPF_NIC", "emu") == "emu" and os.environ.get("CUDA_MODULE_LOADING", "LAZY") != "EAGER":
+            log.warning("the software NIC serves rank%s %s by copies of this process: code that is loaded at its first use while a kernel waits for them "
+                        "ends that wait by its timeout only. Set CUDA_MODULE_LOADING=EAGER before the program starts, or use a daemon (EPF_SERVICE)",
+                        "s" if len(by_nic) > 1 else "", ", ".join(map(str, by_nic)))
 
     # ------------------------------------------------------------------ the end
 
@@ -444,7 +454,7 @@ class Buffer(HighThroughput):
             x: bfloat16 [local experts, ranks * tokens at most, hidden]: the experts' outputs, row for row as they were received.
             topk_idx, topk_weights: int64 and float32 [tokens, top-k], as in the dispatch.
             handle: of the dispatch.
-            use_logfmt: rows travel as LogFMT. zero_copy: they were written to get_next_low_latency_combine_buffer(); x gives only the shape.
+            use_logfmt: rows travel in 10 bits a channel (kernels/ll/README.md), not with zero_copy. zero_copy: they were written to get_next_low_latency_combine_buffer(); x gives only the shape.
             out: bfloat16 [tokens, hidden] to write to; None: a new tensor.
             combine_wait_recv_cost_stats: int64 [ranks], or None: nanoseconds waited for each rank are added.
             overlap and what follows it: of a branch of DeepEP; not there yet.
@@ -470,6 +480,7 @@ class Buffer(HighThroughput):
             checks.aligned(where, name, t)
         wait_stats = checks.optional(torch, where, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, torch.int64,
                                      ((ranks, "ranks"),), device)
+        need(not (use_logfmt and zero_copy), where, "use_logfmt and zero_copy exclude each other: LogFMT makes the rows anew")
         ll = self._begin(where, shape)
         source = ll.next_combine_buffer(shape) if zero_copy else x.data_ptr()
         call = lowlat.Combine(

@@ -63,6 +63,7 @@ class Combine(ctypes.Structure):
 PROTOTYPES = {
     "epf_ll_options_init": (None, [POINTER(Options)]),
     "epf_ll_size_hint": (c_uint64, [c_uint32] * 4),
+    "epf_ll_head_bytes": (c_uint64, [c_uint32]),
     "epf_ll_open": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
     "epf_ll_close": (None, [c_void_p]),
     "epf_ll_dispatch": (c_int, [c_void_p, POINTER(Dispatch), c_uint, c_void_p]),
@@ -129,8 +130,8 @@ def size_hint(tokens_max: int, hidden: int, ranks: int, experts: int) -> int:
 
 
 def head_bytes(ranks: int) -> int:
-    """Bytes at the head of communication memory that must not be written to: a line for each kind of call, set of buffers and rank (kernels/ll/job.h)."""
-    return -(-2 * 2 * ranks * 128 // 4096) * 4096
+    """Bytes at the head of communication memory that are the kernels' alone."""
+    return load().epf_ll_head_bytes(ranks)
 
 
 class LowLatency:

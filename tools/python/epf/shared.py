@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communication memory that ranks of one node reach directly: GPU memory by the driver's inter-process handles (NVLink, xGMI), host memory by
-shared pages. What cannot be reached stays None in `peers`, and the library then sends commands. The GPU half has never run on hardware.
+shared pages. What cannot be reached stays None in `peers`, and the library then sends commands. The GPU half has run on H200 (CUDA); HIP has not.
 """
 from __future__ import annotations
 
