@@ -120,8 +120,8 @@ def floor(case, rank):
     return away * (case.hidden + case.hidden // 32), away * case.hidden * 2
 
 
-def shapes(rank):
-    tokens = (128, 8) if rank.args.quick else (1, 8, 32, 128, 512)
+def shapes(rank, least=1):
+    tokens = (128, 8) if rank.args.quick else (least, 8, 32, 128, 512)
     return [(t, e) for e in (256, 288) for t in tokens if e % rank.size == 0 and not (rank.args.quick and e == 288 and t != 128)]
 
 
@@ -175,14 +175,15 @@ def peer(folder):
 def compare(rank):
     """Ours and DeepEP's in turn, the same inputs, one process group."""
     theirs = peer(rank.args.deepep)
-    biggest = [(t, HIDDEN, e) for t, e in shapes(rank)]
+    least = 4  # of DeepEP's release; its tokens of all ranks must be a multiple of 4
+    biggest = [(t, HIDDEN, e) for t, e in shapes(rank, least)]
     other = rank.buffer(biggest, module=theirs)
     rank.say("# DeepEP's Buffer is there")
     mine = rank.buffer(biggest)
     rank.say(f"# {'by commands' if rank.args.commands else 'NVLink'}, {rank.size} ranks, hidden {HIDDEN}, top-{TOPK}, FP8 dispatch; us a call, "
              "median: ours / DeepEP's = ratio, in turn")
     ratios = []
-    for tokens, experts in shapes(rank):
+    for tokens, experts in shapes(rank, least):
         case = Case(rank.device, [tokens] * rank.size, HIDDEN, experts, TOPK, seed=tokens, holes=0)
         for hook in (False, True):
             if rank.args.commands and hook:
