@@ -25,6 +25,7 @@ enum {
 	PREFETCH_ENTRIES = 16,
 	SPIN_NS = 50000, /* quiet time before the thread sleeps */
 	SLEEP_NS = 100000000,
+	STUCK_NS = 1000000000, /* copies that take so long wait for something */
 };
 
 /*
@@ -43,6 +44,8 @@ static struct {
 	const struct epf_emu_seg *unmap; /* is to be forgotten; NULL: it is */
 	struct epf_emu_copier *copiers;  /* the thread's own, and: */
 	uint64_t take_tsc, pump_tsc;     /* cycles for taking jobs, and for calls of the driver */
+	uint64_t since; /* of epf_now_ns(): jobs are there and nothing has moved; 0: none are */
+	uint64_t said;  /* the `since` that epf_emu_copier_watch() told of */
 	struct epf_bell bell;
 } work = { .lock = PTHREAD_MUTEX_INITIALIZER, .let_go = PTHREAD_COND_INITIALIZER };
 
@@ -220,6 +223,33 @@ static bool is_stopped(void)
 	return __atomic_load_n(&work.stop, __ATOMIC_ACQUIRE);
 }
 
+/* Something moves: from now on again, or, with nothing more to do, no longer. */
+static void moved(bool more)
+{
+	uint64_t since = work.since, now = epf_now_ns();
+
+	if (since && since == __atomic_load_n(&work.said, __ATOMIC_RELAXED))
+		epf_note("copies to or from GPU memory go on, after %.1f s",
+			 (double)(now - since) / 1e9);
+	__atomic_store_n(&work.since, more ? now : 0, __ATOMIC_RELAXED);
+}
+
+void epf_emu_copier_watch(void)
+{
+	uint64_t since = __atomic_load_n(&work.since, __ATOMIC_RELAXED), now = epf_now_ns();
+	uint64_t said = __atomic_load_n(&work.said, __ATOMIC_RELAXED);
+
+	if (!since || since == said || now < since + STUCK_NS ||
+	    !__atomic_compare_exchange_n(&work.said, &said, since, 0, __ATOMIC_RELAXED,
+					 __ATOMIC_RELAXED))
+		return;
+	(void)epf_fail(
+		EPF_R_GPU_STUCK,
+		"for %.1f s now: the driver lets them wait, most likely for another thread's call that waits for a kernel which waits for these copies",
+		(double)(now - since) / 1e9);
+	epf_err("copies to or from GPU memory stand still: %s", epf_last_error());
+}
+
 static void *run(void *arg)
 {
 	uint64_t quiet_since = 0;
@@ -227,7 +257,13 @@ static void *run(void *arg)
 
 	(void)arg;
 	while (!is_stopped()) {
-		unsigned done = turn(&busy);
+		unsigned done;
+
+		if (!work.since && (busy || has_jobs()))
+			moved(true);
+		done = turn(&busy);
+		if (work.since && (done || !busy))
+			moved(busy);
 
 		if (__atomic_load_n(&work.asked, __ATOMIC_ACQUIRE))
 			serve_requests();

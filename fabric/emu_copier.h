@@ -126,6 +126,12 @@ void epf_emu_import_remove_own(uint64_t nonce, uint32_t key);
 void epf_emu_copier_lock(void);
 void epf_emu_copier_unlock(void);
 
+/*
+ * Says so, once, when copies have stood still for a second: a driver that does not come back cannot say it itself. Any thread but the copier's, now and then.
+ * Slow: may log.
+ */
+void epf_emu_copier_watch(void);
+
 /* 1: the copier sleeps and must be rung for the jobs pushed last. No system call. */
 bool epf_emu_copier_sleeps(void);
 void epf_emu_copier_ring(void);

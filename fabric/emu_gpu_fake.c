@@ -316,8 +316,25 @@ static void fake_queue_close(struct epf_copy_queue *q)
 	free(q);
 }
 
+static uint32_t held;
+
+void epf_copy_fake_hold(int hold)
+{
+	__atomic_store_n(&held, hold != 0, __ATOMIC_RELEASE);
+}
+
+/* A driver that lets a call wait. */
+static void wait_while_held(void)
+{
+	struct timespec pause = { .tv_nsec = 1000000 };
+
+	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE))
+		nanosleep(&pause, NULL);
+}
+
 static int push(struct epf_copy_queue *q, struct batch *b)
 {
+	wait_while_held();
 	pthread_mutex_lock(&q->lock);
 	b->next = NULL;
 	if (q->head)

@@ -8,6 +8,7 @@
 #include "fabric/emu.h"
 
 #include "fabric/base/err.h"
+#include "fabric/emu_copier.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -253,6 +254,7 @@ void epf_emu_watch(struct epf_nic *nic)
 	bool dead[WATCH_PEERS];
 	unsigned n = 0;
 
+	epf_emu_copier_watch();
 	/* Lanes of one peer mostly lie together; a peer that is met twice is looked at twice. */
 	for (uint32_t i = 0; i < e->lanes_end && n < WATCH_PEERS; i++) {
 		if (e->watch_lane >= e->lanes_end)

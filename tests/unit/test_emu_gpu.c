@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,6 +279,63 @@ static void test_withdrawn(void **state)
 	rig_close(rig);
 }
 
+/* What is logged goes to a file meanwhile; returns it. */
+static FILE *catch_log(int *before)
+{
+	FILE *file = tmpfile();
+
+	assert_non_null(file);
+	fflush(stderr);
+	*before = dup(STDERR_FILENO);
+	assert_true(*before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+	return file;
+}
+
+static bool was_logged(FILE *file, const char *text)
+{
+	char all[8192];
+	ssize_t n = pread(fileno(file), all, sizeof(all) - 1, 0);
+
+	all[n > 0 ? n : 0] = '\0';
+	return strstr(all, text) != NULL;
+}
+
+/* A driver that does not come back is told of, once, and that it did. */
+static void test_stuck_driver(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	int status, before, said = 0;
+	FILE *file;
+
+	(void)state;
+	rig_fill(rig->a.mem, 5000, 5);
+	file = catch_log(&before);
+	epf_copy_fake_hold(1);
+	rig_post(rig, &wr);
+	for (int i = 0; i < 60000 && !said; i++) {
+		rig_reap(&rig->a); /* rig_run() would wait for the copies */
+		rig_reap(&rig->b);
+		rig->a.nic->ops->watch(rig->a.nic);
+		said = was_logged(file, "[EPF-472]");
+		usleep(1000);
+	}
+	epf_copy_fake_hold(0);
+	rig_run(rig, MS);
+	for (int i = 0; i < 60000 && !was_logged(file, "go on, after"); i++)
+		usleep(1000);
+	fflush(stderr);
+	dup2(before, STDERR_FILENO);
+	close(before);
+	assert_true(said);
+	assert_true(was_logged(file, "CUDA_MODULE_LOADING=EAGER"));
+	assert_true(was_logged(file, "go on, after"));
+	fclose(file);
+	assert_true(rig_sent(rig, &rig->a, 1, &status) && status == EPF_S_OK);
+	assert_true(rig_matches(rig->b.mem, 5000, 5));
+	rig_close(rig);
+}
+
 static void test_range(void **state)
 {
 	struct rig *rig = rig_open(&both, NULL);
@@ -391,6 +449,7 @@ int main(void)
 		cmocka_unit_test(test_send_from_gpu),
 		cmocka_unit_test(test_events),
 		cmocka_unit_test(test_wrong_among_many),
+		cmocka_unit_test(test_stuck_driver),
 	};
 
 	return cmocka_run_group_tests_name("emulated NIC, GPU memory", tests, NULL, NULL);
