@@ -69,6 +69,8 @@ job()
 		result pass "$name" "$((start / 1000)).$((start % 1000 / 100)) s$note"
 		return 0
 	fi
+	# What was wrong is said before the logs of the daemons, which are long.
+	[ "$(wc -l <"$log")" -le 60 ] || grep -A 4 ' is false' "$log" | head -n 30 | sed 's/^/        | /'
 	tail -n 60 "$log" | sed 's/^/        | /'
 	dmesg | tail -n 20 | sed 's/^/        | kernel: /'
 	[ "$rc" != 124 ] || rc="124, not within its $limit s"
