@@ -8,7 +8,7 @@
 # --deepep  a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
 # --build   a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
 #           with -Dtest_hooks=true
-# --out     where logs and the table go (./gpu-shim)
+# --out     where logs and the table go (./gpu-results/shim)
 # --ranks   ranks of a job, one a GPU (as many as there are GPUs, at most 8)
 # --one-gpu several ranks on each GPU: under MPS, a share of the multiprocessors each, process groups by gloo (onegpu/sitecustomize.py); DeepEP's
 #           files and its test stay as they are. "nvlink" is then stores within one GPU
@@ -22,7 +22,7 @@
 # held against what the test's seeds say (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=build deepep="" out=$PWD/gpu-shim ranks="" only=. list=0 one=0 most=600
+build=build deepep="" out=$PWD/gpu-results/shim ranks="" only=. list=0 one=0 most=600
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
