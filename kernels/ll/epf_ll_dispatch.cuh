@@ -5,7 +5,7 @@
  *
  * On the way are, for each pair of ranks: a row per token (struct ll_head and payload) at the place of its token number, and one note, which says
  * how many rows each local expert gets and which tokens there are. A receiver reads no row that a note does not name, so what was in
- * the memory before does not matter. The place of a row in the packed list follows from the notes alone, in ascending rank and token.
+ * the memory before does not matter. The place of a row in the packed list follows from the counts of the notes and the row's own number in its head.
  */
 #ifndef EPF_KERNELS_LL_DISPATCH_CUH
 #define EPF_KERNELS_LL_DISPATCH_CUH
