@@ -6,6 +6,7 @@
 #include "bootstrap/boot.h"
 #include "fabric/epf.h"
 #include "kernels/epf_ll.h"
+#include "kernels/ll/ll.h"
 #include "tests/unit/ll_kit.h"
 
 #include <errno.h>
@@ -334,6 +335,35 @@ static void out_of_step_is_seen(void **state)
 	ll_kit_close(k);
 }
 
+/* A source that counts a row more than it sends, or less: told in the next dispatch, with its name; rows that came are right. */
+static void rows_that_are_counted_and_not_sent_are_noticed(void **state)
+{
+	struct ll_kit *k = open_one();
+	struct epf_ll *ll = ll_kit_ll(k, 0);
+	struct calls *a = calls_make();
+	struct ll_layout lay;
+	uint32_t *rows[2];
+
+	(void)state;
+	assert_int_equal(ll_layout_make(&a->d.shape, 1, &lay), 0);
+	for (int set = 0; set < 2; set++)
+		rows[set] = (uint32_t *)((uint8_t *)epf_ll_memory(ll, NULL) + lay.inotes[set]);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(epf_ll_dispatch(ll, &a->d, EPF_LL_SEND, NULL), 0);
+		assert_int_equal(rows[i % 2][1], 2);
+		rows[i % 2][1] += i == 1;
+		assert_int_equal(epf_ll_dispatch(ll, &a->d, EPF_LL_RECV, NULL), 0);
+		assert_int_equal(a->count[1], 2 + (i == 1));
+		assert_int_equal(epf_ll_check(ll), i == 2 ? -EPROTO : 0);
+		if (i == 2)
+			assert_non_null(strstr(epf_ll_error(), "than it sent"));
+		if (i == 2)
+			assert_non_null(strstr(epf_ll_error(), "rank 0."));
+	}
+	free(a);
+	ll_kit_close(k);
+}
+
 static void opening_can_fail(void **state)
 {
 	const char *const settings[] = { "core-idle=pause", "signals=64", NULL };
@@ -387,6 +417,7 @@ int main(void)
 		cmocka_unit_test(what_kernels_find_is_told),
 		cmocka_unit_test(an_expert_named_twice_gets_one_row),
 		cmocka_unit_test(out_of_step_is_seen),
+		cmocka_unit_test(rows_that_are_counted_and_not_sent_are_noticed),
 		cmocka_unit_test(opening_can_fail),
 	};
 
