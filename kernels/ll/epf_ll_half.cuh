@@ -194,7 +194,7 @@ EPF_DEV_COLD uint32_t ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32
 	p->seen[kind][set] = now;
 	if (rc)
 		ll_mask_late(j, rank, LL_BAD_LATE, rc, number, seen + 1u, now);
-	else if (now - seen != 1u)
+	else if (now - seen != 1u && kind != LL_MEET)
 		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, seen + 1u, now);
 	else
 		p->live[kind] = 1;
@@ -334,7 +334,7 @@ EPF_DEV_FN void ll_sent(const struct ll_job *j, struct epf_dev *d, uint32_t kind
 	epf_warp_close(d);
 }
 
-/* ---- masks, and beginning anew: kernels of one block ---- */
+/* ---- masks: kernels of one block ---- */
 
 EPF_DEV_FN void ll_mask_set(const struct ll_job *j)
 {
@@ -347,36 +347,6 @@ EPF_DEV_FN void ll_mask_get(const struct ll_job *j)
 {
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
 		LL_AT(int32_t, j->out)[r] = (int32_t)ll_masked(j, r);
-}
-
-/* What has come so far is taken as seen, the words of dispatches begin anew (they are a dispatch's two sets of lines); all kinds begin with set 0. */
-EPF_DEV_FN void ll_reset(const struct ll_job *j)
-{
-	struct ll_state *s = ll_state_of(j);
-
-	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads) {
-		struct ll_peer *p = ll_peer_of(j, r);
-
-		p->owed[0] = p->owed[1] = 0;
-		for (uint32_t i = 0; i < LL_KINDS * 2u; i++)
-			p->seen[i / 2u][i % 2u] =
-				p->direct ? epf_ld_acquire_sys(LL_AT(
-						    const uint64_t,
-						    j->base + ll_flag_at(j, i / 2u, i % 2u, r)))
-					  : epf_ld_acquire_sys(epf_dev_signal_word(
-						    ll_ctx(j), ll_signal(j, i / 2u, i % 2u, r)));
-	}
-	for (uint32_t i = epf_thread_in_block(); i < 2u * j->ranks * LL_WORDS; i += j->threads)
-		epf_st32_relaxed_gpu(
-			LL_AT(uint32_t, j->base + ll_flag_at(j, LL_DISPATCH, 0, 0)) + i, 0);
-	if (epf_thread_in_block() != 0)
-		return;
-	for (uint32_t i = 0; i < LL_KINDS * 2u; i++) {
-		s->calls[i / 2u][i % 2u] = 0;
-		s->done[i / 2u][i % 2u] = 0;
-		s->ring[i / 2u][i % 2u] = 0;
-		s->go[i / 2u] = 0;
-	}
 }
 
 #endif

@@ -24,7 +24,8 @@
 enum ll_kind {
 	LL_DISPATCH = 0,
 	LL_COMBINE = 1,
-	LL_KINDS = 2,
+	LL_MEET = 2, /* no call, the last: the meetings of epf_ll_clean() */
+	LL_KINDS = 3,
 };
 
 /* Halves, as indices. */

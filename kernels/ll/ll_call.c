@@ -249,16 +249,9 @@ int epf_ll_clean(struct epf_ll *ll, void *stream)
 		return err;
 	/* What was sent has arrived, so that it is forgotten and not taken for news. What failed does not matter here. */
 	(void)epf_flush(ll->ring, EPF_ALL_RINGS, ll->opts.timeout_ns);
-	err = epf_barrier(ll->ep);
-	if (err)
-		return ll_fail_fabric(err, "beginning anew, which all ranks must do");
+	j.halves = EPF_LL_SEND; /* it tells other ranks, by commands too */
 	err = ll->dev->launch(ll, LL_K_RESET, &j, stream);
-	if (!err)
-		err = ll->dev->sync(ll, stream);
-	if (err)
-		return err;
-	err = epf_barrier(ll->ep);
-	return err ? ll_fail_fabric(err, "beginning anew, which all ranks must do") : 0;
+	return err ? err : ll->dev->sync(ll, stream);
 }
 
 int epf_ll_mask_update(struct epf_ll *ll, uint32_t rank, int masked, void *stream)
