@@ -25,8 +25,9 @@ EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, const int64_t *experts, 
 	int64_t begin = (int64_t)r * j->local;
 	int first = 1;
 
-	for (uint32_t i = 0; i < k; i++)
-		first &= experts[i] < begin || experts[i] >= begin + j->local;
+	LL_UNROLL /* of known length, so that no load waits for another */
+		for (uint32_t i = 0; i < LL_TOPK; i++) if (i < k) first &=
+		experts[i] < begin || experts[i] >= begin + j->local;
 	return first;
 }
 
@@ -36,17 +37,6 @@ EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, const int64_t *experts, 
  * Work is cut so that all warps of the grid have some even when tokens are few: an item is a piece of a token's row, or what one expert or one rank
  * has to be told. Every item writes what no other one does, so their order never matters.
  */
-
-/* Does a token name this expert? One thread; loads do not wait for each other. */
-EPF_DEV_FN int ll_names_expert(const struct ll_job *j, uint32_t token, int64_t expert)
-{
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
-	int yes = 0;
-
-	for (uint32_t k = 0; k < j->topk; k++)
-		yes |= experts[k] == expert;
-	return yes;
-}
 
 /* Does it name one of those of this rank? */
 EPF_DEV_FN int ll_names_rank(const struct ll_job *j, uint32_t token, uint32_t rank)
@@ -60,11 +50,11 @@ EPF_DEV_FN int ll_names_rank(const struct ll_job *j, uint32_t token, uint32_t ra
 	return yes;
 }
 
-/* The first entry of a token that names this expert; there is one. */
+/* The first entry of a token that names this expert; UINT32_MAX: none does. One thread; loads do not wait for each other. */
 EPF_DEV_FN uint32_t ll_entry_of(const struct ll_job *j, uint32_t token, int64_t expert)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
-	uint32_t first = 0;
+	uint32_t first = UINT32_MAX;
 
 	for (uint32_t k = j->topk; k > 0; k--)
 		first = experts[k - 1u] == expert ? k - 1u : first;
@@ -191,19 +181,24 @@ EPF_DEV_FN uint64_t ll_note_to(const struct ll_job *j, uint32_t set, uint32_t ra
  */
 EPF_DEV_FN void ll_tell_expert(const struct ll_job *j, uint32_t set, uint32_t expert)
 {
-	uint32_t rank = expert / j->local, rows = 0;
+	uint32_t rank = expert / j->local, rows = 0, t = epf_lane();
+	uint32_t entry = t < j->tokens ? ll_entry_of(j, t, expert) : UINT32_MAX;
 	uint64_t note = ll_note_to(j, set, rank), to = ll_rows_to(j, set, rank);
 
+	/* The first entries were read in front of what is read of the rank: both take their time together. */
 	if (!note)
 		return;
 	for (uint32_t first = 0; first < j->tokens; first += LL_LANES) {
-		uint32_t t = first + epf_lane();
-		int yes = t < j->tokens && ll_names_expert(j, t, expert);
-		epf_lanes where = epf_lanes_where(yes);
+		epf_lanes where;
 
-		if (yes)
-			LL_AT(struct ll_head, to + (uint64_t)t * j->lay.row_bytes)
-				->index[ll_entry_of(j, t, expert)] = rows + epf_lanes_before(where);
+		if (first) {
+			t = first + epf_lane();
+			entry = t < j->tokens ? ll_entry_of(j, t, expert) : UINT32_MAX;
+		}
+		where = epf_lanes_where(entry != UINT32_MAX);
+		if (entry != UINT32_MAX)
+			LL_AT(struct ll_head, to + (uint64_t)t * j->lay.row_bytes)->index[entry] =
+				rows + epf_lanes_before(where);
 		rows += epf_lanes_count(where);
 	}
 	if (epf_lane() == 0)
@@ -286,19 +281,16 @@ EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint32_t war
 {
 	uint32_t experts = j->local * j->ranks, words = ll_bitmap_words(j->tokens_max);
 	uint32_t pieces = ll_pieces(j->hidden);
-	uint64_t told = experts + (uint64_t)words * j->ranks;
+	uint32_t told = experts + words * j->ranks;
 
 	/* What takes longest begins first. */
-	for (uint64_t i = warp; i < told + (uint64_t)j->tokens * pieces; i += warps) {
-		uint32_t row = (uint32_t)(i - told);
-
+	for (uint32_t i = warp; i < told + j->tokens * pieces; i += warps) {
 		if (i < experts)
-			ll_tell_expert(j, set, (uint32_t)i);
+			ll_tell_expert(j, set, i);
 		else if (i < told)
-			ll_tell_tokens(j, set, (uint32_t)(i - experts) / words,
-				       (uint32_t)(i - experts) % words);
+			ll_tell_tokens(j, set, (i - experts) / words, (i - experts) % words);
 		else
-			ll_send_piece(j, set, row / pieces, row % pieces);
+			ll_send_piece(j, set, (i - told) / pieces, (i - told) % pieces);
 	}
 }
 
@@ -370,29 +362,62 @@ EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t e
 	[expert] += (int32_t)begin;
 }
 
-/* A piece of an FP8 row's scales into their column of the list; a warp. */
-EPF_DEV_FN void ll_unpack_scales(const struct ll_job *j, uint64_t scales, uint32_t piece,
-				 uint64_t list, uint32_t place)
-{
-	uint64_t n = (uint64_t)j->ranks * j->tokens_max;
-	uint32_t blocks = j->hidden / LL_BLOCK, end = (piece + 1u) * LL_PIECE / LL_BLOCK;
-	const float *from = LL_AT(const float, scales);
+/*
+ * A piece of an FP8 row's scales as a list holds them: one a block, or with UE8M0 one for four. What a lane has of them is read together with its codes and
+ * kept in ll_piece.scale.
+ */
+struct ll_scales {
+	uint32_t first; /* of the piece, among those of the row */
+	uint32_t count;
+	uint32_t row; /* of a row */
+};
 
-	end = end < blocks ? end : blocks;
-	if (!(j->flags & EPF_LL_UE8M0)) {
-		for (uint32_t b = piece * LL_PIECE / LL_BLOCK + epf_lane(); b < end; b += LL_LANES)
-			LL_AT(float, j->recv_scales)
-		[(list * blocks + b) * n + place] = from[b];
-		return;
-	}
-	for (uint32_t w = piece * LL_PIECE / LL_BLOCK / 4u + epf_lane(); w < end / 4u;
-	     w += LL_LANES) {
+EPF_DEV_FN struct ll_scales ll_scales_of(const struct ll_job *j, uint32_t piece)
+{
+	uint32_t of = j->flags & EPF_LL_UE8M0 ? 4u : 1u;
+	struct ll_scales s;
+
+	s.row = j->hidden / LL_BLOCK / of;
+	s.first = piece * (LL_PIECE / LL_BLOCK) / of;
+	s.count = LL_PIECE / LL_BLOCK / of;
+	s.count = s.first + s.count < s.row ? s.count : s.row - s.first;
+	return s;
+}
+
+EPF_DEV_FN void ll_scales_load(const struct ll_job *j, struct ll_piece *p, struct ll_scales s,
+			       uint64_t scales)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i * LL_LANES < LL_PIECE / LL_BLOCK; i++) {
+		uint32_t at = i * LL_LANES + epf_lane();
 		uint32_t packed = 0;
 
+		if (at >= s.count)
+			continue;
+		if (!(j->flags & EPF_LL_UE8M0)) {
+			p->scale[i] = LL_AT(const float, scales)[s.first + at];
+			continue;
+		}
 		for (uint32_t b = 0; b < 4u; b++)
-			packed |= (ll_bits(from[w * 4u + b]) >> 23 & 0xffu) << (8u * b);
-		LL_AT(uint32_t, j->recv_scales)
-		[(list * (blocks / 4u) + w) * n + place] = packed;
+			packed |= (LL_AT(const struct ll_vec, scales)[s.first + at].w[b] >> 23 &
+				   0xffu)
+				  << (8u * b);
+		p->scale[i] = ll_float(packed);
+	}
+}
+
+EPF_DEV_FN void ll_scales_store(const struct ll_job *j, const struct ll_piece *p,
+				struct ll_scales s, uint64_t list, uint32_t place)
+{
+	uint64_t n = (uint64_t)j->ranks * j->tokens_max;
+
+	LL_UNROLL
+	for (uint32_t i = 0; i * LL_LANES < LL_PIECE / LL_BLOCK; i++) {
+		uint32_t at = i * LL_LANES + epf_lane();
+
+		if (at < s.count)
+			LL_AT(uint32_t, j->recv_scales)
+		[(list * s.row + s.first + at) * n + place] = ll_bits(p->scale[i]);
 	}
 }
 
@@ -421,8 +446,8 @@ EPF_DEV_FN uint32_t ll_expert_of(const struct ll_job *j, const struct ll_head *h
 	uint32_t expert = (uint32_t)e - j->rank * j->local;
 	int before = 0;
 
-	for (uint32_t i = 0; i < k && i < j->topk; i++)
-		before |= head->expert[i] == e;
+	LL_UNROLL /* of known length, so that no load waits for another; behind the last entry there are -1 */
+		for (uint32_t i = 0; i < LL_TOPK; i++) before |= i < k && head->expert[i] == e;
 	return e < 0 || expert >= j->local || before ? UINT32_MAX : expert;
 }
 
@@ -449,12 +474,15 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 	uint64_t payload = row + sizeof(*head), n = (uint64_t)j->ranks * j->tokens_max;
 	uint32_t width = ll_fp8(j) ? 1 : 2, expert = ll_expert_of(j, head, epf_lane());
 	uint32_t index = head->index[epf_lane() % LL_TOPK];
+	struct ll_scales scales = ll_scales_of(j, piece);
 	epf_lanes all = epf_lanes_where(1), to;
 	struct ll_piece p;
 
 	if (!ll_has_come(j, set, rank, token, some))
 		return;
 	ll_piece_load(&p, piece, j->hidden, width, payload);
+	if (ll_fp8(j))
+		ll_scales_load(j, &p, scales, payload + j->hidden);
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
 		uint32_t k = first + epf_lane(), place = UINT32_MAX;
 
@@ -480,7 +508,7 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 			ll_piece_store(&p, piece, j->hidden, width,
 				       j->recv_x + (list * n + at) * j->hidden * width);
 			if (ll_fp8(j))
-				ll_unpack_scales(j, payload + j->hidden, piece, list, at);
+				ll_scales_store(j, &p, scales, list, at);
 		}
 	}
 }
@@ -489,18 +517,21 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 {
 	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_RECEIVING);
 	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(j->hidden);
-	uint64_t rows = (uint64_t)j->ranks * j->tokens_max;
+	uint32_t items = j->local + j->ranks * j->tokens_max * pieces;
+	uint32_t row = (ll_warp(j) - j->local) / pieces, rank = row / j->tokens_max;
 	int some = ll_wait_dispatch(j, calls), last = ll_arrive(j);
 
-	for (uint64_t i = ll_warp(j); i < j->local + rows * pieces; i += ll_warps(j)) {
-		uint64_t row = (i - j->local) / pieces;
-		uint32_t rank = (uint32_t)(row / j->tokens_max);
-		uint32_t token = (uint32_t)(row % j->tokens_max);
-
+	/* What the first item is was found before the wait. */
+	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j)) {
+		if (i != ll_warp(j)) {
+			row = (i - j->local) / pieces;
+			rank = row / j->tokens_max;
+		}
 		if (i < j->local)
-			ll_place_expert(j, set, (uint32_t)i, some);
+			ll_place_expert(j, set, i, some);
 		else
-			ll_unpack(j, set, rank, token, (uint32_t)((i - j->local) % pieces), some);
+			ll_unpack(j, set, rank, row - rank * j->tokens_max,
+				  i - j->local - row * pieces, some);
 	}
 	ll_arrived(j, calls, last);
 }

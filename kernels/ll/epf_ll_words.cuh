@@ -6,15 +6,17 @@
  * write their share of the words each, behind a fence of their own, and nobody counts blocks in between; with many the last block writes them all.
  *
  * Where no commands are used every block looks at the words itself. Who judges that a rank is late is block 0 alone, and all blocks must agree: before it
- * does, it says that it is about to (LL_CLOSING), lets all loads that are under way end, and looks again. A block that has seen all words asks for that
- * mark afterwards; if there is none, block 0 is going to see them, too.
+ * does, it says that it is about to (LL_CLOSING), lets all loads that are under way end, and looks again. A block looks at that mark whenever it looks at
+ * words. Both loads are under way together, and block 0 goes on looking for longer than any load takes: so a block that sees all words and no mark sees
+ * what block 0 is going to see, too.
  */
 #ifndef EPF_KERNELS_LL_WORDS_CUH
 #define EPF_KERNELS_LL_WORDS_CUH
 
 #include "kernels/ll/epf_ll_half.cuh"
 
-#define LL_CLOSING (UINT64_C(1) << 63)
+#define LL_CLOSING    (UINT64_C(1) << 63)
+#define LL_LAST_LOOKS 4096u /* more than a millisecond: no load takes so long */
 
 /* What the words of a dispatch hold, as the calls of its half before it count. */
 EPF_DEV_FN uint32_t ll_word(uint64_t calls)
@@ -98,55 +100,57 @@ EPF_DEV_FN enum ll_look ll_look(const struct ll_job *j, uint64_t calls, uint32_t
 	return epf_lanes_where(behind) ? LL_NOT_YET : LL_HERE;
 }
 
-/* Waits for one rank that is reached by plain stores; a warp of block 0. Sets *closed if the other blocks were told to wait for the judgement. */
-EPF_DEV_FN enum ll_look ll_await_words(const struct ll_job *j, uint64_t calls, uint32_t rank,
-				       struct ll_clock *clock, int *closed)
+/* 1: block 0 has judged this call. */
+EPF_DEV_FN int ll_is_judged(uint64_t go, uint64_t calls)
 {
-	uint64_t *go = &ll_state_of(j)->go[LL_DISPATCH];
-	enum ll_look look = LL_NOT_YET;
-	uint64_t until;
+	return go >> 1 == calls + 1u;
+}
+
+/*
+ * Waits for one rank that is reached by plain stores; a warp of block 0. look: what it saw first. Sets *closed if the other blocks were told to wait for the
+ * judgement.
+ */
+EPF_DEV_FN enum ll_look ll_await_words(const struct ll_job *j, uint64_t calls, uint32_t rank,
+				       enum ll_look look, struct ll_clock *clock, int *closed)
+{
+	uint32_t number = ll_signal(j, LL_DISPATCH, (uint32_t)(calls & 1u), rank);
 	int rc = 0;
 
-	while (!rc) {
-		look = ll_look(j, calls, rank);
-		if (look != LL_NOT_YET)
-			break;
+	while (look == LL_NOT_YET && !rc) {
 		rc = epf_warp_result(epf_lane() == 0 ? ll_clock_tick(j, clock) : 0);
+		look = ll_look(j, calls, rank);
 	}
 	if (look == LL_HERE)
 		return look;
 	*closed = 1;
-	epf_st_relaxed_gpu(go, LL_CLOSING | (calls + 1u) << 1);
+	epf_st_relaxed_gpu(&ll_state_of(j)->go[LL_DISPATCH], LL_CLOSING | (calls + 1u) << 1);
 	epf_fence_gpu();
-	until = epf_timer() +
-		ll_ctx(j)->timer_khz; /* a millisecond: far above the time of any load */
-	while (epf_timer() < until)
-		epf_pause();
-	look = ll_look(j, calls, rank);
+	for (uint32_t i = 0; i < LL_LAST_LOOKS && look == LL_NOT_YET; i++)
+		look = ll_look(j, calls, rank);
 	if (look == LL_NOT_YET && epf_lane() == 0)
-		ll_mask_late(j, rank, LL_BAD_LATE, rc, ll_signal(j, LL_DISPATCH, calls & 1u, rank),
-			     ll_word(calls), ll_word(calls) - 1u);
+		ll_mask_late(j, rank, LL_BAD_LATE, rc, number, ll_word(calls), ll_word(calls) - 1u);
 	if (look == LL_LATER && epf_lane() == 0)
-		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT,
-			     ll_signal(j, LL_DISPATCH, calls & 1u, rank), ll_word(calls),
+		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, ll_word(calls),
 			     ll_word(calls) + 1u);
 	return look;
 }
 
-/* Waits for one rank; a warp of block 0. 1: what it sends is here. */
+/* Waits for one rank; a warp of block 0. 1: what it sends is here. What it reads first travels together with the words. */
 EPF_DEV_FN int ll_judge_rank(const struct ll_job *j, uint64_t calls, uint32_t rank,
 			     struct ll_clock *clock, int *closed)
 {
 	struct ll_peer *p = ll_peer_of(j, rank);
-	int here = 0;
+	int masked = ll_masked(j, rank), here = 0;
+	enum ll_look look;
 
-	if (!p->direct)
+	if (j->commands && !p->direct)
 		return epf_warp_result(epf_lane() == 0 ? (int)ll_wait_rank(j, LL_DISPATCH,
 									   (uint32_t)(calls & 1u),
 									   rank, clock)
 						       : 0);
-	if (!ll_masked(j, rank)) {
-		here = ll_await_words(j, calls, rank, clock, closed) == LL_HERE;
+	look = ll_look(j, calls, rank);
+	if (!masked) {
+		here = ll_await_words(j, calls, rank, look, clock, closed) == LL_HERE;
 		if (epf_lane() == 0)
 			ll_add_wait(j, rank, clock);
 	}
@@ -155,20 +159,20 @@ EPF_DEV_FN int ll_judge_rank(const struct ll_job *j, uint64_t calls, uint32_t ra
 	return here;
 }
 
-/*
- * Did a rank count other rows, in the dispatch before this one, than came? Looked at now because all blocks of that one are through; one thread. What it
- * counted for an expert was left as it is: behind the rows that came nothing was written.
- */
-EPF_DEV_FN void ll_check_owed(const struct ll_job *j, uint64_t calls, uint32_t rank)
+/* Rows that a rank counted in the dispatch before this one, less those that came: all blocks of that one are through. */
+EPF_DEV_FN uint64_t *ll_owed(const struct ll_job *j, uint64_t calls, uint32_t rank)
 {
-	struct ll_peer *p = ll_peer_of(j, rank);
-	uint64_t *owed = &p->owed[(calls + 1u) & 1u];
-	uint64_t rows = epf_ld_relaxed_gpu(owed);
+	return &ll_peer_of(j, rank)->owed[(calls + 1u) & 1u];
+}
 
-	if (!rows)
-		return;
-	epf_st_relaxed_gpu(owed, 0);
-	epf_st32_relaxed_gpu(&p->late, LL_BAD_OWED);
+/*
+ * A rank counted other rows than it sent. What it counted for an expert was left as it is: where rows did not come nothing was written. One
+ * thread.
+ */
+EPF_DEV_COLD void ll_tell_owed(const struct ll_job *j, uint64_t calls, uint32_t rank, uint64_t rows)
+{
+	epf_st_relaxed_gpu(ll_owed(j, calls, rank), 0);
+	epf_st32_relaxed_gpu(&ll_peer_of(j, rank)->late, LL_BAD_OWED);
 	ll_complain(j, LL_BAD_OWED, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, 0, rows);
 }
 
@@ -184,51 +188,68 @@ EPF_DEV_FN int ll_judge(const struct ll_job *j, uint64_t calls)
 	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block() / LL_LANES; r < j->ranks;
 	     r += j->threads / LL_LANES) {
+		uint64_t owed = epf_ld_relaxed_gpu(ll_owed(j, calls, r));
+
 		if (!ll_judge_rank(j, calls, r, &clock, &close) && epf_lane() == 0)
 			missing = 1;
 		if (close && epf_lane() == 0)
 			closed = 1;
-		if (epf_lane() == 0)
-			ll_check_owed(j, calls, r);
+		if (owed && epf_lane() == 0)
+			ll_tell_owed(j, calls, r, owed);
 	}
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0 && (j->commands || missing || closed))
 		epf_st_release_gpu(&ll_state_of(j)->go[LL_DISPATCH],
 				   (calls + 1u) << 1 | (uint64_t)missing);
-	return epf_block_result(missing);
+	return missing;
 }
 
-/* 1: block 0 has judged this call. */
-EPF_DEV_FN int ll_is_judged(uint64_t go, uint64_t calls)
+/*
+ * Looks for the words of one rank; a warp of another block. 1: they are here; 0: block 0 has to be asked. Words of a later call count as here: then ranks
+ * are out of step, block 0 says so, and nobody must wait for what will not come back.
+ */
+EPF_DEV_FN int ll_see(const struct ll_job *j, uint64_t calls, uint32_t rank)
 {
-	return go >> 1 == calls + 1u;
+	const uint64_t *go = &ll_state_of(j)->go[LL_DISPATCH];
+	int masked = ll_masked(j, rank);
+
+	for (;;) {
+		uint64_t said = epf_ld_relaxed_gpu(go);
+		enum ll_look look = ll_look(j, calls, rank);
+
+		if (masked || ll_is_judged(said & ~LL_CLOSING, calls))
+			return 0;
+		if (look != LL_NOT_YET)
+			return 1;
+		epf_relax();
+	}
 }
 
 /* The other blocks. */
 EPF_DEV_FN int ll_follow(const struct ll_job *j, uint64_t calls)
 {
 	const uint64_t *go = &ll_state_of(j)->go[LL_DISPATCH];
-	uint32_t polls = 0;
+	EPF_DEV_SHARED int ask;
 	uint64_t said = 0;
 
+	if (epf_thread_in_block() == 0)
+		ask = (int)j->commands;
+	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block() / LL_LANES; r < j->ranks && !j->commands;
 	     r += j->threads / LL_LANES)
-		while (ll_masked(j, r) || ll_look(j, calls, r) != LL_HERE) {
-			if (++polls % 8u == 0 && ll_is_judged(epf_ld_relaxed_gpu(go), calls))
-				break;
-			epf_relax();
-		}
+		if (!ll_see(j, calls, r) && epf_lane() == 0)
+			ask = 1;
 	epf_block_barrier();
+	if (!ask)
+		return 0;
 	if (epf_thread_in_block() == 0) {
 		said = epf_ld_acquire_gpu(go);
-		while (!ll_is_judged(said, calls) &&
-		       (j->commands || ll_is_judged(said & ~LL_CLOSING, calls))) {
+		while (!ll_is_judged(said, calls)) {
 			epf_pause();
 			said = epf_ld_acquire_gpu(go);
 		}
-		said = ll_is_judged(said, calls) ? said & 1u : 0;
 	}
-	return epf_block_result((int)said);
+	return epf_block_result((int)(said & 1u));
 }
 
 /* ll_wait_all() of a dispatch. */
