@@ -5,6 +5,7 @@
 Usage: test_arguments.py PACKAGE-DIR. A stand-in for PyTorch (standin/) gives tensors without values; calls into the C library are recorded.
 The argument lists of vLLM's and SGLang's call sites are replayed as those programs write them.
 """
+import errno
 import os
 import subprocess
 import sys
@@ -489,6 +490,14 @@ def masks():
     raises(Wrong, r"mask_status has shape \[3\]", b.low_latency_query_mask_buffer, torch.empty(3, dtype=torch.int32))
     raises(Wrong, "mask_status has dtype torch.int64", b.low_latency_query_mask_buffer, torch.empty(2, dtype=torch.int64))
     raises(Wrong, "hidden is 1000", b.clean_low_latency_buffer, TOKENS, 1000, EXPERTS)
+    for shrink in (True, False):  # a rank that does not come to the meeting is told of at once
+        b = buffer(enable_shrink=shrink)
+        b._ll.reports.append(epf.EpfError(errno.ETIMEDOUT, "rank 1 did not come"))
+        if shrink:
+            b.clean_low_latency_buffer(TOKENS, HIDDEN, EXPERTS)
+        else:
+            raises(epf.EpfError, "rank 1 did not come", b.clean_low_latency_buffer, TOKENS, HIDDEN, EXPERTS)
+        assert not b._ll.reports
 
 
 # ---------------------------------------------------------------------- call sites
@@ -577,8 +586,42 @@ def deepep_test_program_calls():
     assert all(callable(f) for f in (init_dist, calc_diff, hash_tensor, per_token_cast_back, bench, bench_kineto))
 
 
+def deepep_later_test_program_calls():
+    """The later one, of the legacy interface, in its shrink mode: masks asked after each call, all by position, and a clean each round."""
+    real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, direct: setattr(self, "_ll", Recorder())
+    try:
+        b = deep_ep.Buffer(TwoRanks(), num_rdma_bytes=1 << 20, low_latency_mode=True, num_qps_per_rank=LOCAL,
+                           allow_nvlink_for_low_latency_mode=True, explicitly_destroy=True, allow_mnnvl=False, enable_shrink=True)
+    finally:
+        deep_ep.Buffer._open = real
+    status = torch.empty(RANKS, dtype=torch.int32)
+    idx = torch.empty((5, TOPK), dtype=deep_ep.topk_idx_t)
+    for use_hook in (False, True):
+        for fp8, round_scale, ue8m0 in ((False, False, False), (True, False, False), (True, True, False), (True, True, True)):
+            _, _, handle, event, hook = b.low_latency_dispatch(
+                x(), idx, TOKENS, EXPERTS, use_fp8=fp8, round_scale=round_scale, use_ue8m0=ue8m0,
+                cumulative_local_expert_recv_stats=torch.empty(LOCAL, dtype=torch.int32), async_finish=not use_hook, return_recv_hook=use_hook)
+            hook() if use_hook else event.current_stream_wait()
+            b.low_latency_query_mask_buffer(status)
+            assert len(handle) == 5 and handle[0].shape == (LOCAL, ROWS) and handle[1].shape == (LOCAL, RANKS)
+            for zero_copy in (False, True):
+                _, event, hook = b.low_latency_combine(outputs(), idx, weights(), handle, use_logfmt=False, async_finish=not use_hook,
+                                                       zero_copy=zero_copy, return_recv_hook=use_hook, out=x())
+                hook() if use_hook else event.current_stream_wait()
+                b.low_latency_query_mask_buffer(status)
+            b.clean_low_latency_buffer(TOKENS, HIDDEN, EXPERTS)
+            b.low_latency_query_mask_buffer(status)
+    assert [c[0] for c in b._ll.calls].count("clean") == 8
+    # Its timing calls leave out the arguments that have defaults.
+    _, _, handle, _, hook = b.low_latency_dispatch(
+        x(), idx, TOKENS, EXPERTS, cumulative_local_expert_recv_stats=torch.empty(LOCAL, dtype=torch.int32), use_fp8=True, async_finish=False,
+        return_recv_hook=False)
+    assert hook is None
+    b.low_latency_combine(outputs(), idx, weights(), handle, use_logfmt=True, return_recv_hook=True)[2]()
+
+
 run([imports_without_torch, says_that_torch_is_missing, says_that_the_library_is_missing, says_that_the_gpu_is_missing, topk_idx_t_is_int64,
      wrong_buffers, without_low_latency_mode, an_mpi_communicator_will_do, high_throughput_says_that_it_is_not_there, helpers, configs,
      size_hints_check_their_numbers, wrong_dispatches, a_dispatch_is_what_was_asked_for, hooks_and_events, another_shape_begins_anew, streams_and_events_are_in_order,
      graphs_hold_calls_of_one_shape, tensors_of_another_place_are_refused, gpu_memory_is_mapped_and_given_back,
-     wrong_combines, a_combine_is_what_was_asked_for, lost_ranks, masks, vllm_calls, sglang_calls, deepep_test_program_calls])
+     wrong_combines, a_combine_is_what_was_asked_for, lost_ranks, masks, vllm_calls, sglang_calls, deepep_test_program_calls, deepep_later_test_program_calls])

@@ -339,7 +339,7 @@ def _lost(rank, size, pipes, file, shrink):
     try:
         for _ in range(2):
             got, count, handle, *_ = b.low_latency_dispatch(x, idx, job.most, job.experts, use_fp8=False)
-            sums, *_ = b.low_latency_combine(outputs_without(job, rank, 2), idx, weight, handle)
+            sums, *_ = b.low_latency_combine(outputs_without(job, rank, {2}), idx, weight, handle)
     except epf.EpfError as error:
         told = str(error)
     b.low_latency_query_mask_buffer(status)
@@ -356,10 +356,10 @@ def _lost(rank, size, pipes, file, shrink):
 
 
 def outputs_without(job, rank, lost):
-    """outputs_of(), the rows of one rank left out."""
+    """outputs_of(), the rows of some ranks left out."""
     y = torch.zeros((job.local, job.rows, job.hidden), dtype=torch.bfloat16)
     for e, rows in enumerate(job.received(rank)):
-        for i, (r, t, k) in enumerate([row for row in rows if row[0] != lost]):
+        for i, (r, t, k) in enumerate([row for row in rows if row[0] not in lost]):
             y[e, i] = expert_output(job, r, t, k)
     return y
 
@@ -373,6 +373,60 @@ def a_lost_rank_is_named_and_with_shrink_left_out():
             print(f"# shrink {shrink}, rank {rank} is told: {told}")
             assert status == [0, 0, 1], status
             assert shrink or "rank 2" in told, told
+
+
+def _shrinking(rank, size, pipes, file, direct):
+    """DeepEP's simulated failures: rank 1 goes at its first dispatch, 3 at a combine, 5 at a clean. They stay alive and make no call any more."""
+    os.environ["EPF_GPU_TIMEOUT"] = "3s"
+    group = start(rank, size, file)
+    job = Job(size, (3, 4, 2, 5, 1, 3), 256, 12, 4)
+    b = make(job, group, enable_shrink=True, allow_nvlink_for_low_latency_mode=direct)
+    status, gone = torch.zeros(size, dtype=torch.int32), set()
+
+    def fails(who):
+        gone.add(who)
+        return rank in gone
+
+    def masked_are_those_gone():
+        b.low_latency_query_mask_buffer(status)
+        assert set(status.nonzero().squeeze(-1).tolist()) == gone, (status, gone)
+
+    x, idx, weight = job.inputs[rank]
+    for form in range(4):
+        if fails(1):
+            break
+        hook_form = bool(form % 2)
+        for _ in range(form % 2 + 1):
+            got, count, handle, event, hook = b.low_latency_dispatch(x, idx, job.most, job.experts, use_fp8=False,
+                                                                     async_finish=not hook_form, return_recv_hook=hook_form)
+            hook() if hook_form else event.current_stream_wait()
+        masked_are_those_gone()
+        assert count.tolist() == [sum(1 for r, _, _ in rows if r not in gone) for rows in job.received(rank)]
+        if fails(3):
+            break
+        y = outputs_without(job, rank, gone if form else gone - {3})  # in the first round 3's rows have come
+        sums, event, hook = b.low_latency_combine(y, idx, weight, handle, async_finish=not hook_form, return_recv_hook=hook_form)
+        hook() if hook_form else event.current_stream_wait()
+        masked_are_those_gone()
+        alive = Job(size, job.tokens, 256, 12, 4)
+        for lost in gone:
+            alive.inputs[rank][1][(idx >= 2 * lost) & (idx < 2 * lost + 2)] = -1
+        same(sums, combined(alive, rank, lambda r, t, k: expert_output(job, r, t, k))[0], "sums without the lost ranks")
+        if fails(5):
+            break
+        b.clean_low_latency_buffer(job.most, job.hidden, job.experts)
+        masked_are_those_gone()
+    b.destroy()
+    dist.barrier()
+    dist.destroy_process_group()
+    return sorted(gone)
+
+
+def ranks_fail_one_after_another_and_the_others_go_on():
+    for direct in (True, False):
+        with tempfile.TemporaryDirectory() as folder:
+            got = processes(6, _shrinking, os.path.join(folder, "meet"), direct)
+        assert got == [[1, 3, 5], [1], [1, 3, 5], [1, 3], [1, 3, 5], [1, 3, 5]], got
 
 
 def _masks(rank, size, pipes, file):
@@ -460,4 +514,5 @@ if __name__ == "__main__":
         print(f"# PyTorch {torch.__version__} has no FP8 type: codes are looked at as bytes")
     run([a_size_hint_is_enough_and_less_is_not, memory_is_a_view, one_rank, two_ranks, two_ranks_by_commands_only,
          four_ranks_of_different_sizes, three_ranks_and_sixteen_experts_a_token, one_buffer_serves_many_rounds_and_shapes,
-         layouts_of_a_dispatch, masks_are_set_asked_and_cleared, a_daemon_serves_by_one_variable, a_lost_rank_is_named_and_with_shrink_left_out])
+         layouts_of_a_dispatch, masks_are_set_asked_and_cleared, a_daemon_serves_by_one_variable, a_lost_rank_is_named_and_with_shrink_left_out,
+         ranks_fail_one_after_another_and_the_others_go_on])

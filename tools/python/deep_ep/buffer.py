@@ -310,7 +310,7 @@ class Buffer(HighThroughput):
                 if self.device.type == "cuda" and self._torch.cuda.is_current_stream_capturing():
                     raise ArgumentError(f"{where}: the shape changes from {self._shape} to {shape} while a CUDA graph is captured; "
                                         "make one call of the new shape before")
-                ll.clean(self._stream())
+                self._clean(ll)
             self._shape = shape
         return ll
 
@@ -348,15 +348,19 @@ class Buffer(HighThroughput):
         return EventOverlap(event, used), None
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Collective: begins anew, after masks were cleared. Nothing else makes it necessary.
+        """Collective over the ranks that are not masked: begins anew, after masks were cleared. Nothing else makes it necessary.
 
-        With enable_shrink and a rank that is gone it changes nothing, and says so.
+        Waits for the current stream. A rank that does not come in time is masked: a warning names it with enable_shrink, else this raises.
         """
         where = "Buffer.clean_low_latency_buffer"
         checks.counts(where, self.group_size, num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank, hidden=hidden,
                       num_experts=num_experts)
+        self._clean(self._low_latency(where))
+
+    def _clean(self, ll: epf.LowLatency) -> None:
+        ll.clean(self._stream())
         try:
-            self._low_latency(where).clean(self._stream())
+            ll.check()  # it has run: who did not come is known
         except epf.EpfError as error:
             self._tell(error)
 
