@@ -118,7 +118,7 @@ static void spread(const struct epf_ll *ll, struct ll_job *j)
 	uint32_t pieces = (j->hidden + 1023u) / 1024u;
 	uint64_t notes = (uint64_t)ll->ranks * (j->local + ll_bitmap_words(j->tokens_max));
 
-	if (!ll->commands && notes + (uint64_t)j->tokens * pieces <= 2ull * LL_WORDS * warps)
+	if (!ll->commands && notes + (uint64_t)j->tokens * pieces <= (uint64_t)LL_WORDS * warps)
 		j->tellers = j->blocks < LL_WORDS ? j->blocks : LL_WORDS;
 }
 

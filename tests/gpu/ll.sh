@@ -4,6 +4,7 @@
 # Low-latency dispatch and combine behind deep_ep.Buffer, on a machine with GPUs, better two or more: right, repeatable, with lost ranks, and how fast.
 #
 #   tests/gpu/ll.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--deepep DIR] [--deepep-tests DIR]
+#                   [--deepep-later DIR] [--pressure SECONDS]
 #
 # --build         a folder with libepf.so.0, libepf-ll.so.0 (and for --deepep ep-fabric and libepf-deepep.so), or a build tree with them
 # --out           where logs and the table go (./gpu-results/ll)
@@ -15,12 +16,15 @@
 # --only          parts whose name matches
 # --deepep        DeepEP's package and compiled module: its Buffer is measured in turn with ours
 # --deepep-tests  DeepEP's folder of tests: its test_low_latency.py is run, unmodified, on our package
+# --deepep-later  the same with a later release's test_low_latency.py (tests/legacy), which has pressure and shrink modes. Pressure never ends by itself: it is
+#                 ended after --pressure SECONDS (120), and has to have repeated itself by then. Shrink loses ranks 1, 3 and 5, so it runs with 6 ranks, which
+#                 share GPUs under MPS where there are fewer
 #
 # Each part has its own limit and log; a part that hangs says where each rank was. Exit 0: all was right; 1: something was wrong; 77: no GPU, with
 # the reason. Speed is printed and never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-build="" out=$PWD/gpu-results/ll quick="" ranks="" cases=100 steps=1000 only=. deepep="" deepep_tests=""
+build="" out=$PWD/gpu-results/ll quick="" ranks="" cases=100 steps=1000 only=. deepep="" deepep_tests="" deepep_later="" pressure=120
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -32,6 +36,8 @@ while [ $# -gt 0 ]; do
 	--only) only=$2 && shift ;;
 	--deepep) deepep=$2 && shift ;;
 	--deepep-tests) deepep_tests=$2 && shift ;;
+	--deepep-later) deepep_later=$2 && shift ;;
+	--pressure) pressure=$2 && shift ;;
 	*) sed -n '/^#   tests/,/^# Each/p' "$0" && exit 2 ;;
 	esac
 	shift
@@ -120,6 +126,29 @@ if [ "$ranks" -gt "$gpus" ]; then
 	export ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH
 fi
 
+# shrink NAME ARGUMENT...: the later test's shrink mode. The ranks it loses stay alive, so MPS loses nobody.
+shrink()
+{
+	local name=$1 share started=""
+	shift
+	[[ $name =~ $only ]] || return 0
+	if [ "$gpus" -ge 6 ]; then
+		part "$name" 90 env EPF_GPU_TIMEOUT=3s "${later[@]}" --num-processes 6 --shrink-test "$@"
+		return
+	fi
+	if [ -z "$(pgrep -f '^nvidia-cuda-mps-control -d')" ]; then
+		if ! command -v nvidia-cuda-mps-control >/dev/null || ! nvidia-cuda-mps-control -d; then
+			say "skip  $name: 6 ranks on $gpus GPUs need MPS, which is not here"
+			return
+		fi
+		started=1
+	fi
+	share=$((90 * gpus / 6))
+	part "$name" 120 env EPF_GPU_TIMEOUT=3s CUDA_MODULE_LOADING=EAGER CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$share ONE_GPU=1 \
+		PYTHONPATH="$root/tests/gpu/onegpu:$PYTHONPATH" "${later[@]}" --num-processes 6 --shrink-test "$@"
+	[ -z "$started" ] || echo quit | nvidia-cuda-mps-control
+}
+
 cases_py=$root/tests/gpu/ll_cases.py
 # run NAME LIMIT PART ARGUMENT...
 run()
@@ -170,6 +199,27 @@ if [ -n "$deepep_tests" ] && [ -e "$deepep_tests/test_low_latency.py" ]; then
 	done
 elif [ -n "$deepep_tests" ]; then
 	say "skip  deepep-test: no test_low_latency.py in $deepep_tests"
+fi
+if [ -n "$deepep_later" ] && [ -e "$deepep_later/test_low_latency.py" ]; then
+	later=(python3 "$deepep_later/test_low_latency.py")
+	for how in "" --use-logfmt --disable-nvlink; do
+		[ "$how" != --disable-nvlink ] || export CUDA_MODULE_LOADING=EAGER
+		part "deepep-later${how:+-${how#--}}" 90 env EPF_GPU_TIMEOUT=10s "${later[@]}" --num-processes "$ranks" $how
+		unset CUDA_MODULE_LOADING
+	done
+	# Each run of the test says its bandwidth once a rank: the first is before the pressure, the second its reference, what follows had to have its hash.
+	# shellcheck disable=SC2016 # the inner shell's
+	part deepep-later-pressure "$((pressure + 15))" env EPF_GPU_TIMEOUT=10s bash -c '
+		said=$(timeout -k 5 "$1" "${@:2}" --pressure-test 2>&1)
+		rc=$?
+		echo "$said"
+		again=$(($(grep -c "^.rank 0. Dispatch + combine" <<<"$said") - 2))
+		echo "# pressure: $again repetitions had the hash of the first, ended after $1 s"
+		[ "$rc" = 124 ] && [ "$again" -gt 0 ]' pressure "$pressure" "${later[@]}" --num-processes "$ranks"
+	shrink deepep-later-shrink
+	shrink deepep-later-shrink-disable-nvlink --disable-nvlink
+elif [ -n "$deepep_later" ]; then
+	say "skip  deepep-later: no test_low_latency.py in $deepep_later"
 fi
 run beside-commands 60 beside --commands
 run speed "$((long * 2))" speed
