@@ -23,8 +23,13 @@
 enum ll_kind {
 	LL_DISPATCH = 0,
 	LL_COMBINE = 1,
-	LL_KINDS = 2,
+	LL_WEIGHTS =
+		2, /* no call: the first step of a combine whose rows are summed by their sender */
+	LL_KINDS = 3,
 };
+
+/* Beside EPF_LL_SEND and EPF_LL_RECV in ll_job.halves: tells the other ranks the weights, in front of a SEND half that waits for theirs. */
+#define LL_TELL 4u
 
 /* Halves, as indices. */
 enum ll_half {
@@ -62,6 +67,23 @@ EPF_STATIC_ASSERT(sizeof(struct ll_head) == 144, "payload behind the head is 16-
  * go there, uint32_t [ceil(tokens_max / 32)].
  */
 
+/*
+ * What a combine's first step tells a rank that sums: struct ll_terms, then for each token and k its entry. Entries of all ranks' experts, so that one
+ * copy serves all ranks.
+ */
+struct ll_terms {
+	uint32_t tokens;
+	uint32_t reserved[3];
+};
+
+struct ll_entry {
+	uint32_t
+		what; /* LL_ENTRY | k of the first entry with this expert << 16 | the expert; 0: none */
+	float w;
+};
+
+#define LL_ENTRY 0x80000000u /* experts have 16 bits: EPF_LL_EXPERTS_MAX */
+
 /* Byte offsets in communication memory; a function of shape and ranks (layout.c). */
 struct ll_layout {
 	uint64_t
@@ -72,9 +94,13 @@ struct ll_layout {
 	uint64_t inbox[2];  /* [rank][tokens_max] rows of that rank */
 	uint64_t inotes[2]; /* [rank] notes of that rank */
 	uint64_t home[2];   /* [tokens_max * topk] rows of combine */
+	uint64_t terms[2];  /* terms that are sent */
+	uint64_t iterms[2]; /* [rank] terms of that rank */
 	uint64_t bytes;
 	uint32_t row_bytes;  /* stride of dispatch rows */
 	uint32_t note_bytes; /* stride of notes */
+	uint32_t term_bytes; /* stride of terms */
+	uint32_t reserved;
 };
 
 /* What a rank keeps for each rank, itself included. In device memory. */
@@ -86,7 +112,7 @@ struct ll_peer {
 	uint32_t live[LL_KINDS];    /* 1: what the call under way brings from it is here */
 	uint32_t masked;
 	uint32_t late; /* enum ll_bad that masked it, until the host has said so */
-	uint64_t reserved[5];
+	uint32_t reserved;
 };
 
 EPF_STATIC_ASSERT(sizeof(struct ll_peer) == LL_LINE, "a rank's words are a line");
@@ -97,15 +123,14 @@ struct ll_state {
 	uint64_t done[LL_KINDS][2];  /* blocks of the running half that are through */
 	uint64_t go[LL_KINDS];       /* the call whose waits are over */
 	uint64_t bad;                /* enum ll_bad */
-	uint64_t reserved[5];
 	/* Where the last commands of each set went: to be retired before its memory is written again. */
 	uint64_t ring[LL_KINDS][2]; /* struct epf_gpu_ring; 0: nothing to wait for */
 	uint64_t ticket[LL_KINDS][2];
 	uint64_t shared[LL_KINDS][2];
-	uint64_t reserved1[4];
+	uint64_t reserved[14];
 };
 
-EPF_STATIC_ASSERT(sizeof(struct ll_state) == 256, "state is two lines");
+EPF_STATIC_ASSERT(sizeof(struct ll_state) == 384, "state is three lines");
 
 /* The argument of every kernel, by value. Addresses are device addresses. */
 struct ll_job {
@@ -128,7 +153,7 @@ struct ll_job {
 	uint32_t topk;
 	uint32_t tokens;
 	uint32_t flags;
-	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV or both */
+	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV, LL_TELL */
 	uint32_t commands; /* 1: some rank is reached by commands; 0: all by plain stores */
 	uint64_t x;
 	uint64_t out_at; /* combine: offset of the memory it sends from */
@@ -139,6 +164,7 @@ struct ll_job {
 	uint64_t recv_count;
 	uint64_t src_info;
 	uint64_t src_slot;
+	uint64_t src_row; /* 0: nothing is kept */
 	uint64_t layout_range;
 	uint64_t recv_stats;
 	uint64_t wait_stats;
@@ -177,6 +203,13 @@ EPF_CMD_FN uint32_t ll_log_bytes(uint32_t hidden)
 EPF_CMD_FN uint32_t ll_bitmap_words(uint32_t tokens_max)
 {
 	return (tokens_max + 31u) / 32u;
+}
+
+/* Bytes of the terms of so many tokens. */
+EPF_CMD_FN uint32_t ll_terms_used(uint32_t tokens, uint32_t topk)
+{
+	return (uint32_t)sizeof(struct ll_terms) +
+	       (tokens * topk * (uint32_t)sizeof(struct ll_entry) + 15u) / 16u * 16u;
 }
 
 EPF_CMD_FN uint32_t ll_note_used(uint32_t local, uint32_t tokens_max)

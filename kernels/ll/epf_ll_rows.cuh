@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which row an entry of a token went to, kept by a dispatch for a combine that sums at the sender: src_row[rank][token][k], the row's number among
+ * all of the list [local experts][N]. Written for the first entry that names an expert of this rank; others are never read.
+ */
+#ifndef EPF_KERNELS_LL_ROWS_CUH
+#define EPF_KERNELS_LL_ROWS_CUH
+
+#include "kernels/ll/epf_ll_half.cuh"
+
+EPF_DEV_FN uint64_t ll_entry_at(const struct ll_job *j, uint32_t rank, uint32_t token, uint32_t k)
+{
+	return ((uint64_t)rank * j->tokens_max + token) * j->topk + k;
+}
+
+/* place: in the expert's list; UINT32_MAX: it was left out. */
+EPF_DEV_FN void ll_keep_row(const struct ll_job *j, uint32_t rank, uint32_t token, uint32_t k,
+			    uint32_t expert, uint32_t place)
+{
+	uint32_t n = j->ranks * j->tokens_max;
+
+	if (j->src_row)
+		LL_AT(uint32_t, j->src_row)
+	[ll_entry_at(j, rank, token, k)] = place == UINT32_MAX ? UINT32_MAX : expert * n + place;
+}
+
+/* The row of an entry; UINT32_MAX: there is none. It comes back from the caller, so it must not lead outside of the list. */
+EPF_DEV_FN uint32_t ll_kept_row(const struct ll_job *j, uint32_t rank, uint32_t token, uint32_t k)
+{
+	uint32_t row = LL_AT(const uint32_t, j->src_row)[ll_entry_at(j, rank, token, k)];
+
+	return row < (uint64_t)j->local * j->ranks * j->tokens_max ? row : UINT32_MAX;
+}
+
+#endif
