@@ -35,12 +35,10 @@ EPF_DEV_FN struct ll_range ll_range_of(const struct ll_job *j, uint32_t expert, 
 	return r;
 }
 
-/* Offset of the slot that row `place` goes to, in its home's memory; 0: it cannot be. */
-EPF_DEV_FN uint64_t ll_slot_at(const struct ll_job *j, uint32_t set, uint32_t expert,
-			       uint32_t place)
+/* Offset of the slot that a row goes to, in its home's memory; 0: it cannot be. */
+EPF_DEV_FN uint64_t ll_slot_at(const struct ll_job *j, uint32_t set, uint64_t row)
 {
-	uint64_t n = (uint64_t)j->ranks * j->tokens_max;
-	uint32_t slot = (uint32_t)LL_AT(const int32_t, j->src_slot)[expert * n + place];
+	uint32_t slot = (uint32_t)LL_AT(const int32_t, j->src_slot)[row];
 
 	if (slot >= j->tokens_max * j->topk)
 		return 0;
@@ -60,7 +58,7 @@ EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t ex
 		return;
 	for (uint32_t first = 0; first < range.count; first += LL_LANES) {
 		uint32_t i = first + epf_lane();
-		uint64_t mine = i < range.count ? ll_slot_at(j, set, expert, range.begin + i) : 0;
+		uint64_t mine = i < range.count ? ll_slot_at(j, set, list + range.begin + i) : 0;
 
 		if (i < range.count && !mine)
 			ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, expert, i);
@@ -82,35 +80,73 @@ EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t ex
 	}
 }
 
-/* All rows of a rank that is reached by commands; a warp. */
+/* Rows of a rank in as many lists as there are lanes, seen as one: each lane's own list and how many rows the lanes before it have. */
+struct ll_lists {
+	struct ll_range range;
+	uint32_t expert;
+	uint32_t before;
+	uint32_t rows; /* of all lanes */
+};
+
+/* first: the lists of local experts from this one on; a warp. */
+EPF_DEV_FN struct ll_lists ll_lists_of(const struct ll_job *j, uint32_t rank, uint32_t first)
+{
+	epf_lanes all = epf_lanes_where(1);
+	struct ll_lists l = { { 0, 0 }, first + epf_lane(), 0, 0 };
+
+	if (l.expert < j->local)
+		l.range = ll_range_of(j, l.expert, rank);
+	for (uint32_t i = 0; i < LL_LANES; i++) {
+		if (i == epf_lane())
+			l.before = l.rows;
+		l.rows += (uint32_t)epf_lanes_get(all, l.range.count, i);
+	}
+	return l;
+}
+
+/* Row i of them: its number among all rows of this rank; each lane asks for its own i, below l->rows or not. */
+EPF_DEV_FN uint64_t ll_row_of(const struct ll_job *j, const struct ll_lists *l, uint32_t i)
+{
+	epf_lanes all = epf_lanes_where(1);
+	uint32_t lane = 0, expert, place;
+
+	/* The last lane with no more than i rows before it: those before it with as many have none themselves. */
+	for (uint32_t step = LL_LANES / 2u; step; step /= 2u)
+		if ((uint32_t)epf_lanes_get(all, l->before, lane + step) <= i)
+			lane += step;
+	expert = (uint32_t)epf_lanes_get(all, l->expert, lane);
+	place = (uint32_t)epf_lanes_get(all, l->range.begin, lane) + i -
+		(uint32_t)epf_lanes_get(all, l->before, lane);
+	return (uint64_t)expert * j->ranks * j->tokens_max + place;
+}
+
+/* All rows of a rank that is reached by commands, a lane a row whichever expert it is of; a warp. */
 EPF_DEV_FN int ll_push_home(const struct ll_job *j, struct epf_dev *d, uint32_t set, uint32_t rank)
 {
 	uint32_t signal = ll_signal(j, LL_COMBINE, set, j->rank);
 	uint32_t puts = 0;
 	int rc = 0;
 
-	for (uint32_t e = 0; e < j->local && !rc; e++) {
-		struct ll_range range = ll_range_of(j, e, rank);
-		uint64_t list = (uint64_t)e * j->ranks * j->tokens_max;
+	for (uint32_t e = 0; e < j->local && !rc; e += LL_LANES) {
+		struct ll_lists lists = ll_lists_of(j, rank, e);
 
-		for (uint32_t first = 0; first < range.count && !rc; first += LL_LANES) {
+		for (uint32_t first = 0; first < lists.rows && !rc; first += LL_LANES) {
 			uint32_t i = first + epf_lane();
-			uint64_t slot =
-				i < range.count ? ll_slot_at(j, set, e, range.begin + i) : 0;
-
-			uint64_t row = j->out_at + (list + range.begin + i) * ll_stride(j);
-			uint32_t bytes = slot && ll_log(j) ? ll_log_used(j->base + row, j->hidden)
+			uint64_t row = ll_row_of(j, &lists, i);
+			uint64_t slot = i < lists.rows ? ll_slot_at(j, set, row) : 0;
+			uint64_t from = j->out_at + row * ll_stride(j);
+			uint32_t bytes = slot && ll_log(j) ? ll_log_used(j->base + from, j->hidden)
 							   : ll_stride(j);
 
-			rc = epf_warp_put_group(d, slot != 0, rank, j->region, row, j->region, slot,
-						bytes, signal, 0);
+			rc = epf_warp_put_group(d, slot != 0, rank, j->region, from, j->region,
+						slot, bytes, signal, 0);
 			puts += epf_lanes_count(epf_lanes_where(slot != 0));
 		}
 	}
 	return rc ? rc : ll_tell(j, d, LL_COMBINE, set, rank, puts);
 }
 
-EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set)
+EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set, int partial)
 {
 	struct epf_dev d;
 	int rc = 0;
@@ -124,8 +160,7 @@ EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set)
 		uint32_t r = (j->rank + i) % j->ranks;
 
 		if (!ll_peer_of(j, r)->direct && !ll_masked(j, r))
-			rc = ll_partial(j) ? ll_push_sums(j, &d, set, r)
-					   : ll_push_home(j, &d, set, r);
+			rc = partial ? ll_push_sums(j, &d, set, r) : ll_push_home(j, &d, set, r);
 	}
 	ll_sent(j, &d, LL_COMBINE, set);
 }
@@ -143,19 +178,19 @@ EPF_DEV_FN void ll_return_all(const struct ll_job *j, uint32_t set)
 	}
 }
 
-EPF_DEV_FN void ll_combine_send(const struct ll_job *j)
+EPF_DEV_FN void ll_combine_send(const struct ll_job *j, int partial)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
 	uint32_t set = (uint32_t)(calls & 1u);
 
-	if (ll_partial(j))
+	if (partial)
 		ll_sum_and_return(j, calls);
 	else
 		ll_return_all(j, set);
 	if (!ll_last_block(j, LL_COMBINE, LL_SENDING))
 		return;
 	if (epf_thread_in_block() < LL_LANES)
-		ll_push_combine(j, set);
+		ll_push_combine(j, set, partial);
 	if (epf_thread_in_block() == 0)
 		ll_count_call(j, LL_COMBINE, LL_SENDING, calls);
 }
@@ -218,16 +253,16 @@ EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int p
 			     some);
 }
 
-EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
+EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
 	uint64_t home = j->base + j->lay.home[calls & 1u];
 	int some = ll_wait_all(j, LL_COMBINE, calls);
 
-	if (ll_log(j))
-		ll_sum_all(j, home, 1, 0, some);
-	else if (ll_partial(j))
+	if (partial)
 		ll_sum_all(j, home, 0, 1, some);
+	else if (ll_log(j))
+		ll_sum_all(j, home, 1, 0, some);
 	else
 		ll_sum_all(j, home, 0, 0, some);
 	ll_received(j, LL_COMBINE, calls);
@@ -236,12 +271,21 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
 /* The halves that are wanted. Both: every block sends its share before any of them waits. */
 EPF_DEV_FN void ll_combine(const struct ll_job *j)
 {
+	if (j->halves & EPF_LL_SEND)
+		ll_combine_send(j, 0);
+	if (j->halves & EPF_LL_RECV)
+		ll_combine_recv(j, 0);
+}
+
+/* The same with sums at the sender: a kernel of its own, so that neither takes registers from the other. */
+EPF_DEV_FN void ll_combine_sums(const struct ll_job *j)
+{
 	if (j->halves & LL_TELL)
 		ll_tell_terms(j);
 	if (j->halves & EPF_LL_SEND)
-		ll_combine_send(j);
+		ll_combine_send(j, 1);
 	if (j->halves & EPF_LL_RECV)
-		ll_combine_recv(j);
+		ll_combine_recv(j, 1);
 }
 
 #endif

@@ -15,11 +15,6 @@
 #include "kernels/ll/epf_ll_add.cuh"
 #include "kernels/ll/epf_ll_dispatch.cuh"
 
-EPF_DEV_FN int ll_partial(const struct ll_job *j)
-{
-	return (j->flags & EPF_LL_SUM_AT_SENDER) != 0;
-}
-
 /* ---- entries and weights, told ---- */
 
 /* Entry k of an own token. */

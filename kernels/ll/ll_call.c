@@ -232,10 +232,11 @@ int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned h
 	j.weights = (uintptr_t)c->topk_weights;
 	j.out = (uintptr_t)c->out;
 	j.wait_stats = (uintptr_t)c->wait_stats;
-	err = launch(ll, LL_K_COMBINE, &j,
-		     (c->flags & EPF_LL_SUM_AT_SENDER) && (halves & EPF_LL_SEND) ? halves | LL_TELL
-										 : halves,
-		     stream);
+	if (!(c->flags & EPF_LL_SUM_AT_SENDER))
+		err = launch(ll, LL_K_COMBINE, &j, halves, stream);
+	else
+		err = launch(ll, LL_K_COMBINE_SUMS, &j,
+			     halves & EPF_LL_SEND ? halves | LL_TELL : halves, stream);
 	if (!err && (halves & EPF_LL_SEND))
 		ll->combines++;
 	return err;

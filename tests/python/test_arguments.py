@@ -266,7 +266,7 @@ def a_dispatch_is_what_was_asked_for():
         use_ue8m0=True)
     (_, call, halves), = b._ll.calls
     assert halves == lowlat.BOTH and hook is None and event.event is None
-    assert call.size == 112 == lowlat.ctypes.sizeof(lowlat.Dispatch), call.size
+    assert call.size == 120 == lowlat.ctypes.sizeof(lowlat.Dispatch), call.size
     assert (call.shape.tokens_max, call.shape.hidden, call.shape.experts, call.shape.topk) == (TOKENS, HIDDEN, EXPERTS, TOPK)
     assert call.tokens == 5 and call.flags == lowlat.FP8 | lowlat.ROUND_SCALE | lowlat.UE8M0
     assert (call.x, call.topk_idx, call.recv_stats, call.wait_stats) == tuple(t.data_ptr() for t in (rows, choice, stats, cost))
@@ -451,7 +451,7 @@ def a_combine_is_what_was_asked_for():
     got, event, hook = b.low_latency_combine(rows, choice, weight, handle, use_logfmt=True, out=out)
     _, call, halves = b._ll.calls[-1]
     assert got is out and hook is None and event.event is None and halves == lowlat.BOTH
-    assert call.size == 96 == lowlat.ctypes.sizeof(lowlat.Combine), call.size
+    assert call.size == 104 == lowlat.ctypes.sizeof(lowlat.Combine), call.size
     assert call.flags == lowlat.LOGFMT and call.tokens == 5 and call.wait_stats is None
     assert (call.x, call.topk_idx, call.topk_weights, call.out) == tuple(t.data_ptr() for t in (rows, choice, weight, out))
     assert (call.src_info, call.src_slot, call.layout_range) == (handle[0].data_ptr(), handle.slots.data_ptr(), handle[1].data_ptr())
