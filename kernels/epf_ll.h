@@ -150,7 +150,7 @@ struct epf_ll_dispatch {
 
 	/*
 	 * Output, written by RECV; NULL: not wanted. [ranks][tokens_max][topk]: where the row of entry k of a token of that rank lies, counted over
-	 * [local experts][N], for epf_ll_combine() with EPF_LL_SUM_AT_SENDER only. Only first entries of experts of this rank are written.
+	 * [local experts][N], for epf_ll_combine() with EPF_LL_SUM_AT_SENDER only. Only entries of this rank's experts are written.
 	 */
 	int32_t *src_row;
 };

@@ -28,9 +28,9 @@ struct ll_term {
 	float w;
 };
 
-/* A piece of a token's sum: LL_SPAN vectors of eight channels a lane. */
+/* A piece of a token's sum: `span` vectors of eight channels a lane, a number that is known when this is compiled. */
 struct ll_sum {
-	float acc[LL_SPAN][8];
+	float acc[LL_SPAN_SUMS][8];
 };
 
 EPF_DEV_FN void ll_sum_add(struct ll_sum *s, uint32_t i, const struct ll_vec *v, float w)
@@ -46,13 +46,14 @@ EPF_DEV_FN void ll_sum_add(struct ll_sum *s, uint32_t i, const struct ll_vec *v,
  * Adds rows in ascending entry: those of the lanes in `where`, of whose terms mine is this lane's. Up to LL_AHEAD rows are read before the first is
  * added. rows: where row 0 is. at: this lane's first vector of a row.
  */
-EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes where,
-			    struct ll_term mine, uint64_t rows, uint32_t at, int log)
+EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, uint32_t span,
+			    epf_lanes where, struct ll_term mine, uint64_t rows, uint32_t at,
+			    int log)
 {
 	epf_lanes all = epf_lanes_where(1);
 
 	while (where) {
-		struct ll_vec v[LL_AHEAD][LL_SPAN];
+		struct ll_vec v[LL_AHEAD][LL_SPAN_SUMS];
 		float w[LL_AHEAD];
 		uint32_t n = 0;
 
@@ -63,8 +64,9 @@ EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes 
 				rows + epf_lanes_get(all, mine.slot, from) * (uint64_t)ll_stride(j);
 
 			w[a] = ll_float((uint32_t)epf_lanes_get(all, ll_bits(mine.w), from));
-			for (uint32_t i = 0; i < LL_SPAN && where; i++)
-				if (at + i * LL_LANES < j->hidden / 8u)
+			LL_UNROLL
+			for (uint32_t i = 0; i < LL_SPAN_SUMS; i++)
+				if (i < span && where && at + i * LL_LANES < j->hidden / 8u)
 					v[a][i] =
 						log ? ll_log_load(row, j->hidden, at + i * LL_LANES)
 						    : LL_AT(const struct ll_vec,
@@ -74,36 +76,39 @@ EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes 
 		}
 		LL_UNROLL
 		for (uint32_t a = 0; a < LL_AHEAD; a++)
-			for (uint32_t i = 0; i < LL_SPAN && a < n; i++)
-				if (at + i * LL_LANES < j->hidden / 8u)
-					ll_sum_add(s, i, &v[a][i], w[a]);
+			LL_UNROLL
+		for (uint32_t i = 0; i < LL_SPAN_SUMS; i++)
+			if (i < span && a < n && at + i * LL_LANES < j->hidden / 8u)
+				ll_sum_add(s, i, &v[a][i], w[a]);
 	}
 }
 
-EPF_DEV_FN void ll_sum_begin(struct ll_sum *s)
+EPF_DEV_FN void ll_sum_begin(struct ll_sum *s, uint32_t span)
 {
-	for (uint32_t i = 0; i < LL_SPAN * 8u; i++)
+	LL_UNROLL
+	for (uint32_t i = 0; i < span * 8u; i++)
 		s->acc[i / 8u][i % 8u] = 0.0f;
 }
 
 /* The sum into a row. at: as above. */
-EPF_DEV_FN void ll_sum_store(const struct ll_job *j, const struct ll_sum *s, uint64_t to,
-			     uint32_t at)
+EPF_DEV_FN void ll_sum_store(const struct ll_job *j, const struct ll_sum *s, uint32_t span,
+			     uint64_t to, uint32_t at)
 {
 	struct ll_vec *out = LL_AT(struct ll_vec, to);
 
-	for (uint32_t i = 0; i < LL_SPAN && at + i * LL_LANES < j->hidden / 8u; i++)
-		for (uint32_t c = 0; c < 4u; c++)
+	LL_UNROLL
+	for (uint32_t i = 0; i < LL_SPAN_SUMS; i++)
+		for (uint32_t c = 0; c < 4u && i < span && at + i * LL_LANES < j->hidden / 8u; c++)
 			out[at + i * LL_LANES].w[c] = ll_to_bf16(s->acc[i][2u * c]) |
 						      ll_to_bf16(s->acc[i][2u * c + 1u]) << 16;
 }
 
 /* Pieces of a row of sums. */
-EPF_DEV_FN uint32_t ll_sum_pieces(const struct ll_job *j)
+EPF_DEV_FN uint32_t ll_sum_pieces(const struct ll_job *j, uint32_t span)
 {
-	uint32_t span = LL_LANES * LL_SPAN * 8u;
+	uint32_t piece = LL_LANES * span * 8u;
 
-	return (j->hidden + span - 1u) / span;
+	return (j->hidden + piece - 1u) / piece;
 }
 
 #endif

@@ -228,25 +228,26 @@ EPF_DEV_FN struct ll_term ll_term_of_rank(const struct ll_job *j, uint32_t token
 EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t token, uint32_t piece,
 			     int log, int partial, int some)
 {
-	uint32_t at = piece * LL_LANES * LL_SPAN + epf_lane();
+	uint32_t span = partial ? LL_SPAN_SUMS : LL_SPAN;
+	uint32_t at = piece * LL_LANES * span + epf_lane();
 	struct ll_sum s;
 
-	ll_sum_begin(&s);
+	ll_sum_begin(&s, span);
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
 		uint32_t k = first + epf_lane();
 		struct ll_term mine = partial ? ll_term_of_rank(j, token, k, some)
 					      : ll_term_of(j, token, k, some);
 
-		ll_sum_rows(j, &s, epf_lanes_where(mine.slot != UINT32_MAX), mine,
+		ll_sum_rows(j, &s, span, epf_lanes_where(mine.slot != UINT32_MAX), mine,
 			    home + (uint64_t)token * j->topk * ll_stride(j), at, log);
 	}
-	ll_sum_store(j, &s, j->out + (uint64_t)token * j->hidden * 2u, at);
+	ll_sum_store(j, &s, span, j->out + (uint64_t)token * j->hidden * 2u, at);
 }
 
 /* All sums. log and partial are known when this is compiled, so that the other forms cost nothing. some: of ll_wait_all(). */
 EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int partial, int some)
 {
-	uint32_t pieces = ll_sum_pieces(j);
+	uint32_t pieces = ll_sum_pieces(j, partial ? LL_SPAN_SUMS : LL_SPAN);
 
 	for (uint64_t i = ll_warp(j); i < (uint64_t)j->tokens * pieces; i += ll_warps(j))
 		ll_sum_piece(j, home, (uint32_t)(i / pieces), (uint32_t)(i % pieces), log, partial,

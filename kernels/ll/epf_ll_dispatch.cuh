@@ -449,7 +449,7 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 		if (expert != UINT32_MAX)
 			place = ll_place_of(j, set, rank, expert, index, some);
 		if (expert != UINT32_MAX && piece == 0)
-			ll_keep_row(j, rank, token, k, expert, place);
+			ll_keep_row(j, head, rank, token, k, expert, place);
 		if (place != UINT32_MAX && piece == 0) {
 			LL_AT(int32_t, j->src_info)[expert * n + place] = (int32_t)token;
 			LL_AT(int32_t, j->src_slot)

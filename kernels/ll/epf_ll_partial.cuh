@@ -17,15 +17,14 @@
 
 /* ---- entries and weights, told ---- */
 
-/* Entry k of an own token. */
-EPF_DEV_FN struct ll_entry ll_own_entry(const struct ll_job *j, uint32_t token, uint32_t k)
+/* An own token's entry, by its number token * topk + k. */
+EPF_DEV_FN struct ll_entry ll_own_entry(const struct ll_job *j, uint64_t at)
 {
-	uint64_t at = (uint64_t)token * j->topk + k;
 	int64_t expert = LL_AT(const int64_t, j->topk_idx)[at];
 	struct ll_entry e = { 0, LL_AT(const float, j->weights)[at] };
 
 	if (ll_rank_of(j, expert) != UINT32_MAX)
-		e.what = LL_ENTRY | ll_entry_of(j, token, expert) << 16 | (uint32_t)expert;
+		e.what = LL_ENTRY | (uint32_t)expert;
 	return e;
 }
 
@@ -35,20 +34,31 @@ EPF_DEV_FN uint64_t ll_iterms(const struct ll_job *j, uint32_t set, uint32_t ran
 	return j->base + j->lay.iterms[set] + (uint64_t)rank * j->lay.term_bytes;
 }
 
-/* Writes one word of 8 bytes of the own terms to everybody who is reached by stores, and where they are sent from. at: behind the terms' beginning. */
-EPF_DEV_FN void ll_tell_word(const struct ll_job *j, uint32_t set, uint32_t at, uint64_t word)
+/* Where the own terms are stored to at a rank; 0: nowhere, or not by stores. */
+EPF_DEV_FN uint64_t ll_terms_to(const struct ll_job *j, uint32_t set, uint32_t rank)
 {
-	for (uint32_t r = 0; r < j->ranks; r++) {
-		uint64_t to = ll_peer_of(j, r)->direct;
+	uint64_t to = ll_peer_of(j, rank)->direct;
 
-		if (to && r != j->rank && !ll_masked(j, r))
-			LL_AT(uint64_t,
-			      to + j->lay.iterms[set] + (uint64_t)j->rank * j->lay.term_bytes + at)
-		[0] = word;
+	return to && rank != j->rank && !ll_masked(j, rank)
+		       ? to + j->lay.iterms[set] + (uint64_t)j->rank * j->lay.term_bytes
+		       : 0;
+}
+
+/*
+ * Writes 16 bytes of the own terms to everybody who is reached by stores, and where they are sent from. next: ll_terms_to() of the rank behind this one,
+ * which was read together with what is written.
+ */
+EPF_DEV_FN void ll_tell_vec(const struct ll_job *j, uint32_t set, uint64_t next, uint64_t at,
+			    struct ll_vec v)
+{
+	for (uint32_t i = 1; i < j->ranks; i++) {
+		uint64_t to = i == 1u ? next : ll_terms_to(j, set, (j->rank + i) % j->ranks);
+
+		if (to)
+			*LL_AT(struct ll_vec, to + at) = v;
 	}
 	if (j->commands)
-		LL_AT(uint64_t, j->base + j->lay.terms[set] + at)
-	[0] = word;
+		*LL_AT(struct ll_vec, j->base + j->lay.terms[set] + at) = v;
 }
 
 /* The own terms to all who are reached by commands; a warp. */
@@ -71,22 +81,27 @@ EPF_DEV_FN void ll_push_terms(const struct ll_job *j, uint32_t set)
 	ll_sent(j, &d, LL_WEIGHTS, set);
 }
 
-/* Block 0 tells them. */
+/* Block 0 tells them, a thread two entries at once. */
 EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
 {
 	uint32_t set = (uint32_t)(ll_calls(j, LL_COMBINE, LL_SENDING) & 1u);
 	uint32_t entries = j->tokens * j->topk;
+	uint64_t next;
 
 	if (epf_block_number() != 0)
 		return;
-	if (epf_thread_in_block() == 0)
-		ll_tell_word(j, set, 0, j->tokens);
-	for (uint32_t i = epf_thread_in_block(); i < entries; i += j->threads) {
-		struct ll_entry e = ll_own_entry(j, i / j->topk, i % j->topk);
+	next = ll_terms_to(j, set, (j->rank + 1u) % j->ranks);
+	for (uint32_t i = epf_thread_in_block(); i < (entries + 1u) / 2u; i += j->threads) {
+		struct ll_entry e[2] = { ll_own_entry(j, 2ull * i), { 0, 0.0f } };
 
-		ll_tell_word(j, set, (uint32_t)(sizeof(struct ll_terms) + i * sizeof(e)),
-			     (uint64_t)ll_bits(e.w) << 32 | e.what);
+		if (2u * i + 1u < entries)
+			e[1] = ll_own_entry(j, 2ull * i + 1u);
+		ll_tell_vec(j, set, next, sizeof(struct ll_terms) + i * sizeof(e),
+			    (struct ll_vec){
+				    { e[0].what, ll_bits(e[0].w), e[1].what, ll_bits(e[1].w) } });
 	}
+	if (epf_thread_in_block() == 0)
+		ll_tell_vec(j, set, next, 0, (struct ll_vec){ { j->tokens, 0, 0, 0 } });
 	epf_block_barrier();
 	if (epf_thread_in_block() >= LL_LANES)
 		return;
@@ -104,26 +119,19 @@ EPF_DEV_FN struct ll_entry ll_entry_of_rank(const struct ll_job *j, uint32_t set
 	uint64_t entries = ll_iterms(j, set, rank) + sizeof(struct ll_terms);
 
 	return rank == j->rank
-		       ? ll_own_entry(j, token, k)
+		       ? ll_own_entry(j, (uint64_t)token * j->topk + k)
 		       : LL_AT(const struct ll_entry, entries)[(uint64_t)token * j->topk + k];
 }
 
-/* Does it name an expert of this rank? */
-EPF_DEV_FN int ll_is_mine(const struct ll_job *j, struct ll_entry e)
-{
-	return (e.what & LL_ENTRY) && (e.what & 0xffffu) - j->rank * j->local < j->local;
-}
-
 /*
- * What entry k of a token adds here, as a row of x. The row of entry k itself is looked up before it is known whether another one names its expert first: that
- * is rare, and both loads are under way together.
+ * What entry k of a token adds here, as a row of x: slot is UINT32_MAX for none. What is known of the entry and where its row is are read together, before it
+ * is clear whether there is one. mine: it names an expert of this rank.
  */
 EPF_DEV_FN struct ll_term ll_term_here(const struct ll_job *j, uint32_t set, uint32_t rank,
 				       uint32_t token, uint32_t k, int *mine)
 {
 	struct ll_term t = { UINT32_MAX, 0.0f };
 	struct ll_entry e;
-	uint32_t named;
 
 	*mine = 0;
 	if (k >= j->topk)
@@ -131,10 +139,7 @@ EPF_DEV_FN struct ll_term ll_term_here(const struct ll_job *j, uint32_t set, uin
 	e = ll_entry_of_rank(j, set, rank, token, k);
 	t.slot = ll_kept_row(j, rank, token, k);
 	t.w = e.w;
-	named = e.what >> 16 & (LL_TOPK - 1u);
-	*mine = ll_is_mine(j, e);
-	if (*mine && named < k)
-		t.slot = ll_kept_row(j, rank, token, named);
+	*mine = (e.what & LL_ENTRY) && (e.what & ~LL_ENTRY) - j->rank * j->local < j->local;
 	if (!*mine)
 		t.slot = UINT32_MAX;
 	return t;
@@ -151,22 +156,36 @@ EPF_DEV_FN uint64_t ll_sum_to(const struct ll_job *j, uint32_t set, uint32_t ran
 	return row == UINT32_MAX ? 0 : j->base + j->out_at + row * row_bytes;
 }
 
-/* One piece of the sum for a token of a rank, if it has experts here; a warp. */
-EPF_DEV_FN void ll_sum_here(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token,
-			    uint32_t piece)
+/* Tokens of a rank, as its terms say; some: of ll_wait_all(). */
+EPF_DEV_FN uint32_t ll_tokens_of(const struct ll_job *j, uint32_t set, uint32_t rank, int some)
 {
-	uint32_t at = piece * LL_LANES * LL_SPAN + epf_lane();
+	uint32_t n;
+
+	if (rank == j->rank)
+		return j->tokens;
+	n = LL_AT(const struct ll_terms, ll_iterms(j, set, rank))->tokens;
+	return n <= j->tokens_max && ll_is_live(j, LL_WEIGHTS, rank, some) ? n : 0;
+}
+
+/* One piece of the sum for a token of a rank, if there is such a token and it has experts here; a warp. */
+EPF_DEV_FN void ll_sum_here(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token,
+			    uint32_t piece, int some)
+{
+	uint32_t at = piece * LL_LANES * LL_SPAN_SUMS + epf_lane();
+	uint32_t tokens = ll_tokens_of(j, set, rank, some);
 	epf_lanes all = epf_lanes_where(1);
 	uint64_t to = 0;
 	int any = 0;
 	struct ll_sum s;
 
-	ll_sum_begin(&s);
+	ll_sum_begin(&s, LL_SPAN_SUMS);
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
 		int mine;
 		struct ll_term t = ll_term_here(j, set, rank, token, first + epf_lane(), &mine);
 		epf_lanes here = epf_lanes_where(mine);
 
+		if (token >= tokens)
+			return;
 		if (here && !any) {
 			uint32_t lane = epf_lanes_first(here);
 
@@ -177,68 +196,37 @@ EPF_DEV_FN void ll_sum_here(const struct ll_job *j, uint32_t set, uint32_t rank,
 		if (mine && t.slot == UINT32_MAX && piece == 0)
 			ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, token,
 				    first + epf_lane());
-		ll_sum_rows(j, &s, epf_lanes_where(t.slot != UINT32_MAX), t, j->x, at, 0);
+		ll_sum_rows(j, &s, LL_SPAN_SUMS, epf_lanes_where(t.slot != UINT32_MAX), t, j->x, at,
+			    0);
 	}
 	if (to)
-		ll_sum_store(j, &s, to, at);
-}
-
-/* Tokens of a rank, as its terms say. */
-EPF_DEV_FN uint32_t ll_tokens_of(const struct ll_job *j, uint32_t set, uint32_t rank, int some)
-{
-	uint32_t n = LL_AT(const struct ll_terms, ll_iterms(j, set, rank))->tokens;
-
-	return n <= j->tokens_max && ll_is_live(j, LL_WEIGHTS, rank, some) ? n : 0;
-}
-
-/* The most tokens of any other rank: the same in all lanes. */
-EPF_DEV_FN uint32_t ll_tokens_most(const struct ll_job *j, uint32_t set, int some)
-{
-	uint32_t most = 0;
-
-	for (uint32_t first = 0; first < j->ranks; first += LL_LANES) {
-		uint32_t r = first + epf_lane();
-		uint32_t n = r < j->ranks && r != j->rank ? ll_tokens_of(j, set, r, some) : 0;
-
-		most = n > most ? n : most;
-	}
-	for (uint32_t m = 1; m < LL_LANES; m *= 2u) {
-		uint32_t other = ll_swap(most, m);
-
-		most = other > most ? other : most;
-	}
-	return most;
+		ll_sum_store(j, &s, LL_SPAN_SUMS, to, at);
 }
 
 /* Sums for the own tokens, by all blocks but the one that waits for the other ranks: first the weights that are here. */
 EPF_DEV_FN void ll_sum_own(const struct ll_job *j, uint32_t set)
 {
-	uint32_t skip = j->blocks > 1u, blocks = j->blocks - skip, pieces = ll_sum_pieces(j);
-	uint64_t warps = (uint64_t)blocks * (j->threads / LL_LANES);
-	uint64_t items = (uint64_t)j->tokens * pieces, share = (items + warps - 1u) / warps;
-	uint64_t i =
-		(epf_thread_in_block() / LL_LANES * blocks + epf_block_number() - skip) * share;
+	uint32_t skip = j->blocks > 1u, blocks = j->blocks - skip;
+	uint32_t pieces = ll_sum_pieces(j, LL_SPAN_SUMS), warps = blocks * (j->threads / LL_LANES);
+	uint64_t i = epf_thread_in_block() / LL_LANES * blocks + epf_block_number() - skip;
 
 	if (epf_block_number() < skip)
 		return;
-	for (uint64_t end = i + share < items ? i + share : items; i < end; i++)
-		ll_sum_here(j, set, j->rank, (uint32_t)(i / pieces), (uint32_t)(i % pieces));
+	for (; i < (uint64_t)j->tokens * pieces; i += warps)
+		ll_sum_here(j, set, j->rank, (uint32_t)(i / pieces), (uint32_t)(i % pieces), 0);
 }
 
-/* Sums for the other ranks' tokens. Each warp takes neighbouring pieces, whose entries it has just read; it begins behind this rank. */
+/* Sums for the other ranks' tokens, beginning behind this rank. */
 EPF_DEV_FN void ll_sum_others(const struct ll_job *j, uint32_t set, int some)
 {
-	uint32_t pieces = ll_sum_pieces(j), most = ll_tokens_most(j, set, some);
-	uint64_t items = (uint64_t)(j->ranks - 1u) * most * pieces;
-	uint64_t share = (items + ll_warps(j) - 1u) / ll_warps(j), i = ll_warp(j) * share;
+	uint32_t pieces = ll_sum_pieces(j, LL_SPAN_SUMS);
+	uint64_t rows = (uint64_t)(j->ranks - 1u) * j->tokens_max;
 
-	for (uint64_t end = i + share < items ? i + share : items; i < end; i++) {
-		uint64_t row = i / pieces;
-		uint32_t rank = (j->rank + 1u + (uint32_t)(row / most)) % j->ranks;
-		uint32_t token = (uint32_t)(row % most);
+	for (uint64_t i = ll_warp(j); i < rows * pieces; i += ll_warps(j)) {
+		uint32_t row = (uint32_t)(i / pieces);
 
-		if (token < ll_tokens_of(j, set, rank, some))
-			ll_sum_here(j, set, rank, token, (uint32_t)(i % pieces));
+		ll_sum_here(j, set, (j->rank + 1u + row / j->tokens_max) % j->ranks,
+			    row % j->tokens_max, (uint32_t)(i % pieces), some);
 	}
 }
 

@@ -77,12 +77,11 @@ struct ll_terms {
 };
 
 struct ll_entry {
-	uint32_t
-		what; /* LL_ENTRY | k of the first entry with this expert << 16 | the expert; 0: none */
+	uint32_t what; /* LL_ENTRY | the expert; 0: none */
 	float w;
 };
 
-#define LL_ENTRY 0x80000000u /* experts have 16 bits: EPF_LL_EXPERTS_MAX */
+#define LL_ENTRY 0x80000000u
 
 /* Byte offsets in communication memory; a function of shape and ranks (layout.c). */
 struct ll_layout {

@@ -460,6 +460,32 @@ def a_combine_is_what_was_asked_for():
     assert call.flags == lowlat.ZERO_COPY and call.x == b._ll.buffer.data_ptr() and got.shape == (5, HIDDEN)
 
 
+def sums_at_the_sender_are_asked_for():
+    def what(named, **more):
+        b = buffer(**named)
+        *_, handle, _, _ = dispatched(b)
+        b.low_latency_combine(outputs(), index(), weights(), handle, **more)
+        (_, sent, _), (_, back, _) = b._ll.calls
+        assert sent.src_row == (handle.rows.data_ptr() if handle.rows is not None else None)
+        assert handle.rows is None or handle.rows.shape == (RANKS, TOKENS, TOPK) and handle.rows.dtype is torch.int32
+        assert back.src_row == (sent.src_row if back.flags & lowlat.SUM_AT_SENDER else None)
+        return sent.src_row is not None, back.flags
+    assert what({"sum_at_sender": True}) == (True, lowlat.SUM_AT_SENDER)
+    assert what({"sum_at_sender": True}, zero_copy=True) == (True, lowlat.SUM_AT_SENDER | lowlat.ZERO_COPY)
+    assert what({"sum_at_sender": True}, use_logfmt=True) == (True, lowlat.LOGFMT)
+    before, deep_ep.buffer.SUMS_FROM = deep_ep.buffer.SUMS_FROM, TOKENS
+    assert what({}) == (True, lowlat.SUM_AT_SENDER) and what({"sum_at_sender": False}) == (False, 0)
+    deep_ep.buffer.SUMS_FROM = TOKENS + 1
+    assert what({}) == (False, 0)
+    for said in ("0", "1"):
+        os.environ["EPF_LL_SENDER_SUMS"] = said
+        assert what({}) == (said == "1", lowlat.SUM_AT_SENDER * int(said))
+    os.environ["EPF_LL_SENDER_SUMS"] = "yes"
+    raises(Wrong, "EPF_LL_SENDER_SUMS is 'yes'", buffer)
+    del os.environ["EPF_LL_SENDER_SUMS"]
+    deep_ep.buffer.SUMS_FROM = before
+
+
 # ---------------------------------------------------------------------- ranks that are lost
 
 
@@ -581,4 +607,4 @@ run([imports_without_torch, says_that_torch_is_missing, says_that_the_library_is
      wrong_buffers, without_low_latency_mode, an_mpi_communicator_will_do, high_throughput_says_that_it_is_not_there, helpers, configs,
      size_hints_check_their_numbers, wrong_dispatches, a_dispatch_is_what_was_asked_for, hooks_and_events, another_shape_begins_anew, streams_and_events_are_in_order,
      graphs_hold_calls_of_one_shape, tensors_of_another_place_are_refused, gpu_memory_is_mapped_and_given_back,
-     wrong_combines, a_combine_is_what_was_asked_for, lost_ranks, masks, vllm_calls, sglang_calls, deepep_test_program_calls])
+     wrong_combines, a_combine_is_what_was_asked_for, sums_at_the_sender_are_asked_for, lost_ranks, masks, vllm_calls, sglang_calls, deepep_test_program_calls])
