@@ -200,18 +200,71 @@ static uint64_t since_ns(const struct epf_core *core, uint64_t began, uint64_t n
 	return (uint64_t)((unsigned __int128)(now - began) * core->tick_ns >> 32);
 }
 
-/* The command that is followed is staged: has a NIC got it? */
-static void sample_look(struct epf_core *core)
+/*
+ * The command that is followed is staged, or posted: has a NIC got it, is it done? `reached` is how far its lane is posted, or done; `next` the state that
+ * follows.
+ */
+static void sample_look(struct epf_core *core, uint32_t reached, uint32_t row, uint8_t next)
+{
+	const struct epf_lane *lane = &core->lanes[core->sample.lane];
+	uint64_t now;
+
+	if (lane->state == EPF_LANE_UP && (int32_t)(reached - core->sample.head) < 0)
+		return;
+	if (lane->state != EPF_LANE_UP) { /* nobody knows where its work is now */
+		core->sample.state = EPF_SAMPLE_NONE;
+		return;
+	}
+	now = epf_tsc();
+	epf_hist_add(epf_stat_hist(core->stats, row), since_ns(core, core->sample.tsc, now));
+	core->sample.state = next;
+	core->sample.tsc = now;
+}
+
+static __attribute__((noinline)) void sample_step(struct epf_core *core)
 {
 	const struct epf_lane *lane = &core->lanes[core->sample.lane];
 
-	if (lane->state == EPF_LANE_UP && (int32_t)(lane->posted - core->sample.head) < 0)
+	if (core->sample.state == EPF_SAMPLE_STAGED)
+		sample_look(core, lane->posted, EPF_STAT_CORE_QUEUE_DELAY_NS, EPF_SAMPLE_POSTED);
+	else
+		sample_look(core, lane->tail, EPF_STAT_CORE_NIC_NS, EPF_SAMPLE_NONE);
+}
+
+static int is_full(const struct epf_ring_consumer *c, uint64_t index)
+{
+	return (int)(~(EPF_LOAD_RELAXED(&c->slots[index & c->mask].lo) ^
+		       epf_cmd_parity(index, c->log2)) &
+		     1u);
+}
+
+/* In a step that is timed: watches the newest command of a ring that is not empty, found in few looks, each at memory that a GPU writes. */
+static void seen_begin(struct epf_core *core, const struct epf_ring_state *ring, uint64_t now)
+{
+	const struct epf_ring_consumer *c = &ring->consumer;
+	uint64_t at = c->tail, step = 1;
+
+	if (core->seen.ring)
 		return;
-	/* Of a lane that failed nobody knows where its work is now. */
-	if (lane->state == EPF_LANE_UP)
-		epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_QUEUE_DELAY_NS),
-			     since_ns(core, core->sample.tsc, epf_tsc()));
-	core->sample.state = EPF_SAMPLE_NONE;
+	for (; step <= c->mask >> 1 && at - c->tail + step <= c->mask && is_full(c, at + step);
+	     step <<= 1)
+		at += step;
+	for (; step; step >>= 1)
+		if (at - c->tail + step <= c->mask && is_full(c, at + step))
+			at += step;
+	core->seen.ring = ring->id + 1u;
+	core->seen.tail = at + 1;
+	core->seen.tsc = now;
+}
+
+/* The ring that is watched has been taken from. */
+static void seen_look(struct epf_core *core, const struct epf_ring_state *ring)
+{
+	if ((int64_t)(ring->consumer.tail - core->seen.tail) < 0)
+		return;
+	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_RING_WAIT_NS),
+		     since_ns(core, core->seen.tsc, epf_tsc()));
+	core->seen.ring = 0;
 }
 
 /*
@@ -246,9 +299,13 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 		if (EPF_UNLIKELY(!budget))
 			continue;
 		t0 = clock_if(timed);
+		if (EPF_UNLIKELY(timed))
+			seen_begin(core, ring, t0);
 		take(core, ring, budget, core->nic->pace, &b);
 		if (!b.n)
 			continue;
+		if (EPF_UNLIKELY(core->seen.ring == ring->id + 1u))
+			seen_look(core, ring);
 		epf_ring_poll_next(core, ring);
 		t1 = clock_if(timed);
 		check(core, ring, &b);
@@ -347,6 +404,12 @@ EPF_INLINE unsigned reap(struct epf_core *core, unsigned timed)
 		} else if (EPF_UNLIKELY(wc->op == EPF_WC_LANE_DOWN)) {
 			epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
 		} else {
+			if (EPF_UNLIKELY(core->adding) && epf_adding_stops_cold(core, wc)) {
+				core->held_at = (uint32_t)i;
+				core->held_n = (uint32_t)n;
+				n = i;
+				break;
+			}
 			EPF_PROBE3(arrive, wc->lane, wc->op, wc->len);
 			epf_arrive(core, wc);
 			receives++;
@@ -461,8 +524,8 @@ EPF_INLINE unsigned step(struct epf_core *core, const unsigned timed)
 		if (EPF_UNLIKELY(timed))
 			EPF_COUNT(core, FLUSH_TSC, TIMED_STEP * (epf_tsc() - t1));
 	}
-	if (EPF_UNLIKELY(core->sample.state == EPF_SAMPLE_STAGED))
-		sample_look(core);
+	if (EPF_UNLIKELY(core->sample.state >= EPF_SAMPLE_STAGED))
+		sample_step(core);
 	if (!reaps_later(core, taken))
 		handled += reap_and_publish(core, timed, handled, t0);
 	if (EPF_UNLIKELY((++core->steps & 63) == 0 || core->cold_work))
