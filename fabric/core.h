@@ -477,7 +477,7 @@ struct epf_ring_poll {
 };
 
 /*
- * One command at a time, of a step that is timed, is followed from its taking until a NIC has it (row queue_delay_ns), and on until the NIC
+ * One command at a time, the last of a batch, is followed from its taking until a NIC has it (row queue_delay_ns), and on until the NIC
  * says that it is done (nic_ns).
  */
 struct epf_sample {
@@ -488,10 +488,11 @@ struct epf_sample {
 	uint64_t tsc; /* when it was taken, or posted */
 };
 
-/* Beside it the newest command of one ring, from when it was seen, in a step that is timed, until it is taken: row ring_wait_ns. */
+/* Beside it the newest command of one ring, from when it was seen until it is taken: row ring_wait_ns. */
 struct epf_seen {
-	uint32_t ring; /* index + 1; 0: none is watched */
-	uint64_t tail; /* where the ring is when the command has been taken */
+	uint64_t next_tsc; /* before that no batch is looked at */
+	uint32_t ring;     /* index + 1; 0: none is watched */
+	uint64_t tail;     /* where the ring is when the command has been taken */
 	uint64_t tsc;
 };
 

@@ -23,6 +23,7 @@ enum {
 	 * rhythms of a step, so that none of them is always or never in it.
 	 */
 	TIMED_STEP = 127,
+	FOLLOW_NS = 20000,
 	LONG_STEP = 32,     /* handled: timed for the recorder, whose clock costs it little */
 	REAP_COMMANDS = 16, /* taken one by one, so many go out before the NIC is looked at */
 	COMMAND_COST = 64,  /* what a command without payload counts */
@@ -174,8 +175,9 @@ static inline uint64_t clock_if(unsigned timed)
 }
 
 /* Begins to follow the last command of a batch, unless one is followed already. @began: when the batch was taken. */
-static void sample_begin(struct epf_core *core, const struct epf_ring_state *ring,
-			 const struct batch *b, uint64_t began)
+static __attribute__((noinline)) void sample_begin(struct epf_core *core,
+						   const struct epf_ring_state *ring,
+						   const struct batch *b, uint64_t began)
 {
 	const struct epf_op *op = &b->ops[b->n - 1];
 	const struct epf_stream *s;
@@ -238,12 +240,17 @@ static int is_full(const struct epf_ring_consumer *c, uint64_t index)
 		     1u);
 }
 
-/* In a step that is timed: watches the newest command of a ring that is not empty, found in few looks, each at memory that a GPU writes. */
-static void seen_begin(struct epf_core *core, const struct epf_ring_state *ring, uint64_t now)
+/*
+ * One batch in FOLLOW_NS is looked at. Watches the newest command of its ring, which is not empty; found in few looks, each at memory that a GPU
+ * writes.
+ */
+static __attribute__((noinline)) void seen_begin(struct epf_core *core,
+						 const struct epf_ring_state *ring, uint64_t now)
 {
 	const struct epf_ring_consumer *c = &ring->consumer;
 	uint64_t at = c->tail, step = 1;
 
+	core->seen.next_tsc = now + (((uint64_t)FOLLOW_NS << 32) / core->tick_ns);
 	if (core->seen.ring)
 		return;
 	for (; step <= c->mask >> 1 && at - c->tail + step <= c->mask && is_full(c, at + step);
@@ -280,7 +287,7 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 	for (left = n; left; left--, at = at + 1 < n ? at + 1 : 0) {
 		struct epf_ring_state *ring;
 		uint64_t t0, t1, t2;
-		unsigned budget;
+		unsigned budget, follow;
 
 		if (is_empty(&core->polls[at])) { /* the loop counts one of them */
 			uint32_t to_end = n - at < left ? n - at : left;
@@ -298,8 +305,9 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 		budget = take_budget(core, ring);
 		if (EPF_UNLIKELY(!budget))
 			continue;
-		t0 = clock_if(timed);
-		if (EPF_UNLIKELY(timed))
+		follow = began >= core->seen.next_tsc;
+		t0 = clock_if(timed | follow);
+		if (EPF_UNLIKELY(follow))
 			seen_begin(core, ring, t0);
 		take(core, ring, budget, core->nic->pace, &b);
 		if (!b.n)
@@ -319,8 +327,9 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 			EPF_COUNT(core, TAKE_TSC, TIMED_STEP * (t1 - t0));
 			EPF_COUNT(core, CHECK_TSC, TIMED_STEP * (t2 - t1));
 			EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
-			sample_begin(core, ring, &b, t0);
 		}
+		if (EPF_UNLIKELY(follow))
+			sample_begin(core, ring, &b, t0);
 		handled += b.n;
 	}
 	if (!left) /* all had their turn: another one is first now */

@@ -213,7 +213,7 @@ static void a_counted_signal_stalls_once(void **state)
 	close_watched(rig);
 }
 
-/* A command in a timed step is followed until it is posted, also while it is set aside; steps are timed. */
+/* A command, the last of a batch now and then, is followed until it is posted, also while it is set aside; steps are timed. */
 static void times_of_steps_and_commands(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
