@@ -415,9 +415,12 @@ static int adds_to_same(const struct epf_core *core, const struct epf_wc *wc)
 	return m.signal < rank->n_regions && &rank->regions[m.signal] == core->adding_to;
 }
 
-int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc)
+/* May it not take effect now? */
+static int stops(struct epf_core *core, const struct epf_wc *wc)
 {
-	if (adds_to_same(core, wc))
+	if (core->hold)
+		return 1;
+	if (!core->adding || adds_to_same(core, wc))
 		return 0;
 	if (!core->ops->add_pending(core->nic)) {
 		core->adding = 0;
@@ -425,6 +428,35 @@ int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc)
 	}
 	epf_hold_cold(core);
 	return 1;
+}
+
+int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc)
+{
+	struct epf_deferred *d;
+
+	if (!stops(core, wc))
+		return 0;
+	d = &core->deferred[(core->first_deferred + core->n_deferred++) % EPF_DEFERRED];
+	d->wc = *wc;
+	if (wc->op == EPF_WC_RECV) {
+		__builtin_memcpy(d->msg, wc->msg,
+				 wc->len < sizeof(d->msg) ? wc->len : sizeof(d->msg));
+		d->wc.msg = d->msg;
+	}
+	return 1;
+}
+
+/* Lets what was deferred take effect, up to the next that has to wait. */
+static void undefer(struct epf_core *core)
+{
+	while (core->n_deferred && !stops(core, &core->deferred[core->first_deferred].wc)) {
+		const struct epf_wc *wc = &core->deferred[core->first_deferred].wc;
+
+		core->first_deferred = (core->first_deferred + 1) % EPF_DEFERRED;
+		core->n_deferred--;
+		EPF_PROBE3(arrive, wc->lane, wc->op, wc->len);
+		epf_arrive(core, wc);
+	}
 }
 
 int epf_hold_over_cold(struct epf_core *core)
@@ -448,5 +480,6 @@ int epf_hold_over_cold(struct epf_core *core)
 		     epf_tsc_to_ns(epf_tsc() - core->hold_tsc));
 	if (core->hold_resume)
 		epf_arrive_resume(core); /* which may meet the next addition */
+	undefer(core);
 	return !core->hold;
 }

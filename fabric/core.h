@@ -526,7 +526,13 @@ struct epf_core_limits {
 	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
 };
 
-enum { EPF_MAX_GPU_FLUSHES = 16 };
+enum { EPF_MAX_GPU_FLUSHES = 16, EPF_DEFERRED = 256 };
+
+/* An arrival that waits for additions to GPU memory, with its message's bytes. */
+struct epf_deferred {
+	struct epf_wc wc;
+	unsigned char msg[EPF_NIC_MSG_BYTES];
+};
 
 /* What makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
 struct epf_gpu_flush {
@@ -642,14 +648,17 @@ struct epf_core {
 	/*
 	 * An addition to GPU memory is under way at the NIC: nothing that arrived after it takes effect before it is done, so that
 	 * what a later signal or acknowledgement promises is there. Only more additions to the same region may follow it (adding): a NIC
-	 * makes those in order. hold: something else has come, and waits.
+	 * makes those in order. hold: something else has come; from then on all arrivals are deferred, in their order, while completions
+	 * go on. Where there is no room for more, the NIC is left alone.
 	 */
 	uint8_t hold;
 	uint8_t adding;
 	uint8_t hold_retry;  /* the NIC had no room for it yet */
 	uint8_t hold_resume; /* its stream has more that is in order */
-	uint32_t held_at;    /* completions [held_at, held_n) of wcs are still to be handled */
+	uint32_t
+		held_at; /* held_n: entries [held_at, held_n) of wcs, an error first, are still to be handled */
 	uint32_t held_n;
+	uint32_t first_deferred, n_deferred;
 	uint32_t hold_node; /* with hold_resume */
 	uint32_t hold_handle;
 	uint16_t hold_lane;
@@ -663,6 +672,7 @@ struct epf_core {
 	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	uint32_t received;      /* arrivals of this step */
 	struct epf_wc wcs[EPF_MAX_BATCH];
+	struct epf_deferred deferred[EPF_DEFERRED]; /* a ring */
 };
 
 /* core_hot.c: one step. Returns how much was done; 0: idle. Never blocks, allocates, locks, logs or makes a system call. */
@@ -713,7 +723,7 @@ EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
 /* Begins an addition to a word of GPU memory: core->adding, or core->hold where the NIC has no room for it. */
 EPF_COLD void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region,
 			       uint64_t offset, uint64_t value);
-/* core->adding, and this has arrived: 0, it may take effect; 1, core->hold: not before the additions are done. */
+/* core->adding, and this has arrived: 0, it may take effect; 1, core->hold: it is deferred. */
 EPF_COLD int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc);
 /* What is next waits for additions to GPU memory: core->hold from now on. */
 EPF_COLD void epf_hold_cold(struct epf_core *core);

@@ -378,23 +378,37 @@ EPF_INLINE unsigned flush_lanes(struct epf_core *core)
 	return handled;
 }
 
+/* While arrivals are deferred: how many the next reap may bring, at most `most`. */
+static unsigned deferred_room(const struct epf_core *core, unsigned most)
+{
+	unsigned room = EPF_DEFERRED - core->n_deferred;
+
+	return room < most ? room : most;
+}
+
 /* Takes completions and arrivals. */
 EPF_INLINE unsigned reap(struct epf_core *core, unsigned timed)
 {
-	unsigned receives = 0, first = 0;
+	unsigned receives = 0, first = 0, most = core->limits.reap_batch;
+	unsigned late = core->n_deferred; /* arrivals that were deferred and take effect now */
 	uint64_t t0, t1;
 	int i, n;
 
-	if (EPF_LIKELY(!core->hold)) {
-		n = core->ops->reap(core->nic, core->wcs, core->limits.reap_batch);
-	} else {
-		if (!epf_hold_over_cold(core))
+	if (EPF_UNLIKELY(core->hold) && !epf_hold_over_cold(core)) {
+		most = core->held_n ? 0 : deferred_room(core, most);
+		if (!most)
 			return 0;
+	}
+	late -= core->n_deferred;
+	if (EPF_LIKELY(!core->held_n)) {
+		n = core->ops->reap(core->nic, core->wcs, most);
+	} else {
 		first = core->held_at;
 		n = (int)core->held_n;
+		core->held_n = 0;
 	}
 	if (n <= (int)first)
-		return 0;
+		return late;
 	t0 = clock_if(timed);
 	for (i = (int)first; i < n; i++) {
 		const struct epf_wc *wc = &core->wcs[i];
@@ -404,29 +418,25 @@ EPF_INLINE unsigned reap(struct epf_core *core, unsigned timed)
 
 			__builtin_prefetch(&ahead->wrs[ahead->tail & ahead->mask]);
 		}
-		if (EPF_LIKELY(wc->op == EPF_WC_SENT)) {
+		if (EPF_LIKELY(wc->op == EPF_WC_SENT && wc->status == EPF_S_OK)) {
 			EPF_PROBE3(complete, wc->lane, wc->id, wc->status);
-			if (EPF_LIKELY(wc->status == EPF_S_OK))
-				epf_complete(core, &core->lanes[wc->lane], wc->id);
-			else
-				epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
-		} else if (EPF_UNLIKELY(wc->op == EPF_WC_LANE_DOWN)) {
-			epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
-		} else {
-			if (EPF_UNLIKELY(core->adding) && epf_adding_stops_cold(core, wc)) {
+			epf_complete(core, &core->lanes[wc->lane], wc->id);
+		} else if (EPF_UNLIKELY(wc->op == EPF_WC_SENT || wc->op == EPF_WC_LANE_DOWN)) {
+			if (EPF_UNLIKELY(core->hold)) { /* not before what came before it */
 				core->held_at = (uint32_t)i;
 				core->held_n = (uint32_t)n;
 				n = i;
 				break;
 			}
+			if (wc->op == EPF_WC_SENT)
+				EPF_PROBE3(complete, wc->lane, wc->id, wc->status);
+			epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
+		} else {
+			receives++;
+			if (EPF_UNLIKELY(core->adding) && epf_adding_stops_cold(core, wc))
+				continue;
 			EPF_PROBE3(arrive, wc->lane, wc->op, wc->len);
 			epf_arrive(core, wc);
-			receives++;
-			if (EPF_UNLIKELY(core->hold)) {
-				core->held_at = (uint32_t)i + 1;
-				core->held_n = (uint32_t)n;
-				n = i + 1;
-			}
 		}
 	}
 	t1 = clock_if(timed);
@@ -440,7 +450,7 @@ EPF_INLINE unsigned reap(struct epf_core *core, unsigned timed)
 	else if (EPF_UNLIKELY(timed))
 		EPF_COUNT(core, REAP_TSC, TIMED_STEP * (t1 - t0));
 	EPF_COUNT(core, COMPLETIONS, (unsigned)n - first - receives);
-	return (unsigned)n - first;
+	return (unsigned)n - first + late;
 }
 
 /* Tells producers what has been retired: one release store per ring that moved. Returns how many did. [R3] */

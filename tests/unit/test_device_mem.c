@@ -415,6 +415,40 @@ static void additions_follow_each_other_and_stop_the_rest(void **state)
 	core_rig_close(rig);
 }
 
+/* What arrives meanwhile is deferred, however much it is; what completes is not. */
+static void completions_go_on_beside_additions(void **state)
+{
+	struct core_rig *rig = rig_that_adds();
+	struct core_rank *from = &rig->rank[0], *to = &rig->rank[2];
+	unsigned pushed = 0;
+
+	(void)state;
+	push_add(from, 2);
+	core_rig_put(from, 2, 256, 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(rig->core[1]->hold, 1);
+	core_rig_put(to, 0, 256, 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(sum(from), 1);
+	assert_int_equal(to->shm->done.retired, 1);
+	for (pushed = 1; pushed < 3 * EPF_DEFERRED; pushed++) {
+		if (epf_ring_room(&from->ring, 2) < 2)
+			assert_true(core_rig_run(rig, NULL, NULL));
+		if (epf_ring_room(&from->ring, 2) < 2)
+			break; /* lanes, receives and ring are full, as they may be */
+		core_rig_put(from, 2, 256, 3);
+	}
+	assert_true(pushed > EPF_DEFERRED);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_true(rig->core[1]->n_deferred > 64);
+	assert_int_equal(sum(to), 0);
+	adder.pending = 0;
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(sum(to), pushed);
+	assert_int_equal(rig->core[1]->n_deferred, 0);
+	core_rig_close(rig);
+}
+
 /* One that finds no room is begun later, once, before anything behind it. */
 static void an_addition_without_room_is_begun_later(void **state)
 {
@@ -510,6 +544,7 @@ int main(void)
 		cmocka_unit_test(one_flush_serves_all_that_was_reaped_together),
 		cmocka_unit_test(promised_order_needs_no_flush),
 		cmocka_unit_test(additions_follow_each_other_and_stop_the_rest),
+		cmocka_unit_test(completions_go_on_beside_additions),
 		cmocka_unit_test(an_addition_without_room_is_begun_later),
 		cmocka_unit_test(gets_are_flushed_before_they_retire),
 		cmocka_unit_test(a_gpu_that_cannot_be_flushed_is_refused),
