@@ -410,16 +410,32 @@ struct epf_ring_poll {
 	uint64_t parity;
 };
 
-/* One command at a time, of a step that is timed, is followed from its taking until a NIC has it: row queue_delay_ns. */
+/*
+ * One command at a time, the last of a batch, is followed from its taking until a NIC has it (row queue_delay_ns), and on until the NIC
+ * says that it is done (nic_ns).
+ */
 struct epf_sample {
 	uint8_t state;   /* enum epf_sample_state */
 	uint32_t parked; /* PARKED: its index */
-	uint32_t lane;   /* STAGED: the lane, and how far that has to be posted */
+	uint32_t lane;   /* STAGED, POSTED: the lane, and how far that has to be posted, or done */
 	uint32_t head;
-	uint64_t tsc; /* when it was taken */
+	uint64_t tsc; /* when it was taken, or posted */
 };
 
-enum epf_sample_state { EPF_SAMPLE_NONE = 0, EPF_SAMPLE_PARKED = 1, EPF_SAMPLE_STAGED = 2 };
+/* Beside it the newest command of one ring, from when it was seen until it is taken: row ring_wait_ns. */
+struct epf_seen {
+	uint64_t next_tsc; /* before that no batch is looked at */
+	uint32_t ring;     /* index + 1; 0: none is watched */
+	uint64_t tail;     /* where the ring is when the command has been taken */
+	uint64_t tsc;
+};
+
+enum epf_sample_state {
+	EPF_SAMPLE_NONE = 0,
+	EPF_SAMPLE_PARKED = 1,
+	EPF_SAMPLE_STAGED = 2,
+	EPF_SAMPLE_POSTED = 3,
+};
 
 struct epf_core_limits {
 	uint32_t batch;
@@ -444,7 +460,13 @@ struct epf_core_limits {
 	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
 };
 
-enum { EPF_MAX_GPU_FLUSHES = 16 };
+enum { EPF_MAX_GPU_FLUSHES = 16, EPF_DEFERRED = 256 };
+
+/* An arrival that waits for additions to GPU memory, with its message's bytes. */
+struct epf_deferred {
+	struct epf_wc wc;
+	unsigned char msg[EPF_NIC_MSG_BYTES];
+};
 
 /* What makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
 struct epf_gpu_flush {
@@ -556,26 +578,35 @@ struct epf_core {
 	uint32_t
 		links_untold; /* bit l: link l has a new device whose keys not everybody knows yet (reconnect.c) */
 	struct epf_reconnect *reconnect; /* lost nodes are being reconnected; else NULL */
+	struct epf_seen seen;
 	/*
 	 * An addition to GPU memory is under way at the NIC: nothing that arrived after it takes effect before it is done, so that
-	 * what a later signal or acknowledgement promises is there.
+	 * what a later signal or acknowledgement promises is there. Only more additions to the same region may follow it (adding): a NIC
+	 * makes those in order. hold: something else has come; from then on all arrivals are deferred, in their order, while completions
+	 * go on. Where there is no room for more, the NIC is left alone.
 	 */
 	uint8_t hold;
+	uint8_t adding;
 	uint8_t hold_retry;  /* the NIC had no room for it yet */
 	uint8_t hold_resume; /* its stream has more that is in order */
-	uint32_t held_at;    /* completions [held_at, held_n) of wcs are still to be handled */
+	uint32_t
+		held_at; /* held_n: entries [held_at, held_n) of wcs, an error first, are still to be handled */
 	uint32_t held_n;
+	uint32_t first_deferred, n_deferred;
 	uint32_t hold_node; /* with hold_resume */
 	uint32_t hold_handle;
 	uint16_t hold_lane;
 	struct epf_nic_mr hold_mr; /* with hold_retry: the addition */
 	uint64_t hold_offset, hold_value;
+	uint64_t hold_tsc; /* since when */
+	const struct epf_region_local *adding_to;
 	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
 	uint32_t gpu_flushed;   /* the step in which they were called last */
 	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	uint32_t received;      /* arrivals of this step */
 	struct epf_wc wcs[EPF_MAX_BATCH];
+	struct epf_deferred deferred[EPF_DEFERRED]; /* a ring */
 };
 
 /* core_hot.c: one step. Returns how much was done; 0: idle. Never blocks, allocates, locks, logs or makes a system call. */
@@ -623,9 +654,13 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
 				       uint32_t hash);
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
-/* Begins an addition to a word of GPU memory: core->hold until it is done. */
+/* Begins an addition to a word of GPU memory: core->adding, or core->hold where the NIC has no room for it. */
 EPF_COLD void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region,
 			       uint64_t offset, uint64_t value);
+/* core->adding, and this has arrived: 0, it may take effect; 1, core->hold: it is deferred. */
+EPF_COLD int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc);
+/* What is next waits for additions to GPU memory: core->hold from now on. */
+EPF_COLD void epf_hold_cold(struct epf_core *core);
 /* 1: the additions are done, arrivals take effect again. */
 EPF_COLD int epf_hold_over_cold(struct epf_core *core);
 /* Calls the flushes of all GPUs that need one; device_region.c. */
