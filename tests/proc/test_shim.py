@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 
 TIME_S = 150
 MODULES = sys.argv[4:6]
@@ -48,6 +49,27 @@ def play(rank_program, world, env, version="3.4.5", before=(), jobs=1):
                     p.kill()
                     p.wait()
         return codes, said
+
+
+def play_by_daemon(rank_program, env, ep_fabric, jobs):
+    """The same jobs of two ranks, their engine in a daemon."""
+    with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
+        socket = os.path.join(folder, "shim.sock")
+        daemon = subprocess.Popen([ep_fabric, "run", "--instance", "shim", "--runtime-dir", folder, "--stats-dir", folder, "--nic=emu"],
+                                  env=environment(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            end = time.monotonic() + 30
+            while not os.path.exists(socket) and daemon.poll() is None and time.monotonic() < end:
+                time.sleep(0.02)
+            codes, said = play(rank_program, 2, dict(env, EPF_SERVICE=socket), jobs=jobs)
+        finally:
+            daemon.terminate()
+            try:
+                heard = daemon.communicate(timeout=30)[0]
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                heard = daemon.communicate()[0]
+        return codes, said + heard
 
 
 def look(ep_fabric, *words):
@@ -93,6 +115,8 @@ def main(library, rank, ep_fabric, deep_ep, torch):
     # DeepEP's normal mode: ranks of one index in their nodes are an NVSHMEM of their own.
     codes, said = play(rank, 2, environment(library), jobs=4)
     judge("four jobs of two ranks side by side", codes == [0] * 8 and said.count(" puts of ") == 8 and said.count(" 0 refusals") == 8, said)
+    codes, said = play_by_daemon(rank, environment(library), ep_fabric, 3)
+    judge("three jobs of two ranks by one daemon", codes == [0] * 6 and said.count(" 0 refusals") == 6 and "3 jobs served" in said, said)
     for version in ("3.5.1", "3.5.19", "3.5.21"):
         codes, said = play(rank, 3, environment(library), version)
         judge(f"NVSHMEM {version} is served", codes == [0] * 3 and f"NVSHMEM {version}, heap" in said, said)
