@@ -16,6 +16,7 @@
  *  combine   y[e][i], the expert's BF16 output for row i, goes back to where that row came from, and the token's rank adds
  *                acc = +0;  for k = 0 .. topk-1, entries of -1 and of masked ranks left out:  acc = acc + w[k] * float(y)
  *            product and sum rounded to FP32 each, never fused; then bf16(acc), nearest even (kernels/host/README.md).
+ *            Or, asked for by EPF_LL_SUM_AT_SENDER, each rank adds so what it holds of a token, and the token's rank adds these sums.
  *
  * Halves. EPF_LL_SEND reads the inputs, and puts the rows on their way; EPF_LL_RECV waits for what comes, and writes the outputs. Both in one
  * call, or SEND now and RECV later in the same stream: nothing of the GPU is held in between. RECV halves of one kind (dispatch or
@@ -74,6 +75,10 @@ enum {
 	EPF_LL_ZERO_COPY =
 		1,         /* x is the buffer of epf_ll_next_combine_buffer(): nothing is copied */
 	EPF_LL_LOGFMT = 2, /* rows travel as LogFMT, 10 bits a channel: not with ZERO_COPY */
+	/*
+	 * One row a token and rank travels instead of one an expert: see epf_ll_combine(). Needs src_row. Not with LOGFMT.
+	 */
+	EPF_LL_SUM_AT_SENDER = 4,
 };
 
 /* What all ranks agree on in a call. */
@@ -87,7 +92,7 @@ struct epf_ll_shape {
 struct epf_ll_options {
 	size_t size;           /* sizeof(struct epf_ll_options): lets the struct grow */
 	int32_t device;        /* EPF_LL_CPU, or the GPU's ordinal as its driver counts */
-	uint32_t first_signal; /* 6 * ranks signals from here on are ours (setting `signals`) */
+	uint32_t first_signal; /* 8 * ranks signals from here on are ours (setting `signals`) */
 	uint64_t
 		bytes; /* of communication memory, at least epf_ll_size_hint() of every shape used */
 	/*
@@ -142,6 +147,12 @@ struct epf_ll_dispatch {
 	/* Added to by RECV; NULL: not wanted */
 	int32_t *recv_stats; /* [local experts]: rows received */
 	int64_t *wait_stats; /* [ranks]: nanoseconds waited for that rank */
+
+	/*
+	 * Output, written by RECV; NULL: not wanted. [ranks][tokens_max][topk]: where the row of entry k of a token of that rank lies, counted over
+	 * [local experts][N], for epf_ll_combine() with EPF_LL_SUM_AT_SENDER only. Only entries of this rank's experts are written.
+	 */
+	int32_t *src_row;
 };
 
 /* A combine of what a dispatch brought: same shape, and the three arrays that it wrote. */
@@ -149,7 +160,7 @@ struct epf_ll_combine {
 	size_t size; /* sizeof(struct epf_ll_combine) */
 	struct epf_ll_shape shape;
 	uint32_t tokens; /* of this rank, as in its dispatch */
-	uint32_t flags;  /* EPF_LL_ZERO_COPY | EPF_LL_LOGFMT */
+	uint32_t flags;  /* EPF_LL_ZERO_COPY | EPF_LL_LOGFMT | EPF_LL_SUM_AT_SENDER */
 
 	/* Read by SEND */
 	const void *
@@ -158,7 +169,7 @@ struct epf_ll_combine {
 	const int32_t *src_slot;     /* [local experts][N] */
 	const int64_t *layout_range; /* [local experts][ranks] */
 
-	/* Read by RECV */
+	/* Read by RECV, and with EPF_LL_SUM_AT_SENDER by SEND too */
 	const int64_t *topk_idx;   /* [tokens][topk], as in the dispatch */
 	const float *topk_weights; /* [tokens][topk] */
 
@@ -166,6 +177,9 @@ struct epf_ll_combine {
 	void *out; /* BF16 [tokens][hidden], 16-byte aligned; a token without experts gets zeros */
 	int64_t *
 		wait_stats; /* [ranks]: nanoseconds waited for that rank are added; NULL: not wanted */
+
+	/* Read by SEND with EPF_LL_SUM_AT_SENDER; else NULL is fine */
+	const int32_t *src_row; /* as the dispatch wrote it */
 };
 
 /* Fills with defaults: zeros, size, device EPF_LL_CPU. */
@@ -221,6 +235,12 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
  * With EPF_LL_LOGFMT a sum is of rows that went through LogFMT (kernels/ll/README.md), bit for bit the same everywhere; x must not be the memory of
  * epf_ll_next_combine_buffer(). All ranks give the same flags. With EPF_LL_ZERO_COPY x must be what epf_ll_next_combine_buffer() gives (-EINVAL), and may be written again after the
  * next but one combine's SEND.
+ *
+ * With EPF_LL_SUM_AT_SENDER a rank r that holds experts of a token makes  part = +0;  for its entries k, ascending:  part = part + w[k] * float(y)
+ * and sends bf16(part); the token's rank adds  acc = +0;  for each rank that holds one, in the order of its first entry:  acc = acc + part,  and
+ * writes bf16(acc). Roundings as above; so bits differ from the other form's. A SEND half then begins by telling all ranks this rank's weights, and waits for
+ * theirs: it ends only when every rank has begun this combine (or is masked: it waits as a RECV half does, and adds to wait_stats), and
+ * holds the GPU meanwhile. With ZERO_COPY too, what x holds afterwards is undefined.
  */
 int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned halves,
 		   void *stream);

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Combine as kernels: the SEND half brings each output row home, to the slot [token][k] that the row's src_slot says; the RECV half adds them, in
- * top-k order. Entry points: ll_kernels.cu and ll_cpu.c.
- *
- * The sum of a token is: acc = +0; for k ascending, entries without a row left out: acc = acc + w[k] * float(row), product and sum rounded each;
- * then bf16(acc). One lane makes it for its channels, so the order never depends on how work was spread.
+ * Combine as kernels: the SEND half brings each output row home, to the slot [token][k] that the row's src_slot says; the RECV half adds them
+ * (epf_ll_add.cuh), k ascending, entries without a row left out. Or the SEND half brings sums (epf_ll_partial.cuh). Entry points: ll_kernels.cu
+ * and ll_cpu.c.
  */
 #ifndef EPF_KERNELS_LL_COMBINE_CUH
 #define EPF_KERNELS_LL_COMBINE_CUH
 
+#include "kernels/ll/epf_ll_add.cuh"
 #include "kernels/ll/epf_ll_dispatch.cuh"
-#include "kernels/ll/epf_ll_logfmt.cuh"
+#include "kernels/ll/epf_ll_partial.cuh"
 
 /* ---- SEND ---- */
 
@@ -36,23 +35,10 @@ EPF_DEV_FN struct ll_range ll_range_of(const struct ll_job *j, uint32_t expert, 
 	return r;
 }
 
-EPF_DEV_FN int ll_log(const struct ll_job *j)
+/* Offset of the slot that a row goes to, in its home's memory; 0: it cannot be. */
+EPF_DEV_FN uint64_t ll_slot_at(const struct ll_job *j, uint32_t set, uint64_t row)
 {
-	return (j->flags & EPF_LL_LOGFMT) != 0;
-}
-
-/* From row to row as they travel. */
-EPF_DEV_FN uint32_t ll_stride(const struct ll_job *j)
-{
-	return ll_log(j) ? ll_log_bytes(j->hidden) : j->hidden * 2u;
-}
-
-/* Offset of the slot that row `place` goes to, in its home's memory; 0: it cannot be. */
-EPF_DEV_FN uint64_t ll_slot_at(const struct ll_job *j, uint32_t set, uint32_t expert,
-			       uint32_t place)
-{
-	uint64_t n = (uint64_t)j->ranks * j->tokens_max;
-	uint32_t slot = (uint32_t)LL_AT(const int32_t, j->src_slot)[expert * n + place];
+	uint32_t slot = (uint32_t)LL_AT(const int32_t, j->src_slot)[row];
 
 	if (slot >= j->tokens_max * j->topk)
 		return 0;
@@ -72,7 +58,7 @@ EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t ex
 		return;
 	for (uint32_t first = 0; first < range.count; first += LL_LANES) {
 		uint32_t i = first + epf_lane();
-		uint64_t mine = i < range.count ? ll_slot_at(j, set, expert, range.begin + i) : 0;
+		uint64_t mine = i < range.count ? ll_slot_at(j, set, list + range.begin + i) : 0;
 
 		if (i < range.count && !mine)
 			ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, expert, i);
@@ -94,35 +80,73 @@ EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t ex
 	}
 }
 
-/* All rows of a rank that is reached by commands; a warp. */
+/* Rows of a rank in as many lists as there are lanes, seen as one: each lane's own list and how many rows the lanes before it have. */
+struct ll_lists {
+	struct ll_range range;
+	uint32_t expert;
+	uint32_t before;
+	uint32_t rows; /* of all lanes */
+};
+
+/* first: the lists of local experts from this one on; a warp. */
+EPF_DEV_FN struct ll_lists ll_lists_of(const struct ll_job *j, uint32_t rank, uint32_t first)
+{
+	epf_lanes all = epf_lanes_where(1);
+	struct ll_lists l = { { 0, 0 }, first + epf_lane(), 0, 0 };
+
+	if (l.expert < j->local)
+		l.range = ll_range_of(j, l.expert, rank);
+	for (uint32_t i = 0; i < LL_LANES; i++) {
+		if (i == epf_lane())
+			l.before = l.rows;
+		l.rows += (uint32_t)epf_lanes_get(all, l.range.count, i);
+	}
+	return l;
+}
+
+/* Row i of them: its number among all rows of this rank; each lane asks for its own i, below l->rows or not. */
+EPF_DEV_FN uint64_t ll_row_of(const struct ll_job *j, const struct ll_lists *l, uint32_t i)
+{
+	epf_lanes all = epf_lanes_where(1);
+	uint32_t lane = 0, expert, place;
+
+	/* The last lane with no more than i rows before it: those before it with as many have none themselves. */
+	for (uint32_t step = LL_LANES / 2u; step; step /= 2u)
+		if ((uint32_t)epf_lanes_get(all, l->before, lane + step) <= i)
+			lane += step;
+	expert = (uint32_t)epf_lanes_get(all, l->expert, lane);
+	place = (uint32_t)epf_lanes_get(all, l->range.begin, lane) + i -
+		(uint32_t)epf_lanes_get(all, l->before, lane);
+	return (uint64_t)expert * j->ranks * j->tokens_max + place;
+}
+
+/* All rows of a rank that is reached by commands, a lane a row whichever expert it is of; a warp. */
 EPF_DEV_FN int ll_push_home(const struct ll_job *j, struct epf_dev *d, uint32_t set, uint32_t rank)
 {
 	uint32_t signal = ll_signal(j, LL_COMBINE, set, j->rank);
 	uint32_t puts = 0;
 	int rc = 0;
 
-	for (uint32_t e = 0; e < j->local && !rc; e++) {
-		struct ll_range range = ll_range_of(j, e, rank);
-		uint64_t list = (uint64_t)e * j->ranks * j->tokens_max;
+	for (uint32_t e = 0; e < j->local && !rc; e += LL_LANES) {
+		struct ll_lists lists = ll_lists_of(j, rank, e);
 
-		for (uint32_t first = 0; first < range.count && !rc; first += LL_LANES) {
+		for (uint32_t first = 0; first < lists.rows && !rc; first += LL_LANES) {
 			uint32_t i = first + epf_lane();
-			uint64_t slot =
-				i < range.count ? ll_slot_at(j, set, e, range.begin + i) : 0;
-
-			uint64_t row = j->out_at + (list + range.begin + i) * ll_stride(j);
-			uint32_t bytes = slot && ll_log(j) ? ll_log_used(j->base + row, j->hidden)
+			uint64_t row = ll_row_of(j, &lists, i);
+			uint64_t slot = i < lists.rows ? ll_slot_at(j, set, row) : 0;
+			uint64_t from = j->out_at + row * ll_stride(j);
+			uint32_t bytes = slot && ll_log(j) ? ll_log_used(j->base + from, j->hidden)
 							   : ll_stride(j);
 
-			rc = epf_warp_put_group(d, slot != 0, rank, j->region, row, j->region, slot,
-						bytes, signal, 0);
+			rc = epf_warp_put_group(d, slot != 0, rank, j->region, from, j->region,
+						slot, bytes, signal, 0);
 			puts += epf_lanes_count(epf_lanes_where(slot != 0));
 		}
 	}
 	return rc ? rc : ll_tell(j, d, LL_COMBINE, set, rank, puts);
 }
 
-EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set)
+EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set, int partial)
 {
 	struct epf_dev d;
 	int rc = 0;
@@ -136,15 +160,14 @@ EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set)
 		uint32_t r = (j->rank + i) % j->ranks;
 
 		if (!ll_peer_of(j, r)->direct && !ll_masked(j, r))
-			rc = ll_push_home(j, &d, set, r);
+			rc = partial ? ll_push_sums(j, &d, set, r) : ll_push_home(j, &d, set, r);
 	}
 	ll_sent(j, &d, LL_COMBINE, set);
 }
 
-EPF_DEV_FN void ll_combine_send(const struct ll_job *j)
+/* Every row, by itself. */
+EPF_DEV_FN void ll_return_all(const struct ll_job *j, uint32_t set)
 {
-	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
-	uint32_t set = (uint32_t)(calls & 1u);
 	uint32_t pieces = ll_pieces(j->hidden);
 	uint64_t items = (uint64_t)j->local * j->ranks * pieces;
 
@@ -153,21 +176,26 @@ EPF_DEV_FN void ll_combine_send(const struct ll_job *j)
 
 		ll_return_rows(j, set, list / j->ranks, list % j->ranks, (uint32_t)(i % pieces));
 	}
+}
+
+EPF_DEV_FN void ll_combine_send(const struct ll_job *j, int partial)
+{
+	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
+	uint32_t set = (uint32_t)(calls & 1u);
+
+	if (partial)
+		ll_sum_and_return(j, calls);
+	else
+		ll_return_all(j, set);
 	if (!ll_last_block(j, LL_COMBINE, LL_SENDING))
 		return;
 	if (epf_thread_in_block() < LL_LANES)
-		ll_push_combine(j, set);
+		ll_push_combine(j, set, partial);
 	if (epf_thread_in_block() == 0)
 		ll_count_call(j, LL_COMBINE, LL_SENDING, calls);
 }
 
 /* ---- RECV ---- */
-
-/* What entry k of a token adds: where its row is and its weight. */
-struct ll_term {
-	uint32_t slot; /* the first entry that names its expert; UINT32_MAX: nothing is added */
-	float w;
-};
 
 EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uint32_t k, int some)
 {
@@ -182,101 +210,62 @@ EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uin
 	return t;
 }
 
-/* A piece of a token's sum: LL_SPAN vectors of eight channels a lane. */
-struct ll_sum {
-	float acc[LL_SPAN][8];
-};
-
-EPF_DEV_FN void ll_sum_add(struct ll_sum *s, uint32_t i, const struct ll_vec *v, float w)
+/* The same where ranks sent sums: the first entry of each rank stands for all of it. */
+EPF_DEV_FN struct ll_term ll_term_of_rank(const struct ll_job *j, uint32_t token, uint32_t k,
+					  int some)
 {
-	for (uint32_t c = 0; c < 8u; c++) {
-		uint32_t b = (v->w[c / 2u] >> (c % 2u * 16u)) & 0xffffu;
+	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
+	struct ll_term t = { UINT32_MAX, 1.0f };
+	uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
 
-		s->acc[i][c] = ll_add(s->acc[i][c], ll_mul(w, ll_from_bf16(b)));
-	}
-}
-
-/*
- * Adds rows in ascending entry: those of the lanes in `where`, of whose terms mine is this lane's. Up to LL_AHEAD rows are read before the first is
- * added. at: this lane's first vector of the row.
- */
-EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, epf_lanes where,
-			    struct ll_term mine, uint64_t slots, uint32_t at, int log)
-{
-	epf_lanes all = epf_lanes_where(1);
-
-	while (where) {
-		struct ll_vec v[LL_AHEAD][LL_SPAN];
-		float w[LL_AHEAD];
-		uint32_t n = 0;
-
-		LL_UNROLL
-		for (uint32_t a = 0; a < LL_AHEAD; a++) {
-			uint32_t from = where ? epf_lanes_first(where) : 0;
-			uint64_t row = slots +
-				       epf_lanes_get(all, mine.slot, from) * (uint64_t)ll_stride(j);
-
-			w[a] = ll_float((uint32_t)epf_lanes_get(all, ll_bits(mine.w), from));
-			for (uint32_t i = 0; i < LL_SPAN && where; i++)
-				if (at + i * LL_LANES < j->hidden / 8u)
-					v[a][i] =
-						log ? ll_log_load(row, j->hidden, at + i * LL_LANES)
-						    : LL_AT(const struct ll_vec,
-							    row)[at + i * LL_LANES];
-			n += where != 0;
-			where &= where - 1u;
-		}
-		LL_UNROLL
-		for (uint32_t a = 0; a < LL_AHEAD; a++)
-			for (uint32_t i = 0; i < LL_SPAN && a < n; i++)
-				if (at + i * LL_LANES < j->hidden / 8u)
-					ll_sum_add(s, i, &v[a][i], w[a]);
-	}
+	if (r != UINT32_MAX && ll_is_live(j, LL_COMBINE, r, some) &&
+	    ll_first_of_rank(j, experts, k, r))
+		t.slot = k;
+	return t;
 }
 
 /* One piece of one token's sum; a warp. */
 EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t token, uint32_t piece,
-			     int log, int some)
+			     int log, int partial, int some)
 {
-	uint64_t row_bytes = (uint64_t)j->hidden * 2u;
-	uint32_t at = piece * LL_LANES * LL_SPAN + epf_lane();
-	struct ll_vec *out = LL_AT(struct ll_vec, j->out + token * row_bytes);
+	uint32_t span = partial ? LL_SPAN_SUMS : LL_SPAN;
+	uint32_t at = piece * LL_LANES * span + epf_lane();
 	struct ll_sum s;
 
-	for (uint32_t i = 0; i < LL_SPAN * 8u; i++)
-		s.acc[i / 8u][i % 8u] = 0.0f;
+	ll_sum_begin(&s, span);
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
-		struct ll_term mine = ll_term_of(j, token, first + epf_lane(), some);
+		uint32_t k = first + epf_lane();
+		struct ll_term mine = partial ? ll_term_of_rank(j, token, k, some)
+					      : ll_term_of(j, token, k, some);
 
-		ll_sum_rows(j, &s, epf_lanes_where(mine.slot != UINT32_MAX), mine,
+		ll_sum_rows(j, &s, span, epf_lanes_where(mine.slot != UINT32_MAX), mine,
 			    home + (uint64_t)token * j->topk * ll_stride(j), at, log);
 	}
-	for (uint32_t i = 0; i < LL_SPAN && at + i * LL_LANES < j->hidden / 8u; i++)
-		for (uint32_t c = 0; c < 4u; c++)
-			out[at + i * LL_LANES].w[c] = ll_to_bf16(s.acc[i][2u * c]) |
-						      ll_to_bf16(s.acc[i][2u * c + 1u]) << 16;
+	ll_sum_store(j, &s, span, j->out + (uint64_t)token * j->hidden * 2u, at);
 }
 
-/* All sums. log is known when this is compiled, so that the other form costs nothing. some: of ll_wait_all(). */
-EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int some)
+/* All sums. log and partial are known when this is compiled, so that the other forms cost nothing. some: of ll_wait_all(). */
+EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int partial, int some)
 {
-	uint32_t span = LL_LANES * LL_SPAN * 8u;
-	uint32_t pieces = (j->hidden + span - 1u) / span;
+	uint32_t pieces = ll_sum_pieces(j, partial ? LL_SPAN_SUMS : LL_SPAN);
 
 	for (uint64_t i = ll_warp(j); i < (uint64_t)j->tokens * pieces; i += ll_warps(j))
-		ll_sum_piece(j, home, (uint32_t)(i / pieces), (uint32_t)(i % pieces), log, some);
+		ll_sum_piece(j, home, (uint32_t)(i / pieces), (uint32_t)(i % pieces), log, partial,
+			     some);
 }
 
-EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
+EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
 	uint64_t home = j->base + j->lay.home[calls & 1u];
 	int some = ll_wait_all(j, LL_COMBINE, calls);
 
-	if (ll_log(j))
-		ll_sum_all(j, home, 1, some);
+	if (partial)
+		ll_sum_all(j, home, 0, 1, some);
+	else if (ll_log(j))
+		ll_sum_all(j, home, 1, 0, some);
 	else
-		ll_sum_all(j, home, 0, some);
+		ll_sum_all(j, home, 0, 0, some);
 	ll_received(j, LL_COMBINE, calls);
 }
 
@@ -284,9 +273,20 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j)
 EPF_DEV_FN void ll_combine(const struct ll_job *j)
 {
 	if (j->halves & EPF_LL_SEND)
-		ll_combine_send(j);
+		ll_combine_send(j, 0);
 	if (j->halves & EPF_LL_RECV)
-		ll_combine_recv(j);
+		ll_combine_recv(j, 0);
+}
+
+/* The same with sums at the sender: a kernel of its own, so that neither takes registers from the other. */
+EPF_DEV_FN void ll_combine_sums(const struct ll_job *j)
+{
+	if (j->halves & LL_TELL)
+		ll_tell_terms(j);
+	if (j->halves & EPF_LL_SEND)
+		ll_combine_send(j, 1);
+	if (j->halves & EPF_LL_RECV)
+		ll_combine_recv(j, 1);
 }
 
 #endif

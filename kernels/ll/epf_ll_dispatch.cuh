@@ -11,6 +11,7 @@
 #define EPF_KERNELS_LL_DISPATCH_CUH
 
 #include "kernels/epf_ll.h"
+#include "kernels/ll/epf_ll_rows.cuh"
 #include "kernels/ll/epf_ll_words.cuh"
 
 EPF_DEV_FN uint32_t ll_fp8(const struct ll_job *j)
@@ -492,6 +493,8 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 		}
 		if (expert != UINT32_MAX)
 			place = ll_place_of(j, set, rank, expert, index, some);
+		if (expert != UINT32_MAX && piece == 0)
+			ll_keep_row(j, head, rank, token, k, expert, place);
 		if (place != UINT32_MAX && piece == 0) {
 			LL_AT(int32_t, j->src_info)[expert * n + place] = (int32_t)token;
 			LL_AT(int32_t, j->src_slot)

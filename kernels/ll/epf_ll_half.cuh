@@ -271,6 +271,8 @@ EPF_DEV_FN void ll_received(const struct ll_job *j, uint32_t kind, uint64_t call
 	if (j->commands) {
 		epf_fence_gpu();
 		ll_wait_own(j, kind, (uint32_t)(calls & 1u));
+		if (kind == LL_COMBINE)
+			ll_wait_own(j, LL_WEIGHTS, (uint32_t)(calls & 1u));
 	}
 	ll_count_call(j, kind, LL_RECEIVING, calls);
 }

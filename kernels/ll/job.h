@@ -24,9 +24,13 @@
 enum ll_kind {
 	LL_DISPATCH = 0,
 	LL_COMBINE = 1,
-	LL_MEET = 2, /* no call, the last: the meetings of epf_ll_clean() */
-	LL_KINDS = 3,
+	LL_WEIGHTS = 2, /* no call: the first step of a combine that sums at the sender */
+	LL_MEET = 3,    /* no call, the last: the meetings of epf_ll_clean() */
+	LL_KINDS = 4,
 };
+
+/* Beside EPF_LL_SEND and EPF_LL_RECV in ll_job.halves: tells the other ranks the weights, in front of a SEND half that waits for theirs. */
+#define LL_TELL 4u
 
 /* Halves, as indices. */
 enum ll_half {
@@ -65,6 +69,22 @@ EPF_STATIC_ASSERT(sizeof(struct ll_head) == 144, "payload behind the head is 16-
  * go there, uint32_t [ceil(tokens_max / 32)].
  */
 
+/*
+ * What a combine's first step tells a rank that sums: struct ll_terms, then for each token and k its entry. Entries of all ranks' experts, so that one
+ * copy serves all ranks.
+ */
+struct ll_terms {
+	uint32_t tokens;
+	uint32_t reserved[3];
+};
+
+struct ll_entry {
+	uint32_t what; /* LL_ENTRY | the expert; 0: none */
+	float w;
+};
+
+#define LL_ENTRY 0x80000000u
+
 /* Byte offsets in communication memory; a function of shape and ranks (layout.c). */
 struct ll_layout {
 	uint64_t
@@ -75,9 +95,13 @@ struct ll_layout {
 	uint64_t inbox[2];  /* [rank][tokens_max] rows of that rank */
 	uint64_t inotes[2]; /* [rank] notes of that rank */
 	uint64_t home[2];   /* [tokens_max * topk] rows of combine */
+	uint64_t terms[2];  /* terms that are sent */
+	uint64_t iterms[2]; /* [rank] terms of that rank */
 	uint64_t bytes;
 	uint32_t row_bytes;  /* stride of dispatch rows */
 	uint32_t note_bytes; /* stride of notes */
+	uint32_t term_bytes; /* stride of terms */
+	uint32_t reserved;
 };
 
 /* What a rank keeps for each rank, itself included. In device memory. */
@@ -132,7 +156,7 @@ struct ll_job {
 	uint32_t topk;
 	uint32_t tokens;
 	uint32_t flags;
-	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV or both */
+	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV, LL_TELL */
 	uint32_t commands; /* 1: some rank is reached by commands; 0: all by plain stores */
 	/* Dispatch: so many blocks make the SEND half, at most LL_WORDS, and each tells by itself; 0: all make it, and the last one tells. */
 	uint32_t tellers;
@@ -145,6 +169,7 @@ struct ll_job {
 	uint64_t recv_count;
 	uint64_t src_info;
 	uint64_t src_slot;
+	uint64_t src_row; /* 0: nothing is kept */
 	uint64_t layout_range;
 	uint64_t recv_stats;
 	uint64_t wait_stats;
@@ -183,6 +208,13 @@ EPF_CMD_FN uint32_t ll_log_bytes(uint32_t hidden)
 EPF_CMD_FN uint32_t ll_bitmap_words(uint32_t tokens_max)
 {
 	return (tokens_max + 31u) / 32u;
+}
+
+/* Bytes of the terms of so many tokens. */
+EPF_CMD_FN uint32_t ll_terms_used(uint32_t tokens, uint32_t topk)
+{
+	return (uint32_t)sizeof(struct ll_terms) +
+	       (tokens * topk * (uint32_t)sizeof(struct ll_entry) + 15u) / 16u * 16u;
 }
 
 EPF_CMD_FN uint32_t ll_note_used(uint32_t local, uint32_t tokens_max)

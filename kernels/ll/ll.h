@@ -15,6 +15,7 @@
 enum ll_kernel {
 	LL_K_DISPATCH,
 	LL_K_COMBINE,
+	LL_K_COMBINE_SUMS,
 	LL_K_MASK_SET,
 	LL_K_MASK_GET,
 	LL_K_RESET,

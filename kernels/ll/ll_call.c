@@ -6,6 +6,7 @@
 #include "kernels/ll/ll.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -122,33 +123,45 @@ static void spread(const struct epf_ll *ll, struct ll_job *j)
 		j->tellers = j->blocks < LL_WORDS ? j->blocks : LL_WORDS;
 }
 
-/* Both halves in one launch where its blocks run side by side: a block that has sent waits for blocks of the same launch. */
+/*
+ * All in one launch where its blocks run side by side: a block that has sent waits for blocks of the same launch. Elsewhere one after the other, so that
+ * behind each the engine is told of its commands.
+ */
 static int launch(struct epf_ll *ll, enum ll_kernel kernel, struct ll_job *j, unsigned halves,
 		  void *stream)
 {
+	static const unsigned order[] = { LL_TELL, EPF_LL_SEND, EPF_LL_RECV };
 	int err = 0;
 
-	if (ll->side_by_side || halves != EPF_LL_BOTH) {
+	if (ll->side_by_side) {
 		j->halves = halves;
 		return ll->dev->launch(ll, kernel, j, stream);
 	}
-	for (unsigned half = EPF_LL_SEND; half <= EPF_LL_RECV && !err; half++) {
-		j->halves = half;
-		err = ll->dev->launch(ll, kernel, j, stream);
+	for (unsigned i = 0; i < sizeof(order) / sizeof(order[0]) && !err; i++) {
+		j->halves = halves & order[i];
+		if (j->halves)
+			err = ll->dev->launch(ll, kernel, j, stream);
 	}
 	return err;
+}
+
+/* Is this the size of a struct of today, or of one that ends in front of its last member? That is NULL then. */
+static int check_size(const char *what, size_t size, size_t before, size_t today)
+{
+	if (size == before || size == today)
+		return 0;
+	return ll_fail(-EINVAL, "size of a %s is %zu, this library knows %zu", what, size, today);
 }
 
 int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned halves,
 		    void *stream)
 {
 	struct ll_job j;
-	int err;
+	int err = check_size("dispatch", d->size, offsetof(struct epf_ll_dispatch, src_row),
+			     sizeof(*d));
 
-	if (d->size != sizeof(*d))
-		return ll_fail(-EINVAL, "size of a dispatch is %zu, this library knows %zu",
-			       d->size, sizeof(*d));
-	err = job_of(ll, &d->shape, d->tokens, halves, &j);
+	if (!err)
+		err = job_of(ll, &d->shape, d->tokens, halves, &j);
 	if (!err)
 		err = check_dispatch(d, halves);
 	if (err)
@@ -161,6 +174,7 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
 	j.recv_count = (uintptr_t)d->recv_count;
 	j.src_info = (uintptr_t)d->src_info;
 	j.src_slot = (uintptr_t)d->src_slot;
+	j.src_row = d->size == sizeof(*d) ? (uintptr_t)d->src_row : 0;
 	j.layout_range = (uintptr_t)d->layout_range;
 	j.recv_stats = (uintptr_t)d->recv_stats;
 	j.wait_stats = (uintptr_t)d->wait_stats;
@@ -171,12 +185,18 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
 static int check_combine(const struct epf_ll *ll, const struct epf_ll_combine *c, unsigned halves,
 			 const struct ll_job *j)
 {
+	const unsigned all = EPF_LL_ZERO_COPY | EPF_LL_LOGFMT | EPF_LL_SUM_AT_SENDER;
 	uintptr_t next = (uintptr_t)(j->base + j->lay.out[ll->combines & 1]);
+	int partial = (c->flags & EPF_LL_SUM_AT_SENDER) != 0;
 	int err = 0;
 
-	if (c->flags & ~(unsigned)(EPF_LL_ZERO_COPY | EPF_LL_LOGFMT))
+	if (c->flags & ~all)
 		return ll_fail(-EINVAL, "flags of a combine are %#x: nobody knows %#x", c->flags,
-			       c->flags & ~(unsigned)(EPF_LL_ZERO_COPY | EPF_LL_LOGFMT));
+			       c->flags & ~all);
+	if (partial && (c->flags & EPF_LL_LOGFMT))
+		return ll_fail(
+			-EINVAL,
+			"EPF_LL_SUM_AT_SENDER with EPF_LL_LOGFMT: sums travel in BF16; leave one of them out");
 	if ((c->flags & EPF_LL_LOGFMT) &&
 	    ((c->flags & EPF_LL_ZERO_COPY) || (uintptr_t)c->x == next))
 		return ll_fail(
@@ -193,26 +213,29 @@ static int check_combine(const struct epf_ll *ll, const struct epf_ll_combine *c
 			err = given(c->src_slot, "src_slot", 4);
 		if (!err)
 			err = given(c->layout_range, "layout_range", 8);
+		if (!err && partial)
+			err = given((const void *)(uintptr_t)j->src_row, "src_row", 4);
 	}
-	if (err || !(halves & EPF_LL_RECV) || !c->tokens)
+	if (err || (!(halves & EPF_LL_RECV) && !partial) || !c->tokens)
 		return err;
 	err = given(c->topk_idx, "topk_idx", 8);
 	if (!err)
 		err = given(c->topk_weights, "topk_weights", 4);
-	return err ? err : given(c->out, "out", 16);
+	return err || !(halves & EPF_LL_RECV) ? err : given(c->out, "out", 16);
 }
 
 int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned halves, void *stream)
 {
 	struct ll_job j;
-	int err;
+	int err = check_size("combine", c->size, offsetof(struct epf_ll_combine, src_row),
+			     sizeof(*c));
 
-	if (c->size != sizeof(*c))
-		return ll_fail(-EINVAL, "size of a combine is %zu, this library knows %zu", c->size,
-			       sizeof(*c));
-	err = job_of(ll, &c->shape, c->tokens, halves, &j);
 	if (!err)
-		err = check_combine(ll, c, halves, &j);
+		err = job_of(ll, &c->shape, c->tokens, halves, &j);
+	if (err)
+		return err;
+	j.src_row = c->size == sizeof(*c) ? (uintptr_t)c->src_row : 0;
+	err = check_combine(ll, c, halves, &j);
 	if (err)
 		return err;
 	j.flags = c->flags;
@@ -224,7 +247,11 @@ int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned h
 	j.weights = (uintptr_t)c->topk_weights;
 	j.out = (uintptr_t)c->out;
 	j.wait_stats = (uintptr_t)c->wait_stats;
-	err = launch(ll, LL_K_COMBINE, &j, halves, stream);
+	if (!(c->flags & EPF_LL_SUM_AT_SENDER))
+		err = launch(ll, LL_K_COMBINE, &j, halves, stream);
+	else
+		err = launch(ll, LL_K_COMBINE_SUMS, &j,
+			     halves & EPF_LL_SEND ? halves | LL_TELL : halves, stream);
 	if (!err && (halves & EPF_LL_SEND))
 		ll->combines++;
 	return err;

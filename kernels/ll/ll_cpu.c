@@ -14,8 +14,9 @@
 #include <string.h>
 
 static void (*const kernels[LL_KERNELS])(const struct ll_job *job) = {
-	[LL_K_DISPATCH] = ll_dispatch, [LL_K_COMBINE] = ll_combine, [LL_K_MASK_SET] = ll_mask_set,
-	[LL_K_MASK_GET] = ll_mask_get, [LL_K_RESET] = ll_reset,
+	[LL_K_DISPATCH] = ll_dispatch,         [LL_K_COMBINE] = ll_combine,
+	[LL_K_COMBINE_SUMS] = ll_combine_sums, [LL_K_MASK_SET] = ll_mask_set,
+	[LL_K_MASK_GET] = ll_mask_get,         [LL_K_RESET] = ll_reset,
 };
 
 /* Whose kernel this thread runs. */
@@ -107,6 +108,7 @@ static void run_grid(const struct epf_gpu_launch *l, enum ll_kernel kernel)
 
 FAKE(dispatch, LL_K_DISPATCH)
 FAKE(combine, LL_K_COMBINE)
+FAKE(combine_sums, LL_K_COMBINE_SUMS)
 FAKE(mask_set, LL_K_MASK_SET)
 FAKE(mask_get, LL_K_MASK_GET)
 FAKE(reset, LL_K_RESET)
@@ -114,6 +116,7 @@ FAKE(reset, LL_K_RESET)
 static const struct epf_gpu_fake_kernel fake[] = {
 	{ "_ZN9ep_fabric8dispatchE6ll_job", fake_dispatch },
 	{ "_ZN9ep_fabric7combineE6ll_job", fake_combine },
+	{ "_ZN9ep_fabric12combine_sumsE6ll_job", fake_combine_sums },
 	{ "_ZN9ep_fabric8mask_setE6ll_job", fake_mask_set },
 	{ "_ZN9ep_fabric8mask_getE6ll_job", fake_mask_get },
 	{ "_ZN9ep_fabric5resetE6ll_job", fake_reset },

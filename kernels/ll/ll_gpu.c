@@ -21,6 +21,7 @@ struct ll_gpu {
 static const char *const names[LL_KERNELS] = {
 	[LL_K_DISPATCH] = "_ZN9ep_fabric8dispatchE6ll_job",
 	[LL_K_COMBINE] = "_ZN9ep_fabric7combineE6ll_job",
+	[LL_K_COMBINE_SUMS] = "_ZN9ep_fabric12combine_sumsE6ll_job",
 	[LL_K_MASK_SET] = "_ZN9ep_fabric8mask_setE6ll_job",
 	[LL_K_MASK_GET] = "_ZN9ep_fabric8mask_getE6ll_job",
 	[LL_K_RESET] = "_ZN9ep_fabric5resetE6ll_job",

@@ -29,6 +29,11 @@ KERNEL combine(JOB j)
 	ll_combine(&j);
 }
 
+KERNEL combine_sums(JOB j)
+{
+	ll_combine_sums(&j);
+}
+
 KERNEL mask_set(JOB j)
 {
 	ll_mask_set(&j);

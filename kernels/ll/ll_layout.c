@@ -75,6 +75,8 @@ int ll_layout_make(const struct epf_ll_shape *s, uint32_t ranks, struct ll_layou
 	l.row_bytes = (ll_row_used(s->hidden, 0) + LL_LINE - 1) / LL_LINE * LL_LINE;
 	l.note_bytes =
 		(ll_note_used(s->experts / ranks, s->tokens_max) + LL_LINE - 1) / LL_LINE * LL_LINE;
+	l.term_bytes =
+		(ll_terms_used(s->tokens_max, EPF_LL_TOPK_MAX) + LL_LINE - 1) / LL_LINE * LL_LINE;
 	l.bytes = epf_ll_head_bytes(ranks); /* l.flags is 0: they are the head */
 	for (int i = 0; i < 2; i++)
 		l.out[i] = take(&l, (uint64_t)s->experts * s->tokens_max * row);
@@ -84,6 +86,8 @@ int ll_layout_make(const struct epf_ll_shape *s, uint32_t ranks, struct ll_layou
 		l.inbox[i] = take(&l, (uint64_t)ranks * s->tokens_max * l.row_bytes);
 		l.inotes[i] = take(&l, (uint64_t)ranks * l.note_bytes);
 		l.home[i] = take(&l, (uint64_t)s->tokens_max * EPF_LL_TOPK_MAX * row);
+		l.terms[i] = take(&l, l.term_bytes);
+		l.iterms[i] = take(&l, (uint64_t)ranks * l.term_bytes);
 	}
 	*out = l;
 	return 0;

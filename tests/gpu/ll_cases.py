@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Low-latency dispatch and combine on GPUs: parts of the suite, one after another in one set of processes, over deep_ep.Buffer of this tree.
 
-    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
+    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--sums] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
 
-PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py). One process a rank, rank r on GPU r modulo the GPUs; NCCL where
-each has one of its own, else gloo. --commands: NVLink is not used, every byte goes through rings, engine and NIC. --device cpu tries the
-parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH name what is tested; run by ll.sh.
+PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py); stages (ll_stages.py). One process a rank, rank r on GPU r
+modulo the GPUs; NCCL where each has one of its own, else gloo. --commands: NVLink is not used, every byte goes through rings, engine and NIC.
+--sums: combines sum at the sender. --device cpu tries the parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH name
+what is tested; run by ll.sh.
 
 A line of each part says what was checked. Exit 0: right; 1: wrong, with the first wrong element and what the ranks know; 77: cannot run here.
 """
@@ -55,7 +56,7 @@ class Rank:
             import deep_ep as module
         hint = max(module.Buffer.get_low_latency_rdma_size_hint(most, hidden, self.size, experts) for most, hidden, experts in shapes)
         if module.__name__ == "deep_ep":
-            more["device"] = self.device
+            more.update(device=self.device, sum_at_sender=self.args.sums)
         b = module.Buffer(self.group, num_rdma_bytes=hint, low_latency_mode=True, num_qps_per_rank=max(s[2] for s in shapes) // self.size,
                           allow_nvlink_for_low_latency_mode=not self.args.commands, explicitly_destroy=True, **more)
         self.made.append(b)
@@ -398,6 +399,7 @@ def worker(rank, args, folder):
     me = None
     try:
         me = Rank(rank, args, folder)
+        Case.at_sender = args.sums
         for part in args.part:
             began = time.time()
             told = PARTS[part](me)
@@ -458,8 +460,14 @@ def speed(rank):
     return ll_speed.speed(rank)
 
 
+def stages(rank):
+    """See ll_stages.py."""
+    import ll_stages
+    return ll_stages.stages(rank)
+
+
 PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill, "speed": speed,
-         "compare": compare}
+         "compare": compare, "stages": stages}
 
 
 def main():
@@ -467,6 +475,7 @@ def main():
     parser.add_argument("part", type=lambda names: names.split(","), help="of " + ", ".join(PARTS))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--commands", action="store_true", help="NVLink is not used")
+    parser.add_argument("--sums", action="store_true", help="sums at the sender")
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
@@ -480,7 +489,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))

@@ -76,8 +76,11 @@ class Case:
 
     Arguments:
         tokens: for each rank. experts: of all ranks. holes: the share of entries that are -1.
+        at_sender (of the class): ranks sum what they hold of a token before they send it.
         lost: ranks that take no part (masked): they send nothing and what is theirs does not count.
     """
+
+    at_sender = False
 
     def __init__(self, device, tokens, hidden, experts, topk, seed=1, holes=0.15, most=None, lost=()):
         self.device, self.tokens, self.hidden, self.experts, self.topk = device, list(tokens), hidden, experts, topk
@@ -147,6 +150,8 @@ class Case:
 
     def check_combined(self, rank, sums, log=False):
         """What a combine gave this rank: bit for bit as FP32 in the order of top-k, and near FP64. log: rows went as LogFMT."""
+        if self.at_sender and not log:
+            return self._check_sums_of_sums(rank, sums)
         n = self.tokens[rank]
         acc = torch.zeros((n, self.hidden), dtype=torch.float32, device=self.device)
         exact, bound = acc.double(), acc.double()
@@ -161,3 +166,25 @@ class Case:
         # LogFMT moves a pattern by 2.5 at most, each at most 2^-7 of the value.
         if not bool(((sums.double() - exact).abs() <= bound * (2.0 ** -8 + (2.6 * 2.0 ** -7 if log else 0)) + 1e-30).all()):
             raise Wrong("sums: further from FP64 than the rounding to BF16, and of LogFMT, explains")
+
+    def _check_sums_of_sums(self, rank, sums):
+        """The same for sums at the sender: of each rank in top-k's order, rounded to BF16, then of these in the order of each rank's first entry."""
+        n = self.tokens[rank]
+        acc = torch.zeros((n, self.hidden), dtype=torch.float32, device=self.device)
+        exact, bound = acc.double(), acc.double()
+        for first in range(self.topk):
+            owner = torch.div(self.seen[rank, :n], self.local, rounding_mode="floor")  # -1 stays -1
+            mine = owner[:, first]
+            begins = ((mine >= 0) & ~(owner[:, :first] == mine.unsqueeze(1)).any(1)).unsqueeze(1)
+            part = torch.zeros_like(acc)
+            for k in range(first, self.topk):
+                counts = begins & (owner[:, k] == mine).unsqueeze(1)
+                y = self.output_of(self.x[rank, :n], self.seen[rank, :n, k].clamp(min=0)).float()
+                w = self.weight[rank, :n, k].unsqueeze(1)
+                part = torch.where(counts, part + w * y, part)
+                term = torch.where(counts, w.double() * y.double(), torch.zeros_like(exact))
+                exact, bound = exact + term, bound + term.abs()
+            acc = torch.where(begins, acc + part.bfloat16().float(), acc)
+        same(sums, acc.bfloat16(), "sums of sums")
+        if not bool(((sums.double() - exact).abs() <= bound * 2.0 ** -7 + 1e-30).all()):
+            raise Wrong("sums of sums: further from FP64 than rounding to BF16 twice explains")

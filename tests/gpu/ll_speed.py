@@ -22,8 +22,10 @@ ROUNDS = 9  # replays
 class Calls:
     """Graphs of dispatches, of combines and of both, over one Buffer."""
 
-    def __init__(self, rank, b, case, hook):
+    def __init__(self, rank, b, case, hook, sums=None):
         self.rank, self.b, self.case, self.hook = rank, b, case, hook
+        if sums is not None:
+            b._sum_at_sender = sums  # of ours: what calls from here on do, at all ranks
         self.x, self.idx, self.weight = case.inputs(rank.rank)
         self.y = torch.randn((case.local, case.rows, case.hidden), dtype=torch.bfloat16, device=rank.device)
         # DeepEP takes its two buffers in turns on the host, also while a graph is captured: each sequence of calls has an even number.
@@ -135,10 +137,10 @@ def speed(rank):
     for tokens, experts in shapes(rank):
         case = Case(rank.device, [tokens] * rank.size, HIDDEN, experts, TOPK, seed=tokens, holes=0)
         before = commands(b)
-        plain = Calls(rank, b, case, False)
+        plain = Calls(rank, b, case, False, rank.args.sums)
         one = measured(rank, [plain])[0]
         sent = commands(b) - before
-        two = measured(rank, [Calls(rank, b, case, True)])[0]
+        two = measured(rank, [Calls(rank, b, case, True, rank.args.sums)])[0]
         halves = plain.parts()
         rank.say(f"  {tokens:6d} {experts:7d} {one['dispatch']:9.1f} {one['combine']:7.1f} {one['both']:7.1f} | {two['dispatch']:14.1f} "
                  f"{two['combine']:7.1f} {two['both']:7.1f} | {halves['dispatch'][0]:6.1f} {halves['dispatch'][1]:6.1f}  "
@@ -173,7 +175,7 @@ def peer(folder):
 
 
 def compare(rank):
-    """Ours and DeepEP's in turn, the same inputs, one process group."""
+    """Ours, ours with sums at the sender, and DeepEP's in turn, the same inputs, one process group."""
     theirs = peer(rank.args.deepep)
     least = 4  # of DeepEP's release; its tokens of all ranks must be a multiple of 4
     biggest = [(t, HIDDEN, e) for t, e in shapes(rank, least)]
@@ -181,15 +183,18 @@ def compare(rank):
     rank.say("# DeepEP's Buffer is there")
     mine = rank.buffer(biggest)
     rank.say(f"# {'by commands' if rank.args.commands else 'NVLink'}, {rank.size} ranks, hidden {HIDDEN}, top-{TOPK}, FP8 dispatch; us a call, "
-             "median: ours / DeepEP's = ratio, in turn")
-    ratios = []
+             "median: ours / DeepEP's = ratio, and under it ours with sums at the sender, in turn")
+    ratios = {False: [], True: []}
     for tokens, experts in shapes(rank, least):
         case = Case(rank.device, [tokens] * rank.size, HIDDEN, experts, TOPK, seed=tokens, holes=0)
         for hook in (False, True):
             if rank.args.commands and hook:
                 continue
-            ours, its = measured(rank, [Calls(rank, mine, case, hook), Calls(rank, other, case, hook)])
-            text = "  ".join(f"{name} {ours[name]:7.1f} / {its[name]:7.1f} = {ours[name] / its[name]:4.2f}" for name in ours)
-            ratios += [ours[name] / its[name] for name in ours]
-            rank.say(f"  {tokens:4d} tokens, {experts} experts, {'hook' if hook else 'one call'}: {text}")
-    return f"ratios {min(ratios):.2f} to {max(ratios):.2f}, median {statistics.median(ratios):.2f}"
+            forms = [Calls(rank, mine, case, hook, sums) for sums in (False, True)] + [Calls(rank, other, case, hook)]
+            *ours, its = measured(rank, forms)
+            for sums, us in enumerate(ours):
+                text = "  ".join(f"{name} {us[name]:7.1f} / {its[name]:7.1f} = {us[name] / its[name]:4.2f}" for name in us)
+                ratios[bool(sums)] += [us[name] / its[name] for name in us]
+                rank.say(f"  {tokens:4d} tokens, {experts} experts, {'hook' if hook else 'one call'}{', sums' if sums else ''}: {text}")
+    return "; ".join(f"{'with sums at the sender' if sums else 'ratios'} {min(of):.2f} to {max(of):.2f}, median {statistics.median(of):.2f}"
+                     for sums, of in ratios.items())

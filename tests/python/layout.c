@@ -60,6 +60,7 @@ static void calls(void)
 	FIELD(epf_ll_dispatch, layout_range);
 	FIELD(epf_ll_dispatch, recv_stats);
 	FIELD(epf_ll_dispatch, wait_stats);
+	FIELD(epf_ll_dispatch, src_row);
 	WHOLE(epf_ll_combine);
 	FIELD(epf_ll_combine, size);
 	FIELD(epf_ll_combine, shape);
@@ -73,6 +74,7 @@ static void calls(void)
 	FIELD(epf_ll_combine, topk_weights);
 	FIELD(epf_ll_combine, out);
 	FIELD(epf_ll_combine, wait_stats);
+	FIELD(epf_ll_combine, src_row);
 }
 
 int main(void)

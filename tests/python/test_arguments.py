@@ -267,7 +267,7 @@ def a_dispatch_is_what_was_asked_for():
         use_ue8m0=True)
     (_, call, halves), = b._ll.calls
     assert halves == lowlat.BOTH and hook is None and event.event is None
-    assert call.size == 112 == lowlat.ctypes.sizeof(lowlat.Dispatch), call.size
+    assert call.size == 120 == lowlat.ctypes.sizeof(lowlat.Dispatch), call.size
     assert (call.shape.tokens_max, call.shape.hidden, call.shape.experts, call.shape.topk) == (TOKENS, HIDDEN, EXPERTS, TOPK)
     assert call.tokens == 5 and call.flags == lowlat.FP8 | lowlat.ROUND_SCALE | lowlat.UE8M0
     assert (call.x, call.topk_idx, call.recv_stats, call.wait_stats) == tuple(t.data_ptr() for t in (rows, choice, stats, cost))
@@ -452,13 +452,39 @@ def a_combine_is_what_was_asked_for():
     got, event, hook = b.low_latency_combine(rows, choice, weight, handle, use_logfmt=True, out=out)
     _, call, halves = b._ll.calls[-1]
     assert got is out and hook is None and event.event is None and halves == lowlat.BOTH
-    assert call.size == 96 == lowlat.ctypes.sizeof(lowlat.Combine), call.size
+    assert call.size == 104 == lowlat.ctypes.sizeof(lowlat.Combine), call.size
     assert call.flags == lowlat.LOGFMT and call.tokens == 5 and call.wait_stats is None
     assert (call.x, call.topk_idx, call.topk_weights, call.out) == tuple(t.data_ptr() for t in (rows, choice, weight, out))
     assert (call.src_info, call.src_slot, call.layout_range) == (handle[0].data_ptr(), handle.slots.data_ptr(), handle[1].data_ptr())
     got, _, _ = b.low_latency_combine(rows, choice, weight, handle, zero_copy=True)
     _, call, _ = b._ll.calls[-1]
     assert call.flags == lowlat.ZERO_COPY and call.x == b._ll.buffer.data_ptr() and got.shape == (5, HIDDEN)
+
+
+def sums_at_the_sender_are_asked_for():
+    def what(named, **more):
+        b = buffer(**named)
+        *_, handle, _, _ = dispatched(b)
+        b.low_latency_combine(outputs(), index(), weights(), handle, **more)
+        (_, sent, _), (_, back, _) = b._ll.calls
+        assert sent.src_row == (handle.rows.data_ptr() if handle.rows is not None else None)
+        assert handle.rows is None or handle.rows.shape == (RANKS, TOKENS, TOPK) and handle.rows.dtype is torch.int32
+        assert back.src_row == (sent.src_row if back.flags & lowlat.SUM_AT_SENDER else None)
+        return sent.src_row is not None, back.flags
+    assert what({"sum_at_sender": True}) == (True, lowlat.SUM_AT_SENDER)
+    assert what({"sum_at_sender": True}, zero_copy=True) == (True, lowlat.SUM_AT_SENDER | lowlat.ZERO_COPY)
+    assert what({"sum_at_sender": True}, use_logfmt=True) == (True, lowlat.LOGFMT)
+    before, deep_ep.buffer.SUMS_FROM = deep_ep.buffer.SUMS_FROM, TOKENS
+    assert what({}) == (True, lowlat.SUM_AT_SENDER) and what({"sum_at_sender": False}) == (False, 0)
+    deep_ep.buffer.SUMS_FROM = TOKENS + 1
+    assert what({}) == (False, 0)
+    for said in ("0", "1"):
+        os.environ["EPF_LL_SENDER_SUMS"] = said
+        assert what({}) == (said == "1", lowlat.SUM_AT_SENDER * int(said))
+    os.environ["EPF_LL_SENDER_SUMS"] = "yes"
+    raises(Wrong, "EPF_LL_SENDER_SUMS is 'yes'", buffer)
+    del os.environ["EPF_LL_SENDER_SUMS"]
+    deep_ep.buffer.SUMS_FROM = before
 
 
 # ---------------------------------------------------------------------- ranks that are lost
@@ -624,4 +650,5 @@ run([imports_without_torch, says_that_torch_is_missing, says_that_the_library_is
      wrong_buffers, without_low_latency_mode, an_mpi_communicator_will_do, high_throughput_says_that_it_is_not_there, helpers, configs,
      size_hints_check_their_numbers, wrong_dispatches, a_dispatch_is_what_was_asked_for, hooks_and_events, another_shape_begins_anew, streams_and_events_are_in_order,
      graphs_hold_calls_of_one_shape, tensors_of_another_place_are_refused, gpu_memory_is_mapped_and_given_back,
-     wrong_combines, a_combine_is_what_was_asked_for, lost_ranks, masks, vllm_calls, sglang_calls, deepep_test_program_calls, deepep_later_test_program_calls])
+     wrong_combines, a_combine_is_what_was_asked_for, sums_at_the_sender_are_asked_for, lost_ranks, masks, vllm_calls, sglang_calls,
+     deepep_test_program_calls, deepep_later_test_program_calls])

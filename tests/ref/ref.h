@@ -127,6 +127,15 @@ int ref_ll_combine(const struct ref_job *job, int src, int token, ref_expert_row
 		   uint16_t *out);
 
 /**
+ * ref_ll_combine_sums() - the same where each rank sums what it holds of the token before it sends.
+ * For each rank that one of the token's experts lives on, in the order of its first k:
+ * part = +0; for its k ascending: part = part + weight[k] * float(row[c]); acc = acc + float(bf16(part)).
+ * out[c] = bf16(acc). An expert may be named twice. Return: as above.
+ */
+int ref_ll_combine_sums(const struct ref_job *job, int src, int token, ref_expert_row row,
+			void *arg, uint16_t *out);
+
+/**
  * ref_ht_list() - what rank @dst receives in high-throughput mode: each token once if any of its
  * experts lives there, ordered by source rank, then token.
  * @out: the first @cap entries; k is the token's first selection that lives here.

@@ -122,6 +122,7 @@ long ref_ll_list(const struct ref_job *job, int dst, int local, struct ref_entry
 				if (n < cap)
 					out[n] = (struct ref_entry){ src, t, k };
 				n++;
+				break; /* named twice, it gets the row once */
 			}
 		}
 		if (counts)
@@ -165,6 +166,67 @@ int ref_ll_combine(const struct ref_job *job, int src, int token, ref_expert_row
 	ref_bf16_encode_row(out, acc, job->hidden);
 	free(acc);
 	return 0;
+}
+
+/* What one rank sends for a token: part and scratch are [hidden]. 0 or -ENOENT. */
+static int ll_part(const struct ref_job *job, int src, int token, int rank, ref_expert_row row,
+		   void *arg, float *part, float *scratch)
+{
+	const int64_t *idx = idx_of(job, src, token);
+	const float *weights = weights_of(job, src, token);
+
+	for (int c = 0; c < job->hidden; c++)
+		part[c] = 0.0f;
+	for (int k = 0; k < job->topk; k++) {
+		const uint16_t *y;
+
+		if (idx[k] < 0 || owner(job, idx[k]) != rank)
+			continue;
+		y = row(arg, (int)idx[k], src, token);
+		if (!y)
+			return -ENOENT;
+		ref_bf16_decode_row(scratch, y, job->hidden);
+		for (int c = 0; c < job->hidden; c++) {
+			float product = weights[k] * scratch[c];
+
+			part[c] = part[c] + product;
+		}
+	}
+	for (int c = 0; c < job->hidden; c++)
+		part[c] = ref_bf16_decode(ref_bf16_encode(part[c]));
+	return 0;
+}
+
+int ref_ll_combine_sums(const struct ref_job *job, int src, int token, ref_expert_row row,
+			void *arg, uint16_t *out)
+{
+	const int64_t *idx;
+	float *acc, *part;
+	int err = 0;
+
+	if (!job->weights || !is_token(job, src, token))
+		return -EINVAL;
+	idx = idx_of(job, src, token);
+	acc = calloc(3 * (size_t)job->hidden, sizeof(*acc));
+	if (!acc)
+		return -ENOMEM;
+	part = acc + job->hidden;
+	for (int k = 0; k < job->topk && !err; k++) {
+		int seen = idx[k] < 0;
+
+		for (int i = 0; i < k && !seen; i++)
+			seen = idx[i] >= 0 && owner(job, idx[i]) == owner(job, idx[k]);
+		if (seen)
+			continue;
+		err = ll_part(job, src, token, owner(job, idx[k]), row, arg, part,
+			      part + job->hidden);
+		for (int c = 0; c < job->hidden; c++)
+			acc[c] = acc[c] + part[c];
+	}
+	if (!err)
+		ref_bf16_encode_row(out, acc, job->hidden);
+	free(acc);
+	return err;
 }
 
 long ref_ht_list(const struct ref_job *job, int dst, struct ref_entry *out, int64_t *topk_idx,

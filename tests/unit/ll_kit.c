@@ -28,7 +28,7 @@ struct tensors {
 	float *weights;
 	uint8_t *recv;
 	uint32_t *scales;
-	int32_t *count, *info, *slot, *stats;
+	int32_t *count, *info, *slot, *stats, *row;
 };
 
 struct batch {
@@ -136,7 +136,8 @@ static int do_dispatch(struct worker *w)
 				     .src_slot = t->slot,
 				     .layout_range = t->range,
 				     .recv_stats = b->c.stats ? t->stats : NULL,
-				     .wait_stats = b->c.stats ? t->waits : NULL };
+				     .wait_stats = b->c.stats ? t->waits : NULL,
+				     .src_row = b->c.sums ? t->row : NULL };
 
 	return epf_ll_dispatch(w->k->ll[w->rank], &d, w->halves, NULL);
 }
@@ -149,7 +150,8 @@ static int do_combine(struct worker *w)
 				    .shape = shape_of(&b->c),
 				    .tokens = b->c.tokens[w->rank],
 				    .flags = (b->c.zero_copy ? EPF_LL_ZERO_COPY : 0u) |
-					     (b->c.logfmt ? EPF_LL_LOGFMT : 0u),
+					     (b->c.logfmt ? EPF_LL_LOGFMT : 0u) |
+					     (b->c.sums ? EPF_LL_SUM_AT_SENDER : 0u),
 				    .x = t->y,
 				    .src_info = t->info,
 				    .src_slot = t->slot,
@@ -157,7 +159,8 @@ static int do_combine(struct worker *w)
 				    .topk_idx = t->topk,
 				    .topk_weights = t->weights,
 				    .out = t->out,
-				    .wait_stats = b->c.stats ? t->waits : NULL };
+				    .wait_stats = b->c.stats ? t->waits : NULL,
+				    .src_row = b->c.sums ? t->row : NULL };
 	void *next = NULL;
 	int rc = 0;
 
@@ -368,6 +371,9 @@ static void choose(int64_t *topk, const struct ll_kit_case *c, uint64_t *seed)
 			if (i >= c->experts || ll_kit_random(seed) % 100 < c->unselected) {
 				topk[i] = -1;
 				again = false;
+			} else if (i && c->twice && ll_kit_random(seed) % 4 == 0) {
+				topk[i] = topk[ll_kit_random(seed) % i];
+				again = false;
 			}
 		}
 	}
@@ -392,7 +398,8 @@ static void make_inputs(struct ll_kit *k, struct batch *b, uint32_t r)
 			       .count = poisoned((size_t)local_experts(k, c) * 4),
 			       .info = poisoned(rows * 4),
 			       .slot = poisoned(rows * 4),
-			       .stats = poisoned((size_t)local_experts(k, c) * 4) };
+			       .stats = poisoned((size_t)local_experts(k, c) * 4),
+			       .row = poisoned(places(k, c) * c->topk * 4) };
 	for (size_t i = 0; i < (size_t)c->tokens[r] * c->hidden; i++)
 		t->x[i] = channel(&seed, OCTAVES);
 	for (uint32_t i = 0; i < c->tokens[r]; i++)
@@ -409,9 +416,9 @@ static void free_inputs(struct ll_kit *k, struct batch *b)
 {
 	for (uint32_t r = 0; r < k->o.ranks; r++) {
 		struct tensors *t = &b->t[r];
-		void *all[] = { t->x,     t->y,       t->out,  t->topk,   t->range,
-				t->waits, t->weights, t->recv, t->scales, t->count,
-				t->info,  t->slot,    t->stats };
+		void *all[] = { t->x,     t->y,       t->out,   t->topk,   t->range,
+				t->waits, t->weights, t->recv,  t->scales, t->count,
+				t->info,  t->slot,    t->stats, t->row };
 
 		for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 			free(all[i]);
@@ -452,7 +459,7 @@ static void make_ref(struct ll_kit *k, struct batch *b)
 				   .topk_idx = b->ref_topk,
 				   .weights = b->ref_weights,
 				   .x = b->ref_x };
-	if (c->topk <= c->experts && ref_job_error(&b->ref))
+	if (c->topk <= c->experts && !c->twice && ref_job_error(&b->ref))
 		fail_msg("%s", ref_job_error(&b->ref));
 }
 
@@ -598,19 +605,33 @@ static void check_received(struct ll_kit *k, struct batch *b)
 	}
 }
 
+/* What is at ranks that make no combine does not count in sums. */
+static void leave_lost_out(struct ll_kit *k, struct batch *b)
+{
+	for (uint32_t r = 0; r < k->o.ranks; r++)
+		for (size_t i = 0; i < (size_t)b->c.tokens[r] * b->c.topk; i++) {
+			int64_t e = b->ref_own[r][i];
+
+			if (e >= 0 && b->c.lost >> ((uint32_t)e / local_experts(k, &b->c)) & 1)
+				b->ref_own[r][i] = -1;
+		}
+}
+
 static void check_combined(struct ll_kit *k, struct batch *b)
 {
 	size_t bytes = (size_t)b->c.hidden * 2;
 	uint16_t *want = poisoned(bytes);
 
+	leave_lost_out(k, b);
 	for (uint32_t r = 0; r < k->o.ranks; r++) {
 		uint32_t tokens = b->c.tokens[r];
 
-		if (is_absent(&b->c, r))
+		if (is_absent(&b->c, r) || b->c.lost >> r & 1)
 			continue;
 		for (uint32_t t = 0; t < tokens; t++) {
-			assert_int_equal(
-				ref_ll_combine(&b->ref, (int)r, (int)t, arrived_row, b, want), 0);
+			assert_int_equal((b->c.sums ? ref_ll_combine_sums : ref_ll_combine)(
+						 &b->ref, (int)r, (int)t, arrived_row, b, want),
+					 0);
 			if (memcmp(want, b->t[r].out + (size_t)t * b->c.hidden, bytes) != 0)
 				fail_msg("rank %u, token %u: wrong sum", r, t);
 		}
@@ -637,9 +658,10 @@ void ll_kit_run(struct ll_kit *k, const struct ll_kit_case *c, unsigned n)
 	}
 	for (int p = 0; p < 2; p++) {
 		for (unsigned i = 0; i < n; i++)
-			each(k, phases[p], i, halves ? EPF_LL_SEND : EPF_LL_BOTH, c[i].absent);
+			each(k, phases[p], i, halves ? EPF_LL_SEND : EPF_LL_BOTH,
+			     c[i].absent | (p ? c[i].lost : 0));
 		for (unsigned i = 0; i < n && halves; i++)
-			each(k, phases[p], i, EPF_LL_RECV, c[i].absent);
+			each(k, phases[p], i, EPF_LL_RECV, c[i].absent | (p ? c[i].lost : 0));
 		for (unsigned i = 0; i < n; i++)
 			p ? check_combined(k, &k->batch[i]) : check_received(k, &k->batch[i]);
 	}

@@ -42,9 +42,12 @@ struct ll_kit_case {
 	uint64_t seed;
 	bool zero_copy;
 	bool logfmt; /* combine's rows */
+	bool sums;   /* combine's rows are summed by their sender */
+	bool twice;  /* some entries name an expert that one before them names */
 	bool halves; /* SEND and RECV apart */
 	bool stats;
 	uint32_t absent; /* a bit a rank that makes no call */
+	uint32_t lost;   /* one that makes no combine */
 };
 
 struct ll_kit;

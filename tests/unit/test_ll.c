@@ -138,7 +138,7 @@ static const struct {
 	{ 4, four, sizeof(four) / sizeof(four[0]) },
 };
 
-/* Every shape, twice each and twice with LogFMT, so that both sets of buffers are used, with a clean in between. */
+/* Every shape, twice each, twice with LogFMT and twice with sums at the sender, so that both sets of buffers are used, with a clean in between. */
 static void each_shape(struct ll_kit_options o)
 {
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
@@ -153,8 +153,10 @@ static void each_shape(struct ll_kit_options o)
 
 			if (c.hidden * c.tokens_max > VALUES_MOST)
 				continue;
-			for (c.seed = 1; c.seed <= 4; c.seed++) {
-				c.logfmt = c.seed > 2;
+			for (c.seed = 1; c.seed <= 6; c.seed++) {
+				c.logfmt = c.seed == 3 || c.seed == 4;
+				c.sums = c.seed > 4;
+				c.twice = c.seed == 6;
 				c.zero_copy = shapes[s].c[i].zero_copy && !c.logfmt;
 				ll_kit_run(k, &c, 1);
 			}
@@ -204,8 +206,10 @@ static void late_rows_are_waited_for(void **state)
 	(void)state;
 	o.bytes = bytes_of(2, &c, 1);
 	k = ll_kit_open(&o);
-	for (c.seed = 0; c.seed < 12; c.seed++)
+	for (c.seed = 0; c.seed < 16; c.seed++) {
+		c.sums = c.seed % 4 == 3;
 		ll_kit_run(k, &c, 1);
+	}
 	ll_kit_close(k);
 }
 
@@ -233,6 +237,9 @@ static void every_topk(void **state)
 	/* The layout does not depend on topk, so no clean is needed. */
 	for (c.topk = 1; c.topk <= 16; c.topk++) {
 		c.seed = c.topk;
+		c.sums = c.twice = c.topk % 3 == 0;
+		ll_kit_run(k, &c, 1);
+		c.sums = !c.sums;
 		ll_kit_run(k, &c, 1);
 	}
 	ll_kit_close(k);
@@ -266,6 +273,8 @@ static void batches_overlap(void **state)
 	for (uint64_t i = 0; i < 6; i++) {
 		c[0].seed = 2 * i;
 		c[1].seed = 2 * i + 1;
+		c[0].sums = i / 2 % 2;
+		c[1].sums = i > 2;
 		ll_kit_run(k, c, 2);
 		/* An odd number of calls in between: the sets change places. */
 		if (i % 2)
@@ -284,7 +293,7 @@ static void results_repeat(void **state)
 				 .tokens = { 33, 20, 0, 9 },
 				 .flags = FP8,
 				 .seed = 77 };
-	uint64_t first = 0;
+	uint64_t first[2] = { 0 };
 
 	(void)state;
 	for (int i = 0; i < 4; i++) {
@@ -298,9 +307,10 @@ static void results_repeat(void **state)
 		o.bytes = bytes_of(4, &c, 1);
 		k = ll_kit_open(&o);
 		for (int n = 0; n < 4; n++) {
+			c.sums = n / 2;
 			ll_kit_run(k, &c, 1);
-			first = first ? first : ll_kit_hash(k);
-			assert_true(ll_kit_hash(k) == first);
+			first[c.sums] = first[c.sums] ? first[c.sums] : ll_kit_hash(k);
+			assert_true(ll_kit_hash(k) == first[c.sums]);
 		}
 		ll_kit_close(k);
 	}
@@ -324,7 +334,9 @@ static struct ll_kit_case random_case(uint32_t ranks, uint64_t *seed)
 				 .seed = ll_kit_random(seed) >> 20,
 				 .zero_copy = any(seed, 2),
 				 .halves = any(seed, 2),
-				 .stats = any(seed, 2) };
+				 .stats = any(seed, 2),
+				 .sums = any(seed, 2),
+				 .twice = any(seed, 4) == 0 };
 
 	for (uint32_t r = 0; r < ranks; r++)
 		c.tokens[r] = any(seed, c.tokens_max + 1);

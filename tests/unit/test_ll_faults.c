@@ -47,6 +47,7 @@ static void run(struct ll_kit *k, uint32_t absent, uint64_t seed)
 	c.absent = absent;
 	c.seed = seed;
 	c.halves = seed % 2;
+	c.sums = seed % 4 < 2;
 	ll_kit_run(k, &c, 1);
 }
 
@@ -108,6 +109,50 @@ static void a_rank_reached_by_stores_does_not_come(void **state)
 {
 	(void)state;
 	absence(LL_KIT_ALL);
+}
+
+/* Sums at the sender wait for weights: a rank that does not begin its combine is masked in the SEND half, in time, and the others' sums are right. */
+static void no_weights_come(enum ll_kit_direct direct)
+{
+	struct ll_kit *k = open_small(direct, 1000 * MS);
+	struct ll_kit_case c = small;
+	uint64_t start;
+
+	c.sums = c.halves = c.stats = true;
+	for (c.seed = 1; c.seed < 4; c.seed++)
+		ll_kit_run(k, &c, 1);
+	c.lost = 1u << 2;
+	start = now_ms();
+	ll_kit_run(k, &c, 1);
+	assert_in_range(now_ms() - start, 1000, 60000);
+	for (uint32_t r = 0; r < 2; r++) {
+		expect_masks(k, r, 1u << 2);
+		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), -ETIMEDOUT);
+		assert_non_null(strstr(epf_ll_error(), "masked now: rank 2"));
+	}
+	run(k, 1u << 2, 4);
+	run(k, 1u << 2, 5);
+	for (uint32_t r = 0; r < 2; r++)
+		assert_int_equal(epf_ll_mask_clean(ll_kit_ll(k, r), NULL), 0);
+	ll_kit_clean(k, 0);
+	c.lost = 0;
+	for (c.seed = 6; c.seed < 10; c.seed++)
+		ll_kit_run(k, &c, 1);
+	for (uint32_t r = 0; r < 3; r++)
+		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), 0);
+	ll_kit_close(k);
+}
+
+static void weights_do_not_come(void **state)
+{
+	(void)state;
+	no_weights_come(LL_KIT_NONE);
+}
+
+static void weights_by_stores_do_not_come(void **state)
+{
+	(void)state;
+	no_weights_come(LL_KIT_ALL);
 }
 
 static void a_rank_dies(void **state)
@@ -214,7 +259,7 @@ struct calls {
 	int64_t topk[TOKENS * TOPK];
 	float weights[TOKENS * TOPK];
 	float scales[ROWS * HIDDEN / 128];
-	int32_t count[EXPERTS], info[ROWS], slot[ROWS];
+	int32_t count[EXPERTS], info[ROWS], slot[ROWS], row[TOKENS * TOPK];
 	int64_t range[EXPERTS];
 };
 
@@ -302,6 +347,8 @@ static void arguments_are_checked(void **state)
 	COMBINE(size = 0, -EINVAL, "size");
 	COMBINE(flags = EPF_LL_LOGFMT | EPF_LL_ZERO_COPY, -EINVAL, "EPF_LL_LOGFMT");
 	COMBINE(flags = EPF_LL_ZERO_COPY, -EINVAL, "epf_ll_next_combine_buffer");
+	COMBINE(flags = EPF_LL_LOGFMT | EPF_LL_SUM_AT_SENDER, -EINVAL, "EPF_LL_SUM_AT_SENDER");
+	COMBINE(flags = EPF_LL_SUM_AT_SENDER, -EINVAL, "src_row");
 	COMBINE(flags = 8, -EINVAL, "0x8");
 	COMBINE(x = NULL, -EINVAL, "x is");
 	COMBINE(out = NULL, -EINVAL, "out");
@@ -310,11 +357,11 @@ static void arguments_are_checked(void **state)
 	assert_int_equal(epf_ll_combine(ll, &a->c, EPF_LL_BOTH, NULL), 0);
 	assert_int_equal(epf_ll_check(ll), 0);
 	assert_int_equal(epf_ll_size_hint(0, 128, 1, 1), 0);
-	/* Three kinds of flags, two sets of each, a line of 128 bytes a rank. */
+	/* Four kinds of flags, two sets of each, a line of 128 bytes a rank. */
 	assert_int_equal(epf_ll_head_bytes(0), 0);
 	assert_int_equal(epf_ll_head_bytes(EPF_LL_RANKS_MAX + 1), 0);
 	assert_int_equal(epf_ll_head_bytes(1), 4096);
-	assert_int_equal(epf_ll_head_bytes(9), 8192);
+	assert_int_equal(epf_ll_head_bytes(9), 12288);
 	assert_int_equal(epf_ll_size_hint(1, 128, 3, 4), 0);
 	free(a);
 	ll_kit_close(k);
@@ -341,6 +388,12 @@ static void what_kernels_find_is_told(void **state)
 	assert_int_equal(epf_ll_combine(ll, &a->c, EPF_LL_BOTH, NULL), 0);
 	assert_int_equal(epf_ll_check(ll), -EPROTO);
 	assert_int_equal(epf_ll_check(ll), 0);
+	a->c.flags = EPF_LL_SUM_AT_SENDER;
+	a->c.src_row = a->row;
+	for (int i = 0; i < TOKENS * TOPK; i++)
+		a->row[i] = i == 2 ? ROWS : 0;
+	assert_int_equal(epf_ll_combine(ll, &a->c, EPF_LL_BOTH, NULL), 0);
+	assert_int_equal(epf_ll_check(ll), -EPROTO);
 	free(a);
 	ll_kit_close(k);
 }
@@ -361,6 +414,22 @@ static void an_expert_named_twice_gets_one_row(void **state)
 	assert_int_equal(epf_ll_combine(ll, &a->c, EPF_LL_BOTH, NULL), 0);
 	for (int i = 0; i < TOKENS * HIDDEN; i++)
 		assert_int_equal(a->out[i], 0x4000); /* 2.0 */
+	/* The same summed at the sender. */
+	memset(a->row, 0xa5, sizeof(a->row));
+	memset(a->out, 0xa5, sizeof(a->out));
+	a->d.src_row = a->row;
+	a->c.src_row = a->row;
+	a->c.flags = EPF_LL_SUM_AT_SENDER;
+	assert_int_equal(epf_ll_dispatch(ll, &a->d, EPF_LL_BOTH, NULL), 0);
+	assert_int_equal(epf_ll_combine(ll, &a->c, EPF_LL_BOTH, NULL), 0);
+	for (int i = 0; i < TOKENS * HIDDEN; i++)
+		assert_int_equal(a->out[i], 0x4000);
+	/* Callers that know nothing of it give structs without its last member. */
+	a->c.flags = 0;
+	a->d.size = offsetof(struct epf_ll_dispatch, src_row);
+	a->c.size = offsetof(struct epf_ll_combine, src_row);
+	assert_int_equal(epf_ll_dispatch(ll, &a->d, EPF_LL_BOTH, NULL), 0);
+	assert_int_equal(epf_ll_combine(ll, &a->c, EPF_LL_BOTH, NULL), 0);
 	assert_int_equal(epf_ll_check(ll), 0);
 	free(a);
 	ll_kit_close(k);
@@ -460,6 +529,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_rank_does_not_come),
 		cmocka_unit_test(a_rank_reached_by_stores_does_not_come),
+		cmocka_unit_test(weights_do_not_come),
+		cmocka_unit_test(weights_by_stores_do_not_come),
 		cmocka_unit_test(a_rank_does_not_come_to_clean),
 		cmocka_unit_test(a_rank_reached_by_stores_does_not_come_to_clean),
 		cmocka_unit_test(a_rank_dies),

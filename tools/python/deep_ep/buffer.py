@@ -26,6 +26,8 @@ log = logging.getLogger("deep_ep")
 
 # How long a kernel waits for a rank unless EPF_GPU_TIMEOUT says it: long enough for ranks that still compile, as programs expect it.
 TIMEOUT_NS = 100 * 10**9
+# Where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it: from so many tokens at most on, combines sum at the sender. None: never.
+SUMS_FROM: Optional[int] = None
 # What a lost or late rank looks like; with enable_shrink the others go on.
 LATE = (errno.ETIMEDOUT, errno.EPROTO, errno.ECONNRESET, errno.EPIPE)
 
@@ -38,18 +40,26 @@ def _torch() -> Any:
     return torch
 
 
+def _sums_of_environment() -> Optional[bool]:
+    said = os.environ.get("EPF_LL_SENDER_SUMS", "")
+    need(said in ("", "0", "1"), "Buffer", f"EPF_LL_SENDER_SUMS is {said!r}; it must be 1 (sums at the sender) or 0")
+    return said == "1" if said else None
+
+
 class Handle(tuple):
     """What a dispatch gives and its combine takes: (src_info, layout_range, tokens at most, hidden, experts), as in DeepEP.
 
-    Beside the five it carries what only EP fabric's combine needs: `slots` (where each row belongs) and `shape`.
+    Beside the five it carries what only EP fabric's combine needs: `slots` (where each row belongs), `shape`, and where sums are made
+    at the sender `rows` (where each entry's row lies), else None.
     """
     slots: Any
     shape: lowlat.Shape
+    rows: Any = None
 
     @classmethod
-    def make(cls, src_info: Any, layout_range: Any, slots: Any, shape: lowlat.Shape) -> "Handle":
+    def make(cls, src_info: Any, layout_range: Any, slots: Any, shape: lowlat.Shape, rows: Any = None) -> "Handle":
         handle = cls((src_info, layout_range, shape.tokens_max, shape.hidden, shape.experts))
-        handle.slots, handle.shape = slots, shape
+        handle.slots, handle.shape, handle.rows = slots, shape, rows
         return handle
 
 
@@ -73,7 +83,7 @@ class Buffer(HighThroughput):
     def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
                  num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
                  explicitly_destroy: bool = False, enable_shrink: bool = False, comm: Any = None, *, use_fabric: bool = False,
-                 device: Any = None) -> None:
+                 device: Any = None, sum_at_sender: Optional[bool] = None) -> None:
         """Makes the ranks of a group find each other and gives each its memory.
 
         Arguments:
@@ -87,6 +97,8 @@ class Buffer(HighThroughput):
             explicitly_destroy: destroy() will be called. It may be called in either case, and should.
             enable_shrink: a rank that does not come in time is masked and the others go on; else the next call raises.
             device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
+            sum_at_sender: whether each rank adds its rows of a token before a combine sends them; the same at all ranks. Fewer bytes, other bits, and
+                a send half that waits until all ranks have begun it. None: as EPF_LL_SENDER_SUMS says (1 or 0), else chosen.
         """
         if group is None and comm is None:
             raise ArgumentError("Buffer: neither group nor comm is given; the ranks find each other through one of them")
@@ -107,6 +119,7 @@ class Buffer(HighThroughput):
         self._comm_stream: Any = None
         self._shape: Optional[lowlat.Shape] = None
         self._halves_left = 0  # hooks not called yet
+        self._sum_at_sender = sum_at_sender if sum_at_sender is not None else _sums_of_environment()
         if low_latency_mode:
             need(num_rdma_bytes > 0, "Buffer", "num_rdma_bytes is 0; low-latency mode needs get_low_latency_rdma_size_hint() bytes")
             try:
@@ -144,6 +157,8 @@ class Buffer(HighThroughput):
         except epf.EpfError as error:
             failed = error
         agree(self._ranks, failed, "loading the kernels")
+        said = self._ranks.all_gather(self._sum_at_sender)
+        need(len(set(said)) == 1, "Buffer", f"sums at the sender (sum_at_sender, EPF_LL_SENDER_SUMS) by rank: {said}; all ranks must say the same")
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             self._torch.cuda.synchronize(self.device)  # its context is there and current from here on
@@ -382,7 +397,8 @@ class Buffer(HighThroughput):
             blocks = shape.hidden // (4 * lowlat.BLOCK if use_ue8m0 else lowlat.BLOCK)
             scales = empty(local, blocks, rows, dtype=torch.int32 if use_ue8m0 else torch.float32)
         handle = Handle.make(empty(local, rows, dtype=torch.int32), empty(local, self.group_size, dtype=torch.int64),
-                             empty(local, rows, dtype=torch.int32), shape)
+                             empty(local, rows, dtype=torch.int32), shape,
+                             empty(self.group_size, shape.tokens_max, shape.topk, dtype=torch.int32) if self._sums(shape) else None)
         return Received(x, scales, empty(local, dtype=torch.int32), handle)
 
     def low_latency_dispatch(self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int,
@@ -432,10 +448,17 @@ class Buffer(HighThroughput):
             shape, tokens=tokens, flags=use_fp8 * lowlat.FP8 | round_scale * lowlat.ROUND_SCALE | use_ue8m0 * lowlat.UE8M0,
             x=x.data_ptr(), topk_idx=topk_idx.data_ptr(), recv_x=got.x.data_ptr(),
             recv_scales=got.scales.data_ptr() if use_fp8 else None, recv_count=got.count.data_ptr(), src_info=src_info.data_ptr(),
-            src_slot=got.handle.slots.data_ptr(), layout_range=layout_range.data_ptr(), recv_stats=recv_stats, wait_stats=wait_stats)
-        used = (x, topk_idx, got, got.handle.slots, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+            src_slot=got.handle.slots.data_ptr(), layout_range=layout_range.data_ptr(), recv_stats=recv_stats, wait_stats=wait_stats,
+            src_row=None if got.handle.rows is None else got.handle.rows.data_ptr())
+        used = (x, topk_idx, got, got.handle.slots, got.handle.rows, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         event, hook = self._launch(lambda halves, stream: ll.dispatch(call, halves, stream), used, async_finish, return_recv_hook)
         return (got.x, got.scales.transpose(1, 2)) if use_fp8 else got.x, got.count, got.handle, event, hook
+
+    def _sums(self, shape: lowlat.Shape) -> bool:
+        """Whether combines of this shape sum at the sender: the same at all ranks, so only from what all ranks know."""
+        if self._sum_at_sender is not None:
+            return self._sum_at_sender
+        return SUMS_FROM is not None and shape.tokens_max >= SUMS_FROM
 
     def _check_call(self, where: str, tokens: int, topk: int, tokens_max: int, async_finish: bool, return_recv_hook: bool) -> None:
         need(tokens <= tokens_max, where, f"there are {tokens} tokens; num_max_dispatch_tokens_per_rank is {tokens_max}")
@@ -453,6 +476,9 @@ class Buffer(HighThroughput):
                             comp_signal: Any = None, block_m: int = 64, threshold: int = 0, num_sms: int = 0, src_signals: Any = None,
                             src_signal_expect_value: int = 0) -> Tuple[Any, EventOverlap, Optional[Callable[[], None]]]:
         """Brings the experts' rows back to the tokens they came from, and adds them with their weights in FP32, in the order of top-k.
+
+        Where this Buffer sums at the sender (never with use_logfmt) each rank adds so what it holds of a token, sends that in BF16, and these are
+        added.
 
         Arguments:
             x: bfloat16 [local experts, ranks * tokens at most, hidden]: the experts' outputs, row for row as they were received.
@@ -487,11 +513,14 @@ class Buffer(HighThroughput):
         need(not (use_logfmt and zero_copy), where, "use_logfmt and zero_copy exclude each other: LogFMT makes the rows anew")
         ll = self._begin(where, shape)
         source = ll.next_combine_buffer(shape) if zero_copy else x.data_ptr()
+        sums = handle.rows is not None and not use_logfmt
         call = lowlat.Combine(
-            shape, tokens=tokens, flags=zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT, x=source, src_info=handle[0].data_ptr(),
+            shape, tokens=tokens, x=source, src_info=handle[0].data_ptr(),
+            flags=zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums * lowlat.SUM_AT_SENDER,
+            src_row=handle.rows.data_ptr() if sums else None,
             src_slot=handle.slots.data_ptr(), layout_range=handle[1].data_ptr(), topk_idx=topk_idx.data_ptr(),
             topk_weights=topk_weights.data_ptr(), out=out.data_ptr(), wait_stats=wait_stats)
-        used = (x, topk_idx, topk_weights, handle, handle.slots, out, combine_wait_recv_cost_stats)
+        used = (x, topk_idx, topk_weights, handle, handle.slots, handle.rows, out, combine_wait_recv_cost_stats)
         event, hook = self._launch(lambda halves, stream: ll.combine(call, halves, stream), used, async_finish, return_recv_hook)
         return out, event, hook
 

@@ -14,10 +14,10 @@ SONAME = "libepf-ll.so.0"
 CPU = -1
 SEND, RECV, BOTH = 1, 2, 3
 FP8, ROUND_SCALE, UE8M0 = 1, 2, 4
-ZERO_COPY, LOGFMT = 1, 2
+ZERO_COPY, LOGFMT, SUM_AT_SENDER = 1, 2, 4
 BLOCK = 128  # channels that share a scale
 TOPK_MAX = 16
-SIGNALS_PER_RANK = 6
+SIGNALS_PER_RANK = 8
 
 
 class Shape(NamedTuple):
@@ -44,7 +44,7 @@ class Dispatch(ctypes.Structure):
     """struct epf_ll_dispatch."""
     _fields_ = [("size", c_size_t), ("shape", CShape), ("tokens", c_uint32), ("flags", c_uint32), ("x", c_void_p), ("topk_idx", c_void_p),
                 ("recv_x", c_void_p), ("recv_scales", c_void_p), ("recv_count", c_void_p), ("src_info", c_void_p), ("src_slot", c_void_p),
-                ("layout_range", c_void_p), ("recv_stats", c_void_p), ("wait_stats", c_void_p)]
+                ("layout_range", c_void_p), ("recv_stats", c_void_p), ("wait_stats", c_void_p), ("src_row", c_void_p)]
 
     def __init__(self, shape: Shape, **values: Any) -> None:
         super().__init__(ctypes.sizeof(Dispatch), CShape(*shape), **values)
@@ -54,7 +54,7 @@ class Combine(ctypes.Structure):
     """struct epf_ll_combine."""
     _fields_ = [("size", c_size_t), ("shape", CShape), ("tokens", c_uint32), ("flags", c_uint32), ("x", c_void_p), ("src_info", c_void_p),
                 ("src_slot", c_void_p), ("layout_range", c_void_p), ("topk_idx", c_void_p), ("topk_weights", c_void_p), ("out", c_void_p),
-                ("wait_stats", c_void_p)]
+                ("wait_stats", c_void_p), ("src_row", c_void_p)]
 
     def __init__(self, shape: Shape, **values: Any) -> None:
         super().__init__(ctypes.sizeof(Combine), CShape(*shape), **values)

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weighted sums of rows, a piece at a time, by a warp: at a token's home, and at a rank that sums before it sends. acc = +0; for each row in its turn
+ * acc = acc + w * float(row), product and sum rounded each; then bf16(acc). One lane makes it for its channels, so the order never depends
+ * on how work was spread.
+ */
+#ifndef EPF_KERNELS_LL_ADD_CUH
+#define EPF_KERNELS_LL_ADD_CUH
+
+#include "kernels/epf_ll.h"
+#include "kernels/ll/epf_ll_half.cuh"
+#include "kernels/ll/epf_ll_logfmt.cuh"
+
+EPF_DEV_FN int ll_log(const struct ll_job *j)
+{
+	return (j->flags & EPF_LL_LOGFMT) != 0;
+}
+
+/* From row to row as they travel. */
+EPF_DEV_FN uint32_t ll_stride(const struct ll_job *j)
+{
+	return ll_log(j) ? ll_log_bytes(j->hidden) : j->hidden * 2u;
+}
+
+/* What is added: a row, by its number, times a weight. */
+struct ll_term {
+	uint32_t slot; /* UINT32_MAX: nothing is added */
+	float w;
+};
+
+/* A piece of a token's sum: `span` vectors of eight channels a lane, a number that is known when this is compiled. */
+struct ll_sum {
+	float acc[LL_SPAN_SUMS][8];
+};
+
+EPF_DEV_FN void ll_sum_add(struct ll_sum *s, uint32_t i, const struct ll_vec *v, float w)
+{
+	for (uint32_t c = 0; c < 8u; c++) {
+		uint32_t b = (v->w[c / 2u] >> (c % 2u * 16u)) & 0xffffu;
+
+		s->acc[i][c] = ll_add(s->acc[i][c], ll_mul(w, ll_from_bf16(b)));
+	}
+}
+
+/*
+ * Adds rows in ascending entry: those of the lanes in `where`, of whose terms mine is this lane's. Up to LL_AHEAD rows are read before the first is
+ * added. rows: where row 0 is. at: this lane's first vector of a row.
+ */
+EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, uint32_t span,
+			    epf_lanes where, struct ll_term mine, uint64_t rows, uint32_t at,
+			    int log)
+{
+	epf_lanes all = epf_lanes_where(1);
+
+	while (where) {
+		struct ll_vec v[LL_AHEAD][LL_SPAN_SUMS];
+		float w[LL_AHEAD];
+		uint32_t n = 0;
+
+		LL_UNROLL
+		for (uint32_t a = 0; a < LL_AHEAD; a++) {
+			uint32_t from = where ? epf_lanes_first(where) : 0;
+			uint64_t row =
+				rows + epf_lanes_get(all, mine.slot, from) * (uint64_t)ll_stride(j);
+
+			w[a] = ll_float((uint32_t)epf_lanes_get(all, ll_bits(mine.w), from));
+			LL_UNROLL
+			for (uint32_t i = 0; i < LL_SPAN_SUMS; i++)
+				if (i < span && where && at + i * LL_LANES < j->hidden / 8u)
+					v[a][i] =
+						log ? ll_log_load(row, j->hidden, at + i * LL_LANES)
+						    : LL_AT(const struct ll_vec,
+							    row)[at + i * LL_LANES];
+			n += where != 0;
+			where &= where - 1u;
+		}
+		LL_UNROLL
+		for (uint32_t a = 0; a < LL_AHEAD; a++)
+			LL_UNROLL
+		for (uint32_t i = 0; i < LL_SPAN_SUMS; i++)
+			if (i < span && a < n && at + i * LL_LANES < j->hidden / 8u)
+				ll_sum_add(s, i, &v[a][i], w[a]);
+	}
+}
+
+EPF_DEV_FN void ll_sum_begin(struct ll_sum *s, uint32_t span)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < span * 8u; i++)
+		s->acc[i / 8u][i % 8u] = 0.0f;
+}
+
+/* The sum into a row. at: as above. */
+EPF_DEV_FN void ll_sum_store(const struct ll_job *j, const struct ll_sum *s, uint32_t span,
+			     uint64_t to, uint32_t at)
+{
+	struct ll_vec *out = LL_AT(struct ll_vec, to);
+
+	LL_UNROLL
+	for (uint32_t i = 0; i < LL_SPAN_SUMS; i++)
+		for (uint32_t c = 0; c < 4u && i < span && at + i * LL_LANES < j->hidden / 8u; c++)
+			out[at + i * LL_LANES].w[c] = ll_to_bf16(s->acc[i][2u * c]) |
+						      ll_to_bf16(s->acc[i][2u * c + 1u]) << 16;
+}
+
+/* Pieces of a row of sums. */
+EPF_DEV_FN uint32_t ll_sum_pieces(const struct ll_job *j, uint32_t span)
+{
+	uint32_t piece = LL_LANES * span * 8u;
+
+	return (j->hidden + piece - 1u) / piece;
+}
+
+#endif

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sums at the sender, a form of combine's SEND half (EPF_LL_SUM_AT_SENDER). A rank that holds experts of a token adds their weighted rows, k
+ * ascending, and brings home one BF16 row, to the slot of the first entry that names one of them.
+ *
+ * The weights are where the token came from. So block 0 begins by telling each rank the own tokens' entries and weights (struct ll_terms), and waits for theirs, as
+ * a RECV half waits for rows. Meanwhile the other blocks sum for the own tokens, whose weights are here.
+ *
+ * Rows of the caller are read only; sums that are sent by commands are staged where their token's first row lies in the memory that is sent from. With
+ * EPF_LL_ZERO_COPY that is the row itself: each piece of a row is read by the one warp that then writes there.
+ */
+#ifndef EPF_KERNELS_LL_PARTIAL_CUH
+#define EPF_KERNELS_LL_PARTIAL_CUH
+
+#include "kernels/ll/epf_ll_add.cuh"
+#include "kernels/ll/epf_ll_dispatch.cuh"
+
+/* ---- entries and weights, told ---- */
+
+/* An own token's entry, by its number token * topk + k. */
+EPF_DEV_FN struct ll_entry ll_own_entry(const struct ll_job *j, uint64_t at)
+{
+	int64_t expert = LL_AT(const int64_t, j->topk_idx)[at];
+	struct ll_entry e = { 0, LL_AT(const float, j->weights)[at] };
+
+	if (ll_rank_of(j, expert) != UINT32_MAX)
+		e.what = LL_ENTRY | (uint32_t)expert;
+	return e;
+}
+
+/* Terms of a rank as they came. */
+EPF_DEV_FN uint64_t ll_iterms(const struct ll_job *j, uint32_t set, uint32_t rank)
+{
+	return j->base + j->lay.iterms[set] + (uint64_t)rank * j->lay.term_bytes;
+}
+
+/* Where the own terms are stored to at a rank; 0: nowhere, or not by stores. */
+EPF_DEV_FN uint64_t ll_terms_to(const struct ll_job *j, uint32_t set, uint32_t rank)
+{
+	uint64_t to = ll_peer_of(j, rank)->direct;
+
+	return to && rank != j->rank && !ll_masked(j, rank)
+		       ? to + j->lay.iterms[set] + (uint64_t)j->rank * j->lay.term_bytes
+		       : 0;
+}
+
+/*
+ * Writes 16 bytes of the own terms to everybody who is reached by stores, and where they are sent from. next: ll_terms_to() of the rank behind this one,
+ * which was read together with what is written.
+ */
+EPF_DEV_FN void ll_tell_vec(const struct ll_job *j, uint32_t set, uint64_t next, uint64_t at,
+			    struct ll_vec v)
+{
+	for (uint32_t i = 1; i < j->ranks; i++) {
+		uint64_t to = i == 1u ? next : ll_terms_to(j, set, (j->rank + i) % j->ranks);
+
+		if (to)
+			*LL_AT(struct ll_vec, to + at) = v;
+	}
+	if (j->commands)
+		*LL_AT(struct ll_vec, j->base + j->lay.terms[set] + at) = v;
+}
+
+/* The own terms to all who are reached by commands; a warp. */
+EPF_DEV_FN void ll_push_terms(const struct ll_job *j, uint32_t set)
+{
+	uint64_t to = j->lay.iterms[set] + (uint64_t)j->rank * j->lay.term_bytes;
+	uint32_t signal = ll_signal(j, LL_WEIGHTS, set, j->rank);
+	struct epf_dev d;
+	int rc = 0;
+
+	epf_warp_fence();
+	epf_warp_open(&d, ll_ctx(j));
+	for (uint32_t first = 0; first < j->ranks && !rc; first += LL_LANES) {
+		uint32_t r = first + epf_lane();
+		int yes = r < j->ranks && !ll_peer_of(j, r)->direct && !ll_masked(j, r);
+
+		rc = epf_warp_put_signal(&d, yes, r, j->region, j->lay.terms[set], j->region, to,
+					 ll_terms_used(j->tokens, j->topk), signal, 1, 0);
+	}
+	ll_sent(j, &d, LL_WEIGHTS, set);
+}
+
+/* Block 0 tells them, a thread two entries at once. */
+EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
+{
+	uint32_t set = (uint32_t)(ll_calls(j, LL_COMBINE, LL_SENDING) & 1u);
+	uint32_t entries = j->tokens * j->topk;
+	uint64_t next;
+
+	if (epf_block_number() != 0)
+		return;
+	next = ll_terms_to(j, set, (j->rank + 1u) % j->ranks);
+	for (uint32_t i = epf_thread_in_block(); i < (entries + 1u) / 2u; i += j->threads) {
+		struct ll_entry e[2] = { ll_own_entry(j, 2ull * i), { 0, 0.0f } };
+
+		if (2u * i + 1u < entries)
+			e[1] = ll_own_entry(j, 2ull * i + 1u);
+		ll_tell_vec(j, set, next, sizeof(struct ll_terms) + i * sizeof(e),
+			    (struct ll_vec){
+				    { e[0].what, ll_bits(e[0].w), e[1].what, ll_bits(e[1].w) } });
+	}
+	if (epf_thread_in_block() == 0)
+		ll_tell_vec(j, set, next, 0, (struct ll_vec){ { j->tokens, 0, 0, 0 } });
+	epf_block_barrier();
+	if (epf_thread_in_block() >= LL_LANES)
+		return;
+	ll_tell_direct(j, LL_WEIGHTS, set);
+	if (ll_any_remote(j))
+		ll_push_terms(j, set);
+}
+
+/* ---- sums, made ---- */
+
+/* Entry k of a token of a rank whose terms are here, or of this rank. */
+EPF_DEV_FN struct ll_entry ll_entry_of_rank(const struct ll_job *j, uint32_t set, uint32_t rank,
+					    uint32_t token, uint32_t k)
+{
+	uint64_t entries = ll_iterms(j, set, rank) + sizeof(struct ll_terms);
+
+	return rank == j->rank
+		       ? ll_own_entry(j, (uint64_t)token * j->topk + k)
+		       : LL_AT(const struct ll_entry, entries)[(uint64_t)token * j->topk + k];
+}
+
+/*
+ * What entry k of a token adds here, as a row of x: slot is UINT32_MAX for none. What is known of the entry and where its row is are read together, before it
+ * is clear whether there is one. mine: it names an expert of this rank.
+ */
+EPF_DEV_FN struct ll_term ll_term_here(const struct ll_job *j, uint32_t set, uint32_t rank,
+				       uint32_t token, uint32_t k, int *mine)
+{
+	struct ll_term t = { UINT32_MAX, 0.0f };
+	struct ll_entry e;
+
+	*mine = 0;
+	if (k >= j->topk)
+		return t;
+	e = ll_entry_of_rank(j, set, rank, token, k);
+	t.slot = ll_kept_row(j, rank, token, k);
+	t.w = e.w;
+	*mine = (e.what & LL_ENTRY) && (e.what & ~LL_ENTRY) - j->rank * j->local < j->local;
+	if (!*mine)
+		t.slot = UINT32_MAX;
+	return t;
+}
+
+/* Where a sum goes: to its home where that is in reach, else where its first row lies in the memory that is sent from. 0: nowhere. */
+EPF_DEV_FN uint64_t ll_sum_to(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token,
+			      uint32_t k, uint32_t row)
+{
+	uint64_t direct = ll_peer_of(j, rank)->direct, row_bytes = (uint64_t)j->hidden * 2u;
+
+	if (direct)
+		return direct + j->lay.home[set] + ((uint64_t)token * j->topk + k) * row_bytes;
+	return row == UINT32_MAX ? 0 : j->base + j->out_at + row * row_bytes;
+}
+
+/* Tokens of a rank, as its terms say; some: of ll_wait_all(). */
+EPF_DEV_FN uint32_t ll_tokens_of(const struct ll_job *j, uint32_t set, uint32_t rank, int some)
+{
+	uint32_t n;
+
+	if (rank == j->rank)
+		return j->tokens;
+	n = LL_AT(const struct ll_terms, ll_iterms(j, set, rank))->tokens;
+	return n <= j->tokens_max && ll_is_live(j, LL_WEIGHTS, rank, some) ? n : 0;
+}
+
+/* One piece of the sum for a token of a rank, if there is such a token and it has experts here; a warp. */
+EPF_DEV_FN void ll_sum_here(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token,
+			    uint32_t piece, int some)
+{
+	uint32_t at = piece * LL_LANES * LL_SPAN_SUMS + epf_lane();
+	uint32_t tokens = ll_tokens_of(j, set, rank, some);
+	epf_lanes all = epf_lanes_where(1);
+	uint64_t to = 0;
+	int any = 0;
+	struct ll_sum s;
+
+	ll_sum_begin(&s, LL_SPAN_SUMS);
+	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
+		int mine;
+		struct ll_term t = ll_term_here(j, set, rank, token, first + epf_lane(), &mine);
+		epf_lanes here = epf_lanes_where(mine);
+
+		if (token >= tokens)
+			return;
+		if (here && !any) {
+			uint32_t lane = epf_lanes_first(here);
+
+			any = 1;
+			to = ll_sum_to(j, set, rank, token, first + lane,
+				       (uint32_t)epf_lanes_get(all, t.slot, lane));
+		}
+		if (mine && t.slot == UINT32_MAX && piece == 0)
+			ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, token,
+				    first + epf_lane());
+		ll_sum_rows(j, &s, LL_SPAN_SUMS, epf_lanes_where(t.slot != UINT32_MAX), t, j->x, at,
+			    0);
+	}
+	if (to)
+		ll_sum_store(j, &s, LL_SPAN_SUMS, to, at);
+}
+
+/* Sums for the own tokens, by all blocks but the one that waits for the other ranks: first the weights that are here. */
+EPF_DEV_FN void ll_sum_own(const struct ll_job *j, uint32_t set)
+{
+	uint32_t skip = j->blocks > 1u, blocks = j->blocks - skip;
+	uint32_t pieces = ll_sum_pieces(j, LL_SPAN_SUMS), warps = blocks * (j->threads / LL_LANES);
+	uint64_t i = epf_thread_in_block() / LL_LANES * blocks + epf_block_number() - skip;
+
+	if (epf_block_number() < skip)
+		return;
+	for (; i < (uint64_t)j->tokens * pieces; i += warps)
+		ll_sum_here(j, set, j->rank, (uint32_t)(i / pieces), (uint32_t)(i % pieces), 0);
+}
+
+/* Sums for the other ranks' tokens, beginning behind this rank. */
+EPF_DEV_FN void ll_sum_others(const struct ll_job *j, uint32_t set, int some)
+{
+	uint32_t pieces = ll_sum_pieces(j, LL_SPAN_SUMS);
+	uint64_t rows = (uint64_t)(j->ranks - 1u) * j->tokens_max;
+
+	for (uint64_t i = ll_warp(j); i < rows * pieces; i += ll_warps(j)) {
+		uint32_t row = (uint32_t)(i / pieces);
+
+		ll_sum_here(j, set, (j->rank + 1u + row / j->tokens_max) % j->ranks,
+			    row % j->tokens_max, (uint32_t)(i % pieces), some);
+	}
+}
+
+/* The SEND half up to its last block: all threads of all blocks. */
+EPF_DEV_FN void ll_sum_and_return(const struct ll_job *j, uint64_t calls)
+{
+	uint32_t set = (uint32_t)(calls & 1u);
+
+	ll_sum_own(j, set);
+	ll_sum_others(j, set, ll_wait_all(j, LL_WEIGHTS, calls));
+}
+
+/* All sums for a rank that is reached by commands, a lane a token; a warp. */
+EPF_DEV_FN int ll_push_sums(const struct ll_job *j, struct epf_dev *d, uint32_t set, uint32_t rank)
+{
+	uint32_t signal = ll_signal(j, LL_COMBINE, set, j->rank), puts = 0;
+	uint32_t tokens = ll_tokens_of(j, set, rank, 0), row_bytes = j->hidden * 2u;
+	int rc = 0;
+
+	for (uint32_t first = 0; first < tokens && !rc; first += LL_LANES) {
+		uint32_t token = first + epf_lane(), row = UINT32_MAX, k = 0;
+		int mine = 0, yes;
+
+		for (; token < tokens && !mine && k < j->topk; k += !mine)
+			row = ll_term_here(j, set, rank, token, k, &mine).slot;
+		yes = mine && row != UINT32_MAX;
+		rc = epf_warp_put_group(
+			d, yes, rank, j->region, j->out_at + (uint64_t)row * row_bytes, j->region,
+			j->lay.home[set] + ((uint64_t)token * j->topk + k) * row_bytes, row_bytes,
+			signal, 0);
+		puts += epf_lanes_count(epf_lanes_where(yes));
+	}
+	return rc ? rc : ll_tell(j, d, LL_COMBINE, set, rank, puts);
+}
+
+#endif
