@@ -93,9 +93,11 @@ class Rank:
                 except Exception:
                     pass  # no such counter
             from epf.tensors import view
-            words = view(torch, b._ll.memory()[0], 4 * self.size * 16, torch.int64, b.device, getattr(b, "_shared", None))
-            flags = words.view(2, 2, self.size, 16)[..., 0].tolist()
-            yield f"flags of plain stores, by set and rank: dispatch {flags[0]}, combine {flags[1]}; peers mapped: {getattr(b._shared, 'peers', None)}"
+            words = view(torch, b._ll.memory()[0], 4 * self.size * 32, torch.int32, b.device, getattr(b, "_shared", None))
+            words = words.view(2, 2, self.size, 32).cpu()
+            told = [[sorted(set(line.tolist())) for line in lines] for lines in words[0]]
+            yield (f"what plain stores told, by set and rank: dispatches {told}, combines {words[1, ..., 0].tolist()}; "
+                   f"peers mapped: {getattr(b._shared, 'peers', None)}")
 
 
 # ---------------------------------------------------------------------- one dispatch and combine, compared
