@@ -682,6 +682,9 @@ unsigned epf_core_step(struct epf_core *core);
 /* stage_hot.c: n checked commands of a ring, the first with number first_seq: each is staged, parked, failed or begun. */
 void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring, const struct epf_op *ops,
 		     unsigned n, uint32_t first_seq);
+/* The stream that a command goes to, EPF_NONE while there is none. */
+uint32_t epf_stage_stream(const struct epf_core *core, const struct epf_ring_state *ring,
+			  const struct epf_op *op);
 unsigned epf_stage_waiting(struct epf_core *core);
 int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
 		      uint64_t wr_core);

@@ -212,6 +212,8 @@ stages()
 		"PYTHONPATH=$here/../../tools/python:$onegpu" "EPF_LIBRARY=$(built libepf.so.0)" "EPF_LL_LIBRARY=$(built libepf-ll.so.0)" EPF_GPU_TIMEOUT=10s \
 		NVSHMEM_SYMMETRIC_SIZE=4294967296 ${shim[@]+"${shim[@]}"} python3 "$here/ll_cases.py" stages --ranks "$ranks" --commands --limit "$((limit - 3))" "$@"
 	grep -aE '^# |^  |early doorbells|serving thread|EPF-[0-9]|rror' "$out/$name.log" | cut -c1-260 | tail -n 24 | tee -a "$log"
+	[ "$rc" = 0 ] && timeout 60 env ${settings[@]+"${settings[@]}"} STAGES_BUILD="$build" LD_LIBRARY_PATH="$build/lib:${LD_LIBRARY_PATH:-}" \
+		python3 "$here/ll_stages.py" "$out/stats-$name" 2>&1 | tee -a "$out/$name.log" "$log"
 	rm -rf "$out/stats-$name"
 	[ "$rc" = 0 ] || failed=1
 	result "$name" "exit $rc, hung $hung, $took s$([ "$rc" = 0 ] || echo "; $(last_words "$name")")"
