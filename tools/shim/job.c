@@ -118,7 +118,8 @@ static void destroy(struct epf_job *j)
 
 /*
  * One put and one addition to every peer while no kernel waits for any: lanes are connected then, peers' memory is mapped, and the software
- * NIC's kernels are on the device. The driver may let such a call wait for the kernels that run, and these would wait for the put.
+ * NIC's kernels are on the device. The driver may let such a call wait for the kernels that run, and these would wait for the put. To mapped
+ * peers too: DeepEP's normal mode and barriers go by the fabric even where NVLink reaches.
  */
 static int touch_peers(struct epf_job *j)
 {
@@ -130,7 +131,7 @@ static int touch_peers(struct epf_job *j)
 	if (rc)
 		return rc;
 	for (uint32_t r = 0; !rc && r < (uint32_t)j->nv.world; r++) {
-		if (r == (uint32_t)j->nv.rank || (j->peers && j->peers[r].addr))
+		if (r == (uint32_t)j->nv.rank)
 			continue;
 		rc = epf_put(ring, r, 0, at, 0, at, 32, 0);
 		if (!rc)
