@@ -106,6 +106,7 @@ class Side:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
             dist.barrier()
             torch.cuda.synchronize()
+            torch.cuda._sleep(2000000)  # what follows is launched meanwhile
             events[0].record()
             receive = call(hook=True)
             events[1].record()
