@@ -186,7 +186,9 @@ static void advance(struct epf_core *core, struct epf_node *node, struct epf_lan
 		if (rx->pending == EPF_NONE)
 			continue;
 		unpend(core, node, lane, rx, rx->base - 1);
-		if (EPF_UNLIKELY(core->hold)) {
+		if (EPF_UNLIKELY(core->adding)) { /* what comes next may be anything */
+			if (!core->hold)
+				epf_hold_cold(core);
 			core->hold_resume = 1;
 			core->hold_node = (uint32_t)(node - core->nodes);
 			core->hold_lane = lane->id;

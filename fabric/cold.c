@@ -383,11 +383,80 @@ void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *regi
 		EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 		return;
 	}
-	core->hold = 1;
-	core->hold_retry = rc != 0;
+	core->adding = 1;
+	core->adding_to = region;
+	if (!rc)
+		return;
+	epf_hold_cold(core);
+	core->hold_retry = 1;
 	core->hold_mr = region->mr;
 	core->hold_offset = offset;
 	core->hold_value = value;
+}
+
+void epf_hold_cold(struct epf_core *core)
+{
+	core->hold = 1;
+	core->hold_tsc = epf_tsc();
+}
+
+/* Is this an addition to the region that additions are under way for? One that apply() would refuse may be anything. */
+static int adds_to_same(const struct epf_core *core, const struct epf_wc *wc)
+{
+	const struct epf_rank_state *rank;
+	struct epf_msg m;
+
+	if (wc->op != EPF_WC_RECV || wc->len != sizeof(m))
+		return 0;
+	__builtin_memcpy(&m, wc->msg, sizeof(m));
+	if (m.kind != EPF_MSG_ADD || m.rank >= core->world || core->peers[m.rank].local == EPF_NONE)
+		return 0;
+	rank = &core->ranks[core->peers[m.rank].local];
+	return m.signal < rank->n_regions && &rank->regions[m.signal] == core->adding_to;
+}
+
+/* May it not take effect now? */
+static int stops(struct epf_core *core, const struct epf_wc *wc)
+{
+	if (core->hold)
+		return 1;
+	if (!core->adding || adds_to_same(core, wc))
+		return 0;
+	if (!core->ops->add_pending(core->nic)) {
+		core->adding = 0;
+		return 0;
+	}
+	epf_hold_cold(core);
+	return 1;
+}
+
+int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc)
+{
+	struct epf_deferred *d;
+
+	if (!stops(core, wc))
+		return 0;
+	d = &core->deferred[(core->first_deferred + core->n_deferred++) % EPF_DEFERRED];
+	d->wc = *wc;
+	if (wc->op == EPF_WC_RECV) {
+		__builtin_memcpy(d->msg, wc->msg,
+				 wc->len < sizeof(d->msg) ? wc->len : sizeof(d->msg));
+		d->wc.msg = d->msg;
+	}
+	return 1;
+}
+
+/* Lets what was deferred take effect, up to the next that has to wait. */
+static void undefer(struct epf_core *core)
+{
+	while (core->n_deferred && !stops(core, &core->deferred[core->first_deferred].wc)) {
+		const struct epf_wc *wc = &core->deferred[core->first_deferred].wc;
+
+		core->first_deferred = (core->first_deferred + 1) % EPF_DEFERRED;
+		core->n_deferred--;
+		EPF_PROBE3(arrive, wc->lane, wc->op, wc->len);
+		epf_arrive(core, wc);
+	}
 }
 
 int epf_hold_over_cold(struct epf_core *core)
@@ -406,8 +475,11 @@ int epf_hold_over_cold(struct epf_core *core)
 	}
 	if (core->ops->add_pending(core->nic))
 		return 0;
-	core->hold = 0;
+	core->hold = core->adding = 0;
+	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_HOLD_NS),
+		     epf_tsc_to_ns(epf_tsc() - core->hold_tsc));
 	if (core->hold_resume)
 		epf_arrive_resume(core); /* which may meet the next addition */
+	undefer(core);
 	return !core->hold;
 }

@@ -6,6 +6,7 @@
 #define EPF_LOG_COMP "shim"
 #include "tools/shim/job.h"
 
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 
@@ -222,6 +223,12 @@ void epf_job_end(struct epf_job *j)
 		(unsigned long long)n.inlines, (unsigned long long)n.adds,
 		(unsigned long long)n.channel_requests, (unsigned long long)n.early,
 		(unsigned long long)n.refusals);
+	epf_note(
+		"rank %d: the serving thread looked %llu times at rings that had something, %.2f us each; %llu flushes, %.1f us each",
+		j->nv.rank, (unsigned long long)n.passes,
+		n.passes ? (double)epf_tsc_to_ns(n.pass_tsc) / 1e3 / (double)n.passes : 0.0,
+		(unsigned long long)n.flushes,
+		n.flushes ? (double)epf_tsc_to_ns(n.flush_tsc) / 1e3 / (double)n.flushes : 0.0);
 	destroy(j);
 }
 
