@@ -231,6 +231,7 @@ if [ "$list" = 0 ]; then
 		EPF_WAIT_TIMEOUT=60s NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo GLOO_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
 	export "${common[@]:0:3}"
 	trap 'with_mps off' EXIT
+	[ -z "$(pgrep -x nvidia-cuda-mps)" ] || say "# an MPS daemon runs here already: parts in turns are no turns, and a daemon that lost a client refuses them"
 	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, 16 ranks"
 	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, sha256 $(sha256sum "$module" | cut -c1-64) ${module##*/}"
 fi
