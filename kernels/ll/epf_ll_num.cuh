@@ -20,7 +20,7 @@ struct ll_vec {
 # define LL_GROUP     16u /* lanes that quantise a block of 128 channels together */
 # define LL_SPAN      1u  /* 16-byte pieces of each lane in a piece of combine's sum */
 # define LL_SPAN_SUMS 2u  /* the same with sums at the sender; not below LL_SPAN */
-# define LL_AHEAD     8u  /* rows of that sum whose loads are under way together */
+# define LL_AHEAD     8u  /* vectors of that sum whose loads are under way together */
 # define LL_UNROLL    _Pragma("unroll")
 
 EPF_DEV_FN uint32_t ll_bits(float f)

@@ -21,10 +21,11 @@ EPF_DEV_FN void ll_keep_row(const struct ll_job *j, const struct ll_head *head, 
 			    uint32_t token, uint32_t k, uint32_t expert, uint32_t place)
 {
 	uint32_t row = place == UINT32_MAX ? UINT32_MAX : expert * j->ranks * j->tokens_max + place;
-	uint32_t *rows = LL_AT(uint32_t, j->src_row) + ll_entry_at(j, rank, token, 0);
+	uint32_t *rows;
 
 	if (!j->src_row)
 		return;
+	rows = LL_AT(uint32_t, j->src_row) + ll_entry_at(j, rank, token, 0);
 	rows[k] = row;
 	for (uint32_t i = k + 1u; i < j->topk; i++)
 		if (head->expert[i] == head->expert[k])
