@@ -59,7 +59,7 @@ static void apply_add(struct epf_core *core, const struct epf_msg *m)
 			 m->a > region->bytes || region->bytes - m->a < 8))
 		goto refuse;
 	if (EPF_UNLIKELY(region->device)) {
-		epf_gpu_add_cold(core, region, m->a, m->value);
+		epf_gpu_add_cold(core, core->peers[m->rank].local, region, m->a, m->value);
 		return;
 	}
 	__atomic_fetch_add((uint64_t *)(uintptr_t)(region->addr + m->a), m->value,

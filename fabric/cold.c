@@ -374,8 +374,8 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	return handled;
 }
 
-void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region, uint64_t offset,
-		      uint64_t value)
+void epf_gpu_add_cold(struct epf_core *core, uint32_t local, const struct epf_region_local *region,
+		      uint64_t offset, uint64_t value)
 {
 	int rc = core->ops->add(core->nic, &region->mr, offset, value);
 
@@ -384,7 +384,8 @@ void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *regi
 		return;
 	}
 	core->adding = 1;
-	core->adding_to = region;
+	core->ranks[local].adding_to = region;
+	core->ranks[local].adding_round = core->adding_round;
 	if (!rc)
 		return;
 	epf_hold_cold(core);
@@ -400,8 +401,15 @@ void epf_hold_cold(struct epf_core *core)
 	core->hold_tsc = epf_tsc();
 }
 
-/* Is this an addition to the region that additions are under way for? One that apply() would refuse may be anything. */
-static int adds_to_same(const struct epf_core *core, const struct epf_wc *wc)
+/* No additions are under way any more. */
+static void adding_ends(struct epf_core *core)
+{
+	core->adding = 0;
+	core->adding_round++;
+}
+
+/* Is this an addition that those under way for its rank, if any, come before anyway? One that apply() would refuse may be anything. */
+static int adds_behind(const struct epf_core *core, const struct epf_wc *wc)
 {
 	const struct epf_rank_state *rank;
 	struct epf_msg m;
@@ -412,7 +420,9 @@ static int adds_to_same(const struct epf_core *core, const struct epf_wc *wc)
 	if (m.kind != EPF_MSG_ADD || m.rank >= core->world || core->peers[m.rank].local == EPF_NONE)
 		return 0;
 	rank = &core->ranks[core->peers[m.rank].local];
-	return m.signal < rank->n_regions && &rank->regions[m.signal] == core->adding_to;
+	return m.signal < rank->n_regions && rank->regions[m.signal].device &&
+	       (rank->adding_round != core->adding_round ||
+		rank->adding_to == &rank->regions[m.signal]);
 }
 
 /* May it not take effect now? */
@@ -420,10 +430,10 @@ static int stops(struct epf_core *core, const struct epf_wc *wc)
 {
 	if (core->hold)
 		return 1;
-	if (!core->adding || adds_to_same(core, wc))
+	if (!core->adding || adds_behind(core, wc))
 		return 0;
 	if (!core->ops->add_pending(core->nic)) {
-		core->adding = 0;
+		adding_ends(core);
 		return 0;
 	}
 	epf_hold_cold(core);
@@ -475,7 +485,8 @@ int epf_hold_over_cold(struct epf_core *core)
 	}
 	if (core->ops->add_pending(core->nic))
 		return 0;
-	core->hold = core->adding = 0;
+	core->hold = 0;
+	adding_ends(core);
 	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_HOLD_NS),
 		     epf_tsc_to_ns(epf_tsc() - core->hold_tsc));
 	if (core->hold_resume)
