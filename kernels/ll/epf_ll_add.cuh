@@ -50,6 +50,7 @@ EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, uint32_t s
 			    epf_lanes where, struct ll_term mine, uint64_t rows, uint32_t at,
 			    int log)
 {
+	uint32_t ahead = span == LL_SPAN ? LL_AHEAD : LL_AHEAD_SUMS;
 	epf_lanes all = epf_lanes_where(1);
 
 	while (where) {
@@ -58,7 +59,7 @@ EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, uint32_t s
 		uint32_t n = 0;
 
 		LL_UNROLL
-		for (uint32_t a = 0; a < LL_AHEAD; a++) {
+		for (uint32_t a = 0; a < ahead; a++) {
 			uint32_t from = where ? epf_lanes_first(where) : 0;
 			uint64_t row =
 				rows + epf_lanes_get(all, mine.slot, from) * (uint64_t)ll_stride(j);
@@ -75,7 +76,7 @@ EPF_DEV_FN void ll_sum_rows(const struct ll_job *j, struct ll_sum *s, uint32_t s
 			where &= where - 1u;
 		}
 		LL_UNROLL
-		for (uint32_t a = 0; a < LL_AHEAD; a++)
+		for (uint32_t a = 0; a < ahead; a++)
 			LL_UNROLL
 		for (uint32_t i = 0; i < LL_SPAN_SUMS; i++)
 			if (i < span && a < n && at + i * LL_LANES < j->hidden / 8u)

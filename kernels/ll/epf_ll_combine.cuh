@@ -160,13 +160,14 @@ EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set, int partia
 		uint32_t r = (j->rank + i) % j->ranks;
 
 		if (!ll_peer_of(j, r)->direct && !ll_masked(j, r))
-			rc = partial ? ll_push_sums(j, &d, set, r) : ll_push_home(j, &d, set, r);
+			rc = partial && ll_sums_for(j, r) ? ll_push_sums(j, &d, set, r)
+							  : ll_push_home(j, &d, set, r);
 	}
 	ll_sent(j, &d, LL_COMBINE, set);
 }
 
-/* Every row, by itself. */
-EPF_DEV_FN void ll_return_all(const struct ll_job *j, uint32_t set)
+/* Every row by itself; partial: those that are no part of a sum. */
+EPF_DEV_FN void ll_return_all(const struct ll_job *j, uint32_t set, int partial)
 {
 	uint32_t pieces = ll_pieces(j->hidden);
 	uint64_t items = (uint64_t)j->local * j->ranks * pieces;
@@ -174,7 +175,9 @@ EPF_DEV_FN void ll_return_all(const struct ll_job *j, uint32_t set)
 	for (uint64_t i = ll_warp(j); i < items; i += ll_warps(j)) {
 		uint32_t list = (uint32_t)(i / pieces);
 
-		ll_return_rows(j, set, list / j->ranks, list % j->ranks, (uint32_t)(i % pieces));
+		if (!partial || !ll_sums_for(j, list % j->ranks))
+			ll_return_rows(j, set, list / j->ranks, list % j->ranks,
+				       (uint32_t)(i % pieces));
 	}
 }
 
@@ -182,11 +185,13 @@ EPF_DEV_FN void ll_combine_send(const struct ll_job *j, int partial)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
 	uint32_t set = (uint32_t)(calls & 1u);
+	uint32_t forms;
 
-	if (partial)
+	forms = partial ? ll_forms(j) : LL_AS_ROWS;
+	if (forms & LL_AS_ROWS)
+		ll_return_all(j, set, partial);
+	if (forms & LL_AS_SUMS)
 		ll_sum_and_return(j, calls);
-	else
-		ll_return_all(j, set);
 	if (!ll_last_block(j, LL_COMBINE, LL_SENDING))
 		return;
 	if (epf_thread_in_block() < LL_LANES)
@@ -260,7 +265,7 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)
 	uint64_t home = j->base + j->lay.home[calls & 1u];
 	int some = ll_wait_all(j, LL_COMBINE, calls);
 
-	if (partial)
+	if (partial && ll_sums_for(j, j->rank))
 		ll_sum_all(j, home, 0, 1, some);
 	else if (ll_log(j))
 		ll_sum_all(j, home, 1, 0, some);

@@ -223,6 +223,8 @@ EPF_DEV_FN void ll_tell_tokens(const struct ll_job *j, uint32_t set, uint32_t ra
 	}
 	if (epf_lane() == 0)
 		(LL_AT(uint32_t, note) + j->local)[word] = bits;
+	if (epf_lane() == 0 && word == 0)
+		(LL_AT(uint32_t, note) + j->local)[ll_bitmap_words(j->tokens_max)] = j->tokens;
 }
 
 /* Rows and note to a rank that is reached by commands; a warp. */
@@ -351,6 +353,12 @@ EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t e
 		if (r < j->ranks)
 			LL_AT(uint64_t, j->layout_range)
 		[(uint64_t)expert * j->ranks + r] = (uint64_t)(begin + before) << 32 | count;
+		if (r < j->ranks && expert == 0)
+			ll_keep_tokens(j, r,
+				       ll_is_live(j, LL_DISPATCH, r, some)
+					       ? (ll_inote(j, set, r) +
+						  j->local)[ll_bitmap_words(j->tokens_max)]
+					       : 0);
 		if (count)
 			(void)epf_add_gpu(&ll_peer_of(j, r)->owed[set], count);
 		begin += sum;

@@ -12,6 +12,7 @@
 #ifndef EPF_KERNELS_LL_HALF_CUH
 #define EPF_KERNELS_LL_HALF_CUH
 
+#include "kernels/epf_ll.h"
 #include "kernels/ll/epf_ll_num.cuh"
 #include "kernels/ll/job.h"
 
@@ -83,6 +84,33 @@ EPF_DEV_FN uint32_t ll_signal(const struct ll_job *j, uint32_t kind, uint32_t se
 EPF_DEV_FN uint64_t ll_flag_at(const struct ll_job *j, uint32_t kind, uint32_t set, uint32_t from)
 {
 	return j->lay.flags + (uint64_t)((kind * 2u + set) * j->ranks + from) * LL_LINE;
+}
+
+/* Where src_row has the number of a rank's tokens. */
+EPF_DEV_FN uint64_t ll_tokens_at(const struct ll_job *j, uint32_t rank)
+{
+	return (uint64_t)j->ranks * j->tokens_max * j->topk + rank;
+}
+
+/*
+ * Do the tokens of this rank come home as sums of each rank's rows? Every rank that holds rows of it knows from what its dispatch said, and so does the
+ * tokens' own: all decide alike.
+ */
+EPF_DEV_FN int ll_sums_for(const struct ll_job *j, uint32_t rank)
+{
+	uint64_t tokens = j->tokens;
+
+	if (!(j->flags & EPF_LL_SUM_IF_MANY))
+		return 1;
+	if (rank != j->rank)
+		tokens = LL_AT(const uint32_t, j->src_row)[ll_tokens_at(j, rank)];
+	return tokens * j->topk >= (uint64_t)EPF_LL_SUMS_FROM * j->ranks;
+}
+
+/* Is there a part of this rank in such a step at all? */
+EPF_DEV_FN int ll_takes_part(const struct ll_job *j, uint32_t kind, uint32_t rank)
+{
+	return kind != LL_WEIGHTS || ll_sums_for(j, rank);
 }
 
 /* ---- the end of a half ---- */
@@ -219,7 +247,7 @@ EPF_DEV_FN int ll_wait_all(const struct ll_job *j, uint32_t kind, uint64_t calls
 			missing = 0;
 		epf_block_barrier();
 		for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
-			if (!ll_wait_rank(j, kind, set, r, &clock))
+			if (ll_takes_part(j, kind, r) && !ll_wait_rank(j, kind, set, r, &clock))
 				missing = 1;
 		epf_block_barrier();
 		said = (calls + 1u) << 1 | (uint64_t)missing;

@@ -16,12 +16,13 @@ struct ll_vec {
 
 #if defined(__CUDACC__)
 
-# define LL_LANES     32u
-# define LL_GROUP     16u /* lanes that quantise a block of 128 channels together */
-# define LL_SPAN      1u  /* 16-byte pieces of each lane in a piece of combine's sum */
-# define LL_SPAN_SUMS 2u  /* the same with sums at the sender; not below LL_SPAN */
-# define LL_AHEAD     8u  /* vectors of that sum whose loads are under way together */
-# define LL_UNROLL    _Pragma("unroll")
+# define LL_LANES      32u
+# define LL_GROUP      16u /* lanes that quantise a block of 128 channels together */
+# define LL_SPAN       1u  /* 16-byte pieces of each lane in a piece of combine's sum */
+# define LL_SPAN_SUMS  2u  /* the same with sums at the sender; not below LL_SPAN */
+# define LL_AHEAD      8u  /* rows of that sum whose loads are under way together */
+# define LL_AHEAD_SUMS 4u  /* the same with sums at the sender; not above LL_AHEAD */
+# define LL_UNROLL     _Pragma("unroll")
 
 EPF_DEV_FN uint32_t ll_bits(float f)
 {
@@ -55,12 +56,13 @@ EPF_DEV_FN uint32_t ll_swap(uint32_t v, uint32_t mask)
 
 #elif defined(__HIP__)
 
-# define LL_LANES     64u
-# define LL_GROUP     16u
-# define LL_SPAN      1u
-# define LL_SPAN_SUMS 2u
-# define LL_AHEAD     8u
-# define LL_UNROLL    _Pragma("unroll")
+# define LL_LANES      64u
+# define LL_GROUP      16u
+# define LL_SPAN       1u
+# define LL_SPAN_SUMS  2u
+# define LL_AHEAD      8u
+# define LL_AHEAD_SUMS 4u
+# define LL_UNROLL     _Pragma("unroll")
 
 EPF_DEV_FN uint32_t ll_bits(float f)
 {
@@ -96,11 +98,12 @@ EPF_DEV_FN uint32_t ll_swap(uint32_t v, uint32_t mask)
 
 #else /* plain C, compiled without contraction */
 
-# define LL_LANES     1u
-# define LL_GROUP     1u
-# define LL_SPAN      64u
-# define LL_SPAN_SUMS 64u
-# define LL_AHEAD     1u
+# define LL_LANES      1u
+# define LL_GROUP      1u
+# define LL_SPAN       64u
+# define LL_SPAN_SUMS  64u
+# define LL_AHEAD      1u
+# define LL_AHEAD_SUMS 1u
 # define LL_UNROLL
 
 EPF_DEV_FN uint32_t ll_bits(float f)

@@ -15,6 +15,29 @@
 #include "kernels/ll/epf_ll_add.cuh"
 #include "kernels/ll/epf_ll_dispatch.cuh"
 
+/* In which forms rows go home in a call that may sum. */
+enum ll_form {
+	LL_AS_ROWS = 1,
+	LL_AS_SUMS = 2,
+};
+
+/* Bits of enum ll_form: of any rank; the same in all warps. */
+EPF_DEV_FN uint32_t ll_forms(const struct ll_job *j)
+{
+	uint32_t forms = 0;
+
+	if (!(j->flags & EPF_LL_SUM_IF_MANY))
+		return LL_AS_SUMS;
+	for (uint32_t first = 0; first < j->ranks; first += LL_LANES) {
+		uint32_t r = first + epf_lane();
+		int sums = r < j->ranks && ll_sums_for(j, r);
+
+		forms |= epf_lanes_where(sums) ? LL_AS_SUMS : 0u;
+		forms |= epf_lanes_where(r < j->ranks && !sums) ? LL_AS_ROWS : 0u;
+	}
+	return forms;
+}
+
 /* ---- entries and weights, told ---- */
 
 /* An own token's entry, by its number token * topk + k. */
@@ -88,7 +111,7 @@ EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
 	uint32_t entries = j->tokens * j->topk;
 	uint64_t next;
 
-	if (epf_block_number() != 0)
+	if (epf_block_number() != 0 || !ll_sums_for(j, j->rank))
 		return;
 	next = ll_terms_to(j, set, (j->rank + 1u) % j->ranks);
 	for (uint32_t i = epf_thread_in_block(); i < (entries + 1u) / 2u; i += j->threads) {
@@ -210,7 +233,7 @@ EPF_DEV_FN void ll_sum_own(const struct ll_job *j, uint32_t set)
 	uint32_t pieces = ll_sum_pieces(j, LL_SPAN_SUMS), warps = blocks * (j->threads / LL_LANES);
 	uint64_t i = epf_thread_in_block() / LL_LANES * blocks + epf_block_number() - skip;
 
-	if (epf_block_number() < skip)
+	if (epf_block_number() < skip || !ll_sums_for(j, j->rank))
 		return;
 	for (; i < (uint64_t)j->tokens * pieces; i += warps)
 		ll_sum_here(j, set, j->rank, (uint32_t)(i / pieces), (uint32_t)(i % pieces), 0);
@@ -225,8 +248,11 @@ EPF_DEV_FN void ll_sum_others(const struct ll_job *j, uint32_t set, int some)
 	for (uint64_t i = ll_warp(j); i < rows * pieces; i += ll_warps(j)) {
 		uint32_t row = (uint32_t)(i / pieces);
 
-		ll_sum_here(j, set, (j->rank + 1u + row / j->tokens_max) % j->ranks,
-			    row % j->tokens_max, (uint32_t)(i % pieces), some);
+		uint32_t rank = (j->rank + 1u + row / j->tokens_max) % j->ranks;
+
+		if (ll_sums_for(j, rank))
+			ll_sum_here(j, set, rank, row % j->tokens_max, (uint32_t)(i % pieces),
+				    some);
 	}
 }
 

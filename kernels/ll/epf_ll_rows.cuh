@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which row an entry of a token went to, kept by a dispatch for a combine that sums at the sender: src_row[rank][token][k], the row's number among
- * all of the list [local experts][N]. Written for entries that name an expert of this rank; others are never used.
+ * all of the list [local experts][N]. Written for entries that name an expert of this rank; others are never used. Behind them: how many
+ * tokens each rank has (ll_sums_for).
  */
 #ifndef EPF_KERNELS_LL_ROWS_CUH
 #define EPF_KERNELS_LL_ROWS_CUH
 
+#include "kernels/epf_ll.h"
 #include "kernels/ll/epf_ll_half.cuh"
 
 EPF_DEV_FN uint64_t ll_entry_at(const struct ll_job *j, uint32_t rank, uint32_t token, uint32_t k)
@@ -38,6 +40,13 @@ EPF_DEV_FN uint32_t ll_kept_row(const struct ll_job *j, uint32_t rank, uint32_t 
 	uint32_t row = LL_AT(const uint32_t, j->src_row)[ll_entry_at(j, rank, token, k)];
 
 	return row < (uint64_t)j->local * j->ranks * j->tokens_max ? row : UINT32_MAX;
+}
+
+EPF_DEV_FN void ll_keep_tokens(const struct ll_job *j, uint32_t rank, uint32_t tokens)
+{
+	if (j->src_row)
+		LL_AT(uint32_t, j->src_row)
+	[ll_tokens_at(j, rank)] = tokens;
 }
 
 #endif

@@ -66,7 +66,7 @@ EPF_STATIC_ASSERT(sizeof(struct ll_head) == 144, "payload behind the head is 16-
 
 /*
  * A note closes what one rank sends to another in a dispatch: uint32_t rows[local experts of the receiver], then a bitmap of the tokens that
- * go there, uint32_t [ceil(tokens_max / 32)].
+ * go there, uint32_t [ceil(tokens_max / 32)], then uint32_t: how many tokens the rank has, whoever they go to.
  */
 
 /*
@@ -219,7 +219,7 @@ EPF_CMD_FN uint32_t ll_terms_used(uint32_t tokens, uint32_t topk)
 
 EPF_CMD_FN uint32_t ll_note_used(uint32_t local, uint32_t tokens_max)
 {
-	return (4u * (local + ll_bitmap_words(tokens_max)) + 15u) / 16u * 16u;
+	return (4u * (local + ll_bitmap_words(tokens_max) + 1u) + 15u) / 16u * 16u;
 }
 
 #endif

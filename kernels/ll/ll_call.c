@@ -185,7 +185,8 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
 static int check_combine(const struct epf_ll *ll, const struct epf_ll_combine *c, unsigned halves,
 			 const struct ll_job *j)
 {
-	const unsigned all = EPF_LL_ZERO_COPY | EPF_LL_LOGFMT | EPF_LL_SUM_AT_SENDER;
+	const unsigned all =
+		EPF_LL_ZERO_COPY | EPF_LL_LOGFMT | EPF_LL_SUM_AT_SENDER | EPF_LL_SUM_IF_MANY;
 	uintptr_t next = (uintptr_t)(j->base + j->lay.out[ll->combines & 1]);
 	int partial = (c->flags & EPF_LL_SUM_AT_SENDER) != 0;
 	int err = 0;
@@ -193,6 +194,8 @@ static int check_combine(const struct epf_ll *ll, const struct epf_ll_combine *c
 	if (c->flags & ~all)
 		return ll_fail(-EINVAL, "flags of a combine are %#x: nobody knows %#x", c->flags,
 			       c->flags & ~all);
+	if (!partial && (c->flags & EPF_LL_SUM_IF_MANY))
+		return ll_fail(-EINVAL, "EPF_LL_SUM_IF_MANY needs EPF_LL_SUM_AT_SENDER");
 	if (partial && (c->flags & EPF_LL_LOGFMT))
 		return ll_fail(
 			-EINVAL,

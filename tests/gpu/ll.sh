@@ -166,6 +166,9 @@ if [ -n "$quick" ]; then
 	run smoke-commands "$fast" smoke --commands
 	run cases "$long" table,random,graph,mixed --cases "$cases" --steps "$steps"
 	run cases-commands "$long" table,random,graph --cases "$((cases / 2))" --steps "$((steps / 10))" --seed 100000 --commands
+	run cases-sums "$long" smoke,table,random,graph --cases "$cases" --steps "$steps" --sums always
+	run cases-sums-many "$long" table,random --cases "$cases" --sums all
+	run cases-sums-commands "$long" smoke,table --sums always --commands
 	[ "$shared" = 1 ] || run kill "$fast" kill
 else
 	fast=60 long=300
@@ -178,6 +181,9 @@ else
 	run graph "$long" graph --steps "$steps"
 	run graph-commands "$long" graph --steps "$((steps / 10))" --commands
 	run mixed "$long" mixed --steps "$steps"
+	run sums "$((long * 4))" smoke,table,random,graph,mixed --cases "$cases" --steps "$steps" --sums always
+	run sums-many "$long" table,random --cases "$cases" --sums all
+	run sums-commands "$long" smoke,table,random,graph --cases "$((cases / 4))" --steps "$((steps / 10))" --sums always --commands
 	[ "$shared" = 1 ] || run kill "$fast" kill
 	[ "$shared" = 1 ] || run kill-commands "$fast" kill --commands
 	if [ "$ranks" -gt 1 ]; then

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Low-latency dispatch and combine on GPUs: parts of the suite, one after another in one set of processes, over deep_ep.Buffer of this tree.
 
-    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--sums] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
+    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--sums off|all|always] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
 
 PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py); stages (ll_stages.py). One process a rank, rank r on GPU r
 modulo the GPUs; NCCL where each has one of its own, else gloo. --commands: NVLink is not used, every byte goes through rings, engine and NIC.
---sums: combines sum at the sender. --device cpu tries the parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH name
+--sums: whether combines sum at the sender. --device cpu tries the parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH name
 what is tested; run by ll.sh.
 
 A line of each part says what was checked. Exit 0: right; 1: wrong, with the first wrong element and what the ranks know; 77: cannot run here.
@@ -477,7 +477,7 @@ def main():
     parser.add_argument("part", type=lambda names: names.split(","), help="of " + ", ".join(PARTS))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--commands", action="store_true", help="NVLink is not used")
-    parser.add_argument("--sums", action="store_true", help="sums at the sender")
+    parser.add_argument("--sums", default="off", choices=("off", "all", "always"), help="sums at the sender: never, where tokens are many, always")
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -76,11 +76,11 @@ class Case:
 
     Arguments:
         tokens: for each rank. experts: of all ranks. holes: the share of entries that are -1.
-        at_sender (of the class): ranks sum what they hold of a token before they send it.
+        at_sender (of the class): ranks sum what they hold of a token before they send it: off, all (where tokens are many), always.
         lost: ranks that take no part (masked): they send nothing and what is theirs does not count.
     """
 
-    at_sender = False
+    at_sender = "off"
 
     def __init__(self, device, tokens, hidden, experts, topk, seed=1, holes=0.15, most=None, lost=()):
         self.device, self.tokens, self.hidden, self.experts, self.topk = device, list(tokens), hidden, experts, topk
@@ -150,7 +150,8 @@ class Case:
 
     def check_combined(self, rank, sums, log=False):
         """What a combine gave this rank: bit for bit as FP32 in the order of top-k, and near FP64. log: rows went as LogFMT."""
-        if self.at_sender and not log:
+        many = self.tokens[rank] * self.topk >= 160 * self.ranks  # EPF_LL_SUMS_FROM
+        if not log and (self.at_sender == "always" or self.at_sender == "all" and many):
             return self._check_sums_of_sums(rank, sums)
         n = self.tokens[rank]
         acc = torch.zeros((n, self.hidden), dtype=torch.float32, device=self.device)

@@ -25,7 +25,7 @@ class Calls:
     def __init__(self, rank, b, case, hook, sums=None):
         self.rank, self.b, self.case, self.hook = rank, b, case, hook
         if sums is not None:
-            b._sum_at_sender = sums  # of ours: what calls from here on do, at all ranks
+            b._sums = sums  # of ours: what calls from here on do, at all ranks
         self.x, self.idx, self.weight = case.inputs(rank.rank)
         self.y = torch.randn((case.local, case.rows, case.hidden), dtype=torch.bfloat16, device=rank.device)
         # DeepEP takes its two buffers in turns on the host, also while a graph is captured: each sequence of calls has an even number.
@@ -190,7 +190,7 @@ def compare(rank):
         for hook in (False, True):
             if rank.args.commands and hook:
                 continue
-            forms = [Calls(rank, mine, case, hook, sums) for sums in (False, True)] + [Calls(rank, other, case, hook)]
+            forms = [Calls(rank, mine, case, hook, sums) for sums in ("off", "all")] + [Calls(rank, other, case, hook)]
             *ours, its = measured(rank, forms)
             for sums, us in enumerate(ours):
                 text = "  ".join(f"{name} {us[name]:7.1f} / {its[name]:7.1f} = {us[name] / its[name]:4.2f}" for name in us)

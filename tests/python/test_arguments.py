@@ -458,33 +458,31 @@ def a_combine_is_what_was_asked_for():
     assert (call.src_info, call.src_slot, call.layout_range) == (handle[0].data_ptr(), handle.slots.data_ptr(), handle[1].data_ptr())
     got, _, _ = b.low_latency_combine(rows, choice, weight, handle, zero_copy=True)
     _, call, _ = b._ll.calls[-1]
-    assert call.flags == lowlat.ZERO_COPY and call.x == b._ll.buffer.data_ptr() and got.shape == (5, HIDDEN)
+    assert call.flags & ~(lowlat.SUM_AT_SENDER | lowlat.SUM_IF_MANY) == lowlat.ZERO_COPY and call.x == b._ll.buffer.data_ptr() and got.shape == (5, HIDDEN)
 
 
 def sums_at_the_sender_are_asked_for():
-    def what(named, **more):
-        b = buffer(**named)
+    always, many = lowlat.SUM_AT_SENDER, lowlat.SUM_AT_SENDER | lowlat.SUM_IF_MANY
+
+    def what(said=None, **more):
+        b = buffer(**({} if said is None else {"sum_at_sender": said}))
         *_, handle, _, _ = dispatched(b)
         b.low_latency_combine(outputs(), index(), weights(), handle, **more)
         (_, sent, _), (_, back, _) = b._ll.calls
         assert sent.src_row == (handle.rows.data_ptr() if handle.rows is not None else None)
-        assert handle.rows is None or handle.rows.shape == (RANKS, TOKENS, TOPK) and handle.rows.dtype is torch.int32
+        assert handle.rows is None or handle.rows.shape == (RANKS * (TOKENS * TOPK + 1),) and handle.rows.dtype is torch.int32
         assert back.src_row == (sent.src_row if back.flags & lowlat.SUM_AT_SENDER else None)
-        return sent.src_row is not None, back.flags
-    assert what({"sum_at_sender": True}) == (True, lowlat.SUM_AT_SENDER)
-    assert what({"sum_at_sender": True}, zero_copy=True) == (True, lowlat.SUM_AT_SENDER | lowlat.ZERO_COPY)
-    assert what({"sum_at_sender": True}, use_logfmt=True) == (True, lowlat.LOGFMT)
-    before, deep_ep.buffer.SUMS_FROM = deep_ep.buffer.SUMS_FROM, TOKENS
-    assert what({}) == (True, lowlat.SUM_AT_SENDER) and what({"sum_at_sender": False}) == (False, 0)
-    deep_ep.buffer.SUMS_FROM = TOKENS + 1
-    assert what({}) == (False, 0)
-    for said in ("0", "1"):
-        os.environ["EPF_LL_SENDER_SUMS"] = said
-        assert what({}) == (said == "1", lowlat.SUM_AT_SENDER * int(said))
+        return back.flags
+    assert what("off") == 0 and what("off", return_recv_hook=True) == 0
+    assert what() == what("auto") == what("auto", async_finish=True) == many and what("auto", return_recv_hook=True) == 0
+    assert what("all") == what("all", return_recv_hook=True) == many
+    assert what("always", return_recv_hook=True) == always and what("always", zero_copy=True) == always | lowlat.ZERO_COPY
+    assert what("always", use_logfmt=True) == lowlat.LOGFMT
+    os.environ["EPF_LL_SENDER_SUMS"] = "all"
+    assert what(return_recv_hook=True) == many and what("off") == 0
     os.environ["EPF_LL_SENDER_SUMS"] = "yes"
-    raises(Wrong, "EPF_LL_SENDER_SUMS is 'yes'", buffer)
+    raises(Wrong, "EPF_LL_SENDER_SUMS, is 'yes'; it must be one of off, auto", buffer)
     del os.environ["EPF_LL_SENDER_SUMS"]
-    deep_ep.buffer.SUMS_FROM = before
 
 
 # ---------------------------------------------------------------------- ranks that are lost

@@ -217,7 +217,7 @@ def one_round(job, rank, b, fp8=False, round_scale=False, ue8m0=False, form="syn
         hook()
     elif form == "async":
         event.current_stream_wait()
-    at_sender = handle.rows is not None
+    at_sender = b._sums == "always" or b._sums != "off" and job.tokens[rank] * job.topk >= 160 * job.ranks and (b._sums == "all" or form != "hook")
     want, exact, bound = (combined_at_sender if at_sender else combined)(job, rank, lambda r, t, k: expert_output(job, r, t, k))
     same(sums, want, "sums")
     assert out is None or sums is out
@@ -268,13 +268,15 @@ def two_ranks_by_commands_only():
 
 
 def sums_at_the_sender():
-    forms(2, (5, 8), 1024, 6, 4, at_sender=True)
-    forms(4, (0, 1, 9, 4), 640, 12, 3, direct=False, at_sender=True)
+    forms(2, (5, 8), 1024, 6, 4, at_sender="always")
+    forms(4, (0, 1, 9, 4), 640, 12, 3, direct=False, at_sender="always")
+    forms(2, (39, 40), 128, 16, 8, at_sender="all")  # 40 are many
+    forms(2, (41, 3), 128, 16, 8, direct=False, at_sender="auto")
 
 
 def _different_wishes(rank, size, pipes, file):
     group = start(rank, size, file)
-    raises(deep_ep.ArgumentError, r"by rank: \[False, True\]", make, Job(size, (1, 1), 512, 2, 1), group, sum_at_sender=rank == 1)
+    raises(deep_ep.ArgumentError, r"by rank: \['all', 'off'\]", make, Job(size, (1, 1), 512, 2, 1), group, sum_at_sender=("all", "off")[rank])
     dist.destroy_process_group()
 
 

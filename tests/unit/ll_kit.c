@@ -151,7 +151,8 @@ static int do_combine(struct worker *w)
 				    .tokens = b->c.tokens[w->rank],
 				    .flags = (b->c.zero_copy ? EPF_LL_ZERO_COPY : 0u) |
 					     (b->c.logfmt ? EPF_LL_LOGFMT : 0u) |
-					     (b->c.sums ? EPF_LL_SUM_AT_SENDER : 0u),
+					     (b->c.sums ? EPF_LL_SUM_AT_SENDER : 0u) |
+					     (b->c.sums && b->c.many ? EPF_LL_SUM_IF_MANY : 0u),
 				    .x = t->y,
 				    .src_info = t->info,
 				    .src_slot = t->slot,
@@ -399,7 +400,7 @@ static void make_inputs(struct ll_kit *k, struct batch *b, uint32_t r)
 			       .info = poisoned(rows * 4),
 			       .slot = poisoned(rows * 4),
 			       .stats = poisoned((size_t)local_experts(k, c) * 4),
-			       .row = poisoned(places(k, c) * c->topk * 4) };
+			       .row = poisoned((places(k, c) * c->topk + k->o.ranks) * 4) };
 	for (size_t i = 0; i < (size_t)c->tokens[r] * c->hidden; i++)
 		t->x[i] = channel(&seed, OCTAVES);
 	for (uint32_t i = 0; i < c->tokens[r]; i++)
@@ -625,11 +626,13 @@ static void check_combined(struct ll_kit *k, struct batch *b)
 	leave_lost_out(k, b);
 	for (uint32_t r = 0; r < k->o.ranks; r++) {
 		uint32_t tokens = b->c.tokens[r];
+		bool sums = b->c.sums &&
+			    (!b->c.many || tokens * b->c.topk >= EPF_LL_SUMS_FROM * k->o.ranks);
 
 		if (is_absent(&b->c, r) || b->c.lost >> r & 1)
 			continue;
 		for (uint32_t t = 0; t < tokens; t++) {
-			assert_int_equal((b->c.sums ? ref_ll_combine_sums : ref_ll_combine)(
+			assert_int_equal((sums ? ref_ll_combine_sums : ref_ll_combine)(
 						 &b->ref, (int)r, (int)t, arrived_row, b, want),
 					 0);
 			if (memcmp(want, b->t[r].out + (size_t)t * b->c.hidden, bytes) != 0)

@@ -43,6 +43,7 @@ struct ll_kit_case {
 	bool zero_copy;
 	bool logfmt; /* combine's rows */
 	bool sums;   /* combine's rows are summed by their sender */
+	bool many;   /* with sums: where there are many */
 	bool twice;  /* some entries name an expert that one before them names */
 	bool halves; /* SEND and RECV apart */
 	bool stats;

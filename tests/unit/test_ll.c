@@ -86,6 +86,8 @@ static const struct ll_kit_case three[] = {
 	  .tokens = { 65, 64, 33 },
 	  .flags = FP8,
 	  .stats = true },
+	/* Sums where there are many: 30 tokens of top-16 are as many as it takes on three ranks. */
+	{ .experts = 48, .topk = 16, .hidden = 256, .tokens_max = 40, .tokens = { 29, 30, 40 } },
 };
 
 static const struct ll_kit_case four[] = {
@@ -138,7 +140,7 @@ static const struct {
 	{ 4, four, sizeof(four) / sizeof(four[0]) },
 };
 
-/* Every shape, twice each, twice with LogFMT and twice with sums at the sender, so that both sets of buffers are used, with a clean in between. */
+/* Every shape, twice each, twice with LogFMT, twice with sums at the sender and twice where there are many, so that both sets of buffers are used, with a clean in between. */
 static void each_shape(struct ll_kit_options o)
 {
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
@@ -153,10 +155,11 @@ static void each_shape(struct ll_kit_options o)
 
 			if (c.hidden * c.tokens_max > VALUES_MOST)
 				continue;
-			for (c.seed = 1; c.seed <= 6; c.seed++) {
+			for (c.seed = 1; c.seed <= 8; c.seed++) {
 				c.logfmt = c.seed == 3 || c.seed == 4;
 				c.sums = c.seed > 4;
 				c.twice = c.seed == 6;
+				c.many = c.seed > 6;
 				c.zero_copy = shapes[s].c[i].zero_copy && !c.logfmt;
 				ll_kit_run(k, &c, 1);
 			}
@@ -336,6 +339,7 @@ static struct ll_kit_case random_case(uint32_t ranks, uint64_t *seed)
 				 .halves = any(seed, 2),
 				 .stats = any(seed, 2),
 				 .sums = any(seed, 2),
+				 .many = any(seed, 2),
 				 .twice = any(seed, 4) == 0 };
 
 	for (uint32_t r = 0; r < ranks; r++)

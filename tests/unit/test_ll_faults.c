@@ -259,7 +259,7 @@ struct calls {
 	int64_t topk[TOKENS * TOPK];
 	float weights[TOKENS * TOPK];
 	float scales[ROWS * HIDDEN / 128];
-	int32_t count[EXPERTS], info[ROWS], slot[ROWS], row[TOKENS * TOPK];
+	int32_t count[EXPERTS], info[ROWS], slot[ROWS], row[TOKENS * TOPK + 1];
 	int64_t range[EXPERTS];
 };
 
@@ -349,7 +349,8 @@ static void arguments_are_checked(void **state)
 	COMBINE(flags = EPF_LL_ZERO_COPY, -EINVAL, "epf_ll_next_combine_buffer");
 	COMBINE(flags = EPF_LL_LOGFMT | EPF_LL_SUM_AT_SENDER, -EINVAL, "EPF_LL_SUM_AT_SENDER");
 	COMBINE(flags = EPF_LL_SUM_AT_SENDER, -EINVAL, "src_row");
-	COMBINE(flags = 8, -EINVAL, "0x8");
+	COMBINE(flags = EPF_LL_SUM_IF_MANY, -EINVAL, "EPF_LL_SUM_AT_SENDER");
+	COMBINE(flags = 16, -EINVAL, "0x10");
 	COMBINE(x = NULL, -EINVAL, "x is");
 	COMBINE(out = NULL, -EINVAL, "out");
 	COMBINE(topk_weights = NULL, -EINVAL, "topk_weights");

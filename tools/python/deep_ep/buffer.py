@@ -26,8 +26,10 @@ log = logging.getLogger("deep_ep")
 
 # How long a kernel waits for a rank unless EPF_GPU_TIMEOUT says it: long enough for ranks that still compile, as programs expect it.
 TIMEOUT_NS = 100 * 10**9
-# Where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it: from so many tokens at most on, combines sum at the sender. None: never.
-SUMS_FROM: Optional[int] = None
+# When combines sum at the sender (docs/python.md), and what is done where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it. auto: calls in
+# one launch, which wait for the other ranks anyway; all: send halves apart, too; both where tokens are many. always: few tokens, too.
+SUMS = ("off", "auto", "all", "always")
+SUMS_DEFAULT = "auto"
 # What a lost or late rank looks like; with enable_shrink the others go on.
 LATE = (errno.ETIMEDOUT, errno.EPROTO, errno.ECONNRESET, errno.EPIPE)
 
@@ -40,10 +42,10 @@ def _torch() -> Any:
     return torch
 
 
-def _sums_of_environment() -> Optional[bool]:
-    said = os.environ.get("EPF_LL_SENDER_SUMS", "")
-    need(said in ("", "0", "1"), "Buffer", f"EPF_LL_SENDER_SUMS is {said!r}; it must be 1 (sums at the sender) or 0")
-    return said == "1" if said else None
+def _chosen_sums(wanted: Optional[str]) -> str:
+    said = wanted if wanted is not None else os.environ.get("EPF_LL_SENDER_SUMS") or SUMS_DEFAULT
+    need(said in SUMS, "Buffer", f"sum_at_sender, or EPF_LL_SENDER_SUMS, is {said!r}; it must be one of {', '.join(SUMS)}")
+    return said
 
 
 class Handle(tuple):
@@ -83,7 +85,7 @@ class Buffer(HighThroughput):
     def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
                  num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
                  explicitly_destroy: bool = False, enable_shrink: bool = False, comm: Any = None, *, use_fabric: bool = False,
-                 device: Any = None, sum_at_sender: Optional[bool] = None) -> None:
+                 device: Any = None, sum_at_sender: Optional[str] = None) -> None:
         """Makes the ranks of a group find each other and gives each its memory.
 
         Arguments:
@@ -97,8 +99,8 @@ class Buffer(HighThroughput):
             explicitly_destroy: destroy() will be called. It may be called in either case, and should.
             enable_shrink: a rank that does not come in time is masked and the others go on; else the next call raises.
             device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
-            sum_at_sender: whether each rank adds its rows of a token before a combine sends them; the same at all ranks. Fewer bytes, other bits, and
-                a send half that waits until all ranks have begun it. None: as EPF_LL_SENDER_SUMS says (1 or 0), else chosen.
+            sum_at_sender: off, auto, all or always: when each rank adds its rows of a token before a combine sends them; the same at all ranks. Fewer
+                bytes, other bits, and a send half that waits until all ranks have begun it. None: EPF_LL_SENDER_SUMS, else auto.
         """
         if group is None and comm is None:
             raise ArgumentError("Buffer: neither group nor comm is given; the ranks find each other through one of them")
@@ -119,7 +121,7 @@ class Buffer(HighThroughput):
         self._comm_stream: Any = None
         self._shape: Optional[lowlat.Shape] = None
         self._halves_left = 0  # hooks not called yet
-        self._sum_at_sender = sum_at_sender if sum_at_sender is not None else _sums_of_environment()
+        self._sums = _chosen_sums(sum_at_sender)
         if low_latency_mode:
             need(num_rdma_bytes > 0, "Buffer", "num_rdma_bytes is 0; low-latency mode needs get_low_latency_rdma_size_hint() bytes")
             try:
@@ -157,7 +159,7 @@ class Buffer(HighThroughput):
         except epf.EpfError as error:
             failed = error
         agree(self._ranks, failed, "loading the kernels")
-        said = self._ranks.all_gather(self._sum_at_sender)
+        said = self._ranks.all_gather(self._sums)
         need(len(set(said)) == 1, "Buffer", f"sums at the sender (sum_at_sender, EPF_LL_SENDER_SUMS) by rank: {said}; all ranks must say the same")
         on_gpu = self.device.type == "cuda"
         if on_gpu:
@@ -398,7 +400,7 @@ class Buffer(HighThroughput):
             scales = empty(local, blocks, rows, dtype=torch.int32 if use_ue8m0 else torch.float32)
         handle = Handle.make(empty(local, rows, dtype=torch.int32), empty(local, self.group_size, dtype=torch.int64),
                              empty(local, rows, dtype=torch.int32), shape,
-                             empty(self.group_size, shape.tokens_max, shape.topk, dtype=torch.int32) if self._sums(shape) else None)
+                             empty(self.group_size * (shape.tokens_max * shape.topk + 1), dtype=torch.int32) if self._sums != "off" else None)
         return Received(x, scales, empty(local, dtype=torch.int32), handle)
 
     def low_latency_dispatch(self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int,
@@ -454,11 +456,11 @@ class Buffer(HighThroughput):
         event, hook = self._launch(lambda halves, stream: ll.dispatch(call, halves, stream), used, async_finish, return_recv_hook)
         return (got.x, got.scales.transpose(1, 2)) if use_fp8 else got.x, got.count, got.handle, event, hook
 
-    def _sums(self, shape: lowlat.Shape) -> bool:
-        """Whether combines of this shape sum at the sender: the same at all ranks, so only from what all ranks know."""
-        if self._sum_at_sender is not None:
-            return self._sum_at_sender
-        return SUMS_FROM is not None and shape.tokens_max >= SUMS_FROM
+    def _sum_flags(self, handle: Handle, use_logfmt: bool, apart: bool) -> int:
+        """Whether a combine sums at the sender: the same at all ranks, so from nothing but what all ranks do alike. apart: its halves are launched apart."""
+        if handle.rows is None or use_logfmt or (self._sums == "auto" and apart):
+            return 0
+        return lowlat.SUM_AT_SENDER | (0 if self._sums == "always" else lowlat.SUM_IF_MANY)
 
     def _check_call(self, where: str, tokens: int, topk: int, tokens_max: int, async_finish: bool, return_recv_hook: bool) -> None:
         need(tokens <= tokens_max, where, f"there are {tokens} tokens; num_max_dispatch_tokens_per_rank is {tokens_max}")
@@ -513,10 +515,10 @@ class Buffer(HighThroughput):
         need(not (use_logfmt and zero_copy), where, "use_logfmt and zero_copy exclude each other: LogFMT makes the rows anew")
         ll = self._begin(where, shape)
         source = ll.next_combine_buffer(shape) if zero_copy else x.data_ptr()
-        sums = handle.rows is not None and not use_logfmt
+        sums = self._sum_flags(handle, use_logfmt, return_recv_hook)
         call = lowlat.Combine(
             shape, tokens=tokens, x=source, src_info=handle[0].data_ptr(),
-            flags=zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums * lowlat.SUM_AT_SENDER,
+            flags=zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums,
             src_row=handle.rows.data_ptr() if sums else None,
             src_slot=handle.slots.data_ptr(), layout_range=handle[1].data_ptr(), topk_idx=topk_idx.data_ptr(),
             topk_weights=topk_weights.data_ptr(), out=out.data_ptr(), wait_stats=wait_stats)
