@@ -43,8 +43,9 @@ enum {
 	EPF_MAX_WORLD = 65536,           /* ranks: numbers of nodes and places are 16 bits here */
 	EPF_MAX_REGIONS = 4096,          /* of one rank: as the setting regions allows */
 	EPF_MAX_BATCH = 256,
-	EPF_TICKS_PER_TIMEOUT = 8,  /* signs of life asked for per peer-timeout */
-	EPF_LANE_RESERVE = 2,       /* work requests of a lane kept back for control words */
+	EPF_TICKS_PER_TIMEOUT = 8, /* signs of life asked for per peer-timeout */
+	EPF_COMMAND_COST = 64, /* bytes that a command without payload counts, of its ring's turn */
+	EPF_LANE_RESERVE = 2,  /* work requests of a lane kept back for control words */
 	EPF_CMD_REASON_FIRST = 300, /* reasons of refused commands (err_keys.h): 300 .. 331 */
 	EPF_CMD_REASONS = 32,
 };
@@ -444,6 +445,7 @@ struct epf_ring_state {
 	uint8_t flush_phase; /* enum epf_flush_phase */
 	uint8_t flush_all;
 	uint8_t weight;
+	uint8_t mixed;         /* turns in which it is not looked for rows of puts (core_hot.c) */
 	uint8_t covered;       /* nothing before a flush of all rings is left in it */
 	uint32_t flush_seq;    /* sequence of the FLUSH command */
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
@@ -652,6 +654,13 @@ unsigned epf_core_step(struct epf_core *core);
 void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring, const struct epf_op *ops,
 		     unsigned n, uint32_t first_seq);
 unsigned epf_stage_waiting(struct epf_core *core);
+/*
+ * put_hot.c: plain puts at the head of the ring, at most `budget` and for the bytes of its turn (quantum: what each step brings), from the
+ * ring to their lanes. Stops before the first command that is none, or that cannot be staged now. Returns how many; *last_lane: of the
+ * last one, EPF_NONE: not known.
+ */
+unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+		     int64_t quantum, uint32_t *last_lane);
 int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
 		      uint64_t wr_core);
 /* The ready notify handle for (stream, signal, add), or EPF_NONE (then it is being defined, if it can be). */

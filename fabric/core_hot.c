@@ -4,6 +4,8 @@
  *
  *   take -> check -> stage (admit, or park) -> words -> flush (post) -> reap -> arrive -> publish
  *
+ * Plain puts at the head of a ring go from there to the lane in one pass, put_hot.c, with the same rules.
+ *
  * Called in a loop by idle.c, by epf_progress() and by simulations. Must never block, allocate, lock, log or make a
  * system call (tests/check_hot.py, tests/proc/test_seccomp.c).
  */
@@ -25,11 +27,14 @@ enum {
 	TIMED_STEP = 127,
 	LONG_STEP = 32,     /* handled: timed for the recorder, whose clock costs it little */
 	REAP_COMMANDS = 16, /* taken one by one, so many go out before the NIC is looked at */
-	COMMAND_COST = 64,  /* what a command without payload counts */
 	PREFETCH_SLOTS = 16,
 	PREFETCH_ENTRIES = 3,
 	STEP_COMMANDS = 256, /* a step takes so many even into lanes that are full */
-	STEP_LANES = 64,     /* lanes looked at to tell whether they are */
+	LONG_RUN = 8,        /* plain puts in a row */
+	MIXED_TURNS = 31, /* of a ring in which no long ones are looked for, when there were none */
+	BETWEEN_RUNS =
+		2,       /* commands taken before another run is looked for, where there are some */
+	STEP_LANES = 64, /* lanes looked at to tell whether they are */
 };
 
 /* A batch on its way through take, check and stage. */
@@ -55,6 +60,12 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
 	return n;
 }
 
+/* Bytes that each step brings to the ring. */
+static int64_t step_quantum(const struct epf_core *core, const struct epf_ring_state *ring)
+{
+	return (int64_t)(DRR_QUANTUM >> core->nic->pace) * ring->weight;
+}
+
 /* Apart from the loop of takes, which it would fill with the fields of rarer commands. */
 static __attribute__((noinline)) void unpack_other(struct epf_cmd slot, struct epf_op *op)
 {
@@ -66,10 +77,10 @@ static __attribute__((noinline)) void unpack_other(struct epf_cmd slot, struct e
  * waits in the ring. Gives the slots back. [A1, R2]
  */
 EPF_INLINE void take(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-		     unsigned pace, struct batch *b)
+		     struct batch *b)
 {
 	struct epf_ring_consumer *c = &ring->consumer;
-	int64_t quantum = (int64_t)(DRR_QUANTUM >> pace) * ring->weight;
+	int64_t quantum = step_quantum(core, ring);
 	/* Each step brings a quantum, also those in which the ring was empty and nobody came here. */
 	int64_t deficit = ring->deficit + quantum * (core->steps - ring->last_step);
 	uint64_t tail = c->tail;
@@ -100,7 +111,7 @@ EPF_INLINE void take(struct epf_core *core, struct epf_ring_state *ring, unsigne
 			tail += op->slots;
 		}
 		ring->pend[(ring->seq + n) & ring->pend_mask] = 1;
-		deficit -= (int64_t)op->length + COMMAND_COST;
+		deficit -= (int64_t)op->length + EPF_COMMAND_COST;
 		n++;
 		if (EPF_UNLIKELY(op->op == EPF_OP_FLUSH))
 			break;
@@ -214,6 +225,89 @@ static void sample_look(struct epf_core *core)
 	core->sample.state = EPF_SAMPLE_NONE;
 }
 
+/* Tells the recorder, probes and counters of commands that were taken. */
+EPF_INLINE void note_taken(struct epf_core *core, const struct epf_ring_state *ring, unsigned n,
+			   uint32_t first_seq, uint64_t began)
+{
+	epf_flight_note(core->flight, began, EPF_FLIGHT_TAKE, 0, ring->id, n, 0, first_seq);
+	EPF_PROBE3(take, ring->id, n, first_seq);
+	EPF_COUNT(core, CMDS_TAKEN, n);
+}
+
+/* Plain puts at the head of a ring, as far as they go: taken, checked and staged in one. Returns how many. */
+EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+			     unsigned timed, uint64_t began)
+{
+	uint64_t t0 = clock_if(timed);
+	uint32_t first_seq = ring->seq, lane = EPF_NONE;
+	unsigned n = epf_put_run(core, ring, budget, step_quantum(core, ring), &lane);
+
+	if (!n)
+		return 0;
+	epf_ring_poll_next(core, ring);
+	note_taken(core, ring, n, first_seq, began);
+	if (EPF_UNLIKELY(timed)) {
+		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t0));
+		if (core->sample.state == EPF_SAMPLE_NONE && lane != EPF_NONE) {
+			core->sample.tsc = t0;
+			sample_staged(core, &core->lanes[lane]);
+		}
+	}
+	return n;
+}
+
+/* Commands of any kind, in three passes. Returns how many. */
+EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+			       unsigned timed, uint64_t began)
+{
+	uint64_t t0 = clock_if(timed), t1, t2;
+	struct batch b;
+
+	take(core, ring, budget, &b);
+	if (!b.n)
+		return 0;
+	epf_ring_poll_next(core, ring);
+	t1 = clock_if(timed);
+	check(core, ring, &b);
+	t2 = clock_if(timed);
+	epf_stage_batch(core, ring, b.ops, b.n, b.first_seq);
+	note_taken(core, ring, b.n, b.first_seq, began);
+	if (EPF_UNLIKELY(timed)) {
+		EPF_COUNT(core, TAKE_TSC, TIMED_STEP * (t1 - t0));
+		EPF_COUNT(core, CHECK_TSC, TIMED_STEP * (t2 - t1));
+		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
+		sample_begin(core, ring, &b, t0);
+	}
+	return b.n;
+}
+
+/* The turn of a ring: runs of plain puts, and what stands between them. Returns how many commands were taken. */
+EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+			      unsigned timed, uint64_t began)
+{
+	unsigned taken = 0, run, most, n;
+
+	if (ring->mixed) {
+		ring->mixed--;
+		return take_batch(core, ring, budget, timed, began);
+	}
+	do {
+		run = take_run(core, ring, budget - taken, timed, began);
+		taken += run;
+		if (taken == budget || (run && is_empty(&core->polls[ring->id])))
+			break;
+		/* Behind a run there mostly is another one. If not, they are not looked for in the ring's next turns. */
+		most = budget - taken;
+		if (run < LONG_RUN && taken != run)
+			ring->mixed = MIXED_TURNS;
+		else if (most > BETWEEN_RUNS)
+			most = BETWEEN_RUNS;
+		n = take_batch(core, ring, most, timed, began);
+		taken += n;
+	} while (n == BETWEEN_RUNS && !ring->mixed && taken < budget);
+	return taken;
+}
+
 /*
  * One round over the rings, or less: when lanes are full, what other rings hold would only be set aside, and come back through memory that
  * has left the caches. The next step goes on behind the last ring. @began: the step's clock, which takes are recorded with.
@@ -222,11 +316,9 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 {
 	unsigned handled = 0;
 	uint32_t n = core->n_rings, at = core->next_ring, left;
-	struct batch b;
 
 	for (left = n; left; left--, at = at + 1 < n ? at + 1 : 0) {
 		struct epf_ring_state *ring;
-		uint64_t t0, t1, t2;
 		unsigned budget;
 
 		if (is_empty(&core->polls[at])) { /* the loop counts one of them */
@@ -245,26 +337,7 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 		budget = take_budget(core, ring);
 		if (EPF_UNLIKELY(!budget))
 			continue;
-		t0 = clock_if(timed);
-		take(core, ring, budget, core->nic->pace, &b);
-		if (!b.n)
-			continue;
-		epf_ring_poll_next(core, ring);
-		t1 = clock_if(timed);
-		check(core, ring, &b);
-		t2 = clock_if(timed);
-		epf_stage_batch(core, ring, b.ops, b.n, b.first_seq);
-		epf_flight_note(core->flight, began, EPF_FLIGHT_TAKE, 0, ring->id, b.n, 0,
-				b.first_seq);
-		EPF_PROBE3(take, ring->id, b.n, b.first_seq);
-		EPF_COUNT(core, CMDS_TAKEN, b.n);
-		if (EPF_UNLIKELY(timed)) {
-			EPF_COUNT(core, TAKE_TSC, TIMED_STEP * (t1 - t0));
-			EPF_COUNT(core, CHECK_TSC, TIMED_STEP * (t2 - t1));
-			EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
-			sample_begin(core, ring, &b, t0);
-		}
-		handled += b.n;
+		handled += take_ring(core, ring, budget, timed, began);
 	}
 	if (!left) /* all had their turn: another one is first now */
 		at = at + 1 < n ? at + 1 : 0;
