@@ -384,29 +384,42 @@ void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *regi
 		return;
 	}
 	core->hold = 1;
-	core->hold_retry = rc != 0;
-	core->hold_mr = region->mr;
-	core->hold_offset = offset;
-	core->hold_value = value;
+	if (rc)
+		core->hold_adds[core->hold_retry++] =
+			(struct epf_gpu_add){ region->mr, offset, value };
 }
 
-int epf_hold_over_cold(struct epf_core *core)
+/* Hands the NIC the additions that it had no room for; 1: it has them all. */
+static int retry_adds(struct epf_core *core)
 {
-	if (core->hold_retry) {
-		int rc = core->ops->add(core->nic, &core->hold_mr, core->hold_offset,
-					core->hold_value);
+	while (core->hold_retry) {
+		const struct epf_gpu_add *add = &core->hold_adds[0];
+		int rc = core->ops->add(core->nic, &add->mr, add->offset, add->value);
 
 		if (rc == -EAGAIN) {
 			(void)core->ops->add_pending(core->nic); /* lets the NIC make room */
 			return 0;
 		}
-		core->hold_retry = 0;
 		if (rc)
 			EPF_COUNT(core, ARRIVALS_REFUSED, 1);
+		core->hold_retry--;
+		core->hold_adds[0] = core->hold_adds[EPF_HOLD_ADDS - 1];
 	}
+	return 1;
+}
+
+int epf_hold_over_cold(struct epf_core *core)
+{
+	if (!retry_adds(core))
+		return 0;
 	if (core->ops->add_pending(core->nic))
 		return 0;
 	core->hold = 0;
+	for (uint32_t i = 0; i < core->n_ranks; i++)
+		if (core->ranks[i].signal_region != EPF_NONE) {
+			core->ranks[i].news |= EPF_NEWS_WORDS;
+			core->wakes = 1;
+		}
 	if (core->hold_resume)
 		epf_arrive_resume(core); /* which may meet the next addition */
 	return !core->hold;

@@ -165,7 +165,9 @@ enum epf_rank_life {
 struct epf_rank_state {
 	uint32_t rank;
 	uint32_t n_signals;
-	struct epf_signal *signals;
+	struct epf_signal *signals; /* unless signal_region says otherwise */
+	uint32_t
+		signal_region; /* the region of GPU memory that holds them, from its first byte; EPF_NONE: host memory */
 	struct epf_region_local *regions;
 	uint32_t n_regions; /* registered so far */
 	uint32_t max_regions;
@@ -520,6 +522,17 @@ struct epf_gpu_flush {
 	void *arg;
 };
 
+/*
+ * Additions to GPU memory that the NIC had no room for. At most two: an arrival that carries its own signal may let one that waited take
+ * effect before it.
+ */
+enum { EPF_HOLD_ADDS = 2 };
+
+struct epf_gpu_add {
+	struct epf_nic_mr mr;
+	uint64_t offset, value;
+};
+
 struct epf_core {
 	struct epf_nic *nic;
 	const struct epf_nic_ops *ops;
@@ -629,15 +642,14 @@ struct epf_core {
 	 * what a later signal or acknowledgement promises is there.
 	 */
 	uint8_t hold;
-	uint8_t hold_retry;  /* the NIC had no room for it yet */
+	uint8_t hold_retry;  /* the NIC had no room yet for so many of hold_adds */
 	uint8_t hold_resume; /* its stream has more that is in order */
 	uint32_t held_at;    /* completions [held_at, held_n) of wcs are still to be handled */
 	uint32_t held_n;
 	uint32_t hold_node; /* with hold_resume */
 	uint32_t hold_handle;
 	uint16_t hold_lane;
-	struct epf_nic_mr hold_mr; /* with hold_retry: the addition */
-	uint64_t hold_offset, hold_value;
+	struct epf_gpu_add hold_adds[EPF_HOLD_ADDS];
 	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
 	uint32_t gpu_flushed;   /* the step in which they were called last */
@@ -654,13 +666,19 @@ unsigned epf_core_step(struct epf_core *core);
 void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring, const struct epf_op *ops,
 		     unsigned n, uint32_t first_seq);
 unsigned epf_stage_waiting(struct epf_core *core);
+
+/* What there is to say of a row of plain puts. */
+struct epf_put_run {
+	uint32_t lane;  /* of the last one; EPF_NONE: not known */
+	uint32_t empty; /* 1: it ended because nothing more was there */
+};
+
 /*
  * put_hot.c: plain puts at the head of the ring, at most `budget` and for the bytes of its turn (quantum: what each step brings), from the
- * ring to their lanes. Stops before the first command that is none, or that cannot be staged now. Returns how many; *last_lane: of the
- * last one, EPF_NONE: not known.
+ * ring to their lanes. Stops before the first command that is none, or that cannot be staged now. Returns how many.
  */
 unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-		     int64_t quantum, uint32_t *last_lane);
+		     int64_t quantum, struct epf_put_run *out);
 int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
 		      uint64_t wr_core);
 /* The ready notify handle for (stream, signal, add), or EPF_NONE (then it is being defined, if it can be). */

@@ -236,21 +236,23 @@ EPF_INLINE void note_taken(struct epf_core *core, const struct epf_ring_state *r
 
 /* Plain puts at the head of a ring, as far as they go: taken, checked and staged in one. Returns how many. */
 EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-			     unsigned timed, uint64_t began)
+			     unsigned timed, uint64_t began, uint32_t *empty)
 {
 	uint64_t t0 = clock_if(timed);
-	uint32_t first_seq = ring->seq, lane = EPF_NONE;
-	unsigned n = epf_put_run(core, ring, budget, step_quantum(core, ring), &lane);
+	uint32_t first_seq = ring->seq;
+	struct epf_put_run run;
+	unsigned n = epf_put_run(core, ring, budget, step_quantum(core, ring), &run);
 
+	*empty = run.empty;
 	if (!n)
 		return 0;
 	epf_ring_poll_next(core, ring);
 	note_taken(core, ring, n, first_seq, began);
 	if (EPF_UNLIKELY(timed)) {
 		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t0));
-		if (core->sample.state == EPF_SAMPLE_NONE && lane != EPF_NONE) {
+		if (core->sample.state == EPF_SAMPLE_NONE && run.lane != EPF_NONE) {
 			core->sample.tsc = t0;
-			sample_staged(core, &core->lanes[lane]);
+			sample_staged(core, &core->lanes[run.lane]);
 		}
 	}
 	return n;
@@ -286,15 +288,16 @@ EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring
 			      unsigned timed, uint64_t began)
 {
 	unsigned taken = 0, run, most, n;
+	uint32_t empty;
 
 	if (ring->mixed) {
 		ring->mixed--;
 		return take_batch(core, ring, budget, timed, began);
 	}
 	do {
-		run = take_run(core, ring, budget - taken, timed, began);
+		run = take_run(core, ring, budget - taken, timed, began, &empty);
 		taken += run;
-		if (taken == budget || (run && is_empty(&core->polls[ring->id])))
+		if (taken == budget || empty)
 			break;
 		/* Behind a run there mostly is another one. If not, they are not looked for in the ring's next turns. */
 		most = budget - taken;

@@ -66,6 +66,11 @@ static int make_signals(struct epf_gpu_context *c, const struct epf_gpu_parts *p
 	int rc;
 
 	c->host.signal_stride = sizeof(struct epf_signal);
+	if (p->device_signals) {
+		c->host.signals = p->device_signals;
+		c->host.n_signals = p->n_signals;
+		return 0;
+	}
 	if (!p->signals)
 		return 0;
 	rc = pin(c, p->signals, (uint64_t)p->n_signals * sizeof(struct epf_signal),

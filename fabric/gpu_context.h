@@ -27,6 +27,8 @@ struct epf_gpu_parts {
 	uint32_t n_shared;                     /* 1 .. EPF_GPU_SHARED_MAX */
 	uint32_t n_private;                    /* 0 .. EPF_GPU_PRIVATE_MAX */
 	struct epf_signal *signals;            /* page-aligned; NULL: none */
+	uint64_t
+		device_signals; /* where kernels find them in memory of the device; 0: `signals` are pinned */
 	uint32_t n_signals;
 	uint32_t rank;
 	uint32_t world;

@@ -150,7 +150,7 @@ EPF_INLINE void stage(struct stretch *t, struct epf_cmd c, uint32_t bytes, uint6
 }
 
 EPF_HOT unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-			     int64_t quantum, uint32_t *last_lane)
+			     int64_t quantum, struct epf_put_run *out)
 {
 	struct epf_rank_state *rank = &core->ranks[ring->rank];
 	struct epf_ring_consumer *c = &ring->consumer;
@@ -161,6 +161,8 @@ EPF_HOT unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring,
 	uint64_t tail = c->tail;
 	unsigned n = 0;
 
+	out->empty = 0;
+	out->lane = EPF_NONE;
 	if (EPF_UNLIKELY(core->counts_puts))
 		return 0;
 	deficit = deficit > quantum ? quantum : deficit;
@@ -171,8 +173,11 @@ EPF_HOT unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring,
 		uint64_t to, from;
 		uint32_t bytes;
 
-		if (!epf_ring_peek(c, tail, &slot) || (slot.lo & OP_BITS) != OP_PUT ||
-		    (slot.hi & NOT_PLAIN))
+		if (!epf_ring_peek(c, tail, &slot)) {
+			out->empty = 1;
+			break;
+		}
+		if ((slot.lo & OP_BITS) != OP_PUT || (slot.hi & NOT_PLAIN))
 			break;
 		if (EPF_UNLIKELY(key_of(slot) != t.key)) {
 			end(core, rank, &t);
@@ -197,7 +202,8 @@ EPF_HOT unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring,
 	end(core, rank, &t);
 	if (!n)
 		return 0;
-	*last_lane = t.n ? t.lane->id : EPF_NONE;
+	if (t.n)
+		out->lane = t.lane->id;
 	ring->seq = seq;
 	ring->last_step = core->steps;
 	ring->deficit = deficit;

@@ -280,9 +280,27 @@ static bool is_signalled(const void *arg)
 	return (int64_t)(epf_signal_read(a->signal) - a->at_least) >= 0;
 }
 
+/* The same of one in GPU memory. */
+struct gpu_signal_arg {
+	struct epf *ep;
+	uint32_t signal;
+	uint64_t at_least;
+};
+
+static bool is_gpu_signalled(const void *arg)
+{
+	const struct gpu_signal_arg *a = arg;
+
+	return (int64_t)(epf_gpu_signal_value(a->ep, a->signal) - a->at_least) >= 0;
+}
+
 uint64_t epf_signal_value(const struct epf *ep, uint32_t signal)
 {
-	return signal < ep->n_signals ? epf_signal_read(&ep->signals[signal]) : 0;
+	if (signal >= ep->n_signals)
+		return 0;
+	if (EPF_UNLIKELY(ep->gpu_signals != NULL))
+		return epf_gpu_signal_value((struct epf *)(uintptr_t)ep, signal);
+	return epf_signal_read(&ep->signals[signal]);
 }
 
 int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t timeout_ns)
@@ -293,6 +311,12 @@ int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t
 	if (signal >= ep->n_signals)
 		return epf_fail(EPF_R_SIGNAL_RANGE, "signal %u: this rank has %u", signal,
 				ep->n_signals);
+	if (EPF_UNLIKELY(ep->gpu_signals != NULL)) {
+		struct gpu_signal_arg g = { ep, signal, at_least };
+
+		/* Without a wish: the core cannot read it, and rings for any news. */
+		return epf_wait(ep, is_gpu_signalled, &g, NULL, timeout_ns, "signal", signal);
+	}
 	a.signal = &ep->signals[signal];
 	return epf_wait(ep, is_signalled, &a, &wish, timeout_ns, "signal", signal);
 }

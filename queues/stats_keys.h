@@ -60,7 +60,7 @@ EPF_ROW(CORE, WAKEUPS,              "wakeups",              "times",    COUNTER,
 EPF_ROW(CORE, INVOLUNTARY_SWITCHES, "involuntary_switches", "switches", COUNTER, "", "Times the kernel took the CPU away; above zero the core is shared.")
 EPF_ROW(CORE, TAKE_TSC,             "take_tsc",             "cycles",   COUNTER, "", "Cycles taking commands from rings.")
 EPF_ROW(CORE, CHECK_TSC,            "check_tsc",            "cycles",   COUNTER, "", "Cycles checking commands.")
-EPF_ROW(CORE, STAGE_TSC,            "stage_tsc",            "cycles",   COUNTER, "", "Cycles admitting commands and building work requests; for plain puts in a row, taking and checking them too.")
+EPF_ROW(CORE, STAGE_TSC,            "stage_tsc",            "cycles",   COUNTER, "", "Cycles admitting and staging commands; of puts in a row, taking too.")
 EPF_ROW(CORE, FLUSH_TSC,            "flush_tsc",            "cycles",   COUNTER, "", "Cycles posting work requests.")
 EPF_ROW(CORE, REAP_TSC,             "reap_tsc",             "cycles",   COUNTER, "", "Cycles taking completions.")
 EPF_ROW(CORE, ARRIVE_TSC,           "arrive_tsc",           "cycles",   COUNTER, "", "Cycles handling arrivals.")

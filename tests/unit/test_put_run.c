@@ -196,11 +196,11 @@ static void rows_do_what_single_commands_do(void **state)
 
 static unsigned run(struct rig *r, unsigned budget, int64_t quantum)
 {
-	uint32_t lane;
+	struct epf_put_run out;
 
 	r->core->rings[0]->last_step = r->core->steps - 1;
 	r->core->rings[0]->deficit = 0;
-	return epf_put_run(r->core, r->core->rings[0], budget, quantum, &lane);
+	return epf_put_run(r->core, r->core->rings[0], budget, quantum, &out);
 }
 
 static void push_puts(struct rig *r, unsigned n, unsigned flags, uint64_t offset)
