@@ -24,6 +24,7 @@ int bench_core(int argc, char **argv);
 int bench_ring(int argc, char **argv);
 int bench_p2p(int argc, char **argv);
 int bench_p2p_rank(int argc, char **argv);
+int bench_copies(int argc, char **argv);
 int bench_jobs(int argc, char **argv);
 int bench_jobs_rank(int argc, char **argv);
 int bench_rawverbs(int argc, char **argv);

@@ -23,6 +23,8 @@ static const struct bench_command commands[] = {
 	{ "p2p", "latency and bandwidth of put, put_signal and get between two ranks", bench_p2p,
 	  false },
 	{ "p2p-rank", "one rank of p2p", bench_p2p_rank, true },
+	{ "copies", "time of the software NIC's own copies for a list, without rings and engine",
+	  bench_copies, false },
 	{ "jobs", "a decode-like job alone and beside a bulk job on the same daemons", bench_jobs,
 	  false },
 	{ "jobs-rank", "one rank of jobs", bench_jobs_rank, true },

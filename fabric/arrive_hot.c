@@ -12,7 +12,7 @@
 int epf_hook;
 #endif
 
-/* Adds to a signal that lies in GPU memory; 0: that was withdrawn. Who waits on the host hears of it when the addition is done. */
+/* Adds to a signal that lies in GPU memory; 0: that was withdrawn. Who waits on the host looks for himself. */
 static int add_to_placed(struct epf_core *core, const struct epf_rank_state *rank,
 			 const struct epf_msg *m)
 {
@@ -202,7 +202,9 @@ static void advance(struct epf_core *core, struct epf_node *node, struct epf_lan
 		if (rx->pending == EPF_NONE)
 			continue;
 		unpend(core, node, lane, rx, rx->base - 1);
-		if (EPF_UNLIKELY(core->hold)) {
+		if (EPF_UNLIKELY(core->adding)) { /* what comes next may be anything */
+			if (!core->hold)
+				epf_hold_cold(core);
 			core->hold_resume = 1;
 			core->hold_node = (uint32_t)(node - core->nodes);
 			core->hold_lane = lane->id;

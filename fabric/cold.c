@@ -383,10 +383,96 @@ void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *regi
 		EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 		return;
 	}
+	core->adding = 1;
+	core->adding_to = region;
+	if (!rc)
+		return;
+	if (!core->hold)
+		epf_hold_cold(core);
+	core->hold_adds[core->hold_retry++] = (struct epf_gpu_add){ region->mr, offset, value };
+}
+
+void epf_hold_cold(struct epf_core *core)
+{
 	core->hold = 1;
-	if (rc)
-		core->hold_adds[core->hold_retry++] =
-			(struct epf_gpu_add){ region->mr, offset, value };
+	core->hold_tsc = epf_tsc();
+}
+
+/* The region that a message adds to: a word of GPU memory, or a signal that lies there; NULL: none, or apply() would refuse it. */
+static const struct epf_region_local *adds_to(const struct epf_core *core, uint32_t to,
+					      unsigned kind, uint32_t number)
+{
+	const struct epf_rank_state *rank;
+
+	if (to >= core->world || core->peers[to].local == EPF_NONE)
+		return NULL;
+	rank = &core->ranks[core->peers[to].local];
+	if (kind == EPF_MSG_SIGNAL)
+		number = rank->signal_region;
+	return number < rank->n_regions ? &rank->regions[number] : NULL;
+}
+
+/* Is this an addition to the region that additions are under way for? One that apply() would refuse may be anything. */
+static int adds_to_same(const struct epf_core *core, const struct epf_wc *wc)
+{
+	const struct epf_node *node = &core->nodes[core->lanes[wc->lane].node];
+	uint32_t handle = wc->imm >> 16 & 0x1fffu;
+	struct epf_msg m;
+
+	if (wc->op == EPF_WC_RECV_IMM)
+		return wc->imm >> 29 == EPF_IMM_NOTIFY && handle < node->rx_streams &&
+		       node->notify_in[handle].defined &&
+		       adds_to(core, node->notify_in[handle].rank, EPF_MSG_SIGNAL, 0) ==
+			       core->adding_to;
+	if (wc->op != EPF_WC_RECV || wc->len != sizeof(m))
+		return 0;
+	__builtin_memcpy(&m, wc->msg, sizeof(m));
+	return (m.kind == EPF_MSG_ADD || m.kind == EPF_MSG_SIGNAL) &&
+	       adds_to(core, m.rank, m.kind, m.signal) == core->adding_to;
+}
+
+/* May it not take effect now? */
+static int stops(struct epf_core *core, const struct epf_wc *wc)
+{
+	if (core->hold)
+		return 1;
+	if (!core->adding || adds_to_same(core, wc))
+		return 0;
+	if (!core->ops->add_pending(core->nic)) {
+		core->adding = 0;
+		return 0;
+	}
+	epf_hold_cold(core);
+	return 1;
+}
+
+int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc)
+{
+	struct epf_deferred *d;
+
+	if (!stops(core, wc))
+		return 0;
+	d = &core->deferred[(core->first_deferred + core->n_deferred++) % EPF_DEFERRED];
+	d->wc = *wc;
+	if (wc->op == EPF_WC_RECV) {
+		__builtin_memcpy(d->msg, wc->msg,
+				 wc->len < sizeof(d->msg) ? wc->len : sizeof(d->msg));
+		d->wc.msg = d->msg;
+	}
+	return 1;
+}
+
+/* Lets what was deferred take effect, up to the next that has to wait. */
+static void undefer(struct epf_core *core)
+{
+	while (core->n_deferred && !stops(core, &core->deferred[core->first_deferred].wc)) {
+		const struct epf_wc *wc = &core->deferred[core->first_deferred].wc;
+
+		core->first_deferred = (core->first_deferred + 1) % EPF_DEFERRED;
+		core->n_deferred--;
+		EPF_PROBE3(arrive, wc->lane, wc->op, wc->len);
+		epf_arrive(core, wc);
+	}
 }
 
 /* Hands the NIC the additions that it had no room for; 1: it has them all. */
@@ -414,13 +500,11 @@ int epf_hold_over_cold(struct epf_core *core)
 		return 0;
 	if (core->ops->add_pending(core->nic))
 		return 0;
-	core->hold = 0;
-	for (uint32_t i = 0; i < core->n_ranks; i++)
-		if (core->ranks[i].signal_region != EPF_NONE) {
-			core->ranks[i].news |= EPF_NEWS_WORDS;
-			core->wakes = 1;
-		}
+	core->hold = core->adding = 0;
+	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_HOLD_NS),
+		     epf_tsc_to_ns(epf_tsc() - core->hold_tsc));
 	if (core->hold_resume)
 		epf_arrive_resume(core); /* which may meet the next addition */
+	undefer(core);
 	return !core->hold;
 }

@@ -347,6 +347,8 @@ int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm
 void epf_core_close_ring(struct epf_core *core, uint32_t id)
 {
 	core->rings[id]->live = 0;
+	if (core->seen.ring == id + 1)
+		core->seen.ring = 0;
 	core->polls[id] = (struct epf_ring_poll){ &core->never, 1 };
 }
 

@@ -20,6 +20,7 @@
 #define EPF_FABRIC_CORE_H
 
 #include "fabric/base/usdt.h"
+#include "fabric/core_wire.h"
 #include "fabric/nic.h"
 #include "queues/epf_bell.h"
 #include "queues/epf_cmd.h"
@@ -36,12 +37,9 @@
 #define EPF_COLD __attribute__((cold, noinline))
 
 enum {
-	EPF_MAX_LANES_PER_NODE = 8,
 	EPF_MAX_RINGS = 4096,
-	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
-	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
-	EPF_MAX_WORLD = 65536,           /* ranks: numbers of nodes and places are 16 bits here */
-	EPF_MAX_REGIONS = 4096,          /* of one rank: as the setting regions allows */
+	EPF_MAX_WORLD = 65536,  /* ranks: numbers of nodes and places are 16 bits here */
+	EPF_MAX_REGIONS = 4096, /* of one rank: as the setting regions allows */
 	EPF_MAX_BATCH = 256,
 	EPF_TICKS_PER_TIMEOUT = 8, /* signs of life asked for per peer-timeout */
 	EPF_COMMAND_COST = 64, /* bytes that a command without payload counts, of its ring's turn */
@@ -51,70 +49,6 @@ enum {
 };
 
 #define EPF_NONE 0xffffffffu
-
-/* Immediate data: count in the low 16 bits, handle in the next 13, kind in the top 3. */
-enum { EPF_IMM_STREAM = 1, EPF_IMM_NOTIFY = 2 };
-
-_Static_assert(EPF_MAX_STREAMS_PER_NODE == 1 << 13, "a handle has 13 bits of an immediate");
-_Static_assert(EPF_MAX_WINDOW == 1 << 15, "a window is half of what 16 bits count");
-_Static_assert(EPF_IMM_STREAM < 8 && EPF_IMM_NOTIFY < 8, "a kind has 3 bits of an immediate");
-
-EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
-{
-	return (uint32_t)kind << 29 | handle << 16 | (count & 0xffffu);
-}
-
-/* What a message (EPF_WR_SEND) says. */
-enum epf_msg_kind {
-	EPF_MSG_SIGNAL = 1, /* signal, rank, value: add; c = 1 + sending rank, 0: not said */
-	EPF_MSG_ADD = 2,    /* rank, signal = region, a = offset, value: add to memory */
-	EPF_MSG_FLUSH = 3,  /* acknowledge when passed */
-	EPF_MSG_NOTIFY =
-		4, /* defines notify handle d: stream handle c, rank, signal, value = add; a = 1 + sending rank, 0: not said */
-	EPF_MSG_REVOKE = 5,      /* rank, signal = region: stop using it */
-	EPF_MSG_REVOKED = 6,     /* the answer: nothing of mine is in flight to it */
-	EPF_MSG_LANE_FENCE = 7,  /* c = lane: fence it and say when drained */
-	EPF_MSG_LANE_FENCED = 8, /* c = lane: fenced and drained here */
-	EPF_MSG_STREAM_QUERY =
-		9, /* c = handle, d = from, rank = question: which counts have arrived? */
-	EPF_MSG_STREAM_STATE = 10, /* c = handle, d = from, bits in value, a, b, e */
-	EPF_MSG_LANE_OPEN = 11,    /* c = lane, value = token of the sender's new queue pair */
-	EPF_MSG_LANE_OPENED = 12,  /* c = lane: connected here, may be used */
-	EPF_MSG_BYE = 13,          /* the sender's engine closes in order */
-	EPF_MSG_RANK =
-		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals */
-	EPF_MSG_REGION =
-		15, /* rank comes up: signal = region, value = epoch, a = raddr, b = bytes, c = rkey, d = access, e = regions */
-	EPF_MSG_KEYS =
-		16, /* with it where there are more keys: signal = region, c = epoch, d = regions, keys 1 to 7 in value, a, b, e */
-};
-
-/* A message on the wire: 64 bytes, little-endian. */
-struct epf_msg {
-	uint8_t kind;
-	uint8_t flags;
-	uint16_t handle; /* stream it belongs to */
-	uint32_t count;  /* its count in that stream */
-	uint32_t rank;
-	uint32_t signal;
-	uint64_t value;
-	uint64_t a;
-	uint64_t b;
-	uint64_t e;
-	uint32_t c;
-	uint32_t d;
-	uint64_t reserved;
-};
-
-_Static_assert(sizeof(struct epf_msg) == 64, "a message is 64 bytes");
-_Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits every NIC");
-
-/* Control words a peer's core writes into our memory by plain RDMA writes [R5]: cumulative, newest wins. */
-struct epf_ctl {
-	uint64_t grants
-		[EPF_MAX_LANES_PER_NODE]; /* per lane: bits 31:0 events we may have posted in all; bit 32: written; 63:33 beats of its engine */
-	uint64_t acks[]; /* per stream handle: last flush passed; bit 32: written [A5] */
-};
 
 enum epf_region_state {
 	EPF_REGION_FREE = 0,
@@ -480,16 +414,32 @@ struct epf_ring_poll {
 	uint64_t parity;
 };
 
-/* One command at a time, of a step that is timed, is followed from its taking until a NIC has it: row queue_delay_ns. */
+/*
+ * One command at a time, the last of a batch, is followed from its taking until a NIC has it (row queue_delay_ns), and on until the NIC
+ * says that it is done (nic_ns).
+ */
 struct epf_sample {
 	uint8_t state;   /* enum epf_sample_state */
 	uint32_t parked; /* PARKED: its index */
-	uint32_t lane;   /* STAGED: the lane, and how far that has to be posted */
+	uint32_t lane;   /* STAGED, POSTED: the lane, and how far that has to be posted, or done */
 	uint32_t head;
-	uint64_t tsc; /* when it was taken */
+	uint64_t tsc; /* when it was taken, or posted */
 };
 
-enum epf_sample_state { EPF_SAMPLE_NONE = 0, EPF_SAMPLE_PARKED = 1, EPF_SAMPLE_STAGED = 2 };
+/* Beside it the newest command of one ring, from when it was seen until it is taken: row ring_wait_ns. */
+struct epf_seen {
+	uint64_t next_tsc; /* before that no batch is looked at */
+	uint32_t ring;     /* index + 1; 0: none is watched */
+	uint64_t tail;     /* where the ring is when the command has been taken */
+	uint64_t tsc;
+};
+
+enum epf_sample_state {
+	EPF_SAMPLE_NONE = 0,
+	EPF_SAMPLE_PARKED = 1,
+	EPF_SAMPLE_STAGED = 2,
+	EPF_SAMPLE_POSTED = 3,
+};
 
 struct epf_core_limits {
 	uint32_t batch;
@@ -514,7 +464,13 @@ struct epf_core_limits {
 	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
 };
 
-enum { EPF_MAX_GPU_FLUSHES = 16 };
+enum { EPF_MAX_GPU_FLUSHES = 16, EPF_DEFERRED = 256 };
+
+/* An arrival that waits for additions to GPU memory, with its message's bytes. */
+struct epf_deferred {
+	struct epf_wc wc;
+	unsigned char msg[EPF_NIC_MSG_BYTES];
+};
 
 /* What makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
 struct epf_gpu_flush {
@@ -637,25 +593,34 @@ struct epf_core {
 	uint32_t
 		links_untold; /* bit l: link l has a new device whose keys not everybody knows yet (reconnect.c) */
 	struct epf_reconnect *reconnect; /* lost nodes are being reconnected; else NULL */
+	struct epf_seen seen;
 	/*
 	 * An addition to GPU memory is under way at the NIC: nothing that arrived after it takes effect before it is done, so that
-	 * what a later signal or acknowledgement promises is there.
+	 * what a later signal or acknowledgement promises is there. Only more additions to the same region may follow it (adding): a NIC
+	 * makes those in order. hold: something else has come; from then on all arrivals are deferred, in their order, while completions
+	 * go on. Where there is no room for more, the NIC is left alone.
 	 */
 	uint8_t hold;
+	uint8_t adding;
 	uint8_t hold_retry;  /* the NIC had no room yet for so many of hold_adds */
 	uint8_t hold_resume; /* its stream has more that is in order */
-	uint32_t held_at;    /* completions [held_at, held_n) of wcs are still to be handled */
+	uint32_t
+		held_at; /* held_n: entries [held_at, held_n) of wcs, an error first, are still to be handled */
 	uint32_t held_n;
+	uint32_t first_deferred, n_deferred;
 	uint32_t hold_node; /* with hold_resume */
 	uint32_t hold_handle;
 	uint16_t hold_lane;
 	struct epf_gpu_add hold_adds[EPF_HOLD_ADDS];
+	uint64_t hold_tsc; /* since when */
+	const struct epf_region_local *adding_to;
 	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
 	uint32_t gpu_flushed;   /* the step in which they were called last */
 	uint32_t gpu_reads;     /* 1: gets have completed since then */
 	uint32_t received;      /* arrivals of this step */
 	struct epf_wc wcs[EPF_MAX_BATCH];
+	struct epf_deferred deferred[EPF_DEFERRED]; /* a ring */
 };
 
 /* core_hot.c: one step. Returns how much was done; 0: idle. Never blocks, allocates, locks, logs or makes a system call. */
@@ -716,9 +681,13 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
 				       uint32_t hash);
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
-/* Begins an addition to a word of GPU memory: core->hold until it is done. */
+/* Begins an addition to a word of GPU memory: core->adding, or core->hold where the NIC has no room for it. */
 EPF_COLD void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region,
 			       uint64_t offset, uint64_t value);
+/* core->adding, and this has arrived: 0, it may take effect; 1, core->hold: it is deferred. */
+EPF_COLD int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc);
+/* What is next waits for additions to GPU memory: core->hold from now on. */
+EPF_COLD void epf_hold_cold(struct epf_core *core);
 /* 1: the additions are done, arrivals take effect again. */
 EPF_COLD int epf_hold_over_cold(struct epf_core *core);
 /* Calls the flushes of all GPUs that need one; device_region.c. */

@@ -25,6 +25,7 @@ enum {
 	 * rhythms of a step, so that none of them is always or never in it.
 	 */
 	TIMED_STEP = 127,
+	FOLLOW_NS = 20000,
 	LONG_STEP = 32,     /* handled: timed for the recorder, whose clock costs it little */
 	REAP_COMMANDS = 16, /* taken one by one, so many go out before the NIC is looked at */
 	PREFETCH_SLOTS = 16,
@@ -185,8 +186,9 @@ static inline uint64_t clock_if(unsigned timed)
 }
 
 /* Begins to follow the last command of a batch, unless one is followed already. @began: when the batch was taken. */
-static void sample_begin(struct epf_core *core, const struct epf_ring_state *ring,
-			 const struct batch *b, uint64_t began)
+static __attribute__((noinline)) void sample_begin(struct epf_core *core,
+						   const struct epf_ring_state *ring,
+						   const struct batch *b, uint64_t began)
 {
 	const struct epf_op *op = &b->ops[b->n - 1];
 	const struct epf_stream *s;
@@ -211,18 +213,76 @@ static uint64_t since_ns(const struct epf_core *core, uint64_t began, uint64_t n
 	return (uint64_t)((unsigned __int128)(now - began) * core->tick_ns >> 32);
 }
 
-/* The command that is followed is staged: has a NIC got it? */
-static void sample_look(struct epf_core *core)
+/*
+ * The command that is followed is staged, or posted: has a NIC got it, is it done? `reached` is how far its lane is posted, or done; `next` the state that
+ * follows.
+ */
+static void sample_look(struct epf_core *core, uint32_t reached, uint32_t row, uint8_t next)
+{
+	const struct epf_lane *lane = &core->lanes[core->sample.lane];
+	uint64_t now;
+
+	if (lane->state == EPF_LANE_UP && (int32_t)(reached - core->sample.head) < 0)
+		return;
+	if (lane->state != EPF_LANE_UP) { /* nobody knows where its work is now */
+		core->sample.state = EPF_SAMPLE_NONE;
+		return;
+	}
+	now = epf_tsc();
+	epf_hist_add(epf_stat_hist(core->stats, row), since_ns(core, core->sample.tsc, now));
+	core->sample.state = next;
+	core->sample.tsc = now;
+}
+
+static __attribute__((noinline)) void sample_step(struct epf_core *core)
 {
 	const struct epf_lane *lane = &core->lanes[core->sample.lane];
 
-	if (lane->state == EPF_LANE_UP && (int32_t)(lane->posted - core->sample.head) < 0)
+	if (core->sample.state == EPF_SAMPLE_STAGED)
+		sample_look(core, lane->posted, EPF_STAT_CORE_QUEUE_DELAY_NS, EPF_SAMPLE_POSTED);
+	else
+		sample_look(core, lane->tail, EPF_STAT_CORE_NIC_NS, EPF_SAMPLE_NONE);
+}
+
+static int is_full(const struct epf_ring_consumer *c, uint64_t index)
+{
+	return (int)(~(EPF_LOAD_RELAXED(&c->slots[index & c->mask].lo) ^
+		       epf_cmd_parity(index, c->log2)) &
+		     1u);
+}
+
+/*
+ * One batch in FOLLOW_NS is looked at. Watches the newest command of its ring, which is not empty; found in few looks, each at memory that a GPU
+ * writes.
+ */
+static __attribute__((noinline)) void seen_begin(struct epf_core *core,
+						 const struct epf_ring_state *ring, uint64_t now)
+{
+	const struct epf_ring_consumer *c = &ring->consumer;
+	uint64_t at = c->tail, step = 1;
+
+	core->seen.next_tsc = now + (((uint64_t)FOLLOW_NS << 32) / core->tick_ns);
+	if (core->seen.ring)
 		return;
-	/* Of a lane that failed nobody knows where its work is now. */
-	if (lane->state == EPF_LANE_UP)
-		epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_QUEUE_DELAY_NS),
-			     since_ns(core, core->sample.tsc, epf_tsc()));
-	core->sample.state = EPF_SAMPLE_NONE;
+	for (; step <= c->mask >> 1 && at - c->tail + step <= c->mask && is_full(c, at + step);
+	     step <<= 1)
+		at += step;
+	for (; step; step >>= 1)
+		if (at - c->tail + step <= c->mask && is_full(c, at + step))
+			at += step;
+	core->seen.ring = ring->id + 1u;
+	core->seen.tail = at + 1;
+	core->seen.tsc = now;
+}
+
+/* The ring that is watched has been taken from. */
+static void seen_look(struct epf_core *core, const struct epf_ring_state *ring)
+{
+	if ((int64_t)(ring->consumer.tail - core->seen.tail) < 0)
+		return;
+	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_RING_WAIT_NS),
+		     since_ns(core, core->seen.tsc, epf_tsc()));
+	core->seen.ring = 0;
 }
 
 /* Tells the recorder, probes and counters of commands that were taken. */
@@ -236,9 +296,9 @@ EPF_INLINE void note_taken(struct epf_core *core, const struct epf_ring_state *r
 
 /* Plain puts at the head of a ring, as far as they go: taken, checked and staged in one. Returns how many. */
 EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-			     unsigned timed, uint64_t began, uint32_t *empty)
+			     unsigned timed, unsigned follow, uint64_t began, uint32_t *empty)
 {
-	uint64_t t0 = clock_if(timed);
+	uint64_t t0 = clock_if(timed | follow);
 	uint32_t first_seq = ring->seq;
 	struct epf_put_run run;
 	unsigned n = epf_put_run(core, ring, budget, step_quantum(core, ring), &run);
@@ -248,21 +308,20 @@ EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring,
 		return 0;
 	epf_ring_poll_next(core, ring);
 	note_taken(core, ring, n, first_seq, began);
-	if (EPF_UNLIKELY(timed)) {
+	if (EPF_UNLIKELY(timed))
 		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t0));
-		if (core->sample.state == EPF_SAMPLE_NONE && run.lane != EPF_NONE) {
-			core->sample.tsc = t0;
-			sample_staged(core, &core->lanes[run.lane]);
-		}
+	if (EPF_UNLIKELY(follow) && core->sample.state == EPF_SAMPLE_NONE && run.lane != EPF_NONE) {
+		core->sample.tsc = t0;
+		sample_staged(core, &core->lanes[run.lane]);
 	}
 	return n;
 }
 
 /* Commands of any kind, in three passes. Returns how many. */
 EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-			       unsigned timed, uint64_t began)
+			       unsigned timed, unsigned follow, uint64_t began)
 {
-	uint64_t t0 = clock_if(timed), t1, t2;
+	uint64_t t0 = clock_if(timed | follow), t1, t2;
 	struct batch b;
 
 	take(core, ring, budget, &b);
@@ -278,34 +337,37 @@ EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *rin
 		EPF_COUNT(core, TAKE_TSC, TIMED_STEP * (t1 - t0));
 		EPF_COUNT(core, CHECK_TSC, TIMED_STEP * (t2 - t1));
 		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
-		sample_begin(core, ring, &b, t0);
 	}
+	if (EPF_UNLIKELY(follow))
+		sample_begin(core, ring, &b, t0);
 	return b.n;
 }
 
 /* The turn of a ring: runs of plain puts, and what stands between them. Returns how many commands were taken. */
 EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-			      unsigned timed, uint64_t began)
+			      unsigned timed, unsigned follow, uint64_t began)
 {
-	unsigned taken = 0, run, most, n;
-	uint32_t empty;
+	unsigned taken = 0, n;
 
-	if (ring->mixed) {
-		ring->mixed--;
-		return take_batch(core, ring, budget, timed, began);
-	}
 	do {
-		run = take_run(core, ring, budget - taken, timed, began, &empty);
-		taken += run;
-		if (taken == budget || empty)
-			break;
-		/* Behind a run there mostly is another one. If not, they are not looked for in the ring's next turns. */
-		most = budget - taken;
-		if (run < LONG_RUN && taken != run)
-			ring->mixed = MIXED_TURNS;
-		else if (most > BETWEEN_RUNS)
-			most = BETWEEN_RUNS;
-		n = take_batch(core, ring, most, timed, began);
+		unsigned run = 0, most = budget - taken;
+		uint32_t empty;
+
+		if (ring->mixed) {
+			ring->mixed--;
+		} else {
+			run = take_run(core, ring, most, timed, follow, began, &empty);
+			most -= run;
+			taken += run;
+			if (!most || empty)
+				break;
+			/* Behind a run there mostly is another one. If not, they are not looked for in the ring's next turns. */
+			if (run < LONG_RUN && taken != run)
+				ring->mixed = MIXED_TURNS;
+			else if (most > BETWEEN_RUNS)
+				most = BETWEEN_RUNS;
+		}
+		n = take_batch(core, ring, most, timed, follow, began);
 		taken += n;
 	} while (n == BETWEEN_RUNS && !ring->mixed && taken < budget);
 	return taken;
@@ -322,7 +384,7 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 
 	for (left = n; left; left--, at = at + 1 < n ? at + 1 : 0) {
 		struct epf_ring_state *ring;
-		unsigned budget;
+		unsigned budget, follow;
 
 		if (is_empty(&core->polls[at])) { /* the loop counts one of them */
 			uint32_t to_end = n - at < left ? n - at : left;
@@ -340,7 +402,12 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 		budget = take_budget(core, ring);
 		if (EPF_UNLIKELY(!budget))
 			continue;
-		handled += take_ring(core, ring, budget, timed, began);
+		follow = began >= core->seen.next_tsc;
+		if (EPF_UNLIKELY(follow))
+			seen_begin(core, ring, epf_tsc());
+		handled += take_ring(core, ring, budget, timed, follow, began);
+		if (EPF_UNLIKELY(core->seen.ring == ring->id + 1u))
+			seen_look(core, ring);
 	}
 	if (!left) /* all had their turn: another one is first now */
 		at = at + 1 < n ? at + 1 : 0;
@@ -388,23 +455,37 @@ EPF_INLINE unsigned flush_lanes(struct epf_core *core)
 	return handled;
 }
 
+/* While arrivals are deferred: how many the next reap may bring, at most `most`. */
+static unsigned deferred_room(const struct epf_core *core, unsigned most)
+{
+	unsigned room = EPF_DEFERRED - core->n_deferred;
+
+	return room < most ? room : most;
+}
+
 /* Takes completions and arrivals. */
 EPF_INLINE unsigned reap(struct epf_core *core, unsigned timed)
 {
-	unsigned receives = 0, first = 0;
+	unsigned receives = 0, first = 0, most = core->limits.reap_batch;
+	unsigned late = core->n_deferred; /* arrivals that were deferred and take effect now */
 	uint64_t t0, t1;
 	int i, n;
 
-	if (EPF_LIKELY(!core->hold)) {
-		n = core->ops->reap(core->nic, core->wcs, core->limits.reap_batch);
-	} else {
-		if (!epf_hold_over_cold(core))
+	if (EPF_UNLIKELY(core->hold) && !epf_hold_over_cold(core)) {
+		most = core->held_n ? 0 : deferred_room(core, most);
+		if (!most)
 			return 0;
+	}
+	late -= core->n_deferred;
+	if (EPF_LIKELY(!core->held_n)) {
+		n = core->ops->reap(core->nic, core->wcs, most);
+	} else {
 		first = core->held_at;
 		n = (int)core->held_n;
+		core->held_n = 0;
 	}
 	if (n <= (int)first)
-		return 0;
+		return late;
 	t0 = clock_if(timed);
 	for (i = (int)first; i < n; i++) {
 		const struct epf_wc *wc = &core->wcs[i];
@@ -414,23 +495,25 @@ EPF_INLINE unsigned reap(struct epf_core *core, unsigned timed)
 
 			__builtin_prefetch(&ahead->wrs[ahead->tail & ahead->mask]);
 		}
-		if (EPF_LIKELY(wc->op == EPF_WC_SENT)) {
+		if (EPF_LIKELY(wc->op == EPF_WC_SENT && wc->status == EPF_S_OK)) {
 			EPF_PROBE3(complete, wc->lane, wc->id, wc->status);
-			if (EPF_LIKELY(wc->status == EPF_S_OK))
-				epf_complete(core, &core->lanes[wc->lane], wc->id);
-			else
-				epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
-		} else if (EPF_UNLIKELY(wc->op == EPF_WC_LANE_DOWN)) {
+			epf_complete(core, &core->lanes[wc->lane], wc->id);
+		} else if (EPF_UNLIKELY(wc->op == EPF_WC_SENT || wc->op == EPF_WC_LANE_DOWN)) {
+			if (EPF_UNLIKELY(core->hold)) { /* not before what came before it */
+				core->held_at = (uint32_t)i;
+				core->held_n = (uint32_t)n;
+				n = i;
+				break;
+			}
+			if (wc->op == EPF_WC_SENT)
+				EPF_PROBE3(complete, wc->lane, wc->id, wc->status);
 			epf_lane_error_cold(core, &core->lanes[wc->lane], wc->status);
 		} else {
+			receives++;
+			if (EPF_UNLIKELY(core->adding) && epf_adding_stops_cold(core, wc))
+				continue;
 			EPF_PROBE3(arrive, wc->lane, wc->op, wc->len);
 			epf_arrive(core, wc);
-			receives++;
-			if (EPF_UNLIKELY(core->hold)) {
-				core->held_at = (uint32_t)i + 1;
-				core->held_n = (uint32_t)n;
-				n = i + 1;
-			}
 		}
 	}
 	t1 = clock_if(timed);
@@ -444,7 +527,7 @@ EPF_INLINE unsigned reap(struct epf_core *core, unsigned timed)
 	else if (EPF_UNLIKELY(timed))
 		EPF_COUNT(core, REAP_TSC, TIMED_STEP * (t1 - t0));
 	EPF_COUNT(core, COMPLETIONS, (unsigned)n - first - receives);
-	return (unsigned)n - first;
+	return (unsigned)n - first + late;
 }
 
 /* Tells producers what has been retired: one release store per ring that moved. Returns how many did. [R3] */
@@ -537,8 +620,8 @@ EPF_INLINE unsigned step(struct epf_core *core, const unsigned timed)
 		if (EPF_UNLIKELY(timed))
 			EPF_COUNT(core, FLUSH_TSC, TIMED_STEP * (epf_tsc() - t1));
 	}
-	if (EPF_UNLIKELY(core->sample.state == EPF_SAMPLE_STAGED))
-		sample_look(core);
+	if (EPF_UNLIKELY(core->sample.state >= EPF_SAMPLE_STAGED))
+		sample_step(core);
 	if (!reaps_later(core, taken))
 		handled += reap_and_publish(core, timed, handled, t0);
 	if (EPF_UNLIKELY((++core->steps & 63) == 0 || core->cold_work))

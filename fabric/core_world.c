@@ -42,6 +42,9 @@ static int rank_words(struct epf_core *core, struct epf_rank_state *r)
 
 void epf_core_forget_peers(struct epf_core *core)
 {
+	/* What waited was from them. */
+	core->hold = core->adding = core->hold_retry = core->hold_resume = 0;
+	core->n_deferred = core->held_n = 0;
 	for (uint32_t i = 0; core->peers && i < core->world; i++)
 		free(core->peers[i].regions);
 	for (uint32_t i = 0; core->nodes && i < core->n_nodes; i++) {

@@ -118,7 +118,8 @@ static bool take(struct epf_emu_copier *c, const struct epf_emu_job_span *s)
 	struct epf_copy_span span;
 	int device;
 
-	if (resolve(c, s, &span, &device) || !(q = epf_emu_queue_of(c, device < 0 ? 0 : device))) {
+	if (resolve(c, s, &span, &device) ||
+	    !(q = epf_emu_queue_of(c, device < 0 ? 0 : device, c->job.op == EPF_EMU_JOB_ADD))) {
 		if (epf_last_reason() ==
 		    EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
 			epf_dbg("a copy: %s", epf_last_error());
@@ -184,7 +185,8 @@ static bool has_jobs(void)
 static void prepare(const struct epf_copy_mem *mem)
 {
 	for (const struct epf_emu_copier *c = work.copiers; c; c = c->next)
-		if (c->ops == mem->ops && !epf_emu_queue_of(c, mem->device))
+		if (c->ops == mem->ops && (!epf_emu_queue_of(c, mem->device, false) ||
+					   !epf_emu_queue_of(c, mem->device, true)))
 			epf_warn_ratelimited("copies to GPU %d: %s", mem->device, epf_last_error());
 }
 

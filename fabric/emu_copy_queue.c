@@ -39,9 +39,13 @@ struct bucket {
 	uint16_t first; /* node + 1 */
 };
 
-/* Copies and adds on one device, in order. */
+/*
+ * Copies on one device, or additions, in order. They are queues of their own: an addition comes when what it must follow has landed, so it need
+ * not wait for the copies of others, nor end their batch.
+ */
 struct epf_emu_queue {
 	struct epf_emu_queue *next;
+	bool adds;
 	const struct epf_copy_ops *ops;
 	struct epf_copy_queue *q;
 	int device, kernel;
@@ -53,6 +57,7 @@ struct epf_emu_queue {
 	unsigned n;         /* of the batch being gathered */
 	uint32_t batch;     /* its number */
 	uint64_t low, high; /* its destinations lie in [low, high) */
+	struct epf_copy_add to_add[EPF_COPY_ADDS];
 	struct epf_copy_span spans[EPF_COPY_BATCH];
 	struct bucket buckets[BUCKETS];
 	uint16_t
@@ -85,12 +90,13 @@ void epf_emu_job_done(struct epf_emu_copier *c, uint32_t slot, uint32_t n, uint3
 	ring_nic(c);
 }
 
-struct epf_emu_queue *epf_emu_queue_of(const struct epf_emu_copier *c, int device)
+struct epf_emu_queue *epf_emu_queue_of(const struct epf_emu_copier *c, int device, bool adds)
 {
 	struct epf_emu_queue *q;
 
 	for (q = queues; q; q = q->next)
-		if (q->ops == c->ops && q->device == device && q->kernel == c->kernel)
+		if (q->ops == c->ops && q->device == device && q->kernel == c->kernel &&
+		    q->adds == adds)
 			return q;
 	q = calloc(1, sizeof(*q));
 	if (!q) {
@@ -101,11 +107,12 @@ struct epf_emu_queue *epf_emu_queue_of(const struct epf_emu_copier *c, int devic
 	q->device = device;
 	q->kernel = c->kernel;
 	q->batch = 1;
-	if (c->ops->queue_open(device, c->kernel, &q->q)) {
+	q->adds = adds;
+	if (c->ops->queue_open(device, c->kernel && !adds, &q->q)) {
 		free(q);
 		return NULL;
 	}
-	q->most = c->ops->queue_batch(q->q);
+	q->most = adds ? EPF_COPY_ADDS : c->ops->queue_batch(q->q);
 	q->next = queues;
 	queues = q;
 	return q;
@@ -144,7 +151,8 @@ static void submit(struct epf_emu_queue *q)
 	q->copies += q->n;
 	q->batches++;
 	q->submit_tsc -= epf_tsc();
-	launched(q, q->ops->submit(q->q, q->spans, q->n, ++q->value));
+	launched(q, q->adds ? q->ops->add(q->q, q->to_add, q->n, ++q->value)
+			    : q->ops->submit(q->q, q->spans, q->n, ++q->value));
 	q->submit_tsc += epf_tsc();
 	q->n = 0;
 	q->longs = 0;
@@ -241,11 +249,13 @@ bool epf_emu_queue_add(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32
 {
 	if (q->count == EPF_COPY_FLIGHTS)
 		return false;
-	submit(q);
-	if (q->count == EPF_COPY_FLIGHTS)
-		return false;
+	if (q->n == q->most) {
+		submit(q);
+		if (q->count == EPF_COPY_FLIGHTS)
+			return false;
+	}
 	own(open_flight(q), c, slot);
-	launched(q, q->ops->add(q->q, dst, value, ++q->value));
+	q->to_add[q->n++] = (struct epf_copy_add){ dst, value };
 	return true;
 }
 
@@ -286,9 +296,9 @@ void epf_emu_queues_close(void)
 	while ((q = queues)) {
 		queues = q->next;
 		if (q->batches)
-			epf_dbg("GPU %d: %llu copies in %llu batches, %llu ms in submitting them",
+			epf_dbg("GPU %d: %llu %s in %llu batches, %llu ms in submitting them",
 				q->device, (unsigned long long)q->copies,
-				(unsigned long long)q->batches,
+				q->adds ? "additions" : "copies", (unsigned long long)q->batches,
 				(unsigned long long)(epf_tsc_to_ns(q->submit_tsc) / 1000000));
 		q->ops->queue_close(q->q);
 		free(q);

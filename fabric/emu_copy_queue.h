@@ -10,9 +10,11 @@
 
 struct epf_emu_queue;
 
-/* The queue of a device for this NIC's copies, made when it is first asked for; NULL with a reason. */
-struct epf_emu_queue *epf_emu_queue_of(const struct epf_emu_copier *c, int device);
-/* Takes a span of the job `slot` of c, or its addition, in order; false: the queue is full, try again later. */
+/* The queue of a device for this NIC's copies, or for its additions, made when it is first asked for; NULL with a reason. */
+struct epf_emu_queue *epf_emu_queue_of(const struct epf_emu_copier *c, int device, bool adds);
+/*
+ * Takes a span of the job `slot` of c, or its addition, each into a queue for such, in order; false: the queue is full, try again later.
+ */
 bool epf_emu_queue_copy(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32_t slot,
 			const struct epf_copy_span *span);
 bool epf_emu_queue_add(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32_t slot,

@@ -29,6 +29,11 @@ struct epf_copy_handle {
 	char pci[16]; /* of the GPU that holds it; "": not known */
 };
 
+/* An addition to an aligned 8-byte word of device memory. */
+struct epf_copy_add {
+	uint64_t dst, add;
+};
+
 /* One copy: addresses that the filling understands (device pointers; host memory as it is mapped here). */
 struct epf_copy_span {
 	uint64_t dst, src;
@@ -41,6 +46,7 @@ struct epf_copy_queue; /* copies and adds in order of submission, on one device 
 
 enum {
 	EPF_COPY_BATCH = 512,  /* most spans of one submit */
+	EPF_COPY_ADDS = 64,    /* most additions of one */
 	EPF_COPY_FLIGHTS = 16, /* most submits and adds of a queue that are not reached yet */
 };
 
@@ -81,8 +87,9 @@ struct epf_copy_ops {
 	 */
 	int (*submit)(struct epf_copy_queue *queue, const struct epf_copy_span *spans, unsigned n,
 		      uint64_t value);
-	/* The same for one addition to an aligned 8-byte word of device memory, atomic against kernels of that device. */
-	int (*add)(struct epf_copy_queue *queue, uint64_t dst, uint64_t add, uint64_t value);
+	/* The same for 1 to EPF_COPY_ADDS additions, atomic against kernels of that device and visible to them in this order. */
+	int (*add)(struct epf_copy_queue *queue, const struct epf_copy_add *adds, unsigned n,
+		   uint64_t value);
 	/* The newest value that was reached [C4, acquire]; UINT64_MAX: the device failed, nothing more will come. Cheap. */
 	uint64_t (*reached)(struct epf_copy_queue *queue);
 };

@@ -47,6 +47,7 @@ struct epf_copy_queue {
 	void *copy_module, *copy_few, *copy_many;
 	struct epf_gpu_copy
 		copies[EPF_COPY_BATCH]; /* what is being submitted: the kernels' parameters */
+	struct epf_copy_add adds[EPF_COPY_ADDS];
 };
 
 static struct {
@@ -60,6 +61,7 @@ static struct {
 } driver = { .lock = PTHREAD_MUTEX_INITIALIZER, .name = "auto" };
 
 _Static_assert(sizeof(struct epf_gpu_copy) == 24, "as the kernels know it");
+_Static_assert(sizeof(struct epf_copy_add) * EPF_COPY_ADDS == 1024, "as the kernel knows it");
 
 void epf_copy_driver_choose(const char *name)
 {
@@ -366,8 +368,8 @@ static int warm(struct epf_copy_queue *q, void *function, void **args)
 static int load_kernels(struct epf_copy_queue *q)
 {
 	struct epf_gpu_dev *dev = q->dev;
-	uint64_t none[2] = { 0 };
-	void *adds[2] = { &none[0], &none[1] }, *copies[1] = { q->copies };
+	uint64_t none = 0;
+	void *adds[2] = { q->adds, &none }, *copies[1] = { q->copies };
 	int rc = dev->ops->module_load(dev, emu_gpu_add_ptx, &q->add_module);
 
 	if (!rc)
@@ -466,13 +468,16 @@ static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *s
 	return rc ? rc : mark(q, value);
 }
 
-static int driver_add(struct epf_copy_queue *q, uint64_t dst, uint64_t add, uint64_t value)
+static int driver_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, unsigned n,
+		      uint64_t value)
 {
-	void *args[2] = { &dst, &add };
+	uint64_t count = n;
+	void *args[2] = { q->adds, &count };
 	struct epf_gpu_launch how = { .grid = 1, .block = 1, .args = args };
 	struct epf_gpu_dev *dev = q->dev;
 	int rc;
 
+	memcpy(q->adds, adds, n * sizeof(*adds));
 	rc = dev->ops->launch(dev, q->stream, q->add, &how);
 	return rc ? rc : mark(q, value);
 }

@@ -30,8 +30,8 @@ struct piece {
 struct batch {
 	struct batch *next;
 	uint64_t value;
-	uint64_t dst, add; /* of an addition, n = 0 */
-	unsigned n;
+	unsigned n, n_adds; /* one of them is 0 */
+	struct epf_copy_add adds[EPF_COPY_ADDS];
 	struct epf_copy_span spans[];
 };
 
@@ -244,11 +244,11 @@ static void perform(struct epf_copy_queue *q, struct batch *b)
 	struct timespec pause = { .tv_nsec = (long)(next_random(&q->random) % 30000) };
 
 	nanosleep(&pause, NULL);
-	if (b->n == 0) {
-		uint64_t *word = (uint64_t *)(void *)real(b->dst, 8);
+	for (unsigned i = 0; i < b->n_adds; i++) {
+		uint64_t *word = (uint64_t *)(void *)real(b->adds[i].dst, 8);
 
 		if (word)
-			__atomic_fetch_add(word, b->add, __ATOMIC_RELEASE);
+			__atomic_fetch_add(word, b->adds[i].add, __ATOMIC_RELEASE);
 	}
 	for (unsigned left = b->n; left; left--) {
 		unsigned i = (unsigned)(next_random(&q->random) % left);
@@ -365,13 +365,15 @@ static int fake_submit(struct epf_copy_queue *q, const struct epf_copy_span *spa
 	return push(q, b);
 }
 
-static int fake_add(struct epf_copy_queue *q, uint64_t dst, uint64_t add, uint64_t value)
+static int fake_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, unsigned n,
+		    uint64_t value)
 {
 	struct batch *b = malloc(sizeof(*b));
 
 	if (!b)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: an addition");
-	*b = (struct batch){ .value = value, .dst = dst, .add = add };
+	*b = (struct batch){ .value = value, .n_adds = n };
+	memcpy(b->adds, adds, n * sizeof(*adds));
 	return push(q, b);
 }
 

@@ -336,6 +336,9 @@ static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 			if (!epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_QUIET, 0, 0, 0)))
 				return handled;
 			s->flush_count = count;
+		} else {
+			/* Not asked, so an older answer must not pass for this one's. */
+			ring->flush_failed = s->peer;
 		}
 		ring->flush_sent = s->next_flush;
 		handled++;
@@ -344,7 +347,10 @@ static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 	return handled + 1;
 }
 
-/* Strikes acknowledged streams off the list. A stream to a lost peer is struck off too and fails the flush. [A5] */
+/*
+ * Strikes acknowledged streams off the list. A stream to a lost peer is struck off too and fails the flush, unless the peer
+ * acknowledged before it went: one that answers and leaves is no failure. [A5]
+ */
 static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
 {
 	uint32_t *link = &ring->flush_list;
@@ -354,11 +360,12 @@ static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
 		struct epf_stream *s = &core->streams[*link];
 		uint64_t word = EPF_LOAD_ACQUIRE(&core->nodes[s->node].ctl->acks[s->handle]);
 
-		if (!core->ranks[s->rank].usable[s->peer]) {
+		if (word == 0 || (int32_t)((uint32_t)word - s->flush_count) < 0) {
+			if (core->ranks[s->rank].usable[s->peer]) {
+				link = &s->next_flush;
+				continue;
+			}
 			ring->flush_failed = s->peer;
-		} else if (word == 0 || (int32_t)((uint32_t)word - s->flush_count) < 0) {
-			link = &s->next_flush;
-			continue;
 		}
 		*link = s->next_flush;
 		handled++;

@@ -120,6 +120,7 @@ struct epf_wish {
 	uint32_t what;
 	uint32_t index;
 	uint64_t least;
+	uint64_t sleep_ns; /* at most so long at a time; 0: as long as any */
 };
 
 /*

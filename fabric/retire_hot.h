@@ -10,7 +10,7 @@
 
 enum {
 	EPF_RECLAIM_RUN = 4
-}; /* entries that one completion must bring for a look at rows of puts */
+}; /* more entries than this of one completion: rows of puts are looked for */
 
 /* One work request of command `seq` is over; the last one retires it. Done words never jump: order is the ring's. */
 EPF_INLINE void epf_retire(struct epf_ring_state *ring, uint32_t seq)
@@ -78,8 +78,7 @@ EPF_INLINE int epf_is_put_of(const struct epf_wr *wr, uint64_t high)
  * Reclaims the entries of plain puts of one ring from the lane's tail on, as far as they go and not beyond entry `id`, and counts them
  * once for all. The first one is such an entry.
  */
-static __attribute__((noinline, unused)) void epf_reclaim_run(struct epf_core *core,
-							      struct epf_lane *lane, uint32_t id)
+EPF_INLINE void epf_reclaim_run(struct epf_core *core, struct epf_lane *lane, uint32_t id)
 {
 	const struct epf_wr *wr = &lane->wrs[lane->tail & lane->mask];
 	uint64_t high = wr->core >> 32, bytes = 0;
@@ -102,23 +101,35 @@ static __attribute__((noinline, unused)) void epf_reclaim_run(struct epf_core *c
 	epf_retire_over(ring);
 }
 
+/* Reclaims all entries from the lane's tail to entry `id`. */
+static __attribute__((noinline, unused)) void epf_reclaim_many(struct epf_core *core,
+							       struct epf_lane *lane, uint32_t id)
+{
+	do {
+		struct epf_wr *wr = &lane->wrs[lane->tail & lane->mask];
+
+		if (EPF_LIKELY(epf_is_put_of(wr, wr->core >> 32 & 0xffffu))) {
+			epf_reclaim_run(core, lane, id);
+		} else {
+			epf_reclaim(core, lane, wr);
+			lane->tail++;
+		}
+	} while (lane->tail != id + 1);
+}
+
 /* Completion of entry `id` (ordered NIC: and all before it). A number outside the lane is the NIC's error: ignored. */
 EPF_INLINE void epf_complete(struct epf_core *core, struct epf_lane *lane, uint32_t id)
 {
 	if (EPF_UNLIKELY(id - lane->tail >= lane->posted - lane->tail))
 		return;
 	if (core->ordered) {
+		if (EPF_UNLIKELY(id - lane->tail >= EPF_RECLAIM_RUN)) {
+			epf_reclaim_many(core, lane, id);
+			return;
+		}
 		do {
-			struct epf_wr *wr = &lane->wrs[lane->tail & lane->mask];
-
-			if (EPF_UNLIKELY(id - lane->tail >= EPF_RECLAIM_RUN) &&
-			    epf_is_put_of(wr, wr->core >> 32 & 0xffffu)) {
-				epf_reclaim_run(core, lane, id);
-			} else {
-				epf_reclaim(core, lane, wr);
-				lane->tail++;
-			}
-		} while (lane->tail != id + 1);
+			epf_reclaim(core, lane, &lane->wrs[lane->tail & lane->mask]);
+		} while (lane->tail++ != id);
 		return;
 	}
 	lane->wrs[id & lane->mask].core |= EPF_WRC_DONE;

@@ -63,6 +63,14 @@ EPF_DEV_FN uint32_t epf_ld32_relaxed_gpu(const uint32_t *p)
 	return v;
 }
 
+EPF_DEV_FN uint32_t epf_ld32_acquire_sys(const uint32_t *p)
+{
+	uint32_t v;
+
+	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+
 EPF_DEV_FN void epf_st_relaxed_sys(uint64_t *p, uint64_t v)
 {
 	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
@@ -81,6 +89,11 @@ EPF_DEV_FN void epf_st_release_gpu(uint64_t *p, uint64_t v)
 EPF_DEV_FN void epf_st32_relaxed_gpu(uint32_t *p, uint32_t v)
 {
 	asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+EPF_DEV_FN void epf_st32_relaxed_sys(uint32_t *p, uint32_t v)
+{
+	asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
 EPF_DEV_FN void epf_st32_release_gpu(uint32_t *p, uint32_t v)
@@ -273,6 +286,11 @@ EPF_DEV_FN uint32_t epf_ld32_relaxed_gpu(const uint32_t *p)
 	return __hip_atomic_load(p, __ATOMIC_RELAXED, EPF_HIP_GPU);
 }
 
+EPF_DEV_FN uint32_t epf_ld32_acquire_sys(const uint32_t *p)
+{
+	return __hip_atomic_load(p, __ATOMIC_ACQUIRE, EPF_HIP_SYS);
+}
+
 EPF_DEV_FN void epf_st_relaxed_sys(uint64_t *p, uint64_t v)
 {
 	__hip_atomic_store(p, v, __ATOMIC_RELAXED, EPF_HIP_SYS);
@@ -291,6 +309,11 @@ EPF_DEV_FN void epf_st_release_gpu(uint64_t *p, uint64_t v)
 EPF_DEV_FN void epf_st32_relaxed_gpu(uint32_t *p, uint32_t v)
 {
 	__hip_atomic_store(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
+}
+
+EPF_DEV_FN void epf_st32_relaxed_sys(uint32_t *p, uint32_t v)
+{
+	__hip_atomic_store(p, v, __ATOMIC_RELAXED, EPF_HIP_SYS);
 }
 
 EPF_DEV_FN void epf_st32_release_gpu(uint32_t *p, uint32_t v)
@@ -474,10 +497,13 @@ typedef uint32_t epf_lanes;
 # define epf_ld_relaxed_gpu(p)   EPF_LOAD_RELAXED(p)
 # define epf_ld_acquire_gpu(p)   EPF_LOAD_ACQUIRE(p)
 # define epf_ld32_relaxed_gpu(p) EPF_LOAD_RELAXED(p)
+# define epf_ld32_acquire_sys(p) EPF_LOAD_ACQUIRE(p)
 # ifdef __SANITIZE_THREAD__ /* it does not model fences: what one orders, it takes from the store behind */
-#  define epf_st_relaxed_sys(p, v) EPF_STORE_RELEASE(p, v)
+#  define epf_st_relaxed_sys(p, v)   EPF_STORE_RELEASE(p, v)
+#  define epf_st32_relaxed_sys(p, v) EPF_STORE_RELEASE(p, v)
 # else
-#  define epf_st_relaxed_sys(p, v) EPF_STORE_RELAXED(p, v)
+#  define epf_st_relaxed_sys(p, v)   EPF_STORE_RELAXED(p, v)
+#  define epf_st32_relaxed_sys(p, v) EPF_STORE_RELAXED(p, v)
 # endif
 # define epf_st_relaxed_gpu(p, v)   EPF_STORE_RELAXED(p, v)
 # define epf_st_release_gpu(p, v)   EPF_STORE_RELEASE(p, v)

@@ -87,7 +87,7 @@ struct epf_ll_shape {
 struct epf_ll_options {
 	size_t size;           /* sizeof(struct epf_ll_options): lets the struct grow */
 	int32_t device;        /* EPF_LL_CPU, or the GPU's ordinal as its driver counts */
-	uint32_t first_signal; /* 4 * ranks signals from here on are ours (setting `signals`) */
+	uint32_t first_signal; /* 6 * ranks signals from here on are ours (setting `signals`) */
 	uint64_t
 		bytes; /* of communication memory, at least epf_ll_size_hint() of every shape used */
 	/*
@@ -234,10 +234,11 @@ int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned h
 int epf_ll_next_combine_buffer(struct epf_ll *ll, const struct epf_ll_shape *shape, void **addr);
 
 /**
- * epf_ll_clean() - collective: begins anew. Every half that was launched must have been received by all ranks or be given up.
+ * epf_ll_clean() - collective over the ranks that are not masked: begins anew. Every half that was launched must have been received by all ranks or be
+ * given up.
  *
- * Waits for @stream, meets all ranks (epf_barrier), forgets what came late or never. Needed after masks were cleared and before a
- * change of shape: never otherwise. Masks stay. Not to be captured.
+ * Waits for @stream, meets the other ranks by a kernel on it, forgets what came late or never. A rank that does not come in time gets masked, as in a RECV
+ * half, and epf_ll_check() names it. Needed after masks were cleared and before a change of shape: never otherwise. Masks stay. Not to be captured.
  */
 int epf_ll_clean(struct epf_ll *ll, void *stream);
 

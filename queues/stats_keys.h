@@ -67,6 +67,9 @@ EPF_ROW(CORE, ARRIVE_TSC,           "arrive_tsc",           "cycles",   COUNTER,
 EPF_ROW(CORE, PUBLISH_TSC,          "publish_tsc",          "cycles",   COUNTER, "", "Cycles publishing done words and head indices.")
 EPF_ROW(CORE, STEP_NS,              "step_ns",              "ns",       HISTOGRAM, "", "Duration of busy steps; one step in 17 is timed.")
 EPF_ROW(CORE, QUEUE_DELAY_NS,       "queue_delay_ns",       "ns",       HISTOGRAM, "", "Time from taking a command until a NIC has it, also while it is set aside; of one at a time.")
+EPF_ROW(CORE, RING_WAIT_NS,         "ring_wait_ns",         "ns",       HISTOGRAM, "", "Time from seeing the newest command of a ring until it is taken; of one at a time.")
+EPF_ROW(CORE, NIC_NS,               "nic_ns",               "ns",       HISTOGRAM, "", "Time from when a NIC has a command until it says that it is done; those of queue_delay_ns.")
+EPF_ROW(CORE, HOLD_NS,              "hold_ns",              "ns",       HISTOGRAM, "", "Time that arrivals stood behind an addition to GPU memory, which they may not pass.")
 EPF_END(CORE)
 
 EPF_CLASS(RING, "ring", "One command ring, as its consumer sees it.", "core=num ring=num gpu=num rank=num")

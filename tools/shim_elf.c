@@ -69,6 +69,10 @@ static void count(struct shim_elf *out, const char *name)
 	out->left_over++;
 	snprintf(out->unserved + length, sizeof(out->unserved) - length, "%s%s", length ? ", " : "",
 		 name);
+	/* A damaged file's names are any bytes, and are printed. */
+	for (char *c = out->unserved + length; *c; c++)
+		if (*c < ' ' || *c > '~')
+			*c = '?';
 }
 
 static bool read_symbols(const struct image *f, const Elf64_Ehdr *h, const Elf64_Shdr *symbols,

@@ -11,7 +11,7 @@
 #define EPF_KERNELS_LL_DISPATCH_CUH
 
 #include "kernels/epf_ll.h"
-#include "kernels/ll/epf_ll_half.cuh"
+#include "kernels/ll/epf_ll_words.cuh"
 
 EPF_DEV_FN uint32_t ll_fp8(const struct ll_job *j)
 {
@@ -261,12 +261,13 @@ EPF_DEV_FN int ll_push_rows(const struct ll_job *j, struct epf_dev *d, uint32_t 
 }
 
 /* Everything is staged: warp 0 of the last block sends it. Starts behind this rank, so that not all begin with rank 0. */
-EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint32_t set)
+EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint64_t calls)
 {
+	uint32_t set = (uint32_t)(calls & 1u);
 	struct epf_dev d;
 	int rc = 0;
 
-	ll_tell_direct(j, LL_DISPATCH, set);
+	ll_tell_words(j, calls, 0, 1);
 	if (!ll_any_remote(j))
 		return;
 	epf_warp_fence();
@@ -280,16 +281,15 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint32_t set)
 	ll_sent(j, &d, LL_DISPATCH, set);
 }
 
-EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j)
+/* The share of a warp, of so many, in what has to be written. */
+EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint32_t warp, uint32_t warps)
 {
-	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_SENDING);
-	uint32_t set = (uint32_t)(calls & 1u);
 	uint32_t experts = j->local * j->ranks, words = ll_bitmap_words(j->tokens_max);
 	uint32_t pieces = ll_pieces(j->hidden);
 	uint64_t told = experts + (uint64_t)words * j->ranks;
 
 	/* What takes longest begins first. */
-	for (uint64_t i = ll_warp(j); i < told + (uint64_t)j->tokens * pieces; i += ll_warps(j)) {
+	for (uint64_t i = warp; i < told + (uint64_t)j->tokens * pieces; i += warps) {
 		uint32_t row = (uint32_t)(i - told);
 
 		if (i < experts)
@@ -300,10 +300,25 @@ EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j)
 		else
 			ll_send_piece(j, set, row / pieces, row % pieces);
 	}
+}
+
+EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j)
+{
+	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_SENDING);
+	uint32_t set = (uint32_t)(calls & 1u), blocks = j->tellers ? j->tellers : j->blocks;
+
+	if (epf_block_number() >= blocks)
+		return;
+	ll_send_items(j, set, epf_thread_in_block() / LL_LANES * blocks + epf_block_number(),
+		      blocks * (j->threads / LL_LANES));
+	if (j->tellers) {
+		ll_tell_each(j, calls);
+		return;
+	}
 	if (!ll_last_block(j, LL_DISPATCH, LL_SENDING))
 		return;
 	if (epf_thread_in_block() < LL_LANES)
-		ll_push_dispatch(j, set);
+		ll_push_dispatch(j, calls);
 	if (epf_thread_in_block() == 0)
 		ll_count_call(j, LL_DISPATCH, LL_SENDING, calls);
 }
@@ -343,6 +358,8 @@ EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t e
 		if (r < j->ranks)
 			LL_AT(uint64_t, j->layout_range)
 		[(uint64_t)expert * j->ranks + r] = (uint64_t)(begin + before) << 32 | count;
+		if (count)
+			(void)epf_add_gpu(&ll_peer_of(j, r)->owed[set], count);
 		begin += sum;
 	}
 	if (epf_lane() != 0)
@@ -453,6 +470,9 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 			[expert * n + place] = (int32_t)(token * j->topk + k);
 		}
 		to = epf_lanes_where(place != UINT32_MAX);
+		if (piece == 0 && to && epf_lane() == 0)
+			(void)epf_add_gpu(&ll_peer_of(j, rank)->owed[set],
+					  0 - (uint64_t)epf_lanes_count(to));
 		for (; to; to &= to - 1u) {
 			uint32_t list = (uint32_t)epf_lanes_get(all, expert, epf_lanes_first(to));
 			uint32_t at = (uint32_t)epf_lanes_get(all, place, epf_lanes_first(to));
@@ -470,7 +490,7 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_RECEIVING);
 	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(j->hidden);
 	uint64_t rows = (uint64_t)j->ranks * j->tokens_max;
-	int some = ll_wait_all(j, LL_DISPATCH, calls);
+	int some = ll_wait_dispatch(j, calls), last = ll_arrive(j);
 
 	for (uint64_t i = ll_warp(j); i < j->local + rows * pieces; i += ll_warps(j)) {
 		uint64_t row = (i - j->local) / pieces;
@@ -482,7 +502,7 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 		else
 			ll_unpack(j, set, rank, token, (uint32_t)((i - j->local) % pieces), some);
 	}
-	ll_received(j, LL_DISPATCH, calls);
+	ll_arrived(j, calls, last);
 }
 
 /* The halves that are wanted. Both: every block sends its share before any of them waits. */

@@ -117,22 +117,26 @@ EPF_DEV_FN void ll_count_call(const struct ll_job *j, uint32_t kind, uint32_t ha
 
 struct ll_clock {
 	uint64_t start;
-	uint64_t ticks;
 	uint32_t polls;
 };
 
-EPF_DEV_FN struct ll_clock ll_clock_start(const struct ll_job *j)
+EPF_DEV_FN struct ll_clock ll_clock_start(void)
 {
 	struct ll_clock c;
 
 	c.start = epf_timer();
-	/* Ticks a millisecond times nanoseconds: whole milliseconds first, so that nothing overflows. */
-	c.ticks = !j->timeout_ns
-			  ? ll_ctx(j)->deadline_ticks
-			  : j->timeout_ns / 1000000u * ll_ctx(j)->timer_khz +
-				    j->timeout_ns % 1000000u * ll_ctx(j)->timer_khz / 1000000u;
 	c.polls = 0;
 	return c;
+}
+
+/* Ticks a wait may take. Ticks a millisecond times nanoseconds: whole milliseconds first, so that nothing overflows. */
+EPF_DEV_FN uint64_t ll_clock_limit(const struct ll_job *j)
+{
+	uint64_t khz = ll_ctx(j)->timer_khz;
+
+	return !j->timeout_ns
+		       ? ll_ctx(j)->deadline_ticks
+		       : j->timeout_ns / 1000000u * khz + j->timeout_ns % 1000000u * khz / 1000000u;
 }
 
 /* 0 while a wait may go on. */
@@ -143,7 +147,8 @@ EPF_DEV_FN int ll_clock_tick(const struct ll_job *j, struct ll_clock *c)
 		return 0;
 	if (epf_ld_relaxed_sys(epf_dev_abort(ll_ctx(j))))
 		return EPF_GPU_ABORTED;
-	return epf_timer() - c->start > c->ticks ? EPF_GPU_TIMEOUT : 0;
+	/* Asked for here, so that a wait that is over at once has nothing to read. */
+	return epf_timer() - c->start > ll_clock_limit(j) ? EPF_GPU_TIMEOUT : 0;
 }
 
 EPF_DEV_FN void ll_mask_late(const struct ll_job *j, uint32_t rank, uint32_t bad, int code,
@@ -154,6 +159,14 @@ EPF_DEV_FN void ll_mask_late(const struct ll_job *j, uint32_t rank, uint32_t bad
 	epf_st32_relaxed_gpu(&p->masked, 1u);
 	epf_st32_relaxed_gpu(&p->late, bad);
 	ll_complain(j, bad, code, EPF_GPU_WAIT, number, want, seen);
+}
+
+/* The time waited for a rank, where somebody wants to know. */
+EPF_DEV_FN void ll_add_wait(const struct ll_job *j, uint32_t rank, const struct ll_clock *clock)
+{
+	if (j->wait_stats)
+		LL_AT(int64_t, j->wait_stats)
+	[rank] += (int64_t)((epf_timer() - clock->start) * 1000u / (ll_ctx(j)->timer_khz / 1000u));
 }
 
 /* Waits for one rank's part of a call: its signal, or its flag, moves by one. Returns ll_peer.live. */
@@ -177,13 +190,11 @@ EPF_DEV_COLD uint32_t ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32
 			break;
 		rc = ll_clock_tick(j, clock);
 	}
-	if (j->wait_stats)
-		LL_AT(int64_t, j->wait_stats)
-	[rank] += (int64_t)((epf_timer() - clock->start) * 1000u / (ll_ctx(j)->timer_khz / 1000u));
+	ll_add_wait(j, rank, clock);
 	p->seen[kind][set] = now;
 	if (rc)
 		ll_mask_late(j, rank, LL_BAD_LATE, rc, number, seen + 1u, now);
-	else if (now - seen != 1u)
+	else if (now - seen != 1u && kind != LL_MEET)
 		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, seen + 1u, now);
 	else
 		p->live[kind] = 1;
@@ -202,7 +213,7 @@ EPF_DEV_FN int ll_wait_all(const struct ll_job *j, uint32_t kind, uint64_t calls
 	EPF_DEV_SHARED int missing;
 
 	if (epf_block_number() == 0) {
-		struct ll_clock clock = ll_clock_start(j);
+		struct ll_clock clock = ll_clock_start();
 
 		if (epf_thread_in_block() == 0)
 			missing = 0;
@@ -233,7 +244,7 @@ EPF_DEV_FN int ll_is_live(const struct ll_job *j, uint32_t kind, uint32_t rank, 
 /* Own commands of the set's last SEND half: retired, so that the set's memory may be written again. */
 EPF_DEV_COLD void ll_wait_own(const struct ll_job *j, uint32_t kind, uint32_t set)
 {
-	struct ll_clock clock = ll_clock_start(j);
+	struct ll_clock clock = ll_clock_start();
 	struct ll_state *s = ll_state_of(j);
 	struct epf_gpu_ring *ring = LL_AT(struct epf_gpu_ring, s->ring[kind][set]);
 	struct epf_dev d;
@@ -323,7 +334,7 @@ EPF_DEV_FN void ll_sent(const struct ll_job *j, struct epf_dev *d, uint32_t kind
 	epf_warp_close(d);
 }
 
-/* ---- masks, and beginning anew: kernels of one block ---- */
+/* ---- masks: kernels of one block ---- */
 
 EPF_DEV_FN void ll_mask_set(const struct ll_job *j)
 {
@@ -336,32 +347,6 @@ EPF_DEV_FN void ll_mask_get(const struct ll_job *j)
 {
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
 		LL_AT(int32_t, j->out)[r] = (int32_t)ll_masked(j, r);
-}
-
-/* What has come so far is taken as seen; both kinds begin with set 0. */
-EPF_DEV_FN void ll_reset(const struct ll_job *j)
-{
-	struct ll_state *s = ll_state_of(j);
-
-	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads) {
-		struct ll_peer *p = ll_peer_of(j, r);
-
-		for (uint32_t i = 0; i < LL_KINDS * 2u; i++)
-			p->seen[i / 2u][i % 2u] =
-				p->direct ? epf_ld_acquire_sys(LL_AT(
-						    const uint64_t,
-						    j->base + ll_flag_at(j, i / 2u, i % 2u, r)))
-					  : epf_ld_acquire_sys(epf_dev_signal_word(
-						    ll_ctx(j), ll_signal(j, i / 2u, i % 2u, r)));
-	}
-	if (epf_thread_in_block() != 0)
-		return;
-	for (uint32_t i = 0; i < LL_KINDS * 2u; i++) {
-		s->calls[i / 2u][i % 2u] = 0;
-		s->done[i / 2u][i % 2u] = 0;
-		s->ring[i / 2u][i % 2u] = 0;
-		s->go[i / 2u] = 0;
-	}
 }
 
 #endif

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #define LL_LINE   128u
+#define LL_WORDS  32u   /* of a line: epf_ll_words.cuh */
 #define LL_TOPK   16u   /* EPF_LL_TOPK_MAX */
 #define LL_BLOCK  128u  /* EPF_LL_BLOCK */
 #define LL_NOBODY 0xffu /* no ring: nothing was pushed */
@@ -23,7 +24,8 @@
 enum ll_kind {
 	LL_DISPATCH = 0,
 	LL_COMBINE = 1,
-	LL_KINDS = 2,
+	LL_MEET = 2, /* no call, the last: the meetings of epf_ll_clean() */
+	LL_KINDS = 3,
 };
 
 /* Halves, as indices. */
@@ -39,6 +41,7 @@ enum ll_bad {
 	LL_BAD_LATE = 4,   /* a rank did not come in time */
 	LL_BAD_STEP = 8,   /* a rank sent twice where once was due */
 	LL_BAD_SENT = 16,  /* own commands of a call before are not retired in time */
+	LL_BAD_OWED = 32,  /* a rank counted other rows than it sent */
 };
 
 /* The head of a row of dispatch; the payload follows: BF16, or codes and then float scales. */
@@ -65,7 +68,7 @@ EPF_STATIC_ASSERT(sizeof(struct ll_head) == 144, "payload behind the head is 16-
 /* Byte offsets in communication memory; a function of shape and ranks (layout.c). */
 struct ll_layout {
 	uint64_t
-		flags; /* [kind][set][rank], a line each: uint64_t, added to by that rank's plain stores */
+		flags; /* [kind][set][rank], a line each, written by that rank's plain stores: uint64_t; of a dispatch uint32_t [LL_WORDS] */
 	uint64_t out[2]; /* [local experts][ranks * tokens_max][hidden]: rows that combine sends */
 	uint64_t stage[2];  /* [tokens_max] rows that dispatch sends */
 	uint64_t notes[2];  /* [rank] notes to that rank */
@@ -83,13 +86,15 @@ struct ll_peer {
 	uint64_t seen[LL_KINDS]
 		     [2]; /* [kind][set]: last value of its signal or flag that was taken */
 	uint64_t sent[LL_KINDS][2]; /* value last stored to our flag there */
-	uint32_t live[LL_KINDS];    /* 1: what the call under way brings from it is here */
+	uint64_t owed
+		[2]; /* [set]: rows it counted in a dispatch less those that came, 0 when all is through */
+	uint32_t live[LL_KINDS]; /* 1: what the call under way brings from it is here */
 	uint32_t masked;
-	uint32_t late; /* enum ll_bad that masked it, until the host has said so */
-	uint64_t reserved[5];
+	uint32_t late; /* enum ll_bad that is to be told of it, until the host has said so */
+	uint32_t reserved[2u * LL_LINE / 4u - 9u * LL_KINDS - 8u];
 };
 
-EPF_STATIC_ASSERT(sizeof(struct ll_peer) == LL_LINE, "a rank's words are a line");
+EPF_STATIC_ASSERT(sizeof(struct ll_peer) == 2 * LL_LINE, "a rank's words are two lines");
 
 /* What the kernels keep from call to call. In device memory. */
 struct ll_state {
@@ -97,15 +102,14 @@ struct ll_state {
 	uint64_t done[LL_KINDS][2];  /* blocks of the running half that are through */
 	uint64_t go[LL_KINDS];       /* the call whose waits are over */
 	uint64_t bad;                /* enum ll_bad */
-	uint64_t reserved[5];
 	/* Where the last commands of each set went: to be retired before its memory is written again. */
 	uint64_t ring[LL_KINDS][2]; /* struct epf_gpu_ring; 0: nothing to wait for */
 	uint64_t ticket[LL_KINDS][2];
 	uint64_t shared[LL_KINDS][2];
-	uint64_t reserved1[4];
+	uint64_t reserved[4u * LL_LINE / 8u - 11u * LL_KINDS - 1u];
 };
 
-EPF_STATIC_ASSERT(sizeof(struct ll_state) == 256, "state is two lines");
+EPF_STATIC_ASSERT(sizeof(struct ll_state) == 4 * LL_LINE, "state is four lines");
 
 /* The argument of every kernel, by value. Addresses are device addresses. */
 struct ll_job {
@@ -130,6 +134,8 @@ struct ll_job {
 	uint32_t flags;
 	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV or both */
 	uint32_t commands; /* 1: some rank is reached by commands; 0: all by plain stores */
+	/* Dispatch: so many blocks make the SEND half, at most LL_WORDS, and each tells by itself; 0: all make it, and the last one tells. */
+	uint32_t tellers;
 	uint64_t x;
 	uint64_t out_at; /* combine: offset of the memory it sends from */
 	uint64_t topk_idx;

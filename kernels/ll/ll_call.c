@@ -108,6 +108,20 @@ static int check_dispatch(const struct epf_ll_dispatch *d, unsigned halves)
 	return err ? err : given(d->layout_range, "layout_range", 8);
 }
 
+/*
+ * How a dispatch is spread: blocks for what may be received, and where this rank has few tokens so few blocks that send that each can tell the others by itself.
+ * Waiting until all blocks are through takes a microsecond, which little work does not repay.
+ */
+static void spread(const struct epf_ll *ll, struct ll_job *j)
+{
+	uint32_t warps = j->threads / 32u ? j->threads / 32u : 1;
+	uint32_t pieces = (j->hidden + 1023u) / 1024u;
+	uint64_t notes = (uint64_t)ll->ranks * (j->local + ll_bitmap_words(j->tokens_max));
+
+	if (!ll->commands && notes + (uint64_t)j->tokens * pieces <= 2ull * LL_WORDS * warps)
+		j->tellers = j->blocks < LL_WORDS ? j->blocks : LL_WORDS;
+}
+
 /* Both halves in one launch where its blocks run side by side: a block that has sent waits for blocks of the same launch. */
 static int launch(struct epf_ll *ll, enum ll_kernel kernel, struct ll_job *j, unsigned halves,
 		  void *stream)
@@ -150,6 +164,7 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
 	j.layout_range = (uintptr_t)d->layout_range;
 	j.recv_stats = (uintptr_t)d->recv_stats;
 	j.wait_stats = (uintptr_t)d->wait_stats;
+	spread(ll, &j);
 	return launch(ll, LL_K_DISPATCH, &j, halves, stream);
 }
 
@@ -234,16 +249,9 @@ int epf_ll_clean(struct epf_ll *ll, void *stream)
 		return err;
 	/* What was sent has arrived, so that it is forgotten and not taken for news. What failed does not matter here. */
 	(void)epf_flush(ll->ring, EPF_ALL_RINGS, ll->opts.timeout_ns);
-	err = epf_barrier(ll->ep);
-	if (err)
-		return ll_fail_fabric(err, "beginning anew, which all ranks must do");
+	j.halves = EPF_LL_SEND; /* it tells other ranks, by commands too */
 	err = ll->dev->launch(ll, LL_K_RESET, &j, stream);
-	if (!err)
-		err = ll->dev->sync(ll, stream);
-	if (err)
-		return err;
-	err = epf_barrier(ll->ep);
-	return err ? ll_fail_fabric(err, "beginning anew, which all ranks must do") : 0;
+	return err ? err : ll->dev->sync(ll, stream);
 }
 
 int epf_ll_mask_update(struct epf_ll *ll, uint32_t rank, int masked, void *stream)
@@ -318,6 +326,11 @@ int epf_ll_check(struct epf_ll *ll)
 		return ll_fail(
 			-EPROTO,
 			"rank %u: out of step and masked now: rank%s: all ranks must make the same calls in the same order",
+			ll->rank, ranks);
+	if ((bad & LL_BAD_OWED) && name_ranks(ll, LL_BAD_OWED, ranks, sizeof(ranks)))
+		return ll_fail(
+			-EPROTO,
+			"rank %u: counted other rows than it sent, in a dispatch before the last: rank%s. Places that were counted and not filled hold what was there before. Do all ranks use the same build and the same shape?",
 			ll->rank, ranks);
 	if (bad & LL_BAD_EXPERT)
 		return ll_fail(

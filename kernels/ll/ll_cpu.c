@@ -7,6 +7,7 @@
 #include "fabric/gpu_fake.h"
 #include "kernels/ll/epf_ll_combine.cuh"
 #include "kernels/ll/epf_ll_dispatch.cuh"
+#include "kernels/ll/epf_ll_meet.cuh"
 #include "kernels/ll/ll.h"
 #include "kernels/ll/ll_image.h"
 

@@ -5,6 +5,7 @@
  */
 #include "kernels/ll/epf_ll_combine.cuh"
 #include "kernels/ll/epf_ll_dispatch.cuh"
+#include "kernels/ll/epf_ll_meet.cuh"
 
 /* CUDA: the argument is used where it lies, in constant memory; HIP's compilers do so by themselves. */
 #if defined(__HIP__)

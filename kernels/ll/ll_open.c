@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-	MAGIC = 0x314c4c45, /* "ELL1" */
+	MAGIC = 0x324c4c45, /* "ELL2" */
 	PRIVATE_RINGS = 8,  /* one producer a call, two kinds of calls, streams that overlap */
 };
 
@@ -33,7 +33,7 @@ void epf_ll_options_init(struct epf_ll_options *opts)
 static int check_options(struct epf *ep, const struct epf_ll_options *o)
 {
 	uint64_t flags = 2ull * LL_KINDS * epf_world(ep) * LL_LINE;
-	uint64_t signals = (uint64_t)o->first_signal + 4ull * epf_world(ep);
+	uint64_t signals = (uint64_t)o->first_signal + 2ull * LL_KINDS * epf_world(ep);
 
 	if (o->device < EPF_LL_CPU)
 		return ll_fail(-EINVAL, "device is %d: -1 (CPU) or the number of a GPU is possible",

@@ -4,7 +4,7 @@
 
     ll_cases.py PART[,PART]... [--ranks N] [--commands] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
 
-PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py). One process a rank, rank r on GPU r modulo the GPUs; NCCL where
+PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py); stages (ll_stages.py). One process a rank, rank r on GPU r modulo the GPUs; NCCL where
 each has one of its own, else gloo. --commands: NVLink is not used, every byte goes through rings, engine and NIC. --device cpu tries the
 parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH name what is tested; run by ll.sh.
 
@@ -458,8 +458,14 @@ def speed(rank):
     return ll_speed.speed(rank)
 
 
+def stages(rank):
+    """See ll_stages.py."""
+    import ll_stages
+    return ll_stages.stages(rank)
+
+
 PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill, "speed": speed,
-         "compare": compare}
+         "compare": compare, "stages": stages}
 
 
 def main():
@@ -480,7 +486,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))

@@ -153,6 +153,79 @@ ll()
 	result "$name" "passed in $took s; $text; $said $(grep -aoE '\[rank 0\] .*avg_t=[0-9.]+ us' "$out/$name.log" | head -n 1)"
 }
 
+# many NAME SECONDS WANT TIMES AT_ONCE TOKENS HIDDEN TOPK EXPERTS SETTING...: the low-latency test so many times, some of them side by side on the same
+# GPUs. WANT: fail: nine of ten must fail by the test's own assertion, or stand still until the deadline; pass: all must pass
+many()
+{
+	local name=$1 limit=$2 want=$3 times=$4 at_once=$5 tokens=$6 hidden=$7 topk=$8 experts=$9 shim=() i passed=0 said=0 hung_runs=0 other=0 text
+	shift 9
+	wanted "$name" || return 0
+	[ ! -f "$out/library" ] || shim=(--library "$(cat "$out/library")")
+	for ((i = 1; i <= times; i++)); do
+		(
+			start "$name-$i" "$limit" env "${common[@]}" "$@" "MASTER_PORT=$((8500 + i))" "$fabric" shim ${shim[@]+"${shim[@]}"} --module "$module" -- \
+				python3 "$deepep/tests/test_low_latency.py" --num-processes "$ranks" --num-tokens "$tokens" --hidden "$hidden" --num-topk "$topk" \
+				--num-experts "$experts" --disable-nvlink
+			echo "$rc $hung $took" >"$out/$name-$i.rc"
+		) &
+		[ $((i % at_once)) != 0 ] || wait
+	done
+	wait
+	for ((i = 1; i <= times; i++)); do
+		read -r rc hung took <"$out/$name-$i.rc"
+		if [ "$hung" = 1 ]; then
+			hung_runs=$((hung_runs + 1))
+		elif [ "$rc" = 0 ]; then
+			passed=$((passed + 1))
+		elif grep -qa '^AssertionError' "$out/$name-$i.log"; then
+			said=$((said + 1))
+		else
+			other=$((other + 1))
+		fi
+	done
+	text="of $times runs $passed passed, $said failed by the test's assertion, $hung_runs stood still, $other ended otherwise"
+	if [ "$want" = fail ] && [ $(((said + hung_runs) * 10)) -lt $((times * 9)) ]; then
+		failed=1
+		text="NOT ENOUGH FAILED: $text; $(last_words "$name-1")"
+	elif [ "$want" = pass ] && [ "$passed" != "$times" ]; then
+		failed=1
+		text="NOT ALL PASSED: $text; $(last_words "$name-1")"
+	fi
+	result "$name" "$text"
+}
+
+# stages NAME SECONDS SETTING... [-- OPTION...]: the time of calls by stage (ll_stages.py), DeepEP's with --deepep among the options
+stages()
+{
+	local name=$1 limit=$2 settings=() shim=()
+	shift 2
+	wanted "$name" || return 0
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do
+		settings+=("$1")
+		shift
+	done
+	[ $# -eq 0 ] || shift
+	[[ " $* " != *" --deepep "* ]] || shim=("$fabric" shim --module "$module" --)
+	rm -rf "$out/stats-$name"
+	mkdir -p "$out/stats-$name"
+	start "$name" "$limit" env "${common[@]}" EPF_LOG=note ${settings[@]+"${settings[@]}"} "EPF_STATS_DIR=$out/stats-$name" "STAGES_BUILD=$build" \
+		"PYTHONPATH=$here/../../tools/python:$onegpu" "EPF_LIBRARY=$(built libepf.so.0)" "EPF_LL_LIBRARY=$(built libepf-ll.so.0)" EPF_GPU_TIMEOUT=10s \
+		NVSHMEM_SYMMETRIC_SIZE=4294967296 ${shim[@]+"${shim[@]}"} python3 "$here/ll_cases.py" stages --ranks "$ranks" --commands --limit "$((limit - 3))" "$@"
+	grep -aE '^# |^  |early doorbells|serving thread|EPF-[0-9]|rror' "$out/$name.log" | cut -c1-260 | tail -n 24 | tee -a "$log"
+	rm -rf "$out/stats-$name"
+	[ "$rc" = 0 ] || failed=1
+	result "$name" "exit $rc, hung $hung, $took s$([ "$rc" = 0 ] || echo "; $(last_words "$name")")"
+}
+
+# built NAME: a library of the build, in its folder or in a build tree
+built()
+{
+	local at
+	for at in "$build/$1" "$build/fabric/$1" "$build/kernels/$1"; do
+		[ ! -e "$at" ] || { echo "$at" && return; }
+	done
+}
+
 # with_mps on|off: several processes use one GPU by MPS, or take turns
 with_mps()
 {
@@ -201,6 +274,10 @@ parts()
 		[ "$rc" != 0 ] || failed=1
 		result control "without the shim: exit $rc, hung $hung; $(last_words control)"
 	fi
+	stages stages-ours 60
+	stages stages-deepep 80 -- --deepep "$deepep"
+	stages stages-deepep-kernel 80 "${kernel[@]}" -- --deepep "$deepep"
+	stages stages-ours-kernel 60 "${kernel[@]}"
 	ll host-small 90 counts 16 2048 4 16 "${host[@]}"
 	ll gpu-small 90 counts 16 2048 4 16
 	ll host 120 counts 128 7168 8 256 "${host[@]}"
@@ -214,12 +291,13 @@ parts()
 	ll host-reorder 150 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
 	ll gpu-lazy 60 counts 128 7168 8 256 CUDA_MODULE_LOADING=LAZY
 	ll host-264 120 counts 128 7168 8 264 "${host[@]}"
-	ll kernel-264 60 counts 128 7168 8 264 "${kernel[@]}"
 	ll kernel-288 120 counts 128 7168 8 288 "${kernel[@]}"
 	if [ "$list" = 1 ] || [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
 		[ "$list" = 1 ] || echo "$build/shim-hooks/libepf-deepep.so" >"$out/library"
 		ll hooks-reorder 120 counts 128 7168 8 256 "${host[@]}" "${unordered[@]}"
 		ll broken-order 45 fail 128 7168 8 256 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
+		many broken-order-10 30 fail 10 4 16 2048 4 16 "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
+		many order-3 60 pass 3 3 16 2048 4 16 "${host[@]}" "${unordered[@]}" EPF_EMU_DUPLICATE=0
 		ll broken-order-gpu 45 fail 128 7168 8 256 "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
 		[ "$list" = 1 ] || rm -f "$out/library"
 	fi

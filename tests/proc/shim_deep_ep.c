@@ -230,6 +230,7 @@ int deep_ep_play(int rank, int world, const char *id_file, const char *version)
 	traffic(&b, rank, world);
 	nvshmem_barrier_all();
 	barriers(&b, rank, world);
+	deep_ep_normal(rank, world);
 	teams(rank, world);
 	nvshmem_free(b.source);
 	MUST(nvshmem_align(128, (size_t)world * ROWS * ROW_BYTES) == b.source);

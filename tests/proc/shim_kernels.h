@@ -42,6 +42,8 @@ const uint64_t *shim_device_psync(int team);
 
 /* The two modules: deep_ep_play() is one rank of a job. Exit statuses of shim_rank.c. */
 int deep_ep_play(int rank, int world, const char *id_file, const char *version);
+/* A part of it: queues between ranks, as DeepEP's normal mode has them (shim_normal.c). Between start and end. */
+void deep_ep_normal(int me, int world);
 int torch_play(void);
 
 #pragma GCC visibility pop

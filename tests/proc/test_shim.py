@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 
 TIME_S = 150
 MODULES = sys.argv[4:6]
@@ -28,12 +29,12 @@ def environment(library, **more):
     return env
 
 
-def play(rank_program, world, env, version="3.4.5", before=()):
-    """Runs a job; exit statuses and everything that was said."""
+def play(rank_program, world, env, version="3.4.5", before=(), jobs=1):
+    """Runs a job, or several side by side; exit statuses and everything that was said."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
         env = dict(env, XDG_RUNTIME_DIR=folder)
-        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, "id"), version, *MODULES], env=env, text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(world)]
+        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, f"id{j}"), version, *MODULES], env=env, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(world) for j in range(jobs)]
         said, codes = "", []
         try:
             for p in ranks:
@@ -48,6 +49,27 @@ def play(rank_program, world, env, version="3.4.5", before=()):
                     p.kill()
                     p.wait()
         return codes, said
+
+
+def play_by_daemon(rank_program, env, ep_fabric, jobs):
+    """The same jobs of two ranks, their engine in a daemon."""
+    with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
+        socket = os.path.join(folder, "shim.sock")
+        daemon = subprocess.Popen([ep_fabric, "run", "--instance", "shim", "--runtime-dir", folder, "--stats-dir", folder, "--nic=emu"],
+                                  env=environment(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            end = time.monotonic() + 30
+            while not os.path.exists(socket) and daemon.poll() is None and time.monotonic() < end:
+                time.sleep(0.02)
+            codes, said = play(rank_program, 2, dict(env, EPF_SERVICE=socket), jobs=jobs)
+        finally:
+            daemon.terminate()
+            try:
+                heard = daemon.communicate(timeout=30)[0]
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                heard = daemon.communicate()[0]
+        return codes, said + heard
 
 
 def look(ep_fabric, *words):
@@ -89,7 +111,12 @@ def main(library, rank, ep_fabric, deep_ep, torch):
     for world, what, more in ((1, "one rank", {}), (2, "two ranks", {}), (3, "three ranks, an unordered NIC that loses and doubles", unordered)):
         codes, said = play(rank, world, environment(library, **more))
         served = said.count(" puts of ") == world and "0 refusals" in said
-        judge(f"{what}: rows, counts, barriers, teams; another NVSHMEM beside", codes == [0] * world and served, said)
+        judge(f"{what}: rows, counts, barriers, queues, teams; another NVSHMEM beside", codes == [0] * world and served, said)
+    # DeepEP's normal mode: ranks of one index in their nodes are an NVSHMEM of their own.
+    codes, said = play(rank, 2, environment(library), jobs=4)
+    judge("four jobs of two ranks side by side", codes == [0] * 8 and said.count(" puts of ") == 8 and said.count(" 0 refusals") == 8, said)
+    codes, said = play_by_daemon(rank, environment(library), ep_fabric, 3)
+    judge("three jobs of two ranks by one daemon", codes == [0] * 6 and said.count(" 0 refusals") == 6 and "3 jobs served" in said, said)
     for version in ("3.5.1", "3.5.19", "3.5.21"):
         codes, said = play(rank, 3, environment(library), version)
         judge(f"NVSHMEM {version} is served", codes == [0] * 3 and f"NVSHMEM {version}, heap" in said, said)

@@ -319,9 +319,9 @@ struct epf *ll_kit_ep(const struct ll_kit *k, uint32_t rank)
 	return k->ep[rank];
 }
 
-void ll_kit_clean(struct ll_kit *k)
+void ll_kit_clean(struct ll_kit *k, uint32_t absent)
 {
-	each(k, CLEAN, 0, 0, 0);
+	each(k, CLEAN, 0, 0, absent);
 }
 
 uint64_t ll_kit_hash(const struct ll_kit *k)

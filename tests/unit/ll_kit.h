@@ -59,8 +59,8 @@ struct epf *ll_kit_ep(const struct ll_kit *k, uint32_t rank);
 /* Ends a rank: nobody hears of it any more. */
 void ll_kit_kill(struct ll_kit *k, uint32_t rank);
 
-/* Collective epf_ll_clean(). */
-void ll_kit_clean(struct ll_kit *k);
+/* Collective epf_ll_clean(), of all ranks but those of `absent`. */
+void ll_kit_clean(struct ll_kit *k, uint32_t absent);
 
 /*
  * Runs n cases (1 or 2) and checks them: one after the other, or, two with `halves`, overlapped: both are sent before the first is received.

@@ -327,6 +327,145 @@ static void promised_order_needs_no_flush(void **state)
 	}
 }
 
+/* A NIC that makes additions when it is told. */
+static struct {
+	unsigned begun, full;
+	int pending;
+} adder;
+
+static int begin_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset,
+		     uint64_t value)
+{
+	(void)nic;
+	(void)mr;
+	(void)offset;
+	(void)value;
+	if (adder.full && adder.full--)
+		return -EAGAIN;
+	adder.begun++;
+	return 0;
+}
+
+static int adds_pending(struct epf_nic *nic)
+{
+	(void)nic;
+	return adder.pending;
+}
+
+/* Ranks 2 and 3, of one node, have their regions in GPU memory, and additions to them are under way until the test says otherwise. */
+static struct core_rig *rig_that_adds(void)
+{
+	struct core_rig *rig = core_rig_open(NULL);
+
+	believer = *rig->core[1]->ops;
+	believer.add = begin_add;
+	believer.add_pending = adds_pending;
+	rig->core[1]->ops = rig->nic[1]->ops = &believer;
+	for (unsigned r = 2; r < 4; r++)
+		rig->core[1]->ranks[rig->rank[r].local].regions[0].device = 1;
+	memset(&adder, 0, sizeof(adder));
+	adder.pending = 1;
+	return rig;
+}
+
+static void push_add(struct core_rank *r, uint32_t to)
+{
+	struct epf_op op = { .op = EPF_OP_ADD, .rank = to, .length = 8, .value = 1 };
+	struct epf_cmd slots[2];
+
+	epf_op_pack_wide(&op, slots);
+	epf_ring_push_wide(&r->ring, slots);
+}
+
+/* They go to the NIC one behind the other; a signal behind them waits until all are done, and so does an addition to another region. */
+static void additions_follow_each_other_and_stop_the_rest(void **state)
+{
+	struct core_rig *rig = rig_that_adds();
+	struct epf_hist *held = epf_stat_hist(rig->core[1]->stats, EPF_STAT_CORE_HOLD_NS);
+
+	(void)state;
+	for (unsigned i = 0; i < 5; i++)
+		push_add(&rig->rank[0], 2);
+	core_rig_put(&rig->rank[0], 2, 256, 3);
+	push_add(&rig->rank[0], 3);
+	push_add(&rig->rank[0], 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(adder.begun, 5);
+	assert_int_equal(sum(&rig->rank[2]), 0);
+	assert_int_equal(epf_hist_count(held), 0);
+	adder.pending = 0;
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(sum(&rig->rank[2]), 1);
+	assert_int_equal(adder.begun, 7);
+	assert_int_equal(epf_hist_count(held), 1);
+	/* What comes when they are long done does not wait. */
+	core_rig_put(&rig->rank[0], 3, 256, 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(sum(&rig->rank[3]), 1);
+	assert_int_equal(epf_hist_count(held), 1);
+	/* One to another region waits, too. */
+	adder.pending = 1;
+	push_add(&rig->rank[0], 2);
+	push_add(&rig->rank[0], 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(adder.begun, 8);
+	adder.pending = 0;
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(adder.begun, 9);
+	core_rig_close(rig);
+}
+
+/* What arrives meanwhile is deferred, however much it is; what completes is not. */
+static void completions_go_on_beside_additions(void **state)
+{
+	struct core_rig *rig = rig_that_adds();
+	struct core_rank *from = &rig->rank[0], *to = &rig->rank[2];
+	unsigned pushed = 0;
+
+	(void)state;
+	push_add(from, 2);
+	core_rig_put(from, 2, 256, 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(rig->core[1]->hold, 1);
+	core_rig_put(to, 0, 256, 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(sum(from), 1);
+	assert_int_equal(to->shm->done.retired, 1);
+	for (pushed = 1; pushed < 3 * EPF_DEFERRED; pushed++) {
+		if (epf_ring_room(&from->ring, 2) < 2)
+			assert_true(core_rig_run(rig, NULL, NULL));
+		if (epf_ring_room(&from->ring, 2) < 2)
+			break; /* lanes, receives and ring are full, as they may be */
+		core_rig_put(from, 2, 256, 3);
+	}
+	assert_true(pushed > EPF_DEFERRED);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_true(rig->core[1]->n_deferred > 64);
+	assert_int_equal(sum(to), 0);
+	adder.pending = 0;
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(sum(to), pushed);
+	assert_int_equal(rig->core[1]->n_deferred, 0);
+	core_rig_close(rig);
+}
+
+/* One that finds no room is begun later, once, before anything behind it. */
+static void an_addition_without_room_is_begun_later(void **state)
+{
+	struct core_rig *rig = rig_that_adds();
+
+	(void)state;
+	adder.full = 3;
+	adder.pending = 0;
+	for (unsigned i = 0; i < 4; i++)
+		push_add(&rig->rank[0], 2);
+	core_rig_put(&rig->rank[0], 2, 256, 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(adder.begun, 4);
+	assert_int_equal(sum(&rig->rank[2]), 1);
+	core_rig_close(rig);
+}
+
 static bool retired(void *arg)
 {
 	struct core_rank *r = arg;
@@ -404,6 +543,9 @@ int main(void)
 		cmocka_unit_test(flushes_come_before_signals_where_no_order_is_promised),
 		cmocka_unit_test(one_flush_serves_all_that_was_reaped_together),
 		cmocka_unit_test(promised_order_needs_no_flush),
+		cmocka_unit_test(additions_follow_each_other_and_stop_the_rest),
+		cmocka_unit_test(completions_go_on_beside_additions),
+		cmocka_unit_test(an_addition_without_room_is_begun_later),
 		cmocka_unit_test(gets_are_flushed_before_they_retire),
 		cmocka_unit_test(a_gpu_that_cannot_be_flushed_is_refused),
 		cmocka_unit_test(nics_without_devices_take_no_gpu_memory),

@@ -158,7 +158,7 @@ static void each_shape(struct ll_kit_options o)
 				c.zero_copy = shapes[s].c[i].zero_copy && !c.logfmt;
 				ll_kit_run(k, &c, 1);
 			}
-			ll_kit_clean(k);
+			ll_kit_clean(k, 0);
 		}
 		for (uint32_t r = 0; r < o.ranks; r++)
 			assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), 0);
@@ -355,7 +355,7 @@ static void random_cases(void **state)
 		k = ll_kit_open(&o);
 		for (unsigned n = 0; n < 12; n++) {
 			ll_kit_run(k, &c[n], 1);
-			ll_kit_clean(k);
+			ll_kit_clean(k, 0);
 		}
 		ll_kit_close(k);
 	}

@@ -223,6 +223,46 @@ static void masks_are_each_ranks_own(void **state)
 	core_rig_close(rig);
 }
 
+static bool is_acknowledged(const struct epf_core *core)
+{
+	for (uint32_t i = 0; i < core->n_streams; i++) {
+		const struct epf_stream *s = &core->streams[i];
+
+		if (s->flush_count && core->nodes[s->node].ctl->acks[s->handle])
+			return true;
+	}
+	return false;
+}
+
+/* A peer that has acknowledged a flush and is not there any more when the flush is looked at again has not failed it; one that goes first has. */
+static void a_peer_may_leave_after_its_acknowledgement(void **state)
+{
+	struct core_rig *rig = core_rig_open(NULL);
+	struct core_rank *a = &rig->rank[0];
+	struct epf_op flush = { .op = EPF_OP_FLUSH };
+
+	(void)state;
+	for (int acknowledged = 1; acknowledged >= 0; acknowledged--) {
+		core_rig_put(a, 2, 4096, 0);
+		epf_ring_push(&a->ring, epf_op_pack_narrow(&flush));
+		for (int i = 0;
+		     i < 1000000 && a->core->rings[a->ring_id]->flush_phase != EPF_FLUSH_WAITING;
+		     i++)
+			core_rig_step(rig, 0);
+		/* A step looks at flushes before it takes what has arrived. */
+		for (int i = 0; i < 1000000 && acknowledged && !is_acknowledged(a->core); i++)
+			core_rig_step(rig, !(i & 1));
+		assert_int_equal(a->core->flushing, 1);
+		assert_int_equal(a->shm->done.failed, 0);
+		epf_core_mask_peer(a->core, a->local, 2, 1);
+		assert_true(core_rig_run(rig, NULL, NULL));
+		assert_int_equal(a->shm->done.retired, a->ring.pushed);
+		assert_int_equal(a->shm->done.failed, !acknowledged);
+		epf_core_mask_peer(a->core, a->local, 2, 0);
+	}
+	core_rig_close(rig);
+}
+
 /* A flush is under way when its rank dies: it ends, and another rank's flush goes through. */
 static void a_flush_of_a_dead_rank_ends(void **state)
 {
@@ -305,6 +345,7 @@ int main(void)
 		cmocka_unit_test(a_rank_dies_under_traffic),
 		cmocka_unit_test(a_rank_comes_back),
 		cmocka_unit_test(masks_are_each_ranks_own),
+		cmocka_unit_test(a_peer_may_leave_after_its_acknowledgement),
 		cmocka_unit_test(a_flush_of_a_dead_rank_ends),
 		cmocka_unit_test(strange_news_is_refused),
 		cmocka_unit_test(memory_for_peers_is_bounded),

@@ -213,7 +213,7 @@ static void a_counted_signal_stalls_once(void **state)
 	close_watched(rig);
 }
 
-/* A command in a timed step is followed until it is posted, also while it is set aside; steps are timed. */
+/* A command, the last of a batch now and then, is followed until it is posted, also while it is set aside; steps are timed. */
 static void times_of_steps_and_commands(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
@@ -228,6 +228,12 @@ static void times_of_steps_and_commands(void **state)
 	}
 	followed = epf_hist_count(delay);
 	assert_true(followed > 0);
+	/* The same commands until the NIC says that they are done, and the newest one of a ring until it is taken. */
+	assert_int_equal(epf_hist_count(epf_stat_hist(core->stats, EPF_STAT_CORE_NIC_NS)),
+			 followed);
+	assert_true(epf_hist_count(epf_stat_hist(core->stats, EPF_STAT_CORE_RING_WAIT_NS)) > 0);
+	assert_true(epf_hist_max(epf_stat_hist(core->stats, EPF_STAT_CORE_RING_WAIT_NS)) <
+		    60 * SECOND);
 	assert_true(epf_hist_count(epf_stat_hist(core->stats, EPF_STAT_CORE_STEP_NS)) > 0);
 	assert_true(epf_hist_max(delay) < 60 * SECOND);
 	assert_int_equal(core->sample.state, EPF_SAMPLE_NONE);

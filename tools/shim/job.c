@@ -6,6 +6,7 @@
 #define EPF_LOG_COMP "shim"
 #include "tools/shim/job.h"
 
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 
@@ -117,7 +118,8 @@ static void destroy(struct epf_job *j)
 
 /*
  * One put and one addition to every peer while no kernel waits for any: lanes are connected then, peers' memory is mapped, and the software
- * NIC's kernels are on the device. The driver may let such a call wait for the kernels that run, and these would wait for the put.
+ * NIC's kernels are on the device. The driver may let such a call wait for the kernels that run, and these would wait for the put. To mapped
+ * peers too: DeepEP's normal mode and barriers go by the fabric even where NVLink reaches.
  */
 static int touch_peers(struct epf_job *j)
 {
@@ -129,7 +131,7 @@ static int touch_peers(struct epf_job *j)
 	if (rc)
 		return rc;
 	for (uint32_t r = 0; !rc && r < (uint32_t)j->nv.world; r++) {
-		if (r == (uint32_t)j->nv.rank || (j->peers && j->peers[r].addr))
+		if (r == (uint32_t)j->nv.rank)
 			continue;
 		rc = epf_put(ring, r, 0, at, 0, at, 32, 0);
 		if (!rc)
@@ -221,6 +223,12 @@ void epf_job_end(struct epf_job *j)
 		(unsigned long long)n.inlines, (unsigned long long)n.adds,
 		(unsigned long long)n.channel_requests, (unsigned long long)n.early,
 		(unsigned long long)n.refusals);
+	epf_note(
+		"rank %d: the serving thread looked %llu times at rings that had something, %.2f us each; %llu flushes, %.1f us each",
+		j->nv.rank, (unsigned long long)n.passes,
+		n.passes ? (double)epf_tsc_to_ns(n.pass_tsc) / 1e3 / (double)n.passes : 0.0,
+		(unsigned long long)n.flushes,
+		n.flushes ? (double)epf_tsc_to_ns(n.flush_tsc) / 1e3 / (double)n.flushes : 0.0);
 	destroy(j);
 }
 

@@ -24,6 +24,7 @@ struct lane {
 	struct epf_ring *ring;
 	uint64_t fresh;            /* commands since the last flush */
 	uint64_t ticket;           /* of the flush on its way */
+	uint64_t flush_tsc;        /* when it was posted */
 	bool is_flushing, is_busy; /* is_busy: this pass brought something */
 };
 
@@ -174,6 +175,7 @@ static void flush(struct epf_serve *s, uint32_t at)
 		return;
 	}
 	l->ticket = epf_ring_pushed(l->ring);
+	l->flush_tsc = epf_tsc();
 	l->is_flushing = true;
 	l->fresh = 0;
 	s->stats.flushes++;
@@ -186,6 +188,7 @@ static void look_after(struct epf_serve *s, uint32_t at)
 
 	if (l->is_flushing && epf_ring_done(l->ring) >= l->ticket) {
 		l->is_flushing = false;
+		s->stats.flush_tsc += epf_tsc() - l->flush_tsc;
 		if (epf_ring_error(l->ring, &bad)) {
 			epf_fail(EPF_R_SHIM_COMMAND, "command %llu to rank %u, reason EPF-%u",
 				 (unsigned long long)bad.index, bad.rank, bad.reason);
@@ -205,6 +208,7 @@ static unsigned pass(struct epf_serve *s)
 	uint64_t drain = EPF_LOAD_ACQUIRE(&s->drain_asked);
 	uint64_t quiet = EPF_LOAD_ACQUIRE(&s->o.words->quiet_issue);
 	uint64_t cst = EPF_LOAD_ACQUIRE(&s->o.words->cst_issue);
+	uint64_t began = epf_tsc();
 	bool clean = true;
 	unsigned n = 0;
 
@@ -215,6 +219,8 @@ static unsigned pass(struct epf_serve *s)
 		look_after(s, i);
 		clean &= is_clean(&s->lanes[i]);
 	}
+	s->stats.passes += n != 0;
+	s->stats.pass_tsc += n ? epf_tsc() - began : 0;
 	/* What was asked for before this pass had been seen by it: nothing more came, and nothing is on its way. */
 	if (n || !clean || s->held.kind || s->has_failed)
 		return n;

@@ -43,8 +43,10 @@ struct epf_serve_stats {
 	uint64_t put_bytes;
 	uint64_t channel_requests;
 	uint64_t flushes;
-	uint64_t early;    /* requests whose doorbell came first */
-	uint64_t refusals; /* rings given up */
+	uint64_t early;            /* requests whose doorbell came first */
+	uint64_t refusals;         /* rings given up */
+	uint64_t passes, pass_tsc; /* looks at all rings that found requests, and cycles in them */
+	uint64_t flush_tsc;        /* cycles from posting a flush until it was seen to be over */
 };
 
 struct epf_serve;

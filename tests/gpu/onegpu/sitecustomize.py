@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """For programs that want several GPUs, on a machine with one: device n becomes n modulo the GPUs there are, and process groups are gloo's, because
 NCCL refuses two ranks on one GPU. Python imports it by itself where it is on PYTHONPATH; without ONE_GPU=1 it changes nothing. The
-programs and the modules under test stay as they are.
+programs and the modules under test stay as they are. ONE_GPU_RUNS=N: a program that seeds PyTorch for each of endless runs ends in good order after N.
 """
 import inspect
 import os
+import sys
 
 
 def _torch():
@@ -43,7 +44,25 @@ def _install(torch):
     dist.all_gather_into_tensor = all_gather_into_tensor
 
 
+def _end_after(torch, runs):
+    """Where the next seed would be set, the caller's `buffer` is destroyed, all ranks meet and the process ends: what a shim counted is then said."""
+    seed, done = torch.manual_seed, []
+
+    def manual_seed(number):
+        if len(done) == runs:
+            sys._getframe(1).f_locals["buffer"].destroy()
+            torch.distributed.barrier()
+            torch.distributed.destroy_process_group()
+            sys.exit(0)
+        done.append(number)
+        return seed(number)
+
+    torch.manual_seed = manual_seed
+
+
 if os.environ.get("ONE_GPU") == "1":
     found = _torch()
     if found is not None:
         _install(found)
+        if "ONE_GPU_RUNS" in os.environ:
+            _end_after(found, int(os.environ["ONE_GPU_RUNS"]))

@@ -17,7 +17,7 @@ FP8, ROUND_SCALE, UE8M0 = 1, 2, 4
 ZERO_COPY, LOGFMT = 1, 2
 BLOCK = 128  # channels that share a scale
 TOPK_MAX = 16
-SIGNALS_PER_RANK = 4
+SIGNALS_PER_RANK = 6
 
 
 class Shape(NamedTuple):
@@ -185,7 +185,7 @@ class LowLatency:
         return address.value
 
     def clean(self, stream: Optional[int] = None) -> None:
-        """Collective: begins anew, after masks were cleared or before another shape."""
+        """Collective over the ranks that are not masked: begins anew, after masks were cleared or before another shape."""
         check(self._dll.epf_ll_clean(self.handle, stream))
 
     def mask_update(self, rank: int, masked: bool, stream: Optional[int] = None) -> None:

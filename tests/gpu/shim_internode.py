@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""DeepEP's normal mode between nodes, kernels and module unmodified, at a size of which 16 processes share one or two GPUs.
+
+  shim_internode.py --out DIR [--limit S] [--seeds N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N] [--chunk N]
+  shim_internode.py --own LOG... [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N]
+
+Two "nodes" of eight ranks (DeepEP's kernels take no fewer), node n on GPU n modulo the GPUs there are. Ranks of one index in their nodes are a world of
+NVSHMEM of their own, so eight worlds of two. Each rank draws everybody's tokens and routing from the seeds and holds against them, bit for bit: the
+layout; every received row, scale, index and weight of dispatch, plain and with a cached handle, BF16 and FP8; every combined row and weight. Values are
+such that all sums are exact, so that a sum is right in any order. What the shim says that it carried is held against the routing: bytes and barrier
+requests exactly; the number of puts depends on the kernels' timing, so it has a least value.
+
+Each rank is a process with a log of its own in DIR (rank-NN.log). What is not over after S seconds says where it stands, and is killed. DeepEP must be on
+PYTHONPATH and the shim preloaded, see shim_internode.sh. Exit 0: all as the seeds say.
+
+--own holds what the shim counted in one run of DeepEP's test_internode.py (its 32 cases, seed 0) against that test's seeds: bytes and barrier requests.
+"""
+import argparse
+import faulthandler
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+NVL = 8  # ranks of a node, fixed in DeepEP
+META_INTS = 2 * NVL + 2  # what a channel's first put of a dispatch says
+SOURCE_META = 8
+NOTIFY_SYNCS, CACHED_SYNCS = 3, 2  # barriers of the two kernels that come before the data
+
+# Calls of one seed: payload, whether top-k indices travel, whether a dispatch with the cached handle follows, whether streams are waited for by events.
+CASES = (("bf16", True, False, False), ("bf16", False, True, False), ("fp8", True, False, True), ("fp8", False, True, False))
+
+
+def arguments():
+    p = argparse.ArgumentParser()
+    p.add_argument("--out")
+    p.add_argument("--own", nargs="+")
+    p.add_argument("--limit", type=int, default=120)
+    p.set_defaults(ranks=2 * NVL)
+    p.add_argument("--seeds", type=int, default=2)
+    p.add_argument("--tokens", type=int, default=192)
+    p.add_argument("--hidden", type=int, default=2048)
+    p.add_argument("--topk", type=int, default=8)
+    p.add_argument("--experts", type=int, default=64)
+    p.add_argument("--sms", type=int, default=4)
+    p.add_argument("--chunk", type=int, default=16, help="tokens of an RDMA put at most; twice as many fit into a channel's buffer")
+    return p.parse_args()
+
+
+def draw(torch, a, seed, rank):
+    """A rank's tokens (bytes), scales, expert indices (-1: none), weights."""
+    g = torch.Generator().manual_seed(1000 * seed + rank)
+    data = torch.randint(0, 256, (a.tokens, a.hidden), dtype=torch.uint8, generator=g)
+    scales = torch.randn((a.tokens, a.hidden // 128), generator=g)
+    index = torch.topk(torch.rand((a.tokens, a.experts), generator=g), a.topk, dim=-1)[1]
+    index[torch.rand((a.tokens, a.topk), generator=g) < 0.1] = -1
+    index[torch.rand(a.tokens, generator=g) < 0.05] = -1
+    weights = torch.randn((a.tokens, a.topk), generator=g)
+    return data, scales, index, weights
+
+
+def goes_to(torch, a, index):
+    """[tokens, ranks]: which ranks a token goes to."""
+    where = torch.where(index >= 0, index // (a.experts // a.ranks), a.ranks)
+    return torch.nn.functional.one_hot(where, a.ranks + 1)[:, :, :a.ranks].amax(dim=1).bool()
+
+
+def number(torch, data):
+    """Bytes as numbers of which BF16 holds all, and sums of sixteen are exact."""
+    return (data.float() - 128) / 64
+
+
+def worth(torch, data, rank):
+    """What a rank makes of a token before combine."""
+    return (number(torch, data) * (1 + rank % 3)).to(torch.bfloat16)
+
+
+def per_token(a, case, topk):
+    """Bytes of a token in dispatch's buffers, as DeepEP lays it out."""
+    row = a.hidden * 2 if case[0] == "bf16" else a.hidden + a.hidden // 128 * 4
+    return (row + SOURCE_META + 8 * topk + 15) // 16 * 16
+
+
+def same(torch, what, got, want):
+    if got.shape == want.shape and torch.equal(got, want):
+        return
+    text = f"{what}: shapes {tuple(got.shape)}, {tuple(want.shape)}"
+    if got.shape == want.shape:
+        bad = (got != want).reshape(got.shape[0], -1)
+        rows = bad.any(dim=1).nonzero().flatten()
+        first = int(rows[0])
+        text = f"{what}: {len(rows)} of {len(bad)} rows wrong, first {first} in {int(bad[first].sum())} of {bad.shape[1]} places: " \
+               f"{got.reshape(len(bad), -1)[first][bad[first]][:4].tolist()}, not {want.reshape(len(bad), -1)[first][bad[first]][:4].tolist()}"
+    raise SystemExit("WRONG " + text)
+
+
+class Rank:
+    """One rank: its buffer, and what it must have asked the shim for."""
+
+    def __init__(self, a, rank):
+        import torch
+        import torch.distributed as dist
+        import deep_ep
+        self.torch, self.dist, self.a, self.rank = torch, dist, a, rank
+        torch.set_num_threads(1)
+        if torch.cuda.is_available():
+            torch.cuda.set_device(rank // NVL % torch.cuda.device_count())
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        dist.init_process_group("gloo", init_method=f"file://{a.out}/store", rank=rank, world_size=a.ranks)
+        # Room for two chunks only, so that tokens wait for it and heads travel back.
+        self.config = deep_ep.Config(a.sms, 8, 4 * a.chunk, a.chunk, 2 * a.chunk)
+        hidden_bytes = a.hidden * 2
+        self.say("meets")
+        self.buffer = deep_ep.Buffer(dist.group.WORLD, self.config.get_nvl_buffer_size_hint(hidden_bytes, a.ranks),
+                                     self.config.get_rdma_buffer_size_hint(hidden_bytes, a.ranks), num_qps_per_rank=a.sms, explicitly_destroy=True)
+        self.capture = deep_ep.Buffer.capture
+        self.bytes = self.puts = self.requests = 0
+
+    def say(self, text):
+        print(f"at {time.time():.3f} rank {self.rank}: {text}", flush=True)
+
+    def on(self, tensor):
+        """A copy out of memory that is not pinned, queued behind DeepEP's kernel, would keep the driver from the software NIC's copies: none is made then."""
+        if self.device == "cuda":
+            self.torch.cuda.synchronize()
+        return tensor.to(self.device)
+
+    def far(self, rank):
+        """Tokens of a rank that go to the node that is not its own."""
+        other = 1 - rank // NVL
+        return self.sent[rank][:, other * NVL:(other + 1) * NVL].any(dim=1)
+
+    def count(self, tokens, size):
+        """Adds what a call must put to the other node: tokens (a mask) of `size` bytes, dealt to channels in even runs, at most a chunk in a put."""
+        channels = self.a.sms // 2
+        each = -(-len(tokens) // channels)
+        self.bytes += int(tokens.sum()) * size
+        for c in range(channels):
+            self.puts += -(-int(tokens[c * each:(c + 1) * each].sum()) // self.a.chunk)
+
+    def payload(self, case, data, scales):
+        if case[0] == "bf16":
+            return self.on(number(self.torch, data).to(self.torch.bfloat16))
+        return self.on(data).view(self.torch.float8_e4m3fn), self.on(scales)
+
+    def check_rows(self, what, case, got, drawn):
+        """Rows come by source rank, then by token."""
+        torch = self.torch
+        mine = [s[:, self.rank] for s in self.sent]
+        data = torch.cat([d[0][m] for d, m in zip(drawn, mine)])
+        if case[0] == "bf16":
+            same(torch, what, got.view(torch.int16), self.on(number(torch, data).to(torch.bfloat16)).view(torch.int16))
+        else:
+            same(torch, what, got[0].view(torch.uint8), self.on(data))
+            same(torch, what + ", scales", got[1], self.on(torch.cat([d[1][m] for d, m in zip(drawn, mine)])))
+
+    def bytes_of(self, case, got):
+        """Received rows as the bytes they were drawn as."""
+        torch = self.torch
+        return (got.float() * 64 + 128).to(torch.uint8) if case[0] == "bf16" else got[0].view(torch.uint8)
+
+    def check_topk(self, got_index, got_weights, counts, drawn):
+        torch, local = self.torch, self.a.experts // self.a.ranks
+        mine = [s[:, self.rank] for s in self.sent]
+        index = torch.cat([d[2][m] for d, m in zip(drawn, mine)]) - self.rank * local
+        index[(index < 0) | (index >= local)] = -1
+        weights = torch.cat([d[3][m] for d, m in zip(drawn, mine)]).masked_fill(index < 0, 0)
+        same(torch, "indices", got_index, self.on(index))
+        same(torch, "weights", got_weights, self.on(weights))
+        want = [int((index == e).sum()) for e in range(local)]
+        if list(counts) != want:
+            raise SystemExit(f"WRONG tokens of each expert: {list(counts)}, not {want}")
+
+    def layout(self, index, sent):
+        torch, a = self.torch, self.a
+        per_rank, per_node, per_expert, in_rank, _ = self.buffer.get_dispatch_layout(self.on(index), a.experts)
+        same(torch, "layout: ranks", per_rank.long(), self.on(sent.sum(dim=0)))
+        same(torch, "layout: nodes", per_node.long(), self.on(sent.view(len(sent), -1, NVL).any(dim=2).sum(dim=0)))
+        same(torch, "layout: experts", per_expert.long(), self.on(torch.stack([(index == e).sum() for e in range(a.experts)])))
+        same(torch, "layout: tokens", in_rank, self.on(sent))
+        return {"num_tokens_per_rank": per_rank, "num_tokens_per_rdma_rank": per_node, "num_tokens_per_expert": per_expert, "is_token_in_rank": in_rank}
+
+    def combine(self, case, got, handle, weights, drawn):
+        """What comes back to the own tokens. The rank of this index in the other node gets back what it sent here."""
+        torch, a, me = self.torch, self.a, self.rank
+        sent, partner = self.sent[me], (me + NVL) % a.ranks
+        bias = None if case[2] else (self.on(torch.full((a.tokens, a.hidden), 1.5, dtype=torch.bfloat16)), self.on(torch.full((a.tokens, a.hidden), -0.25, dtype=torch.bfloat16)))
+        x = self.on(worth(torch, self.bytes_of(case, got), me))
+        row, row_weights, event = self.buffer.combine(x, handle, topk_weights=weights, bias=bias, config=self.config, async_finish=case[3])
+        if case[3]:
+            event.current_stream_wait()
+        want = torch.zeros((a.tokens, a.hidden))
+        for node in range(a.ranks // NVL):
+            part = sum(worth(torch, drawn[me][0], r).float() * sent[:, r:r + 1] for r in range(node * NVL, (node + 1) * NVL))
+            want += part.to(torch.bfloat16).float()
+        want += 0 if bias is None else 1.25
+        same(torch, "combined rows", row, self.on(want.to(torch.bfloat16)))
+        if weights is not None:
+            same(torch, "combined weights", row_weights, self.on(drawn[me][3].masked_fill(drawn[me][2] < 0, 0)))
+        self.requests += CACHED_SYNCS
+        self.count(self.far(partner), combined_token(a, 0 if weights is None else a.topk))
+
+    def case(self, seed, case):
+        torch, a, me = self.torch, self.a, self.rank
+        drawn = [draw(torch, a, seed, r) for r in range(a.ranks)]
+        self.sent = [goes_to(torch, a, d[2]) for d in drawn]
+        data, scales, index, weights = drawn[me]
+        named = self.layout(index, self.sent[me])
+        if case[1]:
+            named.update(topk_idx=self.on(index), topk_weights=self.on(weights))
+        if case[3]:
+            named.update(previous_event=self.capture(), async_finish=True)
+        self.say(f"seed {seed} {case}: dispatch")
+        got, got_index, got_weights, counts, handle, event = self.buffer.dispatch(self.payload(case, data, scales), config=self.config, **named)
+        if case[3]:
+            event.current_stream_wait()
+        self.check_rows("dispatch", case, got, drawn)
+        if case[1]:
+            self.check_topk(got_index, got_weights, counts, drawn)
+        self.bytes += 4 * (NVL + a.experts // (a.ranks // NVL) + 1) + 4 * META_INTS * (a.sms // 2)
+        self.puts += 1 + a.sms // 2
+        self.requests += NOTIFY_SYNCS
+        self.count(self.far(me), per_token(a, case, a.topk if case[1] else 0))
+        if case[2]:
+            self.say(f"seed {seed} {case}: cached dispatch")
+            again = [(d[0].flip(0),) + d[1:] for d in drawn]
+            got, _, _, _, _, _ = self.buffer.dispatch(self.payload(case, again[me][0], scales), handle=handle, config=self.config)
+            self.check_rows("cached dispatch", case, got, again)
+            self.bytes += 4 * META_INTS * (a.sms // 2)
+            self.puts += a.sms // 2
+            self.requests += CACHED_SYNCS
+            self.count(self.far(me), per_token(a, case, 0))
+            drawn = again
+        self.say(f"seed {seed} {case}: combine")
+        self.combine(case, got, handle, got_weights if case[1] else None, drawn)
+
+    def play(self):
+        start = time.time()
+        for seed in range(self.a.seeds):
+            for case in CASES:
+                self.case(seed, case)
+        self.say("ends")
+        self.buffer.destroy()
+        self.dist.barrier()
+        self.dist.destroy_process_group()
+        print(f"PASSED in {time.time() - start:.1f} s", flush=True)
+        print(f"WANT {self.bytes} bytes {self.requests} requests {self.puts} puts", flush=True)
+
+
+def verdict(log):
+    """What a rank's log says: None when all is as it must be."""
+    text = open(log, encoding="utf-8", errors="replace").read()
+    want = re.search(r"^WANT (\d+) bytes (\d+) requests (\d+) puts", text, re.M)
+    if not want:
+        lines = [x for x in text.splitlines() if re.search("WRONG|Error|EPF-[0-9]|timeout|Assert|refus", x) and "NCCL" not in x] or text.splitlines()[-1:]
+        return "not over; " + (lines[-1][:300] if lines else "it said nothing")
+    had = re.search(r"(\d+) puts of (\d+) bytes, (\d+) inline puts, (\d+) adds, (\d+) channel requests, (\d+) early doorbells, (\d+) refusals", text)
+    if not had:
+        return "passed, but the shim said nothing of what it carried"
+    size, requests, puts = map(int, want.groups())
+    n = list(map(int, had.groups()))
+    # An add with every put of tokens; the others tell of heads.
+    if n[1] != size or n[4] != requests or n[0] < puts or n[2] or n[6]:
+        return f"COUNTS DIFFER: {had.group(0)}; the seeds say {size} bytes, {requests} requests, at least {puts} puts"
+    return None
+
+
+def combined_token(a, topk):
+    """Bytes of a token in combine's buffers."""
+    return (a.hidden * 2 + SOURCE_META + 4 * topk + 15) // 16 * 16
+
+
+def own_draw(torch, a, rank):
+    """Tokens of a rank that test_internode.py sends to the other node: its draws, from the GPU's generator."""
+    torch.manual_seed(rank)
+    torch.randn((a.tokens, a.hidden), dtype=torch.bfloat16, device="cuda")
+    scores = torch.randn((a.tokens, a.experts), dtype=torch.float32, device="cuda").abs() + 1
+    nodes = torch.topk(scores, a.topk, dim=-1)[1] // (a.experts // 2)
+    return int((nodes != rank // NVL).any(dim=1).sum())
+
+
+def own(a):
+    """Each of the 32 cases dispatches and combines; the 16 without top-k indices dispatch once more with the cached handle."""
+    import torch
+    channels, fixed, out, back = a.sms // 2, 0, 0, 0
+    for payload in ("bf16", "fp8"):
+        for topk, dispatches in ((a.topk, 1), (0, 2)):
+            fixed += 8 * (4 * (NVL + a.experts // 2 + 1) + dispatches * channels * 4 * META_INTS)
+            out += 8 * dispatches * per_token(a, (payload,), topk)
+            back += 8 * combined_token(a, topk)
+    requests = 16 * (NOTIFY_SYNCS + CACHED_SYNCS) + 16 * (NOTIFY_SYNCS + 2 * CACHED_SYNCS)
+    far = [own_draw(torch, a, r) for r in range(a.ranks)]
+    want = sorted(f"rank {r // NVL}: {fixed + far[r] * out + far[(r + NVL) % a.ranks] * back} bytes, {requests} requests" for r in range(a.ranks))
+    text = "".join(open(name, encoding="utf-8", errors="replace").read() for name in a.own)
+    had = sorted(f"rank {r}: {size} bytes, {n} requests" for r, size, n in
+                 re.findall(r"rank (\d+): \d+ puts of (\d+) bytes, 0 inline puts, \d+ adds, (\d+) channel requests, \d+ early doorbells, 0 refusals", text))
+    if had == want:
+        print(f"bytes and barrier requests of {len(had)} ranks as the seeds say")
+        return 0
+    print(f"COUNTS DIFFER: {sorted(set(had) - set(want))[:4]} instead of {sorted(set(want) - set(had))[:4]}")
+    return 1
+
+
+def parent(a):
+    os.makedirs(a.out, exist_ok=True)
+    for name in os.listdir(a.out):
+        if name == "store" or name.startswith("rank-"):
+            os.unlink(os.path.join(a.out, name))
+    logs = [os.path.join(a.out, f"rank-{r:02}.log") for r in range(a.ranks)]
+    ranks = []
+    for r, log in enumerate(logs):
+        with open(log, "w", encoding="utf-8") as f:
+            ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=dict(os.environ, INTERNODE_RANK=str(r)), stdin=subprocess.DEVNULL, stdout=f, stderr=f))
+    end, fell = time.time() + a.limit, None
+    while time.time() < end and any(p.poll() is None for p in ranks):
+        time.sleep(0.2)
+        # One that fell leaves the others' kernels waiting for it.
+        if fell is None and any(p.poll() for p in ranks):
+            fell = time.time()
+            end = min(end, fell + 5)
+    late = [r for r, p in enumerate(ranks) if p.poll() is None]
+    if late:
+        for r in late:
+            ranks[r].send_signal(signal.SIGUSR1)
+        time.sleep(1)
+        if os.environ.get("INTERNODE_LOOK"):
+            subprocess.run(os.environ["INTERNODE_LOOK"], shell=True, timeout=20, check=False)
+        for r in late:
+            ranks[r].kill()
+    for p in ranks:
+        p.wait()
+    bad = [(r, said) for r, said in ((r, verdict(log)) for r, log in enumerate(logs)) if said]
+    for r, said in sorted(bad, key=lambda b: "WRONG" not in b[1])[:6]:
+        print(f"rank {r}: {said}")
+    if late:
+        print(f"killed after {a.limit if fell is None else 5} s: ranks {late}")
+    first = open(logs[0], encoding="utf-8", errors="replace").read()
+    for line in re.findall(r".*peers mapped.*|.*early doorbells.*|^PASSED.*", first, re.M):
+        print("rank 0: " + line[:260])
+    unmapped = sum("0 peers mapped" in open(log, encoding="utf-8", errors="replace").read() for log in logs)
+    print(f"{a.ranks - len(bad)} of {a.ranks} ranks as the seeds say; 0 peers mapped at {unmapped}")
+    return 1 if bad or late or unmapped != a.ranks else 0
+
+
+def main():
+    a = arguments()
+    if a.own:
+        return own(a)
+    a.out = os.path.abspath(a.out)
+    rank = os.environ.get("INTERNODE_RANK")
+    if rank is None:
+        return parent(a)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    Rank(a, int(rank)).play()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

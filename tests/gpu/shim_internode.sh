@@ -1,0 +1,221 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The shim (docs/shim.md) under DeepEP's normal mode: two "nodes" of eight ranks, 16 processes on the GPUs of this machine (one is enough).
+#
+#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--list]
+#
+# --deepep   a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
+# --build    a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
+#            with -Dtest_hooks=true
+# --out      where logs and the table go (./gpu-results/shim-internode)
+# --only     runs the parts whose name matches; --list names them all
+# --seconds  parts that would begin later than this are left out, and named (600)
+# --limit    no part runs longer (each has its own limit)
+#
+# Two programs: DeepEP's own test_internode.py, its file and module unmodified, with 24 multiprocessors a rank; and shim_internode.py, which drives the same
+# module with 4 a rank and compares every row with the seeds. Their processes take turns on a GPU in slices of time, or share it by MPS, where all
+# waiting grids must fit at once (8 ranks of 4 do, of 24 do not). Process groups are gloo's, devices are counted modulo the GPUs there are: onegpu/.
+#
+# Each part has a deadline, and is killed with everything it started. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 most=600 longest=600
+while [ $# -gt 0 ]; do
+	case $1 in
+	--build) build=$2 && shift ;;
+	--deepep) deepep=$2 && shift ;;
+	--out) out=$2 && shift ;;
+	--only) only=$2 && shift ;;
+	--seconds) most=$2 && shift ;;
+	--limit) longest=$2 && shift ;;
+	--list) list=1 ;;
+	*) sed -n '/^#   tests/,/^# --limit/p' "$0" && exit 2 ;;
+	esac
+	shift
+done
+log=/dev/null
+failed=0
+mps=0
+table=()
+library=()
+say()
+{
+	echo "$*" | tee -a "$log"
+}
+
+result()
+{
+	table+=("$(printf '%-16s %s' "$1" "$2")")
+	say "## $1: $2"
+}
+
+wanted()
+{
+	[[ $1 =~ $only ]] || return 1
+	[ "$list" = 0 ] || { echo "$1" && return 1; }
+	[ "$SECONDS" -lt "$most" ] || { result "$1" "left out: past --seconds $most" && return 1; }
+}
+
+# with_mps on|off
+with_mps()
+{
+	[ "$list" = 0 ] || return 0
+	if [ "$1" = on ] && [ "$mps" = 0 ]; then
+		nvidia-cuda-mps-control -d && mps=1
+	elif [ "$1" = off ] && [ "$mps" = 1 ]; then
+		echo quit | timeout 20 nvidia-cuda-mps-control
+		mps=0
+	fi
+}
+
+# bounded SECONDS LOG COMMAND...: in its own process group, killed whole when it is late. Status: the command's, 124 when it was late
+bounded()
+{
+	local limit=$1 into=$2 pid t=0
+	shift 2
+	setsid "$@" >"$into" 2>&1 </dev/null &
+	pid=$!
+	while kill -0 "$pid" 2>/dev/null && [ "$t" -lt "$((limit * 5))" ]; do
+		sleep 0.2
+		t=$((t + 1))
+	done
+	late=0
+	if kill -0 "$pid" 2>/dev/null; then
+		late=1
+		bash -c "$INTERNODE_LOOK"
+	fi
+	kill -KILL -- "-$pid" 2>/dev/null
+	wait "$pid" 2>/dev/null
+	rc=$?
+	[ "$late" = 0 ] || rc=124
+	took=$((t / 5))
+}
+
+# harness NAME SECONDS pass|fail SETTING... [-- OPTION...]
+harness()
+{
+	local name=$1 limit=$2 want=$3 settings=()
+	shift 3
+	wanted "$name" || return 0
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do
+		settings+=("$1")
+		shift
+	done
+	[ $# -eq 0 ] || shift
+	[ "$limit" -le "$longest" ] || limit=$longest
+	look "$name"
+	bounded "$((limit + 30))" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ${settings[@]+"${settings[@]}"} \
+		"$fabric" shim ${library[@]+"${library[@]}"} --module "$module" -- python3 "$here/shim_internode.py" --out "$out/$name" --limit "$limit" "$@"
+	tail -n 12 "$out/$name.log" | cut -c1-300 | tee -a "$log"
+	rm -rf "$out/run-$name"
+	# Who is killed under MPS takes its server along.
+	[ "$rc" = 0 ] || [ "$mps" = 0 ] || { with_mps off && sleep 2 && with_mps on; }
+	if [ "$want" = fail ]; then
+		[ "$rc" != 0 ] || failed=1
+		result "$name" "$([ "$rc" != 0 ] && echo "did not pass, as it must not" || echo "PASSED, which it must not"); $(tail -n 1 "$out/$name.log" | cut -c1-160)"
+		return
+	fi
+	[ "$rc" = 0 ] || failed=1
+	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
+}
+
+# look NAME: what is asked of a job that stands still
+look()
+{
+	mkdir -p "$out/run-$1" "$out/$1"
+	export INTERNODE_LOOK="export XDG_RUNTIME_DIR=$out/run-$1; timeout 8 $fabric why >$out/$1.why 2>&1; timeout 8 $fabric stats >$out/$1.stats 2>&1"
+}
+
+# own NAME SECONDS SETTING...: DeepEP's test, its 32 cases with seed 0, then an orderly end instead of the next seed (onegpu/sitecustomize.py)
+own()
+{
+	local name=$1 limit=$2 settings=() cases said
+	shift 2
+	wanted "$name" || return 0
+	while [ $# -gt 0 ]; do
+		settings+=("$1")
+		shift
+	done
+	[ "$limit" -le "$longest" ] || limit=$longest
+	look "$name"
+	# shellcheck disable=SC2016
+	bounded "$limit" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ONE_GPU=1 ONE_GPU_RUNS=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=8361 \
+		${settings[@]+"${settings[@]}"} bash -c '
+		for node in 0 1; do
+			RANK=$node "$@" >"$0-$node.log" 2>&1 &
+			pids="${pids-} $!"
+		done
+		bad=0
+		for p in $pids; do wait "$p" || bad=1; done
+		exit $bad' "$out/$name/node" "$fabric" shim --module "$module" -- python3 "$deepep/tests/test_internode.py" --pressure-test-mode 1 \
+		--num-tokens 64 --hidden 2048 --num-experts 64
+	cases=$(grep -aoc ' passed' "$out/$name/node-0.log")
+	cat "$out/$name"/node-*.log | grep -aE 'peers mapped|early doorbells|EPF-|rror' | sort | uniq -c | sort -rn | cut -c1-260 | head -n 8 | tee -a "$log"
+	tail -n 2 "$out/$name/node-0.log" | cut -c1-200 | tee -a "$log"
+	rm -rf "$out/run-$name"
+	said=""
+	[ "$rc" != 0 ] || said=$(timeout 60 python3 "$here/shim_internode.py" --own "$out/$name"/node-*.log --tokens 64 --hidden 2048 --experts 64 --sms 24 2>&1 | tail -n 1)
+	case $said in "bytes and barrier requests of 16 "*) ;; *) failed=1 ;; esac
+	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $cases cases of its own passed at rank 0; 0 peers mapped at $(cat "$out/$name"/node-*.log | grep -ac ' 0 peers mapped'); $said"
+}
+
+parts()
+{
+	local host=(EPF_SHIM_HOST_HEAP=yes CUDA_MODULE_LOADING=LAZY) unordered=(EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.3 EPF_EMU_DUPLICATE=0.1)
+	local big=(NVSHMEM_SYMMETRIC_SIZE=1200M)
+	harness turns-host 70 pass "${host[@]}"
+	own own-turns-host 110 "${host[@]}" "${big[@]}"
+	with_mps on
+	harness mps-host 60 pass "${host[@]}"
+	harness mps-gpu 100 pass
+	harness mps-host-reorder 60 pass "${host[@]}" "${unordered[@]}"
+	harness mps-gpu-reorder 100 pass "${unordered[@]}"
+	if [ "$list" = 1 ] || [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
+		library=(--library "$build/shim-hooks/libepf-deepep.so")
+		harness mps-host-broken 20 fail "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
+		library=()
+	fi
+	with_mps off
+	own own-turns-gpu 200 "${big[@]}"
+}
+
+if [ "$list" = 0 ]; then
+	mkdir -p "$out" || exit 1
+	out=$(cd "$out" && pwd)
+	log=$out/table.txt
+	: >"$log"
+	if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
+		say "no GPU here (nvidia-smi lists none): DeepEP's normal mode under the shim is skipped"
+		exit 77
+	fi
+	module=$(find "${deepep:-/nonexistent}" -maxdepth 1 -name 'deep_ep_cpp*.so' 2>/dev/null | head -n 1)
+	if [ -z "$module" ] || [ ! -f "$deepep/tests/test_internode.py" ]; then
+		say "no DeepEP in '$deepep' (deep_ep_cpp*.so, deep_ep, tests): its normal mode under the shim is skipped"
+		exit 77
+	fi
+	deepep=$(cd "$deepep" && pwd)
+	module=$deepep/${module##*/}
+	build=$(cd "$build" && pwd) || exit 1
+	fabric=$build/tools/ep-fabric
+	[ -x "$fabric" ] || fabric=$build/ep-fabric
+	[ -x "$fabric" ] || { say "no ep-fabric in $build" && exit 1; }
+	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
+	# No waiting loops: 16 ranks with two threads of ours each. What stands still does so for a kernel, which may wait for its turn.
+	common=(PYTHONUNBUFFERED=1 "PYTHONPATH=$deepep:$here/onegpu" "LD_LIBRARY_PATH=${nvshmem:-/nonexistent}/lib:$build/lib:${LD_LIBRARY_PATH:-}" EPF_LOG=note EPF_NIC=emu
+		EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s EPF_EMU_PACKETS=512
+		EPF_WAIT_TIMEOUT=60s NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo GLOO_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
+	export "${common[@]:0:3}"
+	trap 'with_mps off' EXIT
+	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, 16 ranks"
+	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, sha256 $(sha256sum "$module" | cut -c1-64) ${module##*/}"
+fi
+parts
+if [ "$list" = 0 ]; then
+	say "# results"
+	for line in ${table[@]+"${table[@]}"}; do
+		say "$line"
+	done
+	say "# $([ "$failed" = 0 ] && echo "all right" || echo "SOMETHING WAS WRONG"); logs: $out"
+fi
+exit "$failed"
