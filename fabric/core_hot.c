@@ -296,10 +296,9 @@ EPF_INLINE void note_taken(struct epf_core *core, const struct epf_ring_state *r
 
 /* Plain puts at the head of a ring, as far as they go: taken, checked and staged in one. Returns how many. */
 EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-			     unsigned timed, unsigned follow, uint64_t began, uint32_t *empty)
+			     unsigned timed, unsigned follow, uint32_t *empty)
 {
 	uint64_t t0 = clock_if(timed | follow);
-	uint32_t first_seq = ring->seq;
 	struct epf_put_run run;
 	unsigned n = epf_put_run(core, ring, budget, step_quantum(core, ring), &run);
 
@@ -307,7 +306,6 @@ EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring,
 	if (!n)
 		return 0;
 	epf_ring_poll_next(core, ring);
-	note_taken(core, ring, n, first_seq, began);
 	if (EPF_UNLIKELY(timed))
 		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t0));
 	if (EPF_UNLIKELY(follow) && core->sample.state == EPF_SAMPLE_NONE && run.lane != EPF_NONE) {
@@ -319,7 +317,7 @@ EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring,
 
 /* Commands of any kind, in three passes. Returns how many. */
 EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-			       unsigned timed, unsigned follow, uint64_t began)
+			       unsigned timed, unsigned follow)
 {
 	uint64_t t0 = clock_if(timed | follow), t1, t2;
 	struct batch b;
@@ -332,7 +330,6 @@ EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *rin
 	check(core, ring, &b);
 	t2 = clock_if(timed);
 	epf_stage_batch(core, ring, b.ops, b.n, b.first_seq);
-	note_taken(core, ring, b.n, b.first_seq, began);
 	if (EPF_UNLIKELY(timed)) {
 		EPF_COUNT(core, TAKE_TSC, TIMED_STEP * (t1 - t0));
 		EPF_COUNT(core, CHECK_TSC, TIMED_STEP * (t2 - t1));
@@ -347,6 +344,7 @@ EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *rin
 EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
 			      unsigned timed, unsigned follow, uint64_t began)
 {
+	uint32_t first_seq = ring->seq;
 	unsigned taken = 0, n;
 
 	do {
@@ -356,7 +354,7 @@ EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring
 		if (ring->mixed) {
 			ring->mixed--;
 		} else {
-			run = take_run(core, ring, most, timed, follow, began, &empty);
+			run = take_run(core, ring, most, timed, follow, &empty);
 			most -= run;
 			taken += run;
 			if (!most || empty)
@@ -367,9 +365,11 @@ EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring
 			else if (most > BETWEEN_RUNS)
 				most = BETWEEN_RUNS;
 		}
-		n = take_batch(core, ring, most, timed, follow, began);
+		n = take_batch(core, ring, most, timed, follow);
 		taken += n;
 	} while (n == BETWEEN_RUNS && !ring->mixed && taken < budget);
+	if (taken)
+		note_taken(core, ring, taken, first_seq, began);
 	return taken;
 }
 

@@ -90,6 +90,7 @@ static int make_context(struct epf_gpu *gpu, const struct epf_gpu_options *o)
 				       .n_private = gpu->n_private,
 				       .signals = ep->signals,
 				       .n_signals = ep->n_signals,
+				       .bell = ep->bell,
 				       .rank = ep->rank,
 				       .world = ep->world,
 				       .timeout_ns = o->timeout_ns };

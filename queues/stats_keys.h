@@ -160,6 +160,7 @@ EPF_ROW(RANK, WAIT_NUMBER,          "wait_number",          "number",   GAUGE,  
 EPF_ROW(RANK, WAIT_VALUE,           "wait_value",           "number",   GAUGE,   "", "Where it stands.")
 EPF_ROW(RANK, WAIT_LEAST,           "wait_least",           "number",   GAUGE,   "", "Where it must come to.")
 EPF_ROW(RANK, WAIT_RANK,            "wait_rank",            "rank",     GAUGE,   "", "The rank that raised this signal last: the one that is likely to be missing.")
+EPF_ROW(RANK, WAIT_KERNEL,          "wait_kernel",          "number",   GAUGE,   "", "1: a kernel of a GPU waits, for longer than a millisecond; 0: a thread.")
 EPF_END(RANK)
 
 EPF_CLASS(FLIGHT, "flight", "The last events of one core.", "core=num")
