@@ -382,6 +382,7 @@ struct epf_ring_state {
 	uint8_t flush_all;
 	uint8_t weight;
 	uint8_t mixed;         /* turns in which it is not looked for rows of puts (core_hot.c) */
+	uint8_t missed;        /* 1: the last look found none at its head */
 	uint8_t covered;       /* nothing before a flush of all rings is left in it */
 	uint32_t flush_seq;    /* sequence of the FLUSH command */
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */

@@ -359,11 +359,14 @@ EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring
 			taken += run;
 			if (!most || empty)
 				break;
-			/* Behind a run there mostly is another one. If not, they are not looked for in the ring's next turns. */
-			if (run < LONG_RUN && taken != run)
+			/* Behind a run there mostly is another one. If not, or at the second turn without one, none are looked for in the next turns. */
+			if (run < LONG_RUN && (taken != run || ring->missed)) {
 				ring->mixed = MIXED_TURNS;
-			else if (most > BETWEEN_RUNS)
-				most = BETWEEN_RUNS;
+			} else {
+				ring->missed = run == 0;
+				if (most > BETWEEN_RUNS)
+					most = BETWEEN_RUNS;
+			}
 		}
 		n = take_batch(core, ring, most, timed, follow);
 		taken += n;
@@ -399,6 +402,9 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 			continue;
 		if (EPF_UNLIKELY(handled >= STEP_COMMANDS) && lanes_full(core))
 			break;
+		if (at + 1 <
+		    n) /* a GPU may have written it: it comes while this ring has its turn */
+			__builtin_prefetch(core->polls[at + 1].slot);
 		budget = take_budget(core, ring);
 		if (EPF_UNLIKELY(!budget))
 			continue;
