@@ -144,7 +144,8 @@ struct epf_cuda_lib {
 	int (*flush_writes)(int target, int scope);
 	int (*copy_async)(uint64_t dst, uint64_t src, size_t bytes, void *stream);
 	int (*fill_async)(uint64_t addr, unsigned char value, size_t bytes, void *stream);
-	int (*stream_create)(void **stream, unsigned flags);
+	int (*stream_priorities)(int *least, int *greatest);
+	int (*stream_create)(void **stream, unsigned flags, int priority);
 	int (*stream_destroy)(void *stream);
 	int (*stream_sync)(void *stream);
 	int (*event_create)(void **event, unsigned flags);

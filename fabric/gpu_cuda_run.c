@@ -37,16 +37,25 @@ int epf_cuda_fill(struct epf_gpu_dev *dev, uint64_t dst, uint8_t value, uint64_t
 	return rc;
 }
 
+/*
+ * Of the greatest priority: what we put into streams is short, and a program's kernels may wait for it. The driver has few queues to the
+ * device and deals streams of one priority to them; behind a stream of the program's that waits for such a kernel, a copy of ours would wait too.
+ */
 int epf_cuda_stream_create(struct epf_gpu_dev *dev, void **stream)
 {
 	struct cuda_dev *d = (struct cuda_dev *)dev;
+	int least = 0, greatest = 0;
 	void *out = NULL;
 	int rc = epf_cuda_enter(d);
 
 	if (rc)
 		return rc;
-	rc = epf_cuda_result(d, d->lib->stream_create(&out, EPF_CU_STREAM_NON_BLOCKING),
-			     "cuStreamCreate");
+	rc = epf_cuda_result(d, d->lib->stream_priorities(&least, &greatest),
+			     "cuCtxGetStreamPriorityRange");
+	if (!rc)
+		rc = epf_cuda_result(
+			d, d->lib->stream_create(&out, EPF_CU_STREAM_NON_BLOCKING, greatest),
+			"cuStreamCreateWithPriority");
 	epf_cuda_leave(d);
 	if (!rc)
 		*stream = out;

@@ -47,6 +47,7 @@ def arguments():
     p.add_argument("--experts", type=int, default=64)
     p.add_argument("--sms", type=int, default=4)
     p.add_argument("--chunk", type=int, default=16, help="tokens of an RDMA put at most; twice as many fit into a channel's buffer")
+    p.add_argument("--one-world", action="store_true", help="a buffer that serves low latency too: one NVSHMEM of 16 ranks, barriers by teams of it")
     return p.parse_args()
 
 
@@ -115,7 +116,8 @@ class Rank:
         hidden_bytes = a.hidden * 2
         self.say("meets")
         self.buffer = deep_ep.Buffer(dist.group.WORLD, self.config.get_nvl_buffer_size_hint(hidden_bytes, a.ranks),
-                                     self.config.get_rdma_buffer_size_hint(hidden_bytes, a.ranks), num_qps_per_rank=a.sms, explicitly_destroy=True)
+                                     self.config.get_rdma_buffer_size_hint(hidden_bytes, a.ranks), low_latency_mode=a.one_world, num_qps_per_rank=a.sms,
+                                     explicitly_destroy=True)
         self.capture = deep_ep.Buffer.capture
         self.bytes = self.puts = self.requests = 0
 

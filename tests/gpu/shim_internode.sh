@@ -13,9 +13,10 @@
 # --seconds  parts that would begin later than this are left out, and named (600)
 # --limit    no part runs longer (each has its own limit)
 #
-# Two programs: DeepEP's own test_internode.py, its file and module unmodified, with 24 multiprocessors a rank; and shim_internode.py, which drives the same
+# Programs: DeepEP's own test_internode.py, its file and module unmodified, with 24 multiprocessors a rank; and shim_internode.py, which drives the same
 # module with 4 a rank and compares every row with the seeds. Their processes take turns on a GPU in slices of time, or share it by MPS, where all
-# waiting grids must fit at once (8 ranks of 4 do, of 24 do not). Process groups are gloo's, devices are counted modulo the GPUs there are: onegpu/.
+# waiting grids must fit at once (8 ranks of 4 do, of 24 do not). Beside them DeepEP's test_low_latency.py with more ranks than GPUs, in turns. Process
+# groups are gloo's, devices are counted modulo the GPUs there are: onegpu/.
 #
 # Each part has a deadline, and is killed with everything it started. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
@@ -160,14 +161,37 @@ own()
 	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $cases cases of its own passed at rank 0; 0 peers mapped at $(cat "$out/$name"/node-*.log | grep -ac ' 0 peers mapped'); $said"
 }
 
+# low_latency NAME SECONDS RANKS SETTING...: DeepEP's low-latency test with more ranks than GPUs, NVLink off; counts against its seeds (shim_routing.py)
+low_latency()
+{
+	local name=$1 limit=$2 ranks=$3 said="counts as the seeds say" r puts bytes adds
+	shift 3
+	wanted "$name" || return 0
+	[ "$limit" -le "$longest" ] || limit=$longest
+	look "$name"
+	bounded "$limit" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ONE_GPU=1 "$@" "$fabric" shim --module "$module" -- \
+		python3 "$deepep/tests/test_low_latency.py" --disable-nvlink --num-processes "$ranks" --num-tokens 16 --hidden 2048 --num-topk 4 --num-experts 16
+	timeout 60 python3 "$here/shim_routing.py" "$ranks" 16 2048 4 16 >"$out/$name/routing.txt" 2>&1 || said="COUNTS not known: $(tail -n 1 "$out/$name/routing.txt")"
+	while [ "${said:0:6}" != COUNTS ] && read -r _ r _ puts _ bytes _ adds; do
+		grep -qaE "rank $r: $puts puts of $bytes bytes, 0 inline puts, $adds adds" "$out/$name.log" || said="COUNTS DIFFER"
+	done <"$out/$name/routing.txt"
+	grep -aE 'peers mapped|early doorbells|EPF-|rror' "$out/$name.log" | cut -c1-260 | tail -n 8 | tee -a "$log"
+	rm -rf "$out/run-$name"
+	case $said in COUNTS*) rc=1 ;; esac
+	[ "$rc" = 0 ] || failed=1
+	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $said; 0 peers mapped at $(grep -ac ' 0 peers mapped' "$out/$name.log") of $ranks"
+}
+
 parts()
 {
 	local host=(EPF_SHIM_HOST_HEAP=yes CUDA_MODULE_LOADING=LAZY) unordered=(EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.3 EPF_EMU_DUPLICATE=0.1)
 	local big=(NVSHMEM_SYMMETRIC_SIZE=1200M)
 	harness turns-host 70 pass "${host[@]}"
 	own own-turns-host 110 "${host[@]}" "${big[@]}"
+	low_latency ll4-turns-host 60 4 "${host[@]}"
 	with_mps on
 	harness mps-host 60 pass "${host[@]}"
+	harness mps-host-one-world 60 pass "${host[@]}" -- --one-world
 	harness mps-gpu 100 pass
 	harness mps-host-reorder 60 pass "${host[@]}" "${unordered[@]}"
 	harness mps-gpu-reorder 100 pass "${unordered[@]}"
@@ -207,6 +231,7 @@ if [ "$list" = 0 ]; then
 		EPF_WAIT_TIMEOUT=60s NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo GLOO_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
 	export "${common[@]:0:3}"
 	trap 'with_mps off' EXIT
+	[ -z "$(pgrep -x nvidia-cuda-mps)" ] || say "# an MPS daemon runs here already: parts in turns are no turns, and a daemon that lost a client refuses them"
 	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, 16 ranks"
 	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, sha256 $(sha256sum "$module" | cut -c1-64) ${module##*/}"
 fi
