@@ -13,6 +13,7 @@
 #include "fabric/base/err.h"
 #include "fabric/check_hot.h"
 #include "fabric/core.h"
+#include "fabric/follow_hot.h"
 #include "fabric/retire_hot.h"
 #include "fabric/stage_hot.h"
 
@@ -25,7 +26,6 @@ enum {
 	 * rhythms of a step, so that none of them is always or never in it.
 	 */
 	TIMED_STEP = 127,
-	FOLLOW_NS = 20000,
 	LONG_STEP = 32,     /* handled: timed for the recorder, whose clock costs it little */
 	REAP_COMMANDS = 16, /* taken one by one, so many go out before the NIC is looked at */
 	PREFETCH_SLOTS = 16,
@@ -33,9 +33,8 @@ enum {
 	STEP_COMMANDS = 256, /* a step takes so many even into lanes that are full */
 	LONG_RUN = 8,        /* plain puts in a row */
 	MIXED_TURNS = 31, /* of a ring in which no long ones are looked for, when there were none */
-	BETWEEN_RUNS =
-		2,       /* commands taken before another run is looked for, where there are some */
-	STEP_LANES = 64, /* lanes looked at to tell whether they are */
+	BETWEEN_RUNS = 2, /* commands of any kind between two of them */
+	STEP_LANES = 64,  /* lanes looked at to tell whether they are */
 };
 
 /* A batch on its way through take, check and stage. */
@@ -185,106 +184,6 @@ static inline uint64_t clock_if(unsigned timed)
 	return EPF_UNLIKELY(timed) ? epf_tsc() : 0;
 }
 
-/* Begins to follow the last command of a batch, unless one is followed already. @began: when the batch was taken. */
-static __attribute__((noinline)) void sample_begin(struct epf_core *core,
-						   const struct epf_ring_state *ring,
-						   const struct batch *b, uint64_t began)
-{
-	const struct epf_op *op = &b->ops[b->n - 1];
-	const struct epf_stream *s;
-
-	if (core->sample.state != EPF_SAMPLE_NONE || op->op == EPF_OP_FLUSH ||
-	    op->op == EPF_OP_NOP || op->op == EPF_OP_COUNT || (op->flags & EPF_F_COUNTED) ||
-	    ring->streams[op->rank] == EPF_NONE)
-		return;
-	s = &core->streams[ring->streams[op->rank]];
-	core->sample.tsc = began;
-	if (s->parked_head == EPF_NONE) {
-		sample_staged(core, &core->lanes[s->lane]);
-	} else {
-		core->sample.state = EPF_SAMPLE_PARKED;
-		core->sample.parked = s->parked_tail;
-	}
-}
-
-/* Time since @began, a reading of the time-stamp counter. */
-static uint64_t since_ns(const struct epf_core *core, uint64_t began, uint64_t now)
-{
-	return (uint64_t)((unsigned __int128)(now - began) * core->tick_ns >> 32);
-}
-
-/*
- * The command that is followed is staged, or posted: has a NIC got it, is it done? `reached` is how far its lane is posted, or done; `next` the state that
- * follows.
- */
-static void sample_look(struct epf_core *core, uint32_t reached, uint32_t row, uint8_t next)
-{
-	const struct epf_lane *lane = &core->lanes[core->sample.lane];
-	uint64_t now;
-
-	if (lane->state == EPF_LANE_UP && (int32_t)(reached - core->sample.head) < 0)
-		return;
-	if (lane->state != EPF_LANE_UP) { /* nobody knows where its work is now */
-		core->sample.state = EPF_SAMPLE_NONE;
-		return;
-	}
-	now = epf_tsc();
-	epf_hist_add(epf_stat_hist(core->stats, row), since_ns(core, core->sample.tsc, now));
-	core->sample.state = next;
-	core->sample.tsc = now;
-}
-
-static __attribute__((noinline)) void sample_step(struct epf_core *core)
-{
-	const struct epf_lane *lane = &core->lanes[core->sample.lane];
-
-	if (core->sample.state == EPF_SAMPLE_STAGED)
-		sample_look(core, lane->posted, EPF_STAT_CORE_QUEUE_DELAY_NS, EPF_SAMPLE_POSTED);
-	else
-		sample_look(core, lane->tail, EPF_STAT_CORE_NIC_NS, EPF_SAMPLE_NONE);
-}
-
-static int is_full(const struct epf_ring_consumer *c, uint64_t index)
-{
-	return (int)(~(EPF_LOAD_RELAXED(&c->slots[index & c->mask].lo) ^
-		       epf_cmd_parity(index, c->log2)) &
-		     1u);
-}
-
-/*
- * One batch in FOLLOW_NS is looked at. Watches the newest command of its ring, which is not empty; found in few looks, each at memory that a GPU
- * writes.
- */
-static __attribute__((noinline)) void seen_begin(struct epf_core *core,
-						 const struct epf_ring_state *ring, uint64_t now)
-{
-	const struct epf_ring_consumer *c = &ring->consumer;
-	uint64_t at = c->tail, step = 1;
-
-	core->seen.next_tsc = now + (((uint64_t)FOLLOW_NS << 32) / core->tick_ns);
-	if (core->seen.ring)
-		return;
-	for (; step <= c->mask >> 1 && at - c->tail + step <= c->mask && is_full(c, at + step);
-	     step <<= 1)
-		at += step;
-	for (; step; step >>= 1)
-		if (at - c->tail + step <= c->mask && is_full(c, at + step))
-			at += step;
-	core->seen.ring = ring->id + 1u;
-	core->seen.tail = at + 1;
-	core->seen.tsc = now;
-}
-
-/* The ring that is watched has been taken from. */
-static void seen_look(struct epf_core *core, const struct epf_ring_state *ring)
-{
-	if ((int64_t)(ring->consumer.tail - core->seen.tail) < 0)
-		return;
-	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_RING_WAIT_NS),
-		     since_ns(core, core->seen.tsc, epf_tsc()));
-	core->seen.ring = 0;
-}
-
 /* Tells the recorder, probes and counters of commands that were taken. */
 EPF_INLINE void note_taken(struct epf_core *core, const struct epf_ring_state *ring, unsigned n,
 			   uint32_t first_seq, uint64_t began)
@@ -336,7 +235,7 @@ EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *rin
 		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
 	}
 	if (EPF_UNLIKELY(follow))
-		sample_begin(core, ring, &b, t0);
+		sample_begin(core, ring, &b.ops[b.n - 1], t0);
 	return b.n;
 }
 
