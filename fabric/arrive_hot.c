@@ -20,7 +20,8 @@ static int add_to_placed(struct epf_core *core, const struct epf_rank_state *ran
 
 	if (EPF_UNLIKELY(region->state != EPF_REGION_LIVE))
 		return 0;
-	epf_gpu_add_cold(core, region, (uint64_t)m->signal * sizeof(struct epf_signal), m->value);
+	epf_gpu_add_cold(core, (uint32_t)(rank - core->ranks), region,
+			 (uint64_t)m->signal * sizeof(struct epf_signal), m->value);
 	return 1;
 }
 
@@ -75,7 +76,7 @@ static void apply_add(struct epf_core *core, const struct epf_msg *m)
 			 m->a > region->bytes || region->bytes - m->a < 8))
 		goto refuse;
 	if (EPF_UNLIKELY(region->device)) {
-		epf_gpu_add_cold(core, region, m->a, m->value);
+		epf_gpu_add_cold(core, core->peers[m->rank].local, region, m->a, m->value);
 		return;
 	}
 	__atomic_fetch_add((uint64_t *)(uintptr_t)(region->addr + m->a), m->value,

@@ -374,8 +374,8 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	return handled;
 }
 
-void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region, uint64_t offset,
-		      uint64_t value)
+void epf_gpu_add_cold(struct epf_core *core, uint32_t local, const struct epf_region_local *region,
+		      uint64_t offset, uint64_t value)
 {
 	int rc = core->ops->add(core->nic, &region->mr, offset, value);
 
@@ -384,7 +384,8 @@ void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *regi
 		return;
 	}
 	core->adding = 1;
-	core->adding_to = region;
+	core->ranks[local].adding_to = region;
+	core->ranks[local].adding_round = core->adding_round;
 	if (!rc)
 		return;
 	if (!core->hold)
@@ -398,22 +399,35 @@ void epf_hold_cold(struct epf_core *core)
 	core->hold_tsc = epf_tsc();
 }
 
-/* The region that a message adds to: a word of GPU memory, or a signal that lies there; NULL: none, or apply() would refuse it. */
-static const struct epf_region_local *adds_to(const struct epf_core *core, uint32_t to,
-					      unsigned kind, uint32_t number)
+/* No additions are under way any more. */
+static void adding_ends(struct epf_core *core)
 {
+	core->adding = 0;
+	core->adding_round++;
+}
+
+/*
+ * May an addition to memory of rank `to` go behind those under way? number: of the region, of a signal: the one that signals lie in. It may when
+ * those for its rank, if any, are in the same region. What apply() would refuse may be anything.
+ */
+static int goes_behind(const struct epf_core *core, uint32_t to, unsigned kind, uint32_t number)
+{
+	const struct epf_region_local *region;
 	const struct epf_rank_state *rank;
 
 	if (to >= core->world || core->peers[to].local == EPF_NONE)
-		return NULL;
+		return 0;
 	rank = &core->ranks[core->peers[to].local];
 	if (kind == EPF_MSG_SIGNAL)
 		number = rank->signal_region;
-	return number < rank->n_regions ? &rank->regions[number] : NULL;
+	if (number >= rank->n_regions || !rank->regions[number].device)
+		return 0;
+	region = &rank->regions[number];
+	return rank->adding_round != core->adding_round || rank->adding_to == region;
 }
 
-/* Is this an addition to the region that additions are under way for? One that apply() would refuse may be anything. */
-static int adds_to_same(const struct epf_core *core, const struct epf_wc *wc)
+/* Is this an addition that those under way for its rank, if any, come before anyway? */
+static int adds_behind(const struct epf_core *core, const struct epf_wc *wc)
 {
 	const struct epf_node *node = &core->nodes[core->lanes[wc->lane].node];
 	uint32_t handle = wc->imm >> 16 & 0x1fffu;
@@ -422,13 +436,12 @@ static int adds_to_same(const struct epf_core *core, const struct epf_wc *wc)
 	if (wc->op == EPF_WC_RECV_IMM)
 		return wc->imm >> 29 == EPF_IMM_NOTIFY && handle < node->rx_streams &&
 		       node->notify_in[handle].defined &&
-		       adds_to(core, node->notify_in[handle].rank, EPF_MSG_SIGNAL, 0) ==
-			       core->adding_to;
+		       goes_behind(core, node->notify_in[handle].rank, EPF_MSG_SIGNAL, 0);
 	if (wc->op != EPF_WC_RECV || wc->len != sizeof(m))
 		return 0;
 	__builtin_memcpy(&m, wc->msg, sizeof(m));
 	return (m.kind == EPF_MSG_ADD || m.kind == EPF_MSG_SIGNAL) &&
-	       adds_to(core, m.rank, m.kind, m.signal) == core->adding_to;
+	       goes_behind(core, m.rank, m.kind, m.signal);
 }
 
 /* May it not take effect now? */
@@ -436,10 +449,10 @@ static int stops(struct epf_core *core, const struct epf_wc *wc)
 {
 	if (core->hold)
 		return 1;
-	if (!core->adding || adds_to_same(core, wc))
+	if (!core->adding || adds_behind(core, wc))
 		return 0;
 	if (!core->ops->add_pending(core->nic)) {
-		core->adding = 0;
+		adding_ends(core);
 		return 0;
 	}
 	epf_hold_cold(core);
@@ -500,7 +513,8 @@ int epf_hold_over_cold(struct epf_core *core)
 		return 0;
 	if (core->ops->add_pending(core->nic))
 		return 0;
-	core->hold = core->adding = 0;
+	core->hold = 0;
+	adding_ends(core);
 	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_HOLD_NS),
 		     epf_tsc_to_ns(epf_tsc() - core->hold_tsc));
 	if (core->hold_resume)

@@ -98,6 +98,7 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	core->ops = cfg->nic->ops;
 	core->limits = cfg->limits;
 	core->tick_ns = (UINT64_C(1000000000) << 32) / epf_tsc_hz();
+	core->adding_round = 1; /* no rank has been in it */
 	core->stats = cfg->stats;
 	core->now = cfg->now;
 	core->now_arg = cfg->now_arg;

@@ -120,6 +120,9 @@ struct epf_rank_state {
 	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
 	uint8_t *masked; /* [world] */
 	uint16_t *told;  /* [n_nodes] messages of the present news that were sent */
+	/* Where additions to GPU memory of it are under way, in the core's round of that number. */
+	const struct epf_region_local *adding_to;
+	uint32_t adding_round;
 };
 
 /* Why a command was set aside with its stream. */
@@ -597,10 +600,11 @@ struct epf_core {
 	struct epf_seen seen;
 	/*
 	 * An addition to GPU memory is under way at the NIC: nothing that arrived after it takes effect before it is done, so that
-	 * what a later signal or acknowledgement promises is there. Only more additions to the same region may follow it (adding): a NIC
-	 * makes those in order. hold: something else has come; from then on all arrivals are deferred, in their order, while completions
+	 * what a later signal or acknowledgement promises is there. Only more additions to the same region may follow it (adding), which a NIC
+	 * makes in order, and those to other ranks, which no stream shares. hold: something else has come; from then on all arrivals are deferred, in their order, while completions
 	 * go on. Where there is no room for more, the NIC is left alone.
 	 */
+	uint32_t adding_round; /* so often there were some under way */
 	uint8_t hold;
 	uint8_t adding;
 	uint8_t hold_retry;  /* the NIC had no room yet for so many of hold_adds */
@@ -614,7 +618,6 @@ struct epf_core {
 	uint16_t hold_lane;
 	struct epf_gpu_add hold_adds[EPF_HOLD_ADDS];
 	uint64_t hold_tsc; /* since when */
-	const struct epf_region_local *adding_to;
 	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
 	uint32_t gpu_flushed;   /* the step in which they were called last */
@@ -631,6 +634,9 @@ unsigned epf_core_step(struct epf_core *core);
 /* stage_hot.c: n checked commands of a ring, the first with number first_seq: each is staged, parked, failed or begun. */
 void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring, const struct epf_op *ops,
 		     unsigned n, uint32_t first_seq);
+/* The stream that a command goes to, EPF_NONE while there is none. */
+uint32_t epf_stage_stream(const struct epf_core *core, const struct epf_ring_state *ring,
+			  const struct epf_op *op);
 unsigned epf_stage_waiting(struct epf_core *core);
 
 /* What there is to say of a row of plain puts. */
@@ -682,9 +688,10 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal,
 				       uint32_t hash);
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
-/* Begins an addition to a word of GPU memory: core->adding, or core->hold where the NIC has no room for it. */
-EPF_COLD void epf_gpu_add_cold(struct epf_core *core, const struct epf_region_local *region,
-			       uint64_t offset, uint64_t value);
+/* Begins an addition to a word of GPU memory of the local rank of that index: core->adding, or core->hold where the NIC has no room for it. */
+EPF_COLD void epf_gpu_add_cold(struct epf_core *core, uint32_t local,
+			       const struct epf_region_local *region, uint64_t offset,
+			       uint64_t value);
 /* core->adding, and this has arrived: 0, it may take effect; 1, core->hold: it is deferred. */
 EPF_COLD int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc);
 /* What is next waits for additions to GPU memory: core->hold from now on. */

@@ -235,7 +235,7 @@ EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *rin
 		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
 	}
 	if (EPF_UNLIKELY(follow))
-		sample_begin(core, ring, &b.ops[b.n - 1], t0);
+		sample_begin(core, ring, b.ops, b.n, t0);
 	return b.n;
 }
 

@@ -45,6 +45,7 @@ void epf_core_forget_peers(struct epf_core *core)
 	/* What waited was from them. */
 	core->hold = core->adding = core->hold_retry = core->hold_resume = 0;
 	core->n_deferred = core->held_n = 0;
+	core->adding_round++;
 	for (uint32_t i = 0; core->peers && i < core->world; i++)
 		free(core->peers[i].regions);
 	for (uint32_t i = 0; core->nodes && i < core->n_nodes; i++) {

@@ -11,18 +11,30 @@
 
 enum { FOLLOW_NS = 20000 }; /* a batch is looked at once in this time */
 
-/* Begins to follow a command, the last of a batch, unless one is followed already. @began: when the batch was taken. */
+/* A command that goes to a lane by itself. A counted signal is set aside with its group, and stands in nobody's way. */
+static int is_followed(const struct epf_op *op)
+{
+	return op->op != EPF_OP_FLUSH && op->op != EPF_OP_NOP && op->op != EPF_OP_COUNT &&
+	       !(op->op == EPF_OP_SIGNAL && (op->flags & EPF_F_COUNTED));
+}
+
+/* Begins to follow the last such command of a batch of n, unless one is followed already. @began: when the batch was taken. */
 static __attribute__((noinline)) void sample_begin(struct epf_core *core,
 						   const struct epf_ring_state *ring,
-						   const struct epf_op *op, uint64_t began)
+						   const struct epf_op *ops, unsigned n,
+						   uint64_t began)
 {
 	const struct epf_stream *s;
+	uint32_t index;
 
-	if (core->sample.state != EPF_SAMPLE_NONE || op->op == EPF_OP_FLUSH ||
-	    op->op == EPF_OP_NOP || op->op == EPF_OP_COUNT || (op->flags & EPF_F_COUNTED) ||
-	    ring->streams[op->rank] == EPF_NONE)
+	if (core->sample.state != EPF_SAMPLE_NONE)
 		return;
-	s = &core->streams[ring->streams[op->rank]];
+	while (n && !is_followed(&ops[n - 1]))
+		n--;
+	index = n ? epf_stage_stream(core, ring, &ops[n - 1]) : EPF_NONE;
+	if (index == EPF_NONE)
+		return;
+	s = &core->streams[index];
 	core->sample.tsc = began;
 	if (s->parked_head == EPF_NONE) {
 		sample_staged(core, &core->lanes[s->lane]);

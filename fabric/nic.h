@@ -294,7 +294,7 @@ struct epf_nic_ops {
 	/*
 	 * HOT. Begins to add to the aligned 8-byte word at offset of an own region of GPU memory, which no CPU can. -EAGAIN: no room
 	 * now. Until add_pending says 0 the sum may not be there yet; the core applies no later arrival before, but additions to the same
-	 * region, which become visible in the order of the calls.
+	 * region, which become visible in the order of the calls, and those to other ranks'.
 	 */
 	int (*add)(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset,
 		   uint64_t value);

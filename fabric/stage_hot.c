@@ -360,13 +360,21 @@ static void stage_counted(struct epf_core *core, struct epf_stream *s, struct ep
 	group_signals(core, s);
 }
 
-/* The group stream of (rank, peer, signal), opened on first use; EPF_NONE when no more can be. */
-static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
-			     const struct epf_op *op)
+/* Where the group stream of (rank, peer, signal) is found. */
+EPF_INLINE uint32_t group_hash(const struct epf_core *core, const struct epf_ring_state *ring,
+			       const struct epf_op *op)
 {
 	uint32_t hash =
 		(op->rank * 0x9e3779b1u ^ op->signal * 0x85ebca6bu ^ ring->rank * 0xc2b2ae35u);
-	uint32_t index = core->group_table[(hash ^ hash >> 15) & core->group_mask];
+
+	return (hash ^ hash >> 15) & core->group_mask;
+}
+
+/* The group stream of (rank, peer, signal); EPF_NONE: it was never used. */
+EPF_INLINE uint32_t group_find(const struct epf_core *core, const struct epf_ring_state *ring,
+			       const struct epf_op *op, uint32_t hash)
+{
+	uint32_t index = core->group_table[hash];
 
 	while (index != EPF_NONE) {
 		const struct epf_stream *s = &core->streams[index];
@@ -375,8 +383,25 @@ static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
 			return index;
 		index = s->next_hash;
 	}
-	return epf_stream_open_cold(core, EPF_STREAM_GROUP, ring, op->rank, op->signal,
-				    (hash ^ hash >> 15) & core->group_mask);
+	return EPF_NONE;
+}
+
+/* The same, opened on first use; EPF_NONE when no more can be. */
+static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
+			     const struct epf_op *op)
+{
+	uint32_t hash = group_hash(core, ring, op), index = group_find(core, ring, op, hash);
+
+	return index != EPF_NONE ? index
+				 : epf_stream_open_cold(core, EPF_STREAM_GROUP, ring, op->rank,
+							op->signal, hash);
+}
+
+uint32_t epf_stage_stream(const struct epf_core *core, const struct epf_ring_state *ring,
+			  const struct epf_op *op)
+{
+	return op->flags & EPF_F_COUNTED ? group_find(core, ring, op, group_hash(core, ring, op))
+					 : ring->streams[op->rank];
 }
 
 static __attribute__((noinline)) void stage_command(struct epf_core *core,

@@ -10,7 +10,8 @@ rank does in one call; a stage's median and 99th percentile are over all ranks a
   NIC      posting to completion: copies of the receiver's NIC and the way back are in it
   behind additions   what arrivals at the receiver stood behind additions to GPU memory
 
-The NIC's ceiling is `ep-bench copies` for the same list of copies and additions, all GPUs at once; what is above it is the share outside the NIC.
+The NIC's ceiling is `ep-bench copies` for the same list of copies and additions, all GPUs at once, when the ranks have ended (they would share the GPUs with
+it): `ll_stages.py STATS_DIR` prints it, and what is above it as the share outside the NIC.
 """
 import glob
 import json
@@ -18,12 +19,14 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import time
 
-import torch
-import torch.distributed as dist
+if __name__ != "__main__":
+    import torch
+    import torch.distributed as dist
 
-from ll_reference import Case
+    from ll_reference import Case
 
 HIDDEN, TOPK = 7168, 8
 CORE = ("cmds_taken", "doorbells", "wrs_posted", "completions", "arrivals", "signals_applied", "cmds_parked", "put_bytes_remote_node", "put_bytes_same_node",
@@ -103,6 +106,7 @@ class Side:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
             dist.barrier()
             torch.cuda.synchronize()
+            torch.cuda._sleep(2000000)  # what follows is launched meanwhile
             events[0].record()
             receive = call(hook=True)
             events[1].record()
@@ -138,7 +142,7 @@ def puts(case, once_a_rank):
 
 def ceiling(copies, size, adds, kernel):
     """Microseconds that the NIC's own copies take for such a list; while nothing else runs."""
-    out = subprocess.run([program("ep-bench"), "copies", "-n", str(copies), "-s", str(size), "--adds", str(adds), "--lists", "200", "--json",
+    out = subprocess.run([program("ep-bench"), "copies", "-n", str(copies), "-s", str(size), "--adds", str(adds), "--lists", "300", "--json",
                           "--gpu-copy", "kernel" if kernel else "engine"], capture_output=True, text=True, timeout=60)
     found = re.search(r'"list_us": *([0-9.]+)', out.stdout)
     return float(found.group(1)) if found else float("nan")
@@ -165,7 +169,8 @@ def measure(rank, side, name, times):
     copies = puts(side.case, name == "dispatch" and not rank.args.deepep)
     adds = side.case.local * (rank.size - 1) if rank.args.deepep else 0
     put = round(sent / max(copies, 1))
-    floor = ceiling(copies, put, adds, os.environ.get("EPF_EMU_GPU_COPY") == "kernel")
+    with open(os.path.join(folder, "lists"), "a") as lists:
+        print(name, us, copies, put, adds, file=lists)
     rank.say(f"  {name}: {us:.0f} us a call; halves by themselves: send {send:.0f}, receive {receive:.0f} us")
     rank.say(f"    a call of a rank: {each['cmds_taken']:.0f} commands, {each['doorbells']:.1f} doorbells, {each['wrs_posted']:.0f} requests, "
              f"{sent / 1e6:.3f} MB, {each['arrivals']:.0f} arrivals, {each['signals_applied']:.0f} signals, {each['cmds_parked']:.0f} set aside")
@@ -173,7 +178,16 @@ def measure(rank, side, name, times):
         f"{label} {r.quantile(row, .5):.1f} / {r.quantile(row, .99):.1f} ({sum(r.hists[row].values())})" for label, row in STAGES))
     us_of = {n: each[n] / r.hz * 1e6 for n in each if n.endswith("_tsc")}
     rank.say("    core's time a call, us: " + ", ".join(f"{n[:-4]} {v:.0f}" for n, v in us_of.items()))
-    rank.say(f"    the NIC's own copies: {copies} of {put} bytes, {adds} additions: {floor:.0f} us; outside of that {100 * (1 - floor / us):.0f} %")
+
+
+def ceilings(folder):
+    """For each list that was noted, what the NIC's own copies take, and the share of the call above that."""
+    with open(os.path.join(folder, "lists")) as lists:
+        for line in lists:
+            name, us, copies, put, adds = line.split()
+            floor = ceiling(copies, put, adds, os.environ.get("EPF_EMU_GPU_COPY") == "kernel")
+            print(f"  {name}: the NIC's own copies, {copies} of {put} bytes and {adds} additions: {floor:.0f} of {float(us):.0f} us; outside of that "
+                  f"{100 * (1 - floor / float(us)):.0f} %")
 
 
 def stages(rank):
@@ -190,3 +204,7 @@ def stages(rank):
     rank.meet()
     side.b.destroy()
     return "times by stage"
+
+
+if __name__ == "__main__":
+    ceilings(sys.argv[1])

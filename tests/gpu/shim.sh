@@ -41,11 +41,23 @@ done
 log=/dev/null
 failed=0
 mps=0
+running="" daemon=""
 table=()
 say()
 {
 	echo "$*" | tee -a "$log"
 }
+
+# Whoever ends this script early leaves nothing behind. (Called by a trap only.)
+# shellcheck disable=SC2317
+cleanup()
+{
+	[ -z "$running" ] || kill -KILL -- "-$running" 2>/dev/null
+	[ -z "$daemon" ] || kill "$daemon" 2>/dev/null
+	[ "$mps" = 0 ] || echo quit | timeout 20 nvidia-cuda-mps-control
+}
+trap cleanup EXIT
+trap 'exit 1' TERM INT
 
 # wanted NAME: whether --only names it; --list only names
 wanted()
@@ -70,6 +82,7 @@ start()
 	mkdir -p "$out/run-$name"
 	XDG_RUNTIME_DIR=$out/run-$name setsid "$@" >"$out/$name.log" 2>&1 </dev/null &
 	pid=$!
+	running=$pid
 	while kill -0 "$pid" 2>/dev/null && [ "$t" -lt "$((limit * 5))" ]; do
 		sleep 0.2
 		t=$((t + 1))
@@ -87,6 +100,7 @@ start()
 	rc=$?
 	took=$((t / 5))
 	kill -KILL -- "-$pid" 2>/dev/null
+	running=""
 	[ "$hung" = 0 ] || sleep 3 # a GPU is busy for a moment after that
 	rm -rf "$out/run-$name"
 }
@@ -212,6 +226,8 @@ stages()
 		"PYTHONPATH=$here/../../tools/python:$onegpu" "EPF_LIBRARY=$(built libepf.so.0)" "EPF_LL_LIBRARY=$(built libepf-ll.so.0)" EPF_GPU_TIMEOUT=10s \
 		NVSHMEM_SYMMETRIC_SIZE=4294967296 ${shim[@]+"${shim[@]}"} python3 "$here/ll_cases.py" stages --ranks "$ranks" --commands --limit "$((limit - 3))" "$@"
 	grep -aE '^# |^  |early doorbells|serving thread|EPF-[0-9]|rror' "$out/$name.log" | cut -c1-260 | tail -n 24 | tee -a "$log"
+	[ "$rc" = 0 ] && timeout 60 env ${settings[@]+"${settings[@]}"} STAGES_BUILD="$build" LD_LIBRARY_PATH="$build/lib:${LD_LIBRARY_PATH:-}" \
+		python3 "$here/ll_stages.py" "$out/stats-$name" 2>&1 | tee -a "$out/$name.log" "$log"
 	rm -rf "$out/stats-$name"
 	[ "$rc" = 0 ] || failed=1
 	result "$name" "exit $rc, hung $hung, $took s$([ "$rc" = 0 ] || echo "; $(last_words "$name")")"
@@ -241,21 +257,22 @@ with_mps()
 # with_daemon EXPERTS NAME SECONDS SETTING...: the low-latency test with the engine in a daemon, a process of its own
 with_daemon()
 {
-	local name=$2 pid
+	local name=$2
 	wanted "$name" || return 0
 	mkdir -p "$out/d"
 	rm -f "$out"/d/*.sock
 	env "${common[@]}" "${@:4}" EPF_LOG=note "$fabric" run --instance shim --runtime-dir "$out/d" --stats-dir "$out/d" --nic=emu --core-idle=spin >"$out/$name-daemon.log" 2>&1 &
-	pid=$!
+	daemon=$!
 	for _ in $(seq 100); do
 		[ ! -S "$out/d/shim.sock" ] || break
 		sleep 0.1
 	done
 	ll "$name" "$3" counts 128 7168 8 "$1" EPF_SERVICE="$out/d/shim.sock" "${@:4}"
-	kill "$pid" 2>/dev/null
+	kill "$daemon" 2>/dev/null
 	sleep 1
-	kill -KILL "$pid" 2>/dev/null
-	wait "$pid" 2>/dev/null
+	kill -KILL "$daemon" 2>/dev/null
+	wait "$daemon" 2>/dev/null
+	daemon=""
 	tail -n 5 "$out/$name-daemon.log" | cut -c1-260 | tee -a "$log"
 }
 
@@ -349,7 +366,7 @@ if [ "$list" = 0 ]; then
 	if [ "$one" = 1 ]; then
 		common+=(ONE_GPU=1 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((90 * gpus / ranks))")
 		[ -n "$(pgrep -x nvidia-cuda-mps)" ] || nvidia-cuda-mps-control -d
-		trap 'echo quit | timeout 20 nvidia-cuda-mps-control' EXIT
+		mps=1
 		say "# $ranks ranks on $gpus GPU(s), under MPS; process groups by gloo"
 	fi
 	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, $(sha256sum "$module" | cut -c1-16) ${module##*/}"

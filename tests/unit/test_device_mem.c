@@ -368,27 +368,52 @@ static struct core_rig *rig_that_adds(void)
 	return rig;
 }
 
-static void push_add(struct core_rank *r, uint32_t to)
+static void push_add(struct core_rank *r, uint32_t to, uint32_t region)
 {
-	struct epf_op op = { .op = EPF_OP_ADD, .rank = to, .length = 8, .value = 1 };
+	struct epf_op op = {
+		.op = EPF_OP_ADD, .rank = to, .length = 8, .value = 1, .remote_region = region
+	};
 	struct epf_cmd slots[2];
 
 	epf_op_pack_wide(&op, slots);
 	epf_ring_push_wide(&r->ring, slots);
 }
 
-/* They go to the NIC one behind the other; a signal behind them waits until all are done, and so does an addition to another region. */
+/* Gives rank 2 a second region, which the other node knows. */
+static void add_region(struct core_rig *rig)
+{
+	struct epf_rank_state *r = &rig->core[1]->ranks[rig->rank[2].local];
+	struct epf_peer *p = &rig->core[0]->peers[2];
+
+	assert_true(r->max_regions >= 2);
+	r->regions[1] = r->regions[0];
+	r->n_regions = 2;
+	p->regions = realloc(p->regions, 2 * sizeof(*p->regions));
+	assert_non_null(p->regions);
+	p->regions[1] = p->regions[0];
+	p->n_regions = 2;
+}
+
+/*
+ * They go to the NIC one behind the other, beside those to another rank; a signal behind them waits until all are done, and so does an addition
+ * to another region of the same rank.
+ */
 static void additions_follow_each_other_and_stop_the_rest(void **state)
 {
 	struct core_rig *rig = rig_that_adds();
 	struct epf_hist *held = epf_stat_hist(rig->core[1]->stats, EPF_STAT_CORE_HOLD_NS);
 
 	(void)state;
-	for (unsigned i = 0; i < 5; i++)
-		push_add(&rig->rank[0], 2);
+	add_region(rig);
+	for (unsigned i = 0; i < 4; i++)
+		push_add(&rig->rank[0], 2, 0);
+	push_add(&rig->rank[0], 3, 0);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(adder.begun, 5);
 	core_rig_put(&rig->rank[0], 2, 256, 3);
-	push_add(&rig->rank[0], 3);
-	push_add(&rig->rank[0], 3);
+	assert_true(core_rig_run(rig, NULL, NULL));
+	push_add(&rig->rank[0], 3, 0);
+	push_add(&rig->rank[0], 3, 0);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(adder.begun, 5);
 	assert_int_equal(sum(&rig->rank[2]), 0);
@@ -403,10 +428,10 @@ static void additions_follow_each_other_and_stop_the_rest(void **state)
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(sum(&rig->rank[3]), 1);
 	assert_int_equal(epf_hist_count(held), 1);
-	/* One to another region waits, too. */
+	/* One to another region of the same rank waits, too. */
 	adder.pending = 1;
-	push_add(&rig->rank[0], 2);
-	push_add(&rig->rank[0], 3);
+	push_add(&rig->rank[0], 2, 0);
+	push_add(&rig->rank[0], 2, 1);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(adder.begun, 8);
 	adder.pending = 0;
@@ -423,7 +448,7 @@ static void completions_go_on_beside_additions(void **state)
 	unsigned pushed = 0;
 
 	(void)state;
-	push_add(from, 2);
+	push_add(from, 2, 0);
 	core_rig_put(from, 2, 256, 3);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(rig->core[1]->hold, 1);
@@ -458,7 +483,7 @@ static void an_addition_without_room_is_begun_later(void **state)
 	adder.full = 3;
 	adder.pending = 0;
 	for (unsigned i = 0; i < 4; i++)
-		push_add(&rig->rank[0], 2);
+		push_add(&rig->rank[0], 2, 0);
 	core_rig_put(&rig->rank[0], 2, 256, 3);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(adder.begun, 4);
