@@ -63,6 +63,7 @@ struct p2p_opts {
 	bool gpu;                /* between GPU memories, asked for by kernels */
 	const char *gpu_backend; /* as gpu-backend */
 	bool gpu_kernel;         /* the software NIC copies by kernels, not by copy engines */
+	bool gpu_signals;        /* signals lie in GPU memory (epf_signals_place) */
 	uint64_t warps;          /* that push at once, of a stream */
 	char made[16][96];       /* settings made out of the letters above */
 	uint32_t made_used;      /* of them */

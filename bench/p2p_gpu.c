@@ -126,6 +126,8 @@ int p2p_gpu_memory(struct p2p_rank *r)
 					      EPF_REMOTE_WRITE | EPF_REMOTE_READ, &r->region);
 	if (!err)
 		g->memory = memory;
+	if (!err && r->o->gpu_signals)
+		err = epf_signals_place(r->ep, EPF_SIGNALS_GPU, g->device);
 	return err;
 }
 

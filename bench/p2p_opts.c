@@ -37,6 +37,7 @@ enum {
 	O_GPU_BACKEND,
 	O_GPU_COPY,
 	O_WARPS,
+	O_SIGNALS,
 };
 
 const char *const p2p_op_name[] = { "put", "put_signal", "get", "put_add", NULL };
@@ -93,6 +94,8 @@ static const struct argp_option options[] = {
 	{ "gpu-copy", O_GPU_COPY, "engine|kernel", 0,
 	  "of --gpu: who copies for the software NIC (engine); with --test bw what bare copies of the same kind reach is printed too",
 	  2 },
+	{ "signals", O_SIGNALS, "WORD", 0,
+	  "of --gpu: host or gpu: where both ranks' signals lie (host)", 2 },
 	{ "warps", O_WARPS, "N", 0, "of --gpu: warps that push at once, of bw (64)", 2 },
 	{ 0 },
 };
@@ -192,6 +195,7 @@ static int parse_gpu(int key, char *arg, struct p2p_opts *o)
 {
 	static const char *const backend[] = { "auto", "cuda", "hip", "fake", NULL };
 	static const char *const copy[] = { "engine", "kernel", NULL };
+	static const char *const signals[] = { "host", "gpu", NULL };
 	int i;
 
 	switch (key) {
@@ -205,6 +209,10 @@ static int parse_gpu(int key, char *arg, struct p2p_opts *o)
 	case O_GPU_COPY:
 		i = bench_word("--gpu-copy", arg, copy);
 		o->gpu_kernel = i == 1;
+		return i < 0 ? EINVAL : 0;
+	case O_SIGNALS:
+		i = bench_word("--signals", arg, signals);
+		o->gpu_signals = i == 1;
 		return i < 0 ? EINVAL : 0;
 	case O_WARPS:
 		return bench_uint("--warps", arg, 1, 1024, &o->warps) ? EINVAL : 0;
@@ -335,6 +343,10 @@ static int check_gpu(const struct p2p_opts *o)
 		bench_complain("--op is put_add, needs --gpu on a GPU, and --test lat");
 		return -EINVAL;
 	}
+	if (o->gpu_signals && !o->gpu) {
+		bench_complain("--signals gpu needs --gpu");
+		return -EINVAL;
+	}
 	if (o->against || o->host || o->server || o->duration_s || o->same_node) {
 		bench_complain(
 			"--gpu is given, must not be with --against, --server, a HOST, -D or --same-node");
@@ -458,7 +470,7 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	}
 	if (o->against && check_against(o))
 		return BENCH_USAGE;
-	if ((o->gpu || o->op == P2P_PUT_ADD) && check_gpu(o))
+	if ((o->gpu || o->gpu_signals || o->op == P2P_PUT_ADD) && check_gpu(o))
 		return BENCH_USAGE;
 	if ((o->host || o->server) && check_hosts(o))
 		return BENCH_USAGE;

@@ -12,6 +12,19 @@
 int epf_hook;
 #endif
 
+/* Adds to a signal that lies in GPU memory; 0: that was withdrawn. Who waits on the host looks for himself. */
+static int add_to_placed(struct epf_core *core, const struct epf_rank_state *rank,
+			 const struct epf_msg *m)
+{
+	const struct epf_region_local *region = &rank->regions[rank->signal_region];
+
+	if (EPF_UNLIKELY(region->state != EPF_REGION_LIVE))
+		return 0;
+	epf_gpu_add_cold(core, (uint32_t)(rank - core->ranks), region,
+			 (uint64_t)m->signal * sizeof(struct epf_signal), m->value);
+	return 1;
+}
+
 /* Adds to a signal of a local rank, after the data it covers. [R4] */
 static void apply_signal(struct epf_core *core, const struct epf_msg *m)
 {
@@ -26,10 +39,14 @@ static void apply_signal(struct epf_core *core, const struct epf_msg *m)
 	}
 	if (EPF_UNLIKELY(m->signal >= rank->n_signals))
 		goto refuse;
-	EPF_STORE_RELAXED(&rank->signals[m->signal].from, m->c);
-	epf_signal_add(&rank->signals[m->signal], m->value);
-	rank->news |= EPF_NEWS_WORDS;
-	core->wakes = 1;
+	if (EPF_LIKELY(rank->signal_region == EPF_NONE)) {
+		EPF_STORE_RELAXED(&rank->signals[m->signal].from, m->c);
+		epf_signal_add(&rank->signals[m->signal], m->value);
+		rank->news |= EPF_NEWS_WORDS;
+		core->wakes = 1;
+	} else if (!add_to_placed(core, rank, m)) {
+		goto refuse;
+	}
 	EPF_PROBE3(signal, m->rank, m->signal, m->value);
 	if (EPF_LIKELY(m->c - 1 < core->world)) /* 0: it was not said who sends it */
 		core->peers[m->c - 1].signals_applied++;

@@ -388,11 +388,9 @@ void epf_gpu_add_cold(struct epf_core *core, uint32_t local, const struct epf_re
 	core->ranks[local].adding_round = core->adding_round;
 	if (!rc)
 		return;
-	epf_hold_cold(core);
-	core->hold_retry = 1;
-	core->hold_mr = region->mr;
-	core->hold_offset = offset;
-	core->hold_value = value;
+	if (!core->hold)
+		epf_hold_cold(core);
+	core->hold_adds[core->hold_retry++] = (struct epf_gpu_add){ region->mr, offset, value };
 }
 
 void epf_hold_cold(struct epf_core *core)
@@ -408,21 +406,42 @@ static void adding_ends(struct epf_core *core)
 	core->adding_round++;
 }
 
-/* Is this an addition that those under way for its rank, if any, come before anyway? One that apply() would refuse may be anything. */
+/*
+ * May an addition to memory of rank `to` go behind those under way? number: of the region, of a signal: the one that signals lie in. It may when
+ * those for its rank, if any, are in the same region. What apply() would refuse may be anything.
+ */
+static int goes_behind(const struct epf_core *core, uint32_t to, unsigned kind, uint32_t number)
+{
+	const struct epf_region_local *region;
+	const struct epf_rank_state *rank;
+
+	if (to >= core->world || core->peers[to].local == EPF_NONE)
+		return 0;
+	rank = &core->ranks[core->peers[to].local];
+	if (kind == EPF_MSG_SIGNAL)
+		number = rank->signal_region;
+	if (number >= rank->n_regions || !rank->regions[number].device)
+		return 0;
+	region = &rank->regions[number];
+	return rank->adding_round != core->adding_round || rank->adding_to == region;
+}
+
+/* Is this an addition that those under way for its rank, if any, come before anyway? */
 static int adds_behind(const struct epf_core *core, const struct epf_wc *wc)
 {
-	const struct epf_rank_state *rank;
+	const struct epf_node *node = &core->nodes[core->lanes[wc->lane].node];
+	uint32_t handle = wc->imm >> 16 & 0x1fffu;
 	struct epf_msg m;
 
+	if (wc->op == EPF_WC_RECV_IMM)
+		return wc->imm >> 29 == EPF_IMM_NOTIFY && handle < node->rx_streams &&
+		       node->notify_in[handle].defined &&
+		       goes_behind(core, node->notify_in[handle].rank, EPF_MSG_SIGNAL, 0);
 	if (wc->op != EPF_WC_RECV || wc->len != sizeof(m))
 		return 0;
 	__builtin_memcpy(&m, wc->msg, sizeof(m));
-	if (m.kind != EPF_MSG_ADD || m.rank >= core->world || core->peers[m.rank].local == EPF_NONE)
-		return 0;
-	rank = &core->ranks[core->peers[m.rank].local];
-	return m.signal < rank->n_regions && rank->regions[m.signal].device &&
-	       (rank->adding_round != core->adding_round ||
-		rank->adding_to == &rank->regions[m.signal]);
+	return (m.kind == EPF_MSG_ADD || m.kind == EPF_MSG_SIGNAL) &&
+	       goes_behind(core, m.rank, m.kind, m.signal);
 }
 
 /* May it not take effect now? */
@@ -469,20 +488,29 @@ static void undefer(struct epf_core *core)
 	}
 }
 
-int epf_hold_over_cold(struct epf_core *core)
+/* Hands the NIC the additions that it had no room for; 1: it has them all. */
+static int retry_adds(struct epf_core *core)
 {
-	if (core->hold_retry) {
-		int rc = core->ops->add(core->nic, &core->hold_mr, core->hold_offset,
-					core->hold_value);
+	while (core->hold_retry) {
+		const struct epf_gpu_add *add = &core->hold_adds[0];
+		int rc = core->ops->add(core->nic, &add->mr, add->offset, add->value);
 
 		if (rc == -EAGAIN) {
 			(void)core->ops->add_pending(core->nic); /* lets the NIC make room */
 			return 0;
 		}
-		core->hold_retry = 0;
 		if (rc)
 			EPF_COUNT(core, ARRIVALS_REFUSED, 1);
+		core->hold_retry--;
+		core->hold_adds[0] = core->hold_adds[EPF_HOLD_ADDS - 1];
 	}
+	return 1;
+}
+
+int epf_hold_over_cold(struct epf_core *core)
+{
+	if (!retry_adds(core))
+		return 0;
 	if (core->ops->add_pending(core->nic))
 		return 0;
 	core->hold = 0;

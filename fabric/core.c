@@ -200,6 +200,7 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 		return no_memory("regions");
 	r->rank = rank;
 	r->signals = signals;
+	r->signal_region = EPF_NONE;
 	r->n_signals = n_signals;
 	r->max_regions = max_regions;
 	r->bell = bell;
@@ -221,6 +222,20 @@ int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gp
 	return rc;
 }
 
+/* May the signals of a rank lie in this region? */
+static int check_signals(const struct epf_rank_state *r, const struct epf_copy_mem *gpu,
+			 uint64_t bytes)
+{
+	if (!gpu || r->signal_region != EPF_NONE ||
+	    bytes / sizeof(struct epf_signal) < r->n_signals)
+		return epf_fail(EPF_R_REGION_BAD,
+				"region: %llu bytes of %s memory for %u signals of rank %u%s",
+				(unsigned long long)bytes, gpu ? "GPU" : "host", r->n_signals,
+				r->rank,
+				r->signal_region != EPF_NONE ? ", which have a place" : "");
+	return 0;
+}
+
 /* A region of host memory at addr, or of GPU memory. */
 static int add_region(struct epf_core *core, uint32_t local, void *addr, struct epf_copy_mem *gpu,
 		      uint64_t bytes, unsigned access, uint32_t *region)
@@ -236,13 +251,18 @@ static int add_region(struct epf_core *core, uint32_t local, void *addr, struct 
 	if (!addr || !bytes || bytes > EPF_WIDE_REGION_BYTES)
 		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
 				(unsigned long long)bytes);
-	l = &r->regions[r->n_regions];
-	rc = epf_core_register(core, addr, gpu, bytes, access, &l->mr);
+	rc = access & EPF_MR_SIGNALS ? check_signals(r, gpu, bytes) : 0;
 	if (rc)
 		return rc;
+	l = &r->regions[r->n_regions];
+	rc = epf_core_register(core, addr, gpu, bytes, access & ~(unsigned)EPF_MR_SIGNALS, &l->mr);
+	if (rc)
+		return rc;
+	if (access & EPF_MR_SIGNALS)
+		r->signal_region = r->n_regions;
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
-	l->access = access;
+	l->access = access & ~(unsigned)EPF_MR_SIGNALS;
 	l->device = gpu != NULL;
 	l->state = EPF_REGION_LIVE;
 	*region = r->n_regions++;

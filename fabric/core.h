@@ -41,8 +41,9 @@ enum {
 	EPF_MAX_WORLD = 65536,  /* ranks: numbers of nodes and places are 16 bits here */
 	EPF_MAX_REGIONS = 4096, /* of one rank: as the setting regions allows */
 	EPF_MAX_BATCH = 256,
-	EPF_TICKS_PER_TIMEOUT = 8,  /* signs of life asked for per peer-timeout */
-	EPF_LANE_RESERVE = 2,       /* work requests of a lane kept back for control words */
+	EPF_TICKS_PER_TIMEOUT = 8, /* signs of life asked for per peer-timeout */
+	EPF_COMMAND_COST = 64, /* bytes that a command without payload counts, of its ring's turn */
+	EPF_LANE_RESERVE = 2,  /* work requests of a lane kept back for control words */
 	EPF_CMD_REASON_FIRST = 300, /* reasons of refused commands (err_keys.h): 300 .. 331 */
 	EPF_CMD_REASONS = 32,
 };
@@ -98,7 +99,9 @@ enum epf_rank_life {
 struct epf_rank_state {
 	uint32_t rank;
 	uint32_t n_signals;
-	struct epf_signal *signals;
+	struct epf_signal *signals; /* unless signal_region says otherwise */
+	uint32_t
+		signal_region; /* the region of GPU memory that holds them, from its first byte; EPF_NONE: host memory */
 	struct epf_region_local *regions;
 	uint32_t n_regions; /* registered so far */
 	uint32_t max_regions;
@@ -381,6 +384,8 @@ struct epf_ring_state {
 	uint8_t flush_phase; /* enum epf_flush_phase */
 	uint8_t flush_all;
 	uint8_t weight;
+	uint8_t mixed;         /* turns in which it is not looked for rows of puts (core_hot.c) */
+	uint8_t missed;        /* 1: the last look found none at its head */
 	uint8_t covered;       /* nothing before a flush of all rings is left in it */
 	uint32_t flush_seq;    /* sequence of the FLUSH command */
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
@@ -475,6 +480,17 @@ struct epf_deferred {
 struct epf_gpu_flush {
 	void (*flush)(void *arg);
 	void *arg;
+};
+
+/*
+ * Additions to GPU memory that the NIC had no room for. At most two: an arrival that carries its own signal may let one that waited take
+ * effect before it.
+ */
+enum { EPF_HOLD_ADDS = 2 };
+
+struct epf_gpu_add {
+	struct epf_nic_mr mr;
+	uint64_t offset, value;
 };
 
 struct epf_core {
@@ -591,7 +607,7 @@ struct epf_core {
 	uint32_t adding_round; /* so often there were some under way */
 	uint8_t hold;
 	uint8_t adding;
-	uint8_t hold_retry;  /* the NIC had no room for it yet */
+	uint8_t hold_retry;  /* the NIC had no room yet for so many of hold_adds */
 	uint8_t hold_resume; /* its stream has more that is in order */
 	uint32_t
 		held_at; /* held_n: entries [held_at, held_n) of wcs, an error first, are still to be handled */
@@ -600,8 +616,7 @@ struct epf_core {
 	uint32_t hold_node; /* with hold_resume */
 	uint32_t hold_handle;
 	uint16_t hold_lane;
-	struct epf_nic_mr hold_mr; /* with hold_retry: the addition */
-	uint64_t hold_offset, hold_value;
+	struct epf_gpu_add hold_adds[EPF_HOLD_ADDS];
 	uint64_t hold_tsc; /* since when */
 	struct epf_gpu_flush gpu_flushes[EPF_MAX_GPU_FLUSHES];
 	uint32_t n_gpu_flushes; /* 0: all writes to GPU memory are promised to be seen in order */
@@ -623,6 +638,19 @@ void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring, const s
 uint32_t epf_stage_stream(const struct epf_core *core, const struct epf_ring_state *ring,
 			  const struct epf_op *op);
 unsigned epf_stage_waiting(struct epf_core *core);
+
+/* What there is to say of a row of plain puts. */
+struct epf_put_run {
+	uint32_t lane;  /* of the last one; EPF_NONE: not known */
+	uint32_t empty; /* 1: it ended because nothing more was there */
+};
+
+/*
+ * put_hot.c: plain puts at the head of the ring, at most `budget` and for the bytes of its turn (quantum: what each step brings), from the
+ * ring to their lanes. Stops before the first command that is none, or that cannot be staged now. Returns how many.
+ */
+unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+		     int64_t quantum, struct epf_put_run *out);
 int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
 		      uint64_t wr_core);
 /* The ready notify handle for (stream, signal, add), or EPF_NONE (then it is being defined, if it can be). */

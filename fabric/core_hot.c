@@ -4,6 +4,8 @@
  *
  *   take -> check -> stage (admit, or park) -> words -> flush (post) -> reap -> arrive -> publish
  *
+ * Plain puts at the head of a ring go from there to the lane in one pass, put_hot.c, with the same rules.
+ *
  * Called in a loop by idle.c, by epf_progress() and by simulations. Must never block, allocate, lock, log or make a
  * system call (tests/check_hot.py, tests/proc/test_seccomp.c).
  */
@@ -11,6 +13,7 @@
 #include "fabric/base/err.h"
 #include "fabric/check_hot.h"
 #include "fabric/core.h"
+#include "fabric/follow_hot.h"
 #include "fabric/retire_hot.h"
 #include "fabric/stage_hot.h"
 
@@ -23,14 +26,15 @@ enum {
 	 * rhythms of a step, so that none of them is always or never in it.
 	 */
 	TIMED_STEP = 127,
-	FOLLOW_NS = 20000,
 	LONG_STEP = 32,     /* handled: timed for the recorder, whose clock costs it little */
 	REAP_COMMANDS = 16, /* taken one by one, so many go out before the NIC is looked at */
-	COMMAND_COST = 64,  /* what a command without payload counts */
 	PREFETCH_SLOTS = 16,
 	PREFETCH_ENTRIES = 3,
 	STEP_COMMANDS = 256, /* a step takes so many even into lanes that are full */
-	STEP_LANES = 64,     /* lanes looked at to tell whether they are */
+	LONG_RUN = 8,        /* plain puts in a row */
+	MIXED_TURNS = 31, /* of a ring in which no long ones are looked for, when there were none */
+	BETWEEN_RUNS = 2, /* commands of any kind between two of them */
+	STEP_LANES = 64,  /* lanes looked at to tell whether they are */
 };
 
 /* A batch on its way through take, check and stage. */
@@ -56,6 +60,12 @@ static unsigned take_budget(struct epf_core *core, struct epf_ring_state *ring)
 	return n;
 }
 
+/* Bytes that each step brings to the ring. */
+static int64_t step_quantum(const struct epf_core *core, const struct epf_ring_state *ring)
+{
+	return (int64_t)(DRR_QUANTUM >> core->nic->pace) * ring->weight;
+}
+
 /* Apart from the loop of takes, which it would fill with the fields of rarer commands. */
 static __attribute__((noinline)) void unpack_other(struct epf_cmd slot, struct epf_op *op)
 {
@@ -67,10 +77,10 @@ static __attribute__((noinline)) void unpack_other(struct epf_cmd slot, struct e
  * waits in the ring. Gives the slots back. [A1, R2]
  */
 EPF_INLINE void take(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-		     unsigned pace, struct batch *b)
+		     struct batch *b)
 {
 	struct epf_ring_consumer *c = &ring->consumer;
-	int64_t quantum = (int64_t)(DRR_QUANTUM >> pace) * ring->weight;
+	int64_t quantum = step_quantum(core, ring);
 	/* Each step brings a quantum, also those in which the ring was empty and nobody came here. */
 	int64_t deficit = ring->deficit + quantum * (core->steps - ring->last_step);
 	uint64_t tail = c->tail;
@@ -101,7 +111,7 @@ EPF_INLINE void take(struct epf_core *core, struct epf_ring_state *ring, unsigne
 			tail += op->slots;
 		}
 		ring->pend[(ring->seq + n) & ring->pend_mask] = 1;
-		deficit -= (int64_t)op->length + COMMAND_COST;
+		deficit -= (int64_t)op->length + EPF_COMMAND_COST;
 		n++;
 		if (EPF_UNLIKELY(op->op == EPF_OP_FLUSH))
 			break;
@@ -174,115 +184,95 @@ static inline uint64_t clock_if(unsigned timed)
 	return EPF_UNLIKELY(timed) ? epf_tsc() : 0;
 }
 
-/* A command that goes to a lane by itself. A counted signal is set aside with its group, and stands in nobody's way. */
-static int is_followed(const struct epf_op *op)
+/* Tells the recorder, probes and counters of commands that were taken. */
+EPF_INLINE void note_taken(struct epf_core *core, const struct epf_ring_state *ring, unsigned n,
+			   uint32_t first_seq, uint64_t began)
 {
-	return op->op != EPF_OP_FLUSH && op->op != EPF_OP_NOP && op->op != EPF_OP_COUNT &&
-	       !(op->op == EPF_OP_SIGNAL && (op->flags & EPF_F_COUNTED));
+	epf_flight_note(core->flight, began, EPF_FLIGHT_TAKE, 0, ring->id, n, 0, first_seq);
+	EPF_PROBE3(take, ring->id, n, first_seq);
+	EPF_COUNT(core, CMDS_TAKEN, n);
 }
 
-/* Begins to follow the last such command of a batch, unless one is followed already. @began: when the batch was taken. */
-static __attribute__((noinline)) void sample_begin(struct epf_core *core,
-						   const struct epf_ring_state *ring,
-						   const struct batch *b, uint64_t began)
+/* Plain puts at the head of a ring, as far as they go: taken, checked and staged in one. Returns how many. */
+EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+			     unsigned timed, unsigned follow, uint32_t *empty)
 {
-	unsigned i = b->n;
-	const struct epf_stream *s;
-	uint32_t index;
+	uint64_t t0 = clock_if(timed | follow);
+	struct epf_put_run run;
+	unsigned n = epf_put_run(core, ring, budget, step_quantum(core, ring), &run);
 
-	if (core->sample.state != EPF_SAMPLE_NONE)
-		return;
-	while (i && !is_followed(&b->ops[i - 1]))
-		i--;
-	index = i ? epf_stage_stream(core, ring, &b->ops[i - 1]) : EPF_NONE;
-	if (index == EPF_NONE)
-		return;
-	s = &core->streams[index];
-	core->sample.tsc = began;
-	if (s->parked_head == EPF_NONE) {
-		sample_staged(core, &core->lanes[s->lane]);
-	} else {
-		core->sample.state = EPF_SAMPLE_PARKED;
-		core->sample.parked = s->parked_tail;
+	*empty = run.empty;
+	if (!n)
+		return 0;
+	epf_ring_poll_next(core, ring);
+	if (EPF_UNLIKELY(timed))
+		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t0));
+	if (EPF_UNLIKELY(follow) && core->sample.state == EPF_SAMPLE_NONE && run.lane != EPF_NONE) {
+		core->sample.tsc = t0;
+		sample_staged(core, &core->lanes[run.lane]);
 	}
+	return n;
 }
 
-/* Time since @began, a reading of the time-stamp counter. */
-static uint64_t since_ns(const struct epf_core *core, uint64_t began, uint64_t now)
+/* Commands of any kind, in three passes. Returns how many. */
+EPF_INLINE unsigned take_batch(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+			       unsigned timed, unsigned follow)
 {
-	return (uint64_t)((unsigned __int128)(now - began) * core->tick_ns >> 32);
-}
+	uint64_t t0 = clock_if(timed | follow), t1, t2;
+	struct batch b;
 
-/*
- * The command that is followed is staged, or posted: has a NIC got it, is it done? `reached` is how far its lane is posted, or done; `next` the state that
- * follows.
- */
-static void sample_look(struct epf_core *core, uint32_t reached, uint32_t row, uint8_t next)
-{
-	const struct epf_lane *lane = &core->lanes[core->sample.lane];
-	uint64_t now;
-
-	if (lane->state == EPF_LANE_UP && (int32_t)(reached - core->sample.head) < 0)
-		return;
-	if (lane->state != EPF_LANE_UP) { /* nobody knows where its work is now */
-		core->sample.state = EPF_SAMPLE_NONE;
-		return;
+	take(core, ring, budget, &b);
+	if (!b.n)
+		return 0;
+	epf_ring_poll_next(core, ring);
+	t1 = clock_if(timed);
+	check(core, ring, &b);
+	t2 = clock_if(timed);
+	epf_stage_batch(core, ring, b.ops, b.n, b.first_seq);
+	if (EPF_UNLIKELY(timed)) {
+		EPF_COUNT(core, TAKE_TSC, TIMED_STEP * (t1 - t0));
+		EPF_COUNT(core, CHECK_TSC, TIMED_STEP * (t2 - t1));
+		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
 	}
-	now = epf_tsc();
-	epf_hist_add(epf_stat_hist(core->stats, row), since_ns(core, core->sample.tsc, now));
-	core->sample.state = next;
-	core->sample.tsc = now;
+	if (EPF_UNLIKELY(follow))
+		sample_begin(core, ring, b.ops, b.n, t0);
+	return b.n;
 }
 
-static __attribute__((noinline)) void sample_step(struct epf_core *core)
+/* The turn of a ring: runs of plain puts, and what stands between them. Returns how many commands were taken. */
+EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
+			      unsigned timed, unsigned follow, uint64_t began)
 {
-	const struct epf_lane *lane = &core->lanes[core->sample.lane];
+	uint32_t first_seq = ring->seq;
+	unsigned taken = 0, n;
 
-	if (core->sample.state == EPF_SAMPLE_STAGED)
-		sample_look(core, lane->posted, EPF_STAT_CORE_QUEUE_DELAY_NS, EPF_SAMPLE_POSTED);
-	else
-		sample_look(core, lane->tail, EPF_STAT_CORE_NIC_NS, EPF_SAMPLE_NONE);
-}
+	do {
+		unsigned run = 0, most = budget - taken;
+		uint32_t empty;
 
-static int is_full(const struct epf_ring_consumer *c, uint64_t index)
-{
-	return (int)(~(EPF_LOAD_RELAXED(&c->slots[index & c->mask].lo) ^
-		       epf_cmd_parity(index, c->log2)) &
-		     1u);
-}
-
-/*
- * One batch in FOLLOW_NS is looked at. Watches the newest command of its ring, which is not empty; found in few looks, each at memory that a GPU
- * writes.
- */
-static __attribute__((noinline)) void seen_begin(struct epf_core *core,
-						 const struct epf_ring_state *ring, uint64_t now)
-{
-	const struct epf_ring_consumer *c = &ring->consumer;
-	uint64_t at = c->tail, step = 1;
-
-	core->seen.next_tsc = now + (((uint64_t)FOLLOW_NS << 32) / core->tick_ns);
-	if (core->seen.ring)
-		return;
-	for (; step <= c->mask >> 1 && at - c->tail + step <= c->mask && is_full(c, at + step);
-	     step <<= 1)
-		at += step;
-	for (; step; step >>= 1)
-		if (at - c->tail + step <= c->mask && is_full(c, at + step))
-			at += step;
-	core->seen.ring = ring->id + 1u;
-	core->seen.tail = at + 1;
-	core->seen.tsc = now;
-}
-
-/* The ring that is watched has been taken from. */
-static void seen_look(struct epf_core *core, const struct epf_ring_state *ring)
-{
-	if ((int64_t)(ring->consumer.tail - core->seen.tail) < 0)
-		return;
-	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_RING_WAIT_NS),
-		     since_ns(core, core->seen.tsc, epf_tsc()));
-	core->seen.ring = 0;
+		if (ring->mixed) {
+			ring->mixed--;
+		} else {
+			run = take_run(core, ring, most, timed, follow, &empty);
+			most -= run;
+			taken += run;
+			if (!most || empty)
+				break;
+			/* Behind a run there mostly is another one. If not, or at the second turn without one, none are looked for in the next turns. */
+			if (run < LONG_RUN && (taken != run || ring->missed)) {
+				ring->mixed = MIXED_TURNS;
+			} else {
+				ring->missed = run == 0;
+				if (most > BETWEEN_RUNS)
+					most = BETWEEN_RUNS;
+			}
+		}
+		n = take_batch(core, ring, most, timed, follow);
+		taken += n;
+	} while (n == BETWEEN_RUNS && !ring->mixed && taken < budget);
+	if (taken)
+		note_taken(core, ring, taken, first_seq, began);
+	return taken;
 }
 
 /*
@@ -293,11 +283,9 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 {
 	unsigned handled = 0;
 	uint32_t n = core->n_rings, at = core->next_ring, left;
-	struct batch b;
 
 	for (left = n; left; left--, at = at + 1 < n ? at + 1 : 0) {
 		struct epf_ring_state *ring;
-		uint64_t t0, t1, t2;
 		unsigned budget, follow;
 
 		if (is_empty(&core->polls[at])) { /* the loop counts one of them */
@@ -313,35 +301,18 @@ EPF_INLINE unsigned take_rings(struct epf_core *core, unsigned timed, uint64_t b
 			continue;
 		if (EPF_UNLIKELY(handled >= STEP_COMMANDS) && lanes_full(core))
 			break;
+		if (at + 1 <
+		    n) /* a GPU may have written it: it comes while this ring has its turn */
+			__builtin_prefetch(core->polls[at + 1].slot);
 		budget = take_budget(core, ring);
 		if (EPF_UNLIKELY(!budget))
 			continue;
 		follow = began >= core->seen.next_tsc;
-		t0 = clock_if(timed | follow);
 		if (EPF_UNLIKELY(follow))
-			seen_begin(core, ring, t0);
-		take(core, ring, budget, core->nic->pace, &b);
-		if (!b.n)
-			continue;
+			seen_begin(core, ring, epf_tsc());
+		handled += take_ring(core, ring, budget, timed, follow, began);
 		if (EPF_UNLIKELY(core->seen.ring == ring->id + 1u))
 			seen_look(core, ring);
-		epf_ring_poll_next(core, ring);
-		t1 = clock_if(timed);
-		check(core, ring, &b);
-		t2 = clock_if(timed);
-		epf_stage_batch(core, ring, b.ops, b.n, b.first_seq);
-		epf_flight_note(core->flight, began, EPF_FLIGHT_TAKE, 0, ring->id, b.n, 0,
-				b.first_seq);
-		EPF_PROBE3(take, ring->id, b.n, b.first_seq);
-		EPF_COUNT(core, CMDS_TAKEN, b.n);
-		if (EPF_UNLIKELY(timed)) {
-			EPF_COUNT(core, TAKE_TSC, TIMED_STEP * (t1 - t0));
-			EPF_COUNT(core, CHECK_TSC, TIMED_STEP * (t2 - t1));
-			EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t2));
-		}
-		if (EPF_UNLIKELY(follow))
-			sample_begin(core, ring, &b, t0);
-		handled += b.n;
 	}
 	if (!left) /* all had their turn: another one is first now */
 		at = at + 1 < n ? at + 1 : 0;

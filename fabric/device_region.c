@@ -52,6 +52,10 @@ int epf_core_add_device_region(struct epf_core *core, uint32_t local,
 	struct epf_region_local *l;
 	int rc = check(r, mem);
 
+	if (!rc && (access & EPF_MR_SIGNALS))
+		rc = epf_fail(EPF_R_GPU_REGION,
+			      "signals: nic %s cannot add to GPU memory, leave them in host memory",
+			      core->caps.name);
 	if (rc)
 		return rc;
 	l = &r->regions[r->n_regions];

@@ -66,6 +66,8 @@ struct epf_copy_ops {
 	/* Maps what another process named, for copies by queues of that device; *addr is the piece's first byte. h->fd stays the caller's. */
 	int (*mem_import)(const struct epf_copy_handle *h, int device, uint64_t *addr);
 	void (*mem_unimport)(const struct epf_copy_handle *h, uint64_t addr);
+	/* Where kernels of its device find memory of mem_alloc; 0: nowhere. */
+	uint64_t (*mem_for_kernels)(const void *addr, uint64_t bytes);
 	/* Copies and waits: for programs, not for the NIC. */
 	int (*copy)(void *dst, const void *src, uint64_t bytes);
 

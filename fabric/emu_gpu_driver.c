@@ -299,6 +299,12 @@ static void driver_unimport(const struct epf_copy_handle *h, uint64_t addr)
 	drop(addr - h->offset, true);
 }
 
+static uint64_t driver_for_kernels(const void *addr, uint64_t bytes)
+{
+	(void)bytes;
+	return (uint64_t)(uintptr_t)addr;
+}
+
 static int driver_copy(void *dst, const void *src, uint64_t bytes)
 {
 	const uint64_t ends[2] = { (uint64_t)(uintptr_t)dst, (uint64_t)(uintptr_t)src };
@@ -499,6 +505,7 @@ const struct epf_copy_ops epf_copy_driver = {
 	.mem_device = driver_device,
 	.mem_import = driver_import,
 	.mem_unimport = driver_unimport,
+	.mem_for_kernels = driver_for_kernels,
 	.copy = driver_copy,
 	.host_register = driver_register,
 	.host_unregister = driver_unregister,

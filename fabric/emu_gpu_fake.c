@@ -147,6 +147,12 @@ void *epf_copy_fake_bytes(const void *addr, uint64_t bytes)
 	return at == addr ? NULL : at;
 }
 
+/* Kernels of the fake GPU are CPU code. */
+static uint64_t fake_for_kernels(const void *addr, uint64_t bytes)
+{
+	return (uint64_t)(uintptr_t)epf_copy_fake_bytes(addr, bytes);
+}
+
 static int fake_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out)
 {
 	uint64_t at = (uint64_t)(uintptr_t)addr;
@@ -385,6 +391,7 @@ const struct epf_copy_ops epf_copy_fake = {
 	.mem_device = fake_device,
 	.mem_import = fake_import,
 	.mem_unimport = fake_unimport,
+	.mem_for_kernels = fake_for_kernels,
 	.copy = fake_copy,
 	.host_register = fake_register,
 	.host_unregister = fake_unregister,

@@ -182,12 +182,27 @@ static unsigned stage(struct epf_emu *e, uint16_t lane, const struct epf_wr *wr,
 	return packets;
 }
 
-/* True for a write whose bytes are in GPU memory here: they do not travel. */
-static bool is_gpu_write(const struct epf_emu *e, const struct epf_wr *wr)
+/*
+ * True for a write whose bytes are in GPU memory here, and rightly so: they do not travel. *last: the region found last, NULL at first;
+ * writes behind each other mostly lie in one.
+ */
+static inline bool is_gpu_write(const struct epf_emu *e, const struct epf_wr *wr,
+				const struct epf_emu_region **last)
 {
-	return (wr->op == EPF_WR_WRITE || wr->op == EPF_WR_WRITE_IMM) && wr->len &&
-	       !(wr->flags & EPF_WR_INLINE) && (wr->lkey & 0xffff) < e->nregions &&
-	       e->regions[wr->lkey & 0xffff].mem && check_local(e, wr) == EPF_S_OK;
+	const struct epf_emu_region *r = *last;
+
+	if (EPF_UNLIKELY(!r || r->key != wr->lkey)) {
+		if (wr->op == EPF_WR_SEND || (wr->flags & EPF_WR_INLINE) ||
+		    (wr->lkey & 0xffff) >= e->nregions)
+			return false;
+		r = &e->regions[wr->lkey & 0xffff];
+		if (!r->mem || r->key != wr->lkey || !wr->lkey)
+			return false;
+		*last = r;
+	}
+	return (wr->op == EPF_WR_WRITE || wr->op == EPF_WR_WRITE_IMM) &&
+	       !(wr->flags & EPF_WR_INLINE) && wr->len && wr->len <= e->max_msg_bytes &&
+	       wr->laddr >= r->base && wr->len <= r->len && wr->laddr - r->base <= r->len - wr->len;
 }
 
 /* How many writes may share a packet and its outcome. Where outcomes are single ones, or made by faults: one. */
@@ -204,7 +219,7 @@ static unsigned most_refs(const struct epf_emu *e, const struct epf_emu_lane *l)
 
 /* Takes the writes out of GPU memory at the head of wr[0..n), one packet for all; returns how many, 0 when there is no packet. */
 static unsigned stage_refs(struct epf_emu *e, uint16_t lane, const struct epf_wr *wr, unsigned n,
-			   uint64_t now_ns)
+			   const struct epf_emu_region **last, uint64_t now_ns)
 {
 	struct epf_emu_lane *l = &e->lanes[lane];
 	unsigned most = most_refs(e, l), k = 0;
@@ -228,7 +243,7 @@ static unsigned stage_refs(struct epf_emu *e, uint16_t lane, const struct epf_wr
 		bytes += wr[k].len;
 		events |= (uint64_t)(wr[k].op == EPF_WR_WRITE_IMM) << k;
 		k++;
-	} while (k < n && k < most && wr[k].id == wr[0].id + k && is_gpu_write(e, &wr[k]) &&
+	} while (k < n && k < most && wr[k].id == wr[0].id + k && is_gpu_write(e, &wr[k], last) &&
 		 bytes + wr[k].len <= UINT32_MAX);
 	p->raddr = events;
 	p->rkey = 0;
@@ -285,6 +300,7 @@ int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 	struct epf_emu_lane *l = &e->lanes[lane];
 	unsigned i = 0, packets, staged = 0, filled = 0;
 	unsigned most = nic->pace ? (unsigned)EPF_EMU_PACED >> nic->pace : UINT_MAX;
+	const struct epf_emu_region *last = NULL;
 	uint64_t now_ns;
 
 	if (lane >= e->opts.lanes || l->link != EPF_LANE_READY)
@@ -293,8 +309,8 @@ int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 	while (i < n && l->link == EPF_LANE_READY && l->out_count < l->depth && filled < most) {
 		unsigned taken = 1;
 
-		if (!(l->flags & EPF_EMU_TX_STOP) && is_gpu_write(e, &wr[i])) {
-			taken = stage_refs(e, lane, &wr[i], n - i, now_ns);
+		if (!(l->flags & EPF_EMU_TX_STOP) && is_gpu_write(e, &wr[i], &last)) {
+			taken = stage_refs(e, lane, &wr[i], n - i, &last, now_ns);
 			packets = taken != 0;
 		} else {
 			packets = stage(e, lane, &wr[i], now_ns);

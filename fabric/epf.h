@@ -149,6 +149,26 @@ int epf_gpu_copy(struct epf *ep, void *dst, const void *src, uint64_t bytes);
 int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			    uint32_t *region);
 
+/* Where the signals of a rank lie. */
+enum epf_signals_where {
+	EPF_SIGNALS_HOST =
+		0, /* in host memory, to which the engine adds: for the host, and for one thread of a kernel that waits */
+	EPF_SIGNALS_GPU =
+		1, /* in memory of a GPU, to which the NIC adds: for kernels many threads of which wait */
+};
+
+/*
+ * Chooses where this rank's signals lie; host memory if it is never called. Once, before the join. GPU: memory of `device`, whose kernels will wait
+ * (epf_gpu_open on the same device), zeroed, and a region: it takes the next number. Everything else is the same in both places: peers and kernels
+ * use the same calls and know nothing of it, the order is the same (an addition is seen after the data that it covers, R4 and A4), counts are exact. Other
+ * are the costs: the NIC makes one addition after the other, each takes as long as a copy, and nothing that arrives behind it takes effect before;
+ * epf_signal_value and epf_signal_wait on the host read through the GPU's driver, so not on a thread for which a kernel waits there.
+ *
+ * Return: 0; -EINVAL: not a place, chosen already, or the join has begun; -ENOTSUP or like: no GPU, or a NIC that cannot add to its memory (RDMA
+ * devices: only nic=emu can).
+ */
+int epf_signals_place(struct epf *ep, enum epf_signals_where where, int device);
+
 /* Collective: publishes regions registered since the join. */
 int epf_exchange(struct epf *ep);
 

@@ -63,16 +63,19 @@ static int make_words(struct epf_gpu_context *c)
 
 static int make_signals(struct epf_gpu_context *c, const struct epf_gpu_parts *p)
 {
+	uint64_t bytes = (uint64_t)p->n_signals * sizeof(struct epf_signal), at = 0;
+	uint64_t bell = p->bell ? (uint64_t)((uint8_t *)p->bell - (uint8_t *)p->signals) : 0;
 	int rc;
 
 	c->host.signal_stride = sizeof(struct epf_signal);
 	if (!p->signals)
 		return 0;
-	rc = pin(c, p->signals, (uint64_t)p->n_signals * sizeof(struct epf_signal),
-		 &c->host.signals);
+	rc = pin(c, p->signals, bell ? bell + sizeof(*p->bell) : bytes, &at);
 	if (rc)
 		return rc;
 	c->signals = p->signals;
+	c->host.signals = p->device_signals ? p->device_signals : at;
+	c->host.bell = bell ? at + bell : 0;
 	c->host.n_signals = p->n_signals;
 	return 0;
 }

@@ -8,6 +8,7 @@
 #define EPF_FABRIC_GPU_CONTEXT_H
 
 #include "fabric/gpu.h"
+#include "queues/epf_bell.h"
 #include "queues/epf_gpu.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_signal.h"
@@ -27,6 +28,10 @@ struct epf_gpu_parts {
 	uint32_t n_shared;                     /* 1 .. EPF_GPU_SHARED_MAX */
 	uint32_t n_private;                    /* 0 .. EPF_GPU_PRIVATE_MAX */
 	struct epf_signal *signals;            /* page-aligned; NULL: none */
+	struct epf_bell
+		*bell; /* behind the signals, in the same mapping; NULL: long waits are not told */
+	uint64_t
+		device_signals; /* where kernels find them in memory of the device; 0: `signals` are pinned */
 	uint32_t n_signals;
 	uint32_t rank;
 	uint32_t world;

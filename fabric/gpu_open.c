@@ -90,6 +90,7 @@ static int make_context(struct epf_gpu *gpu, const struct epf_gpu_options *o)
 				       .n_private = gpu->n_private,
 				       .signals = ep->signals,
 				       .n_signals = ep->n_signals,
+				       .bell = ep->bell,
 				       .rank = ep->rank,
 				       .world = ep->world,
 				       .timeout_ns = o->timeout_ns };
@@ -97,6 +98,8 @@ static int make_context(struct epf_gpu *gpu, const struct epf_gpu_options *o)
 
 	if (!from)
 		return epf_fail(EPF_R_NO_MEMORY, "epf_gpu_open: no memory");
+	if (ep->gpu_signals)
+		parts.device_signals = epf_gpu_signals_for_kernels(ep);
 	for (uint32_t i = 0; i < gpu->opened; i++)
 		from[i] = (struct epf_gpu_ring_from){ gpu->rings[i]->shm,
 						      gpu->rings[i]->producer.head,
@@ -132,6 +135,10 @@ int epf_gpu_open(struct epf *ep, const struct epf_gpu_options *opts, struct epf_
 		return epf_fail(EPF_R_NO_MEMORY, "epf_gpu_open: no memory");
 	gpu->ep = ep;
 	rc = ops->open(o.device, &gpu->dev);
+	if (!rc && ep->gpu_signals && o.device >= 0 && o.device != ep->gpu_signals_device)
+		rc = epf_fail(EPF_R_GPU_MEMORY,
+			      "epf_gpu_open: GPU %d, but the signals lie in memory of GPU %d",
+			      o.device, ep->gpu_signals_device);
 	if (!rc)
 		rc = open_rings(gpu, &o);
 	if (!rc)

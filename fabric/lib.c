@@ -109,6 +109,7 @@ void epf_close(struct epf *ep)
 	}
 	while (ep->mappings)
 		epf_memory_free(ep, ep->mappings->addr);
+	epf_gpu_signals_free(ep);
 	if (ep->own_boot)
 		epf_boot_close(ep->boot);
 	epf_boot_free_blobs(ep->blobs);

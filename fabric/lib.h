@@ -75,6 +75,8 @@ struct epf {
 
 	struct epf_ring *rings;
 	struct epf_gpu *gpus; /* the one GPU context, or NULL */
+	void *gpu_signals;    /* GPU memory that holds the signals; NULL: ep->signals does */
+	int gpu_signals_device;
 	struct epf_mapping *mappings;
 	bool keeps_memory;  /* mappings keep their memfds open */
 	bool aborted;       /* epf_abort was called: every wait ends */
@@ -118,6 +120,7 @@ struct epf_wish {
 	uint32_t what;
 	uint32_t index;
 	uint64_t least;
+	uint64_t sleep_ns; /* at most so long at a time; 0: as long as any */
 };
 
 /*
@@ -130,6 +133,10 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 int epf_wait_why(struct epf *ep, const char *what, uint64_t number);
 /* gpu_open.c: ends the waits of kernels. Any thread. */
 void epf_gpu_abort(struct epf *ep);
+/* lib_gpu.c, where ep->gpu_signals is there: one of them, read through the driver; where kernels find them; their end. */
+uint64_t epf_gpu_signal_value(struct epf *ep, uint32_t signal);
+uint64_t epf_gpu_signals_for_kernels(struct epf *ep);
+void epf_gpu_signals_free(struct epf *ep);
 /* The device of a context (gpu_open.c). */
 struct epf_gpu_dev *epf_gpu_device(const struct epf_gpu *gpu);
 /* Lets the engine work when no thread of its own does; returns what it did. */

@@ -7,6 +7,7 @@
 #include "fabric/base/err.h"
 #include "fabric/emu_gpu.h"
 #include "fabric/lib.h"
+#include "fabric/nic.h"
 
 #include <stdlib.h>
 
@@ -70,4 +71,60 @@ int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned
 	rc = ep->be->region_register_gpu(ep, mem, access, region);
 	epf_copy_mem_put(mem);
 	return rc;
+}
+
+static uint64_t signals_bytes(const struct epf *ep)
+{
+	return (uint64_t)ep->n_signals * sizeof(struct epf_signal);
+}
+
+int epf_signals_place(struct epf *ep, enum epf_signals_where where, int device)
+{
+	uint32_t region;
+	int rc;
+
+	if (where != EPF_SIGNALS_HOST && where != EPF_SIGNALS_GPU)
+		return epf_fail(EPF_R_GPU_MEMORY, "epf_signals_place: %d is no place", (int)where);
+	if (ep->join_phase != EPF_JOIN_NONE)
+		return epf_fail(EPF_R_JOIN_ORDER, "epf_signals_place: the join has begun");
+	if (ep->gpu_signals)
+		return epf_fail(EPF_R_JOIN_ORDER, "epf_signals_place: they have their place");
+	if (where == EPF_SIGNALS_HOST)
+		return 0;
+	rc = epf_gpu_alloc(ep, device, signals_bytes(ep), &ep->gpu_signals);
+	if (rc)
+		return rc;
+	rc = epf_region_register_gpu(ep, ep->gpu_signals, signals_bytes(ep), EPF_MR_SIGNALS,
+				     &region);
+	if (rc)
+		epf_gpu_signals_free(ep);
+	else
+		ep->gpu_signals_device = device;
+	return rc;
+}
+
+void epf_gpu_signals_free(struct epf *ep)
+{
+	epf_gpu_free(ep, ep->gpu_signals);
+	ep->gpu_signals = NULL;
+}
+
+uint64_t epf_gpu_signal_value(struct epf *ep, uint32_t signal)
+{
+	const uint8_t *at = ep->gpu_signals;
+	uint64_t value = 0;
+
+	if (epf_gpu_copy(ep, &value, at + (uint64_t)signal * sizeof(struct epf_signal),
+			 sizeof(value)))
+		return 0;
+	return value;
+}
+
+uint64_t epf_gpu_signals_for_kernels(struct epf *ep)
+{
+	const struct epf_copy_ops *ops;
+
+	if (driver_of(ep, &ops))
+		return 0;
+	return ops->mem_for_kernels(ep->gpu_signals, signals_bytes(ep));
 }

@@ -149,7 +149,12 @@ struct epf_nic_mr {
 	void *priv; /* the NIC's own */
 };
 
-enum { EPF_MR_REMOTE_WRITE = 1, EPF_MR_REMOTE_READ = 2 };
+enum {
+	EPF_MR_REMOTE_WRITE = 1,
+	EPF_MR_REMOTE_READ = 2,
+	/* Of a region of GPU memory, and the engine's alone: its rank's signals are in it (epf_signals_place). No NIC sees it. */
+	EPF_MR_SIGNALS = 4,
+};
 
 enum epf_lane_link {
 	EPF_LANE_IDLE = 0,  /* created, not connected */

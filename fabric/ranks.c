@@ -132,6 +132,7 @@ int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal 
 		refresh(core, p);
 	r->n_regions = 0;
 	r->signals = signals;
+	r->signal_region = EPF_NONE;
 	r->n_signals = n_signals;
 	r->bell = bell;
 	r->life = EPF_RANK_LIVE;

@@ -8,6 +8,10 @@
 
 #include "fabric/core.h"
 
+enum {
+	EPF_RECLAIM_RUN = 4
+}; /* more entries than this of one completion: rows of puts are looked for */
+
 /* One work request of command `seq` is over; the last one retires it. Done words never jump: order is the ring's. */
 EPF_INLINE void epf_retire(struct epf_ring_state *ring, uint32_t seq)
 {
@@ -51,12 +55,78 @@ EPF_INLINE void epf_reclaim(struct epf_core *core, struct epf_lane *lane, struct
 	}
 }
 
+/* The commands of a ring that are over move its done word on, in its order. */
+EPF_INLINE void epf_retire_over(struct epf_ring_state *ring)
+{
+	uint32_t at = ring->retired;
+
+	while (at != ring->seq && ring->pend[at & ring->pend_mask] == 0)
+		at++;
+	if (at == ring->retired)
+		return;
+	ring->retired = at;
+	*ring->retired_word |= ring->retired_bit;
+}
+
+/* Is this the entry of a plain put of the ring whose entries have `high` in the upper half of their core word? */
+EPF_INLINE int epf_is_put_of(const struct epf_wr *wr, uint64_t high)
+{
+	return wr->core >> 32 == high && wr->op == EPF_WR_WRITE;
+}
+
+/*
+ * Reclaims the entries of plain puts of one ring from the lane's tail on, as far as they go and not beyond entry `id`, and counts them
+ * once for all. The first one is such an entry.
+ */
+EPF_INLINE void epf_reclaim_run(struct epf_core *core, struct epf_lane *lane, uint32_t id)
+{
+	const struct epf_wr *wr = &lane->wrs[lane->tail & lane->mask];
+	uint64_t high = wr->core >> 32, bytes = 0;
+	struct epf_ring_state *ring = core->rings[high];
+	struct epf_rank_state *rank = &core->ranks[ring->rank];
+	struct epf_link_load *load = &core->load[lane->link];
+	uint32_t at = lane->tail, n;
+
+	do {
+		ring->pend[(uint32_t)wr->core & ring->pend_mask]--;
+		bytes += wr->len;
+		wr = &lane->wrs[++at & lane->mask];
+	} while (at != id + 1 && epf_is_put_of(wr, high));
+	n = at - lane->tail;
+	lane->tail = at;
+	load->bytes -= bytes;
+	load->messages -= n;
+	rank->inflight_bytes -= bytes;
+	rank->inflight_messages -= n;
+	epf_retire_over(ring);
+}
+
+/* Reclaims all entries from the lane's tail to entry `id`. */
+static __attribute__((noinline, unused)) void epf_reclaim_many(struct epf_core *core,
+							       struct epf_lane *lane, uint32_t id)
+{
+	do {
+		struct epf_wr *wr = &lane->wrs[lane->tail & lane->mask];
+
+		if (EPF_LIKELY(epf_is_put_of(wr, wr->core >> 32 & 0xffffu))) {
+			epf_reclaim_run(core, lane, id);
+		} else {
+			epf_reclaim(core, lane, wr);
+			lane->tail++;
+		}
+	} while (lane->tail != id + 1);
+}
+
 /* Completion of entry `id` (ordered NIC: and all before it). A number outside the lane is the NIC's error: ignored. */
 EPF_INLINE void epf_complete(struct epf_core *core, struct epf_lane *lane, uint32_t id)
 {
 	if (EPF_UNLIKELY(id - lane->tail >= lane->posted - lane->tail))
 		return;
 	if (core->ordered) {
+		if (EPF_UNLIKELY(id - lane->tail >= EPF_RECLAIM_RUN)) {
+			epf_reclaim_many(core, lane, id);
+			return;
+		}
 		do {
 			epf_reclaim(core, lane, &lane->wrs[lane->tail & lane->mask]);
 		} while (lane->tail++ != id);

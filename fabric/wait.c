@@ -165,7 +165,11 @@ static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *ar
 	if (!spin->slept)
 		spin_learn(ep, spin, true);
 	spin->slept = true;
-	sleep_on_bell(ep, ep->call_progress ? DRIVER_SLEEP_NS : SLEEP_NS, ready, arg, wish);
+	sleep_on_bell(ep,
+		      wish->sleep_ns      ? wish->sleep_ns
+		      : ep->call_progress ? DRIVER_SLEEP_NS
+					  : SLEEP_NS,
+		      ready, arg, wish);
 	spin->quiet = spin->limit - spin->limit / 4;
 }
 
@@ -263,7 +267,7 @@ static bool is_retired(const void *arg)
 int epf_wait_retired(struct epf_ring *ring, uint64_t pushed, uint64_t timeout_ns)
 {
 	struct retired_arg a = { ring, pushed };
-	struct epf_wish wish = { EPF_WISH_RETIRED, ring->shm->ring_id, pushed };
+	struct epf_wish wish = { EPF_WISH_RETIRED, ring->shm->ring_id, pushed, 0 };
 
 	return epf_wait(ring->ep, is_retired, &a, &wish, timeout_ns, "command", pushed - 1);
 }
@@ -280,19 +284,44 @@ static bool is_signalled(const void *arg)
 	return (int64_t)(epf_signal_read(a->signal) - a->at_least) >= 0;
 }
 
+/* The same of one in GPU memory. */
+struct gpu_signal_arg {
+	struct epf *ep;
+	uint32_t signal;
+	uint64_t at_least;
+};
+
+static bool is_gpu_signalled(const void *arg)
+{
+	const struct gpu_signal_arg *a = arg;
+
+	return (int64_t)(epf_gpu_signal_value(a->ep, a->signal) - a->at_least) >= 0;
+}
+
 uint64_t epf_signal_value(const struct epf *ep, uint32_t signal)
 {
-	return signal < ep->n_signals ? epf_signal_read(&ep->signals[signal]) : 0;
+	if (signal >= ep->n_signals)
+		return 0;
+	if (EPF_UNLIKELY(ep->gpu_signals != NULL))
+		return epf_gpu_signal_value((struct epf *)(uintptr_t)ep, signal);
+	return epf_signal_read(&ep->signals[signal]);
 }
 
 int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t timeout_ns)
 {
 	struct signal_arg a = { .at_least = at_least };
-	struct epf_wish wish = { EPF_WISH_SIGNAL, signal, at_least };
+	struct epf_wish wish = { EPF_WISH_SIGNAL, signal, at_least, 0 };
 
 	if (signal >= ep->n_signals)
 		return epf_fail(EPF_R_SIGNAL_RANGE, "signal %u: this rank has %u", signal,
 				ep->n_signals);
+	if (EPF_UNLIKELY(ep->gpu_signals != NULL)) {
+		struct gpu_signal_arg g = { ep, signal, at_least };
+
+		/* The core cannot read it, and nobody rings when an addition is done. */
+		wish = (struct epf_wish){ .what = EPF_WISH_ANY, .sleep_ns = DRIVER_SLEEP_NS };
+		return epf_wait(ep, is_gpu_signalled, &g, &wish, timeout_ns, "signal", signal);
+	}
 	a.signal = &ep->signals[signal];
 	return epf_wait(ep, is_signalled, &a, &wish, timeout_ns, "signal", signal);
 }

@@ -53,6 +53,8 @@ struct ring_track {
 struct wish {
 	uint32_t what, index;
 	uint64_t least;
+	uint64_t seen;   /* by the kernel */
+	uint32_t kernel; /* 1: a kernel waits, no thread does */
 };
 
 struct rank_track {

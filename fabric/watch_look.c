@@ -111,6 +111,7 @@ void watch_look_rank(struct epf_core *core, uint32_t i, uint64_t now)
 	epf_stat_set(block, EPF_STAT_RANK_WAIT_NUMBER, t->wish.index);
 	epf_stat_set(block, EPF_STAT_RANK_WAIT_VALUE, value);
 	epf_stat_set(block, EPF_STAT_RANK_WAIT_LEAST, t->wish.least);
+	epf_stat_set(block, EPF_STAT_RANK_WAIT_KERNEL, t->wish.kernel);
 	watch_gauge(block, EPF_STAT_RANK_WAIT_RANK, wait.rank);
 }
 

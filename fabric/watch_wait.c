@@ -7,12 +7,30 @@
 
 #include "fabric/stage_hot.h"
 
+/* What a kernel of the rank has told that it waits for. */
+static bool kernel_wish(const struct epf_bell *bell, struct wish *wish)
+{
+	uint32_t what = EPF_LOAD_ACQUIRE(&bell->kernel_wish); /* B4 */
+
+	if (what == EPF_WISH_ANY)
+		return false;
+	wish->kernel = 1;
+	wish->what = what;
+	wish->index = EPF_LOAD_RELAXED(&bell->kernel_index);
+	wish->least = EPF_LOAD_RELAXED(&bell->kernel_least);
+	wish->seen = EPF_LOAD_RELAXED(&bell->kernel_seen);
+	return true;
+}
+
 bool watch_rank_wish(const struct epf_rank_state *rank, struct wish *wish)
 {
 	const struct epf_bell *bell = rank->bell;
 
-	if (!bell || !EPF_LOAD_RELAXED(&bell->waiters))
+	if (!bell)
 		return false;
+	if (!EPF_LOAD_RELAXED(&bell->waiters))
+		return kernel_wish(bell, wish);
+	wish->kernel = 0;
 	wish->what = EPF_LOAD_RELAXED(&bell->wish);
 	wish->index = EPF_LOAD_RELAXED(&bell->wish_index);
 	wish->least = EPF_LOAD_RELAXED(&bell->wish_least);
@@ -30,6 +48,8 @@ struct wait watch_rank_wait(const struct epf_core *core, const struct epf_rank_s
 		*value = epf_signal_read(&rank->signals[wish->index]);
 		out.reason = EPF_STATS_WAIT_SIGNAL;
 		out.rank = from && from <= core->world ? (uint32_t)from - 1 : EPF_NONE;
+		if (rank->signal_region != EPF_NONE) /* in GPU memory */
+			*value = wish->seen;
 		return (int64_t)(*value - wish->least) >= 0 ? none : out;
 	}
 	for (uint32_t i = 0; wish->what == EPF_WISH_RETIRED && i < core->n_rings; i++) {

@@ -42,7 +42,7 @@ EPF_DEV_COLD int epf_dev_wait_retired(const struct epf_gpu_ctx *ctx, struct epf_
 	const uint64_t *word = epf_dev_word(shm, offsetof(struct epf_ring_shm, done) +
 							 offsetof(struct epf_done, retired));
 	const uint64_t *abort = epf_dev_word(shm, offsetof(struct epf_ring_shm, abort));
-	struct epf_dev_clock clock = { 0, 0 };
+	struct epf_dev_clock clock = { 0, 0, 0 };
 	uint64_t seen;
 	int rc = 0;
 
@@ -53,11 +53,16 @@ EPF_DEV_COLD int epf_dev_wait_retired(const struct epf_gpu_ctx *ctx, struct epf_
 	for (;;) {
 		seen = epf_ld_acquire_sys(word);
 		if ((int64_t)(seen - ticket) >= 0)
-			return 0;
+			break;
 		rc = epf_dev_tick(ctx, &clock, abort);
-		if (rc)
-			return epf_dev_fail(ctx, rc, EPF_GPU_RETIRED, ring->id, ticket, seen);
+		if (rc) {
+			(void)epf_dev_fail(ctx, rc, EPF_GPU_RETIRED, ring->id, ticket, seen);
+			break;
+		}
+		epf_dev_lasts(ctx, &clock, EPF_WISH_RETIRED, ring->id, ticket, seen);
 	}
+	epf_dev_told(ctx, &clock);
+	return rc;
 }
 
 /* epf_dev_wait() - waits until the command of that ticket is retired, whether done or failed (epf_dev_flush tells). Acquire. */
@@ -106,18 +111,24 @@ EPF_DEV_COLD int epf_dev_wait_at(const struct epf_gpu_ctx *ctx, const uint64_t *
 				 uint32_t number, uint64_t at_least)
 {
 	const uint64_t *abort = epf_dev_abort(ctx);
-	struct epf_dev_clock clock = { 0, 0 };
+	struct epf_dev_clock clock = { 0, 0, 0 };
 	uint64_t seen;
-	int rc;
+	int rc = 0;
 
 	for (;;) {
 		seen = epf_ld_acquire_sys(word);
 		if ((int64_t)(seen - at_least) >= 0)
-			return 0;
+			break;
 		rc = epf_dev_tick(ctx, &clock, abort);
-		if (rc)
-			return epf_dev_fail(ctx, rc, what, number, at_least, seen);
+		if (rc) {
+			(void)epf_dev_fail(ctx, rc, what, number, at_least, seen);
+			break;
+		}
+		if (what == EPF_GPU_WAIT)
+			epf_dev_lasts(ctx, &clock, EPF_WISH_SIGNAL, number, at_least, seen);
 	}
+	epf_dev_told(ctx, &clock);
+	return rc;
 }
 
 /**

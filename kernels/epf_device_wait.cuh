@@ -7,6 +7,7 @@
 #define EPF_KERNELS_DEVICE_WAIT_CUH
 
 #include "kernels/epf_arch.cuh"
+#include "queues/epf_bell.h"
 #include "queues/epf_gpu.h"
 #include "queues/epf_ring.h"
 
@@ -39,6 +40,7 @@ EPF_DEV_COLD int epf_dev_fail(const struct epf_gpu_ctx *ctx, int code, uint32_t 
 struct epf_dev_clock {
 	uint64_t start;
 	uint32_t polls;
+	uint32_t told; /* 1: the host knows of this wait */
 };
 
 EPF_DEV_FN int epf_dev_tick(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
@@ -52,6 +54,43 @@ EPF_DEV_FN int epf_dev_tick(const struct epf_gpu_ctx *ctx, struct epf_dev_clock 
 	if (epf_ld_relaxed_sys(abort))
 		return EPF_GPU_ABORTED;
 	return epf_timer() - c->start > ctx->deadline_ticks ? EPF_GPU_TIMEOUT : 0;
+}
+
+/*
+ * Tells the host, once, of a wait that lasts longer than a millisecond, unless it knows of another one: ep-fabric why and ep-top name it. wish: enum
+ * epf_bell_wish. Apart from the loops that poll; epf_dev_told() ends it.
+ */
+EPF_DEV_COLD void epf_dev_tell(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
+			       uint32_t wish, uint32_t index, uint64_t least, uint64_t seen)
+{
+	struct epf_bell *bell = (struct epf_bell *)ctx->bell;
+	uint32_t *told = (uint32_t *)ctx->failed + 1;
+
+	if (!bell || epf_timer() - c->start < ctx->timer_khz || epf_ld32_relaxed_gpu(told) ||
+	    epf_exchange32_gpu(told, 1u))
+		return;
+	c->told = 1;
+	bell->kernel_index = index;
+	bell->kernel_least = least;
+	bell->kernel_seen = seen;
+	epf_st32_release_sys(&bell->kernel_wish, wish); /* B3 */
+}
+
+/* A poll of a wait that goes on. */
+EPF_DEV_FN void epf_dev_lasts(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c, uint32_t wish,
+			      uint32_t index, uint64_t least, uint64_t seen)
+{
+	if (EPF_UNLIKELY(c->polls % EPF_DEV_CHECK_EVERY == 0 && !c->told))
+		epf_dev_tell(ctx, c, wish, index, least, seen);
+}
+
+/* The wait is over. */
+EPF_DEV_FN void epf_dev_told(const struct epf_gpu_ctx *ctx, const struct epf_dev_clock *c)
+{
+	if (EPF_LIKELY(!c->told))
+		return;
+	epf_st32_release_sys(&((struct epf_bell *)ctx->bell)->kernel_wish, 0u);
+	epf_st32_relaxed_gpu((uint32_t *)ctx->failed + 1, 0u);
 }
 
 /* This multiprocessor's abort word. */
@@ -68,7 +107,7 @@ EPF_DEV_COLD uint64_t epf_dev_private_room(const struct epf_gpu_ctx *ctx,
 	const uint8_t *shm = (const uint8_t *)ring->shm;
 	const uint64_t *word = epf_dev_word(shm, offsetof(struct epf_ring_shm, taken));
 	const uint64_t *abort = epf_dev_word(shm, offsetof(struct epf_ring_shm, abort));
-	struct epf_dev_clock clock = { 0, 0 };
+	struct epf_dev_clock clock = { 0, 0, 0 };
 	uint64_t size = (uint64_t)1 << ring->log2;
 	uint64_t taken;
 
@@ -112,25 +151,29 @@ EPF_DEV_COLD uint64_t epf_dev_shared_wait(const struct epf_gpu_ctx *ctx, struct 
 						  offsetof(struct epf_done, retired));
 	uint64_t *copy = room ? &ring->taken : &ring->retired;
 	uint32_t *busy = room ? &ring->refreshing_taken : &ring->refreshing_retired;
-	struct epf_dev_clock clock = { 0, 0 };
+	struct epf_dev_clock clock = { 0, 0, 0 };
 	uint64_t seen;
 
 	for (;;) {
 		seen = epf_ld_acquire_gpu(copy);
 		if ((int64_t)(seen - want) >= 0)
-			return seen;
+			break;
 		*rc = (int)(int32_t)epf_ld32_relaxed_gpu((const uint32_t *)&ring->broken);
 		if (!*rc)
 			*rc = epf_dev_tick(ctx, &clock, abort);
 		if (*rc) {
 			(void)epf_dev_fail(ctx, *rc, what, ring->id, want, seen);
-			return seen;
+			break;
 		}
+		if (!room)
+			epf_dev_lasts(ctx, &clock, EPF_WISH_RETIRED, ring->id, want, seen);
 		if (!epf_dev_refresh(word, copy, busy, &seen))
 			epf_pause();
 		else if ((int64_t)(seen - want) >= 0)
-			return seen;
+			break;
 	}
+	epf_dev_told(ctx, &clock);
+	return seen;
 }
 
 #endif

@@ -15,6 +15,7 @@
 
 #include "queues/epf_base.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* epf_bell.wish: what the one sleeper waits for. It may be rung for other things too, but need not be. */
@@ -32,10 +33,18 @@ struct epf_bell {
 	uint64_t wish_least; /* compared by difference: counters may wrap */
 	uint32_t wish_index;
 	uint32_t reserved0;
-	uint64_t reserved[12];
+	uint64_t reserved[4];
+	/* A line of the rank's kernels: what one of them has waited for, for long. For people; nobody is rung for it. */
+	uint32_t kernel_wish; /* as wish, stored after the others; 0: none waits so long */
+	uint32_t kernel_index;
+	uint64_t kernel_least;
+	uint64_t kernel_seen; /* the value that it saw then */
+	uint64_t kernel_reserved[5];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_bell) == 128, "a bell has its own pair of cache lines");
+EPF_STATIC_ASSERT(offsetof(struct epf_bell, kernel_wish) == 64,
+		  "kernels write a line of their own");
 
 /* Sleeper: announces the wish to sleep. The caller looks for work once more afterwards. [B1] */
 EPF_INLINE void epf_bell_arm(struct epf_bell *bell)

@@ -162,8 +162,9 @@ struct epf_gpu_ctx {
 	uint64_t aborts; /* struct epf_gpu_abort[EPF_GPU_ABORT_LINES] */
 	uint64_t status; /* struct epf_gpu_status */
 	uint64_t
-		failed; /* uint32_t in GPU memory: 1 once a thread has taken it on itself to write the status */
-	uint64_t reserved1[3];
+		failed; /* uint32_t[2] in GPU memory: 1 once a thread has taken it on itself to write the status; 1 while one has told of its wait */
+	uint64_t bell;  /* struct epf_bell of the rank, which long waits are told to; 0: none */
+	uint64_t reserved1[2];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_gpu_ctx) == 128, "the context is one line");

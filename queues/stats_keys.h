@@ -60,7 +60,7 @@ EPF_ROW(CORE, WAKEUPS,              "wakeups",              "times",    COUNTER,
 EPF_ROW(CORE, INVOLUNTARY_SWITCHES, "involuntary_switches", "switches", COUNTER, "", "Times the kernel took the CPU away; above zero the core is shared.")
 EPF_ROW(CORE, TAKE_TSC,             "take_tsc",             "cycles",   COUNTER, "", "Cycles taking commands from rings.")
 EPF_ROW(CORE, CHECK_TSC,            "check_tsc",            "cycles",   COUNTER, "", "Cycles checking commands.")
-EPF_ROW(CORE, STAGE_TSC,            "stage_tsc",            "cycles",   COUNTER, "", "Cycles admitting commands and building work requests.")
+EPF_ROW(CORE, STAGE_TSC,            "stage_tsc",            "cycles",   COUNTER, "", "Cycles admitting and staging commands; of puts in a row, taking too.")
 EPF_ROW(CORE, FLUSH_TSC,            "flush_tsc",            "cycles",   COUNTER, "", "Cycles posting work requests.")
 EPF_ROW(CORE, REAP_TSC,             "reap_tsc",             "cycles",   COUNTER, "", "Cycles taking completions.")
 EPF_ROW(CORE, ARRIVE_TSC,           "arrive_tsc",           "cycles",   COUNTER, "", "Cycles handling arrivals.")
@@ -160,6 +160,7 @@ EPF_ROW(RANK, WAIT_NUMBER,          "wait_number",          "number",   GAUGE,  
 EPF_ROW(RANK, WAIT_VALUE,           "wait_value",           "number",   GAUGE,   "", "Where it stands.")
 EPF_ROW(RANK, WAIT_LEAST,           "wait_least",           "number",   GAUGE,   "", "Where it must come to.")
 EPF_ROW(RANK, WAIT_RANK,            "wait_rank",            "rank",     GAUGE,   "", "The rank that raised this signal last: the one that is likely to be missing.")
+EPF_ROW(RANK, WAIT_KERNEL,          "wait_kernel",          "number",   GAUGE,   "", "1: a kernel of a GPU waits, for longer than a millisecond; 0: a thread.")
 EPF_END(RANK)
 
 EPF_CLASS(FLIGHT, "flight", "The last events of one core.", "core=num")

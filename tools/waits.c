@@ -287,6 +287,7 @@ static void read_rank(struct reading *r, const struct at *at)
 		e->signal = number(at, "wait_number", 0);
 		e->value = number(at, "wait_value", 0);
 		e->least = number(at, "wait_least", 0);
+		e->kernel = number(at, "wait_kernel", 0) == 1;
 		if (e->reason == EPF_STATS_WAIT_RING)
 			e->ring = (uint32_t)e->signal;
 	}

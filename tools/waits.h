@@ -88,6 +88,7 @@ struct waits_entry {
 	uint32_t rank; /* who waits or is meant; of lanes and peers WAITS_NONE */
 	uint32_t peer; /* whom it waits for */
 	uint32_t stream, lane, ring;
+	bool kernel;                   /* of a rank: a kernel of its GPU waits, not a thread */
 	uint64_t signal, value, least; /* of a rank's wait; signal: or the ring's number */
 	uint64_t parked;
 	uint32_t occupancy, slots; /* of a ring */

@@ -209,12 +209,14 @@ static void add_where(struct text *t, const struct waits_entry *e)
 static void add_rank_wait(struct text *t, const struct waits_entry *e)
 {
 	if (e->reason == EPF_STATS_WAIT_RING) {
-		add(t, "rank %" PRIu32 " waits for its ring %" PRIu64, e->rank, e->signal);
+		add(t, "%srank %" PRIu32 " waits for its ring %" PRIu64,
+		    e->kernel ? "a kernel of " : "", e->rank, e->signal);
 		add_age(t, e);
 		add(t, ": %" PRIu64 " commands are retired, it wants %" PRIu64, e->value, e->least);
 		return;
 	}
-	add(t, "rank %" PRIu32 " waits for signal %" PRIu64, e->rank, e->signal);
+	add(t, "%srank %" PRIu32 " waits for signal %" PRIu64, e->kernel ? "a kernel of " : "",
+	    e->rank, e->signal);
 	if (e->peer != WAITS_NONE)
 		add(t, " of rank %" PRIu32, e->peer);
 	add_age(t, e);

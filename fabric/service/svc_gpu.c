@@ -119,6 +119,24 @@ static void give_memory(struct svc_region *r)
 	svc_device_free(r->device);
 }
 
+/* A region that is to hold its rank's signals: one, before the rank is attached, and large enough. */
+static int check_signals(const struct svc_member *m, const struct epf_svc_gpu_region *g)
+{
+	uint32_t before = 0;
+
+	for (uint32_t i = 0; i < m->n_regions; i++)
+		before |= m->regions[i].access & EPF_MR_SIGNALS;
+	if (g->kind == EPF_SVC_GPU_DMABUF)
+		return epf_fail(
+			EPF_R_GPU_REGION,
+			"signals: an RDMA device cannot add to GPU memory, leave them in host memory");
+	if (before || !m->signals || g->bytes / sizeof(struct epf_signal) < m->n_signals)
+		return epf_fail(EPF_R_SVC_MESSAGE,
+				"GPU_REGION: %llu bytes for %u signals, which have %s place",
+				(unsigned long long)g->bytes, m->n_signals, before ? "a" : "no");
+	return 0;
+}
+
 int svc_member_gpu_region(struct epf_svc *s, struct svc_session *c, const union svc_message *msg,
 			  struct svc_answer *a)
 {
@@ -127,6 +145,8 @@ int svc_member_gpu_region(struct epf_svc *s, struct svc_session *c, const union 
 	struct svc_member *m;
 	int rc = svc_member_may_register(s, c, g->access, &m);
 
+	if (!rc && (g->access & EPF_MR_SIGNALS))
+		rc = check_signals(m, g);
 	if (!rc)
 		rc = take_memory(s, g, c->in.fds[0], &r);
 	if (rc)

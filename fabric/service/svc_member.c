@@ -78,7 +78,7 @@ int svc_member_may_register(struct epf_svc *s, struct svc_session *c, uint32_t a
 
 	if (!m)
 		return -ENOMEM;
-	if (access & ~(uint32_t)(EPF_REMOTE_WRITE | EPF_REMOTE_READ))
+	if (access & ~(uint32_t)(EPF_REMOTE_WRITE | EPF_REMOTE_READ | EPF_MR_SIGNALS))
 		return epf_fail(EPF_R_SVC_MESSAGE, "REGION: access %#x has unknown bits", access);
 	if (m->n_regions >= s->conf->regions)
 		return epf_fail(EPF_R_REGION_LIMIT,
@@ -113,6 +113,8 @@ int svc_member_region(struct epf_svc *s, struct svc_session *c, const union svc_
 	struct svc_member *m;
 	int rc = svc_member_may_register(s, c, r->access, &m);
 
+	if (!rc && (r->access & EPF_MR_SIGNALS))
+		rc = epf_fail(EPF_R_SVC_MESSAGE, "REGION: signals have host memory of their own");
 	if (!rc)
 		rc = svc_memory_check(c->in.fds[0], r->offset, r->bytes);
 	if (!rc)

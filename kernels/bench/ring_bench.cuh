@@ -150,7 +150,7 @@ EPF_DEV_FN void ring_bench_flag(const struct ring_bench_args *a)
 	if (ring_bench_warp() != 0 || epf_lane() != 0)
 		return;
 	for (uint64_t turn = 1; turn <= a->count && !rc; turn++) {
-		struct epf_dev_clock clock = { 0, 0 };
+		struct epf_dev_clock clock = { 0, 0, 0 };
 		uint64_t t = epf_cycles();
 		struct epf_cmd c = { turn, turn };
 

@@ -153,6 +153,7 @@ for copy in engine kernel; do
 			run "p2p-bw-$copy-$op-$size" "$bench" p2p --gpu --op "$op" --test bw -s "$size" --gpu-copy "$copy" --warps 8
 		done
 	done
+	run "p2p-lat-$copy-signals-gpu" "$bench" p2p --gpu --op put_signal --signals gpu -s 7168 --gpu-copy "$copy"
 	run "p2p-service-$copy" "$bench" p2p --gpu --service --rounds 3 -s 7168 --gpu-copy "$copy" --warps 8 --fabric-program "$FABRIC_PROGRAM"
 done
 [ "$mps" = 0 ] || echo quit | nvidia-cuda-mps-control

@@ -39,6 +39,7 @@ struct page {
 };
 
 struct rank {
+	int (*region0)(struct epf *ep); /* makes region 0 in place of rank_open; NULL: that does */
 	struct page *page;
 	const char *rendezvous;
 	const char *const *settings; /* NULL-terminated, or NULL */
@@ -113,8 +114,11 @@ static inline void rank_open(struct rank *r)
 	RANK_CHECK(r, epf_boot_tcp_open(&b, &r->boot) == 0);
 	RANK_CHECK(r, epf_open(&o, &r->ep) == 0);
 	RANK_CHECK(r, epf_memory_alloc(r->ep, (2 * r->world + 2) * PAGE_BYTES, &mem) == 0);
-	RANK_CHECK(r, epf_region_register(r->ep, mem, (2 * r->world + 2) * PAGE_BYTES,
-					  EPF_REMOTE_WRITE, &region) == 0);
+	if (r->region0)
+		RANK_CHECK(r, r->region0(r->ep) == 0);
+	else
+		RANK_CHECK(r, epf_region_register(r->ep, mem, (2 * r->world + 2) * PAGE_BYTES,
+						  EPF_REMOTE_WRITE, &region) == 0);
 	RANK_CHECK(r, epf_ring_open(r->ep, NULL, &r->ring) == 0);
 	r->mem = mem;
 	RANK_CHECK(r, epf_join(r->ep, r->boot) == 0);

@@ -6,11 +6,13 @@
  * occur in expert-parallel decoding, next to what the same batched copies reach by themselves.
  *
  *   test_gpu_job [--gpu fake|cuda] [--mode service|embedded|both] [--ranks N] [--devices M] [--copy engine|kernel] [--rounds N]
- *                [--rate COUNT] [--hold 1] [--plain 1]
+ *                [--rate COUNT] [--hold 1] [--plain 1] [--signals host|gpu]
  *
  * --hold 1, on real GPUs: kernels on every SM that wait for a put, and calls that wait for the device, under traffic (gpu_hold.h).
  *
  * --plain 1: memory of cuMemAlloc, named to other processes by IPC handles.
+ *
+ * --signals gpu: the ranks' signals lie in GPU memory (epf_signals_place); host: in host memory; without it, both, one job after the other.
  *
  * Without arguments: the fake GPU, both modes. With --gpu cuda and no GPU: exit 77 with the reason.
  */
@@ -25,11 +27,11 @@
 #include <sys/random.h>
 
 static struct {
-	const char *gpu, *mode, *copy;
+	const char *gpu, *mode, *copy, *signals;
 	uint32_t ranks, devices, rounds, rate, hold, plain;
 	uint64_t seed;
 	struct daemons daemons;
-	bool service;
+	bool service, gpu_signals;
 	const char *what;
 } cfg = { .gpu = "fake", .mode = "both", .copy = "engine", .ranks = 2, .devices = 1, .rounds = 30 };
 
@@ -289,6 +291,13 @@ static void probe(uint32_t unused)
 	_exit(77);
 }
 
+static int my_device;
+
+static int place_signals(struct epf *ep)
+{
+	return epf_signals_place(ep, EPF_SIGNALS_GPU, my_device);
+}
+
 static void rank_main(struct ranks *job, uint32_t i)
 {
 	char gpu[32], copy[48], cpu[32], signals[32];
@@ -314,6 +323,9 @@ static void rank_main(struct ranks *job, uint32_t i)
 		settings[n++] = cpu;
 	while (!__atomic_load_n(&job->page->open, __ATOMIC_ACQUIRE))
 		usleep(500);
+	my_device = (int)(i % cfg.devices);
+	if (cfg.gpu_signals)
+		r.region0 = place_signals;
 	rank_open(&r);
 	body(&r);
 	epf_close(r.ep);
@@ -330,8 +342,8 @@ static int run_job(bool service)
 	int bad = 0, status;
 
 	cfg.service = service;
-	snprintf(what, sizeof(what), "%s %s %s", cfg.gpu, service ? "service" : "embedded",
-		 cfg.copy);
+	snprintf(what, sizeof(what), "%s %s %s%s", cfg.gpu, service ? "service" : "embedded",
+		 cfg.copy, cfg.gpu_signals ? ", signals in GPU memory" : "");
 	cfg.what = what;
 	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
 	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
@@ -367,11 +379,17 @@ static int run_job(bool service)
 static int options(int argc, char **argv)
 {
 	static const struct option known[] = {
-		{ "gpu", 1, NULL, 'g' },   { "mode", 1, NULL, 'm' },
-		{ "ranks", 1, NULL, 'n' }, { "devices", 1, NULL, 'd' },
-		{ "copy", 1, NULL, 'c' },  { "rounds", 1, NULL, 'r' },
-		{ "rate", 1, NULL, 'R' },  { "hold", 1, NULL, 'h' },
-		{ "plain", 1, NULL, 'p' }, { 0 },
+		{ "gpu", 1, NULL, 'g' },
+		{ "mode", 1, NULL, 'm' },
+		{ "ranks", 1, NULL, 'n' },
+		{ "devices", 1, NULL, 'd' },
+		{ "copy", 1, NULL, 'c' },
+		{ "rounds", 1, NULL, 'r' },
+		{ "rate", 1, NULL, 'R' },
+		{ "hold", 1, NULL, 'h' },
+		{ "plain", 1, NULL, 'p' },
+		{ "signals", 1, NULL, 's' },
+		{ 0 },
 	};
 	int c;
 
@@ -382,6 +400,8 @@ static int options(int argc, char **argv)
 			cfg.gpu = optarg;
 		else if (c == 'm')
 			cfg.mode = optarg;
+		else if (c == 's')
+			cfg.signals = optarg;
 		else if (c == 'c')
 			cfg.copy = optarg;
 		else if (c == 'n')
@@ -420,10 +440,15 @@ int main(int argc, char **argv)
 	}
 	if (cfg.rate)
 		bad |= in_child(ceiling, 7168) | in_child(ceiling, 14352);
-	if (strcmp(cfg.mode, "embedded") != 0)
-		bad |= run_job(true);
-	if (strcmp(cfg.mode, "service") != 0)
-		bad |= run_job(false);
+	for (int i = 0; i < 2; i++) {
+		if (cfg.signals && strcmp(cfg.signals, i ? "gpu" : "host") != 0)
+			continue;
+		cfg.gpu_signals = i == 1;
+		if (strcmp(cfg.mode, "embedded") != 0)
+			bad |= run_job(true);
+		if (strcmp(cfg.mode, "service") != 0)
+			bad |= run_job(false);
+	}
 	ranks_dir_remove(NULL);
 	printf("gpu_job: %s\n", bad ? "FAILED" : "all right");
 	return bad;

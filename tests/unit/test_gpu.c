@@ -8,6 +8,7 @@
 #include "fabric/base/err.h"
 #include "fabric/epf.h"
 #include "fabric/gpu_context.h"
+#include "fabric/lib.h"
 #include "kernels/epf_device.cuh"
 
 #include <errno.h>
@@ -19,6 +20,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -597,6 +599,55 @@ static void commands_arrive(void **state)
 	job_close(&j);
 }
 
+struct waiter {
+	const struct epf_gpu_ctx *ctx;
+	int rc;
+};
+
+static void *wait_for_signal(void *arg)
+{
+	struct waiter *w = arg;
+
+	w->rc = epf_dev_wait_signal(w->ctx, 9, 2);
+	return NULL;
+}
+
+/* A wait that lasts stands in the rank's bell, one of several, until it is over. */
+static void a_long_wait_is_told(void **state)
+{
+	const struct timespec nap = { 0, 1000000 };
+	struct waiter w[2];
+	struct epf_bell *bell;
+	pthread_t thread[2];
+	struct epf_dev d;
+	struct job j;
+
+	(void)state;
+	job_open(&j);
+	bell = j.ep[0]->bell;
+	epf_dev_open(&d, epf_gpu_context(j.gpu));
+	assert_int_equal(epf_dev_signal(&d, 0, 9, 1, 0), 0);
+	assert_int_equal(epf_dev_flush(&d, 0), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		w[i] = (struct waiter){ epf_gpu_context(j.gpu), 1 };
+		assert_int_equal(pthread_create(&thread[i], NULL, wait_for_signal, &w[i]), 0);
+	}
+	for (unsigned i = 0; i < 5000 && !EPF_LOAD_ACQUIRE(&bell->kernel_wish); i++)
+		nanosleep(&nap, NULL);
+	assert_int_equal(EPF_LOAD_ACQUIRE(&bell->kernel_wish), EPF_WISH_SIGNAL);
+	assert_int_equal(bell->kernel_index, 9);
+	assert_int_equal(bell->kernel_least, 2);
+	assert_int_equal(bell->kernel_seen, 1);
+	assert_int_equal(epf_dev_signal(&d, 0, 9, 1, 0), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		pthread_join(thread[i], NULL);
+		assert_int_equal(w[i].rc, 0);
+	}
+	assert_int_equal(EPF_LOAD_ACQUIRE(&bell->kernel_wish), EPF_WISH_ANY);
+	epf_dev_close(&d);
+	job_close(&j);
+}
+
 static void failures_become_sentences(void **state)
 {
 	struct epf_dev d;
@@ -632,6 +683,7 @@ int main(void)
 		cmocka_unit_test(wide_commands_share_a_ring),
 		cmocka_unit_test(tickets_of_a_shared_ring_count_commands),
 		cmocka_unit_test(commands_arrive),
+		cmocka_unit_test(a_long_wait_is_told),
 		cmocka_unit_test(failures_become_sentences),
 	};
 

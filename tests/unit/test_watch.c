@@ -63,6 +63,40 @@ static void a_rank_waits_for_a_signal(void **state)
 	close_watched(rig);
 }
 
+/* What a kernel has told of its wait is told on, as long as no thread of the rank waits. */
+static void a_kernel_waits_for_a_signal(void **state)
+{
+	struct core_rig *rig = open_watched(NULL, 16);
+	struct epf_bell *bell = &rig->rank[1].bell;
+
+	(void)state;
+	bell->kernel_index = SIGNAL;
+	bell->kernel_least = 3;
+	bell->kernel_wish = EPF_WISH_SIGNAL;
+	look(rig, 10);
+	look(rig, 12);
+	assert_wait("rank", "rank", "1", "signal", 10);
+	assert_int_equal(row("rank", "rank", "1", "wait_kernel").number, 1);
+	assert_int_equal(row("rank", "rank", "1", "wait_number").number, SIGNAL);
+	assert_int_equal(row("rank", "rank", "1", "wait_least").number, 3);
+	epf_bell_wish(bell, EPF_WISH_SIGNAL, SIGNAL, 2); /* and a thread */
+	look(rig, 13);
+	look(rig, 14);
+	assert_wait("rank", "rank", "1", "signal", 13);
+	assert_int_equal(row("rank", "rank", "1", "wait_kernel").number, 0);
+	epf_bell_unwish(bell);
+	bell->kernel_wish = EPF_WISH_ANY;
+	for (unsigned i = 0; i < 12; i++)
+		look(rig, 15 + 0.1 * i);
+	assert_wait("rank", "rank", "1", "none", 0);
+	bell->kernel_wish = 77; /* what no one knows is no wait, and no harm */
+	bell->kernel_index = UINT32_MAX;
+	look(rig, 18);
+	look(rig, 19);
+	assert_wait("rank", "rank", "1", "none", 0);
+	close_watched(rig);
+}
+
 static void a_notify_handle_says_who(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
@@ -316,6 +350,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_rank_waits_for_a_signal),
+		cmocka_unit_test(a_kernel_waits_for_a_signal),
 		cmocka_unit_test(a_notify_handle_says_who),
 		cmocka_unit_test(a_ring_waits_for_an_engine_that_stands_still),
 		cmocka_unit_test(a_bare_put_is_told_by_its_region),
