@@ -481,7 +481,7 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 		       ((uint64_t)rank * j->tokens_max + token) * j->lay.row_bytes;
 	const struct ll_head *head = LL_AT(const struct ll_head, row);
 	uint64_t payload = row + sizeof(*head), n = (uint64_t)j->ranks * j->tokens_max;
-	uint32_t width = ll_fp8(j) ? 1 : 2, expert = ll_expert_of(j, head, epf_lane());
+	uint32_t fp8 = ll_fp8(j), width = fp8 ? 1 : 2, expert = ll_expert_of(j, head, epf_lane());
 	uint32_t index = head->index[epf_lane() % LL_TOPK];
 	struct ll_scales scales = ll_scales_of(j, piece);
 	epf_lanes all = epf_lanes_where(1), to;
@@ -490,7 +490,10 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 	if (!ll_has_come(j, set, rank, token, some))
 		return;
 	ll_piece_load(&p, piece, j->hidden, width, payload);
-	if (ll_fp8(j))
+	for (uint32_t i = 0; i < LL_STEPS;
+	     i++) /* gcc does not see that only what was loaded is stored */
+		p.scale[i] = 0.0f;
+	if (fp8)
 		ll_scales_load(j, &p, scales, payload + j->hidden);
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
 		uint32_t k = first + epf_lane(), place = UINT32_MAX;
@@ -518,7 +521,7 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 
 			ll_piece_store(&p, piece, j->hidden, width,
 				       j->recv_x + (list * n + at) * j->hidden * width);
-			if (ll_fp8(j))
+			if (fp8)
 				ll_scales_store(j, &p, scales, list, at);
 		}
 	}
