@@ -466,7 +466,7 @@ static void rows_that_are_counted_and_not_sent_are_noticed(void **state)
 	(void)state;
 	assert_int_equal(ll_layout_make(&a->d.shape, 1, &lay), 0);
 	for (int set = 0; set < 2; set++)
-		rows[set] = (uint32_t *)((uint8_t *)epf_ll_memory(ll, NULL) + lay.inotes[set]);
+		rows[set] = (void *)((uint8_t *)epf_ll_memory(ll, NULL) + lay.inotes[set]);
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(epf_ll_dispatch(ll, &a->d, EPF_LL_SEND, NULL), 0);
 		assert_int_equal(rows[i % 2][1], 2);
