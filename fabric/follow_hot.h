@@ -12,17 +12,17 @@
 enum { FOLLOW_NS = 20000 }; /* a batch is looked at once in this time */
 
 /* A command that goes to a lane by itself. A counted signal is set aside with its group, and stands in nobody's way. */
-static int is_followed(const struct epf_op *op)
+static inline int is_followed(const struct epf_op *op)
 {
 	return op->op != EPF_OP_FLUSH && op->op != EPF_OP_NOP && op->op != EPF_OP_COUNT &&
 	       !(op->op == EPF_OP_SIGNAL && (op->flags & EPF_F_COUNTED));
 }
 
 /* Begins to follow the last such command of a batch of n, unless one is followed already. @began: when the batch was taken. */
-static __attribute__((noinline)) void sample_begin(struct epf_core *core,
-						   const struct epf_ring_state *ring,
-						   const struct epf_op *ops, unsigned n,
-						   uint64_t began)
+static __attribute__((noinline, unused)) void sample_begin(struct epf_core *core,
+							   const struct epf_ring_state *ring,
+							   const struct epf_op *ops, unsigned n,
+							   uint64_t began)
 {
 	const struct epf_stream *s;
 	uint32_t index;
@@ -45,7 +45,7 @@ static __attribute__((noinline)) void sample_begin(struct epf_core *core,
 }
 
 /* Time since @began, a reading of the time-stamp counter. */
-static uint64_t since_ns(const struct epf_core *core, uint64_t began, uint64_t now)
+static inline uint64_t since_ns(const struct epf_core *core, uint64_t began, uint64_t now)
 {
 	return (uint64_t)((unsigned __int128)(now - began) * core->tick_ns >> 32);
 }
@@ -54,7 +54,7 @@ static uint64_t since_ns(const struct epf_core *core, uint64_t began, uint64_t n
  * The command that is followed is staged, or posted: has a NIC got it, is it done? `reached` is how far its lane is posted, or done; `next` the state that
  * follows.
  */
-static void sample_look(struct epf_core *core, uint32_t reached, uint32_t row, uint8_t next)
+static inline void sample_look(struct epf_core *core, uint32_t reached, uint32_t row, uint8_t next)
 {
 	const struct epf_lane *lane = &core->lanes[core->sample.lane];
 	uint64_t now;
@@ -71,7 +71,7 @@ static void sample_look(struct epf_core *core, uint32_t reached, uint32_t row, u
 	core->sample.tsc = now;
 }
 
-static __attribute__((noinline)) void sample_step(struct epf_core *core)
+static __attribute__((noinline, unused)) void sample_step(struct epf_core *core)
 {
 	const struct epf_lane *lane = &core->lanes[core->sample.lane];
 
@@ -81,7 +81,7 @@ static __attribute__((noinline)) void sample_step(struct epf_core *core)
 		sample_look(core, lane->tail, EPF_STAT_CORE_NIC_NS, EPF_SAMPLE_NONE);
 }
 
-static int is_full(const struct epf_ring_consumer *c, uint64_t index)
+static inline int is_full(const struct epf_ring_consumer *c, uint64_t index)
 {
 	return (int)(~(EPF_LOAD_RELAXED(&c->slots[index & c->mask].lo) ^
 		       epf_cmd_parity(index, c->log2)) &
@@ -92,8 +92,8 @@ static int is_full(const struct epf_ring_consumer *c, uint64_t index)
  * One batch in FOLLOW_NS is looked at. Watches the newest command of its ring, which is not empty; found in few looks, each at memory that a GPU
  * writes.
  */
-static __attribute__((noinline)) void seen_begin(struct epf_core *core,
-						 const struct epf_ring_state *ring, uint64_t now)
+static __attribute__((noinline, unused)) void
+seen_begin(struct epf_core *core, const struct epf_ring_state *ring, uint64_t now)
 {
 	const struct epf_ring_consumer *c = &ring->consumer;
 	uint64_t at = c->tail, step = 1;
@@ -113,7 +113,7 @@ static __attribute__((noinline)) void seen_begin(struct epf_core *core,
 }
 
 /* The ring that is watched has been taken from. */
-static void seen_look(struct epf_core *core, const struct epf_ring_state *ring)
+static inline void seen_look(struct epf_core *core, const struct epf_ring_state *ring)
 {
 	if ((int64_t)(ring->consumer.tail - core->seen.tail) < 0)
 		return;
