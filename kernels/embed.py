@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a C file that holds the bytes of a device image (fat binary), so that a change of the image rebuilds what carries it.
+"""Makes a C file that holds the bytes of a device image (fat binary, bundle), so that a change of the image rebuilds what carries it.
 
     embed.py IMAGE SYMBOL OUT.c
 
-Run by meson where nvcc is. `const void *const SYMBOL` points to the bytes, aligned to 64; a NULL terminates PTX text.
+Run by meson where a device's compiler is. `const void *const SYMBOL` points to the bytes, aligned to 64; a NULL terminates PTX text.
 It must not look at what the image means.
 """
 import sys

@@ -39,9 +39,11 @@ static const void *image_for(const struct epf_gpu_info *info)
 		return ll_fake_image;
 	if (strcmp(info->backend, "cuda") == 0 && ll_cuda_image)
 		return ll_cuda_image;
+	if (strcmp(info->backend, "hip") == 0 && ll_hip_image)
+		return ll_hip_image;
 	(void)ll_fail(
 		-ENOTSUP,
-		"this build has no low-latency kernels for %s: build where nvcc is for CUDA; for HIP they are compiled in CI and not carried yet",
+		"this build has no low-latency kernels for %s: build where nvcc is for CUDA, where clang-19 and lld-19 are for HIP",
 		info->backend);
 	return NULL;
 }

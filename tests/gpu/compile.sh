@@ -8,7 +8,8 @@
 # MODE cuda:  nvcc, every kernels/**/*.cu for sm_80, sm_90 and sm_100
 #      hip:   Debian's hipcc, host and device side, gfx90a and gfx940
 #      clang: clang-19 alone, device side, without any HIP header or library: gfx942, and gfx950 where it knows it; then the
-#             assembler takes what came out. Also checks what must stand in the machine code: the 16-byte store, system scope.
+#             assembler takes what came out, and lld-19, where it is, links what libepf-ll carries. Also checks what must stand in the
+#             machine code: the 16-byte store, system scope.
 # Prints TAP; exit 77 with the reason when the compiler of a mode is not there. Run by meson (suite headers).
 set -u
 mode=$1
@@ -155,6 +156,25 @@ clang()
 			result $? "clang-19 $arch $source: waves of 64"
 		done
 	done
+	# shellcheck disable=SC2086
+	hip_bundle gfx90a $archs
+}
+
+# hip_bundle ARCH...: the low-latency kernels as libepf-ll carries them, code objects with each kernel that it asks the driver for
+hip_bundle()
+{
+	local flags=(-x hip -nogpuinc -nogpulib --cuda-device-only -std=c++17 -O3 -Wall -Werror -I.) name
+	flags+=("${@/#/--offload-arch=}")
+	if ! clang-19 "${flags[@]}" /dev/null -o "$tmp/probe" >/dev/null 2>&1; then
+		echo "# no lld-19 here: code objects not linked, skipped"
+		return
+	fi
+	clang-19 "${flags[@]}" kernels/ll/ll_kernels.cu -o "$tmp/bundle" >"$tmp/log" 2>&1
+	result $? "clang-19 code objects of kernels/ll/ll_kernels.cu"
+	while read -r name; do
+		[ "$(grep -aoF "$name.kd" "$tmp/bundle" 2>/dev/null | wc -l)" -ge $# ]
+		result $? "clang-19 code objects have the kernel $name"
+	done < <(grep -o '_ZN9ep_fabric[A-Za-z0-9_]*' kernels/ll/ll_gpu.c)
 }
 
 case $mode in
