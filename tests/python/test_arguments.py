@@ -3,7 +3,7 @@
 """The Python package without a library, a GPU or PyTorch: what can be imported, and what each wrong argument is told.
 
 Usage: test_arguments.py PACKAGE-DIR. A stand-in for PyTorch (standin/) gives tensors without values; calls into the C library are recorded.
-The argument lists of vLLM's and SGLang's call sites are replayed as those programs write them.
+Calls as programs write them: test_call_sites.py.
 """
 import errno
 import os
@@ -20,85 +20,9 @@ import deep_ep  # noqa: E402
 import epf  # noqa: E402
 from epf import lowlat  # noqa: E402
 from kit import raises, run  # noqa: E402
+from recorder import EXPERTS, HIDDEN, LOCAL, RANKS, ROWS, TOKENS, TOPK, TwoRanks, buffer, dispatched, index, outputs, weights, x  # noqa: E402
 
-RANKS, TOKENS, HIDDEN, EXPERTS, TOPK = 2, 8, 1024, 6, 4
-LOCAL, ROWS = EXPERTS // RANKS, RANKS * TOKENS
 Wrong = deep_ep.ArgumentError
-
-
-class TwoRanks(epf.fabric.Group):
-    """Rank 0 of two, the other of which answers the same."""
-    rank, size = 0, RANKS
-
-    def all_gather(self, mine):
-        return [mine, mine]
-
-
-class Recorder:
-    """Stands for epf.LowLatency: remembers what it was called with."""
-
-    def __init__(self):
-        self.calls, self.reports = [], []
-        self.buffer = torch.empty(LOCAL * ROWS * HIDDEN, dtype=torch.bfloat16)
-
-    def check(self):
-        if self.reports:
-            raise self.reports.pop(0)
-
-    def dispatch(self, call, halves, stream=None):
-        self.calls.append(("dispatch", call, halves))
-        torch.cuda.log.append(("launch", halves, stream))
-
-    def combine(self, call, halves, stream=None):
-        self.calls.append(("combine", call, halves))
-
-    def next_combine_buffer(self, shape):
-        return self.buffer.data_ptr()
-
-    def clean(self, stream=None):
-        self.calls.append(("clean",))
-
-    def mask_update(self, rank, masked, stream=None):
-        self.calls.append(("mask", rank, masked))
-
-    def mask_query(self, out, stream=None):
-        self.calls.append(("query", out))
-
-    def mask_clean(self, stream=None):
-        self.calls.append(("mask clean",))
-
-    def close(self):
-        self.calls.append(("close",))
-
-
-def buffer(**named):
-    """A Buffer whose calls are recorded in buffer._ll.calls."""
-    real = deep_ep.Buffer._open
-    deep_ep.Buffer._open = lambda self, direct: setattr(self, "_ll", Recorder())
-    try:
-        return deep_ep.Buffer(TwoRanks(), num_rdma_bytes=1 << 20, low_latency_mode=True, explicitly_destroy=True, **named)
-    finally:
-        deep_ep.Buffer._open = real
-
-
-def x(tokens=5, hidden=HIDDEN, **named):
-    return torch.empty((tokens, hidden), **{"dtype": torch.bfloat16, **named})
-
-
-def index(tokens=5, topk=TOPK, **named):
-    return torch.empty((tokens, topk), **{"dtype": torch.int64, **named})
-
-
-def dispatched(b, **named):
-    return b.low_latency_dispatch(x(), index(), TOKENS, EXPERTS, **named)
-
-
-def outputs(**named):
-    return torch.empty((LOCAL, ROWS, HIDDEN), **{"dtype": torch.bfloat16, **named})
-
-
-def weights(tokens=5, topk=TOPK, **named):
-    return torch.empty((tokens, topk), **{"dtype": torch.float32, **named})
 
 
 # ---------------------------------------------------------------------- importing
@@ -524,129 +448,8 @@ def masks():
         assert not b._ll.reports
 
 
-# ---------------------------------------------------------------------- call sites
-
-
-def vllm_calls():
-    """The manager of deepep_low_latency, and prepare and finalize, with every argument they name."""
-    real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, direct: setattr(self, "_ll", Recorder())
-    try:
-        b = deep_ep.Buffer(**dict(group=TwoRanks(), num_nvl_bytes=1024 << 20, num_rdma_bytes=1 << 20, low_latency_mode=True,
-                                  num_qps_per_rank=LOCAL, allow_nvlink_for_low_latency_mode=True, allow_mnnvl=False,
-                                  explicitly_destroy=True, enable_shrink=True))
-        older = deep_ep.Buffer(**dict(group=TwoRanks(), num_nvl_bytes=1 << 30, num_rdma_bytes=1 << 20, low_latency_mode=True,
-                                      num_qps_per_rank=LOCAL))
-        manager = deep_ep.Buffer(**dict(group=TwoRanks(), num_nvl_bytes=1 << 30, num_rdma_bytes=0, low_latency_mode=False,
-                                        num_qps_per_rank=1, explicitly_destroy=True))
-    finally:
-        deep_ep.Buffer._open = real
-    deep_ep.Buffer.set_num_sms(20)
-    for use_fp8, ue8m0 in ((False, False), (True, False), (True, True)):
-        got, count, handle, _, hook = b.low_latency_dispatch(x(), index(), TOKENS, EXPERTS, use_fp8=use_fp8, round_scale=ue8m0,
-                                                             use_ue8m0=ue8m0, async_finish=False, return_recv_hook=True)
-        assert isinstance(got, tuple) == use_fp8 and count.shape == (LOCAL,)
-        hook()
-        out = x()
-        for do_hook in (False, True):
-            _, _, hook = b.low_latency_combine(outputs(), index(), weights(), handle, async_finish=False, zero_copy=False,
-                                               return_recv_hook=do_hook, out=out)
-            assert (hook is not None) == do_hook
-            if hook:
-                hook()
-    older.low_latency_dispatch(x(), index(), TOKENS, EXPERTS, use_fp8=True, async_finish=False, return_recv_hook=False)
-    b.low_latency_query_mask_buffer(torch.empty(RANKS, dtype=torch.int32))
-    raises(deep_ep.NotThereYet, "Buffer.dispatch", manager.dispatch, x=x(), handle=None, num_tokens_per_rank=None,
-           num_tokens_per_rdma_rank=None, is_token_in_rank=None, num_tokens_per_expert=None, topk_idx=index(), topk_weights=weights(),
-           expert_alignment=1, config=deep_ep.Buffer.get_dispatch_config(2), previous_event=deep_ep.Buffer.capture(), async_finish=True,
-           allocate_on_comm_stream=False)
-    raises(deep_ep.NotThereYet, "Buffer.combine", manager.combine, x=x(), handle=(), topk_weights=None, config=None, previous_event=None,
-           async_finish=False, allocate_on_comm_stream=False)
-
-
-def sglang_calls():
-    """The buffer and the two dispatchers, with every argument they name; overlap arguments too, as its branch of DeepEP has them."""
-    configs_ = [c(RANKS) for c in (deep_ep.Buffer.get_dispatch_config, deep_ep.Buffer.get_combine_config)]
-    nvl = max(c.get_nvl_buffer_size_hint(HIDDEN * 2, RANKS) for c in configs_)
-    rdma = max(c.get_rdma_buffer_size_hint(HIDDEN * 2, RANKS) for c in configs_)
-    real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, direct: setattr(self, "_ll", Recorder())
-    try:
-        b = deep_ep.Buffer(TwoRanks(), nvl, max(rdma, 1 << 20), low_latency_mode=True, num_qps_per_rank=max(20, LOCAL), allow_mnnvl=True)
-    finally:
-        deep_ep.Buffer._open = real
-    assert b.low_latency_mode and b.group_size == RANKS and deep_ep.Buffer.num_sms > 0
-    b.clean_low_latency_buffer(TOKENS, HIDDEN, EXPERTS)
-    for use_hook in (False, True):
-        for options in (dict(use_fp8=False), dict(use_fp8=True, round_scale=False, use_ue8m0=False),
-                        dict(use_fp8=True, round_scale=True, use_ue8m0=True)):
-            _, count, handle, event, hook = b.low_latency_dispatch(x(), index(), TOKENS, EXPERTS, async_finish=not use_hook,
-                                                                   return_recv_hook=use_hook, **options)
-            hook() if use_hook else event.current_stream_wait()
-            _, event, hook = b.low_latency_combine(x=outputs(), topk_idx=index(), topk_weights=weights(), handle=handle,
-                                                   async_finish=not use_hook, return_recv_hook=use_hook)
-            hook() if use_hook else event.current_stream_wait()
-            combine = dict(x=outputs(), topk_idx=index(), topk_weights=weights(), handle=handle, async_finish=not use_hook,
-                           return_recv_hook=use_hook)
-            for more in (dict(overlap=True, src_signals=None, src_signal_expect_value=4),
-                         dict(overlap=True, packed_recv_count=count, comp_signal=None, block_m=64, threshold=2, num_sms=3)):
-                raises(deep_ep.NotThereYet, "overlap", b.low_latency_combine, **combine, **more)
-                off, event, hook = b.low_latency_combine(**combine, **dict(more, overlap=False))
-                hook() if use_hook else event.current_stream_wait()
-    raises(deep_ep.NotThereYet, "NVFP4", b.low_latency_dispatch, x(), index(), TOKENS, EXPERTS, use_fp8=False, use_nvfp4=True,
-           x_global_scale=torch.empty(1), async_finish=False, return_recv_hook=True)
-
-
-def deepep_test_program_calls():
-    """DeepEP's own low-latency test names these, in this way."""
-    b = buffer(num_qps_per_rank=LOCAL, allow_nvlink_for_low_latency_mode=False, allow_mnnvl=False, enable_shrink=True)
-    *_, handle, event, hook = b.low_latency_dispatch(
-        x(), index(), TOKENS, EXPERTS, use_fp8=True, round_scale=True, use_ue8m0=False,
-        cumulative_local_expert_recv_stats=torch.empty(LOCAL, dtype=torch.int32), async_finish=True, return_recv_hook=False)
-    event.current_stream_wait()
-    b.low_latency_combine(outputs(), index(), weights(), handle, use_logfmt=False, async_finish=True, zero_copy=True, return_recv_hook=False,
-                          out=x())[1].current_stream_wait()
-    from deep_ep.utils.envs import init_dist
-    from deep_ep.utils.math import calc_diff, hash_tensor, per_token_cast_back
-    from deep_ep.utils.testing import bench, bench_kineto
-    assert all(callable(f) for f in (init_dist, calc_diff, hash_tensor, per_token_cast_back, bench, bench_kineto))
-
-
-def deepep_later_test_program_calls():
-    """The later one, of the legacy interface, in its shrink mode: masks asked after each call, all by position, and a clean each round."""
-    real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, direct: setattr(self, "_ll", Recorder())
-    try:
-        b = deep_ep.Buffer(TwoRanks(), num_rdma_bytes=1 << 20, low_latency_mode=True, num_qps_per_rank=LOCAL,
-                           allow_nvlink_for_low_latency_mode=True, explicitly_destroy=True, allow_mnnvl=False, enable_shrink=True)
-    finally:
-        deep_ep.Buffer._open = real
-    status = torch.empty(RANKS, dtype=torch.int32)
-    idx = torch.empty((5, TOPK), dtype=deep_ep.topk_idx_t)
-    for use_hook in (False, True):
-        for fp8, round_scale, ue8m0 in ((False, False, False), (True, False, False), (True, True, False), (True, True, True)):
-            _, _, handle, event, hook = b.low_latency_dispatch(
-                x(), idx, TOKENS, EXPERTS, use_fp8=fp8, round_scale=round_scale, use_ue8m0=ue8m0,
-                cumulative_local_expert_recv_stats=torch.empty(LOCAL, dtype=torch.int32), async_finish=not use_hook, return_recv_hook=use_hook)
-            hook() if use_hook else event.current_stream_wait()
-            b.low_latency_query_mask_buffer(status)
-            assert len(handle) == 5 and handle[0].shape == (LOCAL, ROWS) and handle[1].shape == (LOCAL, RANKS)
-            for zero_copy in (False, True):
-                _, event, hook = b.low_latency_combine(outputs(), idx, weights(), handle, use_logfmt=False, async_finish=not use_hook,
-                                                       zero_copy=zero_copy, return_recv_hook=use_hook, out=x())
-                hook() if use_hook else event.current_stream_wait()
-                b.low_latency_query_mask_buffer(status)
-            b.clean_low_latency_buffer(TOKENS, HIDDEN, EXPERTS)
-            b.low_latency_query_mask_buffer(status)
-    assert [c[0] for c in b._ll.calls].count("clean") == 8
-    # Its timing calls leave out the arguments that have defaults.
-    _, _, handle, _, hook = b.low_latency_dispatch(
-        x(), idx, TOKENS, EXPERTS, cumulative_local_expert_recv_stats=torch.empty(LOCAL, dtype=torch.int32), use_fp8=True, async_finish=False,
-        return_recv_hook=False)
-    assert hook is None
-    b.low_latency_combine(outputs(), idx, weights(), handle, use_logfmt=True, return_recv_hook=True)[2]()
-
-
 run([imports_without_torch, says_that_torch_is_missing, says_that_the_library_is_missing, says_that_the_gpu_is_missing, topk_idx_t_is_int64,
      wrong_buffers, without_low_latency_mode, an_mpi_communicator_will_do, high_throughput_says_that_it_is_not_there, helpers, configs,
      size_hints_check_their_numbers, wrong_dispatches, a_dispatch_is_what_was_asked_for, hooks_and_events, another_shape_begins_anew, streams_and_events_are_in_order,
      graphs_hold_calls_of_one_shape, tensors_of_another_place_are_refused, gpu_memory_is_mapped_and_given_back,
-     wrong_combines, a_combine_is_what_was_asked_for, sums_at_the_sender_are_asked_for, lost_ranks, masks, vllm_calls, sglang_calls,
-     deepep_test_program_calls, deepep_later_test_program_calls])
+     wrong_combines, a_combine_is_what_was_asked_for, sums_at_the_sender_are_asked_for, lost_ranks, masks])
