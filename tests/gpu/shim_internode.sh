@@ -3,7 +3,7 @@
 #
 # The shim (docs/shim.md) under DeepEP's normal mode: two "nodes" of eight ranks, 16 processes on the GPUs of this machine (one is enough).
 #
-#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--list]
+#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--stacks] [--list]
 #
 # --deepep   a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
 # --build    a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
@@ -12,6 +12,7 @@
 # --only     runs the parts whose name matches; --list names them all
 # --seconds  parts that would begin later than this are left out, and named (600)
 # --limit    no part runs longer (each has its own limit)
+# --stacks   of a job that stands still, where each thread is (stacks.c, needs cc): PID.txt in the part's folder
 #
 # Programs: DeepEP's own test_internode.py, its file and module unmodified, with 24 multiprocessors a rank; and shim_internode.py, which drives the same
 # module with 4 a rank and compares every row with the seeds. Their processes take turns on a GPU in slices of time, or share it by MPS, where all
@@ -21,7 +22,7 @@
 # Each part has a deadline, and is killed with everything it started. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 most=600 longest=600
+build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 most=600 longest=600 stacks=0
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -30,8 +31,9 @@ while [ $# -gt 0 ]; do
 	--only) only=$2 && shift ;;
 	--seconds) most=$2 && shift ;;
 	--limit) longest=$2 && shift ;;
+	--stacks) stacks=1 ;;
 	--list) list=1 ;;
-	*) sed -n '/^#   tests/,/^# --limit/p' "$0" && exit 2 ;;
+	*) sed -n '/^#   tests/,/^# --stacks/p' "$0" && exit 2 ;;
 	esac
 	shift
 done
@@ -58,6 +60,23 @@ wanted()
 	[ "$SECONDS" -lt "$most" ] || { result "$1" "left out: past --seconds $most" && return 1; }
 }
 
+# Whether an MPS daemon or server lives here (a dead one that nobody has waited for is none).
+mps_lives()
+{
+	pgrep -r R,S,D -x nvidia-cuda-mps >/dev/null
+}
+
+# Ends MPS, and waits until it has ended: whoever starts meanwhile would be its client still.
+end_mps()
+{
+	echo quit | timeout 20 nvidia-cuda-mps-control >/dev/null 2>&1
+	for _ in $(seq 50); do
+		mps_lives || return 0
+		sleep 0.2
+	done
+	say "# an MPS daemon does not end"
+}
+
 # with_mps on|off
 with_mps()
 {
@@ -65,7 +84,7 @@ with_mps()
 	if [ "$1" = on ] && [ "$mps" = 0 ]; then
 		nvidia-cuda-mps-control -d && mps=1
 	elif [ "$1" = off ] && [ "$mps" = 1 ]; then
-		echo quit | timeout 20 nvidia-cuda-mps-control
+		end_mps
 		mps=0
 	fi
 }
@@ -121,11 +140,19 @@ harness()
 	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
 }
 
-# look NAME: what is asked of a job that stands still
+# look NAME: what is asked of a job that stands still (a file, so that no process but the job's has these words among its own)
 look()
 {
 	mkdir -p "$out/run-$1" "$out/$1"
-	export INTERNODE_LOOK="export XDG_RUNTIME_DIR=$out/run-$1; timeout 8 $fabric why >$out/$1.why 2>&1; timeout 8 $fabric stats >$out/$1.stats 2>&1"
+	cat >"$out/$1/look.sh" <<-END
+		export XDG_RUNTIME_DIR=$out/run-$1
+		timeout 8 $fabric why >$out/$1.why 2>&1
+		timeout 8 $fabric stats >$out/$1.stats 2>&1
+		[ -e "$out/stacks.so" ] || exit 0
+		for p in \$(pgrep -f 'tests/gpu/shim_internode.py|/test_low_latency.py|/test_internode.py|ep-fabric run'); do kill -44 \$p; done
+		sleep 4
+	END
+	export STACKS_DIR=$out/$1 INTERNODE_LOOK="bash $out/$1/look.sh"
 }
 
 # own NAME SECONDS SETTING...: DeepEP's test, its 32 cases with seed 0, then an orderly end instead of the next seed (onegpu/sitecustomize.py)
@@ -179,7 +206,40 @@ low_latency()
 	rm -rf "$out/run-$name"
 	case $said in COUNTS*) rc=1 ;; esac
 	[ "$rc" = 0 ] || failed=1
+	[ "$rc" = 0 ] || [ "$mps" = 0 ] || { with_mps off && sleep 2 && with_mps on; }
 	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $said; 0 peers mapped at $(grep -ac ' 0 peers mapped' "$out/$name.log") of $ranks"
+}
+
+# with_daemons NAME HOW_MANY SECONDS SETTING... [-- OPTION...]: a harness part whose ranks are served by daemons, one for all or one a node. Copies and
+# additions are made by the daemons' processes then.
+with_daemons()
+{
+	local name=$1 many=$2 limit=$3 i pids=() sockets=() settings=()
+	shift 3
+	wanted "$name" || return 0
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do
+		settings+=("$1")
+		shift
+	done
+	[ $# -eq 0 ] || shift
+	mkdir -p "$out/d" "$out/$name"
+	for ((i = 0; i < many; i++)); do
+		rm -f "$out/d/node$i.sock"
+		STACKS_DIR=$out/$name env "${common[@]}" ${settings[@]+"${settings[@]}"} "$fabric" run --instance "node$i" --runtime-dir "$out/d" --stats-dir "$out/d" \
+			--nic=emu >"$out/$name-daemon$i.log" 2>&1 </dev/null &
+		pids+=($!)
+		sockets+=("$out/d/node$i.sock")
+	done
+	for _ in $(seq 100); do
+		[ ! -S "${sockets[-1]}" ] || break
+		sleep 0.1
+	done
+	harness "$name" "$limit" pass ${settings[@]+"${settings[@]}"} -- --services "${sockets[@]}" "$@"
+	kill "${pids[@]}" 2>/dev/null
+	sleep 1
+	kill -KILL "${pids[@]}" 2>/dev/null
+	wait "${pids[@]}" 2>/dev/null
+	tail -qn 2 "$out/$name"-daemon*.log | cut -c1-260 | tee -a "$log"
 }
 
 parts()
@@ -189,18 +249,27 @@ parts()
 	harness turns-host 70 pass "${host[@]}"
 	own own-turns-host 110 "${host[@]}" "${big[@]}"
 	low_latency ll4-turns-host 60 4 "${host[@]}"
+	low_latency ll4-turns-gpu 90 4
 	with_mps on
 	harness mps-host 60 pass "${host[@]}"
 	harness mps-host-one-world 60 pass "${host[@]}" -- --one-world
-	harness mps-gpu 100 pass
+	harness mps-gpu 100 pass -- --seeds 4
+	harness mps-gpu-queues 60 pass CUDA_DEVICE_MAX_CONNECTIONS=32 -- --seeds 4
+	harness mps-gpu-reserve 60 pass -- --seeds 4 --reserve 1024
+	with_daemons mps-gpu-daemon 1 60 -- --seeds 4
+	with_daemons mps-gpu-daemons 2 60 -- --seeds 4
+	harness mps-gpu-kernel 60 pass EPF_EMU_GPU_COPY=kernel -- --seeds 4
 	harness mps-host-reorder 60 pass "${host[@]}" "${unordered[@]}"
 	harness mps-gpu-reorder 100 pass "${unordered[@]}"
+	low_latency ll4-mps-host 60 4 "${host[@]}"
+	low_latency ll4-mps-gpu 60 4
 	if [ "$list" = 1 ] || [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
 		library=(--library "$build/shim-hooks/libepf-deepep.so")
 		harness mps-host-broken 20 fail "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
 		library=()
 	fi
 	with_mps off
+	harness turns-gpu 100 pass
 	own own-turns-gpu 200 "${big[@]}"
 }
 
@@ -230,8 +299,10 @@ if [ "$list" = 0 ]; then
 		EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s EPF_EMU_PACKETS=512
 		EPF_WAIT_TIMEOUT=60s NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo GLOO_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
 	export "${common[@]:0:3}"
+	[ "$stacks" = 0 ] || { cc -O1 -shared -fPIC -o "$out/stacks.so" "$here/stacks.c" && common+=("LD_PRELOAD=$out/stacks.so"); }
 	trap 'with_mps off' EXIT
-	[ -z "$(pgrep -x nvidia-cuda-mps)" ] || say "# an MPS daemon runs here already: parts in turns are no turns, and a daemon that lost a client refuses them"
+	# One that was there would make parts in turns none, and one that has lost a client refuses the next.
+	mps_lives && say "# an MPS daemon runs here already, it is ended" && end_mps
 	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, 16 ranks"
 	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, sha256 $(sha256sum "$module" | cut -c1-64) ${module##*/}"
 fi
