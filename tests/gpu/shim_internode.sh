@@ -22,14 +22,14 @@
 # Each part has a deadline, and is killed with everything it started. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 most=600 longest=600 stacks=0
+build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 longest=600 stacks=0 begin_before=600
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
 	--deepep) deepep=$2 && shift ;;
 	--out) out=$2 && shift ;;
 	--only) only=$2 && shift ;;
-	--seconds) most=$2 && shift ;;
+	--seconds) begin_before=$2 && shift ;;
 	--limit) longest=$2 && shift ;;
 	--stacks) stacks=1 ;;
 	--list) list=1 ;;
@@ -37,79 +37,19 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-log=/dev/null
-failed=0
-mps=0
-table=()
+# shellcheck source=tests/gpu/parts.sh
+. "$here/parts.sh"
+# shellcheck disable=SC2034 # parts.sh reads it
+suite="DeepEP's normal mode under the shim"
 library=()
-say()
-{
-	echo "$*" | tee -a "$log"
-}
+trap leave_nothing EXIT
+trap 'exit 1' TERM INT
 
-result()
+# (Called by bounded.)
+# shellcheck disable=SC2317
+on_late()
 {
-	table+=("$(printf '%-16s %s' "$1" "$2")")
-	say "## $1: $2"
-}
-
-wanted()
-{
-	[[ $1 =~ $only ]] || return 1
-	[ "$list" = 0 ] || { echo "$1" && return 1; }
-	[ "$SECONDS" -lt "$most" ] || { result "$1" "left out: past --seconds $most" && return 1; }
-}
-
-# Whether an MPS daemon or server lives here (a dead one that nobody has waited for is none).
-mps_lives()
-{
-	pgrep -r R,S,D -x nvidia-cuda-mps >/dev/null
-}
-
-# Ends MPS, and waits until it has ended: whoever starts meanwhile would be its client still.
-end_mps()
-{
-	echo quit | timeout 20 nvidia-cuda-mps-control >/dev/null 2>&1
-	for _ in $(seq 50); do
-		mps_lives || return 0
-		sleep 0.2
-	done
-	say "# an MPS daemon does not end"
-}
-
-# with_mps on|off
-with_mps()
-{
-	[ "$list" = 0 ] || return 0
-	if [ "$1" = on ] && [ "$mps" = 0 ]; then
-		nvidia-cuda-mps-control -d && mps=1
-	elif [ "$1" = off ] && [ "$mps" = 1 ]; then
-		end_mps
-		mps=0
-	fi
-}
-
-# bounded SECONDS LOG COMMAND...: in its own process group, killed whole when it is late. Status: the command's, 124 when it was late
-bounded()
-{
-	local limit=$1 into=$2 pid t=0
-	shift 2
-	setsid "$@" >"$into" 2>&1 </dev/null &
-	pid=$!
-	while kill -0 "$pid" 2>/dev/null && [ "$t" -lt "$((limit * 5))" ]; do
-		sleep 0.2
-		t=$((t + 1))
-	done
-	late=0
-	if kill -0 "$pid" 2>/dev/null; then
-		late=1
-		bash -c "$INTERNODE_LOOK"
-	fi
-	kill -KILL -- "-$pid" 2>/dev/null
-	wait "$pid" 2>/dev/null
-	rc=$?
-	[ "$late" = 0 ] || rc=124
-	took=$((t / 5))
+	bash -c "$INTERNODE_LOOK"
 }
 
 # harness NAME SECONDS pass|fail SETTING... [-- OPTION...]
@@ -274,44 +214,14 @@ parts()
 }
 
 if [ "$list" = 0 ]; then
-	mkdir -p "$out" || exit 1
-	out=$(cd "$out" && pwd)
-	log=$out/table.txt
-	: >"$log"
-	if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
-		say "no GPU here (nvidia-smi lists none): DeepEP's normal mode under the shim is skipped"
-		exit 77
-	fi
-	module=$(find "${deepep:-/nonexistent}" -maxdepth 1 -name 'deep_ep_cpp*.so' 2>/dev/null | head -n 1)
-	if [ -z "$module" ] || [ ! -f "$deepep/tests/test_internode.py" ]; then
-		say "no DeepEP in '$deepep' (deep_ep_cpp*.so, deep_ep, tests): its normal mode under the shim is skipped"
-		exit 77
-	fi
-	deepep=$(cd "$deepep" && pwd)
-	module=$deepep/${module##*/}
-	build=$(cd "$build" && pwd) || exit 1
-	fabric=$build/tools/ep-fabric
-	[ -x "$fabric" ] || fabric=$build/ep-fabric
-	[ -x "$fabric" ] || { say "no ep-fabric in $build" && exit 1; }
-	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
+	begin test_internode.py
 	# No waiting loops: 16 ranks with two threads of ours each. What stands still does so for a kernel, which may wait for its turn.
-	common=(PYTHONUNBUFFERED=1 "PYTHONPATH=$deepep:$here/onegpu" "LD_LIBRARY_PATH=${nvshmem:-/nonexistent}/lib:$build/lib:${LD_LIBRARY_PATH:-}" EPF_LOG=note EPF_NIC=emu
-		EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s EPF_EMU_PACKETS=512
-		EPF_WAIT_TIMEOUT=60s NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo GLOO_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
-	export "${common[@]:0:3}"
+	common=("${base[@]}" EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s
+		EPF_EMU_PACKETS=512 EPF_WAIT_TIMEOUT=60s GLOO_SOCKET_IFNAME=lo)
 	[ "$stacks" = 0 ] || { cc -O1 -shared -fPIC -o "$out/stacks.so" "$here/stacks.c" && common+=("LD_PRELOAD=$out/stacks.so"); }
-	trap 'with_mps off' EXIT
 	# One that was there would make parts in turns none, and one that has lost a client refuses the next.
 	mps_lives && say "# an MPS daemon runs here already, it is ended" && end_mps
-	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, 16 ranks"
-	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, sha256 $(sha256sum "$module" | cut -c1-64) ${module##*/}"
+	machine "16 ranks"
 fi
 parts
-if [ "$list" = 0 ]; then
-	say "# results"
-	for line in ${table[@]+"${table[@]}"}; do
-		say "$line"
-	done
-	say "# $([ "$failed" = 0 ] && echo "all right" || echo "SOMETHING WAS WRONG"); logs: $out"
-fi
-exit "$failed"
+end
