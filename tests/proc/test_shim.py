@@ -29,11 +29,12 @@ def environment(library, **more):
     return env
 
 
-def play(rank_program, world, env, version="3.4.5", before=(), jobs=1):
-    """Runs a job, or several side by side; exit statuses and everything that was said."""
+def play(rank_program, world, env, version="3.4.5", before=(), jobs=1, services=()):
+    """Runs a job, or several side by side; exit statuses and everything that was said. Of services rank r has the r-th, in turn."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
         env = dict(env, XDG_RUNTIME_DIR=folder)
-        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, f"id{j}"), version, *MODULES], env=env, text=True,
+        envs = [dict(env, EPF_SERVICE=services[r % len(services)]) if services else env for r in range(world)]
+        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, f"id{j}"), version, *MODULES], env=envs[r], text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(world) for j in range(jobs)]
         said, codes = "", []
         try:
@@ -51,25 +52,28 @@ def play(rank_program, world, env, version="3.4.5", before=(), jobs=1):
         return codes, said
 
 
-def play_by_daemon(rank_program, env, ep_fabric, jobs):
-    """The same jobs of two ranks, their engine in a daemon."""
+def play_by_daemons(rank_program, env, ep_fabric, jobs, many):
+    """The same jobs of two ranks, their engine in a daemon, or each rank's in one of its own: two nodes."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
-        socket = os.path.join(folder, "shim.sock")
-        daemon = subprocess.Popen([ep_fabric, "run", "--instance", "shim", "--runtime-dir", folder, "--stats-dir", folder, "--nic=emu"],
-                                  env=environment(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        sockets = [os.path.join(folder, f"node{n}.sock") for n in range(many)]
+        daemons = [subprocess.Popen([ep_fabric, "run", "--instance", f"node{n}", "--runtime-dir", folder, "--stats-dir", folder, "--nic=emu"],
+                                    env=environment(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for n in range(many)]
+        said = ""
         try:
             end = time.monotonic() + 30
-            while not os.path.exists(socket) and daemon.poll() is None and time.monotonic() < end:
+            while not all(map(os.path.exists, sockets)) and all(d.poll() is None for d in daemons) and time.monotonic() < end:
                 time.sleep(0.02)
-            codes, said = play(rank_program, 2, dict(env, EPF_SERVICE=socket), jobs=jobs)
+            codes, said = play(rank_program, 2, env, jobs=jobs, services=sockets)
         finally:
-            daemon.terminate()
-            try:
-                heard = daemon.communicate(timeout=30)[0]
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                heard = daemon.communicate()[0]
-        return codes, said + heard
+            for daemon in daemons:
+                daemon.terminate()
+            for daemon in daemons:
+                try:
+                    said += daemon.communicate(timeout=30)[0]
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+                    said += daemon.communicate()[0]
+        return codes, said
 
 
 def look(ep_fabric, *words):
@@ -115,8 +119,10 @@ def main(library, rank, ep_fabric, deep_ep, torch):
     # DeepEP's normal mode: ranks of one index in their nodes are an NVSHMEM of their own.
     codes, said = play(rank, 2, environment(library), jobs=4)
     judge("four jobs of two ranks side by side", codes == [0] * 8 and said.count(" puts of ") == 8 and said.count(" 0 refusals") == 8, said)
-    codes, said = play_by_daemon(rank, environment(library), ep_fabric, 3)
-    judge("three jobs of two ranks by one daemon", codes == [0] * 6 and said.count(" 0 refusals") == 6 and "3 jobs served" in said, said)
+    for many in (1, 2):
+        codes, said = play_by_daemons(rank, environment(library), ep_fabric, 8, many)
+        served = said.count(" 0 refusals") == 16 and said.count("8 jobs served") == many and said.count(", 0 peers mapped, fabric service:") == 16
+        judge(f"eight jobs of two ranks by {many} daemons", codes == [0] * 16 and served, said)
     for version in ("3.5.1", "3.5.19", "3.5.21"):
         codes, said = play(rank, 3, environment(library), version)
         judge(f"NVSHMEM {version} is served", codes == [0] * 3 and f"NVSHMEM {version}, heap" in said, said)
