@@ -9,6 +9,8 @@ stand-in for the real library, before, beside and after. The heap is small, the 
 """
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,6 +78,57 @@ def play_by_daemons(rank_program, env, ep_fabric, jobs, many):
         return codes, said
 
 
+def with_daemon_of_its_own(library, rank, ep_fabric):
+    """ep-fabric shim --daemon: what is wrong, or None. Two ranks as one program; statuses; a launcher that is told to end, or is killed, leaves no daemon."""
+    def left(folder):
+        return [n for n in os.listdir(folder) if n.startswith("epf-shim-")]
+
+    def daemon_of(said):
+        return int(re.search(r"daemon shim-\d+ \(process (\d+)\)", said).group(1))
+
+    def ended(pid):
+        end = time.monotonic() + 30
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+            time.sleep(0.05)
+        return not os.path.exists(f"/proc/{pid}")
+
+    with tempfile.TemporaryDirectory(prefix="epf-") as folder:
+        env = environment(None, XDG_RUNTIME_DIR=folder)
+        words = [ep_fabric, "shim", "--library", library, "--daemon", "--"]
+
+        def run(*program, **more):
+            p = subprocess.run([*words, *program], env=dict(env, **more), capture_output=True, text=True, timeout=TIME_S, check=False)
+            return p.returncode, p.stdout + p.stderr
+
+        code, said = run("/bin/sh", "-c", '"$0" 0 2 "$@" & first=$!; "$0" 1 2 "$@"; second=$?; wait $first && exit $second', rank, os.path.join(folder, "id"), "3.4.5", *MODULES)
+        if code or said.count(" 0 refusals") != 2 or said.count("fabric service:shim-") != 2 or "1 jobs served" not in said or not ended(daemon_of(said)):
+            return said
+        code, said = run("/bin/sh", "-c", "exit 7")
+        if code != 7:
+            return f"status {code}, not 7: {said}"
+        deep = os.path.join(folder, "d" * 100)  # too long for a socket's name
+        os.mkdir(deep)
+        code, said = run("/bin/sh", "-c", "echo ran", XDG_RUNTIME_DIR=deep)
+        if code != 1 or "ran\n" in said or "did not start" not in said:
+            return f"a daemon that cannot start: {code} {said}"
+        if left(folder) + left(deep):
+            return f"left behind: {left(folder) + left(deep)}"
+        for number, status in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)):
+            with subprocess.Popen([*words, "/bin/sh", "-c", "echo $$; exec sleep 100"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+                program = int(p.stdout.readline())
+                said = ""
+                while "serves it and ends" not in said and not said.endswith("\n\n"):
+                    said += p.stderr.readline() or "\n\n"
+                p.send_signal(number)
+                code = p.wait(timeout=30)
+                gone = ended(daemon_of(said))
+                if number == signal.SIGKILL:
+                    os.kill(program, signal.SIGKILL)
+            if code != status or not gone:
+                return f"signal {number}: status {code}, daemon gone: {gone}: {said}"
+    return None
+
+
 def look(ep_fabric, *words):
     """ep-fabric shim --dry-run: status and what it said."""
     p = subprocess.run([ep_fabric, "shim", "--dry-run", *words], env=environment(None), capture_output=True, text=True, timeout=TIME_S, check=False)
@@ -138,6 +191,8 @@ def main(library, rank, ep_fabric, deep_ep, torch):
     judge("an allocation that does not fit is said", "EPF-802" in said and "raise shim-heap" in said, said)
     codes, said = play(rank, 2, environment(None), before=(ep_fabric, "shim", "--library", library, "--"))
     judge("ep-fabric shim starts a program with the shim, and says by what it is served", codes == [0, 0] and "nic=emu" in said and "0 refusals" in said, said)
+    wrong = with_daemon_of_its_own(library, rank, ep_fabric)
+    judge("ep-fabric shim --daemon: its daemon serves the program, and ends with it or with the launcher", wrong is None, str(wrong))
     for more, want in (({"EPF_SHIM_HOST_HEAP": "no"}, "EAGER"), ({}, None), ({"EPF_SHIM_HOST_HEAP": "no", "EPF_SERVICE": "node"}, None),
                        ({"EPF_SHIM_HOST_HEAP": "no", "CUDA_MODULE_LOADING": "LAZY"}, "LAZY")):
         p = subprocess.run([ep_fabric, "shim", "--library", library, "--", sys.executable, "-c", "import os; print(os.environ.get('CUDA_MODULE_LOADING'))"],
