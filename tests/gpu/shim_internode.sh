@@ -42,6 +42,7 @@ done
 # shellcheck disable=SC2034 # parts.sh reads it
 suite="DeepEP's normal mode under the shim"
 library=()
+helper=() # --daemon: ep-fabric shim starts a daemon of the program's own
 trap leave_nothing EXIT
 trap 'exit 1' TERM INT
 
@@ -66,7 +67,7 @@ harness()
 	[ "$limit" -le "$longest" ] || limit=$longest
 	look "$name"
 	bounded "$((limit + 30))" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ${settings[@]+"${settings[@]}"} \
-		"$fabric" shim ${library[@]+"${library[@]}"} --module "$module" -- python3 "$here/shim_internode.py" --out "$out/$name" --limit "$limit" "$@"
+		"$fabric" shim ${library[@]+"${library[@]}"} ${helper[@]+"${helper[@]}"} --module "$module" -- python3 "$here/shim_internode.py" --out "$out/$name" --limit "$limit" "$@"
 	tail -n 12 "$out/$name.log" | cut -c1-300 | tee -a "$log"
 	rm -rf "$out/run-$name"
 	# Who is killed under MPS takes its server along.
@@ -116,7 +117,7 @@ own()
 		done
 		bad=0
 		for p in $pids; do wait "$p" || bad=1; done
-		exit $bad' "$out/$name/node" "$fabric" shim --module "$module" -- python3 "$deepep/tests/test_internode.py" --pressure-test-mode 1 \
+		exit $bad' "$out/$name/node" "$fabric" shim ${helper[@]+"${helper[@]}"} --module "$module" -- python3 "$deepep/tests/test_internode.py" --pressure-test-mode 1 \
 		--num-tokens 64 --hidden 2048 --num-experts 64
 	cases=$(grep -aoc ' passed' "$out/$name/node-0.log")
 	cat "$out/$name"/node-*.log | grep -aE 'peers mapped|early doorbells|EPF-|rror' | sort | uniq -c | sort -rn | cut -c1-260 | head -n 8 | tee -a "$log"
@@ -196,6 +197,9 @@ parts()
 	harness mps-gpu 100 pass -- --seeds 4
 	harness mps-gpu-queues 60 pass CUDA_DEVICE_MAX_CONNECTIONS=32 -- --seeds 4
 	harness mps-gpu-reserve 60 pass -- --seeds 4 --reserve 1024
+	helper=(--daemon)
+	harness mps-gpu-helper 60 pass -- --seeds 4
+	helper=()
 	with_daemons mps-gpu-daemon 1 60 -- --seeds 4
 	with_daemons mps-gpu-daemons 2 60 -- --seeds 4
 	harness mps-gpu-kernel 60 pass EPF_EMU_GPU_COPY=kernel -- --seeds 4
@@ -211,6 +215,9 @@ parts()
 	with_mps off
 	harness turns-gpu 100 pass
 	own own-turns-gpu 200 "${big[@]}"
+	helper=(--daemon)
+	own own-turns-gpu-helper 200 "${big[@]}"
+	helper=()
 }
 
 if [ "$list" = 0 ]; then
