@@ -44,8 +44,9 @@ static struct {
 	const struct epf_emu_seg *unmap; /* is to be forgotten; NULL: it is */
 	struct epf_emu_copier *copiers;  /* the thread's own, and: */
 	uint64_t take_tsc, pump_tsc;     /* cycles for taking jobs, and for calls of the driver */
-	uint64_t since; /* of epf_now_ns(): jobs are there and nothing has moved; 0: none are */
-	uint64_t said;  /* the `since` that epf_emu_copier_watch() told of */
+	uint64_t since;    /* of epf_now_ns(): jobs are there and nothing has moved; 0: none are */
+	uint64_t said;     /* the `since` that epf_emu_copier_watch() told of */
+	const char *doing; /* the call of a driver that the thread is in; NULL: none */
 	struct epf_bell bell;
 } work = { .lock = PTHREAD_MUTEX_INITIALIZER, .let_go = PTHREAD_COND_INITIALIZER };
 
@@ -58,6 +59,11 @@ static void ask(void)
 	__atomic_store_n(&work.asked, 1, __ATOMIC_RELEASE);
 	if (epf_bell_must_ring(&work.bell))
 		epf_bell_ring(&work.bell);
+}
+
+void epf_emu_copier_does(const char *call)
+{
+	__atomic_store_n(&work.doing, call, __ATOMIC_RELAXED);
 }
 
 /* Where the bytes of a peer's region are: as the last time, or anew. *device: whose copies it is for, -1 if that is open. */
@@ -118,8 +124,10 @@ static bool take(struct epf_emu_copier *c, const struct epf_emu_job_span *s)
 	struct epf_copy_span span;
 	int device;
 
+	epf_emu_copier_does("mapping memory");
 	if (resolve(c, s, &span, &device) ||
 	    !(q = epf_emu_queue_of(c, device < 0 ? 0 : device, c->job.op == EPF_EMU_JOB_ADD))) {
+		epf_emu_copier_does(NULL);
 		if (epf_last_reason() ==
 		    EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
 			epf_dbg("a copy: %s", epf_last_error());
@@ -128,6 +136,7 @@ static bool take(struct epf_emu_copier *c, const struct epf_emu_job_span *s)
 		epf_emu_job_done(c, c->job.slot, 1, EPF_S_REMOTE_ACCESS);
 		return true;
 	}
+	epf_emu_copier_does(NULL);
 	if (c->job.op == EPF_EMU_JOB_ADD)
 		return epf_emu_queue_add(q, c, c->job.slot, span.dst, c->job.value);
 	return epf_emu_queue_copy(q, c, c->job.slot, &span);
@@ -210,9 +219,11 @@ static void serve_requests(void)
 	work.leaving = NULL;
 	unmap = work.unmap;
 	pthread_mutex_unlock(&work.lock);
+	epf_emu_copier_does("mapping memory");
 	if (unmap)
 		epf_emu_import_drop(unmap);
 	epf_emu_import_owns(prepare);
+	epf_emu_copier_does(NULL);
 	pthread_mutex_lock(&work.lock);
 	if (unmap) /* not one that was asked for meanwhile */
 		work.unmap = NULL;
@@ -240,15 +251,23 @@ void epf_emu_copier_watch(void)
 {
 	uint64_t since = __atomic_load_n(&work.since, __ATOMIC_RELAXED), now = epf_now_ns();
 	uint64_t said = __atomic_load_n(&work.said, __ATOMIC_RELAXED);
+	const char *doing = __atomic_load_n(&work.doing, __ATOMIC_RELAXED);
 
 	if (!since || since == said || now < since + STUCK_NS ||
 	    !__atomic_compare_exchange_n(&work.said, &said, since, 0, __ATOMIC_RELAXED,
 					 __ATOMIC_RELAXED))
 		return;
-	(void)epf_fail(
-		EPF_R_GPU_STUCK,
-		"for %.1f s now: the driver lets them wait, most likely for another thread's call that waits for a kernel which waits for these copies",
-		(double)(now - since) / 1e9);
+	/* Which of the two it is tells a lock of the driver's from a queue of the device. */
+	if (doing)
+		(void)epf_fail(
+			EPF_R_GPU_STUCK,
+			"for %.1f s now: the driver does not come back from %s, most likely because of another thread's call that waits for a kernel which waits for these copies",
+			(double)(now - since) / 1e9, doing);
+	else
+		(void)epf_fail(
+			EPF_R_GPU_STUCK,
+			"for %.1f s now: the driver has taken them and they do not end, most likely behind something that waits for a kernel which waits for them",
+			(double)(now - since) / 1e9);
 	epf_err("copies to or from GPU memory stand still: %s", epf_last_error());
 }
 
@@ -258,6 +277,7 @@ static void *run(void *arg)
 	bool busy = false;
 
 	(void)arg;
+	(void)pthread_setname_np(pthread_self(), "epf-copier");
 	while (!is_stopped()) {
 		unsigned done;
 

@@ -122,6 +122,8 @@ void epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem));
 /* Any thread, with the copier's lock held: no driver is called. */
 int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem);
 void epf_emu_import_remove_own(uint64_t nonce, uint32_t key);
+/* The copier's thread says which call of a driver it begins, and (NULL) that it is back, for epf_emu_copier_watch(). */
+void epf_emu_copier_does(const char *call);
 /* The copier's lock, for emu_import.c. */
 void epf_emu_copier_lock(void);
 void epf_emu_copier_unlock(void);

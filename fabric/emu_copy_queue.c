@@ -151,8 +151,10 @@ static void submit(struct epf_emu_queue *q)
 	q->copies += q->n;
 	q->batches++;
 	q->submit_tsc -= epf_tsc();
+	epf_emu_copier_does(q->adds ? "submitting additions" : "submitting copies");
 	launched(q, q->adds ? q->ops->add(q->q, q->to_add, q->n, ++q->value)
 			    : q->ops->submit(q->q, q->spans, q->n, ++q->value));
+	epf_emu_copier_does(NULL);
 	q->submit_tsc += epf_tsc();
 	q->n = 0;
 	q->longs = 0;
@@ -262,9 +264,14 @@ bool epf_emu_queue_add(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32
 /* Hands back what is complete; returns how many batches. */
 static unsigned harvest(struct epf_emu_queue *q)
 {
-	uint64_t reached = q->count ? q->ops->reached(q->q) : 0;
+	uint64_t reached = 0;
 	unsigned batches = 0;
 
+	if (q->count) {
+		epf_emu_copier_does("asking what is done");
+		reached = q->ops->reached(q->q);
+		epf_emu_copier_does(NULL);
+	}
 	while (q->count && reached >= q->flights[q->first].value) {
 		flight_done(&q->flights[q->first],
 			    reached == UINT64_MAX ? EPF_S_REMOTE_ACCESS : EPF_S_OK);

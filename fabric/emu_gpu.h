@@ -100,7 +100,7 @@ int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out);
 extern const struct epf_copy_ops epf_copy_fake; /* emu_gpu_fake.c */
 /* Where the bytes of fake device memory really are, for tests; NULL: not inside one piece of it. */
 void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
-/* For tests: from now on (1) no call that starts a copy comes back, until (0) they may. */
+/* For tests: from now on (1) no call that starts a copy comes back, or (2) no copy that was started ends, until (0) they may. */
 void epf_copy_fake_hold(int hold);
 
 extern const struct epf_copy_ops epf_copy_driver; /* emu_gpu_driver.c */

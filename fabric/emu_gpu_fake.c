@@ -238,12 +238,29 @@ static uint64_t next_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dull;
 }
 
+static int held;
+
+void epf_copy_fake_hold(int hold)
+{
+	__atomic_store_n(&held, hold, __ATOMIC_RELEASE);
+}
+
+/* A driver that lets a call wait (1), or a device that lets copies wait (2). */
+static void wait_while_held(int what)
+{
+	struct timespec pause = { .tv_nsec = 1000000 };
+
+	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == what)
+		nanosleep(&pause, NULL);
+}
+
 /* Makes the copies of a batch in random order. */
 static void perform(struct epf_copy_queue *q, struct batch *b)
 {
 	struct timespec pause = { .tv_nsec = (long)(next_random(&q->random) % 30000) };
 
 	nanosleep(&pause, NULL);
+	wait_while_held(2);
 	for (unsigned i = 0; i < b->n_adds; i++) {
 		uint64_t *word = (uint64_t *)(void *)real(b->adds[i].dst, 8);
 
@@ -322,25 +339,9 @@ static void fake_queue_close(struct epf_copy_queue *q)
 	free(q);
 }
 
-static uint32_t held;
-
-void epf_copy_fake_hold(int hold)
-{
-	__atomic_store_n(&held, hold != 0, __ATOMIC_RELEASE);
-}
-
-/* A driver that lets a call wait. */
-static void wait_while_held(void)
-{
-	struct timespec pause = { .tv_nsec = 1000000 };
-
-	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE))
-		nanosleep(&pause, NULL);
-}
-
 static int push(struct epf_copy_queue *q, struct batch *b)
 {
-	wait_while_held();
+	wait_while_held(1);
 	pthread_mutex_lock(&q->lock);
 	b->next = NULL;
 	if (q->head)

@@ -6,6 +6,7 @@
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "tools/fabric_tools.h"
+#include "tools/shim_daemon.h"
 #include "tools/shim_elf.h"
 
 #include <argp.h>
@@ -20,13 +21,13 @@
 
 #define EXIT_USAGE 2
 
-enum { OPT_LIBRARY = 1, OPT_MODULE, OPT_DRY_RUN, MODULES = 16 };
+enum { OPT_LIBRARY = 1, OPT_MODULE, OPT_DRY_RUN, OPT_DAEMON, MODULES = 16 };
 
 static struct {
 	const char *file;
 	const char *modules[MODULES];
 	unsigned n_modules;
-	bool is_dry;
+	bool is_dry, has_daemon;
 	char **program; /* NULL-terminated */
 } given;
 
@@ -46,6 +47,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_DRY_RUN:
 		given.is_dry = true;
+		return 0;
+	case OPT_DAEMON:
+		given.has_daemon = true;
 		return 0;
 	case ARGP_KEY_ARGS:
 		given.program = state->argv + state->next;
@@ -193,9 +197,11 @@ static void describe(const struct epf_conf *conf, const char *library)
 		"%s: %s serves modules named %s%s, built with NVSHMEM 3.4.5 or 3.5 (3.5.1, 3.5.19, 3.5.21), by %s%s, nic=%s; heap of %llu MiB in %s memory\n",
 		what, library, conf->shim_modules.item[0],
 		conf->shim_modules.count > 1 ? ", ..." : "",
-		conf->service[0] ? "the daemon " : "an engine in each rank", conf->service,
-		nics[conf->nic], (unsigned long long)(conf->shim_heap >> 20),
-		conf->shim_host_heap ? "host" : "GPU");
+		given.has_daemon   ? "a daemon of its own"
+		: conf->service[0] ? "the daemon "
+				   : "an engine in each rank",
+		given.has_daemon ? "" : conf->service, nics[conf->nic],
+		(unsigned long long)(conf->shim_heap >> 20), conf->shim_host_heap ? "host" : "GPU");
 }
 
 /*
@@ -204,8 +210,8 @@ static void describe(const struct epf_conf *conf, const char *library)
  */
 static void load_kernels_at_once(const struct epf_conf *conf)
 {
-	if (conf->nic != EPF_CONF_NIC_EMU || conf->service[0] || conf->shim_host_heap ||
-	    getenv("CUDA_MODULE_LOADING"))
+	if (conf->nic != EPF_CONF_NIC_EMU || conf->service[0] || given.has_daemon ||
+	    conf->shim_host_heap || getenv("CUDA_MODULE_LOADING"))
 		return;
 	if (!given.is_dry)
 		setenv("CUDA_MODULE_LOADING", "EAGER", 1);
@@ -218,11 +224,20 @@ static int run(const char *library)
 {
 	const char *before = getenv("LD_PRELOAD");
 	char *preload;
+	int status;
 
 	if (asprintf(&preload, "%s%s%s", library, before && *before ? ":" : "",
-		     before ? before : "") < 0 ||
-	    setenv("LD_PRELOAD", preload, 1)) {
+		     before ? before : "") < 0) {
 		fprintf(stderr, "%s: no memory\n", what);
+		return EXIT_FAILURE;
+	}
+	if (given.has_daemon) {
+		status = shim_daemon_run(what, preload, given.program);
+		free(preload);
+		return status;
+	}
+	if (setenv("LD_PRELOAD", preload, 1)) {
+		perror(what);
 		return EXIT_FAILURE;
 	}
 	execvp(given.program[0], given.program);
@@ -236,6 +251,9 @@ int epf_tool_shim(int argc, char **argv)
 		{ "library", OPT_LIBRARY, "FILE", 0, "The shim (default: beside this program)", 0 },
 		{ "module", OPT_MODULE, "FILE", 0,
 		  "Look also whether this compiled module can be served; may be given often", 0 },
+		{ "daemon", OPT_DAEMON, NULL, 0,
+		  "Serve it by a daemon that is started before and ends with it: copies of GPU memory are made in another process than DeepEP's kernels",
+		  0 },
 		{ "dry-run", OPT_DRY_RUN, NULL, 0, "Look and say, run nothing", 0 },
 		{ 0 },
 	};
@@ -260,6 +278,9 @@ int epf_tool_shim(int argc, char **argv)
 		fprintf(stderr, "%s: %s\n", what, epf_last_error());
 		return EXIT_FAILURE;
 	}
+	if (given.has_daemon && conf.service[0])
+		fault("--daemon, but the program is served by %s already (EPF_SERVICE)",
+		      conf.service);
 	look_at_library(library);
 	for (unsigned i = 0; i < given.n_modules; i++)
 		look_at_module(&conf, given.modules[i]);

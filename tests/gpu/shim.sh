@@ -22,7 +22,7 @@
 # held against what the test's seeds say (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=build deepep="" out=$PWD/gpu-results/shim ranks="" only=. list=0 one=0 most=600
+build=build deepep="" out=$PWD/gpu-results/shim ranks="" only=. list=0 one=0 longest=600
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -32,76 +32,44 @@ while [ $# -gt 0 ]; do
 	--only) only=$2 && shift ;;
 	--list) list=1 ;;
 	--one-gpu) one=1 ;;
-	--limit) most=$2 && shift ;;
+	--limit) longest=$2 && shift ;;
 	*) sed -n '/^#   tests/,/^# held/p' "$0" && exit 2 ;;
 	esac
 	shift
 done
 
-log=/dev/null
-failed=0
-mps=0
-running="" daemon=""
-table=()
-say()
-{
-	echo "$*" | tee -a "$log"
-}
+# shellcheck source=tests/gpu/parts.sh
+. "$here/parts.sh"
+# shellcheck disable=SC2034 # parts.sh reads them. Served no more: DeepEP's kernels wait for ever.
+suite="the shim's GPU suite" part_width=22 ends_early='served no more'
+daemon=""
 
-# Whoever ends this script early leaves nothing behind. (Called by a trap only.)
+# (Called by a trap only.)
 # shellcheck disable=SC2317
 cleanup()
 {
-	[ -z "$running" ] || kill -KILL -- "-$running" 2>/dev/null
 	[ -z "$daemon" ] || kill "$daemon" 2>/dev/null
-	[ "$mps" = 0 ] || echo quit | timeout 20 nvidia-cuda-mps-control
+	leave_nothing
 }
 trap cleanup EXIT
 trap 'exit 1' TERM INT
 
-# wanted NAME: whether --only names it; --list only names
-wanted()
-{
-	[[ $1 =~ $only ]] || return 1
-	[ "$list" = 0 ] || { echo "$1" && return 1; }
-}
-
-# result NAME TEXT: a line of the table
-result()
-{
-	table+=("$(printf '%-22s %s' "$1" "$2")")
-	say "## $1: $2"
-}
-
-# start NAME SECONDS COMMAND...: runs it in its own process group; what hangs is asked who waits for whom, then killed whole
+# start NAME SECONDS COMMAND...: runs it with a runtime folder of its own; what hangs is asked who waits for whom, then killed whole
 start()
 {
-	local name=$1 limit=$2 pid t=0
+	local name=$1 limit=$2
 	shift 2
-	[ "$limit" -le "$most" ] || limit=$most
+	[ "$limit" -le "$longest" ] || limit=$longest
 	mkdir -p "$out/run-$name"
-	XDG_RUNTIME_DIR=$out/run-$name setsid "$@" >"$out/$name.log" 2>&1 </dev/null &
-	pid=$!
-	running=$pid
-	while kill -0 "$pid" 2>/dev/null && [ "$t" -lt "$((limit * 5))" ]; do
-		sleep 0.2
-		t=$((t + 1))
-		# Served no more: DeepEP's kernels wait for ever.
-		[ $((t % 10)) != 0 ] || ! grep -qa 'served no more' "$out/$name.log" || limit=$((t / 5))
-	done
-	hung=0
-	if kill -0 "$pid" 2>/dev/null; then
-		hung=1
+	# (Called by bounded.)
+	# shellcheck disable=SC2317
+	on_late()
+	{
 		XDG_RUNTIME_DIR=$out/run-$name timeout 8 "$fabric" why >"$out/$name.why" 2>&1
 		XDG_RUNTIME_DIR=$out/run-$name timeout 8 "$fabric" stats >"$out/$name.stats" 2>&1
-		kill -KILL -- "-$pid" 2>/dev/null
-	fi
-	wait "$pid" 2>/dev/null
-	rc=$?
-	took=$((t / 5))
-	kill -KILL -- "-$pid" 2>/dev/null
-	running=""
-	[ "$hung" = 0 ] || sleep 3 # a GPU is busy for a moment after that
+	}
+	bounded "$limit" "$out/$name.log" env "XDG_RUNTIME_DIR=$out/run-$name" "$@"
+	[ "$late" = 0 ] || sleep 3 # a GPU is busy for a moment after that
 	rm -rf "$out/run-$name"
 }
 
@@ -141,7 +109,7 @@ ll()
 		--num-processes "$ranks" --num-tokens "$tokens" --hidden "$hidden" --num-topk "$topk" --num-experts "$experts" "$@"
 	grep -aE 'peers mapped|early doorbells|no longer|served no more|bandwidth|send/recv|EPF-' "$out/$name.log" | cut -c1-260 | tail -n 30 | tee -a "$log"
 	text="exit $rc"
-	[ "$hung" = 0 ] || text="HUNG, killed after $took s (see $name.why)"
+	[ "$late" = 0 ] || text="HUNG, killed after $took s (see $name.why)"
 	said=$(grep -aoE '[0-9]+ early doorbells, [0-9]+ refusals' "$out/$name.log" | tr '\n' ';')
 	if [ "$want" = fail ]; then
 		[ "$rc" != 0 ] || failed=1
@@ -180,14 +148,14 @@ many()
 			start "$name-$i" "$limit" env "${common[@]}" "$@" "MASTER_PORT=$((8500 + i))" "$fabric" shim ${shim[@]+"${shim[@]}"} --module "$module" -- \
 				python3 "$deepep/tests/test_low_latency.py" --num-processes "$ranks" --num-tokens "$tokens" --hidden "$hidden" --num-topk "$topk" \
 				--num-experts "$experts" --disable-nvlink
-			echo "$rc $hung $took" >"$out/$name-$i.rc"
+			echo "$rc $late $took" >"$out/$name-$i.rc"
 		) &
 		[ $((i % at_once)) != 0 ] || wait
 	done
 	wait
 	for ((i = 1; i <= times; i++)); do
-		read -r rc hung took <"$out/$name-$i.rc"
-		if [ "$hung" = 1 ]; then
+		read -r rc late took <"$out/$name-$i.rc"
+		if [ "$late" = 1 ]; then
 			hung_runs=$((hung_runs + 1))
 		elif [ "$rc" = 0 ]; then
 			passed=$((passed + 1))
@@ -223,14 +191,14 @@ stages()
 	rm -rf "$out/stats-$name"
 	mkdir -p "$out/stats-$name"
 	start "$name" "$limit" env "${common[@]}" EPF_LOG=note ${settings[@]+"${settings[@]}"} "EPF_STATS_DIR=$out/stats-$name" "STAGES_BUILD=$build" \
-		"PYTHONPATH=$here/../../tools/python:$onegpu" "EPF_LIBRARY=$(built libepf.so.0)" "EPF_LL_LIBRARY=$(built libepf-ll.so.0)" EPF_GPU_TIMEOUT=10s \
+		"PYTHONPATH=$here/../../tools/python:$here/onegpu" "EPF_LIBRARY=$(built libepf.so.0)" "EPF_LL_LIBRARY=$(built libepf-ll.so.0)" EPF_GPU_TIMEOUT=10s \
 		NVSHMEM_SYMMETRIC_SIZE=4294967296 ${shim[@]+"${shim[@]}"} python3 "$here/ll_cases.py" stages --ranks "$ranks" --commands --limit "$((limit - 3))" "$@"
 	grep -aE '^# |^  |early doorbells|serving thread|EPF-[0-9]|rror' "$out/$name.log" | cut -c1-260 | tail -n 24 | tee -a "$log"
 	[ "$rc" = 0 ] && timeout 60 env ${settings[@]+"${settings[@]}"} STAGES_BUILD="$build" LD_LIBRARY_PATH="$build/lib:${LD_LIBRARY_PATH:-}" \
 		python3 "$here/ll_stages.py" "$out/stats-$name" 2>&1 | tee -a "$out/$name.log" "$log"
 	rm -rf "$out/stats-$name"
 	[ "$rc" = 0 ] || failed=1
-	result "$name" "exit $rc, hung $hung, $took s$([ "$rc" = 0 ] || echo "; $(last_words "$name")")"
+	result "$name" "exit $rc, hung $late, $took s$([ "$rc" = 0 ] || echo "; $(last_words "$name")")"
 }
 
 # built NAME: a library of the build, in its folder or in a build tree
@@ -240,18 +208,6 @@ built()
 	for at in "$build/$1" "$build/fabric/$1" "$build/kernels/$1"; do
 		[ ! -e "$at" ] || { echo "$at" && return; }
 	done
-}
-
-# with_mps on|off: several processes use one GPU by MPS, or take turns
-with_mps()
-{
-	[ "$list" = 0 ] && [ "$one" = 0 ] || return 0
-	if [ "$1" = on ]; then
-		command -v nvidia-cuda-mps-control >/dev/null && [ -z "$(pgrep -x nvidia-cuda-mps)" ] && nvidia-cuda-mps-control -d && mps=1
-	elif [ "$mps" = 1 ]; then
-		echo quit | timeout 20 nvidia-cuda-mps-control
-		mps=0
-	fi
 }
 
 # with_daemon EXPERTS NAME SECONDS SETTING...: the low-latency test with the engine in a daemon, a process of its own
@@ -289,7 +245,7 @@ parts()
 		start control 45 env NVSHMEM_DISABLE_P2P=1 python3 "$deepep/tests/test_low_latency.py" --num-processes "$ranks" --num-tokens 16 --hidden 2048 \
 			--num-topk 4 --num-experts 16 --disable-nvlink
 		[ "$rc" != 0 ] || failed=1
-		result control "without the shim: exit $rc, hung $hung; $(last_words control)"
+		result control "without the shim: exit $rc, hung $late; $(last_words control)"
 	fi
 	stages stages-ours 60
 	stages stages-deepep 80 -- --deepep "$deepep"
@@ -322,61 +278,27 @@ parts()
 		start symmetric 100 env "${common[@]}" "$fabric" shim --module "$module" -- python3 "$here/shim_torch.py" "$ranks"
 		grep -aE 'peers mapped|early doorbells|^symmetric|EPF-' "$out/symmetric.log" | cut -c1-260 | tee -a "$log"
 		[ "$rc" = 0 ] || failed=1
-		result symmetric "exit $rc, hung $hung; $(grep -a '^symmetric' "$out/symmetric.log" | tail -n 1) $([ "$rc" = 0 ] || last_words symmetric)"
+		result symmetric "exit $rc, hung $late; $(grep -a '^symmetric' "$out/symmetric.log" | tail -n 1) $([ "$rc" = 0 ] || last_words symmetric)"
 	fi
-	# What is killed under MPS takes MPS with it: last.
-	with_mps on
+	# What is killed under MPS takes MPS with it: last. With --one-gpu all parts are under it.
+	[ "$one" = 1 ] || with_mps on
 	with_daemon 256 daemon 150
 	with_daemon 256 daemon-kernel 150 "${kernel[@]}"
 	with_daemon 288 daemon-288 150
-	with_mps off
+	[ "$one" = 1 ] || with_mps off
 }
 
 if [ "$list" = 0 ]; then
-	mkdir -p "$out" || exit 1
-	out=$(cd "$out" && pwd)
-	log=$out/table.txt
-	: >"$log"
-	if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
-		say "no GPU here (nvidia-smi lists none): the shim's GPU suite is skipped"
-		exit 77
-	fi
-	module=$(find "${deepep:-/nonexistent}" -maxdepth 1 -name 'deep_ep_cpp*.so' 2>/dev/null | head -n 1)
-	if [ -z "$module" ] || [ ! -f "$deepep/tests/test_low_latency.py" ]; then
-		say "no DeepEP in '$deepep' (deep_ep_cpp*.so, deep_ep, tests): the shim's GPU suite is skipped"
-		exit 77
-	fi
-	deepep=$(cd "$deepep" && pwd)
-	module=$deepep/${module##*/}
-	build=$(cd "$build" && pwd) || exit 1
-	fabric=$build/tools/ep-fabric
-	[ -x "$fabric" ] || fabric=$build/ep-fabric
-	[ -x "$fabric" ] || { say "no ep-fabric in $build" && exit 1; }
-	gpus=$(nvidia-smi -L | wc -l)
+	begin test_low_latency.py
 	[ -n "$ranks" ] || ranks=$((one ? 2 * gpus : gpus < 8 ? gpus : 8))
-	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
-	# The module finds NVSHMEM's library, which it is linked with, wherever it was built.
-	onegpu=$here/onegpu
-	[ -d "$onegpu" ] || onegpu=$here/../onegpu
-	common=(PYTHONUNBUFFERED=1 "PYTHONPATH=$deepep:$onegpu" "LD_LIBRARY_PATH=${nvshmem:-/nonexistent}/lib:$build/lib:${LD_LIBRARY_PATH:-}" EPF_LOG=note EPF_NIC=emu
-		EPF_CORE_IDLE=spin NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo
-		CUDA_MODULE_LOADING=EAGER)
-	export "${common[@]:0:3}"
-	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $ranks ranks"
+	common=("${base[@]}" EPF_CORE_IDLE=spin NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1)
 	if [ "$one" = 1 ]; then
 		common+=(ONE_GPU=1 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((90 * gpus / ranks))")
-		[ -n "$(pgrep -x nvidia-cuda-mps)" ] || nvidia-cuda-mps-control -d
+		mps_lives || nvidia-cuda-mps-control -d
 		mps=1
 		say "# $ranks ranks on $gpus GPU(s), under MPS; process groups by gloo"
 	fi
-	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, $(sha256sum "$module" | cut -c1-16) ${module##*/}"
+	machine "$ranks ranks"
 fi
 parts
-if [ "$list" = 0 ]; then
-	say "# results"
-	for line in ${table[@]+"${table[@]}"}; do
-		say "$line"
-	done
-	say "# $([ "$failed" = 0 ] && echo "all right" || echo "SOMETHING WAS WRONG"); logs: $out"
-fi
-exit "$failed"
+end

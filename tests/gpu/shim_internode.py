@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepEP's normal mode between nodes, kernels and module unmodified, at a size of which 16 processes share one or two GPUs.
 
-  shim_internode.py --out DIR [--limit S] [--seeds N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N] [--chunk N]
+  shim_internode.py --out DIR [--limit S] [--seeds N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N] [--chunk N] [--reserve MIB]
+                    [--services SOCKET...]
   shim_internode.py --own LOG... [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N]
 
 Two "nodes" of eight ranks (DeepEP's kernels take no fewer), node n on GPU n modulo the GPUs there are. Ranks of one index in their nodes are a world of
@@ -47,6 +48,8 @@ def arguments():
     p.add_argument("--experts", type=int, default=64)
     p.add_argument("--sms", type=int, default=4)
     p.add_argument("--chunk", type=int, default=16, help="tokens of an RDMA put at most; twice as many fit into a channel's buffer")
+    p.add_argument("--reserve", type=int, default=0, help="MiB of GPU memory that PyTorch has before the first call: it then asks the driver for none while kernels run")
+    p.add_argument("--services", nargs="+", default=[], help="sockets of daemons: node n is served by the n-th")
     p.add_argument("--one-world", action="store_true", help="a buffer that serves low latency too: one NVSHMEM of 16 ranks, barriers by teams of it")
     return p.parse_args()
 
@@ -110,11 +113,16 @@ class Rank:
         if torch.cuda.is_available():
             torch.cuda.set_device(rank // NVL % torch.cuda.device_count())
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        if a.reserve and self.device == "cuda":
+            # Both of the allocator's pools: pieces of up to 1 MiB, and larger ones.
+            small = [torch.empty(1 << 20, dtype=torch.uint8, device="cuda") for _ in range(64)]
+            large = torch.empty(a.reserve << 20, dtype=torch.uint8, device="cuda")
+            del small, large
         dist.init_process_group("gloo", init_method=f"file://{a.out}/store", rank=rank, world_size=a.ranks)
         # Room for two chunks only, so that tokens wait for it and heads travel back.
         self.config = deep_ep.Config(a.sms, 8, 4 * a.chunk, a.chunk, 2 * a.chunk)
         hidden_bytes = a.hidden * 2
-        self.say("meets")
+        self.say(f"meets, process {os.getpid()}")
         self.buffer = deep_ep.Buffer(dist.group.WORLD, self.config.get_nvl_buffer_size_hint(hidden_bytes, a.ranks),
                                      self.config.get_rdma_buffer_size_hint(hidden_bytes, a.ranks), low_latency_mode=a.one_world, num_qps_per_rank=a.sms,
                                      explicitly_destroy=True)
@@ -239,12 +247,17 @@ class Rank:
         self.say(f"seed {seed} {case}: combine")
         self.combine(case, got, handle, got_weights if case[1] else None, drawn)
 
+    def asked(self):
+        return self.torch.cuda.memory_stats().get("num_device_alloc", 0) if self.device == "cuda" else 0
+
     def play(self):
-        start = time.time()
+        start, before = time.time(), self.asked()
         for seed in range(self.a.seeds):
             for case in CASES:
                 self.case(seed, case)
         self.say("ends")
+        if self.device == "cuda":
+            self.say(f"PyTorch asked the driver for memory {self.asked() - before} times")
         self.buffer.destroy()
         self.dist.barrier()
         self.dist.destroy_process_group()
@@ -314,8 +327,11 @@ def parent(a):
     logs = [os.path.join(a.out, f"rank-{r:02}.log") for r in range(a.ranks)]
     ranks = []
     for r, log in enumerate(logs):
+        env = dict(os.environ, INTERNODE_RANK=str(r))
+        if a.services:
+            env["EPF_SERVICE"] = a.services[r // NVL % len(a.services)]
         with open(log, "w", encoding="utf-8") as f:
-            ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=dict(os.environ, INTERNODE_RANK=str(r)), stdin=subprocess.DEVNULL, stdout=f, stderr=f))
+            ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=subprocess.DEVNULL, stdout=f, stderr=f))
     end, fell = time.time() + a.limit, None
     while time.time() < end and any(p.poll() is None for p in ranks):
         time.sleep(0.2)
@@ -340,7 +356,7 @@ def parent(a):
     if late:
         print(f"killed after {a.limit if fell is None else 5} s: ranks {late}")
     first = open(logs[0], encoding="utf-8", errors="replace").read()
-    for line in re.findall(r".*peers mapped.*|.*early doorbells.*|^PASSED.*", first, re.M):
+    for line in re.findall(r".*peers mapped.*|.*early doorbells.*|.*PyTorch asked.*|^PASSED.*", first, re.M):
         print("rank 0: " + line[:260])
     unmapped = sum("0 peers mapped" in open(log, encoding="utf-8", errors="replace").read() for log in logs)
     print(f"{a.ranks - len(bad)} of {a.ranks} ranks as the seeds say; 0 peers mapped at {unmapped}")

@@ -3,7 +3,7 @@
 #
 # The shim (docs/shim.md) under DeepEP's normal mode: two "nodes" of eight ranks, 16 processes on the GPUs of this machine (one is enough).
 #
-#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--list]
+#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--stacks] [--list]
 #
 # --deepep   a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
 # --build    a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
@@ -12,6 +12,7 @@
 # --only     runs the parts whose name matches; --list names them all
 # --seconds  parts that would begin later than this are left out, and named (600)
 # --limit    no part runs longer (each has its own limit)
+# --stacks   of a job that stands still, where each thread is (stacks.c, needs cc): PID.txt in the part's folder
 #
 # Programs: DeepEP's own test_internode.py, its file and module unmodified, with 24 multiprocessors a rank; and shim_internode.py, which drives the same
 # module with 4 a rank and compares every row with the seeds. Their processes take turns on a GPU in slices of time, or share it by MPS, where all
@@ -21,76 +22,35 @@
 # Each part has a deadline, and is killed with everything it started. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 most=600 longest=600
+build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 longest=600 stacks=0 begin_before=600
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
 	--deepep) deepep=$2 && shift ;;
 	--out) out=$2 && shift ;;
 	--only) only=$2 && shift ;;
-	--seconds) most=$2 && shift ;;
+	--seconds) begin_before=$2 && shift ;;
 	--limit) longest=$2 && shift ;;
+	--stacks) stacks=1 ;;
 	--list) list=1 ;;
-	*) sed -n '/^#   tests/,/^# --limit/p' "$0" && exit 2 ;;
+	*) sed -n '/^#   tests/,/^# --stacks/p' "$0" && exit 2 ;;
 	esac
 	shift
 done
-log=/dev/null
-failed=0
-mps=0
-table=()
+# shellcheck source=tests/gpu/parts.sh
+. "$here/parts.sh"
+# shellcheck disable=SC2034 # parts.sh reads it
+suite="DeepEP's normal mode under the shim"
 library=()
-say()
-{
-	echo "$*" | tee -a "$log"
-}
+helper=() # --daemon: ep-fabric shim starts a daemon of the program's own
+trap leave_nothing EXIT
+trap 'exit 1' TERM INT
 
-result()
+# (Called by bounded.)
+# shellcheck disable=SC2317
+on_late()
 {
-	table+=("$(printf '%-16s %s' "$1" "$2")")
-	say "## $1: $2"
-}
-
-wanted()
-{
-	[[ $1 =~ $only ]] || return 1
-	[ "$list" = 0 ] || { echo "$1" && return 1; }
-	[ "$SECONDS" -lt "$most" ] || { result "$1" "left out: past --seconds $most" && return 1; }
-}
-
-# with_mps on|off
-with_mps()
-{
-	[ "$list" = 0 ] || return 0
-	if [ "$1" = on ] && [ "$mps" = 0 ]; then
-		nvidia-cuda-mps-control -d && mps=1
-	elif [ "$1" = off ] && [ "$mps" = 1 ]; then
-		echo quit | timeout 20 nvidia-cuda-mps-control
-		mps=0
-	fi
-}
-
-# bounded SECONDS LOG COMMAND...: in its own process group, killed whole when it is late. Status: the command's, 124 when it was late
-bounded()
-{
-	local limit=$1 into=$2 pid t=0
-	shift 2
-	setsid "$@" >"$into" 2>&1 </dev/null &
-	pid=$!
-	while kill -0 "$pid" 2>/dev/null && [ "$t" -lt "$((limit * 5))" ]; do
-		sleep 0.2
-		t=$((t + 1))
-	done
-	late=0
-	if kill -0 "$pid" 2>/dev/null; then
-		late=1
-		bash -c "$INTERNODE_LOOK"
-	fi
-	kill -KILL -- "-$pid" 2>/dev/null
-	wait "$pid" 2>/dev/null
-	rc=$?
-	[ "$late" = 0 ] || rc=124
-	took=$((t / 5))
+	bash -c "$INTERNODE_LOOK"
 }
 
 # harness NAME SECONDS pass|fail SETTING... [-- OPTION...]
@@ -107,7 +67,7 @@ harness()
 	[ "$limit" -le "$longest" ] || limit=$longest
 	look "$name"
 	bounded "$((limit + 30))" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ${settings[@]+"${settings[@]}"} \
-		"$fabric" shim ${library[@]+"${library[@]}"} --module "$module" -- python3 "$here/shim_internode.py" --out "$out/$name" --limit "$limit" "$@"
+		"$fabric" shim ${library[@]+"${library[@]}"} ${helper[@]+"${helper[@]}"} --module "$module" -- python3 "$here/shim_internode.py" --out "$out/$name" --limit "$limit" "$@"
 	tail -n 12 "$out/$name.log" | cut -c1-300 | tee -a "$log"
 	rm -rf "$out/run-$name"
 	# Who is killed under MPS takes its server along.
@@ -121,11 +81,19 @@ harness()
 	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
 }
 
-# look NAME: what is asked of a job that stands still
+# look NAME: what is asked of a job that stands still (a file, so that no process but the job's has these words among its own)
 look()
 {
 	mkdir -p "$out/run-$1" "$out/$1"
-	export INTERNODE_LOOK="export XDG_RUNTIME_DIR=$out/run-$1; timeout 8 $fabric why >$out/$1.why 2>&1; timeout 8 $fabric stats >$out/$1.stats 2>&1"
+	cat >"$out/$1/look.sh" <<-END
+		export XDG_RUNTIME_DIR=$out/run-$1
+		timeout 8 $fabric why >$out/$1.why 2>&1
+		timeout 8 $fabric stats >$out/$1.stats 2>&1
+		[ -e "$out/stacks.so" ] || exit 0
+		for p in \$(pgrep -f 'tests/gpu/shim_internode.py|/test_low_latency.py|/test_internode.py|ep-fabric run'); do kill -44 \$p; done
+		sleep 4
+	END
+	export STACKS_DIR=$out/$1 INTERNODE_LOOK="bash $out/$1/look.sh"
 }
 
 # own NAME SECONDS SETTING...: DeepEP's test, its 32 cases with seed 0, then an orderly end instead of the next seed (onegpu/sitecustomize.py)
@@ -149,7 +117,7 @@ own()
 		done
 		bad=0
 		for p in $pids; do wait "$p" || bad=1; done
-		exit $bad' "$out/$name/node" "$fabric" shim --module "$module" -- python3 "$deepep/tests/test_internode.py" --pressure-test-mode 1 \
+		exit $bad' "$out/$name/node" "$fabric" shim ${helper[@]+"${helper[@]}"} --module "$module" -- python3 "$deepep/tests/test_internode.py" --pressure-test-mode 1 \
 		--num-tokens 64 --hidden 2048 --num-experts 64
 	cases=$(grep -aoc ' passed' "$out/$name/node-0.log")
 	cat "$out/$name"/node-*.log | grep -aE 'peers mapped|early doorbells|EPF-|rror' | sort | uniq -c | sort -rn | cut -c1-260 | head -n 8 | tee -a "$log"
@@ -179,7 +147,40 @@ low_latency()
 	rm -rf "$out/run-$name"
 	case $said in COUNTS*) rc=1 ;; esac
 	[ "$rc" = 0 ] || failed=1
+	[ "$rc" = 0 ] || [ "$mps" = 0 ] || { with_mps off && sleep 2 && with_mps on; }
 	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $said; 0 peers mapped at $(grep -ac ' 0 peers mapped' "$out/$name.log") of $ranks"
+}
+
+# with_daemons NAME HOW_MANY SECONDS SETTING... [-- OPTION...]: a harness part whose ranks are served by daemons, one for all or one a node. Copies and
+# additions are made by the daemons' processes then.
+with_daemons()
+{
+	local name=$1 many=$2 limit=$3 i pids=() sockets=() settings=()
+	shift 3
+	wanted "$name" || return 0
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do
+		settings+=("$1")
+		shift
+	done
+	[ $# -eq 0 ] || shift
+	mkdir -p "$out/d" "$out/$name"
+	for ((i = 0; i < many; i++)); do
+		rm -f "$out/d/node$i.sock"
+		STACKS_DIR=$out/$name env "${common[@]}" ${settings[@]+"${settings[@]}"} "$fabric" run --instance "node$i" --runtime-dir "$out/d" --stats-dir "$out/d" \
+			--nic=emu >"$out/$name-daemon$i.log" 2>&1 </dev/null &
+		pids+=($!)
+		sockets+=("$out/d/node$i.sock")
+	done
+	for _ in $(seq 100); do
+		[ ! -S "${sockets[-1]}" ] || break
+		sleep 0.1
+	done
+	harness "$name" "$limit" pass ${settings[@]+"${settings[@]}"} -- --services "${sockets[@]}" "$@"
+	kill "${pids[@]}" 2>/dev/null
+	sleep 1
+	kill -KILL "${pids[@]}" 2>/dev/null
+	wait "${pids[@]}" 2>/dev/null
+	tail -qn 2 "$out/$name"-daemon*.log | cut -c1-260 | tee -a "$log"
 }
 
 parts()
@@ -189,58 +190,45 @@ parts()
 	harness turns-host 70 pass "${host[@]}"
 	own own-turns-host 110 "${host[@]}" "${big[@]}"
 	low_latency ll4-turns-host 60 4 "${host[@]}"
+	low_latency ll4-turns-gpu 90 4
 	with_mps on
 	harness mps-host 60 pass "${host[@]}"
 	harness mps-host-one-world 60 pass "${host[@]}" -- --one-world
-	harness mps-gpu 100 pass
+	harness mps-gpu 100 pass -- --seeds 4
+	harness mps-gpu-queues 60 pass CUDA_DEVICE_MAX_CONNECTIONS=32 -- --seeds 4
+	harness mps-gpu-reserve 60 pass -- --seeds 4 --reserve 1024
+	helper=(--daemon)
+	harness mps-gpu-helper 60 pass -- --seeds 4
+	helper=()
+	with_daemons mps-gpu-daemon 1 60 -- --seeds 4
+	with_daemons mps-gpu-daemons 2 60 -- --seeds 4
+	harness mps-gpu-kernel 60 pass EPF_EMU_GPU_COPY=kernel -- --seeds 4
 	harness mps-host-reorder 60 pass "${host[@]}" "${unordered[@]}"
 	harness mps-gpu-reorder 100 pass "${unordered[@]}"
+	low_latency ll4-mps-host 60 4 "${host[@]}"
+	low_latency ll4-mps-gpu 60 4
 	if [ "$list" = 1 ] || [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
 		library=(--library "$build/shim-hooks/libepf-deepep.so")
 		harness mps-host-broken 20 fail "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
 		library=()
 	fi
 	with_mps off
+	harness turns-gpu 100 pass
 	own own-turns-gpu 200 "${big[@]}"
+	helper=(--daemon)
+	own own-turns-gpu-helper 200 "${big[@]}"
+	helper=()
 }
 
 if [ "$list" = 0 ]; then
-	mkdir -p "$out" || exit 1
-	out=$(cd "$out" && pwd)
-	log=$out/table.txt
-	: >"$log"
-	if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
-		say "no GPU here (nvidia-smi lists none): DeepEP's normal mode under the shim is skipped"
-		exit 77
-	fi
-	module=$(find "${deepep:-/nonexistent}" -maxdepth 1 -name 'deep_ep_cpp*.so' 2>/dev/null | head -n 1)
-	if [ -z "$module" ] || [ ! -f "$deepep/tests/test_internode.py" ]; then
-		say "no DeepEP in '$deepep' (deep_ep_cpp*.so, deep_ep, tests): its normal mode under the shim is skipped"
-		exit 77
-	fi
-	deepep=$(cd "$deepep" && pwd)
-	module=$deepep/${module##*/}
-	build=$(cd "$build" && pwd) || exit 1
-	fabric=$build/tools/ep-fabric
-	[ -x "$fabric" ] || fabric=$build/ep-fabric
-	[ -x "$fabric" ] || { say "no ep-fabric in $build" && exit 1; }
-	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
+	begin test_internode.py
 	# No waiting loops: 16 ranks with two threads of ours each. What stands still does so for a kernel, which may wait for its turn.
-	common=(PYTHONUNBUFFERED=1 "PYTHONPATH=$deepep:$here/onegpu" "LD_LIBRARY_PATH=${nvshmem:-/nonexistent}/lib:$build/lib:${LD_LIBRARY_PATH:-}" EPF_LOG=note EPF_NIC=emu
-		EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s EPF_EMU_PACKETS=512
-		EPF_WAIT_TIMEOUT=60s NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo GLOO_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
-	export "${common[@]:0:3}"
-	trap 'with_mps off' EXIT
-	[ -z "$(pgrep -x nvidia-cuda-mps)" ] || say "# an MPS daemon runs here already: parts in turns are no turns, and a daemon that lost a client refuses them"
-	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, 16 ranks"
-	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, sha256 $(sha256sum "$module" | cut -c1-64) ${module##*/}"
+	common=("${base[@]}" EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s
+		EPF_EMU_PACKETS=512 EPF_WAIT_TIMEOUT=60s GLOO_SOCKET_IFNAME=lo)
+	[ "$stacks" = 0 ] || { cc -O1 -shared -fPIC -o "$out/stacks.so" "$here/stacks.c" && common+=("LD_PRELOAD=$out/stacks.so"); }
+	# One that was there would make parts in turns none, and one that has lost a client refuses the next.
+	mps_lives && say "# an MPS daemon runs here already, it is ended" && end_mps
+	machine "16 ranks"
 fi
 parts
-if [ "$list" = 0 ]; then
-	say "# results"
-	for line in ${table[@]+"${table[@]}"}; do
-		say "$line"
-	done
-	say "# $([ "$failed" = 0 ] && echo "all right" || echo "SOMETHING WAS WRONG"); logs: $out"
-fi
-exit "$failed"
+end

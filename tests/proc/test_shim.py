@@ -9,6 +9,8 @@ stand-in for the real library, before, beside and after. The heap is small, the 
 """
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,11 +31,12 @@ def environment(library, **more):
     return env
 
 
-def play(rank_program, world, env, version="3.4.5", before=(), jobs=1):
-    """Runs a job, or several side by side; exit statuses and everything that was said."""
+def play(rank_program, world, env, version="3.4.5", before=(), jobs=1, services=()):
+    """Runs a job, or several side by side; exit statuses and everything that was said. Of services rank r has the r-th, in turn."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
         env = dict(env, XDG_RUNTIME_DIR=folder)
-        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, f"id{j}"), version, *MODULES], env=env, text=True,
+        envs = [dict(env, EPF_SERVICE=services[r % len(services)]) if services else env for r in range(world)]
+        ranks = [subprocess.Popen([*before, rank_program, str(r), str(world), os.path.join(folder, f"id{j}"), version, *MODULES], env=envs[r], text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(world) for j in range(jobs)]
         said, codes = "", []
         try:
@@ -51,25 +54,79 @@ def play(rank_program, world, env, version="3.4.5", before=(), jobs=1):
         return codes, said
 
 
-def play_by_daemon(rank_program, env, ep_fabric, jobs):
-    """The same jobs of two ranks, their engine in a daemon."""
+def play_by_daemons(rank_program, env, ep_fabric, jobs, many):
+    """The same jobs of two ranks, their engine in a daemon, or each rank's in one of its own: two nodes."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
-        socket = os.path.join(folder, "shim.sock")
-        daemon = subprocess.Popen([ep_fabric, "run", "--instance", "shim", "--runtime-dir", folder, "--stats-dir", folder, "--nic=emu"],
-                                  env=environment(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        sockets = [os.path.join(folder, f"node{n}.sock") for n in range(many)]
+        daemons = [subprocess.Popen([ep_fabric, "run", "--instance", f"node{n}", "--runtime-dir", folder, "--stats-dir", folder, "--nic=emu"],
+                                    env=environment(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for n in range(many)]
+        said = ""
         try:
             end = time.monotonic() + 30
-            while not os.path.exists(socket) and daemon.poll() is None and time.monotonic() < end:
+            while not all(map(os.path.exists, sockets)) and all(d.poll() is None for d in daemons) and time.monotonic() < end:
                 time.sleep(0.02)
-            codes, said = play(rank_program, 2, dict(env, EPF_SERVICE=socket), jobs=jobs)
+            codes, said = play(rank_program, 2, env, jobs=jobs, services=sockets)
         finally:
-            daemon.terminate()
-            try:
-                heard = daemon.communicate(timeout=30)[0]
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                heard = daemon.communicate()[0]
-        return codes, said + heard
+            for daemon in daemons:
+                daemon.terminate()
+            for daemon in daemons:
+                try:
+                    said += daemon.communicate(timeout=30)[0]
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+                    said += daemon.communicate()[0]
+        return codes, said
+
+
+def with_daemon_of_its_own(library, rank, ep_fabric):
+    """ep-fabric shim --daemon: what is wrong, or None. Two ranks as one program; statuses; a launcher that is told to end, or is killed, leaves no daemon."""
+    def left(folder):
+        return [n for n in os.listdir(folder) if n.startswith("epf-shim-")]
+
+    def daemon_of(said):
+        return int(re.search(r"daemon shim-\d+ \(process (\d+)\)", said).group(1))
+
+    def ended(pid):
+        end = time.monotonic() + 30
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+            time.sleep(0.05)
+        return not os.path.exists(f"/proc/{pid}")
+
+    with tempfile.TemporaryDirectory(prefix="epf-") as folder:
+        env = environment(None, XDG_RUNTIME_DIR=folder)
+        words = [ep_fabric, "shim", "--library", library, "--daemon", "--"]
+
+        def run(*program, **more):
+            p = subprocess.run([*words, *program], env=dict(env, **more), capture_output=True, text=True, timeout=TIME_S, check=False)
+            return p.returncode, p.stdout + p.stderr
+
+        code, said = run("/bin/sh", "-c", '"$0" 0 2 "$@" & first=$!; "$0" 1 2 "$@"; second=$?; wait $first && exit $second', rank, os.path.join(folder, "id"), "3.4.5", *MODULES)
+        if code or said.count(" 0 refusals") != 2 or said.count("fabric service:shim-") != 2 or "1 jobs served" not in said or not ended(daemon_of(said)):
+            return said
+        code, said = run("/bin/sh", "-c", "exit 7")
+        if code != 7:
+            return f"status {code}, not 7: {said}"
+        deep = os.path.join(folder, "d" * 100)  # too long for a socket's name
+        os.mkdir(deep)
+        code, said = run("/bin/sh", "-c", "echo ran", XDG_RUNTIME_DIR=deep)
+        if code != 1 or "ran\n" in said or "did not start" not in said:
+            return f"a daemon that cannot start: {code} {said}"
+        if left(folder) + left(deep):
+            return f"left behind: {left(folder) + left(deep)}"
+        for number, status in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)):
+            with subprocess.Popen([*words, "/bin/sh", "-c", "echo $$; exec sleep 100"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+                program = int(p.stdout.readline())
+                said = ""
+                while "serves it and ends" not in said and not said.endswith("\n\n"):
+                    said += p.stderr.readline() or "\n\n"
+                p.send_signal(number)
+                code = p.wait(timeout=30)
+                gone = ended(daemon_of(said))
+                if number == signal.SIGKILL:
+                    os.kill(program, signal.SIGKILL)
+            if code != status or not gone:
+                return f"signal {number}: status {code}, daemon gone: {gone}: {said}"
+    return None
 
 
 def look(ep_fabric, *words):
@@ -115,8 +172,10 @@ def main(library, rank, ep_fabric, deep_ep, torch):
     # DeepEP's normal mode: ranks of one index in their nodes are an NVSHMEM of their own.
     codes, said = play(rank, 2, environment(library), jobs=4)
     judge("four jobs of two ranks side by side", codes == [0] * 8 and said.count(" puts of ") == 8 and said.count(" 0 refusals") == 8, said)
-    codes, said = play_by_daemon(rank, environment(library), ep_fabric, 3)
-    judge("three jobs of two ranks by one daemon", codes == [0] * 6 and said.count(" 0 refusals") == 6 and "3 jobs served" in said, said)
+    for many in (1, 2):
+        codes, said = play_by_daemons(rank, environment(library), ep_fabric, 8, many)
+        served = said.count(" 0 refusals") == 16 and said.count("8 jobs served") == many and said.count(", 0 peers mapped, fabric service:") == 16
+        judge(f"eight jobs of two ranks by {many} daemons", codes == [0] * 16 and served, said)
     for version in ("3.5.1", "3.5.19", "3.5.21"):
         codes, said = play(rank, 3, environment(library), version)
         judge(f"NVSHMEM {version} is served", codes == [0] * 3 and f"NVSHMEM {version}, heap" in said, said)
@@ -132,6 +191,8 @@ def main(library, rank, ep_fabric, deep_ep, torch):
     judge("an allocation that does not fit is said", "EPF-802" in said and "raise shim-heap" in said, said)
     codes, said = play(rank, 2, environment(None), before=(ep_fabric, "shim", "--library", library, "--"))
     judge("ep-fabric shim starts a program with the shim, and says by what it is served", codes == [0, 0] and "nic=emu" in said and "0 refusals" in said, said)
+    wrong = with_daemon_of_its_own(library, rank, ep_fabric)
+    judge("ep-fabric shim --daemon: its daemon serves the program, and ends with it or with the launcher", wrong is None, str(wrong))
     for more, want in (({"EPF_SHIM_HOST_HEAP": "no"}, "EAGER"), ({}, None), ({"EPF_SHIM_HOST_HEAP": "no", "EPF_SERVICE": "node"}, None),
                        ({"EPF_SHIM_HOST_HEAP": "no", "CUDA_MODULE_LOADING": "LAZY"}, "LAZY")):
         p = subprocess.run([ep_fabric, "shim", "--library", library, "--", sys.executable, "-c", "import os; print(os.environ.get('CUDA_MODULE_LOADING'))"],

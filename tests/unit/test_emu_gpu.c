@@ -300,18 +300,17 @@ static bool was_logged(FILE *file, const char *text)
 	return strstr(all, text) != NULL;
 }
 
-/* A driver that does not come back is told of, once, and that it did. */
-static void test_stuck_driver(void **state)
+/* Copies that stand still are told of, once, with what holds them (a call of the driver's, or the device), and that they go on. */
+static void stand_still(int hold, const char *text)
 {
 	struct rig *rig = rig_open(&both, NULL);
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
 	int status, before, said = 0;
 	FILE *file;
 
-	(void)state;
 	rig_fill(rig->a.mem, 5000, 5);
 	file = catch_log(&before);
-	epf_copy_fake_hold(1);
+	epf_copy_fake_hold(hold);
 	rig_post(rig, &wr);
 	for (int i = 0; i < 60000 && !said; i++) {
 		rig_reap(&rig->a); /* rig_run() would wait for the copies */
@@ -328,12 +327,25 @@ static void test_stuck_driver(void **state)
 	dup2(before, STDERR_FILENO);
 	close(before);
 	assert_true(said);
+	assert_true(was_logged(file, text));
 	assert_true(was_logged(file, "CUDA_MODULE_LOADING=EAGER"));
 	assert_true(was_logged(file, "go on, after"));
 	fclose(file);
 	assert_true(rig_sent(rig, &rig->a, 1, &status) && status == EPF_S_OK);
 	assert_true(rig_matches(rig->b.mem, 5000, 5));
 	rig_close(rig);
+}
+
+static void test_stuck_driver(void **state)
+{
+	(void)state;
+	stand_still(1, "does not come back from submitting copies");
+}
+
+static void test_stuck_copies(void **state)
+{
+	(void)state;
+	stand_still(2, "has taken them and they do not end");
 }
 
 static void test_range(void **state)
@@ -450,6 +462,7 @@ int main(void)
 		cmocka_unit_test(test_events),
 		cmocka_unit_test(test_wrong_among_many),
 		cmocka_unit_test(test_stuck_driver),
+		cmocka_unit_test(test_stuck_copies),
 	};
 
 	return cmocka_run_group_tests_name("emulated NIC, GPU memory", tests, NULL, NULL);
