@@ -128,8 +128,12 @@ static void print_ceilings(struct parent *p)
 			       r->bytes, r->rate_mpps, p->o->gpu_kernel ? "kernels" : "engines",
 			       c / 1e6, r->rate_mpps * 1e6 / c);
 		print_stages(row, 0, r);
+		if (p->o->stages && !row)
+			p2p_stages_print(r, (double)r->iterations);
 		if (i < p->n[1])
 			print_stages(row, 1, &p->row[1][i]);
+		if (i < p->n[1] && p->o->stages && !row)
+			p2p_stages_print(&p->row[1][i], (double)r->iterations);
 	}
 }
 
