@@ -7,6 +7,7 @@
 
 #include "bench/rawverbs.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -202,6 +203,7 @@ double p2p_gpu_ceiling(const struct p2p_opts *o, uint64_t bytes);
 void p2p_stages_want(void);
 void p2p_stages_add(struct p2p_stages *s, double sign);
 void p2p_stages_print(const struct p2p_row *r, double puts);
+json_t *p2p_stages_json(const struct p2p_row *r, double puts);
 
 /* p2p_pairs.c: the rank's part of --against. */
 int p2p_pairs(struct p2p_rank *r);

@@ -39,11 +39,31 @@ void p2p_stages_add(struct p2p_stages *s, double sign)
 	s->wall_ns += sign * (double)epf_now_ns();
 }
 
+static const char *const stage[] = { "fill", "push", "mail", "outcomes", "land", "return", "emit" };
+static const char *const tally[] = { "posts", "packets", "back", "inboxes", "jobs" };
+
+json_t *p2p_stages_json(const struct p2p_row *r, double puts)
+{
+	const struct p2p_stages *s = &r->stages;
+	json_t *j = json_object();
+
+	for (unsigned i = 0; i < EPF_EMU_STAGES; i++)
+		json_object_set_new(j, stage[i], json_real(s->nic_ns[i] / puts));
+	for (unsigned i = 0; i < EPF_EMU_TALLIES; i++)
+		json_object_set_new(j, tally[i], json_integer((json_int_t)s->nic_n[i]));
+	if (s->copies > 0) {
+		json_object_set_new(j, "copier_take", json_real(s->take_ns / s->copies));
+		json_object_set_new(j, "copier_pump", json_real(s->pump_ns / s->copies));
+		json_object_set_new(j, "copier_submit", json_real(s->submit_ns / s->copies));
+	}
+	json_object_set_new(j, "copies", json_integer((json_int_t)s->copies));
+	json_object_set_new(j, "batches", json_integer((json_int_t)s->batches));
+	json_object_set_new(j, "wall", json_real(s->wall_ns / puts));
+	return j;
+}
+
 void p2p_stages_print(const struct p2p_row *r, double puts)
 {
-	static const char *const stage[] = { "fill", "push",   "mail", "outcomes",
-					     "land", "return", "emit" };
-	static const char *const tally[] = { "posts", "packets", "back", "inboxes", "jobs" };
 	const struct p2p_stages *s = &r->stages;
 	double sum = 0;
 
