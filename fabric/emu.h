@@ -133,6 +133,7 @@ struct epf_emu_lane {
 	uint8_t link; /* enum epf_lane_link */
 	uint8_t rx_state;
 	uint8_t flags;
+	bool ahead_of_cpu; /* between the head and `ahead` lies a write by the CPU */
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_emu_lane) <= 128, "a lane stays small");

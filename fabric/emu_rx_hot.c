@@ -308,6 +308,24 @@ static uint32_t turn_round(const struct epf_emu_seg *peer, uint32_t top, uint32_
 	return prev;
 }
 
+/* True when a checked packet's bytes, which the copier moves, or some of them, go to host memory here. */
+static bool goes_to_host(const struct epf_emu *e, const struct epf_emu_packet *h,
+			 const struct epf_emu_packet *p, const struct epf_emu_region *region)
+{
+	const unsigned char *payload = (const unsigned char *)p + EPF_EMU_PACKET_HEADER;
+
+	if (h->form != EPF_EMU_REFS)
+		return !region->mem;
+	for (uint32_t k = 0; k < h->offset; k++) {
+		struct epf_emu_ref ref;
+
+		memcpy(&ref, payload + k * sizeof(ref), sizeof(ref));
+		if ((ref.dst_key & 0xffff) >= e->nregions || !e->regions[ref.dst_key & 0xffff].mem)
+			return true;
+	}
+	return false;
+}
+
 /* Begins the copy of a packet behind the head, if it needs one. False: what comes after it must wait for its turn. */
 static bool look_ahead_at(struct epf_emu *e, uint16_t lane, uint32_t idx, unsigned *writes)
 {
@@ -326,11 +344,17 @@ static bool look_ahead_at(struct epf_emu *e, uint16_t lane, uint32_t idx, unsign
 	    epf_emu_check_packet(e, l, &h, &region) != EPF_S_OK)
 		return false;
 	if (needs_copier(&h, region)) {
+		if (l->ahead_of_cpu && goes_to_host(e, &h, p, region))
+			return false;
 		*writes += h.form == EPF_EMU_REFS ? h.offset : 1;
 		return epf_emu_copy_land(e, lane, idx, &h, p, region) == EPF_EMU_MOVE_LATER;
 	}
-	/* Of two writes to the same bytes the later one must win, whichever way they go. */
-	return !region || h.op == EPF_WR_READ || !e->opts.ordered;
+	/*
+	 * Of two writes to the same bytes the later one must win, whichever way they go: behind a write by the CPU, as control words are, no
+	 * copy to host memory is begun before its turn.
+	 */
+	l->ahead_of_cpu |= region && h.op != EPF_WR_READ && e->opts.ordered;
+	return true;
 }
 
 /* With the head waiting for its copy: begins those of the packets behind it, so that copies are many at a time. True: there may be more. */
@@ -339,6 +363,8 @@ static bool look_ahead(struct epf_emu *e, uint16_t lane)
 	struct epf_emu_lane *l = &e->lanes[lane];
 	uint32_t at = l->ahead ? l->ahead : l->rx_head;
 
+	if (!l->ahead)
+		l->ahead_of_cpu = false;
 	for (unsigned n = 0, writes = 0; n < AHEAD && writes < AHEAD_WRITES; n++) {
 		if (!at || at > l->peer->npackets || epf_emu_copy_is_bad(e, l))
 			return false;

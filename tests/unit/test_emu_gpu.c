@@ -4,7 +4,7 @@
  * over it too, do not look at. Order of overlapping writes, fences with copies under way, withdrawn regions, additions, a NIC
  * without a GPU, many regions.
  */
-#include "fabric/emu_gpu.h"
+#include "fabric/emu.h"
 #include "tests/unit/nic_rig.h"
 
 #include <errno.h>
@@ -300,6 +300,56 @@ static bool was_logged(FILE *file, const char *text)
 	return strstr(all, text) != NULL;
 }
 
+/* Copies begun at b when nothing more is there to begin. */
+static unsigned copies_begun(struct rig *rig)
+{
+	for (int i = 0; i < 100; i++) {
+		rig_reap(&rig->a);
+		rig_reap(&rig->b);
+	}
+	return epf_emu_of(rig->b.nic)->copies_count;
+}
+
+/*
+ * A write that the CPU lands, as control words are, holds up no copies to GPU memory behind it, but those to host memory, where both could
+ * write the same bytes.
+ */
+static void test_ahead_of_cpu(void **state)
+{
+	static unsigned char host[1024];
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_nic_mr mr;
+	struct epf_wr wr[4];
+	int status;
+
+	(void)state;
+	assert_int_equal(rig->b.nic->ops->region_register(rig->b.nic, host, sizeof(host),
+							  EPF_MR_REMOTE_WRITE, &mr),
+			 0);
+	rig_fill(rig->a.mem, RIG_BYTES, 9);
+	wr[0] = rig_write(rig, 1, 0, 0, 512);
+	rig_post(rig, &wr[0]); /* the copier is there, and the memory mapped */
+	rig_run(rig, 10 * MS);
+	for (unsigned i = 0; i < 4; i++)
+		wr[i] = rig_write(rig, 2 + i, 1024 * i, 1024 * i, 512);
+	wr[1].len = 8;
+	rig_inline(rig, &wr[1]);
+	wr[1].raddr = wr[3].raddr = mr.raddr;
+	wr[1].rkey = wr[3].rkey = mr.rkey;
+	epf_copy_fake_hold(1);
+	for (unsigned i = 0; i < 3; i++) /* each in a packet of its own */
+		rig_post(rig, &wr[i]);
+	assert_int_equal(copies_begun(rig), 2);
+	rig_post(rig, &wr[3]);
+	assert_int_equal(copies_begun(rig), 2);
+	epf_copy_fake_hold(0);
+	rig_run(rig, 10 * MS);
+	assert_true(rig_sent(rig, &rig->a, 5, &status) && status == EPF_S_OK);
+	assert_memory_equal(rig->b.mem + 2048, rig->a.mem + 2048, 512);
+	assert_memory_equal(host, rig->a.mem + 3072, 512);
+	rig_close(rig);
+}
+
 /* Copies that stand still are told of, once, with what holds them (a call of the driver's, or the device), and that they go on. */
 static void stand_still(int hold, const char *text)
 {
@@ -452,17 +502,12 @@ static void test_send_from_gpu(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_overlap),
-		cmocka_unit_test(test_fence),
-		cmocka_unit_test(test_withdrawn),
-		cmocka_unit_test(test_range),
-		cmocka_unit_test(test_add),
-		cmocka_unit_test(test_no_gpu),
-		cmocka_unit_test(test_send_from_gpu),
-		cmocka_unit_test(test_events),
-		cmocka_unit_test(test_wrong_among_many),
-		cmocka_unit_test(test_stuck_driver),
-		cmocka_unit_test(test_stuck_copies),
+		cmocka_unit_test(test_overlap),       cmocka_unit_test(test_fence),
+		cmocka_unit_test(test_withdrawn),     cmocka_unit_test(test_range),
+		cmocka_unit_test(test_add),           cmocka_unit_test(test_no_gpu),
+		cmocka_unit_test(test_send_from_gpu), cmocka_unit_test(test_ahead_of_cpu),
+		cmocka_unit_test(test_events),        cmocka_unit_test(test_wrong_among_many),
+		cmocka_unit_test(test_stuck_driver),  cmocka_unit_test(test_stuck_copies),
 	};
 
 	return cmocka_run_group_tests_name("emulated NIC, GPU memory", tests, NULL, NULL);

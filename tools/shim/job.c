@@ -79,6 +79,7 @@ static int serve(struct epf_job *j)
 			   .heap_bytes = j->heap_bytes,
 			   .pes = (uint32_t)j->nv.world },
 		.rings = j->rings,
+		.bells = (const uint64_t *)(const void *)(j->pinned + j->at.bells),
 		.n_rings = j->at.n_rings,
 		.fabric_rings = (uint32_t)j->conf.shim_fabric_rings,
 		.channel = (const uint64_t *)(const void *)(j->pinned + j->at.channel),

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TAKE_AT_ONCE = 32, FLUSH_AFTER = 256, IDLE_PASSES = 2000, IDLE_SLEEP_NS = 20000 };
+enum { TAKE_AT_ONCE = 32, FLUSH_AFTER = 256, FEW = 8, IDLE_PASSES = 2000, IDLE_SLEEP_NS = 20000 };
 
 /* A ring of the fabric and what of it is not known to be visible. */
 struct lane {
@@ -34,6 +34,8 @@ struct epf_serve {
 	struct lane *lanes; /* fabric_rings, and one more for the channel */
 	uint64_t *marked;   /* a ring's requests that the flush on its way covers */
 	uint64_t *completed;
+	uint64_t *bells;   /* a ring's doorbell when all that it tells of had been taken */
+	uint32_t *ringing; /* the rings that a pass serves */
 	struct epf_channel channel;
 	struct epf_channel_req held;        /* a channel request that must wait; kind 0: none */
 	uint64_t sent[EPF_WR_MAX_PES / 64]; /* ranks to whom a SET is on its way */
@@ -97,6 +99,31 @@ static unsigned serve_ring(struct epf_serve *s, uint32_t i)
 	s->stats.early += ring->early - early;
 	if (ring->refusal != refusal)
 		refuse(s, "ring", ring->number, ring->taken, epf_wr_refusal_text(ring->refusal));
+	return n;
+}
+
+/*
+ * Serves the rings whose doorbells have moved. Doorbells lie side by side, so most rings cost an eighth of a line; and all first requests are on
+ * their way from where the GPU wrote them before the first one is looked at.
+ */
+static unsigned serve_rings(struct epf_serve *s)
+{
+	unsigned n = 0, count = 0;
+
+	for (uint32_t i = 0; i < s->o.n_rings; i++) {
+		if (EPF_LOAD_RELAXED(&s->o.bells[i]) == s->bells[i])
+			continue;
+		epf_wr_prefetch(&s->o.rings[i]);
+		s->ringing[count++] = i;
+	}
+	for (unsigned k = 0; k < count; k++) {
+		uint32_t i = s->ringing[k];
+		uint64_t bell = EPF_LOAD_RELAXED(&s->o.bells[i]);
+
+		n += serve_ring(s, i);
+		if (s->o.rings[i].taken == s->o.rings[i].rung)
+			s->bells[i] = bell; /* if it has moved since, it differs from this */
+	}
 	return n;
 }
 
@@ -181,6 +208,22 @@ static void flush(struct epf_serve *s, uint32_t at)
 	s->stats.flushes++;
 }
 
+/*
+ * Is it time for a flush? When a pass brought nothing more, but not while many commands are under way: a flush among them is answered no sooner
+ * than they are done, and the messages of it would stand between them. The channel's are few, and a barrier waits for each.
+ */
+static bool is_flush_due(const struct epf_serve *s, uint32_t at)
+{
+	const struct lane *l = &s->lanes[at];
+
+	if (l->is_flushing || !l->fresh)
+		return false;
+	if (l->fresh >= FLUSH_AFTER)
+		return true;
+	return !l->is_busy && (at == s->o.fabric_rings ||
+			       epf_ring_pushed(l->ring) - epf_ring_done(l->ring) <= FEW);
+}
+
 static void look_after(struct epf_serve *s, uint32_t at)
 {
 	struct lane *l = &s->lanes[at];
@@ -197,7 +240,7 @@ static void look_after(struct epf_serve *s, uint32_t at)
 		}
 		complete(s, at);
 	}
-	if (!l->is_flushing && l->fresh && (!l->is_busy || l->fresh >= FLUSH_AFTER))
+	if (is_flush_due(s, at))
 		flush(s, at);
 	l->is_busy = false;
 }
@@ -210,10 +253,9 @@ static unsigned pass(struct epf_serve *s)
 	uint64_t cst = EPF_LOAD_ACQUIRE(&s->o.words->cst_issue);
 	uint64_t began = epf_tsc();
 	bool clean = true;
-	unsigned n = 0;
+	unsigned n;
 
-	for (uint32_t i = 0; i < s->o.n_rings; i++)
-		n += serve_ring(s, i);
+	n = serve_rings(s);
 	n += serve_channel(s);
 	for (uint32_t i = 0; i <= s->o.fabric_rings && !s->has_failed; i++) {
 		look_after(s, i);
@@ -258,6 +300,8 @@ static void destroy(struct epf_serve *s)
 	free(s->lanes);
 	free(s->marked);
 	free(s->completed);
+	free(s->bells);
+	free(s->ringing);
 	free(s);
 }
 
@@ -273,7 +317,9 @@ int epf_serve_start(const struct epf_serve_opts *opts, struct epf_serve **out)
 	s->lanes = calloc(opts->fabric_rings + 1u, sizeof(*s->lanes));
 	s->marked = calloc(opts->n_rings + 1u, sizeof(*s->marked));
 	s->completed = calloc(opts->n_rings + 1u, sizeof(*s->completed));
-	if (!s->lanes || !s->marked || !s->completed)
+	s->bells = calloc(opts->n_rings + 1u, sizeof(*s->bells));
+	s->ringing = calloc(opts->n_rings + 1u, sizeof(*s->ringing));
+	if (!s->lanes || !s->marked || !s->completed || !s->bells || !s->ringing)
 		rc = epf_fail(EPF_R_NO_MEMORY, "shim: the serving thread");
 	for (uint32_t i = 0; !rc && i <= opts->fabric_rings; i++)
 		rc = epf_ring_open(opts->ep, NULL, &s->lanes[i].ring);

@@ -5,6 +5,10 @@
  */
 #include "tools/shim/wr.h"
 
+enum {
+	AHEAD = 2
+}; /* requests: a GPU's stores are far away, and the next ones come while this one is taken */
+
 /* Opcodes, and the shape of a 32-bit masked add. */
 enum { OP_WRITE = 0x08, OP_MASKED_ADD = 0x15, OPMOD_4_BYTES = 0x08 };
 
@@ -200,6 +204,12 @@ static int must_wait(struct epf_wr_ring *ring, unsigned need, unsigned lacks, in
 	return ++ring->looks < EPF_WR_LOOKS;
 }
 
+void epf_wr_prefetch(const struct epf_wr_ring *ring)
+{
+	for (unsigned i = 0; i < AHEAD; i++)
+		__builtin_prefetch(ring->slots[(ring->taken + i) & (ring->n_slots - 1)]);
+}
+
 int epf_wr_take(struct epf_wr_ring *ring, const struct epf_wr_space *space, struct epf_wr *out)
 {
 	uint32_t copy[EPF_WR_WORDS];
@@ -210,6 +220,8 @@ int epf_wr_take(struct epf_wr_ring *ring, const struct epf_wr_space *space, stru
 	if (ring->refusal || !is_rung(ring))
 		return 0;
 	slot = ring->slots[ring->taken & (ring->n_slots - 1)];
+	if (ring->rung - ring->taken > AHEAD)
+		__builtin_prefetch(ring->slots[(ring->taken + AHEAD) & (ring->n_slots - 1)]);
 	for (unsigned i = 0; i < EPF_WR_WORDS; i++)
 		copy[i] = EPF_LOAD_ACQUIRE(&slot[i]);
 	lacks = missing(ring, copy);
