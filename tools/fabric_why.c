@@ -131,12 +131,12 @@ static json_t *entry_json(const struct waits *w, uint32_t at, const uint32_t *pl
 	char text[SENTENCE];
 
 	return json_pack(
-		"{s:s,s:s,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s}", "who",
-		waits_who_word(e->who), "reason", waits_reason_word(e->reason), "cause",
-		e->is_cause, "instance", json_string(w->instance[e->instance].name), "rank",
-		num32(e->rank), "peer", num32(e->peer), "stream", num32(e->stream), "lane",
-		num32(e->lane), "ring", num32(e->ring), "signal",
-		signal ? num(e->signal) : json_null(), "value",
+		"{s:s,s:s,s:b,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s}",
+		"who", waits_who_word(e->who), "reason", waits_reason_word(e->reason), "cause",
+		e->is_cause, "kernel", e->kernel, "instance",
+		json_string(w->instance[e->instance].name), "rank", num32(e->rank), "peer",
+		num32(e->peer), "stream", num32(e->stream), "lane", num32(e->lane), "ring",
+		num32(e->ring), "signal", signal ? num(e->signal) : json_null(), "value",
 		e->who == WAITS_RANK ? num(e->value) : json_null(), "wanted",
 		e->who == WAITS_RANK ? num(e->least) : json_null(), "parked", num(e->parked),
 		"since_ns", e->since_ns ? num(e->since_ns) : json_null(), "age_ns",

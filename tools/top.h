@@ -86,6 +86,7 @@ struct top_job {
 struct top_wait {
 	char who[8], reason[32], text[512];
 	bool is_cause;
+	bool kernel;            /* a rank's: a kernel of a GPU waits, not a thread */
 	uint32_t job, instance; /* job: TOP_NONE, not known */
 	uint32_t rank, peer, stream, lane, ring;
 	uint64_t signal, value, least, parked;

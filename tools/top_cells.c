@@ -191,11 +191,15 @@ static void value_cell(const struct top_view_from *from, const struct top_line *
 		state_cell(from, line, spec, v, cell);
 		break;
 	case SHOW_IF_WAITS:
+	case SHOW_BY:
 		wait = top_value_of(from->schema, line->block, spec->other);
-		if (wait && wait->number != EPF_STATS_WAIT_NONE)
-			top_cell_number(cell, v->number);
+		cell->text[0] = '\0';
+		if (!wait || wait->number == EPF_STATS_WAIT_NONE)
+			break;
+		if (spec->show == SHOW_BY)
+			top_cell_text(cell, v->number ? "kernel" : "thread");
 		else
-			cell->text[0] = '\0';
+			top_cell_number(cell, v->number);
 		break;
 	case SHOW_OF:
 	case SHOW_OF_BAR:

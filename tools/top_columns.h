@@ -18,9 +18,10 @@ enum top_show {
 	SHOW_STATE,    /* row */
 	SHOW_WAIT,     /* row: a state and for how long; empty where it is "none" */
 	SHOW_IF_WAITS, /* row, while state `other` is not "none" */
-	SHOW_OF,       /* row / other */
-	SHOW_OF_BAR,   /* the same as a bar */
-	SHOW_BUSY,     /* of a core */
+	SHOW_BY,     /* the same, of a row that says whether a kernel waits: "kernel" or "thread" */
+	SHOW_OF,     /* row / other */
+	SHOW_OF_BAR, /* the same as a bar */
+	SHOW_BUSY,   /* of a core */
 	SHOW_BUSY_BAR,
 	SHOW_P99, /* of a histogram in ns */
 	SHOW_NS,  /* row: a time */

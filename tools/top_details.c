@@ -99,6 +99,8 @@ static void wait_details(const struct top_shot *now, const struct top_wait *e, s
 	if (e->age_ns)
 		put(o, "since", top_format_age(e->age_ns, age, sizeof(age)), "");
 	put_maybe(o, "rank", e->rank, "who waits, or is meant");
+	if (e->kernel)
+		put(o, "by", "a kernel of a GPU", "who of the rank waits");
 	put_maybe(o, "peer", e->peer, "the rank that it waits for");
 	put_maybe(o, "stream", e->stream, "");
 	put_maybe(o, "lane", e->lane, "");

@@ -92,9 +92,9 @@ static json_t *instance_json(const struct top_schema *schema, const struct top_s
 static json_t *wait_json(const struct top_shot *shot, const struct top_wait *e)
 {
 	return json_pack(
-		"{s:s,s:s,s:b,s:o,s:o,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s}",
-		"who", e->who, "reason", e->reason, "cause", e->is_cause, "job",
-		e->job < shot->n_jobs ? json_string(shot->job[e->job].name) : json_null(),
+		"{s:s,s:s,s:b,s:b,s:o,s:o,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s}",
+		"who", e->who, "reason", e->reason, "cause", e->is_cause, "kernel", e->kernel,
+		"job", e->job < shot->n_jobs ? json_string(shot->job[e->job].name) : json_null(),
 		"job_number", num32(e->job), "instance",
 		e->instance < shot->n_instances ? shot->instance[e->instance].name : "",
 		"instance_number", num32(e->instance), "rank", num32(e->rank), "peer",

@@ -61,7 +61,7 @@ static void wait_line(struct top_line *line, const struct top_shot *now, const s
 	top_cell_text(&cell[0], e->is_cause              ? "CAUSE"
 				: e->follows != TOP_NONE ? "follows"
 							 : "waits");
-	top_cell_text(&cell[1], e->who);
+	top_cell_text(&cell[1], e->kernel ? "kernel" : e->who);
 	maybe(&cell[2], e->rank);
 	maybe(&cell[3], e->peer);
 	maybe(&cell[4], e->stream);

@@ -218,6 +218,7 @@ static void load_wait(const struct top_shot *shot, const json_t *from, size_t n,
 	text(to->reason, sizeof(to->reason), from, "reason");
 	text(to->text, sizeof(to->text), from, "text");
 	to->is_cause = json_is_true(json_object_get(from, "cause"));
+	to->kernel = json_is_true(json_object_get(from, "kernel"));
 	to->job = index_of(from, "job_number", shot->n_jobs);
 	to->instance = index_of(from, "instance_number", shot->n_instances);
 	to->rank = num32(from, "rank");

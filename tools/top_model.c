@@ -366,6 +366,7 @@ static void take_wait(struct top_wait *to, const struct waits *w, const struct w
 	snprintf(to->reason, sizeof(to->reason), "%s", waits_reason_word(e->reason));
 	waits_sentence(w, e, to->text, sizeof(to->text));
 	to->is_cause = e->is_cause;
+	to->kernel = e->kernel;
 	to->job = e->job;
 	to->instance = instance_at[e->instance];
 	to->rank = e->rank;

@@ -43,7 +43,7 @@ static const struct top_column_spec rings[] = {
 static const struct top_column_spec ranks[] = {
 	{ "INSTANCE", NULL, NULL, SHOW_INSTANCE }, { "RANK", "rank", NULL, SHOW_LABEL }, { "CORE", "core", NULL, SHOW_LABEL },
 	{ "STATE", "state", NULL, SHOW_STATE }, { "PID", "pid", NULL, SHOW_PLAIN }, { "IDLE", "active_ns", NULL, SHOW_AGO },
-	{ "WAIT", "wait", NULL, SHOW_WAIT }, { "NUMBER", "wait_number", "wait", SHOW_IF_WAITS }, { "VALUE", "wait_value", "wait", SHOW_IF_WAITS },
+	{ "WAIT", "wait", NULL, SHOW_WAIT }, { "BY", "wait_kernel", "wait", SHOW_BY }, { "NUMBER", "wait_number", "wait", SHOW_IF_WAITS }, { "VALUE", "wait_value", "wait", SHOW_IF_WAITS },
 	{ "WANTED", "wait_least", "wait", SHOW_IF_WAITS }, { "FOR-RANK", "wait_rank", "wait", SHOW_IF_WAITS }, END };
 static const struct top_column_spec peers[] = {
 	{ "INSTANCE", NULL, NULL, SHOW_INSTANCE }, { "PEER", "peer", NULL, SHOW_LABEL }, { "CORE", "core", NULL, SHOW_LABEL },

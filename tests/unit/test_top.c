@@ -161,6 +161,53 @@ static void waiting_is_told(void **state)
 	close_rig(&r);
 }
 
+/* Who of a rank waits: a thread of it, or one of its kernels; screens, details, JSON. */
+static void kernels_waits_are_told(void **state)
+{
+	struct found by = { .name = "by" };
+	struct rig r = open_rig();
+	struct top_schema *schema;
+	struct top_shot *again;
+	json_t *json;
+
+	for (unsigned i = 0; i < 2; i++) {
+		epf_stat_state(r.rank[i], EPF_STAT_RANK_WAIT, EPF_STATS_WAIT_SIGNAL,
+			       r.now->now_ns - (3 - i) * SECOND);
+		epf_stat_set(r.rank[i], EPF_STAT_RANK_WAIT_KERNEL, i);
+	}
+	read_more(&r);
+	table(&r, TOP_RANKS);
+	is(&r, 0, "BY", "thread");
+	is(&r, 1, "BY", "kernel");
+	table(&r, TOP_WAITING);
+	assert_int_equal(r.table.n_lines, 2);
+	is(&r, 0, "WHO", "rank");
+	is(&r, 1, "WHO", "kernel");
+	is(&r, 1, "RANK", "1");
+	top_details(r.schema, r.now, NULL, &r.table.line[1], find_detail, &by);
+	assert_string_equal(by.value, "a kernel of a GPU");
+	json = top_json(r.schema, r.now, false);
+	for (size_t i = 0; i < 2; i++) {
+		json_t *wait = json_array_get(json_object_get(json, "waits"), i);
+
+		assert_string_equal(json_string_value(json_object_get(wait, "who")), "rank");
+		assert_true(json_is_boolean(json_object_get(wait, "kernel")));
+		assert_int_equal(json_is_true(json_object_get(wait, "kernel")), i);
+	}
+	schema = top_schema_new();
+	assert_int_equal(top_load(schema, json, &again, why, sizeof(why)), 0);
+	assert_false(again->wait[0].kernel);
+	assert_true(again->wait[1].kernel);
+	top_shot_free(again);
+	top_schema_free(schema);
+	json_decref(json);
+	epf_stat_state(r.rank[1], EPF_STAT_RANK_WAIT, EPF_STATS_WAIT_NONE, 1);
+	read_more(&r);
+	table(&r, TOP_RANKS);
+	is(&r, 1, "BY", "");
+	close_rig(&r);
+}
+
 static void details_have_every_row(void **state)
 {
 	struct found taken = { .name = "cmds_taken" }, hist = { .name = "step_ns" };
@@ -250,6 +297,7 @@ int main(void)
 		IN_DIR(what_began_anew_has_a_small_rate),
 		IN_DIR(sorted_and_filtered),
 		IN_DIR(waiting_is_told),
+		IN_DIR(kernels_waits_are_told),
 		IN_DIR(details_have_every_row),
 		IN_DIR(metrics_are_named_as_prometheus_wants),
 		IN_DIR(peers_are_left_out_where_there_are_many),
