@@ -207,7 +207,7 @@ parts()
 	harness mps-gpu-reorder 100 pass "${unordered[@]}"
 	low_latency ll4-mps-host 60 4 "${host[@]}"
 	low_latency ll4-mps-gpu 60 4
-	low_latency ll4-mps-gpu-sync 60 4 ONE_GPU_SYNC=1
+	low_latency ll4-mps-gpu-queues 60 4 CUDA_DEVICE_MAX_CONNECTIONS=32
 	helper=(--daemon)
 	low_latency ll4-mps-gpu-helper 60 4
 	helper=()

@@ -2,7 +2,6 @@
 """For programs that want several GPUs, on a machine with one: device n becomes n modulo the GPUs there are, and process groups are gloo's, because
 NCCL refuses two ranks on one GPU. Python imports it by itself where it is on PYTHONPATH; without ONE_GPU=1 it changes nothing. The
 programs and the modules under test stay as they are. ONE_GPU_RUNS=N: a program that seeds PyTorch for each of endless runs ends in good order after N.
-ONE_GPU_SYNC=1: a gathering waits for its stream first, so that gloo queues no copies to the host behind the program's kernels (NCCL queues none either).
 """
 import inspect
 import os
@@ -22,7 +21,6 @@ def _install(torch):
     """Puts the replacements in PyTorch's place."""
     dist = torch.distributed
     set_device, init = torch.cuda.set_device, dist.init_process_group
-    sync = os.environ.get("ONE_GPU_SYNC") == "1"
 
     def set_device_modulo(device):
         index = device if isinstance(device, int) else torch.device(device).index or 0
@@ -34,8 +32,6 @@ def _install(torch):
 
     def all_gather_into_tensor(output, input, group=None, async_op=False):
         """Gloo's own takes no output of another shape than its inputs side by side."""
-        if sync and input.is_cuda:
-            torch.cuda.current_stream().synchronize()
         parts = [torch.empty_like(input) for _ in range(dist.get_world_size(group))]
         dist.all_gather(parts, input.contiguous(), group=group)
         if output.numel():
