@@ -46,9 +46,10 @@ static struct {
 	uint64_t turns, take_tsc,
 		pump_tsc; /* that took jobs; cycles for that, and for the batches */
 	struct epf_emu_copier_stages stages; /* for others to read */
-	uint64_t since;    /* of epf_now_ns(): jobs are there and nothing has moved; 0: none are */
-	uint64_t said;     /* the `since` that epf_emu_copier_watch() told of */
-	const char *doing; /* the call of a driver that the thread is in; NULL: none */
+	uint64_t since;     /* of epf_now_ns(): jobs are there and nothing has moved; 0: none are */
+	uint64_t said;      /* the `since` that epf_emu_copier_watch() told of */
+	const char *doing;  /* the call of a driver that the thread is in; NULL: none */
+	uint64_t doing_tsc; /* since when */
 	struct epf_bell bell;
 } work = { .lock = PTHREAD_MUTEX_INITIALIZER, .let_go = PTHREAD_COND_INITIALIZER };
 
@@ -65,7 +66,9 @@ static void ask(void)
 
 void epf_emu_copier_does(const char *call)
 {
-	__atomic_store_n(&work.doing, call, __ATOMIC_RELAXED);
+	if (call)
+		__atomic_store_n(&work.doing_tsc, epf_tsc(), __ATOMIC_RELAXED);
+	__atomic_store_n(&work.doing, call, __ATOMIC_RELEASE);
 }
 
 /* True when the region that was found last is the one that a span's source lies in, and is still there. */
@@ -332,14 +335,18 @@ void epf_emu_copier_watch(void)
 {
 	uint64_t since = __atomic_load_n(&work.since, __ATOMIC_RELAXED), now = epf_now_ns();
 	uint64_t said = __atomic_load_n(&work.said, __ATOMIC_RELAXED);
-	const char *doing = __atomic_load_n(&work.doing, __ATOMIC_RELAXED);
+	const char *doing = __atomic_load_n(&work.doing, __ATOMIC_ACQUIRE);
+	uint64_t call_tsc = __atomic_load_n(&work.doing_tsc, __ATOMIC_RELAXED);
 
 	if (!since || since == said || now < since + STUCK_NS ||
 	    !__atomic_compare_exchange_n(&work.said, &said, since, 0, __ATOMIC_RELAXED,
 					 __ATOMIC_RELAXED))
 		return;
-	/* Which of the two it is tells a lock of the driver's from a queue of the device. */
-	if (doing)
+	/*
+	 * Which of the two it is tells a lock of the driver's from a queue of the device. Who only asks again and again is in a call
+	 * most of the time, too, but in none for long.
+	 */
+	if (doing && epf_tsc_to_ns(epf_tsc() - call_tsc) > STUCK_NS / 2)
 		(void)epf_fail(
 			EPF_R_GPU_STUCK,
 			"for %.1f s now: the driver does not come back from %s, most likely because of another thread's call that waits for a kernel which waits for these copies",

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepEP's normal mode between nodes, kernels and module unmodified, at a size of which 16 processes share one or two GPUs.
 
-  shim_internode.py --out DIR [--limit S] [--seeds N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N] [--chunk N] [--reserve MIB]
-                    [--services SOCKET...]
+  shim_internode.py --out DIR [--limit S] [--seeds N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N] [--chunk N] [--services SOCKET...]
   shim_internode.py --own LOG... [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N]
 
 Two "nodes" of eight ranks (DeepEP's kernels take no fewer), node n on GPU n modulo the GPUs there are. Ranks of one index in their nodes are a world of
@@ -48,7 +47,6 @@ def arguments():
     p.add_argument("--experts", type=int, default=64)
     p.add_argument("--sms", type=int, default=4)
     p.add_argument("--chunk", type=int, default=16, help="tokens of an RDMA put at most; twice as many fit into a channel's buffer")
-    p.add_argument("--reserve", type=int, default=0, help="MiB of GPU memory that PyTorch has before the first call: it then asks the driver for none while kernels run")
     p.add_argument("--services", nargs="+", default=[], help="sockets of daemons: node n is served by the n-th")
     p.add_argument("--one-world", action="store_true", help="a buffer that serves low latency too: one NVSHMEM of 16 ranks, barriers by teams of it")
     return p.parse_args()
@@ -113,11 +111,6 @@ class Rank:
         if torch.cuda.is_available():
             torch.cuda.set_device(rank // NVL % torch.cuda.device_count())
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        if a.reserve and self.device == "cuda":
-            # Both of the allocator's pools: pieces of up to 1 MiB, and larger ones.
-            small = [torch.empty(1 << 20, dtype=torch.uint8, device="cuda") for _ in range(64)]
-            large = torch.empty(a.reserve << 20, dtype=torch.uint8, device="cuda")
-            del small, large
         dist.init_process_group("gloo", init_method=f"file://{a.out}/store", rank=rank, world_size=a.ranks)
         # Room for two chunks only, so that tokens wait for it and heads travel back.
         self.config = deep_ep.Config(a.sms, 8, 4 * a.chunk, a.chunk, 2 * a.chunk)

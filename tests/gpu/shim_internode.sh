@@ -50,7 +50,7 @@ trap 'exit 1' TERM INT
 # shellcheck disable=SC2317
 on_late()
 {
-	bash -c "$INTERNODE_LOOK"
+	bash -c "$INTERNODE_LOOK $running"
 }
 
 # harness NAME SECONDS pass|fail SETTING... [-- OPTION...]
@@ -74,7 +74,7 @@ harness()
 	[ "$rc" = 0 ] || [ "$mps" = 0 ] || { with_mps off && sleep 2 && with_mps on; }
 	if [ "$want" = fail ]; then
 		[ "$rc" != 0 ] || failed=1
-		result "$name" "$([ "$rc" != 0 ] && echo "did not pass, as it must not" || echo "PASSED, which it must not"); $(tail -n 1 "$out/$name.log" | cut -c1-160)"
+		result "$name" "$([ "$rc" != 0 ] && echo "did not pass, as it must not" || echo "PASSED, which it must not"); copies stood still at $(grep -la 'EPF-472' "$out/$name"/rank-*.log | wc -l) ranks; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
 		return
 	fi
 	[ "$rc" = 0 ] || failed=1
@@ -90,7 +90,8 @@ look()
 		timeout 8 $fabric why >$out/$1.why 2>&1
 		timeout 8 $fabric stats >$out/$1.stats 2>&1
 		[ -e "$out/stacks.so" ] || exit 0
-		for p in \$(pgrep -f 'tests/gpu/shim_internode.py|/test_low_latency.py|/test_internode.py|ep-fabric run'); do kill -44 \$p; done
+		group=\${1:-\$(ps -o pgid= \$\$)}
+		for p in \$(pgrep -g \$group) \$(pgrep -f 'ep-fabric run'); do kill -44 \$p; done
 		sleep 4
 	END
 	export STACKS_DIR=$out/$1 INTERNODE_LOOK="bash $out/$1/look.sh"
@@ -137,7 +138,8 @@ low_latency()
 	wanted "$name" || return 0
 	[ "$limit" -le "$longest" ] || limit=$longest
 	look "$name"
-	bounded "$limit" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ONE_GPU=1 "$@" "$fabric" shim --module "$module" -- \
+	bounded "$limit" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ONE_GPU=1 "$@" "$fabric" shim ${helper[@]+"${helper[@]}"} \
+		--module "$module" -- \
 		python3 "$deepep/tests/test_low_latency.py" --disable-nvlink --num-processes "$ranks" --num-tokens 16 --hidden 2048 --num-topk 4 --num-experts 16
 	timeout 60 python3 "$here/shim_routing.py" "$ranks" 16 2048 4 16 >"$out/$name/routing.txt" 2>&1 || said="COUNTS not known: $(tail -n 1 "$out/$name/routing.txt")"
 	while [ "${said:0:6}" != COUNTS ] && read -r _ r _ puts _ bytes _ adds; do
@@ -195,8 +197,6 @@ parts()
 	harness mps-host 60 pass "${host[@]}"
 	harness mps-host-one-world 60 pass "${host[@]}" -- --one-world
 	harness mps-gpu 100 pass -- --seeds 4
-	harness mps-gpu-queues 60 pass CUDA_DEVICE_MAX_CONNECTIONS=32 -- --seeds 4
-	harness mps-gpu-reserve 60 pass -- --seeds 4 --reserve 1024
 	helper=(--daemon)
 	harness mps-gpu-helper 60 pass -- --seeds 4
 	helper=()
@@ -207,8 +207,13 @@ parts()
 	harness mps-gpu-reorder 100 pass "${unordered[@]}"
 	low_latency ll4-mps-host 60 4 "${host[@]}"
 	low_latency ll4-mps-gpu 60 4
+	low_latency ll4-mps-gpu-queues 60 4 CUDA_DEVICE_MAX_CONNECTIONS=32
+	helper=(--daemon)
+	low_latency ll4-mps-gpu-helper 60 4
+	helper=()
 	if [ "$list" = 1 ] || [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
 		library=(--library "$build/shim-hooks/libepf-deepep.so")
+		harness mps-gpu-plain 20 fail SHIM_TEST_PLAIN_STREAMS=1 -- --seeds 4
 		harness mps-host-broken 20 fail "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
 		library=()
 	fi
