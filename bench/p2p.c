@@ -112,6 +112,14 @@ static void print_stages(json_t *row, uint32_t rank, const struct p2p_row *r)
 		printf("; stalls %.3f\n", r->stalls);
 }
 
+static void nic_stages(json_t *row, uint32_t rank, const struct p2p_row *r, double puts)
+{
+	if (row)
+		json_object_set_new(row, rank ? "nic_1" : "nic_0", p2p_stages_json(r, puts));
+	else
+		p2p_stages_print(r, puts);
+}
+
 /* --gpu --test bw: next to each rate what bare copies reach, measured when the ranks have ended, and the cores' time. */
 static void print_ceilings(struct parent *p)
 {
@@ -128,8 +136,12 @@ static void print_ceilings(struct parent *p)
 			       r->bytes, r->rate_mpps, p->o->gpu_kernel ? "kernels" : "engines",
 			       c / 1e6, r->rate_mpps * 1e6 / c);
 		print_stages(row, 0, r);
+		if (p->o->stages)
+			nic_stages(row, 0, r, (double)r->iterations);
 		if (i < p->n[1])
 			print_stages(row, 1, &p->row[1][i]);
+		if (i < p->n[1] && p->o->stages)
+			nic_stages(row, 1, &p->row[1][i], (double)r->iterations);
 	}
 }
 

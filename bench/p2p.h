@@ -7,6 +7,7 @@
 
 #include "bench/rawverbs.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -64,9 +65,13 @@ struct p2p_opts {
 	const char *gpu_backend; /* as gpu-backend */
 	bool gpu_kernel;         /* the software NIC copies by kernels, not by copy engines */
 	bool gpu_signals;        /* signals lie in GPU memory (epf_signals_place) */
-	uint64_t warps;          /* that push at once, of a stream */
-	char made[16][96];       /* settings made out of the letters above */
-	uint32_t made_used;      /* of them */
+	bool stages;             /* time by stage is printed (p2p_stages.c) */
+	bool pretend;            /* the fake GPU copies nothing, but takes this long: */
+	uint64_t copy_ns, submit_ns;
+	int copier_cpu[2];  /* of the threads beside each rank's engine; -1: any */
+	uint64_t warps;     /* that push at once, of a stream */
+	char made[16][96];  /* settings made out of the letters above */
+	uint32_t made_used; /* of them */
 };
 
 /* Where an engine's core spends its time, ns a transfer (--gpu --test bw). */
@@ -79,6 +84,15 @@ enum p2p_stage {
 	P2P_ARRIVE,
 	P2P_BUSY, /* all of its busy steps, the NIC's own work included */
 	P2P_STAGES,
+};
+
+enum { P2P_NIC_STAGES = 7, P2P_NIC_TALLIES = 5 };
+
+/* --stages: the same inside the NIC and of the copier's thread, ns and numbers in all (fabric/emu_stages.h). */
+struct p2p_stages {
+	double nic_ns[P2P_NIC_STAGES], nic_n[P2P_NIC_TALLIES];
+	double take_ns, pump_ns, submit_ns, copies, batches;
+	double wall_ns;
 };
 
 /* One size. Times in us, bandwidth in MB/s of 2^20 bytes as perftest prints them. */
@@ -96,6 +110,7 @@ struct p2p_row {
 	double average_mb_s;
 	double rate_mpps;
 	double stage_ns[P2P_STAGES];
+	struct p2p_stages stages;
 	double stalls;  /* times a transfer found its lane full or no credit, a transfer */
 	uint64_t wrong; /* bytes at the target that are not the source's */
 };
@@ -183,6 +198,12 @@ int p2p_gpu_cpu(uint32_t rank);
 int p2p_gpu_probe(const struct p2p_opts *o, char name[P2P_GPU_NAME]);
 /* What bare batched copies of this size reach, a second; 0: not known. */
 double p2p_gpu_ceiling(const struct p2p_opts *o, uint64_t bytes);
+
+/* p2p_stages.c: asks for them, before the NIC is opened; adds them as they are now (sign -1: takes them off); the lines of one rank. */
+void p2p_stages_want(void);
+void p2p_stages_add(struct p2p_stages *s, double sign);
+void p2p_stages_print(const struct p2p_row *r, double puts);
+json_t *p2p_stages_json(const struct p2p_row *r, double puts);
 
 /* p2p_pairs.c: the rank's part of --against. */
 int p2p_pairs(struct p2p_rank *r);

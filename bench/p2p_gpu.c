@@ -12,6 +12,7 @@
 #include "bench/ring_gpu_cmd.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
+#include "fabric/emu_gpu.h"
 #include "fabric/epf.h"
 #include "fabric/gpu.h"
 #include "kernels/bench/p2p_bench.h"
@@ -67,16 +68,21 @@ static bool is_fake(const struct p2p_opts *o)
 
 /*
  * The rank's threads but the engine's keep off the engine's CPU (p2p_gpu_cpu) and the one beside it, which may be the same core; and
- * off those of the other rank.
+ * off those of the other rank; or are where they are told (chosen).
  */
-static void keep_off(uint32_t rank)
+static void keep_off(uint32_t rank, int chosen)
 {
 	uint32_t half = bench_cpus() / 2;
 	cpu_set_t cpus;
 
+	CPU_ZERO(&cpus);
+	if (chosen >= 0) {
+		CPU_SET(chosen, &cpus);
+		(void)sched_setaffinity(0, sizeof(cpus), &cpus);
+		return;
+	}
 	if (bench_cpus() < P2P_GPU_CPUS)
 		return;
-	CPU_ZERO(&cpus);
 	for (uint32_t i = rank * half + 2; i < rank * half + half; i++)
 		CPU_SET(bench_cpu_number(i), &cpus);
 	(void)sched_setaffinity(0, sizeof(cpus), &cpus);
@@ -95,7 +101,7 @@ static bool is_pong(const struct p2p_opts *o)
 
 int p2p_gpu_memory(struct p2p_rank *r)
 {
-	const uint64_t side = is_fake(r->o) ? FAKE_BYTES : SIDE_BYTES;
+	const uint64_t side = is_fake(r->o) && !r->o->pretend ? FAKE_BYTES : SIDE_BYTES;
 	struct p2p_gpu *g = calloc(1, sizeof(*g));
 	const struct epf_gpu_ops *ops;
 	void *memory;
@@ -103,7 +109,9 @@ int p2p_gpu_memory(struct p2p_rank *r)
 
 	r->gpu = g;
 	if (r->rank < 2)
-		keep_off(r->rank);
+		keep_off(r->rank, r->o->copier_cpu[r->rank]);
+	if (r->o->pretend)
+		epf_copy_fake_pretend((uint32_t)r->o->copy_ns, (uint32_t)r->o->submit_ns);
 	if (g) {
 		g->side = side;
 		g->plain = malloc(side);
@@ -291,7 +299,7 @@ static uint64_t stream_count(const struct p2p_opts *o, uint64_t bytes)
 
 	if (o->iterations)
 		return o->iterations;
-	return is_fake(o) ? n / FAKE_DIVISOR + 1 : n;
+	return is_fake(o) && !o->pretend ? n / FAKE_DIVISOR + 1 : n;
 }
 
 const char *const p2p_stage_name[P2P_STAGES] = { "take",     "check",  "stage", "post",
@@ -343,11 +351,13 @@ static int bandwidth(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 	if (!err)
 		err = epf_barrier(r->ep);
 	stages(r, row, -1);
+	p2p_stages_add(&row->stages, -1);
 	if (!err && sends)
 		err = stream(r, bytes, n, row);
 	if (!err)
 		err = epf_barrier(r->ep);
 	stages(r, row, 1);
+	p2p_stages_add(&row->stages, 1);
 	for (unsigned i = 0; i < P2P_STAGES; i++)
 		row->stage_ns[i] /= (double)n;
 	row->stalls /= (double)n;
@@ -384,6 +394,8 @@ static int check(struct p2p_rank *r, const struct p2p_bench_args *a, uint64_t wr
 	uint64_t word = 0;
 	int err;
 
+	if (r->o->pretend)
+		return 0;
 	if (!i_am_target && !pong && !(r->o->both && r->o->test == P2P_BW))
 		return 0;
 	err = epf_gpu_copy(r->ep, r->gpu->plain, r->gpu->memory + r->gpu->side, n * a->stride);
@@ -483,6 +495,8 @@ static int ceiling(const struct p2p_opts *o, uint64_t bytes, int fd)
 	struct gpu_ceiling c;
 	int n = 1, err = epf_gpu_backend(o->gpu_backend, &ops);
 
+	if (o->pretend)
+		epf_copy_fake_pretend((uint32_t)o->copy_ns, (uint32_t)o->submit_ns);
 	if (!err)
 		err = ops->count(&n);
 	if (!err)

@@ -275,6 +275,8 @@ static int open_rank(struct p2p_rank *r, struct epf_boot *boot)
 	if (!bench_daemons_setting(node, service, sizeof(service)))
 		list[n++] = service;
 	list[n] = NULL;
+	if (r->o->stages)
+		p2p_stages_want();
 	epf_options_init(&opts);
 	opts.settings = list;
 	err = epf_open(&opts, &r->ep);

@@ -8,8 +8,10 @@
 #ifndef EPF_FABRIC_EMU_H
 #define EPF_FABRIC_EMU_H
 
+#include "fabric/base/clock.h"
 #include "fabric/emu_copier.h"
 #include "fabric/emu_opts.h"
+#include "fabric/emu_stages.h"
 #include "fabric/emu_wire.h"
 #include "fabric/nic.h"
 
@@ -211,6 +213,7 @@ struct epf_emu {
 	uint32_t saved_free; /* bitmap of saved[] */
 	uint32_t messages_used;
 	struct epf_nic_counters counters;
+	struct epf_emu_stages *stages; /* NULL: nobody asked */
 	struct epf_emu_copier *copier;
 	struct epf_emu_copy *copies; /* [EPF_EMU_COPIES], where there is a copier */
 	uint32_t copy_free;          /* index + 1 */
@@ -233,6 +236,55 @@ struct epf_emu_out {
 static inline struct epf_emu *epf_emu_of(const struct epf_nic *nic)
 {
 	return (struct epf_emu *)(uintptr_t)nic;
+}
+
+/* Hot: a turn begins, and ends. */
+static inline void epf_emu_turn_begin(const struct epf_emu *e)
+{
+	struct epf_emu_stages *s = e->stages;
+
+	if (EPF_LIKELY(!s))
+		return;
+	s->at = s->turn++ % EPF_EMU_TIMED ? 0 : epf_tsc();
+	s->before = s->found;
+}
+
+static inline void epf_emu_turn_end(const struct epf_emu *e)
+{
+	struct epf_emu_stages *s = e->stages;
+
+	if (EPF_LIKELY(!s))
+		return;
+	for (unsigned i = 0; s->at && i < EPF_EMU_STAGES; i++) {
+		if (s->found != s->before)
+			s->tsc[i] += s->part[i] * EPF_EMU_TIMED;
+		s->part[i] = 0;
+	}
+	s->at = 0;
+}
+
+/* Hot: a stage of the turn is over, and the next one begins. */
+static inline void epf_emu_stage_end(const struct epf_emu *e, enum epf_emu_stage stage)
+{
+	struct epf_emu_stages *s = e->stages;
+
+	if (EPF_UNLIKELY(s) && s->at) {
+		uint64_t now = epf_tsc();
+
+		s->part[stage] += now - s->at;
+		s->at = now;
+	}
+}
+
+/* Hot: n of something. */
+static inline void epf_emu_count(const struct epf_emu *e, enum epf_emu_tally what, uint64_t n)
+{
+	struct epf_emu_stages *s = e->stages;
+
+	if (EPF_UNLIKELY(s)) {
+		s->tally[what] += n;
+		s->found += n;
+	}
 }
 
 /* Packet number idx (checked by the caller) of a segment, and its payload. */

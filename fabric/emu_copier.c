@@ -43,7 +43,9 @@ static struct {
 	struct epf_emu_copier *leaving;  /* wants to go; NULL: gone */
 	const struct epf_emu_seg *unmap; /* is to be forgotten; NULL: it is */
 	struct epf_emu_copier *copiers;  /* the thread's own, and: */
-	uint64_t take_tsc, pump_tsc;     /* cycles for taking jobs, and for calls of the driver */
+	uint64_t turns, take_tsc,
+		pump_tsc; /* that took jobs; cycles for that, and for the batches */
+	struct epf_emu_copier_stages stages; /* for others to read */
 	uint64_t since; /* of epf_now_ns(): jobs are there and nothing has moved; 0: none are */
 	uint64_t said;  /* the `since` that epf_emu_copier_watch() told of */
 	struct epf_bell bell;
@@ -60,6 +62,22 @@ static void ask(void)
 		epf_bell_ring(&work.bell);
 }
 
+/* True when the region that was found last is the one that a span's source lies in, and is still there. */
+static bool is_in_window(const struct epf_emu_copier *c, const struct epf_emu_job_span *s,
+			 int device)
+{
+	const struct epf_emu_window *w = &c->window;
+
+	return w->seg == c->job.peer && w->key == s->src_key && w->want == device &&
+	       w->generation == epf_emu_import_generation() &&
+	       epf_emu_is_gpu_key(c->job.peer, s->src_key);
+}
+
+static inline bool window_covers(const struct epf_emu_window *w, const struct epf_emu_job_span *s)
+{
+	return s->src >= w->base && s->bytes <= w->len && s->src - w->base <= w->len - s->bytes;
+}
+
 /* Where the bytes of a peer's region are: as the last time, or anew. *device: whose copies it is for, -1 if that is open. */
 static int find_source(struct epf_emu_copier *c, const struct epf_emu_job_span *s, uint64_t *src,
 		       int *device)
@@ -68,14 +86,13 @@ static int find_source(struct epf_emu_copier *c, const struct epf_emu_job_span *
 	struct epf_emu_seg *peer = c->job.peer;
 	int rc;
 
-	if (w->seg != peer || w->key != s->src_key || w->want != *device ||
-	    w->generation != epf_emu_import_generation() || !epf_emu_is_gpu_key(peer, s->src_key)) {
+	if (!is_in_window(c, s, *device)) {
 		w->seg = NULL;
 		rc = epf_emu_import_peer(c->ops, peer, s->src_key, *device, w);
 		if (rc)
 			return rc;
 	}
-	if (s->src < w->base || s->bytes > w->len || s->src - w->base > w->len - s->bytes)
+	if (!window_covers(w, s))
 		return epf_fail(EPF_R_GPU_PEER,
 				"GPU region %#x of process %d: %u bytes are not inside", s->src_key,
 				(int)peer->pid, s->bytes);
@@ -111,9 +128,16 @@ static int resolve(struct epf_emu_copier *c, const struct epf_emu_job_span *s,
 	return rc;
 }
 
-/* Takes one span of the NIC's job into a batch; false: the queue is full, try again later. */
-static bool take(struct epf_emu_copier *c, const struct epf_emu_job_span *s)
+static const struct epf_emu_job_span *span_at(const struct epf_emu_copier *c, uint32_t number)
 {
+	return &c->entries[number & (EPF_EMU_ENTRIES - 1)].span;
+}
+
+/* Takes entry `in`, a span of the NIC's job, into a batch; false: the queue is full, try again later. */
+static bool take(struct epf_emu_copier *c, uint32_t in)
+{
+	const struct epf_emu_job_span *s = span_at(c, in);
+	struct epf_emu_run run = { .entries = c->entries, .first = in, .n = 1 };
 	struct epf_emu_queue *q = NULL;
 	struct epf_copy_span span;
 	int device;
@@ -130,7 +154,43 @@ static bool take(struct epf_emu_copier *c, const struct epf_emu_job_span *s)
 	}
 	if (c->job.op == EPF_EMU_JOB_ADD)
 		return epf_emu_queue_add(q, c, c->job.slot, span.dst, c->job.value);
-	return epf_emu_queue_copy(q, c, c->job.slot, &span);
+	if (!s->bytes) {
+		epf_emu_job_done(c, c->job.slot, 1, EPF_S_OK);
+		return true;
+	}
+	run.to_dst = span.dst - s->dst;
+	run.to_src = span.src - s->src;
+	run.host = span.host;
+	return epf_emu_queue_copies(q, c, c->job.slot, &run) == 1;
+}
+
+/*
+ * Takes spans from entry `in` on, at most n, that go from the region found last to one memory of ours: most of all spans, so what they share is
+ * asked once. Returns how many; 0: the first one is another, or finds no room.
+ */
+static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n)
+{
+	const struct epf_emu_window *w = &c->window;
+	const struct epf_emu_job_span *s = span_at(c, in);
+	const struct epf_copy_mem *mem = s->dst_mem;
+	struct epf_emu_run run = { .entries = c->entries, .first = in };
+	struct epf_emu_queue *q;
+
+	if (c->job.op != EPF_EMU_JOB_COPY || !mem || !s->src_key || mem->state != 1 ||
+	    !is_in_window(c, s, mem->device))
+		return 0;
+	for (; run.n < n; run.n++) {
+		s = span_at(c, in + run.n);
+		__builtin_prefetch(span_at(c, in + run.n + PREFETCH_ENTRIES));
+		if (s->dst_mem != mem || s->src_key != w->key || !s->bytes || !window_covers(w, s))
+			break;
+	}
+	q = run.n ? epf_emu_queue_of(c, w->device, false) : NULL;
+	if (!q)
+		return 0;
+	run.to_dst = mem->device_addr;
+	run.to_src = w->at - w->base;
+	return epf_emu_queue_copies(q, c, c->job.slot, &run);
 }
 
 /* Takes what a NIC has pushed; returns how many entries. [C1, C6] */
@@ -140,22 +200,40 @@ static unsigned take_entries(struct epf_emu_copier *c)
 		 in = c->entries_in; /* C1 */
 	unsigned n = 0;
 
-	for (; in != out && n < TURN_ENTRIES; in++, n++) {
-		const union epf_emu_entry *entry = &c->entries[in & (EPF_EMU_ENTRIES - 1)];
+	while (in != out && n < TURN_ENTRIES) {
+		uint32_t left = out - in < c->job_left ? out - in : c->job_left, taken = 1;
 
-		__builtin_prefetch(&c->entries[(in + PREFETCH_ENTRIES) & (EPF_EMU_ENTRIES - 1)]);
 		if (c->job_left == 0) {
-			c->job = entry->job;
+			c->job = c->entries[in & (EPF_EMU_ENTRIES - 1)].job;
 			c->job_left = c->undone[c->job.slot] = c->job.spans;
-		} else if (take(c, &entry->span)) {
-			c->job_left--;
 		} else {
-			break;
+			taken = take_run(c, in, left);
+			if (!taken)
+				taken = take(c, in);
+			c->job_left -= taken;
 		}
+		if (!taken)
+			break;
+		in += taken;
+		n += taken;
 	}
 	if (n)
 		__atomic_store_n(&c->entries_in, in, __ATOMIC_RELEASE); /* C6 */
 	return n;
+}
+
+/* For epf_emu_copier_stages(). */
+static void tell_stages(void)
+{
+	struct epf_emu_copier_stages now = { .take_tsc = work.take_tsc,
+					     .pump_tsc = work.pump_tsc,
+					     .turns = work.turns };
+	const uint64_t *from = (const uint64_t *)&now;
+	uint64_t *to = (uint64_t *)&work.stages;
+
+	epf_emu_queues_stages(&now);
+	for (unsigned i = 0; i < sizeof(now) / sizeof(*to); i++)
+		__atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
 }
 
 /* One turn over all NICs and queues; *busy: copies are under way. Returns how much was done. */
@@ -168,8 +246,11 @@ static unsigned turn(bool *busy)
 		taken += take_entries(c);
 	t1 = epf_tsc();
 	done = epf_emu_queues_pump(busy);
+	work.turns += taken != 0;
 	work.take_tsc += taken ? t1 - t0 : 0;
 	work.pump_tsc += taken || done || *busy ? epf_tsc() - t1 : 0;
+	if (taken || done)
+		tell_stages();
 	return taken + done;
 }
 
@@ -412,6 +493,15 @@ void epf_emu_copier_forget(const struct epf_emu_seg *seg)
 		pthread_cond_wait(&work.let_go, &work.lock);
 	pthread_mutex_unlock(&work.lock);
 	pthread_mutex_unlock(&life);
+}
+
+void epf_emu_copier_stages(struct epf_emu_copier_stages *out)
+{
+	const uint64_t *from = (const uint64_t *)&work.stages;
+	uint64_t *to = (uint64_t *)out;
+
+	for (unsigned i = 0; i < sizeof(*out) / sizeof(*to); i++)
+		to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
 void epf_emu_copier_lock(void)

@@ -245,8 +245,10 @@ void epf_emu_copies_reap(struct epf_emu *e)
 	struct epf_emu_outcome o;
 	uint32_t waiting = e->home_head, next;
 
-	while (e->copier && epf_emu_copier_pop(e->copier, &o))
+	while (e->copier && epf_emu_copier_pop(e->copier, &o)) {
 		done(e, &e->copies[o.slot], (uint8_t)o.status);
+		epf_emu_count(e, EPF_EMU_JOBS, 1);
+	}
 	e->home_head = 0;
 	for (; waiting; waiting = next) {
 		next = e->slots[waiting - 1].link;

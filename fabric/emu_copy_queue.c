@@ -12,12 +12,14 @@
 #include <string.h>
 
 enum {
-	GRAIN = 16384, /* bytes of destination that share a bucket */
-	BUCKETS = 1 << 11,
-	GRAINS = 5,       /* that a span of LONG bytes may touch */
-	LONG = 4 * GRAIN, /* longer ones are compared with all others */
-	LONGS = 16,       /* of them in a batch */
-	UNDER_WAY = 2,    /* batches, while the next one may grow: fewer, longer calls */
+	GRAIN_LOG = 14, /* bytes of destination that share a bucket */
+	GRAIN = 1 << GRAIN_LOG,
+	BUCKETS_LOG = 11,
+	BUCKETS = 1 << BUCKETS_LOG,
+	GRAINS = 8, /* that a span of LONG bytes may touch, at least; a power of two */
+	LONG = (GRAINS - 1) * GRAIN, /* longer ones are compared with all others */
+	LONGS = 16,                  /* of them in a batch */
+	UNDER_WAY = 2,               /* batches, while the next one may grow: fewer, longer calls */
 };
 
 #define FAILED (1u << 31) /* in epf_emu_copier.undone */
@@ -33,11 +35,8 @@ struct flight {
 	struct owner owners[EPF_COPY_BATCH];
 };
 
-/* Spans of the batch whose destination touches a grain of this hash. */
-struct bucket {
-	uint32_t batch; /* another number: empty */
-	uint16_t first; /* node + 1 */
-};
+/* Spans of the batch whose destination touches a grain of this hash: the batch's number above the first node + 1; another number: none. */
+typedef uint32_t bucket_t;
 
 /*
  * Copies on one device, or additions, in order. They are queues of their own: an addition comes when what it must follow has landed, so it need
@@ -55,11 +54,11 @@ struct epf_emu_queue {
 	struct flight flights[EPF_COPY_FLIGHTS];
 	unsigned most;      /* in one submit */
 	unsigned n;         /* of the batch being gathered */
-	uint32_t batch;     /* its number */
+	uint32_t batch;     /* its number << 16 */
 	uint64_t low, high; /* its destinations lie in [low, high) */
 	struct epf_copy_add to_add[EPF_COPY_ADDS];
 	struct epf_copy_span spans[EPF_COPY_BATCH];
-	struct bucket buckets[BUCKETS];
+	bucket_t buckets[BUCKETS];
 	uint16_t
 		nodes[EPF_COPY_BATCH * GRAINS]; /* node i is of span i / GRAINS; the next one + 1 */
 	unsigned longs;
@@ -106,8 +105,9 @@ struct epf_emu_queue *epf_emu_queue_of(const struct epf_emu_copier *c, int devic
 	q->ops = c->ops;
 	q->device = device;
 	q->kernel = c->kernel;
-	q->batch = 1;
+	q->batch = 1 << 16;
 	q->adds = adds;
+	q->low = UINT64_MAX;
 	if (c->ops->queue_open(device, c->kernel && !adds, &q->q)) {
 		free(q);
 		return NULL;
@@ -156,92 +156,127 @@ static void submit(struct epf_emu_queue *q)
 	q->submit_tsc += epf_tsc();
 	q->n = 0;
 	q->longs = 0;
-	q->batch++;
+	q->low = UINT64_MAX;
+	q->high = 0;
+	q->batch += 1 << 16;
+	if (EPF_UNLIKELY(!q->batch)) { /* numbers come again */
+		memset(q->buckets, 0, sizeof(q->buckets));
+		q->batch = 1 << 16;
+	}
 }
 
-/* The buckets of a destination of at most LONG bytes; returns how many. */
-static unsigned buckets_of(struct epf_emu_queue *q, const struct epf_copy_span *s,
-			   struct bucket *out[GRAINS])
+static inline bucket_t *bucket_of(struct epf_emu_queue *q, uint64_t grain)
 {
-	uint64_t last = (s->dst + s->bytes - 1) / GRAIN;
-	unsigned n = 0;
-
-	for (uint64_t g = s->dst / GRAIN; g <= last; g++)
-		out[n++] = &q->buckets[g * 0x9e3779b97f4a7c15ull >> 53];
-	return n;
+	return &q->buckets[grain * 0x9e3779b97f4a7c15ull >> (64 - BUCKETS_LOG)];
 }
 
-static bool meets(const struct epf_copy_span *a, const struct epf_copy_span *b)
+/* The first node of a bucket + 1; 0: none. */
+static inline unsigned first_of(const struct epf_emu_queue *q, bucket_t b)
 {
-	return a->dst < b->dst + b->bytes && b->dst < a->dst + a->bytes;
+	return (b ^ q->batch) < 1u << 16 ? (uint16_t)b : 0;
 }
 
-/* True when bytes of the destination of s are one of the batch already; its buckets are b[0..n), none: it is long. */
-static bool overlaps(const struct epf_emu_queue *q, const struct epf_copy_span *s,
-		     struct bucket *const *b, unsigned n)
+static inline bool meets(const struct epf_copy_span *a, uint64_t low, uint64_t high)
 {
-	if (!q->n || s->dst >= q->high || s->dst + s->bytes <= q->low)
+	return a->dst < high && low < a->dst + a->bytes;
+}
+
+/* True when bytes of a destination are one of a span of the batch that touches the same grain. */
+static inline bool overlaps_in(struct epf_emu_queue *q, uint64_t grain, uint64_t low, uint64_t high)
+{
+	unsigned at = first_of(q, *bucket_of(q, grain));
+
+	for (; at; at = q->nodes[at - 1])
+		if (meets(&q->spans[(at - 1) / GRAINS], low, high))
+			return true;
+	return false;
+}
+
+/* True when bytes of a destination are one of the batch already. */
+static inline bool overlaps(struct epf_emu_queue *q, uint64_t low, uint64_t high)
+{
+	uint64_t last = (high - 1) >> GRAIN_LOG;
+
+	if (low >= q->high || high <= q->low)
 		return false;
 	for (unsigned i = 0; i < q->longs; i++)
-		if (meets(&q->spans[q->long_spans[i]], s))
+		if (meets(&q->spans[q->long_spans[i]], low, high))
 			return true;
-	for (unsigned i = 0; !n && i < q->n; i++)
-		if (meets(&q->spans[i], s))
-			return true;
-	for (unsigned i = 0; i < n; i++)
-		for (unsigned at = b[i]->batch == q->batch ? b[i]->first : 0; at;
-		     at = q->nodes[at - 1])
-			if (meets(&q->spans[(at - 1) / GRAINS], s))
+	if (EPF_UNLIKELY(high - low > LONG)) {
+		for (unsigned i = 0; i < q->n; i++)
+			if (meets(&q->spans[i], low, high))
 				return true;
+		return false;
+	}
+	for (uint64_t g = low >> GRAIN_LOG; g <= last; g++)
+		if (overlaps_in(q, g, low, high))
+			return true;
 	return false;
 }
 
 /* Notes the destination of the next span, which overlaps none. */
-static void note(struct epf_emu_queue *q, const struct epf_copy_span *s, struct bucket *const *b,
-		 unsigned n)
+static inline void note(struct epf_emu_queue *q, uint64_t low, uint64_t high)
 {
+	uint64_t last = (high - 1) >> GRAIN_LOG;
 	unsigned node = q->n * GRAINS;
 
-	if (!q->n || s->dst < q->low)
-		q->low = s->dst;
-	if (!q->n || s->dst + s->bytes > q->high)
-		q->high = s->dst + s->bytes;
-	if (!n)
+	q->low = low < q->low ? low : q->low;
+	q->high = high > q->high ? high : q->high;
+	if (EPF_UNLIKELY(high - low > LONG)) {
 		q->long_spans[q->longs++] = (uint16_t)q->n;
-	for (unsigned i = 0; i < n; i++, node++) {
-		q->nodes[node] = b[i]->batch == q->batch ? b[i]->first : 0;
-		b[i]->batch = q->batch;
-		b[i]->first = (uint16_t)(node + 1);
+		return;
+	}
+	for (uint64_t g = low >> GRAIN_LOG; g <= last; g++, node++) {
+		bucket_t *b = bucket_of(q, g);
+
+		q->nodes[node] = (uint16_t)first_of(q, *b);
+		*b = q->batch | (node + 1);
 	}
 }
 
-static void own(struct flight *f, struct epf_emu_copier *c, uint32_t slot)
+static void own(struct flight *f, struct epf_emu_copier *c, uint32_t slot, uint32_t n)
 {
 	struct owner *last = f->n ? &f->owners[f->n - 1] : NULL;
 
 	if (last && last->copier == c && last->slot == slot)
-		last->n++;
+		last->n += n;
 	else
-		f->owners[f->n++] = (struct owner){ c, slot, 1 };
+		f->owners[f->n++] = (struct owner){ c, slot, n };
 }
 
-bool epf_emu_queue_copy(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32_t slot,
-			const struct epf_copy_span *span)
+/* Makes room for another span of the batch; false: as many are under way as may be. */
+static bool make_room(struct epf_emu_queue *q)
 {
-	struct bucket *b[GRAINS];
-	unsigned n = span->bytes > LONG ? 0 : buckets_of(q, span, b);
+	submit(q);
+	return q->count != EPF_COPY_FLIGHTS;
+}
+
+uint32_t epf_emu_queue_copies(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32_t slot,
+			      const struct epf_emu_run *run)
+{
+	uint32_t done, since = 0;
 
 	if (q->count == EPF_COPY_FLIGHTS)
-		return false;
-	if (q->n == q->most || q->longs == LONGS || overlaps(q, span, b, n)) {
-		submit(q);
-		if (q->count == EPF_COPY_FLIGHTS)
-			return false;
+		return 0;
+	for (done = 0; done < run->n; done++) {
+		const struct epf_emu_job_span *s =
+			&run->entries[(run->first + done) & (EPF_EMU_ENTRIES - 1)].span;
+		uint64_t low = s->dst + run->to_dst, high = low + s->bytes;
+
+		if (EPF_UNLIKELY(q->n == q->most || q->longs == LONGS) || overlaps(q, low, high)) {
+			if (done != since)
+				own(open_flight(q), c, slot, done - since);
+			since = done;
+			if (!make_room(q))
+				return done;
+		}
+		note(q, low, high);
+		q->spans[q->n++] =
+			(struct epf_copy_span){ low, s->src + run->to_src, s->bytes, run->host };
 	}
-	own(open_flight(q), c, slot);
-	note(q, span, b, n);
-	q->spans[q->n++] = *span;
-	return true;
+	if (done != since)
+		own(open_flight(q), c, slot, done - since);
+	return done;
 }
 
 bool epf_emu_queue_add(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32_t slot,
@@ -254,7 +289,7 @@ bool epf_emu_queue_add(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32
 		if (q->count == EPF_COPY_FLIGHTS)
 			return false;
 	}
-	own(open_flight(q), c, slot);
+	own(open_flight(q), c, slot, 1);
 	q->to_add[q->n++] = (struct epf_copy_add){ dst, value };
 	return true;
 }
@@ -287,6 +322,15 @@ unsigned epf_emu_queues_pump(bool *busy)
 		*busy |= q->count || q->n;
 	}
 	return done;
+}
+
+void epf_emu_queues_stages(struct epf_emu_copier_stages *out)
+{
+	for (const struct epf_emu_queue *q = queues; q; q = q->next) {
+		out->submit_tsc += q->submit_tsc;
+		out->copies += q->adds ? 0 : q->copies;
+		out->batches += q->batches;
+	}
 }
 
 void epf_emu_queues_close(void)

@@ -102,6 +102,11 @@ extern const struct epf_copy_ops epf_copy_fake; /* emu_gpu_fake.c */
 void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
 /* For tests: from now on (1) no call that starts a copy comes back, until (0) they may. */
 void epf_copy_fake_hold(int hold);
+/*
+ * For benchmarks, before any queue is opened: copies and additions are not made, but take submit_ns of the calling CPU a batch, and the
+ * device copy_ns each, one after the other.
+ */
+void epf_copy_fake_pretend(uint32_t copy_ns, uint32_t submit_ns);
 
 extern const struct epf_copy_ops epf_copy_driver; /* emu_gpu_driver.c */
 /* The setting gpu-backend as a name for epf_copy_ops_find. */

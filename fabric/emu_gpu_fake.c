@@ -7,6 +7,7 @@
  */
 #include "fabric/emu_gpu.h"
 
+#include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 
 #include <errno.h>
@@ -42,7 +43,17 @@ struct epf_copy_queue {
 	struct batch *head, *tail;
 	uint64_t reached, random;
 	bool stop;
+	/* Copies that are not made: when batches would be complete. */
+	struct epf_copy_span spans[EPF_COPY_BATCH];
+	uint64_t over_ns[EPF_COPY_FLIGHTS], values[EPF_COPY_FLIGHTS], free_ns;
+	uint32_t first, last;
 };
+
+/* epf_copy_fake_pretend(). */
+static struct {
+	bool on;
+	uint32_t copy_ns, submit_ns;
+} pretend;
 
 static struct piece *pieces;
 static pthread_mutex_t pieces_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -353,11 +364,47 @@ static int push(struct epf_copy_queue *q, struct batch *b)
 	return 0;
 }
 
+void epf_copy_fake_pretend(uint32_t copy_ns, uint32_t submit_ns)
+{
+	pretend.on = true;
+	pretend.copy_ns = copy_ns;
+	pretend.submit_ns = submit_ns;
+}
+
+/* The CPU's part of a submit, and when the device would be through. */
+static int pretend_submit(struct epf_copy_queue *q, const struct epf_copy_span *spans, unsigned n,
+			  uint64_t value)
+{
+	uint64_t now = epf_now_ns(), end = now + pretend.submit_ns;
+	uint32_t at = q->last++ % EPF_COPY_FLIGHTS;
+
+	if (n)
+		memcpy(q->spans, spans, n * sizeof(*spans));
+	while (epf_now_ns() < end)
+		;
+	q->free_ns = (q->free_ns < end ? end : q->free_ns) + (uint64_t)n * pretend.copy_ns;
+	q->over_ns[at] = q->free_ns;
+	q->values[at] = value;
+	return 0;
+}
+
+static uint64_t pretend_reached(struct epf_copy_queue *q)
+{
+	uint64_t now = epf_now_ns();
+
+	while (q->first != q->last && q->over_ns[q->first % EPF_COPY_FLIGHTS] <= now)
+		q->reached = q->values[q->first++ % EPF_COPY_FLIGHTS];
+	return q->reached;
+}
+
 static int fake_submit(struct epf_copy_queue *q, const struct epf_copy_span *spans, unsigned n,
 		       uint64_t value)
 {
-	struct batch *b = malloc(sizeof(*b) + n * sizeof(*spans));
+	struct batch *b;
 
+	if (pretend.on)
+		return pretend_submit(q, spans, n, value);
+	b = malloc(sizeof(*b) + n * sizeof(*spans));
 	if (!b)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: a batch");
 	*b = (struct batch){ .value = value, .n = n };
@@ -368,8 +415,11 @@ static int fake_submit(struct epf_copy_queue *q, const struct epf_copy_span *spa
 static int fake_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, unsigned n,
 		    uint64_t value)
 {
-	struct batch *b = malloc(sizeof(*b));
+	struct batch *b;
 
+	if (pretend.on)
+		return pretend_submit(q, NULL, 0, value);
+	b = malloc(sizeof(*b));
 	if (!b)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: an addition");
 	*b = (struct batch){ .value = value, .n_adds = n };
@@ -379,6 +429,8 @@ static int fake_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, u
 
 static uint64_t fake_reached(struct epf_copy_queue *q)
 {
+	if (pretend.on)
+		return pretend_reached(q);
 	return __atomic_load_n(&q->reached, __ATOMIC_ACQUIRE); /* C4 */
 }
 

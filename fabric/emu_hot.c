@@ -207,6 +207,7 @@ void epf_emu_take_returns(struct epf_emu *e, uint32_t lane)
 		status = p->status <= EPF_S_ABORTED ? p->status : EPF_S_REMOTE_ACCESS;
 		/* Read the link first: the packet may go back into the pool. */
 		next = p->next;
+		epf_emu_count(e, EPF_EMU_BACK, 1);
 		take_return(e, lane, at - 1, status);
 		at = next;
 	}

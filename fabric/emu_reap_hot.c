@@ -171,11 +171,14 @@ int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	struct epf_emu *e = epf_emu_of(nic);
 	struct epf_emu_out out = { .wc = wc, .max = n };
 
+	epf_emu_turn_begin(e);
 	e->now_ns = e->now(e->now_arg);
 	e->messages_used = 0;
 	take_mail(e);
+	epf_emu_stage_end(e, EPF_EMU_MAIL);
 	if (e->copies_count || e->home_head)
 		epf_emu_copies_reap(e);
+	epf_emu_stage_end(e, EPF_EMU_OUTCOMES);
 	/* Behind the mail: after a time in which this process was not run, answers are there that nobody has looked at. */
 	if (e->now_ns >= e->next_scan_ns) {
 		epf_emu_forgive_stalls(e);
@@ -183,15 +186,20 @@ int epf_emu_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	}
 	/* Half of the room at first for own completions, the rest after the arrivals. */
 	epf_emu_emit(e, &out, n - n / 2);
+	epf_emu_stage_end(e, EPF_EMU_EMIT);
 	if (e->nheld)
 		serve_held(e, &out);
 	if (e->rnr.head != EPF_EMU_NO_LANE)
 		serve_rnr(e);
 	serve(e, &out);
+	epf_emu_stage_end(e, EPF_EMU_LAND);
 	epf_emu_flush_returns(e);
+	epf_emu_stage_end(e, EPF_EMU_RETURN);
 	if (e->gone_lanes)
 		report_gone(e, &out, n);
 	epf_emu_emit(e, &out, n);
+	epf_emu_stage_end(e, EPF_EMU_EMIT);
+	epf_emu_turn_end(e);
 	if (e->work.head == EPF_EMU_NO_LANE)
 		__atomic_store_n(&e->seg->hdr->pulse, ++e->pulse, __ATOMIC_RELEASE); /* M6 */
 	return (int)out.n;

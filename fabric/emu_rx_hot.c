@@ -399,6 +399,7 @@ void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane)
 	if (__atomic_load_n(&w->inbox, __ATOMIC_RELAXED) == 0)
 		return;
 	word = __atomic_exchange_n(&w->inbox, 0, __ATOMIC_ACQ_REL); /* M1 */
+	epf_emu_count(e, EPF_EMU_INBOXES, 1);
 	if (!l->peer || word >> 32 != epf_emu_token_epoch(l->token) || (l->flags & EPF_EMU_BROKEN))
 		return;
 	at = turn_round(l->peer, (uint32_t)word, &count);

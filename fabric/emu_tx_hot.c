@@ -305,6 +305,7 @@ int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 
 	if (lane >= e->opts.lanes || l->link != EPF_LANE_READY)
 		return -ENOTCONN;
+	epf_emu_turn_begin(e);
 	now_ns = e->now(e->now_arg);
 	while (i < n && l->link == EPF_LANE_READY && l->out_count < l->depth && filled < most) {
 		unsigned taken = 1;
@@ -321,14 +322,21 @@ int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 		staged += packets;
 		filled += packets;
 		if (staged >= EPF_EMU_CHUNK) {
+			epf_emu_stage_end(e, EPF_EMU_FILL);
 			epf_emu_push(e, lane);
+			epf_emu_stage_end(e, EPF_EMU_PUSH);
 			staged = 0;
 		}
 	}
+	epf_emu_stage_end(e, EPF_EMU_FILL);
 	if (i) {
 		epf_emu_push(e, lane);
 		epf_emu_note_wake(e, lane);
 		e->counters.doorbells++;
+		epf_emu_stage_end(e, EPF_EMU_PUSH);
+		epf_emu_count(e, EPF_EMU_POSTS, 1);
+		epf_emu_count(e, EPF_EMU_PACKETS, filled);
 	}
+	epf_emu_turn_end(e);
 	return (int)i;
 }

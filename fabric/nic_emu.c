@@ -185,6 +185,14 @@ static void destroy(struct epf_emu *e)
 	free(e);
 }
 
+/* Of a benchmark's process, which opens its NICs on one thread. */
+static struct epf_emu_stages *stages;
+
+void epf_emu_stages_want(struct epf_emu_stages *into)
+{
+	stages = into;
+}
+
 int epf_emu_open(const struct epf_emu_opts *opts, uint64_t (*now)(void *), void *now_arg,
 		 struct epf_nic **out)
 {
@@ -199,6 +207,7 @@ int epf_emu_open(const struct epf_emu_opts *opts, uint64_t (*now)(void *), void 
 	e->nic.ops = epf_nic_find("emu");
 	e->now = now;
 	e->now_arg = now_arg;
+	e->stages = stages;
 	e->opts = *opts;
 	e->opts.ordered = !!opts->ordered;
 	if (!e->opts.link_timeout_ns)

@@ -13,6 +13,9 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint64_t hz;
+/* Nanoseconds of a tick times 2^shift, of 63 bits: a multiplication is much cheaper than a division, and a core asks twice a step. */
+static uint64_t ratio;
+static unsigned shift;
 
 uint64_t epf_now_ns(void)
 {
@@ -67,15 +70,24 @@ static void calibrate(void)
 }
 #endif
 
+static void prepare(void)
+{
+	calibrate();
+	while (((unsigned __int128)NS_PER_S << (shift + 1)) / hz < (uint64_t)1 << 63)
+		shift++;
+	ratio = (uint64_t)(((unsigned __int128)NS_PER_S << shift) / hz);
+}
+
 uint64_t epf_tsc_hz(void)
 {
-	pthread_once(&once, calibrate);
+	pthread_once(&once, prepare);
 	return hz;
 }
 
 uint64_t epf_tsc_to_ns(uint64_t ticks)
 {
-	return (uint64_t)((unsigned __int128)ticks * NS_PER_S / epf_tsc_hz());
+	pthread_once(&once, prepare);
+	return (uint64_t)((unsigned __int128)ticks * ratio >> shift);
 }
 
 uint64_t epf_tsc_from_ns(uint64_t ns)
