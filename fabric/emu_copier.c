@@ -23,7 +23,8 @@
 enum {
 	TURN_ENTRIES = 1024, /* of one NIC before the next one's turn */
 	PREFETCH_ENTRIES = 16,
-	SPIN_NS = 50000, /* quiet time before the thread sleeps */
+	SPIN_NS =
+		500000, /* quiet time before the thread sleeps: to wake it takes as long as some hundred copies */
 	SLEEP_NS = 100000000,
 	STUCK_NS = 1000000000, /* copies that take so long wait for something */
 };
@@ -119,8 +120,6 @@ static int resolve(struct epf_emu_copier *c, const struct epf_emu_job_span *s,
 		span->dst += s->dst_mem->device_addr;
 		*device = s->dst_mem->device;
 	}
-	if (c->job.op == EPF_EMU_JOB_ADD)
-		return 0;
 	if (s->src_key)
 		rc = find_source(c, s, &span->src, device);
 	else
@@ -143,7 +142,7 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 	int device;
 
 	if (resolve(c, s, &span, &device) ||
-	    !(q = epf_emu_queue_of(c, device < 0 ? 0 : device, c->job.op == EPF_EMU_JOB_ADD))) {
+	    !(q = epf_emu_queue_of(c, device < 0 ? 0 : device, false))) {
 		if (epf_last_reason() ==
 		    EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
 			epf_dbg("a copy: %s", epf_last_error());
@@ -152,8 +151,6 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 		epf_emu_job_done(c, c->job.slot, 1, EPF_S_REMOTE_ACCESS);
 		return true;
 	}
-	if (c->job.op == EPF_EMU_JOB_ADD)
-		return epf_emu_queue_add(q, c, c->job.slot, span.dst, c->job.value);
 	if (!s->bytes) {
 		epf_emu_job_done(c, c->job.slot, 1, EPF_S_OK);
 		return true;
@@ -176,8 +173,7 @@ static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n)
 	struct epf_emu_run run = { .entries = c->entries, .first = in };
 	struct epf_emu_queue *q;
 
-	if (c->job.op != EPF_EMU_JOB_COPY || !mem || !s->src_key || mem->state != 1 ||
-	    !is_in_window(c, s, mem->device))
+	if (!mem || !s->src_key || mem->state != 1 || !is_in_window(c, s, mem->device))
 		return 0;
 	for (; run.n < n; run.n++) {
 		s = span_at(c, in + run.n);
@@ -193,14 +189,45 @@ static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n)
 	return epf_emu_queue_copies(q, c, c->job.slot, &run);
 }
 
-/* Takes what a NIC has pushed; returns how many entries. [C1, C6] */
+/* Takes one addition; false: the queue is full, try again later. */
+static bool take_add(struct epf_emu_copier *c, const struct epf_emu_add_job *add)
+{
+	struct epf_emu_queue *q = NULL;
+
+	c->undone[add->slot] = 1;
+	if (epf_emu_import_own(add->dst_mem) ||
+	    !(q = epf_emu_queue_of(c, add->dst_mem->device, true))) {
+		epf_warn_ratelimited("an addition to GPU memory: %s", epf_last_error());
+		epf_emu_job_done(c, add->slot, 1, EPF_S_REMOTE_ACCESS);
+		return true;
+	}
+	return epf_emu_queue_add(q, c, add->slot, add->dst + add->dst_mem->device_addr, add->value);
+}
+
+/* Takes the additions that a NIC has pushed; returns how many. [C1] */
+static unsigned take_adds(struct epf_emu_copier *c)
+{
+	uint32_t out = __atomic_load_n(&c->adds_out, __ATOMIC_ACQUIRE); /* C1 */
+	unsigned n = 0;
+
+	for (; c->adds_in != out; c->adds_in++, n++)
+		if (!take_add(c, &c->adds[c->adds_in & (EPF_EMU_COPIES - 1)]))
+			break;
+	return n;
+}
+
+/*
+ * Takes the copies that a NIC has pushed, up to the first call of the driver: it takes as long as some twenty copies, and what has landed
+ * meanwhile, or is to be added, comes first. Returns how many entries. [C1, C6]
+ */
 static unsigned take_entries(struct epf_emu_copier *c)
 {
+	uint64_t calls = epf_emu_queues_calls();
 	uint32_t out = __atomic_load_n(&c->entries_out, __ATOMIC_ACQUIRE),
 		 in = c->entries_in; /* C1 */
 	unsigned n = 0;
 
-	while (in != out && n < TURN_ENTRIES) {
+	while (in != out && n < TURN_ENTRIES && epf_emu_queues_calls() == calls) {
 		uint32_t left = out - in < c->job_left ? out - in : c->job_left, taken = 1;
 
 		if (c->job_left == 0) {
@@ -243,6 +270,10 @@ static unsigned turn(bool *busy)
 	unsigned taken = 0, done;
 
 	for (struct epf_emu_copier *c = work.copiers; c; c = c->next)
+		taken += take_adds(c);
+	if (taken)
+		epf_emu_queues_add();
+	for (struct epf_emu_copier *c = work.copiers; c; c = c->next)
 		taken += take_entries(c);
 	t1 = epf_tsc();
 	done = epf_emu_queues_pump(busy);
@@ -257,7 +288,8 @@ static unsigned turn(bool *busy)
 static bool has_jobs(void)
 {
 	for (const struct epf_emu_copier *c = work.copiers; c; c = c->next)
-		if (__atomic_load_n(&c->entries_out, __ATOMIC_ACQUIRE) != c->entries_in) /* C1 */
+		if (__atomic_load_n(&c->entries_out, __ATOMIC_ACQUIRE) != c->entries_in ||
+		    __atomic_load_n(&c->adds_out, __ATOMIC_ACQUIRE) != c->adds_in) /* C1 */
 			return true;
 	return __atomic_load_n(&work.asked, __ATOMIC_ACQUIRE);
 }
@@ -358,8 +390,10 @@ static void *run(void *arg)
 		}
 		if (!quiet_since)
 			quiet_since = epf_now_ns();
-		if (epf_now_ns() - quiet_since < SPIN_NS)
+		if (epf_now_ns() - quiet_since < SPIN_NS) {
+			sched_yield();
 			continue;
+		}
 		quiet_since = 0;
 		epf_emu_import_sweep();
 		epf_bell_arm(&work.bell);
@@ -379,6 +413,7 @@ static void free_copier(struct epf_emu_copier *c)
 	free(c->entries);
 	free(c->undone);
 	free(c->outcomes);
+	free(c->adds);
 	free(c);
 }
 
@@ -401,8 +436,9 @@ int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_b
 		c->entries = calloc(EPF_EMU_ENTRIES, sizeof(*c->entries));
 		c->undone = calloc(EPF_EMU_COPIES, sizeof(*c->undone));
 		c->outcomes = calloc(EPF_EMU_COPIES, sizeof(*c->outcomes));
+		c->adds = calloc(EPF_EMU_COPIES, sizeof(*c->adds));
 	}
-	if (!c || !c->entries || !c->undone || !c->outcomes) {
+	if (!c || !c->entries || !c->undone || !c->outcomes || !c->adds) {
 		if (c)
 			free_copier(c);
 		return epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");

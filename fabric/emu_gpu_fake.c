@@ -333,20 +333,30 @@ static void fake_queue_close(struct epf_copy_queue *q)
 	free(q);
 }
 
-static uint32_t held;
+static uint32_t held, let_through;
 
 void epf_copy_fake_hold(int hold)
 {
 	__atomic_store_n(&held, hold != 0, __ATOMIC_RELEASE);
 }
 
-/* A driver that lets a call wait. */
+void epf_copy_fake_let(unsigned calls)
+{
+	__atomic_fetch_add(&let_through, calls, __ATOMIC_RELEASE);
+}
+
+/* A driver that lets a call wait. Called by the copier's thread only. */
 static void wait_while_held(void)
 {
 	struct timespec pause = { .tv_nsec = 1000000 };
 
-	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE))
+	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE)) {
+		if (__atomic_load_n(&let_through, __ATOMIC_ACQUIRE)) {
+			__atomic_fetch_sub(&let_through, 1, __ATOMIC_RELEASE);
+			return;
+		}
 		nanosleep(&pause, NULL);
+	}
 }
 
 static int push(struct epf_copy_queue *q, struct batch *b)
