@@ -9,6 +9,8 @@
 
 #include <errno.h>
 
+enum { PREFETCH_SPANS = 32 }; /* the copier has read their entries a round ago */
+
 /* A free record, or NULL: there is no copier (yet), or all are under way. */
 static struct epf_emu_copy *take_record(struct epf_emu *e, uint8_t kind, uint16_t lane,
 					uint32_t idx)
@@ -82,6 +84,7 @@ static uint32_t land_refs(struct epf_emu *e, const struct epf_emu_packet *h,
 		const struct epf_emu_region *r;
 		struct epf_emu_ref ref;
 
+		EPF_PREFETCH_WRITE(epf_emu_copier_span(e->copier, k + PREFETCH_SPANS));
 		__builtin_memcpy(&ref, payload + k * sizeof(ref), sizeof(ref));
 		r = epf_emu_covers(e, ref.dst_key, ref.dst, ref.bytes, EPF_MR_REMOTE_WRITE);
 		if (EPF_UNLIKELY(!r || !ref.bytes || !ref.src_key)) {
