@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 enum {
-	TURN_ENTRIES = 1024, /* of one NIC before the next one's turn */
-	PREFETCH_ENTRIES = 16,
+	TURN_ENTRIES = 1024,   /* of one NIC before the next one's turn */
+	PREFETCH_ENTRIES = 64, /* 32 lines: as long as it takes to read them out of another core */
 	SPIN_NS =
 		500000, /* quiet time before the thread sleeps: to wake it takes as long as some hundred copies */
 	SLEEP_NS = 100000000,
@@ -162,10 +162,20 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 }
 
 /*
- * Takes spans from entry `in` on, at most n, that go from the region found last to one memory of ours: most of all spans, so what they share is
+ * Brings the line of an entry near, if it has been pushed. Not before: the NIC's core is about to write it, and would have to fetch it
+ * back.
+ */
+static inline void fetch(const struct epf_emu_copier *c, uint32_t number, uint32_t out)
+{
+	if (!(number & 1) && (int32_t)(out - number) > 0)
+		__builtin_prefetch(span_at(c, number));
+}
+
+/*
+ * Takes spans from entry `in` on, at most n of those before `out`, that go from the region found last to one memory of ours: most of all spans, so what they share is
  * asked once. Returns how many; 0: the first one is another, or finds no room.
  */
-static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n)
+static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n, uint32_t out)
 {
 	const struct epf_emu_window *w = &c->window;
 	const struct epf_emu_job_span *s = span_at(c, in);
@@ -177,7 +187,7 @@ static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n)
 		return 0;
 	for (; run.n < n; run.n++) {
 		s = span_at(c, in + run.n);
-		__builtin_prefetch(span_at(c, in + run.n + PREFETCH_ENTRIES));
+		fetch(c, in + run.n + PREFETCH_ENTRIES, out);
 		if (s->dst_mem != mem || s->src_key != w->key || !s->bytes || !window_covers(w, s))
 			break;
 	}
@@ -227,6 +237,8 @@ static unsigned take_entries(struct epf_emu_copier *c)
 		 in = c->entries_in; /* C1 */
 	unsigned n = 0;
 
+	for (uint32_t i = 0; i < PREFETCH_ENTRIES; i++)
+		fetch(c, in + i, out);
 	while (in != out && n < TURN_ENTRIES && epf_emu_queues_calls() == calls) {
 		uint32_t left = out - in < c->job_left ? out - in : c->job_left, taken = 1;
 
@@ -234,7 +246,7 @@ static unsigned take_entries(struct epf_emu_copier *c)
 			c->job = c->entries[in & (EPF_EMU_ENTRIES - 1)].job;
 			c->job_left = c->undone[c->job.slot] = c->job.spans;
 		} else {
-			taken = take_run(c, in, left);
+			taken = take_run(c, in, left, out);
 			if (!taken)
 				taken = take(c, in);
 			c->job_left -= taken;
@@ -426,16 +438,24 @@ static void free_from_cpu(pthread_t thread)
 		(void)pthread_setaffinity_np(thread, sizeof(cpus), &cpus);
 }
 
+/* Zeroed memory that begins at a line (and its neighbour): what two threads share lies in as few as it seems to. */
+static void *lines(size_t bytes)
+{
+	void *at = aligned_alloc(128, (bytes + 127) & ~(size_t)127);
+
+	return at ? memset(at, 0, bytes) : NULL;
+}
+
 int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_bell *nic_bell,
 			struct epf_emu_copier **out)
 {
-	struct epf_emu_copier *c = calloc(1, sizeof(*c));
+	struct epf_emu_copier *c = lines(sizeof(*c));
 	int rc = 0;
 
 	if (c) {
-		c->entries = calloc(EPF_EMU_ENTRIES, sizeof(*c->entries));
+		c->entries = lines(EPF_EMU_ENTRIES * sizeof(*c->entries));
 		c->undone = calloc(EPF_EMU_COPIES, sizeof(*c->undone));
-		c->outcomes = calloc(EPF_EMU_COPIES, sizeof(*c->outcomes));
+		c->outcomes = lines(EPF_EMU_COPIES * sizeof(*c->outcomes));
 		c->adds = calloc(EPF_EMU_COPIES, sizeof(*c->adds));
 	}
 	if (!c || !c->entries || !c->undone || !c->outcomes || !c->adds) {

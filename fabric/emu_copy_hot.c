@@ -84,7 +84,8 @@ static uint32_t land_refs(struct epf_emu *e, const struct epf_emu_packet *h,
 		const struct epf_emu_region *r;
 		struct epf_emu_ref ref;
 
-		EPF_PREFETCH_WRITE(epf_emu_copier_span(e->copier, k + PREFETCH_SPANS));
+		if (k % 2 == 0)
+			EPF_PREFETCH_WRITE(epf_emu_copier_span(e->copier, k + PREFETCH_SPANS));
 		__builtin_memcpy(&ref, payload + k * sizeof(ref), sizeof(ref));
 		r = epf_emu_covers(e, ref.dst_key, ref.dst, ref.bytes, EPF_MR_REMOTE_WRITE);
 		if (EPF_UNLIKELY(!r || !ref.bytes || !ref.src_key)) {
