@@ -330,6 +330,8 @@ int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm
 	ring->retired64 = start;
 	ring->failed = 0;
 	ring->deficit = 0;
+	ring->left = 0;
+	ring->alike = 0;
 	ring->flush_list = EPF_NONE;
 	ring->blocked = EPF_NONE;
 	ring->weight = (uint8_t)weight;

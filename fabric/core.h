@@ -254,9 +254,10 @@ struct epf_ring_state {
 	uint8_t flush_phase; /* enum epf_flush_phase */
 	uint8_t flush_all;
 	uint8_t weight;
-	uint8_t mixed;         /* turns in which it is not looked for rows of puts (core_hot.c) */
-	uint8_t missed;        /* 1: the last look found none at its head */
-	uint8_t covered;       /* nothing before a flush of all rings is left in it */
+	uint8_t mixed;   /* turns in which it is not looked for rows of puts (core_hot.c) */
+	uint8_t missed;  /* 1: the last look found none at its head */
+	uint8_t left;    /* what is in it was left there: it is alike, up to `alike` (put_hot.c) */
+	uint8_t covered; /* nothing before a flush of all rings is left in it */
 	uint32_t flush_seq;    /* sequence of the FLUSH command */
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */
@@ -265,6 +266,9 @@ struct epf_ring_state {
 	uint32_t last_step; /* when something was taken last */
 	uint64_t *retired_word; /* in core->retired, with this ring's bit in it */
 	uint64_t retired_bit;
+	uint64_t
+		alike; /* up to here plain puts of one key follow each other, if the ring's tail is below: */
+	uint64_t alike_key;
 	uint64_t cover; /* covered when the consumer's tail is here */
 	struct epf_done *done;
 	uint64_t failed;
@@ -509,10 +513,18 @@ uint32_t epf_stage_stream(const struct epf_core *core, const struct epf_ring_sta
 			  const struct epf_op *op);
 unsigned epf_stage_waiting(struct epf_core *core);
 
+/* What the next put lacks. */
+enum epf_put_full {
+	EPF_PUT_CREDIT = 1, /* room in its lane, or credit */
+	/* The same; and some others of its stream are set aside already, and all that can be seen behind it in the ring would have to join them. */
+	EPF_PUT_LEAVE = 2,
+};
+
 /* What there is to say of a row of plain puts. */
 struct epf_put_run {
 	uint32_t lane;  /* of the last one; EPF_NONE: not known */
 	uint32_t empty; /* 1: it ended because nothing more was there */
+	uint32_t full;  /* enum epf_put_full: why it ended otherwise */
 };
 
 /*

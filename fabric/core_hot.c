@@ -195,21 +195,20 @@ EPF_INLINE void note_taken(struct epf_core *core, const struct epf_ring_state *r
 
 /* Plain puts at the head of a ring, as far as they go: taken, checked and staged in one. Returns how many. */
 EPF_INLINE unsigned take_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
-			     unsigned timed, unsigned follow, uint32_t *empty)
+			     unsigned timed, unsigned follow, struct epf_put_run *run)
 {
 	uint64_t t0 = clock_if(timed | follow);
-	struct epf_put_run run;
-	unsigned n = epf_put_run(core, ring, budget, step_quantum(core, ring), &run);
+	unsigned n = epf_put_run(core, ring, budget, step_quantum(core, ring), run);
 
-	*empty = run.empty;
 	if (!n)
 		return 0;
 	epf_ring_poll_next(core, ring);
 	if (EPF_UNLIKELY(timed))
 		EPF_COUNT(core, STAGE_TSC, TIMED_STEP * (epf_tsc() - t0));
-	if (EPF_UNLIKELY(follow) && core->sample.state == EPF_SAMPLE_NONE && run.lane != EPF_NONE) {
+	if (EPF_UNLIKELY(follow) && core->sample.state == EPF_SAMPLE_NONE &&
+	    run->lane != EPF_NONE) {
 		core->sample.tsc = t0;
-		sample_staged(core, &core->lanes[run.lane]);
+		sample_staged(core, &core->lanes[run->lane]);
 	}
 	return n;
 }
@@ -248,18 +247,18 @@ EPF_INLINE unsigned take_ring(struct epf_core *core, struct epf_ring_state *ring
 
 	do {
 		unsigned run = 0, most = budget - taken;
-		uint32_t empty;
+		struct epf_put_run row;
 
 		if (ring->mixed) {
 			ring->mixed--;
 		} else {
-			run = take_run(core, ring, most, timed, follow, &empty);
+			run = take_run(core, ring, most, timed, follow, &row);
 			most -= run;
 			taken += run;
-			if (!most || empty)
+			if (!most || row.empty || row.full == EPF_PUT_LEAVE)
 				break;
 			/* Behind a run there mostly is another one. If not, or at the second turn without one, none are looked for in the next turns. */
-			if (run < LONG_RUN && (taken != run || ring->missed)) {
+			if (!row.full && run < LONG_RUN && (taken != run || ring->missed)) {
 				ring->mixed = MIXED_TURNS;
 			} else {
 				ring->missed = run == 0;
@@ -511,10 +510,13 @@ EPF_INLINE unsigned step(struct epf_core *core, const unsigned timed)
 	if (timed | !core->unreaped)
 		core->began = epf_tsc();
 	t0 = core->began;
-	handled = taken = take_rings(core, timed, t0);
-
+	handled = 0;
+	/* Before the rings: what they hold of the same streams comes behind, and may follow in the same post. */
 	if (EPF_UNLIKELY(core->n_wait))
 		handled += epf_stage_waiting(core);
+	taken = take_rings(core, timed, t0);
+	handled += taken;
+
 	if (EPF_UNLIKELY(core->flushing))
 		handled += epf_flush_step(core);
 	if (core->words_dirty)

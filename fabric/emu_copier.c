@@ -21,9 +21,10 @@
 #include <unistd.h>
 
 enum {
-	TURN_ENTRIES = 1024, /* of one NIC before the next one's turn */
-	PREFETCH_ENTRIES = 16,
-	SPIN_NS = 50000, /* quiet time before the thread sleeps */
+	TURN_ENTRIES = 1024,   /* of one NIC before the next one's turn */
+	PREFETCH_ENTRIES = 64, /* 32 lines: as long as it takes to read them out of another core */
+	SPIN_NS =
+		500000, /* quiet time before the thread sleeps: to wake it takes as long as some hundred copies */
 	SLEEP_NS = 100000000,
 	STUCK_NS = 1000000000, /* copies that take so long wait for something */
 };
@@ -128,8 +129,6 @@ static int resolve(struct epf_emu_copier *c, const struct epf_emu_job_span *s,
 		span->dst += s->dst_mem->device_addr;
 		*device = s->dst_mem->device;
 	}
-	if (c->job.op == EPF_EMU_JOB_ADD)
-		return 0;
 	if (s->src_key)
 		rc = find_source(c, s, &span->src, device);
 	else
@@ -153,7 +152,7 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 
 	epf_emu_copier_does("mapping memory");
 	if (resolve(c, s, &span, &device) ||
-	    !(q = epf_emu_queue_of(c, device < 0 ? 0 : device, c->job.op == EPF_EMU_JOB_ADD))) {
+	    !(q = epf_emu_queue_of(c, device < 0 ? 0 : device, false))) {
 		epf_emu_copier_does(NULL);
 		if (epf_last_reason() ==
 		    EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
@@ -164,8 +163,6 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 		return true;
 	}
 	epf_emu_copier_does(NULL);
-	if (c->job.op == EPF_EMU_JOB_ADD)
-		return epf_emu_queue_add(q, c, c->job.slot, span.dst, c->job.value);
 	if (!s->bytes) {
 		epf_emu_job_done(c, c->job.slot, 1, EPF_S_OK);
 		return true;
@@ -177,10 +174,20 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 }
 
 /*
- * Takes spans from entry `in` on, at most n, that go from the region found last to one memory of ours: most of all spans, so what they share is
+ * Brings the line of an entry near, if it has been pushed. Not before: the NIC's core is about to write it, and would have to fetch it
+ * back.
+ */
+static inline void fetch(const struct epf_emu_copier *c, uint32_t number, uint32_t out)
+{
+	if (!(number & 1) && (int32_t)(out - number) > 0)
+		__builtin_prefetch(span_at(c, number));
+}
+
+/*
+ * Takes spans from entry `in` on, at most n of those before `out`, that go from the region found last to one memory of ours: most of all spans, so what they share is
  * asked once. Returns how many; 0: the first one is another, or finds no room.
  */
-static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n)
+static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n, uint32_t out)
 {
 	const struct epf_emu_window *w = &c->window;
 	const struct epf_emu_job_span *s = span_at(c, in);
@@ -188,12 +195,11 @@ static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n)
 	struct epf_emu_run run = { .entries = c->entries, .first = in };
 	struct epf_emu_queue *q;
 
-	if (c->job.op != EPF_EMU_JOB_COPY || !mem || !s->src_key || mem->state != 1 ||
-	    !is_in_window(c, s, mem->device))
+	if (!mem || !s->src_key || mem->state != 1 || !is_in_window(c, s, mem->device))
 		return 0;
 	for (; run.n < n; run.n++) {
 		s = span_at(c, in + run.n);
-		__builtin_prefetch(span_at(c, in + run.n + PREFETCH_ENTRIES));
+		fetch(c, in + run.n + PREFETCH_ENTRIES, out);
 		if (s->dst_mem != mem || s->src_key != w->key || !s->bytes || !window_covers(w, s))
 			break;
 	}
@@ -205,21 +211,54 @@ static uint32_t take_run(struct epf_emu_copier *c, uint32_t in, uint32_t n)
 	return epf_emu_queue_copies(q, c, c->job.slot, &run);
 }
 
-/* Takes what a NIC has pushed; returns how many entries. [C1, C6] */
+/* Takes one addition; false: the queue is full, try again later. */
+static bool take_add(struct epf_emu_copier *c, const struct epf_emu_add_job *add)
+{
+	struct epf_emu_queue *q = NULL;
+
+	c->undone[add->slot] = 1;
+	if (epf_emu_import_own(add->dst_mem) ||
+	    !(q = epf_emu_queue_of(c, add->dst_mem->device, true))) {
+		epf_warn_ratelimited("an addition to GPU memory: %s", epf_last_error());
+		epf_emu_job_done(c, add->slot, 1, EPF_S_REMOTE_ACCESS);
+		return true;
+	}
+	return epf_emu_queue_add(q, c, add->slot, add->dst + add->dst_mem->device_addr, add->value);
+}
+
+/* Takes the additions that a NIC has pushed; returns how many. [C1] */
+static unsigned take_adds(struct epf_emu_copier *c)
+{
+	uint32_t out = __atomic_load_n(&c->adds_out, __ATOMIC_ACQUIRE); /* C1 */
+	unsigned n = 0;
+
+	for (; c->adds_in != out; c->adds_in++, n++)
+		if (!take_add(c, &c->adds[c->adds_in & (EPF_EMU_COPIES - 1)]))
+			break;
+	return n;
+}
+
+/*
+ * Takes the copies that a NIC has pushed, up to the first call of the driver: it takes as long as some twenty copies, and what has landed
+ * meanwhile, or is to be added, comes first. Returns how many entries. [C1, C6]
+ */
 static unsigned take_entries(struct epf_emu_copier *c)
 {
+	uint64_t calls = epf_emu_queues_calls();
 	uint32_t out = __atomic_load_n(&c->entries_out, __ATOMIC_ACQUIRE),
 		 in = c->entries_in; /* C1 */
 	unsigned n = 0;
 
-	while (in != out && n < TURN_ENTRIES) {
+	for (uint32_t i = 0; i < PREFETCH_ENTRIES; i++)
+		fetch(c, in + i, out);
+	while (in != out && n < TURN_ENTRIES && epf_emu_queues_calls() == calls) {
 		uint32_t left = out - in < c->job_left ? out - in : c->job_left, taken = 1;
 
 		if (c->job_left == 0) {
 			c->job = c->entries[in & (EPF_EMU_ENTRIES - 1)].job;
 			c->job_left = c->undone[c->job.slot] = c->job.spans;
 		} else {
-			taken = take_run(c, in, left);
+			taken = take_run(c, in, left, out);
 			if (!taken)
 				taken = take(c, in);
 			c->job_left -= taken;
@@ -255,6 +294,10 @@ static unsigned turn(bool *busy)
 	unsigned taken = 0, done;
 
 	for (struct epf_emu_copier *c = work.copiers; c; c = c->next)
+		taken += take_adds(c);
+	if (taken)
+		epf_emu_queues_add();
+	for (struct epf_emu_copier *c = work.copiers; c; c = c->next)
 		taken += take_entries(c);
 	t1 = epf_tsc();
 	done = epf_emu_queues_pump(busy);
@@ -269,7 +312,8 @@ static unsigned turn(bool *busy)
 static bool has_jobs(void)
 {
 	for (const struct epf_emu_copier *c = work.copiers; c; c = c->next)
-		if (__atomic_load_n(&c->entries_out, __ATOMIC_ACQUIRE) != c->entries_in) /* C1 */
+		if (__atomic_load_n(&c->entries_out, __ATOMIC_ACQUIRE) != c->entries_in ||
+		    __atomic_load_n(&c->adds_out, __ATOMIC_ACQUIRE) != c->adds_in) /* C1 */
 			return true;
 	return __atomic_load_n(&work.asked, __ATOMIC_ACQUIRE);
 }
@@ -385,8 +429,10 @@ static void *run(void *arg)
 		}
 		if (!quiet_since)
 			quiet_since = epf_now_ns();
-		if (epf_now_ns() - quiet_since < SPIN_NS)
+		if (epf_now_ns() - quiet_since < SPIN_NS) {
+			sched_yield();
 			continue;
+		}
 		quiet_since = 0;
 		epf_emu_import_sweep();
 		epf_bell_arm(&work.bell);
@@ -406,6 +452,7 @@ static void free_copier(struct epf_emu_copier *c)
 	free(c->entries);
 	free(c->undone);
 	free(c->outcomes);
+	free(c->adds);
 	free(c);
 }
 
@@ -418,18 +465,27 @@ static void free_from_cpu(pthread_t thread)
 		(void)pthread_setaffinity_np(thread, sizeof(cpus), &cpus);
 }
 
+/* Zeroed memory that begins at a line (and its neighbour): what two threads share lies in as few as it seems to. */
+static void *lines(size_t bytes)
+{
+	void *at = aligned_alloc(128, (bytes + 127) & ~(size_t)127);
+
+	return at ? memset(at, 0, bytes) : NULL;
+}
+
 int epf_emu_copier_open(const struct epf_copy_ops *ops, int kernel, struct epf_bell *nic_bell,
 			struct epf_emu_copier **out)
 {
-	struct epf_emu_copier *c = calloc(1, sizeof(*c));
+	struct epf_emu_copier *c = lines(sizeof(*c));
 	int rc = 0;
 
 	if (c) {
-		c->entries = calloc(EPF_EMU_ENTRIES, sizeof(*c->entries));
+		c->entries = lines(EPF_EMU_ENTRIES * sizeof(*c->entries));
 		c->undone = calloc(EPF_EMU_COPIES, sizeof(*c->undone));
-		c->outcomes = calloc(EPF_EMU_COPIES, sizeof(*c->outcomes));
+		c->outcomes = lines(EPF_EMU_COPIES * sizeof(*c->outcomes));
+		c->adds = calloc(EPF_EMU_COPIES, sizeof(*c->adds));
 	}
-	if (!c || !c->entries || !c->undone || !c->outcomes) {
+	if (!c || !c->entries || !c->undone || !c->outcomes || !c->adds) {
 		if (c)
 			free_copier(c);
 		return epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");

@@ -26,15 +26,22 @@ enum {
 		16384, /* of its ring of jobs; a power of two, and above twice EPF_EMU_COPIES */
 };
 
-enum epf_emu_job_op { EPF_EMU_JOB_COPY = 1, EPF_EMU_JOB_ADD = 2 };
-
-/* Copies, or the addition of `value` to a word. The spans are the entries behind it. */
+/* Copies. The spans are the entries behind it. */
 struct epf_emu_job {
 	struct epf_emu_seg *peer; /* whose memory is read; stays mapped until the job is back */
-	uint64_t value;
-	uint32_t slot; /* comes back; below EPF_EMU_COPIES */
+	uint32_t slot;            /* comes back; below EPF_EMU_COPIES */
 	uint32_t spans;
-	uint32_t op; /* enum epf_emu_job_op */
+};
+
+/*
+ * An addition to a word of memory of the NIC's. They come when what they must follow has landed, and a kernel waits for them: so they have a ring of
+ * their own and never stand behind copies.
+ */
+struct epf_emu_add_job {
+	struct epf_copy_mem *dst_mem;
+	uint64_t dst; /* offset in it */
+	uint64_t value;
+	uint32_t slot; /* as a job's */
 	uint32_t reserved;
 };
 
@@ -71,10 +78,12 @@ struct epf_emu_window {
 struct epf_emu_copier {
 	union epf_emu_entry *entries;
 	struct epf_emu_outcome *outcomes;
-	uint32_t entries_out; /* written by the NIC [C1, release] */
-	uint32_t entries_end; /* the NIC's own: what it may fill up to */
-	uint32_t outcomes_in; /* the NIC's own */
-	uint32_t pad0[25];
+	struct epf_emu_add_job *adds; /* [EPF_EMU_COPIES] */
+	uint32_t adds_out;            /* written by the NIC [C1, release] */
+	uint32_t entries_out;         /* written by the NIC [C1, release] */
+	uint32_t entries_end;         /* the NIC's own: what it may fill up to */
+	uint32_t outcomes_in;         /* the NIC's own */
+	uint32_t pad0[22];
 	uint32_t entries_in;   /* written by the copier [C6, release] */
 	uint32_t outcomes_out; /* written by the copier [C2, release] */
 	uint32_t pad1[30];
@@ -86,6 +95,7 @@ struct epf_emu_copier {
 	struct epf_emu_job job;
 	uint32_t job_left;
 	uint32_t *undone;
+	uint32_t adds_in;
 	struct epf_emu_window window;
 };
 
@@ -160,6 +170,14 @@ static inline void epf_emu_copier_push(struct epf_emu_copier *c, const struct ep
 	c->entries[c->entries_out & (EPF_EMU_ENTRIES - 1)].job = *job;
 	__atomic_store_n(&c->entries_out, c->entries_out + 1 + job->spans,
 			 __ATOMIC_RELEASE); /* C1 */
+}
+
+/* Hot: pushes an addition [C1]. There is room: as many slots as jobs. */
+static inline void epf_emu_copier_push_add(struct epf_emu_copier *c,
+					   const struct epf_emu_add_job *job)
+{
+	c->adds[c->adds_out & (EPF_EMU_COPIES - 1)] = *job;
+	__atomic_store_n(&c->adds_out, c->adds_out + 1, __ATOMIC_RELEASE); /* C1 */
 }
 
 /* Hot: takes one outcome [C2]; false: there is none. */

@@ -9,6 +9,8 @@
 
 #include <errno.h>
 
+enum { PREFETCH_SPANS = 32 }; /* the copier has read their entries a round ago */
+
 /* A free record, or NULL: there is no copier (yet), or all are under way. */
 static struct epf_emu_copy *take_record(struct epf_emu *e, uint8_t kind, uint16_t lane,
 					uint32_t idx)
@@ -42,8 +44,7 @@ static void start(struct epf_emu *e, const struct epf_emu_copy *c, struct epf_em
 	epf_emu_copier_push(e->copier, job);
 	e->copies_count++;
 	e->copies_pushed = true;
-	if (c->kind != EPF_EMU_COPY_ADD)
-		e->lanes[c->lane].copies++;
+	e->lanes[c->lane].copies++;
 }
 
 /* The destination of a span: an address in a region of ours. */
@@ -83,6 +84,8 @@ static uint32_t land_refs(struct epf_emu *e, const struct epf_emu_packet *h,
 		const struct epf_emu_region *r;
 		struct epf_emu_ref ref;
 
+		if (k % 2 == 0)
+			EPF_PREFETCH_WRITE(epf_emu_copier_span(e->copier, k + PREFETCH_SPANS));
 		__builtin_memcpy(&ref, payload + k * sizeof(ref), sizeof(ref));
 		r = epf_emu_covers(e, ref.dst_key, ref.dst, ref.bytes, EPF_MR_REMOTE_WRITE);
 		if (EPF_UNLIKELY(!r || !ref.bytes || !ref.src_key)) {
@@ -102,9 +105,7 @@ uint8_t epf_emu_copy_land(struct epf_emu *e, uint16_t lane, uint32_t idx,
 			  const struct epf_emu_region *dst)
 {
 	const unsigned char *payload = (const unsigned char *)p + EPF_EMU_PACKET_HEADER;
-	struct epf_emu_job job = { .op = EPF_EMU_JOB_COPY,
-				   .spans = 1,
-				   .peer = e->lanes[lane].peer };
+	struct epf_emu_job job = { .spans = 1, .peer = e->lanes[lane].peer };
 	struct epf_emu_job_span *span;
 	struct epf_emu_copy *c;
 	uint8_t status = EPF_S_OK;
@@ -165,7 +166,7 @@ static bool home_start(struct epf_emu *e, uint32_t idx)
 	const struct epf_emu_packet *p = epf_emu_pkt(e->seg, idx);
 	struct epf_emu_lane *l = &e->lanes[s->lane];
 	const struct epf_emu_region *r = epf_emu_covers(e, s->lkey, s->laddr, s->len, 0);
-	struct epf_emu_job job = { .op = EPF_EMU_JOB_COPY, .spans = 1 };
+	struct epf_emu_job job = { .spans = 1 };
 	struct epf_emu_job_span *span;
 	struct epf_emu_copy *c;
 	uint8_t status = r ? EPF_S_REMOTE_ACCESS : EPF_S_LOCAL;
@@ -283,9 +284,7 @@ int epf_emu_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offse
 	struct epf_emu *e = epf_emu_of(nic);
 	const struct epf_emu_region *r =
 		epf_emu_covers(e, mr->lkey, mr->raddr + offset, sizeof(uint64_t), 0);
-	struct epf_emu_job job = {
-		.op = EPF_EMU_JOB_ADD, .spans = 1, .value = value, .peer = e->seg
-	};
+	struct epf_emu_add_job job = { .value = value };
 	struct epf_emu_copy *c;
 
 	if (!r || !r->mem)
@@ -293,13 +292,13 @@ int epf_emu_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offse
 	c = take_record(e, EPF_EMU_COPY_ADD, 0, 0);
 	if (!c)
 		return -EAGAIN;
-	if (!epf_emu_copier_has_room(e->copier, 1)) {
-		free_record(e, c);
-		return -EAGAIN;
-	}
-	aim(epf_emu_copier_span(e->copier, 0), r, mr->raddr + offset);
+	job.dst_mem = r->mem;
+	job.dst = mr->raddr + offset - r->base;
+	job.slot = (uint32_t)(c - e->copies);
+	epf_emu_copier_push_add(e->copier, &job);
+	e->copies_count++;
+	e->copies_pushed = true;
 	e->adds++;
-	start(e, c, &job);
 	return 0;
 }
 

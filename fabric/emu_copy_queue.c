@@ -67,6 +67,7 @@ struct epf_emu_queue {
 };
 
 static struct epf_emu_queue *queues;
+static uint64_t calls, calls_pumped; /* of the driver, for copies: all, and up to the last pump */
 
 static void ring_nic(const struct epf_emu_copier *c)
 {
@@ -150,6 +151,7 @@ static void submit(struct epf_emu_queue *q)
 		return;
 	q->copies += q->n;
 	q->batches++;
+	calls += !q->adds;
 	q->submit_tsc -= epf_tsc();
 	epf_emu_copier_does(q->adds ? "submitting additions" : "submitting copies");
 	launched(q, q->adds ? q->ops->add(q->q, q->to_add, q->n, ++q->value)
@@ -317,18 +319,37 @@ static unsigned harvest(struct epf_emu_queue *q)
 	return batches;
 }
 
+void epf_emu_queues_add(void)
+{
+	for (struct epf_emu_queue *q = queues; q; q = q->next) {
+		if (!q->adds)
+			continue;
+		(void)harvest(q);
+		if (q->count < UNDER_WAY)
+			submit(q);
+	}
+}
+
 unsigned epf_emu_queues_pump(bool *busy)
 {
+	bool was_called = calls != calls_pumped; /* then additions that came meanwhile are first */
 	unsigned done = 0;
 
 	*busy = false;
 	for (struct epf_emu_queue *q = queues; q; q = q->next) {
 		done += harvest(q);
-		if (q->count < UNDER_WAY || (q->n == q->most && q->count < EPF_COPY_FLIGHTS))
+		if ((q->adds || !was_called) &&
+		    (q->count < UNDER_WAY || (q->n == q->most && q->count < EPF_COPY_FLIGHTS)))
 			submit(q);
 		*busy |= q->count || q->n;
 	}
+	calls_pumped = calls;
 	return done;
+}
+
+uint64_t epf_emu_queues_calls(void)
+{
+	return calls;
 }
 
 void epf_emu_queues_stages(struct epf_emu_copier_stages *out)

@@ -30,8 +30,12 @@ uint32_t epf_emu_queue_copies(struct epf_emu_queue *q, struct epf_emu_copier *c,
 			      const struct epf_emu_run *run);
 bool epf_emu_queue_add(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32_t slot,
 		       uint64_t dst, uint64_t value);
+/* Submits the additions that were gathered. */
+void epf_emu_queues_add(void);
 /* Submits what was gathered, hands back what is complete; *busy: copies are under way. Returns how many batches were completed. */
 unsigned epf_emu_queues_pump(bool *busy);
+/* Batches of copies that were given to a driver so far. */
+uint64_t epf_emu_queues_calls(void);
 /* Adds what the queues know of their time. */
 void epf_emu_queues_stages(struct epf_emu_copier_stages *out);
 /* Waits for what is under way and ends all queues. */

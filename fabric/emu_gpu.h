@@ -102,6 +102,8 @@ extern const struct epf_copy_ops epf_copy_fake; /* emu_gpu_fake.c */
 void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
 /* For tests: from now on (1) no call that starts a copy comes back, or (2) no copy that was started ends, until (0) they may. */
 void epf_copy_fake_hold(int hold);
+/* But for so many of them more. */
+void epf_copy_fake_let(unsigned calls);
 /*
  * For benchmarks, before any queue is opened: copies and additions are not made, but take submit_ns of the calling CPU a batch, and the
  * device copy_ns each, one after the other.

@@ -458,6 +458,8 @@ static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *s
 		rc = launch(q, k);
 	if (rc)
 		return rc;
+	if (k == n)
+		return mark(q, value);
 	k = 0;
 	for (unsigned i = 0; i < n; i++)
 		if (!q->kernel || spans[i].host)
@@ -482,10 +484,22 @@ static int driver_add(struct epf_copy_queue *q, const struct epf_copy_add *adds,
 	return rc ? rc : mark(q, value);
 }
 
+/* Has the event of a submit come? The number behind the oldest. */
+static int has_come(struct epf_copy_queue *q, unsigned behind)
+{
+	return q->dev->ops->event_query(q->dev, q->events[(q->first + behind) % EPF_COPY_FLIGHTS]);
+}
+
 static uint64_t driver_reached(struct epf_copy_queue *q)
 {
+	/* Each question takes the driver a microsecond or more: when the device waits for us, one answers for all. */
+	if (q->count > 1 && q->reached != UINT64_MAX && has_come(q, q->count - 1) > 0) {
+		q->reached = q->values[(q->first + q->count - 1) % EPF_COPY_FLIGHTS];
+		q->first = (q->first + q->count) % EPF_COPY_FLIGHTS;
+		q->count = 0;
+	}
 	while (q->count && q->reached != UINT64_MAX) {
-		int rc = q->dev->ops->event_query(q->dev, q->events[q->first]);
+		int rc = has_come(q, 0);
 
 		if (rc == 0)
 			break;

@@ -250,10 +250,16 @@ static uint64_t next_random(uint64_t *state)
 }
 
 static int held;
+static uint32_t let_through;
 
 void epf_copy_fake_hold(int hold)
 {
 	__atomic_store_n(&held, hold, __ATOMIC_RELEASE);
+}
+
+void epf_copy_fake_let(unsigned calls)
+{
+	__atomic_fetch_add(&let_through, calls, __ATOMIC_RELEASE);
 }
 
 /* A driver that lets a call wait (1), or a device that lets copies wait (2). */
@@ -261,8 +267,13 @@ static void wait_while_held(int what)
 {
 	struct timespec pause = { .tv_nsec = 1000000 };
 
-	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == what)
+	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == what) {
+		if (__atomic_load_n(&let_through, __ATOMIC_ACQUIRE)) {
+			__atomic_fetch_sub(&let_through, 1, __ATOMIC_RELEASE);
+			return;
+		}
 		nanosleep(&pause, NULL);
+	}
 }
 
 /* Makes the copies of a batch in random order. */

@@ -10,6 +10,8 @@
 #include <limits.h>
 #include <string.h>
 
+enum { REFS_A_LINE = 64 / sizeof(struct epf_emu_ref) };
+
 static uint32_t take_packet(struct epf_emu *e, uint16_t lane)
 {
 	uint32_t idx = e->free_head - 1;
@@ -226,14 +228,21 @@ static unsigned stage_refs(struct epf_emu *e, uint16_t lane, const struct epf_wr
 	struct epf_emu_packet *p;
 	struct epf_emu_ref *ref;
 	uint64_t bytes = 0, events = 0;
+	const unsigned char *next;
 	uint32_t lead;
 
 	if (!e->free_count)
 		return 0;
 	lead = take_packet(e, lane);
+	/* While this packet is filled, the lines of the one that is filled next come from the peer that had it. */
+	next = e->free_count ? (const unsigned char *)epf_emu_pkt(e->seg, e->free_head - 1) : NULL;
+	if (next)
+		EPF_PREFETCH_WRITE(next);
 	p = begin_packet(e, l, lead, lead, EPF_WR_WRITE);
 	ref = (struct epf_emu_ref *)(void *)epf_emu_payload(p);
 	do {
+		if (next && k % REFS_A_LINE == 0)
+			EPF_PREFETCH_WRITE(next + EPF_EMU_PACKET_HEADER + k * sizeof(*ref));
 		ref[k] = (struct epf_emu_ref){ .src = wr[k].laddr,
 					       .dst = wr[k].raddr,
 					       .src_key = wr[k].lkey,

@@ -120,10 +120,12 @@ unsigned epf_core_wake(struct epf_core *core)
 static int rings_have_work(const struct epf_core *core)
 {
 	for (uint32_t i = 0; i < core->n_rings; i++) {
+		const struct epf_ring_state *ring = core->rings[i];
 		struct epf_cmd c;
 
-		if (core->rings[i]->live &&
-		    epf_ring_peek(&core->rings[i]->consumer, core->rings[i]->consumer.tail, &c))
+		/* What was left in it waits for what the NIC will say. */
+		if (ring->live && epf_ring_peek(&ring->consumer,
+						ring->left ? ring->alike : ring->consumer.tail, &c))
 			return 1;
 	}
 	return 0;

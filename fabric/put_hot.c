@@ -12,6 +12,8 @@ enum {
 	PREFETCH_SLOTS = 16,
 	PREFETCH_FIRST = 4, /* slots of a line */
 	PREFETCH_WRS = 6,
+	SET_ASIDE = 4,   /* of a stream, for those who ask why it waits, before the rest is left */
+	LOOK_AHEAD = 64, /* slots looked at in one turn for commands that are not alike */
 };
 
 /* Bits of a narrow slot: which operation, what a plain put has not, and what makes two puts differ in more than offsets and length. */
@@ -149,6 +151,51 @@ EPF_INLINE void stage(struct stretch *t, struct epf_cmd c, uint32_t bytes, uint6
 	t->bytes += bytes;
 }
 
+/*
+ * With a put at the head of the ring that must wait, and others of its stream set aside: are all commands that can be seen behind it like
+ * it, as many as would be set aside? Then to set them aside lets nobody pass, and only costs. Slots are looked at once, some a turn; until all have
+ * been, the answer is yes.
+ */
+static int is_alike(const struct epf_core *core, struct epf_ring_state *ring, uint64_t key)
+{
+	const struct epf_ring_consumer *c = &ring->consumer;
+	uint64_t end = c->tail + core->limits.park_limit, at = c->tail;
+
+	if (end > c->tail + c->mask + 1)
+		end = c->tail + c->mask + 1;
+	if (ring->alike_key == key && ring->alike > at && ring->alike <= end)
+		at = ring->alike;
+	if (end > at + LOOK_AHEAD)
+		end = at + LOOK_AHEAD;
+	for (; at < end; at++) {
+		struct epf_cmd slot;
+
+		if (!epf_ring_peek(c, at, &slot))
+			break;
+		if ((slot.lo & OP_BITS) != OP_PUT || (slot.hi & NOT_PLAIN) || key_of(slot) != key)
+			return 0;
+	}
+	ring->alike_key = key;
+	ring->alike = at;
+	return 1;
+}
+
+/* The first put of a ring's turn cannot be staged: because others of its stream are set aside, and then is it to be left in the ring? */
+static uint32_t is_to_leave(const struct epf_core *core, struct epf_ring_state *ring,
+			    struct epf_cmd c)
+{
+	uint32_t to = (uint32_t)(c.lo & RANK_BITS) >> 4;
+	uint32_t index = to < core->world ? ring->streams[to] : EPF_NONE;
+
+	if (index == EPF_NONE || core->streams[index].parked_head == EPF_NONE ||
+	    !core->ranks[ring->rank].usable[to] || !is_alike(core, ring, key_of(c)))
+		return 0;
+	if (core->streams[index].parked_count < SET_ASIDE)
+		return EPF_PUT_CREDIT;
+	ring->left = 1;
+	return EPF_PUT_LEAVE;
+}
+
 EPF_HOT unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring, unsigned budget,
 			     int64_t quantum, struct epf_put_run *out)
 {
@@ -162,7 +209,9 @@ EPF_HOT unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring,
 	unsigned n = 0;
 
 	out->empty = 0;
+	out->full = 0;
 	out->lane = EPF_NONE;
+	ring->left = 0;
 	if (EPF_UNLIKELY(core->counts_puts))
 		return 0;
 	deficit = deficit > quantum ? quantum : deficit;
@@ -181,16 +230,22 @@ EPF_HOT unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring,
 			break;
 		if (EPF_UNLIKELY(key_of(slot) != t.key)) {
 			end(core, rank, &t);
-			if (!begin(core, ring, rank, slot, &t))
+			if (!begin(core, ring, rank, slot, &t)) {
+				if (!n)
+					out->full = is_to_leave(core, ring, slot);
 				break;
+			}
 		}
 		bytes = (((uint32_t)(slot.hi >> 16) & 0xffffu) + 1u) << 4;
 		from = (slot.lo >> 32) << 4;
 		to = (slot.hi >> 32) << 4;
 		if (EPF_UNLIKELY(from + bytes > t.lbytes || to + bytes > t.rbytes) ||
-		    EPF_UNLIKELY(bytes > max_bytes || t.n == t.most ||
-				 t.bytes + bytes > t.bytes_most))
+		    EPF_UNLIKELY(bytes > max_bytes))
 			break;
+		if (EPF_UNLIKELY(t.n == t.most || t.bytes + bytes > t.bytes_most)) {
+			out->full = EPF_PUT_CREDIT;
+			break;
+		}
 		__builtin_prefetch(&c->slots[(tail + PREFETCH_SLOTS) & c->mask]);
 		ring->pend[seq & ring->pend_mask] = 1;
 		stage(&t, slot, bytes, wr_core | seq);

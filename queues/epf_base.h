@@ -30,6 +30,16 @@
 # define EPF_CPU_PAUSE() ((void)0)
 #endif
 
+/*
+ * Host: a hint that a line is about to be written which another core has read since: it comes with the right to write it, and a store need
+ * not wait for that. (__builtin_prefetch says so only where the compiler may use what every CPU of 64 bits takes, or ignores.)
+ */
+#if defined(__x86_64__)
+# define EPF_PREFETCH_WRITE(p) __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)(p)))
+#else
+# define EPF_PREFETCH_WRITE(p) __builtin_prefetch((p), 1)
+#endif
+
 /* Bytes that two writers must be apart for neither to slow the other down by sharing a line. */
 #define EPF_CACHELINE 64
 

@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "kernels": ["queues", "fabric/epf.h", "fabric/gpu_fake.h"],
     "tools": ["queues", "fabric/epf.h", "fabric/nic.h", "fabric/place.h", "fabric/lanes_plan.h", "fabric/base", "bootstrap", "fabric/service"],
     "tools/shim": ["queues", "fabric/epf.h", "fabric/gpu.h", "fabric/base", "bootstrap"],
-    "bench": ["queues", "fabric/epf.h", "fabric/bench_core.h", "fabric/gpu.h", "fabric/gpu_context.h", "fabric/gpu_fake.h", "fabric/emu_gpu.h", "fabric/verbs_lib.h", "fabric/verbs_pick.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],
+    "bench": ["queues", "fabric/epf.h", "fabric/bench_core.h", "fabric/gpu.h", "fabric/gpu_context.h", "fabric/gpu_fake.h", "fabric/emu_gpu.h", "fabric/emu_stages.h", "fabric/verbs_lib.h", "fabric/verbs_pick.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],
     "tests": ["queues", "fabric", "fabric/base", "fabric/service", "bootstrap", "kernels", "tools", "tools/shim", "bench", "tests/ref"],
     "tests/ref": [],  # the reference must not share a mistake with what it judges
 }

@@ -350,6 +350,40 @@ static void test_ahead_of_cpu(void **state)
 	rig_close(rig);
 }
 
+/* An addition goes before copies that were pushed earlier: what it must follow has landed, and a kernel waits for it. */
+static void test_add_before_copies(void **state)
+{
+	enum { WRITES = 10 };
+	struct rig *rig = rig_open(&both, NULL);
+	const struct epf_nic_ops *ops = rig->b.nic->ops;
+	uint64_t *word = (uint64_t *)(void *)(rig->b.mem + 8192);
+	struct epf_wr wr = rig_write(rig, 0, 0, 0, 512);
+	int status;
+
+	(void)state;
+	rig_fill(rig->a.mem, 4096, 9);
+	rig_post(rig, &wr); /* the copier is there, and the memory mapped */
+	rig_run(rig, 10 * MS);
+	epf_copy_fake_hold(1);
+	for (uint32_t i = 1; i <= WRITES; i++) { /* the same bytes: each is a call by itself */
+		wr = rig_write(rig, i, i, 0, 512);
+		rig_post(rig, &wr);
+	}
+	assert_int_equal(copies_begun(rig), WRITES);
+	usleep(20000); /* the copier waits in the first call */
+	assert_int_equal(ops->add(rig->b.nic, &rig->b.mr, 8192, 5), 0);
+	epf_copy_fake_let(2); /* the call that waits, and the next one */
+	for (int i = 0; i < 5000 && __atomic_load_n(word, __ATOMIC_ACQUIRE) != 5; i++)
+		usleep(1000);
+	assert_int_equal(*word, 5);
+	assert_true(epf_emu_of(rig->b.nic)->copies_count >= WRITES - 1);
+	epf_copy_fake_hold(0);
+	rig_run(rig, 10 * MS);
+	assert_true(rig_sent(rig, &rig->a, WRITES, &status) && status == EPF_S_OK);
+	assert_memory_equal(rig->b.mem, rig->a.mem + WRITES, 512);
+	rig_close(rig);
+}
+
 /* Copies that stand still are told of, once, with what holds them (a call of the driver's, or the device), and that they go on. */
 static void stand_still(int hold, const char *text)
 {
@@ -502,12 +536,19 @@ static void test_send_from_gpu(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_overlap),       cmocka_unit_test(test_fence),
-		cmocka_unit_test(test_withdrawn),     cmocka_unit_test(test_range),
-		cmocka_unit_test(test_add),           cmocka_unit_test(test_no_gpu),
-		cmocka_unit_test(test_send_from_gpu), cmocka_unit_test(test_ahead_of_cpu),
-		cmocka_unit_test(test_events),        cmocka_unit_test(test_wrong_among_many),
-		cmocka_unit_test(test_stuck_driver),  cmocka_unit_test(test_stuck_copies),
+		cmocka_unit_test(test_overlap),
+		cmocka_unit_test(test_fence),
+		cmocka_unit_test(test_withdrawn),
+		cmocka_unit_test(test_range),
+		cmocka_unit_test(test_add),
+		cmocka_unit_test(test_no_gpu),
+		cmocka_unit_test(test_send_from_gpu),
+		cmocka_unit_test(test_ahead_of_cpu),
+		cmocka_unit_test(test_events),
+		cmocka_unit_test(test_wrong_among_many),
+		cmocka_unit_test(test_stuck_driver),
+		cmocka_unit_test(test_stuck_copies),
+		cmocka_unit_test(test_add_before_copies),
 	};
 
 	return cmocka_run_group_tests_name("emulated NIC, GPU memory", tests, NULL, NULL);

@@ -276,11 +276,72 @@ static void nothing_goes_to_a_rank_that_must_not_be_sent_to(void **state)
 	epf_bench_core_destroy(r.bc);
 }
 
+/* The first lane to a peer that the ring has sent to. */
+static struct epf_lane *lane_to(const struct rig *r, uint32_t peer)
+{
+	return &r->core->lanes[r->core->streams[r->core->rings[0]->streams[peer]].lane];
+}
+
+static void push_put_to(struct rig *r, uint32_t peer)
+{
+	assert_true(epf_ring_push(&r->ring,
+				  epf_cmd_transfer(EPF_OP_PUT, 0, peer, 0, 1, 0, 0, 0, 0, 64)));
+}
+
+static void step_often(struct rig *r)
+{
+	for (unsigned i = 0; i < 20; i++)
+		(void)epf_core_step(r->core);
+}
+
+/* Puts that find no credit stay in the ring but for a few, and the core may sleep; what is for somebody else passes them, however late it comes. */
+static void what_lets_nobody_pass_is_left(void **state)
+{
+	enum { FEW = 8, PUTS = 150 };
+
+	uint64_t posted, taken;
+	uint32_t limit;
+	struct rig r;
+
+	(void)state;
+	open_rig(&r);
+	open_stream(&r);
+	push_put_to(&r, 2);
+	drain(&r);
+	limit = lane_to(&r, 1)->limit;
+	lane_to(&r, 1)->limit = 0;
+	r.core->rings[0]->mixed = 0; /* as after some turns */
+	taken = counter(&r, EPF_STAT_CORE_CMDS_TAKEN);
+	push_puts(&r, PUTS, 0, 0);
+	step_often(&r);
+	assert_in_range(counter(&r, EPF_STAT_CORE_CMDS_TAKEN) - taken, 1, FEW);
+	assert_in_range(r.core->n_parked, 1, FEW);
+	assert_false(epf_core_has_work(r.core));
+	push_puts(&r, 1, 0, 0);
+	assert_true(epf_core_has_work(r.core));
+	step_often(&r);
+	assert_false(epf_core_has_work(r.core));
+	assert_in_range(r.core->n_parked, 1, FEW);
+	posted = lane_to(&r, 2)->head;
+	push_put_to(&r, 2);
+	push_puts(&r, 3, 0, 0);
+	step_often(&r);
+	assert_int_equal(lane_to(&r, 2)->head - posted, 1);
+	lane_to(&r, 1)->limit = limit;
+	drain(&r);
+	assert_int_equal(r.core->n_parked, 0);
+	assert_int_equal(counter(&r, EPF_STAT_CORE_CMDS_TAKEN) - taken, PUTS + 5);
+	assert_int_equal(r.shm->done.retired, r.ring.head);
+	assert_int_equal(r.shm->done.failed, 0);
+	epf_bench_core_destroy(r.bc);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_do_what_single_commands_do),
 		cmocka_unit_test(a_row_ends_where_it_must),
+		cmocka_unit_test(what_lets_nobody_pass_is_left),
 		cmocka_unit_test(nothing_goes_to_a_rank_that_must_not_be_sent_to),
 	};
 
