@@ -103,6 +103,9 @@ void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
 /* For tests: from now on (1) no call that starts a copy comes back, until (0) they may. */
 void epf_copy_fake_hold(int hold);
 
+/* Of the fake GPU: every batch of copies, but none of additions, begins so much later (under half a second). For tests of their order. */
+void epf_copy_fake_pause(uint32_t ns);
+
 extern const struct epf_copy_ops epf_copy_driver; /* emu_gpu_driver.c */
 /* The setting gpu-backend as a name for epf_copy_ops_find. */
 const char *epf_copy_gpu_name(const struct epf_conf *conf);

@@ -238,11 +238,20 @@ static uint64_t next_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dull;
 }
 
+static uint32_t copy_pause_ns;
+
+void epf_copy_fake_pause(uint32_t ns)
+{
+	__atomic_store_n(&copy_pause_ns, ns, __ATOMIC_RELEASE);
+}
+
 /* Makes the copies of a batch in random order. */
 static void perform(struct epf_copy_queue *q, struct batch *b)
 {
 	struct timespec pause = { .tv_nsec = (long)(next_random(&q->random) % 30000) };
 
+	if (b->n)
+		pause.tv_nsec += __atomic_load_n(&copy_pause_ns, __ATOMIC_ACQUIRE);
 	nanosleep(&pause, NULL);
 	for (unsigned i = 0; i < b->n_adds; i++) {
 		uint64_t *word = (uint64_t *)(void *)real(b->adds[i].dst, 8);
