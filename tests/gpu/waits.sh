@@ -78,8 +78,8 @@ if [ -z "$stopped" ]; then
 fi
 kill -STOP "$stopped"
 sleep 1.5
-"$fabric" why --stats-dir "$dir" --least-ms 300 >"$dir/why"
-"$top" --once --screen ranks --stats-dir "$dir" >"$dir/top"
+"$fabric" why --stats-dir "$dir" --least-ms 300 >"$dir/why" 2>&1
+"$top" --once --screen ranks --stats-dir "$dir" >"$dir/top" 2>&1
 kill -CONT "$stopped"
 expect "why" 'a kernel of rank 0 waits for signal [0-9]+[^:]*' "$dir/why"
 expect "ep-top" 'signal.* kernel' "$dir/top"
