@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PACE_CYCLES = 1980, CEILING_RUNS = 51, CEILING_AHEAD = 32 };
+enum { PACE_CYCLES = 1980, CEILING_RUNS = 51, CEILING_AHEAD = 32, SUM_SHARED_LOG2 = 13 };
 
 static void raw_as(struct ring_gpu_rig *r, bool sum, bool shared, uint32_t grid, uint32_t block,
 		   uint32_t lanes, uint32_t cores, uint64_t commands, uint64_t pace)
@@ -24,6 +24,8 @@ static void raw_as(struct ring_gpu_rig *r, bool sum, bool shared, uint32_t grid,
 	int rc;
 
 	q.sum = sum;
+	if (sum)
+		q.shared_log2 = SUM_SHARED_LOG2;
 	q.args.kind = RING_BENCH_RAW;
 	q.args.lanes = lanes < r->warp ? lanes : r->warp;
 	q.args.pace = pace;

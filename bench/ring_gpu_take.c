@@ -20,6 +20,7 @@
 enum {
 	BATCH = 256,
 	AHEAD = 32,
+	AHEAD_ALONE = 64, /* of who has one ring only, and so knows where he reads next */
 	LINE_SLOTS = 4,
 	LINE = EPF_CACHELINE / 8,
 	QUIET_NS = 200 * 1000 * 1000
@@ -135,6 +136,7 @@ static unsigned sum_line(const struct epf_ring_consumer *r, uint64_t at, uint64_
 static unsigned take_sum(struct taker *t, struct epf_ring_consumer *r)
 {
 	struct epf_cmd c;
+	unsigned ahead = t->n == 1 ? AHEAD_ALONE : AHEAD;
 	uint64_t sum = 0;
 	unsigned k = 0;
 
@@ -143,7 +145,7 @@ static unsigned take_sum(struct taker *t, struct epf_ring_consumer *r)
 		unsigned n = 0;
 
 		if (at % LINE_SLOTS == 0 && k + LINE_SLOTS <= BATCH) {
-			__builtin_prefetch(&r->slots[(at + AHEAD) & r->mask]);
+			__builtin_prefetch(&r->slots[(at + ahead) & r->mask]);
 			n = sum_line(r, at, &sum);
 		}
 		if (!n) {

@@ -110,6 +110,9 @@ void epf_copy_fake_let(unsigned calls);
  */
 void epf_copy_fake_pretend(uint32_t copy_ns, uint32_t submit_ns);
 
+/* Of the fake GPU: every batch of copies, but none of additions, begins so much later (under half a second). For tests of their order. */
+void epf_copy_fake_pause(uint32_t ns);
+
 extern const struct epf_copy_ops epf_copy_driver; /* emu_gpu_driver.c */
 /* The setting gpu-backend as a name for epf_copy_ops_find. */
 const char *epf_copy_gpu_name(const struct epf_conf *conf);

@@ -276,11 +276,20 @@ static void wait_while_held(int what)
 	}
 }
 
+static uint32_t copy_pause_ns;
+
+void epf_copy_fake_pause(uint32_t ns)
+{
+	__atomic_store_n(&copy_pause_ns, ns, __ATOMIC_RELEASE);
+}
+
 /* Makes the copies of a batch in random order. */
 static void perform(struct epf_copy_queue *q, struct batch *b)
 {
 	struct timespec pause = { .tv_nsec = (long)(next_random(&q->random) % 30000) };
 
+	if (b->n)
+		pause.tv_nsec += __atomic_load_n(&copy_pause_ns, __ATOMIC_ACQUIRE);
 	nanosleep(&pause, NULL);
 	wait_while_held(2);
 	for (unsigned i = 0; i < b->n_adds; i++) {
