@@ -4,6 +4,7 @@
 # The stages of `tools/quickstart test`, in the order they run: one function a stage, callable by name.
 # What must exist is listed in tests/expected.txt, and nowhere else. Sourced by tools/quickstart after
 # tests/lib.sh. A stage must report through check, pass, fail, skip or tests/results.py, and must not exit.
+# The stage rxe is in tests/stages_rxe.sh.
 
 # shellcheck disable=SC2034
 STAGES=(format static layers build headers hot docs unit prop proc rxe hooks asan tsan fuzz demo package bench)
@@ -23,6 +24,9 @@ FUZZ_COVERAGE=85
 # The long form asks for what is promised of a put above a bare post, in ns of CPU time; a machine full of other work is slower.
 EMPTY_FORM=empty
 [ "$LONG" != yes ] || EMPTY_FORM='empty --gate 60'
+
+# shellcheck source=tests/stages_rxe.sh
+. "$ROOT/tests/stages_rxe.sh"
 
 # ---- helpers ------------------------------------------------------------------------------------
 
@@ -277,163 +281,6 @@ stage_proc()
 	check "promtool of the package prometheus" "$ROOT/tests/promtool.sh" "$BUILD_ROOT/build-promtool" &&
 		PROMTOOL=$(tail -n 1 "$LOGS/proc-promtool-of-the-package-prometheus.log") && export PROMTOOL
 	prepare_test_build && run_suites build-test 3 proc
-}
-
-# Jobs over soft-RoCE in QEMU guests; what they are stands in tests/rxe/jobs.sh. One boot for all groups, since a boot costs 8 s, but in the long form one
-# for each, which may take hours and must not take the others with it; the group `two` has two guests of its own.
-stage_rxe()
-{
-	local kinds=(rxe) start group groups hooks='' want=$LOGS/rxe.expected
-	start=$(now_ms)
-	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric \
-		tests/unit/test_{nic,nic_limits,nic_fail,verbs_device} tests/rxe/rxe_{again,faults,soak,two} || return
-	[ "$LONG" != yes ] || kinds+=(rxe-long)
-	for group in "${kinds[@]}"; do expected "$group"; done >"$want"
-	groups=$(rxe_groups "$want") || return
-	if [[ ,$groups, == *,broken,* ]]; then
-		hooks=$BUILD_ROOT/build-hooks
-		prepare build-hooks gcc -Dwerror=true -Dtest_hooks=true && compile_quietly build-hooks tests/rxe/rxe_soak || return
-	fi
-	check "rxe guest" "$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --prepare
-	"$ROOT/tests/rxe/perftest.sh" "$BUILD_ROOT/rxe" || true # the job that needs it says so
-	if [ "$LONG" != yes ]; then
-		rxe_run 4000 "" "$(sed 's/,\?\<two\>//; s/^,//' <<<"$groups")" "$want"
-		[[ ,$groups, != *,two,* ]] || rxe_run 1200 "" two "$want"
-	else
-		for group in ${groups//,/ }; do
-			rxe_run "$(rxe_limit "$group")" "$hooks" "$group" "$want"
-		done
-	fi
-	printf '    the whole stage: %s; under 540 s on two CPUs without other work\n' "$(seconds "$start")"
-}
-
-# rxe_groups WANT: groups of a list of GROUP NAME, those of `rxe:GROUP,...` only, with commas
-rxe_groups()
-{
-	local all part
-	all=$(cut -d' ' -f1 "$1" | awk '!seen[$0]++' | paste -sd,)
-	for part in ${STAGE_PARTS//,/ }; do
-		if [[ ,$all, != *,$part,* ]]; then
-			fail "rxe:$part" "no such group; there are: $all" >&2
-			return 1
-		fi
-	done
-	echo "${STAGE_PARTS:-$all}"
-}
-
-# Seconds after which the guest of a group is ended, in the long form: several times what it takes without other work.
-rxe_limit()
-{
-	case $1 in
-	soak) echo 20000 ;;
-	flaps | speed) echo 7500 ;;
-	broken) echo 15000 ;;
-	*) echo 4500 ;;
-	esac
-}
-
-# rxe_guests LIMIT_S HOOKS GROUPS: runs them and says what they said; results of jobs are in the files that rxe_results names
-rxe_guests()
-{
-	if [ "$3" = two ]; then
-		"$ROOT/tests/rxe/two.sh" "$BUILD_ROOT/rxe" "$BUILD_ROOT/build-test" "$1"
-	else
-		"$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --timeout "$1" env "EPF_TEST_LONG=${EPF_TEST_LONG:-0}" "HOOKS=$2" \
-			"$ROOT/tests/rxe/jobs.sh" "$3" "$BUILD_ROOT/build-test"
-	fi
-}
-
-rxe_results()
-{
-	cat "$BUILD_ROOT"/rxe/{last,two1,two2}/results 2>/dev/null
-}
-
-# rxe_run LIMIT_S HOOKS GROUPS WANT: runs the groups and counts each job that WANT names (GROUP NAME); one that left no result is a failure,
-# or skipped with the guest. Outside the long form the groups of jobs that failed, or that a guest whose kernel fell did not come to, are run
-# once more, in a guest of their own.
-rxe_run()
-{
-	local group name result detail rc log=$LOGS/rxe-${3//,/-}.log ran=$LOGS/rxe.results again
-	[ -n "$3" ] || return 0
-	rxe_guest "$@" "$log" "$ran"
-	rc=$?
-	again=$(rxe_again "$ran" "$4" "$3" "$rc")
-	if [ "$LONG" != yes ] && [ -n "$again" ]; then
-		cp "$ran" "$ran.first"
-		printf '    again %s: exit status %s of the guest\n' "$again" "$rc"
-		if rxe_guest "$1" "$2" "$again" "$4" "$log.again" "$ran.again"; then
-			rc=0
-		fi
-		rxe_merge "$ran.first" "$ran.again" >"$ran"
-	fi
-	while IFS=$'\t' read -r result name detail; do
-		"$result" "$name" "$detail"
-	done <"$ran"
-	while read -r group name; do
-		if [[ ,$3, != *,$group,* ]] || cut -f2 "$ran" | grep -qxF "$name"; then
-			continue
-		elif [ "$rc" = 77 ]; then
-			skip "$name" "$(tail -n 1 "$log")"
-		else
-			fail "$name" "no result; exit status $rc of the guest; whole output in $log"
-		fi
-	done <"$4"
-	if [ "$rc" != 0 ] && [ "$rc" != 77 ] && ! grep -q '^fail' "$ran"; then
-		fail "rxe jobs" "exit status $rc of the guest; whole output in $log"
-	fi
-	grep '^    group ' "$log"
-}
-
-# rxe_guest LIMIT_S HOOKS GROUPS WANT LOG RESULTS: one guest's run, and of a bad one what was said
-rxe_guest()
-{
-	local rc name
-	rm -f "$BUILD_ROOT"/rxe/{last,two1,two2}/results
-	rxe_guests "$1" "$2" "$3" </dev/null >"$5" 2>&1
-	rc=$?
-	rxe_results >"$6"
-	if [ "$rc" != 0 ] && [ "$rc" != 77 ]; then
-		while read -r name; do
-			rxe_said "$name" "$5"
-		done < <(awk -F '\t' '$1 == "fail" { print $2 }' "$6")
-		tail -n 40 "$5" | sed 's/^/        | /'
-	fi
-	return "$rc"
-}
-
-# rxe_said JOB LOG: what jobs.sh showed of that job when it failed
-rxe_said()
-{
-	awk -v job="$1:" '/^        \|/ { said = said $0 "\n"; next } $1 == "fail" && $2 == job { printf "%s%s\n", said, $0 } { said = "" }' "$2"
-}
-
-# rxe_again RESULTS WANT GROUPS STATUS: those of the groups that are worth another run
-rxe_again()
-{
-	awk -F '\t' -v groups=",$3," -v fell="$(($4 == 125))" 'FILENAME == ARGV[1] { had[$2] = $1; next }
-		{ split($0, f, " ") }
-		index(groups, "," f[1] ",") && (f[2] in had ? had[f[2]] == "fail" : fell) { print f[1] }' "$1" "$2" | uniq | paste -sd,
-}
-
-# rxe_merge FIRST SECOND: the results of a first run, with those of the second for what failed in it or did not run; the first one of the
-# latter is what the first guest fell in
-rxe_merge()
-{
-	awk -F '\t' -v OFS='\t' '
-		function again(name, why) {
-			split(second[name], s, FS)
-			if (s[1] == "pass") print "passed_again", name, why; else print second[name]
-		}
-		FILENAME == ARGV[1] { second[$2] = $0; order[++n] = $2; next }
-		{ seen[$2] = 1 }
-		$1 != "fail" || !($2 in second) { print; next }
-		{ again($2, $3) }
-		END {
-			for (i = 1; i <= n; i++)
-				if (!(order[i] in seen)) {
-					if (fell++) print second[order[i]]; else again(order[i], "the guest ended in it")
-				}
-		}' "$2" "$1"
 }
 
 # The Debian packages, made, and installed on a clean root; its cases are those of tests/expected.txt.

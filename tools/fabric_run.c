@@ -14,6 +14,7 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,10 @@
 #include <unistd.h>
 
 #define EXIT_USAGE 2
+
+#ifndef SYS_pidfd_open
+# define SYS_pidfd_open 434 /* linux 5.3, the same on all architectures */
+#endif
 
 enum { OPT_READY_FD = 0x10000, OPT_DRAIN_TIMEOUT };
 
@@ -75,8 +80,22 @@ static void catch_signals(struct epf_svc *svc)
 	sigaction(SIGPIPE, &ignore, NULL);
 }
 
-/* Reads the path of the socket, then the end of the pipe, which is the end of the daemon; after an orderly one nothing is there to sweep. */
-static void sweep_after(int fd)
+/*
+ * Until that process is gone whole. The end of the pipe comes earlier: the kernel closes the descriptors of a dying process one after the other, on a
+ * busy machine its lock perhaps much later, and who holds that counts as living. -1: not to be known.
+ */
+static void wait_for_end(int pidfd)
+{
+	struct pollfd gone = { .fd = pidfd, .events = POLLIN };
+
+	if (pidfd < 0)
+		return;
+	while (poll(&gone, 1, -1) < 0 && errno == EINTR)
+		;
+}
+
+/* Reads the path of the socket, then the end of the pipe: the daemon ends; after an orderly end nothing is there to sweep. */
+static void sweep_after(int fd, int pidfd)
 {
 	char path[256];
 	size_t have = 0;
@@ -97,6 +116,7 @@ static void sweep_after(int fd)
 	if (!slash || !dot || dot < slash)
 		return;
 	*slash = *dot = 0;
+	wait_for_end(pidfd);
 	(void)epf_svc_sweep(path, slash + 1);
 }
 
@@ -116,14 +136,18 @@ static void close_all_from(int first)
  */
 static int start_sweeper(void)
 {
-	int ends[2];
+	int ends[2], pidfd;
 	pid_t pid;
 
 	if (pipe2(ends, O_CLOEXEC))
 		return -1;
 	fflush(NULL);
+	/* Made here: a child that looks for its parent may find another one. */
+	pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	pid = fork();
 	if (pid != 0) {
+		if (pidfd >= 0)
+			close(pidfd);
 		close(ends[0]);
 		if (pid < 0)
 			close(ends[1]);
@@ -136,8 +160,10 @@ static int start_sweeper(void)
 	prctl(PR_SET_NAME, "epf-sweeper");
 	close(ends[1]);
 	if (dup2(ends[0], STDIN_FILENO) == STDIN_FILENO) {
-		close_all_from(STDERR_FILENO + 1);
-		sweep_after(STDIN_FILENO);
+		if (pidfd >= 0)
+			pidfd = dup2(pidfd, STDERR_FILENO + 1);
+		close_all_from(STDERR_FILENO + 1 + (pidfd >= 0));
+		sweep_after(STDIN_FILENO, pidfd);
 	}
 	_exit(0);
 }

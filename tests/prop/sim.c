@@ -3,12 +3,13 @@
  * The whole engine on a virtual clock in one process, seed after seed. A failing seed prints one line that replays it:
  *   EPF_SEED=n build/tests/prop/sim
  * EPF_SEED: this seed only, EPF_SEEDS: how many from 1 on (1,000; under a sanitizer 100), EPF_TEST_LONG: 100,000. Every
- * eighth seed runs on an ordered NIC as well.
+ * eighth seed runs on an ordered NIC as well. SIGTERM or SIGINT ends it after the seed in hand: it says what it ran, and fails.
  */
 #include "tests/prop/sim.h"
 
 #include "fabric/base/clock.h"
 
+#include <signal.h>
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -18,6 +19,14 @@
 #endif
 
 enum { LONG_SEEDS = 100000, ORDERED_EVERY = 8, MOST_FAILURES = 5 };
+
+static volatile sig_atomic_t stopped;
+
+static void on_signal(int number)
+{
+	(void)number;
+	stopped = 1;
+}
 
 static uint64_t number(const char *name, uint64_t otherwise)
 {
@@ -90,21 +99,28 @@ int main(void)
 	/* The library would wonder about variables that are not its own. */
 	unsetenv("EPF_SEEDS");
 	unsetenv("EPF_TEST_LONG");
+	signal(SIGTERM, on_signal);
+	signal(SIGINT, on_signal);
 	if (one)
 		count = 1;
-	for (uint64_t seed = first; seed < first + count && failures < MOST_FAILURES; seed++) {
+	for (uint64_t seed = first; seed < first + count && failures < MOST_FAILURES && !stopped;
+	     seed++) {
 		failures += run(seed, 0, &unordered);
 		if (one || seed % ORDERED_EVERY == 0)
 			failures += run(seed, 1, &ordered);
 	}
 	report("unordered", &unordered);
 	report("ordered", &ordered);
-	printf("# %.1f ms a seed\n", (double)(epf_now_ns() - start) / 1e6 / (double)count);
+	printf("# %.1f ms a seed\n", (double)(epf_now_ns() - start) / 1e6 /
+					     (double)(unordered.seeds ? unordered.seeds : 1));
+	if (stopped)
+		printf("FAILED: stopped after %llu of %llu seeds\n",
+		       (unsigned long long)unordered.seeds, (unsigned long long)count);
 	/* A seed that loses a rank by design says nothing: few may. */
 	if (unordered.lost * 50 > unordered.seeds + 50) {
 		printf("FAILED: %llu of %llu seeds lost a rank\n",
 		       (unsigned long long)unordered.lost, (unsigned long long)unordered.seeds);
 		failures++;
 	}
-	return failures != 0;
+	return failures != 0 || stopped;
 }
