@@ -176,8 +176,8 @@ static int collect(struct child *c, const struct ring_gpu_request *r, uint32_t s
 }
 
 /*
- * Waits for a kernel asleep: a driver's own wait spins, on a virtual CPU that may be half of the core on which commands are taken, and who
- * takes them then reads half as fast. Costs the time of one nap at the end.
+ * Waits for a kernel asleep: a driver's own wait spins, on a virtual CPU that may be half of the core on which commands are taken. While it
+ * spun, rates by sum jumped between two values, one half of the other; since then they do so less often. Costs a nap at the end.
  */
 static int wait_asleep(struct child *c)
 {
