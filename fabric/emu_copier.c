@@ -67,8 +67,12 @@ static void ask(void)
 
 void epf_emu_copier_does(const char *call)
 {
-	if (call)
+	if (call) {
+		/* A job that came after run() had looked for some is taken all the same, and its first call may be the one that does not come back. */
+		if (!work.since)
+			__atomic_store_n(&work.since, epf_now_ns(), __ATOMIC_RELAXED);
 		__atomic_store_n(&work.doing_tsc, epf_tsc(), __ATOMIC_RELAXED);
+	}
 	__atomic_store_n(&work.doing, call, __ATOMIC_RELEASE);
 }
 

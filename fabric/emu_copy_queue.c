@@ -309,6 +309,9 @@ static unsigned harvest(struct epf_emu_queue *q)
 		reached = q->ops->reached(q->q);
 		epf_emu_copier_does(NULL);
 	}
+	if (reached == UINT64_MAX)
+		epf_err("copies to GPU memory failed on the device, %u batches of them: %s",
+			q->count, epf_last_error());
 	while (q->count && reached >= q->flights[q->first].value) {
 		flight_done(&q->flights[q->first],
 			    reached == UINT64_MAX ? EPF_S_REMOTE_ACCESS : EPF_S_OK);

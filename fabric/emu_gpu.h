@@ -100,7 +100,10 @@ int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out);
 extern const struct epf_copy_ops epf_copy_fake; /* emu_gpu_fake.c */
 /* Where the bytes of fake device memory really are, for tests; NULL: not inside one piece of it. */
 void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
-/* For tests: from now on (1) no call that starts a copy comes back, or (2) no copy that was started ends, until (0) they may. */
+/*
+ * For tests: from now on (1) no call that starts a copy comes back, (2) no copy that was started ends, or (3) each ends in an error, until
+ * (0) all is well.
+ */
 void epf_copy_fake_hold(int hold);
 /* But for so many of them more. */
 void epf_copy_fake_let(unsigned calls);

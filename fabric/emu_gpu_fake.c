@@ -454,6 +454,10 @@ static uint64_t fake_reached(struct epf_copy_queue *q)
 
 	if (pretend.on)
 		return pretend_reached(q);
+	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3) {
+		(void)epf_fail(EPF_R_GPU_MEMORY, "fake GPU: a copy failed");
+		return UINT64_MAX;
+	}
 	/* A real one is being asked most of the time while copies do not end. */
 	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 2)
 		nanosleep(&pause, NULL);

@@ -517,6 +517,31 @@ static void test_no_gpu(void **state)
 	rig_close(rig);
 }
 
+/* Copies that fail on the device, after they were taken, are told of, and fail what waits for them. */
+static void test_failed_copies(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	int status = EPF_S_OK, before;
+	FILE *file;
+
+	(void)state;
+	file = catch_log(&before);
+	epf_copy_fake_hold(3);
+	rig_post(rig, &wr);
+	rig_run(rig, 10 * MS);
+	epf_copy_fake_hold(0);
+	fflush(stderr);
+	dup2(before, STDERR_FILENO);
+	close(before);
+	assert_true(was_logged(file,
+			       "failed on the device, 1 batches of them: fake GPU: a copy failed"));
+	assert_true(rig_sent(rig, &rig->a, 1, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	fclose(file);
+	rig_close(rig);
+}
+
 /* A message's bytes come from host memory. */
 static void test_send_from_gpu(void **state)
 {
@@ -549,6 +574,7 @@ int main(void)
 		cmocka_unit_test(test_stuck_driver),
 		cmocka_unit_test(test_stuck_copies),
 		cmocka_unit_test(test_add_before_copies),
+		cmocka_unit_test(test_failed_copies),
 	};
 
 	return cmocka_run_group_tests_name("emulated NIC, GPU memory", tests, NULL, NULL);
