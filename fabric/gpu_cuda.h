@@ -43,9 +43,4 @@ int epf_cuda_function(struct epf_gpu_dev *dev, void *module, const char *name, v
 int epf_cuda_launch(struct epf_gpu_dev *dev, void *stream, void *function,
 		    const struct epf_gpu_launch *launch);
 
-#ifdef EPF_TEST_HOOKS
-/* Test hook: streams of ours are of the priority that a program's have by default, and share its queues to the device. */
-extern int epf_hook_plain_streams;
-#endif
-
 #endif

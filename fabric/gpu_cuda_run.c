@@ -9,10 +9,6 @@
 
 enum { BATCH_MAX = 256 };
 
-#ifdef EPF_TEST_HOOKS
-int epf_hook_plain_streams;
-#endif
-
 int epf_cuda_copy(struct epf_gpu_dev *dev, uint64_t dst, uint64_t src, uint64_t bytes)
 {
 	struct cuda_dev *d = (struct cuda_dev *)dev;
@@ -56,10 +52,6 @@ int epf_cuda_stream_create(struct epf_gpu_dev *dev, void **stream)
 		return rc;
 	rc = epf_cuda_result(d, d->lib->stream_priorities(&least, &greatest),
 			     "cuCtxGetStreamPriorityRange");
-#ifdef EPF_TEST_HOOKS
-	if (epf_hook_plain_streams)
-		greatest = 0;
-#endif
 	if (!rc)
 		rc = epf_cuda_result(
 			d, d->lib->stream_create(&out, EPF_CU_STREAM_NON_BLOCKING, greatest),

@@ -213,7 +213,6 @@ parts()
 	helper=()
 	if [ "$list" = 1 ] || [ -f "$build/shim-hooks/libepf-deepep.so" ]; then
 		library=(--library "$build/shim-hooks/libepf-deepep.so")
-		harness mps-gpu-plain 20 fail SHIM_TEST_PLAIN_STREAMS=1 -- --seeds 4
 		harness mps-host-broken 20 fail "${host[@]}" "${unordered[@]}" SHIM_TEST_HOOK=1 EPF_EMU_DUPLICATE=0
 		library=()
 	fi

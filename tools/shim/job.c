@@ -17,8 +17,8 @@
 enum { SECRET_BYTES = 32 };
 
 #ifdef EPF_TEST_HOOKS
-/* fabric/stage_hot.h, gpu_cuda.h: the mistake to make, so that a test on a GPU can fail (tests/gpu/shim.sh). No release has this. */
-extern int epf_hook, epf_hook_plain_streams;
+/* fabric/stage_hot.h: the mistake to make, so that a test on a GPU can fail (tests/gpu/shim.sh). No release has this. */
+extern int epf_hook;
 #endif
 
 static const char *backend_name(enum epf_conf_gpu gpu)
@@ -58,7 +58,6 @@ static int open_all(struct epf_job *j)
 
 #ifdef EPF_TEST_HOOKS
 	epf_hook = getenv("SHIM_TEST_HOOK") ? (int)strtol(getenv("SHIM_TEST_HOOK"), NULL, 10) : 0;
-	epf_hook_plain_streams = getenv("SHIM_TEST_PLAIN_STREAMS") != NULL;
 #endif
 	if (!rc)
 		rc = epf_conf_load(&j->conf, NULL);
