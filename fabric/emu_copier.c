@@ -102,7 +102,7 @@ static int find_source(struct epf_emu_copier *c, const struct epf_emu_job_span *
 
 	if (!is_in_window(c, s, *device)) {
 		w->seg = NULL;
-		rc = epf_emu_import_peer(c->ops, peer, s->src_key, *device, w);
+		rc = epf_emu_import_peer(c->ops, peer, s->src_key, *device, c->kernel, w);
 		if (rc)
 			return rc;
 	}

@@ -115,12 +115,12 @@ void epf_emu_copier_forget(const struct epf_emu_seg *seg);
 /*
  * emu_import.c: where memory is. For the copier's thread only, but add_own and remove_own. Return 0 or -errno with a reason.
  * own: a region of this process. peer: the region `key` of a segment, mapped here for copies by `device` (-1: the
- * one that holds it) if it is not yet; *out says where, and stays true while generation() is the same and the segment's table holds the key. host: the
+ * one that holds it; kernels: that are kernels') if it is not yet; *out says where, and stays true while generation() is the same and the segment's table holds the key. host: the
  * packets of a segment are made quick to copy from, once. drop: forgets a segment; NULL: everything, of all segments.
  */
 int epf_emu_import_own(struct epf_copy_mem *mem);
 int epf_emu_import_peer(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, uint32_t key,
-			int device, struct epf_emu_window *out);
+			int device, bool kernels, struct epf_emu_window *out);
 void epf_emu_import_host(const struct epf_copy_ops *ops, struct epf_emu_seg *seg);
 void epf_emu_import_drop(const struct epf_emu_seg *seg);
 /* Changes whenever something is unmapped. */

@@ -4,9 +4,11 @@
  * that allocate or register GPU memory. One queue is one stream; completion is an event after each batch. It must never wait for a
  * stream but in queue_close and copy, and never give a kernel an address that it has not checked to be of a GPU.
  */
+#define EPF_LOG_COMP "emu"
 #include "fabric/emu_gpu.h"
 
 #include "fabric/base/err.h"
+#include "fabric/base/log.h"
 #include "fabric/emu_gpu_ptx.h"
 #include "fabric/gpu.h"
 
@@ -259,8 +261,21 @@ static int import_ipc(struct epf_gpu_dev *dev, const struct epf_copy_handle *h, 
 	return rc;
 }
 
+/* An allocation that is mapped for one device already: kernels of another one may use it from now on, if the machine lets them. */
+static void let_reach(struct epf_gpu_dev *dev, int device, int holder)
+{
+	struct epf_gpu_dev *other;
+
+	if (device == holder || device_get(holder, &other))
+		return;
+	if (dev->ops->peer_enable(dev, other))
+		epf_note("GPU %d cannot use memory that is mapped for GPU %d: %s", device, holder,
+			 epf_last_error());
+}
+
 static int driver_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
 {
+	int holder = device;
 	struct piece p = { .device = device, .imported = true };
 	struct epf_gpu_dev *dev;
 	int rc = device_get(device, &dev);
@@ -272,10 +287,12 @@ static int driver_import(const struct epf_copy_handle *h, int device, uint64_t *
 		if (k->ipc && memcmp(k->handle, h->ipc, sizeof(k->handle)) == 0) {
 			k->refs++;
 			p.base = k->base;
+			holder = k->device;
 			break;
 		}
 	pthread_mutex_unlock(&driver.lock);
 	if (p.base) {
+		let_reach(dev, device, holder);
 		*addr = p.base + h->offset;
 		return 0;
 	}

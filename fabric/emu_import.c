@@ -175,9 +175,12 @@ static int read_entry(const struct epf_emu_seg *seg, uint32_t key, struct epf_em
 	return __atomic_load_n(&at->key, __ATOMIC_RELAXED) == key ? 0 : -ESTALE;
 }
 
-/* A region of this process, known already; mapped once more for the copies of another device. */
+/*
+ * A region of this process, known already; mapped once more for the copies of another device. Copy engines need that only for memory made for
+ * sharing.
+ */
 static int find_own(const struct epf_copy_ops *ops, const struct epf_emu_seg *seg, uint32_t key,
-		    int device, struct import *im)
+		    int device, bool kernels, struct import *im)
 {
 	struct epf_copy_mem *mem = NULL;
 	int rc;
@@ -193,7 +196,8 @@ static int find_own(const struct epf_copy_ops *ops, const struct epf_emu_seg *se
 		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of this process is no more",
 				key);
 	rc = epf_emu_import_own(mem);
-	if (!rc && device >= 0 && device != mem->device && mem->handle.kind == EPF_COPY_FD) {
+	if (!rc && device >= 0 && device != mem->device &&
+	    (kernels || mem->handle.kind == EPF_COPY_FD)) {
 		im->handle = mem->handle;
 		rc = ops->mem_import(&im->handle, device, &im->at);
 		im->handle.fd = -1;
@@ -208,7 +212,7 @@ static int find_own(const struct epf_copy_ops *ops, const struct epf_emu_seg *se
 
 /* Maps a peer's region. The process that owns it may be this one: its memory is known here then. */
 static int map_region(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, uint32_t key,
-		      int device, struct import *im)
+		      int device, bool kernels, struct import *im)
 {
 	struct epf_emu_gpu_region g;
 	int rc = read_entry(seg, key, &g);
@@ -218,7 +222,7 @@ static int map_region(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, u
 				(int)seg->pid);
 	*im = (struct import){ NULL, seg, ops, key, device, g.base, g.len, 0, { .kind = g.kind } };
 	if (seg->own)
-		return find_own(ops, seg, key, device, im);
+		return find_own(ops, seg, key, device, kernels, im);
 	im->handle.bytes = g.bytes;
 	im->handle.offset = g.offset;
 	im->handle.fd = -1;
@@ -245,7 +249,7 @@ static int map_region(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, u
 }
 
 int epf_emu_import_peer(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, uint32_t key,
-			int device, struct epf_emu_window *out)
+			int device, bool kernels, struct epf_emu_window *out)
 {
 	struct import *im, fresh;
 	int rc;
@@ -259,7 +263,7 @@ int epf_emu_import_peer(const struct epf_copy_ops *ops, struct epf_emu_seg *seg,
 				key, (int)seg->pid);
 	if (!im) {
 		epf_emu_import_sweep();
-		rc = map_region(ops, seg, key, device, &fresh);
+		rc = map_region(ops, seg, key, device, kernels, &fresh);
 		if (rc)
 			return rc;
 		im = malloc(sizeof(*im));

@@ -4,7 +4,9 @@
  * $STACKS_DIR/PID.txt, one after the other. For GPU tests (shim_internode.sh), where no debugger is: it tells a thread that waits for a lock of
  * the GPU's driver from one that waits for a kernel. Built by the test: cc -shared -fPIC. It must not be in a program that is measured.
  */
-#define _GNU_SOURCE
+#ifndef _GNU_SOURCE
+# define _GNU_SOURCE
+#endif
 #include <dirent.h>
 #include <execinfo.h>
 #include <fcntl.h>
