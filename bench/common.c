@@ -250,7 +250,7 @@ uint64_t bench_memory_available(void)
 
 	if (limit == UINT64_MAX || used == UINT64_MAX)
 		return machine;
-	/* Cached files count as used and are given back when memory is asked for. */
+	/* Cached files count as used and are released when memory is asked for. */
 	cached = number_line("/sys/fs/cgroup/memory.stat", "inactive_file ");
 	used = used > cached ? used - cached : 0;
 	limit = limit > used ? limit - used : 0;

@@ -6,7 +6,7 @@
 #include "bench/bench.h"
 #include "bench/gpu_ceiling.h"
 #include "fabric/base/err.h"
-#include "fabric/gpu.h"
+#include "fabric/gpu/gpu.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -81,7 +81,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return 0;
 }
 
-/* Pipes of a child: it says that it is ready, is told to go, and gives its times. */
+/* Pipes of a child: it says that it is ready, is notified to go, and gives its times. */
 struct child {
 	pid_t pid;
 	int up[2], down[2];

@@ -16,7 +16,7 @@
 #include "bench/rte.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/bench_core.h"
+#include "fabric/engine/bench_core.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_stats.h"
 
@@ -174,7 +174,7 @@ static const struct {
 	const char *name;
 	uint32_t stat;
 } stages[7] = {
-	{ "take", EPF_STAT_CORE_TAKE_TSC },       { "check", EPF_STAT_CORE_CHECK_TSC },
+	{ "take", EPF_STAT_CORE_DEQUEUE_TSC },    { "check", EPF_STAT_CORE_CHECK_TSC },
 	{ "stage", EPF_STAT_CORE_STAGE_TSC },     { "flush", EPF_STAT_CORE_FLUSH_TSC },
 	{ "reap", EPF_STAT_CORE_REAP_TSC },       { "arrive", EPF_STAT_CORE_ARRIVE_TSC },
 	{ "publish", EPF_STAT_CORE_PUBLISH_TSC },
@@ -238,7 +238,7 @@ static void step_for(struct epf_bench_core *bc, struct bench_pair *pair, double 
 	for (int s = 0; s < 7; s++)
 		first[s] = stat(bc, stages[s].stat);
 	busy = stat(bc, EPF_STAT_CORE_BUSY_TSC);
-	commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN);
+	commands = stat(bc, EPF_STAT_CORE_CMDS_DEQUEUED);
 	start = epf_now_ns();
 	do {
 		for (int i = 0; i < 2000; i++)
@@ -246,7 +246,7 @@ static void step_for(struct epf_bench_core *bc, struct bench_pair *pair, double 
 				bench_pair_wait(pair);
 		now = epf_now_ns();
 	} while ((double)(now - start) < seconds * 1e9);
-	commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN) - commands;
+	commands = stat(bc, EPF_STAT_CORE_CMDS_DEQUEUED) - commands;
 	out->per_second = (double)commands / ((double)(now - start) / 1e9);
 	for (int s = 0; s < 7; s++)
 		out->cycles[s] = (double)(stat(bc, stages[s].stat) - first[s]) /
@@ -279,7 +279,7 @@ static void settle(struct epf_bench_core *bc, const struct producer *p, struct c
 	(void)epf_core_step(core);
 	bytes = stat(bc, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE) +
 		stat(bc, EPF_STAT_CORE_PUT_BYTES_SAME_NODE);
-	out->commands = stat(bc, EPF_STAT_CORE_CMDS_TAKEN);
+	out->commands = stat(bc, EPF_STAT_CORE_CMDS_DEQUEUED);
 	out->doorbells = stat(bc, EPF_STAT_CORE_DOORBELLS);
 	out->refused = stat(bc, EPF_STAT_CORE_CMDS_REFUSED);
 	out->wrong = done(p, &failed) != p->sent.commands;

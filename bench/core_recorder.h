@@ -6,7 +6,7 @@
 #ifndef EPF_BENCH_CORE_RECORDER_H
 #define EPF_BENCH_CORE_RECORDER_H
 
-#include "fabric/bench_core.h"
+#include "fabric/engine/bench_core.h"
 
 #include <stdbool.h>
 

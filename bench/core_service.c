@@ -3,7 +3,7 @@
  * ep-bench core --service: one rank, one ring, one client thread on one CPU that pushes puts through libepf as fast as it
  * can, the engine on another CPU on the null NIC; the engine is a thread of this process, then a daemon's, in turn. Two figures:
  * commands retired a second, and the time from the push of one command until the client sees it retired. Unlike plain
- * `ep-bench core` the client is part of it: bell, room in the ring and done words are the real ones.
+ * `ep-bench core` the client is part of it: wakeup, room in the ring and completion counters are the real ones.
  */
 #include "bench/core_service.h"
 
@@ -14,7 +14,7 @@
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 #include "queues/epf_cmd.h"
 
 #include <errno.h>
@@ -180,7 +180,7 @@ static int measure_trip(struct rig *r, double *ns)
 /* What the engine counted against what was pushed. */
 static int check(struct rig *r, struct figures *f)
 {
-	static const char *const name[] = { "cmds_taken", "cmds_refused" };
+	static const char *const name[] = { "cmds_dequeued", "cmds_refused" };
 	uint64_t table_pushed = epf_ring_pushed(r->ring) - r->trips;
 	uint64_t expected[] = { epf_ring_pushed(r->ring),
 				(table_pushed + TABLE - 1 - BAD_AT) / TABLE };

@@ -7,7 +7,7 @@
 #ifndef EPF_BENCH_CORE_TOP_H
 #define EPF_BENCH_CORE_TOP_H
 
-#include "fabric/bench_core.h"
+#include "fabric/engine/bench_core.h"
 
 #include <stdbool.h>
 

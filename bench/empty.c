@@ -2,7 +2,7 @@
 /*
  * ep-bench empty: what the fabric costs above verbs. The whole path of a put (ring, check, stage, post, poll, retire) and a bare
  * post loop, each over a libibverbs whose post and poll do nothing (empty/), in turn in one run: nanoseconds a write, and what the
- * fabric adds. The program starts itself anew with that library in the search path.
+ * fabric adds. The program starts itself again with that library in the search path.
  */
 #include "bench/bench.h"
 #include "bench/compare.h"
@@ -10,7 +10,7 @@
 #include "bench/rawverbs.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/bench_core.h"
+#include "fabric/engine/bench_core.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_stats.h"
 
@@ -172,7 +172,7 @@ static uint64_t stat(struct epf_bench_core *bc, uint32_t s)
 	return epf_bench_core_counter(bc, s);
 }
 
-static const uint32_t stage_stat[5] = { EPF_STAT_CORE_TAKE_TSC, EPF_STAT_CORE_CHECK_TSC,
+static const uint32_t stage_stat[5] = { EPF_STAT_CORE_DEQUEUE_TSC, EPF_STAT_CORE_CHECK_TSC,
 					EPF_STAT_CORE_STAGE_TSC, EPF_STAT_CORE_FLUSH_TSC,
 					EPF_STAT_CORE_REAP_TSC };
 static const char *const stage_name[5] = { "take", "check", "stage", "post", "reap" };
@@ -204,14 +204,14 @@ static void one_thread(struct fabric *f, struct api *api, double *ns)
 	push_and_step(f, 2000);
 	for (int i = 0; i < 5; i++)
 		before[i] = stat(f->bc, stage_stat[i]);
-	first = stat(f->bc, EPF_STAT_CORE_CMDS_TAKEN);
+	first = stat(f->bc, EPF_STAT_CORE_CMDS_DEQUEUED);
 	start = epf_now_ns();
 	cpu = bench_thread_ns();
 	do {
 		push_and_step(f, 1000);
 		now = epf_now_ns();
 	} while (now - start < f->o->ms * 1000000u);
-	n = stat(f->bc, EPF_STAT_CORE_CMDS_TAKEN) - first;
+	n = stat(f->bc, EPF_STAT_CORE_CMDS_DEQUEUED) - first;
 	*ns = (double)(bench_thread_ns() - cpu) / (double)n;
 	for (int i = 0; i < 5; i++)
 		api->cycles[i] = (double)(stat(f->bc, stage_stat[i]) - before[i]) / (double)n;
@@ -242,7 +242,7 @@ static int two_threads(struct fabric *f, double *ns)
 	}
 	for (int i = 0; i < 20000; i++)
 		(void)epf_core_step(f->core);
-	first = stat(f->bc, EPF_STAT_CORE_CMDS_TAKEN);
+	first = stat(f->bc, EPF_STAT_CORE_CMDS_DEQUEUED);
 	start = epf_now_ns();
 	do {
 		for (int i = 0; i < 1000; i++)
@@ -251,8 +251,8 @@ static int two_threads(struct fabric *f, double *ns)
 		now = epf_now_ns();
 		/* On a busy machine the producer may not have run yet. */
 	} while (now - start < f->o->ms * 1000000u ||
-		 stat(f->bc, EPF_STAT_CORE_CMDS_TAKEN) == first);
-	*ns = (double)(now - start) / (double)(stat(f->bc, EPF_STAT_CORE_CMDS_TAKEN) - first);
+		 stat(f->bc, EPF_STAT_CORE_CMDS_DEQUEUED) == first);
+	*ns = (double)(now - start) / (double)(stat(f->bc, EPF_STAT_CORE_CMDS_DEQUEUED) - first);
 	bench_pair_stop(&pair);
 	return 0;
 }

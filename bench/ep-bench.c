@@ -5,7 +5,7 @@
  */
 #include "bench/bench.h"
 
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <stdio.h>
 #include <string.h>

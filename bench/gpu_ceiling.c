@@ -4,7 +4,7 @@
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/emu_gpu.h"
+#include "fabric/gpu/copy.h"
 
 enum { PLACE = GPU_CEILING_MAX, BATCHES = 1000, UNDER_WAY = 4, WARM = 5 };
 

@@ -12,7 +12,7 @@
 
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -155,7 +155,7 @@ static int one_round(struct jobs_rank *r, uint64_t round, uint64_t *rows, uint32
 		err = epf_signal_wait(r->ep, S_ROWS, *rows, 0);
 	took = epf_now_ns() - start;
 	*ns = took < UINT32_MAX ? (uint32_t)took : UINT32_MAX;
-	if (!err) /* the rows are filled anew */
+	if (!err) /* the rows are filled again */
 		err = epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0);
 	if (err)
 		return complain(err);

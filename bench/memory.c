@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MEMORY_NAME "/memfd:epf-memory" /* fabric/lib.c */
+#define MEMORY_NAME "/memfd:epf-memory" /* fabric/client/lib.c */
 
 enum { HELD_MAX = 256, BLOCK = 512 }; /* st_blocks counts these */
 

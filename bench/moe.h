@@ -6,7 +6,7 @@
 #ifndef EPF_BENCH_MOE_H
 #define EPF_BENCH_MOE_H
 
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 #include "kernels/host/gate.h"
 #include "kernels/host/moe.h"
 #include "tests/ref/ref.h"

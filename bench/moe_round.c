@@ -20,7 +20,7 @@ enum { C_REMOTE, C_SAME, C_COMMANDS, C_DOORBELLS, C_COUNT };
 static const char *const counter_name[C_COUNT] = {
 	[C_REMOTE] = "put_bytes_remote_node",
 	[C_SAME] = "put_bytes_same_node",
-	[C_COMMANDS] = "cmds_taken",
+	[C_COMMANDS] = "cmds_dequeued",
 	[C_DOORBELLS] = "doorbells",
 };
 

@@ -88,7 +88,7 @@ enum p2p_stage {
 
 enum { P2P_NIC_STAGES = 7, P2P_NIC_TALLIES = 5 };
 
-/* --stages: the same inside the NIC and of the copier's thread, ns and numbers in all (fabric/emu_stages.h). */
+/* --stages: the same inside the NIC and of the copier's thread, ns and numbers in all (fabric/nic/emu/stages.h). */
 struct p2p_stages {
 	double nic_ns[P2P_NIC_STAGES], nic_n[P2P_NIC_TALLIES];
 	double take_ns, pump_ns, submit_ns, copies, batches;
@@ -126,7 +126,7 @@ struct p2p_pair {
 	double fabric_per_second;
 	double bare_per_second;
 	double fabric_list; /* work requests of one post, mean */
-	uint64_t broken;    /* connections of the loop that failed until now and were made anew */
+	uint64_t broken;    /* connections of the loop that failed until now and were made again */
 };
 
 int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o);

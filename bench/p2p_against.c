@@ -148,7 +148,7 @@ int p2p_against_print(struct p2p_against *run, uint64_t wrong)
 		printf("---------------------------------------------------------------------------------------\n");
 		if (run->broken)
 			printf("# the bare loop's connection failed %" PRIu64
-			       " times and was made anew; those pairs were measured again\n",
+			       " times and was made again; those pairs were measured again\n",
 			       run->broken);
 		printf("# wrong: %" PRIu64 "\n", wrong);
 	}

@@ -12,9 +12,9 @@
 #include "bench/ring_gpu_cmd.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/emu_gpu.h"
-#include "fabric/epf.h"
-#include "fabric/gpu.h"
+#include "fabric/client/epf.h"
+#include "fabric/gpu/copy.h"
+#include "fabric/gpu/gpu.h"
 #include "kernels/bench/p2p_bench.h"
 
 #include <errno.h>
@@ -68,7 +68,7 @@ static bool is_fake(const struct p2p_opts *o)
 
 /*
  * The rank's threads but the engine's keep off the engine's CPU (p2p_gpu_cpu) and the one beside it, which may be the same core; and
- * off those of the other rank; or are where they are told (chosen).
+ * off those of the other rank; or are where they are notified (chosen).
  */
 static void keep_off(uint32_t rank, int chosen)
 {
@@ -315,8 +315,8 @@ static uint64_t counter(const struct p2p_rank *r, const char *name)
 /* Adds (sign -1: takes off) the engine's counters as they are now, in ns and in times. */
 static void stages(const struct p2p_rank *r, struct p2p_row *row, double sign)
 {
-	static const char *const name[P2P_STAGES] = { "take_tsc",  "check_tsc", "stage_tsc",
-						      "flush_tsc", "reap_tsc",  "arrive_tsc",
+	static const char *const name[P2P_STAGES] = { "dequeue_tsc", "check_tsc", "stage_tsc",
+						      "flush_tsc",   "reap_tsc",  "arrive_tsc",
 						      "busy_tsc" };
 
 	for (unsigned i = 0; i < P2P_STAGES; i++)

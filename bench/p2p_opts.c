@@ -459,7 +459,7 @@ static int gpu_settings(struct p2p_opts *o)
 }
 
 /*
- * --service: each engine on a CPU of its own, in both places. Two engines begin on one CPU when the kernel likes, and are told apart after 5 to
+ * --service: each engine on a CPU of its own, in both places. Two engines begin on one CPU when the kernel likes, and are distinguished after 5 to
  * 50 ms in the ranks and later in daemons: what would be compared is that (bench/README.md).
  */
 static int service_settings(struct p2p_opts *o)
@@ -492,7 +492,7 @@ int p2p_settings(struct p2p_opts *o)
 	if (!rc)
 		rc = p2p_setting_make(o,
 				      o->threaded ? "0:core-idle-after=5ms" : "0:progress=caller");
-	/* As much in flight and as long lists as the loop has. The lane keeps entries for control words beside. */
+	/* As much in flight and as long lists as the loop has. The lane keeps entries for control writes beside. */
 	if (!rc)
 		rc = p2p_setting_make(o, "core-batch=%" PRIu64, raw->list);
 	if (!rc)

@@ -9,7 +9,7 @@
 #include "bench/rawverbs.h"
 
 #include "fabric/base/clock.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <errno.h>
 #include <string.h>
@@ -123,7 +123,7 @@ static uint8_t byte_of(uint64_t i, unsigned salt)
 	return (uint8_t)(i * 41 + (i >> 8) + salt);
 }
 
-/* After each try both hear whether the loop's connection stood; if not, it is made anew. */
+/* After each try both hear whether the loop's connection stood; if not, it is made again. */
 static int agree(struct pairs *p)
 {
 	struct p2p_rank *r = p->r;

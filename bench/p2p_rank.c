@@ -10,7 +10,7 @@
 
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <errno.h>
 #include <math.h>

@@ -6,7 +6,7 @@
 #include "bench/p2p.h"
 
 #include "fabric/base/clock.h"
-#include "fabric/emu_stages.h"
+#include "fabric/nic/emu/stages.h"
 
 #include <stdio.h>
 
@@ -31,7 +31,7 @@ void p2p_stages_add(struct p2p_stages *s, double sign)
 	for (unsigned i = 0; i < EPF_EMU_TALLIES; i++)
 		s->nic_n[i] += sign * (double)__atomic_load_n(&nic.tally[i], __ATOMIC_RELAXED);
 	epf_emu_copier_stages(&c);
-	s->take_ns += sign * (double)epf_tsc_to_ns(c.take_tsc);
+	s->take_ns += sign * (double)epf_tsc_to_ns(c.dequeue_tsc);
 	s->pump_ns += sign * (double)epf_tsc_to_ns(c.pump_tsc);
 	s->submit_ns += sign * (double)epf_tsc_to_ns(c.submit_tsc);
 	s->copies += sign * (double)c.copies;

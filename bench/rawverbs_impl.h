@@ -6,7 +6,7 @@
 #define EPF_BENCH_RAWVERBS_IMPL_H
 
 #include "bench/rawverbs.h"
-#include "fabric/verbs_lib.h"
+#include "fabric/nic/rdma/lib.h"
 
 #include <infiniband/verbs.h>
 

@@ -6,7 +6,7 @@
 #include "bench/bench.h"
 #include "bench/rawverbs_impl.h"
 #include "fabric/base/err.h"
-#include "fabric/verbs_pick.h"
+#include "fabric/nic/verbs/gid.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -154,7 +154,7 @@ static double trip(struct ring_gpu_rig *r, const char *name, bool shared, uint32
 	q.args.fence = fence;
 	if (ring_gpu_ask_wait(r, name, &q, &a))
 		return 0;
-	if (a.code || a.engine.refused || a.engine.taken != a.pushed)
+	if (a.code || a.engine.refused || a.engine.dequeued != a.pushed)
 		ring_gpu_bad(r, name,
 			     a.text[0] ? a.text : "the engine's counts are not what was pushed");
 	else if (r->flag_ns > 0 && batch == 1)
@@ -221,7 +221,7 @@ static void rate(struct ring_gpu_rig *r, bool shared, uint32_t grid, uint32_t la
 {
 	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_RATE, shared, grid, r->warp);
 	double rates[RATE_RUNS];
-	uint64_t taken = 0;
+	uint64_t dequeued = 0;
 	char name[96];
 
 	q.n_private = r->wide;
@@ -236,20 +236,20 @@ static void rate(struct ring_gpu_rig *r, bool shared, uint32_t grid, uint32_t la
 
 		if (ring_gpu_ask_wait(r, name, &q, &a))
 			return;
-		if (a.code || a.engine.refused || a.engine.taken != a.pushed ||
+		if (a.code || a.engine.refused || a.engine.dequeued != a.pushed ||
 		    a.engine.bytes != bytes_of(&q)) {
 			ring_gpu_bad(r, name,
 				     a.text[0] ? a.text
 					       : "the engine's counts are not what was pushed");
 			return;
 		}
-		rates[i] = (double)a.engine.taken / ((double)a.wall_ns / 1e9) / 1e6;
-		taken += a.engine.taken;
+		rates[i] = (double)a.engine.dequeued / ((double)a.wall_ns / 1e9) / 1e6;
+		dequeued += a.engine.dequeued;
 	}
 	qsort(rates, RATE_RUNS, sizeof(rates[0]), by_value);
 	ring_gpu_row(r, name, rates[RATE_RUNS / 2], "M/s",
 		     "median of %d, %.1f to %.1f; %llu commands, all retired", RATE_RUNS, rates[0],
-		     rates[RATE_RUNS - 1], (unsigned long long)taken);
+		     rates[RATE_RUNS - 1], (unsigned long long)dequeued);
 }
 
 /* Load that nobody measures: clocks rise, and the host of a virtual machine moves its busy CPUs apart, within a second or two. */

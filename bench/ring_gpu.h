@@ -8,7 +8,7 @@
 #define EPF_BENCH_RING_GPU_H
 
 #include "bench/bench.h"
-#include "fabric/gpu_fake.h"
+#include "fabric/gpu/fake.h"
 #include "kernels/bench/ring_bench.h"
 #include "queues/epf_ring.h"
 
@@ -48,7 +48,7 @@ struct ring_gpu_request {
 };
 
 struct ring_gpu_counts {
-	uint64_t taken;
+	uint64_t dequeued;
 	uint64_t refused;
 	uint64_t bytes; /* of puts */
 };

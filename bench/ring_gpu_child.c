@@ -7,8 +7,8 @@
 #include "bench/ring_gpu.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/gpu_context.h"
-#include "fabric/gpu_fake.h"
+#include "fabric/gpu/context.h"
+#include "fabric/gpu/fake.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -176,7 +176,7 @@ static int collect(struct child *c, const struct ring_gpu_request *r, uint32_t s
 }
 
 /*
- * Waits for a kernel asleep: a driver's own wait spins, on a virtual CPU that may be half of the core on which commands are taken. While it
+ * Waits for a kernel asleep: a driver's own wait spins, on a virtual CPU that may be half of the core on which commands are dequeued. While it
  * spun, rates by sum jumped between two values, one half of the other; since then they do so less often. Costs a nap at the end.
  */
 static int wait_asleep(struct child *c)
@@ -338,12 +338,12 @@ static int run_engine(struct child *c, const struct ring_gpu_request *r, struct 
 	if (rc)
 		return rc;
 	a->engine = ring_gpu_engine_counts(c->engine);
-	a->engine.taken -= before.taken;
+	a->engine.dequeued -= before.dequeued;
 	a->engine.refused -= before.refused;
 	a->engine.bytes -= before.bytes;
 	if (ring_gpu_engine_check(c->engine)) {
 		snprintf(a->text, sizeof(a->text), "%s", epf_last_error());
-		/* What comes after a failure begins anew, or fails at once where the daemon is gone. */
+		/* What comes after a failure begins again, or fails at once where the daemon is gone. */
 		ring_gpu_engine_close(c->engine);
 		c->engine = NULL;
 	}

@@ -6,7 +6,7 @@
 #include "bench/bench.h"
 #include "bench/ring_gpu.h"
 #include "bootstrap/boot.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +101,7 @@ struct ring_gpu_counts ring_gpu_engine_counts(const struct ring_gpu_engine *e)
 {
 	struct ring_gpu_counts c = { 0 };
 
-	(void)epf_counter(e->ep, "cmds_taken", &c.taken);
+	(void)epf_counter(e->ep, "cmds_dequeued", &c.dequeued);
 	(void)epf_counter(e->ep, "cmds_refused", &c.refused);
 	(void)epf_counter(e->ep, "put_bytes_same_node", &c.bytes);
 	return c;

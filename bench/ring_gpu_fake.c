@@ -4,7 +4,7 @@
  * API, the rings and the whole benchmark run, and are tested, on machines without a GPU. Slow, and its figures mean nothing.
  */
 #include "bench/ring_gpu.h"
-#include "fabric/gpu_fake.h"
+#include "fabric/gpu/fake.h"
 #include "kernels/bench/p2p_bench.cuh"
 #include "kernels/bench/ring_bench.cuh"
 

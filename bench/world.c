@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All ranks of a job inside one process; see world.h. One thread: every wait of any rank moves all
+ * All ranks of a job inside one process; see fabric/join/world.h. One thread: every wait of any rank moves all
  * engines by one step.
  */
 #include "bench/world.h"

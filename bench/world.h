@@ -6,7 +6,7 @@
 #ifndef EPF_BENCH_WORLD_H
 #define EPF_BENCH_WORLD_H
 
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <stdint.h>
 

@@ -3,7 +3,7 @@
  * The part of boot.h that does not depend on a back-end: calls go through the table of operations,
  * results live in one block with a count of holders. Errors are decided by the back-ends.
  */
-#include "bootstrap/boot_impl.h"
+#include "bootstrap/boot_priv.h"
 
 #include "bootstrap/wire.h"
 

@@ -7,7 +7,7 @@
  * complete result. Nothing here waits without a deadline.
  */
 #include "bootstrap/auth.h"
-#include "bootstrap/boot_impl.h"
+#include "bootstrap/boot_priv.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -4,7 +4,7 @@
  * connection itself is made by connect.c. All waits are poll(2) with a deadline; the server's
  * verdict on a late rank names it, so this side gives the server a little longer than itself.
  */
-#include "bootstrap/client_impl.h"
+#include "bootstrap/client_priv.h"
 
 #include <assert.h>
 #include <errno.h>

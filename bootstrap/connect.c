@@ -4,7 +4,7 @@
  * that does not run yet is waited for until the deadline; a server that refuses, or that cannot
  * prove that it knows the secret, is an error at once. Without a secret only loopback is tried.
  */
-#include "bootstrap/client_impl.h"
+#include "bootstrap/client_priv.h"
 
 #define EPF_LOG_COMP "boot"
 #include "fabric/base/log.h"

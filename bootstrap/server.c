@@ -4,7 +4,7 @@
  * its process and by `ep-fabric bootstrap serve`. One thread and one epoll set serve all ranks.
  * It never listens beyond loopback without a secret, and no client can make it wait.
  */
-#include "bootstrap/server_impl.h"
+#include "bootstrap/server_priv.h"
 
 #define EPF_LOG_COMP "boot"
 #include "fabric/base/log.h"
@@ -158,7 +158,7 @@ static bool is_over(const struct epf_boot_server *srv)
 	return srv->failure.reason && (TAILQ_EMPTY(&srv->members) || epf_now_ns() >= srv->end_ns);
 }
 
-/* Asked to stop: the ranks are told, and what was sent may arrive. */
+/* Asked to stop: the ranks are notified, and what was sent may arrive. */
 static void drain(struct epf_boot_server *srv)
 {
 	uint64_t end = epf_boot_deadline(DRAIN_NS);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One connection of the rendezvous server; see server_impl.h. A stranger may send a handshake's
+ * One connection of the rendezvous server; see server_priv.h. A stranger may send a handshake's
  * worth of bytes and nothing more, and learns nothing. Whatever bytes come, the worst that happens
  * is that this one connection is closed.
  */
-#include "bootstrap/server_impl.h"
+#include "bootstrap/server_priv.h"
 
 #define EPF_LOG_COMP "boot"
 #include "fabric/base/log.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The job of the rendezvous server: ranks that join, rounds that fill and complete, and the one
- * way a job's bootstrap fails: every member is told the same cause, which names the rank. Called
+ * way a job's bootstrap fails: every member is notified the same cause, which names the rank. Called
  * by the server's thread only. A round is complete when all ranks have arrived; a rank arrives
  * again only after it has received the last result, so there is one result at a time.
  */
-#include "bootstrap/server_impl.h"
+#include "bootstrap/server_priv.h"
 
 #define EPF_LOG_COMP "boot"
 #include "fabric/base/log.h"

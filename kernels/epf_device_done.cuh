@@ -59,7 +59,7 @@ EPF_DEV_COLD int epf_dev_wait_retired(const struct epf_gpu_ctx *ctx, struct epf_
 			(void)epf_dev_fail(ctx, rc, EPF_GPU_RETIRED, ring->id, ticket, seen);
 			break;
 		}
-		epf_dev_lasts(ctx, &clock, EPF_WISH_RETIRED, ring->id, ticket, seen);
+		epf_dev_lasts(ctx, &clock, EPF_WAKE_ON_RETIRED, ring->id, ticket, seen);
 	}
 	epf_dev_told(ctx, &clock);
 	return rc;
@@ -125,7 +125,7 @@ EPF_DEV_COLD int epf_dev_wait_at(const struct epf_gpu_ctx *ctx, const uint64_t *
 			break;
 		}
 		if (what == EPF_GPU_WAIT)
-			epf_dev_lasts(ctx, &clock, EPF_WISH_SIGNAL, number, at_least, seen);
+			epf_dev_lasts(ctx, &clock, EPF_WAKE_ON_SIGNAL, number, at_least, seen);
 	}
 	epf_dev_told(ctx, &clock);
 	return rc;

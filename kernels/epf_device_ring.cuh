@@ -14,9 +14,9 @@ struct epf_dev {
 	struct epf_gpu_ring *ring;
 	struct epf_cmd *slots;
 	uint8_t *shm;
-	uint64_t head;   /* private: slots written */
-	uint64_t pushed; /* commands: the ticket of this producer's last one */
-	uint64_t taken;  /* last value seen of the core's word */
+	uint64_t head;     /* private: slots written */
+	uint64_t pushed;   /* commands: the ticket of this producer's last one */
+	uint64_t dequeued; /* last value seen of the core's word */
 	uint32_t log2;
 	uint32_t shared; /* 1: a shared ring */
 	uint32_t index;  /* private: which */
@@ -44,9 +44,9 @@ EPF_DEV_FN int epf_dev_shared_room(struct epf_dev *d, uint64_t last)
 	uint64_t size = (uint64_t)1 << d->log2;
 	int rc = 0;
 
-	if (EPF_LIKELY((int64_t)(last - d->taken) < (int64_t)size))
+	if (EPF_LIKELY((int64_t)(last - d->dequeued) < (int64_t)size))
 		return 0;
-	d->taken = epf_dev_shared_wait(d->ctx, d->ring, EPF_GPU_ROOM, last + 1u - size, &rc);
+	d->dequeued = epf_dev_shared_wait(d->ctx, d->ring, EPF_GPU_ROOM, last + 1u - size, &rc);
 	if (rc)
 		epf_dev_break(d->ring);
 	return rc;
@@ -66,7 +66,7 @@ EPF_DEV_FN int epf_dev_reserve(struct epf_dev *d, uint32_t narrow, uint32_t wide
 			       struct epf_dev_place *p)
 {
 	struct epf_gpu_ring *ring = d->ring;
-	uint64_t near = epf_ld_relaxed_gpu(&ring->taken);
+	uint64_t near = epf_ld_relaxed_gpu(&ring->dequeued);
 	uint64_t wides = epf_ld_relaxed_gpu(&ring->pushed);
 	uint32_t slots = narrow + 2u * wide;
 	uint64_t head = epf_add_gpu(&ring->head, slots + wide * EPF_GPU_HEAD_WIDE);
@@ -145,14 +145,14 @@ EPF_DEV_FN void epf_dev_attach(struct epf_dev *d, const struct epf_gpu_ctx *ctx,
 	d->head = epf_ld_relaxed_gpu(&d->ring->head);
 	/* Nothing pushed yet: a ticket that is retired. */
 	d->pushed = epf_ld_relaxed_gpu(d->shared ? &d->ring->retired : &d->ring->pushed);
-	d->taken = epf_ld_acquire_gpu(&d->ring->taken);
+	d->dequeued = epf_ld_acquire_gpu(&d->ring->dequeued);
 }
 
 /**
  * epf_dev_open() - access to a ring for one thread: a private one if one is free, else a shared one (epf_dev_is_shared() tells).
  *
  * Costs about two accesses to GPU memory. Not ordered with anything. Close it before the kernel ends: a private ring that is
- * not closed stays taken, and what it had pushed is unknown to the next holder.
+ * not closed stays dequeued, and what it had pushed is unknown to the next holder.
  */
 EPF_DEV_FN void epf_dev_open(struct epf_dev *d, const struct epf_gpu_ctx *ctx)
 {
@@ -191,7 +191,7 @@ EPF_DEV_FN void epf_dev_close(struct epf_dev *d)
 		return;
 	epf_st_relaxed_gpu(&d->ring->head, d->head);
 	epf_st_relaxed_gpu(&d->ring->pushed, d->pushed);
-	epf_st_relaxed_gpu(&d->ring->taken, d->taken);
+	epf_st_relaxed_gpu(&d->ring->dequeued, d->dequeued);
 	epf_fence_gpu();
 	(void)epf_or_gpu(&words[d->index / 64u].free, (uint64_t)1 << (d->index % 64u));
 }
@@ -245,10 +245,10 @@ EPF_DEV_FN int epf_dev_push(struct epf_dev *d, struct epf_cmd c)
 {
 	if (d->shared)
 		return epf_dev_push_shared(d, c, epf_lanes_active());
-	if (EPF_UNLIKELY(d->head - d->taken >= (uint64_t)1 << d->log2)) {
+	if (EPF_UNLIKELY(d->head - d->dequeued >= (uint64_t)1 << d->log2)) {
 		int rc = 0;
 
-		d->taken = epf_dev_private_room(d->ctx, d->ring, d->head, &rc);
+		d->dequeued = epf_dev_private_room(d->ctx, d->ring, d->head, &rc);
 		if (rc)
 			return rc;
 	}
@@ -279,15 +279,15 @@ EPF_DEV_FN int epf_warp_push(struct epf_dev *d, struct epf_cmd c, int active)
 		d->pushed = epf_lanes_get(all, d->pushed, last);
 		return (int)epf_lanes_get(all, (uint64_t)(uint32_t)rc, last);
 	}
-	if (EPF_UNLIKELY(d->head + n - d->taken > (uint64_t)1 << d->log2)) {
+	if (EPF_UNLIKELY(d->head + n - d->dequeued > (uint64_t)1 << d->log2)) {
 		epf_lanes all = epf_lanes_where(1);
-		uint64_t taken = 0;
+		uint64_t dequeued = 0;
 		int rc = 0;
 
 		if (epf_lane() == epf_lanes_first(all))
-			taken = epf_dev_private_room(d->ctx, d->ring, d->head + n - 1u, &rc);
+			dequeued = epf_dev_private_room(d->ctx, d->ring, d->head + n - 1u, &rc);
 		rc = (int)epf_lanes_get(all, (uint64_t)(uint32_t)rc, epf_lanes_first(all));
-		d->taken = epf_lanes_get(all, taken, epf_lanes_first(all));
+		d->dequeued = epf_lanes_get(all, dequeued, epf_lanes_first(all));
 		if (rc)
 			return rc;
 	}
@@ -310,8 +310,8 @@ EPF_DEV_COLD int epf_dev_push_wide(struct epf_dev *d, const struct epf_op *op)
 				    op->remote_offset);
 	if (d->shared)
 		rc = epf_dev_reserve(d, 0, 1, &p);
-	else if (d->head + 2u - d->taken > (uint64_t)1 << d->log2)
-		d->taken = epf_dev_private_room(d->ctx, d->ring, d->head + 1u, &rc);
+	else if (d->head + 2u - d->dequeued > (uint64_t)1 << d->log2)
+		d->dequeued = epf_dev_private_room(d->ctx, d->ring, d->head + 1u, &rc);
 	if (rc)
 		return rc;
 	epf_op_pack_wide(op, c);
@@ -331,7 +331,7 @@ EPF_DEV_COLD int epf_warp_push_wide(struct epf_dev *d, const struct epf_op *op, 
 	uint32_t first = epf_lanes_first(all);
 	uint32_t n = epf_lanes_count(m), slots = n + epf_lanes_count(w);
 	struct epf_dev_place p = { d->head, d->pushed };
-	uint64_t taken = d->taken, size = (uint64_t)1 << d->log2;
+	uint64_t dequeued = d->dequeued, size = (uint64_t)1 << d->log2;
 	struct epf_cmd c[2];
 	int rc = 0;
 
@@ -341,13 +341,13 @@ EPF_DEV_COLD int epf_warp_push_wide(struct epf_dev *d, const struct epf_op *op, 
 				    op->remote_offset);
 	if (epf_lane() == first && d->shared)
 		rc = epf_dev_reserve(d, n - epf_lanes_count(w), epf_lanes_count(w), &p);
-	else if (epf_lane() == first && d->head + slots - d->taken > size)
-		taken = epf_dev_private_room(d->ctx, d->ring, d->head + slots - 1u, &rc);
+	else if (epf_lane() == first && d->head + slots - d->dequeued > size)
+		dequeued = epf_dev_private_room(d->ctx, d->ring, d->head + slots - 1u, &rc);
 	rc = (int)epf_lanes_get(all, (uint64_t)(uint32_t)rc, first);
 	p.at = epf_lanes_get(all, p.at, first);
 	p.pushed = epf_lanes_get(all, p.pushed, first);
 	if (!d->shared)
-		d->taken = epf_lanes_get(all, taken, first);
+		d->dequeued = epf_lanes_get(all, dequeued, first);
 	if (rc)
 		return rc;
 	if (active) {
@@ -371,7 +371,7 @@ EPF_DEV_FN void epf_dev_moved(struct epf_dev *d, const struct epf_dev *after)
 {
 	d->head = after->head;
 	d->pushed = after->pushed;
-	d->taken = after->taken;
+	d->dequeued = after->dequeued;
 }
 
 /* Narrow where it can be said so: that is always one comparison chain that the compiler folds for constant arguments. */

@@ -7,9 +7,9 @@
 #define EPF_KERNELS_DEVICE_WAIT_CUH
 
 #include "kernels/epf_arch.cuh"
-#include "queues/epf_bell.h"
 #include "queues/epf_gpu.h"
 #include "queues/epf_ring.h"
+#include "queues/epf_wakeup.h"
 
 #define EPF_DEV_CHECK_EVERY 64u /* polls between two looks at the clock and the abort word */
 
@@ -57,31 +57,31 @@ EPF_DEV_FN int epf_dev_tick(const struct epf_gpu_ctx *ctx, struct epf_dev_clock 
 }
 
 /*
- * Tells the host, once, of a wait that lasts longer than a millisecond, unless it knows of another one: ep-fabric why and ep-top name it. wish: enum
- * epf_bell_wish. Apart from the loops that poll; epf_dev_told() ends it.
+ * Tells the host, once, of a wait that lasts longer than a millisecond, unless it knows of another one: ep-fabric why and ep-top name it. condition: enum
+ * epf_wakeup_wish. Apart from the loops that poll; epf_dev_told() ends it.
  */
 EPF_DEV_COLD void epf_dev_tell(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
-			       uint32_t wish, uint32_t index, uint64_t least, uint64_t seen)
+			       uint32_t condition, uint32_t index, uint64_t least, uint64_t seen)
 {
-	struct epf_bell *bell = (struct epf_bell *)ctx->bell;
+	struct epf_wakeup *wakeup = (struct epf_wakeup *)ctx->wakeup;
 	uint32_t *told = (uint32_t *)ctx->failed + 1;
 
-	if (!bell || epf_timer() - c->start < ctx->timer_khz || epf_ld32_relaxed_gpu(told) ||
+	if (!wakeup || epf_timer() - c->start < ctx->timer_khz || epf_ld32_relaxed_gpu(told) ||
 	    epf_exchange32_gpu(told, 1u))
 		return;
 	c->told = 1;
-	bell->kernel_index = index;
-	bell->kernel_least = least;
-	bell->kernel_seen = seen;
-	epf_st32_release_sys(&bell->kernel_wish, wish); /* B3 */
+	wakeup->kernel_index = index;
+	wakeup->kernel_least = least;
+	wakeup->kernel_seen = seen;
+	epf_st32_release_sys(&wakeup->kernel_condition, condition); /* B3 */
 }
 
 /* A poll of a wait that goes on. */
-EPF_DEV_FN void epf_dev_lasts(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c, uint32_t wish,
-			      uint32_t index, uint64_t least, uint64_t seen)
+EPF_DEV_FN void epf_dev_lasts(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
+			      uint32_t condition, uint32_t index, uint64_t least, uint64_t seen)
 {
 	if (EPF_UNLIKELY(c->polls % EPF_DEV_CHECK_EVERY == 0 && !c->told))
-		epf_dev_tell(ctx, c, wish, index, least, seen);
+		epf_dev_tell(ctx, c, condition, index, least, seen);
 }
 
 /* The wait is over. */
@@ -89,7 +89,7 @@ EPF_DEV_FN void epf_dev_told(const struct epf_gpu_ctx *ctx, const struct epf_dev
 {
 	if (EPF_LIKELY(!c->told))
 		return;
-	epf_st32_release_sys(&((struct epf_bell *)ctx->bell)->kernel_wish, 0u);
+	epf_st32_release_sys(&((struct epf_wakeup *)ctx->wakeup)->kernel_condition, 0u);
 	epf_st32_relaxed_gpu((uint32_t *)ctx->failed + 1, 0u);
 }
 
@@ -100,26 +100,26 @@ EPF_DEV_FN const uint64_t *epf_dev_abort(const struct epf_gpu_ctx *ctx)
 				  (uint64_t)(epf_processor() % EPF_GPU_ABORT_LINES) * EPF_GPU_LINE);
 }
 
-/* Waits until the core has taken slot `last` - size of a private ring: its holder is the only one that polls this word. [A2] */
+/* Waits until the core has dequeued slot `last` - size of a private ring: its holder is the only one that polls this word. [A2] */
 EPF_DEV_COLD uint64_t epf_dev_private_room(const struct epf_gpu_ctx *ctx,
 					   const struct epf_gpu_ring *ring, uint64_t last, int *rc)
 {
 	const uint8_t *shm = (const uint8_t *)ring->shm;
-	const uint64_t *word = epf_dev_word(shm, offsetof(struct epf_ring_shm, taken));
+	const uint64_t *word = epf_dev_word(shm, offsetof(struct epf_ring_shm, dequeued));
 	const uint64_t *abort = epf_dev_word(shm, offsetof(struct epf_ring_shm, abort));
 	struct epf_dev_clock clock = { 0, 0, 0 };
 	uint64_t size = (uint64_t)1 << ring->log2;
-	uint64_t taken;
+	uint64_t dequeued;
 
 	for (;;) {
-		taken = epf_ld_acquire_sys(word);
-		if (last - taken < size)
-			return taken;
+		dequeued = epf_ld_acquire_sys(word);
+		if (last - dequeued < size)
+			return dequeued;
 		*rc = epf_dev_tick(ctx, &clock, abort);
 		if (*rc) {
 			(void)epf_dev_fail(ctx, *rc, EPF_GPU_ROOM, ring->id, last + 1u - size,
-					   taken);
-			return taken;
+					   dequeued);
+			return dequeued;
 		}
 	}
 }
@@ -146,10 +146,10 @@ EPF_DEV_COLD uint64_t epf_dev_shared_wait(const struct epf_gpu_ctx *ctx, struct 
 	const uint64_t *abort = epf_dev_abort(ctx);
 	int room = what == EPF_GPU_ROOM;
 	const uint64_t *word =
-		epf_dev_word(shm, room ? offsetof(struct epf_ring_shm, taken)
+		epf_dev_word(shm, room ? offsetof(struct epf_ring_shm, dequeued)
 				       : offsetof(struct epf_ring_shm, done) +
 						  offsetof(struct epf_done, retired));
-	uint64_t *copy = room ? &ring->taken : &ring->retired;
+	uint64_t *copy = room ? &ring->dequeued : &ring->retired;
 	uint32_t *busy = room ? &ring->refreshing_taken : &ring->refreshing_retired;
 	struct epf_dev_clock clock = { 0, 0, 0 };
 	uint64_t seen;
@@ -166,7 +166,7 @@ EPF_DEV_COLD uint64_t epf_dev_shared_wait(const struct epf_gpu_ctx *ctx, struct 
 			break;
 		}
 		if (!room)
-			epf_dev_lasts(ctx, &clock, EPF_WISH_RETIRED, ring->id, want, seen);
+			epf_dev_lasts(ctx, &clock, EPF_WAKE_ON_RETIRED, ring->id, want, seen);
 		if (!epf_dev_refresh(word, copy, busy, &seen))
 			epf_pause();
 		else if ((int64_t)(seen - want) >= 0)

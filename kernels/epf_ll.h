@@ -44,7 +44,7 @@ extern "C" {
 
 #pragma GCC visibility push(default)
 
-struct epf;    /* fabric/epf.h */
+struct epf;    /* fabric/client/epf.h */
 struct epf_ll; /* one rank's buffers, state and kernels */
 
 #define EPF_LL_CPU         (-1)
@@ -204,7 +204,7 @@ uint64_t epf_ll_size_hint(uint32_t tokens_max, uint32_t hidden, uint32_t ranks, 
 /**
  * epf_ll_head_bytes() - how much of the communication memory, from its beginning, is the kernels' alone: there ranks count. A multiple of the page.
  *
- * What lies behind it may be written to while no call is under way at any rank, to begin anew with zeros, say. A pure function; 0 for a number of
+ * What lies behind it may be written to while no call is under way at any rank, to begin again with zeros, say. A pure function; 0 for a number of
  * ranks that cannot be.
  */
 uint64_t epf_ll_head_bytes(uint32_t ranks);
@@ -214,7 +214,7 @@ uint64_t epf_ll_head_bytes(uint32_t ranks);
  * @ep: joined; stays the caller's and must outlive *out. One struct epf_ll a rank (it takes the rank's struct epf_gpu).
  *
  * For a GPU, call it in the thread whose current device it is. -EINVAL: an option; -ENOSPC: too few signals; -ENODEV: no such GPU; -ENOTSUP: this build has no kernels for it;
- * -EPROTO: ranks disagree; errors of epf.h. Which rank fails first decides what the others see: they run into the bootstrap's deadline.
+ * -EPROTO: ranks disagree; errors of fabric/client/epf.h. Which rank fails first decides what the others see: they run into the bootstrap's deadline.
  */
 int epf_ll_open(struct epf *ep, const struct epf_ll_options *opts, struct epf_ll **out);
 
@@ -232,8 +232,8 @@ void epf_ll_close(struct epf_ll *ll);
  * @stream: cudaStream_t or hipStream_t; NULL: the default stream. CPU: not used, the halves have run when the call returns.
  *
  * What RECV wrote is visible to later work of the stream. SEND's inputs may be reused by later work of the stream.
- * Return: 0; -EINVAL (a value outside its range, a pointer missing), -E2BIG (the shape does not fit into `bytes`); errors of epf.h. What goes
- * wrong in a kernel is told by epf_ll_check().
+ * Return: 0; -EINVAL (a value outside its range, a pointer missing), -E2BIG (the shape does not fit into `bytes`); errors of fabric/client/epf.h. What goes
+ * wrong in a kernel is notified by epf_ll_check().
  */
 int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned halves,
 		    void *stream);
@@ -263,7 +263,7 @@ int epf_ll_combine(struct epf_ll *ll, const struct epf_ll_combine *c, unsigned h
 int epf_ll_next_combine_buffer(struct epf_ll *ll, const struct epf_ll_shape *shape, void **addr);
 
 /**
- * epf_ll_clean() - collective over the ranks that are not masked: begins anew. Every half that was launched must have been received by all ranks or be
+ * epf_ll_clean() - collective over the ranks that are not masked: begins again. Every half that was launched must have been received by all ranks or be
  * given up.
  *
  * Waits for @stream, meets the other ranks by a kernel on it, forgets what came late or never. A rank that does not come in time gets masked, as in a RECV
@@ -274,7 +274,7 @@ int epf_ll_clean(struct epf_ll *ll, void *stream);
 /**
  * epf_ll_mask_update() - masks a rank (@masked not 0) or clears its mask, in stream order.
  *
- * Local: the other ranks are told nothing. A rank whose mask is cleared counts again after an epf_ll_clean() of all ranks.
+ * Local: the other ranks are notified nothing. A rank whose mask is cleared counts again after an epf_ll_clean() of all ranks.
  * Masking oneself is -EINVAL.
  */
 int epf_ll_mask_update(struct epf_ll *ll, uint32_t rank, int masked, void *stream);

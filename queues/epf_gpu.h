@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a rank's kernels share with its host code: where rings, signals and abort words are as the GPU addresses them, which private rings are
- * free, and the record of the first failure. Made by fabric/gpu_context.c, used by kernels/epf_device.cuh; the engine and the daemon know
+ * free, and the record of the first failure. Made by fabric/gpu/context.c, used by kernels/epf_device.cuh; the engine and the daemon know
  * nothing of it. Everything here lies in GPU memory but struct epf_gpu_status and the abort lines, which lie in pinned host memory.
  *
  * Words that different multiprocessors poll lie in lines of their own: polls of one host word, or of words closer than 32 bytes,
- * serialise at about a microsecond each. What many wait for (credit of a shared ring, its done words) is read from the
+ * serialise at about a microsecond each. What many wait for (credit of a shared ring, its completion counters) is read from the
  * host by one elected thread at a time and copied into GPU memory, where the others look.
  *
  * Ordering within the GPU (device scope):
- *   G1 who releases a lease: release, after saving head, pushed and taken   G2 who takes it: acquire
- *   G3 refresher stores a copy of taken or retired: release, after its acquire of the host's word (A2, A3)   G4 waiter: acquire
+ *   G1 who releases a lease: release, after saving head, pushed and dequeued   G2 who takes it: acquire
+ *   G3 refresher stores a copy of dequeued or retired: release, after its acquire of the host's word (A2, A3)   G4 waiter: acquire
  */
 #ifndef EPF_QUEUES_GPU_H
 #define EPF_QUEUES_GPU_H
@@ -69,7 +69,7 @@ struct epf_gpu_ring {
 	uint64_t pushed;
 	uint64_t reserved1[14];
 	/* line 2: copies of the host's words, by the elected refresher; private: what its holder saw last */
-	uint64_t taken;
+	uint64_t dequeued;
 	uint64_t retired;
 	uint64_t failed;
 	int32_t broken; /* negative enum epf_gpu_code: a slot was reserved and never written */
@@ -83,7 +83,7 @@ struct epf_gpu_ring {
 
 EPF_STATIC_ASSERT(sizeof(struct epf_gpu_ring) == 512, "a ring's words are four lines");
 EPF_STATIC_ASSERT(offsetof(struct epf_gpu_ring, head) == 128, "ring words are ABI");
-EPF_STATIC_ASSERT(offsetof(struct epf_gpu_ring, taken) == 256, "ring words are ABI");
+EPF_STATIC_ASSERT(offsetof(struct epf_gpu_ring, dequeued) == 256, "ring words are ABI");
 EPF_STATIC_ASSERT(offsetof(struct epf_gpu_ring, refreshing_taken) == 384, "ring words are ABI");
 
 #define EPF_GPU_HEAD_SLOT_BITS 40u
@@ -93,7 +93,7 @@ EPF_STATIC_ASSERT(offsetof(struct epf_gpu_ring, refreshing_taken) == 384, "ring 
  * A shared ring's head counts slots and wide commands in one word, so that one atomic add reserves a place and says how many commands
  * are in front of it. Both counts are whole again next to any value that was right less than half a turn ago.
  */
-/* Slots in `head`; near: a count of slots within 2^39 of it (what the core has taken). */
+/* Slots in `head`; near: a count of slots within 2^39 of it (what the core has dequeued). */
 EPF_CMD_FN uint64_t epf_gpu_head_slots(uint64_t head, uint64_t near)
 {
 	unsigned shift = 64u - EPF_GPU_HEAD_SLOT_BITS;
@@ -163,7 +163,8 @@ struct epf_gpu_ctx {
 	uint64_t status; /* struct epf_gpu_status */
 	uint64_t
 		failed; /* uint32_t[2] in GPU memory: 1 once a thread has taken it on itself to write the status; 1 while one has told of its wait */
-	uint64_t bell;  /* struct epf_bell of the rank, which long waits are told to; 0: none */
+	uint64_t
+		wakeup; /* struct epf_wakeup of the rank, which long waits are notified to; 0: none */
 	uint64_t reserved1[2];
 };
 

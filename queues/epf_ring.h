@@ -5,7 +5,7 @@
  * producer of the same layout is kernels/'s.
  *
  * Memory of one ring (all offsets in docs/abi.md): a 512-byte header, then 2^log2 slots. The producer writes
- * slots only; the core writes `taken`, the operator or library writes `abort`; each in a line of its own,
+ * slots only; the core writes `dequeued`, the operator or library writes `abort`; each in a line of its own,
  * because a GPU polls them and polled words closer than 32 bytes serialise.
  *
  * The consumer never reads an index from memory a client can write: a slot's parity says whether it is
@@ -13,7 +13,7 @@
  *
  * Ordering (labels explained in queues/README.md):
  *   R1 producer: slot store is a release     A1 consumer: slot load is an acquire
- *   R2 consumer: `taken` store is a release  A2 producer: `taken` load is an acquire
+ *   R2 consumer: `dequeued` store is a release  A2 producer: `dequeued` load is an acquire
  */
 #ifndef EPF_QUEUES_RING_H
 #define EPF_QUEUES_RING_H
@@ -47,8 +47,9 @@ struct epf_done {
 	uint64_t reserved[12];
 };
 
-EPF_STATIC_ASSERT(sizeof(struct epf_done) == 128, "done words have their own pair of lines");
-EPF_STATIC_ASSERT(offsetof(struct epf_done, error_rank) == 24, "done word layout is ABI");
+EPF_STATIC_ASSERT(sizeof(struct epf_done) == 128,
+		  "completion counters have their own pair of lines");
+EPF_STATIC_ASSERT(offsetof(struct epf_done, error_rank) == 24, "completion counter layout is ABI");
 
 struct epf_ring_shm {
 	/* line 0: identity, written once */
@@ -59,7 +60,7 @@ struct epf_ring_shm {
 	uint32_t rank;
 	uint64_t reserved0[13];
 	/* line 2: the consumer's */
-	uint64_t taken; /* slots given back to the producer */
+	uint64_t dequeued; /* slots released to the producer */
 	uint64_t reserved1[15];
 	/* line 4: set by who wants every wait on this ring to end: a negative errno */
 	int64_t abort;
@@ -68,7 +69,7 @@ struct epf_ring_shm {
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_ring_shm) == 512, "ring header is 512 bytes");
-EPF_STATIC_ASSERT(offsetof(struct epf_ring_shm, taken) == 128, "ring layout is ABI");
+EPF_STATIC_ASSERT(offsetof(struct epf_ring_shm, dequeued) == 128, "ring layout is ABI");
 EPF_STATIC_ASSERT(offsetof(struct epf_ring_shm, abort) == 256, "ring layout is ABI");
 EPF_STATIC_ASSERT(offsetof(struct epf_ring_shm, done) == 384, "ring layout is ABI");
 
@@ -106,7 +107,7 @@ EPF_INLINE void epf_ring_reset(struct epf_ring_shm *shm, uint64_t start)
 		slots[(start + i) & (size - 1)].lo = empty;
 		slots[(start + i) & (size - 1)].hi = empty;
 	}
-	shm->taken = start;
+	shm->dequeued = start;
 	EPF_STORE_RELEASE(&shm->done.retired, start);
 }
 
@@ -114,9 +115,9 @@ EPF_INLINE void epf_ring_reset(struct epf_ring_shm *shm, uint64_t start)
 struct epf_ring_producer {
 	struct epf_ring_shm *shm;
 	struct epf_cmd *slots;
-	uint64_t head;   /* slots written */
-	uint64_t taken;  /* last value seen of shm->taken */
-	uint64_t pushed; /* commands written: what done.retired counts up to */
+	uint64_t head;     /* slots written */
+	uint64_t dequeued; /* last value seen of shm->dequeued */
+	uint64_t pushed;   /* commands written: what done.retired counts up to */
 	uint32_t log2;
 	uint32_t reserved;
 };
@@ -125,8 +126,8 @@ struct epf_ring_producer {
 struct epf_ring_consumer {
 	struct epf_ring_shm *shm;
 	const struct epf_cmd *slots;
-	uint64_t tail;      /* slots taken */
-	uint64_t published; /* last value stored to shm->taken */
+	uint64_t tail;      /* slots dequeued */
+	uint64_t published; /* last value stored to shm->dequeued */
 	uint32_t mask;
 	uint32_t log2;
 };
@@ -139,7 +140,7 @@ EPF_INLINE void epf_ring_producer_init(struct epf_ring_producer *p, struct epf_r
 	p->slots = epf_ring_slots(shm);
 	p->log2 = shm->log2_slots;
 	p->head = start;
-	p->taken = start;
+	p->dequeued = start;
 	p->pushed = EPF_LOAD_RELAXED(&shm->done.retired);
 	p->reserved = 0;
 }
@@ -187,14 +188,14 @@ EPF_INLINE void epf_slot_store(struct epf_cmd *slot, struct epf_cmd c)
 #endif
 }
 
-/* Free slots seen by the producer; re-reads `taken` only when it seems that fewer than `want` are free. [A2] */
+/* Free slots seen by the producer; re-reads `dequeued` only when it seems that fewer than `want` are free. [A2] */
 EPF_INLINE uint64_t epf_ring_room(struct epf_ring_producer *p, uint64_t want)
 {
 	uint64_t size = UINT64_C(1) << p->log2;
 
-	if (EPF_UNLIKELY(p->head - p->taken + want > size))
-		p->taken = EPF_LOAD_ACQUIRE(&p->shm->taken);
-	return size - (p->head - p->taken);
+	if (EPF_UNLIKELY(p->head - p->dequeued + want > size))
+		p->dequeued = EPF_LOAD_ACQUIRE(&p->shm->dequeued);
+	return size - (p->head - p->dequeued);
 }
 
 /* Writes one packed slot (parity 0 in c); room must have been found. */
@@ -245,7 +246,7 @@ EPF_INLINE void epf_ring_release(struct epf_ring_consumer *c)
 {
 	if (c->published != c->tail) {
 		c->published = c->tail;
-		EPF_STORE_RELEASE(&c->shm->taken, c->tail);
+		EPF_STORE_RELEASE(&c->shm->dequeued, c->tail);
 	}
 }
 

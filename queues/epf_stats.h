@@ -196,7 +196,7 @@ enum epf_stats_classes {
 #define EPF_END(cls)                                         EPF_STATWORDS_OF_##cls };
 #include "queues/stats_keys.h"
 
-/* ... and both in the constant that the engine names: EPF_STAT_CORE_CMDS_TAKEN and so on. */
+/* ... and both in the constant that the engine names: EPF_STAT_CORE_CMDS_DEQUEUED and so on. */
 #define EPF_CLASS(id, name, help, labels)                enum {
 #define EPF_ROW(cls, id, name, unit, type, states, help)     EPF_STAT_##cls##_##id = \
 	EPF_STATROW_##cls##_##id << 16 | EPF_STATWORD_##cls##_##id,
@@ -357,7 +357,7 @@ struct epf_stats_label {
 /* Silence after which tools doubt a running writer. */
 #define EPF_STATS_STALE_NS UINT64_C(5000000000)
 
-/* Destroy: leave the file in place, marked closed, as last words. */
+/* Destroy: leave the file in place, marked closed, as final snapshot. */
 #define EPF_STATS_KEEP 1u
 
 /*

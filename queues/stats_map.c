@@ -385,7 +385,7 @@ static int label_text(const struct epf_stats_label *label, uint32_t kind,
 }
 
 /*
- * A free entry, taken: the one freed longest ago, so that a reader in the middle of it is unlikely. Several threads may come at once: each
+ * A free entry, dequeued: the one freed longest ago, so that a reader in the middle of it is unlikely. Several threads may come at once: each
  * engine core brings its own blocks to life.
  */
 static struct epf_stats_entry *take_slot(struct epf_stats *st, unsigned class_index)

@@ -210,7 +210,7 @@ stage_build()
 			fi
 		done < <(expected target)
 		mapfile -t files < <(tree_files '*.c' ':!tests/fuzz' ':!tests/prop/test_hooks.c' \
-			':!fabric/nic_verbs_absent.c' ':!fabric/nic_efa_absent.c' \
+			':!fabric/nic/verbs/absent.c' ':!fabric/nic/efa/absent.c' \
 			':!bench/rawverbs_absent.c' ':!bench/ring_gpu_image.c' ':!kernels/ll/ll_*_image.c') # of builds without verbs, nvcc, clang-19
 		[ ${#files[@]} -gt 0 ] || fail "list of files" "no git checkout here: clone the repository"
 		check "every C file has a target" python3 "$ROOT/tests/results.py" sources "$BUILD_ROOT/build-test" \
@@ -232,7 +232,7 @@ install_and_use()
 	pc=$(find "$dest" -name '*.pc' -printf '%h\n' | head -n 1)
 	[ -n "$pc" ] || { echo "no pkg-config file was installed" && return 1; }
 	export PKG_CONFIG_SYSROOT_DIR=$dest PKG_CONFIG_PATH=$pc
-	printf '#include <epf.h>\nint main(void) { return epf_last_error() == 0; }\n' >"$dest/use.c"
+	printf '#include <fabric/client/epf.h>\nint main(void) { return epf_last_error() == 0; }\n' >"$dest/use.c"
 	# shellcheck disable=SC2046
 	gcc -Wall -Werror "$dest/use.c" $(pkg-config --cflags --libs epf) -o "$dest/use" || return 1
 	cp "$dest/use.c" "$dest/use.cc"
@@ -328,7 +328,7 @@ stage_asan()
 
 stage_tsan()
 {
-	# -Wno-tsan: gcc warns that fences are not modelled; the bell's two are the ones there are.
+	# -Wno-tsan: gcc warns that fences are not modelled; the wakeup's two are the ones there are.
 	prepare build-tsan gcc -Dwerror=true -Db_sanitize=thread -Db_lundef=false -Dc_args=-Wno-tsan || return
 	echo "    under ThreadSanitizer: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-tsan 10 threads

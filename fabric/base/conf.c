@@ -5,7 +5,7 @@
  * library and by tools. It must never read a file or the environment on its own, except to find
  * the statistics directory.
  */
-#include "fabric/base/conf_impl.h"
+#include "fabric/base/conf_priv.h"
 
 #include "fabric/base/err.h"
 

@@ -3,7 +3,7 @@
  * The configuration table as options of argp(3), to be a child of each tool's own parser. Called
  * by tools only. A secret is refused here: everybody on the machine can read a command line.
  */
-#include "fabric/base/conf_impl.h"
+#include "fabric/base/conf_priv.h"
 
 #include "fabric/base/err.h"
 

@@ -4,7 +4,7 @@
  * reads. Called for messages, ep-fabric config, and the generated documents. It must never show
  * a secret or depend on the locale.
  */
-#include "fabric/base/conf_impl.h"
+#include "fabric/base/conf_priv.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -5,7 +5,7 @@
  * with a limit, and never trusted. It must never print a value that could be a secret.
  */
 #define EPF_LOG_COMP "conf"
-#include "fabric/base/conf_impl.h"
+#include "fabric/base/conf_priv.h"
 
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"

@@ -4,7 +4,7 @@
  * conf.c for every source of values, the defaults included, and fuzzed: the text may be anything.
  * It must never depend on the locale, and never put a secret into a message.
  */
-#include "fabric/base/conf_impl.h"
+#include "fabric/base/conf_priv.h"
 
 #include "fabric/base/err.h"
 

@@ -4,7 +4,7 @@
  * people, JSON for programs. Called by tools. It must never print a secret, only whether it is
  * set.
  */
-#include "fabric/base/conf_impl.h"
+#include "fabric/base/conf_priv.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -62,7 +62,7 @@ static const char *unit_of(enum epf_conf_type type)
 	return type == EPF_CONF_SIZE ? "bytes" : NULL;
 }
 
-/* Numbers as numbers; null stands for auto, and for a secret that must not be told. */
+/* Numbers as numbers; null stands for auto, and for a secret that must not be notified. */
 static json_t *json_value(const struct epf_conf *conf, const struct epf_conf_key *key)
 {
 	union epf_conf_value v;

@@ -93,7 +93,7 @@ EPF_DEV_FN uint64_t ll_tokens_at(const struct ll_job *j, uint32_t rank)
 }
 
 /*
- * Do the tokens of this rank come home as sums of each rank's rows? Every rank that holds rows of it knows from what its dispatch said, and so does the
+ * Do the tokens of this rank fail back as sums of each rank's rows? Every rank that holds rows of it knows from what its dispatch said, and so does the
  * tokens' own: all decide alike.
  */
 EPF_DEV_FN int ll_sums_for(const struct ll_job *j, uint32_t rank)

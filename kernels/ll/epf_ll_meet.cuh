@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Beginning anew, as a kernel of one block: the ranks that are not masked meet, each forgets what has come, and they meet again, so that nobody sends into
+ * Beginning again, as a kernel of one block: the ranks that are not masked meet, each forgets what has come, and they meet again, so that nobody sends into
  * what another still forgets. A rank that does not come in time is masked, as in any call, and the others go on without it.
  *
  * Meetings have flags and signals of their own, which are never forgotten. One that moved by more than one, because its rank came to a meeting that this one

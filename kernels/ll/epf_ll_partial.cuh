@@ -15,7 +15,7 @@
 #include "kernels/ll/epf_ll_add.cuh"
 #include "kernels/ll/epf_ll_dispatch.cuh"
 
-/* In which forms rows go home in a call that may sum. */
+/* In which forms rows fail back in a call that may sum. */
 enum ll_form {
 	LL_AS_ROWS = 1,
 	LL_AS_SUMS = 2,

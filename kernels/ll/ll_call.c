@@ -125,7 +125,7 @@ static void spread(const struct epf_ll *ll, struct ll_job *j)
 
 /*
  * All in one launch where its blocks run side by side: a block that has sent waits for blocks of the same launch. Elsewhere one after the other, so that
- * behind each the engine is told of its commands.
+ * behind each the engine is notified of its commands.
  */
 static int launch(struct epf_ll *ll, enum ll_kernel kernel, struct ll_job *j, unsigned halves,
 		  void *stream)
@@ -204,7 +204,7 @@ static int check_combine(const struct epf_ll *ll, const struct epf_ll_combine *c
 	    ((c->flags & EPF_LL_ZERO_COPY) || (uintptr_t)c->x == next))
 		return ll_fail(
 			-EINVAL,
-			"EPF_LL_LOGFMT makes rows anew, in the memory of epf_ll_next_combine_buffer(): no EPF_LL_ZERO_COPY, and x elsewhere");
+			"EPF_LL_LOGFMT makes rows again, in the memory of epf_ll_next_combine_buffer(): no EPF_LL_ZERO_COPY, and x elsewhere");
 	if (halves & EPF_LL_SEND) {
 		err = given(c->x, "x", 16);
 		if (!err && (c->flags & EPF_LL_ZERO_COPY) && (uintptr_t)c->x != next)

@@ -4,7 +4,7 @@
  * are those of the fake back-end, which kernels of a real GPU would have. For CPU tensors and for tests; the file is compiled without
  * contraction of float operations.
  */
-#include "fabric/gpu_fake.h"
+#include "fabric/gpu/fake.h"
 #include "kernels/ll/epf_ll_combine.cuh"
 #include "kernels/ll/epf_ll_dispatch.cuh"
 #include "kernels/ll/epf_ll_meet.cuh"

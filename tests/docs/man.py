@@ -69,7 +69,7 @@ def main(folder, fabric, bench, top=None):
         options += check_single(top, pages["ep-top.1"])
     missing = [name for name in names if not re.search(rf"^ *{re.escape(name)} \(", pages["ep-fabric.conf.5"], re.M)]
     assert not missing or not shutil.which("groff"), f"not in ep-fabric.conf(5): {missing}"
-    assert len(pages["epf-counters.5"]) > 2000 and "cmds_taken" in pages["epf-counters.5"]
+    assert len(pages["epf-counters.5"]) > 2000 and "cmds_dequeued" in pages["epf-counters.5"]
     for call in ("epf_open", "epf_join", "epf_put", "epf_flush", "epf_close"):
         assert call in pages["libepf.3"], call
     assert options > 50 and len(names) > 50, (options, len(names))

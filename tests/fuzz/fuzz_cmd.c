@@ -5,7 +5,7 @@
  * here with 128-bit numbers from the documented rules, differ: so what passes lies inside live regions that allow it, and
  * what is refused deserved it. Also: what has no reserved bit packs to the same bits again.
  */
-#include "fabric/check_hot.h"
+#include "fabric/engine/check_hot.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

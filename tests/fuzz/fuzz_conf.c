@@ -6,7 +6,7 @@
  * Built with -Dfuzz=true; seeds in seeds/conf. It must never write to a file.
  */
 #define EPF_LOG_COMP "fuzz"
-#include "fabric/base/conf_impl.h"
+#include "fabric/base/conf_priv.h"
 
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"

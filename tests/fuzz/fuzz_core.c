@@ -6,9 +6,9 @@
  * watches both), and at the end the honest rank beside it must still get its commands done.
  */
 #include "fabric/base/conf.h"
-#include "fabric/core_limits.h"
-#include "fabric/engine.h"
-#include "fabric/recover.h"
+#include "fabric/engine/engine.h"
+#include "fabric/engine/limits.h"
+#include "fabric/engine/recover.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -158,8 +158,8 @@ static void make(struct world *w)
 	cfg.limits.lane_receives = 16;
 	cfg.limits.window = 64;
 	cfg.limits.ring_window = 64;
-	cfg.limits.park_limit = 8;
-	cfg.limits.max_parked = 64;
+	cfg.limits.defer_limit = 8;
+	cfg.limits.max_deferred = 64;
 	cfg.nic = w->nic;
 	must(epf_core_create(&cfg, &w->core) == 0);
 	for (uint32_t rank = 0; rank < 2; rank++)

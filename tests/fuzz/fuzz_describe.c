@@ -5,7 +5,7 @@
  * what is read is not what was written, or when a refusal leaves something behind or says nothing.
  */
 #include "fabric/base/err.h"
-#include "fabric/describe.h"
+#include "fabric/join/describe.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 /*
  * libFuzzer: what a kernel that is not DeepEP's, or a broken one, can write into a work-request ring or the proxy channel. Byte 0 chooses
  * which; then come actions: raw slots or words, requests of the right shape with a byte changed, doorbells, words left out. It aborts when a
- * request is taken that does not lie inside the heaps, or that, written anew from what was understood, gives other bytes than stood there.
+ * request is taken that does not lie inside the heaps, or that, written again from what was understood, gives other bytes than stood there.
  */
 #include "tests/unit/shim_kit.h"
 #include "tools/shim/channel.h"
@@ -52,7 +52,7 @@ static void known_op(const struct epf_op *o)
 	must(o->op != EPF_OP_ADD || o->remote_offset % 8 == 0);
 }
 
-/* Written anew it is the same. */
+/* Written again it is the same. */
 static void same_request(const struct epf_wr *w, uint64_t index, const uint8_t was[64])
 {
 	uint32_t again[16], before[16];
@@ -99,9 +99,9 @@ static void requests(struct input *in)
 	static _Alignas(64) uint32_t slots[SLOTS][EPF_WR_WORDS];
 	static _Alignas(64) uint8_t cqe[EPF_WR_CQE_BYTES];
 	struct epf_wr_ring ring;
-	uint64_t bell, produced = 0;
+	uint64_t wakeup, produced = 0;
 
-	must(epf_wr_ring_init(&ring, slots, SLOTS, &bell, cqe, RING, 5) == 0);
+	must(epf_wr_ring_init(&ring, slots, SLOTS, &wakeup, cqe, RING, 5) == 0);
 	while (in->size) {
 		uint8_t action, wr[64], was[64];
 		uint16_t leave_out = 0;
@@ -109,7 +109,7 @@ static void requests(struct input *in)
 
 		take(in, &action, 1);
 		if (action >= 240) {
-			take(in, &bell, 8);
+			take(in, &wakeup, 8);
 		} else {
 			make_request(in, action & 15, produced, wr);
 			if (action & 16)
@@ -117,22 +117,22 @@ static void requests(struct input *in)
 			for (unsigned i = 0; i < 16; i++)
 				if (!(leave_out & 1u << i))
 					memcpy(&slots[produced % SLOTS][i], wr + 4 * i, 4);
-			bell = kit_bell(++produced, RING);
+			wakeup = kit_wakeup(++produced, RING);
 		}
-		memcpy(was, slots[ring.taken % SLOTS], 64);
+		memcpy(was, slots[ring.dequeued % SLOTS], 64);
 		while (epf_wr_take(&ring, &space, &w)) {
 			struct epf_op op;
 
-			same_request(&w, ring.taken - 1, was);
+			same_request(&w, ring.dequeued - 1, was);
 			epf_wr_op(&w, &space, &op);
 			known_op(&op);
 			must(op.op != EPF_OP_NOP);
-			epf_wr_complete(&ring, ring.taken);
-			memcpy(was, slots[ring.taken % SLOTS], 64);
+			epf_wr_complete(&ring, ring.dequeued);
+			memcpy(was, slots[ring.dequeued % SLOTS], 64);
 		}
 		must(ring.refusal < EPF_WR_REFUSALS && epf_wr_refusal_text(ring.refusal));
-		must(ring.taken <= ring.rung && ring.rung - ring.taken <= SLOTS);
-		if (ring.refusal || ring.taken != produced)
+		must(ring.dequeued <= ring.rung && ring.rung - ring.dequeued <= SLOTS);
+		if (ring.refusal || ring.dequeued != produced)
 			return;
 	}
 }

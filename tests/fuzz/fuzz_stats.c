@@ -2,11 +2,11 @@
 /*
  * libFuzzer: any bytes as a statistics file, read from memory of exactly their size and from a
  * file, with every value looked at; then changed under the open reader, as a hostile writer would,
- * and read again; at last as an instance in a graph of waits (tools/waits.h), every entry as a sentence. The seeds are files of epf_stats_create() (without blocks, with all classes), one
+ * and read again; at last as an instance in a graph of waits (tools/waits/waits.h), every entry as a sentence. The seeds are files of epf_stats_create() (without blocks, with all classes), one
  * of a newer writer and a tiny one.
  */
 #include "queues/epf_stats_read.h"
-#include "tools/waits.h"
+#include "tools/waits/waits.h"
 
 #include <stdio.h>
 #include <stdlib.h>

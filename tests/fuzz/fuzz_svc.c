@@ -7,7 +7,7 @@
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
-#include "fabric/service/channel.h"
+#include "fabric/protocol/channel.h"
 
 #include <errno.h>
 #include <stdlib.h>

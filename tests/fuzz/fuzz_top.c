@@ -4,11 +4,11 @@
  * one: screens in totals and in rates, details of each line, the header, JSON, metrics. What is printed is JSON again and reads as a record again.
  *
  * A wrong index or count need not harm anybody who is shown it, since those who show look again: so what the loader hands out is also held against what
- * tools/top.h says of it, and what it reads of its own JSON against what it had. The seeds are recordings of real jobs, shortened, and ones with indices, counts
+ * tools/top/top.h says of it, and what it reads of its own JSON against what it had. The seeds are recordings of real jobs, shortened, and ones with indices, counts
  * and texts at each limit and one beyond it.
  */
-#include "tools/top_source.h"
-#include "tools/top_view.h"
+#include "tools/top/source.h"
+#include "tools/top/view.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@ prints (one group, the best figure of a run counts), and SHAPE says what of ours
     one     million commands a second, all warps as fast as they can, one consumer core on each side
     many    the same with --cores consumer cores of ours, beside what the peer has by default
     paced   one push a warp a microsecond, --cores cores
-    trip    ns from a push until the kernel sees it taken
+    trip    ns from a push until the kernel sees it dequeued
     fenced  ns of the same with a payload in GPU memory made visible before
 
 NAME should hold the peer's commit. Prints medians over the rounds and ratios. Run by hand and by run.sh; the programs are built elsewhere from

@@ -58,7 +58,7 @@ same()
 
 cuda_abi()
 {
-	abi_ours=fabric/gpu_cuda_lib.h
+	abi_ours=fabric/gpu/cuda_lib.h
 	abi_flags="-I$1"
 	[ -f "$1/cuda.h" ] || return 0
 	same cuda.h EPF_CU_OUT_OF_MEMORY=CUDA_ERROR_OUT_OF_MEMORY EPF_CU_NO_DEVICE=CUDA_ERROR_NO_DEVICE EPF_CU_NOT_READY=CUDA_ERROR_NOT_READY \
@@ -92,7 +92,7 @@ cuda_abi()
 
 hip_abi()
 {
-	abi_ours=fabric/gpu_hip_lib.h
+	abi_ours=fabric/gpu/hip_lib.h
 	abi_flags=-D__HIP_PLATFORM_AMD__
 	same hip/hip_runtime_api.h EPF_HIP_OUT_OF_MEMORY=hipErrorOutOfMemory EPF_HIP_NOT_READY=hipErrorNotReady \
 		EPF_HIP_PEER_ALREADY_ENABLED=hipErrorPeerAccessAlreadyEnabled EPF_HIP_NOT_SUPPORTED=hipErrorNotSupported \

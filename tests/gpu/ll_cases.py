@@ -87,7 +87,7 @@ class Rank:
                 yield "kernels reported nothing"
             except Exception as error:
                 yield f"kernels reported: {error}"
-            for name in ("cmds_taken", "cmds_retired", "cmds_failed", "signals_applied"):
+            for name in ("cmds_dequeued", "cmds_retired", "cmds_failed", "signals_applied"):
                 try:
                     yield f"{name} {b._fabric.counter(name)}"
                 except Exception:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What low-latency dispatch and combine must give, worked out anew with tensor operations; nothing of the package is used.
+"""What low-latency dispatch and combine must give, worked out again with tensor operations; nothing of the package is used.
 
 Every rank makes the inputs of all ranks from their seeds, so that each knows what it must receive. Bits are compared where the definition
 (kernels/host/README.md, kernels/ll/README.md) fixes them; sums are held against FP64 besides.

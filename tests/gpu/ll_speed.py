@@ -152,7 +152,7 @@ def speed(rank):
 
 def commands(b):
     try:
-        return b._fabric.counter("cmds_taken")
+        return b._fabric.counter("cmds_dequeued")
     except Exception:
         return 0
 

@@ -29,8 +29,8 @@ if __name__ != "__main__":
     from ll_reference import Case
 
 HIDDEN, TOPK = 7168, 8
-CORE = ("cmds_taken", "doorbells", "wrs_posted", "completions", "arrivals", "signals_applied", "cmds_parked", "put_bytes_remote_node", "put_bytes_same_node",
-        "busy_tsc", "take_tsc", "check_tsc", "stage_tsc", "flush_tsc", "reap_tsc", "arrive_tsc")
+CORE = ("cmds_dequeued", "doorbells", "wrs_posted", "completions", "arrivals", "signals_applied", "cmds_deferred", "put_bytes_remote_node", "put_bytes_same_node",
+        "busy_tsc", "dequeue_tsc", "check_tsc", "stage_tsc", "flush_tsc", "reap_tsc", "arrive_tsc")
 STAGES = (("ring", "ring_wait_ns"), ("engine", "queue_delay_ns"), ("NIC", "nic_ns"), ("behind additions", "hold_ns"))
 
 
@@ -172,8 +172,8 @@ def measure(rank, side, name, times):
     with open(os.path.join(folder, "lists"), "a") as lists:
         print(name, us, copies, put, adds, file=lists)
     rank.say(f"  {name}: {us:.0f} us a call; halves by themselves: send {send:.0f}, receive {receive:.0f} us")
-    rank.say(f"    a call of a rank: {each['cmds_taken']:.0f} commands, {each['doorbells']:.1f} doorbells, {each['wrs_posted']:.0f} requests, "
-             f"{sent / 1e6:.3f} MB, {each['arrivals']:.0f} arrivals, {each['signals_applied']:.0f} signals, {each['cmds_parked']:.0f} set aside")
+    rank.say(f"    a call of a rank: {each['cmds_dequeued']:.0f} commands, {each['doorbells']:.1f} doorbells, {each['wrs_posted']:.0f} requests, "
+             f"{sent / 1e6:.3f} MB, {each['arrivals']:.0f} arrivals, {each['signals_applied']:.0f} signals, {each['cmds_deferred']:.0f} set aside")
     rank.say("    stages, us, median / p99 (samples): " + "; ".join(
         f"{label} {r.quantile(row, .5):.1f} / {r.quantile(row, .99):.1f} ({sum(r.hists[row].values())})" for label, row in STAGES))
     us_of = {n: each[n] / r.hz * 1e6 for n in each if n.endswith("_tsc")}

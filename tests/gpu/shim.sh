@@ -16,7 +16,7 @@
 # --only    runs the parts whose name matches; --list names them all
 #
 # Where the heap is the GPU's, CUDA_MODULE_LOADING=EAGER is set: the software NIC copies by CUDA calls, and a kernel of PyTorch that is brought to the
-# device while DeepEP's waits for such a copy would wait for it (gpu-lazy shows that). Memory of the host, a daemon, or an RDMA card need no such thing.
+# device while DeepEP's waits for such a copy would wait for it (gpu-lazy shows that). Memory of the host, a daemon, or an RDMA NIC need no such thing.
 #
 # Each part runs under a deadline of its own and is killed with everything it started; DeepEP's kernels wait for ever. What the shim counted is
 # held against what the test's seeds say (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
@@ -73,7 +73,7 @@ start()
 	rm -rf "$out/run-$name"
 }
 
-# last_words NAME: the line that says what went wrong, as well as can be told
+# last_words NAME: the line that says what went wrong, as well as can be notified
 last_words()
 {
 	grep -aE 'EPF-[0-9]|Error|error|ERROR|Assert|assert|refus|Timeout|timeout' "$out/$1.log" | grep -avE 'NCCL_|ProcessExitedException|^ *File ' | tail -n 1 | cut -c1-300
@@ -136,7 +136,7 @@ ll()
 }
 
 # many NAME SECONDS WANT TIMES AT_ONCE TOKENS HIDDEN TOPK EXPERTS SETTING...: the low-latency test so many times, some of them side by side on the same
-# GPUs. WANT: fail: nine of ten must fail by the test's own assertion, or stand still until the deadline; pass: all must pass
+# GPUs. WANT: fail: nine of ten must fail by the test's own assertion, or stall until the deadline; pass: all must pass
 many()
 {
 	local name=$1 limit=$2 want=$3 times=$4 at_once=$5 tokens=$6 hidden=$7 topk=$8 experts=$9 shim=() i passed=0 said=0 hung_runs=0 other=0 text
@@ -165,7 +165,7 @@ many()
 			other=$((other + 1))
 		fi
 	done
-	text="of $times runs $passed passed, $said failed by the test's assertion, $hung_runs stood still, $other ended otherwise"
+	text="of $times runs $passed passed, $said failed by the test's assertion, $hung_runs stalled, $other ended otherwise"
 	if [ "$want" = fail ] && [ $(((said + hung_runs) * 10)) -lt $((times * 9)) ]; then
 		failed=1
 		text="NOT ENOUGH FAILED: $text; $(last_words "$name-1")"

@@ -12,7 +12,7 @@
 # --only     runs the parts whose name matches; --list names them all
 # --seconds  parts that would begin later than this are left out, and named (600)
 # --limit    no part runs longer (each has its own limit)
-# --stacks   of a job that stands still, where each thread is (stacks.c, needs cc): PID.txt in the part's folder
+# --stacks   of a job that is stalled, where each thread is (stacks.c, needs cc): PID.txt in the part's folder
 #
 # Programs: DeepEP's own test_internode.py, its file and module unmodified, with 24 multiprocessors a rank; and shim_internode.py, which drives the same
 # module with 4 a rank and compares every row with the seeds. Their processes take turns on a GPU in slices of time, or share it by MPS, where all
@@ -74,14 +74,14 @@ harness()
 	[ "$rc" = 0 ] || [ "$mps" = 0 ] || { with_mps off && sleep 2 && with_mps on; }
 	if [ "$want" = fail ]; then
 		[ "$rc" != 0 ] || failed=1
-		result "$name" "$([ "$rc" != 0 ] && echo "did not pass, as it must not" || echo "PASSED, which it must not"); copies stood still at $(grep -la 'EPF-472' "$out/$name"/rank-*.log | wc -l) ranks; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
+		result "$name" "$([ "$rc" != 0 ] && echo "did not pass, as it must not" || echo "PASSED, which it must not"); copies stalled at $(grep -la 'EPF-472' "$out/$name"/rank-*.log | wc -l) ranks; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
 		return
 	fi
 	[ "$rc" = 0 ] || failed=1
 	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
 }
 
-# look NAME: what is asked of a job that stands still (a file, so that no process but the job's has these words among its own)
+# look NAME: what is asked of a job that is stalled (a file, so that no process but the job's has these words among its own)
 look()
 {
 	mkdir -p "$out/run-$1" "$out/$1"
@@ -226,7 +226,7 @@ parts()
 
 if [ "$list" = 0 ]; then
 	begin test_internode.py
-	# No waiting loops: 16 ranks with two threads of ours each. What stands still does so for a kernel, which may wait for its turn.
+	# No waiting loops: 16 ranks with two threads of ours each. What is stalled does so for a kernel, which may wait for its turn.
 	common=("${base[@]}" EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s
 		EPF_EMU_PACKETS=512 EPF_WAIT_TIMEOUT=60s GLOO_SOCKET_IFNAME=lo)
 	[ "$stacks" = 0 ] || { cc -O1 -shared -fPIC -o "$out/stacks.so" "$here/stacks.c" && common+=("LD_PRELOAD=$out/stacks.so"); }

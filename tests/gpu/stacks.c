@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded into a program that stands still: on the signal SIGRTMIN+10 every thread of the process writes where it is to
+ * Preloaded into a program that is stalled: on the signal SIGRTMIN+10 every thread of the process writes where it is to
  * $STACKS_DIR/PID.txt, one after the other. For GPU tests (shim_internode.sh), where no debugger is: it tells a thread that waits for a lock of
  * the GPU's driver from one that waits for a kernel. Built by the test: cc -shared -fPIC. It must not be in a program that is measured.
  */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The declarations of fabric/efa_dv.h against a real <infiniband/efadv.h>: each structure, member and value that the header has, at
+ * The declarations of fabric/nic/efa/dv.h against a real <infiniband/efadv.h>: each structure, member and value that the header has, at
  * compile time. Compiled twice: with the header that is installed, and with the newer one of this folder. What an older
  * header lacks is left out, as the probes of meson.build found it (EFADV_HAS_*), and efadv_report.c says so.
  */
-#include "fabric/efa_lib.h"
+#include "fabric/nic/efa/lib.h"
 
 #include <infiniband/efadv.h>
 
@@ -20,7 +20,7 @@ SAME_VALUE(EPF_EFADV_CAP_RNR_RETRY, EFADV_DEVICE_ATTR_CAPS_RNR_RETRY);
 SAME_VALUE(EPF_EFADV_CAP_CQ_WITH_SGID, EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID);
 SAME_VALUE(EPF_EFADV_QP_TYPE_SRD, EFADV_QP_DRIVER_TYPE_SRD);
 
-/* Structures may be longer in later releases: the library is told how many bytes it gets. */
+/* Structures may be longer in later releases: the library is notified how many bytes it gets. */
 _Static_assert(sizeof(struct epf_efadv_device_attr) <= sizeof(struct efadv_device_attr), "size");
 SAME_MEMBER(epf_efadv_device_attr, efadv_device_attr, comp_mask);
 SAME_MEMBER(epf_efadv_device_attr, efadv_device_attr, max_sq_wr);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Says which parts of <infiniband/efadv.h> efadv_layout.c could compare with fabric/efa_dv.h; it has compared them when it was compiled.
+ * Says which parts of <infiniband/efadv.h> efadv_layout.c could compare with fabric/nic/efa/dv.h; it has compared them when it was compiled.
  * Exit 0.
  */
 #include <stdio.h>
@@ -11,7 +11,7 @@ int main(void)
 #ifdef EFADV_HAS_RDMA_WRITE
 	puts("ok - RDMA write");
 #else
-	puts("# this header has no RDMA write: fabric/efa_dv.h stands alone there");
+	puts("# this header has no RDMA write: fabric/nic/efa/dv.h stands alone there");
 #endif
 #ifdef EFADV_HAS_UNSOLICITED
 	puts("ok - unsolicited write receives");

@@ -6,7 +6,7 @@
 #include "tests/proc/gpu_hold.h"
 
 #include "fabric/base/clock.h"
-#include "fabric/gpu.h"
+#include "fabric/gpu/gpu.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef EPF_TESTS_GPU_HOLD_H
 #define EPF_TESTS_GPU_HOLD_H
 
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <stdint.h>
 

@@ -6,8 +6,8 @@
 #include "tests/proc/order.h"
 
 #include "fabric/base/clock.h"
-#include "fabric/engine.h"
-#include "fabric/lib.h"
+#include "fabric/client/lib.h"
+#include "fabric/engine/engine.h"
 
 #include <sched.h>
 #include <stdarg.h>
@@ -108,7 +108,7 @@ static void make_settings(const struct order_job *job, uint32_t rank, struct set
 	set(s, "lane-depth=%u", one_of(&rng, 4, 16, 64));
 	set(s, "lane-receives=%u", one_of(&rng, 4, 16, 128));
 	set(s, "window=%u", one_of(&rng, 64, 128, 1024));
-	set(s, "park-limit=%u", one_of(&rng, 1, 4, 64));
+	set(s, "defer-limit=%u", one_of(&rng, 1, 4, 64));
 	set(s, "ring-window=%u", job->plan.early_signals ? 4096 : one_of(&rng, 64, 64, 256));
 	set(s, "core-batch=%u", one_of(&rng, 1, 8, 32));
 	set(s, "rank-inflight-messages=%u", one_of(&rng, 3, 16, 4096));
@@ -191,7 +191,7 @@ static void publish(struct rank_run *run, uint32_t epoch)
 	proof[2] = n.packets_dropped;
 	epf_counter(run->ep, "signals_waited", &proof[3]);
 	epf_counter(run->ep, "duplicates_dropped", &proof[4]);
-	epf_counter(run->ep, "cmds_taken", &page->commands[run->rank]);
+	epf_counter(run->ep, "cmds_dequeued", &page->commands[run->rank]);
 	epf_counter(run->ep, "replays", &page->replays[run->rank]);
 	epf_counter(run->ep, "lane_errors", &page->lane_errors[run->rank]);
 }
@@ -241,7 +241,7 @@ static int run_epochs(struct rank_run *run)
 		while (!sim_rank_is_done(&run->sim))
 			if (turn(run))
 				return -1;
-		/* On the core's thread: its counters stand still meanwhile. */
+		/* On the core's thread: its counters stall meanwhile. */
 		epf_core_call(run->ep->core, publish_call, run);
 		__atomic_store_n(&page->done[run->rank], epoch + 1, __ATOMIC_RELEASE);
 		while (!all_at_least(run->job, page->done, epoch + 1))

@@ -10,7 +10,7 @@
 #include "tests/unit/job.h"
 
 #include "fabric/base/clock.h"
-#include "fabric/bench_core.h"
+#include "fabric/engine/bench_core.h"
 
 #include <pthread.h>
 #include <seccomp.h>
@@ -341,8 +341,8 @@ static void note(struct report *r, const struct job *job)
 		r->failed += ring->shm->done.failed;
 	}
 	r->flushes = talkers[0].flushes + talkers[1].flushes;
-	r->taken = counter(job, EPF_STAT_CORE_CMDS_TAKEN);
-	r->parked = counter(job, EPF_STAT_CORE_CMDS_PARKED);
+	r->dequeued = counter(job, EPF_STAT_CORE_CMDS_DEQUEUED);
+	r->deferred = counter(job, EPF_STAT_CORE_CMDS_DEFERRED);
 	r->stalls = counter(job, EPF_STAT_CORE_CREDIT_STALLS);
 	r->refused = counter(job, EPF_STAT_CORE_CMDS_REFUSED);
 	r->bytes = counter(job, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE) +
@@ -358,7 +358,7 @@ static void note(struct report *r, const struct job *job)
 static _Noreturn void emu_child(struct report *r, int ordered, enum sin sin, uint64_t ms)
 {
 	const char *settings[] = {
-		"lanes-per-peer=2", "lane-depth=8", "lane-receives=8", "park-limit=8",
+		"lanes-per-peer=2", "lane-depth=8", "lane-receives=8", "defer-limit=8",
 		"ring-slots=256", "ring-window=128", "window=64", "signals=64",
 		"streams-per-peer=256",
 		/* Lanes fail when their link is cut here, and never because a busy machine was silent. */
@@ -462,7 +462,7 @@ static _Noreturn void null_child(struct report *r, enum sin sin, uint64_t ms)
 	r->pushed = p.pushed;
 	r->retired = epf_ring_retired(&p);
 	r->failed = p.shm->done.failed;
-	r->taken = epf_bench_core_counter(bc, EPF_STAT_CORE_CMDS_TAKEN);
+	r->dequeued = epf_bench_core_counter(bc, EPF_STAT_CORE_CMDS_DEQUEUED);
 	r->refused = epf_bench_core_counter(bc, EPF_STAT_CORE_CMDS_REFUSED);
 	r->bytes = epf_bench_core_counter(bc, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE) +
 		   epf_bench_core_counter(bc, EPF_STAT_CORE_PUT_BYTES_SAME_NODE);

@@ -20,7 +20,8 @@ struct report {
 		trapped; /* what the trap caught: the same address in the parent, which forked the child */
 	const char *wrong; /* what the child found wrong itself */
 	uint64_t pushed, retired, failed;
-	uint64_t taken, parked, stalls, refused, bytes, gets, signals, waited, duplicates, flushes;
+	uint64_t dequeued, deferred, stalls, refused, bytes, gets, signals, waited, duplicates,
+		flushes;
 	uint64_t cuts; /* of a link, and restorations */
 	uint64_t lane_errors, recoveries;
 };

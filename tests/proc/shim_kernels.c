@@ -119,7 +119,7 @@ void shim_ring_ahead(int pe, int id, unsigned more)
 {
 	uint8_t *qp = ring_of(pe, id);
 
-	__atomic_store_n((uint64_t *)at(u64(qp, 64)), kit_bell(u64(qp, 96) + more, u32(qp, 8)),
+	__atomic_store_n((uint64_t *)at(u64(qp, 64)), kit_wakeup(u64(qp, 96) + more, u32(qp, 8)),
 			 __ATOMIC_RELEASE);
 }
 

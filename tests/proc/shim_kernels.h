@@ -27,7 +27,7 @@ void shim_must(int rule, const char *text, int line);
 void shim_put(int pe, int id, uint64_t to, uint64_t from, uint32_t bytes);
 void shim_inline(int pe, int id, uint64_t to, uint32_t value);
 void shim_add(int pe, int id, uint64_t to, uint32_t value);
-/* Rings the bell; before it nothing written to the ring counts. */
+/* Rings the wakeup; before it nothing written to the ring counts. */
 void shim_ring(int pe, int id);
 /* Rings it for `more` requests that are still to be written: a doorbell that overtakes them. */
 void shim_ring_ahead(int pe, int id, unsigned more);

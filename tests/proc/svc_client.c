@@ -4,7 +4,7 @@
  * sends a page of known bytes with a signal to every other one, many times over, and checks what it gets. Exit status 0 only when all was right.
  */
 #include "bootstrap/boot.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <stdio.h>
 #include <stdlib.h>

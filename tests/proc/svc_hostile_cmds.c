@@ -241,7 +241,7 @@ static unsigned next_slots(struct bulk *b, struct epf_cmd c[2])
 	return slots;
 }
 
-/* Waits for room; a ring that stands still is given up and replaced. */
+/* Waits for room; a ring that is stalled is given up and replaced. */
 static int room(struct bulk *b, struct raw_rank *r, int ring)
 {
 	struct epf_ring_producer *p = &r->ring[ring].producer;
@@ -277,7 +277,7 @@ static void drain(struct bulk *b, struct raw_rank *r, int ring)
 	epf_ring_put_slot(p, (struct epf_cmd){ 0, 0 });
 	epf_ring_put_slot(p, (struct epf_cmd){ 0, 0 });
 	raw_rank_kick(r);
-	while (EPF_LOAD_ACQUIRE(&p->shm->taken) != p->head) {
+	while (EPF_LOAD_ACQUIRE(&p->shm->dequeued) != p->head) {
 		uint64_t now = epf_now_ns(), at = epf_ring_retired(p);
 
 		raw_rank_kick(r);
@@ -297,13 +297,13 @@ static void drain(struct bulk *b, struct raw_rank *r, int ring)
 void hostile_mutated(const struct hostile *h)
 {
 	static struct bulk b;
-	uint64_t taken, refused, start = epf_now_ns();
+	uint64_t dequeued, refused, start = epf_now_ns();
 	int ring[RINGS] = { 0, 1, 2, 3 };
 	double share;
 
 	b.random = h->seed;
 	hostile_job(h, b.r, "hostile-mutated", RINGS);
-	taken = hostile_counter(&b.r[0], "cmds_taken");
+	dequeued = hostile_counter(&b.r[0], "cmds_dequeued");
 	refused = hostile_counter(&b.r[0], "cmds_refused");
 	for (uint64_t i = 0; i < h->count;) {
 		unsigned k = (unsigned)(job_random(&b.random) % RINGS), slots;
@@ -323,17 +323,17 @@ void hostile_mutated(const struct hostile *h)
 	}
 	for (unsigned k = 0; k < RINGS; k++)
 		drain(&b, &b.r[0], ring[k]);
-	taken = hostile_counter(&b.r[0], "cmds_taken") - taken;
+	dequeued = hostile_counter(&b.r[0], "cmds_dequeued") - dequeued;
 	refused = hostile_counter(&b.r[0], "cmds_refused") - refused;
-	HOSTILE_CHECK(taken > 0 && refused <= taken);
-	share = 1 - (double)refused / (double)taken;
-	printf("# hostile: %llu random and mutated commands in %llu slots, %llu taken, %llu refused, %.0f %% passed the check, "
+	HOSTILE_CHECK(dequeued > 0 && refused <= dequeued);
+	share = 1 - (double)refused / (double)dequeued;
+	printf("# hostile: %llu random and mutated commands in %llu slots, %llu dequeued, %llu refused, %.0f %% passed the check, "
 	       "%llu rings stopped by counted signals, %.1f s\n",
-	       (unsigned long long)h->count, (unsigned long long)b.slots, (unsigned long long)taken,
-	       (unsigned long long)refused, share * 100, (unsigned long long)b.rings_lost,
-	       (double)(epf_now_ns() - start) / 1e9);
+	       (unsigned long long)h->count, (unsigned long long)b.slots,
+	       (unsigned long long)dequeued, (unsigned long long)refused, share * 100,
+	       (unsigned long long)b.rings_lost, (double)(epf_now_ns() - start) / 1e9);
 	HOSTILE_CHECK(share >= 0.30 && share <= 0.90);
-	HOSTILE_CHECK(taken >= h->count / 2);
+	HOSTILE_CHECK(dequeued >= h->count / 2);
 	for (unsigned i = 0; i < WORLD; i++)
 		raw_rank_close(&b.r[i], true);
 }
@@ -358,7 +358,7 @@ static void lie(uint64_t *random, struct epf_ring_shm *shm)
 					 4096 };
 	uint64_t value = lies[job_random(random) % 6];
 
-	__atomic_store_n(&shm->taken, value, __ATOMIC_RELAXED);
+	__atomic_store_n(&shm->dequeued, value, __ATOMIC_RELAXED);
 	__atomic_store_n(&shm->done.retired, value, __ATOMIC_RELAXED);
 	__atomic_store_n(&shm->done.error_index, value, __ATOMIC_RELAXED);
 	__atomic_store_n(&shm->log2_slots, (uint32_t)value, __ATOMIC_RELAXED);
@@ -380,9 +380,9 @@ void hostile_scribble(const struct hostile *h)
 		scribble(&random, epf_ring_slots(ring->shm), ring->bytes - sizeof(*ring->shm), 256);
 		lie(&random, ring->shm);
 		scribble(&random, one->signals, one->signals_bytes & ~(size_t)7, 32);
-		scribble(&random, one->bell, sizeof(*one->bell), 4);
+		scribble(&random, one->wakeup, sizeof(*one->wakeup), 4);
 		scribble(&random, one->kick, one->kick_bytes & ~(size_t)7, 4);
-		epf_bell_ring(one->kick);
+		epf_wakeup_wake(one->kick);
 		strokes++;
 	}
 	printf("# hostile: shared memory scribbled on %llu times\n", (unsigned long long)strokes);

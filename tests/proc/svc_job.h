@@ -9,7 +9,7 @@
 #define EPF_TESTS_SVC_JOB_H
 
 #include "bootstrap/boot.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -95,7 +95,7 @@ struct job_plan {
 	void (*body)(struct job_rank *r); /* the rank exits with 0 when it returns */
 	void *arg;
 	unsigned alarm_s; /* 0: 120 */
-	/* Rank `pauses` stands still at that step until page->go; JOB_FORKED: nobody does. */
+	/* Rank `pauses` is stalled at that step until page->go; JOB_FORKED: nobody does. */
 	enum job_step pause_at;
 	uint32_t pauses;
 	/* So many rounds end with a flush in place of a wait for their commands; 0: 8. */
@@ -147,7 +147,7 @@ int job_rank_register(struct job_rank *r);
 int job_rank_round(struct job_rank *r, uint64_t timeout_ns);
 /* Forgets what was exchanged with a rank that has come back: both sides begin at 0. */
 void job_rank_renew(struct job_rank *r, uint32_t peer);
-/* The rank is there now, and stands still if it is to. */
+/* The rank is there now, and is stalled if it is to. */
 void job_rank_step(struct job_rank *r, enum job_step step);
 /* Keeps an error in the report: time, number, text. */
 void job_rank_told(struct job_rank *r, int rc);

@@ -2,17 +2,17 @@
 /*
  * A client of the daemon without libepf, for tests of bad input and of other versions: it speaks the control protocol by
  * hand, maps what the daemon gives it, and writes whatever it likes there. One process can be several ranks of a job on several
- * daemons. Nothing here ends the process; every wait has a deadline. It shares proto.c with what it tests, so
+ * daemons. Nothing here ends the process; every wait has a deadline. It shares fabric/protocol/proto.c with what it tests, so
  * the tests of the bytes themselves are tests/unit's.
  */
 #ifndef EPF_TESTS_SVC_RAW_H
 #define EPF_TESTS_SVC_RAW_H
 
-#include "fabric/service/proto.h"
-#include "queues/epf_bell.h"
+#include "fabric/protocol/proto.h"
 #include "queues/epf_peers.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_signal.h"
+#include "queues/epf_wakeup.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ int raw_open(struct raw *c, const char *path);
 void raw_close(struct raw *c);
 /* Sends bytes as they are, descriptors on the first: bytes sent or -errno. */
 int raw_send(struct raw *c, const void *bytes, size_t len, const int *fds, unsigned n_fds);
-/* Sends a frame whose header says what it is told to say. */
+/* Sends a frame whose header says what it is notified to say. */
 int raw_frame(struct raw *c, const struct epf_svc_head *head, const void *body, size_t len,
 	      const int *fds, unsigned n_fds);
 /* Reads one answer: 0; -ECONNRESET closed; -ETIMEDOUT; -EBADMSG. */
@@ -70,8 +70,8 @@ struct raw_ring {
 struct raw_rank {
 	struct raw c;
 	uint32_t rank, world;
-	struct epf_signal *signals; /* then the bell */
-	struct epf_bell *bell;
+	struct epf_signal *signals; /* then the wakeup */
+	struct epf_wakeup *wakeup;
 	uint32_t n_signals;
 	size_t signals_bytes;
 	uint8_t *mem[RAW_REGIONS]; /* by region number */
@@ -82,7 +82,7 @@ struct raw_rank {
 	uint32_t n_rings;
 	const struct epf_peers_shm *peers;
 	size_t peers_bytes;
-	struct epf_bell *kick;
+	struct epf_wakeup *kick;
 	size_t kick_bytes;
 	uint8_t member[EPF_SVC_MEMBER_BYTES]; /* node id, nonce */
 	uint8_t *sealed;                      /* this rank's description */

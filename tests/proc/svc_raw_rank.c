@@ -5,7 +5,7 @@
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
-#include "fabric/service/proto.h"
+#include "fabric/protocol/proto.h"
 #include "tests/proc/svc_raw.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ int raw_rank_open(struct raw_rank *r, const char *path, unsigned minor, unsigned
 	r->signals = map_fd(&r->c, 0, &r->signals_bytes, true);
 	if (!r->signals)
 		return -EBADF;
-	r->bell = (struct epf_bell *)(void *)((char *)r->signals + reply.bell_offset);
+	r->wakeup = (struct epf_wakeup *)(void *)((char *)r->signals + reply.wakeup_offset);
 	return 0;
 }
 
@@ -207,8 +207,8 @@ void raw_rank_close(struct raw_rank *r, bool leave)
 
 void raw_rank_kick(struct raw_rank *r)
 {
-	if (r->kick && epf_bell_must_ring(r->kick))
-		epf_bell_ring(r->kick);
+	if (r->kick && epf_wakeup_is_needed(r->kick))
+		epf_wakeup_wake(r->kick);
 }
 
 int raw_rank_retired(struct raw_rank *r, int ring, uint64_t n, unsigned timeout_ms)

@@ -6,9 +6,9 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/emu_opts.h"
-#include "fabric/nic.h"
-#include "queues/epf_bell.h"
+#include "fabric/nic/emu/opts.h"
+#include "fabric/nic/nic.h"
+#include "queues/epf_wakeup.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -398,18 +398,18 @@ static void test_stopped(void **state)
 	run_children(&(struct child){ .ordered = 1 }, 2, stopped, 0);
 }
 
-/* Ping-pong in which both sides sleep on their bells. Prints the time of a round. */
+/* Ping-pong in which both sides sleep on their wakeups. Prints the time of a round. */
 static void sleeping(struct child *c)
 {
 	enum { ROUNDS = 2000 };
-	struct epf_bell *bell;
+	struct epf_wakeup *wakeup;
 	struct epf_wc wc[8];
 	uint64_t start;
 	int balls = 0;
 
 	wire_up(c);
 	c->nic->ops->post_receives(c->nic, ROUNDS + 1);
-	bell = c->nic->ops->bell(c->nic);
+	wakeup = c->nic->ops->wakeup(c->nic);
 	meet(c, 1, 2);
 	start = epf_now_ns();
 	if (c->me == 0)
@@ -421,15 +421,15 @@ static void sleeping(struct child *c)
 		wr.op = EPF_WR_WRITE_IMM;
 		for (; balls; balls--)
 			CHECK(c->nic->ops->post(c->nic, (uint16_t)!c->me, &wr, 1) == 1);
-		epf_bell_arm(bell);
+		epf_wakeup_arm(wakeup);
 		n = c->nic->ops->reap(c->nic, wc, 8);
 		if (c->nic->ops->wake_pending(c->nic))
 			c->nic->ops->wake_peers(c->nic);
 		if (n == 0) {
 			CHECK(epf_now_ns() - start < 30000000000ull);
-			epf_bell_sleep(bell, 5000000000ull);
+			epf_wakeup_sleep(wakeup, 5000000000ull);
 		}
-		epf_bell_disarm(bell);
+		epf_wakeup_disarm(wakeup);
 		for (int i = 0; i < n; i++)
 			if (wc[i].op == EPF_WC_RECV_IMM) {
 				got++;

@@ -17,8 +17,8 @@
  * Without arguments: the fake GPU, both modes. With --gpu cuda and no GPU: exit 77 with the reason.
  */
 #include "bench/gpu_ceiling.h"
-#include "fabric/emu_gpu.h"
-#include "fabric/gpu.h"
+#include "fabric/gpu/copy.h"
+#include "fabric/gpu/gpu.h"
 #include "tests/proc/daemons.h"
 #include "tests/proc/gpu_hold.h"
 #include "tests/proc/gpu_job.h"

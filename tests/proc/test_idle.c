@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The engine's sleeping mode: what two idle engines cost, and how soon they are awake. The figures are reported (lines
- * with #); asserted is only that they sleep, stay asleep, and are woken by a bell rather than by their timer. Wake-ups
+ * with #); asserted is only that they sleep, stay asleep, and are woken by a wakeup rather than by their timer. Wake-ups
  * are measured with pauses long enough for the engines to fall asleep, and by a caller that spins, so that its own
  * sleep does not count.
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
-#include "fabric/epf.h"
-#include "fabric/lib.h"
+#include "fabric/client/epf.h"
+#include "fabric/client/lib.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -37,7 +37,7 @@ enum {
 
 #define WAKE_LIMIT_NS UINT64_C(60000000000)
 /*
- * An engine that no bell wakes finds its work when its longest sleep of 20 ms is over, of which it has slept 2: always. What a busy machine adds
+ * An engine that no wakeup wakes finds its work when its longest sleep of 20 ms is over, of which it has slept 2: always. What a busy machine adds
  * it adds to some, so the fastest tenth is looked at.
  */
 #define TENTH_LIMIT_US 8000.0

@@ -79,14 +79,14 @@ static const struct report *judge(enum load load, const char *name)
 	assert_int_equal(r->armed, 1);
 	assert_int_equal(r->finished, 1);
 	assert_int_equal(r->pushed, r->retired);
-	assert_int_equal(r->pushed, r->taken);
+	assert_int_equal(r->pushed, r->dequeued);
 	assert_int_equal(r->failed, r->refused);
 	assert_true(r->refused > 100);
 	assert_true(r->bytes > 1 << 20);
 	assert_true(r->gets > 1 << 20);
-	printf("# %s: %llu commands, %llu refused, %llu parked, %llu flushes, %llu bytes put, no system call\n",
-	       name, (unsigned long long)r->taken, (unsigned long long)r->refused,
-	       (unsigned long long)r->parked, (unsigned long long)r->flushes,
+	printf("# %s: %llu commands, %llu refused, %llu deferred, %llu flushes, %llu bytes put, no system call\n",
+	       name, (unsigned long long)r->dequeued, (unsigned long long)r->refused,
+	       (unsigned long long)r->deferred, (unsigned long long)r->flushes,
 	       (unsigned long long)r->bytes);
 	return r;
 }
@@ -105,7 +105,7 @@ static void emu_ordered(void **state)
 	const struct report *r = judge(LOAD_ORDERED, "emu ordered");
 
 	(void)state;
-	assert_true(r->parked > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
+	assert_true(r->deferred > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
 	check_links(r);
 }
 
@@ -114,7 +114,7 @@ static void emu_unordered(void **state)
 	const struct report *r = judge(LOAD_UNORDERED, "emu unordered");
 
 	(void)state;
-	assert_true(r->parked > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
+	assert_true(r->deferred > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
 	assert_true(r->waited > 100 && r->duplicates > 100);
 	check_links(r);
 }

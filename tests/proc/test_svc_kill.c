@@ -6,7 +6,7 @@
  *
  * The point of a run is where the victim's process, or for a daemon the first of its ranks, was when it died: it keeps that
  * in shared memory. Points that have the fewest runs so far are aimed at next, until all have their share; where one was missed, since ranks
- * pass it faster than this test is run, the rank stands still there the next time.
+ * pass it faster than this test is run, the rank is stalled there the next time.
  */
 #include "fabric/base/clock.h"
 #include "tests/proc/daemons.h"
@@ -47,7 +47,7 @@ enum { W_CLOSERS = 1, W_KILLED_NS = 2, W_ALL_TOLD = 3, W_VICTIMS = 4 };
 enum { C_CLOSE_NS = 0 };
 
 /*
- * The setting that decides how soon anybody is told, all others are defaults: a daemon that died before the join is waited for this long to
+ * The setting that decides how soon anybody is notified, all others are defaults: a daemon that died before the join is waited for this long to
  * appear again. A living one has no more time to answer, which on a busy machine may be too little, so it is for runs in which a daemon dies.
  */
 static const char *const impatient[] = { "service-timeout=700ms", NULL };
@@ -201,7 +201,7 @@ static unsigned kill_at(struct job *job, const struct victim *v, unsigned point)
 			v->daemon ? UINT64_C(3) << v->number * 2 : UINT64_C(1) << v->number);
 	while (job_get(step) < point && epf_now_ns() < deadline && !somebody_was_told(job))
 		sched_yield();
-	/* Who stands still there dies there. */
+	/* Who is stalled there dies there. */
 	if (job->plan.pause_at || job_random(&random_state) & 1)
 		spread = 1;
 	until = epf_now_ns() + job_random(&random_state) % spread;
@@ -244,7 +244,7 @@ static bool names(const struct victim *v, unsigned rank, unsigned at, const char
 	return strstr(text, want[1]) != NULL || strstr(text, want[2]) != NULL;
 }
 
-/* The daemons' last words, and what everybody said, when something was wrong. */
+/* The daemons' final snapshot, and what everybody said, when something was wrong. */
 static void explain(struct job *job)
 {
 	for (unsigned i = 0; i < 2; i++) {
@@ -298,7 +298,7 @@ static bool is_spoilt(const struct job *job, const struct victim *v, const struc
 	return false;
 }
 
-/* One rank was told in time, and of whom. */
+/* One rank was notified in time, and of whom. */
 static void check_one(struct job *job, const struct victim *v, unsigned at, unsigned i,
 		      uint64_t stalled)
 {
@@ -319,14 +319,14 @@ static void check_one(struct job *job, const struct victim *v, unsigned at, unsi
 		return;
 	if (rep->rc >= 0 || !names(v, i, at, rep->text)) {
 		explain(job);
-		print_error("%s killed in %s: rank %u was told %lld: %s %s\n", v->name,
+		print_error("%s killed in %s: rank %u was notified %lld: %s %s\n", v->name,
 			    job_step_name[at], i, (long long)rep->rc, rep->text, rep->failure);
 	}
 	assert_true(rep->rc < 0);
 	assert_true(names(v, i, at, rep->text));
 }
 
-/* Everybody left was told in time. `at`: where the victim died. False when this machine was too busy for it to tell anything. */
+/* Everybody left was notified in time. `at`: where the victim died. False when this machine was too busy for it to tell anything. */
 static bool check_told(struct job *job, const struct victim *v, unsigned at)
 {
 	struct waits waits[WORLD] = { { 0 } };
@@ -394,7 +394,7 @@ static void nothing_is_left(void)
 				 0);
 }
 
-/* Where the victim died; 0: the run tells nothing. pause: its rank stands still at the point, or this machine would miss it. */
+/* Where the victim died; 0: the run tells nothing. pause: its rank is stalled at the point, or this machine would miss it. */
 static unsigned run(const struct victim *v, unsigned point, bool pause)
 {
 	struct job_plan plan;

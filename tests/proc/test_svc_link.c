@@ -206,7 +206,7 @@ static void both_links(void **state)
 		for (unsigned k = 0; k < 2; k++)
 			snprintf(want[k], sizeof(want[k]), "rank %u", (1 - i / 2) * 2 + k);
 		if (!strstr(rep->text, want[0]) && !strstr(rep->text, want[1]))
-			print_error("rank %u was told %lld: %s\n", i, (long long)rep->rc,
+			print_error("rank %u was notified %lld: %s\n", i, (long long)rep->rc,
 				    rep->text);
 		assert_true(rep->rc == -ECONNRESET ||
 			    rep->rc == -EIO); /* a flush tells of failed commands */
@@ -240,7 +240,7 @@ static void until_left(struct job_rank *r)
 	epf_boot_close(r->boot);
 }
 
-/* Who waits for ranks that have left, because they lost each other, is told of that and not of their leaving. */
+/* Who waits for ranks that have left, because they lost each other, is notified of that and not of their leaving. */
 static void both_links_at_a_barrier(void **state)
 {
 	(void)state;
@@ -264,7 +264,7 @@ static void wait_for_word(struct job_rank *r, unsigned word, uint64_t value)
 	JOB_CHECK(r, job_await(&r->page->words[word], value, job_ms(LONG_MS)) == 0);
 }
 
-/* Nothing of the broken round is under way any more; then everybody begins it anew with everybody. */
+/* Nothing of the broken round is under way any more; then everybody begins it again with everybody. */
 static void begin_anew(struct job_rank *r)
 {
 	uint64_t wait_ns = (uint64_t)job_ms(LONG_MS) * 1000000;

@@ -6,7 +6,7 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/service/seal.h"
+#include "fabric/protocol/seal.h"
 #include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 #include "tests/proc/svc_raw.h"
@@ -215,8 +215,8 @@ static void far_clients_are_refused(void **state)
 /* ---- daemons: what they say to each other goes through the ranks' hands ---- */
 
 /*
- * Seals a description anew as another version would: RFC 2104 with the key that daemons without a fabric secret have. Written from
- * docs/abi.md, not from seal.c.
+ * Seals a description again as another version would: RFC 2104 with the key that daemons without a fabric secret have. Written from
+ * docs/abi.md, not from fabric/protocol/seal.c.
  */
 static void seal_as(struct raw_rank *r, const struct epf_seal_session *s, unsigned major,
 		    unsigned minor)
@@ -382,7 +382,7 @@ static void draining_lets_jobs_finish(void **state)
 	one_rank("elsewhere", 1, job_play); /* the other daemon does not drain */
 	drain(0, 0, 1);
 	one_rank("again", 0, job_play);
-	/* Both are told to stop: SIGTERM drains too. */
+	/* Both are notified to stop: SIGTERM drains too. */
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(daemons_end(&daemons, i, SIGTERM, 300), -1);
 	one_rank("late", 1, refused_by_draining);

@@ -31,17 +31,17 @@ SHOWN = {
              {"TX": "bytes_tx", "RX": "bytes_rx", "MSG-TX": "messages_tx", "MSG-RX": "messages_rx",
               "RETRANS": "retransmits", "DROPPED": "packets_dropped", "ERRORS": "errors"}),
     "cores": ("core", ["INSTANCE", "CORE", "NUMA", "BUSY"],
-              {"COMMANDS": "cmds_taken", "REQUESTS": "wrs_posted", "ARRIVALS": "arrivals", "SIGNALS": "signals_applied",
+              {"COMMANDS": "cmds_dequeued", "REQUESTS": "wrs_posted", "ARRIVALS": "arrivals", "SIGNALS": "signals_applied",
                "PUT-REMOTE": "put_bytes_remote_node", "PUT-LOCAL": "put_bytes_same_node", "GET": "get_bytes",
-               "PARKED": "cmds_parked", "NO-CREDIT": "credit_stalls", "SQ-FULL": "queue_full_stalls",
+               "DEFERRED": "cmds_deferred", "NO-CREDIT": "credit_stalls", "SQ-FULL": "queue_full_stalls",
                "FAILED": "cmds_failed"}),
     "rings": ("ring", ["INSTANCE", "RANK", "RING", "CORE", "GPU"],
-              {"PUSHED": "cmds_pushed_seen", "TAKEN": "cmds_taken", "RETIRED": "cmds_retired", "FAILED": "cmds_failed",
-               "PARKED": "parked", "FULL": "ring_full_seen"}),
+              {"PUSHED": "cmds_pushed_seen", "TAKEN": "cmds_dequeued", "RETIRED": "cmds_retired", "FAILED": "cmds_failed",
+               "DEFERRED": "deferred", "FULL": "ring_full_seen"}),
     "ranks": ("rank", ["INSTANCE", "RANK", "CORE", "STATE"], {"PID": "pid"}),
     "peers": ("peer", ["INSTANCE", "PEER", "CORE", "STATE"],
               {"COMMANDS": "cmds", "SENT": "bytes_sent", "SIG-SENT": "signals_sent", "SIG-APPL": "signals_applied",
-               "NO-CREDIT": "stalls_no_credit", "SQ-FULL": "stalls_queue_full", "NO-LANE": "stalls_lane_down", "PARKED": "parked"}),
+               "NO-CREDIT": "stalls_no_credit", "SQ-FULL": "stalls_queue_full", "NO-LANE": "stalls_lane_down", "DEFERRED": "deferred"}),
     "lanes": ("lane", ["INSTANCE", "LANE", "PEER", "NIC", "CORE", "STATE"],
               {"REQUESTS": "wrs_posted", "SENT": "bytes_posted", "COMPLETED": "completions", "ERRORS": "errors",
                "REPLAYS": "replays", "EPOCH": "epoch"}),
@@ -64,14 +64,14 @@ def exact(job):
         time.sleep(1.2)  # blocks are filled some times a second
         top = read(job)
         cores = [b["values"] for _, b in blocks_of(top, "core")]
-        commands = sum(v["cmds_taken"] for v in cores)
+        commands = sum(v["cmds_dequeued"] for v in cores)
         sent = sum(v["put_bytes_remote_node"] + v["put_bytes_same_node"] for v in cores)
         if (commands, sent) == (job.ranks * (job.puts + 1), job.ranks * job.puts * job.bytes) or time.monotonic() > limit:
             break
     check(commands == job.ranks * (job.puts + 1), f"{commands} commands, {job.ranks} x {job.puts + 1} were given")
     check(sent == job.ranks * job.puts * job.bytes, f"{sent} bytes, {job.ranks * job.puts} x {job.bytes} were sent")
     for _, ring in blocks_of(top, "ring"):
-        check(ring["values"]["cmds_taken"] == job.puts + 1, f"ring {ring['labels']}: {ring['values']['cmds_taken']}")
+        check(ring["values"]["cmds_dequeued"] == job.puts + 1, f"ring {ring['labels']}: {ring['values']['cmds_dequeued']}")
     peers = [b["values"] for _, b in blocks_of(top, "peer")]
     lanes = [b["values"] for _, b in blocks_of(top, "lane")]
     by_peer = sum(v["cmds"] for v in peers), sum(v["bytes_sent"] for v in peers), sum(v["bytes_posted"] for v in lanes)
@@ -79,7 +79,7 @@ def exact(job):
     raised = sum(v["signals_sent"] for v in peers), sum(v["signals_applied"] for v in peers)
     check(raised[0] == raised[1] == sum(v["signals_applied"] for v in cores), f"signals sent and applied by peer: {raised}")
     stalls = sum(v["stalls_no_credit"] + v["stalls_queue_full"] + v["stalls_lane_down"] for v in peers)
-    check(stalls == sum(v["cmds_parked"] for v in cores), f"{stalls} stalls by peer, {[v['cmds_parked'] for v in cores]} commands set aside")
+    check(stalls == sum(v["cmds_deferred"] for v in cores), f"{stalls} stalls by peer, {[v['cmds_deferred'] for v in cores]} commands set aside")
     check(all(v["step_ns"] and v["queue_delay_ns"] for v in cores), f"histograms: {[v['step_ns'] for v in cores]}")
     print(f"# {commands} commands and {sent} bytes, exact; by peer and by lane, too")
     return top
@@ -347,7 +347,7 @@ def recordings(job, scratch):
     last = json.loads(ep_top("--replay", path, "--once", "--json"))
     lines = [json.loads(x) for x in ep_top("--replay", path, "--json").splitlines()]
     check(len(lines) == 3 and lines[2]["realtime_ns"] == last["realtime_ns"], "--replay --json: three records")
-    check(blocks_of(last, "ring") and blocks_of(lines[0], "core")[0][1]["values"]["cmds_taken"] == 301 * 2, "replayed numbers")
+    check(blocks_of(last, "ring") and blocks_of(lines[0], "core")[0][1]["values"]["cmds_dequeued"] == 301 * 2, "replayed numbers")
     term = Terminal(["--replay", path, "-d", "0.2"])
     term.wait("its end", lambda t: "the recording has ended" in t)
     term.press("[", "the second record", lambda t: "record 2/3" in t and "PAUSED" in t)
@@ -495,7 +495,7 @@ def sick(job):
     well(term)
     job.tell("kill")
     term.press("9", "instances", lambda t: re.search(r"^node1 +dead ", t, re.M))
-    named(term, "last words", r"^node1 +dead .*")
+    named(term, "final snapshot", r"^node1 +dead .*")
     term.press("4", "rings of both", lambda t: t.count("\nnode1 ") == 2)
     term.press("q", "ends", lambda t: "ENDED 0" in t)
     term.end()

@@ -309,7 +309,7 @@ static void cut_link(void **state)
 	top = named(since, want, 2, &after);
 	tell("cut link", after, find(top, &want[0], &place));
 	assert_int_equal(place, 0);
-	/* Whose rings stand still depends on the moment; each towards the other node, and the end that is cut knows why. */
+	/* Whose rings stall depends on the moment; each towards the other node, and the end that is cut knows why. */
 	json_array_foreach(
 		json_object_get(json_array_get(json_object_get(top, "jobs"), 0), "waits"), i, e)
 	{
@@ -386,7 +386,7 @@ static void ring_is_not_drained(const char *what, const char *const *with, const
 	assert_int_equal(place, 0);
 	ring = find(top, &want[1], NULL);
 	tell(what, after, ring);
-	assert_true(num(ring, "parked") > 0);
+	assert_true(num(ring, "deferred") > 0);
 	assert_true(strstr(str(ring, "text"), "slots full"));
 	json_decref(top);
 	kill(daemons.pid[1], SIGCONT);
@@ -462,7 +462,7 @@ static void last_words(void **state)
 	snprintf(path, sizeof(path), "%s/node1.stats", daemons.dir);
 	top = ask(path);
 	assert_non_null(find(top, want, NULL));
-	printf("# last words: %s\n", str(find(top, want, NULL), "text"));
+	printf("# final snapshot: %s\n", str(find(top, want, NULL), "text"));
 	json_decref(top);
 	trace_of(path);
 }

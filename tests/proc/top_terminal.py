@@ -115,7 +115,7 @@ class Terminal:
                 return text
             limit += max(0.0, time.monotonic() - begin - LOOK_S)
             if time.monotonic() > limit + MACHINE.stalled() - stalled:
-                fail(f"{what}: not seen within {seconds} s, besides {MACHINE.stalled() - stalled:.1f} s of standing still:\n{text}")
+                fail(f"{what}: not seen within {seconds} s, besides {MACHINE.stalled() - stalled:.1f} s of stalled:\n{text}")
             time.sleep(0.05)
 
     def press(self, keys, what, seen):

@@ -5,8 +5,8 @@
  */
 #include "tests/prop/sim.h"
 
-#include "fabric/emu.h"
-#include "fabric/recover.h"
+#include "fabric/engine/recover.h"
+#include "fabric/nic/emu/emu.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -207,16 +207,16 @@ static void say_engine(const struct epf_core *core, char *buf, size_t size)
 		const struct epf_ring_state *ring = core->rings[i];
 
 		if (ring->seq != ring->retired || ring->blocked != EPF_NONE || ring->flush_phase)
-			SAY(" ring %u: retires %u of %u, parked %u, blocked on %d, flush phase %u;",
-			    i, ring->retired, ring->seq, ring->parked, (int)ring->blocked,
+			SAY(" ring %u: retires %u of %u, deferred %u, blocked on %d, flush phase %u;",
+			    i, ring->retired, ring->seq, ring->deferred, (int)ring->blocked,
 			    ring->flush_phase);
 	}
 	for (uint32_t i = 0; i < core->n_streams; i++) {
 		const struct epf_stream *t = &core->streams[i];
 
-		if (t->parked_count || t->signals_head != EPF_NONE || t->waiting)
-			SAY(" stream %u kind %u to %u on lane %u: parked %u, waiting %u%s;", i,
-			    t->kind, t->peer, t->lane, t->parked_count, t->waiting,
+		if (t->deferred_count || t->signals_head != EPF_NONE || t->waiting)
+			SAY(" stream %u kind %u to %u on lane %u: deferred %u, waiting %u%s;", i,
+			    t->kind, t->peer, t->lane, t->deferred_count, t->waiting,
 			    t->signals_head != EPF_NONE ? ", holds signals" : "");
 	}
 	for (uint32_t i = 0; i < core->n_lanes; i++) {
@@ -332,7 +332,7 @@ static void look(struct sim *s)
 		epf_counter(ep, "duplicates_dropped", &v[1]);
 		epf_counter(ep, "lane_errors", &v[2]);
 		epf_counter(ep, "replays", &v[3]);
-		epf_counter(ep, "cmds_taken", &v[4]);
+		epf_counter(ep, "cmds_dequeued", &v[4]);
 		epf_counter(ep, "signals_applied", &v[5]);
 		t->reordered += n.packets_reordered;
 		t->duplicated += n.packets_duplicated;

@@ -5,7 +5,7 @@
  */
 #include "tests/prop/sim_traffic.h"
 
-#include "fabric/lib.h"
+#include "fabric/client/lib.h"
 
 #include <stdarg.h>
 #include <stdio.h>

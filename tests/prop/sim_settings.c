@@ -48,7 +48,7 @@ static void set_limits(struct sim_params *p, uint64_t *rng, int early_signals)
 	set(p, "lane-depth=%u", depth);
 	set(p, "lane-receives=%u", PICK(rng, 4, 5, 8, 16, 64));
 	set(p, "window=%u", PICK(rng, 64, 64, 128, 1024));
-	set(p, "park-limit=%u", PICK(rng, 1, 2, 8, 64));
+	set(p, "defer-limit=%u", PICK(rng, 1, 2, 8, 64));
 	/* A counted signal holds its place in the ring until its puts have come, behind whatever is pushed between. */
 	set(p, "ring-window=%u", early_signals ? 4096 : PICK(rng, 64, 64, 256));
 	set(p, "core-batch=%u", PICK(rng, 1, 3, 32));

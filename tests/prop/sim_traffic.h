@@ -14,7 +14,7 @@
 #ifndef EPF_TESTS_SIM_TRAFFIC_H
 #define EPF_TESTS_SIM_TRAFFIC_H
 
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -143,7 +143,7 @@ struct sim_tx {
 
 struct sim_rx {
 	uint64_t taken;   /* messages checked */
-	uint64_t granted; /* of these: buffers given back, in order */
+	uint64_t granted; /* of these: buffers released, in order */
 	uint64_t sum;     /* ADD, SUM: expected so far */
 	uint32_t held;    /* polls until the poison of the oldest one is looked at */
 };

@@ -6,8 +6,8 @@
  */
 #include "tests/prop/sim.h"
 
-#include "fabric/emu_opts.h"
-#include "fabric/stage_hot.h"
+#include "fabric/engine/stage_hot.h"
+#include "fabric/nic/emu/opts.h"
 
 enum { SEEDS = 20, FIRST_SEED = 1 };
 

@@ -49,7 +49,7 @@ static const char *settings[] = { "lanes-per-peer=1",
 				  "window=64",
 				  "ring-slots=2048",
 				  "ring-window=2048",
-				  "park-limit=8",
+				  "defer-limit=8",
 				  "regions=2",
 				  "signals=3072",
 				  "emu-packets=64",
@@ -291,7 +291,7 @@ static void scale(uint32_t ranks)
 		rows += play_round(ranks, round);
 	assert_true(rows > ranks);
 	for (uint32_t r = 0; r < ranks; r++) {
-		assert_return_code(epf_counter(w->job.ep[r], "cmds_taken", &value), 0);
+		assert_return_code(epf_counter(w->job.ep[r], "cmds_dequeued", &value), 0);
 		commands += value;
 		assert_return_code(epf_counter(w->job.ep[r], "cmds_failed", &value), 0);
 		assert_int_equal(value, 0);

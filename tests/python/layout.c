@@ -3,7 +3,7 @@
  * Where the fields of the structures lie that Python hands to the C libraries, as the compiler sees it: lines "struct field offset bytes", and
  * "struct = bytes 0" for the whole. Run by test_meeting.py, which compares them with the ctypes declarations.
  */
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 #include "kernels/epf_ll.h"
 
 #include <stddef.h>

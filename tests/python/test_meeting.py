@@ -144,7 +144,7 @@ def _ring(rank, size, pipes):
         epf.lib.check(dll.epf_signal_wait(fabric.handle, u32(7), u64(1), u64(0)))
         state = fabric.peer_state(to)
         fabric.barrier()
-        got, moved = memory[64], fabric.counter("cmds_taken")
+        got, moved = memory[64], fabric.counter("cmds_dequeued")
         del memory
         seen = (fabric.rank, fabric.world, fabric.mode, got, moved, state, "EPF_SECRET" in os.environ)
     raises(epf.EpfError, "closed", lambda: fabric.rank)

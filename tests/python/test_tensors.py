@@ -243,7 +243,7 @@ def _forms(rank, size, pipes, file, sizes, direct, at_sender):
         rounds += 1
     assert stats[0].tolist() == [rounds * len(rows) for rows in job.received(rank)], stats[0]
     assert (stats[1] >= 0).all() and (stats[2] >= 0).all() and (size == 1 or stats[1].sum() > 0)
-    commands = b._fabric.counter("cmds_taken")
+    commands = b._fabric.counter("cmds_dequeued")
     b.destroy()
     b.destroy()
     raises(deep_ep.ArgumentError, "is destroyed", b.low_latency_clean_mask_buffer)
@@ -318,7 +318,7 @@ def _many(rank, size, pipes, file):
     one_round(Job(size, (2, 3), 256, 4, 3), rank, b)
     one_round(first, rank, b)
     dist.barrier()
-    b.get_local_buffer_tensor(dtype=torch.int8, use_rdma_buffer=True).zero_()  # as vLLM does when it begins anew
+    b.get_local_buffer_tensor(dtype=torch.int8, use_rdma_buffer=True).zero_()  # as vLLM does when it begins again
     b.low_latency_clean_mask_buffer()
     dist.barrier()
     one_round(first, rank, b)
@@ -358,7 +358,7 @@ def layouts_of_a_dispatch():
 
 
 def _lost(rank, size, pipes, file, shrink):
-    """Rank 2 goes away without a word; the others are told, or go on without it."""
+    """Rank 2 goes away without a word; the others are notified, or go on without it."""
     os.environ["EPF_GPU_TIMEOUT"] = "3s"
     group = start(rank, size, file)
     job = Job(size, (3, 4, 2), 256, 6, 3)
@@ -404,7 +404,7 @@ def a_lost_rank_is_named_and_with_shrink_left_out():
             got = processes(3, _lost, os.path.join(folder, "meet"), shrink, gone=(2,))
         for rank in (0, 1):
             told, status = got[rank]
-            print(f"# shrink {shrink}, rank {rank} is told: {told}")
+            print(f"# shrink {shrink}, rank {rank} is notified: {told}")
             assert status == [0, 0, 1], status
             assert shrink or "rank 2" in told, told
 

@@ -153,7 +153,7 @@ long ref_ht_list(const struct ref_job *job, int dst, struct ref_entry *out, int6
  */
 int ref_ht_targets(const struct ref_job *job, int src, int token, int *dst);
 
-/** ref_rank_row - the BF16 row [hidden] that rank @dst gives back for a token; as above. */
+/** ref_rank_row - the BF16 row [hidden] that rank @dst releases for a token; as above. */
 typedef const uint16_t *(*ref_rank_row)(void *arg, int dst, int src, int token);
 
 /**
@@ -166,7 +166,7 @@ typedef const uint16_t *(*ref_rank_row)(void *arg, int dst, int src, int token);
 int ref_ht_combine(const struct ref_job *job, int src, int token, ref_rank_row row, void *arg,
 		   uint16_t *out);
 
-/** ref_rank_weights - the FP32 weights [topk] that rank @dst gives back for a token; as above. */
+/** ref_rank_weights - the FP32 weights [topk] that rank @dst releases for a token; as above. */
 typedef const float *(*ref_rank_weights)(void *arg, int dst, int src, int token);
 
 /**

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All links between two nodes go down, every rank is told, the links come back, and the ranks of the same job call epf_reconnect and go on: two
+ * All links between two nodes go down, every rank is notified, the links come back, and the ranks of the same job call epf_reconnect and go on: two
  * daemons with two RDMA devices each, four ranks, every byte checked.
  *
  *   rxe_again [CYCLES]     3 without a word
@@ -27,7 +27,7 @@ enum { C_RECONNECT_NS = 4 };
 
 static uint64_t cycles = 3;
 
-/* Nothing of the broken round is under way any more; then everybody begins it anew with everybody. */
+/* Nothing of the broken round is under way any more; then everybody begins it again with everybody. */
 static void begin_anew(struct job_rank *r)
 {
 	struct epf_ring_failure f;
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
 		rig_link('A', false);
 		rig_link('B', false);
 		RIG_CHECK(job_await(&rig.job.page->words[W_TOLD], cycle * RIG_WORLD, WAIT_MS) == 0);
-		printf("cycle %llu: rank 0 was told: %s\n", (unsigned long long)cycle,
+		printf("cycle %llu: rank 0 was notified: %s\n", (unsigned long long)cycle,
 		       rig.job.page->rank[0].text);
 		rig_link('A', true);
 		rig_link('B', true);

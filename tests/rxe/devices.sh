@@ -44,8 +44,8 @@ rxe_setup()
 	done
 }
 
-# rxe_cable END: a fifth device, rxe4, on the network card whose cable leads to another guest (guest.sh --cable): 10.9.0.1 and
-# 10.9.0.2. Neighbours are permanent: a guest that stands still answers no solicitation either.
+# rxe_cable END: a fifth device, rxe4, on the network NIC whose cable leads to another guest (guest.sh --cable): 10.9.0.1 and
+# 10.9.0.2. Neighbours are permanent: a guest that is stalled answers no solicitation either.
 rxe_cable()
 {
 	local other=$((3 - $1))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What goes wrong for one job must not reach another, over RDMA devices: a region withdrawn under traffic, a rank or a daemon killed, a daemon that
- * stands still, a peer that falls silent, a wrong remote key. Each case: a job that is hit, the right error at the right ranks in time, and a job
+ * is stalled, a peer that falls silent, a wrong remote key. Each case: a job that is hit, the right error at the right ranks in time, and a job
  * beside it, on the same daemon and devices, that plays through all cases and must not notice; at the end another job.
  *
  *   rxe_faults [CASE...]      of the table at the end, all without a word. Output is for people; for jobs.sh a line "# case NAME: ..." of each
@@ -9,9 +9,9 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/core.h"
-#include "fabric/engine.h"
-#include "fabric/lib.h"
+#include "fabric/client/lib.h"
+#include "fabric/engine/core.h"
+#include "fabric/engine/engine.h"
 #include "tests/rxe/rig.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ enum { REGIONS = 8, REGION_BYTES = 65536, OWNER = 2, AFTERWARDS = 0x5c, BATCH = 
 
 /*
  * Rank OWNER withdraws a region after the other while the others write to it without pause, and then uses its memory itself: nothing of theirs may land
- * any more. Writers go on to the next region when they are told REVOKED; no lane fails, and rounds of checked bytes go on over the same lanes.
+ * any more. Writers go on to the next region when they are notified REVOKED; no lane fails, and rounds of checked bytes go on over the same lanes.
  */
 struct writer {
 	struct epf_ring *ring;
@@ -211,7 +211,7 @@ static void case_daemon(void)
 	RIG_CHECK(daemons_restart(&rig.daemons, 1) == 0);
 }
 
-/* Stopped processes, as under a debugger or on a machine that hangs above its network card: the card goes on acknowledging. */
+/* Stopped processes, as under a debugger or on a machine that hangs above its network NIC: the NIC goes on acknowledging. */
 static void case_frozen(void)
 {
 	uint64_t since;

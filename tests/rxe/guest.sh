@@ -10,7 +10,7 @@
 #     --cpus N         of the guest (default 2)
 #     --mtu BYTES      of the devices (default 4200); 0: no devices are made
 #     --prepare        only fetch and pack what a run needs
-#     --cable N,NET    a network card whose other end another guest has: N is 1 here and 2 there, or the other way round, and
+#     --cable N,NET    a network NIC whose other end another guest has: N is 1 here and 2 there, or the other way round, and
 #                      NET the same at both, like 127.1.2: they meet by UDP on loopback, where what nobody reads is lost, as on a wire
 #     --run NAME       the directory of the run, instead of `last`; with two of them two guests run at once
 #     --monitor        takes commands of QEMU's monitor from the pipe monitor.in in that directory, and answers in monitor.out
@@ -259,7 +259,7 @@ boot()
 }
 
 # The kernel measures its clock's rate when it boots, and on a machine with much other work it can be wrong by far: then seconds are over in
-# no time, and so are all time limits in the guest. True when its time since boot fits ours, and then it is told to go on.
+# no time, and so are all time limits in the guest. True when its time since boot fits ours, and then it is notified to go on.
 clock_is_sound()
 {
 	local start=${EPOCHREALTIME//[.,]/} ours theirs

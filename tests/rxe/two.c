@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A machine that stands still, seen by another one: run by jobs.sh in both guests of two.sh at once. Each has a daemon and two of a job's
+ * A machine that is stalled, seen by another one: run by jobs.sh in both guests of two.sh at once. Each has a daemon and two of a job's
  * four ranks. The second guest is stopped by its monitor in the middle of the job and goes on later; in the first one the ranks left must be
  * told which node is silent, and a job beside must not notice.
  *
@@ -21,7 +21,7 @@ static const char *const devices[] = { "rxe4", "rxe4" };
 static const unsigned beside_nodes[RIG_WORLD] = { 0, 1, 0, 1 };
 
 /*
- * One guest may be kept waiting by this machine's other work while the other one runs, so cards give up late (after 3.7 s), and it is the missing signs of
+ * One guest may be kept waiting by this machine's other work while the other one runs, so NICs give up late (after 3.7 s), and it is the missing signs of
  * life that tell of a silent node.
  */
 static const char *const settings[] = { "verbs-timeout=17", "verbs-retries=6", "peer-timeout=1s",

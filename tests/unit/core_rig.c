@@ -6,7 +6,7 @@
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/core_limits.h"
+#include "fabric/engine/limits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,7 +102,7 @@ static void open_node(struct core_rig *rig, uint32_t n,
 		r->core = rig->core[n];
 		core_rig_memory(r);
 		assert_int_equal(epf_core_add_rank(r->core, r->rank, r->signals, CORE_SIGNALS, 8,
-						   &r->bell, &r->local),
+						   &r->wakeup, &r->local),
 				 0);
 		assert_int_equal(epf_core_add_region(r->core, r->local, r->memory, CORE_BYTES,
 						     EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ,

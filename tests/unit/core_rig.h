@@ -7,8 +7,8 @@
 #define EPF_TESTS_CORE_RIG_H
 
 #include "fabric/base/conf.h"
-#include "fabric/engine.h"
-#include "fabric/world.h"
+#include "fabric/engine/engine.h"
+#include "fabric/join/world.h"
 
 #include <stdbool.h>
 
@@ -30,7 +30,7 @@ struct core_rank {
 	struct epf_core *core;
 	uint32_t rank, local;
 	struct epf_signal *signals;
-	struct epf_bell bell;
+	struct epf_wakeup wakeup;
 	unsigned char *memory;
 	struct epf_ring_shm *shm;
 	struct epf_ring_producer ring;
@@ -53,7 +53,7 @@ struct core_rig *core_rig_open(const char *const *settings);
 struct core_rig *core_rig_open_over(const char *const *settings,
 				    int (*open_nic)(const struct epf_conf *conf, uint32_t node,
 						    struct epf_nic **out));
-/* The same with NICs of several devices each (nic.h: epf_nic_rails_open), none of which has another one's keys. */
+/* The same with NICs of several devices each (fabric/nic/nic.h: epf_nic_rails_open), none of which has another one's keys. */
 struct core_rig *core_rig_open_devices(const char *const *settings, unsigned devices);
 /* A node may have been closed before: core and nic NULL. */
 void core_rig_close(struct core_rig *rig);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two EFA NICs over made-up adapters (fake_efa.h), with memory, on a clock that the test moves: for test_efa.c, test_efa_lane.c and
+ * Two EFA NICs over fake adapters (fake_efa.h), with memory, on a clock that the test moves: for test_efa.c, test_efa_lane.c and
  * test_efa_open.c. Everything is static: a test includes this once. It must never look at the inside of a NIC.
  */
 #ifndef EPF_TESTS_EFA_RIG_H

@@ -14,9 +14,9 @@
 #ifndef EPF_TESTS_FAKE_EFA_H
 #define EPF_TESTS_FAKE_EFA_H
 
-#include "fabric/efa_lib.h"
-#include "fabric/efa_opts.h"
-#include "fabric/nic.h"
+#include "fabric/nic/efa/lib.h"
+#include "fabric/nic/efa/opts.h"
+#include "fabric/nic/nic.h"
 
 #include <pthread.h>
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The false daemon (fake_svc.h): one thread, poll(2), channel.h's server side. It keeps of each client the signals and rings it gave, so that
- * a test can ask by counters what became of them, and one peers page and one kick bell for all. Called by test_remote.c.
+ * The false daemon (fake_svc.h): one thread, poll(2), fabric/protocol/channel.h's server side. It keeps of each client the signals and rings it gave, so that
+ * a test can ask by counters what became of them, and one peers page and one kick wakeup for all. Called by test_remote.c.
  */
 #include "tests/unit/fake_svc.h"
 
 #include "fabric/base/err.h"
-#include "fabric/service/channel.h"
-#include "queues/epf_bell.h"
+#include "fabric/protocol/channel.h"
 #include "queues/epf_peers.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_signal.h"
+#include "queues/epf_wakeup.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ struct client {
 	struct epf_svc_input in;
 	struct epf_svc_output out;
 	struct epf_signal *signals;
-	struct epf_bell *bell;
+	struct epf_wakeup *wakeup;
 	struct epf_ring_shm *ring; /* the newest */
 	uint32_t regions, rings, closed;
 };
@@ -110,15 +110,15 @@ static void on_signals(struct fake *f, struct client *c, const union body *m, en
 {
 	uint64_t offset =
 		((uint64_t)m->signals.count * sizeof(struct epf_signal) + 127) / 128 * 128;
-	uint8_t *at = make_memory(f, fault, offset + sizeof(struct epf_bell), &a->fds[0]);
+	uint8_t *at = make_memory(f, fault, offset + sizeof(struct epf_wakeup), &a->fds[0]);
 
 	c->signals = (void *)at;
-	c->bell = (void *)(at + offset);
+	c->wakeup = (void *)(at + offset);
 	a->n_fds = 1;
 	a->signals = (struct epf_svc_signals_reply){ m->signals.count,
-						     offset + sizeof(struct epf_bell), offset };
+						     offset + sizeof(struct epf_wakeup), offset };
 	if (fault == FAKE_NUMBERS)
-		a->signals.bell_offset = UINT64_MAX - 127;
+		a->signals.wakeup_offset = UINT64_MAX - 127;
 }
 
 static void on_ring(struct fake *f, struct client *c, const union body *m, enum fake_fault fault,
@@ -168,7 +168,7 @@ static int on_counter(struct fake *f, struct client *c, const char *name, uint64
 	*value = 0;
 	if (strcmp(name, "poke") == 0) {
 		__atomic_add_fetch(&c->signals[0].value, 1, __ATOMIC_RELEASE);
-		epf_bell_ring(c->bell);
+		epf_wakeup_wake(c->wakeup);
 	} else if (strcmp(name, "lose_1") == 0) {
 		epf_peers_set(f->peers, 1, EPF_PEER_DOWN, EPF_R_RANK_DIED, 0);
 	} else if (strcmp(name, "return_1") == 0) {

@@ -6,9 +6,9 @@
 #ifndef EPF_TESTS_FAKE_VERBS_H
 #define EPF_TESTS_FAKE_VERBS_H
 
-#include "fabric/nic.h"
-#include "fabric/verbs_lib.h"
-#include "fabric/verbs_opts.h"
+#include "fabric/nic/nic.h"
+#include "fabric/nic/rdma/lib.h"
+#include "fabric/nic/verbs/opts.h"
 
 #include <pthread.h>
 

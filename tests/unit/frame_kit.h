@@ -7,7 +7,7 @@
 #define EPF_TEST_FRAME_KIT_H
 
 #include "fabric/base/err.h"
-#include "fabric/service/channel.h"
+#include "fabric/protocol/channel.h"
 
 #include <dirent.h>
 #include <errno.h>

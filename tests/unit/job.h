@@ -7,8 +7,8 @@
 #define EPF_TESTS_JOB_H
 
 #include "bootstrap/boot.h"
-#include "fabric/epf.h"
-#include "fabric/lib.h"
+#include "fabric/client/epf.h"
+#include "fabric/client/lib.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "tests/unit/ll_kit_impl.h"
 
 #include "bootstrap/boot.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 #include "kernels/epf_ll.h"
 
 #include <errno.h>

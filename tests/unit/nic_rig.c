@@ -6,11 +6,11 @@
 #include "tests/unit/nic_rig.h"
 
 #include "fabric/base/err.h"
-#include "fabric/emu_gpu.h"
+#include "fabric/gpu/copy.h"
 
 #ifdef EPF_WITH_VERBS
-# include "fabric/verbs_lib.h"
-# include "fabric/verbs_opts.h"
+# include "fabric/nic/rdma/lib.h"
+# include "fabric/nic/verbs/opts.h"
 # include "tests/unit/fake_efa.h"
 #endif
 

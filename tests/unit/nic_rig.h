@@ -4,15 +4,15 @@
  * is one row of functions: to put another NIC under the conformance suite, add a row to nic_rig_kinds().
  *
  * Devices run on the real clock: they are there when EPF_TEST_VERBS_DEVICES names one or two RDMA devices that reach each
- * other ("rxe0,rxe1"). EPF_TEST_NIC limits the kinds to those whose name begins with it ("verbs"). The EFA kinds run over made-up
+ * other ("rxe0,rxe1"). EPF_TEST_NIC limits the kinds to those whose name begins with it ("verbs"). The EFA kinds run over fake
  * adapters (fake_efa.h) on the virtual clock; EPF_TEST_SEED chooses another order for them.
  * Used by tests/unit/test_nic*.c and test_emu*.c only.
  */
 #ifndef EPF_TESTS_NIC_RIG_H
 #define EPF_TESTS_NIC_RIG_H
 
-#include "fabric/emu_opts.h"
-#include "fabric/nic.h"
+#include "fabric/nic/emu/opts.h"
+#include "fabric/nic/nic.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,7 +7,7 @@
 #define EPF_TESTS_UNIT_PLACE_RIG_H
 
 #include "fabric/base/conf.h"
-#include "fabric/place.h"
+#include "fabric/place/place.h"
 
 struct place_rig {
 	char dir[64];

@@ -8,9 +8,9 @@
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/core_limits.h"
-#include "fabric/rails.h"
-#include "fabric/recover.h"
+#include "fabric/engine/limits.h"
+#include "fabric/engine/recover.h"
+#include "fabric/nic/rails/rails.h"
 #include "tests/unit/core_rig.h"
 
 #include <errno.h>

@@ -73,7 +73,7 @@ KIT_FN unsigned kit_words(const uint8_t wr[64])
 	return wr[3] == 0x15 ? 0xf3ffu : wr[32] == 0x80 ? 0x03ffu : 0x0fffu;
 }
 
-KIT_FN uint64_t kit_bell(uint64_t produced, uint32_t ring)
+KIT_FN uint64_t kit_wakeup(uint64_t produced, uint32_t ring)
 {
 	uint8_t b[8] = { 0 };
 	uint64_t word;

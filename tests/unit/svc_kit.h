@@ -8,8 +8,8 @@
 
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
-#include "fabric/service/channel.h"
-#include "fabric/service/svc.h"
+#include "fabric/protocol/channel.h"
+#include "fabric/service/service.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ static inline void kit_make(struct kit *k)
 	kit_set(k, "runtime-dir", k->dir);
 	kit_set(k, "stats-dir", k->dir);
 	kit_set(k, "instance", "kit");
-	kit_set(k, "service-stranger-timeout", "20s"); /* longer than any machine stands still */
+	kit_set(k, "service-stranger-timeout", "20s"); /* longer than any machine is stalled */
 	kit_set(k, "service-grace", "100ms");
 	kit_set(k, "lanes-per-peer", "1");
 }
@@ -201,7 +201,7 @@ static inline struct epf_svc_attach kit_attach(uint8_t id, uint32_t rank, uint32
 	return q;
 }
 
-/* The status; to be given back with json_decref(). */
+/* The status; to be released with json_decref(). */
 static inline json_t *kit_status(const struct kit *k)
 {
 	struct epf_svc_channel *ch = kit_connect(k);

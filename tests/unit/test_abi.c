@@ -4,8 +4,8 @@
  * struct without a gap; every number in a table of names must be the constant's. Argument: the page. It reads table
  * rows (lines that begin with "|") and headings, and nothing else.
  */
-#include "fabric/core.h"
-#include "fabric/lib.h"
+#include "fabric/client/lib.h"
+#include "fabric/engine/core.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +49,7 @@ static struct object objects[] = {
 	{ "epf_ring_shm", sizeof(struct epf_ring_shm), false, false },
 	{ "epf_done", sizeof(struct epf_done), false, false },
 	{ "epf_signal", sizeof(struct epf_signal), false, false },
-	{ "epf_bell", sizeof(struct epf_bell), false, false },
+	{ "epf_wakeup", sizeof(struct epf_wakeup), false, false },
 	{ "epf_ctl", sizeof(struct epf_ctl), true, false },
 	{ "epf_msg", sizeof(struct epf_msg), false, false },
 	{ "epf_peers_shm", sizeof(struct epf_peers_shm), true, false },
@@ -64,7 +64,7 @@ static struct field fields[] = {
 	F(epf_ring_shm, ring_id),
 	F(epf_ring_shm, rank),
 	F(epf_ring_shm, reserved0),
-	F(epf_ring_shm, taken),
+	F(epf_ring_shm, dequeued),
 	F(epf_ring_shm, reserved1),
 	F(epf_ring_shm, abort),
 	F(epf_ring_shm, reserved2),
@@ -79,19 +79,19 @@ static struct field fields[] = {
 	F(epf_signal, value),
 	F(epf_signal, from),
 	F(epf_signal, reserved),
-	F(epf_bell, sleeping),
-	F(epf_bell, rung),
-	F(epf_bell, waiters),
-	F(epf_bell, wish),
-	F(epf_bell, wish_least),
-	F(epf_bell, wish_index),
-	F(epf_bell, reserved0),
-	F(epf_bell, reserved),
-	F(epf_bell, kernel_wish),
-	F(epf_bell, kernel_index),
-	F(epf_bell, kernel_least),
-	F(epf_bell, kernel_seen),
-	F(epf_bell, kernel_reserved),
+	F(epf_wakeup, sleeping),
+	F(epf_wakeup, rung),
+	F(epf_wakeup, waiters),
+	F(epf_wakeup, condition),
+	F(epf_wakeup, condition_least),
+	F(epf_wakeup, condition_index),
+	F(epf_wakeup, reserved0),
+	F(epf_wakeup, reserved),
+	F(epf_wakeup, kernel_condition),
+	F(epf_wakeup, kernel_index),
+	F(epf_wakeup, kernel_least),
+	F(epf_wakeup, kernel_seen),
+	F(epf_wakeup, kernel_reserved),
 	F(epf_ctl, grants),
 	{ "epf_ctl", "acks", offsetof(struct epf_ctl, acks), 8, false },
 	F(epf_peers_shm, magic),
@@ -183,9 +183,9 @@ static struct number numbers[] = {
 	N(EPF_MSG_KEYS),
 	N(EPF_IMM_STREAM),
 	N(EPF_IMM_NOTIFY),
-	N(EPF_FLIGHT_TAKE),
+	N(EPF_FLIGHT_DEQUEUE),
 	N(EPF_FLIGHT_STEP),
-	N(EPF_FLIGHT_PARK),
+	N(EPF_FLIGHT_DEFER),
 	N(EPF_FLIGHT_BLOCK),
 	N(EPF_FLIGHT_FLUSH),
 	N(EPF_FLIGHT_FLUSHED),

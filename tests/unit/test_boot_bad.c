@@ -414,7 +414,7 @@ static void a_false_server_is_not_believed(void **state)
 	opts.timeout_ns = 200 * MS;
 	assert_error(epf_boot_tcp_open(&opts, &boot), -ETIMEDOUT, "no rendezvous server answered");
 	close(fd);
-	/* What is said is what the last try met: on a machine that stands still, its own deadline. */
+	/* What is said is what the last try met: on a machine that is stalled, its own deadline. */
 	for (int i = 0; i < 20; i++) {
 		assert_error(epf_boot_tcp_open(&opts, &boot), -ETIMEDOUT, "no rendezvous server");
 		if (strstr(epf_last_error(), "Connection refused"))

@@ -4,7 +4,7 @@
  * that the dry run promises are compared with what a server counts when the ranks really come.
  */
 #include "tests/unit/boot_kit.h"
-#include "tools/fabric_tools.h"
+#include "tools/cli/tools.h"
 
 #include <fcntl.h>
 #include <jansson.h>

@@ -3,7 +3,7 @@
  * The command check: each reason for a refusal at least once, what is allowed at every edge of a region, and nothing that
  * wraps. tests/fuzz/fuzz_cmd.c holds it against a second opinion on arbitrary bytes.
  */
-#include "fabric/check_hot.h"
+#include "fabric/engine/check_hot.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

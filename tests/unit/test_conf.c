@@ -3,7 +3,7 @@
  * Tests of the configuration's types, ranges, error texts, defaults and printing, row by row and
  * with rows made for the test. Sources and precedence are in test_conf_load.c. Run by meson.
  */
-#include "fabric/base/conf_impl.h"
+#include "fabric/base/conf_priv.h"
 
 #include "fabric/base/err.h"
 

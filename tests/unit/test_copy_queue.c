@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batches of copies (fabric/emu_copy_queue.h) over a device that only looks: no two copies of a batch meet in their destination, all are
+ * Batches of copies (fabric/nic/emu/copy_queue.h) over a device that only looks: no two copies of a batch meet in their destination, all are
  * submitted in their order, each job gets its outcome once. Random spans, also across the end of the ring of jobs, with queues that are full now and
  * then, and for so long that the numbers of batches come again.
  */
-#include "fabric/emu.h"
-#include "fabric/emu_copy_queue.h"
+#include "fabric/nic/emu/copy_queue.h"
+#include "fabric/nic/emu/emu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -76,7 +76,7 @@ static const struct epf_copy_ops look = {
 /* A NIC's side, as far as the queue looks at it. */
 static struct epf_emu_copier *nic_new(void)
 {
-	static struct epf_bell bell;
+	static struct epf_wakeup wakeup;
 	struct epf_emu_copier *c = calloc(1, sizeof(*c));
 
 	assert_non_null(c);
@@ -85,7 +85,7 @@ static struct epf_emu_copier *nic_new(void)
 	c->outcomes = calloc(EPF_EMU_COPIES, sizeof(*c->outcomes));
 	assert_true(c->entries && c->undone && c->outcomes);
 	c->ops = &look;
-	c->nic_bell = &bell;
+	c->nic_wakeup = &wakeup;
 	memset(&device, 0, sizeof(device));
 	return c;
 }

@@ -4,7 +4,7 @@
  * cut short at every length, each byte changed, every number out of range. Seeded: EPF_SEED=<n> replays a run.
  */
 #include "fabric/base/err.h"
-#include "fabric/describe.h"
+#include "fabric/join/describe.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -6,10 +6,10 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "fabric/base/err.h"
-#include "fabric/core_limits.h"
-#include "fabric/device_gpu.h"
-#include "fabric/device_mem.h"
-#include "fabric/verbs_region.h"
+#include "fabric/engine/limits.h"
+#include "fabric/gpu/device_mem.h"
+#include "fabric/gpu/rdma.h"
+#include "fabric/nic/verbs/region.h"
 #include "tests/unit/core_rig.h"
 
 #include <errno.h>
@@ -327,7 +327,7 @@ static void promised_order_needs_no_flush(void **state)
 	}
 }
 
-/* A NIC that makes additions when it is told. */
+/* A NIC that makes additions when it is notified. */
 static struct {
 	unsigned begun, full;
 	int pending;
@@ -456,21 +456,21 @@ static void completions_go_on_beside_additions(void **state)
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(sum(from), 1);
 	assert_int_equal(to->shm->done.retired, 1);
-	for (pushed = 1; pushed < 3 * EPF_DEFERRED; pushed++) {
+	for (pushed = 1; pushed < 3 * EPF_MAX_QUEUED_ARRIVALS; pushed++) {
 		if (epf_ring_room(&from->ring, 2) < 2)
 			assert_true(core_rig_run(rig, NULL, NULL));
 		if (epf_ring_room(&from->ring, 2) < 2)
 			break; /* lanes, receives and ring are full, as they may be */
 		core_rig_put(from, 2, 256, 3);
 	}
-	assert_true(pushed > EPF_DEFERRED);
+	assert_true(pushed > EPF_MAX_QUEUED_ARRIVALS);
 	assert_true(core_rig_run(rig, NULL, NULL));
-	assert_true(rig->core[1]->n_deferred > 64);
+	assert_true(rig->core[1]->n_queued_arrivals > 64);
 	assert_int_equal(sum(to), 0);
 	adder.pending = 0;
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(sum(to), pushed);
-	assert_int_equal(rig->core[1]->n_deferred, 0);
+	assert_int_equal(rig->core[1]->n_queued_arrivals, 0);
 	core_rig_close(rig);
 }
 

@@ -44,7 +44,7 @@ static void assert_has(const char *text)
 		fail_msg("no '%s' in:\n%s", text, out);
 }
 
-/* A machine of InfiniBand cards and NVIDIA GPUs, with all that the doctor looks for in order. */
+/* A machine of InfiniBand NICs and NVIDIA GPUs, with all that the doctor looks for in order. */
 static void healthy(struct place_rig *rig)
 {
 	place_rig_init(rig, "hgx");
@@ -78,7 +78,7 @@ static void a_machine_in_order_passes(void **state)
 	assert_has("ok    gpu-memory   GPU memory can be registered by peer memory");
 	assert_has("ok    clock ");
 	assert_has(", 0 failures\n");
-	/* The second port of the management card is down: a warning, which --strict counts. */
+	/* The second port of the management NIC is down: a warning, which --strict counts. */
 	assert_has("warn  links        mlx5_2:1 is DOWN");
 	assert_int_equal(run(&rig, "--strict"), 1);
 	place_rig_destroy(&rig);
@@ -230,7 +230,7 @@ static void verbs_without_devices_is_a_failure(void **state)
 	assert_has("skip  devices ");
 	assert_int_equal(run(&rig, "--nic=verbs"), 1);
 	assert_has("FAIL  devices ");
-	assert_has("lspci shows whether the card is seen");
+	assert_has("lspci shows whether the NIC is seen");
 	place_rig_destroy(&rig);
 }
 

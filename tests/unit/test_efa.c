@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The EFA NIC's data path over made-up adapters (efa_rig.h): what becomes of each kind of work request, each of the device's
+ * The EFA NIC's data path over fake adapters (efa_rig.h): what becomes of each kind of work request, each of the device's
  * errors, arrivals with and without a receive, receives spread over lanes, strangers, a device that breaks.
  */
 #include "fabric/base/err.h"
-#include "fabric/device_mem.h"
-#include "fabric/efa.h"
+#include "fabric/gpu/device_mem.h"
+#include "fabric/nic/efa/efa.h"
 #include "tests/unit/efa_rig.h"
 
 #include <errno.h>
@@ -228,7 +228,7 @@ static void test_receives(void **state)
 	assert_int_equal(fake_efa_receives(efa_qpn(tokens[1][1])), 3);
 	b->ops->post_receives(b, 7);
 	assert_int_equal(fake_efa_receives(efa_qpn(tokens[1][1])), 10);
-	/* The lane is made anew, while receives of the others come and go. */
+	/* The lane is made again, while receives of the others come and go. */
 	b->ops->lane_destroy(b, 1);
 	b->ops->post_receives(b, 0);
 	assert_int_equal(fake_efa_receives(efa_qpn(tokens[0][1])), 10);

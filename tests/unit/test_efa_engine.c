@@ -5,7 +5,7 @@
  * chooses one.
  */
 #include "fabric/base/clock.h"
-#include "fabric/core_limits.h"
+#include "fabric/engine/limits.h"
 #include "tests/unit/core_rig.h"
 #include "tests/unit/fake_efa.h"
 
@@ -151,7 +151,7 @@ static void run(struct core_rig *rig, uint64_t seed, uint32_t often)
 			fake_efa.break_next = 1 + (int)((broken ^ seed) & 1);
 		}
 		if (epf_now_ns() - last > CORE_RIG_LONGEST_NS)
-			fail_msg("seed %llu: stands still at %u and %u", (unsigned long long)seed,
+			fail_msg("seed %llu: is stalled at %u and %u", (unsigned long long)seed,
 				 pairs[0].seen, pairs[1].seen);
 	}
 	assert_true(core_rig_run(rig, NULL, NULL));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes of the EFA NIC over made-up adapters (efa_rig.h): creation and its limits, what a queue pair and an address handle are asked for,
+ * Lanes of the EFA NIC over fake adapters (efa_rig.h): creation and its limits, what a queue pair and an address handle are asked for,
  * what comes before a lane is connected, fences at both ends, numbers used again, completions of queue pairs that are no more.
  */
 #include "fabric/base/err.h"
-#include "fabric/efa.h"
+#include "fabric/nic/efa/efa.h"
 #include "tests/unit/efa_rig.h"
 
 #include <errno.h>

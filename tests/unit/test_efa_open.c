@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and watching the EFA NIC over made-up adapters (efa_rig.h): which device it takes and what it says of those it cannot, settings
+ * Opening and watching the EFA NIC over fake adapters (efa_rig.h): which device it takes and what it says of those it cannot, settings
  * out of range, every call that can fail, devices with less, events, counters, waking a sleeping core.
  */
 #include "fabric/base/err.h"
-#include "fabric/efa.h"
-#include "fabric/rails.h"
-#include "queues/epf_bell.h"
+#include "fabric/nic/efa/efa.h"
+#include "fabric/nic/rails/rails.h"
+#include "queues/epf_wakeup.h"
 #include "tests/unit/efa_rig.h"
 
 #include <errno.h>
@@ -209,22 +209,22 @@ static void test_less(void **state)
 static void test_wake(void **state)
 {
 	uint64_t tokens[2];
-	struct epf_bell *bell;
+	struct epf_wakeup *wakeup;
 	struct epf_wr wr;
 
 	efa_open_ends(NULL);
 	efa_lane_pair(0, tokens);
 	ends[1].nic->ops->post_receives(ends[1].nic, 4);
-	bell = ends[1].nic->ops->bell(ends[1].nic);
+	wakeup = ends[1].nic->ops->wakeup(ends[1].nic);
 	for (int round = 0; round < 3; round++) {
-		epf_bell_arm(bell);
+		epf_wakeup_arm(wakeup);
 		assert_int_equal(ends[1].nic->ops->arm(ends[1].nic), 0);
 		wr = efa_wr(EPF_WR_WRITE_IMM, 1, 8);
 		efa_post(0, &wr);
 		clock_ns += 5000;
 		efa_reap(0); /* what travels moves when somebody polls */
-		epf_bell_sleep(bell, UINT64_C(20000000000));
-		assert_int_equal(bell->sleeping, 0);
+		epf_wakeup_sleep(wakeup, UINT64_C(20000000000));
+		assert_int_equal(wakeup->sleeping, 0);
 		efa_reap(1);
 		assert_int_equal(ends[1].n, (unsigned)round + 1);
 	}

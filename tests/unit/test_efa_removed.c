@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An EFA adapter that is removed in the middle of a job and comes back with a reconnection (nic.h: revive): two engines over adapters that
+ * An EFA adapter that is removed in the middle of a job and comes back with a reconnection (fabric/nic/nic.h: revive): two engines over adapters that
  * reorder (fake_efa.h), of which a node loses one of two, or its only one.
  */
 #include "fabric/base/clock.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes of the EFA NIC that are opened again on a thread of its own (efa_reopen.c), and adapters that were removed and come back, over adapters that
+ * Lanes of the EFA NIC that are opened again on a thread of its own (fabric/nic/efa/reopen.c), and adapters that were removed and come back, over adapters that
  * take their time (efa_rig.h): who asks gets an answer at once, the device is asked by the other thread, traffic flows
  * afterwards, and what is given up half way leaves nothing behind.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/efa.h"
-#include "fabric/rails.h"
+#include "fabric/nic/efa/efa.h"
+#include "fabric/nic/rails/rails.h"
 #include "tests/unit/efa_rig.h"
 
 #include <errno.h>
@@ -298,7 +298,7 @@ static void an_adapter_goes_meanwhile(void **state)
 	efa_close_ends();
 }
 
-/* End 0 as a NIC that may be opened anew: of one adapter, or the second of two. */
+/* End 0 as a NIC that may be opened again: of one adapter, or the second of two. */
 static void open_chosen(unsigned adapters)
 {
 	char *names[2] = { (char *)"efa0", (char *)"efa2" };

@@ -2,9 +2,9 @@
 /*
  * The emulated NIC against broken peers, and in great number. A peer shares its wire segment with us, so it
  * can write anything there at any time: it may spoil its own lane, but must not crash us, write outside a
- * region, or disturb another peer's lane. Uses the inside of the NIC (fabric/emu.h) to play the broken one.
+ * region, or disturb another peer's lane. Uses the inside of the NIC (fabric/nic/emu/emu.h) to play the broken one.
  */
-#include "fabric/emu.h"
+#include "fabric/nic/emu/emu.h"
 #include "tests/unit/nic_rig.h"
 
 #include <errno.h>
@@ -261,7 +261,7 @@ static void test_crafted(void **state)
 	}
 }
 
-/* A chain that a slow sender pushes after the lane was made anew is let go. */
+/* A chain that a slow sender pushes after the lane was made again is let go. */
 static void test_stale_chain(void **state)
 {
 	struct epf_emu_opts opts;

@@ -4,7 +4,7 @@
  * over it too, do not look at. Order of overlapping writes, fences with copies under way, withdrawn regions, additions, a NIC
  * without a GPU, many regions.
  */
-#include "fabric/emu.h"
+#include "fabric/nic/emu/emu.h"
 #include "tests/unit/nic_rig.h"
 
 #include <errno.h>
@@ -311,7 +311,7 @@ static unsigned copies_begun(struct rig *rig)
 }
 
 /*
- * A write that the CPU lands, as control words are, holds up no copies to GPU memory behind it, but those to host memory, where both could
+ * A write that the CPU lands, as control writes are, holds up no copies to GPU memory behind it, but those to host memory, where both could
  * write the same bytes.
  */
 static void test_ahead_of_cpu(void **state)
@@ -384,7 +384,7 @@ static void test_add_before_copies(void **state)
 	rig_close(rig);
 }
 
-/* Copies that stand still are told of, once, with what holds them (a call of the driver's, or the device), and that they go on. */
+/* Copies that stall are notified of, once, with what holds them (a call of the driver's, or the device), and that they go on. */
 static void stand_still(int hold, const char *text)
 {
 	struct rig *rig = rig_open(&both, NULL);
@@ -517,7 +517,7 @@ static void test_no_gpu(void **state)
 	rig_close(rig);
 }
 
-/* Copies that fail on the device, after they were taken, are told of, and fail what waits for them. */
+/* Copies that fail on the device, after they were taken, are notified of, and fail what waits for them. */
 static void test_failed_copies(void **state)
 {
 	struct rig *rig = rig_open(&both, NULL);

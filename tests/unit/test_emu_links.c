@@ -251,7 +251,7 @@ static void test_duplicates(void **state)
 	rig_close(rig);
 }
 
-/* Lanes of a cut link are fenced, destroyed and made anew: no packet is lost. */
+/* Lanes of a cut link are fenced, destroyed and made again: no packet is lost. */
 static void test_destroy_cut(void **state)
 {
 	(void)state;

@@ -6,7 +6,7 @@
  */
 #include "tests/unit/nic_rig.h"
 
-#include "fabric/emu.h"
+#include "fabric/nic/emu/emu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -207,11 +207,11 @@ static void test_late_connect(void **state)
 	rig->now_ns += 2 * rig->opts.retry_timeout_ns;
 	assert_int_equal(look(rig), 0);
 	assert_int_equal(b->ops->lane_connect(b, 1, addr_a, na, ta), 0);
-	epf_bell_arm(b->ops->bell(b));
+	epf_wakeup_arm(b->ops->wakeup(b));
 	assert_int_equal(look(rig), 0);
 	assert_true(a->ops->wake_pending(a));
 	a->ops->wake_peers(a);
-	assert_int_equal(epf_bell_must_ring(b->ops->bell(b)), 0);
+	assert_int_equal(epf_wakeup_is_needed(b->ops->wakeup(b)), 0);
 	rig_run(rig, MS);
 	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK), 1);
 	rig_close(rig);

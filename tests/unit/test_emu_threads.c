@@ -5,8 +5,8 @@
  * sanitizer as well. Faults found in a thread are counted and asserted by the main thread.
  */
 #include "fabric/base/clock.h"
-#include "fabric/emu_opts.h"
-#include "fabric/nic.h"
+#include "fabric/nic/emu/opts.h"
+#include "fabric/nic/nic.h"
 
 #include <pthread.h>
 #include <sched.h>

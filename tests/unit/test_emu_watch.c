@@ -5,7 +5,7 @@
  * where only /proc is to be had. Children meet this process in a shared page; one that finds a fault exits with 1.
  */
 #include "fabric/base/err.h"
-#include "fabric/emu.h"
+#include "fabric/nic/emu/emu.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@
 
 enum { LANES = 4, DEPTH = 64, BYTES = 4096, MANY = 300, A_CALL = 128 };
 
-/* What a child is told to do next; it answers by counting up done. */
+/* What a child is notified to do next; it answers by counting up done. */
 enum command { CONNECT = 1, SEND, REAP, CLOSE };
 
 struct side {
@@ -51,7 +51,7 @@ struct pair {
 
 static int ordered;
 
-/* Time stands still: nothing here can run into a timeout. */
+/* Time is stalled: nothing here can run into a timeout. */
 static uint64_t now(void *arg)
 {
 	(void)arg;
@@ -395,7 +395,7 @@ static void test_closed(void **state)
 	pair_close(p, 1);
 }
 
-/* Between the watch and the reap lanes may be fenced, destroyed, made anew: they are not reported, nothing is lost. */
+/* Between the watch and the reap lanes may be fenced, destroyed, made again: they are not reported, nothing is lost. */
 static void test_gone_meanwhile(void **state)
 {
 	struct pair *p = pair_open(NULL, 0), *next;

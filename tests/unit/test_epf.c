@@ -6,7 +6,7 @@
 #include "tests/unit/job.h"
 
 #include "fabric/base/err.h"
-#include "fabric/nic.h"
+#include "fabric/nic/nic.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

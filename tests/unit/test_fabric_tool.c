@@ -18,7 +18,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 
 static const char *program;
 static char out[65536], err[65536];
@@ -134,10 +134,10 @@ static void config_names_each_origin(void **state)
 	assert_setting("nic", "null", "command line");
 	assert_setting("ring-slots", "128", "environment EPF_RING_SLOTS");
 	assert_setting("core-batch", "8", "environment EPF_CORE_BATCH");
-	assert_setting("park-limit", "99", origin);
+	assert_setting("defer-limit", "99", origin);
 	assert_setting("core-idle", "sleep", "default");
 	assert_int_equal(run(env, ARGS("config", option, "--changed")), 0);
-	assert_setting("park-limit", "99", origin);
+	assert_setting("defer-limit", "99", origin);
 	assert_null(strstr(out, "core-idle"));
 	unlink(path);
 	assert_int_equal(TOOL("config", option), 1);

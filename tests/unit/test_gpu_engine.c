@@ -5,8 +5,8 @@
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
-#include "fabric/epf.h"
-#include "fabric/lib.h"
+#include "fabric/client/epf.h"
+#include "fabric/client/lib.h"
 #include "kernels/epf_device.cuh"
 
 #include <errno.h>
@@ -139,19 +139,19 @@ static void *wait_for_signal(void *arg)
 	return NULL;
 }
 
-/* A wait that lasts stands in the rank's bell, one of several, until it is over. */
+/* A wait that lasts stands in the rank's wakeup, one of several, until it is over. */
 static void a_long_wait_is_told(void **state)
 {
 	const struct timespec nap = { 0, 1000000 };
 	struct waiter w[2];
-	struct epf_bell *bell;
+	struct epf_wakeup *wakeup;
 	pthread_t thread[2];
 	struct epf_dev d;
 	struct job j;
 
 	(void)state;
 	job_open(&j);
-	bell = j.ep[0]->bell;
+	wakeup = j.ep[0]->wakeup;
 	epf_dev_open(&d, epf_gpu_context(j.gpu));
 	assert_int_equal(epf_dev_signal(&d, 0, 9, 1, 0), 0);
 	assert_int_equal(epf_dev_flush(&d, 0), 0);
@@ -159,18 +159,18 @@ static void a_long_wait_is_told(void **state)
 		w[i] = (struct waiter){ epf_gpu_context(j.gpu), 1 };
 		assert_int_equal(pthread_create(&thread[i], NULL, wait_for_signal, &w[i]), 0);
 	}
-	for (unsigned i = 0; i < 5000 && !EPF_LOAD_ACQUIRE(&bell->kernel_wish); i++)
+	for (unsigned i = 0; i < 5000 && !EPF_LOAD_ACQUIRE(&wakeup->kernel_condition); i++)
 		nanosleep(&nap, NULL);
-	assert_int_equal(EPF_LOAD_ACQUIRE(&bell->kernel_wish), EPF_WISH_SIGNAL);
-	assert_int_equal(bell->kernel_index, 9);
-	assert_int_equal(bell->kernel_least, 2);
-	assert_int_equal(bell->kernel_seen, 1);
+	assert_int_equal(EPF_LOAD_ACQUIRE(&wakeup->kernel_condition), EPF_WAKE_ON_SIGNAL);
+	assert_int_equal(wakeup->kernel_index, 9);
+	assert_int_equal(wakeup->kernel_least, 2);
+	assert_int_equal(wakeup->kernel_seen, 1);
 	assert_int_equal(epf_dev_signal(&d, 0, 9, 1, 0), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		pthread_join(thread[i], NULL);
 		assert_int_equal(w[i].rc, 0);
 	}
-	assert_int_equal(EPF_LOAD_ACQUIRE(&bell->kernel_wish), EPF_WISH_ANY);
+	assert_int_equal(EPF_LOAD_ACQUIRE(&wakeup->kernel_condition), EPF_WAKE_ON_ANY);
 	epf_dev_close(&d);
 	job_close(&j);
 }

@@ -4,9 +4,9 @@
  * kernel that sees its signal must see the data, and an addition must change this signal by this much and nothing else.
  */
 #include "bootstrap/boot.h"
-#include "fabric/emu_gpu.h"
-#include "fabric/epf.h"
-#include "fabric/lib.h"
+#include "fabric/client/epf.h"
+#include "fabric/client/lib.h"
+#include "fabric/gpu/copy.h"
 #include "kernels/epf_device.cuh"
 
 #include <setjmp.h>

@@ -8,11 +8,11 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
-#include "fabric/core_limits.h"
-#include "fabric/engine.h"
-#include "fabric/lanes.h"
-#include "fabric/lanes_plan.h"
-#include "fabric/world.h"
+#include "fabric/engine/engine.h"
+#include "fabric/engine/lanes.h"
+#include "fabric/engine/lanes_plan.h"
+#include "fabric/engine/limits.h"
+#include "fabric/join/world.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -18,9 +18,9 @@
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/core_limits.h"
-#include "fabric/describe.h"
-#include "fabric/engine.h"
+#include "fabric/engine/engine.h"
+#include "fabric/engine/limits.h"
+#include "fabric/join/describe.h"
 #include "tests/unit/job.h"
 
 #define GIB (UINT64_C(1) << 30)

@@ -4,7 +4,7 @@
  * that cannot be. What is left must be right bit for bit, calls must return in time, and each sentence must name the culprit.
  */
 #include "bootstrap/boot.h"
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 #include "kernels/epf_ll.h"
 #include "kernels/ll/ll.h"
 #include "tests/unit/ll_kit.h"
@@ -198,7 +198,7 @@ static void masked_ranks_are_left_out(void **state)
 }
 
 /*
- * A rank does not come when the others begin anew: masked after the timeout and named; the others go on, and begin anew again without waiting for it. When it
+ * A rank does not come when the others begin again: masked after the timeout and named; the others go on, and begin again again without waiting for it. When it
  * is back, its masks cleared, all meet again.
  */
 static void absence_from_clean(enum ll_kit_direct direct)
@@ -368,7 +368,7 @@ static void arguments_are_checked(void **state)
 	ll_kit_close(k);
 }
 
-/* What a kernel finds wrong is told by epf_ll_check, and leads nowhere outside of the buffers. */
+/* What a kernel finds wrong is notified by epf_ll_check, and leads nowhere outside of the buffers. */
 static void what_kernels_find_is_told(void **state)
 {
 	struct ll_kit *k = open_one();

@@ -6,7 +6,7 @@
  */
 #include "tests/unit/nic_rig.h"
 
-#include "queues/epf_bell.h"
+#include "queues/epf_wakeup.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -427,35 +427,35 @@ static void test_next_event(void **state)
 	assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK), 1);
 }
 
-static void test_bell(void **state)
+static void test_wakeup(void **state)
 {
 	struct rig *rig = *state;
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 8);
 	struct epf_nic *a = rig->a.nic, *b = rig->b.nic;
-	struct epf_bell *bell = b->ops->bell(b);
+	struct epf_wakeup *wakeup = b->ops->wakeup(b);
 	uint32_t rung;
 
 	needs_steps();
 	needs_arrivals();
 	needs_host_memory();
-	assert_non_null(bell);
-	rung = bell->rung;
+	assert_non_null(wakeup);
+	rung = wakeup->rung;
 	rig_post(rig, &wr);
 	assert_int_equal(a->ops->wake_pending(a), 0);
-	epf_bell_arm(bell);
+	epf_wakeup_arm(wakeup);
 	rig_post(rig, &wr);
 	assert_int_equal(a->ops->wake_pending(a), 1);
 	a->ops->wake_peers(a);
 	assert_int_equal(a->ops->wake_pending(a), 0);
-	assert_int_equal(bell->rung, rung + 1);
-	assert_int_equal(bell->sleeping, 0);
-	epf_bell_sleep(bell, 1000000000); /* returns at once: not armed any more */
+	assert_int_equal(wakeup->rung, rung + 1);
+	assert_int_equal(wakeup->sleeping, 0);
+	epf_wakeup_sleep(wakeup, 1000000000); /* returns at once: not armed any more */
 	/* Completions ring the sender. */
-	epf_bell_arm(a->ops->bell(a));
+	epf_wakeup_arm(a->ops->wakeup(a));
 	rig_reap(&rig->b);
 	assert_int_equal(b->ops->wake_pending(b), 1);
 	b->ops->wake_peers(b);
-	assert_int_equal(a->ops->bell(a)->sleeping, 0);
+	assert_int_equal(a->ops->wakeup(a)->sleeping, 0);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -477,7 +477,7 @@ int main(void)
 		CASE(test_loopback),
 		CASE(test_many_lanes),
 		CASE(test_next_event),
-		CASE(test_bell),
+		CASE(test_wakeup),
 	};
 	size_t count;
 	int failed = 0;

@@ -6,7 +6,7 @@
  */
 #include "tests/unit/nic_rig.h"
 
-#include "fabric/nic_fill.h"
+#include "fabric/nic/fill.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -93,7 +93,7 @@ static void test_states(void **state)
 static void test_ring(void **state)
 {
 	const struct epf_nv_ring_places at = { .slots = 0x1000,
-					       .bell = 0x2000,
+					       .wakeup = 0x2000,
 					       .cqe = 0x3000,
 					       .dbrec = 0x4000,
 					       .cq = 0x5000,

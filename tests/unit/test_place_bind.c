@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #include "fabric/base/err.h"
-#include "fabric/numa.h"
-#include "fabric/place_bind.h"
+#include "fabric/place/bind.h"
+#include "fabric/place/numa.h"
 #include "tests/unit/place_rig.h"
 
 /* The lowest CPU that this process may use: every machine of a test has it somewhere. */

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "fabric/base/err.h"
-#include "fabric/place_pick.h"
+#include "fabric/place/pick.h"
 #include "tests/unit/place_rig.h"
 
 enum { MOST = 64 };
@@ -98,7 +98,7 @@ static void a_daemon_gets_all_rails_in_order(void **state)
 {
 	struct place_rig rig;
 
-	place_rig_init(&rig, "hgx"); /* not the management cards */
+	place_rig_init(&rig, "hgx"); /* not the management NICs */
 	expect(&rig, -1,
 	       "mlx5_0:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_9:1,mlx5_10:1,mlx5_11:1", "");
 	place_rig_destroy(&rig);
@@ -133,7 +133,7 @@ static void selections_are_read_as_nccl_reads_them(void **state)
 		const char *text, *own;
 	} rows[] = {
 		{ "mlx5_1",
-		  "mlx5_10:1,mlx5_11:1" }, /* mlx5_1 itself, the management card: see below */
+		  "mlx5_10:1,mlx5_11:1" }, /* mlx5_1 itself, the management NIC: see below */
 		{ "=mlx5_3,mlx5_10", "mlx5_3:1,mlx5_10:1" },
 		{ "=mlx5_3:1", "mlx5_3:1" },
 		{ "^mlx5_0,mlx5_3", "mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_9:1,mlx5_10:1,mlx5_11:1" },
@@ -152,8 +152,7 @@ static void selections_are_read_as_nccl_reads_them(void **state)
 		place_rig_replan(&rig);
 		list_rig(&rig, &l);
 		assert_int_equal(pick_for(&rig, &l, -1, 0, &pick), 0);
-		if (i ==
-		    0) /* a prefix: the management card's two ports too, as the user named it */
+		if (i == 0) /* a prefix: the management NIC's two ports too, as the user named it */
 			assert_non_null(strstr(names(&l, &pick, 0, pick.own), rows[i].own));
 		else
 			assert_string_equal(names(&l, &pick, 0, pick.own), rows[i].own);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of plain puts (fabric/put_hot.c, and their completions in retire_hot.h) against the ordinary way: the same random commands go to two
- * cores, narrow to one and wide to the other, and wide ones never go in rows. Work requests, done words, refusals and counts must be
+ * Rows of plain puts (fabric/engine/put_hot.c, and their completions in fabric/engine/retire_hot.h) against the ordinary way: the same random commands go to two
+ * cores, narrow to one and wide to the other, and wide ones never go in rows. Work requests, completion counters, refusals and counts must be
  * the same. And where a row ends: at another command, a wrong one, a full lane, a limit of what is in flight. On the null NIC.
  */
-#include "fabric/bench_core.h"
+#include "fabric/engine/bench_core.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_stats.h"
 
@@ -126,7 +126,7 @@ static void drain(struct rig *r)
 {
 	while (epf_core_step(r->core))
 		;
-	assert_int_equal(r->core->n_parked, 0);
+	assert_int_equal(r->core->n_deferred, 0);
 	assert_int_equal(r->shm->done.retired, epf_ring_retired(&r->ring));
 	assert_int_equal(r->shm->done.retired, r->ring.pushed);
 	assert_int_equal(r->core->load[0].bytes, 0);
@@ -137,7 +137,7 @@ static void drain(struct rig *r)
 
 static void compare(const struct rig *a, const struct rig *b)
 {
-	static const uint32_t counts[] = { EPF_STAT_CORE_CMDS_TAKEN,
+	static const uint32_t counts[] = { EPF_STAT_CORE_CMDS_DEQUEUED,
 					   EPF_STAT_CORE_PUT_BYTES_SAME_NODE,
 					   EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE,
 					   EPF_STAT_CORE_GET_BYTES, EPF_STAT_CORE_WRS_POSTED };
@@ -189,7 +189,7 @@ static void rows_do_what_single_commands_do(void **state)
 		drain(&wide);
 		compare(&narrow, &wide);
 	}
-	assert_true(counter(&narrow, EPF_STAT_CORE_CMDS_TAKEN) > ROUNDS * 40);
+	assert_true(counter(&narrow, EPF_STAT_CORE_CMDS_DEQUEUED) > ROUNDS * 40);
 	epf_bench_core_destroy(narrow.bc);
 	epf_bench_core_destroy(wide.bc);
 }
@@ -311,17 +311,17 @@ static void what_lets_nobody_pass_is_left(void **state)
 	limit = lane_to(&r, 1)->limit;
 	lane_to(&r, 1)->limit = 0;
 	r.core->rings[0]->mixed = 0; /* as after some turns */
-	taken = counter(&r, EPF_STAT_CORE_CMDS_TAKEN);
+	taken = counter(&r, EPF_STAT_CORE_CMDS_DEQUEUED);
 	push_puts(&r, PUTS, 0, 0);
 	step_often(&r);
-	assert_in_range(counter(&r, EPF_STAT_CORE_CMDS_TAKEN) - taken, 1, FEW);
-	assert_in_range(r.core->n_parked, 1, FEW);
+	assert_in_range(counter(&r, EPF_STAT_CORE_CMDS_DEQUEUED) - taken, 1, FEW);
+	assert_in_range(r.core->n_deferred, 1, FEW);
 	assert_false(epf_core_has_work(r.core));
 	push_puts(&r, 1, 0, 0);
 	assert_true(epf_core_has_work(r.core));
 	step_often(&r);
 	assert_false(epf_core_has_work(r.core));
-	assert_in_range(r.core->n_parked, 1, FEW);
+	assert_in_range(r.core->n_deferred, 1, FEW);
 	posted = lane_to(&r, 2)->head;
 	push_put_to(&r, 2);
 	push_puts(&r, 3, 0, 0);
@@ -329,8 +329,8 @@ static void what_lets_nobody_pass_is_left(void **state)
 	assert_int_equal(lane_to(&r, 2)->head - posted, 1);
 	lane_to(&r, 1)->limit = limit;
 	drain(&r);
-	assert_int_equal(r.core->n_parked, 0);
-	assert_int_equal(counter(&r, EPF_STAT_CORE_CMDS_TAKEN) - taken, PUTS + 5);
+	assert_int_equal(r.core->n_deferred, 0);
+	assert_int_equal(counter(&r, EPF_STAT_CORE_CMDS_DEQUEUED) - taken, PUTS + 5);
 	assert_int_equal(r.shm->done.retired, r.ring.head);
 	assert_int_equal(r.shm->done.failed, 0);
 	epf_bench_core_destroy(r.bc);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several devices as one NIC (nic_rails.c) under two engines in one thread (core_rig.h): addresses, keys of each device, limits for
+ * Several devices as one NIC (fabric/nic/rails/nic.c) under two engines in one thread (core_rig.h): addresses, keys of each device, limits for
  * each device, and what happens when the link of one goes down and comes back, or that of all.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/core_limits.h"
-#include "fabric/recover.h"
+#include "fabric/engine/limits.h"
+#include "fabric/engine/recover.h"
 #include "tests/stall.h"
 #include "tests/unit/core_rig.h"
 
@@ -258,7 +258,7 @@ static void the_same_without_order(void **state)
 	flap(settings, 1, 0);
 }
 
-/* Each of two ranks has a card of its own: its bytes go by that, by the other one while that is down, and by its own again. */
+/* Each of two ranks has a NIC of its own: its bytes go by that, by the other one while that is down, and by its own again. */
 static void a_rank_goes_by_its_own_card(void **state)
 {
 	struct core_rig *rig = core_rig_open_devices(quick, 2);
@@ -395,8 +395,8 @@ static void a_rank_that_comes_back_has_keys_of_every_device(void **state)
 	assert_true(core_rig_run(rig, is_drained, r));
 	core_rig_forget(r);
 	core_rig_memory(r);
-	assert_int_equal(epf_core_rank_back(r->core, r->local, r->signals, CORE_SIGNALS, &r->bell),
-			 0);
+	assert_int_equal(
+		epf_core_rank_back(r->core, r->local, r->signals, CORE_SIGNALS, &r->wakeup), 0);
 	assert_int_equal(epf_core_add_region(r->core, r->local, r->memory, CORE_BYTES,
 					     EPF_MR_REMOTE_WRITE, &number),
 			 0);

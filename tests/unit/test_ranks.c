@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several ranks on one engine, which go and come back while it lives: who is told what, what happens to their commands, rings
+ * Several ranks on one engine, which go and come back while it lives: who is notified what, what happens to their commands, rings
  * and regions, and that the others notice nothing. Two engines in one thread (core_rig.h).
  */
 #include "fabric/base/err.h"
@@ -121,10 +121,10 @@ static void a_rank_that_leaves_is_not_lost(void **state)
 	core_rig_close(rig);
 }
 
-/* Under traffic: what the others exchange stays right, the dead one's ring and parked commands end. */
+/* Under traffic: what the others exchange stays right, the dead one's ring and deferred commands end. */
 static void a_rank_dies_under_traffic(void **state)
 {
-	static const char *const tight[] = { "lane-depth=16", "park-limit=8", "emu-packets=64",
+	static const char *const tight[] = { "lane-depth=16", "defer-limit=8", "emu-packets=64",
 					     NULL };
 	struct core_rig *rig = core_rig_open(tight);
 	struct core_rank *victim = &rig->rank[3];
@@ -167,17 +167,17 @@ static void a_rank_comes_back(void **state)
 	for (uint32_t epoch = 1; epoch <= 3; epoch++) {
 		all_to_all(rig, NULL);
 		assert_int_equal(
-			epf_core_rank_back(r->core, r->local, r->signals, CORE_SIGNALS, &r->bell),
+			epf_core_rank_back(r->core, r->local, r->signals, CORE_SIGNALS, &r->wakeup),
 			-EEXIST);
 		epf_core_rank_gone(r->core, r->local, EPF_R_RANK_DIED);
 		assert_int_equal(
-			epf_core_rank_back(r->core, r->local, r->signals, CORE_SIGNALS, &r->bell),
+			epf_core_rank_back(r->core, r->local, r->signals, CORE_SIGNALS, &r->wakeup),
 			-EAGAIN);
 		assert_true(core_rig_run(rig, is_drained, r));
 		core_rig_forget(r);
 		core_rig_memory(r);
 		assert_int_equal(
-			epf_core_rank_back(r->core, r->local, r->signals, CORE_SIGNALS, &r->bell),
+			epf_core_rank_back(r->core, r->local, r->signals, CORE_SIGNALS, &r->wakeup),
 			0);
 		assert_int_equal(epf_core_add_region(r->core, r->local, r->memory, CORE_BYTES,
 						     EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that lost each other because all links were down are reconnected within the job (reconnect.h): what was under way failed and never
+ * Nodes that lost each other because all links were down are reconnected within the job (fabric/engine/reconnect.h): what was under way failed and never
  * takes effect, new commands flow, signals count exactly. Two engines in one thread (core_rig.h); the steps' bytes go from one to the
  * other here, as the ranks carry them.
  */

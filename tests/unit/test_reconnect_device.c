@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device that was removed and is back is opened anew by a reconnection (nic.h: revive): one of several of a node, and its only one. Emulated
+ * A device that was removed and is back is opened again by a reconnection (fabric/nic/nic.h: revive): one of several of a node, and its only one. Emulated
  * devices, cut for good, and others that take their places with keys of their own.
  */
 #include "tests/unit/reconnect_kit.h"

@@ -6,8 +6,8 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/lib.h"
-#include "fabric/service/proto.h"
+#include "fabric/client/lib.h"
+#include "fabric/protocol/proto.h"
 #include "tests/stall.h"
 #include "tests/unit/fake_svc.h"
 
@@ -28,11 +28,11 @@
 
 enum { RANKS = 2, BYTES = 8192 };
 
-/* How long a rank waits for its daemon: long, so that a machine that stands still is no error, but where a test waits for the end of it. */
+/* How long a rank waits for its daemon: long, so that a machine that is stalled is no error, but where a test waits for the end of it. */
 #define PATIENT   "service-timeout=20s"
 #define IMPATIENT "service-timeout=300ms"
 
-/* What the loss of a daemon may take to be told; the machine's own stalls are taken off (tests/stall.h). */
+/* What the loss of a daemon may take to be notified; the machine's own stalls are taken off (tests/stall.h). */
 #define TOLD_NS UINT64_C(2000000000)
 
 static const char *patience = PATIENT;
@@ -263,7 +263,7 @@ static bool is_of_time(enum epf_reason reason)
 	       reason == EPF_R_SVC_GONE;
 }
 
-/* True when it ends as it should; false to try again: it is a rank's patience that ends, and this machine stood still meanwhile. */
+/* True when it ends as it should; false to try again: it is a rank's patience that ends, and this machine stalled meanwhile. */
 static bool try_fault(size_t i)
 {
 	unsigned files = open_files();

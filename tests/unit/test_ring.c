@@ -56,11 +56,11 @@ static void header_says_what_it_is(void **state)
 	free(shm);
 }
 
-/* The model: what was pushed and not taken, in order; slots that the producer may believe free. */
+/* The model: what was pushed and not dequeued, in order; slots that the producer may believe free. */
 struct model {
 	struct epf_cmd queue[1 << MAX_LOG2];
 	unsigned head, n;   /* slots in the queue */
-	unsigned not_given; /* slots taken and not released */
+	unsigned not_given; /* slots dequeued and not released */
 	unsigned size;
 };
 
@@ -153,14 +153,14 @@ static void run_model(unsigned log2, uint64_t start)
 			while (n--)
 				push_one(&p, &m, next_random() % 3 == 0);
 			break;
-		case 2: /* taken, but not given back yet */
+		case 2: /* dequeued, but not released yet */
 			while (n-- && take_one(&c, &m))
 				;
 			break;
 		default:
 			epf_ring_release(&c);
 			m.not_given = 0;
-			assert_int_equal(shm->taken, c.tail);
+			assert_int_equal(shm->dequeued, c.tail);
 		}
 		assert_int_equal(p.head - c.tail, m.n);
 	}
@@ -214,7 +214,7 @@ static void wide_crosses_the_end(void **state)
 		assert_int_equal(epf_ring_push(&p, wide[1]), 1);
 		assert_int_equal(epf_ring_push(&p, wide[1]), 0);
 		c.tail += 2;
-		assert_int_equal(epf_ring_push(&p, wide[1]), 0); /* taken, but not said */
+		assert_int_equal(epf_ring_push(&p, wide[1]), 0); /* dequeued, but not said */
 		epf_ring_release(&c);
 		assert_int_equal(epf_ring_push_wide(&p, wide), 1);
 		free(shm);
@@ -247,7 +247,7 @@ static void torn_slot_is_not_taken(void **state)
 		}
 }
 
-/* The producer asks for `taken` only when it seems to need it: a line of the consumer's that it leaves alone. */
+/* The producer asks for `dequeued` only when it seems to need it: a line of the consumer's that it leaves alone. */
 static void room_is_cached(void **state)
 {
 	struct epf_ring_shm *shm = make_ring(4, 0);
@@ -256,11 +256,11 @@ static void room_is_cached(void **state)
 	epf_ring_producer_init(&p, shm, 0);
 	for (int i = 0; i < 8; i++)
 		assert_int_equal(epf_ring_push(&p, random_slot(EPF_OP_PUT)), 1);
-	shm->taken = 8;
+	shm->dequeued = 8;
 	assert_int_equal(epf_ring_room(&p, 8), 8); /* enough by what it knows */
-	assert_int_equal(p.taken, 0);
+	assert_int_equal(p.dequeued, 0);
 	assert_int_equal(epf_ring_room(&p, 9), 16);
-	assert_int_equal(p.taken, 8);
+	assert_int_equal(p.dequeued, 8);
 	free(shm);
 }
 
@@ -271,15 +271,15 @@ static void release_of_nothing_stores_nothing(void **state)
 	struct epf_ring_consumer c;
 
 	epf_ring_consumer_init(&c, shm, 4, 7);
-	shm->taken = 99;
+	shm->dequeued = 99;
 	epf_ring_release(&c);
-	assert_int_equal(shm->taken, 99);
+	assert_int_equal(shm->dequeued, 99);
 	c.tail++;
 	epf_ring_release(&c);
-	assert_int_equal(shm->taken, 8);
-	shm->taken = 99;
+	assert_int_equal(shm->dequeued, 8);
+	shm->dequeued = 99;
 	epf_ring_release(&c); /* said before */
-	assert_int_equal(shm->taken, 99);
+	assert_int_equal(shm->dequeued, 99);
 	free(shm);
 }
 

@@ -2,7 +2,7 @@
 /*
  * The command ring between two threads, under ThreadSanitizer too: each command names a place in plain memory that its
  * producer wrote before (R1/A1) and writes again once the slot has come back (R2/A2); the consumer fails some of them
- * and writes error record and done word (R3/A3). A broken pair shows as a data race or as a wrong sum.
+ * and writes error record and completion counter (R3/A3). A broken pair shows as a data race or as a wrong sum.
  */
 #include "queues/epf_ring.h"
 
@@ -30,10 +30,10 @@ struct shared {
 	uint64_t payload[SLOTS]; /* plain memory: one word per slot, guarded by the ring alone */
 	uint64_t brought
 		[2 *
-		 SLOTS]; /* plain memory: what a GET would bring, guarded by the done word alone */
-	uint64_t sum, taken; /* the consumer's, read after its end */
-	uint64_t late;       /* done words without the record or the bytes they promise */
-	bool looks; /* the producer reads done words: these order so much that a broken `taken` would not show */
+		 SLOTS]; /* plain memory: what a GET would bring, guarded by the completion counter alone */
+	uint64_t sum, dequeued; /* the consumer's, read after its end */
+	uint64_t late; /* completion counters without the record or the bytes they promise */
+	bool looks; /* the producer reads completion counters: these order so much that a broken `dequeued` would not show */
 	bool failed;
 };
 
@@ -58,7 +58,7 @@ struct progress {
 	uint64_t n;
 };
 
-/* True when it stands still for LIMIT_S; asked only when there is nothing to do. */
+/* True when it is stalled for LIMIT_S; asked only when there is nothing to do. */
 static bool stuck(struct progress *p, uint64_t n)
 {
 	if (n == p->n)
@@ -81,7 +81,7 @@ static int push(struct epf_ring_producer *p, struct shared *s, uint64_t n)
 	return slots == 2 ? epf_ring_push_wide(p, wide) : epf_ring_push(p, narrow);
 }
 
-/* What the done words say must be complete: a failure among the retired ones is in the record. */
+/* What the completion counters say must be complete: a failure among the retired ones is in the record. */
 static void look_at_done(const struct epf_ring_producer *p, struct shared *s)
 {
 	const struct epf_done *done = &p->shm->done;
@@ -189,7 +189,7 @@ static void *consume(void *arg)
 		if (n % 7 == 0)
 			epf_ring_release(&c);
 	}
-	s->taken = n;
+	s->dequeued = n;
 	return NULL;
 }
 
@@ -216,7 +216,7 @@ static void run(uint64_t start, bool looks)
 		want += mix(n);
 	assert_false(s.failed);
 	assert_true(s.total >= ENOUGH);
-	assert_int_equal(s.taken, s.total);
+	assert_int_equal(s.dequeued, s.total);
 	assert_int_equal(s.sum, want);
 	assert_int_equal(s.late, 0);
 	assert_int_equal(s.shm->done.retired, start + s.total);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signs of life of an engine whose card still answers for it: who beats must go on, who never beat is not held to it, and time in which we
- * stood still ourselves does not count. Two engines in one thread (core_rig.h), of which only one is stepped; the NIC's own time limits are
+ * Signs of life of an engine whose NIC still answers for it: who beats must go on, who never beat is not held to it, and time in which we
+ * stalled ourselves does not count. Two engines in one thread (core_rig.h), of which only one is stepped; the NIC's own time limits are
  * far away, so nothing but the beats can tell.
  */
 #include "fabric/base/clock.h"
@@ -118,7 +118,7 @@ static void our_own_standstill_does_not_count(void **state)
 
 	(void)state;
 	step_for(rig, SILENCE_MS, false);
-	usleep(5 * SILENCE_MS * 1000); /* both stand still, as on a machine that was suspended */
+	usleep(5 * SILENCE_MS * 1000); /* both stall, as on a machine that was suspended */
 	step_for(rig, 4 * TICK_MS, true);
 	assert_int_equal(other(rig)->state, EPF_PEER_UP);
 	step_for(rig, SILENCE_MS, false);

@@ -45,13 +45,13 @@ static void numbers_come_back_by_name(void **state)
 	assert_null(epf_stats_path(st));
 	assert_int_equal(epf_stats_add_block(st, EPF_STATS_CORE, labels, 2, &b), 0);
 	assert_int_equal((uintptr_t)b % 128, 0);
-	epf_stat_add(b, EPF_STAT_CORE_CMDS_TAKEN, 3);
-	epf_stat_add(b, EPF_STAT_CORE_CMDS_TAKEN, 4);
+	epf_stat_add(b, EPF_STAT_CORE_CMDS_DEQUEUED, 3);
+	epf_stat_add(b, EPF_STAT_CORE_CMDS_DEQUEUED, 4);
 	epf_stat_add(b, EPF_STAT_CORE_PUBLISH_TSC, UINT64_MAX);
 	epf_hist_add(epf_stat_hist(b, EPF_STAT_CORE_STEP_NS), 20);
 	epf_hist_add(epf_stat_hist(b, EPF_STAT_CORE_QUEUE_DELAY_NS), 31);
 	epf_hist_add(epf_stat_hist(b, EPF_STAT_CORE_QUEUE_DELAY_NS), 30);
-	assert_int_equal(epf_stat_get(b, EPF_STAT_CORE_CMDS_TAKEN), 7);
+	assert_int_equal(epf_stat_get(b, EPF_STAT_CORE_CMDS_DEQUEUED), 7);
 
 	r = open_memory(st);
 	assert_int_equal(epf_stats_reader_info(r)->block_count, 1);
@@ -61,7 +61,7 @@ static void numbers_come_back_by_name(void **state)
 	assert_string_equal(epf_stats_reader_block(r, 0)->label[0], "5");
 	assert_string_equal(epf_stats_reader_block(r, 0)->label[1], "");
 	assert_null(epf_stats_reader_block(r, 1));
-	assert_int_equal(value_of(r, 0, "cmds_taken").number, 7);
+	assert_int_equal(value_of(r, 0, "cmds_dequeued").number, 7);
 	assert_true(value_of(r, 0, "publish_tsc").number == UINT64_MAX);
 	assert_int_equal(value_of(r, 0, "doorbells").number, 0);
 	assert_true(value_of(r, 0, "doorbells").known);
@@ -138,7 +138,7 @@ static void unknown_is_not_zero(void **state)
 	assert_int_equal(v.type, EPF_STATS_STATE);
 	epf_stat_state(b, EPF_STAT_PEER_STATE, EPF_STATS_PEER_UP, 123456789);
 	epf_stat_forget(b, EPF_STAT_PEER_STALLS_NO_CREDIT);
-	assert_false(value_of(r, 0, "state").known); /* the reader's numbers stand still */
+	assert_false(value_of(r, 0, "state").known); /* the reader's numbers stall */
 	refresh(r);
 	v = value_of(r, 0, "state");
 	assert_true(v.known);

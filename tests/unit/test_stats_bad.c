@@ -36,7 +36,7 @@ static uint8_t *make_image(size_t *bytes)
 	uint8_t *copy;
 
 	assert_int_equal(epf_stats_add_block(st, EPF_STATS_CORE, labels[EPF_STATS_CORE], 2, &b), 0);
-	epf_stat_add(b, EPF_STAT_CORE_CMDS_TAKEN, 11);
+	epf_stat_add(b, EPF_STAT_CORE_CMDS_DEQUEUED, 11);
 	epf_hist_add(epf_stat_hist(b, EPF_STAT_CORE_STEP_NS), 500);
 	assert_int_equal(epf_stats_add_block(st, EPF_STATS_RING, labels[EPF_STATS_RING], 4, &b), 0);
 	epf_stat_set(b, EPF_STAT_RING_OCCUPANCY, 12);
@@ -371,7 +371,7 @@ static void an_older_reader_reads_a_newer_file(void **state)
 	assert_int_equal(epf_stats_reader_memory(image, bytes, &r, why, sizeof(why)), 0);
 	assert_int_equal(epf_stats_reader_info(r)->block_count, 5);
 	assert_int_equal(epf_stats_reader_info(r)->class_count, EPF_STATS_CLASSES + 1);
-	assert_int_equal(value_of(r, 0, "cmds_taken").number, 11);
+	assert_int_equal(value_of(r, 0, "cmds_dequeued").number, 11);
 	assert_int_equal(value_of(r, 0, "step_ns").number, 1);
 	assert_int_equal(value_of(r, 1, "occupancy").number, 12);
 	assert_string_equal(epf_stats_reader_block(r, 1)->label[2], "2");
@@ -412,7 +412,7 @@ static void a_file_that_shrinks_keeps_the_last_reading(void **state)
 	assert_int_equal(truncate(path, (off_t)bytes - 200), 0);
 	assert_int_equal(epf_stats_reader_refresh(r, why, sizeof(why)), -ENODATA);
 	assert_non_null(strstr(why, "cut short"));
-	assert_int_equal(value_of(r, 0, "cmds_taken").number, 11);
+	assert_int_equal(value_of(r, 0, "cmds_dequeued").number, 11);
 	assert_int_equal(truncate(path, 0), 0);
 	assert_int_equal(epf_stats_reader_refresh(r, NULL, 0), -ENODATA);
 	assert_int_equal(value_of(r, 4, "errors").number, 13);

@@ -33,7 +33,7 @@ static void file_is_made_whole_and_taken_away(void **state)
 	assert_int_equal(epf_stats_create(&opts, &again, why, sizeof(why)), -EBUSY);
 	assert_non_null(strstr(why, "another instance name"));
 
-	/* Kept as last words, then replaced by the next start. */
+	/* Kept as final snapshot, then replaced by the next start. */
 	epf_stats_destroy(st, EPF_STATS_KEEP);
 	refresh(r);
 	assert_int_equal(epf_stats_reader_alive(r, 0, 0), EPF_STATS_ENDED);

@@ -4,7 +4,7 @@
  * "-" and null, damage reported with an exit status and without losing the other instances.
  */
 #include "tests/unit/stats_kit.h"
-#include "tools/fabric_tools.h"
+#include "tools/cli/tools.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -47,7 +47,7 @@ static struct epf_stats *make_two_blocks(const char *name)
 	struct epf_stats_block *b;
 
 	assert_int_equal(epf_stats_add_block(st, EPF_STATS_CORE, core, 2, &b), 0);
-	epf_stat_add(b, EPF_STAT_CORE_CMDS_TAKEN, 123);
+	epf_stat_add(b, EPF_STAT_CORE_CMDS_DEQUEUED, 123);
 	epf_stat_set(b, EPF_STAT_CORE_BUSY_TSC, UINT64_MAX);
 	epf_stat_forget(b, EPF_STAT_CORE_RING_FULL_SEEN);
 	epf_hist_add_n(epf_stat_hist(b, EPF_STAT_CORE_STEP_NS), 7, 3);
@@ -63,7 +63,7 @@ static void text_has_every_number(void **state)
 	assert_int_equal(run("t", NULL, NULL), 0);
 	assert_non_null(strstr(output, "t: alive, process "));
 	assert_non_null(strstr(output, "  core core=0 numa=-\n"));
-	assert_non_null(strstr(output, "cmds_taken               123 commands\n"));
+	assert_non_null(strstr(output, "cmds_dequeued               123 commands\n"));
 	assert_non_null(strstr(output, "ring_full_seen           -\n"));
 	assert_non_null(strstr(output, "n 3, p50 7, p99 7, p99.9 7, max 7 ns\n"));
 	assert_non_null(strstr(output, "  peer core=0 peer=9\n"));
@@ -102,7 +102,7 @@ static void json_has_every_number(void **state)
 	assert_true(json_is_null(at(top, "instances/0/blocks/0/labels/numa")));
 	values = at(top, "instances/0/blocks/0/values");
 	assert_int_equal(json_object_size(values), EPF_STATROWS_CORE);
-	assert_int_equal(json_integer_value(at(values, "cmds_taken")), 123);
+	assert_int_equal(json_integer_value(at(values, "cmds_dequeued")), 123);
 	assert_true(json_is_null(at(values, "ring_full_seen")));
 	assert_true(json_real_value(at(values, "busy_tsc")) > 1.8e19);
 	assert_int_equal(json_integer_value(at(values, "step_ns/count")), 3);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When an engine's step looks at its NIC (fabric/core_hot.c): commands that come one at a time may go out a few at a time before it
+ * When an engine's step looks at its NIC (fabric/engine/step_hot.c): commands that come one at a time may go out a few at a time before it
  * does, but never more, and at once when the rings have nothing more. On the null NIC, whose completions are there at the next look.
  */
-#include "fabric/bench_core.h"
+#include "fabric/engine/bench_core.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_stats.h"
 
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { FEW = 16, MANY = 1600 }; /* REAP_COMMANDS of core_hot.c */
+enum { FEW = 16, MANY = 1600 }; /* REAP_COMMANDS of fabric/engine/step_hot.c */
 
 struct rig {
 	struct epf_bench_core *bc;
@@ -38,7 +38,7 @@ static void open_rig(struct rig *r, uint32_t lane_depth)
 	r->core = epf_bench_core_of(r->bc);
 	r->shm = epf_bench_core_ring(r->bc, 0);
 	epf_ring_producer_init(&r->ring, r->shm, 0);
-	while (epf_core_step(r->core)) /* the first control words */
+	while (epf_core_step(r->core)) /* the first control writes */
 		;
 }
 
@@ -113,7 +113,7 @@ static void a_full_lane_is_looked_after_at_once(void **state)
 	open_rig(&r, 4); /* two of its entries are for data */
 	push(&r, 3);
 	(void)epf_core_step(r.core);
-	assert_true(counter(&r, EPF_STAT_CORE_CMDS_PARKED) > 0);
+	assert_true(counter(&r, EPF_STAT_CORE_CMDS_DEFERRED) > 0);
 	assert_true(counter(&r, EPF_STAT_CORE_COMPLETIONS) > 0);
 	for (unsigned i = 0; i < 8; i++)
 		(void)epf_core_step(r.core);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory of a daemon's client (svc_gpu.c) without a GPU: which kind each NIC takes, what a dma-buf and its words must be, and that a region that was
+ * GPU memory of a daemon's client (fabric/service/gpu.c) without a GPU: which kind each NIC takes, what a dma-buf and its words must be, and that a region that was
  * taken reaches the job's NIC. The test of what is a dma-buf is real where one is refused, and a fake where one is taken: no driver makes
  * any here. The daemon has the null NIC, which is none of the emulated kind and registers no memory of devices.
  */
-#include "fabric/device_mem.h"
-#include "fabric/epf.h"
-#include "fabric/service/svc_impl.h"
+#include "fabric/client/epf.h"
+#include "fabric/gpu/device_mem.h"
+#include "fabric/service/service_priv.h"
 #include "tests/unit/svc_kit.h"
 
 #include <errno.h>

@@ -5,9 +5,9 @@
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
-#include "queues/epf_bell.h"
 #include "queues/epf_peers.h"
 #include "queues/epf_ring.h"
+#include "queues/epf_wakeup.h"
 #include "tests/unit/svc_kit.h"
 
 #include <errno.h>
@@ -208,8 +208,8 @@ static void shared_memory_is_sealed(void **state)
 	assert_int_equal(kit_run(&k), 0);
 	ch = kit_client(&k);
 	assert_int_equal(kit_call(ch, EPF_SVC_SIGNALS, &sq, -1, &s, fds), 0);
-	assert_int_equal(s.bell_offset, 3200);
-	assert_true(s.bytes >= s.bell_offset + sizeof(struct epf_bell));
+	assert_int_equal(s.wakeup_offset, 3200);
+	assert_true(s.bytes >= s.wakeup_offset + sizeof(struct epf_wakeup));
 	assert_int_not_equal(ftruncate(fds[0], 0), 0);
 	assert_int_not_equal(ftruncate(fds[0], 1 << 20), 0);
 	assert_int_not_equal(fcntl(fds[0], F_ADD_SEALS, F_SEAL_WRITE), 0);
@@ -488,7 +488,7 @@ static void a_job_that_cannot_join_is_told(void **state)
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 }
 
-/* An engine's memory for packets and peers is its user's, and given back; where the limit is in its way the job is told so. */
+/* An engine's memory for packets and peers is its user's, and released; where the limit is in its way the job is notified so. */
 static void engines_count_for_their_user(void **state)
 {
 	struct epf_svc_attach a = kit_attach(2, 0, RANKS);

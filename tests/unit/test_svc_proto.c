@@ -6,7 +6,7 @@
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
-#include "fabric/service/proto.h"
+#include "fabric/protocol/proto.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -59,7 +59,7 @@ static const struct epf_svc_describe_reply describe_reply = { { "again", 5 } };
 static const struct epf_svc_reconnect reconnect = { 2, { "sealed", 6 } };
 static const struct epf_svc_reconnect_reply reconnect_reply = { 1, { "again", 5 } };
 static const struct epf_svc_mask mask = { 6, 1 };
-static const struct epf_svc_counter counter = { "cmds_taken" };
+static const struct epf_svc_counter counter = { "cmds_dequeued" };
 static const struct epf_svc_counter_reply counter_reply = { 0xfedcba9876543210 };
 static const struct epf_svc_status status = { 2 };
 static const struct epf_svc_status_reply status_reply = { { "{}", 2 } };
@@ -142,7 +142,7 @@ static const struct image {
 	{ EPF_SVC_MASK, true, EMPTY, NO_BYTES, 0, 0,
 	  "" },
 	{ EPF_SVC_COUNTER, false, S(counter), NO_BYTES, 12, 12,
-	  "\x0a\x00" "cmds_taken" },
+	  "\x0a\x00" "cmds_dequeued" },
 	{ EPF_SVC_COUNTER, true, S(counter_reply), NO_BYTES, 8, 8,
 	  "\x10\x32\x54\x76\x98\xba\xdc\xfe" },
 	{ EPF_SVC_LEAVE, false, EMPTY, NO_BYTES, 0, 0,

@@ -4,8 +4,8 @@
  * secret, any bit changed, any byte missing, another session, rank, world or exchange.
  */
 #include "fabric/base/err.h"
-#include "fabric/service/proto.h"
-#include "fabric/service/seal.h"
+#include "fabric/protocol/proto.h"
+#include "fabric/protocol/seal.h"
 
 #include <errno.h>
 #include <setjmp.h>

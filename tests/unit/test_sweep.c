@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removing what a dead daemon left behind (fabric/service/sweep.h): only without a living holder of the lock, only what is a socket, and
+ * Removing what a dead daemon left behind (fabric/base/sweep.h): only without a living holder of the lock, only what is a socket, and
  * a daemon that begins meanwhile keeps what is its own.
  */
 #include "fabric/base/err.h"
-#include "fabric/service/sweep.h"
+#include "fabric/base/sweep.h"
 
 #include <errno.h>
 #include <fcntl.h>

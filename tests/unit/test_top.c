@@ -45,7 +45,7 @@ static void rates_are_of_the_time_between(void **state)
 	struct rig r = open_rig();
 	struct top_sums s;
 
-	epf_stat_add(r.core, EPF_STAT_CORE_CMDS_TAKEN, 5000);
+	epf_stat_add(r.core, EPF_STAT_CORE_CMDS_DEQUEUED, 5000);
 	epf_stat_add(r.core, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE, 3000000);
 	epf_stat_add(r.core, EPF_STAT_CORE_BUSY_TSC, SECOND);
 	read_more(&r);
@@ -74,7 +74,7 @@ static void what_began_anew_has_a_small_rate(void **state)
 	epf_stats_remove_block(r.st, r.ring[0]);
 	epf_stats_remove_block(r.st, r.rank[0]);
 	add_ring(&r, 0);
-	epf_stat_add(r.ring[0], EPF_STAT_RING_CMDS_TAKEN, (uint64_t)-50);
+	epf_stat_add(r.ring[0], EPF_STAT_RING_CMDS_DEQUEUED, (uint64_t)-50);
 	read_more(&r);
 	r.now->now_ns = r.before->now_ns + SECOND;
 	table(&r, TOP_RINGS);
@@ -88,7 +88,7 @@ static void sorted_and_filtered(void **state)
 {
 	struct rig r = open_rig();
 
-	epf_stat_forget(r.ring[0], EPF_STAT_RING_CMDS_TAKEN);
+	epf_stat_forget(r.ring[0], EPF_STAT_RING_CMDS_DEQUEUED);
 	read_more(&r);
 	r.look.totals = true;
 	table(&r, TOP_RINGS);
@@ -210,7 +210,7 @@ static void kernels_waits_are_told(void **state)
 
 static void details_have_every_row(void **state)
 {
-	struct found taken = { .name = "cmds_taken" }, hist = { .name = "step_ns" };
+	struct found taken = { .name = "cmds_dequeued" }, hist = { .name = "step_ns" };
 	struct rig r = open_rig();
 	uint32_t n;
 

@@ -93,7 +93,7 @@ static char *record(struct rig *r, char *path, size_t size)
 	epf_stat_state(r->rank[0], EPF_STAT_RANK_WAIT, EPF_STATS_WAIT_SIGNAL, 1);
 	assert_int_equal(top_record_open(path, &rec, why, sizeof(why)), 0);
 	for (unsigned i = 0; i < RECORDS; i++) {
-		epf_stat_add(r->core, EPF_STAT_CORE_CMDS_TAKEN, 10);
+		epf_stat_add(r->core, EPF_STAT_CORE_CMDS_DEQUEUED, 10);
 		read_more(r);
 		assert_int_equal(top_record_add(rec, r->schema, r->now, why, sizeof(why)), 0);
 	}

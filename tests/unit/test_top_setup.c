@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-top's setup as a file (tools/top_setup.h): where it lies, that all of it comes back, and what is said of one that is broken in any way.
+ * ep-top's setup as a file (tools/top/setup.h): where it lies, that all of it comes back, and what is said of one that is broken in any way.
  */
-#include "tools/top_setup.h"
+#include "tools/top/setup.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -7,7 +7,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "fabric/base/err.h"
-#include "fabric/verbs.h"
+#include "fabric/nic/verbs/verbs.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -408,7 +408,7 @@ static void test_receives(void **state)
 	nic->ops->close(nic);
 }
 
-/* Arrivals of queue pairs that are gone, and receives that failed, are given back by themselves. */
+/* Arrivals of queue pairs that are gone, and receives that failed, are released by themselves. */
 static void test_strangers(void **state)
 {
 	struct epf_nic *nic = fake_open(&opts);

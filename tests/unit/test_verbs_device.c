@@ -8,7 +8,7 @@
  */
 #include "tests/unit/nic_rig.h"
 
-#include "queues/epf_bell.h"
+#include "queues/epf_wakeup.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -114,7 +114,7 @@ static void test_fence_target(void **state)
 		for (sent = 0; sent < WRITES && rig_sent(rig, &rig->a, sent, &status); sent++)
 			if (status != EPF_S_OK)
 				break;
-		/* What was told to have arrived has. */
+		/* What was notified to have arrived has. */
 		assert_true(sent <= arrived);
 		if (sent < WRITES) {
 			assert_int_equal(status, EPF_S_RETRY_EXCEEDED);
@@ -206,7 +206,7 @@ static void test_sleep(void **state)
 {
 	struct rig *rig = *state;
 	struct epf_nic *a = rig->a.nic, *b = rig->b.nic;
-	struct epf_bell *bell_a = a->ops->bell(a), *bell_b = b->ops->bell(b);
+	struct epf_wakeup *wakeup_a = a->ops->wakeup(a), *wakeup_b = b->ops->wakeup(b);
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 64);
 
 	wr.op = EPF_WR_WRITE_IMM;
@@ -215,17 +215,17 @@ static void test_sleep(void **state)
 
 		rig_clear(rig);
 		b->ops->post_receives(b, 1);
-		epf_bell_arm(bell_a);
-		epf_bell_arm(bell_b);
+		epf_wakeup_arm(wakeup_a);
+		epf_wakeup_arm(wakeup_b);
 		assert_int_equal(a->ops->arm(a), 0);
 		assert_int_equal(b->ops->arm(b), 0);
 		assert_int_equal(rig_reap(&rig->a) + rig_reap(&rig->b), 0);
 		rig_post(rig, &wr);
-		epf_bell_sleep(bell_b, HANG_MS * MS);
-		assert_int_equal(bell_b->rung, round);
+		epf_wakeup_sleep(wakeup_b, HANG_MS * MS);
+		assert_int_equal(wakeup_b->rung, round);
 		assert_int_equal(rig_reap(&rig->b), 1);
-		epf_bell_sleep(bell_a, HANG_MS * MS);
-		assert_int_equal(bell_a->rung, round);
+		epf_wakeup_sleep(wakeup_a, HANG_MS * MS);
+		assert_int_equal(wakeup_a->rung, round);
 		assert_int_equal(rig_reap(&rig->a), 1);
 		assert_true(now_ns() - since < HANG_MS * MS);
 	}

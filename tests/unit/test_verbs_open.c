@@ -6,7 +6,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "fabric/base/err.h"
-#include "fabric/verbs.h"
+#include "fabric/nic/verbs/verbs.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -475,21 +475,21 @@ static void test_set_link(void **state)
 static void test_arm(void **state)
 {
 	struct epf_nic *nic = fake_open(NULL);
-	struct epf_bell *bell = nic->ops->bell(nic);
+	struct epf_wakeup *wakeup = nic->ops->wakeup(nic);
 	struct epf_verbs *v = epf_verbs_of(nic);
 	uint64_t one = 1;
 
-	epf_bell_arm(bell);
+	epf_wakeup_arm(wakeup);
 	assert_int_equal(nic->ops->arm(nic), 0);
 	assert_int_equal(nic->ops->arm(nic), 0); /* asked for once */
 	assert_int_equal(fake.sends.notified, 1);
 	assert_int_equal(fake.recvs.notified, 1);
 	assert_int_equal(write(v->channel->fd, &one, 8), 8);
-	epf_bell_sleep(bell, 5000000000ull);
-	assert_int_equal(bell->sleeping, 0);
-	assert_int_equal(bell->rung, 1);
+	epf_wakeup_sleep(wakeup, 5000000000ull);
+	assert_int_equal(wakeup->sleeping, 0);
+	assert_int_equal(wakeup->rung, 1);
 	/* The event was that of the receives: they are asked for again. */
-	epf_bell_arm(bell);
+	epf_wakeup_arm(wakeup);
 	assert_int_equal(nic->ops->arm(nic), 0);
 	assert_int_equal(fake.sends.notified, 1);
 	assert_int_equal(fake.recvs.notified, 2);

@@ -2,8 +2,8 @@
 /*
  * Which GID the verbs NIC takes, on tables as machines have them, and the address and tokens that peers get.
  */
-#include "fabric/verbs.h"
-#include "fabric/verbs_pick.h"
+#include "fabric/nic/verbs/gid.h"
+#include "fabric/nic/verbs/verbs.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -6,7 +6,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "fabric/base/err.h"
-#include "fabric/verbs.h"
+#include "fabric/nic/verbs/verbs.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -337,7 +337,7 @@ static void test_a_lane_is_opened_again(void **state)
 	nic->ops->close(nic);
 }
 
-/* A device that was removed is opened anew when it is back: its regions have other keys, its lanes are gone, the other's stay. */
+/* A device that was removed is opened again when it is back: its regions have other keys, its lanes are gone, the other's stay. */
 static void removed_and_back(unsigned device)
 {
 	struct epf_verbs_peer peer = { .link_layer = 2,
@@ -349,7 +349,7 @@ static void removed_and_back(unsigned device)
 	struct epf_nic *nic = two();
 	struct epf_nic_mr mr, before;
 	static char memory[64];
-	struct epf_bell *bell = nic->ops->bell(nic);
+	struct epf_wakeup *wakeup = nic->ops->wakeup(nic);
 	struct epf_wc wc[16];
 	uint32_t links = 3;
 	uint64_t token;
@@ -377,7 +377,7 @@ static void removed_and_back(unsigned device)
 	assert_int_equal(nic->ops->revive(nic, &links), 0);
 	assert_int_equal(links, 1u << device);
 	assert_int_equal(links_up(nic), 2);
-	assert_ptr_equal(nic->ops->bell(nic), bell);
+	assert_ptr_equal(nic->ops->wakeup(nic), wakeup);
 	nic->ops->region_keys(nic, &mr);
 	assert_int_not_equal(mr.keys[device].rkey, before.keys[device].rkey);
 	assert_int_equal(mr.keys[1 - device].rkey, before.keys[1 - device].rkey);

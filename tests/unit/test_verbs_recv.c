@@ -6,7 +6,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "fabric/base/err.h"
-#include "fabric/verbs.h"
+#include "fabric/nic/verbs/verbs.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes of the verbs NIC that are opened again on a thread of its own (verbs_reopen.c), over a provider that does as told and takes its time: who
+ * Lanes of the verbs NIC that are opened again on a thread of its own (fabric/nic/verbs/reopen.c), over a provider that does as told and takes its time: who
  * asks gets an answer at once, the device is asked by the other thread, and what is given up half way leaves nothing behind.
  */
 #include "tests/unit/fake_verbs.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/verbs.h"
+#include "fabric/nic/verbs/verbs.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The graph of waits (tools/waits.h) on statistics files of its own making: what follows from what, what is the cause, what comes first;
- * rank by rank the same whoever's file says it. Writers that die, begin anew, and files that are cut, damaged or of nobody.
+ * The graph of waits (tools/waits/waits.h) on statistics files of its own making: what follows from what, what is the cause, what comes first;
+ * rank by rank the same whoever's file says it. Writers that die, begin again, and files that are cut, damaged or of nobody.
  */
 #include "tests/unit/stats_kit.h"
-#include "tools/waits.h"
+#include "tools/waits/waits.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -90,7 +90,7 @@ static struct epf_stats_block *ring(struct epf_stats *st, uint32_t of, uint32_t 
 	epf_stat_state(b, EPF_STAT_RING_WAIT, reason, now_ns - (uint64_t)(age * (double)SECOND));
 	epf_stat_set(b, EPF_STAT_RING_WAIT_RANK, to);
 	epf_stat_set(b, EPF_STAT_RING_WAIT_STREAM, 3);
-	epf_stat_set(b, EPF_STAT_RING_PARKED, 7);
+	epf_stat_set(b, EPF_STAT_RING_DEFERRED, 7);
 	epf_stat_set(b, EPF_STAT_RING_OCCUPANCY, 256);
 	epf_stat_set(b, EPF_STAT_RING_SLOTS, 256);
 	return b;
@@ -239,7 +239,7 @@ static void ranks_that_wait_for_each_other(void **state)
 	end_all();
 }
 
-/* 2 waits for 0, whose ring stands still towards 3: for a link of instance b, or for nothing that is seen. */
+/* 2 waits for 0, whose ring is stalled towards 3: for a link of instance b, or for nothing that is seen. */
 static void a_signal_behind_a_ring(bool down)
 {
 	struct epf_stats *a = instance(0, "a"), *b = instance(1, "b");
@@ -262,8 +262,8 @@ static void a_signal_behind_a_ring(bool down)
 		assert_true(nth(w, 0)->is_cause);
 		assert_string_equal(
 			text(w, nth(w, 0)),
-			"ring 0 of rank 0 stands still for 3.0 s: no credit to send to rank 3, "
-			"stream 3; 7 commands parked; 256 of 256 slots full");
+			"ring 0 of rank 0 is stalled for 3.0 s: no credit to send to rank 3, "
+			"stream 3; 7 commands deferred; 256 of 256 slots full");
 	}
 	waits_free(w);
 	end_all();
@@ -318,7 +318,7 @@ static void last_words_of_the_dead(void **state)
 	w = graph(); /* nobody lives: all are shown */
 	assert_int_equal(entry(w, WAITS_RANK, 5)->reason, EPF_STATS_WAIT_SIGNAL);
 	assert_int_equal(entry(w, WAITS_FACT, WAITS_NONE)->reason, WAITS_R_ENGINE_ENDED);
-	/* Begun anew under the same name: the same model reads the new one. */
+	/* Begun again under the same name: the same model reads the new one. */
 	rank(instance(0, "dead"), 0, 1, 2, 0);
 	assert_int_equal(waits_refresh(w, now_ns, SECOND / 2), 0);
 	assert_int_equal(entry(w, WAITS_RANK, 0)->peer, 1);

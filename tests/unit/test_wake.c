@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For what a sleeping rank is woken (queues/epf_bell.h, fabric/idle.c): by what it wished for and by the loss of a rank, not by every
- * step of a long wait; by anything, when its wish is none that the core can judge.
+ * For what a sleeping rank is woken (queues/epf_wakeup.h, fabric/engine/loop.c): by what it wished for and by the loss of a rank, not by every
+ * step of a long wait; by anything, when its condition is none that the core can judge.
  */
 #include "fabric/base/err.h"
 #include "tests/unit/core_rig.h"
@@ -15,22 +15,22 @@
 
 enum { SIGNAL = 3, BYTES = 4096 };
 
-/* Arms the bell as wait.c does. */
-static void sleep_for(struct core_rank *r, uint32_t wish, uint32_t index, uint64_t least)
+/* Arms the wakeup as fabric/client/wait.c does. */
+static void sleep_for(struct core_rank *r, uint32_t condition, uint32_t index, uint64_t least)
 {
-	epf_bell_wish(&r->bell, wish, index, least);
-	epf_bell_arm(&r->bell);
+	epf_wakeup_set_condition(&r->wakeup, condition, index, least);
+	epf_wakeup_arm(&r->wakeup);
 }
 
 /* 1 if it was rung meanwhile; it is awake then, and afterwards. */
 static unsigned was_rung(struct core_rig *rig, struct core_rank *r)
 {
-	uint32_t before = r->bell.rung;
+	uint32_t before = r->wakeup.rung;
 
 	assert_true(core_rig_run(rig, NULL, NULL));
 	for (uint32_t n = 0; n < CORE_NODES; n++)
 		epf_core_wake(rig->core[n]);
-	return r->bell.rung - before;
+	return r->wakeup.rung - before;
 }
 
 /* That the world is there is news too: of before. */
@@ -44,10 +44,10 @@ static struct core_rig *open_quiet(void)
 
 static void awake(struct core_rank *r)
 {
-	epf_bell_disarm(&r->bell);
-	epf_bell_unwish(&r->bell);
-	assert_int_equal(r->bell.waiters, 0);
-	assert_int_equal(r->bell.wish, EPF_WISH_ANY);
+	epf_wakeup_disarm(&r->wakeup);
+	epf_wakeup_clear_condition(&r->wakeup);
+	assert_int_equal(r->wakeup.waiters, 0);
+	assert_int_equal(r->wakeup.condition, EPF_WAKE_ON_ANY);
 }
 
 static void a_signal_is_waited_for(void **state)
@@ -56,7 +56,7 @@ static void a_signal_is_waited_for(void **state)
 	struct core_rank *to = &rig->rank[2];
 
 	(void)state;
-	sleep_for(to, EPF_WISH_SIGNAL, SIGNAL, 3);
+	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL, 3);
 	core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
 	assert_int_equal(was_rung(rig, to), 0);
 	core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL + 1); /* not this one */
@@ -67,7 +67,7 @@ static void a_signal_is_waited_for(void **state)
 	assert_int_equal(was_rung(rig, to), 1);
 	awake(to);
 	/* Past its value: at once. */
-	sleep_for(to, EPF_WISH_SIGNAL, SIGNAL, 2);
+	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL, 2);
 	core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL + 1);
 	assert_int_equal(was_rung(rig, to), 1);
 	awake(to);
@@ -80,17 +80,17 @@ static void retired_commands_are_waited_for(void **state)
 	struct core_rank *from = &rig->rank[0];
 
 	(void)state;
-	sleep_for(from, EPF_WISH_RETIRED, from->shm->ring_id, 2);
+	sleep_for(from, EPF_WAKE_ON_RETIRED, from->shm->ring_id, 2);
 	core_rig_put(from, 2, BYTES, SIGNAL);
 	assert_int_equal(was_rung(rig, from), 0);
 	core_rig_put(from, 2, BYTES, SIGNAL);
 	assert_int_equal(was_rung(rig, from), 1);
 	awake(from);
-	/* A bell armed by who knows no wishes is rung for anything. */
-	epf_bell_arm(&from->bell);
+	/* A wakeup armed by who knows no conditions is woken for anything. */
+	epf_wakeup_arm(&from->wakeup);
 	core_rig_put(from, 2, BYTES, SIGNAL);
 	assert_int_equal(was_rung(rig, from), 1);
-	epf_bell_disarm(&from->bell);
+	epf_wakeup_disarm(&from->wakeup);
 	core_rig_close(rig);
 }
 
@@ -100,13 +100,13 @@ static void two_sleepers_are_woken_by_anything(void **state)
 	struct core_rank *to = &rig->rank[2];
 
 	(void)state;
-	sleep_for(to, EPF_WISH_SIGNAL, SIGNAL, 100);
-	sleep_for(to, EPF_WISH_SIGNAL, SIGNAL + 1, 100);
+	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL, 100);
+	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL + 1, 100);
 	core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
 	assert_int_equal(was_rung(rig, to), 1);
-	/* One of them goes: what is left in the bell is the wish of neither. */
-	epf_bell_unwish(&to->bell);
-	epf_bell_arm(&to->bell);
+	/* One of them goes: what is left in the wakeup is the condition of neither. */
+	epf_wakeup_clear_condition(&to->wakeup);
+	epf_wakeup_arm(&to->wakeup);
 	core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
 	assert_int_equal(was_rung(rig, to), 1);
 	awake(to);
@@ -116,17 +116,17 @@ static void two_sleepers_are_woken_by_anything(void **state)
 static void nonsense_wakes(void **state)
 {
 	static const struct {
-		uint32_t wish, index;
-	} bad[] = { { EPF_WISH_SIGNAL, CORE_SIGNALS },
-		    { EPF_WISH_SIGNAL, UINT32_MAX },
-		    { EPF_WISH_RETIRED, 77 },
+		uint32_t condition, index;
+	} bad[] = { { EPF_WAKE_ON_SIGNAL, CORE_SIGNALS },
+		    { EPF_WAKE_ON_SIGNAL, UINT32_MAX },
+		    { EPF_WAKE_ON_RETIRED, 77 },
 		    { 4711, 0 } };
 	struct core_rig *rig = open_quiet();
 	struct core_rank *to = &rig->rank[2];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		sleep_for(to, bad[i].wish, bad[i].index, 100);
+		sleep_for(to, bad[i].condition, bad[i].index, 100);
 		core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
 		assert_int_equal(was_rung(rig, to), 1);
 		awake(to);
@@ -140,7 +140,7 @@ static void a_loss_wakes_whatever_is_wished(void **state)
 	struct core_rank *to = &rig->rank[2];
 
 	(void)state;
-	sleep_for(to, EPF_WISH_SIGNAL, SIGNAL, 100);
+	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL, 100);
 	epf_core_rank_gone(rig->core[0], rig->rank[1].local, EPF_R_RANK_DIED);
 	assert_int_equal(was_rung(rig, to), 1);
 	awake(to);

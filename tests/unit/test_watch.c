@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an engine core tells of its waits (fabric/watch.h): that something waits, for whom, why and since when; that what moves does not; that
+ * What an engine core tells of its waits (fabric/engine/watch.h): that something waits, for whom, why and since when; that what moves does not; that
  * with too few blocks those that wait come first and the others are counted.
  */
 #include "tests/unit/watch_kit.h"
@@ -15,7 +15,7 @@ static void a_rank_waits_for_a_signal(void **state)
 	core_rig_put(&rig->rank[2], 1, BYTES, SIGNAL);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	rig->core[0]->ranks[r->local].pid = 4711;
-	epf_bell_wish(&r->bell, EPF_WISH_SIGNAL, SIGNAL, 3);
+	epf_wakeup_set_condition(&r->wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 3);
 	look(rig, 10);
 	assert_wait("rank", "rank", "1", "none", 0);
 	look(rig, 10.1);
@@ -31,10 +31,10 @@ static void a_rank_waits_for_a_signal(void **state)
 	assert_wait("rank", "rank", "0", "none", 0);
 	assert_int_equal(row("job", NULL, NULL, "waits").number, 1);
 	/* It is awake for a moment: still the same wait. The signal moves: another one. */
-	epf_bell_unwish(&r->bell);
+	epf_wakeup_clear_condition(&r->wakeup);
 	look(rig, 12.1);
 	assert_wait("rank", "rank", "1", "signal", 10);
-	epf_bell_wish(&r->bell, EPF_WISH_SIGNAL, SIGNAL, 3);
+	epf_wakeup_set_condition(&r->wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 3);
 	core_rig_put(&rig->rank[3], 1, BYTES, SIGNAL);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	look(rig, 12.2);
@@ -42,13 +42,13 @@ static void a_rank_waits_for_a_signal(void **state)
 	assert_wait("rank", "rank", "1", "signal", 12.2);
 	assert_int_equal(row("rank", "rank", "1", "wait_rank").number, 3);
 	/* Awake for longer: it has given up, or begun something else. */
-	epf_bell_unwish(&r->bell);
+	epf_wakeup_clear_condition(&r->wakeup);
 	for (unsigned i = 0; i < 9; i++)
 		look(rig, 12.4 + 0.01 * i);
 	assert_wait("rank", "rank", "1", "signal", 12.2);
 	look(rig, 12.6);
 	assert_wait("rank", "rank", "1", "none", 0);
-	epf_bell_wish(&r->bell, EPF_WISH_SIGNAL, SIGNAL, 3);
+	epf_wakeup_set_condition(&r->wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 3);
 	look(rig, 12.7);
 	look(rig, 12.8);
 	assert_wait("rank", "rank", "1", "signal", 12.7);
@@ -59,38 +59,38 @@ static void a_rank_waits_for_a_signal(void **state)
 	look(rig, 13.1);
 	look(rig, 13.2);
 	assert_wait("rank", "rank", "1", "none", 0);
-	epf_bell_unwish(&r->bell);
+	epf_wakeup_clear_condition(&r->wakeup);
 	close_watched(rig);
 }
 
-/* What a kernel has told of its wait is told on, as long as no thread of the rank waits. */
+/* What a kernel has told of its wait is notified on, as long as no thread of the rank waits. */
 static void a_kernel_waits_for_a_signal(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
-	struct epf_bell *bell = &rig->rank[1].bell;
+	struct epf_wakeup *wakeup = &rig->rank[1].wakeup;
 
 	(void)state;
-	bell->kernel_index = SIGNAL;
-	bell->kernel_least = 3;
-	bell->kernel_wish = EPF_WISH_SIGNAL;
+	wakeup->kernel_index = SIGNAL;
+	wakeup->kernel_least = 3;
+	wakeup->kernel_condition = EPF_WAKE_ON_SIGNAL;
 	look(rig, 10);
 	look(rig, 12);
 	assert_wait("rank", "rank", "1", "signal", 10);
 	assert_int_equal(row("rank", "rank", "1", "wait_kernel").number, 1);
 	assert_int_equal(row("rank", "rank", "1", "wait_number").number, SIGNAL);
 	assert_int_equal(row("rank", "rank", "1", "wait_least").number, 3);
-	epf_bell_wish(bell, EPF_WISH_SIGNAL, SIGNAL, 2); /* and a thread */
+	epf_wakeup_set_condition(wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 2); /* and a thread */
 	look(rig, 13);
 	look(rig, 14);
 	assert_wait("rank", "rank", "1", "signal", 13);
 	assert_int_equal(row("rank", "rank", "1", "wait_kernel").number, 0);
-	epf_bell_unwish(bell);
-	bell->kernel_wish = EPF_WISH_ANY;
+	epf_wakeup_clear_condition(wakeup);
+	wakeup->kernel_condition = EPF_WAKE_ON_ANY;
 	for (unsigned i = 0; i < 12; i++)
 		look(rig, 15 + 0.1 * i);
 	assert_wait("rank", "rank", "1", "none", 0);
-	bell->kernel_wish = 77; /* what no one knows is no wait, and no harm */
-	bell->kernel_index = UINT32_MAX;
+	wakeup->kernel_condition = 77; /* what no one knows is no wait, and no harm */
+	wakeup->kernel_index = UINT32_MAX;
 	look(rig, 18);
 	look(rig, 19);
 	assert_wait("rank", "rank", "1", "none", 0);
@@ -120,7 +120,7 @@ static void a_notify_handle_says_who(void **state)
 
 static void a_ring_waits_for_an_engine_that_stands_still(void **state)
 {
-	static const char *const settings[] = { "lane-depth=64", "park-limit=16", NULL };
+	static const char *const settings[] = { "lane-depth=64", "defer-limit=16", NULL };
 	struct core_rig *rig = open_watched(settings, 16);
 	struct core_rank *r = &rig->rank[0];
 
@@ -133,9 +133,9 @@ static void a_ring_waits_for_an_engine_that_stands_still(void **state)
 	assert_wait("lane", "peer", "2", "sent", 1);
 	assert_int_equal(row("ring", "rank", "0", "wait_rank").number, 2);
 	assert_wait("ring", "rank", "1", "none", 0);
-	assert_int_equal(row("ring", "rank", "0", "cmds_taken").number, 1);
+	assert_int_equal(row("ring", "rank", "0", "cmds_dequeued").number, 1);
 	assert_int_equal(row("ring", "rank", "0", "cmds_retired").number, 0);
-	/* Until the lane is full, then parked ones block the ring, then it is full. */
+	/* Until the lane is full, then deferred ones block the ring, then it is full. */
 	while (epf_ring_room(&r->ring, 2) >= 2) {
 		core_rig_put(r, 2, 16, SIGNAL);
 		step_alone(rig);
@@ -148,11 +148,11 @@ static void a_ring_waits_for_an_engine_that_stands_still(void **state)
 	assert_int_equal(row("ring", "rank", "0", "occupancy").number, 255);
 	assert_int_equal(row("ring", "rank", "0", "slots").number, 256);
 	assert_int_equal(row("ring", "rank", "0", "ring_full_seen").number, 1);
-	assert_true(row("ring", "rank", "0", "parked").number > 0);
-	assert_int_equal(row("peer", "peer", "2", "parked").number,
-			 row("ring", "rank", "0", "parked").number);
+	assert_true(row("ring", "rank", "0", "deferred").number > 0);
+	assert_int_equal(row("peer", "peer", "2", "deferred").number,
+			 row("ring", "rank", "0", "deferred").number);
 	assert_wait("peer", "peer", "3", "none", 0);
-	assert_stalls(rig, "2", 0, row("peer", "peer", "2", "parked").number, 0);
+	assert_stalls(rig, "2", 0, row("peer", "peer", "2", "deferred").number, 0);
 	assert_stalls(rig, "3", 0, 0, 0);
 	/* The other engine goes on: all moves, and then there is nothing to wait for. */
 	assert_true(core_rig_run(rig, NULL, NULL));
@@ -247,7 +247,7 @@ static void a_gap_is_followed(void **state)
 	uint64_t since;
 
 	(void)state;
-	epf_bell_wish(&r->bell, EPF_WISH_SIGNAL, SIGNAL, 1);
+	epf_wakeup_set_condition(&r->wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 1);
 	look(rig, 1);
 	rx->ahead = 1;
 	/* A wait this old is looked into, some thousand streams at a time. */
@@ -262,7 +262,7 @@ static void a_gap_is_followed(void **state)
 	rx->ahead = 0;
 	look(rig, 4);
 	assert_wait("peer", "peer", "2", "none", 0);
-	epf_bell_unwish(&r->bell);
+	epf_wakeup_clear_condition(&r->wakeup);
 	close_watched(rig);
 }
 
@@ -279,20 +279,20 @@ static void those_that_wait_come_first(void **state)
 	assert_int_equal(row("job", NULL, NULL, "ranks_hidden").number, 1);
 	assert_int_equal(row("job", NULL, NULL, "rings_hidden").number, 1);
 	assert_int_equal(row("job", NULL, NULL, "peers_hidden").number, 3);
-	epf_bell_wish(&r->bell, EPF_WISH_SIGNAL, SIGNAL, 3);
+	epf_wakeup_set_condition(&r->wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 3);
 	look(rig, 2);
 	look(rig, 3);
 	assert_wait("rank", "rank", "1", "signal", 2);
 	assert_int_equal(block("rank", "rank", "0"), -1);
 	assert_int_equal(row("job", NULL, NULL, "waits_hidden").number, 0);
 	/* Two wait and there is one block: the other is counted. */
-	epf_bell_wish(&rig->rank[0].bell, EPF_WISH_SIGNAL, SIGNAL, 3);
+	epf_wakeup_set_condition(&rig->rank[0].wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 3);
 	look(rig, 4);
 	look(rig, 5);
 	assert_int_equal(row("job", NULL, NULL, "waits").number, 2);
 	assert_int_equal(row("job", NULL, NULL, "waits_hidden").number, 1);
-	epf_bell_unwish(&r->bell);
-	epf_bell_unwish(&rig->rank[0].bell);
+	epf_wakeup_clear_condition(&r->wakeup);
+	epf_wakeup_clear_condition(&rig->rank[0].wakeup);
 	close_watched(rig);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an engine core counts of itself (fabric/watch.h): the flight recorder's events, what was sent and what was set aside by peer and lane,
+ * What an engine core counts of itself (fabric/engine/watch.h): the flight recorder's events, what was sent and what was set aside by peer and lane,
  * times of steps and commands.
  */
 #include "tests/unit/watch_kit.h"
@@ -33,7 +33,7 @@ static void the_recorder_has_what_happened(void **state)
 		core_rig_put(&rig->rank[1], 2, BYTES, SIGNAL);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	look(rig, 1);
-	e = event(EPF_FLIGHT_TAKE);
+	e = event(EPF_FLIGHT_DEQUEUE);
 	assert_non_null(e);
 	assert_int_equal(e->what >> 32, rig->rank[1].ring_id);
 	assert_int_equal((uint32_t)e->xy, 3);
@@ -48,7 +48,7 @@ static void the_recorder_has_what_happened(void **state)
 	look(rig, 2);
 	assert_int_equal(row("flight", NULL, NULL, "written").number, written);
 	/* A wait and a lost rank are. */
-	epf_bell_wish(&rig->rank[0].bell, EPF_WISH_SIGNAL, SIGNAL, 3);
+	epf_wakeup_set_condition(&rig->rank[0].wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 3);
 	look(rig, 3);
 	look(rig, 4);
 	e = event(EPF_FLIGHT_WAIT);
@@ -61,7 +61,7 @@ static void the_recorder_has_what_happened(void **state)
 	assert_non_null(e);
 	assert_int_equal(e->what >> 32, 1);
 	assert_int_equal((uint32_t)e->xy, 7);
-	epf_bell_unwish(&rig->rank[0].bell);
+	epf_wakeup_clear_condition(&rig->rank[0].wakeup);
 	close_watched(rig);
 }
 
@@ -72,11 +72,11 @@ static void the_recorder_wraps(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 2000; i++)
-		epf_flight_note(rig->core[0]->flight, i, EPF_FLIGHT_PARK, 0, i, 0, 0, 0);
+		epf_flight_note(rig->core[0]->flight, i, EPF_FLIGHT_DEFER, 0, i, 0, 0, 0);
 	look(rig, 1);
 	written = row("flight", NULL, NULL, "written").number;
 	assert_true(written >= 2000);
-	assert_non_null(event(EPF_FLIGHT_PARK)); /* and the numbers of all that are kept fit */
+	assert_non_null(event(EPF_FLIGHT_DEFER)); /* and the numbers of all that are kept fit */
 	assert_null(event(200));
 	close_watched(rig);
 }

@@ -27,26 +27,26 @@ struct bench {
 	struct epf_wr_ring ring;
 	_Alignas(64) uint32_t slots[SLOTS][EPF_WR_WORDS];
 	_Alignas(64) uint8_t cqe[EPF_WR_CQE_BYTES];
-	uint64_t bell;
+	uint64_t wakeup;
 	uint64_t produced;
 };
 
 static void start(struct bench *b, uint64_t from)
 {
 	memset(b, 0, sizeof(*b));
-	assert_int_equal(epf_wr_ring_init(&b->ring, b->slots, SLOTS, &b->bell, b->cqe, RING, 77),
+	assert_int_equal(epf_wr_ring_init(&b->ring, b->slots, SLOTS, &b->wakeup, b->cqe, RING, 77),
 			 0);
 	/* Rings begin at 0; a test of the wrap begins where it likes. */
-	b->ring.taken = b->ring.rung = b->produced = from;
+	b->ring.dequeued = b->ring.rung = b->produced = from;
 	for (unsigned i = 0; i < SLOTS; i++)
 		epf_wr_poison(&b->ring, from + i);
-	b->bell = kit_bell(from, RING);
+	b->wakeup = kit_wakeup(from, RING);
 }
 
-static void ring_bell(struct bench *b, unsigned more)
+static void wake_client(struct bench *b, unsigned more)
 {
 	b->produced += more;
-	b->bell = kit_bell(b->produced, RING);
+	b->wakeup = kit_wakeup(b->produced, RING);
 }
 
 static void write_slot(struct bench *b, uint64_t index, const uint8_t wr[64])
@@ -72,7 +72,7 @@ static void test_shapes(void **state)
 	kit_add(wr, 3, RING, 3, 24, 5);
 	write_slot(&b, 3, wr);
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0); /* not rung yet */
-	ring_bell(&b, 4);
+	wake_client(&b, 4);
 
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 1);
 	assert_int_equal(w.kind, EPF_WR_PUT);
@@ -122,7 +122,7 @@ static void random_request(uint64_t *x, uint64_t index, uint8_t wr[64])
 		kit_add(wr, index, RING, pe, remote, (uint32_t)next_random(x));
 }
 
-/* The bell first, then the words one by one in any order: nothing is taken before the last, and then what was written. */
+/* The wakeup first, then the words one by one in any order: nothing is dequeued before the last, and then what was written. */
 static void test_overtaking(void **state)
 {
 	uint64_t x = 0x1234567;
@@ -138,7 +138,7 @@ static void test_overtaking(void **state)
 		random_request(&x, b.produced, wr);
 		memcpy(image, wr, 64);
 		need = left = kit_words(wr);
-		ring_bell(&b, 1);
+		wake_client(&b, 1);
 		while (left) {
 			unsigned i = (unsigned)(next_random(&x) % EPF_WR_WORDS);
 
@@ -164,7 +164,7 @@ static void test_overtaking(void **state)
 	assert_int_equal(b.ring.early, 5000);
 }
 
-/* A value that happens to equal the slot's changing poison: late, but taken. */
+/* A value that happens to equal the slot's changing poison: late, but dequeued. */
 static void test_unlucky_value(void **state)
 {
 	for (unsigned which = 0; which < 2; which++) {
@@ -181,12 +181,12 @@ static void test_unlucky_value(void **state)
 			memcpy(wr + 32, &b.slots[0][8], 4);
 		}
 		write_slot(&b, 0, wr);
-		ring_bell(&b, 1);
+		wake_client(&b, 1);
 		while (epf_wr_take(&b.ring, &space, &w) == 0 && looks <= EPF_WR_LOOKS)
 			looks++;
 		assert_in_range(looks, 1000, EPF_WR_LOOKS);
 		assert_int_equal(b.ring.refusal, 0);
-		assert_int_equal(b.ring.taken, 1);
+		assert_int_equal(b.ring.dequeued, 1);
 	}
 }
 
@@ -220,7 +220,7 @@ static const struct bad bads[] = {
 
 static void test_refusals(void **state)
 {
-	unsigned seen = 1u << EPF_WR_OK | 1u << EPF_WR_BELL_RING | 1u << EPF_WR_BELL_INDEX;
+	unsigned seen = 1u << EPF_WR_OK | 1u << EPF_WR_DOORBELL_RING | 1u << EPF_WR_DOORBELL_INDEX;
 
 	for (size_t i = 0; i < sizeof(bads) / sizeof(bads[0]); i++) {
 		struct epf_wr w = { .kind = 99 };
@@ -236,12 +236,12 @@ static void test_refusals(void **state)
 			kit_add(wr, 0, RING, 1, 4096, 9);
 		wr[bads[i].byte] = bads[i].value;
 		write_slot(&b, 0, wr);
-		ring_bell(&b, 1);
+		wake_client(&b, 1);
 		assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 		if (b.ring.refusal != bads[i].refusal)
 			fail_msg("row %zu: refusal %u, not %u", i, b.ring.refusal, bads[i].refusal);
 		assert_int_equal(w.kind, 99);
-		assert_int_equal(b.ring.taken, 0);
+		assert_int_equal(b.ring.dequeued, 0);
 		/* Given up for good, also when a good one follows. */
 		kit_put(wr, 0, RING, 1, 4096, BASE + 8192, 256);
 		write_slot(&b, 0, wr);
@@ -278,43 +278,43 @@ static void test_edges(void **state)
 		start(&b, 0);
 		kit_put(wr, 0, RING, 1, rows[i].remote, BASE + rows[i].local, rows[i].bytes);
 		write_slot(&b, 0, wr);
-		ring_bell(&b, 1);
+		wake_client(&b, 1);
 		assert_int_equal(epf_wr_take(&b.ring, &space, &w), rows[i].refusal == 0);
 		assert_int_equal(b.ring.refusal, rows[i].refusal);
 	}
 }
 
-static void test_bells(void **state)
+static void test_wakeups(void **state)
 {
 	struct epf_wr w;
 	struct bench b;
 
 	start(&b, 0);
-	b.bell = kit_bell(1, RING + 1);
+	b.wakeup = kit_wakeup(1, RING + 1);
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
-	assert_int_equal(b.ring.refusal, EPF_WR_BELL_RING);
+	assert_int_equal(b.ring.refusal, EPF_WR_DOORBELL_RING);
 	start(&b, 0);
-	b.bell = kit_bell(SLOTS + 1, RING);
+	b.wakeup = kit_wakeup(SLOTS + 1, RING);
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
-	assert_int_equal(b.ring.refusal, EPF_WR_BELL_INDEX);
+	assert_int_equal(b.ring.refusal, EPF_WR_DOORBELL_INDEX);
 	start(&b, 5);
-	b.bell = kit_bell(4, RING); /* an older one lands last: it tells nothing */
+	b.wakeup = kit_wakeup(4, RING); /* an older one lands last: it tells nothing */
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_OK);
 	assert_int_equal(b.ring.rung, 5);
-	b.bell = kit_bell(5 - SLOTS, RING);
+	b.wakeup = kit_wakeup(5 - SLOTS, RING);
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_OK);
-	b.bell = kit_bell(5 - SLOTS - 1, RING);
+	b.wakeup = kit_wakeup(5 - SLOTS - 1, RING);
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
-	assert_int_equal(b.ring.refusal, EPF_WR_BELL_INDEX);
+	assert_int_equal(b.ring.refusal, EPF_WR_DOORBELL_INDEX);
 	start(&b, 0);
-	b.bell = kit_bell(1, RING) | 1;
+	b.wakeup = kit_wakeup(1, RING) | 1;
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
-	assert_int_equal(b.ring.refusal, EPF_WR_BELL_INDEX);
+	assert_int_equal(b.ring.refusal, EPF_WR_DOORBELL_INDEX);
 }
 
-/* A full ring, taken, reused many times over: a slot of the lap before is never taken for one of this lap. */
+/* A full ring, dequeued, reused many times over: a slot of the lap before is never taken for one of this lap. */
 static void test_laps(void **state)
 {
 	struct epf_wr w;
@@ -327,17 +327,17 @@ static void test_laps(void **state)
 			kit_put(wr, b.produced + i, RING, 1, 64 * i, BASE + 64 * lap, 64);
 			write_slot(&b, b.produced + i, wr);
 		}
-		ring_bell(&b, SLOTS);
+		wake_client(&b, SLOTS);
 		for (unsigned i = 0; i < SLOTS; i++) {
 			assert_int_equal(epf_wr_take(&b.ring, &space, &w), 1);
 			assert_true(w.remote_offset == 64 * i && w.local_offset == 64 * lap);
 		}
-		/* A bell with nothing written: the slots hold poison, not last lap's requests. */
-		b.bell = kit_bell(b.produced + 1, RING);
+		/* A wakeup with nothing written: the slots hold poison, not last lap's requests. */
+		b.wakeup = kit_wakeup(b.produced + 1, RING);
 		assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 		assert_int_equal(b.ring.refusal, 0);
-		b.ring.rung = b.ring.taken;
-		b.bell = kit_bell(b.produced, RING);
+		b.ring.rung = b.ring.dequeued;
+		b.wakeup = kit_wakeup(b.produced, RING);
 	}
 }
 
@@ -359,13 +359,13 @@ static void test_init_limits(void **state)
 	static _Alignas(64) uint32_t slots[SLOTS][EPF_WR_WORDS];
 	static _Alignas(64) uint8_t cqe[EPF_WR_CQE_BYTES];
 	struct epf_wr_ring r = { .number = 42 };
-	uint64_t bell = 7;
+	uint64_t wakeup = 7;
 
-	assert_int_equal(epf_wr_ring_init(&r, slots, 6, &bell, cqe, 1, 1), -EINVAL);
-	assert_int_equal(epf_wr_ring_init(&r, slots, 2, &bell, cqe, 1, 1), -EINVAL);
-	assert_int_equal(epf_wr_ring_init(&r, slots, 65536, &bell, cqe, 1, 1), -EINVAL);
-	assert_int_equal(epf_wr_ring_init(&r, slots, SLOTS, &bell, cqe, 1 << 24, 1), -EINVAL);
-	assert_true(r.number == 42 && bell == 7);
+	assert_int_equal(epf_wr_ring_init(&r, slots, 6, &wakeup, cqe, 1, 1), -EINVAL);
+	assert_int_equal(epf_wr_ring_init(&r, slots, 2, &wakeup, cqe, 1, 1), -EINVAL);
+	assert_int_equal(epf_wr_ring_init(&r, slots, 65536, &wakeup, cqe, 1, 1), -EINVAL);
+	assert_int_equal(epf_wr_ring_init(&r, slots, SLOTS, &wakeup, cqe, 1 << 24, 1), -EINVAL);
+	assert_true(r.number == 42 && wakeup == 7);
 }
 
 int main(void)
@@ -373,7 +373,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_shapes),        cmocka_unit_test(test_overtaking),
 		cmocka_unit_test(test_unlucky_value), cmocka_unit_test(test_refusals),
-		cmocka_unit_test(test_edges),         cmocka_unit_test(test_bells),
+		cmocka_unit_test(test_edges),         cmocka_unit_test(test_wakeups),
 		cmocka_unit_test(test_laps),          cmocka_unit_test(test_completion),
 		cmocka_unit_test(test_init_limits),
 	};

@@ -7,8 +7,8 @@
 #define EPF_TESTS_TOP_KIT_H
 
 #include "tests/unit/stats_kit.h"
-#include "tools/top_source.h"
-#include "tools/top_view.h"
+#include "tools/top/source.h"
+#include "tools/top/view.h"
 
 #include <inttypes.h>
 
@@ -43,7 +43,7 @@ static inline void add_ring(struct rig *r, unsigned i)
 	r->ring[i] = add(r->st, EPF_STATS_RING, ring, 4);
 	epf_stat_set(r->ring[i], EPF_STAT_RING_SLOTS, 64);
 	epf_stat_set(r->ring[i], EPF_STAT_RING_OCCUPANCY, 16 * i);
-	epf_stat_add(r->ring[i], EPF_STAT_RING_CMDS_TAKEN, 100 + i);
+	epf_stat_add(r->ring[i], EPF_STAT_RING_CMDS_DEQUEUED, 100 + i);
 	epf_stat_state(r->ring[i], EPF_STAT_RING_WAIT, EPF_STATS_WAIT_NONE, 1);
 	r->rank[i] = add(r->st, EPF_STATS_RANK, rank, 2);
 	epf_stat_state(r->rank[i], EPF_STAT_RANK_STATE, EPF_STATS_PEER_UP, 1);
@@ -76,7 +76,7 @@ static inline struct rig open_rig(void)
 	opts.blocks[EPF_STATS_RANK] = 2;
 	assert_int_equal(epf_stats_create(&opts, &r.st, why, sizeof(why)), 0);
 	r.core = add(r.st, EPF_STATS_CORE, core, 2);
-	epf_stat_add(r.core, EPF_STAT_CORE_CMDS_TAKEN, 1000);
+	epf_stat_add(r.core, EPF_STAT_CORE_CMDS_DEQUEUED, 1000);
 	epf_stat_add(r.core, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE, UINT64_C(9007199254740993));
 	epf_hist_add_n(epf_stat_hist(r.core, EPF_STAT_CORE_STEP_NS), 7, 3);
 	b = add(r.st, EPF_STATS_JOB, job, 2);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rig of engine cores that are watched (fabric/watch.h), and readers of what they tell of themselves. Times are made up. Included by the
+ * A rig of engine cores that are watched (fabric/engine/watch.h), and readers of what they tell of themselves. Times are made up. Included by the
  * cmocka programs test_watch.c and test_watch_counts.c; it holds their state and must not be included twice in one of them.
  */
 #ifndef EPF_TESTS_WATCH_KIT_H
 #define EPF_TESTS_WATCH_KIT_H
 
 #include "fabric/base/clock.h"
-#include "fabric/watch.h"
+#include "fabric/engine/watch.h"
 #include "tests/unit/core_rig.h"
 #include "tests/unit/stats_kit.h"
 
@@ -57,7 +57,7 @@ static inline void close_watched(struct core_rig *rig)
 		epf_stats_destroy(watched[n], 0);
 }
 
-/* Looks at node 0 at a second of the made-up time, and reads what it wrote. */
+/* Looks at node 0 at a second of the fake time, and reads what it wrote. */
 static inline void look(struct core_rig *rig, double second)
 {
 	epf_watch_look_at(rig->core[0], (uint64_t)(second * (double)SECOND));
@@ -126,10 +126,10 @@ static inline void assert_stalls(struct core_rig *rig, const char *peer, uint64_
 	assert_int_equal(row("peer", "peer", peer, names[0]).number, credit);
 	assert_int_equal(row("peer", "peer", peer, names[1]).number, queue);
 	assert_int_equal(row("peer", "peer", peer, names[2]).number, lane);
-	assert_int_equal(all, epf_stat_get(rig->core[0]->stats, EPF_STAT_CORE_CMDS_PARKED));
+	assert_int_equal(all, epf_stat_get(rig->core[0]->stats, EPF_STAT_CORE_CMDS_DEFERRED));
 }
 
-/* Steps node 0 alone: the other engine stands still. */
+/* Steps node 0 alone: the other engine is stalled. */
 static inline void step_alone(struct core_rig *rig)
 {
 	for (unsigned i = 0; i < 1000; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot half of channel.h: takes requests out of the channel's words, checked. A word is loaded once into a copy, and only the copy is
+ * The hot half of fabric/protocol/channel.h: takes requests out of the channel's words, checked. A word is loaded once into a copy, and only the copy is
  * looked at. Nothing here allocates, locks, logs or enters the kernel.
  */
 #include "tools/shim/channel.h"

@@ -17,7 +17,7 @@
 enum { SECRET_BYTES = 32 };
 
 #ifdef EPF_TEST_HOOKS
-/* fabric/stage_hot.h: the mistake to make, so that a test on a GPU can fail (tests/gpu/shim.sh). No release has this. */
+/* fabric/engine/stage_hot.h: the mistake to make, so that a test on a GPU can fail (tests/gpu/shim.sh). No release has this. */
 extern int epf_hook;
 #endif
 
@@ -79,7 +79,7 @@ static int serve(struct epf_job *j)
 			   .heap_bytes = j->heap_bytes,
 			   .pes = (uint32_t)j->nv.world },
 		.rings = j->rings,
-		.bells = (const uint64_t *)(const void *)(j->pinned + j->at.bells),
+		.wakeups = (const uint64_t *)(const void *)(j->pinned + j->at.wakeups),
 		.n_rings = j->at.n_rings,
 		.fabric_rings = (uint32_t)j->conf.shim_fabric_rings,
 		.channel = (const uint64_t *)(const void *)(j->pinned + j->at.channel),

@@ -8,8 +8,8 @@
 
 #include "bootstrap/boot.h"
 #include "fabric/base/conf.h"
-#include "fabric/epf.h"
-#include "fabric/gpu.h"
+#include "fabric/client/epf.h"
+#include "fabric/gpu/gpu.h"
 #include "tools/shim/nvstate.h"
 #include "tools/shim/serve.h"
 
@@ -26,7 +26,7 @@ struct epf_job_piece {
 
 /* How a block for kernels is divided; offsets in bytes. The first five in pinned host memory, the rest in the device's. */
 struct epf_job_layout {
-	uint64_t slots, bells, cqes, channel, words, pinned_bytes;
+	uint64_t slots, wakeups, cqes, channel, words, pinned_bytes;
 	uint64_t rcs, cqs, cons_idx, device_words, p2p, remote, teams, team_at, maps, more_rkeys,
 		device_bytes;
 	uint32_t n_rings, depth;

@@ -42,7 +42,7 @@ static void lay_out(struct epf_job *j)
 	n = a->n_rings = (uint32_t)(world * j->nv.rings_per_pe * 2);
 	a->depth = power_of_two(j->conf.shim_depth);
 	a->slots = place(&end, n * a->depth * EPF_WR_BYTES, PAGE);
-	a->bells = place(&end, n * 8, PAGE);
+	a->wakeups = place(&end, n * 8, PAGE);
 	a->cqes = place(&end, n * EPF_WR_CQE_BYTES, PAGE);
 	a->channel = place(&end, EPF_CHANNEL_BYTES, PAGE);
 	a->words = place(&end, sizeof(struct epf_channel_words), PAGE);
@@ -119,7 +119,7 @@ static int make_rings(struct epf_job *j, uint8_t *image)
 		uint64_t slots = a->slots + i * a->depth * EPF_WR_BYTES;
 		struct epf_nv_ring_places at = {
 			.slots = j->pinned_dev + slots,
-			.bell = j->pinned_dev + a->bells + i * 8,
+			.wakeup = j->pinned_dev + a->wakeups + i * 8,
 			.cqe = j->pinned_dev + a->cqes + i * EPF_WR_CQE_BYTES,
 			.dbrec = j->device.addr + a->device_words + DEVICE_WORDS_BYTES - LINE,
 			.cq = j->device.addr + a->cqs + i * sizeof(struct epf_nv_cq),
@@ -131,7 +131,7 @@ static int make_rings(struct epf_job *j, uint8_t *image)
 		struct epf_nv_cq cq;
 
 		if (epf_wr_ring_init(&j->rings[i], j->pinned + slots, a->depth,
-				     (uint64_t *)(void *)(j->pinned + a->bells + i * 8),
+				     (uint64_t *)(void *)(j->pinned + a->wakeups + i * 8),
 				     j->pinned + a->cqes + i * EPF_WR_CQE_BYTES, (uint32_t)i,
 				     seed + (uint32_t)i))
 			return epf_fail(EPF_R_SHIM_LIMIT, "shim: %u rings of %u slots", a->n_rings,

@@ -123,7 +123,7 @@ void epf_nv_fill_ring(const struct epf_nv_ring_places *at, struct epf_nv_qp *qp,
 				  .nwqes = (uint16_t)at->depth,
 				  .wqe = at->slots,
 				  .dbrec = at->dbrec,
-				  .bf = at->bell,
+				  .bf = at->wakeup,
 				  .cq = at->cq,
 				  .mvars_version = marked(1, 96) };
 	*cq = (struct epf_nv_cq){ .version = marked(1, sizeof(*cq)),

@@ -301,7 +301,7 @@ void epf_nv_fill(const struct epf_nv_job *job, const struct epf_nv_places *at,
 
 /* One ring's pair. index: its place in the arrays; ring memory as device addresses; cqs: address of the array of completion queues. */
 struct epf_nv_ring_places {
-	uint64_t slots, bell, cqe, dbrec, cq, cons_idx;
+	uint64_t slots, wakeup, cqe, dbrec, cq, cons_idx;
 	uint32_t number, depth;
 };
 

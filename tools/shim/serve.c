@@ -34,7 +34,7 @@ struct epf_serve {
 	struct lane *lanes; /* fabric_rings, and one more for the channel */
 	uint64_t *marked;   /* a ring's requests that the flush on its way covers */
 	uint64_t *completed;
-	uint64_t *bells;   /* a ring's doorbell when all that it tells of had been taken */
+	uint64_t *wakeups; /* a ring's doorbell when all that it tells of had been dequeued */
 	uint32_t *ringing; /* the rings that a pass serves */
 	struct epf_channel channel;
 	struct epf_channel_req held;        /* a channel request that must wait; kind 0: none */
@@ -98,7 +98,7 @@ static unsigned serve_ring(struct epf_serve *s, uint32_t i)
 	}
 	s->stats.early += ring->early - early;
 	if (ring->refusal != refusal)
-		refuse(s, "ring", ring->number, ring->taken, epf_wr_refusal_text(ring->refusal));
+		refuse(s, "ring", ring->number, ring->dequeued, epf_wr_refusal_text(ring->refusal));
 	return n;
 }
 
@@ -111,18 +111,18 @@ static unsigned serve_rings(struct epf_serve *s)
 	unsigned n = 0, count = 0;
 
 	for (uint32_t i = 0; i < s->o.n_rings; i++) {
-		if (EPF_LOAD_RELAXED(&s->o.bells[i]) == s->bells[i])
+		if (EPF_LOAD_RELAXED(&s->o.wakeups[i]) == s->wakeups[i])
 			continue;
 		epf_wr_prefetch(&s->o.rings[i]);
 		s->ringing[count++] = i;
 	}
 	for (unsigned k = 0; k < count; k++) {
 		uint32_t i = s->ringing[k];
-		uint64_t bell = EPF_LOAD_RELAXED(&s->o.bells[i]);
+		uint64_t wakeup = EPF_LOAD_RELAXED(&s->o.wakeups[i]);
 
 		n += serve_ring(s, i);
-		if (s->o.rings[i].taken == s->o.rings[i].rung)
-			s->bells[i] = bell; /* if it has moved since, it differs from this */
+		if (s->o.rings[i].dequeued == s->o.rings[i].rung)
+			s->wakeups[i] = wakeup; /* if it has moved since, it differs from this */
 	}
 	return n;
 }
@@ -196,7 +196,7 @@ static void flush(struct epf_serve *s, uint32_t at)
 
 	if (at < s->o.fabric_rings)
 		for (uint32_t i = at; i < s->o.n_rings; i += s->o.fabric_rings)
-			s->marked[i] = s->o.rings[i].taken;
+			s->marked[i] = s->o.rings[i].dequeued;
 	if (epf_flush_post(l->ring, 0)) {
 		fail(s, "a flush");
 		return;
@@ -245,7 +245,7 @@ static void look_after(struct epf_serve *s, uint32_t at)
 	l->is_busy = false;
 }
 
-/* One look at everything. Returns how much was taken. */
+/* One look at everything. Returns how much was dequeued. */
 static unsigned pass(struct epf_serve *s)
 {
 	uint64_t drain = EPF_LOAD_ACQUIRE(&s->drain_asked);
@@ -300,7 +300,7 @@ static void destroy(struct epf_serve *s)
 	free(s->lanes);
 	free(s->marked);
 	free(s->completed);
-	free(s->bells);
+	free(s->wakeups);
 	free(s->ringing);
 	free(s);
 }
@@ -317,9 +317,9 @@ int epf_serve_start(const struct epf_serve_opts *opts, struct epf_serve **out)
 	s->lanes = calloc(opts->fabric_rings + 1u, sizeof(*s->lanes));
 	s->marked = calloc(opts->n_rings + 1u, sizeof(*s->marked));
 	s->completed = calloc(opts->n_rings + 1u, sizeof(*s->completed));
-	s->bells = calloc(opts->n_rings + 1u, sizeof(*s->bells));
+	s->wakeups = calloc(opts->n_rings + 1u, sizeof(*s->wakeups));
 	s->ringing = calloc(opts->n_rings + 1u, sizeof(*s->ringing));
-	if (!s->lanes || !s->marked || !s->completed || !s->bells || !s->ringing)
+	if (!s->lanes || !s->marked || !s->completed || !s->wakeups || !s->ringing)
 		rc = epf_fail(EPF_R_NO_MEMORY, "shim: the serving thread");
 	for (uint32_t i = 0; !rc && i <= opts->fabric_rings; i++)
 		rc = epf_ring_open(opts->ep, NULL, &s->lanes[i].ring);

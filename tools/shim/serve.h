@@ -7,7 +7,7 @@
 #ifndef EPF_TOOLS_SHIM_SERVE_H
 #define EPF_TOOLS_SHIM_SERVE_H
 
-#include "fabric/epf.h"
+#include "fabric/client/epf.h"
 #include "tools/shim/channel.h"
 
 #include <stdbool.h>
@@ -30,7 +30,7 @@ struct epf_serve_opts {
 	struct epf *ep; /* joined; its rings are opened here, everything else stays the caller's */
 	struct epf_wr_space space;
 	struct epf_wr_ring *rings; /* ready, the caller's; the thread's until the stop */
-	const uint64_t *bells;     /* the rings' doorbells, one behind the other */
+	const uint64_t *wakeups;   /* the rings' doorbells, one behind the other */
 	uint32_t n_rings;
 	uint32_t fabric_rings;   /* work-request rings are dealt to so many rings of the fabric */
 	const uint64_t *channel; /* EPF_CHANNEL_BYTES, zeroed */

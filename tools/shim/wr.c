@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The slow half of wr.h and channel.h: makes rings, and the words of refusals. It must not be called for a ring that kernels know already.
+ * The slow half of wr.h and fabric/protocol/channel.h: makes rings, and the words of refusals. It must not be called for a ring that kernels know already.
  */
 #include "tools/shim/channel.h"
 
@@ -11,14 +11,14 @@ _Static_assert((EPF_WR_RKEY & (EPF_WR_MAX_PES - 1)) == 0, "a rank fits into a ke
 _Static_assert(EPF_WR_REMOTE_BASE % 8 == 0 && EPF_WR_OLD_ADDR % 4 == 0,
 	       "aligned as an add needs it");
 
-int epf_wr_ring_init(struct epf_wr_ring *ring, void *slots, uint32_t n_slots, uint64_t *bell,
+int epf_wr_ring_init(struct epf_wr_ring *ring, void *slots, uint32_t n_slots, uint64_t *wakeup,
 		     void *cqe, uint32_t number, uint32_t seed)
 {
 	if (n_slots < 4 || n_slots > EPF_WR_MAX_SLOTS || (n_slots & (n_slots - 1)) != 0 ||
 	    number >= 1u << 24)
 		return -EINVAL;
 	*ring = (struct epf_wr_ring){ .slots = slots,
-				      .bell = bell,
+				      .wakeup = wakeup,
 				      .cqe = cqe,
 				      .n_slots = n_slots,
 				      .number = number,
@@ -26,7 +26,7 @@ int epf_wr_ring_init(struct epf_wr_ring *ring, void *slots, uint32_t n_slots, ui
 	for (uint32_t i = 0; i < n_slots; i++)
 		epf_wr_poison(ring, i);
 	memset(cqe, 0xff, EPF_WR_CQE_BYTES);
-	*bell = (uint64_t)__builtin_bswap32(number << 8) << 32;
+	*wakeup = (uint64_t)__builtin_bswap32(number << 8) << 32;
 	return 0;
 }
 
@@ -34,9 +34,9 @@ const char *epf_wr_refusal_text(uint32_t refusal)
 {
 	static const char *const texts[EPF_WR_REFUSALS] = {
 		[EPF_WR_OK] = "nothing is wrong",
-		[EPF_WR_BELL_RING] =
+		[EPF_WR_DOORBELL_RING] =
 			"a doorbell names another ring: the program's kernels do not fit this shim",
-		[EPF_WR_BELL_INDEX] =
+		[EPF_WR_DOORBELL_INDEX] =
 			"a doorbell tells of more requests than the ring holds: raise NVSHMEM_QP_DEPTH",
 		[EPF_WR_OPCODE] =
 			"an operation that is not served (served: write, inline write of 4 bytes, 32-bit add)",

@@ -13,7 +13,7 @@
  *   add      8  value                9  0          10, 11  undefined     12  4    13  our key    14, 15  our address of the old value
  *
  * A doorbell may be seen before the request it tells of: fences in those kernels order for the GPU, not for a CPU. So each slot is filled with
- * a poison when it has been taken, and a request counts as written only when every word its shape needs has left its poison. The poison
+ * a poison when it has been dequeued, and a request counts as written only when every word its shape needs has left its poison. The poison
  * can be no valid word; the two words that may hold any value have one that changes with each use of a slot.
  */
 #ifndef EPF_TOOLS_SHIM_WR_H
@@ -53,18 +53,18 @@ enum epf_wr_kind {
 /* Why a request, or a ring's doorbell, is refused; epf_wr_refusal_text() has the words. */
 enum epf_wr_refusal {
 	EPF_WR_OK = 0,
-	EPF_WR_BELL_RING,  /* the doorbell names another ring */
-	EPF_WR_BELL_INDEX, /* it tells of more requests than the ring holds */
-	EPF_WR_OPCODE,     /* an operation that is not served */
-	EPF_WR_INDEX,      /* another request's number: the ring was overrun, it is too short */
-	EPF_WR_RING,       /* another ring's number */
-	EPF_WR_SHAPE,      /* length, flags or a reserved word do not fit the operation */
-	EPF_WR_PEER,       /* a remote key that was not handed out */
-	EPF_WR_REMOTE,     /* not inside the peer's heap */
-	EPF_WR_LOCAL_KEY,  /* a local key that was not handed out */
-	EPF_WR_LOCAL,      /* not inside the own heap */
-	EPF_WR_ALIGN,      /* an address that is no multiple of 4 */
-	EPF_WR_LENGTH,     /* 0 bytes, or more than 2 GiB */
+	EPF_WR_DOORBELL_RING,  /* the doorbell names another ring */
+	EPF_WR_DOORBELL_INDEX, /* it tells of more requests than the ring holds */
+	EPF_WR_OPCODE,         /* an operation that is not served */
+	EPF_WR_INDEX,          /* another request's number: the ring was overrun, it is too short */
+	EPF_WR_RING,           /* another ring's number */
+	EPF_WR_SHAPE,          /* length, flags or a reserved word do not fit the operation */
+	EPF_WR_PEER,           /* a remote key that was not handed out */
+	EPF_WR_REMOTE,         /* not inside the peer's heap */
+	EPF_WR_LOCAL_KEY,      /* a local key that was not handed out */
+	EPF_WR_LOCAL,          /* not inside the own heap */
+	EPF_WR_ALIGN,          /* an address that is no multiple of 4 */
+	EPF_WR_LENGTH,         /* 0 bytes, or more than 2 GiB */
 	EPF_WR_REFUSALS
 };
 
@@ -86,19 +86,20 @@ struct epf_wr {
 	uint32_t kind;  /* enum epf_wr_kind */
 };
 
-/* A ring. slots and bell are written by kernels of a GPU; everything else belongs to the thread that serves the ring. */
+/* A ring. slots and wakeup are written by kernels of a GPU; everything else belongs to the thread that serves the ring. */
 struct epf_wr_ring {
 	uint32_t (*slots)[EPF_WR_WORDS];
-	uint64_t *bell;   /* be32 index << 8 | (be32 ring number << 8) << 32, in memory order */
-	uint8_t *cqe;     /* EPF_WR_CQE_BYTES; read by kernels */
-	uint64_t taken;   /* requests taken since the ring was made */
-	uint64_t rung;    /* requests that the newest doorbell told of */
-	uint32_t n_slots; /* power of two, 4..EPF_WR_MAX_SLOTS */
-	uint32_t number;  /* 24 bits */
-	uint32_t seed;    /* of the changing poison */
-	uint32_t looks;   /* at a request that holds its changing poison, or might */
-	uint32_t early;   /* counts: doorbells seen before their request */
-	uint32_t refusal; /* enum epf_wr_refusal; not 0: the ring is given up at request `taken` */
+	uint64_t *wakeup;  /* be32 index << 8 | (be32 ring number << 8) << 32, in memory order */
+	uint8_t *cqe;      /* EPF_WR_CQE_BYTES; read by kernels */
+	uint64_t dequeued; /* requests dequeued since the ring was made */
+	uint64_t rung;     /* requests that the newest doorbell told of */
+	uint32_t n_slots;  /* power of two, 4..EPF_WR_MAX_SLOTS */
+	uint32_t number;   /* 24 bits */
+	uint32_t seed;     /* of the changing poison */
+	uint32_t looks;    /* at a request that holds its changing poison, or might */
+	uint32_t early;    /* counts: doorbells seen before their request */
+	uint32_t
+		refusal; /* enum epf_wr_refusal; not 0: the ring is given up at request `dequeued` */
 };
 
 /* After so many looks a word that equals its changing poison is taken for a value (chance of that: 2^-30 a request). */
@@ -106,12 +107,12 @@ struct epf_wr_ring {
 
 /**
  * epf_wr_ring_init() - a ring over memory of the caller's.
- * @slots: n_slots * 64 bytes, 64-byte aligned. @bell: 8 bytes, aligned. @cqe: 64 bytes, 64-byte aligned.
+ * @slots: n_slots * 64 bytes, 64-byte aligned. @wakeup: 8 bytes, aligned. @cqe: 64 bytes, 64-byte aligned.
  *
  * Poisons the slots and sets doorbell and completion word to "nothing yet". No kernel may know the memory yet.
  * -EINVAL: n_slots or number out of range.
  */
-int epf_wr_ring_init(struct epf_wr_ring *ring, void *slots, uint32_t n_slots, uint64_t *bell,
+int epf_wr_ring_init(struct epf_wr_ring *ring, void *slots, uint32_t n_slots, uint64_t *wakeup,
 		     void *cqe, uint32_t number, uint32_t seed);
 
 /**
@@ -128,7 +129,7 @@ void epf_wr_prefetch(const struct epf_wr_ring *ring);
 
 /**
  * epf_wr_complete() - tells kernels that the first `count` requests of the ring are done. Hot.
- * @count: 1..ring->taken; visible at their targets. It must not go back.
+ * @count: 1..ring->dequeued; visible at their targets. It must not go back.
  */
 void epf_wr_complete(struct epf_wr_ring *ring, uint64_t count);
 

@@ -7,7 +7,7 @@
 
 enum {
 	AHEAD = 2
-}; /* requests: a GPU's stores are far away, and the next ones come while this one is taken */
+}; /* requests: a GPU's stores are far away, and the next ones come while this one is dequeued */
 
 /* Opcodes, and the shape of a 32-bit masked add. */
 enum { OP_WRITE = 0x08, OP_MASKED_ADD = 0x15, OPMOD_4_BYTES = 0x08 };
@@ -40,7 +40,7 @@ static uint32_t mix(uint32_t seed, uint64_t index)
 	return (uint32_t)(x >> 32);
 }
 
-/* As word 8 it must be no length of a put and not INLINE_4: both are told apart from values by it. */
+/* As word 8 it must be no length of a put and not INLINE_4: both are distinguished from values by it. */
 static uint32_t poison_value(const struct epf_wr_ring *ring, uint64_t index)
 {
 	return be((mix(ring->seed, index) | UINT32_C(0x80000010)));
@@ -72,8 +72,8 @@ static unsigned missing(const struct epf_wr_ring *ring, const uint32_t *w)
 	for (unsigned i = 0; i < EPF_WR_WORDS; i++)
 		bits |= (unsigned)(w[i] == EPF_WR_POISON) << i;
 	bits &= ~(1u << VALUE_WORD | 1u << INLINE_WORD);
-	bits |= (unsigned)(w[VALUE_WORD] == poison_value(ring, ring->taken)) << VALUE_WORD;
-	bits |= (unsigned)(w[INLINE_WORD] == poison_inline(ring, ring->taken)) << INLINE_WORD;
+	bits |= (unsigned)(w[VALUE_WORD] == poison_value(ring, ring->dequeued)) << VALUE_WORD;
+	bits |= (unsigned)(w[INLINE_WORD] == poison_inline(ring, ring->dequeued)) << INLINE_WORD;
 	return bits;
 }
 
@@ -150,7 +150,7 @@ static uint32_t check(const struct epf_wr_ring *ring, const struct epf_wr_space 
 	uint32_t first = be(w[0]), second = be(w[1]);
 	int is_add = (first & 0xff) == OP_MASKED_ADD;
 
-	if ((first >> 8 & 0xffff) != (ring->taken & LOW16))
+	if ((first >> 8 & 0xffff) != (ring->dequeued & LOW16))
 		return EPF_WR_INDEX;
 	if (second >> 8 != ring->number)
 		return EPF_WR_RING;
@@ -163,31 +163,31 @@ static uint32_t check(const struct epf_wr_ring *ring, const struct epf_wr_space 
 }
 
 /*
- * Whether a doorbell tells of a request that has not been taken. One that goes back tells nothing: the kernels' lock orders two stores to it for a
- * block only, and what an older one tells has been taken.
+ * Whether a doorbell tells of a request that has not been dequeued. One that goes back tells nothing: the kernels' lock orders two stores to it for a
+ * block only, and what an older one tells has been dequeued.
  */
 static int is_rung(struct epf_wr_ring *ring)
 {
-	uint64_t bell = EPF_LOAD_ACQUIRE(ring->bell);
-	uint32_t index = be((uint32_t)bell), number = be((uint32_t)(bell >> 32));
+	uint64_t wakeup = EPF_LOAD_ACQUIRE(ring->wakeup);
+	uint32_t index = be((uint32_t)wakeup), number = be((uint32_t)(wakeup >> 32));
 	uint64_t more;
 
-	if (ring->taken != ring->rung)
+	if (ring->dequeued != ring->rung)
 		return 1;
-	more = ((index >> 8) - ring->taken) & LOW16;
+	more = ((index >> 8) - ring->dequeued) & LOW16;
 	if (EPF_LIKELY(more == 0 && (index & ~UINT32_C(0xffff00)) == 0 &&
 		       number == ring->number << 8))
 		return 0;
 	if (number != ring->number << 8)
-		ring->refusal = EPF_WR_BELL_RING;
+		ring->refusal = EPF_WR_DOORBELL_RING;
 	else if ((index & ~UINT32_C(0xffff00)) != 0)
-		ring->refusal = EPF_WR_BELL_INDEX;
+		ring->refusal = EPF_WR_DOORBELL_INDEX;
 	else if (more > ring->n_slots)
 		ring->refusal =
-			((0 - more) & LOW16) <= ring->n_slots ? EPF_WR_OK : EPF_WR_BELL_INDEX;
+			((0 - more) & LOW16) <= ring->n_slots ? EPF_WR_OK : EPF_WR_DOORBELL_INDEX;
 	else
-		ring->rung = ring->taken + more;
-	return ring->taken != ring->rung;
+		ring->rung = ring->dequeued + more;
+	return ring->dequeued != ring->rung;
 }
 
 /* Whether what is missing may be missing no longer: 1 wait, 0 take the words for values. */
@@ -207,7 +207,7 @@ static int must_wait(struct epf_wr_ring *ring, unsigned need, unsigned lacks, in
 void epf_wr_prefetch(const struct epf_wr_ring *ring)
 {
 	for (unsigned i = 0; i < AHEAD; i++)
-		__builtin_prefetch(ring->slots[(ring->taken + i) & (ring->n_slots - 1)]);
+		__builtin_prefetch(ring->slots[(ring->dequeued + i) & (ring->n_slots - 1)]);
 }
 
 int epf_wr_take(struct epf_wr_ring *ring, const struct epf_wr_space *space, struct epf_wr *out)
@@ -219,9 +219,9 @@ int epf_wr_take(struct epf_wr_ring *ring, const struct epf_wr_space *space, stru
 
 	if (ring->refusal || !is_rung(ring))
 		return 0;
-	slot = ring->slots[ring->taken & (ring->n_slots - 1)];
-	if (ring->rung - ring->taken > AHEAD)
-		__builtin_prefetch(ring->slots[(ring->taken + AHEAD) & (ring->n_slots - 1)]);
+	slot = ring->slots[ring->dequeued & (ring->n_slots - 1)];
+	if (ring->rung - ring->dequeued > AHEAD)
+		__builtin_prefetch(ring->slots[(ring->dequeued + AHEAD) & (ring->n_slots - 1)]);
 	for (unsigned i = 0; i < EPF_WR_WORDS; i++)
 		copy[i] = EPF_LOAD_ACQUIRE(&slot[i]);
 	lacks = missing(ring, copy);
@@ -237,8 +237,8 @@ int epf_wr_take(struct epf_wr_ring *ring, const struct epf_wr_space *space, stru
 	if (ring->refusal)
 		return 0;
 	ring->looks = 0;
-	epf_wr_poison(ring, ring->taken + ring->n_slots);
-	ring->taken++;
+	epf_wr_poison(ring, ring->dequeued + ring->n_slots);
+	ring->dequeued++;
 	*out = wr;
 	return 1;
 }

@@ -179,7 +179,7 @@ class Buffer(HighThroughput):
             timeout_ns=0 if "EPF_GPU_TIMEOUT" in os.environ else TIMEOUT_NS)
 
     def _warn_of_lazy_code(self) -> None:
-        """The software NIC copies by calls of the GPU's driver, which stand still while another thread's call waits for a kernel that waits for rows."""
+        """The software NIC copies by calls of the GPU's driver, which stall while another thread's call waits for a kernel that waits for rows."""
         by_nic = [r for r in range(self.group_size) if r != self.rank and not (self._shared and self._shared.peers[r])]
         if by_nic and os.environ.get("EPF_NIC", "emu") == "emu" and os.environ.get("CUDA_MODULE_LOADING", "LAZY") != "EAGER":
             log.warning("the software NIC serves rank%s %s by copies of this process: code that is loaded at its first use while a kernel waits for them "
@@ -259,7 +259,7 @@ class Buffer(HighThroughput):
     def get_local_buffer_tensor(self, dtype: Any, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False) -> Any:
         """The communication memory itself as a tensor, from element `offset` on; size: torch.Size to view it as.
 
-        Its head, where ranks count what they have sent, is left out: programs fill the whole tensor with zeros to begin anew, which is
+        Its head, where ranks count what they have sent, is left out: programs fill the whole tensor with zeros to begin again, which is
         harmless between calls. It is the kernels' while calls are under way, and gone after destroy(). Without use_rdma_buffer: not there yet.
         """
         where = "Buffer.get_local_buffer_tensor"
@@ -315,7 +315,7 @@ class Buffer(HighThroughput):
         log.warning("%s", error)
 
     def _begin(self, where: str, shape: lowlat.Shape) -> epf.LowLatency:
-        """Tells what went wrong in earlier calls, and starts anew if the shape is another one than theirs."""
+        """Tells what went wrong in earlier calls, and starts again if the shape is another one than theirs."""
         ll = self._low_latency(where)
         try:
             ll.check()
@@ -365,7 +365,7 @@ class Buffer(HighThroughput):
         return EventOverlap(event, used), None
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Collective over the ranks that are not masked: begins anew, after masks were cleared. Nothing else makes it necessary.
+        """Collective over the ranks that are not masked: begins again, after masks were cleared. Nothing else makes it necessary.
 
         Waits for the current stream. A rank that does not come in time is masked: a warning names it with enable_shrink, else this raises.
         """
@@ -512,7 +512,7 @@ class Buffer(HighThroughput):
             checks.aligned(where, name, t)
         wait_stats = checks.optional(torch, where, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, torch.int64,
                                      ((ranks, "ranks"),), device)
-        need(not (use_logfmt and zero_copy), where, "use_logfmt and zero_copy exclude each other: LogFMT makes the rows anew")
+        need(not (use_logfmt and zero_copy), where, "use_logfmt and zero_copy exclude each other: LogFMT makes the rows again")
         ll = self._begin(where, shape)
         source = ll.next_combine_buffer(shape) if zero_copy else x.data_ptr()
         sums = self._sum_flags(handle, use_logfmt, return_recv_hook)

@@ -185,7 +185,7 @@ class LowLatency:
         return address.value
 
     def clean(self, stream: Optional[int] = None) -> None:
-        """Collective over the ranks that are not masked: begins anew, after masks were cleared or before another shape."""
+        """Collective over the ranks that are not masked: begins again, after masks were cleared or before another shape."""
         check(self._dll.epf_ll_clean(self.handle, stream))
 
     def mask_update(self, rank: int, masked: bool, stream: Optional[int] = None) -> None:

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two halves of the embedded back-end: embedded.c (what backend.h asks for) calls embedded_start.c (how the engine is made).
+ * Nobody else includes this.
+ */
+#ifndef EPF_FABRIC_CLIENT_EMBEDDED_H
+#define EPF_FABRIC_CLIENT_EMBEDDED_H
+
+#include "fabric/client/lib.h"
+
+/* Opens statistics and NIC, makes the core, the signals and the wakeup of ep. What was made before a failure is freed by close. */
+int epf_embedded_open(struct epf *ep);
+
+/* Starts the thread that runs the core (progress=thread; else does nothing); returns when requests reach it. Sets ep->kick. */
+int epf_embedded_start(struct epf *ep);
+
+#endif

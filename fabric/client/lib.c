@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libepf, part 1: opening and closing, memory, regions, rings. Slow path; called by the rank's own thread. Whatever concerns the
+ * engine goes through the back-end (backend.h); this file never touches one.
+ */
+#define EPF_LOG_COMP "epf"
+#include "fabric/client/lib.h"
+
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+#include "fabric/engine/limits.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define STR2(x) #x
+#define STR(x)  STR2(x)
+
+const char *epf_version(void)
+{
+	return STR(EPF_VERSION_MAJOR) "." STR(EPF_VERSION_MINOR) ".0";
+}
+
+void epf_options_init(struct epf_options *opts)
+{
+	memset(opts, 0, sizeof(*opts));
+	opts->size = sizeof(*opts);
+}
+
+static int set_one(struct epf_conf *conf, const char *setting)
+{
+	const char *eq = strchr(setting, '=');
+	char name[64];
+
+	if (!eq || (size_t)(eq - setting) >= sizeof(name))
+		return epf_fail(EPF_R_CONF_UNKNOWN_KEY, "setting \"%s\" is not name=value",
+				setting);
+	memcpy(name, setting, (size_t)(eq - setting));
+	name[eq - setting] = 0;
+	return epf_conf_set(conf, name, eq + 1, EPF_CONF_PROGRAM);
+}
+
+static int load_conf(struct epf *ep)
+{
+	struct epf_conf_places places = { .system_file = EPF_CONF_SYSTEM_FILE,
+					  .named_file = ep->opts.config_file,
+					  .environment = environ };
+	int rc = epf_conf_init(&ep->conf);
+
+	if (rc)
+		return epf_fail(EPF_R_NO_MEMORY, "epf_open: no memory for the configuration");
+	for (const char *const *s = ep->opts.settings; s && *s && !rc; s++)
+		rc = set_one(&ep->conf, *s);
+	if (!rc)
+		rc = epf_conf_load(&ep->conf, ep->opts.config_file ? &places : NULL);
+	return rc;
+}
+
+int epf_open(const struct epf_options *opts, struct epf **out)
+{
+	struct epf *ep = calloc(1, sizeof(*ep));
+	int rc;
+
+	if (!ep)
+		return epf_fail(EPF_R_NO_MEMORY, "epf_open: no memory");
+	epf_options_init(&ep->opts);
+	if (opts)
+		memcpy(&ep->opts, opts, opts->size < sizeof(*opts) ? opts->size : sizeof(*opts));
+	ep->be = &epf_backend_embedded;
+	rc = load_conf(ep);
+	if (rc) {
+		epf_close(ep);
+		return rc;
+	}
+	if (ep->conf.service[0])
+		ep->be = &epf_backend_service;
+	ep->now = ep->opts.now ? ep->opts.now : epf_limits_now;
+	if (!ep->opts.now)
+		epf_tsc_hz(); /* calibrated here, or the first wait would pay 20 ms for it */
+	ep->now_arg = ep->opts.now_arg;
+	ep->nic_name = epf_limits_nic(&ep->conf);
+	rc = ep->be->open(ep);
+	if (rc) {
+		epf_close(ep);
+		return rc;
+	}
+	*out = ep;
+	return 0;
+}
+
+void epf_close(struct epf *ep)
+{
+	if (!ep)
+		return;
+	epf_gpu_close(ep->gpus);
+	if (ep->join_phase == EPF_JOIN_DONE)
+		ep->be->leave(ep);
+	ep->be->close(ep);
+	while (ep->rings) {
+		struct epf_ring *ring = ep->rings;
+
+		ep->rings = ring->next;
+		free(ring);
+	}
+	while (ep->mappings)
+		epf_memory_free(ep, ep->mappings->addr);
+	epf_gpu_signals_free(ep);
+	if (ep->own_boot)
+		epf_boot_close(ep->boot);
+	epf_boot_free_blobs(ep->blobs);
+	epf_conf_destroy(&ep->conf);
+	free(ep->masked);
+	free(ep);
+}
+
+const char *epf_mode(const struct epf *ep)
+{
+	return ep->mode;
+}
+
+/* A memfd that nobody can make shorter under its other users. */
+static int new_memfd(uint64_t bytes, int *out)
+{
+	int fd = memfd_create("epf-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int err;
+
+	if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 &&
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+		*out = fd;
+		return 0;
+	}
+	err = errno;
+	if (fd >= 0)
+		close(fd);
+	return epf_fail_sys(EPF_R_SYSTEM, err, "epf_memory_alloc: memfd of %llu bytes",
+			    (unsigned long long)bytes);
+}
+
+int epf_memory_alloc(struct epf *ep, uint64_t bytes, void **addr)
+{
+	struct epf_mapping *m = calloc(1, sizeof(*m));
+	int rc;
+
+	if (!m)
+		return epf_fail(EPF_R_NO_MEMORY, "epf_memory_alloc: no memory");
+	m->bytes = (bytes + 4095) / 4096 * 4096;
+	rc = new_memfd(m->bytes, &m->fd);
+	if (rc) {
+		free(m);
+		return rc;
+	}
+	m->addr = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	if (m->addr == MAP_FAILED || !ep->keeps_memory) {
+		close(m->fd);
+		m->fd = -1;
+	}
+	if (m->addr == MAP_FAILED) {
+		free(m);
+		return epf_fail(EPF_R_NO_MEMORY, "epf_memory_alloc: %llu bytes",
+				(unsigned long long)bytes);
+	}
+	m->next = ep->mappings;
+	ep->mappings = m;
+	*addr = m->addr;
+	return 0;
+}
+
+void epf_memory_free(struct epf *ep, void *addr)
+{
+	for (struct epf_mapping **link = &ep->mappings; *link; link = &(*link)->next) {
+		struct epf_mapping *m = *link;
+
+		if (m->addr != addr)
+			continue;
+		*link = m->next;
+		munmap(m->addr, m->bytes);
+		if (m->fd >= 0)
+			close(m->fd);
+		free(m);
+		return;
+	}
+}
+
+struct epf_mapping *epf_mapping_find(const struct epf *ep, const void *addr, uint64_t bytes)
+{
+	for (struct epf_mapping *m = ep->mappings; m; m = m->next) {
+		uint64_t offset = (uint64_t)((uintptr_t)addr - (uintptr_t)m->addr);
+
+		if ((uintptr_t)addr >= (uintptr_t)m->addr && offset <= m->bytes &&
+		    bytes <= m->bytes - offset)
+			return m;
+	}
+	return NULL;
+}
+
+int epf_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
+			uint32_t *region)
+{
+	return ep->be->region_register(ep, addr, bytes, access, region);
+}
+
+int epf_ring_open(struct epf *ep, const struct epf_ring_options *opts, struct epf_ring **out)
+{
+	struct epf_ring_options o = { 0 };
+	struct epf_ring *ring;
+	int rc;
+
+	if (opts)
+		memcpy(&o, opts, opts->size < sizeof(o) ? opts->size : sizeof(o));
+	o.slots = o.slots ? o.slots : (uint32_t)ep->conf.ring_slots;
+	o.weight = o.weight ? o.weight : 1;
+	if ((o.slots & (o.slots - 1)) || o.slots < 1u << EPF_RING_LOG2_MIN ||
+	    o.slots > 1u << EPF_RING_LOG2_MAX || o.weight > 255)
+		return epf_fail(EPF_R_RING_OPTION, "ring: %u slots, weight %u", o.slots, o.weight);
+	ring = calloc(1, sizeof(*ring));
+	if (!ring)
+		return epf_fail(EPF_R_NO_MEMORY, "ring: no memory");
+	ring->ep = ep;
+	ring->start = o.start;
+	ring->weight = o.weight;
+	rc = ep->be->ring_open(ep, ring, (unsigned)__builtin_ctz(o.slots), o.weight, o.start);
+	if (rc) {
+		free(ring);
+		return rc;
+	}
+	epf_ring_producer_init(&ring->producer, ring->shm, o.start);
+	ring->next = ep->rings;
+	ep->rings = ring;
+	*out = ring;
+	return 0;
+}
+
+void epf_ring_close(struct epf_ring *ring)
+{
+	struct epf *ep;
+
+	if (!ring)
+		return;
+	ep = ring->ep;
+	if (epf_wait_retired(ring, epf_ring_pushed(ring), 0))
+		epf_warn("ring %u: closed with commands under way: %s", ring->id, epf_last_error());
+	for (struct epf_ring **link = &ep->rings; *link; link = &(*link)->next)
+		if (*link == ring) {
+			*link = ring->next;
+			break;
+		}
+	ep->be->ring_close(ring);
+	free(ring);
+}
+
+int epf_counter(const struct epf *ep, const char *name, uint64_t *value)
+{
+	return ep->be->counter(ep, name, value);
+}
+
+const char *epf_stats_file(const struct epf *ep)
+{
+	return ep->be->stats_file(ep);
+}
+
+uint64_t epf_bytes_per_peer(const struct epf *ep)
+{
+	return ep->be->bytes_per_peer(ep);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of libepf: struct epf and struct epf_ring, shared by lib.c (open, close, memory), join.c (the job), command.c
+ * (commands), wait.c (waits) and the two back-ends behind backend.h: embedded.c (the engine in this process) and
+ * remote.c (a daemon's). Frequent things go through shared memory only: rings, completion counters, signals, the peers page.
+ */
+#ifndef EPF_FABRIC_CLIENT_LIB_H
+#define EPF_FABRIC_CLIENT_LIB_H
+
+#include "bootstrap/boot.h"
+#include "fabric/base/conf.h"
+#include "fabric/client/backend.h"
+#include "fabric/client/epf.h"
+#include "fabric/engine/engine.h"
+#include "fabric/place/bind.h"
+#include "queues/epf_peers.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+enum epf_join_phase {
+	EPF_JOIN_NONE = 0,
+	EPF_JOIN_ROUNDS = 1, /* between the rounds of backend.h */
+	EPF_JOIN_DONE = 2
+};
+
+struct epf_mapping { /* memory given out by epf_memory_alloc */
+	struct epf_mapping *next;
+	void *addr;
+	uint64_t bytes;
+	int fd; /* its memfd; -1 unless the back-end keeps them (keeps_memory) */
+};
+
+/* Memory of a closed ring that the engine of this process still touches. */
+struct epf_ring_memory {
+	struct epf_ring_memory *next;
+	struct epf_ring_shm *shm;
+	size_t bytes;
+	uint32_t id;
+};
+
+struct epf_remote;  /* remote.c */
+struct epf_gpu;     /* gpu_open.c */
+struct epf_gpu_dev; /* gpu/gpu.h */
+
+struct epf {
+	struct epf_conf conf;
+	struct epf_options opts;
+	const struct epf_backend_ops *be;
+
+	/* Shared with the engine, wherever it runs. */
+	struct epf_signal *signals;
+	struct epf_wakeup *wakeup;   /* this rank's threads sleep on it; behind the signals */
+	struct epf_wakeup *kick;     /* rung after a push; NULL while nobody can sleep on it */
+	struct epf_peers_shm *peers; /* NULL before the join */
+	uint32_t n_signals;
+	uint64_t (*now)(void *arg); /* ns: what deadlines are counted in */
+	void *now_arg;
+	const char *nic_name;
+	char mode[80]; /* "embedded", "service:INSTANCE" */
+
+	/* The job. */
+	struct epf_boot *boot; /* NULL after epf_rejoin */
+	bool own_boot;
+	enum epf_join_phase join_phase;
+	unsigned round; /* of the join: the one whose bytes were handed in last */
+	struct epf_blob *blobs;
+	uint32_t rank;
+	uint32_t world;
+	char node[64];
+	char job[EPF_BOOT_NAME_MAX + 1]; /* its name */
+	uint8_t *masked;                 /* [world] ranks that this one masked */
+	uint32_t mask_changes;
+	uint32_t peers_seen; /* peers->changes + mask_changes when no rank was found lost */
+
+	struct epf_ring *rings;
+	struct epf_gpu *gpus; /* the one GPU context, or NULL */
+	void *gpu_signals;    /* GPU memory that holds the signals; NULL: ep->signals does */
+	int gpu_signals_device;
+	struct epf_mapping *mappings;
+	bool keeps_memory;  /* mappings keep their memfds open */
+	bool aborted;       /* epf_abort was called: every wait ends */
+	uint32_t spins;     /* of a wait before it sleeps, learnt (wait.c); 0: nothing yet */
+	uint32_t waits;     /* that did not end at once; wraps */
+	bool threaded;      /* the engine works by itself: waits sleep on the wakeup */
+	bool call_progress; /* waits call opts.progress */
+
+	/* The engine in this process (embedded.c); tests look into it. */
+	const struct epf_nic_ops *ops;
+	struct epf_nic *nic;
+	struct epf_core *core;
+	struct epf_stats *stats;
+	struct epf_stats_block *block;     /* class core: written by the core's thread */
+	struct epf_stats_block *nic_block; /* class nic: the same */
+	uint64_t signal_bytes;
+	struct epf_ring_memory *undrained;
+	struct epf_run_options run;
+	pthread_t thread;
+	bool started;
+	struct epf_place_bind bind;         /* where the core runs and has its memory */
+	struct epf_device_gpu *device_gpus; /* GPUs whose memory RDMA devices know */
+
+	struct epf_remote *remote; /* the daemon's connection (remote.c) */
+};
+
+struct epf_ring {
+	struct epf *ep;
+	struct epf_ring *next;
+	struct epf_ring_producer producer;
+	struct epf_ring_shm *shm;
+	size_t bytes;
+	uint64_t start;
+	uint32_t weight;
+	uint32_t id;
+	uint64_t failures_seen;
+};
+
+/* For what a sleeping waiter wants to be woken (enum epf_wakeup_condition in queues/epf_wakeup.h has the meanings). */
+struct epf_condition {
+	uint32_t what;
+	uint32_t index;
+	uint64_t least;
+	uint64_t sleep_ns; /* at most so long at a time; 0: as long as any */
+};
+
+/*
+ * wait.c: runs `ready` until it is true: 0, -ETIMEDOUT (deadline), -ECONNRESET (a rank is lost). condition: what makes it true, so that
+ * nothing else wakes the sleeper; NULL: anything may.
+ */
+int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
+	     const struct epf_condition *condition, uint64_t timeout_ns, const char *what,
+	     uint64_t number);
+/* wait.c: 0, or why no wait can end well: aborted, a lost rank, a lost daemon. what, number: for the text. */
+int epf_wait_why(struct epf *ep, const char *what, uint64_t number);
+/* gpu_open.c: ends the waits of kernels. Any thread. */
+void epf_gpu_abort(struct epf *ep);
+/* gpu_memory.c, where ep->gpu_signals is there: one of them, read through the driver; where kernels find them; their end. */
+uint64_t epf_gpu_signal_value(struct epf *ep, uint32_t signal);
+uint64_t epf_gpu_signals_for_kernels(struct epf *ep);
+void epf_gpu_signals_free(struct epf *ep);
+/* The device of a context (gpu_open.c). */
+struct epf_gpu_dev *epf_gpu_device(const struct epf_gpu *gpu);
+/* Lets the engine work when no thread of its own does; returns what it did. */
+unsigned epf_progress_once(struct epf *ep);
+
+/* lib.c: the mapping that holds [addr, addr + bytes) in whole, or NULL. */
+struct epf_mapping *epf_mapping_find(const struct epf *ep, const void *addr, uint64_t bytes);
+
+/* Wakes the core if it sleeps: after a push. */
+static inline void epf_kick(struct epf *ep)
+{
+	if (ep->kick && epf_wakeup_is_needed(ep->kick))
+		epf_wakeup_wake(ep->kick);
+}
+
+#endif

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libepf, part 4: waits. Every wait has a deadline and ends early when a rank of the job, or this rank's daemon, is lost; the error says
+ * who. A waiting thread spins a little, then sleeps on the rank's wakeup, or lets the engine work (progress=caller). Who is lost is
+ * read from the peers page; of the engine this file knows nothing but backend.h.
+ */
+#include "fabric/base/err.h"
+#include "fabric/client/lib.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	SPINS_MOST = 2000, /* some 100 us */
+	SPINS_LEAST = 100,
+	SPINS_TRY = 4,  /* times what was learnt: */
+	TRY_EVERY = 16, /* in one of so many waits */
+	SLEEP_NS = 10 * 1000 * 1000,
+	CALLER_SPINS = 64,
+	CALLER_SLEEP_NS = 1000 * 1000,
+	DRIVER_SLEEP_NS = 50 * 1000, /* a daemon works, but this thread drives other ranks too */
+};
+
+unsigned epf_progress_once(struct epf *ep)
+{
+	if (ep->call_progress)
+		return (unsigned)ep->opts.progress(ep->opts.progress_arg);
+	return ep->be->progress(ep);
+}
+
+int epf_progress(struct epf *ep)
+{
+	return ep->join_phase == EPF_JOIN_DONE ? (int)ep->be->progress(ep) : 0;
+}
+
+/* The error of a lost rank: with the cause's own row where it says more than that the rank is gone. */
+static int fail_lost(const struct epf *ep, uint32_t rank)
+{
+	const struct epf_peer_word *w = &ep->peers->peers[rank];
+	const struct epf_reason_info *info =
+		epf_reason_info((enum epf_reason)EPF_LOAD_RELAXED(&w->cause));
+	enum epf_reason reason = EPF_R_PEER_DOWN;
+	char cause[160];
+	size_t len;
+
+	if (!info || info->reason == EPF_R_NONE)
+		return epf_fail(reason, "rank %u on node %u is lost", rank,
+				EPF_LOAD_RELAXED(&w->node));
+	if (info->err == ECONNRESET)
+		reason = info->reason;
+	/* The table has sentences; inside a line they begin small and have no full stop. */
+	snprintf(cause, sizeof(cause), "%s", info->cause);
+	len = strlen(cause);
+	if (len && cause[len - 1] == '.')
+		cause[len - 1] = 0;
+	if (isupper((unsigned char)cause[0]) && !isupper((unsigned char)cause[1]))
+		cause[0] = (char)tolower((unsigned char)cause[0]);
+	return epf_fail(reason, "rank %u on node %u is lost: %s", rank, EPF_LOAD_RELAXED(&w->node),
+			cause);
+}
+
+/*
+ * 0, or -ECONNRESET naming a rank that is lost and not masked: one of another node, if there is one. A NIC that is cut off loses this
+ * node's own ranks too, which says less. [P2]
+ */
+static int check_lost(struct epf *ep)
+{
+	uint32_t lost = UINT32_MAX;
+	uint32_t seen;
+
+	if (EPF_UNLIKELY(!ep->peers))
+		return 0;
+	/* Both parts only grow, so the sum is new when one of them has moved. */
+	seen = EPF_LOAD_ACQUIRE(&ep->peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes);
+	if (EPF_LIKELY(seen == EPF_LOAD_RELAXED(&ep->peers_seen)))
+		return 0;
+	for (uint32_t r = 0; r < ep->world; r++) {
+		const struct epf_peer_word *w = &ep->peers->peers[r];
+
+		if (EPF_LOAD_ACQUIRE(&w->state) != EPF_PEER_DOWN ||
+		    EPF_LOAD_RELAXED(&ep->masked[r]))
+			continue;
+		if (EPF_LOAD_RELAXED(&w->node) !=
+		    EPF_LOAD_RELAXED(&ep->peers->peers[ep->rank].node))
+			return fail_lost(ep, r);
+		if (lost == UINT32_MAX)
+			lost = r;
+	}
+	if (lost != UINT32_MAX)
+		return fail_lost(ep, lost);
+	EPF_STORE_RELAXED(&ep->peers_seen, seen);
+	return 0;
+}
+
+/* Sleeps on the rank's wakeup, at most max_ns. The core rings for what is wished, so that a long wait is not woken at every step of it. */
+static void sleep_on_wakeup(struct epf *ep, uint64_t max_ns, bool (*ready)(const void *arg),
+			    const void *arg, const struct epf_condition *condition)
+{
+	epf_wakeup_set_condition(ep->wakeup, condition->what, condition->index, condition->least);
+	epf_wakeup_arm(ep->wakeup);
+	if (!ready(arg))
+		epf_wakeup_sleep(ep->wakeup, max_ns);
+	epf_wakeup_disarm(ep->wakeup);
+	epf_wakeup_clear_condition(ep->wakeup);
+}
+
+/* Spinning of one wait. */
+struct spin {
+	unsigned limit; /* before it sleeps */
+	unsigned quiet; /* spins since it began, woke, or the engine worked for it */
+	bool slept;
+};
+
+/*
+ * How long a wait spins is learnt. A rank that spins may hold the very CPU that the engine it waits for needs, and where there are few CPUs
+ * all its spinning is in vain: each time it was, half as much is left. What did help is kept, with as much again, and slowly given up when
+ * less would do. Now and then a wait tries longer. Racy between the threads of a rank, and harmless: any value works.
+ */
+static struct spin spin_begin(struct epf *ep)
+{
+	uint32_t limit = EPF_LOAD_RELAXED(&ep->spins), waits = EPF_LOAD_RELAXED(&ep->waits) + 1;
+
+	EPF_STORE_RELAXED(&ep->waits, waits);
+	if (waits % TRY_EVERY == 0)
+		limit *= SPINS_TRY;
+	return (struct spin){ .limit = limit && limit < SPINS_MOST ? limit : SPINS_MOST };
+}
+
+/* It sleeps for the first time (spins were in vain), or ends without having slept. */
+static void spin_learn(struct epf *ep, const struct spin *spin, bool in_vain)
+{
+	uint32_t had = EPF_LOAD_RELAXED(&ep->spins), want = 2 * spin->quiet;
+
+	if (!had)
+		had = SPINS_MOST;
+	if (in_vain)
+		want = spin->limit > had ? had : had / 2; /* who tried longer learnt nothing */
+	else if (want < had)
+		want = had - (had - want) / 16;
+	if (want < SPINS_LEAST)
+		want = SPINS_LEAST;
+	EPF_STORE_RELAXED(&ep->spins, want < SPINS_MOST ? want : SPINS_MOST);
+}
+
+/* One quiet moment: without a thread of its own the engine sleeps here, else this thread does, until rung. */
+static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *arg), const void *arg,
+		 const struct epf_condition *condition)
+{
+	if (!ep->threaded) {
+		if (++spin->quiet > CALLER_SPINS && !ep->call_progress) {
+			/* Nobody rings this thread; the watch reads it. */
+			epf_wakeup_set_condition(ep->wakeup, condition->what, condition->index,
+						 condition->least);
+			ep->be->sleep(ep, CALLER_SLEEP_NS);
+			epf_wakeup_clear_condition(ep->wakeup);
+			spin->quiet = 0;
+		}
+		return;
+	}
+	if (++spin->quiet < spin->limit) {
+		EPF_CPU_PAUSE();
+		return;
+	}
+	if (!spin->slept)
+		spin_learn(ep, spin, true);
+	spin->slept = true;
+	sleep_on_wakeup(ep,
+			condition->sleep_ns ? condition->sleep_ns
+			: ep->call_progress ? DRIVER_SLEEP_NS
+					    : SLEEP_NS,
+			ready, arg, condition);
+	spin->quiet = spin->limit - spin->limit / 4;
+}
+
+static int aborted(const struct epf *ep, const char *what, uint64_t number)
+{
+	return epf_fail(EPF_R_ABORTED, "rank %u: %s %llu: the wait was aborted", ep->rank, what,
+			(unsigned long long)number);
+}
+
+void epf_abort(struct epf *ep)
+{
+	EPF_STORE_RELAXED(&ep->aborted, true);
+	for (struct epf_ring *ring = ep->rings; ring; ring = ring->next)
+		EPF_STORE_RELEASE(&ring->shm->abort, -ECANCELED);
+	epf_gpu_abort(ep);
+	epf_wakeup_wake(ep->wakeup);
+}
+
+/* The text of a timeout. Commands of this rank that failed are the likeliest cause: they are named too. */
+static int timed_out(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number)
+{
+	char also[160] = "";
+
+	for (const struct epf_ring *ring = ep->rings; ring; ring = ring->next) {
+		const struct epf_done *done = &ring->shm->done;
+		const struct epf_reason_info *info =
+			epf_reason_info((enum epf_reason)done->error_reason);
+
+		if (!EPF_LOAD_ACQUIRE(&done->failed))
+			continue;
+		snprintf(also, sizeof(also),
+			 "; %llu commands of ring %u failed, first number %llu to rank %u: %s",
+			 (unsigned long long)done->failed, ring->id,
+			 (unsigned long long)(done->error_index - 1), done->error_rank,
+			 info ? info->cause : "unknown");
+		break;
+	}
+	return epf_fail(EPF_R_WAIT_TIMEOUT, "rank %u: %s %llu: not there after %llu ms%s", ep->rank,
+			what, (unsigned long long)number,
+			(unsigned long long)(timeout_ns / 1000000), also);
+}
+
+int epf_wait_why(struct epf *ep, const char *what, uint64_t number)
+{
+	int rc;
+
+	if (EPF_LOAD_RELAXED(&ep->aborted))
+		return aborted(ep, what, number);
+	rc = check_lost(ep);
+	return rc ? rc : ep->be->check(ep);
+}
+
+int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
+	     const struct epf_condition *condition, uint64_t timeout_ns, const char *what,
+	     uint64_t number)
+{
+	static const struct epf_condition any = { .what = EPF_WAKE_ON_ANY };
+	uint64_t deadline;
+	struct spin spin;
+
+	if (ready(arg))
+		return 0;
+	spin = spin_begin(ep);
+	if (!timeout_ns)
+		timeout_ns = ep->conf.wait_timeout_ns;
+	deadline = ep->now(ep->now_arg) + timeout_ns;
+	while (!ready(arg)) {
+		int rc = epf_wait_why(ep, what, number);
+
+		if (rc)
+			return rc;
+		if (ep->now(ep->now_arg) >= deadline)
+			return timed_out(ep, timeout_ns, what, number);
+		if (epf_progress_once(ep))
+			spin.quiet = 0;
+		else
+			idle(ep, &spin, ready, arg, condition ? condition : &any);
+	}
+	if (ep->threaded && !spin.slept)
+		spin_learn(ep, &spin, false);
+	return 0;
+}
+
+struct retired_arg {
+	const struct epf_ring *ring;
+	uint64_t pushed;
+};
+
+static bool is_retired(const void *arg)
+{
+	const struct retired_arg *a = arg;
+
+	return (int64_t)(epf_ring_retired(&a->ring->producer) - a->pushed) >= 0;
+}
+
+int epf_wait_retired(struct epf_ring *ring, uint64_t pushed, uint64_t timeout_ns)
+{
+	struct retired_arg a = { ring, pushed };
+	struct epf_condition condition = { EPF_WAKE_ON_RETIRED, ring->shm->ring_id, pushed, 0 };
+
+	return epf_wait(ring->ep, is_retired, &a, &condition, timeout_ns, "command", pushed - 1);
+}
+
+struct signal_arg {
+	const struct epf_signal *signal;
+	uint64_t at_least;
+};
+
+static bool is_signalled(const void *arg)
+{
+	const struct signal_arg *a = arg;
+
+	return (int64_t)(epf_signal_read(a->signal) - a->at_least) >= 0;
+}
+
+/* The same of one in GPU memory. */
+struct gpu_signal_arg {
+	struct epf *ep;
+	uint32_t signal;
+	uint64_t at_least;
+};
+
+static bool is_gpu_signalled(const void *arg)
+{
+	const struct gpu_signal_arg *a = arg;
+
+	return (int64_t)(epf_gpu_signal_value(a->ep, a->signal) - a->at_least) >= 0;
+}
+
+uint64_t epf_signal_value(const struct epf *ep, uint32_t signal)
+{
+	if (signal >= ep->n_signals)
+		return 0;
+	if (EPF_UNLIKELY(ep->gpu_signals != NULL))
+		return epf_gpu_signal_value((struct epf *)(uintptr_t)ep, signal);
+	return epf_signal_read(&ep->signals[signal]);
+}
+
+int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t timeout_ns)
+{
+	struct signal_arg a = { .at_least = at_least };
+	struct epf_condition condition = { EPF_WAKE_ON_SIGNAL, signal, at_least, 0 };
+
+	if (signal >= ep->n_signals)
+		return epf_fail(EPF_R_SIGNAL_RANGE, "signal %u: this rank has %u", signal,
+				ep->n_signals);
+	if (EPF_UNLIKELY(ep->gpu_signals != NULL)) {
+		struct gpu_signal_arg g = { ep, signal, at_least };
+
+		/* The core cannot read it, and nobody rings when an addition is done. */
+		condition = (struct epf_condition){ .what = EPF_WAKE_ON_ANY,
+						    .sleep_ns = DRIVER_SLEEP_NS };
+		return epf_wait(ep, is_gpu_signalled, &g, &condition, timeout_ns, "signal", signal);
+	}
+	a.signal = &ep->signals[signal];
+	return epf_wait(ep, is_signalled, &a, &condition, timeout_ns, "signal", signal);
+}
+
+uint32_t epf_signal_count(const struct epf *ep)
+{
+	return ep->n_signals;
+}
+
+/* 0 when the rank is of the job and the job has been joined. */
+static int check_rank(const struct epf *ep, uint32_t rank)
+{
+	if (rank < ep->world && ep->join_phase == EPF_JOIN_DONE)
+		return 0;
+	return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u ranks", rank, ep->world);
+}
+
+int epf_peer_state(const struct epf *ep, uint32_t rank)
+{
+	int rc = check_rank(ep, rank);
+
+	if (rc)
+		return rc;
+	switch (EPF_LOAD_ACQUIRE(&ep->peers->peers[rank].state)) {
+	case EPF_PEER_UP:
+		return 1;
+	case EPF_PEER_DOWN:
+		return -ECONNRESET;
+	case EPF_PEER_LEFT:
+		return -EPIPE;
+	default:
+		return 0;
+	}
+}
+
+uint32_t epf_peer_epoch(const struct epf *ep, uint32_t rank)
+{
+	if (check_rank(ep, rank))
+		return UINT32_MAX;
+	(void)EPF_LOAD_ACQUIRE(&ep->peers->peers[rank].state); /* P2: the epoch that came with it */
+	return EPF_LOAD_RELAXED(&ep->peers->peers[rank].epoch);
+}
+
+static int set_mask(struct epf *ep, uint32_t rank, bool masked)
+{
+	int rc = check_rank(ep, rank);
+
+	if (!rc)
+		rc = ep->be->peer_mask(ep, rank, masked);
+	if (rc)
+		return rc;
+	EPF_STORE_RELAXED(&ep->masked[rank], masked);
+	EPF_STORE_RELEASE(&ep->mask_changes, ep->mask_changes + 1);
+	return 0;
+}
+
+int epf_peer_mask(struct epf *ep, uint32_t rank)
+{
+	return set_mask(ep, rank, true);
+}
+
+int epf_peer_unmask(struct epf *ep, uint32_t rank)
+{
+	return set_mask(ep, rank, false);
+}
+
+struct withdraw_args {
+	struct epf *ep;
+	uint32_t region;
+	uint32_t missing;
+	int rc; /* 1: done, negative: it never will be */
+};
+
+static bool is_withdrawn(const void *arg)
+{
+	struct withdraw_args *a = (struct withdraw_args *)(uintptr_t)arg;
+
+	if (!a->rc)
+		a->rc = a->ep->be->region_withdrawn(a->ep, a->region, &a->missing);
+	return a->rc != 0;
+}
+
+int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns)
+{
+	struct withdraw_args a = { .ep = ep, .region = region, .missing = EPF_NONE };
+	int rc = ep->be->region_withdraw(ep, region);
+
+	if (rc)
+		return rc;
+	rc = epf_wait(ep, is_withdrawn, &a, NULL, timeout_ns, "withdrawal of region", region);
+	if (rc == -ETIMEDOUT && a.missing != EPF_NONE)
+		return epf_fail(EPF_R_REGION_DRAIN,
+				"region %u: rank %u has not acknowledged its withdrawal", region,
+				a.missing);
+	return rc ? rc : a.rc < 0 ? a.rc : 0;
+}

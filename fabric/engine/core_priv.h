@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What core.c (a core, its ranks, rings and regions) and core_world.c (its peers, nodes and lanes) share; nobody else includes it.
+ */
+#ifndef EPF_FABRIC_ENGINE_CORE_PRIV_H
+#define EPF_FABRIC_ENGINE_CORE_PRIV_H
+
+#include "fabric/base/err.h"
+#include "fabric/engine/engine.h"
+
+static inline int no_memory(const char *what)
+{
+	return epf_fail(EPF_R_NO_MEMORY, "engine: no memory for %s", what);
+}
+
+/* Chains a pool's free list through member `next`. */
+#define POOL_CHAIN(pool, n)               \
+ for (uint32_t at_ = 0; at_ < (n); at_++) \
+ (pool)[at_].next = at_ + 1 < (n) ? at_ + 1 : EPF_NONE
+
+/* Registers memory at addr, or GPU memory, with the NIC: keys for all indices a lane can have. */
+int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gpu, uint64_t bytes,
+		      unsigned access, struct epf_nic_mr *mr);
+/* Frees what epf_core_set_world and what came after it made. */
+void epf_core_forget_peers(struct epf_core *core);
+
+#endif

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an engine core knows of the others: its peers, nodes, lanes and streams, from the size of the job to connections. Slow path: called by
+ * join/world.c and simulations before traffic, or between two steps on the core's own thread. All memory that a step may need is dequeued here.
+ */
+#define EPF_LOG_COMP "core"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+#include "fabric/engine/core_priv.h"
+
+#include "fabric/base/log.h"
+#include "fabric/engine/lanes.h"
+#include "fabric/engine/lanes_plan.h"
+#include "fabric/engine/recover.h"
+#include "fabric/engine/watch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* calloc that counts what peers cost, and keeps to peer_memory_most. */
+static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
+{
+	uint64_t bytes = core->peer_memory_bytes + n * size;
+
+	if (core->peer_memory_most && bytes > core->peer_memory_most) {
+		core->peer_memory_wanted = bytes;
+		return NULL;
+	}
+	core->peer_memory_bytes = bytes;
+	return calloc(n ? n : 1, size);
+}
+
+/* Words of a local rank about every rank and node; when the world is known. */
+static int rank_words(struct epf_core *core, struct epf_rank_state *r)
+{
+	r->usable = calloc(core->world, sizeof(*r->usable));
+	r->masked = calloc(core->world, sizeof(*r->masked));
+	r->told = calloc(core->n_nodes, sizeof(*r->told));
+	return r->usable && r->masked && r->told ? 0 : no_memory("a local rank");
+}
+
+void epf_core_forget_peers(struct epf_core *core)
+{
+	/* What waited was from them. */
+	core->hold = core->adding = core->hold_retry = core->hold_resume = 0;
+	core->n_queued_arrivals = core->held_n = 0;
+	core->adding_round++;
+	for (uint32_t i = 0; core->peers && i < core->world; i++)
+		free(core->peers[i].regions);
+	for (uint32_t i = 0; core->nodes && i < core->n_nodes; i++) {
+		free(core->nodes[i].handles);
+		free(core->nodes[i].notify_streams);
+		free(core->nodes[i].notify_in);
+		free(core->nodes[i].rx);
+		free(core->nodes[i].recovery);
+	}
+	if (core->ctl_memory) {
+		core->ops->region_deregister(core->nic, &core->ctl_mr);
+		free(core->ctl_memory);
+	}
+	if (core->own_peers_page)
+		free(core->peers_page);
+	epf_lanes_forget(core);
+	free(core->lane_wrs);
+	free(core->lane_msgs);
+	free(core->peers);
+	free(core->nodes);
+	free(core->lanes);
+	free(core->streams);
+	free(core->group_table);
+	free(core->notify_table);
+	free(core->notifies);
+	free(core->pending);
+	free(core->dirty_lanes);
+	free(core->wait_lanes);
+	free(core->grant_lanes);
+}
+
+static int alloc_world(struct epf_core *core, const struct epf_lanes_plan *plan)
+{
+	const struct epf_core_limits *l = &core->limits;
+	uint32_t nodes = core->n_nodes, lanes = core->n_lanes;
+
+	core->peers = peer_alloc(core, core->world, sizeof(*core->peers));
+	core->nodes = peer_alloc(core, nodes, sizeof(*core->nodes));
+	core->lanes = peer_alloc(core, lanes + 1, sizeof(*core->lanes)); /* and limbo */
+	core->lane_wrs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_wr));
+	core->lane_msgs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_msg));
+	core->streams = peer_alloc(core, plan->streams, sizeof(*core->streams));
+	core->dirty_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
+	core->wait_lanes = peer_alloc(core, lanes + 1, sizeof(uint32_t));
+	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
+	core->group_mask = plan->group_slots - 1;
+	core->group_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
+	core->notify_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
+	core->notifies = peer_alloc(core, plan->streams, sizeof(*core->notifies));
+	core->pending = peer_alloc(core, plan->max_pending, sizeof(*core->pending));
+	core->ctl_stride = plan->ctl_stride;
+	core->ctl_memory = peer_alloc(core, nodes, core->ctl_stride);
+	if (!core->peers || !core->nodes || !core->lanes || !core->lane_wrs || !core->lane_msgs ||
+	    !core->streams || !core->dirty_lanes || !core->wait_lanes || !core->grant_lanes ||
+	    !core->group_table || !core->notify_table || !core->notifies || !core->pending ||
+	    !core->ctl_memory)
+		return no_memory("the peers of the job");
+	memset(core->group_table, 0xff, plan->group_slots * sizeof(uint32_t));
+	memset(core->notify_table, 0xff, plan->group_slots * sizeof(uint32_t));
+	POOL_CHAIN(core->pending, core->limits.max_pending);
+	core->pending_free = core->limits.max_pending ? 0 : EPF_NONE;
+	core->max_streams = plan->streams;
+	return 0;
+}
+
+static int init_node(struct epf_core *core, uint32_t i)
+{
+	const struct epf_core_limits *l = &core->limits;
+	struct epf_node *node = &core->nodes[i];
+
+	node->n_lanes = (uint8_t)l->lanes_per_node;
+	node->first_lane = (uint16_t)(i * l->lanes_per_node);
+	node->rx_streams = (uint16_t)l->streams_per_node;
+	node->rx = peer_alloc(core, node->rx_streams, core->rx_stride);
+	node->notify_in = peer_alloc(core, node->rx_streams, sizeof(*node->notify_in));
+	node->ack_head = 0xffff;
+	node->recovery =
+		node->n_lanes > 1 ? peer_alloc(core, 1, sizeof(struct epf_recovery)) : NULL;
+	node->ctl = (struct epf_ctl *)(void *)((uint8_t *)core->ctl_memory + i * core->ctl_stride);
+	node->rank = i;
+	if (!node->rx || !node->notify_in || (node->n_lanes > 1 && !node->recovery))
+		return no_memory("receiving streams");
+	for (uint32_t h = 0; h < node->rx_streams; h++) {
+		struct epf_rx_stream *rx = epf_rx(core, node, h);
+
+		rx->base = l->start_count;
+		rx->pending = EPF_NONE;
+	}
+	return 0;
+}
+
+static void init_lane(struct epf_core *core, uint32_t i)
+{
+	const struct epf_core_limits *l = &core->limits;
+	struct epf_lane *lane = &core->lanes[i];
+
+	lane->wrs = core->lane_wrs + (size_t)i * l->lane_depth;
+	lane->msgs = core->lane_msgs + (size_t)i * l->lane_depth;
+	lane->mask = l->lane_depth - 1;
+	lane->limit = l->lane_depth - EPF_LANE_RESERVE;
+	lane->id = (uint16_t)i;
+	lane->node = (uint16_t)(i / l->lanes_per_node);
+	lane->index = (uint8_t)(i % l->lanes_per_node);
+	lane->link = (uint8_t)(lane->index % core->caps.links);
+	lane->head = lane->posted = lane->tail = l->start_count;
+	lane->events = lane->granted = lane->arrived = l->start_count;
+	lane->given = lane->arrived + l->lane_receives;
+	lane->waiting_head = lane->waiting_tail = EPF_NONE;
+}
+
+/* A lane that is never up: on it streams wait that change lanes (reopen.c). Its entries are only looked at, never used. */
+static void init_limbo(struct epf_core *core)
+{
+	struct epf_lane *lane = &core->lanes[core->n_lanes];
+
+	lane->id = (uint16_t)core->n_lanes;
+	lane->wrs = core->lane_wrs;
+	lane->msgs = core->lane_msgs;
+	lane->waiting_head = lane->waiting_tail = EPF_NONE;
+}
+
+/* The peers page, its own where the caller has none to share. */
+static int take_peers_page(struct epf_core *core, struct epf_peers_shm *peers)
+{
+	core->peers_page = peers;
+	if (peers)
+		return 0;
+	core->peers_page = peer_alloc(core, 1, epf_peers_bytes(core->world));
+	core->own_peers_page = 1;
+	if (!core->peers_page)
+		return no_memory("the peers page");
+	epf_peers_format(core->peers_page, core->world);
+	return 0;
+}
+
+static int ring_streams(struct epf_core *core, struct epf_ring_state *ring)
+{
+	uint32_t *streams = realloc(ring->streams, core->world * sizeof(*streams));
+
+	if (!streams)
+		return no_memory("streams of a ring");
+	memset(streams, 0xff, core->world * sizeof(*streams));
+	ring->streams = streams;
+	return 0;
+}
+
+/* Settings and NIC to numbers; what was lowered is said. */
+static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
+		      struct epf_lanes_plan *plan)
+{
+	struct epf_core_limits *l = &core->limits;
+	struct epf_lanes_ask ask = { .world = world,
+				     .n_nodes = n_nodes,
+				     .lanes_per_node = l->lanes_per_node,
+				     .streams_per_peer = l->streams_per_node,
+				     .window = l->window,
+				     .lane_depth = l->lane_depth,
+				     .lane_receives = l->lane_receives,
+				     .max_lanes = core->caps.max_lanes,
+				     .receives = core->caps.receives,
+				     .nic_lane_receives = core->caps.lane_receives,
+				     .carries_events = core->caps.carries_events,
+				     .nic = core->caps.name };
+	int rc = epf_lanes_plan(&ask, plan);
+
+	if (rc)
+		return rc;
+	if (plan->lane_receives != l->lane_receives)
+		epf_info("lane-receives: %u lowered to %u: %u lanes share the NIC's %u",
+			 l->lane_receives, plan->lane_receives, plan->lanes, core->caps.receives);
+	if (plan->streams_per_node != plan->streams_wanted)
+		epf_info(
+			"streams-per-peer: %u of each pair of ranks would be %u between two nodes: %u "
+			"are possible",
+			l->streams_per_node, plan->streams_wanted, plan->streams_per_node);
+	l->lane_receives = plan->lane_receives;
+	l->streams_per_node = plan->streams_per_node;
+	l->max_pending = plan->max_pending;
+	return 0;
+}
+
+/*
+ * NICs are dealt to the ranks of this node in order of both, as placement deals them to GPUs: with more NICs than ranks each rank has
+ * several, with fewer several ranks share one. The others carry its streams only while its own are down.
+ */
+static void deal_links(struct epf_core *core)
+{
+	uint32_t links = core->caps.links, n = core->n_ranks;
+
+	for (uint32_t i = 0; i < n && links > 1; i++) {
+		struct epf_rank_state *r = &core->ranks[i];
+		uint32_t place = 0, first, last;
+
+		for (uint32_t k = 0; k < n; k++)
+			place += core->ranks[k].rank < r->rank;
+		first = place * links / n;
+		last = (place + 1) * links / n;
+		if (last == first)
+			last++;
+		r->links = (uint8_t)((1u << last) - (1u << first));
+	}
+}
+
+int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, uint32_t self,
+		       struct epf_peers_shm *peers, uint64_t *tokens)
+{
+	struct epf_lanes_plan plan;
+	int rc = plan_world(core, world, n_nodes, &plan);
+
+	if (rc)
+		return rc;
+	core->world = world;
+	core->n_nodes = n_nodes;
+	core->self = self;
+	core->n_lanes = plan.lanes;
+	rc = take_peers_page(core, peers);
+	if (!rc)
+		rc = alloc_world(core, &plan);
+	for (uint32_t i = 0; !rc && i < core->n_ranks; i++)
+		rc = rank_words(core, &core->ranks[i]);
+	for (uint32_t i = 0; !rc && i < core->n_nodes; i++)
+		rc = init_node(core, i);
+	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
+		init_lane(core, i);
+	deal_links(core);
+	if (!rc)
+		rc = epf_lanes_create(core, tokens);
+	if (!rc)
+		init_limbo(core);
+	if (!rc)
+		rc = epf_core_register(core, core->ctl_memory, NULL,
+				       core->n_nodes * core->ctl_stride, EPF_MR_REMOTE_WRITE,
+				       &core->ctl_mr);
+	for (uint32_t i = 0; !rc && i < core->n_rings; i++)
+		rc = ring_streams(core, core->rings[i]);
+	if (!rc)
+		rc = epf_watch_world(core);
+	if (!rc && core->caps.carries_events)
+		core->ops->post_receives(core->nic, plan.receives);
+	if (!rc)
+		EPF_PROBE4(job_open, core, world, n_nodes, self);
+	return rc;
+}
+
+/* The control stream of each lane: handles 0 .. n_lanes - 1 of the node. */
+static void open_control(struct epf_core *core, struct epf_node *node)
+{
+	for (unsigned i = 0; i < node->n_lanes; i++) {
+		uint32_t index = epf_stream_open_cold(core, EPF_STREAM_CONTROL, NULL,
+						      (uint32_t)(node - core->nodes), 0, 0);
+
+		core->streams[index].lane = (uint16_t)(node->first_lane + i);
+	}
+}
+
+int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
+			  const struct epf_lane *lane, uint64_t token)
+{
+	const void *addr = NULL;
+	size_t len = 0;
+	int rc = epf_nic_address_part(node->nic_addr, node->nic_addr_len, lane->index, &addr, &len);
+
+	return rc < 0 ? rc : core->ops->lane_connect(core->nic, lane->id, addr, len, token);
+}
+
+int epf_core_reconnect_lane(struct epf_core *core, const struct epf_node *node,
+			    const struct epf_lane *lane, uint64_t token)
+{
+	const void *addr = NULL;
+	size_t len = 0;
+	int rc = epf_nic_address_part(node->nic_addr, node->nic_addr_len, lane->index, &addr, &len);
+
+	return rc < 0 ? rc : core->ops->lane_reconnect(core->nic, lane->id, addr, len, token);
+}
+
+void epf_core_node_place(struct epf_node *node, const struct epf_node_info *info)
+{
+	node->ctl_raddr = info->ctl_raddr;
+	node->nic_addr_len = (uint16_t)info->nic_addr_len;
+	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
+	node->keys = (uint8_t)(info->keys ? info->keys : 1);
+	for (unsigned l = 0; l < EPF_NIC_LINKS && info->ctl_rkeys; l++)
+		node->ctl_rkeys[l] = info->ctl_rkeys[l % node->keys];
+	node->receives = info->receives;
+}
+
+int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_info *info)
+{
+	struct epf_node *node = &core->nodes[i];
+
+	node->rank = info->rank;
+	node->max_handles = (uint16_t)(info->streams < core->limits.streams_per_node
+					       ? info->streams
+					       : core->limits.streams_per_node);
+	if (node->max_handles <= node->n_lanes)
+		return epf_fail(EPF_R_PEER_ANSWER,
+				"rank %u: accepts %u streams, below lanes-per-peer", info->rank,
+				info->streams);
+	node->handles = peer_alloc(core, node->max_handles, sizeof(uint32_t));
+	node->notify_streams = peer_alloc(core, node->max_handles, sizeof(uint16_t));
+	if (!node->handles || !node->notify_streams)
+		return no_memory("stream handles");
+	epf_core_node_place(node, info);
+	for (unsigned l = 0; l < node->n_lanes; l++) {
+		struct epf_lane *lane = &core->lanes[node->first_lane + l];
+		int rc;
+
+		lane->granted = lane->events + info->receives;
+		lane->state = EPF_LANE_UP;
+		rc = epf_lanes_connect(core, node, lane, info->tokens[l]);
+		if (rc)
+			return rc;
+	}
+	node->state = EPF_NODE_UP;
+	/* Not now: nobody sends before everybody is connected. */
+	node->promised = 0;
+	core->young = core->limits.beats && core->caps.carries_events;
+	core->next_tick_ns = 0;
+	open_control(core, node);
+	return 0;
+}
+
+int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info)
+{
+	struct epf_peer *peer = &core->peers[rank];
+	struct epf_region_remote *regions = peer_alloc(core, info->n_regions, sizeof(*regions));
+
+	if (!regions)
+		return no_memory("a peer's regions");
+	core->peer_memory_bytes -= peer->n_regions * sizeof(*regions);
+	for (uint32_t i = 0; i < info->n_regions; i++) {
+		regions[i] = info->regions[i];
+		epf_spread_keys(&regions[i], info->keys);
+	}
+	/* A withdrawn region stays withdrawn. */
+	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)
+		if (peer->regions[i].state > EPF_REGION_LIVE)
+			regions[i] = peer->regions[i];
+	free(peer->regions);
+	peer->regions = regions;
+	peer->n_regions = info->n_regions;
+	peer->n_signals = info->n_signals;
+	peer->node = info->node;
+	peer->place = (uint16_t)info->place;
+	peer->local = EPF_NONE;
+	for (uint32_t i = 0; i < core->n_ranks; i++)
+		if (core->ranks[i].rank == rank)
+			peer->local = i;
+	core->peers_page->peers[rank].node = info->place;
+	if (core->peers_page->peers[rank].state == EPF_PEER_UNKNOWN)
+		epf_peer_changed(core, rank, EPF_PEER_UP, 0, 0);
+	return 0;
+}

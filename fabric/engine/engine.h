@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slow-path interface of the engine core: what lib.c, benchmarks and simulations call to set one up. None of these may be
+ * called while another thread steps the core; use epf_core_call() to run them on the core's thread.
+ */
+#ifndef EPF_FABRIC_ENGINE_ENGINE_H
+#define EPF_FABRIC_ENGINE_ENGINE_H
+
+#include "fabric/engine/core.h"
+#include "fabric/gpu/device_mem.h"
+#include "queues/epf_peers.h"
+#include "queues/epf_queue.h"
+
+struct epf_core_config {
+	struct epf_nic *nic; /* stays the caller's; must outlive the core */
+	struct epf_core_limits limits;
+	struct epf_stats_block *stats; /* of class core */
+	uint64_t (*now)(void *arg);    /* ns */
+	void *now_arg;
+	uint32_t max_ranks; /* local ranks */
+};
+
+int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out);
+void epf_core_destroy(struct epf_core *core);
+
+/*
+ * Adds a local rank; signals and wakeup stay the caller's. *local: its index, the lowest free one. May be called until the world is
+ * connected, and after it for a rank of this node that was lost (epf_core_rank_back).
+ */
+int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *signals,
+		      uint32_t n_signals, uint32_t max_regions, struct epf_wakeup *wakeup,
+		      uint32_t *local);
+/* Registers memory of local rank index `local`. Numbers are given in order. */
+int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
+			unsigned access, uint32_t *region);
+/* The same for GPU memory, of which the NIC keeps a use until the region is withdrawn. */
+int epf_core_add_gpu_region(struct epf_core *core, uint32_t local, struct epf_copy_mem *mem,
+			    unsigned access, uint32_t *region);
+/* The same for GPU memory (gpu/device_mem.h). -EOPNOTSUPP where the NIC takes none, or nothing makes its writes visible. */
+int epf_core_add_device_region(struct epf_core *core, uint32_t local,
+			       const struct epf_device_mem *mem, unsigned access, uint32_t *region);
+/* Adds a formatted ring of 2^log2 slots; shm stays the caller's. start: first value of all counters. */
+int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
+		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id);
+/* Stops taking from a ring. Its memory may be unmapped, and its number used again, once epf_core_ring_drained says 1. */
+void epf_core_close_ring(struct epf_core *core, uint32_t id);
+/* 1: the engine does not touch the ring's memory any more. */
+int epf_core_ring_drained(struct epf_core *core, uint32_t id);
+
+/*
+ * A local rank has gone. cause 0: it left in order; else the reason number that its peers read (EPF_R_RANK_DIED). Its rings are
+ * closed and their deferred commands failed, its regions withdrawn, every node told. Others go on.
+ */
+void epf_core_rank_gone(struct epf_core *core, uint32_t local, uint32_t cause);
+/* 1: nothing of a rank that has gone is in use any more, here or by peers: its rings, signals and regions may be unmapped. */
+int epf_core_rank_drained(struct epf_core *core, uint32_t local);
+/*
+ * A drained local rank comes back: new signals and wakeup under the same index, no regions, no rings. Then regions and rings are added,
+ * then epf_core_rank_announce() tells every node: from then on peers reach it, with its epoch one higher.
+ */
+int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal *signals,
+		       uint32_t n_signals, struct epf_wakeup *wakeup);
+int epf_core_rank_announce(struct epf_core *core, uint32_t local);
+
+/*
+ * Makes peers, nodes and lanes for a job of `world` ranks on `n_nodes` engines, of which this is number `self`.
+ * peers: the peers page (queues/epf_peers.h), formatted for `world`; it stays the caller's; NULL: the core makes its own.
+ * tokens[n_nodes * lanes-per-peer] receives what each node needs to connect its lanes to ours.
+ */
+int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, uint32_t self,
+		       struct epf_peers_shm *peers, uint64_t *tokens);
+
+/* What a remote engine says of itself. */
+struct epf_node_info {
+	const void *nic_addr;
+	size_t nic_addr_len;
+	const uint64_t *tokens;    /* of its lanes towards us, lanes-per-peer of them */
+	uint64_t ctl_raddr;        /* its control writes for us */
+	const uint32_t *ctl_rkeys; /* keys of those, `keys` of them */
+	uint32_t keys;             /* that its regions have: 1 to EPF_NIC_LINKS; 0: one */
+	uint32_t receives;         /* events it grants per lane at the start */
+	uint32_t streams;          /* streams it accepts from us */
+	uint32_t rank;             /* the lowest rank on it: its name in messages to people */
+};
+
+/* What a remote rank says of itself. */
+struct epf_peer_info {
+	uint32_t node;  /* its engine */
+	uint32_t place; /* its node number, for people: what crosses nodes is counted by it */
+	uint32_t n_signals;
+	uint32_t n_regions;
+	uint32_t keys; /* rkeys of each region that are set; 0: one */
+	const struct epf_region_remote *regions;
+};
+
+/* Connects a lane to the one of its index at a node that has this token: what lane_connect says. */
+int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
+			  const struct epf_lane *lane, uint64_t token);
+/* Where a node's NIC and control writes are, and their keys; the address fits. */
+void epf_core_node_place(struct epf_node *node, const struct epf_node_info *info);
+/* The same for one that was opened again, without a system call: what lane_reconnect says. */
+int epf_core_reconnect_lane(struct epf_core *core, const struct epf_node *node,
+			    const struct epf_lane *lane, uint64_t token);
+int epf_core_connect(struct epf_core *core, uint32_t node, const struct epf_node_info *info);
+int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info);
+
+/* Local rank `local` stops using a rank, or uses it again: masked, its commands to it retire as failed. */
+void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, int masked);
+
+/* Begins the withdrawal of a region of a local rank; epf_core_revoke_done says when. */
+int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region);
+/* 1: all peers have acknowledged and the region is deregistered; 0: not yet (*missing: a rank that has not). */
+int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region, uint32_t *missing);
+
+/* Declares a node lost: everything to it fails, its ranks are DOWN. status: enum epf_status. */
+void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status);
+
+/*
+ * Tells every node that this engine closes in order; how many could not be notified for now (no credit, no lane): call it again until 0. A node that
+ * closes without it is taken for lost.
+ */
+int epf_core_say_bye(struct epf_core *core);
+/* 1: nothing staged or posted to a node that is up is without its completion. */
+int epf_core_is_quiet(const struct epf_core *core);
+
+enum { EPF_WATCH_NS = 100 * 1000 * 1000 }; /* how often a run loop calls the NIC's watch */
+
+/* What the core does when there is nothing to do. */
+enum epf_idle { EPF_IDLE_SPIN = 0, EPF_IDLE_PAUSE = 1, EPF_IDLE_SLEEP = 2 };
+
+struct epf_run_options {
+	enum epf_idle idle;
+	uint64_t idle_after_ns; /* quiet time before it sleeps */
+	void (*beat)(
+		void *arg); /* NULL, or called about twice a second: the statistics' sign of life */
+	void *beat_arg;
+};
+
+/* For run loops other than epf_core_run (scheduler.c): requests of other threads, run between two steps; how many there were. */
+unsigned epf_core_run_calls(struct epf_core *core);
+/* 1 if a ring holds a command or another thread has asked for something: looked at after arming a wakeup. */
+int epf_core_has_work(const struct epf_core *core);
+
+/* Steps the core until epf_core_stop(). Runs on a thread of its own. */
+void epf_core_run(struct epf_core *core, const struct epf_run_options *opts);
+void epf_core_stop(struct epf_core *core);
+/* After a step outside epf_core_run: wakes the sleeper of ranks and peers that sleep. Returns how many ranks it has woken. */
+unsigned epf_core_wake(struct epf_core *core);
+/* Sleeps on the core's wakeup until rung, the next NIC event or max_ns. For progress=caller. */
+void epf_core_sleep(struct epf_core *core, uint64_t max_ns);
+
+/*
+ * Runs fn(core, arg) on the core's thread between two steps and waits for its result. Any thread. When no thread runs
+ * the core (progress=caller, before the start), runs it at once.
+ */
+int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *arg), void *arg);
+
+#endif

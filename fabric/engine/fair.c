@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See fair.h. Times are compared by their difference, so they may wrap. Called by the scheduler's thread between steps; it must never
+ * wait or allocate.
+ */
+#include "fabric/engine/fair.h"
+
+static int is_before(uint64_t a, uint64_t b)
+{
+	return (int64_t)(a - b) < 0;
+}
+
+void epf_fair_init(struct epf_fair *f, uint64_t quantum, int by_share)
+{
+	*f = (struct epf_fair){ .quantum = quantum,
+				.credit = by_share ? EPF_FAIR_CREDIT * quantum : 0 };
+}
+
+void epf_fair_add(struct epf_fair *f, uint32_t share)
+{
+	f->seat[f->n++] = (struct epf_fair_seat){ .time = f->time, .share = share };
+}
+
+void epf_fair_remove(struct epf_fair *f, uint32_t at)
+{
+	f->seat[at] = f->seat[--f->n];
+}
+
+/* The least time of a seat with work, or of this one. */
+static uint64_t least_time(const struct epf_fair *f, uint32_t at)
+{
+	uint64_t least = f->seat[at].time;
+
+	for (uint32_t i = 0; i < f->n; i++)
+		if (f->seat[i].active && is_before(f->seat[i].time, least))
+			least = f->seat[i].time;
+	return least;
+}
+
+static int is_any_behind(const struct epf_fair *f, uint32_t at)
+{
+	for (uint32_t i = 0; i < f->n; i++)
+		if (is_before(f->seat[i].time, f->seat[at].time))
+			return 1;
+	return 0;
+}
+
+int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until)
+{
+	struct epf_fair_seat *s = &f->seat[at];
+	uint64_t turn = f->quantum;
+
+	if (!s->active && is_before(s->time, f->time - f->credit))
+		s->time = f->time - f->credit;
+	if (least_time(f, at) != s->time)
+		return 0;
+	/* Looking costs a step of each of them. */
+	if (f->credit && is_any_behind(f, at))
+		turn = turn / 4 + turn / 64 * f->n;
+	*until = s->time + (turn < f->quantum ? turn : f->quantum);
+	return 1;
+}
+
+void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, int worked)
+{
+	struct epf_fair_seat *s = &f->seat[at];
+	uint64_t least;
+
+	s->active = worked != 0;
+	if (!worked)
+		return;
+	/* A time in which the kernel ran others looks like the job's own: it is not made to pay all of it. */
+	s->time +=
+		(used < EPF_FAIR_DEBT * f->quantum ? used : EPF_FAIR_DEBT * f->quantum) / s->share;
+	least = least_time(f, at);
+	if (is_before(f->time, least))
+		f->time = least;
+}

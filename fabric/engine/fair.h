@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whose turn it is among the jobs that share a thread (scheduler.c): arithmetic on time used, nothing else. Each job's time runs as it uses the
+ * thread, slower with a larger share; nobody goes on who is ahead of another one that has work. A job that had nothing to do keeps what it is
+ * behind, up to a credit: a round of a decode-like job is served at once when it begins, and over a long time nobody gets more than its share.
+ * It must never read a clock: time comes in as arguments, so tests make their own.
+ */
+#ifndef EPF_FABRIC_ENGINE_FAIR_H
+#define EPF_FABRIC_ENGINE_FAIR_H
+
+#include <stdint.h>
+
+enum {
+	EPF_FAIR_SEATS = 60,
+	EPF_FAIR_CREDIT = 4, /* turns that who was idle may be behind */
+	EPF_FAIR_DEBT = 8,   /* turns that one step may cost */
+};
+
+struct epf_fair_seat {
+	uint64_t
+		time; /* used, divided by the share; from a beginning that all seats have in common */
+	uint32_t share;
+	uint32_t active; /* it had work when it was last looked at */
+};
+
+/* Units of time are the caller's, all the same. One thread. */
+struct epf_fair {
+	uint64_t quantum; /* turn of share 1 */
+	uint64_t credit;
+	uint64_t time; /* the least of those with work; does not go back */
+	uint32_t n;
+	struct epf_fair_seat seat[EPF_FAIR_SEATS];
+};
+
+/* quantum: above 0. by_share: false: no fairness; turns in order, each to its end, without credit. */
+void epf_fair_init(struct epf_fair *f, uint64_t quantum, int by_share);
+
+/* A new last seat; there is room. share: 1 or more. */
+void epf_fair_add(struct epf_fair *f, uint32_t share);
+/* The last seat moves to where `at` was. */
+void epf_fair_remove(struct epf_fair *f, uint32_t at);
+
+/*
+ * Whether seat `at` may go on, and until which time of its own (seat[at].time) before the others are looked at again. 0: not its turn.
+ * Others are looked at soon when one of them is behind, since it may have work by now.
+ */
+int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until);
+
+/* A step of seat `at` took `used`; worked: it had something to do. Who had nothing to do does not pay for having been asked. */
+void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, int worked);
+
+#endif

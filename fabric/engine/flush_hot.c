@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control writes and FLUSH. A control write (receive grants of a lane, the acknowledgement of a stream) is cumulative and
+ * written by a plain RDMA write into the peer's control memory: it needs no credit, no receive and no client. At
+ * most one write per word is in flight, because on an unordered NIC an older one could land last.
+ *
+ * A FLUSH sends a message on every stream of the ring that was posted to since the last one; the peer's core
+ * acknowledges it by the stream's word once everything before it is in. Must never block, allocate, lock, log or
+ * make a system call.
+ */
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/engine/core.h"
+#include "fabric/engine/retire_hot.h"
+#include "fabric/engine/stage_hot.h"
+
+#include <stddef.h>
+
+/* Stages the write of one control write. */
+static void put_word(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
+		     uint64_t wr_core)
+{
+	const struct epf_node *node = &core->nodes[lane->node];
+	struct epf_msg *slot;
+	struct epf_wr *wr;
+
+	wr = lane_entry(core, lane, &slot);
+	slot->value = value;
+	wr->laddr = (uint64_t)(uintptr_t)&slot->value;
+	wr->raddr = node->ctl_raddr + offset;
+	wr->lkey = 0;
+	wr->rkey = node->ctl_rkeys[lane->index];
+	wr->len = 8;
+	wr->imm = 0;
+	wr->op = EPF_WR_WRITE;
+	wr->flags = EPF_WR_INLINE;
+	wr->core = wr_core;
+}
+
+/* The same; 0 when the lane is full or not up. */
+static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
+		      uint64_t wr_core)
+{
+	if (lane->state != EPF_LANE_UP || lane->head - lane->tail > lane->mask)
+		return 0;
+	put_word(core, lane, value, offset, wr_core);
+	return 1;
+}
+
+static uint64_t grant_word(const struct epf_core *core, uint32_t given)
+{
+	return (uint64_t)given | UINT64_C(1) << 32 | core->beats << 33;
+}
+
+int epf_probe_post(struct epf_core *core, struct epf_lane *lane)
+{
+	uint32_t head = lane->head;
+
+	put_word(core, lane, grant_word(core, lane->given),
+		 offsetof(struct epf_ctl, grants) + 8u * lane->index,
+		 epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
+	if (core->ops->post(core->nic, lane->id, &lane->wrs[head & lane->mask], 1) != 1) {
+		lane->head = head;
+		return 0;
+	}
+	lane->posted = lane->head;
+	lane->grant_state = EPF_WORD_INFLIGHT;
+	return 1;
+}
+
+int epf_nudge(struct epf_core *core, struct epf_lane *lane)
+{
+	return word_entry(core, lane, grant_word(core, lane->given),
+			  offsetof(struct epf_ctl, grants) + 8u * lane->index,
+			  epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
+}
+
+static unsigned write_grants(struct epf_core *core)
+{
+	uint32_t kept = 0;
+	unsigned handled = 0;
+
+	for (uint32_t i = 0; i < core->n_grants; i++) {
+		struct epf_lane *lane = &core->lanes[core->grant_lanes[i]];
+		uint32_t given = lane->arrived + core->limits.lane_receives;
+
+		if (lane->state != EPF_LANE_UP) { /* its successor starts with grants of its own */
+			lane->grant_state = EPF_WORD_CLEAN;
+			lane->in_grant_list = 0;
+		} else if (word_entry(core, lane, grant_word(core, given),
+				      offsetof(struct epf_ctl, grants) + 8u * lane->index,
+				      epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0))) {
+			lane->given = given;
+			lane->grant_state = EPF_WORD_INFLIGHT;
+			lane->in_grant_list = 0;
+			handled++;
+		} else {
+			core->grant_lanes[kept++] = lane->id;
+		}
+	}
+	core->n_grants = kept;
+	return handled;
+}
+
+/* Any lane of the node may carry an acknowledgement. */
+static int write_ack(struct epf_core *core, struct epf_node *node, uint32_t handle)
+{
+	struct epf_rx_stream *rx = epf_rx(core, node, handle);
+
+	for (unsigned i = 0; i < node->n_lanes; i++) {
+		if (word_entry(core, &core->lanes[node->first_lane + i], rx->ack,
+			       offsetof(struct epf_ctl, acks) + 8u * handle,
+			       epf_wr_core(EPF_WRK_ACK, 0, handle, 0))) {
+			rx->ack_state = EPF_WORD_INFLIGHT;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static unsigned write_acks(struct epf_core *core)
+{
+	uint32_t *link = &core->ack_nodes;
+	unsigned handled = 0;
+
+	while (*link != EPF_NONE) {
+		struct epf_node *node = &core->nodes[*link];
+
+		while (node->ack_head != 0xffff) {
+			uint32_t handle = node->ack_head;
+
+			if ((node->state == EPF_NODE_UP || node->is_back) &&
+			    !write_ack(core, node, handle))
+				break;
+			node->ack_head = epf_rx(core, node, handle)->next_ack;
+			handled++;
+		}
+		if (node->ack_head == 0xffff) {
+			node->in_ack_list = 0;
+			*link = node->next_ack_node;
+		} else {
+			link = &node->next_ack_node;
+		}
+	}
+	return handled;
+}
+
+EPF_HOT unsigned epf_words_step(struct epf_core *core)
+{
+	unsigned handled = write_grants(core);
+
+	handled += write_acks(core);
+	core->words_dirty = core->n_grants != 0 || core->ack_nodes != EPF_NONE;
+	return handled;
+}
+
+/* A control write has landed at the peer: if it has changed since, it is written once more. */
+void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr)
+{
+	unsigned kind = (unsigned)(wr->core >> 60);
+
+	if (kind == EPF_WRK_GRANT) {
+		struct epf_lane *of = &core->lanes[(uint32_t)wr->core];
+		unsigned again = of->grant_state == EPF_WORD_INFLIGHT_DIRTY;
+
+		of->grant_state = EPF_WORD_CLEAN;
+		if (again)
+			epf_grant_mark(core, of);
+	} else if (kind == EPF_WRK_NOTIFY) {
+		core->notifies[(uint32_t)wr->core].ready = 1;
+	} else if (kind == EPF_WRK_ACK) {
+		struct epf_node *node = &core->nodes[lane->node];
+		struct epf_rx_stream *rx = epf_rx(core, node, (uint32_t)wr->core);
+		unsigned again = rx->ack_state == EPF_WORD_INFLIGHT_DIRTY;
+
+		rx->ack_state = EPF_WORD_CLEAN;
+		if (again)
+			epf_ack_mark(core, node, (uint32_t)wr->core, (uint32_t)rx->ack);
+	}
+}
+
+void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq, unsigned all)
+{
+	ring->flush_phase = EPF_FLUSH_WAITING_TURN;
+	ring->flush_seq = seq;
+	ring->flush_all = all != 0;
+	ring->flush_failed = EPF_NONE;
+	core->flushing++;
+	EPF_PROBE2(flush_begin, ring->id, seq);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_FLUSH, 0, ring->id, 0, 0, seq);
+}
+
+/* A flush of all rings begins: each other ring has to be taken up to what it can hold now. */
+static void cover_begin(struct epf_core *core, const struct epf_ring_state *ring)
+{
+	for (uint32_t i = 0; i < core->n_rings; i++) {
+		struct epf_ring_state *other = core->rings[i];
+
+		other->covered = other == ring || !other->live || other->rank != ring->rank;
+		other->cover = other->consumer.tail + other->consumer.mask + 1;
+	}
+}
+
+/*
+ * No whole command waits in the ring, or only a second flush, which has to wait for the first, or the window is full
+ * behind a flush, which has to wait for its turn.
+ */
+static int nothing_to_take(const struct epf_ring_state *ring)
+{
+	const struct epf_ring_consumer *c = &ring->consumer;
+	struct epf_cmd slot;
+
+	if (ring->flush_phase != EPF_FLUSH_NONE && ring->seq - ring->retired > ring->pend_mask)
+		return 1;
+	if (!epf_ring_peek(c, c->tail, &slot))
+		return 1;
+	if (epf_cmd_op(slot) == EPF_OP_FLUSH)
+		return ring->flush_phase != EPF_FLUSH_NONE;
+	return epf_cmd_op(slot) == EPF_OP_WIDE && !epf_ring_peek(c, c->tail + 1, &slot);
+}
+
+/*
+ * What was pushed before the flush has been dequeued: there was nothing to take since, or the consumer has passed all that
+ * the ring could hold then.
+ */
+static int covering_is_over(struct epf_core *core)
+{
+	int over = 1;
+
+	for (uint32_t i = 0; i < core->n_rings; i++) {
+		struct epf_ring_state *other = core->rings[i];
+
+		if (!other->covered)
+			other->covered = !other->live ||
+					 (int64_t)(other->consumer.tail - other->cover) >= 0 ||
+					 nothing_to_take(other);
+		over &= other->covered;
+	}
+	return over;
+}
+
+static void mark(struct epf_core *core, struct epf_deferred *p)
+{
+	p->covered = 1;
+	core->ranks[core->rings[p->ring]->rank].covered++;
+}
+
+/* Is a deferred command before the flush? Of other rings everything that is deferred now is taken for that. */
+static int is_before(const struct epf_ring_state *ring, const struct epf_deferred *p)
+{
+	return p->ring == ring->id ? (int32_t)(p->seq - ring->flush_seq) < 0 : ring->flush_all;
+}
+
+/*
+ * Marks what is deferred and before the flush. Of other rings not the counted signals that still lack puts: those puts are
+ * not before the flush, so neither is the signal.
+ */
+static void mark_deferred(struct epf_core *core, const struct epf_ring_state *ring)
+{
+	for (uint32_t i = 0; i < core->n_streams; i++) {
+		const struct epf_stream *s = &core->streams[i];
+		uint64_t target = s->group_target;
+
+		if (s->rank != ring->rank || s->kind == EPF_STREAM_CONTROL)
+			continue;
+		for (uint32_t at = s->deferred_head; at != EPF_NONE; at = core->deferred[at].next)
+			if (is_before(ring, &core->deferred[at]))
+				mark(core, &core->deferred[at]);
+		for (uint32_t at = s->signals_head; at != EPF_NONE; at = core->deferred[at].next) {
+			struct epf_deferred *p = &core->deferred[at];
+
+			target += p->op.count;
+			if (is_before(ring, p) &&
+			    (p->ring == ring->id || s->group_posted + s->deferred_count >= target))
+				mark(core, p);
+		}
+	}
+}
+
+/*
+ * Moves a flush on until all commands before it are staged; 1 when they are. The rings go on meanwhile: a flush may
+ * cover more than it has to.
+ */
+static int is_staged(struct epf_core *core, struct epf_ring_state *ring)
+{
+	struct epf_rank_state *rank = &core->ranks[ring->rank];
+
+	if (ring->flush_phase == EPF_FLUSH_WAITING_TURN && !rank->flushing) {
+		rank->flushing = 1;
+		cover_begin(core, ring);
+		ring->flush_phase = EPF_FLUSH_COVERING;
+	}
+	if (ring->flush_phase == EPF_FLUSH_COVERING &&
+	    (!ring->flush_all || covering_is_over(core))) {
+		mark_deferred(core, ring);
+		ring->flush_phase = EPF_FLUSH_DRAINING;
+	}
+	return ring->flush_phase == EPF_FLUSH_DRAINING && !rank->covered;
+}
+
+/* Moves a dirty list onto the flush list. */
+static void gather(struct epf_core *core, struct epf_ring_state *ring, uint32_t *dirty)
+{
+	while (*dirty != EPF_NONE) {
+		uint32_t index = *dirty;
+		struct epf_stream *s = &core->streams[index];
+
+		*dirty = s->next_dirty;
+		s->dirty = 0;
+		s->next_flush = ring->flush_list;
+		ring->flush_list = index;
+	}
+}
+
+static void gather_all(struct epf_core *core, struct epf_ring_state *ring)
+{
+	ring->flush_list = EPF_NONE;
+	gather(core, ring, &ring->dirty);
+	gather(core, ring, &core->ranks[ring->rank].dirty_groups);
+	for (uint32_t i = 0; ring->flush_all && i < core->n_rings; i++)
+		if (core->rings[i]->live && core->rings[i]->rank == ring->rank)
+			gather(core, ring, &core->rings[i]->dirty);
+	ring->flush_sent = ring->flush_list;
+}
+
+static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
+{
+	unsigned handled = 0;
+
+	while (ring->flush_sent != EPF_NONE) {
+		struct epf_stream *s = &core->streams[ring->flush_sent];
+		struct epf_msg m = { .kind = EPF_MSG_FLUSH };
+		uint32_t count = s->count;
+
+		if (core->ranks[s->rank].usable[s->peer]) {
+			if (!epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_QUIET, 0, 0, 0)))
+				return handled;
+			s->flush_count = count;
+		} else {
+			/* Not asked, so an older answer must not pass for this one's. */
+			ring->flush_failed = s->peer;
+		}
+		ring->flush_sent = s->next_flush;
+		handled++;
+	}
+	ring->flush_phase = EPF_FLUSH_WAITING;
+	return handled + 1;
+}
+
+/*
+ * Strikes acknowledged streams off the list. A stream to a lost peer is struck off too and fails the flush, unless the peer
+ * acknowledged before it went: one that answers and leaves is no failure. [A5]
+ */
+static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
+{
+	uint32_t *link = &ring->flush_list;
+	unsigned handled = 0;
+
+	while (*link != EPF_NONE) {
+		struct epf_stream *s = &core->streams[*link];
+		uint64_t word = EPF_LOAD_ACQUIRE(&core->nodes[s->node].ctl->acks[s->handle]);
+
+		if (word == 0 || (int32_t)((uint32_t)word - s->flush_count) < 0) {
+			if (core->ranks[s->rank].usable[s->peer]) {
+				link = &s->next_flush;
+				continue;
+			}
+			ring->flush_failed = s->peer;
+		}
+		*link = s->next_flush;
+		handled++;
+	}
+	if (ring->flush_list != EPF_NONE)
+		return handled;
+	ring->flush_phase = EPF_FLUSH_NONE;
+	core->ranks[ring->rank].flushing = 0;
+	core->flushing--;
+	EPF_PROBE3(flush_end, ring->id, ring->flush_seq, ring->flush_failed);
+	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_FLUSHED, 0, ring->id,
+			ring->flush_failed, 0, ring->flush_seq);
+	if (ring->flush_failed != EPF_NONE)
+		epf_fail_cold(core, ring, ring->flush_seq, ring->flush_failed, EPF_S_PEER_DOWN,
+			      EPF_R_PEER_DOWN);
+	else
+		epf_retire(ring, ring->flush_seq);
+	return handled + 1;
+}
+
+EPF_HOT unsigned epf_flush_step(struct epf_core *core)
+{
+	unsigned handled = 0;
+
+	for (uint32_t i = 0; i < core->n_rings; i++) {
+		struct epf_ring_state *ring = core->rings[i];
+
+		if (ring->flush_phase == EPF_FLUSH_NONE)
+			continue;
+		if (ring->flush_phase < EPF_FLUSH_SENDING && is_staged(core, ring)) {
+			gather_all(core, ring);
+			ring->flush_phase = EPF_FLUSH_SENDING;
+		}
+		if (ring->flush_phase == EPF_FLUSH_SENDING)
+			handled += send_flushes(core, ring);
+		if (ring->flush_phase == EPF_FLUSH_WAITING)
+			handled += await_acks(core, ring);
+	}
+	return handled;
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The arithmetic of a job's lanes and of the memory behind them (lanes_plan.h). What is counted here is what core.c allocates; a
+ * test holds the two against each other to the byte.
+ */
+#include "fabric/engine/lanes_plan.h"
+
+#include "fabric/base/err.h"
+#include "fabric/engine/core.h"
+#include "fabric/engine/recover.h"
+
+enum { LEAST_RECEIVES = 4, LEAST_GROUPS = 64 };
+
+/* A lane number has 16 bits, and limbo (reopen.c) takes one. */
+enum { MAX_LANES = 65534 };
+
+static uint32_t pow2_at_least(uint32_t x)
+{
+	uint32_t p = 1;
+
+	while (p < x)
+		p <<= 1;
+	return p;
+}
+
+uint32_t epf_lanes_per_peer(uint32_t asked, uint32_t links)
+{
+	return (asked + links - 1) / links * links;
+}
+
+/* The setting speaks of a pair of ranks; an engine's nodes carry the streams of all pairs between them. */
+static void plan_streams(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
+{
+	uint64_t per_node = ((uint64_t)ask->world + ask->n_nodes - 1) / ask->n_nodes;
+	uint64_t streams = ask->streams_per_peer * per_node * per_node;
+
+	p->streams_wanted = streams < UINT32_MAX ? (uint32_t)streams : UINT32_MAX;
+	p->streams_per_node = p->streams_wanted < EPF_MAX_STREAMS_PER_NODE
+				      ? p->streams_wanted
+				      : EPF_MAX_STREAMS_PER_NODE;
+	p->streams = ask->n_nodes * p->streams_per_node;
+	p->group_slots = pow2_at_least(p->streams < LEAST_GROUPS ? LEAST_GROUPS : p->streams);
+}
+
+static int plan_receives(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
+{
+	p->lane_receives = ask->lane_receives;
+	if (ask->nic_lane_receives && p->lane_receives > ask->nic_lane_receives)
+		p->lane_receives = ask->nic_lane_receives;
+	if (ask->carries_events && (uint64_t)p->lanes * p->lane_receives > ask->receives)
+		p->lane_receives = ask->receives / p->lanes;
+	if (p->lane_receives < LEAST_RECEIVES && p->lane_receives < ask->lane_receives)
+		return epf_fail(EPF_R_RECEIVE_LIMIT, "%s: %u lanes share %u receives", ask->nic,
+				p->lanes, ask->receives);
+	p->receives = ask->carries_events ? p->lanes * p->lane_receives : 0;
+	/*
+	 * A message that waits for an earlier one has come off its lane's receives, but not off the lane: as many may
+	 * wait as a lane has under way.
+	 */
+	p->max_pending = p->lanes *
+			 (p->lane_receives > ask->lane_depth ? p->lane_receives : ask->lane_depth);
+	return 0;
+}
+
+static void plan_memory(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
+{
+	uint64_t lists = 3 * sizeof(uint32_t); /* of lanes that have something to do */
+	uint64_t handle = sizeof(uint32_t) + sizeof(uint16_t);
+	uint64_t recovery = ask->lanes_per_node > 1 ? sizeof(struct epf_recovery) : 0;
+
+	p->rx_stride = (uint32_t)(sizeof(struct epf_rx_stream) + ask->window / 8);
+	p->ctl_stride =
+		(uint32_t)((sizeof(struct epf_ctl) + 8u * p->streams_per_node + 63) / 64 * 64);
+	p->description_bytes = 8 * (uint64_t)p->lanes;
+	p->peers_bytes = ask->world * (uint64_t)sizeof(struct epf_peer);
+	p->nodes_bytes = ask->n_nodes * (sizeof(struct epf_node) + recovery);
+	/* One lane more, without entries: limbo (reopen.c). */
+	p->lanes_bytes =
+		p->lanes * (sizeof(struct epf_lane) + lists +
+			    ask->lane_depth * (sizeof(struct epf_wr) + sizeof(struct epf_msg))) +
+		sizeof(struct epf_lane) + sizeof(uint32_t);
+	p->streams_bytes = p->streams * (sizeof(struct epf_stream) + sizeof(struct epf_notify_out) +
+					 sizeof(struct epf_notify_in) + handle) +
+			   p->group_slots * 2 * sizeof(uint32_t);
+	p->windows_bytes = (uint64_t)p->streams * p->rx_stride;
+	p->words_bytes = (uint64_t)ask->n_nodes * p->ctl_stride;
+	p->pending_bytes = p->max_pending * (uint64_t)sizeof(struct epf_pending);
+	p->all_bytes = p->peers_bytes + p->nodes_bytes + p->lanes_bytes + p->streams_bytes +
+		       p->windows_bytes + p->words_bytes + p->pending_bytes;
+}
+
+int epf_lanes_plan(const struct epf_lanes_ask *ask, struct epf_lanes_plan *out)
+{
+	uint64_t lanes = (uint64_t)ask->n_nodes * ask->lanes_per_node;
+	struct epf_lanes_plan p = { .lanes = (uint32_t)lanes };
+	int rc;
+
+	if (!ask->n_nodes || ask->world < ask->n_nodes || ask->world > EPF_MAX_WORLD)
+		return epf_fail(EPF_R_CONF_RANGE,
+				"world-size: %u ranks on %u nodes, the engine takes 1 to %d",
+				ask->world, ask->n_nodes, EPF_MAX_WORLD);
+	if (lanes > ask->max_lanes || lanes > MAX_LANES)
+		return epf_fail(EPF_R_LANE_LIMIT, "%s: %llu lanes needed, the NIC has %u", ask->nic,
+				(unsigned long long)lanes,
+				ask->max_lanes < MAX_LANES ? ask->max_lanes : MAX_LANES);
+	plan_streams(ask, &p);
+	rc = plan_receives(ask, &p);
+	if (rc)
+		return rc;
+	plan_memory(ask, &p);
+	*out = p;
+	return 0;
+}

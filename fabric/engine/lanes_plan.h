@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How many lanes, streams, receives and how much memory an engine needs for a job: a pure function of the settings, of what the NIC says
+ * of itself and of the size of the job. The engine sets its world by it (core.c), and `ep-fabric nics --plan` prints it for jobs
+ * that are not there. It must never look at a machine.
+ */
+#ifndef EPF_FABRIC_ENGINE_LANES_PLAN_H
+#define EPF_FABRIC_ENGINE_LANES_PLAN_H
+
+#include "fabric/nic/nic.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What is asked. Numbers of settings are as the engine keeps them: powers of two where it needs them. */
+struct epf_lanes_ask {
+	uint32_t world; /* ranks of the job */
+	uint32_t
+		n_nodes; /* engines of the job: nodes with a daemon, ranks where each has its own */
+	uint32_t lanes_per_node;   /* lanes-per-peer */
+	uint32_t streams_per_peer; /* of a pair of ranks */
+	uint32_t window;
+	uint32_t lane_depth;
+	uint32_t lane_receives;
+	uint32_t max_lanes, receives; /* of the NIC, as struct epf_nic_caps has them */
+	uint32_t nic_lane_receives;   /* its lane_receives; 0: no limit */
+	int carries_events;
+	const char *nic; /* its name, for errors */
+};
+
+/* What it comes to, for one engine. */
+struct epf_lanes_plan {
+	uint32_t lanes;             /* queue pairs: lanes_per_node to each of n_nodes */
+	uint32_t lane_receives;     /* of a lane: lowered where lanes share what the NIC has */
+	uint32_t receives;          /* of all lanes */
+	uint32_t streams_per_node;  /* of a pair of engines */
+	uint32_t streams_wanted;    /* of them, before the limit of an immediate's handle */
+	uint32_t streams;           /* of all nodes */
+	uint32_t group_slots;       /* of the tables of groups and notify handles */
+	uint32_t max_pending;       /* messages that wait for what they cover */
+	uint32_t rx_stride;         /* bytes of a receiving stream with its window */
+	uint32_t ctl_stride;        /* bytes of the control writes of a node */
+	uint64_t description_bytes; /* that the engine's lanes take in the exchange of the join */
+	/* Memory that the engine takes for it, bytes. */
+	uint64_t peers_bytes, nodes_bytes, lanes_bytes, streams_bytes, windows_bytes, words_bytes,
+		pending_bytes, all_bytes;
+};
+
+/* Lanes to a peer when lanes-per-peer asks for so many and the NIC has so many links: each link carries as many as the others. */
+uint32_t epf_lanes_per_peer(uint32_t asked, uint32_t links);
+
+/**
+ * epf_lanes_plan() - what an engine needs.
+ * @out: written on success only.
+ *
+ * Return: 0; -ERANGE for more ranks than the engine counts, -ENOSPC for more lanes than the NIC has or fewer than 4 receives for
+ * each, with epf_last_error() set.
+ */
+int epf_lanes_plan(const struct epf_lanes_ask *ask, struct epf_lanes_plan *out);
+
+#endif

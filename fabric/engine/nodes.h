@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Remote engines and the ways to them, as an engine core keeps them: lanes, the control writes and work requests that go by them, notify
+ * handles, nodes. A part of core.h, which says who may touch it.
+ */
+#ifndef EPF_FABRIC_ENGINE_NODES_H
+#define EPF_FABRIC_ENGINE_NODES_H
+
+#include "fabric/engine/wire.h"
+#include "fabric/nic/nic.h"
+#include "queues/epf_base.h"
+
+#include <stdint.h>
+
+/* A word we write into a peer's control memory: at most one write in flight, or an older one could land last. */
+enum epf_word_state {
+	EPF_WORD_CLEAN = 0,
+	EPF_WORD_DIRTY = 1,
+	EPF_WORD_INFLIGHT = 2,
+	EPF_WORD_INFLIGHT_DIRTY = 3
+};
+
+/* Kinds of work requests, in epf_wr.core bits 63..60. */
+enum epf_wr_kind {
+	EPF_WRK_DATA = 0,   /* bits 31..0 sequence in ring, 47..32 ring */
+	EPF_WRK_QUIET = 1,  /* a message that retires nothing */
+	EPF_WRK_GRANT = 2,  /* control write: receive grants of a lane */
+	EPF_WRK_ACK = 3,    /* control write: acknowledgement of stream handle (bits 31..0) */
+	EPF_WRK_NOTIFY = 4, /* definition of notify number (bits 31..0) */
+};
+
+#define EPF_WRC_EVENT (UINT64_C(1) << 56) /* carries a count: has an event at the target */
+#define EPF_WRC_DONE  (UINT64_C(1) << 57) /* completed, not yet reclaimed (unordered NICs) */
+
+EPF_INLINE uint64_t epf_wr_core(unsigned kind, uint32_t ring, uint32_t low, uint64_t bits)
+{
+	return (uint64_t)kind << 60 | (uint64_t)ring << 32 | low | bits;
+}
+
+enum epf_lane_state {
+	EPF_LANE_DOWN = 0,    /* not usable: never connected, or given up */
+	EPF_LANE_UP = 1,      /* carries traffic */
+	EPF_LANE_FENCED = 2,  /* in error, fenced; recovery is under way */
+	EPF_LANE_OPENING = 3, /* recovered; a new queue pair waits for the peer's token */
+};
+
+/* A queue pair to a node. */
+struct epf_lane {
+	struct epf_wr *wrs; /* ring of depth entries */
+	struct epf_msg *
+		msgs; /* one per entry: SEND payloads and control writes live here until completion */
+	uint32_t mask;
+	uint32_t head;    /* entries staged */
+	uint32_t posted;  /* handed to the NIC */
+	uint32_t tail;    /* oldest entry not reclaimed */
+	uint32_t limit;   /* entries that data may use */
+	uint32_t events;  /* events posted in all */
+	uint32_t granted; /* events the peer allows in all */
+	uint32_t arrived; /* events that arrived here in all */
+	uint32_t given;   /* events we allow the peer, as last written */
+	uint16_t id;      /* index in core->lanes, the NIC's lane number */
+	uint16_t node;
+	uint8_t index;       /* which lane of its node */
+	uint8_t state;       /* enum epf_lane_state */
+	uint8_t dirty;       /* staged since the last flush */
+	uint8_t grant_state; /* enum epf_word_state */
+	uint8_t in_wait_list;
+	uint8_t in_grant_list;
+	uint8_t link;          /* of the own NIC: index % caps.links */
+	uint16_t still;        /* ticks for which the oldest posted entry has not moved */
+	uint32_t seen_tail;    /* at the last tick */
+	uint32_t waiting_head; /* streams with deferred commands, round robin */
+	uint32_t waiting_tail;
+	uint32_t errors;  /* times it was fenced, for people */
+	uint32_t replays; /* of its requests, for people */
+};
+
+enum epf_node_state_id {
+	EPF_NODE_UNKNOWN = 0,
+	EPF_NODE_UP = 1,
+	EPF_NODE_DOWN = 2,
+	EPF_NODE_LEFT = 3
+};
+
+/* A notify handle as its sender keeps it (notify_hot.c). */
+struct epf_notify_out {
+	uint32_t stream; /* index */
+	uint32_t signal;
+	uint32_t add;
+	uint32_t next;   /* in its hash chain */
+	uint16_t handle; /* on its node */
+	uint8_t ready;   /* its definition has arrived */
+	uint8_t reserved;
+};
+
+/* What a notify handle stands for at the receiver. */
+struct epf_notify_in {
+	uint32_t rank;
+	uint32_t signal;
+	uint32_t add;
+	uint32_t from;   /* 1 + sending rank, 0: not said */
+	uint16_t stream; /* handle */
+	uint16_t defined;
+};
+
+struct epf_recovery; /* recover.c */
+struct epf_watch;    /* watch.c */
+
+/* A remote engine: the process of a rank, or the daemon of a node. */
+struct epf_node {
+	uint8_t state;
+	uint8_t n_lanes;
+	uint16_t first_lane;  /* lanes are consecutive in core->lanes */
+	uint16_t n_handles;   /* sending streams opened to it */
+	uint16_t max_handles; /* streams it accepts */
+	uint16_t ack_head;    /* acknowledgements to write: rx handles; 0xffff: none */
+	uint16_t rx_streams;  /* receiving streams allocated */
+	uint16_t next_lane;   /* for binding streams round robin */
+	uint8_t in_ack_list;
+	uint8_t is_back;  /* reconnected, and not everybody knows yet (reconnect.c) */
+	uint8_t said_bye; /* it has been told that this engine closes */
+	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
+	uint16_t nic_addr_len;
+	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
+	uint32_t drain_heads[EPF_MAX_LANES_PER_NODE];
+	uint8_t nic_addr[EPF_NIC_ADDR_BYTES]; /* for opening new lanes */
+	uint32_t *handles;                    /* handle to stream index */
+	uint16_t *notify_streams;             /* stream handle of each notify handle we defined */
+	struct epf_notify_in *notify_in;      /* rx_streams of them */
+	uint16_t n_notifies;                  /* notify handles we defined */
+	uint8_t *rx;                          /* rx_streams * core->rx_stride bytes */
+	struct epf_ctl *ctl;                  /* control writes it writes, in our memory */
+	uint32_t receives;                    /* it posts for each lane */
+	uint64_t ctl_raddr;                   /* control writes we write, in its memory */
+	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
+	uint8_t keys;                         /* keys its regions have: 1, or its NIC's devices */
+	uint32_t next_ack_node;               /* list of nodes with acknowledgements to write */
+	uint32_t rank;                 /* lowest rank on it: its name in messages to people */
+	uint64_t beats_seen;           /* sum of the beats in its words; 0: it has promised none */
+	uint32_t silent_ticks;         /* since its engine gave the last sign of life */
+	uint8_t heard;                 /* something of it arrived since the last tick */
+	uint8_t promised;              /* it was notified that this engine beats */
+	struct epf_recovery *recovery; /* NULL until a lane fails */
+};
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recovery of a failed lane: fence at both ends, ask what has arrived, replay what is missing on another lane, open the
+ * lane again. Interface between cold.c, control.c and recover.c.
+ */
+#ifndef EPF_FABRIC_ENGINE_RECOVER_H
+#define EPF_FABRIC_ENGINE_RECOVER_H
+
+#include "fabric/engine/core.h"
+
+struct epf_lane_recovery;
+
+/* Stages a control message to a node on any lane that is up; 0: no room now. */
+int epf_control_send(struct epf_core *core, struct epf_node *node, struct epf_msg *m);
+
+/* Moves every recovery on; returns how much was done. */
+unsigned epf_recover_step(struct epf_core *core, uint64_t now);
+
+/* Time to wait after an attempt to open a lane has failed, given the time before it: 20 to 200 ms. */
+static inline uint64_t epf_more_backoff(uint64_t ns)
+{
+	uint64_t more = ns ? 2 * ns : 20000000u;
+
+	return more < 200000000u ? more : 200000000u;
+}
+
+/* Goes on with a lane whose work has moved (reopen.c). */
+void epf_reopen_step(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+		     struct epf_lane_recovery *r, uint64_t now);
+/* A lane that could not be connected when the job began, with the peer's token; the node has other lanes. */
+void epf_reopen_later(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+		      uint64_t peer_token);
+/* A lane of a node begins to be recovered, its work goes on elsewhere, it is in use again or given up: for the statistics. */
+void epf_outage_begin(struct epf_core *core, const struct epf_lane *lane);
+void epf_outage_moved(struct epf_core *core, const struct epf_lane *lane,
+		      struct epf_lane_recovery *r);
+void epf_outage_end(struct epf_core *core, const struct epf_lane *lane, int is_up);
+/* The node is lost: its recoveries end. */
+void epf_recover_forget(struct epf_core *core, struct epf_node *node);
+/* Streams on their way back to their lanes; returns how much was done. */
+unsigned epf_home_step(struct epf_core *core, struct epf_node *node);
+/* Puts the streams that wait on a lane on the lists of the lanes they are bound to now. */
+void epf_relist(struct epf_core *core, struct epf_lane *lane);
+/* A lane of the node that is up; NULL: none. */
+struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node);
+/* Moves a failed lane's entries to another one, a bounded number at a time. 1: its streams are bound there (replay.c). */
+int epf_replay(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+	       struct epf_lane_recovery *r);
+/* A control message that belongs to recovery has arrived. */
+void epf_recover_message(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
+			 const struct epf_msg *m);
+/* Moves withdrawals on (control.c). */
+unsigned epf_revoke_step(struct epf_core *core);
+/* Ends one entry of a lane: its command fails. The entry is reclaimed; the lane's tail is the caller's. */
+void epf_fail_entry_cold(struct epf_core *core, struct epf_lane *lane, struct epf_wr *wr,
+			 unsigned status, unsigned reason);
+/* A region has `keys` keys: gives one to each index a lane can have. */
+void epf_spread_keys(struct epf_region_remote *region, uint32_t keys);
+/* Tells nodes the news of local ranks (ranks.c); returns how much was done. */
+unsigned epf_ranks_step(struct epf_core *core);
+/* A message about a rank of another node has arrived: RANK or REGION. */
+void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
+/*
+ * A rank's state for everybody here: peers page, who may send to it, and what was deferred for it. state: enum epf_peer_state_id;
+ * cause: reason number of DOWN. Wakes every local rank.
+ */
+void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsigned cause,
+		      uint32_t epoch);
+/* Fails what is deferred in streams of local rank index `local` to rank `peer`; EPF_NONE: any. */
+void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local);
+/* Frees withdrawals that never ended. */
+void epf_revokes_free(struct epf_core *core);
+/* The node has come back: it is notified of the withdrawals under way, whether or not it was before. */
+void epf_revokes_tell_again(struct epf_core *core, const struct epf_node *node);
+/* A ring's place is used again: withdrawals need not wait for it. */
+void epf_revokes_new_ring(struct epf_core *core, uint32_t id);
+/* Takes the snapshot of lane heads that a withdrawal waits for (control.c). */
+void epf_drain_snapshot(struct epf_core *core, struct epf_node *node);
+
+/* Recoveries of one node, one per lane. Allocated with the node when it has more than one lane. */
+enum epf_recovery_phase {
+	EPF_REC_NONE = 0,
+	EPF_REC_FENCING = 1,   /* fenced here; waiting until drained here and fenced at the peer */
+	EPF_REC_ASKING = 2,    /* going through the entries: which have arrived? */
+	EPF_REC_REPLAY = 3,    /* moving the rest to another lane */
+	EPF_REC_CLOSED = 4,    /* its work goes on elsewhere; waiting until it is time to open it */
+	EPF_REC_OPENING = 5,   /* new queue pair made; waiting for the peer's, or to connect */
+	EPF_REC_CONNECTED = 6, /* connected here; waiting until the peer is */
+	EPF_REC_PROVING = 7,   /* both are; waiting for the completion of a first write */
+};
+
+struct epf_lane_recovery {
+	uint32_t
+		generation; /* failures of this lane so far; both ends count alike, messages carry it */
+	uint8_t phase;
+	uint8_t tell_fence;  /* LANE_FENCE has to be sent */
+	uint8_t tell_fenced; /* LANE_FENCED has to be sent once drained */
+	uint8_t peer_fenced;
+	uint8_t tell_open; /* LANE_OPEN has to be sent */
+	uint8_t tell_opened;
+	uint8_t peer_open; /* peer's token is known */
+	uint8_t peer_opened;
+	uint8_t asked;    /* a STREAM_QUERY is on its way */
+	uint8_t answer;   /* a STREAM_QUERY of the peer has to be answered */
+	uint8_t is_moved; /* its work went on once since it was in use last */
+	uint8_t to;       /* index + 1 of the lane its entries move to; 0: not chosen yet */
+	uint16_t answer_handle;
+	uint32_t answer_from;
+	uint32_t questions; /* asked so far; never begins again */
+	uint32_t answered;  /* newest question of the peer that was dequeued */
+	uint16_t
+		known_handle; /* the last answer: bits for counts known_from .. +255 of this stream */
+	uint8_t known;
+	uint32_t known_from;
+	uint32_t cursor;       /* next entry to look at */
+	uint32_t peer_arrived; /* what the peer counts of our events on this lane */
+	uint64_t bits[4];
+	uint64_t token; /* of our new queue pair */
+	uint64_t peer_token;
+	uint64_t since_ns;   /* when it failed; time in which this core was not run is added */
+	uint64_t failed_ns;  /* when it failed */
+	uint64_t retry_ns;   /* not opened or connected before */
+	uint64_t backoff_ns; /* until the next attempt, when this one fails */
+};
+
+struct epf_recovery {
+	uint8_t homing;  /* streams in limbo: on their way back to a lane that is in use again */
+	uint8_t is_late; /* an entry may have changed lanes since the heads were noted */
+	uint32_t home_heads
+		[EPF_MAX_LANES_PER_NODE]; /* those streams wait until all lanes have passed these */
+	struct epf_lane_recovery lanes[EPF_MAX_LANES_PER_NODE];
+};
+
+#endif

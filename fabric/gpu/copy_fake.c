@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A GPU that is none: device memory is host memory behind addresses that no CPU code may touch (a load or store there is a SIGSEGV),
+ * and copies are made later, by another thread, in random order within a batch. With the setting gpu-backend=fake whole jobs with "GPU"
+ * regions run where there is no GPU: the tests of everything around GPU memory but the GPU. It must never make a copy before submit()
+ * has returned to somebody who then looks at the memory: what waits must really wait.
+ */
+#include "fabric/gpu/copy.h"
+
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A mapping of fake device memory: addresses for the world, an alias for the copying thread. */
+struct piece {
+	struct piece *next;
+	uint64_t addr, bytes;
+	uint8_t *alias;
+	int fd;
+};
+
+struct batch {
+	struct batch *next;
+	uint64_t value;
+	unsigned n, n_adds; /* one of them is 0 */
+	struct epf_copy_add adds[EPF_COPY_ADDS];
+	struct epf_copy_span spans[];
+};
+
+struct epf_copy_queue {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct batch *head, *tail;
+	uint64_t reached, random;
+	bool stop;
+	/* Copies that are not made: when batches would be complete. */
+	struct epf_copy_span spans[EPF_COPY_BATCH];
+	uint64_t over_ns[EPF_COPY_FLIGHTS], values[EPF_COPY_FLIGHTS], free_ns;
+	uint32_t first, last;
+};
+
+/* epf_copy_fake_pretend(). */
+static struct {
+	bool on;
+	uint32_t copy_ns, submit_ns;
+} pretend;
+
+static struct piece *pieces;
+static pthread_mutex_t pieces_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int fake_load(void)
+{
+	return 0;
+}
+
+/* Maps a memfd twice; takes the descriptor. */
+static int add_piece(int fd, uint64_t bytes, uint64_t *addr)
+{
+	struct piece *p = calloc(1, sizeof(*p));
+	void *at = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+	void *alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (!p || at == MAP_FAILED || alias == MAP_FAILED) {
+		if (at != MAP_FAILED)
+			munmap(at, bytes);
+		if (alias != MAP_FAILED)
+			munmap(alias, bytes);
+		free(p);
+		close(fd);
+		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: no memory for %llu bytes",
+				(unsigned long long)bytes);
+	}
+	*p = (struct piece){ NULL, (uint64_t)(uintptr_t)at, bytes, alias, fd };
+	pthread_mutex_lock(&pieces_lock);
+	p->next = pieces;
+	pieces = p;
+	pthread_mutex_unlock(&pieces_lock);
+	*addr = p->addr;
+	/* cppcheck-suppress memleak */
+	return 0;
+}
+
+static void drop_piece(uint64_t addr)
+{
+	struct piece **at = &pieces, *p;
+
+	pthread_mutex_lock(&pieces_lock);
+	while (*at && (*at)->addr != addr)
+		at = &(*at)->next;
+	p = *at;
+	if (p)
+		*at = p->next;
+	pthread_mutex_unlock(&pieces_lock);
+	if (!p)
+		return;
+	munmap((void *)(uintptr_t)p->addr, p->bytes);
+	munmap(p->alias, p->bytes);
+	close(p->fd);
+	free(p);
+}
+
+static int fake_alloc(int device, uint64_t bytes, void **addr)
+{
+	uint64_t at;
+	int fd, rc;
+
+	(void)device;
+	bytes = (bytes + 4095) & ~4095ull;
+	fd = memfd_create("ep-fabric-fake-gpu", MFD_CLOEXEC);
+	if (fd < 0 || ftruncate(fd, (off_t)bytes)) {
+		rc = epf_fail_sys(EPF_R_NO_MEMORY, errno, "fake GPU: %llu bytes",
+				  (unsigned long long)bytes);
+		if (fd >= 0)
+			close(fd);
+		return rc;
+	}
+	rc = add_piece(fd, bytes, &at);
+	if (!rc)
+		*addr = (void *)(uintptr_t)at;
+	return rc;
+}
+
+static void fake_free(void *addr)
+{
+	drop_piece((uint64_t)(uintptr_t)addr);
+}
+
+/* Where the bytes of an address are: the alias of fake memory, or the address itself. NULL: it leaves its piece. */
+static uint8_t *real(uint64_t addr, uint64_t bytes)
+{
+	uint8_t *at = (uint8_t *)(uintptr_t)addr;
+
+	pthread_mutex_lock(&pieces_lock);
+	for (const struct piece *p = pieces; p; p = p->next)
+		if (addr >= p->addr && addr - p->addr < p->bytes) {
+			at = bytes <= p->bytes - (addr - p->addr) ? p->alias + (addr - p->addr)
+								  : NULL;
+			break;
+		}
+	pthread_mutex_unlock(&pieces_lock);
+	return at;
+}
+
+void *epf_copy_fake_bytes(const void *addr, uint64_t bytes)
+{
+	uint8_t *at = real((uint64_t)(uintptr_t)addr, bytes);
+
+	return at == addr ? NULL : at;
+}
+
+/* Kernels of the fake GPU are CPU code. */
+static uint64_t fake_for_kernels(const void *addr, uint64_t bytes)
+{
+	return (uint64_t)(uintptr_t)epf_copy_fake_bytes(addr, bytes);
+}
+
+static int fake_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out)
+{
+	uint64_t at = (uint64_t)(uintptr_t)addr;
+	struct epf_copy_handle h = { .kind = EPF_COPY_FD, .fd = -1 };
+
+	pthread_mutex_lock(&pieces_lock);
+	for (const struct piece *p = pieces; p; p = p->next)
+		if (at >= p->addr && at - p->addr < p->bytes &&
+		    bytes <= p->bytes - (at - p->addr)) {
+			h.bytes = p->bytes;
+			h.offset = at - p->addr;
+			h.fd = dup(p->fd);
+			break;
+		}
+	pthread_mutex_unlock(&pieces_lock);
+	if (h.fd < 0)
+		return epf_fail(EPF_R_GPU_MEMORY, "fake GPU: %llu bytes at %p are no memory of it",
+				(unsigned long long)bytes, addr);
+	*out = h;
+	return 0;
+}
+
+static int fake_device(const struct epf_copy_handle *h)
+{
+	(void)h;
+	return 0;
+}
+
+static int fake_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
+{
+	struct stat st;
+	uint64_t at;
+	int fd, rc;
+
+	(void)device;
+	if (h->kind != EPF_COPY_FD || fstat(h->fd, &st) || (uint64_t)st.st_size < h->bytes)
+		return epf_fail(EPF_R_GPU_MEMORY,
+				"fake GPU: the descriptor names no memory of %llu bytes",
+				(unsigned long long)h->bytes);
+	fd = dup(h->fd);
+	if (fd < 0)
+		return epf_fail_sys(EPF_R_SYSTEM, errno, "fake GPU: a descriptor");
+	rc = add_piece(fd, h->bytes, &at);
+	if (rc)
+		return rc;
+	*addr = at + h->offset;
+	return 0;
+}
+
+static void fake_unimport(const struct epf_copy_handle *h, uint64_t addr)
+{
+	drop_piece(addr - h->offset);
+}
+
+static int fake_copy(void *dst, const void *src, uint64_t bytes)
+{
+	uint8_t *to = real((uint64_t)(uintptr_t)dst, bytes);
+	const uint8_t *from = real((uint64_t)(uintptr_t)src, bytes);
+
+	if (!to || !from)
+		return epf_fail(EPF_R_GPU_MEMORY, "fake GPU: a copy beyond its memory");
+	memcpy(to, from, bytes);
+	return 0;
+}
+
+static int fake_register(void *addr, uint64_t bytes)
+{
+	(void)addr;
+	(void)bytes;
+	return 0;
+}
+
+static void fake_unregister(void *addr)
+{
+	(void)addr;
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return *state * 0x2545f4914f6cdd1dull;
+}
+
+static int held;
+static uint32_t let_through;
+
+void epf_copy_fake_hold(int hold)
+{
+	__atomic_store_n(&held, hold, __ATOMIC_RELEASE);
+}
+
+void epf_copy_fake_let(unsigned calls)
+{
+	__atomic_fetch_add(&let_through, calls, __ATOMIC_RELEASE);
+}
+
+/* A driver that lets a call wait (1), or a device that lets copies wait (2). */
+static void wait_while_held(int what)
+{
+	struct timespec pause = { .tv_nsec = 1000000 };
+
+	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == what) {
+		if (__atomic_load_n(&let_through, __ATOMIC_ACQUIRE)) {
+			__atomic_fetch_sub(&let_through, 1, __ATOMIC_RELEASE);
+			return;
+		}
+		nanosleep(&pause, NULL);
+	}
+}
+
+static uint32_t copy_pause_ns;
+
+void epf_copy_fake_pause(uint32_t ns)
+{
+	__atomic_store_n(&copy_pause_ns, ns, __ATOMIC_RELEASE);
+}
+
+/* Makes the copies of a batch in random order. */
+static void perform(struct epf_copy_queue *q, struct batch *b)
+{
+	struct timespec pause = { .tv_nsec = (long)(next_random(&q->random) % 30000) };
+
+	if (b->n)
+		pause.tv_nsec += __atomic_load_n(&copy_pause_ns, __ATOMIC_ACQUIRE);
+	nanosleep(&pause, NULL);
+	wait_while_held(2);
+	for (unsigned i = 0; i < b->n_adds; i++) {
+		uint64_t *word = (uint64_t *)(void *)real(b->adds[i].dst, 8);
+
+		if (word)
+			__atomic_fetch_add(word, b->adds[i].add, __ATOMIC_RELEASE);
+	}
+	for (unsigned left = b->n; left; left--) {
+		unsigned i = (unsigned)(next_random(&q->random) % left);
+		struct epf_copy_span s = b->spans[i];
+
+		b->spans[i] = b->spans[left - 1];
+		(void)fake_copy((void *)(uintptr_t)s.dst, (const void *)(uintptr_t)s.src, s.bytes);
+	}
+	__atomic_store_n(&q->reached, b->value, __ATOMIC_RELEASE); /* C4 */
+}
+
+static void *run(void *arg)
+{
+	struct epf_copy_queue *q = arg;
+
+	pthread_mutex_lock(&q->lock);
+	for (;;) {
+		struct batch *b = q->head;
+
+		if (!b && q->stop)
+			break;
+		if (!b) {
+			pthread_cond_wait(&q->changed, &q->lock);
+			continue;
+		}
+		q->head = b->next;
+		pthread_mutex_unlock(&q->lock);
+		perform(q, b);
+		free(b);
+		pthread_mutex_lock(&q->lock);
+	}
+	pthread_mutex_unlock(&q->lock);
+	return NULL;
+}
+
+static int fake_queue_open(int device, int kernel, struct epf_copy_queue **out)
+{
+	struct epf_copy_queue *q = calloc(1, sizeof(*q));
+
+	(void)kernel;
+	if (!q)
+		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: a queue");
+	pthread_mutex_init(&q->lock, NULL);
+	pthread_cond_init(&q->changed, NULL);
+	q->random = 88172645463325252ull + (unsigned)device;
+	if (pthread_create(&q->thread, NULL, run, q)) {
+		free(q);
+		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: a thread");
+	}
+	*out = q;
+	return 0;
+}
+
+static unsigned fake_queue_batch(const struct epf_copy_queue *q)
+{
+	(void)q;
+	return EPF_COPY_BATCH;
+}
+
+static void fake_queue_close(struct epf_copy_queue *q)
+{
+	if (!q)
+		return;
+	pthread_mutex_lock(&q->lock);
+	q->stop = true;
+	pthread_cond_signal(&q->changed);
+	pthread_mutex_unlock(&q->lock);
+	pthread_join(q->thread, NULL);
+	pthread_mutex_destroy(&q->lock);
+	pthread_cond_destroy(&q->changed);
+	free(q);
+}
+
+static int push(struct epf_copy_queue *q, struct batch *b)
+{
+	wait_while_held(1);
+	pthread_mutex_lock(&q->lock);
+	b->next = NULL;
+	if (q->head)
+		q->tail->next = b;
+	else
+		q->head = b;
+	q->tail = b;
+	pthread_cond_signal(&q->changed);
+	pthread_mutex_unlock(&q->lock);
+	return 0;
+}
+
+void epf_copy_fake_pretend(uint32_t copy_ns, uint32_t submit_ns)
+{
+	pretend.on = true;
+	pretend.copy_ns = copy_ns;
+	pretend.submit_ns = submit_ns;
+}
+
+/* The CPU's part of a submit, and when the device would be through. */
+static int pretend_submit(struct epf_copy_queue *q, const struct epf_copy_span *spans, unsigned n,
+			  uint64_t value)
+{
+	uint64_t now = epf_now_ns(), end = now + pretend.submit_ns;
+	uint32_t at = q->last++ % EPF_COPY_FLIGHTS;
+
+	if (n)
+		memcpy(q->spans, spans, n * sizeof(*spans));
+	while (epf_now_ns() < end)
+		;
+	q->free_ns = (q->free_ns < end ? end : q->free_ns) + (uint64_t)n * pretend.copy_ns;
+	q->over_ns[at] = q->free_ns;
+	q->values[at] = value;
+	return 0;
+}
+
+static uint64_t pretend_reached(struct epf_copy_queue *q)
+{
+	uint64_t now = epf_now_ns();
+
+	while (q->first != q->last && q->over_ns[q->first % EPF_COPY_FLIGHTS] <= now)
+		q->reached = q->values[q->first++ % EPF_COPY_FLIGHTS];
+	return q->reached;
+}
+
+static int fake_submit(struct epf_copy_queue *q, const struct epf_copy_span *spans, unsigned n,
+		       uint64_t value)
+{
+	struct batch *b;
+
+	if (pretend.on)
+		return pretend_submit(q, spans, n, value);
+	b = malloc(sizeof(*b) + n * sizeof(*spans));
+	if (!b)
+		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: a batch");
+	*b = (struct batch){ .value = value, .n = n };
+	memcpy(b->spans, spans, n * sizeof(*spans));
+	return push(q, b);
+}
+
+static int fake_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, unsigned n,
+		    uint64_t value)
+{
+	struct batch *b;
+
+	if (pretend.on)
+		return pretend_submit(q, NULL, 0, value);
+	b = malloc(sizeof(*b));
+	if (!b)
+		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: an addition");
+	*b = (struct batch){ .value = value, .n_adds = n };
+	memcpy(b->adds, adds, n * sizeof(*adds));
+	return push(q, b);
+}
+
+static uint64_t fake_reached(struct epf_copy_queue *q)
+{
+	struct timespec pause = { .tv_nsec = 1000000 };
+
+	if (pretend.on)
+		return pretend_reached(q);
+	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3) {
+		(void)epf_fail(EPF_R_GPU_MEMORY, "fake GPU: a copy failed");
+		return UINT64_MAX;
+	}
+	/* A real one is being asked most of the time while copies do not end. */
+	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 2)
+		nanosleep(&pause, NULL);
+	return __atomic_load_n(&q->reached, __ATOMIC_ACQUIRE); /* C4 */
+}
+
+const struct epf_copy_ops epf_copy_fake = {
+	.name = "fake",
+	.load = fake_load,
+	.mem_alloc = fake_alloc,
+	.mem_free = fake_free,
+	.mem_export = fake_export,
+	.mem_device = fake_device,
+	.mem_import = fake_import,
+	.mem_unimport = fake_unimport,
+	.mem_for_kernels = fake_for_kernels,
+	.copy = fake_copy,
+	.host_register = fake_register,
+	.host_unregister = fake_unregister,
+	.queue_open = fake_queue_open,
+	.queue_batch = fake_queue_batch,
+	.queue_close = fake_queue_close,
+	.submit = fake_submit,
+	.add = fake_add,
+	.reached = fake_reached,
+};

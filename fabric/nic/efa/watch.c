@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens beside the data path: the device's asynchronous events, its own counters, and waking a core that sleeps. The
+ * watch runs on the core's thread about ten times a second; the waker is a thread of its own that waits on the completion
+ * channel, is started when a core first wants to sleep, and touches nothing but the channel, the wakeup and `armed`.
+ *
+ * SRD has no connection that could break: that a peer has gone is seen by work requests that fail, not here.
+ */
+#include "fabric/nic/efa/efa.h"
+
+#include "fabric/base/err.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { EVENTS_PER_WATCH = 64, WATCHES_PER_READ = 10, PORT = 1 };
+
+static void qp_failed(struct epf_efa *v, const struct ibv_qp *qp)
+{
+	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
+		if (v->lanes[lane].qp == qp) {
+			epf_efa_lane_gone_cold(v, (uint16_t)lane, EPF_S_RETRY_EXCEEDED);
+			return;
+		}
+}
+
+static void handle(struct epf_efa *v, const struct ibv_async_event *event)
+{
+	switch (event->event_type) {
+	case IBV_EVENT_PORT_ERR:
+		epf_efa_port_lost(v);
+		break;
+	case IBV_EVENT_PORT_ACTIVE:
+		v->counters.link_up = !v->dead;
+		break;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+		qp_failed(v, event->element.qp);
+		break;
+	case IBV_EVENT_DEVICE_FATAL:
+	case IBV_EVENT_CQ_ERR:
+		epf_efa_device_lost_cold(v);
+		break;
+	default: /* nothing to do */
+		break;
+	}
+}
+
+/* The driver's counters in sysfs, for all users of the device together; what it does not have stays 0. */
+static const struct {
+	const char *name;
+	size_t at;
+} files[] = {
+
+#define F(name, field)                           \
+ {                                               \
+  name, offsetof(struct epf_nic_counters, field) \
+ }
+	F("rx_drops", packets_dropped),           F("retrans_pkts", retransmits),
+	F("retrans_timeout_events", retransmits), F("unresponsive_remote_events", errors),
+	F("impaired_remote_conn_events", errors),
+#undef F
+};
+
+_Static_assert(sizeof(files) / sizeof(files[0]) == EPF_EFA_FILES, "one descriptor for each file");
+
+/* 0 where it cannot be read. */
+static uint64_t read_number(int fd)
+{
+	char text[32];
+	ssize_t n = fd < 0 ? 0 : pread(fd, text, sizeof(text) - 1, 0);
+
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	return strtoull(text, NULL, 10);
+}
+
+void epf_efa_counters_open(struct epf_efa *v)
+{
+	char path[sizeof(v->ctx->device->ibdev_path) + 80];
+
+	for (int i = 0; i < EPF_EFA_FILES; i++) {
+		snprintf(path, sizeof(path), "%s/ports/%d/hw_counters/%s",
+			 v->ctx->device->ibdev_path, PORT, files[i].name);
+		v->files[i] = open(path, O_RDONLY | O_CLOEXEC);
+		v->files_last[i] = read_number(v->files[i]);
+	}
+}
+
+void epf_efa_counters_close(struct epf_efa *v)
+{
+	for (int i = 0; i < EPF_EFA_FILES; i++)
+		if (v->files[i] >= 0)
+			close(v->files[i]);
+}
+
+static void counters_look(struct epf_efa *v)
+{
+	if (v->looks++ % WATCHES_PER_READ)
+		return;
+	for (int i = 0; i < EPF_EFA_FILES; i++) {
+		uint64_t now = read_number(v->files[i]);
+		uint64_t *sum = (uint64_t *)(void *)((char *)&v->counters + files[i].at);
+
+		/* A number that goes back was set to 0 by an operator. */
+		*sum += now >= v->files_last[i] ? now - v->files_last[i] : now;
+		v->files_last[i] = now;
+	}
+}
+
+void epf_efa_watch(struct epf_nic *nic)
+{
+	struct epf_efa *v = epf_efa_of(nic);
+	const struct epf_verbs_lib *verbs = v->lib->verbs;
+	struct ibv_async_event event;
+
+	for (int i = 0; i < EVENTS_PER_WATCH && verbs->get_async_event(v->ctx, &event) == 0; i++) {
+		handle(v, &event);
+		verbs->ack_async_event(&event);
+	}
+	counters_look(v);
+}
+
+static void drain_channel(void *arg)
+{
+	struct epf_efa *v = arg;
+	struct ibv_cq *cq;
+	void *context;
+	int rung = 0;
+
+	while (v->lib->verbs->get_cq_event(v->channel, &cq, &context) == 0) {
+		v->lib->verbs->ack_cq_events(cq, 1);
+		__atomic_and_fetch(&v->armed, cq == ibv_cq_ex_to_cq(v->send_cq) ? ~1u : ~2u,
+				   __ATOMIC_RELEASE);
+		rung = 1;
+	}
+	if (rung && epf_wakeup_is_needed(v->wakeup))
+		epf_wakeup_wake(v->wakeup);
+}
+
+int epf_efa_arm(struct epf_nic *nic)
+{
+	struct epf_efa *v = epf_efa_of(nic);
+	uint32_t armed;
+	int rc = 0;
+
+	/* Without a channel the sleeper looks by itself before long. */
+	if (!v->channel)
+		return -EOPNOTSUPP;
+	if (!v->waker.runs)
+		rc = epf_verbs_waker_start(&v->waker, "epf-efa", v->channel->fd, drain_channel, v);
+	if (rc || v->dead)
+		return rc;
+	armed = __atomic_fetch_or(&v->armed, 3u, __ATOMIC_ACQ_REL);
+	if (!(armed & 1) && (rc = ibv_req_notify_cq(ibv_cq_ex_to_cq(v->send_cq), 0)))
+		return epf_fail_sys(EPF_R_VERBS_CALL, rc, "efa: ibv_req_notify_cq");
+	if (!(armed & 2) && (rc = ibv_req_notify_cq(ibv_cq_ex_to_cq(v->recv_cq), 0)))
+		return epf_fail_sys(EPF_R_VERBS_CALL, rc, "efa: ibv_req_notify_cq");
+	return 0;
+}

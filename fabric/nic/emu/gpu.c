@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GPU memory and the emulated NIC, the slow side: regions, the table of them that peers read, joining and leaving the copier. Called
+ * through epf_nic_ops and by lane.c and nic.c. Only here does the NIC wait for copies, and only with a limit.
+ */
+#define EPF_LOG_COMP "emu"
+#include "fabric/base/clock.h"
+#include "fabric/base/conf.h"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+#include "fabric/nic/emu/emu.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Copies are finite: what is not back after this time never comes. */
+static const uint64_t QUIESCE_NS = 5000000000ull;
+
+const char *epf_copy_gpu_name(const struct epf_conf *conf)
+{
+	static const char *const names[] = {
+		[EPF_CONF_GPU_AUTO] = "auto", [EPF_CONF_GPU_CUDA] = "cuda",
+		[EPF_CONF_GPU_HIP] = "hip",   [EPF_CONF_GPU_FAKE] = "fake",
+		[EPF_CONF_GPU_NONE] = "none",
+	};
+
+	return names[conf->gpu_backend];
+}
+
+/* Joins the copier, with all its records free. */
+static int attach(struct epf_emu *e)
+{
+	const struct epf_copy_ops *ops;
+	int rc;
+
+	if (e->copier)
+		return 0;
+	rc = epf_copy_ops_find(e->opts.gpu, &ops);
+	if (!rc && !e->copies)
+		e->copies = calloc(EPF_EMU_COPIES, sizeof(*e->copies));
+	if (!rc && !e->copies)
+		rc = epf_fail(EPF_R_NO_MEMORY, "emu: GPU copies");
+	if (!rc)
+		rc = epf_emu_copier_open(ops, e->opts.gpu_kernel, &e->seg->hdr->wakeup, &e->copier);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < EPF_EMU_COPIES; i++)
+		e->copies[i].next = i + 1 < EPF_EMU_COPIES ? i + 2 : 0;
+	e->copy_free = 1;
+	e->copier_state = EPF_EMU_COPIER_READY;
+	return 0;
+}
+
+void epf_emu_copier_attach(struct epf_emu *e)
+{
+	if (attach(e) == 0)
+		return;
+	epf_err("GPU memory of a peer cannot be copied here: %s", epf_last_error());
+	e->copier_state = EPF_EMU_COPIER_FAILED;
+}
+
+void epf_emu_copier_detach(struct epf_emu *e)
+{
+	if (e->copier && !epf_emu_copies_quiesce(e, EPF_EMU_NO_LANE)) {
+		epf_warn("emu: the GPU does not finish its copies; their memory is kept");
+		return; /* the copier still writes to it */
+	}
+	epf_emu_copier_close(e->copier);
+	free(e->copies);
+	e->copier = NULL;
+	e->copies = NULL;
+}
+
+bool epf_emu_copies_quiesce(struct epf_emu *e, uint16_t lane)
+{
+	uint64_t deadline = 0;
+
+	while (lane == EPF_EMU_NO_LANE ? e->copies_count : e->lanes[lane].copies) {
+		if (!deadline)
+			deadline = epf_now_ns() + QUIESCE_NS;
+		else if (epf_now_ns() > deadline)
+			return false;
+		if (epf_emu_copier_sleeps())
+			epf_emu_copier_ring();
+		epf_emu_copies_reap(e);
+		sched_yield();
+	}
+	return true;
+}
+
+/* Tells peers of a region: the key last [C3]. */
+static void tell(struct epf_emu *e, const struct epf_emu_region *r, const struct epf_copy_mem *mem)
+{
+	struct epf_emu_gpu_region *g = &e->seg->gpu[r->key & 0xffff];
+
+	g->kind = mem->handle.kind;
+	g->fd = mem->handle.fd;
+	g->base = r->base;
+	g->len = r->len;
+	g->bytes = mem->handle.bytes;
+	g->offset = mem->handle.offset;
+	memcpy(g->ipc, mem->handle.ipc, sizeof(g->ipc));
+	memcpy(g->pci, mem->handle.pci, sizeof(g->pci));
+	__atomic_store_n(&g->key, r->key, __ATOMIC_RELEASE); /* C3 */
+}
+
+int epf_emu_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
+			 struct epf_nic_mr *out)
+{
+	struct epf_emu *e = epf_emu_of(nic);
+	struct epf_emu_region *r;
+	struct epf_nic_mr mr;
+	int rc = attach(e);
+
+	if (rc)
+		return rc;
+	if (mem->ops != e->copier->ops)
+		return epf_fail(EPF_R_GPU_MEMORY, "emu: memory of %s, but gpu-backend is %s",
+				mem->ops->name, e->copier->ops->name);
+	rc = epf_emu_region_add(e, mem->addr, mem->bytes, access, &mr);
+	if (rc)
+		return rc;
+	r = &e->regions[mr.rkey & 0xffff];
+	if ((mr.rkey & 0xffff) >= EPF_EMU_GPU_REGIONS)
+		rc = epf_fail(EPF_R_NIC_LIMIT,
+			      "emu: region %u is GPU memory, but only the first %d of a NIC can be",
+			      mr.rkey & 0xffff, EPF_EMU_GPU_REGIONS);
+	else
+		rc = epf_emu_copier_own(e->seg->nonce, mr.rkey, mem);
+	if (rc) {
+		memset(r, 0, sizeof(*r));
+		return rc;
+	}
+	epf_copy_mem_get(mem);
+	r->mem = mem;
+	tell(e, r, mem);
+	*out = mr;
+	return 0;
+}
+
+void epf_emu_deregister_gpu(struct epf_emu *e, uint32_t index)
+{
+	struct epf_emu_region *r = &e->regions[index];
+	uint32_t key = r->key;
+
+	/* Work requests that come now find neither key; those under way end before the memory is let go. */
+	__atomic_store_n(&e->seg->gpu[index].key, 0, __ATOMIC_RELEASE); /* C3 */
+	r->key = 0;
+	if (!epf_emu_copies_quiesce(e, EPF_EMU_NO_LANE)) {
+		epf_warn("emu: the GPU does not finish its copies; a region of it is kept");
+		return;
+	}
+	epf_emu_copier_disown(e->seg->nonce, key);
+	epf_copy_mem_put(r->mem);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The wakeup: how a sleeper (an engine core in its sleeping mode, a CPU thread waiting for a signal) is
+ * woken by a producer in another thread or process. Two words in shared memory; futex(2) on one of them.
+ *
+ * Sleeper:  epf_wakeup_arm(); look for work once more; if none: epf_wakeup_sleep(); epf_wakeup_disarm().
+ * Producer: publish the work; epf_wakeup_is_needed(); if it says so: epf_wakeup_wake().
+ * Arm and must_ring each put a full fence between their store and their load, so at least one of the two
+ * sees the other (Dekker): either the producer rings or the sleeper finds the work. Labels in queues/README.md: B1, B2.
+ *
+ * epf_wakeup_wake and epf_wakeup_sleep make a system call: never call them from a *_hot file.
+ */
+#ifndef EPF_QUEUES_WAKEUP_H
+#define EPF_QUEUES_WAKEUP_H
+
+#include "queues/epf_base.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* epf_wakeup.condition: what the one sleeper waits for. It may be woken for other things too, but need not be. */
+enum epf_wakeup_condition {
+	EPF_WAKE_ON_ANY = 0,    /* anything: the value of who knows no conditions */
+	EPF_WAKE_ON_SIGNAL = 1, /* signal number `condition_index` has reached `condition_least` */
+	EPF_WAKE_ON_RETIRED =
+		2, /* the ring with ring_id `condition_index` has retired `condition_least` */
+};
+
+struct epf_wakeup {
+	uint32_t sleeping; /* 1: the sleeper is or is about to be asleep; also the futex word */
+	uint32_t rung;     /* times rung: wake-ups counted, written by ringers with relaxed adds */
+	uint32_t
+		waiters; /* threads that sleep or are about to: the condition holds while it is one */
+	uint32_t condition;       /* enum epf_wakeup_condition */
+	uint64_t condition_least; /* compared by difference: counters may wrap */
+	uint32_t condition_index;
+	uint32_t reserved0;
+	uint64_t reserved[4];
+	/* A line of the rank's kernels: what one of them has waited for, for long. For people; nobody is woken for it. */
+	uint32_t
+		kernel_condition; /* as condition, stored after the others; 0: none waits so long */
+	uint32_t kernel_index;
+	uint64_t kernel_least;
+	uint64_t kernel_seen; /* the value that it saw then */
+	uint64_t kernel_reserved[5];
+};
+
+EPF_STATIC_ASSERT(sizeof(struct epf_wakeup) == 128, "a wakeup has its own pair of cache lines");
+EPF_STATIC_ASSERT(offsetof(struct epf_wakeup, kernel_condition) == 64,
+		  "kernels write a line of their own");
+
+/* Sleeper: announces the condition to sleep. The caller looks for work once more afterwards. [B1] */
+EPF_INLINE void epf_wakeup_arm(struct epf_wakeup *wakeup)
+{
+	__atomic_store_n(&wakeup->sleeping, 1u, __ATOMIC_SEQ_CST);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* B1: pairs with B2 */
+}
+
+EPF_INLINE void epf_wakeup_disarm(struct epf_wakeup *wakeup)
+{
+	__atomic_store_n(&wakeup->sleeping, 0u, __ATOMIC_RELAXED);
+}
+
+/* Producer, after publishing work: 1 if the sleeper must be rung. No system call. [B2] */
+EPF_INLINE int epf_wakeup_is_needed(const struct epf_wakeup *wakeup)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* B2: pairs with B1 */
+	return __atomic_load_n(&wakeup->sleeping, __ATOMIC_RELAXED) != 0;
+}
+
+/*
+ * Sleeper: says before it arms what it waits for, so that it is not woken for less. Several threads may sleep on one wakeup: the condition holds
+ * while there is one. Ends with epf_wakeup_clear_condition(). Relaxed: the arming that follows publishes it. [B1]
+ */
+EPF_INLINE void epf_wakeup_set_condition(struct epf_wakeup *wakeup, uint32_t condition,
+					 uint32_t index, uint64_t least)
+{
+	__atomic_fetch_add(&wakeup->waiters, 1u, __ATOMIC_RELAXED);
+	__atomic_store_n(&wakeup->condition_index, index, __ATOMIC_RELAXED);
+	__atomic_store_n(&wakeup->condition_least, least, __ATOMIC_RELAXED);
+	__atomic_store_n(&wakeup->condition, condition, __ATOMIC_RELAXED);
+}
+
+/* Sleeper, awake again: whoever still sleeps is woken for anything. */
+EPF_INLINE void epf_wakeup_clear_condition(struct epf_wakeup *wakeup)
+{
+	__atomic_store_n(&wakeup->condition, (uint32_t)EPF_WAKE_ON_ANY, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&wakeup->waiters, 1u, __ATOMIC_RELEASE);
+}
+
+/* Producer: wakes the sleeper (futex wake, works across processes). */
+void epf_wakeup_wake(struct epf_wakeup *wakeup);
+
+/* Sleeper: sleeps until rung or for timeout_ns at most; returns at once if no longer armed. */
+void epf_wakeup_sleep(struct epf_wakeup *wakeup, uint64_t timeout_ns);
+
+#endif

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whose turn it is among jobs that share a thread (fabric/engine/fair.h), on a fake clock: shares, bursts after a pause, debts, jobs that
+ * come and go.
+ */
+#include "fabric/engine/fair.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { QUANTUM = 50, LOOK = 1, JOBS = 4 };
+
+/* A job: what it has to do, and how long a step of it lasts. */
+struct job {
+	uint64_t work, step;
+	uint64_t used;    /* of the thread */
+	uint64_t asked;   /* times it was looked at */
+	uint64_t waited;  /* longest time with work and without a step */
+	uint64_t since;   /* the end of its last step, or when its work came */
+	unsigned breaths; /* every so many steps one finds nothing; 0: never */
+	uint64_t steps;
+};
+
+struct thread {
+	struct epf_fair fair;
+	uint64_t now;
+	struct job job[JOBS];
+};
+
+static void one_step(struct thread *t, uint32_t at, int *worked)
+{
+	struct job *j = &t->job[at];
+	uint64_t took = j->step;
+
+	j->asked++;
+	*worked = j->work > 0 && !(j->breaths && ++j->steps % j->breaths == 0);
+	if (!*worked) {
+		t->now += LOOK;
+		epf_fair_step(&t->fair, at, LOOK, 0);
+		return;
+	}
+	if (t->now - j->since > j->waited)
+		j->waited = t->now - j->since;
+	took = took < j->work ? took : j->work;
+	j->work -= took;
+	j->used += took;
+	t->now += took;
+	j->since = t->now;
+	epf_fair_step(&t->fair, at, took, 1);
+}
+
+/* One round, as the scheduler's thread makes it. */
+static void one_round(struct thread *t)
+{
+	for (uint32_t i = 0; i < t->fair.n; i++) {
+		uint64_t until;
+		int worked = 1;
+
+		if (!epf_fair_turn(&t->fair, i, &until))
+			continue;
+		while (worked && (int64_t)(until - t->fair.seat[i].time) > 0)
+			one_step(t, i, &worked);
+	}
+}
+
+static void run_for(struct thread *t, uint64_t time)
+{
+	uint64_t end = t->now + time;
+
+	while (t->now < end)
+		one_round(t);
+}
+
+static void begin(struct thread *t, uint32_t jobs, int by_share, uint64_t from)
+{
+	memset(t, 0, sizeof(*t));
+	epf_fair_init(&t->fair, by_share ? QUANTUM : 200 * QUANTUM, by_share);
+	t->fair.time = from;
+	for (uint32_t i = 0; i < jobs; i++) {
+		epf_fair_add(&t->fair, 1);
+		t->job[i].step = 20;
+	}
+}
+
+static void give(struct thread *t, uint32_t job, uint64_t work)
+{
+	if (!t->job[job].work)
+		t->job[job].since = t->now;
+	t->job[job].work += work;
+}
+
+enum { ENDLESS = 1 << 30 };
+
+/* Rounds of 150 with pauses beside a job that always has work. Also across the wrap of the times. */
+static void a_short_round_is_served_at_once(void **state)
+{
+	static const uint64_t from[] = { 0, UINT64_MAX - 20000 };
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct thread t;
+		uint64_t worst = 0;
+
+		begin(&t, 2, 1, from[i]);
+		give(&t, 0, ENDLESS);
+		for (unsigned k = 0; k < 1000; k++) {
+			uint64_t came;
+
+			run_for(&t, 700 + k % 97);
+			came = t.now;
+			give(&t, 1, 150);
+			while (t.job[1].work)
+				one_round(&t);
+			worst = t.now - came > worst ? t.now - came : worst;
+		}
+		printf("# rounds of 150 beside a busy job, turns of %d: done after %llu at most\n",
+		       QUANTUM, (unsigned long long)worst);
+		assert_true(worst <= 150 + QUANTUM + 2 * LOOK);
+		/* What it did not take is the other's. */
+		assert_true(t.job[0].used * 100 > (t.now - t.job[1].used) * 90);
+	}
+}
+
+static void time_goes_by_share(void **state)
+{
+	struct thread t;
+
+	(void)state;
+	begin(&t, 2, 1, 0);
+	epf_fair_add(&t.fair, 4);
+	t.job[0].step = 7;
+	t.job[1].step = 90; /* a step longer than a turn is paid back */
+	t.job[2].step = 33;
+	for (uint32_t i = 0; i < 3; i++)
+		give(&t, i, ENDLESS);
+	run_for(&t, 600000);
+	assert_in_range(t.job[0].used, 97000, 103000);
+	assert_in_range(t.job[1].used, 97000, 103000);
+	assert_in_range(t.job[2].used, 388000, 412000);
+}
+
+/* Credit is for who was idle, not for who has a gap now and then. */
+static void gaps_do_not_bring_more_than_the_share(void **state)
+{
+	struct thread t;
+
+	(void)state;
+	begin(&t, 2, 1, 0);
+	t.job[1].breaths = 3;
+	give(&t, 0, ENDLESS);
+	give(&t, 1, ENDLESS);
+	run_for(&t, 600000);
+	assert_true(t.job[1].used <= 300000 + EPF_FAIR_CREDIT * QUANTUM + QUANTUM);
+	assert_true(t.job[1].used >= 200000);
+}
+
+/* The kernel may run somebody else in the middle of a step: the job is not shut out for as long. */
+static void a_debt_has_a_limit(void **state)
+{
+	struct thread t;
+
+	(void)state;
+	begin(&t, 2, 1, 0);
+	give(&t, 0, ENDLESS);
+	give(&t, 1, ENDLESS);
+	run_for(&t, 1000);
+	t.job[0].waited = 0;
+	t.job[0].step = 100000;
+	while (t.job[0].used < 100000)
+		one_round(&t);
+	t.job[0].step = 20;
+	t.job[0].waited = 0;
+	run_for(&t, 10000);
+	assert_in_range(t.job[0].waited, QUANTUM, (EPF_FAIR_DEBT + 2) * QUANTUM);
+}
+
+/* Who comes late, or slept for ever, is not owed all that time; and who worked alone owes nothing for it. */
+static void the_past_is_forgotten(void **state)
+{
+	struct thread t;
+
+	(void)state;
+	begin(&t, 2, 1, 0);
+	give(&t, 0, ENDLESS);
+	run_for(&t, 1000000);
+	epf_fair_add(&t.fair, 1);
+	t.job[2].step = 20;
+	give(&t, 1, ENDLESS);
+	give(&t, 2, ENDLESS);
+	t.job[0].used = 0;
+	run_for(&t, 10000);
+	assert_in_range(t.job[0].used, 3000, 3500);
+	/* Two of them end, the third has the thread alone; then one comes back. */
+	t.job[1].work = t.job[2].work = 0;
+	run_for(&t, 1000000);
+	give(&t, 1, ENDLESS);
+	t.job[0].used = t.job[1].used = 0;
+	run_for(&t, 10000);
+	assert_in_range(t.job[0].used, 4700, 5100);
+	assert_in_range(t.job[1].used, 4900, 5300);
+}
+
+static void a_seat_is_given_back(void **state)
+{
+	struct thread t;
+
+	(void)state;
+	begin(&t, 2, 1, 0);
+	epf_fair_add(&t.fair, 3);
+	t.job[2].step = 20;
+	for (uint32_t i = 0; i < 3; i++)
+		give(&t, i, ENDLESS);
+	run_for(&t, 3000);
+	epf_fair_remove(&t.fair, 0); /* the last one sits there now */
+	t.job[0] = t.job[2];
+	assert_int_equal(t.fair.n, 2);
+	t.job[0].used = t.job[1].used = 0;
+	run_for(&t, 10000);
+	assert_in_range(t.job[0].used, 7200, 7800);
+	assert_in_range(t.job[1].used, 2200, 2800);
+}
+
+/* For measuring what fairness is good for. */
+static void without_fairness_a_turn_is_long(void **state)
+{
+	struct thread t;
+
+	(void)state;
+	begin(&t, 2, 0, 0);
+	give(&t, 0, ENDLESS);
+	run_for(&t, 100);
+	give(&t, 1, 150);
+	run_for(&t, 300 * QUANTUM);
+	assert_int_equal(t.job[1].work, 0);
+	assert_true(t.job[1].waited > 100 * QUANTUM);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_short_round_is_served_at_once),
+		cmocka_unit_test(time_goes_by_share),
+		cmocka_unit_test(gaps_do_not_bring_more_than_the_share),
+		cmocka_unit_test(a_debt_has_a_limit),
+		cmocka_unit_test(the_past_is_forgotten),
+		cmocka_unit_test(a_seat_is_given_back),
+		cmocka_unit_test(without_fairness_a_turn_is_long),
+	};
+
+	return cmocka_run_group_tests_name("fair", tests, NULL, NULL);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of `ep-fabric nics` share.
+ */
+#ifndef EPF_TOOLS_CLI_NICS_H
+#define EPF_TOOLS_CLI_NICS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct epf_conf;
+
+/**
+ * epf_nics_place() - print, or put into a JSON object, the machine's RDMA devices and which serves which local index.
+ * @sysfs: a tree; NULL: the machine's.
+ * @indices: local indices; 0: one for each GPU.
+ * @top: gets "sysfs", "devices", "gpus", "choices" and "notes"; NULL: text to standard output.
+ *
+ * Return: 0; minus errno with epf_last_error() set. When only the selection (nic-device) is at fault, devices and GPUs are there
+ * all the same, and no choices.
+ */
+int epf_nics_place(const struct epf_conf *conf, const char *sysfs, uint32_t indices, json_t *top);
+
+/* A job to plan for. */
+struct epf_nics_plan_opts {
+	uint32_t nodes;
+	uint32_t ranks_per_node;
+	uint32_t devices; /* RDMA devices of a node; 0: those of the tree, at least 1 */
+};
+
+/**
+ * epf_nics_plan() - print how many queue pairs and what memory a job needs, with daemons and without.
+ * @sysfs: a tree to count devices in; NULL: the machine's.
+ * @json: one object, schema epf.nics-plan/1, in place of the table.
+ *
+ * Return: 0; minus errno with epf_last_error() set when the job cannot be run with daemons, or the tree cannot be read.
+ */
+int epf_nics_plan(const struct epf_conf *conf, const char *sysfs,
+		  const struct epf_nics_plan_opts *opts, bool json);
+
+#endif

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading for the graph of waits (waits.h): statistics files into instances, jobs, ranks and waits. What follows from what is
+ * graph.c's. Rows are found by name, so files of older and newer engines are read as far as they say something.
+ */
+#include "tools/waits/waits.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SUFFIX ".stats"
+
+struct waits *waits_new(void)
+{
+	return calloc(1, sizeof(struct waits));
+}
+
+void waits_free(struct waits *w)
+{
+	if (!w)
+		return;
+	for (uint32_t i = 0; i < w->n_instances; i++) {
+		epf_stats_reader_close(w->instance[i].reader);
+		free(w->instance[i].path);
+	}
+	free(w->instance);
+	free(w->job);
+	free(w->rank);
+	free(w->entry);
+	free(w->order);
+	free(w);
+}
+
+/* Room for one more in a list; its address, zeroed, or NULL. */
+static void *push(struct waits *w, void **list, uint32_t *n, uint32_t *room, size_t size)
+{
+	if (*n == *room) {
+		uint32_t more = *room ? 2 * *room : 16;
+		void *bigger = realloc(*list, more * size);
+
+		if (!bigger) {
+			w->no_memory = true;
+			return NULL;
+		}
+		*list = bigger;
+		*room = more;
+	}
+	return memset((char *)*list + (size_t)(*n)++ * size, 0, size);
+}
+
+struct waits_entry *waits_push(struct waits *w)
+{
+	void *list = w->entry;
+	struct waits_entry *e = push(w, &list, &w->n_entries, &w->room[3], sizeof(*e));
+
+	w->entry = list;
+	if (e)
+		e->rank = e->peer = e->stream = e->lane = e->ring = e->follows = WAITS_NONE;
+	return e;
+}
+
+int waits_add_file(struct waits *w, const char *path, bool named)
+{
+	struct waits_instance *in;
+	void *list = w->instance;
+
+	for (uint32_t i = 0; i < w->n_instances; i++)
+		if (!strcmp(w->instance[i].path, path))
+			return 0;
+	in = push(w, &list, &w->n_instances, &w->room[0], sizeof(*in));
+	w->instance = list;
+	if (!in)
+		return -ENOMEM;
+	in->named = named;
+	in->path = strdup(path);
+	if (!in->path) {
+		w->n_instances--;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int is_stats(const struct dirent *entry)
+{
+	size_t n = strlen(entry->d_name);
+
+	return entry->d_name[0] != '.' && n > strlen(SUFFIX) &&
+	       !strcmp(entry->d_name + n - strlen(SUFFIX), SUFFIX);
+}
+
+int waits_add_dir(struct waits *w, const char *dir)
+{
+	struct dirent **list;
+	char path[4096 + 256];
+	int n = scandir(dir, &list, is_stats, alphasort), rc = 0;
+
+	if (n < 0)
+		return errno == ENOENT ? 0 : -errno;
+	for (int i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, list[i]->d_name);
+		if (!rc)
+			rc = waits_add_file(w, path, false);
+		free(list[i]);
+	}
+	free(list);
+	return rc ? rc : n;
+}
+
+int waits_add_names(struct waits *w, const char *dir, char *const *names, int n)
+{
+	int rc = n ? 0 : waits_add_dir(w, dir);
+
+	for (int i = 0; i < n && !rc; i++) {
+		char *path = NULL;
+
+		if (strchr(names[i], '/'))
+			rc = waits_add_file(w, names[i], true);
+		else if (asprintf(&path, "%s/%s" SUFFIX, dir, names[i]) < 0)
+			return -ENOMEM;
+		else
+			rc = waits_add_file(w, path, true);
+		free(path);
+	}
+	return rc < 0 ? rc : 0;
+}
+
+/* ---- one file ---- */
+
+/* A block that is being read. */
+struct at {
+	const struct epf_stats_reader *r;
+	const struct epf_stats_entry *e;
+	const struct epf_stats_class *cls;
+	unsigned block;
+};
+
+static bool value(const struct at *at, const char *row, struct epf_stats_value *v)
+{
+	for (unsigned i = 0; i < at->cls->row_count; i++)
+		if (!strcmp(epf_stats_reader_row(at->r, at->e->class_index, i)->name, row)) {
+			epf_stats_reader_value(at->r, at->block, i, v);
+			return v->known;
+		}
+	memset(v, 0, sizeof(*v));
+	return false;
+}
+
+static uint64_t number(const struct at *at, const char *row, uint64_t otherwise)
+{
+	struct epf_stats_value v;
+
+	return value(at, row, &v) ? v.number : otherwise;
+}
+
+/* A rank, lane and so on: what does not fit 32 bits is none. */
+static uint32_t number32(const struct at *at, const char *row)
+{
+	uint64_t n = number(at, row, WAITS_NONE);
+
+	return n < WAITS_NONE ? (uint32_t)n : WAITS_NONE;
+}
+
+static const char *label(const struct at *at, const char *name)
+{
+	for (unsigned i = 0; i < at->cls->label_count; i++)
+		if (!strcmp(at->cls->label[i], name))
+			return at->e->label[i];
+	return "";
+}
+
+static uint32_t label32(const struct at *at, const char *name)
+{
+	const char *text = label(at, name);
+	char *end;
+	unsigned long long n = strtoull(text, &end, 10);
+
+	return *text && !*end && n < WAITS_NONE ? (uint32_t)n : WAITS_NONE;
+}
+
+/* The job of an engine core of this instance. */
+struct core_job {
+	uint32_t core, job;
+};
+
+struct reading {
+	struct waits *w;
+	uint32_t instance;
+	struct core_job *cores;
+	uint32_t n_cores, room;
+};
+
+static uint32_t find_job(struct waits *w, const char *name, uint64_t id, uint32_t world)
+{
+	struct waits_job *job;
+	void *list = w->job;
+
+	for (uint32_t i = 0; i < w->n_jobs; i++)
+		if (w->job[i].id == id && w->job[i].world == world && !strcmp(w->job[i].name, name))
+			return i;
+	job = push(w, &list, &w->n_jobs, &w->room[1], sizeof(*job));
+	w->job = list;
+	if (!job)
+		return WAITS_NONE;
+	snprintf(job->name, sizeof(job->name), "%s", name);
+	job->id = id;
+	job->world = world;
+	return w->n_jobs - 1;
+}
+
+static void read_job(struct reading *r, const struct at *at)
+{
+	struct waits *w = r->w;
+	uint32_t job = find_job(w, label(at, "job"), number(at, "id", 0), number32(at, "world"));
+	uint64_t looked = number(at, "look_ns", w->now_ns);
+	struct core_job *core;
+	void *list = r->cores;
+
+	/* The daemon's control thread may live and give signs of life where an engine's does not. */
+	if (w->instance[r->instance].alive == EPF_STATS_ALIVE && looked < w->now_ns &&
+	    w->now_ns - looked > EPF_STATS_STALE_NS)
+		w->instance[r->instance].alive = EPF_STATS_STALE;
+	if (job == WAITS_NONE)
+		return;
+	core = push(w, &list, &r->n_cores, &r->room, sizeof(*core));
+	r->cores = list;
+	if (!core)
+		return;
+	*core = (struct core_job){ label32(at, "core"), job };
+	w->job[job].nodes = number32(at, "nodes");
+	w->job[job].waits += number(at, "waits", 0);
+	w->job[job].hidden += number(at, "waits_hidden", 0);
+}
+
+static uint32_t job_of(const struct reading *r, const struct at *at)
+{
+	uint32_t core = label32(at, "core");
+
+	for (uint32_t i = 0; i < r->n_cores; i++)
+		if (r->cores[i].core == core)
+			return r->cores[i].job;
+	return WAITS_NONE;
+}
+
+/* The entry of a block that waits long enough; NULL: it does not. */
+static struct waits_entry *wait_entry(struct reading *r, const struct at *at, enum waits_who who)
+{
+	const struct waits_instance *in = &r->w->instance[r->instance];
+	uint64_t now = r->w->now_ns;
+	struct epf_stats_value v;
+	struct waits_entry *e;
+
+	/* The final snapshot of the dead were true when they died. */
+	if (in->alive == EPF_STATS_DEAD && in->heartbeat_ns && in->heartbeat_ns < now)
+		now = in->heartbeat_ns;
+	if (!value(at, "wait", &v) || v.number == EPF_STATS_WAIT_NONE || v.since_ns > now ||
+	    now - v.since_ns < r->w->least_ns)
+		return NULL;
+	e = waits_push(r->w);
+	if (!e)
+		return NULL;
+	e->who = who;
+	e->reason = (unsigned)v.number;
+	e->job = job_of(r, at);
+	e->instance = r->instance;
+	e->since_ns = v.since_ns;
+	e->age_ns = now - v.since_ns;
+	e->stream = number32(at, "wait_stream");
+	e->lane = number32(at, "wait_lane");
+	return e;
+}
+
+static void read_rank(struct reading *r, const struct at *at)
+{
+	struct waits *w = r->w;
+	const struct waits_instance *in = &w->instance[r->instance];
+	uint32_t job = job_of(r, at);
+	struct waits_entry *e = wait_entry(r, at, WAITS_RANK);
+	struct waits_rank *rank;
+	void *list = w->rank;
+
+	if (e) {
+		e->rank = label32(at, "rank");
+		e->peer = number32(at, "wait_rank");
+		e->signal = number(at, "wait_number", 0);
+		e->value = number(at, "wait_value", 0);
+		e->least = number(at, "wait_least", 0);
+		e->kernel = number(at, "wait_kernel", 0) == 1;
+		if (e->reason == EPF_STATS_WAIT_RING)
+			e->ring = (uint32_t)e->signal;
+	}
+	rank = push(w, &list, &w->n_ranks, &w->room[2], sizeof(*rank));
+	w->rank = list;
+	if (!rank)
+		return;
+	rank->job = job;
+	rank->instance = r->instance;
+	rank->rank = label32(at, "rank");
+	rank->pid = number(at, "pid", 0);
+	rank->state = (unsigned)number(at, "state", EPF_STATS_PEER_UP);
+	rank->active_ns = number(at, "active_ns", 0);
+	/* Of a dead daemon's clients nothing is known: their numbers may be others' by now. */
+	if (in->alive != EPF_STATS_DEAD || rank->pid == in->pid)
+		rank->process = epf_stats_process_state(rank->pid, in->pid_space);
+	if (job != WAITS_NONE)
+		w->job[job].ranks++;
+}
+
+static void read_ring(struct reading *r, const struct at *at)
+{
+	struct waits_entry *e = wait_entry(r, at, WAITS_RING);
+
+	if (!e)
+		return;
+	e->rank = label32(at, "rank");
+	e->ring = label32(at, "ring");
+	e->peer = number32(at, "wait_rank");
+	e->deferred = number(at, "deferred", 0);
+	e->occupancy = number32(at, "occupancy");
+	e->slots = number32(at, "slots");
+}
+
+static void read_lane(struct reading *r, const struct at *at)
+{
+	struct waits_entry *e = wait_entry(r, at, WAITS_LANE);
+
+	if (!e)
+		return;
+	e->lane = label32(at, "lane");
+	e->peer = label32(at, "peer");
+	e->deferred = number(at, "in_flight", 0);
+}
+
+static void read_peer(struct reading *r, const struct at *at)
+{
+	struct waits_entry *e = wait_entry(r, at, WAITS_PEER);
+
+	if (!e)
+		return;
+	e->peer = label32(at, "peer");
+	e->deferred = number(at, "deferred", 0);
+}
+
+static void read_nic(struct reading *r, const struct at *at)
+{
+	struct waits_instance *in = &r->w->instance[r->instance];
+	uint32_t links = number32(at, "links"), up = number32(at, "links_up");
+	struct epf_stats_value v;
+
+	if (links == WAITS_NONE || up == WAITS_NONE || up > links)
+		return;
+	in->links += links;
+	in->links_up += up;
+	if (up < links && value(at, "link", &v))
+		in->link_since_ns = v.number == EPF_STATS_LINK_DOWN ? v.since_ns : 0;
+}
+
+/* Blocks of one class after the other: jobs must be known before what belongs to them. */
+static void read_class(struct reading *r, const char *name,
+		       void (*read)(struct reading *r, const struct at *at))
+{
+	const struct epf_stats_reader *reader = r->w->instance[r->instance].reader;
+	struct at at = { .r = reader };
+
+	for (at.block = 0; at.block < epf_stats_reader_info(reader)->block_count; at.block++) {
+		at.e = epf_stats_reader_block(reader, at.block);
+		at.cls = epf_stats_reader_class(reader, at.e->class_index);
+		if (!strcmp(at.cls->name, name))
+			read(r, &at);
+	}
+}
+
+static void read_instance(struct waits *w, uint32_t i)
+{
+	struct reading r = { .w = w, .instance = i };
+
+	read_class(&r, "job", read_job);
+	read_class(&r, "nic", read_nic);
+	read_class(&r, "rank", read_rank);
+	read_class(&r, "ring", read_ring);
+	read_class(&r, "peer", read_peer);
+	read_class(&r, "lane", read_lane);
+	free(r.cores);
+}
+
+/* Opens or reads the file again; false: there is nothing to be had from it. */
+static bool load(struct waits *w, struct waits_instance *in)
+{
+	const struct epf_stats_info *info;
+
+	in->links = in->links_up = 0;
+	if (in->reader && (epf_stats_reader_replaced(in->reader) ||
+			   epf_stats_reader_refresh(in->reader, in->error, sizeof(in->error)))) {
+		epf_stats_reader_close(in->reader);
+		in->reader = NULL;
+	}
+	in->error[0] = '\0';
+	if (!in->reader &&
+	    epf_stats_reader_open(in->path, &in->reader, in->error, sizeof(in->error))) {
+		in->reader = NULL;
+		return false;
+	}
+	info = epf_stats_reader_info(in->reader);
+	snprintf(in->name, sizeof(in->name), "%s", info->instance);
+	in->pid = info->pid;
+	in->pid_space = info->pid_space;
+	in->heartbeat_ns = info->heartbeat_ns;
+	in->changing = info->blocks_changing;
+	in->alive = epf_stats_reader_alive(in->reader, w->now_ns, EPF_STATS_STALE_NS);
+	in->process = in->alive == EPF_STATS_DEAD || in->alive == EPF_STATS_ENDED
+			      ? 0
+			      : epf_stats_process_state(in->pid, in->pid_space);
+	return true;
+}
+
+static bool is_dead(const struct waits_instance *in)
+{
+	return in->alive == EPF_STATS_DEAD || in->alive == EPF_STATS_ENDED;
+}
+
+int waits_refresh(struct waits *w, uint64_t now_ns, uint64_t least_ns)
+{
+	uint32_t living = 0;
+
+	w->now_ns = now_ns;
+	w->least_ns = least_ns;
+	w->n_jobs = w->n_ranks = w->n_entries = w->dead = 0;
+	w->no_memory = false;
+	for (uint32_t i = 0; i < w->n_instances; i++) {
+		if (!load(w, &w->instance[i]) || is_dead(&w->instance[i]))
+			continue;
+		read_instance(w, i);
+		living++;
+	}
+	/* The dead: those that were named, those whose job lives on elsewhere, and all where nobody lives. */
+	for (uint32_t i = 0; i < w->n_instances; i++) {
+		struct waits_instance *in = &w->instance[i];
+		uint32_t jobs = w->n_jobs, ranks = w->n_ranks, entries = w->n_entries;
+
+		if (!in->reader || !is_dead(in))
+			continue;
+		read_instance(w, i);
+		if (in->named || !living || w->n_jobs == jobs)
+			continue;
+		w->n_jobs = jobs;
+		w->n_ranks = ranks;
+		w->n_entries = entries;
+		w->dead++;
+	}
+	waits_conclude(w);
+	return w->no_memory ? -ENOMEM : 0;
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who waits for whom: reads the statistics files of one or several instances, living or dead, and makes of their waits one graph, the
+ * causes first. For `ep-fabric why` and ep-top's waiting screen, which only print. It touches nobody: files, and /proc/PID/stat of
+ * processes that they name. It must never trust a number of a file beyond what the reader has checked, nor print.
+ *
+ * A wait *follows* from what keeps the one that it waits for: a rank that waits for a signal of rank 2 follows from rank 2's own wait, or from
+ * rank 2's process being stopped. What follows from nothing is a cause. One thread at a time.
+ */
+#ifndef EPF_TOOLS_WAITS_WAITS_H
+#define EPF_TOOLS_WAITS_WAITS_H
+
+#include "queues/epf_stats_read.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define WAITS_NONE UINT32_MAX /* a rank, ring, index that is not known or does not apply */
+
+/* Shorter waits are the ordinary course of things. */
+#define WAITS_LEAST_NS (UINT64_C(500) * 1000 * 1000)
+
+/* Who waits. */
+enum waits_who {
+	WAITS_RANK = 0, /* a thread of a rank, asleep in the library */
+	WAITS_RING = 1, /* the oldest command of a ring */
+	WAITS_LANE = 2, /* a lane of an engine */
+	WAITS_PEER = 3, /* commands that an engine has set aside for a rank, or arrivals from it */
+	WAITS_FACT = 4, /* nobody: a cause that is seen by itself */
+};
+
+/* Why: below 16 enum epf_stats_wait, as the engine says it; these are concluded here. */
+enum waits_reason {
+	WAITS_R_STOPPED = 16,        /* the rank's process is stopped (SIGSTOP, a debugger) */
+	WAITS_R_ENDED = 17,          /* the rank's process has ended */
+	WAITS_R_ENGINE_STOPPED = 18, /* the process of the engine is stopped */
+	WAITS_R_ENGINE_ENDED = 19,   /* it has ended: these are final snapshot */
+	WAITS_R_ENGINE_STALE = 20,   /* it runs and gives no sign of life */
+	WAITS_R_LINK_DOWN = 21,      /* a link of a NIC is down */
+	WAITS_R_BUSY = 22,           /* the rank runs its own code: neither waits here nor pushes */
+	WAITS_R_UNSEEN =
+		23, /* the rank is served by an instance that was not read: another machine's */
+	WAITS_R_CYCLE = 24, /* ranks wait for each other */
+	WAITS_R_LOST = 25,  /* the rank is lost */
+	WAITS_REASONS = 26
+};
+
+struct waits_instance {
+	char *path;
+	struct epf_stats_reader *reader; /* NULL: could not be read, error says why */
+	char error[256];
+	char name[EPF_STATS_NAME_BYTES];
+	uint64_t pid, pid_space;
+	enum epf_stats_alive alive;
+	char process;          /* state letter, 0: not known */
+	bool named;            /* given by name: shown also when dead */
+	uint64_t heartbeat_ns; /* 0: none yet */
+	uint32_t links, links_up;
+	uint64_t link_since_ns;
+	uint32_t changing; /* blocks left out of this reading */
+};
+
+/* One job, of all instances together. */
+struct waits_job {
+	char name[EPF_STATS_LABEL_BYTES];
+	uint64_t id; /* 0: not known */
+	uint32_t world, nodes;
+	uint32_t ranks;   /* of it that were read here */
+	uint64_t waits;   /* that its engines count */
+	uint64_t hidden;  /* of those, not in any block: the files had no room */
+	uint32_t entries; /* below */
+	uint32_t causes;
+};
+
+struct waits_rank {
+	uint32_t job, instance, rank;
+	uint64_t pid;
+	char process;   /* state letter of its process; 0: not known */
+	unsigned state; /* enum epf_stats_peer_state */
+	uint64_t active_ns;
+};
+
+struct waits_entry {
+	enum waits_who who;
+	unsigned reason; /* enum epf_stats_wait or waits_reason */
+	bool is_cause;
+	uint32_t job, instance;
+	uint32_t rank; /* who waits or is meant; of lanes and peers WAITS_NONE */
+	uint32_t peer; /* whom it waits for */
+	uint32_t stream, lane, ring;
+	bool kernel;                   /* of a rank: a kernel of its GPU waits, not a thread */
+	uint64_t signal, value, least; /* of a rank's wait; signal: or the ring's number */
+	uint64_t deferred;
+	uint32_t occupancy, slots; /* of a ring */
+	uint64_t since_ns; /* CLOCK_MONOTONIC; of a cause of its oldest consequence; 0: not known */
+	uint64_t age_ns;
+	uint32_t follows;      /* entry, WAITS_NONE: none */
+	uint32_t consequences; /* of a cause: entries that follow from it in the end */
+};
+
+struct waits {
+	struct waits_instance *instance;
+	uint32_t n_instances;
+	struct waits_job *job;
+	uint32_t n_jobs;
+	struct waits_rank *rank;
+	uint32_t n_ranks;
+	struct waits_entry *entry; /* `follows` is an index here */
+	uint32_t n_entries;
+	uint32_t
+		*order; /* [n_entries] causes with most consequences first, then the oldest waits */
+	uint32_t dead;  /* instances left out: dead, not named, of no living job */
+	uint64_t now_ns, least_ns;
+	uint32_t room[4]; /* the lists' */
+	bool no_memory;
+};
+
+/* An empty model; NULL without memory. */
+struct waits *waits_new(void);
+void waits_free(struct waits *w);
+
+/* Adds a file; one that cannot be read becomes an instance with an error. 0 or -ENOMEM. A file is added once. */
+int waits_add_file(struct waits *w, const char *path, bool named);
+/* Adds all files of a statistics directory that are not there yet: their number, 0 where there is no directory, or -errno. */
+int waits_add_dir(struct waits *w, const char *dir);
+
+/* Adds what a command line names, a name with a slash as a file, any other as an instance of dir; all of dir where n is 0. 0 or -errno. */
+int waits_add_names(struct waits *w, const char *dir, char *const *names, int n);
+
+/*
+ * Reads all instances again (what was replaced or could not be read is opened again) and makes the graph, of waits that last least_ns at
+ * least. now_ns: CLOCK_MONOTONIC. 0 or -ENOMEM.
+ */
+int waits_refresh(struct waits *w, uint64_t now_ns, uint64_t least_ns);
+
+/* One word for a reason ("signal-missing"), and for who waits ("rank"); never NULL. Stable: JSON has them. */
+const char *waits_reason_word(unsigned reason);
+const char *waits_who_word(enum waits_who who);
+/* One sentence about an entry, without a full stop. Returns text. */
+const char *waits_sentence(const struct waits *w, const struct waits_entry *e, char *text,
+			   size_t bytes);
+
+/* For waits.c and graph.c: a new entry, zeroed, WAITS_NONE where that is unknown; NULL without memory. */
+struct waits_entry *waits_push(struct waits *w);
+/* graph.c: causes, what follows from what, the order. */
+void waits_conclude(struct waits *w);
+
+#endif
