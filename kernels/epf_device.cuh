@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Commands, flushes and waits from a CUDA or HIP kernel. One source for both, in the common subset of C and C++; included by users'
- * kernels. The host side is epf_gpu_open() in fabric/client/epf.h, whose context a kernel takes as its argument. A whole program:
+ * kernels. The host side is epf_gpu_open() in epf.h, whose context a kernel takes as its argument. A whole program:
  * kernels/examples/ring_put.cu.
  *
  *     __global__ void send(const struct epf_gpu_ctx *ctx, uint32_t peer)
@@ -27,7 +27,7 @@
  * send must be made visible first, by epf_dev_fence() in the thread that wrote it (epf_warp_fence(), epf_block_fence(): for what the
  * whole warp or block wrote). One fence covers everything before it, so pay it once for a batch of commands. Data that was
  * written before the kernel began needs no fence. Commands of one ring are taken in the order of their pushes; what that
- * means for data and signals at the peer is the contract at the top of fabric/client/epf.h.
+ * means for data and signals at the peer is the contract at the top of epf.h.
  *
  * Results: 0, or a negative enum epf_gpu_code. The first failure of any thread is also recorded, and epf_gpu_check() makes a sentence of it. No wait
  * is endless: each ends at the context's deadline (gpu-timeout), or soon after epf_abort() on the host. Nobody waits for a private ring.

@@ -44,7 +44,7 @@ extern "C" {
 
 #pragma GCC visibility push(default)
 
-struct epf;    /* fabric/client/epf.h */
+struct epf;    /* epf.h */
 struct epf_ll; /* one rank's buffers, state and kernels */
 
 #define EPF_LL_CPU         (-1)
@@ -214,7 +214,7 @@ uint64_t epf_ll_head_bytes(uint32_t ranks);
  * @ep: joined; stays the caller's and must outlive *out. One struct epf_ll a rank (it takes the rank's struct epf_gpu).
  *
  * For a GPU, call it in the thread whose current device it is. -EINVAL: an option; -ENOSPC: too few signals; -ENODEV: no such GPU; -ENOTSUP: this build has no kernels for it;
- * -EPROTO: ranks disagree; errors of fabric/client/epf.h. Which rank fails first decides what the others see: they run into the bootstrap's deadline.
+ * -EPROTO: ranks disagree; errors of epf.h. Which rank fails first decides what the others see: they run into the bootstrap's deadline.
  */
 int epf_ll_open(struct epf *ep, const struct epf_ll_options *opts, struct epf_ll **out);
 
@@ -232,7 +232,7 @@ void epf_ll_close(struct epf_ll *ll);
  * @stream: cudaStream_t or hipStream_t; NULL: the default stream. CPU: not used, the halves have run when the call returns.
  *
  * What RECV wrote is visible to later work of the stream. SEND's inputs may be reused by later work of the stream.
- * Return: 0; -EINVAL (a value outside its range, a pointer missing), -E2BIG (the shape does not fit into `bytes`); errors of fabric/client/epf.h. What goes
+ * Return: 0; -EINVAL (a value outside its range, a pointer missing), -E2BIG (the shape does not fit into `bytes`); errors of epf.h. What goes
  * wrong in a kernel is notified by epf_ll_check().
  */
 int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned halves,

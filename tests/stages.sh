@@ -232,7 +232,7 @@ install_and_use()
 	pc=$(find "$dest" -name '*.pc' -printf '%h\n' | head -n 1)
 	[ -n "$pc" ] || { echo "no pkg-config file was installed" && return 1; }
 	export PKG_CONFIG_SYSROOT_DIR=$dest PKG_CONFIG_PATH=$pc
-	printf '#include <fabric/client/epf.h>\nint main(void) { return epf_last_error() == 0; }\n' >"$dest/use.c"
+	printf '#include <epf.h>\nint main(void) { return epf_last_error() == 0; }\n' >"$dest/use.c"
 	# shellcheck disable=SC2046
 	gcc -Wall -Werror "$dest/use.c" $(pkg-config --cflags --libs epf) -o "$dest/use" || return 1
 	cp "$dest/use.c" "$dest/use.cc"

@@ -258,18 +258,31 @@ static char plain(char c)
 	return c == '_' ? '-' : c;
 }
 
+/* Names of earlier releases, accepted until the next one. */
+static const struct {
+	const char *old, *name;
+} renamed[] = {
+	{ "park-limit", "defer-limit" },
+};
+
+/* True if they are the same setting name; '_' in @given counts as '-'. */
+static bool same_name(const char *name, const char *given)
+{
+	while (*name && *name == plain(*given)) {
+		name++;
+		given++;
+	}
+	return !*name && !*given;
+}
+
 int epf_conf_find(const char *name)
 {
-	for (int i = 0; i < EPF_CONF_KEYS; i++) {
-		const char *a = keys[i].name, *b = name;
-
-		while (*a && *a == plain(*b)) {
-			a++;
-			b++;
-		}
-		if (!*a && !*b)
+	for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++)
+		if (same_name(renamed[i].old, name))
+			name = renamed[i].name;
+	for (int i = 0; i < EPF_CONF_KEYS; i++)
+		if (same_name(keys[i].name, name))
 			return i;
-	}
 	return -1;
 }
 

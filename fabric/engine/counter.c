@@ -48,6 +48,15 @@ static const struct {
 	NIC_COUNTER(doorbells),
 };
 
+/* Names of earlier releases, accepted until the next one. */
+static const struct {
+	const char *old, *name;
+} renamed[] = {
+	{ "cmds_taken", "cmds_dequeued" },
+	{ "cmds_parked", "cmds_deferred" },
+	{ "take_tsc", "dequeue_tsc" },
+};
+
 static int read_nic(struct epf_core *core, void *arg)
 {
 	core->ops->counters(core->nic, arg);
@@ -58,6 +67,9 @@ int epf_counter_read(struct epf_core *core, const char *name, uint64_t *value)
 {
 	struct epf_nic_counters c;
 
+	for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++)
+		if (strcmp(renamed[i].old, name) == 0)
+			name = renamed[i].name;
 	for (size_t i = 0; i < sizeof(core_counters) / sizeof(core_counters[0]); i++)
 		if (strcmp(core_counters[i].name, name) == 0) {
 			*value = epf_stat_get(core->stats, core_counters[i].stat);

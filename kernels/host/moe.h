@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine of a Mixture-of-Experts layer on CPU ranks, written only on the generic
- * commands of fabric/client/epf.h. Called by the bench and the tests, and meant as the readable model of
- * the GPU kernels. Nothing here may look behind fabric/client/epf.h, and nothing here checks what an expert
+ * commands of epf.h. Called by the bench and the tests, and meant as the readable model of
+ * the GPU kernels. Nothing here may look behind epf.h, and nothing here checks what an expert
  * computes: that is the caller's.
  *
  * Two modes with one interface:
@@ -126,7 +126,7 @@ int epf_moe_plan(const struct epf_moe_config *cfg, struct epf_moe_layout *out, c
  * All ranks register in the same order. @ep and the memory of @cfg->node_of (copied) stay the
  * caller's; one thread at a time.
  *
- * Return: 0; as epf_moe_plan(); -ENOSPC when @ep has too few signals; -ENOMEM; errors of fabric/client/epf.h.
+ * Return: 0; as epf_moe_plan(); -ENOSPC when @ep has too few signals; -ENOMEM; errors of epf.h.
  */
 int epf_moe_open(struct epf *ep, const struct epf_moe_config *cfg, struct epf_moe **out, char *why);
 
@@ -155,7 +155,7 @@ struct epf_moe_tokens {
  *
  * Waits until the commands of the round before are retired, and for room in the ring. The rows
  * and results of the round before are gone from here on.
- * Return: 0; -EINVAL (a token's experts); -E2BIG (more than tokens_max); errors of fabric/client/epf.h.
+ * Return: 0; -EINVAL (a token's experts); -E2BIG (more than tokens_max); errors of epf.h.
  */
 int epf_moe_dispatch_send(struct epf_moe *m, const struct epf_moe_tokens *in);
 

@@ -72,7 +72,7 @@ struct moe_ranks {
 int epf_moe_fail(struct epf_moe *m, int err, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* The same for a failed call of fabric/client/epf.h: what was being done, then its last error. */
+/* The same for a failed call of epf.h: what was being done, then its last error. */
 int epf_moe_fail_fabric(struct epf_moe *m, int err, const char *doing);
 
 /* The set (0 or 1) of dispatch buffers and signals of a round. */

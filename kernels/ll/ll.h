@@ -64,7 +64,7 @@ extern const struct ll_device ll_gpu;
 
 /* Sets the text of epf_ll_error() and returns err. */
 int ll_fail(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The same for a failed call of fabric/client/epf.h: what was being done, then its last error. */
+/* The same for a failed call of epf.h: what was being done, then its last error. */
 int ll_fail_fabric(int err, const char *doing);
 
 /* Where things lie; 0, or -EINVAL with the text set. topk does not count: there is room for the most. */

@@ -393,7 +393,7 @@ def served(job):
         url = "http://127.0.0.1:" + re.search(r":(\d+)$", line.strip())[1]
         status, kind, text = get(url + "/metrics")
         check(status == 200 and kind.startswith("text/plain; version=0.0.4"), f"/metrics: {status} {kind}")
-        check(f'ep_fabric_ring_commands_taken_total{{instance="node0",core="1",ring="0",gpu="",rank="0"}} {job.puts + 1}\n' in text,
+        check(f'ep_fabric_ring_commands_dequeued_total{{instance="node0",core="1",ring="0",gpu="",rank="0"}} {job.puts + 1}\n' in text,
               "/metrics: no ring of rank 0")
         check(get(url + "/")[0] == 200 and get(url + "/other")[0] == 404, "other pages")
         check(get(url + "/metrics", "POST")[0] == 405, "POST is refused")

@@ -36,7 +36,7 @@ static void readme_shows_the_program(void **state)
 
 	slurp(fopen(path[2], "r"), source, sizeof(source));
 	slurp(fopen(path[3], "r"), readme, sizeof(readme));
-	code = strstr(source, "#include <fabric/client/epf.h>");
+	code = strstr(source, "#include <epf.h>");
 	assert_non_null(code);
 	if (!strstr(readme, code))
 		fail_msg("README.md does not hold the program of %s, line by line", path[2]);

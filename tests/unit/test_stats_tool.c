@@ -63,7 +63,7 @@ static void text_has_every_number(void **state)
 	assert_int_equal(run("t", NULL, NULL), 0);
 	assert_non_null(strstr(output, "t: alive, process "));
 	assert_non_null(strstr(output, "  core core=0 numa=-\n"));
-	assert_non_null(strstr(output, "cmds_dequeued               123 commands\n"));
+	assert_non_null(strstr(output, "cmds_dequeued            123 commands\n"));
 	assert_non_null(strstr(output, "ring_full_seen           -\n"));
 	assert_non_null(strstr(output, "n 3, p50 7, p99 7, p99.9 7, max 7 ns\n"));
 	assert_non_null(strstr(output, "  peer core=0 peer=9\n"));

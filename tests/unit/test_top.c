@@ -239,7 +239,7 @@ static char *metrics(const struct rig *r, bool peer_labels)
 static void metrics_are_named_as_prometheus_wants(void **state)
 {
 	static const char *const lines[] = {
-		"\n# TYPE ep_fabric_core_commands_taken_total counter\nep_fabric_core_commands_taken_total{instance=\"one\",core=\"0\",numa=\"1\"} 1000\n",
+		"\n# TYPE ep_fabric_core_commands_dequeued_total counter\nep_fabric_core_commands_dequeued_total{instance=\"one\",core=\"0\",numa=\"1\"} 1000\n",
 		"put_bytes_remote_node_total{instance=\"one\",core=\"0\",numa=\"1\"} 9007199254740993\n",
 		"\n# TYPE ep_fabric_core_step_seconds summary\n",
 		"\nep_fabric_core_step_seconds{instance=\"one\",core=\"0\",numa=\"1\",quantile=\"0.99\"} 7e-09\n",

@@ -32,7 +32,7 @@ static bool is_time(const struct top_row *row)
 	return !strcmp(row->unit, "ns") || !strcmp(row->unit, "cycles");
 }
 
-/* "core", "cmds_dequeued" -> "ep_fabric_core_commands_taken_total" */
+/* "core", "cmds_dequeued" -> "ep_fabric_core_commands_dequeued_total" */
 static void metric_name(const struct top_class *cls, const struct top_row *row, char *name,
 			size_t size)
 {

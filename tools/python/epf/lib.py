@@ -32,12 +32,12 @@ class Unavailable(EpfError):
 
 
 class Options(ctypes.Structure):
-    """struct epf_options of fabric/client/epf.h."""
+    """struct epf_options of epf.h."""
     _fields_ = [("size", c_size_t), ("config_file", c_char_p), ("settings", POINTER(c_char_p)),
                 ("progress", c_void_p), ("progress_arg", c_void_p), ("now", c_void_p), ("now_arg", c_void_p)]
 
 
-# name: (result, arguments), in the order of fabric/client/epf.h. Only what the package calls.
+# name: (result, arguments), in the order of epf.h. Only what the package calls.
 _OUT = POINTER(c_void_p)
 PROTOTYPES = {
     "epf_options_init": (None, [POINTER(Options)]),
