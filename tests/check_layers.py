@@ -1,33 +1,71 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who may include whom: the table below against every #include "..." of the tree.
+"""The shape of the tree: which folder may include which, no cycles, and how long a file or a function may be.
 
-Run by meson (suite layers) and by `tools/quickstart test layers`, with the source root as argument.
-Project headers are included from the root ("queues/epf_cmd.h"), so an include names its layer.
-It must not read generated files or build directories.
+  check_layers.py [ROOT]           checks; exit 1 with one line per fault
+  check_layers.py --table [ROOT]   prints the layers, lowest first
+
+Project headers are included from the root ("queues/epf_cmd.h"), so an include names its layer. Inside a folder a .c file and the
+header of the same name are one unit; a unit depends on another if it includes its header or names one of its functions.
+Run by meson (suite layers) and by `tools/quickstart test layers`. Reads sources only, never generated files.
 """
 import os
 import re
 import sys
 
-# Layer: what it may include besides itself. A trailing .h names one file. Longest path prefix wins.
+NIC = ["fabric/nic", "fabric/base", "queues"]
+RDMA = NIC + ["fabric/nic/rdma", "fabric/nic/rails", "fabric/gpu", "fabric/place"]
+ENGINE = ["fabric/nic", "fabric/gpu", "fabric/base", "queues"]
+HOME = ["fabric/engine", "fabric/join", "fabric/protocol", "fabric/place", "bootstrap"] + ENGINE
+EPF = "fabric/client/epf.h"
+
+# Folder: what it may include besides itself, lowest first. A trailing .h names one file. A subfolder without a row belongs to its
+# nearest row above.
 MAY_INCLUDE = {
     "queues": [],
     "fabric/base": [],
     "bootstrap": ["fabric/base"],
-    "fabric": ["queues", "fabric/base", "bootstrap", "fabric/protocol/proto.h", "fabric/protocol/channel.h",
-               "fabric/base/sweep.h"],
-    "fabric/service": ["queues", "fabric", "fabric/base", "bootstrap"],
-    "kernels": ["queues", "fabric/client/epf.h", "fabric/gpu/fake.h"],
-    "tools": ["queues", "fabric/client/epf.h", "fabric/nic/nic.h", "fabric/place/place.h", "fabric/engine/lanes_plan.h", "fabric/base", "bootstrap", "fabric/service"],
-    "tools/shim": ["queues", "fabric/client/epf.h", "fabric/gpu/gpu.h", "fabric/base", "bootstrap"],
-    "bench": ["queues", "fabric/client/epf.h", "fabric/engine/bench_core.h", "fabric/gpu/gpu.h", "fabric/gpu/context.h", "fabric/gpu/fake.h", "fabric/gpu/copy.h", "fabric/nic/emu/stages.h", "fabric/nic/rdma/lib.h", "fabric/nic/verbs/gid.h", "fabric/base", "bootstrap", "kernels", "tests/ref"],
-    "tests": ["queues", "fabric", "fabric/base", "fabric/service", "bootstrap", "kernels", "tools", "tools/shim", "bench", "tests/ref"],
+    "fabric/gpu": ["fabric/base", "queues"],
+    "fabric/place": ["fabric/base"],
+    "fabric/nic": ["fabric/base"],
+    "fabric/nic/null": NIC,
+    "fabric/nic/emu": NIC + ["fabric/gpu"],
+    "fabric/nic/rails": NIC + ["fabric/place"],
+    "fabric/nic/rdma": NIC + ["fabric/gpu", "fabric/place"],
+    "fabric/nic/verbs": RDMA,
+    "fabric/nic/efa": RDMA,
+    "fabric/engine": ENGINE,
+    "fabric/join": ["fabric/engine", "fabric/base", "bootstrap"],
+    "fabric/protocol": ["fabric/base", "bootstrap"],
+    "fabric/client": HOME,
+    "fabric/service": HOME + [EPF],
+    "kernels": ["queues", EPF, "fabric/gpu/fake.h"],
+    "tools/shim": ["queues", "fabric/base", "bootstrap", "fabric/gpu/gpu.h", EPF],
+    "tools/waits": ["queues"],
+    "tools/doctor": ["fabric/base", "fabric/place", "fabric/nic/nic.h", "fabric/protocol", EPF],
+    "tools/cli": ["queues", "fabric/base", "bootstrap", "fabric/place", "fabric/nic/nic.h", "fabric/engine/lanes_plan.h", "fabric/protocol",
+                  "fabric/service/service.h", "tools/waits", "tools/doctor", EPF],
+    "tools/top": ["queues", "fabric/base", "tools/waits", EPF],
+    "tools/docs": ["queues", "fabric/base"],
     "tests/ref": [],  # the reference must not share a mistake with what it judges
+    "bench": ["queues", "fabric/base", "bootstrap", "kernels", "tests/ref", EPF, "fabric/engine/bench_core.h", "fabric/gpu",
+              "fabric/nic/emu/stages.h", "fabric/nic/rdma/lib.h", "fabric/nic/verbs/gid.h"],
+    "tests": ["queues", "fabric", "bootstrap", "kernels", "tools", "bench", "tests/ref"],
 }
+
+# Cycles between files of one folder that stay: the units, and why.
+CYCLES = {}
+
+# Lines a file, and lines a function, may have at most, by folder; one file may have a limit of its own.
+FILE_LINES = {"fabric": 500, "fabric/engine/step_hot.c": 150}
+FUNCTION_LINES = {"fabric/engine": 60}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SUFFIXES = (".c", ".h", ".cu", ".cuh", ".inc", ".cc", ".cpp", ".hip", ".in")
+DEFINITION = re.compile(r"^(?!static|typedef|struct \w+ \{|enum|#|\s|/)[\w\s*]*?\b(\w+)\([^;{}]*\)\s*\n\{", re.M)
+FUNCTION = re.compile(r"^(?!typedef|struct \w+ \{|enum|union|#|\s|/)[^\n;={}]*\([^;{}]*\)\s*\n\{\n(.*?)^\}", re.M | re.S)
+WORD = re.compile(r"[A-Za-z_]\w+")
+COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.S)
 
 
 def layer_of(path):
@@ -35,7 +73,13 @@ def layer_of(path):
     return max(fitting, key=len) if fitting else None
 
 
-def complaint(root, path, quote, target):
+def covers(allowed, target):
+    """Whether a row's entry allows the target: a file by its name, a folder with everything below it."""
+    return target == allowed or (not allowed.endswith(".h") and target.startswith(allowed + "/")
+                                 and (allowed in ("fabric", "kernels", "bench", "tools") or layer_of(target) == allowed))
+
+
+def include_fault(root, path, quote, target):
     """What is wrong with one include, or None."""
     mine = layer_of(path)
     theirs = layer_of(target)
@@ -47,34 +91,123 @@ def complaint(root, path, quote, target):
         return None  # generated, or a foreign header: the compiler finds it or not
     if target.endswith(".c"):
         return f'"{target}": a .c file is compiled, not included'
-    if theirs == mine or theirs in MAY_INCLUDE[mine] or target in MAY_INCLUDE[mine]:
+    if target.endswith("_priv.h") and theirs != mine and mine != "tests":
+        return f'"{target}" belongs to {theirs} alone'
+    if theirs == mine or any(covers(allowed, target) for allowed in MAY_INCLUDE[mine]):
         return None
-    allowed = ", ".join(MAY_INCLUDE[mine]) or "nothing of ours"
-    return f'"{target}": {mine} may include {allowed}'
+    return f'"{target}": {mine} may include {", ".join(MAY_INCLUDE[mine]) or "nothing of ours"}'
 
 
-def check_file(root, path):
-    found = []
-    with open(os.path.join(root, path), encoding="utf-8", errors="replace") as f:
-        for number, line in enumerate(f, 1):
-            if m := INCLUDE.match(line):
-                if text := complaint(root, path, m[1], m[2]):
-                    found.append(f"{path}:{number}: {text}")
+def cycles(graph):
+    """Strongly connected components of more than one node, each sorted (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            part = []
+            while not part or part[-1] != node:
+                part.append(stack.pop())
+            if len(part) > 1:
+                found.append(tuple(sorted(part)))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
     return found
 
 
-def main(argv):
-    root = argv[1] if len(argv) > 1 else "."
-    files = 0
+def folder_faults():
+    """The table itself: folders must be layers."""
+    graph = {a: {layer_of(t + "/") or layer_of(t) for t in row} - {a, None} for a, row in MAY_INCLUDE.items()}
+    return ["the table lets folders include each other: " + ", ".join(c) for c in cycles(graph)]
+
+
+def unit_of(path):
+    return os.path.splitext(path)[0]
+
+
+def unit_faults(texts):
+    """Cycles between files of one folder, by includes and by the functions that they name."""
+    owner, graph = {}, {}
+    for path, text in texts.items():
+        graph.setdefault(unit_of(path), set())
+        if path.endswith(".c"):
+            for match in DEFINITION.finditer(text):
+                owner.setdefault(match[1], set()).add(unit_of(path))
+    for path, text in texts.items():
+        mine = unit_of(path)
+        for line in text.splitlines():
+            match = INCLUDE.match(line)
+            if match and match[2] in texts:
+                graph[mine].add(unit_of(match[2]))
+        if path.endswith(".c") or path.endswith("_hot.h"):
+            for name in set(WORD.findall(COMMENT.sub("", text))):
+                if len(owner.get(name, ())) == 1:
+                    graph[mine].update(owner[name])
+    for unit in graph:
+        graph[unit] = {u for u in graph[unit] if u != unit and os.path.dirname(u) == os.path.dirname(unit)}
     found = []
+    for part in cycles(graph):
+        if not part[0].startswith("tests/") and part not in CYCLES:
+            ties = "; ".join(f"{os.path.basename(a)} -> {', '.join(sorted(os.path.basename(b) for b in graph[a] if b in part))}" for a in part)
+            found.append(f"{os.path.dirname(part[0])}: files depend on each other: {ties}")
+    return found + [f"CYCLES names {', '.join(c)}, which is none" for c in CYCLES if c not in cycles(graph)]
+
+
+def limit_of(limits, path):
+    fitting = [name for name in limits if path == name or path.startswith(name + "/")]
+    return limits[max(fitting, key=len)] if fitting else None
+
+
+def length_faults(path, text):
+    found = []
+    most = limit_of(FILE_LINES, path)
+    if most and text.count("\n") > most:
+        found.append(f"{path}: {text.count(chr(10))} lines, at most {most}")
+    most = limit_of(FUNCTION_LINES, path)
+    for match in FUNCTION.finditer(text) if most else ():
+        lines = match[1].count("\n") + 2
+        if lines > most:
+            found.append(f"{path}:{text.count(chr(10), 0, match.start()) + 1}: a function of {lines} lines, at most {most}")
+    return found
+
+
+def sources(root):
     for top in sorted({name.split("/")[0] for name in MAY_INCLUDE}):
         for folder, _, names in sorted(os.walk(os.path.join(root, top))):
             for name in sorted(names):
                 if name.endswith(SUFFIXES):
-                    files += 1
-                    found += check_file(root, os.path.relpath(os.path.join(folder, name), root))
-    print("\n".join(found + [f"# {files} files, {len(found)} includes against the table"]))
-    return 1 if found or not files else 0
+                    yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def main(argv):
+    root = next((a for a in argv[1:] if not a.startswith("-")), ".")
+    if "--table" in argv:
+        for folder, row in MAY_INCLUDE.items():
+            print(f"{folder:18} {', '.join(row) or '-'}")
+        return 0
+    texts = {}
+    for path in sources(root):
+        with open(os.path.join(root, path), encoding="utf-8", errors="replace") as f:
+            texts[path] = f.read()
+    found = folder_faults() + unit_faults(texts)
+    for path, text in texts.items():
+        found += length_faults(path, text)
+        for number, line in enumerate(text.splitlines(), 1):
+            match = INCLUDE.match(line)
+            fault = match and include_fault(root, path, match[1], match[2])
+            if fault:
+                found.append(f"{path}:{number}: {fault}")
+    print("\n".join(found + [f"# {len(texts)} files, {len(MAY_INCLUDE)} folders, {len(found)} faults"]))
+    return 1 if found or not texts else 0
 
 
 if __name__ == "__main__":
