@@ -1,40 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory for the emulated NIC over a real driver (fabric/gpu/gpu.h): fills copy.h. Called by the copier's thread, and by programs
- * that allocate or register GPU memory. One queue is one stream; completion is an event after each batch. It must never wait for a
- * stream but in queue_close and copy, and never give a kernel an address that it has not checked to be of a GPU.
+ * The copy driver (copy.h over gpu.h): queues of copies on a GPU; copy_driver_memory.c has its memory.  A queue is one stream, and an event after each batch tells when it is done. Called by the copier's thread.
+ * Only driver_queue_close() waits for the stream.
  */
-#define EPF_LOG_COMP "emu"
-#include "fabric/gpu/copy.h"
-
 #include "fabric/base/err.h"
-#include "fabric/base/log.h"
+#include "fabric/gpu/copy_driver_priv.h"
 #include "fabric/gpu/copy_ptx.h"
-#include "fabric/gpu/gpu.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-	DEVICES = 16,
 	COPY_THREADS = 512,
 	FEW = 64, /* spans of the smaller kernel */
 	/* The driver's call takes half a microsecond a copy, however many: short batches keep the pipeline full. */
 	ENGINE_BATCH = 64,
-};
-
-/* Memory allocated or imported by this file. */
-struct piece {
-	struct piece *next;
-	struct epf_gpu_mem mem;
-	uint64_t base; /* of the allocation, as it is mapped */
-	int device;
-	bool imported, ipc;
-	unsigned refs;
-	uint8_t handle[64]; /* IPC: an allocation may be imported once only */
 };
 
 struct epf_copy_queue {
@@ -52,306 +33,8 @@ struct epf_copy_queue {
 	struct epf_copy_add adds[EPF_COPY_ADDS];
 };
 
-static struct {
-	pthread_mutex_t lock;
-	const char *name;
-	const struct epf_gpu_ops *ops;
-	int count;
-	struct epf_gpu_dev *devs[DEVICES];
-	char pci[DEVICES][16];
-	struct piece *pieces;
-} driver = { .lock = PTHREAD_MUTEX_INITIALIZER, .name = "auto" };
-
 _Static_assert(sizeof(struct epf_gpu_copy) == 24, "as the kernels know it");
 _Static_assert(sizeof(struct epf_copy_add) * EPF_COPY_ADDS == 1024, "as the kernel knows it");
-
-void epf_copy_driver_choose(const char *name)
-{
-	pthread_mutex_lock(&driver.lock);
-	if (!driver.ops)
-		driver.name = name;
-	pthread_mutex_unlock(&driver.lock);
-}
-
-static int driver_load(void)
-{
-	const struct epf_gpu_ops *ops;
-	int count = 0, rc = 0;
-
-	pthread_mutex_lock(&driver.lock);
-	if (!driver.ops) {
-		rc = epf_gpu_backend(driver.name, &ops);
-		if (!rc)
-			rc = ops->count(&count);
-		if (!rc) {
-			driver.count = count < DEVICES ? count : DEVICES;
-			driver.ops = ops;
-		}
-	}
-	pthread_mutex_unlock(&driver.lock);
-	return rc;
-}
-
-/* A device by its number, opened when it is first needed and kept. */
-static int device_get(int index, struct epf_gpu_dev **out)
-{
-	struct epf_gpu_props props;
-	int rc = driver_load();
-
-	if (rc)
-		return rc;
-	if (index < 0 || index >= driver.count)
-		return epf_fail(EPF_R_GPU_ABSENT, "GPU memory: device %d, but there are %d", index,
-				driver.count);
-	pthread_mutex_lock(&driver.lock);
-	if (!driver.devs[index]) {
-		rc = driver.ops->open(index, &driver.devs[index]);
-		if (!rc && driver.ops->describe(driver.devs[index], &props) == 0)
-			memcpy(driver.pci[index], props.pci, sizeof(driver.pci[index]));
-	}
-	*out = driver.devs[index];
-	pthread_mutex_unlock(&driver.lock);
-	return rc;
-}
-
-static int keep(struct piece fresh)
-{
-	struct piece *p = malloc(sizeof(*p));
-
-	if (!p)
-		return epf_fail(EPF_R_NO_MEMORY, "GPU memory: no memory");
-	*p = fresh;
-	p->refs = 1;
-	pthread_mutex_lock(&driver.lock);
-	p->next = driver.pieces;
-	driver.pieces = p;
-	pthread_mutex_unlock(&driver.lock);
-	return 0;
-}
-
-static int driver_alloc(int device, uint64_t bytes, void **addr)
-{
-	struct piece p = { .device = device };
-	struct epf_gpu_dev *dev;
-	int rc = device_get(device, &dev);
-
-	if (!rc)
-		rc = dev->ops->mem_alloc(dev, bytes, EPF_GPU_MEM_EXPORT, &p.mem);
-	if (rc)
-		return rc;
-	p.base = p.mem.addr;
-	rc = keep(p);
-	if (rc)
-		dev->ops->mem_free(dev, &p.mem);
-	else
-		*addr = (void *)(uintptr_t)p.base;
-	return rc;
-}
-
-/* Ends one use of the piece that begins at base. */
-static void drop(uint64_t base, bool imported)
-{
-	struct piece **at = &driver.pieces, *p;
-
-	pthread_mutex_lock(&driver.lock);
-	while (*at && ((*at)->base != base || (*at)->imported != imported))
-		at = &(*at)->next;
-	p = *at;
-	if (p && --p->refs)
-		p = NULL;
-	if (p)
-		*at = p->next;
-	pthread_mutex_unlock(&driver.lock);
-	if (!p)
-		return;
-	driver.ops->mem_free(driver.devs[p->device], &p->mem);
-	free(p);
-}
-
-static void driver_free(void *addr)
-{
-	if (addr)
-		drop((uint64_t)(uintptr_t)addr, false);
-}
-
-static int export_ipc(uint64_t addr, uint64_t bytes, struct epf_copy_handle *h, int *device)
-{
-	struct epf_gpu_place place = { .where = EPF_GPU_HOST };
-	struct epf_gpu_ipc ipc;
-	struct epf_gpu_dev *dev;
-	int rc = device_get(0, &dev);
-
-	if (!rc)
-		rc = dev->ops->mem_place(dev, addr, &place);
-	if (!rc && place.where != EPF_GPU_DEVICE)
-		rc = epf_fail(EPF_R_GPU_MEMORY, "GPU memory: %#llx is no address of a GPU",
-			      (unsigned long long)addr);
-	if (!rc)
-		rc = device_get(place.device, &dev);
-	if (!rc)
-		rc = dev->ops->mem_export_ipc(dev, addr, &ipc);
-	if (rc)
-		return rc;
-	if (ipc.offset > ipc.base_bytes || bytes > ipc.base_bytes - ipc.offset)
-		return epf_fail(EPF_R_GPU_MEMORY,
-				"GPU memory: %llu bytes at %#llx go beyond their allocation",
-				(unsigned long long)bytes, (unsigned long long)addr);
-	*h = (struct epf_copy_handle){
-		.kind = EPF_COPY_IPC, .fd = -1, .bytes = ipc.base_bytes, .offset = ipc.offset
-	};
-	memcpy(h->ipc, ipc.handle, sizeof(h->ipc));
-	*device = place.device;
-	return 0;
-}
-
-static int driver_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out)
-{
-	uint64_t at = (uint64_t)(uintptr_t)addr;
-	struct epf_copy_handle h = { .kind = EPF_COPY_FD, .fd = -1 };
-	struct epf_gpu_mem mem = { 0 };
-	int rc, device = 0;
-
-	pthread_mutex_lock(&driver.lock);
-	for (const struct piece *p = driver.pieces; p; p = p->next)
-		if (!p->imported && at >= p->base && at - p->base < p->mem.bytes) {
-			mem = p->mem;
-			device = p->device;
-		}
-	pthread_mutex_unlock(&driver.lock);
-	if (mem.addr && bytes > mem.bytes - (at - mem.addr))
-		return epf_fail(EPF_R_GPU_MEMORY,
-				"GPU memory: %llu bytes at %p go beyond their allocation",
-				(unsigned long long)bytes, addr);
-	if (mem.addr) {
-		h.bytes = mem.bytes;
-		h.offset = at - mem.addr;
-		rc = driver.ops->mem_export_fd(driver.devs[device], &mem, &h.fd);
-	} else {
-		rc = export_ipc(at, bytes, &h, &device);
-	}
-	if (rc)
-		return rc;
-	memcpy(h.pci, driver.pci[device], sizeof(h.pci));
-	*out = h;
-	return 0;
-}
-
-static int driver_device(const struct epf_copy_handle *h)
-{
-	struct epf_gpu_dev *dev;
-
-	if (!h->pci[0] || driver_load())
-		return 0;
-	for (int i = 0; i < driver.count; i++)
-		if (device_get(i, &dev) == 0 && strncmp(driver.pci[i], h->pci, sizeof(h->pci)) == 0)
-			return i;
-	return 0;
-}
-
-static int import_ipc(struct epf_gpu_dev *dev, const struct epf_copy_handle *h, struct piece *p)
-{
-	struct epf_gpu_ipc ipc = { .base_bytes = h->bytes };
-	int rc;
-
-	memcpy(ipc.handle, h->ipc, sizeof(ipc.handle));
-	memcpy(p->handle, h->ipc, sizeof(p->handle));
-	p->ipc = true;
-	rc = dev->ops->mem_import_ipc(dev, &ipc, &p->mem);
-	p->base = p->mem.addr;
-	return rc;
-}
-
-/* An allocation that is mapped for one device already: kernels of another one may use it from now on, if the machine lets them. */
-static void let_reach(struct epf_gpu_dev *dev, int device, int holder)
-{
-	struct epf_gpu_dev *other;
-
-	if (device == holder || device_get(holder, &other))
-		return;
-	if (dev->ops->peer_enable(dev, other))
-		epf_note("GPU %d cannot use memory that is mapped for GPU %d: %s", device, holder,
-			 epf_last_error());
-}
-
-static int driver_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
-{
-	int holder = device;
-	struct piece p = { .device = device, .imported = true };
-	struct epf_gpu_dev *dev;
-	int rc = device_get(device, &dev);
-
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&driver.lock);
-	for (struct piece *k = driver.pieces; k && h->kind == EPF_COPY_IPC; k = k->next)
-		if (k->ipc && memcmp(k->handle, h->ipc, sizeof(k->handle)) == 0) {
-			k->refs++;
-			p.base = k->base;
-			holder = k->device;
-			break;
-		}
-	pthread_mutex_unlock(&driver.lock);
-	if (p.base) {
-		let_reach(dev, device, holder);
-		*addr = p.base + h->offset;
-		return 0;
-	}
-	if (h->kind == EPF_COPY_IPC)
-		rc = import_ipc(dev, h, &p);
-	else
-		rc = dev->ops->mem_import_fd(dev, h->fd, h->bytes, &p.mem);
-	if (rc)
-		return rc;
-	p.base = p.mem.addr;
-	rc = keep(p);
-	if (rc)
-		dev->ops->mem_free(dev, &p.mem);
-	else
-		*addr = p.base + h->offset;
-	return rc;
-}
-
-static void driver_unimport(const struct epf_copy_handle *h, uint64_t addr)
-{
-	drop(addr - h->offset, true);
-}
-
-static uint64_t driver_for_kernels(const void *addr, uint64_t bytes)
-{
-	(void)bytes;
-	return (uint64_t)(uintptr_t)addr;
-}
-
-static int driver_copy(void *dst, const void *src, uint64_t bytes)
-{
-	const uint64_t ends[2] = { (uint64_t)(uintptr_t)dst, (uint64_t)(uintptr_t)src };
-	struct epf_gpu_place place;
-	struct epf_gpu_dev *dev;
-	int rc = device_get(0, &dev);
-
-	for (int i = 0; i < 2 && !rc; i++) {
-		rc = dev->ops->mem_place(dev, ends[i], &place);
-		if (!rc && place.where == EPF_GPU_DEVICE) {
-			rc = device_get(place.device, &dev);
-			break;
-		}
-	}
-	return rc ? rc : dev->ops->copy(dev, ends[0], ends[1], bytes);
-}
-
-static int driver_register(void *addr, uint64_t bytes)
-{
-	struct epf_gpu_dev *dev;
-	uint64_t at;
-	int rc = device_get(0, &dev);
-
-	return rc ? rc : dev->ops->pin(dev, addr, bytes, 0, &at);
-}
-
-static void driver_unregister(void *addr)
-{
-	driver.ops->unpin(driver.devs[0], addr);
-}
 
 static void driver_queue_close(struct epf_copy_queue *q)
 {
@@ -412,7 +95,7 @@ static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out
 
 	if (!q)
 		return epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
-	rc = device_get(device, &q->dev);
+	rc = epf_copy_driver_get(device, &q->dev);
 	if (rc) {
 		free(q);
 		return rc;
@@ -529,17 +212,17 @@ static uint64_t driver_reached(struct epf_copy_queue *q)
 
 const struct epf_copy_ops epf_copy_driver = {
 	.name = "driver",
-	.load = driver_load,
-	.mem_alloc = driver_alloc,
-	.mem_free = driver_free,
-	.mem_export = driver_export,
-	.mem_device = driver_device,
-	.mem_import = driver_import,
-	.mem_unimport = driver_unimport,
-	.mem_for_kernels = driver_for_kernels,
-	.copy = driver_copy,
-	.host_register = driver_register,
-	.host_unregister = driver_unregister,
+	.load = epf_copy_driver_load,
+	.mem_alloc = epf_copy_driver_mem_alloc,
+	.mem_free = epf_copy_driver_mem_free,
+	.mem_export = epf_copy_driver_mem_export,
+	.mem_device = epf_copy_driver_mem_device,
+	.mem_import = epf_copy_driver_mem_import,
+	.mem_unimport = epf_copy_driver_mem_unimport,
+	.mem_for_kernels = epf_copy_driver_mem_for_kernels,
+	.copy = epf_copy_driver_copy,
+	.host_register = epf_copy_driver_register,
+	.host_unregister = epf_copy_driver_unregister,
 	.queue_open = driver_queue_open,
 	.queue_batch = driver_queue_batch,
 	.queue_close = driver_queue_close,

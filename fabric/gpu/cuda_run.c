@@ -3,7 +3,7 @@
  * The cuda GPU back-end, part 2: copies, streams, events, kernels. Called through the table in cuda.c. Copies of a batch go to the driver
  * in one call where it has one (12.8 and later), else one by one.
  */
-#include "fabric/gpu/cuda.h"
+#include "fabric/gpu/cuda_priv.h"
 
 #include "fabric/base/err.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hip GPU back-end (gpu.h) over AMD's HIP runtime (hip_lib.h). Compiled everywhere and never run on AMD hardware. Each call sets
- * the device of the calling thread and puts back what it was. Descriptors for memory are not offered: the layouts of those calls
- * differ between releases of ROCm; IPC handles and dma-bufs are.
+ * The hip GPU back-end (gpu.h) over AMD's HIP runtime (hip_lib.h): devices, memory and the table. Compiled everywhere, never run on AMD
+ * hardware. Each call sets the calling thread's device and restores it. It offers IPC handles and dma-bufs, but no descriptors: the
+ * layouts of those calls differ between ROCm releases.
  */
-#include "fabric/gpu/hip_lib.h"
+#include "fabric/gpu/hip_priv.h"
 
 #include "fabric/base/err.h"
 #include "fabric/gpu/none.h"
@@ -14,41 +14,6 @@
 #include <string.h>
 
 enum kind { KIND_NONE, KIND_PLAIN, KIND_IPC };
-
-struct hip_dev {
-	struct epf_gpu_dev dev;
-	const struct epf_hip_lib *lib;
-	const struct epf_hip_extra *extra;
-	void *own; /* a stream for blocking copies: the default one would wait for kernels of the user */
-};
-
-static void *pointer(uint64_t addr)
-{
-	return (void *)(uintptr_t)addr;
-}
-
-static int result(const struct hip_dev *d, int rc, const char *call)
-{
-	if (!rc)
-		return 0;
-	return epf_fail(rc == EPF_HIP_OUT_OF_MEMORY   ? EPF_R_NO_MEMORY
-			: rc == EPF_HIP_NOT_SUPPORTED ? EPF_R_GPU_UNSUPPORTED
-						      : EPF_R_GPU_CALL,
-			"hip device %d: %s: %s", d->dev.index, call, d->lib->error_name(rc));
-}
-
-/* Makes the device current; *before: what leave() puts back. */
-static int enter(const struct hip_dev *d, int *before)
-{
-	if (d->lib->device_current(before))
-		*before = d->dev.index;
-	return result(d, d->lib->device_set(d->dev.index), "hipSetDevice");
-}
-
-static void leave(const struct hip_dev *d, int before)
-{
-	(void)d->lib->device_set(before);
-}
 
 static int hip_count(int *n)
 {
@@ -63,31 +28,6 @@ static int hip_count(int *n)
 		return epf_fail(EPF_R_GPU_ABSENT, "hip: the runtime knows no device");
 	*n = count;
 	return 0;
-}
-
-static int hip_stream_create(struct epf_gpu_dev *dev, void **stream)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-	void *out = NULL;
-	int before;
-	int rc = enter(d, &before);
-
-	if (rc)
-		return rc;
-	rc = result(d, d->lib->stream_create(&out, EPF_HIP_STREAM_NON_BLOCKING),
-		    "hipStreamCreateWithFlags");
-	leave(d, before);
-	if (!rc)
-		*stream = out;
-	return rc;
-}
-
-static void hip_stream_destroy(struct epf_gpu_dev *dev, void *stream)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-
-	if (stream)
-		(void)d->lib->stream_destroy(stream);
 }
 
 static int hip_open(int index, struct epf_gpu_dev **out)
@@ -111,7 +51,7 @@ static int hip_open(int index, struct epf_gpu_dev **out)
 				      n);
 	}
 	if (!rc)
-		rc = hip_stream_create(&d->dev, &d->own);
+		rc = epf_hip_stream_create(&d->dev, &d->own);
 	if (rc) {
 		free(d);
 		return rc;
@@ -126,7 +66,7 @@ static void hip_close(struct epf_gpu_dev *dev)
 
 	if (!d)
 		return;
-	hip_stream_destroy(dev, d->own);
+	epf_hip_stream_destroy(dev, d->own);
 	free(d);
 }
 
@@ -141,12 +81,12 @@ static int hip_describe(struct epf_gpu_dev *dev, struct epf_gpu_props *out)
 {
 	struct hip_dev *d = (struct hip_dev *)dev;
 	struct epf_gpu_props p = { .numa = -1 };
-	int rc = result(d, d->lib->device_name(p.name, (int)sizeof(p.name), dev->index),
-			"hipDeviceGetName");
+	int rc = epf_hip_result(d, d->lib->device_name(p.name, (int)sizeof(p.name), dev->index),
+				"hipDeviceGetName");
 
 	if (!rc)
-		rc = result(d, d->lib->device_pci(p.pci, (int)sizeof(p.pci), dev->index),
-			    "hipDeviceGetPCIBusId");
+		rc = epf_hip_result(d, d->lib->device_pci(p.pci, (int)sizeof(p.pci), dev->index),
+				    "hipDeviceGetPCIBusId");
 	if (rc)
 		return rc;
 	for (char *c = p.pci; *c; c++)
@@ -170,7 +110,7 @@ static int hip_pin(struct epf_gpu_dev *dev, void *addr, uint64_t bytes, unsigned
 	struct hip_dev *d = (struct hip_dev *)dev;
 	void *at = NULL;
 	int before;
-	int rc = enter(d, &before);
+	int rc = epf_hip_enter(d, &before);
 
 	if (rc)
 		return rc;
@@ -180,11 +120,12 @@ static int hip_pin(struct epf_gpu_dev *dev, void *addr, uint64_t bytes, unsigned
 		rc = epf_fail(EPF_R_GPU_PIN, "hip device %d: %llu bytes at %p: %s", dev->index,
 			      (unsigned long long)bytes, addr, d->lib->error_name(rc));
 	} else {
-		rc = result(d, d->lib->host_pointer(&at, addr, 0), "hipHostGetDevicePointer");
+		rc = epf_hip_result(d, d->lib->host_pointer(&at, addr, 0),
+				    "hipHostGetDevicePointer");
 		if (rc)
 			(void)d->lib->host_unregister(addr);
 	}
-	leave(d, before);
+	epf_hip_leave(d, before);
 	if (!rc)
 		*device_addr = (uintptr_t)at;
 	return rc;
@@ -200,14 +141,15 @@ static int hip_fill(struct epf_gpu_dev *dev, uint64_t dst, uint8_t value, uint64
 {
 	struct hip_dev *d = (struct hip_dev *)dev;
 	int before;
-	int rc = enter(d, &before);
+	int rc = epf_hip_enter(d, &before);
 
 	if (rc)
 		return rc;
-	rc = result(d, d->lib->fill_async(pointer(dst), value, bytes, d->own), "hipMemsetAsync");
+	rc = epf_hip_result(d, d->lib->fill_async(epf_hip_pointer(dst), value, bytes, d->own),
+			    "hipMemsetAsync");
 	if (!rc)
-		rc = result(d, d->lib->stream_sync(d->own), "hipStreamSynchronize");
-	leave(d, before);
+		rc = epf_hip_result(d, d->lib->stream_sync(d->own), "hipStreamSynchronize");
+	epf_hip_leave(d, before);
 	return rc;
 }
 
@@ -218,9 +160,9 @@ static void hip_mem_free(struct epf_gpu_dev *dev, struct epf_gpu_mem *mem)
 	if (!mem || !mem->addr)
 		return;
 	if (mem->kind == KIND_IPC)
-		(void)d->lib->ipc_close(pointer(mem->handle));
+		(void)d->lib->ipc_close(epf_hip_pointer(mem->handle));
 	else
-		(void)d->lib->mem_free(pointer(mem->addr));
+		(void)d->lib->mem_free(epf_hip_pointer(mem->addr));
 	memset(mem, 0, sizeof(*mem));
 }
 
@@ -234,11 +176,11 @@ static int hip_mem_alloc(struct epf_gpu_dev *dev, uint64_t bytes, unsigned flags
 
 	if (flags & EPF_GPU_MEM_EXPORT)
 		return epf_gpu_no_fd(dev, NULL, NULL);
-	rc = enter(d, &before);
+	rc = epf_hip_enter(d, &before);
 	if (rc)
 		return rc;
-	rc = result(d, d->lib->mem_alloc(&at, bytes), "hipMalloc");
-	leave(d, before);
+	rc = epf_hip_result(d, d->lib->mem_alloc(&at, bytes), "hipMalloc");
+	epf_hip_leave(d, before);
 	if (rc)
 		return rc;
 	m.addr = (uintptr_t)at;
@@ -257,11 +199,11 @@ static int hip_mem_export_ipc(struct epf_gpu_dev *dev, uint64_t addr, struct epf
 	struct epf_hip_ipc handle;
 	void *base = NULL;
 	size_t bytes = 0;
-	int rc =
-		result(d, d->lib->mem_range(&base, &bytes, pointer(addr)), "hipMemGetAddressRange");
+	int rc = epf_hip_result(d, d->lib->mem_range(&base, &bytes, epf_hip_pointer(addr)),
+				"hipMemGetAddressRange");
 
 	if (!rc)
-		rc = result(d, d->lib->ipc_get(&handle, base), "hipIpcGetMemHandle");
+		rc = epf_hip_result(d, d->lib->ipc_get(&handle, base), "hipIpcGetMemHandle");
 	if (rc)
 		return rc;
 	memcpy(out->handle, &handle, sizeof(out->handle));
@@ -282,13 +224,13 @@ static int hip_mem_import_ipc(struct epf_gpu_dev *dev, const struct epf_gpu_ipc 
 		return epf_fail(EPF_R_GPU_CALL, "hip device %d: a handle with offset %llu of %llu",
 				dev->index, (unsigned long long)ipc->offset,
 				(unsigned long long)ipc->base_bytes);
-	rc = enter(d, &before);
+	rc = epf_hip_enter(d, &before);
 	if (rc)
 		return rc;
 	memcpy(&handle, ipc->handle, sizeof(handle));
-	rc = result(d, d->lib->ipc_open(&base, handle, EPF_HIP_IPC_LAZY_PEER),
-		    "hipIpcOpenMemHandle");
-	leave(d, before);
+	rc = epf_hip_result(d, d->lib->ipc_open(&base, handle, EPF_HIP_IPC_LAZY_PEER),
+			    "hipIpcOpenMemHandle");
+	epf_hip_leave(d, before);
 	if (rc)
 		return rc;
 	*out = (struct epf_gpu_mem){ .addr = (uintptr_t)base + ipc->offset,
@@ -307,7 +249,7 @@ static int hip_mem_dmabuf(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes
 
 	if (!d->extra->dmabuf)
 		return epf_gpu_no_dmabuf(dev, addr, bytes, fd, offset);
-	if (d->extra->dmabuf(pointer(addr), bytes, &out, &at))
+	if (d->extra->dmabuf(epf_hip_pointer(addr), bytes, &out, &at))
 		return epf_fail(EPF_R_GPU_CALL,
 				"hip device %d: hsa_amd_portable_export_dmabuf failed", dev->index);
 	*fd = out;
@@ -324,9 +266,10 @@ static int hip_mem_place(struct epf_gpu_dev *dev, uint64_t addr, struct epf_gpu_
 	int device = -1;
 
 	/* Memory that has no address on the host is a device's; what the runtime does not know is ordinary memory. */
-	if (!d->lib->mem_range(&base, &bytes, pointer(addr)) &&
-	    (d->lib->pointer_attribute(&host, EPF_HIP_POINTER_HOST, pointer(addr)) || !host) &&
-	    !d->lib->pointer_attribute(&device, EPF_HIP_POINTER_DEVICE, pointer(addr)))
+	if (!d->lib->mem_range(&base, &bytes, epf_hip_pointer(addr)) &&
+	    (d->lib->pointer_attribute(&host, EPF_HIP_POINTER_HOST, epf_hip_pointer(addr)) ||
+	     !host) &&
+	    !d->lib->pointer_attribute(&device, EPF_HIP_POINTER_DEVICE, epf_hip_pointer(addr)))
 		p = (struct epf_gpu_place){ EPF_GPU_DEVICE, device, (uintptr_t)base, bytes };
 	*out = p;
 	return 0;
@@ -336,151 +279,15 @@ static int hip_peer_enable(struct epf_gpu_dev *dev, struct epf_gpu_dev *peer)
 {
 	struct hip_dev *d = (struct hip_dev *)dev;
 	int before;
-	int rc = enter(d, &before);
+	int rc = epf_hip_enter(d, &before);
 
 	if (rc)
 		return rc;
 	rc = d->lib->peer_enable(peer->index, 0);
-	rc = rc == EPF_HIP_PEER_ALREADY_ENABLED ? 0 : result(d, rc, "hipDeviceEnablePeerAccess");
-	leave(d, before);
-	return rc;
-}
-
-static int hip_stream_sync(struct epf_gpu_dev *dev, void *stream)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-
-	return result(d, d->lib->stream_sync(stream), "hipStreamSynchronize");
-}
-
-static int hip_copy_async(struct epf_gpu_dev *dev, void *stream, uint64_t dst, uint64_t src,
-			  uint64_t bytes)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-	int before;
-	int rc = enter(d, &before);
-
-	if (rc)
-		return rc;
-	rc = result(
-		d,
-		d->lib->copy_async(pointer(dst), pointer(src), bytes, EPF_HIP_COPY_DEFAULT, stream),
-		"hipMemcpyAsync");
-	leave(d, before);
-	return rc;
-}
-
-static int hip_copy(struct epf_gpu_dev *dev, uint64_t dst, uint64_t src, uint64_t bytes)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-	int rc = hip_copy_async(dev, d->own, dst, src, bytes);
-
-	return rc ? rc : hip_stream_sync(dev, d->own);
-}
-
-static int hip_copy_batch(struct epf_gpu_dev *dev, void *stream, const struct epf_gpu_copy *c,
-			  unsigned n)
-{
-	int rc = 0;
-
-	for (unsigned i = 0; i < n && !rc; i++)
-		rc = hip_copy_async(dev, stream, c[i].dst, c[i].src, c[i].bytes);
-	return rc;
-}
-
-static int hip_event_create(struct epf_gpu_dev *dev, void **event)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-	void *out = NULL;
-	int before;
-	int rc = enter(d, &before);
-
-	if (rc)
-		return rc;
-	rc = result(d, d->lib->event_create(&out, EPF_HIP_EVENT_NO_TIMING),
-		    "hipEventCreateWithFlags");
-	leave(d, before);
-	if (!rc)
-		*event = out;
-	return rc;
-}
-
-static void hip_event_destroy(struct epf_gpu_dev *dev, void *event)
-{
-	if (event)
-		(void)((struct hip_dev *)dev)->lib->event_destroy(event);
-}
-
-static int hip_event_record(struct epf_gpu_dev *dev, void *stream, void *event)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-
-	return result(d, d->lib->event_record(event, stream), "hipEventRecord");
-}
-
-static int hip_event_query(struct epf_gpu_dev *dev, void *event)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-	int rc = d->lib->event_query(event);
-
-	if (rc == EPF_HIP_NOT_READY)
-		return 0;
-	return rc ? result(d, rc, "hipEventQuery") : 1;
-}
-
-static int hip_module_load(struct epf_gpu_dev *dev, const void *image, void **module)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-	void *out = NULL;
-	int before;
-	int rc = enter(d, &before);
-
-	if (rc)
-		return rc;
-	rc = result(d, d->lib->module_load(&out, image), "hipModuleLoadData");
-	leave(d, before);
-	if (!rc)
-		*module = out;
-	return rc;
-}
-
-static void hip_module_unload(struct epf_gpu_dev *dev, void *module)
-{
-	if (module)
-		(void)((struct hip_dev *)dev)->lib->module_unload(module);
-}
-
-static int hip_function(struct epf_gpu_dev *dev, void *module, const char *name, void **function)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-	void *out = NULL;
-
-	if (d->lib->module_function(&out, module, name))
-		return epf_fail(EPF_R_GPU_CALL, "hip device %d: the module has no kernel %s",
-				dev->index, name);
-	*function = out;
-	return 0;
-}
-
-static int hip_launch(struct epf_gpu_dev *dev, void *stream, void *function,
-		      const struct epf_gpu_launch *l)
-{
-	struct hip_dev *d = (struct hip_dev *)dev;
-	int before, rc;
-
-	if (l->cooperative && !d->extra->launch_cooperative)
-		return epf_gpu_no_launch(dev, stream, function, l);
-	rc = enter(d, &before);
-	if (rc)
-		return rc;
-	if (l->cooperative)
-		rc = d->extra->launch_cooperative(function, l->grid, 1, 1, l->block, 1, 1,
-						  l->shared_bytes, stream, l->args);
-	else
-		rc = d->lib->launch(function, l->grid, 1, 1, l->block, 1, 1, l->shared_bytes,
-				    stream, l->args, NULL);
-	rc = result(d, rc, "hipModuleLaunchKernel");
-	leave(d, before);
+	rc = rc == EPF_HIP_PEER_ALREADY_ENABLED
+		     ? 0
+		     : epf_hip_result(d, rc, "hipDeviceEnablePeerAccess");
+	epf_hip_leave(d, before);
 	return rc;
 }
 
@@ -502,19 +309,19 @@ const struct epf_gpu_ops epf_gpu_hip_ops = {
 	.mem_place = hip_mem_place,
 	.flush_writes = epf_gpu_no_flush,
 	.peer_enable = hip_peer_enable,
-	.copy = hip_copy,
+	.copy = epf_hip_copy,
 	.fill = hip_fill,
-	.stream_create = hip_stream_create,
-	.stream_destroy = hip_stream_destroy,
-	.stream_sync = hip_stream_sync,
-	.copy_async = hip_copy_async,
-	.copy_batch = hip_copy_batch,
-	.event_create = hip_event_create,
-	.event_destroy = hip_event_destroy,
-	.event_record = hip_event_record,
-	.event_query = hip_event_query,
-	.module_load = hip_module_load,
-	.module_unload = hip_module_unload,
-	.function = hip_function,
-	.launch = hip_launch,
+	.stream_create = epf_hip_stream_create,
+	.stream_destroy = epf_hip_stream_destroy,
+	.stream_sync = epf_hip_stream_sync,
+	.copy_async = epf_hip_copy_async,
+	.copy_batch = epf_hip_copy_batch,
+	.event_create = epf_hip_event_create,
+	.event_destroy = epf_hip_event_destroy,
+	.event_record = epf_hip_event_record,
+	.event_query = epf_hip_event_query,
+	.module_load = epf_hip_module_load,
+	.module_unload = epf_hip_module_unload,
+	.function = epf_hip_function,
+	.launch = epf_hip_launch,
 };

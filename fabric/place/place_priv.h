@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the place_*.c files share; included by nothing else.
+ * Shared by the files of this folder.
  */
 #ifndef EPF_FABRIC_PLACE_PLACE_PRIV_H
 #define EPF_FABRIC_PLACE_PLACE_PRIV_H
 
 #include "fabric/place/place.h"
+#include "fabric/place/select.h"
 
 #include <stddef.h>
 
@@ -67,26 +68,6 @@ enum epf_place_near epf_place_distance(const struct epf_place_spot *a,
 				       const struct epf_place_spot *b, uint32_t *hops);
 /* The lowest bridge or root above both, NULL: none. */
 const char *epf_place_common(const struct epf_place_spot *a, const struct epf_place_spot *b);
-
-/* A parsed nic-device. Items point into text. */
-struct epf_place_select {
-	struct epf_place_select_item {
-		char *name;
-		uint32_t port; /* 0: all */
-		bool used;     /* fitted something */
-	} * item;
-
-	char **text;
-	uint32_t items;
-	bool is_exact;
-	bool is_exclusion;
-};
-
-/* Takes the settings apart; list may be NULL. -EINVAL with a reason, -ENOMEM. */
-int epf_place_select_parse(const struct epf_conf_list *list, struct epf_place_select *out);
-void epf_place_select_destroy(struct epf_place_select *select);
-/* Whether the selection lets a port through; an empty one lets all. */
-bool epf_place_select_fits(struct epf_place_select *select, const char *name, uint32_t port);
 
 /* A unit is what rails are dealt out to: a GPU, or without GPUs a local index. */
 struct epf_place_unit {

@@ -6,7 +6,7 @@
 #include "fabric/nic/efa/efa.h"
 
 #include "fabric/base/err.h"
-#include "fabric/place/place_priv.h"
+#include "fabric/place/select.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
 #include "fabric/base/err.h"
 #include "fabric/nic/rails/ports.h"
 #include "fabric/place/pick.h"
-#include "fabric/place/place_priv.h"
+#include "fabric/place/select.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/gpu/device_mem.h"
-#include "fabric/nic/verbs/region.h"
+#include "fabric/nic/rdma/peer_memory.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -74,7 +74,7 @@ int epf_efa_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned acc
 /* The module that finds pages of GPU memory for this driver, if it is loaded: EFA's own, or one that all devices use. */
 static const char *peer_memory(const char *sysfs, uint32_t vendor, const char **want)
 {
-	const char *module = epf_verbs_peer_memory(sysfs, vendor, want);
+	const char *module = epf_rdma_peer_memory(sysfs, vendor, want);
 	char path[PATH_MAX];
 
 	snprintf(path, sizeof(path), "%s/module/efa_nv_peermem", sysfs);

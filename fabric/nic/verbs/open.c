@@ -9,7 +9,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/nic/verbs/gid.h"
-#include "fabric/place/place_priv.h"
+#include "fabric/place/select.h"
 
 #include <errno.h>
 #include <fcntl.h>

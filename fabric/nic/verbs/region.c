@@ -6,47 +6,10 @@
 #include "fabric/nic/verbs/region.h"
 
 #include "fabric/base/err.h"
+#include "fabric/nic/rdma/peer_memory.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-enum { NVIDIA = 0x10de, AMD = 0x1002 };
-
-/* Where a loaded module shows. */
-static const struct {
-	uint32_t vendor;
-	const char *module;
-	const char *path;
-} peer_memory[] = {
-	{ NVIDIA, "nvidia-peermem", "module/nvidia_peermem" },
-	{ NVIDIA, "nvidia-peermem", "kernel/mm/memory_peers/nv_mem" },
-	{ NVIDIA, "nvidia-peermem", "kernel/mm/memory_peers/nv_mem_nc" },
-	{ NVIDIA, "nv_peer_mem", "module/nv_peer_mem" },
-	{ AMD, "amdgpu (peer memory)", "kernel/mm/memory_peers/amdkfd" },
-	{ AMD, "amdp2p", "module/amdp2p" },
-};
-
-const char *epf_verbs_peer_memory(const char *sysfs, uint32_t vendor, const char **want)
-{
-	*want = "nvidia-peermem or amdgpu's peer memory";
-	if (vendor == NVIDIA)
-		*want = "nvidia-peermem";
-	if (vendor == AMD)
-		*want = "amdgpu with peer memory (amdkfd)";
-	for (size_t i = 0; i < sizeof(peer_memory) / sizeof(peer_memory[0]); i++) {
-		char path[PATH_MAX];
-
-		if (vendor && vendor != peer_memory[i].vendor)
-			continue;
-		snprintf(path, sizeof(path), "%s/%s", sysfs, peer_memory[i].path);
-		if (access(path, F_OK) == 0)
-			return peer_memory[i].module;
-	}
-	return NULL;
-}
 
 static int is_refused(int err)
 {
@@ -112,7 +75,7 @@ static int no_way(const struct epf_verbs *v, const struct epf_device_mem *mem, i
 int epf_verbs_register_gpu(struct epf_verbs *v, const struct epf_device_mem *mem, unsigned flags,
 			   const char *sysfs, struct ibv_mr **out)
 {
-	const char *want, *module = epf_verbs_peer_memory(sysfs, mem->vendor, &want);
+	const char *want, *module = epf_rdma_peer_memory(sysfs, mem->vendor, &want);
 	struct ibv_mr *mr = by_dmabuf(v, mem, flags);
 	int dmabuf_err = errno, peer_err = 0;
 

@@ -23,7 +23,4 @@ struct ibv_mr *epf_verbs_register_host(struct epf_verbs *v, void *addr, uint64_t
 int epf_verbs_register_gpu(struct epf_verbs *v, const struct epf_device_mem *mem, unsigned flags,
 			   const char *sysfs, struct ibv_mr **out);
 
-/* Name of the peer-memory module for a GPU's vendor that is loaded, or NULL; *want: the one that would be needed. */
-const char *epf_verbs_peer_memory(const char *sysfs, uint32_t vendor, const char **want);
-
 #endif

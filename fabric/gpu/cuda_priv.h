@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the cuda GPU back-end: shared by cuda.c (devices, memory) and cuda_run.c (copies, streams, kernels), and by
- * nobody else. The functions here are entries of struct epf_gpu_ops (gpu.h), where their contracts stand.
+ * The inside of the cuda GPU back-end, shared by the cuda_*.c files only. Most functions are entries of struct epf_gpu_ops: gpu.h
+ * documents them.
  */
-#ifndef EPF_FABRIC_GPU_CUDA_H
-#define EPF_FABRIC_GPU_CUDA_H
+#ifndef EPF_FABRIC_GPU_CUDA_PRIV_H
+#define EPF_FABRIC_GPU_CUDA_PRIV_H
 
 #include "fabric/gpu/cuda_lib.h"
 #include "fabric/gpu/gpu.h"
@@ -23,6 +23,21 @@ int epf_cuda_result(const struct cuda_dev *d, int rc, const char *call);
 /* Makes the device's context current; each success needs one epf_cuda_leave(). */
 int epf_cuda_enter(const struct cuda_dev *d);
 void epf_cuda_leave(const struct cuda_dev *d);
+/* Returns the value of a device attribute, 0 for one that the driver does not know. */
+int epf_cuda_attribute(const struct cuda_dev *d, int which);
+
+void epf_cuda_mem_free(struct epf_gpu_dev *dev, struct epf_gpu_mem *mem);
+int epf_cuda_mem_alloc(struct epf_gpu_dev *dev, uint64_t bytes, unsigned flags,
+		       struct epf_gpu_mem *out);
+int epf_cuda_mem_export_fd(struct epf_gpu_dev *dev, const struct epf_gpu_mem *mem, int *fd);
+int epf_cuda_mem_import_fd(struct epf_gpu_dev *dev, int fd, uint64_t bytes,
+			   struct epf_gpu_mem *out);
+int epf_cuda_mem_export_ipc(struct epf_gpu_dev *dev, uint64_t addr, struct epf_gpu_ipc *out);
+int epf_cuda_mem_import_ipc(struct epf_gpu_dev *dev, const struct epf_gpu_ipc *ipc,
+			    struct epf_gpu_mem *out);
+int epf_cuda_mem_dmabuf(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes, int *fd,
+			uint64_t *offset);
+int epf_cuda_mem_place(struct epf_gpu_dev *dev, uint64_t addr, struct epf_gpu_place *out);
 
 int epf_cuda_copy(struct epf_gpu_dev *dev, uint64_t dst, uint64_t src, uint64_t bytes);
 int epf_cuda_fill(struct epf_gpu_dev *dev, uint64_t dst, uint8_t value, uint64_t bytes);

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What copy_driver_memory.c offers copy_driver.c. All but epf_copy_driver_get() are entries of struct epf_copy_ops: copy.h documents
+ * them.
+ */
+#ifndef EPF_FABRIC_GPU_COPY_DRIVER_PRIV_H
+#define EPF_FABRIC_GPU_COPY_DRIVER_PRIV_H
+
+#include "fabric/gpu/copy.h"
+#include "fabric/gpu/gpu.h"
+
+int epf_copy_driver_load(void);
+int epf_copy_driver_get(int index, struct epf_gpu_dev **out);
+int epf_copy_driver_mem_alloc(int device, uint64_t bytes, void **addr);
+void epf_copy_driver_mem_free(void *addr);
+int epf_copy_driver_mem_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
+int epf_copy_driver_mem_device(const struct epf_copy_handle *h);
+int epf_copy_driver_mem_import(const struct epf_copy_handle *h, int device, uint64_t *addr);
+void epf_copy_driver_mem_unimport(const struct epf_copy_handle *h, uint64_t addr);
+uint64_t epf_copy_driver_mem_for_kernels(const void *addr, uint64_t bytes);
+int epf_copy_driver_copy(void *dst, const void *src, uint64_t bytes);
+int epf_copy_driver_register(void *addr, uint64_t bytes);
+void epf_copy_driver_unregister(void *addr);
+
+#endif
