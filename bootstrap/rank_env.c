@@ -6,6 +6,8 @@
  */
 #include "bootstrap/rank_env.h"
 
+#include "bootstrap/slurm.h"
+
 #include "fabric/base/err.h"
 
 #include <stdarg.h>

@@ -75,18 +75,4 @@ int epf_rank_discover(struct epf_rank_info *out);
 /* epf_rank_discover_from() - the same over @env; a pure function. */
 int epf_rank_discover_from(epf_getenv_fn env, void *arg, struct epf_rank_info *out);
 
-/**
- * epf_slurm_first_host() - the first host of a Slurm list such as "n[07-09,12],gpu1".
- *
- * Return: 0; -EINVAL without an error text for a list that cannot be read or is too long.
- */
-int epf_slurm_first_host(const char *list, char *out, size_t size);
-
-/**
- * epf_slurm_tasks_on() - how many tasks a node has, from a list such as "4(x2),3".
- *
- * Return: the number, EPF_RANK_UNKNOWN when the list cannot be read or has no such node.
- */
-uint32_t epf_slurm_tasks_on(const char *list, uint32_t node);
-
 #endif

@@ -4,7 +4,9 @@
  * of hosts and lists of task counts. Called by rank_env.c. Pure functions; text that does not
  * follow the notation is refused, never half understood.
  */
-#include "bootstrap/rank_env.h"
+#include "bootstrap/slurm.h"
+
+#include "bootstrap/net.h"
 
 #include <errno.h>
 #include <string.h>
@@ -74,11 +76,11 @@ uint32_t epf_slurm_tasks_on(const char *list, uint32_t node)
 			p = p && *p == ')' ? p + 1 : NULL;
 		}
 		if (!p || (*p && *p != ','))
-			return EPF_RANK_UNKNOWN;
+			return UINT32_MAX;
 		if (node < nodes)
 			return tasks;
 		node -= nodes;
 		p += *p == ',';
 	}
-	return EPF_RANK_UNKNOWN;
+	return UINT32_MAX;
 }

@@ -65,7 +65,7 @@ SUFFIXES = (".c", ".h", ".cu", ".cuh", ".inc", ".cc", ".cpp", ".hip", ".in")
 DEFINITION = re.compile(r"^(?!static|typedef|struct \w+ \{|enum|#|\s|/)[\w\s*]*?\b(\w+)\([^;{}]*\)\s*\n\{", re.M)
 FUNCTION = re.compile(r"^(?!typedef|struct \w+ \{|enum|union|#|\s|/)[^\n;={}]*\([^;{}]*\)\s*\n\{\n(.*?)^\}", re.M | re.S)
 WORD = re.compile(r"[A-Za-z_]\w+")
-COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.S)
+COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\b(?:struct|enum|union) \w+|(?:->|\.)\s*\w+', re.S)
 
 
 def layer_of(path):

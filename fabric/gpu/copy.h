@@ -2,7 +2,7 @@
 /*
  * What the emulated NIC needs of a GPU: memory that other processes can name, and copies that finish by themselves. A table with
  * one filling a kind of GPU; "fake" is host memory that no CPU code may touch, so that all of this runs where there is no GPU.
- * Used by nic/emu/copier.c (the only thread that copies), by whoever registers GPU memory (copy_mem.c), and by tests. Hosts without GPU
+ * Used by nic/emu/copier_thread.c (the only thread that copies), by whoever registers GPU memory (copy_mem.c), and by tests. Hosts without GPU
  * regions never call any of it: nothing is loaded, no thread is made.
  *
  * All functions are slow and may be called from any thread; they return 0 or -errno with a reason unless said otherwise.

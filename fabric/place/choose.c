@@ -7,6 +7,7 @@
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/place/place_priv.h"
+#include "fabric/place/select.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -18,11 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-int epf_place_no_memory(void)
-{
-	return epf_fail(EPF_R_NO_MEMORY, "the map of RDMA devices");
-}
-
 int epf_place_join(char *path, const char *fmt, ...)
 {
 	va_list ap;

@@ -5,12 +5,19 @@
  */
 #include "fabric/place/place_priv.h"
 
+#include "fabric/base/err.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+int epf_place_no_memory(void)
+{
+	return epf_fail(EPF_R_NO_MEMORY, "the map of RDMA devices");
+}
 
 void *epf_place_grow(void *array, uint32_t count, size_t size)
 {

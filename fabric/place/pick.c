@@ -10,6 +10,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/place/place_priv.h"
+#include "fabric/place/select.h"
 
 #include <errno.h>
 #include <stdio.h>

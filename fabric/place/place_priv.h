@@ -6,7 +6,6 @@
 #define EPF_FABRIC_PLACE_PLACE_PRIV_H
 
 #include "fabric/place/place.h"
-#include "fabric/place/select.h"
 
 #include <stddef.h>
 

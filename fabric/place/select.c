@@ -3,6 +3,7 @@
  * The user's selection of devices, nic-device, in the syntax of NCCL_IB_HCA: name prefixes with commas, each with ":port" if wanted;
  * '=' in front of the first: whole names; '^' before all: every device but these. Called by epf_place_choose().
  */
+#include "fabric/place/select.h"
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/place/place_priv.h"

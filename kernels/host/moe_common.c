@@ -14,30 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int epf_moe_fail(struct epf_moe *m, int err, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(m->why, sizeof(m->why), fmt, ap);
-	va_end(ap);
-	return err;
-}
-
-int epf_moe_fail_fabric(struct epf_moe *m, int err, const char *doing)
-{
-	struct epf_ring_failure f;
-
-	if (epf_ring_error(m->ring, &f))
-		return epf_moe_fail(
-			m, err,
-			"rank %u, round %u, %s: %s (command %llu to rank %u failed, status %u)",
-			m->cfg.rank, m->round, doing, epf_last_error(), (unsigned long long)f.index,
-			f.rank, f.status);
-	return epf_moe_fail(m, err, "rank %u, round %u, %s: %s", m->cfg.rank, m->round, doing,
-			    epf_last_error());
-}
-
 static uint32_t scratch_entries(const struct epf_moe *m)
 {
 	uint32_t n = m->lay.blocks > m->cfg.ranks ? m->lay.blocks : m->cfg.ranks;

@@ -5,6 +5,7 @@
  */
 #include "bootstrap/net.h"
 #include "bootstrap/rank_env.h"
+#include "bootstrap/slurm.h"
 
 #include "fabric/base/err.h"
 

@@ -4,11 +4,11 @@
  * serves which GPU (nics_place.c). Called by the main program of ep-fabric. It must know no NIC by name: a new row in the
  * table of NICs shows up by itself.
  */
-#include "tools/cli/nics.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/nic/nic.h"
+#include "tools/cli/nics_priv.h"
 #include "tools/cli/tools.h"
 
 #include <argp.h>

@@ -6,7 +6,7 @@
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/place/place.h"
-#include "tools/cli/nics.h"
+#include "tools/cli/nics_priv.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -8,7 +8,7 @@
 #include "fabric/base/err.h"
 #include "fabric/engine/lanes_plan.h"
 #include "fabric/place/place.h"
-#include "tools/cli/nics.h"
+#include "tools/cli/nics_priv.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -112,36 +112,7 @@ void epf_emu_copier_disown(uint64_t nonce, uint32_t key);
 /* Forgets what is mapped of a segment that is about to be unmapped. No job on it may be under way. Slow. */
 void epf_emu_copier_forget(const struct epf_emu_seg *seg);
 
-/*
- * import.c: where memory is. For the copier's thread only, but add_own and remove_own. Return 0 or -errno with a reason.
- * own: a region of this process. peer: the region `key` of a segment, mapped here for copies by `device` (-1: the
- * one that holds it; kernels: that are kernels') if it is not yet; *out says where, and stays true while generation() is the same and the segment's table holds the key. host: the
- * packets of a segment are made quick to copy from, once. drop: forgets a segment; NULL: everything, of all segments.
- */
-int epf_emu_import_own(struct epf_copy_mem *mem);
-int epf_emu_import_peer(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, uint32_t key,
-			int device, bool kernels, struct epf_emu_window *out);
-void epf_emu_import_host(const struct epf_copy_ops *ops, struct epf_emu_seg *seg);
-void epf_emu_import_drop(const struct epf_emu_seg *seg);
-/* Changes whenever something is unmapped. */
-uint32_t epf_emu_import_generation(void);
-/* Unmaps what its owner has withdrawn meanwhile. */
-void epf_emu_import_sweep(void);
-/* Maps regions of this process that have come, and tells of each; unmaps those that have gone. */
-void epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem));
-/* Any thread, with the copier's lock held: no driver is called. */
-int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem);
-void epf_emu_import_remove_own(uint64_t nonce, uint32_t key);
-/* The copier's thread says which call of a driver it begins, and (NULL) that it is back, for epf_emu_copier_watch(). */
-void epf_emu_copier_does(const char *call);
-/* The copier's lock, for import.c. */
-void epf_emu_copier_lock(void);
-void epf_emu_copier_unlock(void);
-
-/*
- * Says so, once, when copies have stalled for a second: a driver that does not come back cannot say it itself. Any thread but the copier's, now and then.
- * Slow: may log.
- */
+/* Logs EPF-472 once when copies have stalled for a second. Called now and then by any thread but the copier's. Slow. */
 void epf_emu_copier_watch(void);
 
 /* 1: the copier sleeps and must be woken for the jobs pushed last. No system call. */

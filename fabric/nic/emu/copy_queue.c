@@ -6,6 +6,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/nic/emu/copier_priv.h"
 #include "fabric/nic/nic.h"
 
 #include <stdlib.h>
@@ -153,10 +154,10 @@ static void submit(struct epf_emu_queue *q)
 	q->batches++;
 	calls += !q->adds;
 	q->submit_tsc -= epf_tsc();
-	epf_emu_copier_does(q->adds ? "submitting additions" : "submitting copies");
+	epf_emu_stall_enters(q->adds ? "submitting additions" : "submitting copies");
 	launched(q, q->adds ? q->ops->add(q->q, q->to_add, q->n, ++q->value)
 			    : q->ops->submit(q->q, q->spans, q->n, ++q->value));
-	epf_emu_copier_does(NULL);
+	epf_emu_stall_enters(NULL);
 	q->submit_tsc += epf_tsc();
 	q->n = 0;
 	q->longs = 0;
@@ -305,9 +306,9 @@ static unsigned harvest(struct epf_emu_queue *q)
 	unsigned batches = 0;
 
 	if (q->count) {
-		epf_emu_copier_does("asking what is done");
+		epf_emu_stall_enters("asking what is done");
 		reached = q->ops->reached(q->q);
-		epf_emu_copier_does(NULL);
+		epf_emu_stall_enters(NULL);
 	}
 	if (reached == UINT64_MAX)
 		epf_err("copies to GPU memory failed on the device, %u batches of them: %s",

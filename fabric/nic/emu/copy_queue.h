@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batches of copies on a device, and which jobs they belong to: between the copier's thread (copier.c), which calls all of this, and a
+ * Batches of copies on a device, and which jobs they belong to: between the copier's thread (copier_thread.c), which calls all of this, and a
  * filling of gpu/copy.h. It must never submit two copies to the same bytes in one batch.
  */
 #ifndef EPF_FABRIC_NIC_EMU_COPY_QUEUE_H

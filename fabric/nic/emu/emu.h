@@ -380,25 +380,6 @@ int epf_emu_seg_address(const struct epf_emu_seg *seg, void *buf, size_t size);
 /* Ends one use; the last one unmaps. Accepts NULL. */
 void epf_emu_seg_put(struct epf_emu_seg *seg);
 
-/*
- * watch.c: the processes of peers. Slow. get, put and forget are called with the map's lock held.
- * proc_stat: state letter and start time from proc(5) stat; -ENOENT or -ESRCH: there is no such process.
- */
-int epf_emu_proc_stat(pid_t pid, char *state, uint64_t *start_ticks);
-/* Identity of the PID namespace of this process; 0: /proc does not tell. */
-uint64_t epf_emu_proc_namespace(void);
-/* One more use of a living process with this number and start time in that namespace (0: not known). -ESRCH with the reason. */
-int epf_emu_proc_get(pid_t pid, uint64_t start_ticks, uint64_t name_space,
-		     struct epf_emu_proc **out);
-/* Ends one use. Accepts NULL. */
-void epf_emu_proc_put(struct epf_emu_proc *proc);
-/* In a forked child: what the parent knew is not ours. */
-void epf_emu_procs_forget(void);
-/* True when the process that owns the segment is known to be gone, or its NIC closed. */
-bool epf_emu_seg_is_dead(struct epf_emu_seg *seg);
-/* epf_nic_ops.watch: finds dead peers; the next reap reports their lanes. */
-void epf_emu_watch(struct epf_nic *nic);
-
 /* tx_hot.c: the sending side. */
 int epf_emu_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 /* Pushes what waits on a lane, if link and peer allow. */
@@ -471,7 +452,7 @@ static inline bool epf_emu_is_gpu_key(const struct epf_emu_seg *peer, uint32_t k
 int epf_emu_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
 			 struct epf_nic_mr *out);
 void epf_emu_deregister_gpu(struct epf_emu *e, uint32_t index);
-/* nic.c: a row in the table of regions, where the CPU uses its memory unless the caller says otherwise. */
+/* region.c: a row in the table of regions, where the CPU uses its memory unless the caller says otherwise. */
 int epf_emu_region_add(struct epf_emu *e, uint64_t base, uint64_t len, unsigned access,
 		       struct epf_nic_mr *out);
 /* The copier that a peer's packet asks for, between two steps. */
@@ -484,10 +465,21 @@ void epf_emu_copier_detach(struct epf_emu *e);
 /* A READ's packet is home: goes on with it. complete_hot.c */
 void epf_emu_returned(struct epf_emu *e, uint32_t lane, uint32_t idx, uint8_t status);
 
-/* rx_hot.c: the target side. */
+/* packet_hot.c */
 /* What is wrong with a packet's header, EPF_S_OK if nothing is; *region is what it aims at (NULL: no memory). */
 uint8_t epf_emu_check_packet(const struct epf_emu *e, const struct epf_emu_lane *l,
 			     const struct epf_emu_packet *h, const struct epf_emu_region **region);
+
+/* rx_hot.c: the target side. */
+/* ahead_hot.c: with the head waiting for its copy, starts the copies of packets behind it. Returns true if there may be more. */
+bool epf_emu_look_ahead(struct epf_emu *e, uint16_t lane);
+
+/* True when the bytes of a checked packet are moved by the copier, at this end. */
+static inline bool epf_emu_needs_copier(const struct epf_emu_packet *h,
+					const struct epf_emu_region *region)
+{
+	return h->form == EPF_EMU_REFS || (region && h->op != EPF_WR_READ && region->mem);
+}
 
 /* Lands packets of a lane in order until it must wait, is empty or has had its share; returns how many. */
 unsigned epf_emu_serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out *out);
@@ -495,8 +487,18 @@ unsigned epf_emu_serve_lane(struct epf_emu *e, uint16_t lane, struct epf_emu_out
 void epf_emu_wait_receive(struct epf_emu *e, uint16_t lane);
 /* Takes a lane's inbox. */
 void epf_emu_take_inbox(struct epf_emu *e, uint16_t lane);
+
 /* Appends one packet of the peer to those to be landed. */
-void epf_emu_rx_append(struct epf_emu_lane *l, uint32_t idx);
+static inline void epf_emu_rx_append(struct epf_emu_lane *l, uint32_t idx)
+{
+	epf_emu_pkt(l->peer, idx)->next = 0;
+	if (l->rx_tail)
+		epf_emu_pkt(l->peer, l->rx_tail - 1)->next = idx + 1;
+	else
+		l->rx_head = idx + 1;
+	l->rx_tail = idx + 1;
+}
+
 /* Gives back all that a lane in fence holds (no effect, no event). */
 void epf_emu_rx_flush(struct epf_emu *e, uint16_t lane);
 /* Pushes the packets to be released. */

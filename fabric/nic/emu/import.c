@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where GPU memory is, for the copier's thread: regions of this process, regions of peers (mapped here when they are first read), and
- * the packets of wire segments. Called by copier.c on its thread, which owns the lists but those of this process's regions: these
+ * the packets of wire segments. Called by copier_thread.c on its thread, which owns the lists but those of this process's regions: these
  * are under the copier's lock, over which no driver is called. It must never write to a peer's memory, and never believe a peer's region table beyond that peer's own memory.
  */
 #define EPF_LOG_COMP "emu"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/nic/emu/copier.h"
+#include "fabric/nic/emu/copier_priv.h"
 #include "fabric/nic/emu/emu.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -54,6 +55,8 @@ static struct import *imports;
 static uint32_t generation; /* of what is mapped */
 static struct host *hosts;
 static struct own *owns, *gone; /* gone: withdrawn, still to be unmapped */
+static pthread_mutex_t own_lock =
+	PTHREAD_MUTEX_INITIALIZER; /* of these two lists; held for moments, never over a driver call */
 
 int epf_emu_import_own(struct epf_copy_mem *mem)
 {
@@ -76,8 +79,10 @@ int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *me
 	if (!o)
 		return epf_fail(EPF_R_NO_MEMORY, "GPU region: no memory");
 	epf_copy_mem_get(mem);
+	pthread_mutex_lock(&own_lock);
 	*o = (struct own){ owns, nonce, key, false, mem };
 	owns = o;
+	pthread_mutex_unlock(&own_lock);
 	return 0;
 }
 
@@ -85,14 +90,16 @@ void epf_emu_import_remove_own(uint64_t nonce, uint32_t key)
 {
 	struct own **at = &owns, *o;
 
+	pthread_mutex_lock(&own_lock);
 	while (*at && ((*at)->nonce != nonce || (*at)->key != key))
 		at = &(*at)->next;
 	o = *at;
-	if (!o)
-		return;
-	*at = o->next;
-	o->next = gone;
-	gone = o;
+	if (o) {
+		*at = o->next;
+		o->next = gone;
+		gone = o;
+	}
+	pthread_mutex_unlock(&own_lock);
 }
 
 /* One that has not been tried yet, or has gone; its memory is used by the caller (epf_copy_mem_put). NULL: none. */
@@ -101,7 +108,7 @@ static struct epf_copy_mem *next_own(bool *has_gone)
 	struct epf_copy_mem *mem = NULL;
 	struct own *o;
 
-	epf_emu_copier_lock();
+	pthread_mutex_lock(&own_lock);
 	for (o = owns; o && o->tried; o = o->next)
 		;
 	*has_gone = !o && gone;
@@ -115,7 +122,7 @@ static struct epf_copy_mem *next_own(bool *has_gone)
 		mem = o->mem; /* with its use */
 		free(o);
 	}
-	epf_emu_copier_unlock();
+	pthread_mutex_unlock(&own_lock);
 	return mem;
 }
 
@@ -185,13 +192,13 @@ static int find_own(const struct epf_copy_ops *ops, const struct epf_emu_seg *se
 	struct epf_copy_mem *mem = NULL;
 	int rc;
 
-	epf_emu_copier_lock();
+	pthread_mutex_lock(&own_lock);
 	for (struct own *o = owns; o && !mem; o = o->next)
 		if (o->nonce == seg->nonce && o->key == key)
 			mem = o->mem;
 	if (mem)
 		epf_copy_mem_get(mem);
-	epf_emu_copier_unlock();
+	pthread_mutex_unlock(&own_lock);
 	if (!mem)
 		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of this process is no more",
 				key);

@@ -6,6 +6,7 @@
  * released without effect.
  */
 #include "fabric/nic/emu/fault.h"
+#include "fabric/nic/emu/peers.h"
 
 #include "fabric/base/err.h"
 

@@ -6,6 +6,7 @@
  * anything but wire segments, and never trust a number in a foreign one before checking it.
  */
 #include "fabric/nic/emu/emu.h"
+#include "fabric/nic/emu/peers.h"
 
 #include "fabric/base/err.h"
 

@@ -14,9 +14,6 @@ enum landing { LANDED, NO_RECEIVE, NO_MESSAGE_ROOM, NONSENSE, COPYING, NO_COPY_R
 /* epf_emu_packet.landed */
 enum { IS_COMPLETE = 1, WAITS_FOR_RECEIVE = 2 };
 
-/* Packets of a lane, and writes that they name, looked at in one go for copies that may begin before their turn. */
-enum { AHEAD = 128, AHEAD_WRITES = 512 };
-
 /* The peer's packets make no sense: nothing of this lane is looked at until it is created again. */
 static void give_up(struct epf_emu *e, struct epf_emu_lane *l)
 {
@@ -63,45 +60,6 @@ void epf_emu_flush_returns(struct epf_emu *e)
 	}
 }
 
-uint8_t epf_emu_check_packet(const struct epf_emu *e, const struct epf_emu_lane *l,
-			     const struct epf_emu_packet *h, const struct epf_emu_region **region)
-{
-	unsigned access = h->op == EPF_WR_READ ? EPF_MR_REMOTE_READ : EPF_MR_REMOTE_WRITE;
-	bool by_ref = h->form == EPF_EMU_BY_REF;
-
-	*region = NULL;
-	if (h->form == EPF_EMU_REFS) /* each write of it is checked when its copy begins */
-		return h->op == EPF_WR_WRITE && h->offset && h->offset <= EPF_EMU_REFS_MOST &&
-				       h->offset <= l->peer->mtu / sizeof(struct epf_emu_ref)
-			       ? EPF_S_OK
-			       : EPF_S_REMOTE_ACCESS;
-	if (by_ref ? h->offset || h->len != h->msg_len
-		   : h->len > l->peer->mtu || h->offset > h->msg_len ||
-			     h->len > h->msg_len - h->offset)
-		return EPF_S_REMOTE_ACCESS;
-	if (h->op == EPF_WR_SEND)
-		return !by_ref && h->msg_len <= EPF_NIC_MSG_BYTES && h->len == h->msg_len
-			       ? EPF_S_OK
-			       : EPF_S_REMOTE_ACCESS;
-	if (h->op < EPF_WR_WRITE || h->op > EPF_WR_READ)
-		return EPF_S_REMOTE_ACCESS;
-	if (h->msg_len == 0)
-		return EPF_S_OK;
-	*region = epf_emu_covers(e, h->rkey, h->raddr, h->msg_len, access);
-	if (!*region)
-		return EPF_S_REMOTE_ACCESS;
-	/* GPU memory is read by reference, host memory is not, and nothing is written so. */
-	if (by_ref != (h->op == EPF_WR_READ && (*region)->mem))
-		return EPF_S_REMOTE_ACCESS;
-	return EPF_S_OK;
-}
-
-/* True when the bytes of a checked packet are moved by the copier, at this end. */
-static bool needs_copier(const struct epf_emu_packet *h, const struct epf_emu_region *region)
-{
-	return h->form == EPF_EMU_REFS || (region && h->op != EPF_WR_READ && region->mem);
-}
-
 /* Puts the bytes of a packet where they belong, or fills it with those a READ asked for; or begins the copy that will. */
 static uint8_t move_bytes(struct epf_emu *e, uint16_t lane, uint32_t idx,
 			  const struct epf_emu_packet *h, struct epf_emu_packet *p)
@@ -112,7 +70,7 @@ static uint8_t move_bytes(struct epf_emu *e, uint16_t lane, uint32_t idx,
 
 	if (status != EPF_S_OK)
 		return status;
-	if (EPF_UNLIKELY(needs_copier(h, region)))
+	if (EPF_UNLIKELY(epf_emu_needs_copier(h, region)))
 		return epf_emu_copy_land(e, lane, idx, h, p, region);
 	if (!region)
 		return EPF_S_OK;
@@ -277,16 +235,6 @@ static enum landing land(struct epf_emu *e, uint16_t lane, uint32_t idx, struct 
 	return complete(e, lane, h.lead, lp, out);
 }
 
-void epf_emu_rx_append(struct epf_emu_lane *l, uint32_t idx)
-{
-	epf_emu_pkt(l->peer, idx)->next = 0;
-	if (l->rx_tail)
-		epf_emu_pkt(l->peer, l->rx_tail - 1)->next = idx + 1;
-	else
-		l->rx_head = idx + 1;
-	l->rx_tail = idx + 1;
-}
-
 /* Turns a chain round in place: oldest first. Returns the oldest, 0 for a chain that leads nowhere. */
 static uint32_t turn_round(const struct epf_emu_seg *peer, uint32_t top, uint32_t *count)
 {
@@ -308,81 +256,13 @@ static uint32_t turn_round(const struct epf_emu_seg *peer, uint32_t top, uint32_
 	return prev;
 }
 
-/* True when a checked packet's bytes, which the copier moves, or some of them, go to host memory here. */
-static bool goes_to_host(const struct epf_emu *e, const struct epf_emu_packet *h,
-			 const struct epf_emu_packet *p, const struct epf_emu_region *region)
-{
-	const unsigned char *payload = (const unsigned char *)p + EPF_EMU_PACKET_HEADER;
-
-	if (h->form != EPF_EMU_REFS)
-		return !region->mem;
-	for (uint32_t k = 0; k < h->offset; k++) {
-		struct epf_emu_ref ref;
-
-		memcpy(&ref, payload + k * sizeof(ref), sizeof(ref));
-		if ((ref.dst_key & 0xffff) >= e->nregions || !e->regions[ref.dst_key & 0xffff].mem)
-			return true;
-	}
-	return false;
-}
-
-/* Begins the copy of a packet behind the head, if it needs one. False: what comes after it must wait for its turn. */
-static bool look_ahead_at(struct epf_emu *e, uint16_t lane, uint32_t idx, unsigned *writes)
-{
-	struct epf_emu_lane *l = &e->lanes[lane];
-	struct epf_emu_packet *p = epf_emu_pkt(l->peer, idx);
-	struct epf_emu_packet h = *p;
-	const struct epf_emu_region *region;
-	const struct epf_emu_packet *lp;
-
-	if (h.lead >= l->peer->npackets || h.token != l->token)
-		return false;
-	if (e->faulty && e->opts.ordered && h.due_ns > e->now_ns)
-		return false;
-	lp = epf_emu_pkt(l->peer, h.lead);
-	if (h.landed || lp->status != EPF_S_OK || (e->faulty && (lp->fate & EPF_EMU_FATE_LOST)) ||
-	    epf_emu_check_packet(e, l, &h, &region) != EPF_S_OK)
-		return false;
-	if (needs_copier(&h, region)) {
-		if (l->ahead_of_cpu && goes_to_host(e, &h, p, region))
-			return false;
-		*writes += h.form == EPF_EMU_REFS ? h.offset : 1;
-		return epf_emu_copy_land(e, lane, idx, &h, p, region) == EPF_EMU_MOVE_LATER;
-	}
-	/*
-	 * Of two writes to the same bytes the later one must win, whichever way they go: behind a write by the CPU, as control writes are, no
-	 * copy to host memory is begun before its turn.
-	 */
-	l->ahead_of_cpu |= region && h.op != EPF_WR_READ && e->opts.ordered;
-	return true;
-}
-
-/* With the head waiting for its copy: begins those of the packets behind it, so that copies are many at a time. True: there may be more. */
-static bool look_ahead(struct epf_emu *e, uint16_t lane)
-{
-	struct epf_emu_lane *l = &e->lanes[lane];
-	uint32_t at = l->ahead ? l->ahead : l->rx_head;
-
-	if (!l->ahead)
-		l->ahead_of_cpu = false;
-	for (unsigned n = 0, writes = 0; n < AHEAD && writes < AHEAD_WRITES; n++) {
-		if (!at || at > l->peer->npackets || epf_emu_copy_is_bad(e, l))
-			return false;
-		at = epf_emu_pkt(l->peer, at - 1)->next;
-		if (!at || at > l->peer->npackets || !look_ahead_at(e, lane, at - 1, &writes))
-			return false;
-		l->ahead = at;
-	}
-	return true;
-}
-
 /* The lane waits for a copy; it gets its turns meanwhile while there are copies to begin. Returns what that counts of a turn. */
 static unsigned await_copy(struct epf_emu *e, uint16_t lane)
 {
 	struct epf_emu_lane *l = &e->lanes[lane];
 
 	l->rx_state = EPF_EMU_RX_COPY;
-	if (!look_ahead(e, lane))
+	if (!epf_emu_look_ahead(e, lane))
 		return 1;
 	l->rx_state = EPF_EMU_RX_IDLE;
 	epf_emu_make_ready(e, lane);

@@ -6,6 +6,7 @@
  * Called by map.c (with its lock held where emu.h says so), lane.c and, through epf_nic_ops, by the run loop.
  */
 #include "fabric/nic/emu/emu.h"
+#include "fabric/nic/emu/peers.h"
 
 #include "fabric/base/err.h"
 #include "fabric/nic/emu/copier.h"

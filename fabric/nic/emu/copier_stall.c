@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reports copies that stall: a driver that does not return cannot report it itself. The copier's thread notes when it starts to wait and
+ * which driver call it is in; any other thread compares that with the clock (epf_emu_copier_watch).
+ */
+#define EPF_LOG_COMP "emu"
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+#include "fabric/nic/emu/copier_priv.h"
+
+#define STUCK_NS UINT64_C(1000000000)
+
+static struct {
+	uint64_t
+		since; /* epf_now_ns() since when there are jobs and nothing has moved; 0: there are none */
+	uint64_t said;      /* the `since` that was reported */
+	const char *doing;  /* the driver call that the thread is in; NULL: none */
+	uint64_t doing_tsc; /* since when */
+} stall;
+
+void epf_emu_stall_enters(const char *call)
+{
+	if (call) {
+		/* A job may arrive after the thread looked for one, and its first call may be the one that does not return. */
+		if (!stall.since)
+			__atomic_store_n(&stall.since, epf_now_ns(), __ATOMIC_RELAXED);
+		__atomic_store_n(&stall.doing_tsc, epf_tsc(), __ATOMIC_RELAXED);
+	}
+	__atomic_store_n(&stall.doing, call, __ATOMIC_RELEASE);
+}
+
+bool epf_emu_stall_is_timed(void)
+{
+	return stall.since != 0;
+}
+
+void epf_emu_stall_moved(bool more)
+{
+	uint64_t since = stall.since, now = epf_now_ns();
+
+	if (since && since == __atomic_load_n(&stall.said, __ATOMIC_RELAXED))
+		epf_note("copies to or from GPU memory go on, after %.1f s",
+			 (double)(now - since) / 1e9);
+	__atomic_store_n(&stall.since, more ? now : 0, __ATOMIC_RELAXED);
+}
+
+void epf_emu_copier_watch(void)
+{
+	uint64_t since = __atomic_load_n(&stall.since, __ATOMIC_RELAXED), now = epf_now_ns();
+	uint64_t said = __atomic_load_n(&stall.said, __ATOMIC_RELAXED);
+	const char *doing = __atomic_load_n(&stall.doing, __ATOMIC_ACQUIRE);
+	uint64_t call_tsc = __atomic_load_n(&stall.doing_tsc, __ATOMIC_RELAXED);
+
+	if (!since || since == said || now < since + STUCK_NS ||
+	    !__atomic_compare_exchange_n(&stall.said, &said, since, 0, __ATOMIC_RELAXED,
+					 __ATOMIC_RELAXED))
+		return;
+	/*
+	 * A single long call means that the driver waits for a lock; many short ones mean that the device's queue does not advance.
+	 */
+	if (doing && epf_tsc_to_ns(epf_tsc() - call_tsc) > STUCK_NS / 2)
+		(void)epf_fail(
+			EPF_R_GPU_STUCK,
+			"for %.1f s now: the driver does not come back from %s, most likely because of another thread's call that waits for a kernel which waits for these copies",
+			(double)(now - since) / 1e9, doing);
+	else
+		(void)epf_fail(
+			EPF_R_GPU_STUCK,
+			"for %.1f s now: the driver has taken them and they do not end, most likely behind something that waits for a kernel which waits for them",
+			(double)(now - since) / 1e9);
+	epf_err("copies to or from GPU memory stall: %s", epf_last_error());
+}
