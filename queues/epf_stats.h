@@ -357,6 +357,10 @@ struct epf_stats_label {
 /* Silence after which tools doubt a running writer. */
 #define EPF_STATS_STALE_NS UINT64_C(5000000000)
 
+/* How long files of writers that have ended are kept, and how many of them. */
+#define EPF_STATS_DEAD_NS    (UINT64_C(24) * 3600 * 1000 * 1000 * 1000)
+#define EPF_STATS_DEAD_FILES 64u
+
 /* Destroy: leave the file in place, marked closed, as final snapshot. */
 #define EPF_STATS_KEEP 1u
 
@@ -371,7 +375,7 @@ int epf_stats_make_dir(const char *dir, char *reason, size_t reason_bytes);
 /*
  * Make the file <dir>/<instance>.stats (complete before it gets its name, replacing an older one) or
  * the same in memory. Space is allocated at once, so a full file system is an error here and not a
- * SIGBUS later. Strings are copied.
+ * SIGBUS later. Strings are copied. Old files of writers that have ended go: epf_stats_sweep().
  * Returns 0 and *out; else -errno and one line of cause in reason (if reason_bytes > 0):
  * -EINVAL for options, -E2BIG past a limit, -EBUSY where a living process writes a file of that
  * name, or what open, rename and so on said (-EROFS, -EACCES, -ENOSPC ...). After an error with a
@@ -379,6 +383,13 @@ int epf_stats_make_dir(const char *dir, char *reason, size_t reason_bytes);
  */
 int epf_stats_create(const struct epf_stats_opts *opts, struct epf_stats **out, char *reason,
 		     size_t reason_bytes);
+
+/*
+ * Removes the files of dir whose writers have certainly ended: those without a sign of life for EPF_STATS_DEAD_NS, and the oldest
+ * beyond EPF_STATS_DEAD_FILES. Files that it cannot read or that are not statistics stay. now_ns is CLOCK_REALTIME. Returns how many
+ * are gone.
+ */
+unsigned epf_stats_sweep(const char *dir, uint64_t now_ns);
 
 /*
  * Unmap. The file is marked closed, and removed unless flags has EPF_STATS_KEEP (or it has been

@@ -15,11 +15,15 @@
 
 #include "queues/epf_stats.h"
 
+#include <dirent.h>
 #include <stdbool.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Files of this name are statistics: INSTANCE.stats. */
+#define EPF_STATS_SUFFIX ".stats"
 
 struct epf_stats_reader;
 
@@ -57,6 +61,9 @@ struct epf_stats_value {
 	const struct epf_flight_event
 		*events; /* flight recorder: `number` places, in their order */
 };
+
+/* The statistics files of dir by name, as scandir(3) gives them: how many, or -errno. */
+int epf_stats_list(const char *dir, struct dirent ***list);
 
 /*
  * Open a file, check all of it and read it a first time. reason gets one line of cause on error

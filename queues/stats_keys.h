@@ -134,7 +134,7 @@ EPF_ROW(NIC, ERRORS,                "errors",               "times",    COUNTER,
 EPF_END(NIC)
 
 EPF_CLASS(JOB, "job", "One job, as one engine core sees it: how much of it there is, and how much of that has blocks here.", "core=num job=text")
-EPF_ROW(JOB, ID,                    "id",                   "number",   GAUGE,   "", "Number of this run of the job, the same at all its daemons.")
+EPF_ROW(JOB, ID,                    "id",                   "number",   GAUGE,   "", "Number of this run of the job, agreed at the join: the same at all its engines.")
 EPF_ROW(JOB, WORLD,                 "world",                "ranks",    GAUGE,   "", "Ranks of the job.")
 EPF_ROW(JOB, NODES,                 "nodes",                "nodes",    GAUGE,   "", "Engines of the job.")
 EPF_ROW(JOB, NODE,                  "node",                 "node",     GAUGE,   "", "Number of this engine among them.")

@@ -17,8 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SUFFIX ".stats"
-
 struct epf_stats {
 	uint8_t *base;
 	size_t bytes;
@@ -260,7 +258,7 @@ static int make_file(const struct epf_stats_opts *opts, struct epf_stats *st,
 	char *temp;
 	int rc = -ENOMEM;
 
-	if (asprintf(&st->path, "%s/%s" SUFFIX, opts->dir, opts->instance) < 0) {
+	if (asprintf(&st->path, "%s/%s" EPF_STATS_SUFFIX, opts->dir, opts->instance) < 0) {
 		st->path = NULL;
 		return epf_stats_say(reason, reason_bytes, rc, "statistics: out of memory");
 	}
@@ -277,6 +275,8 @@ static int make_file(const struct epf_stats_opts *opts, struct epf_stats *st,
 		rc = epf_stats_say(reason, reason_bytes, -errno, "%s: cannot put in place: %s",
 				   st->path, strerror(errno));
 		unlink(temp);
+	} else {
+		epf_stats_sweep(opts->dir, clock_ns(CLOCK_REALTIME));
 	}
 out_free:
 	free(temp);

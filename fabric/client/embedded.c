@@ -326,6 +326,8 @@ static int connect_all(struct epf *ep, const struct epf_blob *blobs)
 	for (uint32_t r = 0; r < ep->world; r++)
 		node_of[r] = r;
 	rc = epf_world_connect(ep->core, blobs, node_of);
+	if (!rc)
+		epf_embedded_identify(ep, &blobs[0]);
 	free(node_of);
 	return rc;
 }

@@ -11,6 +11,9 @@
 /* Opens statistics and NIC, makes the core, the signals and the wakeup of ep. What was made before a failure is freed by close. */
 int epf_embedded_open(struct epf *ep);
 
+/* Gives the statistics the number of this run of the job, the same at all its ranks: a digest of what rank 0 says of itself at the join. */
+void epf_embedded_identify(struct epf *ep, const struct epf_blob *rank0);
+
 /* Starts the thread that runs the core (progress=thread; else does nothing); returns when requests reach it. Sets ep->kick. */
 int epf_embedded_start(struct epf *ep);
 

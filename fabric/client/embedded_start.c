@@ -6,6 +6,7 @@
 #define EPF_LOG_COMP "epf"
 #include "fabric/client/embedded.h"
 
+#include "bootstrap/auth.h"
 #include "bootstrap/rank_env.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -65,7 +66,8 @@ static int open_engine(struct epf *ep)
 	struct epf_core_config cfg = { .max_ranks = 1, .now = ep->now, .now_arg = ep->now_arg };
 	struct epf_watch_config watch = { .stats = ep->stats,
 					  .most = (uint32_t)ep->conf.stats_blocks,
-					  .job = ep->job };
+					  .job = ep->job,
+					  .id = &ep->job_id };
 	uint32_t local;
 	int rc;
 
@@ -160,6 +162,17 @@ int epf_embedded_open(struct epf *ep)
 	ep->run.beat = beat;
 	ep->run.beat_arg = ep;
 	return 0;
+}
+
+void epf_embedded_identify(struct epf *ep, const struct epf_blob *rank0)
+{
+	uint8_t digest[EPF_AUTH_HASH_BYTES];
+
+	/* No two jobs have it in common: the address of rank 0's engine and the keys of its memory are its own. */
+	epf_auth_digest(rank0->data, rank0->len, digest);
+	for (unsigned i = 0; i < sizeof(ep->job_id); i++)
+		ep->job_id = ep->job_id << 8 | digest[i];
+	epf_watch_look(ep->core);
 }
 
 static void *core_thread(void *arg)

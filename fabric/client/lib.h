@@ -69,6 +69,7 @@ struct epf {
 	uint32_t world;
 	char node[64];
 	char job[EPF_BOOT_NAME_MAX + 1]; /* its name */
+	uint64_t job_id;                 /* of this run, for the statistics; 0: not joined */
 	uint8_t *masked;                 /* [world] ranks that this one masked */
 	uint32_t mask_changes;
 	uint32_t peers_seen; /* peers->changes + mask_changes when no rank was found lost */

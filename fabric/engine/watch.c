@@ -148,8 +148,9 @@ static void show_job(struct epf_core *core)
 		return;
 	for (uint32_t i = 0; i < core->n_rings; i++)
 		rings += core->rings[i]->live;
-	if (w->cfg.id)
-		epf_stat_set(b, EPF_STAT_JOB_ID, *w->cfg.id);
+	/* 63 bits: readers print it as a JSON integer, which is signed, and it must stay whole. */
+	if (w->cfg.id && *w->cfg.id)
+		epf_stat_set(b, EPF_STAT_JOB_ID, *w->cfg.id & INT64_MAX);
 	epf_stat_set(b, EPF_STAT_JOB_WORLD, core->world);
 	epf_stat_set(b, EPF_STAT_JOB_NODES, core->n_nodes);
 	epf_stat_set(b, EPF_STAT_JOB_NODE, core->self);

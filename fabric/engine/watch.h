@@ -22,7 +22,7 @@ struct epf_watch_config {
 	uint32_t number;         /* label `core` of the core's block */
 	uint32_t most;           /* blocks of rings, lanes, peers and ranks, each */
 	const char *job;         /* read when the world is known; outlives the core */
-	const uint64_t *id;      /* of this run of the job, read then; NULL: not known */
+	const uint64_t *id;      /* of this run of the job, read at each look; NULL, 0: not known */
 };
 
 /**

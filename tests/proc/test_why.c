@@ -30,7 +30,7 @@ static const char *const settings[] = { PATIENT, NULL };
 static const char *const unordered[] = { PATIENT, "emu-order=unordered", "lane-receives=16", NULL };
 
 static struct daemons daemons;
-static struct job job;
+static struct job job, other; /* other: beside it */
 
 static void start(const char *name, const char *const *with, void (*body)(struct job_rank *r))
 {
@@ -57,6 +57,7 @@ static int stop(void **state)
 	for (unsigned i = 0; job.page && i < WORLD; i++)
 		if (job.pid[i] > 0)
 			kill(job.pid[i], SIGCONT);
+	job_end(&other);
 	job_end(&job);
 	return daemons.n ? daemons_stop(&daemons) : 0;
 }
@@ -274,6 +275,105 @@ static void stopped_rank_with_its_own_engine(void **state)
 	rank_is_stopped(1, "stopped rank, embedded", true);
 }
 
+/* A job without a name, whose engines are the ranks' own and write to the daemons' directory. */
+static void start_unnamed(struct job *j, uint64_t tag)
+{
+	static const char *own[] = { PATIENT, NULL, NULL };
+	static char dir[96];
+	struct job_plan plan = { .name = "",
+				 .world = WORLD,
+				 .tag = tag,
+				 .settings = own,
+				 .body = job_play,
+				 .boot_timeout_ns = (uint64_t)job_ms(30000) * 1000000 };
+
+	snprintf(dir, sizeof(dir), "stats-dir=%s", daemons.dir);
+	own[4] = dir;
+	assert_int_equal(job_fork(j, &plan), 0);
+	assert_int_equal(job_reach(j, ROUNDS, job_ms(REACH_MS)), 0);
+}
+
+/* How many jobs the tool names that stall, or do not; all their ranks are seen. */
+static unsigned jobs_of(const json_t *top, bool still)
+{
+	unsigned n = 0;
+	json_t *one;
+	size_t i;
+
+	json_array_foreach(json_object_get(top, "jobs"), i, one)
+	{
+		assert_int_equal(num(one, "world"), WORLD);
+		assert_true(num(one, "ranks_seen") <= WORLD);
+		n += (json_array_size(json_object_get(one, "waits")) > 0) == still;
+	}
+	return n;
+}
+
+/* Asks as argv has it until the tool names the cause. */
+static json_t *ask_until(const char *const *argv, const struct want *cause)
+{
+	uint64_t limit = epf_now_ns() + (uint64_t)job_ms(60000) * 1000000;
+
+	for (;;) {
+		char *text = NULL;
+		json_t *top;
+
+		assert_int_equal(daemons_reader(&daemons, argv, &text), 0);
+		top = json_loads(text, 0, NULL);
+		assert_non_null(top);
+		if (find(top, cause, NULL))
+			return top;
+		if (epf_now_ns() > limit)
+			fail_msg("no %s: %s", cause->reason, text);
+		free(text);
+		json_decref(top);
+		usleep(50000);
+	}
+}
+
+/*
+ * Two unnamed jobs in one directory, and what a third one left there: each is a job with its own ranks, a stall is of the job that stalls,
+ * and the dead are notified only to who asks.
+ */
+static void unnamed_jobs(void **state)
+{
+	static const char *const why[] = { "why", "--json", NULL }, *const said[] = { "why", NULL };
+	static const char *const all[] = { "why", "--json", "--dead", NULL };
+	const struct want stopped = {
+		.cause = 1, .who = "fact", .reason = "process-stopped", .rank = 1, .peer = -1
+	};
+	char *text = NULL;
+	json_t *top;
+
+	(void)state;
+	assert_int_equal(daemons_start(&daemons, 1, settings), 0);
+	start_unnamed(&other, 5);
+	kill(other.pid[1], SIGSTOP);
+	json_decref(ask_until(why, &stopped)); /* so they die waiting */
+	job_end(&other);
+	daemons_kill(&daemons, 0);
+	assert_int_equal(daemons_reader(&daemons, said, &text), 0);
+	assert_string_equal(text, "no instance is alive, 5 have exited: see --dead\n");
+	free(text);
+	start_unnamed(&job, 3);
+	start_unnamed(&other, 4);
+	kill(other.pid[1], SIGSTOP);
+	top = ask_until(why, &stopped);
+	assert_int_equal(jobs_of(top, true), 1);
+	assert_int_equal(jobs_of(top, false), 1);
+	assert_int_equal(json_array_size(json_object_get(top, "instances")), 2 * WORLD);
+	assert_int_equal(num(top, "instances_left_out"), WORLD + 1);
+	json_decref(top);
+	top = ask_until(all, &stopped);
+	assert_int_equal(jobs_of(top, true), 2);
+	assert_int_equal(jobs_of(top, false), 1);
+	assert_int_equal(num(top, "instances_left_out"), 0);
+	json_decref(top);
+	job_end(&other);
+	job_set(&job.page->end, 1);
+	assert_int_equal(job_wait(&job, 0, job_ms(30000)), 0);
+}
+
 static void link_of_both(bool up)
 {
 	const char *argv[] = { "link", up ? "--up" : "--down", "--instance", "node0", NULL };
@@ -472,6 +572,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(stopped_rank_of_a_daemon, stop),
 		cmocka_unit_test_teardown(stopped_rank_with_its_own_engine, stop),
+		cmocka_unit_test_teardown(unnamed_jobs, stop),
 		cmocka_unit_test_teardown(cut_link, stop),
 		cmocka_unit_test_teardown(undrained_ring_by_credit, stop),
 		cmocka_unit_test_teardown(undrained_ring_by_queue, stop),

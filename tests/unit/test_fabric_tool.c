@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,7 +77,7 @@ static const char golden_help[] =
 	"  report     gather what a bug report needs into one JSON object\n"
 	"  run        serve the ranks of this node: the daemon\n"
 	"  shim       run a program whose DeepEP was compiled with NVSHMEM over this fabric\n"
-	"  stats      print the statistics of running and ended instances\n"
+	"  stats      print the statistics of instances\n"
 	"  status     print what the daemons of this node do\n"
 	"  trace      print the last events of engine cores for a trace viewer\n"
 	"  version    print the versions of this release and its formats\n"
@@ -281,6 +283,60 @@ static void no_daemon_is_a_failure(void **state)
 	assert_non_null(strstr(err, "/tmp/no/such/dir"));
 }
 
+/* A socket in a directory of its own on which nobody listens any more. */
+static void leave_daemon(char dir[32], char path[64])
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	strcpy(dir, "/tmp/epf-tool-XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, 64, "%s/node0.sock", dir);
+	memcpy(at.sun_path, path, strlen(path) + 1);
+	assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	close(fd);
+}
+
+/* How many daemons the status in a report has. */
+static size_t reported(char *const env[], char *const argv[])
+{
+	const char *name;
+	json_t *top, *part;
+	size_t n;
+
+	assert_int_equal(run(env, argv), 0);
+	top = json_loads(out, 0, NULL);
+	assert_non_null(top);
+	n = json_array_size(json_object_get(json_object_get(top, "status"), "instances"));
+	json_object_foreach(top, name, part) if (json_object_get(part, "error"))
+		fail_msg("%s: %s", name, json_string_value(json_object_get(part, "error")));
+	json_decref(top);
+	return n;
+}
+
+static void daemons_that_have_exited_are_left_out(void **state)
+{
+	char dir[32], path[64], in_stats[64], in_runtime[64], option[64];
+	char *env[] = { in_runtime, in_stats, NULL };
+
+	leave_daemon(dir, path);
+	snprintf(in_runtime, sizeof(in_runtime), "EPF_RUNTIME_DIR=%s", dir);
+	snprintf(in_stats, sizeof(in_stats), "EPF_STATS_DIR=%s", dir);
+	assert_int_equal(run(env, ARGS("status")), 0);
+	assert_string_equal(out, "no daemon is alive, 1 has exited: see --dead\n");
+	assert_string_equal(err, "");
+	assert_int_equal(run(env, ARGS("status", "--json")), 0);
+	assert_non_null(strstr(out, "\"instances_left_out\": 1"));
+	assert_int_equal(run(env, ARGS("status", "--dead")), 1);
+	assert_non_null(strstr(err, "status: node0: "));
+	snprintf(option, sizeof(option), "--service=%s", path);
+	assert_int_equal(run(env, ARGS("status", option)), 1);
+	assert_int_equal(reported(env, ARGS("report")), 0);
+	assert_int_equal(reported(env, ARGS("report", "--dead")), 1);
+	unlink(path);
+	rmdir(dir);
+}
+
 static void a_report_has_all_parts_and_no_secret(void **state)
 {
 	static const char *const parts[] = { "version", "config", "doctor", "nics",
@@ -354,6 +410,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(json_is_json),
 		cmocka_unit_test(nics_are_described),
 		cmocka_unit_test(no_daemon_is_a_failure),
+		cmocka_unit_test(daemons_that_have_exited_are_left_out),
 		cmocka_unit_test(a_report_has_all_parts_and_no_secret),
 		cmocka_unit_test(version_says_versions),
 		cmocka_unit_test(a_full_disk_is_a_failure),

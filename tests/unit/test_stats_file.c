@@ -6,9 +6,11 @@
 #include "tests/unit/stats_kit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 static void file_is_made_whole_and_taken_away(void **state)
 {
@@ -233,6 +235,103 @@ static void a_pid_alone_proves_nothing(void **state)
 	epf_stats_destroy(st, 0);
 }
 
+/* A file whose writer has ended, so many hours after its last sign of life. */
+static void leave_dead(const char *name, unsigned hours, uint64_t now_ns)
+{
+	const uint64_t age = hours * UINT64_C(3600000000000);
+	uint64_t created = now_ns - age - 1000000000u;
+	char path[128];
+	pid_t pid = fork();
+	int fd;
+
+	if (pid == 0) {
+		struct epf_stats *st = make(dir, name);
+		struct epf_stats_reader *r = open_path(epf_stats_path(st));
+
+		epf_stats_beat(st, epf_stats_reader_info(r)->created_monotonic_ns + 1000000000u);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	snprintf(path, sizeof(path), "%s/%s.stats", dir, name);
+	fd = open(path, O_WRONLY);
+	assert_int_equal(
+		pwrite(fd, &created, 8, offsetof(struct epf_stats_header, created_realtime_ns)), 8);
+	close(fd);
+}
+
+static bool is_there(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	return access(path, F_OK) == 0;
+}
+
+static void take_away(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	assert_int_equal(unlink(path), 0);
+}
+
+static uint64_t realtime(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void files_of_the_dead_go_after_a_day(void **state)
+{
+	struct epf_stats *st = make(dir, "living");
+	const uint64_t now = realtime();
+	char path[128];
+
+	leave_dead("young", 23, now);
+	leave_dead("old", 25, now);
+	snprintf(path, sizeof(path), "%s/none.stats", dir);
+	fclose(fopen(path, "w"));
+	assert_int_equal(epf_stats_sweep(dir, now), 1);
+	assert_false(is_there("old.stats"));
+	assert_true(is_there("young.stats"));
+	/* The living is spared, whatever its age, and what is no statistics file. */
+	assert_int_equal(epf_stats_sweep(dir, now + 3 * EPF_STATS_DEAD_NS), 1);
+	assert_false(is_there("young.stats"));
+	assert_true(is_there("living.stats"));
+	assert_true(is_there("none.stats"));
+	/* Whoever makes a file does it. */
+	leave_dead("old", 25, now);
+	epf_stats_destroy(make(dir, "new"), 0);
+	assert_false(is_there("old.stats"));
+	assert_int_equal(epf_stats_sweep("/nonexistent", now), 0);
+	take_away("none.stats");
+	epf_stats_destroy(st, 0);
+}
+
+static void the_oldest_of_many_go(void **state)
+{
+	enum { MORE = 3 };
+
+	const uint64_t now = realtime();
+	unsigned n = EPF_STATS_DEAD_FILES + MORE;
+	char name[32];
+
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "d%u", i);
+		leave_dead(name, 0, now - i * UINT64_C(1000000000));
+	}
+	/* Making the last ones has swept already. */
+	epf_stats_sweep(dir, now);
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "d%u.stats", i);
+		assert_int_equal(is_there(name), i < EPF_STATS_DEAD_FILES);
+		if (is_there(name))
+			take_away(name);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -243,6 +342,8 @@ int main(void)
 		IN_DIR(a_directory_of_others_is_not_used),
 		IN_DIR(a_killed_writer_leaves_last_words),
 		cmocka_unit_test(a_pid_alone_proves_nothing),
+		IN_DIR(files_of_the_dead_go_after_a_day),
+		IN_DIR(the_oldest_of_many_go),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static char output[65536];
 
@@ -137,6 +138,33 @@ static void damage_does_not_hide_the_others(void **state)
 	epf_stats_destroy(c, 0);
 }
 
+/* What has exited is printed if it is named, or asked for. */
+static void the_dead_are_left_out(void **state)
+{
+	char dead[128];
+	pid_t pid = fork();
+	json_t *top;
+
+	if (pid == 0) {
+		make_two_blocks("dead");
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	snprintf(dead, sizeof(dead), "%s/dead.stats", dir);
+	assert_int_equal(run("--json", NULL, NULL), 0);
+	top = json_loads(output, 0, NULL);
+	assert_int_equal(json_array_size(at(top, "instances")), 0);
+	assert_int_equal(json_integer_value(at(top, "instances_left_out")), 1);
+	json_decref(top);
+	assert_int_equal(run(NULL, NULL, NULL), 0);
+	assert_string_equal(output, "");
+	assert_int_equal(run("--dead", NULL, NULL), 0);
+	assert_non_null(strstr(output, "dead: dead, process "));
+	assert_int_equal(run("dead", NULL, NULL), 0);
+	assert_non_null(strstr(output, "dead: dead, process "));
+	unlink(dead);
+}
+
 static void nothing_there_is_no_failure(void **state)
 {
 	assert_int_equal(run("--json", NULL, NULL), 0);
@@ -147,10 +175,9 @@ static void nothing_there_is_no_failure(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		IN_DIR(text_has_every_number),
-		IN_DIR(json_has_every_number),
-		IN_DIR(damage_does_not_hide_the_others),
-		IN_DIR(nothing_there_is_no_failure),
+		IN_DIR(text_has_every_number),           IN_DIR(json_has_every_number),
+		IN_DIR(damage_does_not_hide_the_others), IN_DIR(nothing_there_is_no_failure),
+		IN_DIR(the_dead_are_left_out),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sys/wait.h>
 
 /* ---- tables ---- */
 
@@ -274,8 +275,8 @@ static void peers_are_left_out_where_there_are_many(void **state)
 	for (unsigned i = 0; i <= TOP_LABELS_MAX; i++)
 		add_peer(r.st, 0, i);
 	r.schema = top_schema_new();
-	assert_int_equal(top_source_live(&r.source, r.schema, dir, NULL, 0, 0, why, sizeof(why)),
-			 0);
+	assert_int_equal(
+		top_source_live(&r.source, r.schema, dir, NULL, 0, 0, false, why, sizeof(why)), 0);
 	read_more(&r);
 	text = metrics(&r, false);
 	assert_null(strstr(text, "ep_fabric_peer_"));
@@ -286,6 +287,77 @@ static void peers_are_left_out_where_there_are_many(void **state)
 		text,
 		"ep_fabric_peer_commands_total{instance=\"many\",core=\"0\",peer=\"1024\"} 0\n"));
 	free(text);
+	close_rig(&r);
+}
+
+/* An instance with an unnamed job, whose rank 0 waits for rank 1. */
+static struct epf_stats *unnamed(const char *name, uint64_t id)
+{
+	static const struct epf_stats_label job[] = { { NULL, 0 }, { "-", 0 } },
+					    core[] = { { NULL, 0 }, { NULL, 1 } },
+					    rank[] = { { NULL, 0 }, { NULL, 0 } };
+	struct epf_stats_opts opts = opts_of(dir, name);
+	struct epf_stats_block *b;
+	struct epf_stats *st;
+
+	opts.blocks[EPF_STATS_JOB] = opts.blocks[EPF_STATS_RANK] = 1;
+	assert_int_equal(epf_stats_create(&opts, &st, why, sizeof(why)), 0);
+	epf_stat_add(add(st, EPF_STATS_CORE, core, 2), EPF_STAT_CORE_CMDS_DEQUEUED, id);
+	b = add(st, EPF_STATS_JOB, job, 2);
+	epf_stat_set(b, EPF_STAT_JOB_ID, id);
+	epf_stat_set(b, EPF_STAT_JOB_WORLD, 2);
+	b = add(st, EPF_STATS_RANK, rank, 2);
+	epf_stat_set(b, EPF_STAT_RANK_WAIT_RANK, 1);
+	epf_stat_state(b, EPF_STAT_RANK_WAIT, EPF_STATS_WAIT_SIGNAL, 1);
+	return st;
+}
+
+/* Each has its own line, numbers and metrics; what has exited has none unless it is asked for. */
+static void unnamed_jobs_and_the_dead(void **state)
+{
+	struct rig r = open_rig();
+	struct epf_stats *a = unnamed("a", 0xa), *b = unnamed("b", 0xb);
+	char path[128], *text;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		unnamed("dead", 0xd);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	r.look.totals = true;
+	read_more(&r);
+	assert_int_equal(r.now->n_instances, 3);
+	assert_int_equal(r.now->left_out, 1);
+	table(&r, TOP_JOBS);
+	assert_int_equal(r.table.n_lines, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		if (strcmp(cell(&r, i, "JOB")->text, "-") != 0)
+			continue;
+		is(&r, i, "SEEN", "1");
+		is(&r, i, "WAITS", "1");
+		is(&r, i, "ID",
+		   strcmp(cell(&r, i, "COMMANDS")->text, "10") ? "000000000000000b"
+							       : "000000000000000a");
+	}
+	text = metrics(&r, false);
+	assert_non_null(strstr(text, "ep_fabric_waits{job=\"-\",job_id=\"000000000000000a\","
+				     "reason=\"signal-missing\"} 1\n"));
+	assert_non_null(strstr(text, "ep_fabric_waits{job=\"-\",job_id=\"000000000000000b\","
+				     "reason=\"signal-missing\"} 1\n"));
+	assert_null(strstr(text, "dead"));
+	free(text);
+	top_source_close(r.source);
+	assert_int_equal(
+		top_source_live(&r.source, r.schema, dir, NULL, 0, 0, true, why, sizeof(why)), 0);
+	read_more(&r);
+	assert_int_equal(r.now->n_instances, 4);
+	assert_int_equal(r.now->left_out, 0);
+	assert_int_equal(r.now->n_jobs, 4);
+	snprintf(path, sizeof(path), "%s/dead.stats", dir);
+	assert_int_equal(unlink(path), 0);
+	epf_stats_destroy(a, 0);
+	epf_stats_destroy(b, 0);
 	close_rig(&r);
 }
 
@@ -301,6 +373,7 @@ int main(void)
 		IN_DIR(details_have_every_row),
 		IN_DIR(metrics_are_named_as_prometheus_wants),
 		IN_DIR(peers_are_left_out_where_there_are_many),
+		IN_DIR(unnamed_jobs_and_the_dead),
 	};
 
 	return cmocka_run_group_tests_name("ep-top's model", tests, NULL, NULL);

@@ -25,10 +25,10 @@ static uint64_t clock_ns(void)
 	return (uint64_t)ts.tv_sec * SECOND + (uint64_t)ts.tv_nsec;
 }
 
-/* An instance with one job of 8 ranks, alive just now. */
-static struct epf_stats *instance(unsigned at, const char *name)
+/* An instance with one job of 8 ranks, alive just now. id 0: it has not joined. */
+static struct epf_stats *instance_of(unsigned at, const char *name, const char *job, uint64_t id)
 {
-	const struct epf_stats_label labels[] = { { NULL, 1 }, { "j", 0 } };
+	const struct epf_stats_label labels[] = { { NULL, 1 }, { job, 0 } };
 	struct epf_stats_opts o = { .size = sizeof(o), .dir = dir, .instance = name };
 	struct epf_stats_block *b;
 
@@ -39,12 +39,18 @@ static struct epf_stats *instance(unsigned at, const char *name)
 	assert_int_equal(epf_stats_add_block(files[at], EPF_STATS_JOB, labels, 2, &b), 0);
 	now_ns = clock_ns();
 	epf_stats_beat(files[at], now_ns);
-	epf_stat_set(b, EPF_STAT_JOB_ID, 99);
+	if (id)
+		epf_stat_set(b, EPF_STAT_JOB_ID, id);
 	epf_stat_set(b, EPF_STAT_JOB_WORLD, 8);
 	epf_stat_set(b, EPF_STAT_JOB_LOOK_NS, now_ns);
 	epf_stat_set(b, EPF_STAT_JOB_WAITS, 5);
 	epf_stat_set(b, EPF_STAT_JOB_WAITS_HIDDEN, 2);
 	return files[at];
+}
+
+static struct epf_stats *instance(unsigned at, const char *name)
+{
+	return instance_of(at, name, "j", 99);
 }
 
 static void nic(struct epf_stats *st, uint64_t links, uint64_t up)
@@ -292,30 +298,143 @@ static void an_engine_without_a_sign_of_life(void **state)
 	end_all();
 }
 
-/* Leaves a file behind as a killed process does. */
-static void die_with(const char *name, bool waits)
+/* Leaves a file behind as a killed process does: rank 5 of this job waits for rank 6. */
+static void die_with(const char *name, const char *job_name, uint64_t id)
 {
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		struct epf_stats *st = instance(3, name);
-
-		rank(st, 5, 6, waits ? 2 : 0, 0);
+		rank(instance_of(3, name, job_name, id), 5, 6, 2, 0);
 		_exit(0);
 	}
 	waitpid(pid, NULL, 0);
 	now_ns = clock_ns();
 }
 
-static void last_words_of_the_dead(void **state)
+static void forget_dead(const char *name)
 {
 	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s.stats", dir, name);
+	assert_int_equal(unlink(path), 0);
+}
+
+/* Jobs have no names or the same ones: ranks of one number do not meet, and what is stalled in one job says nothing of another. */
+static void unnamed_jobs_are_apart(void **state)
+{
+	struct epf_stats *a = instance_of(0, "a", "-", 7), *b = instance_of(1, "b", "-", 8);
+	struct epf_stats *c = instance_of(2, "c", "-", 0);
 	struct waits *w;
 
 	(void)state;
-	snprintf(path, sizeof(path), "%s/dead.stats", dir);
-	die_with("dead", true);
-	w = graph(); /* nobody lives: all are shown */
+	rank(a, 0, 1, 3, 0);
+	rank(b, 1, UINT32_MAX, 0, 0);
+	rank(c, 1, UINT32_MAX, 0, 0);
+	w = graph();
+	assert_int_equal(w->n_jobs, 3);
+	for (uint32_t j = 0; j < 3; j++)
+		assert_int_equal(w->job[j].ranks, 1);
+	assert_int_equal(cause_of(w, entry(w, WAITS_RANK, 0))->reason, WAITS_R_UNSEEN);
+	assert_int_equal(w->job[0].entries, 1);
+	assert_int_equal(w->job[1].entries + w->job[2].entries, 0);
+	waits_free(w);
+	end_all();
+}
+
+/* Two instances that have not joined are no job, and neither are the same ranks of another file. */
+static void engines_without_a_number_are_alone(void **state)
+{
+	struct epf_stats *a = instance_of(0, "a", "train", 0);
+	struct epf_stats *b = instance_of(1, "b", "train", 0);
+	struct waits *w;
+
+	(void)state;
+	rank(a, 0, 1, 0, 0);
+	rank(b, 1, 0, 0, 0);
+	w = graph();
+	assert_int_equal(w->n_jobs, 2);
+	waits_free(w);
+	end_all();
+}
+
+/* Of a job that has ended nothing is said unless somebody asks, whatever it was called. */
+static void the_dead_are_left_out(void **state)
+{
+	struct waits *w;
+	char line[80];
+
+	(void)state;
+	die_with("dead", "-", 7);
+	die_with("old", "-", 0);
+	w = graph();
+	assert_int_equal(w->n_left_out, 2);
+	assert_int_equal(w->n_jobs + w->n_ranks + w->n_entries, 0);
+	assert_string_equal(waits_nobody(w->n_left_out, line, sizeof(line)),
+			    "no instance is alive, 2 have exited: see --dead");
+	assert_string_equal(waits_nobody(1, line, sizeof(line)),
+			    "no instance is alive, 1 has exited: see --dead");
+	rank(instance_of(0, "a", "-", 8), 5, 6, 2, 0);
+	assert_true(waits_add_dir(w, dir) >= 0);
+	assert_int_equal(waits_refresh(w, now_ns, SECOND / 2), 0);
+	assert_int_equal(w->n_left_out, 2);
+	assert_int_equal(w->n_jobs, 1);
+	assert_int_equal(w->n_ranks, 1);
+	assert_int_equal(w->job[0].entries, 1);
+	w->with_dead = true;
+	assert_int_equal(waits_refresh(w, now_ns, SECOND / 2), 0);
+	assert_int_equal(w->n_left_out, 0);
+	assert_int_equal(w->n_jobs, 3);
+	waits_free(w);
+	end_all();
+	forget_dead("dead");
+	forget_dead("old");
+}
+
+/* A rank that was killed is why another one of its job waits; that is all that is said of it. */
+static void who_waits_for_the_dead_is_told(void **state)
+{
+	struct epf_stats *a;
+	struct waits *w;
+
+	(void)state;
+	die_with("dead", "-", 7);
+	a = instance_of(0, "a", "-", 7);
+	rank(a, 0, 1, 0, 0);
+	w = graph();
+	assert_int_equal(w->job[0].ranks, 1);
+	assert_int_equal(w->n_entries, 0); /* nobody waits for it */
+	assert_int_equal(w->job[0].causes, 0);
+	rank(a, 1, 5, 2, 0);
+	assert_int_equal(waits_refresh(w, now_ns, SECOND / 2), 0);
+	assert_int_equal(w->n_jobs, 1);
+	assert_int_equal(w->n_left_out, 1);
+	assert_int_equal(w->n_entries, 2);
+	assert_int_equal(nth(w, 0)->reason, WAITS_R_ENGINE_ENDED);
+	assert_int_equal(nth(w, 0)->consequences, 1);
+	assert_non_null(strstr(text(w, nth(w, 0)), "the engine dead (process "));
+	waits_free(w);
+	/* It came back elsewhere: it is not waited for in vain. */
+	rank(a, 5, UINT32_MAX, 0, (uint64_t)getpid());
+	w = graph();
+	assert_int_equal(cause_of(w, entry(w, WAITS_RANK, 1))->reason, WAITS_R_BUSY);
+	w->with_dead = true;
+	assert_int_equal(waits_refresh(w, now_ns, SECOND / 2), 0);
+	assert_int_equal(w->job[0].ranks, 3);
+	waits_free(w);
+	end_all();
+	forget_dead("dead");
+}
+
+static void last_words_of_the_dead(void **state)
+{
+	struct waits *w;
+
+	(void)state;
+	die_with("dead", "j", 99);
+	w = waits_new();
+	w->with_dead = true;
+	assert_int_equal(waits_add_dir(w, dir), 1);
+	assert_int_equal(waits_refresh(w, now_ns, SECOND / 2), 0);
 	assert_int_equal(entry(w, WAITS_RANK, 5)->reason, EPF_STATS_WAIT_SIGNAL);
 	assert_int_equal(entry(w, WAITS_FACT, WAITS_NONE)->reason, WAITS_R_ENGINE_ENDED);
 	/* Begun again under the same name: the same model reads the new one. */
@@ -405,6 +524,10 @@ int main(void)
 		IN_DIR(ranks_that_wait_for_each_other),
 		IN_DIR(rings_and_links),
 		IN_DIR(an_engine_without_a_sign_of_life),
+		IN_DIR(unnamed_jobs_are_apart),
+		IN_DIR(engines_without_a_number_are_alone),
+		IN_DIR(the_dead_are_left_out),
+		IN_DIR(who_waits_for_the_dead_is_told),
 		IN_DIR(last_words_of_the_dead),
 		IN_DIR(broken_files),
 		IN_DIR(any_numbers),

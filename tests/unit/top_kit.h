@@ -90,8 +90,8 @@ static inline struct rig open_rig(void)
 	epf_stat_state(r.nic, EPF_STAT_NIC_LINK, EPF_STATS_LINK_UP, 1);
 	r.schema = top_schema_new();
 	assert_non_null(r.schema);
-	assert_int_equal(top_source_live(&r.source, r.schema, dir, NULL, 0, WAITS_LEAST_NS, why,
-					 sizeof(why)),
+	assert_int_equal(top_source_live(&r.source, r.schema, dir, NULL, 0, WAITS_LEAST_NS, false,
+					 why, sizeof(why)),
 			 0);
 	read_more(&r);
 	return r;

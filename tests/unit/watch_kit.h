@@ -26,7 +26,7 @@ static inline struct core_rig *open_short(const char *const *settings, uint32_t 
 
 	reader = NULL; /* of a test that failed */
 	for (uint32_t n = 0; n < CORE_NODES; n++) {
-		static const uint64_t id = 77;
+		static const uint64_t id = UINT64_C(1) << 63 | 77; /* whose sign is lost */
 		struct epf_stats_opts o = { .size = sizeof(o),
 					    .instance = "w",
 					    .tsc_hz = epf_tsc_hz() };

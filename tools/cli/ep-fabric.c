@@ -34,7 +34,7 @@ static const struct command commands[] = {
 	{ "run", epf_tool_run, "serve the ranks of this node: the daemon" },
 	{ "shim", epf_tool_shim,
 	  "run a program whose DeepEP was compiled with NVSHMEM over this fabric" },
-	{ "stats", epf_tool_stats, "print the statistics of running and ended instances" },
+	{ "stats", epf_tool_stats, "print the statistics of instances" },
 	{ "status", epf_tool_status, "print what the daemons of this node do" },
 	{ "trace", epf_tool_trace, "print the last events of engine cores for a trace viewer" },
 	{ "version", epf_tool_version, "print the versions of this release and its formats" },

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ep-fabric report`: one JSON object for a bug report: versions, settings with their origins, what the doctor finds, NICs, daemons, statistics and last
- * words of all instances, and who waits for whom. Called by the main program of ep-fabric. Each part is the JSON of another command, run in a
+ * `ep-fabric report`: one JSON object for a bug report: versions, settings with their origins, what the doctor finds, NICs, daemons, statistics of all
+ * instances, and who waits for whom. Called by the main program of ep-fabric. Each part is the JSON of another command, run in a
  * process of its own, so that a part that fails, or never ends, is one line of the report. Secrets are in none of them.
  */
 #include "tools/cli/tools.h"
@@ -22,33 +22,39 @@
 
 #define EXIT_USAGE 2
 
-enum { PART_SECONDS = 20, PART_BYTES = 64 << 20, WORDS_BYTES = 512 };
+enum { OPT_DEAD = 256, PART_SECONDS = 20, PART_BYTES = 64 << 20, WORDS_BYTES = 512 };
 
-/* In the order of the report. */
+/* In the order of the report; the last ones know --dead. */
 static const char *const parts[] = { "version", "config", "doctor", "nics",
 				     "status",  "stats",  "why",    NULL };
 
+enum { FIRST_WITH_DEAD = 4 };
+
 struct request {
 	const char *output;
+	bool dead;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct request *req = state->input;
 
-	if (key != 'o')
+	if (key != 'o' && key != OPT_DEAD)
 		return ARGP_ERR_UNKNOWN;
-	req->output = arg;
+	if (key == 'o')
+		req->output = arg;
+	else
+		req->dead = true;
 	return 0;
 }
 
 /* In the new process. */
-static _Noreturn void become(const char *part, int out, int err)
+static _Noreturn void become(const char *part, bool dead, int out, int err)
 {
 	dup2(out, STDOUT_FILENO);
 	dup2(err, STDERR_FILENO);
 	alarm(PART_SECONDS); /* the default action ends it */
-	execl("/proc/self/exe", "ep-fabric", part, "--json", (char *)NULL);
+	execl("/proc/self/exe", "ep-fabric", part, "--json", dead ? "--dead" : NULL, (char *)NULL);
 	_exit(127);
 }
 
@@ -87,7 +93,7 @@ static json_t *complaint(const char *part, int status, FILE *err)
 	return json_pack("{s:s, s:s}", "part", part, "error", words);
 }
 
-static json_t *run(const char *part)
+static json_t *run(const char *part, bool dead)
 {
 	FILE *out = tmpfile(), *err = tmpfile();
 	json_t *top = NULL;
@@ -98,7 +104,7 @@ static json_t *run(const char *part)
 		fflush(NULL);
 		pid = fork();
 		if (pid == 0)
-			become(part, fileno(out), fileno(err));
+			become(part, dead, fileno(out), fileno(err));
 	}
 	if (pid > 0 && waitpid(pid, &status, 0) == pid) {
 		size_t len = 0;
@@ -118,7 +124,7 @@ static json_t *run(const char *part)
 	return top;
 }
 
-static json_t *collect(void)
+static json_t *collect(bool dead)
 {
 	char when[32] = "";
 	struct utsname u = { 0 };
@@ -131,8 +137,9 @@ static json_t *collect(void)
 	(void)uname(&u);
 	top = json_pack("{s:s, s:s, s:s, s:s, s:s}", "schema", "epf.report/1", "time", when, "host",
 			u.nodename, "kernel", u.release, "machine", u.machine);
-	for (const char *const *p = parts; top && *p; p++)
-		if (json_object_set_new(top, *p, run(*p))) {
+	for (unsigned i = 0; top && parts[i]; i++)
+		if (json_object_set_new(top, parts[i],
+					run(parts[i], dead && i >= FIRST_WITH_DEAD))) {
 			json_decref(top);
 			top = NULL;
 		}
@@ -159,13 +166,15 @@ int epf_tool_report(int argc, char **argv)
 	static const struct argp_option options[] = {
 		{ "output", 'o', "FILE", 0,
 		  "Write there, readable by its owner only, instead of to standard output", 0 },
+		{ "dead", OPT_DEAD, NULL, 0,
+		  "Also instances that have exited: their final snapshot", 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {
 		.options = options,
 		.parser = parse,
 		.doc = "Gather what a bug report needs into one JSON object, schema epf.report/1: versions, settings with "
-		       "their origins, what the doctor finds, NICs, daemons, statistics and final snapshot of all instances, and "
+		       "their origins, what the doctor finds, NICs, daemons, the statistics of all instances, and "
 		       "who waits for whom. Settings come from the environment and the configuration files, as for any "
 		       "command. It holds no secrets, but names of hosts, users, jobs and devices.",
 	};
@@ -175,7 +184,7 @@ int epf_tool_report(int argc, char **argv)
 
 	argp_err_exit_status = EXIT_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &req);
-	top = collect();
+	top = collect(req.dead);
 	if (!top) {
 		fprintf(stderr, "ep-fabric report: out of memory\n");
 		return EXIT_FAILURE;

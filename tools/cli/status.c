@@ -8,9 +8,14 @@
 #include "tools/cli/tools.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { OPT_DEAD = CLIENT_OPT };
+
+static bool with_dead;
 
 static long long num(const json_t *o, const char *key)
 {
@@ -24,16 +29,18 @@ static const char *text(const json_t *o, const char *key)
 	return s ? s : "-";
 }
 
-/* The daemon's JSON; NULL with epf_last_error(). */
-static json_t *ask(const struct client_request *req, const char *socket)
+/* The daemon's JSON; NULL with epf_last_error(). gone: nobody listens there any more. */
+static json_t *ask(const struct client_request *req, const char *socket, bool *gone)
 {
 	struct epf_svc_hello_reply hello;
 	struct epf_svc_status q = { .flags = 0 };
 	struct epf_svc_status_reply reply;
 	struct epf_svc_channel *ch;
 	json_t *top = NULL;
+	int rc = client_open(req, socket, &ch, &hello);
 
-	if (client_open(req, socket, &ch, &hello))
+	*gone = rc == -ECONNREFUSED || rc == -ENOENT;
+	if (rc)
 		return NULL;
 	if (epf_svc_call(ch, EPF_SVC_STATUS, &q, NULL, 0, &reply, NULL, 0, NULL,
 			 req->conf.service_timeout_ns) == 0) {
@@ -106,12 +113,18 @@ static void print_daemon(const json_t *d)
 	json_array_foreach(json_object_get(d, "jobs"), i, one) print_job(one);
 }
 
-/* Asks one daemon; list: NULL, or where its JSON goes. */
-static int show(const struct client_request *req, const char *socket, json_t *list)
+/* Asks one daemon; list: NULL, or where its JSON goes. *exited counts those that are left out. */
+static int show(const struct client_request *req, const char *socket, json_t *list,
+		unsigned *exited)
 {
-	json_t *d = ask(req, socket);
+	bool gone;
+	json_t *d = ask(req, socket, &gone);
 	char name[64];
 
+	if (gone && !req->one && !with_dead) {
+		(*exited)++;
+		return EXIT_SUCCESS;
+	}
 	if (!d) {
 		client_instance(socket, name, sizeof(name));
 		if (list)
@@ -127,11 +140,22 @@ static int show(const struct client_request *req, const char *socket, json_t *li
 	return EXIT_SUCCESS;
 }
 
-static bool no_options(int key, const char *arg)
+static bool take(int key, const char *arg)
 {
-	(void)key;
 	(void)arg;
-	return false;
+	with_dead = key == OPT_DEAD;
+	return with_dead;
+}
+
+/* Where no daemon is shown, and how many were left out. */
+static void say_exited(const struct client_request *req, bool none, unsigned exited)
+{
+	if (none && !exited)
+		printf("no daemon has a socket in %s\n", req->dir);
+	else if (exited)
+		printf("%s%u %s exited: see --dead\n",
+		       none ? "no daemon is alive, " : "daemons: ", exited,
+		       exited == 1 ? "has" : "have");
 }
 
 int epf_tool_status(int argc, char **argv)
@@ -139,25 +163,32 @@ int epf_tool_status(int argc, char **argv)
 	static const char doc[] =
 		"Print what the daemons of this node do: all in --runtime-dir, or the one that "
 		"--instance or --service names. With one of those --json prints the daemon's own object, "
-		"schema epf.service/1, else one with all of them, schema epf.status/1.";
+		"schema epf.service/1, else one with all of them, schema epf.status/1. A daemon that has "
+		"exited is reported if it is named, or with --dead.";
+	static const struct argp_option options[] = {
+		{ "dead", OPT_DEAD, NULL, 0, "Also daemons that have exited", 0 },
+		{ 0 },
+	};
 	struct client_request req;
 	json_t *list;
 	char **sockets;
+	unsigned exited = 0, n = 0;
 	int rc = 0, failed = 0;
 
-	if (client_read_request(&req, NULL, doc, no_options, argc, argv))
+	if (client_read_request(&req, options, doc, take, argc, argv))
 		return EXIT_FAILURE;
 	sockets = client_sockets(&req);
 	list = req.json ? json_array() : NULL;
-	for (char **s = sockets; s && *s; s++)
-		failed |= show(&req, *s, list);
-	if (sockets && !*sockets && !req.json)
-		printf("no daemon has a socket in %s\n", req.dir);
+	for (char **s = sockets; s && *s; s++, n++)
+		failed |= show(&req, *s, list, &exited);
+	if (sockets && !req.json)
+		say_exited(&req, n == exited, exited);
 	if (req.json && sockets && req.one && !failed)
 		rc = client_print_json(&req, json_incref(json_array_get(list, 0)));
 	else if (req.json && sockets && !req.one)
-		rc = client_print_json(&req, json_pack("{s:s,s:s,s:O}", "schema", "epf.status/1",
-						       "dir", req.dir, "instances", list));
+		rc = client_print_json(&req, json_pack("{s:s,s:s,s:O,s:i}", "schema",
+						       "epf.status/1", "dir", req.dir, "instances",
+						       list, "instances_left_out", (int)exited));
 	else if (fflush(stdout))
 		rc = EXIT_FAILURE;
 	json_decref(list);

@@ -4,31 +4,13 @@
  * instance is a process there and each engine core a thread. It reads files alone; what is in them is foreign: an event counts
  * only if its number fits its place.
  */
-#include "fabric/base/clock.h"
-#include "fabric/base/conf.h"
-#include "fabric/base/err.h"
+#include "tools/cli/read.h"
 #include "tools/cli/tools.h"
-#include "tools/waits/waits.h"
 
-#include <argp.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define EXIT_USAGE 2
-
-enum { OPT_STATS_DIR = 256 };
-
-struct request {
-	struct epf_conf conf;
-	struct waits *w;
-	char **names;
-	int n_names;
-	char dir[4096];
-};
 
 /* One recorder, copied by the reader. */
 struct recorder {
@@ -57,11 +39,6 @@ static const struct {
 	[EPF_FLIGHT_WAIT] = { "wait", "object", NULL, "rank", NULL, "since_ns" },
 };
 
-static json_t *num(uint64_t n)
-{
-	return json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n);
-}
-
 /* Ticks as microseconds, what the format counts in. */
 static double ticks_us(const struct recorder *r, int64_t ticks)
 {
@@ -71,7 +48,7 @@ static double ticks_us(const struct recorder *r, int64_t ticks)
 static void give(json_t *args, const char *name, uint64_t n)
 {
 	if (name && n != UINT32_MAX)
-		json_object_set_new(args, name, num(n));
+		json_object_set_new(args, name, read_num(n));
 }
 
 static json_t *event_json(const struct recorder *r, const struct epf_flight_event *e)
@@ -101,7 +78,8 @@ static json_t *event_json(const struct recorder *r, const struct epf_flight_even
 			: kind == EPF_FLIGHT_FLUSH      ? "b"
 			: kind == EPF_FLIGHT_FLUSHED    ? "e"
 							: "i",
-			"ts", at, "pid", num(r->process), "tid", num(r->core), "args", args);
+			"ts", at, "pid", read_num(r->process), "tid", read_num(r->core), "args",
+			args);
 	if (kind == EPF_FLIGHT_STEP && e->b) {
 		json_object_set_new(one, "dur", json_real(ticks_us(r, (int64_t)e->b)));
 	} else if (kind == EPF_FLIGHT_FLUSH || kind == EPF_FLIGHT_FLUSHED) {
@@ -148,9 +126,9 @@ static uint64_t row(const struct epf_stats_reader *reader, unsigned block, const
 static void name_it(json_t *list, const char *what, uint64_t process, uint64_t core,
 		    const char *name)
 {
-	json_array_append_new(list,
-			      json_pack("{s:s,s:s,s:o,s:o,s:{s:s}}", "name", what, "ph", "M", "pid",
-					num(process), "tid", num(core), "args", "name", name));
+	json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:o,s:{s:s}}", "name", what, "ph", "M",
+					      "pid", read_num(process), "tid", read_num(core),
+					      "args", "name", name));
 }
 
 /* The recorders of one instance: their number. */
@@ -186,102 +164,35 @@ static unsigned add_instance(json_t *list, const struct waits_instance *in, uint
 	return found;
 }
 
-static int print_trace(const struct request *req)
+static unsigned print_trace(const struct read_request *req)
 {
-	json_t *list = json_array(), *top;
-	unsigned found = 0, failed = 0;
-	int rc;
+	json_t *list = json_array();
+	unsigned found = 0;
+	char text[80];
 
-	for (uint32_t i = 0; i < req->w->n_instances; i++) {
-		const struct waits_instance *in = &req->w->instance[i];
-
-		if (in->reader) {
-			found += add_instance(list, in, i + 1);
-			continue;
-		}
-		failed++;
-		fprintf(stderr, "ep-fabric trace: %s\n", in->error);
-	}
-	if (!found && !failed)
-		fprintf(stderr, "ep-fabric trace: no instance with a flight recorder\n");
-	top = json_pack("{s:s,s:o}", "displayTimeUnit", "ns", "traceEvents", list);
-	rc = !top || json_dumpf(top, stdout, JSON_COMPACT) || putchar('\n') == EOF;
-	json_decref(top);
-	if (fflush(stdout) || ferror(stdout)) {
-		fprintf(stderr, "ep-fabric trace: cannot write: %s\n", strerror(errno));
-		rc = 1;
-	}
-	return rc || failed || !found ? EXIT_FAILURE : EXIT_SUCCESS;
-}
-
-static error_t parse(int key, char *arg, struct argp_state *state)
-{
-	struct request *req = state->input;
-
-	switch (key) {
-	case OPT_STATS_DIR:
-		if (epf_conf_set(&req->conf, "stats-dir", arg, EPF_CONF_CLI))
-			argp_failure(state, EXIT_USAGE, 0, "%s", epf_last_error());
-		return 0;
-	case ARGP_KEY_ARGS:
-		req->names = state->argv + state->next;
-		req->n_names = state->argc - state->next;
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
-}
-
-static int run(struct request *req)
-{
-	int rc = waits_add_names(req->w, req->dir, req->names, req->n_names);
-
-	if (rc && rc != -ENOMEM) {
-		fprintf(stderr, "ep-fabric trace: %s: %s: set --stats-dir\n", req->dir,
-			strerror(-rc));
-		return EXIT_FAILURE;
-	}
-	if (!rc)
-		rc = waits_refresh(req->w, epf_now_ns(), 0);
-	if (rc) {
-		fprintf(stderr, "ep-fabric trace: out of memory\n");
-		return EXIT_FAILURE;
-	}
-	return print_trace(req);
+	for (uint32_t i = 0; i < req->w->n_instances; i++)
+		if (req->w->instance[i].reader && !req->w->instance[i].left_out)
+			found += add_instance(list, &req->w->instance[i], i + 1);
+	if (req->w->n_instances == req->w->n_left_out)
+		fprintf(stderr, "%s: %s\n", req->what,
+			waits_nobody(req->w->n_left_out, text, sizeof(text)));
+	else if (!found)
+		fprintf(stderr, "%s: no instance with a flight recorder\n", req->what);
+	return !found +
+	       read_print_json(json_pack("{s:s,s:o}", "displayTimeUnit", "ns", "traceEvents", list),
+			       JSON_COMPACT);
 }
 
 int epf_tool_trace(int argc, char **argv)
 {
-	static const struct argp_option options[] = {
-		{ "stats-dir", OPT_STATS_DIR, "DIR", 0, "Look for instances here", 0 },
-		{ 0 },
-	};
-	static const struct argp argp = {
-		.options = options,
-		.parser = parse,
-		.args_doc = "[INSTANCE|FILE...]",
-		.doc = "Print the flight recorders of instances as JSON for ui.perfetto.dev and "
-		       "chrome://tracing: the last events of each engine core, of all instances in "
-		       "the statistics directory or of those named. A name with a slash is a file; "
-		       "the file of an instance that has died still has its last events.",
-	};
-	struct request req = { 0 };
-	int rc = EXIT_FAILURE;
+	static const struct argp_option options[] = { READ_OPTIONS, { 0 } };
 
-	argp_err_exit_status = EXIT_USAGE;
-	req.w = waits_new();
-	if (!req.w || epf_conf_init(&req.conf)) {
-		fprintf(stderr, "ep-fabric trace: out of memory\n");
-		waits_free(req.w);
-		return EXIT_FAILURE;
-	}
-	argp_parse(&argp, argc, argv, 0, NULL, &req);
-	if (epf_conf_load(&req.conf, NULL) ||
-	    epf_conf_stats_dir(&req.conf, req.dir, sizeof(req.dir)))
-		fprintf(stderr, "ep-fabric trace: %s\n", epf_last_error());
-	else
-		rc = run(&req);
-	epf_conf_destroy(&req.conf);
-	waits_free(req.w);
-	return rc;
+	return read_run(
+		options,
+		"Print the flight recorders of instances as JSON for ui.perfetto.dev and "
+		"chrome://tracing: the last events of each engine core, of all instances in "
+		"the statistics directory or of those named. A name with a slash is a file; "
+		"the file of an instance that has exited still has its last events, which "
+		"are printed if it is named, or with --dead.",
+		0, print_trace, argc, argv);
 }

@@ -25,6 +25,7 @@ static int print_json(const struct top_run *run, const struct top_shot *shot, ui
 /* Names that were given and cannot be read: one line each. */
 static int complain(const struct top_run *run, const struct top_shot *shot)
 {
+	char text[80];
 	int bad = 0;
 
 	for (uint32_t i = 0; i < shot->n_instances; i++)
@@ -33,7 +34,7 @@ static int complain(const struct top_run *run, const struct top_shot *shot)
 			bad++;
 		}
 	if (!shot->n_instances && !run->has_names && !top_source_records(run->source))
-		fprintf(stderr, "ep-top: no instances\n");
+		fprintf(stderr, "ep-top: %s\n", waits_nobody(shot->left_out, text, sizeof(text)));
 	return bad;
 }
 

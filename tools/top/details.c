@@ -129,11 +129,8 @@ uint32_t top_details(const struct top_schema *schema, const struct top_shot *now
 	} else if (line->block) {
 		block_details(schema, now, before, line->block, &o);
 	} else if (line->job) {
-		uint32_t cls = top_class_find(schema, "job");
-
 		for (uint32_t b = 0; b < now->n_blocks; b++)
-			if (now->block[b].cls == cls &&
-			    !strcmp(top_label_of(schema, &now->block[b], "job"), line->job->name)) {
+			if (top_job_has(schema, line->job, &now->block[b])) {
 				put(&o, "instance", now->instance[now->block[b].instance].name, "");
 				block_details(schema, now, before, &now->block[b], &o);
 			}
@@ -143,7 +140,7 @@ uint32_t top_details(const struct top_schema *schema, const struct top_shot *now
 
 		put(&o, "instance", in->name, "");
 		put(&o, "file", in->path, "");
-		put(&o, "writer", in->read ? top_alive_word(in->alive) : in->error,
+		put(&o, "writer", in->read ? waits_alive_word(in->alive) : in->error,
 		    in->alive == EPF_STATS_DEAD ? "these are its final snapshot" : "");
 		put_number(&o, "process", in->pid, "");
 	}

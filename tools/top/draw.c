@@ -189,12 +189,12 @@ static void draw_line(const struct top_ui *ui, int y, const struct top_line *lin
 		put(ui, y, x + 1, line->tail, chosen ? TOP_HEAD : line->colour);
 }
 
-static const char *nothing(const struct top_ui *ui)
+static const char *nothing(const struct top_ui *ui, char *text, size_t size)
 {
 	if (*ui->look[ui->screen].filter && ui->table.n_all)
 		return "no line has this text: F4 changes the filter";
 	if (!ui->now->n_instances)
-		return "no instances";
+		return waits_nobody(ui->now->left_out, text, size);
 	if (ui->screen == TOP_WAITING)
 		return "nothing waits";
 	return "nothing to show";
@@ -202,6 +202,8 @@ static const char *nothing(const struct top_ui *ui)
 
 static void draw_table(struct top_ui *ui, int y, int last)
 {
+	char text[80];
+
 	ui->page = last - y > 1 ? (uint32_t)(last - y - 1) : 0;
 	if (LINES >= 2)
 		draw_titles(ui, y++);
@@ -212,7 +214,7 @@ static void draw_table(struct top_ui *ui, int y, int last)
 	for (uint32_t i = ui->first; i < ui->table.n_lines && y < last; i++, y++)
 		draw_line(ui, y, &ui->table.line[i], i == ui->cursor);
 	if (!ui->table.n_lines)
-		put(ui, y, 0, nothing(ui), TOP_DIM);
+		put(ui, y, 0, nothing(ui, text, sizeof(text)), TOP_DIM);
 }
 
 /* ---- pages and menus ---- */

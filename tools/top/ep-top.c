@@ -28,13 +28,14 @@ enum {
 	OPT_PEER_LABELS,
 	OPT_LISTEN,
 	OPT_FILTER,
+	OPT_DEAD,
 	OPT_TOTALS
 };
 
 struct request {
 	struct top_run run;
 	struct epf_conf conf;
-	bool batch;
+	bool batch, dead;
 	uint64_t least_ns;
 	const char *record, *replay, *sort;
 	char **names;
@@ -67,6 +68,7 @@ static const struct argp_option options[] = {
 	{ NULL, 0, NULL, 0, "What to read:", 3 },
 	{ "record", OPT_RECORD, "FILE", 0, "Write all readings to this file, too", 3 },
 	{ "replay", OPT_REPLAY, "FILE", 0, "Show a recording instead of living instances", 3 },
+	{ "dead", OPT_DEAD, NULL, 0, "Also instances that have exited", 3 },
 	{ "least-ms", OPT_LEAST, "MS", 0, "Shorter waits are left out (default 500)", 3 },
 	{ "stats-dir", OPT_STATS_DIR, "DIR", 0, "Look for instances here", 3 },
 	{ 0 },
@@ -217,6 +219,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_LEAST:
 		req->least_ns = whole(state, "least-ms", arg, 0, 3600000) * UINT64_C(1000000);
 		return 0;
+	case OPT_DEAD:
+		req->dead = true;
+		return 0;
 	case OPT_STATS_DIR:
 		if (epf_conf_set(&req->conf, "stats-dir", arg, EPF_CONF_CLI))
 			argp_failure(state, EXIT_USAGE, 0, "%s", epf_last_error());
@@ -248,7 +253,7 @@ static int open_all(struct request *req, char *reason, size_t bytes)
 		rc = top_source_replay(&run->source, run->schema, req->replay, reason, bytes);
 	else
 		rc = top_source_live(&run->source, run->schema, req->dir, req->names, req->n_names,
-				     req->least_ns, reason, bytes);
+				     req->least_ns, req->dead, reason, bytes);
 	if (!rc && req->record)
 		rc = top_record_open(req->record, &run->record, reason, bytes);
 	return rc;
@@ -286,8 +291,8 @@ int main(int argc, char **argv)
 		.args_doc = "[INSTANCE|FILE...]",
 		.doc = "Show what the instances of this machine do: NICs, cores, rings, ranks, peers, "
 		       "lanes, jobs, and who waits for whom. Reads their statistics, or those "
-		       "of the instances named; a name with a slash is a file. An instance that has died "
-		       "is shown with its final snapshot. No engine notices. "
+		       "of the instances named; a name with a slash is a file. An instance that has exited "
+		       "is shown, with its final snapshot, if it is named, or with --dead. No engine notices. "
 		       "Keys: h or F1 tells. "
 		       "The setup (F2) is kept in ep-fabric/top.json below XDG_CONFIG_HOME, "
 		       "or below ~/.config; options come before it, and what is printed without a "

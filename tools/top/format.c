@@ -93,8 +93,13 @@ static enum top_colour health_line(const struct top_shot *now, const struct top_
 			 s->links - s->links_up, s->links);
 		return TOP_WARN;
 	}
-	snprintf(text, size, "health: %s", s->living ? "OK  nothing waits" : "no living instance");
-	return s->living ? TOP_GOOD : TOP_DIM;
+	if (s->living) {
+		snprintf(text, size, "health: OK  nothing waits");
+		return TOP_GOOD;
+	}
+	snprintf(text, size, "health: ");
+	waits_nobody(now->left_out, text + strlen(text), size - strlen(text));
+	return TOP_DIM;
 }
 
 void top_format_header(const struct top_schema *schema, const struct top_shot *now,

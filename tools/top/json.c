@@ -81,7 +81,7 @@ static json_t *instance_json(const struct top_schema *schema, const struct top_s
 	return json_pack(
 		"{s:s,s:s,s:o,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "path", in->path,
 		"instance", in->name, "job", *in->job ? json_string(in->job) : json_null(),
-		"writer", top_alive_word(in->alive), "pid", some(in->pid), "process_state",
+		"writer", waits_alive_word(in->alive), "pid", some(in->pid), "process_state",
 		in->process ? json_string(process) : json_null(), "tsc_hz", some(in->tsc_hz),
 		"created_realtime_ns", num(in->created_realtime_ns), "created_monotonic_ns",
 		num(in->created_monotonic_ns), "heartbeat_ns", some(in->heartbeat_ns), "links",

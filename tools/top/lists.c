@@ -132,15 +132,14 @@ static void add_core(const struct top_schema *schema, const struct top_shot *sho
 static struct job_sum sum_job(const struct top_schema *schema, const struct top_shot *shot,
 			      const struct top_job *job)
 {
-	uint32_t cls = top_class_find(schema, "job"), core = top_class_find(schema, "core");
+	uint32_t core = top_class_find(schema, "core");
 	struct job_sum sum = { 0 };
 
 	for (uint32_t b = 0; shot && b < shot->n_blocks; b++) {
 		const struct top_block *block = &shot->block[b];
 		uint64_t lost;
 
-		if (block->cls != cls || number(schema, block, "id") != job->id ||
-		    strcmp(top_label_of(schema, block, "job"), job->name) != 0)
+		if (!top_job_has(schema, job, block))
 			continue;
 		sum.known = true;
 		sum.rings += number(schema, block, "rings");
@@ -215,7 +214,7 @@ static void instance_line(struct top_line *line, const struct top_shot *now,
 	}
 	line->colour = over ? TOP_DIM : TOP_PLAIN;
 	snprintf(cell[0].text, sizeof(cell[0].text), "%.46s", in->name);
-	top_cell_text(&cell[1], top_alive_word(in->alive));
+	top_cell_text(&cell[1], waits_alive_word(in->alive));
 	cell[1].colour = in->alive == EPF_STATS_ALIVE ? TOP_GOOD : over ? TOP_DIM : TOP_WARN;
 	if (in->pid)
 		top_cell_number(&cell[2], in->pid);

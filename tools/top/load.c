@@ -166,7 +166,7 @@ static bool load_block(const struct top_schema *schema, struct top_shot *shot, c
 static enum epf_stats_alive alive_of(const char *word)
 {
 	for (unsigned i = 0; word && i <= EPF_STATS_ENDED; i++)
-		if (!strcmp(word, top_alive_word((enum epf_stats_alive)i)))
+		if (!strcmp(word, waits_alive_word((enum epf_stats_alive)i)))
 			return (enum epf_stats_alive)i;
 	return EPF_STATS_UNKNOWN;
 }

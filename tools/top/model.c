@@ -197,15 +197,14 @@ const char *top_label_of(const struct top_schema *schema, const struct top_block
 	return "";
 }
 
-const char *top_alive_word(enum epf_stats_alive alive)
+bool top_job_has(const struct top_schema *schema, const struct top_job *job,
+		 const struct top_block *block)
 {
-	static const char *const words[] = {
-		[EPF_STATS_UNKNOWN] = "unknown", [EPF_STATS_ALIVE] = "alive",
-		[EPF_STATS_STALE] = "stale",     [EPF_STATS_DEAD] = "dead",
-		[EPF_STATS_ENDED] = "ended",
-	};
+	const struct top_value *id = top_value_of(schema, block, "id");
 
-	return (unsigned)alive <= EPF_STATS_ENDED ? words[alive] : "unknown";
+	if (strcmp(schema->cls[block->cls].name, "job") != 0 || (id ? id->number : 0) != job->id)
+		return false;
+	return job->id || !strcmp(top_label_of(schema, block, "job"), job->name);
 }
 
 const struct top_block *top_block_in(const struct top_shot *shot, const struct top_shot *of,
@@ -317,10 +316,10 @@ static bool take_block(struct top_schema *schema, struct top_shot *shot,
 	return true;
 }
 
-/* A file that has gone and that nobody named: the instance has closed. */
-static bool has_gone(const struct waits_instance *from)
+/* What nobody asked for: an instance that has exited, or closed, so that its file has gone. */
+static bool is_left_out(const struct waits_instance *from)
 {
-	return !from->reader && !from->named && access(from->path, F_OK) != 0;
+	return from->left_out || (!from->reader && !from->named && access(from->path, F_OK) != 0);
 }
 
 static bool take_instance(struct top_schema *schema, struct top_shot *shot,
@@ -412,7 +411,7 @@ static bool take_waits(struct top_shot *shot, const struct waits *w, const uint3
 	for (uint32_t i = 0; i < w->n_entries; i++)
 		take_wait(&shot->wait[i], w, &w->entry[w->order[i]], instance_at, place);
 	shot->n_waits = w->n_entries;
-	shot->left_out = w->dead;
+	shot->left_out = w->n_left_out;
 	return true;
 }
 
@@ -441,9 +440,11 @@ struct top_shot *top_shot_take(struct top_schema *schema, const struct waits *w,
 		good = shot->instance && shot->block && instance_at;
 	}
 	for (uint32_t i = 0; good && i < w->n_instances; i++) {
+		instance_at[i] = TOP_NONE;
+		if (is_left_out(&w->instance[i]))
+			continue;
 		instance_at[i] = shot->n_instances;
-		if (!has_gone(&w->instance[i]))
-			good = take_instance(schema, shot, &w->instance[i], map);
+		good = take_instance(schema, shot, &w->instance[i], map);
 	}
 	good = good && take_waits(shot, w, instance_at);
 	free(map);

@@ -244,6 +244,16 @@ static void put_instances(FILE *out, const struct top_shot *shot)
 	}
 }
 
+/* Whether two waits are in one sample: a name may be several jobs'. */
+static bool are_one(const struct top_shot *shot, const struct top_wait *a, const struct top_wait *b)
+{
+	const struct top_job none = { 0 };
+	const struct top_job *x = a->job < shot->n_jobs ? &shot->job[a->job] : &none;
+	const struct top_job *y = b->job < shot->n_jobs ? &shot->job[b->job] : &none;
+
+	return x->id == y->id && !strcmp(x->name, y->name) && !strcmp(a->reason, b->reason);
+}
+
 /* Number, or longest age, of the waits or causes of a job with one reason. */
 static double wait_sum(const struct top_shot *shot, uint32_t at, unsigned metric)
 {
@@ -253,7 +263,7 @@ static double wait_sum(const struct top_shot *shot, uint32_t at, unsigned metric
 	for (uint32_t i = 0; i < shot->n_waits; i++) {
 		const struct top_wait *e = &shot->wait[i];
 
-		if (e->job != like->job || strcmp(e->reason, like->reason) != 0)
+		if (!are_one(shot, e, like))
 			continue;
 		if (metric == 0)
 			sum++;
@@ -280,17 +290,20 @@ static void put_waits(FILE *out, const struct top_shot *shot)
 		put_head(out, metric[m].name, metric[m].help, "gauge");
 		for (uint32_t i = 0; i < shot->n_waits; i++) {
 			const struct top_wait *e = &shot->wait[i];
+			const struct top_job *job =
+				e->job < shot->n_jobs ? &shot->job[e->job] : NULL;
 			bool more = false, first = true;
+			char id[20] = "";
 
 			for (uint32_t k = 0; k < i; k++)
-				if (shot->wait[k].job == e->job &&
-				    !strcmp(shot->wait[k].reason, e->reason))
-					first = false;
+				first = first && !are_one(shot, &shot->wait[k], e);
 			if (!first)
 				continue;
+			if (job && job->id)
+				snprintf(id, sizeof(id), "%016" PRIx64, job->id);
 			fprintf(out, "%s{", metric[m].name);
-			put_label(out, "job", e->job < shot->n_jobs ? shot->job[e->job].name : "",
-				  &more);
+			put_label(out, "job", job ? job->name : "", &more);
+			put_label(out, "job_id", id, &more);
 			put_label(out, "reason", e->reason, &more);
 			fprintf(out, "} %.9g\n", wait_sum(shot, i, m));
 		}

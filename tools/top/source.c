@@ -67,7 +67,8 @@ void top_source_close(struct top_source *source)
 }
 
 int top_source_live(struct top_source **out, struct top_schema *schema, const char *dir,
-		    char *const *names, int n, uint64_t least_ns, char *reason, size_t reason_bytes)
+		    char *const *names, int n, uint64_t least_ns, bool with_dead, char *reason,
+		    size_t reason_bytes)
 {
 	struct top_source *s = calloc(1, sizeof(*s));
 	int rc = -ENOMEM;
@@ -78,8 +79,10 @@ int top_source_live(struct top_source **out, struct top_schema *schema, const ch
 		s->w = waits_new();
 		s->dir = n ? NULL : strdup(dir);
 	}
-	if (s && s->w && (n || s->dir))
+	if (s && s->w && (n || s->dir)) {
+		s->w->with_dead = with_dead;
 		rc = waits_add_names(s->w, dir, names, n);
+	}
 	if (rc) {
 		top_source_close(s);
 		return say(reason, reason_bytes, rc, "%s: %s: set --stats-dir", dir, strerror(-rc));

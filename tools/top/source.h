@@ -15,9 +15,9 @@
 struct top_source;
 struct top_record;
 
-/* Instances of dir, those that come later too; or n names (waits_add_names). 0 and *out, or -errno with a reason. */
+/* Instances of dir, those that come later too; or n names (waits_add_names). with_dead: also those that have exited. 0 and *out, or -errno with a reason. */
 int top_source_live(struct top_source **out, struct top_schema *schema, const char *dir,
-		    char *const *names, int n, uint64_t least_ns, char *reason,
+		    char *const *names, int n, uint64_t least_ns, bool with_dead, char *reason,
 		    size_t reason_bytes);
 /* A recording; -EBADMSG where no line of it is one. */
 int top_source_replay(struct top_source **out, struct top_schema *schema, const char *path,

@@ -81,7 +81,8 @@ static void sum_core(const struct top_schema *schema, const struct top_shot *now
 
 static void sum_instances(const struct top_shot *now, struct top_sums *out)
 {
-	out->instances = now->n_instances;
+	out->instances = now->n_instances + now->left_out;
+	out->dead = now->left_out;
 	for (uint32_t i = 0; i < now->n_instances; i++) {
 		const struct top_instance *in = &now->instance[i];
 

@@ -107,7 +107,7 @@ struct top_shot {
 	uint32_t n_jobs;
 	struct top_wait *wait;
 	uint32_t n_waits;
-	uint32_t left_out; /* dead instances whose waits are not among these */
+	uint32_t left_out; /* instances that have exited and are not among these */
 	struct top_chunk *memory;
 };
 
@@ -139,7 +139,10 @@ const struct top_value *top_value_of(const struct top_schema *schema, const stru
 /* A label by its name; "" where there is none. */
 const char *top_label_of(const struct top_schema *schema, const struct top_block *block,
 			 const char *label);
-const char *top_alive_word(enum epf_stats_alive alive);
+
+/* Whether a block of class job is of this job: its number tells, and its name where it has no number. */
+bool top_job_has(const struct top_schema *schema, const struct top_job *job,
+		 const struct top_block *block);
 
 /* The same block in another shot: instance, class and labels are the same and the instance is the same run; NULL: none. */
 const struct top_block *top_block_in(const struct top_shot *shot, const struct top_shot *of,

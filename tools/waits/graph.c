@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct waits_rank *find_rank(const struct waits *w, uint32_t job, uint32_t rank)
+const struct waits_rank *waits_rank(const struct waits *w, uint32_t job, uint32_t rank)
 {
 	for (uint32_t i = 0; rank != WAITS_NONE && i < w->n_ranks; i++)
 		if (w->rank[i].job == job && w->rank[i].rank == rank)
@@ -135,7 +135,7 @@ static uint32_t wait_of(const struct waits *w, enum waits_who who, uint32_t job,
 static uint32_t after_signal(struct waits *w, uint32_t at)
 {
 	struct waits_entry e = w->entry[at];
-	const struct waits_rank *r = find_rank(w, e.job, e.peer);
+	const struct waits_rank *r = waits_rank(w, e.job, e.peer);
 	uint32_t next;
 
 	if (e.peer ==
@@ -168,7 +168,7 @@ static uint32_t after_signal(struct waits *w, uint32_t at)
 /* Something on its way to rank `peer`: its engine, the links at both ends. A wait for a node names its lowest rank. */
 static uint32_t after_path(const struct waits *w, const struct waits_entry *e)
 {
-	const struct waits_rank *r = find_rank(w, e->job, e->peer);
+	const struct waits_rank *r = waits_rank(w, e->job, e->peer);
 	uint32_t next = WAITS_NONE;
 
 	if (engine_fact(w, e->instance))
@@ -262,6 +262,24 @@ static void count(struct waits *w)
 	}
 }
 
+/* The end of an instance that nobody asked for is notified where somebody waits for it, and nowhere else. */
+static void drop_ends(struct waits *w)
+{
+	for (uint32_t i = w->n_entries; i-- > 0;) {
+		const struct waits_entry *e = &w->entry[i];
+		uint32_t last = w->n_entries - 1;
+
+		if (!w->instance[e->instance].left_out || e->consequences)
+			continue;
+		w->job[e->job].causes--;
+		w->entry[i] = w->entry[last];
+		for (uint32_t k = 0; k < last; k++)
+			if (w->entry[k].follows == last)
+				w->entry[k].follows = i;
+		w->n_entries--;
+	}
+}
+
 static const struct waits *sorted; /* qsort(3) passes nothing along; one thread at a time */
 
 static int compare(const void *a, const void *b)
@@ -294,6 +312,7 @@ void waits_conclude(struct waits *w)
 		w->entry[i].follows = next == i ? WAITS_NONE : next;
 	}
 	count(w);
+	drop_ends(w);
 	order = realloc(w->order, (w->n_entries + 1) * sizeof(*order));
 	if (!order) {
 		w->no_memory = true;

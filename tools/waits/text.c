@@ -48,6 +48,17 @@ const char *waits_who_word(enum waits_who who)
 	return words[who];
 }
 
+const char *waits_alive_word(enum epf_stats_alive alive)
+{
+	static const char *const words[] = {
+		[EPF_STATS_UNKNOWN] = "unknown", [EPF_STATS_ALIVE] = "alive",
+		[EPF_STATS_STALE] = "stale",     [EPF_STATS_DEAD] = "dead",
+		[EPF_STATS_ENDED] = "ended",
+	};
+
+	return (unsigned)alive <= EPF_STATS_ENDED ? words[alive] : "unknown";
+}
+
 /* A text that grows to the end of its room. */
 struct text {
 	char *at;
@@ -142,7 +153,7 @@ static void add_fact(struct text *t, const struct waits *w, const struct waits_e
 		break;
 	case WAITS_R_ENGINE_ENDED:
 		add_engine(t, w, e);
-		add(t, " has ended without closing: these are its final snapshot");
+		add(t, " has ended without closing");
 		break;
 	case WAITS_R_ENGINE_STALE:
 		add_engine(t, w, e);
@@ -204,6 +215,16 @@ static void add_where(struct text *t, const struct waits_entry *e)
 		add(t, ", stream %" PRIu32, e->stream);
 	if (e->lane != WAITS_NONE && e->who != WAITS_LANE)
 		add(t, ", lane %" PRIu32, e->lane);
+}
+
+const char *waits_nobody(uint32_t left_out, char *text, size_t bytes)
+{
+	if (left_out)
+		snprintf(text, bytes, "no instance is alive, %" PRIu32 " %s exited: see --dead",
+			 left_out, left_out == 1 ? "has" : "have");
+	else
+		snprintf(text, bytes, "no instances");
+	return text;
 }
 
 static void add_rank_wait(struct text *t, const struct waits_entry *e)

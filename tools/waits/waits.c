@@ -5,13 +5,10 @@
  */
 #include "tools/waits/waits.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define SUFFIX ".stats"
 
 struct waits *waits_new(void)
 {
@@ -83,22 +80,14 @@ int waits_add_file(struct waits *w, const char *path, bool named)
 	return 0;
 }
 
-static int is_stats(const struct dirent *entry)
-{
-	size_t n = strlen(entry->d_name);
-
-	return entry->d_name[0] != '.' && n > strlen(SUFFIX) &&
-	       !strcmp(entry->d_name + n - strlen(SUFFIX), SUFFIX);
-}
-
 int waits_add_dir(struct waits *w, const char *dir)
 {
 	struct dirent **list;
 	char path[4096 + 256];
-	int n = scandir(dir, &list, is_stats, alphasort), rc = 0;
+	int n = epf_stats_list(dir, &list), rc = 0;
 
 	if (n < 0)
-		return errno == ENOENT ? 0 : -errno;
+		return n == -ENOENT ? 0 : n;
 	for (int i = 0; i < n; i++) {
 		snprintf(path, sizeof(path), "%s/%s", dir, list[i]->d_name);
 		if (!rc)
@@ -118,7 +107,7 @@ int waits_add_names(struct waits *w, const char *dir, char *const *names, int n)
 
 		if (strchr(names[i], '/'))
 			rc = waits_add_file(w, names[i], true);
-		else if (asprintf(&path, "%s/%s" SUFFIX, dir, names[i]) < 0)
+		else if (asprintf(&path, "%s/%s" EPF_STATS_SUFFIX, dir, names[i]) < 0)
 			return -ENOMEM;
 		else
 			rc = waits_add_file(w, path, true);
@@ -190,16 +179,21 @@ struct reading {
 	uint32_t instance;
 	struct core_job *cores;
 	uint32_t n_cores, room;
+	bool left_out; /* its ranks of living jobs alone: somebody may wait for them */
 };
 
-static uint32_t find_job(struct waits *w, const char *name, uint64_t id, uint32_t world)
+/* What was agreed at the join tells jobs apart; a name may be any other job's, too. Without a number an engine is alone. */
+static uint32_t find_job(const struct reading *r, const char *name, uint64_t id, uint32_t world)
 {
+	struct waits *w = r->w;
 	struct waits_job *job;
 	void *list = w->job;
 
-	for (uint32_t i = 0; i < w->n_jobs; i++)
-		if (w->job[i].id == id && w->job[i].world == world && !strcmp(w->job[i].name, name))
+	for (uint32_t i = 0; id && i < w->n_jobs; i++)
+		if (w->job[i].id == id && w->job[i].world == world)
 			return i;
+	if (r->left_out)
+		return WAITS_NONE;
 	job = push(w, &list, &w->n_jobs, &w->room[1], sizeof(*job));
 	w->job = list;
 	if (!job)
@@ -213,7 +207,7 @@ static uint32_t find_job(struct waits *w, const char *name, uint64_t id, uint32_
 static void read_job(struct reading *r, const struct at *at)
 {
 	struct waits *w = r->w;
-	uint32_t job = find_job(w, label(at, "job"), number(at, "id", 0), number32(at, "world"));
+	uint32_t job = find_job(r, label(at, "job"), number(at, "id", 0), number32(at, "world"));
 	uint64_t looked = number(at, "look_ns", w->now_ns);
 	struct core_job *core;
 	void *list = r->cores;
@@ -229,6 +223,8 @@ static void read_job(struct reading *r, const struct at *at)
 	if (!core)
 		return;
 	*core = (struct core_job){ label32(at, "core"), job };
+	if (r->left_out)
+		return;
 	w->job[job].nodes = number32(at, "nodes");
 	w->job[job].waits += number(at, "waits", 0);
 	w->job[job].hidden += number(at, "waits_hidden", 0);
@@ -242,6 +238,11 @@ static uint32_t job_of(const struct reading *r, const struct at *at)
 		if (r->cores[i].core == core)
 			return r->cores[i].job;
 	return WAITS_NONE;
+}
+
+static bool is_dead(const struct waits_instance *in)
+{
+	return in->alive == EPF_STATS_DEAD || in->alive == EPF_STATS_ENDED;
 }
 
 /* The entry of a block that waits long enough; NULL: it does not. */
@@ -277,12 +278,17 @@ static void read_rank(struct reading *r, const struct at *at)
 	struct waits *w = r->w;
 	const struct waits_instance *in = &w->instance[r->instance];
 	uint32_t job = job_of(r, at);
-	struct waits_entry *e = wait_entry(r, at, WAITS_RANK);
+	uint32_t number_of = label32(at, "rank");
+	struct waits_entry *e;
 	struct waits_rank *rank;
 	void *list = w->rank;
 
+	if (is_dead(in) &&
+	    (job == WAITS_NONE ? r->left_out : waits_rank(w, job, number_of) != NULL))
+		return; /* came back elsewhere */
+	e = r->left_out ? NULL : wait_entry(r, at, WAITS_RANK);
 	if (e) {
-		e->rank = label32(at, "rank");
+		e->rank = number_of;
 		e->peer = number32(at, "wait_rank");
 		e->signal = number(at, "wait_number", 0);
 		e->value = number(at, "wait_value", 0);
@@ -297,14 +303,14 @@ static void read_rank(struct reading *r, const struct at *at)
 		return;
 	rank->job = job;
 	rank->instance = r->instance;
-	rank->rank = label32(at, "rank");
+	rank->rank = number_of;
 	rank->pid = number(at, "pid", 0);
 	rank->state = (unsigned)number(at, "state", EPF_STATS_PEER_UP);
 	rank->active_ns = number(at, "active_ns", 0);
 	/* Of a dead daemon's clients nothing is known: their numbers may be others' by now. */
 	if (in->alive != EPF_STATS_DEAD || rank->pid == in->pid)
 		rank->process = epf_stats_process_state(rank->pid, in->pid_space);
-	if (job != WAITS_NONE)
+	if (job != WAITS_NONE && !r->left_out)
 		w->job[job].ranks++;
 }
 
@@ -374,14 +380,16 @@ static void read_class(struct reading *r, const char *name,
 
 static void read_instance(struct waits *w, uint32_t i)
 {
-	struct reading r = { .w = w, .instance = i };
+	struct reading r = { .w = w, .instance = i, .left_out = w->instance[i].left_out };
 
 	read_class(&r, "job", read_job);
-	read_class(&r, "nic", read_nic);
 	read_class(&r, "rank", read_rank);
-	read_class(&r, "ring", read_ring);
-	read_class(&r, "peer", read_peer);
-	read_class(&r, "lane", read_lane);
+	if (!r.left_out) {
+		read_class(&r, "nic", read_nic);
+		read_class(&r, "ring", read_ring);
+		read_class(&r, "peer", read_peer);
+		read_class(&r, "lane", read_lane);
+	}
 	free(r.cores);
 }
 
@@ -415,40 +423,27 @@ static bool load(struct waits *w, struct waits_instance *in)
 	return true;
 }
 
-static bool is_dead(const struct waits_instance *in)
-{
-	return in->alive == EPF_STATS_DEAD || in->alive == EPF_STATS_ENDED;
-}
-
 int waits_refresh(struct waits *w, uint64_t now_ns, uint64_t least_ns)
 {
-	uint32_t living = 0;
-
 	w->now_ns = now_ns;
 	w->least_ns = least_ns;
-	w->n_jobs = w->n_ranks = w->n_entries = w->dead = 0;
+	w->n_jobs = w->n_ranks = w->n_entries = w->n_left_out = 0;
 	w->no_memory = false;
 	for (uint32_t i = 0; i < w->n_instances; i++) {
-		if (!load(w, &w->instance[i]) || is_dead(&w->instance[i]))
-			continue;
-		read_instance(w, i);
-		living++;
-	}
-	/* The dead: those that were named, those whose job lives on elsewhere, and all where nobody lives. */
-	for (uint32_t i = 0; i < w->n_instances; i++) {
 		struct waits_instance *in = &w->instance[i];
-		uint32_t jobs = w->n_jobs, ranks = w->n_ranks, entries = w->n_entries;
 
-		if (!in->reader || !is_dead(in))
+		in->left_out = false;
+		if (!load(w, in))
 			continue;
-		read_instance(w, i);
-		if (in->named || !living || w->n_jobs == jobs)
-			continue;
-		w->n_jobs = jobs;
-		w->n_ranks = ranks;
-		w->n_entries = entries;
-		w->dead++;
+		in->left_out = is_dead(in) && !in->named && !w->with_dead;
+		w->n_left_out += in->left_out;
+		if (!is_dead(in))
+			read_instance(w, i);
 	}
+	/* Behind the living: what these still have is not taken from the dead. */
+	for (uint32_t i = 0; i < w->n_instances; i++)
+		if (w->instance[i].reader && is_dead(&w->instance[i]))
+			read_instance(w, i);
 	waits_conclude(w);
 	return w->no_memory ? -ENOMEM : 0;
 }

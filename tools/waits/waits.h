@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who waits for whom: reads the statistics files of one or several instances, living or dead, and makes of their waits one graph, the
- * causes first. For `ep-fabric why` and ep-top's waiting screen, which only print. It touches nobody: files, and /proc/PID/stat of
+ * Who waits for whom: reads the statistics files of one or several instances and makes of their waits one graph, the causes first. An
+ * instance that has exited is left out unless it is named or asked for; only who waits for one of its ranks is notified that it has ended. For `ep-fabric why` and ep-top's waiting screen, which only print. It touches nobody: files, and /proc/PID/stat of
  * processes that they name. It must never trust a number of a file beyond what the reader has checked, nor print.
  *
  * A wait *follows* from what keeps the one that it waits for: a rank that waits for a signal of rank 2 follows from rank 2's own wait, or from
@@ -53,7 +53,8 @@ struct waits_instance {
 	uint64_t pid, pid_space;
 	enum epf_stats_alive alive;
 	char process;          /* state letter, 0: not known */
-	bool named;            /* given by name: shown also when dead */
+	bool named;            /* given by name: shown also when it has exited */
+	bool left_out;         /* has exited, and nobody asked for it */
 	uint64_t heartbeat_ns; /* 0: none yet */
 	uint32_t links, links_up;
 	uint64_t link_since_ns;
@@ -109,7 +110,8 @@ struct waits {
 	uint32_t n_entries;
 	uint32_t
 		*order; /* [n_entries] causes with most consequences first, then the oldest waits */
-	uint32_t dead;  /* instances left out: dead, not named, of no living job */
+	uint32_t n_left_out; /* instances */
+	bool with_dead;      /* set by the caller: instances that have exited, too */
 	uint64_t now_ns, least_ns;
 	uint32_t room[4]; /* the lists' */
 	bool no_memory;
@@ -133,12 +135,18 @@ int waits_add_names(struct waits *w, const char *dir, char *const *names, int n)
  */
 int waits_refresh(struct waits *w, uint64_t now_ns, uint64_t least_ns);
 
-/* One word for a reason ("signal-missing"), and for who waits ("rank"); never NULL. Stable: JSON has them. */
+/* One word for a reason ("signal-missing"), for who waits ("rank") and for a writer ("stale"); never NULL. Stable: JSON has them. */
 const char *waits_reason_word(unsigned reason);
 const char *waits_who_word(enum waits_who who);
+const char *waits_alive_word(enum epf_stats_alive alive);
 /* One sentence about an entry, without a full stop. Returns text. */
 const char *waits_sentence(const struct waits *w, const struct waits_entry *e, char *text,
 			   size_t bytes);
+
+/* What to say where no instance is to be seen: that nobody lives, and how many have exited. Returns text. */
+const char *waits_nobody(uint32_t left_out, char *text, size_t bytes);
+/* A rank of a job; NULL: none of the instances has it. */
+const struct waits_rank *waits_rank(const struct waits *w, uint32_t job, uint32_t rank);
 
 /* For waits.c and graph.c: a new entry, zeroed, WAITS_NONE where that is unknown; NULL without memory. */
 struct waits_entry *waits_push(struct waits *w);
