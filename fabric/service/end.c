@@ -11,13 +11,7 @@
 
 #include <stdio.h>
 
-enum { FIRST_LOOK_MS = 1, LAST_LOOK_MS = 50, END_LOOK_MS = 4, ENDING_MS = 1000 };
-
-void svc_job_look(struct svc_job *job)
-{
-	job->wait_ns = FIRST_LOOK_MS * (uint64_t)SVC_MS;
-	job->next_ns = epf_now_ns() + job->wait_ns;
-}
+enum { LAST_LOOK_MS = 50, END_LOOK_MS = 4, ENDING_MS = 1000 };
 
 struct gone_args {
 	uint32_t local, cause;
@@ -154,7 +148,7 @@ static int end_job(struct epf_svc *s, struct svc_job *job, uint64_t now)
 	if (job->scheduler && !job->said_bye) {
 		job->state = SVC_JOB_ENDING;
 		job->said_bye = true;
-		job->wait_ns = FIRST_LOOK_MS * (uint64_t)SVC_MS / 2;
+		job->wait_ns = SVC_MS / 2;
 		job->grace_ns = now + s->conf->peer_timeout_ns;
 		svc_core_call(job, say_bye, NULL);
 		return 0;

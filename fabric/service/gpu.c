@@ -37,13 +37,6 @@ static int dmabuf_bytes(int fd, uint64_t *bytes)
 
 int (*svc_dmabuf_bytes)(int fd, uint64_t *bytes) = dmabuf_bytes;
 
-void svc_device_free(struct epf_device_mem *mem)
-{
-	if (mem)
-		close(mem->dmabuf_fd);
-	free(mem);
-}
-
 static uint64_t get_le(const uint8_t *at, unsigned bytes)
 {
 	uint64_t value = 0;

@@ -136,3 +136,10 @@ void svc_memory_unmap(void *addr, uint64_t bytes)
 	if (addr)
 		munmap((uint8_t *)addr - before, bytes + before);
 }
+
+void svc_device_free(struct epf_device_mem *mem)
+{
+	if (mem)
+		close(mem->dmabuf_fd);
+	free(mem);
+}

@@ -72,7 +72,12 @@ static int hello(struct epf_svc *s, struct svc_session *c, const union svc_messa
 		return rc;
 	c->minor = epf_svc_minor(h->minor);
 	c->state = h->flags & 1 ? SVC_OPERATOR : SVC_GREETED;
-	svc_session_greeted(s, c);
+	if (c->state ==
+	    SVC_GREETED) { /* an operator stays in the strangers' budget, and keeps its deadline */
+		s->n_strangers--;
+		s->n_clients++;
+		c->deadline_ns = 0;
+	}
 	a->hello = (struct epf_svc_hello_reply){ .major = EPF_SVC_MAJOR,
 						 .minor = EPF_SVC_MINOR,
 						 .max_regions = (uint32_t)s->conf->regions,

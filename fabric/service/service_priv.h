@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the service daemon, shared by the svc_*.c files and their tests; nobody else includes it. One thread, the control
+ * The inside of the service daemon, shared by the files of this folder and their tests. One thread, the control
  * thread, owns everything here. An engine core belongs to its scheduler's thread once its job is connected and is then reached by
  * svc_core_call() alone.
  *
@@ -8,9 +8,9 @@
  *   member   a rank's memory: signals, regions, rings; lives   job      one engine core on one NIC, its local ranks' seats
  *            longer than its session, until the engine lets go
  *
- * Files: service.c (life, loop), place.c (directory, lock, socket), session.c (connections), request.c (dispatch), user.c
- * (limits), memory.c (memfds), unmap.c (letting go of them), gpu.c (GPU memory), member.c (a rank's memory), job.c (jobs), join.c (joining), end.c (leaving),
- * operate.c (operator), status.c (JSON).
+ * Files, top down: daemon.c (life, loop), session.c (connections), request.c (dispatch), attach.c and join.c (joining), end.c (leaving),
+ * job.c (engines), handover.c, gpu.c, region.c, ring.c, member.c (a rank's memory), core_call.c, operate.c (operator), status.c (JSON),
+ * place.c (directory, lock, socket), unmap.c and memory.c (memfds), user.c (limits).
  */
 #ifndef EPF_FABRIC_SERVICE_SERVICE_PRIV_H
 #define EPF_FABRIC_SERVICE_SERVICE_PRIV_H
@@ -287,8 +287,6 @@ void svc_sessions_deadlines(struct epf_svc *s, uint64_t now);
 /* why: for the log; NULL: nothing to say. Its rank, if it has one, has died unless it has left before. */
 void svc_session_close(struct epf_svc *s, struct svc_session *c, const char *why);
 void svc_sessions_bury(struct epf_svc *s);
-/* The stranger becomes a client, or an operator: leaves the strangers' budget. */
-void svc_session_greeted(struct epf_svc *s, struct svc_session *c);
 
 /* ---- request.c ---- */
 union svc_message {
@@ -334,6 +332,10 @@ struct svc_answer {
 	bool later; /* no answer now: svc_request_finish() gives it */
 };
 
+/* A handler of one kind of request: fills *a and returns 0, or returns -errno with epf_last_error() set. */
+typedef int svc_handler(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
+			struct svc_answer *a);
+
 /* The complete message in c->in. */
 void svc_request(struct epf_svc *s, struct svc_session *c);
 /* Ends a request whose answer came later: REGION. rc: 0, or its error is this thread's last one. */
@@ -352,6 +354,12 @@ const char *svc_use_setting(enum svc_use use);
 uint64_t svc_use_limit(const struct epf_svc *s, enum svc_use use);
 
 /* ---- memory.c ---- */
+/* Rounds up to whole pages. */
+static inline uint64_t svc_pages(uint64_t bytes)
+{
+	return (bytes + 4095) / 4096 * 4096;
+}
+
 /*
  * Memory to share with a client: a memfd of that size, allocated, mapped and sealed. read_only: nobody who gets the descriptor can map it for
  * writing.
@@ -363,6 +371,9 @@ int svc_memory_check(int fd, uint64_t offset, uint64_t bytes);
 int svc_memory_fill(int fd, uint64_t offset, uint64_t bytes);
 int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr);
 void svc_memory_unmap(void *addr, uint64_t bytes);
+
+/* Frees what gpu.c keeps of a dma-buf. Accepts NULL. */
+void svc_device_free(struct epf_device_mem *mem);
 
 /* ---- unmap.c ---- */
 int svc_unmap_start(struct epf_svc *s);
@@ -376,41 +387,69 @@ void svc_unmap_close(struct epf_svc *s, int fd);
 /* Gives back what has been let go of meanwhile. */
 void svc_unmap_collect(struct epf_svc *s);
 
+/* ---- core_call.c ---- */
+/* Runs fn on the engine's thread, or at once where none has it yet; a failure is this thread's last error. */
+int svc_core_call(struct svc_job *job, int (*fn)(struct epf_core *core, void *arg), void *arg);
+/* 0, or why the job cannot be used. */
+int svc_job_check(const struct svc_job *job);
+struct svc_seat *svc_job_seat(struct svc_job *job, uint32_t rank);
+const char *svc_job_name(const struct svc_job *job);
+/* Makes svc_jobs_step() visit the job within a millisecond. */
+void svc_job_look(struct svc_job *job);
+
 /* ---- member.c ---- */
-int svc_member_signals(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		       struct svc_answer *a);
-int svc_member_region(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		      struct svc_answer *a);
+/* Returns the session's member, made if it has none yet; NULL with epf_last_error() set: no memory. */
+struct svc_member *svc_member_get(struct epf_svc *s, struct svc_session *c);
+svc_handler svc_member_signals;
+
+/* ---- region.c ---- */
+svc_handler svc_member_region;
 /* gpu.c */
-int svc_member_gpu_region(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-			  struct svc_answer *a);
+svc_handler svc_member_gpu_region;
 /* Bytes of a dma-buf; -EINVAL: the descriptor is none. Tests put a fake in its place: where there is no GPU there is no dma-buf. */
 extern int (*svc_dmabuf_bytes)(int fd, uint64_t *bytes);
-void svc_device_free(struct epf_device_mem *mem);
 /* For it: whether the client may have one more region; what a region counts against the limits, taken and released; and its entry. */
 int svc_member_may_register(struct epf_svc *s, struct svc_session *c, uint32_t access,
 			    struct svc_member **out);
 int svc_member_take(struct epf_svc *s, struct svc_member *m, uint64_t bytes);
 void svc_member_give(struct svc_member *m, uint64_t bytes);
 int svc_member_add(struct svc_member *m, const struct svc_region *region);
-int svc_member_region_close(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-			    struct svc_answer *a);
-int svc_member_ring(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		    struct svc_answer *a);
-int svc_member_ring_close(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-			  struct svc_answer *a);
+svc_handler svc_member_region_close;
 /* The next slice of c->filling: 1 when the region is registered and *region set, 0 to go on, or an error. */
 int svc_member_fill(struct epf_svc *s, struct svc_session *c, uint32_t *region);
 void svc_member_stop_filling(struct epf_svc *s, struct svc_session *c);
-/* Hands signals, regions and rings to the job's engine; directly or, when it runs, on its thread. */
-int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t rank, pid_t pid);
+
+struct svc_region_args {
+	struct svc_member *m;
+	struct svc_region *r;
+	uint32_t number; /* what the engine calls it */
+};
+
+/* On the engine's thread: registers the region; arg: struct svc_region_args. */
+int svc_region_add(struct epf_core *core, void *arg);
+void svc_region_free(struct epf_svc *s, struct svc_member *m, struct svc_region *r);
+
+/* ---- ring.c ---- */
+svc_handler svc_member_ring;
+svc_handler svc_member_ring_close;
 /* Unmaps rings the engine has let go of; 1 when some are left. */
 int svc_member_sweep(struct svc_member *m);
+
+struct svc_ring_args {
+	struct svc_member *m;
+	struct svc_ring *r;
+};
+
+/* On the engine's thread: opens the ring; arg: struct svc_ring_args. */
+int svc_ring_add(struct epf_core *core, void *arg);
+void svc_ring_unmap(struct svc_member *m, struct svc_ring *r);
+
+/* ---- handover.c ---- */
+/* Hands signals, regions and rings to the job's engine; directly or, when it runs, on its thread. */
+int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t rank, pid_t pid);
 void svc_member_destroy(struct epf_svc *s, struct svc_member *m);
 
 /* ---- job.c ---- */
-/* Runs fn on the engine's thread, or at once where none has it yet; a failure is this thread's last error. */
-int svc_core_call(struct svc_job *job, int (*fn)(struct epf_core *core, void *arg), void *arg);
 /* A new job with its engine, in the list; the client's user pays. */
 int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_svc_attach *m,
 		   struct svc_job **out);
@@ -424,48 +463,32 @@ void svc_job_break(struct svc_job *job, unsigned reason, const char *why);
 void svc_job_limit_engine(struct epf_svc *s, struct svc_job *job);
 /* After it grew, or failed to (rc): counts what it has now; the user's limit where that was in its way, else rc. */
 int svc_job_count_engine(struct epf_svc *s, struct svc_job *job, int rc);
-/* 0, or why the job cannot be used. */
-int svc_job_check(const struct svc_job *job);
-struct svc_seat *svc_job_seat(struct svc_job *job, uint32_t rank);
-const char *svc_job_name(const struct svc_job *job);
+/* ---- attach.c ---- */
+svc_handler svc_join_attach;
 
 /* ---- join.c ---- */
-int svc_join_attach(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		    struct svc_answer *a);
-int svc_join_world(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		   struct svc_answer *a);
-int svc_join_connect(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		     struct svc_answer *a);
-int svc_join_describe(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		      struct svc_answer *a);
-int svc_join_update(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		    struct svc_answer *a);
-int svc_join_reconnect(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		       struct svc_answer *a);
+svc_handler svc_join_world;
+svc_handler svc_join_connect;
+svc_handler svc_join_describe;
+svc_handler svc_join_update;
+svc_handler svc_join_reconnect;
 
 /* ---- end.c ---- */
 /* The session's rank has gone: cause 0 it left, else a reason number. The member is the job's, or freed. */
 void svc_rank_gone(struct epf_svc *s, struct svc_session *c, unsigned cause);
 /* Looks after ranks that drain, rings that close and jobs that end. */
 void svc_jobs_step(struct epf_svc *s, uint64_t now);
-/* svc_jobs_step is to look at the job soon. */
-void svc_job_look(struct svc_job *job);
 /* When svc_jobs_step has to run next; UINT64_MAX: not by itself. */
 uint64_t svc_jobs_next(const struct epf_svc *s);
 
 /* ---- operate.c ---- */
-int svc_operate_mask(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		     struct svc_answer *a);
-int svc_operate_counter(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-			struct svc_answer *a);
-int svc_operate_drain(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		      struct svc_answer *a);
-int svc_operate_link(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-		     struct svc_answer *a);
+svc_handler svc_operate_mask;
+svc_handler svc_operate_counter;
+svc_handler svc_operate_drain;
+svc_handler svc_operate_link;
 
 /* ---- status.c ---- */
-int svc_status(struct epf_svc *s, struct svc_session *c, const union svc_message *m,
-	       struct svc_answer *a);
+svc_handler svc_status;
 json_t *svc_status_json(const struct epf_svc *s);
 
 #endif

@@ -101,15 +101,6 @@ void svc_accept(struct epf_svc *s)
 	}
 }
 
-void svc_session_greeted(struct epf_svc *s, struct svc_session *c)
-{
-	if (c->state == SVC_OPERATOR) /* stays in the strangers' budget, and its deadline stands */
-		return;
-	s->n_strangers--;
-	s->n_clients++;
-	c->deadline_ns = 0;
-}
-
 void svc_session_close(struct epf_svc *s, struct svc_session *c, const char *why)
 {
 	bool client = c->state > SVC_OPERATOR;
