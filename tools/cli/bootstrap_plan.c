@@ -8,7 +8,7 @@
 #include "bootstrap/rank_env.h"
 #include "bootstrap/wire.h"
 #include "fabric/base/err.h"
-#include "tools/cli/bootstrap.h"
+#include "tools/cli/bootstrap_priv.h"
 
 #include <argp.h>
 #include <inttypes.h>

@@ -239,3 +239,21 @@ void top_cell_make(const struct top_view_from *from, const struct top_line *line
 			value_cell(from, line, spec, v, cell);
 	}
 }
+
+struct top_line *top_table_push(struct top_table *table)
+{
+	struct top_line *bigger;
+
+	if (table->n_lines == table->room) {
+		uint32_t room = table->room ? 2 * table->room : 64;
+
+		bigger = realloc(table->line, room * sizeof(*bigger));
+		if (!bigger) {
+			table->no_memory = true;
+			return NULL;
+		}
+		table->line = bigger;
+		table->room = room;
+	}
+	return memset(&table->line[table->n_lines++], 0, sizeof(*table->line));
+}

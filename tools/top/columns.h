@@ -42,10 +42,9 @@ struct top_view_from {
 
 extern const struct top_column_spec top_wait_columns[], top_job_columns[], top_instance_columns[];
 
-/* A new line, zeroed; NULL without memory. */
+/* cells.c: a new line, zeroed; NULL without memory. */
 struct top_line *top_table_push(struct top_table *table);
-
-/* cells.c: one cell of a line that has a block. */
+/* One cell of a line that has a block. */
 void top_cell_make(const struct top_view_from *from, const struct top_line *line,
 		   const struct top_column_spec *spec, struct top_cell *cell);
 void top_cell_number(struct top_cell *cell, uint64_t n);

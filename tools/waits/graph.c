@@ -3,7 +3,7 @@
  * What follows from what (waits.h): facts that are causes by themselves (stopped processes, engines without a sign of life, links that are
  * down), then for each wait what keeps the one that it waits for, then the order. Works on the model alone.
  */
-#include "tools/waits/waits.h"
+#include "tools/waits/waits_priv.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -148,9 +148,4 @@ const char *waits_nobody(uint32_t left_out, char *text, size_t bytes);
 /* A rank of a job; NULL: none of the instances has it. */
 const struct waits_rank *waits_rank(const struct waits *w, uint32_t job, uint32_t rank);
 
-/* For waits.c and graph.c: a new entry, zeroed, WAITS_NONE where that is unknown; NULL without memory. */
-struct waits_entry *waits_push(struct waits *w);
-/* graph.c: causes, what follows from what, the order. */
-void waits_conclude(struct waits *w);
-
 #endif

@@ -107,24 +107,6 @@ uint32_t top_columns(enum top_screen_number screen, struct top_column *column)
 	return n;
 }
 
-struct top_line *top_table_push(struct top_table *table)
-{
-	struct top_line *bigger;
-
-	if (table->n_lines == table->room) {
-		uint32_t room = table->room ? 2 * table->room : 64;
-
-		bigger = realloc(table->line, room * sizeof(*bigger));
-		if (!bigger) {
-			table->no_memory = true;
-			return NULL;
-		}
-		table->line = bigger;
-		table->room = room;
-	}
-	return memset(&table->line[table->n_lines++], 0, sizeof(*table->line));
-}
-
 static void block_lines(struct top_table *table, const struct top_view_from *from, uint32_t cls,
 			const struct top_column_spec *spec)
 {

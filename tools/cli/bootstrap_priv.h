@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the two files of `ep-fabric bootstrap` share: the arguments that were given, and output.
+ * What the files of `ep-fabric bootstrap` share: the arguments that were given, and output.
  * Included by them only.
  */
-#ifndef EPF_TOOLS_CLI_BOOTSTRAP_H
-#define EPF_TOOLS_CLI_BOOTSTRAP_H
+#ifndef EPF_TOOLS_CLI_BOOTSTRAP_PRIV_H
+#define EPF_TOOLS_CLI_BOOTSTRAP_PRIV_H
 
 #include "fabric/base/conf.h"
 

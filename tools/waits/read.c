@@ -3,7 +3,7 @@
  * Reading for the graph of waits (waits.h): statistics files into instances, jobs, ranks and waits. What follows from what is
  * graph.c's. Rows are found by name, so files of older and newer engines are read as far as they say something.
  */
-#include "tools/waits/waits.h"
+#include "tools/waits/waits_priv.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -31,34 +31,6 @@ void waits_free(struct waits *w)
 	free(w);
 }
 
-/* Room for one more in a list; its address, zeroed, or NULL. */
-static void *push(struct waits *w, void **list, uint32_t *n, uint32_t *room, size_t size)
-{
-	if (*n == *room) {
-		uint32_t more = *room ? 2 * *room : 16;
-		void *bigger = realloc(*list, more * size);
-
-		if (!bigger) {
-			w->no_memory = true;
-			return NULL;
-		}
-		*list = bigger;
-		*room = more;
-	}
-	return memset((char *)*list + (size_t)(*n)++ * size, 0, size);
-}
-
-struct waits_entry *waits_push(struct waits *w)
-{
-	void *list = w->entry;
-	struct waits_entry *e = push(w, &list, &w->n_entries, &w->room[3], sizeof(*e));
-
-	w->entry = list;
-	if (e)
-		e->rank = e->peer = e->stream = e->lane = e->ring = e->follows = WAITS_NONE;
-	return e;
-}
-
 int waits_add_file(struct waits *w, const char *path, bool named)
 {
 	struct waits_instance *in;
@@ -67,7 +39,7 @@ int waits_add_file(struct waits *w, const char *path, bool named)
 	for (uint32_t i = 0; i < w->n_instances; i++)
 		if (!strcmp(w->instance[i].path, path))
 			return 0;
-	in = push(w, &list, &w->n_instances, &w->room[0], sizeof(*in));
+	in = waits_grow(w, &list, &w->n_instances, &w->room[0], sizeof(*in));
 	w->instance = list;
 	if (!in)
 		return -ENOMEM;
@@ -194,7 +166,7 @@ static uint32_t find_job(const struct reading *r, const char *name, uint64_t id,
 			return i;
 	if (r->left_out)
 		return WAITS_NONE;
-	job = push(w, &list, &w->n_jobs, &w->room[1], sizeof(*job));
+	job = waits_grow(w, &list, &w->n_jobs, &w->room[1], sizeof(*job));
 	w->job = list;
 	if (!job)
 		return WAITS_NONE;
@@ -218,7 +190,7 @@ static void read_job(struct reading *r, const struct at *at)
 		w->instance[r->instance].alive = EPF_STATS_STALE;
 	if (job == WAITS_NONE)
 		return;
-	core = push(w, &list, &r->n_cores, &r->room, sizeof(*core));
+	core = waits_grow(w, &list, &r->n_cores, &r->room, sizeof(*core));
 	r->cores = list;
 	if (!core)
 		return;
@@ -297,7 +269,7 @@ static void read_rank(struct reading *r, const struct at *at)
 		if (e->reason == EPF_STATS_WAIT_RING)
 			e->ring = (uint32_t)e->signal;
 	}
-	rank = push(w, &list, &w->n_ranks, &w->room[2], sizeof(*rank));
+	rank = waits_grow(w, &list, &w->n_ranks, &w->room[2], sizeof(*rank));
 	w->rank = list;
 	if (!rank)
 		return;
