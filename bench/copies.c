@@ -81,7 +81,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return 0;
 }
 
-/* Pipes of a child: it says that it is ready, is notified to go, and gives its times. */
+/* Pipes of a child: it reports ready, waits for the start signal, and reports its times. */
 struct child {
 	pid_t pid;
 	int up[2], down[2];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-bench's side of daemons.h: the private directory, the keeper process, and what ranks are notified. The daemons themselves are
+ * ep-bench's side of daemons.h: the private directory, the keeper process, and what ranks are given. The daemons themselves are
  * the keeper's (keeper.c). Must not be called beside other threads: it forks and goes on without exec.
  */
 #include "bench/daemons.h"
@@ -80,7 +80,7 @@ static int start_keeper(const struct bench_daemons_options *o, struct bench_daem
 		return -EMFILE;
 	}
 	(void)signal(SIGPIPE,
-		     SIG_IGN); /* the keeper may have been killed when the end is notified to it */
+		     SIG_IGN); /* the keeper may have been killed when it is asked to end */
 	(void)bench_cpus();    /* learns them before any thread is pinned */
 	d->keeper = fork();
 	if (d->keeper == 0) {

@@ -32,7 +32,7 @@ struct epf_net_addr {
  * epf_net_split() - read "host:port", "1.2.3.4:port" or "[v6]:port" (also "[fe80::1%eth0]:port").
  * @host: EPF_NET_HOST_MAX bytes; without the brackets.
  *
- * An IPv6 address without brackets is refused: its port could not be notified from its end.
+ * An IPv6 address without brackets is refused: its port could not be separated from the address.
  */
 int epf_net_split(const char *text, char host[EPF_NET_HOST_MAX], uint16_t *port);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The job of the rendezvous server: ranks that join, rounds that fill and complete, and the one
- * way a job's bootstrap fails: every member is notified the same cause, which names the rank. Called
+ * way a job's bootstrap fails: every member gets the same cause, which names the rank. Called
  * by the server's thread only. A round is complete when all ranks have arrived; a rank arrives
  * again only after it has received the last result, so there is one result at a time.
  */

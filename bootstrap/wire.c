@@ -302,7 +302,7 @@ enum epf_wire_verdict epf_wire_get_part(const struct epf_wire_msg *msg, struct e
 
 	if (part.offset > part.total || part.bytes > part.total - part.offset)
 		return EPF_WIRE_V_PAYLOAD;
-	/* Only an empty stream has an empty part: others could go on for ever without progress. */
+	/* Only an empty stream has an empty part: others could go on forever without progress. */
 	if (part.bytes == 0 && part.total != 0)
 		return EPF_WIRE_V_PAYLOAD;
 	*out = part;

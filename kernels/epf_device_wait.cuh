@@ -125,7 +125,7 @@ EPF_DEV_COLD uint64_t epf_dev_private_room(const struct epf_gpu_ctx *ctx,
 }
 
 /*
- * Reads the core's word for everybody who waits for the same ring, if nobody else does so now. Returns 1 if it did, with the value. Two
+ * Reads the core's word foreverybody who waits for the same ring, if nobody else does so now. Returns 1 if it did, with the value. Two
  * who read one after the other may have their copies land in either order: an older one only makes those who look ask again. [A2, A3; G3]
  */
 EPF_DEV_FN int epf_dev_refresh(const uint64_t *word, uint64_t *copy, uint32_t *busy, uint64_t *seen)

@@ -233,7 +233,7 @@ void epf_ll_close(struct epf_ll *ll);
  *
  * What RECV wrote is visible to later work of the stream. SEND's inputs may be reused by later work of the stream.
  * Return: 0; -EINVAL (a value outside its range, a pointer missing), -E2BIG (the shape does not fit into `bytes`); errors of epf.h. What goes
- * wrong in a kernel is notified by epf_ll_check().
+ * wrong in a kernel is reported by epf_ll_check().
  */
 int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned halves,
 		    void *stream);
@@ -274,7 +274,7 @@ int epf_ll_clean(struct epf_ll *ll, void *stream);
 /**
  * epf_ll_mask_update() - masks a rank (@masked not 0) or clears its mask, in stream order.
  *
- * Local: the other ranks are notified nothing. A rank whose mask is cleared counts again after an epf_ll_clean() of all ranks.
+ * Local: the other ranks do not learn of it. A rank whose mask is cleared counts again after an epf_ll_clean() of all ranks.
  * Masking oneself is -EINVAL.
  */
 int epf_ll_mask_update(struct epf_ll *ll, uint32_t rank, int masked, void *stream);

@@ -164,7 +164,7 @@ struct epf_gpu_ctx {
 	uint64_t
 		failed; /* uint32_t[2] in GPU memory: 1 once a thread has taken it on itself to write the status; 1 while one has told of its wait */
 	uint64_t
-		wakeup; /* struct epf_wakeup of the rank, which long waits are notified to; 0: none */
+		wakeup; /* struct epf_wakeup of the rank, to which long waits are reported; 0: none */
 	uint64_t reserved1[2];
 };
 

@@ -28,7 +28,7 @@ extern "C" {
 struct epf_stats_reader;
 
 enum epf_stats_alive {
-	EPF_STATS_UNKNOWN = 0, /* cannot be notified from here, e.g. another container */
+	EPF_STATS_UNKNOWN = 0, /* cannot be determined from here, e.g. another container */
 	EPF_STATS_ALIVE,
 	EPF_STATS_STALE, /* the process runs, but its last sign of life is too old */
 	EPF_STATS_DEAD,  /* ended without closing the file: these are final snapshot */
@@ -96,7 +96,7 @@ enum epf_stats_alive epf_stats_reader_alive(const struct epf_stats_reader *reade
 					    uint64_t stale_after_ns);
 
 /*
- * State letter of a process as proc(5) has it ('T' stopped, 'Z' ended ...), 0 where it cannot be notified from here: its pid space is
+ * State letter of a process as proc(5) has it ('T' stopped, 'Z' ended ...), 0 where it cannot be determined from here: its pid space is
  * another one or not known, /proc is hidden. A process that does not exist gives 'X'.
  */
 char epf_stats_process_state(uint64_t pid, uint64_t pid_space);

@@ -3,7 +3,7 @@
  * The one table of statistics. Each row is a number that the engine keeps: it becomes a constant
  * (EPF_STAT_<CLASS>_<ROW>) in epf_stats.h and a line of the schema inside the statistics file, from
  * which every tool prints it. There is no per-counter code anywhere else: to add a number, add a
- * row. Readers find rows by name, so rows may move; a name keeps its meaning for ever.
+ * row. Readers find rows by name, so rows may move; a name keeps its meaning forever.
  *
  * Included several times, after defining what is wanted of these, each defaulting to nothing:
  *   EPF_CLASS(ID, "name", "help", "label=kind ...")   opens a class; kind is num or text
@@ -12,7 +12,7 @@
  * TYPE: COUNTER only grows; GAUGE goes both ways; STATE is an index into "a|b|c" plus the time it
  * was entered; HISTOGRAM is one struct epf_hist; EVENTS is the flight recorder (epf_flight.h). Limits (checked when the file is made): names 39,
  * units 15, state names 71, help 103 characters; 128 rows a class.
- * This file must never contain anything but rows.
+ * Contains rows only.
  */
 #ifndef EPF_CLASS
 # define EPF_CLASS(id, name, help, labels)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slow half of clock.h: the monotonic clock and the calibration of the time-stamp counter.
- * Called by set-up and wait code. It must never be called from a _hot file.
+ * Called by set-up and wait code. Never called from a _hot file.
  */
 #include "fabric/base/clock.h"
 

@@ -147,7 +147,7 @@ static ssize_t read_up_to(int fd, char *buf, size_t size)
 	return (ssize_t)got;
 }
 
-/* Only regular files: opening a pipe or a device could wait for ever. */
+/* Only regular files: opening a pipe or a device could wait forever. */
 static int read_whole(const char *path, int fd, char **text, size_t *len)
 {
 	size_t room = EPF_CONF_FILE_MAX_BYTES + 1;

@@ -62,7 +62,7 @@ static const char *unit_of(enum epf_conf_type type)
 	return type == EPF_CONF_SIZE ? "bytes" : NULL;
 }
 
-/* Numbers as numbers; null stands for auto, and for a secret that must not be notified. */
+/* Numbers as numbers; null stands for auto, and for a secret. */
 static json_t *json_value(const struct epf_conf *conf, const struct epf_conf_key *key)
 {
 	union epf_conf_value v;

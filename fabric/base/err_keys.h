@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The one table of error reasons. err.h makes enum epf_reason from it, err.c the texts, tools/gen
- * the page docs/errors.md. A number keeps its meaning for ever; a reason that is no longer given
+ * the page docs/errors.md. A number keeps its meaning forever; a reason that is no longer given
  * keeps its row. Groups: 100 configuration, 200 bootstrap, 300 commands and regions, 400 NICs,
  * lanes and peers, 500 memory and system, 600 usage of moe and bench, 700 the daemon, 800 the shim. Rows are sorted by number
  * (a test looks); a number used twice does not compile.
  *
  * R(NAME, number, ERRNO, "what happened, one sentence", "what to do, one sentence")
- * This file must never contain anything but rows.
+ * Contains rows only.
  */
 /* clang-format off */
 R(CONF_UNKNOWN_KEY,    100, EINVAL,  "A configuration name is not known.", "see ep-fabric config for the names")

@@ -18,7 +18,7 @@
 /* A beat takes a tick of the peer, its step, the way: so many ticks of ours beyond the limit. */
 enum { SILENT_TICKS_MORE = 2 };
 
-/* Time between two looks for peers that may be notified that this engine beats, until its first tick. */
+/* Until the first tick: time between two checks for peers that may be told that this engine sends heartbeats. */
 #define YOUNG_TICK_NS UINT64_C(10000000)
 
 /* Writes the ring's error record: the first failure in full, the number of all. [R3: before done.retired moves] */
@@ -277,7 +277,7 @@ static void heartbeat(struct epf_core *core)
 
 /*
  * Of a peer that stops before its first tick, which may be more than a second after the join, nobody could tell that it is silent. So until then
- * every node is notified that this engine beats as soon as something of it has arrived: then it is connected, and may be written to.
+ * every node learns that this engine sends heartbeats as soon as something of it has arrived: then it is connected and may be written to.
  */
 static void promise_beats(struct epf_core *core)
 {
@@ -312,7 +312,7 @@ static int has_other_lane(const struct epf_core *core, const struct epf_lane *la
 /*
  * Ticks for which a lane may stall. To the own node there is no network that could be waited for. To another one the device has
  * time limits of its own, and an engine that has stopped is peer-silence's to notice: what lasts longer than both is a device that reports
- * nothing. 0: for ever.
+ * nothing. 0: forever.
  */
 static uint64_t patience(const struct epf_core *core, const struct epf_lane *lane)
 {

@@ -215,7 +215,7 @@ static void on_revoke(struct epf_core *core, struct epf_node *node, const struct
 		return;
 	}
 	region = &core->peers[m->rank].regions[m->signal];
-	/* One that was withdrawn before is notified again when its node has come back: the answer may have been lost. */
+	/* One that was withdrawn before is sent again when its node has come back: the answer may have been lost. */
 	if (region->state == EPF_REGION_REVOKED || region->state == EPF_REGION_DRAINING)
 		return;
 	region->state = EPF_REGION_REVOKED;

@@ -336,7 +336,7 @@ struct epf_core_limits {
 	uint64_t rank_inflight_bytes;
 	uint32_t rank_inflight_messages;
 	uint64_t peer_timeout_ns;
-	uint64_t peer_silence_ns; /* 0: an engine may be silent for ever */
+	uint64_t peer_silence_ns; /* 0: an engine may be silent forever */
 	uint32_t start_count;     /* first count of every stream: tests of wrap */
 	uint32_t connect_threads; /* that set lanes up, where the NIC lets several do so; 0: one */
 	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */

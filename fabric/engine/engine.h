@@ -116,7 +116,7 @@ int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region,
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status);
 
 /*
- * Tells every node that this engine closes in order; how many could not be notified for now (no credit, no lane): call it again until 0. A node that
+ * Tells every node that this engine closes in order. Returns how many could not be told for now (no credit, no lane): call it again until 0. A node that
  * closes without it is taken for lost.
  */
 int epf_core_say_bye(struct epf_core *core);

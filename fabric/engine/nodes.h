@@ -139,7 +139,7 @@ struct epf_node {
 	uint64_t beats_seen;           /* sum of the beats in its words; 0: it has promised none */
 	uint32_t silent_ticks;         /* since its engine gave the last sign of life */
 	uint8_t heard;                 /* something of it arrived since the last tick */
-	uint8_t promised;              /* it was notified that this engine beats */
+	uint8_t promised;              /* it knows that this engine sends heartbeats */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks that go and come back while the engine lives on: in a service several ranks share one, and a daemon survives its
- * clients. What happens to a local rank is notified to every node by control messages; what was said of other nodes' ranks
+ * clients. Control messages tell every node what happens to a local rank; what was said of other nodes' ranks
  * arrives here too. A rank that goes takes three things with it: its rings (closed, their deferred commands failed), its regions
  * (withdrawn: revoke, peers drain, deregister), its signals (dropped once nobody adds to them).
  *

@@ -42,7 +42,7 @@ void epf_reconnect_free(struct epf_core *core)
 	core->reconnect = NULL;
 }
 
-/* The own node is notified of its loss later than others (recover.c): having no lane is enough here. */
+/* This node learns of the loss later than others (recover.c): having no lane is enough here. */
 static int is_lost(struct epf_core *core, const struct epf_node *node)
 {
 	return node->state == EPF_NODE_DOWN ||
@@ -161,7 +161,7 @@ static void forget(struct epf_core *core, struct epf_node *node)
 		forget_lane(core, &core->lanes[node->first_lane + i]);
 	if (node->recovery)
 		memset(node->recovery, 0, sizeof(*node->recovery));
-	/* Withdrawals that it may not have heard of, or answered in vain, are notified again; what it withdrew has drained. */
+	/* Withdrawals that it may not have heard of, or answered in vain, are sent again; what it withdrew has drained. */
 	epf_revokes_tell_again(core, node);
 	node->draining = 0;
 	node->beats_seen = 0;

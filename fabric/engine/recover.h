@@ -61,7 +61,7 @@ unsigned epf_ranks_step(struct epf_core *core);
 /* A message about a rank of another node has arrived: RANK or REGION. */
 void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 /*
- * A rank's state for everybody here: peers page, who may send to it, and what was deferred for it. state: enum epf_peer_state_id;
+ * A rank's state foreverybody here: peers page, who may send to it, and what was deferred for it. state: enum epf_peer_state_id;
  * cause: reason number of DOWN. Wakes every local rank.
  */
 void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsigned cause,
@@ -70,7 +70,7 @@ void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsi
 void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local);
 /* Frees withdrawals that never ended. */
 void epf_revokes_free(struct epf_core *core);
-/* The node has come back: it is notified of the withdrawals under way, whether or not it was before. */
+/* The node has come back: sends it the withdrawals under way, again if it had them before. */
 void epf_revokes_tell_again(struct epf_core *core, const struct epf_node *node);
 /* A ring's place is used again: withdrawals need not wait for it. */
 void epf_revokes_new_ring(struct epf_core *core, uint32_t id);

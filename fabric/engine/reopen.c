@@ -219,7 +219,7 @@ static void open_again(struct epf_core *core, struct epf_lane *lane, struct epf_
 	rc = core->ops->lane_reopen(core->nic, lane->id, core->limits.lane_depth, &r->token);
 	if (is_under_way(r, rc, now))
 		return;
-	/* While the port is down the peer need not be notified of anything, and does not try in vain. */
+	/* While the port is down the peer needs no message and does not try in vain. */
 	core->is_opening = rc != -ENETDOWN;
 	if (rc) {
 		again_later(core, r, now);

@@ -29,7 +29,7 @@ enum {
 	BLIND_SLEEP_NS = 1000 * 1000,
 	BEAT_NS = 500 * 1000 * 1000,
 	LOOPS_PER_LOOK = 15,
-	UNFAIR_TURN_NS = 10 * 1000 * 1000, /* even without fairness nobody is shut out for ever */
+	UNFAIR_TURN_NS = 10 * 1000 * 1000, /* even without fairness nobody is shut out forever */
 	WAITV_SIZE_32 = 2, /* FUTEX2_SIZE_U32: linux/futex.h of Debian 12 calls it FUTEX_32 */
 	SHORT_STEPS = 64,  /* in a row, after which they may be longer again */
 	MAX_WAKEUPS = 2 * EPF_SCHEDULER_JOBS_MAX + 1,

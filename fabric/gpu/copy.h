@@ -61,7 +61,7 @@ struct epf_copy_ops {
 	void (*mem_free)(void *addr);
 	/* Names [addr, addr + bytes), any device pointer of this process. The caller closes out->fd. */
 	int (*mem_export)(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
-	/* The device that holds what is named, 0 where that cannot be notified. */
+	/* The device that holds what is named, 0 where that is unknown. */
 	int (*mem_device)(const struct epf_copy_handle *h);
 	/* Maps what another process named, for copies by queues of that device; *addr is the piece's first byte. h->fd stays the caller's. */
 	int (*mem_import)(const struct epf_copy_handle *h, int device, uint64_t *addr);

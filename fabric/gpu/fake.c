@@ -24,7 +24,7 @@ struct fake_dev {
 	struct epf_gpu_dev dev;
 };
 
-/* Memory of the fake devices of this process, so that an address can be notified from ordinary memory. */
+/* Memory of the fake devices of this process, to distinguish its addresses from ordinary memory. */
 struct fake_mem {
 	struct fake_mem *next;
 	uint8_t *at;

@@ -75,7 +75,7 @@ static int check_limits(const struct epf_description *d)
 		return epf_fail(
 			EPF_R_CONF_RANGE,
 			"join: %u lanes, %u regions, %u signals, an address of %zu bytes; at "
-			"most %d, %d, %u, %zu can be notified",
+			"most %d, %d, %u, %zu can be described",
 			d->n_tokens, d->n_regions, d->n_signals, d->nic_addr_len, MAX_TOKENS,
 			MAX_REGIONS, EPF_WIDE_SIGNALS, sizeof(d->nic_addr));
 	return 0;

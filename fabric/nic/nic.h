@@ -281,7 +281,7 @@ struct epf_nic_ops {
 	 */
 	struct epf_wakeup *(*wakeup)(struct epf_nic *nic);
 	/*
-	 * Asks the NIC to wakes its own sleeper for the next completion or arrival. Called by the run loop when it has armed the wakeups
+	 * Asks the NIC to wake its own sleeper for the next completion or arrival. Called by the run loop when it has armed the wakeups
 	 * and before it looks for work for the last time. 0: it will, or its peers do (wake_peers); else the sleeper looks by itself
 	 * before long. Makes system calls.
 	 */

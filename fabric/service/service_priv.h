@@ -457,7 +457,7 @@ int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_sv
 int svc_job_start(struct epf_svc *s, struct svc_job *job);
 /* Takes it off its scheduler and frees all, its members too. */
 void svc_job_destroy(struct epf_svc *s, struct svc_job *job);
-/* Closes the engine of a job that cannot be joined any more; its ranks are notified when they ask. */
+/* Closes the engine of a job that cannot be joined any more; its ranks learn of it with their next request. */
 void svc_job_break(struct svc_job *job, unsigned reason, const char *why);
 /* Before the engine grows by peers: it stops where its user's limit is. */
 void svc_job_limit_engine(struct epf_svc *s, struct svc_job *job);

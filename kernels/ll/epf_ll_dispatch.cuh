@@ -36,7 +36,7 @@ EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, const int64_t *experts, 
 
 /*
  * Work is cut so that all warps of the grid have some even when tokens are few: an item is a piece of a token's row, or what one expert or one rank
- * has to be notified. Every item writes what no other one does, so their order never matters.
+ * has to be announced. No two items write the same place, so their order does not matter.
  */
 
 /* Does it name one of those of this rank? */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a dispatch is notified to ranks that are reached by plain stores, and how all blocks of a RECV half learn of it.
+ * How a dispatch is announced to ranks reached by plain stores, and how all blocks of a RECV half learn of it.
  *
- * Each pair of ranks has a line of LL_WORDS words for each set. A dispatch is notified when all of them hold its number. With few tokens the blocks that send
+ * Each pair of ranks has a line of LL_WORDS words for each set. A dispatch is announced when all of them hold its number. With few tokens the blocks that send
  * write their share of the words each, behind a fence of their own, and nobody counts blocks in between; with many the last block writes them all.
  *
  * Where no commands are used every block looks at the words itself. Who judges that a rank is late is block 0 alone, and all blocks must agree: before it

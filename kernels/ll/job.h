@@ -114,7 +114,7 @@ struct ll_peer {
 		[2]; /* [set]: rows it counted in a dispatch less those that came, 0 when all is through */
 	uint32_t live[LL_KINDS]; /* 1: what the call under way brings from it is here */
 	uint32_t masked;
-	uint32_t late; /* enum ll_bad that is to be notified of it, until the host has said so */
+	uint32_t late; /* enum ll_bad to report, until the host has reported it */
 	uint32_t reserved[2u * LL_LINE / 4u - 9u * LL_KINDS - 8u];
 };
 

@@ -125,7 +125,7 @@ static void spread(const struct epf_ll *ll, struct ll_job *j)
 
 /*
  * All in one launch where its blocks run side by side: a block that has sent waits for blocks of the same launch. Elsewhere one after the other, so that
- * behind each the engine is notified of its commands.
+ * after each the engine's doorbell word is written.
  */
 static int launch(struct epf_ll *ll, enum ll_kernel kernel, struct ll_job *j, unsigned halves,
 		  void *stream)

@@ -18,7 +18,7 @@
 # Where the heap is the GPU's, CUDA_MODULE_LOADING=EAGER is set: the software NIC copies by CUDA calls, and a kernel of PyTorch that is brought to the
 # device while DeepEP's waits for such a copy would wait for it (gpu-lazy shows that). Memory of the host, a daemon, or an RDMA NIC need no such thing.
 #
-# Each part runs under a deadline of its own and is killed with everything it started; DeepEP's kernels wait for ever. What the shim counted is
+# Each part runs under a deadline of its own and is killed with everything it started; DeepEP's kernels wait forever. What the shim counted is
 # held against what the test's seeds say (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -40,7 +40,7 @@ done
 
 # shellcheck source=tests/gpu/parts.sh
 . "$here/parts.sh"
-# shellcheck disable=SC2034 # parts.sh reads them. Served no more: DeepEP's kernels wait for ever.
+# shellcheck disable=SC2034 # parts.sh reads them. Served no more: DeepEP's kernels wait forever.
 suite="the shim's GPU suite" part_width=22 ends_early='served no more'
 daemon=""
 
@@ -73,7 +73,7 @@ start()
 	rm -rf "$out/run-$name"
 }
 
-# last_words NAME: the line that says what went wrong, as well as can be notified
+# last_words NAME: the line that says what went wrong, as far as it is known
 last_words()
 {
 	grep -aE 'EPF-[0-9]|Error|error|ERROR|Assert|assert|refus|Timeout|timeout' "$out/$1.log" | grep -avE 'NCCL_|ProcessExitedException|^ *File ' | tail -n 1 | cut -c1-300

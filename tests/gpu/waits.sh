@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Kernels that wait are notified of: two ranks send back and forth between the memories of GPUs, rank 1 is stopped, and `ep-fabric why` and `ep-top`
+# Waiting kernels are reported: two ranks send back and forth between the memories of GPUs, rank 1 is stopped, and `ep-fabric why` and `ep-top`
 # must say that a kernel of rank 0 waits for a signal. Then rank 1 goes on, and (on a GPU) the run must end well.
 #
 #   waits.sh BUILD [BACKEND]

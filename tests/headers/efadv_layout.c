@@ -20,7 +20,7 @@ SAME_VALUE(EPF_EFADV_CAP_RNR_RETRY, EFADV_DEVICE_ATTR_CAPS_RNR_RETRY);
 SAME_VALUE(EPF_EFADV_CAP_CQ_WITH_SGID, EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID);
 SAME_VALUE(EPF_EFADV_QP_TYPE_SRD, EFADV_QP_DRIVER_TYPE_SRD);
 
-/* Structures may be longer in later releases: the library is notified how many bytes it gets. */
+/* Structures may be longer in later releases: the library gets the size. */
 _Static_assert(sizeof(struct epf_efadv_device_attr) <= sizeof(struct efadv_device_attr), "size");
 SAME_MEMBER(epf_efadv_device_attr, efadv_device_attr, comp_mask);
 SAME_MEMBER(epf_efadv_device_attr, efadv_device_attr, max_sq_wr);

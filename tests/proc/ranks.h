@@ -29,7 +29,7 @@ enum { MOST_RANKS = 8, PAGE_BYTES = 4096 };
 struct page {
 	uint64_t rounds[MOST_RANKS];  /* played by each rank */
 	uint64_t killed_ns;           /* when the parent killed, 0: not yet */
-	uint64_t lost_ns[MOST_RANKS]; /* when each rank was notified */
+	uint64_t lost_ns[MOST_RANKS]; /* when each rank got its error */
 	uint64_t last_round;          /* a rank tells the others when to end */
 	uint64_t done;                /* ranks that are done */
 	uint64_t end;                 /* set by the parent: ranks may leave */

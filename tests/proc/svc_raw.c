@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A client of the daemon without libepf: the connection. Ranks and jobs made by hand are svc_raw_rank.c's. Sends whatever
- * it is notified; what it receives it reads with the lengths of the header and believes, since the daemon is what is tested.
+ * it is told; what it receives it reads with the lengths of the header and believes, since the daemon is what is tested.
  */
 #include "tests/proc/svc_raw.h"
 #include "fabric/base/clock.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks and daemons killed while kernels push transfers of GPU memory over the software NIC. The kernel of who is left ends, with a status,
- * by its deadline; waiting for the device returns; everybody left is notified who went, by name; the next job is served.
+ * by its deadline; waiting for the device returns; every survivor learns the name of the lost rank; the next job is served.
  *
  *   test_gpu_kill [--gpu fake|cuda] [--devices M] [--copy engine|kernel]
  *
@@ -25,7 +25,7 @@ enum {
 	BYTES = 7168,
 	WARPS = 8,
 	DEADLINE_S = 8, /* of every wait in a kernel */
-	TOLD_S = 30,    /* by then everybody is notified, on any machine */
+	TOLD_S = 30,    /* every survivor has its error by then, on any machine */
 };
 
 static struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Real rank processes, one of which dies or is stalled. A killed rank: every survivor is notified its number within a
+ * Real rank processes, one of which dies or is stalled. A killed rank: every survivor gets its number within a
  * bounded time, masks it and goes on with the others. A rank stopped for less than the timeout: nobody notices.
  */
 #include "tests/proc/ranks.h"
@@ -27,7 +27,7 @@ static const char *const unordered[] = { "peer-timeout=1s",     "emu-retry-timeo
 					 "emu-reorder=0.05",    "emu-duplicate=0.05",
 					 "emu-drop=0.02",       NULL };
 
-/* What a rank sees after it was notified: the state, commands to the lost one, then life without it. */
+/* What a rank sees after the error: the state, commands to the lost one, then life without it. */
 static void go_on(struct rank *r)
 {
 	struct epf_ring_failure failure;

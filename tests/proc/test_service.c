@@ -210,7 +210,7 @@ static void second_term_ends_jobs(void **state)
 	assert_int_equal(job_reach(&job, 10, job_ms(STEP_MS)), 0);
 	assert_int_equal(daemons_end(&d, 0, SIGTERM, 200), -1);
 	assert_int_equal(daemons_end(&d, 0, SIGTERM, job_ms(60000)), 0);
-	/* Its ranks are notified that the daemon is gone, which to this body is a fault. */
+	/* Its ranks get the error that the daemon is gone, which to this body is a fault. */
 	assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 2);
 	job_end(&job);
 	assert_int_equal(daemons_stop(&d), 0);

@@ -79,7 +79,7 @@ def play_by_daemons(rank_program, env, ep_fabric, jobs, many):
 
 
 def with_daemon_of_its_own(library, rank, ep_fabric):
-    """ep-fabric shim --daemon: what is wrong, or None. Two ranks as one program; statuses; a launcher that is notified to end, or is killed, leaves no daemon."""
+    """ep-fabric shim --daemon: what is wrong, or None. Two ranks as one program; statuses; a launcher that is asked to end, or is killed, leaves no daemon."""
     def left(folder):
         return [n for n in os.listdir(folder) if n.startswith("epf-shim-")]
 

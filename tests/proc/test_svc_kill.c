@@ -47,7 +47,7 @@ enum { W_CLOSERS = 1, W_KILLED_NS = 2, W_ALL_TOLD = 3, W_VICTIMS = 4 };
 enum { C_CLOSE_NS = 0 };
 
 /*
- * The setting that decides how soon anybody is notified, all others are defaults: a daemon that died before the join is waited for this long to
+ * The setting that decides how soon anybody gets the error, all others are defaults: a daemon that died before the join is waited for this long to
  * appear again. A living one has no more time to answer, which on a busy machine may be too little, so it is for runs in which a daemon dies.
  */
 static const char *const impatient[] = { "service-timeout=700ms", NULL };
@@ -298,7 +298,7 @@ static bool is_spoilt(const struct job *job, const struct victim *v, const struc
 	return false;
 }
 
-/* One rank was notified in time, and of whom. */
+/* One rank got its error in time, and for whom. */
 static void check_one(struct job *job, const struct victim *v, unsigned at, unsigned i,
 		      uint64_t stalled)
 {
@@ -319,14 +319,14 @@ static void check_one(struct job *job, const struct victim *v, unsigned at, unsi
 		return;
 	if (rep->rc >= 0 || !names(v, i, at, rep->text)) {
 		explain(job);
-		print_error("%s killed in %s: rank %u was notified %lld: %s %s\n", v->name,
+		print_error("%s killed in %s: rank %u got %lld: %s %s\n", v->name,
 			    job_step_name[at], i, (long long)rep->rc, rep->text, rep->failure);
 	}
 	assert_true(rep->rc < 0);
 	assert_true(names(v, i, at, rep->text));
 }
 
-/* Everybody left was notified in time. `at`: where the victim died. False when this machine was too busy for it to tell anything. */
+/* Every survivor got its error in time. `at`: where the victim died. False when this machine was too busy for it to tell anything. */
 static bool check_told(struct job *job, const struct victim *v, unsigned at)
 {
 	struct waits waits[WORLD] = { { 0 } };

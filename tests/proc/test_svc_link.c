@@ -206,8 +206,7 @@ static void both_links(void **state)
 		for (unsigned k = 0; k < 2; k++)
 			snprintf(want[k], sizeof(want[k]), "rank %u", (1 - i / 2) * 2 + k);
 		if (!strstr(rep->text, want[0]) && !strstr(rep->text, want[1]))
-			print_error("rank %u was notified %lld: %s\n", i, (long long)rep->rc,
-				    rep->text);
+			print_error("rank %u got %lld: %s\n", i, (long long)rep->rc, rep->text);
 		assert_true(rep->rc == -ECONNRESET ||
 			    rep->rc == -EIO); /* a flush tells of failed commands */
 		assert_true(strstr(rep->text, want[0]) || strstr(rep->text, want[1]));
@@ -240,7 +239,7 @@ static void until_left(struct job_rank *r)
 	epf_boot_close(r->boot);
 }
 
-/* Who waits for ranks that have left, because they lost each other, is notified of that and not of their leaving. */
+/* Who waits for ranks that have left, because they lost each other, gets that error and not that they left. */
 static void both_links_at_a_barrier(void **state)
 {
 	(void)state;

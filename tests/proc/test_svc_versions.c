@@ -382,7 +382,7 @@ static void draining_lets_jobs_finish(void **state)
 	one_rank("elsewhere", 1, job_play); /* the other daemon does not drain */
 	drain(0, 0, 1);
 	one_rank("again", 0, job_play);
-	/* Both are notified to stop: SIGTERM drains too. */
+	/* Both are asked to stop: SIGTERM drains too. */
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(daemons_end(&daemons, i, SIGTERM, 300), -1);
 	one_rank("late", 1, refused_by_draining);

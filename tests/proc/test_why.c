@@ -333,7 +333,7 @@ static json_t *ask_until(const char *const *argv, const struct want *cause)
 
 /*
  * Two unnamed jobs in one directory, and what a third one left there: each is a job with its own ranks, a stall is of the job that stalls,
- * and the dead are notified only to who asks.
+ * and dead instances are shown on request only.
  */
 static void unnamed_jobs(void **state)
 {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package without a library, a GPU or PyTorch: what can be imported, and what each wrong argument is notified.
+"""The Python package without a library, a GPU or PyTorch: what can be imported, and the error of each wrong argument.
 
 Usage: test_arguments.py PACKAGE-DIR. A stand-in for PyTorch (standin/) gives tensors without values; calls into the C library are recorded.
 Calls as programs write them: test_call_sites.py.
@@ -438,7 +438,7 @@ def masks():
     raises(Wrong, r"mask_status has shape \[3\]", b.low_latency_query_mask_buffer, torch.empty(3, dtype=torch.int32))
     raises(Wrong, "mask_status has dtype torch.int64", b.low_latency_query_mask_buffer, torch.empty(2, dtype=torch.int64))
     raises(Wrong, "hidden is 1000", b.clean_low_latency_buffer, TOKENS, 1000, EXPERTS)
-    for shrink in (True, False):  # a rank that does not come to the meeting is notified of at once
+    for shrink in (True, False):  # a rank that does not come to the meeting is reported at once
         b = buffer(enable_shrink=shrink)
         b._ll.reports.append(epf.EpfError(errno.ETIMEDOUT, "rank 1 did not come"))
         if shrink:

@@ -3,7 +3,7 @@
 """Calls of the Python package as programs write them: the argument lists of vLLM's, SGLang's and DeepEP's test programs' call sites, replayed.
 
 Usage: test_call_sites.py PACKAGE-DIR. Without a library, a GPU or PyTorch: a stand-in (standin/) gives tensors without values; calls into the C
-library are recorded. What each wrong argument is notified: test_arguments.py.
+library are recorded. The errors of wrong arguments: test_arguments.py.
 """
 import os
 import sys

@@ -358,7 +358,7 @@ def layouts_of_a_dispatch():
 
 
 def _lost(rank, size, pipes, file, shrink):
-    """Rank 2 goes away without a word; the others are notified, or go on without it."""
+    """Rank 2 goes away without a word; the others get an error, or go on without it."""
     os.environ["EPF_GPU_TIMEOUT"] = "3s"
     group = start(rank, size, file)
     job = Job(size, (3, 4, 2), 256, 6, 3)
@@ -404,7 +404,7 @@ def a_lost_rank_is_named_and_with_shrink_left_out():
             got = processes(3, _lost, os.path.join(folder, "meet"), shrink, gone=(2,))
         for rank in (0, 1):
             told, status = got[rank]
-            print(f"# shrink {shrink}, rank {rank} is notified: {told}")
+            print(f"# shrink {shrink}, rank {rank} got: {told}")
             assert status == [0, 0, 1], status
             assert shrink or "rank 2" in told, told
 

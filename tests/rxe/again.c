@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All links between two nodes go down, every rank is notified, the links come back, and the ranks of the same job call epf_reconnect and go on: two
+ * All links between two nodes go down, every rank gets an error, the links come back, and the ranks of the same job call epf_reconnect and go on: two
  * daemons with two RDMA devices each, four ranks, every byte checked.
  *
  *   rxe_again [CYCLES]     3 without a word
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
 		rig_link('A', false);
 		rig_link('B', false);
 		RIG_CHECK(job_await(&rig.job.page->words[W_TOLD], cycle * RIG_WORLD, WAIT_MS) == 0);
-		printf("cycle %llu: rank 0 was notified: %s\n", (unsigned long long)cycle,
+		printf("cycle %llu: rank 0 got: %s\n", (unsigned long long)cycle,
 		       rig.job.page->rank[0].text);
 		rig_link('A', true);
 		rig_link('B', true);

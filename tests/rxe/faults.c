@@ -48,7 +48,7 @@ enum { REGIONS = 8, REGION_BYTES = 65536, OWNER = 2, AFTERWARDS = 0x5c, BATCH = 
 
 /*
  * Rank OWNER withdraws a region after the other while the others write to it without pause, and then uses its memory itself: nothing of theirs may land
- * any more. Writers go on to the next region when they are notified REVOKED; no lane fails, and rounds of checked bytes go on over the same lanes.
+ * any more. Writers go on to the next region on REVOKED; no lane fails, and rounds of checked bytes go on over the same lanes.
  */
 struct writer {
 	struct epf_ring *ring;

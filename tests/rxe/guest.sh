@@ -259,7 +259,7 @@ boot()
 }
 
 # The kernel measures its clock's rate when it boots, and on a machine with much other work it can be wrong by far: then seconds are over in
-# no time, and so are all time limits in the guest. True when its time since boot fits ours, and then it is notified to go on.
+# no time, and so are all time limits in the guest. True when its time since boot fits ours, and then it may go on.
 clock_is_sound()
 {
 	local start=${EPOCHREALTIME//[.,]/} ours theirs

@@ -184,7 +184,7 @@ void rig_told(const struct job *job, unsigned rank, uint64_t since_ns, unsigned 
 
 	RIG_CHECK(job_await(&rep->told_ns, 1, TOLD_MS) == 0);
 	after = rep->told_ns > since_ns ? rep->told_ns - since_ns : 0;
-	printf("rank %u was notified %lld after %.0f ms (limit %.0f), saw lost %#llx: %s%s\n", rank,
+	printf("rank %u got %lld after %.0f ms (limit %.0f), saw lost %#llx: %s%s\n", rank,
 	       (long long)rep->rc, (double)after / 1e6, (double)rig_limit_ns() / 1e6,
 	       (unsigned long long)rep->counter[RIG_C_LOST], rep->text, rep->failure);
 	for (const char *const *w = words; w && *w; w++)

@@ -72,7 +72,7 @@ void rig_until_told(struct job_rank *r);
 void rig_play_until_told(struct job_rank *r);
 
 /*
- * Waits until rank `rank` was notified of an error and checks it: in time after since_ns, it saw exactly the ranks of `lost` (bits) lost, and the text has
+ * Waits until rank `rank` has an error and checks it: in time after since_ns, it saw exactly the ranks of `lost` (bits) lost, and the text has
  * one of the words (NULL: not looked at). Prints it.
  */
 void rig_told(const struct job *job, unsigned rank, uint64_t since_ns, unsigned lost,

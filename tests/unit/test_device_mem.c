@@ -327,7 +327,7 @@ static void promised_order_needs_no_flush(void **state)
 	}
 }
 
-/* A NIC that makes additions when it is notified. */
+/* A NIC that makes additions on request. */
 static struct {
 	unsigned begun, full;
 	int pending;

@@ -384,7 +384,7 @@ static void test_add_before_copies(void **state)
 	rig_close(rig);
 }
 
-/* Copies that stall are notified of, once, with what holds them (a call of the driver's, or the device), and that they go on. */
+/* Stalled copies are reported once, with what blocks them (a call of the driver's, or the device), and that they go on. */
 static void stand_still(int hold, const char *text)
 {
 	struct rig *rig = rig_open(&both, NULL);
@@ -517,7 +517,7 @@ static void test_no_gpu(void **state)
 	rig_close(rig);
 }
 
-/* Copies that fail on the device, after they were taken, are notified of, and fail what waits for them. */
+/* Copies that fail on the device, after they were taken, are reported, and fail what waits for them. */
 static void test_failed_copies(void **state)
 {
 	struct rig *rig = rig_open(&both, NULL);

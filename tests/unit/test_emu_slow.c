@@ -65,7 +65,7 @@ static void test_peer_not_run(void **state)
 	rig_close(rig);
 }
 
-/* Not for ever: emu-stall-timeout ends it, with one look in all that time or with many. */
+/* Not forever: emu-stall-timeout ends it, with one look in all that time or with many. */
 static void test_peer_never_run(void **state)
 {
 	(void)state;

@@ -22,7 +22,7 @@
 
 enum { LANES = 4, DEPTH = 64, BYTES = 4096, MANY = 300, A_CALL = 128 };
 
-/* What a child is notified to do next; it answers by counting up done. */
+/* What a child is told to do next; it answers by counting up done. */
 enum command { CONNECT = 1, SEND, REAP, CLOSE };
 
 struct side {
@@ -188,7 +188,7 @@ static struct pair *pair_open(struct epf_nic *nic, uint16_t first)
 	return p;
 }
 
-/* Kills the child and leaves it a zombie: dead for everybody but its parent. */
+/* Kills the child and leaves it a zombie: dead foreverybody but its parent. */
 static void kill_child(struct pair *p)
 {
 	siginfo_t info;

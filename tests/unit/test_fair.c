@@ -180,7 +180,7 @@ static void a_debt_has_a_limit(void **state)
 	assert_in_range(t.job[0].waited, QUANTUM, (EPF_FAIR_DEBT + 2) * QUANTUM);
 }
 
-/* Who comes late, or slept for ever, is not owed all that time; and who worked alone owes nothing for it. */
+/* Who comes late, or slept forever, is not owed all that time; and who worked alone owes nothing for it. */
 static void the_past_is_forgotten(void **state)
 {
 	struct thread t;

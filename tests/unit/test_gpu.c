@@ -272,7 +272,7 @@ static void a_full_ring_ends_by_its_deadline(void **state)
 	assert_int_equal(s.number, 1);
 	assert_int_equal(s.want, 1);
 	assert_int_equal(epf_gpu_context_failure(r.context, &s), 0);
-	/* A shared ring has a slot that will never be written then: everybody is notified, later ones too. */
+	/* A shared ring has a slot that will never be written then: everybody gets an error, later ones too. */
 	epf_dev_open_shared(&d, ctx_of(&r));
 	epf_dev_open_shared(&e, ctx_of(&r));
 	for (int i = 0; i <= 1 << SHARED_LOG2 && !rc; i++)

@@ -368,7 +368,7 @@ static void arguments_are_checked(void **state)
 	ll_kit_close(k);
 }
 
-/* What a kernel finds wrong is notified by epf_ll_check, and leads nowhere outside of the buffers. */
+/* What a kernel finds wrong is reported by epf_ll_check, and leads nowhere outside of the buffers. */
 static void what_kernels_find_is_told(void **state)
 {
 	struct ll_kit *k = open_one();

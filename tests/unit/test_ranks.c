@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several ranks on one engine, which go and come back while it lives: who is notified what, what happens to their commands, rings
+ * Several ranks on one engine, which go and come back while it lives: who learns what, what happens to their commands, rings
  * and regions, and that the others notice nothing. Two engines in one thread (core_rig.h).
  */
 #include "fabric/base/err.h"

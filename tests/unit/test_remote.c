@@ -32,7 +32,7 @@ enum { RANKS = 2, BYTES = 8192 };
 #define PATIENT   "service-timeout=20s"
 #define IMPATIENT "service-timeout=300ms"
 
-/* What the loss of a daemon may take to be notified; the machine's own stalls are taken off (tests/stall.h). */
+/* How long the loss of a daemon may take to be reported; the machine's own stalls are taken off (tests/stall.h). */
 #define TOLD_NS UINT64_C(2000000000)
 
 static const char *patience = PATIENT;

@@ -488,7 +488,7 @@ static void a_job_that_cannot_join_is_told(void **state)
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 }
 
-/* An engine's memory for packets and peers is its user's, and released; where the limit is in its way the job is notified so. */
+/* An engine's memory for packets and peers is its user's, and released; where the limit is in its way the job gets that error. */
 static void engines_count_for_their_user(void **state)
 {
 	struct epf_svc_attach a = kit_attach(2, 0, RANKS);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bodies of the control protocol against bytes that were written by hand (by a script from docs/abi.md, not by the codec): every message as
- * 1.0 and 1.1 have it, and as a minor that appended something. All of them must stay readable for ever. Every image is cut at every length, in a
+ * 1.0 and 1.1 have it, and as a minor that appended something. All of them must stay readable forever. Every image is cut at every length, in a
  * block of its own size, so that a sanitizer sees any read behind it.
  */
 #include "bootstrap/boot.h"

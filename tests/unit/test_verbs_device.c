@@ -114,7 +114,7 @@ static void test_fence_target(void **state)
 		for (sent = 0; sent < WRITES && rig_sent(rig, &rig->a, sent, &status); sent++)
 			if (status != EPF_S_OK)
 				break;
-		/* What was notified to have arrived has. */
+		/* What was reported as arrived has arrived. */
 		assert_true(sent <= arrived);
 		if (sent < WRITES) {
 			assert_int_equal(status, EPF_S_RETRY_EXCEEDED);

@@ -55,7 +55,7 @@ static int one(const struct client_request *req, const char *socket, json_t *lis
 			continue;
 		if (epf_last_reason() != EPF_R_SVC_ABSENT && epf_last_reason() != EPF_R_SVC_GONE)
 			return client_complain(req, socket);
-		jobs = 0; /* it was notified to end, and has */
+		jobs = 0; /* it was asked to end, and has */
 	}
 	if (list)
 		json_array_append_new(list, json_pack("{s:s,s:b,s:I}", "instance", name, "draining",

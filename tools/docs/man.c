@@ -160,7 +160,7 @@ static FILE *open_help(const char *program, const char *command)
 	for (int i = 0; i < given.programs; i++) {
 		if (strcmp(given.name[i], program) != 0)
 			continue;
-		/* One line an option, and settings where they can be notified from options. */
+		/* One line an option, and settings where they can be separated from options. */
 		snprintf(line, sizeof(line),
 			 "ARGP_HELP_FMT=rmargin=8000,opt-doc-col=60 '%s' %s --help", given.path[i],
 			 command);

@@ -35,7 +35,7 @@ _Static_assert(sizeof(struct epf_host_attr) == 144 && offsetof(struct epf_host_a
 
 #pragma GCC visibility push(default)
 
-/* What a served program's device code is notified by: sets the addresses of its two structures. */
+/* Sets the addresses of its two structures. */
 typedef void (*epf_host_states_fn)(void **host_state, void **ibgda_state);
 
 /* Status: 0 done, 1 not (the log says why), where nothing else is said. All ranks make the collective calls in the same order. */

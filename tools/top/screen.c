@@ -89,7 +89,7 @@ static void loop(struct top_ui *ui)
 		top_draw(ui);
 		timeout(ui->paused ? -1 : (int)((next - now) / 1000000) + 1);
 		key = getch();
-		/* A closed terminal gives errors for ever. */
+		/* A closed terminal gives errors forever. */
 		if (key == ERR && ui->paused)
 			break;
 		/* Typed ahead or held down: one drawing for all of it. */

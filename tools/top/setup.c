@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-top's setup as a file (setup.h). Columns and screens stand in it by name, so that those of another version can be notified. Whoever
+ * ep-top's setup as a file (setup.h). Columns and screens stand in it by name, so that those of another version are recognised. Whoever
  * writes it by hand hears of each mistake: nothing in it is passed over.
  */
 #include "tools/top/setup.h"

@@ -262,7 +262,7 @@ static void count(struct waits *w)
 	}
 }
 
-/* The end of an instance that nobody asked for is notified where somebody waits for it, and nowhere else. */
+/* The end of an instance that nobody asked for is shown where somebody waits for it, and nowhere else. */
 static void drop_ends(struct waits *w)
 {
 	for (uint32_t i = w->n_entries; i-- > 0;) {

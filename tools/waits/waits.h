@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who waits for whom: reads the statistics files of one or several instances and makes of their waits one graph, the causes first. An
- * instance that has exited is left out unless it is named or asked for; only who waits for one of its ranks is notified that it has ended. For `ep-fabric why` and ep-top's waiting screen, which only print. It touches nobody: files, and /proc/PID/stat of
+ * instance that has exited is left out unless it is named or asked for; only who waits for one of its ranks learns that it has ended. For `ep-fabric why` and ep-top's waiting screen, which only print. It touches nobody: files, and /proc/PID/stat of
  * processes that they name. It must never trust a number of a file beyond what the reader has checked, nor print.
  *
  * A wait *follows* from what keeps the one that it waits for: a rank that waits for a signal of rank 2 follows from rank 2's own wait, or from

@@ -16,7 +16,7 @@
  *   The owner counts in `pulse` [M6, release] how often it has handled all mail that it had found: a peer that waits for an answer tells by it
  *   an owner that is silent from one that is not being run. It orders nothing.
  *   The target's lane state [M5] says whether its end is connected: a sender that finds it is not
- *   keeps its packets, and is notified by a mark in its bitmap when that changes.
+ *   keeps its packets, and learns by a mark in its bitmap when that changes.
  * A chain holds packets of one sender only and links are indices into that sender's pool, checked at
  * every use: a broken or dead sender spoils its own lanes and nobody else's. Any step may be the last of
  * a process: what was linked is whole, what was not is lost together with the process.

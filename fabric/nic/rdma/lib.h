@@ -2,7 +2,7 @@
 /*
  * libibverbs, opened at run time: a table of the functions that the verbs NIC uses. Nothing of ours links the library, so
  * programs run on machines without it, and tests put a provider of their own in its place. What nic/verbs/verbs.h defines inline (post,
- * poll) goes through the context's own operations and is not here. It must never be called from a _hot file.
+ * poll) goes through the context's own operations and is not here. Never called from a _hot file.
  */
 #ifndef EPF_FABRIC_NIC_RDMA_LIB_H
 #define EPF_FABRIC_NIC_RDMA_LIB_H
