@@ -149,7 +149,7 @@ int moe_data_round(struct moe_data *d, uint32_t n);
 const uint16_t *moe_data_x(struct moe_data *d, uint32_t src, uint32_t token);
 /*
  * The stand-in for an expert: y[c] = x[c] times a power of two (1 to 8) and a sign that depend on
- * expert and channel, exact in BF16 forevery input the generator makes.
+ * expert and channel, exact in BF16 for every input the generator makes.
  */
 void moe_expert(uint32_t expert, const uint16_t *x, uint32_t hidden, uint16_t *y);
 /* Tokens of src with at least one expert on ranks for which pick() holds. */

@@ -36,7 +36,7 @@ struct bench_spawn {
 	int argc;            /* options for it: argv[1..argc-1] of the parent */
 	char **argv;
 	uint64_t timeout_ns;
-	/* Called forevery message but ERROR. rank: those of the second job count on from the first's. */
+	/* Called for every message but ERROR. rank: those of the second job count on from the first's. */
 	void (*message)(void *arg, uint32_t rank, const struct bench_message *head,
 			const void *bytes);
 	void *arg;

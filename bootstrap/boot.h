@@ -108,7 +108,7 @@ int epf_boot_check(struct epf_boot *boot);
  * epf_boot_job_key() - a key that shows that its owner knows the job's secret.
  * @label: what the key is for, by custom the job's name; other labels give unrelated keys.
  *
- * The same for all ranks of a job and forevery run with the same secret; nothing is sent. Without a
+ * The same for all ranks of a job and for every run with the same secret; nothing is sent. Without a
  * secret, and inside a process, anybody can make it: it then proves nothing. Works also after the
  * bootstrap failed.
  */

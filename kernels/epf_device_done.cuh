@@ -61,7 +61,7 @@ EPF_DEV_COLD int epf_dev_wait_retired(const struct epf_gpu_ctx *ctx, struct epf_
 		}
 		epf_dev_lasts(ctx, &clock, EPF_WAKE_ON_RETIRED, ring->id, ticket, seen);
 	}
-	epf_dev_told(ctx, &clock);
+	epf_dev_report_end(ctx, &clock);
 	return rc;
 }
 
@@ -127,7 +127,7 @@ EPF_DEV_COLD int epf_dev_wait_at(const struct epf_gpu_ctx *ctx, const uint64_t *
 		if (what == EPF_GPU_WAIT)
 			epf_dev_lasts(ctx, &clock, EPF_WAKE_ON_SIGNAL, number, at_least, seen);
 	}
-	epf_dev_told(ctx, &clock);
+	epf_dev_report_end(ctx, &clock);
 	return rc;
 }
 

@@ -40,7 +40,7 @@ EPF_DEV_COLD int epf_dev_fail(const struct epf_gpu_ctx *ctx, int code, uint32_t 
 struct epf_dev_clock {
 	uint64_t start;
 	uint32_t polls;
-	uint32_t told; /* 1: the host knows of this wait */
+	uint32_t reported; /* 1: the host knows of this wait */
 };
 
 EPF_DEV_FN int epf_dev_tick(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
@@ -57,22 +57,23 @@ EPF_DEV_FN int epf_dev_tick(const struct epf_gpu_ctx *ctx, struct epf_dev_clock 
 }
 
 /*
- * Tells the host, once, of a wait that lasts longer than a millisecond, unless it knows of another one: ep-fabric why and ep-top name it. condition: enum
- * epf_wakeup_wish. Apart from the loops that poll; epf_dev_told() ends it.
+ * Reports a wait that lasts longer than a millisecond to the host, once, unless another one is reported already: ep-fabric why and ep-top
+ * name it. condition: enum epf_wakeup_condition. Out of line: keeps the polling loops small. epf_dev_report_end() withdraws it.
  */
-EPF_DEV_COLD void epf_dev_tell(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
+EPF_DEV_COLD void epf_dev_report(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
 			       uint32_t condition, uint32_t index, uint64_t least, uint64_t seen)
 {
 	struct epf_wakeup *wakeup = (struct epf_wakeup *)ctx->wakeup;
-	uint32_t *told = (uint32_t *)ctx->failed + 1;
+	uint32_t *busy = (uint32_t *)ctx->failed + 1;
 
-	if (!wakeup || epf_timer() - c->start < ctx->timer_khz || epf_ld32_relaxed_gpu(told) ||
-	    epf_exchange32_gpu(told, 1u))
+	if (!wakeup || epf_timer() - c->start < ctx->timer_khz || epf_ld32_relaxed_gpu(busy) ||
+	    epf_exchange32_gpu(busy, 1u))
 		return;
-	c->told = 1;
-	wakeup->kernel_index = index;
-	wakeup->kernel_least = least;
-	wakeup->kernel_seen = seen;
+	c->reported = 1;
+	/* Atomic, each word by itself: the engine may be reading what the wait before left here. */
+	epf_st32_relaxed_sys(&wakeup->kernel_index, index);
+	epf_st_relaxed_sys(&wakeup->kernel_least, least);
+	epf_st_relaxed_sys(&wakeup->kernel_seen, seen);
 	epf_st32_release_sys(&wakeup->kernel_condition, condition); /* B3 */
 }
 
@@ -80,14 +81,14 @@ EPF_DEV_COLD void epf_dev_tell(const struct epf_gpu_ctx *ctx, struct epf_dev_clo
 EPF_DEV_FN void epf_dev_lasts(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
 			      uint32_t condition, uint32_t index, uint64_t least, uint64_t seen)
 {
-	if (EPF_UNLIKELY(c->polls % EPF_DEV_CHECK_EVERY == 0 && !c->told))
-		epf_dev_tell(ctx, c, condition, index, least, seen);
+	if (EPF_UNLIKELY(c->polls % EPF_DEV_CHECK_EVERY == 0 && !c->reported))
+		epf_dev_report(ctx, c, condition, index, least, seen);
 }
 
 /* The wait is over. */
-EPF_DEV_FN void epf_dev_told(const struct epf_gpu_ctx *ctx, const struct epf_dev_clock *c)
+EPF_DEV_FN void epf_dev_report_end(const struct epf_gpu_ctx *ctx, const struct epf_dev_clock *c)
 {
-	if (EPF_LIKELY(!c->told))
+	if (EPF_LIKELY(!c->reported))
 		return;
 	epf_st32_release_sys(&((struct epf_wakeup *)ctx->wakeup)->kernel_condition, 0u);
 	epf_st32_relaxed_gpu((uint32_t *)ctx->failed + 1, 0u);
@@ -125,7 +126,7 @@ EPF_DEV_COLD uint64_t epf_dev_private_room(const struct epf_gpu_ctx *ctx,
 }
 
 /*
- * Reads the core's word foreverybody who waits for the same ring, if nobody else does so now. Returns 1 if it did, with the value. Two
+ * Reads the core's word for everybody who waits for the same ring, if nobody else does so now. Returns 1 if it did, with the value. Two
  * who read one after the other may have their copies land in either order: an older one only makes those who look ask again. [A2, A3; G3]
  */
 EPF_DEV_FN int epf_dev_refresh(const uint64_t *word, uint64_t *copy, uint32_t *busy, uint64_t *seen)
@@ -172,7 +173,7 @@ EPF_DEV_COLD uint64_t epf_dev_shared_wait(const struct epf_gpu_ctx *ctx, struct 
 		else if ((int64_t)(seen - want) >= 0)
 			break;
 	}
-	epf_dev_told(ctx, &clock);
+	epf_dev_report_end(ctx, &clock);
 	return seen;
 }
 

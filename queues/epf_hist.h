@@ -19,7 +19,7 @@
 
 #define EPF_HIST_SUB_BITS 4
 #define EPF_HIST_SUB      (1u << EPF_HIST_SUB_BITS)
-/* 0..15 have a bucket each; then 16 forevery leading-bit position 4..63. */
+/* 0..15 have a bucket each; then 16 for every leading-bit position 4..63. */
 #define EPF_HIST_BUCKETS ((64u - EPF_HIST_SUB_BITS + 1u) * EPF_HIST_SUB)
 #define EPF_HIST_WORDS   (1u + EPF_HIST_BUCKETS)
 

@@ -32,7 +32,7 @@ def hot_sources(root):
 
 
 def hot_objects(build, sources):
-    """Object file -> source, forevery compilation of a hot source that is no test of its own."""
+    """Object file -> source, for every compilation of a hot source that is no test of its own."""
     objects = {}
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as f:
         for entry in json.load(f):

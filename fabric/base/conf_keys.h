@@ -177,7 +177,7 @@ K(verbs_timeout,        "verbs-timeout",        UINT,   "14",    1, 31, EXPERT, 
 K(verbs_retries,        "verbs-retries",        UINT,   "6",     0, 7, EXPERT, "", "Times a packet is sent again before its lane fails. Soft-RoCE takes 7 as without end.")
 K(verbs_rnr_retries,    "verbs-rnr-retries",    UINT,   "6",     0, 7, EXPERT, "", "Times a message to a peer without receives is sent again before its lane fails; 7: without end. Also for efa.")
 K(verbs_inline,         "verbs-inline",         UINT,   "128",   0, 1024, EXPERT, "", "Bytes that a work request may carry in itself; devices that have less are given what they have.")
-K(verbs_signal_interval, "verbs-signal-interval", UINT, "32",    1, 1024, EXPERT, "", "One completion is asked forevery so many work requests of a lane, and for the last of each batch.")
+K(verbs_signal_interval, "verbs-signal-interval", UINT, "32",    1, 1024, EXPERT, "", "One completion is asked for every so many work requests of a lane, and for the last of each batch.")
 K(verbs_completions,    "verbs-completions",    UINT,   "16384", 64, 4194304, EXPERT, "", "Work requests that a NIC may have outstanding: the size of its completion queue. Also for efa.")
 K(verbs_receives,       "verbs-receives",       UINT,   "32767", 64, 1048576, EXPERT, "", "Receives that a NIC may have posted: the size of its shared receive queue. Lanes share them. Also for efa, where each lane has its part.")
 K(verbs_post,           "verbs-post",           ENUM(post), "auto", 0, 0, EXPERT, "", "How work is posted: auto (ibv_wr_ functions where the device has them) or lists (ibv_post_send).")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the text of a configuration value as the type of its row, and checks its range. Called by
- * conf.c forevery source of values, the defaults included, and fuzzed: the text may be anything.
+ * conf.c for every source of values, the defaults included, and fuzzed: the text may be anything.
  * It must never depend on the locale, and never put a secret into a message.
  */
 #include "fabric/base/conf_priv.h"

@@ -61,7 +61,7 @@ unsigned epf_ranks_step(struct epf_core *core);
 /* A message about a rank of another node has arrived: RANK or REGION. */
 void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 /*
- * A rank's state foreverybody here: peers page, who may send to it, and what was deferred for it. state: enum epf_peer_state_id;
+ * A rank's state for everybody here: peers page, who may send to it, and what was deferred for it. state: enum epf_peer_state_id;
  * cause: reason number of DOWN. Wakes every local rank.
  */
 void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsigned cause,

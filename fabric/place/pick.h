@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From the placement plan to a list: names of devices and ports in, an ordered list of those to open out. The one reader of
- * nic-device foreverybody who opens NICs with devices. Called when a NIC is opened; slow path. It opens no device and binds nothing.
+ * nic-device for everybody who opens NICs with devices. Called when a NIC is opened; slow path. It opens no device and binds nothing.
  */
 #ifndef EPF_FABRIC_PLACE_PICK_H
 #define EPF_FABRIC_PLACE_PICK_H

@@ -120,7 +120,7 @@ int epf_moe_ht_combine_reduce(struct epf_moe *m)
 	return 0;
 }
 
-/* Waits foreverything that belongs to this rank's tokens. */
+/* Waits for everything that belongs to this rank's tokens. */
 static int wait_home(struct epf_moe *m)
 {
 	uint32_t *across = m->count;

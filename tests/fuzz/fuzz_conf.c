@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer program for the configuration: arbitrary values forevery type, arbitrary file text,
+ * libFuzzer program for the configuration: arbitrary values for every type, arbitrary file text,
  * arbitrary environments. The first byte chooses what the rest is. Beside memory errors it looks
  * for a value that does not survive being printed and read again, and for a secret in a message.
  * Built with -Dfuzz=true; seeds in seeds/conf. It must never write to a file.

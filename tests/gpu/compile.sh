@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Device code compiles forevery architecture it is written for, without a GPU:
+# Device code compiles for every architecture it is written for, without a GPU:
 #
 #   compile.sh MODE ROOT
 #

@@ -55,7 +55,7 @@ static inline int job_step(void *arg)
 	return (int)handled;
 }
 
-/* settings: NULL-terminated "name=value" list forevery rank; nodes: ranks are split into this many blocks. */
+/* settings: NULL-terminated "name=value" list for every rank; nodes: ranks are split into this many blocks. */
 static inline int job_open(struct job *job, uint32_t ranks, uint32_t nodes,
 			   const char *const *settings, uint64_t tick_ns,
 			   void (*setup)(struct job *job, uint32_t rank))

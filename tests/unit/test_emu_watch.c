@@ -188,7 +188,7 @@ static struct pair *pair_open(struct epf_nic *nic, uint16_t first)
 	return p;
 }
 
-/* Kills the child and leaves it a zombie: dead foreverybody but its parent. */
+/* Kills the child and leaves it a zombie: dead for everybody but its parent. */
 static void kill_child(struct pair *p)
 {
 	siginfo_t info;

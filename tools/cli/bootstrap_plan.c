@@ -40,7 +40,7 @@ static uint64_t in_parts(uint64_t bytes)
 	return bytes + (parts ? parts : 1) * (EPF_WIRE_OVERHEAD + EPF_WIRE_PART_HEAD);
 }
 
-/* The same forevery rank but for the length of its node's name. */
+/* The same for every rank but for the length of its node's name. */
 static struct cost cost_of(const struct plan *p, const char *node)
 {
 	uint64_t pad = (p->blob_bytes + 15) / 16 * 16,

@@ -262,7 +262,7 @@ int epf_tool_shim(int argc, char **argv)
 		parse,
 		"[--] PROGRAM [ARG...]",
 		"Run a program whose DeepEP was compiled with NVSHMEM over this fabric, without rebuilding it: see docs/shim.md. "
-		"Settings come from the environment and the file, as forevery rank.",
+		"Settings come from the environment and the file, as for every rank.",
 		NULL,
 		NULL,
 		NULL

@@ -72,7 +72,7 @@ int epf_job_start(const struct epf_job_start *how, struct epf_job **out);
 /* Collective: waits for what is on its way, then for the others, and frees everything. NULL is fine. */
 void epf_job_end(struct epf_job *job);
 
-/* Everything asked of the fabric before is visible at its target; then waits forevery rank. */
+/* Everything asked of the fabric before is visible at its target; then waits for every rank. */
 int epf_job_barrier(struct epf_job *job);
 
 /* Collective: bytes of the heap, the same place at every rank. NULL and epf_last_error() when there is no room. */
