@@ -11,7 +11,11 @@
 /* Opens statistics and NIC, makes the core, the signals and the wakeup of ep. What was made before a failure is freed by close. */
 int epf_embedded_open(struct epf *ep);
 
-/* Starts the thread that runs the core (progress=thread; else does nothing); returns when requests reach it. Sets ep->kick. */
+/* The job is connected: takes what waits need of the page, and starts the thread that runs the core (progress=thread; else does nothing); returns when requests reach it. Sets ep->kick. */
 int epf_embedded_start(struct epf *ep);
+
+/* has_told and engine_pid of backend.h. The engine ends with this process, so what peers are to know must be on its way before. */
+bool epf_embedded_has_told(struct epf *ep);
+uint32_t epf_embedded_engine_pid(const struct epf *ep);
 
 #endif
