@@ -41,6 +41,12 @@ void epf_boot_interrupt(struct epf_boot *boot, int (*why)(void *arg), void *arg)
 	boot->why_arg = arg;
 }
 
+void epf_boot_blame(struct epf_boot *boot, uint32_t rank, enum epf_reason reason)
+{
+	boot->lost_rank = rank;
+	boot->lost_reason = reason;
+}
+
 int epf_boot_check(struct epf_boot *boot)
 {
 	return boot->ops->check(boot);

@@ -16,6 +16,8 @@
 #ifndef EPF_BOOTSTRAP_BOOT_H
 #define EPF_BOOTSTRAP_BOOT_H
 
+#include "fabric/base/err.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,13 +26,15 @@
 extern "C" {
 #endif
 
-#define EPF_BOOT_WORLD_MAX   4096u          /* ranks of one job */
-#define EPF_BOOT_BLOB_MAX    (16u << 20)    /* bytes one rank hands into one allgather */
-#define EPF_BOOT_GATHER_MAX  (1u << 30)     /* bytes all ranks together hand into one allgather */
-#define EPF_BOOT_TIMEOUT_NS  60000000000ull /* default of timeout_ns */
-#define EPF_BOOT_NAME_MAX    128u           /* bytes of a job or node name */
-#define EPF_BOOT_KEY_BYTES   32u            /* of epf_boot_job_key() */
-#define EPF_BOOT_ADDRESS_MAX 320u           /* room for a printed address with its 0 */
+#define EPF_BOOT_WORLD_MAX       4096u       /* ranks of one job */
+#define EPF_BOOT_BLOB_MAX        (16u << 20) /* bytes one rank hands into one allgather */
+#define EPF_BOOT_GATHER_MAX      (1u << 30)  /* bytes all ranks together hand into one allgather */
+#define EPF_BOOT_TIMEOUT_NS      60000000000ull /* default of timeout_ns */
+#define EPF_BOOT_NAME_MAX        128u           /* bytes of a job or node name */
+#define EPF_BOOT_NOTICE_FIRST_NS 3000000000ull  /* default of notice_first_ns */
+#define EPF_BOOT_NOTICE_AGAIN_NS 10000000000ull /* default of notice_again_ns */
+#define EPF_BOOT_KEY_BYTES       32u            /* of epf_boot_job_key() */
+#define EPF_BOOT_ADDRESS_MAX     320u           /* room for a printed address with its 0 */
 
 struct epf_boot;
 struct epf_boot_group;
@@ -60,6 +64,8 @@ struct epf_boot_opts {
 	int (*why)(
 		void *arg); /* what may end the opening itself: as epf_boot_interrupt(), or NULL */
 	void *why_arg;
+	/* Whoever is waited for is logged after the first time, then again after each second one; 0: the defaults. */
+	uint64_t notice_first_ns, notice_again_ns;
 };
 
 /**
@@ -121,6 +127,14 @@ uint32_t epf_boot_rank(const struct epf_boot *boot);
 uint32_t epf_boot_world(const struct epf_boot *boot);
 
 /**
+ * epf_boot_blame() - what the farewell is to say: this rank ends because @rank was lost.
+ * @reason: why that rank was lost.
+ *
+ * Those who wait for this rank, or will, are then told of @rank as the cause.
+ */
+void epf_boot_blame(struct epf_boot *boot, uint32_t rank, enum epf_reason reason);
+
+/**
  * epf_boot_close() - say farewell and free the handle; NULL is fine.
  *
  * On the root it also ends the server, after everything that was sent has arrived (at most 10 s);
@@ -172,6 +186,7 @@ struct epf_boot_server_opts {
 	uint64_t timeout_ns;   /* for ranks that name none; 0 means EPF_BOOT_TIMEOUT_NS */
 	uint64_t handshake_ns; /* time for a stranger to prove itself; 0 means 10 s */
 	uint32_t pending_max;  /* connections not proven yet; 0 means world + 64 */
+	uint64_t notice_first_ns, notice_again_ns; /* as in struct epf_boot_opts */
 };
 
 /* What a server has seen; every number only grows. */

@@ -315,13 +315,17 @@ static void local_close(struct epf_boot *b)
 {
 	struct local_boot *l = local_of(b);
 	struct epf_boot_group *g = l->group;
-	char why[64];
+	char why[128];
 
 	pthread_mutex_lock(&g->lock);
 	if (l->uncollected && g->done >= l->next)
 		epf_boot_free_blobs(g->result);
 	snprintf(why, sizeof(why), "rank %u has closed its bootstrap", b->rank);
-	fail_group(g, EPF_R_BOOT_RANK_LEFT, why);
+	if (b->lost_reason)
+		snprintf(why, sizeof(why),
+			 "rank %u was lost (EPF-%u), says rank %u, which left because of it",
+			 b->lost_rank, b->lost_reason, b->rank);
+	fail_group(g, b->lost_reason ? EPF_R_BOOT_RANK_LOST : EPF_R_BOOT_RANK_LEFT, why);
 	pthread_mutex_unlock(&g->lock);
 	put_group(g);
 	free(l);

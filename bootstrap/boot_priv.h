@@ -29,6 +29,8 @@ struct epf_boot {
 	uint32_t world;
 	int (*why)(void *arg); /* asked while a call waits, or NULL: epf_boot_interrupt() */
 	void *why_arg;
+	enum epf_reason lost_reason; /* epf_boot_blame(); 0: nobody is blamed */
+	uint32_t lost_rank;
 };
 
 enum { EPF_BOOT_ASK_MS = 20 }; /* how often */
@@ -86,12 +88,35 @@ int epf_boot_check_blob(const struct epf_boot *b, const void *mine, size_t len);
  */
 void epf_boot_rank_list(const bool *missing, uint32_t world, char *buf, size_t size);
 
+/* What is printed while the job assembles: the first line after @first, then one each @again. */
+struct epf_boot_notice {
+	uint64_t first_ns, again_ns;
+	uint64_t next_ns; /* moment of the next line; UINT64_MAX: none */
+};
+
 /* epf_boot_deadline() - the moment of epf_now_ns() in @timeout_ns from now; far ones saturate. */
 static inline uint64_t epf_boot_deadline(uint64_t timeout_ns)
 {
 	uint64_t now = epf_now_ns();
 
 	return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+/* epf_boot_notice_begin() - begin to wait now. Zero intervals mean the defaults, 3 s and 10 s. */
+static inline void epf_boot_notice_begin(struct epf_boot_notice *n)
+{
+	n->first_ns = n->first_ns ? n->first_ns : EPF_BOOT_NOTICE_FIRST_NS;
+	n->again_ns = n->again_ns ? n->again_ns : EPF_BOOT_NOTICE_AGAIN_NS;
+	n->next_ns = epf_boot_deadline(n->first_ns);
+}
+
+/* epf_boot_notice_due() - true when a line is to be printed; then the next one is scheduled. */
+static inline bool epf_boot_notice_due(struct epf_boot_notice *n)
+{
+	if (epf_now_ns() < n->next_ns)
+		return false;
+	n->next_ns = epf_boot_deadline(n->again_ns);
+	return true;
 }
 
 /* epf_boot_time_text() - "60 s", "1.5 s", "250 ms" into @buf. */

@@ -376,9 +376,13 @@ static void tcp_close(struct epf_boot *b)
 {
 	struct tcp_boot *t = tcp_of(b);
 
+	struct epf_wire_leave leave = { b->lost_reason, b->lost_rank };
+	uint8_t buf[8];
+
 	/* Best effort: a server that is gone needs no farewell. */
 	if (!t->failed)
-		tcp_send(t, EPF_WIRE_LEAVE, NULL, 0, LEAVE_NS);
+		tcp_send(t, EPF_WIRE_LEAVE, buf,
+			 b->lost_reason ? epf_wire_put_leave(buf, &leave) : 0, LEAVE_NS);
 	tcp_free(t);
 }
 

@@ -31,6 +31,7 @@ struct target {
 	uint64_t deadline_ns;
 	uint64_t timeout_ns;
 	char last[512];
+	struct epf_boot_notice notice;
 };
 
 static int check_opts(const struct epf_boot_opts *o)
@@ -61,6 +62,8 @@ static int host_server(struct tcp_boot *t, const struct epf_boot_opts *o, struct
 		/* NCCL's interface need not be the rendezvous': all interfaces include it. */
 		.ifname = to->strict ? to->ifname : NULL,
 		.timeout_ns = o->timeout_ns,
+		.notice_first_ns = o->notice_first_ns,
+		.notice_again_ns = o->notice_again_ns,
 	};
 	char host[EPF_NET_HOST_MAX];
 	uint16_t port;
@@ -144,6 +147,32 @@ static int interrupted(void)
 	return epf_fail(epf_last_reason(), "%s", text);
 }
 
+/* Says what is waited for, when it is time. */
+static void notice(const struct tcp_boot *t, struct target *to)
+{
+	if (epf_boot_notice_due(&to->notice))
+		epf_note(
+			"rank %u of %u: waiting for the rendezvous at %s (%s): start rank 0 or ep-fabric bootstrap serve there, or correct EPF_RENDEZVOUS",
+			t->base.rank, t->base.world, t->where, to->last);
+}
+
+/* As tcp_wait(), with a notice now and then. */
+static int wait_ready(struct tcp_boot *t, struct target *to, short events, uint64_t deadline_ns)
+{
+	for (;;) {
+		uint64_t until_ns = epf_boot_deadline(EPF_BOOT_ASK_MS * 1000000ull);
+		int rc;
+
+		notice(t, to);
+		if (until_ns < to->notice.next_ns)
+			until_ns = to->notice.next_ns;
+		rc = tcp_wait(t, events, deadline_ns < until_ns ? deadline_ns : until_ns);
+		if (rc != -ETIMEDOUT || epf_now_ns() >= deadline_ns)
+			return rc;
+		snprintf(to->last, sizeof(to->last), "no answer yet");
+	}
+}
+
 /* -EAGAIN: this address does not answer now; others: give up. */
 static int try_address(struct tcp_boot *t, struct target *to, const struct epf_net_addr *at)
 {
@@ -167,7 +196,7 @@ static int try_address(struct tcp_boot *t, struct target *to, const struct epf_n
 		err = ETIMEDOUT;
 		if (deadline_ns > to->deadline_ns)
 			deadline_ns = to->deadline_ns;
-		rc = tcp_wait(t, POLLOUT, deadline_ns);
+		rc = wait_ready(t, to, POLLOUT, deadline_ns);
 		if (rc == -EINTR)
 			return interrupted();
 		if (rc == 0)
@@ -190,9 +219,8 @@ static uint64_t left_ns(const struct target *to)
  * The server's CHALLENGE, with the proof that it knows the secret. Its nonce is needed to check
  * the proof, so it is read before: it is nothing but a number until then.
  */
-static int receive_challenge(struct tcp_boot *t, uint64_t wait_ns, const uint8_t *hello)
+static int receive_challenge(struct tcp_boot *t, struct target *to, const uint8_t *hello)
 {
-	uint64_t deadline_ns = epf_boot_deadline(wait_ns);
 	enum epf_wire_verdict v;
 	struct epf_wire_head head;
 	struct epf_wire_msg msg;
@@ -203,7 +231,7 @@ static int receive_challenge(struct tcp_boot *t, uint64_t wait_ns, const uint8_t
 	       (v == EPF_WIRE_V_OK && t->in_len < EPF_WIRE_OVERHEAD + head.length)) {
 		rc = tcp_fill(t);
 		if (rc == -EAGAIN) {
-			int waited = tcp_wait(t, POLLIN, deadline_ns);
+			int waited = wait_ready(t, to, POLLIN, to->deadline_ns);
 
 			if (waited == -EINTR)
 				return interrupted();
@@ -250,7 +278,7 @@ static int handshake(struct tcp_boot *t, const struct epf_boot_opts *o, struct t
 	epf_auth_nonce(hello);
 	rc = tcp_send(t, EPF_WIRE_HELLO, hello, sizeof(hello), left_ns(to));
 	if (!rc)
-		rc = receive_challenge(t, left_ns(to), hello);
+		rc = receive_challenge(t, to, hello);
 	if (rc)
 		return rc;
 	rc = tcp_send(t, EPF_WIRE_JOIN, buf, epf_wire_put_join(buf, &join), left_ns(to));
@@ -288,6 +316,7 @@ static int reach_server(struct tcp_boot *t, const struct epf_boot_opts *o, struc
 	char time[32];
 	int rc;
 
+	epf_boot_notice_begin(&to->notice);
 	for (;;) {
 		for (size_t i = 0; i < to->count; i++) {
 			rc = try_address(t, to, &to->at[i]);
@@ -301,6 +330,7 @@ static int reach_server(struct tcp_boot *t, const struct epf_boot_opts *o, struc
 			}
 			if (rc != -EAGAIN)
 				return rc;
+			notice(t, to);
 			if (t->fd >= 0)
 				close(t->fd);
 			t->fd = -1;
@@ -371,6 +401,7 @@ int epf_boot_tcp_open(const struct epf_boot_opts *opts, struct epf_boot **out)
 		return epf_fail(EPF_R_NO_MEMORY, "the bootstrap of rank %u", o.rank);
 	choose_interface(&o, &to);
 	to.timeout_ns = t->timeout_ns;
+	to.notice = (struct epf_boot_notice){ o.notice_first_ns, o.notice_again_ns, UINT64_MAX };
 	to.deadline_ns = epf_boot_deadline(t->timeout_ns);
 	rc = epf_auth_load(o.secret, o.secret_len, o.secret_file, NULL, NULL, &t->auth);
 	if (!rc)

@@ -110,6 +110,7 @@ static uint64_t run_timers(struct epf_boot_server *srv)
 	if (srv->round_deadline_ns <= now)
 		srv_job_timeout(srv);
 	next = earlier(next, srv->round_deadline_ns);
+	next = earlier(next, srv_job_notice(srv));
 	if (srv->accept_again_ns && srv->accept_again_ns <= now)
 		resume_accepting(srv);
 	if (srv->accept_again_ns)
@@ -350,6 +351,8 @@ static struct epf_boot_server *new_server(const struct epf_boot_server_opts *o)
 	srv->pending_max = o->pending_max ? o->pending_max : o->world + 64;
 	srv->listen_fd = srv->epoll_fd = srv->wake_fd = -1;
 	srv->round_deadline_ns = UINT64_MAX;
+	srv->notice =
+		(struct epf_boot_notice){ o->notice_first_ns, o->notice_again_ns, UINT64_MAX };
 	TAILQ_INIT(&srv->strangers);
 	TAILQ_INIT(&srv->members);
 	TAILQ_INIT(&srv->closing);

@@ -69,7 +69,7 @@ void srv_job_join(struct epf_boot_server *srv, struct srv_conn *c, const struct 
 	struct epf_wire_join join;
 	uint8_t welcome[8];
 
-	if (msg->head.version != EPF_WIRE_VERSION) {
+	if (msg->head.version < EPF_WIRE_OLDEST || msg->head.version > EPF_WIRE_VERSION) {
 		srv_conn_refuse(
 			srv, c, EPF_R_BOOT_VERSION,
 			"rank %u at %s speaks version %u, the rendezvous at %.64s version %u",
@@ -88,12 +88,14 @@ void srv_job_join(struct epf_boot_server *srv, struct srv_conn *c, const struct 
 		memcpy(srv->job, join.job, sizeof(srv->job));
 	srv->job_known = true;
 	srv_conn_set_state(srv, c, SRV_MEMBER);
+	c->session.version = msg->head.version;
 	c->seated = true;
 	c->rank = join.rank;
 	c->timeout_ns = join.timeout_ns ? join.timeout_ns : srv->timeout_ns;
 	memcpy(c->node, join.node, sizeof(c->node));
 	srv->seat[c->rank] = c;
-	srv->joined++;
+	if (!srv->joined++)
+		epf_boot_notice_begin(&srv->notice);
 	srv_count(srv, joined, 1);
 	epf_info("rank %u joined from %s (node %s), %u of %u", c->rank, c->address, node_of(c),
 		 srv->joined, srv->world);
@@ -273,8 +275,27 @@ static bool begin(struct epf_boot_server *srv, struct srv_conn *c, enum epf_boot
 	return true;
 }
 
+/* A rank has left because another one was lost: that one is the cause. */
+static bool name_blamed(struct epf_boot_server *srv)
+{
+	for (uint32_t r = 0; r < srv->world; r++) {
+		const struct srv_conn *c = srv->seat[r];
+
+		if (!c || !c->left || !c->leave.reason || c->leave.rank >= srv->world)
+			continue;
+		srv_job_fail(
+			srv, EPF_R_BOOT_RANK_LOST, c->leave.rank,
+			"rank %u was lost (EPF-%u), says rank %u at %s (node %s), which left because of it",
+			c->leave.rank, c->leave.reason, r, c->address, node_of(c));
+		return true;
+	}
+	return false;
+}
+
 static void name_left(struct epf_boot_server *srv)
 {
+	if (name_blamed(srv))
+		return;
 	for (uint32_t r = 0; r < srv->world; r++)
 		if (srv->seat[r] && srv->seat[r]->left) {
 			srv_job_fail(
@@ -342,10 +363,13 @@ static enum epf_wire_verdict take_part(struct epf_boot_server *srv, struct srv_c
 	return EPF_WIRE_V_OK;
 }
 
-static enum epf_wire_verdict take_leave(struct epf_boot_server *srv, struct srv_conn *c)
+static enum epf_wire_verdict take_leave(struct epf_boot_server *srv, struct srv_conn *c,
+					const struct epf_wire_msg *msg)
 {
 	if (c->left)
 		return EPF_WIRE_V_STATE;
+	if (epf_wire_get_leave(msg, &c->leave) != EPF_WIRE_V_OK)
+		return EPF_WIRE_V_PAYLOAD;
 	c->left = true;
 	srv->left++;
 	epf_info("rank %u left, %u of %u", c->rank, srv->left, srv->world);
@@ -358,7 +382,7 @@ enum epf_wire_verdict srv_job_message(struct epf_boot_server *srv, struct srv_co
 				      const struct epf_wire_msg *msg)
 {
 	if (msg->head.type == EPF_WIRE_LEAVE)
-		return take_leave(srv, c);
+		return take_leave(srv, c, msg);
 	/* What a member had under way when the job failed has no meaning any more. */
 	if (srv->failure.reason)
 		return EPF_WIRE_V_OK;
@@ -404,6 +428,27 @@ void srv_job_timeout(struct epf_boot_server *srv)
 		     "%s did not arrive within %s at %.64s (exchange %llu, %s)%s%s", ranks, time,
 		     srv->where, (unsigned long long)srv->round, epf_boot_kind_text(srv->kind),
 		     unseen ? ": " : "", unseen ? never : "");
+}
+
+uint64_t srv_job_notice(struct epf_boot_server *srv)
+{
+	bool *absent;
+	char ranks[160] = "ranks";
+
+	if (!srv->joined || srv->joined == srv->world || srv->failure.reason)
+		return UINT64_MAX;
+	if (!epf_boot_notice_due(&srv->notice))
+		return srv->notice.next_ns;
+	absent = calloc(srv->world, sizeof(*absent));
+	for (uint32_t r = 0; absent && r < srv->world; r++)
+		absent[r] = !srv->seat[r];
+	if (absent)
+		epf_boot_rank_list(absent, srv->world, ranks, sizeof(ranks));
+	free(absent);
+	epf_note(
+		"job '%s': waiting for %s of %u: start what is missing with EPF_RENDEZVOUS=%s and EPF_WORLD_SIZE=%u",
+		srv->job, ranks, srv->world, srv->where, srv->world);
+	return srv->notice.next_ns;
 }
 
 void srv_job_free(struct epf_boot_server *srv)

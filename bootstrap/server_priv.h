@@ -45,9 +45,10 @@ struct srv_conn {
 	uint32_t rank;
 	uint64_t timeout_ns;
 	char node[EPF_WIRE_NAME_MAX + 1];
-	bool left;    /* said farewell */
-	bool arrived; /* at the round that is being filled */
-	bool started; /* part of its blob is here */
+	bool left;                   /* said farewell */
+	struct epf_wire_leave leave; /* and why */
+	bool arrived;                /* at the round that is being filled */
+	bool started;                /* part of its blob is here */
 	uint8_t *blob;
 	size_t blob_len, blob_got;
 	bool receiving; /* of the last allgather's result, @result_sent bytes are sent */
@@ -105,7 +106,8 @@ struct epf_boot_server {
 	struct srv_list strangers, members, closing, dead; /* the first and third: oldest first */
 	uint32_t strangers_count, closing_count;
 
-	struct srv_conn **seat; /* by rank; NULL: has not come */
+	struct epf_boot_notice notice; /* of the ranks that have not come */
+	struct srv_conn **seat;        /* by rank; NULL: has not come */
 	uint32_t joined, left;
 	uint64_t round;
 	uint32_t arrived;
@@ -165,6 +167,8 @@ void srv_job_fail(struct epf_boot_server *srv, enum epf_reason reason, uint32_t 
 		  const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /* srv_job_timeout() - a rank has waited too long: name who is missing. */
 void srv_job_timeout(struct epf_boot_server *srv);
+/* srv_job_notice() - say who has not come, when it is time; returns when to look again. */
+uint64_t srv_job_notice(struct epf_boot_server *srv);
 /* srv_job_free() - everything the job holds. */
 void srv_job_free(struct epf_boot_server *srv);
 

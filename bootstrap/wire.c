@@ -77,6 +77,7 @@ void epf_wire_session_init(struct epf_wire_session *s, const struct epf_auth *au
 	memset(s, 0, sizeof(*s));
 	s->self = self;
 	s->peer = self == EPF_WIRE_SERVER ? EPF_WIRE_ANY_RANK : EPF_WIRE_SERVER;
+	s->version = EPF_WIRE_VERSION;
 	epf_auth_hello_key(auth, s->key);
 }
 
@@ -128,7 +129,7 @@ enum epf_wire_verdict epf_wire_head_read(const struct epf_wire_session *s, const
 		return EPF_WIRE_V_SENDER;
 	if (!rule || !(from_server ? rule->from_server : rule->from_client))
 		return EPF_WIRE_V_TYPE;
-	if (head.version != EPF_WIRE_VERSION && !rule->handshake)
+	if (head.version != s->version && !rule->handshake)
 		return EPF_WIRE_V_VERSION;
 	if (head.length > payload_max || head.length < rule->min || head.length > rule->max)
 		return EPF_WIRE_V_LENGTH;
@@ -170,7 +171,7 @@ enum epf_wire_verdict epf_wire_open(struct epf_wire_session *s, const uint8_t *b
 static void head_fill(struct epf_wire_session *s, uint16_t type, size_t len, uint8_t *buf)
 {
 	struct epf_wire_head head = {
-		.version = EPF_WIRE_VERSION,
+		.version = s->version,
 		.type = type,
 		.length = (uint32_t)len,
 		.sender = s->self,
@@ -279,6 +280,25 @@ enum epf_wire_verdict epf_wire_get_note(const struct epf_wire_msg *msg, struct e
 	    !get_text(p + fixed, text, EPF_WIRE_TEXT_MAX, note.text))
 		return EPF_WIRE_V_PAYLOAD;
 	*out = note;
+	return EPF_WIRE_V_OK;
+}
+
+size_t epf_wire_put_leave(uint8_t buf[8], const struct epf_wire_leave *in)
+{
+	put_le(buf, in->reason, 4);
+	put_le(buf + 4, in->rank, 4);
+	return 8;
+}
+
+enum epf_wire_verdict epf_wire_get_leave(const struct epf_wire_msg *msg, struct epf_wire_leave *out)
+{
+	*out = (struct epf_wire_leave){ 0 };
+	if (msg->head.length == 0)
+		return EPF_WIRE_V_OK;
+	if (msg->head.length != 8)
+		return EPF_WIRE_V_PAYLOAD;
+	out->reason = (uint32_t)get_le(msg->payload, 4);
+	out->rank = (uint32_t)get_le(msg->payload + 4, 4);
 	return EPF_WIRE_V_OK;
 }
 

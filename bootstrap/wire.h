@@ -31,7 +31,8 @@
 #include <stdint.h>
 
 #define EPF_WIRE_MAGIC       0x42465045u
-#define EPF_WIRE_VERSION     1u
+#define EPF_WIRE_VERSION     2u /* 2: LEAVE says whose loss it follows from */
+#define EPF_WIRE_OLDEST      1u /* of a client that this server serves */
 #define EPF_WIRE_HEAD_BYTES  24u
 #define EPF_WIRE_PROOF_BYTES 32u
 #define EPF_WIRE_OVERHEAD    (EPF_WIRE_HEAD_BYTES + EPF_WIRE_PROOF_BYTES)
@@ -59,7 +60,7 @@
  W(PART,      6, 1, 1, EPF_WIRE_PART_HEAD, EPF_WIRE_PAYLOAD_MAX, 0)   /* allgather */    \
  W(BARRIER,   7, 1, 0, 8, 8, 0)                                                          \
  W(RELEASE,   8, 0, 1, 8, 8, 0)                                                          \
- W(LEAVE,     9, 1, 0, 0, 0, 0)                                                          \
+ W(LEAVE,     9, 1, 0, 0, 8, 0)                                                          \
  W(FAIL,     10, 0, 1, 10, 10 + EPF_WIRE_TEXT_MAX, 0)                 /* job is over */
 
 /* clang-format on */
@@ -122,8 +123,9 @@ struct epf_wire_session {
 	uint8_t key[EPF_AUTH_KEY_BYTES];
 	uint64_t tx_sequence;
 	uint64_t rx_sequence;
-	uint32_t self; /* EPF_WIRE_SERVER or our rank */
-	uint32_t peer; /* EPF_WIRE_SERVER, a rank, or EPF_WIRE_ANY_RANK */
+	uint32_t self;    /* EPF_WIRE_SERVER or our rank */
+	uint32_t peer;    /* EPF_WIRE_SERVER, a rank, or EPF_WIRE_ANY_RANK */
+	uint16_t version; /* of frames after the handshake, both ways */
 };
 
 /**
@@ -199,6 +201,12 @@ struct epf_wire_note {
 	char text[EPF_WIRE_TEXT_MAX + 1];
 };
 
+/* LEAVE, since version 2: the lost rank because of which the sender leaves, and why it was lost. */
+struct epf_wire_leave {
+	uint32_t reason; /* 0: the sender says no cause */
+	uint32_t rank;
+};
+
 /* PART: @bytes of data at @offset of a stream of @total, in exchange number @round. */
 struct epf_wire_part {
 	uint64_t round;
@@ -216,6 +224,9 @@ size_t epf_wire_put_join(uint8_t *buf, const struct epf_wire_join *in);
 enum epf_wire_verdict epf_wire_get_join(const struct epf_wire_msg *msg, struct epf_wire_join *out);
 size_t epf_wire_put_note(uint8_t *buf, enum epf_wire_type type, const struct epf_wire_note *in);
 enum epf_wire_verdict epf_wire_get_note(const struct epf_wire_msg *msg, struct epf_wire_note *out);
+size_t epf_wire_put_leave(uint8_t buf[8], const struct epf_wire_leave *in);
+enum epf_wire_verdict epf_wire_get_leave(const struct epf_wire_msg *msg,
+					 struct epf_wire_leave *out);
 void epf_wire_put_part(uint8_t head[EPF_WIRE_PART_HEAD], uint64_t round, uint64_t total,
 		       uint64_t offset);
 enum epf_wire_verdict epf_wire_get_part(const struct epf_wire_msg *msg, struct epf_wire_part *out);

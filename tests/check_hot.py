@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate of the hot path: no *_hot.c object may call what allocates, locks, logs or enters the kernel.
 
-  check_hot.py --list BUILD ROOT   the ninja targets of the hot objects
+  check_hot.py --list BUILD ROOT   the hot objects: ninja target and source
   check_hot.py BUILD ROOT [FILE..] checks them; they must have been built, but for these, which this build leaves out
 
 Undefined symbols must be on the allow-list, end in _cold (a slow function of ours that a hot one calls
@@ -83,7 +83,8 @@ def check(build, root, left_out):
 
 def main(argv):
     if argv[1:2] == ["--list"] and len(argv) == 4:
-        print("\n".join(sorted(hot_objects(argv[2], hot_sources(argv[3])))))
+        for target, source in sorted(hot_objects(argv[2], hot_sources(argv[3])).items()):
+            print(target, os.path.relpath(source, argv[3]))
         return 0
     if len(argv) < 3:
         sys.exit(__doc__)

@@ -82,6 +82,7 @@ R(NODE_LOST,           409, ECONNRESET, "The engine of a node is lost: its daemo
 R(REJOIN,              410, EAGAIN,  "A rank cannot come back now.", "let the rank that was lost be noticed first, and give the same job, rank, world and secret")
 R(LINK_LOST,           411, ECONNRESET, "A node cannot be reached: no port of this node's NICs is up.", "look at the cables and switch ports of this node, see ep-fabric nics; with a link up: epf_reconnect, or the next job")
 R(RECONNECT,           412, ENETUNREACH, "Nodes of the job cannot be reconnected yet.", "bring a link between them up, then let every rank call epf_reconnect again")
+R(PEER_SILENT,         413, ETIMEDOUT, "A wait ended while the engine of a peer gave no sign of life.", "look at the process named: it is stopped, held by a debugger, or its machine hangs; let it go on, or end it")
 R(NIC_OPTION,          420, EINVAL,  "A setting of a NIC is outside its range.", "choose a value inside the range")
 R(NIC_LIMIT,           421, ENOSPC,  "A NIC has no room for the request.", "stay below the limit that the message names")
 R(NIC_LANE,            422, EBUSY,   "A lane is not in the state that the call needs.", "create a lane once, connect it once, destroy it before it is used again")

@@ -81,6 +81,10 @@ struct epf_backend_ops {
 	void (*sleep)(struct epf *ep, uint64_t max_ns);
 	/* Looked at by waits before they sleep: 0, or why nothing will ever come (the daemon is gone). */
 	int (*check)(struct epf *ep);
+	/* Asked before a loss is reported: whether the peers have been told of it, where they would not be if this process exited. */
+	bool (*has_told)(struct epf *ep);
+	/* The process that runs the engine, for people; 0: not known. */
+	uint32_t (*engine_pid)(const struct epf *ep);
 };
 
 extern const struct epf_backend_ops epf_backend_embedded;

@@ -14,7 +14,12 @@ int epf_embedded_open(struct epf *ep);
 /* Gives the statistics the number of this run of the job, the same at all its ranks: a digest of what rank 0 says of itself at the join. */
 void epf_embedded_identify(struct epf *ep, const struct epf_blob *rank0);
 
-/* Starts the thread that runs the core (progress=thread; else does nothing); returns when requests reach it. Sets ep->kick. */
+/* The job is connected: notes what waits need of the peers page, and starts the
+ * thread that runs the core (with progress=thread). Returns when requests reach it. Sets ep->kick. */
 int epf_embedded_start(struct epf *ep);
+
+/* has_told and engine_pid of backend.h. The engine ends with this process, so what peers are to know must be on its way before. */
+bool epf_embedded_has_told(struct epf *ep);
+uint32_t epf_embedded_engine_pid(const struct epf *ep);
 
 #endif

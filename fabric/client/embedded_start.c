@@ -12,6 +12,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/engine/limits.h"
+#include "fabric/engine/losses.h"
 #include "fabric/engine/watch.h"
 #include "fabric/place/numa.h"
 
@@ -205,6 +206,7 @@ int epf_embedded_start(struct epf *ep)
 	pthread_attr_t attr;
 	int rc;
 
+	ep->details = epf_peers_details(ep->core->peers_page, ep->world);
 	if (!ep->threaded)
 		return 0;
 	pthread_attr_init(&attr);
@@ -223,4 +225,21 @@ int epf_embedded_start(struct epf *ep)
 	while (!EPF_LOAD_ACQUIRE(&ep->core->running))
 		sched_yield();
 	return 0;
+}
+
+static int loss_is_told(struct epf_core *core, void *arg)
+{
+	(void)arg;
+	return epf_loss_is_told(core);
+}
+
+bool epf_embedded_has_told(struct epf *ep)
+{
+	return epf_core_call(ep->core, loss_is_told, NULL) != 0;
+}
+
+uint32_t epf_embedded_engine_pid(const struct epf *ep)
+{
+	(void)ep;
+	return (uint32_t)getpid();
 }

@@ -119,7 +119,7 @@ static int first_cause(struct epf *ep, int rc)
 		usleep(LOOK_AGAIN_US);
 		why = why_end(ep);
 		if (!why && ep->join_phase == EPF_JOIN_DONE)
-			why = epf_wait_why(ep, "exchange", i);
+			why = epf_wait_lost(ep, true);
 		if (why)
 			return why;
 	}
@@ -170,8 +170,14 @@ static int join_round(struct epf *ep, unsigned n)
 	bool last = false;
 	int rc = ep->be->join_round(ep, n, ep->blobs, &buf, &len, &last);
 
-	epf_boot_free_blobs(ep->blobs);
+	if (!rc && last)
+		ep->who = ep->blobs;
+	else
+		epf_boot_free_blobs(ep->blobs);
 	ep->blobs = NULL;
+	/* The round in which the back-end has nothing to give, the last one, tells people who is where. */
+	if (!rc && !last && !len)
+		rc = epf_who_describe(ep, &buf, &len);
 	if (!rc && last)
 		ep->join_phase = EPF_JOIN_DONE;
 	else if (!rc)

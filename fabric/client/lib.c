@@ -10,6 +10,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/engine/limits.h"
+#include "fabric/engine/losses.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -98,8 +99,16 @@ void epf_close(struct epf *ep)
 	if (!ep)
 		return;
 	epf_gpu_close(ep->gpus);
-	if (ep->join_phase == EPF_JOIN_DONE)
+	if (ep->join_phase == EPF_JOIN_DONE) {
+		struct epf_loss loss;
+
+		if (ep->own_boot && ep->peers &&
+		    epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, true,
+				   &loss))
+			epf_boot_blame(ep->boot, loss.rank,
+				       loss.cause ? loss.cause : EPF_R_PEER_DOWN);
 		ep->be->leave(ep);
+	}
 	ep->be->close(ep);
 	while (ep->rings) {
 		struct epf_ring *ring = ep->rings;
@@ -113,6 +122,7 @@ void epf_close(struct epf *ep)
 	if (ep->own_boot)
 		epf_boot_close(ep->boot);
 	epf_boot_free_blobs(ep->blobs);
+	epf_boot_free_blobs(ep->who);
 	epf_conf_destroy(&ep->conf);
 	free(ep->masked);
 	free(ep);

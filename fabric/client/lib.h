@@ -53,6 +53,7 @@ struct epf {
 	struct epf_wakeup *wakeup;   /* this rank's threads sleep on it; behind the signals */
 	struct epf_wakeup *kick;     /* rung after a push; NULL while nobody can sleep on it */
 	struct epf_peers_shm *peers; /* NULL before the join */
+	const struct epf_peer_detail *details; /* of every rank; NULL: not known */
 	uint32_t n_signals;
 	uint64_t (*now)(void *arg); /* ns: what deadlines are counted in */
 	void *now_arg;
@@ -72,6 +73,8 @@ struct epf {
 	uint64_t job_id;                 /* of this run, for the statistics; 0: not joined */
 	uint8_t *masked;                 /* [world] ranks that this one masked */
 	uint32_t mask_changes;
+	struct epf_blob *
+		who; /* what every rank said of its process at the join (who.c), NULL after epf_rejoin */
 	uint32_t peers_seen; /* peers->changes + mask_changes when no rank was found lost */
 
 	struct epf_ring *rings;
@@ -81,6 +84,7 @@ struct epf {
 	struct epf_mapping *mappings;
 	bool keeps_memory;  /* mappings keep their memfds open */
 	bool aborted;       /* epf_abort was called: every wait ends */
+	bool has_told;      /* the peers know of the losses seen so far */
 	uint32_t spins;     /* of a wait before it sleeps, learnt (wait.c); 0: nothing yet */
 	uint32_t waits;     /* that did not end at once; wraps */
 	bool threaded;      /* the engine works by itself: waits sleep on the wakeup */
@@ -131,6 +135,12 @@ struct epf_condition {
 int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 	     const struct epf_condition *condition, uint64_t timeout_ns, const char *what,
 	     uint64_t number);
+/* wait.c: fails with the loss from which all others follow. left: also where ranks only say that they closed because of one. 0: none. */
+int epf_wait_lost(struct epf *ep, bool left);
+/* who.c: this rank's process as bytes for the others: malloced. */
+int epf_who_describe(const struct epf *ep, uint8_t **buf, size_t *len);
+/* who.c: the process of a rank as text: "rank 3 on node 1 (host a, process 17)". */
+void epf_who_text(const struct epf *ep, uint32_t rank, char *text, size_t size);
 /* wait.c: 0, or why no wait can end well: aborted, a lost rank, a lost daemon. what, number: for the text. */
 int epf_wait_why(struct epf *ep, const char *what, uint64_t number);
 /* gpu_open.c: ends the waits of kernels. Any thread. */

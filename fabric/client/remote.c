@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum { CHECK_NS = 20 * 1000 * 1000, AGAIN_US = 10 * 1000, REGION_BYTES_A_SECOND = 16 << 20 };
@@ -320,6 +321,24 @@ static unsigned remote_progress(struct epf *ep)
 	return 0;
 }
 
+/* The daemon lives on, and tells by itself. */
+static bool remote_has_told(struct epf *ep)
+{
+	(void)ep;
+	return true;
+}
+
+static uint32_t remote_engine_pid(const struct epf *ep)
+{
+	struct ucred peer = { 0 };
+	socklen_t len = sizeof(peer);
+
+	if (!ep->remote->ch ||
+	    getsockopt(epf_svc_channel_fd(ep->remote->ch), SOL_SOCKET, SO_PEERCRED, &peer, &len))
+		return 0;
+	return (uint32_t)peer.pid;
+}
+
 static void remote_sleep(struct epf *ep, uint64_t max_ns)
 {
 	epf_wakeup_arm(ep->wakeup);
@@ -351,4 +370,6 @@ const struct epf_backend_ops epf_backend_service = {
 	.progress = remote_progress,
 	.sleep = remote_sleep,
 	.check = remote_check,
+	.has_told = remote_has_told,
+	.engine_pid = remote_engine_pid,
 };

@@ -61,7 +61,7 @@ static int take_pages(struct epf *ep, const struct epf_svc_attach_reply *a, cons
 	void *mem = NULL;
 	int rc;
 
-	if (a->peers_bytes < epf_peers_bytes(ep->world) ||
+	if (a->peers_bytes < epf_peers_bytes_least(ep->world) ||
 	    a->kick_bytes < sizeof(struct epf_wakeup) ||
 	    a->peers_bytes > epf_peers_bytes(ep->world) + (1 << 20) || a->kick_bytes > 1 << 20) {
 		close(fds[0]);
@@ -188,6 +188,9 @@ static int hand_in(struct epf *ep, unsigned type, const struct epf_blob *blobs)
 static void joined(struct epf *ep)
 {
 	ep->peers = ep->remote->peers;
+	if (ep->remote->peers_bytes >=
+	    epf_peers_bytes(ep->world)) /* a daemon of an earlier release has none */
+		ep->details = epf_peers_details(ep->peers, ep->world);
 	ep->kick = ep->remote->kick;
 	remote_forget(ep);
 }

@@ -9,6 +9,7 @@
 #include "fabric/base/err.h"
 #include "fabric/engine/core.h"
 #include "fabric/engine/engine.h"
+#include "fabric/engine/losses.h"
 #include "fabric/engine/recover.h"
 #include "fabric/engine/retire_hot.h"
 #include "fabric/engine/stage_hot.h"
@@ -249,7 +250,7 @@ static int is_silent(struct epf_core *core, struct epf_node *node)
 	}
 	limit = core->limits.peer_silence_ns /
 		(core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT);
-	return core->limits.peer_silence_ns && ++node->silent_ticks > limit + SILENT_TICKS_MORE;
+	return ++node->silent_ticks > limit + SILENT_TICKS_MORE && core->limits.peer_silence_ns;
 }
 
 /*
@@ -266,6 +267,7 @@ static void heartbeat(struct epf_core *core)
 
 		if (node->state == EPF_NODE_UP && is_silent(core, node))
 			epf_node_down(core, node, EPF_S_RETRY_EXCEEDED);
+		epf_silence_show(core, node);
 		for (unsigned l = 0; l < node->n_lanes && node->state == EPF_NODE_UP; l++)
 			if (core->lanes[node->first_lane + l].state == EPF_LANE_UP &&
 			    (!node->heard || (core->beats && !asked++)))

@@ -7,6 +7,7 @@
 #include "fabric/base/err.h"
 #include "fabric/engine/core.h"
 #include "fabric/engine/engine.h"
+#include "fabric/engine/losses.h"
 #include "fabric/engine/recover.h"
 #include "fabric/engine/stage_hot.h"
 
@@ -248,6 +249,8 @@ int epf_core_say_bye(struct epf_core *core)
 
 		if (node->state != EPF_NODE_UP || i == core->self || node->said_bye)
 			continue;
+		if (core->n_ranks)
+			epf_loss_put(core, core->ranks[0].rank, &m);
 		node->said_bye = epf_control_send(core, node, &m) != 0;
 		left += !node->said_bye;
 	}
@@ -278,11 +281,18 @@ void epf_control_cold(struct epf_core *core, struct epf_node *node, struct epf_l
 	case EPF_MSG_BYE:
 		if (node->state == EPF_NODE_UP) {
 			EPF_STORE_RELAXED(&node->state, EPF_NODE_LEFT);
-			for (uint32_t r = 0; r < core->world; r++)
-				if (&core->nodes[core->peers[r].node] == node)
-					epf_peer_changed(core, r, EPF_PEER_LEFT, 0,
-							 core->peers_page->peers[r].epoch);
+			for (uint32_t r = 0; r < core->world; r++) {
+				if (&core->nodes[core->peers[r].node] != node)
+					continue;
+				if (m->b && core->peers[r].up)
+					epf_loss_take(core, r, m);
+				epf_peer_changed(core, r, EPF_PEER_LEFT, 0,
+						 core->peers_page->peers[r].epoch);
+			}
 		}
+		break;
+	case EPF_MSG_LOST:
+		epf_loss_message(core, node, m);
 		break;
 	case EPF_MSG_RANK:
 	case EPF_MSG_REGION:

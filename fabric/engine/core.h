@@ -461,7 +461,9 @@ struct epf_core {
 		reopen_ns; /* when the next lane is to be opened again; UINT64_MAX: none waits for that */
 	uint64_t
 		self_lost_ns; /* no lane to the own node is left: when that counts as lost; 0: it has one */
-	uint32_t telling; /* local ranks whose news nodes have still to be notified */
+	uint32_t
+		telling; /* local ranks whose news nodes have still to be notified, and telling_loss */
+	uint8_t telling_loss; /* nodes have still to be notified which loss the rank would end for (losses.c) */
 	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
 	uint8_t own_peers_page;
 	uint64_t

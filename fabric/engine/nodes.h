@@ -140,6 +140,8 @@ struct epf_node {
 	uint32_t silent_ticks;         /* since its engine gave the last sign of life */
 	uint8_t heard;                 /* something of it arrived since the last tick */
 	uint8_t promised;              /* it knows that this engine sends heartbeats */
+	uint8_t told_loss;             /* it knows for whose loss the rank here would end */
+	uint8_t shown_silent;          /* the peers page says that it is silent */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
 

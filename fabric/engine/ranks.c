@@ -13,6 +13,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
+#include "fabric/engine/losses.h"
 #include "fabric/engine/recover.h"
 
 #include <errno.h>
@@ -42,6 +43,7 @@ void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsi
 	core->peers[rank].up = state == EPF_PEER_UP;
 	refresh(core, rank);
 	epf_peers_set(core->peers_page, rank, state, cause, epoch);
+	epf_loss_review(core);
 	EPF_PROBE4(peer_state, rank, state, cause, epoch);
 	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_PEER, state, rank, cause, epoch, 0);
 	if (state == EPF_PEER_DOWN)
@@ -55,6 +57,7 @@ void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, in
 {
 	core->ranks[local].masked[rank] = masked != 0;
 	refresh(core, rank);
+	epf_loss_review(core);
 	if (masked)
 		epf_fail_streams_cold(core, rank, local);
 }
@@ -86,6 +89,7 @@ void epf_core_rank_gone(struct epf_core *core, uint32_t local, uint32_t cause)
 			epf_core_revoke_begin(core, local, i);
 	if (!core->peers || core->peers_page->peers[r->rank].state == EPF_PEER_UNKNOWN)
 		return; /* it goes before the job was connected: nobody to tell */
+	epf_loss_of_rank(core, local);
 	epf_peer_changed(core, r->rank, cause ? EPF_PEER_DOWN : EPF_PEER_LEFT, cause,
 			 core->peers_page->peers[r->rank].epoch);
 	begin_news(core, r);
@@ -209,6 +213,7 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 	uint32_t each = per_region(core->caps.keys), number = at / each;
 	uint32_t epoch = w->epoch - self->returns; /* other nodes may not have lost this one */
 	const struct epf_region_remote *region = &self->regions[number];
+	struct epf_msg m;
 
 	if (number < regions && at % each)
 		return keys_message(region, r->rank, number, epoch, regions);
@@ -223,13 +228,16 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 					 .c = region->rkey,
 					 .d = region->access,
 					 .e = regions };
-	return (struct epf_msg){ .kind = EPF_MSG_RANK,
-				 .rank = r->rank,
-				 .signal = w->state,
-				 .c = epoch,
-				 .d = w->cause,
-				 .value = regions,
-				 .a = self->n_signals };
+	m = (struct epf_msg){ .kind = EPF_MSG_RANK,
+			      .rank = r->rank,
+			      .signal = w->state,
+			      .c = epoch,
+			      .d = w->cause,
+			      .value = regions,
+			      .a = self->n_signals };
+	if (w->state != EPF_PEER_UP)
+		epf_loss_put(core, r->rank, &m);
+	return m;
 }
 
 /* Tells one node as much as there is room for; 1 when it has heard all. */
@@ -255,7 +263,7 @@ static int tell_node(struct epf_core *core, struct epf_rank_state *r, uint32_t n
 
 unsigned epf_ranks_step(struct epf_core *core)
 {
-	unsigned handled = 0;
+	unsigned handled = epf_loss_step(core);
 
 	for (uint32_t i = 0; core->telling && i < core->n_ranks; i++) {
 		struct epf_rank_state *r = &core->ranks[i];
@@ -348,6 +356,7 @@ static int on_keys(struct epf_core *core, struct epf_peer *peer, const struct ep
 static int on_rank(struct epf_core *core, struct epf_peer *peer, const struct epf_msg *m)
 {
 	if (m->signal == EPF_PEER_DOWN || m->signal == EPF_PEER_LEFT) {
+		epf_loss_take(core, m->rank, m);
 		epf_peer_changed(core, m->rank, m->signal, m->d, m->c + peer->returns);
 		return 1;
 	}

@@ -45,13 +45,16 @@ enum epf_msg_kind {
 	EPF_MSG_STREAM_STATE = 10, /* c = handle, d = from, bits in value, a, b, e */
 	EPF_MSG_LANE_OPEN = 11,    /* c = lane, value = token of the sender's new queue pair */
 	EPF_MSG_LANE_OPENED = 12,  /* c = lane: connected here, may be used */
-	EPF_MSG_BYE = 13,          /* the sender's engine closes in order */
+	EPF_MSG_BYE =
+		13, /* the sender's engine closes in order; b = 1 + lost rank because of which, e = why that was lost; 0: not said */
 	EPF_MSG_RANK =
-		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals */
+		14, /* rank: signal = state, c = epoch, d = cause; coming up: value = regions, a = signals; else b, e as in BYE */
 	EPF_MSG_REGION =
 		15, /* rank comes up: signal = region, value = epoch, a = raddr, b = bytes, c = rkey, d = access, e = regions */
 	EPF_MSG_KEYS =
 		16, /* with it where there are more keys: signal = region, c = epoch, d = regions, keys 1 to 7 in value, a, b, e */
+	EPF_MSG_LOST =
+		17, /* rank: would it end now, then because of b, e as in BYE; c = EPF_NONE. An engine that does not know it refuses it */
 };
 
 /* A message on the wire: 64 bytes, little-endian. */

@@ -54,6 +54,7 @@ static struct object objects[] = {
 	{ "epf_msg", sizeof(struct epf_msg), false, false },
 	{ "epf_peers_shm", sizeof(struct epf_peers_shm), true, false },
 	{ "epf_peer_word", sizeof(struct epf_peer_word), false, false },
+	{ "epf_peer_detail", sizeof(struct epf_peer_detail), false, false },
 	{ "epf_flight_event", sizeof(struct epf_flight_event), false, false },
 };
 
@@ -108,6 +109,12 @@ static struct field fields[] = {
 	F(epf_peer_word, cause),
 	F(epf_peer_word, epoch),
 	F(epf_peer_word, node),
+	F(epf_peer_detail, silent_ns),
+	F(epf_peer_detail, order),
+	F(epf_peer_detail, root),
+	F(epf_peer_detail, root_cause),
+	F(epf_peer_detail, reserved0),
+	F(epf_peer_detail, reserved1),
 	F(epf_msg, kind),
 	F(epf_msg, flags),
 	F(epf_msg, handle),
@@ -181,6 +188,7 @@ static struct number numbers[] = {
 	N(EPF_MSG_RANK),
 	N(EPF_MSG_REGION),
 	N(EPF_MSG_KEYS),
+	N(EPF_MSG_LOST),
 	N(EPF_IMM_STREAM),
 	N(EPF_IMM_NOTIFY),
 	N(EPF_FLIGHT_DEQUEUE),

@@ -9,6 +9,7 @@
 #include "fabric/gpu/copy.h"
 #include "kernels/epf_device.cuh"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,7 +69,7 @@ static void job_open(struct job *j)
 				done[i] = 1;
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_return_code(epf_gpu_open(j->ep[i], NULL, &j->gpu[i]), 0);
-		/* A wait counts as long at once: every one is reported, while the engine reads the report of the one before. */
+		/* A wait counts as long at once, so that every one is reported. */
 		((struct epf_gpu_ctx *)epf_gpu_context(j->gpu[i]))->timer_khz = 0;
 	}
 }
@@ -143,11 +144,60 @@ static void additions_change_their_signal_only(void **state)
 	job_close(&j);
 }
 
+struct reader {
+	struct epf_wakeup *wakeup;
+	uint32_t stop;
+	uint64_t reports;
+};
+
+/* Reads reports of waits as the engine's watch does (fabric/engine/watch_wait.c), all the time. */
+static void *read_reports(void *arg)
+{
+	struct reader *r = arg;
+
+	while (!EPF_LOAD_RELAXED(&r->stop))
+		if (EPF_LOAD_ACQUIRE(&r->wakeup->kernel_condition) == EPF_WAKE_ON_SIGNAL &&
+		    EPF_LOAD_RELAXED(&r->wakeup->kernel_index) < SIGNALS &&
+		    EPF_LOAD_RELAXED(&r->wakeup->kernel_least) >=
+			    EPF_LOAD_RELAXED(&r->wakeup->kernel_seen))
+			r->reports++;
+	return NULL;
+}
+
+/* ThreadSanitizer sees a store that is not atomic: the reader is never ordered with the next wait's report. */
+static void reports_of_waits_are_read_at_any_time(void **state)
+{
+	struct reader r = { 0 };
+	pthread_t thread;
+	struct epf_dev d;
+	struct job j;
+
+	(void)state;
+	job_open(&j);
+	r.wakeup = j.ep[1]->wakeup;
+	assert_int_equal(pthread_create(&thread, NULL, read_reports, &r), 0);
+	epf_dev_open(&d, epf_gpu_context(j.gpu[0]));
+	epf_copy_fake_pause(PAUSE_NS);
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		assert_int_equal(epf_dev_signal(&d, 1, round % SIGNALS, 1, 0), 0);
+		assert_int_equal(epf_dev_wait_signal(epf_gpu_context(j.gpu[1]), round % SIGNALS,
+						     round / SIGNALS + 1),
+				 0);
+	}
+	epf_copy_fake_pause(0);
+	EPF_STORE_RELEASE(&r.stop, 1u);
+	pthread_join(thread, NULL);
+	assert_true(r.reports > 0);
+	epf_dev_close(&d);
+	job_close(&j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(data_is_there_before_its_signal),
 		cmocka_unit_test(additions_change_their_signal_only),
+		cmocka_unit_test(reports_of_waits_are_read_at_any_time),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,7 +58,7 @@ static enum epf_wire_verdict open_frame(struct epf_wire_session *s, const uint8_
 
 static void header_bytes_are_as_documented(void **state)
 {
-	static const uint8_t want[] = { 'E', 'P', 'F',  'B',  1,    0,    7,    0,    8,    0,   0,
+	static const uint8_t want[] = { 'E', 'P', 'F',  'B',  2,    0,    7,    0,    8,    0,   0,
 					0,   7,   0,    0,    0,    5,    0,    0,    0,    0,   0,
 					0,   0,   0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11 };
 	uint8_t payload[8], digest[32], proof[32];
@@ -246,10 +246,11 @@ static void wrong_bytes_are_refused_early(void **state)
   assert_int_equal(open_frame(&p.server, b, n), EPF_WIRE_V_##verdict); \
  } while (0)
 	CHANGED(0, 'e', MAGIC);
-	CHANGED(4, 2, VERSION);
+	CHANGED(4, 1, VERSION);
+	CHANGED(4, 3, VERSION);
 	CHANGED(6, EPF_WIRE_FAIL, TYPE);
 	CHANGED(6, 99, TYPE);
-	CHANGED(8, 1, LENGTH);
+	CHANGED(8, 9, LENGTH);
 	CHANGED(11, 0xff, LENGTH);
 	CHANGED(12, 8, SENDER);
 	CHANGED(16, 1, PROOF);

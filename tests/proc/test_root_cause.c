@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Errors name the rank that began it. A rank is killed while all others but one stall; that one is notified, and its process exits at once.
+ * The others go on one after another, each when the one before has exited on its error, so each sees more dead ranks than the one before. All must name
+ * the killed rank: with engines in the ranks, and with daemons, of which one is stalled as well, so that it hears of both losses at once.
+ * And a wait that ends because a peer's engine is stalled names that engine's process.
+ */
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "tests/proc/daemons.h"
+#include "tests/proc/svc_job.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+enum { WORLD = 5, VICTIM = 4, NODES = 3, LIMIT_MS = 60000, EXIT_LOST = 3, STOPPED_DAEMON = 1 };
+
+/* Nobody is taken for lost for stalled. */
+#define PATIENT "peer-silence=1h", "emu-retry-timeout=1h", "emu-rnr-timeout=1h"
+
+static const char *const patient[] = { "peer-timeout=1h", PATIENT, NULL };
+static const char *const ticking[] = { "peer-timeout=400ms", PATIENT, NULL }; /* a tick is 50 ms */
+
+static struct daemons daemons;
+static struct job job;
+static char embedded_dir[64];
+
+static const char *const *embedded(void)
+{
+	static char text[96];
+	static const char *const list[] = { text, NULL };
+
+	snprintf(text, sizeof(text), "stats-dir=%s", embedded_dir);
+	return list;
+}
+
+/* Ends as a program does that prints its error and exits: the engine of an embedded rank says no goodbye. */
+static void play(struct job_rank *r)
+{
+	int rc;
+
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	do
+		rc = job_rank_round(r, UINT64_C(1000000) * LIMIT_MS);
+	while (!rc);
+	job_rank_told(r, rc);
+	_exit(EXIT_LOST);
+}
+
+static void start_job(const char *name, uint32_t world, const char *const *settings,
+		      void (*body)(struct job_rank *r), bool service)
+{
+	static const unsigned daemon_of[WORLD] = { 0, 1, 2, 1, 2 };
+	struct job_plan plan = { .name = name,
+				 .world = world,
+				 .settings = settings,
+				 .body = body,
+				 .alarm_s = 600,
+				 .boot_timeout_ns = UINT64_C(1000000) * LIMIT_MS };
+
+	for (uint32_t i = 0; i < world; i++)
+		plan.client[i] = service ? daemons_client(&daemons, daemon_of[i]) : embedded();
+	assert_int_equal(job_fork(&job, &plan), 0);
+}
+
+static void expect_told(uint32_t rank)
+{
+	int status = 0;
+
+	assert_int_equal(waitpid(job.pid[rank], &status, 0), job.pid[rank]);
+	job.pid[rank] = 0;
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_LOST ||
+	    !strstr(job.page->rank[rank].text, "rank 4 on node "))
+		fail_msg("rank %u ended with %#x: %s", rank, (unsigned)status,
+			 job.page->rank[rank].text);
+	assert_int_equal(job.page->rank[rank].rc, -ECONNRESET);
+	printf("# rank %u: %s\n", rank, job.page->rank[rank].text);
+}
+
+static void kill_in_turn(const char *name, bool service)
+{
+	start_job(name, WORLD, patient, play, service);
+	assert_int_equal(job_reach(&job, 20, LIMIT_MS), 0);
+	for (uint32_t i = 1; i < VICTIM; i++)
+		kill(job.pid[i], SIGSTOP);
+	if (service)
+		kill(daemons.pid[STOPPED_DAEMON], SIGSTOP);
+	kill(job.pid[VICTIM], SIGKILL);
+	waitpid(job.pid[VICTIM], NULL, 0);
+	job.pid[VICTIM] = 0;
+	expect_told(0);
+	if (service) {
+		usleep(500 * 1000); /* until all has been said that this daemon is to find */
+		kill(daemons.pid[STOPPED_DAEMON], SIGCONT);
+		usleep(500 * 1000);
+	}
+	for (uint32_t i = 1; i < VICTIM; i++) {
+		kill(job.pid[i], SIGCONT);
+		expect_told(i);
+	}
+	job_end(&job);
+}
+
+static void engines_in_the_ranks(void **state)
+{
+	(void)state;
+	kill_in_turn("root-embedded", false);
+}
+
+static void engines_in_daemons(void **state)
+{
+	(void)state;
+	kill_in_turn("root-daemons", true);
+}
+
+enum { W_ASK = 1, W_SILENT = 2, W_AWAKE = 3 };
+
+/* Waits for what never comes, until the error says (or no more says) that the peer is silent. */
+static void ask_until(struct job_rank *r, bool silent)
+{
+	uint64_t deadline = epf_now_ns() + UINT64_C(1000000) * LIMIT_MS;
+	int rc;
+
+	do {
+		rc = epf_signal_wait(r->ep, JOB_SIGNALS - 1, 1, 100 * UINT64_C(1000000));
+		JOB_CHECK(r, rc == -ETIMEDOUT && epf_now_ns() < deadline);
+	} while ((epf_last_reason() == EPF_R_PEER_SILENT) != silent);
+}
+
+static void ask(struct job_rank *r)
+{
+	JOB_CHECK(r, job_rank_open(r) == 0);
+	JOB_CHECK(r, job_rank_join(r) == 0);
+	/* Something of each has arrived at the other: from then on the engines promise signs of life. */
+	for (int i = 0; i < 4; i++)
+		JOB_CHECK(r, job_rank_round(r, UINT64_C(1000000) * LIMIT_MS) == 0);
+	if (r->me == 0) {
+		JOB_CHECK(r, job_await(&r->page->words[W_ASK], 1, LIMIT_MS) == 0);
+		ask_until(r, true);
+		job_rank_told(r, -ETIMEDOUT);
+		job_set(&r->page->words[W_SILENT], 1);
+		ask_until(r, false);
+		job_set(&r->page->words[W_AWAKE], 1);
+	}
+	JOB_CHECK(r, job_await(&r->page->words[W_AWAKE], 1, LIMIT_MS) == 0);
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	epf_close(r->ep);
+	epf_boot_close(r->boot);
+}
+
+static void stop_one(const char *name, bool service)
+{
+	char host[65] = "", want[128];
+	pid_t stopped;
+
+	start_job(name, 2, ticking, ask, service);
+	assert_int_equal(job_reach(&job, 4, LIMIT_MS), 0);
+	stopped = service ? daemons.pid[1] : job.pid[1];
+	kill(stopped, SIGSTOP);
+	job_set(&job.page->words[W_ASK], 1);
+	assert_int_equal(job_await(&job.page->words[W_SILENT], 1, LIMIT_MS), 0);
+	kill(stopped, SIGCONT);
+	gethostname(host, sizeof(host) - 1);
+	snprintf(want, sizeof(want), "rank 1 on node %d (host %s, process %d) is silent since ",
+		 service, host, (int)stopped);
+	if (!strstr(job.page->rank[0].text, want) || !strstr(job.page->rank[0].text, "[EPF-413]"))
+		fail_msg("\"%s\" lacks \"%s\"", job.page->rank[0].text, want);
+	printf("# %s\n", job.page->rank[0].text);
+	assert_int_equal(job_wait(&job, 0, LIMIT_MS), 0);
+	job_end(&job);
+}
+
+static void a_stopped_rank_is_named(void **state)
+{
+	(void)state;
+	stop_one("silent-embedded", false);
+}
+
+static void a_stopped_daemon_is_named(void **state)
+{
+	(void)state;
+	stop_one("silent-daemon", true);
+}
+
+static int start_daemons(void **state)
+{
+	(void)state;
+	return daemons_start(&daemons, NODES, ticking);
+}
+
+static int stop_daemons(void **state)
+{
+	(void)state;
+	kill(daemons.pid[STOPPED_DAEMON], SIGCONT);
+	job_end(&job);
+	return daemons_stop(&daemons);
+}
+
+static int end_job(void **state)
+{
+	(void)state;
+	job_end(&job);
+	return 0;
+}
+
+static int make_dir(void **state)
+{
+	(void)state;
+	snprintf(embedded_dir, sizeof(embedded_dir), "/tmp/epf-test-root-XXXXXX");
+	return mkdtemp(embedded_dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+	char command[96];
+
+	(void)state;
+	snprintf(command, sizeof(command), "rm -r %s", embedded_dir);
+	return system(command);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(engines_in_the_ranks, end_job),
+		cmocka_unit_test_setup_teardown(engines_in_daemons, start_daemons, stop_daemons),
+		cmocka_unit_test_teardown(a_stopped_rank_is_named, end_job),
+		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_named, start_daemons,
+						stop_daemons),
+	};
+
+	return cmocka_run_group_tests_name("root_cause", tests, make_dir, remove_dir);
+}
