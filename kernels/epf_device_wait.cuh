@@ -61,7 +61,7 @@ EPF_DEV_FN int epf_dev_tick(const struct epf_gpu_ctx *ctx, struct epf_dev_clock 
  * name it. condition: enum epf_wakeup_condition. Out of line: keeps the polling loops small. epf_dev_report_end() withdraws it.
  */
 EPF_DEV_COLD void epf_dev_report(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c,
-			       uint32_t condition, uint32_t index, uint64_t least, uint64_t seen)
+				 uint32_t condition, uint32_t index, uint64_t least, uint64_t seen)
 {
 	struct epf_wakeup *wakeup = (struct epf_wakeup *)ctx->wakeup;
 	uint32_t *busy = (uint32_t *)ctx->failed + 1;
