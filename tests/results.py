@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads what meson knows about tests, for the stages of `tools/quickstart test`.
 
-  results.py targets BUILD SUITE...        the ninja targets the tests of these suites need
+  results.py targets BUILD SUITE...        the ninja targets the tests of these suites need, but for tests of a suite given as -SUITE
   results.py labelled BUILD SUITE          the tests of one suite
   results.py count LOG.json [AGAIN]        one result line per single test (cmocka or TAP), see lib.sh; with AGAIN the programs that may be
                                            run once more are written to that file instead, each with the seed it is to have: NAME<tab>[EPF_SEED=n]
@@ -57,10 +57,10 @@ def load_intro(build, what):
 def targets(build, suites):
     """Prints the files of every target that a test of the suites depends on."""
     by_id = {t["id"]: t["filename"] for t in load_intro(build, "targets")}
-    wanted = set()
+    wanted, left_out = set(), {s[1:] for s in suites if s.startswith("-")}
     for test in load_intro(build, "tests"):
         names = {s.split(":")[-1] for s in test["suite"]}
-        if names & set(suites):
+        if names & set(suites) and not names & left_out:
             for dep in test["depends"]:
                 wanted.update(os.path.relpath(f, build) for f in by_id[dep])
     print("\n".join(sorted(wanted)))

@@ -8,6 +8,7 @@
 
 # shellcheck disable=SC2034
 STAGES=(format static layers build headers hot docs unit prop proc rxe hooks asan tsan fuzz demo package bench)
+[ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
 JOBS=$(nproc)
 # Seeds under a sanitizer, where every step costs several times as much: said in the output.
@@ -81,19 +82,21 @@ compile_quietly()
 }
 
 # run_suites BUILD MULTIPLIER SUITE...: builds what the tests of the suites need, runs them, counts each.
-# Under a sanitizer the tests labelled nosan (they forbid what it does) are left out, by name.
+# Left out, by name: under a sanitizer the tests labelled nosan (they forbid what it does, or gain nothing by it), with --quick those labelled slow.
 run_suites()
 {
-	local build=$1 multiplier=$2 suite name args=() targets log start nosan="" ran=$RESULTS.ran again=$RESULTS.again
+	local build=$1 multiplier=$2 suite name args=() targets log start label="" left_out="" ran=$RESULTS.ran again=$RESULTS.again
 	shift 2
 	for suite in "$@"; do
 		args+=(--suite "$suite")
 	done
-	if [[ $build =~ ^build-[at]san$ ]]; then
-		nosan=$(python3 "$ROOT/tests/results.py" labelled "$BUILD_ROOT/$build" nosan)
-		args+=(--no-suite nosan)
+	[[ ! $build =~ ^build-[at]san$ ]] || label=nosan
+	[ "$QUICK" = no ] || label=slow
+	if [ -n "$label" ]; then
+		left_out=$(python3 "$ROOT/tests/results.py" labelled "$BUILD_ROOT/$build" "$label")
+		args+=(--no-suite "$label")
 	fi
-	targets=$(python3 "$ROOT/tests/results.py" targets "$BUILD_ROOT/$build" "$@")
+	targets=$(python3 "$ROOT/tests/results.py" targets "$BUILD_ROOT/$build" "$@" ${label:+"-$label"})
 	if [ -n "$targets" ]; then
 		# shellcheck disable=SC2086
 		compile_quietly "$build" $targets || return 1
@@ -116,8 +119,8 @@ run_suites()
 	while read -r suite name; do
 		if [[ " $* " != *" $suite "* ]] || grep -qxF "$name" "$ran" 2>/dev/null; then
 			continue
-		elif grep -qxF "$name" <<<"$nosan"; then
-			skip "$name" "labelled nosan: it forbids what a sanitizer does"
+		elif grep -qxF "$name" <<<"$left_out"; then
+			skip "$name" "labelled $label"
 		else
 			absent "$name" "no such test in suite $suite"
 		fi
@@ -198,9 +201,23 @@ stage_layers()
 	check "include layers" python3 "$ROOT/tests/check_layers.py" "$ROOT"
 }
 
+# What --quick needs: the unit tests that it runs, and the two programs of the demo.
+quick_build()
+{
+	local targets
+	prepare_test_build || return
+	targets=$(python3 "$ROOT/tests/results.py" targets "$BUILD_ROOT/build-test" unit -slow)
+	# shellcheck disable=SC2086
+	compile build-test $targets bench/ep-bench tools/ep-fabric
+}
+
 stage_build()
 {
 	local target files
+	if [ "$QUICK" = yes ]; then
+		quick_build
+		return
+	fi
 	if prepare_test_build && compile build-test; then
 		while read -r target; do
 			if [ -e "$BUILD_ROOT/build-test/$target" ]; then
@@ -216,7 +233,8 @@ stage_build()
 		check "every C file has a target" python3 "$ROOT/tests/results.py" sources "$BUILD_ROOT/build-test" \
 			"$ROOT" "${files[@]}"
 	fi
-	prepare build-clang clang-14 -Dwerror=true && compile build-clang
+	# For clang's warnings, which come before it optimises: gcc's code is what the tests run.
+	prepare build-clang clang-14 -Dwerror=true -Doptimization=0 -Ddebug=false && compile build-clang
 	# Everything optional off: what a machine without CUDA, HIP, verbs and cmocka gets.
 	prepare build-off gcc -Dwerror=true -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled -Dusdt=disabled &&
 		compile build-off && check "install and use by pkg-config" install_and_use
@@ -319,9 +337,10 @@ no_hooks_in_release()
 	! find "$BUILD_ROOT/$RELEASE" -name '*.o' -exec nm -A {} + | grep -i 'epf_\w*hook'
 }
 
+# Under both sanitizers: -g1, functions and lines, is what their reports show, and compiles faster than -g.
 stage_asan()
 {
-	prepare build-asan gcc -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 || return
+	prepare build-asan gcc -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1 || return
 	echo "    under AddressSanitizer and UBSan: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-asan 6 unit prop proc
 }
@@ -329,7 +348,7 @@ stage_asan()
 stage_tsan()
 {
 	# -Wno-tsan: gcc warns that fences are not modelled; the wakeup's two are the ones there are.
-	prepare build-tsan gcc -Dwerror=true -Db_sanitize=thread -Db_lundef=false -Dc_args=-Wno-tsan || return
+	prepare build-tsan gcc -Dwerror=true -Db_sanitize=thread -Db_lundef=false -Doptimization=1 '-Dc_args=-Wno-tsan -g1' || return
 	echo "    under ThreadSanitizer: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-tsan 10 threads
 }
@@ -384,11 +403,23 @@ fuzz_one()
 	return "$bad"
 }
 
+# The demo in the build of the unit tests. A subshell: it may end with die.
+quick_demo()
+(
+	BENCH=$BUILD_ROOT/build-test/bench/ep-bench
+	small_demo
+	demo_runs
+)
+
 stage_demo()
 {
 	local shape=(--small)
+	if [ "$QUICK" = yes ]; then
+		check "demo --small" quick_demo && sed 's/^/        | /' "$LOGS/demo-demo---small.log"
+		return
+	fi
 	[ "$LONG" = no ] || shape=()
-	check "compile the release program" build_release || return
+	check "demo --build-only" "$ROOT/tools/quickstart" demo --build-only --no-install --build-dir "$BUILD_ROOT" || return
 	check "demo ${shape[*]}" "$ROOT/tools/quickstart" demo --no-install --build-dir "$BUILD_ROOT" "${shape[@]}" &&
 		sed 's/^/        | /' "$LOGS/demo-demo-${shape[*]}.log"
 	check "demo on a machine with 1 GiB scales down and says so" demo_scales_down

@@ -53,6 +53,18 @@ def run(program, folder, what, entries, *more):
         return done.stdout, [line.rstrip("\n").split("\t") for line in f]
 
 
+def targets(program, folder, *suites):
+    """What of three programs is built for these suites, relative to the build directory."""
+    built = [{"id": name, "filename": [os.path.join(folder, name)]} for name in ("quick", "slow", "other")]
+    tests = [{"name": name, "depends": [name], "suite": [f"ep-fabric:{s}" for s in suites]}
+             for name, suites in (("quick", ["unit"]), ("slow", ["unit", "slow"]), ("other", ["proc"]))]
+    os.makedirs(os.path.join(folder, "meson-info"), exist_ok=True)
+    for what, value in (("targets", built), ("tests", tests)):
+        with open(os.path.join(folder, "meson-info", f"intro-{what}.json"), "w", encoding="utf-8") as f:
+            json.dump(value, f)
+    return subprocess.run([sys.executable, program, "targets", folder, *suites], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+
 def main(program, folder):
     again = os.path.join(folder, "again")
     _, results = run(program, folder, "count", ENTRIES, again)
@@ -71,6 +83,8 @@ def main(program, folder):
     check(results == [["proc", "pass", "seeded: good", "only when run again, with EPF_SEED=4711"]], "what passes says how", results)
     _, results = run(program, folder, "again", (second,), "")
     check(results == [["proc", "pass", "seeded: good", "only when run again"]], "and without a seed", results)
+    built = targets(program, folder, "unit"), targets(program, folder, "unit", "-slow")
+    check(built == (["quick", "slow"], ["quick"]), "what a suite needs, with and without those of another", built)
     print(f"1..{number}")
     return 0 if passed else 1
 
