@@ -220,7 +220,7 @@ int epf_embedded_start(struct epf *ep)
 	if (rc)
 		return rc;
 	ep->started = true;
-	ep->kick = ep->core->wakeup;
+	EPF_STORE_RELEASE(&ep->kick, ep->core->wakeup);
 	/* From the first call on, requests must reach the thread. */
 	while (!EPF_LOAD_ACQUIRE(&ep->core->running))
 		sched_yield();

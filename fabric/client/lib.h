@@ -43,7 +43,24 @@ struct epf_remote;  /* remote.c */
 struct epf_gpu;     /* gpu_open.c */
 struct epf_gpu_dev; /* gpu/gpu.h */
 
+/*
+ * Locks. A thread that takes several takes them in the order of their declaration. No lock is held while the thread waits for the engine or
+ * for other ranks, except `meeting`. The hot path (pushing, looking at completion counters and signals) takes none: what it reads of struct epf
+ * is set by epf_open() or by one store of the join.
+ */
+struct epf_locks {
+	pthread_mutex_t
+		meeting; /* one collective call at a time: the bootstrap handle serves one thread */
+	pthread_mutex_t
+		calls; /* one slow call of the back-end at a time, with the bookkeeping around it */
+	pthread_mutex_t engine; /* embedded: who touches a core that no thread of its own runs */
+	pthread_mutex_t lists;  /* rings, mappings, gpus: held for a few instructions */
+};
+
 struct epf {
+	struct epf_locks locks;
+	uint32_t
+		engine_wanted; /* embedded: threads that wait for locks.engine; who only steps lets them pass */
 	struct epf_conf conf;
 	struct epf_options opts;
 	const struct epf_backend_ops *be;
@@ -77,8 +94,10 @@ struct epf {
 		who; /* what every rank said of its process at the join (who.c), NULL after epf_rejoin */
 	uint32_t peers_seen; /* peers->changes + mask_changes when no rank was found lost */
 
-	struct epf_ring *rings;
+	struct epf_ring
+		*rings; /* changed under locks.calls and locks.lists: either is enough to read */
 	struct epf_gpu *gpus; /* the one GPU context, or NULL */
+	bool gpu_opening;     /* epf_gpu_open is making it */
 	void *gpu_signals;    /* GPU memory that holds the signals; NULL: ep->signals does */
 	int gpu_signals_device;
 	struct epf_mapping *mappings;
@@ -143,7 +162,7 @@ int epf_who_describe(const struct epf *ep, uint8_t **buf, size_t *len);
 void epf_who_text(const struct epf *ep, uint32_t rank, char *text, size_t size);
 /* wait.c: 0, or why no wait can end well: aborted, a lost rank, a lost daemon. what, number: for the text. */
 int epf_wait_why(struct epf *ep, const char *what, uint64_t number);
-/* gpu_open.c: ends the waits of kernels. Any thread. */
+/* gpu_open.c: ends the waits of kernels. Under locks.lists. */
 void epf_gpu_abort(struct epf *ep);
 /* gpu_memory.c, where ep->gpu_signals is there: one of them, read through the driver; where kernels find them; their end. */
 uint64_t epf_gpu_signal_value(struct epf *ep, uint32_t signal);
@@ -154,14 +173,37 @@ struct epf_gpu_dev *epf_gpu_device(const struct epf_gpu *gpu);
 /* Lets the engine work when no thread of its own does; returns what it did. */
 unsigned epf_progress_once(struct epf *ep);
 
-/* lib.c: the mapping that holds [addr, addr + bytes) in whole, or NULL. */
+/* lib.c: locks.calls and locks.lists. */
+void epf_lock_calls(const struct epf *ep);
+void epf_unlock_calls(const struct epf *ep);
+void epf_lock_lists(const struct epf *ep);
+void epf_unlock_lists(const struct epf *ep);
+
+/* True if the rank has joined; then all that the join set is visible. */
+static inline bool epf_joined(const struct epf *ep)
+{
+	return EPF_LOAD_ACQUIRE(&ep->join_phase) == EPF_JOIN_DONE;
+}
+
+/*
+ * join.c: begins and ends a meeting of all ranks, of which a rank holds one at a time; epf_part returns rc. Between the two: an
+ * allgather and a barrier over ep->boot, which epf_abort and the loss of this rank's daemon end early.
+ */
+void epf_meet(struct epf *ep);
+int epf_part(struct epf *ep, int rc);
+int epf_meet_allgather(struct epf *ep, const void *mine, size_t len, struct epf_blob **all);
+int epf_meet_barrier(struct epf *ep);
+
+/* lib.c: the mapping that holds [addr, addr + bytes) in whole, or NULL. Valid until that memory is freed. */
 struct epf_mapping *epf_mapping_find(const struct epf *ep, const void *addr, uint64_t bytes);
 
 /* Wakes the core if it sleeps: after a push. */
 static inline void epf_kick(struct epf *ep)
 {
-	if (ep->kick && epf_wakeup_is_needed(ep->kick))
-		epf_wakeup_wake(ep->kick);
+	struct epf_wakeup *kick = EPF_LOAD_ACQUIRE(&ep->kick); /* the join sets it */
+
+	if (kick && epf_wakeup_is_needed(kick))
+		epf_wakeup_wake(kick);
 }
 
 #endif

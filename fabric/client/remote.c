@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The service back-end of libepf (backend.h): the engine is in an ep-fabric daemon of this node. Called by lib.c, join.c and wait.c.
- * The control socket is for rare things only. A daemon that is lost before the join is waited for and everything is
+ * The control socket is for rare things only, and serves one thread at a time: the one that holds locks.calls. A daemon that is lost before the join is waited for and everything is
  * registered with the next one (remote_memory.c); after the join its loss ends every wait with EPF_R_SVC_GONE.
  */
 #define EPF_LOG_COMP "epf"
@@ -88,9 +88,11 @@ static int greet(struct epf *ep)
 
 	if (rc)
 		return rc;
+	memcpy(r->node_id, hello.node_id, sizeof(r->node_id));
+	if (ep->mode[0]) /* again: other threads may be reading these texts */
+		return 0;
 	if (hello.instance[0])
 		snprintf(r->instance, sizeof(r->instance), "%s", hello.instance);
-	memcpy(r->node_id, hello.node_id, sizeof(r->node_id));
 	snprintf(ep->mode, sizeof(ep->mode), "service:%s", r->instance);
 	return 0;
 }
@@ -151,8 +153,8 @@ static int connect_again(struct epf *ep, uint64_t deadline)
 
 static int gone(const struct epf *ep)
 {
-	return epf_fail(EPF_R_SVC_GONE, "rank %u: the ep-fabric daemon %s at %s is gone", ep->rank,
-			ep->remote->instance, ep->remote->path);
+	return epf_fail(EPF_R_SVC_GONE, "rank %u: the ep-fabric daemon %s at %s is gone",
+			epf_rank(ep), ep->remote->instance, ep->remote->path);
 }
 
 /* A daemon allocates a region whole before it answers, and those of other ranks beside it: that takes time by the byte. */
@@ -195,7 +197,7 @@ int remote_call(struct epf *ep, unsigned type, const void *req, int fd, void *re
 	if (r->attached) {
 		if (!r->gone)
 			sweep(r);
-		r->gone = true;
+		EPF_STORE_RELAXED(&r->gone, true);
 		return gone(ep);
 	}
 	deadline = epf_now_ns() + r->timeout_ns;
@@ -258,13 +260,30 @@ static void remote_close(struct epf *ep)
 	ep->remote = NULL;
 }
 
+/* Looks at the connection: 0, or the daemon is gone. A thread that is just calling the daemon will see for itself. */
+static int look(struct epf *ep)
+{
+	struct epf_remote *r = ep->remote;
+	int rc = 0;
+
+	if (pthread_mutex_trylock(&ep->locks.calls))
+		return 0;
+	if (r->attached && !r->gone && epf_svc_channel_check(r->ch)) {
+		EPF_STORE_RELAXED(&r->gone, true);
+		sweep(r);
+		rc = gone(ep);
+	}
+	epf_unlock_calls(ep);
+	return rc;
+}
+
 static int remote_check(struct epf *ep)
 {
 	struct epf_remote *r = ep->remote;
 	uint64_t now;
 
 	/* Before the join the next call connects again, and nothing can come anyway. */
-	if (!r->attached)
+	if (!EPF_LOAD_RELAXED(&r->attached))
 		return 0;
 	if (EPF_UNLIKELY(EPF_LOAD_RELAXED(&r->gone)))
 		return gone(ep);
@@ -272,11 +291,7 @@ static int remote_check(struct epf *ep)
 	if (EPF_LIKELY(now - EPF_LOAD_RELAXED(&r->checked_ns) < CHECK_NS))
 		return 0;
 	EPF_STORE_RELAXED(&r->checked_ns, now);
-	if (epf_svc_channel_check(r->ch) == 0)
-		return 0;
-	EPF_STORE_RELAXED(&r->gone, true);
-	sweep(r);
-	return gone(ep);
+	return look(ep);
 }
 
 static int remote_peer_mask(struct epf *ep, uint32_t rank, bool masked)
@@ -339,11 +354,12 @@ static uint32_t remote_engine_pid(const struct epf *ep)
 	return (uint32_t)peer.pid;
 }
 
-static void remote_sleep(struct epf *ep, uint64_t max_ns)
+/* Waits sleep on the rank's wakeup: the engine is elsewhere. */
+static bool remote_sleep(struct epf *ep, uint64_t max_ns)
 {
-	epf_wakeup_arm(ep->wakeup);
-	epf_wakeup_sleep(ep->wakeup, max_ns);
-	epf_wakeup_disarm(ep->wakeup);
+	(void)ep;
+	(void)max_ns;
+	return false;
 }
 
 const struct epf_backend_ops epf_backend_service = {

@@ -19,6 +19,7 @@ struct remote_region {
 	uint64_t offset;
 	uint64_t bytes;
 	struct epf_copy_mem *gpu; /* GPU memory: a use of it; NULL otherwise, or after the join */
+	uint64_t next_poll_ns;    /* of its withdrawal */
 };
 
 struct epf_remote {
@@ -28,6 +29,7 @@ struct epf_remote {
 	char path[108];
 	uint64_t timeout_ns; /* service-timeout */
 	uint64_t checked_ns; /* when the connection was looked at last */
+	/* Changed under locks.calls, read by any wait: */
 	bool attached; /* the daemon knows this rank's job: no way back to another run of it */
 	bool gone;     /* noticed and said */
 
@@ -38,7 +40,6 @@ struct epf_remote {
 	uint64_t peers_bytes;
 	struct epf_wakeup *kick;
 	uint64_t kick_bytes;
-	uint64_t next_poll_ns; /* of a withdrawal */
 
 	uint8_t job_id[EPF_SVC_ID];
 	uint8_t node_id[EPF_SVC_ID];

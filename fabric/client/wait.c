@@ -37,7 +37,7 @@ unsigned epf_progress_once(struct epf *ep)
 
 int epf_progress(struct epf *ep)
 {
-	return ep->join_phase == EPF_JOIN_DONE ? (int)ep->be->progress(ep) : 0;
+	return epf_joined(ep) ? (int)ep->be->progress(ep) : 0;
 }
 
 /* The error of a lost rank: with the cause's own row where it says more than that the rank is gone. */
@@ -95,13 +95,14 @@ int epf_wait_lost(struct epf *ep, bool left)
 /* 0, or -ECONNRESET naming a rank that is lost and not masked. [P2] */
 static int check_lost(struct epf *ep)
 {
+	const struct epf_peers_shm *peers = EPF_LOAD_ACQUIRE(&ep->peers); /* the join sets it */
 	uint32_t seen;
 	int rc;
 
-	if (EPF_UNLIKELY(!ep->peers))
+	if (EPF_UNLIKELY(!peers))
 		return 0;
 	/* Both parts only grow, so the sum is new when one of them has moved. */
-	seen = EPF_LOAD_ACQUIRE(&ep->peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes);
+	seen = EPF_LOAD_ACQUIRE(&peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes);
 	if (EPF_LIKELY(seen == EPF_LOAD_RELAXED(&ep->peers_seen)))
 		return 0;
 	rc = epf_wait_lost(ep, false);
@@ -112,16 +113,19 @@ static int check_lost(struct epf *ep)
 	return 0;
 }
 
-/* Sleeps on the rank's wakeup, at most max_ns. The core rings for what is wished, so that a long wait is not woken at every step of it. */
+/*
+ * Sleeps on the rank's wakeup, at most max_ns. The core rings for what is wished, so that a long wait is not woken at every step of it; of
+ * several sleepers each is woken by any ring.
+ */
 static void sleep_on_wakeup(struct epf *ep, uint64_t max_ns, bool (*ready)(const void *arg),
 			    const void *arg, const struct epf_condition *condition)
 {
-	epf_wakeup_set_condition(ep->wakeup, condition->what, condition->index, condition->least);
-	epf_wakeup_arm(ep->wakeup);
+	uint32_t ticket =
+		epf_wakeup_join(ep->wakeup, condition->what, condition->index, condition->least);
+
 	if (!ready(arg))
-		epf_wakeup_sleep(ep->wakeup, max_ns);
-	epf_wakeup_disarm(ep->wakeup);
-	epf_wakeup_clear_condition(ep->wakeup);
+		epf_wakeup_sleep_joined(ep->wakeup, ticket, max_ns);
+	epf_wakeup_leave(ep->wakeup, ticket);
 }
 
 /* Spinning of one wait. */
@@ -162,17 +166,27 @@ static void spin_learn(struct epf *ep, const struct spin *spin, bool in_vain)
 	EPF_STORE_RELAXED(&ep->spins, want < SPINS_MOST ? want : SPINS_MOST);
 }
 
+/* progress=caller: sleeps as the engine, or beside the thread that does. */
+static void sleep_as_engine(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
+			    const struct epf_condition *condition)
+{
+	bool slept;
+
+	/* Nobody rings this thread; the watch reads it. */
+	epf_wakeup_set_condition(ep->wakeup, condition->what, condition->index, condition->least);
+	slept = ep->be->sleep(ep, CALLER_SLEEP_NS);
+	epf_wakeup_clear_condition(ep->wakeup);
+	if (!slept)
+		sleep_on_wakeup(ep, CALLER_SLEEP_NS, ready, arg, condition);
+}
+
 /* One quiet moment: without a thread of its own the engine sleeps here, else this thread does, until rung. */
 static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *arg), const void *arg,
 		 const struct epf_condition *condition)
 {
 	if (!ep->threaded) {
 		if (++spin->quiet > CALLER_SPINS && !ep->call_progress) {
-			/* Nobody rings this thread; the watch reads it. */
-			epf_wakeup_set_condition(ep->wakeup, condition->what, condition->index,
-						 condition->least);
-			ep->be->sleep(ep, CALLER_SLEEP_NS);
-			epf_wakeup_clear_condition(ep->wakeup);
+			sleep_as_engine(ep, ready, arg, condition);
 			spin->quiet = 0;
 		}
 		return;
@@ -194,16 +208,18 @@ static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *ar
 
 static int aborted(const struct epf *ep, const char *what, uint64_t number)
 {
-	return epf_fail(EPF_R_ABORTED, "rank %u: %s %llu: the wait was aborted", ep->rank, what,
+	return epf_fail(EPF_R_ABORTED, "rank %u: %s %llu: the wait was aborted", epf_rank(ep), what,
 			(unsigned long long)number);
 }
 
 void epf_abort(struct epf *ep)
 {
+	epf_lock_lists(ep);
 	EPF_STORE_RELAXED(&ep->aborted, true);
 	for (struct epf_ring *ring = ep->rings; ring; ring = ring->next)
 		EPF_STORE_RELEASE(&ring->shm->abort, -ECANCELED);
 	epf_gpu_abort(ep);
+	epf_unlock_lists(ep);
 	epf_wakeup_wake(ep->wakeup);
 }
 
@@ -248,6 +264,28 @@ static int peer_silent(const struct epf *ep, uint64_t timeout_ns, const char *wh
 		(unsigned long long)(timeout_ns / 1000000), who, when, seconds, others);
 }
 
+/* Names the first failed commands of any ring of the rank; leaves text alone if there are none. */
+static void say_failed(const struct epf *ep, char *text, size_t size)
+{
+	epf_lock_lists(ep);
+	for (const struct epf_ring *ring = ep->rings; ring; ring = ring->next) {
+		const struct epf_done *done = &ring->shm->done;
+		uint64_t failed = EPF_LOAD_ACQUIRE(&done->failed); /* A3 */
+		const struct epf_reason_info *info;
+
+		if (!failed)
+			continue;
+		info = epf_reason_info((enum epf_reason)done->error_reason);
+		snprintf(text, size,
+			 "; %llu commands of ring %u failed, first number %llu to rank %u: %s",
+			 (unsigned long long)failed, ring->id,
+			 (unsigned long long)(done->error_index - 1), done->error_rank,
+			 info ? info->cause : "unknown");
+		break;
+	}
+	epf_unlock_lists(ep);
+}
+
 /* The text of a timeout. Commands of this rank that failed are the likeliest cause: they are named too. */
 static int timed_out(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number)
 {
@@ -255,24 +293,11 @@ static int timed_out(const struct epf *ep, uint64_t timeout_ns, const char *what
 	uint32_t silent, more;
 	uint64_t since;
 
-	for (const struct epf_ring *ring = ep->rings; ring; ring = ring->next) {
-		const struct epf_done *done = &ring->shm->done;
-		const struct epf_reason_info *info =
-			epf_reason_info((enum epf_reason)done->error_reason);
-
-		if (!EPF_LOAD_ACQUIRE(&done->failed))
-			continue;
-		snprintf(also, sizeof(also),
-			 "; %llu commands of ring %u failed, first number %llu to rank %u: %s",
-			 (unsigned long long)done->failed, ring->id,
-			 (unsigned long long)(done->error_index - 1), done->error_rank,
-			 info ? info->cause : "unknown");
-		break;
-	}
+	say_failed(ep, also, sizeof(also));
 	if (!also[0] && find_silent(ep, &silent, &since, &more))
 		return peer_silent(ep, timeout_ns, what, number, silent, since, more);
-	return epf_fail(EPF_R_WAIT_TIMEOUT, "rank %u: %s %llu: not there after %llu ms%s", ep->rank,
-			what, (unsigned long long)number,
+	return epf_fail(EPF_R_WAIT_TIMEOUT, "rank %u: %s %llu: not there after %llu ms%s",
+			epf_rank(ep), what, (unsigned long long)number,
 			(unsigned long long)(timeout_ns / 1000000), also);
 }
 
@@ -367,7 +392,7 @@ uint64_t epf_signal_value(const struct epf *ep, uint32_t signal)
 {
 	if (signal >= ep->n_signals)
 		return 0;
-	if (EPF_UNLIKELY(ep->gpu_signals != NULL))
+	if (EPF_UNLIKELY(EPF_LOAD_ACQUIRE(&ep->gpu_signals) != NULL))
 		return epf_gpu_signal_value((struct epf *)(uintptr_t)ep, signal);
 	return epf_signal_read(&ep->signals[signal]);
 }
@@ -380,7 +405,7 @@ int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t
 	if (signal >= ep->n_signals)
 		return epf_fail(EPF_R_SIGNAL_RANGE, "signal %u: this rank has %u", signal,
 				ep->n_signals);
-	if (EPF_UNLIKELY(ep->gpu_signals != NULL)) {
+	if (EPF_UNLIKELY(EPF_LOAD_ACQUIRE(&ep->gpu_signals) != NULL)) {
 		struct gpu_signal_arg g = { ep, signal, at_least };
 
 		/* The core cannot read it, and nobody rings when an addition is done. */
@@ -400,9 +425,9 @@ uint32_t epf_signal_count(const struct epf *ep)
 /* 0 when the rank is of the job and the job has been joined. */
 static int check_rank(const struct epf *ep, uint32_t rank)
 {
-	if (rank < ep->world && ep->join_phase == EPF_JOIN_DONE)
+	if (epf_joined(ep) && rank < ep->world)
 		return 0;
-	return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u ranks", rank, ep->world);
+	return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u ranks", rank, epf_world(ep));
 }
 
 int epf_peer_state(const struct epf *ep, uint32_t rank)
@@ -435,13 +460,16 @@ static int set_mask(struct epf *ep, uint32_t rank, bool masked)
 {
 	int rc = check_rank(ep, rank);
 
-	if (!rc)
-		rc = ep->be->peer_mask(ep, rank, masked);
 	if (rc)
 		return rc;
-	EPF_STORE_RELAXED(&ep->masked[rank], masked);
-	EPF_STORE_RELEASE(&ep->mask_changes, ep->mask_changes + 1);
-	return 0;
+	epf_lock_calls(ep);
+	rc = ep->be->peer_mask(ep, rank, masked);
+	if (!rc) {
+		EPF_STORE_RELAXED(&ep->masked[rank], masked);
+		EPF_STORE_RELEASE(&ep->mask_changes, ep->mask_changes + 1);
+	}
+	epf_unlock_calls(ep);
+	return rc;
 }
 
 int epf_peer_mask(struct epf *ep, uint32_t rank)
@@ -465,16 +493,22 @@ static bool is_withdrawn(const void *arg)
 {
 	struct withdraw_args *a = (struct withdraw_args *)(uintptr_t)arg;
 
-	if (!a->rc)
+	if (!a->rc) {
+		epf_lock_calls(a->ep);
 		a->rc = a->ep->be->region_withdrawn(a->ep, a->region, &a->missing);
+		epf_unlock_calls(a->ep);
+	}
 	return a->rc != 0;
 }
 
 int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns)
 {
 	struct withdraw_args a = { .ep = ep, .region = region, .missing = EPF_NONE };
-	int rc = ep->be->region_withdraw(ep, region);
+	int rc;
 
+	epf_lock_calls(ep);
+	rc = ep->be->region_withdraw(ep, region);
+	epf_unlock_calls(ep);
 	if (rc)
 		return rc;
 	rc = epf_wait(ep, is_withdrawn, &a, NULL, timeout_ns, "withdrawal of region", region);

@@ -86,7 +86,7 @@ static struct field fields[] = {
 	F(epf_wakeup, condition),
 	F(epf_wakeup, condition_least),
 	F(epf_wakeup, condition_index),
-	F(epf_wakeup, reserved0),
+	F(epf_wakeup, tickets),
 	F(epf_wakeup, reserved),
 	F(epf_wakeup, kernel_condition),
 	F(epf_wakeup, kernel_index),

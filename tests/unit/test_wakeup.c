@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The wakeup (B1/B2): two threads send each other to sleep and wake each other, without a pause that would hide a lost
- * wake-up. A wake-up is lost when a sleep ends by its timeout although there is work and nobody has rung.
+ * wake-up. A wake-up is lost when a sleep ends by its timeout although there is work and nobody has rung. Then several threads on one wakeup.
  */
 #include "queues/epf_wakeup.h"
 
@@ -264,13 +264,110 @@ static void sleep_ends(void **state)
 	assert_true(now_ns() - begin >= SECOND / 50);
 }
 
+/* Threads that share a wakeup, step by step. */
+static void nobody_disarms_another(void **state)
+{
+	struct epf_wakeup wakeup = { 0 };
+	uint32_t a = epf_wakeup_join(&wakeup, EPF_WAKE_ON_SIGNAL, 1, 10), b, c;
+	uint64_t begin = now_ns();
+
+	assert_int_equal(wakeup.condition, EPF_WAKE_ON_SIGNAL);
+	b = epf_wakeup_join(&wakeup, EPF_WAKE_ON_RETIRED, 2, 20);
+	assert_int_not_equal(a, b);
+	/* Two conditions do not fit: anything rings, and the first one's words stay whole. */
+	assert_int_equal(wakeup.condition, EPF_WAKE_ON_ANY);
+	assert_int_equal(wakeup.condition_index, 1);
+	assert_int_equal(wakeup.condition_least, 10);
+	epf_wakeup_leave(&wakeup, b); /* the last one that armed goes first */
+	assert_true(epf_wakeup_is_needed(&wakeup));
+	b = epf_wakeup_join(&wakeup, EPF_WAKE_ON_ANY, 0, 0);
+	epf_wakeup_leave(&wakeup, a);
+	assert_true(epf_wakeup_is_needed(&wakeup));
+	/* The ring for b is hidden by c's arming: b must not sleep through it. */
+	epf_wakeup_wake(&wakeup);
+	c = epf_wakeup_join(&wakeup, EPF_WAKE_ON_ANY, 0, 0);
+	epf_wakeup_sleep_joined(&wakeup, b, 60 * SECOND);
+	assert_true(now_ns() - begin < 30 * SECOND);
+	epf_wakeup_leave(&wakeup, b);
+	assert_true(epf_wakeup_is_needed(&wakeup));
+	epf_wakeup_leave(&wakeup, c);
+	assert_false(epf_wakeup_is_needed(&wakeup));
+	assert_int_equal(wakeup.waiters, 0);
+	a = epf_wakeup_join(&wakeup, EPF_WAKE_ON_SIGNAL, 3, 30);
+	assert_int_equal(wakeup.condition_index, 3);
+	epf_wakeup_leave(&wakeup, a);
+}
+
+enum { SLEEPERS = 4, GIFTS = 5000 };
+
+/* One wakeup; each sleeper takes its own gifts, and the giver goes on when all have. */
+struct dormitory {
+	struct epf_wakeup wakeup;
+
+	struct sleeper {
+		struct dormitory *in;
+		uint64_t given, taken, sleeps;
+		bool lost;
+	} sleeper[SLEEPERS];
+};
+
+static void *take_gifts(void *arg)
+{
+	struct sleeper *s = arg;
+
+	for (uint64_t n = 0; n < GIFTS; n++) {
+		while (EPF_LOAD_ACQUIRE(&s->given) == n && !s->lost) {
+			uint32_t ticket = epf_wakeup_join(&s->in->wakeup, EPF_WAKE_ON_ANY, 0, 0);
+			uint64_t begin = now_ns();
+
+			if (EPF_LOAD_ACQUIRE(&s->given) == n) {
+				s->sleeps++;
+				epf_wakeup_sleep_joined(&s->in->wakeup, ticket, 60 * SECOND);
+				s->lost = now_ns() - begin >= 60 * SECOND;
+			}
+			epf_wakeup_leave(&s->in->wakeup, ticket);
+		}
+		EPF_STORE_RELEASE(&s->taken, n + 1);
+	}
+	return NULL;
+}
+
+static void all_sleepers_wake(void **state)
+{
+	static struct dormitory d;
+	pthread_t threads[SLEEPERS];
+	uint64_t sleeps = 0;
+
+	for (int i = 0; i < SLEEPERS; i++) {
+		d.sleeper[i].in = &d;
+		assert_int_equal(pthread_create(&threads[i], NULL, take_gifts, &d.sleeper[i]), 0);
+	}
+	for (uint64_t n = 0; n < GIFTS; n++) {
+		for (int i = 0; i < SLEEPERS; i++) {
+			EPF_STORE_RELEASE(&d.sleeper[i].given, n + 1);
+			if (epf_wakeup_is_needed(&d.wakeup))
+				epf_wakeup_wake(&d.wakeup);
+		}
+		for (int i = 0; i < SLEEPERS; i++)
+			while (EPF_LOAD_ACQUIRE(&d.sleeper[i].taken) <= n)
+				sched_yield();
+	}
+	for (int i = 0; i < SLEEPERS; i++) {
+		pthread_join(threads[i], NULL);
+		assert_false(d.sleeper[i].lost);
+		sleeps += d.sleeper[i].sleeps;
+	}
+	printf("# %d sleepers, %llu sleeps, rung %u times\n", SLEEPERS, (unsigned long long)sleeps,
+	       d.wakeup.rung);
+	assert_int_equal(d.wakeup.waiters, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(only_a_sleeper_is_rung),
-		cmocka_unit_test(sleep_ends),
-		cmocka_unit_test(one_of_two_sees_the_other),
-		cmocka_unit_test(no_wakeup_is_lost),
+		cmocka_unit_test(only_a_sleeper_is_rung),    cmocka_unit_test(sleep_ends),
+		cmocka_unit_test(one_of_two_sees_the_other), cmocka_unit_test(no_wakeup_is_lost),
+		cmocka_unit_test(nobody_disarms_another),    cmocka_unit_test(all_sleepers_wake),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
