@@ -7,7 +7,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/join/world.h"
 
 #include <errno.h>

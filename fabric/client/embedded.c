@@ -5,10 +5,10 @@
  * them. In this mode the engine number of a rank is its rank; the node numbers people see come from the node names (join/world.h).
  */
 #define EPF_LOG_COMP "epf"
-#include "fabric/client/embedded.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/client/embedded_priv.h"
 #include "fabric/engine/counter.h"
 #include "fabric/engine/watch.h"
 #include "fabric/gpu/rdma.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regions and rings of the embedded back-end (client/embedded.h), and the lock that keeps threads apart on an engine that has no thread of its
+ * Regions and rings of the embedded back-end (client/embedded_priv.h), and the lock that keeps threads apart on an engine that has no thread of its
  * own. Called through the back-end's table, under locks.calls.
  */
 #define EPF_LOG_COMP "epf"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/embedded.h"
+#include "fabric/client/embedded_priv.h"
 #include "fabric/gpu/copy.h"
 #include "fabric/gpu/rdma.h"
 

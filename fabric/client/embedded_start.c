@@ -4,7 +4,7 @@
  * embedded.c only; slow path.
  */
 #define EPF_LOG_COMP "epf"
-#include "fabric/client/embedded.h"
+#include "fabric/client/embedded_priv.h"
 
 #include "bootstrap/auth.h"
 #include "bootstrap/rank_env.h"
@@ -235,7 +235,7 @@ static int loss_is_told(struct epf_core *core, void *arg)
 
 bool epf_embedded_has_told(struct epf *ep)
 {
-	return epf_core_call(ep->core, loss_is_told, NULL) != 0;
+	return epf_engine_call(ep, loss_is_told, NULL) != 0;
 }
 
 uint32_t epf_embedded_engine_pid(const struct epf *ep)

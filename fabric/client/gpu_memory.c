@@ -5,7 +5,7 @@
  */
 #define EPF_LOG_COMP "epf"
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/gpu/copy.h"
 #include "fabric/nic/nic.h"
 

@@ -7,7 +7,7 @@
 #define EPF_LOG_COMP "gpu"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/gpu/context.h"
 
 #include <errno.h>

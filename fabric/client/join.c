@@ -11,7 +11,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -369,16 +369,6 @@ int epf_rejoin(struct epf *ep)
 {
 	epf_meet(ep);
 	return epf_part(ep, rejoin(ep));
-}
-
-uint32_t epf_rank(const struct epf *ep)
-{
-	return EPF_LOAD_RELAXED(&ep->rank);
-}
-
-uint32_t epf_world(const struct epf *ep)
-{
-	return EPF_LOAD_RELAXED(&ep->world);
 }
 
 uint32_t epf_node_of(const struct epf *ep, uint32_t rank)

@@ -8,7 +8,7 @@
 #include "bootstrap/auth.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/remote.h"
+#include "fabric/client/remote_priv.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #define EPF_LOG_COMP "epf"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/remote.h"
+#include "fabric/client/remote_priv.h"
 #include "fabric/engine/limits.h"
 #include "fabric/gpu/rdma.h"
 

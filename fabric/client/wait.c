@@ -5,15 +5,11 @@
  * read from the peers page; of the engine this file knows nothing but backend.h.
  */
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
-#include "fabric/engine/losses.h"
+#include "fabric/client/handle.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
 	SPINS_MOST = 2000, /* some 100 us */
@@ -24,73 +20,7 @@ enum {
 	CALLER_SPINS = 64,
 	CALLER_SLEEP_NS = 1000 * 1000,
 	DRIVER_SLEEP_NS = 50 * 1000, /* a daemon works, but this thread drives other ranks too */
-	TELL_TRIES = 100,
-	TELL_US = 200,
 };
-
-unsigned epf_progress_once(struct epf *ep)
-{
-	if (ep->call_progress)
-		return (unsigned)ep->opts.progress(ep->opts.progress_arg);
-	return ep->be->progress(ep);
-}
-
-int epf_progress(struct epf *ep)
-{
-	return epf_joined(ep) ? (int)ep->be->progress(ep) : 0;
-}
-
-/* The error of a lost rank: with the cause's own row where it says more than that the rank is gone. */
-static int fail_lost(const struct epf *ep, const struct epf_loss *loss)
-{
-	uint32_t node = EPF_LOAD_RELAXED(&ep->peers->peers[loss->rank].node);
-	const struct epf_reason_info *info = epf_reason_info((enum epf_reason)loss->cause);
-	enum epf_reason reason = EPF_R_PEER_DOWN;
-	char cause[160], after[64] = "";
-	size_t len;
-
-	if (loss->after != UINT32_MAX)
-		snprintf(after, sizeof(after), "; rank %u ended because of it", loss->after);
-	if (!info || info->reason == EPF_R_NONE)
-		return epf_fail(reason, "rank %u on node %u is lost%s", loss->rank, node, after);
-	if (info->err == ECONNRESET)
-		reason = info->reason;
-	/* The table has sentences; inside a line they begin small and have no full stop. */
-	snprintf(cause, sizeof(cause), "%s", info->cause);
-	len = strlen(cause);
-	if (len && cause[len - 1] == '.')
-		cause[len - 1] = 0;
-	if (isupper((unsigned char)cause[0]) && !isupper((unsigned char)cause[1]))
-		cause[0] = (char)tolower((unsigned char)cause[0]);
-	return epf_fail(reason, "rank %u on node %u is lost: %s%s", loss->rank, node, cause, after);
-}
-
-/*
- * Whoever hears of a loss may exit at once, and with it an engine in this process. So the peers are notified first: they would name this rank
- * otherwise. Bounded, for peers that take nothing any more.
- */
-static void tell_peers(struct epf *ep)
-{
-	for (unsigned i = 0; i < TELL_TRIES && !EPF_LOAD_RELAXED(&ep->has_told); i++) {
-		if (i && !epf_progress_once(ep))
-			usleep(TELL_US);
-		if (ep->be->has_told(ep))
-			EPF_STORE_RELAXED(&ep->has_told, true);
-	}
-	EPF_STORE_RELAXED(&ep->has_told, true);
-}
-
-int epf_wait_lost(struct epf *ep, bool left)
-{
-	struct epf_loss loss;
-
-	if (!epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, left, &loss))
-		return 0;
-	tell_peers(ep);
-	/* Meanwhile a peer may have told which loss began it. */
-	(void)epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, left, &loss);
-	return fail_lost(ep, &loss);
-}
 
 /* 0, or -ECONNRESET naming a rank that is lost and not masked. [P2] */
 static int check_lost(struct epf *ep)
@@ -212,58 +142,6 @@ static int aborted(const struct epf *ep, const char *what, uint64_t number)
 			(unsigned long long)number);
 }
 
-void epf_abort(struct epf *ep)
-{
-	epf_lock_lists(ep);
-	EPF_STORE_RELAXED(&ep->aborted, true);
-	for (struct epf_ring *ring = ep->rings; ring; ring = ring->next)
-		EPF_STORE_RELEASE(&ring->shm->abort, -ECANCELED);
-	epf_gpu_abort(ep);
-	epf_unlock_lists(ep);
-	epf_wakeup_wake(ep->wakeup);
-}
-
-/* The rank whose engine has been silent longest, and how many more are; false: none is. */
-static bool find_silent(const struct epf *ep, uint32_t *rank, uint64_t *since, uint32_t *more)
-{
-	*since = *more = 0;
-	for (uint32_t r = 0; ep->details && r < ep->world; r++) {
-		uint64_t at = EPF_LOAD_ACQUIRE(&ep->details[r].silent_ns);
-
-		if (!at || r == ep->rank || EPF_LOAD_RELAXED(&ep->masked[r]) ||
-		    EPF_LOAD_RELAXED(&ep->peers->peers[r].state) != EPF_PEER_UP)
-			continue;
-		*more += *since != 0;
-		if (*since && at >= *since)
-			continue;
-		*since = at;
-		*rank = r;
-	}
-	return *since != 0;
-}
-
-/* A wait that a silent peer explains. */
-static int peer_silent(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number,
-		       uint32_t rank, uint64_t since, uint32_t more)
-{
-	uint64_t now = ep->now(ep->now_arg);
-	double seconds = now > since ? (double)(now - since) / 1e9 : 0;
-	time_t at = time(NULL) - (time_t)seconds;
-	char who[160], others[32] = "", when[16] = "?";
-	struct tm tm;
-
-	epf_who_text(ep, rank, who, sizeof(who));
-	if (gmtime_r(&at, &tm))
-		strftime(when, sizeof(when), "%H:%M:%S", &tm);
-	if (more)
-		snprintf(others, sizeof(others), ", and %u more rank%s", more, more > 1 ? "s" : "");
-	return epf_fail(
-		EPF_R_PEER_SILENT,
-		"rank %u: %s %llu: not there after %llu ms: %s is silent since %s UTC, %.1f s ago%s",
-		ep->rank, what, (unsigned long long)number,
-		(unsigned long long)(timeout_ns / 1000000), who, when, seconds, others);
-}
-
 /* Names the first failed commands of any ring of the rank; leaves text alone if there are none. */
 static void say_failed(const struct epf *ep, char *text, size_t size)
 {
@@ -290,12 +168,13 @@ static void say_failed(const struct epf *ep, char *text, size_t size)
 static int timed_out(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number)
 {
 	char also[160] = "";
-	uint32_t silent, more;
-	uint64_t since;
+	int rc = 0;
 
 	say_failed(ep, also, sizeof(also));
-	if (!also[0] && find_silent(ep, &silent, &since, &more))
-		return peer_silent(ep, timeout_ns, what, number, silent, since, more);
+	if (!also[0])
+		rc = epf_wait_silent(ep, timeout_ns, what, number);
+	if (rc)
+		return rc;
 	return epf_fail(EPF_R_WAIT_TIMEOUT, "rank %u: %s %llu: not there after %llu ms%s",
 			epf_rank(ep), what, (unsigned long long)number,
 			(unsigned long long)(timeout_ns / 1000000), also);

@@ -4,7 +4,7 @@
  * struct without a gap; every number in a table of names must be the constant's. Argument: the page. It reads table
  * rows (lines that begin with "|") and headings, and nothing else.
  */
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/engine/core.h"
 
 #include <setjmp.h>

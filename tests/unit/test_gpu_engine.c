@@ -6,7 +6,7 @@
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
 #include "fabric/client/epf.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "kernels/epf_device.cuh"
 
 #include <errno.h>

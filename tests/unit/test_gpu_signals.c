@@ -5,7 +5,7 @@
  */
 #include "bootstrap/boot.h"
 #include "fabric/client/epf.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/gpu/copy.h"
 #include "kernels/epf_device.cuh"
 

@@ -6,7 +6,7 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/protocol/proto.h"
 #include "tests/stall.h"
 #include "tests/unit/fake_svc.h"

@@ -6,7 +6,7 @@
 #ifndef EPF_FABRIC_CLIENT_EMBEDDED_H
 #define EPF_FABRIC_CLIENT_EMBEDDED_H
 
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 
 /* Opens statistics and NIC, makes the core, the signals and the wakeup of ep. What was made before a failure is freed by close. */
 int epf_embedded_open(struct epf *ep);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of libepf: struct epf and struct epf_ring, shared by lib.c (open, close, memory), join.c (the job), command.c
- * (commands), wait.c (waits) and the two back-ends behind backend.h: embedded.c (the engine in this process) and
+ * The inside of libepf: struct epf and struct epf_ring, shared by lib.c (open, close, memory), ring.c, join.c (the job), command.c
+ * (commands), wait.c and peers.c (waits) and the two back-ends behind backend.h: embedded.c (the engine in this process) and
  * remote.c (a daemon's). Frequent things go through shared memory only: rings, completion counters, signals, the peers page.
  */
-#ifndef EPF_FABRIC_CLIENT_LIB_H
-#define EPF_FABRIC_CLIENT_LIB_H
+#ifndef EPF_FABRIC_CLIENT_HANDLE_H
+#define EPF_FABRIC_CLIENT_HANDLE_H
 
 #include "bootstrap/boot.h"
 #include "fabric/base/conf.h"
@@ -154,8 +154,10 @@ struct epf_condition {
 int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 	     const struct epf_condition *condition, uint64_t timeout_ns, const char *what,
 	     uint64_t number);
-/* wait.c: fails with the loss from which all others follow. left: also where ranks only say that they closed because of one. 0: none. */
+/* peers.c: fails with the loss from which all others follow. left: also where ranks only say that they closed because of one. 0: none. */
 int epf_wait_lost(struct epf *ep, bool left);
+/* peers.c: fails with the rank whose engine has been silent longest; 0: none is. what, number: of the wait that ran into timeout_ns. */
+int epf_wait_silent(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number);
 /* who.c: this rank's process as bytes for the others: malloced. */
 int epf_who_describe(const struct epf *ep, uint8_t **buf, size_t *len);
 /* who.c: the process of a rank as text: "rank 3 on node 1 (host a, process 17)". */
@@ -170,10 +172,10 @@ uint64_t epf_gpu_signals_for_kernels(struct epf *ep);
 void epf_gpu_signals_free(struct epf *ep);
 /* The device of a context (gpu_open.c). */
 struct epf_gpu_dev *epf_gpu_device(const struct epf_gpu *gpu);
-/* Lets the engine work when no thread of its own does; returns what it did. */
+/* handle.c: lets the engine work when no thread of its own does; returns what it did. */
 unsigned epf_progress_once(struct epf *ep);
 
-/* lib.c: locks.calls and locks.lists. */
+/* handle.c: locks.calls and locks.lists. */
 void epf_lock_calls(const struct epf *ep);
 void epf_unlock_calls(const struct epf *ep);
 void epf_lock_lists(const struct epf *ep);

@@ -7,7 +7,7 @@
 #ifndef EPF_FABRIC_CLIENT_REMOTE_H
 #define EPF_FABRIC_CLIENT_REMOTE_H
 
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/gpu/copy.h"
 #include "fabric/protocol/channel.h"
 
@@ -44,9 +44,19 @@ struct epf_remote {
 	uint8_t job_id[EPF_SVC_ID];
 	uint8_t node_id[EPF_SVC_ID];
 	bool lowest; /* of the node's ranks: it hands in what all have said */
+
+	/* Called after each connect; again: another connection was lost. */
+	int (*restore)(struct epf *ep, bool again);
 };
 
-/* ---- remote.c ---- */
+/* ---- remote_connect.c ---- */
+/* Finds the daemon that the configuration names and connects to it. */
+int remote_connect(struct epf *ep);
+void remote_hang_up(struct epf_remote *r);
+/* Removes what a dead daemon left, if it is dead and we may. */
+void remote_sweep(const struct epf_remote *r);
+/* Fails: the daemon is gone. */
+int remote_gone(const struct epf *ep);
 /*
  * One request and its answer. Before the attach a lost daemon is connected to again and the request repeated; afterwards it fails with
  * EPF_R_SVC_GONE. n_reply_fds descriptors exactly, or it fails and there are none.
