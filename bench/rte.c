@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * See rte.h. The ring lives in this process's own memory: rte_ring_init() without DPDK's
- * environment layer.
- */
+/* See rte.h. */
 #include "bench/rte.h"
 
 #include "bench/bench.h"
 #include "bench/pair.h"
 #include "fabric/base/clock.h"
+#include "queues/rte_ring_init.h"
 
 #include <errno.h>
-#include <rte_ring.h>
-#include <rte_ring_elem.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,15 +27,9 @@ struct producer {
 
 static struct rte_ring *make_ring(unsigned slots)
 {
-	ssize_t bytes = rte_ring_get_memsize_elem(sizeof(struct element), slots);
-	struct rte_ring *r =
-		bytes > 0 ? aligned_alloc(128, ((size_t)bytes + 127) / 128 * 128) : NULL;
-
-	if (r && rte_ring_init(r, "ep-bench", slots, RING_F_SP_ENQ | RING_F_SC_DEQ)) {
-		free(r);
+	if (slots < 2 || (slots & (slots - 1)))
 		return NULL;
-	}
-	return r;
+	return epf_rte_ring_new(slots, sizeof(struct element), true);
 }
 
 static void produce(struct bench_pair *pair, void *arg)

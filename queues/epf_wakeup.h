@@ -5,6 +5,7 @@
  *
  * Sleeper:  epf_wakeup_arm(); look for work once more; if none: epf_wakeup_sleep(); epf_wakeup_disarm().
  * Producer: publish the work; epf_wakeup_is_needed(); if it says so: epf_wakeup_wake().
+ * Several threads of a process may sleep on one wakeup: each calls epf_wakeup_join(), epf_wakeup_sleep_joined(), epf_wakeup_leave() instead.
  * Arm and must_ring each put a full fence between their store and their load, so at least one of the two
  * sees the other (Dekker): either the producer rings or the sleeper finds the work. Labels in queues/README.md: B1, B2.
  *
@@ -27,14 +28,14 @@ enum epf_wakeup_condition {
 };
 
 struct epf_wakeup {
-	uint32_t sleeping; /* 1: the sleeper is or is about to be asleep; also the futex word */
+	uint32_t sleeping; /* not 0: a sleeper is or is about to be asleep; also the futex word */
 	uint32_t rung;     /* times rung: wake-ups counted, written by ringers with relaxed adds */
 	uint32_t
 		waiters; /* threads that sleep or are about to: the condition holds while it is one */
 	uint32_t condition;       /* enum epf_wakeup_condition */
 	uint64_t condition_least; /* compared by difference: counters may wrap */
 	uint32_t condition_index;
-	uint32_t reserved0;
+	uint32_t tickets; /* given to sleepers that joined, two apart */
 	uint64_t reserved[4];
 	/* A line of the rank's kernels: what one of them has waited for, for long. For people; nobody is woken for it. */
 	uint32_t
@@ -69,29 +70,63 @@ EPF_INLINE int epf_wakeup_is_needed(const struct epf_wakeup *wakeup)
 }
 
 /*
- * Sleeper: says before it arms what it waits for, so that it is not woken for less. Several threads may sleep on one wakeup: the condition holds
- * while there is one. Ends with epf_wakeup_clear_condition(). Relaxed: the arming that follows publishes it. [B1]
+ * Announces a sleeper and what it waits for, so that it is not woken for less. The condition holds while there is one sleeper: only who finds
+ * none writes it, so its three words always belong together. Ends with epf_wakeup_clear_condition(). Relaxed: the arming that follows publishes it. [B1]
  */
 EPF_INLINE void epf_wakeup_set_condition(struct epf_wakeup *wakeup, uint32_t condition,
 					 uint32_t index, uint64_t least)
 {
-	__atomic_fetch_add(&wakeup->waiters, 1u, __ATOMIC_RELAXED);
+	if (__atomic_fetch_add(&wakeup->waiters, 1u, __ATOMIC_ACQUIRE) != 0) {
+		__atomic_store_n(&wakeup->condition, (uint32_t)EPF_WAKE_ON_ANY, __ATOMIC_RELAXED);
+		return;
+	}
 	__atomic_store_n(&wakeup->condition_index, index, __ATOMIC_RELAXED);
 	__atomic_store_n(&wakeup->condition_least, least, __ATOMIC_RELAXED);
 	__atomic_store_n(&wakeup->condition, condition, __ATOMIC_RELAXED);
 }
 
-/* Sleeper, awake again: whoever still sleeps is woken for anything. */
+/* Ends epf_wakeup_set_condition(). Threads that still sleep are woken for anything. */
 EPF_INLINE void epf_wakeup_clear_condition(struct epf_wakeup *wakeup)
 {
 	__atomic_store_n(&wakeup->condition, (uint32_t)EPF_WAKE_ON_ANY, __ATOMIC_RELAXED);
 	__atomic_fetch_sub(&wakeup->waiters, 1u, __ATOMIC_RELEASE);
 }
 
-/* Producer: wakes the sleeper (futex wake, works across processes). */
+/*
+ * Arms a wakeup on which other threads may sleep too, with a condition as of epf_wakeup_set_condition(). Returns the ticket of this sleep: a value of
+ * `sleeping` that no other sleeper stores, so that nobody disarms the wakeup under another, or sleeps through a ring that another one's
+ * arming has hidden. [B1]
+ */
+EPF_INLINE uint32_t epf_wakeup_join(struct epf_wakeup *wakeup, uint32_t condition, uint32_t index,
+				    uint64_t least)
+{
+	uint32_t ticket = __atomic_fetch_add(&wakeup->tickets, 2u, __ATOMIC_RELAXED) | 1u;
+
+	epf_wakeup_set_condition(wakeup, condition, index, least);
+	__atomic_exchange_n(&wakeup->sleeping, ticket, __ATOMIC_SEQ_CST);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* B1: pairs with B2 */
+	return ticket;
+}
+
+/*
+ * Ends epf_wakeup_join(). Disarms the wakeup unless others may sleep: either they have joined already and are counted, or their arming has
+ * replaced the ticket. A wakeup that the last two leave armed costs one ring that wakes nobody.
+ */
+EPF_INLINE void epf_wakeup_leave(struct epf_wakeup *wakeup, uint32_t ticket)
+{
+	if (__atomic_load_n(&wakeup->waiters, __ATOMIC_RELAXED) == 1)
+		__atomic_compare_exchange_n(&wakeup->sleeping, &ticket, 0u, 0, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED);
+	epf_wakeup_clear_condition(wakeup);
+}
+
+/* Producer: wakes all sleepers (futex wake, works across processes). */
 void epf_wakeup_wake(struct epf_wakeup *wakeup);
 
 /* Sleeper: sleeps until rung or for timeout_ns at most; returns at once if no longer armed. */
 void epf_wakeup_sleep(struct epf_wakeup *wakeup, uint64_t timeout_ns);
+
+/* The same for a sleeper that joined. Returns at once too if another one has armed the wakeup since: look for work and join again. */
+void epf_wakeup_sleep_joined(struct epf_wakeup *wakeup, uint32_t ticket, uint64_t timeout_ns);
 
 #endif

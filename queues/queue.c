@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rte_ring behind epf_queue.h; the only file of queues/ that includes DPDK. */
+/* rte_ring behind epf_queue.h; the only source of the libraries that includes DPDK, and none of them links it (rte_ring_init.h). */
 #include "queues/epf_queue.h"
+#include "queues/rte_ring_init.h"
 
 #include <errno.h>
-#include <rte_ring.h>
-#include <rte_ring_elem.h>
 #include <stdlib.h>
 
 struct epf_queue {
@@ -44,19 +43,15 @@ _Static_assert(sizeof(struct epf_queue_item) == 16, "an element is 16 bytes");
 
 int epf_queue_create(unsigned slots, struct epf_queue **out)
 {
-	ssize_t bytes = rte_ring_get_memsize_elem(sizeof(struct epf_queue_item), slots);
 	struct epf_queue *q;
 
-	if (bytes < 0)
-		return (int)bytes;
-	if (slots < 2) /* rte_ring takes 0 for a power of two and a ring without end */
+	if (slots < 2 || slots > RTE_RING_SZ_MASK || (slots & (slots - 1)))
 		return -EINVAL;
 	q = calloc(1, sizeof(*q));
 	if (!q)
 		return -ENOMEM;
-	q->ring = aligned_alloc(RTE_CACHE_LINE_SIZE * 2, ((size_t)bytes + 127) / 128 * 128);
-	if (!q->ring || rte_ring_init(q->ring, "epf", slots, RING_F_SC_DEQ)) {
-		free(q->ring);
+	q->ring = epf_rte_ring_new(slots, sizeof(struct epf_queue_item), false);
+	if (!q->ring) {
 		free(q);
 		return -ENOMEM;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two system calls of the wakeup (epf_wakeup.h): waking its sleeper and sleeping on it, by futex(2) without
+ * The two system calls of the wakeup (epf_wakeup.h): waking its sleepers and sleeping on it, by futex(2) without
  * the private flag, so that both ends may be in different processes. Called by run loops and slow paths; it
  * must never be called from a _hot file.
  */
@@ -22,7 +22,7 @@ void epf_wakeup_wake(struct epf_wakeup *wakeup)
 	syscall(SYS_futex, &wakeup->sleeping, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void epf_wakeup_sleep(struct epf_wakeup *wakeup, uint64_t timeout_ns)
+void epf_wakeup_sleep_joined(struct epf_wakeup *wakeup, uint32_t ticket, uint64_t timeout_ns)
 {
 	struct timespec ts = {
 		.tv_sec = (time_t)(timeout_ns / 1000000000u),
@@ -31,5 +31,10 @@ void epf_wakeup_sleep(struct epf_wakeup *wakeup, uint64_t timeout_ns)
 
 	if (timeout_ns == 0)
 		return;
-	syscall(SYS_futex, &wakeup->sleeping, FUTEX_WAIT, 1u, &ts, NULL, 0);
+	syscall(SYS_futex, &wakeup->sleeping, FUTEX_WAIT, ticket, &ts, NULL, 0);
+}
+
+void epf_wakeup_sleep(struct epf_wakeup *wakeup, uint64_t timeout_ns)
+{
+	epf_wakeup_sleep_joined(wakeup, 1u, timeout_ns);
 }

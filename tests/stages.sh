@@ -340,7 +340,7 @@ no_hooks_in_release()
 # Under both sanitizers: -g1, functions and lines, is what their reports show, and compiles faster than -g.
 stage_asan()
 {
-	prepare build-asan gcc -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1 || return
+	prepare build-asan gcc -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1 || return
 	echo "    under AddressSanitizer and UBSan: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-asan 6 unit prop proc
 }
@@ -348,7 +348,7 @@ stage_asan()
 stage_tsan()
 {
 	# -Wno-tsan: gcc warns that fences are not modelled; the wakeup's two are the ones there are.
-	prepare build-tsan gcc -Dwerror=true -Db_sanitize=thread -Db_lundef=false -Doptimization=1 '-Dc_args=-Wno-tsan -g1' || return
+	prepare build-tsan gcc -Db_sanitize=thread -Db_lundef=false -Doptimization=1 '-Dc_args=-Wno-tsan -g1' || return
 	echo "    under ThreadSanitizer: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-tsan 10 threads
 }

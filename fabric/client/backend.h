@@ -4,7 +4,9 @@
  * the same memory words (rings, signals, wakeup, peers page) in struct epf, and everything frequent goes through those; the calls
  * here are the rest. lib.c, join.c, command.c and wait.c know nothing else of the engine.
  *
- * All return 0 or -errno with a reason, unless said otherwise. `ep` is the caller's.
+ * All return 0 or -errno with a reason, unless said otherwise. `ep` is the caller's. open, leave and close run while no other
+ * thread uses ep; progress, sleep and check are called by any thread at any time; the caller of all others holds ep->locks.calls, so that
+ * one runs at a time.
  */
 #ifndef EPF_FABRIC_CLIENT_BACKEND_H
 #define EPF_FABRIC_CLIENT_BACKEND_H
@@ -75,10 +77,16 @@ struct epf_backend_ops {
 	const char *(*stats_file)(const struct epf *ep);
 	uint64_t (*bytes_per_peer)(const struct epf *ep);
 
-	/* Lets the engine work where this process has to; how much was done. 0 with a thread or a daemon. */
+	/*
+	 * Lets the engine work where this process has to; returns how much was done. 0 with a thread or a daemon, and while
+	 * another thread steps the engine.
+	 */
 	unsigned (*progress)(struct epf *ep);
-	/* progress=caller: sleeps until there may be work, at most max_ns. */
-	void (*sleep)(struct epf *ep, uint64_t max_ns);
+	/*
+	 * progress=caller: sleeps as the engine until there may be work, at most max_ns. Returns false at once if another thread
+	 * does: that one rings ep->wakeup.
+	 */
+	bool (*sleep)(struct epf *ep, uint64_t max_ns);
 	/* Looked at by waits before they sleep: 0, or why nothing will ever come (the daemon is gone). */
 	int (*check)(struct epf *ep);
 	/* Asked before a loss is reported: whether the peers have been told of it, where they would not be if this process exited. */

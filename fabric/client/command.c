@@ -4,7 +4,7 @@
  * knows the engine beyond the ring. The checks are the engine's: what it refuses shows in the ring's error record.
  */
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 
 #include <errno.h>
 

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The embedded back-end of libepf (backend.h): an engine core inside this process, one rank and one node of its own. Called by
- * lib.c, join.c and wait.c. What touches the core goes through epf_core_call(), so that it happens between two steps. In
- * this mode the engine number of a rank is its rank; the node numbers people see come from the node names (join/world.h).
+ * lib.c, join.c and wait.c. What touches the core goes through epf_engine_call(), so that it happens between two steps, whichever thread makes
+ * them. In this mode the engine number of a rank is its rank; the node numbers people see come from the node names (join/world.h).
  */
 #define EPF_LOG_COMP "epf"
-#include "fabric/client/embedded.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/client/embedded_priv.h"
 #include "fabric/engine/counter.h"
 #include "fabric/engine/watch.h"
-#include "fabric/gpu/copy.h"
 #include "fabric/gpu/rdma.h"
 #include "fabric/join/world.h"
 #include "fabric/place/numa.h"
@@ -21,7 +20,6 @@
 #include <unistd.h>
 
 enum {
-	LOCAL = 0, /* the only rank of this engine */
 	FAREWELL_SLEEP_NS = 1000 * 1000,
 	STEPS_PER_LOOK = 255,
 };
@@ -94,207 +92,6 @@ static void embedded_close(struct epf *ep)
 	ep->stats = NULL;
 }
 
-struct region_args {
-	void *addr;
-	uint64_t bytes;
-	unsigned access;
-	uint32_t region;
-	uint32_t missing;
-};
-
-static int add_region(struct epf_core *core, void *arg)
-{
-	struct region_args *a = arg;
-
-	return epf_core_add_region(core, LOCAL, a->addr, a->bytes, a->access, &a->region);
-}
-
-static int embedded_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
-				    uint32_t *region)
-{
-	struct region_args a = { .addr = addr, .bytes = bytes, .access = access };
-	int rc = epf_core_call(ep->core, add_region, &a);
-
-	if (!rc)
-		*region = a.region;
-	return rc;
-}
-
-struct gpu_region_args {
-	struct epf_copy_mem *mem;
-	unsigned access;
-	uint32_t region;
-};
-
-static int add_gpu_region(struct epf_core *core, void *arg)
-{
-	struct gpu_region_args *a = arg;
-
-	return epf_core_add_gpu_region(core, LOCAL, a->mem, a->access, &a->region);
-}
-
-/* GPU memory for the software NIC, which has it copied. */
-static int register_copied(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
-			   uint32_t *region)
-{
-	struct gpu_region_args a = { .mem = mem, .access = access };
-	int rc = epf_core_call(ep->core, add_gpu_region, &a);
-
-	if (!rc)
-		*region = a.region;
-	return rc;
-}
-
-struct device_region_args {
-	struct epf_device_mem mem;
-	unsigned access;
-	uint32_t region;
-};
-
-static int add_device_region(struct epf_core *core, void *arg)
-{
-	struct device_region_args *a = arg;
-
-	return epf_core_add_device_region(core, LOCAL, &a->mem, a->access, &a->region);
-}
-
-/* GPU memory for an RDMA device, which reaches it by itself. */
-static int register_device(struct epf *ep, uint64_t addr, uint64_t bytes, unsigned access,
-			   uint32_t *region)
-{
-	struct device_region_args a = { .access = access };
-	const struct epf_gpu_ops *ops;
-	int rc = epf_gpu_backend(epf_copy_gpu_name(&ep->conf), &ops);
-
-	if (!rc)
-		rc = epf_device_gpu_mem(&ep->device_gpus, ops, addr, bytes, &a.mem);
-	if (rc)
-		return rc;
-	rc = epf_core_call(ep->core, add_device_region, &a);
-	if (a.mem.dmabuf_fd >= 0)
-		close(a.mem.dmabuf_fd);
-	if (!rc)
-		*region = a.region;
-	return rc;
-}
-
-static int embedded_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
-					uint32_t *region)
-{
-	if (ep->conf.nic != EPF_CONF_NIC_EMU)
-		return register_device(ep, mem->addr, mem->bytes, access, region);
-	return register_copied(ep, mem, access, region);
-}
-
-static int withdraw_begin(struct epf_core *core, void *arg)
-{
-	return epf_core_revoke_begin(core, LOCAL, *(uint32_t *)arg);
-}
-
-static int embedded_region_withdraw(struct epf *ep, uint32_t region)
-{
-	return epf_core_call(ep->core, withdraw_begin, &region);
-}
-
-static int withdraw_poll(struct epf_core *core, void *arg)
-{
-	struct region_args *a = arg;
-
-	return epf_core_revoke_done(core, LOCAL, a->region, &a->missing);
-}
-
-static int embedded_region_withdrawn(struct epf *ep, uint32_t region, uint32_t *missing)
-{
-	struct region_args a = { .region = region, .missing = EPF_NONE };
-	int rc = epf_core_call(ep->core, withdraw_poll, &a);
-
-	*missing = a.missing;
-	return rc;
-}
-
-struct ring_args {
-	struct epf_ring_shm *shm;
-	unsigned log2, weight;
-	uint64_t start;
-	uint32_t id;
-};
-
-static int add_ring(struct epf_core *core, void *arg)
-{
-	struct ring_args *a = arg;
-
-	return epf_core_add_ring(core, LOCAL, a->shm, a->log2, a->weight, a->start, &a->id);
-}
-
-static int embedded_ring_open(struct epf *ep, struct epf_ring *ring, unsigned log2, unsigned weight,
-			      uint64_t start)
-{
-	struct ring_args a = { .log2 = log2, .weight = weight, .start = start };
-	int rc;
-
-	ring->bytes = epf_ring_bytes(log2);
-	a.shm = mmap(NULL, ring->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (a.shm == MAP_FAILED)
-		return epf_fail(EPF_R_NO_MEMORY, "ring: no memory for %u slots", 1u << log2);
-	epf_ring_format(a.shm, log2, 0, ep->rank);
-	epf_ring_reset(a.shm, start);
-	rc = epf_core_call(ep->core, add_ring, &a);
-	if (rc) {
-		munmap(a.shm, ring->bytes);
-		return rc;
-	}
-	ring->shm = a.shm;
-	ring->id = a.id;
-	EPF_STORE_RELAXED(&ring->shm->ring_id, a.id); /* the core's watch may look already */
-	return 0;
-}
-
-static int close_ring(struct epf_core *core, void *arg)
-{
-	epf_core_close_ring(core, *(uint32_t *)arg);
-	return 0;
-}
-
-static int ring_drained(struct epf_core *core, void *arg)
-{
-	return epf_core_ring_drained(core, *(uint32_t *)arg);
-}
-
-/* Unmaps the memory of closed rings that the core has let go of. */
-static void sweep_rings(struct epf *ep)
-{
-	struct epf_ring_memory **link = &ep->undrained;
-
-	while (*link) {
-		struct epf_ring_memory *m = *link;
-
-		if (epf_core_call(ep->core, ring_drained, &m->id) != 1) {
-			link = &m->next;
-			continue;
-		}
-		*link = m->next;
-		munmap(m->shm, m->bytes);
-		free(m);
-	}
-}
-
-static void embedded_ring_close(struct epf_ring *ring)
-{
-	struct epf *ep = ring->ep;
-	struct epf_ring_memory *m;
-
-	epf_core_call(ep->core, close_ring, &ring->id);
-	m = malloc(sizeof(*m));
-	if (!m) {
-		/* The mapping stays for good: better than memory pulled away under the core. */
-		epf_warn("ring %u: no memory to note its end, its pages are kept", ring->id);
-		return;
-	}
-	*m = (struct epf_ring_memory){ ep->undrained, ring->shm, ring->bytes, ring->id };
-	ep->undrained = m;
-	sweep_rings(ep);
-}
-
 /* Round 0: the engine learns the size of the job, and what it says of itself goes to everybody. */
 static int describe_self(struct epf *ep, uint8_t **buf, size_t *len)
 {
@@ -337,15 +134,18 @@ static int embedded_join_round(struct epf *ep, unsigned n, const struct epf_blob
 {
 	int rc;
 
+	epf_engine_lock(ep);
 	if (n == 0)
-		return describe_self(ep, buf, len);
-	if (n ==
-	    1) /* nobody sends before everybody is connected: round 1 gives nothing but its end */
-		return connect_all(ep, blobs);
-	rc = epf_embedded_start(ep);
-	if (rc)
+		rc = describe_self(ep, buf, len);
+	else if (n ==
+		 1) /* nobody sends before everybody is connected: it gives nothing but its end */
+		rc = connect_all(ep, blobs);
+	else
+		rc = epf_embedded_start(ep);
+	epf_engine_unlock(ep);
+	if (rc || n < 2)
 		return rc;
-	ep->peers = ep->core->peers_page;
+	EPF_STORE_RELEASE(&ep->peers, ep->core->peers_page);
 	*last = true;
 	return 0;
 }
@@ -368,7 +168,7 @@ static int embedded_describe(struct epf *ep, uint8_t **buf, size_t *len)
 {
 	struct blobs_args a = { .ep = ep, .buf = buf, .len = len };
 
-	return epf_core_call(ep->core, describe_again, &a);
+	return epf_engine_call(ep, describe_again, &a);
 }
 
 static int take_update(struct epf_core *core, void *arg)
@@ -380,7 +180,7 @@ static int embedded_update(struct epf *ep, const struct epf_blob *blobs)
 {
 	struct blobs_args a = { .ep = ep, .blobs = blobs };
 
-	return epf_core_call(ep->core, take_update, &a);
+	return epf_engine_call(ep, take_update, &a);
 }
 
 struct reconnect_args {
@@ -400,7 +200,7 @@ static int embedded_reconnect(struct epf *ep, unsigned step, const struct epf_bl
 {
 	struct reconnect_args a = { { ep, buf, len, blobs }, step };
 
-	return epf_core_call(ep->core, reconnect_step, &a);
+	return epf_engine_call(ep, reconnect_step, &a);
 }
 
 static int embedded_rejoin(struct epf *ep, const uint8_t *job_key)
@@ -430,12 +230,20 @@ static int embedded_peer_mask(struct epf *ep, uint32_t rank, bool masked)
 {
 	struct mask_args a = { rank, masked };
 
-	return epf_core_call(ep->core, mask_peer, &a);
+	return epf_engine_call(ep, mask_peer, &a);
 }
 
 static int embedded_counter(const struct epf *ep, const char *name, uint64_t *value)
 {
-	return epf_counter_read(ep->core, name, value);
+	struct epf *owner =
+		(struct epf *)(uintptr_t)ep; /* the lock is no part of what is constant */
+	int rc;
+
+	/* Not by epf_engine_call(): what needs the core's thread is called there by epf_counter_read() itself. */
+	epf_engine_lock(owner);
+	rc = epf_counter_read(ep->core, name, value);
+	epf_engine_unlock(owner);
+	return rc;
 }
 
 static const char *embedded_stats_file(const struct epf *ep)
@@ -454,18 +262,27 @@ static unsigned embedded_progress(struct epf *ep)
 {
 	unsigned handled;
 
-	if (ep->threaded)
+	if (ep->threaded || !epf_engine_try(ep))
 		return 0;
 	handled = epf_core_step(ep->core);
 	epf_core_wake(ep->core);
 	if ((ep->core->steps & STEPS_PER_LOOK) == 0)
 		epf_watch_look(ep->core);
+	epf_engine_unlock(ep);
 	return handled;
 }
 
-static void embedded_sleep(struct epf *ep, uint64_t max_ns)
+static bool embedded_sleep(struct epf *ep, uint64_t max_ns)
 {
+	if (!epf_engine_try(ep)) {
+		/* Who sleeps as the engine looks for what this thread has pushed. */
+		if (epf_wakeup_is_needed(ep->core->wakeup))
+			epf_wakeup_wake(ep->core->wakeup);
+		return false;
+	}
 	epf_core_sleep(ep->core, max_ns);
+	epf_engine_unlock(ep);
+	return true;
 }
 
 static int embedded_check(struct epf *ep)
@@ -479,12 +296,12 @@ const struct epf_backend_ops epf_backend_embedded = {
 	.open = epf_embedded_open,
 	.leave = embedded_leave,
 	.close = embedded_close,
-	.region_register = embedded_region_register,
-	.region_register_gpu = embedded_region_register_gpu,
-	.region_withdraw = embedded_region_withdraw,
-	.region_withdrawn = embedded_region_withdrawn,
-	.ring_open = embedded_ring_open,
-	.ring_close = embedded_ring_close,
+	.region_register = epf_embedded_region_register,
+	.region_register_gpu = epf_embedded_region_register_gpu,
+	.region_withdraw = epf_embedded_region_withdraw,
+	.region_withdrawn = epf_embedded_region_withdrawn,
+	.ring_open = epf_embedded_ring_open,
+	.ring_close = epf_embedded_ring_close,
 	.join_round = embedded_join_round,
 	.describe = embedded_describe,
 	.update = embedded_update,

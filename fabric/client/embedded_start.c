@@ -4,7 +4,7 @@
  * embedded.c only; slow path.
  */
 #define EPF_LOG_COMP "epf"
-#include "fabric/client/embedded.h"
+#include "fabric/client/embedded_priv.h"
 
 #include "bootstrap/auth.h"
 #include "bootstrap/rank_env.h"
@@ -220,7 +220,7 @@ int epf_embedded_start(struct epf *ep)
 	if (rc)
 		return rc;
 	ep->started = true;
-	ep->kick = ep->core->wakeup;
+	EPF_STORE_RELEASE(&ep->kick, ep->core->wakeup);
 	/* From the first call on, requests must reach the thread. */
 	while (!EPF_LOAD_ACQUIRE(&ep->core->running))
 		sched_yield();
@@ -235,7 +235,7 @@ static int loss_is_told(struct epf_core *core, void *arg)
 
 bool epf_embedded_has_told(struct epf *ep)
 {
-	return epf_core_call(ep->core, loss_is_told, NULL) != 0;
+	return epf_engine_call(ep, loss_is_told, NULL) != 0;
 }
 
 uint32_t epf_embedded_engine_pid(const struct epf *ep)

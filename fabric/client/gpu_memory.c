@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libepf: memory of GPUs. Allocation that can be shared with a daemon and with peers of this host, and registration as regions. Slow
- * path; called by the rank's own thread. The driver is loaded with the first of these calls, in this process, and never otherwise.
+ * path; any thread. The driver is loaded with the first of these calls, in this process, and never otherwise.
  */
 #define EPF_LOG_COMP "epf"
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/gpu/copy.h"
 #include "fabric/nic/nic.h"
 
@@ -53,8 +53,9 @@ int epf_gpu_copy(struct epf *ep, void *dst, const void *src, uint64_t bytes)
 	return rc ? rc : ops->copy(dst, src, bytes);
 }
 
-int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
-			    uint32_t *region)
+/* Under locks.calls. */
+static int register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
+			uint32_t *region)
 {
 	const struct epf_copy_ops *ops;
 	struct epf_copy_mem *mem;
@@ -73,33 +74,57 @@ int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned
 	return rc;
 }
 
+int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
+			    uint32_t *region)
+{
+	int rc;
+
+	epf_lock_calls(ep);
+	rc = register_gpu(ep, addr, bytes, access, region);
+	epf_unlock_calls(ep);
+	return rc;
+}
+
 static uint64_t signals_bytes(const struct epf *ep)
 {
 	return (uint64_t)ep->n_signals * sizeof(struct epf_signal);
 }
 
-int epf_signals_place(struct epf *ep, enum epf_signals_where where, int device)
+/* Under locks.calls. */
+static int place_signals(struct epf *ep, enum epf_signals_where where, int device)
 {
 	uint32_t region;
+	void *signals;
 	int rc;
 
 	if (where != EPF_SIGNALS_HOST && where != EPF_SIGNALS_GPU)
 		return epf_fail(EPF_R_GPU_MEMORY, "epf_signals_place: %d is no place", (int)where);
-	if (ep->join_phase != EPF_JOIN_NONE)
+	if (EPF_LOAD_ACQUIRE(&ep->join_phase) != EPF_JOIN_NONE)
 		return epf_fail(EPF_R_JOIN_ORDER, "epf_signals_place: the join has begun");
 	if (ep->gpu_signals)
 		return epf_fail(EPF_R_JOIN_ORDER, "epf_signals_place: they have their place");
 	if (where == EPF_SIGNALS_HOST)
 		return 0;
-	rc = epf_gpu_alloc(ep, device, signals_bytes(ep), &ep->gpu_signals);
+	rc = epf_gpu_alloc(ep, device, signals_bytes(ep), &signals);
 	if (rc)
 		return rc;
-	rc = epf_region_register_gpu(ep, ep->gpu_signals, signals_bytes(ep), EPF_MR_SIGNALS,
-				     &region);
-	if (rc)
-		epf_gpu_signals_free(ep);
-	else
-		ep->gpu_signals_device = device;
+	rc = register_gpu(ep, signals, signals_bytes(ep), EPF_MR_SIGNALS, &region);
+	if (rc) {
+		epf_gpu_free(ep, signals);
+		return rc;
+	}
+	ep->gpu_signals_device = device;
+	EPF_STORE_RELEASE(&ep->gpu_signals, signals);
+	return 0;
+}
+
+int epf_signals_place(struct epf *ep, enum epf_signals_where where, int device)
+{
+	int rc;
+
+	epf_lock_calls(ep);
+	rc = place_signals(ep, where, device);
+	epf_unlock_calls(ep);
 	return rc;
 }
 

@@ -5,7 +5,7 @@
  */
 #define EPF_LOG_COMP "gpu"
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/gpu/gpu.h"
 
 #include <stdlib.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libepf, part 5: giving rings, signals and completion counters of a rank to the kernels of a GPU (epf_gpu_open in epf.h), and making sentences of what
- * kernels report. Slow path, on the rank's own thread. Works the same with an engine in this process and with a daemon, which never
+ * kernels report. Slow path; one thread at a time for one struct epf_gpu. Works the same with an engine in this process and with a daemon, which never
  * hears of a GPU: rings and signals are shared memory in both. Back-ends: gpu/gpu.h; the context itself: gpu/context.h.
  */
 #define EPF_LOG_COMP "gpu"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/gpu/context.h"
 
 #include <errno.h>
@@ -116,41 +116,76 @@ void epf_gpu_options_init(struct epf_gpu_options *opts)
 	opts->device = -1;
 }
 
-int epf_gpu_open(struct epf *ep, const struct epf_gpu_options *opts, struct epf_gpu **out)
+/* One context a rank: this thread makes it, or nobody may. */
+static int claim(struct epf *ep)
 {
-	struct epf_gpu_options o = complete(ep, opts);
+	bool busy;
+
+	if (!epf_joined(ep))
+		return epf_fail(EPF_R_NOT_JOINED, "epf_gpu_open");
+	epf_lock_lists(ep);
+	busy = ep->gpus || ep->gpu_opening;
+	if (!busy)
+		ep->gpu_opening = true;
+	epf_unlock_lists(ep);
+	return busy ? epf_fail(EPF_R_JOIN_ORDER, "epf_gpu_open: this rank has a GPU context") : 0;
+}
+
+/* Ends claim(); gpu: NULL, or the context, which epf_abort finds from now on. */
+static void claimed(struct epf *ep, struct epf_gpu *gpu)
+{
+	epf_lock_lists(ep);
+	ep->gpu_opening = false;
+	ep->gpus = gpu;
+	if (gpu && EPF_LOAD_RELAXED(&ep->aborted))
+		epf_gpu_abort(ep);
+	epf_unlock_lists(ep);
+}
+
+static int open_gpu(struct epf *ep, const struct epf_gpu_options *o, struct epf_gpu **out)
+{
 	const struct epf_gpu_ops *ops;
 	struct epf_gpu *gpu;
-	int rc;
+	int rc = epf_gpu_backend(backend_name(ep, o), &ops);
 
-	if (ep->join_phase != EPF_JOIN_DONE)
-		return epf_fail(EPF_R_NOT_JOINED, "epf_gpu_open");
-	if (ep->gpus)
-		return epf_fail(EPF_R_JOIN_ORDER, "epf_gpu_open: this rank has a GPU context");
-	rc = epf_gpu_backend(backend_name(ep, &o), &ops);
 	if (rc)
 		return rc;
 	gpu = calloc(1, sizeof(*gpu));
 	if (!gpu)
 		return epf_fail(EPF_R_NO_MEMORY, "epf_gpu_open: no memory");
 	gpu->ep = ep;
-	rc = ops->open(o.device, &gpu->dev);
-	if (!rc && ep->gpu_signals && o.device >= 0 && o.device != ep->gpu_signals_device)
+	rc = ops->open(o->device, &gpu->dev);
+	if (!rc && ep->gpu_signals && o->device >= 0 && o->device != ep->gpu_signals_device)
 		rc = epf_fail(EPF_R_GPU_MEMORY,
 			      "epf_gpu_open: GPU %d, but the signals lie in memory of GPU %d",
-			      o.device, ep->gpu_signals_device);
+			      o->device, ep->gpu_signals_device);
 	if (!rc)
-		rc = open_rings(gpu, &o);
+		rc = open_rings(gpu, o);
 	if (!rc)
-		rc = make_context(gpu, &o);
+		rc = make_context(gpu, o);
 	if (rc) {
 		epf_gpu_close(gpu);
 		return rc;
 	}
+	*out = gpu;
+	return 0;
+}
+
+int epf_gpu_open(struct epf *ep, const struct epf_gpu_options *opts, struct epf_gpu **out)
+{
+	struct epf_gpu_options o = complete(ep, opts);
+	struct epf_gpu *gpu = NULL;
+	int rc = claim(ep);
+
+	if (rc)
+		return rc;
+	rc = open_gpu(ep, &o, &gpu);
+	claimed(ep, gpu);
+	if (rc)
+		return rc;
 	if (ep->core && ep->conf.core_idle == EPF_CONF_IDLE_SLEEP)
 		epf_warn(
 			"core-idle is sleep: a kernel cannot wake the core, which looks every 20 ms; set pause or spin");
-	EPF_STORE_RELEASE(&ep->gpus, gpu);
 	*out = gpu;
 	return 0;
 }
@@ -177,8 +212,10 @@ void epf_gpu_close(struct epf_gpu *gpu)
 {
 	if (!gpu)
 		return;
+	epf_lock_lists(gpu->ep);
 	if (gpu->ep->gpus == gpu)
-		EPF_STORE_RELEASE(&gpu->ep->gpus, NULL);
+		gpu->ep->gpus = NULL;
+	epf_unlock_lists(gpu->ep);
 	for (uint32_t i = 0; i < gpu->opened; i++)
 		take_back(gpu, i);
 	/* Where nothing will ever be retired any more, closing the rings waits for nothing. */
@@ -278,11 +315,9 @@ int epf_gpu_check(struct epf_gpu *gpu)
 	}
 }
 
-/* For epf_abort: any thread. */
+/* Under locks.lists, so that the context is there. */
 void epf_gpu_abort(struct epf *ep)
 {
-	struct epf_gpu *gpu = EPF_LOAD_ACQUIRE(&ep->gpus);
-
-	if (gpu)
-		epf_gpu_context_abort(gpu->context, -ECANCELED);
+	if (ep->gpus)
+		epf_gpu_context_abort(ep->gpus->context, -ECANCELED);
 }

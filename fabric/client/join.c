@@ -2,7 +2,8 @@
 /*
  * libepf, part 2: joining a job. The ranks meet over the bootstrap in rounds: in each, every rank gives bytes and gets everybody's.
  * What the bytes mean is the back-end's (backend.h): descriptions of engines, then an empty round as a barrier before any
- * traffic. Also the collective calls after the join, and coming back as a lost rank (epf_rejoin). Called by the rank's own thread.
+ * traffic. Also coming back as a lost rank (epf_rejoin); the collective calls after the join are in collective.c. Any thread: locks.meeting
+ * is held through each call, since the bootstrap handle serves one thread, and locks.calls around each call of the back-end.
  */
 #define EPF_LOG_COMP "join"
 #include "bootstrap/auth.h"
@@ -10,8 +11,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/lib.h"
-#include "fabric/join/world.h"
+#include "fabric/client/handle.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -22,7 +22,6 @@
 
 enum {
 	STEPS_PER_LOOK = 64,
-	RECONNECT_AGAIN_US = 500,
 	REJOIN_AGAIN_US = 20 * 1000,
 	LOOK_AGAIN_US = 25 * 1000, /* above the 20 ms between looks */
 	LOOKS_LEFT = 20
@@ -54,12 +53,12 @@ static int why_end(void *arg)
 	struct epf *ep = arg;
 
 	/* Where nobody else steps the engine it goes on here, since peers may wait for it (epf_reconnect). */
-	for (unsigned i = 0; i < STEPS_PER_LOOK && ep->join_phase == EPF_JOIN_DONE; i++)
+	for (unsigned i = 0; i < STEPS_PER_LOOK && epf_joined(ep); i++)
 		if (!epf_progress_once(ep))
 			break;
 	if (EPF_LOAD_RELAXED(&ep->aborted))
 		return epf_fail(EPF_R_ABORTED, "rank %u: the wait for the other ranks was aborted",
-				ep->rank);
+				epf_rank(ep));
 	return ep->be->check(ep);
 }
 
@@ -79,7 +78,8 @@ static int open_boot(struct epf *ep)
 	o.node = ep->node;
 	o.why = why_end;
 	o.why_arg = ep;
-	ep->rank = o.rank; /* for the text of an interruption; counts when joined */
+	EPF_STORE_RELAXED(&ep->rank,
+			  o.rank); /* for the text of an interruption; counts when joined */
 	snprintf(ep->job, sizeof(ep->job), "%s", o.job);
 	rc = epf_boot_tcp_open(&o, &ep->boot);
 	ep->own_boot = !rc;
@@ -118,7 +118,7 @@ static int first_cause(struct epf *ep, int rc)
 
 		usleep(LOOK_AGAIN_US);
 		why = why_end(ep);
-		if (!why && ep->join_phase == EPF_JOIN_DONE)
+		if (!why && epf_joined(ep))
 			why = epf_wait_lost(ep, true);
 		if (why)
 			return why;
@@ -127,7 +127,7 @@ static int first_cause(struct epf *ep, int rc)
 }
 
 /* The handle may be the caller's, who may close it before this rank: nothing of ours stays in it after the call. */
-static int boot_allgather(struct epf *ep, const void *mine, size_t len, struct epf_blob **all)
+int epf_meet_allgather(struct epf *ep, const void *mine, size_t len, struct epf_blob **all)
 {
 	int rc;
 
@@ -137,7 +137,7 @@ static int boot_allgather(struct epf *ep, const void *mine, size_t len, struct e
 	return first_cause(ep, rc);
 }
 
-static int boot_barrier(struct epf *ep)
+int epf_meet_barrier(struct epf *ep)
 {
 	int rc;
 
@@ -147,13 +147,24 @@ static int boot_barrier(struct epf *ep)
 	return first_cause(ep, rc);
 }
 
+void epf_meet(struct epf *ep)
+{
+	pthread_mutex_lock(&ep->locks.meeting);
+}
+
+int epf_part(struct epf *ep, int rc)
+{
+	pthread_mutex_unlock(&ep->locks.meeting);
+	return rc;
+}
+
 /* Hands a blob to the bootstrap: at once on TCP (blocking), posted on the in-process one. */
 static int gather_post(struct epf *ep, const void *buf, size_t len)
 {
 	int rc = epf_boot_local_post(ep->boot, buf, len);
 
 	if (rc == -EOPNOTSUPP)
-		rc = boot_allgather(ep, buf, len, &ep->blobs);
+		rc = epf_meet_allgather(ep, buf, len, &ep->blobs);
 	return rc;
 }
 
@@ -168,8 +179,11 @@ static int join_round(struct epf *ep, unsigned n)
 	uint8_t *buf = NULL;
 	size_t len = 0;
 	bool last = false;
-	int rc = ep->be->join_round(ep, n, ep->blobs, &buf, &len, &last);
+	int rc;
 
+	epf_lock_calls(ep);
+	rc = ep->be->join_round(ep, n, ep->blobs, &buf, &len, &last);
+	epf_unlock_calls(ep);
 	if (!rc && last)
 		ep->who = ep->blobs;
 	else
@@ -179,7 +193,7 @@ static int join_round(struct epf *ep, unsigned n)
 	if (!rc && !last && !len)
 		rc = epf_who_describe(ep, &buf, &len);
 	if (!rc && last)
-		ep->join_phase = EPF_JOIN_DONE;
+		EPF_STORE_RELEASE(&ep->join_phase, EPF_JOIN_DONE);
 	else if (!rc)
 		rc = gather_post(ep, buf, len);
 	free(buf);
@@ -195,8 +209,8 @@ static int set_place(struct epf *ep, uint32_t rank, uint32_t world)
 	ep->masked = calloc(world, sizeof(*ep->masked));
 	if (!ep->masked)
 		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", world);
-	ep->rank = rank;
-	ep->world = world;
+	EPF_STORE_RELAXED(&ep->rank, rank);
+	EPF_STORE_RELAXED(&ep->world, world);
 	return 0;
 }
 
@@ -212,7 +226,7 @@ static void say_joined(const struct epf *ep, const char *how)
 		 epf_node_of(ep, ep->rank), epf_nodes(ep), ep->node, ep->nic_name, ep->mode);
 }
 
-int epf_join_post(struct epf *ep, struct epf_boot *boot)
+static int join_post(struct epf *ep, struct epf_boot *boot)
 {
 	int rc = check_fresh(ep, "epf_join");
 
@@ -231,11 +245,17 @@ int epf_join_post(struct epf *ep, struct epf_boot *boot)
 	if (!rc)
 		rc = join_round(ep, 0);
 	if (!rc)
-		ep->join_phase = EPF_JOIN_ROUNDS;
+		EPF_STORE_RELEASE(&ep->join_phase, EPF_JOIN_ROUNDS);
 	return rc;
 }
 
-int epf_join_finish(struct epf *ep)
+int epf_join_post(struct epf *ep, struct epf_boot *boot)
+{
+	epf_meet(ep);
+	return epf_part(ep, join_post(ep, boot));
+}
+
+static int join_finish(struct epf *ep)
 {
 	if (ep->join_phase == EPF_JOIN_NONE)
 		return epf_fail(EPF_R_JOIN_ORDER, "epf_join_finish: before epf_join_post");
@@ -251,6 +271,12 @@ int epf_join_finish(struct epf *ep)
 	}
 	say_joined(ep, "joined");
 	return 0;
+}
+
+int epf_join_finish(struct epf *ep)
+{
+	epf_meet(ep);
+	return epf_part(ep, join_finish(ep));
 }
 
 int epf_join(struct epf *ep, struct epf_boot *boot)
@@ -286,8 +312,14 @@ static int take_place(struct epf *ep, const uint8_t *key)
 	uint64_t deadline = epf_now_ns() + ep->conf.bootstrap_timeout_ns;
 	int rc;
 
-	while ((rc = ep->be->rejoin(ep, key)) == -EAGAIN && epf_now_ns() < deadline)
+	for (;;) {
+		epf_lock_calls(ep);
+		rc = ep->be->rejoin(ep, key);
+		epf_unlock_calls(ep);
+		if (rc != -EAGAIN || epf_now_ns() >= deadline)
+			break;
 		usleep(REJOIN_AGAIN_US);
+	}
 	if (rc == -EAGAIN)
 		return epf_fail(EPF_R_WAIT_TIMEOUT, "epf_rejoin: rank %u: not after %llu ms: %s",
 				ep->rank,
@@ -296,7 +328,7 @@ static int take_place(struct epf *ep, const uint8_t *key)
 	return rc;
 }
 
-int epf_rejoin(struct epf *ep)
+static int rejoin(struct epf *ep)
 {
 	struct epf_boot_opts o = { .size = sizeof(o) };
 	struct epf_rank_info info = { 0 };
@@ -325,164 +357,28 @@ int epf_rejoin(struct epf *ep)
 		/* Nothing has been joined: it may be tried again, and epf_join too. */
 		free(ep->masked);
 		ep->masked = NULL;
-		ep->world = 0;
+		EPF_STORE_RELAXED(&ep->world, 0u);
 		return rc;
 	}
-	ep->join_phase = EPF_JOIN_DONE;
+	EPF_STORE_RELEASE(&ep->join_phase, EPF_JOIN_DONE);
 	say_joined(ep, "came back");
 	return 0;
 }
 
-/* 0 when the rank has joined and can still meet the others. */
-static int check_boot(const struct epf *ep, const char *call)
+int epf_rejoin(struct epf *ep)
 {
-	if (ep->join_phase != EPF_JOIN_DONE)
-		return epf_fail(EPF_R_NOT_JOINED, "%s: not joined", call);
-	if (!ep->boot)
-		return epf_fail(
-			EPF_R_SVC_UNSUPPORTED,
-			"%s: rank %u came back by epf_rejoin and has no rendezvous with the others",
-			call, ep->rank);
-	return 0;
-}
-
-int epf_exchange(struct epf *ep)
-{
-	struct epf_blob *blobs = NULL;
-	uint8_t *buf = NULL;
-	size_t len = 0;
-	int rc = check_boot(ep, "epf_exchange");
-
-	if (rc)
-		return rc;
-	rc = ep->be->describe(ep, &buf, &len);
-	if (!rc)
-		rc = boot_allgather(ep, buf, len, &blobs);
-	free(buf);
-	if (!rc)
-		rc = ep->be->update(ep, blobs);
-	epf_boot_free_blobs(blobs);
-	/* Nobody names a new region before everybody knows it. */
-	return rc ? rc : boot_barrier(ep);
-}
-
-int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all)
-{
-	struct epf_blob *blobs;
-	int rc = check_boot(ep, "epf_allgather");
-
-	if (rc)
-		return rc;
-	rc = boot_allgather(ep, mine, bytes, &blobs);
-	if (rc)
-		return rc;
-	for (uint32_t r = 0; r < ep->world && !rc; r++) {
-		if (blobs[r].len != bytes)
-			rc = epf_fail(EPF_R_PEER_ANSWER,
-				      "epf_allgather: rank %u gave %zu bytes, this rank %zu", r,
-				      blobs[r].len, bytes);
-		else
-			memcpy((uint8_t *)all + r * bytes, blobs[r].data, bytes);
-	}
-	epf_boot_free_blobs(blobs);
-	return rc;
-}
-
-int epf_barrier(struct epf *ep)
-{
-	int rc = check_boot(ep, "epf_barrier");
-
-	return rc ? rc : boot_barrier(ep);
-}
-
-/* This rank's part of one step; until the engine is there, at most bootstrap-timeout. */
-static int reconnect_step(struct epf *ep, unsigned step, const struct epf_blob *blobs,
-			  uint8_t **buf, size_t *len)
-{
-	uint64_t deadline = epf_now_ns() + ep->conf.bootstrap_timeout_ns;
-	int rc;
-
-	while ((rc = ep->be->reconnect(ep, step, blobs, buf, len)) == -EAGAIN) {
-		if (EPF_LOAD_RELAXED(&ep->aborted))
-			return epf_fail(EPF_R_ABORTED, "rank %u: epf_reconnect was aborted",
-					ep->rank);
-		if (epf_now_ns() > deadline)
-			return epf_fail(
-				EPF_R_WAIT_TIMEOUT,
-				"epf_reconnect: step %u was not over after %llu ms", step,
-				(unsigned long long)(ep->conf.bootstrap_timeout_ns / 1000000));
-		if (!epf_progress_once(ep))
-			usleep(RECONNECT_AGAIN_US);
-	}
-	return rc;
-}
-
-/* The outcome of all, so that every rank returns the same: one byte each, 0: well. The barrier behind which commands may flow. */
-static int reconnect_outcome(struct epf *ep, int rc, char *why)
-{
-	uint8_t failed = rc != 0;
-	struct epf_blob *blobs = NULL;
-	int met = boot_allgather(ep, &failed, 1, &blobs);
-
-	for (uint32_t r = 0; r < ep->world && !rc && !met; r++)
-		if (blobs[r].len != 1 || ((const uint8_t *)blobs[r].data)[0])
-			rc = epf_fail(EPF_R_RECONNECT, "epf_reconnect: as rank %u says", r);
-	if (!met && failed)
-		rc = epf_fail(EPF_R_RECONNECT, "epf_reconnect: %s", why);
-	epf_boot_free_blobs(blobs);
-	return met ? met : rc;
-}
-
-int epf_reconnect(struct epf *ep)
-{
-	struct epf_blob *blobs = NULL;
-	char why[200] = "";
-	int rc = check_boot(ep, "epf_reconnect"), met = 0;
-
-	if (rc)
-		return rc;
-	/* Who cannot go on gives nothing from then on, which the others understand; nobody is left waiting. */
-	for (unsigned step = 0; step < EPF_RECONNECT_STEPS && !met; step++) {
-		uint8_t *buf = NULL;
-		size_t len = 0;
-
-		if (!rc)
-			rc = reconnect_step(ep, step, blobs, &buf, &len);
-		if (rc && !why[0])
-			snprintf(why, sizeof(why), "%s", epf_last_error());
-		epf_boot_free_blobs(blobs);
-		blobs = NULL;
-		if (step + 1 < EPF_RECONNECT_STEPS)
-			met = boot_allgather(ep, rc ? NULL : buf, rc ? 0 : len, &blobs);
-		free(buf);
-	}
-	epf_boot_free_blobs(blobs);
-	if (met)
-		return met;
-	rc = reconnect_outcome(ep, rc, why);
-	if (!rc)
-		epf_info("rank %u: all nodes are connected again", ep->rank);
-	return rc;
-}
-
-uint32_t epf_rank(const struct epf *ep)
-{
-	return ep->rank;
-}
-
-uint32_t epf_world(const struct epf *ep)
-{
-	return ep->world;
+	epf_meet(ep);
+	return epf_part(ep, rejoin(ep));
 }
 
 uint32_t epf_node_of(const struct epf *ep, uint32_t rank)
 {
-	if (ep->join_phase != EPF_JOIN_DONE || rank >= ep->world)
+	if (!epf_joined(ep) || rank >= ep->world)
 		return UINT32_MAX;
 	return EPF_LOAD_RELAXED(&ep->peers->peers[rank].node);
 }
 
 uint32_t epf_nodes(const struct epf *ep)
 {
-	return ep->join_phase == EPF_JOIN_DONE ? EPF_LOAD_RELAXED(&ep->peers->n_nodes) : 0;
+	return epf_joined(ep) ? EPF_LOAD_RELAXED(&ep->peers->n_nodes) : 0;
 }

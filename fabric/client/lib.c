@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libepf, part 1: opening and closing, memory, regions, rings. Slow path; called by the rank's own thread. Whatever concerns the
+ * libepf, part 1: opening, closing, aborting, memory, regions. Slow path; any thread. Whatever concerns the
  * engine goes through the back-end (backend.h); this file never touches one.
  */
 #define EPF_LOG_COMP "epf"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -62,6 +62,22 @@ static int load_conf(struct epf *ep)
 	return rc;
 }
 
+static void init_locks(struct epf_locks *l)
+{
+	pthread_mutex_init(&l->meeting, NULL);
+	pthread_mutex_init(&l->calls, NULL);
+	pthread_mutex_init(&l->engine, NULL);
+	pthread_mutex_init(&l->lists, NULL);
+}
+
+static void destroy_locks(struct epf_locks *l)
+{
+	pthread_mutex_destroy(&l->meeting);
+	pthread_mutex_destroy(&l->calls);
+	pthread_mutex_destroy(&l->engine);
+	pthread_mutex_destroy(&l->lists);
+}
+
 int epf_open(const struct epf_options *opts, struct epf **out)
 {
 	struct epf *ep = calloc(1, sizeof(*ep));
@@ -69,6 +85,7 @@ int epf_open(const struct epf_options *opts, struct epf **out)
 
 	if (!ep)
 		return epf_fail(EPF_R_NO_MEMORY, "epf_open: no memory");
+	init_locks(&ep->locks);
 	epf_options_init(&ep->opts);
 	if (opts)
 		memcpy(&ep->opts, opts, opts->size < sizeof(*opts) ? opts->size : sizeof(*opts));
@@ -125,7 +142,19 @@ void epf_close(struct epf *ep)
 	epf_boot_free_blobs(ep->who);
 	epf_conf_destroy(&ep->conf);
 	free(ep->masked);
+	destroy_locks(&ep->locks);
 	free(ep);
+}
+
+void epf_abort(struct epf *ep)
+{
+	epf_lock_lists(ep);
+	EPF_STORE_RELAXED(&ep->aborted, true);
+	for (struct epf_ring *ring = ep->rings; ring; ring = ring->next)
+		EPF_STORE_RELEASE(&ring->shm->abort, -ECANCELED);
+	epf_gpu_abort(ep);
+	epf_unlock_lists(ep);
+	epf_wakeup_wake(ep->wakeup);
 }
 
 const char *epf_mode(const struct epf *ep)
@@ -174,98 +203,76 @@ int epf_memory_alloc(struct epf *ep, uint64_t bytes, void **addr)
 		return epf_fail(EPF_R_NO_MEMORY, "epf_memory_alloc: %llu bytes",
 				(unsigned long long)bytes);
 	}
+	*addr = m->addr;
+	epf_lock_lists(ep);
 	m->next = ep->mappings;
 	ep->mappings = m;
-	*addr = m->addr;
+	epf_unlock_lists(ep);
 	return 0;
+}
+
+/* Takes the mapping that begins at addr out of the list: NULL if there is none. */
+static struct epf_mapping *take_mapping(struct epf *ep, const void *addr)
+{
+	struct epf_mapping **link = &ep->mappings, *m;
+
+	epf_lock_lists(ep);
+	while (*link && (*link)->addr != addr)
+		link = &(*link)->next;
+	m = *link;
+	if (m)
+		*link = m->next;
+	epf_unlock_lists(ep);
+	return m;
 }
 
 void epf_memory_free(struct epf *ep, void *addr)
 {
-	for (struct epf_mapping **link = &ep->mappings; *link; link = &(*link)->next) {
-		struct epf_mapping *m = *link;
+	struct epf_mapping *m = take_mapping(ep, addr);
 
-		if (m->addr != addr)
-			continue;
-		*link = m->next;
-		munmap(m->addr, m->bytes);
-		if (m->fd >= 0)
-			close(m->fd);
-		free(m);
+	if (!m)
 		return;
-	}
+	munmap(m->addr, m->bytes);
+	if (m->fd >= 0)
+		close(m->fd);
+	free(m);
 }
 
 struct epf_mapping *epf_mapping_find(const struct epf *ep, const void *addr, uint64_t bytes)
 {
-	for (struct epf_mapping *m = ep->mappings; m; m = m->next) {
+	struct epf_mapping *m;
+
+	epf_lock_lists(ep);
+	for (m = ep->mappings; m; m = m->next) {
 		uint64_t offset = (uint64_t)((uintptr_t)addr - (uintptr_t)m->addr);
 
 		if ((uintptr_t)addr >= (uintptr_t)m->addr && offset <= m->bytes &&
 		    bytes <= m->bytes - offset)
-			return m;
+			break;
 	}
-	return NULL;
+	epf_unlock_lists(ep);
+	return m;
 }
 
 int epf_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			uint32_t *region)
 {
-	return ep->be->region_register(ep, addr, bytes, access, region);
-}
-
-int epf_ring_open(struct epf *ep, const struct epf_ring_options *opts, struct epf_ring **out)
-{
-	struct epf_ring_options o = { 0 };
-	struct epf_ring *ring;
 	int rc;
 
-	if (opts)
-		memcpy(&o, opts, opts->size < sizeof(o) ? opts->size : sizeof(o));
-	o.slots = o.slots ? o.slots : (uint32_t)ep->conf.ring_slots;
-	o.weight = o.weight ? o.weight : 1;
-	if ((o.slots & (o.slots - 1)) || o.slots < 1u << EPF_RING_LOG2_MIN ||
-	    o.slots > 1u << EPF_RING_LOG2_MAX || o.weight > 255)
-		return epf_fail(EPF_R_RING_OPTION, "ring: %u slots, weight %u", o.slots, o.weight);
-	ring = calloc(1, sizeof(*ring));
-	if (!ring)
-		return epf_fail(EPF_R_NO_MEMORY, "ring: no memory");
-	ring->ep = ep;
-	ring->start = o.start;
-	ring->weight = o.weight;
-	rc = ep->be->ring_open(ep, ring, (unsigned)__builtin_ctz(o.slots), o.weight, o.start);
-	if (rc) {
-		free(ring);
-		return rc;
-	}
-	epf_ring_producer_init(&ring->producer, ring->shm, o.start);
-	ring->next = ep->rings;
-	ep->rings = ring;
-	*out = ring;
-	return 0;
-}
-
-void epf_ring_close(struct epf_ring *ring)
-{
-	struct epf *ep;
-
-	if (!ring)
-		return;
-	ep = ring->ep;
-	if (epf_wait_retired(ring, epf_ring_pushed(ring), 0))
-		epf_warn("ring %u: closed with commands under way: %s", ring->id, epf_last_error());
-	for (struct epf_ring **link = &ep->rings; *link; link = &(*link)->next)
-		if (*link == ring) {
-			*link = ring->next;
-			break;
-		}
-	ep->be->ring_close(ring);
-	free(ring);
+	epf_lock_calls(ep);
+	rc = ep->be->region_register(ep, addr, bytes, access, region);
+	epf_unlock_calls(ep);
+	return rc;
 }
 
 int epf_counter(const struct epf *ep, const char *name, uint64_t *value)
 {
-	return ep->be->counter(ep, name, value);
+	int rc;
+
+	epf_lock_calls(ep);
+	rc = ep->be->counter(ep, name, value);
+	epf_unlock_calls(ep);
+	return rc;
 }
 
 const char *epf_stats_file(const struct epf *ep)
@@ -275,5 +282,10 @@ const char *epf_stats_file(const struct epf *ep)
 
 uint64_t epf_bytes_per_peer(const struct epf *ep)
 {
-	return ep->be->bytes_per_peer(ep);
+	uint64_t bytes;
+
+	epf_lock_calls(ep);
+	bytes = ep->be->bytes_per_peer(ep);
+	epf_unlock_calls(ep);
+	return bytes;
 }

@@ -8,7 +8,7 @@
 #include "bootstrap/auth.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/remote.h"
+#include "fabric/client/remote_priv.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -113,7 +113,7 @@ static int attach(struct epf *ep, const uint8_t *job_key, uint32_t flags,
 	rc = remote_call(ep, EPF_SVC_ATTACH, &req, -1, a, fds, 2);
 	if (rc)
 		return rc;
-	r->attached = true;
+	EPF_STORE_RELAXED(&r->attached, true);
 	memcpy(r->node_id, a->node_id, sizeof(r->node_id));
 	return take_pages(ep, a, fds);
 }
@@ -187,11 +187,11 @@ static int hand_in(struct epf *ep, unsigned type, const struct epf_blob *blobs)
 /* From here on the rank belongs to the job: nothing is registered again, pushes wake the daemon. */
 static void joined(struct epf *ep)
 {
-	ep->peers = ep->remote->peers;
 	if (ep->remote->peers_bytes >=
 	    epf_peers_bytes(ep->world)) /* a daemon of an earlier release has none */
-		ep->details = epf_peers_details(ep->peers, ep->world);
-	ep->kick = ep->remote->kick;
+		ep->details = epf_peers_details(ep->remote->peers, ep->world);
+	EPF_STORE_RELEASE(&ep->peers, ep->remote->peers);
+	EPF_STORE_RELEASE(&ep->kick, ep->remote->kick);
 	remote_forget(ep);
 }
 
@@ -245,8 +245,8 @@ int remote_rejoin(struct epf *ep, const uint8_t *job_key)
 	}
 	if (r->attached && remote_lost(rc)) {
 		/* Not part of the job yet: the next try connects to the next daemon. */
-		r->attached = false;
-		r->gone = false;
+		EPF_STORE_RELAXED(&r->attached, false);
+		EPF_STORE_RELAXED(&r->gone, false);
 		return -EAGAIN;
 	}
 	return rc;

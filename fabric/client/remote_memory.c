@@ -7,7 +7,7 @@
 #define EPF_LOG_COMP "epf"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/remote.h"
+#include "fabric/client/remote_priv.h"
 #include "fabric/engine/limits.h"
 #include "fabric/gpu/rdma.h"
 
@@ -65,7 +65,9 @@ int remote_signals(struct epf *ep)
 	if (a.count != req.count || a.wakeup_offset < need || a.wakeup_offset % 128 != 0 ||
 	    a.wakeup_offset > need + SIGNALS_EXTRA || a.bytes > need + 2 * SIGNALS_EXTRA ||
 	    a.bytes < a.wakeup_offset + sizeof(struct epf_wakeup) ||
-	    (ep->signals && pages(a.bytes) != pages(r->signal_bytes))) {
+	    (ep->signals &&
+	     (pages(a.bytes) != pages(r->signal_bytes) ||
+	      a.wakeup_offset != (uint64_t)((uint8_t *)ep->wakeup - (uint8_t *)ep->signals)))) {
 		close(fd);
 		return epf_fail(
 			EPF_R_SVC_MESSAGE,
@@ -77,6 +79,8 @@ int remote_signals(struct epf *ep)
 	rc = remote_map(fd, a.bytes, PROT_READ | PROT_WRITE, ep->signals, &mem, "signals");
 	if (rc)
 		return rc;
+	if (ep->signals) /* the same addresses and numbers, which other threads may be reading */
+		return 0;
 	ep->signals = mem;
 	ep->n_signals = a.count;
 	ep->wakeup = (struct epf_wakeup *)(void *)((uint8_t *)mem + a.wakeup_offset);
@@ -109,7 +113,7 @@ int remote_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned 
 	if (!grown)
 		return epf_fail(EPF_R_NO_MEMORY, "region: no memory");
 	r->regions = grown;
-	kept = (struct remote_region){ -1, false, access, req.offset, bytes, NULL };
+	kept = (struct remote_region){ -1, false, access, req.offset, bytes, NULL, 0 };
 	if (!r->attached) {
 		kept.fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
 		if (kept.fd < 0)
@@ -221,7 +225,7 @@ int remote_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigne
 		rc = wrong_number(number, r->n_regions);
 	if (rc)
 		return rc;
-	grown[r->n_regions] = (struct remote_region){ -1, false, access, 0, mem->bytes, NULL };
+	grown[r->n_regions] = (struct remote_region){ -1, false, access, 0, mem->bytes, NULL, 0 };
 	if (!r->attached) {
 		epf_copy_mem_get(mem);
 		grown[r->n_regions].gpu = mem;
@@ -256,13 +260,12 @@ int remote_region_withdraw(struct epf *ep, uint32_t region)
 	if (rc < 0)
 		return rc;
 	r->regions[region].closed = true;
-	r->next_poll_ns = 0;
 	return 0;
 }
 
 int remote_region_withdrawn(struct epf *ep, uint32_t region, uint32_t *missing)
 {
-	struct epf_remote *r = ep->remote;
+	struct remote_region *r = &ep->remote->regions[region];
 	uint64_t now = epf_limits_now(NULL);
 
 	/* A wait asks again and again; the daemon need not hear each time. */
@@ -329,32 +332,57 @@ void remote_ring_close(struct epf_ring *ring)
 	struct epf *ep = ring->ep;
 
 	/* A daemon that is gone has closed it. */
-	if (!ep->remote->gone)
+	if (!EPF_LOAD_RELAXED(&ep->remote->gone))
 		(void)remote_call_once(ep, EPF_SVC_RING_CLOSE, &req, -1, NULL, NULL, 0);
 	munmap(ring->shm, ring->bytes);
 }
 
-/* The ring's new memory under its old address, with what was pushed already: nobody has dequeued any of it. */
+/*
+ * Gives the commands of the ring's former memory to the new one. Nobody has dequeued any of them, so that each slot was filled at most once, in the
+ * one memory or the other; the daemon stops at the first that is still missing.
+ */
+static void copy_slots(struct epf_ring *ring, struct epf_ring_shm *former)
+{
+	uint64_t size = UINT64_C(1) << ring->producer.log2;
+	struct epf_ring_consumer c;
+	struct epf_cmd cmd;
+
+	epf_ring_consumer_init(&c, former, ring->producer.log2, ring->start);
+	for (uint64_t i = 0; i < size; i++)
+		if (epf_ring_peek(&c, ring->start + i, &cmd))
+			epf_slot_store(&ring->producer.slots[(ring->start + i) & (size - 1)], cmd);
+	EPF_STORE_RELEASE(&ring->shm->abort, EPF_LOAD_RELAXED(&former->abort));
+}
+
+/*
+ * The ring's new memory under its old address, with what was pushed already. Its producer may go on meanwhile: the address is always
+ * mapped, and a second mapping keeps what went to the former memory.
+ */
 static int ring_again(struct epf *ep, struct epf_ring *ring)
 {
 	struct epf_svc_ring req = { .log2 = ring->producer.log2,
 				    .weight = ring->weight,
 				    .start = ring->start };
-	struct epf_ring_shm *shm;
-	void *mem = NULL;
-	int rc = ask_ring(ep, &req, true, &mem, &ring->id);
+	void *mem = NULL, *former = mremap(ring->shm, 0, ring->bytes, MREMAP_MAYMOVE);
+	uint32_t id = ring->id;
+	int rc;
 
-	if (rc)
-		return rc;
-	shm = mem;
-	memcpy(epf_ring_slots(shm), ring->producer.slots, ring->bytes - sizeof(*shm));
-	EPF_STORE_RELEASE(&shm->abort, EPF_LOAD_RELAXED(&ring->shm->abort));
-	if (mremap(mem, ring->bytes, ring->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, ring->shm) ==
-	    MAP_FAILED) {
+	if (former == MAP_FAILED)
+		return epf_fail_sys(EPF_R_NO_MEMORY, errno, "ring %u: cannot map it twice",
+				    ring->id);
+	rc = ask_ring(ep, &req, true, &mem, &id);
+	if (!rc && mremap(mem, ring->bytes, ring->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+			  ring->shm) == MAP_FAILED) {
 		rc = epf_fail_sys(EPF_R_SYSTEM, errno, "ring %u: cannot take its old address",
 				  ring->id);
 		munmap(mem, ring->bytes);
 	}
+	if (!rc) {
+		if (id != ring->id) /* texts of other threads name it */
+			EPF_STORE_RELAXED(&ring->id, id);
+		copy_slots(ring, former);
+	}
+	munmap(former, ring->bytes);
 	return rc;
 }
 

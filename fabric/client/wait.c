@@ -5,15 +5,11 @@
  * read from the peers page; of the engine this file knows nothing but backend.h.
  */
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
-#include "fabric/engine/losses.h"
+#include "fabric/client/handle.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
 	SPINS_MOST = 2000, /* some 100 us */
@@ -24,84 +20,19 @@ enum {
 	CALLER_SPINS = 64,
 	CALLER_SLEEP_NS = 1000 * 1000,
 	DRIVER_SLEEP_NS = 50 * 1000, /* a daemon works, but this thread drives other ranks too */
-	TELL_TRIES = 100,
-	TELL_US = 200,
 };
-
-unsigned epf_progress_once(struct epf *ep)
-{
-	if (ep->call_progress)
-		return (unsigned)ep->opts.progress(ep->opts.progress_arg);
-	return ep->be->progress(ep);
-}
-
-int epf_progress(struct epf *ep)
-{
-	return ep->join_phase == EPF_JOIN_DONE ? (int)ep->be->progress(ep) : 0;
-}
-
-/* The error of a lost rank: with the cause's own row where it says more than that the rank is gone. */
-static int fail_lost(const struct epf *ep, const struct epf_loss *loss)
-{
-	uint32_t node = EPF_LOAD_RELAXED(&ep->peers->peers[loss->rank].node);
-	const struct epf_reason_info *info = epf_reason_info((enum epf_reason)loss->cause);
-	enum epf_reason reason = EPF_R_PEER_DOWN;
-	char cause[160], after[64] = "";
-	size_t len;
-
-	if (loss->after != UINT32_MAX)
-		snprintf(after, sizeof(after), "; rank %u ended because of it", loss->after);
-	if (!info || info->reason == EPF_R_NONE)
-		return epf_fail(reason, "rank %u on node %u is lost%s", loss->rank, node, after);
-	if (info->err == ECONNRESET)
-		reason = info->reason;
-	/* The table has sentences; inside a line they begin small and have no full stop. */
-	snprintf(cause, sizeof(cause), "%s", info->cause);
-	len = strlen(cause);
-	if (len && cause[len - 1] == '.')
-		cause[len - 1] = 0;
-	if (isupper((unsigned char)cause[0]) && !isupper((unsigned char)cause[1]))
-		cause[0] = (char)tolower((unsigned char)cause[0]);
-	return epf_fail(reason, "rank %u on node %u is lost: %s%s", loss->rank, node, cause, after);
-}
-
-/*
- * Whoever hears of a loss may exit at once, and with it an engine in this process. So the peers are notified first: they would name this rank
- * otherwise. Bounded, for peers that take nothing any more.
- */
-static void tell_peers(struct epf *ep)
-{
-	for (unsigned i = 0; i < TELL_TRIES && !EPF_LOAD_RELAXED(&ep->has_told); i++) {
-		if (i && !epf_progress_once(ep))
-			usleep(TELL_US);
-		if (ep->be->has_told(ep))
-			EPF_STORE_RELAXED(&ep->has_told, true);
-	}
-	EPF_STORE_RELAXED(&ep->has_told, true);
-}
-
-int epf_wait_lost(struct epf *ep, bool left)
-{
-	struct epf_loss loss;
-
-	if (!epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, left, &loss))
-		return 0;
-	tell_peers(ep);
-	/* Meanwhile a peer may have told which loss began it. */
-	(void)epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, left, &loss);
-	return fail_lost(ep, &loss);
-}
 
 /* 0, or -ECONNRESET naming a rank that is lost and not masked. [P2] */
 static int check_lost(struct epf *ep)
 {
+	const struct epf_peers_shm *peers = EPF_LOAD_ACQUIRE(&ep->peers); /* the join sets it */
 	uint32_t seen;
 	int rc;
 
-	if (EPF_UNLIKELY(!ep->peers))
+	if (EPF_UNLIKELY(!peers))
 		return 0;
 	/* Both parts only grow, so the sum is new when one of them has moved. */
-	seen = EPF_LOAD_ACQUIRE(&ep->peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes);
+	seen = EPF_LOAD_ACQUIRE(&peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes);
 	if (EPF_LIKELY(seen == EPF_LOAD_RELAXED(&ep->peers_seen)))
 		return 0;
 	rc = epf_wait_lost(ep, false);
@@ -112,16 +43,19 @@ static int check_lost(struct epf *ep)
 	return 0;
 }
 
-/* Sleeps on the rank's wakeup, at most max_ns. The core rings for what is wished, so that a long wait is not woken at every step of it. */
+/*
+ * Sleeps on the rank's wakeup, at most max_ns. The core rings for what is wished, so that a long wait is not woken at every step of it; of
+ * several sleepers each is woken by any ring.
+ */
 static void sleep_on_wakeup(struct epf *ep, uint64_t max_ns, bool (*ready)(const void *arg),
 			    const void *arg, const struct epf_condition *condition)
 {
-	epf_wakeup_set_condition(ep->wakeup, condition->what, condition->index, condition->least);
-	epf_wakeup_arm(ep->wakeup);
+	uint32_t ticket =
+		epf_wakeup_join(ep->wakeup, condition->what, condition->index, condition->least);
+
 	if (!ready(arg))
-		epf_wakeup_sleep(ep->wakeup, max_ns);
-	epf_wakeup_disarm(ep->wakeup);
-	epf_wakeup_clear_condition(ep->wakeup);
+		epf_wakeup_sleep_joined(ep->wakeup, ticket, max_ns);
+	epf_wakeup_leave(ep->wakeup, ticket);
 }
 
 /* Spinning of one wait. */
@@ -162,17 +96,27 @@ static void spin_learn(struct epf *ep, const struct spin *spin, bool in_vain)
 	EPF_STORE_RELAXED(&ep->spins, want < SPINS_MOST ? want : SPINS_MOST);
 }
 
+/* progress=caller: sleeps as the engine, or beside the thread that does. */
+static void sleep_as_engine(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
+			    const struct epf_condition *condition)
+{
+	bool slept;
+
+	/* Nobody rings this thread; the watch reads it. */
+	epf_wakeup_set_condition(ep->wakeup, condition->what, condition->index, condition->least);
+	slept = ep->be->sleep(ep, CALLER_SLEEP_NS);
+	epf_wakeup_clear_condition(ep->wakeup);
+	if (!slept)
+		sleep_on_wakeup(ep, CALLER_SLEEP_NS, ready, arg, condition);
+}
+
 /* One quiet moment: without a thread of its own the engine sleeps here, else this thread does, until rung. */
 static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *arg), const void *arg,
 		 const struct epf_condition *condition)
 {
 	if (!ep->threaded) {
 		if (++spin->quiet > CALLER_SPINS && !ep->call_progress) {
-			/* Nobody rings this thread; the watch reads it. */
-			epf_wakeup_set_condition(ep->wakeup, condition->what, condition->index,
-						 condition->least);
-			ep->be->sleep(ep, CALLER_SLEEP_NS);
-			epf_wakeup_clear_condition(ep->wakeup);
+			sleep_as_engine(ep, ready, arg, condition);
 			spin->quiet = 0;
 		}
 		return;
@@ -194,85 +138,45 @@ static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *ar
 
 static int aborted(const struct epf *ep, const char *what, uint64_t number)
 {
-	return epf_fail(EPF_R_ABORTED, "rank %u: %s %llu: the wait was aborted", ep->rank, what,
+	return epf_fail(EPF_R_ABORTED, "rank %u: %s %llu: the wait was aborted", epf_rank(ep), what,
 			(unsigned long long)number);
 }
 
-void epf_abort(struct epf *ep)
+/* Names the first failed commands of any ring of the rank; leaves text alone if there are none. */
+static void say_failed(const struct epf *ep, char *text, size_t size)
 {
-	EPF_STORE_RELAXED(&ep->aborted, true);
-	for (struct epf_ring *ring = ep->rings; ring; ring = ring->next)
-		EPF_STORE_RELEASE(&ring->shm->abort, -ECANCELED);
-	epf_gpu_abort(ep);
-	epf_wakeup_wake(ep->wakeup);
-}
+	epf_lock_lists(ep);
+	for (const struct epf_ring *ring = ep->rings; ring; ring = ring->next) {
+		const struct epf_done *done = &ring->shm->done;
+		uint64_t failed = EPF_LOAD_ACQUIRE(&done->failed); /* A3 */
+		const struct epf_reason_info *info;
 
-/* The rank whose engine has been silent longest, and how many more are; false: none is. */
-static bool find_silent(const struct epf *ep, uint32_t *rank, uint64_t *since, uint32_t *more)
-{
-	*since = *more = 0;
-	for (uint32_t r = 0; ep->details && r < ep->world; r++) {
-		uint64_t at = EPF_LOAD_ACQUIRE(&ep->details[r].silent_ns);
-
-		if (!at || r == ep->rank || EPF_LOAD_RELAXED(&ep->masked[r]) ||
-		    EPF_LOAD_RELAXED(&ep->peers->peers[r].state) != EPF_PEER_UP)
+		if (!failed)
 			continue;
-		*more += *since != 0;
-		if (*since && at >= *since)
-			continue;
-		*since = at;
-		*rank = r;
+		info = epf_reason_info((enum epf_reason)done->error_reason);
+		snprintf(text, size,
+			 "; %llu commands of ring %u failed, first number %llu to rank %u: %s",
+			 (unsigned long long)failed, ring->id,
+			 (unsigned long long)(done->error_index - 1), done->error_rank,
+			 info ? info->cause : "unknown");
+		break;
 	}
-	return *since != 0;
-}
-
-/* A wait that a silent peer explains. */
-static int peer_silent(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number,
-		       uint32_t rank, uint64_t since, uint32_t more)
-{
-	uint64_t now = ep->now(ep->now_arg);
-	double seconds = now > since ? (double)(now - since) / 1e9 : 0;
-	time_t at = time(NULL) - (time_t)seconds;
-	char who[160], others[32] = "", when[16] = "?";
-	struct tm tm;
-
-	epf_who_text(ep, rank, who, sizeof(who));
-	if (gmtime_r(&at, &tm))
-		strftime(when, sizeof(when), "%H:%M:%S", &tm);
-	if (more)
-		snprintf(others, sizeof(others), ", and %u more rank%s", more, more > 1 ? "s" : "");
-	return epf_fail(
-		EPF_R_PEER_SILENT,
-		"rank %u: %s %llu: not there after %llu ms: %s is silent since %s UTC, %.1f s ago%s",
-		ep->rank, what, (unsigned long long)number,
-		(unsigned long long)(timeout_ns / 1000000), who, when, seconds, others);
+	epf_unlock_lists(ep);
 }
 
 /* The text of a timeout. Commands of this rank that failed are the likeliest cause: they are named too. */
 static int timed_out(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number)
 {
 	char also[160] = "";
-	uint32_t silent, more;
-	uint64_t since;
+	int rc = 0;
 
-	for (const struct epf_ring *ring = ep->rings; ring; ring = ring->next) {
-		const struct epf_done *done = &ring->shm->done;
-		const struct epf_reason_info *info =
-			epf_reason_info((enum epf_reason)done->error_reason);
-
-		if (!EPF_LOAD_ACQUIRE(&done->failed))
-			continue;
-		snprintf(also, sizeof(also),
-			 "; %llu commands of ring %u failed, first number %llu to rank %u: %s",
-			 (unsigned long long)done->failed, ring->id,
-			 (unsigned long long)(done->error_index - 1), done->error_rank,
-			 info ? info->cause : "unknown");
-		break;
-	}
-	if (!also[0] && find_silent(ep, &silent, &since, &more))
-		return peer_silent(ep, timeout_ns, what, number, silent, since, more);
-	return epf_fail(EPF_R_WAIT_TIMEOUT, "rank %u: %s %llu: not there after %llu ms%s", ep->rank,
-			what, (unsigned long long)number,
+	say_failed(ep, also, sizeof(also));
+	if (!also[0])
+		rc = epf_wait_silent(ep, timeout_ns, what, number);
+	if (rc)
+		return rc;
+	return epf_fail(EPF_R_WAIT_TIMEOUT, "rank %u: %s %llu: not there after %llu ms%s",
+			epf_rank(ep), what, (unsigned long long)number,
 			(unsigned long long)(timeout_ns / 1000000), also);
 }
 
@@ -367,7 +271,7 @@ uint64_t epf_signal_value(const struct epf *ep, uint32_t signal)
 {
 	if (signal >= ep->n_signals)
 		return 0;
-	if (EPF_UNLIKELY(ep->gpu_signals != NULL))
+	if (EPF_UNLIKELY(EPF_LOAD_ACQUIRE(&ep->gpu_signals) != NULL))
 		return epf_gpu_signal_value((struct epf *)(uintptr_t)ep, signal);
 	return epf_signal_read(&ep->signals[signal]);
 }
@@ -380,7 +284,7 @@ int epf_signal_wait(struct epf *ep, uint32_t signal, uint64_t at_least, uint64_t
 	if (signal >= ep->n_signals)
 		return epf_fail(EPF_R_SIGNAL_RANGE, "signal %u: this rank has %u", signal,
 				ep->n_signals);
-	if (EPF_UNLIKELY(ep->gpu_signals != NULL)) {
+	if (EPF_UNLIKELY(EPF_LOAD_ACQUIRE(&ep->gpu_signals) != NULL)) {
 		struct gpu_signal_arg g = { ep, signal, at_least };
 
 		/* The core cannot read it, and nobody rings when an addition is done. */
@@ -400,9 +304,9 @@ uint32_t epf_signal_count(const struct epf *ep)
 /* 0 when the rank is of the job and the job has been joined. */
 static int check_rank(const struct epf *ep, uint32_t rank)
 {
-	if (rank < ep->world && ep->join_phase == EPF_JOIN_DONE)
+	if (epf_joined(ep) && rank < ep->world)
 		return 0;
-	return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u ranks", rank, ep->world);
+	return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u ranks", rank, epf_world(ep));
 }
 
 int epf_peer_state(const struct epf *ep, uint32_t rank)
@@ -435,13 +339,16 @@ static int set_mask(struct epf *ep, uint32_t rank, bool masked)
 {
 	int rc = check_rank(ep, rank);
 
-	if (!rc)
-		rc = ep->be->peer_mask(ep, rank, masked);
 	if (rc)
 		return rc;
-	EPF_STORE_RELAXED(&ep->masked[rank], masked);
-	EPF_STORE_RELEASE(&ep->mask_changes, ep->mask_changes + 1);
-	return 0;
+	epf_lock_calls(ep);
+	rc = ep->be->peer_mask(ep, rank, masked);
+	if (!rc) {
+		EPF_STORE_RELAXED(&ep->masked[rank], masked);
+		EPF_STORE_RELEASE(&ep->mask_changes, ep->mask_changes + 1);
+	}
+	epf_unlock_calls(ep);
+	return rc;
 }
 
 int epf_peer_mask(struct epf *ep, uint32_t rank)
@@ -465,16 +372,22 @@ static bool is_withdrawn(const void *arg)
 {
 	struct withdraw_args *a = (struct withdraw_args *)(uintptr_t)arg;
 
-	if (!a->rc)
+	if (!a->rc) {
+		epf_lock_calls(a->ep);
 		a->rc = a->ep->be->region_withdrawn(a->ep, a->region, &a->missing);
+		epf_unlock_calls(a->ep);
+	}
 	return a->rc != 0;
 }
 
 int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns)
 {
 	struct withdraw_args a = { .ep = ep, .region = region, .missing = EPF_NONE };
-	int rc = ep->be->region_withdraw(ep, region);
+	int rc;
 
+	epf_lock_calls(ep);
+	rc = ep->be->region_withdraw(ep, region);
+	epf_unlock_calls(ep);
 	if (rc)
 		return rc;
 	rc = epf_wait(ep, is_withdrawn, &a, NULL, timeout_ns, "withdrawal of region", region);

@@ -6,7 +6,7 @@
  * Bytes, little-endian: u32 the rank's process, u32 the process that runs its engine (0: not known), then the name of the host.
  */
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 
 #include <ctype.h>
 #include <limits.h>

@@ -3,7 +3,7 @@
  * The contract between an engine core and a NIC: a table of operations, a work request, a completion.
  *
  * Called by the engine core (fabric/engine/step_hot.c posts and reaps; the rest is slow path) and by the
- * conformance suite (tests/unit/test_nic.c), which every NIC must pass. One thread uses a NIC at a
+ * conformance suite (tests/unit/nic/test_nic.c), which every NIC must pass. One thread uses a NIC at a
  * time: there are no locks here. Operations marked HOT never allocate, lock, log or make a system call.
  *
  * Words follow the InfiniBand verbs: work request, completion, immediate data, memory region keys

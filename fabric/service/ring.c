@@ -17,16 +17,56 @@ int svc_ring_add(struct epf_core *core, void *arg)
 				 a->r->start, &a->r->core_id);
 }
 
-/* A place for one more ring; numbers of closed ones are used again. */
+void svc_ring_unmap(struct svc_member *m, struct svc_ring *r)
+{
+	if (r->state == SVC_RING_FREE)
+		return;
+	svc_memory_unmap(r->shm, r->bytes);
+	svc_user_give(m->user, SVC_RINGS, 1);
+	r->shm = NULL;
+	r->state = SVC_RING_FREE;
+}
+
+static int ring_drained(struct epf_core *core, void *arg)
+{
+	return epf_core_ring_drained(core, *(uint32_t *)arg);
+}
+
+int svc_member_sweep(struct svc_member *m)
+{
+	for (uint32_t i = 0; m->closing && i < m->n_rings; i++) {
+		struct svc_ring *r = &m->rings[i];
+
+		if (r->state != SVC_RING_CLOSING)
+			continue;
+		if (m->job->core && svc_core_call(m->job, ring_drained, &r->core_id) != 1)
+			continue;
+		svc_ring_unmap(m, r);
+		m->closing--;
+	}
+	return m->closing != 0;
+}
+
+static bool find_free(const struct svc_member *m, uint32_t *number)
+{
+	for (*number = 0; *number < m->n_rings; ++*number)
+		if (m->rings[*number].state == SVC_RING_FREE)
+			return true;
+	return false;
+}
+
+/* A place for one more ring; numbers of closed ones are used again. At the limit, closed rings that have drained make room first. */
 static int free_ring(struct epf_svc *s, struct svc_member *m, uint32_t *number)
 {
 	struct svc_ring *more;
 
-	for (uint32_t i = 0; i < m->n_rings; i++)
-		if (m->rings[i].state == SVC_RING_FREE) {
-			*number = i;
+	if (find_free(m, number))
+		return 0;
+	if (m->n_rings >= s->conf->client_rings && m->closing) {
+		svc_member_sweep(m);
+		if (find_free(m, number))
 			return 0;
-		}
+	}
 	if (m->n_rings >= s->conf->client_rings)
 		return epf_fail(EPF_R_SVC_LIMIT, "client: %u rings are open, client-rings is %llu",
 				m->n_rings, (unsigned long long)s->conf->client_rings);
@@ -96,25 +136,10 @@ int svc_member_ring(struct epf_svc *s, struct svc_session *c, const union svc_me
 	return 0;
 }
 
-void svc_ring_unmap(struct svc_member *m, struct svc_ring *r)
-{
-	if (r->state == SVC_RING_FREE)
-		return;
-	svc_memory_unmap(r->shm, r->bytes);
-	svc_user_give(m->user, SVC_RINGS, 1);
-	r->shm = NULL;
-	r->state = SVC_RING_FREE;
-}
-
 static int close_ring(struct epf_core *core, void *arg)
 {
 	epf_core_close_ring(core, *(uint32_t *)arg);
 	return 0;
-}
-
-static int ring_drained(struct epf_core *core, void *arg)
-{
-	return epf_core_ring_drained(core, *(uint32_t *)arg);
 }
 
 int svc_member_ring_close(struct epf_svc *s, struct svc_session *c, const union svc_message *msg,
@@ -138,19 +163,4 @@ int svc_member_ring_close(struct epf_svc *s, struct svc_session *c, const union 
 	m->closing++;
 	svc_job_look(m->job);
 	return 0;
-}
-
-int svc_member_sweep(struct svc_member *m)
-{
-	for (uint32_t i = 0; m->closing && i < m->n_rings; i++) {
-		struct svc_ring *r = &m->rings[i];
-
-		if (r->state != SVC_RING_CLOSING)
-			continue;
-		if (m->job->core && svc_core_call(m->job, ring_drained, &r->core_id) != 1)
-			continue;
-		svc_ring_unmap(m, r);
-		m->closing--;
-	}
-	return m->closing != 0;
 }

@@ -1,14 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Links in Markdown files: every relative target exists, and so does its heading. Paths of documents named in code exist too.
+"""Links in Markdown files: every relative target exists, and so does its heading. So do files named in `code`, and documents named in comments.
 
 Usage: links.py ROOT. Addresses outside the tree are not followed.
 """
+import glob
 import os
 import re
 import sys
 
 SKIP = {".git", "subprojects"}
+TOP = ["fabric", "queues", "bootstrap", "kernels", "tools", "tests", "bench", "docs"]
+
+
+def braces(name):
+    """a/{b,c} is a/b and a/c."""
+    found = re.search(r"\{([^}]*)\}", name)
+    return [n for part in found[1].split(",") for n in braces(name[:found.start()] + part + name[found.end():])] if found else [name]
 
 
 def slug(title):
@@ -45,7 +53,13 @@ def files(root):
 def check_page(path, root):
     wrong = []
     with open(path, encoding="utf-8") as f:
-        text = without_code(f.read())
+        whole = f.read()
+    for name in set(re.findall(r"`((?:" + "|".join(TOP) + r")/[\w./*{},-]*?)`", re.sub(r"(?ms)^```.*?^```", "", whole))):
+        for one in braces(name):
+            near = [os.path.join(folder, one + end) for folder in (root, os.path.dirname(path)) for end in ("", ".c")]  # a program by its source
+            if "NAME" not in one and os.path.basename(path) != "CHANGELOG.md" and not any(glob.glob(name) for name in near):
+                wrong.append(f"{os.path.relpath(path, root)}: `{one}`: no such file")
+    text = without_code(whole)
     links = re.findall(r"\]\(<?([^)\s>]+)>?\)", text) + re.findall(r'<(?:img|source) [^>]*src(?:set)?="([^"]+)"', text)
     for link in links:
         if re.match(r"[a-z]+:", link):

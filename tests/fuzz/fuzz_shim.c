@@ -4,7 +4,7 @@
  * which; then come actions: raw slots or words, requests of the right shape with a byte changed, doorbells, words left out. It aborts when a
  * request is taken that does not lie inside the heaps, or that, written again from what was understood, gives other bytes than stood there.
  */
-#include "tests/unit/shim_kit.h"
+#include "tests/unit/tools/shim/shim_kit.h"
 #include "tools/shim/channel.h"
 
 #include <stdbool.h>

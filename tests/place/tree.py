@@ -16,7 +16,7 @@ A line of a tree file is one of these; paths are relative to the root of the tre
                             port= (1), state= ("4: ACTIVE"), link= (InfiniBand), rate= ("400 Gb/sec (4X NDR)")
     # ...                   a comment
 
-Values with blanks go in double quotes. Used by tests/unit/test_place.c; `record` is for people with a machine worth testing: its
+Values with blanks go in double quotes. Used by tests/unit/place/test_place.c; `record` is for people with a machine worth testing: its
 output names PCI addresses and device names of that machine, no serial numbers and no network addresses.
 """
 import os

@@ -6,7 +6,7 @@
 #include "tests/proc/order.h"
 
 #include "fabric/base/clock.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/engine/engine.h"
 
 #include <sched.h>

@@ -7,7 +7,7 @@
  */
 #include "tests/proc/seccomp_child.h"
 
-#include "tests/unit/job.h"
+#include "tests/unit/client/job.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/engine/bench_core.h"

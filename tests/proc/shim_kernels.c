@@ -4,7 +4,7 @@
  */
 #include "tests/proc/shim_kernels.h"
 
-#include "tests/unit/shim_kit.h"
+#include "tests/unit/tools/shim/shim_kit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
 #include "fabric/client/epf.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -8,7 +8,7 @@
 #define EPF_TESTS_SIM_H
 
 #include "tests/prop/sim_traffic.h"
-#include "tests/unit/job.h"
+#include "tests/unit/client/job.h"
 
 enum sim_verdict {
 	SIM_OK = 0,

@@ -5,7 +5,7 @@
  */
 #include "tests/prop/sim_traffic.h"
 
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * reference: rows byte for byte, sums bit for bit. What an engine keeps per peer is printed and must not grow.
  */
 #include "tests/ref/ref.h"
-#include "tests/unit/job.h"
+#include "tests/unit/client/job.h"
 
 #include "fabric/base/clock.h"
 #include "kernels/host/moe.h"

@@ -9,7 +9,7 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/client/lib.h"
+#include "fabric/client/handle.h"
 #include "fabric/engine/core.h"
 #include "fabric/engine/engine.h"
 #include "tests/rxe/rig.h"

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A device that forgets a lane, to the own node or to another: it takes posts and then neither completes nor fails them, as one whose wake-up was lost. Once it
+ * goes on when something else is posted; once it never does, and the work has to go over another lane. Two engines in one
+ * thread (core_rig.h); the NIC's operations are wrapped, so the emulated one hears of posts late or never.
+ */
+#include "fabric/base/clock.h"
+#include "tests/unit/engine/core_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { KEPT_MAX = 64, SIGNAL = 3, PUTS = 8 };
+
+/* What the device has taken of one lane and forgotten. */
+static struct {
+	const struct epf_nic_ops *ops;
+	uint16_t lane;
+	bool forgets, for_good;
+	unsigned posts, n;
+	struct epf_wr kept[KEPT_MAX];
+} device;
+
+static int forgetful_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n)
+{
+	if (lane != device.lane || !device.forgets)
+		return device.ops->post(nic, lane, wr, n);
+	if (device.n + n > KEPT_MAX)
+		return 0;
+	memcpy(&device.kept[device.n], wr, n * sizeof(*wr));
+	device.n += n;
+	/* The puts and the beat behind them are forgotten; a third post wakes it. */
+	if (device.posts++ >= 2 && !device.for_good) {
+		device.forgets = false;
+		assert_int_equal(device.ops->post(nic, lane, device.kept, device.n), device.n);
+	}
+	return (int)n;
+}
+
+static struct core_rig *open_rig(bool for_good)
+{
+	static const char *const settings[] = { "peer-timeout=40ms", "peer-silence=200ms",
+						"lanes-per-peer=2", NULL };
+	static struct epf_nic_ops ops;
+	struct core_rig *rig = core_rig_open(settings);
+	struct epf_core *core = rig->core[0];
+
+	memset(&device, 0, sizeof(device));
+	device.ops = core->ops;
+	device.for_good = for_good;
+	ops = *core->ops;
+	ops.post = forgetful_post;
+	core->ops = &ops;
+	return rig;
+}
+
+/* The next puts of rank 0 to this rank go over this lane. */
+static uint16_t lane_of_puts(struct core_rig *rig, uint32_t to)
+{
+	const struct epf_core *core = rig->core[0];
+
+	return core->streams[core->rings[rig->rank[0].ring_id]->streams[to]].lane;
+}
+
+static bool have_come(const struct core_rig *rig, uint32_t to)
+{
+	return rig->rank[to].signals[SIGNAL].value >= PUTS;
+}
+
+static void both_step(struct core_rig *rig)
+{
+	epf_core_step(rig->core[0]);
+	epf_core_step(rig->core[1]);
+}
+
+static void put_and_wait(bool for_good, uint32_t to)
+{
+	struct core_rig *rig = open_rig(for_good);
+	uint64_t until = epf_now_ns() + CORE_RIG_LONGEST_NS;
+
+	core_rig_put(&rig->rank[0], to, 64, SIGNAL);
+	while (rig->rank[to].signals[SIGNAL].value < 1 && epf_now_ns() < until)
+		both_step(rig);
+	device.lane = lane_of_puts(rig, to);
+	/* Until nothing of this lane is under way. */
+	while (rig->core[0]->lanes[device.lane].tail != rig->core[0]->lanes[device.lane].head &&
+	       epf_now_ns() < until)
+		both_step(rig);
+	device.forgets = true;
+	for (unsigned i = 1; i < PUTS; i++)
+		core_rig_put(&rig->rank[0], to, 64, SIGNAL);
+	while (!have_come(rig, to) && epf_now_ns() < until)
+		both_step(rig);
+	assert_true(have_come(rig, to));
+	assert_int_equal(rig->rank[to].signals[SIGNAL].value, PUTS);
+	assert_true(device.n > 0);
+	assert_int_equal(epf_stat_get(rig->core[0]->stats, EPF_STAT_CORE_LANE_ERRORS), for_good);
+	/* Nobody was lost for it. */
+	for (uint32_t r = 0; r < CORE_WORLD; r++)
+		assert_int_equal(rig->core[0]->peers_page->peers[r].state, EPF_PEER_UP);
+	rig->core[0]->ops = device.ops;
+	core_rig_close(rig);
+}
+
+static void another_post_reminds_it(void **state)
+{
+	(void)state;
+	put_and_wait(false, 1);
+}
+
+static void a_lane_that_stays_forgotten_fails(void **state)
+{
+	(void)state;
+	put_and_wait(true, 1);
+}
+
+/* Also one to another node, later than an engine that is silent would be noticed. */
+static void a_lane_to_another_node_fails_too(void **state)
+{
+	(void)state;
+	put_and_wait(true, 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(another_post_reminds_it),
+		cmocka_unit_test(a_lane_that_stays_forgotten_fails),
+		cmocka_unit_test(a_lane_to_another_node_fails_too),
+	};
+
+	return cmocka_run_group_tests_name("forgotten", tests, NULL, NULL);
+}

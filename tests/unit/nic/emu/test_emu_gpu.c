@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The emulated NIC and GPU memory (a fake one, that no CPU code may touch): what the conformance suite and the random traffic, which run
+ * over it too, do not look at. Order of overlapping writes, fences with copies under way, withdrawn regions, additions, a NIC
+ * without a GPU, many regions.
+ */
+#include "fabric/nic/emu/emu.h"
+#include "tests/unit/nic/nic_rig.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MS 1000000ull
+
+static int open_fake(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
+		     struct epf_nic **out)
+{
+	struct epf_emu_opts opts = *tune;
+
+	opts.ordered = 1;
+	return epf_emu_open(&opts, now, arg, out);
+}
+
+/* b has no GPU. */
+static int open_half(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
+		     struct epf_nic **out)
+{
+	struct epf_emu_opts opts = *tune;
+
+	opts.ordered = 1;
+	if (end)
+		opts.gpu = "none";
+	return epf_emu_open(&opts, now, arg, out);
+}
+
+static const struct nic_kind both = { "emu ordered, GPU to GPU", 1, 1, 0, 0, 0, 0, 3, open_fake };
+static const struct nic_kind to_gpu = {
+	"emu ordered, host to GPU", 1, 1, 0, 0, 0, 0, 2, open_fake
+};
+static const struct nic_kind from_gpu = {
+	"emu ordered, GPU to host", 1, 1, 0, 0, 0, 0, 1, open_fake
+};
+static const struct nic_kind half = {
+	"emu ordered, GPU to a NIC without", 1, 1, 0, 0, 0, 0, 1, open_half
+};
+
+/* Posts all of them, in as few calls as the NIC takes them in. */
+static void post_all(struct rig *rig, const struct epf_wr *wr, unsigned n)
+{
+	while (n) {
+		int taken = rig->a.nic->ops->post(rig->a.nic, 0, wr, n);
+
+		assert_true(taken >= 0 && (unsigned)taken <= n);
+		wr += taken;
+		n -= (unsigned)taken;
+		rig_reap(&rig->b);
+		rig_reap(&rig->a);
+	}
+}
+
+/* On an ordered NIC the later of two writes wins, however many are posted at once and however their copies are gathered. */
+static void overlapping_writes(const struct nic_kind *kind, unsigned at_once)
+{
+	enum { WRITES = 2000, SPAN = 8192, LEN = 900, MOST = 128 };
+	struct rig *rig = rig_open(kind, NULL);
+	unsigned char *model = calloc(1, SPAN);
+	struct epf_wr wr[MOST];
+	uint64_t random = 12345;
+	unsigned n = 0;
+	int status;
+
+	assert_non_null(model);
+	rig_fill(rig->a.mem, RIG_BYTES, 77);
+	memset(rig->b.mem, 0, SPAN);
+	for (uint32_t i = 0; i < WRITES; i++) {
+		uint32_t len = 1 + (uint32_t)(rig_random(&random) % LEN);
+		uint64_t src = rig_random(&random) % (RIG_BYTES - LEN);
+		uint64_t dst = rig_random(&random) % (SPAN - LEN);
+
+		wr[n] = rig_write(rig, i, src, dst, len);
+		/* Some travel in their packets: to host memory they are landed by the CPU. */
+		if (i % (at_once == 1 ? 3 : 37) == 0) {
+			wr[n].len = len = 1 + len % EPF_NIC_MSG_BYTES;
+			rig_inline(rig, &wr[n]);
+		}
+		memcpy(model + dst, rig->a.mem + src, len);
+		if (++n == at_once || i + 1 == WRITES) {
+			post_all(rig, wr, n);
+			n = 0;
+		}
+	}
+	rig_run(rig, 100 * MS);
+	assert_true(rig_sent(rig, &rig->a, WRITES - 1, &status));
+	assert_int_equal(status, EPF_S_OK);
+	assert_memory_equal(rig->b.mem, model, SPAN);
+	free(model);
+	rig_close(rig);
+}
+
+static void test_overlap(void **state)
+{
+	(void)state;
+	for (unsigned at_once = 1; at_once <= 128; at_once = at_once * 4 + 3) {
+		overlapping_writes(&both, at_once);
+		overlapping_writes(&to_gpu, at_once);
+		overlapping_writes(&from_gpu, at_once);
+	}
+}
+
+/* Writes posted together that share a packet: each has its event, in order, none without a receive, and after its bytes. */
+static void test_events(void **state)
+{
+	enum { WRITES = 100, LEN = 1024, EVERY = 7, EVENTS = (WRITES + EVERY - 1) / EVERY };
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr[WRITES];
+	unsigned seen = 0;
+	int status;
+
+	(void)state;
+	rig_fill(rig->a.mem, RIG_BYTES, 3);
+	memset(rig->b.mem, 0, RIG_BYTES);
+	for (uint32_t i = 0; i < WRITES; i++) {
+		wr[i] = rig_write(rig, i, i * LEN, i * LEN, LEN - 24);
+		wr[i].imm = 1000 + i;
+		if (i % EVERY == 0)
+			wr[i].op = EPF_WR_WRITE_IMM;
+	}
+	post_all(rig, wr, WRITES);
+	for (unsigned given = 0; given < EVENTS; given++) {
+		rig_run(rig, 10 * MS);
+		assert_int_equal(rig->b.n, given);
+		rig->b.nic->ops->post_receives(rig->b.nic, 1);
+	}
+	rig_run(rig, 10 * MS);
+	assert_int_equal(rig->b.n, EVENTS);
+	for (unsigned i = 0; i < rig->b.n; i++, seen += EVERY) {
+		assert_int_equal(rig->b.log[i].op, EPF_WC_RECV_IMM);
+		assert_int_equal(rig->b.log[i].imm, 1000 + seen);
+		assert_int_equal(rig->b.log[i].len, LEN - 24);
+		assert_memory_equal(rig->b.mem + seen * LEN, rig->a.mem + seen * LEN, LEN - 24);
+	}
+	assert_true(rig_sent(rig, &rig->a, WRITES - 1, &status) && status == EPF_S_OK);
+	for (uint32_t i = 0; i < WRITES; i++)
+		assert_memory_equal(rig->b.mem + i * LEN, rig->a.mem + i * LEN, LEN - 24);
+	rig_close(rig);
+}
+
+/* One of many that are posted together is wrong: those before it are there, none behind it, and the lane is in error. */
+static void test_wrong_among_many(void **state)
+{
+	enum { WRITES = 40, LEN = 1024, WRONG = 11 };
+
+	(void)state;
+	for (unsigned how = 0; how < 3; how++) {
+		struct rig *rig = rig_open(&both, NULL);
+		struct epf_wr wr[WRITES];
+		unsigned failed = 0;
+
+		rig_fill(rig->a.mem, RIG_BYTES, 3);
+		memset(rig->b.mem, 0, RIG_BYTES);
+		for (uint32_t i = 0; i < WRITES; i++)
+			wr[i] = rig_write(rig, i, i * LEN, i * LEN, LEN);
+		if (how == 0)
+			wr[WRONG].rkey ^= 0x10000;
+		else if (how == 1)
+			wr[WRONG].raddr += RIG_BYTES;
+		else
+			wr[WRONG].laddr += RIG_BYTES;
+		assert_int_not_equal(rig->a.nic->ops->post(rig->a.nic, 0, wr, WRITES), 0);
+		rig_run(rig, 10 * MS);
+		for (unsigned i = 0; i < rig->a.n; i++)
+			failed += rig->a.log[i].status ==
+				  (how == 2 ? EPF_S_LOCAL : EPF_S_REMOTE_ACCESS);
+		assert_int_equal(failed, 1);
+		assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, 0), EPF_LANE_ERROR);
+		assert_memory_equal(rig->b.mem, rig->a.mem, WRONG * LEN);
+		for (unsigned i = WRONG * LEN; i < WRITES * LEN; i++)
+			assert_int_equal(rig->b.mem[i], 0);
+		rig_expect_whole(rig);
+		rig_close(rig);
+	}
+}
+
+/* After a fence nothing of the lane changes memory once it is drained, whatever was under way. */
+static void test_fence(void **state)
+{
+	unsigned char *seen = malloc(RIG_BYTES);
+	unsigned landed = 0, kept = 0;
+
+	(void)state;
+	assert_non_null(seen);
+	for (unsigned round = 0; round < 30; round++) {
+		struct rig *rig = rig_open(&both, NULL);
+
+		rig->b.nic->ops->post_receives(rig->b.nic, 200);
+		rig_fill(rig->a.mem, RIG_BYTES, round);
+		for (uint32_t i = 0; i < 100; i++) {
+			struct epf_wr wr = rig_write(rig, i, i * 2048, i * 2048, 2000);
+
+			wr.op = EPF_WR_WRITE_IMM;
+			rig_post(rig, &wr);
+		}
+		for (unsigned i = 0; i < round; i++)
+			rig_reap(&rig->b);
+		rig->b.nic->ops->lane_fence(rig->b.nic, 0);
+		for (unsigned i = 0; i < 20000; i++) {
+			rig_reap(&rig->b);
+			if (rig->b.nic->ops->lane_drained(rig->b.nic, 0))
+				break;
+			usleep(500);
+		}
+		assert_int_equal(rig->b.nic->ops->lane_drained(rig->b.nic, 0), 1);
+		memcpy(seen, rig->b.mem, RIG_BYTES);
+		rig_run(rig, 20 * MS);
+		assert_memory_equal(seen, rig->b.mem, RIG_BYTES);
+		/* What was announced is there. */
+		for (unsigned i = 0; i < rig->b.n; i++)
+			assert_memory_equal(rig->b.mem + i * 2048, rig->a.mem + i * 2048, 2000);
+		landed += rig->b.n;
+		kept += 100 - rig->b.n;
+		rig_expect_whole(rig);
+		rig_close(rig);
+	}
+	printf("# fence: %u writes were in time, %u were not\n", landed, kept);
+	assert_true(kept);
+	free(seen);
+}
+
+/* A region's key stops working, at the target as at the source; the next one of the same memory works. */
+static void test_withdrawn(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	struct epf_copy_mem *mem;
+	int status;
+
+	(void)state;
+	rig_fill(rig->a.mem, 5000, 5);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status) && status == EPF_S_OK);
+	memset(rig->b.mem, 0, 5000);
+	rig->b.nic->ops->region_deregister(rig->b.nic, &rig->b.mr);
+	wr.id = 2;
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 2, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	for (unsigned i = 0; i < 5000; i++)
+		assert_int_equal(rig->b.mem[i], 0);
+	assert_int_equal(epf_copy_mem_wrap(&epf_copy_fake, rig->b.gpu, RIG_BYTES, &mem), 0);
+	assert_int_equal(rig->b.nic->ops->region_register_gpu(rig->b.nic, mem, EPF_MR_REMOTE_WRITE,
+							      &rig->b.mr),
+			 0);
+	epf_copy_mem_put(mem);
+	rig_reconnect(rig);
+	rig_clear(rig);
+	wr = rig_write(rig, 3, 0, 0, 5000);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 3, &status) && status == EPF_S_OK);
+	assert_true(rig_matches(rig->b.mem, 5000, 5));
+	/* Not for reading. */
+	wr.id = 4;
+	wr.op = EPF_WR_READ;
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 4, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	rig_close(rig);
+}
+
+/* What is logged goes to a file meanwhile; returns it. */
+static FILE *catch_log(int *before)
+{
+	FILE *file = tmpfile();
+
+	assert_non_null(file);
+	fflush(stderr);
+	*before = dup(STDERR_FILENO);
+	assert_true(*before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+	return file;
+}
+
+static bool was_logged(FILE *file, const char *text)
+{
+	char all[8192];
+	ssize_t n = pread(fileno(file), all, sizeof(all) - 1, 0);
+
+	all[n > 0 ? n : 0] = '\0';
+	return strstr(all, text) != NULL;
+}
+
+/* Copies begun at b when nothing more is there to begin. */
+static unsigned copies_begun(struct rig *rig)
+{
+	for (int i = 0; i < 100; i++) {
+		rig_reap(&rig->a);
+		rig_reap(&rig->b);
+	}
+	return epf_emu_of(rig->b.nic)->copies_count;
+}
+
+/*
+ * A write that the CPU lands, as control writes are, holds up no copies to GPU memory behind it, but those to host memory, where both could
+ * write the same bytes.
+ */
+static void test_ahead_of_cpu(void **state)
+{
+	static unsigned char host[1024];
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_nic_mr mr;
+	struct epf_wr wr[4];
+	int status;
+
+	(void)state;
+	assert_int_equal(rig->b.nic->ops->region_register(rig->b.nic, host, sizeof(host),
+							  EPF_MR_REMOTE_WRITE, &mr),
+			 0);
+	rig_fill(rig->a.mem, RIG_BYTES, 9);
+	wr[0] = rig_write(rig, 1, 0, 0, 512);
+	rig_post(rig, &wr[0]); /* the copier is there, and the memory mapped */
+	rig_run(rig, 10 * MS);
+	for (unsigned i = 0; i < 4; i++)
+		wr[i] = rig_write(rig, 2 + i, 1024 * i, 1024 * i, 512);
+	wr[1].len = 8;
+	rig_inline(rig, &wr[1]);
+	wr[1].raddr = wr[3].raddr = mr.raddr;
+	wr[1].rkey = wr[3].rkey = mr.rkey;
+	epf_copy_fake_hold(1);
+	for (unsigned i = 0; i < 3; i++) /* each in a packet of its own */
+		rig_post(rig, &wr[i]);
+	assert_int_equal(copies_begun(rig), 2);
+	rig_post(rig, &wr[3]);
+	assert_int_equal(copies_begun(rig), 2);
+	epf_copy_fake_hold(0);
+	rig_run(rig, 10 * MS);
+	assert_true(rig_sent(rig, &rig->a, 5, &status) && status == EPF_S_OK);
+	assert_memory_equal(rig->b.mem + 2048, rig->a.mem + 2048, 512);
+	assert_memory_equal(host, rig->a.mem + 3072, 512);
+	rig_close(rig);
+}
+
+/* An addition goes before copies that were pushed earlier: what it must follow has landed, and a kernel waits for it. */
+static void test_add_before_copies(void **state)
+{
+	enum { WRITES = 10 };
+	struct rig *rig = rig_open(&both, NULL);
+	const struct epf_nic_ops *ops = rig->b.nic->ops;
+	uint64_t *word = (uint64_t *)(void *)(rig->b.mem + 8192);
+	struct epf_wr wr = rig_write(rig, 0, 0, 0, 512);
+	int status;
+
+	(void)state;
+	rig_fill(rig->a.mem, 4096, 9);
+	rig_post(rig, &wr); /* the copier is there, and the memory mapped */
+	rig_run(rig, 10 * MS);
+	epf_copy_fake_hold(1);
+	for (uint32_t i = 1; i <= WRITES; i++) { /* the same bytes: each is a call by itself */
+		wr = rig_write(rig, i, i, 0, 512);
+		rig_post(rig, &wr);
+	}
+	assert_int_equal(copies_begun(rig), WRITES);
+	usleep(20000); /* the copier waits in the first call */
+	assert_int_equal(ops->add(rig->b.nic, &rig->b.mr, 8192, 5), 0);
+	epf_copy_fake_let(2); /* the call that waits, and the next one */
+	for (int i = 0; i < 5000 && __atomic_load_n(word, __ATOMIC_ACQUIRE) != 5; i++)
+		usleep(1000);
+	assert_int_equal(*word, 5);
+	assert_true(epf_emu_of(rig->b.nic)->copies_count >= WRITES - 1);
+	epf_copy_fake_hold(0);
+	rig_run(rig, 10 * MS);
+	assert_true(rig_sent(rig, &rig->a, WRITES, &status) && status == EPF_S_OK);
+	assert_memory_equal(rig->b.mem, rig->a.mem + WRITES, 512);
+	rig_close(rig);
+}
+
+/* Stalled copies are reported once, with what blocks them (a call of the driver's, or the device), and that they go on. */
+static void stand_still(int hold, const char *text)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	int status, before, said = 0;
+	FILE *file;
+
+	rig_fill(rig->a.mem, 5000, 5);
+	file = catch_log(&before);
+	epf_copy_fake_hold(hold);
+	rig_post(rig, &wr);
+	for (int i = 0; i < 60000 && !said; i++) {
+		rig_reap(&rig->a); /* rig_run() would wait for the copies */
+		rig_reap(&rig->b);
+		rig->a.nic->ops->watch(rig->a.nic);
+		said = was_logged(file, "[EPF-472]");
+		usleep(1000);
+	}
+	epf_copy_fake_hold(0);
+	rig_run(rig, MS);
+	for (int i = 0; i < 60000 && !was_logged(file, "go on, after"); i++)
+		usleep(1000);
+	fflush(stderr);
+	dup2(before, STDERR_FILENO);
+	close(before);
+	assert_true(said);
+	assert_true(was_logged(file, text));
+	assert_true(was_logged(file, "CUDA_MODULE_LOADING=EAGER"));
+	assert_true(was_logged(file, "go on, after"));
+	fclose(file);
+	assert_true(rig_sent(rig, &rig->a, 1, &status) && status == EPF_S_OK);
+	assert_true(rig_matches(rig->b.mem, 5000, 5));
+	rig_close(rig);
+}
+
+static void test_stuck_driver(void **state)
+{
+	(void)state;
+	stand_still(1, "does not come back from submitting copies");
+}
+
+static void test_stuck_copies(void **state)
+{
+	(void)state;
+	stand_still(2, "has taken them and they do not end");
+}
+
+static void test_range(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, RIG_BYTES - 999, 1000);
+	int status;
+
+	(void)state;
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	rig_reconnect(rig);
+	rig_clear(rig);
+	wr = rig_write(rig, 2, RIG_BYTES - 999, 0, 1000);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 2, &status));
+	assert_int_equal(status, EPF_S_LOCAL);
+	rig_close(rig);
+}
+
+static void test_add(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	const struct epf_nic_ops *ops = rig->b.nic->ops;
+	uint64_t *words = (uint64_t *)(void *)rig->b.mem, sum = 0, was = UINT64_MAX - 10;
+
+	(void)state;
+	words[3] = was;
+	for (uint64_t i = 1; i <= 500; i++) {
+		int rc = ops->add(rig->b.nic, &rig->b.mr, 24, i * i);
+
+		assert_int_equal(rc, 0);
+		sum += i * i;
+		ops->wake_peers(rig->b.nic);
+	}
+	assert_int_equal(ops->add_pending(rig->b.nic), 1);
+	while (ops->add_pending(rig->b.nic))
+		sched_yield();
+	assert_int_equal(words[3], was + sum);
+	assert_int_equal(words[2], 0);
+	assert_int_equal(words[4], 0);
+	/* Not beyond the region, and not more at a time than there is room for. */
+	assert_int_equal(ops->add(rig->b.nic, &rig->b.mr, RIG_BYTES - 7, 1), -EINVAL);
+	for (unsigned i = 0, full = 0; !full; i++) {
+		int rc = ops->add(rig->b.nic, &rig->b.mr, 0, 1);
+
+		full = rc == -EAGAIN;
+		assert_true(full || (rc == 0 && i < 5000));
+		if (full)
+			sum = i;
+	}
+	while (ops->add_pending(rig->b.nic)) {
+		ops->wake_peers(rig->b.nic);
+		sched_yield();
+	}
+	assert_int_equal(words[0], sum);
+	rig_close(rig);
+}
+
+/* Whoever has no GPU software refuses, and says so; nobody hangs, and other traffic goes on. */
+static void test_no_gpu(void **state)
+{
+	struct rig *rig = rig_open(&half, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	int status;
+
+	(void)state;
+	rig_post(rig, &wr);
+	rig_run(rig, 10 * MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	rig_reconnect(rig);
+	rig_clear(rig);
+	wr.id = 2;
+	rig_inline(rig, &wr);
+	wr.len = 100;
+	rig_fill(rig->a.mem, 100, 9);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 2, &status) && status == EPF_S_OK);
+	assert_true(rig_matches(rig->b.mem, 100, 9));
+	rig_close(rig);
+}
+
+/* Copies that fail on the device, after they were taken, are reported, and fail what waits for them. */
+static void test_failed_copies(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	int status = EPF_S_OK, before;
+	FILE *file;
+
+	(void)state;
+	file = catch_log(&before);
+	epf_copy_fake_hold(3);
+	rig_post(rig, &wr);
+	rig_run(rig, 10 * MS);
+	epf_copy_fake_hold(0);
+	fflush(stderr);
+	dup2(before, STDERR_FILENO);
+	close(before);
+	assert_true(was_logged(file,
+			       "failed on the device, 1 batches of them: fake GPU: a copy failed"));
+	assert_true(rig_sent(rig, &rig->a, 1, &status));
+	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
+	fclose(file);
+	rig_close(rig);
+}
+
+/* A message's bytes come from host memory. */
+static void test_send_from_gpu(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 8);
+	int status;
+
+	(void)state;
+	wr.op = EPF_WR_SEND;
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status));
+	assert_int_equal(status, EPF_S_LOCAL);
+	rig_close(rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_overlap),
+		cmocka_unit_test(test_fence),
+		cmocka_unit_test(test_withdrawn),
+		cmocka_unit_test(test_range),
+		cmocka_unit_test(test_add),
+		cmocka_unit_test(test_no_gpu),
+		cmocka_unit_test(test_send_from_gpu),
+		cmocka_unit_test(test_ahead_of_cpu),
+		cmocka_unit_test(test_events),
+		cmocka_unit_test(test_wrong_among_many),
+		cmocka_unit_test(test_stuck_driver),
+		cmocka_unit_test(test_stuck_copies),
+		cmocka_unit_test(test_add_before_copies),
+		cmocka_unit_test(test_failed_copies),
+	};
+
+	return cmocka_run_group_tests_name("emulated NIC, GPU memory", tests, NULL, NULL);
+}
