@@ -223,7 +223,7 @@ V("EPF_FABRIC_SECRET_FD", "Number of an inherited descriptor from which the daem
 V("EPF_SECRET_FD", "Number of an inherited descriptor from which the job's shared secret is read.")
 V("EPF_LIBRARY", "Path of libepf.so for the Python package. Not set: where it was installed, else where the loader finds it.")
 V("EPF_LL_LIBRARY", "Path of libepf-ll.so, the low-latency kernels, for the Python package. Not set: beside libepf.")
-V("EPF_LL_SENDER_SUMS", "When the Python package's combines sum at the sender: off, auto, all or always (docs/python.md). The same at all ranks. Not set: auto.")
+V("EPF_LL_SENDER_SUMS", "When the Python package's combines sum at the sender: off, auto, all or always (docs/reference/python.md). The same at all ranks. Not set: auto.")
 V("EPF_LOCAL_WORLD_SIZE", "Ranks on this node, where no launcher says it.")
 V("EPF_NODE_ID", "Number of this node in the job, where no launcher says it.")
 V("EPF_PORT",   "Port of the rendezvous, where the host comes from the launcher.")

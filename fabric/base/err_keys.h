@@ -118,7 +118,7 @@ R(GPU_COMMAND,         467, E2BIG,   "A kernel pushed a command that its ring ca
 R(GPU_RING,            468, EPIPE,   "A shared ring of kernels was given up after a wait in it had failed.", "look at the failure before; close the GPU context and open it again")
 R(GPU_MEMORY,          470, EINVAL,  "GPU memory cannot be used as given.", "give memory of epf_gpu_alloc or of the driver's own allocator, and name its driver by gpu-backend")
 R(GPU_PEER,            471, EACCES,  "GPU memory of a peer cannot be read.", "run both as one user in one PID namespace, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE")
-R(GPU_STUCK,           472, EDEADLK, "Copies of the software NIC to or from GPU memory stall.", "set CUDA_MODULE_LOADING=EAGER before the start, or use a daemon (EPF_SERVICE, ep-fabric shim --daemon): docs/shim.md")
+R(GPU_STUCK,           472, EDEADLK, "Copies of the software NIC to or from GPU memory stall.", "set CUDA_MODULE_LOADING=EAGER, or use a daemon (EPF_SERVICE, ep-fabric shim --daemon): see docs/reference/shim.md")
 
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")
@@ -140,7 +140,7 @@ R(SVC_TIMEOUT,         713, ETIMEDOUT, "The daemon did not answer in time.", "se
 R(SVC_UNSUPPORTED,     714, EOPNOTSUPP, "The call is not possible in this mode.", "the message says in which mode it is")
 
 R(SHIM_VERSION,        800, EPROTONOSUPPORT, "The program was built with an NVSHMEM that the shim does not serve.", "build the program with NVSHMEM 3.4.5 or 3.5")
-R(SHIM_CALL,           801, EINVAL,  "A program calls the shim's NVSHMEM out of turn or with impossible arguments.", "see docs/shim.md for what is served")
+R(SHIM_CALL,           801, EINVAL,  "A program calls the shim's NVSHMEM out of turn or with impossible arguments.", "see docs/reference/shim.md for what is served")
 R(SHIM_HEAP,           802, ENOMEM,  "The symmetric heap has no room.", "raise shim-heap (NVSHMEM_SYMMETRIC_SIZE)")
 R(SHIM_COMMAND,        803, EIO,     "The fabric could not carry out a request of a kernel.", "see the log of the rank for the first error")
 R(SHIM_TIMEOUT,        804, ETIMEDOUT, "Requests of kernels did not come to an end in time.", "look at ep-fabric why, or raise wait-timeout")

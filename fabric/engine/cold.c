@@ -331,7 +331,7 @@ static uint64_t patience(const struct epf_core *core, const struct epf_lane *lan
 
 /*
  * A device may forget a lane: it reports neither completions nor an error, and where other lanes of the node go on, nobody would
- * miss it. Soft-RoCE of Linux 6.1 does so (docs/transports.md). Another post may remind the device. If that does not help either, the lane fails.
+ * miss it. Soft-RoCE of Linux 6.1 does so (docs/reference/transports.md). Another post may remind the device. If that does not help either, the lane fails.
  */
 static void look_after(struct epf_core *core, struct epf_lane *lane)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the peers page says of peers besides their states: whose loss came first, which loss another one follows from, and who is silent.
- * Engines tell each other why their ranks end, so that everybody names the rank that began it (docs/failover.md). Used by the engine, on the
+ * Engines tell each other why their ranks end, so that everybody names the rank that began it (docs/guides/failover.md). Used by the engine, on the
  * core's thread, and by the waits of libepf (epf_first_loss() only).
  */
 #ifndef EPF_FABRIC_ENGINE_LOSSES_H

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""USDT probes: what docs/tracing.md says is what the programs hold, and the scripts use nothing else.
+"""USDT probes: what docs/guides/tracing.md says is what the programs hold, and the scripts use nothing else.
 
 Usage: probes.py ROOT BINARY... Each binary must hold exactly the probes of the page, each with as many arguments at every place; a script may name only these,
 and only arguments they have. Exit status 77 where the build has no probes (readelf, of binutils, reads them). It runs no probe: that takes root.
@@ -48,22 +48,22 @@ def check_script(path, probes):
 
 
 def main(root, *binaries):
-    page = of_page(os.path.join(root, "docs", "tracing.md"))
-    wrong = [] if len(page) >= 10 else [f"docs/tracing.md: a table of {len(page)} probes"]
+    page = of_page(os.path.join(root, "docs", "guides", "tracing.md"))
+    wrong = [] if len(page) >= 10 else [f"docs/guides/tracing.md: a table of {len(page)} probes"]
     for path in binaries:
         found = of_binary(path)
         if not found:
             print("this build has no probes: there is no sys/sdt.h (package systemtap-sdt-dev)")
             return 77
-        wrong += [f"{path}: probe {name} is not in docs/tracing.md" for name in sorted(found.keys() - page.keys())]
-        wrong += [f"{path}: no probe {name}, docs/tracing.md has it" for name in sorted(page.keys() - found.keys())]
-        wrong += [f"{path}: {name} has {sorted(found[name])} arguments, docs/tracing.md says {page[name]}"
+        wrong += [f"{path}: probe {name} is not in docs/guides/tracing.md" for name in sorted(found.keys() - page.keys())]
+        wrong += [f"{path}: no probe {name}, docs/guides/tracing.md has it" for name in sorted(page.keys() - found.keys())]
+        wrong += [f"{path}: {name} has {sorted(found[name])} arguments, docs/guides/tracing.md says {page[name]}"
                   for name in sorted(found.keys() & page.keys()) if found[name] != {page[name]}]
     scripts = sorted(glob.glob(os.path.join(root, "tools", "trace", "*.bt")))
-    with open(os.path.join(root, "docs", "tracing.md"), encoding="utf-8") as f:
+    with open(os.path.join(root, "docs", "guides", "tracing.md"), encoding="utf-8") as f:
         told = set(re.findall(r"^\| `(\w+\.bt)` \|", f.read(), re.M))
     if told != {os.path.basename(s) for s in scripts} or not told:
-        wrong.append(f"docs/tracing.md tells of {sorted(told)}, there are {scripts}")
+        wrong.append(f"docs/guides/tracing.md tells of {sorted(told)}, there are {scripts}")
     for script in scripts:
         wrong += check_script(script, page)
     print("\n".join(wrong) if wrong else f"{len(page)} probes, {len(scripts)} scripts")

@@ -193,7 +193,7 @@ else
 	fi
 fi
 if [ -n "$deepep_tests" ] && [ -e "$deepep_tests/test_low_latency.py" ]; then
-	# By commands code must not be loaded while a kernel waits: docs/python.md.
+	# By commands code must not be loaded while a kernel waits: docs/reference/python.md.
 	for how in "" --use-logfmt --disable-nvlink; do
 		name=deepep-test${how:+-${how#--}}
 		[ -z "$quick" ] || [ "$only" != . ] || [ "$how" != --use-logfmt ] || continue

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shim (docs/shim.md) under DeepEP's own kernels: an unmodified DeepEP v1.2.1, its own low-latency test, ranks on the GPUs of this machine.
+# The shim (docs/reference/shim.md) under DeepEP's own kernels: an unmodified DeepEP v1.2.1, its own low-latency test, ranks on the GPUs of this machine.
 #
 #   tests/gpu/shim.sh --deepep DIR [--build DIR] [--out DIR] [--ranks N] [--one-gpu] [--limit SECONDS] [--only REGEX] [--list]
 #

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Group deploy of jobs.sh: the commands of docs/deploy.md, taken from that page, on two "hosts" of this guest: each has a home, a
+# Group deploy of jobs.sh: the commands of docs/guides/two-hosts.md, taken from that page, on two "hosts" of this guest: each has a home, a
 # runtime directory, an environment and an RDMA device of its own, and the name beta. Sourced by jobs.sh. A command of the page
 # is preceded by a line <!-- guest: HOST[ &]: PATTERN -->, with HOST alpha, beta, both or no; & leaves it running; its output must match
 # PATTERN (grep -Pzo with m), and it must end with 0. It must never have commands of its own for what the page says.
 
 DEPLOY=/run/deploy
-PAGE=$HERE/../../docs/deploy.md
+PAGE=$HERE/../../docs/guides/two-hosts.md
 
 # The guest's root is read-only: a scp that knows one destination, and a hosts file over the other one.
 deploy_hosts()
@@ -161,7 +161,7 @@ deploy_commands()
 		done
 		ran=$((ran + 1))
 	done 4<"$RXE_OUT/deploy.commands"
-	echo "# result: $ran commands of docs/deploy.md"
+	echo "# result: $ran commands of docs/guides/two-hosts.md"
 	[ "$ran" -ge 3 ]
 }
 

@@ -261,7 +261,7 @@ int epf_tool_shim(int argc, char **argv)
 		options,
 		parse,
 		"[--] PROGRAM [ARG...]",
-		"Run a program whose DeepEP was compiled with NVSHMEM over this fabric, without rebuilding it: see docs/shim.md. "
+		"Run a program whose DeepEP was compiled with NVSHMEM over this fabric, without rebuilding it: see docs/reference/shim.md. "
 		"Settings come from the environment and the file, as for every rank.",
 		NULL,
 		NULL,

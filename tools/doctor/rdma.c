@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What `ep-fabric doctor` asks about RDMA devices: the library, the devices, locked memory, links, GIDs, MTU, and memory of GPUs.
- * Called through the table at the end. What each finding rests on is in docs/transports.md.
+ * Called through the table at the end. What each finding rests on is in docs/reference/transports.md.
  */
 #include "tools/doctor/doctor.h"
 

@@ -33,7 +33,7 @@ static uint32_t power_of_two(uint64_t v)
 	return p;
 }
 
-/* Twice the rings a program asks for: some releases of DeepEP number them without a modulo, see docs/shim.md. */
+/* Twice the rings a program asks for: some releases of DeepEP number them without a modulo, see docs/reference/shim.md. */
 static void lay_out(struct epf_job *j)
 {
 	struct epf_job_layout *a = &j->at;

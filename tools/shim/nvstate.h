@@ -3,7 +3,7 @@
  * What NVSHMEM's host library hands to the device code that is compiled into a program: two structures in constant memory and what they
  * point to. These are declarations of our own, of the fields that the device code of DeepEP and of NVSHMEM 3.4.5 and 3.5 reads, at the
  * offsets those releases have; everything else is reserved and zero. Filled by nvstate.c, copied by host.c. Addresses are device addresses.
- * It must hold no field that has not been checked against a release (docs/shim.md says how), and nothing here is used by the fabric.
+ * It must hold no field that has not been checked against a release (docs/reference/shim.md says how), and nothing here is used by the fabric.
  */
 #ifndef EPF_TOOLS_SHIM_NVSTATE_H
 #define EPF_TOOLS_SHIM_NVSTATE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How somebody wants ep-top's terminal, kept from one time to the next in a file of JSON (docs/ep-top.md). setup.c reads and writes it;
+ * How somebody wants ep-top's terminal, kept from one time to the next in a file of JSON (docs/guides/ep-top.md). setup.c reads and writes it;
  * setup_keys.c changes it on the screen. What ep-top prints without a terminal never depends on it.
  */
 #ifndef EPF_TOOLS_TOP_SETUP_H

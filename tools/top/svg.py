@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A picture (SVG) of a terminal, from what `tmux capture-pane -p -e` prints.
 
-For docs/ep-top.svg, see docs/ep-top.md; nobody calls it in a build. It knows the colours that ep-top uses and must never fetch anything:
+For docs/img/ep-top.svg, see docs/guides/ep-top.md; nobody calls it in a build. It knows the colours that ep-top uses and must never fetch anything:
 the picture names a font family and holds text.
 
-  tmux capture-pane -p -e | tools/top/svg.py --title "ep-top" > docs/ep-top.svg
+  tmux capture-pane -p -e | tools/top/svg.py --title "ep-top" > docs/img/ep-top.svg
 """
 import argparse
 import re

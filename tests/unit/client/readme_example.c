@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program in README.md, letter by letter below this line: test_readme.c compares the two and runs it. It must stay a
+ * The program in docs/getting-started.md, letter by letter below this line: test_readme.c compares the two and runs it. It must stay a
  * program that somebody can copy.
  */
 #include <epf.h>

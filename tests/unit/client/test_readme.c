@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * README.md shows a program; this test sees that it is the one in readme_example.c, and that two processes of it do what
- * the README says. Started with the paths of the program, its source and README.md.
+ * docs/getting-started.md shows a program: this test checks that it is the one in readme_example.c, and that two processes of it do what
+ * the page says. Started with the paths of the program, its source and the page.
  */
 #include <arpa/inet.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-static char **path; /* 1: program, 2: source, 3: README.md */
+static char **path; /* 1: program, 2: source, 3: page */
 
 static void slurp(FILE *f, char *text, size_t size)
 {
@@ -29,17 +29,17 @@ static void slurp(FILE *f, char *text, size_t size)
 	fclose(f);
 }
 
-static void readme_shows_the_program(void **state)
+static void page_shows_the_program(void **state)
 {
-	static char readme[65536], source[65536];
+	static char page[65536], source[65536];
 	char *code;
 
 	slurp(fopen(path[2], "r"), source, sizeof(source));
-	slurp(fopen(path[3], "r"), readme, sizeof(readme));
+	slurp(fopen(path[3], "r"), page, sizeof(page));
 	code = strstr(source, "#include <epf.h>");
 	assert_non_null(code);
-	if (!strstr(readme, code))
-		fail_msg("README.md does not hold the program of %s, line by line", path[2]);
+	if (!strstr(page, code))
+		fail_msg("%s does not hold the program of %s, line by line", path[3], path[2]);
 }
 
 /* A port of loopback that was free a moment ago. */
@@ -105,12 +105,12 @@ static void two_ranks_greet_each_other(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(readme_shows_the_program),
+		cmocka_unit_test(page_shows_the_program),
 		cmocka_unit_test(two_ranks_greet_each_other),
 	};
 
 	if (argc != 4) {
-		fprintf(stderr, "usage: test_readme PROGRAM SOURCE README\n");
+		fprintf(stderr, "usage: test_readme PROGRAM SOURCE PAGE\n");
 		return 1;
 	}
 	path = argv;

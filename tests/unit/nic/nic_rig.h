@@ -79,7 +79,7 @@ void rig_run(struct rig *rig, uint64_t span_ns);
 int rig_run_until(struct rig *rig, uint64_t span_ns, const unsigned *n, unsigned want);
 /*
  * Whether something that was posted has not been reported, which only a device can do: soft-RoCE of Linux 6.1 says nothing at all of
- * some lists with an error when it meets the error before the acknowledgements of what stands before it (docs/transports.md).
+ * some lists with an error when it meets the error before the acknowledgements of what stands before it (docs/reference/transports.md).
  */
 int rig_silent(const struct rig *rig);
 void rig_clear(struct rig *rig);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The legacy DeepEP interface on EP fabric: what vLLM and SGLang call in a decode step. docs/python.md says what is served.
+"""The legacy DeepEP interface on EP fabric: what vLLM and SGLang call in a decode step. docs/reference/python.md says what is served.
 
 Importing needs neither PyTorch nor a GPU nor the library; making a Buffer does, and says what is missing. ElasticBuffer is not there, so
 that programs that ask for it by hasattr() do not find it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffer: communication memory of one rank and the calls on it, as vLLM and SGLang make them. docs/python.md says what is served."""
+"""Buffer: communication memory of one rank and the calls on it, as vLLM and SGLang make them. docs/reference/python.md says what is served."""
 from __future__ import annotations
 
 import contextlib
@@ -26,7 +26,7 @@ log = logging.getLogger("deep_ep")
 
 # How long a kernel waits for a rank unless EPF_GPU_TIMEOUT says it: long enough for ranks that still compile, as programs expect it.
 TIMEOUT_NS = 100 * 10**9
-# When combines sum at the sender (docs/python.md), and what is done where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it. auto: calls in
+# When combines sum at the sender (docs/reference/python.md), and what is done where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it. auto: calls in
 # one launch, which wait for the other ranks anyway; all: send halves apart, too; both where tokens are many. always: few tokens, too.
 SUMS = ("off", "auto", "all", "always")
 SUMS_DEFAULT = "auto"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a kernel would write, for tests of the shim: images of work requests and of channel requests, made from the formats as written down
- * in docs/shim.md and not from the parser's code. Included by test programs and fuzz targets; it must include nothing of tools/.
+ * in docs/reference/shim.md and not from the parser's code. Included by test programs and fuzz targets; it must include nothing of tools/.
  */
 #ifndef EPF_TESTS_SHIM_KIT_H
 #define EPF_TESTS_SHIM_KIT_H
@@ -11,7 +11,7 @@
 
 #define KIT_FN static inline __attribute__((unused))
 
-/* Values the shim hands out, as docs/shim.md has them. */
+/* Values the shim hands out, as docs/reference/shim.md has them. */
 #define KIT_RKEY        0xef50a000u
 #define KIT_LKEY        0xef50beefu
 #define KIT_OLD_LKEY    0xef50beadu
