@@ -26,9 +26,10 @@
 #include <stdint.h>
 
 enum {
-	EPF_EFA_SPARE = 512, /* receive slots beyond those posted: what the user still reads */
-	EPF_EFA_CHUNKS = 64, /* of receive slots; each at least doubles what there is */
-	EPF_EFA_CHAIN = 64,  /* receives of one call of the provider */
+	EPF_EFA_SPARE = 512,      /* receive slots beyond those posted: what the user still reads */
+	EPF_EFA_MIN_SLOTS = 1024, /* receive slots of a chunk, at least */
+	EPF_EFA_CHUNKS = 64,      /* of receive slots; each at least doubles what there is */
+	EPF_EFA_CHAIN = 64,       /* receives of one call of the provider */
 	EPF_EFA_MAX_LANES = 65535,
 	EPF_EFA_MAX_DEPTH = 32768,
 	EPF_EFA_MSG_BYTES = 1 << 20, /* longest transfer: what a failed lane repeats stays small */
@@ -224,12 +225,27 @@ struct epf_efa_peer {
 	uint8_t unsolicited; /* its lanes take writes with immediate without a receive */
 };
 
-/* post_hot.c */
+/* ---- post_hot.c ---- */
 int epf_efa_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 int epf_efa_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
 uint64_t epf_efa_next_event(const struct epf_nic *nic);
+
 /* Puts a lane on the list of those with something to report. */
-void epf_efa_report_lane(struct epf_efa *v, uint16_t lane);
+static inline void epf_efa_report_lane(struct epf_efa *v, uint16_t lane)
+{
+	struct epf_efa_lane *l = &v->lanes[lane];
+
+	if (l->in_report)
+		return;
+	l->in_report = 1;
+	l->next_report = EPF_EFA_NONE;
+	if (v->report_head == EPF_EFA_NONE)
+		v->report_head = lane;
+	else
+		v->lanes[v->report_tail].next_report = lane;
+	v->report_tail = lane;
+	v->reports++;
+}
 
 /* recv_hot.c */
 struct epf_efa_out {
@@ -240,7 +256,22 @@ struct epf_efa_out {
 void epf_efa_post_receives(struct epf_nic *nic, unsigned n);
 /* Posts what is in the pool, as far as lanes want it. */
 void epf_efa_feed(struct epf_efa *v);
-void epf_efa_make_hungry(struct epf_efa *v, uint16_t lane);
+
+static inline void epf_efa_make_hungry(struct epf_efa *v, uint16_t lane)
+{
+	struct epf_efa_lane *l = &v->lanes[lane];
+
+	if (l->in_hungry || !l->qp || l->link == EPF_LANE_ERROR)
+		return;
+	l->in_hungry = 1;
+	l->next_hungry = EPF_EFA_NONE;
+	if (v->hungry_head == EPF_EFA_NONE)
+		v->hungry_head = lane;
+	else
+		v->lanes[v->hungry_tail].next_hungry = lane;
+	v->hungry_tail = lane;
+}
+
 /* Receive completions, as far as there is room; 1 when there were no more, or the queue is broken. */
 int epf_efa_take_arrivals(struct epf_efa *v, struct epf_efa_out *out);
 /* Arrivals of a lane that came before it was connected; 1 when there are no more. */
@@ -250,14 +281,22 @@ void epf_efa_drop(struct epf_efa *v, const struct epf_efa_early *e);
 /* Slots of the last reap are free again. */
 void epf_efa_free_read(struct epf_efa *v);
 
-/* open.c */
+/* ---- slots.c ---- */
+/* Frees all receives. */
+void epf_efa_slots_free(struct epf_efa *v);
+/* Fails with errno of a call on the device; what: the object. */
+int epf_efa_call_failed(const struct epf_efa *v, const char *call, const char *what);
 /* More receive slots, for n in all; called by post_receives when the job grows, that is at set-up. */
 int epf_efa_more_slots_cold(struct epf_efa *v, uint32_t n);
 /* Every lane wants receives: what each should hold has risen. */
 void epf_efa_all_hungry_cold(struct epf_efa *v);
+
+/* ---- open.c ---- */
 /* Frees what a NIC without lanes and regions holds; an unfinished one too. */
 void epf_efa_destroy(struct epf_efa *v);
 int epf_efa_address(const struct epf_nic *nic, void *buf, size_t size);
+
+/* ---- caps.c ---- */
 void epf_efa_describe(const struct epf_nic *nic, struct epf_nic_caps *out);
 
 /* region.c */
@@ -299,13 +338,15 @@ void epf_efa_lane_connected(struct epf_efa *v, uint16_t lane, const struct epf_e
 /* By any thread: whether the device says that the port is up. Makes a system call. */
 int epf_efa_ask_port(const struct epf_efa *v);
 
-/* reopen.c */
+/* ---- reopen_end.c ---- */
+/* Gives up what is under way for a lane. */
+void epf_efa_reopen_end(struct epf_efa *v, uint16_t lane);
+
+/* ---- reopen.c ---- */
 int epf_efa_reopen_init(struct epf_efa *v);
 int epf_efa_lane_reopen(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
 int epf_efa_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			   uint64_t token);
-/* Gives up what is under way for a lane. */
-void epf_efa_reopen_end(struct epf_efa *v, uint16_t lane);
 int epf_efa_reopen_pending(const struct epf_nic *nic);
 void epf_efa_reopen_wake(struct epf_nic *nic);
 void epf_efa_reopen_close(struct epf_efa *v);
@@ -313,6 +354,12 @@ void epf_efa_reopen_close(struct epf_efa *v);
 /* fence.c */
 void epf_efa_lane_fence(struct epf_nic *nic, uint16_t lane);
 int epf_efa_lane_drained(const struct epf_nic *nic, uint16_t lane);
+
+/* ---- lane_state.c ---- */
+/* Moves the lane's queue pair to a state. Returns 0 or an errno. */
+int epf_efa_lane_to(struct epf_efa *v, struct epf_efa_lane *l, enum ibv_qp_state state);
+/* Queue pair to error; what is outstanding comes as completions, or is given up with this status. */
+void epf_efa_lane_stop(struct epf_efa *v, uint16_t lane, unsigned status);
 /* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN with this status. */
 void epf_efa_lane_gone_cold(struct epf_efa *v, uint16_t lane, unsigned status);
 /* The queue pair to error, since a work request failed; SRD itself would go on. */

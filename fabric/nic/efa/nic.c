@@ -51,22 +51,6 @@ static int efa_open(const struct epf_conf *conf, uint64_t (*now)(void *), void *
 	return epf_efa_open_chosen(lib, &opts, now, now_arg, out);
 }
 
-void epf_efa_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
-{
-	const struct epf_efa *v = epf_efa_of(nic);
-
-	*out = (struct epf_nic_caps){
-		.name = "efa",
-		.ordered = 0,
-		.max_msg_bytes = v->max_msg_bytes,
-		.max_lanes = v->max_lanes,
-		.links = 1,
-		.lane_depth = v->lane_depth < v->completions ? v->lane_depth : v->completions,
-		.receives = v->opts.receives,
-		.carries_events = 1,
-	};
-}
-
 int epf_efa_address(const struct epf_nic *nic, void *buf, size_t size)
 {
 	const struct epf_efa *v = epf_efa_of(nic);

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-enum { PORT = 1, MIN_SLOTS = 1024, SINK_BYTES = 4096 };
+enum { PORT = 1, SINK_BYTES = 4096 };
 
 static int check_range(const char *name, uint64_t value, uint64_t min, uint64_t max)
 {
@@ -170,15 +170,6 @@ static int set_limits(struct epf_efa *v)
 	return 0;
 }
 
-static int call_failed(const struct epf_efa *v, const char *call, const char *what)
-{
-	int err = errno;
-
-	if (err == ENOMEM)
-		return epf_fail_sys(EPF_R_VERBS_PIN, err, "efa: %s: %s: %s", v->device, call, what);
-	return epf_fail_sys(EPF_R_VERBS_CALL, err, "efa: %s: %s: %s", v->device, call, what);
-}
-
 static int set_nonblocking(int fd)
 {
 	int flags = fcntl(fd, F_GETFL);
@@ -212,14 +203,14 @@ static int create_channel(struct epf_efa *v)
 
 	v->channel = v->lib->verbs->create_comp_channel(v->ctx);
 	if (!v->channel)
-		return call_failed(v, "ibv_create_comp_channel", "a completion channel");
+		return epf_efa_call_failed(v, "ibv_create_comp_channel", "a completion channel");
 	probe = create_cq(v, 16, 0);
 	if (probe) {
 		v->lib->verbs->destroy_cq(ibv_cq_ex_to_cq(probe));
 		return set_nonblocking(v->channel->fd);
 	}
 	if (errno != EOPNOTSUPP)
-		return call_failed(v, "efadv_create_cq", "a completion queue");
+		return epf_efa_call_failed(v, "efadv_create_cq", "a completion queue");
 	v->lib->verbs->destroy_comp_channel(v->channel);
 	v->channel = NULL;
 	return 0;
@@ -234,21 +225,21 @@ static int create_queues(struct epf_efa *v)
 		return rc;
 	v->pd = v->lib->verbs->alloc_pd(v->ctx);
 	if (!v->pd)
-		return call_failed(v, "ibv_alloc_pd", "a protection domain");
+		return epf_efa_call_failed(v, "ibv_alloc_pd", "a protection domain");
 	rc = create_channel(v);
 	if (rc)
 		return rc;
 	v->send_cq = create_cq(v, v->completions, 0);
 	if (!v->send_cq)
-		return call_failed(v, "efadv_create_cq", "verbs-completions");
+		return epf_efa_call_failed(v, "efadv_create_cq", "verbs-completions");
 	v->recv_cq =
 		create_cq(v, v->opts.receives, unsolicited ? EPF_EFADV_WC_WITH_IS_UNSOLICITED : 0);
 	if (!v->recv_cq)
-		return call_failed(v, "efadv_create_cq", "verbs-receives");
+		return epf_efa_call_failed(v, "efadv_create_cq", "verbs-receives");
 	if (unsolicited)
 		v->recv_dv = v->lib->efa_cq_of(v->recv_cq);
 	if (unsolicited && !v->recv_dv)
-		return call_failed(v, "efadv_cq_from_ibv_cq_ex", "verbs-receives");
+		return epf_efa_call_failed(v, "efadv_cq_from_ibv_cq_ex", "verbs-receives");
 	v->sink = aligned_alloc(SINK_BYTES, SINK_BYTES);
 	if (!v->sink)
 		return epf_fail(EPF_R_NO_MEMORY, "efa: a NIC");
@@ -256,73 +247,7 @@ static int create_queues(struct epf_efa *v)
 	v->sink_mr = v->lib->verbs->reg_mr_iova2(v->pd, v->sink, SINK_BYTES, (uintptr_t)v->sink,
 						 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 							 IBV_ACCESS_REMOTE_READ);
-	return v->sink_mr ? 0 : call_failed(v, "ibv_reg_mr", "a sink");
-}
-
-static int register_chunk(struct epf_efa *v, struct epf_efa_chunk *c, uint32_t count)
-{
-	size_t bytes = (size_t)count * EPF_NIC_MSG_BYTES;
-
-	c->slots = calloc(count, sizeof(*c->slots));
-	c->memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-	if (!c->slots || !c->memory)
-		return epf_fail(EPF_R_NO_MEMORY, "efa: %u receives", count);
-	c->mr = v->lib->verbs->reg_mr_iova2(v->pd, c->memory, bytes, (uintptr_t)c->memory,
-					    IBV_ACCESS_LOCAL_WRITE);
-	return c->mr ? 0 : call_failed(v, "ibv_reg_mr", "receives");
-}
-
-static void free_chunk(struct epf_efa *v, struct epf_efa_chunk *c)
-{
-	if (c->mr)
-		v->lib->verbs->dereg_mr(c->mr);
-	free(c->memory);
-	free(c->slots);
-	memset(c, 0, sizeof(*c));
-}
-
-int epf_efa_more_slots_cold(struct epf_efa *v, uint32_t n)
-{
-	struct epf_efa_chunk *c = &v->chunks[v->n_chunks];
-	uint32_t count = n > v->all_slots ? n - v->all_slots : 0;
-	int rc;
-
-	if (count < MIN_SLOTS)
-		count = MIN_SLOTS;
-	if (count < v->all_slots)
-		count = v->all_slots;
-	if (v->n_chunks == EPF_EFA_CHUNKS)
-		return epf_fail(EPF_R_NIC_LIMIT, "efa: %u receives", n);
-	rc = register_chunk(v, c, count);
-	if (rc) {
-		free_chunk(v, c);
-		return rc;
-	}
-	c->count = count;
-	v->n_chunks++;
-	v->all_slots += count;
-	for (uint32_t i = count; i-- > 0;) {
-		struct epf_efa_slot *s = &c->slots[i];
-
-		s->sge = (struct ibv_sge){ .addr = (uintptr_t)c->memory +
-						   (uint64_t)i * EPF_NIC_MSG_BYTES,
-					   .length = EPF_NIC_MSG_BYTES,
-					   .lkey = c->mr->lkey };
-		s->wr = (struct ibv_recv_wr){ .wr_id = (uintptr_t)s,
-					      .sg_list = &s->sge,
-					      .num_sge = 1 };
-		s->lane = EPF_EFA_NONE;
-		s->next = v->free_slots;
-		v->free_slots = s;
-	}
-	return 0;
-}
-
-void epf_efa_all_hungry_cold(struct epf_efa *v)
-{
-	v->level = v->most_lanes ? (v->most_receives + v->most_lanes - 1) / v->most_lanes : 0;
-	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
-		epf_efa_make_hungry(v, (uint16_t)lane);
+	return v->sink_mr ? 0 : epf_efa_call_failed(v, "ibv_reg_mr", "a sink");
 }
 
 void epf_efa_destroy(struct epf_efa *v)
@@ -336,8 +261,7 @@ void epf_efa_destroy(struct epf_efa *v)
 		verbs->destroy_cq(ibv_cq_ex_to_cq(v->send_cq));
 	if (v->channel)
 		verbs->destroy_comp_channel(v->channel);
-	for (uint32_t i = 0; i < v->n_chunks; i++)
-		free_chunk(v, &v->chunks[i]);
+	epf_efa_slots_free(v);
 	if (v->sink_mr)
 		verbs->dereg_mr(v->sink_mr);
 	free(v->sink);
@@ -416,7 +340,7 @@ int epf_efa_open(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
 	if (!rc)
 		rc = create_queues(v);
 	if (!rc)
-		rc = epf_efa_more_slots_cold(v, MIN_SLOTS);
+		rc = epf_efa_more_slots_cold(v, EPF_EFA_MIN_SLOTS);
 	if (rc) {
 		epf_efa_destroy(v);
 		return rc;

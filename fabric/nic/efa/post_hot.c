@@ -110,22 +110,6 @@ int epf_efa_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 	return (int)n;
 }
 
-void epf_efa_report_lane(struct epf_efa *v, uint16_t lane)
-{
-	struct epf_efa_lane *l = &v->lanes[lane];
-
-	if (l->in_report)
-		return;
-	l->in_report = 1;
-	l->next_report = EPF_EFA_NONE;
-	if (v->report_head == EPF_EFA_NONE)
-		v->report_head = lane;
-	else
-		v->lanes[v->report_tail].next_report = lane;
-	v->report_tail = lane;
-	v->reports++;
-}
-
 /* The work request in a slot is over. The first of a lane that is not OK gives the lane its status, later ones are flushed. */
 static void emit_sent(struct epf_efa *v, struct epf_efa_out *out, uint16_t lane, uint32_t slot,
 		      unsigned status)

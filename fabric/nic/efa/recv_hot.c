@@ -12,21 +12,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 
-void epf_efa_make_hungry(struct epf_efa *v, uint16_t lane)
-{
-	struct epf_efa_lane *l = &v->lanes[lane];
-
-	if (l->in_hungry || !l->qp || l->link == EPF_LANE_ERROR)
-		return;
-	l->in_hungry = 1;
-	l->next_hungry = EPF_EFA_NONE;
-	if (v->hungry_head == EPF_EFA_NONE)
-		v->hungry_head = lane;
-	else
-		v->lanes[v->hungry_tail].next_hungry = lane;
-	v->hungry_tail = lane;
-}
-
 /* Posts up to n receives on a lane with one call; returns how many. */
 static uint32_t feed_lane(struct epf_efa *v, uint16_t lane, uint32_t n)
 {

@@ -7,24 +7,12 @@
  * SRD has no connection, so a queue pair is ready when it is made, and connecting one asks for the peer's address handle at most. The
  * lane itself is in neither order: one that is given up needs to wait for nobody.
  */
-#include "fabric/nic/efa/efa.h"
+#include "fabric/nic/efa/opener_priv.h"
 
 #include "fabric/base/err.h"
-#include "fabric/nic/rdma/opener.h"
 
 #include <errno.h>
 #include <stdlib.h>
-
-/* The order, and what goes with it. */
-struct epf_efa_opener {
-	struct epf_opener o;
-	uint32_t depth;
-	uint64_t token;            /* CONNECT: of the peer */
-	struct epf_efa_peer peer;  /* CONNECT */
-	struct epf_efa_lane old;   /* OPEN: to be freed first */
-	struct epf_efa_lane fresh; /* OPEN: made; DISCARD: to be freed */
-	struct epf_efa_ah *handle; /* CONNECT: made */
-};
 
 /* ---- the other thread ---- */
 
@@ -219,12 +207,4 @@ int epf_efa_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *addr,
 	r->token = token;
 	ask(v, EPF_OPENER_CONNECT, lane);
 	return -EAGAIN;
-}
-
-void epf_efa_reopen_end(struct epf_efa *v, uint16_t lane)
-{
-	struct epf_opener *o = v->opener ? &v->opener->o : NULL;
-
-	if (o && epf_opener_state(o) != EPF_OPENER_NONE && o->lane == lane)
-		o->is_dropped = 1;
 }

@@ -16,21 +16,6 @@ struct out {
 	unsigned n, max;
 };
 
-void epf_verbs_report_lane(struct epf_verbs *v, uint16_t lane)
-{
-	struct epf_verbs_lane *l = &v->lanes[lane];
-
-	if (l->in_report)
-		return;
-	l->in_report = 1;
-	l->next_report = EPF_VERBS_NONE;
-	if (v->report_head == EPF_VERBS_NONE)
-		v->report_head = lane;
-	else
-		v->lanes[v->report_tail].next_report = lane;
-	v->report_tail = lane;
-}
-
 /* What is posted up to this position is over. */
 EPF_INLINE void sent_until(struct epf_verbs *v, struct epf_verbs_lane *l, uint32_t position)
 {

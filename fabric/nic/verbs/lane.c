@@ -14,13 +14,6 @@
 
 enum { MAX_READS = 16, HOPS = 64 };
 
-static struct epf_verbs_lane *used_lane(const struct epf_nic *nic, uint16_t lane)
-{
-	const struct epf_verbs *v = epf_verbs_of(nic);
-
-	return lane < v->max_lanes && v->lanes[lane].qp ? &v->lanes[lane] : NULL;
-}
-
 static int failed(const struct epf_verbs *v, uint16_t lane, const char *call, int err)
 {
 	return epf_fail_sys(err == ENOMEM ? EPF_R_VERBS_PIN : EPF_R_VERBS_CALL, err,
@@ -253,13 +246,6 @@ static int to_ready(struct epf_verbs *v, const struct epf_verbs_lane *l, uint16_
 	return rc ? failed(v, lane, "ibv_modify_qp to RTS", rc) : 0;
 }
 
-static int to_state(struct epf_verbs *v, const struct epf_verbs_lane *l, enum ibv_qp_state state)
-{
-	struct ibv_qp_attr attr = { .qp_state = state };
-
-	return v->lib->modify_qp(l->qp, &attr, IBV_QP_STATE);
-}
-
 int epf_verbs_ask_port(const struct epf_verbs *v)
 {
 	struct ibv_port_attr attr;
@@ -314,7 +300,7 @@ int epf_verbs_lane_join(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t 
 		return epf_fail(EPF_R_NIC_LINK, "verbs: %s:%u is down", v->device, v->port);
 	rc = to_ready(v, l, lane, &peer, token);
 	/* As it was before, so that it can be tried again. */
-	if (rc && !to_state(v, l, IBV_QPS_RESET))
+	if (rc && !epf_verbs_lane_to(v, l, IBV_QPS_RESET))
 		to_init(v, l, lane);
 	return rc;
 }
@@ -323,7 +309,7 @@ int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr,
 			   uint64_t token)
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
-	struct epf_verbs_lane *l = used_lane(nic, lane);
+	struct epf_verbs_lane *l = epf_verbs_lane_used(nic, lane);
 	int rc;
 
 	if (!l || l->link != EPF_LANE_IDLE)
@@ -334,38 +320,10 @@ int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr,
 	return rc;
 }
 
-void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status)
-{
-	struct epf_verbs_lane *l = &v->lanes[lane];
-
-	l->link = EPF_LANE_ERROR;
-	if (!l->has_failed) {
-		l->has_failed = 1;
-		l->failed_at = l->tail;
-		l->status = (uint8_t)status;
-	}
-	l->flushed = l->head;
-	if (l->tail != l->head || l->gone)
-		epf_verbs_report_lane(v, lane);
-}
-
-void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane, unsigned status)
-{
-	struct epf_verbs_lane *l = &v->lanes[lane];
-
-	if (l->link != EPF_LANE_READY)
-		return;
-	l->link = EPF_LANE_ERROR;
-	l->gone = (uint8_t)status;
-	if (v->dead || to_state(v, l, IBV_QPS_ERR))
-		epf_verbs_lane_abandon(v, lane, EPF_S_RETRY_EXCEEDED);
-	epf_verbs_report_lane(v, lane);
-}
-
 void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane)
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
-	struct epf_verbs_lane *l = used_lane(nic, lane);
+	struct epf_verbs_lane *l = epf_verbs_lane_used(nic, lane);
 
 	if (epf_verbs_reopen_end(v, lane, 0)) {
 		v->lanes[lane].link =
@@ -378,7 +336,7 @@ void epf_verbs_lane_fence(struct epf_nic *nic, uint16_t lane)
 	l->gone = 0;
 	l->drain = EPF_VERBS_FENCED;
 	/* Where the device does not answer any more, nothing will come of it either. */
-	if (v->dead || to_state(v, l, IBV_QPS_ERR))
+	if (v->dead || epf_verbs_lane_to(v, l, IBV_QPS_ERR))
 		epf_verbs_lane_abandon(v, lane, EPF_S_FLUSHED);
 	/* If it is the port, the others on it need not wait for their own retries, and who asks why shall know. */
 	epf_verbs_events(v);
@@ -399,7 +357,7 @@ static void drain_on(struct epf_verbs *v, struct epf_verbs_lane *l)
 		if (v->empties == l->empty_mark)
 			return;
 		/* Refused by a broken device only, which lands nothing. */
-		to_state(v, l, IBV_QPS_RESET);
+		epf_verbs_lane_to(v, l, IBV_QPS_RESET);
 		l->drain = EPF_VERBS_RESET;
 		break;
 	case EPF_VERBS_RESET:
@@ -415,7 +373,7 @@ static void drain_on(struct epf_verbs *v, struct epf_verbs_lane *l)
 int epf_verbs_lane_drained(const struct epf_nic *nic, uint16_t lane)
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
-	struct epf_verbs_lane *l = used_lane(nic, lane);
+	struct epf_verbs_lane *l = epf_verbs_lane_used(nic, lane);
 
 	if (!l)
 		return 1;
@@ -468,7 +426,7 @@ void epf_verbs_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	struct epf_verbs_lane old;
 
 	epf_verbs_reopen_end(v, lane, 1);
-	if (!used_lane(nic, lane))
+	if (!epf_verbs_lane_used(nic, lane))
 		return;
 	epf_verbs_lane_detach(v, lane, &old);
 	epf_verbs_lane_free(v, &old);
@@ -481,7 +439,7 @@ int epf_verbs_link_ready(struct epf_nic *nic, uint16_t lane)
 
 enum epf_lane_link epf_verbs_lane_link(const struct epf_nic *nic, uint16_t lane)
 {
-	struct epf_verbs_lane *l = used_lane(nic, lane);
+	struct epf_verbs_lane *l = epf_verbs_lane_used(nic, lane);
 
 	return l ? (enum epf_lane_link)l->link : EPF_LANE_IDLE;
 }

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 /* The kernel is asked with a 16-bit length: 65,535 bytes of 32-byte entries. */
-enum { MAX_GIDS = 2000, MIN_SLOTS = 1024 };
+enum { MAX_GIDS = 2000 };
 
 static int check_range(const char *name, uint64_t value, uint64_t min, uint64_t max)
 {
@@ -228,16 +228,6 @@ static void set_limits(struct epf_verbs *v)
 	v->counters.link_up = v->port_attr.state == IBV_PORT_ACTIVE;
 }
 
-static int call_failed(const struct epf_verbs *v, const char *call, const char *what)
-{
-	int err = errno;
-
-	if (err == ENOMEM)
-		return epf_fail_sys(EPF_R_VERBS_PIN, err, "verbs: %s: %s: %s", v->device, call,
-				    what);
-	return epf_fail_sys(EPF_R_VERBS_CALL, err, "verbs: %s: %s: %s", v->device, call, what);
-}
-
 static int set_nonblocking(int fd)
 {
 	int flags = fcntl(fd, F_GETFL);
@@ -268,7 +258,7 @@ static int create_srq(struct epf_verbs *v)
 	if (v->srq)
 		return 0;
 	if (errno != EOPNOTSUPP && errno != ENOSYS)
-		return call_failed(v, "ibv_create_srq", "verbs-receives");
+		return epf_verbs_call_failed(v, "ibv_create_srq", "verbs-receives");
 	v->owed_lanes = alloc_sparse(v->max_lanes * sizeof(*v->owed_lanes));
 	if (!v->owed_lanes)
 		return epf_fail(EPF_R_NO_MEMORY, "verbs: lanes");
@@ -285,19 +275,19 @@ static int create_queues(struct epf_verbs *v)
 		return rc;
 	v->pd = v->lib->alloc_pd(v->ctx);
 	if (!v->pd)
-		return call_failed(v, "ibv_alloc_pd", "a protection domain");
+		return epf_verbs_call_failed(v, "ibv_alloc_pd", "a protection domain");
 	v->channel = v->lib->create_comp_channel(v->ctx);
 	if (!v->channel)
-		return call_failed(v, "ibv_create_comp_channel", "a completion channel");
+		return epf_verbs_call_failed(v, "ibv_create_comp_channel", "a completion channel");
 	rc = set_nonblocking(v->channel->fd);
 	if (rc)
 		return rc;
 	v->send_cq = v->lib->create_cq(v->ctx, (int)v->completions, NULL, v->channel, 0);
 	if (!v->send_cq)
-		return call_failed(v, "ibv_create_cq", "verbs-completions");
+		return epf_verbs_call_failed(v, "ibv_create_cq", "verbs-completions");
 	v->recv_cq = v->lib->create_cq(v->ctx, (int)v->opts.receives, NULL, v->channel, 0);
 	if (!v->recv_cq)
-		return call_failed(v, "ibv_create_cq", "verbs-receives");
+		return epf_verbs_call_failed(v, "ibv_create_cq", "verbs-receives");
 	return create_srq(v);
 }
 
@@ -309,64 +299,6 @@ static void prepare_chain(struct epf_verbs *v)
 		v->wrs[i].next = i + 1 < EPF_VERBS_CHAIN ? &v->wrs[i + 1] : NULL;
 	}
 	v->report_head = v->report_tail = EPF_VERBS_NONE;
-}
-
-static int register_chunk(struct epf_verbs *v, struct epf_verbs_chunk *c, uint32_t count)
-{
-	size_t bytes = (size_t)count * EPF_NIC_MSG_BYTES;
-
-	c->slots = calloc(count, sizeof(*c->slots));
-	c->memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-	if (!c->slots || !c->memory)
-		return epf_fail(EPF_R_NO_MEMORY, "verbs: %u receives", count);
-	c->mr = v->lib->reg_mr_iova2(v->pd, c->memory, bytes, (uintptr_t)c->memory,
-				     IBV_ACCESS_LOCAL_WRITE);
-	return c->mr ? 0 : call_failed(v, "ibv_reg_mr", "receives");
-}
-
-static void free_chunk(struct epf_verbs *v, struct epf_verbs_chunk *c)
-{
-	if (c->mr)
-		v->lib->dereg_mr(c->mr);
-	free(c->memory);
-	free(c->slots);
-	memset(c, 0, sizeof(*c));
-}
-
-int epf_verbs_more_slots_cold(struct epf_verbs *v, uint32_t n)
-{
-	struct epf_verbs_chunk *c = &v->chunks[v->n_chunks];
-	uint32_t count = n > v->all_slots ? n - v->all_slots : 0;
-	int rc;
-
-	if (count < MIN_SLOTS)
-		count = MIN_SLOTS;
-	if (count < v->all_slots)
-		count = v->all_slots;
-	if (v->n_chunks == EPF_VERBS_CHUNKS)
-		return epf_fail(EPF_R_NIC_LIMIT, "verbs: %u receives", n);
-	rc = register_chunk(v, c, count);
-	if (rc) {
-		free_chunk(v, c);
-		return rc;
-	}
-	c->count = count;
-	v->n_chunks++;
-	v->all_slots += count;
-	for (uint32_t i = count; i-- > 0;) {
-		struct epf_verbs_slot *s = &c->slots[i];
-
-		s->sge = (struct ibv_sge){ .addr = (uintptr_t)c->memory +
-						   (uint64_t)i * EPF_NIC_MSG_BYTES,
-					   .length = EPF_NIC_MSG_BYTES,
-					   .lkey = c->mr->lkey };
-		s->wr = (struct ibv_recv_wr){ .wr_id = (uintptr_t)s,
-					      .sg_list = &s->sge,
-					      .num_sge = 1 };
-		s->next = v->free_slots;
-		v->free_slots = s;
-	}
-	return 0;
 }
 
 void epf_verbs_destroy(struct epf_verbs *v)
@@ -381,8 +313,7 @@ void epf_verbs_destroy(struct epf_verbs *v)
 		v->lib->destroy_cq(v->send_cq);
 	if (v->channel)
 		v->lib->destroy_comp_channel(v->channel);
-	for (uint32_t i = 0; i < v->n_chunks; i++)
-		free_chunk(v, &v->chunks[i]);
+	epf_verbs_slots_free(v);
 	if (v->pd)
 		v->lib->dealloc_pd(v->pd);
 	if (v->ctx)
@@ -436,7 +367,7 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 		rc = v->lanes ? create_queues(v) : epf_fail(EPF_R_NO_MEMORY, "verbs: lanes");
 	}
 	if (!rc)
-		rc = epf_verbs_more_slots_cold(v, MIN_SLOTS);
+		rc = epf_verbs_more_slots_cold(v, EPF_VERBS_MIN_SLOTS);
 	if (rc) {
 		epf_verbs_destroy(v);
 		return rc;
@@ -456,25 +387,6 @@ void epf_verbs_share_wakeup(struct epf_nic *nic, const struct epf_nic *with)
 		free(v->wakeup);
 	v->wakeup = epf_verbs_of(with)->wakeup;
 	v->shares_wakeup = 1;
-}
-
-void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
-{
-	const struct epf_verbs *v = epf_verbs_of(nic);
-	uint32_t depth = least(EPF_VERBS_MAX_DEPTH, (uint64_t)v->dev_attr.max_qp_wr);
-
-	*out = (struct epf_nic_caps){
-		.name = "verbs",
-		.ordered = v->ordered,
-		.max_msg_bytes = v->max_msg_bytes,
-		.max_lanes = v->max_lanes,
-		.links = 1,
-		.lane_depth = least(depth, v->completions),
-		.receives = v->opts.receives,
-		.carries_events = 1,
-		.parallel_setup = 1,
-		.lane_receives = v->srq ? 0 : epf_verbs_lane_receives(v),
-	};
 }
 
 int epf_verbs_address(const struct epf_nic *nic, void *buf, size_t size)

@@ -4,28 +4,14 @@
  * (nic/rdma/opener.h) does for them, and what the core's thread does between two steps, without a system call. Of the NIC the other thread uses the device,
  * the settings and the random numbers, which have a lock.
  */
-#include "fabric/nic/verbs/verbs.h"
+#include "fabric/nic/verbs/opener_priv.h"
 
 #include "fabric/base/err.h"
-#include "fabric/nic/rdma/opener.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { LOOK_AGAIN_US = 500 };
-
-/* The order, and what goes with it. */
-struct epf_verbs_opener {
-	struct epf_opener o;
-	uint32_t depth;
-	uint64_t token; /* of the peer */
-	size_t addr_len;
-	uint8_t addr[EPF_VERBS_ADDR_BYTES];
-	struct epf_verbs_lane old;   /* OPEN: to be freed first */
-	struct epf_verbs_lane fresh; /* OPEN: made; CONNECT: a copy of the lane */
-};
 
 /* ---- the other thread ---- */
 
@@ -198,27 +184,4 @@ int epf_verbs_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *add
 	memcpy(r->addr, addr, addr_len);
 	ask(v, EPF_OPENER_CONNECT, lane);
 	return -EAGAIN;
-}
-
-int epf_verbs_reopen_end(struct epf_verbs *v, uint16_t lane, int wait)
-{
-	struct epf_opener *o = v->opener ? &v->opener->o : NULL;
-
-	if (!o || epf_opener_state(o) == EPF_OPENER_NONE || o->lane != lane)
-		return 0;
-	if (o->kind != EPF_OPENER_CONNECT) { /* the lane itself is not in it */
-		o->is_dropped = 1;
-		return 0;
-	}
-	if (wait && o->is_waking)
-		epf_opener_wake(o);
-	while (wait && epf_opener_state(o) == EPF_OPENER_ASKED)
-		usleep(LOOK_AGAIN_US);
-	if (epf_opener_state(o) == EPF_OPENER_ASKED) {
-		o->is_dropped = 1;
-		return 1;
-	}
-	v->lanes[lane].has_let_go = 1;
-	epf_opener_clear(o);
-	return 0;
 }

@@ -23,10 +23,11 @@
 #include <stdint.h>
 
 enum {
-	EPF_VERBS_CHAIN = 64,  /* work requests built for one call of the provider */
-	EPF_VERBS_POLL = 64,   /* completions taken by one call of the provider */
-	EPF_VERBS_SPARE = 512, /* slots beyond the receives: those that the user still reads */
-	EPF_VERBS_CHUNKS = 64, /* of receive slots; each at least doubles what there is */
+	EPF_VERBS_CHAIN = 64,       /* work requests built for one call of the provider */
+	EPF_VERBS_POLL = 64,        /* completions taken by one call of the provider */
+	EPF_VERBS_SPARE = 512,      /* slots beyond the receives: those that the user still reads */
+	EPF_VERBS_MIN_SLOTS = 1024, /* receive slots of a chunk, at least */
+	EPF_VERBS_CHUNKS = 64,      /* of receive slots; each at least doubles what there is */
 	EPF_VERBS_MAX_LANES = 65535,
 	EPF_VERBS_MAX_DEPTH = 32768,
 	EPF_VERBS_MSG_BYTES =
@@ -183,8 +184,22 @@ int epf_verbs_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, 
 int epf_verbs_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n);
 void epf_verbs_post_receives(struct epf_nic *nic, unsigned n);
 uint64_t epf_verbs_next_event(const struct epf_nic *nic);
+
 /* Puts a lane on the list of those with something to report. */
-void epf_verbs_report_lane(struct epf_verbs *v, uint16_t lane);
+static inline void epf_verbs_report_lane(struct epf_verbs *v, uint16_t lane)
+{
+	struct epf_verbs_lane *l = &v->lanes[lane];
+
+	if (l->in_report)
+		return;
+	l->in_report = 1;
+	l->next_report = EPF_VERBS_NONE;
+	if (v->report_head == EPF_VERBS_NONE)
+		v->report_head = lane;
+	else
+		v->lanes[v->report_tail].next_report = lane;
+	v->report_tail = lane;
+}
 
 /* recv_hot.c, recv.c: receives where the device has no shared receive queue. */
 /* n receives more are to be posted to a lane; epf_verbs_recv_give() posts them. */
@@ -203,20 +218,39 @@ uint32_t epf_verbs_lane_receives(const struct epf_verbs *v);
 /* A lane's queue pair is about to be destroyed: its slots are free again. */
 void epf_verbs_recv_forget(struct epf_verbs *v, uint16_t lane);
 
-/* open.c */
+/* ---- slots.c ---- */
 /* More receive slots, for n in all; called by post_receives when the job grows, that is at set-up. */
 int epf_verbs_more_slots_cold(struct epf_verbs *v, uint32_t n);
-/* A provider's call failed between two steps: err is its errno value. */
-void epf_verbs_lost_lane_cold(struct epf_verbs *v, uint16_t lane, int err);
-void epf_verbs_lost_receives_cold(struct epf_verbs *v, int err);
+/* Frees all receives. */
+void epf_verbs_slots_free(struct epf_verbs *v);
+/* Fails with errno of a call on the device; what: the object. */
+int epf_verbs_call_failed(const struct epf_verbs *v, const char *call, const char *what);
+
+/* ---- caps.c ---- */
+void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out);
+
+/* ---- open.c ---- */
 /* Frees what a NIC without lanes and regions holds; an unfinished one too. */
 void epf_verbs_destroy(struct epf_verbs *v);
 /* Rings another one's wakeup from now on; before anybody waits. That NIC is closed after this one. */
 void epf_verbs_share_wakeup(struct epf_nic *nic, const struct epf_nic *with);
 int epf_verbs_address(const struct epf_nic *nic, void *buf, size_t size);
-void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out);
 
-/* lane.c */
+/* ---- reopen_end.c ---- */
+/* Gives up what is under way for a lane. 1: another thread still works on its queue pair; with `wait` it is waited for. */
+int epf_verbs_reopen_end(struct epf_verbs *v, uint16_t lane, int wait);
+
+/* ---- lane_state.c ---- */
+/* Moves the lane's queue pair to a state. Returns 0 or an errno. */
+int epf_verbs_lane_to(struct epf_verbs *v, const struct epf_verbs_lane *l, enum ibv_qp_state state);
+/* The lane of that number, NULL if there is none. */
+struct epf_verbs_lane *epf_verbs_lane_used(const struct epf_nic *nic, uint16_t lane);
+/* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN with this status. */
+void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane, unsigned status);
+/* What is outstanding on a lane is over, since no completion will say so. */
+void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status);
+
+/* ---- lane.c ---- */
 int epf_verbs_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
 int epf_verbs_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			   uint64_t token);
@@ -249,18 +283,15 @@ int epf_verbs_reopen_init(struct epf_verbs *v);
 int epf_verbs_lane_reopen(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);
 int epf_verbs_lane_reconnect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			     uint64_t token);
-/* Gives up what is under way for a lane. 1: another thread still works on its queue pair; with `wait` it is waited for. */
-int epf_verbs_reopen_end(struct epf_verbs *v, uint16_t lane, int wait);
 int epf_verbs_reopen_pending(const struct epf_nic *nic);
 void epf_verbs_reopen_wake(struct epf_nic *nic);
 void epf_verbs_reopen_close(struct epf_verbs *v);
 enum epf_lane_link epf_verbs_lane_link(const struct epf_nic *nic, uint16_t lane);
-/* The queue pair to error without fencing the lane: its completions come out as they are, then LANE_DOWN with this status. */
-void epf_verbs_lane_gone(struct epf_verbs *v, uint16_t lane, unsigned status);
-/* What is outstanding on a lane is over, since no completion will say so. */
-void epf_verbs_lane_abandon(struct epf_verbs *v, uint16_t lane, unsigned status);
 
-/* watch.c */
+/* ---- watch.c ---- */
+/* A provider's call failed between two steps: err is its errno value. */
+void epf_verbs_lost_lane_cold(struct epf_verbs *v, uint16_t lane, int err);
+void epf_verbs_lost_receives_cold(struct epf_verbs *v, int err);
 /* Takes in what the device has to tell. Makes a system call. */
 void epf_verbs_events(struct epf_verbs *v);
 void epf_verbs_watch(struct epf_nic *nic);
