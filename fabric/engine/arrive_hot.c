@@ -5,8 +5,8 @@
  * machine: every number in them is checked here. Must never block, allocate, lock, log or make a system call.
  */
 #include "fabric/base/err.h"
-#include "fabric/engine/core.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/data_path.h"
+#include "fabric/engine/lane_hot.h"
 
 #ifdef EPF_TEST_HOOKS
 int epf_hook;
@@ -86,29 +86,6 @@ refuse:
 	EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 }
 
-/* Notes that the acknowledgement word of a stream must be written. */
-void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count)
-{
-	struct epf_rx_stream *rx = epf_rx(core, node, handle);
-
-	rx->ack = (uint64_t)count | UINT64_C(1) << 32;
-	if (rx->ack_state == EPF_WORD_DIRTY || rx->ack_state == EPF_WORD_INFLIGHT_DIRTY)
-		return;
-	if (rx->ack_state == EPF_WORD_INFLIGHT) {
-		rx->ack_state = EPF_WORD_INFLIGHT_DIRTY;
-		return;
-	}
-	rx->ack_state = EPF_WORD_DIRTY;
-	rx->next_ack = node->ack_head;
-	node->ack_head = (uint16_t)handle;
-	if (!node->in_ack_list) {
-		node->in_ack_list = 1;
-		node->next_ack_node = core->ack_nodes;
-		core->ack_nodes = (uint32_t)(node - core->nodes);
-	}
-	core->words_dirty = 1;
-}
-
 static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		  const struct epf_msg *m)
 {
@@ -124,7 +101,7 @@ static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane 
 		epf_ack_mark(core, node, m->handle, m->count);
 		break;
 	default:
-		epf_control_cold(core, node, lane, m);
+		core->control->message(core, node, lane, m);
 		break;
 	}
 }
@@ -265,21 +242,6 @@ void epf_arrive_resume(struct epf_core *core)
 
 	core->hold_resume = 0;
 	advance(core, node, &core->lanes[core->hold_lane], epf_rx(core, node, core->hold_handle));
-}
-
-void epf_grant_mark(struct epf_core *core, struct epf_lane *lane)
-{
-	if (lane->grant_state == EPF_WORD_INFLIGHT ||
-	    lane->grant_state == EPF_WORD_INFLIGHT_DIRTY) {
-		lane->grant_state = EPF_WORD_INFLIGHT_DIRTY;
-		return;
-	}
-	lane->grant_state = EPF_WORD_DIRTY;
-	if (!lane->in_grant_list) {
-		lane->in_grant_list = 1;
-		core->grant_lanes[core->n_grants++] = lane->id;
-	}
-	core->words_dirty = 1;
 }
 
 /* The running count in 16 bits of immediate, made whole: within 32,768 of base on either side. */

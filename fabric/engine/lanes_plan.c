@@ -7,7 +7,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/engine/core.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 
 enum { LEAST_RECEIVES = 4, LEAST_GROUPS = 64 };
 

@@ -10,8 +10,8 @@
 
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
-#include "fabric/engine/recover.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/lane_hot.h"
+#include "fabric/engine/recovery.h"
 
 enum { SILENT_TICKS = 2 }; /* one may be missed by chance */
 

@@ -8,8 +8,8 @@
  *
  * Called by stage_hot.c, arrive_hot.c and on reclaim. Must never block, allocate, lock, log or make a system call.
  */
-#include "fabric/engine/core.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/data_path.h"
+#include "fabric/engine/lane_hot.h"
 
 EPF_INLINE uint32_t notify_hash(const struct epf_core *core, uint32_t stream, uint32_t signal,
 				uint32_t add)

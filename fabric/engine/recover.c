@@ -15,21 +15,14 @@
  * Runs on the core's thread, without log or allocation, and makes system calls only where the NIC's fence does. When a lane's
  * work has not gone on elsewhere after peer-timeout, the node is DOWN.
  */
-#include "fabric/engine/recover.h"
+#include "fabric/engine/data_path.h"
+#include "fabric/engine/recovery.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
+#include "fabric/engine/lane_hot.h"
 #include "fabric/engine/retire_hot.h"
-#include "fabric/engine/stage_hot.h"
-
-struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node)
-{
-	for (unsigned i = 0; i < node->n_lanes; i++)
-		if (core->lanes[node->first_lane + i].state == EPF_LANE_UP)
-			return &core->lanes[node->first_lane + i];
-	return NULL;
-}
 
 /*
  * A lane of the node has failed: what other recoveries have said may be lost with it until it is replayed, and its

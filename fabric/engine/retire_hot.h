@@ -7,10 +7,8 @@
 #define EPF_FABRIC_ENGINE_RETIRE_HOT_H
 
 #include "fabric/engine/core.h"
-
-enum {
-	EPF_RECLAIM_RUN = 4
-}; /* more entries than this of one completion: rows of puts are looked for */
+#include "fabric/engine/policy_hot.h"
+#include "fabric/engine/words_hot.h"
 
 /* One work request of command `seq` is over; the last one retires it. Completion counters never jump: order is the ring's. */
 EPF_INLINE void epf_retire(struct epf_ring_state *ring, uint32_t seq)
@@ -123,7 +121,7 @@ EPF_INLINE void epf_complete(struct epf_core *core, struct epf_lane *lane, uint3
 	if (EPF_UNLIKELY(id - lane->tail >= lane->posted - lane->tail))
 		return;
 	if (core->ordered) {
-		if (EPF_UNLIKELY(id - lane->tail >= EPF_RECLAIM_RUN)) {
+		if (reclaims_runs(id - lane->tail)) {
 			epf_reclaim_many(core, lane, id);
 			return;
 		}

@@ -4,58 +4,12 @@
  * step_hot.c. A command without credit is deferred with its stream and holds no credit, so one slow
  * peer never stands before the others. Must never block, allocate, lock, log or make a system call.
  */
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/admit_hot.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
+#include "fabric/engine/policy_hot.h"
 #include "fabric/engine/retire_hot.h"
-
-enum { PREFETCH_TARGETS = 6 };
-
-/* Has the lane room for one more entry, and where it has an event at the peer, a receive there? */
-EPF_INLINE int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned bulk,
-			  unsigned event)
-{
-	if (EPF_UNLIKELY(lane->state != EPF_LANE_UP))
-		return 0;
-	if (EPF_UNLIKELY(!lane_has_room(lane, bulk))) {
-		EPF_COUNT(core, QUEUE_FULL_STALLS, 1);
-		return 0;
-	}
-	if (event && EPF_UNLIKELY(!lane_has_event_credit(core, lane))) {
-		EPF_COUNT(core, CREDIT_STALLS, 1);
-		return 0;
-	}
-	return 1;
-}
-
-/*
- * May a stream's lane take one more entry of `bytes` bytes of this rank? A message always may pass the byte limits: it is what
- * lets the bytes before it be acknowledged.
- */
-EPF_INLINE int admit(struct epf_core *core, const struct epf_rank_state *rank,
-		     struct epf_lane *lane, unsigned bulk, unsigned event, uint32_t bytes)
-{
-	const struct epf_link_load *load = &core->load[lane->link];
-
-	if (!admit_lane(core, lane, bulk, event))
-		return 0;
-	/* A transfer larger than a limit may go alone, or it would never go. */
-	if (bytes && EPF_UNLIKELY(load->bytes + bytes > core->limits.nic_inflight_bytes) &&
-	    load->bytes)
-		goto no_bytes;
-	if (bytes &&
-	    EPF_UNLIKELY(rank->inflight_bytes + bytes > core->limits.rank_inflight_bytes) &&
-	    rank->inflight_bytes)
-		goto no_bytes;
-	if (EPF_UNLIKELY(load->messages >= core->limits.nic_inflight_messages ||
-			 rank->inflight_messages >= core->limits.rank_inflight_messages))
-		goto no_bytes;
-	return 1;
-no_bytes:
-	EPF_COUNT(core, CREDIT_STALLS, 1);
-	return 0;
-}
 
 /*
  * Why the lane of a stream has just refused an entry. Asked afterwards, so that what is admitted pays nothing for it; credit that came
@@ -75,51 +29,6 @@ static unsigned stall_of_command(const struct epf_core *core, const struct epf_s
 				 const struct epf_op *op, uint32_t done)
 {
 	return stall_of(core, s, (op->flags & EPF_F_BULK) && done < op->length);
-}
-
-/* Stages a message on a stream; the caller has been admitted. */
-static void message_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
-			  const struct epf_msg *m, uint64_t wr_core)
-{
-	struct epf_msg *slot;
-	struct epf_wr *wr = lane_entry(core, lane, &slot);
-
-	*slot = *m;
-	slot->handle = s->handle;
-	slot->count = s->count++;
-	wr->laddr = (uint64_t)(uintptr_t)slot;
-	wr->raddr = 0;
-	wr->lkey = 0;
-	wr->rkey = 0;
-	wr->len = sizeof(*slot);
-	wr->imm = 0;
-	wr->op = EPF_WR_SEND;
-	wr->flags = EPF_WR_INLINE;
-	wr->core = wr_core | EPF_WRC_EVENT;
-	lane->events++;
-	if (wr_core >> 60 == EPF_WRK_DATA) {
-		core->load[lane->link].messages++;
-		core->ranks[s->rank].inflight_messages++;
-		s->sent += EPF_SENT_COMMAND;
-		s->signals += m->kind == EPF_MSG_SIGNAL;
-	}
-}
-
-int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
-		      uint64_t wr_core)
-{
-	struct epf_lane *lane = &core->lanes[s->lane];
-	unsigned counts = wr_core >> 60 == EPF_WRK_DATA;
-
-	/*
-	 * The engine's own messages pass the limits of what is in flight: work that a dead lane holds counts there, and
-	 * only they can free it.
-	 */
-	if (counts ? !admit(core, &core->ranks[s->rank], lane, 0, 1, 0)
-		   : !admit_lane(core, lane, 0, 1))
-		return 0;
-	message_entry(core, s, lane, m, wr_core);
-	return 1;
 }
 
 EPF_INLINE void count_bytes(struct epf_core *core, const struct epf_peer *peer, unsigned op,

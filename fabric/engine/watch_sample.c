@@ -7,7 +7,7 @@
 #include "fabric/engine/watch_priv.h"
 
 #include "fabric/base/clock.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 
 #include <stdlib.h>
 

@@ -6,6 +6,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "fabric/base/err.h"
+#include "fabric/engine/data_path.h"
 #include "fabric/engine/limits.h"
 #include "fabric/gpu/device_mem.h"
 #include "fabric/gpu/rdma.h"

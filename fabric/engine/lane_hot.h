@@ -2,8 +2,8 @@
 /*
  * Small inline steps shared by the hot files: statistics, lane entries, credits, dirty lists. Read core.h first.
  */
-#ifndef EPF_FABRIC_ENGINE_STAGE_HOT_H
-#define EPF_FABRIC_ENGINE_STAGE_HOT_H
+#ifndef EPF_FABRIC_ENGINE_LANE_HOT_H
+#define EPF_FABRIC_ENGINE_LANE_HOT_H
 
 #include "fabric/engine/core.h"
 
@@ -146,6 +146,17 @@ EPF_INLINE void stream_wait(struct epf_core *core, struct epf_stream *s)
 		lane->in_wait_list = 1;
 		core->wait_lanes[core->n_wait++] = lane->id;
 	}
+}
+
+/* Commands up to `tail` were dequeued: the next one is number seq, and the turn has left so many bytes. Releases the slots. [R2] */
+EPF_INLINE void ring_dequeued(struct epf_core *core, struct epf_ring_state *ring, uint64_t tail,
+			      uint32_t seq, int64_t deficit)
+{
+	ring->seq = seq;
+	ring->last_step = core->steps;
+	ring->deficit = deficit;
+	ring->consumer.tail = tail;
+	epf_ring_release(&ring->consumer);
 }
 
 #endif
