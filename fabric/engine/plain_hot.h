@@ -7,7 +7,6 @@
 
 #include "queues/epf_cmd.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* Bits of a narrow slot: which operation, what a plain put lacks, and what makes two puts differ in more than offsets and length. */
@@ -18,10 +17,15 @@
 #define PLAIN_BULK_BIT    ((uint64_t)EPF_F_BULK << 1)
 #define PLAIN_REGION_BITS (UINT64_C(0xff) << 8)
 
-/* Returns 1 for any other command. Asked this way round, the compiler branches on each half (1.5 % of a put's instructions). */
-EPF_INLINE bool plain_is_not(struct epf_cmd c)
+/* A narrow put is plain unless it has more. Two questions: asked in one function they cost a put 1.3 % more instructions. */
+EPF_INLINE int plain_is_put(struct epf_cmd c)
 {
-	return (c.lo & PLAIN_OP_BITS) != PLAIN_OP_PUT || (c.hi & PLAIN_HAS_NOT);
+	return (c.lo & PLAIN_OP_BITS) == PLAIN_OP_PUT;
+}
+
+EPF_INLINE int plain_has_more(struct epf_cmd c)
+{
+	return (c.hi & PLAIN_HAS_NOT) != 0;
 }
 
 /* The target rank. */

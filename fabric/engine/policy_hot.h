@@ -190,7 +190,7 @@ static inline int ring_is_alike(const struct epf_core *core, struct epf_ring_sta
 
 		if (!epf_ring_peek(c, at, &slot))
 			break;
-		if (plain_is_not(slot) || plain_key(slot) != key)
+		if (!plain_is_put(slot) || plain_has_more(slot) || plain_key(slot) != key)
 			return 0;
 	}
 	ring->alike_key = key;

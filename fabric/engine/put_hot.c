@@ -160,7 +160,7 @@ EPF_HOT unsigned epf_put_run(struct epf_core *core, struct epf_ring_state *ring,
 			out->empty = 1;
 			break;
 		}
-		if (plain_is_not(slot))
+		if (!plain_is_put(slot) || plain_has_more(slot))
 			break;
 		if (EPF_UNLIKELY(plain_key(slot) != t.key)) {
 			stretch_end(core, rank, &t);
