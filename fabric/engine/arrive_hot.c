@@ -180,10 +180,10 @@ static void advance(struct epf_core *core, struct epf_node *node, struct epf_lan
 		if (rx->pending == EPF_NONE)
 			continue;
 		unpend(core, node, lane, rx, rx->base - 1);
-		if (EPF_UNLIKELY(core->adding)) { /* what comes next may be anything */
-			if (!core->hold)
+		if (EPF_UNLIKELY(core->adds)) { /* what comes next may be anything */
+			if (core->adds != EPF_ADDS_HOLD)
 				epf_hold_cold(core);
-			core->hold_resume = 1;
+			core->adds_resume = 1;
 			core->hold_node = (uint32_t)(node - core->nodes);
 			core->hold_lane = lane->id;
 			core->hold_handle =
@@ -240,7 +240,7 @@ void epf_arrive_resume(struct epf_core *core)
 {
 	struct epf_node *node = &core->nodes[core->hold_node];
 
-	core->hold_resume = 0;
+	core->adds_resume = 0;
 	advance(core, node, &core->lanes[core->hold_lane], epf_rx(core, node, core->hold_handle));
 }
 
@@ -349,7 +349,7 @@ EPF_HOT void epf_arrive(struct epf_core *core, const struct epf_wc *wc)
 		event(core, node, lane, handle, imm_count(core, node, handle, wc->imm), NULL);
 		good = 1;
 	}
-	if (EPF_UNLIKELY(core->young)) /* it may be the first of this node: promise_beats() */
+	if (EPF_UNLIKELY(core->unpromised)) /* it may be the first of this node: promise_beats() */
 		core->cold_work = 1;
 	if (EPF_LIKELY(good))
 		node->heard = 1;

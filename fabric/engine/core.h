@@ -104,6 +104,18 @@ struct epf_gpu_flush {
  */
 enum { EPF_HOLD_ADDS = 2 };
 
+/*
+ * Nothing that arrived after an addition to GPU memory takes effect before the NIC has made it, so that what a later signal or acknowledgement
+ * promises is there. More additions to the same region may follow, which a NIC makes in order, and those to other ranks, which no stream shares.
+ * Anything else is queued, and from then on all arrivals are, in their order, while completions go on. With a full queue the NIC is left alone.
+ */
+enum epf_adds {
+	EPF_ADDS_NONE = 0,
+	EPF_ADDS_UNDER_WAY =
+		1,         /* the NIC makes additions; arrivals that may follow them take effect */
+	EPF_ADDS_HOLD = 2, /* the same, and arrivals are queued */
+};
+
 struct epf_gpu_add {
 	struct epf_nic_mr mr;
 	uint64_t offset, value;
@@ -140,7 +152,7 @@ struct epf_core {
 	uint32_t n_rings;
 	uint32_t next_ring;  /* where the next step begins */
 	uint32_t steps;      /* all steps; the timer is looked at now and then */
-	uint32_t timed_step; /* the next one in which the clock is read (step_hot.c) */
+	uint32_t timed_step; /* the next one in which the clock is read (policy_hot.h) */
 	uint64_t tick_ns;    /* nanoseconds of a tick of the time-stamp counter, times 2^32 */
 	struct epf_sample sample;
 	uint32_t unreaped; /* commands dequeued since the NIC was looked at */
@@ -194,7 +206,7 @@ struct epf_core {
 	uint64_t next_tick_ns; /* next time the cold timer is due */
 	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
-	uint8_t young; /* there are nodes that were not told so yet, and the first tick is to come */
+	uint8_t unpromised; /* before the first tick: nodes do not know yet that this engine sends heartbeats */
 	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
 	uint64_t
 		peer_memory_most; /* no more of it than this, 0: no limit; the owner of the core sets it */
@@ -233,22 +245,16 @@ struct epf_core {
 		links_untold; /* bit l: link l has a new device whose keys not everybody knows yet (reconnect.c) */
 	struct epf_reconnect *reconnect; /* lost nodes are being reconnected; else NULL */
 	struct epf_seen seen;
-	/*
-	 * An addition to GPU memory is under way at the NIC: nothing that arrived after it takes effect before it is done, so that
-	 * what a later signal or acknowledgement promises is there. Only more additions to the same region may follow it (adding), which a NIC
-	 * makes in order, and those to other ranks, which no stream shares. hold: something else has come; from then on all arrivals are queued, in their order, while completions
-	 * go on. Where there is no room for more, the NIC is left alone.
-	 */
-	uint32_t adding_round; /* so often there were some under way */
-	uint8_t hold;
-	uint8_t adding;
-	uint8_t hold_retry;  /* the NIC had no room yet for so many of hold_adds */
-	uint8_t hold_resume; /* its stream has more that is in order */
+	/* Additions to GPU memory (gpu_add.c, gpu_hold.c). */
+	uint8_t adds;         /* enum epf_adds */
+	uint8_t adds_refused; /* so many of hold_adds the NIC had no room for yet */
+	uint8_t adds_resume; /* 1: a stream stopped behind one with more that is in order: hold_node .. hold_lane */
+	uint32_t adding_round; /* counts the times that additions were under way */
 	uint32_t
-		held_at; /* held_n: entries [held_at, held_n) of wcs, an error first, are still to be handled */
+		held_at; /* held_n > 0: entries [held_at, held_n) of wcs, an error first, are still to be handled */
 	uint32_t held_n;
 	uint32_t first_queued_arrival, n_queued_arrivals;
-	uint32_t hold_node; /* with hold_resume */
+	uint32_t hold_node;
 	uint32_t hold_handle;
 	uint16_t hold_lane;
 	struct epf_gpu_add hold_adds[EPF_HOLD_ADDS];

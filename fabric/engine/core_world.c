@@ -44,7 +44,8 @@ static int rank_words(struct epf_core *core, struct epf_rank_state *r)
 void epf_core_forget_peers(struct epf_core *core)
 {
 	/* What waited was from them. */
-	core->hold = core->adding = core->hold_retry = core->hold_resume = 0;
+	core->adds = EPF_ADDS_NONE;
+	core->adds_refused = core->adds_resume = 0;
 	core->n_queued_arrivals = core->held_n = 0;
 	core->adding_round++;
 	for (uint32_t i = 0; core->peers && i < core->world; i++)
@@ -332,7 +333,7 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	node->state = EPF_NODE_UP;
 	/* Not now: nobody sends before everybody is connected. */
 	node->promised = 0;
-	core->young = core->limits.beats && core->caps.carries_events;
+	core->unpromised = core->limits.beats && core->caps.carries_events;
 	core->next_tick_ns = 0;
 	open_control(core, node);
 	return 0;

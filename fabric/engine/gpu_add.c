@@ -18,18 +18,19 @@ void epf_gpu_add_cold(struct epf_core *core, uint32_t local, const struct epf_re
 		EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 		return;
 	}
-	core->adding = 1;
+	if (core->adds == EPF_ADDS_NONE)
+		core->adds = EPF_ADDS_UNDER_WAY;
 	core->ranks[local].adding_to = region;
 	core->ranks[local].adding_round = core->adding_round;
 	if (!rc)
 		return;
-	if (!core->hold)
+	if (core->adds != EPF_ADDS_HOLD)
 		epf_hold_cold(core);
-	core->hold_adds[core->hold_retry++] = (struct epf_gpu_add){ region->mr, offset, value };
+	core->hold_adds[core->adds_refused++] = (struct epf_gpu_add){ region->mr, offset, value };
 }
 
 void epf_hold_cold(struct epf_core *core)
 {
-	core->hold = 1;
+	core->adds = EPF_ADDS_HOLD;
 	core->hold_tsc = epf_tsc();
 }

@@ -13,7 +13,7 @@
 /* No additions are under way any more. */
 static void adding_ends(struct epf_core *core)
 {
-	core->adding = 0;
+	core->adds = EPF_ADDS_NONE;
 	core->adding_round++;
 }
 
@@ -58,9 +58,9 @@ static int adds_behind(const struct epf_core *core, const struct epf_wc *wc)
 /* May it not take effect now? */
 static int stops(struct epf_core *core, const struct epf_wc *wc)
 {
-	if (core->hold)
+	if (core->adds == EPF_ADDS_HOLD)
 		return 1;
-	if (!core->adding || adds_behind(core, wc))
+	if (core->adds == EPF_ADDS_NONE || adds_behind(core, wc))
 		return 0;
 	if (!core->ops->add_pending(core->nic)) {
 		adding_ends(core);
@@ -88,7 +88,7 @@ int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc)
 }
 
 /* Lets what was queued take effect, up to the next that has to wait. */
-static void undefer(struct epf_core *core)
+static void take_queued(struct epf_core *core)
 {
 	while (core->n_queued_arrivals &&
 	       !stops(core, &core->queued_arrivals[core->first_queued_arrival].wc)) {
@@ -105,7 +105,7 @@ static void undefer(struct epf_core *core)
 /* Hands the NIC the additions that it had no room for; 1: it has them all. */
 static int retry_adds(struct epf_core *core)
 {
-	while (core->hold_retry) {
+	while (core->adds_refused) {
 		const struct epf_gpu_add *add = &core->hold_adds[0];
 		int rc = core->ops->add(core->nic, &add->mr, add->offset, add->value);
 
@@ -115,7 +115,7 @@ static int retry_adds(struct epf_core *core)
 		}
 		if (rc)
 			EPF_COUNT(core, ARRIVALS_REFUSED, 1);
-		core->hold_retry--;
+		core->adds_refused--;
 		core->hold_adds[0] = core->hold_adds[EPF_HOLD_ADDS - 1];
 	}
 	return 1;
@@ -127,12 +127,11 @@ int epf_hold_over_cold(struct epf_core *core)
 		return 0;
 	if (core->ops->add_pending(core->nic))
 		return 0;
-	core->hold = 0;
 	adding_ends(core);
 	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_HOLD_NS),
 		     epf_tsc_to_ns(epf_tsc() - core->hold_tsc));
-	if (core->hold_resume)
+	if (core->adds_resume)
 		epf_arrive_resume(core); /* which may meet the next addition */
-	undefer(core);
-	return !core->hold;
+	take_queued(core);
+	return core->adds != EPF_ADDS_HOLD;
 }

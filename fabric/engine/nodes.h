@@ -104,7 +104,7 @@ struct epf_notify_in {
 };
 
 struct epf_recovery; /* recover.c */
-struct epf_watch;    /* watch.c */
+struct epf_watch;    /* watch_priv.h */
 
 /* A remote engine: the process of a rank, or the daemon of a node. */
 struct epf_node {

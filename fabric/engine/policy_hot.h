@@ -157,7 +157,8 @@ static inline unsigned reaps_later(struct epf_core *core, unsigned dequeued)
 {
 	core->unreaped += dequeued;
 	if (dequeued && core->unreaped < REAP_COMMANDS &&
-	    !(core->n_wait | core->flushing | core->n_dirty | core->hold | core->cold_work))
+	    !(core->n_wait | core->flushing | core->n_dirty | core->cold_work) &&
+	    core->adds != EPF_ADDS_HOLD)
 		return 1;
 	core->unreaped = 0;
 	return 0;

@@ -44,7 +44,7 @@ EPF_INLINE void prefetch_entry(const struct epf_core *core, const struct epf_wc 
 /* Hands an arrival on, unless additions to GPU memory hold it back. */
 EPF_INLINE void arrive(struct epf_core *core, const struct epf_wc *wc)
 {
-	if (EPF_UNLIKELY(core->adding) && epf_adding_stops_cold(core, wc))
+	if (EPF_UNLIKELY(core->adds) && epf_adding_stops_cold(core, wc))
 		return;
 	EPF_PROBE3(arrive, wc->lane, wc->op, wc->len);
 	epf_arrive(core, wc);
@@ -64,7 +64,8 @@ EPF_INLINE unsigned handle_entries(struct epf_core *core, int first, int *n)
 			EPF_PROBE3(complete, wc->lane, wc->id, wc->status);
 			epf_complete(core, &core->lanes[wc->lane], wc->id);
 		} else if (EPF_UNLIKELY(wc->op == EPF_WC_SENT || wc->op == EPF_WC_LANE_DOWN)) {
-			if (EPF_UNLIKELY(core->hold)) { /* not before what came before it */
+			if (EPF_UNLIKELY(core->adds ==
+					 EPF_ADDS_HOLD)) { /* not before what came before it */
 				core->held_at = (uint32_t)i;
 				core->held_n = (uint32_t)*n;
 				*n = i;
@@ -85,19 +86,19 @@ EPF_INLINE unsigned handle_entries(struct epf_core *core, int first, int *n)
 EPF_INLINE unsigned reap(struct epf_core *core, const unsigned timed)
 {
 	unsigned receives, first, most = core->limits.reap_batch;
-	unsigned late = core->n_queued_arrivals; /* queued arrivals that take effect now */
+	unsigned resumed = core->n_queued_arrivals; /* queued arrivals that take effect now */
 	uint64_t t;
 	int n;
 
-	if (EPF_UNLIKELY(core->hold) && !epf_hold_over_cold(core)) {
+	if (EPF_UNLIKELY(core->adds == EPF_ADDS_HOLD) && !epf_hold_over_cold(core)) {
 		most = core->held_n ? 0 : queued_room(core, most);
 		if (!most)
 			return 0;
 	}
-	late -= core->n_queued_arrivals;
+	resumed -= core->n_queued_arrivals;
 	n = reap_entries(core, most, &first);
 	if (n <= (int)first)
-		return late;
+		return resumed;
 	t = clock_if(timed);
 	receives = handle_entries(core, (int)first, &n);
 	time_stage(core, timed, receives ? EPF_STAT_CORE_ARRIVE_TSC : EPF_STAT_CORE_REAP_TSC, t);
@@ -107,7 +108,7 @@ EPF_INLINE unsigned reap(struct epf_core *core, const unsigned timed)
 		EPF_COUNT(core, ARRIVALS, receives);
 	}
 	EPF_COUNT(core, COMPLETIONS, (unsigned)n - first - receives);
-	return (unsigned)n - first + late;
+	return (unsigned)n - first + resumed;
 }
 
 #endif

@@ -235,10 +235,10 @@ struct epf_ring_state {
 	uint8_t flush_phase; /* enum epf_flush_phase */
 	uint8_t flush_all;
 	uint8_t weight;
-	uint8_t mixed;   /* turns in which it is not looked for rows of puts (step_hot.c) */
-	uint8_t missed;  /* 1: the last look found none at its head */
-	uint8_t left;    /* what is in it was left there: it is alike, up to `alike` (put_hot.c) */
-	uint8_t covered; /* nothing before a flush of all rings is left in it */
+	uint8_t mixed;  /* turns in which no run of plain puts is looked for (policy_hot.h) */
+	uint8_t missed; /* 1: the last look found none at its head */
+	uint8_t left; /* its commands were left in it: they are alike, up to `alike` (policy_hot.h) */
+	uint8_t covered;       /* nothing before a flush of all rings is left in it */
 	uint32_t flush_seq;    /* sequence of the FLUSH command */
 	uint32_t flush_failed; /* a lost rank the flush should have covered; EPF_NONE */
 	uint32_t flush_list;   /* streams of the flush, EPF_NONE ends */

@@ -13,7 +13,7 @@
 enum { SILENT_TICKS_MORE = 2 };
 
 /* Until the first tick: time between two checks for peers that may be told that this engine sends heartbeats. */
-#define YOUNG_TICK_NS UINT64_C(10000000)
+#define PROMISE_TICK_NS UINT64_C(10000000)
 
 /* 1: the peer's engine has been silent for too long. Counted in our own ticks, so time in which we stalled ourselves does not count. */
 static int is_silent(struct epf_core *core, struct epf_node *node)
@@ -53,7 +53,7 @@ static void heartbeat(struct epf_core *core)
 				epf_grant_mark(core, &core->lanes[node->first_lane + l]);
 		node->heard = 0;
 	}
-	core->young = 0;
+	core->unpromised = 0;
 }
 
 /*
@@ -77,7 +77,7 @@ static void promise_beats(struct epf_core *core)
 				node->promised = 1;
 			}
 	}
-	core->young = left != 0;
+	core->unpromised = left != 0;
 }
 
 static int has_other_lane(const struct epf_core *core, const struct epf_lane *lane)
@@ -139,7 +139,7 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	if (core->cold_work || now >= core->reopen_ns)
 		handled =
 			epf_recover_step(core, now) + epf_ranks_step(core) + epf_revoke_step(core);
-	if (core->young && core->caps.carries_events)
+	if (core->unpromised && core->caps.carries_events)
 		promise_beats(core);
 	if (now >= core->next_beat_ns) {
 		core->next_beat_ns = now + core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT;
@@ -150,7 +150,7 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	}
 	core->next_tick_ns =
 		core->reopen_ns < core->next_beat_ns ? core->reopen_ns : core->next_beat_ns;
-	if (core->young && now + YOUNG_TICK_NS < core->next_tick_ns)
-		core->next_tick_ns = now + YOUNG_TICK_NS;
+	if (core->unpromised && now + PROMISE_TICK_NS < core->next_tick_ns)
+		core->next_tick_ns = now + PROMISE_TICK_NS;
 	return handled;
 }
