@@ -9,7 +9,7 @@
 #include "fabric/engine/data_path.h"
 #include "fabric/engine/lane_hot.h"
 
-/* Has the lane room for one more entry, and where it has an event at the peer, a receive there? */
+/* Returns 1 if the lane has room for one more entry and, if the entry raises an event at the peer, a receive there. */
 EPF_INLINE int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned bulk,
 			  unsigned event)
 {
@@ -27,8 +27,8 @@ EPF_INLINE int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned
 }
 
 /*
- * May a stream's lane take one more entry of `bytes` bytes of this rank? A message always may pass the byte limits: it is what
- * lets the bytes before it be acknowledged.
+ * Returns 1 if a lane may take one more entry of `bytes` bytes of this rank. Messages pass the byte limits: only they
+ * let the bytes before them be acknowledged.
  */
 EPF_INLINE int admit(struct epf_core *core, const struct epf_rank_state *rank,
 		     struct epf_lane *lane, unsigned bulk, unsigned event, uint32_t bytes)

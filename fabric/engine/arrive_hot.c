@@ -12,7 +12,7 @@
 int epf_hook;
 #endif
 
-/* Adds to a signal that lies in GPU memory; 0: that was withdrawn. Who waits on the host looks for himself. */
+/* Adds to a signal in GPU memory. Returns 0 if that memory was withdrawn. Waiters on the host read it themselves. */
 static int add_to_placed(struct epf_core *core, const struct epf_rank_state *rank,
 			 const struct epf_msg *m)
 {
@@ -106,7 +106,7 @@ static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane 
 	}
 }
 
-/* Sets a message aside until the window has passed it. The pool holds as many as all lanes have under way. */
+/* Keeps a message until the window has passed it. The pool holds as many as all lanes can have in flight. */
 static void pend(struct epf_core *core, struct epf_rx_stream *rx, const struct epf_msg *m)
 {
 	uint32_t index = core->pending_free;
@@ -164,7 +164,7 @@ static int hooked(struct epf_core *core, struct epf_node *node, struct epf_lane 
 }
 #endif
 
-/* Moves the window past what is there, applying the messages that waited for it; stops behind one that the NIC has to finish. */
+/* Moves the window past what has arrived and applies the messages that waited for it; stops behind one that the NIC has to finish. */
 static void advance(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		    struct epf_rx_stream *rx)
 {
@@ -244,7 +244,7 @@ void epf_arrive_resume(struct epf_core *core)
 	advance(core, node, &core->lanes[core->hold_lane], epf_rx(core, node, core->hold_handle));
 }
 
-/* The running count in 16 bits of immediate, made whole: within 32,768 of base on either side. */
+/* Extends the 16-bit count of an immediate to 32 bits: it is within 32,768 of base on either side. */
 static uint32_t widen(uint32_t base, uint32_t count16)
 {
 	return base + (uint32_t)(int32_t)(int16_t)(uint16_t)(count16 - base);
@@ -292,7 +292,7 @@ static uint32_t imm_count(const struct epf_core *core, const struct epf_node *no
 	return widen(epf_rx(core, node, handle)->base, imm & 0xffffu);
 }
 
-/* A write whose immediate carries its own signal: applied with the arrival, whatever else is missing. */
+/* A write whose immediate carries a signal: applied on arrival, whatever else is missing. */
 static int arrive_notify(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 			 uint32_t imm)
 {

@@ -4,14 +4,13 @@
  * from GPU kernels and other programs' threads; they are untrusted input. What passes here names a live region of
  * its own rank as source and a region that the peer exported as target, inside both, and a signal the peer has.
  *
- * epf_cmd_check() is called once per command, by check() on a private copy and by tests/fuzz/fuzz_cmd.c. Pure: reads tables, writes nothing.
+ * epf_cmd_check() is called once per command, by step_hot.c on a private copy and by tests/fuzz/fuzz_cmd.c. Pure: reads tables, writes nothing.
  */
 #ifndef EPF_FABRIC_ENGINE_CHECK_HOT_H
 #define EPF_FABRIC_ENGINE_CHECK_HOT_H
 
 #include "fabric/base/err.h"
 #include "fabric/engine/core.h"
-#include "fabric/engine/fail.h"
 
 /* Local side: [offset, offset + length) inside a live region of the rank. */
 EPF_INLINE unsigned check_local(const struct epf_rank_state *rank, const struct epf_op *op)
@@ -103,23 +102,6 @@ EPF_INLINE unsigned epf_cmd_check(const struct epf_rank_state *rank, const struc
 			       : check_remote(peer, op, 8, EPF_MR_REMOTE_WRITE);
 	default:
 		return EPF_R_CMD_OP;
-	}
-}
-
-/* Checks the n commands of a batch, the first with number first_seq; refused commands fail here and become EPF_OP_COUNT, which nobody stages. */
-EPF_INLINE void check(struct epf_core *core, struct epf_ring_state *ring, struct epf_op *ops,
-		      unsigned n, uint32_t first_seq)
-{
-	const struct epf_rank_state *rank = &core->ranks[ring->rank];
-
-	for (unsigned i = 0; i < n; i++) {
-		struct epf_op *op = &ops[i];
-		unsigned reason = epf_cmd_check(rank, core->peers, core->world, op);
-
-		if (EPF_UNLIKELY(reason)) {
-			epf_refuse_cold(core, ring, first_seq + i, op->rank, reason);
-			op->op = EPF_OP_COUNT;
-		}
 	}
 }
 

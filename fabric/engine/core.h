@@ -35,8 +35,8 @@
 #include <stdint.h>
 
 /*
- * One command at a time, the last of a batch, is followed from its taking until a NIC has it (row queue_delay_ns), and on until the NIC
- * says that it is done (nic_ns).
+ * One command at a time, the last of a batch, is followed from its dequeue until the NIC has it (row queue_delay_ns), and until the NIC
+ * completes it (nic_ns).
  */
 struct epf_sample {
 	uint8_t state;     /* enum epf_sample_state */
@@ -46,9 +46,9 @@ struct epf_sample {
 	uint64_t tsc; /* when it was dequeued, or posted */
 };
 
-/* Beside it the newest command of one ring, from when it was seen until it is dequeued: row ring_wait_ns. */
+/* The newest command of one ring, from when it was seen until it is dequeued: row ring_wait_ns. */
 struct epf_seen {
-	uint64_t next_tsc; /* before that no batch is looked at */
+	uint64_t next_tsc; /* before that no batch is sampled */
 	uint32_t ring;     /* index + 1; 0: none is watched */
 	uint64_t tail;     /* where the ring is when the command has been dequeued */
 	uint64_t tsc;
@@ -81,18 +81,18 @@ struct epf_core_limits {
 	uint64_t peer_silence_ns; /* 0: an engine may be silent forever */
 	uint32_t start_count;     /* first count of every stream: tests of wrap */
 	uint32_t connect_threads; /* that set lanes up, where the NIC lets several do so; 0: one */
-	uint8_t beats; /* 1: this engine has a thread of its own, so it can promise signs of life */
+	uint8_t beats; /* 1: this engine has its own thread, so it can promise heartbeats */
 };
 
 enum { EPF_MAX_GPU_FLUSHES = 16, EPF_MAX_QUEUED_ARRIVALS = 256 };
 
-/* An arrival that waits for additions to GPU memory, with its message's bytes. */
+/* An arrival that waits for additions to GPU memory, with the bytes of its message. */
 struct epf_queued_arrival {
 	struct epf_wc wc;
 	unsigned char msg[EPF_NIC_MSG_BYTES];
 };
 
-/* What makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
+/* Makes a NIC's writes to a GPU's memory visible to its kernels (device_region.c). */
 struct epf_gpu_flush {
 	void (*flush)(void *arg);
 	void *arg;
@@ -148,14 +148,14 @@ struct epf_core {
 	uint8_t cold_work;           /* the control plane has something to do */
 	struct epf_ring_poll *polls; /* [EPF_MAX_RINGS] by ring */
 	uint64_t *retired;    /* bits: rings that have retired something since the last publish */
-	struct epf_cmd never; /* an empty slot: what polls of closed rings look at */
+	struct epf_cmd never; /* an empty slot: polls of closed rings read it */
 	uint32_t n_rings;
 	uint32_t next_ring;  /* where the next step begins */
-	uint32_t steps;      /* all steps; the timer is looked at now and then */
+	uint32_t steps;      /* all steps */
 	uint32_t timed_step; /* the next one in which the clock is read (policy_hot.h) */
 	uint64_t tick_ns;    /* nanoseconds of a tick of the time-stamp counter, times 2^32 */
 	struct epf_sample sample;
-	uint32_t unreaped; /* commands dequeued since the NIC was looked at */
+	uint32_t unreaped; /* commands dequeued since the NIC was polled */
 	uint64_t began;    /* time-stamp of the first step since then */
 	uint32_t n_ranks;
 	uint32_t max_ranks;
@@ -204,42 +204,40 @@ struct epf_core {
 	uint64_t (*now)(void *arg);
 	void *now_arg;
 	uint64_t next_tick_ns; /* next time the cold timer is due */
-	uint64_t next_beat_ns; /* next time nodes are asked for a sign of life */
+	uint64_t next_beat_ns; /* next time heartbeats are sent */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint8_t unpromised; /* before the first tick: nodes do not know yet that this engine sends heartbeats */
-	uint64_t peer_memory_bytes; /* engine memory proportional to peers */
-	uint64_t
-		peer_memory_most; /* no more of it than this, 0: no limit; the owner of the core sets it */
-	uint64_t peer_memory_wanted; /* not 0: that limit was in the way of so much */
+	uint64_t peer_memory_bytes;  /* engine memory proportional to peers */
+	uint64_t peer_memory_most;   /* its limit, 0: none; set by the owner of the core */
+	uint64_t peer_memory_wanted; /* not 0: so much was refused because of that limit */
 	struct epf_stats_block *stats;
 	struct epf_flight *flight;          /* the recorder; NULL: none */
-	struct epf_watch *watch;            /* NULL: nobody watches */
+	struct epf_watch *watch;            /* NULL: no watch */
 	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
 	struct epf_wr *lane_wrs;            /* memory of all lanes */
 	struct epf_msg *lane_msgs;
-	struct epf_wakeup *wakeup; /* what the core sleeps on */
+	struct epf_wakeup *wakeup; /* the core sleeps on it */
 	struct epf_wakeup own_wakeup;
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;
-	uint64_t recover_seen_ns; /* when epf_recover_step looked last, 0: nothing was to recover */
+	uint64_t recover_seen_ns; /* time of the last epf_recover_step, 0: nothing was to recover */
 	uint32_t recovering;      /* lanes under recovery */
 	uint8_t is_opening; /* a lane was opened or connected in this round: the others wait for the next */
 	uint32_t
-		recover_poll; /* some of them have something to do, and do not only wait for peers or time */
+		recover_poll; /* 1: some of them have something to do and do not only wait for peers or time */
 	struct epf_outage outages[EPF_NIC_LINKS]; /* by link */
+	uint64_t reopen_ns; /* when the next lane is reopened; UINT64_MAX: none waits */
 	uint64_t
-		reopen_ns; /* when the next lane is to be opened again; UINT64_MAX: none waits for that */
-	uint64_t
-		self_lost_ns; /* no lane to the own node is left: when that counts as lost; 0: it has one */
+		self_lost_ns; /* no lane to this node itself is left: when it counts as lost; 0: there is one */
 	uint32_t
-		telling; /* local ranks whose news nodes have still to be notified, and telling_loss */
-	uint8_t telling_loss; /* nodes have still to be notified which loss the rank would end for (losses.c) */
+		telling; /* local ranks of whose state nodes have still to be notified, and telling_loss */
+	uint8_t telling_loss; /* nodes have still to be notified for which loss the rank would end (losses.c) */
 	struct epf_peers_shm *peers_page; /* state of every rank, for waits */
 	uint8_t own_peers_page;
-	uint64_t
-		refusals[EPF_CMD_REASONS]; /* commands refused, by reason - 300; any thread reads */
-	uint32_t recheck; /* a region was withdrawn: deferred commands are checked once more */
+	uint64_t refusals
+		[EPF_CMD_REASONS]; /* commands refused, by reason - 300; read by any thread */
+	uint32_t recheck;          /* a region was withdrawn: deferred commands are checked again */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
 	uint32_t
 		links_untold; /* bit l: link l has a new device whose keys not everybody knows yet (reconnect.c) */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dequeue: whose turn it is, and copying its commands out of the ring. Inline parts of step_hot.c.
+ * Dequeue and check: whose turn it is, copying its commands out of the ring, refusing bad ones. Inline parts of step_hot.c.
  */
 #ifndef EPF_FABRIC_ENGINE_DEQUEUE_HOT_H
 #define EPF_FABRIC_ENGINE_DEQUEUE_HOT_H
 
-#include "fabric/engine/core.h"
+#include "fabric/engine/check_hot.h"
+#include "fabric/engine/fail.h"
 #include "fabric/engine/lane_hot.h"
 #include "fabric/engine/policy_hot.h"
 
@@ -94,6 +95,22 @@ EPF_INLINE void dequeue(struct epf_core *core, struct epf_ring_state *ring, unsi
 	b->n = n;
 	b->first_seq = ring->seq;
 	ring_dequeued(core, ring, tail, ring->seq + n, deficit);
+}
+
+/* Checks the batch (check_hot.h); refused commands fail here and become EPF_OP_COUNT, which nobody stages. */
+EPF_INLINE void check(struct epf_core *core, struct epf_ring_state *ring, struct batch *b)
+{
+	const struct epf_rank_state *rank = &core->ranks[ring->rank];
+
+	for (unsigned i = 0; i < b->n; i++) {
+		struct epf_op *op = &b->ops[i];
+		unsigned reason = epf_cmd_check(rank, core->peers, core->world, op);
+
+		if (EPF_UNLIKELY(reason)) {
+			epf_refuse_cold(core, ring, b->first_seq + i, op->rank, reason);
+			op->op = EPF_OP_COUNT;
+		}
+	}
 }
 
 /* Records commands that were dequeued: flight recorder, probe, counter. */

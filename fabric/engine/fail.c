@@ -43,7 +43,7 @@ void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_
 
 	EPF_PROBE4(refuse, ring->id, seq, rank, reason);
 	EPF_STORE_RELAXED(counter, *counter + 1);
-	/* A rank that is lost takes its regions with it: that it is lost is the first cause. */
+	/* A lost rank takes its regions with it: the loss is the cause to report. */
 	if (reason == EPF_R_CMD_REVOKED && rank < core->world && !core->peers[rank].up)
 		epf_fail_cold(core, ring, seq, rank, EPF_S_PEER_DOWN, EPF_R_PEER_DOWN);
 	else
@@ -68,7 +68,7 @@ int epf_recheck_cold(struct epf_core *core, struct epf_deferred *p)
 	return 1;
 }
 
-/* Fails every deferred command of a list and gives the places back. */
+/* Fails and frees every deferred command of a list. */
 static void fail_deferred(struct epf_core *core, uint32_t *head, unsigned status, unsigned reason)
 {
 	while (*head != EPF_NONE) {

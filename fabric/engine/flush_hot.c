@@ -21,7 +21,7 @@ void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_
 	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_FLUSH, 0, ring->id, 0, 0, seq);
 }
 
-/* A flush of all rings begins: each other ring has to be taken up to what it can hold now. */
+/* A flush of all rings begins: each other ring is to be dequeued up to what it can hold now. */
 static void cover_begin(struct epf_core *core, const struct epf_ring_state *ring)
 {
 	for (uint32_t i = 0; i < core->n_rings; i++) {
@@ -76,7 +76,7 @@ static void mark(struct epf_core *core, struct epf_deferred *p)
 	core->ranks[core->rings[p->ring]->rank].covered++;
 }
 
-/* Is a deferred command before the flush? Of other rings everything that is deferred now is taken for that. */
+/* Returns 1 if a deferred command is before the flush. Everything that other rings have deferred now counts as before it. */
 static int is_before(const struct epf_ring_state *ring, const struct epf_deferred *p)
 {
 	return p->ring == ring->id ? (int32_t)(p->seq - ring->flush_seq) < 0 : ring->flush_all;
@@ -109,8 +109,8 @@ static void mark_deferred(struct epf_core *core, const struct epf_ring_state *ri
 }
 
 /*
- * Moves a flush on until all commands before it are staged; 1 when they are. The rings go on meanwhile: a flush may
- * cover more than it has to.
+ * Moves a flush on until all commands before it are staged. Returns 1 if they are. Rings continue meanwhile: a flush may
+ * cover more than it must.
  */
 static int is_staged(struct epf_core *core, struct epf_ring_state *ring)
 {
@@ -168,7 +168,7 @@ static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 				return handled;
 			s->flush_count = count;
 		} else {
-			/* Not asked, so an older answer must not pass for this one's. */
+			/* Nothing was sent, so an older acknowledgement must not count for this flush. */
 			ring->flush_failed = s->peer;
 		}
 		ring->flush_sent = s->next_flush;
@@ -179,8 +179,8 @@ static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 }
 
 /*
- * Strikes acknowledged streams off the list. A stream to a lost peer is struck off too and fails the flush, unless the peer
- * acknowledged before it went: one that answers and leaves is no failure. [A5]
+ * Removes acknowledged streams from the list. A stream to a lost peer is removed too and fails the flush, unless the peer
+ * acknowledged before it was lost. [A5]
  */
 static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
 {

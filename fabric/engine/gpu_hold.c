@@ -18,8 +18,8 @@ static void adding_ends(struct epf_core *core)
 }
 
 /*
- * May an addition to memory of rank `to` go behind those under way? number: of the region, of a signal: the one that signals lie in. It may when
- * those for its rank, if any, are in the same region. What apply() would refuse may be anything.
+ * Returns 1 if an addition to memory of rank `to` may follow those under way: those for its rank, if any, are in the same region. number: the region;
+ * signals lie in the rank's signal_region. Returns 0 for what apply() would refuse.
  */
 static int goes_behind(const struct epf_core *core, uint32_t to, unsigned kind, uint32_t number)
 {
@@ -37,7 +37,7 @@ static int goes_behind(const struct epf_core *core, uint32_t to, unsigned kind, 
 	return rank->adding_round != core->adding_round || rank->adding_to == region;
 }
 
-/* Is this an addition that those under way for its rank, if any, come before anyway? */
+/* Returns 1 for an addition that may follow those under way. */
 static int adds_behind(const struct epf_core *core, const struct epf_wc *wc)
 {
 	const struct epf_node *node = &core->nodes[core->lanes[wc->lane].node];
@@ -55,7 +55,7 @@ static int adds_behind(const struct epf_core *core, const struct epf_wc *wc)
 	       goes_behind(core, m.rank, m.kind, m.signal);
 }
 
-/* May it not take effect now? */
+/* Returns 1 if an arrival must wait. */
 static int stops(struct epf_core *core, const struct epf_wc *wc)
 {
 	if (core->adds == EPF_ADDS_HOLD)
@@ -87,7 +87,7 @@ int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc)
 	return 1;
 }
 
-/* Lets what was queued take effect, up to the next that has to wait. */
+/* Applies queued arrivals, up to the next that has to wait. */
 static void take_queued(struct epf_core *core)
 {
 	while (core->n_queued_arrivals &&
@@ -102,7 +102,7 @@ static void take_queued(struct epf_core *core)
 	}
 }
 
-/* Hands the NIC the additions that it had no room for; 1: it has them all. */
+/* Hands the NIC the additions that it had no room for. Returns 1 if it has them all. */
 static int retry_adds(struct epf_core *core)
 {
 	while (core->adds_refused) {

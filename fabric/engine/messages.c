@@ -27,7 +27,7 @@ int epf_core_say_bye(struct epf_core *core)
 
 int epf_core_is_quiet(const struct epf_core *core)
 {
-	/* Who is lost, or has said goodbye himself, answers nothing any more; what a failed lane holds is sent again on another one. */
+	/* A node that is lost or has said goodbye answers nothing; what a failed lane holds is replayed on another one. */
 	for (uint32_t i = 0; i < core->n_lanes; i++)
 		if (core->lanes[i].tail != core->lanes[i].head &&
 		    core->lanes[i].state != EPF_LANE_DOWN &&

@@ -9,7 +9,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 
-/* Whose fault it is that a node cannot be reached: this node's own ports, or something behind them. */
+/* Returns why a node cannot be reached: this node's own ports, or something behind them. */
 static unsigned why_down(const struct epf_core *core, unsigned status)
 {
 	struct epf_nic_counters nic;
@@ -26,7 +26,7 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 
 	if (node->state == EPF_NODE_DOWN)
 		return;
-	/* Who has said goodbye is not lost, but what is still under way to it ends all the same. */
+	/* A node that has said goodbye is not lost, but what is in flight to it ends all the same. */
 	if (node->state != EPF_NODE_LEFT)
 		EPF_STORE_RELAXED(&node->state, EPF_NODE_DOWN);
 	EPF_PROBE3(node_down, node->rank, status, cause);
@@ -45,5 +45,5 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 			epf_fail_lane_cold(core, &core->lanes[node->first_lane + i], status);
 	for (uint32_t h = 0; h < node->n_handles; h++)
 		epf_fail_stream_cold(core, &core->streams[node->handles[h]], status);
-	core->cold_work = 1; /* withdrawals and news do not wait for it any more */
+	core->cold_work = 1; /* withdrawals and messages about ranks do not wait for it any more */
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A run of plain puts: from the ring to the lane in one pass, for what most commands of a job are. What does not change from one put to
+ * Fast path for consecutive plain puts: moves them from the ring to their lane in one pass. What does not change from one put to
  * the next (peer, stream, lane, regions, credit) is looked up when it changes, and counted once for all of them. Called by step_hot.c
- * before the ordinary way (take, check, stage), which goes on behind the run and knows every other command: whatever is not
- * plainly right here is left in the ring for it. So nothing is refused, deferred or failed in this file. Must never block,
+ * before the general path (dequeue, check, stage), which continues behind the run and knows every command: whatever is not
+ * plainly right stays in the ring for it. So nothing is refused, deferred or failed in this file. Must never block,
  * allocate, lock, log or make a system call.
  */
 #include "fabric/engine/data_path.h"
@@ -36,7 +36,7 @@ EPF_INLINE uint64_t lesser(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* How much the limits of what is in flight, and the lane, admit. */
+/* Computes how much the limits of what is in flight, and the lane, admit. */
 EPF_INLINE void find_credit(const struct epf_core *core, const struct epf_rank_state *rank,
 			    unsigned bulk, struct stretch *t)
 {
@@ -53,7 +53,7 @@ EPF_INLINE void find_credit(const struct epf_core *core, const struct epf_rank_s
 			       room_below(limits->rank_inflight_bytes, rank->inflight_bytes));
 }
 
-/* Looks up what the puts of a key share; 0: something about them needs the ordinary way. */
+/* Looks up what the puts of a key share. Returns 0 if they need the general path. */
 EPF_INLINE int stretch_begin(const struct epf_core *core, const struct epf_ring_state *ring,
 			     const struct epf_rank_state *rank, struct epf_cmd c, struct stretch *t)
 {

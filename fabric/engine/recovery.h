@@ -24,7 +24,7 @@ static inline uint64_t epf_more_backoff(uint64_t ns)
 	return more < 200000000u ? more : 200000000u;
 }
 
-/* Goes on with a lane whose work has moved (reopen.c). */
+/* Moves on a lane whose work goes on elsewhere (reopen.c). */
 void epf_reopen_step(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		     struct epf_lane_recovery *r, uint64_t now);
 /* A lane that could not be connected when the job began, with the peer's token; the node has other lanes. */
@@ -39,7 +39,7 @@ void epf_outage_end(struct epf_core *core, const struct epf_lane *lane, int is_u
 void epf_recover_forget(struct epf_core *core, struct epf_node *node);
 /* Streams on their way back to their lanes; returns how much was done. */
 unsigned epf_home_step(struct epf_core *core, struct epf_node *node);
-/* Puts the streams that wait on a lane on the lists of the lanes they are bound to now. */
+/* Moves the streams that wait on a lane to the lists of the lanes that they are bound to now. */
 void epf_relist(struct epf_core *core, struct epf_lane *lane);
 /* Moves a failed lane's entries to another one, a bounded number at a time. 1: its streams are bound there (replay.c). */
 int epf_replay(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,

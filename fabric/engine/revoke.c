@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-/* A withdrawal of an own region: which nodes still have to be notified or have not answered. */
+/* A withdrawal of a local region: which nodes have still to be notified or have not answered. */
 struct epf_revoke {
 	struct epf_revoke *next;
 	uint32_t local;
@@ -19,7 +19,7 @@ struct epf_revoke {
 	uint32_t *
 		ring_seqs; /* per ring: commands dequeued when it began; the region is a source until they are retired */
 	uint32_t n_rings;
-	uint8_t node_state[]; /* 0: to tell, 1: told, 2: done */
+	uint8_t node_state[]; /* 0: to be notified, 1: notified, 2: done */
 };
 
 int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region)
@@ -106,7 +106,7 @@ int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region,
 	return 1;
 }
 
-/* Own withdrawals: tell the nodes that have not been told. */
+/* Notifies nodes of withdrawals here. */
 static unsigned tell(struct epf_core *core)
 {
 	unsigned handled = 0;
@@ -126,7 +126,7 @@ static unsigned tell(struct epf_core *core)
 	return handled;
 }
 
-/* All entries staged when the snapshot was dequeued are complete. */
+/* Returns 1 if all entries staged when the snapshot was taken are complete. */
 static int drained(const struct epf_core *core, const struct epf_node *node)
 {
 	for (unsigned i = 0; i < node->n_lanes; i++)
@@ -141,7 +141,7 @@ void epf_drain_snapshot(struct epf_core *core, struct epf_node *node)
 		node->drain_heads[i] = core->lanes[node->first_lane + i].head;
 }
 
-/* Regions of a peer that were withdrawn: acknowledge those whose traffic has drained, then look at newer ones. */
+/* Acknowledges withdrawn regions of a peer whose traffic has drained, then begins with newer ones. */
 static unsigned answer(struct epf_core *core, struct epf_node *node)
 {
 	unsigned handled = 0;

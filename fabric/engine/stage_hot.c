@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a checked command to work requests on a lane: admission (credits), staging, deferring. Called by
- * step_hot.c. A command without credit is deferred with its stream and holds no credit, so one slow
- * peer never stands before the others. Must never block, allocate, lock, log or make a system call.
+ * Turns checked commands into work requests on a lane: admission (credits), staging, deferring. Called by
+ * step_hot.c. A command without credit is deferred with its stream and holds no credit, so a slow
+ * peer never blocks the others. Must never block, allocate, lock, log or make a system call.
  */
 #include "fabric/engine/admit_hot.h"
 
@@ -12,8 +12,8 @@
 #include "fabric/engine/retire_hot.h"
 
 /*
- * Why the lane of a stream has just refused an entry. Asked afterwards, so that what is admitted pays nothing for it; credit that came
- * meanwhile is still why it was refused.
+ * Returns why the lane of a stream has just refused an entry. Asked afterwards, so that admitted entries pay nothing for it; credit that came
+ * meanwhile is still the reason.
  */
 static unsigned stall_of(const struct epf_core *core, const struct epf_stream *s, unsigned bulk)
 {
@@ -24,7 +24,7 @@ static unsigned stall_of(const struct epf_core *core, const struct epf_stream *s
 	return lane_has_room(lane, bulk) ? EPF_STALL_CREDIT : EPF_STALL_QUEUE;
 }
 
-/* The same of a command; the message behind its data is not held to the share of bulk traffic. */
+/* The same for a command; the message behind its data is not limited to the share of bulk traffic. */
 static unsigned stall_of_command(const struct epf_core *core, const struct epf_stream *s,
 				 const struct epf_op *op, uint32_t done)
 {
@@ -223,7 +223,7 @@ static struct epf_deferred *deferred_alloc(struct epf_core *core, struct epf_rin
 	return p;
 }
 
-/* Sets a command aside with its stream. The pool has room: take looked before it took. */
+/* Defers a command with its stream. The pool has room: dequeue_budget() has seen to that. */
 static void defer(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
 		  const struct epf_op *op, uint32_t seq, uint32_t done)
 {
@@ -237,7 +237,7 @@ static void defer(struct epf_core *core, struct epf_stream *s, struct epf_ring_s
 		core->deferred[s->deferred_tail].next = index;
 	}
 	s->deferred_tail = index;
-	core->peers[s->peer].stalls[s->stall]++; /* behind others: for what they wait */
+	core->peers[s->peer].stalls[s->stall]++; /* behind others: counted for their reason */
 	s->deferred_count++;
 	stream_wait(core, s);
 	EPF_PROBE4(defer, ring->id, seq, s->peer, s->lane);
@@ -254,7 +254,7 @@ static void defer(struct epf_core *core, struct epf_stream *s, struct epf_ring_s
 	}
 }
 
-/* A counted signal waits with its group until its puts are posted; it does not stand in their way. */
+/* A counted signal waits with its group until its puts are posted, and does not block them. */
 static void stage_counted(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
 			  const struct epf_op *op, uint32_t seq)
 {
@@ -269,7 +269,7 @@ static void stage_counted(struct epf_core *core, struct epf_stream *s, struct ep
 	group_signals(core, s);
 }
 
-/* Where the group stream of (rank, peer, signal) is found. */
+/* Returns the hash chain of the group stream of (rank, peer, signal). */
 EPF_INLINE uint32_t group_hash(const struct epf_core *core, const struct epf_ring_state *ring,
 			       const struct epf_op *op)
 {
@@ -279,7 +279,7 @@ EPF_INLINE uint32_t group_hash(const struct epf_core *core, const struct epf_rin
 	return (hash ^ hash >> 15) & core->group_mask;
 }
 
-/* The group stream of (rank, peer, signal); EPF_NONE: it was never used. */
+/* Returns the group stream of (rank, peer, signal), EPF_NONE if it was never used. */
 EPF_INLINE uint32_t group_find(const struct epf_core *core, const struct epf_ring_state *ring,
 			       const struct epf_op *op, uint32_t hash)
 {
@@ -295,7 +295,7 @@ EPF_INLINE uint32_t group_find(const struct epf_core *core, const struct epf_rin
 	return EPF_NONE;
 }
 
-/* The same, opened on first use; EPF_NONE when no more can be. */
+/* The same, opened on first use; EPF_NONE if no more streams can be opened. */
 static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
 			     const struct epf_op *op)
 {
@@ -343,8 +343,8 @@ static __attribute__((noinline)) void stage_command(struct epf_core *core,
 }
 
 /*
- * A put in one piece that raises no event, on a stream that is open and has nothing deferred: most of all commands, so without all the
- * questions. Returns 0, with nothing done, for any other.
+ * Stages a put in one piece that raises no event, on an open stream with nothing deferred: the most frequent command, so without the general
+ * checks. Returns 0, with nothing done, for any other.
  */
 EPF_INLINE int stage_put(struct epf_core *core, struct epf_ring_state *ring,
 			 struct epf_rank_state *rank, const struct epf_op *op, uint32_t seq)
@@ -375,8 +375,8 @@ EPF_INLINE int stage_put(struct epf_core *core, struct epf_ring_state *ring,
 }
 
 /*
- * Brings the stream and the next lane entry of a command near: with many peers each command touches other lines, and
- * the batch gives the time to fetch them.
+ * Prefetches the next lane entry of a command: with many peers each command touches other lines, and the batch gives
+ * the time to fetch them.
  */
 static void prefetch_target(const struct epf_core *core, const struct epf_ring_state *ring,
 			    const struct epf_op *op)
@@ -412,7 +412,7 @@ EPF_HOT void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring,
 	}
 }
 
-/* Stages what it can of a stream's deferred commands; 1 when none is left. */
+/* Stages a stream's deferred commands as far as there is credit. Returns 1 if none is left. */
 static int resume(struct epf_core *core, struct epf_stream *s)
 {
 	while (s->deferred_head != EPF_NONE) {
@@ -473,7 +473,7 @@ EPF_HOT unsigned epf_stage_waiting(struct epf_core *core)
 		else
 			core->wait_lanes[kept++] = lane->id;
 	}
-	/* Lanes that were added meanwhile stand behind the old ones. */
+	/* Lanes that were added meanwhile follow the old ones. */
 	while (i < core->n_wait)
 		core->wait_lanes[kept++] = core->wait_lanes[i++];
 	core->n_wait = kept;

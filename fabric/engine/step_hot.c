@@ -17,7 +17,6 @@
  * Called in a loop by loop.c and scheduler.c, by epf_progress() and by simulations. Must never block, allocate, lock, log or make a
  * system call (tests/check_hot.py, tests/proc/test_seccomp.c).
  */
-#include "fabric/engine/check_hot.h"
 #include "fabric/engine/data_path.h"
 #include "fabric/engine/dequeue_hot.h"
 #include "fabric/engine/policy_hot.h"
@@ -54,7 +53,7 @@ EPF_INLINE unsigned serve_batch(struct epf_core *core, struct epf_ring_state *ri
 		return 0;
 	epf_ring_poll_next(core, ring);
 	t = time_stage(core, timed, EPF_STAT_CORE_DEQUEUE_TSC, began);
-	check(core, ring, b.ops, b.n, b.first_seq);
+	check(core, ring, &b);
 	t = time_stage(core, timed, EPF_STAT_CORE_CHECK_TSC, t);
 	epf_stage_batch(core, ring, b.ops, b.n, b.first_seq);
 	time_stage(core, timed, EPF_STAT_CORE_STAGE_TSC, t);

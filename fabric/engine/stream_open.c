@@ -13,8 +13,8 @@ struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *no
 }
 
 /*
- * The lane a new stream belongs on: those on its rank's own links (0: all) in turn; and the one that carries it: another one where that is
- * down.
+ * Returns the lane that a new stream belongs to: round robin over those on its rank's links (0: all). *lane: the lane that carries it, another one if
+ * that is down.
  */
 static uint16_t choose_lane(struct epf_core *core, struct epf_node *node, unsigned links,
 			    uint16_t *lane)

@@ -36,9 +36,9 @@ enum epf_region_state {
 	EPF_REGION_FREE = 0,
 	EPF_REGION_LIVE = 1,
 	EPF_REGION_REVOKED =
-		2, /* local: waiting for peers; remote: told, our own traffic to it not yet drained */
+		2, /* local: waiting for peers; remote: withdrawn by the peer, our own traffic to it not yet drained */
 	EPF_REGION_DRAINING =
-		3, /* remote: waits for the entries that were staged when the snapshot was dequeued */
+		3, /* remote: waits for the entries that were staged when the snapshot was taken */
 	EPF_REGION_WITHDRAWN = 4, /* over: local: deregistered; remote: acknowledged */
 };
 
@@ -64,11 +64,11 @@ struct epf_region_remote {
 	uint16_t access; /* EPF_MR_* */
 };
 
-/* What a sleeping rank may have to hear. The larger outdoes the smaller. */
+/* What a sleeping rank is woken for; the larger value wins. */
 enum epf_notify {
 	EPF_NOTIFY_NONE = 0,
 	EPF_NOTIFY_WORDS = 1, /* a signal or completion counter moved */
-	EPF_NOTIFY_PEERS = 2, /* the peers page changed: it must hear, whatever it waits for */
+	EPF_NOTIFY_PEERS = 2, /* the peers page changed: wakes the rank whatever it waits for */
 };
 
 enum epf_rank_life {
@@ -97,17 +97,17 @@ struct epf_rank_state {
 	uint8_t notify;  /* enum epf_notify: the wakeup may have to be rung */
 	uint8_t life;    /* enum epf_rank_life */
 	uint8_t telling; /* nodes have still to be notified of its state */
-	uint8_t links; /* bit l: its streams go by link l of the own NIC while that is up; 0: by any */
-	uint32_t pid;    /* its process, for people; 0: not known */
+	uint8_t links; /* bit l: its streams use link l of this NIC while that is up; 0: any link */
+	uint32_t pid;  /* its process, for people; 0: not known */
 	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
 	uint8_t *masked; /* [world] */
-	uint16_t *told;  /* [n_nodes] messages of the present news that were sent */
-	/* Where additions to GPU memory of it are under way, in the core's round of that number. */
+	uint16_t *told;  /* [n_nodes] messages about its present state that were sent */
+	/* The region with additions to GPU memory under way, if adding_round is the core's. */
 	const struct epf_region_local *adding_to;
 	uint32_t adding_round;
 };
 
-/* Why a command was set aside with its stream. */
+/* Why a command was deferred with its stream. */
 enum epf_stall {
 	EPF_STALL_CREDIT = 0, /* no receive at the peer, or too much in flight */
 	EPF_STALL_QUEUE = 1,  /* the lane's send queue is full */
@@ -125,12 +125,12 @@ struct epf_peer {
 	uint8_t up;
 	uint8_t reserved;
 	uint32_t local;   /* index in core->ranks if it lives here, else EPF_NONE */
-	uint32_t coming;  /* comes back: messages of its news that have arrived */
-	uint32_t epoch;   /* of that news */
-	uint32_t expects; /* messages of it in all; 0: not known yet */
+	uint32_t coming;  /* comes back: messages about it that have arrived */
+	uint32_t epoch;   /* of those messages */
+	uint32_t expects; /* messages about it in all; 0: not known yet */
 	uint32_t returns; /* how much of its epoch here is its node's coming back (reconnect.c) */
-	uint32_t signals_applied; /* of those it sent, for people */
-	/* Commands for it that were set aside, by enum epf_stall, modulo 2^32: for people. */
+	uint32_t signals_applied; /* of those it sent: statistics */
+	/* Commands for it that were deferred, by enum epf_stall, modulo 2^32: statistics. */
 	uint32_t stalls[EPF_STALLS];
 };
 
@@ -138,7 +138,7 @@ enum epf_stream_kind { EPF_STREAM_CONTROL = 0, EPF_STREAM_RING = 1, EPF_STREAM_G
 
 /* Sending side of a stream. */
 struct epf_stream {
-	/* Since the watch looked: EPF_SENT_COMMAND for each command staged, and payload of puts: one addition. */
+	/* Since the watch last read it: EPF_SENT_COMMAND for each command staged, plus the payload of puts: one addition. */
 	uint64_t sent;
 	uint32_t count; /* events posted: count of the next one */
 	uint32_t peer;  /* rank */
@@ -147,8 +147,7 @@ struct epf_stream {
 	uint16_t node;
 	uint16_t lane;   /* the lane it is bound to, an index in core->lanes */
 	uint16_t handle; /* on its node */
-	uint16_t
-		home; /* the lane it was bound to first: where it goes back to when that is well again */
+	uint16_t home;   /* the lane it was bound to first: it fails back to that one */
 	uint8_t kind;
 	uint8_t dirty;   /* posted since the last flush and on a dirty list */
 	uint8_t waiting; /* on its lane's waiting list */
@@ -164,7 +163,7 @@ struct epf_stream {
 	uint32_t next_hash;    /* GROUP: chain of the group table */
 	uint32_t signal;       /* GROUP: the group's signal */
 	uint32_t rank;         /* local rank index */
-	uint32_t signals;      /* sent, since the watch looked */
+	uint32_t signals;      /* sent, since the watch last read it */
 	uint32_t flush_count;  /* count of the flush message that is on its way */
 	uint32_t signals_head; /* GROUP: counted signals that wait for their puts, in order */
 	uint32_t signals_tail;
@@ -172,10 +171,10 @@ struct epf_stream {
 	uint64_t group_target; /* GROUP: sum of the counts of signals sent */
 };
 
-/* An engine stages less than 2^26 commands and 2^38 bytes between two looks of the watch, a tenth of a second apart. */
+/* An engine stages less than 2^26 commands and 2^38 bytes in the tenth of a second between two readings of the watch. */
 #define EPF_SENT_COMMAND (UINT64_C(1) << 38)
 
-/* Receiving side of a stream: base, bitmap of what has arrived above it, messages that wait. */
+/* Receiving side of a stream: base, bitmap of arrivals above it, messages that wait. */
 struct epf_rx_stream {
 	uint32_t base;
 	uint32_t pending;  /* first waiting message, EPF_NONE: none */
@@ -255,19 +254,19 @@ struct epf_ring_state {
 	uint64_t failed;
 };
 
-/* What one link of the NIC carries. */
+/* Load of one link of the NIC. */
 struct epf_link_load {
 	uint64_t bytes; /* in flight, as nic-inflight-bytes counts them */
 	uint32_t messages;
 };
 
-/* A link that was lost: from the failure of its first lane until all of its lanes are in use again. */
+/* An outage of a link lasts from the failure of its first lane until all its lanes are in use again. */
 struct epf_outage {
-	uint32_t lanes;   /* of it that are being recovered */
+	uint32_t lanes;   /* lanes being recovered */
 	uint8_t is_moved; /* it was counted as a failover */
 };
 
-/* Where a ring's next command will be and what says that it is there: rings' polls lie side by side. */
+/* The slot of a ring's next command and the parity that marks it full. Side by side for all rings: a step polls them all. */
 struct epf_ring_poll {
 	const struct epf_cmd *slot;
 	uint64_t parity;

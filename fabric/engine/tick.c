@@ -15,7 +15,7 @@ enum { SILENT_TICKS_MORE = 2 };
 /* Until the first tick: time between two checks for peers that may be told that this engine sends heartbeats. */
 #define PROMISE_TICK_NS UINT64_C(10000000)
 
-/* 1: the peer's engine has been silent for too long. Counted in our own ticks, so time in which we stalled ourselves does not count. */
+/* Returns 1 if the peer's engine has been silent for too long. Counted in our own ticks, so time in which this engine stalled does not count. */
 static int is_silent(struct epf_core *core, struct epf_node *node)
 {
 	uint64_t sum = 0, limit;
@@ -33,9 +33,9 @@ static int is_silent(struct epf_core *core, struct epf_node *node)
 }
 
 /*
- * A silent node is asked for a sign of life: a plain write of the grant word, whose completion (or failure) tells. It
- * costs the peer nothing and needs no receive. But a NIC answers also for a process that hangs; so the word carries the beat
- * of this engine, written once a tick on one lane at least, and who has begun to beat must go on.
+ * A silent node is probed by a plain write of the grant word: it completes or fails, costs the peer nothing and needs no receive. But a NIC answers
+ * for a hung process, too; so the word carries the heartbeat of this engine, written once a tick on at least one lane, and an engine that has
+ * begun to send heartbeats must continue.
  */
 static void heartbeat(struct epf_core *core)
 {
@@ -57,8 +57,8 @@ static void heartbeat(struct epf_core *core)
 }
 
 /*
- * Of a peer that stops before its first tick, which may be more than a second after the join, nobody could tell that it is silent. So until then
- * every node learns that this engine sends heartbeats as soon as something of it has arrived: then it is connected and may be written to.
+ * A peer may stop before its first tick, which comes up to more than a second after the join; without heartbeats nobody could tell that it is silent.
+ * So until then every node learns that this engine sends heartbeats as soon as something of it has arrived: then it is connected and may be written to.
  */
 static void promise_beats(struct epf_core *core)
 {
@@ -91,9 +91,8 @@ static int has_other_lane(const struct epf_core *core, const struct epf_lane *la
 }
 
 /*
- * Ticks for which a lane may stall. To the own node there is no network that could be waited for. To another one the device has
- * time limits of its own, and an engine that has stopped is peer-silence's to notice: what lasts longer than both is a device that reports
- * nothing. 0: forever.
+ * Returns for how many ticks a lane may stall, 0: forever. To this node itself there is no network to wait for. To another one the device has
+ * its own time limits, and peer-silence detects an engine that has stopped: what lasts longer than both is a device that reports nothing.
  */
 static uint64_t patience(const struct epf_core *core, const struct epf_lane *lane)
 {
@@ -101,7 +100,7 @@ static uint64_t patience(const struct epf_core *core, const struct epf_lane *lan
 
 	if (lane->node == core->self)
 		return has_other_lane(core, lane) ? EPF_TICKS_PER_TIMEOUT : 0;
-	/* Who has promised no beats may have stopped for good, which is not held against it. */
+	/* A peer that has promised no heartbeats may be stopped for as long as it likes. */
 	if (!l->peer_silence_ns || !core->nodes[lane->node].beats_seen)
 		return 0;
 	return EPF_TICKS_PER_TIMEOUT +
@@ -109,8 +108,8 @@ static uint64_t patience(const struct epf_core *core, const struct epf_lane *lan
 }
 
 /*
- * A device may forget a lane: it reports neither completions nor an error, and where other lanes of the node go on, nobody would
- * miss it. Soft-RoCE of Linux 6.1 does so (docs/transports.md). Another post may remind the device. If that does not help either, the lane fails.
+ * A device may forget a lane and report neither completions nor an error; while other lanes of the node work, nobody would notice.
+ * Soft-RoCE of Linux 6.1 does so (docs/transports.md). Another post may remind the device; if it does not, the lane fails.
  */
 static void look_after(struct epf_core *core, struct epf_lane *lane)
 {

@@ -49,7 +49,7 @@ void watch_shelf_free(struct epf_stats *stats, struct shelf *s)
 	*s = (struct shelf){ 0 };
 }
 
-/* A place for an object that has none: a free one, or if it waits that of one that does not. EPF_NONE: there is none. */
+/* Returns a place for an object that has none: a free one, or if the object waits that of one that does not. EPF_NONE: there is none. */
 static uint32_t shelf_place(struct epf_stats *stats, struct shelf *s, bool waits)
 {
 	uint32_t at;
@@ -76,8 +76,7 @@ struct epf_stats_block *watch_shelf_get(struct epf_stats *stats, struct shelf *s
 		if (at == EPF_NONE)
 			return NULL;
 		if (epf_stats_add_block(stats, s->class_index, labels, n_labels, &s->block[at])) {
-			s->most =
-				s->shown; /* the file has no more for now: what there is must do */
+			s->most = s->shown; /* the file has no more blocks for now */
 			return NULL;
 		}
 		s->owner[at] = object;

@@ -48,7 +48,7 @@ void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle,
 	core->words_dirty = 1;
 }
 
-/* Stages the write of one control write. */
+/* Stages one control write. */
 static void put_word(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
 		     uint64_t wr_core)
 {
@@ -69,7 +69,7 @@ static void put_word(struct epf_core *core, struct epf_lane *lane, uint64_t valu
 	wr->core = wr_core;
 }
 
-/* The same; 0 when the lane is full or not up. */
+/* The same. Returns 0 if the lane is full or not up. */
 static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
 		      uint64_t wr_core)
 {

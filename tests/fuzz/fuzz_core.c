@@ -8,6 +8,7 @@
 #include "fabric/base/conf.h"
 #include "fabric/engine/engine.h"
 #include "fabric/engine/limits.h"
+#include "fabric/engine/data_path.h"
 #include "fabric/engine/recovery.h"
 
 #include <stdlib.h>
