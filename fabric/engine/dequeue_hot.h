@@ -43,7 +43,7 @@ static inline int64_t step_quantum(const struct epf_core *core, const struct epf
 }
 
 /* Out of line: keeps the dequeue loop small. */
-static __attribute__((noinline)) void unpack_other(struct epf_cmd slot, struct epf_op *op)
+static __attribute__((noinline, unused)) void unpack_other(struct epf_cmd slot, struct epf_op *op)
 {
 	epf_op_unpack_narrow(slot, op);
 }
