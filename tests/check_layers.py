@@ -55,11 +55,11 @@ MAY_INCLUDE = {
 
 # Cycles between files of one folder that stay: the units, and why. OPEN names folders that still have some, to be untangled.
 CYCLES = {}
-OPEN = {"bench", "kernels/bench", "fabric/engine"}
+OPEN = {"bench", "kernels/bench"}
 
 # Lines a file, and lines a function, may have at most, by folder; one file may have a limit of its own.
-FILE_LINES = {"fabric": 500, "fabric/engine": 610}
-FUNCTION_LINES = {"fabric/engine": 70}
+FILE_LINES = {"fabric": 500}
+FUNCTION_LINES = {"fabric/engine": 60}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SUFFIXES = (".c", ".h", ".cu", ".cuh", ".inc", ".cc", ".cpp", ".hip", ".in")

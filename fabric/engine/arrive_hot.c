@@ -5,14 +5,14 @@
  * machine: every number in them is checked here. Must never block, allocate, lock, log or make a system call.
  */
 #include "fabric/base/err.h"
-#include "fabric/engine/core.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/data_path.h"
+#include "fabric/engine/lane_hot.h"
 
 #ifdef EPF_TEST_HOOKS
 int epf_hook;
 #endif
 
-/* Adds to a signal that lies in GPU memory; 0: that was withdrawn. Who waits on the host looks for himself. */
+/* Adds to a signal in GPU memory. Returns 0 if that memory was withdrawn. Waiters on the host read it themselves. */
 static int add_to_placed(struct epf_core *core, const struct epf_rank_state *rank,
 			 const struct epf_msg *m)
 {
@@ -86,29 +86,6 @@ refuse:
 	EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 }
 
-/* Notes that the acknowledgement word of a stream must be written. */
-void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count)
-{
-	struct epf_rx_stream *rx = epf_rx(core, node, handle);
-
-	rx->ack = (uint64_t)count | UINT64_C(1) << 32;
-	if (rx->ack_state == EPF_WORD_DIRTY || rx->ack_state == EPF_WORD_INFLIGHT_DIRTY)
-		return;
-	if (rx->ack_state == EPF_WORD_INFLIGHT) {
-		rx->ack_state = EPF_WORD_INFLIGHT_DIRTY;
-		return;
-	}
-	rx->ack_state = EPF_WORD_DIRTY;
-	rx->next_ack = node->ack_head;
-	node->ack_head = (uint16_t)handle;
-	if (!node->in_ack_list) {
-		node->in_ack_list = 1;
-		node->next_ack_node = core->ack_nodes;
-		core->ack_nodes = (uint32_t)(node - core->nodes);
-	}
-	core->words_dirty = 1;
-}
-
 static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		  const struct epf_msg *m)
 {
@@ -124,12 +101,12 @@ static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane 
 		epf_ack_mark(core, node, m->handle, m->count);
 		break;
 	default:
-		epf_control_cold(core, node, lane, m);
+		core->control->message(core, node, lane, m);
 		break;
 	}
 }
 
-/* Sets a message aside until the window has passed it. The pool holds as many as all lanes have under way. */
+/* Keeps a message until the window has passed it. The pool holds as many as all lanes can have in flight. */
 static void pend(struct epf_core *core, struct epf_rx_stream *rx, const struct epf_msg *m)
 {
 	uint32_t index = core->pending_free;
@@ -187,7 +164,7 @@ static int hooked(struct epf_core *core, struct epf_node *node, struct epf_lane 
 }
 #endif
 
-/* Moves the window past what is there, applying the messages that waited for it; stops behind one that the NIC has to finish. */
+/* Moves the window past what has arrived and applies the messages that waited for it; stops behind one that the NIC has to finish. */
 static void advance(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		    struct epf_rx_stream *rx)
 {
@@ -203,10 +180,10 @@ static void advance(struct epf_core *core, struct epf_node *node, struct epf_lan
 		if (rx->pending == EPF_NONE)
 			continue;
 		unpend(core, node, lane, rx, rx->base - 1);
-		if (EPF_UNLIKELY(core->adding)) { /* what comes next may be anything */
-			if (!core->hold)
+		if (EPF_UNLIKELY(core->adds)) { /* what comes next may be anything */
+			if (core->adds != EPF_ADDS_HOLD)
 				epf_hold_cold(core);
-			core->hold_resume = 1;
+			core->adds_resume = 1;
 			core->hold_node = (uint32_t)(node - core->nodes);
 			core->hold_lane = lane->id;
 			core->hold_handle =
@@ -263,26 +240,11 @@ void epf_arrive_resume(struct epf_core *core)
 {
 	struct epf_node *node = &core->nodes[core->hold_node];
 
-	core->hold_resume = 0;
+	core->adds_resume = 0;
 	advance(core, node, &core->lanes[core->hold_lane], epf_rx(core, node, core->hold_handle));
 }
 
-void epf_grant_mark(struct epf_core *core, struct epf_lane *lane)
-{
-	if (lane->grant_state == EPF_WORD_INFLIGHT ||
-	    lane->grant_state == EPF_WORD_INFLIGHT_DIRTY) {
-		lane->grant_state = EPF_WORD_INFLIGHT_DIRTY;
-		return;
-	}
-	lane->grant_state = EPF_WORD_DIRTY;
-	if (!lane->in_grant_list) {
-		lane->in_grant_list = 1;
-		core->grant_lanes[core->n_grants++] = lane->id;
-	}
-	core->words_dirty = 1;
-}
-
-/* The running count in 16 bits of immediate, made whole: within 32,768 of base on either side. */
+/* Extends the 16-bit count of an immediate to 32 bits: it is within 32,768 of base on either side. */
 static uint32_t widen(uint32_t base, uint32_t count16)
 {
 	return base + (uint32_t)(int32_t)(int16_t)(uint16_t)(count16 - base);
@@ -330,7 +292,7 @@ static uint32_t imm_count(const struct epf_core *core, const struct epf_node *no
 	return widen(epf_rx(core, node, handle)->base, imm & 0xffffu);
 }
 
-/* A write whose immediate carries its own signal: applied with the arrival, whatever else is missing. */
+/* A write whose immediate carries a signal: applied on arrival, whatever else is missing. */
 static int arrive_notify(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 			 uint32_t imm)
 {
@@ -387,7 +349,7 @@ EPF_HOT void epf_arrive(struct epf_core *core, const struct epf_wc *wc)
 		event(core, node, lane, handle, imm_count(core, node, handle, wc->imm), NULL);
 		good = 1;
 	}
-	if (EPF_UNLIKELY(core->young)) /* it may be the first of this node: promise_beats() */
+	if (EPF_UNLIKELY(core->unpromised)) /* it may be the first of this node: promise_beats() */
 		core->cold_work = 1;
 	if (EPF_LIKELY(good))
 		node->heard = 1;

@@ -4,7 +4,7 @@
  * from GPU kernels and other programs' threads; they are untrusted input. What passes here names a live region of
  * its own rank as source and a region that the peer exported as target, inside both, and a signal the peer has.
  *
- * Called once per command by step_hot.c on a private copy, and by tests/fuzz/fuzz_cmd.c. Pure: reads tables, writes nothing.
+ * epf_cmd_check() is called once per command, by step_hot.c on a private copy and by tests/fuzz/fuzz_cmd.c. Pure: reads tables, writes nothing.
  */
 #ifndef EPF_FABRIC_ENGINE_CHECK_HOT_H
 #define EPF_FABRIC_ENGINE_CHECK_HOT_H

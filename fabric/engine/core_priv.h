@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What core.c (a core, its ranks, rings and regions) and core_world.c (its peers, nodes and lanes) share; nobody else includes it.
+ * What create.c, rings.c, regions.c and core_world.c share; nobody else includes it.
  */
 #ifndef EPF_FABRIC_ENGINE_CORE_PRIV_H
 #define EPF_FABRIC_ENGINE_CORE_PRIV_H
@@ -21,6 +21,8 @@ static inline int no_memory(const char *what)
 /* Registers memory at addr, or GPU memory, with the NIC: keys for all indices a lane can have. */
 int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gpu, uint64_t bytes,
 		      unsigned access, struct epf_nic_mr *mr);
+/* Frees a ring's own memory; NULL: nothing. */
+void epf_ring_free(struct epf_ring_state *ring);
 /* Frees what epf_core_set_world and what came after it made. */
 void epf_core_forget_peers(struct epf_core *core);
 

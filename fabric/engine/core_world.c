@@ -7,11 +7,12 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/engine/core_priv.h"
+#include "fabric/engine/data_path.h"
 
 #include "fabric/base/log.h"
 #include "fabric/engine/lanes.h"
 #include "fabric/engine/lanes_plan.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 #include "fabric/engine/watch.h"
 
 #include <errno.h>
@@ -43,7 +44,8 @@ static int rank_words(struct epf_core *core, struct epf_rank_state *r)
 void epf_core_forget_peers(struct epf_core *core)
 {
 	/* What waited was from them. */
-	core->hold = core->adding = core->hold_retry = core->hold_resume = 0;
+	core->adds = EPF_ADDS_NONE;
+	core->adds_refused = core->adds_resume = 0;
 	core->n_queued_arrivals = core->held_n = 0;
 	core->adding_round++;
 	for (uint32_t i = 0; core->peers && i < core->world; i++)
@@ -301,37 +303,6 @@ static void open_control(struct epf_core *core, struct epf_node *node)
 	}
 }
 
-int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
-			  const struct epf_lane *lane, uint64_t token)
-{
-	const void *addr = NULL;
-	size_t len = 0;
-	int rc = epf_nic_address_part(node->nic_addr, node->nic_addr_len, lane->index, &addr, &len);
-
-	return rc < 0 ? rc : core->ops->lane_connect(core->nic, lane->id, addr, len, token);
-}
-
-int epf_core_reconnect_lane(struct epf_core *core, const struct epf_node *node,
-			    const struct epf_lane *lane, uint64_t token)
-{
-	const void *addr = NULL;
-	size_t len = 0;
-	int rc = epf_nic_address_part(node->nic_addr, node->nic_addr_len, lane->index, &addr, &len);
-
-	return rc < 0 ? rc : core->ops->lane_reconnect(core->nic, lane->id, addr, len, token);
-}
-
-void epf_core_node_place(struct epf_node *node, const struct epf_node_info *info)
-{
-	node->ctl_raddr = info->ctl_raddr;
-	node->nic_addr_len = (uint16_t)info->nic_addr_len;
-	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
-	node->keys = (uint8_t)(info->keys ? info->keys : 1);
-	for (unsigned l = 0; l < EPF_NIC_LINKS && info->ctl_rkeys; l++)
-		node->ctl_rkeys[l] = info->ctl_rkeys[l % node->keys];
-	node->receives = info->receives;
-}
-
 int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_info *info)
 {
 	struct epf_node *node = &core->nodes[i];
@@ -362,7 +333,7 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	node->state = EPF_NODE_UP;
 	/* Not now: nobody sends before everybody is connected. */
 	node->promised = 0;
-	core->young = core->limits.beats && core->caps.carries_events;
+	core->unpromised = core->limits.beats && core->caps.carries_events;
 	core->next_tick_ns = 0;
 	open_control(core, node);
 	return 0;

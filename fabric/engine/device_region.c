@@ -5,6 +5,7 @@
  * after reaping arrivals and before it applies what they promise. Called by whoever registers, and by the core's own thread.
  */
 #include "fabric/base/err.h"
+#include "fabric/engine/data_path.h"
 #include "fabric/engine/engine.h"
 
 static int check(const struct epf_rank_state *r, const struct epf_device_mem *mem)

@@ -1,183 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control writes and FLUSH. A control write (receive grants of a lane, the acknowledgement of a stream) is cumulative and
- * written by a plain RDMA write into the peer's control memory: it needs no credit, no receive and no client. At
- * most one write per word is in flight, because on an unordered NIC an older one could land last.
- *
- * A FLUSH sends a message on every stream of the ring that was posted to since the last one; the peer's core
+ * FLUSH sends a message on every stream of the ring that was posted to since the last one; the peer's core
  * acknowledges it by the stream's word once everything before it is in. Must never block, allocate, lock, log or
  * make a system call.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "fabric/engine/core.h"
+#include "fabric/engine/data_path.h"
+#include "fabric/engine/lane_hot.h"
 #include "fabric/engine/retire_hot.h"
-#include "fabric/engine/stage_hot.h"
-
-#include <stddef.h>
-
-/* Stages the write of one control write. */
-static void put_word(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
-		     uint64_t wr_core)
-{
-	const struct epf_node *node = &core->nodes[lane->node];
-	struct epf_msg *slot;
-	struct epf_wr *wr;
-
-	wr = lane_entry(core, lane, &slot);
-	slot->value = value;
-	wr->laddr = (uint64_t)(uintptr_t)&slot->value;
-	wr->raddr = node->ctl_raddr + offset;
-	wr->lkey = 0;
-	wr->rkey = node->ctl_rkeys[lane->index];
-	wr->len = 8;
-	wr->imm = 0;
-	wr->op = EPF_WR_WRITE;
-	wr->flags = EPF_WR_INLINE;
-	wr->core = wr_core;
-}
-
-/* The same; 0 when the lane is full or not up. */
-static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
-		      uint64_t wr_core)
-{
-	if (lane->state != EPF_LANE_UP || lane->head - lane->tail > lane->mask)
-		return 0;
-	put_word(core, lane, value, offset, wr_core);
-	return 1;
-}
-
-static uint64_t grant_word(const struct epf_core *core, uint32_t given)
-{
-	return (uint64_t)given | UINT64_C(1) << 32 | core->beats << 33;
-}
-
-int epf_probe_post(struct epf_core *core, struct epf_lane *lane)
-{
-	uint32_t head = lane->head;
-
-	put_word(core, lane, grant_word(core, lane->given),
-		 offsetof(struct epf_ctl, grants) + 8u * lane->index,
-		 epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
-	if (core->ops->post(core->nic, lane->id, &lane->wrs[head & lane->mask], 1) != 1) {
-		lane->head = head;
-		return 0;
-	}
-	lane->posted = lane->head;
-	lane->grant_state = EPF_WORD_INFLIGHT;
-	return 1;
-}
-
-int epf_nudge(struct epf_core *core, struct epf_lane *lane)
-{
-	return word_entry(core, lane, grant_word(core, lane->given),
-			  offsetof(struct epf_ctl, grants) + 8u * lane->index,
-			  epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
-}
-
-static unsigned write_grants(struct epf_core *core)
-{
-	uint32_t kept = 0;
-	unsigned handled = 0;
-
-	for (uint32_t i = 0; i < core->n_grants; i++) {
-		struct epf_lane *lane = &core->lanes[core->grant_lanes[i]];
-		uint32_t given = lane->arrived + core->limits.lane_receives;
-
-		if (lane->state != EPF_LANE_UP) { /* its successor starts with grants of its own */
-			lane->grant_state = EPF_WORD_CLEAN;
-			lane->in_grant_list = 0;
-		} else if (word_entry(core, lane, grant_word(core, given),
-				      offsetof(struct epf_ctl, grants) + 8u * lane->index,
-				      epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0))) {
-			lane->given = given;
-			lane->grant_state = EPF_WORD_INFLIGHT;
-			lane->in_grant_list = 0;
-			handled++;
-		} else {
-			core->grant_lanes[kept++] = lane->id;
-		}
-	}
-	core->n_grants = kept;
-	return handled;
-}
-
-/* Any lane of the node may carry an acknowledgement. */
-static int write_ack(struct epf_core *core, struct epf_node *node, uint32_t handle)
-{
-	struct epf_rx_stream *rx = epf_rx(core, node, handle);
-
-	for (unsigned i = 0; i < node->n_lanes; i++) {
-		if (word_entry(core, &core->lanes[node->first_lane + i], rx->ack,
-			       offsetof(struct epf_ctl, acks) + 8u * handle,
-			       epf_wr_core(EPF_WRK_ACK, 0, handle, 0))) {
-			rx->ack_state = EPF_WORD_INFLIGHT;
-			return 1;
-		}
-	}
-	return 0;
-}
-
-static unsigned write_acks(struct epf_core *core)
-{
-	uint32_t *link = &core->ack_nodes;
-	unsigned handled = 0;
-
-	while (*link != EPF_NONE) {
-		struct epf_node *node = &core->nodes[*link];
-
-		while (node->ack_head != 0xffff) {
-			uint32_t handle = node->ack_head;
-
-			if ((node->state == EPF_NODE_UP || node->is_back) &&
-			    !write_ack(core, node, handle))
-				break;
-			node->ack_head = epf_rx(core, node, handle)->next_ack;
-			handled++;
-		}
-		if (node->ack_head == 0xffff) {
-			node->in_ack_list = 0;
-			*link = node->next_ack_node;
-		} else {
-			link = &node->next_ack_node;
-		}
-	}
-	return handled;
-}
-
-EPF_HOT unsigned epf_words_step(struct epf_core *core)
-{
-	unsigned handled = write_grants(core);
-
-	handled += write_acks(core);
-	core->words_dirty = core->n_grants != 0 || core->ack_nodes != EPF_NONE;
-	return handled;
-}
-
-/* A control write has landed at the peer: if it has changed since, it is written once more. */
-void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct epf_wr *wr)
-{
-	unsigned kind = (unsigned)(wr->core >> 60);
-
-	if (kind == EPF_WRK_GRANT) {
-		struct epf_lane *of = &core->lanes[(uint32_t)wr->core];
-		unsigned again = of->grant_state == EPF_WORD_INFLIGHT_DIRTY;
-
-		of->grant_state = EPF_WORD_CLEAN;
-		if (again)
-			epf_grant_mark(core, of);
-	} else if (kind == EPF_WRK_NOTIFY) {
-		core->notifies[(uint32_t)wr->core].ready = 1;
-	} else if (kind == EPF_WRK_ACK) {
-		struct epf_node *node = &core->nodes[lane->node];
-		struct epf_rx_stream *rx = epf_rx(core, node, (uint32_t)wr->core);
-		unsigned again = rx->ack_state == EPF_WORD_INFLIGHT_DIRTY;
-
-		rx->ack_state = EPF_WORD_CLEAN;
-		if (again)
-			epf_ack_mark(core, node, (uint32_t)wr->core, (uint32_t)rx->ack);
-	}
-}
 
 void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq, unsigned all)
 {
@@ -190,7 +21,7 @@ void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_
 	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_FLUSH, 0, ring->id, 0, 0, seq);
 }
 
-/* A flush of all rings begins: each other ring has to be taken up to what it can hold now. */
+/* A flush of all rings begins: each other ring is to be dequeued up to what it can hold now. */
 static void cover_begin(struct epf_core *core, const struct epf_ring_state *ring)
 {
 	for (uint32_t i = 0; i < core->n_rings; i++) {
@@ -245,7 +76,7 @@ static void mark(struct epf_core *core, struct epf_deferred *p)
 	core->ranks[core->rings[p->ring]->rank].covered++;
 }
 
-/* Is a deferred command before the flush? Of other rings everything that is deferred now is taken for that. */
+/* Returns 1 if a deferred command is before the flush. Everything that other rings have deferred now counts as before it. */
 static int is_before(const struct epf_ring_state *ring, const struct epf_deferred *p)
 {
 	return p->ring == ring->id ? (int32_t)(p->seq - ring->flush_seq) < 0 : ring->flush_all;
@@ -278,8 +109,8 @@ static void mark_deferred(struct epf_core *core, const struct epf_ring_state *ri
 }
 
 /*
- * Moves a flush on until all commands before it are staged; 1 when they are. The rings go on meanwhile: a flush may
- * cover more than it has to.
+ * Moves a flush on until all commands before it are staged. Returns 1 if they are. Rings continue meanwhile: a flush may
+ * cover more than it must.
  */
 static int is_staged(struct epf_core *core, struct epf_ring_state *ring)
 {
@@ -337,7 +168,7 @@ static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 				return handled;
 			s->flush_count = count;
 		} else {
-			/* Not asked, so an older answer must not pass for this one's. */
+			/* Nothing was sent, so an older acknowledgement must not count for this flush. */
 			ring->flush_failed = s->peer;
 		}
 		ring->flush_sent = s->next_flush;
@@ -348,8 +179,8 @@ static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 }
 
 /*
- * Strikes acknowledged streams off the list. A stream to a lost peer is struck off too and fails the flush, unless the peer
- * acknowledged before it went: one that answers and leaves is no failure. [A5]
+ * Removes acknowledged streams from the list. A stream to a lost peer is removed too and fails the flush, unless the peer
+ * acknowledged before it was lost. [A5]
  */
 static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
 {

@@ -4,11 +4,12 @@
  * not say parallel_setup and gets one thread.
  */
 #include "fabric/engine/lanes.h"
+#include "fabric/engine/data_path.h"
 
 #include "fabric/base/err.h"
 #include "fabric/base/parallel.h"
 #include "fabric/engine/engine.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 
 #include <errno.h>
 #include <stdlib.h>

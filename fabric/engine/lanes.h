@@ -2,7 +2,7 @@
 /*
  * Creating and connecting the lanes of an engine when its job is joined: a job on 256 nodes has hundreds of queue pairs, and each
  * asks the kernel and the device four times and waits. So they are set up several at a time (connect-threads), by the thread that joins
- * and helpers that live only as long: no core and no other job waits for it. Called by core.c and join/world.c before traffic.
+ * and helpers that live only as long: no core and no other job waits for it. Called by core_world.c and join/world.c before traffic.
  */
 #ifndef EPF_FABRIC_ENGINE_LANES_H
 #define EPF_FABRIC_ENGINE_LANES_H

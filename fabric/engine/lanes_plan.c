@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arithmetic of a job's lanes and of the memory behind them (lanes_plan.h). What is counted here is what core.c allocates; a
+ * The arithmetic of a job's lanes and of the memory behind them (lanes_plan.h). What is counted here is what core_world.c allocates; a
  * test holds the two against each other to the byte.
  */
 #include "fabric/engine/lanes_plan.h"
 
 #include "fabric/base/err.h"
 #include "fabric/engine/core.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 
 enum { LEAST_RECEIVES = 4, LEAST_GROUPS = 64 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How many lanes, streams, receives and how much memory an engine needs for a job: a pure function of the settings, of what the NIC says
- * of itself and of the size of the job. The engine sets its world by it (core.c), and `ep-fabric nics --plan` prints it for jobs
+ * of itself and of the size of the job. The engine sets its world by it (core_world.c), and `ep-fabric nics --plan` prints it for jobs
  * that are not there. It must never look at a machine.
  */
 #ifndef EPF_FABRIC_ENGINE_LANES_PLAN_H

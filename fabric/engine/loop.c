@@ -6,7 +6,7 @@
 #define EPF_LOG_COMP "core"
 #include "fabric/base/log.h"
 #include "fabric/engine/engine.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/lane_hot.h"
 #include "fabric/engine/watch.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which loss began it (losses.h). When a rank is lost, its peers end one after another, and whoever looks late sees several of them gone at
- * once. The order in which losses are noticed does not say which came first, so the ranks that end say it: in the goodbye, in the news of the
- * daemon that notices their end, or beforehand where engine and rank end together.
+ * Finds the loss that others follow from (losses.h). When a rank is lost, its peers end one after another, and a late observer sees several of them
+ * gone at once. The order in which losses are noticed does not say which came first, so ranks that end name it: in the goodbye, in the message
+ * of the daemon that notices their end, or beforehand where engine and rank end together.
  *
  * Runs on the core's thread, rarely, between the steps; but for epf_first_loss(), which reads the page from any thread.
  */
@@ -10,12 +10,12 @@
 
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
-#include "fabric/engine/recover.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/lane_hot.h"
+#include "fabric/engine/recovery.h"
 
 enum { SILENT_TICKS = 2 }; /* one may be missed by chance */
 
-/* A rank that is lost, and how well it explains the others: the lower the better. */
+/* Returns how well a lost rank explains the other losses: the lower the better. */
 static uint64_t weight(const struct epf_peers_shm *page, const struct epf_peer_detail *details,
 		       uint32_t rank, uint32_t self)
 {
@@ -28,7 +28,7 @@ static uint64_t weight(const struct epf_peers_shm *page, const struct epf_peer_d
 	return own << 63 | order << 24 | rank;
 }
 
-/* Where the chain of causes leads from a lost rank; not to this rank itself, and not beyond who is masked. */
+/* Follows the chain of causes from a lost rank; not to this rank itself, and not to masked ranks. */
 static void follow(const struct epf_peer_detail *details, uint32_t world, const uint8_t *masked,
 		   uint32_t self, struct epf_loss *out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Remote engines and the ways to them, as an engine core keeps them: lanes, the control writes and work requests that go by them, notify
+ * Remote engines and the lanes to them: control writes, work requests, notify
  * handles, nodes. A part of core.h, which says who may touch it.
  */
 #ifndef EPF_FABRIC_ENGINE_NODES_H
@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-/* A word we write into a peer's control memory: at most one write in flight, or an older one could land last. */
+/* A word that we write into a peer's control memory. At most one write is in flight, because an older one could land last. */
 enum epf_word_state {
 	EPF_WORD_CLEAN = 0,
 	EPF_WORD_DIRTY = 1,
@@ -67,12 +67,12 @@ struct epf_lane {
 	uint8_t in_wait_list;
 	uint8_t in_grant_list;
 	uint8_t link;          /* of the own NIC: index % caps.links */
-	uint16_t still;        /* ticks for which the oldest posted entry has not moved */
+	uint16_t still;        /* ticks in which the oldest posted entry has not moved */
 	uint32_t seen_tail;    /* at the last tick */
 	uint32_t waiting_head; /* streams with deferred commands, round robin */
 	uint32_t waiting_tail;
-	uint32_t errors;  /* times it was fenced, for people */
-	uint32_t replays; /* of its requests, for people */
+	uint32_t errors;  /* times it was fenced: statistics */
+	uint32_t replays; /* of its requests: statistics */
 };
 
 enum epf_node_state_id {
@@ -104,7 +104,7 @@ struct epf_notify_in {
 };
 
 struct epf_recovery; /* recover.c */
-struct epf_watch;    /* watch.c */
+struct epf_watch;    /* watch_priv.h */
 
 /* A remote engine: the process of a rank, or the daemon of a node. */
 struct epf_node {
@@ -117,9 +117,9 @@ struct epf_node {
 	uint16_t rx_streams;  /* receiving streams allocated */
 	uint16_t next_lane;   /* for binding streams round robin */
 	uint8_t in_ack_list;
-	uint8_t is_back;  /* reconnected, and not everybody knows yet (reconnect.c) */
-	uint8_t said_bye; /* it has been told that this engine closes */
-	uint8_t draining; /* a snapshot of lane heads is waited for (withdrawal of its regions) */
+	uint8_t is_back;  /* reconnected, but not all engines know yet (reconnect.c) */
+	uint8_t said_bye; /* it was notified that this engine closes */
+	uint8_t draining; /* waits for a snapshot of lane heads (withdrawal of its regions) */
 	uint16_t nic_addr_len;
 	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
 	uint32_t drain_heads[EPF_MAX_LANES_PER_NODE];
@@ -135,13 +135,13 @@ struct epf_node {
 	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
 	uint8_t keys;                         /* keys its regions have: 1, or its NIC's devices */
 	uint32_t next_ack_node;               /* list of nodes with acknowledgements to write */
-	uint32_t rank;                 /* lowest rank on it: its name in messages to people */
-	uint64_t beats_seen;           /* sum of the beats in its words; 0: it has promised none */
-	uint32_t silent_ticks;         /* since its engine gave the last sign of life */
-	uint8_t heard;                 /* something of it arrived since the last tick */
-	uint8_t promised;              /* it knows that this engine sends heartbeats */
-	uint8_t told_loss;             /* it knows for whose loss the rank here would end */
-	uint8_t shown_silent;          /* the peers page says that it is silent */
+	uint32_t rank;                        /* lowest rank on it: names the node in messages */
+	uint64_t beats_seen;   /* sum of the heartbeats in its words; 0: it has promised none */
+	uint32_t silent_ticks; /* since its last heartbeat */
+	uint8_t heard;         /* something arrived from it since the last tick */
+	uint8_t promised;      /* it knows that this engine sends heartbeats */
+	uint8_t told_loss;     /* it knows for which loss the rank here would end */
+	uint8_t shown_silent;  /* the peers page says that it is silent */
 	struct epf_recovery *recovery; /* NULL until a lane fails */
 };
 

@@ -8,8 +8,8 @@
  *
  * Called by stage_hot.c, arrive_hot.c and on reclaim. Must never block, allocate, lock, log or make a system call.
  */
-#include "fabric/engine/core.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/data_path.h"
+#include "fabric/engine/lane_hot.h"
 
 EPF_INLINE uint32_t notify_hash(const struct epf_core *core, uint32_t stream, uint32_t signal,
 				uint32_t add)
@@ -19,7 +19,7 @@ EPF_INLINE uint32_t notify_hash(const struct epf_core *core, uint32_t stream, ui
 	return (h ^ h >> 15) & core->group_mask;
 }
 
-/* Makes a handle and stages its definition; 0 when handles or credit are short: then it is tried another time. */
+/* Makes a handle and stages its definition. Without handles or credit it does nothing, and the next PUT_SIGNAL tries again. */
 static void define(struct epf_core *core, struct epf_stream *s, uint32_t signal, uint32_t add,
 		   uint32_t hash)
 {
@@ -66,7 +66,7 @@ uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t
 	return EPF_NONE;
 }
 
-/* A definition has arrived: it holds from now on, whatever of its stream is still missing. */
+/* A definition has arrived: it is valid from now on, whatever else of its stream is missing. */
 int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struct epf_msg *m)
 {
 	struct epf_notify_in *n;

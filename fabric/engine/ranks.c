@@ -13,8 +13,9 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
+#include "fabric/engine/fail.h"
 #include "fabric/engine/losses.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 
 #include <errno.h>
 #include <stdlib.h>

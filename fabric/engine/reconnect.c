@@ -5,11 +5,12 @@
  * signals and their values.
  */
 #include "fabric/engine/reconnect.h"
+#include "fabric/engine/data_path.h"
 
 #include "fabric/base/err.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/lane_hot.h"
+#include "fabric/engine/recovery.h"
 #include "fabric/engine/retire_hot.h"
-#include "fabric/engine/stage_hot.h"
 
 #include <errno.h>
 #include <stdlib.h>

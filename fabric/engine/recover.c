@@ -15,25 +15,18 @@
  * Runs on the core's thread, without log or allocation, and makes system calls only where the NIC's fence does. When a lane's
  * work has not gone on elsewhere after peer-timeout, the node is DOWN.
  */
-#include "fabric/engine/recover.h"
+#include "fabric/engine/data_path.h"
+#include "fabric/engine/recovery.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
+#include "fabric/engine/lane_hot.h"
 #include "fabric/engine/retire_hot.h"
-#include "fabric/engine/stage_hot.h"
-
-struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node)
-{
-	for (unsigned i = 0; i < node->n_lanes; i++)
-		if (core->lanes[node->first_lane + i].state == EPF_LANE_UP)
-			return &core->lanes[node->first_lane + i];
-	return NULL;
-}
 
 /*
- * A lane of the node has failed: what other recoveries have said may be lost with it until it is replayed, and its
- * replay may wait for just that. So they say again what the peer may not have heard; saying it twice does no harm.
+ * A lane of the node has failed: messages of other recoveries may be lost with it until it is replayed, and its
+ * replay may wait for just those. So they send again what the peer may not have; receiving it twice does no harm.
  */
 static void say_again(struct epf_core *core, struct epf_node *node)
 {
@@ -54,7 +47,7 @@ static void say_again(struct epf_core *core, struct epf_node *node)
 }
 
 /*
- * No lane is left. Another node is lost then. The own one is not, or its ranks would be named as lost where a cable is: its lanes
+ * No lane is left. Another node is then lost. This node itself is not, or its ranks would be blamed for a cable: its lanes
  * stay as they are, and it is given up only after peer-timeout.
  */
 static void last_lane(struct epf_core *core, struct epf_node *node, unsigned status)
@@ -114,7 +107,7 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 	core->cold_work = 1;
 }
 
-/* The stream and count of an entry that has an event. */
+/* Returns the stream of an entry that has an event, and its count. */
 static struct epf_stream *entry_stream(struct epf_core *core, const struct epf_node *node,
 				       const struct epf_wr *wr, const struct epf_msg *msg,
 				       uint32_t *count)
@@ -134,7 +127,7 @@ static struct epf_stream *entry_stream(struct epf_core *core, const struct epf_n
 	return s;
 }
 
-/* 1: the event with this count has arrived; 0: not; -1: not known yet (asked). */
+/* Returns 1 if the event with this count has arrived, 0 if not, -1 if the peer has been asked. */
 static int has_arrived(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		       struct epf_lane_recovery *r, const struct epf_stream *s, uint32_t count)
 {
@@ -159,7 +152,7 @@ static int has_arrived(struct epf_core *core, struct epf_node *node, struct epf_
 	return -1;
 }
 
-/* Entries whose effect at the peer is known. Not reads: that the peer has served one does not bring its bytes here. */
+/* Marks entries whose effect at the peer is known. Not reads: that the peer served one does not bring its bytes here. */
 static void mark_done(struct epf_core *core, struct epf_lane *lane, uint32_t from, uint32_t to)
 {
 	for (; from != to; from++) {
@@ -200,7 +193,7 @@ static int ask(struct epf_core *core, struct epf_node *node, struct epf_lane *la
 	return 1;
 }
 
-/* Sends what this recovery has to say, as far as there is room. */
+/* Sends the messages of this recovery, as far as there is room. */
 static unsigned talk(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		     struct epf_lane_recovery *r)
 {
@@ -283,7 +276,7 @@ static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct e
 	}
 	if (r->phase >= EPF_REC_CLOSED)
 		epf_reopen_step(core, node, lane, r, now);
-	/* Until its work goes on it cannot wait; afterwards it has time, and asks for nothing. */
+	/* A deadline applies until its work goes on elsewhere; reopening has time. */
 	if (r->phase != EPF_REC_NONE && r->phase <= EPF_REC_REPLAY &&
 	    now - r->since_ns > core->limits.peer_timeout_ns)
 		epf_node_down(core, node, EPF_S_RETRY_EXCEEDED);
@@ -294,8 +287,8 @@ static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct e
 }
 
 /*
- * Time in which this core was not run does not count against its peers: how much of it lies behind the last step. Between two steps of a
- * core with a recovery that may not wait there is otherwise nothing.
+ * Returns for how long this core was not stepped: that time does not count against its peers. While a recovery polls, steps otherwise follow each
+ * other without a pause.
  */
 static uint64_t rested_ns(const struct epf_core *core, uint64_t now)
 {

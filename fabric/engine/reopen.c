@@ -15,9 +15,10 @@
  * NIC does elsewhere (nic/nic.h: lane_reopen), and is asked again until it is done. Begun one lane a step, and the traffic of the others goes on in between.
  */
 #include "fabric/base/clock.h"
+#include "fabric/engine/data_path.h"
 #include "fabric/engine/engine.h"
-#include "fabric/engine/recover.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/lane_hot.h"
+#include "fabric/engine/recovery.h"
 
 #include <errno.h>
 

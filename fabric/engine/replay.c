@@ -5,10 +5,11 @@
  * at a time, so that other traffic goes on.
  */
 #include "fabric/base/err.h"
+#include "fabric/engine/data_path.h"
 #include "fabric/engine/engine.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/lane_hot.h"
+#include "fabric/engine/recovery.h"
 #include "fabric/engine/retire_hot.h"
-#include "fabric/engine/stage_hot.h"
 
 enum { SLICE = 256 };
 

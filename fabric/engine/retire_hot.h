@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a command: completions reclaim lane entries, entries retire commands, completion counters move in ring order.
- * Inline parts of step_hot.c, arrive_hot.c and recover.c.
+ * Completions reclaim lane entries, entries retire commands, completion counters move in ring order.
+ * Inline; shared by the data path and the control plane.
  */
 #ifndef EPF_FABRIC_ENGINE_RETIRE_HOT_H
 #define EPF_FABRIC_ENGINE_RETIRE_HOT_H
 
 #include "fabric/engine/core.h"
+#include "fabric/engine/policy_hot.h"
+#include "fabric/engine/words_hot.h"
 
-enum {
-	EPF_RECLAIM_RUN = 4
-}; /* more entries than this of one completion: rows of puts are looked for */
-
-/* One work request of command `seq` is over; the last one retires it. Completion counters never jump: order is the ring's. */
+/* Ends one work request of command `seq`; the last one retires the command. Completion counters move in ring order. */
 EPF_INLINE void epf_retire(struct epf_ring_state *ring, uint32_t seq)
 {
 	if (--ring->pend[seq & ring->pend_mask] != 0 || seq != ring->retired)
@@ -23,7 +21,7 @@ EPF_INLINE void epf_retire(struct epf_ring_state *ring, uint32_t seq)
 	*ring->retired_word |= ring->retired_bit;
 }
 
-/* After the ring's tail has moved: what the next poll looks at. */
+/* Sets what the next poll reads, after the ring's tail has moved. */
 EPF_INLINE void epf_ring_poll_next(struct epf_core *core, const struct epf_ring_state *ring)
 {
 	const struct epf_ring_consumer *c = &ring->consumer;
@@ -55,7 +53,7 @@ EPF_INLINE void epf_reclaim(struct epf_core *core, struct epf_lane *lane, struct
 	}
 }
 
-/* The commands of a ring that are over move its completion counter on, in its order. */
+/* Retires the commands of a ring that have completed, in ring order. */
 EPF_INLINE void epf_retire_over(struct epf_ring_state *ring)
 {
 	uint32_t at = ring->retired;
@@ -68,7 +66,7 @@ EPF_INLINE void epf_retire_over(struct epf_ring_state *ring)
 	*ring->retired_word |= ring->retired_bit;
 }
 
-/* Is this the entry of a plain put of the ring whose entries have `high` in the upper half of their core word? */
+/* Returns 1 for the entry of a plain put of the ring whose entries have `high` in the upper half of their core word. */
 EPF_INLINE int epf_is_put_of(const struct epf_wr *wr, uint64_t high)
 {
 	return wr->core >> 32 == high && wr->op == EPF_WR_WRITE;
@@ -117,13 +115,13 @@ static __attribute__((noinline, unused)) void epf_reclaim_many(struct epf_core *
 	} while (lane->tail != id + 1);
 }
 
-/* Completion of entry `id` (ordered NIC: and all before it). A number outside the lane is the NIC's error: ignored. */
+/* Completes entry `id` (ordered NIC: and all before it). A number outside the lane is the NIC's error and is ignored. */
 EPF_INLINE void epf_complete(struct epf_core *core, struct epf_lane *lane, uint32_t id)
 {
 	if (EPF_UNLIKELY(id - lane->tail >= lane->posted - lane->tail))
 		return;
 	if (core->ordered) {
-		if (EPF_UNLIKELY(id - lane->tail >= EPF_RECLAIM_RUN)) {
+		if (reclaims_runs(id - lane->tail)) {
 			epf_reclaim_many(core, lane, id);
 			return;
 		}

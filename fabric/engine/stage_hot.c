@@ -1,65 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a checked command to work requests on a lane: admission (credits), staging, deferring. Called by
- * step_hot.c. A command without credit is deferred with its stream and holds no credit, so one slow
- * peer never stands before the others. Must never block, allocate, lock, log or make a system call.
+ * Turns checked commands into work requests on a lane: admission (credits), staging, deferring. Called by
+ * step_hot.c. A command without credit is deferred with its stream and holds no credit, so a slow
+ * peer never blocks the others. Must never block, allocate, lock, log or make a system call.
  */
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/admit_hot.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
+#include "fabric/engine/policy_hot.h"
 #include "fabric/engine/retire_hot.h"
 
-enum { PREFETCH_TARGETS = 6 };
-
-/* Has the lane room for one more entry, and where it has an event at the peer, a receive there? */
-EPF_INLINE int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned bulk,
-			  unsigned event)
-{
-	if (EPF_UNLIKELY(lane->state != EPF_LANE_UP))
-		return 0;
-	if (EPF_UNLIKELY(!lane_has_room(lane, bulk))) {
-		EPF_COUNT(core, QUEUE_FULL_STALLS, 1);
-		return 0;
-	}
-	if (event && EPF_UNLIKELY(!lane_has_event_credit(core, lane))) {
-		EPF_COUNT(core, CREDIT_STALLS, 1);
-		return 0;
-	}
-	return 1;
-}
-
 /*
- * May a stream's lane take one more entry of `bytes` bytes of this rank? A message always may pass the byte limits: it is what
- * lets the bytes before it be acknowledged.
- */
-EPF_INLINE int admit(struct epf_core *core, const struct epf_rank_state *rank,
-		     struct epf_lane *lane, unsigned bulk, unsigned event, uint32_t bytes)
-{
-	const struct epf_link_load *load = &core->load[lane->link];
-
-	if (!admit_lane(core, lane, bulk, event))
-		return 0;
-	/* A transfer larger than a limit may go alone, or it would never go. */
-	if (bytes && EPF_UNLIKELY(load->bytes + bytes > core->limits.nic_inflight_bytes) &&
-	    load->bytes)
-		goto no_bytes;
-	if (bytes &&
-	    EPF_UNLIKELY(rank->inflight_bytes + bytes > core->limits.rank_inflight_bytes) &&
-	    rank->inflight_bytes)
-		goto no_bytes;
-	if (EPF_UNLIKELY(load->messages >= core->limits.nic_inflight_messages ||
-			 rank->inflight_messages >= core->limits.rank_inflight_messages))
-		goto no_bytes;
-	return 1;
-no_bytes:
-	EPF_COUNT(core, CREDIT_STALLS, 1);
-	return 0;
-}
-
-/*
- * Why the lane of a stream has just refused an entry. Asked afterwards, so that what is admitted pays nothing for it; credit that came
- * meanwhile is still why it was refused.
+ * Returns why the lane of a stream has just refused an entry. Asked afterwards, so that admitted entries pay nothing for it; credit that came
+ * meanwhile is still the reason.
  */
 static unsigned stall_of(const struct epf_core *core, const struct epf_stream *s, unsigned bulk)
 {
@@ -70,56 +24,11 @@ static unsigned stall_of(const struct epf_core *core, const struct epf_stream *s
 	return lane_has_room(lane, bulk) ? EPF_STALL_CREDIT : EPF_STALL_QUEUE;
 }
 
-/* The same of a command; the message behind its data is not held to the share of bulk traffic. */
+/* The same for a command; the message behind its data is not limited to the share of bulk traffic. */
 static unsigned stall_of_command(const struct epf_core *core, const struct epf_stream *s,
 				 const struct epf_op *op, uint32_t done)
 {
 	return stall_of(core, s, (op->flags & EPF_F_BULK) && done < op->length);
-}
-
-/* Stages a message on a stream; the caller has been admitted. */
-static void message_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
-			  const struct epf_msg *m, uint64_t wr_core)
-{
-	struct epf_msg *slot;
-	struct epf_wr *wr = lane_entry(core, lane, &slot);
-
-	*slot = *m;
-	slot->handle = s->handle;
-	slot->count = s->count++;
-	wr->laddr = (uint64_t)(uintptr_t)slot;
-	wr->raddr = 0;
-	wr->lkey = 0;
-	wr->rkey = 0;
-	wr->len = sizeof(*slot);
-	wr->imm = 0;
-	wr->op = EPF_WR_SEND;
-	wr->flags = EPF_WR_INLINE;
-	wr->core = wr_core | EPF_WRC_EVENT;
-	lane->events++;
-	if (wr_core >> 60 == EPF_WRK_DATA) {
-		core->load[lane->link].messages++;
-		core->ranks[s->rank].inflight_messages++;
-		s->sent += EPF_SENT_COMMAND;
-		s->signals += m->kind == EPF_MSG_SIGNAL;
-	}
-}
-
-int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_msg *m,
-		      uint64_t wr_core)
-{
-	struct epf_lane *lane = &core->lanes[s->lane];
-	unsigned counts = wr_core >> 60 == EPF_WRK_DATA;
-
-	/*
-	 * The engine's own messages pass the limits of what is in flight: work that a dead lane holds counts there, and
-	 * only they can free it.
-	 */
-	if (counts ? !admit(core, &core->ranks[s->rank], lane, 0, 1, 0)
-		   : !admit_lane(core, lane, 0, 1))
-		return 0;
-	message_entry(core, s, lane, m, wr_core);
-	return 1;
 }
 
 EPF_INLINE void count_bytes(struct epf_core *core, const struct epf_peer *peer, unsigned op,
@@ -314,7 +223,7 @@ static struct epf_deferred *deferred_alloc(struct epf_core *core, struct epf_rin
 	return p;
 }
 
-/* Sets a command aside with its stream. The pool has room: take looked before it took. */
+/* Defers a command with its stream. The pool has room: dequeue_budget() has seen to that. */
 static void defer(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
 		  const struct epf_op *op, uint32_t seq, uint32_t done)
 {
@@ -328,7 +237,7 @@ static void defer(struct epf_core *core, struct epf_stream *s, struct epf_ring_s
 		core->deferred[s->deferred_tail].next = index;
 	}
 	s->deferred_tail = index;
-	core->peers[s->peer].stalls[s->stall]++; /* behind others: for what they wait */
+	core->peers[s->peer].stalls[s->stall]++; /* behind others: counted for their reason */
 	s->deferred_count++;
 	stream_wait(core, s);
 	EPF_PROBE4(defer, ring->id, seq, s->peer, s->lane);
@@ -345,7 +254,7 @@ static void defer(struct epf_core *core, struct epf_stream *s, struct epf_ring_s
 	}
 }
 
-/* A counted signal waits with its group until its puts are posted; it does not stand in their way. */
+/* A counted signal waits with its group until its puts are posted, and does not block them. */
 static void stage_counted(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
 			  const struct epf_op *op, uint32_t seq)
 {
@@ -360,7 +269,7 @@ static void stage_counted(struct epf_core *core, struct epf_stream *s, struct ep
 	group_signals(core, s);
 }
 
-/* Where the group stream of (rank, peer, signal) is found. */
+/* Returns the hash chain of the group stream of (rank, peer, signal). */
 EPF_INLINE uint32_t group_hash(const struct epf_core *core, const struct epf_ring_state *ring,
 			       const struct epf_op *op)
 {
@@ -370,7 +279,7 @@ EPF_INLINE uint32_t group_hash(const struct epf_core *core, const struct epf_rin
 	return (hash ^ hash >> 15) & core->group_mask;
 }
 
-/* The group stream of (rank, peer, signal); EPF_NONE: it was never used. */
+/* Returns the group stream of (rank, peer, signal), EPF_NONE if it was never used. */
 EPF_INLINE uint32_t group_find(const struct epf_core *core, const struct epf_ring_state *ring,
 			       const struct epf_op *op, uint32_t hash)
 {
@@ -386,7 +295,7 @@ EPF_INLINE uint32_t group_find(const struct epf_core *core, const struct epf_rin
 	return EPF_NONE;
 }
 
-/* The same, opened on first use; EPF_NONE when no more can be. */
+/* The same, opened on first use; EPF_NONE if no more streams can be opened. */
 static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
 			     const struct epf_op *op)
 {
@@ -434,8 +343,8 @@ static __attribute__((noinline)) void stage_command(struct epf_core *core,
 }
 
 /*
- * A put in one piece that raises no event, on a stream that is open and has nothing deferred: most of all commands, so without all the
- * questions. Returns 0, with nothing done, for any other.
+ * Stages a put in one piece that raises no event, on an open stream with nothing deferred: the most frequent command, so without the general
+ * checks. Returns 0, with nothing done, for any other.
  */
 EPF_INLINE int stage_put(struct epf_core *core, struct epf_ring_state *ring,
 			 struct epf_rank_state *rank, const struct epf_op *op, uint32_t seq)
@@ -466,8 +375,8 @@ EPF_INLINE int stage_put(struct epf_core *core, struct epf_ring_state *ring,
 }
 
 /*
- * Brings the stream and the next lane entry of a command near: with many peers each command touches other lines, and
- * the batch gives the time to fetch them.
+ * Prefetches the next lane entry of a command: with many peers each command touches other lines, and the batch gives
+ * the time to fetch them.
  */
 static void prefetch_target(const struct epf_core *core, const struct epf_ring_state *ring,
 			    const struct epf_op *op)
@@ -503,7 +412,7 @@ EPF_HOT void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring,
 	}
 }
 
-/* Stages what it can of a stream's deferred commands; 1 when none is left. */
+/* Stages a stream's deferred commands as far as there is credit. Returns 1 if none is left. */
 static int resume(struct epf_core *core, struct epf_stream *s)
 {
 	while (s->deferred_head != EPF_NONE) {
@@ -564,7 +473,7 @@ EPF_HOT unsigned epf_stage_waiting(struct epf_core *core)
 		else
 			core->wait_lanes[kept++] = lane->id;
 	}
-	/* Lanes that were added meanwhile stand behind the old ones. */
+	/* Lanes that were added meanwhile follow the old ones. */
 	while (i < core->n_wait)
 		core->wait_lanes[kept++] = core->wait_lanes[i++];
 	core->n_wait = kept;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the watch, for watch.c (life, blocks, the round), watch_sample.c (one look) and watch_wait.c (what waits for what) only.
+ * The inside of the watch, for watch_round.c (life, the round), watch_shelf.c (blocks), watch_sample.c (one look) and watch_wait.c (what waits for what) only.
  */
 #ifndef EPF_FABRIC_ENGINE_WATCH_PRIV_H
 #define EPF_FABRIC_ENGINE_WATCH_PRIV_H
@@ -115,10 +115,14 @@ void watch_enter(struct epf_core *core, struct epf_stats_block *block, uint32_t 
 /* A state row that keeps the time of its last change. */
 void watch_state(struct epf_stats_block *block, uint32_t stat, uint32_t state, uint64_t now_ns);
 
+/* Memory for n objects and at most `most` blocks of a class: 0, or -ENOMEM with epf_last_error(); and its end, with all its blocks. */
+int watch_shelf_make(struct shelf *s, unsigned class_index, uint32_t most, uint32_t n);
+void watch_shelf_free(struct epf_stats *stats, struct shelf *s);
 /* The block of an object, made where there is room; NULL: it is not shown. labels: as the class has them. */
 struct epf_stats_block *watch_shelf_get(struct epf_stats *stats, struct shelf *s, uint32_t object,
 					bool waits, const struct epf_stats_label *labels,
 					unsigned n_labels);
+/* Takes a place away. */
 void watch_shelf_drop(struct epf_stats *stats, struct shelf *s, uint32_t slot);
 
 /*

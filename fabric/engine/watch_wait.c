@@ -5,7 +5,7 @@
  */
 #include "fabric/engine/watch_priv.h"
 
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/lane_hot.h"
 
 /* What a kernel of the rank has told that it waits for. */
 static bool kernel_condition(const struct epf_wakeup *wakeup, struct condition *condition)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What engines say to each other: immediates, messages, control writes. Both ends of a job must agree on every bit of it; what
- * a core makes of it is in core.h and, at the receiver, arrive_hot.c and control.c.
+ * a core makes of it is in core.h and, at the receiver, arrive_hot.c and messages.c.
  */
 #ifndef EPF_FABRIC_ENGINE_WIRE_H
 #define EPF_FABRIC_ENGINE_WIRE_H

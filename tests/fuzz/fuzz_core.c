@@ -6,9 +6,10 @@
  * watches both), and at the end the honest rank beside it must still get its commands done.
  */
 #include "fabric/base/conf.h"
+#include "fabric/engine/data_path.h"
 #include "fabric/engine/engine.h"
 #include "fabric/engine/limits.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/client/handle.h"
 #include "fabric/engine/engine.h"
+#include "fabric/engine/recovery.h"
 
 #include <sched.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
  */
 #include "tests/prop/sim.h"
 
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 #include "fabric/nic/emu/emu.h"
 
 #include <stdarg.h>

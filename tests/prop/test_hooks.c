@@ -6,7 +6,7 @@
  */
 #include "tests/prop/sim.h"
 
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/lane_hot.h"
 #include "fabric/nic/emu/opts.h"
 
 enum { SEEDS = 20, FIRST_SEED = 1 };

@@ -11,7 +11,7 @@
  * RXE_ON_STALL: a command that is called with the process numbers of both daemons when nothing moves any more. Output is for people, "# result:" lines for jobs.sh; with a seed a run cuts the same pairs for the same times. Exit status 0 or 1.
  */
 #include "fabric/base/clock.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/lane_hot.h"
 #include "tests/rxe/rig.h"
 
 #include <errno.h>

@@ -17,7 +17,7 @@
 enum { SECRET_BYTES = 32 };
 
 #ifdef EPF_TEST_HOOKS
-/* fabric/engine/stage_hot.h: the mistake to make, so that a test on a GPU can fail (tests/gpu/shim.sh). No release has this. */
+/* fabric/engine/lane_hot.h: the mistake to make, so that a test on a GPU can fail (tests/gpu/shim.sh). No release has this. */
 extern int epf_hook;
 #endif
 

@@ -9,7 +9,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/engine/limits.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 #include "fabric/nic/rails/rails.h"
 #include "tests/unit/engine/core_rig.h"
 

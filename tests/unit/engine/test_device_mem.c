@@ -6,6 +6,7 @@
 #include "tests/unit/nic/verbs/fake_verbs.h"
 
 #include "fabric/base/err.h"
+#include "fabric/engine/data_path.h"
 #include "fabric/engine/limits.h"
 #include "fabric/gpu/device_mem.h"
 #include "fabric/gpu/rdma.h"
@@ -451,7 +452,7 @@ static void completions_go_on_beside_additions(void **state)
 	push_add(from, 2, 0);
 	core_rig_put(from, 2, 256, 3);
 	assert_true(core_rig_run(rig, NULL, NULL));
-	assert_int_equal(rig->core[1]->hold, 1);
+	assert_int_equal(rig->core[1]->adds, EPF_ADDS_HOLD);
 	core_rig_put(to, 0, 256, 3);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(sum(from), 1);

@@ -4,7 +4,7 @@
  * that fails meanwhile; a core that was not run in the middle of a recovery does not call its peer lost for that. Two engines in one
  * thread (core_rig.h).
  */
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 #include "tests/unit/engine/core_rig.h"
 
 #include <setjmp.h>

@@ -18,6 +18,7 @@
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
+#include "fabric/engine/data_path.h"
 #include "fabric/engine/engine.h"
 #include "fabric/engine/limits.h"
 #include "fabric/join/describe.h"

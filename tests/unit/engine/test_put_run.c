@@ -5,6 +5,7 @@
  * the same. And where a row ends: at another command, a wrong one, a full lane, a limit of what is in flight. On the null NIC.
  */
 #include "fabric/engine/bench_core.h"
+#include "fabric/engine/data_path.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_stats.h"
 

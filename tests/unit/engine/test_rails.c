@@ -6,7 +6,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/engine/limits.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 #include "tests/stall.h"
 #include "tests/unit/engine/core_rig.h"
 

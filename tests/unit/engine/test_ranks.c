@@ -4,6 +4,7 @@
  * and regions, and that the others notice nothing. Two engines in one thread (core_rig.h).
  */
 #include "fabric/base/err.h"
+#include "fabric/engine/control_plane.h"
 #include "tests/unit/engine/core_rig.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/engine/core_rig.h"
 
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { FEW = 16, MANY = 1600 }; /* REAP_COMMANDS of fabric/engine/step_hot.c */
+enum { FEW = 16, MANY = 1600 }; /* REAP_COMMANDS of fabric/engine/policy_hot.h */
 
 struct rig {
 	struct epf_bench_core *bc;

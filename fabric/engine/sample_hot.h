@@ -1,15 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Single commands that are followed through a step, now and then, for the rows of times in the statistics: from being seen in a ring until dequeued,
- * from being dequeued until a NIC has it, and until it is done. Inline parts of step_hot.c; what is not followed pays a compare for it.
+ * The clocks of the statistics: the parts of a step that is timed (TIMED_STEP), and single commands that are followed now and then: from being
+ * seen in a ring until dequeued, from then until the NIC has it, and until it is done. Inline parts of step_hot.c; a command that is not followed
+ * costs a compare.
  */
-#ifndef EPF_FABRIC_ENGINE_FOLLOW_HOT_H
-#define EPF_FABRIC_ENGINE_FOLLOW_HOT_H
+#ifndef EPF_FABRIC_ENGINE_SAMPLE_HOT_H
+#define EPF_FABRIC_ENGINE_SAMPLE_HOT_H
 
 #include "fabric/base/clock.h"
-#include "fabric/engine/stage_hot.h"
+#include "fabric/engine/data_path.h"
+#include "fabric/engine/lane_hot.h"
+#include "fabric/engine/policy_hot.h"
 
-enum { FOLLOW_NS = 20000 }; /* a batch is looked at once in this time */
+/* In a step that is timed: adds the time since `from` to a counter, for all steps until the next timed one. Returns the clock, else 0. */
+EPF_INLINE uint64_t time_stage(struct epf_core *core, const unsigned timed, uint32_t stat,
+			       uint64_t from)
+{
+	uint64_t now;
+
+	if (EPF_LIKELY(!timed))
+		return 0;
+	now = epf_tsc();
+	epf_stat_add(core->stats, stat, TIMED_STEP * (now - from));
+	return now;
+}
 
 /* A command that goes to a lane by itself. A counted signal is set aside with its group, and stands in nobody's way. */
 static inline int is_followed(const struct epf_op *op)
@@ -81,11 +95,20 @@ static __attribute__((noinline, unused)) void sample_step(struct epf_core *core)
 		sample_look(core, lane->tail, EPF_STAT_CORE_NIC_NS, EPF_SAMPLE_NONE);
 }
 
-static inline int is_full(const struct epf_ring_consumer *c, uint64_t index)
+static inline int slot_is_full(const struct epf_ring_consumer *c, uint64_t index)
 {
 	return (int)(~(EPF_LOAD_RELAXED(&c->slots[index & c->mask].lo) ^
 		       epf_cmd_parity(index, c->log2)) &
 		     1u);
+}
+
+/* Begins to follow the last put of a run, unless a command is followed already. began: when the run was dequeued. */
+static inline void sample_run(struct epf_core *core, const struct epf_put_run *run, uint64_t began)
+{
+	if (core->sample.state != EPF_SAMPLE_NONE || run->lane == EPF_NONE)
+		return;
+	core->sample.tsc = began;
+	sample_staged(core, &core->lanes[run->lane]);
 }
 
 /*
@@ -96,17 +119,18 @@ static __attribute__((noinline, unused)) void
 seen_begin(struct epf_core *core, const struct epf_ring_state *ring, uint64_t now)
 {
 	const struct epf_ring_consumer *c = &ring->consumer;
-	uint64_t at = c->tail, step = 1;
+	uint64_t at = c->tail, stride = 1;
 
 	core->seen.next_tsc = now + (((uint64_t)FOLLOW_NS << 32) / core->tick_ns);
 	if (core->seen.ring)
 		return;
-	for (; step <= c->mask >> 1 && at - c->tail + step <= c->mask && is_full(c, at + step);
-	     step <<= 1)
-		at += step;
-	for (; step; step >>= 1)
-		if (at - c->tail + step <= c->mask && is_full(c, at + step))
-			at += step;
+	for (; stride <= c->mask >> 1 && at - c->tail + stride <= c->mask &&
+	       slot_is_full(c, at + stride);
+	     stride <<= 1)
+		at += stride;
+	for (; stride; stride >>= 1)
+		if (at - c->tail + stride <= c->mask && slot_is_full(c, at + stride))
+			at += stride;
 	core->seen.ring = ring->id + 1u;
 	core->seen.tail = at + 1;
 	core->seen.tsc = now;
@@ -120,6 +144,41 @@ static inline void seen_look(struct epf_core *core, const struct epf_ring_state 
 	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_RING_WAIT_NS),
 		     since_ns(core, core->seen.tsc, epf_tsc()));
 	core->seen.ring = 0;
+}
+
+/* Returns 1 if a command of this ring's turn is to be followed. began: the step's clock. */
+EPF_INLINE unsigned seen_is_due(struct epf_core *core, const struct epf_ring_state *ring,
+				uint64_t began)
+{
+	unsigned due = began >= core->seen.next_tsc;
+
+	if (EPF_UNLIKELY(due))
+		seen_begin(core, ring, epf_tsc());
+	return due;
+}
+
+/* Returns the step's clock, which the recorder shows: steps that leave the NIC alone keep that of the first. */
+EPF_INLINE uint64_t step_begins(struct epf_core *core, const unsigned timed)
+{
+	if (timed | !core->unreaped)
+		core->began = epf_tsc();
+	return core->began;
+}
+
+/* Counts a step. */
+EPF_INLINE void step_ends(struct epf_core *core, const unsigned timed, uint64_t began,
+			  unsigned handled)
+{
+	if (EPF_UNLIKELY(timed) && handled) {
+		uint64_t now = time_stage(core, timed, EPF_STAT_CORE_BUSY_TSC, began);
+
+		epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_STEP_NS),
+			     since_ns(core, began, now));
+	}
+	if (handled)
+		EPF_COUNT(core, STEPS_BUSY, 1);
+	else
+		EPF_COUNT(core, STEPS_IDLE, 1);
 }
 
 #endif

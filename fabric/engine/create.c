@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Life of an engine core: creation with all its memory, ranks, rings, regions; its peers and lanes are core_world.c's. Slow path: called by
- * lib.c (and simulations) before traffic, or between two steps on the core's own thread.
+ * Life of an engine core: creation with all its memory, its local ranks. Rings are rings.c's, regions regions.c's, peers and lanes
+ * core_world.c's. Slow path: called before traffic, or between two steps on the core's own thread.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/engine/core_priv.h"
@@ -12,7 +12,7 @@
 #include "fabric/base/log.h"
 #include "fabric/engine/lanes_plan.h"
 #include "fabric/engine/reconnect.h"
-#include "fabric/engine/recover.h"
+#include "fabric/engine/recovery.h"
 #include "fabric/engine/retire_hot.h"
 #include "fabric/engine/watch.h"
 
@@ -86,6 +86,12 @@ static void fit_depth(struct epf_core *core)
 	core->limits.lane_depth = depth;
 }
 
+static const struct epf_control_ops control_ops = {
+	.message = epf_control_cold,
+	.lane_failed = epf_lane_error_cold,
+	.tick = epf_core_tick_cold,
+};
+
 int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 {
 	struct epf_core *core = aligned_alloc(EPF_CACHELINE, (sizeof(*core) + 63) / 64 * 64);
@@ -96,6 +102,7 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	memset(core, 0, sizeof(*core));
 	core->nic = cfg->nic;
 	core->ops = cfg->nic->ops;
+	core->control = &control_ops;
 	core->limits = cfg->limits;
 	core->tick_ns = (UINT64_C(1000000000) << 32) / epf_tsc_hz();
 	core->adding_round = 1; /* no rank has been in it */
@@ -139,15 +146,6 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	return 0;
 }
 
-static void destroy_ring(struct epf_ring_state *ring)
-{
-	if (!ring)
-		return;
-	free(ring->streams);
-	free(ring->pend);
-	free(ring);
-}
-
 void epf_core_destroy(struct epf_core *core)
 {
 	if (!core)
@@ -156,7 +154,7 @@ void epf_core_destroy(struct epf_core *core)
 	epf_watch_close(core);
 	epf_core_forget_peers(core);
 	for (uint32_t i = 0; core->rings && i < core->n_rings; i++)
-		destroy_ring(core->rings[i]);
+		epf_ring_free(core->rings[i]);
 	for (uint32_t i = 0; core->ranks && i < core->n_ranks; i++) {
 		struct epf_rank_state *rank = &core->ranks[i];
 
@@ -207,160 +205,4 @@ int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *s
 	r->dirty_groups = EPF_NONE;
 	*local = core->n_ranks++;
 	return 0;
-}
-
-/* A region's keys as many as a node has lanes, so that a lane finds its own by its index. */
-int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gpu, uint64_t bytes,
-		      unsigned access, struct epf_nic_mr *mr)
-{
-	uint32_t keys = core->caps.keys ? core->caps.keys : 1;
-	int rc = gpu ? core->ops->region_register_gpu(core->nic, gpu, access, mr)
-		     : core->ops->region_register(core->nic, addr, bytes, access, mr);
-
-	for (uint32_t i = keys; !rc && i < EPF_NIC_LINKS; i++)
-		mr->keys[i] = mr->keys[i % keys];
-	return rc;
-}
-
-/* May the signals of a rank lie in this region? */
-static int check_signals(const struct epf_rank_state *r, const struct epf_copy_mem *gpu,
-			 uint64_t bytes)
-{
-	if (!gpu || r->signal_region != EPF_NONE ||
-	    bytes / sizeof(struct epf_signal) < r->n_signals)
-		return epf_fail(EPF_R_REGION_BAD,
-				"region: %llu bytes of %s memory for %u signals of rank %u%s",
-				(unsigned long long)bytes, gpu ? "GPU" : "host", r->n_signals,
-				r->rank,
-				r->signal_region != EPF_NONE ? ", which have a place" : "");
-	return 0;
-}
-
-/* A region of host memory at addr, or of GPU memory. */
-static int add_region(struct epf_core *core, uint32_t local, void *addr, struct epf_copy_mem *gpu,
-		      uint64_t bytes, unsigned access, uint32_t *region)
-{
-	struct epf_rank_state *r = &core->ranks[local];
-	struct epf_region_local *l;
-	int rc;
-
-	if (r->life != EPF_RANK_LIVE)
-		return epf_fail(EPF_R_RANK_DIED, "rank %u: has gone", r->rank);
-	if (r->n_regions == r->max_regions)
-		return epf_fail(EPF_R_REGION_LIMIT, "regions: all %u are in use", r->max_regions);
-	if (!addr || !bytes || bytes > EPF_WIDE_REGION_BYTES)
-		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
-				(unsigned long long)bytes);
-	rc = access & EPF_MR_SIGNALS ? check_signals(r, gpu, bytes) : 0;
-	if (rc)
-		return rc;
-	l = &r->regions[r->n_regions];
-	rc = epf_core_register(core, addr, gpu, bytes, access & ~(unsigned)EPF_MR_SIGNALS, &l->mr);
-	if (rc)
-		return rc;
-	if (access & EPF_MR_SIGNALS)
-		r->signal_region = r->n_regions;
-	l->addr = (uint64_t)(uintptr_t)addr;
-	l->bytes = bytes;
-	l->access = access & ~(unsigned)EPF_MR_SIGNALS;
-	l->device = gpu != NULL;
-	l->state = EPF_REGION_LIVE;
-	*region = r->n_regions++;
-	return 0;
-}
-
-int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
-			unsigned access, uint32_t *region)
-{
-	return add_region(core, local, addr, NULL, bytes, access, region);
-}
-
-int epf_core_add_gpu_region(struct epf_core *core, uint32_t local, struct epf_copy_mem *mem,
-			    unsigned access, uint32_t *region)
-{
-	return add_region(core, local, (void *)(uintptr_t)mem->addr, mem, mem->bytes, access,
-			  region);
-}
-
-static struct epf_ring_state *ring_alloc(struct epf_core *core, uint32_t window)
-{
-	struct epf_ring_state *ring = calloc(1, sizeof(*ring));
-
-	if (!ring)
-		return NULL;
-	ring->pend = calloc(window, sizeof(*ring->pend));
-	ring->streams = malloc((core->world ? core->world : 1) * sizeof(*ring->streams));
-	if (!ring->pend || !ring->streams) {
-		destroy_ring(ring);
-		return NULL;
-	}
-	memset(ring->streams, 0xff, core->world * sizeof(*ring->streams));
-	return ring;
-}
-
-/* A closed ring of the same rank whose place can be used again: its streams go on with their counts. */
-static struct epf_ring_state *ring_again(struct epf_core *core, uint32_t local)
-{
-	for (uint32_t i = 0; i < core->n_rings; i++)
-		if (core->rings[i]->spare && core->rings[i]->rank == local)
-			return core->rings[i];
-	return NULL;
-}
-
-int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
-		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id)
-{
-	struct epf_ring_state *ring = ring_again(core, local);
-
-	if (!ring) {
-		if (core->n_rings == EPF_MAX_RINGS)
-			return epf_fail(EPF_R_RING_LIMIT, "rings: all %u of the core are in use",
-					EPF_MAX_RINGS);
-		ring = ring_alloc(core, core->limits.ring_window);
-		if (!ring)
-			return no_memory("a ring");
-		ring->id = (uint16_t)core->n_rings;
-		ring->dirty = EPF_NONE;
-		ring->rank = local;
-		core->rings[core->n_rings++] = ring;
-	}
-	epf_ring_consumer_init(&ring->consumer, shm, log2, start);
-	ring->pend_mask = core->limits.ring_window - 1;
-	ring->seq = ring->retired = ring->published = (uint32_t)start;
-	ring->retired64 = start;
-	ring->failed = 0;
-	ring->deficit = 0;
-	ring->left = 0;
-	ring->alike = 0;
-	ring->flush_list = EPF_NONE;
-	ring->blocked = EPF_NONE;
-	ring->weight = (uint8_t)weight;
-	ring->last_step = core->steps - 1;
-	ring->retired_word = &core->retired[ring->id / 64];
-	ring->retired_bit = UINT64_C(1) << ring->id % 64;
-	epf_ring_poll_next(core, ring);
-	ring->done = &shm->done;
-	ring->spare = 0;
-	ring->live = 1;
-	epf_revokes_new_ring(core, ring->id);
-	*id = ring->id;
-	return 0;
-}
-
-void epf_core_close_ring(struct epf_core *core, uint32_t id)
-{
-	core->rings[id]->live = 0;
-	if (core->seen.ring == id + 1)
-		core->seen.ring = 0;
-	core->polls[id] = (struct epf_ring_poll){ &core->never, 1 };
-}
-
-int epf_core_ring_drained(struct epf_core *core, uint32_t id)
-{
-	struct epf_ring_state *ring = core->rings[id];
-
-	if (!ring->spare && !ring->live && ring->retired == ring->seq && !ring->deferred &&
-	    ring->flush_phase == EPF_FLUSH_NONE)
-		ring->spare = 1;
-	return ring->spare;
 }

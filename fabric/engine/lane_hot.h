@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small inline steps shared by the hot files: statistics, lane entries, credits, dirty lists. Read core.h first.
+ * Primitives of lanes and streams: statistics, lane entries, credits, dirty lists. Inline; shared by the data path and the control plane.
  */
-#ifndef EPF_FABRIC_ENGINE_STAGE_HOT_H
-#define EPF_FABRIC_ENGINE_STAGE_HOT_H
+#ifndef EPF_FABRIC_ENGINE_LANE_HOT_H
+#define EPF_FABRIC_ENGINE_LANE_HOT_H
 
 #include "fabric/engine/core.h"
 
@@ -28,7 +28,7 @@ extern int epf_hook;
 # define EPF_HOOKED(h) 0
 #endif
 
-/* Credits for events: re-reads the peer's grant word only when it seems that there are none. [A5] */
+/* Returns 1 if there is credit for an event; reads the peer's grant word again only when credit seems to be used up. [A5] */
 EPF_INLINE int lane_has_event_credit(struct epf_core *core, struct epf_lane *lane)
 {
 	if (EPF_UNLIKELY((int32_t)(lane->granted - lane->events) <= 0)) {
@@ -41,7 +41,7 @@ EPF_INLINE int lane_has_event_credit(struct epf_core *core, struct epf_lane *lan
 	return 1;
 }
 
-/* Room for one more data entry; bulk traffic leaves a quarter of the lane to latency traffic. */
+/* Returns 1 if there is room for one more data entry. Bulk traffic leaves a quarter of the lane to latency traffic. */
 EPF_INLINE int lane_has_room(const struct epf_lane *lane, unsigned bulk)
 {
 	uint32_t used = lane->head - lane->tail;
@@ -59,7 +59,7 @@ EPF_INLINE void lane_mark_dirty(struct epf_core *core, struct epf_lane *lane)
 	}
 }
 
-/* The next entry of a lane; the caller has found room. */
+/* Returns the next entry of a lane; the caller has checked that there is room. */
 EPF_INLINE struct epf_wr *lane_entry(struct epf_core *core, struct epf_lane *lane,
 				     struct epf_msg **msg)
 {
@@ -72,7 +72,7 @@ EPF_INLINE struct epf_wr *lane_entry(struct epf_core *core, struct epf_lane *lan
 	return wr;
 }
 
-/* Notes that a stream has something a later flush must wait for. */
+/* Marks a stream that a later flush must wait for. */
 EPF_INLINE void stream_mark_dirty(struct epf_core *core, struct epf_stream *s, uint32_t index)
 {
 	uint32_t *head;
@@ -91,7 +91,7 @@ EPF_INLINE uint32_t stream_index(const struct epf_core *core, const struct epf_s
 	return (uint32_t)(s - core->streams);
 }
 
-/* The command that is followed has its last entry in this lane. */
+/* The command that is sampled has its last entry in this lane. */
 EPF_INLINE void sample_staged(struct epf_core *core, const struct epf_lane *lane)
 {
 	core->sample.state = EPF_SAMPLE_STAGED;
@@ -99,7 +99,7 @@ EPF_INLINE void sample_staged(struct epf_core *core, const struct epf_lane *lane
 	core->sample.head = lane->head;
 }
 
-/* A deferred command is staged or failed: its place is free. */
+/* Frees a deferred command that was staged or failed. */
 EPF_INLINE void deferred_free(struct epf_core *core, uint32_t index)
 {
 	struct epf_deferred *p = &core->deferred[index];
@@ -116,7 +116,7 @@ EPF_INLINE void deferred_free(struct epf_core *core, uint32_t index)
 	core->n_deferred--;
 }
 
-/* Its deferral queue has room again: every ring that waits for it goes on (those of a group may be several). */
+/* The stream's deferral queue has room again: unblocks every ring that waits for it (a group may block several). */
 EPF_INLINE void stream_unblock(struct epf_core *core, struct epf_stream *s)
 {
 	uint32_t index = stream_index(core, s);
@@ -146,6 +146,17 @@ EPF_INLINE void stream_wait(struct epf_core *core, struct epf_stream *s)
 		lane->in_wait_list = 1;
 		core->wait_lanes[core->n_wait++] = lane->id;
 	}
+}
+
+/* Commands up to `tail` were dequeued: the next one is number seq, and the turn has left so many bytes. Releases the slots. [R2] */
+EPF_INLINE void ring_dequeued(struct epf_core *core, struct epf_ring_state *ring, uint64_t tail,
+			      uint32_t seq, int64_t deficit)
+{
+	ring->seq = seq;
+	ring->last_step = core->steps;
+	ring->deficit = deficit;
+	ring->consumer.tail = tail;
+	epf_ring_release(&ring->consumer);
 }
 
 #endif

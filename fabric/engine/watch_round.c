@@ -14,87 +14,6 @@
 
 enum { LOOKS_PER_ASKING = 16 };
 
-static int shelf_make(struct shelf *s, unsigned class_index, uint32_t most, uint32_t n)
-{
-	*s = (struct shelf){ .class_index = class_index,
-			     .room = most < n ? most : n,
-			     .n_objects = n };
-	s->most = s->room;
-	s->block = calloc(s->room + 1, sizeof(*s->block));
-	s->owner = malloc((s->room + 1) * sizeof(*s->owner));
-	s->waits = calloc(s->room + 1, 1);
-	s->slot = malloc((n + 1) * sizeof(*s->slot));
-	if (!s->block || !s->owner || !s->waits || !s->slot)
-		return epf_fail(EPF_R_NO_MEMORY, "statistics: no memory for %u objects", n);
-	memset(s->owner, 0xff, (s->room + 1) * sizeof(*s->owner));
-	memset(s->slot, 0xff, (n + 1) * sizeof(*s->slot));
-	return 0;
-}
-
-void watch_shelf_drop(struct epf_stats *stats, struct shelf *s, uint32_t slot)
-{
-	if (s->owner[slot] == EPF_NONE)
-		return;
-	epf_stats_remove_block(stats, s->block[slot]);
-	s->slot[s->owner[slot]] = EPF_NONE;
-	s->owner[slot] = EPF_NONE;
-	s->block[slot] = NULL;
-	s->waits[slot] = 0;
-	s->shown--;
-}
-
-static void shelf_free(struct epf_stats *stats, struct shelf *s)
-{
-	for (uint32_t i = 0; s->owner && s->slot && i < s->room; i++)
-		watch_shelf_drop(stats, s, i);
-	free(s->block);
-	free(s->owner);
-	free(s->waits);
-	free(s->slot);
-	*s = (struct shelf){ 0 };
-}
-
-/* A place for an object that has none: a free one, or if it waits that of one that does not. EPF_NONE: there is none. */
-static uint32_t shelf_place(struct epf_stats *stats, struct shelf *s, bool waits)
-{
-	uint32_t at;
-
-	for (at = 0; s->shown < s->most && at < s->room; at++)
-		if (s->owner[at] == EPF_NONE)
-			return at;
-	for (at = 0; waits && at < s->room; at++)
-		if (s->owner[at] != EPF_NONE && !s->waits[at]) {
-			watch_shelf_drop(stats, s, at);
-			return at;
-		}
-	return EPF_NONE;
-}
-
-struct epf_stats_block *watch_shelf_get(struct epf_stats *stats, struct shelf *s, uint32_t object,
-					bool waits, const struct epf_stats_label *labels,
-					unsigned n_labels)
-{
-	uint32_t at = s->slot[object];
-
-	if (at == EPF_NONE && (waits || s->shown < s->most)) {
-		at = shelf_place(stats, s, waits);
-		if (at == EPF_NONE)
-			return NULL;
-		if (epf_stats_add_block(stats, s->class_index, labels, n_labels, &s->block[at])) {
-			s->most =
-				s->shown; /* the file has no more for now: what there is must do */
-			return NULL;
-		}
-		s->owner[at] = object;
-		s->slot[object] = at;
-		s->shown++;
-	}
-	if (at == EPF_NONE)
-		return NULL;
-	s->waits[at] = waits;
-	return s->block[at];
-}
-
 static void open_recorder(struct epf_core *core)
 {
 	struct epf_watch *w = core->watch;
@@ -183,13 +102,13 @@ int epf_watch_world(struct epf_core *core)
 		     ? 0
 		     : epf_fail(EPF_R_NO_MEMORY, "statistics: no memory for a job's world");
 	if (!rc)
-		rc = shelf_make(&w->ranks, EPF_STATS_RANK, w->cfg.most, core->n_ranks);
+		rc = watch_shelf_make(&w->ranks, EPF_STATS_RANK, w->cfg.most, core->n_ranks);
 	if (!rc)
-		rc = shelf_make(&w->rings, EPF_STATS_RING, w->cfg.most, EPF_MAX_RINGS);
+		rc = watch_shelf_make(&w->rings, EPF_STATS_RING, w->cfg.most, EPF_MAX_RINGS);
 	if (!rc)
-		rc = shelf_make(&w->lanes, EPF_STATS_LANE, w->cfg.most, core->n_lanes);
+		rc = watch_shelf_make(&w->lanes, EPF_STATS_LANE, w->cfg.most, core->n_lanes);
 	if (!rc)
-		rc = shelf_make(&w->peers, EPF_STATS_PEER, w->cfg.most, core->world);
+		rc = watch_shelf_make(&w->peers, EPF_STATS_PEER, w->cfg.most, core->world);
 	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
 		w->lane[i].last_posted = w->lane[i].last_tail = core->lanes[i].tail;
 	if (rc)
@@ -212,10 +131,10 @@ void epf_watch_close(struct epf_core *core)
 		return;
 	core->flight = NULL;
 	core->watch = NULL;
-	shelf_free(w->cfg.stats, &w->ranks);
-	shelf_free(w->cfg.stats, &w->rings);
-	shelf_free(w->cfg.stats, &w->lanes);
-	shelf_free(w->cfg.stats, &w->peers);
+	watch_shelf_free(w->cfg.stats, &w->ranks);
+	watch_shelf_free(w->cfg.stats, &w->rings);
+	watch_shelf_free(w->cfg.stats, &w->lanes);
+	watch_shelf_free(w->cfg.stats, &w->peers);
 	epf_stats_remove_block(w->cfg.stats, w->job);
 	epf_stats_remove_block(w->cfg.stats, w->recorder);
 	for (uint32_t i = 0; w->ring && i < EPF_MAX_RINGS; i++)

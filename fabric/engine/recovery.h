@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Recovery of a failed lane: fence at both ends, ask what has arrived, replay what is missing on another lane, open the
- * lane again. Interface between cold.c, control.c and recover.c.
+ * lane again. Interface of recover.c, replay.c and reopen.c.
  */
-#ifndef EPF_FABRIC_ENGINE_RECOVER_H
-#define EPF_FABRIC_ENGINE_RECOVER_H
+#ifndef EPF_FABRIC_ENGINE_RECOVERY_H
+#define EPF_FABRIC_ENGINE_RECOVERY_H
 
-#include "fabric/engine/core.h"
+#include "fabric/engine/control_plane.h"
 
 struct epf_lane_recovery;
 
-/* Stages a control message to a node on any lane that is up; 0: no room now. */
-int epf_control_send(struct epf_core *core, struct epf_node *node, struct epf_msg *m);
+/* A lane has failed: its recovery begins, or its node is lost. */
+EPF_COLD void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned status);
 
 /* Moves every recovery on; returns how much was done. */
 unsigned epf_recover_step(struct epf_core *core, uint64_t now);
@@ -24,7 +24,7 @@ static inline uint64_t epf_more_backoff(uint64_t ns)
 	return more < 200000000u ? more : 200000000u;
 }
 
-/* Goes on with a lane whose work has moved (reopen.c). */
+/* Moves on a lane whose work goes on elsewhere (reopen.c). */
 void epf_reopen_step(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		     struct epf_lane_recovery *r, uint64_t now);
 /* A lane that could not be connected when the job began, with the peer's token; the node has other lanes. */
@@ -39,43 +39,14 @@ void epf_outage_end(struct epf_core *core, const struct epf_lane *lane, int is_u
 void epf_recover_forget(struct epf_core *core, struct epf_node *node);
 /* Streams on their way back to their lanes; returns how much was done. */
 unsigned epf_home_step(struct epf_core *core, struct epf_node *node);
-/* Puts the streams that wait on a lane on the lists of the lanes they are bound to now. */
+/* Moves the streams that wait on a lane to the lists of the lanes that they are bound to now. */
 void epf_relist(struct epf_core *core, struct epf_lane *lane);
-/* A lane of the node that is up; NULL: none. */
-struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node);
 /* Moves a failed lane's entries to another one, a bounded number at a time. 1: its streams are bound there (replay.c). */
 int epf_replay(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 	       struct epf_lane_recovery *r);
 /* A control message that belongs to recovery has arrived. */
 void epf_recover_message(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 			 const struct epf_msg *m);
-/* Moves withdrawals on (control.c). */
-unsigned epf_revoke_step(struct epf_core *core);
-/* Ends one entry of a lane: its command fails. The entry is reclaimed; the lane's tail is the caller's. */
-void epf_fail_entry_cold(struct epf_core *core, struct epf_lane *lane, struct epf_wr *wr,
-			 unsigned status, unsigned reason);
-/* A region has `keys` keys: gives one to each index a lane can have. */
-void epf_spread_keys(struct epf_region_remote *region, uint32_t keys);
-/* Tells nodes the news of local ranks (ranks.c); returns how much was done. */
-unsigned epf_ranks_step(struct epf_core *core);
-/* A message about a rank of another node has arrived: RANK or REGION. */
-void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
-/*
- * A rank's state for everybody here: peers page, who may send to it, and what was deferred for it. state: enum epf_peer_state_id;
- * cause: reason number of DOWN. Wakes every local rank.
- */
-void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsigned cause,
-		      uint32_t epoch);
-/* Fails what is deferred in streams of local rank index `local` to rank `peer`; EPF_NONE: any. */
-void epf_fail_streams_cold(struct epf_core *core, uint32_t peer, uint32_t local);
-/* Frees withdrawals that never ended. */
-void epf_revokes_free(struct epf_core *core);
-/* The node has come back: sends it the withdrawals under way, again if it had them before. */
-void epf_revokes_tell_again(struct epf_core *core, const struct epf_node *node);
-/* A ring's place is used again: withdrawals need not wait for it. */
-void epf_revokes_new_ring(struct epf_core *core, uint32_t id);
-/* Takes the snapshot of lane heads that a withdrawal waits for (control.c). */
-void epf_drain_snapshot(struct epf_core *core, struct epf_node *node);
 
 /* Recoveries of one node, one per lane. Allocated with the node when it has more than one lane. */
 enum epf_recovery_phase {

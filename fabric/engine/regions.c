@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Regions of local ranks: registered with the NIC under consecutive numbers. Their withdrawal is revoke.c's. Slow path.
+ */
+#include "fabric/engine/core_priv.h"
+#include "fabric/gpu/copy.h"
+
+/* A region's keys as many as a node has lanes, so that a lane finds its own by its index. */
+int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gpu, uint64_t bytes,
+		      unsigned access, struct epf_nic_mr *mr)
+{
+	uint32_t keys = core->caps.keys ? core->caps.keys : 1;
+	int rc = gpu ? core->ops->region_register_gpu(core->nic, gpu, access, mr)
+		     : core->ops->region_register(core->nic, addr, bytes, access, mr);
+
+	for (uint32_t i = keys; !rc && i < EPF_NIC_LINKS; i++)
+		mr->keys[i] = mr->keys[i % keys];
+	return rc;
+}
+
+/* May the signals of a rank lie in this region? */
+static int check_signals(const struct epf_rank_state *r, const struct epf_copy_mem *gpu,
+			 uint64_t bytes)
+{
+	if (!gpu || r->signal_region != EPF_NONE ||
+	    bytes / sizeof(struct epf_signal) < r->n_signals)
+		return epf_fail(EPF_R_REGION_BAD,
+				"region: %llu bytes of %s memory for %u signals of rank %u%s",
+				(unsigned long long)bytes, gpu ? "GPU" : "host", r->n_signals,
+				r->rank,
+				r->signal_region != EPF_NONE ? ", which have a place" : "");
+	return 0;
+}
+
+/* A region of host memory at addr, or of GPU memory. */
+static int add_region(struct epf_core *core, uint32_t local, void *addr, struct epf_copy_mem *gpu,
+		      uint64_t bytes, unsigned access, uint32_t *region)
+{
+	struct epf_rank_state *r = &core->ranks[local];
+	struct epf_region_local *l;
+	int rc;
+
+	if (r->life != EPF_RANK_LIVE)
+		return epf_fail(EPF_R_RANK_DIED, "rank %u: has gone", r->rank);
+	if (r->n_regions == r->max_regions)
+		return epf_fail(EPF_R_REGION_LIMIT, "regions: all %u are in use", r->max_regions);
+	if (!addr || !bytes || bytes > EPF_WIDE_REGION_BYTES)
+		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
+				(unsigned long long)bytes);
+	rc = access & EPF_MR_SIGNALS ? check_signals(r, gpu, bytes) : 0;
+	if (rc)
+		return rc;
+	l = &r->regions[r->n_regions];
+	rc = epf_core_register(core, addr, gpu, bytes, access & ~(unsigned)EPF_MR_SIGNALS, &l->mr);
+	if (rc)
+		return rc;
+	if (access & EPF_MR_SIGNALS)
+		r->signal_region = r->n_regions;
+	l->addr = (uint64_t)(uintptr_t)addr;
+	l->bytes = bytes;
+	l->access = access & ~(unsigned)EPF_MR_SIGNALS;
+	l->device = gpu != NULL;
+	l->state = EPF_REGION_LIVE;
+	*region = r->n_regions++;
+	return 0;
+}
+
+int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
+			unsigned access, uint32_t *region)
+{
+	return add_region(core, local, addr, NULL, bytes, access, region);
+}
+
+int epf_core_add_gpu_region(struct epf_core *core, uint32_t local, struct epf_copy_mem *mem,
+			    unsigned access, uint32_t *region)
+{
+	return add_region(core, local, (void *)(uintptr_t)mem->addr, mem, mem->bytes, access,
+			  region);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A stream is opened at its first command, on a lane of its node. Called by the hot files; what it needs was allocated with the world.
+ */
+#include "fabric/engine/data_path.h"
+
+struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node)
+{
+	for (unsigned i = 0; i < node->n_lanes; i++)
+		if (core->lanes[node->first_lane + i].state == EPF_LANE_UP)
+			return &core->lanes[node->first_lane + i];
+	return NULL;
+}
+
+/*
+ * Returns the lane that a new stream belongs to: round robin over those on its rank's links (0: all). *lane: the lane that carries it, another one if
+ * that is down.
+ */
+static uint16_t choose_lane(struct epf_core *core, struct epf_node *node, unsigned links,
+			    uint16_t *lane)
+{
+	uint16_t home = node->first_lane + (node->next_lane++ % node->n_lanes);
+	const struct epf_lane *other;
+
+	for (unsigned i = 1; links && i < node->n_lanes; i++) {
+		if (links >> core->lanes[home].link & 1)
+			break;
+		home = node->first_lane + (node->next_lane++ % node->n_lanes);
+	}
+	*lane = home;
+	if (core->lanes[home].state == EPF_LANE_UP)
+		return home;
+	other = epf_other_lane(core, node);
+	if (other)
+		*lane = other->id;
+	return home;
+}
+
+uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_ring_state *ring,
+			      uint32_t rank, uint32_t signal, uint32_t hash)
+{
+	struct epf_node *node;
+	struct epf_stream *s;
+	uint32_t index;
+
+	/* A control stream is opened before ranks are known: its `rank` is the node's number. */
+	node = &core->nodes[kind == EPF_STREAM_CONTROL ? rank : core->peers[rank].node];
+	if (node->n_handles >= node->max_handles || core->n_streams >= core->max_streams)
+		return EPF_NONE;
+	index = core->n_streams++;
+	s = &core->streams[index];
+	s->count = core->limits.start_count;
+	s->peer = kind == EPF_STREAM_CONTROL ? node->rank : rank;
+	s->ring = ring ? ring->id : 0;
+	s->rank = ring ? ring->rank : 0;
+	s->node = (uint16_t)(node - core->nodes);
+	s->home = choose_lane(core, node, ring ? core->ranks[ring->rank].links : 0, &s->lane);
+	s->handle = node->n_handles;
+	s->kind = (uint8_t)kind;
+	s->deferred_head = s->deferred_tail = EPF_NONE;
+	s->signals_head = s->signals_tail = EPF_NONE;
+	s->signal = signal;
+	node->handles[node->n_handles++] = index;
+	if (kind == EPF_STREAM_RING) {
+		ring->streams[rank] = index;
+	} else if (kind == EPF_STREAM_GROUP) {
+		s->next_hash = core->group_table[hash];
+		core->group_table[hash] = index;
+	}
+	return index;
+}
