@@ -321,11 +321,11 @@ static json_t *ask_until(const char *const *argv, const struct want *cause)
 		assert_int_equal(daemons_reader(&daemons, argv, &text), 0);
 		top = json_loads(text, 0, NULL);
 		assert_non_null(top);
-		if (find(top, cause, NULL))
-			return top;
-		if (epf_now_ns() > limit)
+		if (epf_now_ns() > limit && !find(top, cause, NULL))
 			fail_msg("no %s: %s", cause->reason, text);
 		free(text);
+		if (find(top, cause, NULL))
+			return top;
 		json_decref(top);
 		usleep(50000);
 	}

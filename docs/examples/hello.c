@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program in docs/getting-started.md, letter by letter below this line: test_readme.c compares the two and runs it. It must stay a
- * program that somebody can copy.
+ * Each rank puts 4 KiB into the next rank's memory and adds 1 to its signal. Build and run it, two ranks on this machine:
+ *
+ *   cc hello.c $(pkg-config --cflags --libs epf) -o hello
+ *   export EPF_WORLD_SIZE=2 EPF_RENDEZVOUS=127.0.0.1:29400
+ *   EPF_RANK=0 ./hello & EPF_RANK=1 ./hello; wait
+ *
+ * docs/getting-started.md shows what follows, line by line; tests/unit/client/test_hello.c compares the two and runs it.
  */
 #include <epf.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * docs/getting-started.md shows a program: this test checks that it is the one in readme_example.c, and that two processes of it do what
+ * docs/getting-started.md shows a program: this test checks that it is the one in docs/examples/hello.c, and that two processes of it do what
  * the page says. Started with the paths of the program, its source and the page.
  */
 #include <arpa/inet.h>
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
 	};
 
 	if (argc != 4) {
-		fprintf(stderr, "usage: test_readme PROGRAM SOURCE PAGE\n");
+		fprintf(stderr, "usage: test_hello PROGRAM SOURCE PAGE\n");
 		return 1;
 	}
 	path = argv;
