@@ -338,6 +338,7 @@ static struct epf_boot_server *new_server(const struct epf_boot_server_opts *o)
 
 	if (!srv)
 		return NULL;
+	srv->job_calls = &srv_job_calls;
 	srv->seat = calloc(o->world, sizeof(struct srv_conn *));
 	if (!srv->seat) {
 		free(srv);

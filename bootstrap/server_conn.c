@@ -101,7 +101,7 @@ static void ended(struct epf_boot_server *srv, struct srv_conn *c, const char *w
 
 	srv_conn_close(srv, c);
 	if (member)
-		srv_job_lost(srv, c, why);
+		srv->job_calls->lost(srv, c, why);
 }
 
 static void flush(struct epf_boot_server *srv, struct srv_conn *c)
@@ -230,7 +230,7 @@ static enum epf_wire_verdict handshake(struct epf_boot_server *srv, struct srv_c
 		return EPF_WIRE_V_OK;
 	}
 	if (c->state == SRV_JOIN && msg->head.type == EPF_WIRE_JOIN) {
-		srv_job_join(srv, c, msg);
+		srv->job_calls->join(srv, c, msg);
 		/* Only members hold more than a handshake's bytes. */
 		if (c->state == SRV_MEMBER)
 			return EPF_WIRE_V_OK;
@@ -260,7 +260,7 @@ static void take_frames(struct epf_boot_server *srv, struct srv_conn *c)
 			continue;
 		}
 		if (v == EPF_WIRE_V_OK)
-			v = c->state == SRV_MEMBER ? srv_job_message(srv, c, &msg)
+			v = c->state == SRV_MEMBER ? srv->job_calls->message(srv, c, &msg)
 						   : handshake(srv, c, &msg);
 		if (v != EPF_WIRE_V_OK)
 			break;
@@ -330,7 +330,7 @@ void srv_conn_event(struct epf_boot_server *srv, struct srv_conn *c, uint32_t ev
 	if (is_open(c) && (events & EPOLLOUT))
 		flush(srv, c);
 	if (is_open(c) && c->receiving && c->out_len < OUT_LOW_BYTES)
-		srv_job_pump(srv, c);
+		srv->job_calls->pump(srv, c);
 	if (is_open(c) && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
 		readable(srv, c);
 }

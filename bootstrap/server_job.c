@@ -64,7 +64,8 @@ static bool check_join(struct epf_boot_server *srv, struct srv_conn *c, struct e
 	return true;
 }
 
-void srv_job_join(struct epf_boot_server *srv, struct srv_conn *c, const struct epf_wire_msg *msg)
+static void job_join(struct epf_boot_server *srv, struct srv_conn *c,
+		     const struct epf_wire_msg *msg)
 {
 	struct epf_wire_join join;
 	uint8_t welcome[8];
@@ -158,7 +159,7 @@ void srv_job_fail(struct epf_boot_server *srv, enum epf_reason reason, uint32_t 
 	drop_result(srv);
 }
 
-void srv_job_lost(struct epf_boot_server *srv, struct srv_conn *c, const char *why)
+static void job_lost(struct epf_boot_server *srv, struct srv_conn *c, const char *why)
 {
 	if (c->receiving && --srv->result.receivers == 0)
 		drop_result(srv);
@@ -197,38 +198,7 @@ static bool build_result(struct epf_boot_server *srv)
 	return true;
 }
 
-static void complete_round(struct epf_boot_server *srv)
-{
-	bool gather = srv->kind == EPF_BOOT_GATHER;
-	struct srv_conn *c, *next;
-	uint8_t round[8];
-
-	if (gather && !build_result(srv)) {
-		srv_job_fail(srv, EPF_R_NO_MEMORY, EPF_WIRE_SERVER,
-			     "the rendezvous at %.64s has no memory for %zu bytes", srv->where,
-			     srv->gather_bytes);
-		return;
-	}
-	epf_wire_put_u64(round, srv->round);
-	reset_round(srv);
-	srv->round++;
-	srv_count(srv, rounds, 1);
-	TAILQ_FOREACH(c, &srv->members, link) {
-		c->receiving = gather;
-		c->result_sent = 0;
-	}
-	for (c = TAILQ_FIRST(&srv->members); c; c = next) {
-		next = TAILQ_NEXT(c, link);
-		if (gather)
-			srv_job_pump(srv, c);
-		else
-			srv_conn_send(srv, c, EPF_WIRE_RELEASE, round, sizeof(round), NULL);
-		if (srv->failure.reason)
-			return;
-	}
-}
-
-void srv_job_pump(struct epf_boot_server *srv, struct srv_conn *c)
+static void job_pump(struct epf_boot_server *srv, struct srv_conn *c)
 {
 	uint8_t payload[EPF_WIRE_PAYLOAD_MAX];
 	struct srv_result *r = &srv->result;
@@ -256,6 +226,37 @@ void srv_job_pump(struct epf_boot_server *srv, struct srv_conn *c)
 		return;
 	}
 	srv_conn_send(srv, c, EPF_WIRE_PART, payload, EPF_WIRE_PART_HEAD + bytes, r->digest[part]);
+}
+
+static void complete_round(struct epf_boot_server *srv)
+{
+	bool gather = srv->kind == EPF_BOOT_GATHER;
+	struct srv_conn *c, *next;
+	uint8_t round[8];
+
+	if (gather && !build_result(srv)) {
+		srv_job_fail(srv, EPF_R_NO_MEMORY, EPF_WIRE_SERVER,
+			     "the rendezvous at %.64s has no memory for %zu bytes", srv->where,
+			     srv->gather_bytes);
+		return;
+	}
+	epf_wire_put_u64(round, srv->round);
+	reset_round(srv);
+	srv->round++;
+	srv_count(srv, rounds, 1);
+	TAILQ_FOREACH(c, &srv->members, link) {
+		c->receiving = gather;
+		c->result_sent = 0;
+	}
+	for (c = TAILQ_FIRST(&srv->members); c; c = next) {
+		next = TAILQ_NEXT(c, link);
+		if (gather)
+			job_pump(srv, c);
+		else
+			srv_conn_send(srv, c, EPF_WIRE_RELEASE, round, sizeof(round), NULL);
+		if (srv->failure.reason)
+			return;
+	}
 }
 
 /* The first sign of a rank in this round. False: the job has failed. */
@@ -378,8 +379,8 @@ static enum epf_wire_verdict take_leave(struct epf_boot_server *srv, struct srv_
 	return EPF_WIRE_V_OK;
 }
 
-enum epf_wire_verdict srv_job_message(struct epf_boot_server *srv, struct srv_conn *c,
-				      const struct epf_wire_msg *msg)
+static enum epf_wire_verdict job_message(struct epf_boot_server *srv, struct srv_conn *c,
+					 const struct epf_wire_msg *msg)
 {
 	if (msg->head.type == EPF_WIRE_LEAVE)
 		return take_leave(srv, c, msg);
@@ -459,3 +460,10 @@ void srv_job_free(struct epf_boot_server *srv)
 	free(srv->seat);
 	srv->seat = NULL;
 }
+
+const struct srv_conn_calls srv_job_calls = {
+	.join = job_join,
+	.message = job_message,
+	.pump = job_pump,
+	.lost = job_lost,
+};

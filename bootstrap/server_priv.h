@@ -88,7 +88,24 @@ struct srv_stats {
 #undef S
 };
 
+struct epf_boot_server;
+
+/* What connections call of the job above them (server_job.c). */
+struct srv_conn_calls {
+	/* A proven client's JOIN: lets it in or refuses it. */
+	void (*join)(struct epf_boot_server *srv, struct srv_conn *c,
+		     const struct epf_wire_msg *msg);
+	/* A member's message. Returns a verdict other than OK if the connection cannot go on. */
+	enum epf_wire_verdict (*message)(struct epf_boot_server *srv, struct srv_conn *c,
+					 const struct epf_wire_msg *msg);
+	/* Queues the next part of the result for a member that receives. */
+	void (*pump)(struct epf_boot_server *srv, struct srv_conn *c);
+	/* A member's connection ended; why: part of a sentence. */
+	void (*lost)(struct epf_boot_server *srv, struct srv_conn *c, const char *why);
+};
+
 struct epf_boot_server {
+	const struct srv_conn_calls *job_calls;
 	struct epf_auth auth;
 	uint32_t world;
 	bool job_known;
@@ -153,15 +170,7 @@ bool srv_conn_is_drained(const struct srv_conn *c);
 
 /* server_job.c */
 
-/* srv_job_join() - a proven client's JOIN: let it in or refuse it. */
-void srv_job_join(struct epf_boot_server *srv, struct srv_conn *c, const struct epf_wire_msg *msg);
-/* srv_job_message() - a member's message; not OK: the connection cannot go on. */
-enum epf_wire_verdict srv_job_message(struct epf_boot_server *srv, struct srv_conn *c,
-				      const struct epf_wire_msg *msg);
-/* srv_job_pump() - queue the next part of the result for a member that receives. */
-void srv_job_pump(struct epf_boot_server *srv, struct srv_conn *c);
-/* srv_job_lost() - a member's connection ended; @why as part of a sentence. */
-void srv_job_lost(struct epf_boot_server *srv, struct srv_conn *c, const char *why);
+extern const struct srv_conn_calls srv_job_calls;
 /* srv_job_fail() - end the job's bootstrap and tell all members. */
 void srv_job_fail(struct epf_boot_server *srv, enum epf_reason reason, uint32_t rank,
 		  const char *fmt, ...) __attribute__((format(printf, 4, 5)));

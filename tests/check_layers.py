@@ -55,10 +55,10 @@ MAY_INCLUDE = {
 
 # Cycles between files of one folder that stay: the units, and why. OPEN names folders that still have some, to be untangled.
 CYCLES = {}
-OPEN = {"bench", "kernels/bench", "bootstrap", "fabric/engine", "fabric/nic/efa", "fabric/nic/emu", "fabric/nic/verbs"}
+OPEN = {"bench", "kernels/bench", "fabric/engine"}
 
 # Lines a file, and lines a function, may have at most, by folder; one file may have a limit of its own.
-FILE_LINES = {"fabric": 500, "fabric/engine": 610, "fabric/nic/emu/emu.h": 520}
+FILE_LINES = {"fabric": 500, "fabric/engine": 610}
 FUNCTION_LINES = {"fabric/engine": 70}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -3,6 +3,7 @@
  * Looking ahead on a lane of the software NIC: while the packet at its head waits for a copy, the copies of packets behind it start, so
  * that many run at a time. Effects still happen in the lane's order (rx_hot.c). Hot path: no allocation, lock, log or system call.
  */
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/fault.h"
 
 #include <string.h>

@@ -5,6 +5,7 @@
  * and keys, fences and faults stay where they are for host memory. Called by rx_hot.c, complete_hot.c, reap_hot.c and lane.c. It must
  * never allocate, lock, log or make a system call, and never touch GPU memory.
  */
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/fault.h"
 
 #include <errno.h>

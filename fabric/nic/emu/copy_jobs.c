@@ -7,6 +7,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/nic/emu/copier_priv.h"
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/copy_queue.h"
 #include "fabric/nic/emu/emu.h"
 

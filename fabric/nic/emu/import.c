@@ -8,6 +8,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/nic/emu/copier_priv.h"
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/emu.h"
 
 #include <errno.h>

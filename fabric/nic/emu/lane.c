@@ -5,6 +5,7 @@
  * call. A lane's token holds a new epoch each time it is created: what still travels under an old one is
  * released without effect.
  */
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/fault.h"
 #include "fabric/nic/emu/peers.h"
 

@@ -5,6 +5,7 @@
  * with the rules of a real one: keys and ranges are checked at the target, a send completes after the
  * remote write, immediates need a posted receive. Slow path; the data path is complete_hot.c and rx_hot.c.
  */
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/fault.h"
 #include "fabric/nic/emu/peers.h"
 

@@ -4,6 +4,7 @@
  * held back, hands out completions. Called by the core's step through epf_nic_ops. It must never
  * allocate, lock, log or make a system call.
  */
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/fault.h"
 
 #include <string.h>

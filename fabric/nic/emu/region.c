@@ -3,6 +3,7 @@
  * The software NIC's table of memory regions. Slow path.
  */
 #include "fabric/base/err.h"
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/emu.h"
 
 #include <stdlib.h>

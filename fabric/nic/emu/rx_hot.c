@@ -5,6 +5,7 @@
  * allocate, lock, log or make a system call, and never believe a field of a packet that it has not
  * checked: another process wrote it.
  */
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/fault.h"
 
 #include <string.h>

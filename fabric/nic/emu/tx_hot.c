@@ -4,6 +4,7 @@
  * one packet names as many as it holds. Called by the core's step through epf_nic_ops, and by lane.c and reap_hot.c for what
  * had to wait. It must never allocate, lock, log or make a system call.
  */
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/emu.h"
 
 #include <errno.h>
