@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Links in Markdown files: every relative target exists, and so does its heading. So do files named in `code`, and documents named in comments.
+"""Links in Markdown files: every relative target exists, and so does its heading. So do files named in `code`, and documents named in comments. Each
+folder has a README.
 
 Usage: links.py ROOT. Addresses outside the tree are not followed.
 """
@@ -74,8 +75,19 @@ def check_page(path, root):
     return wrong, len(links)
 
 
+def folders(root):
+    """Folders of sources that a visitor opens; those below tests/ mirror the tree or hold data."""
+    for top in TOP:
+        yield top
+        for folder in "fabric", "fabric/nic", "kernels", "tools", "tests":
+            if top == folder.split("/", maxsplit=1)[0]:
+                yield from (f"{folder}/{name}" for name in sorted(os.listdir(os.path.join(root, folder)))
+                            if os.path.isdir(os.path.join(root, folder, name)) and not name.startswith(("_", ".")))
+
+
 def main(root):
-    wrong, links, pages = [], 0, 0
+    wrong = [f"{folder}: no README.md" for folder in folders(root) if not os.path.exists(os.path.join(root, folder, "README.md"))]
+    links, pages = 0, 0
     for path in files(root):
         if path.endswith(".md"):
             found, number = check_page(path, root)
