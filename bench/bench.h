@@ -71,6 +71,32 @@ uint64_t bench_rank_limit_ns(uint64_t timeout_s);
 /* Median; sorts v. 0 for n = 0. */
 double bench_median(double *v, size_t n);
 
+/* A percentile is not reported when fewer samples than this lie beyond it: it would be the figure of one or two outliers. */
+enum { BENCH_BEYOND = 10 };
+
+/* The sample of rank ceil(n * per_mille / 1000) of n sorted ones; NAN with fewer than BENCH_BEYOND samples beyond it. */
+double bench_percentile(const double *sorted, uint64_t n, unsigned per_mille);
+
+/* A figure as text in two decimals, "n/a" for NAN. Uses `text`. */
+const char *bench_figure(double v, char text[32]);
+
+/*
+ * The best rate over windows that mean something: of at least `least` events and BENCH_WINDOW_NS each. per_second is NAN until one window is
+ * complete. note: `count` events have happened by now.
+ */
+enum { BENCH_WINDOW_NS = 10000000 };
+
+struct bench_peak {
+	uint64_t least, count, ns;
+	double per_second;
+};
+
+void bench_peak_start(struct bench_peak *p, uint64_t least, uint64_t now_ns);
+void bench_peak_note(struct bench_peak *p, uint64_t count, uint64_t now_ns);
+
+/* -EINVAL after a complaint, "--set is SETTING, WHY", where a list of --set gives this NAME=VALUE to some node; else 0. */
+int bench_settings_refuse(const char *const *settings, const char *setting, const char *why);
+
 /* CPU time of the calling thread, ns: CLOCK_THREAD_CPUTIME_ID of clock_gettime(2). */
 uint64_t bench_thread_ns(void);
 

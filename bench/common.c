@@ -5,6 +5,7 @@
 #include "bench/bench.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -136,6 +137,19 @@ uint32_t bench_settings_of(const char *const *settings, uint32_t node, const cha
 	return n;
 }
 
+int bench_settings_refuse(const char *const *settings, const char *setting, const char *why)
+{
+	for (; settings && *settings; settings++) {
+		int64_t of;
+
+		if (strcmp(setting_of(*settings, &of), setting) != 0)
+			continue;
+		bench_complain("--set is %s, %s", *settings, why);
+		return -EINVAL;
+	}
+	return 0;
+}
+
 static int compare(const void *a, const void *b)
 {
 	double x = *(const double *)a;
@@ -155,6 +169,36 @@ double bench_median(double *v, size_t n)
 		return 0;
 	qsort(v, n, sizeof(*v), compare);
 	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+double bench_percentile(const double *sorted, uint64_t n, unsigned per_mille)
+{
+	uint64_t rank = (n * per_mille + 999) / 1000;
+
+	return n - rank < BENCH_BEYOND ? NAN : sorted[rank - 1];
+}
+
+const char *bench_figure(double v, char text[32])
+{
+	snprintf(text, 32, isnan(v) ? "n/a" : "%.2f", v);
+	return text;
+}
+
+void bench_peak_start(struct bench_peak *p, uint64_t least, uint64_t now_ns)
+{
+	*p = (struct bench_peak){ .least = least, .ns = now_ns, .per_second = NAN };
+}
+
+void bench_peak_note(struct bench_peak *p, uint64_t count, uint64_t now_ns)
+{
+	double rate;
+
+	if (count - p->count < p->least || now_ns - p->ns < BENCH_WINDOW_NS)
+		return;
+	rate = (double)(count - p->count) / ((double)(now_ns - p->ns) / 1e9);
+	p->per_second = p->per_second > rate ? p->per_second : rate;
+	p->count = count;
+	p->ns = now_ns;
 }
 
 /* The CPUs the process started with: pinning a thread must not change the answer. */

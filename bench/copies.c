@@ -31,7 +31,7 @@ static const struct argp_option options[] = {
 	{ "size", 's', "BYTES", 0, "bytes of a copy (7168)", 0 },
 	{ "copies", 'n', "N", 0, "copies of a list (512)", 0 },
 	{ "adds", O_ADDS, "N", 0, "additions behind them (0)", 0 },
-	{ "lists", O_LISTS, "N", 0, "lists, one after the other; medians count (500)", 0 },
+	{ "lists", O_LISTS, "N", 0, "lists, one after the other; medians count (1000)", 0 },
 	{ "gpus", O_GPUS, "N", 0, "GPUs that copy from each other in a circle (all, 2 on one)", 0 },
 	{ "gpu-copy", O_COPY, "engine|kernel", 0, "who copies (engine)", 0 },
 	{ "gpu-backend", O_BACKEND, "NAME", 0, "auto, cuda, hip, fake (auto)", 0 },
@@ -57,7 +57,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		rc = bench_uint("--adds", arg, 0, 1 << 20, &o->adds);
 		break;
 	case O_LISTS:
-		rc = bench_uint("--lists", arg, 1, 1 << 20, &o->lists);
+		rc = bench_uint("--lists", arg, 1000, 1 << 20, &o->lists);
 		break;
 	case O_GPUS:
 		rc = bench_uint("--gpus", arg, 1, GPUS_MAX, &o->gpus);
@@ -120,7 +120,7 @@ static int copy_lists(const struct opts *o, struct child *c, unsigned number, in
 		return BENCH_WRONG;
 	}
 	out[0] = bench_median(us, (unsigned)o->lists); /* sorts */
-	out[1] = us[(o->lists * 99 - 1) / 100];
+	out[1] = bench_percentile(us, o->lists, 990);
 	free(us);
 	return write(c->up[1], out, sizeof(out)) == sizeof(out) ? BENCH_OK : BENCH_WRONG;
 }
@@ -194,7 +194,7 @@ int bench_copies(int argc, char **argv)
 		NULL,
 		NULL
 	};
-	struct opts o = { .bytes = 7168, .copies = 512, .lists = 500, .backend = "auto" };
+	struct opts o = { .bytes = 7168, .copies = 512, .lists = 1000, .backend = "auto" };
 	struct child c[GPUS_MAX] = { 0 };
 	double most[2] = { 0 };
 	unsigned started = 0;

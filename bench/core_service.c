@@ -78,8 +78,13 @@ static int open_rank(struct rig *r)
 {
 	char text[4][TEXT];
 	char service[BENCH_DAEMONS_DIR + 32];
-	const char *list[] = { "nic=null", "core-idle=spin", "wait-timeout=20s",
-			       text[0],    text[1],          text[2],
+	const char *list[] = { "nic=null",
+			       "core-idle=spin",
+			       "wait-timeout=20s",
+			       text[0],
+			       text[1],
+			       "progress=thread",
+			       text[2],
 			       NULL };
 	struct epf_options opts;
 	void *memory;
@@ -90,9 +95,9 @@ static int open_rank(struct rig *r)
 	snprintf(text[1], TEXT, "core-batch=%llu", (unsigned long long)r->o->batch);
 	snprintf(text[2], TEXT, "cpu=%d", bench_cpu_number(0));
 	if (!bench_daemons_setting(0, service, sizeof(service)))
-		list[5] = service;
+		list[6] = service;
 	else if (bench_cpus() < 2)
-		list[5] = NULL;
+		list[6] = NULL;
 	epf_options_init(&opts);
 	opts.settings = list;
 	err = epf_open(&opts, &r->ep);
@@ -140,8 +145,8 @@ static int measure_rate(struct rig *r, double *per_second)
 	uint64_t first, start, now;
 	int err = push(r, WARM_UP);
 
-	first = epf_ring_done(r->ring);
 	start = epf_now_ns();
+	first = epf_ring_done(r->ring);
 	do {
 		if (!err)
 			err = push(r, 2048);

@@ -80,7 +80,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_RUNS:
 		return bench_uint("--runs", arg, 1, BENCH_ROUNDS_MAX, &o->runs) ? EINVAL : 0;
 	case O_MS:
-		return bench_uint("--duration-ms", arg, 1, 60000, &o->ms) ? EINVAL : 0;
+		return bench_uint("--duration-ms", arg, 10, 60000, &o->ms) ? EINVAL : 0;
 	case O_GATE:
 		return bench_uint("--gate", arg, 1, 1000000, &o->gate) ? EINVAL : 0;
 	case O_PROVIDER:

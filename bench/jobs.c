@@ -46,7 +46,9 @@ static const struct argp_option options[] = {
 	{ "tokens", O_TOKENS, "T", 0, "rows that a decode rank sends in a round (16)", 0 },
 	{ "row-bytes", O_ROW, "BYTES", 0, "bytes of a row, a multiple of 16 (14336: 7168 BF16)",
 	  0 },
-	{ "rounds", O_ROUNDS, "N", 0, "rounds of the decode job that are timed (1000)", 0 },
+	{ "rounds", O_ROUNDS, "N", 0,
+	  "rounds of the decode job that are timed, 1000 at least for a p99 that means something (1000)",
+	  0 },
 	{ "pause-us", O_PAUSE, "US", 0, "pause of the decode job after a round (500)", 0 },
 	{ "bulk-bytes", O_BULK_BYTES, "BYTES", 0,
 	  "bytes of a put of the bulk job, a multiple of 16 (1048576)", 0 },
@@ -99,7 +101,7 @@ static int parse_number(int key, char *arg, struct jobs_opts *o)
 	case O_ROW:
 		return multiple("--row-bytes", arg, 1 << 20, &o->row_bytes);
 	case O_ROUNDS:
-		return bench_uint("--rounds", arg, 10, JOBS_ROUNDS_MAX, &o->rounds);
+		return bench_uint("--rounds", arg, 1000, JOBS_ROUNDS_MAX, &o->rounds);
 	case O_PAUSE:
 		return bench_uint("--pause-us", arg, 0, 1000000, &o->pause_us);
 	case O_BULK_BYTES:
@@ -226,7 +228,7 @@ static void take_run(struct parent *p, enum jobs_form form, uint64_t run)
 
 	qsort(p->slowest, n, sizeof(*p->slowest), by_value);
 	f->p50_us[run] = p->slowest[n / 2] / 1e3;
-	f->p99_us[run] = p->slowest[n * 99 / 100] / 1e3;
+	f->p99_us[run] = p->slowest[(n * 99 + 99) / 100 - 1] / 1e3;
 	f->bulk_rate[run] = p->bulk_rate;
 }
 

@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,16 +42,25 @@ void p2p_print_head(const struct p2p_opts *o)
 
 void p2p_print_row(const struct p2p_opts *o, const struct p2p_row *r)
 {
+	char a[32], b[32];
+
 	if (o->test == P2P_LAT)
 		printf(" %-7" PRIu64 " %-10" PRIu64
-		       "     %-7.2f        %-7.2f      %-7.2f          %-7.2f        %-7.2f         %-7.2f                %-7.2f\n",
+		       "     %-7.2f        %-7.2f      %-7.2f          %-7.2f        %-7.2f         %-7s                %-7s\n",
 		       r->bytes, r->iterations, r->min_us, r->max_us, r->typical_us, r->average_us,
-		       r->stdev_us, r->p99_us, r->p999_us);
+		       r->stdev_us, bench_figure(r->p99_us, a), bench_figure(r->p999_us, b));
 	else
 		printf(" %-7" PRIu64 "    %-10" PRIu64
-		       "       %-7.2f            %-7.2f\t\t     %-7.6f\n",
-		       r->bytes, r->iterations, r->peak_mb_s, r->average_mb_s, r->rate_mpps);
+		       "       %-7s            %-7.2f\t\t     %-7.6f\n",
+		       r->bytes, r->iterations, bench_figure(r->peak_mb_s, a), r->average_mb_s,
+		       r->rate_mpps);
 	fflush(stdout);
+}
+
+/* null: not reported. */
+static json_t *figure(double v)
+{
+	return isnan(v) ? json_null() : json_real(v);
 }
 
 static void keep_row(struct parent *p, const struct p2p_row *r)
@@ -59,18 +69,18 @@ static void keep_row(struct parent *p, const struct p2p_row *r)
 
 	if (p->o->test == P2P_LAT)
 		json_array_append_new(
-			p->rows,
-			json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "bytes",
-				  (json_int_t)r->bytes, "iterations", (json_int_t)r->iterations,
-				  "min_us", r->min_us, "max_us", r->max_us, "typical_us",
-				  r->typical_us, "average_us", r->average_us, "stdev_us",
-				  r->stdev_us, "p99_us", r->p99_us, "p999_us", r->p999_us));
+			p->rows, json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "bytes",
+					   (json_int_t)r->bytes, "iterations",
+					   (json_int_t)r->iterations, "min_us", r->min_us, "max_us",
+					   r->max_us, "typical_us", r->typical_us, "average_us",
+					   r->average_us, "stdev_us", r->stdev_us, "p99_us",
+					   figure(r->p99_us), "p999_us", figure(r->p999_us)));
 	else
 		json_array_append_new(
 			p->rows,
-			json_pack("{s:I, s:I, s:f, s:f, s:f}", "bytes", (json_int_t)r->bytes,
+			json_pack("{s:I, s:I, s:o, s:f, s:f}", "bytes", (json_int_t)r->bytes,
 				  "iterations", (json_int_t)r->iterations, "peak_bytes_per_second",
-				  r->peak_mb_s * mb, "average_bytes_per_second",
+				  figure(r->peak_mb_s * mb), "average_bytes_per_second",
 				  r->average_mb_s * mb, "messages_per_second", r->rate_mpps * 1e6));
 }
 

@@ -450,6 +450,8 @@ static int gpu_settings(struct p2p_opts *o)
 	if (!rc)
 		rc = p2p_setting_make(o, "core-idle=pause");
 	if (!rc)
+		rc = p2p_setting_make(o, "progress=thread"); /* whatever the environment says */
+	if (!rc)
 		rc = p2p_setting_make(o, "emu-gpu-copy=%s", o->gpu_kernel ? "kernel" : "engine");
 	for (uint32_t i = 0; i < 2 && !rc && p2p_gpu_cpu(i) >= 0; i++)
 		rc = p2p_setting_make(o, "%u:cpu=%d", i, p2p_gpu_cpu(i));
@@ -508,6 +510,21 @@ int p2p_settings(struct p2p_opts *o)
 	return rc;
 }
 
+/* Settings with which this benchmark would wait for what never comes. */
+static int check_settings(const struct p2p_opts *o)
+{
+	if (o->gpu &&
+	    bench_settings_refuse(
+		    o->setting, "progress=caller",
+		    "must be progress=thread with --gpu: while a kernel pushes, no caller runs the engine"))
+		return -EINVAL;
+	if (o->nic && !strcmp(o->nic, "null")) {
+		bench_complain("--nic is null, must be another: null moves nothing");
+		return -EINVAL;
+	}
+	return bench_settings_refuse(o->setting, "nic=null", "must be another: null moves nothing");
+}
+
 int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 {
 	static const struct argp argp = {
@@ -553,6 +570,8 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	    check_gpu(o))
 		return BENCH_USAGE;
 	if ((o->host || o->server) && check_hosts(o))
+		return BENCH_USAGE;
+	if (check_settings(o))
 		return BENCH_USAGE;
 	return !o->server && p2p_settings(o) ? BENCH_USAGE : 0;
 }

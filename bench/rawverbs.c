@@ -177,6 +177,7 @@ static int measure(const struct opts *o, struct rawverbs *r, uint64_t bytes)
 {
 	struct rawverbs_result res;
 	uint64_t n = o->iterations ? o->iterations : 5000;
+	char peak[32];
 	double rate;
 	int rc = rawverbs_write(r, 0, SIZE_MAX_BYTES, bytes, o->duration_s ? 0 : n,
 				(double)o->duration_s, &res);
@@ -186,8 +187,9 @@ static int measure(const struct opts *o, struct rawverbs *r, uint64_t bytes)
 		return rc;
 	}
 	rate = (double)res.writes / res.seconds;
-	printf(" %-7" PRIu64 "    %-10" PRIu64 "       %-7.2f            %-7.2f\t\t     %-7.6f\n",
-	       bytes, res.writes, res.peak_per_second * (double)bytes / 1048576.0,
+	printf(" %-7" PRIu64 "    %-10" PRIu64 "       %-7s            %-7.2f\t\t     %-7.6f\n",
+	       bytes, res.writes,
+	       bench_figure(res.peak_per_second * (double)bytes / 1048576.0, peak),
 	       rate * (double)bytes / 1048576.0, rate / 1e6);
 	fflush(stdout);
 	return 0;

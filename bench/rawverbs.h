@@ -45,8 +45,8 @@ _Static_assert(sizeof(struct rawverbs_address) == 112, "no padding");
 
 struct rawverbs_result {
 	double seconds;
-	double cpu_seconds;     /* of this thread: what a busy machine does not lengthen */
-	double peak_per_second; /* best of about ten parts, writes a second; 0 by time */
+	double cpu_seconds; /* of this thread: what a busy machine does not lengthen */
+	double peak_per_second; /* best window (struct bench_peak), writes a second; NAN: the run is too short for one */
 	uint64_t writes;
 };
 

@@ -133,8 +133,8 @@ struct run {
 	uint64_t total; /* writes; UINT64_MAX: until `end` */
 	uint64_t start, end, cpu;
 	uint64_t posted, reaped;
-	uint64_t mark_at, mark_time; /* of the last tenth */
-	double peak;
+	struct bench_peak peak;
+	uint64_t look_at; /* completions at which the clock is read again */
 };
 
 /* One list on each queue pair with room; 0, or -errno. */
@@ -159,16 +159,6 @@ static int post_round(struct rawverbs *r, const struct job *j, struct run *run)
 	return 0;
 }
 
-static void mark(struct run *run)
-{
-	uint64_t now = epf_now_ns();
-	double rate = (double)(run->reaped - run->mark_at) / ((double)(now - run->mark_time) / 1e9);
-
-	run->peak = rate > run->peak ? rate : run->peak;
-	run->mark_at = run->reaped;
-	run->mark_time = now;
-}
-
 /* By time: stops posting at the end, which is seen only now and then. */
 static void look_at_clock(const struct rawverbs *r, struct run *run, unsigned *looks)
 {
@@ -188,7 +178,7 @@ int rawverbs_write(struct rawverbs *r, uint64_t from, uint64_t to, uint64_t byte
 			 .bytes = (uint32_t)bytes,
 			 .flags = bytes <= r->o.inline_bytes ? IBV_SEND_INLINE : 0 };
 	struct run run = { .total = n ? (n + r->o.list - 1) / r->o.list * r->o.list : UINT64_MAX };
-	uint64_t window = n ? run.total / RAWVERBS_MARKS : UINT64_MAX;
+	uint64_t window = n ? run.total / RAWVERBS_MARKS : 0;
 	unsigned looks = 0;
 	int rc = 0;
 
@@ -197,7 +187,9 @@ int rawverbs_write(struct rawverbs *r, uint64_t from, uint64_t to, uint64_t byte
 		window = 4 * r->o.depth * r->o.qps;
 	for (uint64_t i = 0; i < r->o.qps && !rc; i++)
 		rc = prepare(r, &r->qp[i], &j);
-	run.start = run.mark_time = epf_now_ns();
+	run.start = epf_now_ns();
+	bench_peak_start(&run.peak, window, run.start);
+	run.look_at = window;
 	run.cpu = bench_thread_ns();
 	run.end = n ? 0 : run.start + (uint64_t)(seconds * 1e9);
 	while (!rc && run.reaped < run.total) {
@@ -208,8 +200,10 @@ int rawverbs_write(struct rawverbs *r, uint64_t from, uint64_t to, uint64_t byte
 		if (over < 0)
 			rc = (int)over;
 		run.reaped += over > 0 ? (uint64_t)over : 0;
-		if (run.reaped - run.mark_at >= window)
-			mark(&run);
+		if (run.reaped >= run.look_at) {
+			bench_peak_note(&run.peak, run.reaped, epf_now_ns());
+			run.look_at = run.reaped + window;
+		}
 		look_at_clock(r, &run, &looks);
 	}
 	if (rc)
@@ -217,8 +211,6 @@ int rawverbs_write(struct rawverbs *r, uint64_t from, uint64_t to, uint64_t byte
 	out->seconds = (double)(epf_now_ns() - run.start) / 1e9;
 	out->cpu_seconds = (double)(bench_thread_ns() - run.cpu) / 1e9;
 	out->writes = run.reaped;
-	out->peak_per_second = n ? run.peak : 0;
-	if (n && out->peak_per_second < (double)out->writes / out->seconds)
-		out->peak_per_second = (double)out->writes / out->seconds;
+	out->peak_per_second = run.peak.per_second;
 	return 0;
 }

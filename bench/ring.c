@@ -94,7 +94,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_RUNS:
 		return bench_uint("--runs", arg, 1, RUNS_MAX, &o->runs) ? EINVAL : 0;
 	case O_MS:
-		return bench_uint("--duration-ms", arg, 1, 60000, &o->ms) ? EINVAL : 0;
+		return bench_uint("--duration-ms", arg, 10, 60000, &o->ms) ? EINVAL : 0;
 	case O_JSON:
 		o->json = true;
 		return 0;
@@ -224,7 +224,8 @@ static int transfer(unsigned slots, unsigned burst, double seconds, struct bench
 			n += k;
 		}
 		now = epf_now_ns();
-	} while ((double)(now - start) < seconds * 1e9);
+	} while ((double)(now - start) < seconds * 1e9 ||
+		 !n); /* on a busy machine the producer may not have run yet */
 	out->per_second = (double)n / ((double)(now - start) / 1e9);
 	bench_pair_stop(&pair);
 	while ((k = consume(&ring, burst, &sum)) > 0)
@@ -385,6 +386,11 @@ int bench_ring(int argc, char **argv)
 	int wrong = 0;
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o))
+		return BENCH_USAGE;
+	if (o.gpu &&
+	    bench_settings_refuse(
+		    o.settings, "progress=caller",
+		    "must be progress=thread: while a kernel pushes, no caller runs the engine"))
 		return BENCH_USAGE;
 	if (o.gpu) {
 		o.g.json = o.json;

@@ -118,6 +118,7 @@ static double flag(struct ring_gpu_rig *r, const char *name, uint32_t fence)
 {
 	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_FLAG, true, 1, r->warp);
 	struct ring_gpu_reply a = { 0 };
+	char p99[32];
 	pthread_t thread;
 	int rc;
 
@@ -138,7 +139,7 @@ static double flag(struct ring_gpu_rig *r, const char *name, uint32_t fence)
 	if (a.code)
 		ring_gpu_bad(r, name, a.text);
 	else
-		ring_gpu_row(r, name, a.median_ns, "ns", "p99 %.0f", a.p99_ns);
+		ring_gpu_row(r, name, a.median_ns, "ns", "p99 %s", bench_figure(a.p99_ns, p99));
 	return a.median_ns;
 }
 
@@ -147,6 +148,7 @@ static double trip(struct ring_gpu_rig *r, const char *name, bool shared, uint32
 {
 	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_ROUND, shared, 1, r->warp);
 	struct ring_gpu_reply a = { 0 };
+	char p99[32];
 
 	q.n_private = r->wide;
 	q.args.count = r->o->trips / (batch > 1 ? 4 : 1);
@@ -159,11 +161,11 @@ static double trip(struct ring_gpu_rig *r, const char *name, bool shared, uint32
 			     a.text[0] ? a.text : "the engine's counts are not what was pushed");
 	else if (r->flag_ns > 0 && batch == 1)
 		ring_gpu_row(r, name, a.median_ns, "ns",
-			     "p99 %.0f, issue %.0f, %.2f of the bare flag", a.p99_ns, a.issue_ns,
-			     a.median_ns / r->flag_ns);
+			     "p99 %s, issue %.0f, %.2f of the bare flag",
+			     bench_figure(a.p99_ns, p99), a.issue_ns, a.median_ns / r->flag_ns);
 	else
-		ring_gpu_row(r, name, a.median_ns, "ns", "p99 %.0f, issue %.0f, %.0f a command",
-			     a.p99_ns, a.issue_ns, a.issue_ns / batch);
+		ring_gpu_row(r, name, a.median_ns, "ns", "p99 %s, issue %.0f, %.0f a command",
+			     bench_figure(a.p99_ns, p99), a.issue_ns, a.issue_ns / batch);
 	return a.median_ns;
 }
 

@@ -61,7 +61,7 @@ struct ring_gpu_reply {
 	uint64_t wall_ns;              /* from launch to the end of the kernel */
 	struct ring_gpu_counts engine; /* the engine's own counters: what this request added */
 	double inside_cycles;          /* per push call, mean over warps */
-	double median_ns, p99_ns;      /* round trips */
+	double median_ns, p99_ns;      /* round trips; p99 is NAN of too few */
 	double issue_ns;               /* of a batch: payload, fence and pushes, without the wait */
 	uint32_t on_shared;            /* warps that got no private ring */
 	uint32_t devices, multiprocessors, warp;

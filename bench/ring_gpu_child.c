@@ -130,22 +130,16 @@ static uint32_t warps_of(const struct child *c, const struct ring_gpu_request *r
 	return r->grid * ((r->block + c->props.warp - 1) / c->props.warp);
 }
 
-static int by_value(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* Collects results of all warps, and round trips where there were some. The first twentieth of the samples is warm-up. */
 static int collect(struct child *c, const struct ring_gpu_request *r, uint32_t samples,
 		   struct ring_gpu_reply *a)
 {
 	uint32_t n = warps_of(c, r);
 	struct ring_bench_result *res = calloc(n, sizeof(*res));
+	double *sorted = calloc(samples + 1, sizeof(*sorted));
 	uint64_t *v = calloc(samples + 1, sizeof(*v));
 	double cycles = 0, turns = 0;
-	int rc = res && v ? 0 : epf_fail(EPF_R_NO_MEMORY, "ring --gpu: results");
+	int rc = res && v && sorted ? 0 : epf_fail(EPF_R_NO_MEMORY, "ring --gpu: results");
 
 	if (!rc)
 		rc = c->dev->ops->copy(c->dev, (uintptr_t)res, c->results.addr, n * sizeof(*res));
@@ -165,13 +159,15 @@ static int collect(struct child *c, const struct ring_gpu_request *r, uint32_t s
 		double ns = res[0].cycles ? (double)res[0].ns / (double)res[0].cycles : 1;
 		uint32_t skip = samples / 20;
 
-		qsort(v + skip, samples - skip, sizeof(*v), by_value);
-		a->median_ns = (double)v[skip + (samples - skip) / 2] * ns;
-		a->p99_ns = (double)v[skip + (uint32_t)((double)(samples - skip) * 0.99)] * ns;
+		for (uint32_t i = skip; i < samples; i++)
+			sorted[i - skip] = (double)v[i] * ns;
+		a->median_ns = bench_median(sorted, samples - skip);
+		a->p99_ns = bench_percentile(sorted, samples - skip, 990);
 		a->issue_ns = (double)res[0].inside / samples * ns;
 	}
 	free(res);
 	free(v);
+	free(sorted);
 	return rc;
 }
 

@@ -43,12 +43,12 @@ static int join_alone(struct ring_gpu_engine *e)
 int ring_gpu_engine_open(const char *backend, int device, const char *const *settings,
 			 const struct ring_gpu_request *r, struct ring_gpu_engine **out)
 {
-	const char *list[SETTINGS_MAX] = { "nic=null", "core-idle=spin" };
+	const char *list[SETTINGS_MAX] = { "nic=null", "core-idle=spin", "progress=thread" };
 	struct ring_gpu_engine *e = calloc(1, sizeof(*e));
 	struct epf_gpu_options go;
 	struct epf_options opts;
 	char cpu[32];
-	int n = 2;
+	int n = 3;
 	int rc;
 
 	if (!e)

@@ -105,7 +105,8 @@ int bench_rte_transfer(unsigned slots, unsigned burst, double seconds, struct be
 			n += k;
 		}
 		now = epf_now_ns();
-	} while ((double)(now - start) < seconds * 1e9);
+	} while ((double)(now - start) < seconds * 1e9 ||
+		 !n); /* on a busy machine the producer may not have run yet */
 	out->per_second = (double)n / ((double)(now - start) / 1e9);
 	bench_pair_stop(&pair);
 	while ((k = consume(&p, e, &sum)) > 0)

@@ -506,7 +506,7 @@ stage_bench()
 	local form
 	check "compile the release program" build_release || return
 	for form in "core --nic null" ring p2p "core --service --duration-ms 300 --runs 3" "p2p --service --rounds 3" \
-		"jobs --rounds 400 --repeat 3" "$EMPTY_FORM"; do
+		"jobs --repeat 3" "$EMPTY_FORM"; do
 		# shellcheck disable=SC2086
 		check "ep-bench $form --json" bench_run $form
 		sed 's/^/        | /' "$LOGS/bench-${form%% *}.json"
