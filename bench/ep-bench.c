@@ -3,7 +3,7 @@
  * ep-bench: measures EP fabric and checks what it moved. A table of subcommands, each with its own
  * options. Exit code 0 only when everything that was checked was right.
  */
-#include "bench/bench.h"
+#include "bench/common/bench.h"
 
 #include "fabric/client/epf.h"
 

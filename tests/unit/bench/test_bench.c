@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The figures that ep-bench reports: a peak over a meaningful window or none, a percentile with enough samples beyond it or none. */
-#include "bench/bench.h"
+#include "bench/common/bench.h"
 
 #include <math.h>
 #include <setjmp.h>

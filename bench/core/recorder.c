@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See recorder.h. One thread pushes a ring full of commands, then steps the core until all are retired; only the steps are timed. With
+ * one thread no other CPU's misses hide what the recorder costs, and a busy machine spoils few pairs: medians leave those out.
+ */
+#include "bench/core/recorder.h"
+
+#include "bench/common/bench.h"
+#include "bench/common/compare.h"
+#include "fabric/base/clock.h"
+#include "queues/epf_ring.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PAIRS_MOST = 16384, WARM_UP = 200 };
+
+struct load {
+	struct epf_bench_core *bc;
+	struct epf_ring_producer ring;
+	const struct epf_cmd *table;
+	uint32_t n_table, at;
+};
+
+/* Cycles of the core for one ring full. */
+static double step_ring(struct load *l, bool on)
+{
+	struct epf_core *core = epf_bench_core_of(l->bc);
+	uint64_t before = l->ring.pushed, begin, cycles;
+
+	epf_bench_core_recorder(l->bc, on);
+	while (epf_ring_push(&l->ring, l->table[l->at]))
+		if (++l->at == l->n_table)
+			l->at = 0;
+	begin = epf_tsc();
+	while (epf_ring_retired(&l->ring) != l->ring.pushed)
+		(void)epf_core_step(core);
+	cycles = epf_tsc() - begin;
+	return (double)cycles / (double)(l->ring.pushed - before);
+}
+
+uint64_t bench_core_recorder_step(struct epf_bench_core *bc, const struct epf_cmd *table,
+				  uint32_t n_table, double seconds, struct core_recorder_run *out)
+{
+	struct load l = { .bc = bc, .table = table, .n_table = n_table };
+	double *ratio = malloc(PAIRS_MOST * sizeof(*ratio));
+	double *without = malloc(PAIRS_MOST * sizeof(*without));
+	uint64_t end = epf_now_ns() + (uint64_t)(seconds * 1e9);
+	unsigned n = 0;
+
+	epf_ring_producer_init(&l.ring, epf_bench_core_ring(bc, 0), 0);
+	bench_pin(0);
+	for (int i = 0; i < WARM_UP; i++)
+		(void)step_ring(&l, i & 1);
+	while (ratio && without && n < PAIRS_MOST && (n == 0 || epf_now_ns() < end)) {
+		double cycles[2]; /* without, with; which comes first alternates */
+
+		cycles[n & 1] = step_ring(&l, n & 1);
+		cycles[~n & 1] = step_ring(&l, ~n & 1);
+		ratio[n] = cycles[1] / cycles[0];
+		without[n++] = cycles[0];
+	}
+	*out = (struct core_recorder_run){ .pairs = n };
+	if (n) {
+		out->ratio = bench_median(ratio, n);
+		out->cycles = bench_median(without, n);
+	}
+	free(ratio);
+	free(without);
+	return l.ring.pushed;
+}
+
+int bench_core_recorder_report(const struct core_recorder_run *runs, size_t n, int wrong, bool json)
+{
+	double ratio[BENCH_ROUNDS_MAX], cycles[BENCH_ROUNDS_MAX], least, most;
+	unsigned pairs = 0;
+	json_t *j;
+
+	least = most = runs[0].ratio;
+	for (size_t i = 0; i < n; i++) {
+		ratio[i] = runs[i].ratio;
+		cycles[i] = runs[i].cycles;
+		least = ratio[i] < least ? ratio[i] : least;
+		most = ratio[i] > most ? ratio[i] : most;
+		pairs += runs[i].pairs;
+	}
+	if (json) {
+		j = json_pack("{s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:i}", "schema", "epf.bench.recorder/1",
+			      "runs", (int)n, "pairs", (int)pairs, "ratio", bench_median(ratio, n),
+			      "ratio_least", least, "ratio_most", most,
+			      "cycles_per_command_without", bench_median(cycles, n), "wrong",
+			      wrong);
+		if (j)
+			json_dumpf(j, stdout, JSON_INDENT(1));
+		printf("\n");
+		json_decref(j);
+	} else {
+		printf("# ep-bench core --recorder: cycles of the core with the flight recorder over those without it, a ring full in turn: %u pairs in %zu runs\n",
+		       pairs, n);
+		printf("recorder_ratio                           %.4f (%.4f to %.4f in single runs)\n",
+		       bench_median(ratio, n), least, most);
+		printf("cycles_per_command_without               %.2f\n", bench_median(cycles, n));
+		printf("# wrong: %d\n", wrong);
+	}
+	return wrong ? BENCH_WRONG : BENCH_OK;
+}
