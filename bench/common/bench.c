@@ -4,6 +4,8 @@
  */
 #include "bench/common/bench.h"
 
+#include "fabric/base/err.h"
+
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
@@ -19,6 +21,13 @@ static void (*complaints)(const char *line);
 void bench_complain_to(void (*sink)(const char *line))
 {
 	complaints = sink;
+}
+
+int bench_check(int err)
+{
+	if (err)
+		bench_complain("%s", epf_last_error());
+	return err;
 }
 
 void bench_complain(const char *fmt, ...)
@@ -106,6 +115,18 @@ int bench_setting_check(const char *text)
 		return 0;
 	bench_complain("--set is %s, must be NAME=VALUE, or NODE:NAME=VALUE for one node", text);
 	return -EINVAL;
+}
+
+int bench_setting_add(const char **list, uint32_t *n, uint32_t most, const char *text)
+{
+	if (bench_setting_check(text))
+		return -EINVAL;
+	if (*n >= most) {
+		bench_complain("--set is given more than %u times", most);
+		return -EINVAL;
+	}
+	list[(*n)++] = text;
+	return 0;
 }
 
 int bench_settings_check(const char *const *settings, uint64_t nodes)
@@ -267,11 +288,6 @@ static uint64_t number_line(const char *path, const char *key)
 	return n;
 }
 
-uint64_t bench_peak_rss_bytes(void)
-{
-	return number_line("/proc/self/status", "VmHWM:") << 10;
-}
-
 static uint64_t number_file(const char *path)
 {
 	FILE *f = fopen(path, "re");
@@ -327,4 +343,19 @@ int bench_find_program(const char *name, const char *option, const char *given, 
 	bench_complain("there is no %s beside %s/ep-bench: build or install it, or name it with %s",
 		       name, self, option);
 	return -ENOENT;
+}
+
+int bench_private_dir(char *dir, size_t bytes)
+{
+	const char *const places[] = { getenv("TMPDIR"), "/tmp", "/dev/shm" };
+
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		if (!places[i] || !*places[i] || strlen(places[i]) + 32 > bytes)
+			continue;
+		snprintf(dir, bytes, "%s/ep-bench-XXXXXX", places[i]);
+		if (mkdtemp(dir))
+			return 0;
+	}
+	bench_complain("no directory can be made in TMPDIR, /tmp or /dev/shm: %s", strerror(errno));
+	return -EACCES;
 }

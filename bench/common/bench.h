@@ -40,6 +40,9 @@ enum {
 /* Prints "ep-bench: <message>" to stderr. */
 void bench_complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* For an error of libepf: complains of epf_last_error() unless err is 0. Returns err. */
+int bench_check(int err);
+
 /* From now on complaints go to this function instead of stderr (without the prefix). */
 void bench_complain_to(void (*sink)(const char *line));
 
@@ -59,6 +62,8 @@ int bench_word(const char *option, const char *text, const char *const *words);
  */
 int bench_setting_check(const char *text);
 int bench_settings_check(const char *const *settings, uint64_t nodes);
+/* Appends the text of a --set to a list of `most` at most. 0, or -EINVAL after a complaint. */
+int bench_setting_add(const char **list, uint32_t *n, uint32_t most, const char *text);
 /* The settings a node gets, as NAME=VALUE, in their order: pointers into the texts. out: room for all. Return: how many. */
 uint32_t bench_settings_of(const char *const *settings, uint32_t node, const char **out);
 
@@ -116,8 +121,11 @@ unsigned bench_cpus(void);
 int bench_find_program(const char *name, const char *option, const char *given, char *path,
 		       size_t bytes);
 
-/* Peak resident size of this process, bytes; 0 when unknown. */
-uint64_t bench_peak_rss_bytes(void);
+/*
+ * Makes a directory of this run in TMPDIR, /tmp or /dev/shm; the caller removes it. The path of a socket must be short: a TMPDIR that leaves
+ * less than 32 of `bytes` is passed over. Returns 0 or -EACCES after a complaint.
+ */
+int bench_private_dir(char *dir, size_t bytes);
 
 /*
  * Memory that this process costs, bytes (memory.c): its share of what is mapped, and all of the memory of epf_memory_alloc that it still holds by

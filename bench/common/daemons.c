@@ -25,24 +25,6 @@ struct bench_daemons {
 	int report;
 };
 
-/* A directory of this run. A path of a socket must be short, so a long TMPDIR is passed over. */
-static int make_dir(char dir[BENCH_DAEMONS_DIR])
-{
-	const char *const places[] = { getenv("TMPDIR"), "/tmp", "/dev/shm" };
-
-	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		if (!places[i] || !*places[i] || strlen(places[i]) > BENCH_DAEMONS_DIR - 32)
-			continue;
-		snprintf(dir, BENCH_DAEMONS_DIR, "%s/ep-bench-XXXXXX", places[i]);
-		if (mkdtemp(dir))
-			return 0;
-	}
-	bench_complain(
-		"no directory for the daemons' sockets can be made in TMPDIR, /tmp or /dev/shm: %s",
-		strerror(errno));
-	return -EACCES;
-}
-
 /* Reads the keeper's one report: its first byte says whether it is good. */
 static int read_report(int fd, char *text, size_t bytes)
 {
@@ -105,7 +87,7 @@ int bench_daemons_start(const struct bench_daemons_options *o, struct bench_daem
 		    : -ENOMEM;
 
 	if (!err)
-		err = make_dir(d->dir);
+		err = bench_private_dir(d->dir, sizeof(d->dir));
 	if (err) {
 		free(d);
 		return err;

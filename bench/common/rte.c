@@ -13,7 +13,6 @@
 #include <rte_ring.h>
 #include <rte_ring_elem.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define BURST_MAX 256u
 

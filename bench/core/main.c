@@ -8,6 +8,7 @@
  */
 #include "bench/common/bench.h"
 #include "bench/common/compare.h"
+#include "bench/common/json.h"
 #include "bench/common/pair.h"
 #include "bench/common/rte.h"
 #include "bench/core/cmds.h"
@@ -22,7 +23,6 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -326,7 +326,7 @@ static int run_once(const struct opts *o, const struct epf_cmd *table,
 	struct producer p = { .table = table, .sums = sums, .n_rings = co.rings };
 	struct epf_bench_core *bc = NULL;
 	struct bench_pair pair;
-	int err = o->top ? bench_core_top_dir(dir) : 0;
+	int err = o->top ? bench_private_dir(dir, sizeof(dir)) : 0;
 
 	p.rings = calloc(co.rings, sizeof(*p.rings));
 	if (!p.rings || err) {
@@ -407,9 +407,7 @@ static void print_json(const struct opts *o, const struct core_run *r, double rt
 		(json_int_t)r->doorbells, "batch", (json_int_t)o->batch, "rings",
 		(json_int_t)o->rings, "peers", (json_int_t)o->peers, "runs", (json_int_t)o->runs,
 		"duration_ms", (json_int_t)o->ms, "cpus", (json_int_t)bench_cpus(), "wrong", wrong);
-	json_dumpf(j, stdout, JSON_INDENT(2));
-	printf("\n");
-	json_decref(j);
+	bench_print_json(j);
 }
 
 static int measure(const struct opts *o, struct core_run *run, double *rte, int *wrong)

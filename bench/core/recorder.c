@@ -7,10 +7,10 @@
 
 #include "bench/common/bench.h"
 #include "bench/common/compare.h"
+#include "bench/common/json.h"
 #include "fabric/base/clock.h"
 #include "queues/epf_ring.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -91,10 +91,7 @@ int bench_core_recorder_report(const struct core_recorder_run *runs, size_t n, i
 			      "ratio_least", least, "ratio_most", most,
 			      "cycles_per_command_without", bench_median(cycles, n), "wrong",
 			      wrong);
-		if (j)
-			json_dumpf(j, stdout, JSON_INDENT(1));
-		printf("\n");
-		json_decref(j);
+		bench_print_json(j);
 	} else {
 		printf("# ep-bench core --recorder: cycles of the core with the flight recorder over those without it, a ring full in turn: %u pairs in %zu runs\n",
 		       pairs, n);

@@ -10,6 +10,7 @@
 #include "bench/common/bench.h"
 #include "bench/common/compare.h"
 #include "bench/common/daemons.h"
+#include "bench/common/json.h"
 
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
@@ -18,11 +19,9 @@
 #include "queues/epf_cmd.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define REGION_BYTES (UINT64_C(64) << 20)
 #define TABLE        4096u
@@ -49,13 +48,6 @@ struct figures {
 	uint64_t commands;
 	uint64_t wrong;
 };
-
-static int complain(int err)
-{
-	if (err)
-		bench_complain("%s", epf_last_error());
-	return err;
-}
 
 /* Three of four put, one gets; 16 bytes to 8 KiB inside the one region of the one rank. */
 static void make_table(struct epf_cmd *table)
@@ -114,7 +106,7 @@ static int open_rank(struct rig *r)
 		err = epf_boot_local_open(r->group, 0, &r->boot);
 	if (!err)
 		err = epf_join(r->ep, r->boot);
-	return complain(err);
+	return bench_check(err);
 }
 
 static void close_rank(struct rig *r)
@@ -155,7 +147,7 @@ static int measure_rate(struct rig *r, double *per_second)
 	*per_second = (double)(epf_ring_done(r->ring) - first) / ((double)(now - start) / 1e9);
 	if (!err)
 		err = epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0);
-	return complain(err);
+	return bench_check(err);
 }
 
 /* Median of push-until-retired with nothing else in the ring; fewer of them where two threads share a CPU. */
@@ -179,7 +171,7 @@ static int measure_trip(struct rig *r, double *ns)
 	if (!err)
 		*ns = bench_median(sample, r->trips);
 	free(sample);
-	return complain(err);
+	return bench_check(err);
 }
 
 /* What the engine counted against what was pushed. */
@@ -195,7 +187,7 @@ static int check(struct rig *r, struct figures *f)
 	for (int i = 0; i < 2 && !err; i++) {
 		uint64_t v;
 
-		err = complain(epf_counter(r->ep, name[i], &v));
+		err = bench_check(epf_counter(r->ep, name[i], &v));
 		if (!err && v != expected[i]) {
 			bench_complain("%s is %llu, must be %llu", name[i], (unsigned long long)v,
 				       (unsigned long long)expected[i]);
@@ -258,9 +250,7 @@ static void report(const struct core_service_opts *o, struct figures *f)
 			"duration_ms", (json_int_t)o->ms, "cpus", (json_int_t)bench_cpus(), "wrong",
 			(json_int_t)f->wrong);
 
-		json_dumpf(j, stdout, JSON_INDENT(2));
-		printf("\n");
-		json_decref(j);
+		bench_print_json(j);
 		return;
 	}
 	printf("# ep-bench core --service: null NIC, one rank, one client thread, engine in this process and in a daemon\n");

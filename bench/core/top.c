@@ -9,12 +9,12 @@
 
 #include "bench/common/bench.h"
 #include "bench/common/compare.h"
+#include "bench/common/json.h"
 #include "fabric/base/clock.h"
 #include "queues/epf_ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <pty.h>
 #include <signal.h>
 #include <stdio.h>
@@ -44,27 +44,6 @@ struct top {
 	uint64_t awake_ns; /* while it was not stopped */
 	uint64_t cpu_ns;   /* of it, in that time */
 };
-
-int bench_core_top_dir(char dir[BENCH_CORE_TOP_DIR])
-{
-	const char *const places[] = { getenv("TMPDIR"), "/dev/shm", "/tmp" };
-
-	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		char text[BENCH_CORE_TOP_DIR];
-		int n;
-
-		if (!places[i])
-			continue;
-		n = snprintf(text, sizeof(text), "%s/ep-bench-XXXXXX", places[i]);
-		if (n > 0 && n < BENCH_CORE_TOP_DIR && mkdtemp(text)) {
-			memcpy(dir, text, sizeof(text));
-			return 0;
-		}
-	}
-	dir[0] = 0;
-	bench_complain("no directory can be made in TMPDIR, /dev/shm or /tmp: %s", strerror(errno));
-	return -EACCES;
-}
 
 static uint64_t clock_of(clockid_t id)
 {
@@ -264,10 +243,7 @@ int bench_core_top_report(const struct core_top_run *runs, size_t n, int wrong, 
 			      most, "cycles_per_command_without", bench_median(cycles, n),
 			      "top_cpu_share", bench_median(share, n), "cpus", (int)bench_cpus(),
 			      "wrong", wrong);
-		if (j)
-			json_dumpf(j, stdout, JSON_INDENT(1));
-		printf("\n");
-		json_decref(j);
+		bench_print_json(j);
 	} else {
 		printf("# ep-bench core --beside-top: CPU time of the core beside an ep-top that reads every 100 ms over that beside none, slices of %d ms in turn: %u pairs in %zu runs on %u CPUs\n",
 		       SLICE_MS, pairs, n, bench_cpus());

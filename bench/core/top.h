@@ -22,9 +22,6 @@ struct core_top_run {
 	double drawn;     /* bytes that it drew while it ran: proof that it did */
 };
 
-/* Makes a directory for the core's statistics file; the caller removes it. Returns 0 or -errno after a complaint. */
-int bench_core_top_dir(char dir[BENCH_CORE_TOP_DIR]);
-
 /*
  * Starts an ep-top (program; NULL: the one beside this program) on a terminal of its own that shows what is in dir; pushes the table again and
  * again and steps the core, on this thread, for so long, one pair of slices at least. *pushed is set in any case: commands that were pushed, all retired. Returns

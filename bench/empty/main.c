@@ -6,6 +6,7 @@
  */
 #include "bench/common/bench.h"
 #include "bench/common/compare.h"
+#include "bench/common/json.h"
 #include "bench/common/pair.h"
 #include "bench/verbs/rawverbs.h"
 #include "fabric/base/clock.h"
@@ -16,7 +17,6 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <jansson.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
@@ -370,9 +370,7 @@ static int print(const struct opts *o, struct api *api, unsigned n)
 				  "tx_depth", (json_int_t)o->depth, "runs", (json_int_t)o->runs,
 				  "duration_ms", (json_int_t)o->ms, "posts", list, "wrong", 0);
 
-		json_dumpf(j, stdout, JSON_INDENT(2));
-		printf("\n");
-		json_decref(j);
+		bench_print_json(j);
 	} else {
 		printf("# wrong: 0\n");
 	}

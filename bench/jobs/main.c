@@ -9,15 +9,14 @@
 #include "bench/common/bench.h"
 #include "bench/common/compare.h"
 #include "bench/common/daemons.h"
+#include "bench/common/json.h"
 #include "bench/common/spawn.h"
 
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -62,18 +61,6 @@ static const struct argp_option options[] = {
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
 	{ 0 },
 };
-
-static int parse_set(const char *arg, struct jobs_opts *o)
-{
-	if (bench_setting_check(arg))
-		return EINVAL;
-	if (o->settings >= JOBS_SETTINGS_MAX) {
-		bench_complain("--set is given more than %d times", JOBS_SETTINGS_MAX - 1);
-		return EINVAL;
-	}
-	o->setting[o->settings++] = arg;
-	return 0;
-}
 
 static int multiple(const char *option, const char *arg, uint64_t max, uint64_t *out)
 {
@@ -127,7 +114,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		o->json = true;
 		return 0;
 	case O_SET:
-		return parse_set(arg, o);
+		return bench_setting_add(o->setting, &o->settings, JOBS_SETTINGS_MAX, arg) ? EINVAL
+											   : 0;
 	case O_PROGRAM:
 		o->fabric_program = arg;
 		return 0;
@@ -183,7 +171,7 @@ struct parent {
 	struct form form[JOBS_FORMS];
 	uint64_t wrong;
 	/* of the run under way */
-	uint32_t slowest[JOBS_ROUNDS_MAX]; /* ns of each round's slowest rank */
+	double slowest[JOBS_ROUNDS_MAX]; /* us of each round's slowest rank */
 	double bulk_rate;
 };
 
@@ -209,16 +197,8 @@ static void on_message(void *arg, uint32_t rank, const struct bench_message *m, 
 		uint32_t ns;
 
 		memcpy(&ns, samples + i * sizeof(ns), sizeof(ns));
-		p->slowest[i] = ns > p->slowest[i] ? ns : p->slowest[i];
+		p->slowest[i] = ns / 1e3 > p->slowest[i] ? ns / 1e3 : p->slowest[i];
 	}
-}
-
-static int by_value(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a;
-	uint32_t y = *(const uint32_t *)b;
-
-	return (x > y) - (x < y);
 }
 
 static void take_run(struct parent *p, enum jobs_form form, uint64_t run)
@@ -226,9 +206,8 @@ static void take_run(struct parent *p, enum jobs_form form, uint64_t run)
 	uint64_t n = p->o->rounds;
 	struct form *f = &p->form[form];
 
-	qsort(p->slowest, n, sizeof(*p->slowest), by_value);
-	f->p50_us[run] = p->slowest[n / 2] / 1e3;
-	f->p99_us[run] = p->slowest[(n * 99 + 99) / 100 - 1] / 1e3;
+	f->p50_us[run] = bench_median(p->slowest, n); /* sorts */
+	f->p99_us[run] = bench_percentile(p->slowest, n, 990);
 	f->bulk_rate[run] = p->bulk_rate;
 }
 
@@ -300,9 +279,7 @@ static void print_json(const struct parent *p)
 		form_json(p, JOBS_ALONE), form_name[JOBS_FAIR], form_json(p, JOBS_FAIR),
 		form_name[JOBS_UNFAIR], form_json(p, JOBS_UNFAIR), "wrong", (json_int_t)p->wrong);
 
-	json_dumpf(j, stdout, JSON_INDENT(2));
-	printf("\n");
-	json_decref(j);
+	bench_print_json(j);
 }
 
 static void print_table(const struct parent *p)

@@ -15,7 +15,6 @@
 #include "fabric/client/epf.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,13 +25,6 @@
 #define SLOTS   8u  /* puts of a lap of the bulk job, each to its own place */
 
 enum { S_GO, S_ROWS, S_LAPS = S_GO };
-
-static int complain(int err)
-{
-	if (err)
-		bench_complain("%s", epf_last_error());
-	return err;
-}
 
 static void sleep_us(uint64_t us)
 {
@@ -158,7 +150,7 @@ static int one_round(struct jobs_rank *r, uint64_t round, uint64_t *rows, uint32
 	if (!err) /* the rows are filled again */
 		err = epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0);
 	if (err)
-		return complain(err);
+		return bench_check(err);
 	check_rows(r, round);
 	sleep_us(r->o->pause_us);
 	return 0;
@@ -268,7 +260,8 @@ int jobs_bulk(struct jobs_rank *r)
 			fill(r->memory + (v * SLOTS + i) * r->o->bulk_bytes, r->o->bulk_bytes,
 			     first_word(v, r->rank, i));
 	memset(r->memory + 2 * SLOTS * r->o->bulk_bytes, 0x5a, SLOTS * r->o->bulk_bytes);
-	err = complain(epf_barrier(r->ep)); /* nobody puts into memory that is still being filled */
+	err = bench_check(
+		epf_barrier(r->ep)); /* nobody puts into memory that is still being filled */
 	if (err)
 		return err;
 	start = epf_now_ns();
@@ -285,7 +278,7 @@ int jobs_bulk(struct jobs_rank *r)
 		err = last_lap(r, peer, lap);
 	if (!err)
 		err = check_laps(r, (r->rank + r->ranks - shift) % r->ranks);
-	return complain(err);
+	return bench_check(err);
 }
 
 /* ---- process ------------------------------------------------------------------------------- */
@@ -331,7 +324,7 @@ static int open_rank(struct jobs_rank *r, uint64_t bytes, struct epf_boot *boot)
 	if (!err)
 		err = epf_join(r->ep, boot);
 	r->memory = memory;
-	return complain(err);
+	return bench_check(err);
 }
 
 static void send_result(const struct jobs_rank *r)
@@ -357,7 +350,7 @@ static int run(struct jobs_rank *r, struct epf_boot *boot)
 	if (!bulk && r->shared)
 		atomic_fetch_add(&r->shared->decode_done, 1);
 	if (!err)
-		err = complain(epf_barrier(r->ep)); /* nobody leaves while others still work */
+		err = bench_check(epf_barrier(r->ep)); /* nobody leaves while others still work */
 	if (!err)
 		send_result(r);
 	epf_ring_close(r->ring);

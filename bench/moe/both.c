@@ -4,6 +4,7 @@
  * when both have ended. Judges each run as report.c does, and nothing about their speeds.
  */
 #include "bench/common/bench.h"
+#include "bench/common/json.h"
 #include "bench/moe/moe.h"
 
 #include <inttypes.h>
@@ -89,7 +90,7 @@ static void print_json(const struct moe_opts *o, const struct moe_result r[RUNS]
 
 	embedded.service = false;
 	service.service = true;
-	moe_print_json(
+	bench_print_json(
 		json_pack("{s:s, s:o, s:o, s:f, s:f, s:I}", "bench", "moe", "embedded",
 			  moe_json(&embedded, &r[EMBEDDED], &s[EMBEDDED], seconds[EMBEDDED]),
 			  "service", moe_json(&service, &r[SERVICE], &s[SERVICE], seconds[SERVICE]),

@@ -25,17 +25,11 @@ static void tell(struct moe_job *job, uint32_t round, unsigned phase)
 		l->progress(l->arg, job, round, phase);
 }
 
-static int complain(int err)
-{
-	if (err)
-		bench_complain("%s", epf_last_error());
-	return err;
-}
-
 static int open_and_run(struct moe_job *job, struct bench_world *w)
 {
 	const struct moe_opts *o = job->opts;
-	int err = complain(bench_world_open(w, (uint32_t)o->ranks, job->data.node_of, o->setting));
+	int err =
+		bench_check(bench_world_open(w, (uint32_t)o->ranks, job->data.node_of, o->setting));
 
 	if (err)
 		return err;
@@ -46,7 +40,7 @@ static int open_and_run(struct moe_job *job, struct bench_world *w)
 	}
 	err = moe_job_open(job);
 	if (!err)
-		err = complain(bench_world_join(w));
+		err = bench_check(bench_world_join(w));
 	return err ? err : moe_job_run(job);
 }
 

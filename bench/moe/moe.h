@@ -240,7 +240,6 @@ void moe_print_head(const struct moe_opts *o, const char *how);
 /* One run as JSON; the caller's. Printing takes it. */
 struct json_t *moe_json(const struct moe_opts *o, const struct moe_result *r,
 			const struct moe_summary *s, double seconds);
-void moe_print_json(struct json_t *j);
 
 /* both.c: both runs side by side. Indices: 0 embedded, 1 service. Returns BENCH_OK or BENCH_WRONG. */
 int moe_report_both(const struct moe_opts *o, const struct moe_result r[2],

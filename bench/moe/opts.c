@@ -127,18 +127,6 @@ static int parse_word(int key, char *arg, struct moe_opts *o)
 	}
 }
 
-static int parse_set(const char *arg, struct moe_opts *o)
-{
-	if (bench_setting_check(arg))
-		return -EINVAL;
-	if (o->settings >= MOE_SETTINGS_MAX - 8) {
-		bench_complain("--set is given more than %d times", MOE_SETTINGS_MAX - 8);
-		return -E2BIG;
-	}
-	o->setting[o->settings++] = arg;
-	return 0;
-}
-
 static int parse_number(int key, char *arg, struct moe_opts *o)
 {
 	switch (key) {
@@ -210,7 +198,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_UNSELECTED:
 		return bench_probability("--unselected", arg, &o->unselected) ? EINVAL : 0;
 	case O_SET:
-		return parse_set(arg, o) ? EINVAL : 0;
+		return bench_setting_add(o->setting, &o->settings, MOE_SETTINGS_MAX - 8, arg)
+			       ? EINVAL
+			       : 0;
 	case O_JSON:
 	case O_LOCAL:
 	case O_SERVICE:

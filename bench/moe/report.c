@@ -4,12 +4,12 @@
  * bench/README.md). Adds up the results of the processes. Decides nothing but the exit code.
  */
 #include "bench/common/bench.h"
+#include "bench/common/json.h"
 #include "bench/moe/moe.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* The first of several rounds pays for untouched memory: it is checked, but not part of the times. */
@@ -175,21 +175,13 @@ json_t *moe_json(const struct moe_opts *o, const struct moe_result *r, const str
 	return j;
 }
 
-void moe_print_json(json_t *j)
-{
-	if (j)
-		json_dumpf(j, stdout, JSON_INDENT(2));
-	printf("\n");
-	json_decref(j);
-}
-
 int moe_report(const struct moe_opts *o, const struct moe_result *r, double seconds)
 {
 	struct moe_summary s;
 
 	moe_summarise(o, r, &s);
 	if (o->json)
-		moe_print_json(moe_json(o, r, &s, seconds));
+		bench_print_json(moe_json(o, r, &s, seconds));
 	else
 		print_table(o, r, &s, seconds);
 	fflush(stdout);

@@ -5,11 +5,11 @@
  */
 #include "bench/common/bench.h"
 #include "bench/common/compare.h"
+#include "bench/common/json.h"
 #include "bench/common/spawn.h"
 #include "bench/p2p/p2p.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,9 +141,7 @@ int p2p_against_print(struct p2p_against *run, uint64_t wrong)
 			"use_old_post_send", (int)o->raw.lists, "sizes", list, "bare_failures",
 			(json_int_t)run->broken, "wrong", (json_int_t)wrong);
 
-		json_dumpf(j, stdout, JSON_INDENT(2));
-		printf("\n");
-		json_decref(j);
+		bench_print_json(j);
 	} else {
 		printf("---------------------------------------------------------------------------------------\n");
 		if (run->broken)

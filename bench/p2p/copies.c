@@ -4,13 +4,13 @@
  * the floor of what goes through them. Each GPU fetches its list from the next one, in a process of its own, all at the same time.
  */
 #include "bench/common/bench.h"
+#include "bench/common/json.h"
 #include "bench/p2p/gpu_ceiling.h"
 #include "fabric/base/err.h"
 #include "fabric/gpu/gpu.h"
 
 #include <argp.h>
 #include <errno.h>
-#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,9 +178,7 @@ static void print(const struct opts *o, double median, double p99, int devices)
 		      (json_int_t)o->gpus, "bytes", (json_int_t)o->bytes, "copies",
 		      (json_int_t)o->copies, "adds", (json_int_t)o->adds, "gpu_copy",
 		      o->kernel ? "kernel" : "engine", "list_us", median, "list_p99_us", p99);
-	json_dumpf(j, stdout, JSON_INDENT(1));
-	printf("\n");
-	json_decref(j);
+	bench_print_json(j);
 }
 
 int bench_copies(int argc, char **argv)

@@ -17,7 +17,6 @@
 #include "fabric/gpu/gpu.h"
 #include "kernels/bench/p2p.h"
 
-#include <errno.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -54,13 +53,6 @@ struct p2p_gpu {
 };
 
 enum { SAMPLES_AT = 256, WORD_BYTES = 4096 }; /* WORD_BYTES: behind the targets */
-
-static int complain(int err)
-{
-	if (err)
-		bench_complain("%s", epf_last_error());
-	return err;
-}
 
 static bool is_fake(const struct p2p_opts *o)
 {
@@ -415,16 +407,16 @@ int p2p_gpu_size(struct p2p_rank *r, uint64_t bytes, unsigned number)
 	struct p2p_bench_args a = arguments(r, bytes, 0);
 	struct p2p_row row = { 0 };
 	uint8_t salt = (uint8_t)(number * 77 + 5);
-	int err = complain(fill(r, (written < a.places ? written : a.places) * a.stride, salt));
+	int err = bench_check(fill(r, (written < a.places ? written : a.places) * a.stride, salt));
 
 	if (!err)
-		err = complain(epf_barrier(r->ep));
+		err = bench_check(epf_barrier(r->ep));
 	if (!err)
-		err = complain(lat ? latency(r, bytes, &row) : bandwidth(r, bytes, &row));
+		err = bench_check(lat ? latency(r, bytes, &row) : bandwidth(r, bytes, &row));
 	if (!err)
-		err = complain(epf_barrier(r->ep));
+		err = bench_check(epf_barrier(r->ep));
 	if (!err)
-		err = complain(check(r, &a, written, salt));
+		err = bench_check(check(r, &a, written, salt));
 	if (!err && (r->rank == 0 || !lat))
 		r->row(r->row_arg, &row, sizeof(row));
 	return err;
@@ -498,7 +490,7 @@ static int ceiling(const struct p2p_opts *o, uint64_t bytes, int fd)
 		err = ops->count(&n);
 	if (!err)
 		err = gpu_ceiling(o->gpu_backend, o->gpu_kernel, 0, n > 1, (uint32_t)bytes, &c);
-	if (complain(err))
+	if (bench_check(err))
 		return BENCH_WRONG;
 	return write(fd, &c, sizeof(c)) == sizeof(c) ? 0 : BENCH_WRONG;
 }

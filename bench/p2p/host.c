@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define PLAN_MAGIC UINT64_C(0x3170327032703270)
 

@@ -6,11 +6,10 @@
 #include "bench/p2p/p2p.h"
 
 #include "bench/common/bench.h"
+#include "bench/common/json.h"
 #include "bench/common/spawn.h"
 
 #include <inttypes.h>
-#include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -107,9 +106,7 @@ static void print_json(struct parent *p)
 		json_object_set_new(j, "gpu_copy",
 				    json_string(o->gpu_kernel ? "kernel" : "engine"));
 	}
-	json_dumpf(j, stdout, JSON_INDENT(2));
-	printf("\n");
-	json_decref(j);
+	bench_print_json(j);
 }
 
 int bench_p2p(int argc, char **argv)

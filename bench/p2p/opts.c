@@ -113,18 +113,6 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-static int parse_set(char *arg, struct p2p_opts *o)
-{
-	if (bench_setting_check(arg))
-		return EINVAL;
-	if (o->settings == P2P_SETTINGS_MAX / 2) {
-		bench_complain("--set is given more than %d times", P2P_SETTINGS_MAX / 2);
-		return EINVAL;
-	}
-	o->setting[o->settings++] = arg;
-	return 0;
-}
-
 int p2p_setting_make(struct p2p_opts *o, const char *fmt, ...)
 {
 	const size_t room = sizeof(o->made[0]);
@@ -350,7 +338,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_ROUNDS:
 		return bench_uint("--rounds", arg, 1, BENCH_ROUNDS_MAX, &o->rounds) ? EINVAL : 0;
 	case O_SET:
-		return parse_set(arg, o);
+		return bench_setting_add(o->setting, &o->settings, P2P_SETTINGS_MAX / 2, arg)
+			       ? EINVAL
+			       : 0;
 	case ARGP_KEY_ARG:
 		if (o->host) {
 			bench_complain("%s is one host too many; see ep-bench p2p --help", arg);

@@ -30,13 +30,6 @@ struct pairs {
 /* The loop's writes land behind the fabric's. */
 #define RAW_TARGET (P2P_SIZE_MAX + P2P_AGAINST_MAX)
 
-static int complain(int err)
-{
-	if (err)
-		bench_complain("%s", epf_last_error());
-	return err;
-}
-
 /* On both ranks, at the beginning and whenever the connection has failed. */
 static int open_loop(struct pairs *p)
 {
@@ -52,7 +45,7 @@ static int open_loop(struct pairs *p)
 	if (err)
 		return err;
 	rawverbs_address(p->raw, &mine);
-	err = complain(epf_allgather(r->ep, &mine, sizeof(mine), both));
+	err = bench_check(epf_allgather(r->ep, &mine, sizeof(mine), both));
 	return err ? err : rawverbs_connect(p->raw, &both[r->peer]);
 }
 
@@ -66,7 +59,7 @@ static int put_n(struct p2p_rank *r, uint64_t bytes, uint64_t n, double *per_sec
 	if (!err)
 		err = epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0);
 	*per_second = (double)n / ((double)(epf_now_ns() - start) / 1e9);
-	return complain(err);
+	return bench_check(err);
 }
 
 static int write_n(struct pairs *p, uint64_t bytes, uint64_t n, double *per_second)
@@ -105,7 +98,7 @@ static int measure(struct pairs *p, struct p2p_pair *pair)
 			err = write_n(p, pair->bytes, n, &bare[s]);
 	}
 	if (!err)
-		err = complain(epf_flush(r->ring, 0, 0));
+		err = bench_check(epf_flush(r->ring, 0, 0));
 	if (err || p->is_broken)
 		return err;
 	posted = counter(r, "wrs_posted") - posted;
@@ -128,7 +121,7 @@ static int agree(struct pairs *p)
 {
 	struct p2p_rank *r = p->r;
 	uint64_t mine = p->is_broken, both[2];
-	int err = complain(epf_allgather(r->ep, &mine, sizeof(mine), both));
+	int err = bench_check(epf_allgather(r->ep, &mine, sizeof(mine), both));
 
 	if (err || !(both[0] | both[1]))
 		return err;
@@ -150,7 +143,7 @@ static int try_pair(struct pairs *p, struct p2p_pair *pair, unsigned salt)
 		r->target[i] = r->source[RAW_TARGET + i] = (uint8_t)~byte_of(i, salt);
 	}
 	p->is_broken = 0;
-	err = complain(epf_barrier(r->ep));
+	err = bench_check(epf_barrier(r->ep));
 	if (!err && r->rank == 0)
 		err = measure(p, pair);
 	if (!err)

@@ -13,7 +13,6 @@
 #include "fabric/client/epf.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +20,6 @@
 #define SAMPLES_MAX 1000000u
 #define SLICES      10u
 #define WARM_UP     16u
-
-static int complain(int err)
-{
-	if (err)
-		bench_complain("%s", epf_last_error());
-	return err;
-}
 
 static int transfer(struct p2p_rank *r, uint64_t bytes)
 {
@@ -97,7 +89,7 @@ static int answer(struct p2p_rank *r, uint64_t bytes, uint64_t sizes_over)
 		int err = epf_signal_value(r->ep, 0) > r->signals ? transfer(r, bytes) : 1;
 
 		if (err < 0)
-			return complain(err);
+			return bench_check(err);
 		r->signals += err == 0;
 		epf_progress(r->ep);
 	}
@@ -116,7 +108,7 @@ static int latency(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 	while (!err && more(r->o, bytes, n, start))
 		err = one_latency(r, bytes, &r->sample[n++]);
 	if (err)
-		return complain(err);
+		return bench_check(err);
 	row->bytes = bytes;
 	row->iterations = n;
 	p2p_statistics(r->sample, n, row);
@@ -162,7 +154,7 @@ static int bandwidth(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 	if (!err)
 		err = finish(r);
 	if (err)
-		return complain(err);
+		return bench_check(err);
 	row->bytes = bytes;
 	row->iterations = n;
 	row->rate_mpps = (double)n / ((double)(epf_now_ns() - start) / 1e3);
@@ -202,13 +194,13 @@ static int measure(struct p2p_rank *r, uint64_t bytes, unsigned number, struct p
 	if (r->rank == 0 || (bw && r->o->both)) {
 		err = bw ? bandwidth(r, bytes, row) : latency(r, bytes, row);
 		if (!err)
-			err = complain(epf_signal_send(r->ring, r->peer, 1, 1, 0));
+			err = bench_check(epf_signal_send(r->ring, r->peer, 1, 1, 0));
 	} else if (!bw && r->o->op == P2P_PUT_SIGNAL) {
 		return answer(r, bytes, number + 1);
 	}
 	if (!err && (r->rank == 1 || (bw && r->o->both)))
-		err = complain(epf_signal_wait(r->ep, 1, number + 1,
-					       bench_rank_limit_ns(r->o->timeout_s)));
+		err = bench_check(epf_signal_wait(r->ep, 1, number + 1,
+						  bench_rank_limit_ns(r->o->timeout_s)));
 	return err;
 }
 
@@ -219,11 +211,11 @@ static int one_size(struct p2p_rank *r, uint64_t bytes, unsigned number)
 	int err;
 
 	fill(r, bytes, salt);
-	err = complain(epf_barrier(r->ep));
+	err = bench_check(epf_barrier(r->ep));
 	if (!err)
 		err = measure(r, bytes, number, &row);
 	if (!err)
-		err = complain(epf_barrier(r->ep));
+		err = bench_check(epf_barrier(r->ep));
 	if (err)
 		return err;
 	check(r, bytes, salt);
@@ -241,7 +233,7 @@ static int open_gpu_rank(struct p2p_rank *r, struct epf_boot *boot)
 		err = epf_join(r->ep, boot);
 	if (!err)
 		err = p2p_gpu_open(r);
-	return complain(err);
+	return bench_check(err);
 }
 
 static int open_rank(struct p2p_rank *r, struct epf_boot *boot)
@@ -279,7 +271,7 @@ static int open_rank(struct p2p_rank *r, struct epf_boot *boot)
 		err = epf_join(r->ep, boot);
 	r->source = memory;
 	r->target = memory ? r->source + P2P_SIZE_MAX : NULL;
-	return complain(err);
+	return bench_check(err);
 }
 
 static int run(struct p2p_rank *r)

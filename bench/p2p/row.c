@@ -8,22 +8,13 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a;
-	double y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
 
 void p2p_statistics(double *v, uint64_t n, struct p2p_row *row)
 {
 	double sum = 0;
 	double squares = 0;
 
-	qsort(v, n, sizeof(*v), by_value);
+	row->typical_us = bench_median(v, n); /* sorts */
 	for (uint64_t i = 0; i < n; i++)
 		sum += v[i];
 	row->average_us = sum / (double)n;
@@ -32,7 +23,6 @@ void p2p_statistics(double *v, uint64_t n, struct p2p_row *row)
 	row->stdev_us = sqrt(squares / (double)n);
 	row->min_us = v[0];
 	row->max_us = v[n - 1];
-	row->typical_us = v[n / 2];
 	row->p99_us = bench_percentile(v, n, 990);
 	row->p999_us = bench_percentile(v, n, 999);
 }

@@ -8,11 +8,11 @@
 #include "bench/common/bench.h"
 #include "bench/common/compare.h"
 #include "bench/common/daemons.h"
+#include "bench/common/json.h"
 #include "bench/common/spawn.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,9 +179,7 @@ int bench_p2p_service(const struct p2p_opts *o, int argc, char **argv)
 				      (json_int_t)o->rounds, "latency", list[P2P_LAT], "bandwidth",
 				      list[P2P_BW], "wrong", (json_int_t)wrong);
 
-		json_dumpf(j, stdout, JSON_INDENT(2));
-		printf("\n");
-		json_decref(j);
+		bench_print_json(j);
 	} else if (!err) {
 		printf("# wrong: %" PRIu64 "\n", wrong);
 	}

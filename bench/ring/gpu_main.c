@@ -7,15 +7,14 @@
 #include "bench/ring/gpu_rig.h"
 
 #include "bench/common/bench.h"
+#include "bench/common/json.h"
 #include "fabric/base/clock.h"
 #include "queues/epf_gpu.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -119,13 +118,6 @@ static int busy(struct ring_gpu_rig *r, bool on)
 
 /* ---- the whole path ---- */
 
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* Bytes that all puts of a request have. */
 static uint64_t bytes_of(const struct ring_gpu_request *q)
 {
@@ -166,7 +158,7 @@ static void rate(struct ring_gpu_rig *r, bool shared, uint32_t grid, uint32_t la
 		rates[i] = (double)a.engine.dequeued / ((double)a.wall_ns / 1e9) / 1e6;
 		dequeued += a.engine.dequeued;
 	}
-	qsort(rates, RATE_RUNS, sizeof(rates[0]), by_value);
+	(void)bench_median(rates, RATE_RUNS); /* sorts */
 	ring_gpu_row(r, name, rates[RATE_RUNS / 2], "M/s",
 		     "median of %d, %.1f to %.1f; %llu commands, all retired", RATE_RUNS, rates[0],
 		     rates[RATE_RUNS - 1], (unsigned long long)dequeued);
@@ -371,9 +363,7 @@ int bench_ring_gpu(const struct ring_gpu_opts *o)
 				      "commands_checked", (json_int_t)r.commands, "wrong",
 				      (json_int_t)r.wrong);
 
-		json_dumpf(j, stdout, JSON_INDENT(2));
-		printf("\n");
-		json_decref(j);
+		bench_print_json(j);
 	} else {
 		printf("# commands checked: %llu\n# wrong: %llu\n", (unsigned long long)r.commands,
 		       (unsigned long long)r.wrong);

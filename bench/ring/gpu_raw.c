@@ -8,7 +8,6 @@
 #include "fabric/base/clock.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { PACE_CYCLES = 1980, CEILING_RUNS = 51, CEILING_AHEAD = 32, SUM_SHARED_LOG2 = 13 };
@@ -127,13 +126,6 @@ static double read_all(const struct ring_gpu_rig *r, const struct ring_gpu_reque
 	return (double)(epf_now_ns() - start);
 }
 
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 /*
  * What one core can read at all of commands that a GPU has just written: shared rings are filled once, nobody takes, the kernel ends, and
  * this thread reads the slots. No ring can give one core more.
@@ -160,9 +152,8 @@ static void ceiling(struct ring_gpu_rig *r)
 	}
 	for (uint32_t i = 0; i < RING_GPU_SHARED; i++)
 		slots += filled(r, &q, i);
-	qsort(ns, CEILING_RUNS, sizeof(ns[0]), by_value);
 	ring_gpu_row(r, "ceiling: one core reads what the GPU has written",
-		     (double)slots / ns[CEILING_RUNS / 2] * 1e3, "M/s",
+		     (double)slots / bench_median(ns, CEILING_RUNS) * 1e3, "M/s",
 		     "median of %d passes over %llu slots; sum %llx", CEILING_RUNS,
 		     (unsigned long long)slots, (unsigned long long)sum);
 }

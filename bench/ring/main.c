@@ -4,6 +4,7 @@
  * second at several burst sizes, and the round trip over two rings. No engine.
  */
 #include "bench/common/bench.h"
+#include "bench/common/json.h"
 #include "bench/common/pair.h"
 #include "bench/common/rte.h"
 #include "bench/ring/gpu_cmd.h"
@@ -12,7 +13,6 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ struct opts {
 	bool gpu;
 	struct ring_gpu_opts g;
 	const char *settings[SETTINGS_MAX + 1];
-	unsigned n_settings;
+	uint32_t n_settings;
 };
 
 static const unsigned bursts[] = { 1, 8, 32, 128 };
@@ -124,12 +124,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_TRIPS:
 		return bench_uint("--trips", arg, 100, 60000, &o->g.trips) ? EINVAL : 0;
 	case O_SET:
-		if (o->n_settings == SETTINGS_MAX || bench_setting_check(arg)) {
-			bench_complain("--set: at most %d", SETTINGS_MAX);
-			return EINVAL;
-		}
-		o->settings[o->n_settings++] = arg;
-		return 0;
+		return bench_setting_add(o->settings, &o->n_settings, SETTINGS_MAX, arg) ? EINVAL
+											 : 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}
@@ -343,9 +339,7 @@ static void print_json(const struct opts *o, const struct line *l, double ours_n
 		      (json_int_t)bench_cpus(), "bursts", list, "epf_ring_round_trip_ns", ours_ns,
 		      "rte_ring_round_trip_ns", rte_ns, "baseline_rte_ring_elements_per_second",
 		      l[2].rte, "wrong", wrong);
-	json_dumpf(j, stdout, JSON_INDENT(2));
-	printf("\n");
-	json_decref(j);
+	bench_print_json(j);
 }
 
 static void print_table(const struct opts *o, const struct line *l, double ours_ns, double rte_ns,
