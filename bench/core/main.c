@@ -166,8 +166,7 @@ struct core_run {
 	uint64_t doorbells;
 	uint64_t refused;
 	int wrong;
-	struct core_recorder_run recorder; /* --recorder: instead of the above */
-	struct core_top_run top;           /* --beside-top: the same */
+	struct core_paired_run paired; /* --recorder, --beside-top: instead of the above */
 };
 
 static const struct {
@@ -300,10 +299,10 @@ static int run_in_turn(const struct opts *o, struct epf_bench_core *bc, const ch
 
 	if (o->top)
 		err = bench_core_top_step(bc, p->table, CORE_TABLE, dir, o->top_program,
-					  (double)o->ms / 1e3, &out->top, &n);
+					  (double)o->ms / 1e3, &out->paired, &n);
 	else
 		n = bench_core_recorder_step(bc, p->table, CORE_TABLE, (double)o->ms / 1e3,
-					     &out->recorder);
+					     &out->paired);
 	note_sent(p, n / CORE_TABLE, n % CORE_TABLE);
 	settle(bc, p, out);
 	return err;
@@ -477,19 +476,12 @@ int bench_core(int argc, char **argv)
 						     .json = o.json });
 	if (measure(&o, run, rte, &wrong))
 		return BENCH_WRONG;
-	if (o.top) {
-		struct core_top_run tops[RUNS_MAX];
+	if (o.top || o.recorder) {
+		struct core_paired_run pairs[RUNS_MAX];
 
 		for (uint64_t i = 0; i < o.runs; i++)
-			tops[i] = run[i].top;
-		return bench_core_top_report(tops, o.runs, wrong, o.json);
-	}
-	if (o.recorder) {
-		struct core_recorder_run pairs[RUNS_MAX];
-
-		for (uint64_t i = 0; i < o.runs; i++)
-			pairs[i] = run[i].recorder;
-		return bench_core_recorder_report(pairs, o.runs, wrong, o.json);
+			pairs[i] = run[i].paired;
+		return bench_core_paired_report(pairs, o.runs, o.top, wrong, o.json);
 	}
 	qsort(run, o.runs, sizeof(run[0]), by_rate);
 	if (o.json)

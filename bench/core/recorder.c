@@ -6,33 +6,21 @@
 #include "bench/core/recorder.h"
 
 #include "bench/common/bench.h"
-#include "bench/common/compare.h"
-#include "bench/common/json.h"
 #include "fabric/base/clock.h"
-#include "queues/epf_ring.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { PAIRS_MOST = 16384, WARM_UP = 200 };
 
-struct load {
-	struct epf_bench_core *bc;
-	struct epf_ring_producer ring;
-	const struct epf_cmd *table;
-	uint32_t n_table, at;
-};
-
 /* Cycles of the core for one ring full. */
-static double step_ring(struct load *l, bool on)
+static double step_ring(struct core_load *l, bool on)
 {
 	struct epf_core *core = epf_bench_core_of(l->bc);
 	uint64_t before = l->ring.pushed, begin, cycles;
 
 	epf_bench_core_recorder(l->bc, on);
-	while (epf_ring_push(&l->ring, l->table[l->at]))
-		if (++l->at == l->n_table)
-			l->at = 0;
+	core_load_push(l);
 	begin = epf_tsc();
 	while (epf_ring_retired(&l->ring) != l->ring.pushed)
 		(void)epf_core_step(core);
@@ -41,9 +29,9 @@ static double step_ring(struct load *l, bool on)
 }
 
 uint64_t bench_core_recorder_step(struct epf_bench_core *bc, const struct epf_cmd *table,
-				  uint32_t n_table, double seconds, struct core_recorder_run *out)
+				  uint32_t n_table, double seconds, struct core_paired_run *out)
 {
-	struct load l = { .bc = bc, .table = table, .n_table = n_table };
+	struct core_load l = { .bc = bc, .table = table, .n_table = n_table };
 	double *ratio = malloc(PAIRS_MOST * sizeof(*ratio));
 	double *without = malloc(PAIRS_MOST * sizeof(*without));
 	uint64_t end = epf_now_ns() + (uint64_t)(seconds * 1e9);
@@ -61,7 +49,7 @@ uint64_t bench_core_recorder_step(struct epf_bench_core *bc, const struct epf_cm
 		ratio[n] = cycles[1] / cycles[0];
 		without[n++] = cycles[0];
 	}
-	*out = (struct core_recorder_run){ .pairs = n };
+	*out = (struct core_paired_run){ .pairs = n };
 	if (n) {
 		out->ratio = bench_median(ratio, n);
 		out->cycles = bench_median(without, n);
@@ -69,36 +57,4 @@ uint64_t bench_core_recorder_step(struct epf_bench_core *bc, const struct epf_cm
 	free(ratio);
 	free(without);
 	return l.ring.pushed;
-}
-
-int bench_core_recorder_report(const struct core_recorder_run *runs, size_t n, int wrong, bool json)
-{
-	double ratio[BENCH_ROUNDS_MAX], cycles[BENCH_ROUNDS_MAX], least, most;
-	unsigned pairs = 0;
-	json_t *j;
-
-	least = most = runs[0].ratio;
-	for (size_t i = 0; i < n; i++) {
-		ratio[i] = runs[i].ratio;
-		cycles[i] = runs[i].cycles;
-		least = ratio[i] < least ? ratio[i] : least;
-		most = ratio[i] > most ? ratio[i] : most;
-		pairs += runs[i].pairs;
-	}
-	if (json) {
-		j = json_pack("{s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:i}", "schema", "epf.bench.recorder/1",
-			      "runs", (int)n, "pairs", (int)pairs, "ratio", bench_median(ratio, n),
-			      "ratio_least", least, "ratio_most", most,
-			      "cycles_per_command_without", bench_median(cycles, n), "wrong",
-			      wrong);
-		bench_print_json(j);
-	} else {
-		printf("# ep-bench core --recorder: cycles of the core with the flight recorder over those without it, a ring full in turn: %u pairs in %zu runs\n",
-		       pairs, n);
-		printf("recorder_ratio                           %.4f (%.4f to %.4f in single runs)\n",
-		       bench_median(ratio, n), least, most);
-		printf("cycles_per_command_without               %.2f\n", bench_median(cycles, n));
-		printf("# wrong: %d\n", wrong);
-	}
-	return wrong ? BENCH_WRONG : BENCH_OK;
 }

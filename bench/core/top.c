@@ -8,10 +8,7 @@
 #include "bench/core/top.h"
 
 #include "bench/common/bench.h"
-#include "bench/common/compare.h"
-#include "bench/common/json.h"
 #include "fabric/base/clock.h"
-#include "queues/epf_ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,13 +23,6 @@
 #include <unistd.h>
 
 enum { PAIRS_MOST = 1024, SLICE_MS = 250, WARM_UP = 200, PATIENCE_MS = 60000, LOOK_AT = 16 };
-
-struct load {
-	struct epf_bench_core *bc;
-	struct epf_ring_producer ring;
-	const struct epf_cmd *table;
-	uint32_t n_table, at;
-};
 
 /* An ep-top on a terminal of its own, which nobody looks at. */
 struct top {
@@ -128,14 +118,12 @@ static int start_top(struct top *t, const char *program, const char *dir)
 }
 
 /* CPU time of this thread for the steps of one ring full, ns. */
-static uint64_t step_ring(struct load *l)
+static uint64_t step_ring(struct core_load *l)
 {
 	struct epf_core *core = epf_bench_core_of(l->bc);
 	uint64_t begin;
 
-	while (epf_ring_push(&l->ring, l->table[l->at]))
-		if (++l->at == l->n_table)
-			l->at = 0;
+	core_load_push(l);
 	begin = bench_thread_ns();
 	while (epf_ring_retired(&l->ring) != l->ring.pushed)
 		(void)epf_core_step(core);
@@ -144,7 +132,7 @@ static uint64_t step_ring(struct load *l)
 }
 
 /* One slice: CPU time per command in ticks of the time-stamp counter. */
-static int step_slice(struct load *l, struct top *t, bool awake, double *cycles)
+static int step_slice(struct core_load *l, struct top *t, bool awake, double *cycles)
 {
 	uint64_t begin = epf_now_ns(), end = begin + SLICE_MS * UINT64_C(1000000), ns = 0, cpu;
 	uint64_t before = l->ring.pushed, drawn = t->drawn;
@@ -173,9 +161,9 @@ static int step_slice(struct load *l, struct top *t, bool awake, double *cycles)
 
 int bench_core_top_step(struct epf_bench_core *bc, const struct epf_cmd *table, uint32_t n_table,
 			const char *dir, const char *program, double seconds,
-			struct core_top_run *out, uint64_t *pushed)
+			struct core_paired_run *out, uint64_t *pushed)
 {
-	struct load l = { .bc = bc, .table = table, .n_table = n_table };
+	struct core_load l = { .bc = bc, .table = table, .n_table = n_table };
 	struct top t = { .pid = -1, .terminal = -1 };
 	double ratio[PAIRS_MOST], without[PAIRS_MOST], cycles[2];
 	uint64_t end;
@@ -184,7 +172,7 @@ int bench_core_top_step(struct epf_bench_core *bc, const struct epf_cmd *table, 
 	int rc = bench_find_program("ep-top", "--top-program", program, path, sizeof(path));
 
 	*pushed = 0;
-	*out = (struct core_top_run){ 0 };
+	*out = (struct core_paired_run){ 0 };
 	epf_bench_core_look(bc);
 	if (!rc)
 		rc = start_top(&t, path, dir);
@@ -209,49 +197,12 @@ int bench_core_top_step(struct epf_bench_core *bc, const struct epf_cmd *table, 
 			await_drawing(&t);
 	}
 	if (!rc)
-		*out = (struct core_top_run){ .pairs = n,
-					      .ratio = bench_median(ratio, n),
-					      .cycles = bench_median(without, n),
-					      .top_share = (double)t.cpu_ns / (double)t.awake_ns,
-					      .drawn = (double)t.drawn };
+		*out = (struct core_paired_run){ .pairs = n,
+						 .ratio = bench_median(ratio, n),
+						 .cycles = bench_median(without, n),
+						 .top_share = (double)t.cpu_ns / (double)t.awake_ns,
+						 .drawn = (double)t.drawn };
 	end_top(&t);
 	*pushed = l.ring.pushed;
 	return rc;
-}
-
-int bench_core_top_report(const struct core_top_run *runs, size_t n, int wrong, bool json)
-{
-	double ratio[BENCH_ROUNDS_MAX], cycles[BENCH_ROUNDS_MAX], share[BENCH_ROUNDS_MAX];
-	double least, most;
-	unsigned pairs = 0;
-	json_t *j;
-
-	least = most = runs[0].ratio;
-	for (size_t i = 0; i < n; i++) {
-		ratio[i] = runs[i].ratio;
-		cycles[i] = runs[i].cycles;
-		share[i] = runs[i].top_share;
-		least = ratio[i] < least ? ratio[i] : least;
-		most = ratio[i] > most ? ratio[i] : most;
-		pairs += runs[i].pairs;
-		wrong += runs[i].drawn <= 0;
-	}
-	if (json) {
-		j = json_pack("{s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:i,s:i}", "schema",
-			      "epf.bench.beside-top/1", "runs", (int)n, "pairs", (int)pairs,
-			      "ratio", bench_median(ratio, n), "ratio_least", least, "ratio_most",
-			      most, "cycles_per_command_without", bench_median(cycles, n),
-			      "top_cpu_share", bench_median(share, n), "cpus", (int)bench_cpus(),
-			      "wrong", wrong);
-		bench_print_json(j);
-	} else {
-		printf("# ep-bench core --beside-top: CPU time of the core beside an ep-top that reads every 100 ms over that beside none, slices of %d ms in turn: %u pairs in %zu runs on %u CPUs\n",
-		       SLICE_MS, pairs, n, bench_cpus());
-		printf("beside_top_ratio                         %.4f (%.4f to %.4f in single runs)\n",
-		       bench_median(ratio, n), least, most);
-		printf("cycles_per_command_without               %.2f\n", bench_median(cycles, n));
-		printf("top_cpu_share                            %.4f\n", bench_median(share, n));
-		printf("# wrong: %d\n", wrong);
-	}
-	return wrong ? BENCH_WRONG : BENCH_OK;
 }
