@@ -15,10 +15,10 @@ static uint64_t draw(uint64_t *state)
 }
 
 /* One valid command: seven in eight move memory, as dispatch and combine do. */
-static struct epf_cmd good(uint64_t *state, uint32_t peers, struct core_tally *t)
+static struct epf_cmd good(uint64_t *state, struct core_tally *t)
 {
 	uint64_t r = draw(state);
-	uint32_t rank = (uint32_t)r % peers;
+	uint32_t rank = (uint32_t)r % CORE_PEERS;
 	uint32_t length = (uint32_t)(((r >> 8) % 512 + 1) * 16);
 	uint64_t room = CORE_REGION_BYTES - length;
 	uint64_t from = draw(state) % room & ~15ull;
@@ -47,14 +47,14 @@ static struct epf_cmd good(uint64_t *state, uint32_t peers, struct core_tally *t
 }
 
 /* One command that must be refused: rank, region or range outside what there is. */
-static struct epf_cmd bad(uint64_t *state, uint32_t peers)
+static struct epf_cmd bad(uint64_t *state)
 {
 	uint64_t r = draw(state);
-	uint32_t rank = (uint32_t)r % peers;
+	uint32_t rank = (uint32_t)r % CORE_PEERS;
 
 	switch (r >> 62) {
 	case 0:
-		return epf_cmd_transfer(EPF_OP_PUT, 0, CORE_PEERS_MAX + rank, 0, 1, 0, 0, 0, 0, 64);
+		return epf_cmd_transfer(EPF_OP_PUT, 0, CORE_PEERS + rank, 0, 1, 0, 0, 0, 0, 64);
 	case 1:
 		return epf_cmd_transfer(EPF_OP_PUT, 0, rank, 0, 1, CORE_REGIONS, 0, 0, 0, 64);
 	case 2:
@@ -65,8 +65,9 @@ static struct epf_cmd bad(uint64_t *state, uint32_t peers)
 	}
 }
 
-int core_table_make(uint64_t seed, uint32_t peers, struct epf_cmd **table, struct core_tally **sums)
+int core_table_make(struct epf_cmd **table, struct core_tally **sums)
 {
+	uint64_t seed = 1;
 	struct core_tally t = { 0 };
 
 	*table = calloc(CORE_TABLE, sizeof(**table));
@@ -77,10 +78,10 @@ int core_table_make(uint64_t seed, uint32_t peers, struct epf_cmd **table, struc
 		(*sums)[i] = t;
 		t.commands++;
 		if (i % CORE_BAD_EVERY == CORE_BAD_EVERY / 2) {
-			(*table)[i] = bad(&seed, peers);
+			(*table)[i] = bad(&seed);
 			t.bad++;
 		} else {
-			(*table)[i] = good(&seed, peers, &t);
+			(*table)[i] = good(&seed, &t);
 		}
 	}
 	(*sums)[CORE_TABLE] = t;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commands that ep-bench core pushes: random valid ones over up to 64 peers and 8 regions, 1 in 1,000 bad, made beforehand, with the
+ * The commands that ep-bench core pushes: random valid ones over 64 peers and 8 regions, 1 in 1,000 bad, made beforehand, with the
  * sums that the engine must have counted. Called by main.c. It must never be part of what is timed.
  */
 #ifndef EPF_BENCH_CORE_CMDS_H
@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define CORE_PEERS_MAX    64u
+#define CORE_PEERS        64u
 #define CORE_REGIONS      8u
 #define CORE_REGION_BYTES (UINT64_C(1) << 30)
 #define CORE_SIGNALS      64u    /* per peer: a few experts, two buffers, a round or two */
@@ -26,10 +26,8 @@ struct core_tally {
 };
 
 /*
- * Makes CORE_TABLE commands and the sums of the first 0 .. CORE_TABLE of them, for the caller to free, also after an error. The same seed
- * makes the same commands. Returns 0 or -ENOMEM.
+ * Makes CORE_TABLE commands and the sums of the first 0 .. CORE_TABLE of them, for the caller to free, also after an error. They are always the same. Returns 0 or -ENOMEM.
  */
-int core_table_make(uint64_t seed, uint32_t peers, struct epf_cmd **table,
-		    struct core_tally **sums);
+int core_table_make(struct epf_cmd **table, struct core_tally **sums);
 
 #endif

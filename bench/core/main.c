@@ -30,6 +30,8 @@
 
 #define RUNS_MAX   BENCH_ROUNDS_MAX
 #define RTE_BURST  32u
+#define RING_SLOTS 4096u
+#define LANE_DEPTH 64u /* entries of the lane to each peer */
 #define RINGS_MAX  1024u
 #define PUSH_BURST 32u /* into one of several rings, then the next */
 
@@ -37,12 +39,8 @@ enum {
 	O_NIC = 256,
 	O_RUNS,
 	O_MS,
-	O_SLOTS,
 	O_BATCH,
 	O_RINGS,
-	O_PEERS,
-	O_DEPTH,
-	O_SEED,
 	O_JSON,
 	O_SERVICE,
 	O_PROGRAM,
@@ -55,12 +53,8 @@ struct opts {
 	const char *nic;
 	uint64_t runs;
 	uint64_t ms;
-	uint64_t slots;
 	uint64_t batch;
 	uint64_t rings;
-	uint64_t peers;
-	uint64_t depth;
-	uint64_t seed;
 	bool json;
 	bool service;
 	bool recorder;
@@ -73,13 +67,8 @@ static const struct argp_option options[] = {
 	{ "nic", O_NIC, "NAME", 0, "kind of NIC; only null measures the core alone (null)", 0 },
 	{ "runs", O_RUNS, "N", 0, "runs, the median counts (5)", 0 },
 	{ "duration-ms", O_MS, "MS", 0, "length of a run (1000)", 0 },
-	{ "slots", O_SLOTS, "N", 0, "slots of the ring, a power of two (4096)", 0 },
 	{ "batch", O_BATCH, "N", 0, "commands the core takes at most in a step (128)", 0 },
 	{ "rings", O_RINGS, "N", 0, "rings, filled in turn, as many warps of a GPU would (1)", 0 },
-	{ "peers", O_PEERS, "N", 0, "peers that the commands go to (64)", 0 },
-	{ "lane-depth", O_DEPTH, "N", 0, "entries of the lane to each peer, a power of two (64)",
-	  0 },
-	{ "seed", O_SEED, "S", 0, "seed of the commands (1)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
 	{ "recorder", O_RECORDER, NULL, 0,
 	  "instead: the same core with and without its flight recorder, in slices in turn", 0 },
@@ -112,21 +101,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return bench_uint("--batch", arg, 1, 256, &o->batch) ? EINVAL : 0;
 	case O_RINGS:
 		return bench_uint("--rings", arg, 1, RINGS_MAX, &o->rings) ? EINVAL : 0;
-	case O_PEERS:
-		return bench_uint("--peers", arg, 1, CORE_PEERS_MAX, &o->peers) ? EINVAL : 0;
-	case O_DEPTH:
-		return bench_uint("--lane-depth", arg, 4, 32768, &o->depth) ? EINVAL : 0;
-	case O_SEED:
-		return bench_uint("--seed", arg, 0, INT64_MAX, &o->seed) ? EINVAL : 0;
-	case O_SLOTS:
-		if (bench_uint("--slots", arg, 64, 65536, &o->slots))
-			return EINVAL;
-		if (o->slots & (o->slots - 1)) {
-			bench_complain("--slots is %s, must be a power of two from 64 to 65536",
-				       arg);
-			return EINVAL;
-		}
-		return 0;
 	case O_JSON:
 		o->json = true;
 		return 0;
@@ -313,13 +287,13 @@ static int run_once(const struct opts *o, const struct epf_cmd *table,
 {
 	char dir[BENCH_CORE_TOP_DIR] = "";
 	struct epf_bench_core_options co = { .nic = "null",
-					     .peers = (uint32_t)o->peers,
+					     .peers = CORE_PEERS,
 					     .regions = CORE_REGIONS,
 					     .region_bytes = CORE_REGION_BYTES,
 					     .signals = CORE_SIGNALS,
-					     .ring_slots = (uint32_t)o->slots,
+					     .ring_slots = RING_SLOTS,
 					     .rings = (uint32_t)o->rings,
-					     .lane_depth = (uint32_t)o->depth,
+					     .lane_depth = LANE_DEPTH,
 					     .batch = (uint32_t)o->batch,
 					     .stats_dir = o->top ? dir : NULL };
 	struct producer p = { .table = table, .sums = sums, .n_rings = co.rings };
@@ -369,10 +343,9 @@ static int by_rate(const void *a, const void *b)
 
 static void print_table(const struct opts *o, const struct core_run *r, double rte, int wrong)
 {
-	printf("# ep-bench core: null NIC, %llu peers, %u regions, 1 of %u commands bad, batch %llu, %llu rings of %llu slots\n",
-	       (unsigned long long)o->peers, CORE_REGIONS, CORE_BAD_EVERY,
-	       (unsigned long long)o->batch, (unsigned long long)o->rings,
-	       (unsigned long long)o->slots);
+	printf("# ep-bench core: null NIC, %u peers, %u regions, 1 of %u commands bad, batch %llu, %llu rings of %u slots\n",
+	       CORE_PEERS, CORE_REGIONS, CORE_BAD_EVERY, (unsigned long long)o->batch,
+	       (unsigned long long)o->rings, RING_SLOTS);
 	printf("# median of %llu runs of %llu ms on %u CPUs, time-stamp counter %.3f GHz\n",
 	       (unsigned long long)o->runs, (unsigned long long)o->ms, bench_cpus(),
 	       (double)epf_tsc_hz() / 1e9);
@@ -404,7 +377,7 @@ static void print_json(const struct opts *o, const struct core_run *r, double rt
 		"cycles_per_command", cycles, "tsc_hz", (json_int_t)epf_tsc_hz(), "commands",
 		(json_int_t)r->commands, "commands_refused", (json_int_t)r->refused, "doorbells",
 		(json_int_t)r->doorbells, "batch", (json_int_t)o->batch, "rings",
-		(json_int_t)o->rings, "peers", (json_int_t)o->peers, "runs", (json_int_t)o->runs,
+		(json_int_t)o->rings, "peers", (json_int_t)CORE_PEERS, "runs", (json_int_t)o->runs,
 		"duration_ms", (json_int_t)o->ms, "cpus", (json_int_t)bench_cpus(), "wrong", wrong);
 	bench_print_json(j);
 }
@@ -414,7 +387,7 @@ static int measure(const struct opts *o, struct core_run *run, double *rte, int 
 	struct epf_cmd *table = NULL;
 	struct core_tally *sums = NULL;
 	struct bench_transfer t;
-	int err = core_table_make(o->seed, (uint32_t)o->peers, &table, &sums);
+	int err = core_table_make(&table, &sums);
 
 	for (uint64_t i = 0; i < o->runs && !err; i++) {
 		err = run_once(o, table, sums, &run[i]);
@@ -424,8 +397,7 @@ static int measure(const struct opts *o, struct core_run *run, double *rte, int 
 			continue;
 		}
 		if (!err)
-			err = bench_rte_transfer((unsigned)o->slots, RTE_BURST, (double)o->ms / 1e3,
-						 &t);
+			err = bench_rte_transfer(RING_SLOTS, RTE_BURST, (double)o->ms / 1e3, &t);
 		rte[i] = t.per_second;
 		*wrong += run[i].wrong + !t.same;
 	}
@@ -441,15 +413,7 @@ int bench_core(int argc, char **argv)
 		.parser = parse,
 		.doc = "Commands a second of one engine core on a NIC that completes at once.",
 	};
-	struct opts o = { .nic = "null",
-			  .runs = 5,
-			  .ms = 1000,
-			  .slots = 4096,
-			  .batch = 128,
-			  .rings = 1,
-			  .peers = CORE_PEERS_MAX,
-			  .depth = 64,
-			  .seed = 1 };
+	struct opts o = { .nic = "null", .runs = 5, .ms = 1000, .batch = 128, .rings = 1 };
 	struct core_run run[RUNS_MAX] = { 0 };
 	double rte[RUNS_MAX] = { 0 };
 	int wrong = 0;
@@ -470,7 +434,6 @@ int bench_core(int argc, char **argv)
 		return bench_core_service(
 			&(struct core_service_opts){ .rounds = o.runs,
 						     .ms = o.ms,
-						     .slots = o.slots,
 						     .batch = o.batch,
 						     .fabric_program = o.fabric_program,
 						     .json = o.json });

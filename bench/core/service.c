@@ -68,24 +68,23 @@ static void make_table(struct epf_cmd *table)
  */
 static int open_rank(struct rig *r)
 {
-	char text[4][TEXT];
+	char batch[TEXT], cpu[TEXT];
 	char service[BENCH_DAEMONS_DIR + 32];
 	const char *list[] = { "nic=null",
 			       "core-idle=spin",
 			       "wait-timeout=20s",
-			       text[0],
-			       text[1],
+			       "ring-slots=4096",
+			       batch,
 			       "progress=thread",
-			       text[2],
+			       cpu,
 			       NULL };
 	struct epf_options opts;
 	void *memory;
 	uint32_t region;
 	int err;
 
-	snprintf(text[0], TEXT, "ring-slots=%llu", (unsigned long long)r->o->slots);
-	snprintf(text[1], TEXT, "core-batch=%llu", (unsigned long long)r->o->batch);
-	snprintf(text[2], TEXT, "cpu=%d", bench_cpu_number(0));
+	snprintf(batch, TEXT, "core-batch=%llu", (unsigned long long)r->o->batch);
+	snprintf(cpu, TEXT, "cpu=%d", bench_cpu_number(0));
 	if (!bench_daemons_setting(0, service, sizeof(service)))
 		list[6] = service;
 	else if (bench_cpus() < 2)
@@ -202,14 +201,13 @@ static int check(struct rig *r, struct figures *f)
 
 static int one(struct rig *r, enum bench_place place, uint64_t round, struct figures *f)
 {
-	char slots[TEXT], batch[TEXT];
-	const char *settings[] = { "nic=null", "core-idle=spin", slots, batch, NULL };
+	char batch[TEXT];
+	const char *settings[] = { "nic=null", "core-idle=spin", "ring-slots=4096", batch, NULL };
 	struct bench_daemons_options d = {
 		.nodes = 1, .program = r->o->fabric_program, .settings = settings, .pin = 1
 	};
 	int err = 0, end_err;
 
-	snprintf(slots, TEXT, "ring-slots=%llu", (unsigned long long)r->o->slots);
 	snprintf(batch, TEXT, "core-batch=%llu", (unsigned long long)r->o->batch);
 	if (place == BENCH_SERVICE)
 		err = bench_daemons_start(&d, &r->daemons);

@@ -11,7 +11,6 @@
 struct core_service_opts {
 	uint64_t rounds; /* at most BENCH_ROUNDS_MAX */
 	uint64_t ms;     /* of one measurement of the rate */
-	uint64_t slots;
 	uint64_t batch;
 	const char *fabric_program; /* NULL: beside this one */
 	bool json;

@@ -11,6 +11,10 @@
 
 enum { JOBS_NODES = 2, JOBS_ROUNDS_MAX = 10000, JOBS_RANKS_MAX = 16, JOBS_SETTINGS_MAX = 16 };
 
+#define JOBS_ROW_BYTES  UINT64_C(14336) /* of decode: 7168 BF16 */
+#define JOBS_PAUSE_US   UINT64_C(500)   /* of decode, after a round */
+#define JOBS_BULK_BYTES (UINT64_C(1) << 20)
+
 /* What runs beside the decode job. */
 enum jobs_form { JOBS_ALONE, JOBS_FAIR, JOBS_UNFAIR, JOBS_FORMS };
 
@@ -18,12 +22,8 @@ struct jobs_opts {
 	uint64_t decode_ranks;
 	uint64_t bulk_ranks;
 	uint64_t tokens;
-	uint64_t row_bytes;
 	uint64_t rounds;
-	uint64_t pause_us;
-	uint64_t bulk_bytes;
 	uint64_t repeat;
-	uint64_t seed;
 	uint64_t timeout_s;
 	bool json;
 	const char *fabric_program;

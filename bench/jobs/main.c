@@ -21,21 +21,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-	O_DECODE = 256,
-	O_BULK,
-	O_TOKENS,
-	O_ROW,
-	O_ROUNDS,
-	O_PAUSE,
-	O_BULK_BYTES,
-	O_REPEAT,
-	O_SEED,
-	O_TIMEOUT,
-	O_JSON,
-	O_SET,
-	O_PROGRAM
-};
+enum { O_DECODE = 256, O_BULK, O_TOKENS, O_ROUNDS, O_REPEAT, O_TIMEOUT, O_JSON, O_SET, O_PROGRAM };
 
 static const char *const form_name[JOBS_FORMS] = { "alone", "fair", "unfair" };
 
@@ -43,16 +29,10 @@ static const struct argp_option options[] = {
 	{ "decode-ranks", O_DECODE, "R", 0, "ranks of the decode job, on 2 nodes (2)", 0 },
 	{ "bulk-ranks", O_BULK, "R", 0, "ranks of the bulk job, on the same 2 nodes (2)", 0 },
 	{ "tokens", O_TOKENS, "T", 0, "rows that a decode rank sends in a round (16)", 0 },
-	{ "row-bytes", O_ROW, "BYTES", 0, "bytes of a row, a multiple of 16 (14336: 7168 BF16)",
-	  0 },
 	{ "rounds", O_ROUNDS, "N", 0,
 	  "rounds of the decode job that are timed, 1000 at least for a p99 that means something (1000)",
 	  0 },
-	{ "pause-us", O_PAUSE, "US", 0, "pause of the decode job after a round (500)", 0 },
-	{ "bulk-bytes", O_BULK_BYTES, "BYTES", 0,
-	  "bytes of a put of the bulk job, a multiple of 16 (1048576)", 0 },
 	{ "repeat", O_REPEAT, "N", 0, "how often each form runs, in turn; medians count (5)", 0 },
-	{ "seed", O_SEED, "S", 0, "seed of who sends to whom (1)", 0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of one form (60)", 0 },
 	{ "set", O_SET, "[NODE:]NAME=VALUE", 0,
 	  "any option of the fabric, of all nodes or one; may be repeated", 0 },
@@ -61,20 +41,6 @@ static const struct argp_option options[] = {
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
 	{ 0 },
 };
-
-static int multiple(const char *option, const char *arg, uint64_t max, uint64_t *out)
-{
-	uint64_t v;
-
-	if (bench_uint(option, arg, 16, max, &v))
-		return -EINVAL;
-	if (v % 16) {
-		bench_complain("%s is %s, must be a multiple of 16", option, arg);
-		return -EINVAL;
-	}
-	*out = v;
-	return 0;
-}
 
 static int parse_number(int key, char *arg, struct jobs_opts *o)
 {
@@ -85,18 +51,10 @@ static int parse_number(int key, char *arg, struct jobs_opts *o)
 		return bench_uint("--bulk-ranks", arg, 2, JOBS_RANKS_MAX, &o->bulk_ranks);
 	case O_TOKENS:
 		return bench_uint("--tokens", arg, 1, 1024, &o->tokens);
-	case O_ROW:
-		return multiple("--row-bytes", arg, 1 << 20, &o->row_bytes);
 	case O_ROUNDS:
 		return bench_uint("--rounds", arg, 1000, JOBS_ROUNDS_MAX, &o->rounds);
-	case O_PAUSE:
-		return bench_uint("--pause-us", arg, 0, 1000000, &o->pause_us);
-	case O_BULK_BYTES:
-		return multiple("--bulk-bytes", arg, 1 << 22, &o->bulk_bytes);
 	case O_REPEAT:
 		return bench_uint("--repeat", arg, 1, BENCH_ROUNDS_MAX, &o->repeat);
-	case O_SEED:
-		return bench_uint("--seed", arg, 0, INT64_MAX, &o->seed);
 	case O_TIMEOUT:
 		return bench_uint("--timeout-s", arg, 1, 86400, &o->timeout_s);
 	default:
@@ -140,12 +98,8 @@ int jobs_opts_parse(int argc, char **argv, struct jobs_opts *o)
 	*o = (struct jobs_opts){ .decode_ranks = 2,
 				 .bulk_ranks = 2,
 				 .tokens = 16,
-				 .row_bytes = 14336,
 				 .rounds = 1000,
-				 .pause_us = 500,
-				 .bulk_bytes = 1 << 20,
 				 .repeat = 5,
-				 .seed = 1,
 				 .timeout_s = 60 };
 	o->setting[o->settings++] = o->timeout_text; /* the user's come later and win */
 	if (argp_parse(&argp, argc, argv, 0, NULL, o) ||
@@ -273,8 +227,8 @@ static void print_json(const struct parent *p)
 		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:I}", "bench",
 		"jobs", "decode_ranks", (json_int_t)o->decode_ranks, "bulk_ranks",
 		(json_int_t)o->bulk_ranks, "tokens", (json_int_t)o->tokens, "row_bytes",
-		(json_int_t)o->row_bytes, "rounds", (json_int_t)o->rounds, "pause_us",
-		(json_int_t)o->pause_us, "bulk_bytes", (json_int_t)o->bulk_bytes, "repeat",
+		(json_int_t)JOBS_ROW_BYTES, "rounds", (json_int_t)o->rounds, "pause_us",
+		(json_int_t)JOBS_PAUSE_US, "bulk_bytes", (json_int_t)JOBS_BULK_BYTES, "repeat",
 		(json_int_t)o->repeat, "cpus", (json_int_t)bench_cpus(), form_name[JOBS_ALONE],
 		form_json(p, JOBS_ALONE), form_name[JOBS_FAIR], form_json(p, JOBS_FAIR),
 		form_name[JOBS_UNFAIR], form_json(p, JOBS_UNFAIR), "wrong", (json_int_t)p->wrong);
@@ -292,7 +246,7 @@ static void print_table(const struct parent *p)
 	printf("# decode: rounds of %" PRIu64 " rows of %" PRIu64 " bytes a rank, %" PRIu64
 	       " us of pause, %" PRIu64 " rounds; bulk: puts of %" PRIu64
 	       " bytes; medians of %" PRIu64 " runs\n",
-	       o->tokens, o->row_bytes, o->pause_us, o->rounds, o->bulk_bytes, o->repeat);
+	       o->tokens, JOBS_ROW_BYTES, JOBS_PAUSE_US, o->rounds, JOBS_BULK_BYTES, o->repeat);
 	printf("#\n#%-40s %10s %10s %12s %12s %12s\n", " decode job", "p50_us", "p99_us",
 	       "p50/alone", "p99/alone", "bulk GB/s");
 	for (int i = 0; i < JOBS_FORMS; i++) {

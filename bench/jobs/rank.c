@@ -70,13 +70,13 @@ static uint64_t differs(const uint8_t *at, uint64_t bytes, uint32_t first)
 /* Rows to send, then room for those of every rank. */
 uint64_t jobs_decode_bytes(const struct jobs_opts *o)
 {
-	return o->tokens * o->row_bytes * (1 + o->decode_ranks);
+	return o->tokens * JOBS_ROW_BYTES * (1 + o->decode_ranks);
 }
 
 /* To whom rank `src` sends row t of a round: another one, and any of them. All ranks ask this alike. */
 static uint32_t target_of(const struct jobs_rank *r, uint64_t round, uint32_t src, uint64_t t)
 {
-	uint64_t x = r->o->seed * 0x9e3779b97f4a7c15ull + round * 0xbf58476d1ce4e5b9ull +
+	uint64_t x = 0x9e3779b97f4a7c15ull + round * 0xbf58476d1ce4e5b9ull +
 		     src * 0x94d049bb133111ebull + t * 0xd6e8feb86659fd93ull;
 
 	x = (x ^ x >> 31) * 0x7fb5d329728ea185ull;
@@ -96,7 +96,7 @@ static int go_together(struct jobs_rank *r, uint64_t round)
 
 static uint64_t place_of(const struct jobs_rank *r, uint32_t src, uint64_t t)
 {
-	return (r->o->tokens * (1 + src) + t) * r->o->row_bytes;
+	return (r->o->tokens * (1 + src) + t) * JOBS_ROW_BYTES;
 }
 
 static int send_rows(struct jobs_rank *r, uint64_t round)
@@ -105,8 +105,8 @@ static int send_rows(struct jobs_rank *r, uint64_t round)
 
 	for (uint64_t t = 0; t < r->o->tokens && !err; t++)
 		err = epf_put_signal(r->ring, target_of(r, round, r->rank, t), r->region,
-				     t * r->o->row_bytes, r->region, place_of(r, r->rank, t),
-				     r->o->row_bytes, S_ROWS, 1, 0);
+				     t * JOBS_ROW_BYTES, r->region, place_of(r, r->rank, t),
+				     JOBS_ROW_BYTES, S_ROWS, 1, 0);
 	return err;
 }
 
@@ -126,7 +126,7 @@ static void check_rows(struct jobs_rank *r, uint64_t round)
 		for (uint64_t t = 0; t < r->o->tokens; t++)
 			if (src != r->rank && target_of(r, round, src, t) == r->rank)
 				r->result.wrong +=
-					differs(r->memory + place_of(r, src, t), r->o->row_bytes,
+					differs(r->memory + place_of(r, src, t), JOBS_ROW_BYTES,
 						first_word((uint32_t)round, src, (uint32_t)t));
 }
 
@@ -136,7 +136,7 @@ static int one_round(struct jobs_rank *r, uint64_t round, uint64_t *rows, uint32
 	int err;
 
 	for (uint64_t t = 0; t < r->o->tokens; t++)
-		fill(r->memory + t * r->o->row_bytes, r->o->row_bytes,
+		fill(r->memory + t * JOBS_ROW_BYTES, JOBS_ROW_BYTES,
 		     first_word((uint32_t)round, r->rank, (uint32_t)t));
 	*rows += rows_to_me(r, round);
 	err = go_together(r, round);
@@ -152,7 +152,7 @@ static int one_round(struct jobs_rank *r, uint64_t round, uint64_t *rows, uint32
 	if (err)
 		return bench_check(err);
 	check_rows(r, round);
-	sleep_us(r->o->pause_us);
+	sleep_us(JOBS_PAUSE_US);
 	return 0;
 }
 
@@ -180,7 +180,7 @@ int jobs_decode(struct jobs_rank *r)
 			r->sample[i - WARM_UP] = ns;
 	}
 	r->result.ns = epf_now_ns() - start;
-	r->result.bytes = r->o->rounds * r->o->tokens * r->o->row_bytes;
+	r->result.bytes = r->o->rounds * r->o->tokens * JOBS_ROW_BYTES;
 	r->result.samples = r->o->rounds;
 	return err;
 }
@@ -190,12 +190,12 @@ int jobs_decode(struct jobs_rank *r)
 /* Two versions of a lap to send, in turn, and room for one that arrives. */
 uint64_t jobs_bulk_bytes(const struct jobs_opts *o)
 {
-	return 3 * SLOTS * o->bulk_bytes;
+	return 3 * SLOTS * JOBS_BULK_BYTES;
 }
 
 static uint64_t version_of(const struct jobs_rank *r, uint64_t lap)
 {
-	return (lap & 1) * SLOTS * r->o->bulk_bytes;
+	return (lap & 1) * SLOTS * JOBS_BULK_BYTES;
 }
 
 /* Waits for room by sleeping (the ring's waits do), so that a bulk rank costs its CPU little. */
@@ -210,9 +210,9 @@ static int put_lap(struct jobs_rank *r, uint32_t peer, uint64_t lap)
 		if (pushed >= SLOTS / 2)
 			err = epf_wait_retired(r->ring, pushed - SLOTS / 2, 0);
 		if (!err)
-			err = epf_put(r->ring, peer, r->region, from + i * r->o->bulk_bytes,
-				      r->region, (2 * SLOTS + i) * r->o->bulk_bytes,
-				      r->o->bulk_bytes, EPF_BULK);
+			err = epf_put(r->ring, peer, r->region, from + i * JOBS_BULK_BYTES,
+				      r->region, (2 * SLOTS + i) * JOBS_BULK_BYTES, JOBS_BULK_BYTES,
+				      EPF_BULK);
 	}
 	return err;
 }
@@ -241,9 +241,8 @@ static int check_laps(struct jobs_rank *r, uint32_t from)
 		return err;
 	lap = epf_signal_value(r->ep, S_LAPS) - 1;
 	for (uint32_t i = 0; i < SLOTS; i++)
-		r->result.wrong +=
-			differs(r->memory + (2 * SLOTS + i) * r->o->bulk_bytes, r->o->bulk_bytes,
-				first_word((uint32_t)lap & 1, from, i));
+		r->result.wrong += differs(r->memory + (2 * SLOTS + i) * JOBS_BULK_BYTES,
+					   JOBS_BULK_BYTES, first_word((uint32_t)lap & 1, from, i));
 	return 0;
 }
 
@@ -257,9 +256,9 @@ int jobs_bulk(struct jobs_rank *r)
 
 	for (uint32_t v = 0; v < 2; v++)
 		for (uint32_t i = 0; i < SLOTS; i++)
-			fill(r->memory + (v * SLOTS + i) * r->o->bulk_bytes, r->o->bulk_bytes,
+			fill(r->memory + (v * SLOTS + i) * JOBS_BULK_BYTES, JOBS_BULK_BYTES,
 			     first_word(v, r->rank, i));
-	memset(r->memory + 2 * SLOTS * r->o->bulk_bytes, 0x5a, SLOTS * r->o->bulk_bytes);
+	memset(r->memory + 2 * SLOTS * JOBS_BULK_BYTES, 0x5a, SLOTS * JOBS_BULK_BYTES);
 	err = bench_check(
 		epf_barrier(r->ep)); /* nobody puts into memory that is still being filled */
 	if (err)
@@ -273,7 +272,7 @@ int jobs_bulk(struct jobs_rank *r)
 		}
 	} while (!err && atomic_load(&r->shared->decode_done) < r->o->decode_ranks);
 	r->result.ns = epf_now_ns() - start;
-	r->result.bytes = (lap - 1) * SLOTS * r->o->bulk_bytes;
+	r->result.bytes = (lap - 1) * SLOTS * JOBS_BULK_BYTES;
 	if (!err)
 		err = last_lap(r, peer, lap);
 	if (!err)

@@ -61,19 +61,14 @@ static bool is_fake(const struct p2p_opts *o)
 
 /*
  * The rank's threads but the engine's keep off the engine's CPU (p2p_gpu_cpu) and the one beside it, which may be the same core; and
- * off those of the other rank; or where the caller says (chosen).
+ * off those of the other rank.
  */
-static void keep_off(uint32_t rank, int chosen)
+static void keep_off(uint32_t rank)
 {
 	uint32_t half = bench_cpus() / 2;
 	cpu_set_t cpus;
 
 	CPU_ZERO(&cpus);
-	if (chosen >= 0) {
-		CPU_SET(chosen, &cpus);
-		(void)sched_setaffinity(0, sizeof(cpus), &cpus);
-		return;
-	}
 	if (bench_cpus() < P2P_GPU_CPUS)
 		return;
 	for (uint32_t i = rank * half + 2; i < rank * half + half; i++)
@@ -97,7 +92,7 @@ int p2p_gpu_memory(struct p2p_rank *r)
 
 	r->gpu = g;
 	if (r->rank < 2)
-		keep_off(r->rank, r->o->copier_cpu[r->rank]);
+		keep_off(r->rank);
 	if (r->o->pretend)
 		epf_copy_fake_pretend((uint32_t)r->o->copy_ns, (uint32_t)r->o->submit_ns);
 	if (g) {

@@ -41,7 +41,6 @@ enum {
 	O_SIGNALS,
 	O_STAGES,
 	O_PRETEND,
-	O_COPIER_CPU,
 };
 
 const char *const p2p_op_name[] = { "put", "put_signal", "get", "put_add", NULL };
@@ -106,9 +105,6 @@ static const struct argp_option options[] = {
 	  2 },
 	{ "pretend", O_PRETEND, "COPY_NS[,SUBMIT_NS]", 0,
 	  "of --gpu-backend fake: nothing is copied (and no byte compared), but a copy takes COPY_NS of the device, and a batch SUBMIT_NS of the copier's thread: what the CPUs' part costs, without a GPU",
-	  2 },
-	{ "copier-cpu", O_COPIER_CPU, "A,B", 0,
-	  "of --gpu: CPUs of the other threads of rank 0 and 1, the copier among them (those of --set cpu=: the engines)",
 	  2 },
 	{ 0 },
 };
@@ -192,55 +188,21 @@ static int parse_against(int key, char *arg, struct p2p_opts *o)
 	}
 }
 
-/* One or two numbers; returns how many, 0: it is something else. */
-static int parse_two(const char *arg, uint64_t most, uint64_t out[2])
+/* COPY_NS or COPY_NS,SUBMIT_NS. */
+static int parse_pretend(const char *arg, struct p2p_opts *o)
 {
-	char *end;
+	bool digits = strspn(arg, "0123456789,") == strlen(arg);
+	int end = 0;
 
-	for (int n = 0; n < 2; arg = end + 1) {
-		if (*arg < '0' || *arg > '9')
-			return 0;
-		out[n++] = strtoull(arg, &end, 10);
-		if (out[n - 1] > most)
-			return 0;
-		if (!*end)
-			return n;
-		if (*end != ',')
-			return 0;
-	}
-	return 0;
-}
-
-/* What of --gpu is for finding out where time goes. */
-static int parse_stages(int key, const char *arg, struct p2p_opts *o)
-{
-	uint64_t two[2] = { 0 };
-	int n;
-
-	switch (key) {
-	case O_STAGES:
-		o->stages = true;
+	o->pretend = true;
+	if (digits && sscanf(arg, "%7" SCNu64 "%n", &o->copy_ns, &end) == 1 && !arg[end])
 		return 0;
-	case O_PRETEND:
-		o->pretend = true;
-		if (!parse_two(arg, 1000000, two)) {
-			bench_complain("--pretend is %s, must be COPY_NS or COPY_NS,SUBMIT_NS",
-				       arg);
-			return EINVAL;
-		}
-		o->copy_ns = two[0];
-		o->submit_ns = two[1];
+	if (digits &&
+	    sscanf(arg, "%7" SCNu64 ",%7" SCNu64 "%n", &o->copy_ns, &o->submit_ns, &end) == 2 &&
+	    !arg[end])
 		return 0;
-	default:
-		n = parse_two(arg, 1023, two);
-		if (n < 2) {
-			bench_complain("--copier-cpu is %s, must be two CPUs: A,B", arg);
-			return EINVAL;
-		}
-		o->copier_cpu[0] = (int)two[0];
-		o->copier_cpu[1] = (int)two[1];
-		return 0;
-	}
+	bench_complain("--pretend is %s, must be COPY_NS or COPY_NS,SUBMIT_NS", arg);
+	return EINVAL;
 }
 
 static int parse_gpu(int key, char *arg, struct p2p_opts *o)
@@ -269,9 +231,10 @@ static int parse_gpu(int key, char *arg, struct p2p_opts *o)
 	case O_WARPS:
 		return bench_uint("--warps", arg, 1, 1024, &o->warps) ? EINVAL : 0;
 	case O_STAGES:
+		o->stages = true;
+		return 0;
 	case O_PRETEND:
-	case O_COPIER_CPU:
-		return parse_stages(key, arg, o);
+		return parse_pretend(arg, o);
 	default:
 		return parse_against(key, arg, o);
 	}
@@ -405,9 +368,8 @@ static int check_gpu(const struct p2p_opts *o)
 		bench_complain("--signals gpu needs --gpu");
 		return -EINVAL;
 	}
-	if ((o->stages && (!o->gpu || o->test != P2P_BW)) || (o->copier_cpu[0] >= 0 && !o->gpu)) {
-		bench_complain(o->stages ? "--stages needs --gpu --test bw"
-					 : "--copier-cpu needs --gpu");
+	if (o->stages && (!o->gpu || o->test != P2P_BW)) {
+		bench_complain("--stages needs --gpu --test bw");
 		return -EINVAL;
 	}
 	if (o->pretend && (!o->gpu || strcmp(o->gpu_backend, "fake") != 0)) {
@@ -539,7 +501,6 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	o->tcp_port = BENCH_MEET_PORT;
 	o->gpu_backend = "auto";
 	o->warps = 64;
-	o->copier_cpu[0] = o->copier_cpu[1] = -1;
 	rawverbs_defaults(&o->raw);
 	o->raw.list = 16;
 	o->raw.depth = 64;
@@ -560,8 +521,7 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 	}
 	if (o->against && check_against(o))
 		return BENCH_USAGE;
-	if ((o->gpu || o->gpu_signals || o->stages || o->pretend || o->copier_cpu[0] >= 0 ||
-	     o->op == P2P_PUT_ADD) &&
+	if ((o->gpu || o->gpu_signals || o->stages || o->pretend || o->op == P2P_PUT_ADD) &&
 	    check_gpu(o))
 		return BENCH_USAGE;
 	if ((o->host || o->server) && check_hosts(o))

@@ -68,7 +68,6 @@ struct p2p_opts {
 	bool stages;             /* time by stage is printed (stages.c) */
 	bool pretend;            /* the fake GPU copies nothing, but takes this long: */
 	uint64_t copy_ns, submit_ns;
-	int copier_cpu[2];  /* of the threads beside each rank's engine; -1: any */
 	uint64_t warps;     /* that push at once, of a stream */
 	char made[16][96];  /* settings made out of the letters above */
 	uint32_t made_used; /* of them */

@@ -16,8 +16,7 @@ struct ring_gpu_opts {
 	uint64_t cores;      /* consumers of the tests with several */
 	uint64_t trips;      /* round trips of each measurement */
 	const char *
-		parts; /* letters: c cost, v every command checked, p paced, t throughput, x what one core can read at all, r round trips, b the same while NVLink is busy, e engine, d deadlines,
-				k killed process */
+		parts; /* letters: c cost, v every command checked, p paced, t throughput, x what one core can read at all, r round trips, b the same while NVLink is busy, e engine, d deadlines */
 	const char *const *settings; /* of the fabric, NULL-terminated */
 	bool json;
 };

@@ -238,32 +238,6 @@ static void ends(struct ring_gpu_rig *r)
 	expect(r, "the host aborts after 0.3 s", &q, EPF_GPU_ABORTED, EPF_GPU_ABORTED, 0.2, 5);
 }
 
-static int start(struct ring_gpu_rig *r);
-
-/* The process with the GPU is killed while its kernel pushes; a new one finds the GPU in order. */
-static void kill_child(struct ring_gpu_rig *r)
-{
-	struct ring_gpu_request q = ring_gpu_request(r, RING_GPU_PUSH, false, r->wide, r->warp);
-	struct timespec nap = { 0, 500000000 };
-	const char *name = "the pushing process is killed, a new one works";
-	uint64_t begun;
-	int status;
-
-	q.args.kind = RING_BENCH_RAW;
-	q.args.lanes = r->warp;
-	q.args.count = 1000000000;
-	ring_gpu_format(r->s, &q);
-	ring_gpu_ask(r->s, &q);
-	nanosleep(&nap, NULL);
-	kill(r->child, SIGKILL);
-	begun = epf_now_ns();
-	waitpid(r->child, &status, 0);
-	ring_gpu_row(r, name, (double)(epf_now_ns() - begun) / 1e9, "s", "signal %d ended it",
-		     WIFSIGNALED(status) ? WTERMSIG(status) : 0);
-	if (!start(r))
-		ring_gpu_raw_check(r, r->o->commands / 100);
-}
-
 /* ---- the run ---- */
 
 static int start(struct ring_gpu_rig *r)
@@ -335,8 +309,6 @@ static void run_parts(struct ring_gpu_rig *r)
 		rates(r);
 	if (strchr(parts, 'd'))
 		ends(r);
-	if (strchr(parts, 'k') && r->warp > 1)
-		kill_child(r);
 }
 
 int bench_ring_gpu(const struct ring_gpu_opts *o)

@@ -158,11 +158,6 @@ static void ceiling(struct ring_gpu_rig *r)
 		     (unsigned long long)slots, (unsigned long long)sum);
 }
 
-void ring_gpu_raw_check(struct ring_gpu_rig *r, uint64_t commands)
-{
-	raw(r, false, r->wide, r->warp, r->warp, 1, commands, 0);
-}
-
 void ring_gpu_raw_parts(struct ring_gpu_rig *r)
 {
 	const char *parts = r->o->parts;

@@ -40,7 +40,5 @@ int ring_gpu_ask_wait(struct ring_gpu_rig *r, const char *name, const struct rin
 
 /* gpu_raw.c: the parts c, v, p, t and x, in that order; each as its letter is in the options. */
 void ring_gpu_raw_parts(struct ring_gpu_rig *r);
-/* Commands of the full grid into private rings, every one checked, one core. */
-void ring_gpu_raw_check(struct ring_gpu_rig *r, uint64_t commands);
 
 #endif

@@ -19,10 +19,10 @@
 
 #define RUNS_MAX    31
 #define ROUND_TRIPS 20000u
+#define SLOTS       4096u
 
 enum {
-	O_SLOTS = 256,
-	O_RUNS,
+	O_RUNS = 256,
 	O_MS,
 	O_JSON,
 	O_GPU,
@@ -38,7 +38,6 @@ enum {
 #define SETTINGS_MAX 16
 
 struct opts {
-	uint64_t slots;
 	uint64_t runs;
 	uint64_t ms;
 	bool json;
@@ -60,7 +59,6 @@ struct line {
 };
 
 static const struct argp_option options[] = {
-	{ "slots", O_SLOTS, "N", 0, "slots of each ring, a power of two (4096)", 0 },
 	{ "runs", O_RUNS, "N", 0, "runs of each measurement, the median counts (5)", 0 },
 	{ "duration-ms", O_MS, "MS", 0, "length of a run (200)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
@@ -72,7 +70,7 @@ static const struct argp_option options[] = {
 	  "checked commands from each kind of ring, about (100000000)", 1 },
 	{ "cores", O_CORES, "N", 0, "consumers where there are several (4)", 1 },
 	{ "trips", O_TRIPS, "N", 0, "round trips of each measurement (20000)", 1 },
-	{ "parts", O_PARTS, "LETTERS", 0, "of cvptxrbedk, see bench/README.md (all)", 1 },
+	{ "parts", O_PARTS, "LETTERS", 0, "of cvptxrbed, see bench/README.md (all)", 1 },
 	{ "set", O_SET, "NAME=VALUE", 0, "a setting of the fabric, for the engine", 1 },
 	{ 0 },
 };
@@ -82,15 +80,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	struct opts *o = state->input;
 
 	switch (key) {
-	case O_SLOTS:
-		if (bench_uint("--slots", arg, 64, 65536, &o->slots))
-			return EINVAL;
-		if (o->slots & (o->slots - 1)) {
-			bench_complain("--slots is %s, must be a power of two from 64 to 65536",
-				       arg);
-			return EINVAL;
-		}
-		return 0;
 	case O_RUNS:
 		return bench_uint("--runs", arg, 1, RUNS_MAX, &o->runs) ? EINVAL : 0;
 	case O_MS:
@@ -304,13 +293,13 @@ static int measure(const struct opts *o, struct line *l)
 		struct bench_transfer a;
 		struct bench_transfer b;
 		double s = (double)o->ms / 1e3;
-		int err = transfer((unsigned)o->slots, l->burst, s, &a);
+		int err = transfer(SLOTS, l->burst, s, &a);
 
 		if (!err)
-			err = bench_rte_transfer((unsigned)o->slots, l->burst, s, &b);
+			err = bench_rte_transfer(SLOTS, l->burst, s, &b);
 		if (err) {
-			bench_complain("the ring of %llu slots cannot be measured: %s",
-				       (unsigned long long)o->slots, strerror(-err));
+			bench_complain("the ring of %u slots cannot be measured: %s", SLOTS,
+				       strerror(-err));
 			return err;
 		}
 		ours[i] = a.per_second;
@@ -335,7 +324,7 @@ static void print_json(const struct opts *o, const struct line *l, double ours_n
 						"rte_ring_elements_per_second", l[i].rte, "ratio",
 						l[i].ours / l[i].rte));
 	j = json_pack("{s:s, s:I, s:I, s:I, s:o, s:f, s:f, s:f, s:i}", "bench", "ring", "slots",
-		      (json_int_t)o->slots, "runs", (json_int_t)o->runs, "cpus",
+		      (json_int_t)SLOTS, "runs", (json_int_t)o->runs, "cpus",
 		      (json_int_t)bench_cpus(), "bursts", list, "epf_ring_round_trip_ns", ours_ns,
 		      "rte_ring_round_trip_ns", rte_ns, "baseline_rte_ring_elements_per_second",
 		      l[2].rte, "wrong", wrong);
@@ -345,9 +334,8 @@ static void print_json(const struct opts *o, const struct line *l, double ours_n
 static void print_table(const struct opts *o, const struct line *l, double ours_ns, double rte_ns,
 			int wrong)
 {
-	printf("# ep-bench ring: %llu slots, %llu runs of %llu ms (medians), 2 threads on %u CPUs\n",
-	       (unsigned long long)o->slots, (unsigned long long)o->runs, (unsigned long long)o->ms,
-	       bench_cpus());
+	printf("# ep-bench ring: %u slots, %llu runs of %llu ms (medians), 2 threads on %u CPUs\n",
+	       SLOTS, (unsigned long long)o->runs, (unsigned long long)o->ms, bench_cpus());
 	printf("#%9s %22s %22s %8s\n", "burst", "epf_ring_Mcommands/s", "rte_ring_Melements/s",
 	       "ratio");
 	for (size_t i = 0; i < BURSTS; i++)
@@ -365,15 +353,14 @@ int bench_ring(int argc, char **argv)
 		.parser = parse,
 		.doc = "Throughput and round trip of the command ring beside a bare rte_ring.",
 	};
-	struct opts o = { .slots = 4096,
-			  .runs = 5,
+	struct opts o = { .runs = 5,
 			  .ms = 200,
 			  .g = { .backend = "auto",
 				 .device = -1,
 				 .commands = 100000000,
 				 .cores = 4,
 				 .trips = 20000,
-				 .parts = "cvptxrbedk" } };
+				 .parts = "cvptxrbed" } };
 	struct line l[BURSTS];
 	double ours_ns = 0;
 	double rte_ns = 0;
@@ -397,8 +384,8 @@ int bench_ring(int argc, char **argv)
 			return BENCH_WRONG;
 		wrong += !l[i].same;
 	}
-	if (round_trip((unsigned)o.slots, ROUND_TRIPS, &ours_ns) ||
-	    bench_rte_round_trip((unsigned)o.slots, ROUND_TRIPS, &rte_ns)) {
+	if (round_trip(SLOTS, ROUND_TRIPS, &ours_ns) ||
+	    bench_rte_round_trip(SLOTS, ROUND_TRIPS, &rte_ns)) {
 		bench_complain("the round trip cannot be measured");
 		return BENCH_WRONG;
 	}
