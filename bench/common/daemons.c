@@ -7,6 +7,7 @@
 
 #include "bench/common/bench.h"
 #include "bench/common/keeper.h"
+#include "bench/common/spawn.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -142,6 +143,21 @@ int bench_daemons_stop(struct bench_daemons *d)
 	(void)waitpid(d->keeper, NULL, 0);
 	free(d);
 	return err;
+}
+
+int bench_daemons_run(const struct bench_daemons_options *o, const struct bench_spawn *s)
+{
+	struct bench_daemons *d = NULL;
+	int err = bench_daemons_start(o, &d);
+	int end_err;
+
+	if (err)
+		return err;
+	err = bench_spawn_run(s);
+	if (err)
+		bench_daemons_complain(d);
+	end_err = bench_daemons_stop(d);
+	return err ? err : end_err;
 }
 
 int bench_daemons_setting(uint32_t node, char *out, size_t bytes)

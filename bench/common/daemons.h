@@ -33,6 +33,10 @@ void bench_daemons_complain(const struct bench_daemons *d);
  */
 int bench_daemons_stop(struct bench_daemons *d);
 
+/* Runs ranks while daemons serve: start, bench_spawn_run(), complain if that failed, stop. Returns 0, or the first error. */
+struct bench_spawn;
+int bench_daemons_run(const struct bench_daemons_options *o, const struct bench_spawn *s);
+
 /* In any process with BENCH_DAEMONS_ENV: "service=" and the path of node n's socket. Return: 0, -ENOENT when there are no daemons. */
 int bench_daemons_setting(uint32_t node, char *out, size_t bytes);
 /* Memory of node n's daemon without that of its ranks, 0 when unknown. */

@@ -181,8 +181,7 @@ static int run_form(struct parent *p, enum jobs_form form, uint64_t run, int arg
 				 .timeout_ns = p->o->timeout_s * 1000000000ull,
 				 .message = on_message,
 				 .arg = p };
-	struct bench_daemons *daemons = NULL;
-	int err, end_err;
+	int err;
 
 	memcpy(settings, p->o->setting, sizeof(settings));
 	settings[p->o->settings] = form == JOBS_UNFAIR ? "service-fair=no" : NULL;
@@ -191,14 +190,7 @@ static int run_form(struct parent *p, enum jobs_form form, uint64_t run, int arg
 	atomic_store(&p->shared->bulk_ranks, bulk);
 	atomic_store(&p->shared->bulk_moving, 0);
 	atomic_store(&p->shared->decode_done, 0);
-	err = bench_daemons_start(&d, &daemons);
-	if (err)
-		return err;
-	err = bench_spawn_run(&s);
-	if (err)
-		bench_daemons_complain(daemons);
-	end_err = bench_daemons_stop(daemons);
-	err = err ? err : end_err;
+	err = bench_daemons_run(&d, &s);
 	if (!err)
 		take_run(p, form, run);
 	return err;

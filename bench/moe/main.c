@@ -51,7 +51,8 @@ static void on_message(void *arg, uint32_t rank, const struct bench_message *hea
 	}
 }
 
-static int run_ranks(struct parent *p, int argc, char **argv)
+/* With daemons, one a node gets the same settings as the ranks, who take from them what is theirs. */
+static int run_processes(struct parent *p, int argc, char **argv)
 {
 	struct bench_spawn s = { .ranks = (uint32_t)p->o->ranks,
 				 .command = "moe-rank",
@@ -60,32 +61,11 @@ static int run_ranks(struct parent *p, int argc, char **argv)
 				 .timeout_ns = p->o->timeout_s * NS_PER_S,
 				 .message = on_message,
 				 .arg = p };
-
-	return bench_spawn_run(&s);
-}
-
-/* One daemon a node gets the same settings as the ranks, who take from them what is theirs. */
-static int run_service(struct parent *p, int argc, char **argv)
-{
 	struct bench_daemons_options d = { .nodes = (uint32_t)p->o->nodes,
 					   .program = p->o->fabric_program,
 					   .settings = p->o->setting };
-	struct bench_daemons *daemons = NULL;
-	int err = bench_daemons_start(&d, &daemons);
-	int end_err;
 
-	if (err)
-		return err;
-	err = run_ranks(p, argc, argv);
-	if (err)
-		bench_daemons_complain(daemons);
-	end_err = bench_daemons_stop(daemons);
-	return err ? err : end_err;
-}
-
-static int run_processes(struct parent *p, int argc, char **argv)
-{
-	return p->o->service ? run_service(p, argc, argv) : run_ranks(p, argc, argv);
+	return p->o->service ? bench_daemons_run(&d, &s) : bench_spawn_run(&s);
 }
 
 static void local_progress(void *arg, struct moe_job *job, uint32_t round, unsigned phase)

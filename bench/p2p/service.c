@@ -64,19 +64,11 @@ static int one_place(struct test *t, enum bench_place place, uint64_t round)
 				 .timeout_ns = t->o->timeout_s * 1000000000ull,
 				 .message = on_message,
 				 .arg = t };
-	struct bench_daemons *daemons = NULL;
-	int err = place == BENCH_SERVICE ? bench_daemons_start(&d, &daemons) : 0;
-	int end_err;
 
 	t->place = place;
 	t->round = round;
 	t->rows = 0;
-	if (!err)
-		err = bench_spawn_run(&s);
-	if (err && daemons)
-		bench_daemons_complain(daemons);
-	end_err = bench_daemons_stop(daemons);
-	return err ? err : end_err;
+	return place == BENCH_SERVICE ? bench_daemons_run(&d, &s) : bench_spawn_run(&s);
 }
 
 static void print_test(struct test *t, json_t *list)
