@@ -50,23 +50,4 @@ struct jobs_result {
 	uint64_t samples; /* of uint32_t, ns of each round; 0 for a bulk rank */
 };
 
-/* Ranks' side: rank.c opens and joins, then one of these. Return 0 or -errno after a complaint. */
-struct jobs_rank {
-	const struct jobs_opts *o;
-	struct jobs_shared *shared;
-	struct epf *ep;
-	struct epf_ring *ring;
-	uint32_t rank;
-	uint32_t ranks; /* of this job */
-	uint32_t region;
-	uint8_t *memory;
-	struct jobs_result result;
-	uint32_t *sample; /* [rounds] */
-};
-
-uint64_t jobs_decode_bytes(const struct jobs_opts *o);
-int jobs_decode(struct jobs_rank *r);
-uint64_t jobs_bulk_bytes(const struct jobs_opts *o);
-int jobs_bulk(struct jobs_rank *r);
-
 #endif

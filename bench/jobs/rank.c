@@ -26,6 +26,19 @@
 
 enum { S_GO, S_ROWS, S_LAPS = S_GO };
 
+struct jobs_rank {
+	const struct jobs_opts *o;
+	struct jobs_shared *shared;
+	struct epf *ep;
+	struct epf_ring *ring;
+	uint32_t rank;
+	uint32_t ranks; /* of this job */
+	uint32_t region;
+	uint8_t *memory;
+	struct jobs_result result;
+	uint32_t *sample; /* [rounds] */
+};
+
 static void sleep_us(uint64_t us)
 {
 	struct timespec t = { .tv_sec = (time_t)(us / 1000000u),
@@ -68,7 +81,7 @@ static uint64_t differs(const uint8_t *at, uint64_t bytes, uint32_t first)
 /* ---- decode -------------------------------------------------------------------------------- */
 
 /* Rows to send, then room for those of every rank. */
-uint64_t jobs_decode_bytes(const struct jobs_opts *o)
+static uint64_t decode_bytes(const struct jobs_opts *o)
 {
 	return o->tokens * JOBS_ROW_BYTES * (1 + o->decode_ranks);
 }
@@ -156,7 +169,7 @@ static int one_round(struct jobs_rank *r, uint64_t round, uint64_t *rows, uint32
 	return 0;
 }
 
-int jobs_decode(struct jobs_rank *r)
+static int run_decode(struct jobs_rank *r)
 {
 	uint64_t end = epf_now_ns() + r->o->timeout_s * 1000000000ull;
 	uint64_t rows = 0;
@@ -188,7 +201,7 @@ int jobs_decode(struct jobs_rank *r)
 /* ---- bulk ---------------------------------------------------------------------------------- */
 
 /* Two versions of a lap to send, in turn, and room for one that arrives. */
-uint64_t jobs_bulk_bytes(const struct jobs_opts *o)
+static uint64_t bulk_bytes(const struct jobs_opts *o)
 {
 	return 3 * SLOTS * JOBS_BULK_BYTES;
 }
@@ -246,7 +259,7 @@ static int check_laps(struct jobs_rank *r, uint32_t from)
 	return 0;
 }
 
-int jobs_bulk(struct jobs_rank *r)
+static int run_bulk(struct jobs_rank *r)
 {
 	uint32_t shift = r->ranks / 2; /* ranks are in two blocks: the other node's */
 	uint32_t peer = (r->rank + shift) % r->ranks;
@@ -343,9 +356,9 @@ static int run(struct jobs_rank *r, struct epf_boot *boot)
 	int err = open_shared(r);
 
 	if (!err)
-		err = open_rank(r, bulk ? jobs_bulk_bytes(r->o) : jobs_decode_bytes(r->o), boot);
+		err = open_rank(r, bulk ? bulk_bytes(r->o) : decode_bytes(r->o), boot);
 	if (!err)
-		err = bulk ? jobs_bulk(r) : jobs_decode(r);
+		err = bulk ? run_bulk(r) : run_decode(r);
 	if (!bulk && r->shared)
 		atomic_fetch_add(&r->shared->decode_done, 1);
 	if (!err)

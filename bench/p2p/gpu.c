@@ -60,7 +60,7 @@ static bool is_fake(const struct p2p_opts *o)
 }
 
 /*
- * The rank's threads but the engine's keep off the engine's CPU (p2p_gpu_cpu) and the one beside it, which may be the same core; and
+ * The rank's threads but the engine's keep off the engine's CPU (opts.c) and the one beside it, which may be the same core; and
  * off those of the other rank.
  */
 static void keep_off(uint32_t rank)

@@ -109,7 +109,11 @@ static const struct argp_option options[] = {
 	{ 0 },
 };
 
-int p2p_setting_make(struct p2p_opts *o, const char *fmt, ...)
+static int setting_make(struct p2p_opts *o, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* Writes a setting into o->made and before those of --set. Returns 0, or -EINVAL after a complaint. */
+static int setting_make(struct p2p_opts *o, const char *fmt, ...)
 {
 	const size_t room = sizeof(o->made[0]);
 	char *text = o->made[o->made_used];
@@ -384,7 +388,8 @@ static int check_gpu(const struct p2p_opts *o)
 	return 0;
 }
 
-int p2p_gpu_cpu(uint32_t rank)
+/* The CPU of that rank's engine with --gpu, on machines with P2P_GPU_CPUS or more; -1: any. */
+static int gpu_cpu(uint32_t rank)
 {
 	return bench_cpus() < P2P_GPU_CPUS ? -1 : bench_cpu_number(rank * (bench_cpus() / 2));
 }
@@ -402,18 +407,18 @@ static int gpu_settings(struct p2p_opts *o)
 					    "nic-inflight-bytes=256MiB",
 					    "rank-inflight-messages=16384",
 					    "nic-inflight-messages=16384" };
-	int rc = p2p_setting_make(o, "gpu-backend=%s", o->gpu_backend);
+	int rc = setting_make(o, "gpu-backend=%s", o->gpu_backend);
 
 	if (!rc)
-		rc = p2p_setting_make(o, "core-idle=pause");
+		rc = setting_make(o, "core-idle=pause");
 	if (!rc)
-		rc = p2p_setting_make(o, "progress=thread"); /* whatever the environment says */
+		rc = setting_make(o, "progress=thread"); /* whatever the environment says */
 	if (!rc)
-		rc = p2p_setting_make(o, "emu-gpu-copy=%s", o->gpu_kernel ? "kernel" : "engine");
-	for (uint32_t i = 0; i < 2 && !rc && p2p_gpu_cpu(i) >= 0; i++)
-		rc = p2p_setting_make(o, "%u:cpu=%d", i, p2p_gpu_cpu(i));
+		rc = setting_make(o, "emu-gpu-copy=%s", o->gpu_kernel ? "kernel" : "engine");
+	for (uint32_t i = 0; i < 2 && !rc && gpu_cpu(i) >= 0; i++)
+		rc = setting_make(o, "%u:cpu=%d", i, gpu_cpu(i));
 	for (unsigned i = 0; i < sizeof(deep) / sizeof(deep[0]) && !rc; i++)
-		rc = p2p_setting_make(o, "%s", deep[i]);
+		rc = setting_make(o, "%s", deep[i]);
 	return rc;
 }
 
@@ -426,7 +431,7 @@ static int service_settings(struct p2p_opts *o)
 	int rc = 0;
 
 	for (uint32_t i = 0; i < 2 && !rc && bench_cpus() > 1 && !o->same_node; i++)
-		rc = p2p_setting_make(o, "%u:cpu=%d", i, bench_cpu_number(i));
+		rc = setting_make(o, "%u:cpu=%d", i, bench_cpu_number(i));
 	return rc;
 }
 
@@ -437,10 +442,10 @@ int p2p_settings(struct p2p_opts *o)
 	int rc = 0;
 
 	if (o->nic)
-		rc = p2p_setting_make(o, "nic=%s", o->nic);
+		rc = setting_make(o, "nic=%s", o->nic);
 	for (int i = 0; i < 2 && *o->device[i] && !rc; i++)
 		if (!i || !o->same_node)
-			rc = p2p_setting_make(o, "%d:nic-device==%s", i, o->device[i]);
+			rc = setting_make(o, "%d:nic-device==%s", i, o->device[i]);
 	if (!rc && o->gpu)
 		rc = gpu_settings(o);
 	if (!rc && o->service && !o->gpu)
@@ -449,21 +454,20 @@ int p2p_settings(struct p2p_opts *o)
 		return rc;
 	/* A second thread polls as long as the loop does, or the sleeps of the slow ones are what is measured. */
 	if (!rc)
-		rc = p2p_setting_make(o,
-				      o->threaded ? "0:core-idle-after=5ms" : "0:progress=caller");
+		rc = setting_make(o, o->threaded ? "0:core-idle-after=5ms" : "0:progress=caller");
 	/* As much in flight and as long lists as the loop has. The lane keeps entries for control writes beside. */
 	if (!rc)
-		rc = p2p_setting_make(o, "core-batch=%" PRIu64, raw->list);
+		rc = setting_make(o, "core-batch=%" PRIu64, raw->list);
 	if (!rc)
-		rc = p2p_setting_make(o, "verbs-signal-interval=%" PRIu64, raw->list);
+		rc = setting_make(o, "verbs-signal-interval=%" PRIu64, raw->list);
 	if (!rc)
-		rc = p2p_setting_make(o, "lane-depth=%" PRIu64, 2 * raw->depth);
+		rc = setting_make(o, "lane-depth=%" PRIu64, 2 * raw->depth);
 	if (!rc)
-		rc = p2p_setting_make(o, "nic-inflight-messages=%" PRIu64, raw->depth);
+		rc = setting_make(o, "nic-inflight-messages=%" PRIu64, raw->depth);
 	if (!rc && raw->lists)
-		rc = p2p_setting_make(o, "verbs-post=lists");
+		rc = setting_make(o, "verbs-post=lists");
 	if (!rc && raw->gid_index != UINT64_MAX)
-		rc = p2p_setting_make(o, "gid-index=%" PRIu64, raw->gid_index);
+		rc = setting_make(o, "gid-index=%" PRIu64, raw->gid_index);
 	return rc;
 }
 

@@ -114,10 +114,6 @@ struct p2p_row {
 	uint64_t wrong; /* bytes at the target that are not the source's */
 };
 
-/* Writes a setting into o->made and before those of --set. Return: 0, or -EINVAL after a complaint. */
-int p2p_setting_make(struct p2p_opts *o, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-
 /* --against: one size in one round, as rank 0 sends it. Writes a second; medians of the slices. */
 struct p2p_pair {
 	uint64_t bytes;
@@ -137,9 +133,6 @@ extern const char *const p2p_test_name[];
 
 /* The settings behind the letters, made once all options are known (a server learns some from its client). 0 or -EINVAL. */
 int p2p_settings(struct p2p_opts *o);
-/* The CPU of that rank's engine with --gpu, on machines with P2P_GPU_CPUS or more; -1: any. */
-int p2p_gpu_cpu(uint32_t rank);
-
 /* row.c: the latency columns from n samples in us, which it sorts; the table as perftest prints it; a row's JSON object. */
 void p2p_statistics(double *v, uint64_t n, struct p2p_row *row);
 void p2p_print_head(const struct p2p_opts *o);
