@@ -3,7 +3,7 @@
  * ep-bench: measures EP fabric and checks what it moved. A table of subcommands, each with its own
  * options. Exit code 0 only when everything that was checked was right.
  */
-#include "bench/bench.h"
+#include "bench/common/bench.h"
 
 #include "fabric/client/epf.h"
 
@@ -46,7 +46,8 @@ static void usage(FILE *f)
 
 int main(int argc, char **argv)
 {
-	if (argc >= 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+	if (argc >= 2 &&
+	    (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "-?"))) {
 		usage(stdout);
 		return BENCH_OK;
 	}
@@ -58,7 +59,8 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], commands[i].name))
 			return commands[i].run(argc - 1, argv + 1);
 	if (argc >= 2)
-		bench_complain("%s is not a command", argv[1]);
-	usage(stderr);
+		bench_complain("%s is not a command: see ep-bench --help", argv[1]);
+	else
+		usage(stderr);
 	return BENCH_USAGE;
 }

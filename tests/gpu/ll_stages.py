@@ -142,7 +142,7 @@ def puts(case, once_a_rank):
 
 def ceiling(copies, size, adds, kernel):
     """Microseconds that the NIC's own copies take for such a list; while nothing else runs."""
-    out = subprocess.run([program("ep-bench"), "copies", "-n", str(copies), "-s", str(size), "--adds", str(adds), "--lists", "300", "--json",
+    out = subprocess.run([program("ep-bench"), "copies", "-n", str(copies), "-s", str(size), "--adds", str(adds), "--json",
                           "--gpu-copy", "kernel" if kernel else "engine"], capture_output=True, text=True, timeout=60)
     found = re.search(r'"list_us": *([0-9.]+)', out.stdout)
     return float(found.group(1)) if found else float("nan")

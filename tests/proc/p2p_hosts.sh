@@ -56,6 +56,14 @@ hosts -s 4096 -n 100 --test bw --op put -b
 hosts -s 512 -n 20 --op get
 echo "# two hosts: latency, both directions at once, get"
 
+# A caller steps the engine of its rank: the rank that only receives must step too, or nothing arrives.
+for form in "--same-node" "--same-node --op put" "--op get" "--same-node --test bw -b"; do
+	# shellcheck disable=SC2086
+	timeout "$limit" "$bench" p2p $form --set progress=caller -s 64 -n 50 >"$dir/caller.out" 2>&1 || fail "p2p $form, progress=caller: exit status $?"
+	grep -qx '# wrong: 0' "$dir/caller.out" || fail "p2p $form, progress=caller: no '# wrong: 0'"
+done
+echo "# progress=caller: latency, reads, both directions at once"
+
 # Somebody who does not know the secret is refused, and the two go on.
 port=$(free_port)
 timeout "$limit" "$bench" p2p --server -p "$port" --timeout-s "$limit" >"$dir/server.out" 2>&1 &
@@ -67,6 +75,10 @@ grep -q 'another release, or runs another command' "$dir/server.out" || fail "th
 refused 1 'EPF-208' p2p 127.0.0.1 -p "$(free_port)" --timeout-s 1
 EPF_SECRET='' refused 1 'EPF-205' p2p 10.9.8.7 --timeout-s 1
 
+refused 2 '^Usage: ep-bench COMMAND'
+refused 2 'nothing is not a command: see ep-bench --help' nothing
+refused 2 'progress=caller, must be progress=thread with --gpu' p2p --gpu --gpu-backend fake --set progress=caller
+refused 2 'null moves nothing' p2p --nic null
 refused 2 'one of the two waits' p2p --server 127.0.0.1
 refused 2 'one host too many' p2p a b
 refused 2 'must not be with --server' p2p --server --json

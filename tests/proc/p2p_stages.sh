@@ -52,5 +52,4 @@ refused 'needs --gpu --test bw' --stages
 refused 'needs --gpu --test bw' --gpu --gpu-backend fake --test lat --stages
 refused 'needs --gpu --gpu-backend fake' --gpu --test bw --pretend 26
 refused 'must be COPY_NS' "${common[@]}" --pretend 26,
-refused 'must be two CPUs' "${common[@]}" --copier-cpu 1
 exit 0

@@ -16,7 +16,7 @@
  *
  * Without arguments: the fake GPU, both modes. With --gpu cuda and no GPU: exit 77 with the reason.
  */
-#include "bench/gpu_ceiling.h"
+#include "bench/p2p/gpu_ceiling.h"
 #include "fabric/gpu/copy.h"
 #include "fabric/gpu/gpu.h"
 #include "tests/proc/daemons.h"

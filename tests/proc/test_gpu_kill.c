@@ -8,9 +8,9 @@
  * Rank 0 pushes, rank 1 waits for a signal that never comes. Without arguments: the fake GPU. With --gpu cuda and no GPU, or in a build
  * without kernels: exit 77 with the reason.
  */
-#include "bench/ring_gpu.h"
+#include "bench/ring/gpu.h"
 #include "fabric/gpu/gpu.h"
-#include "kernels/bench/p2p_bench.h"
+#include "kernels/bench/p2p.h"
 #include "tests/proc/daemons.h"
 #include "tests/proc/ranks.h"
 

@@ -102,8 +102,13 @@ static int run(const struct command *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const char *word = argc > 1 ? argv[1] : "--help";
+	const char *word;
 
+	if (argc < 2) {
+		usage(stderr);
+		return EXIT_USAGE;
+	}
+	word = argv[1];
 	if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "-?")) {
 		usage(stdout);
 		return EXIT_SUCCESS;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Starting rank processes (bench/spawn.h): what they are given, that it does not stay in the parent, and that a rank is not a copy of a
+ * Starting rank processes (bench/common/spawn.h): what they are given, that it does not stay in the parent, and that a rank is not a copy of a
  * process with running threads. A copy has the locks those threads held: one rank of a job under AddressSanitizer once hung in its first
  * allocation, before exec, and all others waited for it in the join. This program is its own rank.
  */
-#include "bench/bench.h"
-#include "bench/spawn.h"
+#include "bench/common/bench.h"
+#include "bench/common/spawn.h"
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
 

@@ -3,7 +3,7 @@
  * The host kernels by hand, four ranks in this process: sums worked out on paper, rounds that
  * overlap, input and rows and counts that must be refused, and the layout.
  */
-#include "bench/world.h"
+#include "bench/common/world.h"
 #include "kernels/host/moe.h"
 
 #include <errno.h>

@@ -4,8 +4,8 @@
  * reference, by the checks of ep-bench moe, which are themselves tested here: a flipped bit must be
  * seen.
  */
-#include "bench/bench.h"
-#include "bench/moe.h"
+#include "bench/common/bench.h"
+#include "bench/moe/moe.h"
 
 #include <errno.h>
 #include <setjmp.h>
