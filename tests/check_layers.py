@@ -68,6 +68,16 @@ CYCLES = {}
 FILE_LINES = {"fabric": 500}
 FUNCTION_LINES = {"fabric/engine": 60}
 
+# Tiers inside a folder, lowest first: a unit depends on its own tier and lower ones only. Every unit of the folder is in one.
+TIERS = {"fabric/engine": [
+    "core tables nodes wire lane_hot plain_hot limits",
+    "policy_hot words_hot retire_hot fail data_path admit_hot message_hot notify_hot flush_hot stream_open gpu_add gpu_hold stage_hot put_hot "
+    "arrive_hot check_hot dequeue_hot sample_hot post_hot reap_hot publish_hot step_hot",
+    "engine core_priv control_plane recovery losses control connect revoke rings ranks node_down recover replay reopen messages tick watch "
+    "watch_priv watch_wait watch_shelf watch_sample watch_round",
+    "device_region regions lanes lanes_plan core_world create reconnect loop fair scheduler counter bench_core",
+]}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SUFFIXES = (".c", ".h", ".cu", ".cuh", ".inc", ".cc", ".cpp", ".hip", ".in")
 DEFINITION = re.compile(r"^(?!static|typedef|struct \w+ \{|enum|#|\s|/)[\w\s*]*?\b(\w+)\([^;{}]*\)\s*\n\{", re.M)
@@ -142,6 +152,20 @@ def unit_of(path):
     return os.path.splitext(path)[0]
 
 
+def tier_faults(graph):
+    """Units that depend on a higher tier of their folder, or are in none."""
+    found = []
+    for folder, tiers in TIERS.items():
+        tier = {f"{folder}/{name}": i for i, names in enumerate(tiers) for name in names.split()}
+        for unit in sorted(u for u in graph if os.path.dirname(u) == folder):
+            if unit not in tier:
+                found.append(f"{unit}: in no tier of its folder")
+            found += [f"{unit}: depends on {os.path.basename(other)}, a higher tier" for other in sorted(graph[unit])
+                      if tier.get(other, -1) > tier.get(unit, len(tiers))]
+        found += [f"TIERS names {unit}, which is not there" for unit in tier if unit not in graph]
+    return found
+
+
 def unit_faults(texts):
     """Cycles between files of one folder, by includes and by the functions that they name."""
     owner, graph = {}, {}
@@ -162,7 +186,7 @@ def unit_faults(texts):
                     graph[mine].update(owner[name])
     for unit in graph:
         graph[unit] = {u for u in graph[unit] if u != unit and os.path.dirname(u) == os.path.dirname(unit)}
-    found = []
+    found = tier_faults(graph)
     for part in cycles(graph):
         if not part[0].startswith("tests/") and part not in CYCLES:
             ties = "; ".join(f"{os.path.basename(a)} -> {', '.join(sorted(os.path.basename(b) for b in graph[a] if b in part))}" for a in part)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an engine core knows of the others: its peers, nodes, lanes and streams, from the size of the job to connections. Slow path: called by
- * join/world.c and simulations before traffic, or between two steps on the core's own thread. All memory that a step may need is dequeued here.
+ * Peers, nodes, lanes and streams of a core, from the size of the job to connections. Slow path: called by
+ * join/world.c and simulations before traffic, or between two steps on the core's own thread. All memory that a step may need is allocated here.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/base/err.h"
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* calloc that counts what peers cost, and keeps to peer_memory_most. */
+/* calloc() that counts the memory of peers and keeps it below peer_memory_most. */
 static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
 {
 	uint64_t bytes = core->peer_memory_bytes + n * size;
@@ -32,7 +32,7 @@ static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
 	return calloc(n ? n : 1, size);
 }
 
-/* Words of a local rank about every rank and node; when the world is known. */
+/* Allocates the arrays of a local rank about every rank and node, when the world is known. */
 static int rank_words(struct epf_core *core, struct epf_rank_state *r)
 {
 	r->usable = calloc(core->world, sizeof(*r->usable));
@@ -43,7 +43,7 @@ static int rank_words(struct epf_core *core, struct epf_rank_state *r)
 
 void epf_core_forget_peers(struct epf_core *core)
 {
-	/* What waited was from them. */
+	/* Arrivals that wait are theirs. */
 	core->adds = EPF_ADDS_NONE;
 	core->adds_refused = core->adds_resume = 0;
 	core->n_queued_arrivals = core->held_n = 0;
@@ -158,7 +158,7 @@ static void init_lane(struct epf_core *core, uint32_t i)
 	lane->waiting_head = lane->waiting_tail = EPF_NONE;
 }
 
-/* A lane that is never up: on it streams wait that change lanes (reopen.c). Its entries are only looked at, never used. */
+/* Limbo is a lane that is never up: streams that change lanes wait on it (reopen.c). Its entries are read, never used. */
 static void init_limbo(struct epf_core *core)
 {
 	struct epf_lane *lane = &core->lanes[core->n_lanes];
@@ -194,7 +194,7 @@ static int ring_streams(struct epf_core *core, struct epf_ring_state *ring)
 	return 0;
 }
 
-/* Settings and NIC to numbers; what was lowered is said. */
+/* Computes the plan from settings and NIC; logs what was lowered. */
 static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
 		      struct epf_lanes_plan *plan)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Counters of an engine core by name, as epf_counter() gives them. Called by client/embedded.c in the library and by the service
- * daemon for its clients. Slow path: NIC counters are read on the core's thread. It must not know who asks.
+ * daemon for its clients. Slow path: NIC counters are read on the core's thread. The caller's identity is deliberately not passed.
  */
 #ifndef EPF_FABRIC_ENGINE_COUNTER_H
 #define EPF_FABRIC_ENGINE_COUNTER_H

@@ -83,7 +83,7 @@ EPF_COLD int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *w
 /* Returns 1 if the additions are done and arrivals take effect again. */
 EPF_COLD int epf_hold_over_cold(struct epf_core *core);
 
-/* device_region.c: calls the flushes of all GPUs that need one. */
+/* gpu_add.c: calls the flushes of all GPUs that need one. */
 EPF_COLD void epf_gpu_flush_cold(struct epf_core *core);
 
 /*

@@ -78,10 +78,3 @@ int epf_core_add_device_region(struct epf_core *core, uint32_t local,
 	*region = r->n_regions++;
 	return 0;
 }
-
-void epf_gpu_flush_cold(struct epf_core *core)
-{
-	for (uint32_t i = 0; i < core->n_gpu_flushes; i++)
-		core->gpu_flushes[i].flush(core->gpu_flushes[i].arg);
-	core->gpu_flushed = core->steps;
-}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slow-path interface of the engine core: what lib.c, benchmarks and simulations call to set one up. None of these may be
+ * Slow-path interface of the engine core, for libepf, the daemon, benchmarks and simulations. None of these may be
  * called while another thread steps the core; use epf_core_call() to run them on the core's thread.
  */
 #ifndef EPF_FABRIC_ENGINE_ENGINE_H
@@ -30,33 +30,33 @@ void epf_core_destroy(struct epf_core *core);
 int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *signals,
 		      uint32_t n_signals, uint32_t max_regions, struct epf_wakeup *wakeup,
 		      uint32_t *local);
-/* Registers memory of local rank index `local`. Numbers are given in order. */
+/* Registers memory of local rank index `local`. Regions are numbered in order. */
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region);
-/* The same for GPU memory, of which the NIC keeps a use until the region is withdrawn. */
+/* The same for GPU memory; the NIC holds a reference until the region is withdrawn. */
 int epf_core_add_gpu_region(struct epf_core *core, uint32_t local, struct epf_copy_mem *mem,
 			    unsigned access, uint32_t *region);
-/* The same for GPU memory (gpu/device_mem.h). -EOPNOTSUPP where the NIC takes none, or nothing makes its writes visible. */
+/* The same for GPU memory (gpu/device_mem.h). Returns -EOPNOTSUPP if the NIC takes none, or nothing makes its writes visible. */
 int epf_core_add_device_region(struct epf_core *core, uint32_t local,
 			       const struct epf_device_mem *mem, unsigned access, uint32_t *region);
 /* Adds a formatted ring of 2^log2 slots; shm stays the caller's. start: first value of all counters. */
 int epf_core_add_ring(struct epf_core *core, uint32_t local, struct epf_ring_shm *shm,
 		      unsigned log2, unsigned weight, uint64_t start, uint32_t *id);
-/* Stops taking from a ring. Its memory may be unmapped, and its number used again, once epf_core_ring_drained says 1. */
+/* Stops dequeuing from a ring. Its memory may be unmapped, and its number used again, once epf_core_ring_drained() returns 1. */
 void epf_core_close_ring(struct epf_core *core, uint32_t id);
-/* 1: the engine does not touch the ring's memory any more. */
+/* Returns 1 if the engine does not touch the ring's memory any more. */
 int epf_core_ring_drained(struct epf_core *core, uint32_t id);
 
 /*
  * A local rank has gone. cause 0: it left in order; else the reason number that its peers read (EPF_R_RANK_DIED). Its rings are
- * closed and their deferred commands failed, its regions withdrawn, every node told. Others go on.
+ * closed and their deferred commands failed, its regions withdrawn, every node notified. Other ranks continue.
  */
 void epf_core_rank_gone(struct epf_core *core, uint32_t local, uint32_t cause);
-/* 1: nothing of a rank that has gone is in use any more, here or by peers: its rings, signals and regions may be unmapped. */
+/* Returns 1 if nothing of a rank that has gone is in use, here or by peers: its rings, signals and regions may be unmapped. */
 int epf_core_rank_drained(struct epf_core *core, uint32_t local);
 /*
  * A drained local rank comes back: new signals and wakeup under the same index, no regions, no rings. Then regions and rings are added,
- * then epf_core_rank_announce() tells every node: from then on peers reach it, with its epoch one higher.
+ * then epf_core_rank_announce() notifies every node: from then on peers reach it, with its epoch one higher.
  */
 int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal *signals,
 		       uint32_t n_signals, struct epf_wakeup *wakeup);
@@ -70,35 +70,35 @@ int epf_core_rank_announce(struct epf_core *core, uint32_t local);
 int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, uint32_t self,
 		       struct epf_peers_shm *peers, uint64_t *tokens);
 
-/* What a remote engine says of itself. */
+/* Description of a remote engine. */
 struct epf_node_info {
 	const void *nic_addr;
 	size_t nic_addr_len;
-	const uint64_t *tokens;    /* of its lanes towards us, lanes-per-peer of them */
+	const uint64_t *tokens;    /* of its lanes to us, lanes-per-peer of them */
 	uint64_t ctl_raddr;        /* its control writes for us */
 	const uint32_t *ctl_rkeys; /* keys of those, `keys` of them */
 	uint32_t keys;             /* that its regions have: 1 to EPF_NIC_LINKS; 0: one */
 	uint32_t receives;         /* events it grants per lane at the start */
 	uint32_t streams;          /* streams it accepts from us */
-	uint32_t rank;             /* the lowest rank on it: its name in messages to people */
+	uint32_t rank;             /* the lowest rank on it: names the node in messages */
 };
 
-/* What a remote rank says of itself. */
+/* Description of a remote rank. */
 struct epf_peer_info {
 	uint32_t node;  /* its engine */
-	uint32_t place; /* its node number, for people: what crosses nodes is counted by it */
+	uint32_t place; /* its node number: statistics count by it what crosses nodes */
 	uint32_t n_signals;
 	uint32_t n_regions;
 	uint32_t keys; /* rkeys of each region that are set; 0: one */
 	const struct epf_region_remote *regions;
 };
 
-/* Connects a lane to the one of its index at a node that has this token: what lane_connect says. */
+/* Connects a lane to the one with its index at a node, which has this token. Returns what lane_connect returns. */
 int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
 			  const struct epf_lane *lane, uint64_t token);
-/* Where a node's NIC and control writes are, and their keys; the address fits. */
+/* Notes where a node's NIC and control memory are, and their keys; the address fits. */
 void epf_core_node_place(struct epf_node *node, const struct epf_node_info *info);
-/* The same for one that was opened again, without a system call: what lane_reconnect says. */
+/* Connects a lane that was opened again, without a system call. Returns what lane_reconnect returns. */
 int epf_core_reconnect_lane(struct epf_core *core, const struct epf_node *node,
 			    const struct epf_lane *lane, uint64_t token);
 int epf_core_connect(struct epf_core *core, uint32_t node, const struct epf_node_info *info);
@@ -107,20 +107,20 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 /* Local rank `local` stops using a rank, or uses it again: masked, its commands to it retire as failed. */
 void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, int masked);
 
-/* Begins the withdrawal of a region of a local rank; epf_core_revoke_done says when. */
+/* Begins the withdrawal of a region of a local rank; epf_core_revoke_done() tells when it is over. */
 int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region);
-/* 1: all peers have acknowledged and the region is deregistered; 0: not yet (*missing: a rank that has not). */
+/* Returns 1 if all peers have acknowledged and the region is deregistered, 0 if not yet (*missing: a rank that has not). */
 int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region, uint32_t *missing);
 
 /* Declares a node lost: everything to it fails, its ranks are DOWN. status: enum epf_status. */
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status);
 
 /*
- * Tells every node that this engine closes in order. Returns how many could not be told for now (no credit, no lane): call it again until 0. A node that
- * closes without it is taken for lost.
+ * Notifies every node that this engine closes in order. Returns how many could not be reached for now (no credit, no lane): call it again until 0.
+ * A node that closes without it counts as lost.
  */
 int epf_core_say_bye(struct epf_core *core);
-/* 1: nothing staged or posted to a node that is up is without its completion. */
+/* Returns 1 if everything staged or posted to nodes that are up has completed. */
 int epf_core_is_quiet(const struct epf_core *core);
 
 enum { EPF_WATCH_NS = 100 * 1000 * 1000 }; /* how often a run loop calls the NIC's watch */
@@ -132,19 +132,19 @@ struct epf_run_options {
 	enum epf_idle idle;
 	uint64_t idle_after_ns; /* quiet time before it sleeps */
 	void (*beat)(
-		void *arg); /* NULL, or called about twice a second: the statistics' sign of life */
+		void *arg); /* NULL, or called about twice a second: the heartbeat of the statistics */
 	void *beat_arg;
 };
 
-/* For run loops other than epf_core_run (scheduler.c): requests of other threads, run between two steps; how many there were. */
+/* For run loops other than epf_core_run (scheduler.c): runs requests of other threads, between two steps. Returns how many. */
 unsigned epf_core_run_calls(struct epf_core *core);
-/* 1 if a ring holds a command or another thread has asked for something: looked at after arming a wakeup. */
+/* Returns 1 if a ring holds a command or another thread has made a request. To be asked after arming a wakeup. */
 int epf_core_has_work(const struct epf_core *core);
 
 /* Steps the core until epf_core_stop(). Runs on a thread of its own. */
 void epf_core_run(struct epf_core *core, const struct epf_run_options *opts);
 void epf_core_stop(struct epf_core *core);
-/* After a step outside epf_core_run: wakes the sleeper of ranks and peers that sleep. Returns how many ranks it has woken. */
+/* After a step outside epf_core_run: wakes ranks and peers that sleep. Returns how many ranks it has woken. */
 unsigned epf_core_wake(struct epf_core *core);
 /* Sleeps on the core's wakeup until rung, the next NIC event or max_ns. For progress=caller. */
 void epf_core_sleep(struct epf_core *core, uint64_t max_ns);

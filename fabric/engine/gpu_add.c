@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Additions to words of GPU memory, which the NIC makes and reports later. What arrives behind them is gpu_hold.c's.
+ * What the data path does to GPU memory: additions to words, which the NIC makes and reports later (what arrives behind them is gpu_hold.c's), and
+ * flushes, which make a NIC's writes visible to kernels.
  */
 #include "fabric/engine/data_path.h"
 #include "fabric/engine/lane_hot.h"
@@ -33,4 +34,11 @@ void epf_hold_cold(struct epf_core *core)
 {
 	core->adds = EPF_ADDS_HOLD;
 	core->hold_tsc = epf_tsc();
+}
+
+void epf_gpu_flush_cold(struct epf_core *core)
+{
+	for (uint32_t i = 0; i < core->n_gpu_flushes; i++)
+		core->gpu_flushes[i].flush(core->gpu_flushes[i].arg);
+	core->gpu_flushed = core->steps;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes set up several at a time (lanes.h). What is done at once touches one lane each; everything else the NIC guards itself, or it does
- * not say parallel_setup and gets one thread.
+ * Sets up several lanes at a time (lanes.h). Each thread touches one lane; the NIC guards everything else itself, or it does not
+ * declare parallel_setup and gets one thread.
  */
 #include "fabric/engine/lanes.h"
 #include "fabric/engine/data_path.h"
@@ -58,7 +58,7 @@ int epf_lanes_create(struct epf_core *core, uint64_t *tokens)
 	int rc =
 		epf_parallel(threads_for(core, core->n_lanes), core->n_lanes, create_one, &c, NULL);
 
-	/* A lane that cannot be connected at once tells it again (reopen.c). */
+	/* A lane that cannot be connected at once sends it again (reopen.c). */
 	for (uint32_t i = 0; i < core->n_lanes && !rc; i++) {
 		const struct epf_lane *lane = &core->lanes[i];
 		struct epf_node *node = &core->nodes[lane->node];
@@ -76,7 +76,7 @@ static int ask_nic(struct epf_core *core, struct connect *c)
 	return c->rc == -ENETDOWN && c->node->recovery ? 0 : c->rc;
 }
 
-/* What the NIC said: a lane on a port that is down is opened later; a node without any other is not reached. */
+/* Handles the NIC's answer: a lane on a port that is down is opened later; a node without any other lane is unreachable. */
 static int take_answer(struct epf_core *core, const struct connect *c)
 {
 	if (!c->rc)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What an engine core is allowed, from the configuration; and the clock that cores of real time run by. Called where a core is made:
- * client/embedded.c in the library, and the service daemon. Slow path; it knows nothing of who asks.
+ * client/embedded.c in the library, and the service daemon. Slow path; the caller's identity is deliberately not passed.
  */
 #ifndef EPF_FABRIC_ENGINE_LIMITS_H
 #define EPF_FABRIC_ENGINE_LIMITS_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that go and come back while the engine lives on: in a service several ranks share one, and a daemon survives its
- * clients. Control messages tell every node what happens to a local rank; what was said of other nodes' ranks
- * arrives here too. A rank that goes takes three things with it: its rings (closed, their deferred commands failed), its regions
+ * Ranks that go and come back while the engine continues: in a daemon several ranks share one, and the daemon survives its
+ * clients. Control messages notify every node of what happens to a local rank; messages about other nodes' ranks
+ * arrive here too. A rank that goes takes three things with it: its rings (closed, their deferred commands failed), its regions
  * (withdrawn: revoke, peers drain, deregister), its signals (dropped once nobody adds to them).
  *
  * A rank that comes back has an epoch one higher, regions of its own, and is announced by one message for each region and one for
@@ -37,7 +37,7 @@ void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsi
 {
 	const struct epf_peer_word *w = &core->peers_page->peers[rank];
 
-	/* Lost once is lost: that its node goes too, or leaves in order, is no news. */
+	/* A lost rank stays lost: that its node goes too, or leaves in order, changes nothing. */
 	if (state != EPF_PEER_UP && w->epoch == epoch &&
 	    (w->state == EPF_PEER_DOWN || w->state == EPF_PEER_LEFT))
 		return;
@@ -63,7 +63,7 @@ void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, in
 		epf_fail_streams_cold(core, rank, local);
 }
 
-/* Begins to tell every node the present state of a local rank. */
+/* Begins to notify every node of the present state of a local rank. */
 static void begin_news(struct epf_core *core, struct epf_rank_state *r)
 {
 	for (uint32_t i = 0; i < core->n_nodes; i++)
@@ -89,7 +89,7 @@ void epf_core_rank_gone(struct epf_core *core, uint32_t local, uint32_t cause)
 		if (r->regions[i].state == EPF_REGION_LIVE)
 			epf_core_revoke_begin(core, local, i);
 	if (!core->peers || core->peers_page->peers[r->rank].state == EPF_PEER_UNKNOWN)
-		return; /* it goes before the job was connected: nobody to tell */
+		return; /* the job was not connected yet: there is nobody to notify */
 	epf_loss_of_rank(core, local);
 	epf_peer_changed(core, r->rank, cause ? EPF_PEER_DOWN : EPF_PEER_LEFT, cause,
 			 core->peers_page->peers[r->rank].epoch);
@@ -198,13 +198,13 @@ static struct epf_msg keys_message(const struct epf_region_remote *region, uint3
 				 .e = k[7] };
 }
 
-/* Messages that say one region. */
+/* Messages that describe one region. */
 static uint32_t per_region(uint32_t keys)
 {
 	return keys > 1 ? 2 : 1;
 }
 
-/* Message number `at` of a local rank's news: its regions when it comes up, then itself. */
+/* Returns message number `at` about a local rank: its regions if it comes up, then itself. */
 static struct epf_msg news_message(const struct epf_core *core, const struct epf_rank_state *r,
 				   uint32_t at)
 {
@@ -241,7 +241,7 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 	return m;
 }
 
-/* Tells one node as much as there is room for; 1 when it has heard all. */
+/* Sends one node as many messages as there is room for. Returns 1 if it has them all. */
 static int tell_node(struct epf_core *core, struct epf_rank_state *r, uint32_t n, unsigned *handled)
 {
 	const struct epf_peer *self = &core->peers[r->rank];
@@ -287,7 +287,7 @@ static void refuse(struct epf_core *core)
 	epf_stat_add(core->stats, EPF_STAT_CORE_ARRIVALS_REFUSED, 1);
 }
 
-/* One message of a rank that comes back; the first one makes room. 1: all are in. */
+/* Prepares for one message about a rank that comes back; the first one allocates its regions. 0, or -ENOMEM. */
 static int collect(const struct epf_core *core, struct epf_peer *peer, uint32_t epoch,
 		   uint32_t regions)
 {
@@ -341,7 +341,7 @@ static int on_keys(struct epf_core *core, struct epf_peer *peer, const struct ep
 	    collect(core, peer, m->c, m->d) || m->signal >= peer->n_regions)
 		return 0;
 	region = &peer->regions[m->signal];
-	first = region->rkeys[0]; /* the other message says it, before or after this one */
+	first = region->rkeys[0]; /* the REGION message carries it, before or after this one */
 	*region = (struct epf_region_remote){ .raddr = region->raddr,
 					      .bytes = region->bytes,
 					      .state = region->state,
@@ -394,7 +394,7 @@ void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct
 	peer = &core->peers[m->rank];
 	known = core->peers_page->peers[m->rank].epoch - peer->returns;
 	if ((int32_t)(epoch - known) < 0)
-		return; /* overtaken by newer news on another lane */
+		return; /* overtaken by a newer message on another lane */
 	if (!on_message(core, peer, m))
 		refuse(core);
 }

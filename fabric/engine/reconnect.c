@@ -43,7 +43,7 @@ void epf_reconnect_free(struct epf_core *core)
 	core->reconnect = NULL;
 }
 
-/* This node learns of the loss later than others (recover.c): having no lane is enough here. */
+/* This node itself counts as lost only after a while (recover.c): here it is enough that no lane is left. */
 static int is_lost(struct epf_core *core, const struct epf_node *node)
 {
 	return node->state == EPF_NODE_DOWN ||
@@ -70,7 +70,7 @@ int epf_reconnect_begin(struct epf_core *core, uint8_t *lost)
 	return 0;
 }
 
-/* Streams to the node begin again, each on its own lane. What was deferred in them has failed before. */
+/* Streams to the node start over, each on its own lane. What was deferred in them has already failed. */
 static void forget_sending(struct epf_core *core, struct epf_node *node)
 {
 	struct epf_lane *limbo = &core->lanes[core->n_lanes];
@@ -85,7 +85,7 @@ static void forget_sending(struct epf_core *core, struct epf_node *node)
 		s->waiting = 0;
 		s->group_posted = s->group_target = 0;
 	}
-	/* Those of other nodes go on waiting where streams change lanes (reopen.c). */
+	/* Streams of other nodes keep waiting in limbo (reopen.c). */
 	limbo->waiting_head = limbo->waiting_tail = EPF_NONE;
 	while (at != EPF_NONE) {
 		struct epf_stream *s = &core->streams[at];
@@ -98,7 +98,7 @@ static void forget_sending(struct epf_core *core, struct epf_node *node)
 	}
 }
 
-/* Notify handles that were defined there are free again, for any node. */
+/* Frees the notify handles that were defined there. */
 static void forget_notifies(struct epf_core *core, struct epf_node *node)
 {
 	for (uint32_t i = 0; i <= core->group_mask; i++) {
@@ -212,7 +212,7 @@ static int all_drained(struct epf_core *core, const struct epf_node *node)
 	return drained;
 }
 
-/* A region's keys on a device that was opened again, as many as a node has lanes. */
+/* Renews a region's keys on a device that was opened again, as many as a node has lanes. */
 static void renew_keys(const struct epf_core *core, struct epf_nic_mr *mr)
 {
 	uint32_t keys = core->caps.keys ? core->caps.keys : 1;
@@ -319,7 +319,7 @@ int epf_reconnect_node(struct epf_core *core, uint32_t i, const struct epf_node_
 	return 0;
 }
 
-/* 1: what the lane's proof says is known. */
+/* Returns 1 if the outcome of the lane's proof is known. */
 static int prove_lane(struct epf_core *core, struct again *a, struct epf_lane *lane)
 {
 	uint8_t bit = (uint8_t)(1u << lane->index);

@@ -2,17 +2,18 @@
 /*
  * Step 5 of a recovery (recover.c): a lane whose work goes on elsewhere is opened again and taken back into use. Both ends do:
  *
- *   open      a new queue pair, its token told to the peer; when the port is down or it cannot be made, again later
- *   connect   to the peer's new one, and say so
- *   prove     a first write on it must complete: what looks connected may still lead nowhere
- *   fail back   the streams that were on it before come back
+ *   open      a new queue pair, its token sent to the peer; tried again later if the port is down or it cannot be made
+ *   connect   to the peer's new one, and notify the peer
+ *   prove     a first write on it must complete: a connected queue pair may still lead nowhere
+ *   fail back   the streams that were on it before return
  *
  * A stream may change lanes only when nothing of it is under way: a put on the old lane could come behind its signal on the new one. So
  * such streams are put on a lane that is never up (limbo), where their commands defer, until the other lanes have completed what they
  * held; that is about one round trip.
  *
- * Runs on the core's thread between two steps, without log, allocation or system call: what opening and connecting need of those the
- * NIC does elsewhere (nic/nic.h: lane_reopen), and is asked again until it is done. Begun one lane a step, and the traffic of the others goes on in between.
+ * Runs on the core's thread between two steps, without log, allocation or system call: the NIC does what
+ * opening and connecting need of those elsewhere (nic/nic.h: lane_reopen), and is asked until it is done. One lane a step is begun, so that
+ * other traffic continues in between.
  */
 #include "fabric/base/clock.h"
 #include "fabric/engine/data_path.h"
@@ -79,8 +80,8 @@ void epf_recover_forget(struct epf_core *core, struct epf_node *node)
 }
 
 /*
- * This attempt, begun at `begun`, has failed. One that took long (a kernel that asks a network without an answer) has kept
- * everybody waiting, so the next one comes only after many times that.
+ * This attempt, begun at `begun`, has failed. An attempt that took long (the kernel asks a network that does not answer) has stalled the core, so
+ * the next one comes after many times that.
  */
 static void again_later(struct epf_core *core, struct epf_lane_recovery *r, uint64_t begun)
 {
@@ -116,7 +117,7 @@ static void note_heads(struct epf_core *core, struct epf_node *node)
 	node->recovery->is_late = 0;
 }
 
-/* The streams that belong on a lane that is in use again set out for it. */
+/* The streams that belong on a lane that is in use again begin to fail back. */
 static void begin_homing(struct epf_core *core, struct epf_node *node, const struct epf_lane *lane)
 {
 	unsigned moved = 0;
@@ -137,7 +138,7 @@ static void begin_homing(struct epf_core *core, struct epf_node *node, const str
 	note_heads(core, node);
 }
 
-/* 1: the lanes have completed what they held when the streams set out, and what was replayed since. */
+/* Returns 1 if the lanes have completed what they held when the streams began to fail back, and what was replayed since. */
 static int all_passed(struct epf_core *core, struct epf_node *node)
 {
 	for (unsigned i = 0; i < node->n_lanes; i++) {
@@ -187,8 +188,8 @@ static void take_into_use(struct epf_core *core, struct epf_node *node, struct e
 	r->phase = EPF_REC_NONE;
 	r->backoff_ns = 0;
 	/*
-	 * Each lane its control stream again, or the loss of the one that took it over would leave none to talk
-	 * on. It holds nothing but counted messages, so it may change lanes at any time.
+	 * Each lane gets its control stream back, or the loss of the lane that took it over would leave none to send
+	 * on. It holds counted messages only, so it may change lanes at any time.
 	 */
 	core->streams[node->handles[lane->index]].lane = lane->id;
 	epf_outage_end(core, lane, 1);
@@ -199,7 +200,7 @@ static void take_into_use(struct epf_core *core, struct epf_node *node, struct e
 	begin_homing(core, node, lane);
 }
 
-/* 1: the NIC is at it. */
+/* Returns 1 if the NIC is still working on it. */
 static int is_under_way(struct epf_lane_recovery *r, int rc, uint64_t now)
 {
 	if (rc != -EAGAIN)
@@ -256,7 +257,7 @@ void epf_reopen_step(struct epf_core *core, struct epf_node *node, struct epf_la
 	else if (r->phase == EPF_REC_OPENING && r->peer_open && !r->tell_open && is_due)
 		connect_again(core, node, lane, r, now);
 	if (r->phase == EPF_REC_CONNECTED && r->peer_opened && !r->tell_opened) {
-		/* Events are counted on from what the peer has seen; its grants are counted the same way. */
+		/* Events continue from the count that the peer has seen, and so do its grants. */
 		lane->events = r->peer_arrived;
 		lane->granted = r->peer_arrived + node->receives;
 		if (epf_probe_post(core, lane))

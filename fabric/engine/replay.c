@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Step 4 of a recovery (recover.c): what a failed lane still holds goes to another lane with its old counts, and its streams go
- * on there. Called on the core's thread between two steps; without log, allocation or system call, and a bounded number of entries
- * at a time, so that other traffic goes on.
+ * Step 4 of a recovery (recover.c): what a failed lane still holds moves to another lane with its old counts, and its streams
+ * continue there. Called on the core's thread between two steps; without log, allocation or system call, and a bounded number of entries
+ * at a time, so that other traffic continues.
  */
 #include "fabric/base/err.h"
 #include "fabric/engine/data_path.h"
@@ -13,7 +13,7 @@
 
 enum { SLICE = 256 };
 
-/* A region of a local rank by its key on lanes of index `from`; its key on those of index `to`. 0: there is none. */
+/* Finds a region of a local rank by its key on lanes of index `from`. Returns 1 with its key on those of index `to`, 0 if there is none. */
 static int local_key(const struct epf_rank_state *rank, unsigned from, unsigned to, uint32_t *key)
 {
 	for (uint32_t i = 0; i < rank->n_regions; i++) {
@@ -28,7 +28,7 @@ static int local_key(const struct epf_rank_state *rank, unsigned from, unsigned 
 	return 0;
 }
 
-/* The same of the regions of a node's ranks. */
+/* The same for the regions of a node's ranks. */
 static int remote_key(const struct epf_core *core, const struct epf_node *node, unsigned from,
 		      unsigned to, uint32_t *key)
 {
@@ -49,8 +49,8 @@ static int remote_key(const struct epf_core *core, const struct epf_node *node, 
 }
 
 /*
- * Keys are a device's own: an entry that goes to another one gets those of that. Found by the old keys, since an entry does not
- * keep which regions it names: rare work, and a field less on the hot path. 0: a region is not there any more.
+ * Each device has its own keys: an entry that moves to another device gets that one's. Regions are found by the old keys, because an entry does not
+ * keep which regions it names: rare work, and a field less on the hot path. Returns 0 if a region no longer exists.
  */
 static int exchange_keys(const struct epf_core *core, const struct epf_lane *from,
 			 const struct epf_lane *to, struct epf_wr *wr)
@@ -98,7 +98,7 @@ static void move_entry(struct epf_core *core, struct epf_lane *from, struct epf_
 	from->replays++;
 }
 
-/* The streams of a dead lane go on over another one; those with deferred commands wait there. */
+/* Binds the streams of a dead lane to another one; those with deferred commands wait there. */
 static void rebind(struct epf_core *core, struct epf_node *node, struct epf_lane *from,
 		   struct epf_lane *to)
 {
@@ -118,8 +118,8 @@ static void rebind(struct epf_core *core, struct epf_node *node, struct epf_lane
 }
 
 /*
- * The lane that takes over: chosen once, because on an ordered NIC a put and the signal behind it must not be parted. If
- * it fails meanwhile, what was moved to it moves on, and the rest follows behind; NULL until that is so.
+ * Returns the lane that takes over: chosen once, because on an ordered NIC a put and the signal behind it must not be separated. If
+ * it fails meanwhile, what was moved to it moves on, and the rest follows; NULL until then.
  */
 static struct epf_lane *takes_over(struct epf_core *core, struct epf_node *node,
 				   struct epf_lane_recovery *r)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What waits for what (watch.h): reads the core's rings, streams and lanes and names the reason and the peer. Only of things that stand
- * still, so it may search; how much in one look is bounded. It must never change what it looks at.
+ * Finds what waits for what (watch.h): reads the core's rings, streams and lanes and names the reason and the peer. Used only for objects that
+ * stall, so it may search; the work of one round is bounded. It must never change what it reads.
  */
 #include "fabric/engine/watch_priv.h"
 
@@ -86,7 +86,7 @@ uint32_t watch_occupancy(const struct epf_ring_state *ring)
 	return low;
 }
 
-/* Why nothing goes over a lane, as far as lane and node say; NONE: they are well. */
+/* Returns why nothing moves on a lane, as far as lane and node tell; NONE: they are well. */
 static unsigned path_wait(const struct epf_core *core, const struct epf_lane *lane)
 {
 	const struct epf_node *node = &core->nodes[lane->node];
@@ -125,7 +125,7 @@ unsigned watch_lane_wait(const struct epf_core *core, const struct epf_lane *lan
 	return lane_has_room(lane, 0) ? EPF_STATS_WAIT_CREDIT : EPF_STATS_WAIT_QUEUE;
 }
 
-/* The waiting stream with the oldest command of the ring at its head; NULL: none. */
+/* Returns the waiting stream with the oldest command of the ring at its head, or NULL. */
 static const struct epf_stream *deferred_stream(const struct epf_core *core,
 						const struct epf_ring_state *ring)
 {
@@ -164,7 +164,7 @@ static const struct epf_stream *group_without_puts(const struct epf_core *core,
 	return NULL;
 }
 
-/* The stream of an entry that has an event; NULL: it says none. */
+/* Returns the stream of an entry that has an event, or NULL. */
 static const struct epf_stream *entry_stream(const struct epf_core *core,
 					     const struct epf_lane *lane, uint32_t at)
 {
@@ -181,7 +181,7 @@ static const struct epf_stream *entry_stream(const struct epf_core *core,
 	return handle < node->n_handles ? &core->streams[node->handles[handle]] : NULL;
 }
 
-/* The rank whose region an entry without an event writes or reads; EPF_NONE: it is withdrawn meanwhile. */
+/* Returns the rank whose region an entry without an event writes or reads; EPF_NONE if the region was withdrawn meanwhile. */
 static uint32_t entry_rank(const struct epf_core *core, const struct epf_lane *lane,
 			   const struct epf_wr *wr)
 {
