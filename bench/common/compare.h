@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the forms of ep-bench that compare an embedded engine with a daemon's share: the two places, in turn in one run, so
+ * What the forms of ep-bench that compare an embedded engine with a daemon's share: the two places, alternating in one run, so
  * that both see the same machine. Header only, bench/ only.
  */
 #ifndef EPF_BENCH_COMPARE_H

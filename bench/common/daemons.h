@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep-fabric daemons for the service forms of ep-bench: N of them in a private directory, named node0 .. node(N-1), with a
- * fresh secret. A keeper process of its own starts and ends them, so that nothing is left behind even when ep-bench is killed:
+ * fresh secret. A separate keeper process starts and ends them, so that nothing is left behind even when ep-bench is killed:
  * it sees its pipe end, ends the daemons and removes the directory. Must be started while this process has one thread.
  */
 #ifndef EPF_BENCH_DAEMONS_H

@@ -68,17 +68,18 @@ static const struct argp_option options[] = {
 	{ "runs", O_RUNS, "N", 0, "runs, the median counts (5)", 0 },
 	{ "duration-ms", O_MS, "MS", 0, "length of a run (1000)", 0 },
 	{ "batch", O_BATCH, "N", 0, "commands the core takes at most in a step (128)", 0 },
-	{ "rings", O_RINGS, "N", 0, "rings, filled in turn, as many warps of a GPU would (1)", 0 },
+	{ "rings", O_RINGS, "N", 0, "rings, filled round-robin, as many warps of a GPU would (1)",
+	  0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
 	{ "recorder", O_RECORDER, NULL, 0,
-	  "instead: the same core with and without its flight recorder, in slices in turn", 0 },
+	  "instead: the same core with and without its flight recorder, in alternating slices", 0 },
 	{ "beside-top", O_TOP, NULL, 0,
-	  "instead: the same core beside an ep-top that reads it ten times a second, and beside none, in slices of 250 ms in turn: CPU time per command",
+	  "instead: the same core beside an ep-top that reads it ten times a second, and beside none, in alternating slices of 250 ms: CPU time per command",
 	  0 },
 	{ "top-program", O_TOP_PROGRAM, "PATH", 0,
 	  "ep-top of --beside-top (the one beside ep-bench)", 0 },
 	{ "service", O_SERVICE, NULL, 0,
-	  "instead: one rank whose thread pushes puts through libepf, engine in this process and in an ep-fabric daemon in turn: commands retired a second, and time from a push until it is seen retired",
+	  "instead: one rank whose thread pushes puts through libepf, engine in this process and in an ep-fabric daemon, alternating: commands retired a second, and time from a push until it is seen retired",
 	  0 },
 	{ "fabric-program", O_PROGRAM, "PATH", 0,
 	  "ep-fabric of --service (the one beside ep-bench)", 0 },
@@ -391,7 +392,7 @@ static int measure(const struct opts *o, struct core_run *run, double *rte, int 
 
 	for (uint64_t i = 0; i < o->runs && !err; i++) {
 		err = run_once(o, table, sums, &run[i]);
-		/* The yardstick in turn with the engine, so that both see the same machine. */
+		/* The yardstick alternates with the engine, so that both see the same machine. */
 		if (!err && (o->recorder || o->top)) {
 			*wrong += run[i].wrong;
 			continue;

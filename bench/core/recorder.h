@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-bench core --recorder: what the flight recorder costs. The same core under the same commands with and without it, a ring full in turn,
+ * ep-bench core --recorder: what the flight recorder costs. The same core under the same commands with and without it, alternating per full ring,
  * so that both see the same machine. Called by main.c, which makes the commands and checks what came of them.
  */
 #ifndef EPF_BENCH_CORE_RECORDER_H

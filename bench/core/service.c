@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep-bench core --service: one rank, one ring, one client thread on one CPU that pushes puts through libepf as fast as it
- * can, the engine on another CPU on the null NIC; the engine is a thread of this process, then a daemon's, in turn. Two figures:
+ * can, the engine on another CPU on the null NIC; the engine is a thread of this process, then a daemon's, alternating. Two figures:
  * commands retired a second, and the time from the push of one command until the client sees it retired. Unlike plain
  * `ep-bench core` the client is part of it: wakeup, room in the ring and completion counters are the real ones.
  */
@@ -252,7 +252,7 @@ static void report(const struct core_service_opts *o, struct figures *f)
 		return;
 	}
 	printf("# ep-bench core --service: null NIC, one rank, one client thread, engine in this process and in a daemon\n");
-	printf("# median of %llu rounds of %llu ms in each place, in turn, on %u CPUs; the ratio is the median of the rounds'\n",
+	printf("# median of %llu rounds of %llu ms in each place, alternating, on %u CPUs; the ratio is the median of the rounds'\n",
 	       (unsigned long long)o->rounds, (unsigned long long)o->ms, bench_cpus());
 	printf("#\n#%-31s %15s %15s %10s\n", " what", "embedded", "service", "");
 	printf(" %-31s %15.0f %15.0f %10.3f service/embedded\n", "commands_retired_per_second",

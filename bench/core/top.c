@@ -24,7 +24,7 @@
 
 enum { PAIRS_MOST = 1024, SLICE_MS = 250, WARM_UP = 200, PATIENCE_MS = 60000, LOOK_AT = 16 };
 
-/* An ep-top on a terminal of its own, which nobody looks at. */
+/* An ep-top on a separate terminal, which nobody looks at. */
 struct top {
 	pid_t pid;
 	clockid_t clock; /* its CPU time */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep-bench core --beside-top: what it costs a core that an ep-top reads its statistics ten times a second. The same core under the same
- * commands beside a running ep-top and beside one that is stopped, in turn. Called by main.c, which makes the commands and checks what came of
+ * commands beside a running ep-top and beside one that is stopped, alternating. Called by main.c, which makes the commands and checks what came of
  * them. It must never leave an ep-top behind.
  */
 #ifndef EPF_BENCH_CORE_TOP_H
@@ -12,7 +12,7 @@
 enum { BENCH_CORE_TOP_DIR = 64 };
 
 /*
- * Starts an ep-top (program; NULL: the one beside this program) on a terminal of its own that shows what is in dir; pushes the table again and
+ * Starts an ep-top (program; NULL: the one beside this program) on a separate terminal that shows what is in dir; pushes the table again and
  * again and steps the core, on this thread, for so long, one pair of slices at least. *pushed is set in any case: commands that were pushed, all retired. Returns
  * 0, or -errno after a complaint.
  */

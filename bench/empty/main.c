@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep-bench empty: what the fabric costs above verbs. The whole path of a put (ring, check, stage, post, poll, retire) and a bare
- * post loop, each over a libibverbs whose post and poll do nothing (empty/), in turn in one run: nanoseconds a write, and what the
+ * post loop, each over a libibverbs whose post and poll do nothing (empty/), alternating in one run: nanoseconds a write, and what the
  * fabric adds. The program starts itself again with that library in the search path.
  */
 #include "bench/common/bench.h"

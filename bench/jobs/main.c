@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-bench jobs: how much a bulk job disturbs a decode-like job on the same two daemons. Three forms in turn, several times: the decode job
+ * ep-bench jobs: how much a bulk job disturbs a decode-like job on the same two daemons. Three forms, alternating, several times: the decode job
  * alone, beside the bulk job, and beside it with the daemons' fairness between jobs switched off. This file: options, parent,
  * output. It judges data, never times.
  */
@@ -32,7 +32,8 @@ static const struct argp_option options[] = {
 	{ "rounds", O_ROUNDS, "N", 0,
 	  "rounds of the decode job that are timed, 1000 at least for a p99 that means something (1000)",
 	  0 },
-	{ "repeat", O_REPEAT, "N", 0, "how often each form runs, in turn; medians count (5)", 0 },
+	{ "repeat", O_REPEAT, "N", 0, "how often each form runs, alternating; medians count (5)",
+	  0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of one form (60)", 0 },
 	{ "set", O_SET, "[NODE:]NAME=VALUE", 0,
 	  "any option of the fabric, of all nodes or one; may be repeated", 0 },

@@ -200,7 +200,7 @@ static int run_decode(struct jobs_rank *r)
 
 /* ---- bulk ---------------------------------------------------------------------------------- */
 
-/* Two versions of a lap to send, in turn, and room for one that arrives. */
+/* Two versions of a lap to send, alternating, and room for one that arrives. */
 static uint64_t bulk_bytes(const struct jobs_opts *o)
 {
 	return 3 * SLOTS * JOBS_BULK_BYTES;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-bench moe-rank: one rank of ep-bench moe as a process of its own. Started by the parent only;
+ * ep-bench moe-rank: one rank of ep-bench moe as a separate process. Started by the parent only;
  * reports through its pipe.
  */
 #include "bench/common/bench.h"

@@ -72,9 +72,9 @@ static void head(const struct p2p_opts *o)
 	       o->raw.depth, o->raw.list, o->raw.list);
 	printf(" ibv_wr* API     : %s\t\tProcesses      : 1 each side, the same for both; the fabric's engine in %s\n",
 	       o->raw.lists ? "OFF" : "ON",
-	       o->threaded ? "a thread of its own" : "the thread that puts");
+	       o->threaded ? "a separate thread" : "the thread that puts");
 	printf(" medians of %" PRIu64 " pairs, each of %" PRIu64
-	       " slices in turn; list: writes of one post of the fabric, mean\n",
+	       " alternating slices; list: writes of one post of the fabric, mean\n",
 	       o->rounds, o->slices);
 	printf("---------------------------------------------------------------------------------------\n");
 	printf(" #bytes     #iterations    fabric[Mpps]       bare[Mpps]         fabric/bare    list\n");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep-bench copies: how long the software NIC's own copies take for a list as a call of an application makes it, without rings, engine and NIC:
- * the floor of what goes through them. Each GPU fetches its list from the next one, in a process of its own, all at the same time.
+ * the floor of what goes through them. Each GPU fetches its list from the next one, in a separate process, all at the same time.
  */
 #include "bench/common/bench.h"
 #include "bench/common/json.h"

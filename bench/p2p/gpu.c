@@ -325,7 +325,7 @@ static int stream(struct p2p_rank *r, uint64_t bytes, uint64_t n, struct p2p_row
 	return 0;
 }
 
-/* The first tenth is a kernel of its own: it maps memory, and fills what was cold. */
+/* The first tenth is a separate kernel: it maps memory, and fills what was cold. */
 static int bandwidth(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 {
 	uint64_t n = stream_count(r->o, bytes), warm = n / 10 + 1;
@@ -417,7 +417,7 @@ int p2p_gpu_size(struct p2p_rank *r, uint64_t bytes, unsigned number)
 	return err;
 }
 
-/* Runs fn in a process of its own; what it writes to the pipe is *out. Returns its exit code. */
+/* Runs fn in a separate process; what it writes to the pipe is *out. Returns its exit code. */
 static int in_child(int (*fn)(const struct p2p_opts *o, uint64_t arg, int fd),
 		    const struct p2p_opts *o, uint64_t arg, void *out, size_t bytes)
 {

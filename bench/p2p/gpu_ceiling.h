@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the copies of the software NIC reach by themselves: the figures that rates and times through the NIC are printed next to. Used by ep-bench p2p
- * --gpu, ep-bench copies and test_gpu_job, in a process of its own, which opens the driver.
+ * --gpu, ep-bench copies and test_gpu_job, in a separate process, which opens the driver.
  */
 #ifndef EPF_BENCH_GPU_CEILING_H
 #define EPF_BENCH_GPU_CEILING_H

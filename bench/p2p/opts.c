@@ -62,7 +62,7 @@ static const struct argp_option options[] = {
 	  "any option of the fabric, of all nodes or one; may be repeated", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
 	{ "service", O_SERVICE, NULL, 0,
-	  "engines in the ranks' processes and in ep-fabric daemons (one a node) in turn: both tests unless --test names one, of 8 bytes (lat) and 64 KiB (bw) unless -s or -a is given",
+	  "engines in the ranks' processes and in ep-fabric daemons (one a node), alternating: both tests unless --test names one, of 8 bytes (lat) and 64 KiB (bw) unless -s or -a is given",
 	  0 },
 	{ "rounds", O_ROUNDS, "N", 0, "rounds of --service and --against, medians count (5)", 0 },
 	{ "fabric-program", O_PROGRAM, "PATH", 0,
@@ -76,10 +76,10 @@ static const struct argp_option options[] = {
 	  "RDMA device, of both ranks or of each: short for --set 0:nic-device=DEV --set 1:nic-device=DEV",
 	  0 },
 	{ "against", O_AGAINST, "rawverbs", 0,
-	  "rate of plain puts (--op put --test bw) and of a bare verbs post loop in the same processes, in turn; 16, 256, 1024, 4096 and 7168 bytes unless -s is given; fabric/bare ratios, medians of --rounds pairs",
+	  "rate of plain puts (--op put --test bw) and of a bare verbs post loop in the same processes, alternating; 16, 256, 1024, 4096 and 7168 bytes unless -s is given; fabric/bare ratios, medians of --rounds pairs",
 	  1 },
 	{ "slices", O_SLICES, "N", 0,
-	  "of --against: times in turn in a pair, their median counts (5)", 1 },
+	  "of --against: alternations in a pair, their median counts (5)", 1 },
 	{ "post_list", 'l', "N", 0, "of --against: writes of one post (16)", 1 },
 	{ "tx-depth", 't', "N", 0, "of --against: writes outstanding (64)", 1 },
 	{ "gid-index", 'x', "INDEX", 0, "of --against: GID of both", 1 },
@@ -423,7 +423,7 @@ static int gpu_settings(struct p2p_opts *o)
 }
 
 /*
- * --service: each engine on a CPU of its own, in both places. Two engines begin on one CPU when the kernel likes, and are distinguished after 5 to
+ * --service: each engine on a separate CPU, in both places. Two engines begin on one CPU when the kernel likes, and are distinguished after 5 to
  * 50 ms in the ranks and later in daemons: what would be compared is that (bench/README.md).
  */
 static int service_settings(struct p2p_opts *o)

@@ -57,8 +57,8 @@ struct p2p_opts {
 	/* --against rawverbs: what both sides of the comparison get. */
 	bool against;
 	struct rawverbs_opts raw;
-	bool threaded;   /* rank 0's engine has a thread of its own */
-	uint64_t slices; /* of a pair, in turn; their median counts */
+	bool threaded;   /* rank 0's engine has a separate thread */
+	uint64_t slices; /* of a pair, alternating; their median counts */
 	uint64_t gate;   /* per cent of the bare loop's rate that fail below; 0: none */
 	/* --gpu */
 	bool gpu;                /* between GPU memories, asked for by kernels */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-bench p2p --service: the same transfers between the same two rank processes, engines inside them and in daemons, in turn
+ * ep-bench p2p --service: the same transfers between the same two rank processes, engines inside them and in daemons, alternating
  * in one run; medians of the rounds side by side. Judges bytes, never speeds.
  */
 #include "bench/p2p/p2p.h"
@@ -141,7 +141,7 @@ static void head(const struct p2p_opts *o)
 	printf("# ep-bench p2p --service: %s between two rank processes on %s, engines in them (embedded) and in daemons (service)\n",
 	       p2p_op_name[o->op], o->same_node ? "one node" : "two nodes");
 	printf("# medians of %" PRIu64
-	       " rounds in each place, in turn, on %u CPUs; lat: typical; bw: average%s; ratio: median of the rounds'\n",
+	       " rounds in each place, alternating, on %u CPUs; lat: typical; bw: average%s; ratio: median of the rounds'\n",
 	       o->rounds, bench_cpus(), o->both ? ", both directions at once" : "");
 	if (!o->same_node && bench_cpus() > 1)
 		printf("# engine of node 0 on CPU %d, of node 1 on CPU %d, in both places (unless --set cpu says otherwise)\n",

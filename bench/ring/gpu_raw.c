@@ -99,7 +99,7 @@ static void paced(struct ring_gpu_rig *r)
 		    PACE_CYCLES);
 }
 
-/* Slots that a pass of ceiling() fills of shared ring i: blocks take the rings in turn. */
+/* Slots that a pass of ceiling() fills of shared ring i: blocks take the rings round-robin. */
 static uint32_t filled(const struct ring_gpu_rig *r, const struct ring_gpu_request *q, uint32_t i)
 {
 	return (r->wide + RING_GPU_SHARED - 1 - i) / RING_GPU_SHARED * r->warp *
