@@ -210,7 +210,7 @@ void bench_peak_start(struct bench_peak *p, uint64_t least, uint64_t now_ns)
 	*p = (struct bench_peak){ .least = least, .ns = now_ns, .per_second = NAN };
 }
 
-void bench_peak_note(struct bench_peak *p, uint64_t count, uint64_t now_ns)
+void bench_peak_note(struct bench_peak *p, uint64_t count, uint64_t before_ns, uint64_t now_ns)
 {
 	double rate;
 
@@ -219,7 +219,7 @@ void bench_peak_note(struct bench_peak *p, uint64_t count, uint64_t now_ns)
 	rate = (double)(count - p->count) / ((double)(now_ns - p->ns) / 1e9);
 	p->per_second = p->per_second > rate ? p->per_second : rate;
 	p->count = count;
-	p->ns = now_ns;
+	p->ns = before_ns;
 }
 
 /* The CPUs the process started with: pinning a thread must not change the answer. */

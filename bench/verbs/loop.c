@@ -201,7 +201,9 @@ int rawverbs_write(struct rawverbs *r, uint64_t from, uint64_t to, uint64_t byte
 			rc = (int)over;
 		run.reaped += over > 0 ? (uint64_t)over : 0;
 		if (run.reaped >= run.look_at) {
-			bench_peak_note(&run.peak, run.reaped, epf_now_ns());
+			uint64_t now = epf_now_ns();
+
+			bench_peak_note(&run.peak, run.reaped, now, now);
 			run.look_at = run.reaped + window;
 		}
 		look_at_clock(r, &run, &looks);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernels of `ep-bench p2p --gpu`: transfers of GPU memory that kernels ask for, one by one or as fast as they can. Only the public
- * device API. As plain C (bench/p2p_gpu_fake.c) they run on CPU threads, which is how they are tested without a GPU.
+ * device API. As plain C (bench/ring/gpu_fake.c) they run on CPU threads, which is how they are tested without a GPU.
  */
 #ifndef EPF_KERNELS_BENCH_P2P_BENCH_CUH
 #define EPF_KERNELS_BENCH_P2P_BENCH_CUH

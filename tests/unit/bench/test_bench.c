@@ -19,10 +19,10 @@ static void a_burst_is_no_peak(void **state)
 
 	(void)state;
 	bench_peak_start(&p, LEAST, START);
-	bench_peak_note(&p, 50 * LEAST,
+	bench_peak_note(&p, 50 * LEAST, START + 900,
 			START + 1000); /* pushed into an empty ring: 5 million a second */
 	assert_true(isnan(p.per_second));
-	bench_peak_note(&p, 60 * LEAST, START + BENCH_WINDOW_NS);
+	bench_peak_note(&p, 60 * LEAST, START + BENCH_WINDOW_NS, START + BENCH_WINDOW_NS);
 	assert_true(fabs(p.per_second - 60 * LEAST / (BENCH_WINDOW_NS / 1e9)) < 1);
 }
 
@@ -32,7 +32,8 @@ static void a_pause_with_few_events_is_no_window(void **state)
 
 	(void)state;
 	bench_peak_start(&p, LEAST, START);
-	bench_peak_note(&p, LEAST - 1, START + 5ull * BENCH_WINDOW_NS);
+	bench_peak_note(&p, LEAST - 1, START + 5ull * BENCH_WINDOW_NS,
+			START + 5ull * BENCH_WINDOW_NS);
 	assert_true(isnan(p.per_second));
 }
 
@@ -44,9 +45,23 @@ static void the_best_window_counts(void **state)
 
 	(void)state;
 	bench_peak_start(&p, LEAST, now);
-	for (unsigned i = 0; i < 3; i++)
-		bench_peak_note(&p, count += events[i], now += BENCH_WINDOW_NS);
+	for (unsigned i = 0; i < 3; i++) {
+		now += BENCH_WINDOW_NS;
+		bench_peak_note(&p, count += events[i], now, now);
+	}
 	assert_true(fabs(p.per_second - 4 * LEAST / (BENCH_WINDOW_NS / 1e9)) < 1);
+}
+
+/* One event a microsecond. The caller is preempted for 9 ms between the count and the clock, at the border of two windows. */
+static void a_preempted_caller_is_no_peak(void **state)
+{
+	struct bench_peak p;
+
+	(void)state;
+	bench_peak_start(&p, LEAST, 0);
+	bench_peak_note(&p, 10000, 10000000, 19000000);
+	bench_peak_note(&p, 30000, 30000000, 30000000);
+	assert_true(p.per_second < 1000001);
 }
 
 static void a_percentile_needs_samples_beyond_it(void **state)
@@ -70,6 +85,7 @@ int main(void)
 		cmocka_unit_test(a_burst_is_no_peak),
 		cmocka_unit_test(a_pause_with_few_events_is_no_window),
 		cmocka_unit_test(the_best_window_counts),
+		cmocka_unit_test(a_preempted_caller_is_no_peak),
 		cmocka_unit_test(a_percentile_needs_samples_beyond_it),
 	};
 
