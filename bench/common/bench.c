@@ -222,6 +222,11 @@ void bench_peak_note(struct bench_peak *p, uint64_t count, uint64_t before_ns, u
 	p->ns = before_ns;
 }
 
+double bench_peak_end(const struct bench_peak *p, double average_per_second)
+{
+	return p->per_second < average_per_second ? average_per_second : p->per_second;
+}
+
 /* The CPUs the process started with: pinning a thread must not change the answer. */
 static const cpu_set_t *all_cpus(void)
 {

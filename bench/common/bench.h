@@ -88,7 +88,8 @@ const char *bench_figure(double v, char text[32]);
 /*
  * The best rate over windows of at least `least` events and BENCH_WINDOW_NS each. per_second is NAN until one window is complete. note: the
  * caller read `count`, the events so far, between the times before_ns and now_ns. A window runs from the first time of one reading to the second
- * of another, so that a caller preempted between count and clock reports no higher rate.
+ * of another, so that a caller preempted between count and clock reports no higher rate. end: the peak, NAN or at least the average of the run,
+ * which is a window too.
  */
 enum { BENCH_WINDOW_NS = 10000000 };
 
@@ -99,6 +100,7 @@ struct bench_peak {
 
 void bench_peak_start(struct bench_peak *p, uint64_t least, uint64_t now_ns);
 void bench_peak_note(struct bench_peak *p, uint64_t count, uint64_t before_ns, uint64_t now_ns);
+double bench_peak_end(const struct bench_peak *p, double average_per_second);
 
 /* -EINVAL after a complaint, "--set is SETTING, WHY", where a list of --set gives this NAME=VALUE to some node; else 0. */
 int bench_settings_refuse(const char *const *settings, const char *setting, const char *why);

@@ -161,7 +161,8 @@ static int bandwidth(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 	row->iterations = n;
 	row->rate_mpps = (double)n / ((double)(epf_now_ns() - start) / 1e3);
 	row->average_mb_s = row->rate_mpps * 1e6 * (double)bytes / 1048576.0;
-	row->peak_mb_s = peak.per_second * (double)bytes / 1048576.0; /* NAN stays NAN */
+	row->peak_mb_s = bench_peak_end(&peak, row->rate_mpps * 1e6) * (double)bytes /
+			 1048576.0; /* NAN stays NAN */
 	return 0;
 }
 

@@ -213,6 +213,6 @@ int rawverbs_write(struct rawverbs *r, uint64_t from, uint64_t to, uint64_t byte
 	out->seconds = (double)(epf_now_ns() - run.start) / 1e9;
 	out->cpu_seconds = (double)(bench_thread_ns() - run.cpu) / 1e9;
 	out->writes = run.reaped;
-	out->peak_per_second = run.peak.per_second;
+	out->peak_per_second = bench_peak_end(&run.peak, (double)out->writes / out->seconds);
 	return 0;
 }

@@ -35,6 +35,7 @@ static void a_pause_with_few_events_is_no_window(void **state)
 	bench_peak_note(&p, LEAST - 1, START + 5ull * BENCH_WINDOW_NS,
 			START + 5ull * BENCH_WINDOW_NS);
 	assert_true(isnan(p.per_second));
+	assert_true(isnan(bench_peak_end(&p, 1)));
 }
 
 static void the_best_window_counts(void **state)
@@ -50,6 +51,8 @@ static void the_best_window_counts(void **state)
 		bench_peak_note(&p, count += events[i], now, now);
 	}
 	assert_true(fabs(p.per_second - 4 * LEAST / (BENCH_WINDOW_NS / 1e9)) < 1);
+	assert_true(bench_peak_end(&p, 1) == p.per_second);
+	assert_true(bench_peak_end(&p, 1e9) == 1e9);
 }
 
 /* One event a microsecond. The caller is preempted for 9 ms between the count and the clock, at the border of two windows. */
