@@ -324,7 +324,7 @@ static void local_close(struct epf_boot *b)
 	if (b->lost_reason)
 		snprintf(why, sizeof(why),
 			 "rank %u was lost (EPF-%u), says rank %u, which left because of it",
-			 b->lost_rank, b->lost_reason, b->rank);
+			 b->lost_rank, (unsigned)b->lost_reason, b->rank);
 	fail_group(g, b->lost_reason ? EPF_R_BOOT_RANK_LOST : EPF_R_BOOT_RANK_LEFT, why);
 	pthread_mutex_unlock(&g->lock);
 	put_group(g);
