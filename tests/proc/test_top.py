@@ -302,8 +302,8 @@ def every_key(term):
     for first in reversed(FIRST_TITLES[:3]):
         term.press("BTab", first, lambda t, f=first: any(squeeze(x).startswith(f) for x in t.split("\n")))
     for key in ("F1", "h", "?"):
-        text = term.press(key, "help", lambda t: "No engine notices" in t)
-        term.press("Escape", "back", lambda t: "No engine notices" not in t)
+        text = term.press(key, "help", lambda t: "Reading does not disturb" in t)
+        term.press("Escape", "back", lambda t: "Reading does not disturb" not in t)
     # What the help names and this test does not press would go unseen.
     pressed = "1 9 Tab Shift-Tab Up Down PgUp PgDn Home End j k Left Right Enter Esc F3 / n F4 \\ F6 s < > . I c F2 r t Space p Z [ ] d F5 # F1 h ? F10 q Ctrl-C".split()
     named = [w for line in text.split("\n")[2:18] if not line.startswith("   ")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `ep-fabric doctor`: looks at what a node needs, in the order in which a missing thing hides the next, and prints for each: ok, or what is
- * wrong and the command that mends it. Called by the main program of ep-fabric. The checks are in doctor_*.c; it must change nothing.
+ * wrong and the command that fixes it. Called by the main program of ep-fabric. The checks are in doctor_*.c; it must change nothing.
  */
 #include "tools/doctor/doctor.h"
 #include "fabric/base/err.h"
@@ -133,7 +133,7 @@ int epf_tool_doctor(int argc, char **argv)
 		.parser = parse,
 		.children = children,
 		.doc = "Look at what this node needs to serve jobs with the settings given here, and print for each: "
-		       "ok; or what is wrong, what it costs, and the command that mends it. Changes nothing. "
+		       "ok; or what is wrong, what it costs, and the command that fixes it. Changes nothing. "
 		       "Exit status: 0 nothing failed, 1 something did, 2 wrong usage.",
 	};
 	struct request req = { .d = { .sysfs = "/sys", .procfs = "/proc" } };

@@ -25,7 +25,7 @@ static const struct command commands[] = {
 	{ "config", epf_tool_config,
 	  "print every setting with its value and where that comes from" },
 	{ "doctor", epf_tool_doctor,
-	  "look at what this node needs, and say what is wrong and what mends it" },
+	  "check what this node needs; name each fault and the command that fixes it" },
 	{ "drain", epf_tool_drain,
 	  "let the jobs of a daemon run to their end and refuse new ones" },
 	{ "link", epf_tool_link, "cut or restore a link of the software NIC, for tests" },

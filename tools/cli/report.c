@@ -167,7 +167,7 @@ int epf_tool_report(int argc, char **argv)
 		{ "output", 'o', "FILE", 0,
 		  "Write there, readable by its owner only, instead of to standard output", 0 },
 		{ "dead", OPT_DEAD, NULL, 0,
-		  "Also instances that have exited: their final snapshot", 0 },
+		  "Include instances that have exited: their final snapshot", 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {

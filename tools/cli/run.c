@@ -213,8 +213,7 @@ int epf_tool_run(int argc, char **argv)
 		{ "ready-fd", OPT_READY_FD, "FD", 0,
 		  "Write one byte to this descriptor, and close it, when clients can connect", 0 },
 		{ "drain-timeout", OPT_DRAIN_TIMEOUT, "SECONDS", 0,
-		  "Longest time jobs may go on after SIGTERM (default 0: as long as they want)",
-		  0 },
+		  "Longest time that jobs may continue after SIGTERM (default 0: no limit)", 0 },
 		{ 0 },
 	};
 	static const struct argp_child children[] = { { &epf_conf_argp, 0, NULL, 0 }, { 0 } };

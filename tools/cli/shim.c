@@ -250,11 +250,11 @@ int epf_tool_shim(int argc, char **argv)
 	static const struct argp_option options[] = {
 		{ "library", OPT_LIBRARY, "FILE", 0, "The shim (default: beside this program)", 0 },
 		{ "module", OPT_MODULE, "FILE", 0,
-		  "Look also whether this compiled module can be served; may be given often", 0 },
+		  "Check whether this compiled module can be served; may be repeated", 0 },
 		{ "daemon", OPT_DAEMON, NULL, 0,
 		  "Serve it by a daemon that is started before and ends with it: copies of GPU memory are made in another process than DeepEP's kernels",
 		  0 },
-		{ "dry-run", OPT_DRY_RUN, NULL, 0, "Look and say, run nothing", 0 },
+		{ "dry-run", OPT_DRY_RUN, NULL, 0, "Check and report; run nothing", 0 },
 		{ 0 },
 	};
 	static const struct argp argp = {

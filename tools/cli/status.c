@@ -166,7 +166,7 @@ int epf_tool_status(int argc, char **argv)
 		"schema epf.service/1, else one with all of them, schema epf.status/1. A daemon that has "
 		"exited is reported if it is named, or with --dead.";
 	static const struct argp_option options[] = {
-		{ "dead", OPT_DEAD, NULL, 0, "Also daemons that have exited", 0 },
+		{ "dead", OPT_DEAD, NULL, 0, "Include daemons that have exited", 0 },
 		{ 0 },
 	};
 	struct client_request req;

@@ -186,8 +186,7 @@ int epf_tool_why(int argc, char **argv)
 		{ "json", 'j', NULL, 0, "Print one JSON object, schema epf.why/1", 0 },
 		{ "all", READ_OPT_ALL, NULL, 0, "Print every wait, not only the first 20 of a job",
 		  0 },
-		{ "least-ms", READ_OPT_LEAST, "MS", 0, "Shorter waits are left out (default 500)",
-		  0 },
+		{ "least-ms", READ_OPT_LEAST, "MS", 0, "Leave out shorter waits (default 500)", 0 },
 		READ_OPTIONS,
 		{ 0 },
 	};

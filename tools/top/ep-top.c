@@ -47,16 +47,17 @@ static const struct argp_option options[] = {
 	{ NULL, 0, NULL, 0, "Screens:", 1 },
 	{ "delay", 'd', "SECONDS", 0, "Time between two readings (default 1)", 1 },
 	{ "screen", 'S', "NAME", 0,
-	  "Begin with this screen: waiting, nics, cores, rings, ranks, peers, lanes, jobs, instances",
+	  "Start with this screen: waiting, nics, cores, rings, ranks, peers, lanes, jobs, instances",
 	  1 },
-	{ "sort", 's', "COLUMN", 0, "Sort by the column with this title; - in front: the other way",
-	  1 },
-	{ "filter", OPT_FILTER, "TEXT", 0, "Only lines with this text in them", 1 },
+	{ "sort", 's', "COLUMN", 0,
+	  "Sort by the column with this title; a leading - reverses the order", 1 },
+	{ "filter", OPT_FILTER, "TEXT", 0, "Show only lines that contain this text", 1 },
 	{ "totals", OPT_TOTALS, NULL, 0, "Totals instead of rates", 1 },
 	{ "no-color", 'C', NULL, 0, "No colours, as with NO_COLOR set", 1 },
 	{ NULL, 0, NULL, 0, "Without a terminal:", 2 },
-	{ "once", OPT_ONCE, NULL, 0, "One reading, all screens unless one is named, totals", 2 },
-	{ "batch", 'b', NULL, 0, "Reading after reading as plain text", 2 },
+	{ "once", OPT_ONCE, NULL, 0,
+	  "Read once and print totals, of all screens unless one is named", 2 },
+	{ "batch", 'b', NULL, 0, "Print each reading as plain text", 2 },
 	{ "iterations", 'n', "N", 0, "End after N readings", 2 },
 	{ "json", 'j', NULL, 0,
 	  "JSON, schema epf.top/1: an object with --once, else an object a line", 2 },
@@ -64,12 +65,12 @@ static const struct argp_option options[] = {
 	{ "listen", OPT_LISTEN, "ADDR:PORT", 0,
 	  "Serve that as http://ADDR:PORT/metrics, read again for each request", 2 },
 	{ "peer-labels", OPT_PEER_LABELS, NULL, 0,
-	  "Metrics also of what an instance has more than 1024 of", 2 },
+	  "Include metrics of which an instance has more than 1024", 2 },
 	{ NULL, 0, NULL, 0, "What to read:", 3 },
 	{ "record", OPT_RECORD, "FILE", 0, "Write all readings to this file, too", 3 },
-	{ "replay", OPT_REPLAY, "FILE", 0, "Show a recording instead of living instances", 3 },
-	{ "dead", OPT_DEAD, NULL, 0, "Also instances that have exited", 3 },
-	{ "least-ms", OPT_LEAST, "MS", 0, "Shorter waits are left out (default 500)", 3 },
+	{ "replay", OPT_REPLAY, "FILE", 0, "Show a recording instead of running instances", 3 },
+	{ "dead", OPT_DEAD, NULL, 0, "Include instances that have exited", 3 },
+	{ "least-ms", OPT_LEAST, "MS", 0, "Leave out shorter waits (default 500)", 3 },
 	{ "stats-dir", OPT_STATS_DIR, "DIR", 0, "Look for instances here", 3 },
 	{ 0 },
 };
@@ -292,11 +293,11 @@ int main(int argc, char **argv)
 		.doc = "Show what the instances of this machine do: NICs, cores, rings, ranks, peers, "
 		       "lanes, jobs, and who waits for whom. Reads their statistics, or those "
 		       "of the instances named; a name with a slash is a file. An instance that has exited "
-		       "is shown, with its final snapshot, if it is named, or with --dead. No engine notices. "
-		       "Keys: h or F1 tells. "
+		       "is shown, with its final snapshot, if it is named, or with --dead. Reading does not disturb the engines. "
+		       "Press h or F1 for the keys. "
 		       "The setup (F2) is kept in ep-fabric/top.json below XDG_CONFIG_HOME, "
-		       "or below ~/.config; options come before it, and what is printed without a "
-		       "terminal does not depend on it.",
+		       "or below ~/.config; options override it, and output without a "
+		       "terminal ignores it.",
 	};
 	struct request req = { .least_ns = WAITS_LEAST_NS,
 			       .run = { .delay_s = 1,

@@ -13,7 +13,7 @@
 #define CONTROL_L 12
 
 const char *const top_help[] = {
-	"ep-top: what the instances of this machine do. No engine notices.",
+	"ep-top: what the instances of this machine do. Reading does not disturb the engines.",
 	"",
 	"  1 .. 9           screen: waiting, NICs, cores, rings, ranks, peers, lanes, jobs, instances",
 	"  Tab, Shift-Tab   next, previous screen",
@@ -22,8 +22,8 @@ const char *const top_help[] = {
 	"  Enter            details: all numbers of a line, and what they mean; Esc: back",
 	"  F3, /            search; n: next",
 	"  F4, \\            filter: only lines with a text; empty: all",
-	"  F6, s            sort by ...; < and >: by the column before, behind; .: as they come",
-	"  I                sort the other way",
+	"  F6, s            sort by ...; < and >: by the previous, next column; .: unsorted",
+	"  I                reverse the order",
 	"  c                columns: Enter hides and shows",
 	"  F2               setup: time, totals, colours, order and columns; Left, Right and Enter",
 	"                   change, Tab: next screen, Esc keeps it in a file",

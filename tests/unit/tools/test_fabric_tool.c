@@ -70,7 +70,7 @@ static const char golden_help[] =
 	"\n"
 	"  bootstrap  serve the rendezvous of a job, or print what it would do\n"
 	"  config     print every setting with its value and where that comes from\n"
-	"  doctor     look at what this node needs, and say what is wrong and what mends it\n"
+	"  doctor     check what this node needs; name each fault and the command that fixes it\n"
 	"  drain      let the jobs of a daemon run to their end and refuse new ones\n"
 	"  link       cut or restore a link of the software NIC, for tests\n"
 	"  nics       print the kinds of NIC, and which device serves which GPU\n"
