@@ -17,6 +17,7 @@
 #include "fabric/nic/efa/lib.h"
 #include "fabric/nic/efa/opts.h"
 #include "fabric/nic/nic.h"
+#include "fabric/nic/rdma/hw_counters.h"
 #include "fabric/nic/rdma/waker.h"
 #include "queues/epf_wakeup.h"
 
@@ -35,7 +36,6 @@ enum {
 	EPF_EFA_MSG_BYTES = 1 << 20, /* longest transfer: what a failed lane repeats stays small */
 	EPF_EFA_QPNS = 65536,        /* queue pair numbers: 16 bits in the device's work requests */
 	EPF_EFA_NONE = 0xffff,
-	EPF_EFA_FILES = 5, /* counters in sysfs */
 	EPF_EFA_ADDR_BYTES = 48,
 	EPF_EFA_SMALL_INLINE = 32, /* more needs queue entries of twice the size */
 };
@@ -174,9 +174,7 @@ struct epf_efa {
 	struct epf_efa_chunk chunks[EPF_EFA_CHUNKS];
 	struct epf_efa_region *regions;
 	uint64_t random;
-	int files[EPF_EFA_FILES]; /* -1: not there */
-	uint64_t files_last[EPF_EFA_FILES];
-	uint32_t looks;
+	struct epf_hw_counters hw_counters;
 	struct epf_wakeup *wakeup;
 	int shares_wakeup; /* with another NIC, which outlives this one */
 	struct epf_verbs_waker waker;
@@ -373,7 +371,6 @@ void epf_efa_port_lost(struct epf_efa *v);
 void epf_efa_watch(struct epf_nic *nic);
 int epf_efa_arm(struct epf_nic *nic);
 void epf_efa_counters_open(struct epf_efa *v);
-void epf_efa_counters_close(struct epf_efa *v);
 
 /* addr.c */
 void epf_efa_addr_encode(const struct epf_efa_peer *peer, uint8_t *buf);

@@ -254,7 +254,7 @@ void epf_efa_destroy(struct epf_efa *v)
 {
 	const struct epf_verbs_lib *verbs = v->lib->verbs;
 
-	epf_efa_counters_close(v);
+	epf_hw_counters_close(&v->hw_counters);
 	if (v->recv_cq)
 		verbs->destroy_cq(ibv_cq_ex_to_cq(v->recv_cq));
 	if (v->send_cq)
@@ -304,7 +304,6 @@ static struct epf_efa *alloc_nic(const struct epf_efa_lib *lib, const struct epf
 	v->waker.stop_fd = -1;
 	pthread_mutex_init(&v->setup, NULL);
 	v->report_head = v->report_tail = v->hungry_head = v->hungry_tail = EPF_EFA_NONE;
-	memset(v->files, 0xff, sizeof(v->files));
 	v->wakeup = aligned_alloc(128, sizeof(*v->wakeup));
 	v->lane_of = malloc(EPF_EFA_QPNS * sizeof(*v->lane_of));
 	if (!v->wakeup || !v->lane_of ||

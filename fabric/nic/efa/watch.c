@@ -11,12 +11,8 @@
 #include "fabric/base/err.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
-enum { EVENTS_PER_WATCH = 64, WATCHES_PER_READ = 10, PORT = 1 };
+enum { EVENTS_PER_WATCH = 64, PORT = 1 };
 
 static void qp_failed(struct epf_efa *v, const struct ibv_qp *qp)
 {
@@ -51,10 +47,7 @@ static void handle(struct epf_efa *v, const struct ibv_async_event *event)
 }
 
 /* The driver's counters in sysfs, for all users of the device together; what it does not have stays 0. */
-static const struct {
-	const char *name;
-	size_t at;
-} files[] = {
+static const struct epf_hw_counter files[] = {
 
 #define F(name, field)                           \
  {                                               \
@@ -66,51 +59,13 @@ static const struct {
 #undef F
 };
 
-_Static_assert(sizeof(files) / sizeof(files[0]) == EPF_EFA_FILES, "one descriptor for each file");
-
-/* 0 where it cannot be read. */
-static uint64_t read_number(int fd)
-{
-	char text[32];
-	ssize_t n = fd < 0 ? 0 : pread(fd, text, sizeof(text) - 1, 0);
-
-	if (n <= 0)
-		return 0;
-	text[n] = '\0';
-	return strtoull(text, NULL, 10);
-}
+_Static_assert(sizeof(files) / sizeof(files[0]) <= EPF_HW_COUNTERS_MAX,
+	       "one descriptor for each file");
 
 void epf_efa_counters_open(struct epf_efa *v)
 {
-	char path[sizeof(v->ctx->device->ibdev_path) + 80];
-
-	for (int i = 0; i < EPF_EFA_FILES; i++) {
-		snprintf(path, sizeof(path), "%s/ports/%d/hw_counters/%s",
-			 v->ctx->device->ibdev_path, PORT, files[i].name);
-		v->files[i] = open(path, O_RDONLY | O_CLOEXEC);
-		v->files_last[i] = read_number(v->files[i]);
-	}
-}
-
-void epf_efa_counters_close(struct epf_efa *v)
-{
-	for (int i = 0; i < EPF_EFA_FILES; i++)
-		if (v->files[i] >= 0)
-			close(v->files[i]);
-}
-
-static void counters_look(struct epf_efa *v)
-{
-	if (v->looks++ % WATCHES_PER_READ)
-		return;
-	for (int i = 0; i < EPF_EFA_FILES; i++) {
-		uint64_t now = read_number(v->files[i]);
-		uint64_t *sum = (uint64_t *)(void *)((char *)&v->counters + files[i].at);
-
-		/* A number that goes back was set to 0 by an operator. */
-		*sum += now >= v->files_last[i] ? now - v->files_last[i] : now;
-		v->files_last[i] = now;
-	}
+	epf_hw_counters_open(&v->hw_counters, files, sizeof(files) / sizeof(files[0]),
+			     v->ctx->device->ibdev_path, PORT);
 }
 
 void epf_efa_watch(struct epf_nic *nic)
@@ -123,7 +78,7 @@ void epf_efa_watch(struct epf_nic *nic)
 		handle(v, &event);
 		verbs->ack_async_event(&event);
 	}
-	counters_look(v);
+	epf_hw_counters_sample(&v->hw_counters, &v->counters);
 }
 
 static void drain_channel(void *arg)

@@ -304,7 +304,7 @@ static void prepare_chain(struct epf_verbs *v)
 void epf_verbs_destroy(struct epf_verbs *v)
 {
 	epf_verbs_reopen_close(v);
-	epf_verbs_counters_close(v);
+	epf_hw_counters_close(&v->hw_counters);
 	if (v->srq)
 		v->lib->destroy_srq(v->srq);
 	if (v->recv_cq)
@@ -347,7 +347,6 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 	v->now = now;
 	v->now_arg = now_arg;
 	v->waker.stop_fd = -1;
-	memset(v->files, 0xff, sizeof(v->files));
 	prepare_chain(v);
 	pthread_mutex_init(&v->setup, NULL);
 	v->wakeup = aligned_alloc(128, sizeof(*v->wakeup));

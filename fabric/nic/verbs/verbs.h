@@ -13,6 +13,7 @@
 #define EPF_FABRIC_NIC_VERBS_VERBS_H
 
 #include "fabric/nic/nic.h"
+#include "fabric/nic/rdma/hw_counters.h"
 #include "fabric/nic/rdma/lib.h"
 #include "fabric/nic/rdma/waker.h"
 #include "fabric/nic/verbs/opts.h"
@@ -33,7 +34,6 @@ enum {
 	EPF_VERBS_MSG_BYTES =
 		1 << 20, /* longest transfer: what a failed lane repeats stays small */
 	EPF_VERBS_NONE = 0xffff,
-	EPF_VERBS_FILES = 11, /* counters in sysfs */
 };
 
 /* How far a fenced lane has come (epf_verbs_lane_drained). */
@@ -151,9 +151,7 @@ struct epf_verbs {
 	uint32_t bad_lkey;              /* of memory that does not hold address 1 */
 	struct epf_verbs_region *regions;
 	uint64_t random;
-	int files[EPF_VERBS_FILES]; /* -1: not there */
-	uint64_t files_last[EPF_VERBS_FILES];
-	uint32_t looks;
+	struct epf_hw_counters hw_counters;
 	struct epf_verbs_opener *opener; /* reopen.c; NULL until a lane is opened again */
 	struct epf_wakeup *wakeup;
 	int shares_wakeup; /* with another NIC, which outlives this one */
@@ -299,8 +297,6 @@ int epf_verbs_arm(struct epf_nic *nic);
 
 /* counters.c */
 void epf_verbs_counters_open(struct epf_verbs *v);
-void epf_verbs_counters_look(struct epf_verbs *v);
-void epf_verbs_counters_close(struct epf_verbs *v);
 
 /* addr.c: the address; its layout stands there. */
 enum { EPF_VERBS_ADDR_BYTES = 40 };

@@ -93,7 +93,7 @@ void epf_verbs_watch(struct epf_nic *nic)
 	struct epf_verbs *v = epf_verbs_of(nic);
 
 	epf_verbs_events(v);
-	epf_verbs_counters_look(v);
+	epf_hw_counters_sample(&v->hw_counters, &v->counters);
 }
 
 void epf_verbs_lost_lane_cold(struct epf_verbs *v, uint16_t lane, int err)
