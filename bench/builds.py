@@ -19,8 +19,8 @@ import sys
 FORMS = (
     ("core", "core", ("engine_commands_per_second",), True),
     ("empty", "empty", ("posts", 0, "fabric_ns"), False),
-    ("p2p latency, 8 bytes", "p2p --same-node -n 20000", ("sizes", 0, "typical_us"), False),
-    ("p2p bandwidth, 64 KiB", "p2p --same-node --test bw --op put -s 65536 -n 20000", ("sizes", 0, "average_bytes_per_second"), True),
+    ("p2p latency, 8 bytes", "p2p --same-node -n 2000", ("sizes", 0, "typical_us"), False),
+    ("p2p bandwidth, 64 KiB", "p2p --same-node --test bw --op put -s 65536 -n 5000", ("sizes", 0, "average_bytes_per_second"), True),
     ("moe dispatch", "moe --ranks 4 --nodes 2 --hidden 2048 --tokens 256 --topk 4 --experts 16 --dispatch fp8 --seed 1 --rounds 5",
      ("dispatch_us",), False),
     ("moe combine", "moe --ranks 4 --nodes 2 --hidden 2048 --tokens 256 --topk 4 --experts 16 --dispatch fp8 --seed 1 --rounds 5",

@@ -20,7 +20,7 @@
 
 /*
  * Cuts of one link before it is the other one's turn: between turns everything has time to recover. A lane on a link that is cut here fails after
- * CUT_MS; without a sign of life from the other end, after RETRY_MS, which must be longer than a busy machine keeps a daemon from running, or the
+ * CUT_MS; with no heartbeat from the other end, after RETRY_MS, which must be longer than a busy machine keeps a daemon from running, or the
  * good link fails too. Cuts last up to three times CUT_MS.
  */
 enum {

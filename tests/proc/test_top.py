@@ -233,7 +233,7 @@ def setting_up(term):
     term.press("F2", "setup", lambda t: "Seconds between readings: 0.5" in t and "[x] Column INSTANCE of rings" in t)
     for keys, seen in (("Right", "readings: 1\n"), ("Left", "readings: 0.5\n"), ("Left", "readings: 0.2\n"), ("Enter", "readings: 0.5\n"),
                        ("Down Enter", "[ ] Totals instead"), ("Enter", "[x] Totals instead"), ("Down Space", "[ ] Colours"),
-                       ("j Right", "Sort rings by: INSTANCE"), ("Right", "Sort rings by: RANK"), ("Left Left", "Sort rings by: (as they come)"),
+                       ("j Right", "Sort rings by: INSTANCE"), ("Right", "Sort rings by: RANK"), ("Left Left", "Sort rings by: (unsorted)"),
                        ("Enter Enter", "Sort rings by: RANK"), ("Down Enter", "[x] Sort rings the other way"),
                        ("End Enter", "[ ] Column LANE of rings"), ("k k Enter", "[ ] Column FOR-RANK of rings"), ("k Enter Enter", "[x] Column WAIT of rings"),
                        ("Tab", "Column STATE of ranks"), ("BTab BTab", "Column REQUESTS of cores"), ("Tab", "[ ] Column LANE of rings")):

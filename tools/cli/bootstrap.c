@@ -101,7 +101,7 @@ static int tool_serve(int argc, char **argv)
 	static const struct argp_option options[] = {
 		{ "world", OPT_WORLD, "N", 0, "Ranks of the job", 0 },
 		{ "listen", OPT_LISTEN, "ADDRESS:PORT", 0,
-		  "Listen here; port 0 takes a free one. Default: --rendezvous, else 127.0.0.1:29555",
+		  "Listen here; port 0 picks a free port. Default: --rendezvous, else 127.0.0.1:29555",
 		  0 },
 		{ "job", OPT_JOB, "NAME", 0, "Name of the job. Default: that of the first rank",
 		  0 },

@@ -244,11 +244,10 @@ static void plan_text(const struct plan *p)
 int bootstrap_dry_run(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
-		{ "ranks", OPT_RANKS, "N", 0,
-		  "Suppose so many ranks. Default: from the environment", 0 },
+		{ "ranks", OPT_RANKS, "N", 0, "Assume N ranks. Default: from the environment", 0 },
 		{ "nodes", OPT_NODES, "N", 0, "Suppose so many nodes", 0 },
 		{ "blob-bytes", OPT_BLOB_BYTES, "B", 0,
-		  "Suppose that each rank hands so many bytes into an allgather. Default: 4096",
+		  "Assume that each rank contributes this many bytes to an allgather. Default: 4096",
 		  0 },
 		{ "json", 'j', NULL, 0, "Print one JSON object, schema epf.bootstrap_plan/1", 0 },
 		{ 0 },

@@ -121,7 +121,7 @@ int epf_tool_doctor(int argc, char **argv)
 		{ "strict", KEY_STRICT, NULL, 0, "Warnings fail too", 0 },
 		{ "list", KEY_CHECKS, NULL, 0, "Print the checks and stop", 0 },
 		{ "sysfs", KEY_SYSFS, "DIR", 0,
-		  "Examine this recorded tree instead of /sys; what only a live machine can be asked is skipped",
+		  "Examine this recorded tree instead of /sys; checks that need a live machine are skipped",
 		  0 },
 		{ "procfs", KEY_PROCFS, "DIR", 0, "Examine this recorded tree instead of /proc",
 		  0 },

@@ -120,11 +120,11 @@ int main(int argc, char **argv)
 			return run(&commands[i], argc - 1, argv + 1);
 	if (*word == '-')
 		fprintf(stderr,
-			"ep-fabric: %.64s is no option here: a command comes first, see ep-fabric --help\n",
+			"ep-fabric: unexpected option %.64s: the command must come first; see ep-fabric --help\n",
 			word);
 	else
 		fprintf(stderr,
-			"ep-fabric: '%.64s' is no command, the nearest is %s: see ep-fabric --help\n",
+			"ep-fabric: '%.64s' is not a command; did you mean %s? See ep-fabric --help\n",
 			word, nearest(word));
 	return EXIT_USAGE;
 }

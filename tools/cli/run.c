@@ -58,7 +58,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_READY_FD:
 		req->ready_fd = (int)strtol(arg, &end, 10);
 		if (*end || end == arg || req->ready_fd < 0)
-			argp_error(state, "--ready-fd: \"%s\" is no number of a descriptor", arg);
+			argp_error(state, "--ready-fd: \"%s\" is not a file descriptor number",
+				   arg);
 		return 0;
 	case OPT_DRAIN_TIMEOUT:
 		req->drain_s = strtod(arg, &end);

@@ -29,7 +29,7 @@ struct doctor {
 	struct epf_place_map map; /* of sysfs; all zero when it cannot be read */
 	const char *sysfs;        /* "/sys", or a recorded tree */
 	const char *procfs;       /* "/proc", or a recorded tree */
-	bool is_recorded;         /* then what only a live machine can be asked is skipped */
+	bool is_recorded;         /* then checks that need a live machine are skipped */
 	bool wants_rdma;          /* nic is verbs or efa, or the machine has RDMA devices */
 	bool needs_rdma;          /* nic is verbs or efa */
 

@@ -108,7 +108,7 @@ static void wait_details(const struct top_shot *now, const struct top_wait *e, s
 	if (e->has_signal) {
 		put_number(o, "signal", e->signal, "");
 		put_number(o, "value", e->value, "where the signal stands");
-		put_number(o, "wanted", e->least, "where it must come to");
+		put_number(o, "wanted", e->least, "value it must reach");
 	}
 	put_number(o, "deferred", e->deferred, "commands or requests that wait with it");
 	put_number(o, "behind", e->consequences, "waits that follow from this one");

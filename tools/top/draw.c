@@ -279,8 +279,7 @@ static void draw_menu(const struct top_ui *ui, int y, int last)
 		     : "Columns: Enter hides and shows, Esc leaves",
 		TOP_HEAD);
 	for (uint32_t i = from; i < n && y < last; i++, y++) {
-		const char *title =
-			sort && !i ? "(as they come)" : ui->table.column[i - sort].title;
+		const char *title = sort && !i ? "(unsorted)" : ui->table.column[i - sort].title;
 		char text[48];
 
 		snprintf(text, sizeof(text), " %s%s",

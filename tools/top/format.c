@@ -87,7 +87,7 @@ static enum top_colour health_line(const struct top_shot *now, const struct top_
 	}
 	if (s->stale || s->unreadable || s->links_up < s->links) {
 		snprintf(text, size,
-			 "health: WARN  %" PRIu32 " engine%s without a sign of life, %" PRIu32
+			 "health: WARN  %" PRIu32 " engine%s with no heartbeat, %" PRIu32
 			 " file%s unreadable, %" PRIu32 " of %" PRIu32 " links down",
 			 s->stale, plural(s->stale), s->unreadable, plural(s->unreadable),
 			 s->links - s->links_up, s->links);

@@ -48,7 +48,7 @@ void top_setup_line(const struct top_ui *ui, uint32_t line, char *text, size_t b
 	case LINE_SORT:
 		snprintf(text, bytes, " Sort %s by: %s", screen,
 			 look->sort < ui->table.n_columns ? title_of(ui, look->sort)
-							  : "(as they come)");
+							  : "(unsorted)");
 		break;
 	case LINE_INVERT:
 		snprintf(text, bytes, " [%c] Sort %s the other way", look->invert ? 'x' : ' ',

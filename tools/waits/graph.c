@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What follows from what (waits.h): facts that are causes by themselves (stopped processes, engines without a sign of life, links that are
+ * What follows from what (waits.h): facts that are causes by themselves (stopped processes, engines with no heartbeat, links that are
  * down), then for each wait what keeps the one that it waits for, then the order. Works on the model alone.
  */
 #include "tools/waits/waits_priv.h"

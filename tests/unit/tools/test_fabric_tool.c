@@ -101,9 +101,9 @@ static void an_unknown_command_gets_the_nearest(void **state)
 	assert_string_equal(out, "");
 	assert_string_equal(
 		err,
-		"ep-fabric: 'confg' is no command, the nearest is config: see ep-fabric --help\n");
+		"ep-fabric: 'confg' is not a command; did you mean config? See ep-fabric --help\n");
 	assert_int_equal(TOOL("stat"), 2);
-	assert_non_null(strstr(err, "the nearest is stats"));
+	assert_non_null(strstr(err, "did you mean stats?"));
 	assert_int_equal(TOOL(""), 2);
 	assert_true(one_line(err));
 	assert_int_equal(TOOL("--json"), 2);
