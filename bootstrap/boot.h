@@ -130,7 +130,7 @@ uint32_t epf_boot_world(const struct epf_boot *boot);
  * epf_boot_blame() - what the farewell is to say: this rank ends because @rank was lost.
  * @reason: why that rank was lost.
  *
- * Those who wait for this rank, or will, are then told of @rank as the cause.
+ * Those who wait for this rank, or will, then learn that @rank is the cause.
  */
 void epf_boot_blame(struct epf_boot *boot, uint32_t rank, enum epf_reason reason);
 

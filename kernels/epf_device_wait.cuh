@@ -36,7 +36,7 @@ EPF_DEV_COLD int epf_dev_fail(const struct epf_gpu_ctx *ctx, int code, uint32_t 
 	return code;
 }
 
-/* A wait's clock: 0 while it may go on. Looks at the time and at one abort word (in a line of its own) every so many polls. */
+/* A wait's clock: 0 while it may go on. Looks at the time and at one abort word (in a separate line) every so many polls. */
 struct epf_dev_clock {
 	uint64_t start;
 	uint32_t polls;

@@ -162,7 +162,7 @@ struct epf_gpu_ctx {
 	uint64_t aborts; /* struct epf_gpu_abort[EPF_GPU_ABORT_LINES] */
 	uint64_t status; /* struct epf_gpu_status */
 	uint64_t
-		failed; /* uint32_t[2] in GPU memory: 1 once a thread has taken it on itself to write the status; 1 while one has told of its wait */
+		failed; /* uint32_t[2] in GPU memory: 1 once a thread has taken it on itself to write the status; 1 while one reports its wait */
 	uint64_t
 		wakeup; /* struct epf_wakeup of the rank, to which long waits are reported; 0: none */
 	uint64_t reserved1[2];

@@ -2,7 +2,7 @@
 /*
  * A log-linear histogram of unsigned 64-bit values: every power of two is split into 16 buckets of
  * equal width. It holds no pointer, so it lives inside a block of the statistics file as well as in
- * a benchmark's own memory. One writer at a time adds; readers work on a copy of their own.
+ * a benchmark's own memory. One writer at a time adds; readers work on a separate copy.
  *
  * Error bound: values below 32 are exact. Above, a bucket is at most 1/16 of its values wide, so a
  * quantile (the middle of a bucket) is off by at most 1/32 (3.2 %) of the true value, and the

@@ -5,7 +5,7 @@
  * producer of the same layout is kernels/'s.
  *
  * Memory of one ring (all offsets in docs/abi.md): a 512-byte header, then 2^log2 slots. The producer writes
- * slots only; the core writes `dequeued`, the operator or library writes `abort`; each in a line of its own,
+ * slots only; the core writes `dequeued`, the operator or library writes `abort`; each in a separate line,
  * because a GPU polls them and polled words closer than 32 bytes serialise.
  *
  * The consumer never reads an index from memory a client can write: a slot's parity says whether it is

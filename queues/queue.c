@@ -11,7 +11,7 @@ struct epf_queue {
 };
 
 /*
- * ThreadSanitizer does not see through rte_ring (inline assembly, compiler barriers): it is told to ignore accesses inside and
+ * ThreadSanitizer does not see through rte_ring (inline assembly, compiler barriers): it ignores accesses inside and
  * that who pops has everything that those who pushed had [Q1].
  */
 #ifdef __SANITIZE_THREAD__

@@ -64,7 +64,7 @@ MAY_INCLUDE = {
 # Cycles between files of one folder that stay: the units, and why.
 CYCLES = {}
 
-# Lines a file, and lines a function, may have at most, by folder; one file may have a limit of its own.
+# Lines a file, and lines a function, may have at most, by folder; one file may have a separate limit.
 FILE_LINES = {"fabric": 500}
 FUNCTION_LINES = {"fabric/engine": 60}
 

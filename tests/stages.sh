@@ -46,7 +46,7 @@ expected()
 	awk -v kind="$1" '$1 == kind { $1 = ""; sub(/^ /, ""); print }' "$ROOT/tests/expected.txt"
 }
 
-# prepare NAME CC OPTION...: configures a build, as a check of its own only when it fails
+# prepare NAME CC OPTION...: configures a build, as a separate check only when it fails
 prepare()
 {
 	configure "$@" >"$LOGS/$1-setup.log" 2>&1 && return 0

@@ -74,7 +74,7 @@ rxe_results()
 
 # rxe_run LIMIT_S HOOKS GROUPS WANT: runs the groups and counts each job that WANT names (GROUP NAME); one that left no result is a failure,
 # or skipped with the guest. Outside the long form the groups of jobs that failed, or that a guest whose kernel fell did not come to, are run
-# once more, in a guest of their own.
+# once more, in a separate guest.
 rxe_run()
 {
 	local group name result detail rc log=$LOGS/rxe-${3//,/-}.log ran=$LOGS/rxe.results again

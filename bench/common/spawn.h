@@ -30,7 +30,7 @@ enum {
 
 struct bench_spawn {
 	uint32_t ranks;
-	uint32_t second;     /* the last so many of them are a job of their own; 0: one job */
+	uint32_t second;     /* the last so many of them are a separate job; 0: one job */
 	int share;           /* descriptor that every rank inherits (EP_BENCH_SHARE_FD); 0: none */
 	const char *command; /* hidden subcommand */
 	int argc;            /* options for it: argv[1..argc-1] of the parent */

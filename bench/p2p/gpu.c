@@ -2,7 +2,7 @@
 /*
  * ep-bench p2p --gpu: the transfers are between GPU memories, and kernels ask for them (kernels/bench/p2p.cuh). A rank's part, called by
  * rank.c: rank R has GPU R modulo their number. And what the parent needs, called by main.c: whether there is a GPU, and what bare
- * copies reach; both in processes of their own, because ranks must not be forked from one that has met a driver.
+ * copies reach; both in separate processes, because ranks must not be forked from one that has met a driver.
  */
 #include "bench/p2p/p2p.h"
 

@@ -74,7 +74,7 @@ struct ring_gpu_shared {
 	uint32_t stop_takers;
 	struct ring_gpu_request request;
 	struct ring_gpu_reply reply;
-	/* Pinned words, on a page of their own: `flag`, then 128 bytes on `ack`, then `stop`. */
+	/* Pinned words, on a separate page: `flag`, then 128 bytes on `ack`, then `stop`. */
 	uint8_t *words;
 	uint8_t *rings; /* shared ones first */
 	size_t bytes;   /* of the whole mapping */

@@ -35,7 +35,7 @@ struct epf_backend_ops {
 
 	int (*region_register)(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			       uint32_t *region);
-	/* The same for GPU memory; the back-end takes a use of its own of mem. */
+	/* The same for GPU memory; the back-end takes a separate use of mem. */
 	int (*region_register_gpu)(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
 				   uint32_t *region);
 	/* Begins a withdrawal; then asked until 1 (done), 0: not yet, *missing: a rank that has not acknowledged, or EPF_NONE. */
@@ -89,8 +89,8 @@ struct epf_backend_ops {
 	bool (*sleep)(struct epf *ep, uint64_t max_ns);
 	/* Looked at by waits before they sleep: 0, or why nothing will ever come (the daemon is gone). */
 	int (*check)(struct epf *ep);
-	/* Asked before a loss is reported: whether the peers have been told of it, where they would not be if this process exited. */
-	bool (*has_told)(struct epf *ep);
+	/* Asked before a loss is reported: whether the peers have been notified of it, which they would not be if this process exited. */
+	bool (*has_notified)(struct epf *ep);
 	/* The process that runs the engine, for people; 0: not known. */
 	uint32_t (*engine_pid)(const struct epf *ep);
 };

@@ -314,6 +314,6 @@ const struct epf_backend_ops epf_backend_embedded = {
 	.progress = embedded_progress,
 	.sleep = embedded_sleep,
 	.check = embedded_check,
-	.has_told = epf_embedded_has_told,
+	.has_notified = epf_embedded_has_notified,
 	.engine_pid = epf_embedded_engine_pid,
 };

@@ -18,8 +18,8 @@ void epf_embedded_identify(struct epf *ep, const struct epf_blob *rank0);
  * thread that runs the core (with progress=thread). Returns when requests reach it. Sets ep->kick. */
 int epf_embedded_start(struct epf *ep);
 
-/* has_told and engine_pid of backend.h. The engine ends with this process, so what peers are to know must be on its way before. */
-bool epf_embedded_has_told(struct epf *ep);
+/* has_notified and engine_pid of backend.h. The engine ends with this process, so what peers are to know must be on its way before. */
+bool epf_embedded_has_notified(struct epf *ep);
 uint32_t epf_embedded_engine_pid(const struct epf *ep);
 
 enum { LOCAL = 0 }; /* the only rank of this engine */

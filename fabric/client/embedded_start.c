@@ -227,15 +227,15 @@ int epf_embedded_start(struct epf *ep)
 	return 0;
 }
 
-static int loss_is_told(struct epf_core *core, void *arg)
+static int loss_is_notified(struct epf_core *core, void *arg)
 {
 	(void)arg;
-	return epf_loss_is_told(core);
+	return epf_loss_is_notified(core);
 }
 
-bool epf_embedded_has_told(struct epf *ep)
+bool epf_embedded_has_notified(struct epf *ep)
 {
-	return epf_engine_call(ep, loss_is_told, NULL) != 0;
+	return epf_engine_call(ep, loss_is_notified, NULL) != 0;
 }
 
 uint32_t epf_embedded_engine_pid(const struct epf *ep)

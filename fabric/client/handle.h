@@ -103,7 +103,7 @@ struct epf {
 	struct epf_mapping *mappings;
 	bool keeps_memory;  /* mappings keep their memfds open */
 	bool aborted;       /* epf_abort was called: every wait ends */
-	bool has_told;      /* the peers know of the losses seen so far */
+	bool has_notified;  /* the peers know of the losses seen so far */
 	uint32_t spins;     /* of a wait before it sleeps, learnt (wait.c); 0: nothing yet */
 	uint32_t waits;     /* that did not end at once; wraps */
 	bool threaded;      /* the engine works by itself: waits sleep on the wakeup */

@@ -44,13 +44,13 @@ static int fail_lost(const struct epf *ep, const struct epf_loss *loss)
  */
 static void notify_peers(struct epf *ep)
 {
-	for (unsigned i = 0; i < NOTIFY_TRIES && !EPF_LOAD_RELAXED(&ep->has_told); i++) {
+	for (unsigned i = 0; i < NOTIFY_TRIES && !EPF_LOAD_RELAXED(&ep->has_notified); i++) {
 		if (i && !epf_progress_once(ep))
 			usleep(NOTIFY_US);
-		if (ep->be->has_told(ep))
-			EPF_STORE_RELAXED(&ep->has_told, true);
+		if (ep->be->has_notified(ep))
+			EPF_STORE_RELAXED(&ep->has_notified, true);
 	}
-	EPF_STORE_RELAXED(&ep->has_told, true);
+	EPF_STORE_RELAXED(&ep->has_notified, true);
 }
 
 int epf_wait_lost(struct epf *ep, bool left)
@@ -60,7 +60,7 @@ int epf_wait_lost(struct epf *ep, bool left)
 	if (!epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, left, &loss))
 		return 0;
 	notify_peers(ep);
-	/* Meanwhile a peer may have told which loss began it. */
+	/* Meanwhile a peer may have reported which loss began it. */
 	(void)epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, left, &loss);
 	return fail_lost(ep, &loss);
 }

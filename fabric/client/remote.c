@@ -152,7 +152,7 @@ static unsigned remote_progress(struct epf *ep)
 }
 
 /* The daemon lives on, and tells by itself. */
-static bool remote_has_told(struct epf *ep)
+static bool remote_has_notified(struct epf *ep)
 {
 	(void)ep;
 	return true;
@@ -201,6 +201,6 @@ const struct epf_backend_ops epf_backend_service = {
 	.progress = remote_progress,
 	.sleep = remote_sleep,
 	.check = remote_check,
-	.has_told = remote_has_told,
+	.has_notified = remote_has_notified,
 	.engine_pid = remote_engine_pid,
 };

@@ -38,7 +38,7 @@ static int check_lost(struct epf *ep)
 	rc = epf_wait_lost(ep, false);
 	if (rc)
 		return rc;
-	EPF_STORE_RELAXED(&ep->has_told, false);
+	EPF_STORE_RELAXED(&ep->has_notified, false);
 	EPF_STORE_RELAXED(&ep->peers_seen, seen);
 	return 0;
 }
@@ -110,7 +110,7 @@ static void sleep_as_engine(struct epf *ep, bool (*ready)(const void *arg), cons
 		sleep_on_wakeup(ep, CALLER_SLEEP_NS, ready, arg, condition);
 }
 
-/* One quiet moment: without a thread of its own the engine sleeps here, else this thread does, until rung. */
+/* One quiet moment: without a separate thread the engine sleeps here, else this thread does, until rung. */
 static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *arg), const void *arg,
 		 const struct epf_condition *condition)
 {

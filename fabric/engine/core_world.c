@@ -37,8 +37,8 @@ static int rank_words(struct epf_core *core, struct epf_rank_state *r)
 {
 	r->usable = calloc(core->world, sizeof(*r->usable));
 	r->masked = calloc(core->world, sizeof(*r->masked));
-	r->told = calloc(core->n_nodes, sizeof(*r->told));
-	return r->usable && r->masked && r->told ? 0 : no_memory("a local rank");
+	r->notified = calloc(core->n_nodes, sizeof(*r->notified));
+	return r->usable && r->masked && r->notified ? 0 : no_memory("a local rank");
 }
 
 void epf_core_forget_peers(struct epf_core *core)

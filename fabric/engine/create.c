@@ -164,7 +164,7 @@ void epf_core_destroy(struct epf_core *core)
 		free(rank->regions);
 		free(rank->usable);
 		free(rank->masked);
-		free(rank->told);
+		free(rank->notified);
 	}
 	epf_revokes_free(core);
 	epf_reconnect_free(core);

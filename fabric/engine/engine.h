@@ -141,7 +141,7 @@ unsigned epf_core_run_calls(struct epf_core *core);
 /* Returns 1 if a ring holds a command or another thread has made a request. To be asked after arming a wakeup. */
 int epf_core_has_work(const struct epf_core *core);
 
-/* Steps the core until epf_core_stop(). Runs on a thread of its own. */
+/* Steps the core until epf_core_stop(). Runs on a separate thread. */
 void epf_core_run(struct epf_core *core, const struct epf_run_options *opts);
 void epf_core_stop(struct epf_core *core);
 /* After a step outside epf_core_run: wakes ranks and peers that sleep. Returns how many ranks it has woken. */

@@ -165,7 +165,7 @@ unsigned epf_loss_step(struct epf_core *core)
 	return handled;
 }
 
-int epf_loss_is_told(struct epf_core *core)
+int epf_loss_is_notified(struct epf_core *core)
 {
 	return !core->telling_loss;
 }

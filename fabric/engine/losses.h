@@ -39,11 +39,11 @@ void epf_loss_take(struct epf_core *core, uint32_t rank, const struct epf_msg *m
 /*
  * An engine with one rank may end together with its process, without a goodbye. So it tells all nodes beforehand which loss its rank would end
  * for. epf_loss_review(): losses or masks have changed; epf_loss_step(): tells nodes as there is room, returns how much was done;
- * epf_loss_is_told(): 1 when all have been told.
+ * epf_loss_is_notified(): 1 when all have been notified.
  */
 void epf_loss_review(struct epf_core *core);
 unsigned epf_loss_step(struct epf_core *core);
-int epf_loss_is_told(struct epf_core *core);
+int epf_loss_is_notified(struct epf_core *core);
 /* EPF_MSG_LOST has arrived. */
 void epf_loss_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 

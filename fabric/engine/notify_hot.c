@@ -4,7 +4,7 @@
  * signal number and a value, so the sender defines a handle once, by a message with full-width fields (stream, rank,
  * signal, add), and names the handle from then on. It does so only after the definition's completion: by
  * the contract of RECV events in nic/nic.h the definition's arrival is then reaped before any write that names it, also on an
- * unordered NIC. Until then, and when handles run out, the signal travels as a message of its own.
+ * unordered NIC. Until then, and when handles run out, the signal travels as a separate message.
  *
  * Called by stage_hot.c, arrive_hot.c and on reclaim. Must never block, allocate, lock, log or make a system call.
  */

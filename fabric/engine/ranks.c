@@ -67,7 +67,7 @@ void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, in
 static void begin_news(struct epf_core *core, struct epf_rank_state *r)
 {
 	for (uint32_t i = 0; i < core->n_nodes; i++)
-		r->told[i] = 0;
+		r->notified[i] = 0;
 	core->telling += !r->telling;
 	r->telling = 1;
 	core->cold_work = 1;
@@ -249,14 +249,14 @@ static int tell_node(struct epf_core *core, struct epf_rank_state *r, uint32_t n
 				? self->n_regions * per_region(core->caps.keys)
 				: 0;
 
-	while (r->told[n] <= last) {
-		struct epf_msg m = news_message(core, r, r->told[n]);
+	while (r->notified[n] <= last) {
+		struct epf_msg m = news_message(core, r, r->notified[n]);
 
 		if (core->nodes[n].state != EPF_NODE_UP || n == core->self)
 			return 1;
 		if (!epf_control_send(core, &core->nodes[n], &m))
 			return 0;
-		r->told[n]++;
+		r->notified[n]++;
 		*handled += 1;
 	}
 	return 1;

@@ -196,7 +196,7 @@ static unsigned turn(struct epf_scheduler *scheduler, uint32_t at)
 		n = step(scheduler, at, &woken);
 		handled += n;
 	} while (n && (int64_t)(until - scheduler->fair.seat[at].time) > 0);
-	/* A thread without a CPU of its own may hold the one that the rank it woke needs, until the kernel's next tick. */
+	/* A thread without a separate CPU may hold the one that the rank it woke needs, until the kernel's next tick. */
 	if (woken && !scheduler->opts.n_cpus && scheduler->n_seats > 1)
 		sched_yield();
 	return handled;

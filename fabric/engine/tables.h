@@ -99,9 +99,9 @@ struct epf_rank_state {
 	uint8_t telling; /* nodes have still to be notified of its state */
 	uint8_t links; /* bit l: its streams use link l of this NIC while that is up; 0: any link */
 	uint32_t pid;  /* its process, for people; 0: not known */
-	uint8_t *usable; /* [world] 1: it may send to that rank: UP and not masked by it */
-	uint8_t *masked; /* [world] */
-	uint16_t *told;  /* [n_nodes] messages about its present state that were sent */
+	uint8_t *usable;    /* [world] 1: it may send to that rank: UP and not masked by it */
+	uint8_t *masked;    /* [world] */
+	uint16_t *notified; /* [n_nodes] messages about its present state that were sent */
 	/* The region with additions to GPU memory under way, if adding_round is the core's. */
 	const struct epf_region_local *adding_to;
 	uint32_t adding_round;

@@ -12,7 +12,7 @@
 /* A beat takes a tick of the peer, its step, the way: so many ticks of ours beyond the limit. */
 enum { SILENT_TICKS_MORE = 2 };
 
-/* Until the first tick: time between two checks for peers that may be told that this engine sends heartbeats. */
+/* Until the first tick: time between two checks for peers that may learn that this engine sends heartbeats. */
 #define PROMISE_TICK_NS UINT64_C(10000000)
 
 /* Returns 1 if the peer's engine has been silent for too long. Counted in our own ticks, so time in which this engine stalled does not count. */

@@ -7,7 +7,7 @@
 
 #include "fabric/engine/lane_hot.h"
 
-/* What a kernel of the rank has told that it waits for. */
+/* What a kernel of the rank reports that it waits for. */
 static bool kernel_condition(const struct epf_wakeup *wakeup, struct condition *condition)
 {
 	uint32_t what = EPF_LOAD_ACQUIRE(&wakeup->kernel_condition); /* B4 */

@@ -29,7 +29,7 @@ struct epf_gpu_parts {
 	uint32_t n_private;                    /* 0 .. EPF_GPU_PRIVATE_MAX */
 	struct epf_signal *signals;            /* page-aligned; NULL: none */
 	struct epf_wakeup *
-		wakeup; /* behind the signals, in the same mapping; NULL: long waits are not told */
+		wakeup; /* behind the signals, in the same mapping; NULL: long waits are not reported */
 	uint64_t
 		device_signals; /* where kernels find them in memory of the device; 0: `signals` are pinned */
 	uint32_t n_signals;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From descriptions to connections: what every rank says of itself when a job is joined, and what an engine makes of all of
- * it. Used by client/join.c (embedded: each rank an engine and a node of its own) and by the service daemon (one engine a job
+ * it. Used by client/join.c (embedded: each rank an engine and a separate node) and by the service daemon (one engine a job
  * and node, several local ranks). Slow path; before traffic, or on the core's thread by epf_core_call().
  */
 #ifndef EPF_FABRIC_JOIN_WORLD_H

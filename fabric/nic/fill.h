@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completing a NIC's table of operations: for table.c and for tests that make a table of their own. It must
+ * Completing a NIC's table of operations: for table.c and for tests that make a separate table. It must
  * never be needed by the engine, which gets complete tables from epf_nic_find().
  */
 #ifndef EPF_FABRIC_NIC_FILL_H

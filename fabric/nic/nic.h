@@ -246,7 +246,7 @@ struct epf_nic_ops {
 	/*
 	 * A lane that is to be opened again after a failure, in place of link_ready, lane_destroy and lane_create: begins it, and asked again
 	 * says -EAGAIN until it is over; then 0 and *token, or -ENETDOWN (the own port is down) or another error, after which it may be begun again.
-	 * Called between two steps by the core: makes no system call, takes no lock and no memory; what needs those a NIC does on a thread of its own, which
+	 * Called between two steps by the core: makes no system call, takes no lock and no memory; what needs those a NIC does on a separate thread, which
 	 * wake_peers wakes. lane_fence and lane_destroy end one that is under way. Filled in by the slow ones where a NIC has none.
 	 */
 	int (*lane_reopen)(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint64_t *token);

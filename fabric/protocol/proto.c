@@ -16,7 +16,7 @@
 
 enum kind { U16, U32, U64, RAW, TEXT, BYTES };
 
-/* Bytes on the wire of the kinds without a length of their own; of TEXT and BYTES: of the length in front. */
+/* Bytes on the wire of the kinds without a separate length; of TEXT and BYTES: of the length in front. */
 static const size_t kind_bytes[] = { [U16] = 2, [U32] = 4, [U64] = 8, [TEXT] = 2, [BYTES] = 4 };
 
 struct field {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Seals and opens descriptions; see seal.h. Called by the daemon, once a rank and exchange. The key is made from the fabric's master key with
- * a label of its own, so that no proof of the bootstrap is one of ours. It must never hand out bytes whose proof was not checked, or
+ * a separate label, so that no proof of the bootstrap is one of ours. It must never hand out bytes whose proof was not checked, or
  * compare a proof in a time that depends on where it differs.
  */
 #include "fabric/protocol/seal.h"

@@ -189,7 +189,7 @@ void epf_svc_stop(struct epf_svc *s)
 	int saved = errno;
 
 	if (write(s->stop_fd, &one, sizeof(one)) < 0)
-		errno = saved; /* the counter is full: it has been told often enough */
+		errno = saved; /* the counter is full, so a notification is pending already */
 	errno = saved;
 }
 

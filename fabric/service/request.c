@@ -150,15 +150,15 @@ void svc_refused(struct epf_svc *s, const struct svc_session *c, const char *wha
 {
 	enum epf_reason reason = epf_last_reason();
 	struct svc_refusal *r = &s->refusals[(unsigned)reason < SVC_REASONS ? reason : 0];
-	uint64_t now = epf_now_ns(), more = r->count - r->told;
+	uint64_t now = epf_now_ns(), more = r->count - r->notified;
 
 	if (!reason)
 		return;
 	r->count++;
-	if (r->told_ns && now - r->told_ns < 1000 * (uint64_t)SVC_MS)
+	if (r->notified_ns && now - r->notified_ns < 1000 * (uint64_t)SVC_MS)
 		return;
-	r->told = r->count;
-	r->told_ns = now;
+	r->notified = r->count;
+	r->notified_ns = now;
 	if (c)
 		epf_warn("client %s: process %d, user %u: %s refused: %s",
 			 c->program[0] ? c->program : "-", (int)c->pid, (unsigned)c->uid, what,

@@ -225,8 +225,8 @@ struct svc_unmaps {
 };
 
 struct svc_refusal {
-	uint64_t count, told;
-	uint64_t told_ns;
+	uint64_t count, notified;
+	uint64_t notified_ns;
 };
 
 struct epf_svc {

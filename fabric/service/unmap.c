@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Letting go of clients' memory. The last user of a memfd frees its pages, all of them in one system call and whatever part of it was mapped: of
- * a region of many GiB that is seconds, in which the control thread would serve nobody. So a thread of its own unmaps what is large, in
+ * a region of many GiB that is seconds, in which the control thread would serve nobody. So a separate thread unmaps what is large, in
  * slices (each holds up page faults of the engine threads only briefly), and closes the descriptors of large memfds. What a user
  * has in use is released by the control thread when it is really free. Called on the control thread; the thread here touches nothing but the
  * list.

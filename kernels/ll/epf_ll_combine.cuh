@@ -283,7 +283,7 @@ EPF_DEV_FN void ll_combine(const struct ll_job *j)
 		ll_combine_recv(j, 0);
 }
 
-/* The same with sums at the sender: a kernel of its own, so that neither takes registers from the other. */
+/* The same with sums at the sender: a separate kernel, so that neither takes registers from the other. */
 EPF_DEV_FN void ll_combine_sums(const struct ll_job *j)
 {
 	if (j->halves & LL_TELL)

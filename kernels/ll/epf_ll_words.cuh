@@ -3,7 +3,7 @@
  * How a dispatch is announced to ranks reached by plain stores, and how all blocks of a RECV half learn of it.
  *
  * Each pair of ranks has a line of LL_WORDS words for each set. A dispatch is announced when all of them hold its number. With few tokens the blocks that send
- * write their share of the words each, behind a fence of their own, and nobody counts blocks in between; with many the last block writes them all.
+ * write their share of the words each, behind a separate fence, and nobody counts blocks in between; with many the last block writes them all.
  *
  * Where no commands are used every block looks at the words itself. Who judges that a rank is late is block 0 alone, and all blocks must agree: before it
  * does, it says that it is about to (LL_CLOSING), lets all loads that are under way end, and looks again. A block looks at that mark whenever it looks at

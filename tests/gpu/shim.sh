@@ -18,7 +18,7 @@
 # Where the heap is the GPU's, CUDA_MODULE_LOADING=EAGER is set: the software NIC copies by CUDA calls, and a kernel of PyTorch that is brought to the
 # device while DeepEP's waits for such a copy would wait for it (gpu-lazy shows that). Memory of the host, a daemon, or an RDMA NIC need no such thing.
 #
-# Each part runs under a deadline of its own and is killed with everything it started; DeepEP's kernels wait forever. What the shim counted is
+# Each part runs under a separate deadline and is killed with everything it started; DeepEP's kernels wait forever. What the shim counted is
 # held against what the test's seeds say (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -210,7 +210,7 @@ built()
 	done
 }
 
-# with_daemon EXPERTS NAME SECONDS SETTING...: the low-latency test with the engine in a daemon, a process of its own
+# with_daemon EXPERTS NAME SECONDS SETTING...: the low-latency test with the engine in a daemon, a separate process
 with_daemon()
 {
 	local name=$2

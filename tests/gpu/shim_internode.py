@@ -11,7 +11,7 @@ layout; every received row, scale, index and weight of dispatch, plain and with 
 such that all sums are exact, so that a sum is right in any order. What the shim says that it carried is held against the routing: bytes and barrier
 requests exactly; the number of puts depends on the kernels' timing, so it has a least value.
 
-Each rank is a process with a log of its own in DIR (rank-NN.log). What is not over after S seconds says where it stands, and is killed. DeepEP must be on
+Each rank is a process with a separate log in DIR (rank-NN.log). What is not over after S seconds says where it stands, and is killed. DeepEP must be on
 PYTHONPATH and the shim preloaded, see shim_internode.sh. Exit 0: all as the seeds say.
 
 --own holds what the shim counted in one run of DeepEP's test_internode.py (its 32 cases, seed 0) against that test's seeds: bytes and barrier requests.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Starting, killing and asking service daemons (daemons.h). Each is a process of its own that dies with the caller; readiness comes
+ * Starting, killing and asking service daemons (daemons.h). Each is a separate process that dies with the caller; readiness comes
  * over a pipe, so that nothing waits by guessing.
  */
 #include "tests/proc/daemons.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Real rank processes for tests: forks them, lets them join over TCP on loopback through a rendezvous of its own on a free
+ * Real rank processes for tests: forks them, lets them join over TCP on loopback through a separate rendezvous on a free
  * port, and gives them a page of shared memory to talk to the parent. A rank that finds a fault prints it and exits
  * with 1. Traffic: rounds in which every rank puts a page of known bytes, with a signal, to every other one.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What hostile clients do to the daemon, for test_svc_hostile.c: each attack runs in a process of its own beside an honest job, and
+ * What hostile clients do to the daemon, for test_svc_hostile.c: each attack runs in a separate process beside an honest job, and
  * checks itself that it got no further than it should. A fault is one line, and the process ends with 1.
  */
 #ifndef EPF_TESTS_SVC_HOSTILE_H

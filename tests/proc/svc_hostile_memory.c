@@ -26,15 +26,15 @@ enum { PAGES = 16, PAGE = 4096, FDS_MOST = 10 };
 struct offer {
 	struct epf_svc_region region;
 	int fds[FDS_MOST];
-	unsigned n_fds;    /* sent */
-	unsigned told_fds; /* said in the header */
+	unsigned n_fds;         /* sent */
+	unsigned announced_fds; /* said in the header */
 };
 
-/* One REGION in a connection of its own: refused by an answer or by closing, with a reason either way. True: refused. */
+/* One REGION in a separate connection: refused by an answer or by closing, with a reason either way. True: refused. */
 static bool refused(const struct hostile *h, const struct offer *o, const char *what)
 {
 	struct epf_svc_head head = { .type = EPF_SVC_REGION,
-				     .fds = (uint16_t)o->told_fds,
+				     .fds = (uint16_t)o->announced_fds,
 				     .seq = 1 };
 	struct epf_svc_signals signals = { .count = 16 };
 	struct epf_svc_signals_reply reply;
@@ -49,7 +49,7 @@ static bool refused(const struct hostile *h, const struct offer *o, const char *
 	head.bytes = (uint32_t)len;
 	rc = raw_frame(&c, &head, body, len, o->fds, o->n_fds);
 	if (!rc)
-		rc = raw_recv(&c, o->told_fds > o->n_fds ? 2000 : RAW_TIMEOUT_MS);
+		rc = raw_recv(&c, o->announced_fds > o->n_fds ? 2000 : RAW_TIMEOUT_MS);
 	/* Too few descriptors: the daemon may not answer before its deadline for a message, or close. */
 	if (rc == 0 && c.head.status == 0)
 		fprintf(stderr, "%s: was taken\n", what);
@@ -70,7 +70,7 @@ static void offer_one(const struct hostile *h, int fd, uint64_t offset, uint64_t
 	struct offer o = { .region = { .offset = offset, .bytes = bytes, .access = 3 },
 			   .fds = { fd },
 			   .n_fds = 1,
-			   .told_fds = 1 };
+			   .announced_fds = 1 };
 
 	if (fd < 0) {
 		fprintf(stderr, "%s: cannot be made here: %s\n", what, strerror(errno));
@@ -133,7 +133,7 @@ static void numbers(const struct hostile *h, unsigned *bad)
 	for (unsigned i = 0; i < sizeof(how) / sizeof(how[0]); i++) {
 		struct offer o = { .region = { .bytes = PAGE, .access = 3 },
 				   .n_fds = how[i].sent,
-				   .told_fds = how[i].told };
+				   .announced_fds = how[i].told };
 
 		for (unsigned k = 0; k < FDS_MOST; k++)
 			o.fds[k] = fd;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Jobs of rank processes for the tests of the service: processes. What ranks do in a round is svc_round.c's. The rendezvous
- * server has a process of its own, so that the test never forks beside a thread (gcc 12's sanitizer does not survive that).
+ * server has a separate process, so that the test never forks beside a thread (gcc 12's sanitizer does not survive that).
  */
 #include "tests/proc/svc_job.h"
 #include "fabric/base/clock.h"

@@ -45,14 +45,14 @@ enum {
 
 /* What a rank tells the test. Plain words, written and read with __atomic built-ins. */
 struct job_report {
-	uint64_t step;       /* enum job_step */
-	uint64_t rounds;     /* played */
-	uint64_t told_ns;    /* when it came back with an error, 0: it did not */
-	int64_t rc;          /* that error */
-	uint64_t failed;     /* 1: the rank found a fault */
-	uint64_t counter[8]; /* the body's */
-	char text[512];      /* epf_last_error() of that error */
-	char failure[128];   /* of -EIO: the ring's first failure */
+	uint64_t step;        /* enum job_step */
+	uint64_t rounds;      /* played */
+	uint64_t notified_ns; /* when it came back with an error, 0: it did not */
+	int64_t rc;           /* that error */
+	uint64_t failed;      /* 1: the rank found a fault */
+	uint64_t counter[8];  /* the body's */
+	char text[512];       /* epf_last_error() of that error */
+	char failure[128];    /* of -EIO: the ring's first failure */
 };
 
 struct job_page {

@@ -40,7 +40,7 @@ int raw_open(struct raw *c, const char *path);
 void raw_close(struct raw *c);
 /* Sends bytes as they are, descriptors on the first: bytes sent or -errno. */
 int raw_send(struct raw *c, const void *bytes, size_t len, const int *fds, unsigned n_fds);
-/* Sends a frame whose header says what it is told to say. */
+/* Sends a frame with the given header. */
 int raw_frame(struct raw *c, const struct epf_svc_head *head, const void *body, size_t len,
 	      const int *fds, unsigned n_fds);
 /* Reads one answer: 0; -ECONNRESET closed; -ETIMEDOUT; -EBADMSG. */

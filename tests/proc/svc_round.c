@@ -211,7 +211,7 @@ void job_rank_told(struct job_rank *r, int rc)
 {
 	r->report->rc = rc;
 	snprintf(r->report->text, sizeof(r->report->text), "%s", epf_last_error());
-	job_set(&r->report->told_ns, epf_now_ns());
+	job_set(&r->report->notified_ns, epf_now_ns());
 }
 
 int job_rank_register(struct job_rank *r)

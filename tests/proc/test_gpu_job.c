@@ -262,7 +262,7 @@ static void ceiling(uint32_t bytes)
 	exit(0);
 }
 
-/* Runs a function in a process of its own: this one forks ranks later and must not have met a driver. */
+/* Runs a function in a separate process: this one forks ranks later and must not have met a driver. */
 static int in_child(void (*fn)(uint32_t), uint32_t arg)
 {
 	pid_t pid;

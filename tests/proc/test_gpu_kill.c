@@ -40,7 +40,7 @@ struct job {
 	const char *what;
 	enum victim victim;
 	bool service;
-	const char *told[2]; /* part of the sentence at each rank; NULL: the rank is killed */
+	const char *notified[2]; /* part of the sentence at each rank; NULL: the rank is killed */
 };
 
 static bool is_fake(void)
@@ -140,7 +140,7 @@ static void rank_body(struct rank *r, const struct job *job)
 	fflush(stdout);
 	RANK_CHECK(r, rc < 0 && rc != -ENOENT);
 	RANK_CHECK(r, since_kill(r) >= 0 && since_kill(r) < TOLD_S);
-	RANK_CHECK(r, strstr(epf_last_error(), job->told[r->me]));
+	RANK_CHECK(r, strstr(epf_last_error(), job->notified[r->me]));
 }
 
 static void rank_main(struct ranks *ranks, const struct job *job, uint32_t i)

@@ -17,8 +17,8 @@
 
 enum { VICTIM = 2, BEFORE = 200, AFTER = 200 };
 
-#define TOLD_WITHIN_NS UINT64_C(10000000000)
-#define WAIT_NS        UINT64_C(20000000000)
+#define NOTIFIED_WITHIN_NS UINT64_C(10000000000)
+#define WAIT_NS            UINT64_C(20000000000)
 
 static const char *const short_timeouts[] = { "peer-timeout=1s", "emu-retry-timeout=1s", NULL };
 static const char *const long_timeouts[] = { "peer-timeout=5s", "emu-retry-timeout=5s", NULL };
@@ -79,10 +79,10 @@ static void kill_one(const char *name, const char *const *settings)
 	kill(job.pid[VICTIM], SIGKILL);
 	assert_int_equal(ranks_wait(&job, VICTIM), 0);
 	for (uint32_t i = 0; i < VICTIM; i++) {
-		uint64_t told = job.page->lost_ns[i] - job.page->killed_ns;
+		uint64_t notified = job.page->lost_ns[i] - job.page->killed_ns;
 
-		assert_true(told < TOLD_WITHIN_NS);
-		worst = told > worst ? told : worst;
+		assert_true(notified < NOTIFIED_WITHIN_NS);
+		worst = notified > worst ? notified : worst;
 	}
 	printf("# %s: told after %.0f ms\n", name, (double)worst / 1e6);
 	ranks_end(&job);

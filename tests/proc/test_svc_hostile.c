@@ -76,7 +76,7 @@ static uint64_t rounds_now(void)
 	return most;
 }
 
-/* One attack in a process of its own; the honest job plays on during and after it, and nothing of the attack is left. */
+/* One attack in a separate process; the honest job plays on during and after it, and nothing of the attack is left. */
 static void attack(const char *name, void (*fn)(const struct hostile *h), uint64_t count)
 {
 	struct hostile h = { .path = { daemons_socket(&daemons, 0), daemons_socket(&daemons, 1) },

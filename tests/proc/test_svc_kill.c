@@ -32,7 +32,7 @@ enum {
 	POINTS = LAST - FIRST + 1,
 	RUNS = 25,
 	RUNS_LONG = 100,
-	TOLD_MS = 2000,
+	NOTIFIED_MS = 2000,
 	LONG_MS = 60000, /* a hang */
 	SPOILT_MAX = 200,
 	GRACE_MS = 100,
@@ -173,7 +173,7 @@ static void plan_job(struct job_plan *plan, const char *name, void (*body)(struc
 static bool somebody_was_told(struct job *job)
 {
 	for (unsigned i = 0; i < WORLD; i++)
-		if (job_get(&job->page->rank[i].told_ns) && job->page->rank[i].rc < 0)
+		if (job_get(&job->page->rank[i].notified_ns) && job->page->rank[i].rc < 0)
 			return true;
 	return false;
 }
@@ -264,7 +264,7 @@ static void explain(struct job *job)
 	}
 }
 
-/* How long this machine had kept the test waiting when a rank had been told. */
+/* How long this machine had kept the test waiting when a rank had been notified. */
 struct waits {
 	uint64_t since_kill, since_fork;
 };
@@ -276,12 +276,12 @@ static void wait_told(struct job *job, const struct victim *v, struct waits *wai
 
 		if (!v->daemon && i == v->number)
 			continue;
-		if (job_await(&rep->told_ns, 1, job_ms(LONG_MS))) {
+		if (job_await(&rep->notified_ns, 1, job_ms(LONG_MS))) {
 			explain(job);
 			print_error("rank %u was not told in step %s\n", i,
 				    job_step_name[rep->step % JOB_STEPS]);
 		}
-		assert_int_not_equal(job_get(&rep->told_ns), 0);
+		assert_int_not_equal(job_get(&rep->notified_ns), 0);
 		waits[i].since_kill = stall_since(&killed_at);
 		waits[i].since_fork = stall_since(&forked_at);
 	}
@@ -304,16 +304,16 @@ static void check_one(struct job *job, const struct victim *v, unsigned at, unsi
 {
 	uint64_t killed = job_get(&job->page->words[W_KILLED_NS]);
 	struct job_report *rep = &job->page->rank[i];
-	uint64_t told = rep->told_ns > killed ? rep->told_ns - killed : 0;
+	uint64_t notified = rep->notified_ns > killed ? rep->notified_ns - killed : 0;
 
-	worst_ns = told > worst_ns ? told : worst_ns;
+	worst_ns = notified > worst_ns ? notified : worst_ns;
 	worst_stall_ns = stalled > worst_stall_ns ? stalled : worst_stall_ns;
-	if (told >= TOLD_MS * UINT64_C(1000000))
+	if (notified >= NOTIFIED_MS * UINT64_C(1000000))
 		print_error(
 			"%s killed in %s: rank %u told after %.0f ms, in %.0f of which it or the machine was kept waiting: %s\n",
-			v->name, job_step_name[at], i, (double)told / 1e6, (double)stalled / 1e6,
-			rep->text);
-	assert_true(told < (uint64_t)job_ms(TOLD_MS) * 1000000 + stalled);
+			v->name, job_step_name[at], i, (double)notified / 1e6,
+			(double)stalled / 1e6, rep->text);
+	assert_true(notified < (uint64_t)job_ms(NOTIFIED_MS) * 1000000 + stalled);
 	/* A closer returns from epf_close; and a rank that closed in order before the kill has left, not died. */
 	if (rep->rc == 0 && at >= JOB_CLOSE)
 		return;
@@ -424,7 +424,7 @@ static unsigned run(const struct victim *v, unsigned point, bool pause)
 
 		worst_close_ns = ns > worst_close_ns ? ns : worst_close_ns;
 		assert_int_equal(dying.page->rank[i].failed, 0);
-		assert_true(ns < (uint64_t)job_ms(TOLD_MS) * 1000000 + stalled);
+		assert_true(ns < (uint64_t)job_ms(NOTIFIED_MS) * 1000000 + stalled);
 	}
 	job_end(&dying);
 	if (v->daemon)

@@ -166,7 +166,7 @@ static void one_link_unordered(void **state)
 	cut_and_restore("link-unordered", unordered, times(), true);
 }
 
-/* Plays until told. */
+/* Plays until notified. */
 static void until_told(struct job_rank *r)
 {
 	int rc;
@@ -198,11 +198,11 @@ static void both_links(void **state)
 	for (unsigned i = 0; i < WORLD; i++) {
 		struct job_report *rep = &job.page->rank[i];
 		char want[2][16];
-		uint64_t told;
+		uint64_t notified;
 
-		assert_int_equal(job_await(&rep->told_ns, 1, job_ms(60000)), 0);
-		told = rep->told_ns - cut;
-		worst = told > worst ? told : worst;
+		assert_int_equal(job_await(&rep->notified_ns, 1, job_ms(60000)), 0);
+		notified = rep->notified_ns - cut;
+		worst = notified > worst ? notified : worst;
 		for (unsigned k = 0; k < 2; k++)
 			snprintf(want[k], sizeof(want[k]), "rank %u", (1 - i / 2) * 2 + k);
 		if (!strstr(rep->text, want[0]) && !strstr(rep->text, want[1]))
@@ -210,7 +210,7 @@ static void both_links(void **state)
 		assert_true(rep->rc == -ECONNRESET ||
 			    rep->rc == -EIO); /* a flush tells of failed commands */
 		assert_true(strstr(rep->text, want[0]) || strstr(rep->text, want[1]));
-		assert_true(told < (uint64_t)job_ms(ENDS_MS) * 1000000 + stall_since(&mark));
+		assert_true(notified < (uint64_t)job_ms(ENDS_MS) * 1000000 + stall_since(&mark));
 	}
 	job_set(&job.page->words[W_ALL_TOLD], 1);
 	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
@@ -218,7 +218,7 @@ static void both_links(void **state)
 	       (double)worst / 1e6, job.page->rank[0].text);
 }
 
-/* Plays a little; then ranks 0 and 2 send to each other until told, and leave at once, and the others wait at a barrier for them. */
+/* Plays a little; then ranks 0 and 2 send to each other until notified, and leave at once, and the others wait at a barrier for them. */
 static void until_left(struct job_rank *r)
 {
 	int rc = 0;
@@ -278,7 +278,7 @@ static void begin_anew(struct job_rank *r)
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
 }
 
-/* Is told, reconnects: in vain while the links are down, then for good. Peers of the other node have come back once more. */
+/* Gets the error, then reconnects: unsuccessfully while the links are down, then successfully. Peers of the other node have come back once more. */
 static void come_back(struct job_rank *r, uint64_t cycle)
 {
 	int rc;

@@ -196,9 +196,9 @@ static void hears_at_once(const char *name, void (*body)(struct job_rank *r))
 	killed = epf_now_ns();
 	daemons_kill(&daemons, 0);
 	for (unsigned i = 0; i < 2; i++) {
-		assert_int_equal(job_await(&job.page->rank[i].told_ns, 1, job_ms(REACH_MS)), 0);
-		if (job.page->rank[i].told_ns - killed > worst)
-			worst = job.page->rank[i].told_ns - killed;
+		assert_int_equal(job_await(&job.page->rank[i].notified_ns, 1, job_ms(REACH_MS)), 0);
+		if (job.page->rank[i].notified_ns - killed > worst)
+			worst = job.page->rank[i].notified_ns - killed;
 	}
 	stalled = stall_since(&mark);
 	job_set(&job.page->words[W_GO], 1);

@@ -150,35 +150,35 @@ def size_hints_check_their_numbers():
 def wrong_dispatches():
     b = buffer()
 
-    def told(pattern, x_=None, index_=None, tokens=TOKENS, experts=EXPERTS, **named):
+    def refuses(pattern, x_=None, index_=None, tokens=TOKENS, experts=EXPERTS, **named):
         raises(Wrong, "^low_latency_dispatch: .*" + pattern, b.low_latency_dispatch, x() if x_ is None else x_,
                index() if index_ is None else index_, tokens, experts, **named)
 
-    told("x is a list; it must be a tensor", [1, 2])
-    told(r"x has dtype torch.float16; it must be torch.bfloat16", x(dtype=torch.float16))
-    told("x has 3 dimensions; it must have 2", torch.empty((5, 2, 512), dtype=torch.bfloat16))
-    told("x is on cuda:0; this Buffer works on cpu", x(device="cuda:0"))
-    told(r"x is not contiguous; give x.contiguous\(\)", x(tokens=HIDDEN, hidden=5).transpose(0, 1))
-    told("hidden is 1000; it must be a multiple of 128", x(hidden=1000))
-    told("there are 9 tokens; num_max_dispatch_tokens_per_rank is 8", x(tokens=9), index(tokens=9))
-    told(r"topk_idx has dtype torch.int32; it must be torch.int64", None, index(dtype=torch.int32))
-    told(r"topk_idx has shape \[4, 4\]; it must have \[5 \(tokens\), any\]", None, index(tokens=4))
-    told("top-k is 17; it must be 1 to 16", None, index(topk=17))
-    told("num_experts is 7; it must be a multiple of the 2 ranks", experts=7)
-    told("num_max_dispatch_tokens_per_rank is -1; it must be a positive integer", tokens=-1)
-    told("exclude each other", async_finish=True, return_recv_hook=True)
-    told("use_fp8 is False", use_fp8=False, round_scale=True)
-    told("use_ue8m0 needs round_scale=True", use_ue8m0=True)
-    told("hidden must be a multiple of 512, not 1152", x(hidden=1152), use_ue8m0=True, round_scale=True)
-    told(r"cumulative_local_expert_recv_stats has dtype torch.int64; it must be torch.int32",
+    refuses("x is a list; it must be a tensor", [1, 2])
+    refuses(r"x has dtype torch.float16; it must be torch.bfloat16", x(dtype=torch.float16))
+    refuses("x has 3 dimensions; it must have 2", torch.empty((5, 2, 512), dtype=torch.bfloat16))
+    refuses("x is on cuda:0; this Buffer works on cpu", x(device="cuda:0"))
+    refuses(r"x is not contiguous; give x.contiguous\(\)", x(tokens=HIDDEN, hidden=5).transpose(0, 1))
+    refuses("hidden is 1000; it must be a multiple of 128", x(hidden=1000))
+    refuses("there are 9 tokens; num_max_dispatch_tokens_per_rank is 8", x(tokens=9), index(tokens=9))
+    refuses(r"topk_idx has dtype torch.int32; it must be torch.int64", None, index(dtype=torch.int32))
+    refuses(r"topk_idx has shape \[4, 4\]; it must have \[5 \(tokens\), any\]", None, index(tokens=4))
+    refuses("top-k is 17; it must be 1 to 16", None, index(topk=17))
+    refuses("num_experts is 7; it must be a multiple of the 2 ranks", experts=7)
+    refuses("num_max_dispatch_tokens_per_rank is -1; it must be a positive integer", tokens=-1)
+    refuses("exclude each other", async_finish=True, return_recv_hook=True)
+    refuses("use_fp8 is False", use_fp8=False, round_scale=True)
+    refuses("use_ue8m0 needs round_scale=True", use_ue8m0=True)
+    refuses("hidden must be a multiple of 512, not 1152", x(hidden=1152), use_ue8m0=True, round_scale=True)
+    refuses(r"cumulative_local_expert_recv_stats has dtype torch.int64; it must be torch.int32",
          cumulative_local_expert_recv_stats=torch.empty(3, dtype=torch.int64))
-    told(r"cumulative_local_expert_recv_stats has shape \[6\]; it must have \[3 \(local experts\)\]",
+    refuses(r"cumulative_local_expert_recv_stats has shape \[6\]; it must have \[3 \(local experts\)\]",
          cumulative_local_expert_recv_stats=torch.empty(6, dtype=torch.int32))
-    told(r"dispatch_wait_recv_cost_stats has 2 dimensions; it must have 1, \[2 \(ranks\)\]",
+    refuses(r"dispatch_wait_recv_cost_stats has 2 dimensions; it must have 1, \[2 \(ranks\)\]",
          dispatch_wait_recv_cost_stats=torch.empty((2, 2), dtype=torch.int64))
     raises(deep_ep.NotThereYet, "NVFP4", dispatched, b, use_nvfp4=True)
     odd = torch.Tensor((5, HIDDEN), torch.bfloat16, address=x().data_ptr() + 8)
-    told("address that is no multiple of 16", odd)
+    refuses("address that is no multiple of 16", odd)
     assert not b._ll.calls, "something was sent all the same"
 
 
@@ -347,21 +347,21 @@ def wrong_combines():
     *_, handle, _, _ = dispatched(b)
     sent = len(b._ll.calls)
 
-    def told(pattern, x_=None, index_=None, weights_=None, handle_=handle, **named):
+    def refuses(pattern, x_=None, index_=None, weights_=None, handle_=handle, **named):
         raises(Wrong, "^low_latency_combine: .*" + pattern, b.low_latency_combine, outputs() if x_ is None else x_,
                index() if index_ is None else index_, weights() if weights_ is None else weights_, handle_, **named)
 
-    told("handle is a tuple; it must be the one that low_latency_dispatch gave", handle_=tuple(handle))
-    told(r"x has shape \[3, 8, 1024\]; it must have \[3 \(local experts\), 16 \(ranks \* tokens at most\), 1024 \(hidden\)\]",
+    refuses("handle is a tuple; it must be the one that low_latency_dispatch gave", handle_=tuple(handle))
+    refuses(r"x has shape \[3, 8, 1024\]; it must have \[3 \(local experts\), 16 \(ranks \* tokens at most\), 1024 \(hidden\)\]",
          torch.empty((LOCAL, TOKENS, HIDDEN), dtype=torch.bfloat16))
-    told("x has dtype torch.float32", outputs(dtype=torch.float32))
-    told(r"topk_idx has shape \[5, 3\]", None, index(topk=3))
-    told(r"topk_weights has shape \[4, 4\]", None, None, weights(tokens=4))
-    told(r"topk_weights has dtype torch.bfloat16; it must be torch.float32", None, None, weights(dtype=torch.bfloat16))
-    told(r"out has shape \[4, 1024\]; it must have \[5 \(tokens\), 1024 \(hidden\)\]", out=x(tokens=4))
-    told("there are 9 tokens", None, index(tokens=9), weights(tokens=9))
-    told(r"combine_wait_recv_cost_stats has shape \[3\]", combine_wait_recv_cost_stats=torch.empty(3, dtype=torch.int64))
-    told("exclude each other", async_finish=True, return_recv_hook=True)
+    refuses("x has dtype torch.float32", outputs(dtype=torch.float32))
+    refuses(r"topk_idx has shape \[5, 3\]", None, index(topk=3))
+    refuses(r"topk_weights has shape \[4, 4\]", None, None, weights(tokens=4))
+    refuses(r"topk_weights has dtype torch.bfloat16; it must be torch.float32", None, None, weights(dtype=torch.bfloat16))
+    refuses(r"out has shape \[4, 1024\]; it must have \[5 \(tokens\), 1024 \(hidden\)\]", out=x(tokens=4))
+    refuses("there are 9 tokens", None, index(tokens=9), weights(tokens=9))
+    refuses(r"combine_wait_recv_cost_stats has shape \[3\]", combine_wait_recv_cost_stats=torch.empty(3, dtype=torch.int64))
+    refuses("exclude each other", async_finish=True, return_recv_hook=True)
     raises(Wrong, "use_logfmt and zero_copy exclude", b.low_latency_combine, outputs(), index(), weights(), handle, use_logfmt=True,
            zero_copy=True)
     raises(deep_ep.NotThereYet, "overlap", b.low_latency_combine, outputs(), index(), weights(), handle, overlap=True)

@@ -19,7 +19,7 @@ static const unsigned nodes[RIG_WORLD] = { 0, 0, 1, 1 };
 
 enum { WAIT_MS = 60000, TOGETHER = 20, AFTERWARDS = 30 };
 
-/* Words of the page: cycles whose links are up again; ranks that have been told, in all cycles together. */
+/* Words of the page: cycles whose links are up again; ranks that have been notified, in all cycles together. */
 enum { W_MENDED = 8, W_TOLD = 9 };
 
 /* A counter of a report: the slowest epf_reconnect that succeeded, in ns. */

@@ -169,8 +169,8 @@ static void result_told(const char *what, uint64_t since, unsigned first, unsign
 	uint64_t worst = 0;
 
 	for (unsigned i = first; i <= last; i++)
-		if (rig.job.page->rank[i].told_ns > since + worst)
-			worst = rig.job.page->rank[i].told_ns - since;
+		if (rig.job.page->rank[i].notified_ns > since + worst)
+			worst = rig.job.page->rank[i].notified_ns - since;
 	rig_say("%s: all told within %.0f ms", what, (double)worst / 1e6);
 }
 
@@ -227,7 +227,7 @@ static void case_frozen(void)
 	kill(rig.job.pid[2], SIGCONT);
 	kill(rig.job.pid[3], SIGCONT);
 	for (unsigned i = 2; i < RIG_WORLD; i++)
-		RIG_CHECK(job_await(&rig.job.page->rank[i].told_ns, 1, 20000) == 0);
+		RIG_CHECK(job_await(&rig.job.page->rank[i].notified_ns, 1, 20000) == 0);
 	printf("rank 2, thawed: %s\n", rig.job.page->rank[2].text);
 	rig_end_told(&rig.job, 0);
 }
@@ -255,7 +255,7 @@ static void case_silent(void)
 
 /*
  * Commands hold no keys, so only a broken or hostile engine can use a wrong one: here rank 0's own, inside its process, whose copy of rank 1's
- * keys is spoiled. All four ranks have engines of their own, on the devices that the job beside uses.
+ * keys is spoiled. All four ranks have separate engines, on the devices that the job beside uses.
  */
 static int spoil_keys(struct epf_core *core, void *arg)
 {
@@ -310,12 +310,12 @@ static void case_rkey(void)
 	rig_told(&rig.job, 1, since, 1, second);
 	for (unsigned i = 0; i < 2; i++)
 		RIG_CHECK(job_await(&rig.job.page->rank[i].counter[RIG_C_AFTER], 10, 20000) == 0);
-	/* The status of the command that named the key, nothing else; a flush since has told of it. */
+	/* The status of the command that named the key, nothing else; a flush since has reported it. */
 	printf("rank 0%s\n", rig.job.page->rank[0].failure);
 	snprintf(want, sizeof(want), "to rank 1: status %d", EPF_S_REMOTE_ACCESS);
 	RIG_CHECK(strstr(rig.job.page->rank[0].failure, want) != NULL);
-	RIG_CHECK(!job_get(&rig.job.page->rank[2].told_ns) &&
-		  !job_get(&rig.job.page->rank[3].told_ns));
+	RIG_CHECK(!job_get(&rig.job.page->rank[2].notified_ns) &&
+		  !job_get(&rig.job.page->rank[3].notified_ns));
 	result_told("wrong key", since, 0, 1);
 	for (unsigned i = 2; i < RIG_WORLD; i++)
 		kill(rig.job.pid[i], SIGKILL);

@@ -151,7 +151,7 @@ group_speed()
 	local gate=70 gate_bare=50 writes=512 pairs=3 rounds=5 bare=4096
 	[ "${EPF_TEST_LONG-}" != 1 ] || { gate=85 gate_bare=95 writes=2048 pairs=7 bare=8192; }
 	job speed-fabric 600 speed_fabric caller "$gate" -n "$writes" --rounds "$rounds"
-	# With the engine on a thread of its own: printed, not judged, since the two emulated CPUs are the kernel's too.
+	# With the engine on a separate thread: printed, not judged, since the two emulated CPUs are the kernel's too.
 	job speed-fabric-thread 300 speed_fabric thread 1 -n "$writes" --rounds 3
 	if find_perftest; then
 		job speed-perftest 900 speed_perftest "$gate_bare" "$pairs" "$bare"

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { BOOT_S = 60, REACH_MS = 60000, TOLD_MS = 40000, ROUNDS_BESIDE = 5, ROUNDS_AFTER = 10 };
+enum { BOOT_S = 60, REACH_MS = 60000, NOTIFIED_MS = 40000, ROUNDS_BESIDE = 5, ROUNDS_AFTER = 10 };
 
 struct rig rig;
 
@@ -163,7 +163,7 @@ void rig_play_until_told(struct job_rank *r)
 		else if (rc != -ETIMEDOUT)
 			mask_lost(r);
 	}
-	JOB_CHECK(r, job_await(&r->page->words[RIG_ALL_TOLD], 1, TOLD_MS) == 0);
+	JOB_CHECK(r, job_await(&r->page->words[RIG_ALL_TOLD], 1, NOTIFIED_MS) == 0);
 }
 
 void rig_until_told(struct job_rank *r)
@@ -182,8 +182,8 @@ void rig_told(const struct job *job, unsigned rank, uint64_t since_ns, unsigned 
 	bool named = !words;
 	uint64_t after;
 
-	RIG_CHECK(job_await(&rep->told_ns, 1, TOLD_MS) == 0);
-	after = rep->told_ns > since_ns ? rep->told_ns - since_ns : 0;
+	RIG_CHECK(job_await(&rep->notified_ns, 1, NOTIFIED_MS) == 0);
+	after = rep->notified_ns > since_ns ? rep->notified_ns - since_ns : 0;
 	printf("rank %u got %lld after %.0f ms (limit %.0f), saw lost %#llx: %s%s\n", rank,
 	       (long long)rep->rc, (double)after / 1e6, (double)rig_limit_ns() / 1e6,
 	       (unsigned long long)rep->counter[RIG_C_LOST], rep->text, rep->failure);

@@ -116,7 +116,7 @@ static int send_letter(struct job_rank *r, uint32_t peer, uint32_t k)
 	case 0:
 		return epf_put_signal(r->ring, peer, REGION, from, REGION, to, l.bytes, r->me, 1,
 				      EPF_FENCE);
-	case 1: /* a group has a stream of its own */
+	case 1: /* a group has a separate stream */
 		rc = epf_put_group(r->ring, peer, REGION, from, REGION, to, l.bytes, r->me,
 				   EPF_BULK);
 		return rc ? rc : epf_signal_counted(r->ring, peer, r->me, 1, 1, 0);
@@ -470,7 +470,7 @@ static void parse(int argc, char **argv, const char **more)
 
 static const char *const node_devices[2][2] = { { "rxe0", "rxe1" }, { "rxe0,rxe2", "rxe1,rxe3" } };
 
-/* Ranks with engines of their own, even ones on the even devices. */
+/* Ranks with separate engines, even ones on the even devices. */
 static void embedded_job(const char *const *more)
 {
 	static char device[2][32];

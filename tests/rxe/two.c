@@ -2,7 +2,7 @@
 /*
  * A machine that is stalled, seen by another one: run by jobs.sh in both guests of two.sh at once. Each has a daemon and two of a job's
  * four ranks. The second guest is stopped by its monitor in the middle of the job and goes on later; in the first one the ranks left must be
- * told which node is silent, and a job beside must not notice.
+ * notified which node is silent, and a job beside must not notice.
  *
  *   rxe_two 1|2     which guest this is
  *
@@ -124,8 +124,8 @@ static void first(void)
 	for (unsigned i = 0; i < 2; i++) {
 		rig_told(&rig.job, i, since, 12, names_node1);
 		RIG_CHECK(job_await(&rig.job.page->rank[i].counter[RIG_C_AFTER], 10, 20000) == 0);
-		if (rig.job.page->rank[i].told_ns - since > worst)
-			worst = rig.job.page->rank[i].told_ns - since;
+		if (rig.job.page->rank[i].notified_ns - since > worst)
+			worst = rig.job.page->rank[i].notified_ns - since;
 	}
 	limit = rig_limit_ns();
 	rig_beside_goes_on();
@@ -148,9 +148,9 @@ static void second(void)
 	cross_job("cross", "10.9.0.1:29555", rig_until_told);
 	RIG_CHECK(job_reach(&rig.job, 5, BEGIN_MS) == 0);
 	for (unsigned i = 2; i < RIG_WORLD; i++) {
-		RIG_CHECK(job_await(&rig.job.page->rank[i].told_ns, 1, BEGIN_MS) == 0);
+		RIG_CHECK(job_await(&rig.job.page->rank[i].notified_ns, 1, BEGIN_MS) == 0);
 		rig_clock();
-		rig_told(&rig.job, i, rig.job.page->rank[i].told_ns, 3, names_node0);
+		rig_told(&rig.job, i, rig.job.page->rank[i].notified_ns, 3, names_node0);
 	}
 	rig_end_told(&rig.job, 0);
 	printf("# result: told of node 0 when it went on\n");

@@ -48,7 +48,7 @@ void client_instance(const char *socket, char *buf, size_t size);
 int client_open(const struct client_request *req, const char *socket, struct epf_svc_channel **out,
 		struct epf_svc_hello_reply *hello);
 
-/* One request over a connection of its own, and its answer: 0, or -errno with epf_last_error(). */
+/* One request over a separate connection, and its answer: 0, or -errno with epf_last_error(). */
 int client_ask(const struct client_request *req, const char *socket, unsigned type, const void *msg,
 	       void *reply);
 

@@ -29,7 +29,7 @@ static bool take(int key, const char *arg)
 	return true;
 }
 
-/* One request over a connection of its own: while we wait, the daemon may end. */
+/* One request over a separate connection: while we wait, the daemon may end. */
 static int drain(const struct client_request *req, const char *socket, uint32_t *jobs)
 {
 	struct epf_svc_drain q = { .on = !given.off };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-fabric, the tool: a table of subcommands, each in a file of its own (tools.h), from which the help is printed. It
+ * ep-fabric, the tool: a table of subcommands, each in a separate file (tools.h), from which the help is printed. It
  * must know nothing of what a subcommand does. Exit status: 0 done, 1 failed, 2 wrong usage.
  */
 #include "tools/cli/tools.h"

@@ -222,7 +222,7 @@ int epf_nics_place(const struct epf_conf *conf, const char *sysfs, uint32_t indi
 		return rc;
 	rc = epf_place_choose(&opts, &plan);
 	if (rc && opts.select) {
-		/* Who is told to look here for the devices there are must find them. */
+		/* A user who is sent here for the list of devices must find them. */
 		opts.select = NULL;
 		has_plan = !epf_place_choose(&opts, &plan);
 	}

@@ -15,10 +15,10 @@
 enum { READ_OPT_DEAD = 0x10000, READ_OPT_DIR, READ_OPT_ALL, READ_OPT_LEAST };
 
 /* Options of all of them. */
-#define READ_OPTIONS                                                       \
+#define READ_OPTIONS                                                          \
  { "dead", READ_OPT_DEAD, NULL, 0, "Include instances that have exited", 0 }, \
- {                                                                         \
-  "stats-dir", READ_OPT_DIR, "DIR", 0, "Look for instances here", 0        \
+ {                                                                            \
+  "stats-dir", READ_OPT_DIR, "DIR", 0, "Look for instances here", 0           \
  }
 
 struct read_request {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program and a daemon of its own: for `ep-fabric shim --daemon`. Called by the launcher's only thread, once.
+ * A program and a separate daemon: for `ep-fabric shim --daemon`. Called by the launcher's only thread, once.
  */
 #ifndef EPF_TOOLS_CLI_SHIM_DAEMON_H
 #define EPF_TOOLS_CLI_SHIM_DAEMON_H

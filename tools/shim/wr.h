@@ -92,7 +92,7 @@ struct epf_wr_ring {
 	uint64_t *wakeup;  /* be32 index << 8 | (be32 ring number << 8) << 32, in memory order */
 	uint8_t *cqe;      /* EPF_WR_CQE_BYTES; read by kernels */
 	uint64_t dequeued; /* requests dequeued since the ring was made */
-	uint64_t rung;     /* requests that the newest doorbell told of */
+	uint64_t rung;     /* requests that the newest doorbell announced */
 	uint32_t n_slots;  /* power of two, 4..EPF_WR_MAX_SLOTS */
 	uint32_t number;   /* 24 bits */
 	uint32_t seed;     /* of the changing poison */

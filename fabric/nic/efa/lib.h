@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libefa, opened at run time, and what the EFA NIC needs of libibverbs beyond nic/rdma/lib.h. Nothing of ours links either, so
- * programs run on machines without them, and tests put a provider of their own in their place. It must never be called from a
+ * programs run on machines without them, and tests put a separate provider in their place. It must never be called from a
  * _hot file.
  */
 #ifndef EPF_FABRIC_NIC_EFA_LIB_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What happens beside the data path: the device's asynchronous events, its own counters, and waking a core that sleeps. The
- * watch runs on the core's thread about ten times a second; the waker is a thread of its own that waits on the completion
+ * watch runs on the core's thread about ten times a second; the waker is a separate thread that waits on the completion
  * channel, is started when a core first wants to sleep, and touches nothing but the channel, the wakeup and `armed`.
  *
  * SRD has no connection that could break: that a peer has gone is seen by work requests that fail, not here.

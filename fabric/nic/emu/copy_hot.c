@@ -154,7 +154,7 @@ void epf_emu_copy_landed(struct epf_emu *e, struct epf_emu_lane *l)
 	free_record(e, c);
 }
 
-/* Packets of READs that found no room wait in a list of their own. */
+/* Packets of READs that found no room wait in a separate list. */
 static void home_later(struct epf_emu *e, uint32_t idx)
 {
 	e->slots[idx].link = e->home_head;

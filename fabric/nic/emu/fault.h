@@ -12,8 +12,8 @@
 
 /* epf_emu_packet.fate of a lead packet */
 enum {
-	EPF_EMU_FATE_LOST = 1, /* the message is not delivered and its sender told RETRY_EXCEEDED */
-	EPF_EMU_FATE_UNKNOWN = 2, /* it is delivered, and its sender told the same */
+	EPF_EMU_FATE_LOST = 1,    /* the message is not delivered; its sender gets RETRY_EXCEEDED */
+	EPF_EMU_FATE_UNKNOWN = 2, /* it is delivered; its sender gets the same status */
 	EPF_EMU_FATE_LAST = 4,  /* with UNKNOWN on an ordered lane: nothing after it is delivered */
 	EPF_EMU_FATE_TWICE = 8, /* its arrival event is raised a second time */
 };

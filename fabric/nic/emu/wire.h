@@ -75,7 +75,7 @@ struct epf_emu_segment {
 	uint32_t alive; /* 0 after an orderly close */
 	uint32_t reserved0[3];
 	uint64_t
-		pulse; /* [M6] times the owner had handled all its mail; 0: it does not count; a line of its own */
+		pulse; /* [M6] times the owner had handled all its mail; 0: it does not count; a separate line */
 	uint32_t reserved2[14];
 	struct epf_wakeup wakeup;
 	uint64_t summary; /* [M2, M4] bit w: mail[w] may be non-zero */

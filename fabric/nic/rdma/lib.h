@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libibverbs, opened at run time: a table of the functions that the verbs NIC uses. Nothing of ours links the library, so
- * programs run on machines without it, and tests put a provider of their own in its place. What nic/verbs/verbs.h defines inline (post,
+ * programs run on machines without it, and tests put a separate provider in its place. What nic/verbs/verbs.h defines inline (post,
  * poll) goes through the context's own operations and is not here. Never called from a _hot file.
  */
 #ifndef EPF_FABRIC_NIC_RDMA_LIB_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receives of devices without shared receive queues: each lane has a queue of its own. The slots are the same as with a shared queue; a
+ * Receives of devices without shared receive queues: each lane has a separate queue. The slots are the same as with a shared queue; a
  * slot remembers the queue pair it is posted to, and what was taken from a lane is released to that lane. Called by
  * complete_hot.c; must never allocate, lock, log or make a system call.
  */

@@ -107,7 +107,7 @@ struct epf_verbs {
 	struct ibv_context *ctx;
 	struct ibv_cq *send_cq, *recv_cq;
 	struct ibv_srq
-		*srq; /* NULL: the device has none, and each lane a queue of its own (recv_hot.c) */
+		*srq; /* NULL: the device has none, and each lane a separate queue (recv_hot.c) */
 	struct epf_verbs_lane *lanes; /* by number; memory comes with use */
 	uint64_t *qps;                /* hash table: queue pair number << 32 | lane + 1; 0: free */
 	uint32_t qps_mask, qps_used;

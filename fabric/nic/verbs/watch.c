@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What happens beside the data path: the device's asynchronous events (ports, queue pairs, the device itself), and waking a core
- * that sleeps. The watch runs on the core's thread about ten times a second; the waker is a thread of its own that waits on the
+ * that sleeps. The watch runs on the core's thread about ten times a second; the waker is a separate thread that waits on the
  * completion channel, is started when a core first wants to sleep, and touches nothing but the channel, the wakeup and `armed`.
  */
 #include "fabric/nic/verbs/verbs.h"

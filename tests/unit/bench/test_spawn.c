@@ -154,7 +154,7 @@ static void a_rank_is_told_who_it_is(void **state)
 		assert_int_equal(r->inherits, 1);
 		assert_int_equal(r->open_fds, 0);
 	}
-	/* What ranks were told is not the parent's, nor what they inherit by descriptor. */
+	/* What ranks were given is not the parent's, nor what they inherit by descriptor. */
 	assert_string_equal(getenv("EPF_RANK"), "99");
 	assert_null(getenv("EP_BENCH_FD"));
 	assert_null(getenv("EPF_SECRET"));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A small false daemon for tests of libepf's service mode: a child process that speaks the control protocol, serves one job without an
- * engine, and does one thing wrong when told to. Counters are its remote control: epf_counter(ep, "poke", &v) and so on.
+ * engine, and does one thing wrong on request. Counters are its remote control: epf_counter(ep, "poke", &v) and so on.
  */
 #ifndef EPF_TESTS_FAKE_SVC_H
 #define EPF_TESTS_FAKE_SVC_H

@@ -141,7 +141,7 @@ static void signals_ride_in_immediates(void **state)
 	(void)state;
 	open_job(&f, 2, NULL);
 	fill(f.mem[0], BYTES, 6);
-	/* The first one defines the handle, by a message of its own. */
+	/* The first one defines the handle, by a separate message. */
 	assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 64, 7, 2, 0), 0);
 	assert_return_code(epf_flush(f.ring[0], 0, 0), 0);
 	assert_return_code(epf_counter(f.job.ep[0], "wrs_posted", &before), 0);

@@ -218,7 +218,7 @@ static void no_command_is_lost(void **state)
 	struct rig r;
 
 	(void)state;
-	/* Two have rings of their own, four share one; 5,000 commands are many laps of 64 and 128 slots. */
+	/* Two have separate rings, four share one; 5,000 commands are many laps of 64 and 128 slots. */
 	rig_open(&r, 2, UINT64_C(60000000000));
 	for (uint32_t i = 0; i < 3; i++)
 		epf_ring_consumer_init(&ring[i], r.from[i].shm, r.from[i].shm->log2_slots, 0);
@@ -423,7 +423,7 @@ static void wide_commands_share_a_ring(void **state)
 	struct rig r;
 
 	(void)state;
-	/* One has a ring of its own, the others share one. */
+	/* One has a separate ring, the others share one. */
 	rig_open(&r, 1, UINT64_C(60000000000));
 	for (uint32_t i = 0; i < 2; i++)
 		epf_ring_consumer_init(&ring[i], r.from[i].shm, r.from[i].shm->log2_slots, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory without a GPU: registered over a provider that does as told (fake_verbs.h), with a sysfs in which modules are loaded or
+ * GPU memory without a GPU: registered over a scripted provider (fake_verbs.h), with a sysfs in which modules are loaded or
  * not; and the rule of write visibility with host memory in its place and a flush that counts.
  */
 #include "tests/unit/nic/verbs/fake_verbs.h"

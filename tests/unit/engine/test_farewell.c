@@ -32,7 +32,7 @@ static void close_west(struct core_rig *rig)
 	}
 }
 
-/* As the run loops do it: says goodbye until all have been told and have answered. */
+/* As the run loops do it: says goodbye until all have been notified and have answered. */
 static bool has_parted(void *arg)
 {
 	struct core_rig *rig = arg;

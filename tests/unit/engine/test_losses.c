@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of several losses an error names: the table of cases on a page of its own, then what engines tell each other of it. Two engines in one
+ * Which of several losses an error names: the table of cases on a separate page, then what engines tell each other of it. Two engines in one
  * thread (core_rig.h).
  */
 #include "fabric/base/err.h"
@@ -210,12 +210,12 @@ static void one_rank_tells_beforehand(void **state)
 	rig->core[0]->n_ranks = 1;
 	epf_core_rank_gone(rig->core[1], 1, EPF_R_RANK_DIED);
 	assert_true(core_rig_run(rig, NULL, NULL));
-	assert_true(epf_loss_is_told(rig->core[0]));
+	assert_true(epf_loss_is_notified(rig->core[0]));
 	assert_int_equal(of(rig, 1, 0)->root, 3 + 1);
 	epf_core_mask_peer(rig->core[0], 0, 3, 1);
-	assert_false(epf_loss_is_told(rig->core[0]));
+	assert_false(epf_loss_is_notified(rig->core[0]));
 	assert_true(core_rig_run(rig, NULL, NULL));
-	assert_true(epf_loss_is_told(rig->core[0]));
+	assert_true(epf_loss_is_notified(rig->core[0]));
 	assert_int_equal(of(rig, 1, 0)->root, 0);
 	rig->core[0]->n_ranks = CORE_PER_NODE;
 	core_rig_close(rig);

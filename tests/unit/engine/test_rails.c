@@ -258,7 +258,7 @@ static void the_same_without_order(void **state)
 	flap(settings, 1, 0);
 }
 
-/* Each of two ranks has a NIC of its own: its bytes go by that, by the other one while that is down, and by its own again. */
+/* Each of two ranks has a separate NIC: its bytes go by that, by the other one while that is down, and by its own again. */
 static void a_rank_goes_by_its_own_card(void **state)
 {
 	struct core_rig *rig = core_rig_open_devices(quick, 2);

@@ -63,7 +63,7 @@ static void a_rank_waits_for_a_signal(void **state)
 	close_watched(rig);
 }
 
-/* What a kernel has told of its wait is passed on, as long as no thread of the rank waits. */
+/* A kernel's report of its wait is passed on, as long as no thread of the rank waits. */
 static void a_kernel_waits_for_a_signal(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);

@@ -454,7 +454,7 @@ static void out_of_step_is_seen(void **state)
 	ll_kit_close(k);
 }
 
-/* A source that counts a row more than it sends, or less: told in the next dispatch, with its name; rows that came are right. */
+/* A source that counts a row more than it sends, or less: reported in the next dispatch, with its name; rows that came are right. */
 static void rows_that_are_counted_and_not_sent_are_noticed(void **state)
 {
 	struct ll_kit *k = open_one();

@@ -385,7 +385,7 @@ static void uneven_machines_leave_no_rail_idle(void **state)
 	assert_own(&rig, 0, "a:1"); /* two GPUs, one NIC */
 	assert_own(&rig, 1, "a:1");
 	assert_own(&rig, 2, "b:1"); /* its share is 1 of 3 rails for 4 GPUs */
-	assert_own(&rig, 3, "c:1"); /* none behind a switch of its own: what is left */
+	assert_own(&rig, 3, "c:1"); /* none behind a separate switch: what is left */
 	assert_int_equal(rig.plan.choice[3].near, EPF_PLACE_NODE);
 	assert_non_null(strstr(why(&rig, 0), "; used by 2 GPUs;"));
 	place_rig_destroy(&rig);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where engine cores run and have their memory: on recorded machines whose CPUs are set to those that this process may use, and
- * the preferred memory node over a kernel that does as told.
+ * the preferred memory node over a scripted kernel.
  */
 #include <errno.h>
 #include <sched.h>

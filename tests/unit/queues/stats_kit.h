@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of statistics files share: making one in a directory of its own or in memory,
+ * What the tests of statistics files share: making one in a separate directory or in memory,
  * opening a reader, and finding values by name. Included once by each tests/unit/test_stats*.c.
  * It must never be used outside the tests' own thread: it fails the running test.
  */

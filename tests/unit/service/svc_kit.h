@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A service daemon inside the test's process, on a thread of its own, and clients that speak its protocol: for tests of sessions,
+ * A service daemon inside the test's process, on a separate thread, and clients that speak its protocol: for tests of sessions,
  * limits and jobs without any rank process. The fabric is the emulated NIC. Everything is made in a directory that is removed at the end.
  */
 #ifndef EPF_TESTS_SVC_KIT_H

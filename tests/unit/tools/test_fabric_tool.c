@@ -284,7 +284,7 @@ static void no_daemon_is_a_failure(void **state)
 	assert_non_null(strstr(err, "/tmp/no/such/dir"));
 }
 
-/* A socket in a directory of its own on which nobody listens any more. */
+/* A socket in a separate directory on which nobody listens any more. */
 static void leave_daemon(char dir[32], char path[64])
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };

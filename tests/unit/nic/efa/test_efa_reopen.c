@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes of the EFA NIC that are opened again on a thread of its own (fabric/nic/efa/reopen.c), and adapters that were removed and come back, over adapters that
+ * Lanes of the EFA NIC that are opened again on a separate thread (fabric/nic/efa/reopen.c), and adapters that were removed and come back, over adapters that
  * take their time (efa_rig.h): who asks gets an answer at once, the device is asked by the other thread, traffic flows
  * afterwards, and what is given up half way leaves nothing behind.
  */

@@ -337,7 +337,7 @@ static void test_ahead_of_cpu(void **state)
 	wr[1].raddr = wr[3].raddr = mr.raddr;
 	wr[1].rkey = wr[3].rkey = mr.rkey;
 	epf_copy_fake_hold(1);
-	for (unsigned i = 0; i < 3; i++) /* each in a packet of its own */
+	for (unsigned i = 0; i < 3; i++) /* each in a separate packet */
 		rig_post(rig, &wr[i]);
 	assert_int_equal(copies_begun(rig), 2);
 	rig_post(rig, &wr[3]);

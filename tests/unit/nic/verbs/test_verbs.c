@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The data path of the verbs NIC over a provider that does as told (fake_verbs.h): what is posted and how, which work requests ask for a
+ * The data path of the verbs NIC over a scripted provider (fake_verbs.h): what is posted and how, which work requests ask for a
  * completion, what completions and failures become, receives and the life of their memory, full queues. Every case runs over
  * ibv_wr_ functions and over lists.
  */

@@ -47,7 +47,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* WRITES writes with immediate i, each to a place of its own. */
+/* WRITES writes with immediate i, each to a separate place. */
 static void post_stream(struct rig *rig)
 {
 	for (uint32_t i = 0; i < WRITES; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes of the verbs NIC over a provider that does as told (fake_verbs.h): creation and its limits, what a connection asks of a queue
+ * Lanes of the verbs NIC over a scripted provider (fake_verbs.h): creation and its limits, what a connection asks of a queue
  * pair, fencing and draining step by step, many lanes and numbers used again.
  */
 #include "tests/unit/nic/verbs/fake_verbs.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening the verbs NIC over a provider that does as told (fake_verbs.h): settings, devices that cannot be used, every call that may
+ * Opening the verbs NIC over a scripted provider (fake_verbs.h): settings, devices that cannot be used, every call that may
  * fail, regions, asynchronous events, and the waker of a core that sleeps.
  */
 #include "tests/unit/nic/verbs/fake_verbs.h"

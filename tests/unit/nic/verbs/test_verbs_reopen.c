@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes of the verbs NIC that are opened again on a thread of its own (fabric/nic/verbs/reopen.c), over a provider that does as told and takes its time: who
+ * Lanes of the verbs NIC that are opened again on a separate thread (fabric/nic/verbs/reopen.c), over a scripted provider that takes its time: who
  * asks gets an answer at once, the device is asked by the other thread, and what is given up half way leaves nothing behind.
  */
 #include "tests/unit/nic/verbs/fake_verbs.h"
