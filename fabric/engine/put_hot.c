@@ -118,7 +118,6 @@ EPF_INLINE void stretch_add(struct stretch *t, struct epf_cmd c, uint32_t bytes,
 	struct epf_lane *lane = t->lane;
 	struct epf_wr *wr = &lane->wrs[lane->head & lane->mask];
 
-	__builtin_prefetch(&lane->wrs[(lane->head + PREFETCH_WRS) & lane->mask], 1);
 	wr->laddr = t->laddr + plain_from(c);
 	wr->raddr = t->raddr + plain_to(c);
 	wr->lkey = t->lkey;
