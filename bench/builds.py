@@ -4,7 +4,7 @@
 
   builds.py BEFORE AFTER [--pairs N] [--only REGEX]
 
-BEFORE and AFTER are ep-bench programs. A ratio above 1 says that AFTER is faster. Prints the load of the machine first: pairs taken beside
+BEFORE and AFTER are ep-bench programs. A ratio above 1 says that AFTER is faster. Prints the load of the machine first: pairs measured beside
 other work say nothing. Each pair runs both programs, in alternating order. Exit status 1: a run failed or reported a wrong result.
 """
 import argparse

@@ -195,7 +195,8 @@ struct epf_boot_server_stats {
 	uint64_t joined;            /* ranks that proved the secret and were let in */
 	uint64_t refused_malformed; /* bytes that were no message, or one that may not be there */
 	uint64_t refused_proof;     /* wrong secret, tampering, replay from another connection */
-	uint64_t refused_join; /* proven, but wrong version, job, world, or a rank that is taken */
+	uint64_t
+		refused_join; /* proven, but wrong version, job, world, or a rank whose seat is occupied */
 	uint64_t dropped_duplicates; /* messages received twice on one connection, ignored */
 	uint64_t silent;             /* strangers that ran out of time */
 	uint64_t evicted;            /* oldest strangers that made room for new ones */

@@ -222,7 +222,7 @@ static void ask(struct local_boot *l)
 	char why[sizeof(l->group->why)];
 	int rc;
 
-	/* It may take its time, and locks of its own. */
+	/* It may take long, and take locks. */
 	pthread_mutex_unlock(&l->group->lock);
 	rc = l->base.why ? l->base.why(l->base.why_arg) : 0;
 	epf_last_detail(why, sizeof(why));

@@ -23,7 +23,7 @@ static const char *const launcher_names[LAUNCHERS] = { "epf", "torchrun", "slurm
 /*
  * Variables by launcher and field, the first that is set counts. PMIx itself names neither the
  * size nor a place on the node, so those come from the launchers that speak PMIx. MASTER_ADDR is
- * taken with every launcher: users of PyTorch set it by hand under srun and mpirun.
+ * accepted with every launcher: users of PyTorch set it by hand under srun and mpirun.
  */
 /* clang-format off */
 static const char *const table[LAUNCHERS][EPF_RANK_F_COUNT] = {

@@ -118,7 +118,7 @@ struct epf_wire_msg {
 	const uint8_t *payload;
 };
 
-/* One end of one connection: key, counters, who we are and whom we expect. */
+/* One end of one connection: key, counters, who we are and which peer we expect. */
 struct epf_wire_session {
 	uint8_t key[EPF_AUTH_KEY_BYTES];
 	uint64_t tx_sequence;

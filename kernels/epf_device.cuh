@@ -26,7 +26,7 @@
  * Order and visibility. A command is one relaxed 16-byte store of system scope: fast, and it orders NOTHING before it. What a put is to
  * send must be made visible first, by epf_dev_fence() in the thread that wrote it (epf_warp_fence(), epf_block_fence(): for what the
  * whole warp or block wrote). One fence covers everything before it, so pay it once for a batch of commands. Data that was
- * written before the kernel began needs no fence. Commands of one ring are taken in the order of their pushes; what that
+ * written before the kernel began needs no fence. Commands of one ring are dequeued in the order of their pushes; what that
  * means for data and signals at the peer is the contract at the top of epf.h.
  *
  * Results: 0, or a negative enum epf_gpu_code. The first failure of any thread is also recorded, and epf_gpu_check() makes a sentence of it. No wait

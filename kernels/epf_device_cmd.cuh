@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Part of epf_device.cuh, which users include: the commands, thread forms. What they mean is said in epf.h.
+ * Part of epf_device.cuh, which users include: the commands, thread forms. epf.h says what they mean.
  */
 #ifndef EPF_KERNELS_DEVICE_CMD_CUH
 #define EPF_KERNELS_DEVICE_CMD_CUH

@@ -65,7 +65,7 @@ EPF_DEV_COLD int epf_dev_wait_retired(const struct epf_gpu_ctx *ctx, struct epf_
 	return rc;
 }
 
-/* epf_dev_wait() - waits until the command of that ticket is retired, whether done or failed (epf_dev_flush tells). Acquire. */
+/* epf_dev_wait() - waits until the command of that ticket is retired, whether done or failed (epf_dev_flush reports which). Acquire. */
 EPF_DEV_FN int epf_dev_wait(struct epf_dev *d, uint64_t ticket)
 {
 	return epf_dev_wait_retired(d->ctx, d->ring, d->shared, ticket);
@@ -135,7 +135,7 @@ EPF_DEV_COLD int epf_dev_wait_at(const struct epf_gpu_ctx *ctx, const uint64_t *
  * epf_dev_wait_signal() - waits until a signal of this rank is at least `at_least` (modulo 2^64).
  *
  * Acquire: data that it covers is visible to this thread, and behind a barrier to its block. One thread should wait for a signal and pass
- * the news on (epf_block_wait_signal): multiprocessors that poll one word of host memory slow each other down. [A4]
+ * the value on (epf_block_wait_signal): multiprocessors that poll one word of host memory slow each other down. [A4]
  */
 EPF_DEV_FN int epf_dev_wait_signal(const struct epf_gpu_ctx *ctx, uint32_t signal,
 				   uint64_t at_least)

@@ -149,7 +149,7 @@ EPF_DEV_FN void epf_dev_attach(struct epf_dev *d, const struct epf_gpu_ctx *ctx,
 }
 
 /**
- * epf_dev_open() - access to a ring for one thread: a private one if one is free, else a shared one (epf_dev_is_shared() tells).
+ * epf_dev_open() - access to a ring for one thread: a private one if one is free, else a shared one (see epf_dev_is_shared()).
  *
  * Costs about two accesses to GPU memory. Not ordered with anything. Close it before the kernel ends: a private ring that is
  * not closed stays dequeued, and what it had pushed is unknown to the next holder.
@@ -374,7 +374,7 @@ EPF_DEV_FN void epf_dev_moved(struct epf_dev *d, const struct epf_dev *after)
 	d->dequeued = after->dequeued;
 }
 
-/* Narrow where it can be said so: that is always one comparison chain that the compiler folds for constant arguments. */
+/* Narrow where the command fits: that is always one comparison chain that the compiler folds for constant arguments. */
 EPF_DEV_FN int epf_dev_push_op(struct epf_dev *d, const struct epf_op *op)
 {
 	struct epf_dev copy; /* copies, so that d and op can stay in registers */

@@ -25,7 +25,7 @@ enum epf_flight_kind {
 	EPF_FLIGHT_DEQUEUE = 1,    /* a batch was dequeued: id ring, x commands, b first number */
 	EPF_FLIGHT_STEP = 2,       /* arrived or retired: x handled, y arrived, b ticks or 0 */
 	EPF_FLIGHT_DEFER = 3,      /* first without credit: id stream, x rank, y lane, b number */
-	EPF_FLIGHT_BLOCK = 4,      /* not taken from: id ring, x rank, y stream, b number */
+	EPF_FLIGHT_BLOCK = 4,      /* not dequeued: id ring, x rank, y stream, b number */
 	EPF_FLIGHT_FLUSH = 5,      /* begins: id ring, b number of the FLUSH */
 	EPF_FLIGHT_FLUSHED = 6,    /* is over: id ring, x lost rank or UINT32_MAX, b number */
 	EPF_FLIGHT_LANE_ERROR = 7, /* id lane, sub status, x lowest rank of its node, y index */

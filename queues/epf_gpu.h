@@ -4,7 +4,7 @@
  * free, and the record of the first failure. Made by fabric/gpu/context.c, used by kernels/epf_device.cuh; the engine and the daemon know
  * nothing of it. Everything here lies in GPU memory but struct epf_gpu_status and the abort lines, which lie in pinned host memory.
  *
- * Words that different multiprocessors poll lie in lines of their own: polls of one host word, or of words closer than 32 bytes,
+ * Words that different multiprocessors poll lie in separate lines: polls of one host word, or of words closer than 32 bytes,
  * serialise at about a microsecond each. What many wait for (credit of a shared ring, its completion counters) is read from the
  * host by one elected thread at a time and copied into GPU memory, where the others look.
  *
@@ -35,7 +35,7 @@ enum epf_gpu_code {
 		-1, /* the deadline passed: a ring stayed full, or what was waited for did not come */
 	EPF_GPU_ABORTED = -2, /* the host said stop (epf_abort) */
 	EPF_GPU_BROKEN = -3,  /* the shared ring was given up after a wait in it had failed */
-	EPF_GPU_LIMIT = -4,   /* the command cannot be said: beyond the wide form */
+	EPF_GPU_LIMIT = -4,   /* the command cannot be encoded: beyond the wide form */
 	EPF_GPU_FAILED =
 		-5, /* flush: commands of the ring were refused or failed; the ring's error record says which */
 	EPF_GPU_SIGNAL = -6, /* a signal number this rank does not have */
@@ -46,7 +46,7 @@ enum epf_gpu_what {
 	EPF_GPU_ROOM = 1,    /* room in a ring: number is its id */
 	EPF_GPU_RETIRED = 2, /* commands of a ring: number is its id */
 	EPF_GPU_WAIT = 3,    /* a signal: number is the signal's */
-	EPF_GPU_COMMAND = 4, /* a command that cannot be said: number is its operation */
+	EPF_GPU_COMMAND = 4, /* a command that cannot be encoded: number is its operation */
 	EPF_GPU_WORD = 5,    /* a word of GPU memory: number is 0 */
 };
 
@@ -162,7 +162,7 @@ struct epf_gpu_ctx {
 	uint64_t aborts; /* struct epf_gpu_abort[EPF_GPU_ABORT_LINES] */
 	uint64_t status; /* struct epf_gpu_status */
 	uint64_t
-		failed; /* uint32_t[2] in GPU memory: 1 once a thread has taken it on itself to write the status; 1 while one reports its wait */
+		failed; /* uint32_t[2] in GPU memory: 1 once a thread has claimed the writing of the status; 1 while one reports its wait */
 	uint64_t
 		wakeup; /* struct epf_wakeup of the rank, to which long waits are reported; 0: none */
 	uint64_t reserved1[2];

@@ -31,13 +31,13 @@ enum epf_peer_state_id {
 struct epf_peer_word {
 	uint32_t state; /* enum epf_peer_state_id */
 	uint32_t cause; /* reason number (docs/errors.md) of DOWN, else 0 */
-	uint32_t epoch; /* how often this rank has come back: 0 the first time */
+	uint32_t epoch; /* how often this rank has rejoined: 0 the first time */
 	uint32_t node;  /* number of the node it lives on: what people see */
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_peer_word) == 16, "peer word layout is ABI");
 
-/* More about one rank, 32 bytes. All hints for people: nothing is decided by them but whom an error names. */
+/* More about one rank, 32 bytes. All hints for people: they decide nothing but which rank an error names. */
 struct epf_peer_detail {
 	uint64_t
 		silent_ns; /* CLOCK_MONOTONIC of the last sign of life of its engine; 0: it is not silent */

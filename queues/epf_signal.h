@@ -3,7 +3,7 @@
  * Signals: 64-bit counters of a rank that peers add to and that the rank waits on. One kind of writer for life:
  * receiving cores, by atomic adds. The owner reads, and may subtract what it has consumed only by remembering it.
  *
- * One signal takes a 32-byte sector of its own: a GPU that polls words closer together serialises on them.
+ * One signal occupies a separate 32-byte sector: a GPU that polls words closer together serialises on them.
  * R4 (the add is a release: everything the signal covers was written before) pairs with A4 (the waiter's acquire load).
  */
 #ifndef EPF_QUEUES_SIGNAL_H

@@ -107,7 +107,7 @@ struct epf_stats_header {
 	char instance[EPF_STATS_NAME_BYTES];
 	char job[EPF_STATS_JOB_BYTES]; /* empty: none */
 	uint8_t reserved1[552];
-	/* The part that changes, in cache lines of its own. */
+	/* The part that changes, in separate cache lines. */
 	uint64_t phase;        /* enum epf_stats_phase */
 	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last epf_stats_beat; 0: none yet */
 	uint8_t reserved2[112];
@@ -236,7 +236,7 @@ enum epf_stats_wait {
 	EPF_STATS_WAIT_NONE,
 	EPF_STATS_WAIT_SIGNAL, /* a rank: a signal that has not come */
 	EPF_STATS_WAIT_RING,   /* a rank: commands of its ring to retire, or room in it */
-	EPF_STATS_WAIT_FULL,   /* a ring: full, and not taken from */
+	EPF_STATS_WAIT_FULL,   /* a ring: full, and not dequeued from */
 	EPF_STATS_WAIT_CREDIT, /* no receive granted by the peer, or too much is in flight */
 	EPF_STATS_WAIT_QUEUE,  /* the send queue of the lane is full */
 	EPF_STATS_WAIT_SENT,   /* posted; the NIC does not report that it has arrived */

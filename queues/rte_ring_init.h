@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements begin right behind the header, heads and tails have cache lines of their own: what the inline functions rely on. */
+/* Elements begin right behind the header, heads and tails have separate cache lines: what the inline functions rely on. */
 _Static_assert(sizeof(struct rte_ring) % RTE_CACHE_LINE_SIZE == 0, "elements are aligned");
 _Static_assert(offsetof(struct rte_ring, cons) - offsetof(struct rte_ring, prod) >=
 		       2 * RTE_CACHE_LINE_SIZE,

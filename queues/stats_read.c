@@ -76,7 +76,7 @@ static int list_live(struct epf_stats_reader *r, struct reading *next)
 			continue;
 		next->live[next->live_count++] = i;
 		if (!epf_stats_check_entry(r, e))
-			continue; /* damaged, or changing right now: drop_changed tells */
+			continue; /* damaged, or changing right now: drop_changed decides */
 		bytes += class_at(r, e->class_index)->block_bytes;
 		if (bytes > r->blocks_bytes)
 			return FAIL(r, -EBADMSG, "%s: damaged: blocks overlap", label_of(r));

@@ -68,7 +68,7 @@ int bench_setting_add(const char **list, uint32_t *n, uint32_t most, const char 
 uint32_t bench_settings_of(const char *const *settings, uint32_t node, const char **out);
 
 /*
- * Longest time, ns, that a rank may wait for others in a run that has timeout_s: three quarters of it. A rank that gives up can say for whom it
+ * Longest time, ns, that a rank may wait for others in a run that has timeout_s: three quarters of it. A rank that gives up can say which ranks it
  * waited; the parent, when the whole time is over, only who has no result.
  */
 uint64_t bench_rank_limit_ns(uint64_t timeout_s);

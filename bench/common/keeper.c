@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See keeper.h. A session of its own, so that Ctrl-C reaches ep-bench only; then its pipe ends, and this process ends the rest.
+ * See keeper.h. In a separate session, so that Ctrl-C reaches ep-bench only; then its pipe ends, and this process ends the rest.
  * Daemons die with it (PR_SET_PDEATHSIG). Must not write to stdout or stderr: both are ep-bench's.
  */
 #include "bench/common/keeper.h"
@@ -27,7 +27,7 @@
 #define STEP_NS     2000000ull
 #define LINE_BYTES  600
 #define WARNINGS    3   /* of each daemon, the first ones: what comes later may follow from them */
-#define DRAIN_S     "5" /* for ranks that were killed and whose jobs wait for them to come back */
+#define DRAIN_S     "5" /* for ranks that were killed and whose jobs wait for them to rejoin */
 #define FIXED_WORDS 9
 
 struct keeper {

@@ -35,7 +35,7 @@ int bench_meet(const char *host, uint64_t port, uint64_t timeout_ns, struct epf_
 
 	if (!host)
 		host = secret ? "0.0.0.0" : "127.0.0.1";
-	/* A bare IPv6 address has colons of its own. */
+	/* A bare IPv6 address contains colons. */
 	rc = snprintf(at, sizeof(at), strchr(host, ':') && *host != '[' ? "[%s]:%u" : "%s:%u", host,
 		      (unsigned)port);
 	if (rc < 0 || (size_t)rc >= sizeof(at)) {

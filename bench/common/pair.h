@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two threads, one on each of two CPUs, that start together: for the ring benchmarks. The second
- * ends when told. Header only, bench/ only.
+ * ends on request. Header only, bench/ only.
  */
 #ifndef EPF_BENCH_PAIR_H
 #define EPF_BENCH_PAIR_H

@@ -356,7 +356,7 @@ int bench_spawn_run(const struct bench_spawn *s)
 	uint32_t *rank = calloc(s->ranks, sizeof(*rank));
 	int err = 0;
 
-	/* What the rendezvous server notes of a lost rank is said here in one line, with the cause. */
+	/* Reports in one line, with the cause, which rank the rendezvous server found lost. */
 	if (!getenv("EPF_LOG"))
 		(void)epf_log_configure("boot=error");
 	run.child = calloc(s->ranks, sizeof(*run.child));

@@ -265,7 +265,7 @@ static void settle(struct epf_bench_core *bc, const struct producer *p, struct c
 	out->wrong += stat(bc, EPF_STAT_CORE_GET_BYTES) != p->sent.gets;
 }
 
-/* One thread does all: pushes, steps, and in turns has the recorder or ep-top, or has not. Returns 0 or -errno after a complaint. */
+/* One thread does all: pushes and steps, alternately with and without the recorder or ep-top. Returns 0 or -errno after a complaint. */
 static int run_in_turn(const struct opts *o, struct epf_bench_core *bc, const char *dir,
 		       struct producer *p, struct core_run *out)
 {

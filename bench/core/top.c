@@ -54,7 +54,7 @@ static void drain(struct top *t)
 	t->is_gone |= n < 0 && errno == EIO; /* nobody has the other end any more */
 }
 
-/* Stops or continues it; comes back when it is so. Returns 0, or -ECHILD where it has ended. */
+/* Stops or resumes the child and waits until it has. Returns 0, or -ECHILD if it exited. */
 static int set_awake(struct top *t, bool awake)
 {
 	int status;

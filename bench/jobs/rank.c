@@ -86,7 +86,7 @@ static uint64_t decode_bytes(const struct jobs_opts *o)
 	return o->tokens * JOBS_ROW_BYTES * (1 + o->decode_ranks);
 }
 
-/* To whom rank `src` sends row t of a round: another one, and any of them. All ranks ask this alike. */
+/* Returns the rank to which `src` sends row t of a round: any but itself. The same at all ranks. */
 static uint32_t target_of(const struct jobs_rank *r, uint64_t round, uint32_t src, uint64_t t)
 {
 	uint64_t x = 0x9e3779b97f4a7c15ull + round * 0xbf58476d1ce4e5b9ull +

@@ -185,7 +185,7 @@ static void dequantise(const struct moe_data *d, const uint8_t *payload, uint16_
 }
 
 /*
- * ht: what a rank makes of the token in d->deq: the weighted sum of its own experts in top-k order,
+ * ht: what a rank makes of the token in d->deq: the weighted sum of its experts in top-k order,
  * into out. The caller's arithmetic, so the same function stands on both sides of the comparison.
  */
 static void sum_experts(struct moe_data *d, uint32_t rank, uint32_t src, uint32_t token,

@@ -230,7 +230,7 @@ static bool allows_groups(const struct moe_opts *o)
 	return epf_gate_is_grouped(&gate);
 }
 
-/* Where the engines run is said once. */
+/* Reports once where the engines run. */
 static int check_place(const struct moe_opts *o)
 {
 	if (o->local + o->service + o->both > 1) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank of ep-bench p2p --against rawverbs: beside the fabric it has a bare post loop on the same device, over the same memory, to
- * the same peer. Rank 0 puts by the one and writes by the other in turn, so that both see the same machine; rank 1 looks at every
+ * the same peer. Rank 0 puts by the one and writes by the other, alternating, so that both see the same machine; rank 1 looks at every
  * byte. Writes are counted until their completion, on both sides.
  */
 #include "bench/common/bench.h"

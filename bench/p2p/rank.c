@@ -227,7 +227,7 @@ static int one_size(struct p2p_rank *r, uint64_t bytes, unsigned number)
 	return 0;
 }
 
-/* The rest of open_rank() where kernels push: no ring of this thread's, no memory of its own. */
+/* The rest of open_rank() where kernels push: no ring for this thread, and no memory. */
 static int open_gpu_rank(struct p2p_rank *r, struct epf_boot *boot)
 {
 	int err = p2p_gpu_memory(r);

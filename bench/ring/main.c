@@ -282,7 +282,7 @@ static int round_trip(unsigned slots, unsigned rounds, double *ns)
 	return err;
 }
 
-/* Medians of several runs, the two kinds in turn, so that a busy machine is unfair to neither. */
+/* Medians of several runs, the two kinds alternating, so that a busy machine is unfair to neither. */
 static int measure(const struct opts *o, struct line *l)
 {
 	double ours[RUNS_MAX];

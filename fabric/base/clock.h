@@ -16,7 +16,7 @@
  * epf_tsc() - the time-stamp counter of this CPU, in ticks of epf_tsc_hz().
  *
  * Not a barrier: the CPU may read it a little before or after its neighbours (Intel SDM, RDTSC;
- * Arm ARM, CNTVCT_EL0). Counters of the CPUs of one machine are taken as synchronous; a
+ * Arm ARM, CNTVCT_EL0). Counters of the CPUs of one machine are assumed to be synchronous; a
  * difference between two CPUs may still be some ticks negative, so compare as signed.
  */
 static inline uint64_t epf_tsc(void)

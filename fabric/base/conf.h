@@ -273,7 +273,7 @@ struct epf_conf_cli {
  * epf_conf_cli_init() - as epf_conf_argp, with some groups of rows.
  * @cli: filled in; @cli->argp is the child and must live as long as the parsing.
  * @groups: EPF_CONF_GROUP_BIT() of each group wanted, or EPF_CONF_GROUPS_ALL.
- * @expert: list EXPERT rows in --help too; they are taken in any case.
+ * @expert: list EXPERT rows in --help too; they are accepted in any case.
  */
 void epf_conf_cli_init(struct epf_conf_cli *cli, unsigned int groups, bool expert);
 

@@ -26,7 +26,7 @@ static int check_boot(const struct epf *ep, const char *call)
 	if (!ep->boot)
 		return epf_fail(
 			EPF_R_SVC_UNSUPPORTED,
-			"%s: rank %u came back by epf_rejoin and has no rendezvous with the others",
+			"%s: rank %u rejoined by epf_rejoin and has no rendezvous with the others",
 			call, ep->rank);
 	return 0;
 }

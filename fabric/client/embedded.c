@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The embedded back-end of libepf (backend.h): an engine core inside this process, one rank and one node of its own. Called by
+ * The embedded back-end of libepf (backend.h): an engine core inside this process, with one rank, which is a node. Called by
  * lib.c, join.c and wait.c. What touches the core goes through epf_engine_call(), so that it happens between two steps, whichever thread makes
  * them. In this mode the engine number of a rank is its rank; the node numbers people see come from the node names (join/world.h).
  */

@@ -25,7 +25,7 @@ uint32_t epf_embedded_engine_pid(const struct epf *ep);
 enum { LOCAL = 0 }; /* the only rank of this engine */
 
 /* ---- embedded_memory.c ---- */
-/* Excludes other threads from a core that has no thread of its own. Threads that only step it make way. */
+/* Excludes other threads from a core that no dedicated thread runs. Threads that only step it make way. */
 void epf_engine_lock(struct epf *ep);
 /* The same for one that only steps it: returns false at once if another thread has the core or waits for it. */
 bool epf_engine_try(struct epf *ep);

@@ -85,7 +85,7 @@ void epf_options_init(struct epf_options *opts);
  * mode), or connects to the ep-fabric daemon that the setting `service` (EPF_SERVICE) names (service mode). Nothing else differs, except: in
  * service mode only memory of epf_memory_alloc() can be registered, and epf_rejoin() is possible. If the daemon restarts before the join,
  * the library reconnects; after the join the loss of the daemon ends every wait with -ECONNRESET, and the rank can only be closed.
- * Returns 0 with *out, which the caller releases by epf_close(). Threads: any; each call makes an object of its own.
+ * Returns 0 with *out, which the caller releases by epf_close(). Threads: any; each call makes a new object.
  */
 int epf_open(const struct epf_options *opts, struct epf **out);
 
@@ -326,10 +326,10 @@ int epf_reconnect(struct epf *ep);
 int epf_peer_state(const struct epf *ep, uint32_t rank);
 /* Masks a rank, for this rank only: its loss no longer fails waits; commands to it retire at once as failed. Threads: serialized. */
 int epf_peer_mask(struct epf *ep, uint32_t rank);
-/* Ends epf_peer_mask(), for a rank that has come back: its loss fails waits again. Threads: serialized. */
+/* Ends epf_peer_mask(), for a rank that has rejoined: its loss fails waits again. Threads: serialized. */
 int epf_peer_unmask(struct epf *ep, uint32_t rank);
 /*
- * Returns how often a rank has come back to this one by epf_rejoin() or epf_reconnect(). UINT32_MAX for a rank out of range, or before the
+ * Returns how often a rank has returned to this one by epf_rejoin() or epf_reconnect(). UINT32_MAX for a rank out of range, or before the
  * join. Threads: any.
  */
 uint32_t epf_peer_epoch(const struct epf *ep, uint32_t rank);

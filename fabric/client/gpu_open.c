@@ -249,7 +249,7 @@ static int say_timeout(const struct epf *ep, const struct epf_gpu_status *s)
 	case EPF_GPU_ROOM:
 		return epf_fail(
 			EPF_R_GPU_TIMEOUT,
-			"rank %u: kernel, block %u thread %u: ring %u stayed full: the core has taken %llu of the %llu slots that had to go",
+			"rank %u: kernel, block %u thread %u: ring %u stayed full: the core has dequeued %llu of the %llu slots that had to go",
 			ep->rank, s->block, s->thread, s->number, seen, want);
 	case EPF_GPU_RETIRED:
 		return epf_fail(

@@ -53,8 +53,9 @@ struct epf_locks {
 		meeting; /* one collective call at a time: the bootstrap handle serves one thread */
 	pthread_mutex_t
 		calls; /* one slow call of the back-end at a time, with the bookkeeping around it */
-	pthread_mutex_t engine; /* embedded: who touches a core that no thread of its own runs */
-	pthread_mutex_t lists;  /* rings, mappings, gpus: held for a few instructions */
+	pthread_mutex_t
+		engine; /* embedded: held by whoever touches a core that no dedicated thread runs */
+	pthread_mutex_t lists; /* rings, mappings, gpus: held for a few instructions */
 };
 
 struct epf {
@@ -172,7 +173,7 @@ uint64_t epf_gpu_signals_for_kernels(struct epf *ep);
 void epf_gpu_signals_free(struct epf *ep);
 /* The device of a context (gpu_open.c). */
 struct epf_gpu_dev *epf_gpu_device(const struct epf_gpu *gpu);
-/* handle.c: lets the engine work when no thread of its own does; returns what it did. */
+/* handle.c: runs the engine when no dedicated thread does; returns what it did. */
 unsigned epf_progress_once(struct epf *ep);
 
 /* handle.c: locks.calls and locks.lists. */

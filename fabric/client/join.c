@@ -189,7 +189,7 @@ static int join_round(struct epf *ep, unsigned n)
 	else
 		epf_boot_free_blobs(ep->blobs);
 	ep->blobs = NULL;
-	/* The round in which the back-end has nothing to give, the last one, tells people who is where. */
+	/* The last round, in which the back-end has nothing to send, carries the process of each rank for error texts. */
 	if (!rc && !last && !len)
 		rc = epf_who_describe(ep, &buf, &len);
 	if (!rc && last)
@@ -361,7 +361,7 @@ static int rejoin(struct epf *ep)
 		return rc;
 	}
 	EPF_STORE_RELEASE(&ep->join_phase, EPF_JOIN_DONE);
-	say_joined(ep, "came back");
+	say_joined(ep, "rejoined");
 	return 0;
 }
 

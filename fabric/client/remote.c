@@ -151,7 +151,7 @@ static unsigned remote_progress(struct epf *ep)
 	return 0;
 }
 
-/* The daemon lives on, and tells by itself. */
+/* The daemon lives on and reports it. */
 static bool remote_has_notified(struct epf *ep)
 {
 	(void)ep;

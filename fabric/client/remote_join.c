@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Joining a job in service mode: the ranks carry messages between their daemons over the bootstrap, in the rounds of backend.h, and no
- * daemon waits for anybody. Round 0 makes the job's number, 1 tells which rank lives on which node, 2 carries the sealed
+ * daemon waits for anybody. Round 0 makes the job's number, 1 carries which rank lives on which node, 2 carries the sealed
  * descriptions, 3 is a barrier. Descriptions are opaque here: daemons seal them against the ranks that carry them.
  */
 #define EPF_LOG_COMP "join"

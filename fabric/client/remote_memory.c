@@ -275,7 +275,7 @@ int remote_region_withdrawn(struct epf *ep, uint32_t region, uint32_t *missing)
 	return close_region(ep, region, missing, remote_call);
 }
 
-/* Asks the daemon for a ring; its memory comes back checked, mapped at some place of its own. */
+/* Asks the daemon for a ring; the returned memory is checked and mapped. */
 static int ask_ring(struct epf *ep, const struct epf_svc_ring *req, bool again, void **out,
 		    uint32_t *id)
 {

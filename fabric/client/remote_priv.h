@@ -13,7 +13,7 @@
 
 /* A registered region, for registering it again. */
 struct remote_region {
-	int fd; /* of its own; -1 after the join: then nothing is registered again */
+	int fd; /* owned; -1 after the join: then nothing is registered again */
 	bool closed;
 	uint32_t access;
 	uint64_t offset;

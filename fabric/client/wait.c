@@ -67,7 +67,7 @@ struct spin {
 
 /*
  * How long a wait spins is learnt. A rank that spins may hold the very CPU that the engine it waits for needs, and where there are few CPUs
- * all its spinning is in vain: each time it was, half as much is left. What did help is kept, with as much again, and slowly given up when
+ * all its spinning is wasted: each time it was, half as much is left. What did help is kept, with as much again, and slowly given up when
  * less would do. Now and then a wait tries longer. Racy between the threads of a rank, and harmless: any value works.
  */
 static struct spin spin_begin(struct epf *ep)
@@ -80,7 +80,7 @@ static struct spin spin_begin(struct epf *ep)
 	return (struct spin){ .limit = limit && limit < SPINS_MOST ? limit : SPINS_MOST };
 }
 
-/* It sleeps for the first time (spins were in vain), or ends without having slept. */
+/* It sleeps for the first time (spins were wasted), or ends without having slept. */
 static void spin_learn(struct epf *ep, const struct spin *spin, bool in_vain)
 {
 	uint32_t had = EPF_LOAD_RELAXED(&ep->spins), want = 2 * spin->quiet;

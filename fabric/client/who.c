@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libepf: which process is which rank, for error texts. Every rank says it in the last round of the join, in which nothing else is to be said;
+ * libepf: which process is which rank, for error texts. Every rank says it in the last round of the join, which carries nothing else;
  * ranks of earlier releases say nothing. The bytes come from other processes: read with every length checked, and shown only.
  *
  * Bytes, little-endian: u32 the rank's process, u32 the process that runs its engine (0: not known), then the name of the host.
@@ -54,7 +54,7 @@ void epf_who_text(const struct epf *ep, uint32_t rank, char *text, size_t size)
 	const uint8_t *b;
 	size_t n;
 
-	/* A rank that came back is another process, and has not said which. */
+	/* A rank that rejoined is another process, which has not been published. */
 	if (!blob || blob->len < FIXED_BYTES || EPF_LOAD_RELAXED(&ep->peers->peers[rank].epoch)) {
 		snprintf(text, size, "rank %u on node %u", rank, node);
 		return;

@@ -107,7 +107,7 @@ static int make_peers(struct epf_bench_core *bc, const struct epf_bench_core_opt
 	int rc = tokens ? epf_core_set_world(bc->core, o->peers, o->peers, 0, NULL, tokens)
 			: epf_fail(EPF_R_NO_MEMORY, "bench core: no memory");
 
-	/* Every peer is this NIC itself: null goes nowhere, emu comes back. */
+	/* Every peer is this NIC itself: null goes nowhere, emu loops back. */
 	if (!rc) {
 		rc = bc->nic->ops->address(bc->nic, addr, sizeof(addr));
 		node.nic_addr_len = rc < 0 ? 0 : (size_t)rc;

@@ -23,7 +23,7 @@ struct epf_bench_core_options {
 	uint32_t lane_depth;     /* 0: 64 */
 	int lists; /* verbs: ibv_post_send lists even where there are ibv_wr_ functions */
 	/*
-	 * Where its statistics file `bench` lies, with all that the watch tells of a job's engine, as in a real one; NULL: in memory,
+	 * Where its statistics file `bench` lies, with all that the watch reports of a job's engine, as in a real one; NULL: in memory,
 	 * without a watch.
 	 */
 	const char *stats_dir;

@@ -13,14 +13,14 @@ int epf_control_send(struct epf_core *core, struct epf_node *node, struct epf_ms
 /* messages.c: a control message has arrived. */
 EPF_COLD void epf_control_cold(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 			       const struct epf_msg *m);
-/* tick.c: what is done now and then: recovery, news of ranks, withdrawals, heartbeats. Returns how much was done. */
+/* tick.c: what is done now and then: recovery, messages about ranks, withdrawals, heartbeats. Returns how much was done. */
 EPF_COLD unsigned epf_core_tick_cold(struct epf_core *core);
 
 /* ranks.c */
 
 /* Copies a region's keys (the first `keys` are set) to the indices of all lanes. */
 void epf_spread_keys(struct epf_region_remote *region, uint32_t keys);
-/* Sends nodes the news of local ranks. Returns how much was done. */
+/* Sends nodes pending messages about local ranks. Returns how much was done. */
 unsigned epf_ranks_step(struct epf_core *core);
 /* A message about a rank of another node has arrived: RANK, REGION or KEYS. */
 void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
@@ -39,7 +39,7 @@ unsigned epf_revoke_step(struct epf_core *core);
 void epf_revoke_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 /* Frees withdrawals that never ended. */
 void epf_revokes_free(struct epf_core *core);
-/* The node has come back: sends it the withdrawals under way, even those it was sent before. */
+/* The node has returned: sends it the withdrawals under way, even those it was sent before. */
 void epf_revokes_tell_again(struct epf_core *core, const struct epf_node *node);
 /* A ring's place is used again: withdrawals need not wait for it. */
 void epf_revokes_new_ring(struct epf_core *core, uint32_t id);

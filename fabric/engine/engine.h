@@ -55,7 +55,7 @@ void epf_core_rank_gone(struct epf_core *core, uint32_t local, uint32_t cause);
 /* Returns 1 if nothing of a rank that has gone is in use, here or by peers: its rings, signals and regions may be unmapped. */
 int epf_core_rank_drained(struct epf_core *core, uint32_t local);
 /*
- * A drained local rank comes back: new signals and wakeup under the same index, no regions, no rings. Then regions and rings are added,
+ * A drained local rank rejoins: new signals and wakeup under the same index, no regions, no rings. Then regions and rings are added,
  * then epf_core_rank_announce() notifies every node: from then on peers reach it, with its epoch one higher.
  */
 int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal *signals,
@@ -107,7 +107,7 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 /* Local rank `local` stops using a rank, or uses it again: masked, its commands to it retire as failed. */
 void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, int masked);
 
-/* Begins the withdrawal of a region of a local rank; epf_core_revoke_done() tells when it is over. */
+/* Begins the withdrawal of a region of a local rank; epf_core_revoke_done() returns when it is over. */
 int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region);
 /* Returns 1 if all peers have acknowledged and the region is deregistered, 0 if not yet (*missing: a rank that has not). */
 int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region, uint32_t *missing);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A command fails: its ring's error record, and its end like any other command's. Called by the hot files and between steps, on the core's
- * thread; allocates nothing, makes no system call of its own.
+ * thread; allocates nothing and makes no system call.
  */
 #include "fabric/engine/fail.h"
 

@@ -41,7 +41,7 @@ void epf_fair_add(struct epf_fair *f, uint32_t share);
 void epf_fair_remove(struct epf_fair *f, uint32_t at);
 
 /*
- * Whether seat `at` may go on, and until which time of its own (seat[at].time) before the others are looked at again. 0: not its turn.
+ * Whether seat `at` may go on, and until which seat time (seat[at].time) before the others are looked at again. 0: not its turn.
  * Others are looked at soon when one of them is behind, since it may have work by now.
  */
 int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until);

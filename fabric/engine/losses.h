@@ -31,14 +31,14 @@ bool epf_first_loss(const struct epf_peers_shm *page, const struct epf_peer_deta
 
 /* Local rank index `local` is about to be announced as gone: notes in the page which loss that follows from. */
 void epf_loss_of_rank(struct epf_core *core, uint32_t local);
-/* Writes that into a goodbye, or into the news of rank `rank`: words b and e. */
+/* Writes that into a goodbye, or into the message about rank `rank`: words b and e. */
 void epf_loss_put(const struct epf_core *core, uint32_t rank, struct epf_msg *m);
 /* Takes it from a message about rank `rank`, of which a peer may have written anything. */
 void epf_loss_take(struct epf_core *core, uint32_t rank, const struct epf_msg *m);
 
 /*
- * An engine with one rank may end together with its process, without a goodbye. So it tells all nodes beforehand which loss its rank would end
- * for. epf_loss_review(): losses or masks have changed; epf_loss_step(): tells nodes as there is room, returns how much was done;
+ * An engine with one rank may end together with its process, without a goodbye. So it announces to all nodes beforehand which loss its rank would end
+ * for. epf_loss_review(): losses or masks have changed; epf_loss_step(): sends to nodes as there is room, returns how much was done;
  * epf_loss_is_notified(): 1 when all have been notified.
  */
 void epf_loss_review(struct epf_core *core);

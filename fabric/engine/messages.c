@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control messages that arrive, each handed to whom it concerns; and goodbyes. Runs on the core's thread: no system call, no log.
+ * Control messages that arrive, each handed to its handler; and goodbyes. Runs on the core's thread: no system call, no log.
  */
 #include "fabric/engine/engine.h"
 #include "fabric/engine/lane_hot.h"

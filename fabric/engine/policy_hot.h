@@ -95,7 +95,7 @@ static inline unsigned lanes_full(const struct epf_core *core)
 }
 
 /*
- * Ends the round over the rings when lanes are full: what the other rings hold would only be deferred, and come back through memory that has left
+ * Ends the round over the rings when lanes are full: what the other rings hold would only be deferred, and be read again through memory that has left
  * the caches. Gain: 29 to 32 million commands a second from a GPU instead of 24 to 25; 61 % of them were deferred before.
  */
 static inline unsigned round_is_over(const struct epf_core *core, unsigned handled)
@@ -114,7 +114,7 @@ enum {
  * puts a second from a GPU into one core, 29 to 32 without; on CPUs 34 cycles a put, 72 without (null NIC, 16 a step). Instructions: 248 and 408 for
  * 16 puts a step to one peer, 580 and 609 if each goes to another peer.
  *
- * In a ring of mixed commands each look is in vain: after two that found no long run, none is made for MIXED_TURNS turns. Instructions, commands one
+ * In a ring of mixed commands each look fails: after two that found no long run, none is made for MIXED_TURNS turns. Instructions, commands one
  * at a time: signals 1,048 and 1,198, a mix of commands 942 and 984; in batches of 128 no difference.
  */
 static inline unsigned looks_for_run(struct epf_ring_state *ring)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publish: tells producers what has been retired. Inline parts of step_hot.c.
+ * Publish: notifies producers of what has been retired. Inline parts of step_hot.c.
  */
 #ifndef EPF_FABRIC_ENGINE_PUBLISH_HOT_H
 #define EPF_FABRIC_ENGINE_PUBLISH_HOT_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that go and come back while the engine continues: in a daemon several ranks share one, and the daemon survives its
+ * Ranks that leave and rejoin while the engine continues: in a daemon several ranks share one, and the daemon survives its
  * clients. Control messages notify every node of what happens to a local rank; messages about other nodes' ranks
  * arrive here too. A rank that goes takes three things with it: its rings (closed, their deferred commands failed), its regions
  * (withdrawn: revoke, peers drain, deregister), its signals (dropped once nobody adds to them).
  *
- * A rank that comes back has an epoch one higher, regions of its own, and is announced by one message for each region and one for
+ * A rank that rejoins has an epoch one higher, new regions, and is announced by one message for each region and one for
  * itself; they may overtake each other, and it is UP for a peer when all are in.
  *
  * Runs on the core's thread, rarely; may allocate. Must never log.
@@ -144,7 +144,7 @@ int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal 
 	return 0;
 }
 
-/* Makes room for the regions of a rank that comes back. */
+/* Makes room for the regions of a rank that rejoins. */
 static int make_regions(struct epf_peer *peer, uint32_t n)
 {
 	struct epf_region_remote *regions = calloc(n ? n : 1, sizeof(*regions));
@@ -163,7 +163,7 @@ int epf_core_rank_announce(struct epf_core *core, uint32_t local)
 	struct epf_peer *self = &core->peers[r->rank];
 
 	if (make_regions(self, r->n_regions))
-		return epf_fail(EPF_R_NO_MEMORY, "rank %u: no memory to come back", r->rank);
+		return epf_fail(EPF_R_NO_MEMORY, "rank %u: no memory to rejoin", r->rank);
 	for (uint32_t i = 0; i < r->n_regions; i++) {
 		const struct epf_region_local *l = &r->regions[i];
 
@@ -287,7 +287,7 @@ static void refuse(struct epf_core *core)
 	epf_stat_add(core->stats, EPF_STAT_CORE_ARRIVALS_REFUSED, 1);
 }
 
-/* Prepares for one message about a rank that comes back; the first one allocates its regions. 0, or -ENOMEM. */
+/* Prepares for one message about a rank that rejoins; the first one allocates its regions. 0, or -ENOMEM. */
 static int collect(const struct epf_core *core, struct epf_peer *peer, uint32_t epoch,
 		   uint32_t regions)
 {

@@ -162,7 +162,7 @@ static void forget(struct epf_core *core, struct epf_node *node)
 		forget_lane(core, &core->lanes[node->first_lane + i]);
 	if (node->recovery)
 		memset(node->recovery, 0, sizeof(*node->recovery));
-	/* Withdrawals that it may not have heard of, or answered in vain, are sent again; what it withdrew has drained. */
+	/* Withdrawals that it may not have heard of, or whose answers were lost, are sent again; what it withdrew has drained. */
 	epf_revokes_tell_again(core, node);
 	node->draining = 0;
 	node->beats_seen = 0;
@@ -394,7 +394,7 @@ static void use_lanes(struct epf_core *core, struct epf_node *node, uint8_t good
 	}
 }
 
-/* Ranks that were lost with their node; one that died is lost for good, or until it comes back itself. */
+/* Ranks that were lost with their node; one that died is lost for good, or until it rejoins. */
 static void ranks_are_back(struct epf_core *core, const struct epf_node *node)
 {
 	for (uint32_t r = 0; r < core->world; r++) {

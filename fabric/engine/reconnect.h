@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A node that was lost comes back within the job, and so does a device of the NIC: the engine's part of epf_reconnect(), which join/world.c
+ * A lost node returns to the job, and so does a device of the NIC: the engine's part of epf_reconnect(), which join/world.c
  * moves through its steps. All engines of a job take part at once, and between two steps everybody hears what everybody said; so both ends
  * of a pair forget what was between them before either makes new lanes, and neither uses those before both have proven them.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Step 5 of a recovery (recover.c): a lane whose work goes on elsewhere is opened again and taken back into use. Both ends do:
+ * Step 5 of a recovery (recover.c): a lane whose work goes on elsewhere is opened again and returned to use. Both ends do:
  *
  *   open      a new queue pair, its token sent to the peer; tried again later if the port is down or it cannot be made
  *   connect   to the peer's new one, and notify the peer
@@ -221,7 +221,7 @@ static void open_again(struct epf_core *core, struct epf_lane *lane, struct epf_
 	rc = core->ops->lane_reopen(core->nic, lane->id, core->limits.lane_depth, &r->token);
 	if (is_under_way(r, rc, now))
 		return;
-	/* While the port is down the peer needs no message and does not try in vain. */
+	/* While the port is down the peer needs no message and does not try. */
 	core->is_opening = rc != -ENETDOWN;
 	if (rc) {
 		again_later(core, r, now);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Withdrawal of regions: every node is asked to stop using a region and answers when nothing of its own is in flight to it.
+ * Withdrawal of regions: every node is asked to stop using a region and answers when none of its commands is in flight to it.
  * Runs on the core's thread: no system call, no log; memory only when a withdrawal begins.
  */
 #include "fabric/base/err.h"
@@ -126,7 +126,7 @@ static unsigned tell(struct epf_core *core)
 	return handled;
 }
 
-/* Returns 1 if all entries staged when the snapshot was taken are complete. */
+/* Returns 1 if all entries staged at the snapshot are complete. */
 static int drained(const struct epf_core *core, const struct epf_node *node)
 {
 	for (unsigned i = 0; i < node->n_lanes; i++)
@@ -201,7 +201,7 @@ static void on_revoke(struct epf_core *core, struct epf_node *node, const struct
 		return;
 	}
 	region = &core->peers[m->rank].regions[m->signal];
-	/* One that was withdrawn before is sent again when its node has come back: the answer may have been lost. */
+	/* One that was withdrawn before is sent again when its node has returned: the answer may have been lost. */
 	if (region->state == EPF_REGION_REVOKED || region->state == EPF_REGION_DRAINING)
 		return;
 	region->state = EPF_REGION_REVOKED;

@@ -136,7 +136,7 @@ seen_begin(struct epf_core *core, const struct epf_ring_state *ring, uint64_t no
 	core->seen.tsc = now;
 }
 
-/* The ring that is watched has been taken from. */
+/* Commands were dequeued from the watched ring. */
 static inline void seen_look(struct epf_core *core, const struct epf_ring_state *ring)
 {
 	if ((int64_t)(ring->consumer.tail - core->seen.tail) < 0)

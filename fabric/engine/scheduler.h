@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A scheduler: one thread that steps several engine cores in turn, each core one job on one NIC. Used by the service daemon;
+ * A scheduler: one thread that steps several engine cores round-robin, each core one job on one NIC. Used by the service daemon;
  * an embedded rank has one core and runs it by epf_core_run (engine.h). Slow-path interface: any thread.
  *
  * add, remove and used are called by one thread at a time (the control thread).

@@ -9,7 +9,7 @@
  *   post         hands staged entries to the NIC, one doorbell a lane          post_hot.h
  *   reap         takes completions: credit returns, commands retire            reap_hot.h, retire_hot.h
  *   arrive       counts arrivals; messages take effect when all is there       arrive_hot.c
- *   publish      tells producers what has been retired                         publish_hot.h
+ *   publish      reports to producers what has been retired                        publish_hot.h
  *
  * Runs of plain puts take a fast path through the first three verbs (put_hot.c). What only tunes a step, when to look where, is in policy_hot.h; the
  * clocks of the statistics are in sample_hot.h; rare work is the control plane's (struct epf_control_ops).

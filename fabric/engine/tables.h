@@ -38,7 +38,7 @@ enum epf_region_state {
 	EPF_REGION_REVOKED =
 		2, /* local: waiting for peers; remote: withdrawn by the peer, our own traffic to it not yet drained */
 	EPF_REGION_DRAINING =
-		3, /* remote: waits for the entries that were staged when the snapshot was taken */
+		3, /* remote: waits for the entries that were staged at the snapshot */
 	EPF_REGION_WITHDRAWN = 4, /* over: local: deregistered; remote: acknowledged */
 };
 
@@ -125,7 +125,7 @@ struct epf_peer {
 	uint8_t up;
 	uint8_t reserved;
 	uint32_t local;   /* index in core->ranks if it lives here, else EPF_NONE */
-	uint32_t coming;  /* comes back: messages about it that have arrived */
+	uint32_t coming;  /* rejoining: messages about it that have arrived */
 	uint32_t epoch;   /* of those messages */
 	uint32_t expects; /* messages about it in all; 0: not known yet */
 	uint32_t returns; /* how much of its epoch here is its node's coming back (reconnect.c) */

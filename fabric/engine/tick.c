@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a core does now and then, between two steps: it moves recovery, news and withdrawals on, sends heartbeats, and notices peers and lanes
+ * What a core does now and then, between two steps: it advances recovery, messages about ranks, and withdrawals, sends heartbeats, and notices peers and lanes
  * that are silent. Allocates nothing and makes no system call.
  */
 #include "fabric/base/err.h"

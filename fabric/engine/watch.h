@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The watch: what an engine core tells of its ranks, rings, lanes and peers in the statistics file, above all what waits for what and
+ * The watch: what an engine core reports of its ranks, rings, lanes and peers in the statistics file, above all what waits for what and
  * since when. It looks ten times a second, between two steps and on the core's thread, at what the core keeps anyway; a step is not
  * touched. `ep-fabric why` reads it. Called by the run loops (loop.c, scheduler.c) and by who owns a core. It must never change the
  * core, block, or log.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One look of the watch at a rank, a ring, a lane, the peers: does it move, and if not what does it wait for; into its block (watch.h).
- * Called by watch_round.c for each in turn, on the core's thread between two steps. It must never change the core, but
+ * Called by watch_round.c for each, on the core's thread between two steps. It must never change the core, but
  * for counts that are there for it to take.
  */
 #include "fabric/engine/watch_priv.h"

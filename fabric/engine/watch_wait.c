@@ -199,7 +199,7 @@ static uint32_t entry_rank(const struct epf_core *core, const struct epf_lane *l
 	return EPF_NONE;
 }
 
-/* Where the oldest command of the ring is: in which lane, on its way to whom. */
+/* Where the oldest command of the ring is: in which lane, on its way to which rank. */
 static bool find_entry(const struct epf_core *core, const struct epf_ring_state *ring,
 		       struct wait *out)
 {
@@ -269,7 +269,7 @@ struct wait watch_ring_wait(struct epf_core *core, const struct epf_ring_state *
 		}
 		if (t->found.reason != EPF_STATS_WAIT_NONE)
 			return t->found;
-		none.reason = EPF_STATS_WAIT_SENT; /* to whom is not known yet */
+		none.reason = EPF_STATS_WAIT_SENT; /* its target is not known yet */
 		return none;
 	}
 	none.reason = occupancy > ring->consumer.mask ? EPF_STATS_WAIT_FULL : EPF_STATS_WAIT_TAKEN;

@@ -116,7 +116,7 @@ static unsigned write_grants(struct epf_core *core)
 		struct epf_lane *lane = &core->lanes[core->grant_lanes[i]];
 		uint32_t given = lane->arrived + core->limits.lane_receives;
 
-		if (lane->state != EPF_LANE_UP) { /* its successor starts with grants of its own */
+		if (lane->state != EPF_LANE_UP) { /* its successor starts with new grants */
 			lane->grant_state = EPF_WORD_CLEAN;
 			lane->in_grant_list = 0;
 		} else if (word_entry(core, lane, grant_word(core, given),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copy driver (copy.h over gpu.h): queues of copies on a GPU; copy_driver_memory.c has its memory.  A queue is one stream, and an event after each batch tells when it is done. Called by the copier's thread.
+ * The copy driver (copy.h over gpu.h): queues of copies on a GPU; copy_driver_memory.c has its memory.  A queue is one stream, and an event after each batch marks its end. Called by the copier's thread.
  * Only driver_queue_close() waits for the stream.
  */
 #include "fabric/base/err.h"

@@ -105,7 +105,7 @@ static void fake_unpin(struct epf_gpu_dev *dev, void *addr)
 {
 }
 
-/* Maps fd (taken over) and notes it. */
+/* Maps fd, which it owns from here on, and notes it. */
 static int add(struct epf_gpu_dev *dev, int fd, uint64_t bytes, struct epf_gpu_mem *out)
 {
 	struct fake_mem *m = calloc(1, sizeof(*m));

@@ -19,7 +19,7 @@ struct epf_description {
 	uint32_t depth; /* of its lanes */
 	uint32_t lanes;
 	uint32_t ordered;
-	uint32_t keys; /* of a region: 1, or the devices of its NIC; 0 is taken for 1 */
+	uint32_t keys; /* of a region: 1, or the devices of its NIC; 0 means 1 */
 
 	union {
 		uint32_t ctl_rkey;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is said of the engine's NIC: where it is, and the keys of the control writes, one for each of its devices. */
+/* What is published about the engine's NIC: where it is, and the keys of the control writes, one for each of its devices. */
 static int describe_nic(struct epf_core *core, struct epf_description *d)
 {
 	int rc = core->ops->address(core->nic, d->nic_addr, sizeof(d->nic_addr));

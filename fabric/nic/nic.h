@@ -50,7 +50,7 @@ struct epf_wr {
 	uint32_t rkey;
 	uint32_t len; /* bytes, 0 allowed for WRITE_IMM; at most caps.max_msg_bytes */
 	uint32_t imm; /* immediate data of WRITE_IMM, host byte order */
-	uint32_t id;  /* comes back in epf_wc.id */
+	uint32_t id;  /* returned in epf_wc.id */
 	uint8_t op;   /* enum epf_wr_op */
 	uint8_t flags;
 	uint16_t reserved;
@@ -117,7 +117,7 @@ struct epf_nic_caps {
 	uint32_t
 		receives; /* most receives posted on the NIC at a time (one shared receive queue) */
 	uint32_t
-		lane_receives; /* most receives of one lane, where lanes do not share a queue; 0: no limit of its own */
+		lane_receives; /* most receives of one lane, where lanes do not share a queue; 0: no separate limit */
 	int carries_events; /* 0: no arrivals ever (null) */
 	/* 1: lane_create and lane_connect of different lanes may run on several threads at once, while no lane carries traffic */
 	int parallel_setup;
@@ -206,7 +206,7 @@ struct epf_nic_ops {
 	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS. Slow. */
 	void (*region_deregister)(struct epf_nic *nic, struct epf_nic_mr *mr);
 
-	/* 1: the device is gone, and will not serve this NIC any more even if it comes back. */
+	/* 1: the device is gone, and will not serve this NIC any more even if it returns. */
 	int (*is_removed)(const struct epf_nic *nic);
 	/*
 	 * Opens devices again that were removed and are back. *links: bit l: no lane of link l is in use; on success only the
@@ -262,7 +262,7 @@ struct epf_nic_ops {
 
 	/*
 	 * HOT. Posts n work requests on a READY lane, in order, with one doorbell at the end. Returns how many
-	 * were taken (fewer: the NIC's own queue is full, try again after reap), or -ENOTCONN on a lane in error.
+	 * were accepted (fewer: the NIC's own queue is full, try again after reap), or -ENOTCONN on a lane in error.
 	 */
 	int (*post)(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);
 	/* HOT. Reaps up to n completions and arrivals, advancing the NIC's own work. Returns the number. */
@@ -304,7 +304,7 @@ struct epf_nic_ops {
 	void (*counters)(const struct epf_nic *nic, struct epf_nic_counters *out);
 	/*
 	 * Test and operator hook: link number `link` down (0) or up (1); called between two steps. Lane L travels on link
-	 * L % caps.links of its own NIC; at the other end the same is said of the lane number there. A core numbers lanes
+	 * L % caps.links of its own NIC; at the other end the same holds for the lane number there. A core numbers lanes
 	 * peer node * lanes_per_node + index, so the two ends agree on the link where lanes_per_node is a multiple of
 	 * caps.links (both then use index % caps.links). A link that is down at either end is a pulled cable: what is under way
 	 * waits, goes on if it comes up in time, and otherwise fails with RETRY_EXCEEDED at the sender. -EINVAL for a number
@@ -314,7 +314,7 @@ struct epf_nic_ops {
 	/*
 	 * Looks after peers: a lane whose peer's process has ended, or whose peer has closed its NIC, is reported by
 	 * the following reap() as EPF_WC_LANE_DOWN, idle lanes too. A peer that is only slow, stopped or cut off is not. Makes
-	 * system calls, few and bounded in one call (NICs with very many peers look at them in turn); called by the run loop
+	 * system calls, few and bounded in one call (NICs with very many peers inspect some in each call); called by the run loop
 	 * about every 100 ms on the core's thread.
 	 */
 	void (*watch)(struct epf_nic *nic);

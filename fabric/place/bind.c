@@ -63,7 +63,7 @@ static int given(const struct epf_conf *conf, uint32_t core, uint32_t cores,
 	return rc;
 }
 
-/* The rail of a core: its rank's first one, or the daemon's rails in turn. NULL: none. */
+/* The rail of a core: its rank's first one, or the daemon's rails round-robin. NULL: none. */
 static const struct epf_place_rail *rail_of(const struct epf_place_plan *plan, int64_t local,
 					    uint32_t core, uint32_t cores, int64_t *cpu)
 {
@@ -74,7 +74,7 @@ static const struct epf_place_rail *rail_of(const struct epf_place_plan *plan, i
 
 		if (!c->own)
 			return NULL;
-		/* A CPU of its own only where no other rank is sent there: not where GPUs share a rail, or ranks take turns. */
+		/* A dedicated CPU only where no other rank is sent there: not where GPUs share a rail, or ranks alternate. */
 		if (c->gpu && c->gpu_index == local && plan->rail[c->rail[0]].users == 1)
 			*cpu = c->cpu;
 		return &plan->rail[c->rail[0]];

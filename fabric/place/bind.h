@@ -22,7 +22,7 @@ struct epf_place_bind {
  * epf_place_bind() - CPUs and memory node of one engine core.
  * @sysfs: a tree; NULL: EPF_PLACE_SYSFS.
  * @local: number of the rank on its node whose engine it is; -1: the daemon's.
- * @core: number of the core among the @cores of the daemon; they take the rails in turn.
+ * @core: number of the core among the @cores of the daemon; they use the rails round-robin.
  * @out: freed by epf_place_bind_destroy(); written on success only.
  *
  * With cpu set: those CPUs, one each where a daemon has enough for that. Else with core-bind=near and a NIC of devices: of the CPUs this process

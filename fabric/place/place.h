@@ -6,7 +6,7 @@
  *
  * The plan is a function of the machine and of the settings, not of the job, so nodes that are built alike agree on it: GPU i
  * of every node has the same rail, and a port that goes down changes nothing for the other GPUs. Slow path; nothing here opens
- * a device or changes anything. Any tree is taken: what is broken in it becomes a note.
+ * a device or changes anything. Any tree is accepted: what is broken in it becomes a note.
  */
 #ifndef EPF_FABRIC_PLACE_PLACE_H
 #define EPF_FABRIC_PLACE_PLACE_H

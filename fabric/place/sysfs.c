@@ -56,7 +56,7 @@ static bool number_behind(const char *name, const char *prefix, uint32_t *out)
 	return true;
 }
 
-/* Nodes without memory of their own exist; where nobody says, all have some. */
+/* Nodes without memory exist; where nobody says, all have some. */
 static int mark_memory(struct epf_place_map *map)
 {
 	char folder[PATH_MAX], text[EPF_PLACE_TEXT_BYTES];

@@ -172,7 +172,7 @@ static int grow(struct epf_svc_input *in)
 	return 0;
 }
 
-/* Some more of the header or the body: bytes taken, 0 when none are there, or an error. */
+/* Some more of the header or the body: bytes read, 0 when none are there, or an error. */
 static ssize_t read_some(struct epf_svc_input *in, int fd, size_t most)
 {
 	ssize_t n;

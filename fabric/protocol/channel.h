@@ -60,7 +60,7 @@ int epf_svc_hello(struct epf_svc_channel *ch, uint32_t flags, const char *progra
  * An answer that says no becomes this thread's error with its reason and text, and its errno is returned; the channel stays usable.
  * After EPF_R_SVC_TIMEOUT the answer that comes late is skipped by the next call, unless the request itself was cut off.
  * Errors: those of the daemon; EPF_R_SVC_GONE the daemon ended; EPF_R_SVC_TIMEOUT; EPF_R_SVC_MESSAGE, EPF_R_SVC_DESCRIPTOR its answer
- * cannot be. After GONE, MESSAGE and DESCRIPTOR of its own making every later call fails with EPF_R_SVC_GONE.
+ * cannot be. After GONE, MESSAGE and DESCRIPTOR that it raised every later call fails with EPF_R_SVC_GONE.
  */
 int epf_svc_call(struct epf_svc_channel *ch, unsigned type, const void *req, const int *fds,
 		 unsigned n_fds, void *reply, int *reply_fds, unsigned reply_fds_max,

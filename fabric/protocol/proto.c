@@ -327,7 +327,7 @@ int epf_svc_encode(unsigned type, bool answer, unsigned minor, const void *msg, 
 	return 0;
 }
 
-/* One field from the bytes at p, of which `room` are left: bytes taken, or -EBADMSG. */
+/* One field from the bytes at p, of which `room` are left: bytes used, or -EBADMSG. */
 static ssize_t read_field(const char *name, const struct field *f, const uint8_t *p, size_t room,
 			  uint8_t *to)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ATTACH: a rank takes its seat in a job, which its first rank makes; or a lost rank comes back to its seat.
+ * ATTACH: a rank takes its seat in a job, which its first rank makes; or a lost rank returns to its seat.
  */
 #define EPF_LOG_COMP "svc"
 #include "bootstrap/boot.h"

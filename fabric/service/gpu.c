@@ -20,7 +20,7 @@
 # define DMA_BUF_MAGIC 0x444d4142 /* linux/magic.h since 5.3 */
 #endif
 
-/* A dma-buf is a file of a file system of its own, and its end is its size (linux/Documentation/driver-api/dma-buf.rst). */
+/* A dma-buf is a file of a separate file system, and its end is its size (linux/Documentation/driver-api/dma-buf.rst). */
 static int dmabuf_bytes(int fd, uint64_t *bytes)
 {
 	struct statfs fs;

@@ -65,10 +65,9 @@ enum svc_region_state {
 };
 
 struct svc_region {
-	void *addr;               /* mapped here, with the pages around it */
-	struct epf_copy_mem *gpu; /* or GPU memory, which is not */
-	struct epf_device_mem *
-		device; /* or GPU memory that an RDMA device reaches by a dma-buf of its own descriptor */
+	void *addr;                    /* mapped here, with the pages around it */
+	struct epf_copy_mem *gpu;      /* or GPU memory, which is not */
+	struct epf_device_mem *device; /* or GPU memory that an RDMA device reaches by a dma-buf */
 	uint64_t bytes;
 	uint64_t file_bytes; /* of the memfd it is part of */
 	uint32_t access;
@@ -154,7 +153,7 @@ struct svc_seat {
 	uint32_t rank;
 	uint32_t state;
 	uint32_t cause; /* why it has gone: reason number, 0: left in order */
-	uint32_t epoch; /* how often it came back */
+	uint32_t epoch; /* how often it rejoined */
 	pid_t pid;
 };
 
@@ -256,7 +255,7 @@ struct epf_svc {
 	uint32_t n_jobs;
 	uint32_t jobs_begun, ranks_lost;
 	bool draining, stopping, ending;
-	uint32_t stops; /* epf_svc_stop() calls taken */
+	uint32_t stops; /* epf_svc_stop() calls handled */
 	uint64_t started_ns, drain_until_ns, next_beat_ns, beat_ns;
 	struct svc_refusal refusals[SVC_REASONS];   /* of requests and connections */
 	uint64_t commands_refused[EPF_CMD_REASONS]; /* by engines that have ended */
@@ -408,7 +407,7 @@ svc_handler svc_member_region;
 svc_handler svc_member_gpu_region;
 /* Bytes of a dma-buf; -EINVAL: the descriptor is none. Tests put a fake in its place: where there is no GPU there is no dma-buf. */
 extern int (*svc_dmabuf_bytes)(int fd, uint64_t *bytes);
-/* For it: whether the client may have one more region; what a region counts against the limits, taken and released; and its entry. */
+/* For it: whether the client may have one more region; what a region counts against the limits, charged and released; and its entry. */
 int svc_member_may_register(struct epf_svc *s, struct svc_session *c, uint32_t access,
 			    struct svc_member **out);
 int svc_member_take(struct epf_svc *s, struct svc_member *m, uint64_t bytes);

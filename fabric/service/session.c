@@ -31,7 +31,7 @@ static void watch(struct epf_svc *s, struct svc_session *c, uint32_t events)
 	epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, c->fd, &e);
 }
 
-/* Strangers and operators, who have no limits of their own, share one budget; the oldest makes room. */
+/* Strangers and operators, who have no separate limits, share one budget; the oldest makes room. */
 static void limit_strangers(struct epf_svc *s)
 {
 	struct svc_session *c = s->first;

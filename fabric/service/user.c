@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What each user has in use, against the limits of the configuration. Called by whatever takes something for a client; what is taken is
+ * What each user has in use, against the limits of the configuration. Called by whatever allocates something for a client; what is charged is
  * released when it is really free, not when the client says so.
  */
 #include "fabric/service/service_priv.h"

@@ -168,7 +168,7 @@ EPF_DEV_FN void ring_bench_flag(const struct ring_bench_args *a)
 }
 
 /*
- * Keeps NVLink (or whatever leads to the peer) busy with writes until told, or until its time is up. Only the first warp looks at the host's
+ * Keeps NVLink (or whatever leads to the peer) busy with writes until stopped, or until its time is up. Only the first warp looks at the host's
  * word: many that did would slow each other down and write little. peer_bytes is a power of two. halt[1] counts the bytes.
  */
 EPF_DEV_FN void ring_bench_busy(const struct ring_bench_args *a)

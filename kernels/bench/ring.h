@@ -30,10 +30,10 @@ struct ring_bench_args {
 	uint64_t samples; /* uint64_t[]: cycles of each round trip */
 	uint64_t payload; /* GPU memory that is written before fenced commands */
 	uint64_t flag;    /* pinned host word: commands of the bare round trip go here */
-	uint64_t ack;     /* pinned host word: and come back here */
+	uint64_t ack;     /* pinned host word: where they are acknowledged */
 	uint64_t stop;    /* pinned host word: not 0 ends a busy kernel */
 	uint64_t
-		halt; /* word in GPU memory, 0 at first: how the first warp of a busy kernel tells the others */
+		halt; /* word in GPU memory, 0 at first: by which the first warp of a busy kernel stops the others */
 	uint64_t peer; /* memory of another GPU that a busy kernel writes */
 	uint64_t peer_bytes;
 	uint64_t count;    /* pushes of each warp, or round trips */

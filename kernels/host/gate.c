@@ -253,7 +253,7 @@ const char *epf_routing_name(enum epf_routing_kind kind)
 }
 
 /*
- * EMPTY_RANKS deals three parts out in turn, starting where the seed says: a full rank, one without
+ * EMPTY_RANKS assigns three parts round-robin, starting where the seed says: a full rank, one without
  * tokens, one that receives none. A job of one rank has no rank to spare and stays full; in a job
  * of two, seeds that would leave no pair that talks do not exist (full/silent, silent/deaf and
  * deaf/full all have one).

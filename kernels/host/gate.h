@@ -66,10 +66,10 @@ bool epf_gate_is_grouped(const struct epf_gate *gate);
  * score[e] = 1 / (1 + exp(-logits[e])), in double, rounded to float; choice[e] = score[e] + bias[e]
  * in float. Groups are ranked by the sum of their two largest choices (one if the group has one
  * expert that is not barred); of the experts in the best topk_groups, the topk with the largest
- * choice are taken. Equal values: the lower index wins. The weight is the score without bias,
- * divided by the float sum of the taken scores (added in top-k order), times routed_scale. Where
- * fewer than topk experts can be taken, the last entries are EPF_NOT_SELECTED with weight 0. A NaN
- * logit is never taken.
+ * choice are selected. Equal values: the lower index wins. The weight is the score without bias,
+ * divided by the float sum of the selected scores (added in top-k order), times routed_scale. Where
+ * fewer than topk experts can be selected, the last entries are EPF_NOT_SELECTED with weight 0. A NaN
+ * logit is never selected.
  *
  * Source: DeepSeek-V3 Technical Report, section 2.1.2 (sigmoid affinity, bias only for the choice,
  * node-limited routing), with the group score of its published inference code.

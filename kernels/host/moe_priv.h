@@ -53,7 +53,7 @@ struct epf_moe {
 	uint32_t served_count;
 	uint32_t *forward_rows; /* [served_count]: rows received to forward */
 
-	/* last value taken of every signal of this rank's kernel */
+	/* last value consumed of every signal of this rank's kernel */
 	uint64_t *seen;  /* [lay.signals] */
 	uint32_t *count; /* scratch: [blocks], [ranks], [nodes] or [served x node], the largest */
 	float *acc;      /* scratch: [hidden] */
@@ -114,7 +114,7 @@ int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t v
 		   uint32_t count);
 
 /*
- * Waits until a signal has moved since it was last taken, and takes it: the value added since, less
+ * Waits until a signal has moved since it was last consumed, and consumes it: the value added since, less
  * one, goes to *extra (0 when extra is NULL must hold). limit: the largest *extra that makes sense. whose: the rank that an error is to
  * name as the one whose rows are missing.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which rank is where and who forwards for whom. Called when a kernel object is opened. Pure
+ * Which rank is where, and which rank forwards for which. Called when a kernel object is opened. Pure
  * arithmetic on node sizes: every rank must come to the same answers without a message.
  *
  * On a node of m ranks, the rank with index f serves the sources of every other node whose index is

@@ -27,7 +27,7 @@ EPF_DEV_FN struct ll_range ll_range_of(const struct ll_job *j, uint32_t expert, 
 
 	r.begin = (uint32_t)(v >> 32);
 	r.count = (uint32_t)v;
-	/* It comes back from the caller: what cannot be must not lead outside of the buffers. */
+	/* The caller returns it: an impossible value must not lead outside the buffers. */
 	if ((uint64_t)r.begin + r.count > n || r.count > j->tokens_max) {
 		ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, r.begin, r.count);
 		r.count = 0;

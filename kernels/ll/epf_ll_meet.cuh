@@ -3,7 +3,7 @@
  * Beginning again, as a kernel of one block: the ranks that are not masked meet, each forgets what has come, and they meet again, so that nobody sends into
  * what another still forgets. A rank that does not come in time is masked, as in any call, and the others go on without it.
  *
- * Meetings have flags and signals of their own, which are never forgotten. One that moved by more than one, because its rank came to a meeting that this one
+ * Meetings have separate flags and signals, which are never forgotten. One that moved by more than one, because its rank came to a meeting that this one
  * was not at, counts as come: the second meeting then waits for it.
  */
 #ifndef EPF_KERNELS_LL_MEET_CUH
@@ -41,7 +41,7 @@ EPF_DEV_FN void ll_meet(const struct ll_job *j, uint32_t meeting)
 }
 
 /*
- * What has come so far is taken as seen; the words of dispatches, which are the lines of its two sets, hold no call; all kinds begin with set 0 and nothing
+ * What has come so far counts as seen; the words of dispatches, which are the lines of its two sets, hold no call; all kinds begin with set 0 and nothing
  * owed.
  */
 EPF_DEV_FN void ll_forget(const struct ll_job *j)

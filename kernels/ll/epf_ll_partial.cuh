@@ -38,7 +38,7 @@ EPF_DEV_FN uint32_t ll_forms(const struct ll_job *j)
 	return forms;
 }
 
-/* ---- entries and weights, told ---- */
+/* ---- entries and weights, announced ---- */
 
 /* An own token's entry, by its number token * topk + k. */
 EPF_DEV_FN struct ll_entry ll_own_entry(const struct ll_job *j, uint64_t at)
@@ -104,7 +104,7 @@ EPF_DEV_FN void ll_push_terms(const struct ll_job *j, uint32_t set)
 	ll_sent(j, &d, LL_WEIGHTS, set);
 }
 
-/* Block 0 tells them, a thread two entries at once. */
+/* Block 0 announces them, each thread two entries at once. */
 EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
 {
 	uint32_t set = (uint32_t)(ll_calls(j, LL_COMBINE, LL_SENDING) & 1u);

@@ -34,7 +34,7 @@ EPF_DEV_FN void ll_keep_row(const struct ll_job *j, const struct ll_head *head, 
 			rows[i] = row;
 }
 
-/* The row of an entry; UINT32_MAX: there is none. It comes back from the caller, so it must not lead outside of the list. */
+/* The row of an entry; UINT32_MAX: none. The caller returns it, so it must not lead outside the list. */
 EPF_DEV_FN uint32_t ll_kept_row(const struct ll_job *j, uint32_t rank, uint32_t token, uint32_t k)
 {
 	uint32_t row = LL_AT(const uint32_t, j->src_row)[ll_entry_at(j, rank, token, k)];

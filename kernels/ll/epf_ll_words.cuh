@@ -107,7 +107,7 @@ EPF_DEV_FN int ll_is_judged(uint64_t go, uint64_t calls)
 }
 
 /*
- * Waits for one rank that is reached by plain stores; a warp of block 0. look: what it saw first. Sets *closed if the other blocks were told to wait for the
+ * Waits for one rank that is reached by plain stores; a warp of block 0. look: what it saw first. Sets *closed if the other blocks must wait for the
  * judgement.
  */
 EPF_DEV_FN enum ll_look ll_await_words(const struct ll_job *j, uint64_t calls, uint32_t rank,
@@ -176,7 +176,7 @@ EPF_DEV_COLD void ll_tell_owed(const struct ll_job *j, uint64_t calls, uint32_t 
 	ll_complain(j, LL_BAD_OWED, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, 0, rows);
 }
 
-/* Block 0: waits for all ranks, a warp each, and tells the other blocks where they do not look for themselves or cannot. */
+/* Block 0: waits for all ranks, a warp each, and releases the other blocks where they do not look themselves or cannot. */
 EPF_DEV_FN int ll_judge(const struct ll_job *j, uint64_t calls)
 {
 	struct ll_clock clock = ll_clock_start();
@@ -206,7 +206,7 @@ EPF_DEV_FN int ll_judge(const struct ll_job *j, uint64_t calls)
 
 /*
  * Looks for the words of one rank; a warp of another block. 1: they are here; 0: block 0 has to be asked. Words of a later call count as here: then ranks
- * are out of step, block 0 says so, and nobody must wait for what will not come back.
+ * are out of step, block 0 says so, and nobody must wait for what will not arrive.
  */
 EPF_DEV_FN int ll_see(const struct ll_job *j, uint64_t calls, uint32_t rank)
 {

@@ -4,7 +4,7 @@
  * memory of its device, and the argument of a launch. Included as C, CUDA and HIP; by kernels/ll only.
  *
  * Communication memory is one region with the same layout on every rank (struct ll_layout): what peers write, and what is sent. There are
- * two sets of buffers for each kind of call; the kernels take them in turns.
+ * two sets of buffers for each kind of call; the kernels alternate between them.
  */
 #ifndef EPF_KERNELS_LL_JOB_H
 #define EPF_KERNELS_LL_JOB_H
@@ -29,7 +29,7 @@ enum ll_kind {
 	LL_KINDS = 4,
 };
 
-/* Beside EPF_LL_SEND and EPF_LL_RECV in ll_job.halves: tells the other ranks the weights, in front of a SEND half that waits for theirs. */
+/* Beside EPF_LL_SEND and EPF_LL_RECV in ll_job.halves: sends the other ranks the weights, in front of a SEND half that waits for theirs. */
 #define LL_TELL 4u
 
 /* Halves, as indices. */
@@ -40,7 +40,7 @@ enum ll_half {
 
 /* What kernels found wrong: bits of ll_state.bad, and values of ll_peer.late. */
 enum ll_bad {
-	LL_BAD_EXPERT = 1, /* topk_idx names an expert that does not exist: taken as -1 */
+	LL_BAD_EXPERT = 1, /* topk_idx names an expert that does not exist: read as -1 */
 	LL_BAD_ROW = 2,    /* a slot, or a count, of an arrived row cannot be: left out */
 	LL_BAD_LATE = 4,   /* a rank did not come in time */
 	LL_BAD_STEP = 8,   /* a rank sent twice where once was due */
@@ -70,7 +70,7 @@ EPF_STATIC_ASSERT(sizeof(struct ll_head) == 144, "payload behind the head is 16-
  */
 
 /*
- * What a combine's first step tells a rank that sums: struct ll_terms, then for each token and k its entry. Entries of all ranks' experts, so that one
+ * What a combine's first step sends to a rank that sums: struct ll_terms, then for each token and k its entry. Entries of all ranks' experts, so that one
  * copy serves all ranks.
  */
 struct ll_terms {
@@ -108,7 +108,7 @@ struct ll_layout {
 struct ll_peer {
 	uint64_t direct; /* that rank's communication memory as we store to it; 0: by commands */
 	uint64_t seen[LL_KINDS]
-		     [2]; /* [kind][set]: last value of its signal or flag that was taken */
+		     [2]; /* [kind][set]: last value of its signal or flag that was consumed */
 	uint64_t sent[LL_KINDS][2]; /* value last stored to our flag there */
 	uint64_t owed
 		[2]; /* [set]: rows it counted in a dispatch less those that came, 0 when all is through */
@@ -158,7 +158,7 @@ struct ll_job {
 	uint32_t flags;
 	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV, LL_TELL */
 	uint32_t commands; /* 1: some rank is reached by commands; 0: all by plain stores */
-	/* Dispatch: so many blocks make the SEND half, at most LL_WORDS, and each tells by itself; 0: all make it, and the last one tells. */
+	/* Dispatch: so many blocks make the SEND half, at most LL_WORDS, and each announces its share; 0: all make it, and the last one announces all. */
 	uint32_t tellers;
 	uint64_t x;
 	uint64_t out_at; /* combine: offset of the memory it sends from */

@@ -277,9 +277,9 @@ int epf_ll_clean(struct epf_ll *ll, void *stream)
 
 	if (err)
 		return err;
-	/* What was sent has arrived, so that it is forgotten and not taken for news. What failed does not matter here. */
+	/* What was sent has arrived, so that it is forgotten and not mistaken for a new call. Failures do not matter here. */
 	(void)epf_flush(ll->ring, EPF_ALL_RINGS, ll->opts.timeout_ns);
-	j.halves = EPF_LL_SEND; /* it tells other ranks, by commands too */
+	j.halves = EPF_LL_SEND; /* it notifies other ranks, also over the command path */
 	err = ll->dev->launch(ll, LL_K_RESET, &j, stream);
 	return err ? err : ll->dev->sync(ll, stream);
 }
@@ -365,7 +365,7 @@ int epf_ll_check(struct epf_ll *ll)
 	if (bad & LL_BAD_EXPERT)
 		return ll_fail(
 			-EINVAL,
-			"rank %u: topk_idx names an expert that does not exist; it was taken as -1",
+			"rank %u: topk_idx names an expert that does not exist; it was read as -1",
 			ll->rank);
 	if (bad & LL_BAD_ROW)
 		return ll_fail(

@@ -14,7 +14,7 @@ enum {
 	PRIVATE_RINGS = 8,  /* one producer a call, two kinds of calls, streams that overlap */
 };
 
-/* What every rank tells all others; `reach` says by a bit a rank whom it can store to. */
+/* What every rank sends to all others; `reach` has a bit for each rank that it can store to. */
 struct hello {
 	uint32_t magic;
 	uint32_t region;

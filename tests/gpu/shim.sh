@@ -54,7 +54,7 @@ cleanup()
 trap cleanup EXIT
 trap 'exit 1' TERM INT
 
-# start NAME SECONDS COMMAND...: runs it with a runtime folder of its own; what hangs is asked who waits for whom, then killed whole
+# start NAME SECONDS COMMAND...: runs it with a runtime folder of its own; what hangs is asked what waits for what, then killed whole
 start()
 {
 	local name=$1 limit=$2

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank that is alone says whom it waits for and where: rank 0, which serves the rendezvous, and another rank, which finds none there; each
+ * A rank that is alone says the peer it waits for and where: rank 0, which serves the rendezvous, and another rank, which finds none there; each
  * with an engine of its own and with a daemon's. Started as the README says, by three variables.
  */
 #include "fabric/base/clock.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ep-fabric drain`: tells a daemon to refuse new jobs, or to serve them again; --wait stays until the last job has ended. The daemon itself stays:
+ * `ep-fabric drain`: makes a daemon refuse new jobs, or to serve them again; --wait stays until the last job has ended. The daemon itself stays:
  * SIGTERM ends it.
  */
 #include "fabric/base/err.h"

@@ -38,7 +38,7 @@ static const struct command commands[] = {
 	{ "status", epf_tool_status, "print what the daemons of this node do" },
 	{ "trace", epf_tool_trace, "print the last events of engine cores for a trace viewer" },
 	{ "version", epf_tool_version, "print the versions of this release and its formats" },
-	{ "why", epf_tool_why, "say why a job hangs: who waits for whom, and the cause" },
+	{ "why", epf_tool_why, "say why a job hangs: what waits for what, and the cause" },
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the subcommands that read statistics files share (stats, trace, why): their options, which instances are meant, what is said where
+ * What the subcommands that read statistics files share (stats, trace, why): their options, which instances are meant, what is reported where
  * there is none. Included by them only.
  */
 #ifndef EPF_TOOLS_CLI_READ_H

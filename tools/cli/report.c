@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `ep-fabric report`: one JSON object for a bug report: versions, settings with their origins, what the doctor finds, NICs, daemons, statistics of all
- * instances, and who waits for whom. Called by the main program of ep-fabric. Each part is the JSON of another command, run in a
- * process of its own, so that a part that fails, or never ends, is one line of the report. Secrets are in none of them.
+ * instances, and what waits for what. Called by the main program of ep-fabric. Each part is the JSON of another command, run in a
+ * separate process, so that a part that fails, or never ends, is one line of the report. Secrets are in none of them.
  */
 #include "tools/cli/tools.h"
 
@@ -148,7 +148,7 @@ static json_t *collect(bool dead)
 
 static int write_to(const char *path, const json_t *top)
 {
-	/* It tells about the machine: for its owner to read and to pass on. */
+	/* It describes the machine: for its owner to read and to pass on. */
 	int fd = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : STDOUT_FILENO;
 	FILE *f = fd < 0 ? NULL : path ? fdopen(fd, "w") : stdout;
 	int rc = !f || json_dumpf(top, f, JSON_INDENT(1)) || fputc('\n', f) == EOF || fflush(f);
@@ -175,7 +175,7 @@ int epf_tool_report(int argc, char **argv)
 		.parser = parse,
 		.doc = "Gather what a bug report needs into one JSON object, schema epf.report/1: versions, settings with "
 		       "their origins, what the doctor finds, NICs, daemons, the statistics of all instances, and "
-		       "who waits for whom. Settings come from the environment and the configuration files, as for any "
+		       "what waits for what. Settings come from the environment and the configuration files, as for any "
 		       "command. It holds no secrets, but names of hosts, users, jobs and devices.",
 	};
 	struct request req = { 0 };

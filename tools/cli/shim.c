@@ -197,7 +197,7 @@ static void describe(const struct epf_conf *conf, const char *library)
 		"%s: %s serves modules named %s%s, built with NVSHMEM 3.4.5 or 3.5 (3.5.1, 3.5.19, 3.5.21), by %s%s, nic=%s; heap of %llu MiB in %s memory\n",
 		what, library, conf->shim_modules.item[0],
 		conf->shim_modules.count > 1 ? ", ..." : "",
-		given.has_daemon   ? "a daemon of its own"
+		given.has_daemon   ? "a private daemon"
 		: conf->service[0] ? "the daemon "
 				   : "an engine in each rank",
 		given.has_daemon ? "" : conf->service, nics[conf->nic],

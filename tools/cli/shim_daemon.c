@@ -109,7 +109,7 @@ static int run_program(const char *what, const char *socket, const char *preload
 	sigemptyset(&held);
 	sigaddset(&held, SIGTERM);
 	sigaddset(&held, SIGHUP);
-	sigprocmask(SIG_BLOCK, &held, &before); /* until it is known whom they are for */
+	sigprocmask(SIG_BLOCK, &held, &before); /* until their addressee is known */
 	pid = fork();
 	if (pid == 0) {
 		sigprocmask(SIG_SETMASK, &before, NULL);

@@ -58,7 +58,7 @@ static void print_rank(const json_t *r)
 	       num(r, "rank"), text(r, "state"), num(r, "pid"), num(r, "rings"), num(r, "regions"),
 	       num(r, "bytes"));
 	if (num(r, "epoch"))
-		printf(", came back %lld times", num(r, "epoch"));
+		printf(", rejoined %lld times", num(r, "epoch"));
 	printf("\n");
 }
 

@@ -43,7 +43,7 @@ int epf_tool_link(int argc, char **argv);
 /* `ep-fabric version`: print the versions of this release and its formats. */
 int epf_tool_version(int argc, char **argv);
 
-/* `ep-fabric why`: say who waits for whom, and what is the cause. */
+/* `ep-fabric why`: says what waits for what, and the cause. */
 int epf_tool_why(int argc, char **argv);
 
 /* `ep-fabric trace`: print flight recorders for a trace viewer. */

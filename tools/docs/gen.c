@@ -166,7 +166,7 @@ static void config_sample(FILE *out)
 		char range[160];
 
 		if (key->type == EPF_CONF_SECRET)
-			continue; /* not taken from a file */
+			continue; /* not read from a file */
 		if (g != group)
 			fprintf(out, "\n## %s\n", epf_conf_group_title((enum epf_conf_group)g));
 		group = g;

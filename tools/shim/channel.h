@@ -55,7 +55,7 @@ struct epf_channel_req {
 
 struct epf_channel {
 	const uint64_t *words; /* EPF_CHANNEL_BYTES, zeroed before kernels know it */
-	uint64_t processed;    /* bytes taken since the start */
+	uint64_t processed;    /* bytes handled since the start */
 	uint32_t refusal;      /* enum epf_channel_refusal; not 0: given up at `processed` */
 	uint32_t early;        /* counts: requests seen before they were all there */
 };

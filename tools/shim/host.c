@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libepf-deepep.so: the NVSHMEM host functions that a compiled DeepEP needs, under their own names and symbol version, for LD_PRELOAD. Calls
- * from modules that shim-modules does not name (PyTorch has an NVSHMEM of its own) are passed on to the library that they are linked with. Any
+ * from modules that shim-modules does not name (PyTorch has its own NVSHMEM) are passed on to the library that they are linked with. Any
  * thread, one at a time. It must never end the process: a program that cannot be served hears so by the return value, and reads why.
  */
 #define EPF_LOG_COMP "shim"

@@ -38,7 +38,7 @@ _Static_assert(sizeof(struct epf_host_attr) == 144 && offsetof(struct epf_host_a
 /* Sets the addresses of its two structures. */
 typedef void (*epf_host_states_fn)(void **host_state, void **ibgda_state);
 
-/* Status: 0 done, 1 not (the log says why), where nothing else is said. All ranks make the collective calls in the same order. */
+/* Status: 0 done, 1 not (the log says why), unless stated otherwise. All ranks make the collective calls in the same order. */
 int nvshmemx_get_uniqueid(
 	struct epf_host_id *id); /* by one process: an address where the ranks meet, and a secret */
 int nvshmemx_set_attr_uniqueid_args(const int rank, const int world, const struct epf_host_id *id,

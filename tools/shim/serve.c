@@ -2,7 +2,7 @@
 /*
  * The serving thread (serve.h). One pass looks at every doorbell and at the channel; requests become commands at once. A completion must mean
  * "visible at the target", which the fabric says of a FLUSH: each ring of the fabric has one on its way at most, posted when a pass brought
- * nothing more for it, or after FLUSH_AFTER commands. Slow path of its own thread: it may log and sleep, the two files _hot may not.
+ * nothing more for it, or after FLUSH_AFTER commands. Slow path, on a separate thread: it may log and sleep, the two files _hot may not.
  */
 #define EPF_LOG_COMP "shim"
 #include "tools/shim/serve.h"
@@ -34,11 +34,11 @@ struct epf_serve {
 	struct lane *lanes; /* fabric_rings, and one more for the channel */
 	uint64_t *marked;   /* a ring's requests that the flush on its way covers */
 	uint64_t *completed;
-	uint64_t *wakeups; /* a ring's doorbell when all that it tells of had been dequeued */
+	uint64_t *wakeups; /* a ring's doorbell when all that it announces had been dequeued */
 	uint32_t *ringing; /* the rings that a pass serves */
 	struct epf_channel channel;
 	struct epf_channel_req held;        /* a channel request that must wait; kind 0: none */
-	uint64_t sent[EPF_WR_MAX_PES / 64]; /* ranks to whom a SET is on its way */
+	uint64_t sent[EPF_WR_MAX_PES / 64]; /* ranks to which a SET is on its way */
 	struct epf_serve_stats stats;
 	uint64_t drain_asked, drain_done;
 	uint32_t is_stopping, has_failed;

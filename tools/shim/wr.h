@@ -2,7 +2,7 @@
 /*
  * Work requests as DeepEP's kernels write them (64 bytes, big-endian, the shapes of an mlx5 send queue), and the rings they stand in:
  * memory of ours that the kernels take for a NIC's. A ring's owner takes requests out of it, turns them into fabric commands, and
- * tells the kernel by a completion word. Called by one thread a ring; wr_hot.c is the hot half, wr.c makes rings and holds the words.
+ * notifies the kernel by a completion word. Called by one thread a ring; wr_hot.c is the hot half, wr.c makes rings and holds the words.
  *
  * A request in 32-bit words of memory (be32 unless said; "index" is the request's number in its ring, modulo 2^16):
  *
@@ -12,7 +12,7 @@
  *   inline   8  0x80000004           9  the value, as it lies in memory
  *   add      8  value                9  0          10, 11  undefined     12  4    13  our key    14, 15  our address of the old value
  *
- * A doorbell may be seen before the request it tells of: fences in those kernels order for the GPU, not for a CPU. So each slot is filled with
+ * A doorbell may be seen before the request it announces: fences in those kernels order for the GPU, not for a CPU. So each slot is filled with
  * a poison when it has been dequeued, and a request counts as written only when every word its shape needs has left its poison. The poison
  * can be no valid word; the two words that may hold any value have one that changes with each use of a slot.
  */
@@ -54,7 +54,7 @@ enum epf_wr_kind {
 enum epf_wr_refusal {
 	EPF_WR_OK = 0,
 	EPF_WR_DOORBELL_RING,  /* the doorbell names another ring */
-	EPF_WR_DOORBELL_INDEX, /* it tells of more requests than the ring holds */
+	EPF_WR_DOORBELL_INDEX, /* it announces more requests than the ring holds */
 	EPF_WR_OPCODE,         /* an operation that is not served */
 	EPF_WR_INDEX,          /* another request's number: the ring was overrun, it is too short */
 	EPF_WR_RING,           /* another ring's number */
@@ -102,7 +102,7 @@ struct epf_wr_ring {
 		refusal; /* enum epf_wr_refusal; not 0: the ring is given up at request `dequeued` */
 };
 
-/* After so many looks a word that equals its changing poison is taken for a value (chance of that: 2^-30 a request). */
+/* After so many looks a word that equals its changing poison counts as a value (chance of that: 2^-30 a request). */
 #define EPF_WR_LOOKS (UINT32_C(1) << 20)
 
 /**
@@ -128,7 +128,7 @@ int epf_wr_take(struct epf_wr_ring *ring, const struct epf_wr_space *space, stru
 void epf_wr_prefetch(const struct epf_wr_ring *ring);
 
 /**
- * epf_wr_complete() - tells kernels that the first `count` requests of the ring are done. Hot.
+ * epf_wr_complete() - reports to kernels that the first `count` requests of the ring are done. Hot.
  * @count: 1..ring->dequeued; visible at their targets. It must not go back.
  */
 void epf_wr_complete(struct epf_wr_ring *ring, uint64_t count);

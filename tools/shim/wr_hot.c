@@ -163,8 +163,8 @@ static uint32_t check(const struct epf_wr_ring *ring, const struct epf_wr_space 
 }
 
 /*
- * Whether a doorbell tells of a request that has not been dequeued. One that goes back tells nothing: the kernels' lock orders two stores to it for a
- * block only, and what an older one tells has been dequeued.
+ * Whether a doorbell announces a request that has not been dequeued. One that goes back announces nothing: the kernels' lock orders two stores to it for a
+ * block only, and what an older one announces has been dequeued.
  */
 static int is_rung(struct epf_wr_ring *ring)
 {

@@ -37,7 +37,7 @@ const char *epf_wr_refusal_text(uint32_t refusal)
 		[EPF_WR_DOORBELL_RING] =
 			"a doorbell names another ring: the program's kernels do not fit this shim",
 		[EPF_WR_DOORBELL_INDEX] =
-			"a doorbell tells of more requests than the ring holds: raise NVSHMEM_QP_DEPTH",
+			"a doorbell announces more requests than the ring holds: raise NVSHMEM_QP_DEPTH",
 		[EPF_WR_OPCODE] =
 			"an operation that is not served (served: write, inline write of 4 bytes, 32-bit add)",
 		[EPF_WR_INDEX] =

@@ -267,7 +267,7 @@ static int run_all(struct request *req)
 	if (run->listen)
 		return top_run_listen(run);
 	if (run->prometheus || run->json || run->once || req->batch) {
-		/* JSON of a recording is all of it, and of the living one reading unless told otherwise. */
+		/* JSON of a recording is all of it, and of a live instance one reading unless an option says otherwise. */
 		if (run->prometheus ||
 		    (run->json && !req->batch && !run->iterations && !req->replay))
 			run->once = true;
@@ -291,7 +291,7 @@ int main(int argc, char **argv)
 		.parser = parse,
 		.args_doc = "[INSTANCE|FILE...]",
 		.doc = "Show what the instances of this machine do: NICs, cores, rings, ranks, peers, "
-		       "lanes, jobs, and who waits for whom. Reads their statistics, or those "
+		       "lanes, jobs, and what waits for what. Reads their statistics, or those "
 		       "of the instances named; a name with a slash is a file. An instance that has exited "
 		       "is shown, with its final snapshot, if it is named, or with --dead. Reading does not disturb the engines. "
 		       "Press h or F1 for the keys. "

@@ -281,7 +281,7 @@ static void put_waits(FILE *out, const struct top_shot *shot)
 		const char *name, *help;
 	} metric[] = {
 		{ PREFIX "waits",
-		  "Things that wait and do not move, by reason; ep-fabric why tells more." },
+		  "Things that wait and do not move, by reason; see ep-fabric why." },
 		{ PREFIX "wait_causes", "Of these, those that follow from nothing else." },
 		{ PREFIX "wait_longest_seconds", "Age of the oldest of them." },
 	};

@@ -13,7 +13,7 @@ struct top_run {
 	struct top_schema *schema;
 	struct top_source *source;
 	struct top_record *record; /* NULL: none */
-	double delay_s;            /* 1 unless told otherwise */
+	double delay_s;            /* 1 by default */
 	uint32_t iterations;       /* 0: until the end of the recording, or forever */
 	bool json, prometheus, once, peer_labels, no_colour, has_names;
 	bool has_delay;       /* said on the command line: the setup does not say otherwise */

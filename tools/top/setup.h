@@ -26,7 +26,7 @@ struct top_setup {
 void top_setup_default(struct top_setup *setup);
 
 /*
- * Name of the file: below XDG_CONFIG_HOME where that is an absolute path, else below .config of HOME. 0; -ENOENT where neither is said,
+ * Name of the file: below XDG_CONFIG_HOME where that is an absolute path, else below .config of HOME. 0; -ENOENT where neither is set,
  * -ENAMETOOLONG.
  */
 int top_setup_path(char *path, size_t bytes);

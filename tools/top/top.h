@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What ep-top knows at one moment: all instances with all numbers of their statistics files, and the graph of waits (waits/waits.h). For
- * tools/top/ep-top.c and tools/top_*.c: taken from living files or from a recording, printed as JSON, tables, metrics or screens. It must never
+ * tools/top/ep-top.c and tools/top_*.c: read from live files or from a recording, printed as JSON, tables, metrics or screens. It must never
  * touch an engine, nor keep a pointer into a reader: a shot stays whole when its files are gone.
  *
  * Names of classes, rows and labels stand in a schema that all shots share and that only grows; a value is found by class and row. All texts
@@ -140,7 +140,7 @@ const struct top_value *top_value_of(const struct top_schema *schema, const stru
 const char *top_label_of(const struct top_schema *schema, const struct top_block *block,
 			 const char *label);
 
-/* Whether a block of class job is of this job: its number tells, and its name where it has no number. */
+/* Whether a block of class job is of this job: by its number, or by its name where it has no number. */
 bool top_job_has(const struct top_schema *schema, const struct top_job *job,
 		 const struct top_block *block);
 
@@ -171,7 +171,7 @@ struct top_sums {
 	bool has_rates;
 	double busy;     /* 0..1 of all living cores; below zero: not known */
 	double seconds;  /* between the two shots */
-	double commands; /* per second, taken by cores */
+	double commands; /* per second, dequeued by cores */
 	double bytes;    /* per second, puts and gets */
 	uint64_t total_commands, total_bytes;
 };

@@ -154,7 +154,7 @@ struct reading {
 	bool left_out; /* its ranks of living jobs alone: somebody may wait for them */
 };
 
-/* What was agreed at the join tells jobs apart; a name may be any other job's, too. Without a number an engine is alone. */
+/* What was agreed at the join distinguishes jobs; a name may be any other job's, too. Without a number an engine is alone. */
 static uint32_t find_job(const struct reading *r, const char *name, uint64_t id, uint32_t world)
 {
 	struct waits *w = r->w;
@@ -257,7 +257,7 @@ static void read_rank(struct reading *r, const struct at *at)
 
 	if (is_dead(in) &&
 	    (job == WAITS_NONE ? r->left_out : waits_rank(w, job, number_of) != NULL))
-		return; /* came back elsewhere */
+		return; /* rejoined elsewhere */
 	e = r->left_out ? NULL : wait_entry(r, at, WAITS_RANK);
 	if (e) {
 		e->rank = number_of;
@@ -412,7 +412,7 @@ int waits_refresh(struct waits *w, uint64_t now_ns, uint64_t least_ns)
 		if (!is_dead(in))
 			read_instance(w, i);
 	}
-	/* Behind the living: what these still have is not taken from the dead. */
+	/* Behind the living: what these still have is not read from the dead. */
 	for (uint32_t i = 0; i < w->n_instances; i++)
 		if (w->instance[i].reader && is_dead(&w->instance[i]))
 			read_instance(w, i);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who waits for whom: reads the statistics files of one or several instances and makes of their waits one graph, the causes first. An
+ * What waits for what: reads the statistics files of one or several instances and makes of their waits one graph, the causes first. An
  * instance that has exited is left out unless it is named or asked for; only who waits for one of its ranks learns that it has ended. For `ep-fabric why` and ep-top's waiting screen, which only print. It touches nobody: files, and /proc/PID/stat of
  * processes that they name. It must never trust a number of a file beyond what the reader has checked, nor print.
  *
@@ -87,7 +87,7 @@ struct waits_entry {
 	bool is_cause;
 	uint32_t job, instance;
 	uint32_t rank; /* who waits or is meant; of lanes and peers WAITS_NONE */
-	uint32_t peer; /* whom it waits for */
+	uint32_t peer; /* the peer it waits for */
 	uint32_t stream, lane, ring;
 	bool kernel;                   /* of a rank: a kernel of its GPU waits, not a thread */
 	uint64_t signal, value, least; /* of a rank's wait; signal: or the ring's number */

@@ -194,7 +194,7 @@ static inline uint64_t epf_efa_wr_id(uint32_t lane, uint16_t generation, uint32_
 
 /*
  * HOT. The next entry of a completion queue: 0 and it is looked at; ENOENT: there is none; EINVAL: one of a queue pair that is no more
- * has been taken off; else the queue is broken. *open: a session is open, to be closed by ibv_end_poll(3) at the end.
+ * has been dequeued; else the queue is broken. *open: a session is open, to be closed by ibv_end_poll(3) at the end.
  *
  * Entries of a destroyed queue pair are met one by one (*stale, until the queue has been seen empty): releases of the provider before
  * 58 take the books of another queue pair for those of the missing one when such an entry comes within a session.

@@ -97,7 +97,7 @@ int epf_efa_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 	rc = ibv_wr_complete(l->qpx);
 	v->counters.doorbells++;
 	if (__builtin_expect(rc != 0, 0)) {
-		/* All or nothing. The stack still holds the slots that were taken from it. */
+		/* All or nothing. The stack still holds the slots that were popped from it. */
 		for (unsigned i = 0; i < n; i++)
 			l->busy[l->free[l->n_free++]] = 0;
 		if (rc != ENOMEM)

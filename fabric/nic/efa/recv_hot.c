@@ -4,7 +4,7 @@
  * epf_nic_ops and by post_hot.c. It must never allocate, lock, log or make a system call.
  *
  * The core gives receives to the NIC, not to a lane, and gives one for each arrival. So the sum of what is given by the number
- * of lanes is what each lane should hold (`level`), and a lane that holds less is hungry and gets its receives back in turn. A
+ * of lanes is what each lane should hold (`level`), and a lane that holds less is hungry and gets its receives back round-robin. A
  * lane's share goes back into the pool with its queue pair, and the one made in its place takes it from there.
  */
 #include "fabric/nic/efa/efa.h"
@@ -29,7 +29,7 @@ static uint32_t feed_lane(struct epf_efa *v, uint16_t lane, uint32_t n)
 		return 0;
 	last->wr.next = NULL;
 	if (__builtin_expect(ibv_post_recv(v->lanes[lane].qp, &first->wr, &bad) != 0, 0)) {
-		/* Those before the bad one are taken. */
+		/* Those before the bad one are posted. */
 		count = 0;
 		for (at = first; at && &at->wr != bad; at = at->next)
 			count++;

@@ -86,7 +86,7 @@ void epf_efa_reopen_close(struct epf_efa *v)
 	if (!r)
 		return;
 	epf_opener_stop(&r->o);
-	/* What was taken is the NIC's; of the rest the order says what there is. */
+	/* What was handed over is the NIC's; the order says what is left. */
 	if (epf_opener_state(&r->o) != EPF_OPENER_NONE) {
 		if (r->handle)
 			epf_efa_ah_free(v, r->handle);
@@ -104,7 +104,7 @@ static void ask(struct epf_efa *v, enum epf_opener_kind kind, uint16_t lane)
 	epf_opener_ask(&v->opener->o, kind, lane, v->counters.link_up && !v->dead);
 }
 
-/* What came back and nobody waits for any more goes by the other thread. 1: there is room for an order. */
+/* What was opened and is no longer needed is closed by the other thread. 1: there is room for an order. */
 static int is_free(struct epf_efa *v)
 {
 	struct epf_efa_opener *r = v->opener;
@@ -121,7 +121,7 @@ static int is_free(struct epf_efa *v)
 	return epf_opener_state(&r->o) == EPF_OPENER_NONE;
 }
 
-/* 1: what was asked for this lane is done; it is taken. */
+/* 1: the request for this lane is done, and dequeued. */
 static int is_done(struct epf_efa *v, enum epf_opener_kind kind, uint16_t lane)
 {
 	if (!epf_opener_take(&v->opener->o, kind, lane))

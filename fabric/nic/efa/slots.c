@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory for the receives of the EFA NIC: registered in chunks, which are never given back while the NIC is open. Slow path. */
+/* Memory for the receives of the EFA NIC: registered in chunks, which are never released while the NIC is open. Slow path. */
 #include "fabric/nic/efa/efa.h"
 
 #include "fabric/base/err.h"

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Bytes of a READ that came back in a packet fail back; true: the copier takes them there. */
+/* Copies out the bytes of a READ that arrived in a packet; true: the copier does it. */
 static bool take_home(struct epf_emu *e, uint32_t lane, uint32_t idx, struct epf_emu_slot *lead)
 {
 	struct epf_emu_slot *s = &e->slots[idx];

@@ -91,7 +91,7 @@ struct epf_emu_copier {
 	const struct epf_copy_ops *ops;
 	int kernel; /* copies by a kernel */
 	struct epf_emu_copier *next;
-	/* The copier's own: the job being taken, spans of it still to be taken, and of each job those not done. */
+	/* The copier's own: the job being dequeued, its spans still to be dequeued, and of each job those not done. */
 	struct epf_emu_job job;
 	uint32_t job_left;
 	uint32_t *undone;

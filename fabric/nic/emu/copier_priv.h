@@ -27,7 +27,7 @@ void epf_emu_import_drop(const struct epf_emu_seg *seg);
 uint32_t epf_emu_import_generation(void);
 /* Unmaps what its owner has withdrawn meanwhile. */
 void epf_emu_import_sweep(void);
-/* Maps regions of this process that have come, and tells of each; unmaps those that have gone. */
+/* Maps new regions of this process and reports each; unmaps those that have gone. */
 void epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem));
 /* Any thread; no driver is called. */
 int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem);

@@ -62,12 +62,12 @@ void epf_emu_copier_watch(void)
 	if (doing && epf_tsc_to_ns(epf_tsc() - call_tsc) > STUCK_NS / 2)
 		(void)epf_fail(
 			EPF_R_GPU_STUCK,
-			"for %.1f s now: the driver does not come back from %s, most likely because of another thread's call that waits for a kernel which waits for these copies",
+			"for %.1f s now: the driver does not return from %s, most likely because of another thread's call that waits for a kernel which waits for these copies",
 			(double)(now - since) / 1e9, doing);
 	else
 		(void)epf_fail(
 			EPF_R_GPU_STUCK,
-			"for %.1f s now: the driver has taken them and they do not end, most likely behind something that waits for a kernel which waits for them",
+			"for %.1f s now: the driver has accepted them and they do not end, most likely behind something that waits for a kernel which waits for them",
 			(double)(now - since) / 1e9);
 	epf_err("copies to or from GPU memory stall: %s", epf_last_error());
 }

@@ -98,8 +98,7 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 	if (resolve(c, s, &span, &device) ||
 	    !(q = epf_emu_queue_of(c, device < 0 ? 0 : device, false))) {
 		epf_emu_stall_enters(NULL);
-		if (epf_last_reason() ==
-		    EPF_R_NIC_PEER_GONE) /* its outcome tells who needs to know */
+		if (epf_last_reason() == EPF_R_NIC_PEER_GONE) /* the outcome reports it */
 			epf_dbg("a copy: %s", epf_last_error());
 		else
 			epf_warn_ratelimited("a copy to or from GPU memory: %s", epf_last_error());

@@ -40,7 +40,7 @@ struct flight {
 typedef uint32_t bucket_t;
 
 /*
- * Copies on one device, or additions, in order. They are queues of their own: an addition comes when what it must follow has landed, so it need
+ * Copies on one device, or additions, in order. They are separate queues: an addition comes when what it must follow has landed, so it need
  * not wait for the copies of others, nor end their batch.
  */
 struct epf_emu_queue {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The inside of the emulated NIC: one structure for the NIC, one small one per lane, one private slot per
- * packet of its own pool. Included by nic.c and emu_*.c only; the shared layout is wire.h.
+ * packet from its pool. Included by nic.c and emu_*.c only; the shared layout is wire.h.
  * Nothing read from a segment is trusted: indices and lengths are checked where they are used, and what
  * must not change under us is kept in the slots, which no other process can see.
  */
@@ -55,7 +55,7 @@ enum {
 	EPF_EMU_KNOWN = 8, /* its outcome is known (status), it waits for its turn in the lane */
 	EPF_EMU_DONE = 16, /* in the list of completions to hand out */
 	EPF_EMU_MUTE = 32, /* its lane is gone: hand out nothing */
-	EPF_EMU_READ = 64, /* bytes come back in it */
+	EPF_EMU_READ = 64, /* it returns bytes */
 	EPF_EMU_HOME =
 		128, /* it is back, and its bytes are being copied to GPU memory here, or from the peer's */
 };
@@ -388,7 +388,7 @@ void epf_emu_push(struct epf_emu *e, uint16_t lane);
 /* complete_hot.c: completions. */
 /* The outcome of a message is known: completes it, on an ordered NIC when all before it are. */
 void epf_emu_settle(struct epf_emu *e, uint16_t lane, uint32_t idx, uint8_t status);
-/* Takes the packets that came back to a lane number. */
+/* Collects the packets that were returned to a lane number. */
 void epf_emu_take_returns(struct epf_emu *e, uint32_t lane);
 /* Lane to error: all that is outstanding completes as EPF_S_FLUSHED. */
 void epf_emu_fail_lane(struct epf_emu *e, uint16_t lane);

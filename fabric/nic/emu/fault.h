@@ -2,7 +2,7 @@
 /*
  * Faults of the emulated NIC: what happens to a packet is a pure function of the seed and of who sent it
  * as which message, so a seed replays whatever the scheduling. Decided at the target when a packet is
- * taken from an inbox; what must wait is held in a heap by due time. Called by rx_hot.c and lane.c
+ * dequeued from an inbox; what must wait is held in a heap by due time. Called by rx_hot.c and lane.c
  * only. It must never allocate, lock, log or make a system call.
  */
 #ifndef EPF_FABRIC_NIC_EMU_FAULT_H
@@ -32,7 +32,7 @@ struct epf_emu_held {
 };
 
 /*
- * Decides the fate of packet idx of a lane, just taken from the inbox. Ordered mode: sets its due_ns.
+ * Decides the fate of packet idx of a lane, just dequeued from the inbox. Ordered mode: sets its due_ns.
  * Returns true when the packet is now held, false when it is to be landed at once (or in its turn).
  */
 bool epf_emu_fault_arrive(struct epf_emu *e, uint16_t lane, uint32_t idx, struct epf_emu_packet *p);

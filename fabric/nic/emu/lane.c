@@ -186,7 +186,7 @@ enum epf_lane_link epf_emu_lane_link(const struct epf_nic *nic, uint16_t lane)
 	return l ? (enum epf_lane_link)l->link : EPF_LANE_IDLE;
 }
 
-/* Takes back what the peer has not taken yet, and, from a peer that is gone, everything. */
+/* Withdraws what the peer has not dequeued yet, and, from a peer that is gone, everything. */
 static void reclaim(struct epf_emu *e, uint16_t lane)
 {
 	struct epf_emu_lane *l = &e->lanes[lane];

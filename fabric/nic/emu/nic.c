@@ -341,7 +341,7 @@ static int emu_set_link(struct epf_nic *nic, unsigned link, int up)
 		return 0;
 	}
 	e->links_down &= ~(1u << link);
-	/* What waited at this end goes on: what was taken to be landed, and, with the next reap, mail and posts. */
+	/* What waited at this end goes on: what was dequeued to be landed, and, with the next reap, mail and posts. */
 	for (uint32_t lane = link; lane < e->lanes_end; lane += e->opts.links) {
 		struct epf_emu_lane *l = &e->lanes[lane];
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The emulated NIC's reap: takes the mail, lets lanes land their packets in turn, raises what the faults
+ * The emulated NIC's reap: handles mail, lets lanes land their packets round-robin, raises what the faults
  * held back, hands out completions. Called by the core's step through epf_nic_ops. It must never
  * allocate, lock, log or make a system call.
  */

@@ -214,7 +214,7 @@ static enum landing land(struct epf_emu *e, uint16_t lane, uint32_t idx, struct 
 	if (EPF_UNLIKELY(status >= EPF_EMU_MOVE_LATER))
 		return status == EPF_EMU_MOVE_LATER ? COPYING : NO_COPY_ROOM;
 	if (status != EPF_S_OK &&
-	    h.form == EPF_EMU_REFS) /* tells the sender which of them failed */
+	    h.form == EPF_EMU_REFS) /* reports to the sender which of them failed */
 		p->offset = c && !epf_emu_is_stopped(l) ? c->good : 0;
 	if (c)
 		epf_emu_copy_landed(e, l);

@@ -23,8 +23,8 @@ enum epf_emu_stage {
 enum epf_emu_tally {
 	EPF_EMU_POSTS,
 	EPF_EMU_PACKETS, /* posted */
-	EPF_EMU_BACK,    /* packets that came back */
-	EPF_EMU_INBOXES, /* taken that held something */
+	EPF_EMU_BACK,    /* returned packets */
+	EPF_EMU_INBOXES, /* dequeued inboxes that held something */
 	EPF_EMU_JOBS,    /* outcomes of the copier */
 	EPF_EMU_TALLIES,
 };
@@ -45,7 +45,7 @@ void epf_emu_stages_want(struct epf_emu_stages *into);
 /* The copier's thread, since it was made: cycles and numbers. */
 struct epf_emu_copier_stages {
 	uint64_t
-		dequeue_tsc; /* jobs are taken, batches gathered; with the submits of full batches */
+		dequeue_tsc; /* jobs are dequeued, batches gathered; with the submits of full batches */
 	uint64_t pump_tsc;   /* completions are looked for, batches submitted */
 	uint64_t submit_tsc; /* of both: calls of the driver for batches */
 	uint64_t copies, batches, turns;

@@ -13,7 +13,7 @@
  *   The target takes the bitmap [M2, acquire] and with one exchange the whole inbox [M1, acquire],
  *   turns the chain round, copies the payload to its regions and gives the packets back in the same
  *   way on the returns word of the sender's lane [M3, as M1] and the sender's bitmap [M4, as M2].
- *   The owner counts in `pulse` [M6, release] how often it has handled all mail that it had found: a peer that waits for an answer tells by it
+ *   The owner counts in `pulse` [M6, release] how often it has handled all mail that it had found: a peer that waits for an answer sees by it
  *   an owner that is silent from one that is not being run. It orders nothing.
  *   The target's lane state [M5] says whether its end is connected: a sender that finds it is not
  *   keeps its packets, and learns by a mark in its bitmap when that changes.
@@ -23,7 +23,7 @@
  * An inbox word names the epoch of the lane it is meant for; a chain of an older epoch is let go.
  *
  * Bytes of GPU memory do not travel in packets: a packet names memory of both ends, of many writes at once (EPF_EMU_REFS) or of one
- * READ (EPF_EMU_BY_REF), and whoever is to receive the bytes fetches them by a copier (copier.h). For that a segment tells which of its
+ * READ (EPF_EMU_BY_REF), and whoever is to receive the bytes fetches them by a copier (copier.h). For that a segment says which of its
  * NIC's regions are GPU memory [C3].
  */
 #ifndef EPF_FABRIC_NIC_EMU_WIRE_H
@@ -64,7 +64,7 @@ EPF_STATIC_ASSERT(sizeof(struct epf_emu_lane_words) == 32, "two lanes a cache li
 struct epf_emu_segment {
 	uint64_t magic;
 	uint64_t
-		nonce; /* random: tells a NIC from an earlier one with the same pid and descriptor */
+		nonce; /* random: distinguishes a NIC from an earlier one with the same pid and descriptor */
 	uint64_t bytes; /* of the whole segment */
 	uint32_t version;
 	uint32_t nic_number; /* small number of the NIC inside its process */
@@ -119,7 +119,7 @@ EPF_INLINE uint64_t epf_emu_off_packets(uint32_t lanes)
 
 /* epf_emu_packet.form */
 enum {
-	EPF_EMU_IN_PACKET = 0, /* the bytes are in the payload (READ: come back there) */
+	EPF_EMU_IN_PACKET = 0, /* the bytes are in the payload (READ: are returned there) */
 	EPF_EMU_BY_REF = 1,    /* a READ: in GPU memory of the target, named by raddr and rkey */
 	/*
 	 * `offset` WRITEs out of GPU memory, at most EPF_EMU_REFS_MOST: struct epf_emu_ref in the payload, in the order of the lane. Bit k of raddr:
@@ -188,7 +188,7 @@ EPF_INLINE uint32_t epf_emu_token_lane(uint64_t token)
  * Marks a lane in a segment's bitmap [M2, M4]: first the lane, then the word's bit in the summary, unless it stands there already. That the
  * word was not empty is no reason to leave the summary to somebody else: he may have been stopped or killed between the two steps, and
  * everything of 64 lanes would wait for him. The owner takes summary and word in the other order; sequential consistency on both sides
- * (Dekker) makes sure that a mark is taken together with the bit that was seen, or announced by this one.
+ * (Dekker) makes sure that a mark is read together with the bit that was seen, or announced by this one.
  */
 EPF_INLINE void epf_emu_mark(struct epf_emu_segment *seg, uint32_t lane)
 {

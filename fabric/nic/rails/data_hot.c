@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several NICs as one, the data path: each call goes to the child that has the lane, or to all in turn. Called by the core's
+ * Several NICs as one, the data path: each call goes to the child that has the lane, or to all, round-robin. Called by the core's
  * step through epf_nic_ops. It must never allocate, lock, log or make a system call.
  */
 #include "fabric/nic/rails/rails.h"

@@ -194,7 +194,7 @@ static int register_fresh(struct epf_rails *r, struct epf_nic *fresh)
 	return 0;
 }
 
-/* What comes back must be able to do what was promised when the job began. */
+/* A NIC that returns must be able to do what was promised when the job began. */
 static int is_alike(const struct epf_rails *r, const struct epf_nic *fresh)
 {
 	struct epf_nic_caps c;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A thread on which an RDMA NIC makes and destroys queue pairs for lanes that are opened again (epf_nic_ops.lane_reopen, lane_reconnect):
- * that asks the kernel, which may in turn ask the network for long, and the core's thread, which asks between two steps, makes no system call. Used by
+ * that asks the kernel, which may wait for the network for long, and the core's thread, which asks between two steps, makes no system call. Used by
  * nic/verbs/reopen.c and nic/efa/reopen.c; never by hot code.
  *
- * One lane at a time: there is one order, that goes to the thread and comes back. It belongs to the core's thread while its state is NONE
+ * One lane at a time: there is one order, which goes to the thread and returns. It belongs to the core's thread while its state is NONE
  * or DONE, and to the other while it is ASKED (release when it changes hands, acquire when it is looked at). What an order needs beside this lies in
  * the NIC, beside the opener, and changes hands with it.
  */
@@ -54,13 +54,13 @@ enum epf_opener_state epf_opener_state(const struct epf_opener *o);
 /* epf_opener_ask() - gives an order, between two steps: no system call is made. The state is NONE; link_up: whether the port is said to be up. */
 void epf_opener_ask(struct epf_opener *o, enum epf_opener_kind kind, uint16_t lane, int link_up);
 
-/* epf_opener_take() - 1: this order is done, and taken: the state is NONE, rc and link_up say what came of it. 0: it is not, or there is none. */
+/* epf_opener_take() - 1: this order is done, and dequeued: the state is NONE, rc and link_up are its outcome. 0: it is not, or there is none. */
 int epf_opener_take(struct epf_opener *o, enum epf_opener_kind kind, uint16_t lane);
 
 /* epf_opener_clear() - a done order is gone. */
 void epf_opener_clear(struct epf_opener *o);
 
-/* epf_opener_wake() - tells the thread of an order, starting it if need be. Makes system calls: by the run loop (epf_nic_ops.wake_peers). */
+/* epf_opener_wake() - wakes the thread for an order, starting it if need be. Makes system calls: by the run loop (epf_nic_ops.wake_peers). */
 void epf_opener_wake(struct epf_opener *o);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thread that waits on the completion channel of an RDMA device and tells its owner, so that a core can sleep. Used by the verbs and the
+ * A thread that waits on the completion channel of an RDMA device and wakes its owner, so that a core can sleep. Used by the verbs and the
  * EFA NIC; never by hot code.
  */
 #ifndef EPF_FABRIC_NIC_RDMA_WAKER_H

@@ -35,7 +35,7 @@ EPF_INLINE int epf_verbs_wr_is_sane(const struct epf_wr *wr, uint32_t max_msg_by
 
 /*
  * Adds it to a session of qp, whose wr_id and wr_flags are set; one that is not sane as a write, with a place that the device refuses. *sge: the
- * local place; of an inline one (IBV_SEND_INLINE) the bytes are taken at once.
+ * local place; of an inline one (IBV_SEND_INLINE) the bytes are copied at once.
  */
 EPF_INLINE void epf_verbs_wr_add(struct ibv_qp_ex *qp, const struct epf_wr *wr, int sane,
 				 uint32_t rkey, uint64_t raddr, const struct ibv_sge *sge)

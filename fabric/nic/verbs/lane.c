@@ -38,7 +38,7 @@ static struct ibv_qp *create_qp_ex(struct epf_verbs *v, const struct ibv_qp_init
 	return ctx ? ctx->create_qp_ex(v->ctx, &attr) : NULL;
 }
 
-/* A queue pair with as many inline bytes as asked for, or less. What was asked counts: not every provider tells what it gives. */
+/* A queue pair with as many inline bytes as asked for, or less. What was asked counts: not every provider reports what it grants. */
 static int create_qp(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lane, uint32_t depth)
 {
 	struct ibv_qp_init_attr attr = {

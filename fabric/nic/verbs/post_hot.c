@@ -190,7 +190,7 @@ static int post_list(struct epf_verbs *v, struct epf_verbs_lane *l, uint16_t lan
 		l->head = head + taken;
 		done += taken;
 		/*
-		 * The ones taken may lack a completion: a full queue with none under way would never
+		 * The accepted ones may lack a completion: a full queue with none under way would never
 		 * move. Then the lane cannot go on.
 		 */
 		if (rc != ENOMEM || (taken && !(first[taken - 1].send_flags & IBV_SEND_SIGNALED)))

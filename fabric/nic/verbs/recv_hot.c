@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Receives of devices without shared receive queues: each lane has a separate queue. The slots are the same as with a shared queue; a
- * slot remembers the queue pair it is posted to, and what was taken from a lane is released to that lane. Called by
+ * slot remembers the queue pair it is posted to, and what was dequeued from a lane is released to that lane. Called by
  * complete_hot.c; must never allocate, lock, log or make a system call.
  */
 #include "fabric/nic/verbs/verbs.h"
@@ -24,7 +24,7 @@ int epf_verbs_recv_took(struct epf_verbs *v, struct epf_verbs_slot *slot, uint32
 {
 	struct epf_verbs_lane *l = &v->lanes[slot->lane];
 
-	/* The queue pair is gone, and so its slots were taken back then: this one may be posted elsewhere by now. */
+	/* The queue pair is gone, and so its slots were reclaimed then: this one may be posted elsewhere by now. */
 	if (slot->qpn != qpn)
 		return 0;
 	slot->qpn = 0;
@@ -54,7 +54,7 @@ static int post(struct epf_verbs *v, uint16_t lane, uint32_t n)
 	rc = ibv_post_recv(l->qp, &first->wr, &bad);
 	if (__builtin_expect(rc == 0, 1))
 		return count;
-	/* The lane is lost; those that were taken come back with it (epf_verbs_recv_forget). */
+	/* The lane is lost; those that were dequeued return with it (epf_verbs_recv_forget). */
 	for (s = first; s != v->free_slots && &s->wr != bad; s = s->next)
 		v->posted_receives++;
 	for (struct epf_verbs_slot *back = s; back != v->free_slots; back = back->next)

@@ -99,7 +99,7 @@ static void ask(struct epf_verbs *v, enum epf_opener_kind kind, uint16_t lane)
 	epf_opener_ask(&v->opener->o, kind, lane, v->counters.link_up && !v->dead);
 }
 
-/* What came back and nobody waits for any more goes: a queue pair by the other thread. 1: there is room for an order. */
+/* What was opened and is no longer needed is closed: a queue pair by the other thread. 1: there is room for an order. */
 static int is_free(struct epf_verbs *v)
 {
 	struct epf_opener *o = &v->opener->o;
@@ -115,7 +115,7 @@ static int is_free(struct epf_verbs *v)
 	return epf_opener_state(o) == EPF_OPENER_NONE;
 }
 
-/* 1: what was asked for this lane is done; it is taken. */
+/* 1: the request for this lane is done, and dequeued. */
 static int is_done(struct epf_verbs *v, enum epf_opener_kind kind, uint16_t lane)
 {
 	if (!epf_opener_take(&v->opener->o, kind, lane))

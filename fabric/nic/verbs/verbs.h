@@ -25,7 +25,7 @@
 
 enum {
 	EPF_VERBS_CHAIN = 64,       /* work requests built for one call of the provider */
-	EPF_VERBS_POLL = 64,        /* completions taken by one call of the provider */
+	EPF_VERBS_POLL = 64,        /* completions of one call of the provider */
 	EPF_VERBS_SPARE = 512,      /* slots beyond the receives: those that the user still reads */
 	EPF_VERBS_MIN_SLOTS = 1024, /* receive slots of a chunk, at least */
 	EPF_VERBS_CHUNKS = 64,      /* of receive slots; each at least doubles what there is */

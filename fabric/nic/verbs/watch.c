@@ -104,7 +104,7 @@ void epf_verbs_lost_lane_cold(struct epf_verbs *v, uint16_t lane, int err)
 
 void epf_verbs_lost_receives_cold(struct epf_verbs *v, int err)
 {
-	/* A queue that cannot be polled has overrun or lost its device; a receive that is not taken is tried again. */
+	/* A queue that cannot be polled has overrun or lost its device; a receive that is not accepted is tried again. */
 	if (err)
 		device_lost(v);
 	else

@@ -81,7 +81,7 @@ static const char golden_help[] =
 	"  status     print what the daemons of this node do\n"
 	"  trace      print the last events of engine cores for a trace viewer\n"
 	"  version    print the versions of this release and its formats\n"
-	"  why        say why a job hangs: who waits for whom, and the cause\n"
+	"  why        say why a job hangs: what waits for what, and the cause\n"
 	"\n"
 	"ep-fabric COMMAND --help lists the options; what reads prints JSON with --json.\n";
 

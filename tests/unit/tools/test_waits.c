@@ -413,7 +413,7 @@ static void who_waits_for_the_dead_is_told(void **state)
 	assert_int_equal(nth(w, 0)->consequences, 1);
 	assert_non_null(strstr(text(w, nth(w, 0)), "the engine dead (process "));
 	waits_free(w);
-	/* It came back elsewhere: it is not waited for in vain. */
+	/* It rejoined elsewhere: it is not waited for in vain. */
 	rank(a, 5, UINT32_MAX, 0, (uint64_t)getpid());
 	w = graph();
 	assert_int_equal(cause_of(w, entry(w, WAITS_RANK, 1))->reason, WAITS_R_BUSY);

@@ -90,12 +90,12 @@ class Buffer(HighThroughput):
 
         Arguments:
             group: torch.distributed.ProcessGroup of the ranks; None: `comm`, an mpi4py communicator, is used instead.
-            num_nvl_bytes: taken and kept; high-throughput calls do not exist yet, so nothing is allocated for them.
+            num_nvl_bytes: accepted and kept; high-throughput calls do not exist yet, so nothing is allocated for them.
             num_rdma_bytes: bytes of communication memory, at least get_low_latency_rdma_size_hint().
             low_latency_mode: without it nothing is opened, and only get_dispatch_layout() works.
-            num_qps_per_rank: taken; the fabric shares its queue pairs among ranks, and the number has no effect.
+            num_qps_per_rank: accepted; the fabric shares its queue pairs among ranks, and the number has no effect.
             allow_nvlink_for_low_latency_mode: False: every byte goes by commands and NIC, also to ranks of the same node.
-            allow_mnnvl, use_fabric: taken; NVLink between nodes is not used.
+            allow_mnnvl, use_fabric: accepted; NVLink between nodes is not used.
             explicitly_destroy: destroy() will be called. It may be called in either case, and should.
             enable_shrink: a rank that does not come in time is masked and the others go on; else the next call raises.
             device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
@@ -309,7 +309,7 @@ class Buffer(HighThroughput):
         return self._torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None
 
     def _tell(self, error: epf.EpfError) -> None:
-        """With enable_shrink a lost rank is news, else an error."""
+        """With enable_shrink a lost rank is a warning, else an error."""
         if not (self.enable_shrink and error.errno in LATE):
             raise error
         log.warning("%s", error)

@@ -180,7 +180,7 @@ def root_address(hosts: List[Tuple[str, Optional[str]]]) -> str:
 def meet(group: Group, purpose: str = "epf") -> Place:
     """Collective: agrees on where the ranks of a new job meet. The caller closes `reserved` once the library has joined."""
     if os.environ.get("EPF_BOOTSTRAP_SERVER"):
-        raise EpfError(22, "EPF_BOOTSTRAP_SERVER is set, but ranks that meet through a process group need no server of their own: unset it")
+        raise EpfError(22, "EPF_BOOTSTRAP_SERVER is set, but ranks that meet through a process group need no server: unset it")
     hosts = group.all_gather((host_key(), guess_address()))
     reserved, offer, failed = None, None, None
     if group.rank == 0:

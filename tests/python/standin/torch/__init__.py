@@ -108,7 +108,7 @@ class _Event:
 
 
 class cuda:
-    """A GPU of which only the order of its streams is there: `log` says who waits for whom. Absent unless a test sets `there`."""
+    """A GPU of which only the order of its streams is there: `log` says what waits for what. Absent unless a test sets `there`."""
     there, capturing, log = False, False, []
     Stream, Event = _Stream, _Event
     _current = [_Stream(number=1)]

@@ -423,13 +423,13 @@ static void stand_still(int hold, const char *text)
 static void test_stuck_driver(void **state)
 {
 	(void)state;
-	stand_still(1, "does not come back from submitting copies");
+	stand_still(1, "does not return from submitting copies");
 }
 
 static void test_stuck_copies(void **state)
 {
 	(void)state;
-	stand_still(2, "has taken them and they do not end");
+	stand_still(2, "has accepted them and they do not end");
 }
 
 static void test_range(void **state)
