@@ -35,7 +35,7 @@ static uint64_t number(const char *name, uint64_t otherwise)
 	return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* A port nobody listens at now. */
+/* Returns a port that is free now. */
 static uint16_t free_port(void)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -50,7 +50,7 @@ static uint16_t free_port(void)
 	return ntohs(a.sin_port);
 }
 
-/* Waits for the ranks until the deadline; those that are left are killed. 0 when all ended well. */
+/* Waits for the ranks; kills those left at the deadline. Returns 0 if all ended well. */
 static int reap(const struct order_job *job, pid_t *pids)
 {
 	uint64_t end = epf_now_ns() + SEED_SECONDS * UINT64_C(1000000000);
@@ -68,7 +68,7 @@ static int reap(const struct order_job *job, pid_t *pids)
 			if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 				continue;
 			bad = 1;
-			/* The others wait for it no longer. */
+			/* The others must not wait for it. */
 			__atomic_store_n(&job->page->failed, 1, __ATOMIC_RELEASE);
 			if (!job->page->text[r][0])
 				snprintf(job->page->text[r], ORDER_TEXT,
@@ -152,7 +152,7 @@ int main(void)
 	struct totals t = { 0 };
 	int failures = 0;
 
-	/* The library would wonder about variables that are not its own. */
+	/* The library warns about unknown EPF_ variables. */
 	unsetenv("EPF_PROC_SEEDS");
 	unsetenv("EPF_SEEDS");
 	unsetenv("EPF_TEST_LONG");

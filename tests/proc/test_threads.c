@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checking traffic with ranks as threads of one process, each with an engine thread of its own: what ThreadSanitizer
- * can see of the library, the queues and the emulated NIC. EPF_SEED: this seed only; EPF_PROC_SEEDS: how many (6).
+ * The checking traffic with ranks as threads of one process, each with its own engine thread: shows
+ * ThreadSanitizer the library, the queues and the software NIC. EPF_SEED: this seed only; EPF_PROC_SEEDS: how many (6).
  */
 #include "tests/proc/order.h"
 
