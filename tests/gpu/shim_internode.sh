@@ -3,7 +3,7 @@
 #
 # The shim (docs/reference/shim.md) under DeepEP's normal mode: two "nodes" of eight ranks, 16 processes on the GPUs of this machine (one is enough).
 #
-#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--stacks] [--list]
+#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--list]
 #
 # --deepep   a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
 # --build    a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
@@ -12,7 +12,6 @@
 # --only     runs the parts whose name matches; --list names them all
 # --seconds  parts that would begin later than this are left out, and named (600)
 # --limit    no part runs longer (each has its own limit)
-# --stacks   of a job that is stalled, where each thread is (stacks.c, needs cc): PID.txt in the part's folder
 #
 # Programs: DeepEP's own test_internode.py, its file and module unmodified, with 24 multiprocessors a rank; and shim_internode.py, which drives the same
 # module with 4 a rank and compares every row with the seeds. Their processes take turns on a GPU in slices of time, or share it by MPS, where all
@@ -22,7 +21,7 @@
 # Each part has a deadline, and is killed with everything it started. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 longest=600 stacks=0 begin_before=600
+build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 longest=600 begin_before=600
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -31,9 +30,8 @@ while [ $# -gt 0 ]; do
 	--only) only=$2 && shift ;;
 	--seconds) begin_before=$2 && shift ;;
 	--limit) longest=$2 && shift ;;
-	--stacks) stacks=1 ;;
 	--list) list=1 ;;
-	*) sed -n '/^#   tests/,/^# --stacks/p' "$0" && exit 2 ;;
+	*) sed -n '/^#   tests/,/^# --limit/p' "$0" && exit 2 ;;
 	esac
 	shift
 done
@@ -50,7 +48,7 @@ trap 'exit 1' TERM INT
 # shellcheck disable=SC2317
 on_late()
 {
-	bash -c "$INTERNODE_LOOK $running"
+	bash -c "$INTERNODE_LOOK"
 }
 
 # harness NAME SECONDS pass|fail SETTING... [-- OPTION...]
@@ -89,12 +87,8 @@ look()
 		export XDG_RUNTIME_DIR=$out/run-$1
 		timeout 8 $fabric why >$out/$1.why 2>&1
 		timeout 8 $fabric stats >$out/$1.stats 2>&1
-		[ -e "$out/stacks.so" ] || exit 0
-		group=\${1:-\$(ps -o pgid= \$\$)}
-		for p in \$(pgrep -g \$group) \$(pgrep -f 'ep-fabric run'); do kill -44 \$p; done
-		sleep 4
 	END
-	export STACKS_DIR=$out/$1 INTERNODE_LOOK="bash $out/$1/look.sh"
+	export INTERNODE_LOOK="bash $out/$1/look.sh"
 }
 
 # own NAME SECONDS SETTING...: DeepEP's test, its 32 cases with seed 0, then an orderly end instead of the next seed (onegpu/sitecustomize.py)
@@ -168,7 +162,7 @@ with_daemons()
 	mkdir -p "$out/d" "$out/$name"
 	for ((i = 0; i < many; i++)); do
 		rm -f "$out/d/node$i.sock"
-		STACKS_DIR=$out/$name env "${common[@]}" ${settings[@]+"${settings[@]}"} "$fabric" run --instance "node$i" --runtime-dir "$out/d" --stats-dir "$out/d" \
+		env "${common[@]}" ${settings[@]+"${settings[@]}"} "$fabric" run --instance "node$i" --runtime-dir "$out/d" --stats-dir "$out/d" \
 			--nic=emu >"$out/$name-daemon$i.log" 2>&1 </dev/null &
 		pids+=($!)
 		sockets+=("$out/d/node$i.sock")
@@ -229,7 +223,6 @@ if [ "$list" = 0 ]; then
 	# No waiting loops: 16 ranks with two threads of ours each. What is stalled does so for a kernel, which may wait for its turn.
 	common=("${base[@]}" EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s
 		EPF_EMU_PACKETS=512 EPF_WAIT_TIMEOUT=60s GLOO_SOCKET_IFNAME=lo)
-	[ "$stacks" = 0 ] || { cc -O1 -shared -fPIC -o "$out/stacks.so" "$here/stacks.c" && common+=("LD_PRELOAD=$out/stacks.so"); }
 	# One that was there would make parts in turns none, and one that has lost a client refuses the next.
 	mps_lives && say "# an MPS daemon runs here already, it is ended" && end_mps
 	machine "16 ranks"

@@ -33,6 +33,14 @@ static void run(const char *name, uint32_t world, uint64_t tag, void (*body)(str
 	assert_int_equal(job_run(&plan), 0);
 }
 
+static void run_on(unsigned daemon, const char *name, void (*body)(struct job_rank *r))
+{
+	struct job_plan plan = { .name = name, .world = 1, .body = body };
+
+	plan.client[0] = daemons_client(&d, daemon);
+	assert_int_equal(job_run(&plan), 0);
+}
+
 /* Forks a job and waits for its first rounds. */
 static void start(struct job *job, const char *name, uint32_t world, uint64_t tag)
 {
@@ -183,23 +191,36 @@ static void second_term_ends_jobs(void **state)
 	assert_int_equal(daemons_stop(&d), 0);
 }
 
+/* A draining daemon finishes its job and refuses others; the other daemon serves; after --off it serves again. */
 static void drain_and_back(void **state)
 {
-	static const char *const on[] = { "drain", "--wait", NULL };
-	static const char *const off[] = { "drain", "--off", "--json", NULL };
+	static const char *const begin[] = { "drain", "--instance", "node0", NULL };
+	static const char *const on[] = { "drain", "--wait", "--instance", "node0", NULL };
+	static const char *const off[] = {
+		"drain", "--off", "--json", "--instance", "node0", NULL
+	};
+	struct job job;
 	char *out = NULL;
 
 	(void)state;
-	assert_int_equal(daemons_start(&d, 1, NULL), 0);
+	assert_int_equal(daemons_start(&d, 2, NULL), 0);
+	start(&job, "runs", 4, 3);
+	assert_int_equal(daemons_command(&d, begin, &out), 0);
+	assert_string_equal(out, "node0: draining, 1 jobs run\n");
+	free(out);
+	run_on(0, "late", is_refused);
+	run_on(1, "elsewhere", job_play);
+	assert_true(status_has(0, "\"EPF-710\": 1"));
+	assert_int_equal(job_more(&job, 100), 0);
+	assert_int_equal(job_finish(&job), 0);
+	job_end(&job);
 	assert_int_equal(daemons_command(&d, on, &out), 0);
 	assert_string_equal(out, "node0: draining, 0 jobs run\n");
 	free(out);
-	run("late", 1, 2, is_refused);
-	assert_true(status_has(0, "\"EPF-710\": 1"));
 	assert_int_equal(daemons_command(&d, off, &out), 0);
 	assert_non_null(strstr(out, "\"draining\": false"));
 	free(out);
-	run("again", 2, 1, play_all);
+	run_on(0, "again", play_all);
 	assert_int_equal(daemons_stop(&d), 0);
 }
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mixed versions and draining. A client one minor version older or newer joins a job with a client of this version, and bytes go both
+ * Mixed versions. A client one minor version older or newer joins a job with a client of this version, and bytes go both
  * ways; so does a daemon whose sealed description carries such a version (sealed here, by a second implementation). A client or daemon
- * two minor versions away, or of another major version, is refused with an error that names both versions. A draining daemon finishes its
- * jobs, refuses new ones, and exits with 0.
+ * two minor versions away, or of another major version, is refused with an error that names both versions.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -13,12 +12,10 @@
 
 #include <errno.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -26,7 +23,6 @@ enum { BYTES = 4096, SEAL_HEAD = 24, NUMBER = 77, TAIL = 24 };
 
 static const char *const daemon_settings[] = { "service-grace=100ms", NULL };
 static struct daemons daemons;
-static struct job job;
 
 /* ---- clients ---- */
 
@@ -315,62 +311,6 @@ static void far_daemons_are_refused(void **state)
 			 -EBADMSG);
 }
 
-/* ---- draining ---- */
-
-static void drain(unsigned daemon, uint32_t on, uint32_t jobs)
-{
-	struct epf_svc_drain m = { .on = on };
-	struct epf_svc_drain_reply reply;
-	struct raw c;
-
-	assert_int_equal(raw_connect(&c, daemons_socket(&daemons, daemon), 1), 0);
-	assert_int_equal(raw_call(&c, EPF_SVC_DRAIN, &m, NULL, 0, &reply), 0);
-	assert_int_equal(reply.jobs, jobs);
-	raw_close(&c);
-}
-
-/* The join must fail because the daemon drains. */
-static void refused_by_draining(struct job_rank *r)
-{
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == -ESHUTDOWN);
-	JOB_CHECK(r, strstr(epf_last_error(), "[EPF-710]") != NULL);
-	printf("# drain: refused: %s\n", epf_last_error());
-	epf_close(r->ep);
-}
-
-static void one_rank(const char *name, unsigned daemon, void (*body)(struct job_rank *r))
-{
-	struct job_plan plan = { .name = name, .world = 1, .body = body };
-
-	plan.client[0] = daemons_client(&daemons, daemon);
-	assert_int_equal(job_run(&plan), 0);
-}
-
-static void draining_lets_jobs_finish(void **state)
-{
-	struct job_plan plan = {
-		.name = "drained", .world = 4, .tag = 3, .daemons = &daemons, .body = job_play
-	};
-
-	(void)state;
-	assert_int_equal(job_fork(&job, &plan), 0);
-	assert_int_equal(job_reach(&job, 20, job_ms(JOB_WAIT_MS)), 0);
-	drain(0, 1, 1);
-	one_rank("late", 0, refused_by_draining);
-	one_rank("elsewhere", 1, job_play); /* the other daemon does not drain */
-	drain(0, 0, 1);
-	one_rank("again", 0, job_play);
-	/* SIGTERM drains, too. */
-	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(daemons_end(&daemons, i, SIGTERM, 300), -1);
-	one_rank("late", 1, refused_by_draining);
-	assert_int_equal(job_more(&job, 100), 0);
-	assert_int_equal(job_finish(&job), 0);
-	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(daemons_end(&daemons, i, 0, job_ms(JOB_WAIT_MS)), 0);
-}
-
 static int begin(void **state)
 {
 	(void)state;
@@ -382,7 +322,6 @@ static int begin(void **state)
 static int finish(void **state)
 {
 	(void)state;
-	job_end(&job);
 	return daemons_stop(&daemons);
 }
 
@@ -393,8 +332,7 @@ int main(void)
 		cmocka_unit_test(far_clients_are_refused),
 		cmocka_unit_test(near_daemons_are_served),
 		cmocka_unit_test(far_daemons_are_refused),
-		cmocka_unit_test(draining_lets_jobs_finish),
 	};
 
-	return cmocka_run_group_tests_name("versions and draining", tests, begin, finish);
+	return cmocka_run_group_tests_name("versions", tests, begin, finish);
 }
