@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One rank of the checking traffic (tests/prop/sim_traffic.h) in real time: settings, loop, and the page in which the ranks of a job
- * publish their progress. Used by test_order.c (ranks are processes) and test_threads.c (threads).
+ * publish their progress. Used by test_order.c.
  */
 #ifndef EPF_TESTS_ORDER_H
 #define EPF_TESTS_ORDER_H
