@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The gate of the hot path: no *_hot.c object may call what allocates, locks, logs or enters the kernel.
+"""The gate of the hot path: no *_hot.c object may call functions that allocate, lock, log or enter the kernel.
 
   check_hot.py --list BUILD ROOT   the hot objects: ninja target and source
-  check_hot.py BUILD ROOT [FILE..] checks them; they must have been built, but for these, which this build leaves out
+  check_hot.py BUILD ROOT [FILE..] checks them; all must be built, except these files, which this build omits
 
-Undefined symbols must be on the allow-list, end in _cold (a slow function of ours that a hot one calls
-once in a blue moon), or be defined by another hot object; and no object may hold an instruction that
-enters the kernel. Run by meson (suite hot) and by `tools/quickstart test hot`. Exit 77 under a
-sanitizer, whose run-time calls are not ours.
+Undefined symbols must be on the allow-list, end in _cold (a slow function of ours that a hot one rarely calls), or be defined by another hot
+object; no object may contain an instruction that enters the kernel. Run by meson (suite hot) and by `tools/quickstart test hot`. Exit 77 under
+a sanitizer, which adds calls.
 """
 import json
 import os
@@ -16,7 +15,7 @@ import re
 import subprocess
 import sys
 
-# What the compiler itself emits, and what holds no lock and enters no kernel.
+# Emitted by the compiler, or without locks and system calls.
 ALLOWED = {"memcpy", "memmove", "memset", "memcmp", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
 COLD = re.compile(r"^epf_\w+_cold$")
 KERNEL_ENTRY = re.compile(r"\t(syscall|sysenter|int\s+\$0x80|svc\s)")
@@ -32,7 +31,7 @@ def hot_sources(root):
 
 
 def hot_objects(build, sources):
-    """Object file -> source, for every compilation of a hot source that is no test of its own."""
+    """Returns object file -> source for every compilation of a hot source outside tests."""
     objects = {}
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as f:
         for entry in json.load(f):
@@ -62,7 +61,7 @@ def check(build, root, left_out):
     objects = hot_objects(build, sources)
     bad = [f"{os.path.relpath(s, root)}: hot, but no target compiles it" for s in sources - set(objects.values())]
     if not sources:
-        bad.append("there is no *_hot.c file at all: the gate guards nothing")
+        bad.append("there is no *_hot.c file")
     missing = [o for o in objects if not os.path.exists(os.path.join(build, o))]
     bad += [f"{o}: not built; run ninja first" for o in missing]
     paths = {o: os.path.join(build, o) for o in objects if o not in missing}
@@ -73,8 +72,8 @@ def check(build, root, left_out):
         wanted = symbols(path, "-u")
         refused = sorted(s for s in wanted if s not in ALLOWED and s not in defined and not COLD.match(s))
         entries = enters_kernel(path)
-        bad += [f"{name}: calls {s}, which is no hot or _cold function of ours" for s in refused]
-        bad += [f"{name}: holds the instruction '{e}'" for e in entries]
+        bad += [f"{name}: calls {s}, which is neither a hot nor a _cold function of ours" for s in refused]
+        bad += [f"{name}: contains the instruction '{e}'" for e in entries]
         verdict = "not ok" if refused or entries else "ok"
         print(f"{verdict} - {name} ({len(wanted)} undefined symbols)")
     print("\n".join(bad))
@@ -89,7 +88,7 @@ def main(argv):
     if len(argv) < 3:
         sys.exit(__doc__)
     if sanitized(argv[1]):
-        print("a sanitizer adds calls of its own: look at a build without one")
+        print("a sanitizer adds calls: use a build without one")
         return 77
     return check(argv[1], argv[2], argv[3:])
 

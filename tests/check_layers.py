@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of the tree: which folder may include which, no cycles, and how long a file or a function may be.
+"""The structure of the tree: which folder may include which, no cycles, and the length of files and functions.
 
   check_layers.py [ROOT]           checks; exit 1 with one line per fault
   check_layers.py --table [ROOT]   prints the layers, lowest first
@@ -20,8 +20,8 @@ HOME = ["fabric/engine", "fabric/join", "fabric/protocol", "fabric/place", "boot
 EPF = "fabric/client/epf.h"
 BENCH = ["bench/common", "queues", "fabric/base", "bootstrap", EPF]
 
-# Folder: what it may include besides itself, lowest first. A trailing .h names one file. A subfolder without a row belongs to its
-# nearest row above.
+# Folder: what it may include besides itself, lowest first. An entry with .h is one file. A subfolder without a row belongs to its nearest
+# parent with one.
 MAY_INCLUDE = {
     "queues": [],
     "fabric/base": [],
@@ -48,7 +48,7 @@ MAY_INCLUDE = {
                   "fabric/service/service.h", "tools/waits", "tools/doctor", EPF],
     "tools/top": ["queues", "fabric/base", "tools/waits", EPF],
     "tools/docs": ["queues", "fabric/base"],
-    "tests/ref": [],  # the reference must not share a mistake with what it judges
+    "tests/ref": [],  # the reference must not share code with what it judges
     "bench/common": ["queues", "fabric/base", "bootstrap", EPF],
     "bench/verbs": BENCH + ["fabric/nic/rdma/lib.h", "fabric/nic/verbs/gid.h"],
     "bench/empty": BENCH + ["bench/verbs", "fabric/engine/bench_core.h"],
@@ -61,14 +61,14 @@ MAY_INCLUDE = {
     "tests": ["queues", "fabric", "bootstrap", "kernels", "tools", "bench", "tests/ref"],
 }
 
-# Cycles between files of one folder that stay: the units, and why.
+# Accepted cycles between files of one folder: the units, and why.
 CYCLES = {}
 
-# Lines a file, and lines a function, may have at most, by folder; one file may have a separate limit.
+# Limits of lines per file and per function, by folder or file.
 FILE_LINES = {"fabric": 500}
 FUNCTION_LINES = {"fabric/engine": 60}
 
-# Tiers inside a folder, lowest first: a unit depends on its own tier and lower ones only. Every unit of the folder is in one.
+# Tiers inside a folder, lowest first: a unit depends only on its own tier and lower ones. Every unit of the folder is in one.
 TIERS = {"fabric/engine": [
     "core tables nodes wire lane_hot plain_hot limits",
     "policy_hot words_hot retire_hot fail data_path admit_hot message_hot notify_hot flush_hot stream_open gpu_add gpu_hold stage_hot put_hot "
@@ -92,13 +92,13 @@ def layer_of(path):
 
 
 def covers(allowed, target):
-    """Whether a row's entry allows the target: a file by its name, a folder with everything below it."""
+    """True if a row's entry allows the target: a file, or a folder with everything below it."""
     return target == allowed or (not allowed.endswith(".h") and target.startswith(allowed + "/")
                                  and (allowed in ("fabric", "kernels", "bench", "tools") or layer_of(target) == allowed))
 
 
 def include_fault(root, path, quote, target):
-    """What is wrong with one include, or None."""
+    """Returns what is wrong with an include, or None."""
     mine = layer_of(path)
     theirs = layer_of(target)
     if quote == "<":
@@ -117,7 +117,7 @@ def include_fault(root, path, quote, target):
 
 
 def cycles(graph):
-    """Strongly connected components of more than one node, each sorted (Tarjan)."""
+    """Returns strongly connected components of more than one node, each sorted (Tarjan)."""
     index, low, stack, found = {}, {}, [], []
 
     def visit(node):
@@ -143,7 +143,7 @@ def cycles(graph):
 
 
 def folder_faults():
-    """The table itself: folders must be layers."""
+    """Checks the table: folders must form layers."""
     graph = {a: {layer_of(t + "/") or layer_of(t) for t in row} - {a, None} for a, row in MAY_INCLUDE.items()}
     return ["the table lets folders include each other: " + ", ".join(c) for c in cycles(graph)]
 
@@ -153,7 +153,7 @@ def unit_of(path):
 
 
 def tier_faults(graph):
-    """Units that depend on a higher tier of their folder, or are in none."""
+    """Returns units that depend on a higher tier of their folder, or are in no tier."""
     found = []
     for folder, tiers in TIERS.items():
         tier = {f"{folder}/{name}": i for i, names in enumerate(tiers) for name in names.split()}
@@ -162,12 +162,12 @@ def tier_faults(graph):
                 found.append(f"{unit}: in no tier of its folder")
             found += [f"{unit}: depends on {os.path.basename(other)}, a higher tier" for other in sorted(graph[unit])
                       if tier.get(other, -1) > tier.get(unit, len(tiers))]
-        found += [f"TIERS names {unit}, which is not there" for unit in tier if unit not in graph]
+        found += [f"TIERS names {unit}, which does not exist" for unit in tier if unit not in graph]
     return found
 
 
 def unit_faults(texts):
-    """Cycles between files of one folder, by includes and by the functions that they name."""
+    """Returns cycles between files of one folder, by includes and by names of functions."""
     owner, graph = {}, {}
     for path, text in texts.items():
         graph.setdefault(unit_of(path), set())
@@ -191,7 +191,7 @@ def unit_faults(texts):
         if not part[0].startswith("tests/") and part not in CYCLES:
             ties = "; ".join(f"{os.path.basename(a)} -> {', '.join(sorted(os.path.basename(b) for b in graph[a] if b in part))}" for a in part)
             found.append(f"{os.path.dirname(part[0])}: files depend on each other: {ties}")
-    return found + [f"CYCLES names {', '.join(c)}, which is none" for c in CYCLES if c not in cycles(graph)]
+    return found + [f"CYCLES names {', '.join(c)}, which is no cycle" for c in CYCLES if c not in cycles(graph)]
 
 
 def limit_of(limits, path):

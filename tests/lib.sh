@@ -1,9 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# How `tools/quickstart test` counts: every check, whatever its kind, ends as one line of $RESULTS
-# (stage, pass|fail|skip, name, detail), written here or by tests/results.py, and the last line of the
-# run is their sum. Sourced by tools/quickstart; it must never let a check vanish without a line.
+# Results of `tools/quickstart test`: every check writes one line to $RESULTS (stage, pass|fail|skip, name, detail), here or in
+# tests/results.py; the last line of the run is their sum. Sourced by tools/quickstart. No check may end without a line.
 
 results_begin()
 {
@@ -33,7 +32,7 @@ fail()
 	printf '    FAIL  %s: %s\n' "$1" "$2"
 }
 
-# passed_again NAME WHY: a test on the machine's clock that failed, and passed when it was run once more
+# passed_again NAME WHY: a test on the machine's clock that failed, and passed when run again
 passed_again()
 {
 	record pass "$1" "only when run again: $2"
@@ -46,7 +45,7 @@ skip()
 	printf '    skip  %s: %s\n' "$1" "$2"
 }
 
-# absent NAME WHY: something tests/expected.txt names is not there
+# absent NAME WHY: an entry of tests/expected.txt is missing
 absent()
 {
 	if [ "$PARTIAL" = yes ]; then
@@ -56,8 +55,8 @@ absent()
 	fi
 }
 
-# check NAME COMMAND...: one check; its output goes to a log, whose end is shown when it fails.
-# Exit status 77 is a skip, for the reason its last line gives.
+# check NAME COMMAND...: one check; its output goes to a log, whose end is shown on failure.
+# Exit status 77 is a skip; the last line is the reason.
 check()
 {
 	local name=$1 log start rc
@@ -77,14 +76,14 @@ check()
 	return "$rc"
 }
 
-# tally STAGE RESULT: how many lines of that stage (or of all: an empty name) ended so
+# tally STAGE RESULT: number of such results in a stage (empty: in all stages)
 tally()
 {
 	awk -F '\t' -v stage="$1" -v result="$2" \
 		'(stage == "" || $1 == stage) && $2 == result { n++ } END { print n + 0 }' "$RESULTS"
 }
 
-# run_stage STAGE or STAGE:PART,...: the stage finds its parts in STAGE_PARTS
+# run_stage STAGE or STAGE:PART,...: runs a stage, with its parts in STAGE_PARTS
 # shellcheck disable=SC2034
 run_stage()
 {
@@ -103,7 +102,7 @@ run_stage()
 		"$(tally "$STAGE" fail)" "$(tally "$STAGE" skip)" "$(seconds "$start")" | tee -a "$STAGE_TIMES"
 }
 
-# The summary: stages with their seconds, what was skipped and why, what failed, the sum as the last line.
+# The summary: stages with their times, skips with reasons, failures, and the sum as the last line.
 results_end()
 {
 	local failed

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# promtool.sh DIR: puts Debian's promtool below DIR, for tests/proc/test_top.py, and prints its path; the one that is installed where there is one.
+# promtool.sh DIR: prints the path of promtool for tests/proc/test_top.py: the installed one, else Debian's, unpacked below DIR.
 #
-# The package prometheus is not installed: its service would start on a machine with an init system, and nobody asked for that.
-# It is fetched by apt-get download, which takes no rights, and the one program is unpacked. Called by tests/stages.sh.
-# Exit status 77 with the reason where it cannot be had. It writes below DIR only.
+# It does not install the package prometheus, which would start a service: apt-get download needs no rights, and only the program is
+# unpacked. Called by tests/stages.sh. Exit status 77 with the reason if promtool is not available. Writes below DIR only.
 set -euo pipefail
 DIR=$1
 DEB=$DIR/fetch
@@ -21,7 +20,7 @@ if command -v promtool; then
 fi
 if [ ! -x "$DIR/usr/bin/promtool" ]; then
 	if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-		cannot "it is not installed, and there is no apt-get to fetch it with"
+		cannot "it is not installed, and there is no apt-get to download it"
 	fi
 	rm -rf "$DEB"
 	mkdir -p "$DEB"

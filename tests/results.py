@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what meson knows about tests, for the stages of `tools/quickstart test`.
+"""Evaluates meson's test data for the stages of `tools/quickstart test`.
 
-  results.py targets BUILD SUITE...        the ninja targets the tests of these suites need, but for tests of a suite given as -SUITE
+  results.py targets BUILD SUITE...        the ninja targets of the tests of these suites, without tests of a suite given as -SUITE
   results.py labelled BUILD SUITE          the tests of one suite
-  results.py count LOG.json [AGAIN]        one result line per single test (cmocka or TAP), see lib.sh; with AGAIN the programs that may be
-                                           run once more are written to that file instead, each with the seed it is to have: NAME<tab>[EPF_SEED=n]
-  results.py again LOG.json [SEED]         the same of that second run, of one program and with that seed
-  results.py sources BUILD ROOT FILE...    complains of C files that no target of the build compiles
-  results.py coverage PERCENT FILE         reads llvm-cov's export; fails when FILE's line coverage is lower
-  results.py bench FORM FILE               judges what `ep-bench FORM --json` wrote
+  results.py count LOG.json [AGAIN]        one result line per single test (cmocka or TAP), see lib.sh; with AGAIN, programs that may run again are
+                                           written to that file instead, each with its seed: NAME<tab>[EPF_SEED=n]
+  results.py again LOG.json [SEED]         the same for the second run of one program with that seed
+  results.py sources BUILD ROOT FILE...    reports C files that no target of the build compiles
+  results.py coverage PERCENT FILE         reads llvm-cov's export; fails if FILE's line coverage is lower
+  results.py bench FORM FILE               checks the output of `ep-bench FORM --json`
 
-It must never turn a program that failed into a pass, whatever the program printed; what passed when it was run a second time says so to the end.
+A failed program never becomes a pass, whatever it printed; a pass in the second run is marked as such.
 """
 import json
 import math
@@ -23,8 +23,8 @@ CMOCKA_OK = re.compile(r"^\[ +OK \] (\S+)")
 CMOCKA_BAD = re.compile(r"^\[  FAILED  \] (\S+)$")
 CMOCKA_SKIP = re.compile(r"^\[  SKIPPED \] (\S+)$")
 AGAIN = "only when run again"  # tests/lib.sh looks for it
-SHOWN, SHOWN_SAID, BEFORE, AFTER = 40, 80, 6, 3  # lines of a failure: its end, what it said of itself, and what stands around that
-# What `ep-bench FORM --json` must hold, and what of it must be above 0. Speeds are not judged here.
+SHOWN, SHOWN_SAID, BEFORE, AFTER = 40, 80, 6, 3  # lines of a failure: its end, its messages, and lines around them
+# Fields that `ep-bench FORM --json` must have, and those that must be above 0. Speeds are not judged.
 BENCH_FIELDS = {
     "moe": ("wrong", "dispatch_us", "combine_us"),
     "core": ("wrong", "engine_commands_per_second", "baseline_rte_ring_elements_per_second"),
@@ -39,12 +39,12 @@ BENCH_POSITIVE = {
     "p2p-service": ("embedded_us", "service_us", "embedded_bytes_per_second", "service_bytes_per_second"),
     "jobs": ("p50_us", "p99_us", "bulk_bytes_per_second"),
 }
-# A sanitizer's, or that some process of a test crashed; signals as tests print them, bit 7 of a wait status is the core file.
+# A sanitizer's report, or a crashed process; signals as tests print them, bit 7 of a wait status means a core file.
 FINDING = re.compile(r"Sanitizer|runtime error:|Segmentation fault|core dumped|SIG(?:ABRT|BUS|FPE|ILL|SEGV)"
                      r"|ended (?:with|by) (?:signal|wait status) (?:4|6|7|8|11|132|134|135|136|139|0x4|0x6|0x7|0x8|0xb|0x8[4678b])\b")
 SEED = re.compile(r"\b([A-Z][A-Z_]*_SEED=(?:0x[0-9a-f]+|\d+))\b")
-VIRTUAL_CLOCK = {"prop", "hooks"}  # suites in which a seed replays all, time too: what fails there fails again
-# The lines by which cmocka, TAP, the tests' own checks, Python and the sanitizers say what was wrong, and with which seed.
+VIRTUAL_CLOCK = {"prop", "hooks"}  # suites in which a seed replays everything, including time
+# Failure messages of cmocka, TAP, the tests' checks, Python and the sanitizers, and seeds.
 SAYS_WHY = re.compile(r"^\[ +(?:ERROR|LINE) +\]|^not ok\b|^FAIL|: .* is false \(|^Traceback|^\w*Error\b|Sanitizer|runtime error:|Assertion|_SEED=")
 TAP = re.compile(r"^(not )?ok\b *\d* *-? *([^#]*)(# *(?:SKIP|skip) *(.*))?")
 
@@ -55,7 +55,7 @@ def load_intro(build, what):
 
 
 def targets(build, suites):
-    """Prints the files of every target that a test of the suites depends on."""
+    """Prints the files of every target that the suites' tests depend on."""
     by_id = {t["id"]: t["filename"] for t in load_intro(build, "targets")}
     wanted, left_out = set(), {s[1:] for s in suites if s.startswith("-")}
     for test in load_intro(build, "tests"):
@@ -73,7 +73,7 @@ def labelled(build, suite):
 
 
 def cases(output):
-    """The single tests a program reported: lists of names that passed, failed, were skipped (with why)."""
+    """Returns the single tests of a program: lists of names that passed, failed, were skipped (with reason)."""
     good, bad, skipped = [], [], []
     for line in output.splitlines():
         if m := CMOCKA_OK.match(line):
@@ -106,15 +106,15 @@ def seeds(output):
 
 
 def may_run_again(entry, output):
-    """A test on the machine's clock that said no, or was too slow: never one that crashed, in which a sanitizer found something, or that has several
-    seeds, of which a second run could replay only one."""
+    """True for a test on the machine's clock that failed or was too slow; never after a crash or a sanitizer's finding, or with several seeds, of which a
+    second run could replay only one."""
     suites = entry["name"].split(" / ")[0].split(":")[-1].split("+")  # project:suite+suite / name
     return (entry["result"] in ("FAIL", "TIMEOUT") and entry["returncode"] in (1, -9, -15) and not VIRTUAL_CLOCK.intersection(suites)
             and not FINDING.search(output) and len(seeds(output)) < 2)
 
 
 def said_why(lines):
-    """Numbers of the lines that say why, with some around them: the first ones where there are too many."""
+    """Returns the numbers of the lines with messages, and of some around them; the first ones if there are too many."""
     shown = set()
     for i, line in enumerate(lines):
         if SAYS_WHY.search(line):
@@ -126,7 +126,7 @@ def said_why(lines):
 
 
 def show_failure(entry, output, log):
-    """What a reader needs: how to run it again, what it said of the failure, and the end of its output, which may be a daemon's long log."""
+    """Prints the command, the failure messages, and the end of the output, which may be a daemon's long log."""
     lines = output.splitlines()
     shown = said_why(lines) | set(range(max(0, len(lines) - SHOWN), len(lines)))
     print(f"        | again: {' '.join(entry['command'])}")
@@ -189,7 +189,7 @@ def count(log, again_file=None, second=None):
 
 
 def sources(build, root, files):
-    """Every C file of the tree must belong to some target, or nobody compiles or runs it."""
+    """Every C file of the tree must belong to a target."""
     built = set()
     for target in load_intro(build, "targets"):
         for group in target["target_sources"]:
@@ -211,7 +211,7 @@ def coverage(percent, path):
 
 
 def numbers(value, path=""):
-    """Every number below a JSON value, with its field's name."""
+    """Yields every number in a JSON value with its field's name."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from numbers(inner, key)

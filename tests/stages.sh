@@ -1,20 +1,19 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The stages of `tools/quickstart test`, in the order they run: one function a stage, callable by name.
-# What must exist is listed in tests/expected.txt, and nowhere else. Sourced by tools/quickstart after
-# tests/lib.sh. A stage must report through check, pass, fail, skip or tests/results.py, and must not exit.
-# The stage rxe is in tests/stages_rxe.sh.
+# The stages of `tools/quickstart test`, in the order they run: one function per stage, callable by name. tests/expected.txt alone lists what must
+# exist. Sourced by tools/quickstart after tests/lib.sh. A stage reports through check, pass, fail, skip or tests/results.py, and must not exit. The
+# stage rxe is in tests/stages_rxe.sh.
 
 # shellcheck disable=SC2034
 STAGES=(format static layers build headers hot docs unit prop proc rxe hooks asan tsan fuzz demo package bench)
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
 JOBS=$(nproc)
-# Seeds under a sanitizer, where every step costs several times as much: said in the output.
+# Seeds under a sanitizer, where every step is several times slower; printed.
 SAN_SEEDS=100
 SAN_PROC_SEEDS=4
-# Times the number of inputs in expected.txt: a number, not seconds, so that a busy machine covers as much.
+# Factor for the number of inputs in expected.txt: a number, not seconds, so that a busy machine covers as much.
 FUZZ_TIMES=1
 if [ "$LONG" = yes ]; then
 	export EPF_TEST_LONG=1 EPF_SEEDS=${EPF_SEEDS:-100000} EPF_PROC_SEEDS=${EPF_PROC_SEEDS:-1000}
@@ -23,7 +22,7 @@ if [ "$LONG" = yes ]; then
 	FUZZ_TIMES=50
 fi
 FUZZ_COVERAGE=85
-# The long form asks for what is promised of a put above a bare post, in ns of CPU time; a machine full of other work is slower.
+# The long form checks the promised cost of a put above a bare post, in ns of CPU time; a busy machine is slower.
 EMPTY_FORM=empty
 [ "$LONG" != yes ] || EMPTY_FORM='empty --gate 60'
 
@@ -32,7 +31,7 @@ EMPTY_FORM=empty
 
 # ---- helpers ------------------------------------------------------------------------------------
 
-# tree_files PATTERN...: files of the tree, tracked or about to be, never build output
+# tree_files PATTERN...: files of the tree, tracked or untracked, no build output
 tree_files()
 {
 	git -C "$ROOT" -c safe.directory='*' ls-files -co --exclude-standard -- "$@" | while IFS= read -r f; do
@@ -40,13 +39,13 @@ tree_files()
 	done
 }
 
-# expected KIND: the rest of each line of that kind in the one list
+# expected KIND: the rest of each line of that kind in tests/expected.txt
 expected()
 {
 	awk -v kind="$1" '$1 == kind { $1 = ""; sub(/^ /, ""); print }' "$ROOT/tests/expected.txt"
 }
 
-# prepare NAME CC OPTION...: configures a build, as a separate check only when it fails
+# prepare NAME CC OPTION...: configures a build; counted only if it fails
 prepare()
 {
 	configure "$@" >"$LOGS/$1-setup.log" 2>&1 && return 0
@@ -68,7 +67,7 @@ compile()
 	check "compile $build" ninja -C "$BUILD_ROOT/$build" -j "$JOBS" "$@"
 }
 
-# compile_quietly BUILD TARGET...: counted only when it fails; the build stage counts whole builds
+# compile_quietly BUILD TARGET...: counted only if it fails; the build stage counts whole builds
 compile_quietly()
 {
 	# shellcheck disable=SC2153
@@ -82,8 +81,8 @@ compile_quietly()
 	printf '    compiled in %s: %s\n' "$1" "$(seconds "$start")"
 }
 
-# run_suites BUILD MULTIPLIER SUITE...: builds what the tests of the suites need, runs them, counts each.
-# Left out, by name: under a sanitizer the tests labelled nosan (they forbid what it does, or gain nothing by it), with --quick those labelled slow.
+# run_suites BUILD MULTIPLIER SUITE...: builds the targets of the suites' tests, runs them, counts each.
+# Skipped, by name: tests labelled nosan under a sanitizer (they forbid its calls, or gain nothing from it), tests labelled slow with --quick.
 run_suites()
 {
 	local build=$1 multiplier=$2 suite name args=() targets log start label="" left_out="" ran=$RESULTS.ran again=$RESULTS.again
@@ -128,9 +127,8 @@ run_suites()
 	done < <(expected test)
 }
 
-# run_again BUILD MULTIPLIER LIST: the tests that failed and may be run once more (results.py says which), by themselves and with the seed they had. A
-# machine that many share is at times too slow for a test on its clock; one that fails now has failed. What ran stands in $RESULTS.ran of the first run
-# already.
+# run_again BUILD MULTIPLIER LIST: runs failed tests again that results.py selects, one at a time and with the same seed. A shared machine is at times
+# too slow for a test on its clock; a second failure counts. $RESULTS.ran of the first run is kept.
 run_again()
 {
 	local log=$BUILD_ROOT/$1/meson-logs/quickstart-$STAGE-again.json name seed first=$RESULTS.first
@@ -184,10 +182,9 @@ spdx()
 	return "$bad"
 }
 
-# Left out: uninitvar and arrayIndexThenCheck (they do not follow a condition kept in a variable, and both
-# compilers look too), invalidPointerCast (every machine served has the same floats), invalidFunctionArg (mmap(2) takes
-# the descriptor -1 with MAP_ANONYMOUS), readdirCalled (readdir(3) is safe on a stream of one's own), getgrnamCalled
-# (one thread calls it, before there are others).
+# Suppressed: uninitvar and arrayIndexThenCheck (they do not follow a condition in a variable, and both compilers check this, too),
+# invalidPointerCast (all supported machines have the same floats), invalidFunctionArg (mmap(2) takes the descriptor -1 with MAP_ANONYMOUS),
+# readdirCalled (readdir(3) is safe on a private stream), getgrnamCalled (called before there are other threads).
 stage_static()
 {
 	check "cppcheck" in_root cppcheck --quiet -j "$JOBS" --std=c11 --language=c --library=posix \
@@ -202,7 +199,7 @@ stage_layers()
 	check "include layers" python3 "$ROOT/tests/check_layers.py" "$ROOT"
 }
 
-# What --quick needs: the unit tests that it runs, and the two programs of the demo.
+# The targets of --quick: its unit tests, and the two programs of the demo.
 quick_build()
 {
 	local targets
@@ -234,15 +231,15 @@ stage_build()
 		check "every C file has a target" python3 "$ROOT/tests/results.py" sources "$BUILD_ROOT/build-test" \
 			"$ROOT" "${files[@]}"
 	fi
-	# For clang's warnings, which come before it optimises: gcc's code is what the tests run.
+	# For clang's warnings, which need no optimisation; the tests run gcc's code.
 	prepare build-clang clang-14 -Dwerror=true -Doptimization=0 -Ddebug=false && compile build-clang
-	# Everything optional off: what a machine without CUDA, HIP, verbs and cmocka gets.
+	# Everything optional off: as on a machine without CUDA, HIP, verbs and cmocka.
 	prepare build-off gcc -Dwerror=true -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled -Dusdt=disabled &&
 		compile build-off && check "install and use by pkg-config" install_and_use
 }
 
-# What a packager and a user do: install, then compile against what pkg-config says, in C and C++, and load.
-# A subshell: what it exports must not reach the stages after it.
+# As a packager and a user: installs, then compiles with pkg-config's flags, in C and C++, and runs.
+# A subshell, so that its exports do not reach later stages.
 install_and_use()
 (
 	local dest=$BUILD_ROOT/build-off/quickstart-dest pc
@@ -302,7 +299,7 @@ stage_proc()
 	prepare_test_build && run_suites build-test 3 proc
 }
 
-# The Debian packages, made, and installed on a clean root; its cases are those of tests/expected.txt.
+# Builds the Debian packages and installs them on a clean root; tests/expected.txt lists the cases.
 stage_package()
 {
 	local log=$LOGS/package.log name detail rc
@@ -323,7 +320,7 @@ stage_package()
 	done < <(expected package)
 }
 
-# Each hook breaks the engine in one way; the suite passes only when each is caught within 20 seeds.
+# Each hook breaks the engine in one way; the suite passes only if each is caught within 20 seeds.
 stage_hooks()
 {
 	prepare build-hooks gcc -Dwerror=true -Dtest_hooks=true && run_suites build-hooks 3 hooks
@@ -338,7 +335,7 @@ no_hooks_in_release()
 	! find "$BUILD_ROOT/$RELEASE" -name '*.o' -exec nm -A {} + | grep -i 'epf_\w*hook'
 }
 
-# Under both sanitizers: -g1, functions and lines, is what their reports show, and compiles faster than -g.
+# For both sanitizers -g1 (functions and lines) is enough for reports, and compiles faster than -g.
 stage_asan()
 {
 	prepare build-asan gcc -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1 || return
@@ -348,7 +345,7 @@ stage_asan()
 
 stage_tsan()
 {
-	# -Wno-tsan: gcc warns that fences are not modelled; the wakeup's two are the ones there are.
+	# -Wno-tsan: gcc warns that fences are not modelled; only the wakeup has two.
 	prepare build-tsan gcc -Db_sanitize=thread -Db_lundef=false -Doptimization=1 '-Dc_args=-Wno-tsan -g1' || return
 	echo "    under ThreadSanitizer: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-tsan 10 threads
@@ -382,7 +379,7 @@ stage_fuzz()
 	wait
 }
 
-# fuzz_one NAME RUNS FILE...: runs one fuzzer from its seeds, then asks how much of each FILE its inputs reach
+# fuzz_one NAME RUNS FILE...: runs one fuzzer from its seeds, then checks its coverage of each FILE
 fuzz_one()
 {
 	local name=$1 runs=$2 file work=$BUILD_ROOT/build-fuzz/run/$1 seeds=$ROOT/tests/fuzz/seeds/$1 bad=0
@@ -396,7 +393,7 @@ fuzz_one()
 		-artifact_prefix="$work/" "$work/corpus" "$seeds" || return 1
 	llvm-profdata-14 merge -o "$work/profile" "$work/raw" || return 1
 	for file in "$@"; do
-		# The lines no input reached, for who wants to write a seed.
+		# Prints the lines that no input reached.
 		llvm-cov-14 show "$program" -instr-profile="$work/profile" 2>/dev/null |
 			awk -v file="/$file:" '/^\/.*:$/ { on = index($0, file) } on && /^ *[0-9]+\| +0\|/'
 		llvm-cov-14 export "$program" -instr-profile="$work/profile" -summary-only |
@@ -405,7 +402,7 @@ fuzz_one()
 	return "$bad"
 }
 
-# The demo in the build of the unit tests. A subshell: it may end with die.
+# The demo in the build of the unit tests. A subshell, because it may call die.
 quick_demo()
 (
 	BENCH=$BUILD_ROOT/build-test/bench/ep-bench
@@ -424,13 +421,13 @@ stage_demo()
 	check "demo --build-only" "$ROOT/tools/quickstart" demo --build-only --no-install --build-dir "$BUILD_ROOT" || return
 	check "demo ${shape[*]}" "$ROOT/tools/quickstart" demo --no-install --build-dir "$BUILD_ROOT" "${shape[@]}" &&
 		sed 's/^/        | /' "$LOGS/demo-demo-${shape[*]}.log"
-	check "demo on a machine with 1 GiB scales down and says so" demo_scales_down
+	check "demo on a machine with 1 GiB scales down with a message" demo_scales_down
 	check "ep-bench moe --json" moe_json
-	check "high throughput as a user with nothing" in_sandbox --mode ht --tokens 128
-	check "low latency as a user with nothing" in_sandbox --mode ll --tokens 16
-	check "through daemons as a user with nothing" in_sandbox --service --mode ht --tokens 32
+	check "high throughput as a user without rights" in_sandbox --mode ht --tokens 128
+	check "low latency as a user without rights" in_sandbox --mode ll --tokens 16
+	check "through daemons as a user without rights" in_sandbox --service --mode ht --tokens 32
 	check "shapes through daemons" service_shapes
-	check "the quickstart refuses politely" quickstart_refuses
+	check "the quickstart names missing packages" quickstart_refuses
 }
 
 in_sandbox()
@@ -447,8 +444,8 @@ moe_json()
 	python3 "$ROOT/tests/results.py" bench moe "$json"
 }
 
-# Both modes and formats; ranks that nodes do not divide, one rank a node, one node; entries of the top-k that are -1; a
-# network that reorders, duplicates and loses. Every line of output but the exit code is ep-bench's own judgement.
+# Both modes and formats; ranks not divisible by nodes, one rank per node, one node; top-k entries of -1; a network that reorders,
+# duplicates and drops. ep-bench judges the results.
 service_shapes()
 {
 	local mode format bench=$BUILD_ROOT/$RELEASE/bench/ep-bench json=$LOGS/bench-moe-service.json bad=0
@@ -489,7 +486,7 @@ demo_scales_down()
 	[ "$rc" = 0 ] && grep -q 'MEMORY IS SHORT' "$LOGS/demo-short.log"
 }
 
-# With an empty PATH but for the basics, everything is missing: it must name packages and stop.
+# With a PATH of basic tools only, it must name the missing packages and stop.
 quickstart_refuses()
 {
 	local said rc tool bin=$LOGS/bin
@@ -515,7 +512,7 @@ stage_bench()
 	done
 }
 
-# bench_run FORM OPTION...: the numbers are numbers and nothing was wrong. Speeds are printed, never judged here.
+# bench_run FORM OPTION...: checks that the figures are valid and nothing was wrong. Speeds are printed, not judged.
 bench_run()
 {
 	local form=$1

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The stage rxe of tests/stages.sh, which sources this and has the helpers it uses.
+# The stage rxe of tests/stages.sh, which sources this file and has its helpers.
 
-# Jobs over soft-RoCE in QEMU guests; what they are stands in tests/rxe/jobs.sh. One boot for all groups, since a boot costs 8 s, but in the long form one
-# for each, which may take hours and must not take the others with it; the group `two` has two guests of its own.
+# Jobs over soft-RoCE in QEMU guests (tests/rxe/jobs.sh). All groups share one boot, which takes 8 s; in the long form each group, which may take hours,
+# has its own, so that its failure does not end the others. The group `two` has two separate guests.
 stage_rxe()
 {
 	local kinds=(rxe) start group groups hooks='' want=$LOGS/rxe.expected
@@ -19,7 +19,7 @@ stage_rxe()
 		prepare build-hooks gcc -Dwerror=true -Dtest_hooks=true && compile_quietly build-hooks tests/rxe/rxe_soak || return
 	fi
 	check "rxe guest" "$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --prepare
-	"$ROOT/tests/rxe/perftest.sh" "$BUILD_ROOT/rxe" || true # the job that needs it says so
+	"$ROOT/tests/rxe/perftest.sh" "$BUILD_ROOT/rxe" || true # reported by the job that needs it
 	if [ "$LONG" != yes ]; then
 		rxe_run 4000 "" "$(sed 's/,\?\<two\>//; s/^,//' <<<"$groups")" "$want"
 		[[ ,$groups, != *,two,* ]] || rxe_run 1200 "" two "$want"
@@ -31,7 +31,7 @@ stage_rxe()
 	printf '    the whole stage: %s; under 540 s on two CPUs without other work\n' "$(seconds "$start")"
 }
 
-# rxe_groups WANT: groups of a list of GROUP NAME, those of `rxe:GROUP,...` only, with commas
+# rxe_groups WANT: the groups in a list of GROUP NAME, or only those of `rxe:GROUP,...`, with commas
 rxe_groups()
 {
 	local all part
@@ -45,7 +45,7 @@ rxe_groups()
 	echo "${STAGE_PARTS:-$all}"
 }
 
-# Seconds after which the guest of a group is ended, in the long form: several times what it takes without other work.
+# Time limit of a group's guest in the long form: several times its time on an idle machine.
 rxe_limit()
 {
 	case $1 in
@@ -56,7 +56,7 @@ rxe_limit()
 	esac
 }
 
-# rxe_guests LIMIT_S HOOKS GROUPS: runs them and says what they said; results of jobs are in the files that rxe_results names
+# rxe_guests LIMIT_S HOOKS GROUPS: runs the groups; rxe_results prints the results of their jobs
 rxe_guests()
 {
 	if [ "$3" = two ]; then
@@ -72,9 +72,9 @@ rxe_results()
 	cat "$BUILD_ROOT"/rxe/{last,two1,two2}/results 2>/dev/null
 }
 
-# rxe_run LIMIT_S HOOKS GROUPS WANT: runs the groups and counts each job that WANT names (GROUP NAME); one that left no result is a failure,
-# or skipped with the guest. Outside the long form the groups of jobs that failed, or that a guest whose kernel fell did not come to, are run
-# once more, in a separate guest.
+# rxe_run LIMIT_S HOOKS GROUPS WANT: runs the groups and counts each job in WANT (GROUP NAME); a job without a result fails, or is skipped with
+# the guest. Except in the long form, groups of failed jobs, and of jobs that did not run because the guest's kernel crashed, run again in a
+# separate guest.
 rxe_run()
 {
 	local group name result detail rc log=$LOGS/rxe-${3//,/-}.log ran=$LOGS/rxe.results again
@@ -108,7 +108,7 @@ rxe_run()
 	grep '^    group ' "$log"
 }
 
-# rxe_guest LIMIT_S HOOKS GROUPS WANT LOG RESULTS: one guest's run, and of a bad one what was said
+# rxe_guest LIMIT_S HOOKS GROUPS WANT LOG RESULTS: runs one guest; on failure prints its output
 rxe_guest()
 {
 	local rc name
@@ -118,20 +118,20 @@ rxe_guest()
 	rxe_results >"$6"
 	if [ "$rc" != 0 ] && [ "$rc" != 77 ]; then
 		while read -r name; do
-			rxe_said "$name" "$5"
+			rxe_output "$name" "$5"
 		done < <(awk -F '\t' '$1 == "fail" { print $2 }' "$6")
 		tail -n 40 "$5" | sed 's/^/        | /'
 	fi
 	return "$rc"
 }
 
-# rxe_said JOB LOG: what jobs.sh showed of that job when it failed
-rxe_said()
+# rxe_output JOB LOG: the output of jobs.sh for that failed job
+rxe_output()
 {
 	awk -v job="$1:" '/^        \|/ { said = said $0 "\n"; next } $1 == "fail" && $2 == job { printf "%s%s\n", said, $0 } { said = "" }' "$2"
 }
 
-# rxe_again RESULTS WANT GROUPS STATUS: those of the groups that are worth another run
+# rxe_again RESULTS WANT GROUPS STATUS: the groups to run again
 rxe_again()
 {
 	awk -F '\t' -v groups=",$3," -v fell="$(($4 == 125))" 'FILENAME == ARGV[1] { had[$2] = $1; next }
@@ -139,8 +139,8 @@ rxe_again()
 		index(groups, "," f[1] ",") && (f[2] in had ? had[f[2]] == "fail" : fell) { print f[1] }' "$1" "$2" | uniq | paste -sd,
 }
 
-# rxe_merge FIRST SECOND: the results of a first run, with those of the second for what failed in it or did not run; the first one of the
-# latter is what the first guest fell in
+# rxe_merge FIRST SECOND: the results of a first run, replaced by those of the second for jobs that failed or did not run; the first job that
+# did not run is the one in which the first guest crashed
 rxe_merge()
 {
 	awk -F '\t' -v OFS='\t' '

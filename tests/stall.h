@@ -161,7 +161,7 @@ static inline uint64_t stall_late(unsigned cpu)
 							      : late;
 }
 
-/** stall_mark() - the moment is now, nobody is waited for; then stall_mark_process() for each. After stall_begin(). */
+/** stall_mark() - the moment is now, nobody is waited for; then stall_mark_processes(). After stall_begin(). */
 static inline void stall_mark(struct stall_mark *m)
 {
 	for (unsigned i = 0; i < stall_page->n; i++)
@@ -170,13 +170,15 @@ static inline void stall_mark(struct stall_mark *m)
 	m->at_ns = epf_now_ns();
 }
 
-/** stall_mark_process() - one more that is waited for; no process (0) and more than fit are ignored. */
-static inline void stall_mark_process(struct stall_mark *m, pid_t pid)
+/** stall_mark_processes() - n more that are waited for; no process (0) and more than fit are ignored. */
+static inline void stall_mark_processes(struct stall_mark *m, const pid_t *pid, unsigned n)
 {
-	if (pid <= 0 || m->n == STALL_PROCESSES_MAX)
-		return;
-	m->of[m->n].waited_ns = stall_of(pid);
-	m->of[m->n++].pid = pid;
+	for (unsigned i = 0; i < n; i++) {
+		if (pid[i] <= 0 || m->n == STALL_PROCESSES_MAX)
+			continue;
+		m->of[m->n].waited_ns = stall_of(pid[i]);
+		m->of[m->n++].pid = pid[i];
+	}
 }
 
 /**

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Command rings against peers' programs, in turn, on one GPU.
+"""Compares command rings with peers' programs, alternating, on one GPU.
 
     tests/gpu/compare.py --bench PATH [--rounds N] [--commands N] [--cores N] [--peer 'NAME;SHAPE;REGEX;COMMAND']...
 
-Each round runs ep-bench once and every peer's program once. A peer's program is whatever COMMAND says; REGEX finds its figures in what it
-prints (one group, the best figure of a run counts), and SHAPE says what of ours it stands beside:
+Each round runs ep-bench once and every peer's COMMAND once. REGEX finds the figures in its output (one group; the best figure of a run counts),
+and SHAPE selects our figure for the comparison:
 
     one     million commands a second, all warps as fast as they can, one consumer core on each side
-    many    the same with --cores consumer cores of ours, beside what the peer has by default
-    paced   one push a warp a microsecond, --cores cores
+    many    the same with --cores consumer cores for us, and the peer's default
+    paced   one push per warp and microsecond, --cores cores
     trip    ns from a push until the kernel sees it dequeued
-    fenced  ns of the same with a payload in GPU memory made visible before
+    fenced  the same after making a payload in GPU memory visible
 
-NAME should hold the peer's commit. Prints medians over the rounds and ratios. Run by hand and by run.sh; the programs are built elsewhere from
-their own sources. Exit 0: everything ran and nothing of ours was wrong; 77: no GPU. Speed is printed and never judged.
+NAME should contain the peer's commit. Prints medians over the rounds, and ratios. Run by hand and by run.sh; the peers' programs are built
+separately. Exit 0: everything ran and our results were right; 77: no GPU. Speed is printed and never judged.
 """
 import argparse
 import json
@@ -24,7 +24,7 @@ import subprocess
 import sys
 
 TIMEOUT_S = 120
-# Shape: what our rows are called, whether more is better, and what the mission asks for.
+# Shape: names of our rows, whether more is better, unit.
 SHAPES = {
     "one": ({"private": r"^sum private, .* 1 core$", "shared": r"^sum shared, .* 1 core$"}, True, "M/s"),
     "many": ({"private": r"^sum private, .* {cores} cores$", "shared": r"^sum shared, .* {cores} cores$"}, True, "M/s"),
@@ -35,7 +35,7 @@ SHAPES = {
 
 
 def run(command):
-    """Exit status and output of a command, which may be a list or a line for the shell."""
+    """Returns exit status and output of a command: a list, or a line for the shell."""
     try:
         done = subprocess.run(command, shell=isinstance(command, str), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=TIMEOUT_S, text=True, errors="replace", check=False)
@@ -45,7 +45,7 @@ def run(command):
 
 
 def run_ours(options, parts):
-    """Rows of one run of ep-bench: name to value."""
+    """Runs ep-bench once; returns its rows (name to value) and the number of wrong results."""
     status, text = run([options.bench, "ring", "--gpu", "--json", "--gpu-backend", options.backend, "--commands", str(options.commands),
                         "--cores", str(options.cores), "--trips", str(options.trips), "--parts", parts])
     if status == 77:
@@ -78,7 +78,7 @@ def parse_options():
 
 
 def measure(options):
-    """All rounds. Returns what was wrong, and our values by row."""
+    """Runs all rounds; returns our values by row, and how much was wrong."""
     ours, wrong = {}, 0
     for _ in range(options.rounds):
         rows, bad = run_ours(options, "ptxr")

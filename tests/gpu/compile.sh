@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Device code compiles for every architecture it is written for, without a GPU:
+# Compiles device code for every supported architecture, without a GPU:
 #
 #   compile.sh MODE ROOT
 #
 # MODE cuda:  nvcc, every kernels/**/*.cu for sm_80, sm_90 and sm_100
 #      hip:   Debian's hipcc, host and device side, gfx90a and gfx940
-#      clang: clang-19 alone, device side, without any HIP header or library: gfx942, and gfx950 where it knows it; then the
-#             assembler takes what came out, and lld-19, where it is, links what libepf-ll carries. Also checks what must stand in the
-#             machine code: the 16-byte store, system scope.
-# Prints TAP; exit 77 with the reason when the compiler of a mode is not there. Run by meson (suite headers).
+#      clang: clang-19 alone, device side, without HIP headers or libraries: gfx942, and gfx950 if supported; then assembles the result and, with
+#             lld-19, links the code objects of libepf-ll. Also checks the machine code for the 16-byte store of system scope.
+# Prints TAP; exit 77 with the reason if the compiler of a mode is missing. Run by meson (suite headers).
 set -u
 mode=$1
 root=$2
@@ -20,7 +19,7 @@ trap 'rm -rf "$tmp"' EXIT
 count=0
 failed=0
 
-# result STATUS NAME: one line of TAP, with the log in front of a failure
+# result STATUS NAME: one line of TAP; after a failure, the log first
 result()
 {
 	count=$((count + 1))
@@ -33,13 +32,13 @@ result()
 	fi
 }
 
-# Sources that both vendors' compilers take; examples are CUDA's.
+# Sources for both vendors' compilers; the examples are CUDA only.
 portable()
 {
 	find kernels -name '*.cu' -not -path '*/examples/*' | sort
 }
 
-# same HEADER OURS=THEIRS...: our numbers are those of the vendor's header; flags of the compiler in $abi_flags
+# same HEADER OURS=THEIRS...: compares our constants with the vendor's header; compiler flags in $abi_flags
 same()
 {
 	local header=$1 pair
@@ -160,7 +159,7 @@ clang()
 	hip_bundle gfx90a $archs
 }
 
-# hip_bundle ARCH...: the low-latency kernels as libepf-ll carries them, code objects with each kernel that it asks the driver for
+# hip_bundle ARCH...: the code objects of libepf-ll must contain each kernel that it loads
 hip_bundle()
 {
 	local flags=(-x hip -nogpuinc -nogpulib --cuda-device-only -std=c++17 -O3 -Wall -Werror -I.) name

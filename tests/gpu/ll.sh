@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Low-latency dispatch and combine behind deep_ep.Buffer, on a machine with GPUs, better two or more: right, repeatable, with lost ranks, and how fast.
+# Low-latency dispatch and combine of deep_ep.Buffer, on a machine with GPUs, preferably two or more: correctness, repeatability, lost ranks, speed.
 #
 #   tests/gpu/ll.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--deepep DIR] [--deepep-tests DIR]
 #                   [--deepep-later DIR] [--pressure SECONDS]
 #
 # --build         a folder with libepf.so.0, libepf-ll.so.0 (and for --deepep ep-fabric and libepf-deepep.so), or a build tree with them
 # --out           where logs and the table go (./gpu-results/ll)
-# --quick         few cases and shapes: some three minutes
-# --ranks         processes; as many as GPUs by default, 2 on one. More than GPUs share them under MPS, and programs of
-#                 others see as many as they ask for (onegpu/)
+# --quick         few cases and shapes: about three minutes
+# --ranks         processes (default: the number of GPUs, 2 on one). More ranks than GPUs share them under MPS, and other
+#                 projects' programs see as many GPUs as they ask for (onegpu/)
 # --cases         random cases (100), each run twice
-# --steps         replays of a graph, and steps of graph and eager calls in turn (1000)
-# --only          parts whose name matches
-# --deepep        DeepEP's package and compiled module: its Buffer is measured in turn with ours
-# --deepep-tests  DeepEP's folder of tests: its test_low_latency.py is run, unmodified, on our package
-# --deepep-later  the same with a later release's test_low_latency.py (tests/legacy), which has pressure and shrink modes. Pressure never ends by itself: it is
-#                 ended after --pressure SECONDS (120), and has to have repeated itself by then. Shrink loses ranks 1, 3 and 5, so it runs with 6 ranks, which
-#                 share GPUs under MPS where there are fewer
+# --steps         replays of a graph, and alternating graph and eager calls (1000)
+# --only          runs the parts whose names match
+# --deepep        DeepEP's package and compiled module: measures its Buffer alternating with ours
+# --deepep-tests  DeepEP's folder of tests: runs its test_low_latency.py, unmodified, on our package
+# --deepep-later  the same with a later release's test_low_latency.py (tests/legacy), which has pressure and shrink modes. Pressure runs forever: it is
+#                 ended after --pressure SECONDS (120) and must have repeated itself by then. Shrink loses ranks 1, 3 and 5, so it needs 6 ranks, which
+#                 share GPUs under MPS if there are fewer
 #
-# Each part has its own limit and log; a part that hangs says where each rank was. Exit 0: all was right; 1: something was wrong; 77: no GPU, with
+# Each part has its own limit and log; a part that hangs prints each rank's stack. Exit 0: all was right; 1: something was wrong; 77: no GPU, with
 # the reason. Speed is printed and never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -43,7 +43,7 @@ while [ $# -gt 0 ]; do
 	shift
 done
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
-	echo "no GPU here (nvidia-smi lists none): low-latency calls on GPUs are skipped"
+	echo "no GPU here (nvidia-smi lists none): the low-latency suite is skipped"
 	exit 77
 fi
 mkdir -p "$out" || exit 1
@@ -56,7 +56,7 @@ say()
 	echo "$*" | tee -a "$table"
 }
 
-# find NAME: a file of the build, in its folder or at its place in a build tree
+# find_built NAME: a file of the build, in one folder or in a build tree
 find_built()
 {
 	local at
@@ -66,7 +66,7 @@ find_built()
 	return 1
 }
 
-# A client of MPS that was killed leaves the GPU busy for a moment.
+# A killed MPS client leaves the GPU busy for a moment.
 settle()
 {
 	[ "$shared" = 0 ] && return
@@ -116,17 +116,17 @@ say "# $(date -u +%FT%TZ), $(git -C "$root" -c safe.directory='*' log -1 --forma
 say "# $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $(uname -r)"
 if [ "$ranks" -gt "$gpus" ]; then
 	shared=1
-	say "# $ranks ranks share $gpus GPU: 'NVLink' below is memory of the same GPU, process groups are gloo's"
+	say "# $ranks ranks share $gpus GPU: 'NVLink' below means memory of the same GPU, process groups are gloo's"
 	if command -v nvidia-cuda-mps-control >/dev/null && [ -z "$(pgrep -f '^nvidia-cuda-mps-control -d')" ] && nvidia-cuda-mps-control -d; then
 		mps=1
 		trap 'echo quit | nvidia-cuda-mps-control' EXIT
 	fi
-	# Kernels that wait for each other must be resident together: each process sees its share of the multiprocessors.
+	# Kernels that wait for each other must be resident together: each process gets its share of the multiprocessors.
 	export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-$((90 * gpus / ranks))}
 	export ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH
 fi
 
-# shrink NAME ARGUMENT...: the later test's shrink mode. The ranks it loses stay alive, so MPS loses nobody.
+# shrink NAME ARGUMENT...: the later test's shrink mode. Its lost ranks stay alive, so MPS loses no client.
 shrink()
 {
 	local name=$1 share started=""
@@ -138,7 +138,7 @@ shrink()
 	fi
 	if [ -z "$(pgrep -f '^nvidia-cuda-mps-control -d')" ]; then
 		if ! command -v nvidia-cuda-mps-control >/dev/null || ! nvidia-cuda-mps-control -d; then
-			say "skip  $name: 6 ranks on $gpus GPUs need MPS, which is not here"
+			say "skip  $name: 6 ranks on $gpus GPUs need MPS, which is not installed"
 			return
 		fi
 		started=1
@@ -193,7 +193,7 @@ else
 	fi
 fi
 if [ -n "$deepep_tests" ] && [ -e "$deepep_tests/test_low_latency.py" ]; then
-	# By commands code must not be loaded while a kernel waits: docs/reference/python.md.
+	# Over the command path no code may be loaded while a kernel waits: docs/reference/python.md.
 	for how in "" --use-logfmt --disable-nvlink; do
 		name=deepep-test${how:+-${how#--}}
 		[ -z "$quick" ] || [ "$only" != . ] || [ "$how" != --use-logfmt ] || continue
@@ -213,7 +213,7 @@ if [ -n "$deepep_later" ] && [ -e "$deepep_later/test_low_latency.py" ]; then
 		part "deepep-later${how:+-${how#--}}" 90 env EPF_GPU_TIMEOUT=10s "${later[@]}" --num-processes "$ranks" $how
 		unset CUDA_MODULE_LOADING
 	done
-	# Each run of the test says its bandwidth once a rank: the first is before the pressure, the second its reference, what follows had to have its hash.
+	# Each run prints its bandwidth once per rank: the first before the pressure, the second is the reference, later ones must have its hash.
 	# shellcheck disable=SC2016 # the inner shell's
 	part deepep-later-pressure "$((pressure + 15))" env EPF_GPU_TIMEOUT=10s bash -c '
 		said=$(timeout -k 5 "$1" "${@:2}" --pressure-test 2>&1)
@@ -235,9 +235,9 @@ if [ -n "$deepep" ] && fabric=$(find_built ep-fabric) && shim=$(find_built libep
 	part compare "$((long * 2 + 30))" "$fabric" shim --library "$shim" -- python3 "$cases_py" compare --ranks "$ranks" --limit "$((long * 2 + 24))" \
 		$quick --deepep "$deepep"
 elif [ -n "$deepep" ]; then
-	say "skip  compare: DeepEP needs IBGDA or our shim in low-latency mode, and there is no ep-fabric with libepf-deepep.so in $build"
+	say "skip  compare: DeepEP needs IBGDA or the shim in low-latency mode, and $build has no ep-fabric with libepf-deepep.so"
 fi
-# MPS ends all its clients with one that is killed: without it, processes take turns on a GPU in slices of milliseconds.
+# MPS ends all its clients when one is killed: without it, processes share a GPU by time slices of milliseconds.
 if [ "$shared" = 1 ] && [ "$mps" = 1 ]; then
 	echo quit | nvidia-cuda-mps-control
 	trap - EXIT
@@ -245,7 +245,7 @@ if [ "$shared" = 1 ] && [ "$mps" = 1 ]; then
 	run kill "$fast" kill
 	[ -n "$quick" ] || run kill-commands "$fast" kill --commands
 elif [ "$shared" = 1 ]; then
-	say "skip  kill: an MPS that was there already would end all ranks with one"
+	say "skip  kill: an MPS server that was already running would end all ranks with one"
 fi
 say "# $([ "$failed" = 0 ] && echo "all right" || echo "SOMETHING WAS WRONG"); table: $table"
 exit "$failed"

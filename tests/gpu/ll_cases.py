@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Low-latency dispatch and combine on GPUs: parts of the suite, one after another in one set of processes, over deep_ep.Buffer of this tree.
+"""Low-latency dispatch and combine on GPUs with deep_ep.Buffer of this tree: parts of the suite, one after another in one set of processes.
 
     ll_cases.py PART[,PART]... [--ranks N] [--commands] [--sums off|all|always] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
 
-PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py); stages (ll_stages.py). One process a rank, rank r on GPU r
-modulo the GPUs; NCCL where each has one of its own, else gloo. --commands: NVLink is not used, every byte goes through rings, engine and NIC.
---sums: whether combines sum at the sender. --device cpu tries the parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH name
-what is tested; run by ll.sh.
+PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py); stages (ll_stages.py). One process per rank, rank r on GPU r
+modulo the number of GPUs; NCCL if each rank has its own GPU, else gloo. --commands: no NVLink, every byte goes through rings, engine and NIC. --sums:
+whether combines sum at the sender. --device cpu runs the parts that need no GPU on CPU tensors. EPF_LIBRARY, EPF_LL_LIBRARY and PYTHONPATH select what
+is tested; run by ll.sh.
 
-A line of each part says what was checked. Exit 0: right; 1: wrong, with the first wrong element and what the ranks know; 77: cannot run here.
+Each part prints a line about its checks. Exit 0: right; 1: wrong, with the first wrong element and the state of the ranks; 77: cannot run here.
 """
 import argparse
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import random
@@ -22,7 +23,7 @@ import tempfile
 import time
 import traceback
 
-os.environ.setdefault("EPF_GPU_TIMEOUT", "5s")  # what a rank waits for another; a hang is then a sentence
+os.environ.setdefault("EPF_GPU_TIMEOUT", "5s")  # of a rank for another: turns a hang into an error
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch  # noqa: E402
@@ -37,7 +38,7 @@ FORMS = [{}, {"form": "hook"}, {"form": "async"}, {"zero_copy": True}, {"fp8": T
 
 
 class Rank:
-    """What a part is given: who it is, its group, and Buffers."""
+    """The context of a part: rank, group, Buffers."""
 
     def __init__(self, rank, args, folder):
         self.rank, self.size, self.args, self.folder = rank, args.ranks, args, folder
@@ -67,18 +68,18 @@ class Rank:
             torch.cuda.synchronize()
 
     def meet(self):
-        """All ranks, behind everything they have launched."""
+        """A barrier of all ranks, after all their launches."""
         self.sync()
         dist.barrier()
         self.sync()
 
     def say(self, text):
-        """Once, not by each rank."""
+        """Prints once, not on each rank."""
         if self.rank == 0:
             print(text, flush=True)
 
     def known(self):
-        """What this rank knows when something went wrong, as lines."""
+        """Yields lines about this rank's state after a failure."""
         for b in self.made:
             if getattr(b, "_ll", None) is None:
                 continue
@@ -95,8 +96,8 @@ class Rank:
             from epf.tensors import view
             words = view(torch, b._ll.memory()[0], 4 * self.size * 32, torch.int32, b.device, getattr(b, "_shared", None))
             words = words.view(2, 2, self.size, 32).cpu()
-            told = [[sorted(set(line.tolist())) for line in lines] for lines in words[0]]
-            yield (f"what plain stores told, by set and rank: dispatches {told}, combines {words[1, ..., 0].tolist()}; "
+            stores = [[sorted(set(line.tolist())) for line in lines] for lines in words[0]]
+            yield (f"flags written by plain stores, by set and rank: dispatches {stores}, combines {words[1, ..., 0].tolist()}; "
                    f"peers mapped: {getattr(b._shared, 'peers', None)}")
 
 
@@ -104,16 +105,16 @@ class Rank:
 
 
 def poison(rank, b, case):
-    """Fills the communication memory, and what the allocator will give to outputs, with a pattern. Collective."""
+    """Fills the communication memory, and the allocator's memory for outputs, with a pattern. Collective."""
     rank.meet()
     if os.environ.get("EPF_SERVICE") is None:
         b.get_local_buffer_tensor(torch.uint8, use_rdma_buffer=True).fill_(0xa5)
-    torch.full((case.local, case.rows, case.hidden), float("nan"), dtype=torch.bfloat16, device=rank.device)  # freed at once, given out again
+    torch.full((case.local, case.rows, case.hidden), float("nan"), dtype=torch.bfloat16, device=rank.device)  # freed at once and reused
     rank.meet()
 
 
 def launch(b, case, x, idx, fp8=False, round_scale=False, ue8m0=False, form="sync", **more):
-    """A dispatch in one form, finished on the current stream: (received, count, handle)."""
+    """Dispatches in one form, finished on the current stream; returns (received, count, handle)."""
     got, count, handle, event, hook = b.low_latency_dispatch(
         x, idx, case.most, case.experts, use_fp8=fp8, round_scale=round_scale, use_ue8m0=ue8m0, async_finish=form == "async",
         return_recv_hook=form == "hook", **more)
@@ -125,7 +126,7 @@ def launch(b, case, x, idx, fp8=False, round_scale=False, ue8m0=False, form="syn
 
 
 def finish(b, y, idx, weight, handle, form="sync", zero_copy=False, **more):
-    """A combine in one form: the sums."""
+    """Combines in one form; returns the sums."""
     if zero_copy:
         b.get_next_low_latency_combine_buffer(handle).copy_(y)
         y = torch.full_like(y, float("nan"))
@@ -139,7 +140,7 @@ def finish(b, y, idx, weight, handle, form="sync", zero_copy=False, **more):
 
 
 def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", zero_copy=False, logfmt=False, what=""):
-    """A dispatch and its combine, both compared; the sums."""
+    """Dispatches and combines, compares both; returns the sums."""
     x, idx, weight = case.inputs(rank.rank)
     stats = torch.zeros(case.local, dtype=torch.int32, device=rank.device)
     waits = torch.zeros(rank.size, dtype=torch.int64, device=rank.device)
@@ -162,7 +163,7 @@ def one(rank, b, case, fp8=False, round_scale=False, ue8m0=False, form="sync", z
 
 
 def spread(rank, tokens, i):
-    """Tokens of the ranks: as many as said at one of them, other numbers at the others."""
+    """Tokens by rank: `tokens` on one rank, other numbers on the others."""
     return [max(0, tokens - 3 * ((r + i) % rank.size)) if i % 2 else tokens for r in range(rank.size)]
 
 
@@ -170,7 +171,7 @@ def spread(rank, tokens, i):
 
 
 def smoke(rank):
-    """The smallest that goes through everything, first BF16."""
+    """The smallest case through all forms, BF16 first."""
     case = Case(rank.device, [16] * rank.size, 2048, 16 // rank.size * rank.size, 4, seed=7)
     b = rank.buffer([(16, 2048, case.experts)])
     began = time.time()
@@ -183,7 +184,7 @@ def smoke(rank):
 
 
 def table(rank):
-    """Each hidden size, token count and top-k with each form in turn, experts of many numbers, memory poisoned."""
+    """Every hidden size, token count and top-k with changing forms and numbers of experts, in poisoned memory."""
     quick = rank.args.quick
     hidden = list(range(2048, 8193, 512))
     tokens, done = [0, 1, 7, 128, 512], 0
@@ -202,7 +203,7 @@ def table(rank):
 
 
 def random_cases(rank):
-    """Cases from seeds, each run twice: right, and the same bits again."""
+    """Random cases from seeds, each run twice: right, with identical bits."""
     biggest = (512, 8192, 72 * rank.size)
     b = rank.buffer([biggest])
     for i in range(rank.args.cases):
@@ -224,13 +225,13 @@ def random_cases(rank):
 
 
 class Replayed:
-    """A dispatch and a combine in a CUDA graph, whose inputs can be changed. The experts' outputs are made in the graph, from BF16 rows."""
+    """A dispatch and a combine in a CUDA graph with replaceable inputs. The graph computes the experts' outputs from BF16 rows."""
 
     def __init__(self, rank, b, case, hook):
         self.rank, self.b, self.case, self.form = rank, b, case, "hook" if hook else "sync"
         self.x, self.idx, self.weight = case.inputs(rank.rank)
         self.expert = torch.arange(rank.rank * case.local, (rank.rank + 1) * case.local, device=rank.device).view(-1, 1)
-        self.step()  # loads what is loaded at first use, and settles the shape
+        self.step()  # loads code on first use, and sets the shape
         rank.meet()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
@@ -243,7 +244,7 @@ class Replayed:
         return got, count, handle, finish(self.b, y, self.idx, self.weight, handle, self.form)
 
     def run(self, case, replay=True, compare=True):
-        """Another case's inputs (of the same shape), by the graph or eagerly."""
+        """Runs another case of the same shape, by the graph or eagerly."""
         x, idx, weight = case.inputs(self.rank.rank)
         for mine, new in ((self.x, x), (self.idx, idx), (self.weight, weight)):
             mine.copy_(new)
@@ -275,11 +276,11 @@ def graph(rank):
             done += 1
     rank.meet()
     b.destroy()
-    return f"{done} replays with changing inputs, half of them of halves apart"
+    return f"{done} replays with changing inputs, half of them with separate halves"
 
 
 def mixed(rank):
-    """Graph and eager calls in turn on one Buffer; memory must not grow."""
+    """Alternating graph and eager calls on one Buffer; memory must not grow."""
     cases = [_same_shape(rank, seed) for seed in range(10)]
     b = rank.buffer([(32, 2048, cases[0].experts)])
     replayed = Replayed(rank, b, cases[0], False)
@@ -299,7 +300,7 @@ def mixed(rank):
     if before[1] - after[1] > 64 << 20 or after[2] - before[2] > 64 << 20:
         raise Wrong(f"GPU memory grew by {before[1] - after[1]} bytes, the process by {after[2] - before[2]}")
     b.destroy()
-    return f"{rank.args.steps} steps, graph and eager in turn; GPU memory grew by {before[1] - after[1]} bytes, the process by {after[2] - before[2]}"
+    return f"{rank.args.steps} steps, graph and eager alternating; GPU memory grew by {before[1] - after[1]} bytes, the process by {after[2] - before[2]}"
 
 
 def _resident():
@@ -308,7 +309,7 @@ def _resident():
 
 
 def kill(rank):
-    """The last rank is killed between two calls: the others name and mask it, in time, and go on."""
+    """The last rank is killed between two calls: the others name and mask it in time and go on."""
     last = rank.size - 1
     timeout = 2.0
     case = _same_shape(rank, 1)
@@ -337,7 +338,7 @@ def kill(rank):
 
 
 def _driver_calls(rank):
-    """Calls of the driver that a program makes beside ours, by name; each is the first of its kind, or does what a first one does."""
+    """Driver calls of a program, by name; each is the first of its kind, or acts like one."""
     held = []
 
     def alloc():
@@ -356,12 +357,12 @@ def _driver_calls(rank):
 
 
 def beside(rank):
-    """What a program may call while a receiving half waits for rows that the engine has to copy: a call of the driver that waits for that half, and
-    keeps the engine's own calls out meanwhile, ends by the timeout only. Printed, not judged: it is the software NIC's weakness."""
+    """Driver calls while a receiving half waits for rows that the engine must copy. A call that waits for that half and blocks the engine's driver calls
+    ends only by the timeout. Printed, not judged: it is a limitation of the software NIC."""
     case = _same_shape(rank, 1)
     b = rank.buffer([(32, 2048, case.experts)], enable_shrink=True)
     one(rank, b, case)
-    stood = []
+    stalled = []
     for name, call in _driver_calls(rank).items():
         x, idx, _ = case.inputs(rank.rank)
         rank.meet()
@@ -379,22 +380,22 @@ def beside(rank):
         lost = torch.tensor([int(mask.sum())])
         everybody = [None] * rank.size
         dist.all_gather_object(everybody, int(lost))
-        rank.say(f"  {name:28s} {took * 1e3:8.1f} ms  {'STOOD STILL until the timeout' if any(everybody) else 'right'}")
+        rank.say(f"  {name:28s} {took * 1e3:8.1f} ms  {'STALLED until the timeout' if any(everybody) else 'right'}")
         if any(everybody):
-            stood.append(name)
+            stalled.append(name)
             b.low_latency_clean_mask_buffer()
             b.clean_low_latency_buffer(case.most, case.hidden, case.experts)
         else:
             case.check_received(rank.rank, got, count, handle)
     b.destroy()
-    return "all calls went beside a waiting half" if not stood else "waited for each other: a waiting half and " + ", ".join(stood)
+    return "all calls returned during a waiting half" if not stalled else "deadlocked until the timeout: a waiting half and " + ", ".join(stalled)
 
 
 # ---------------------------------------------------------------------- processes
 
 
 def worker(rank, args, folder):
-    """A rank's process."""
+    """The process of a rank."""
     faulthandler.dump_traceback_later(max(args.limit - 4, 1), exit=True)
     if set(args.part) & {"kill", "beside"}:
         os.environ["EPF_GPU_TIMEOUT"] = "2s"
@@ -404,8 +405,8 @@ def worker(rank, args, folder):
         Case.at_sender = args.sums
         for part in args.part:
             began = time.time()
-            told = PARTS[part](me)
-            me.say(f"# {part}: {told} ({time.time() - began:.1f} s)")
+            result = PARTS[part](me)
+            me.say(f"# {part}: {result} ({time.time() - began:.1f} s)")
         code = 0
     except BaseException as error:
         code = 1
@@ -414,17 +415,17 @@ def worker(rank, args, folder):
             try:
                 text += [f"rank {rank}: {line}" for line in me.known()]
             except BaseException as more:
-                text.append(f"rank {rank}: nothing more is known: {type(more).__name__}: {more}")
+                text.append(f"rank {rank}: no more is known: {type(more).__name__}: {more}")
         print("\n".join(text), flush=True)
     sys.stdout.flush()
-    # No destructors: after a failure, or a lost rank, collectives in them would wait.
+    # No destructors: after a failure or a lost rank, their collectives would hang.
     if code == 0 and "kill" not in args.part:
         dist.destroy_process_group()
     os._exit(code)
 
 
 def run(args):
-    """All ranks of a part; 0 if each ended as it should."""
+    """Runs all ranks; returns 0 if each exited as it should."""
     context = multiprocessing.get_context("spawn")
     deadline = time.time() + args.limit
     with tempfile.TemporaryDirectory() as folder:
@@ -436,7 +437,7 @@ def run(args):
             time.sleep(0.02)
             if failed_at is None and any(p.exitcode not in (None, 0) for p in ranks) and "kill" not in args.part:
                 failed_at = time.time()
-                deadline = min(deadline, failed_at + 8)  # the others find out by their own timeout
+                deadline = min(deadline, failed_at + 8)  # the others notice by their own timeout
         codes = []
         for p in ranks:
             if p.is_alive():
@@ -450,44 +451,31 @@ def run(args):
     return 1 if any(codes) else 0
 
 
-def compare(rank):
-    """See ll_speed.py."""
-    import ll_speed
-    return ll_speed.compare(rank)
+def part_of(module, name):
+    """A part in another file, which is imported only when it runs."""
+    return lambda rank: getattr(importlib.import_module(module), name)(rank)
 
 
-def speed(rank):
-    """See ll_speed.py."""
-    import ll_speed
-    return ll_speed.speed(rank)
-
-
-def stages(rank):
-    """See ll_stages.py."""
-    import ll_stages
-    return ll_stages.stages(rank)
-
-
-PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill, "speed": speed,
-         "compare": compare, "stages": stages}
+PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill,
+         "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", type=lambda names: names.split(","), help="of " + ", ".join(PARTS))
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--commands", action="store_true", help="NVLink is not used")
-    parser.add_argument("--sums", default="off", choices=("off", "all", "always"), help="sums at the sender: never, where tokens are many, always")
+    parser.add_argument("--commands", action="store_true", help="no NVLink")
+    parser.add_argument("--sums", default="off", choices=("off", "all", "always"), help="sums at the sender: never, if there are many tokens, always")
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=60, help="seconds after which ranks show where they are, and are killed")
+    parser.add_argument("--limit", type=float, default=60, help="seconds after which ranks print their stacks and are killed")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--deepep", help="folder with DeepEP's package and its compiled module")
     args = parser.parse_args()
     if set(args.part) - set(PARTS) or ("kill" in args.part and len(args.part) > 1):
-        parser.error(f"parts are {', '.join(PARTS)}; kill stands alone")
+        parser.error(f"parts are {', '.join(PARTS)}; kill must be the only part")
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What low-latency dispatch and combine must give, worked out again with tensor operations; nothing of the package is used.
+"""The results of low-latency dispatch and combine, computed independently with tensor operations.
 
-Every rank makes the inputs of all ranks from their seeds, so that each knows what it must receive. Bits are compared where the definition
-(kernels/host/README.md, kernels/ll/README.md) fixes them; sums are held against FP64 besides.
+Every rank generates the inputs of all ranks from their seeds, so that each knows what it must receive. Bits are compared where the definition
+(kernels/host/README.md, kernels/ll/README.md) fixes them; sums are also compared with FP64. Used on GPUs (ll_cases.py) and on CPU tensors
+(tests/python/test_tensors.py).
 """
 import torch
 
@@ -11,7 +12,7 @@ FP8 = getattr(torch, "float8_e4m3fn", torch.uint8)  # PyTorch before 2.1 has no 
 
 
 class Wrong(AssertionError):
-    """A result that differs; the text says where."""
+    """A result differs, at the place in the text."""
 
 
 def bits(t):
@@ -58,7 +59,7 @@ def quantised(x, round_scale):
 
 
 def logfmt(x):
-    """What becomes of BF16 rows that travel as LogFMT (kernels/ll/README.md)."""
+    """BF16 rows after a transfer as LogFMT (kernels/ll/README.md)."""
     b = bits(x).long().view(x.size(0), x.size(1) // BLOCK, BLOCK) & 0xffff
     m = b & 0x7fff
     high = m.amax(2, keepdim=True)
@@ -72,12 +73,12 @@ def logfmt(x):
 
 
 class Case:
-    """The sizes of a call, the inputs of all ranks, and what must come of them.
+    """The sizes of a call, the inputs of all ranks, and the expected results.
 
     Arguments:
         tokens: for each rank. experts: of all ranks. holes: the share of entries that are -1.
-        at_sender (of the class): ranks sum what they hold of a token before they send it: off, all (where tokens are many), always.
-        lost: ranks that take no part (masked): they send nothing and what is theirs does not count.
+        at_sender (attribute): whether ranks sum a token's rows before they send: off, all (if there are many tokens), always.
+        lost: masked ranks: they send nothing, and their experts do not count.
     """
 
     at_sender = "off"
@@ -98,7 +99,7 @@ class Case:
             chosen[torch.rand((n, topk), generator=g, device=device, dtype=torch.float32) < holes] = -1
             self.idx[r, :n] = chosen
             self.weight[r, :n] = torch.rand((n, topk), generator=g, device=device, dtype=torch.float32)
-        self.seen = self.idx.clone()  # what of it counts
+        self.seen = self.idx.clone()  # without lost ranks
         for r in lost:
             self.seen[r] = -1
             self.seen[(self.seen >= r * self.local) & (self.seen < (r + 1) * self.local)] = -1
@@ -120,7 +121,7 @@ class Case:
         return there.sum(2), expert, source, token, place
 
     def check_received(self, rank, got, count, handle, fp8=False, round_scale=False, ue8m0=False):
-        """What a dispatch gave this rank."""
+        """Checks the results of a dispatch."""
         counts, expert, source, token, place = self.received(rank)
         same(count, counts.sum(1).int(), "rows of each expert")
         begin = counts.cumsum(1) - counts
@@ -138,7 +139,7 @@ class Case:
         same(scales[expert, place], scale, "scales")
 
     def outputs(self, rank):
-        """The experts' outputs, a function of the row and the expert; places without a row are poisoned."""
+        """Returns the experts' outputs, a function of row and expert; places without a row are NaN."""
         y = torch.full((self.local, self.rows, self.hidden), float("nan"), dtype=torch.bfloat16, device=self.device)
         _, expert, source, token, place = self.received(rank)
         y[expert, place] = self.output_of(self.x[source, token], expert + rank * self.local)
@@ -149,7 +150,7 @@ class Case:
         return (x.float() * (1.0 + expert.unsqueeze(-1).float() / 16)).bfloat16()
 
     def check_combined(self, rank, sums, log=False):
-        """What a combine gave this rank: bit for bit as FP32 in the order of top-k, and near FP64. log: rows went as LogFMT."""
+        """Checks the sums of a combine: bit for bit in FP32 in the order of top-k, and near FP64. log: rows were sent as LogFMT."""
         many = self.tokens[rank] * self.topk >= 160 * self.ranks  # EPF_LL_SUMS_FROM
         if not log and (self.at_sender == "always" or self.at_sender == "all" and many):
             return self._check_sums_of_sums(rank, sums)

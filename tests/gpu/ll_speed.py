@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long low-latency calls take, by CUDA events around replays of a graph; and beside DeepEP's, in turn. Parts of ll_cases.py.
+"""Time of low-latency calls, by CUDA events around replays of a graph; also alternating with DeepEP's. Parts of ll_cases.py.
 
-The ranks meet on the GPU, by calls, before each replay. A number is the median over the replays of the slowest rank, divided by the calls in the graph.
-Nothing is judged. Ratios: ours divided by DeepEP's.
+The ranks meet on the GPU before each replay. A figure is the median over the replays of the slowest rank, divided by the calls in the graph. Nothing is
+judged. Ratios: ours divided by DeepEP's.
 """
 import importlib.util
 import os
@@ -25,10 +25,10 @@ class Calls:
     def __init__(self, rank, b, case, hook, sums=None):
         self.rank, self.b, self.case, self.hook = rank, b, case, hook
         if sums is not None:
-            b._sums = sums  # of ours: what calls from here on do, at all ranks
+            b._sums = sums  # our Buffer: for all later calls, on all ranks
         self.x, self.idx, self.weight = case.inputs(rank.rank)
         self.y = torch.randn((case.local, case.rows, case.hidden), dtype=torch.bfloat16, device=rank.device)
-        # DeepEP takes its two buffers in turns on the host, also while a graph is captured: each sequence of calls has an even number.
+        # DeepEP alternates its two buffers on the host, even during capture: each sequence of calls has an even length.
         self.handle = self._dispatch()
         self._combine()
         rank.meet()
@@ -63,9 +63,9 @@ class Calls:
         return g
 
     def once(self, name):
-        """Microseconds a call, of this rank."""
+        """Returns microseconds per call on this rank."""
         dist.barrier()
-        torch.cuda._sleep(1000000)  # what follows is launched meanwhile
+        torch.cuda._sleep(1000000)  # the next calls are launched meanwhile
         self.first.replay()  # the ranks meet on the GPU
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
@@ -75,7 +75,7 @@ class Calls:
         return begin.elapsed_time(end) * 1e3 / CALLS
 
     def parts(self):
-        """Microseconds of each launch when all has come before it is received: send and receive of a dispatch, of a combine."""
+        """Returns microseconds of each launch when all data has arrived before the receive: send and receive of a dispatch, of a combine."""
         def half_by_half():
             _, _, handle, _, hook = self.b.low_latency_dispatch(self.x, self.idx, self.case.most, self.case.experts, use_fp8=True,
                                                                 return_recv_hook=True)
@@ -99,14 +99,14 @@ class Calls:
 
 
 def slowest(rank, values):
-    """The median over the replays, of the slowest rank."""
+    """Returns the median over the replays, of the slowest rank."""
     mine = torch.tensor([statistics.median(values)], dtype=torch.float64, device=rank.device)
     dist.all_reduce(mine, op=dist.ReduceOp.MAX)
     return float(mine)
 
 
 def measured(rank, everybody, names=("dispatch", "combine", "both")):
-    """For each of several Calls, in turn, microseconds by name."""
+    """Returns microseconds by name for each of several Calls, measured alternating."""
     samples = [{name: [] for name in names} for _ in everybody]
     for _ in range(ROUNDS):
         for calls, into in zip(everybody, samples):
@@ -116,7 +116,7 @@ def measured(rank, everybody, names=("dispatch", "combine", "both")):
 
 
 def floor(case, rank):
-    """Bytes that leave this rank at least: a dispatch's rows in FP8 once a rank, a combine's in BF16 once a rank, of this one's share."""
+    """Returns the least bytes that leave this rank: of a dispatch in FP8 once per rank, of a combine in BF16 once per rank."""
     idx = case.idx[rank.rank]
     away = sum(int(((idx >= r * case.local) & (idx < (r + 1) * case.local)).any(1).sum()) for r in range(rank.size) if r != rank.rank)
     return away * (case.hidden + case.hidden // 32), away * case.hidden * 2
@@ -128,7 +128,7 @@ def shapes(rank, least=1):
 
 
 def speed(rank):
-    """Ours alone, with and without hook, with the time of each half."""
+    """Our Buffer alone, with and without hook, with the time of each half."""
     biggest = [(t, HIDDEN, e) for t, e in shapes(rank)]
     b = rank.buffer(biggest)
     rank.say(f"# {'by commands' if rank.args.commands else 'NVLink'}, {rank.size} ranks, hidden {HIDDEN}, top-{TOPK}, FP8 dispatch; us a call, median")
@@ -158,7 +158,7 @@ def commands(b):
 
 
 def peer(folder):
-    """DeepEP's package out of a folder under another name, beside ours."""
+    """Loads DeepEP's package from a folder under another name."""
     package = module = None
     for at, _, files in os.walk(folder):
         if os.path.basename(at) == "deep_ep" and "__init__.py" in files:
@@ -175,15 +175,15 @@ def peer(folder):
 
 
 def compare(rank):
-    """Ours, ours with sums at the sender, and DeepEP's in turn, the same inputs, one process group."""
+    """Ours, ours with sums at the sender, and DeepEP's, alternating, with the same inputs in one process group."""
     theirs = peer(rank.args.deepep)
-    least = 4  # of DeepEP's release; its tokens of all ranks must be a multiple of 4
+    least = 4  # DeepEP needs a multiple of 4 tokens over all ranks
     biggest = [(t, HIDDEN, e) for t, e in shapes(rank, least)]
     other = rank.buffer(biggest, module=theirs)
-    rank.say("# DeepEP's Buffer is there")
+    rank.say("# DeepEP's Buffer is open")
     mine = rank.buffer(biggest)
     rank.say(f"# {'by commands' if rank.args.commands else 'NVLink'}, {rank.size} ranks, hidden {HIDDEN}, top-{TOPK}, FP8 dispatch; us a call, "
-             "median: ours / DeepEP's = ratio, and under it ours with sums at the sender, in turn")
+             "median: ours / DeepEP's = ratio; second line: ours with sums at the sender; alternating")
     ratios = {False: [], True: []}
     for tokens, experts in shapes(rank, least):
         case = Case(rank.device, [tokens] * rank.size, HIDDEN, experts, TOPK, seed=tokens, holes=0)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of low-latency calls by commands goes: a part of ll_cases.py, for ours, or, with --deepep under ep-fabric shim, for DeepEP's.
+"""Time of low-latency calls over the command path, by stage: a part of ll_cases.py, for our Buffer or, with --deepep under ep-fabric shim, DeepEP's.
 
-The engines' statistics files are read before and after a number of calls (`ep-fabric stats`, which touches nobody) and subtracted. Printed is what one
-rank does in one call; a stage's median and 99th percentile are over all ranks and calls, of the commands that the engine follows (one at a time).
+Reads the engines' statistics files before and after a number of calls (`ep-fabric stats`) and subtracts them. Figures are per rank and call; a stage's
+median and 99th percentile are over all ranks and calls, of the commands that the engine samples (one at a time).
 
-  kernel   launch that sends, and that receives, each by CUDA events
-  ring     from when the core sees a command in its ring until it takes it
-  engine   taking to posting
-  NIC      posting to completion: copies of the receiver's NIC and the way back are in it
-  behind additions   what arrivals at the receiver stood behind additions to GPU memory
+  kernel   the sending and the receiving launch, each by CUDA events
+  ring     from when the core sees a command in its ring until it dequeues it
+  engine   dequeue to post
+  NIC      post to completion, including the receiver's copies and the way back
+  behind additions   wait of arrivals at the receiver for additions to GPU memory
 
-The NIC's ceiling is `ep-bench copies` for the same list of copies and additions, all GPUs at once, when the ranks have ended (they would share the GPUs with
-it): `ll_stages.py STATS_DIR` prints it, and what is above it as the share outside the NIC.
+The NIC's ceiling is `ep-bench copies` for the same list of copies and additions, on all GPUs at once, after the ranks have exited (they would share the
+GPUs): `ll_stages.py STATS_DIR` prints it, and the remaining share outside the NIC.
 """
 import glob
 import json
@@ -35,7 +35,7 @@ STAGES = (("ring", "ring_wait_ns"), ("engine", "queue_delay_ns"), ("NIC", "nic_n
 
 
 class Reading:
-    """The statistics of all engines of the job, added up."""
+    """The statistics of all engines of the job, summed."""
 
     def __init__(self, folder, program):
         self.sums, self.hists, self.hz = dict.fromkeys(CORE, 0), {row: {} for _, row in STAGES}, 1.0
@@ -59,7 +59,7 @@ class Reading:
         return self
 
     def quantile(self, row, q):
-        """Microseconds; the middle of the bucket."""
+        """Returns microseconds, the middle of the bucket."""
         left = q * sum(self.hists[row].values())
         for (low, high), n in sorted(self.hists[row].items()):
             left -= n
@@ -69,7 +69,7 @@ class Reading:
 
 
 def program(name):
-    """A program of the build, beside the libraries or on the way there."""
+    """Returns the path of a program of the build."""
     build = os.environ.get("STAGES_BUILD", "build")
     for at in (name, "tools/" + name, "bench/" + name):
         if os.path.exists(os.path.join(build, at)):
@@ -106,7 +106,7 @@ class Side:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
             dist.barrier()
             torch.cuda.synchronize()
-            torch.cuda._sleep(2000000)  # what follows is launched meanwhile
+            torch.cuda._sleep(2000000)  # the next calls are launched meanwhile
             events[0].record()
             receive = call(hook=True)
             events[1].record()
@@ -118,7 +118,7 @@ class Side:
         return [statistics.median(t) for t in took]
 
     def timed(self, call, times):
-        """Microseconds a call, one after the other, of the slowest rank."""
+        """Returns microseconds per call of consecutive calls, of the slowest rank."""
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         for _ in range(times):
@@ -131,7 +131,7 @@ class Side:
 
 
 def puts(case, once_a_rank):
-    """Puts of a rank in a call, the mean over ranks: one for each (token, expert) of another rank, or for each (token, rank)."""
+    """Returns the mean puts per rank and call: one for each (token, expert) of another rank, or for each (token, rank)."""
     n = 0
     for r, idx in enumerate(case.idx):
         for to in range(len(case.idx)):
@@ -141,7 +141,7 @@ def puts(case, once_a_rank):
 
 
 def ceiling(copies, size, adds, kernel):
-    """Microseconds that the NIC's own copies take for such a list; while nothing else runs."""
+    """Returns microseconds of the NIC's copies alone for such a list; nothing else may run."""
     out = subprocess.run([program("ep-bench"), "copies", "-n", str(copies), "-s", str(size), "--adds", str(adds), "--json",
                           "--gpu-copy", "kernel" if kernel else "engine"], capture_output=True, text=True, timeout=60)
     found = re.search(r'"list_us": *([0-9.]+)', out.stdout)
@@ -149,7 +149,7 @@ def ceiling(copies, size, adds, kernel):
 
 
 def measure(rank, side, name, times):
-    """One line of the table, by rank 0."""
+    """Measures a call; rank 0 prints it."""
     call = side.dispatch if name == "dispatch" else side.combine
     folder, stats = os.environ["EPF_STATS_DIR"], program("ep-fabric")
     side.timed(call, 5)
@@ -173,7 +173,7 @@ def measure(rank, side, name, times):
         print(name, us, copies, put, adds, file=lists)
     rank.say(f"  {name}: {us:.0f} us a call; halves by themselves: send {send:.0f}, receive {receive:.0f} us")
     rank.say(f"    a call of a rank: {each['cmds_dequeued']:.0f} commands, {each['doorbells']:.1f} doorbells, {each['wrs_posted']:.0f} requests, "
-             f"{sent / 1e6:.3f} MB, {each['arrivals']:.0f} arrivals, {each['signals_applied']:.0f} signals, {each['cmds_deferred']:.0f} set aside")
+             f"{sent / 1e6:.3f} MB, {each['arrivals']:.0f} arrivals, {each['signals_applied']:.0f} signals, {each['cmds_deferred']:.0f} deferred")
     rank.say("    stages, us, median / p99 (samples): " + "; ".join(
         f"{label} {r.quantile(row, .5):.1f} / {r.quantile(row, .99):.1f} ({sum(r.hists[row].values())})" for label, row in STAGES))
     us_of = {n: each[n] / r.hz * 1e6 for n in each if n.endswith("_tsc")}
@@ -181,7 +181,7 @@ def measure(rank, side, name, times):
 
 
 def ceilings(folder):
-    """For each list that was noted, what the NIC's own copies take, and the share of the call above that."""
+    """For each recorded list, prints the time of the NIC's copies alone, and the rest of the call."""
     with open(os.path.join(folder, "lists")) as lists:
         for line in lists:
             name, us, copies, put, adds = line.split()
@@ -191,7 +191,7 @@ def ceilings(folder):
 
 
 def stages(rank):
-    """128 tokens (--quick: and nothing else), 256 experts; DeepEP's Buffer where --deepep names it, else ours."""
+    """128 tokens, 256 experts; DeepEP's Buffer with --deepep, else ours."""
     import ll_speed
     times = 40 if rank.args.quick else 100
     module = ll_speed.peer(rank.args.deepep) if rank.args.deepep else None

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sourced by the suites of DeepEP on GPUs (shim.sh, shim_internode.sh): parts with a deadline each, a table of what they found, MPS, and what is needed of
-# the machine. The suite sets out, build, deepep, only, list and suite (a few words); it reads failed, rc, late, took. Optional: part_width (of names in the
-# table), begin_before (seconds after which no part begins), ends_early (text in a part's log with which it is over).
+# Sourced by the suites of DeepEP on GPUs (shim.sh, shim_internode.sh): parts with deadlines, a table of results, MPS, and checks of the machine. The suite
+# sets out, build, deepep, only, list and suite (a few words) and reads failed, rc, late, took. Optional: part_width (of names in the table), begin_before
+# (seconds after which no part starts), ends_early (text in a part's log that ends it).
 log=/dev/null
 failed=0
 mps=0
@@ -16,6 +16,19 @@ say()
 	echo "$*" | tee -a "$log"
 }
 
+# settings_of SETTING... [-- OPTION...]: sets the arrays settings and options
+# shellcheck disable=SC2034 # the suite reads them
+settings_of()
+{
+	settings=() options=()
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do
+		settings+=("$1")
+		shift
+	done
+	[ $# -eq 0 ] || shift
+	options=("$@")
+}
+
 # result NAME TEXT: a line of the table
 result()
 {
@@ -23,16 +36,16 @@ result()
 	say "## $1: $2"
 }
 
-# wanted NAME: whether --only names it, and there is time; --list only names
+# wanted NAME: whether --only matches it and there is time; with --list prints the name
 # shellcheck disable=SC2154 # the suite's
 wanted()
 {
 	[[ $1 =~ $only ]] || return 1
 	[ "$list" = 0 ] || { echo "$1" && return 1; }
-	[ "$SECONDS" -lt "${begin_before:-1000000}" ] || { result "$1" "left out: past --seconds $begin_before" && return 1; }
+	[ "$SECONDS" -lt "${begin_before:-1000000}" ] || { result "$1" "skipped: past --seconds $begin_before" && return 1; }
 }
 
-# Whoever ends a suite early leaves nothing behind. (Called by a trap only.)
+# Ends all processes if the suite is interrupted. (Called by a trap only.)
 # shellcheck disable=SC2317
 leave_nothing()
 {
@@ -40,13 +53,13 @@ leave_nothing()
 	[ "$mps" = 0 ] || end_mps
 }
 
-# Whether an MPS daemon or server lives here (a dead one that nobody has waited for is none).
+# Whether an MPS daemon or server runs here (zombies do not count).
 mps_lives()
 {
 	pgrep -r R,S,D -x nvidia-cuda-mps >/dev/null
 }
 
-# Ends MPS, and waits until it has ended: whoever starts meanwhile would be its client still.
+# Ends MPS and waits until it has exited: processes started earlier would still be its clients.
 end_mps()
 {
 	mps=0
@@ -55,10 +68,10 @@ end_mps()
 		mps_lives || return 0
 		sleep 0.2
 	done
-	say "# an MPS daemon does not end"
+	say "# an MPS daemon does not exit"
 }
 
-# with_mps on|off: processes of the parts that follow use one GPU side by side, or take turns
+# with_mps on|off: processes of later parts share a GPU concurrently, or by time slices
 with_mps()
 {
 	[ "$list" = 0 ] || return 0
@@ -69,8 +82,8 @@ with_mps()
 	fi
 }
 
-# bounded SECONDS LOG COMMAND...: runs it in its own process group. When it is late, on_late is called where the suite has one, and it is killed whole. rc:
-# its status, 124 when it was late; late: whether it was; took: seconds
+# bounded SECONDS LOG COMMAND...: runs it in its own process group. Past the limit, calls the suite's on_late, if any, and kills the group. Sets rc
+# (its status, 124 if late), late and took (seconds).
 # shellcheck disable=SC2034 # the suite reads rc
 bounded()
 {
@@ -97,8 +110,8 @@ bounded()
 	running=""
 }
 
-# begin TEST: GPUs, DeepEP with that test of its own, the build; else the suite ends here, with 77 where it cannot run. Sets out, log, deepep, module, build,
-# fabric, gpus, nvshmem, and base, the settings that every part has
+# begin TEST: finds GPUs, DeepEP with that test, and the build; otherwise exits, with 77 if the suite cannot run here. Sets out, log, deepep, module,
+# build, fabric, gpus, nvshmem, and base (the settings of every part).
 begin()
 {
 	mkdir -p "$out" || exit 1
@@ -122,7 +135,7 @@ begin()
 	[ -x "$fabric" ] || { say "no ep-fabric in $build" && exit 1; }
 	# shellcheck disable=SC2034 # the suite's
 	gpus=$(nvidia-smi -L | wc -l)
-	# The module finds NVSHMEM's library, which it is linked with, wherever it was built.
+	# The module needs NVSHMEM's library, which it is linked with.
 	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
 	# shellcheck disable=SC2154 # the suite's
 	base=(PYTHONUNBUFFERED=1 "PYTHONPATH=$deepep:$here/onegpu" "LD_LIBRARY_PATH=${nvshmem:-/nonexistent}/lib:$build/lib:${LD_LIBRARY_PATH:-}" EPF_LOG=note
@@ -130,14 +143,14 @@ begin()
 	export "${base[@]:0:3}"
 }
 
-# machine TEXT: the first lines of the table: what runs here, on what
+# machine TEXT: prints the head of the table: software and hardware
 machine()
 {
 	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $1"
 	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__)'), NVSHMEM in ${nvshmem:-not found}, sha256 $(sha256sum "$module" | cut -c1-64) ${module##*/}"
 }
 
-# The table, and how it all ended.
+# Prints the table and the verdict.
 end()
 {
 	local line

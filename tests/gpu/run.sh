@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Everything that needs a GPU, in one go, on a machine with one or more of them: builds (unless told where a build is), tests,
-# measures, and writes one table.
+# All GPU tests and measurements in one run, on a machine with one or more GPUs: builds (unless --build is given), tests, measures, and
+# writes one table.
 #
 #   tests/gpu/run.sh [--build DIR] [--out DIR] [--commands N] [--only REGEX] [--list] [--peer 'NAME;SHAPE;REGEX;COMMAND']...
 #
-# --build     a build tree (or a folder with ep-bench, ep-fabric, ep-top, test_gpu_job, test_gpu_kill, libepf.so.0) made where nvcc is; without it
-#             one is made in a scratch directory
+# --build     a build tree (or a folder with ep-bench, ep-fabric, ep-top, test_gpu_job, test_gpu_kill, libepf.so.0) made with nvcc; default: builds
+#             one in a scratch directory
 # --out       where logs and the table go (./gpu-results)
-# --commands  checked commands through each kind of ring, about half of it (1000000000)
-# --only      runs the parts whose name matches, p2p or job-rate say (--list prints the names); all by default
-# --list      prints the names of the parts, and runs nothing
-# --peer      a peer's program, run in turn with our rings in the same session, as compare.py takes it
+# --commands  twice the number of checked commands through each kind of ring, about (1000000000)
+# --only      runs the parts whose names match, for example p2p or job-rate (--list prints them); default: all
+# --list      prints the names of the parts and exits
+# --peer      a peer's program, alternating with our rings in the same session (see compare.py)
 #
-# Copies by kernels are tried under MPS, where its control program is there: several processes use one GPU. Killed processes are tried without,
-# because MPS ends all its clients together with one that is killed.
+# Copies by kernels run under MPS, if its control program is installed: several processes use one GPU. Tests that kill processes run without it,
+# because MPS ends all its clients when one is killed.
 #
-# Exit 0: everything that was checked was right. 77: no GPU, with the reason. Speed is printed and never judged.
+# Exit 0: all checks passed. 77: no GPU, with the reason. Speed is printed and never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=""
@@ -58,7 +58,7 @@ skip()
 	if wanted "$1" && [ "$list" = 0 ]; then say "## $1: $2, skipped"; fi
 }
 
-# run NAME COMMAND...: its output into the table; what went wrong counts
+# run NAME COMMAND...: runs a part, with its output in the table; records failures
 run()
 {
 	local name=$1 rc
@@ -80,7 +80,7 @@ run()
 	fi
 }
 
-# built FOLDER NAME: the file of a build tree, or of a folder that has all of them side by side
+# built FOLDER NAME: the file in a build tree, or in a folder with all files
 built()
 {
 	if [ -e "$build/$1/$2" ]; then echo "$build/$1/$2"; else echo "$build/$2"; fi
@@ -94,7 +94,7 @@ run_built()
 	if [ -e "$file" ] || [ "$list" = 1 ]; then run "$@"; else skip "$1" "no ${file##*/} in $build"; fi
 }
 
-# prepare: a build, and the head of the table
+# prepare: makes a build if needed, and the head of the table
 prepare()
 {
 	local tests=enabled
@@ -112,7 +112,7 @@ prepare()
 	[ -z "$build" ] || return 0
 	build=$(mktemp -d) || exit 1
 	trap 'rm -rf "$build"' EXIT
-	pkg-config --exists cmocka || tests=disabled # the parts that are tests are skipped then, by name
+	pkg-config --exists cmocka || tests=disabled # skips the parts that are tests, by name
 	if ! { meson setup "$build" "$root" --buildtype=release -Dtests="$tests" && ninja -C "$build"; } >"$out/build.log" 2>&1; then
 		say "the build failed, see $out/build.log"
 		exit 1
@@ -128,11 +128,11 @@ job=$(built tests/proc test_gpu_job)
 kill=$(built tests/proc test_gpu_kill)
 libepf=$(built fabric libepf.so.0)
 [ -x "$bench" ] || [ "$list" = 1 ] || { say "no ep-bench in $build"; exit 1; }
-export FABRIC_PROGRAM=$fabric # whose daemons the jobs start
+export FABRIC_PROGRAM=$fabric # for the jobs' daemons
 
 run ring "$bench" ring --gpu --commands "$((commands * 4 / 5))" --trips 20000
 for tool in memcheck racecheck; do
-	# Errors of driver calls are ours to handle (asking a thread without a context for its device is one).
+	# Errors of driver calls are expected and handled (for example asking a thread without a context for its device).
 	checked=(compute-sanitizer --tool "$tool" --report-api-errors no --target-processes all --error-exitcode 9 "$bench")
 	if ! command -v compute-sanitizer >/dev/null && [ "$list" = 0 ]; then
 		skip "$tool" "no compute-sanitizer here"
@@ -140,7 +140,7 @@ for tool in memcheck racecheck; do
 	fi
 	run "$tool" "${checked[@]}" ring --gpu --commands 20000 --trips 200 --parts cvpxred
 	for copy in engine kernel; do
-		# Tools make kernels slow, and where ranks share a GPU they take turns: a wait may be long.
+		# The tools slow kernels down, and ranks may share a GPU: waits may be long.
 		run "$tool-p2p-$copy" "${checked[@]}" p2p --gpu --op put_signal -n 50 -s 7168 --gpu-copy "$copy" --set gpu-timeout=60s
 	done
 done
@@ -196,7 +196,7 @@ elif several_wanted; then
 	if command -v nvidia-cuda-mps-control >/dev/null && [ -z "$(pgrep -x nvidia-cuda-mps)" ] && nvidia-cuda-mps-control -d; then
 		mps=1
 	else
-		say "# MPS was not started here: processes on one GPU take turns, or share a server that was there"
+		say "# MPS was not started: processes on one GPU use time slices, or an MPS server that was already running"
 	fi
 	several
 	[ "$mps" = 0 ] || echo quit | nvidia-cuda-mps-control

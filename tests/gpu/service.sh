@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Rings of a GPU in service mode: a daemon on the null NIC, which never loads a GPU's driver, and a client with kernels. The whole path
-# works; a daemon killed under a running kernel ends it with a sentence; a client killed while its kernel pushes is reported by the daemon,
-# which serves the next one.
+# GPU rings in service mode: a daemon on the null NIC, which never loads a GPU driver, and a client with kernels. The whole path works; if the
+# daemon is killed, a running kernel ends with an error; if a client is killed while its kernel pushes, the daemon reports it and serves the
+# next one.
 #
 #   service.sh BUILD [BACKEND]
 #
@@ -42,7 +42,7 @@ client()
 		--set service="$dir/gpu.sock" 2>&1
 }
 
-# expect TEXT NAME: TEXT stands in $dir/out
+# expect TEXT NAME: $dir/out must contain TEXT
 expect()
 {
 	if grep -qE "$1" "$dir/out"; then
@@ -62,7 +62,7 @@ expect '# wrong: 0' "whole path through a daemon"
 grep -cE 'libcuda|libamdhip' "/proc/$daemon/maps" >"$dir/out"
 expect '^0$' "the daemon has no GPU driver loaded"
 
-# The client is a process with a child that owns the GPU: killing the parent ends both, by the kernel's parent-death signal.
+# The client's child owns the GPU: killing the parent ends both, by the parent-death signal.
 client e 20000000000 >"$dir/killed" 2>&1 &
 job=$!
 sleep 5
@@ -81,6 +81,6 @@ kill -KILL "$daemon"
 start=$SECONDS
 wait "$job"
 cat "$dir/out"
-echo "# all ended $((SECONDS - start)) s after the daemon was killed: the kernel by its deadline of 20 s, then what came behind it"
-expect 'daemon gpu at .* is gone' "a daemon killed under a running kernel ends it with a sentence"
+echo "# all ended $((SECONDS - start)) s after the daemon was killed: the kernel by its deadline of 20 s, then the rest"
+expect 'daemon gpu at .* is gone' "a kernel whose daemon is killed ends with an error"
 exit "$failed"

@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shim (docs/reference/shim.md) under DeepEP's own kernels: an unmodified DeepEP v1.2.1, its own low-latency test, ranks on the GPUs of this machine.
+# The shim (docs/reference/shim.md) with DeepEP's kernels: unmodified DeepEP v1.2.1 and its low-latency test, ranks on the GPUs of this machine.
 #
 #   tests/gpu/shim.sh --deepep DIR [--build DIR] [--out DIR] [--ranks N] [--one-gpu] [--limit SECONDS] [--only REGEX] [--list]
 #
 # --deepep  a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
-# --build   a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
-#           with -Dtest_hooks=true
+# --build   a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); optional shim-hooks/libepf-deepep.so: the same,
+#           built with -Dtest_hooks=true
 # --out     where logs and the table go (./gpu-results/shim)
-# --ranks   ranks of a job, one a GPU (as many as there are GPUs, at most 8)
-# --one-gpu several ranks on each GPU: under MPS, a share of the multiprocessors each, process groups by gloo (onegpu/sitecustomize.py); DeepEP's
-#           files and its test stay as they are. "nvlink" is then stores within one GPU
-# --limit   no part runs longer (each has its own limit)
+# --ranks   ranks of a job, one per GPU (default: the number of GPUs, at most 8)
+# --one-gpu several ranks on each GPU: under MPS, each with a share of the multiprocessors, process groups by gloo (onegpu/sitecustomize.py);
+#           DeepEP and its test are unmodified. "nvlink" then means stores within one GPU
+# --limit   upper bound of every part's time limit
 # --only    runs the parts whose name matches; --list names them all
 #
-# Where the heap is the GPU's, CUDA_MODULE_LOADING=EAGER is set: the software NIC copies by CUDA calls, and a kernel of PyTorch that is brought to the
-# device while DeepEP's waits for such a copy would wait for it (gpu-lazy shows that). Memory of the host, a daemon, or an RDMA NIC need no such thing.
+# With a heap in GPU memory CUDA_MODULE_LOADING=EAGER is set: the software NIC copies with CUDA calls, and loading a PyTorch kernel while DeepEP's kernel
+# waits for such a copy would block both (gpu-lazy shows that). A heap in host memory, a daemon, or an RDMA NIC does not need it.
 #
-# Each part runs under a separate deadline and is killed with everything it started; DeepEP's kernels wait forever. What the shim counted is
-# held against what the test's seeds say (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
+# Each part has a deadline and is killed with all its processes, because DeepEP's kernels wait forever. The shim's counts are
+# compared with the test's seeds (shim_routing.py). Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=build deepep="" out=$PWD/gpu-results/shim ranks="" only=. list=0 one=0 longest=600
@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
 	--list) list=1 ;;
 	--one-gpu) one=1 ;;
 	--limit) longest=$2 && shift ;;
-	*) sed -n '/^#   tests/,/^# held/p' "$0" && exit 2 ;;
+	*) sed -n '/^#   tests/,/^# compared/p' "$0" && exit 2 ;;
 	esac
 	shift
 done
@@ -54,7 +54,11 @@ cleanup()
 trap cleanup EXIT
 trap 'exit 1' TERM INT
 
+<<<<<<< HEAD
 # start NAME SECONDS COMMAND...: runs it with a runtime folder of its own; what hangs is asked what waits for what, then killed whole
+=======
+# start NAME SECONDS COMMAND...: runs it with a separate runtime folder; if it hangs, saves the output of ep-fabric why, then kills it
+>>>>>>> h-proc
 start()
 {
 	local name=$1 limit=$2
@@ -69,17 +73,17 @@ start()
 		XDG_RUNTIME_DIR=$out/run-$name timeout 8 "$fabric" stats >"$out/$name.stats" 2>&1
 	}
 	bounded "$limit" "$out/$name.log" env "XDG_RUNTIME_DIR=$out/run-$name" "$@"
-	[ "$late" = 0 ] || sleep 3 # a GPU is busy for a moment after that
+	[ "$late" = 0 ] || sleep 3 # the GPU stays busy for a moment
 	rm -rf "$out/run-$name"
 }
 
-# last_words NAME: the line that says what went wrong, as far as it is known
-last_words()
+# error_of NAME: the last error line of its log
+error_of()
 {
 	grep -aE 'EPF-[0-9]|Error|error|ERROR|Assert|assert|refus|Timeout|timeout' "$out/$1.log" | grep -avE 'NCCL_|ProcessExitedException|^ *File ' | tail -n 1 | cut -c1-300
 }
 
-# counts NAME TOKENS HIDDEN TOPK EXPERTS: what the shim counted, against the seeds
+# counts NAME TOKENS HIDDEN TOPK EXPERTS: compares the shim's counts with the seeds
 counts()
 {
 	local want=$out/routing-$2-$3-$4-$5.txt bad=0 r puts bytes adds
@@ -91,18 +95,15 @@ counts()
 	[ "$bad" = 0 ] && echo "counts as the seeds say" || echo "COUNTS DIFFER: $(tr '\n' ';' <"$want")"
 }
 
-# ll NAME SECONDS WANT TOKENS HIDDEN TOPK EXPERTS SETTING... [-- OPTION...]: DeepEP's low-latency test under the shim. WANT: counts: it must pass with the
-# counts of its seeds; nvlink: it must pass with nothing carried; pass; fail: it must not pass
+# ll NAME SECONDS WANT TOKENS HIDDEN TOPK EXPERTS SETTING... [-- OPTION...]: DeepEP's low-latency test under the shim. WANT: counts: it must pass with
+# the counts of its seeds; nvlink: it must pass with no traffic over the fabric; pass; fail: it must fail
 ll()
 {
-	local name=$1 limit=$2 want=$3 tokens=$4 hidden=$5 topk=$6 experts=$7 settings=() text said shim=()
+	local name=$1 limit=$2 want=$3 tokens=$4 hidden=$5 topk=$6 experts=$7 settings options text said shim=()
 	shift 7
 	wanted "$name" || return 0
-	while [ $# -gt 0 ] && [ "$1" != -- ]; do
-		settings+=("$1")
-		shift
-	done
-	[ $# -eq 0 ] || shift
+	settings_of "$@"
+	set -- ${options[@]+"${options[@]}"}
 	[ "$want" = nvlink ] || set -- --disable-nvlink "$@"
 	[ ! -f "$out/library" ] || shim=(--library "$(cat "$out/library")")
 	start "$name" "$limit" env "${common[@]}" ${settings[@]+"${settings[@]}"} "$fabric" shim ${shim[@]+"${shim[@]}"} --module "$module" -- python3 "$deepep/tests/test_low_latency.py" \
@@ -113,12 +114,12 @@ ll()
 	said=$(grep -aoE '[0-9]+ early doorbells, [0-9]+ refusals' "$out/$name.log" | tr '\n' ';')
 	if [ "$want" = fail ]; then
 		[ "$rc" != 0 ] || failed=1
-		result "$name" "$([ "$rc" != 0 ] && echo "did not pass, as it must not" || echo "PASSED, which it must not") ($text); $(last_words "$name")"
+		result "$name" "$([ "$rc" != 0 ] && echo "failed, as it must" || echo "PASSED, but must fail") ($text); $(error_of "$name")"
 		return
 	fi
 	if [ "$rc" != 0 ]; then
 		failed=1
-		result "$name" "FAILED, $text; $(last_words "$name")"
+		result "$name" "FAILED, $text; $(error_of "$name")"
 		return
 	fi
 	text=""
@@ -135,8 +136,8 @@ ll()
 	result "$name" "passed in $took s; $text; $said $(grep -aoE '\[rank 0\] .*avg_t=[0-9.]+ us' "$out/$name.log" | head -n 1)"
 }
 
-# many NAME SECONDS WANT TIMES AT_ONCE TOKENS HIDDEN TOPK EXPERTS SETTING...: the low-latency test so many times, some of them side by side on the same
-# GPUs. WANT: fail: nine of ten must fail by the test's own assertion, or stall until the deadline; pass: all must pass
+# many NAME SECONDS WANT TIMES AT_ONCE TOKENS HIDDEN TOPK EXPERTS SETTING...: the low-latency test TIMES times, AT_ONCE of them concurrently on the
+# same GPUs. WANT: fail: nine of ten must fail by the test's assertion or stall until the deadline; pass: all must pass
 many()
 {
 	local name=$1 limit=$2 want=$3 times=$4 at_once=$5 tokens=$6 hidden=$7 topk=$8 experts=$9 shim=() i passed=0 said=0 hung_runs=0 other=0 text
@@ -168,25 +169,22 @@ many()
 	text="of $times runs $passed passed, $said failed by the test's assertion, $hung_runs stalled, $other ended otherwise"
 	if [ "$want" = fail ] && [ $(((said + hung_runs) * 10)) -lt $((times * 9)) ]; then
 		failed=1
-		text="NOT ENOUGH FAILED: $text; $(last_words "$name-1")"
+		text="NOT ENOUGH FAILED: $text; $(error_of "$name-1")"
 	elif [ "$want" = pass ] && [ "$passed" != "$times" ]; then
 		failed=1
-		text="NOT ALL PASSED: $text; $(last_words "$name-1")"
+		text="NOT ALL PASSED: $text; $(error_of "$name-1")"
 	fi
 	result "$name" "$text"
 }
 
-# stages NAME SECONDS SETTING... [-- OPTION...]: the time of calls by stage (ll_stages.py), DeepEP's with --deepep among the options
+# stages NAME SECONDS SETTING... [-- OPTION...]: the time of calls by stage (ll_stages.py); --deepep measures DeepEP
 stages()
 {
-	local name=$1 limit=$2 settings=() shim=()
+	local name=$1 limit=$2 settings options shim=()
 	shift 2
 	wanted "$name" || return 0
-	while [ $# -gt 0 ] && [ "$1" != -- ]; do
-		settings+=("$1")
-		shift
-	done
-	[ $# -eq 0 ] || shift
+	settings_of "$@"
+	set -- ${options[@]+"${options[@]}"}
 	[[ " $* " != *" --deepep "* ]] || shim=("$fabric" shim --module "$module" --)
 	rm -rf "$out/stats-$name"
 	mkdir -p "$out/stats-$name"
@@ -198,7 +196,7 @@ stages()
 		python3 "$here/ll_stages.py" "$out/stats-$name" 2>&1 | tee -a "$out/$name.log" "$log"
 	rm -rf "$out/stats-$name"
 	[ "$rc" = 0 ] || failed=1
-	result "$name" "exit $rc, hung $late, $took s$([ "$rc" = 0 ] || echo "; $(last_words "$name")")"
+	result "$name" "exit $rc, hung $late, $took s$([ "$rc" = 0 ] || echo "; $(error_of "$name")")"
 }
 
 # built NAME: a library of the build, in its folder or in a build tree
@@ -245,7 +243,7 @@ parts()
 		start control 45 env NVSHMEM_DISABLE_P2P=1 python3 "$deepep/tests/test_low_latency.py" --num-processes "$ranks" --num-tokens 16 --hidden 2048 \
 			--num-topk 4 --num-experts 16 --disable-nvlink
 		[ "$rc" != 0 ] || failed=1
-		result control "without the shim: exit $rc, hung $late; $(last_words control)"
+		result control "without the shim: exit $rc, hung $late; $(error_of control)"
 	fi
 	stages stages-ours 60
 	stages stages-deepep 80 -- --deepep "$deepep"
@@ -278,9 +276,9 @@ parts()
 		start symmetric 100 env "${common[@]}" "$fabric" shim --module "$module" -- python3 "$here/shim_torch.py" "$ranks"
 		grep -aE 'peers mapped|early doorbells|^symmetric|EPF-' "$out/symmetric.log" | cut -c1-260 | tee -a "$log"
 		[ "$rc" = 0 ] || failed=1
-		result symmetric "exit $rc, hung $late; $(grep -a '^symmetric' "$out/symmetric.log" | tail -n 1) $([ "$rc" = 0 ] || last_words symmetric)"
+		result symmetric "exit $rc, hung $late; $(grep -a '^symmetric' "$out/symmetric.log" | tail -n 1) $([ "$rc" = 0 ] || error_of symmetric)"
 	fi
-	# What is killed under MPS takes MPS with it: last. With --one-gpu all parts are under it.
+	# Last, because a process killed under MPS ends MPS. With --one-gpu all parts run under it.
 	[ "$one" = 1 ] || with_mps on
 	with_daemon 256 daemon 150
 	with_daemon 256 daemon-kernel 150 "${kernel[@]}"

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DeepEP's normal mode between nodes, kernels and module unmodified, at a size of which 16 processes share one or two GPUs.
+"""DeepEP's normal mode between nodes, with unmodified kernels and module, at a size that lets 16 processes share one or two GPUs.
 
   shim_internode.py --out DIR [--limit S] [--seeds N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N] [--chunk N] [--services SOCKET...]
   shim_internode.py --own LOG... [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N]
 
-Two "nodes" of eight ranks (DeepEP's kernels take no fewer), node n on GPU n modulo the GPUs there are. Ranks of one index in their nodes are a world of
-NVSHMEM of their own, so eight worlds of two. Each rank draws everybody's tokens and routing from the seeds and holds against them, bit for bit: the
-layout; every received row, scale, index and weight of dispatch, plain and with a cached handle, BF16 and FP8; every combined row and weight. Values are
-such that all sums are exact, so that a sum is right in any order. What the shim says that it carried is held against the routing: bytes and barrier
-requests exactly; the number of puts depends on the kernels' timing, so it has a least value.
+Two "nodes" of eight ranks (the least for DeepEP's kernels), node n on GPU n modulo the number of GPUs. Ranks of one index in their nodes are a separate
+NVSHMEM job: eight jobs of two ranks. Each rank generates all ranks' tokens and routing from the seeds and compares bit for bit: the layout; every
+received row, scale, index and weight of dispatch, plain and with a cached handle, BF16 and FP8; every combined row and weight. All sums are exact, so
+their order does not matter. The shim's counts are compared with the routing: bytes and barrier requests exactly; the number of puts depends on timing
+and has a lower bound.
 
-Each rank is a process with a separate log in DIR (rank-NN.log). What is not over after S seconds says where it stands, and is killed. DeepEP must be on
-PYTHONPATH and the shim preloaded, see shim_internode.sh. Exit 0: all as the seeds say.
+Each rank is a process with a separate log in DIR (rank-NN.log). After S seconds the remaining ranks print their stacks and are killed. DeepEP must be
+on PYTHONPATH and the shim preloaded, see shim_internode.sh. Exit 0: all results match the seeds.
 
---own holds what the shim counted in one run of DeepEP's test_internode.py (its 32 cases, seed 0) against that test's seeds: bytes and barrier requests.
+--own compares the shim's counts in one run of DeepEP's test_internode.py (its 32 cases, seed 0) with that test's seeds: bytes and barrier requests.
 """
 import argparse
 import faulthandler
@@ -26,11 +26,11 @@ import sys
 import time
 
 NVL = 8  # ranks of a node, fixed in DeepEP
-META_INTS = 2 * NVL + 2  # what a channel's first put of a dispatch says
+META_INTS = 2 * NVL + 2  # of a channel's first put in a dispatch
 SOURCE_META = 8
-NOTIFY_SYNCS, CACHED_SYNCS = 3, 2  # barriers of the two kernels that come before the data
+NOTIFY_SYNCS, CACHED_SYNCS = 3, 2  # barriers in the kernels before the data
 
-# Calls of one seed: payload, whether top-k indices travel, whether a dispatch with the cached handle follows, whether streams are waited for by events.
+# Calls of one seed: payload, with top-k indices, followed by a dispatch with the cached handle, with events between streams.
 CASES = (("bf16", True, False, False), ("bf16", False, True, False), ("fp8", True, False, True), ("fp8", False, True, False))
 
 
@@ -46,14 +46,14 @@ def arguments():
     p.add_argument("--topk", type=int, default=8)
     p.add_argument("--experts", type=int, default=64)
     p.add_argument("--sms", type=int, default=4)
-    p.add_argument("--chunk", type=int, default=16, help="tokens of an RDMA put at most; twice as many fit into a channel's buffer")
+    p.add_argument("--chunk", type=int, default=16, help="most tokens per RDMA put; a channel's buffer holds twice as many")
     p.add_argument("--services", nargs="+", default=[], help="sockets of daemons: node n is served by the n-th")
-    p.add_argument("--one-world", action="store_true", help="a buffer that serves low latency too: one NVSHMEM of 16 ranks, barriers by teams of it")
+    p.add_argument("--one-world", action="store_true", help="a buffer that also serves low latency: one NVSHMEM job of 16 ranks, barriers by teams")
     return p.parse_args()
 
 
 def draw(torch, a, seed, rank):
-    """A rank's tokens (bytes), scales, expert indices (-1: none), weights."""
+    """Returns a rank's tokens (bytes), scales, expert indices (-1: none), weights."""
     g = torch.Generator().manual_seed(1000 * seed + rank)
     data = torch.randint(0, 256, (a.tokens, a.hidden), dtype=torch.uint8, generator=g)
     scales = torch.randn((a.tokens, a.hidden // 128), generator=g)
@@ -71,17 +71,17 @@ def goes_to(torch, a, index):
 
 
 def number(torch, data):
-    """Bytes as numbers of which BF16 holds all, and sums of sixteen are exact."""
+    """Maps bytes to numbers that are exact in BF16, as are sums of sixteen."""
     return (data.float() - 128) / 64
 
 
 def worth(torch, data, rank):
-    """What a rank makes of a token before combine."""
+    """A rank's output for a token, before combine."""
     return (number(torch, data) * (1 + rank % 3)).to(torch.bfloat16)
 
 
 def per_token(a, case, topk):
-    """Bytes of a token in dispatch's buffers, as DeepEP lays it out."""
+    """Bytes of a token in dispatch's buffers, in DeepEP's layout."""
     row = a.hidden * 2 if case[0] == "bf16" else a.hidden + a.hidden // 128 * 4
     return (row + SOURCE_META + 8 * topk + 15) // 16 * 16
 
@@ -100,7 +100,7 @@ def same(torch, what, got, want):
 
 
 class Rank:
-    """One rank: its buffer, and what it must have asked the shim for."""
+    """One rank: its buffer, and the requests that the shim must count."""
 
     def __init__(self, a, rank):
         import torch
@@ -112,7 +112,7 @@ class Rank:
             torch.cuda.set_device(rank // NVL % torch.cuda.device_count())
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dist.init_process_group("gloo", init_method=f"file://{a.out}/store", rank=rank, world_size=a.ranks)
-        # Room for two chunks only, so that tokens wait for it and heads travel back.
+        # Room for only two chunks, so that tokens wait for heads to return.
         self.config = deep_ep.Config(a.sms, 8, 4 * a.chunk, a.chunk, 2 * a.chunk)
         hidden_bytes = a.hidden * 2
         self.say(f"meets, process {os.getpid()}")
@@ -126,18 +126,18 @@ class Rank:
         print(f"at {time.time():.3f} rank {self.rank}: {text}", flush=True)
 
     def on(self, tensor):
-        """A copy out of memory that is not pinned, queued behind DeepEP's kernel, would keep the driver from the software NIC's copies: none is made then."""
+        """Copies to the device after a synchronize: an unpinned copy behind DeepEP's kernel would block the software NIC's copies."""
         if self.device == "cuda":
             self.torch.cuda.synchronize()
         return tensor.to(self.device)
 
     def far(self, rank):
-        """Tokens of a rank that go to the node that is not its own."""
+        """Tokens of a rank that go to the other node."""
         other = 1 - rank // NVL
         return self.sent[rank][:, other * NVL:(other + 1) * NVL].any(dim=1)
 
     def count(self, tokens, size):
-        """Adds what a call must put to the other node: tokens (a mask) of `size` bytes, dealt to channels in even runs, at most a chunk in a put."""
+        """Adds a call's puts to the other node: tokens (a mask) of `size` bytes, split evenly over the channels, at most a chunk per put."""
         channels = self.a.sms // 2
         each = -(-len(tokens) // channels)
         self.bytes += int(tokens.sum()) * size
@@ -150,7 +150,7 @@ class Rank:
         return self.on(data).view(self.torch.float8_e4m3fn), self.on(scales)
 
     def check_rows(self, what, case, got, drawn):
-        """Rows come by source rank, then by token."""
+        """Rows are ordered by source rank, then token."""
         torch = self.torch
         mine = [s[:, self.rank] for s in self.sent]
         data = torch.cat([d[0][m] for d, m in zip(drawn, mine)])
@@ -161,7 +161,7 @@ class Rank:
             same(torch, what + ", scales", got[1], self.on(torch.cat([d[1][m] for d, m in zip(drawn, mine)])))
 
     def bytes_of(self, case, got):
-        """Received rows as the bytes they were drawn as."""
+        """Converts received rows back to the drawn bytes."""
         torch = self.torch
         return (got.float() * 64 + 128).to(torch.uint8) if case[0] == "bf16" else got[0].view(torch.uint8)
 
@@ -187,7 +187,7 @@ class Rank:
         return {"num_tokens_per_rank": per_rank, "num_tokens_per_rdma_rank": per_node, "num_tokens_per_expert": per_expert, "is_token_in_rank": in_rank}
 
     def combine(self, case, got, handle, weights, drawn):
-        """What comes back to the own tokens. The rank of this index in the other node gets back what it sent here."""
+        """Checks the combined rows of this rank's tokens, and counts the rows returned to its partner in the other node."""
         torch, a, me = self.torch, self.a, self.rank
         sent, partner = self.sent[me], (me + NVL) % a.ranks
         bias = None if case[2] else (self.on(torch.full((a.tokens, a.hidden), 1.5, dtype=torch.bfloat16)), self.on(torch.full((a.tokens, a.hidden), -0.25, dtype=torch.bfloat16)))
@@ -259,20 +259,20 @@ class Rank:
 
 
 def verdict(log):
-    """What a rank's log says: None when all is as it must be."""
+    """Returns what is wrong in a rank's log, or None."""
     text = open(log, encoding="utf-8", errors="replace").read()
     want = re.search(r"^WANT (\d+) bytes (\d+) requests (\d+) puts", text, re.M)
     if not want:
         lines = [x for x in text.splitlines() if re.search("WRONG|Error|EPF-[0-9]|timeout|Assert|refus", x) and "NCCL" not in x] or text.splitlines()[-1:]
-        return "not over; " + (lines[-1][:300] if lines else "it said nothing")
+        return "not finished; " + (lines[-1][:300] if lines else "no output")
     had = re.search(r"(\d+) puts of (\d+) bytes, (\d+) inline puts, (\d+) adds, (\d+) channel requests, (\d+) early doorbells, (\d+) refusals", text)
     if not had:
-        return "passed, but the shim said nothing of what it carried"
+        return "passed, but the shim printed no counts"
     size, requests, puts = map(int, want.groups())
     n = list(map(int, had.groups()))
-    # An add with every put of tokens; the others tell of heads.
+    # Adds follow puts of tokens, or return heads.
     if n[1] != size or n[4] != requests or n[0] < puts or n[2] or n[6]:
-        return f"COUNTS DIFFER: {had.group(0)}; the seeds say {size} bytes, {requests} requests, at least {puts} puts"
+        return f"COUNTS DIFFER: {had.group(0)}; expected {size} bytes, {requests} requests, at least {puts} puts"
     return None
 
 
@@ -282,7 +282,7 @@ def combined_token(a, topk):
 
 
 def own_draw(torch, a, rank):
-    """Tokens of a rank that test_internode.py sends to the other node: its draws, from the GPU's generator."""
+    """Tokens that a rank of test_internode.py sends to the other node, by its draws from the GPU's generator."""
     torch.manual_seed(rank)
     torch.randn((a.tokens, a.hidden), dtype=torch.bfloat16, device="cuda")
     scores = torch.randn((a.tokens, a.experts), dtype=torch.float32, device="cuda").abs() + 1
@@ -328,7 +328,7 @@ def parent(a):
     end, fell = time.time() + a.limit, None
     while time.time() < end and any(p.poll() is None for p in ranks):
         time.sleep(0.2)
-        # One that fell leaves the others' kernels waiting for it.
+        # After a failure the other ranks' kernels wait forever.
         if fell is None and any(p.poll() for p in ranks):
             fell = time.time()
             end = min(end, fell + 5)

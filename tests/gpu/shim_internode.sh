@@ -1,28 +1,27 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shim (docs/reference/shim.md) under DeepEP's normal mode: two "nodes" of eight ranks, 16 processes on the GPUs of this machine (one is enough).
+# The shim (docs/reference/shim.md) with DeepEP's normal mode: two "nodes" of eight ranks, 16 processes on the GPUs of this machine (one is enough).
 #
-#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--stacks] [--list]
+#   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--list]
 #
 # --deepep   a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
-# --build    a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); shim-hooks/libepf-deepep.so, where it is, is the same built
-#            with -Dtest_hooks=true
+# --build    a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); optional shim-hooks/libepf-deepep.so: the same,
+#            built with -Dtest_hooks=true
 # --out      where logs and the table go (./gpu-results/shim-internode)
 # --only     runs the parts whose name matches; --list names them all
-# --seconds  parts that would begin later than this are left out, and named (600)
-# --limit    no part runs longer (each has its own limit)
-# --stacks   of a job that is stalled, where each thread is (stacks.c, needs cc): PID.txt in the part's folder
+# --seconds  parts that would start later than this are skipped, and named (600)
+# --limit    upper bound of every part's time limit
 #
-# Programs: DeepEP's own test_internode.py, its file and module unmodified, with 24 multiprocessors a rank; and shim_internode.py, which drives the same
-# module with 4 a rank and compares every row with the seeds. Their processes take turns on a GPU in slices of time, or share it by MPS, where all
-# waiting grids must fit at once (8 ranks of 4 do, of 24 do not). Beside them DeepEP's test_low_latency.py with more ranks than GPUs, in turns. Process
-# groups are gloo's, devices are counted modulo the GPUs there are: onegpu/.
+# Programs: DeepEP's test_internode.py, unmodified, with 24 multiprocessors per rank; and shim_internode.py, which drives the same module with 4 per
+# rank and compares every row with the seeds. Their processes share a GPU by time slices, or under MPS, where all waiting grids must fit at once (8
+# ranks with 4 do, with 24 do not). Also DeepEP's test_low_latency.py with more ranks than GPUs. Process groups are gloo's, device numbers are taken
+# modulo the number of GPUs: onegpu/.
 #
-# Each part has a deadline, and is killed with everything it started. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
+# Each part has a deadline and is killed with all its processes. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 longest=600 stacks=0 begin_before=600
+build=build deepep="" out=$PWD/gpu-results/shim-internode only=. list=0 longest=600 begin_before=600
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -31,9 +30,8 @@ while [ $# -gt 0 ]; do
 	--only) only=$2 && shift ;;
 	--seconds) begin_before=$2 && shift ;;
 	--limit) longest=$2 && shift ;;
-	--stacks) stacks=1 ;;
 	--list) list=1 ;;
-	*) sed -n '/^#   tests/,/^# --stacks/p' "$0" && exit 2 ;;
+	*) sed -n '/^#   tests/,/^# --limit/p' "$0" && exit 2 ;;
 	esac
 	shift
 done
@@ -42,7 +40,7 @@ done
 # shellcheck disable=SC2034 # parts.sh reads it
 suite="DeepEP's normal mode under the shim"
 library=()
-helper=() # --daemon: ep-fabric shim starts a daemon of the program's own
+helper=() # --daemon: ep-fabric shim starts a daemon for the program
 trap leave_nothing EXIT
 trap 'exit 1' TERM INT
 
@@ -50,38 +48,35 @@ trap 'exit 1' TERM INT
 # shellcheck disable=SC2317
 on_late()
 {
-	bash -c "$INTERNODE_LOOK $running"
+	bash -c "$INTERNODE_LOOK"
 }
 
 # harness NAME SECONDS pass|fail SETTING... [-- OPTION...]
 harness()
 {
-	local name=$1 limit=$2 want=$3 settings=()
+	local name=$1 limit=$2 want=$3 settings options
 	shift 3
 	wanted "$name" || return 0
-	while [ $# -gt 0 ] && [ "$1" != -- ]; do
-		settings+=("$1")
-		shift
-	done
-	[ $# -eq 0 ] || shift
+	settings_of "$@"
+	set -- ${options[@]+"${options[@]}"}
 	[ "$limit" -le "$longest" ] || limit=$longest
 	look "$name"
 	bounded "$((limit + 30))" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ${settings[@]+"${settings[@]}"} \
 		"$fabric" shim ${library[@]+"${library[@]}"} ${helper[@]+"${helper[@]}"} --module "$module" -- python3 "$here/shim_internode.py" --out "$out/$name" --limit "$limit" "$@"
 	tail -n 12 "$out/$name.log" | cut -c1-300 | tee -a "$log"
 	rm -rf "$out/run-$name"
-	# Who is killed under MPS takes its server along.
+	# A client killed under MPS ends its server.
 	[ "$rc" = 0 ] || [ "$mps" = 0 ] || { with_mps off && sleep 2 && with_mps on; }
 	if [ "$want" = fail ]; then
 		[ "$rc" != 0 ] || failed=1
-		result "$name" "$([ "$rc" != 0 ] && echo "did not pass, as it must not" || echo "PASSED, which it must not"); copies stalled at $(grep -la 'EPF-472' "$out/$name"/rank-*.log | wc -l) ranks; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
+		result "$name" "$([ "$rc" != 0 ] && echo "failed, as it must" || echo "PASSED, but must fail"); copies stalled at $(grep -la 'EPF-472' "$out/$name"/rank-*.log | wc -l) ranks; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
 		return
 	fi
 	[ "$rc" = 0 ] || failed=1
 	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $(tail -n 1 "$out/$name.log" | cut -c1-160)"
 }
 
-# look NAME: what is asked of a job that is stalled (a file, so that no process but the job's has these words among its own)
+# look NAME: writes a script that inspects a stalled job
 look()
 {
 	mkdir -p "$out/run-$1" "$out/$1"
@@ -89,24 +84,15 @@ look()
 		export XDG_RUNTIME_DIR=$out/run-$1
 		timeout 8 $fabric why >$out/$1.why 2>&1
 		timeout 8 $fabric stats >$out/$1.stats 2>&1
-		[ -e "$out/stacks.so" ] || exit 0
-		group=\${1:-\$(ps -o pgid= \$\$)}
-		for p in \$(pgrep -g \$group) \$(pgrep -f 'ep-fabric run'); do kill -44 \$p; done
-		sleep 4
 	END
-	export STACKS_DIR=$out/$1 INTERNODE_LOOK="bash $out/$1/look.sh"
+	export INTERNODE_LOOK="bash $out/$1/look.sh"
 }
 
-# own NAME SECONDS SETTING...: DeepEP's test, its 32 cases with seed 0, then an orderly end instead of the next seed (onegpu/sitecustomize.py)
+# own NAME SECONDS SETTING...: DeepEP's test, its 32 cases with seed 0, then an orderly exit instead of the next seed (onegpu/sitecustomize.py)
 own()
 {
-	local name=$1 limit=$2 settings=() cases said
-	shift 2
+	local name=$1 limit=$2 settings=("${@:3}") cases said
 	wanted "$name" || return 0
-	while [ $# -gt 0 ]; do
-		settings+=("$1")
-		shift
-	done
 	[ "$limit" -le "$longest" ] || limit=$longest
 	look "$name"
 	# shellcheck disable=SC2016
@@ -153,22 +139,19 @@ low_latency()
 	result "$name" "$([ "$rc" = 0 ] && echo passed || echo "FAILED, status $rc") in $took s; $said; 0 peers mapped at $(grep -ac ' 0 peers mapped' "$out/$name.log") of $ranks"
 }
 
-# with_daemons NAME HOW_MANY SECONDS SETTING... [-- OPTION...]: a harness part whose ranks are served by daemons, one for all or one a node. Copies and
-# additions are made by the daemons' processes then.
+# with_daemons NAME HOW_MANY SECONDS SETTING... [-- OPTION...]: a harness part whose ranks are served by one daemon, or by one per node. The daemons'
+# processes then copy and add.
 with_daemons()
 {
-	local name=$1 many=$2 limit=$3 i pids=() sockets=() settings=()
+	local name=$1 many=$2 limit=$3 i pids=() sockets=() settings options
 	shift 3
 	wanted "$name" || return 0
-	while [ $# -gt 0 ] && [ "$1" != -- ]; do
-		settings+=("$1")
-		shift
-	done
-	[ $# -eq 0 ] || shift
+	settings_of "$@"
+	set -- ${options[@]+"${options[@]}"}
 	mkdir -p "$out/d" "$out/$name"
 	for ((i = 0; i < many; i++)); do
 		rm -f "$out/d/node$i.sock"
-		STACKS_DIR=$out/$name env "${common[@]}" ${settings[@]+"${settings[@]}"} "$fabric" run --instance "node$i" --runtime-dir "$out/d" --stats-dir "$out/d" \
+		env "${common[@]}" ${settings[@]+"${settings[@]}"} "$fabric" run --instance "node$i" --runtime-dir "$out/d" --stats-dir "$out/d" \
 			--nic=emu >"$out/$name-daemon$i.log" 2>&1 </dev/null &
 		pids+=($!)
 		sockets+=("$out/d/node$i.sock")
@@ -226,12 +209,11 @@ parts()
 
 if [ "$list" = 0 ]; then
 	begin test_internode.py
-	# No waiting loops: 16 ranks with two threads of ours each. What is stalled does so for a kernel, which may wait for its turn.
+	# No busy waiting: 16 ranks have two threads each. Timeouts are long because a kernel may wait for its time slice.
 	common=("${base[@]}" EPF_CORE_IDLE=sleep EPF_CORE_BIND=any EPF_SHIM_NO_P2P=yes NVSHMEM_SYMMETRIC_SIZE=128M EPF_EMU_RETRY_TIMEOUT=60s EPF_EMU_STALL_TIMEOUT=60s
 		EPF_EMU_PACKETS=512 EPF_WAIT_TIMEOUT=60s GLOO_SOCKET_IFNAME=lo)
-	[ "$stacks" = 0 ] || { cc -O1 -shared -fPIC -o "$out/stacks.so" "$here/stacks.c" && common+=("LD_PRELOAD=$out/stacks.so"); }
-	# One that was there would make parts in turns none, and one that has lost a client refuses the next.
-	mps_lives && say "# an MPS daemon runs here already, it is ended" && end_mps
+	# Parts by time slices need the GPU without MPS, and an MPS that has lost a client refuses the next.
+	mps_lives && say "# an MPS daemon was already running and is ended" && end_mps
 	machine "16 ranks"
 fi
 parts

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What DeepEP v1.2.1's test_low_latency.py must make its kernels ask for, from its seeds alone: puts, bytes and adds of each rank.
+"""Requests of DeepEP v1.2.1's test_low_latency.py, computed from its seeds: puts, bytes and adds of each rank.
 
   shim_routing.py RANKS TOKENS HIDDEN TOPK EXPERTS
 
-Repeats the test's random draws on one GPU (they are the GPU's generator's) and counts; prints "rank R puts P bytes B adds A" for each. Without
-NVLink: every token for an expert of another rank is one put, and every expert of another rank gets one add, in each direction.
+Repeats the test's random draws on one GPU (it uses the GPU's generator); prints "rank R puts P bytes B adds A" for each. Without NVLink, every
+token for an expert of another rank is one put, and every expert of another rank gets one add, in each direction.
 """
 import random
 import sys

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's symmetric memory over NVSHMEM, and DeepEP over the shim, in the same processes: shim_torch.py RANKS, under ep-fabric shim.
+"""PyTorch's symmetric memory over NVSHMEM and DeepEP over the shim in the same processes: shim_torch.py RANKS, run by ep-fabric shim.
 
-PyTorch asks the real NVSHMEM library for memory before, between and after DeepEP's low-latency calls; both must give right bytes. Run with DeepEP's
+PyTorch uses the real NVSHMEM library before, between and after DeepEP's low-latency calls; the bytes of both must be right. Run with DeepEP's
 folder in PYTHONPATH. Prints "symmetric ..." lines; exit 0: everything was right.
 """
 import os
@@ -16,7 +16,7 @@ TOKENS, HIDDEN, TOPK, EXPERTS = 32, 2048, 4, 16
 
 
 def torch_side(rank, ranks, tensor, turn):
-    """Even ranks put their number to the next rank by NVSHMEM, then odd ones; what came must be the one before's."""
+    """Even ranks put their number to the next rank over NVSHMEM, then odd ones; each must receive its predecessor's."""
     for giver in (0, 1):
         tensor.fill_(float(1000 * turn + rank))
         torch.cuda.synchronize()
@@ -31,7 +31,7 @@ def torch_side(rank, ranks, tensor, turn):
 
 
 def deep_ep_side(rank, ranks, buffer):
-    """One dispatch and one combine of rows that say whose they are."""
+    """One dispatch and one combine of rows that carry their rank."""
     x = torch.full((TOKENS, HIDDEN), float(rank + 1), dtype=torch.bfloat16, device="cuda")
     index = torch.stack([(torch.arange(TOKENS, device="cuda") + 3 * k) % EXPERTS for k in range(TOPK)], dim=1)
     weights = torch.full((TOKENS, TOPK), 1.0 / TOPK, dtype=torch.float32, device="cuda")
@@ -62,7 +62,7 @@ def run(rank, ranks):
         deep_ep_side(rank, ranks, buffer)
         torch_side(rank, ranks, tensor, turn)
     if rank == 0:
-        print("symmetric memory of PyTorch and DeepEP's calls in turn, 10 rounds: right", flush=True)
+        print("symmetric memory of PyTorch and DeepEP's calls, alternating, 10 rounds: right", flush=True)
     buffer.destroy()
     torch_side(rank, ranks, tensor, 12)
     if rank == 0:

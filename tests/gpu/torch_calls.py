@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch beside the software NIC: tensors are the regions, and calls that wait for the device return in time under traffic.
+"""PyTorch with the software NIC in one process: tensors are regions, and calls that wait for the device return in time under traffic.
 
     torch_calls.py libepf.so [engine|kernel]
 
-Two ranks, GPU of a rank: its number modulo the GPUs. Rank 1 puts into a tensor of rank 0 without pause, so that rank 0's process copies;
+Two ranks; rank r uses GPU r modulo the number of GPUs. Rank 1 puts into a tensor of rank 0 without pause, so that rank 0's process copies;
 rank 0 calls torch.cuda.synchronize() 1,000 times, frees memory of the device 1,000 times, and uses kernels of PyTorch for the first
-time. Then the tensor is compared. First uses load code from disk and compile some: what they take without the NIC is measured before, the
-second of two times. Exit 0: right, and no call took 50 ms (a first use: 50 ms more than the longest without the NIC); 77: no torch or no
+time. Then the tensor is compared. First uses load and compile code, so their time without the NIC is measured first, the second of
+two times. Exit 0: right, and no call took 50 ms (a first use: 50 ms more than the longest without the NIC); 77: no torch or no
 GPU, with the reason. Run by tests/gpu/run.sh.
 """
 import ctypes
@@ -65,7 +65,7 @@ class Rank:
         return self.epf.epf_signal_value(self.ep, u32(0)) > 0
 
     def lap(self):
-        """Puts all of the tensor, message by message, and waits until it is there; returns how many messages."""
+        """Puts the whole tensor in messages and flushes; returns the number of messages."""
         n = BYTES // MESSAGE
         for i in range(n):
             at = u64(i * MESSAGE)
@@ -78,7 +78,7 @@ class Rank:
 
 
 def timed(what, calls, limit=LIMIT_MS, where="under traffic"):
-    """Runs the calls; prints the median and the longest, returns whether all were in time."""
+    """Runs the calls, prints the median and the longest; returns whether all were in time."""
     ms = []
     for call in calls:
         t = time.perf_counter()
@@ -91,7 +91,7 @@ def timed(what, calls, limit=LIMIT_MS, where="under traffic"):
 
 
 def first_uses(torch):
-    """Kernels that this process has not used yet."""
+    """Calls of kernels that this process has not used yet."""
     names = ("sin cos tan sinh cosh asin atan exp2 expm1 log log2 log10 log1p sqrt rsqrt erf erfc lgamma digamma "
              "sigmoid tanh ceil floor round trunc frac sign reciprocal square logit sinc deg2rad rad2deg "
              "nan_to_num isnan isinf isfinite signbit cumsum cumprod sort argsort flip median").split()
@@ -151,7 +151,7 @@ def run_rank(path, copy, rank):
 
 
 def alone():
-    """The first uses without a NIC; prints the longest in ms last."""
+    """Measures first uses without a NIC; prints the longest in ms last."""
     import torch
     torch.zeros(1, device="cuda")
     print(timed("first use of a kernel", first_uses(torch), None, "without the NIC"))

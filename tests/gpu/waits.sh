@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Waiting kernels are reported: two ranks send back and forth between the memories of GPUs, rank 1 is stopped, and `ep-fabric why` and `ep-top`
-# must say that a kernel of rank 0 waits for a signal. Then rank 1 goes on, and (on a GPU) the run must end well.
+# Waiting kernels are reported: two ranks play ping-pong between GPU memories, rank 1 is stopped, and `ep-fabric why` and `ep-top` must report
+# that a kernel of rank 0 waits for a signal. Then rank 1 continues, and (on a GPU) the run must end well.
 #
 #   waits.sh BUILD [BACKEND]
 #
@@ -47,11 +47,11 @@ expect()
 }
 
 trips=300000
-[ "$backend" != fake ] || trips=1000000 # more than it gets to: there nobody knows how long one takes
+[ "$backend" != fake ] || trips=1000000 # more than it can finish: their duration is unknown
 timeout 60 "$bench" p2p --gpu --gpu-backend "$backend" --op put_signal -n "$trips" --timeout-s 50 --set stats-dir="$dir" \
 	--set peer-timeout=30s >"$dir/out" 2>&1 &
 run=$!
-# Rank 1's process, once it has applied signals for rank 0's kernel to wait for the next.
+# Finds rank 1's process, once it has applied signals, so that rank 0's kernel waits for the next.
 for _ in $(seq 300); do
 	"$fabric" stats --json --stats-dir "$dir" >"$dir/stats" 2>/dev/null
 	stopped=$(python3 - "$dir/stats" 2>/dev/null <<'END'
@@ -88,7 +88,7 @@ wait "$run"
 rc=$?
 run=
 if [ "$rc" = 0 ]; then
-	echo "ok - the run ended well when rank 1 went on"
+	echo "ok - the run ended well after rank 1 continued"
 else
 	sed 's/^/# /' "$dir/out"
 	echo "not ok - the run ended with $rc"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Starting, killing and asking service daemons (daemons.h). Each is a separate process that dies with the caller; readiness comes
- * over a pipe, so that nothing waits by guessing.
+ * Starts, kills and queries service daemons (daemons.h). Each is a separate process that dies with the caller and reports over a pipe that
+ * it is ready.
  */
 #include "tests/proc/daemons.h"
 
@@ -20,7 +20,7 @@
 
 enum { READY_TIMEOUT_MS = 30000, STOP_TIMEOUT_MS = 20000, ARGS_MAX = DAEMONS_SETTINGS_MAX + 16 };
 
-/* tools/ep-fabric in the nearest folder above this program that has one. */
+/* Finds tools/ep-fabric in the nearest folder above this program. */
 static int find_program(char *path, size_t size)
 {
 	const char *given = getenv("FABRIC_PROGRAM");
@@ -52,7 +52,6 @@ static void run_program(char *const *argv)
 	_exit(127);
 }
 
-/* In the new process. */
 static void become_daemon(const struct daemons *d, unsigned i, int ready)
 {
 	int log = open(d->log[i], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -72,7 +71,7 @@ static void become_daemon(const struct daemons *d, unsigned i, int ready)
 	if (log >= 0)
 		dup2(log, STDERR_FILENO);
 	fcntl(ready, F_SETFD, 0);
-	setenv("EPF_LOG", "info", 1); /* tests look for lines, and it goes to a file */
+	setenv("EPF_LOG", "info", 1); /* tests search the log file */
 	run_program(argv);
 }
 
@@ -105,13 +104,13 @@ int daemons_restart(struct daemons *d, unsigned i)
 		return 0;
 	}
 	close(pipes[0]);
-	fprintf(stderr, "daemons: node%u does not get ready\n", i);
+	fprintf(stderr, "daemons: node%u did not become ready\n", i);
 	daemons_kill(d, i);
 	print_log(d, i);
 	return -1;
 }
 
-/* "name=value", or "N:name=value" for daemon N alone. 0 or -1. */
+/* Adds "name=value", or "N:name=value" for daemon N. Returns 0 or -1. */
 static int add_option(struct daemons *d, const char *setting)
 {
 	char *end;
@@ -235,7 +234,7 @@ const char *daemons_socket(const struct daemons *d, unsigned i)
 	return d->socket[i];
 }
 
-/* All of a descriptor as a text, malloced. */
+/* Reads a descriptor to its end. Returns the text, malloced. */
 static char *read_all(int fd)
 {
 	size_t room = 4096, n = 0;
@@ -271,7 +270,7 @@ char *daemons_log(const struct daemons *d, unsigned i)
 	return text;
 }
 
-/* option: NULL, or what the directory is given as. */
+/* option: the option that names the directory, or NULL. */
 static int command(const char *dir, const char *option, const char *const *argv, char **out)
 {
 	char *args[ARGS_MAX] = { "ep-fabric" };

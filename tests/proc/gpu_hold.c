@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels that fill a GPU and wait, and calls that wait for the device, while the NIC copies (gpu_hold.h). Rank 0 has the kernels; the last
- * rank answers. A kernel that is not served ends by its own deadline and says so: nothing here can hang a GPU.
+ * Kernels that fill a GPU and wait, and calls that wait for the device, while the NIC copies (gpu_hold.h). Rank 0 launches the kernels;
+ * the last rank answers. A kernel that gets no data ends by its own deadline and reports it: nothing here can hang a GPU.
  */
 #include "tests/proc/gpu_hold.h"
 
@@ -17,7 +17,7 @@
 
 enum { KERNELS = 40, CALLS = 1000, THREADS = 1024, BLOCKS_PER_SM = 2, PUSH = 32, BYTES = 7168 };
 
-/* spin(word, want, ns, result): every thread waits until *word >= want, at most ns; result: 1 it came, 2 it did not. */
+/* spin(word, want, ns, result): every thread waits until *word >= want, at most ns; *result: 1 if it was, 2 if not. */
 static const char spin_ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 			       ".visible .entry spin(.param .u64 p_word, .param .u64 p_want,"
 			       " .param .u64 p_ns, .param .u64 p_result)\n{\n"
@@ -75,7 +75,7 @@ static int prepare(const struct gpu_hold *h, struct kernel *k)
 	return 0;
 }
 
-/* A kernel on every SM waits for word i + 1; its own rank puts it, or the last rank does when it is asked. */
+/* A kernel on every SM waits for word i + 1, which its own rank puts, or the last rank on request. */
 static int one_kernel(struct gpu_hold *h, struct kernel *k, uint64_t i, unsigned per_sm, double *ms)
 {
 	const struct epf_gpu_ops *ops = k->dev->ops;
@@ -133,7 +133,7 @@ static int answer(struct gpu_hold *h)
 	return 0;
 }
 
-/* Traffic that is under way when the next call begins. */
+/* Starts traffic for the next call. */
 static int push(struct gpu_hold *h)
 {
 	for (unsigned i = 0; i < PUSH; i++)
@@ -143,7 +143,7 @@ static int push(struct gpu_hold *h)
 	return 0;
 }
 
-/* The driver's own calls, on the context that this process uses. */
+/* Driver calls on this process's context. */
 static int own_context(int device, int (**synchronize)(void))
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW), *context = NULL;

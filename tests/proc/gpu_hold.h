@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must go on while a GPU is busy, for test_gpu_job --hold on real GPUs: kernels that fill every SM and wait for data, and calls of the
- * driver that wait for the device, under traffic.
+ * Traffic while a GPU is busy, for test_gpu_job --hold on real GPUs: kernels fill every SM and wait for data, and driver calls wait for
+ * the device.
  */
 #ifndef EPF_TESTS_GPU_HOLD_H
 #define EPF_TESTS_GPU_HOLD_H
@@ -23,7 +23,7 @@ struct gpu_hold {
 	uint64_t from, to; /* offsets of 1 MiB each, for traffic */
 };
 
-/* Collective. 0, or -1 after a line to stderr; every figure is one line on stdout. */
+/* Collective. Returns 0, or -1 after a line on stderr; prints every figure as one line on stdout. */
 int gpu_hold(struct gpu_hold *h);
 
 #endif

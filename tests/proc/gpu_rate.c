@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ranks of test_gpu_job reach (gpu_job.h): messages as they occur in expert-parallel decoding, as fast as they go, and there and back. Speeds
- * are printed and never judged; bytes are compared.
+ * Rates between ranks of test_gpu_job (gpu_job.h), with the messages of expert-parallel decoding: one-way throughput and round trips.
+ * Speeds are printed and not judged; bytes are compared.
  */
 #include "tests/proc/gpu_job.h"
 
 #include <sched.h>
 
-/* What a sender took. */
+/* The time of a sender. */
 struct took {
 	uint64_t puts, begin_ns, end_ns;
 };
 
-/* Sends count messages to the peer, the last one with its signal, and waits until all are there. */
+/* Sends count messages to the peer, the last one with a signal, and flushes. */
 static struct took send_many(struct gpu_rank *g, uint32_t peer, uint64_t base, uint32_t count,
 			     uint32_t bytes)
 {
@@ -63,7 +63,7 @@ void gpu_rate(struct gpu_rank *g, const char *what, uint32_t count, uint32_t byt
 		 key = mix(seed ^ mix(bytes * 2ull + pairs));
 	uint64_t seen = epf_signal_value(g->r.ep, SIG_RATE);
 	uint8_t *all = malloc(RATE_BYTES), *want = malloc(RATE_BYTES);
-	struct took mine = { 0 }, took[RANKS];
+	struct took mine = { 0 }, took[JOB_RANKS_MAX];
 
 	CHECK(g, all && want);
 	fill(want, RATE_BYTES, key);

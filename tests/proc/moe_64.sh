@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Dispatch and combine of many rank processes on 8 nodes with small shapes, both modes, both orders, engines in the ranks and in
-# 8 daemons: far more processes than CPUs. Run by meson: moe_64.sh EP-BENCH EP-FABRIC RANKS. ep-bench says wrong: 0 and exits
-# with 0 only when every byte was right and bytes moved.
+# Dispatch and combine of many rank processes on 8 nodes with small shapes, both modes, both orders, embedded engines and 8 daemons: far
+# more processes than CPUs. Run by meson: moe_64.sh EP-BENCH EP-FABRIC RANKS. ep-bench prints "wrong: 0" and exits with 0 only if bytes
+# moved and every byte was right.
 set -u
 
 bench=$1

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank of the checking traffic in real time; see order.h. The ranks go on in epochs until the whole job has
- * reordered, duplicated, dropped, and a signal had to wait. A rank that is done keeps its engine going for the others.
+ * A rank of the checking traffic in real time (order.h). The ranks run epochs until the whole job has reordered, duplicated and dropped,
+ * and a signal had to wait. A rank that has finished keeps its engine running for the others.
  */
 #include "tests/proc/order.h"
 
@@ -34,7 +34,7 @@ struct rank_run {
 	uint64_t rng;
 	uint64_t progress_ns;
 	uint64_t progress,
-		next_break; /* things done by the traffic: a slow machine breaks no more lanes for it */
+		next_break; /* by traffic, not time: a slow machine breaks no more lanes */
 	unsigned idle;
 };
 
@@ -90,7 +90,7 @@ static uint32_t one_of(uint64_t *rng, uint32_t a, uint32_t b, uint32_t c)
 	return k == 0 ? a : k == 1 ? b : c;
 }
 
-/* Equal on all ranks but for the rank itself. */
+/* Equal on all ranks but for the rank number. */
 static void make_settings(const struct order_job *job, uint32_t rank, struct settings *s)
 {
 	uint64_t rng = sim_mix(job->seed ^ 0x736574ull);
@@ -242,7 +242,7 @@ static int run_epochs(struct rank_run *run)
 		while (!sim_rank_is_done(&run->sim))
 			if (turn(run))
 				return -1;
-		/* On the core's thread: its counters stall meanwhile. */
+		/* On the core's thread, so that its counters do not change. */
 		epf_core_call(run->ep->core, publish_call, run);
 		__atomic_store_n(&page->done[run->rank], epoch + 1, __ATOMIC_RELEASE);
 		while (!all_at_least(run->job, page->done, epoch + 1))
@@ -263,7 +263,7 @@ static int run_to_end(struct rank_run *run)
 	if (rc)
 		return rc;
 	run->job->errors = 0;
-	/* What still travels must change nothing. */
+	/* Packets still in flight must change nothing. */
 	for (end = epf_now_ns() + DRAIN_NS * SLOWER; epf_now_ns() < end;)
 		if (turn(run))
 			return -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank of the checking traffic (tests/prop/sim_traffic.h) in real time: its settings, its loop, the page by which the
- * ranks of a job agree on how far they are. Used by test_order.c (ranks are processes) and test_threads.c (threads).
+ * One rank of the checking traffic (tests/prop/sim_traffic.h) in real time: settings, loop, and the page in which the ranks of a job
+ * publish their progress. Used by test_order.c.
  */
 #ifndef EPF_TESTS_ORDER_H
 #define EPF_TESTS_ORDER_H
@@ -34,13 +34,13 @@ struct order_job {
 	struct order_page *page;
 };
 
-/* Shape of a seed. threaded < 0: the seed decides. */
+/* Derives the job from a seed. threaded < 0: the seed decides. */
 void order_job_make(struct order_job *job, uint64_t seed, int threaded);
 
-/* Runs a rank to its end; boot: NULL for TCP. 0, or -1 with the reason in page->text[rank]. */
+/* Runs a rank to its end. boot: NULL for TCP. Returns 0, or -1 with the reason in page->text[rank]. */
 int order_run_rank(struct order_job *job, uint32_t rank, struct epf_boot *boot);
 
-/* What the ranks have seen in all: reordered, duplicated, dropped, signals waited, duplicates dropped. */
+/* Sums over all ranks: reordered, duplicated, dropped, signals waited, duplicates dropped. */
 void order_proof(const struct order_job *job, uint64_t sum[ORDER_PROOFS]);
 
 #endif

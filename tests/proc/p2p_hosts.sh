@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What needs no RDMA device of ep-bench's forms for two hosts and for verbs: p2p --server and p2p HOST over loopback and the software NIC,
-# a stranger between them, options that make no sense, and empty, the comparison on a provider that does nothing. Run by
-# meson: p2p_hosts.sh EP-BENCH EMPTY-PROVIDER-DIR|none. Rates are printed and not judged.
+# ep-bench's commands for two hosts and for verbs, as far as they need no RDMA device: p2p --server and p2p HOST over loopback and the
+# software NIC, a stranger between them, invalid options, and empty, the comparison on a provider without function. Run by meson:
+# p2p_hosts.sh EP-BENCH EMPTY-PROVIDER-DIR|none. Rates are printed and not judged.
 set -u
 
 bench=$1
@@ -26,7 +26,7 @@ free_port()
 	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# hosts OPTION...: both ends end with 0 and nothing wrong
+# hosts OPTION...: both ends exit with 0 and report nothing wrong
 hosts()
 {
 	local port server
@@ -56,7 +56,7 @@ hosts -s 4096 -n 100 --test bw --op put -b
 hosts -s 512 -n 20 --op get
 echo "# two hosts: latency, both directions at once, get"
 
-# A caller steps the engine of its rank: the rank that only receives must step too, or nothing arrives.
+# With progress=caller, the rank that only receives must step its engine as well, or nothing arrives.
 for form in "--same-node" "--same-node --op put" "--op get" "--same-node --test bw -b"; do
 	# shellcheck disable=SC2086
 	timeout "$limit" "$bench" p2p $form --set progress=caller -s 64 -n 50 >"$dir/caller.out" 2>&1 || fail "p2p $form, progress=caller: exit status $?"
@@ -64,7 +64,7 @@ for form in "--same-node" "--same-node --op put" "--op get" "--same-node --test 
 done
 echo "# progress=caller: latency, reads, both directions at once"
 
-# Somebody who does not know the secret is refused, and the two go on.
+# A peer without the secret is refused; the server and the client go on.
 port=$(free_port)
 timeout "$limit" "$bench" p2p --server -p "$port" --timeout-s "$limit" >"$dir/server.out" 2>&1 &
 server=$!
@@ -89,13 +89,13 @@ refused 2 '-d is a,b,c, must be DEV or DEV,DEV' p2p -d a,b,c
 refused 2 '-Q is 24, must be a multiple of -l' rawverbs -l 16 -Q 24
 refused 2 '-m is 1000, must be 256' rawverbs -m 1000
 refused 2 '-D is given, must not be together with -n' rawverbs -D 1 -n 10
-echo "# strangers and options that make no sense: refused with a reason"
+echo "# strangers and invalid options: refused with a reason"
 
 if [ "$provider" != none ]; then
 	"$bench" empty --provider "$provider" --runs 3 --duration-ms 50 >"$dir/empty.out" 2>&1 || fail "empty: exit status $?"
 	grep -qx '# wrong: 0' "$dir/empty.out" || fail "empty: no '# wrong: 0'"
 	sed -n 's/^ \(ibv_[a-z_*]*\) .*/\1/p' "$dir/empty.out" | tr '\n' ' ' | grep -q 'ibv_wr_\* ibv_post_send' || fail "empty: rows are missing"
-	# A machine that is kept from running may show a put as cheaper than a bare post, once.
+	# On a busy machine a put may once appear cheaper than a bare post.
 	for turn in 1 2 3 4 5 6 7 8 9 10; do
 		timeout "$limit" "$bench" empty --provider "$provider" --runs 1 --duration-ms 20 --gate 1 >"$dir/refused.out" 2>&1 || break
 	done

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# ep-bench p2p --gpu --stages: the numbers of the three threads fit each other and what was asked for, and options that make no sense
-# are refused. Run by meson: p2p_stages.sh EP-BENCH. Times are printed and not judged.
+# ep-bench p2p --gpu --stages: the numbers of the three threads are consistent with each other and with the options; invalid options are
+# refused. Run by meson: p2p_stages.sh EP-BENCH. Times are printed and not judged.
 set -u
 
 bench=$1
@@ -45,7 +45,7 @@ assert receiver["jobs"] <= sender["packets"] <= receiver["jobs"] + 20, (sender, 
 assert 0 < receiver["batches"] <= receiver["jobs"], receiver
 assert 4000 * receiver["batches"] <= receiver["copier_submit"] * n * 1.01, receiver
 assert sender["fill"] > 0 and receiver["land"] > 0, row
-# The device needs 26 ns a copy, so nobody is faster than that.
+# The device needs 26 ns per copy, so nothing is faster than that.
 assert receiver["wall"] >= 26, receiver
 EOF
 refused 'needs --gpu --test bw' --stages

@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs ep-bench as a user with nothing: no capability, 8 MiB of locked memory, 64 MiB of /dev/shm,
-# a read-only root (no /tmp, no home, no runtime directory), and at most 2 CPUs.
+# Runs ep-bench as a user without rights: no capability, 8 MiB of locked memory, 64 MiB of /dev/shm, a read-only root (no /tmp, no home, no
+# runtime directory), and at most 2 CPUs.
 #
 #   sandbox.sh EP_BENCH ARGUMENT...   the program, copied to a place that user can reach
 #   sandbox.sh --run COMMAND...       any command, in the same cell
 #
-# Started by root it makes the cell with a mount namespace and gives every right away (setpriv); started by
-# an ordinary user it asks bubblewrap, which needs unprivileged user namespaces. Inside, the cell is
-# looked at before anything runs: a limit that does not hold is a failure. Where no cell can be made, it
-# exits 77 with the reason. Called by the demo stage of `tools/quickstart test`.
+# Root makes the cell with a mount namespace and drops all rights (setpriv); an ordinary user needs bubblewrap and unprivileged user
+# namespaces. The cell is checked before the command runs: a limit that does not hold is a failure. Exit status 77 with the reason if no cell
+# can be made. Called by the demo stage of `tools/quickstart test`.
 set -u
 export LC_ALL=C
 
@@ -132,7 +131,7 @@ as_user()
 		--size "$SHM_BYTES" --perms 1777 --tmpfs /dev/shm --proc /proc "$@"
 }
 
-# A place the cell's user can reach: the program and this script may lie below somebody's closed home.
+# Copies the program and this script to a directory that the cell's user can read.
 place_programs()
 {
 	local library
@@ -144,10 +143,10 @@ place_programs()
 	[ -n "${1-}" ] || return 0
 	[ -x "$1" ] || die "no program $1; build it first"
 	cp "$1" "$PLACE/ep-bench" || die "cannot copy $1 to $PLACE"
-	# Its daemons: ep-bench looks beside itself.
+	# ep-bench looks for ep-fabric next to itself.
 	[ ! -x "$(dirname "$1")/../tools/ep-fabric" ] || cp "$(dirname "$1")/../tools/ep-fabric" "$PLACE/" ||
 		die "cannot copy ep-fabric to $PLACE"
-	# Libraries of the build directory come along; those of the system are there anyway.
+	# Libraries of the build directory.
 	for library in $(ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }'); do
 		case $library in
 		/lib/* | /lib64/* | /usr/*) ;;

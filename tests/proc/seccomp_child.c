@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The child of test_seccomp.c: sets up its engines, gives up system calls, arms the traps in malloc and
- * pthread_mutex_lock, drives load by the time-stamp counter and leaves what it saw in shared memory. One thread does
- * everything: it pushes commands into the rings and steps the engines. After arming nothing here may call the C
- * library for more than memcpy and its like.
+ * The child of test_seccomp.c: sets up its engines, loads the filter, arms the traps in malloc and pthread_mutex_lock, runs load for a time
+ * by the time-stamp counter and leaves its results in shared memory. One thread pushes commands into the rings and steps the engines. Once
+ * armed, nothing here may call the C library except memcpy and the like.
  */
 #include "tests/proc/seccomp_child.h"
 
@@ -24,7 +23,7 @@ enum { REGION_BYTES = 1 << 18, CHECK_BYTES = 1 << 14, SIGNALS = 64, NULL_PEERS =
 
 static struct report *armed_report;
 
-/* ---- traps: the program's own malloc and lock come before the C library's ---- */
+/* ---- traps: definitions in the program precede the C library's ---- */
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
@@ -72,7 +71,7 @@ __attribute__((visibility("default"))) void free(void *p)
 	__libc_free(p);
 }
 
-/* The linker turns every call of the engine to this one (--wrap). */
+/* The linker redirects every call of the engine here (--wrap). */
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
 	trap("pthread_mutex_lock");
@@ -119,22 +118,22 @@ static void arm(struct report *r)
 	r->armed = 1;
 }
 
-static void commit(enum sin sin)
+static void commit(enum violation violation)
 {
 	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 	void *volatile p;
 
-	if (sin == SIN_SYSCALL)
+	if (violation == VIOLATION_SYSCALL)
 		syscall(SYS_getpid);
-	if (sin == SIN_MALLOC) {
+	if (violation == VIOLATION_MALLOC) {
 		p = malloc(16);
 		free(p);
 	}
-	if (sin == SIN_LOCK)
+	if (violation == VIOLATION_LOCK)
 		pthread_mutex_lock(&mutex);
 }
 
-/* One rank of the emulated load: its rings, and what it has promised to its counted signals. */
+/* One rank of the load on the software NIC. */
 struct talker {
 	struct epf_ring *ring[2];
 	uint8_t *mem;
@@ -172,7 +171,7 @@ static void push(struct epf_ring *ring, const struct epf_op *op)
 	}
 }
 
-/* A random transfer: narrow or wide by chance, of up to 8 KiB, outside the area kept for the last check. */
+/* A random transfer, narrow or wide, of up to 8 KiB, outside the area of the last check. */
 static struct epf_op random_op(struct talker *t, unsigned op)
 {
 	uint64_t r = next_random(&t->random);
@@ -196,7 +195,7 @@ static struct epf_op random_op(struct talker *t, unsigned op)
 	return o;
 }
 
-/* A group across both rings: the counted signal first, its puts behind it. */
+/* A group: the counted signal first, then its puts. */
 static void push_group(struct talker *t)
 {
 	struct epf_op put = random_op(t, EPF_OP_PUT);
@@ -295,7 +294,7 @@ static void drain(struct report *r, struct job *job)
 	}
 }
 
-/* After the storm one put of known bytes must arrive. */
+/* After the load, one put of known bytes must arrive. */
 static void check_last_put(struct report *r, struct job *job)
 {
 	uint64_t at = REGION_BYTES - CHECK_BYTES;
@@ -314,7 +313,7 @@ static void check_last_put(struct report *r, struct job *job)
 		give_up(r, "the last put has not arrived");
 }
 
-/* Cuts a link of rank 0's NIC or restores it, one link after the other: its lanes fail, their work moves, they are opened again. */
+/* Cuts or restores a link of rank 0's NIC, alternating links: its lanes fail, their work moves, they are opened again. */
 static void turn_link(struct report *r, struct job *job)
 {
 	struct epf *ep = job->ep[0];
@@ -355,13 +354,14 @@ static void note(struct report *r, const struct job *job)
 	r->duplicates = counter(job, EPF_STAT_CORE_DUPLICATES_DROPPED);
 }
 
-static _Noreturn void emu_child(struct report *r, int ordered, enum sin sin, uint64_t ms)
+static _Noreturn void emu_child(struct report *r, int ordered, enum violation violation,
+				uint64_t ms)
 {
 	const char *settings[] = {
 		"lanes-per-peer=2", "lane-depth=8", "lane-receives=8", "defer-limit=8",
 		"ring-slots=256", "ring-window=128", "window=64", "signals=64",
 		"streams-per-peer=256",
-		/* Lanes fail when their link is cut here, and never because a busy machine was silent. */
+		/* Lanes fail only when their link is cut, never because a busy machine is silent. */
 		"emu-links=2", "emu-link-timeout=2ms", "peer-timeout=10min",
 		"emu-retry-timeout=10min", "emu-rnr-timeout=10min", "emu-packets=64",
 		"emu-mtu=1024", ordered ? "emu-order=ordered" : "emu-order=unordered",
@@ -374,7 +374,7 @@ static _Noreturn void emu_child(struct report *r, int ordered, enum sin sin, uin
 	memset(&job, 0, sizeof(job));
 	if (job_open(&job, 2, 2, settings, 0, setup_rank))
 		give_up(r, "the job cannot be set up");
-	end = epf_tsc_hz(); /* measured once, before the clock is needed */
+	end = epf_tsc_hz(); /* calibrates the clock before arming */
 	arm(r);
 	end = epf_tsc() + end / 1000 * ms;
 	for (uint64_t turn = epf_tsc(); epf_tsc() < end;) {
@@ -390,7 +390,7 @@ static _Noreturn void emu_child(struct report *r, int ordered, enum sin sin, uin
 	}
 	if (r->cuts & 1)
 		turn_link(r, &job);
-	commit(sin);
+	commit(violation);
 	drain(r, &job);
 	check_last_put(r, &job);
 	note(r, &job);
@@ -429,7 +429,7 @@ static void push_null(struct epf_ring_producer *p, uint64_t *random)
 	epf_ring_push(p, epf_op_pack_narrow(&o));
 }
 
-static _Noreturn void null_child(struct report *r, enum sin sin, uint64_t ms)
+static _Noreturn void null_child(struct report *r, enum violation violation, uint64_t ms)
 {
 	struct epf_bench_core_options o = { .nic = "null",
 					    .peers = NULL_PEERS,
@@ -453,7 +453,7 @@ static _Noreturn void null_child(struct report *r, enum sin sin, uint64_t ms)
 			push_null(&p, &random);
 		epf_core_step(epf_bench_core_of(bc));
 	}
-	commit(sin);
+	commit(violation);
 	for (end = epf_tsc() + 20 * epf_tsc_hz(); epf_ring_retired(&p) != p.pushed;) {
 		epf_core_step(epf_bench_core_of(bc));
 		if (epf_tsc() > end)
@@ -471,9 +471,9 @@ static _Noreturn void null_child(struct report *r, enum sin sin, uint64_t ms)
 	leave();
 }
 
-_Noreturn void run_load(struct report *r, enum load load, enum sin sin, uint64_t ms)
+_Noreturn void run_load(struct report *r, enum load load, enum violation violation, uint64_t ms)
 {
 	if (load == LOAD_NULL)
-		null_child(r, sin, ms);
-	emu_child(r, load == LOAD_ORDERED, sin, ms);
+		null_child(r, violation, ms);
+	emu_child(r, load == LOAD_ORDERED, violation, ms);
 }

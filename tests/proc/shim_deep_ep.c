@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A module in DeepEP's place: its file name is what the shim looks for, it is linked against the stand-in for NVSHMEM's host library, and calls it
- * as a compiled DeepEP does. deep_ep_play() is one rank: start, dispatch-like traffic, barriers, teams, end. Run by shim_rank.c.
+ * A stand-in for DeepEP's module: the shim looks for its file name; it is linked against the stand-in for NVSHMEM's host library and calls it
+ * as a compiled DeepEP does. deep_ep_play() is one rank: start, traffic as in dispatch, barriers, teams, end. Run by shim_rank.c.
  */
 #include "tests/proc/shim_kernels.h"
 #include "tools/shim/host.h"
@@ -43,7 +43,7 @@ static uint8_t pattern(int round, int from, int to, int row, size_t i)
 	return (uint8_t)(round * 37 + from * 11 + to * 5 + row * 3 + (int)(i % 251));
 }
 
-/* Buffers in the heap, twice: rows from each rank, counts of each rank (32-bit words side by side), an inline word from each, a source. */
+/* Two sets of buffers in the heap: rows, counts (adjacent 32-bit words) and inline words by rank; and a source. */
 struct buffers {
 	uint8_t *rows[2];
 	uint32_t *counts[2];
@@ -61,7 +61,7 @@ static uint64_t word(const void *p)
 	return (uintptr_t)p;
 }
 
-/* Rows to every rank, each closed by an add that may be seen only after them, as low-latency dispatch has it. */
+/* Sends rows to every rank, then an add that may become visible only after them, as low-latency dispatch does. */
 static void send_round(const struct buffers *b, int round, int rank, int world)
 {
 	int set = round & 1;
@@ -113,14 +113,14 @@ static void traffic(const struct buffers *b, int rank, int world)
 		receive_round(b, round, rank, world);
 		for (int to = 0; to < world; to++)
 			shim_quiet(to, round % RINGS);
-		/* Everybody has read: the set is cleared for the round after the next. */
+		/* All rows are read: clears the set for the round after the next. */
 		memset(b->counts[round & 1], 0, (size_t)world * 4);
 		shim_device_quiet();
 		shim_device_sync(EPF_NV_WORLD);
 	}
 }
 
-/* After quiet and sync the others' puts are there, without any flag. */
+/* After quiet and sync the others' puts are visible without a flag. */
 static void barriers(const struct buffers *b, int rank, int world)
 {
 	for (int round = 1; round < 40; round++) {
@@ -139,7 +139,7 @@ static void barriers(const struct buffers *b, int rank, int world)
 	}
 }
 
-/* Whether no rank has signalled the team. */
+/* True if no rank has signalled the team. */
 static int is_quiet(int team)
 {
 	const uint64_t *half = shim_device_psync(team);
@@ -158,7 +158,7 @@ static void teams(int rank, int world)
 	MUST((rank % 2 == 0) == (team >= EPF_NV_FIXED_TEAMS));
 	MUST(nvshmem_team_split_strided(EPF_NV_WORLD, 0, 1, world + 1, NULL, 0, &other) == 1 &&
 	     other == -1);
-	/* Twice: a team that takes the place of one that has ended must not find its signals. */
+	/* Twice: a team in the slot of a destroyed one must not find its signals. */
 	for (int turn = 0; turn < 2; turn++) {
 		MUST(team < 0 || is_quiet(team));
 		nvshmem_barrier_all();
@@ -183,13 +183,13 @@ static void heap(const struct buffers *b, int world)
 	     word(b->source) + (uint64_t)world * ROWS * ROW_BYTES <= end);
 	MUST(word(b->rows[1]) % 4096 == 0);
 	memcpy(&end, shim_host_state + 112, 8);
-	for (int i = 0; i < EPF_NV_FIXED_TEAMS; i++) /* or the first barrier would not wait */
+	for (int i = 0; i < EPF_NV_FIXED_TEAMS; i++) /* otherwise the first barrier does not wait */
 		MUST(((const uint64_t *)(uintptr_t)end)[2 * i] == 1);
-	MUST(nvshmem_align(128, (size_t)1 << 40) == NULL); /* too much: an error, not the end */
+	MUST(nvshmem_align(128, (size_t)1 << 40) == NULL); /* too much: an error, not an abort */
 	MUST(nvshmem_align(48, 64) == NULL);
 }
 
-/* As the device code of the releases has it. */
+/* Layout in the device code of the release. */
 static void play_release(struct epf_nv_version v, uint64_t world)
 {
 	bool is_new = v.minor == 5 && v.patch >= 19;
@@ -214,7 +214,7 @@ int deep_ep_play(int rank, int world, const char *id_file, const char *version)
 	share_id(rank, id_file, &id);
 	MUST(nvshmemx_set_attr_uniqueid_args(rank, world, &id, &attr) == 0);
 	if (nvshmemid_hostlib_init_attr(2, &provided, 8, &attr, v, states) != 0)
-		return 3; /* the shim has said why */
+		return 3; /* the shim has printed why */
 	MUST(provided == 2 && nvshmemid_init_status() == 2 && nvshmem_my_pe() == rank);
 	for (int set = 0; set < 2; set++) {
 		b.rows[set] = nvshmem_align(4096, (size_t)world * ROWS * ROW_BYTES);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU that plays kernels (shim_kernels.h). Offsets are the releases' own, written once more here and not taken from tools/shim.
+ * CPU code in place of kernels (shim_kernels.h). Offsets are those of the NVSHMEM releases, repeated here and not taken from tools/shim.
  */
 #include "tests/proc/shim_kernels.h"
 
@@ -22,7 +22,7 @@ void shim_must(int rule, const char *text, int line)
 {
 	if (rule)
 		return;
-	fprintf(stderr, "line %d: not so: %s\n", line, text);
+	fprintf(stderr, "line %d: %s is false\n", line, text);
 	_exit(1);
 }
 
@@ -60,7 +60,7 @@ static uint8_t *ring_of(int pe, int id)
 	       ((uint32_t)pe * per_pe + (uint32_t)id % per_pe) * 184;
 }
 
-/* The number of the next request, counted where kernels count. */
+/* Returns the number of the next request, from the counter that kernels use. */
 static uint64_t next(uint8_t *qp)
 {
 	uint64_t n = u64(qp, 96) + 1;
@@ -87,7 +87,7 @@ void shim_put(int pe, int id, uint64_t to, uint64_t from, uint32_t bytes)
 	uint64_t index = next(qp);
 
 	kit_put(wr, index, u32(qp, 8), (uint32_t)pe, to - u64(shim_host_state, 40), from, bytes);
-	memcpy(wr + 24, shim_ibgda_state + 1080 + 16 * pe, 4); /* the keys we were given */
+	memcpy(wr + 24, shim_ibgda_state + 1080 + 16 * pe, 4); /* the keys from the shim */
 	memcpy(wr + 36, shim_ibgda_state + 56, 4);
 	kit_be(wr + 16,
 	       u64(at(u64(shim_host_state, 64)), (size_t)pe * 8) + to - u64(shim_host_state, 40),
@@ -194,7 +194,7 @@ const uint64_t *shim_device_psync(int team)
 	return at(u64(shim_host_state, 104) + u32(t, 20) * shim_psync_words * 8);
 }
 
-/* Dissemination with radix 2, as NVSHMEM's device code has it. */
+/* Dissemination barrier with radix 2, as in NVSHMEM's device code. */
 void shim_device_sync(int team)
 {
 	const uint8_t *t = at(u64(at(u64(shim_host_state, 96)), (size_t)team * 8));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What DeepEP's normal mode between nodes asks of the shim, as shim_kernels.h plays kernels: on each channel a queue of few slots to each peer, its tail
- * a 64-bit word that additions on ring `channel` move behind the rows, its head one that comes back by ring `channel` + channels; every ring is
- * waited for, rung or not, and the words are cleared between two barriers. All in one thread, so nobody may wait for one peer alone.
+ * Requests of DeepEP's normal mode between nodes: each channel has a queue of few slots to each peer. Adds on ring `channel` advance its
+ * tail, a 64-bit word, after the rows; adds on ring `channel` + CHANNELS return its head. Quiet covers every ring, used or not, and the
+ * words are cleared between two barriers. One thread does it all, so it must never wait for a single peer.
  */
 #include "tests/proc/shim_kernels.h"
 #include "tools/shim/host.h"
@@ -14,7 +14,7 @@
 
 enum { CHANNELS = 2, SLOTS = 8, CHUNK = 4, ROW = 512, TOKENS = 90, ROUNDS = 3, DEADLINE_S = 60 };
 
-/* One channel: in the heap, the same place at every rank. Words and slots by peer. */
+/* One channel, at the same heap address on every rank. Words and slots by peer. */
 struct channel {
 	uint64_t *head, *tail;
 	uint8_t *from, *to;
@@ -45,7 +45,7 @@ static uint8_t byte(int round, int channel, int from, int to, uint64_t token, si
 	return (uint8_t)(round * 41 + channel * 23 + from * 11 + to * 5 + (int)token * 3 + (int)i);
 }
 
-/* A chunk never goes past the end of the slots: TOKENS is no multiple of CHUNK, the last one is shorter. */
+/* A chunk never wraps: SLOTS is a multiple of CHUNK, and only the last chunk is shorter. */
 static uint64_t send(const struct channel *c, struct queue *q, int round, int channel, int me,
 		     int to)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank of test_shim.py: a program with a DeepEP and a PyTorch in it, which knows nothing of the shim that is preloaded.
+ * One rank of test_shim.py: a program with stand-ins for DeepEP and PyTorch, unaware of the preloaded shim.
  *   shim_rank RANK WORLD ID-FILE NVSHMEM-VERSION DEEP-EP-MODULE TORCH-MODULE
- * Exit status: 0, 1 when something was wrong, 3 when NVSHMEM would not start. The modules are opened as Python opens them: what they are linked with
- * is found by nobody else.
+ * Exit status: 0, 1 if something was wrong, 3 if NVSHMEM did not start. The modules are opened RTLD_LOCAL, as Python does.
  */
 #include "tests/proc/shim_kernels.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for NVSHMEM's host library: the same symbols under the same symbol version, each answering something that only it answers. Programs of
- * the test are linked against it, so that binding is what it is in a real program.
+ * A stand-in for NVSHMEM's host library: the same symbols with the same symbol version, each with a distinctive result. The test's modules
+ * are linked against it, so symbols bind as in a real program.
  */
 #include "tools/shim/host.h"
 

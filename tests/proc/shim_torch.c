@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A module in PyTorch's place: it uses NVSHMEM's host library too, some of the same functions and one that the shim does not have. Beside the
- * preload it must still reach the real one, with every argument as it was given.
+ * A stand-in for PyTorch, which also uses NVSHMEM's host library: functions that the shim has and one that it lacks. Despite the preload it
+ * must reach the real library, with unchanged arguments.
  */
 #include "tests/proc/shim_kernels.h"
 #include "tools/shim/host.h"

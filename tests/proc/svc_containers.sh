@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Service between containers: daemons and clients in user, mount and PID namespaces of their own, that share nothing but the
-# directory of the socket (and the network, for the rendezvous on loopback). No privilege anywhere: started by root it gives every
-# right away first. Two jobs of two ranks: on one daemon; on two daemons, which are in one container because the emulated NIC needs one PID
-# namespace.
+# Service between containers: daemons and clients in separate user, mount and PID namespaces that share only the socket's directory (and the
+# network, for the rendezvous on loopback). No privileges: root drops all rights first. Two jobs of two ranks: on one daemon, and on two
+# daemons in one container, because the software NIC needs one PID namespace.
 #
 #   svc_containers.sh EP-FABRIC SVC-CLIENT
 #
-# Exit status 77 with the reason where no namespaces can be made.
+# Exit status 77 with the reason if namespaces cannot be made.
 set -u
 export LC_ALL=C
 
@@ -20,7 +19,7 @@ die()
 
 # ---- inside a container ---------------------------------------------------------------------------
 
-# The container sees /mnt/bin, /mnt/run (the shared directory) and an empty /tmp; nothing else of who started it.
+# The container sees /mnt/bin, /mnt/run (the shared directory) and an empty /tmp, nothing else of its creator's.
 enter()
 {
 	local work=$1
@@ -31,14 +30,14 @@ enter()
 	fi
 	[ ! -e "$work" ] || die "the container still sees $work"
 	cd / || exit 1
-	# Its processes are all it sees, and its namespaces are none of ours.
+	# It sees its own processes only.
 	[ "$(cat /proc/sys/kernel/ns_last_pid)" -lt 1000 ] || die "the container sees other processes"
 	printf '%s\n' "$(readlink /proc/self/ns/user) $(readlink /proc/self/ns/mnt) $(readlink /proc/self/ns/pid)" \
 		>"/mnt/run/namespaces.$2"
 	export XDG_RUNTIME_DIR=/tmp
 }
 
-# Daemons until the shared directory holds a file "stop"; then SIGTERM, and each has to end with 0.
+# Runs the daemons until the shared directory has a file "stop", then sends SIGTERM; each must exit with 0.
 inside_daemons()
 {
 	local i pids=() bad=0
@@ -69,7 +68,7 @@ fi
 # ---- outside --------------------------------------------------------------------------------------
 
 if [ "$(id -u)" = 0 ] && [ "${1:-}" != --plain ]; then
-	command -v setpriv >/dev/null || { echo "no setpriv to give root's rights away with"; exit 77; }
+	command -v setpriv >/dev/null || { echo "no setpriv to drop root's rights"; exit 77; }
 	work=$(mktemp -d /tmp/epf-containers-XXXXXX) || exit 1
 	trap 'rm -rf "$work"' EXIT
 	mkdir "$work/bin" "$work/home"
@@ -128,8 +127,8 @@ wait_for()
 container daemons daemons &
 daemons=$!
 pids+=("$daemons")
-wait_for "$work/run/node0.sock" 20 "daemon node0 does not get ready"
-wait_for "$work/run/node1.sock" 20 "daemon node1 does not get ready"
+wait_for "$work/run/node0.sock" 20 "daemon node0 did not become ready"
+wait_for "$work/run/node1.sock" 20 "daemon node1 did not become ready"
 
 # job NAME INSTANCE-OF-RANK-0 INSTANCE-OF-RANK-1
 job()
@@ -164,7 +163,7 @@ job()
 job one-daemon node0 node0
 job two-daemons node0 node1
 
-# Namespaces of containers that ran at the same time are all different, and none is this script's.
+# The namespaces of simultaneous containers all differ, from this script's as well.
 apart()
 {
 	[ "$(cat "$@" | wc -w)" = 12 ] || die "not every container said what its namespaces are: $*"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What hostile clients do to the daemon, for test_svc_hostile.c: each attack runs in a separate process beside an honest job, and
- * checks itself that it got no further than it should. A fault is one line, and the process ends with 1.
+ * Attacks on the daemon, for test_svc_hostile.c: each runs in a separate process beside an honest job and checks that it got no further
+ * than it should. A failed check prints one line and ends the process with status 1.
  */
 #ifndef EPF_TESTS_SVC_HOSTILE_H
 #define EPF_TESTS_SVC_HOSTILE_H
@@ -17,7 +17,7 @@ struct hostile {
 	const char *path[2]; /* sockets of the two daemons */
 	const char *honest;  /* name of the honest job */
 	uint64_t seed;
-	uint64_t count; /* how much of it */
+	uint64_t count; /* repetitions */
 };
 
 #define HOSTILE_CHECK(condition)                                            \
@@ -30,7 +30,9 @@ struct hostile {
 
 /* A job of two ranks, one on each daemon, with regions 0 (all access), 1 (read only), 2 (all) and `rings` rings each. */
 void hostile_job(const struct hostile *h, struct raw_rank r[2], const char *name, unsigned rings);
-/* The counter of rank r's engine. */
+/* Closes both ranks; leave: with LEAVE. */
+void hostile_end(struct raw_rank r[2], bool leave);
+/* Reads a counter of rank r's engine. */
 uint64_t hostile_counter(struct raw_rank *r, const char *name);
 
 /* svc_hostile_cmds.c: commands and ring memory */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hostile clients, part 1: bad commands and scribbled shared memory. Every refusal of the command check is provoked once and
- * read back from a ring's error record; then come commands in bulk, mutated from good ones; then the memory itself is
- * overwritten while the engine reads it.
+ * Hostile clients, part 1: bad commands and scribbled shared memory. Every refusal of the command check is provoked once and read back
+ * from a ring's error record; then commands in bulk, mutated from valid ones; then the memory is overwritten while the engine reads it.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -27,6 +26,12 @@ void hostile_job(const struct hostile *h, struct raw_rank r[2], const char *name
 			HOSTILE_CHECK(raw_rank_ring(&r[i], HOSTILE_LOG2) == (int)k);
 	}
 	HOSTILE_CHECK(raw_job_join(all, WORLD, name, h->seed) == 0);
+}
+
+void hostile_end(struct raw_rank r[2], bool leave)
+{
+	for (unsigned i = 0; i < WORLD; i++)
+		raw_rank_close(&r[i], leave);
 }
 
 uint64_t hostile_counter(struct raw_rank *r, const char *name)
@@ -82,7 +87,7 @@ static void push_op(struct raw_rank *r, int ring, const struct epf_op *op, bool 
 	raw_rank_kick(r);
 }
 
-/* Asks until the region is gone. */
+/* Repeats REGION_CLOSE until the region is gone. */
 static void withdraw(struct raw_rank *r, uint32_t region)
 {
 	struct epf_svc_region_close m = { .region = region };
@@ -121,20 +126,19 @@ void hostile_directed(const struct hostile *h)
 		met[directed[i].reason] = true;
 		HOSTILE_CHECK(raw_rank_ring_close(&r[0], ring) == 0);
 	}
-	/* One named a region that was withdrawn: that is no fault of form, and is counted as failed only. */
+	/* The command for a withdrawn region counts as failed, not as refused. */
 	before = hostile_counter(&r[0], "cmds_refused") - before;
 	if (before != n - 1)
 		fprintf(stderr, "%llu refused commands are counted, not %llu\n",
 			(unsigned long long)before, (unsigned long long)n - 1);
 	HOSTILE_CHECK(before == n - 1);
-	/* Every row CMD_* that the check can give; CMD_LIMIT and CMD_FAILED are the library's. */
+	/* Every reason of the check; CMD_LIMIT and CMD_FAILED are the library's. */
 	for (unsigned reason = EPF_R_CMD_OP; reason <= EPF_R_CMD_REVOKED; reason++)
 		HOSTILE_CHECK(met[reason]);
 	HOSTILE_CHECK(met[EPF_R_CMD_ACCESS]);
 	printf("# hostile: %llu directed commands, each refusal of the check met\n",
 	       (unsigned long long)n);
-	for (unsigned i = 0; i < WORLD; i++)
-		raw_rank_close(&r[i], true);
+	hostile_end(r, true);
 }
 
 /* ---- in bulk ---- */
@@ -142,7 +146,7 @@ void hostile_directed(const struct hostile *h)
 struct bulk {
 	struct raw_rank r[2];
 	uint64_t random;
-	uint64_t counted; /* counted signals let through: each may stop its ring for good */
+	uint64_t counted; /* counted signals that were sent: each may stop its ring for good */
 	uint64_t rings_lost;
 	uint64_t slots;
 };
@@ -174,7 +178,7 @@ static void good_op(struct bulk *b, struct epf_op *op)
 	}
 	if (op->op == EPF_OP_SIGNAL || op->op == EPF_OP_PUT_SIGNAL)
 		op->signal = (uint32_t)(x >> 32) % HOSTILE_SIGNALS;
-	if ((x >> 60) == 0 && op->op == EPF_OP_PUT) { /* of a group, now and then */
+	if ((x >> 60) == 0 && op->op == EPF_OP_PUT) { /* sometimes of a group */
 		op->flags = EPF_F_COUNTED;
 		op->signal = (uint32_t)(x >> 36) % HOSTILE_SIGNALS;
 	}
@@ -196,8 +200,8 @@ static void flip(struct bulk *b, struct epf_cmd *c, unsigned slots)
 	}
 }
 
-/* A counted signal without its puts stops its ring, which is the client's own harm but ends the test of that ring: few. */
-static bool may_go(struct bulk *b, const struct epf_cmd *c, unsigned slots)
+/* Limits counted signals: without its puts each stops its ring, which harms only the client but ends the test of that ring. */
+static bool may_send(struct bulk *b, const struct epf_cmd *c, unsigned slots)
 {
 	struct epf_op op;
 
@@ -230,18 +234,18 @@ static unsigned next_slots(struct bulk *b, struct epf_cmd c[2])
 		} else {
 			continue;
 		}
-		if (how >= 12) { /* nothing but noise */
+		if (how >= 12) { /* noise */
 			c[0].lo = job_random(&b->random) & ~UINT64_C(1);
 			c[0].hi = job_random(&b->random) & ~UINT64_C(1);
 			slots = 1;
 		} else if (how >= 5) {
 			flip(b, c, slots);
 		}
-	} while (!may_go(b, c, slots));
+	} while (!may_send(b, c, slots));
 	return slots;
 }
 
-/* Waits for room; a ring that is stalled is given up and replaced. */
+/* Waits for room. Returns -1 if the ring has stalled; it is closed then. */
 static int room(struct bulk *b, struct raw_rank *r, int ring)
 {
 	struct epf_ring_producer *p = &r->ring[ring].producer;
@@ -271,7 +275,7 @@ static void drain(struct bulk *b, struct raw_rank *r, int ring)
 	struct epf_ring_producer *p = &r->ring[ring].producer;
 	uint64_t since = epf_now_ns(), seen = 0;
 
-	/* Two NOPs: a wide command at the end takes one of them for its second half. */
+	/* Two NOPs: a wide command at the end takes one as its second half. */
 	if (room(b, r, ring))
 		return;
 	epf_ring_put_slot(p, (struct epf_cmd){ 0, 0 });
@@ -334,8 +338,7 @@ void hostile_mutated(const struct hostile *h)
 	       (unsigned long long)b.rings_lost, (double)(epf_now_ns() - start) / 1e9);
 	HOSTILE_CHECK(share >= 0.30 && share <= 0.90);
 	HOSTILE_CHECK(dequeued >= h->count / 2);
-	for (unsigned i = 0; i < WORLD; i++)
-		raw_rank_close(&b.r[i], true);
+	hostile_end(b.r, true);
 }
 
 /* ---- the memory itself ---- */
@@ -351,7 +354,7 @@ static void scribble(uint64_t *random, void *memory, size_t bytes, unsigned word
 	}
 }
 
-/* Lies in the words that somebody might believe. */
+/* Writes wrong values to words that a reader might trust. */
 static void lie(uint64_t *random, struct epf_ring_shm *shm)
 {
 	static const uint64_t lies[] = { 0,   1, UINT64_MAX, UINT64_C(1) << 63, 1u << HOSTILE_LOG2,

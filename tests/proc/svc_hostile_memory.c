@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hostile clients, part 2: descriptors that are not what they should be, lengths that lie, and memory that is punched, withdrawn, or dies
- * with its process while its own job has traffic to it.
+ * Hostile clients, part 2: wrong descriptors, wrong lengths, and memory that is punched, withdrawn, or dies with its process under traffic
+ * of its job.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -27,10 +27,10 @@ struct offer {
 	struct epf_svc_region region;
 	int fds[FDS_MOST];
 	unsigned n_fds;         /* sent */
-	unsigned announced_fds; /* said in the header */
+	unsigned announced_fds; /* in the header */
 };
 
-/* One REGION in a separate connection: refused by an answer or by closing, with a reason either way. True: refused. */
+/* Sends one REGION on a separate connection. Returns true if it was refused: by an answer with a reason, or by closing. */
 static bool refused(const struct hostile *h, const struct offer *o, const char *what)
 {
 	struct epf_svc_head head = { .type = EPF_SVC_REGION,
@@ -52,7 +52,7 @@ static bool refused(const struct hostile *h, const struct offer *o, const char *
 		rc = raw_recv(&c, o->announced_fds > o->n_fds ? 2000 : RAW_TIMEOUT_MS);
 	/* Too few descriptors: the daemon may not answer before its deadline for a message, or close. */
 	if (rc == 0 && c.head.status == 0)
-		fprintf(stderr, "%s: was taken\n", what);
+		fprintf(stderr, "%s: was accepted\n", what);
 	else if (rc == 0 && (!c.head.reason || !c.text[0]))
 		fprintf(stderr, "%s: refused with %d without a reason\n", what, c.head.status);
 	else if (rc != 0 && rc != -ECONNRESET && rc != -EPIPE)
@@ -80,7 +80,7 @@ static void offer_one(const struct hostile *h, int fd, uint64_t offset, uint64_t
 	*bad += !refused(h, &o, what);
 }
 
-/* Wrong kinds. */
+/* Descriptors of the wrong kind. */
 static void kinds(const struct hostile *h, unsigned *bad)
 {
 	char name[] = "/tmp/epf-test-hostile-XXXXXX", self[64];
@@ -116,24 +116,28 @@ static void kinds(const struct hostile *h, unsigned *bad)
 	}
 }
 
-/* Wrong numbers of them, and of those announced. */
+/* Wrong numbers of descriptors, sent and announced. */
 static void numbers(const struct hostile *h, unsigned *bad)
 {
 	static const struct {
-		unsigned sent, told;
+		unsigned sent, announced;
 		const char *what;
-	} how[] = { { 0, 0, "no descriptor" },           { 2, 2, "two descriptors" },
-		    { 4, 4, "four descriptors" },        { 0, 1, "one told, none sent" },
-		    { 1, 0, "none told, one sent" },     { 1, 2, "two told, one sent" },
-		    { 3, 1, "one told, three sent" },    { 10, 1, "one told, ten sent" },
-		    { 1, 65535, "65535 told, one sent" } };
+	} how[] = { { 0, 0, "no descriptor" },
+		    { 2, 2, "two descriptors" },
+		    { 4, 4, "four descriptors" },
+		    { 0, 1, "one announced, none sent" },
+		    { 1, 0, "none announced, one sent" },
+		    { 1, 2, "two announced, one sent" },
+		    { 3, 1, "one announced, three sent" },
+		    { 10, 1, "one announced, ten sent" },
+		    { 1, 65535, "65535 announced, one sent" } };
 
 	int fd = raw_memfd(PAGES * PAGE, F_SEAL_SHRINK);
 
 	for (unsigned i = 0; i < sizeof(how) / sizeof(how[0]); i++) {
 		struct offer o = { .region = { .bytes = PAGE, .access = 3 },
 				   .n_fds = how[i].sent,
-				   .announced_fds = how[i].told };
+				   .announced_fds = how[i].announced };
 
 		for (unsigned k = 0; k < FDS_MOST; k++)
 			o.fds[k] = fd;
@@ -196,7 +200,7 @@ void hostile_punch(const struct hostile *h)
 	uint64_t retired;
 
 	hostile_job(h, r, "hostile-punch", 1);
-	/* What is sealed cannot be undone. */
+	/* The seal prevents shrinking. */
 	HOSTILE_CHECK(ftruncate(r[0].mem_fd[0], 0) == -1 && errno == EPERM);
 	while (epf_now_ns() < end) {
 		uint64_t x = job_random(&random);
@@ -218,8 +222,7 @@ void hostile_punch(const struct hostile *h)
 	HOSTILE_CHECK(r[0].ring[0].shm->done.failed == 0);
 	printf("# hostile: %llu holes punched under %llu commands\n", (unsigned long long)holes,
 	       (unsigned long long)retired);
-	for (unsigned i = 0; i < 2; i++)
-		raw_rank_close(&r[i], false);
+	hostile_end(r, false);
 }
 
 /* ---- dying and withdrawing ---- */
@@ -256,8 +259,8 @@ void hostile_dies(const struct hostile *h)
 			traffic_for(r, &random, 5000000 + job_random(&random) % 20000000);
 			if (i % 2 == 0)
 				kill(getpid(), SIGKILL);
-			close(r[i / 2 % 2]
-				      .c.fd); /* one rank's process dies, the other one's goes on */
+			/* One rank's connection ends, the other's goes on. */
+			close(r[i / 2 % 2].c.fd);
 			r[i / 2 % 2].c.fd = -1;
 			traffic_for(r, &random, 20000000);
 			_exit(0);
@@ -295,9 +298,8 @@ void hostile_withdraws(const struct hostile *h)
 						       job_ms(60000)) == 0);
 			failed += r[k].ring[0].shm->done.failed;
 		}
-		HOSTILE_CHECK(failed > 0); /* what named it after that was refused */
-		for (unsigned k = 0; k < 2; k++)
-			raw_rank_close(&r[k], true);
+		HOSTILE_CHECK(failed > 0); /* later commands to it were refused */
+		hostile_end(r, true);
 	}
 	printf("# hostile: %llu regions withdrawn under traffic, %llu commands refused or failed\n",
 	       (unsigned long long)h->count, (unsigned long long)failed);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hostile clients, part 3: the control socket. Connections that say nothing, nonsense, too little, too much, or the right thing at the wrong
- * time or in somebody else's name. Each attack ends with a look whether the daemon still answers others at once.
+ * Hostile clients, part 3: the control socket. Connections that send nothing, noise, too little, too much, or a valid message at the wrong
+ * time or in another's name. Each attack ends with a check that the daemon still answers others promptly.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -17,7 +17,7 @@
 
 enum { STRANGERS = 100, ANSWER_MS = 2000 };
 
-/* Whoever behaves is served meanwhile: without the time that the machine takes for other things. */
+/* Checks that well-behaved clients are answered in time, not counting time for which the machine did not run us. */
 static void still_answers(const struct hostile *h)
 {
 	struct stall_mark mark;
@@ -33,7 +33,7 @@ static void still_answers(const struct hostile *h)
 	HOSTILE_CHECK(stall_less(&mark) < (uint64_t)job_ms(ANSWER_MS) * 1000000);
 }
 
-/* Connections that say nothing, or begin and stop. The daemon's limits are 16 strangers, 300 ms. */
+/* Connections that send nothing, or part of a message. The daemon's limits are 16 strangers, 500 ms. */
 void hostile_strangers(const struct hostile *h)
 {
 	static struct raw c[STRANGERS];
@@ -55,7 +55,7 @@ void hostile_strangers(const struct hostile *h)
 		raw_close(&c[i]);
 	}
 	HOSTILE_CHECK(closed == STRANGERS);
-	/* One byte at a time, and never done: closed by its deadline, however alive it looks. */
+	/* One byte at a time without end: closed by its deadline all the same. */
 	epf_svc_head_encode(&slow, bytes);
 	HOSTILE_CHECK(raw_open(&c[0], h->path[0]) == 0);
 	while (sent < 1000 &&
@@ -65,7 +65,7 @@ void hostile_strangers(const struct hostile *h)
 	}
 	raw_close(&c[0]);
 	HOSTILE_CHECK(sent < 60 + job_ms(3000) / 20);
-	/* The same after HELLO: the rest of a message has a deadline too. */
+	/* After HELLO the rest of a message has a deadline, too. */
 	HOSTILE_CHECK(raw_connect(&c[0], h->path[0], 0) == 0);
 	slow.type = EPF_SVC_WORLD;
 	slow.bytes = EPF_SVC_BODY_MAX;
@@ -73,10 +73,10 @@ void hostile_strangers(const struct hostile *h)
 	HOSTILE_CHECK(raw_is_closed(&c[0], job_ms(30000)));
 	raw_close(&c[0]);
 	still_answers(h);
-	printf("# hostile: %u strangers came and went\n", STRANGERS);
+	printf("# hostile: %u strangers connected and were closed\n", STRANGERS);
 }
 
-/* Noise, lying headers, messages cut anywhere. */
+/* Noise, wrong headers, messages cut anywhere. */
 void hostile_garbage(const struct hostile *h)
 {
 	uint64_t random = h->seed ^ 0x6a;
@@ -100,13 +100,13 @@ void hostile_garbage(const struct hostile *h)
 			memcpy(junk + k, &y, 8);
 		}
 		switch (x >> 60) {
-		case 0: /* as it is */
+		case 0: /* only noise */
 			break;
 		case 1: /* huge, then silence */
 			head.bytes = UINT32_MAX;
 			epf_svc_head_encode(&head, junk);
 			break;
-		case 2: /* more descriptors than there may be */
+		case 2: /* more descriptors than allowed */
 			head.fds = (uint16_t)(x >> 8);
 			epf_svc_head_encode(&head, junk);
 			break;
@@ -114,10 +114,10 @@ void hostile_garbage(const struct hostile *h)
 			head.type |= EPF_SVC_ANSWER;
 			epf_svc_head_encode(&head, junk);
 			break;
-		default: /* a good header, a body of noise, cut somewhere */
+		default: /* a valid header, a body of noise, cut somewhere */
 			epf_svc_head_encode(&head, junk);
 		}
-		/* Sometimes after HELLO, sometimes with a descriptor that nobody asked for. */
+		/* Sometimes after HELLO, sometimes with an unexpected descriptor. */
 		if (x & 1 ? raw_connect(&c, h->path[i & 1], x >> 1 & 1)
 			  : raw_open(&c, h->path[i & 1])) {
 			raw_close(&c);
@@ -140,14 +140,15 @@ void hostile_garbage(const struct hostile *h)
 	printf("# hostile: %llu connections of noise\n", (unsigned long long)h->count);
 }
 
-/* A request that must be refused with a reason; the connection may be closed for it. */
+/* The request must be refused with a reason; the connection may be closed for it. */
 static void must_refuse(struct raw *c, const char *path, unsigned type, const void *msg,
 			uint32_t flags)
 {
 	int rc = raw_call(c, type, msg, NULL, 0, NULL);
 
 	if (rc == 0) {
-		fprintf(stderr, "%s: %s was served out of turn\n", path, epf_svc_type_name(type));
+		fprintf(stderr, "%s: %s was served in the wrong state\n", path,
+			epf_svc_type_name(type));
 		_exit(1);
 	}
 	HOSTILE_CHECK(rc != -ETIMEDOUT);
@@ -159,7 +160,7 @@ static void must_refuse(struct raw *c, const char *path, unsigned type, const vo
 	HOSTILE_CHECK(c->head.reason != 0 && c->text[0]);
 }
 
-/* Right messages at the wrong time, and unknown ones. */
+/* Valid messages at the wrong time, and unknown ones. */
 void hostile_states(const struct hostile *h)
 {
 	static const unsigned early[] = { EPF_SVC_WORLD,  EPF_SVC_CONNECT, EPF_SVC_DESCRIBE,
@@ -181,7 +182,7 @@ void hostile_states(const struct hostile *h)
 	HOSTILE_CHECK(raw_connect(&c, h->path[0], 0) == 0);
 	for (unsigned i = 0; i < sizeof(early) / sizeof(early[0]); i++)
 		must_refuse(&c, h->path[0], early[i], &m, 0);
-	/* Numbers that cannot be. */
+	/* Invalid numbers. */
 	must_refuse(&c, h->path[0], EPF_SVC_SIGNALS, &m.signals, 0);
 	m.signals.count = UINT32_MAX;
 	must_refuse(&c, h->path[0], EPF_SVC_SIGNALS, &m.signals, 0);
@@ -231,7 +232,7 @@ static int attach(const struct hostile *h, const char *job, uint64_t id_of, uint
 	return rc;
 }
 
-/* In somebody else's name: the other's job id with a wrong key, a rank that is taken, coming back as a rank that lives. */
+/* In another's name: its job id with a wrong key, a rank in use, a rejoin as a living rank. */
 void hostile_names(const struct hostile *h)
 {
 	struct raw_rank r[2];
@@ -248,23 +249,22 @@ void hostile_names(const struct hostile *h)
 	HOSTILE_CHECK(attach(h, "hostile-none", h->seed + 9, h->seed, 0, 0, 0, &reason) < 0);
 	HOSTILE_CHECK(attach(h, "hostile-none", h->seed + 9, h->seed, 0, UINT32_MAX, 0, &reason) <
 		      0);
-	/* The honest job, by its name: its key is not known here. */
+	/* The honest job by name, without its key. */
 	for (uint32_t rank = 0; rank < 4; rank++)
 		HOSTILE_CHECK(attach(h, h->honest, h->seed, h->seed, rank, 4, EPF_SVC_REJOIN,
 				     &reason) < 0 &&
 			      reason != 0);
 	HOSTILE_CHECK(attach(h, "hostile-victim", h->seed, h->seed, 0, 2, EPF_SVC_REJOIN, &reason) <
 		      0);
-	/* The victim has noticed nothing. */
+	/* The victim is undisturbed. */
 	HOSTILE_CHECK(hostile_counter(&r[0], "lane_errors") == 0);
 	HOSTILE_CHECK(r[0].peers->peers[1].state == EPF_PEER_UP &&
 		      r[1].peers->peers[0].state == EPF_PEER_UP);
-	for (unsigned i = 0; i < 2; i++)
-		raw_rank_close(&r[i], true);
+	hostile_end(r, true);
 	still_answers(h);
 }
 
-/* Asks and asks and never reads: only that connection suffers. */
+/* Sends requests without reading the answers: only that connection suffers. */
 void hostile_deaf(const struct hostile *h)
 {
 	struct epf_svc_head head = { .type = EPF_SVC_STATUS, .bytes = 4 };

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs of rank processes for the tests of the service: processes. What ranks do in a round is svc_round.c's. The rendezvous
- * server has a separate process, so that the test never forks beside a thread (gcc 12's sanitizer does not survive that).
+ * Processes of a job (svc_job.h); svc_round.c has what a rank does. The rendezvous server has a separate process, so that the test
+ * never forks beside a thread (gcc 12's sanitizer does not survive that).
  */
 #include "tests/proc/svc_job.h"
 #include "fabric/base/clock.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -32,6 +33,11 @@ enum { SLOWER = 1 };
 unsigned job_ms(unsigned ms)
 {
 	return ms * SLOWER;
+}
+
+uint64_t job_wait_ns(void)
+{
+	return (uint64_t)job_ms(JOB_WAIT_MS) * 1000000;
 }
 
 bool job_long(void)
@@ -65,6 +71,11 @@ void job_set(uint64_t *word, uint64_t value)
 uint64_t job_get(const uint64_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+void job_count(uint64_t *word)
+{
+	__atomic_fetch_add(word, 1, __ATOMIC_ACQ_REL);
 }
 
 int job_await(const uint64_t *word, uint64_t at_least, unsigned timeout_ms)
@@ -141,6 +152,11 @@ int job_fork(struct job *job, const struct job_plan *plan)
 {
 	memset(job, 0, sizeof(*job));
 	job->plan = *plan;
+	if (!plan->boot_timeout_ns)
+		job->plan.boot_timeout_ns = job_wait_ns();
+	for (uint32_t i = 0; plan->daemons && i < plan->world; i++)
+		job->plan.client[i] =
+			daemons_client(plan->daemons, i * plan->daemons->n / plan->world);
 	job->page = mmap(NULL, sizeof(*job->page), PROT_READ | PROT_WRITE,
 			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (job->page == MAP_FAILED) {
@@ -200,6 +216,11 @@ int job_reach(struct job *job, uint64_t rounds, unsigned timeout_ms)
 	}
 }
 
+int job_more(struct job *job, uint64_t rounds)
+{
+	return job_reach(job, job_get(&job->page->rank[0].rounds) + rounds, job_ms(JOB_WAIT_MS));
+}
+
 int job_wait(struct job *job, uint32_t killed, unsigned timeout_ms)
 {
 	uint64_t deadline = epf_now_ns() + (uint64_t)timeout_ms * 1000000;
@@ -233,13 +254,36 @@ int job_wait(struct job *job, uint32_t killed, unsigned timeout_ms)
 	return bad;
 }
 
+int job_finish(struct job *job)
+{
+	job_set(&job->page->end, 1);
+	return job_wait(job, 0, job_ms(JOB_WAIT_MS));
+}
+
+int job_run(const struct job_plan *plan)
+{
+	struct job job;
+	int bad;
+
+	if (job_fork(&job, plan))
+		return -1;
+	bad = job_finish(&job);
+	job_end(&job);
+	return bad;
+}
+
+void job_kill(struct job *job, uint32_t rank)
+{
+	kill(job->pid[rank], SIGKILL);
+	waitpid(job->pid[rank], NULL, 0);
+	job->pid[rank] = 0;
+}
+
 void job_end(struct job *job)
 {
 	for (uint32_t i = 0; i < JOB_RANKS_MAX; i++)
-		if (job->pid[i] > 0) {
-			kill(job->pid[i], SIGKILL);
-			waitpid(job->pid[i], NULL, 0);
-		}
+		if (job->pid[i] > 0)
+			job_kill(job, i);
 	if (job->server > 0) {
 		kill(job->server, SIGKILL);
 		waitpid(job->server, NULL, 0);
@@ -247,4 +291,97 @@ void job_end(struct job *job)
 	if (job->page)
 		munmap(job->page, sizeof(*job->page));
 	memset(job, 0, sizeof(*job));
+}
+
+static unsigned count_fds(pid_t pid, FILE *list)
+{
+	char path[64], name[320], what[256];
+	unsigned n = 0;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	d = opendir(path);
+	for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+		ssize_t len;
+
+		if (e->d_name[0] == '.')
+			continue;
+		n++;
+		if (!list)
+			continue;
+		snprintf(name, sizeof(name), "%s/%s", path, e->d_name);
+		len = readlink(name, what, sizeof(what) - 1);
+		what[len < 0 ? 0 : len] = 0;
+		fprintf(list, "  %s: %s\n", e->d_name, what);
+	}
+	if (d)
+		closedir(d);
+	return n;
+}
+
+static unsigned count_mappings(pid_t pid, FILE *list)
+{
+	char path[64], line[512];
+	unsigned n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof(line), f)) {
+		if (!strstr(line, "/memfd:"))
+			continue;
+		n++;
+		if (list)
+			fprintf(list, "  %s", line);
+	}
+	if (f)
+		fclose(f);
+	return n;
+}
+
+struct proc_holds proc_look(pid_t pid)
+{
+	return (struct proc_holds){ .fds = count_fds(pid, NULL),
+				    .mappings = count_mappings(pid, NULL) };
+}
+
+int proc_settle(pid_t pid, struct proc_holds base, unsigned timeout_ms)
+{
+	uint64_t deadline = epf_now_ns() + (uint64_t)timeout_ms * 1000000;
+	struct proc_holds now;
+
+	for (;;) {
+		now = proc_look(pid);
+		if (now.fds <= base.fds && now.mappings <= base.mappings)
+			return 0;
+		if (epf_now_ns() > deadline)
+			break;
+		usleep(2000);
+	}
+	fprintf(stderr,
+		"process %d holds %u descriptors, %u before, and maps %u memfds, %u before\n",
+		(int)pid, now.fds, base.fds, now.mappings, base.mappings);
+	count_fds(pid, stderr);
+	count_mappings(pid, stderr);
+	return -1;
+}
+
+unsigned proc_files(const char *dir, const char *word, char *names, size_t size)
+{
+	size_t at = 0;
+	unsigned n = 0;
+	DIR *d = opendir(dir);
+
+	if (names)
+		names[0] = 0;
+	for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+		if (e->d_name[0] == '.' || (word && !strstr(e->d_name, word)))
+			continue;
+		n++;
+		if (names && at < size)
+			at += (size_t)snprintf(names + at, size - at, "%s ", e->d_name);
+	}
+	if (d)
+		closedir(d);
+	return n;
 }

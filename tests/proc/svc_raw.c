@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client of the daemon without libepf: the connection. Ranks and jobs made by hand are svc_raw_rank.c's. Sends whatever
- * it is told; what it receives it reads with the lengths of the header and believes, since the daemon is what is tested.
+ * A client of the daemon without libepf: the connection (svc_raw_rank.c: ranks and jobs). It sends anything, and trusts the lengths in the
+ * headers it receives: the daemon is under test, not the client.
  */
 #include "tests/proc/svc_raw.h"
 #include "fabric/base/clock.h"
@@ -112,8 +112,8 @@ int raw_frame(struct raw *c, const struct epf_svc_head *head, const void *body, 
 	return rc < 0 ? rc : 0;
 }
 
-/* Exactly len bytes, and the descriptors that come with them. */
-static int take(struct raw *c, void *out, size_t len, uint64_t deadline)
+/* Receives exactly len bytes, and the descriptors with them. */
+static int receive(struct raw *c, void *out, size_t len, uint64_t deadline)
 {
 	size_t got = 0;
 
@@ -166,7 +166,7 @@ int raw_recv(struct raw *c, unsigned timeout_ms)
 	int rc;
 
 	drop_answer(c);
-	rc = take(c, head, sizeof(head), deadline);
+	rc = receive(c, head, sizeof(head), deadline);
 	if (!rc)
 		rc = epf_svc_head_decode(head, &c->head);
 	if (rc)
@@ -174,7 +174,7 @@ int raw_recv(struct raw *c, unsigned timeout_ms)
 	c->body = calloc(1, (size_t)c->head.bytes + 1);
 	if (!c->body)
 		return -ENOMEM;
-	rc = take(c, c->body, c->head.bytes, deadline);
+	rc = receive(c, c->body, c->head.bytes, deadline);
 	if (!rc && c->head.status < 0)
 		snprintf(c->text, sizeof(c->text), "%s", (const char *)c->body);
 	return rc;
@@ -188,7 +188,7 @@ bool raw_is_closed(struct raw *c, unsigned timeout_ms)
 
 	drop_answer(c);
 	do
-		rc = take(c, junk, 1, deadline);
+		rc = receive(c, junk, 1, deadline);
 	while (rc == 0);
 	drop_answer(c);
 	return rc != -ETIMEDOUT;

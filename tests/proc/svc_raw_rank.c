@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client of the daemon without libepf: ranks and whole jobs by hand, in the order that the protocol asks for. Used by the
- * tests of hostile clients and of mixed versions.
+ * A client of the daemon without libepf: ranks and whole jobs, in the order that the protocol requires.
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
@@ -29,7 +28,7 @@ int raw_memfd(size_t bytes, unsigned seals)
 	return fd;
 }
 
-/* Maps descriptor i of the last answer; NULL. At least `bytes`, whole pages of it. */
+/* Maps all of descriptor i of the last answer, at least *bytes. Returns NULL on failure. */
 static void *map_fd(struct raw *c, unsigned i, size_t *bytes, bool writable)
 {
 	struct stat st;
@@ -102,8 +101,7 @@ int raw_rank_ring(struct raw_rank *r, unsigned log2)
 	struct raw_ring *ring;
 	int rc;
 
-	while (k < r->n_rings &&
-	       r->ring[k].shm) /* the place of one that was closed, or a new one */
+	while (k < r->n_rings && r->ring[k].shm) /* reuses the index of a closed ring */
 		k++;
 	if (k == RAW_RINGS)
 		return -ENOSPC;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs of rank processes for the tests of the service: what one rank does. A slot is written by one sender and is 2,048 bytes;
- * of a round only a random piece of it is sent, and the rest must still hold the filling that the receiver left there.
- * Two sets of slots take turns: a rank sends round n+2 only after its peer's n+1, which the peer sent after checking n.
+ * What a rank of a job does (svc_job.h). A slot has one sender and 2,048 bytes. A round sends a random piece of it; the rest must still
+ * hold the filling that the receiver wrote there. Two sets of slots alternate: a rank sends round n+2 only after its peer's n+1, which
+ * the peer sent after checking n.
  */
 #include "fabric/base/clock.h"
 #include "tests/proc/svc_job.h"
@@ -30,7 +30,7 @@ static uint64_t slot_out(const struct job_rank *r, uint64_t seq, uint32_t receiv
 	return ((2 + (seq & 1)) * r->world + receiver) * JOB_SLOT;
 }
 
-/* What `sender` says to `receiver` in their round `seq`. */
+/* The bytes that `sender` sends to `receiver` in their round `seq`. */
 struct letter {
 	uint32_t offset, bytes, manner;
 	uint64_t stream;
@@ -67,7 +67,7 @@ static void letter_write(const struct letter *l, uint8_t *slot)
 	}
 }
 
-/* Pieces of a letter, grouped or not; pieces of one byte go without a source. */
+/* Sends a letter in pieces, grouped or not; a piece of one byte is sent inline. */
 static int put_pieces(struct job_rank *r, uint32_t peer, const struct letter *l, uint64_t from,
 		      uint64_t to, uint32_t pieces, bool group)
 {
@@ -128,7 +128,7 @@ static void check_letter(struct job_rank *r, uint32_t peer)
 	memset(slot, FILLING, JOB_SLOT);
 }
 
-/* The ring's first failure, into the report: the error text has no room for it. */
+/* Stores the ring's first failure in the report: the error text has no room for it. */
 static void note_failure(struct job_rank *r, int rc)
 {
 	struct epf_ring_failure *f = &r->failure;
@@ -243,7 +243,7 @@ int job_rank_register(struct job_rank *r)
 	return rc ? rc : epf_ring_open(r->ep, NULL, &r->ring);
 }
 
-int job_rank_open(struct job_rank *r)
+int job_rank_connect(struct job_rank *r)
 {
 	struct epf_boot_opts b = { .size = sizeof(b),
 				   .rank = r->me,
@@ -251,25 +251,28 @@ int job_rank_open(struct job_rank *r)
 				   .rendezvous = r->page->rendezvous,
 				   .job = r->plan->name,
 				   .timeout_ns = r->plan->boot_timeout_ns };
-	const char *all[40], *fixed[] = { "signals=64" };
+	const char *all[40] = { "signals=64" };
 	struct epf_options o;
 	char job[160];
-	int n = 0, rc;
+	int n = 1, rc;
 
-	all[n++] = fixed[0];
 	snprintf(job, sizeof(job), "job=%s", r->plan->name);
 	all[n++] = job;
 	for (const char *const *s = r->plan->settings; s && *s && n < 30; s++)
 		all[n++] = *s;
 	for (const char *const *s = r->plan->client[r->me]; s && *s && n < 39; s++)
 		all[n++] = *s;
-	all[n] = NULL;
 	epf_options_init(&o);
 	o.settings = all;
 	rc = epf_boot_tcp_open(&b, &r->boot);
 	job_rank_step(r, JOB_START);
-	if (!rc)
-		rc = epf_open(&o, &r->ep);
+	return rc ? rc : epf_open(&o, &r->ep);
+}
+
+int job_rank_open(struct job_rank *r)
+{
+	int rc = job_rank_connect(r);
+
 	return rc ? rc : job_rank_register(r);
 }
 
@@ -279,13 +282,32 @@ int job_rank_join(struct job_rank *r)
 	return epf_join(r->ep, r->boot);
 }
 
-void job_play(struct job_rank *r)
+void job_rank_enter(struct job_rank *r)
 {
-	uint64_t wait_ns = (uint64_t)job_ms(60000) * 1000000;
-
 	JOB_CHECK(r, job_rank_open(r) == 0);
 	JOB_CHECK(r, job_rank_join(r) == 0);
-	/* All end with the same round: rank 0 says which, some rounds ahead of everybody. */
+}
+
+void job_rank_leave(struct job_rank *r)
+{
+	epf_close(r->ep);
+	epf_boot_close(r->boot);
+}
+
+int job_rank_until_error(struct job_rank *r)
+{
+	int rc;
+
+	do
+		rc = job_rank_round(r, job_wait_ns());
+	while (!rc);
+	return rc;
+}
+
+void job_play(struct job_rank *r)
+{
+	job_rank_enter(r);
+	/* All ranks end with the same round: rank 0 chooses it, a few rounds ahead. */
 	for (;;) {
 		uint64_t last = job_get(&r->page->words[0]);
 
@@ -294,13 +316,12 @@ void job_play(struct job_rank *r)
 		if (last && r->round >= last)
 			break;
 		job_rank_step(r, r->round & 1 ? JOB_COMBINE : JOB_DISPATCH);
-		JOB_CHECK(r, job_rank_round(r, wait_ns) == 0);
+		JOB_CHECK(r, job_rank_round(r, job_wait_ns()) == 0);
 	}
 	JOB_CHECK(r, job_rank_guard(r) == 0);
 	for (unsigned i = 0; i < JOB_COUNTERS; i++)
 		JOB_CHECK(r, epf_counter(r->ep, job_counter_name[i], &r->report->counter[i]) == 0);
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
 	job_rank_step(r, JOB_CLOSE);
-	epf_close(r->ep);
-	epf_boot_close(r->boot);
+	job_rank_leave(r);
 }

@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs whose regions are GPU memory, on the software NIC: ranks as processes, in service mode over two daemons or embedded. Every rank
- * puts, gets, adds and signals between GPU and host memory of every other one, with fresh random bytes each time, and compares all of
- * them. Then, with --rate, what one rank can send to another, and with more than two what pairs of ranks can at once, in messages as they
- * occur in expert-parallel decoding, next to what the same batched copies reach by themselves.
+ * Jobs whose regions are GPU memory, on the software NIC: rank processes, served by two daemons or embedded. Every rank puts, gets, adds
+ * and signals between its own and every other rank's GPU and host memory, with fresh random bytes each time, and compares all of them.
+ * With --rate it then measures what one rank can send to another, and with more than two ranks what pairs can send at once, in messages
+ * as in expert-parallel decoding, next to the rate of the same batched copies without a NIC.
  *
  *   test_gpu_job [--gpu fake|cuda] [--mode service|embedded|both] [--ranks N] [--devices M] [--copy engine|kernel] [--rounds N]
  *                [--rate COUNT] [--hold 1] [--plain 1] [--signals host|gpu]
  *
- * --hold 1, on real GPUs: kernels on every SM that wait for a put, and calls that wait for the device, under traffic (gpu_hold.h).
+ * --hold 1, on real GPUs: kernels on every SM wait for a put, and driver calls wait for the device, under traffic (gpu_hold.h).
+ * --plain 1: memory of cuMemAlloc, exported by IPC handles.
+ * --signals gpu: signals in GPU memory (epf_signals_place); host: in host memory; default: both, one job after the other.
  *
- * --plain 1: memory of cuMemAlloc, named to other processes by IPC handles.
- *
- * --signals gpu: the ranks' signals lie in GPU memory (epf_signals_place); host: in host memory; without it, both, one job after the other.
- *
- * Without arguments: the fake GPU, both modes. With --gpu cuda and no GPU: exit 77 with the reason.
+ * Without arguments: the fake GPU, both modes. With --gpu cuda and no GPU: exit status 77 with the reason.
  */
 #include "bench/p2p/gpu_ceiling.h"
 #include "fabric/gpu/copy.h"
 #include "fabric/gpu/gpu.h"
-#include "tests/proc/daemons.h"
 #include "tests/proc/gpu_hold.h"
 #include "tests/proc/gpu_job.h"
 
 #include <getopt.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/wait.h>
+
+enum { ALARM_S = 170 };
+
+static char stats_dir[] = "/tmp/epf-test-gpu-XXXXXX";
 
 static struct {
 	const char *gpu, *mode, *copy, *signals;
@@ -35,7 +38,7 @@ static struct {
 	const char *what;
 } cfg = { .gpu = "fake", .mode = "both", .copy = "engine", .ranks = 2, .devices = 1, .rounds = 30 };
 
-/* What sender sends to receiver in this round as its item i: bytes that nobody has seen before. */
+/* Key of item i that sender sends to receiver in this round: fresh bytes. */
 static uint64_t key_of(uint32_t sender, uint32_t receiver, uint64_t round, uint32_t item)
 {
 	return mix(cfg.seed ^ mix(round << 24 | (uint64_t)sender << 16 | receiver << 8 | item));
@@ -53,7 +56,7 @@ static uint64_t part(uint32_t rank, uint32_t slot)
 	return (uint64_t)rank * PART + (uint64_t)slot * SLOT;
 }
 
-/* Compares bytes of a region with those of a key. */
+/* Compares bytes of a region with the bytes of a key. */
 static void compare(struct gpu_rank *g, unsigned region, uint64_t offset, uint64_t key)
 {
 	uint32_t bytes = size_of(key);
@@ -76,7 +79,7 @@ static void compare(struct gpu_rank *g, unsigned region, uint64_t offset, uint64
 	g->bytes_checked += bytes;
 }
 
-/* Puts the bytes of a key into this rank's own memory, in a region. */
+/* Writes the bytes of a key to a region of this rank. */
 static void prepare(struct gpu_rank *g, unsigned region, uint64_t offset, uint64_t key)
 {
 	uint32_t bytes = size_of(key);
@@ -111,7 +114,7 @@ static void send_to(struct gpu_rank *g, uint32_t p, uint64_t round)
 	CHECK(g, epf_add(g->r.ring, p, GPU, part(me, SLOTS) + 8, 3, 0) == 0);
 	CHECK(g, epf_put_inline(g->r.ring, p, GPU, part(me, SLOTS) + 16, mix(round), 8, 0) == 0);
 	CHECK(g, epf_signal_send(g->r.ring, p, SIG_DATA + me, 1, 0) == 0);
-	/* The sources may be used again only when all of it has been read. */
+	/* The sources may be reused only after they have been read. */
 	CHECK(g, epf_flush(g->r.ring, 0, WAIT_NS) == 0);
 }
 
@@ -130,7 +133,7 @@ static void receive_from(struct gpu_rank *g, uint32_t p, uint64_t round)
 	CHECK(g, words[2] == mix(round));
 }
 
-/* Reads what p offers, from its GPU and its host memory, into both of ours. */
+/* Gets from p's GPU and host memory into both of ours. */
 static void get_from(struct gpu_rank *g, uint32_t p, uint64_t round)
 {
 	uint32_t me = g->r.me;
@@ -194,7 +197,7 @@ static void hold(struct gpu_rank *g)
 	CHECK(g, gpu_hold(&h) == 0);
 }
 
-/* Memory of the driver's own allocator, which has no descriptor. */
+/* Memory of the driver's allocator, which has no descriptor. */
 static void *plain_memory(struct gpu_rank *g, uint64_t bytes)
 {
 	const struct epf_gpu_ops *ops;
@@ -207,13 +210,41 @@ static void *plain_memory(struct gpu_rank *g, uint64_t bytes)
 	return (void *)(uintptr_t)mem.addr;
 }
 
-static void body(struct rank *r)
+/* Opens and joins, with region 0: a page, or the signals in GPU memory. */
+static void enter(struct gpu_rank *g)
 {
-	struct gpu_rank g = { .r = *r };
+	struct job_rank *r = &g->r;
+	struct job_plan plan = *r->plan;
+	char cpu[32];
+	const char *const own[] = { cpu, NULL };
+	uint32_t region;
+	void *page;
+
+	if (cfg.rate && !cfg.service && gpu_own_cpus(r->me, r->world, cpu))
+		plan.client[r->me] = own;
+	r->plan = &plan;
+	CHECK(g, job_rank_connect(r) == 0);
+	if (cfg.gpu_signals)
+		CHECK(g,
+		      epf_signals_place(r->ep, EPF_SIGNALS_GPU, (int)(r->me % cfg.devices)) == 0);
+	else
+		CHECK(g, epf_memory_alloc(r->ep, 4096, &page) == 0 &&
+				 epf_region_register(r->ep, page, 4096, EPF_REMOTE_WRITE,
+						     &region) == 0);
+	CHECK(g, epf_ring_open(r->ep, NULL, &r->ring) == 0);
+	CHECK(g, job_rank_join(r) == 0);
+	r->plan = g->plan;
+}
+
+static void body(struct job_rank *r)
+{
+	struct gpu_rank g = { .r = *r, .plan = r->plan };
 	uint64_t bytes = (uint64_t)(r->world + 1) * PART + (cfg.rate ? RATE_BYTES : 0);
 	void *gpu, *host;
 	uint32_t region;
 
+	enter(&g);
+	r = &g.r;
 	if (cfg.plain)
 		gpu = plain_memory(&g, bytes);
 	else
@@ -244,7 +275,7 @@ static void body(struct rank *r)
 	if (cfg.hold)
 		hold(&g);
 	CHECK(&g, epf_barrier(r->ep) == 0);
-	*r = g.r;
+	job_rank_leave(r);
 }
 
 static void ceiling(uint32_t bytes)
@@ -262,7 +293,7 @@ static void ceiling(uint32_t bytes)
 	exit(0);
 }
 
-/* Runs a function in a separate process: this one forks ranks later and must not have met a driver. */
+/* Runs a function in a separate process: this one forks ranks later and must not have loaded a driver. */
 static int in_child(void (*fn)(uint32_t), uint32_t arg)
 {
 	pid_t pid;
@@ -291,55 +322,29 @@ static void probe(uint32_t unused)
 	_exit(77);
 }
 
-static int my_device;
-
-static int place_signals(struct epf *ep)
+static void print_logs(void)
 {
-	return epf_signals_place(ep, EPF_SIGNALS_GPU, my_device);
+	for (unsigned i = 0; i < 2; i++) {
+		char *log = daemons_log(&cfg.daemons, i);
+
+		fprintf(stderr, "%s\n", log ? log : "");
+		free(log);
+	}
 }
 
-static void rank_main(struct ranks *job, uint32_t i)
-{
-	char gpu[32], copy[48], cpu[32], signals[32];
-	const char *settings[8] = { gpu, copy, signals };
-	struct rank r = { .page = job->page,
-			  .rendezvous = job->page->rendezvous,
-			  .settings = settings,
-			  .job = "gpu_job",
-			  .me = i,
-			  .world = cfg.ranks };
-	int n = 3;
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	alarm(170); /* whatever happens, nothing is left behind */
-	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
-	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
-	snprintf(signals, sizeof(signals), "signals=%d", SIGNALS);
-	if (cfg.service)
-		for (const char *const *c = daemons_client(&cfg.daemons, i * 2 / cfg.ranks); *c;
-		     c++)
-			settings[n++] = *c;
-	if (cfg.rate && !cfg.service && gpu_own_cpus(i, cfg.ranks, cpu))
-		settings[n++] = cpu;
-	while (!__atomic_load_n(&job->page->open, __ATOMIC_ACQUIRE))
-		usleep(500);
-	my_device = (int)(i % cfg.devices);
-	if (cfg.gpu_signals)
-		r.region0 = place_signals;
-	rank_open(&r);
-	body(&r);
-	epf_close(r.ep);
-	epf_boot_close(r.boot);
-	exit(0);
-}
-
-/* A whole job; 0 when every rank and every daemon ended well. */
+/* Runs a whole job. Returns 0 when every rank and every daemon ended well. */
 static int run_job(bool service)
 {
-	char gpu[32], copy[48], what[96];
-	const char *const settings[] = { gpu, copy, NULL };
-	struct ranks job = { .count = cfg.ranks };
-	int bad = 0, status;
+	char gpu[32], copy[48], stats[64], what[96];
+	const char *const settings[] = { gpu, copy, stats, NULL };
+	struct job_plan plan = { .name = "gpu_job",
+				 .world = cfg.ranks,
+				 .settings = settings,
+				 .daemons = service ? &cfg.daemons : NULL,
+				 .body = body,
+				 .alarm_s = ALARM_S };
+	struct job job;
+	int bad;
 
 	cfg.service = service;
 	snprintf(what, sizeof(what), "%s %s %s%s", cfg.gpu, service ? "service" : "embedded",
@@ -347,32 +352,15 @@ static int run_job(bool service)
 	cfg.what = what;
 	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
 	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
-	if (service && daemons_start(&cfg.daemons, 2, settings))
+	snprintf(stats, sizeof(stats), "stats-dir=%s", stats_dir);
+	if (service && daemons_start(&cfg.daemons, 2, (const char *const[]){ gpu, copy, NULL }))
 		return 1;
-	job.page = mmap(NULL, sizeof(*job.page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-			-1, 0);
-	if (job.page == MAP_FAILED)
-		return 1;
-	fflush(NULL);
-	for (uint32_t i = 0; i < cfg.ranks; i++) {
-		job.pid[i] = fork();
-		if (job.pid[i] == 0)
-			rank_main(&job, i);
-	}
-	bad = ranks_serve(&job, "gpu_job") != 0;
-	for (uint32_t i = 0; i < cfg.ranks; i++)
-		bad |= waitpid(job.pid[i], &status, 0) != job.pid[i] || status != 0;
-	epf_boot_server_stop(job.server);
-	if (service)
-		for (unsigned i = 0; bad && i < 2; i++) {
-			char *log = daemons_log(&cfg.daemons, i);
-
-			fprintf(stderr, "%s\n", log ? log : "");
-			free(log);
-		}
+	bad = job_fork(&job, &plan) || job_wait(&job, 0, ALARM_S * 1000);
+	job_end(&job);
+	if (service && bad)
+		print_logs();
 	if (service)
 		bad |= daemons_stop(&cfg.daemons) != 0;
-	munmap(job.page, sizeof(*job.page));
 	return bad;
 }
 
@@ -419,7 +407,7 @@ static int options(int argc, char **argv)
 		else
 			return 1;
 	}
-	return cfg.ranks < 2 || cfg.ranks > RANKS || !cfg.devices;
+	return cfg.ranks < 2 || cfg.ranks > JOB_RANKS_MAX || !cfg.devices;
 }
 
 int main(int argc, char **argv)
@@ -430,12 +418,12 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: see the head of test_gpu_job.c\n");
 		return 1;
 	}
-	if (getrandom(&cfg.seed, sizeof(cfg.seed), 0) != sizeof(cfg.seed) || !mkdtemp(ranks_dir))
+	if (getrandom(&cfg.seed, sizeof(cfg.seed), 0) != sizeof(cfg.seed) || !mkdtemp(stats_dir))
 		return 1;
 	printf("gpu_job: seed %#llx\n", (unsigned long long)cfg.seed);
 	rc = in_child(probe, 0);
 	if (rc) {
-		ranks_dir_remove(NULL);
+		rmdir(stats_dir);
 		return rc;
 	}
 	if (cfg.rate)
@@ -449,7 +437,7 @@ int main(int argc, char **argv)
 		if (strcmp(cfg.mode, "service") != 0)
 			bad |= run_job(false);
 	}
-	ranks_dir_remove(NULL);
+	rmdir(stats_dir);
 	printf("gpu_job: %s\n", bad ? "FAILED" : "all right");
 	return bad;
 }

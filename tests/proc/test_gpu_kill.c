@@ -1,32 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks and daemons killed while kernels push transfers of GPU memory over the software NIC. The kernel of who is left ends, with a status,
- * by its deadline; waiting for the device returns; every survivor learns the name of the lost rank; the next job is served.
+ * Ranks and daemons killed while kernels push transfers of GPU memory over the software NIC. A surviving kernel ends with a status by its
+ * deadline; waiting for the device returns; every survivor gets an error that names the lost rank; the next job is served.
  *
  *   test_gpu_kill [--gpu fake|cuda] [--devices M] [--copy engine|kernel]
  *
  * Rank 0 pushes, rank 1 waits for a signal that never comes. Without arguments: the fake GPU. With --gpu cuda and no GPU, or in a build
- * without kernels: exit 77 with the reason.
+ * without kernels: exit status 77 with the reason.
  */
 #include "bench/ring/gpu.h"
+#include "fabric/base/clock.h"
 #include "fabric/gpu/gpu.h"
 #include "kernels/bench/p2p.h"
-#include "tests/proc/daemons.h"
-#include "tests/proc/ranks.h"
+#include "tests/proc/svc_job.h"
 
 #include <errno.h>
 #include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 
 #define SECOND UINT64_C(1000000000)
 
 enum {
-	GPU = 1, /* region; 0 is ranks.h's */
+	GPU = 2, /* region; 0 and 1 are svc_job.h's */
 	REGION_BYTES = 32 << 20,
 	BYTES = 7168,
 	WARPS = 8,
 	DEADLINE_S = 8, /* of every wait in a kernel */
 	TOLD_S = 30,    /* every survivor has its error by then, on any machine */
+	ALARM_S = 170,
 };
+
+enum { W_KILLED_NS = 1 }; /* of the page */
+
+static char stats_dir[] = "/tmp/epf-test-gpu-XXXXXX";
 
 static struct {
 	const char *gpu, *copy;
@@ -36,11 +44,11 @@ static struct {
 
 enum victim { NOBODY, RANK_0, RANK_1, DAEMON_0, DAEMON_1 };
 
-struct job {
+struct scene {
 	const char *what;
 	enum victim victim;
 	bool service;
-	const char *notified[2]; /* part of the sentence at each rank; NULL: the rank is killed */
+	const char *notified[2]; /* part of the error text at each rank; NULL: the rank is killed */
 };
 
 static bool is_fake(void)
@@ -48,9 +56,9 @@ static bool is_fake(void)
 	return strcmp(cfg.gpu, "fake") == 0;
 }
 
-/* What a rank needs to launch kernels. */
+/* Launches kernels for a rank. */
 struct pusher {
-	struct rank *r;
+	struct job_rank *r;
 	struct epf_gpu_dev *dev;
 	struct epf_gpu_props props;
 	struct epf_gpu *gpu;
@@ -61,7 +69,7 @@ struct pusher {
 static void pusher_open(struct pusher *p)
 {
 	const void *image = is_fake() ? (const void *)ring_gpu_fake_kernels : ring_gpu_image;
-	struct rank *r = p->r;
+	struct job_rank *r = p->r;
 	const struct epf_gpu_ops *ops;
 	struct epf_gpu_options o;
 	void *module;
@@ -69,17 +77,17 @@ static void pusher_open(struct pusher *p)
 	epf_gpu_options_init(&o);
 	o.device = (int)(r->me % cfg.devices);
 	o.timeout_ns = DEADLINE_S * SECOND;
-	RANK_CHECK(r, epf_gpu_backend(cfg.gpu, &ops) == 0);
-	RANK_CHECK(r, ops->open(o.device, &p->dev) == 0);
-	RANK_CHECK(r, ops->describe(p->dev, &p->props) == 0);
-	RANK_CHECK(r, ops->module_load(p->dev, image, &module) == 0);
-	RANK_CHECK(r, ops->function(p->dev, module, "p2p_bench_stream_kernel", &p->function) == 0);
-	RANK_CHECK(r, ops->stream_create(p->dev, &p->stream) == 0);
-	RANK_CHECK(r, ops->mem_alloc(p->dev, 4096, 0, &p->words) == 0);
-	RANK_CHECK(r, epf_gpu_open(r->ep, &o, &p->gpu) == 0);
+	JOB_CHECK(r, epf_gpu_backend(cfg.gpu, &ops) == 0);
+	JOB_CHECK(r, ops->open(o.device, &p->dev) == 0);
+	JOB_CHECK(r, ops->describe(p->dev, &p->props) == 0);
+	JOB_CHECK(r, ops->module_load(p->dev, image, &module) == 0);
+	JOB_CHECK(r, ops->function(p->dev, module, "p2p_bench_stream_kernel", &p->function) == 0);
+	JOB_CHECK(r, ops->stream_create(p->dev, &p->stream) == 0);
+	JOB_CHECK(r, ops->mem_alloc(p->dev, 4096, 0, &p->words) == 0);
+	JOB_CHECK(r, epf_gpu_open(r->ep, &o, &p->gpu) == 0);
 }
 
-/* One kernel with its puts and flushes; 0, or what it reported. */
+/* Runs one kernel with its puts and flushes. Returns 0, or its error. */
 static int pusher_run(struct pusher *p)
 {
 	struct p2p_bench_args a = { .ctx = (uint64_t)(uintptr_t)epf_gpu_context(p->gpu),
@@ -97,125 +105,103 @@ static int pusher_run(struct pusher *p)
 	void *argv[] = { &a };
 	struct epf_gpu_launch l = { .grid = WARPS, .block = p->props.warp, .args = argv };
 
-	RANK_CHECK(p->r, p->dev->ops->launch(p->dev, p->stream, p->function, &l) == 0);
-	RANK_CHECK(p->r, p->dev->ops->stream_sync(p->dev, p->stream) == 0);
+	JOB_CHECK(p->r, p->dev->ops->launch(p->dev, p->stream, p->function, &l) == 0);
+	JOB_CHECK(p->r, p->dev->ops->stream_sync(p->dev, p->stream) == 0);
 	return epf_gpu_check(p->gpu);
 }
 
-static double since_kill(const struct rank *r)
+static double since_kill(const struct job_rank *r)
 {
-	uint64_t killed = __atomic_load_n(&r->page->killed_ns, __ATOMIC_ACQUIRE);
+	uint64_t killed = job_get(&r->page->words[W_KILLED_NS]);
 
 	return killed ? (double)(epf_now_ns() - killed) / 1e9 : -1;
 }
 
-static void rank_body(struct rank *r, const struct job *job)
+static void body(struct job_rank *r)
 {
+	const struct scene *scene = r->plan->arg;
 	struct pusher p = { .r = r };
 	uint32_t region;
 	void *memory;
 	int rc = 0;
 
-	RANK_CHECK(r, epf_gpu_alloc(r->ep, (int)(r->me % cfg.devices), REGION_BYTES, &memory) == 0);
-	RANK_CHECK(r, epf_region_register_gpu(r->ep, memory, REGION_BYTES,
-					      EPF_REMOTE_WRITE | EPF_REMOTE_READ, &region) == 0 &&
-			      region == GPU);
-	RANK_CHECK(r, epf_exchange(r->ep) == 0);
+	job_rank_enter(r);
+	JOB_CHECK(r, epf_gpu_alloc(r->ep, (int)(r->me % cfg.devices), REGION_BYTES, &memory) == 0);
+	JOB_CHECK(r, epf_region_register_gpu(r->ep, memory, REGION_BYTES,
+					     EPF_REMOTE_WRITE | EPF_REMOTE_READ, &region) == 0 &&
+			     region == GPU);
+	JOB_CHECK(r, epf_exchange(r->ep) == 0);
 	if (r->me == 0)
 		pusher_open(&p);
-	RANK_CHECK(r, epf_barrier(r->ep) == 0);
-	for (uint32_t i = 0; r->me == 0 && !rc && (job->victim != NOBODY || i < 3); i++) {
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	for (uint32_t i = 0; r->me == 0 && !rc && (scene->victim != NOBODY || i < 3); i++) {
 		rc = pusher_run(&p);
-		__atomic_store_n(&r->page->rounds[0], i + 1, __ATOMIC_RELEASE);
+		job_set(&r->report->rounds, i + 1);
 	}
-	if (job->victim == NOBODY) {
-		RANK_CHECK(r, rc == 0);
-		RANK_CHECK(r, epf_barrier(r->ep) == 0);
+	if (scene->victim == NOBODY) {
+		JOB_CHECK(r, rc == 0);
+		JOB_CHECK(r, epf_barrier(r->ep) == 0);
+		job_rank_leave(r);
 		return;
 	}
 	if (r->me == 1)
 		rc = epf_signal_wait(r->ep, 0, 1, 2 * TOLD_S * SECOND);
-	printf("gpu_kill %s %s: rank %u after %.3f s: %s\n", cfg.gpu, job->what, r->me,
+	printf("gpu_kill %s %s: rank %u after %.3f s: %s\n", cfg.gpu, scene->what, r->me,
 	       since_kill(r), epf_last_error());
 	fflush(stdout);
-	RANK_CHECK(r, rc < 0 && rc != -ENOENT);
-	RANK_CHECK(r, since_kill(r) >= 0 && since_kill(r) < TOLD_S);
-	RANK_CHECK(r, strstr(epf_last_error(), job->notified[r->me]));
+	JOB_CHECK(r, rc < 0 && rc != -ENOENT);
+	JOB_CHECK(r, since_kill(r) >= 0 && since_kill(r) < TOLD_S);
+	JOB_CHECK(r, strstr(epf_last_error(), scene->notified[r->me]));
+	job_rank_leave(r);
 }
 
-static void rank_main(struct ranks *ranks, const struct job *job, uint32_t i)
+/* Kills the victim while the kernels run. Returns 0, or -1 if they never did. */
+static int strike(struct job *job, const struct scene *scene)
 {
-	char gpu[32], copy[48];
-	const char *settings[8] = { gpu, copy, "core-idle=pause" };
-	struct rank r = { .page = ranks->page,
-			  .rendezvous = ranks->page->rendezvous,
-			  .settings = settings,
-			  .job = "gpu_kill",
-			  .me = i,
-			  .world = 2 };
-	int n = 3;
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	alarm(170); /* whatever happens, nothing is left behind */
-	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
-	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
-	if (job->service)
-		for (const char *const *c = daemons_client(&cfg.daemons, i); *c; c++)
-			settings[n++] = *c;
-	while (!__atomic_load_n(&ranks->page->open, __ATOMIC_ACQUIRE))
-		usleep(500);
-	rank_open(&r);
-	rank_body(&r, job);
-	epf_close(r.ep);
-	epf_boot_close(r.boot);
-	exit(0);
-}
-
-/* When the kernels run: the victim dies. -1: they never did. */
-static int strike(struct ranks *ranks, const struct job *job)
-{
-	for (unsigned i = 0; __atomic_load_n(&ranks->page->rounds[0], __ATOMIC_ACQUIRE) < 2; i++) {
-		if (i == 60000)
-			return -1;
-		usleep(1000);
-	}
+	if (job_await(&job->page->rank[0].rounds, 2, JOB_WAIT_MS))
+		return -1;
 	usleep(20000);
-	__atomic_store_n(&ranks->page->killed_ns, epf_now_ns(), __ATOMIC_RELEASE);
-	if (job->victim == RANK_0 || job->victim == RANK_1)
-		kill(ranks->pid[job->victim - RANK_0], SIGKILL);
+	job_set(&job->page->words[W_KILLED_NS], epf_now_ns());
+	if (scene->victim == RANK_0 || scene->victim == RANK_1)
+		job_kill(job, scene->victim - RANK_0);
 	else
-		daemons_kill(&cfg.daemons, job->victim - DAEMON_0);
+		daemons_kill(&cfg.daemons, scene->victim - DAEMON_0);
 	return 0;
 }
 
-/* A whole job; 0 when all that is left of it ended well. */
-static int run_job(const struct job *job)
+/* Runs a whole job. Returns 0 when all its survivors ended well. */
+static int run_scene(const struct scene *scene)
 {
-	struct ranks ranks = { .count = 2 };
+	char gpu[32], copy[48], stats[64];
+	const char *const settings[] = { gpu, copy, stats, "core-idle=pause", NULL };
+	struct job_plan plan = { .name = "gpu_kill",
+				 .world = 2,
+				 .settings = settings,
+				 .daemons = scene->service ? &cfg.daemons : NULL,
+				 .body = body,
+				 .arg = (void *)(uintptr_t)scene,
+				 .alarm_s = ALARM_S };
+	struct job job;
 	int bad;
 
-	ranks.page = mmap(NULL, sizeof(*ranks.page), PROT_READ | PROT_WRITE,
-			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (ranks.page == MAP_FAILED)
-		return 1;
-	fflush(NULL);
-	for (uint32_t i = 0; i < 2; i++) {
-		ranks.pid[i] = fork();
-		if (ranks.pid[i] == 0)
-			rank_main(&ranks, job, i);
-	}
-	bad = ranks_serve(&ranks, "gpu_kill") != 0;
-	if (!bad && job->victim != NOBODY)
-		bad = strike(&ranks, job) != 0;
-	bad |= ranks_wait(&ranks, job->victim == RANK_0 ? 0 : job->victim == RANK_1 ? 1 : -1) != 0;
-	ranks_end(&ranks);
-	if (job->victim >= DAEMON_0)
-		bad |= daemons_restart(&cfg.daemons, job->victim - DAEMON_0) != 0;
-	printf("gpu_kill %s %s: %s\n", cfg.gpu, job->what, bad ? "FAILED" : "ok");
+	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
+	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
+	snprintf(stats, sizeof(stats), "stats-dir=%s", stats_dir);
+	bad = job_fork(&job, &plan);
+	if (!bad && scene->victim != NOBODY)
+		bad = strike(&job, scene);
+	if (!bad)
+		bad = job_wait(&job, 0, ALARM_S * 1000);
+	for (unsigned i = 0; job.page && i < 2; i++)
+		bad |= job.page->rank[i].failed != 0;
+	job_end(&job);
+	if (scene->victim >= DAEMON_0)
+		bad |= daemons_restart(&cfg.daemons, scene->victim - DAEMON_0) != 0;
+	printf("gpu_kill %s %s: %s\n", cfg.gpu, scene->what, bad ? "FAILED" : "ok");
 	return bad;
 }
 
-/* In a child: the ranks are forked from a process that has met no driver. */
+/* In a child: ranks must be forked from a process that has loaded no driver. */
 static int probe(void)
 {
 	const struct epf_gpu_ops *ops;
@@ -240,7 +226,7 @@ static int probe(void)
 
 static int play(void)
 {
-	static const struct job jobs[] = {
+	static const struct scene scenes[] = {
 		{ "embedded, rank 1 killed", RANK_1, false, { "rank 1", NULL } },
 		{ "embedded, rank 0 killed", RANK_0, false, { NULL, "rank 0" } },
 		{ "embedded, nobody killed", NOBODY, false, { NULL, NULL } },
@@ -252,9 +238,19 @@ static int play(void)
 	};
 	int bad = 0;
 
-	for (unsigned i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++)
-		bad |= run_job(&jobs[i]);
+	for (unsigned i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
+		bad |= run_scene(&scenes[i]);
 	return bad;
+}
+
+/* A killed rank leaves its statistics file. */
+static void remove_stats(void)
+{
+	char command[64];
+
+	snprintf(command, sizeof(command), "rm -r %s", stats_dir);
+	if (system(command))
+		fprintf(stderr, "cannot remove %s\n", stats_dir);
 }
 
 int main(int argc, char **argv)
@@ -277,11 +273,11 @@ int main(int argc, char **argv)
 		else
 			return 1;
 	}
-	if (!cfg.devices || !mkdtemp(ranks_dir))
+	if (!cfg.devices || !mkdtemp(stats_dir))
 		return 1;
 	rc = probe();
 	if (rc) {
-		ranks_dir_remove(NULL);
+		remove_stats();
 		return rc;
 	}
 	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
@@ -297,7 +293,7 @@ int main(int argc, char **argv)
 		}
 		rc |= daemons_stop(&cfg.daemons) != 0;
 	}
-	ranks_dir_remove(NULL);
+	remove_stats();
 	printf("gpu_kill: %s\n", rc ? "FAILED" : "all right");
 	return rc != 0;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's sleeping mode: what two idle engines cost, and how soon they are awake. The figures are reported (lines
- * with #); asserted is only that they sleep, stay asleep, and are woken by a wakeup rather than by their timer. Wake-ups
- * are measured with pauses long enough for the engines to fall asleep, and by a caller that spins, so that its own
- * sleep does not count.
+ * The engine's sleeping mode: the cost of two idle engines, and how soon they wake. Figures are printed (lines with #); the test asserts
+ * only that engines sleep, stay asleep, and are woken by a wakeup rather than by their timer. Pauses between measurements let the engines
+ * fall asleep.
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
@@ -28,8 +27,8 @@
 enum {
 	RANKS = 2,
 	WAKES = 200,
-	VAIN = 5, /* the least number of spins is learnt */
-	LOOKS_MOST = 3000,
+	WAITS = 5, /* enough to learn the smallest number of spins */
+	CLOCK_READS_MAX = 3000,
 	PAUSE_NS = 2 * 1000 * 1000,
 	IDLE_S = 2,
 	BYTES = 4096,
@@ -38,8 +37,8 @@ enum {
 
 #define WAKE_LIMIT_NS UINT64_C(60000000000)
 /*
- * An engine that no wakeup wakes finds its work when its longest sleep of 20 ms is over, of which it has slept 2: always. What a busy machine adds
- * it adds to some, so the fastest tenth is looked at.
+ * An engine that no wakeup reaches finds its work only after its longest sleep of 20 ms, of which 2 have passed. A busy machine delays
+ * some wakeups, so the fastest tenth is judged.
  */
 #define TENTH_LIMIT_US 8000.0
 
@@ -123,7 +122,7 @@ static void idle_engines_use_little(void **state)
 	double percent;
 
 	(void)state;
-	nap(100 * 1000 * 1000); /* the join is over, they have fallen asleep */
+	nap(100 * 1000 * 1000); /* they fall asleep after the join */
 	sleeps = counter(0, "sleeps");
 	cpu = cpu_ns();
 	wall = epf_now_ns();
@@ -135,7 +134,7 @@ static void idle_engines_use_little(void **state)
 	printf("# idle_cpu_percent %.3f\n", percent);
 	printf("# idle_sleeps_per_second %.1f\n", (double)sleeps * 1e9 / (double)wall);
 	assert_true(sleeps > 0);
-	/* It does not wake for nothing. */
+	/* No needless wakeups. */
 	assert_true((double)sleeps < (double)wall / 1e9 * MOST_SLEEPS_PER_S);
 	assert_true(percent < 50.0);
 }
@@ -154,61 +153,57 @@ static void report(const char *name, uint64_t *ns)
 	assert_true((double)ns[WAKES / 10] / 1000.0 < TENTH_LIMIT_US);
 }
 
-/* One engine: from the push to the command's retirement; a NOP needs no other engine. */
-static void a_push_wakes_the_engine(void **state)
+/* A NOP, which needs one engine: from the push to its retirement. */
+static void push(unsigned i, uint64_t start)
 {
+	uint64_t pushed = epf_ring_pushed(f.ring[0]) + 1;
+
+	(void)i;
+	assert_return_code(epf_ring_push_raw(f.ring[0], 0, 0), 0);
+	while (epf_ring_done(f.ring[0]) != pushed)
+		assert_true(epf_now_ns() - start < WAKE_LIMIT_NS);
+}
+
+/* Two sleeping engines: from the put_signal to the signal at the peer. */
+static void put_signal(unsigned i, uint64_t start)
+{
+	assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 64, 3, 1, 0), 0);
+	while (epf_signal_value(f.ep[1], 3) != i + 1)
+		assert_true(epf_now_ns() - start < WAKE_LIMIT_NS);
+}
+
+/* The caller sleeps as well. */
+static void put_signal_and_wait(unsigned i, uint64_t start)
+{
+	(void)start;
+	assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 64, 4, 1, 0), 0);
+	assert_return_code(epf_signal_wait(f.ep[1], 4, i + 1, WAKE_LIMIT_NS), 0);
+}
+
+static void work_wakes_sleepers(void **state)
+{
+	static const struct {
+		const char *name;
+		void (*fn)(unsigned i, uint64_t start);
+	} kinds[] = { { "wake_us", push },
+		      { "wake_put_signal_us", put_signal },
+		      { "wake_waiter_us", put_signal_and_wait } };
+
 	uint64_t ns[WAKES];
 
 	(void)state;
-	for (unsigned i = 0; i < WAKES; i++) {
-		uint64_t start, pushed = epf_ring_pushed(f.ring[0]) + 1;
+	for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+		for (unsigned i = 0; i < WAKES; i++) {
+			uint64_t start;
 
-		nap(PAUSE_NS);
-		start = epf_now_ns();
-		assert_return_code(epf_ring_push_raw(f.ring[0], 0, 0), 0);
-		while (epf_ring_done(f.ring[0]) != pushed)
-			assert_true(epf_now_ns() - start < WAKE_LIMIT_NS);
-		ns[i] = epf_now_ns() - start;
+			nap(PAUSE_NS);
+			start = epf_now_ns();
+			kinds[k].fn(i, start);
+			ns[i] = epf_now_ns() - start;
+		}
+		report(kinds[k].name, ns);
 	}
-	report("wake_us", ns);
 	assert_true(counter(0, "wakeups") > 0);
-}
-
-/* Two engines, both asleep: from the put_signal to the signal at the peer. */
-static void a_put_signal_wakes_both(void **state)
-{
-	uint64_t ns[WAKES];
-
-	(void)state;
-	for (unsigned i = 0; i < WAKES; i++) {
-		uint64_t start;
-
-		nap(PAUSE_NS);
-		start = epf_now_ns();
-		assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 64, 3, 1, 0), 0);
-		while (epf_signal_value(f.ep[1], 3) != i + 1)
-			assert_true(epf_now_ns() - start < WAKE_LIMIT_NS);
-		ns[i] = epf_now_ns() - start;
-	}
-	report("wake_put_signal_us", ns);
-}
-
-/* And the caller asleep too: three sleepers in a row. */
-static void a_put_signal_wakes_the_waiter(void **state)
-{
-	uint64_t ns[WAKES];
-
-	(void)state;
-	for (unsigned i = 0; i < WAKES; i++) {
-		uint64_t start;
-
-		nap(PAUSE_NS);
-		start = epf_now_ns();
-		assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 64, 4, 1, 0), 0);
-		assert_return_code(epf_signal_wait(f.ep[1], 4, i + 1, WAKE_LIMIT_NS), 0);
-		ns[i] = epf_now_ns() - start;
-	}
-	report("wake_waiter_us", ns);
 }
 
 static uint64_t thread_ns(void)
@@ -219,40 +214,40 @@ static uint64_t thread_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* The clock of a wait in vain: stops until the wait has learnt something, which it does before its first sleep; then the deadline has passed. */
-struct vain_clock {
+/* A clock that stops until the wait has learnt from its spins, which it does before its first sleep; then the deadline has passed. */
+struct stopped_clock {
 	const struct epf *ep;
 	uint32_t had;
-	uint32_t looks;
+	uint32_t reads;
 };
 
-static uint64_t vain_now(void *arg)
+static uint64_t stopped_now(void *arg)
 {
-	struct vain_clock *c = arg;
+	struct stopped_clock *c = arg;
 
-	return c->ep->spins != c->had || ++c->looks > LOOKS_MOST ? WAKE_LIMIT_NS : 0;
+	return c->ep->spins != c->had || ++c->reads > CLOCK_READS_MAX ? WAKE_LIMIT_NS : 0;
 }
 
 /*
- * A rank for which spinning never helps soon hardly spins: the CPU may be the one that an engine needs. Asserted is what was learnt; the time
- * is only shown, for a sleep that is dear (a virtual machine's) may cost more than all spinning.
+ * A rank for which spinning never helps learns to spin less: an engine may need the CPU. The number of spins is judged; the time is only
+ * printed, because a sleep on a virtual machine may cost more than all spinning.
  */
-static void waits_in_vain_spin_less(void **state)
+static void unsuccessful_waits_spin_less(void **state)
 {
-	uint64_t ns[VAIN];
+	uint64_t ns[WAITS];
 
 	(void)state;
-	for (uint32_t r = 0; r < RANKS; r++) { /* each learns for itself */
+	for (uint32_t r = 0; r < RANKS; r++) { /* each rank learns separately */
 		struct epf *ep = f.ep[r];
 		uint64_t (*now)(void *arg) = ep->now;
 		void *now_arg = ep->now_arg;
 		uint32_t first = 0;
 
-		for (unsigned i = 0; i < VAIN; i++) {
-			struct vain_clock clock = { .ep = ep, .had = ep->spins };
+		for (unsigned i = 0; i < WAITS; i++) {
+			struct stopped_clock clock = { .ep = ep, .had = ep->spins };
 			uint64_t start = thread_ns();
 
-			ep->now = vain_now;
+			ep->now = stopped_now;
 			ep->now_arg = &clock;
 			assert_int_equal(epf_signal_wait(ep, 9, 1, 1000000), -ETIMEDOUT);
 			ep->now = now;
@@ -264,18 +259,16 @@ static void waits_in_vain_spin_less(void **state)
 		assert_int_not_equal(first, 0);
 		assert_true(ep->spins * 4 < first);
 		printf("# first_wait_cpu_us %.1f, last one %.1f\n", (double)ns[0] / 1e3,
-		       (double)ns[VAIN - 1] / 1e3);
+		       (double)ns[WAITS - 1] / 1e3);
 	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(waits_in_vain_spin_less), /* before others have taught them */
+		cmocka_unit_test(unsuccessful_waits_spin_less), /* before other waits */
 		cmocka_unit_test(idle_engines_use_little),
-		cmocka_unit_test(a_push_wakes_the_engine),
-		cmocka_unit_test(a_put_signal_wakes_both),
-		cmocka_unit_test(a_put_signal_wakes_the_waiter),
+		cmocka_unit_test(work_wakes_sleepers),
 	};
 
 	return cmocka_run_group_tests_name("idle", tests, set_up, tear_down);

@@ -1,69 +1,179 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two jobs of one user at the same time on one machine do not see each other: both play their rounds, each sees its own
- * bytes and signals only, their files have different names and are gone afterwards, nothing appears in /dev/shm, and a
- * rank that comes to the wrong job's rendezvous is refused without harm.
+ * Jobs of embedded ranks. If a rank is killed, every survivor gets an error with its number within a bounded time, masks it and goes on
+ * with the others. A rank stopped for less than the timeout is not noticed. Two jobs of one user on one machine do not interfere: each
+ * sees its own bytes and signals only, their files have different names and are gone afterwards, nothing appears in /dev/shm, a rank at
+ * the wrong job's rendezvous is refused, and one job survives the death of the other.
  */
-#include "tests/proc/ranks.h"
+#include "fabric/base/clock.h"
+#include "fabric/nic/nic.h"
+#include "tests/proc/svc_job.h"
 
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
-enum { RANKS = 2, ROUNDS = 300 };
+enum { VICTIM = 2, BEFORE = 200, AFTER = 200, RANKS = 2, ROUNDS = 300, NOTIFIED_MS = 10000 };
 
-#define WAIT_NS UINT64_C(20000000000)
+enum { W_KILLED_NS = 1, W_LAST_ROUND = 2, W_DONE = 3 }; /* of the page */
 
-static unsigned count_files(const char *path, const char *word)
+static char dir[] = "/tmp/epf-test-jobs-XXXXXX", stats_dir[64]; /* a killed rank leaves a file */
+
+static const char *const defaults[] = { stats_dir, NULL };
+static const char *const short_timeouts[] = { stats_dir, "peer-timeout=1s", "emu-retry-timeout=1s",
+					      NULL };
+static const char *const long_timeouts[] = { stats_dir, "peer-timeout=5s", "emu-retry-timeout=5s",
+					     NULL };
+static const char *const unordered[] = { stats_dir,
+					 "peer-timeout=1s",
+					 "emu-retry-timeout=1s",
+					 "emu-order=unordered",
+					 "emu-delay=20us",
+					 "emu-reorder=0.05",
+					 "emu-duplicate=0.05",
+					 "emu-drop=0.02",
+					 NULL };
+
+static struct job job[2];
+
+static void start(struct job *j, const char *name, uint32_t world, const char *const *settings,
+		  void (*body)(struct job_rank *r))
 {
-	DIR *d = opendir(path);
-	unsigned n = 0;
+	struct job_plan plan = { .name = name,
+				 .world = world,
+				 .tag = 1 + (uint64_t)(j - job),
+				 .settings = settings,
+				 .body = body,
+				 .flush_every = UINT32_MAX };
 
-	for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
-		n += e->d_name[0] != '.' && (!word || strstr(e->d_name, word) != NULL);
-	if (d)
-		closedir(d);
-	return n;
+	assert_int_equal(job_fork(j, &plan), 0);
 }
 
-static void play(struct rank *r)
+static int stop(void **state)
 {
-	snprintf(r->page->stats_file[r->me], sizeof(r->page->stats_file[0]), "%s",
-		 epf_stats_file(r->ep));
+	(void)state;
+	job_end(&job[0]);
+	job_end(&job[1]);
+	return 0;
+}
+
+/* After the error: checks the state and a command to the lost rank, then plays without it. */
+static void go_on(struct job_rank *r)
+{
+	struct epf_ring_failure failure;
+	uint64_t *last = &r->page->words[W_LAST_ROUND];
+	struct epf_ring *ring;
+
+	JOB_CHECK(r, epf_peer_state(r->ep, VICTIM) == -ECONNRESET);
+	JOB_CHECK(r, epf_peer_mask(r->ep, VICTIM) == 0);
+	r->masked[VICTIM] = true;
+	JOB_CHECK(r, epf_wait_retired(r->ring, epf_ring_pushed(r->ring), job_wait_ns()) == 0);
+	JOB_CHECK(r, epf_ring_open(r->ep, NULL, &ring) == 0);
+	JOB_CHECK(r, epf_put_signal(ring, VICTIM, 0, 0, 0, 0, 64, 0, 1, 0) == 0);
+	JOB_CHECK(r, epf_wait_retired(ring, 1, job_wait_ns()) == 0);
+	JOB_CHECK(r, epf_ring_error(ring, &failure) == 1);
+	JOB_CHECK(r, failure.rank == VICTIM && failure.status == EPF_S_PEER_DOWN);
+	/* Survivors are in the same round or one apart; rank 0 chooses the last one. */
+	if (r->me == 0)
+		job_set(last, r->round + AFTER);
+	JOB_CHECK(r, job_await(last, 1, job_ms(JOB_WAIT_MS)) == 0);
+	while (r->round < job_get(last))
+		JOB_CHECK(r, job_rank_round(r, job_wait_ns()) == 0);
+	for (uint32_t p = 0; p < VICTIM; p++)
+		if (p != r->me)
+			JOB_CHECK(r, epf_peer_state(r->ep, p) != -ECONNRESET);
+}
+
+static void survive(struct job_rank *r)
+{
+	job_rank_enter(r);
+	job_rank_told(r, job_rank_until_error(r));
+	JOB_CHECK(r, r->report->rc == -ECONNRESET);
+	JOB_CHECK(r, strstr(r->report->text, "rank 2") != NULL);
+	JOB_CHECK(r, job_get(&r->page->words[W_KILLED_NS]) != 0);
+	go_on(r);
+	job_rank_leave(r);
+}
+
+static void kill_one(const char *name, const char *const *settings)
+{
+	uint64_t worst = 0, killed;
+
+	start(&job[0], name, 3, settings, survive);
+	assert_int_equal(job_reach(&job[0], BEFORE, job_ms(JOB_WAIT_MS)), 0);
+	killed = epf_now_ns();
+	job_set(&job[0].page->words[W_KILLED_NS], killed);
+	job_kill(&job[0], VICTIM);
+	assert_int_equal(job_wait(&job[0], 0, job_ms(JOB_WAIT_MS)), 0);
+	for (uint32_t i = 0; i < VICTIM; i++) {
+		uint64_t notified = job[0].page->rank[i].notified_ns - killed;
+
+		assert_true(notified < NOTIFIED_MS * UINT64_C(1000000));
+		worst = notified > worst ? notified : worst;
+	}
+	printf("# %s: notified after %.0f ms\n", name, (double)worst / 1e6);
+}
+
+static void a_killed_rank_is_named(void **state)
+{
+	(void)state;
+	kill_one("killed", short_timeouts);
+}
+
+static void a_killed_rank_is_named_unordered(void **state)
+{
+	(void)state;
+	kill_one("killed-unordered", unordered);
+}
+
+static void a_short_stop_is_no_error(void **state)
+{
+	(void)state;
+	start(&job[0], "stopped", 3, long_timeouts, job_play);
+	assert_int_equal(job_reach(&job[0], BEFORE / 4, job_ms(JOB_WAIT_MS)), 0);
+	for (int i = 0; i < 3; i++) {
+		kill(job[0].pid[i], SIGSTOP);
+		usleep(400 * 1000);
+		kill(job[0].pid[i], SIGCONT);
+		usleep(10 * 1000);
+	}
+	assert_int_equal(job_more(&job[0], AFTER), 0);
+	assert_int_equal(job_finish(&job[0]), 0);
+}
+
+static void play_rounds(struct job_rank *r)
+{
+	job_rank_enter(r);
+	snprintf(r->report->text, sizeof(r->report->text), "%s", epf_stats_file(r->ep));
 	while (r->round < ROUNDS)
-		RANK_CHECK(r, rank_round(r, WAIT_NS) == 0);
-	RANK_CHECK(r, epf_barrier(r->ep) == 0);
-	/* One signal a round and peer, and nothing from anybody else. */
+		JOB_CHECK(r, job_rank_round(r, job_wait_ns()) == 0);
+	JOB_CHECK(r, epf_barrier(r->ep) == 0);
+	/* One signal per round and peer, and none from elsewhere. */
 	for (uint32_t s = 0; s < epf_signal_count(r->ep); s++)
-		RANK_CHECK(r,
-			   epf_signal_value(r->ep, s) == (s < r->world && s != r->me ? ROUNDS : 0));
-	__atomic_fetch_add(&r->page->done, 1, __ATOMIC_ACQ_REL);
-	while (__atomic_load_n(&r->page->end, __ATOMIC_ACQUIRE) == 0)
-		usleep(1000);
+		JOB_CHECK(r,
+			  epf_signal_value(r->ep, s) == (s < r->world && s != r->me ? ROUNDS : 0));
+	job_count(&r->page->words[W_DONE]);
+	JOB_CHECK(r, job_await(&r->page->end, 1, job_ms(JOB_WAIT_MS)) == 0);
+	job_rank_leave(r);
 }
 
-static void wait_for(const uint64_t *word, uint64_t value)
-{
-	for (int i = 0; i < 60000 && __atomic_load_n(word, __ATOMIC_ACQUIRE) != value; i++)
-		usleep(1000);
-	assert_int_equal(__atomic_load_n(word, __ATOMIC_ACQUIRE), value);
-}
-
-/* A rank of job b comes to job a's rendezvous. */
-static void intrude(struct ranks *a)
+/* A rank of job b at job a's rendezvous. */
+static void intrude(struct job *a)
 {
 	struct epf_boot_opts o = { .size = sizeof(o),
 				   .rank = 0,
 				   .world = RANKS,
-				   .rendezvous = epf_boot_server_address(a->server),
+				   .rendezvous = a->page->rendezvous,
 				   .job = "b",
-				   .timeout_ns = WAIT_NS };
+				   .timeout_ns = job_wait_ns() };
 	struct epf_boot *boot;
 
+	assert_int_equal(job_await(&a->page->open, 1, job_ms(JOB_WAIT_MS)), 0);
 	assert_true(epf_boot_tcp_open(&o, &boot) < 0);
 	assert_non_null(strstr(epf_last_error(), "job"));
 	printf("# refused: %s\n", epf_last_error());
@@ -71,60 +181,67 @@ static void intrude(struct ranks *a)
 
 static void two_jobs_do_not_meet(void **state)
 {
-	unsigned shm = count_files("/dev/shm", NULL);
-	struct ranks job[2];
+	unsigned shm = proc_files("/dev/shm", NULL, NULL, 0),
+		 files = proc_files(dir, ".stats", NULL, 0);
 
 	(void)state;
-	assert_int_equal(ranks_fork(&job[0], "a", RANKS, 1, NULL, play), 0);
-	assert_int_equal(ranks_fork(&job[1], "b", RANKS, 2, NULL, play), 0);
-	assert_int_equal(ranks_serve(&job[0], "a"), 0);
-	assert_int_equal(ranks_serve(&job[1], "b"), 0);
+	start(&job[0], "a", RANKS, defaults, play_rounds);
+	start(&job[1], "b", RANKS, defaults, play_rounds);
 	intrude(&job[0]);
 	for (int j = 0; j < 2; j++)
-		wait_for(&job[j].page->done, RANKS);
-	/* All four are done and still there: their files are four, and /dev/shm is as it was. */
-	assert_int_equal(count_files(ranks_dir, ".stats"), 2 * RANKS);
+		assert_int_equal(job_await(&job[j].page->words[W_DONE], RANKS, job_ms(JOB_WAIT_MS)),
+				 0);
+	/* All four are done and still running: they have four files, and /dev/shm is unchanged. */
+	assert_int_equal(proc_files(dir, ".stats", NULL, 0), files + 2 * RANKS);
 	for (unsigned i = 0; i < 2 * RANKS; i++)
 		for (unsigned k = 0; k < i; k++)
-			assert_string_not_equal(job[i / RANKS].page->stats_file[i % RANKS],
-						job[k / RANKS].page->stats_file[k % RANKS]);
-	assert_int_equal(count_files("/dev/shm", NULL), shm);
-	for (int j = 0; j < 2; j++) {
-		__atomic_store_n(&job[j].page->end, 1, __ATOMIC_RELEASE);
-		assert_int_equal(ranks_wait(&job[j], -1), 0);
-		ranks_end(&job[j]);
-	}
-	assert_int_equal(count_files(ranks_dir, ".stats"), 0);
+			assert_string_not_equal(job[i / RANKS].page->rank[i % RANKS].text,
+						job[k / RANKS].page->rank[k % RANKS].text);
+	assert_int_equal(proc_files("/dev/shm", NULL, NULL, 0), shm);
+	for (int j = 0; j < 2; j++)
+		assert_int_equal(job_finish(&job[j]), 0);
+	assert_int_equal(proc_files(dir, ".stats", NULL, 0), files);
 }
 
-/* The death of a rank of one job is no matter of the other. */
 static void one_job_dies_the_other_lives(void **state)
 {
-	const char *const settings[] = { "peer-timeout=1s", "emu-retry-timeout=1s", NULL };
-	struct ranks job[2];
+	(void)state;
+	start(&job[0], "a", RANKS, short_timeouts, play_rounds);
+	start(&job[1], "b", RANKS, short_timeouts, play_rounds);
+	assert_int_equal(job_reach(&job[0], 10, job_ms(JOB_WAIT_MS)), 0);
+	for (uint32_t i = 0; i < RANKS; i++)
+		job_kill(&job[0], i);
+	assert_int_equal(job_await(&job[1].page->words[W_DONE], RANKS, job_ms(JOB_WAIT_MS)), 0);
+	assert_int_equal(job_finish(&job[1]), 0);
+}
+
+static int make_dir(void **state)
+{
+	(void)state;
+	if (!mkdtemp(dir))
+		return -1;
+	snprintf(stats_dir, sizeof(stats_dir), "stats-dir=%s", dir);
+	return 0;
+}
+
+static int remove_dir(void **state)
+{
+	char command[64];
 
 	(void)state;
-	assert_int_equal(ranks_fork(&job[0], "a", RANKS, 1, settings, play), 0);
-	assert_int_equal(ranks_fork(&job[1], "b", RANKS, 2, settings, play), 0);
-	assert_int_equal(ranks_serve(&job[0], "a"), 0);
-	assert_int_equal(ranks_serve(&job[1], "b"), 0);
-	assert_int_equal(ranks_reach(&job[0], 10), 0);
-	for (int i = 0; i < RANKS; i++)
-		kill(job[0].pid[i], SIGKILL);
-	wait_for(&job[1].page->done, RANKS);
-	__atomic_store_n(&job[1].page->end, 1, __ATOMIC_RELEASE);
-	assert_int_equal(ranks_wait(&job[1], -1), 0);
-	ranks_end(&job[1]);
-	assert_int_equal(ranks_wait(&job[0], -1), RANKS);
-	ranks_end(&job[0]);
+	snprintf(command, sizeof(command), "rm -r %s", dir);
+	return system(command);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(two_jobs_do_not_meet),
-		cmocka_unit_test(one_job_dies_the_other_lives),
+		cmocka_unit_test_teardown(a_killed_rank_is_named, stop),
+		cmocka_unit_test_teardown(a_killed_rank_is_named_unordered, stop),
+		cmocka_unit_test_teardown(a_short_stop_is_no_error, stop),
+		cmocka_unit_test_teardown(two_jobs_do_not_meet, stop),
+		cmocka_unit_test_teardown(one_job_dies_the_other_lives, stop),
 	};
 
-	return cmocka_run_group_tests_name("jobs", tests, ranks_dir_make, ranks_dir_remove);
+	return cmocka_run_group_tests_name("jobs", tests, make_dir, remove_dir);
 }

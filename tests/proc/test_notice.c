@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank that is alone says the peer it waits for and where: rank 0, which serves the rendezvous, and another rank, which finds none there; each
- * with an engine of its own and with a daemon's. Started as the README says, by three variables.
+ * A rank that is alone reports which rank it waits for, and where: rank 0, which serves the rendezvous, and another rank, which finds
+ * none; each embedded and with a daemon. Started with three environment variables, as in the README.
  */
 #include "fabric/base/clock.h"
 #include "fabric/client/epf.h"
@@ -26,7 +26,7 @@ enum { LIMIT_MS = 60000 };
 
 static struct daemons daemons;
 
-/* A port of loopback that nobody else gets while the socket is open, and that refuses connections until somebody listens. */
+/* Reserves a loopback port while the socket is open; the port refuses connections until a rank listens. */
 static int reserve_port(unsigned *port)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET,
@@ -61,7 +61,7 @@ static void be_lonely(unsigned rank, const char *where, const char *const *setti
 	_exit(1);
 }
 
-/* What a lonely rank writes until all words are there; fails where they do not come. */
+/* Runs a lonely rank until it has written the words and its address. */
 static void expect(unsigned rank, const char *const *settings, const char *a)
 {
 	uint64_t deadline = epf_now_ns() + UINT64_C(1000000) * LIMIT_MS;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon under a service manager: what it says to NOTIFY_SOCKET (sd_notify(3)), by path and by abstract name.
+"""The daemon's messages to a service manager over NOTIFY_SOCKET (sd_notify(3)), by path and by abstract name.
 
-Usage: test_notify.py EP-FABRIC. A listener of our own stands for systemd: ready only when the socket serves, a sign of life within
-the watchdog's period, "stopping" before the end; and a daemon whose manager is gone serves all the same.
+Usage: test_notify.py EP-FABRIC. A listener acts as systemd: READY only when the socket serves, WATCHDOG within its period, STOPPING before
+the exit; a daemon without its manager serves all the same.
 """
 import os
 import signal
@@ -32,7 +32,7 @@ class Daemon:
             env=env, stderr=subprocess.PIPE)
 
     def hear(self):
-        """The next datagram, as a dictionary."""
+        """Returns the next datagram as a dictionary."""
         return dict(line.split("=", 1) for line in self.listener.recv(4096).decode().splitlines())
 
     def end(self):
@@ -54,7 +54,7 @@ def it_is_ready_alive_and_stopping(program, folder, address):
     begun = time.monotonic()
     while beats < 5:
         beats += d.hear().get("WATCHDOG") == "1"
-    # Each of 5 within its period; a busy machine is late, so only the sum is looked at, generously.
+    # A busy machine delays single beats: only their sum is judged, generously.
     assert time.monotonic() - begun < 5 * 20 * WATCHDOG_S
     d.process.send_signal(signal.SIGTERM)
     seen = []

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checking traffic between real processes: each seed forks a job of 3 or 4 ranks that meet over TCP on loopback and
- * talk over an unordered NIC that reorders, duplicates and drops; lanes fail in some. A failing seed prints one line:
- *   EPF_SEED=n build/tests/proc/test_order
- * EPF_PROC_SEEDS: how many (40; under a sanitizer 4), EPF_TEST_LONG: 1,000.
+ * The checking traffic (order.h) in real time, over an unordered NIC that reorders, duplicates and drops; in some seeds lanes fail. Each
+ * seed is a job of 3 or 4 ranks: processes that meet over TCP on loopback, or with --threads threads of one process with an engine thread
+ * each, for ThreadSanitizer. A failing seed prints one line:
+ *   EPF_SEED=n build/tests/proc/test_order [--threads]
+ * EPF_PROC_SEEDS: how many (processes: 40, under a sanitizer 4; threads: at most 6), EPF_TEST_LONG: 1,000.
  */
 #include "tests/proc/order.h"
 
@@ -11,7 +12,9 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +29,9 @@ enum { SEEDS = 4, SEED_SECONDS = 240 };
 #else
 enum { SEEDS = 40, SEED_SECONDS = 60 };
 #endif
-enum { LONG_SEEDS = 1000, MOST_FAILURES = 3 };
+enum { THREAD_SEEDS = 6, LONG_SEEDS = 1000, MOST_FAILURES = 3 };
+
+static bool threads;
 
 static uint64_t number(const char *name, uint64_t otherwise)
 {
@@ -35,7 +40,9 @@ static uint64_t number(const char *name, uint64_t otherwise)
 	return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* A port nobody listens at now. */
+/* ---- ranks as processes ---- */
+
+/* Returns a port that is free now. */
 static uint16_t free_port(void)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -50,7 +57,7 @@ static uint16_t free_port(void)
 	return ntohs(a.sin_port);
 }
 
-/* Waits for the ranks until the deadline; those that are left are killed. 0 when all ended well. */
+/* Waits for the ranks; kills those left at the deadline. Returns 0 if all ended well. */
 static int reap(const struct order_job *job, pid_t *pids)
 {
 	uint64_t end = epf_now_ns() + SEED_SECONDS * UINT64_C(1000000000);
@@ -68,7 +75,7 @@ static int reap(const struct order_job *job, pid_t *pids)
 			if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 				continue;
 			bad = 1;
-			/* The others wait for it no longer. */
+			/* The others must not wait for it. */
 			__atomic_store_n(&job->page->failed, 1, __ATOMIC_RELEASE);
 			if (!job->page->text[r][0])
 				snprintf(job->page->text[r], ORDER_TEXT,
@@ -88,6 +95,72 @@ static int reap(const struct order_job *job, pid_t *pids)
 	return bad;
 }
 
+static int run_processes(struct order_job *job)
+{
+	pid_t pids[SIM_RANKS] = { 0 };
+
+	job->port = free_port();
+	fflush(NULL);
+	for (uint32_t r = 0; r < job->ranks; r++) {
+		pids[r] = fork();
+		if (pids[r] == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			_exit(order_run_rank(job, r, NULL) != 0);
+		}
+		if (pids[r] < 0) {
+			perror("fork");
+			exit(1); /* the ranks die with this process */
+		}
+	}
+	return reap(job, pids);
+}
+
+/* ---- ranks as threads ---- */
+
+struct thread_arg {
+	struct order_job *job;
+	struct epf_boot *boot;
+	uint32_t rank;
+	int rc;
+};
+
+static void *run_rank(void *arg)
+{
+	struct thread_arg *a = arg;
+
+	a->rc = order_run_rank(a->job, a->rank, a->boot);
+	return NULL;
+}
+
+static int run_threads(struct order_job *job)
+{
+	struct thread_arg args[SIM_RANKS];
+	pthread_t thread[SIM_RANKS];
+	struct epf_boot_group *group;
+	int bad = 0;
+
+	if (epf_boot_local_create(job->ranks, &group))
+		return 1;
+	for (uint32_t r = 0; r < job->ranks; r++) {
+		args[r] = (struct thread_arg){ .job = job, .rank = r };
+		if (epf_boot_local_open(group, r, &args[r].boot) ||
+		    pthread_create(&thread[r], NULL, run_rank, &args[r])) {
+			fprintf(stderr, "cannot start rank %u\n", r);
+			exit(1);
+		}
+	}
+	for (uint32_t r = 0; r < job->ranks; r++) {
+		pthread_join(thread[r], NULL);
+		bad |= args[r].rc != 0;
+	}
+	for (uint32_t r = 0; r < job->ranks; r++)
+		epf_boot_close(args[r].boot);
+	epf_boot_local_destroy(group);
+	return bad;
+}
+
+/* ---- seeds ---- */
+
 struct totals {
 	uint64_t commands, replays, lane_errors, threaded;
 	uint64_t proof[ORDER_PROOFS];
@@ -98,40 +171,20 @@ static int run_seed(uint64_t seed, struct totals *t)
 	struct order_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE,
 				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	static struct order_job job;
-	pid_t pids[SIM_RANKS] = { 0 };
-	int bad = 0;
+	int bad;
 
 	if (page == MAP_FAILED)
 		return 1;
-	order_job_make(&job, seed, -1);
+	order_job_make(&job, seed, threads ? 1 : -1);
 	job.page = page;
-	job.port = free_port();
-	fflush(NULL);
-	for (uint32_t r = 0; r < job.ranks; r++) {
-		pids[r] = fork();
-		if (pids[r] < 0) {
-			snprintf(page->text[r], ORDER_TEXT, "fork: %s", strerror(errno));
-			__atomic_store_n(&page->failed, 1, __ATOMIC_RELEASE);
-			pids[r] = 0;
-			bad = 1;
-			break;
-		}
-		if (pids[r] == 0) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			_exit(order_run_rank(&job, r, NULL) != 0);
-		}
-	}
-	if (bad)
-		for (uint32_t r = 0; r < job.ranks; r++)
-			if (pids[r])
-				kill(pids[r], SIGKILL);
-	bad |= reap(&job, pids);
+	bad = threads ? run_threads(&job) : run_processes(&job);
 	for (uint32_t r = 0; bad && r < job.ranks; r++)
 		if (page->text[r][0])
-			printf("FAILED: replay with EPF_SEED=%llu build/tests/proc/test_order: %s [ranks %u "
+			printf("FAILED: replay with EPF_SEED=%llu build/tests/proc/test_order%s: %s [ranks %u "
 			       "rings %u lanes %u errors %d progress=%s]\n",
-			       (unsigned long long)seed, page->text[r], job.ranks, job.rings,
-			       job.lanes, job.errors, job.threaded ? "thread" : "caller");
+			       (unsigned long long)seed, threads ? " --threads" : "", page->text[r],
+			       job.ranks, job.rings, job.lanes, job.errors,
+			       job.threaded ? "thread" : "caller");
 	order_proof(&job, t->proof);
 	t->threaded += (uint64_t)job.threaded;
 	for (uint32_t r = 0; r < job.ranks; r++) {
@@ -144,20 +197,22 @@ static int run_seed(uint64_t seed, struct totals *t)
 	return bad;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	uint64_t one = number("EPF_SEED", 0), first = one ? one : 1;
+	uint64_t one = number("EPF_SEED", 0), first = one ? one : 1, start = epf_now_ns();
 	uint64_t count = number("EPF_PROC_SEEDS", getenv("EPF_TEST_LONG") ? LONG_SEEDS : SEEDS);
-	uint64_t start = epf_now_ns();
 	struct totals t = { 0 };
 	int failures = 0;
 
-	/* The library would wonder about variables that are not its own. */
+	threads = argc > 1 && !strcmp(argv[1], "--threads");
+	if (threads)
+		count = count < THREAD_SEEDS ? count : THREAD_SEEDS;
+	if (one)
+		count = 1;
+	/* The library warns about unknown EPF_ variables. */
 	unsetenv("EPF_PROC_SEEDS");
 	unsetenv("EPF_SEEDS");
 	unsetenv("EPF_TEST_LONG");
-	if (one)
-		count = 1;
 	for (uint64_t seed = first; seed < first + count && failures < MOST_FAILURES; seed++)
 		failures += run_seed(seed, &t);
 	printf("# %llu seeds (%llu with progress=thread), %llu commands; reordered %llu, duplicated %llu, dropped "

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors name the rank that began it. A rank is killed while all others but one stall; that one is notified, and its process exits at once.
- * The others go on one after another, each when the one before has exited on its error, so each sees more dead ranks than the one before. All must name
- * the killed rank: with engines in the ranks, and with daemons, of which one is stalled as well, so that it hears of both losses at once.
- * And a wait that ends because a peer's engine is stalled names that engine's process.
+ * Errors name the rank that failed first. A rank is killed while all others but one are stopped; that one gets the error and exits at
+ * once. The others continue one by one, each after the previous one has exited on its error, so each sees more dead ranks. All must name
+ * the killed rank: with embedded engines, and with daemons, one of which is stopped as well and so learns of several losses at once.
+ * A wait that ends because a peer's engine is stopped names that engine's process.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 
 #include <errno.h>
@@ -22,7 +21,7 @@
 
 enum { WORLD = 5, VICTIM = 4, NODES = 3, LIMIT_MS = 60000, EXIT_LOST = 3, STOPPED_DAEMON = 1 };
 
-/* Nobody is taken for lost for stalled. */
+/* No stopped rank is declared lost. */
 #define PATIENT "peer-silence=1h", "emu-retry-timeout=1h", "emu-rnr-timeout=1h"
 
 static const char *const patient[] = { "peer-timeout=1h", PATIENT, NULL };
@@ -41,17 +40,11 @@ static const char *const *embedded(void)
 	return list;
 }
 
-/* Ends as a program does that prints its error and exits: the engine of an embedded rank says no goodbye. */
+/* Exits on its error without closing, so the engine of an embedded rank sends no farewell. */
 static void play(struct job_rank *r)
 {
-	int rc;
-
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
-	do
-		rc = job_rank_round(r, UINT64_C(1000000) * LIMIT_MS);
-	while (!rc);
-	job_rank_told(r, rc);
+	job_rank_enter(r);
+	job_rank_told(r, job_rank_until_error(r));
 	_exit(EXIT_LOST);
 }
 
@@ -59,19 +52,16 @@ static void start_job(const char *name, uint32_t world, const char *const *setti
 		      void (*body)(struct job_rank *r), bool service)
 {
 	static const unsigned daemon_of[WORLD] = { 0, 1, 2, 1, 2 };
-	struct job_plan plan = { .name = name,
-				 .world = world,
-				 .settings = settings,
-				 .body = body,
-				 .alarm_s = 600,
-				 .boot_timeout_ns = UINT64_C(1000000) * LIMIT_MS };
+	struct job_plan plan = {
+		.name = name, .world = world, .settings = settings, .body = body, .alarm_s = 600
+	};
 
 	for (uint32_t i = 0; i < world; i++)
 		plan.client[i] = service ? daemons_client(&daemons, daemon_of[i]) : embedded();
 	assert_int_equal(job_fork(&job, &plan), 0);
 }
 
-static void expect_told(uint32_t rank)
+static void expect_error(uint32_t rank)
 {
 	int status = 0;
 
@@ -85,7 +75,7 @@ static void expect_told(uint32_t rank)
 	printf("# rank %u: %s\n", rank, job.page->rank[rank].text);
 }
 
-static void kill_in_turn(const char *name, bool service)
+static void kill_and_continue(const char *name, bool service)
 {
 	start_job(name, WORLD, patient, play, service);
 	assert_int_equal(job_reach(&job, 20, LIMIT_MS), 0);
@@ -93,18 +83,16 @@ static void kill_in_turn(const char *name, bool service)
 		kill(job.pid[i], SIGSTOP);
 	if (service)
 		kill(daemons.pid[STOPPED_DAEMON], SIGSTOP);
-	kill(job.pid[VICTIM], SIGKILL);
-	waitpid(job.pid[VICTIM], NULL, 0);
-	job.pid[VICTIM] = 0;
-	expect_told(0);
+	job_kill(&job, VICTIM);
+	expect_error(0);
 	if (service) {
-		usleep(500 * 1000); /* until all has been said that this daemon is to find */
+		usleep(500 * 1000); /* all notifications for this daemon are pending by then */
 		kill(daemons.pid[STOPPED_DAEMON], SIGCONT);
 		usleep(500 * 1000);
 	}
 	for (uint32_t i = 1; i < VICTIM; i++) {
 		kill(job.pid[i], SIGCONT);
-		expect_told(i);
+		expect_error(i);
 	}
 	job_end(&job);
 }
@@ -112,18 +100,18 @@ static void kill_in_turn(const char *name, bool service)
 static void engines_in_the_ranks(void **state)
 {
 	(void)state;
-	kill_in_turn("root-embedded", false);
+	kill_and_continue("root-embedded", false);
 }
 
 static void engines_in_daemons(void **state)
 {
 	(void)state;
-	kill_in_turn("root-daemons", true);
+	kill_and_continue("root-daemons", true);
 }
 
 enum { W_ASK = 1, W_SILENT = 2, W_AWAKE = 3 };
 
-/* Waits for what never comes, until the error says (or no more says) that the peer is silent. */
+/* Waits for a signal that is never sent, until the error says (or no longer says) that the peer is silent. */
 static void ask_until(struct job_rank *r, bool silent)
 {
 	uint64_t deadline = epf_now_ns() + UINT64_C(1000000) * LIMIT_MS;
@@ -137,9 +125,8 @@ static void ask_until(struct job_rank *r, bool silent)
 
 static void ask(struct job_rank *r)
 {
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
-	/* Something of each has arrived at the other: from then on the engines promise signs of life. */
+	job_rank_enter(r);
+	/* Once traffic has gone both ways, the engines exchange heartbeats. */
 	for (int i = 0; i < 4; i++)
 		JOB_CHECK(r, job_rank_round(r, UINT64_C(1000000) * LIMIT_MS) == 0);
 	if (r->me == 0) {
@@ -152,8 +139,7 @@ static void ask(struct job_rank *r)
 	}
 	JOB_CHECK(r, job_await(&r->page->words[W_AWAKE], 1, LIMIT_MS) == 0);
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
-	epf_close(r->ep);
-	epf_boot_close(r->boot);
+	job_rank_leave(r);
 }
 
 static void stop_one(const char *name, bool service)

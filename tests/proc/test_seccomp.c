@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot path makes no system call, allocates nothing and takes no lock: shown at run time. Child processes
- * (seccomp_child.c) run 5 s of load under a seccomp filter that kills them on any system call but exit_group, with traps
- * in malloc and pthread_mutex_lock; this parent judges what they left in shared memory. The same children, made to
- * sin once on purpose, show that the judge sees it.
+ * The hot path makes no system call, allocates nothing and takes no lock, checked at run time. Child processes (seccomp_child.c) run 5 s
+ * of load under a seccomp filter that kills them on any system call but exit_group, with traps in malloc and pthread_mutex_lock; this
+ * parent checks what they leave in shared memory. Children that violate a rule on purpose show that the check works.
  */
 #include "tests/proc/seccomp_child.h"
 
@@ -26,7 +25,7 @@ struct run {
 	struct report *report;
 };
 
-static struct run start(enum load load, enum sin sin, uint64_t ms)
+static struct run start(enum load load, enum violation violation, uint64_t ms)
 {
 	struct rlimit no_core = { 0, 0 };
 	struct run run;
@@ -41,8 +40,8 @@ static struct run start(enum load load, enum sin sin, uint64_t ms)
 		return run;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	setrlimit(RLIMIT_CORE, &no_core);
-	signal(SIGILL, SIG_DFL); /* cmocka's handler would run on in here */
-	run_load(run.report, load, sin, ms);
+	signal(SIGILL, SIG_DFL); /* not cmocka's handler */
+	run_load(run.report, load, violation, ms);
 }
 
 static void finish(struct run *run)
@@ -56,12 +55,12 @@ static int start_loads(void **state)
 {
 	(void)state;
 	for (enum load load = LOAD_ORDERED; load <= LOAD_NULL; load++)
-		runs[load] = start(load, SIN_NONE, 5000);
+		runs[load] = start(load, VIOLATION_NONE, 5000);
 	return 0;
 }
 
-/* What every clean child shows. */
-static const struct report *judge(enum load load, const char *name)
+/* Checks every child without a violation. */
+static const struct report *check_load(enum load load, const char *name)
 {
 	struct run *run = &runs[load];
 	const struct report *r = run->report;
@@ -91,7 +90,7 @@ static const struct report *judge(enum load load, const char *name)
 	return r;
 }
 
-/* Lanes have failed, and were opened and used again. */
+/* Lanes failed, and were opened and used again. */
 static void check_links(const struct report *r)
 {
 	printf("# links cut %llu times, %llu lanes failed, %llu recoveries\n",
@@ -102,7 +101,7 @@ static void check_links(const struct report *r)
 
 static void emu_ordered(void **state)
 {
-	const struct report *r = judge(LOAD_ORDERED, "emu ordered");
+	const struct report *r = check_load(LOAD_ORDERED, "emu ordered");
 
 	(void)state;
 	assert_true(r->deferred > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
@@ -111,7 +110,7 @@ static void emu_ordered(void **state)
 
 static void emu_unordered(void **state)
 {
-	const struct report *r = judge(LOAD_UNORDERED, "emu unordered");
+	const struct report *r = check_load(LOAD_UNORDERED, "emu unordered");
 
 	(void)state;
 	assert_true(r->deferred > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
@@ -122,13 +121,13 @@ static void emu_unordered(void **state)
 static void null(void **state)
 {
 	(void)state;
-	judge(LOAD_NULL, "null");
+	check_load(LOAD_NULL, "null");
 }
 
-/* The judge can fail: each sin, committed once, is seen. */
+/* Each violation is detected. */
 static void a_system_call_is_seen(void **state)
 {
-	struct run run = start(LOAD_ORDERED, SIN_SYSCALL, 10);
+	struct run run = start(LOAD_ORDERED, VIOLATION_SYSCALL, 10);
 
 	(void)state;
 	finish(&run);
@@ -137,9 +136,9 @@ static void a_system_call_is_seen(void **state)
 	assert_int_equal(run.report->finished, 0);
 }
 
-static void sinned(enum load load, enum sin sin, const char *what)
+static void violated(enum load load, enum violation violation, const char *what)
 {
-	struct run run = start(load, sin, 10);
+	struct run run = start(load, violation, 10);
 
 	finish(&run);
 	assert_true(WIFSIGNALED(run.status));
@@ -152,17 +151,17 @@ static void sinned(enum load load, enum sin sin, const char *what)
 static void an_allocation_is_seen(void **state)
 {
 	(void)state;
-	sinned(LOAD_ORDERED, SIN_MALLOC, "malloc");
-	sinned(LOAD_NULL, SIN_MALLOC, "malloc");
+	violated(LOAD_ORDERED, VIOLATION_MALLOC, "malloc");
+	violated(LOAD_NULL, VIOLATION_MALLOC, "malloc");
 }
 
 static void a_lock_is_seen(void **state)
 {
 	(void)state;
-	sinned(LOAD_ORDERED, SIN_LOCK, "pthread_mutex_lock");
+	violated(LOAD_ORDERED, VIOLATION_LOCK, "pthread_mutex_lock");
 }
 
-/* 0 when this machine lets a process forbid itself system calls. */
+/* Returns 0 if a process may load a seccomp filter here. */
 static int probe(void)
 {
 	int status;

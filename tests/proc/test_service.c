@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The service end to end, as an operator and a job see it: real daemons, real rank processes. What hostile clients, kills, links and
- * containers do to it has tests of its own (test_svc_*.c). Needs the ep-fabric program (daemons.h).
+ * The service end to end, as seen by an operator and a job: real daemons, real rank processes. test_svc_*.c cover hostile clients, kills,
+ * links and containers. Needs the ep-fabric program (daemons.h).
  */
-#include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,33 +16,47 @@
 
 #include <cmocka.h>
 
-enum { STEP_MS = 60000 };
-
 static struct daemons d;
-static const char *const no_client[] = { NULL };
 
 static struct job_plan plan_of(const char *name, uint32_t world, uint64_t tag,
 			       void (*body)(struct job_rank *r))
 {
-	struct job_plan p = { .name = name,
-			      .world = world,
-			      .tag = tag,
-			      .body = body,
-			      .boot_timeout_ns = UINT64_C(20000000000) };
-
-	for (uint32_t r = 0; r < world; r++)
-		p.client[r] = d.n ? daemons_client(&d, r * d.n / world) : no_client;
-	return p;
+	return (struct job_plan){
+		.name = name, .world = world, .tag = tag, .daemons = &d, .body = body
+	};
 }
 
-/* Puts, signals, flushes and gets, with every rank, and looks at every byte. */
+static void run(const char *name, uint32_t world, uint64_t tag, void (*body)(struct job_rank *r))
+{
+	struct job_plan plan = plan_of(name, world, tag, body);
+
+	assert_int_equal(job_run(&plan), 0);
+}
+
+static void run_on(unsigned daemon, const char *name, void (*body)(struct job_rank *r))
+{
+	struct job_plan plan = { .name = name, .world = 1, .body = body };
+
+	plan.client[0] = daemons_client(&d, daemon);
+	assert_int_equal(job_run(&plan), 0);
+}
+
+/* Forks a job and waits for its first rounds. */
+static void start(struct job *job, const char *name, uint32_t world, uint64_t tag)
+{
+	struct job_plan plan = plan_of(name, world, tag, job_play);
+
+	assert_int_equal(job_fork(job, &plan), 0);
+	assert_int_equal(job_reach(job, 10, job_ms(JOB_WAIT_MS)), 0);
+}
+
+/* Puts, signals, flushes and gets with every rank; checks every byte. */
 static void play_all(struct job_rank *r)
 {
 	uint64_t out = (uint64_t)(2 * r->world) * JOB_SLOT, back = out + JOB_SLOT;
-	uint8_t *slots = NULL;
+	uint8_t *slots;
 
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
+	job_rank_enter(r);
 	JOB_CHECK(r, strcmp(epf_mode(r->ep), "embedded") != 0);
 	slots = r->mem;
 	for (uint32_t round = 0; round < 15; round++) {
@@ -55,7 +66,7 @@ static void play_all(struct job_rank *r)
 					     JOB_SLOT, 0) == 0);
 		JOB_CHECK(r, epf_flush(r->ring, 0, 0) == 0);
 		JOB_CHECK(r, epf_wait_retired(r->ring, epf_ring_pushed(r->ring), 0) == 0);
-		/* Flushed is visible there: what is read back now is what was put. */
+		/* A flushed put is visible at the peer: a get reads it back. */
 		for (uint32_t p = 0; p < r->world; p++) {
 			memset(slots + back, 0, JOB_SLOT);
 			JOB_CHECK(r, epf_get(r->ring, p, 0, back, 0, (uint64_t)r->me * JOB_SLOT,
@@ -71,23 +82,12 @@ static void play_all(struct job_rank *r)
 		job_set(&r->report->rounds, round + 1);
 	}
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
-	epf_close(r->ep);
-	epf_boot_close(r->boot);
+	job_rank_leave(r);
 }
 
-static int count_files(const char *dir, const char *suffix)
+static unsigned count_files(const char *word)
 {
-	DIR *dp = opendir(dir);
-	int n = 0;
-
-	for (struct dirent *e = dp ? readdir(dp) : NULL; e; e = readdir(dp)) {
-		size_t len = strlen(e->d_name), s = strlen(suffix);
-
-		n += len > s && strcmp(e->d_name + len - s, suffix) == 0;
-	}
-	if (dp)
-		closedir(dp);
-	return n;
+	return proc_files(d.dir, word, NULL, 0);
 }
 
 static bool status_has(unsigned i, const char *text)
@@ -99,7 +99,7 @@ static bool status_has(unsigned i, const char *text)
 	return has;
 }
 
-/* Waits until daemon i's status says so. */
+/* Waits until daemon i's status contains text. */
 static void await_status(unsigned i, const char *text)
 {
 	for (int at = 0; at < 1200; at++) {
@@ -107,20 +107,14 @@ static void await_status(unsigned i, const char *text)
 			return;
 		usleep(50000);
 	}
-	fail_msg("node%u never says %s", i, text);
+	fail_msg("the status of node%u never contains %s", i, text);
 }
 
 static void two_daemons_serve_a_job(void **state)
 {
-	struct job_plan p;
-	struct job job;
-
 	(void)state;
 	assert_int_equal(daemons_start(&d, 2, NULL), 0);
-	p = plan_of("four", 4, 1, play_all);
-	assert_int_equal(job_fork(&job, &p), 0);
-	assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 0);
-	job_end(&job);
+	run("four", 4, 1, play_all);
 	await_status(0, "\"jobs\": []");
 	assert_true(status_has(1, "\"jobs_begun\": 1"));
 	assert_true(status_has(0, "\"ranks_lost\": 0"));
@@ -130,29 +124,24 @@ static void two_daemons_serve_a_job(void **state)
 
 static void two_jobs_run_at_once(void **state)
 {
-	struct job_plan p[2];
 	struct job job[2];
 
 	(void)state;
 	assert_int_equal(daemons_start(&d, 2, NULL), 0);
-	p[0] = plan_of("one", 4, 1, job_play);
-	p[1] = plan_of("two", 3, 2, job_play);
+	start(&job[0], "one", 4, 1);
+	start(&job[1], "two", 3, 2);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(job_fork(&job[i], &p[i]), 0);
-	for (int i = 0; i < 2; i++)
-		assert_int_equal(job_reach(&job[i], 50, job_ms(STEP_MS)), 0);
+		assert_int_equal(job_more(&job[i], 50), 0);
 	assert_true(status_has(0, "\"name\": \"one\""));
 	assert_true(status_has(0, "\"name\": \"two\""));
-	for (int i = 0; i < 2; i++)
-		job_set(&job[i].page->end, 1);
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(job_wait(&job[i], 0, job_ms(STEP_MS)), 0);
+		assert_int_equal(job_finish(&job[i]), 0);
 		job_end(&job[i]);
 	}
 	assert_int_equal(daemons_stop(&d), 0);
 }
 
-/* Joining is to be refused, in words. */
+/* Joining must be refused, with a reason. */
 static void is_refused(struct job_rank *r)
 {
 	int rc = job_rank_open(r);
@@ -161,37 +150,26 @@ static void is_refused(struct job_rank *r)
 		rc = job_rank_join(r);
 	JOB_CHECK(r, rc == -ESHUTDOWN);
 	JOB_CHECK(r, strstr(epf_last_error(), "EPF-710") != NULL);
-	epf_close(r->ep);
-	epf_boot_close(r->boot);
+	job_rank_leave(r);
 }
 
 static void term_drains(void **state)
 {
-	struct job_plan p, late;
-	struct job job, second;
+	struct job job;
 	char *log;
 
 	(void)state;
 	assert_int_equal(daemons_start(&d, 1, NULL), 0);
-	p = plan_of("old", 2, 1, job_play);
-	late = plan_of("late", 1, 2, is_refused);
-	assert_int_equal(job_fork(&job, &p), 0);
-	assert_int_equal(job_reach(&job, 10, job_ms(STEP_MS)), 0);
-	assert_int_equal(daemons_end(&d, 0, SIGTERM, 300), -1); /* it goes on */
+	start(&job, "old", 2, 1);
+	assert_int_equal(daemons_end(&d, 0, SIGTERM, 300), -1); /* keeps running */
 	assert_true(status_has(0, "\"draining\": true"));
-	assert_int_equal(job_fork(&second, &late), 0);
-	assert_int_equal(job_wait(&second, 0, job_ms(STEP_MS)), 0);
-	job_end(&second);
-	/* The running job is not disturbed, and the daemon ends with it. */
-	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 20, job_ms(STEP_MS)),
-			 0);
-	job_set(&job.page->end, 1);
-	assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 0);
+	run("late", 1, 2, is_refused);
+	/* The running job is not disturbed; the daemon ends with it. */
+	assert_int_equal(job_more(&job, 20), 0);
+	assert_int_equal(job_finish(&job), 0);
 	job_end(&job);
-	assert_int_equal(daemons_end(&d, 0, 0, job_ms(60000)), 0);
-	assert_int_equal(count_files(d.dir, ".sock") + count_files(d.dir, ".lock") +
-				 count_files(d.dir, ".stats"),
-			 0);
+	assert_int_equal(daemons_end(&d, 0, 0, job_ms(JOB_WAIT_MS)), 0);
+	assert_int_equal(count_files(".sock") + count_files(".lock") + count_files(".stats"), 0);
 	log = daemons_log(&d, 0);
 	assert_non_null(strstr(log, "instance node0: ended in order"));
 	free(log);
@@ -200,47 +178,49 @@ static void term_drains(void **state)
 
 static void second_term_ends_jobs(void **state)
 {
-	struct job_plan p;
 	struct job job;
 
 	(void)state;
 	assert_int_equal(daemons_start(&d, 1, NULL), 0);
-	p = plan_of("stays", 2, 1, job_play);
-	assert_int_equal(job_fork(&job, &p), 0);
-	assert_int_equal(job_reach(&job, 10, job_ms(STEP_MS)), 0);
+	start(&job, "stays", 2, 1);
 	assert_int_equal(daemons_end(&d, 0, SIGTERM, 200), -1);
-	assert_int_equal(daemons_end(&d, 0, SIGTERM, job_ms(60000)), 0);
-	/* Its ranks get the error that the daemon is gone, which to this body is a fault. */
-	assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 2);
+	assert_int_equal(daemons_end(&d, 0, SIGTERM, job_ms(JOB_WAIT_MS)), 0);
+	/* Its ranks get the error that the daemon is gone, which fails a check of this body. */
+	assert_int_equal(job_wait(&job, 0, job_ms(JOB_WAIT_MS)), 2);
 	job_end(&job);
 	assert_int_equal(daemons_stop(&d), 0);
 }
 
+/* A draining daemon finishes its job and refuses others; the other daemon serves; after --off it serves again. */
 static void drain_and_back(void **state)
 {
-	static const char *const on[] = { "drain", "--wait", NULL };
-	static const char *const off[] = { "drain", "--off", "--json", NULL };
-	struct job_plan late, p;
+	static const char *const begin[] = { "drain", "--instance", "node0", NULL };
+	static const char *const on[] = { "drain", "--wait", "--instance", "node0", NULL };
+	static const char *const off[] = {
+		"drain", "--off", "--json", "--instance", "node0", NULL
+	};
 	struct job job;
 	char *out = NULL;
 
 	(void)state;
-	assert_int_equal(daemons_start(&d, 1, NULL), 0);
+	assert_int_equal(daemons_start(&d, 2, NULL), 0);
+	start(&job, "runs", 4, 3);
+	assert_int_equal(daemons_command(&d, begin, &out), 0);
+	assert_string_equal(out, "node0: draining, 1 jobs run\n");
+	free(out);
+	run_on(0, "late", is_refused);
+	run_on(1, "elsewhere", job_play);
+	assert_true(status_has(0, "\"EPF-710\": 1"));
+	assert_int_equal(job_more(&job, 100), 0);
+	assert_int_equal(job_finish(&job), 0);
+	job_end(&job);
 	assert_int_equal(daemons_command(&d, on, &out), 0);
 	assert_string_equal(out, "node0: draining, 0 jobs run\n");
 	free(out);
-	late = plan_of("late", 1, 2, is_refused);
-	assert_int_equal(job_fork(&job, &late), 0);
-	assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 0);
-	job_end(&job);
-	assert_true(status_has(0, "\"EPF-710\": 1"));
 	assert_int_equal(daemons_command(&d, off, &out), 0);
 	assert_non_null(strstr(out, "\"draining\": false"));
 	free(out);
-	p = plan_of("again", 2, 1, play_all);
-	assert_int_equal(job_fork(&job, &p), 0);
-	assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 0);
-	job_end(&job);
+	run_on(0, "again", play_all);
 	assert_int_equal(daemons_stop(&d), 0);
 }
 
@@ -257,35 +237,28 @@ static void second_daemon_is_refused(void **state)
 	assert_non_null(strstr(out, "EPF-712"));
 	assert_ptr_equal(strchr(out, '\n'), out + strlen(out) - 1); /* one line */
 	free(out);
-	assert_true(status_has(0, "\"schema\": \"epf.service/1\"")); /* the first one is well */
+	assert_true(status_has(0, "\"schema\": \"epf.service/1\"")); /* the first one is unharmed */
 	assert_int_equal(daemons_stop(&d), 0);
 }
 
 static void killed_daemon_starts_again(void **state)
 {
-	struct job_plan p;
-	struct job job;
-
 	(void)state;
 	assert_int_equal(daemons_start(&d, 2, NULL), 0);
-	for (int at = 0; at < 3; at++) {
+	for (uint64_t at = 0; at < 3; at++) {
 		daemons_kill(&d, 1);
-		/* Nobody was connected: its sweeper removes socket and lock, unless the next start comes first. */
-		for (unsigned ms = 0; at == 0 && ms < job_ms(60000); ms++) {
-			if (count_files(d.dir, ".sock") + count_files(d.dir, ".lock") == 2)
+		/* It had no clients: its sweeper removes socket and lock, unless the next start comes first. */
+		for (unsigned ms = 0; at == 0 && ms < job_ms(JOB_WAIT_MS); ms++) {
+			if (count_files(".sock") + count_files(".lock") == 2)
 				break;
 			usleep(1000);
 		}
 		if (at == 0)
-			assert_int_equal(count_files(d.dir, ".sock") + count_files(d.dir, ".lock"),
-					 2);
+			assert_int_equal(count_files(".sock") + count_files(".lock"), 2);
 		assert_int_equal(daemons_restart(&d, 1), 0);
-		p = plan_of("after", 4, (uint64_t)at, play_all);
-		assert_int_equal(job_fork(&job, &p), 0);
-		assert_int_equal(job_wait(&job, 0, job_ms(STEP_MS)), 0);
-		job_end(&job);
+		run("after", 4, at, play_all);
 	}
-	assert_int_equal(count_files(d.dir, ".stats"), 2);
+	assert_int_equal(count_files(".stats"), 2);
 	assert_int_equal(daemons_stop(&d), 0);
 }
 
@@ -300,16 +273,18 @@ static int end_daemons(void **state)
 	return 0;
 }
 
+#define TEST(fn) cmocka_unit_test_teardown(fn, end_daemons)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(two_daemons_serve_a_job, end_daemons),
-		cmocka_unit_test_teardown(two_jobs_run_at_once, end_daemons),
-		cmocka_unit_test_teardown(term_drains, end_daemons),
-		cmocka_unit_test_teardown(second_term_ends_jobs, end_daemons),
-		cmocka_unit_test_teardown(drain_and_back, end_daemons),
-		cmocka_unit_test_teardown(second_daemon_is_refused, end_daemons),
-		cmocka_unit_test_teardown(killed_daemon_starts_again, end_daemons),
+		TEST(two_daemons_serve_a_job),
+		TEST(two_jobs_run_at_once),
+		TEST(term_drains),
+		TEST(second_term_ends_jobs),
+		TEST(drain_and_back),
+		TEST(second_daemon_is_refused),
+		TEST(killed_daemon_starts_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that use NVSHMEM as a compiled DeepEP does, served by the preloaded shim: ranks as processes, CPU code in the kernels' place.
+"""Programs that use NVSHMEM as a compiled DeepEP does, served by the preloaded shim: rank processes, with CPU code instead of kernels.
 
   test_shim.py SHIM_LIBRARY SHIM_RANK EP_FABRIC DEEP_EP_MODULE TORCH_MODULE
 
-Memory is host memory (gpu-backend=fake, shim-host-heap), the NIC is the software NIC. Whoever calls NVSHMEM from another module reaches the
-stand-in for the real library, before, beside and after. The heap is small, the waits are long: a busy machine is no failure.
+Memory is host memory (gpu-backend=fake, shim-host-heap), the NIC is the software NIC. Calls of NVSHMEM from other modules reach the stand-in
+for the real library before, during and after. Time limits are long, so that a busy machine does not fail.
 """
 import os
 import random
@@ -32,7 +32,7 @@ def environment(library, **more):
 
 
 def play(rank_program, world, env, version="3.4.5", before=(), jobs=1, services=()):
-    """Runs a job, or several side by side; exit statuses and everything that was said. Of services rank r has the r-th, in turn."""
+    """Runs one or several jobs at once; returns exit statuses and output. Rank r uses services[r modulo their number]."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
         env = dict(env, XDG_RUNTIME_DIR=folder)
         envs = [dict(env, EPF_SERVICE=services[r % len(services)]) if services else env for r in range(world)]
@@ -55,7 +55,7 @@ def play(rank_program, world, env, version="3.4.5", before=(), jobs=1, services=
 
 
 def play_by_daemons(rank_program, env, ep_fabric, jobs, many):
-    """The same jobs of two ranks, their engine in a daemon, or each rank's in one of its own: two nodes."""
+    """The same for jobs of two ranks served by one daemon, or by a daemon each (two nodes)."""
     with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
         sockets = [os.path.join(folder, f"node{n}.sock") for n in range(many)]
         daemons = [subprocess.Popen([ep_fabric, "run", "--instance", f"node{n}", "--runtime-dir", folder, "--stats-dir", folder, "--nic=emu"],
@@ -79,7 +79,7 @@ def play_by_daemons(rank_program, env, ep_fabric, jobs, many):
 
 
 def with_daemon_of_its_own(library, rank, ep_fabric):
-    """ep-fabric shim --daemon: what is wrong, or None. Two ranks as one program; statuses; a launcher that is asked to end, or is killed, leaves no daemon."""
+    """ep-fabric shim --daemon; returns what is wrong, or None. Two ranks as one program; exit statuses; a terminated or killed launcher leaves no daemon."""
     def left(folder):
         return [n for n in os.listdir(folder) if n.startswith("epf-shim-")]
 
@@ -110,7 +110,7 @@ def with_daemon_of_its_own(library, rank, ep_fabric):
         os.mkdir(deep)
         code, said = run("/bin/sh", "-c", "echo ran", XDG_RUNTIME_DIR=deep)
         if code != 1 or "ran\n" in said or "did not start" not in said:
-            return f"a daemon that cannot start: {code} {said}"
+            return f"the daemon did not start: {code} {said}"
         if left(folder) + left(deep):
             return f"left behind: {left(folder) + left(deep)}"
         for number, status in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)):
@@ -130,13 +130,13 @@ def with_daemon_of_its_own(library, rank, ep_fabric):
 
 
 def look(ep_fabric, *words):
-    """ep-fabric shim --dry-run: status and what it said."""
+    """Runs ep-fabric shim --dry-run; returns status and output."""
     p = subprocess.run([ep_fabric, "shim", "--dry-run", *words], env=environment(None), capture_output=True, text=True, timeout=TIME_S, check=False)
     return p.returncode, p.stdout + p.stderr
 
 
 def damaged(ep_fabric, module):
-    """A module cut short anywhere, or with bytes changed, is an answer and no crash. The first wrong status, or None."""
+    """A truncated or altered module is refused without a crash; returns the first wrong status, or None."""
     with open(module, "rb") as f:
         whole = f.read()
     dice = random.Random(7)
@@ -165,11 +165,11 @@ def main(library, rank, ep_fabric, deep_ep, torch):
             print("\n".join("# " + line for line in said.splitlines()[-30:]), flush=True)
 
     unordered = {"EPF_EMU_ORDER": "unordered", "EPF_EMU_REORDER": "0.3", "EPF_EMU_DUPLICATE": "0.1", "EPF_EMU_DROP": "0.02"}
-    for world, what, more in ((1, "one rank", {}), (2, "two ranks", {}), (3, "three ranks, an unordered NIC that loses and doubles", unordered)):
+    for world, what, more in ((1, "one rank", {}), (2, "two ranks", {}), (3, "three ranks, an unordered NIC that drops and duplicates", unordered)):
         codes, said = play(rank, world, environment(library, **more))
         served = said.count(" puts of ") == world and "0 refusals" in said
-        judge(f"{what}: rows, counts, barriers, queues, teams; another NVSHMEM beside", codes == [0] * world and served, said)
-    # DeepEP's normal mode: ranks of one index in their nodes are an NVSHMEM of their own.
+        judge(f"{what}: rows, counts, barriers, queues, teams; another NVSHMEM user", codes == [0] * world and served, said)
+    # As in DeepEP's normal mode, where ranks of one index in their nodes are a separate NVSHMEM job.
     codes, said = play(rank, 2, environment(library), jobs=4)
     judge("four jobs of two ranks side by side", codes == [0] * 8 and said.count(" puts of ") == 8 and said.count(" 0 refusals") == 8, said)
     for many in (1, 2):
@@ -181,27 +181,27 @@ def main(library, rank, ep_fabric, deep_ep, torch):
         judge(f"NVSHMEM {version} is served", codes == [0] * 3 and f"NVSHMEM {version}, heap" in said, said)
     for version in ("3.3.9", "3.5.20"):
         codes, said = play(rank, 1, environment(library), version)
-        judge(f"NVSHMEM {version} is refused by a sentence that names both", codes == [3] and version in said and "3.4.5 and 3.5" in said and "EPF-800" in said, said)
+        judge(f"NVSHMEM {version} is refused with an error that names both versions", codes == [3] and version in said and "3.4.5 and 3.5" in said and "EPF-800" in said, said)
     codes, said = play(rank, 1, environment(None))
-    judge("without the shim the program does not run: nothing else served it", codes == [1], said)
+    judge("without the shim the program fails", codes == [1], said)
     codes, said = play(rank, 1, environment(library, EPF_SHIM_MODULES="somebody_else"))
     judge("a module that is not named is not served", codes == [1], said)
     codes, said = play(rank, 1, environment(library, NVSHMEM_SYMMETRIC_SIZE="1M"))
-    judge("a heap size that cannot be is said", codes == [0] and "outside 64MiB" in said, said)
-    judge("an allocation that does not fit is said", "EPF-802" in said and "raise shim-heap" in said, said)
+    judge("an invalid heap size is reported", codes == [0] and "outside 64MiB" in said, said)
+    judge("an allocation that does not fit is reported", "EPF-802" in said and "raise shim-heap" in said, said)
     codes, said = play(rank, 2, environment(None), before=(ep_fabric, "shim", "--library", library, "--"))
-    judge("ep-fabric shim starts a program with the shim, and says by what it is served", codes == [0, 0] and "nic=emu" in said and "0 refusals" in said, said)
+    judge("ep-fabric shim starts a program with the shim and reports its settings", codes == [0, 0] and "nic=emu" in said and "0 refusals" in said, said)
     wrong = with_daemon_of_its_own(library, rank, ep_fabric)
     judge("ep-fabric shim --daemon: its daemon serves the program, and ends with it or with the launcher", wrong is None, str(wrong))
     for more, want in (({"EPF_SHIM_HOST_HEAP": "no"}, "EAGER"), ({}, None), ({"EPF_SHIM_HOST_HEAP": "no", "EPF_SERVICE": "node"}, None),
                        ({"EPF_SHIM_HOST_HEAP": "no", "CUDA_MODULE_LOADING": "LAZY"}, "LAZY")):
         p = subprocess.run([ep_fabric, "shim", "--library", library, "--", sys.executable, "-c", "import os; print(os.environ.get('CUDA_MODULE_LOADING'))"],
                            env=environment(None, **more), capture_output=True, text=True, timeout=TIME_S, check=False)
-        judge(f"kernels are loaded at the start where the software NIC needs it: {more} gives {want}", p.stdout.strip() == str(want), p.stdout + p.stderr)
+        judge(f"kernels are loaded eagerly where the software NIC needs it: {more} gives {want}", p.stdout.strip() == str(want), p.stdout + p.stderr)
     code, said = look(ep_fabric, "--library", library, "--module", deep_ep, "--", rank)
-    judge("--dry-run of what can be served", code == 0 and "11 functions of NVSHMEM, all served" in said, said)
+    judge("--dry-run of a supported module", code == 0 and "11 functions of NVSHMEM, all served" in said, said)
     code, said = look(ep_fabric, "--library", library, "--module", torch, "--", "no-such-program")
-    judge("--dry-run says why something cannot be served", code == 1 and "nvshmem_malloc" in said and "not named" in said and "no-such-program" in said, said)
+    judge("--dry-run gives the reason for an unsupported module", code == 1 and "nvshmem_malloc" in said and "not named" in said and "no-such-program" in said, said)
     wrong = damaged(ep_fabric, deep_ep)
     judge("damaged modules are refused", wrong is None, str(wrong))
     return 1 if failed else 0

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hostile clients beside an honest job. Two daemons serve four honest ranks that exchange checked random bytes all the time; the attacks of
- * svc_hostile_*.c run one after the other on the same daemons, as another job of the same user. Whatever they do: the honest job's bytes are
- * right, its untouched memory is unchanged, no lane of it fails, the daemons live, hold nothing of the attackers afterwards, and serve the
- * next job.
+ * Hostile clients beside an honest job. Two daemons serve four honest ranks that exchange checked random bytes throughout; the attacks of
+ * svc_hostile_*.c run one after the other on the same daemons, as another job of the same user. During all of them the honest job's bytes
+ * are right, its other memory is unchanged, and none of its lanes fails; afterwards the daemons are alive, hold nothing of the attackers,
+ * and serve the next job.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
-#include "tests/proc/daemons.h"
 #include "tests/proc/svc_hostile.h"
-#include "tests/proc/svc_proc.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -35,11 +33,9 @@ static void plan_job(struct job_plan *plan, const char *name)
 	*plan = (struct job_plan){ .name = name,
 				   .world = 4,
 				   .tag = seed & 0xff,
+				   .daemons = &daemons,
 				   .body = job_play,
-				   .boot_timeout_ns = (uint64_t)job_ms(20000) * 1000000,
 				   .alarm_s = job_long() ? 3000 : 600 };
-	for (unsigned i = 0; i < 4; i++)
-		plan->client[i] = daemons_client(&daemons, i / 2);
 }
 
 static int begin(void **state)
@@ -76,7 +72,7 @@ static uint64_t rounds_now(void)
 	return most;
 }
 
-/* One attack in a separate process; the honest job plays on during and after it, and nothing of the attack is left. */
+/* Runs one attack in a separate process. The honest job plays on during and after it, and the daemons keep nothing of it. */
 static void attack(const char *name, void (*fn)(const struct hostile *h), uint64_t count)
 {
 	struct hostile h = { .path = { daemons_socket(&daemons, 0), daemons_socket(&daemons, 1) },
@@ -133,14 +129,12 @@ ATTACK(states, 0, 0)
 ATTACK(names, 0, 0)
 ATTACK(deaf, 1000, 10000)
 
-/* The honest job ends as if it had been alone. */
 static void the_honest_job_is_unharmed(void **state)
 {
 	uint64_t rounds = rounds_now();
 
 	(void)state;
-	job_set(&honest.page->end, 1);
-	assert_int_equal(job_wait(&honest, 0, job_ms(30000)), 0);
+	assert_int_equal(job_finish(&honest), 0);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(honest.page->rank[i].failed, 0);
 		assert_int_equal(honest.page->rank[i].counter[JOB_LANE_ERRORS], 0);
@@ -158,13 +152,12 @@ static void the_next_job_is_served(void **state)
 	(void)state;
 	plan_job(&plan, "next");
 	assert_int_equal(job_fork(&next, &plan), 0);
-	assert_int_equal(job_reach(&next, 20, job_ms(20000)), 0);
-	job_set(&next.page->end, 1);
-	assert_int_equal(job_wait(&next, 0, job_ms(20000)), 0);
+	assert_int_equal(job_reach(&next, 20, job_ms(JOB_WAIT_MS)), 0);
+	assert_int_equal(job_finish(&next), 0);
 	job_end(&next);
 }
 
-/* Every reason of the command check, and what control messages were refused for. */
+/* Every reason of the command check, and those of refused control messages. */
 static void refusals_are_counted(void **state)
 {
 	static const unsigned met[] = { EPF_R_CMD_ACCESS,     EPF_R_SVC_MESSAGE,

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links between two daemons that are cut and restored: one of two, 200 times, at random times and ends, while four ranks exchange checked
- * bytes: nothing is wrong or missing, work was replayed and duplicates were dropped. Then both are cut: every rank ends with an error
- * that names the other node's rank, in under 3 seconds. And they come back within the job: restored, all ranks call epf_reconnect, and go on.
+ * Links between two daemons are cut and restored: one of two, 200 times, at random times and ends, while four ranks exchange checked
+ * bytes. Nothing is wrong or missing, work is replayed, duplicates are dropped. If both links are cut, every rank gets an error that
+ * names a rank of the other node within 3 seconds. Once they are restored, all ranks call epf_reconnect and the job goes on.
  */
 #include "fabric/base/clock.h"
-#include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 #include "tests/proc/svc_raw.h"
 #include "tests/stall.h"
@@ -19,9 +18,9 @@
 #include <cmocka.h>
 
 /*
- * Cuts of one link before it is the other one's turn: between turns everything has time to recover. A lane on a link that is cut here fails after
- * CUT_MS; with no heartbeat from the other end, after RETRY_MS, which must be longer than a busy machine keeps a daemon from running, or the
- * good link fails too. Cuts last up to three times CUT_MS.
+ * One link is cut TURN times, then everything recovers and the other link's turn begins. A lane whose link is cut at this end fails after
+ * CUT_MS. Without heartbeats from the other end it fails after RETRY_MS, which must exceed the time for which a busy machine may not run
+ * a daemon, or the good link fails too. Cuts last up to three times CUT_MS.
  */
 enum {
 	WORLD = 4,
@@ -30,8 +29,7 @@ enum {
 	TURN = 50,
 	CUT_MS = 20,
 	RETRY_MS = 1000,
-	ENDS_MS = 3000,
-	LONG_MS = 60000 /* a hang */
+	ENDS_MS = 3000
 };
 
 enum { W_CUT_NS = 1, W_ALL_TOLD = 2, W_RESTORED = 3, W_TRIED = 4 };
@@ -63,17 +61,14 @@ static void start(const char *name, const char *const *settings, void (*body)(st
 				 .tag = random_state & 0xff,
 				 .body = body,
 				 .arg = arg,
-				 .boot_timeout_ns = (uint64_t)job_ms(LONG_MS) * 1000000,
+				 .daemons = &daemons,
 				 .alarm_s = job_long() ? 3000 : 300 };
 
 	assert_int_equal(daemons_start(&daemons, 2, settings), 0);
-	for (unsigned i = 0; i < WORLD; i++)
-		plan.client[i] = daemons_client(&daemons, i / 2);
 	assert_int_equal(job_fork(&job, &plan), 0);
-	assert_int_equal(job_reach(&job, 20, job_ms(LONG_MS)), 0);
+	assert_int_equal(job_reach(&job, 20, job_ms(JOB_WAIT_MS)), 0);
 }
 
-/* What the daemons said, when a rank found a fault. */
 static void print_logs(void)
 {
 	for (unsigned i = 0; i < daemons.n; i++) {
@@ -123,21 +118,17 @@ static void cut_and_restore(const char *name, const char *const *settings, unsig
 		unsigned end = (unsigned)(job_random(&random_state) & 1), link = i / TURN & 1;
 
 		if (i % TURN ==
-		    0) { /* time to recover: without a lane the node would rightly be lost */
+		    0) { /* recover: with no lane left, the node would rightly be lost */
 			usleep(job_ms(500) * 1000);
-			assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50,
-						   job_ms(LONG_MS)),
-					 0);
+			assert_int_equal(job_more(&job, 50), 0);
 		}
 		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, false), 1);
 		wait_cut();
 		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, true), 1);
 		wait_random(0, 20);
 	}
-	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50, job_ms(LONG_MS)),
-			 0);
-	job_set(&job.page->end, 1);
-	assert_int_equal(job_wait(&job, 0, job_ms(30000)), 0);
+	assert_int_equal(job_more(&job, 50), 0);
+	assert_int_equal(job_finish(&job), 0);
 	printf("# %s: a link cut %u times in %.1f s, %llu rounds, 0 wrong, %llu lane errors, %llu replays, %llu duplicates dropped\n",
 	       name, cuts, (double)(epf_now_ns() - begun) / 1e9,
 	       (unsigned long long)job_get(&job.page->rank[0].rounds),
@@ -147,6 +138,12 @@ static void cut_and_restore(const char *name, const char *const *settings, unsig
 	assert_true(sum_of(JOB_REPLAYS) > 0);
 	assert_true(!duplicates || sum_of(JOB_DUPLICATES) > 0);
 	assert_int_equal(sum_of(JOB_ARRIVALS_REFUSED), 0);
+}
+
+static void set_both(unsigned end, const char *name, bool up)
+{
+	for (unsigned link = 0; link < 2; link++)
+		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, up), 1);
 }
 
 static unsigned times(void)
@@ -166,19 +163,13 @@ static void one_link_unordered(void **state)
 	cut_and_restore("link-unordered", unordered, times(), true);
 }
 
-/* Plays until notified. */
-static void until_told(struct job_rank *r)
+/* Plays until a round fails. */
+static void until_error(struct job_rank *r)
 {
-	int rc;
-
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
-	while ((rc = job_rank_round(r, (uint64_t)job_ms(LONG_MS) * 1000000)) == 0)
-		;
-	job_rank_told(r, rc);
-	JOB_CHECK(r, job_await(&r->page->words[W_ALL_TOLD], 1, job_ms(60000)) == 0);
-	epf_close(r->ep);
-	epf_boot_close(r->boot);
+	job_rank_enter(r);
+	job_rank_told(r, job_rank_until_error(r));
+	JOB_CHECK(r, job_await(&r->page->words[W_ALL_TOLD], 1, job_ms(JOB_WAIT_MS)) == 0);
+	job_rank_leave(r);
 }
 
 static void both_links(void **state)
@@ -187,20 +178,18 @@ static void both_links(void **state)
 	uint64_t worst = 0, cut;
 
 	(void)state;
-	start("link-both", ordered, until_told, NULL);
+	start("link-both", ordered, until_error, NULL);
 	stall_mark(&mark);
-	for (unsigned i = 0; i < WORLD + 2; i++)
-		stall_mark_process(&mark, i < WORLD ? job.pid[i] : daemons.pid[i - WORLD]);
+	stall_mark_processes(&mark, job.pid, WORLD);
+	stall_mark_processes(&mark, daemons.pid, 2);
 	cut = epf_now_ns();
-	for (unsigned link = 0; link < 2; link++)
-		assert_int_equal(raw_link(daemons_socket(&daemons, 0), "link-both", link, false),
-				 1);
+	set_both(0, "link-both", false);
 	for (unsigned i = 0; i < WORLD; i++) {
 		struct job_report *rep = &job.page->rank[i];
 		char want[2][16];
 		uint64_t notified;
 
-		assert_int_equal(job_await(&rep->notified_ns, 1, job_ms(60000)), 0);
+		assert_int_equal(job_await(&rep->notified_ns, 1, job_ms(JOB_WAIT_MS)), 0);
 		notified = rep->notified_ns - cut;
 		worst = notified > worst ? notified : worst;
 		for (unsigned k = 0; k < 2; k++)
@@ -208,46 +197,42 @@ static void both_links(void **state)
 		if (!strstr(rep->text, want[0]) && !strstr(rep->text, want[1]))
 			print_error("rank %u got %lld: %s\n", i, (long long)rep->rc, rep->text);
 		assert_true(rep->rc == -ECONNRESET ||
-			    rep->rc == -EIO); /* a flush tells of failed commands */
+			    rep->rc == -EIO); /* from a flush: commands failed */
 		assert_true(strstr(rep->text, want[0]) || strstr(rep->text, want[1]));
 		assert_true(notified < (uint64_t)job_ms(ENDS_MS) * 1000000 + stall_since(&mark));
 	}
 	job_set(&job.page->words[W_ALL_TOLD], 1);
-	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
-	printf("# link-both: both links cut: every rank told after %.0f ms at most: %s\n",
+	assert_int_equal(job_wait(&job, 0, job_ms(JOB_WAIT_MS)), 0);
+	printf("# link-both: both links cut: every rank notified after %.0f ms at most: %s\n",
 	       (double)worst / 1e6, job.page->rank[0].text);
 }
 
-/* Plays a little; then ranks 0 and 2 send to each other until notified, and leave at once, and the others wait at a barrier for them. */
+/* After some rounds ranks 0 and 2 send to each other until a call fails and leave at once; the others wait for them at a barrier. */
 static void until_left(struct job_rank *r)
 {
 	int rc = 0;
 
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
+	job_rank_enter(r);
 	while (job_get(&r->report->rounds) < 20)
-		JOB_CHECK(r, job_rank_round(r, (uint64_t)job_ms(LONG_MS) * 1000000) == 0);
+		JOB_CHECK(r, job_rank_round(r, job_wait_ns()) == 0);
 	while (!rc && r->me % 2 == 0) {
 		rc = epf_put(r->ring, 2 - r->me, 0, 0, 0, 0, 64, 0);
 		if (!rc)
-			rc = epf_flush(r->ring, 0, (uint64_t)job_ms(LONG_MS) * 1000000);
+			rc = epf_flush(r->ring, 0, job_wait_ns());
 	}
 	if (!rc)
 		rc = epf_barrier(r->ep);
 	job_rank_told(r, rc);
-	epf_close(r->ep);
-	epf_boot_close(r->boot);
+	job_rank_leave(r);
 }
 
-/* Who waits for ranks that have left, because they lost each other, gets that error and not that they left. */
+/* A rank that waits for ranks that left because they lost each other gets that loss as its error, not that they left. */
 static void both_links_at_a_barrier(void **state)
 {
 	(void)state;
 	start("link-barrier", ordered, until_left, NULL);
-	for (unsigned link = 0; link < 2; link++)
-		assert_int_equal(raw_link(daemons_socket(&daemons, 0), "link-barrier", link, false),
-				 1);
-	assert_int_equal(job_wait(&job, 0, job_ms(LONG_MS)), 0);
+	set_both(0, "link-barrier", false);
+	assert_int_equal(job_wait(&job, 0, job_ms(JOB_WAIT_MS)), 0);
 	for (unsigned i = 1; i < WORLD; i += 2) {
 		struct job_report *rep = &job.page->rank[i];
 
@@ -258,17 +243,11 @@ static void both_links_at_a_barrier(void **state)
 	}
 }
 
-static void wait_for_word(struct job_rank *r, unsigned word, uint64_t value)
+/* Flushes what is left of the broken round; then all ranks begin it again. */
+static void restart_round(struct job_rank *r)
 {
-	JOB_CHECK(r, job_await(&r->page->words[word], value, job_ms(LONG_MS)) == 0);
-}
-
-/* Nothing of the broken round is under way any more; then everybody begins it again with everybody. */
-static void begin_anew(struct job_rank *r)
-{
-	uint64_t wait_ns = (uint64_t)job_ms(LONG_MS) * 1000000;
 	struct epf_ring_failure f;
-	int rc = epf_flush(r->ring, EPF_ALL_RINGS, wait_ns);
+	int rc = epf_flush(r->ring, EPF_ALL_RINGS, job_wait_ns());
 
 	JOB_CHECK(r, rc == 0 || rc == -EIO);
 	(void)epf_ring_error(r->ring, &f);
@@ -278,44 +257,39 @@ static void begin_anew(struct job_rank *r)
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
 }
 
-/* Gets the error, then reconnects: unsuccessfully while the links are down, then successfully. Peers of the other node have come back once more. */
+/* Gets the error, then reconnects: in odd cycles first without success, while the links are down. Peers of the other node are one epoch on. */
 static void come_back(struct job_rank *r, uint64_t cycle)
 {
-	int rc;
+	int rc = job_rank_until_error(r);
 
-	do
-		rc = job_rank_round(r, (uint64_t)job_ms(LONG_MS) * 1000000);
-	while (!rc);
 	JOB_CHECK(r, rc == -ECONNRESET || rc == -EIO);
 	job_rank_told(r, rc);
 	if (cycle & 1) {
 		JOB_CHECK(r, epf_reconnect(r->ep) == -ENETUNREACH);
 		JOB_CHECK(r, epf_peer_state(r->ep, (r->me + 2) % WORLD) == -ECONNRESET);
 	}
-	__atomic_add_fetch(&r->page->words[W_TRIED], 1, __ATOMIC_ACQ_REL);
-	wait_for_word(r, W_RESTORED, cycle);
+	job_count(&r->page->words[W_TRIED]);
+	JOB_CHECK(r, job_await(&r->page->words[W_RESTORED], cycle, job_ms(JOB_WAIT_MS)) == 0);
 	JOB_CHECK(r, epf_reconnect(r->ep) == 0);
 	for (uint32_t p = 0; p < WORLD; p++) {
 		JOB_CHECK(r, epf_peer_state(r->ep, p) == 1);
 		JOB_CHECK(r, epf_peer_epoch(r->ep, p) == (p / 2 == r->me / 2 ? 0 : cycle));
 	}
-	begin_anew(r);
+	restart_round(r);
 }
 
 static void until_reconnected(struct job_rank *r)
 {
 	uint64_t cycles = (uint64_t)(uintptr_t)r->plan->arg;
 
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
+	job_rank_enter(r);
 	for (uint64_t cycle = 1; cycle <= cycles; cycle++)
 		come_back(r, cycle);
 	for (uint64_t i = 0; i < 200; i++)
-		JOB_CHECK(r, job_rank_round(r, (uint64_t)job_ms(LONG_MS) * 1000000) == 0);
+		JOB_CHECK(r, job_rank_round(r, job_wait_ns()) == 0);
 	JOB_CHECK(r, job_rank_guard(r) == 0);
 	JOB_CHECK(r, epf_barrier(r->ep) == 0);
-	epf_close(r->ep);
-	epf_boot_close(r->boot);
+	job_rank_leave(r);
 }
 
 static void both_links_come_back(const char *name, const char *const *settings)
@@ -324,21 +298,15 @@ static void both_links_come_back(const char *name, const char *const *settings)
 
 	start(name, settings, until_reconnected, (void *)(uintptr_t)cycles);
 	for (uint64_t cycle = 1; cycle <= cycles; cycle++) {
+		assert_int_equal(job_more(&job, 20), 0);
+		set_both(cycle & 1, name, false);
 		assert_int_equal(
-			job_reach(&job, job_get(&job.page->rank[0].rounds) + 20, job_ms(LONG_MS)),
+			job_await(&job.page->words[W_TRIED], cycle * WORLD, job_ms(JOB_WAIT_MS)),
 			0);
-		for (unsigned link = 0; link < 2; link++)
-			assert_int_equal(
-				raw_link(daemons_socket(&daemons, cycle & 1), name, link, false),
-				1);
-		assert_int_equal(
-			job_await(&job.page->words[W_TRIED], cycle * WORLD, job_ms(LONG_MS)), 0);
-		for (unsigned link = 0; link < 2; link++)
-			assert_int_equal(
-				raw_link(daemons_socket(&daemons, cycle & 1), name, link, true), 1);
+		set_both(cycle & 1, name, true);
 		job_set(&job.page->words[W_RESTORED], cycle);
 	}
-	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
+	assert_int_equal(job_wait(&job, 0, job_ms(JOB_WAIT_MS)), 0);
 	printf("# %s: both links cut and restored %llu times in %.1f s, the job went on, %llu rounds, 0 wrong\n",
 	       name, (unsigned long long)cycles, (double)(epf_now_ns() - begun) / 1e9,
 	       (unsigned long long)job_get(&job.page->rank[0].rounds));
@@ -367,15 +335,13 @@ static int begin(void **state)
 	return stall_begin();
 }
 
+#define TEST(fn) cmocka_unit_test_teardown(fn, stop)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(one_link_ordered, stop),
-		cmocka_unit_test_teardown(one_link_unordered, stop),
-		cmocka_unit_test_teardown(both_links, stop),
-		cmocka_unit_test_teardown(both_links_at_a_barrier, stop),
-		cmocka_unit_test_teardown(reconnect_ordered, stop),
-		cmocka_unit_test_teardown(reconnect_unordered, stop),
+		TEST(one_link_ordered),        TEST(one_link_unordered), TEST(both_links),
+		TEST(both_links_at_a_barrier), TEST(reconnect_ordered),  TEST(reconnect_unordered),
 	};
 
 	return cmocka_run_group_tests_name("links between daemons", tests, begin, NULL);

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank that comes back: it is killed, the others mask it and go on; a new process takes its place by epf_rejoin, the others see it up
- * again with its epoch one higher, unmask it and exchange checked bytes with it. Several times, ranks of both nodes; in between a process
- * that may not: while the rank still lives, under a wrong world.
+ * A rank comes back: it is killed, the others mask it and go on; a new process takes its place with epf_rejoin; the others see it up
+ * again, one epoch on, unmask it and exchange checked bytes with it. Repeated for ranks of both nodes. Processes that may not rejoin are
+ * refused: the rank is still alive, or the world size is wrong.
  */
 #include "fabric/base/clock.h"
-#include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 
 #include <errno.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +19,8 @@
 enum { WORLD = 4, TIMES = 6, TIMES_LONG = 60, AGREE = 8 };
 
 /*
- * Words: the victim plus 1 of the current turn; the turn's number; how many have met the rank that is back, and how many went on without
- * it, over all turns; turn << 32 and the round up to which everybody goes on without it; how many are ready to close.
+ * Words: the current victim plus 1; the turn's number; how many ranks have met the returned rank, and how many went on without it, over
+ * all turns; turn << 32 | the round up to which all go on without it; how many are ready to close.
  */
 enum { W_VICTIM = 1, W_TURN = 2, W_MET = 3, W_GONE_ON = 4, W_UNTIL = 5, W_READY = 6 };
 
@@ -30,12 +28,7 @@ static const char *const daemon_settings[] = { "service-grace=5s", NULL };
 static struct daemons daemons;
 static struct job job;
 
-static uint64_t wait_ns(void)
-{
-	return (uint64_t)job_ms(60000) * 1000000;
-}
-
-/* Survivors are in the same round or in two that follow each other: who comes first says up to which all go on. */
+/* Survivors are in the same round or one apart: the first one chooses the round up to which all go on. */
 static uint64_t agree_until(struct job_rank *r, uint64_t turn)
 {
 	uint64_t *word = &r->page->words[W_UNTIL], seen = job_get(word);
@@ -47,7 +40,7 @@ static uint64_t agree_until(struct job_rank *r, uint64_t turn)
 	return job_get(word) & UINT32_MAX;
 }
 
-/* Survivors: mask, play on without it, wait until it is back, meet, play with it. */
+/* A survivor masks the victim, plays without it, waits until it is back, and meets it. */
 static void go_on(struct job_rank *r, uint32_t victim, uint64_t turn)
 {
 	uint32_t epoch = epf_peer_epoch(r->ep, victim);
@@ -58,15 +51,15 @@ static void go_on(struct job_rank *r, uint32_t victim, uint64_t turn)
 	JOB_CHECK(r, epf_peer_state(r->ep, victim) == -ECONNRESET);
 	JOB_CHECK(r, epf_peer_mask(r->ep, victim) == 0);
 	r->masked[victim] = true;
-	/* What went to the victim has failed, and so has the first flush that covers it. */
-	rc = epf_flush(r->ring, EPF_ALL_RINGS, wait_ns());
+	/* Commands to the victim have failed, and so does the first flush that covers them. */
+	rc = epf_flush(r->ring, EPF_ALL_RINGS, job_wait_ns());
 	JOB_CHECK(r, rc == 0 || rc == -EIO);
 	epf_ring_error(r->ring, &failure);
 	until = agree_until(r, turn);
 	while (r->round < until)
-		JOB_CHECK(r, job_rank_round(r, wait_ns()) == 0);
-	__atomic_fetch_add(&r->page->words[W_GONE_ON], 1, __ATOMIC_ACQ_REL);
-	deadline = epf_now_ns() + wait_ns();
+		JOB_CHECK(r, job_rank_round(r, job_wait_ns()) == 0);
+	job_count(&r->page->words[W_GONE_ON]);
+	deadline = epf_now_ns() + job_wait_ns();
 	while (epf_peer_state(r->ep, victim) != 1) {
 		JOB_CHECK(r, epf_now_ns() < deadline);
 		usleep(500);
@@ -74,8 +67,8 @@ static void go_on(struct job_rank *r, uint32_t victim, uint64_t turn)
 	JOB_CHECK(r, epf_peer_epoch(r->ep, victim) == epoch + 1);
 	JOB_CHECK(r, epf_peer_unmask(r->ep, victim) == 0);
 	job_rank_renew(r, victim);
-	__atomic_fetch_add(&r->page->words[W_MET], 1, __ATOMIC_ACQ_REL);
-	JOB_CHECK(r, job_await(&r->page->words[W_MET], turn * WORLD, job_ms(60000)) == 0);
+	job_count(&r->page->words[W_MET]);
+	JOB_CHECK(r, job_await(&r->page->words[W_MET], turn * WORLD, job_ms(JOB_WAIT_MS)) == 0);
 }
 
 static void play(struct job_rank *r, uint64_t turn)
@@ -89,11 +82,11 @@ static void play(struct job_rank *r, uint64_t turn)
 			job_set(&r->page->words[0], r->round + AGREE);
 		if (last && r->round >= last)
 			break;
-		rc = job_rank_round(r, wait_ns());
+		rc = job_rank_round(r, job_wait_ns());
 		if (rc == 0)
 			continue;
 		JOB_CHECK(r,
-			  rc == -ECONNRESET || rc == -EIO); /* a flush says that commands failed */
+			  rc == -ECONNRESET || rc == -EIO); /* -EIO: a flush with failed commands */
 		job_rank_told(r, rc);
 		JOB_CHECK(r, job_get(&r->page->words[W_TURN]) == turn + 1);
 		turn++;
@@ -101,17 +94,15 @@ static void play(struct job_rank *r, uint64_t turn)
 	}
 	JOB_CHECK(r, job_rank_guard(r) == 0);
 	job_set(&r->report->step, JOB_CLOSE);
-	/* Who came back has no rendezvous to meet at. */
-	__atomic_fetch_add(&r->page->words[W_READY], 1, __ATOMIC_ACQ_REL);
-	JOB_CHECK(r, job_await(&r->page->words[W_READY], WORLD, job_ms(60000)) == 0);
-	epf_close(r->ep);
-	epf_boot_close(r->boot);
+	/* A returned rank has no rendezvous for a barrier. */
+	job_count(&r->page->words[W_READY]);
+	JOB_CHECK(r, job_await(&r->page->words[W_READY], WORLD, job_ms(JOB_WAIT_MS)) == 0);
+	job_rank_leave(r);
 }
 
 static void first_life(struct job_rank *r)
 {
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
+	job_rank_enter(r);
 	play(r, 0);
 }
 
@@ -141,14 +132,14 @@ static void second_life(struct job_rank *r)
 	JOB_CHECK(r, epf_rejoin(r->ep) == 0);
 	for (uint32_t p = 0; p < r->world; p++)
 		JOB_CHECK(r, epf_signal_value(r->ep, p) == 0);
-	/* The others have renewed what they had with it when all have met; their rounds count on. */
-	__atomic_fetch_add(&r->page->words[W_MET], 1, __ATOMIC_ACQ_REL);
-	JOB_CHECK(r, job_await(&r->page->words[W_MET], turn * WORLD, job_ms(60000)) == 0);
+	/* When all have met, the others have reset their exchange with it; their round numbers go on. */
+	job_count(&r->page->words[W_MET]);
+	JOB_CHECK(r, job_await(&r->page->words[W_MET], turn * WORLD, job_ms(JOB_WAIT_MS)) == 0);
 	r->round = job_get(&r->page->words[W_UNTIL]) & UINT32_MAX;
 	play(r, turn);
 }
 
-/* Who is not lost, or says it is of another world, is refused; the job does not notice. */
+/* Claims a rank that is not lost, or another world size: is refused, and the job does not notice. */
 static void impostor(struct job_rank *r)
 {
 	JOB_CHECK(r, open_again(r, r->plan->arg, "bootstrap-timeout=500ms") == 0);
@@ -161,7 +152,7 @@ static void impostor(struct job_rank *r)
 
 static void refused(const char *world)
 {
-	struct job other = job; /* the same page and names; its processes are not ours to keep */
+	struct job other = job; /* the same page and names; the impostor's pid is not kept */
 	struct job_plan plan = job.plan;
 	int status = -1;
 	pid_t pid;
@@ -178,20 +169,17 @@ static void kill_and_return(unsigned victim, unsigned turn)
 {
 	uint64_t killed;
 
-	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 30, job_ms(60000)),
-			 0);
+	assert_int_equal(job_more(&job, 30), 0);
 	job_set(&job.page->words[W_VICTIM], victim + 1);
 	job_set(&job.page->words[W_TURN], turn);
 	killed = epf_now_ns();
-	kill(job.pid[victim], SIGKILL);
-	waitpid(job.pid[victim], NULL, 0);
-	job.pid[victim] = 0;
-	assert_int_equal(
-		job_await(&job.page->words[W_GONE_ON], (uint64_t)turn * (WORLD - 1), job_ms(60000)),
-		0);
-	assert_true(job_fork_rank(&job, victim, second_life) > 0);
-	assert_int_equal(job_await(&job.page->words[W_MET], (uint64_t)turn * WORLD, job_ms(60000)),
+	job_kill(&job, victim);
+	assert_int_equal(job_await(&job.page->words[W_GONE_ON], (uint64_t)turn * (WORLD - 1),
+				   job_ms(JOB_WAIT_MS)),
 			 0);
+	assert_true(job_fork_rank(&job, victim, second_life) > 0);
+	assert_int_equal(
+		job_await(&job.page->words[W_MET], (uint64_t)turn * WORLD, job_ms(JOB_WAIT_MS)), 0);
 	printf("# rejoin: rank %u back after %.0f ms\n", victim,
 	       (double)(epf_now_ns() - killed) / 1e6);
 }
@@ -202,17 +190,15 @@ static void ranks_come_back(void **state)
 	unsigned times = job_long() ? TIMES_LONG : TIMES;
 
 	(void)state;
-	assert_int_equal(job_reach(&job, 20, job_ms(60000)), 0);
+	assert_int_equal(job_reach(&job, 20, job_ms(JOB_WAIT_MS)), 0);
 	refused("world-size=4"); /* rank 3 lives */
 	for (unsigned i = 0; i < times; i++) {
 		kill_and_return(victims[i % 6], i + 1);
 		if (i == 0)
 			refused("world-size=5");
 	}
-	assert_int_equal(job_reach(&job, job_get(&job.page->rank[0].rounds) + 50, job_ms(60000)),
-			 0);
-	job_set(&job.page->end, 1);
-	assert_int_equal(job_wait(&job, 0, job_ms(60000)), 0);
+	assert_int_equal(job_more(&job, 50), 0);
+	assert_int_equal(job_finish(&job), 0);
 	printf("# rejoin: %u ranks came back, %llu rounds, 0 wrong\n", times,
 	       (unsigned long long)job_get(&job.page->rank[0].rounds));
 }
@@ -223,14 +209,12 @@ static int begin(void **state)
 				 .world = WORLD,
 				 .tag = 5,
 				 .body = first_life,
-				 .boot_timeout_ns = (uint64_t)job_ms(60000) * 1000000,
+				 .daemons = &daemons,
 				 .alarm_s = 300 };
 
 	(void)state;
 	if (daemons_start(&daemons, 2, daemon_settings))
 		return -1;
-	for (unsigned i = 0; i < WORLD; i++)
-		plan.client[i] = daemons_client(&daemons, i / 2);
 	return job_fork(&job, &plan);
 }
 

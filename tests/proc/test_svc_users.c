@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several users on one daemon: who is in service-group gets in and who is not does not, jobs of two users run at once and are right, limits are
- * each user's own, nobody but the daemon's user and root manages it, and another user cannot become a rank of a job whose number and key he
- * knows. Children become other users, so it needs root; elsewhere it is skipped (a user namespace of one's own has no second user: what the
- * daemon sees of all its users is one).
+ * Several users on one daemon: only members of service-group are admitted, jobs of two users run correctly at the same time, limits apply
+ * per user, only the daemon's user and root manage it, and another user cannot join a job even with its number and key. Children switch
+ * to other users, so the test needs root and is skipped elsewhere (an unprivileged user namespace has a single user).
  */
-#include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 #include "tests/proc/svc_raw.h"
 
@@ -23,7 +21,7 @@
 
 #include <cmocka.h>
 
-/* Numbers nobody has: the kernel needs no entry of them anywhere. */
+/* Unused numbers: the kernel needs no entry for them. */
 enum { ALICE = 54101, BOB = 54102, EVE = 54103, GROUP = 54200, CLIENTS = 5, WAIT_MS = 20000 };
 
 static const char *const settings[] = { "service-group=54200", "user-clients=5",
@@ -32,8 +30,7 @@ static const char *const settings[] = { "service-group=54200", "user-clients=5",
 static struct daemons daemons;
 static struct job job[2];
 
-/* Words that children and the test tell each other. */
-static uint64_t *page;
+static uint64_t *page; /* words shared with the children */
 
 enum { ALICE_IS_IN, ALICE_MAY_GO, WORDS };
 
@@ -44,7 +41,7 @@ static int become(uid_t uid, bool in_group)
 	if (setgroups(in_group ? 1 : 0, &group) || setresgid(uid, uid, uid) ||
 	    setresuid(uid, uid, uid))
 		return -errno;
-	/* Changing the user has cleared it. */
+	/* Changing the user cleared it. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	return 0;
 }
@@ -110,7 +107,7 @@ static void directory_and_socket_are_the_groups(void **state)
 	assert_int_equal(st.st_gid, GROUP);
 }
 
-/* By libepf, and by hand. */
+/* With libepf, and by hand. */
 static void is_kept_out(void)
 {
 	const char *list[] = { daemons_client(&daemons, 0)[0], "service-timeout=500ms", NULL };
@@ -141,7 +138,6 @@ static void the_group_decides_who_gets_in(void **state)
 	await_child(start_as(BOB, true, gets_in));
 }
 
-/* Looks, but does not touch. */
 static void only_looks(void)
 {
 	struct epf_svc_drain q = { .on = 1 };
@@ -163,7 +159,7 @@ static void only_operators_manage(void **state)
 
 	(void)state;
 	await_child(start_as(ALICE, true, only_looks));
-	/* Root does, and nothing was changed before. */
+	/* Root may, and nothing was changed before. */
 	assert_int_equal(daemons_command(&daemons, off, NULL), 0);
 }
 
@@ -195,7 +191,7 @@ static void limits_are_each_users_own(void **state)
 	await_child(alice);
 }
 
-/* Both know the job's number and key; it is Alice's. */
+/* Both users know the number and key of Alice's job. */
 static int attach(struct raw_rank *r, uint32_t rank)
 {
 	uint8_t id[EPF_SVC_ID], key[EPF_SVC_KEY];
@@ -251,14 +247,10 @@ static void play_as_bob(struct job_rank *r)
 
 static void two_users_work_at_once(void **state)
 {
-	struct job_plan plan = { .name = "same",
-				 .world = 4,
-				 .boot_timeout_ns = (uint64_t)job_ms(3 * WAIT_MS) * 1000000 };
+	struct job_plan plan = { .name = "same", .world = 4, .daemons = &daemons };
 	char *text;
 
 	(void)state;
-	for (unsigned i = 0; i < plan.world; i++)
-		plan.client[i] = daemons_client(&daemons, i / 2);
 	for (unsigned i = 0; i < 2; i++) {
 		plan.tag = i + 1;
 		plan.body = i ? play_as_bob : play_as_alice;
@@ -271,17 +263,13 @@ static void two_users_work_at_once(void **state)
 	assert_non_null(strstr(text, "54101"));
 	assert_non_null(strstr(text, "54102"));
 	free(text);
-	for (unsigned i = 0; i < 2; i++) {
-		job_set(&job[i].page->end, 1);
-		assert_int_equal(job_wait(&job[i], 0, job_ms(2 * WAIT_MS)), 0);
-		for (unsigned r = 0; r < plan.world; r++)
-			assert_int_equal(job_get(&job[i].page->rank[r].failed), 0);
-	}
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(job_finish(&job[i]), 0);
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, start, stop)
 
-/* Whether children can become other users here. */
+/* Returns why children cannot become other users here, or NULL. */
 static const char *why_not(void)
 {
 	int status = 1;

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """ep-top on a terminal (tmux) beside a job on two daemons.
 
-Reads every screen and compares each number with --json of the same instances and with what the job knows it sent; presses every key that the
-help names and looks at what it does; sizes from 1 x 1 up; recordings; metrics, also over HTTP; then makes the job sick in four ways, each
-of which the first screen must name within 2 seconds. Run by meson as: test_top.py EP-TOP EP-FABRIC TOP-JOB DASHBOARD. Exit status 77 with
-the reason where there is no tmux. It must never leave a process behind.
+Compares each number on every screen with --json of the same instances and with the job's known traffic; presses every key of the help and
+checks its effect; resizes from 1 x 1 up; recordings; metrics, also over HTTP; then stalls the job in four ways, each of which the first
+screen must name within 2 seconds. Run by meson as: test_top.py EP-TOP EP-FABRIC TOP-JOB DASHBOARD. Exit status 77 with the reason if there
+is no tmux. Leaves no process behind.
 """
 import json
 import os
@@ -22,10 +22,10 @@ import urllib.request
 from top_terminal import PATIENCE_S, Job, SLOW, Terminal, blocks_of, check, ep_top, fail, squeeze
 
 EP_TOP, EP_FABRIC, TOP_JOB, DASHBOARD = sys.argv[1:5]
-NAMED_S = 2.0 * SLOW  # without what the machine kept us waiting
+NAMED_S = 2.0 * SLOW  # excluding time that the machine did not run us
 MOST_SLEEPS = 40  # of ep-top, in a second with ten readings
 
-# What stands under a title: screen, class, title, row. Written down here a second time on purpose.
+# Counter of each title: screen, class, title, row. Repeated here on purpose.
 SHOWN = {
     "nics": ("nic", ["INSTANCE", "DEVICE", "PORT", "CORE", "LINK", "UP"],
              {"TX": "bytes_tx", "RX": "bytes_rx", "MSG-TX": "messages_tx", "MSG-RX": "messages_rx",
@@ -58,10 +58,10 @@ def read(job):
 
 
 def exact(job):
-    """What the job knows it sent is what the instances say."""
+    """The counters of the instances equal the job's known traffic."""
     limit = time.monotonic() + PATIENCE_S
     while True:
-        time.sleep(1.2)  # blocks are filled some times a second
+        time.sleep(1.2)  # blocks are refreshed a few times per second
         top = read(job)
         cores = [b["values"] for _, b in blocks_of(top, "core")]
         commands = sum(v["cmds_dequeued"] for v in cores)
@@ -81,12 +81,12 @@ def exact(job):
     stalls = sum(v["stalls_no_credit"] + v["stalls_queue_full"] + v["stalls_lane_down"] for v in peers)
     check(stalls == sum(v["cmds_deferred"] for v in cores), f"{stalls} stalls by peer, {[v['cmds_deferred'] for v in cores]} commands set aside")
     check(all(v["step_ns"] and v["queue_delay_ns"] for v in cores), f"histograms: {[v['step_ns'] for v in cores]}")
-    print(f"# {commands} commands and {sent} bytes, exact; by peer and by lane, too")
+    print(f"# {commands} commands and {sent} bytes, exact, also by peer and by lane")
     return top
 
 
 def table(text, first_titles):
-    """Titles and lines of the table on a screen."""
+    """Returns titles and lines of the table on a screen."""
     lines = text.rstrip("\n").split("\n")
     bare = [squeeze(re.sub("[v^]", " ", line)) for line in lines]  # without the mark of the sorted column
     at = next((i for i, line in enumerate(bare) if line.startswith(first_titles)), None)
@@ -98,7 +98,7 @@ def table(text, first_titles):
 
 
 def compare(name, titles, lines, fixed, rows, before, after):
-    """What is wrong with a table, and how many numbers were compared."""
+    """Returns what is wrong with a table, or None, and how many numbers were compared."""
     if not len(lines) == len(before) == len(after):
         return f"{name}: {len(lines)} lines, {len(before)} in --json", 0
     check(all(t in titles for t in [*fixed, *rows]), f"{name}: titles {titles}")
@@ -127,7 +127,7 @@ def numbers_are_those_of_json(term, job):
         cls, fixed, rows = SHOWN[name]
         limit = time.monotonic() + PATIENCE_S
         while True:
-            # Engines greet each other now and then, so some numbers may move: what is shown lies between two readings.
+            # Heartbeats may change some numbers: the screen must lie between two readings.
             before = blocks_of(read(job), cls)
             time.sleep(0.4)
             text = term.text()
@@ -153,7 +153,7 @@ def ring_numbers(text):
 
 
 def cursor_rank(term):
-    """Rank of the line under the cursor, by its details."""
+    """Returns the rank of the line under the cursor, from its details."""
     text = term.press("Enter", "details", lambda t: "cmds_pushed_seen" in t)
     rank = re.search(r"^rank +(\d+)", text, re.M)[1]
     term.press("Escape", "back", lambda t: "INSTANCE RANK RING" in squeeze(t))
@@ -195,7 +195,7 @@ def sorting(term, rings):
         term.press(keys, str(want), lambda t, w=want: "Sort by" not in t and ring_numbers(t) == w)
     term.press(">", "by ring", lambda t: "RINGv" in t)
     term.press("<", "by rank", lambda t: "RANKv" in t)
-    term.press(".", "as they come", lambda t: "RANKv" not in t)
+    term.press(".", "unsorted", lambda t: "RANKv" not in t)
     term.press("c", "columns", lambda t: "[x] INSTANCE" in t)
     term.press("Enter Escape", "a column less", lambda t: "[x]" not in t and "INSTANCE" not in t)
     term.press("c Enter Escape", "and back", lambda t: "[x]" not in t and "INSTANCE" in t)
@@ -228,7 +228,7 @@ def setup_file():
 
 
 def setting_up(term):
-    """Each line of the setup is changed; what it says is seen, and kept."""
+    """Changes each line of the setup; it is shown and saved."""
     has_colours = "\x1b[3" in term.text(escapes=True)
     term.press("F2", "setup", lambda t: "Seconds between readings: 0.5" in t and "[x] Column INSTANCE of rings" in t)
     for keys, seen in (("Right", "readings: 1\n"), ("Left", "readings: 0.5\n"), ("Left", "readings: 0.2\n"), ("Enter", "readings: 0.5\n"),
@@ -255,11 +255,11 @@ def setting_up(term):
     term.press("F2 Home q", "left as it is", lambda t: "Setup:" not in t and "kept" not in t)
     check(os.stat(setup_file()).st_mtime_ns == before.st_mtime_ns and os.listdir(os.path.dirname(setup_file())) == ["top.json"],
           "nothing changed: nothing written")
-    term.press(". I", "as they come", lambda t: "INSTANCE RANK RING" in squeeze(t))
+    term.press(". I", "unsorted", lambda t: "INSTANCE RANK RING" in squeeze(t))
 
 
 def setups(job):
-    """The next ep-top begins as the last one was left; a broken file is a line, and options come first."""
+    """The next ep-top starts with the saved setup; a broken file is reported in a line; options take precedence."""
     term = Terminal(["--stats-dir", job.dir, "--screen", "rings"])
     text = term.wait("as it was left", lambda t: "totals  F1" in t and "RANK^" in t)
     check("FOR-RANK" not in text, f"columns: {text}")
@@ -288,7 +288,7 @@ def setups(job):
     term.press("F2 Enter Escape", "not kept", lambda t: "setup: not kept: " in t)
     term.press("q", "ends", lambda t: "ENDED 0" in t)
     term.end()
-    print("# the setup is kept, its broken file is a line")
+    print("# the setup is saved; a broken file is reported")
 
 
 def every_key(term):
@@ -304,7 +304,7 @@ def every_key(term):
     for key in ("F1", "h", "?"):
         text = term.press(key, "help", lambda t: "Reading does not disturb" in t)
         term.press("Escape", "back", lambda t: "Reading does not disturb" not in t)
-    # What the help names and this test does not press would go unseen.
+    # Every key of the help must be pressed by this test.
     pressed = "1 9 Tab Shift-Tab Up Down PgUp PgDn Home End j k Left Right Enter Esc F3 / n F4 \\ F6 s < > . I c F2 r t Space p Z [ ] d F5 # F1 h ? F10 q Ctrl-C".split()
     named = [w for line in text.split("\n")[2:18] if not line.startswith("   ")
              for w in re.findall(r"[^\s,]+", re.split(r"\s{2,}", line.strip())[0])]
@@ -415,19 +415,19 @@ def metrics(job):
         done = subprocess.run([promtool, "check", "metrics"], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         check(done.returncode == 0, f"promtool: {done.stdout}")
         check(not done.stdout.strip(), f"promtool: {done.stdout}")
-        print(f"# promtool check metrics: nothing to say of {len(names)} metrics")
+        print(f"# promtool check metrics: no complaint about {len(names)} metrics")
         done = subprocess.run([promtool, "check", "metrics"], input=text + "# TYPE bad-name counter\nbad-name 1\n", stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)
-        check(done.returncode != 0, "promtool: has nothing to say of what is wrong either")
+        check(done.returncode != 0, "promtool: accepts wrong metrics as well")
     else:
-        print("# promtool check metrics: left out, there is no promtool (tests/promtool.sh)")
+        print("# promtool check metrics: skipped, no promtool (tests/promtool.sh)")
     served(job)
 
 
-# ---- what it costs ------------------------------------------------------------------------------
+# ---- cost ---------------------------------------------------------------------------------------
 
 def cost(job):
-    """CPU time of ep-top at ten readings a second: shown. Judged is how often it wakes, which is its own doing and not the machine's."""
+    """Prints the CPU time of ep-top at ten readings per second; judges how often it wakes, which does not depend on the machine."""
     def ticks(pid):
         with open(f"/proc/{pid}/stat", encoding="ascii") as f:
             fields = f.read().rsplit(")", 1)[1].split()
@@ -449,7 +449,7 @@ def cost(job):
     check(1 <= slept <= MOST_SLEEPS * passed, f"ep-top sleeps {slept} times in {passed:.1f} s")
 
 
-# ---- sick jobs ----------------------------------------------------------------------------------
+# ---- stalled jobs -------------------------------------------------------------------------------
 
 def named(term, what, pattern):
     since = time.monotonic()
@@ -458,41 +458,41 @@ def named(term, what, pattern):
     return text
 
 
-def well(term):
-    term.wait("well again", lambda t: "nothing waits" in t and "health: OK" in t)
+def recovered(term):
+    term.wait("recovered", lambda t: "nothing waits" in t and "health: OK" in t)
 
 
-def sick(job):
+def stalls(job):
     term = Terminal(["--stats-dir", job.dir, "-d", "0.2"])
-    well(term)
+    recovered(term)
     job.tell("halt")
     job.tell("flood")
     named(term, "ring that is not drained", r"^follows +ring +0 +2 .* (no-credit|send-queue-full|not-arrived) .*")
     named(term, "and why", r"^CAUSE +fact .* engine-stopped .* node1 .*")
-    stalls = {b["labels"]["peer"]: b["values"] for i, b in blocks_of(read(job), "peer") if i == "node0"}
-    check(stalls[2]["stalls_no_credit"] + stalls[2]["stalls_queue_full"] > 0, f"stalls for rank 2: {stalls}")
-    check(not stalls[3]["stalls_no_credit"], f"stalls for rank 3: {stalls}")
+    by_peer = {b["labels"]["peer"]: b["values"] for i, b in blocks_of(read(job), "peer") if i == "node0"}
+    check(by_peer[2]["stalls_no_credit"] + by_peer[2]["stalls_queue_full"] > 0, f"stalls for rank 2: {by_peer}")
+    check(not by_peer[3]["stalls_no_credit"], f"stalls for rank 3: {by_peer}")
     job.tell("resume")
     job.tell("ebb")
-    well(term)
+    recovered(term)
     job.tell("go")
-    time.sleep(1)  # rounds are played: who raised a signal last is known
+    time.sleep(1)  # some rounds, so that the last sender of a signal is known
     job.tell("stop 2")
     text = named(term, "stopped rank", r"^CAUSE +fact +2 .* process-stopped .*")
     check(re.search(r"^follows +rank +\d +2 .* signal-missing .* node\d +top-job", text, re.M) or
           term.wait("who waits", lambda t: re.search(r"^follows +rank +\d +2 .* signal-missing ", t, re.M), NAMED_S), "who waits for it")
     check("health: STUCK" in text, "the header says so")
     job.tell("cont 2")
-    well(term)
+    recovered(term)
     job.tell("down")
     named(term, "cut link", r"^CAUSE +fact .* link-down .* node0 .*")
     term.wait("who waits", lambda t: re.search(r"^follows +(ring|lane) .* (link-down|not-arrived) ", t, re.M), NAMED_S)
     job.tell("up")
-    well(term)
+    recovered(term)
     job.tell("halt")
     named(term, "stopped engine", r"^CAUSE +fact .* engine-stopped .* node1 .*")
     job.tell("resume")
-    well(term)
+    recovered(term)
     job.tell("kill")
     term.press("9", "instances", lambda t: re.search(r"^node0 +alive ", t, re.M) and not re.search(r"^node1 ", t, re.M))
     term.press("q", "ends", lambda t: "ENDED 0" in t)
@@ -514,7 +514,7 @@ def main():
     if not shutil.which("tmux"):
         print("# skipped: no tmux")
         return 77
-    signal.signal(signal.SIGTERM, lambda *_: fail("ended from outside"))  # so that what follows tidies up
+    signal.signal(signal.SIGTERM, lambda *_: fail("terminated"))  # runs the clean-up below
     job, scratch = Job(), tempfile.mkdtemp(prefix="epf-top-")
     os.environ["XDG_CONFIG_HOME"] = os.path.join(scratch, "config")
     try:
@@ -527,7 +527,7 @@ def main():
         recordings(job, scratch)
         metrics(job)
         cost(job)
-        sick(job)
+        stalls(job)
     finally:
         if Terminal.last:
             Terminal.last.end()

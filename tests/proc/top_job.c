@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job on two daemons for the test of ep-top (test_top.py), which tells it what to do over stdin, one word a line, and reads one line for each
- * from stdout. Ranks first send a number of puts that is known exactly, then wait; asked to, they go on with traffic that never ends, and one
- * of them stops, or a link is cut.
+ * A job on two daemons for the test of ep-top (test_top.py), which sends one command per line on stdin and reads one line for each from
+ * stdout. Ranks first send a known number of puts, then wait for commands: endless traffic, a stopped rank, a cut link.
  *
- *   ready DIR       printed first: statistics directory, when all ranks have sent what they are to send
+ *   ready DIR       printed first, when all ranks have sent their puts: the statistics directory
  *   go              ranks play rounds until the end
  *   stop N, cont N  SIGSTOP, SIGCONT to rank N
  *   down, up        the links of daemon node0
  *   halt, resume    SIGSTOP, SIGCONT to daemon node1
- *   flood, ebb      before go: rank 0 sends to rank 2 without an end; it ends
+ *   flood, ebb      before go: rank 0 starts, ends sending to rank 2 without pause
  *   kill            SIGKILL to daemon node1
  *   end             ends ranks and daemons, the job's status is the exit status; the end of stdin kills all
  */
-#include "tests/proc/daemons.h"
 #include "tests/proc/svc_job.h"
 
 #include <signal.h>
@@ -41,8 +39,7 @@ static struct job job;
 /* Puts to every other rank, flushed: each is one command and PUT_BYTES bytes; the flush is one more. */
 static void body(struct job_rank *r)
 {
-	JOB_CHECK(r, job_rank_open(r) == 0);
-	JOB_CHECK(r, job_rank_join(r) == 0);
+	job_rank_enter(r);
 	for (unsigned i = 0; i < PUTS; i++)
 		for (uint32_t peer = 0; peer < r->world; peer++)
 			if (peer != r->me)
@@ -62,11 +59,11 @@ static void body(struct job_rank *r)
 		JOB_CHECK(r, rc == 0);
 		usleep(1000);
 	}
-	/* Whoever has begun a round waits for all: the last ones leave without a farewell. */
+	/* A rank in a round waits for all others: the last ones leave without a farewell. */
 	_exit(0);
 }
 
-static void tell(const char *text)
+static void answer(const char *text)
 {
 	printf("%s\n", text);
 	fflush(stdout);
@@ -79,8 +76,8 @@ static int cut(bool up)
 	return daemons_command(&daemons, argv, NULL);
 }
 
-/* false: the end. */
-static bool obey(const char *line)
+/* Returns false on "end". */
+static bool execute(const char *line)
 {
 	unsigned rank = 0;
 	char word[16] = "";
@@ -106,7 +103,7 @@ static bool obey(const char *line)
 		daemons_kill(&daemons, 1);
 	} else
 		return strcmp(word, "end") != 0;
-	tell(word);
+	answer(word);
 	return true;
 }
 
@@ -115,21 +112,19 @@ int main(void)
 	struct job_plan plan = { .name = "top-job",
 				 .world = WORLD,
 				 .tag = 5,
+				 .daemons = &daemons,
 				 .body = body,
-				 .boot_timeout_ns = (uint64_t)WAIT_MS * 1000000,
 				 .alarm_s = 600 };
 	char line[256];
 	int bad = 1;
 
 	if (daemons_start(&daemons, 2, settings))
 		return 1;
-	for (unsigned i = 0; i < WORLD; i++)
-		plan.client[i] = daemons_client(&daemons, i / 2);
 	if (job_fork(&job, &plan) == 0 && job_reach(&job, 1, WAIT_MS) == 0) {
 		snprintf(line, sizeof(line), "ready %s ranks %d puts %d bytes %d", daemons.dir,
 			 WORLD, PUTS * (WORLD - 1), PUT_BYTES);
-		tell(line);
-		while (fgets(line, sizeof(line), stdin) && obey(line))
+		answer(line);
+		while (fgets(line, sizeof(line), stdin) && execute(line))
 			;
 		job_set(&job.page->end, 1);
 		bad = 0;

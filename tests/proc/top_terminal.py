@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test_top.py works with: the job beside ep-top, ep-top on a terminal (tmux), and how long this machine kept both waiting.
+"""Helpers of test_top.py: the job beside ep-top, ep-top on a terminal (tmux), and the time for which the machine did not run us.
 
-Whoever imports this was called with EP-TOP EP-FABRIC TOP-JOB as its first arguments.
+The importing program's first arguments are EP-TOP EP-FABRIC TOP-JOB.
 """
 import os
 import subprocess
@@ -10,9 +10,9 @@ import threading
 import time
 
 EP_TOP, TOP_JOB = sys.argv[1], sys.argv[3]
-SLOW = float(os.environ.pop("EPF_TEST_SLOW", "1"))  # a sanitizer's run says more
+SLOW = float(os.environ.pop("EPF_TEST_SLOW", "1"))  # more under a sanitizer
 PATIENCE_S = 60.0 * SLOW
-LOOK_S = 0.1  # what tmux takes for showing its screen, at most, on a machine that is not busy
+LOOK_S = 0.1  # longest time of a tmux capture on an idle machine
 
 
 def fail(text):
@@ -30,7 +30,7 @@ def squeeze(line):
 
 
 class Machine:
-    """How long this machine kept us waiting: a thread that sleeps adds up by how much it wakes too late."""
+    """Time for which the machine did not run us: a sleeping thread sums up how late it wakes."""
     PERIOD_S, USUAL_S = 0.01, 0.005
 
     def __init__(self):
@@ -78,7 +78,7 @@ class Job:
 
 
 class Terminal:
-    """ep-top in a tmux of its own; one at a time."""
+    """ep-top in a separate tmux; one at a time."""
     last = None
     count = 0
 
@@ -106,7 +106,7 @@ class Terminal:
         self.tmux("send-keys", *keys)
 
     def wait(self, what, seen, seconds=PATIENCE_S):
-        """Until seen(text) is true: the text. What looking takes, and what the machine kept us waiting, is not in the seconds."""
+        """Waits until seen(text) is true; returns the text. The seconds exclude captures and time that the machine did not run us."""
         limit, stalled = time.monotonic() + seconds, MACHINE.stalled()
         while True:
             begin = time.monotonic()
@@ -119,7 +119,7 @@ class Terminal:
             time.sleep(0.05)
 
     def press(self, keys, what, seen):
-        """Presses keys ("a b": two of them) and waits for what follows from it."""
+        """Presses keys ("a b": two of them) and waits for their effect."""
         self.keys(*keys.split())
         return self.wait(f"{keys}: {what}", seen)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the Python package share: cases that print TAP, and groups of processes without PyTorch."""
+"""Helpers of the Python package's tests: cases that print TAP, and groups of processes without PyTorch."""
 import multiprocessing
 import os
 import re
@@ -17,7 +17,7 @@ def skip(reason):
 
 
 def python_with(module):
-    """Goes on in an interpreter that has a module: this one, or the system's. Does not return if it is another; returns whether there is one."""
+    """Continues in an interpreter that has a module: this one, or the system's (then it does not return). Returns whether there is one."""
     try:
         __import__(module)
         return True
@@ -37,7 +37,7 @@ def run(cases):
         try:
             case()
             print(f"ok {number} - {case.__name__}", flush=True)
-        except Exception:  # the next cases are run all the same
+        except Exception:  # run the remaining cases
             bad += 1
             traceback.print_exc(file=sys.stdout)
             print(f"not ok {number} - {case.__name__}", flush=True)
@@ -46,7 +46,7 @@ def run(cases):
 
 
 def raises(kind, pattern, function, *arguments, **named):
-    """Calls a function that must raise `kind`, with a text that the pattern is found in; gives the exception."""
+    """Calls a function that must raise `kind` with a text that matches the pattern; returns the exception."""
     try:
         function(*arguments, **named)
     except kind as error:
@@ -57,7 +57,7 @@ def raises(kind, pattern, function, *arguments, **named):
 
 
 class PipeGroup:
-    """A group of processes over pipes: rank 0 collects and deals out. As epf.meet.Group, without importing it."""
+    """A group of processes over pipes through rank 0. Like epf.meet.Group, without importing it."""
 
     def __init__(self, rank, size, pipes):
         self.rank, self.size, self._pipes = rank, size, pipes
@@ -80,14 +80,14 @@ def _child(function, rank, size, pipes, results, arguments):
 
 
 def preload(module):
-    """Children begin with a module already imported: they are forked from a server that has imported it and done nothing else."""
+    """Starts children with a module already imported: they are forked from a server that only imported it."""
     global _method
     _method = "forkserver"
     multiprocessing.get_context(_method).set_forkserver_preload([module])
 
 
 def processes(size, function, *arguments, timeout=120, gone=()):
-    """Runs function(rank, size, pipes, ...) in processes of its own; gives what they returned by rank. Ranks `gone` return nothing."""
+    """Runs function(rank, size, pipes, ...) in separate processes; returns their results by rank. Ranks `gone` return nothing."""
     context = multiprocessing.get_context(_method)
     pipes = [context.Pipe() for _ in range(size)]
     results = context.Queue()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the fields of the structures lie that Python hands to the C libraries, as the compiler sees it: lines "struct field offset bytes", and
- * "struct = bytes 0" for the whole. Run by test_meeting.py, which compares them with the ctypes declarations.
+ * Layout of the structures that Python passes to the C libraries, as compiled: prints "struct field offset bytes" for each field and
+ * "struct = bytes 0" for the whole. test_meeting.py compares it with the ctypes declarations.
  */
 #include "fabric/client/epf.h"
 #include "kernels/epf_ll.h"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers whose calls into the C library are recorded, and tensors for them: rank 0 of two, without a library or a GPU.
+"""Buffers that record their calls into the C library, and tensors for them: rank 0 of two, without a library or a GPU.
 
-Whoever imports this has put the package and the stand-in for PyTorch (standin/) into sys.path.
+The package and the stand-in for PyTorch (standin/) must be in sys.path.
 """
 import contextlib
 
@@ -15,7 +15,7 @@ LOCAL, ROWS = EXPERTS // RANKS, RANKS * TOKENS
 
 
 class TwoRanks(epf.fabric.Group):
-    """Rank 0 of two, the other of which answers the same."""
+    """Rank 0 of two; the other one gives the same answers."""
     rank, size = 0, RANKS
 
     def all_gather(self, mine):
@@ -23,7 +23,7 @@ class TwoRanks(epf.fabric.Group):
 
 
 class Recorder:
-    """Stands for epf.LowLatency: remembers what it was called with."""
+    """Replaces epf.LowLatency: records its calls."""
 
     def __init__(self):
         self.calls, self.reports = [], []
@@ -61,7 +61,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording():
-    """Buffers made inside record their calls, in buffer._ll.calls."""
+    """Buffers made inside record their calls in buffer._ll.calls."""
     real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, direct: setattr(self, "_ll", Recorder())
     try:
         yield

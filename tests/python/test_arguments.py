@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package without a library, a GPU or PyTorch: what can be imported, and the error of each wrong argument.
+"""The Python package without a library, a GPU or PyTorch: imports, and the error of each wrong argument.
 
-Usage: test_arguments.py PACKAGE-DIR. A stand-in for PyTorch (standin/) gives tensors without values; calls into the C library are recorded.
-Calls as programs write them: test_call_sites.py.
+Usage: test_arguments.py PACKAGE-DIR. A stand-in for PyTorch (standin/) provides tensors without values; calls into the C library are recorded.
+test_call_sites.py replays the calls of real programs.
 """
 import errno
 import os
@@ -29,7 +29,7 @@ Wrong = deep_ep.ArgumentError
 
 
 def python(code, **environment):
-    """Runs code in a fresh interpreter that has the package and nothing else; gives what it printed."""
+    """Runs code in a fresh interpreter with only the package; returns its output."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("EPF_")}
     env.update(PYTHONPATH=PACKAGE, PYTHONNOUSERSITE="1", **environment)
     done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -41,7 +41,7 @@ def imports_without_torch():
     assert python("import sys, deep_ep, epf; print('torch' in sys.modules)") == "False"
 
 
-def says_that_torch_is_missing():
+def missing_torch_is_reported():
     got = python("import deep_ep\ntry: deep_ep.Buffer(object())\nexcept Exception as e: print(type(e).__name__, e)")
     assert got.startswith("Unavailable") and "PyTorch is not installed" in got, got
     got = python("import deep_ep\ntry: deep_ep.topk_idx_t\nexcept AttributeError as e: print(e)")
@@ -49,7 +49,7 @@ def says_that_torch_is_missing():
     assert python("import deep_ep; print(hasattr(deep_ep, 'ElasticBuffer'))") == "False"
 
 
-def says_that_the_library_is_missing():
+def missing_library_is_reported():
     got = python("import epf; print(epf.why_not())", EPF_LIBRARY="/nowhere/libepf.so")
     assert "/nowhere/libepf.so" in got and "EPF_LIBRARY" in got and "\n" not in got, got
     got = python("import deep_ep\ntry: deep_ep.Buffer.get_low_latency_rdma_size_hint(128, 7168, 4, 256)\nexcept Exception as e: print(e)",
@@ -57,7 +57,7 @@ def says_that_the_library_is_missing():
     assert "/nowhere/libepf.so" in got, got
 
 
-def says_that_the_gpu_is_missing():
+def missing_gpu_is_reported():
     real = lowlat.load
     lowlat.load = lambda: None
     try:
@@ -93,14 +93,14 @@ def without_low_latency_mode():
     b.destroy()
 
 
-def an_mpi_communicator_will_do():
+def an_mpi_communicator_is_accepted():
     class Comm:
         Get_rank, Get_size, allgather = (lambda self: 1), (lambda self: 3), (lambda self, mine: (mine, mine, mine))
     b = deep_ep.Buffer(None, comm=Comm())
     assert (b.rank, b.group_size, b.group.Get_size()) == (1, 3, 3)
 
 
-def high_throughput_says_that_it_is_not_there():
+def high_throughput_is_reported_as_missing():
     b = buffer()
     for name, arguments in (("dispatch", (x(),)), ("combine", (x(), ())), ("internode_dispatch", (x(),)), ("internode_combine", (x(), ()))):
         raises(deep_ep.NotThereYet, rf"Buffer\.{name}: .*low_latency_dispatch", getattr(b, name), *arguments)
@@ -128,7 +128,7 @@ def helpers():
 
 def configs():
     c = deep_ep.Config(20, 6, 256, 6, 128)
-    assert c.num_max_rdma_chunked_recv_tokens == 132  # a multiple of what is sent at once
+    assert c.num_max_rdma_chunked_recv_tokens == 132  # a multiple of the chunk
     assert deep_ep.Config(num_sms=24, num_max_nvl_chunked_send_tokens=8).num_sms == 24
     assert c.get_nvl_buffer_size_hint(7168 * 2, 8) > 10 * 8 * 256 * 7168 * 2 and c.get_nvl_buffer_size_hint(7168 * 2, 8) % 128 == 0
     assert c.get_rdma_buffer_size_hint(7168 * 2, 8) == 0 < c.get_rdma_buffer_size_hint(7168 * 2, 16)
@@ -179,10 +179,10 @@ def wrong_dispatches():
     raises(deep_ep.NotThereYet, "NVFP4", dispatched, b, use_nvfp4=True)
     odd = torch.Tensor((5, HIDDEN), torch.bfloat16, address=x().data_ptr() + 8)
     refuses("address that is no multiple of 16", odd)
-    assert not b._ll.calls, "something was sent all the same"
+    assert not b._ll.calls, "a call was sent nevertheless"
 
 
-def a_dispatch_is_what_was_asked_for():
+def a_dispatch_has_its_arguments():
     b = buffer()
     stats, cost = torch.empty(LOCAL, dtype=torch.int32), torch.empty(RANKS, dtype=torch.int64)
     rows, choice = x(), index()
@@ -221,7 +221,7 @@ def hooks_and_events():
     event.current_stream_wait()
 
 
-def another_shape_begins_anew():
+def another_shape_cleans_first():
     b = buffer()
     dispatched(b)
     dispatched(b)
@@ -237,7 +237,7 @@ def another_shape_begins_anew():
 
 
 def on_gpu(test):
-    """Runs a test with a GPU that is not there, whose log begins empty."""
+    """Runs a test with a fake GPU and an empty log."""
     def wrapped():
         torch.cuda.there = True
         try:
@@ -260,7 +260,7 @@ def streams_and_events_are_in_order(b, dispatch):
     log.clear()
     *_, hook = dispatch(return_recv_hook=True)
     with torch.cuda.stream(torch.cuda.Stream(number=2)):
-        hook()  # on the stream that is current then, as a caller orders it
+        hook()  # on the stream that is current then
     assert log == [("launch", lowlat.SEND, 1), ("launch", lowlat.RECV, 2)], log
     log.clear()
     *_, event, _ = dispatch(async_finish=True)
@@ -286,14 +286,14 @@ def graphs_hold_calls_of_one_shape(b, dispatch):
 
 
 @on_gpu
-def tensors_of_another_place_are_refused(b, dispatch):
+def tensors_on_another_device_are_refused(b, dispatch):
     raises(Wrong, "x is on cpu; this Buffer works on cuda:0", b.low_latency_dispatch, x(), index(), TOKENS, EXPERTS)
     raises(Wrong, "x is on cuda:1; this Buffer works on cuda:0", b.low_latency_dispatch, x(device="cuda:1"), index(), TOKENS, EXPERTS)
     raises(Wrong, "topk_idx is on cpu", b.low_latency_dispatch, x(device="cuda:0"), index(), TOKENS, EXPERTS)
 
 
 class Driver:
-    """A GPU's driver for epf.shared: which memory is given, taken and mapped. Rank 1 of three is out of reach."""
+    """A fake GPU driver for epf.shared. Rank 1 of three is out of reach."""
 
     def __init__(self, room=True):
         self.room, self.log = room, []
@@ -327,7 +327,7 @@ class ThreeRanks(epf.fabric.Group):
         return [mine, (mine[0], b"far"), (mine[0], b"near")]
 
 
-def gpu_memory_is_mapped_and_given_back():
+def gpu_memory_is_mapped_and_released():
     from epf.shared import GpuShared
     driver = Driver()
     shared = GpuShared(ThreeRanks(), 4096, driver)
@@ -366,10 +366,10 @@ def wrong_combines():
            zero_copy=True)
     raises(deep_ep.NotThereYet, "overlap", b.low_latency_combine, outputs(), index(), weights(), handle, overlap=True)
     raises(Wrong, "handle is a int", b.get_next_low_latency_combine_buffer, 3)
-    assert len(b._ll.calls) == sent, "something was sent all the same"
+    assert len(b._ll.calls) == sent, "a call was sent nevertheless"
 
 
-def a_combine_is_what_was_asked_for():
+def a_combine_has_its_arguments():
     b = buffer()
     *_, handle, _, _ = dispatched(b)
     rows, choice, weight, out = outputs(), index(), weights(), x()
@@ -385,7 +385,7 @@ def a_combine_is_what_was_asked_for():
     assert call.flags & ~(lowlat.SUM_AT_SENDER | lowlat.SUM_IF_MANY) == lowlat.ZERO_COPY and call.x == b._ll.buffer.data_ptr() and got.shape == (5, HIDDEN)
 
 
-def sums_at_the_sender_are_asked_for():
+def sums_at_the_sender_are_requested():
     always, many = lowlat.SUM_AT_SENDER, lowlat.SUM_AT_SENDER | lowlat.SUM_IF_MANY
 
     def what(said=None, **more):
@@ -438,7 +438,7 @@ def masks():
     raises(Wrong, r"mask_status has shape \[3\]", b.low_latency_query_mask_buffer, torch.empty(3, dtype=torch.int32))
     raises(Wrong, "mask_status has dtype torch.int64", b.low_latency_query_mask_buffer, torch.empty(2, dtype=torch.int64))
     raises(Wrong, "hidden is 1000", b.clean_low_latency_buffer, TOKENS, 1000, EXPERTS)
-    for shrink in (True, False):  # a rank that does not come to the meeting is reported at once
+    for shrink in (True, False):  # a missing rank is reported at once
         b = buffer(enable_shrink=shrink)
         b._ll.reports.append(epf.EpfError(errno.ETIMEDOUT, "rank 1 did not come"))
         if shrink:
@@ -448,8 +448,8 @@ def masks():
         assert not b._ll.reports
 
 
-run([imports_without_torch, says_that_torch_is_missing, says_that_the_library_is_missing, says_that_the_gpu_is_missing, topk_idx_t_is_int64,
-     wrong_buffers, without_low_latency_mode, an_mpi_communicator_will_do, high_throughput_says_that_it_is_not_there, helpers, configs,
-     size_hints_check_their_numbers, wrong_dispatches, a_dispatch_is_what_was_asked_for, hooks_and_events, another_shape_begins_anew, streams_and_events_are_in_order,
-     graphs_hold_calls_of_one_shape, tensors_of_another_place_are_refused, gpu_memory_is_mapped_and_given_back,
-     wrong_combines, a_combine_is_what_was_asked_for, sums_at_the_sender_are_asked_for, lost_ranks, masks])
+run([imports_without_torch, missing_torch_is_reported, missing_library_is_reported, missing_gpu_is_reported, topk_idx_t_is_int64,
+     wrong_buffers, without_low_latency_mode, an_mpi_communicator_is_accepted, high_throughput_is_reported_as_missing, helpers, configs,
+     size_hints_check_their_numbers, wrong_dispatches, a_dispatch_has_its_arguments, hooks_and_events, another_shape_cleans_first, streams_and_events_are_in_order,
+     graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused, gpu_memory_is_mapped_and_released,
+     wrong_combines, a_combine_has_its_arguments, sums_at_the_sender_are_requested, lost_ranks, masks])

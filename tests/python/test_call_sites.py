@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the Python package as programs write them: the argument lists of vLLM's, SGLang's and DeepEP's test programs' call sites, replayed.
+"""Replays the call sites of vLLM, SGLang and DeepEP's test programs, with their argument lists.
 
-Usage: test_call_sites.py PACKAGE-DIR. Without a library, a GPU or PyTorch: a stand-in (standin/) gives tensors without values; calls into the C
-library are recorded. The errors of wrong arguments: test_arguments.py.
+Usage: test_call_sites.py PACKAGE-DIR. Needs no library, GPU or PyTorch: a stand-in (standin/) provides tensors without values, and calls into the C
+library are recorded. test_arguments.py has the errors of wrong arguments.
 """
 import os
 import sys
@@ -20,7 +20,7 @@ from recorder import EXPERTS, HIDDEN, LOCAL, RANKS, ROWS, TOKENS, TOPK, TwoRanks
 
 
 def vllm_calls():
-    """The manager of deepep_low_latency, and prepare and finalize, with every argument they name."""
+    """The manager of deepep_low_latency, prepare and finalize, with all their arguments."""
     with recording():
         b = deep_ep.Buffer(**dict(group=TwoRanks(), num_nvl_bytes=1024 << 20, num_rdma_bytes=1 << 20, low_latency_mode=True,
                                   num_qps_per_rank=LOCAL, allow_nvlink_for_low_latency_mode=True, allow_mnnvl=False,
@@ -53,7 +53,7 @@ def vllm_calls():
 
 
 def sglang_calls():
-    """The buffer and the two dispatchers, with every argument they name; overlap arguments too, as its branch of DeepEP has them."""
+    """The buffer and the two dispatchers, with all their arguments, including the overlap arguments of SGLang's DeepEP branch."""
     configs_ = [c(RANKS) for c in (deep_ep.Buffer.get_dispatch_config, deep_ep.Buffer.get_combine_config)]
     nvl = max(c.get_nvl_buffer_size_hint(HIDDEN * 2, RANKS) for c in configs_)
     rdma = max(c.get_rdma_buffer_size_hint(HIDDEN * 2, RANKS) for c in configs_)
@@ -82,7 +82,7 @@ def sglang_calls():
 
 
 def deepep_test_program_calls():
-    """DeepEP's own low-latency test names these, in this way."""
+    """Calls of DeepEP's low-latency test."""
     b = buffer(num_qps_per_rank=LOCAL, allow_nvlink_for_low_latency_mode=False, allow_mnnvl=False, enable_shrink=True)
     *_, handle, event, hook = b.low_latency_dispatch(
         x(), index(), TOKENS, EXPERTS, use_fp8=True, round_scale=True, use_ue8m0=False,
@@ -97,7 +97,7 @@ def deepep_test_program_calls():
 
 
 def deepep_later_test_program_calls():
-    """The later one, of the legacy interface, in its shrink mode: masks asked after each call, all by position, and a clean each round."""
+    """Calls of the later test (legacy interface) in shrink mode: mask queries after each call, positional arguments, a clean each round."""
     with recording():
         b = deep_ep.Buffer(TwoRanks(), num_rdma_bytes=1 << 20, low_latency_mode=True, num_qps_per_rank=LOCAL,
                            allow_nvlink_for_low_latency_mode=True, explicitly_destroy=True, allow_mnnvl=False, enable_shrink=True)
@@ -119,7 +119,7 @@ def deepep_later_test_program_calls():
             b.clean_low_latency_buffer(TOKENS, HIDDEN, EXPERTS)
             b.low_latency_query_mask_buffer(status)
     assert [c[0] for c in b._ll.calls].count("clean") == 8
-    # Its timing calls leave out the arguments that have defaults.
+    # Its timing calls omit arguments with defaults.
     _, _, handle, _, hook = b.low_latency_dispatch(
         x(), idx, TOKENS, EXPERTS, cumulative_local_expert_recv_stats=torch.empty(LOCAL, dtype=torch.int32), use_fp8=True, async_finish=False,
         return_recv_hook=False)

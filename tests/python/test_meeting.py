@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that find each other through a group: no PyTorch, no port and no secret given; libraries and kernels are the real ones, the NIC the
-emulated one.
+"""Ranks that meet through a group, without PyTorch, a given port or a given secret; with the real libraries and kernels on the software NIC.
 
-Usage: test_meeting.py PACKAGE-DIR libepf.so libepf-ll.so PROGRAM, which prints where the fields of the C structures lie (layout.c).
+Usage: test_meeting.py PACKAGE-DIR libepf.so libepf-ll.so PROGRAM, which prints the layout of the C structures (layout.c).
 """
 import ctypes
 import os
@@ -28,7 +27,7 @@ class Group(PipeGroup, meet.Group):
 
 
 class Threads(meet.Group):
-    """Ranks as threads of one process, for what needs no library."""
+    """Ranks as threads of one process, for tests without a library."""
 
     def __init__(self, rank, size, slots, barrier):
         self.rank, self.size, self._slots, self._barrier = rank, size, slots, barrier
@@ -42,7 +41,7 @@ class Threads(meet.Group):
 
 
 def together(size, function):
-    """Runs function(group) in threads; gives what each returned or raised."""
+    """Runs function(group) in threads; returns what each returned or raised."""
     slots, barrier, got = [None] * size, threading.Barrier(size), [None] * size
 
     def one(rank):
@@ -85,10 +84,10 @@ def a_reserved_port_is_kept_and_can_be_listened_at():
         socket.create_connection(("127.0.0.1", port), 10).close()
 
 
-def hosts_of_their_own_get_an_address_that_others_reach():
+def separate_hosts_get_a_reachable_address():
     here = meet.host_key()
     assert meet.root_address([(here, None), (here, "10.0.0.1")]) == "127.0.0.1"
-    assert meet.root_address([(here, None), ("there", "127.0.0.1")]) == "127.0.0.1"  # the way to that address begins here
+    assert meet.root_address([(here, None), ("there", "127.0.0.1")]) == "127.0.0.1"  # a local address
     assert meet.root_address([(here, "10.1.2.3"), ("there", None)]) == "10.1.2.3"
     raises(epf.EpfError, "none of them has an address", meet.root_address, [(here, None), ("there", None)])
 
@@ -107,7 +106,7 @@ def interfaces_can_be_chosen():
         del os.environ["EPF_SOCKET_IFNAME"]
 
 
-def who_fails_is_named_everywhere():
+def a_failed_rank_is_named_on_all_ranks():
     def half(group):
         meet.agree(group, OSError("no room") if group.rank == 1 else None, "opening")
     got = together(3, half)
@@ -116,7 +115,7 @@ def who_fails_is_named_everywhere():
         assert isinstance(got[rank], epf.EpfError) and str(got[rank]) == "opening: rank 1 failed, so this one stops: no room", got[rank]
 
 
-def a_server_of_ones_own_is_refused():
+def a_separate_server_is_refused():
     os.environ["EPF_BOOTSTRAP_SERVER"] = "1"
     try:
         raises(epf.EpfError, "EPF_BOOTSTRAP_SERVER is set", meet.meet, meet.Alone())
@@ -128,7 +127,7 @@ def a_server_of_ones_own_is_refused():
 
 
 def _ring(rank, size, pipes):
-    """Each rank puts its number into its right neighbour's memory."""
+    """Each rank puts its number into the next rank's memory."""
     fabric = epf.Fabric(Group(rank, size, pipes), settings={"signals": 64, "wait-timeout": "60s"})
     dll = epf.load()
     with fabric:
@@ -212,7 +211,7 @@ def pages_are_shared_and_have_no_name_left():
 # ---------------------------------------------------------------------- the kernels
 
 
-def structures_lie_as_in_c():
+def structures_match_c():
     said = subprocess.run([os.path.abspath(sys.argv[4])], capture_output=True, text=True, check=True, timeout=60).stdout.split("\n")
     in_c = {tuple(line.split()[:2]): tuple(map(int, line.split()[2:])) for line in said if line}
     mine = {}
@@ -243,7 +242,7 @@ class Array:
 
 
 def _kernels(rank, size, pipes):
-    """Every token, whose channels all hold one number, goes to both experts; expert e gives (e + 1) times the row; weights 1 and 1/2."""
+    """Every token, with the same number in all channels, goes to both experts; expert e multiplies the row by (e + 1); weights 1 and 1/2."""
     group = Group(rank, size, pipes)
     shape = lowlat.Shape(TOKENS, HIDDEN, EXPERTS, TOPK)
     rows, i32, i64, u16 = size * TOKENS, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint16
@@ -278,21 +277,21 @@ def _kernels(rank, size, pipes):
 
 def kernels_run_on_plain_memory():
     for rank, rounds in enumerate(processes(2, _kernels)):
-        mine = range(TOKENS - 1) if rank == 0 else range(TOKENS)  # the last token goes to expert 1 only
+        mine = range(TOKENS - 1) if rank == 0 else range(TOKENS)  # the last token goes only to expert 1
         for got, sums in rounds:
             assert got == [bf16(16 * r + t + 1) for r in range(2) for t in mine], got
             v = [16 * rank + t + 1 for t in range(TOKENS)]
             assert sums == [{bf16(v[0] * 1 + 0.5 * v[0] * 2)}, {bf16(v[1] * 2 + 0.5 * v[1])}, {bf16(0.5 * v[2] * 2)}], sums
 
 
-def sizes_that_cannot_be_are_refused():
+def invalid_sizes_are_refused():
     assert epf.size_hint(128, 7168, 4, 256) > 0
     raises(epf.EpfError, "hidden", epf.size_hint, 128, 7000, 4, 256)
     raises(epf.EpfError, "experts is 0", epf.size_hint, 128, 7168, 4, 0)
 
 
 if __name__ == "__main__":
-    run([ranks_agree_on_a_place, a_reserved_port_is_kept_and_can_be_listened_at, hosts_of_their_own_get_an_address_that_others_reach,
-         interfaces_can_be_chosen, who_fails_is_named_everywhere, a_server_of_ones_own_is_refused, ranks_join_and_put, jobs_follow_each_other_and_live_side_by_side,
-         one_rank_that_cannot_open_stops_all, pages_are_shared_and_have_no_name_left, structures_lie_as_in_c, kernels_run_on_plain_memory,
-         sizes_that_cannot_be_are_refused])
+    run([ranks_agree_on_a_place, a_reserved_port_is_kept_and_can_be_listened_at, separate_hosts_get_a_reachable_address,
+         interfaces_can_be_chosen, a_failed_rank_is_named_on_all_ranks, a_separate_server_is_refused, ranks_join_and_put, jobs_follow_each_other_and_live_side_by_side,
+         one_rank_that_cannot_open_stops_all, pages_are_shared_and_have_no_name_left, structures_match_c, kernels_run_on_plain_memory,
+         invalid_sizes_are_refused])

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reference: what dispatch and combine must deliver, in plain C, slow and obvious. Called by
- * the tests and by ep-bench's check. It includes no header of the project and shares no code with
- * it: number conversions search for the nearest value, sums are written out in the order that is
- * promised. It must never learn anything from the code under test.
+ * The reference: the results of dispatch and combine in plain, slow C. Called by the tests and by ep-bench's check. It includes no
+ * header of the project and shares no code with it: number conversions search for the nearest value, sums are written out in the
+ * specified order.
  *
  * Ranks, nodes, experts and tokens are counted from 0. Experts are split evenly: rank r owns the
- * experts/ranks consecutive experts from r * (experts/ranks). A job that cannot be split so is an
- * error (DeepEP asks the same). Functions return 0 (or a count) or -errno; on an error no output
- * is written.
+ * experts/ranks consecutive experts from r * (experts/ranks). Uneven splits are an error, as in
+ * DeepEP. Functions return 0 (or a count) or -errno; on an error no output is written.
  */
 #ifndef EPF_TESTS_REF_H
 #define EPF_TESTS_REF_H
@@ -48,7 +46,7 @@ int ref_quantise(const uint16_t *x, int hidden, int pow2_scale, uint8_t *q, floa
 int ref_dequantise(const uint8_t *q, const float *scales, int hidden, uint16_t *out);
 
 /**
- * ref_logfmt() - what becomes of a BF16 row that travels as LogFMT (kernels/ll/README.md), in place.
+ * ref_logfmt() - a BF16 row after a transfer as LogFMT (kernels/ll/README.md), in place.
  * Return: how many of its blocks of 128 stayed BF16, or -EINVAL (hidden).
  */
 int ref_logfmt(uint16_t *x, int hidden);
@@ -62,8 +60,8 @@ int ref_logfmt(uint16_t *x, int hidden);
  * @tokens: [ranks], 0 allowed.
  * @topk_idx: [ranks] arrays [tokens][topk]: an expert, or -1 for 'not selected'. A token's experts
  *   are distinct.
- * @weights: [ranks] arrays [tokens][topk]. NULL as a whole where only lists are asked for.
- * @x: [ranks] arrays [tokens][hidden], BF16. NULL as a whole where no payload is asked for.
+ * @weights: [ranks] arrays [tokens][topk]. May be NULL for lists.
+ * @x: [ranks] arrays [tokens][hidden], BF16. May be NULL without payload.
  */
 struct ref_job {
 	int ranks;
@@ -77,7 +75,7 @@ struct ref_job {
 	const uint16_t *const *x;
 };
 
-/** ref_job_error() - NULL when the job makes sense, else the reason. Call it once, first. */
+/** ref_job_error() - NULL if the job is valid, else the reason. Call it once, first. */
 const char *ref_job_error(const struct ref_job *job);
 
 /* One arrival: a token of a source rank, by its k-th selection (low latency) or its first here. */
@@ -97,13 +95,13 @@ enum ref_format {
 size_t ref_row_bytes(int hidden, enum ref_format format);
 
 /**
- * ref_payload() - the row that a token becomes on the wire, laid out as above.
+ * ref_payload() - the row of a token on the wire, laid out as above.
  * @row: [ref_row_bytes()]. Return: 0, -EINVAL (no x, or src or token out of range), -ENOMEM.
  */
 int ref_payload(const struct ref_job *job, int src, int token, enum ref_format format, void *row);
 
 /**
- * ref_ll_list() - what local expert @local of rank @dst receives in low-latency mode.
+ * ref_ll_list() - rows of local expert @local of rank @dst in low-latency mode.
  * @out: the first @cap entries, ordered by source rank, then token. May be NULL when @cap is 0.
  * @counts: NULL or [ranks]: entries from each source rank.
  * Return: the number of entries in all, or -EINVAL.
@@ -127,18 +125,18 @@ int ref_ll_combine(const struct ref_job *job, int src, int token, ref_expert_row
 		   uint16_t *out);
 
 /**
- * ref_ll_combine_sums() - the same where each rank sums what it holds of the token before it sends.
- * For each rank that one of the token's experts lives on, in the order of its first k:
+ * ref_ll_combine_sums() - the same with sums at the sender: each rank sums its rows of the token first.
+ * For each rank with an expert of the token, in the order of its first k:
  * part = +0; for its k ascending: part = part + weight[k] * float(row[c]); acc = acc + float(bf16(part)).
- * out[c] = bf16(acc). An expert may be named twice. Return: as above.
+ * out[c] = bf16(acc). An expert may occur twice. Return: as above.
  */
 int ref_ll_combine_sums(const struct ref_job *job, int src, int token, ref_expert_row row,
 			void *arg, uint16_t *out);
 
 /**
- * ref_ht_list() - what rank @dst receives in high-throughput mode: each token once if any of its
- * experts lives there, ordered by source rank, then token.
- * @out: the first @cap entries; k is the token's first selection that lives here.
+ * ref_ht_list() - rows of rank @dst in high-throughput mode: each token once if any of its experts
+ * is there, ordered by source rank, then token.
+ * @out: the first @cap entries; k is the token's first selection on this rank.
  * @topk_idx: NULL or [cap][topk]: local expert numbers, -1 for experts elsewhere.
  * @weights: NULL or [cap][topk]: the weights of the local ones, +0 elsewhere.
  * @counts: NULL or [ranks]: entries from each source rank.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch and combine of the reference: who receives what in which order, and which sums come
- * back. Called by the tests and ep-bench's check. It must never include a header of the project.
+ * Dispatch and combine of the reference: lists of rows in order, and sums. Called by the tests and ep-bench's check. It must never
+ * include a header of the project.
  */
 #include "tests/ref/ref.h"
 
@@ -122,7 +122,7 @@ long ref_ll_list(const struct ref_job *job, int dst, int local, struct ref_entry
 				if (n < cap)
 					out[n] = (struct ref_entry){ src, t, k };
 				n++;
-				break; /* named twice, it gets the row once */
+				break; /* an expert selected twice gets the row once */
 			}
 		}
 		if (counts)
@@ -131,56 +131,17 @@ long ref_ll_list(const struct ref_job *job, int dst, int local, struct ref_entry
 	return n;
 }
 
-int ref_ll_combine(const struct ref_job *job, int src, int token, ref_expert_row row, void *arg,
-		   uint16_t *out)
-{
-	const int64_t *idx;
-	const float *weights;
-	float *acc, *values;
-
-	if (!job->weights || !is_token(job, src, token))
-		return -EINVAL;
-	idx = idx_of(job, src, token);
-	weights = weights_of(job, src, token);
-	acc = calloc(2 * (size_t)job->hidden, sizeof(*acc));
-	if (!acc)
-		return -ENOMEM;
-	values = acc + job->hidden;
-	for (int k = 0; k < job->topk; k++) {
-		const uint16_t *y;
-
-		if (idx[k] < 0)
-			continue;
-		y = row(arg, (int)idx[k], src, token);
-		if (!y) {
-			free(acc);
-			return -ENOENT;
-		}
-		ref_bf16_decode_row(values, y, job->hidden);
-		for (int c = 0; c < job->hidden; c++) {
-			float product = weights[k] * values[c];
-
-			acc[c] = acc[c] + product;
-		}
-	}
-	ref_bf16_encode_row(out, acc, job->hidden);
-	free(acc);
-	return 0;
-}
-
-/* What one rank sends for a token: part and scratch are [hidden]. 0 or -ENOENT. */
-static int ll_part(const struct ref_job *job, int src, int token, int rank, ref_expert_row row,
-		   void *arg, float *part, float *scratch)
+/* Adds a token's weighted rows of one rank (-1: of all) to sum; sum and scratch are [hidden]. Returns 0 or -ENOENT. */
+static int ll_sum(const struct ref_job *job, int src, int token, int rank, ref_expert_row row,
+		  void *arg, float *sum, float *scratch)
 {
 	const int64_t *idx = idx_of(job, src, token);
 	const float *weights = weights_of(job, src, token);
 
-	for (int c = 0; c < job->hidden; c++)
-		part[c] = 0.0f;
 	for (int k = 0; k < job->topk; k++) {
 		const uint16_t *y;
 
-		if (idx[k] < 0 || owner(job, idx[k]) != rank)
+		if (idx[k] < 0 || (rank >= 0 && owner(job, idx[k]) != rank))
 			continue;
 		y = row(arg, (int)idx[k], src, token);
 		if (!y)
@@ -189,12 +150,28 @@ static int ll_part(const struct ref_job *job, int src, int token, int rank, ref_
 		for (int c = 0; c < job->hidden; c++) {
 			float product = weights[k] * scratch[c];
 
-			part[c] = part[c] + product;
+			sum[c] = sum[c] + product;
 		}
 	}
-	for (int c = 0; c < job->hidden; c++)
-		part[c] = ref_bf16_decode(ref_bf16_encode(part[c]));
 	return 0;
+}
+
+int ref_ll_combine(const struct ref_job *job, int src, int token, ref_expert_row row, void *arg,
+		   uint16_t *out)
+{
+	float *acc;
+	int err;
+
+	if (!job->weights || !is_token(job, src, token))
+		return -EINVAL;
+	acc = calloc(2 * (size_t)job->hidden, sizeof(*acc));
+	if (!acc)
+		return -ENOMEM;
+	err = ll_sum(job, src, token, -1, row, arg, acc, acc + job->hidden);
+	if (!err)
+		ref_bf16_encode_row(out, acc, job->hidden);
+	free(acc);
+	return err;
 }
 
 int ref_ll_combine_sums(const struct ref_job *job, int src, int token, ref_expert_row row,
@@ -218,10 +195,11 @@ int ref_ll_combine_sums(const struct ref_job *job, int src, int token, ref_exper
 			seen = idx[i] >= 0 && owner(job, idx[i]) == owner(job, idx[k]);
 		if (seen)
 			continue;
-		err = ll_part(job, src, token, owner(job, idx[k]), row, arg, part,
-			      part + job->hidden);
+		memset(part, 0, (size_t)job->hidden * sizeof(*part));
+		err = ll_sum(job, src, token, owner(job, idx[k]), row, arg, part,
+			     part + job->hidden);
 		for (int c = 0; c < job->hidden; c++)
-			acc[c] = acc[c] + part[c];
+			acc[c] = acc[c] + ref_bf16_decode(ref_bf16_encode(part[c]));
 	}
 	if (!err)
 		ref_bf16_encode_row(out, acc, job->hidden);
@@ -330,7 +308,7 @@ int ref_ht_combine(const struct ref_job *job, int src, int token, ref_rank_row r
 		add_rows(part, values, job->hidden);
 		if (i + 1 < n && job->node_of_rank[dst[i + 1]] == node)
 			continue;
-		/* The node is complete: its sum travels as BF16. */
+		/* The node is complete: its sum is sent as BF16. */
 		ref_bf16_encode_row(wire, part, job->hidden);
 		ref_bf16_decode_row(values, wire, job->hidden);
 		add_rows(acc, values, job->hidden);
@@ -387,7 +365,7 @@ uint64_t ref_ht_internode_bytes(const struct ref_job *job, int src, int node, si
 			int dst[REF_TOPK_MAX];
 			int n = ref_ht_targets(job, r, t, dst);
 
-			/* Ordered by node: the first target of each node stands for it. */
+			/* Targets are ordered by node: counts the first of each node. */
 			for (int i = 0; i < n; i++) {
 				int to = job->node_of_rank[dst[i]];
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Number formats of the reference. Values come from the formulas of the formats, in double;
- * encoding looks for the nearest value. Called by ref_moe.c and the tests. It must never include a
- * header of the project.
+ * Number formats of the reference. Values come from the formulas of the formats, in double; encoding searches for the nearest value.
+ * Called by ref_moe.c and the tests. It must never include a header of the project.
  *
  * Quantising a block of 128 channels, each line one float operation:
  *   amax  = the largest |x| that is not NaN, at least 1e-4
@@ -113,7 +112,7 @@ static uint8_t nearest_e4m3(float f)
 
 	if (isnan(f))
 		return 0x7f;
-	/* How many of the 127 thresholds have been reached, by halving. */
+	/* Counts the thresholds reached, by bisection. */
 	for (int step = 64; step; step /= 2)
 		code += step * (magnitude >= e4m3_from[code + step - 1]);
 	return (uint8_t)(signbit(f) ? code + 128 : code);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For programs that want several GPUs, on a machine with one: device n becomes n modulo the GPUs there are, and process groups are gloo's, because
-NCCL refuses two ranks on one GPU. Python imports it by itself where it is on PYTHONPATH; without ONE_GPU=1 it changes nothing. The
-programs and the modules under test stay as they are. ONE_GPU_RUNS=N: a program that seeds PyTorch for each of endless runs ends in good order after N.
+"""Runs programs for several GPUs on one: device n becomes n modulo the number of GPUs, and process groups use gloo, because NCCL refuses two ranks on
+one GPU. Python imports this file from PYTHONPATH; without ONE_GPU=1 it changes nothing. Programs and modules under test stay unmodified.
+ONE_GPU_RUNS=N: a program that seeds PyTorch for each of endless runs exits in order after N.
 """
 import inspect
 import os
@@ -18,7 +18,7 @@ def _torch():
 
 
 def _install(torch):
-    """Puts the replacements in PyTorch's place."""
+    """Replaces functions of PyTorch."""
     dist = torch.distributed
     set_device, init = torch.cuda.set_device, dist.init_process_group
 
@@ -31,7 +31,7 @@ def _install(torch):
         return init("gloo" if backend in (None, "nccl") else backend, *args, **named)
 
     def all_gather_into_tensor(output, input, group=None, async_op=False):
-        """Gloo's own takes no output of another shape than its inputs side by side."""
+        """Gloo's version requires the shape of the stacked inputs."""
         parts = [torch.empty_like(input) for _ in range(dist.get_world_size(group))]
         dist.all_gather(parts, input.contiguous(), group=group)
         if output.numel():
@@ -45,7 +45,7 @@ def _install(torch):
 
 
 def _end_after(torch, runs):
-    """Where the next seed would be set, the caller's `buffer` is destroyed, all ranks meet and the process ends: what a shim counted is then said."""
+    """At the next seed, destroys the caller's `buffer`, meets all ranks and exits, so that the shim prints its counts."""
     seed, done = torch.manual_seed, []
 
     def manual_seed(number):
