@@ -103,11 +103,13 @@ static void survive(struct job_rank *r)
 	job_rank_leave(r);
 }
 
-static void kill_one(const char *name, const char *const *settings)
+static void kill_one(void **state)
 {
+	bool is_unordered = *state != NULL;
+	const char *name = is_unordered ? "killed-unordered" : "killed";
 	uint64_t worst = 0, killed;
 
-	start(&job[0], name, 3, settings, survive);
+	start(&job[0], name, 3, is_unordered ? unordered : short_timeouts, survive);
 	assert_int_equal(job_reach(&job[0], BEFORE, job_ms(JOB_WAIT_MS)), 0);
 	killed = epf_now_ns();
 	job_set(&job[0].page->words[W_KILLED_NS], killed);
@@ -120,18 +122,6 @@ static void kill_one(const char *name, const char *const *settings)
 		worst = notified > worst ? notified : worst;
 	}
 	printf("# %s: notified after %.0f ms\n", name, (double)worst / 1e6);
-}
-
-static void a_killed_rank_is_named(void **state)
-{
-	(void)state;
-	kill_one("killed", short_timeouts);
-}
-
-static void a_killed_rank_is_named_unordered(void **state)
-{
-	(void)state;
-	kill_one("killed-unordered", unordered);
 }
 
 static void a_short_stop_is_no_error(void **state)
@@ -323,8 +313,8 @@ static int remove_dir(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(a_killed_rank_is_named, stop),
-		cmocka_unit_test_teardown(a_killed_rank_is_named_unordered, stop),
+		JOB_CASE(a_killed_rank_is_named, kill_one, NULL, NULL, stop),
+		JOB_CASE(a_killed_rank_is_named_unordered, kill_one, 1, NULL, stop),
 		cmocka_unit_test_teardown(a_short_stop_is_no_error, stop),
 		cmocka_unit_test_teardown(two_jobs_do_not_meet, stop),
 		cmocka_unit_test_teardown(one_job_dies_the_other_lives, stop),
