@@ -15,7 +15,7 @@
 #
 # Programs: DeepEP's test_internode.py, unmodified, with 24 multiprocessors per rank; and shim_internode.py, which drives the same module with 4 per
 # rank and compares every row with the seeds. Their processes share a GPU by time slices, or under MPS, where all waiting grids must fit at once (8
-# ranks with 4 do, with 24 do not). Also DeepEP's test_low_latency.py with more ranks than GPUs. Process groups are gloo's, device numbers are taken
+# ranks with 4 do, with 24 do not). Also DeepEP's test_low_latency.py with more ranks than GPUs. Process groups are gloo's, device numbers count
 # modulo the number of GPUs: onegpu/.
 #
 # Each part has a deadline and is killed with all its processes. Exit 0: all parts that ran did as they should; 77: no GPU or no DeepEP.

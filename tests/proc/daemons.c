@@ -83,6 +83,12 @@ static void print_log(const struct daemons *d, unsigned i)
 	free(text);
 }
 
+void daemons_print_logs(const struct daemons *d)
+{
+	for (unsigned i = 0; i < d->n; i++)
+		print_log(d, i);
+}
+
 int daemons_restart(struct daemons *d, unsigned i)
 {
 	struct pollfd p = { .events = POLLIN };

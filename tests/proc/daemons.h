@@ -52,6 +52,9 @@ const char *daemons_socket(const struct daemons *d, unsigned i);
 /* Returns daemon i's log so far, malloced; NULL if there is none. */
 char *daemons_log(const struct daemons *d, unsigned i);
 
+/* Prints the logs of all daemons to stderr. */
+void daemons_print_logs(const struct daemons *d);
+
 /* Returns the status of daemon i (ep-fabric status --json), malloced; NULL if it does not answer. */
 char *daemons_status(const struct daemons *d, unsigned i);
 

@@ -10,7 +10,6 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <string.h>
 
 #define WAIT_NS     UINT64_C(30000000000)
 #define DEADLINE_NS UINT64_C(5000000000) /* of a kernel */

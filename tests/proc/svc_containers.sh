@@ -180,4 +180,4 @@ wait "$daemons" || die "a daemon did not end in order: $(cat "$work"/run/*.log)"
 for i in 0 1; do
 	[ ! -e "$work/run/node$i.sock" ] || die "the socket of node$i is left"
 done
-echo "# containers: jobs on one and on two daemons right; daemons and 4 clients in namespaces of their own, as user $(id -u)"
+echo "# containers: jobs on one and on two daemons right; daemons and 4 clients in separate namespaces, as user $(id -u)"

@@ -118,6 +118,12 @@ struct job {
 	pid_t pid[JOB_RANKS_MAX]; /* 0: reaped */
 };
 
+/* A cmocka test `name` that runs fn with *state = arg. */
+#define JOB_CASE(name, fn, arg, set_up, tear_down)     \
+ {                                                     \
+#  name, fn, set_up, tear_down, (void *)(uintptr_t)arg \
+ }
+
 /* A failed check of a rank prints one line and ends the process with status 1. */
 #define JOB_CHECK(r, condition)                                                           \
  do {                                                                                     \

@@ -322,16 +322,6 @@ static void probe(uint32_t unused)
 	_exit(77);
 }
 
-static void print_logs(void)
-{
-	for (unsigned i = 0; i < 2; i++) {
-		char *log = daemons_log(&cfg.daemons, i);
-
-		fprintf(stderr, "%s\n", log ? log : "");
-		free(log);
-	}
-}
-
 /* Runs a whole job. Returns 0 when every rank and every daemon ended well. */
 static int run_job(bool service)
 {
@@ -358,7 +348,7 @@ static int run_job(bool service)
 	bad = job_fork(&job, &plan) || job_wait(&job, 0, ALARM_S * 1000);
 	job_end(&job);
 	if (service && bad)
-		print_logs();
+		daemons_print_logs(&cfg.daemons);
 	if (service)
 		bad |= daemons_stop(&cfg.daemons) != 0;
 	return bad;

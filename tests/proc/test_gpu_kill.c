@@ -285,12 +285,8 @@ int main(int argc, char **argv)
 	rc = daemons_start(&cfg.daemons, 2, settings);
 	if (!rc) {
 		rc = play();
-		for (unsigned i = 0; rc && i < 2; i++) {
-			char *log = daemons_log(&cfg.daemons, i);
-
-			fprintf(stderr, "%s\n", log ? log : "");
-			free(log);
-		}
+		if (rc)
+			daemons_print_logs(&cfg.daemons);
 		rc |= daemons_stop(&cfg.daemons) != 0;
 	}
 	remove_stats();

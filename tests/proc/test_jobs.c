@@ -3,18 +3,21 @@
  * Jobs of embedded ranks. If a rank is killed, every survivor gets an error with its number within a bounded time, masks it and goes on
  * with the others. A rank stopped for less than the timeout is not noticed. Two jobs of one user on one machine do not interfere: each
  * sees its own bytes and signals only, their files have different names and are gone afterwards, nothing appears in /dev/shm, a rank at
- * the wrong job's rendezvous is refused, and one job survives the death of the other.
+ * the wrong job's rendezvous is refused, and one job survives the death of the other. A rank that is alone reports which rank it waits for,
+ * and where; also as a client of a daemon.
  */
 #include "fabric/base/clock.h"
 #include "fabric/nic/nic.h"
 #include "tests/proc/svc_job.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <cmocka.h>
 
@@ -100,11 +103,13 @@ static void survive(struct job_rank *r)
 	job_rank_leave(r);
 }
 
-static void kill_one(const char *name, const char *const *settings)
+static void kill_one(void **state)
 {
+	bool is_unordered = *state != NULL;
+	const char *name = is_unordered ? "killed-unordered" : "killed";
 	uint64_t worst = 0, killed;
 
-	start(&job[0], name, 3, settings, survive);
+	start(&job[0], name, 3, is_unordered ? unordered : short_timeouts, survive);
 	assert_int_equal(job_reach(&job[0], BEFORE, job_ms(JOB_WAIT_MS)), 0);
 	killed = epf_now_ns();
 	job_set(&job[0].page->words[W_KILLED_NS], killed);
@@ -117,18 +122,6 @@ static void kill_one(const char *name, const char *const *settings)
 		worst = notified > worst ? notified : worst;
 	}
 	printf("# %s: notified after %.0f ms\n", name, (double)worst / 1e6);
-}
-
-static void a_killed_rank_is_named(void **state)
-{
-	(void)state;
-	kill_one("killed", short_timeouts);
-}
-
-static void a_killed_rank_is_named_unordered(void **state)
-{
-	(void)state;
-	kill_one("killed-unordered", unordered);
 }
 
 static void a_short_stop_is_no_error(void **state)
@@ -215,6 +208,90 @@ static void one_job_dies_the_other_lives(void **state)
 	assert_int_equal(job_finish(&job[1]), 0);
 }
 
+/* Reserves a loopback port while the socket is open; the port refuses connections until a rank listens. */
+static int reserve_port(char *where, size_t size)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+
+	assert_true(fd >= 0);
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+	snprintf(where, size, "127.0.0.1:%u", ntohs(at.sin_port));
+	return fd;
+}
+
+/* Started with three environment variables, as in the README; stderr goes to a file. */
+static void be_alone(struct job_rank *r)
+{
+	struct epf_options o;
+	char rank[8], log[96];
+
+	snprintf(rank, sizeof(rank), "%u", r->me);
+	snprintf(log, sizeof(log), "%s/log", dir);
+	setenv("EPF_WORLD_SIZE", "2", 1);
+	setenv("EPF_RANK", rank, 1);
+	setenv("EPF_RENDEZVOUS", r->plan->arg, 1);
+	unsetenv("EPF_LOG");
+	JOB_CHECK(r, freopen(log, "w", stderr) != NULL);
+	epf_options_init(&o);
+	o.settings = r->plan->client[r->me];
+	if (epf_open(&o, &r->ep) == 0)
+		(void)epf_join(r->ep, NULL);
+	JOB_CHECK(r, false);
+}
+
+/* A lone rank must write the words and its address. */
+static void expect_notice(uint32_t rank, const char *const *settings, const char *words)
+{
+	uint64_t deadline = epf_now_ns() + job_wait_ns();
+	char where[64], log[96], text[4096] = "";
+	struct job_plan plan = { .name = "alone",
+				 .world = 2,
+				 .local = 1u << rank,
+				 .rendezvous = where,
+				 .body = be_alone,
+				 .arg = where };
+	int held = reserve_port(where, sizeof(where));
+
+	plan.client[rank] = settings;
+	snprintf(log, sizeof(log), "%s/log", dir);
+	assert_int_equal(job_fork(&job[0], &plan), 0);
+	while (!(strstr(text, words) && strstr(text, where)) && epf_now_ns() < deadline) {
+		FILE *f = fopen(log, "r");
+
+		text[f ? fread(text, 1, sizeof(text) - 1, f) : 0] = 0;
+		if (f)
+			fclose(f);
+		usleep(10000);
+	}
+	job_end(&job[0]);
+	close(held);
+	unlink(log);
+	if (!strstr(text, words) || !strstr(text, where))
+		fail_msg("rank %u did not write \"%s\" and \"%s\": \"%s\"", rank, words, where,
+			 text);
+	printf("# %s", text);
+}
+
+static void a_lone_rank_reports(void **state)
+{
+	struct daemons d;
+
+	(void)state;
+	assert_int_equal(daemons_start(&d, 1, NULL), 0);
+	for (unsigned service = 0; service < 2; service++) {
+		const char *const *settings = service ? daemons_client(&d, 0) : defaults;
+
+		expect_notice(0, settings, "waiting for rank 1 of 2");
+		expect_notice(1, settings, "rank 1 of 2: waiting for the rendezvous at ");
+	}
+	assert_int_equal(daemons_stop(&d), 0);
+}
+
 static int make_dir(void **state)
 {
 	(void)state;
@@ -236,11 +313,12 @@ static int remove_dir(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(a_killed_rank_is_named, stop),
-		cmocka_unit_test_teardown(a_killed_rank_is_named_unordered, stop),
+		JOB_CASE(a_killed_rank_is_named, kill_one, NULL, NULL, stop),
+		JOB_CASE(a_killed_rank_is_named_unordered, kill_one, 1, NULL, stop),
 		cmocka_unit_test_teardown(a_short_stop_is_no_error, stop),
 		cmocka_unit_test_teardown(two_jobs_do_not_meet, stop),
 		cmocka_unit_test_teardown(one_job_dies_the_other_lives, stop),
+		cmocka_unit_test_teardown(a_lone_rank_reports, stop),
 	};
 
 	return cmocka_run_group_tests_name("jobs", tests, make_dir, remove_dir);

@@ -75,9 +75,11 @@ static void expect_error(uint32_t rank)
 	printf("# rank %u: %s\n", rank, job.page->rank[rank].text);
 }
 
-static void kill_and_continue(const char *name, bool service)
+static void kill_and_continue(void **state)
 {
-	start_job(name, WORLD, patient, play, service);
+	bool service = *state != NULL;
+
+	start_job(service ? "root-daemons" : "root-embedded", WORLD, patient, play, service);
 	assert_int_equal(job_reach(&job, 20, LIMIT_MS), 0);
 	for (uint32_t i = 1; i < VICTIM; i++)
 		kill(job.pid[i], SIGSTOP);
@@ -95,18 +97,6 @@ static void kill_and_continue(const char *name, bool service)
 		expect_error(i);
 	}
 	job_end(&job);
-}
-
-static void engines_in_the_ranks(void **state)
-{
-	(void)state;
-	kill_and_continue("root-embedded", false);
-}
-
-static void engines_in_daemons(void **state)
-{
-	(void)state;
-	kill_and_continue("root-daemons", true);
 }
 
 enum { W_ASK = 1, W_SILENT = 2, W_AWAKE = 3 };
@@ -142,12 +132,13 @@ static void ask(struct job_rank *r)
 	job_rank_leave(r);
 }
 
-static void stop_one(const char *name, bool service)
+static void stop_one(void **state)
 {
+	bool service = *state != NULL;
 	char host[65] = "", want[128];
 	pid_t stopped;
 
-	start_job(name, 2, ticking, ask, service);
+	start_job(service ? "silent-daemon" : "silent-embedded", 2, ticking, ask, service);
 	assert_int_equal(job_reach(&job, 4, LIMIT_MS), 0);
 	stopped = service ? daemons.pid[1] : job.pid[1];
 	kill(stopped, SIGSTOP);
@@ -162,18 +153,6 @@ static void stop_one(const char *name, bool service)
 	printf("# %s\n", job.page->rank[0].text);
 	assert_int_equal(job_wait(&job, 0, LIMIT_MS), 0);
 	job_end(&job);
-}
-
-static void a_stopped_rank_is_named(void **state)
-{
-	(void)state;
-	stop_one("silent-embedded", false);
-}
-
-static void a_stopped_daemon_is_named(void **state)
-{
-	(void)state;
-	stop_one("silent-daemon", true);
 }
 
 static int start_daemons(void **state)
@@ -216,11 +195,10 @@ static int remove_dir(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(engines_in_the_ranks, end_job),
-		cmocka_unit_test_setup_teardown(engines_in_daemons, start_daemons, stop_daemons),
-		cmocka_unit_test_teardown(a_stopped_rank_is_named, end_job),
-		cmocka_unit_test_setup_teardown(a_stopped_daemon_is_named, start_daemons,
-						stop_daemons),
+		JOB_CASE(engines_in_the_ranks, kill_and_continue, NULL, NULL, end_job),
+		JOB_CASE(engines_in_daemons, kill_and_continue, 1, start_daemons, stop_daemons),
+		JOB_CASE(a_stopped_rank_is_named, stop_one, NULL, NULL, end_job),
+		JOB_CASE(a_stopped_daemon_is_named, stop_one, 1, start_daemons, stop_daemons),
 	};
 
 	return cmocka_run_group_tests_name("root_cause", tests, make_dir, remove_dir);

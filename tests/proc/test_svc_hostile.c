@@ -72,13 +72,22 @@ static uint64_t rounds_now(void)
 	return most;
 }
 
+/* An attack, and its repetitions in the normal and the long form. */
+struct attack {
+	const char *name;
+	void (*fn)(const struct hostile *h);
+	uint64_t normal, full;
+};
+
 /* Runs one attack in a separate process. The honest job plays on during and after it, and the daemons keep nothing of it. */
-static void attack(const char *name, void (*fn)(const struct hostile *h), uint64_t count)
+static void attack(void **state)
 {
+	const struct attack *a = *state;
+	uint64_t normal = job_ms(1) > 1 ? a->normal / 5 : a->normal;
 	struct hostile h = { .path = { daemons_socket(&daemons, 0), daemons_socket(&daemons, 1) },
 			     .honest = "honest",
-			     .seed = seed + strlen(name) * 7919,
-			     .count = count };
+			     .seed = seed + strlen(a->name) * 7919,
+			     .count = job_long() ? a->full : normal };
 	uint64_t before = rounds_now(), start = epf_now_ns();
 	int status = -1;
 	pid_t pid;
@@ -89,45 +98,20 @@ static void attack(const char *name, void (*fn)(const struct hostile *h), uint64
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		alarm(job_long() ? 1200 : 600);
-		fn(&h);
+		a->fn(&h);
 		fflush(NULL);
 		_exit(0);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	if (!WIFEXITED(status) || WEXITSTATUS(status))
-		print_error("%s ended with wait status %#x\n", name, (unsigned)status);
-	printf("# %s: %.1f s, honest job played %llu rounds meanwhile\n", name,
+		print_error("%s ended with wait status %#x\n", a->name, (unsigned)status);
+	printf("# %s: %.1f s, honest job played %llu rounds meanwhile\n", a->name,
 	       (double)(epf_now_ns() - start) / 1e9, (unsigned long long)(rounds_now() - before));
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	assert_int_equal(job_reach(&honest, rounds_now() + 20, job_ms(20000)), 0);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(proc_settle(daemons.pid[i], base[i], job_ms(60000)), 0);
 }
-
-static uint64_t scaled(uint64_t normal, uint64_t full)
-{
-	return job_long() ? full : job_ms(1) > 1 ? normal / 5 : normal;
-}
-
-#define ATTACK(name, normal, full)                     \
- static void name(void **state)                        \
- {                                                     \
-  (void)state;                                         \
-  attack(#name, hostile_##name, scaled(normal, full)); \
- }
-
-ATTACK(directed, 0, 0)
-ATTACK(mutated, 1000000, 10000000)
-ATTACK(scribble, 2000, 20000)
-ATTACK(descriptors, 0, 0)
-ATTACK(punch, 1500, 20000)
-ATTACK(dies, 20, 200)
-ATTACK(withdraws, 20, 200)
-ATTACK(strangers, 0, 0)
-ATTACK(garbage, 2000, 100000)
-ATTACK(states, 0, 0)
-ATTACK(names, 0, 0)
-ATTACK(deaf, 1000, 10000)
 
 static void the_honest_job_is_unharmed(void **state)
 {
@@ -191,21 +175,29 @@ static void refusals_are_counted(void **state)
 	free(text);
 }
 
+#define ATTACK(name, normal, full)            \
+ {                                            \
+#  name, attack, NULL, NULL, &(struct attack) \
+  {                                           \
+#   name, hostile_##name, normal, full        \
+  }                                           \
+ }
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(directed),
-		cmocka_unit_test(mutated),
-		cmocka_unit_test(scribble),
-		cmocka_unit_test(descriptors),
-		cmocka_unit_test(punch),
-		cmocka_unit_test(dies),
-		cmocka_unit_test(withdraws),
-		cmocka_unit_test(strangers),
-		cmocka_unit_test(garbage),
-		cmocka_unit_test(states),
-		cmocka_unit_test(names),
-		cmocka_unit_test(deaf),
+		ATTACK(directed, 0, 0),
+		ATTACK(mutated, 1000000, 10000000),
+		ATTACK(scribble, 2000, 20000),
+		ATTACK(descriptors, 0, 0),
+		ATTACK(punch, 1500, 20000),
+		ATTACK(dies, 20, 200),
+		ATTACK(withdraws, 20, 200),
+		ATTACK(strangers, 0, 0),
+		ATTACK(garbage, 2000, 100000),
+		ATTACK(states, 0, 0),
+		ATTACK(names, 0, 0),
+		ATTACK(deaf, 1000, 10000),
 		cmocka_unit_test(refusals_are_counted),
 		cmocka_unit_test(the_honest_job_is_unharmed),
 		cmocka_unit_test(the_next_job_is_served),

@@ -15,11 +15,9 @@
 #include <errno.h>
 #include <sched.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -69,11 +67,15 @@ struct victim {
 	unsigned number; /* of the rank, or of the daemon */
 };
 
+static const struct victim victims[] = { { .name = "rank 1", .number = 1 },
+					 { .name = "rank 2, on the other node", .number = 2 },
+					 { .name = "daemon node1", .daemon = true, .number = 1 } };
+
 /* ---- a rank ---- */
 
 static void end_with(struct job_rank *r, int rc, bool joined)
 {
-	uint64_t start, victims = job_get(&r->page->words[W_VICTIMS]);
+	uint64_t start, victim = job_get(&r->page->words[W_VICTIMS]);
 
 	job_rank_told(r, rc);
 	/*
@@ -81,7 +83,7 @@ static void end_with(struct job_rank *r, int rc, bool joined)
 	 * rank whose living daemon did not answer in time: the others would wait until the rendezvous gives up. All others stay, so that
 	 * nobody sees their departure instead of the first cause.
 	 */
-	if (!joined && ((victims >> 32 && (victims & UINT32_MAX) == r->me / 2) ||
+	if (!joined && ((victim >> 32 && (victim & UINT32_MAX) == r->me / 2) ||
 			strstr(r->report->text, NO_ANSWER))) {
 		epf_boot_close(r->boot);
 		r->boot = NULL;
@@ -432,8 +434,9 @@ static void print_counts(const struct victim *v, const unsigned *count, unsigned
 	       (double)worst_stall_ns / 1e6, spoilt);
 }
 
-static void matrix(const struct victim *v)
+static void matrix(void **state)
 {
+	const struct victim *v = *state;
 	unsigned want = job_long() ? RUNS_LONG : job_ms(1) > 1 ? POINTS : RUNS;
 	unsigned least = want / (2 * POINTS) + (want < 2 * POINTS); /* of each point */
 	unsigned count[JOB_STEPS] = { 0 }, runs = 0, most = want * 3 + POINTS;
@@ -463,24 +466,6 @@ static void matrix(const struct victim *v)
 		count[at] += at != 0;
 	}
 	print_counts(v, count, runs);
-}
-
-static void a_rank(void **state)
-{
-	(void)state;
-	matrix(&(struct victim){ .name = "rank 1", .number = 1 });
-}
-
-static void a_rank_on_the_other_node(void **state)
-{
-	(void)state;
-	matrix(&(struct victim){ .name = "rank 2, on the other node", .number = 2 });
-}
-
-static void a_daemon(void **state)
-{
-	(void)state;
-	matrix(&(struct victim){ .name = "daemon node1", .daemon = true, .number = 1 });
 }
 
 static int begin(void **state)
@@ -513,9 +498,9 @@ static int finish(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_rank),
-		cmocka_unit_test(a_rank_on_the_other_node),
-		cmocka_unit_test(a_daemon),
+		JOB_CASE(a_rank, matrix, &victims[0], NULL, NULL),
+		JOB_CASE(a_rank_on_the_other_node, matrix, &victims[1], NULL, NULL),
+		JOB_CASE(a_daemon, matrix, &victims[2], NULL, NULL),
 	};
 
 	return cmocka_run_group_tests_name("kill -9 with daemons", tests, begin, finish);

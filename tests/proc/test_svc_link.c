@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -49,6 +48,13 @@ static const char *const unordered[] = { COMMON,
 					 "emu-drop=0.01",
 					 NULL };
 
+static const struct form {
+	const char *cut, *back; /* names of the jobs */
+	const char *const *settings;
+	bool duplicates; /* must occur */
+} forms[] = { { "link-ordered", "link-back", ordered, false },
+	      { "link-unordered", "link-back-unordered", unordered, true } };
+
 static struct daemons daemons;
 static struct job job;
 static uint64_t random_state;
@@ -69,16 +75,6 @@ static void start(const char *name, const char *const *settings, void (*body)(st
 	assert_int_equal(job_reach(&job, 20, job_ms(JOB_WAIT_MS)), 0);
 }
 
-static void print_logs(void)
-{
-	for (unsigned i = 0; i < daemons.n; i++) {
-		char *text = daemons_log(&daemons, i);
-
-		fprintf(stderr, "log of node%u:\n%s", i, text ? text : "(none)\n");
-		free(text);
-	}
-}
-
 static int stop(void **state)
 {
 	bool failed = false;
@@ -87,7 +83,7 @@ static int stop(void **state)
 	for (unsigned i = 0; i < WORLD && job.page; i++)
 		failed |= job_get(&job.page->rank[i].failed) != 0;
 	if (failed)
-		print_logs();
+		daemons_print_logs(&daemons);
 	job_end(&job);
 	return daemons_stop(&daemons);
 }
@@ -108,17 +104,30 @@ static uint64_t sum_of(unsigned counter)
 	return job.page->rank[0].counter[counter] + job.page->rank[2].counter[counter];
 }
 
-static void cut_and_restore(const char *name, const char *const *settings, unsigned cuts,
-			    bool duplicates)
+static void set_both(unsigned end, const char *name, bool up)
 {
+	for (unsigned link = 0; link < 2; link++)
+		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, up), 1);
+}
+
+static unsigned times(void)
+{
+	return job_long() ? CUTS_LONG : job_ms(1) > 1 ? CUTS / 5 : CUTS;
+}
+
+static void cut_and_restore(void **state)
+{
+	const struct form *form = *state;
+	const char *name = form->cut;
+	unsigned cuts = times() / (form->duplicates ? 1 : 2);
 	uint64_t begun = epf_now_ns();
 
-	start(name, settings, job_play, NULL);
+	start(name, form->settings, job_play, NULL);
 	for (unsigned i = 0; i < cuts; i++) {
 		unsigned end = (unsigned)(job_random(&random_state) & 1), link = i / TURN & 1;
 
-		if (i % TURN ==
-		    0) { /* recover: with no lane left, the node would rightly be lost */
+		/* Recover: with no lane left, the node would rightly be lost. */
+		if (i % TURN == 0) {
 			usleep(job_ms(500) * 1000);
 			assert_int_equal(job_more(&job, 50), 0);
 		}
@@ -136,31 +145,8 @@ static void cut_and_restore(const char *name, const char *const *settings, unsig
 	       (unsigned long long)sum_of(JOB_DUPLICATES));
 	assert_true(sum_of(JOB_LANE_ERRORS) > 0);
 	assert_true(sum_of(JOB_REPLAYS) > 0);
-	assert_true(!duplicates || sum_of(JOB_DUPLICATES) > 0);
+	assert_true(!form->duplicates || sum_of(JOB_DUPLICATES) > 0);
 	assert_int_equal(sum_of(JOB_ARRIVALS_REFUSED), 0);
-}
-
-static void set_both(unsigned end, const char *name, bool up)
-{
-	for (unsigned link = 0; link < 2; link++)
-		assert_int_equal(raw_link(daemons_socket(&daemons, end), name, link, up), 1);
-}
-
-static unsigned times(void)
-{
-	return job_long() ? CUTS_LONG : job_ms(1) > 1 ? CUTS / 5 : CUTS;
-}
-
-static void one_link_ordered(void **state)
-{
-	(void)state;
-	cut_and_restore("link-ordered", ordered, times() / 2, false);
-}
-
-static void one_link_unordered(void **state)
-{
-	(void)state;
-	cut_and_restore("link-unordered", unordered, times(), true);
 }
 
 /* Plays until a round fails. */
@@ -292,11 +278,13 @@ static void until_reconnected(struct job_rank *r)
 	job_rank_leave(r);
 }
 
-static void both_links_come_back(const char *name, const char *const *settings)
+static void both_links_come_back(void **state)
 {
+	const struct form *form = *state;
+	const char *name = form->back;
 	uint64_t cycles = job_long() ? 20 : 3, begun = epf_now_ns();
 
-	start(name, settings, until_reconnected, (void *)(uintptr_t)cycles);
+	start(name, form->settings, until_reconnected, (void *)(uintptr_t)cycles);
 	for (uint64_t cycle = 1; cycle <= cycles; cycle++) {
 		assert_int_equal(job_more(&job, 20), 0);
 		set_both(cycle & 1, name, false);
@@ -312,18 +300,6 @@ static void both_links_come_back(const char *name, const char *const *settings)
 	       (unsigned long long)job_get(&job.page->rank[0].rounds));
 }
 
-static void reconnect_ordered(void **state)
-{
-	(void)state;
-	both_links_come_back("link-back", ordered);
-}
-
-static void reconnect_unordered(void **state)
-{
-	(void)state;
-	both_links_come_back("link-back-unordered", unordered);
-}
-
 static int begin(void **state)
 {
 	uint64_t seed = job_seed(epf_now_ns() ^ (uint64_t)getpid() << 40);
@@ -335,13 +311,15 @@ static int begin(void **state)
 	return stall_begin();
 }
 
-#define TEST(fn) cmocka_unit_test_teardown(fn, stop)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(one_link_ordered),        TEST(one_link_unordered), TEST(both_links),
-		TEST(both_links_at_a_barrier), TEST(reconnect_ordered),  TEST(reconnect_unordered),
+		JOB_CASE(one_link_ordered, cut_and_restore, &forms[0], NULL, stop),
+		JOB_CASE(one_link_unordered, cut_and_restore, &forms[1], NULL, stop),
+		cmocka_unit_test_teardown(both_links, stop),
+		cmocka_unit_test_teardown(both_links_at_a_barrier, stop),
+		JOB_CASE(reconnect_ordered, both_links_come_back, &forms[0], NULL, stop),
+		JOB_CASE(reconnect_unordered, both_links_come_back, &forms[1], NULL, stop),
 	};
 
 	return cmocka_run_group_tests_name("links between daemons", tests, begin, NULL);

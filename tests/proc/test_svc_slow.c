@@ -12,13 +12,12 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
 
-enum { WORLD = 4, STOPS = 12, STOP_MS = 250, HEARD_MS = 2000 };
+enum { WORLD = 4, STOPS = 12, STOP_MS = 250, NOTIFIED_MS = 2000 };
 
 enum { W_WAITING = 1, W_GO = 2, W_LEFT = 3 }; /* of the page; word 0 is job_play's */
 
@@ -174,12 +173,19 @@ static void wait_in_join(struct job_rank *r)
 	JOB_CHECK(r, rc == -ECONNRESET && strstr(epf_last_error(), "ep-fabric daemon node0"));
 }
 
-static void hears_at_once(const char *name, void (*body)(struct job_rank *r))
+static const struct place {
+	const char *name;
+	void (*body)(struct job_rank *r);
+} places[] = { { "barrier", wait_in_barrier }, { "join", wait_in_join } };
+
+static void notified_at_once(void **state)
 {
+	const struct place *place = *state;
+
 	struct stall_mark mark;
 	uint64_t killed, worst = 0, stalled;
 
-	start(name, body);
+	start(place->name, place->body);
 	assert_int_equal(job_await(&job.page->words[W_WAITING], WORLD, job_ms(JOB_WAIT_MS)), 0);
 	usleep(300 * 1000); /* now they wait */
 	stall_mark(&mark);
@@ -195,21 +201,9 @@ static void hears_at_once(const char *name, void (*body)(struct job_rank *r))
 	stalled = stall_since(&mark);
 	job_set(&job.page->words[W_GO], 1);
 	assert_int_equal(job_wait(&job, 0, job_ms(JOB_WAIT_MS)), 0);
-	printf("# %s: notified after %.0f ms at most: %s\n", name, (double)worst / 1e6,
+	printf("# %s: notified after %.0f ms at most: %s\n", place->name, (double)worst / 1e6,
 	       job.page->rank[0].text);
-	assert_true(worst < (uint64_t)job_ms(HEARD_MS) * 1000000 + stalled);
-}
-
-static void a_barrier_hears_of_its_daemon(void **state)
-{
-	(void)state;
-	hears_at_once("barrier", wait_in_barrier);
-}
-
-static void a_join_hears_of_its_daemon(void **state)
-{
-	(void)state;
-	hears_at_once("join", wait_in_join);
+	assert_true(worst < (uint64_t)job_ms(NOTIFIED_MS) * 1000000 + stalled);
 }
 
 #define TEST(fn) cmocka_unit_test_teardown(fn, stop)
@@ -219,8 +213,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(slow_daemons_lose_nobody),
 		TEST(who_leaves_is_not_lost),
-		TEST(a_barrier_hears_of_its_daemon),
-		TEST(a_join_hears_of_its_daemon),
+		JOB_CASE(a_barrier_is_notified, notified_at_once, &places[0], NULL, stop),
+		JOB_CASE(a_join_is_notified, notified_at_once, &places[1], NULL, stop),
 	};
 
 	return cmocka_run_group_tests_name("slow", tests, stall_set_up, NULL);

@@ -15,7 +15,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -421,8 +420,11 @@ static void flood(struct job_rank *r)
 	job_rank_leave(r);
 }
 
-static void ring_is_not_drained(const char *what, const char *const *with, const char *reasons)
+static void ring_is_not_drained(void **state)
 {
+	bool by_credit = *state != NULL;
+	const char *what = by_credit ? "ring without credit" : "ring behind a full queue";
+	const char *reasons = by_credit ? "no-credit" : "send-queue-full";
 	const struct want want[] = {
 		{ .cause = 1,
 		  .who = "fact",
@@ -454,7 +456,7 @@ static void ring_is_not_drained(const char *what, const char *const *with, const
 	json_t *top, *ring;
 	size_t place;
 
-	start(what, with, flood);
+	start(what, by_credit ? unordered : settings, flood);
 	kill(daemons.pid[1], SIGSTOP);
 	since = epf_now_ns();
 	top = named(since, want, 4, &after);
@@ -468,18 +470,6 @@ static void ring_is_not_drained(const char *what, const char *const *with, const
 	kill(daemons.pid[1], SIGCONT);
 	await_recovery("ring"); /* rank 3 waits for the end of the flood */
 	assert_int_equal(job_finish(&job), 0);
-}
-
-static void undrained_ring_by_credit(void **state)
-{
-	(void)state;
-	ring_is_not_drained("ring without credit", unordered, "no-credit");
-}
-
-static void undrained_ring_by_queue(void **state)
-{
-	(void)state;
-	ring_is_not_drained("ring behind a full queue", settings, "send-queue-full");
 }
 
 /* Checks the flight recorder of a file: its events are there, in order and recent. */
@@ -549,8 +539,8 @@ int main(void)
 		cmocka_unit_test_teardown(stopped_rank_with_its_own_engine, stop),
 		cmocka_unit_test_teardown(unnamed_jobs, stop),
 		cmocka_unit_test_teardown(cut_link, stop),
-		cmocka_unit_test_teardown(undrained_ring_by_credit, stop),
-		cmocka_unit_test_teardown(undrained_ring_by_queue, stop),
+		JOB_CASE(undrained_ring_by_credit, ring_is_not_drained, 1, NULL, stop),
+		JOB_CASE(undrained_ring_by_queue, ring_is_not_drained, NULL, NULL, stop),
 		cmocka_unit_test_teardown(final_snapshot, stop),
 	};
 

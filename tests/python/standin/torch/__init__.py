@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for PyTorch, so that checks of arguments are tested where PyTorch is not: tensors have a type, a shape, a place and an address,
-and no values. Whatever is asked of it that is not here raises AttributeError.
+"""A stand-in for PyTorch, for tests of argument checks without it: tensors have a type, a shape, a device and an address, but no values.
+Anything missing here raises AttributeError.
 """
 import ctypes
 import itertools
@@ -108,7 +108,7 @@ class _Event:
 
 
 class cuda:
-    """A GPU of which only the order of its streams is there: `log` says what waits for what. Absent unless a test sets `there`."""
+    """A GPU that records only the order of its streams: `log` has the launches and waits. Absent unless a test sets `there`."""
     there, capturing, log = False, False, []
     Stream, Event = _Stream, _Event
     _current = [_Stream(number=1)]
