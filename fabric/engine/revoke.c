@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Withdrawal of regions: every node is asked to stop using a region and answers when nothing of its own is in flight to it.
- * Runs on the core's thread: no system call, no log; memory only when a withdrawal begins.
+ * Withdraws regions: asks every node to stop using a region; a node answers when none of its traffic is in flight to it.
+ * Runs on the core's thread: no system call, no log; allocates only when a withdrawal begins.
  */
 #include "fabric/base/err.h"
 #include "fabric/engine/control_plane.h"
@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-/* A withdrawal of a local region: which nodes have still to be notified or have not answered. */
+/* The withdrawal of a local region, with the state of each node. */
 struct epf_revoke {
 	struct epf_revoke *next;
 	uint32_t local;
@@ -106,7 +106,7 @@ int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region,
 	return 1;
 }
 
-/* Notifies nodes of withdrawals here. */
+/* Notifies nodes of local withdrawals. */
 static unsigned tell(struct epf_core *core)
 {
 	unsigned handled = 0;
@@ -141,7 +141,7 @@ void epf_drain_snapshot(struct epf_core *core, struct epf_node *node)
 		node->drain_heads[i] = core->lanes[node->first_lane + i].head;
 }
 
-/* Acknowledges withdrawn regions of a peer whose traffic has drained, then begins with newer ones. */
+/* Acknowledges a peer's withdrawn regions once traffic to them has drained, then begins to drain newer ones. */
 static unsigned answer(struct epf_core *core, struct epf_node *node)
 {
 	unsigned handled = 0;
@@ -201,7 +201,7 @@ static void on_revoke(struct epf_core *core, struct epf_node *node, const struct
 		return;
 	}
 	region = &core->peers[m->rank].regions[m->signal];
-	/* One that was withdrawn before is sent again when its node has come back: the answer may have been lost. */
+	/* A reconnected node repeats its withdrawals: our answer may have been lost. */
 	if (region->state == EPF_REGION_REVOKED || region->state == EPF_REGION_DRAINING)
 		return;
 	region->state = EPF_REGION_REVOKED;

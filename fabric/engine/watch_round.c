@@ -174,7 +174,7 @@ void epf_watch_look_at(struct epf_core *core, uint64_t now_ns)
 	if (!w || !w->peer)
 		return;
 	w->next_ns = now_ns + EPF_WATCH_LOOK_NS;
-	/* Other jobs of the file may have ended meanwhile. */
+	/* Other jobs of the file may have ended and freed blocks. */
 	if (++w->look % LOOKS_PER_ASKING == 0) {
 		w->ranks.most = w->ranks.room;
 		w->rings.most = w->rings.room;
