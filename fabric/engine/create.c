@@ -22,15 +22,6 @@
 
 enum { CTL_RING_SLOTS = 64 };
 
-static uint32_t pow2_at_least(uint32_t x)
-{
-	uint32_t p = 1;
-
-	while (p < x)
-		p <<= 1;
-	return p;
-}
-
 static int create_pools(struct epf_core *core)
 {
 	const struct epf_core_limits *l = &core->limits;
@@ -117,9 +108,9 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 		free(core);
 		return rc;
 	}
-	core->limits.ring_window = pow2_at_least(cfg->limits.ring_window);
-	core->limits.lane_depth = pow2_at_least(cfg->limits.lane_depth);
-	core->limits.window = pow2_at_least(cfg->limits.window);
+	core->limits.ring_window = epf_pow2_at_least(cfg->limits.ring_window);
+	core->limits.lane_depth = epf_pow2_at_least(cfg->limits.lane_depth);
+	core->limits.window = epf_pow2_at_least(cfg->limits.window);
 	fit_depth(core);
 	if (core->limits.window < core->limits.lane_depth || core->limits.window > EPF_MAX_WINDOW) {
 		free(core);

@@ -14,15 +14,6 @@ enum { LEAST_RECEIVES = 4, LEAST_GROUPS = 64 };
 /* A lane number has 16 bits, and limbo (reopen.c) takes one. */
 enum { MAX_LANES = 65534 };
 
-static uint32_t pow2_at_least(uint32_t x)
-{
-	uint32_t p = 1;
-
-	while (p < x)
-		p <<= 1;
-	return p;
-}
-
 uint32_t epf_lanes_per_peer(uint32_t asked, uint32_t links)
 {
 	return (asked + links - 1) / links * links;
@@ -39,7 +30,7 @@ static void plan_streams(const struct epf_lanes_ask *ask, struct epf_lanes_plan 
 				      ? p->streams_wanted
 				      : EPF_MAX_STREAMS_PER_NODE;
 	p->streams = ask->n_nodes * p->streams_per_node;
-	p->group_slots = pow2_at_least(p->streams < LEAST_GROUPS ? LEAST_GROUPS : p->streams);
+	p->group_slots = epf_pow2_at_least(p->streams < LEAST_GROUPS ? LEAST_GROUPS : p->streams);
 }
 
 static int plan_receives(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)

@@ -58,4 +58,14 @@ uint32_t epf_lanes_per_peer(uint32_t asked, uint32_t links);
  */
 int epf_lanes_plan(const struct epf_lanes_ask *ask, struct epf_lanes_plan *out);
 
+/* Returns the smallest power of two that is at least x; x <= 2^31. */
+static inline uint32_t epf_pow2_at_least(uint32_t x)
+{
+	uint32_t p = 1;
+
+	while (p < x)
+		p <<= 1;
+	return p;
+}
+
 #endif

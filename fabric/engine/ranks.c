@@ -371,23 +371,12 @@ static int on_rank(struct epf_core *core, struct epf_peer *peer, const struct ep
 	return 1;
 }
 
-static int on_message(struct epf_core *core, struct epf_peer *peer, const struct epf_msg *m)
-{
-	switch (m->kind) {
-	case EPF_MSG_RANK:
-		return on_rank(core, peer, m);
-	case EPF_MSG_REGION:
-		return on_region(core, peer, m);
-	default:
-		return on_keys(core, peer, m);
-	}
-}
-
 void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m)
 {
 	struct epf_peer *peer;
 	uint32_t epoch = m->kind == EPF_MSG_REGION ? (uint32_t)m->value : m->c;
 	uint32_t known;
+	int is_valid;
 
 	if (m->rank >= core->world || &core->nodes[core->peers[m->rank].node] != node) {
 		refuse(core);
@@ -397,6 +386,12 @@ void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct
 	known = core->peers_page->peers[m->rank].epoch - peer->returns;
 	if ((int32_t)(epoch - known) < 0)
 		return; /* overtaken by a newer message on another lane */
-	if (!on_message(core, peer, m))
+	if (m->kind == EPF_MSG_RANK)
+		is_valid = on_rank(core, peer, m);
+	else if (m->kind == EPF_MSG_REGION)
+		is_valid = on_region(core, peer, m);
+	else
+		is_valid = on_keys(core, peer, m);
+	if (!is_valid)
 		refuse(core);
 }

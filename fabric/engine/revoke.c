@@ -30,10 +30,9 @@ int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region
 	if (region >= rank->n_regions || rank->regions[region].state != EPF_REGION_LIVE)
 		return epf_fail(EPF_R_CMD_LOCAL_REGION, "region %u: not registered", region);
 	r = calloc(1, sizeof(*r) + core->n_nodes);
-	if (!r)
-		return epf_fail(EPF_R_NO_MEMORY, "region %u: no memory to withdraw it", region);
-	r->ring_seqs = calloc(core->n_rings ? core->n_rings : 1, sizeof(*r->ring_seqs));
-	if (!r->ring_seqs) {
+	if (r)
+		r->ring_seqs = calloc(core->n_rings ? core->n_rings : 1, sizeof(*r->ring_seqs));
+	if (!r || !r->ring_seqs) {
 		free(r);
 		return epf_fail(EPF_R_NO_MEMORY, "region %u: no memory to withdraw it", region);
 	}
