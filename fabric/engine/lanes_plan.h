@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many lanes, streams, receives and how much memory an engine needs for a job: a pure function of the settings, of what the NIC says
- * of itself and of the size of the job. The engine sets its world by it (core_world.c), and `ep-fabric nics --plan` prints it for jobs
- * that are not there. It must never look at a machine.
+ * Computes the lanes, streams, receives and memory that an engine needs for a job: a pure function of the settings, the NIC's
+ * capabilities and the size of the job. core_world.c allocates by it, and `ep-fabric nics --plan` prints it for hypothetical jobs.
+ * It must never query the machine.
  */
 #ifndef EPF_FABRIC_ENGINE_LANES_PLAN_H
 #define EPF_FABRIC_ENGINE_LANES_PLAN_H
