@@ -18,7 +18,7 @@ int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gp
 	return rc;
 }
 
-/* Returns 1 if the signals of a rank may lie in this region. */
+/* Returns 0 if the signals of a rank may lie in this region. */
 static int check_signals(const struct epf_rank_state *r, const struct epf_copy_mem *gpu,
 			 uint64_t bytes)
 {
