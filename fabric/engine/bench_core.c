@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See bench_core.h. Slow path only; the loop it feeds is step_hot.c's own. */
+/* See bench_core.h. Slow path only; it drives the real step of step_hot.c. */
 #include "fabric/engine/bench_core.h"
 
 #include "fabric/base/clock.h"
@@ -41,7 +41,7 @@ static int make_stats(struct epf_bench_core *bc, const struct epf_bench_core_opt
 
 	o.dir = bo->stats_dir;
 	o.blocks[EPF_STATS_CORE] = o.blocks[EPF_STATS_FLIGHT] = 1;
-	if (bo->stats_dir) { /* the watch brings the recorder */
+	if (bo->stats_dir) { /* the watch adds the recorder */
 		o.blocks[EPF_STATS_JOB] = o.blocks[EPF_STATS_RANK] = 1;
 		o.blocks[EPF_STATS_RING] = o.blocks[EPF_STATS_LANE] = o.blocks[EPF_STATS_PEER] =
 			WATCHED;
@@ -107,7 +107,7 @@ static int make_peers(struct epf_bench_core *bc, const struct epf_bench_core_opt
 	int rc = tokens ? epf_core_set_world(bc->core, o->peers, o->peers, 0, NULL, tokens)
 			: epf_fail(EPF_R_NO_MEMORY, "bench core: no memory");
 
-	/* Every peer is this NIC itself: null goes nowhere, emu loops back. */
+	/* Every peer is this NIC itself: null discards, emu loops back. */
 	if (!rc) {
 		rc = bc->nic->ops->address(bc->nic, addr, sizeof(addr));
 		node.nic_addr_len = rc < 0 ? 0 : (size_t)rc;

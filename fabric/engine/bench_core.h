@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine core with fake peers on any NIC that needs none (null): what `ep-bench core`, `ep-bench empty` and the no-system-call
- * test drive. Slow path to make it; then the caller steps it and pushes commands into its ring.
+ * An engine core with fake peers on any NIC that needs no peer (null), for `ep-bench core`, `ep-bench empty` and the no-system-call
+ * test. Creation is slow path; the caller then steps the core and pushes commands into its ring.
  */
 #ifndef EPF_FABRIC_ENGINE_BENCH_CORE_H
 #define EPF_FABRIC_ENGINE_BENCH_CORE_H
@@ -17,14 +17,13 @@ struct epf_bench_core_options {
 		region_bytes; /* of each; only numbers: no such memory is touched on the null NIC */
 	uint32_t signals;     /* of each rank */
 	uint32_t ring_slots;  /* power of two */
-	uint32_t batch;       /* commands per take, 1..256 */
+	uint32_t batch;       /* commands per dequeue, 1..256 */
 	uint32_t rings;       /* 0: 1 */
 	uint32_t lanes_per_peer; /* 0: 1 */
 	uint32_t lane_depth;     /* 0: 64 */
 	int lists; /* verbs: ibv_post_send lists even where there are ibv_wr_ functions */
 	/*
-	 * Where its statistics file `bench` lies, with all that the watch reports of a job's engine, as in a real one; NULL: in memory,
-	 * without a watch.
+	 * Directory of its statistics file `bench`, with the watch of a real job's engine. NULL: in memory, without a watch.
 	 */
 	const char *stats_dir;
 };

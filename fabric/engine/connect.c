@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a node's NIC is, and connecting a lane to it, at the join and again. Slow path.
+ * Stores the address of a node's NIC and connects or reconnects lanes to it. Slow path.
  */
 #include "fabric/engine/engine.h"
 

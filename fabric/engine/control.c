@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control messages between cores travel on the control stream of a lane (handle = the lane's index), counted, in order and exactly once like any
- * other message. What arrives of them is messages.c's.
+ * Sends control messages on the control stream of a lane (handle = the lane's index): counted, in order and exactly once like
+ * any other message. messages.c receives them.
  */
 #include "fabric/engine/control_plane.h"
 #include "fabric/engine/data_path.h"

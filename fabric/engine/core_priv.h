@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What create.c, rings.c, regions.c and core_world.c share; nobody else includes it.
+ * Private to create.c, rings.c, regions.c and core_world.c.
  */
 #ifndef EPF_FABRIC_ENGINE_CORE_PRIV_H
 #define EPF_FABRIC_ENGINE_CORE_PRIV_H
@@ -18,12 +18,12 @@ static inline int no_memory(const char *what)
  for (uint32_t at_ = 0; at_ < (n); at_++) \
  (pool)[at_].next = at_ + 1 < (n) ? at_ + 1 : EPF_NONE
 
-/* Registers memory at addr, or GPU memory, with the NIC: keys for all indices a lane can have. */
+/* Registers memory at addr, or GPU memory, with the NIC, with keys for every lane index. */
 int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gpu, uint64_t bytes,
 		      unsigned access, struct epf_nic_mr *mr);
-/* Frees a ring's own memory; NULL: nothing. */
+/* Frees a ring; NULL is allowed. */
 void epf_ring_free(struct epf_ring_state *ring);
-/* Frees what epf_core_set_world and what came after it made. */
+/* Frees everything that epf_core_set_world() and later calls allocated. */
 void epf_core_forget_peers(struct epf_core *core);
 
 #endif

@@ -32,7 +32,7 @@ static void *peer_alloc(struct epf_core *core, size_t n, size_t size)
 	return calloc(n ? n : 1, size);
 }
 
-/* Allocates the arrays of a local rank about every rank and node, when the world is known. */
+/* Allocates a local rank's arrays indexed by rank and node, once the world is known. */
 static int rank_words(struct epf_core *core, struct epf_rank_state *r)
 {
 	r->usable = calloc(core->world, sizeof(*r->usable));
@@ -169,7 +169,7 @@ static void init_limbo(struct epf_core *core)
 	lane->waiting_head = lane->waiting_tail = EPF_NONE;
 }
 
-/* The peers page, its own where the caller has none to share. */
+/* Sets the peers page; allocates one if the caller shares none. */
 static int take_peers_page(struct epf_core *core, struct epf_peers_shm *peers)
 {
 	core->peers_page = peers;
@@ -194,7 +194,7 @@ static int ring_streams(struct epf_core *core, struct epf_ring_state *ring)
 	return 0;
 }
 
-/* Computes the plan from settings and NIC; logs what was lowered. */
+/* Computes the plan from settings and NIC; logs values it lowered. */
 static int plan_world(struct epf_core *core, uint32_t world, uint32_t n_nodes,
 		      struct epf_lanes_plan *plan)
 {
@@ -331,7 +331,7 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 			return rc;
 	}
 	node->state = EPF_NODE_UP;
-	/* Not now: nobody sends before everybody is connected. */
+	/* Not yet: nobody sends before everybody is connected. */
 	node->promised = 0;
 	core->unpromised = core->limits.beats && core->caps.carries_events;
 	core->next_tick_ns = 0;

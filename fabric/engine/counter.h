@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters of an engine core by name, as epf_counter() gives them. Called by client/embedded.c in the library and by the service
- * daemon for its clients. Slow path: NIC counters are read on the core's thread. The caller's identity is deliberately not passed.
+ * Reads counters of an engine core by name, for epf_counter(). Called by client/embedded.c and by the service daemon. Slow path: NIC counters are read on the core's thread. The caller's identity is deliberately not passed.
  */
 #ifndef EPF_FABRIC_ENGINE_COUNTER_H
 #define EPF_FABRIC_ENGINE_COUNTER_H
@@ -11,11 +10,11 @@
 struct epf_core;
 
 /**
- * epf_counter_read() - one number of @core.
+ * epf_counter_read() - reads one counter of @core.
  * @name: of class core in queues/stats_keys.h ("cmds_dequeued"), of struct epf_nic_counters ("nic_retransmits"), or
  *        "bytes_per_peer".
  *
- * Return: 0; -ENOENT without a text: there is no such counter.
+ * Return: 0; -ENOENT, without an error text, for an unknown counter.
  */
 int epf_counter_read(struct epf_core *core, const char *name, uint64_t *value);
 

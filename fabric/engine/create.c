@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Life of an engine core: creation with all its memory, its local ranks. Rings are rings.c's, regions regions.c's, peers and lanes
- * core_world.c's. Slow path: called before traffic, or between two steps on the core's own thread.
+ * Creates and destroys an engine core and adds local ranks. See rings.c, regions.c, and core_world.c for peers and lanes. Slow path:
+ * called before traffic, or between two steps on the core's thread.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/engine/core_priv.h"
@@ -20,17 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One number less than 16 bits have is left for limbo. */
 enum { CTL_RING_SLOTS = 64 };
-
-static uint32_t pow2_at_least(uint32_t x)
-{
-	uint32_t p = 1;
-
-	while (p < x)
-		p <<= 1;
-	return p;
-}
 
 static int create_pools(struct epf_core *core)
 {
@@ -51,7 +41,7 @@ static int create_pools(struct epf_core *core)
 	return 0;
 }
 
-/* Each link gets as many lanes of a node: both ends then agree which link a lane travels on. */
+/* Gives each link the same number of lanes, so that both ends agree on a lane's link. */
 static int fit_lanes(struct epf_core *core)
 {
 	uint32_t links = core->caps.links ? core->caps.links : 1,
@@ -73,7 +63,7 @@ static int fit_lanes(struct epf_core *core)
 	return 0;
 }
 
-/* What the NIC holds may be less than the setting asks for; entries of a lane are counted modulo a power of two. */
+/* Lowers lane-depth to what the NIC holds, keeping a power of two. */
 static void fit_depth(struct epf_core *core)
 {
 	uint32_t depth = core->limits.lane_depth;
@@ -105,7 +95,7 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 	core->control = &control_ops;
 	core->limits = cfg->limits;
 	core->tick_ns = (UINT64_C(1000000000) << 32) / epf_tsc_hz();
-	core->adding_round = 1; /* no rank has been in it */
+	core->adding_round = 1; /* no rank has this round yet */
 	core->stats = cfg->stats;
 	core->now = cfg->now;
 	core->now_arg = cfg->now_arg;
@@ -118,9 +108,9 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 		free(core);
 		return rc;
 	}
-	core->limits.ring_window = pow2_at_least(cfg->limits.ring_window);
-	core->limits.lane_depth = pow2_at_least(cfg->limits.lane_depth);
-	core->limits.window = pow2_at_least(cfg->limits.window);
+	core->limits.ring_window = epf_pow2_at_least(cfg->limits.ring_window);
+	core->limits.lane_depth = epf_pow2_at_least(cfg->limits.lane_depth);
+	core->limits.window = epf_pow2_at_least(cfg->limits.window);
 	fit_depth(core);
 	if (core->limits.window < core->limits.lane_depth || core->limits.window > EPF_MAX_WINDOW) {
 		free(core);

@@ -19,7 +19,7 @@ void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring, const s
 /* Returns the stream that a command goes to, EPF_NONE if it is not open yet. */
 uint32_t epf_stage_stream(const struct epf_core *core, const struct epf_ring_state *ring,
 			  const struct epf_op *op);
-/* Stages deferred commands, as far as there is credit. Returns how many entries. */
+/* Stages deferred commands while credit lasts. Returns the number of entries. */
 unsigned epf_stage_waiting(struct epf_core *core);
 
 /* put_hot.c */
@@ -40,27 +40,27 @@ int epf_stage_message(struct epf_core *core, struct epf_stream *s, struct epf_ms
 /* Returns the notify handle for (stream, signal, add), or EPF_NONE while its definition is under way or there is none. */
 uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t signal,
 			   uint32_t add);
-/* Takes in a definition from a peer. Returns 0 if it is malformed. */
+/* Handles a definition from a peer. Returns 0 if it is malformed. */
 int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 
 /* flush_hot.c */
 
-/* A FLUSH command was dequeued. all: it covers all rings of its rank. */
+/* Begins a dequeued FLUSH command. all: covers all rings of its rank. */
 void epf_flush_begin(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
 		     unsigned all);
-/* Moves all flushes on. Returns how much was done. */
+/* Advances all flushes. Returns how much was done. */
 unsigned epf_flush_step(struct epf_core *core);
 
 /* arrive_hot.c */
 
-/* Takes in one arrival. */
+/* Handles one arrival. */
 void epf_arrive(struct epf_core *core, const struct epf_wc *wc);
-/* Continues the stream that stopped behind an addition to GPU memory, once that was applied. */
+/* Resumes the stream that stopped behind an addition to GPU memory, once it is applied. */
 void epf_arrive_resume(struct epf_core *core);
 
 /* stream_open.c */
 
-/* Returns a lane of the node that is up, NULL if there is none. */
+/* Returns a lane of the node that is up, or NULL. */
 struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node);
 /* Opens a stream. Returns its index, EPF_NONE if no more can be opened. kind: enum epf_stream_kind. */
 EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
@@ -69,16 +69,16 @@ EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
 
 /* gpu_add.c */
 
-/* Begins an addition to a word of GPU memory of the local rank with that index; holds arrivals if the NIC has no room for it. */
+/* Begins an addition to a word of GPU memory of the local rank with that index; holds arrivals if the NIC cannot accept it. */
 EPF_COLD void epf_gpu_add_cold(struct epf_core *core, uint32_t local,
 			       const struct epf_region_local *region, uint64_t offset,
 			       uint64_t value);
-/* From now on arrivals are queued. */
+/* Begins to queue arrivals. */
 EPF_COLD void epf_hold_cold(struct epf_core *core);
 
 /* gpu_hold.c */
 
-/* An arrival while additions are under way: returns 0 if it may take effect, 1 if it was queued. */
+/* Called for an arrival while additions are under way. Returns 0 if it may take effect, 1 if it was queued. */
 EPF_COLD int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc);
 /* Returns 1 if the additions are done and arrivals take effect again. */
 EPF_COLD int epf_hold_over_cold(struct epf_core *core);
@@ -87,8 +87,8 @@ EPF_COLD int epf_hold_over_cold(struct epf_core *core);
 EPF_COLD void epf_gpu_flush_cold(struct epf_core *core);
 
 /*
- * Called before anything is applied or published that promises data in GPU memory. Once a step is enough: a step reaps once, and what it
- * reaped had landed by then.
+ * Makes GPU data visible before anything that promises it is applied or published. Once a step suffices: a step reaps once, and
+ * everything reaped has landed by then.
  */
 EPF_INLINE void epf_gpu_visible(struct epf_core *core)
 {

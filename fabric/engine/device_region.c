@@ -26,7 +26,7 @@ static int check(const struct epf_rank_state *r, const struct epf_device_mem *me
 	return 0;
 }
 
-/* Enters the flush of a GPU, once. */
+/* Registers the flush of a GPU, once. */
 static int add_flush(struct epf_core *core, const struct epf_device_mem *mem)
 {
 	if (mem->order != EPF_ORDER_NONE)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A command fails: its ring's error record, and its end like any other command's. Called by the hot files and between steps, on the core's
+ * Fails commands: writes the ring's error record and retires them. Called by the hot files and between steps, on the core's
  * thread; allocates nothing and makes no system call.
  */
 #include "fabric/engine/fail.h"
@@ -10,7 +10,7 @@
 
 #include "fabric/base/err.h"
 
-/* Writes the ring's error record: the first failure in full, the number of all. [R3: before done.retired moves] */
+/* Records the first failure of a ring in full and counts them all. [R3: before done.retired moves] */
 static void record_failure(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
 			   uint32_t rank, unsigned status, unsigned reason)
 {
@@ -43,7 +43,7 @@ void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_
 
 	EPF_PROBE4(refuse, ring->id, seq, rank, reason);
 	EPF_STORE_RELAXED(counter, *counter + 1);
-	/* A lost rank takes its regions with it: the loss is the cause to report. */
+	/* Losing a rank revokes its regions: report the loss. */
 	if (reason == EPF_R_CMD_REVOKED && rank < core->world && !core->peers[rank].up)
 		epf_fail_cold(core, ring, seq, rank, EPF_S_PEER_DOWN, EPF_R_PEER_DOWN);
 	else

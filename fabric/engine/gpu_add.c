@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the data path does to GPU memory: additions to words, which the NIC makes and reports later (what arrives behind them is gpu_hold.c's), and
- * flushes, which make a NIC's writes visible to kernels.
+ * GPU memory in the data path: asynchronous additions to words (gpu_hold.c holds later arrivals), and flushes that make NIC writes
+ * visible to kernels.
  */
 #include "fabric/engine/data_path.h"
 #include "fabric/engine/lane_hot.h"

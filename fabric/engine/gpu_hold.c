@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrivals behind additions to GPU memory (gpu_add.c): nothing takes effect before what it may cover is there. Arrivals are queued, in order,
- * until the NIC has made the additions.
+ * Holds arrivals behind additions to GPU memory (gpu_add.c): queues them, in order, until the NIC has completed the additions they
+ * may depend on.
  */
 #include "fabric/engine/data_path.h"
 #include "fabric/engine/lane_hot.h"
@@ -10,7 +10,6 @@
 
 #include <errno.h>
 
-/* No additions are under way any more. */
 static void adding_ends(struct epf_core *core)
 {
 	core->adds = EPF_ADDS_NONE;
@@ -18,8 +17,8 @@ static void adding_ends(struct epf_core *core)
 }
 
 /*
- * Returns 1 if an addition to memory of rank `to` may follow those under way: those for its rank, if any, are in the same region. number: the region;
- * signals lie in the rank's signal_region. Returns 0 for what apply() would refuse.
+ * Returns 1 if an addition to memory of rank `to` may follow those under way: none for that rank, or all in the same region.
+ * number: the region, ignored for signals, which use the rank's signal_region. Returns 0 for what apply() would refuse.
  */
 static int goes_behind(const struct epf_core *core, uint32_t to, unsigned kind, uint32_t number)
 {
@@ -37,7 +36,7 @@ static int goes_behind(const struct epf_core *core, uint32_t to, unsigned kind, 
 	return rank->adding_round != core->adding_round || rank->adding_to == region;
 }
 
-/* Returns 1 for an addition that may follow those under way. */
+/* Returns 1 if the arrival is an addition that may follow those under way. */
 static int adds_behind(const struct epf_core *core, const struct epf_wc *wc)
 {
 	const struct epf_node *node = &core->nodes[core->lanes[wc->lane].node];
@@ -87,7 +86,7 @@ int epf_adding_stops_cold(struct epf_core *core, const struct epf_wc *wc)
 	return 1;
 }
 
-/* Applies queued arrivals, up to the next that has to wait. */
+/* Applies queued arrivals until one must wait. */
 static void take_queued(struct epf_core *core)
 {
 	while (core->n_queued_arrivals &&
@@ -102,7 +101,7 @@ static void take_queued(struct epf_core *core)
 	}
 }
 
-/* Hands the NIC the additions that it had no room for. Returns 1 if it has them all. */
+/* Retries additions that the NIC refused. Returns 1 if it accepted all. */
 static int retry_adds(struct epf_core *core)
 {
 	while (core->adds_refused) {
@@ -131,7 +130,7 @@ int epf_hold_over_cold(struct epf_core *core)
 	epf_hist_add(epf_stat_hist(core->stats, EPF_STAT_CORE_HOLD_NS),
 		     epf_tsc_to_ns(epf_tsc() - core->hold_tsc));
 	if (core->adds_resume)
-		epf_arrive_resume(core); /* which may meet the next addition */
+		epf_arrive_resume(core); /* may start another addition */
 	take_queued(core);
 	return core->adds != EPF_ADDS_HOLD;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sets up several lanes at a time (lanes.h). Each thread touches one lane; the NIC guards everything else itself, or it does not
- * declare parallel_setup and gets one thread.
+ * Sets up several lanes at a time (lanes.h). Each thread touches one lane. A NIC that does not guard the rest itself
+ * does not declare parallel_setup and gets one thread.
  */
 #include "fabric/engine/lanes.h"
 #include "fabric/engine/data_path.h"
@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Fewer turns than this are not worth a thread. */
+/* Fewer lanes than this are not worth a thread. */
 enum { TURNS_PER_THREAD = 4 };
 
 struct connect {
@@ -58,7 +58,7 @@ int epf_lanes_create(struct epf_core *core, uint64_t *tokens)
 	int rc =
 		epf_parallel(threads_for(core, core->n_lanes), core->n_lanes, create_one, &c, NULL);
 
-	/* A lane that cannot be connected at once sends it again (reopen.c). */
+	/* Kept for reopen.c, which sends it again if the first connection fails. */
 	for (uint32_t i = 0; i < core->n_lanes && !rc; i++) {
 		const struct epf_lane *lane = &core->lanes[i];
 		struct epf_node *node = &core->nodes[lane->node];

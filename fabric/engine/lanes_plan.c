@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arithmetic of a job's lanes and of the memory behind them (lanes_plan.h). What is counted here is what core_world.c allocates; a
- * test holds the two against each other to the byte.
+ * Computes a job's lanes and their memory (lanes_plan.h). A test checks the result to the byte against what core_world.c
+ * allocates.
  */
 #include "fabric/engine/lanes_plan.h"
 
@@ -14,21 +14,12 @@ enum { LEAST_RECEIVES = 4, LEAST_GROUPS = 64 };
 /* A lane number has 16 bits, and limbo (reopen.c) takes one. */
 enum { MAX_LANES = 65534 };
 
-static uint32_t pow2_at_least(uint32_t x)
-{
-	uint32_t p = 1;
-
-	while (p < x)
-		p <<= 1;
-	return p;
-}
-
 uint32_t epf_lanes_per_peer(uint32_t asked, uint32_t links)
 {
 	return (asked + links - 1) / links * links;
 }
 
-/* The setting speaks of a pair of ranks; an engine's nodes carry the streams of all pairs between them. */
+/* The setting counts per pair of ranks; a node carries the streams of all its pairs. */
 static void plan_streams(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
 {
 	uint64_t per_node = ((uint64_t)ask->world + ask->n_nodes - 1) / ask->n_nodes;
@@ -39,7 +30,7 @@ static void plan_streams(const struct epf_lanes_ask *ask, struct epf_lanes_plan 
 				      ? p->streams_wanted
 				      : EPF_MAX_STREAMS_PER_NODE;
 	p->streams = ask->n_nodes * p->streams_per_node;
-	p->group_slots = pow2_at_least(p->streams < LEAST_GROUPS ? LEAST_GROUPS : p->streams);
+	p->group_slots = epf_pow2_at_least(p->streams < LEAST_GROUPS ? LEAST_GROUPS : p->streams);
 }
 
 static int plan_receives(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
@@ -54,8 +45,8 @@ static int plan_receives(const struct epf_lanes_ask *ask, struct epf_lanes_plan 
 				p->lanes, ask->receives);
 	p->receives = ask->carries_events ? p->lanes * p->lane_receives : 0;
 	/*
-	 * A message that waits for an earlier one has come off its lane's receives, but not off the lane: as many may
-	 * wait as a lane has under way.
+	 * A message that waits for an earlier one no longer occupies a receive, but still counts as in flight on its lane: as many may
+	 * wait as a lane can have in flight.
 	 */
 	p->max_pending = p->lanes *
 			 (p->lane_receives > ask->lane_depth ? p->lane_receives : ask->lane_depth);
@@ -74,7 +65,7 @@ static void plan_memory(const struct epf_lanes_ask *ask, struct epf_lanes_plan *
 	p->description_bytes = 8 * (uint64_t)p->lanes;
 	p->peers_bytes = ask->world * (uint64_t)sizeof(struct epf_peer);
 	p->nodes_bytes = ask->n_nodes * (sizeof(struct epf_node) + recovery);
-	/* One lane more, without entries: limbo (reopen.c). */
+	/* One more lane, without entries: limbo (reopen.c). */
 	p->lanes_bytes =
 		p->lanes * (sizeof(struct epf_lane) + lists +
 			    ask->lane_depth * (sizeof(struct epf_wr) + sizeof(struct epf_msg))) +

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many lanes, streams, receives and how much memory an engine needs for a job: a pure function of the settings, of what the NIC says
- * of itself and of the size of the job. The engine sets its world by it (core_world.c), and `ep-fabric nics --plan` prints it for jobs
- * that are not there. It must never look at a machine.
+ * Computes the lanes, streams, receives and memory that an engine needs for a job: a pure function of the settings, the NIC's
+ * capabilities and the size of the job. core_world.c allocates by it, and `ep-fabric nics --plan` prints it for hypothetical jobs.
+ * It must never query the machine.
  */
 #ifndef EPF_FABRIC_ENGINE_LANES_PLAN_H
 #define EPF_FABRIC_ENGINE_LANES_PLAN_H
@@ -57,5 +57,15 @@ uint32_t epf_lanes_per_peer(uint32_t asked, uint32_t links);
  * each, with epf_last_error() set.
  */
 int epf_lanes_plan(const struct epf_lanes_ask *ask, struct epf_lanes_plan *out);
+
+/* Returns the smallest power of two that is at least x; x <= 2^31. */
+static inline uint32_t epf_pow2_at_least(uint32_t x)
+{
+	uint32_t p = 1;
+
+	while (p < x)
+		p <<= 1;
+	return p;
+}
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop around a core's steps: what happens between them (requests of other threads, wakeups) and when there is nothing to do
- * (spin, pause, sleep). System calls are made here and never in a step.
+ * Runs a core: between steps it serves other threads' requests and wakeups; when idle it spins, pauses or sleeps. System calls
+ * happen here and never in a step.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/base/log.h"
@@ -49,8 +49,9 @@ int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *
 		return fn(core, arg);
 	while (!epf_queue_push(core->calls, item))
 		sched_yield();
-	while (!EPF_LOAD_ACQUIRE(&call.done)) {        /* Q2 */
-		if (!EPF_LOAD_ACQUIRE(&core->running)) /* it stopped meanwhile: nobody else will */
+	while (!EPF_LOAD_ACQUIRE(&call.done)) { /* Q2 */
+		if (!EPF_LOAD_ACQUIRE(
+			    &core->running)) /* the core has stopped: serve the call here */
 			epf_core_run_calls(core);
 		if (epf_wakeup_is_needed(core->wakeup))
 			epf_wakeup_wake(core->wakeup);
@@ -60,8 +61,8 @@ int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *
 }
 
 /*
- * Whether the rank's sleeper has what it waits for. All of the condition is the client's and believed by nobody else: at worst it sleeps until
- * its own deadline looks. Called after epf_wakeup_is_needed's fence, so the counts read here are those that the sleeper will find.
+ * Returns true if the wait condition of the rank's sleeper may hold. The client writes the condition and only harms itself with a
+ * wrong one: it sleeps until its deadline. Called after the fence of epf_wakeup_is_needed(), so the sleeper finds the counts read here.
  */
 static bool condition_holds(const struct epf_core *core, uint32_t local)
 {
@@ -116,14 +117,14 @@ unsigned epf_core_wake(struct epf_core *core)
 	return rung;
 }
 
-/* Any ring with a command, seen without taking it. */
+/* Returns 1 if a ring holds a command; dequeues nothing. */
 static int rings_have_work(const struct epf_core *core)
 {
 	for (uint32_t i = 0; i < core->n_rings; i++) {
 		const struct epf_ring_state *ring = core->rings[i];
 		struct epf_cmd c;
 
-		/* What was left in it waits for what the NIC will say. */
+		/* Commands left in the ring wait for a NIC completion: look behind them. */
 		if (ring->live && epf_ring_peek(&ring->consumer,
 						ring->left ? ring->alike : ring->consumer.tail, &c))
 			return 1;
@@ -148,7 +149,7 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 	if (core->next_tick_ns > now && core->next_tick_ns - now < wait)
 		wait = core->next_tick_ns - now;
 	epf_wakeup_arm(core->wakeup);
-	core->ops->arm(core->nic); /* if it cannot, the sleep is short enough */
+	core->ops->arm(core->nic); /* if it fails, the sleep is short enough */
 	if (!epf_core_has_work(core) && !epf_core_step(core) && !core->wakes &&
 	    !core->ops->wake_pending(core->nic)) {
 		EPF_COUNT(core, SLEEPS, 1);
@@ -170,7 +171,7 @@ static void note_switches(struct epf_core *core)
 			     (uint64_t)usage.ru_nivcsw);
 }
 
-/* What is done now and then, on the core's thread: the statistics' sign of life, and whether peers still exist. */
+/* Periodic work on the core's thread: statistics heartbeat, liveness of peers. */
 static void look(struct epf_core *core, const struct epf_run_options *opts, uint64_t *next_beat,
 		 uint64_t *next_watch)
 {

@@ -21,7 +21,7 @@ static uint64_t weight(const struct epf_peers_shm *page, const struct epf_peer_d
 {
 	const struct epf_peer_word *w = &page->peers[rank];
 	uint64_t order = details ? EPF_LOAD_RELAXED(&details[rank].order) : 0;
-	/* A NIC that is cut off loses this node's own ranks too, which says less. */
+	/* A NIC that is cut off loses this node's ranks, too: a weaker explanation. */
 	uint64_t own = EPF_LOAD_RELAXED(&w->node) == EPF_LOAD_RELAXED(&page->peers[self].node) &&
 		       EPF_LOAD_RELAXED(&w->cause) != EPF_R_RANK_DIED;
 
@@ -39,7 +39,7 @@ static void follow(const struct epf_peer_detail *details, uint32_t world, const 
 
 		if (root >= world || root == self || EPF_LOAD_RELAXED(&masked[root]))
 			break;
-		/* Two that blame each other: the link between them was lost, and either may be named. */
+		/* Two ranks that blame each other lost the link between them: either may be named. */
 		if (steps == world)
 			return;
 		cause = EPF_LOAD_RELAXED(&details[rank].root_cause);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the peers page says of peers besides their states: whose loss came first, which loss another one follows from, and who is silent.
- * Engines tell each other why their ranks end, so that everybody names the rank that began it (docs/guides/failover.md). Used by the engine, on the
+ * Engines exchange why their ranks end, so that everybody names the rank that failed first (docs/guides/failover.md). Used by the engine, on the
  * core's thread, and by the waits of libepf (epf_first_loss() only).
  */
 #ifndef EPF_FABRIC_ENGINE_LOSSES_H
@@ -23,7 +23,7 @@ struct epf_loss {
  * @masked: by rank: losses that do not count.
  * @left: ranks that closed because of a loss count as lost, too.
  *
- * Return: false where no rank that counts is lost. May be called while the engine writes.
+ * Return: false if no rank that counts is lost. May be called while the engine writes.
  */
 bool epf_first_loss(const struct epf_peers_shm *page, const struct epf_peer_detail *details,
 		    uint32_t world, const uint8_t *masked, uint32_t self, bool left,
@@ -44,7 +44,7 @@ void epf_loss_take(struct epf_core *core, uint32_t rank, const struct epf_msg *m
 void epf_loss_review(struct epf_core *core);
 unsigned epf_loss_step(struct epf_core *core);
 int epf_loss_is_notified(struct epf_core *core);
-/* EPF_MSG_LOST has arrived. */
+/* Handles EPF_MSG_LOST. */
 void epf_loss_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m);
 
 /* Shows in the page since when a node's engine is silent, or that it is not. */

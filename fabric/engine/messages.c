@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control messages that arrive, each handed to its handler; and goodbyes. Runs on the core's thread: no system call, no log.
+ * Dispatches arriving control messages, and sends and receives goodbyes. Runs on the core's thread: no system call, no log.
  */
 #include "fabric/engine/engine.h"
 #include "fabric/engine/lane_hot.h"
@@ -27,7 +27,7 @@ int epf_core_say_bye(struct epf_core *core)
 
 int epf_core_is_quiet(const struct epf_core *core)
 {
-	/* A node that is lost or has said goodbye answers nothing; what a failed lane holds is replayed on another one. */
+	/* A node that is lost or has left answers nothing; another lane replays what a failed lane holds. */
 	for (uint32_t i = 0; i < core->n_lanes; i++)
 		if (core->lanes[i].tail != core->lanes[i].head &&
 		    core->lanes[i].state != EPF_LANE_DOWN &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A node is lost: everything to it fails, its ranks are DOWN. On the core's thread; the fence of its lanes makes the only system calls.
+ * Declares a node lost: fails everything to it and sets its ranks DOWN. On the core's thread; only fencing its lanes makes system calls.
  */
 #include "fabric/engine/engine.h"
 #include "fabric/engine/fail.h"
@@ -26,7 +26,7 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 
 	if (node->state == EPF_NODE_DOWN)
 		return;
-	/* A node that has said goodbye is not lost, but what is in flight to it ends all the same. */
+	/* A node that has left in order is not lost, but work in flight to it ends. */
 	if (node->state != EPF_NODE_LEFT)
 		EPF_STORE_RELAXED(&node->state, EPF_NODE_DOWN);
 	EPF_PROBE3(node_down, node->rank, status, cause);
@@ -45,5 +45,5 @@ void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status
 			epf_fail_lane_cold(core, &core->lanes[node->first_lane + i], status);
 	for (uint32_t h = 0; h < node->n_handles; h++)
 		epf_fail_stream_cold(core, &core->streams[node->handles[h]], status);
-	core->cold_work = 1; /* withdrawals and messages about ranks do not wait for it any more */
+	core->cold_work = 1; /* withdrawals and rank messages no longer wait for it */
 }

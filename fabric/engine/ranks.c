@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that leave and rejoin while the engine continues: in a daemon several ranks share one, and the daemon survives its
- * clients. Control messages notify every node of what happens to a local rank; messages about other nodes' ranks
- * arrive here too. A rank that goes takes three things with it: its rings (closed, their deferred commands failed), its regions
- * (withdrawn: revoke, peers drain, deregister), its signals (dropped once nobody adds to them).
+ * Ranks that leave and return while the engine runs: in a daemon several ranks share an engine that outlives its clients.
+ * Control messages notify every node of a local rank's state; messages about remote ranks arrive here, too. When a rank leaves,
+ * its rings are closed and their deferred commands fail, its regions are withdrawn (revoke, peers drain, deregister), and its
+ * signals are dropped once nobody adds to them.
  *
- * A rank that rejoins has an epoch one higher, new regions, and is announced by one message for each region and one for
- * itself; they may overtake each other, and it is UP for a peer when all are in.
+ * A returning rank has an epoch one higher and new regions. One message per region and one for the rank announce it; they may
+ * overtake each other, and the rank is UP for a peer when all have arrived.
  *
  * Runs on the core's thread, rarely; may allocate. Must never log.
  */
@@ -37,7 +37,7 @@ void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsi
 {
 	const struct epf_peer_word *w = &core->peers_page->peers[rank];
 
-	/* A lost rank stays lost: that its node goes too, or leaves in order, changes nothing. */
+	/* A lost rank stays lost, whether its node is then lost, too, or leaves in order. */
 	if (state != EPF_PEER_UP && w->epoch == epoch &&
 	    (w->state == EPF_PEER_DOWN || w->state == EPF_PEER_LEFT))
 		return;
@@ -63,7 +63,7 @@ void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, in
 		epf_fail_streams_cold(core, rank, local);
 }
 
-/* Begins to notify every node of the present state of a local rank. */
+/* Begins to notify every node of a local rank's state. */
 static void begin_news(struct epf_core *core, struct epf_rank_state *r)
 {
 	for (uint32_t i = 0; i < core->n_nodes; i++)
@@ -89,7 +89,7 @@ void epf_core_rank_gone(struct epf_core *core, uint32_t local, uint32_t cause)
 		if (r->regions[i].state == EPF_REGION_LIVE)
 			epf_core_revoke_begin(core, local, i);
 	if (!core->peers || core->peers_page->peers[r->rank].state == EPF_PEER_UNKNOWN)
-		return; /* the job was not connected yet: there is nobody to notify */
+		return; /* the job is not connected yet: no peer to notify */
 	epf_loss_of_rank(core, local);
 	epf_peer_changed(core, r->rank, cause ? EPF_PEER_DOWN : EPF_PEER_LEFT, cause,
 			 core->peers_page->peers[r->rank].epoch);
@@ -144,7 +144,7 @@ int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal 
 	return 0;
 }
 
-/* Makes room for the regions of a rank that rejoins. */
+/* Allocates the regions of a returning rank. */
 static int make_regions(struct epf_peer *peer, uint32_t n)
 {
 	struct epf_region_remote *regions = calloc(n ? n : 1, sizeof(*regions));
@@ -181,7 +181,7 @@ int epf_core_rank_announce(struct epf_core *core, uint32_t local)
 	return 0;
 }
 
-/* The keys of a region but the first, two in a word. */
+/* Packs all keys of a region except the first, two in a word. */
 static struct epf_msg keys_message(const struct epf_region_remote *region, uint32_t rank,
 				   uint32_t number, uint32_t epoch, uint32_t regions)
 {
@@ -198,13 +198,13 @@ static struct epf_msg keys_message(const struct epf_region_remote *region, uint3
 				 .e = k[7] };
 }
 
-/* Messages that describe one region. */
+/* Returns the number of messages that describe one region. */
 static uint32_t per_region(uint32_t keys)
 {
 	return keys > 1 ? 2 : 1;
 }
 
-/* Returns message number `at` about a local rank: its regions if it comes up, then itself. */
+/* Returns message number `at` about a local rank: its regions if it is UP, then the rank. */
 static struct epf_msg news_message(const struct epf_core *core, const struct epf_rank_state *r,
 				   uint32_t at)
 {
@@ -212,7 +212,9 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 	const struct epf_peer *self = &core->peers[r->rank];
 	uint32_t regions = w->state == EPF_PEER_UP ? self->n_regions : 0;
 	uint32_t each = per_region(core->caps.keys), number = at / each;
-	uint32_t epoch = w->epoch - self->returns; /* other nodes may not have lost this one */
+	uint32_t epoch =
+		w->epoch -
+		self->returns; /* relative to what peers know: they may not have lost this node */
 	const struct epf_region_remote *region = &self->regions[number];
 	struct epf_msg m;
 
@@ -241,7 +243,7 @@ static struct epf_msg news_message(const struct epf_core *core, const struct epf
 	return m;
 }
 
-/* Sends one node as many messages as there is room for. Returns 1 if it has them all. */
+/* Sends a node as many messages as fit. Returns 1 if all are sent. */
 static int tell_node(struct epf_core *core, struct epf_rank_state *r, uint32_t n, unsigned *handled)
 {
 	const struct epf_peer *self = &core->peers[r->rank];
@@ -287,7 +289,7 @@ static void refuse(struct epf_core *core)
 	epf_stat_add(core->stats, EPF_STAT_CORE_ARRIVALS_REFUSED, 1);
 }
 
-/* Prepares for one message about a rank that rejoins; the first one allocates its regions. 0, or -ENOMEM. */
+/* Prepares for a message about a returning rank; the first allocates its regions. Returns 0 or -ENOMEM. */
 static int collect(const struct epf_core *core, struct epf_peer *peer, uint32_t epoch,
 		   uint32_t regions)
 {
@@ -369,23 +371,12 @@ static int on_rank(struct epf_core *core, struct epf_peer *peer, const struct ep
 	return 1;
 }
 
-static int on_message(struct epf_core *core, struct epf_peer *peer, const struct epf_msg *m)
-{
-	switch (m->kind) {
-	case EPF_MSG_RANK:
-		return on_rank(core, peer, m);
-	case EPF_MSG_REGION:
-		return on_region(core, peer, m);
-	default:
-		return on_keys(core, peer, m);
-	}
-}
-
 void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct epf_msg *m)
 {
 	struct epf_peer *peer;
 	uint32_t epoch = m->kind == EPF_MSG_REGION ? (uint32_t)m->value : m->c;
 	uint32_t known;
+	int is_valid;
 
 	if (m->rank >= core->world || &core->nodes[core->peers[m->rank].node] != node) {
 		refuse(core);
@@ -395,6 +386,12 @@ void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct
 	known = core->peers_page->peers[m->rank].epoch - peer->returns;
 	if ((int32_t)(epoch - known) < 0)
 		return; /* overtaken by a newer message on another lane */
-	if (!on_message(core, peer, m))
+	if (m->kind == EPF_MSG_RANK)
+		is_valid = on_rank(core, peer, m);
+	else if (m->kind == EPF_MSG_REGION)
+		is_valid = on_region(core, peer, m);
+	else
+		is_valid = on_keys(core, peer, m);
+	if (!is_valid)
 		refuse(core);
 }

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lost node returns to the job, and so does a device of the NIC: the engine's part of epf_reconnect(), which join/world.c
- * moves through its steps. All engines of a job take part at once, and between two steps everybody hears what everybody said; so both ends
- * of a pair forget what was between them before either makes new lanes, and neither uses those before both have proven them.
+ * Reconnects a lost node, or a lost device of the NIC, within a job: the engine's part of epf_reconnect(). join/world.c drives the
+ * phases. All engines of a job take part and exchange their results between phases: both ends of a pair drop the old state before
+ * either creates new lanes, and neither uses a lane before both have proven it.
  *
- *   begin     which nodes are lost here
- *   prepare   pairs of which either end says so: both ends drain and destroy the old lanes, forget counts, windows and words, make new lanes
+ *   begin     reports the nodes lost here
+ *   prepare   if either end reports a loss, both drain and destroy the old lanes, reset counts, windows and words, create new lanes
  *   connect   to the peer's new lanes
  *   prove     a first write on each must complete
- *   finish    lanes that both ends have proven are used; the others are opened later, by recovery; ranks are UP again
+ *   finish    uses the lanes that both ends have proven; recovery opens the others later; ranks are UP again
  *
- * What was under way to a lost node has failed with a status when it was lost, and can take effect no more once `prepare` is over at both
- * ends: a queue pair that is drained lands nothing, and no new one is connected before. On the core's thread; slow path.
+ * Work in flight to a node failed with a status when the node was lost. Once `prepare` is over at both ends it cannot take effect:
+ * a drained queue pair lands nothing, and no new one is connected earlier. On the core's thread; slow path.
  */
 #ifndef EPF_FABRIC_ENGINE_RECONNECT_H
 #define EPF_FABRIC_ENGINE_RECONNECT_H
 
 #include "fabric/engine/engine.h"
 
-/* Begins an attempt; one that was not finished is given up. lost[n_nodes]: 1 where this engine cannot reach the node. -ENOMEM. */
+/* Begins an attempt and abandons an unfinished one. Sets lost[n_nodes] to 1 for each node that is unreachable here. 0 or -ENOMEM. */
 int epf_reconnect_begin(struct epf_core *core, uint8_t *lost);
 
 /*
  * lost[n_nodes]: 1 for the nodes to be reconnected. *tokens: those of all lanes, as epf_core_set_world gives them, the core's, until the
- * next attempt. -EAGAIN: old lanes still drain; ask again while the core is stepped.
+ * next attempt. -EAGAIN: old lanes still drain; call again while the core is stepped.
  */
 int epf_reconnect_prepare(struct epf_core *core, const uint8_t *lost, const uint64_t **tokens);
 
-/* Connects the lanes to a node; what cannot be connected is left for recovery. Nothing, where the node was not lost. */
+/* Connects the lanes to a node; recovery retries those that fail. Does nothing for a node that was not lost. */
 int epf_reconnect_node(struct epf_core *core, uint32_t node, const struct epf_node_info *info);
 
-/* proven[n_nodes]: bit l: lane l leads to the peer. -EAGAIN: not known yet; ask again while the core is stepped. */
+/* proven[n_nodes]: bit l: lane l leads to the peer. -EAGAIN: not known yet; call again while the core is stepped. */
 int epf_reconnect_prove(struct epf_core *core, uint8_t *proven);
 
 /*

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane has failed. Both ends do the same, each for its own sending direction:
+ * Recovers a failed lane. Both ends do the same, each for its sending direction:
  *
- *   1. fence the lane here (queue pair to error), tell the peer on another lane, take in what the NIC still has;
- *   2. when drained here, say so; when the peer has said so too, nothing on the old lane can take effect any more;
+ *   1. fence the lane here (queue pair to error), notify the peer on another lane, reap what the NIC still holds;
+ *   2. report when drained here; once the peer has reported it, too, nothing on the old lane can take effect;
  *   3. ask the peer, stream by stream, which counts have arrived, and complete those entries;
  *   4. replay the others on another lane with their old counts: exactly once;
  *   5. bind the streams to that lane, open a new queue pair in place of the dead one (reopen.c).
@@ -13,7 +13,7 @@
  * and is replayed otherwise, which is safe because nothing after it has been seen.
  *
  * Runs on the core's thread, without log or allocation, and makes system calls only where the NIC's fence does. When a lane's
- * work has not gone on elsewhere after peer-timeout, the node is DOWN.
+ * work has not moved to another lane after peer-timeout, the node is DOWN.
  */
 #include "fabric/engine/data_path.h"
 #include "fabric/engine/recovery.h"
@@ -25,8 +25,8 @@
 #include "fabric/engine/retire_hot.h"
 
 /*
- * A lane of the node has failed: messages of other recoveries may be lost with it until it is replayed, and its
- * replay may wait for just those. So they send again what the peer may not have; receiving it twice does no harm.
+ * A failed lane may hold messages of other recoveries until its replay, and that replay may wait for them. So the other
+ * recoveries repeat what the peer may lack; receiving it twice is harmless.
  */
 static void say_again(struct epf_core *core, struct epf_node *node)
 {

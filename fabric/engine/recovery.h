@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recovery of a failed lane: fence at both ends, ask what has arrived, replay what is missing on another lane, open the
- * lane again. Interface of recover.c, replay.c and reopen.c.
+ * Recovery of a failed lane: fence both ends, query what has arrived, replay the rest on another lane, reopen the
+ * lane. Interface of recover.c, replay.c and reopen.c.
  */
 #ifndef EPF_FABRIC_ENGINE_RECOVERY_H
 #define EPF_FABRIC_ENGINE_RECOVERY_H
@@ -10,13 +10,13 @@
 
 struct epf_lane_recovery;
 
-/* A lane has failed: its recovery begins, or its node is lost. */
+/* Begins the recovery of a failed lane, or declares its node lost. */
 EPF_COLD void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned status);
 
-/* Moves every recovery on; returns how much was done. */
+/* Advances every recovery. Returns how much was done. */
 unsigned epf_recover_step(struct epf_core *core, uint64_t now);
 
-/* Time to wait after an attempt to open a lane has failed, given the time before it: 20 to 200 ms. */
+/* Returns the next backoff of a failed reopening, in ns: doubles the last one, 20 to 200 ms. */
 static inline uint64_t epf_more_backoff(uint64_t ns)
 {
 	uint64_t more = ns ? 2 * ns : 20000000u;
@@ -24,27 +24,27 @@ static inline uint64_t epf_more_backoff(uint64_t ns)
 	return more < 200000000u ? more : 200000000u;
 }
 
-/* Moves on a lane whose work goes on elsewhere (reopen.c). */
+/* Advances a lane whose work another lane has taken over (reopen.c). */
 void epf_reopen_step(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		     struct epf_lane_recovery *r, uint64_t now);
-/* A lane that could not be connected when the job began, with the peer's token; the node has other lanes. */
+/* Schedules a lane that could not be connected at the join; peer_token is the peer's. The node has other lanes. */
 void epf_reopen_later(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		      uint64_t peer_token);
-/* A lane of a node begins to be recovered, its work goes on elsewhere, it is in use again or given up: for the statistics. */
+/* Statistics: a lane's recovery begins, its work has moved to another lane, the lane is in use again or abandoned. */
 void epf_outage_begin(struct epf_core *core, const struct epf_lane *lane);
 void epf_outage_moved(struct epf_core *core, const struct epf_lane *lane,
 		      struct epf_lane_recovery *r);
 void epf_outage_end(struct epf_core *core, const struct epf_lane *lane, int is_up);
-/* The node is lost: its recoveries end. */
+/* Ends all recoveries of a lost node. */
 void epf_recover_forget(struct epf_core *core, struct epf_node *node);
-/* Streams on their way back to their lanes; returns how much was done. */
+/* Advances streams that fail back to their lanes. Returns how much was done. */
 unsigned epf_home_step(struct epf_core *core, struct epf_node *node);
-/* Moves the streams that wait on a lane to the lists of the lanes that they are bound to now. */
+/* Moves a lane's waiting streams to the lists of the lanes they are bound to now. */
 void epf_relist(struct epf_core *core, struct epf_lane *lane);
 /* Moves a failed lane's entries to another one, a bounded number at a time. 1: its streams are bound there (replay.c). */
 int epf_replay(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 	       struct epf_lane_recovery *r);
-/* A control message that belongs to recovery has arrived. */
+/* Handles a control message of recovery. */
 void epf_recover_message(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 			 const struct epf_msg *m);
 
@@ -54,7 +54,7 @@ enum epf_recovery_phase {
 	EPF_REC_FENCING = 1,   /* fenced here; waiting until drained here and fenced at the peer */
 	EPF_REC_ASKING = 2,    /* going through the entries: which have arrived? */
 	EPF_REC_REPLAY = 3,    /* moving the rest to another lane */
-	EPF_REC_CLOSED = 4,    /* its work goes on elsewhere; waiting until it is time to open it */
+	EPF_REC_CLOSED = 4,    /* its work has moved; waiting until it is time to open it */
 	EPF_REC_OPENING = 5,   /* new queue pair made; waiting for the peer's, or to connect */
 	EPF_REC_CONNECTED = 6, /* connected here; waiting until the peer is */
 	EPF_REC_PROVING = 7,   /* both are; waiting for the completion of a first write */
@@ -95,7 +95,7 @@ struct epf_lane_recovery {
 };
 
 struct epf_recovery {
-	uint8_t homing;  /* streams in limbo: on their way back to a lane that is in use again */
+	uint8_t homing;  /* streams in limbo: failing back to a recovered lane */
 	uint8_t is_late; /* an entry may have changed lanes since the heads were noted */
 	uint32_t home_heads
 		[EPF_MAX_LANES_PER_NODE]; /* those streams wait until all lanes have passed these */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regions of local ranks: registered with the NIC under consecutive numbers. Their withdrawal is revoke.c's. Slow path.
+ * Registers regions of local ranks with the NIC, numbered consecutively. revoke.c withdraws them. Slow path.
  */
 #include "fabric/engine/core_priv.h"
 #include "fabric/gpu/copy.h"
@@ -18,7 +18,7 @@ int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gp
 	return rc;
 }
 
-/* May the signals of a rank lie in this region? */
+/* Returns 0 if the signals of a rank may lie in this region. */
 static int check_signals(const struct epf_rank_state *r, const struct epf_copy_mem *gpu,
 			 uint64_t bytes)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Step 5 of a recovery (recover.c): a lane whose work goes on elsewhere is opened again and returned to use. Both ends do:
+ * Step 5 of a recovery (recover.c): reopens a lane whose work has moved and puts it back into use. Both ends do:
  *
  *   open      a new queue pair, its token sent to the peer; tried again later if the port is down or it cannot be made
  *   connect   to the peer's new one, and notify the peer
@@ -25,7 +25,7 @@
 
 enum { EASE = 20 };
 
-/* How often a NIC is asked whether it is done. */
+/* Interval for polling a NIC's progress. */
 #define ASK_AGAIN_NS UINT64_C(1000000)
 
 void epf_outage_begin(struct epf_core *core, const struct epf_lane *lane)
@@ -117,7 +117,7 @@ static void note_heads(struct epf_core *core, struct epf_node *node)
 	node->recovery->is_late = 0;
 }
 
-/* The streams that belong on a lane that is in use again begin to fail back. */
+/* Begins to fail back the streams of a recovered lane. */
 static void begin_homing(struct epf_core *core, struct epf_node *node, const struct epf_lane *lane)
 {
 	unsigned moved = 0;
@@ -180,7 +180,7 @@ unsigned epf_home_step(struct epf_core *core, struct epf_node *node)
 	return moved;
 }
 
-/* The lane is in use again. */
+/* Puts the lane back into use. */
 static void take_into_use(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 			  struct epf_lane_recovery *r)
 {
@@ -200,7 +200,7 @@ static void take_into_use(struct epf_core *core, struct epf_node *node, struct e
 	begin_homing(core, node, lane);
 }
 
-/* Returns 1 if the NIC is still working on it. */
+/* Returns 1 while the NIC is still working. */
 static int is_under_way(struct epf_lane_recovery *r, int rc, uint64_t now)
 {
 	if (rc != -EAGAIN)
@@ -221,7 +221,7 @@ static void open_again(struct epf_core *core, struct epf_lane *lane, struct epf_
 	rc = core->ops->lane_reopen(core->nic, lane->id, core->limits.lane_depth, &r->token);
 	if (is_under_way(r, rc, now))
 		return;
-	/* While the port is down the peer needs no message and does not try. */
+	/* While the port is down, send nothing: the peer's attempt would fail. */
 	core->is_opening = rc != -ENETDOWN;
 	if (rc) {
 		again_later(core, r, now);

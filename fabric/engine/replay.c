@@ -28,7 +28,7 @@ static int local_key(const struct epf_rank_state *rank, unsigned from, unsigned 
 	return 0;
 }
 
-/* The same for the regions of a node's ranks. */
+/* Likewise for the regions of a node's ranks. */
 static int remote_key(const struct epf_core *core, const struct epf_node *node, unsigned from,
 		      unsigned to, uint32_t *key)
 {
@@ -98,7 +98,7 @@ static void move_entry(struct epf_core *core, struct epf_lane *from, struct epf_
 	from->replays++;
 }
 
-/* Binds the streams of a dead lane to another one; those with deferred commands wait there. */
+/* Binds a dead lane's streams to another lane; those with deferred commands wait there. */
 static void rebind(struct epf_core *core, struct epf_node *node, struct epf_lane *from,
 		   struct epf_lane *to)
 {

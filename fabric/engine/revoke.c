@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Withdrawal of regions: every node is asked to stop using a region and answers when none of its commands is in flight to it.
- * Runs on the core's thread: no system call, no log; memory only when a withdrawal begins.
+ * Withdraws regions: asks every node to stop using a region; a node answers when none of its traffic is in flight to it.
+ * Runs on the core's thread: no system call, no log; allocates only when a withdrawal begins.
  */
 #include "fabric/base/err.h"
 #include "fabric/engine/control_plane.h"
@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-/* A withdrawal of a local region: which nodes have still to be notified or have not answered. */
+/* The withdrawal of a local region, with the state of each node. */
 struct epf_revoke {
 	struct epf_revoke *next;
 	uint32_t local;
@@ -30,10 +30,9 @@ int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region
 	if (region >= rank->n_regions || rank->regions[region].state != EPF_REGION_LIVE)
 		return epf_fail(EPF_R_CMD_LOCAL_REGION, "region %u: not registered", region);
 	r = calloc(1, sizeof(*r) + core->n_nodes);
-	if (!r)
-		return epf_fail(EPF_R_NO_MEMORY, "region %u: no memory to withdraw it", region);
-	r->ring_seqs = calloc(core->n_rings ? core->n_rings : 1, sizeof(*r->ring_seqs));
-	if (!r->ring_seqs) {
+	if (r)
+		r->ring_seqs = calloc(core->n_rings ? core->n_rings : 1, sizeof(*r->ring_seqs));
+	if (!r || !r->ring_seqs) {
 		free(r);
 		return epf_fail(EPF_R_NO_MEMORY, "region %u: no memory to withdraw it", region);
 	}
@@ -106,7 +105,7 @@ int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region,
 	return 1;
 }
 
-/* Notifies nodes of withdrawals here. */
+/* Notifies nodes of local withdrawals. */
 static unsigned tell(struct epf_core *core)
 {
 	unsigned handled = 0;
@@ -141,7 +140,7 @@ void epf_drain_snapshot(struct epf_core *core, struct epf_node *node)
 		node->drain_heads[i] = core->lanes[node->first_lane + i].head;
 }
 
-/* Acknowledges withdrawn regions of a peer whose traffic has drained, then begins with newer ones. */
+/* Acknowledges a peer's withdrawn regions once traffic to them has drained, then begins to drain newer ones. */
 static unsigned answer(struct epf_core *core, struct epf_node *node)
 {
 	unsigned handled = 0;
@@ -201,7 +200,7 @@ static void on_revoke(struct epf_core *core, struct epf_node *node, const struct
 		return;
 	}
 	region = &core->peers[m->rank].regions[m->signal];
-	/* One that was withdrawn before is sent again when its node has returned: the answer may have been lost. */
+	/* A reconnected node repeats its withdrawals: our answer may have been lost. */
 	if (region->state == EPF_REGION_REVOKED || region->state == EPF_REGION_DRAINING)
 		return;
 	region->state = EPF_REGION_REVOKED;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rings of a core: added, closed, used again. Slow path: before traffic, or between two steps on the core's own thread.
+ * Adds, closes and reuses rings of a core. Slow path: before traffic, or between two steps on the core's thread.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/engine/control_plane.h"
@@ -35,7 +35,7 @@ static struct epf_ring_state *ring_alloc(struct epf_core *core, uint32_t window)
 	return ring;
 }
 
-/* A closed ring of the same rank whose place can be used again: its streams go on with their counts. */
+/* Returns a closed ring of the same rank to reuse, or NULL. Its streams keep their counts. */
 static struct epf_ring_state *ring_again(struct epf_core *core, uint32_t local)
 {
 	for (uint32_t i = 0; i < core->n_rings; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One thread, several engine cores (scheduler.h). The loop below is to the service what epf_core_run (loop.c) is to an embedded
- * rank: turns for the jobs, requests of other threads between steps, wakeups, sleep. System calls are made here and never in a step.
+ * One thread, several engine cores (scheduler.h). It is the service's counterpart of epf_core_run() (loop.c): gives each job its
+ * turn, serves other threads' requests between steps, wakes and sleeps. System calls happen here and never in a step.
  *
- * Sleeping on many wakeups at once is futex_waitv(2), Linux 5.16; where it is not to be had the thread looks every millisecond.
+ * Sleeping on many wakeups at once is futex_waitv(2), Linux 5.16; without it the thread polls every millisecond.
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/engine/scheduler.h"
@@ -29,16 +29,16 @@ enum {
 	BLIND_SLEEP_NS = 1000 * 1000,
 	BEAT_NS = 500 * 1000 * 1000,
 	LOOPS_PER_LOOK = 15,
-	UNFAIR_TURN_NS = 10 * 1000 * 1000, /* even without fairness nobody is shut out forever */
+	UNFAIR_TURN_NS = 10 * 1000 * 1000, /* even without fairness no job starves */
 	WAITV_SIZE_32 = 2, /* FUTEX2_SIZE_U32: linux/futex.h of Debian 12 calls it FUTEX_32 */
-	SHORT_STEPS = 64,  /* in a row, after which they may be longer again */
+	SHORT_STEPS = 64,  /* consecutive short steps, after which they may be longer again */
 	MAX_WAKEUPS = 2 * EPF_SCHEDULER_JOBS_MAX + 1,
 };
 
 _Static_assert((int)EPF_SCHEDULER_JOBS_MAX <= (int)EPF_FAIR_SEATS, "a seat each");
 _Static_assert(MAX_WAKEUPS <= 128, "futex_waitv(2) takes 128");
 
-/* As futex_waitv(2) takes it. */
+/* The layout that futex_waitv(2) expects. */
 struct waiter {
 	uint64_t value;
 	uint64_t address;
@@ -76,7 +76,7 @@ struct epf_scheduler {
 	uint32_t n_seats;
 	int blind; /* no futex_waitv */
 	int stop;
-	struct epf_fair fair; /* its seats stand in the order of these */
+	struct epf_fair fair; /* its seats have the same order */
 	struct seat seats[EPF_SCHEDULER_JOBS_MAX];
 };
 
@@ -145,8 +145,8 @@ static int ask(struct epf_scheduler *scheduler, struct request *r)
 }
 
 /*
- * Shortens the steps of a job that shares the thread until one lasts about a turn: a step is not interrupted, and the others wait for its end.
- * Where bytes are moved by a NIC's own hardware steps are short anyway and nothing is halved.
+ * Shortens the steps of a job that shares the thread until one lasts about a turn: others wait, as nothing interrupts a step.
+ * With a hardware NIC steps are short anyway and nothing changes.
  */
 static void set_pace(const struct epf_scheduler *scheduler, struct seat *s, uint64_t used,
 		     unsigned n)
@@ -165,7 +165,7 @@ static void set_pace(const struct epf_scheduler *scheduler, struct seat *s, uint
 	}
 }
 
-/* One step of seat `at` and what belongs to it. Adds the ranks that it woke to *woken. Return: what it handled. */
+/* Runs one step of seat `at` with its calls and wakeups. Adds the number of ranks woken to *woken. Returns how much was handled. */
 static unsigned step(struct epf_scheduler *scheduler, uint32_t at, unsigned *woken)
 {
 	struct seat *s = &scheduler->seats[at];
@@ -184,7 +184,7 @@ static unsigned step(struct epf_scheduler *scheduler, uint32_t at, unsigned *wok
 	return n;
 }
 
-/* A job's turn, if it has one: steps while it has work and time. */
+/* Runs a job's turn, if it has one: steps while work and time remain. */
 static unsigned turn(struct epf_scheduler *scheduler, uint32_t at)
 {
 	unsigned handled = 0, woken = 0, n;
@@ -196,13 +196,13 @@ static unsigned turn(struct epf_scheduler *scheduler, uint32_t at)
 		n = step(scheduler, at, &woken);
 		handled += n;
 	} while (n && (int64_t)(until - scheduler->fair.seat[at].time) > 0);
-	/* A thread without a separate CPU may hold the one that the rank it woke needs, until the kernel's next tick. */
+	/* Without a dedicated CPU this thread may block the rank it woke until the kernel's next tick. */
 	if (woken && !scheduler->opts.n_cpus && scheduler->n_seats > 1)
 		sched_yield();
 	return handled;
 }
 
-/* Now and then: signs of life, and whether peers still exist. */
+/* Periodic work: heartbeats, liveness of peers. */
 static void look(struct epf_scheduler *scheduler)
 {
 	uint64_t now = scheduler->opts.now(scheduler->opts.now_arg);
@@ -224,7 +224,7 @@ static void look(struct epf_scheduler *scheduler)
 		epf_watch_look(scheduler->seats[i].core);
 }
 
-/* How long nothing can happen without a wakeup: 0 when something is due. */
+/* Returns how long the thread may sleep, in ns: 0 if something is due. */
 static uint64_t quiet_ns(const struct epf_scheduler *scheduler, uint64_t now)
 {
 	uint64_t until = now + MAX_SLEEP_NS;
@@ -289,11 +289,11 @@ static int any_work(struct epf_scheduler *scheduler)
 
 	for (uint32_t i = 0; i < scheduler->n_seats && !work; i++)
 		work = epf_core_has_work(scheduler->seats[i].core);
-	/* Arrivals show in a step only; one step each is also what sends what was left. */
+	/* Only a step finds arrivals; it also sends what was left. */
 	for (uint32_t i = 0; i < scheduler->n_seats && !work; i++) {
 		struct epf_core *core = scheduler->seats[i].core;
 
-		/* Also a step that did nothing else may have left somebody to be woken. */
+		/* Even an idle step may leave a rank to wake. */
 		work = epf_core_step(core) != 0 || core->wakes ||
 		       core->ops->wake_pending(core->nic);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A scheduler: one thread that steps several engine cores round-robin, each core one job on one NIC. Used by the service daemon;
+ * A scheduler: one thread that steps several engine cores alternately, each one job on one NIC. Used by the service daemon;
  * an embedded rank has one core and runs it by epf_core_run (engine.h). Slow-path interface: any thread.
  *
  * add, remove and used are called by one thread at a time (the control thread).
@@ -30,7 +30,7 @@ struct epf_scheduler_options {
 
 /* Starts the thread. -ENOMEM, or the system's error. */
 int epf_scheduler_create(const struct epf_scheduler_options *opts, struct epf_scheduler **out);
-/* Ends the thread; every core must have been removed. Accepts NULL. */
+/* Stops the thread; every core must have been removed. Accepts NULL. */
 void epf_scheduler_destroy(struct epf_scheduler *scheduler);
 
 /*
@@ -40,7 +40,7 @@ void epf_scheduler_destroy(struct epf_scheduler *scheduler);
  */
 int epf_scheduler_add(struct epf_scheduler *scheduler, struct epf_core *core, unsigned weight,
 		      struct epf_wakeup *client, void (*beat)(void *arg), void *beat_arg);
-/* Takes it back: when this returns the scheduler's thread does not touch it any more. */
+/* Removes a core: after the return the scheduler's thread no longer touches it. */
 void epf_scheduler_remove(struct epf_scheduler *scheduler, struct epf_core *core);
 
 /* Time of the thread that each job used, ns since it was added; -ENOENT for a core the scheduler does not have. */

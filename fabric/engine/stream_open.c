@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stream is opened at its first command, on a lane of its node. Called by the hot files; what it needs was allocated with the world.
+ * Opens a stream at its first command, on a lane of its node. Called by the hot files; the memory was allocated with the world.
  */
 #include "fabric/engine/data_path.h"
 

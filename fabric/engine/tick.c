@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a core does now and then, between two steps: it advances recovery, messages about ranks, and withdrawals, sends heartbeats, and notices peers and lanes
- * that are silent. Allocates nothing and makes no system call.
+ * Periodic work of a core, between two steps: advances recovery, notifications and withdrawals, sends heartbeats, and detects silent
+ * peers and lanes. Allocates nothing and makes no system call.
  */
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"

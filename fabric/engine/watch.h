@@ -35,13 +35,13 @@ int epf_watch_open(struct epf_core *core, const struct epf_watch_config *cfg);
 /* The world is known: memory for its peers and lanes, counted with the core's. 0, or -ENOMEM. Does nothing without a watch. */
 int epf_watch_world(struct epf_core *core);
 
-/* Ends the core's blocks. Nothing without a watch. */
+/* Frees the core's blocks. Does nothing without a watch. */
 void epf_watch_close(struct epf_core *core);
 
-/* Looks, if it is time. On the core's thread, between two steps. */
+/* Samples the core if a sample is due. On the core's thread, between two steps. */
 void epf_watch_look(struct epf_core *core);
 
-/* The same at @now_ns (CLOCK_MONOTONIC), due or not: for tests. */
+/* Samples at @now_ns (CLOCK_MONOTONIC), due or not: for tests. */
 void epf_watch_look_at(struct epf_core *core, uint64_t now_ns);
 
 /* Copies a NIC's counters and links into its block of class nic. */

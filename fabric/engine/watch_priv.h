@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the watch, for watch_round.c (life, the round), watch_shelf.c (blocks), watch_sample.c (one look) and watch_wait.c (what waits for what) only.
+ * Private to the watch: watch_round.c (set-up, rounds), watch_shelf.c (blocks), watch_sample.c (one sample), watch_wait.c (wait reasons).
  */
 #ifndef EPF_FABRIC_ENGINE_WATCH_PRIV_H
 #define EPF_FABRIC_ENGINE_WATCH_PRIV_H
@@ -30,7 +30,7 @@ struct shelf {
 	uint32_t *slot;                 /* [n_objects] EPF_NONE: none */
 };
 
-/* What moves of an object, and since when it does not. */
+/* An object's progress, and since when it has made none. */
 struct track {
 	uint64_t a, b, c;
 	uint64_t since_ns;
@@ -105,7 +105,7 @@ struct epf_watch {
 	uint64_t signal_wait_ns; /* the longest wait of a local rank for a signal, in this look */
 };
 
-/* Has nothing of the object moved since the last look? Notes what it is now. */
+/* Returns true if the object has not moved since the last sample. Records the new values. */
 bool watch_is_still(struct track *t, uint64_t a, uint64_t b, uint64_t c, uint64_t now_ns);
 
 /* Enters a wait into the row of a block, NULL where it has none, and into the flight recorder when it is new. */
@@ -122,7 +122,7 @@ void watch_shelf_free(struct epf_stats *stats, struct shelf *s);
 struct epf_stats_block *watch_shelf_get(struct epf_stats *stats, struct shelf *s, uint32_t object,
 					bool waits, const struct epf_stats_label *labels,
 					unsigned n_labels);
-/* Takes a place away. */
+/* Frees a slot and its block. */
 void watch_shelf_drop(struct epf_stats *stats, struct shelf *s, uint32_t slot);
 
 /*
@@ -136,7 +136,7 @@ void watch_look_ring(struct epf_core *core, uint32_t i, uint64_t now);
 void watch_look_lane(struct epf_core *core, uint32_t i, uint64_t now);
 void watch_look_peers(struct epf_core *core, uint64_t now);
 
-/* A gauge that may be unknown: EPF_NONE. */
+/* Sets a gauge; EPF_NONE: unknown. */
 void watch_gauge(struct epf_stats_block *block, uint32_t stat, uint32_t value);
 
 /* What a thread of the rank sleeps for; false: none sleeps. */
@@ -144,13 +144,13 @@ bool watch_rank_condition(const struct epf_rank_state *rank, struct condition *c
 /* Whether that is missing, and who should bring it; reason NONE: it is there. *value: where it stands, else as it was. */
 struct wait watch_rank_wait(const struct epf_core *core, const struct epf_rank_state *rank,
 			    const struct condition *condition, uint64_t *value);
-/* What the oldest command of a ring that is stalled waits for. */
+/* Returns what the oldest command of a stalled ring waits for. */
 struct wait watch_ring_wait(struct epf_core *core, const struct epf_ring_state *ring,
 			    struct ring_track *t, uint32_t occupancy);
 /* The same of a lane and of a stream with deferred commands. */
 unsigned watch_lane_wait(const struct epf_core *core, const struct epf_lane *lane);
 unsigned watch_stream_wait(const struct epf_core *core, const struct epf_stream *s);
-/* Slots pushed and not dequeued. */
+/* Returns the slots pushed and not dequeued. */
 uint32_t watch_occupancy(const struct epf_ring_state *ring);
 /* Goes on looking for streams with a gap, or whether the one that is followed is still there. */
 void watch_gaps(struct epf_core *core, uint64_t now_ns);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The watch's life: its memory, its blocks, its recorder, its round (watch.h). What it sees of each thing is watch_sample.c's, what waits
- * for what watch_wait.c's. Memory is allocated when the world is set; a round only for a ring that is new.
+ * Creates and runs the watch: memory, blocks, recorder, rounds (watch.h). watch_sample.c samples objects, watch_wait.c finds wait
+ * reasons. Memory is allocated when the world is set; a round allocates only for a new ring.
  */
 #include "fabric/engine/watch_priv.h"
 
@@ -116,7 +116,7 @@ int epf_watch_world(struct epf_core *core)
 	w->peer = calloc(core->world, sizeof(*w->peer)); /* last: from now on the watch looks */
 	if (!w->peer)
 		return epf_fail(EPF_R_NO_MEMORY, "statistics: no memory for a job's world");
-	/* Of an engine that is stopped before its first look readers know the job, too. */
+	/* Readers then know the job even if the engine stops before its first sample. */
 	show_job(core);
 	core->peer_memory_bytes += core->world * (sizeof(*w->peer) + sizeof(uint32_t)) +
 				   core->n_lanes * (sizeof(*w->lane) + sizeof(uint32_t));
@@ -174,7 +174,7 @@ void epf_watch_look_at(struct epf_core *core, uint64_t now_ns)
 	if (!w || !w->peer)
 		return;
 	w->next_ns = now_ns + EPF_WATCH_LOOK_NS;
-	/* Other jobs of the file may have ended meanwhile. */
+	/* Other jobs of the file may have ended and freed blocks. */
 	if (++w->look % LOOKS_PER_ASKING == 0) {
 		w->ranks.most = w->ranks.room;
 		w->rings.most = w->rings.room;

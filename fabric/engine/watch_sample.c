@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One look of the watch at a rank, a ring, a lane, the peers: does it move, and if not what does it wait for; into its block (watch.h).
- * Called by watch_round.c for each, on the core's thread between two steps. It must never change the core, but
- * for counts that are there for it to take.
+ * Samples a rank, ring, lane or peer for the watch (watch.h): whether it progresses and, if not, what it waits for. watch_round.c
+ * calls these on the core's thread between two steps. They must not change the core, except for counts that they collect
+ * and reset.
  */
 #include "fabric/engine/watch_priv.h"
 
@@ -82,7 +82,7 @@ void watch_look_rank(struct epf_core *core, uint32_t i, uint64_t now)
 	uint64_t pushed = 0, value = 0;
 	bool still;
 
-	/* Between two sleeps it looks itself; what it wished for goes on to be missing meanwhile. */
+	/* Between two sleeps the rank polls by itself; its wait condition persists. */
 	t->missed = watch_rank_condition(rank, &t->condition)
 			    ? 0
 			    : t->missed + (t->missed < WATCH_MISSES);
@@ -120,7 +120,8 @@ void watch_look_rank(struct epf_core *core, uint32_t i, uint64_t now)
 static void show_ring(const struct epf_ring_state *ring, struct epf_stats_block *b,
 		      const struct wait *wait, uint32_t occupancy)
 {
-	epf_stat_forget(b, EPF_STAT_RING_CMDS_PUSHED_SEEN); /* slots are seen, not commands */
+	epf_stat_forget(b,
+			EPF_STAT_RING_CMDS_PUSHED_SEEN); /* only slots are visible, not commands */
 	epf_stat_set(b, EPF_STAT_RING_CMDS_DEQUEUED,
 		     ring->retired64 + (ring->seq - ring->published));
 	epf_stat_set(b, EPF_STAT_RING_CMDS_RETIRED, ring->retired64);
@@ -147,7 +148,7 @@ void watch_look_ring(struct epf_core *core, uint32_t i, uint64_t now)
 			watch_shelf_drop(w->cfg.stats, &w->rings, w->rings.slot[i]);
 		return;
 	}
-	if (!t) /* once for each ring that was ever opened; without memory it is not watched */
+	if (!t) /* once per ring; without memory the ring is not watched */
 		t = w->ring[i] = calloc(1, sizeof(*t));
 	if (!t)
 		return;
@@ -171,7 +172,7 @@ void watch_look_ring(struct epf_core *core, uint32_t i, uint64_t now)
 		    wait.rank);
 	if (block) {
 		show_ring(ring, block, &wait, occupancy);
-		/* Two slots must be free for a push: one less is full. */
+		/* A push needs two free slots: one free slot counts as full. */
 		if (occupancy >= ring->consumer.mask && !t->is_full)
 			epf_stat_add(block, EPF_STAT_RING_RING_FULL_SEEN, 1);
 	}
@@ -205,7 +206,7 @@ static void show_lane(const struct epf_core *core, const struct epf_lane *lane,
 	epf_stat_set(b, EPF_STAT_LANE_BYTES_POSTED, t->bytes);
 	epf_stat_set(b, EPF_STAT_LANE_ERRORS, lane->errors);
 	epf_stat_set(b, EPF_STAT_LANE_REPLAYS, lane->replays);
-	epf_stat_forget(b, EPF_STAT_LANE_RECEIVES_GRANTED); /* nobody counts these in 64 bits */
+	epf_stat_forget(b, EPF_STAT_LANE_RECEIVES_GRANTED); /* no 64-bit count exists */
 }
 
 void watch_look_lane(struct epf_core *core, uint32_t i, uint64_t now)
@@ -229,7 +230,7 @@ void watch_look_lane(struct epf_core *core, uint32_t i, uint64_t now)
 	    node->state != EPF_NODE_LEFT)
 		reason = watch_lane_wait(core, lane);
 	else if (lane->tail == lane->head)
-		t->t.since_ns = now; /* idle: what is posted next begins to wait then */
+		t->t.since_ns = now; /* idle: the wait begins with the next posting */
 	block = watch_shelf_get(w->cfg.stats, &w->lanes, i, reason != EPF_STATS_WAIT_NONE, labels,
 				4);
 	watch_enter(core, block, EPF_STAT_LANE_WAIT, &t->t.wait, reason, t->t.since_ns, i,
@@ -238,7 +239,7 @@ void watch_look_lane(struct epf_core *core, uint32_t i, uint64_t now)
 		show_lane(core, lane, t, block, now);
 }
 
-/* Which peers have something deferred: a list through their tracks. Returns its first, EPF_NONE: none. */
+/* Links the tracks of all peers with deferred commands. Returns the first rank, or EPF_NONE. */
 static uint32_t list_deferred(struct epf_core *core)
 {
 	struct epf_watch *w = core->watch;
@@ -297,7 +298,7 @@ static void show_peer(struct epf_core *core, uint32_t rank, struct epf_stats_blo
 	epf_stat_set(b, EPF_STAT_PEER_STALLS_LANE_DOWN, t->stalls[EPF_STALL_LANE]);
 }
 
-/* A peer with something deferred, or one of whose streams has a gap (gap not NULL). */
+/* Samples a peer with deferred commands, or with a gap in a stream (gap not NULL). */
 static void look_peer(struct epf_core *core, uint32_t rank, const struct gap *gap, uint64_t now)
 {
 	struct epf_watch *w = core->watch;
@@ -376,7 +377,7 @@ void watch_look_peers(struct epf_core *core, uint64_t now)
 			look_peer(core, at, &w->gap, now);
 		w->peer[at].look = w->look;
 	}
-	/* The others: those that have a block, and new ones as long as there is room. */
+	/* Add the other peers while there is room; refresh those that have a block. */
 	for (uint32_t r = 0; w->peers.shown < w->peers.most && r < core->world; r++)
 		(void)peer_block(core, r, false);
 	for (uint32_t i = 0; i < w->peers.room; i++) {

@@ -49,7 +49,7 @@ void watch_shelf_free(struct epf_stats *stats, struct shelf *s)
 	*s = (struct shelf){ 0 };
 }
 
-/* Returns a place for an object that has none: a free one, or if the object waits that of one that does not. EPF_NONE: there is none. */
+/* Returns a slot for a new object: a free one, or for a waiting object one whose owner does not wait; else EPF_NONE. */
 static uint32_t shelf_place(struct epf_stats *stats, struct shelf *s, bool waits)
 {
 	uint32_t at;

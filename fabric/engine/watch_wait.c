@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds what waits for what (watch.h): reads the core's rings, streams and lanes and names the reason and the peer. Used only for objects that
- * stall, so it may search; the work of one round is bounded. It must never change what it reads.
+ * Finds wait reasons (watch.h): reads the core's rings, streams and lanes and names the reason and the peer. Only stalled objects
+ * get here, so it may search; the work of one round is bounded. It must never change what it reads.
  */
 #include "fabric/engine/watch_priv.h"
 
@@ -86,7 +86,7 @@ uint32_t watch_occupancy(const struct epf_ring_state *ring)
 	return low;
 }
 
-/* Returns why nothing moves on a lane, as far as lane and node tell; NONE: they are well. */
+/* Returns why a lane stalls, from the state of lane and node; NONE if both are well. */
 static unsigned path_wait(const struct epf_core *core, const struct epf_lane *lane)
 {
 	const struct epf_node *node = &core->nodes[lane->node];
@@ -199,7 +199,7 @@ static uint32_t entry_rank(const struct epf_core *core, const struct epf_lane *l
 	return EPF_NONE;
 }
 
-/* Where the oldest command of the ring is: in which lane, on its way to which rank. */
+/* Locates the oldest command of the ring: its lane and destination. */
 static bool find_entry(const struct epf_core *core, const struct epf_ring_state *ring,
 		       struct wait *out)
 {
@@ -276,7 +276,7 @@ struct wait watch_ring_wait(struct epf_core *core, const struct epf_ring_state *
 	return none;
 }
 
-/* Is the gap that is followed still the same one? */
+/* Returns true if the followed gap is still the same. */
 static bool gap_stands(const struct epf_core *core, const struct gap *g)
 {
 	const struct epf_rx_stream *rx = epf_rx(core, &core->nodes[g->node], g->handle);
