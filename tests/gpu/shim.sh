@@ -54,11 +54,7 @@ cleanup()
 trap cleanup EXIT
 trap 'exit 1' TERM INT
 
-<<<<<<< HEAD
-# start NAME SECONDS COMMAND...: runs it with a runtime folder of its own; what hangs is asked what waits for what, then killed whole
-=======
 # start NAME SECONDS COMMAND...: runs it with a separate runtime folder; if it hangs, saves the output of ep-fabric why, then kills it
->>>>>>> h-proc
 start()
 {
 	local name=$1 limit=$2
