@@ -387,6 +387,8 @@ struct epf_gpu_info {
 	int device;
 	uint32_t multiprocessors;
 	uint32_t warp; /* lanes: 32 or 64; fake: 1 */
+	uint64_t
+		identity; /* the same in all processes of a host that use this GPU, and nowhere else */
 };
 
 /* Describes the GPU of a context. Writes only out->size bytes. Threads: one at a time for one GPU context. */

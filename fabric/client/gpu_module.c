@@ -8,13 +8,34 @@
 #include "fabric/client/handle.h"
 #include "fabric/gpu/gpu.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct epf_gpu_module {
 	struct epf_gpu_dev *dev;
 	void *module;
 };
+
+/* Returns a hash (FNV-1a) of the host's boot and the GPU's PCI address. Containers of one host get the same. */
+static uint64_t identity_of(const struct epf_gpu_props *props)
+{
+	uint64_t hash = UINT64_C(0xcbf29ce484222325);
+	char text[64 + sizeof(props->pci)];
+	ssize_t n = 0;
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+	if (fd >= 0) {
+		n = read(fd, text, 64);
+		close(fd);
+	}
+	n = n < 0 ? 0 : n;
+	memcpy(text + n, props->pci, sizeof(props->pci));
+	for (size_t i = 0; i < (size_t)n + sizeof(props->pci); i++)
+		hash = (hash ^ (uint8_t)text[i]) * UINT64_C(0x100000001b3);
+	return hash;
+}
 
 int epf_gpu_describe(const struct epf_gpu *gpu, struct epf_gpu_info *out)
 {
@@ -31,6 +52,7 @@ int epf_gpu_describe(const struct epf_gpu *gpu, struct epf_gpu_info *out)
 	info.device = dev->index;
 	info.multiprocessors = props.multiprocessors;
 	info.warp = props.warp;
+	info.identity = identity_of(&props);
 	memcpy(out, &info, size);
 	return 0;
 }

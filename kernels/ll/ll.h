@@ -38,6 +38,7 @@ struct epf_ll {
 	uint64_t combines;   /* SEND halves launched: which memory the next one sends from */
 	uint32_t threads;    /* of a block */
 	uint32_t blocks;     /* of a launch */
+	uint32_t sharing;    /* ranks whose kernels run on this GPU, this one included */
 	bool commands;       /* some rank is reached by commands */
 	bool side_by_side;   /* blocks run at the same time: both halves can be one launch */
 	struct ll_gpu *more; /* a GPU's own */
@@ -69,6 +70,12 @@ int ll_fail_fabric(int err, const char *doing);
 
 /* Where things lie; 0, or -EINVAL with the text set. topk does not count: there is room for the most. */
 int ll_layout_make(const struct epf_ll_shape *shape, uint32_t ranks, struct ll_layout *out);
+
+/*
+ * Blocks of a launch on a GPU that `sharing` ranks use. Kernels of different ranks wait for each other, so all of their blocks must be resident at
+ * once, and copies between ranks of one GPU are kernels of the driver that need room beside them: the ranks take half of the multiprocessors together.
+ */
+uint32_t ll_blocks_for(uint32_t multiprocessors, uint32_t sharing);
 
 /* A job with everything that does not depend on the call. */
 struct ll_job ll_job_begin(const struct epf_ll *ll);

@@ -98,7 +98,8 @@ static int gpu_open(struct epf_ll *ll)
 		err = epf_gpu_module_kernel(ll->more->code, names[i], &ll->more->kernel[i]);
 	ll->threads = info.warp > 1 ? BLOCK_THREADS : 1;
 	ll->side_by_side = info.warp > 1;
-	ll->blocks = ll->opts.blocks ? ll->opts.blocks : info.multiprocessors;
+	ll->blocks = ll->opts.blocks ? ll->opts.blocks
+				     : ll_blocks_for(info.multiprocessors, ll->sharing);
 	if (err)
 		return fabric(err, "low-latency kernels");
 	return ll->side_by_side ? warm_up(ll) : 0; /* the fake loads nothing */

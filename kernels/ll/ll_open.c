@@ -14,7 +14,7 @@ enum {
 	PRIVATE_RINGS = 8,  /* one producer a call, two kinds of calls, streams that overlap */
 };
 
-/* What every rank sends to all others; `reach` has a bit for each rank that it can store to. */
+/* What every rank sends to all others. The identity of its GPU follows, and a bit for each rank that it can store to. */
 struct hello {
 	uint32_t magic;
 	uint32_t region;
@@ -94,6 +94,22 @@ static int agree(const struct epf_ll *ll, const struct hello *mine, const uint8_
 	return 0;
 }
 
+uint32_t ll_blocks_for(uint32_t multiprocessors, uint32_t sharing)
+{
+	uint32_t blocks = sharing > 1 ? multiprocessors / (2 * sharing) : multiprocessors;
+
+	return blocks ? blocks : 1;
+}
+
+static int identity_of(const struct epf_ll *ll, uint64_t *out)
+{
+	struct epf_gpu_info info = { .size = sizeof(info) };
+	int err = ll->opts.device < 0 ? 0 : epf_gpu_describe(ll->gpu, &info);
+
+	*out = info.identity;
+	return err ? ll_fail_fabric(err, "low-latency kernels") : 0;
+}
+
 static bool bit_of(const uint8_t *bits, uint32_t r)
 {
 	return bits[r / 8] >> (r % 8) & 1;
@@ -102,7 +118,8 @@ static bool bit_of(const uint8_t *bits, uint32_t r)
 /* Tells all ranks what this one has, checks that they agree, and finds who is reached by plain stores: both ways or not at all. */
 static int meet(struct epf_ll *ll, struct ll_peer *peers)
 {
-	size_t each = sizeof(struct hello) + (ll->ranks + 7) / 8;
+	size_t bits = sizeof(struct hello) + sizeof(uint64_t), each = bits + (ll->ranks + 7) / 8;
+	uint64_t identity = 0, theirs;
 	uint8_t *mine = calloc(1, each), *all = calloc(ll->ranks, each);
 	struct hello h = { MAGIC, ll->region, ll->opts.first_signal, sizeof(struct ll_head),
 			   ll->opts.bytes };
@@ -110,9 +127,12 @@ static int meet(struct epf_ll *ll, struct ll_peer *peers)
 
 	for (uint32_t r = 0; r < ll->ranks && !err && ll->opts.peers; r++)
 		if (ll->opts.peers[r])
-			mine[sizeof(h) + r / 8] |= (uint8_t)(1u << (r % 8));
+			mine[bits + r / 8] |= (uint8_t)(1u << (r % 8));
+	if (!err)
+		err = identity_of(ll, &identity);
 	if (!err) {
 		memcpy(mine, &h, sizeof(h));
+		memcpy(mine + sizeof(h), &identity, sizeof(identity));
 		err = epf_allgather(ll->ep, mine, each, all);
 		if (err)
 			err = ll_fail_fabric(err, "meeting the other ranks");
@@ -120,11 +140,13 @@ static int meet(struct epf_ll *ll, struct ll_peer *peers)
 	if (!err)
 		err = agree(ll, &h, all, each);
 	for (uint32_t r = 0; r < ll->ranks && !err; r++) {
-		const uint8_t *reach = all + r * each + sizeof(h);
+		const uint8_t *reach = all + r * each + bits;
 
+		memcpy(&theirs, all + r * each + sizeof(h), sizeof(theirs));
+		ll->sharing += identity && theirs == identity;
 		if (r == ll->rank)
 			peers[r].direct = (uintptr_t)ll->memory;
-		else if (bit_of(mine + sizeof(h), r) && bit_of(reach, ll->rank))
+		else if (bit_of(mine + bits, r) && bit_of(reach, ll->rank))
 			peers[r].direct = (uintptr_t)ll->opts.peers[r];
 		ll->commands |= !peers[r].direct;
 	}
@@ -181,9 +203,9 @@ static int open_all(struct epf_ll *ll, struct ll_peer *peers)
 			err = ll_fail_fabric(err, "publishing the low-latency memory");
 	}
 	if (!err)
-		err = meet(ll, peers);
-	if (!err)
 		err = open_rings(ll);
+	if (!err)
+		err = meet(ll, peers);
 	if (!err)
 		err = make_words(ll, peers);
 	if (!err)

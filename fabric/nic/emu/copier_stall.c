@@ -67,7 +67,7 @@ void epf_emu_copier_watch(void)
 	else
 		(void)epf_fail(
 			EPF_R_GPU_STUCK,
-			"for %.1f s now: the driver has accepted them and they do not end, most likely behind something that waits for a kernel which waits for them",
+			"for %.1f s now: the driver has accepted them and they do not end, most likely behind something that waits for a kernel which waits for them, or, between ranks of one GPU, because waiting kernels fill its multiprocessors",
 			(double)(now - since) / 1e9);
 	epf_err("copies to or from GPU memory stall: %s", epf_last_error());
 }
