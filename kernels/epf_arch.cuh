@@ -111,6 +111,12 @@ EPF_DEV_FN uint64_t epf_add_gpu(uint64_t *p, uint64_t v)
 	return atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
 
+/* Adds to a word of the block's shared memory. */
+EPF_DEV_FN void epf_add32_block(uint32_t *p, uint32_t v)
+{
+	(void)atomicAdd_block(p, v);
+}
+
 EPF_DEV_FN uint64_t epf_and_gpu(uint64_t *p, uint64_t v)
 {
 	return atomicAnd((unsigned long long *)p, (unsigned long long)v);
@@ -331,6 +337,11 @@ EPF_DEV_FN uint64_t epf_add_gpu(uint64_t *p, uint64_t v)
 	return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
 }
 
+EPF_DEV_FN void epf_add32_block(uint32_t *p, uint32_t v)
+{
+	(void)__hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
 EPF_DEV_FN uint64_t epf_and_gpu(uint64_t *p, uint64_t v)
 {
 	return __hip_atomic_fetch_and(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
@@ -511,6 +522,7 @@ typedef uint32_t epf_lanes;
 # define epf_st32_release_gpu(p, v) EPF_STORE_RELEASE(p, v)
 # define epf_st32_release_sys(p, v) EPF_STORE_RELEASE(p, v)
 # define epf_add_gpu(p, v)          __atomic_fetch_add(p, v, __ATOMIC_RELAXED)
+# define epf_add32_block(p, v)      ((void)(*(p) += (v)))
 # define epf_and_gpu(p, v)          __atomic_fetch_and(p, v, __ATOMIC_RELAXED)
 # define epf_or_gpu(p, v)           __atomic_fetch_or(p, v, __ATOMIC_RELAXED)
 # define epf_exchange32_gpu(p, v)   __atomic_exchange_n(p, v, __ATOMIC_RELAXED)

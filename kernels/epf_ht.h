@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High-throughput dispatch and combine of Mixture-of-Experts layers (prefill, training), as kernels on a stream, with plain pointers and sizes. The
+ * Python package and C programs call this. One source for CUDA, HIP and plain C (kernels/ht); with device EPF_LL_CPU the plain C form runs on
+ * the calling thread, on host memory.
+ *
+ * Part of libepf-ll, and stands on a struct epf_ll: same ranks, same device. All ranks must be of one node and reach each other's memory by plain
+ * stores. Ranks make the same calls in the same order.
+ *
+ * A batch: epf_ht_notify() exchanges counts, epf_ht_dispatch() moves rows to the ranks that hold their experts, epf_ht_combine() brings one row of each
+ * rank back and adds them. What notify wrote (place, matrix) serves any number of dispatches and combines of the same routing, in any order.
+ *
+ *  dispatch  Receives one row for each token and rank, however many of the rank's experts the token has. Order: source rank ascending, then token
+ *            ascending. Rows are bytes: any type whose row is a multiple of 16 bytes.
+ *  combine   acc = +0; acc += bias[0]; acc += bias[1]; for each rank that has a row of the token, ascending: acc = acc + float(row). FP32, rounded to
+ *            nearest even after each addition; then bf16(acc).
+ *
+ * Windows. Rows of other ranks arrive in a window of communication memory that every rank provides and all map; epf_ht_window_bytes() says how large it
+ * must be for a call. Rows that do not leave a rank never touch it. A window may be replaced by a larger one between calls, at all ranks.
+ *
+ * Kernels wait for other ranks, each for at most timeout_ns; then they end with undefined outputs, and epf_ht_check() names who was missing.
+ *
+ * Errors: 0 or a negative errno; epf_ll_error() then holds one line with cause and remedy. One thread at a time for one object.
+ */
+#ifndef EPF_KERNELS_HT_H
+#define EPF_KERNELS_HT_H
+
+#include "kernels/epf_ll.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+
+struct epf_ht;
+
+#define EPF_HT_RANKS_MAX 1024u
+#define EPF_HT_TOPK_MAX  32u
+#define EPF_HT_LOCAL_MAX 4096u /* experts of a rank */
+
+struct epf_ht_options {
+	size_t size; /* sizeof(struct epf_ht_options) */
+	void *control; /* epf_ht_control_bytes(), zeroed, of the device; the caller's until epf_ht_close() */
+	void *const *
+		peers; /* [ranks]: where this device stores to the control memory of each rank; the own entry is not read */
+	uint64_t timeout_ns; /* of each wait for another rank; 0: the setting gpu-timeout */
+};
+
+/* What a row consists of. */
+struct epf_ht_row {
+	uint32_t bytes;       /* a positive multiple of 16 */
+	uint32_t scale_words; /* scales, 4 bytes each; 0: none */
+	uint32_t topk;        /* entries that travel along; 0: none */
+};
+
+/* Routing of a batch. Arrays are dense. */
+struct epf_ht_routing {
+	size_t size;     /* sizeof(struct epf_ht_routing) */
+	uint32_t tokens; /* of this rank */
+	uint32_t topk;
+	uint32_t experts;        /* of all ranks; a multiple of ranks */
+	uint32_t align;          /* counts of experts are rounded up to a multiple of it; 0 is 1 */
+	const int64_t *topk_idx; /* layout: [tokens][topk] */
+	uint8_t *in_rank;        /* [tokens][ranks]; layout writes it, notify reads it */
+	int32_t *per_rank;       /* layout: [ranks] tokens for each rank */
+	int32_t *per_node; /* layout: [ceil(ranks / 8)] tokens for each group of 8 ranks, or NULL */
+	int32_t *per_expert; /* [experts]; layout writes it, notify reads it */
+	int32_t *
+		place; /* notify: [tokens][ranks], which of this rank's rows for a rank a token is, or -1 */
+	int32_t *matrix; /* notify: [ranks][ranks], (i, r) = rows that ranks 0..i send to r */
+	/*
+	 * notify: int64 [3 + experts / ranks] of host memory that the device reaches, or NULL. [1]: rows this rank receives; [2]: the most that a rank
+	 * receives or gets back, the same number at all ranks; [3 + e]: entries of local expert e, rounded up. See epf_ht_wait_counts(). One notify at a
+	 * time may use an array.
+	 */
+	int64_t *host;
+};
+
+/* A dispatch. */
+struct epf_ht_dispatch {
+	size_t size; /* sizeof(struct epf_ht_dispatch) */
+	struct epf_ht_row row;
+	uint32_t tokens;
+	uint32_t local;    /* experts of a rank; only read if row.topk is not 0 */
+	uint32_t received; /* rows of the outputs */
+	uint32_t room;     /* rows that a window must hold, the same at all ranks */
+	uint32_t blocks;   /* multiprocessors to use at most; 0: chosen */
+	uint32_t reserved;
+	const int32_t *place;
+	const int32_t *matrix;
+	const void *x; /* [tokens][row.bytes], 16-byte aligned */
+	const void *
+		scales; /* word w of a token's scales at [token * scale_stride[0] + w * scale_stride[1]] */
+	uint64_t scale_stride[2]; /* in words */
+	const int64_t *topk_idx;  /* [tokens][row.topk] */
+	const float *weights;     /* [tokens][row.topk], or NULL */
+	/* Outputs. Rows behind the last one that arrives are not written, but for out_index: -1 */
+	void *out;          /* [received][row.bytes], 16-byte aligned */
+	void *out_scales;   /* [received][row.scale_words] */
+	int64_t *out_index; /* [received][row.topk]: experts as this rank numbers them, or -1 */
+	float *out_weights; /* [received][row.topk]: 0 where out_index is -1 */
+};
+
+/* A combine of BF16 rows. */
+struct epf_ht_combine {
+	size_t size; /* sizeof(struct epf_ht_combine) */
+	uint32_t row_bytes;
+	uint32_t topk;     /* of weights; 0: none */
+	uint32_t tokens;   /* of this rank */
+	uint32_t received; /* rows of x */
+	uint32_t room;
+	uint32_t blocks;
+	const int32_t *place;
+	const int32_t *matrix;
+	const void *
+		x; /* [received][row_bytes], 16-byte aligned: in the order in which dispatch gave them */
+	const float *weights; /* [received][topk], or NULL */
+	const void *bias[2];  /* [tokens][row_bytes], or NULL */
+	void *out;            /* [tokens][row_bytes] */
+	float *out_weights;   /* [tokens][topk]: sums over ranks, ascending, in FP32 */
+};
+
+/* Returns the bytes of control memory. A pure function. */
+uint64_t epf_ht_control_bytes(uint32_t ranks);
+
+/* Returns the bytes that a window needs for so many rows. A pure function. */
+uint64_t epf_ht_window_bytes(const struct epf_ht_row *row, uint32_t rows);
+
+/*
+ * Collective: kernels and the words they keep. ll: joined, of the same ranks; stays the caller's and must outlive *out. -EINVAL: an option;
+ * -ENOTSUP: this build has no kernels for the device; errors of epf.h.
+ */
+int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf_ht **out);
+
+/* Call it when no kernel of it runs any more. NULL is fine. */
+void epf_ht_close(struct epf_ht *ht);
+
+/*
+ * Sets this rank's window and where it stores to those of the others. Call it at all ranks, when no kernel of any rank uses a window, and go on
+ * when all have called it.
+ */
+int epf_ht_set_window(struct epf_ht *ht, void *window, uint64_t bytes, void *const *peers);
+
+/* Counts the routing of a batch: in_rank, per_rank, per_node, per_expert. Not collective. */
+int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream);
+
+/* Exchanges counts: place, matrix, host. */
+int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream);
+
+/*
+ * Waits on the CPU for the last epf_ht_notify() with this host array. Returns 0, or -ETIMEDOUT with who was missing. Holds no lock, so that an
+ * interpreter may let other threads run.
+ */
+int epf_ht_wait_counts(struct epf_ht *ht, const int64_t *host);
+
+int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream);
+int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream);
+
+/*
+ * Returns what kernels reported since the last call, which it clears. Waits for nothing. -ETIMEDOUT: a rank did not come in time; -ENOSPC: rows
+ * did not fit; -EINVAL: an expert that does not exist; else as epf_gpu_check().
+ */
+int epf_ht_check(struct epf_ht *ht);
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The frame of the high-throughput kernels: addresses, flags between ranks, and waits that end by their deadline. Knows nothing of rows.
+ *
+ * A flag is a count that one rank stores into the control area of another. It only grows, so nothing is cleared between calls, and graphs may be
+ * replayed in any mixture with eager calls. A wait that meets its deadline names the rank and the flag for epf_ht_check(), and the kernel goes on:
+ * it ends, with outputs that are undefined.
+ */
+#ifndef EPF_KERNELS_HT_WAIT_CUH
+#define EPF_KERNELS_HT_WAIT_CUH
+
+#include "kernels/epf_device.cuh"
+#include "kernels/ht/job.h"
+#include "kernels/ll/epf_ll_num.cuh"
+
+#define HT_AT(type, addr) ((type *)(uintptr_t)(addr))
+
+EPF_DEV_FN struct ht_state *ht_state_of(const struct ht_job *j)
+{
+	return HT_AT(struct ht_state, j->state);
+}
+
+EPF_DEV_FN struct ht_peer *ht_peer_of(const struct ht_job *j, uint32_t rank)
+{
+	return HT_AT(struct ht_peer, j->state + sizeof(struct ht_state)) + rank;
+}
+
+/* This warp's number in the grid: neighbours are in different blocks, so that little work is spread over all of them. */
+EPF_DEV_FN uint32_t ht_warp(const struct ht_job *j)
+{
+	return epf_thread_in_block() / LL_LANES * j->blocks + epf_block_number();
+}
+
+EPF_DEV_FN uint32_t ht_warps(const struct ht_job *j)
+{
+	return j->blocks * (j->threads / LL_LANES);
+}
+
+EPF_DEV_FN uint64_t *ht_flag_at(const struct ht_job *j, uint64_t control, uint32_t flag,
+				uint32_t from)
+{
+	return HT_AT(uint64_t, control + (uint64_t)(flag * j->ranks + from) * HT_LINE);
+}
+
+/* The counts that rank `from` wrote: uint32 rows for each rank, then uint32 entries for each of the receiver's experts. */
+EPF_DEV_FN uint32_t *ht_counts_at(const struct ht_job *j, uint64_t control, uint64_t call,
+				  uint32_t from)
+{
+	uint64_t each = ((uint64_t)j->ranks + HT_LOCAL_MAX) * 4u;
+
+	return HT_AT(uint32_t, control + (uint64_t)HT_FLAGS * j->ranks * HT_LINE +
+				       ((call & 1u) * j->ranks + from) * each);
+}
+
+/* Rows that ranks 0..i send to r; 0 for i = -1. */
+EPF_DEV_FN uint32_t ht_rows_until(const struct ht_job *j, uint32_t i, uint32_t r)
+{
+	return i == UINT32_MAX ? 0u : HT_AT(const uint32_t, j->matrix)[i * j->ranks + r];
+}
+
+/* Counts this block as having reached point `at` of its kernel. Returns 1 in all threads of the last one. */
+EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint32_t at)
+{
+	uint64_t *done = &ht_state_of(j)->done[at];
+	int last = 0;
+
+	epf_block_barrier();
+	if (epf_thread_in_block() == 0) {
+		epf_fence_sys();
+		last = epf_add_gpu(done, 1) == (uint64_t)j->blocks - 1u;
+		if (last)
+			epf_st_relaxed_gpu(done, 0);
+	}
+	return epf_block_result(last);
+}
+
+/* Sets a flag at every rank; a warp. What the block has seen written is visible to who acquires it. */
+EPF_DEV_FN void ht_set_flags(const struct ht_job *j, uint32_t flag, uint64_t value)
+{
+	epf_fence_sys();
+	for (uint32_t r = epf_lane(); r < j->ranks; r += LL_LANES)
+		epf_st_relaxed_sys(ht_flag_at(j, ht_peer_of(j, r)->control, flag, j->rank), value);
+}
+
+EPF_DEV_FN uint64_t ht_limit(const struct ht_job *j)
+{
+	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
+
+	return !j->timeout_ns ? ctx->deadline_ticks
+			      : j->timeout_ns / 1000000u * ctx->timer_khz +
+					j->timeout_ns % 1000000u * ctx->timer_khz / 1000000u;
+}
+
+EPF_DEV_COLD void ht_late(const struct ht_job *j, uint32_t flag, uint32_t rank, int code,
+			  uint64_t want, uint64_t seen)
+{
+	epf_st_relaxed_gpu(&ht_peer_of(j, rank)->late, flag + 1u);
+	(void)epf_or_gpu(&ht_state_of(j)->bad, UINT64_C(1) << flag);
+	(void)epf_dev_fail(HT_AT(const struct epf_gpu_ctx, j->ctx), code, EPF_GPU_WAIT, rank, want,
+			   seen);
+}
+
+/* Reports bad input; the kernel goes on. */
+EPF_DEV_COLD void ht_complain(const struct ht_job *j, uint32_t bad, uint64_t want, uint64_t seen)
+{
+	(void)epf_or_gpu(&ht_state_of(j)->bad, bad);
+	(void)epf_dev_fail(HT_AT(const struct epf_gpu_ctx, j->ctx), EPF_GPU_LIMIT, EPF_GPU_COMMAND,
+			   j->rank, want, seen);
+}
+
+/* Waits until one rank's flag has reached `value`. Returns 0, or 1 if it did not in time. */
+EPF_DEV_FN int ht_wait_flag(const struct ht_job *j, uint32_t flag, uint32_t rank, uint64_t value)
+{
+	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
+	const uint64_t *word = ht_flag_at(j, j->control, flag, rank);
+	uint64_t seen, start = 0, polls = 0;
+	int code = 0;
+
+	while ((int64_t)((seen = epf_ld_acquire_sys(word)) - value) < 0 && !code) {
+		epf_relax();
+		if (++polls % EPF_DEV_CHECK_EVERY)
+			continue;
+		if (polls == EPF_DEV_CHECK_EVERY)
+			start = epf_timer();
+		if (epf_ld_relaxed_sys(epf_dev_abort(ctx)))
+			code = EPF_GPU_ABORTED;
+		else if (epf_timer() - start > ht_limit(j))
+			code = EPF_GPU_TIMEOUT;
+	}
+	if ((int64_t)(seen - value) >= 0)
+		return 0;
+	ht_late(j, flag, rank, code, value, seen);
+	return 1;
+}
+
+/* Waits for a flag of every rank; all threads of the block, which then see what those ranks had written. Returns 1 if one was late. */
+EPF_DEV_FN int ht_wait_flags(const struct ht_job *j, uint32_t flag, uint64_t value)
+{
+	EPF_DEV_SHARED int late;
+
+	epf_block_barrier();
+	if (epf_thread_in_block() == 0)
+		late = 0;
+	epf_block_barrier();
+	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
+		if (ht_wait_flag(j, flag, r, value))
+			late = 1;
+	epf_block_barrier();
+	return late;
+}
+
+#endif

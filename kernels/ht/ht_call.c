@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The high-throughput calls: arguments are checked, made a job for the kernels, and launched. Allocates nothing. */
+#include "kernels/ht/ht.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static struct ht_job job_begin(const struct epf_ht *ht)
+{
+	struct ht_job j = {
+		.ctx = (uintptr_t)epf_gpu_context(ht->ll->gpu),
+		.state = (uintptr_t)ht->words,
+		.control = (uintptr_t)ht->opts.control,
+		.window = (uintptr_t)ht->window,
+		.timeout_ns = ht->opts.timeout_ns,
+		.rank = ht->ll->rank,
+		.ranks = ht->ll->ranks,
+		.threads = ht->threads,
+		.align = 1,
+	};
+
+	return j;
+}
+
+static int launch(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *j, void *stream)
+{
+	void *args[1] = { j };
+	int err;
+
+	if (ht->ll->opts.device < 0) {
+		ht_cpu_run(ht, kernel, j);
+		return 0;
+	}
+	err = epf_gpu_module_launch(ht->code, ht->kernel[kernel], stream, j->blocks, ht->threads,
+				    args);
+	return err ? ll_fail_fabric(err, "high-throughput kernel") : 0;
+}
+
+static int given(const void *p, const char *name, uint32_t align)
+{
+	if (p && (uintptr_t)p % align == 0)
+		return 0;
+	return ll_fail(-EINVAL, "%s is %p: an address is needed, a multiple of %u", name, p, align);
+}
+
+static int check_size(const char *what, size_t size, size_t known)
+{
+	return size == known ? 0
+			     : ll_fail(-EINVAL, "size of a %s is %zu, this library knows %zu", what,
+				       size, known);
+}
+
+static int job_of_routing(struct epf_ht *ht, const struct epf_ht_routing *r, struct ht_job *j)
+{
+	uint32_t ranks = ht->ll->ranks;
+	int err = check_size("routing", r->size, sizeof(*r));
+
+	if (err)
+		return err;
+	if (!r->experts || r->experts % ranks || r->experts / ranks > EPF_HT_LOCAL_MAX)
+		return ll_fail(
+			-EINVAL,
+			"%u experts on %u ranks: a multiple of the ranks is needed, at most %u a rank",
+			r->experts, ranks, EPF_HT_LOCAL_MAX);
+	if (r->topk > EPF_HT_TOPK_MAX)
+		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", r->topk,
+			       EPF_HT_TOPK_MAX);
+	*j = job_begin(ht);
+	j->tokens = r->tokens;
+	j->topk = r->topk;
+	j->local = r->experts / ranks;
+	j->align = r->align ? r->align : 1;
+	j->topk_idx = (uintptr_t)r->topk_idx;
+	j->in_rank = (uintptr_t)r->in_rank;
+	j->per_rank = (uintptr_t)r->per_rank;
+	j->per_node = (uintptr_t)r->per_node;
+	j->per_expert = (uintptr_t)r->per_expert;
+	j->place = (uintptr_t)r->place;
+	j->matrix = (uintptr_t)r->matrix;
+	j->host = (uintptr_t)r->host;
+	err = r->tokens ? given(r->in_rank, "in_rank", 1) : 0;
+	return err ? err : given(r->per_expert, "per_expert", 4);
+}
+
+int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream)
+{
+	struct ht_job j;
+	int err = job_of_routing(ht, r, &j);
+
+	if (!err && r->tokens)
+		err = given(r->topk_idx, "topk_idx", 8);
+	if (!err)
+		err = given(r->per_rank, "per_rank", 4);
+	if (err)
+		return err;
+	j.blocks = j.ranks + (r->per_node ? (j.ranks + HT_NODE - 1) / HT_NODE : 0);
+	return launch(ht, HT_K_LAYOUT, &j, stream);
+}
+
+int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream)
+{
+	struct ht_job j;
+	int err = job_of_routing(ht, r, &j);
+
+	if (!err && r->tokens)
+		err = given(r->place, "place", 4);
+	if (!err)
+		err = given(r->matrix, "matrix", 4);
+	if (err)
+		return err;
+	j.blocks = j.ranks;
+	if (r->host) {
+		j.ticket = ++ht->tickets;
+		EPF_STORE_RELAXED((uint64_t *)r->host,
+				  0); /* it may hold the ticket of another object */
+	}
+	return launch(ht, HT_K_NOTIFY, &j, stream);
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+int epf_ht_wait_counts(struct epf_ht *ht, const int64_t *host)
+{
+	/* The kernel's own deadline comes first and says more; the slack is for work in front of it in the stream. */
+	uint64_t limit = ht->opts.timeout_ns ? 2 * ht->opts.timeout_ns + 1000000000u : 0;
+	uint64_t start = 0;
+	int err;
+
+	for (uint64_t polls = 1; EPF_LOAD_ACQUIRE((const uint64_t *)host) != ht->tickets; polls++) {
+		if (polls % 4096)
+			continue;
+		if (!start)
+			start = now_ns();
+		(void)sched_yield();
+		if (limit && now_ns() - start > limit) {
+			err = epf_ht_check(ht);
+			return err ? err
+				   : ll_fail(-ETIMEDOUT,
+					     "rank %u: the exchange of counts did not run within %llu s: is its stream waiting for something?",
+					     ht->ll->rank,
+					     (unsigned long long)(limit / 1000000000u));
+		}
+	}
+	return host[1] < 0 ? epf_ht_check(ht) : 0;
+}
+
+/* Blocks of a kernel that moves rows. A whole number of warps is busy in each, so few rows take few blocks. */
+static uint32_t blocks_of(const struct epf_ht *ht, uint32_t wanted)
+{
+	uint32_t blocks = wanted && wanted < ht->blocks ? wanted : ht->blocks;
+
+	return blocks;
+}
+
+static int check_window(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t room)
+{
+	uint64_t bytes = epf_ht_window_bytes(row, room);
+
+	if (ht->ll->ranks == 1 || bytes <= ht->window_bytes)
+		return 0;
+	return ll_fail(-E2BIG, "%u rows need a window of %llu bytes, there are %llu", room,
+		       (unsigned long long)bytes, (unsigned long long)ht->window_bytes);
+}
+
+int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream)
+{
+	struct ht_job j = job_begin(ht);
+	int err = check_size("dispatch", d->size, sizeof(*d));
+
+	if (!err && (!d->row.bytes || d->row.bytes % HT_VEC))
+		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
+			      d->row.bytes, HT_VEC);
+	if (!err)
+		err = check_window(ht, &d->row, d->room);
+	if (!err && d->tokens)
+		err = given(d->x, "x", HT_VEC);
+	if (!err && d->received)
+		err = given(d->out, "out", HT_VEC);
+	if (!err && d->received && d->row.scale_words)
+		err = given(d->out_scales, "out_scales", 4);
+	if (!err && d->received && d->row.topk)
+		err = given(d->out_index, "out_index", 8);
+	if (!err)
+		err = given(d->matrix, "matrix", 4);
+	if (err)
+		return err;
+	j.blocks = blocks_of(ht, d->blocks);
+	j.lay = ht_layout_of(&d->row, d->room);
+	j.tokens = d->tokens;
+	j.topk = d->row.topk;
+	j.local = d->local;
+	j.room = d->room;
+	j.row_bytes = d->row.bytes;
+	j.scale_words = d->row.scale_words;
+	j.received = d->received;
+	j.scale_stride[0] = d->scale_stride[0];
+	j.scale_stride[1] = d->scale_stride[1];
+	j.topk_idx = (uintptr_t)d->topk_idx;
+	j.place = (uintptr_t)d->place;
+	j.matrix = (uintptr_t)d->matrix;
+	j.x = (uintptr_t)d->x;
+	j.scales = (uintptr_t)d->scales;
+	j.weights = (uintptr_t)d->weights;
+	j.out = (uintptr_t)d->out;
+	j.out_scales = (uintptr_t)d->out_scales;
+	j.out_index = (uintptr_t)d->out_index;
+	j.out_weights = (uintptr_t)d->out_weights;
+	return launch(ht, HT_K_DISPATCH, &j, stream);
+}
+
+int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream)
+{
+	struct epf_ht_row row = { .bytes = c->row_bytes, .topk = c->topk };
+	struct ht_job j = job_begin(ht);
+	int err = check_size("combine", c->size, sizeof(*c));
+
+	if (!err && (!c->row_bytes || c->row_bytes % HT_VEC))
+		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
+			      c->row_bytes, HT_VEC);
+	if (!err)
+		err = check_window(ht, &row, c->room);
+	if (!err && c->received)
+		err = given(c->x, "x", HT_VEC);
+	if (!err && c->tokens)
+		err = given(c->out, "out", HT_VEC);
+	if (!err)
+		err = given(c->matrix, "matrix", 4);
+	if (err)
+		return err;
+	j.blocks = blocks_of(ht, c->blocks);
+	j.lay = ht_layout_of(&row, c->room);
+	j.tokens = c->tokens;
+	j.topk = c->topk;
+	j.room = c->room;
+	j.row_bytes = c->row_bytes;
+	j.received = c->received;
+	j.place = (uintptr_t)c->place;
+	j.matrix = (uintptr_t)c->matrix;
+	j.x = (uintptr_t)c->x;
+	j.weights = c->topk ? (uintptr_t)c->weights : 0;
+	j.bias[0] = (uintptr_t)c->bias[0];
+	j.bias[1] = (uintptr_t)c->bias[1];
+	j.out = (uintptr_t)c->out;
+	j.out_weights = c->topk ? (uintptr_t)c->out_weights : 0;
+	return launch(ht, HT_K_COMBINE, &j, stream);
+}
+
+/* Appends the ranks that are late with one flag, and forgets them. Returns how many. */
+static unsigned name_late(struct epf_ht *ht, uint64_t flag, char *text, size_t size)
+{
+	uint8_t *peers = (uint8_t *)ht->words + sizeof(struct ht_state);
+	size_t used = strlen(text);
+	unsigned n = 0;
+
+	for (uint32_t r = 0; r < ht->ll->ranks; r++) {
+		uint8_t *at = peers + r * sizeof(struct ht_peer) + offsetof(struct ht_peer, late);
+		uint64_t late = 0, none = 0;
+
+		if (ht->ll->dev->copy(ht->ll, &late, at, sizeof(late)) || late != flag + 1 ||
+		    ht->ll->dev->copy(ht->ll, at, &none, sizeof(none)))
+			continue;
+		if (used + 1 < size)
+			used += (size_t)snprintf(text + used, size - used, "%s%u", n ? ", " : "",
+						 r);
+		n++;
+	}
+	return n;
+}
+
+int epf_ht_check(struct epf_ht *ht)
+{
+	static const char *const missing[HT_FLAGS] = { [HT_COUNTS] = "its counts of rows",
+						       [HT_READY] =
+							       "its consent to write to its memory",
+						       [HT_ROWS] = "its rows" };
+	uint8_t *words = ht->words;
+	uint64_t bad = 0, none = 0, rows = 0;
+	char ranks[256] = "";
+	int rc = epf_gpu_check(ht->ll->gpu);
+
+	if (!rc)
+		return 0;
+	if (ht->ll->dev->copy(ht->ll, &bad, words + offsetof(struct ht_state, bad), sizeof(bad)) ||
+	    !bad)
+		return ll_fail_fabric(rc, "high-throughput kernel");
+	(void)ht->ll->dev->copy(ht->ll, &rows, words + offsetof(struct ht_state, rows),
+				sizeof(rows));
+	(void)ht->ll->dev->copy(ht->ll, words + offsetof(struct ht_state, bad), &none,
+				sizeof(none));
+	for (unsigned f = 0; f < HT_FLAGS; f++)
+		if ((bad >> f & 1) && name_late(ht, f, ranks, sizeof(ranks)))
+			return ll_fail(
+				-ETIMEDOUT,
+				"rank %u: rank %s did not send %s in time: it is late, stopped or dead, or made other calls; outputs of this call are undefined (see ep-fabric why; a longer wait: EPF_GPU_TIMEOUT)",
+				ht->ll->rank, ranks, missing[f]);
+	if (bad & HT_BAD_ROOM)
+		return ll_fail(
+			-ENOSPC,
+			"rank %u: %llu rows arrived and there is room for fewer: raise num_worst_tokens; the rest was left out",
+			ht->ll->rank, (unsigned long long)rows);
+	return ll_fail(-EINVAL,
+		       "rank %u: topk_idx names an expert that does not exist; it was read as -1",
+		       ht->ll->rank);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The high-throughput kernels as plain C: a launch runs the blocks of the grid, of one thread each, one after another on the calling thread. For CPU
+ * tensors, and as a module of the fake back-end. Compiled without contraction of float operations.
+ */
+#include "fabric/gpu/fake.h"
+#include "kernels/ht/epf_ht_combine.cuh"
+#include "kernels/ht/ht.h"
+
+#include <sched.h>
+
+static void (*const kernels[HT_KERNELS])(const struct ht_job *job) = {
+	[HT_K_LAYOUT] = ht_layout,
+	[HT_K_NOTIFY] = ht_notify,
+	[HT_K_DISPATCH] = ht_dispatch,
+	[HT_K_COMBINE] = ht_combine,
+};
+
+/* Whose kernel this thread runs. */
+static _Thread_local struct epf_ll *running;
+
+/* A turn of a wait: the engine may have no thread but this one. */
+static void relax(void)
+{
+	if (!epf_progress(running->ep))
+		(void)sched_yield();
+}
+
+void ht_cpu_run(struct epf_ht *ht, enum ht_kernel kernel, const struct ht_job *job)
+{
+	running = ht->ll;
+	epf_host_relax = relax;
+	for (uint32_t b = 0; b < job->blocks; b++) {
+		epf_host_block = b;
+		kernels[kernel](job);
+	}
+	epf_host_relax = NULL;
+}
+
+static void run_grid(const struct epf_gpu_launch *l, enum ht_kernel kernel)
+{
+	for (uint32_t b = 0; b < l->grid; b++) {
+		epf_host_block = b;
+		kernels[kernel](l->args[0]);
+	}
+}
+
+#define FAKE(name, kernel)                               \
+ static void fake_##name(const struct epf_gpu_launch *l) \
+ {                                                       \
+  run_grid(l, kernel);                                   \
+ }
+
+FAKE(layout, HT_K_LAYOUT)
+FAKE(notify, HT_K_NOTIFY)
+FAKE(dispatch, HT_K_DISPATCH)
+FAKE(combine, HT_K_COMBINE)
+
+static const struct epf_gpu_fake_kernel fake[] = {
+	{ "_ZN9ep_fabric2ht6layoutE6ht_job", fake_layout },
+	{ "_ZN9ep_fabric2ht6notifyE6ht_job", fake_notify },
+	{ "_ZN9ep_fabric2ht8dispatchE6ht_job", fake_dispatch },
+	{ "_ZN9ep_fabric2ht7combineE6ht_job", fake_combine },
+	{ NULL, NULL },
+};
+
+const void *const ht_fake_image = fake;

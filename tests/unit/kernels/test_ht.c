@@ -1,0 +1,681 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput in plain C: ranks as threads of this process, dispatch and combine of random shapes against a reference, byte for byte, with poisoned
+ * outputs and windows; limits, late ranks and bad arguments.
+ */
+#include "kernels/epf_ht.h"
+#include "kernels/ll/ll.h"
+#include "tests/ref/ref.h"
+#include "tests/unit/kernels/ll_kit.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = LL_KIT_RANKS, TOKENS = 40, TOPK = 6, LOCAL = 5, HIDDEN = 64, SCALES = 3 };
+
+/* One batch of all ranks. */
+struct batch {
+	uint32_t ranks, hidden, topk, local, scales, align, worst;
+	uint32_t tokens[RANKS];
+	uint16_t x[RANKS][TOKENS][HIDDEN];
+	float scale[RANKS][SCALES][TOKENS]; /* column-major */
+	int64_t idx[RANKS][TOKENS][TOPK];
+	float weight[RANKS][TOKENS][TOPK];
+	uint16_t bias[RANKS][2][TOKENS][HIDDEN];
+	uint32_t biases;
+};
+
+/* One rank: its object, its memory, and what its calls gave. */
+struct rank {
+	struct rig *rig;
+	uint32_t rank;
+	const struct batch *batch;
+	const struct batch *const *rounds; /* of rounds_follow_at_once */
+	struct epf_ht *ht;
+	uint8_t *control, *window;
+	uint8_t in_rank[TOKENS * RANKS];
+	int32_t per_rank[RANKS], per_node[1], per_expert[RANKS * LOCAL];
+	int32_t place[TOKENS * RANKS], matrix[RANKS * RANKS];
+	int64_t host[3 + LOCAL];
+	uint16_t rows[RANKS * TOKENS][HIDDEN] __attribute__((aligned(16)));
+	float row_scales[RANKS * TOKENS][SCALES];
+	int64_t index[RANKS * TOKENS * TOPK];
+	float weights[RANKS * TOKENS * TOPK];
+	uint16_t y[RANKS * TOKENS][HIDDEN] __attribute__((aligned(16)));
+	uint16_t sums[TOKENS * HIDDEN] __attribute__((aligned(16)));
+	float sum_weights[TOKENS * TOPK];
+	int absent;
+	int err;
+	char why[512];
+};
+
+struct rig {
+	struct ll_kit *kit;
+	uint32_t ranks;
+	uint64_t window_bytes;
+	uint64_t timeout_ns;
+	struct rank rank[RANKS];
+	int (*step)(struct rank *me);
+};
+
+static void *run_rank(void *arg)
+{
+	struct rank *me = arg;
+
+	me->err = me->rig->step(me);
+	if (me->err)
+		snprintf(me->why, sizeof(me->why), "%s", epf_ll_error());
+	return NULL;
+}
+
+/* Runs one step on all ranks that are not absent, a thread each. */
+static void all_ranks(struct rig *g, int (*step)(struct rank *me))
+{
+	pthread_t threads[RANKS];
+
+	g->step = step;
+	for (uint32_t r = 0; r < g->ranks; r++)
+		if (!g->rank[r].absent)
+			assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &g->rank[r]),
+					 0);
+	for (uint32_t r = 0; r < g->ranks; r++)
+		if (!g->rank[r].absent)
+			pthread_join(threads[r], NULL);
+}
+
+static void all_right(struct rig *g, int (*step)(struct rank *me))
+{
+	int failed = 0;
+
+	all_ranks(g, step);
+	for (uint32_t r = 0; r < g->ranks; r++)
+		if (g->rank[r].err) {
+			printf("# rank %u: %d, %s\n", r, g->rank[r].err, g->rank[r].why);
+			failed = 1;
+		}
+	assert_false(failed);
+}
+
+static int open_rank(struct rank *me)
+{
+	struct rig *g = me->rig;
+	void *control[RANKS], *window[RANKS];
+	struct epf_ht_options o = { .size = sizeof(o),
+				    .control = me->control,
+				    .peers = control,
+				    .timeout_ns = g->timeout_ns };
+	int err;
+
+	for (uint32_t r = 0; r < g->ranks; r++) {
+		control[r] = g->rank[r].control;
+		window[r] = g->rank[r].window;
+	}
+	err = epf_ht_open(ll_kit_ll(g->kit, me->rank), &o, &me->ht);
+	return err ? err : epf_ht_set_window(me->ht, me->window, g->window_bytes, window);
+}
+
+static struct rig *open_rig(uint32_t ranks, uint64_t timeout_ns)
+{
+	struct ll_kit_options o = {
+		.ranks = ranks, .direct = LL_KIT_ALL, .bytes = 1u << 20, .timeout_ns = timeout_ns
+	};
+	struct epf_ht_row row = { .bytes = HIDDEN * 2, .scale_words = SCALES, .topk = TOPK };
+	struct rig *g = aligned_alloc(16, (sizeof(*g) + 15) / 16 * 16);
+
+	assert_non_null(g);
+	memset(g, 0, sizeof(*g));
+	g->ranks = ranks;
+	g->timeout_ns = timeout_ns;
+	g->kit = ll_kit_open(&o);
+	g->window_bytes = epf_ht_window_bytes(&row, ranks * TOKENS);
+	for (uint32_t r = 0; r < ranks; r++) {
+		size_t control = (epf_ht_control_bytes(ranks) + 127) / 128 * 128;
+
+		g->rank[r].rig = g;
+		g->rank[r].rank = r;
+		g->rank[r].control = aligned_alloc(128, control);
+		g->rank[r].window = aligned_alloc(128, g->window_bytes);
+		assert_non_null(g->rank[r].control);
+		assert_non_null(g->rank[r].window);
+		memset(g->rank[r].control, 0, control);
+		memset(g->rank[r].window, 0xa5, g->window_bytes);
+	}
+	all_right(g, open_rank);
+	return g;
+}
+
+static void close_rig(struct rig *g)
+{
+	for (uint32_t r = 0; r < g->ranks; r++) {
+		epf_ht_close(g->rank[r].ht);
+		free(g->rank[r].control);
+		free(g->rank[r].window);
+	}
+	ll_kit_close(g->kit);
+	free(g);
+}
+
+static uint32_t any(uint64_t *seed, uint32_t n)
+{
+	return (uint32_t)(ll_kit_random(seed) % n);
+}
+
+/* BF16 numbers of moderate size, both signs. */
+static uint16_t bf16(uint64_t *seed)
+{
+	return (uint16_t)(0x3e00 + any(seed, 0x300) + (any(seed, 2) << 15));
+}
+
+static struct batch *make_batch(uint32_t ranks, uint64_t seed)
+{
+	struct batch *b = calloc(1, sizeof(*b));
+
+	assert_non_null(b);
+	b->ranks = ranks;
+	b->hidden = 8 * (1 + any(&seed, HIDDEN / 8));
+	b->topk = 1 + any(&seed, TOPK);
+	b->local = 1 + any(&seed, LOCAL);
+	b->scales = any(&seed, SCALES + 1);
+	b->align = 1 + 15 * any(&seed, 2);
+	b->worst = any(&seed, 3) == 0 ? ranks * TOKENS : 0;
+	b->biases = any(&seed, 3);
+	for (uint32_t r = 0; r < ranks; r++) {
+		b->tokens[r] = any(&seed, 4) ? any(&seed, TOKENS + 1) : 0;
+		for (uint32_t t = 0; t < b->tokens[r]; t++) {
+			for (uint32_t k = 0; k < b->topk; k++) {
+				b->idx[r][t][k] =
+					any(&seed, 5) ? (int64_t)any(&seed, ranks * b->local) : -1;
+				b->weight[r][t][k] = 0.25f * (float)(1 + any(&seed, 64));
+			}
+			for (uint32_t h = 0; h < b->hidden; h++) {
+				b->x[r][t][h] = bf16(&seed);
+				b->bias[r][0][t][h] = bf16(&seed);
+				b->bias[r][1][t][h] = bf16(&seed);
+			}
+			for (uint32_t s = 0; s < b->scales; s++)
+				b->scale[r][s][t] = (float)any(&seed, 1000);
+		}
+	}
+	return b;
+}
+
+/* Whether token t of rank r goes to rank d. */
+static int goes(const struct batch *b, uint32_t r, uint32_t t, uint32_t d)
+{
+	for (uint32_t k = 0; k < b->topk; k++)
+		if (b->idx[r][t][k] >= 0 && b->idx[r][t][k] / b->local == d)
+			return 1;
+	return 0;
+}
+
+static uint32_t rows_between(const struct batch *b, uint32_t r, uint32_t d)
+{
+	uint32_t n = 0;
+
+	for (uint32_t t = 0; t < b->tokens[r]; t++)
+		n += (uint32_t)goes(b, r, t, d);
+	return n;
+}
+
+static struct epf_ht_routing routing_of(struct rank *me)
+{
+	const struct batch *b = me->batch;
+	/* The batch's arrays have room for more; dense copies are made by the steps. */
+	struct epf_ht_routing r = { .size = sizeof(r),
+				    .tokens = b->tokens[me->rank],
+				    .topk = b->topk,
+				    .experts = b->ranks * b->local,
+				    .align = b->align,
+				    .in_rank = me->in_rank,
+				    .per_rank = me->per_rank,
+				    .per_expert = me->per_expert,
+				    .place = me->place,
+				    .matrix = me->matrix };
+
+	return r;
+}
+
+static int plan(struct rank *me)
+{
+	const struct batch *b = me->batch;
+	int64_t idx[TOKENS * TOPK];
+	struct epf_ht_routing r = routing_of(me);
+	int err;
+
+	for (uint32_t t = 0; t < r.tokens; t++)
+		memcpy(idx + t * b->topk, b->idx[me->rank][t], b->topk * sizeof(*idx));
+	memset(me->in_rank, 0xa5, sizeof(me->in_rank));
+	memset(me->place, 0xa5, sizeof(me->place));
+	memset(me->host, 0, sizeof(me->host));
+	r.topk_idx = idx;
+	r.per_node = me->per_node;
+	err = epf_ht_layout(me->ht, &r, NULL);
+	if (err)
+		return err;
+	r.host = b->worst ? NULL : me->host;
+	err = epf_ht_notify(me->ht, &r, NULL);
+	return err || b->worst ? err : epf_ht_wait_counts(me->ht, me->host);
+}
+
+static uint32_t received_of(const struct rank *me)
+{
+	return me->batch->worst ? me->batch->worst : (uint32_t)me->host[1];
+}
+
+static uint32_t room_of(const struct rank *me)
+{
+	return me->batch->worst ? me->batch->worst : (uint32_t)me->host[2];
+}
+
+static int move(struct rank *me)
+{
+	const struct batch *b = me->batch;
+	uint32_t n = b->tokens[me->rank];
+	struct epf_ht_dispatch d = { .size = sizeof(d),
+				     .row = { b->hidden * 2, b->scales, b->topk },
+				     .tokens = n,
+				     .local = b->local,
+				     .received = received_of(me),
+				     .room = room_of(me),
+				     .place = me->place,
+				     .matrix = me->matrix,
+				     .scales = b->scale[me->rank],
+				     .scale_stride = { 1, TOKENS },
+				     .out = me->rows,
+				     .out_scales = me->row_scales,
+				     .out_index = me->index,
+				     .out_weights = me->weights };
+	uint16_t(*x)[HIDDEN] = aligned_alloc(16, sizeof(uint16_t[TOKENS][HIDDEN]));
+	int64_t idx[TOKENS * TOPK];
+	float weight[TOKENS * TOPK];
+	int err;
+
+	for (uint32_t t = 0; t < n; t++) {
+		memcpy((uint16_t *)x + t * b->hidden, b->x[me->rank][t], b->hidden * 2);
+		memcpy(idx + t * b->topk, b->idx[me->rank][t], b->topk * sizeof(*idx));
+		memcpy(weight + t * b->topk, b->weight[me->rank][t], b->topk * sizeof(*weight));
+	}
+	memset(me->rows, 0xa5, sizeof(me->rows));
+	memset(me->row_scales, 0xa5, sizeof(me->row_scales));
+	memset(me->index, 0xa5, sizeof(me->index));
+	memset(me->weights, 0xa5, sizeof(me->weights));
+	d.x = x;
+	d.topk_idx = idx;
+	d.weights = weight;
+	err = epf_ht_dispatch(me->ht, &d, NULL);
+	free(x);
+	return err ? err : epf_ht_check(me->ht);
+}
+
+/* What rank r makes of a row, in place. */
+static void expert(uint16_t *row, uint32_t hidden, uint32_t r)
+{
+	for (uint32_t h = 0; h < hidden; h++)
+		row[h] = ref_bf16_encode(ref_bf16_decode(row[h]) * (1.0f + 0.125f * (float)r));
+}
+
+static int collect(struct rank *me)
+{
+	const struct batch *b = me->batch;
+	uint32_t n = b->tokens[me->rank], received = received_of(me);
+	uint32_t given = (uint32_t)me->matrix[(b->ranks - 1) * b->ranks + me->rank];
+	uint16_t *bias[2] = { NULL, NULL };
+	struct epf_ht_combine c = { .size = sizeof(c),
+				    .row_bytes = b->hidden * 2,
+				    .topk = b->topk,
+				    .tokens = n,
+				    .received = received,
+				    .room = room_of(me),
+				    .place = me->place,
+				    .matrix = me->matrix,
+				    .x = me->y,
+				    .weights = me->weights,
+				    .out = me->sums,
+				    .out_weights = me->sum_weights };
+	int err;
+
+	memcpy(me->y, me->rows, sizeof(me->y));
+	for (uint32_t i = 0; i < given; i++)
+		expert((uint16_t *)me->y + i * b->hidden, b->hidden, me->rank);
+	for (uint32_t i = 0; i < b->biases; i++) {
+		bias[i] = aligned_alloc(16, sizeof(uint16_t[TOKENS][HIDDEN]));
+		for (uint32_t t = 0; t < n; t++)
+			memcpy(bias[i] + t * b->hidden, b->bias[me->rank][i][t], b->hidden * 2);
+		c.bias[i] = bias[i];
+	}
+	memset(me->sums, 0xa5, sizeof(me->sums));
+	err = epf_ht_combine(me->ht, &c, NULL);
+	free(bias[0]);
+	free(bias[1]);
+	return err ? err : epf_ht_check(me->ht);
+}
+
+static void check_rows(const struct rank *me)
+{
+	const struct batch *b = me->batch;
+	uint32_t i = 0;
+
+	for (uint32_t r = 0; r < b->ranks; r++)
+		for (uint32_t t = 0; t < b->tokens[r]; t++) {
+			if (!goes(b, r, t, me->rank))
+				continue;
+			assert_memory_equal((const uint16_t *)me->rows + i * b->hidden, b->x[r][t],
+					    b->hidden * 2);
+			for (uint32_t s = 0; s < b->scales; s++)
+				assert_true(((const float *)me->row_scales)[i * b->scales + s] ==
+					    b->scale[r][s][t]);
+			for (uint32_t k = 0; k < b->topk; k++) {
+				int64_t e = b->idx[r][t][k];
+				int here = e >= 0 && e / b->local == me->rank;
+
+				assert_int_equal(me->index[i * b->topk + k],
+						 here ? e % b->local : -1);
+				assert_true(me->weights[i * b->topk + k] ==
+					    (here ? b->weight[r][t][k] : 0.0f));
+			}
+			i++;
+		}
+	assert_int_equal(me->matrix[(b->ranks - 1) * b->ranks + me->rank], i);
+	if (!b->worst)
+		assert_int_equal(me->host[1], i);
+	for (uint32_t k = i * b->topk; k < b->worst * b->topk; k++)
+		assert_int_equal(me->index[k], -1);
+	/* Nothing is written behind what was asked for. */
+	if (received_of(me) < RANKS * TOKENS)
+		assert_int_equal(((const uint16_t *)me->rows)[received_of(me) * b->hidden], 0xa5a5);
+}
+
+static void check_counts(const struct rank *me)
+{
+	const struct batch *b = me->batch;
+	int64_t entries[LOCAL] = { 0 };
+
+	for (uint32_t d = 0; d < b->ranks; d++) {
+		assert_int_equal(me->per_rank[d], rows_between(b, me->rank, d));
+		for (uint32_t t = 0; t < b->tokens[me->rank]; t++)
+			assert_int_equal(me->in_rank[t * b->ranks + d], goes(b, me->rank, t, d));
+	}
+	for (uint32_t r = 0; r < b->ranks; r++)
+		for (uint32_t t = 0; t < b->tokens[r]; t++)
+			for (uint32_t k = 0; k < b->topk; k++)
+				if (b->idx[r][t][k] >= 0 && b->idx[r][t][k] / b->local == me->rank)
+					entries[b->idx[r][t][k] % b->local]++;
+	for (uint32_t e = 0; e < b->local && !b->worst; e++)
+		assert_int_equal(me->host[3 + e],
+				 (entries[e] + b->align - 1) / b->align * b->align);
+}
+
+static void check_sums(const struct rank *me)
+{
+	const struct batch *b = me->batch;
+
+	for (uint32_t t = 0; t < b->tokens[me->rank]; t++) {
+		float sum[HIDDEN] = { 0 };
+
+		for (uint32_t i = 0; i < b->biases; i++)
+			for (uint32_t h = 0; h < b->hidden; h++)
+				sum[h] += ref_bf16_decode(b->bias[me->rank][i][t][h]);
+		for (uint32_t d = 0; d < b->ranks; d++) {
+			uint16_t row[HIDDEN];
+
+			if (!goes(b, me->rank, t, d))
+				continue;
+			memcpy(row, b->x[me->rank][t], b->hidden * 2);
+			expert(row, b->hidden, d);
+			for (uint32_t h = 0; h < b->hidden; h++)
+				sum[h] += ref_bf16_decode(row[h]);
+		}
+		for (uint32_t h = 0; h < b->hidden; h++)
+			assert_int_equal(me->sums[t * b->hidden + h], ref_bf16_encode(sum[h]));
+		for (uint32_t k = 0; k < b->topk; k++)
+			assert_true(
+				me->sum_weights[t * b->topk + k] ==
+				(b->idx[me->rank][t][k] >= 0 ? b->weight[me->rank][t][k] : 0.0f));
+	}
+}
+
+static void set_batch(struct rig *g, const struct batch *b)
+{
+	for (uint32_t r = 0; r < g->ranks; r++)
+		g->rank[r].batch = b;
+}
+
+/* A batch through all calls; the dispatch twice, as with a cached handle. */
+static void run_batch(struct rig *g, uint64_t seed)
+{
+	struct batch *b = make_batch(g->ranks, seed);
+
+	set_batch(g, b);
+	all_right(g, plan);
+	for (int i = 0; i < 2; i++) {
+		all_right(g, move);
+		for (uint32_t r = 0; r < g->ranks; r++)
+			check_rows(&g->rank[r]);
+	}
+	all_right(g, collect);
+	for (uint32_t r = 0; r < g->ranks; r++) {
+		check_counts(&g->rank[r]);
+		check_sums(&g->rank[r]);
+	}
+	free(b);
+}
+
+static void random_batches(void **state)
+{
+	for (uint32_t ranks = 1; ranks <= RANKS; ranks++) {
+		struct rig *g = open_rig(ranks, 0);
+
+		for (uint64_t i = 0; i < 40; i++)
+			run_batch(g, 1000 * ranks + i);
+		close_rig(g);
+	}
+}
+
+enum { ROUNDS = 100 };
+
+static int rounds(struct rank *me)
+{
+	int err = 0;
+
+	for (int i = 0; i < ROUNDS && !err; i++) {
+		/* Counts that no rows follow, and at once others. */
+		me->batch = me->rounds[ROUNDS - 1 - i];
+		err = plan(me);
+		me->batch = me->rounds[i];
+		if (!err)
+			err = plan(me);
+		if (!err)
+			err = move(me);
+		if (err)
+			break;
+		check_rows(me);
+		err = collect(me);
+		check_sums(me);
+	}
+	return err;
+}
+
+/* Nothing but the calls orders the ranks: a window is not written before its rank has read what the call before brought. */
+static void rounds_follow_at_once(void **state)
+{
+	struct rig *g = open_rig(RANKS, 0);
+	struct batch *b[ROUNDS];
+
+	for (int i = 0; i < ROUNDS; i++)
+		b[i] = make_batch(RANKS, 9000 + (uint64_t)i);
+	for (uint32_t r = 0; r < RANKS; r++)
+		g->rank[r].rounds = (const struct batch *const *)b;
+	all_right(g, rounds);
+	for (int i = 0; i < ROUNDS; i++)
+		free(b[i]);
+	close_rig(g);
+}
+
+/* A rank that makes no call is named, and with what it owes; afterwards calls go on. */
+static void late_ranks_are_named(void **state)
+{
+	static const struct {
+		int (*step)(struct rank *me);
+		const char *owes;
+	} steps[] = { { plan, "did not send its counts" }, { move, "consent to write" } };
+
+	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		struct rig *g = open_rig(3, 100000000);
+		struct batch *b = make_batch(3, 7);
+
+		b->worst = 0;
+		set_batch(g, b);
+		if (steps[i].step != plan)
+			all_right(g, plan);
+		g->rank[1].absent = 1;
+		all_ranks(g, steps[i].step);
+		for (uint32_t r = 0; r < 3; r += 2) {
+			assert_int_equal(g->rank[r].err, -ETIMEDOUT);
+			assert_non_null(strstr(g->rank[r].why, "rank 1 did not"));
+			if (i == 0)
+				assert_non_null(strstr(g->rank[r].why, steps[i].owes));
+			assert_int_equal(epf_ht_check(g->rank[r].ht), 0);
+		}
+		free(b);
+		close_rig(g);
+	}
+}
+
+static int move_into_less(struct rank *me)
+{
+	int64_t received = me->host[1];
+	int err;
+
+	me->host[1] = received ? received - 1 : 0;
+	err = move(me);
+	me->host[1] = received;
+	return received ? err : -ENOSPC;
+}
+
+/* Rows that do not fit are left out and reported; nothing is written behind the outputs. */
+static void too_few_rows_are_reported(void **state)
+{
+	struct rig *g = open_rig(2, 0);
+	struct batch *b = make_batch(2, 11);
+
+	b->worst = 0;
+	set_batch(g, b);
+	all_right(g, plan);
+	all_ranks(g, move_into_less);
+	for (uint32_t r = 0; r < 2; r++) {
+		struct rank *me = &g->rank[r];
+
+		assert_int_equal(me->err, -ENOSPC);
+		if (me->host[1])
+			assert_non_null(strstr(me->why, "raise num_worst_tokens"));
+		if (me->host[1])
+			assert_int_equal(
+				((const uint16_t *)me->rows)[(me->host[1] - 1) * b->hidden],
+				0xa5a5);
+	}
+	free(b);
+	close_rig(g);
+}
+
+static void an_expert_that_does_not_exist_is_none(void **state)
+{
+	struct rig *g = open_rig(1, 0);
+	struct batch *b = make_batch(1, 5);
+
+	b->worst = 0;
+	b->tokens[0] = 2;
+	b->idx[0][0][0] = b->local + 3;
+	set_batch(g, b);
+	all_right(g, plan);
+	assert_int_equal(epf_ht_check(g->rank[0].ht), -EINVAL);
+	assert_non_null(strstr(epf_ll_error(), "expert that does not exist"));
+	assert_int_equal(epf_ht_check(g->rank[0].ht), 0);
+	free(b);
+	close_rig(g);
+}
+
+static void refused(int got, int want, const char *text)
+{
+	assert_int_equal(got, want);
+	if (!strstr(epf_ll_error(), text))
+		fail_msg("%s, without: %s", epf_ll_error(), text);
+}
+
+static void bad_arguments_are_refused(void **state)
+{
+	struct rig *g = open_rig(2, 0);
+	struct epf_ht *ht = g->rank[0].ht;
+	struct epf_ht_options o = { .size = sizeof(o) };
+	struct epf_ht_routing r = { .size = sizeof(r), .experts = 4, .topk = 1 };
+	struct epf_ht_dispatch d = { .size = sizeof(d), .row = { 32, 0, 0 }, .matrix = (void *)64 };
+	struct epf_ht_combine c = { .size = sizeof(c), .row_bytes = 32, .matrix = (void *)64 };
+	struct epf_ht *none;
+	void *peers[2] = { NULL, NULL };
+
+	refused(epf_ht_open(ll_kit_ll(g->kit, 0), &o, &none), -EINVAL, "control memory");
+	o.control = g->rank[0].control;
+	o.peers = peers;
+	refused(epf_ht_open(ll_kit_ll(g->kit, 0), &o, &none), -EINVAL,
+		"rank 0 cannot store to the memory of rank 1");
+	refused(epf_ht_set_window(ht, NULL, 0, peers), -EINVAL, "window at");
+	refused(epf_ht_set_window(ht, g->rank[0].window, 4096, peers), -EINVAL,
+		"rank 0 cannot store to the window of rank 1");
+	refused(epf_ht_layout(ht, &r, NULL), -EINVAL, "per_expert is");
+	r.experts = 5;
+	refused(epf_ht_notify(ht, &r, NULL), -EINVAL, "a multiple of the ranks");
+	r.experts = 2 * (EPF_HT_LOCAL_MAX + 1);
+	refused(epf_ht_notify(ht, &r, NULL), -EINVAL, "at most 4096 a rank");
+	r.experts = 4;
+	r.topk = EPF_HT_TOPK_MAX + 1;
+	refused(epf_ht_layout(ht, &r, NULL), -EINVAL, "at most 32");
+	r.size = 1;
+	refused(epf_ht_layout(ht, &r, NULL), -EINVAL, "size of a routing");
+	d.row.bytes = 24;
+	refused(epf_ht_dispatch(ht, &d, NULL), -EINVAL, "a row has 24 bytes");
+	d.row.bytes = 32;
+	d.room = 1 << 20;
+	refused(epf_ht_dispatch(ht, &d, NULL), -E2BIG, "need a window of");
+	d.room = 1;
+	d.tokens = 1;
+	d.x = (void *)8;
+	refused(epf_ht_dispatch(ht, &d, NULL), -EINVAL, "x is 0x8");
+	c.row_bytes = 8;
+	refused(epf_ht_combine(ht, &c, NULL), -EINVAL, "a row has 8 bytes");
+	c.row_bytes = 32;
+	c.room = 1 << 20;
+	refused(epf_ht_combine(ht, &c, NULL), -E2BIG, "need a window of");
+	close_rig(g);
+}
+
+/* Ranks that share a GPU take half of it together, so that all their blocks are resident at once; one alone takes all of it. */
+static void ranks_that_share_a_gpu_leave_room(void **state)
+{
+	assert_int_equal(ll_blocks_for(132, 1), 132);
+	assert_int_equal(ll_blocks_for(132, 2), 33);
+	assert_int_equal(ll_blocks_for(58, 2), 14);
+	assert_int_equal(ll_blocks_for(4, 16), 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(random_batches),
+		cmocka_unit_test(rounds_follow_at_once),
+		cmocka_unit_test(late_ranks_are_named),
+		cmocka_unit_test(too_few_rows_are_reported),
+		cmocka_unit_test(an_expert_that_does_not_exist_is_none),
+		cmocka_unit_test(bad_arguments_are_refused),
+		cmocka_unit_test(ranks_that_share_a_gpu_leave_room),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
