@@ -44,7 +44,7 @@ class Rank:
         self.rank, self.size, self.args, self.folder = rank, args.ranks, args, folder
         self.on_gpu = args.device == "cuda"
         self.device = torch.device("cuda", rank % torch.cuda.device_count()) if self.on_gpu else torch.device("cpu")
-        nccl = self.on_gpu and args.ranks <= torch.cuda.device_count() and "kill" not in args.part
+        nccl = self.on_gpu and args.ranks <= torch.cuda.device_count() and not args.kills
         if self.on_gpu:
             torch.cuda.set_device(self.device)
         dist.init_process_group("nccl" if nccl else "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=args.ranks)
@@ -60,6 +60,14 @@ class Rank:
             more.update(device=self.device, sum_at_sender=self.args.sums)
         b = module.Buffer(self.group, num_rdma_bytes=hint, low_latency_mode=True, num_qps_per_rank=max(s[2] for s in shapes) // self.size,
                           allow_nvlink_for_low_latency_mode=not self.args.commands, explicitly_destroy=True, **more)
+        self.made.append(b)
+        return b
+
+    def throughput_buffer(self, module=None):
+        """A Buffer for the high-throughput calls."""
+        if module is None:
+            import deep_ep as module
+        b = module.Buffer(self.group, 1 << 30, 0, explicitly_destroy=True, **({"device": self.device} if module.__name__ == "deep_ep" else {}))
         self.made.append(b)
         return b
 
@@ -397,7 +405,7 @@ def beside(rank):
 def worker(rank, args, folder):
     """The process of a rank."""
     faulthandler.dump_traceback_later(max(args.limit - 4, 1), exit=True)
-    if set(args.part) & {"kill", "beside"}:
+    if args.kills or "beside" in args.part:
         os.environ["EPF_GPU_TIMEOUT"] = "2s"
     me = None
     try:
@@ -419,7 +427,7 @@ def worker(rank, args, folder):
         print("\n".join(text), flush=True)
     sys.stdout.flush()
     # No destructors: after a failure or a lost rank, their collectives would hang.
-    if code == 0 and "kill" not in args.part:
+    if code == 0 and not args.kills:
         dist.destroy_process_group()
     os._exit(code)
 
@@ -435,7 +443,7 @@ def run(args):
         failed_at = None
         while any(p.is_alive() for p in ranks) and time.time() < deadline:
             time.sleep(0.02)
-            if failed_at is None and any(p.exitcode not in (None, 0) for p in ranks) and "kill" not in args.part:
+            if failed_at is None and any(p.exitcode not in (None, 0) for p in ranks) and not args.kills:
                 failed_at = time.time()
                 deadline = min(deadline, failed_at + 8)  # the others notice by their own timeout
         codes = []
@@ -444,7 +452,7 @@ def run(args):
                 p.kill()
             p.join()
             codes.append(p.exitcode)
-    if "kill" in args.part and codes[-1] == -signal.SIGKILL:
+    if args.kills and codes[-1] == -signal.SIGKILL:
         codes[-1] = 0
     if any(codes):
         print(f"# {','.join(args.part)}: ranks ended with {codes} (negative: by a signal)")
@@ -458,6 +466,7 @@ def part_of(module, name):
 
 PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
+PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "layers", "graphs", "mixed", "callers", "kill")})
 
 
 def main():
@@ -474,12 +483,13 @@ def main():
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--deepep", help="folder with DeepEP's package and its compiled module")
     args = parser.parse_args()
-    if set(args.part) - set(PARTS) or ("kill" in args.part and len(args.part) > 1):
+    args.kills = bool(set(args.part) & {"kill", "ht-kill"})
+    if set(args.part) - set(PARTS) or (args.kills and len(args.part) > 1):
         parser.error(f"parts are {', '.join(PARTS)}; kill must be the only part")
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))

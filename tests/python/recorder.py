@@ -62,7 +62,7 @@ class Recorder:
 @contextlib.contextmanager
 def recording():
     """Buffers made inside record their calls in buffer._ll.calls."""
-    real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, direct: setattr(self, "_ll", Recorder())
+    real, deep_ep.Buffer._open = deep_ep.Buffer._open, lambda self, size, direct: setattr(self, "_ll", Recorder())
     try:
         yield
     finally:

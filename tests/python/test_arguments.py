@@ -86,7 +86,6 @@ def wrong_buffers():
 def without_low_latency_mode():
     b = deep_ep.Buffer(TwoRanks(), 1024, 2048)
     assert (b.rank, b.group_size, b.num_nvl_bytes, b.num_rdma_bytes, b.low_latency_mode) == (0, 2, 1024, 2048, False)
-    raises(Wrong, "without low_latency_mode", dispatched, b)
     raises(Wrong, "without low_latency_mode", b.low_latency_clean_mask_buffer)
     raises(Wrong, "CPU tensors, which have no streams", b.get_comm_stream)
     b.destroy()
@@ -100,11 +99,15 @@ def an_mpi_communicator_is_accepted():
     assert (b.rank, b.group_size, b.group.Get_size()) == (1, 3, 3)
 
 
-def high_throughput_is_reported_as_missing():
+def high_throughput_arguments():
     b = buffer()
-    for name, arguments in (("dispatch", (x(),)), ("combine", (x(), ())), ("internode_dispatch", (x(),)), ("internode_combine", (x(), ()))):
-        raises(deep_ep.NotThereYet, rf"Buffer\.{name}: .*low_latency_dispatch", getattr(b, name), *arguments)
-    raises(deep_ep.NotThereYet, "high-throughput", b.get_local_buffer_tensor, torch.bfloat16)
+    raises(deep_ep.NotThereYet, "no buffer that programs may look into", b.get_local_buffer_tensor, torch.bfloat16)
+    rows = torch.empty((TOKENS, 3), dtype=torch.bfloat16)
+    raises(Wrong, "Buffer.dispatch: a row has 6 bytes; it must be a positive multiple of 16", b.dispatch, rows)
+    raises(Wrong, "the scales of x must be a tensor", b.dispatch, (x(), torch.empty((1, 1), dtype=torch.float32)))
+    raises(Wrong, "handle is a tuple; it must be the one that dispatch gave", b.combine, x(), ())
+    raises(Wrong, "there are 3 experts; it must be a positive multiple of the 2 ranks", b.get_dispatch_layout, index(), 3)
+    raises(Wrong, "topk_idx has dtype", b.get_dispatch_layout, weights(), EXPERTS)
 
 
 def helpers():
@@ -449,7 +452,7 @@ def masks():
 
 
 run([imports_without_torch, missing_torch_is_reported, missing_library_is_reported, missing_gpu_is_reported, topk_idx_t_is_int64,
-     wrong_buffers, without_low_latency_mode, an_mpi_communicator_is_accepted, high_throughput_is_reported_as_missing, helpers, configs,
+     wrong_buffers, without_low_latency_mode, an_mpi_communicator_is_accepted, high_throughput_arguments, helpers, configs,
      size_hints_check_their_numbers, wrong_dispatches, a_dispatch_has_its_arguments, hooks_and_events, another_shape_cleans_first, streams_and_events_are_in_order,
      graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused, gpu_memory_is_mapped_and_released,
      wrong_combines, a_combine_has_its_arguments, sums_at_the_sender_are_requested, lost_ranks, masks])

@@ -37,11 +37,29 @@ def _install(torch):
         if output.numel():
             output.copy_(torch.stack(parts).view(output.shape))
 
+    def reduce_scatter_tensor(output, input, op=None, group=None, async_op=False):
+        """Gloo has none. Sums in FP32."""
+        sums = input.float()
+        dist.all_reduce(sums, group=group)
+        output.copy_(sums.view(dist.get_world_size(group), -1)[dist.get_rank(group)].view(output.shape))
+
+    def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
+        """Gloo has none for GPUs: over the CPU."""
+        size, rank = dist.get_world_size(group), dist.get_rank(group)
+        parts = input.chunk(size) if input_split_sizes is None else input.split(list(input_split_sizes))
+        places = output.chunk(size) if output_split_sizes is None else output.split(list(output_split_sizes))
+        everybody = [None] * size
+        dist.all_gather_object(everybody, [part.detach().cpu() for part in parts], group=group)
+        for place, theirs in zip(places, everybody):
+            place.copy_(theirs[rank])
+
     kept = [p for name, p in inspect.signature(init).parameters.items() if name != "device_id"]
     init_by_gloo.__signature__ = inspect.Signature(kept)
     torch.cuda.set_device = set_device_modulo
     dist.init_process_group = init_by_gloo
     dist.all_gather_into_tensor = all_gather_into_tensor
+    dist.reduce_scatter_tensor = reduce_scatter_tensor
+    dist.all_to_all_single = all_to_all_single
 
 
 def _end_after(torch, runs):

@@ -16,11 +16,10 @@ from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
 from epf.tensors import view
 
 from . import checks
-from .absent import HighThroughput
 from .checks import ArgumentError, NotThereYet, need
-from .config import NODE_RANKS, Config
+from .config import Config
 from .event import EventHandle, EventOverlap
-from .layout import dispatch_layout
+from .throughput import HighThroughput
 
 log = logging.getLogger("deep_ep")
 
@@ -90,9 +89,9 @@ class Buffer(HighThroughput):
 
         Arguments:
             group: torch.distributed.ProcessGroup of the ranks; None: `comm`, an mpi4py communicator, is used instead.
-            num_nvl_bytes: accepted and kept; high-throughput calls do not exist yet, so nothing is allocated for them.
+            num_nvl_bytes: kept. Memory for high-throughput calls is made at the first one and grows with them.
             num_rdma_bytes: bytes of communication memory, at least get_low_latency_rdma_size_hint().
-            low_latency_mode: without it nothing is opened, and only get_dispatch_layout() works.
+            low_latency_mode: without it nothing is opened before the first call. Low-latency calls then find their memory when they are first made.
             num_qps_per_rank: accepted; the fabric shares its queue pairs among ranks, and the number has no effect.
             allow_nvlink_for_low_latency_mode: False: every byte goes by commands and NIC, also to ranks of the same node.
             allow_mnnvl, use_fabric: accepted; NVLink between nodes is not used.
@@ -107,6 +106,7 @@ class Buffer(HighThroughput):
         for name, value in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
             need(isinstance(value, int) and value >= 0, "Buffer", f"{name} is {value!r}; it must be a number of bytes, not negative")
         need(num_qps_per_rank > 0, "Buffer", f"num_qps_per_rank is {num_qps_per_rank}; it must be positive")
+        self._destroyed = False
         self._fabric: Optional[epf.Fabric] = None
         self._ll: Optional[epf.LowLatency] = None
         self._shared: Any = None
@@ -119,15 +119,14 @@ class Buffer(HighThroughput):
         self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
         self.device = self._choose_device(device)
         self._comm_stream: Any = None
+        self._ll_size = 0  # bytes of memory for low-latency calls
         self._shape: Optional[lowlat.Shape] = None
         self._halves_left = 0  # hooks not called yet
         self._sums = _chosen_sums(sum_at_sender)
         if low_latency_mode:
             need(num_rdma_bytes > 0, "Buffer", "num_rdma_bytes is 0; low-latency mode needs get_low_latency_rdma_size_hint() bytes")
             try:
-                # The driver gives memory of the device that is current in this thread.
-                with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
-                    self._open(allow_nvlink_for_low_latency_mode)
+                self._open_fabric(num_rdma_bytes, allow_nvlink_for_low_latency_mode)
             except BaseException:
                 self._release()
                 raise
@@ -152,7 +151,38 @@ class Buffer(HighThroughput):
             settings["core-idle"] = "pause"  # a kernel cannot wake an engine that sleeps
         return settings
 
-    def _open(self, direct: bool) -> None:
+    def _timeout_ns(self) -> int:
+        return 0 if "EPF_GPU_TIMEOUT" in os.environ else TIMEOUT_NS
+
+    def _open_fabric(self, size: int = 0, direct: bool = True) -> None:
+        """Joins the other ranks and makes the kernels, unless that is done. size: bytes for low-latency calls; 0: there will be none. Collective."""
+        if self._ll is not None:
+            return
+        # The driver gives memory of the device that is current in this thread.
+        with self._torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+            self._open(size or lowlat.head_bytes(self.group_size), direct)
+        self._ll_size = size
+
+    def _size_low_latency(self, where: str, shape: lowlat.Shape) -> None:
+        """Finds memory for low-latency calls of a Buffer that was made without: the ranks, which all make this call, leave and join again."""
+        size = lowlat.size_hint(shape.tokens_max, shape.hidden, self.group_size, shape.experts)
+        need(not self._destroyed, where, "this Buffer is destroyed")
+        if size <= self._ll_size:
+            return
+        need(self._halves_left == 0, where, f"{shape} needs more memory, and a hook was not called yet")
+        if self.device.type == "cuda":
+            need(not self._torch.cuda.is_current_stream_capturing(), where,
+                 f"{shape} needs {size} bytes of communication memory, there are {self._ll_size}, and a CUDA graph is captured; make one call of this "
+                 "shape before, or pass low_latency_mode=True and num_rdma_bytes")
+            self._torch.cuda.synchronize(self.device)
+        self._ranks.all_gather(None)  # no kernel of any rank runs
+        self._release()
+        self._destroyed = False
+        self._ranks.all_gather(None)
+        self._open_fabric(size)
+        self._shape = None
+
+    def _open(self, size: int, direct: bool) -> None:
         failed: Optional[BaseException] = None
         try:
             lowlat.load()
@@ -168,15 +198,15 @@ class Buffer(HighThroughput):
         embedded = self._fabric.mode == "embedded"  # a daemon can only be given memory of its client library
         if embedded and not on_gpu:
             name = "epf-" + self._ranks.all_gather(os.urandom(8).hex())[0]
-            self._shared = HostShared(self._ranks, self.num_rdma_bytes, name, share=direct)
+            self._shared = HostShared(self._ranks, size, name, share=direct)
         elif embedded and direct and self.group_size > 1:
-            self._shared = GpuShared(self._ranks, self.num_rdma_bytes, Driver(gpu_vendor(self._torch)))
+            self._shared = GpuShared(self._ranks, size, Driver(gpu_vendor(self._torch)))
         if on_gpu and embedded:
             self._warn_of_lazy_code()
         self._ll = epf.LowLatency(
-            self._fabric, self.num_rdma_bytes, self.device.index if on_gpu else lowlat.CPU,
+            self._fabric, size, self.device.index if on_gpu else lowlat.CPU,
             memory=self._shared.address if self._shared else None, peers=self._shared.peers if self._shared and direct else None,
-            timeout_ns=0 if "EPF_GPU_TIMEOUT" in os.environ else TIMEOUT_NS)
+            timeout_ns=self._timeout_ns())
 
     def _warn_of_lazy_code(self) -> None:
         """The software NIC copies by calls of the GPU's driver, which stall while another thread's call waits for a kernel that waits for rows."""
@@ -200,6 +230,8 @@ class Buffer(HighThroughput):
         self._release()
 
     def _release(self) -> None:
+        self._destroyed = True
+        self._release_throughput()
         ll, fabric, shared = self._ll, self._fabric, self._shared
         self._ll = self._fabric = self._shared = None
         for part in (ll, fabric, shared):
@@ -264,7 +296,7 @@ class Buffer(HighThroughput):
         """
         where = "Buffer.get_local_buffer_tensor"
         if not use_rdma_buffer:
-            raise NotThereYet(f"{where}: memory for high-throughput calls does not exist yet; use_rdma_buffer=True gives the other")
+            raise NotThereYet(f"{where}: high-throughput calls have no buffer that programs may look into; use_rdma_buffer=True gives that of low latency")
         address, size_bytes = self._low_latency(where).memory()
         head = lowlat.head_bytes(self.group_size)
         address, size_bytes = address + head, size_bytes - head
@@ -281,28 +313,12 @@ class Buffer(HighThroughput):
         owner = self._shared if isinstance(self._shared, HostShared) else None
         return view(self._torch, address, count, dtype, self.device, owner)
 
-    def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Optional[EventOverlap] = None,
-                            async_finish: bool = False, allocate_on_comm_stream: bool = False
-                            ) -> Tuple[Any, Optional[Any], Any, Any, EventOverlap]:
-        """Counts tokens for each rank, node and expert by tensor operations on the current stream.
-
-        Returns: int32 [ranks]; int32 [ranks / 8] or None; int32 [experts]; bool [tokens, ranks]; the event (with async_finish).
-        """
-        where = "Buffer.get_dispatch_layout"
-        checks.tensor(self._torch, where, "topk_idx", topk_idx, self._torch.int64, (-1, -1), self.device)
-        checks.counts(where, self.group_size, num_experts=num_experts)
-        need(self.group_size <= NODE_RANKS or self.group_size % NODE_RANKS == 0, where,
-             f"there are {self.group_size} ranks; more than {NODE_RANKS} must be a multiple of it")
-        if previous_event is not None and previous_event.event is not None:
-            previous_event.current_stream_wait()
-        rank, node, expert, there = dispatch_layout(self._torch, topk_idx, num_experts, self.group_size)
-        return rank, node, expert, there, EventOverlap(EventHandle() if async_finish else None)
-
     # ------------------------------------------------------------------ low latency: what the calls share
 
     def _low_latency(self, where: str) -> epf.LowLatency:
-        if self._ll is None:
-            raise ArgumentError(f"{where}: this Buffer was made without low_latency_mode, or is destroyed")
+        if self._ll is None or not self._ll_size:
+            raise ArgumentError(f"{where}: this Buffer has no memory for low-latency calls: it is destroyed, or was made without low_latency_mode and has made "
+                                "no low_latency_dispatch yet")
         return self._ll
 
     def _stream(self) -> Optional[int]:
@@ -316,6 +332,8 @@ class Buffer(HighThroughput):
 
     def _begin(self, where: str, shape: lowlat.Shape) -> epf.LowLatency:
         """Tells what went wrong in earlier calls, and starts again if the shape is another one than theirs."""
+        if not self.low_latency_mode and shape != self._shape:
+            self._size_low_latency(where, shape)
         ll = self._low_latency(where)
         try:
             ll.check()

@@ -50,3 +50,21 @@ def hash_tensor(t: Any) -> int:
     """The sum of its 32-bit words: the same for the same bits."""
     import torch
     return int(t.contiguous().view(torch.int32).sum())
+
+
+def inplace_unique(x: Any, num_slots: int) -> None:
+    """Leaves each value of a row of x once, the largest first, and fills the rest of the row with -1. Values: below num_slots; negative ones are none."""
+    assert x.dim() == 2
+    ordered = x.sort(dim=1, descending=True).values
+    again = ordered.clone()
+    again[:, 0] = False
+    again[:, 1:] = (ordered[:, 1:] == ordered[:, :-1]).to(x.dtype)
+    ordered[(again != 0) | (ordered < 0) | (ordered >= num_slots)] = -1
+    x.copy_(ordered.sort(dim=1, descending=True).values)
+
+
+def create_grouped_scores(scores: Any, group_idx: Any, num_groups: int) -> Any:
+    """Scores [tokens, experts] with 0 for the experts of groups that group_idx [tokens, n] does not name."""
+    tokens, experts = scores.shape
+    chosen = scores.new_zeros((tokens, num_groups)).scatter_(1, group_idx, 1)
+    return scores * chosen.repeat_interleave(experts // num_groups, dim=1)

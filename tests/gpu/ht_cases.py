@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""High-throughput parts of ll_cases.py: dispatch and combine of deep_ep.Buffer against a reference in PyTorch, bit for bit.
+
+Every rank makes the inputs of all ranks from a seed, so it knows what it must receive and what its sums must be.
+"""
+import os
+import signal
+import time
+from random import Random
+
+import torch
+
+from ll_reference import Wrong, bits
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int8": torch.int8, "fp8": torch.uint8}
+# How a call is ordered: on the current stream; as an event; as an event behind one given, with outputs of the communication stream.
+ORDERS = ("sync", "async", "comm", "previous")
+
+
+class Batch:
+    """One batch of all ranks."""
+
+    def __init__(self, rank, tokens, hidden, experts, topk, seed, kind="bf16", holes=0.1):
+        self.rank, self.size, self.device = rank.rank, rank.size, rank.device
+        self.tokens, self.hidden, self.experts, self.topk, self.kind = tokens, hidden, experts, topk, kind
+        self.local = experts // self.size
+        self.all = [self._inputs(r, seed, holes) for r in range(self.size)]
+        self.x, self.scales, self.idx, self.weights, self.bias = self.all[self.rank]
+
+    def _inputs(self, r, seed, holes):
+        g = torch.Generator(device=self.device).manual_seed(seed * 1000 + r)
+        n, dtype = self.tokens[r], DTYPES[self.kind]
+
+        def rand(*size):
+            return torch.randn(size, generator=g, device=self.device)
+        x = rand(n, self.hidden)
+        x = x.to(dtype) if dtype.is_floating_point else (x * 40).to(torch.int8).view(dtype)
+        # Column-major, as quantisers for TMA give them.
+        scales = rand(self.hidden // 128, n).t() if self.kind == "fp8" else None
+        idx = torch.rand((n, self.experts), generator=g, device=self.device).argsort(1)[:, :self.topk].contiguous()
+        idx[torch.rand(idx.shape, generator=g, device=self.device) < holes] = -1
+        weights = torch.rand((n, self.topk), generator=g, device=self.device)
+        bias = tuple(rand(n, self.hidden).to(torch.bfloat16) for _ in range(2))
+        return x, scales, idx, weights, bias
+
+    def __str__(self):
+        return f"tokens {self.tokens}, hidden {self.hidden} {self.kind}, {self.experts} experts, top-{self.topk}"
+
+    def goes(self, source, to):
+        """Which tokens of a rank go to a rank: bool [tokens]."""
+        idx = self.all[source][2]
+        return ((idx >= to * self.local) & (idx < (to + 1) * self.local)).any(1)
+
+    def expected(self):
+        """What this rank receives: rows, scales, experts, weights, counts of experts."""
+        rows, scales, index, weights = [], [], [], []
+        for r in range(self.size):
+            x, s, idx, w, _ = self.all[r]
+            come = self.goes(r, self.rank)
+            rows.append(x[come])
+            scales.append(s[come] if s is not None else None)
+            mine = idx[come] - self.rank * self.local
+            there = (mine >= 0) & (mine < self.local) & (idx[come] >= 0)
+            index.append(torch.where(there, mine, torch.full_like(mine, -1)))
+            weights.append(torch.where(there, w[come], torch.zeros_like(w[come])))
+        index = torch.cat(index)
+        counts = [int((index == e).sum()) for e in range(self.local)]
+        return torch.cat(rows), torch.cat(scales) if self.kind == "fp8" else None, index, torch.cat(weights), counts
+
+    def output(self, rows, rank):
+        """What a rank makes of rows."""
+        return (rows.float() * (1 + rank / 8)).to(torch.bfloat16)
+
+    def sums(self, biases):
+        acc = torch.zeros((self.tokens[self.rank], self.hidden), device=self.device)
+        for b in self.bias[:biases]:
+            acc = acc + b.float()
+        for r in range(self.size):
+            acc = torch.where(self.goes(self.rank, r)[:, None], acc + self.output(self.x, r).float(), acc)
+        return acc.to(torch.bfloat16)
+
+    def sums_of_weights(self):
+        """Each rank gives its entries' weights times its number plus 1."""
+        owner = torch.div(self.idx, self.local, rounding_mode="floor")
+        return torch.where(self.idx >= 0, self.weights * (owner + 1).float(), torch.zeros_like(self.weights))
+
+
+def same(got, want, what):
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise Wrong(f"{what}: {got.dtype} {list(got.shape)} instead of {want.dtype} {list(want.shape)}")
+    differ = bits(got) != bits(want)
+    if bool(differ.any()):
+        at = differ.nonzero()[0].tolist()
+        raise Wrong(f"{what}: {int(differ.sum())} of {got.numel()} differ, the first at {at}: {got[tuple(at)].item()} instead of {want[tuple(at)].item()}")
+
+
+def ordered(order, b):
+    """Arguments of a call that is ordered in one way."""
+    if order == "async":
+        return {"async_finish": True}
+    if order == "comm":
+        return {"async_finish": True, "allocate_on_comm_stream": True, "previous_event": b.capture()}
+    return {"previous_event": b.capture()} if order == "previous" else {}
+
+
+def wait(event, order):
+    if order in ("async", "comm"):
+        event.current_stream_wait()
+    elif event.event is not None:
+        raise Wrong("an event without async_finish")
+
+
+def spoil(rank, *sizes):
+    """Leaves a pattern in memory that the allocator gives out next."""
+    for size in sizes:
+        torch.full((size,), 0xa5, dtype=torch.uint8, device=rank.device)
+
+
+def received(b, batch, order="sync", topk=True, worst=0, align=1, config=None):
+    """Layout and dispatch of a batch, compared: (rows, weights, handle)."""
+    layout = b.get_dispatch_layout(batch.idx, batch.experts, **ordered(order, b))
+    per_rank, per_node, per_expert, in_rank, event = layout
+    wait(event, order)
+    for r in range(batch.size):
+        same(in_rank[:, r], batch.goes(batch.rank, r), f"is_token_in_rank of rank {r}")
+    same(per_rank, torch.stack([batch.goes(batch.rank, r).sum() for r in range(batch.size)]).to(torch.int32), "num_tokens_per_rank")
+    same(per_expert, torch.bincount(batch.idx[batch.idx >= 0], minlength=batch.experts).to(torch.int32), "num_tokens_per_expert")
+    spoil(b, batch.size * max(batch.tokens) * batch.hidden)
+    x = batch.x if batch.scales is None else (batch.x, batch.scales)
+    rows, index, weights, counts, handle, event = b.dispatch(
+        x, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert,
+        topk_idx=batch.idx if topk else None, topk_weights=batch.weights if topk else None, expert_alignment=align, num_worst_tokens=worst,
+        config=config, **ordered(order, b))
+    wait(event, order)
+    check_rows(batch, rows, worst)
+    want = batch.expected()
+    n = want[0].size(0)
+    matrix = torch.stack([torch.stack([batch.goes(i, r).sum() for r in range(batch.size)]) for i in range(batch.size)]).cumsum(0)
+    same(handle[0], matrix.to(torch.int32), "handle[0]")
+    if topk:
+        same(index[:n], want[2], "recv_topk_idx")
+        if not bool((index[n:] == -1).all()):
+            raise Wrong(f"recv_topk_idx behind the {n} rows received is not -1")
+        same(weights[:n], want[3], "recv_topk_weights")
+    elif index is not None or weights is not None:
+        raise Wrong("recv_topk_idx without topk_idx")
+    expected = [] if worst else [-(-c // align) * align for c in want[4]]
+    if counts != expected:
+        raise Wrong(f"num_recv_tokens_per_expert_list is {counts} instead of {expected}")
+    return rows, weights, handle
+
+
+def check_rows(batch, rows, worst=0):
+    want = batch.expected()
+    x, scales = rows if batch.scales is not None else (rows, None)
+    n = want[0].size(0)
+    if x.size(0) != (worst or n):
+        raise Wrong(f"{x.size(0)} rows instead of {worst or n}")
+    same(x[:n], want[0], "recv_x")
+    if scales is not None:
+        same(scales[:n], want[1], "scales")
+
+
+def returned(b, batch, rows, weights, handle, order="sync", biases=0, config=None):
+    """Combine of a batch, compared."""
+    bias = None if biases == 0 else batch.bias[0] if biases == 1 else batch.bias
+    given = None if weights is None else weights * (batch.rank + 1)
+    y = batch.output(rows, batch.rank)
+    sums, summed, event = b.combine(y, handle, topk_weights=given, bias=bias, config=config, **ordered(order, b))
+    wait(event, order)
+    same(sums, batch.sums(biases), "sums")
+    if weights is not None:
+        same(summed, batch.sums_of_weights(), "sums of weights")
+    return sums
+
+
+def named(rank, what, function, *arguments, **more):
+    try:
+        result = function(*arguments, **more)
+        rank.sync()
+        return result
+    except Wrong as error:
+        raise Wrong(f"{what}: {error}") from None
+
+
+def one(rank, b, batch, what="", **form):
+    """A dispatch, a cached one, and a combine where rows are BF16."""
+    biases, config = form.pop("biases", 0), form.get("config")
+    text = f"{what}{batch}, {form}"
+    rows, weights, handle = named(rank, text, received, b, batch, **form)
+    again = b.dispatch(batch.x if batch.scales is None else (batch.x, batch.scales), handle=handle, config=config)
+    rank.sync()
+    if again[1:5] != (None, None, None, None):
+        raise Wrong(f"{text}: a cached dispatch gave more than rows and event")
+    named(rank, text + ", cached", check_rows, batch, again[0], form.get("worst", 0))
+    if batch.kind == "bf16":
+        named(rank, text + ", combine", returned, b, batch, rows, weights, handle, form.get("order", "sync"), biases, config)
+
+
+def table(rank):
+    """Types of rows, top-k, sizes, orders, alignments, worst-case calls, biases."""
+    from deep_ep import Buffer, Config
+    b = rank.throughput_buffer()
+    done = 0
+    for i in range(12 if rank.args.quick else 48):
+        tokens = [[5, 0, 64, 129, 300][(i + r) % 5] for r in range(rank.size)]
+        topk = [1, 4, 8, 32][i % 4]
+        experts = rank.size * [8, 32, 33][i % 3]
+        topk = min(topk, experts)
+        kind = ("bf16", "bf16", "fp8", "fp32", "int8")[i % 5]
+        hidden = {"bf16": (8, 2048, 7168), "fp8": (2048, 7168, 512), "fp32": (4, 1024, 2048), "int8": (16, 2048, 48)}[kind][i % 3]
+        batch = Batch(rank, tokens, hidden, experts, topk, seed=i, kind=kind, holes=(0.1, 0, 0.9)[i % 3])
+        one(rank, b, batch, order=ORDERS[i % 4], topk=i % 7 != 3 or i % 2 == 0, worst=rank.size * 300 if i % 6 == 5 else 0, align=(1, 16)[i % 2],
+            biases=i % 3, config=(None, Config(24, 8, 256), Buffer.get_dispatch_config(rank.size))[i % 3])
+        done += 1
+    b.destroy()
+    return f"{done} shapes, each with a cached dispatch"
+
+
+def random(rank):
+    """Cases from seeds, each twice: right, and the same bits again; with blocks of another number."""
+    from deep_ep import Config
+    b = rank.throughput_buffer()
+    for i in range(rank.args.cases):
+        r = Random(rank.args.seed + i)
+        topk, experts = r.randint(1, 16), rank.size * r.randint(1, 64)
+        tokens = [r.choice([0, 1, 7, r.randint(0, 512)]) for _ in range(rank.size)]
+        batch = Batch(rank, tokens, 8 * r.randint(1, 600), experts, min(topk, experts), seed=rank.args.seed + i, holes=r.choice([0, 0.2, 0.95]))
+        form = {"order": r.choice(ORDERS), "biases": r.randint(0, 2), "worst": r.choice([0, 0, 512 * rank.size])}
+        for sms in (24, 2 * r.randint(1, 16)):
+            one(rank, b, batch, what=f"seed {rank.args.seed + i}, {sms} SMs: ", config=Config(sms), **form)
+    b.destroy()
+    return f"{rank.args.cases} cases from seed {rank.args.seed}, each twice"
+
+
+def layers(rank):
+    """As training does: results and handles of many layers are held, and used in reverse order. Every row is checked at the end."""
+    b = rank.throughput_buffer()
+    held = []
+    for i in range(8 if rank.args.quick else 60):
+        batch = Batch(rank, [(i * 37 + 11 * r) % 200 for r in range(rank.size)], 1024, 8 * rank.size, 4, seed=500 + i)
+        held.append((batch, *received(b, batch, order=ORDERS[i % 3])))
+    for batch, rows, weights, handle in reversed(held):
+        named(rank, str(batch), check_rows, batch, rows)
+        named(rank, str(batch), returned, b, batch, rows, weights, handle, "async")
+        cached, *_ = b.dispatch(batch.x, handle=handle)
+        named(rank, str(batch), check_rows, batch, cached)
+    b.destroy()
+    return f"{len(held)} layers held, used in reverse order"
+
+
+def graphs(rank):
+    """A worst-case dispatch and its combine in a CUDA graph, replayed with other inputs, mixed with eager calls."""
+    b = rank.throughput_buffer()
+    tokens, hidden, experts, topk = [256] * rank.size, 2048, 16 * rank.size, 4
+    first = Batch(rank, tokens, hidden, experts, topk, seed=1)
+    x, idx, weights = first.x.clone(), first.idx.clone(), first.weights.clone()
+
+    def step():
+        per_rank, per_node, per_expert, in_rank, _ = b.get_dispatch_layout(idx, experts)
+        rows, index, w, _, handle, _ = b.dispatch(x, num_tokens_per_rank=per_rank, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert,
+                                                  topk_idx=idx, topk_weights=weights, num_worst_tokens=256 * rank.size)
+        sums, _, _ = b.combine((rows.float() * (1 + rank.rank / 8)).to(torch.bfloat16), handle)
+        return rows, index, sums
+
+    step()
+    rank.meet()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rows, index, sums = step()
+    rank.meet()
+    for i in range(min(rank.args.steps, 200)):
+        batch = Batch(rank, tokens, hidden, experts, topk, seed=2 + i)
+        x.copy_(batch.x)
+        idx.copy_(batch.idx)
+        weights.copy_(batch.weights)
+        graph.replay()
+        rank.sync()
+        want = batch.expected()
+        same(rows[:want[0].size(0)], want[0], f"replay {i}, recv_x")
+        same(index[:want[0].size(0)], want[2], f"replay {i}, recv_topk_idx")
+        same(sums, batch.sums(0), f"replay {i}, sums")
+        if i % 10 == 3:
+            one(rank, b, batch, what=f"eager, after replay {i}: ")
+    del graph
+    b.destroy()
+    return f"{min(rank.args.steps, 200)} replays with changing inputs, eager calls between them"
+
+
+def mixed(rank):
+    """One Buffer serves both modes, in any order."""
+    from ll_cases import one as low_latency
+    from ll_reference import Case
+    case = Case(rank.device, [16] * rank.size, 2048, 16 // rank.size * rank.size, 4, seed=7)
+    b = rank.buffer([(16, 2048, case.experts)])
+    for i in range(6):
+        low_latency(rank, b, case, fp8=i % 2 == 1)
+        one(rank, b, Batch(rank, [40 + r for r in range(rank.size)], 2048, 8 * rank.size, 4, seed=70 + i), order=ORDERS[i % 4])
+    b.destroy()
+    b = rank.throughput_buffer()  # given nothing for low latency
+    for i in range(3):
+        one(rank, b, Batch(rank, [40 + r for r in range(rank.size)], 2048, 8 * rank.size, 4, seed=90 + i), order=ORDERS[i % 4])
+        for rounds in range(2):
+            low_latency(rank, b, Case(rank.device, [8 << i] * rank.size, 2048, case.experts, 4, seed=i))
+    b.destroy()
+    return "6 rounds of each mode on one Buffer, 3 on one that was given no memory for low latency"
+
+
+def callers(rank):
+    """The calls of Megatron-core 0.19, vLLM 0.24, SGLang 0.5 and LMDeploy 0.18 with their arguments, by keyword and by position."""
+    import deep_ep
+    from deep_ep.utils import EventHandle, EventOverlap
+    n, group = rank.size, rank.group
+    batch = Batch(rank, [50 + 3 * r for r in range(n)], 1024, 8 * n, 4, seed=21)
+    want = batch.expected()
+    deep_ep.Buffer.set_num_sms(20)
+    configs = [get(n) for get in (deep_ep.Buffer.get_dispatch_config, deep_ep.Buffer.get_combine_config)]
+    nvl = max(c.get_nvl_buffer_size_hint(batch.hidden * 2, n) for c in configs)
+    rdma = max(c.get_rdma_buffer_size_hint(batch.hidden * 2, n) for c in configs)
+    device = {"device": rank.device}  # ours; programs on GPUs have no need of it
+
+    # Megatron-core: a Buffer made at the first step and never destroyed; everything asynchronous; backward in reverse order.
+    b = deep_ep.Buffer(group, nvl, rdma, **device)
+    if b.num_nvl_bytes < nvl or b.num_rdma_bytes < rdma or b.group is not group:
+        raise Wrong("the Buffer's sizes and group are not those given")
+    previous = EventOverlap(EventHandle())
+    per_rank, per_node, per_expert, in_rank, previous = b.get_dispatch_layout(
+        batch.idx, batch.experts, previous_event=previous, async_finish=True, allocate_on_comm_stream=True)
+    rows, index, probs, counts, handle, event = b.dispatch(
+        batch.x, topk_idx=batch.idx, topk_weights=batch.weights, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
+        is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, previous_event=previous, async_finish=True, allocate_on_comm_stream=True)
+    event.current_stream_wait()
+    check_rows(batch, rows)
+    same(index, want[2], "recv_topk_idx")
+    if torch.tensor(counts).tolist() != want[4]:
+        raise Wrong(f"counts are {counts} instead of {want[4]}")
+    y, _, event = b.combine(batch.output(rows, rank.rank), handle, async_finish=True, previous_event=EventOverlap(EventHandle()),
+                            allocate_on_comm_stream=True)
+    event.current_stream_wait()
+    same(y, batch.sums(0), "Megatron's combine")
+    grad_rows, _, _, _, _, event = b.dispatch(batch.x.contiguous(), handle=handle, previous_event=EventOverlap(EventHandle()), async_finish=True,
+                                              allocate_on_comm_stream=True)
+    event.current_stream_wait()
+    check_rows(batch, grad_rows)
+    grad, grad_probs, event = b.combine(batch.output(grad_rows, rank.rank).contiguous(), handle, topk_weights=probs.float() * (rank.rank + 1),
+                                        previous_event=EventOverlap(EventHandle()), async_finish=True, allocate_on_comm_stream=True)
+    event.current_stream_wait()
+    same(grad, batch.sums(0), "Megatron's gradient")
+    same(grad_probs, batch.sums_of_weights(), "Megatron's gradient of the probabilities")
+
+    # vLLM: synchronous layout, a config, FP8 pairs or BF16; the event may be None; destroyed at the end.
+    v = deep_ep.Buffer(group=group, num_nvl_bytes=1 << 30, num_rdma_bytes=0, low_latency_mode=False, num_qps_per_rank=1, explicitly_destroy=True, **device)
+    per_rank, per_node, per_expert, in_rank, event = v.get_dispatch_layout(
+        topk_idx=batch.idx, num_experts=batch.experts, previous_event=None, async_finish=False, allocate_on_comm_stream=False)
+    fp8 = Batch(rank, batch.tokens, 1024, batch.experts, 4, seed=21, kind="fp8")
+    for x, data in ((batch.x, batch), ((fp8.x, fp8.scales), fp8)):
+        data.idx.copy_(batch.idx)
+        rows, index, _, counts, handle, event = v.dispatch(
+            x=x, handle=None, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node, is_token_in_rank=in_rank,
+            num_tokens_per_expert=per_expert, topk_idx=batch.idx, topk_weights=batch.weights, expert_alignment=1,
+            config=v.get_dispatch_config(n) if n in (2, 4, 8) else None, previous_event=None, async_finish=True, allocate_on_comm_stream=False)
+        if event.event is None:
+            raise Wrong("no event with async_finish")
+        event.current_stream_wait()
+    rows, *_, handle, event = v.dispatch(batch.x, None, per_rank, per_node, in_rank, per_expert, batch.idx, batch.weights)
+    if event.event is not None:
+        raise Wrong("an event without async_finish")
+    y, _, event = v.combine(x=batch.output(rows, rank.rank), handle=handle, topk_weights=None, config=None, previous_event=None, async_finish=True,
+                            allocate_on_comm_stream=False)
+    event.current_stream_wait()
+    same(y, batch.sums(0), "vLLM's combine")
+    v.destroy()
+
+    # SGLang: one Buffer for both modes, a Config by keywords, an alignment of 128. LMDeploy: an event that wraps nothing.
+    hint = deep_ep.Buffer.get_low_latency_rdma_size_hint(16, 1024, n, batch.experts)
+    s = deep_ep.Buffer(group, nvl, max(rdma, hint), low_latency_mode=True, num_qps_per_rank=20, allow_mnnvl=True, **device)
+    config = deep_ep.Config(num_sms=24, num_max_nvl_chunked_send_tokens=8, num_max_nvl_chunked_recv_tokens=256, num_max_rdma_chunked_send_tokens=16,
+                            num_max_rdma_chunked_recv_tokens=128)
+    previous = deep_ep.Buffer.capture()
+    per_rank, per_node, per_expert, in_rank, previous = s.get_dispatch_layout(batch.idx, batch.experts, previous_event=previous, async_finish=True,
+                                                                             allocate_on_comm_stream=True)
+    rows, index, weights, counts, handle, event = s.dispatch(
+        batch.x, topk_idx=batch.idx, topk_weights=batch.weights, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
+        is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, previous_event=previous, async_finish=True, allocate_on_comm_stream=True,
+        expert_alignment=128, config=config)
+    event.current_stream_wait()
+    if counts != [-(-c // 128) * 128 for c in want[4]]:
+        raise Wrong(f"aligned counts are {counts}")
+    y, _, event = s.combine(batch.output(rows, rank.rank), handle, async_finish=True, previous_event=deep_ep.Buffer.capture(),
+                            allocate_on_comm_stream=True, config=config)
+    event.current_stream_wait()
+    same(y, batch.sums(0), "SGLang's combine")
+    s.clean_low_latency_buffer(16, 1024, batch.experts)
+    layout = s.get_dispatch_layout(batch.idx, batch.experts, None, False, False)
+    rows, *_, handle, _ = s.dispatch(batch.x, topk_idx=batch.idx, topk_weights=batch.weights, num_tokens_per_rank=layout[0],
+                                     num_tokens_per_rdma_rank=layout[1], is_token_in_rank=layout[3], num_tokens_per_expert=layout[2],
+                                     previous_event=layout[4], async_finish=False, allocate_on_comm_stream=False)
+    check_rows(batch, rows)
+    s.destroy()
+    return "Megatron-core, vLLM, SGLang, LMDeploy; one Buffer is never destroyed"
+
+
+def kill(rank):
+    """The last rank is killed between two calls: the next call of the others raises in time and names it."""
+    import epf
+    last = rank.size - 1
+    b = rank.throughput_buffer()
+    batch = Batch(rank, [64] * rank.size, 1024, 8 * rank.size, 4, seed=3)
+    for _ in range(3):
+        one(rank, b, batch)
+    rank.meet()
+    if rank.rank == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.time()
+    try:
+        received(b, batch)
+        rank.sync()
+        b._ht.check()
+    except epf.EpfError as error:
+        if f"rank {last}" not in str(error):
+            raise Wrong(f"the error does not name rank {last}: {error}") from None
+        return f"rank {last} was lost: after {time.time() - began:.1f} s: {error}"
+    raise Wrong("a call without the lost rank reported nothing")

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The high-throughput calls of deep_ep.Buffer on CPU tensors: the parts of tests/gpu/ht_cases.py that need no GPU, in real processes with PyTorch and gloo.
+
+Usage: test_throughput.py PACKAGE-DIR libepf.so libepf-ll.so ep-fabric. Skipped without PyTorch.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CASES = os.path.join(HERE, "../gpu/ll_cases.py")
+sys.path.insert(0, HERE)
+
+from kit import python_with, run, skip  # noqa: E402
+
+if not python_with("torch"):
+    skip("PyTorch is not installed: the high-throughput calls were not tested (Debian: python3-torch)")
+
+ENVIRONMENT = dict(os.environ, PYTHONPATH=os.path.abspath(sys.argv[1]), EPF_LIBRARY=os.path.abspath(sys.argv[2]),
+                   EPF_LL_LIBRARY=os.path.abspath(sys.argv[3]))
+ENVIRONMENT.setdefault("EPF_GPU_TIMEOUT", "60s")
+
+
+def cases(*arguments, **environment):
+    child = subprocess.run([sys.executable, CASES, *arguments, "--device", "cpu", "--quick", "--limit", "150"], env={**ENVIRONMENT, **environment}, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200, check=False)
+    print(child.stdout, end="")
+    assert child.returncode == 0, f"{arguments}: exit status {child.returncode}"
+
+
+def types_orders_and_sizes():
+    cases("ht-table", "--ranks", "2")
+
+
+def random_cases_each_twice():
+    cases("ht-random", "--ranks", "3", "--cases", "12")
+
+
+def one_rank_alone():
+    cases("ht-table,ht-random", "--ranks", "1", "--cases", "5")
+
+
+def layers_held_both_modes_and_the_calls_of_frameworks():
+    cases("ht-layers,ht-mixed,ht-callers", "--ranks", "2")
+
+
+def with_a_daemon():
+    with tempfile.TemporaryDirectory() as folder:
+        daemon = subprocess.Popen([sys.argv[4], "run", "--instance=n", f"--runtime-dir={folder}", f"--stats-dir={folder}"], stderr=subprocess.DEVNULL)
+        try:
+            while not os.path.exists(f"{folder}/n.sock"):
+                assert daemon.poll() is None, "the daemon ended"
+                time.sleep(0.02)
+            cases("ht-layers,ht-mixed", "--ranks", "2", EPF_SERVICE=f"{folder}/n.sock")
+        finally:
+            daemon.terminate()
+            daemon.wait(60)
+
+
+def a_killed_rank_is_named():
+    cases("ht-kill", "--ranks", "3")
+
+
+run([types_orders_and_sizes, random_cases_each_twice, one_rank_alone, layers_held_both_modes_and_the_calls_of_frameworks, with_a_daemon, a_killed_rank_is_named])

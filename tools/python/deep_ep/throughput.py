@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The high-throughput calls of Buffer: what training and prefill call. docs/reference/python.md says what is served."""
+from __future__ import annotations
+
+import os
+from typing import Any, List, Optional, Tuple, Union
+
+import epf
+from epf import throughput
+from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
+from epf.tensors import view
+
+from . import checks
+from .checks import ArgumentError, NotThereYet, need
+from .config import NODE_RANKS, Config
+from .event import EventHandle, EventOverlap
+
+Rows = Union[Any, Tuple[Any, Any]]
+
+
+class RoutingHandle(tuple):
+    """What a dispatch gives, for combines and further dispatches of the same routing, in any number and order.
+
+    (rows that ranks 0..i send to r, as int32 [ranks, ranks]; int32 [tokens, ranks] with the place of each token's row among those for a rank, or -1;
+    rows received; rows that a window holds; tokens; bool [tokens, ranks]). Programs read only the first.
+    """
+
+    @property
+    def matrix(self) -> Any:
+        return self[0]
+
+    @property
+    def place(self) -> Any:
+        return self[1]
+
+    @property
+    def received(self) -> int:
+        return self[2]
+
+    @property
+    def room(self) -> int:
+        return self[3]
+
+    @property
+    def tokens(self) -> int:
+        return self[4]
+
+
+class _Call:
+    """One call on the communication stream: what it waits for, where its outputs are allocated, and the event it gives. On CPU tensors a call has run
+    when it returns, and nothing of this happens."""
+
+    def __init__(self, buffer: Any, where: str, previous: Optional[EventOverlap], async_finish: bool, on_comm_stream: bool) -> None:
+        need(not on_comm_stream or (previous is not None and async_finish), where,
+             "allocate_on_comm_stream needs previous_event and async_finish: nothing else orders the communication stream behind the caller's work")
+        self._cuda = buffer._torch.cuda if buffer.device.type == "cuda" else None
+        self._async, self._on_comm = async_finish, on_comm_stream
+        if self._cuda is None:
+            self.stream = None
+            return
+        self._comm, self._current = buffer._comm_stream, self._cuda.current_stream(buffer.device)
+        self.stream = self._comm.cuda_stream
+        if previous is not None and previous.event is not None and previous.event.event is not None:
+            self._comm.wait_event(previous.event.event)
+        else:
+            self._comm.wait_stream(self._current)
+        if on_comm_stream:
+            self._cuda.set_stream(self._comm)
+
+    def end(self, *tensors: Any) -> EventOverlap:
+        """Ends the call. tensors: all that its kernels read or write."""
+        if self._cuda is None:
+            return EventOverlap(EventHandle() if self._async else None)
+        if self._on_comm:
+            self._cuda.set_stream(self._current)
+        if not self._async:
+            self._current.wait_stream(self._comm)
+            return EventOverlap(None)
+        for t in tensors:
+            if t is not None:
+                t.record_stream(self._comm)
+                t.record_stream(self._current)
+        return EventOverlap(EventHandle(self._comm))
+
+    def give_up(self) -> None:
+        if self._cuda is not None and self._on_comm:
+            self._cuda.set_stream(self._current)
+
+
+class HighThroughput:
+    """Base of Buffer: the calls, and the memory they need, which is made at the first call and grows."""
+
+    _ht: Optional[throughput.Throughput] = None
+    _control: Any = None
+    _window: Any = None
+    _window_size = 0
+    _counts: Any = None
+
+    # ------------------------------------------------------------------ memory
+
+    def _shared_memory(self, size: int, what: str) -> Any:
+        """Memory of this rank that all ranks map. Collective."""
+        if self.device.type == "cpu":
+            name = f"epf-{what}-" + self._ranks.all_gather(os.urandom(8).hex())[0]
+            return HostShared(self._ranks, size, name)
+        with self._torch.cuda.device(self.device):
+            return GpuShared(self._ranks, size, Driver(gpu_vendor(self._torch)))
+
+    def _reach_all(self, where: str, shared: Any) -> Any:
+        lost = [r for r in range(self.group_size) if r != self.rank and not shared.peers[r]]
+        everybody = self._ranks.all_gather(lost)
+        for rank, ranks in enumerate(everybody):
+            if ranks:
+                raise NotThereYet(f"{where}: rank {rank} cannot store to the memory of rank{'s' if len(ranks) > 1 else ''} "
+                                  f"{', '.join(map(str, ranks))}: high-throughput calls between nodes are not there yet. Use low_latency_dispatch and "
+                                  "low_latency_combine (vLLM: --all2all-backend deepep_low_latency; SGLang: --deepep-mode low_latency)")
+        return shared
+
+    def _open_throughput(self, where: str) -> throughput.Throughput:
+        """The kernels, made at the first call. Collective then."""
+        if self._ht is not None:
+            return self._ht
+        need(not self._destroyed, where, "this Buffer is destroyed")
+        self._open_fabric()
+        size = throughput.control_bytes(self.group_size)
+        self._control = self._reach_all(where, self._shared_memory(size, "control"))
+        self._view_shared(self._control, size).zero_()
+        if self.device.type == "cuda":
+            self._torch.cuda.synchronize(self.device)
+        self._ht = throughput.Throughput(self._ll, self._control.address, self._control.peers, self._timeout_ns())
+        return self._ht
+
+    def _view_shared(self, shared: Any, size: int) -> Any:
+        return view(self._torch, shared.address, size, self._torch.uint8, self.device, shared if isinstance(shared, HostShared) else None)
+
+    def _need_window(self, where: str, row: throughput.Row, room: int) -> None:
+        """Makes the window larger if this call needs it: all ranks know the same sizes, so all do it together."""
+        size = throughput.window_bytes(row, room)
+        if size <= self._window_size or self.group_size == 1:
+            return
+        if self.device.type == "cuda":
+            need(not self._torch.cuda.is_current_stream_capturing(), where,
+                 f"{room} rows need {size} bytes of communication memory, there are {self._window_size}, and a CUDA graph is captured; make one call of "
+                 "this size before")
+            self._torch.cuda.synchronize(self.device)
+        size = max(size, 2 * self._window_size if self._window_size < 1 << 28 else size + (size >> 3))
+        self._ranks.all_gather(None)  # no kernel of any rank uses the window
+        old, self._window, self._window_size = self._window, None, 0
+        if old is not None:
+            old.close()
+        self._ranks.all_gather(None)  # all have unmapped it
+        self._window = self._reach_all(where, self._shared_memory(size, "window"))
+        self._ht.set_window(self._window.address, size, self._window.peers)
+        self._window_size = size
+        self._ranks.all_gather(None)
+
+    def _host_counts(self, count: int) -> Any:
+        if self._counts is None or self._counts.numel() < count:
+            self._counts = self._torch.zeros(max(count, 64), dtype=self._torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
+        return self._counts
+
+    def _release_throughput(self) -> None:
+        ht, self._ht = self._ht, None
+        if ht is not None:
+            ht.close()
+        for shared in (self._window, self._control):
+            if shared is not None:
+                shared.close()
+        self._window = self._control = None
+        self._window_size = 0
+
+    # ------------------------------------------------------------------ layout
+
+    def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Optional[EventOverlap] = None,
+                            async_finish: bool = False, allocate_on_comm_stream: bool = False
+                            ) -> Tuple[Any, Optional[Any], Any, Any, EventOverlap]:
+        """Counts tokens for each rank, node and expert. Collective the first time it is called.
+
+        Arguments:
+            topk_idx: int64 [tokens, top-k]: an expert, or -1.
+
+        Returns: int32 [ranks]; int32 [ranks / 8], None with at most 8 ranks; int32 [experts]; bool [tokens, ranks]; the event.
+        """
+        where, torch, ranks = "Buffer.get_dispatch_layout", self._torch, self.group_size
+        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (-1, -1), self.device)
+        self._check_experts(where, num_experts, topk_idx.size(1))
+        need(ranks <= NODE_RANKS or ranks % NODE_RANKS == 0, where, f"there are {ranks} ranks; more than {NODE_RANKS} must be a multiple of it")
+        ht = self._open_throughput(where)
+        call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
+        try:
+            def empty(*sizes: int, dtype: Any) -> Any:
+                return torch.empty(sizes, dtype=dtype, device=self.device)
+            tokens = topk_idx.size(0)
+            per_rank, per_expert = empty(ranks, dtype=torch.int32), empty(num_experts, dtype=torch.int32)
+            per_node = empty(ranks // NODE_RANKS, dtype=torch.int32) if ranks > NODE_RANKS else None
+            in_rank = empty(tokens, ranks, dtype=torch.bool)
+            ht.layout(throughput.Routing(tokens=tokens, topk=topk_idx.size(1), experts=num_experts, topk_idx=topk_idx.data_ptr(),
+                                         in_rank=in_rank.data_ptr(), per_rank=per_rank.data_ptr(), per_expert=per_expert.data_ptr(),
+                                         per_node=None if per_node is None else per_node.data_ptr()), call.stream)
+        except BaseException:
+            call.give_up()
+            raise
+        return per_rank, per_node, per_expert, in_rank, call.end(topk_idx, per_rank, per_node, per_expert, in_rank)
+
+    def _check_experts(self, where: str, experts: int, topk: int) -> None:
+        need(isinstance(experts, int) and experts > 0 and experts % self.group_size == 0, where,
+             f"there are {experts!r} experts; it must be a positive multiple of the {self.group_size} ranks, because each rank holds as many")
+        need(experts // self.group_size <= throughput.LOCAL_MAX, where,
+             f"a rank holds {experts // self.group_size} experts; at most {throughput.LOCAL_MAX} are possible")
+        need(topk <= throughput.TOPK_MAX, where, f"top-k is {topk}; at most {throughput.TOPK_MAX} is possible")
+
+    # ------------------------------------------------------------------ dispatch
+
+    def _rows(self, where: str, x: Rows) -> Tuple[Any, Optional[Any]]:
+        """Checks rows, which may be a pair with their scales."""
+        torch = self._torch
+        data, scales = x if isinstance(x, tuple) else (x, None)
+        checks.tensor(torch, where, "x", data, data.dtype, (-1, -1), self.device)
+        need(data.size(1) > 0 and data.size(1) * data.element_size() % 16 == 0, where,
+             f"a row has {data.size(1) * data.element_size()} bytes; it must be a positive multiple of 16")
+        checks.aligned(where, "x", data)
+        if scales is not None:
+            need(isinstance(scales, torch.Tensor) and scales.dim() == 2 and scales.size(0) == data.size(0) and scales.element_size() == 4
+                 and scales.device == data.device, where, "the scales of x must be a tensor [tokens, scales] of 4-byte elements on the same device")
+        return data, scales
+
+    def dispatch(self, x: Rows, handle: Optional[RoutingHandle] = None, num_tokens_per_rank: Any = None,
+                 num_tokens_per_rdma_rank: Any = None, is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: Any = None,
+                 topk_weights: Any = None, expert_alignment: int = 1, num_worst_tokens: int = 0, config: Optional[Config] = None,
+                 previous_event: Optional[EventOverlap] = None, async_finish: bool = False, allocate_on_comm_stream: bool = False
+                 ) -> Tuple[Rows, Optional[Any], Optional[Any], Optional[List[int]], Optional[RoutingHandle], EventOverlap]:
+        """Sends each token's row once to every rank that holds one of its experts.
+
+        Arguments:
+            x: [tokens, hidden] of any type whose rows are a multiple of 16 bytes, or a pair with scales [tokens, n] of 4-byte elements, any strides.
+            handle: of an earlier dispatch: the same routing again, without an exchange of counts; topk_idx and topk_weights must then be None.
+            num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert: of get_dispatch_layout().
+            topk_idx, topk_weights: int64 and float32 [tokens, top-k], or None.
+            expert_alignment: counts of experts are rounded up to a multiple of it.
+            num_worst_tokens: not 0: the outputs have so many rows, and the CPU waits for nothing. Needs topk_idx.
+            config: its num_sms is used; None: Buffer.num_sms.
+            previous_event: what to wait for instead of the current stream. async_finish: give an event instead of letting the current stream wait.
+            allocate_on_comm_stream: outputs belong to the communication stream.
+
+        Returns: received rows, source rank ascending, then token ascending, a pair if x was one; their experts as this rank numbers them, int64
+        [rows, top-k], -1 for those of other ranks; their weights; entries of each local expert, a list; the handle; the event. With a handle
+        everything but the rows and the event is None.
+        """
+        where, torch, ranks = "Buffer.dispatch", self._torch, self.group_size
+        data, scales = self._rows(where, x)
+        tokens = data.size(0)
+        ht = self._open_throughput(where)
+        ht.check()
+        cached = handle is not None
+        if cached:
+            need(topk_idx is None and topk_weights is None, where, "with a handle topk_idx and topk_weights must be None: the rows go where they went")
+            self._check_handle(where, handle, tokens)
+            topk = local = 0
+        else:
+            topk, local = self._check_routing(where, tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights,
+                                              expert_alignment, num_worst_tokens)
+        row = throughput.Row(data.size(1) * data.element_size(), 0 if scales is None else scales.size(1), topk)
+        call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
+        try:
+            counts: Optional[List[int]] = None
+            if not cached:
+                handle, counts = self._notify(ht, call, tokens, local, is_token_in_rank, num_tokens_per_expert, expert_alignment, num_worst_tokens)
+            self._need_window(where, row, handle.room)
+
+            def empty(*sizes: int, dtype: Any) -> Any:
+                return torch.empty(sizes, dtype=dtype, device=self.device)
+            received = handle.received
+            out = empty(received, data.size(1), dtype=data.dtype)
+            out_scales = None if scales is None else empty(received, scales.size(1), dtype=scales.dtype)
+            out_index = None if topk_idx is None else empty(received, topk, dtype=torch.int64)
+            out_weights = None if topk_weights is None else empty(received, topk, dtype=torch.float32)
+
+            def at(t: Any) -> Optional[int]:
+                return None if t is None else t.data_ptr()
+            ht.dispatch(throughput.Dispatch(
+                row=row, tokens=tokens, local=local, received=received, room=handle.room, blocks=self._blocks(config), place=at(handle.place),
+                matrix=at(handle.matrix), x=at(data), scales=at(scales), scale_stride=scales.stride() if scales is not None else (0, 0),
+                topk_idx=at(topk_idx), weights=at(topk_weights), out=at(out), out_scales=at(out_scales), out_index=at(out_index),
+                out_weights=at(out_weights)), call.stream)
+        except BaseException:
+            call.give_up()
+            raise
+        event = call.end(data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.place, handle.matrix, out,
+                         out_scales, out_index, out_weights)
+        self._finish_on_cpu(ht)
+        rows = out if scales is None else (out, out_scales)
+        return (rows, None, None, None, None, event) if cached else (rows, out_index, out_weights, counts, handle, event)
+
+    def _finish_on_cpu(self, ht: throughput.Throughput) -> None:
+        if self.device.type == "cpu":
+            ht.check()  # it has run: what went wrong is known
+
+    def _blocks(self, config: Optional[Config]) -> int:
+        return config.num_sms if config is not None else type(self).num_sms
+
+    def _check_handle(self, where: str, handle: Any, tokens: int) -> None:
+        need(isinstance(handle, RoutingHandle), where, f"handle is a {type(handle).__name__}; it must be the one that dispatch gave")
+        need(handle.tokens == tokens, where, f"there are {tokens} tokens; the handle is of {handle.tokens}")
+
+    def _check_routing(self, where: str, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any, topk_idx: Any, topk_weights: Any,
+                       alignment: int, worst: int) -> Tuple[int, int]:
+        """Checks what a dispatch without a handle is given; returns top-k (0 without topk_idx) and the experts of a rank."""
+        torch, ranks, device = self._torch, self.group_size, self.device
+        for name, t in (("num_tokens_per_rank", per_rank), ("is_token_in_rank", in_rank), ("num_tokens_per_expert", per_expert)):
+            need(t is not None, where, f"{name} is None; without a handle it must be what get_dispatch_layout gave")
+        checks.tensor(torch, where, "num_tokens_per_rank", per_rank, torch.int32, ((ranks, "ranks"),), device)
+        checks.tensor(torch, where, "is_token_in_rank", in_rank, torch.bool, ((tokens, "tokens"), (ranks, "ranks")), device)
+        checks.tensor(torch, where, "num_tokens_per_expert", per_expert, torch.int32, (-1,), device)
+        topk = 0
+        if topk_idx is not None:
+            checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, ((tokens, "tokens"), -1), device)
+            topk = topk_idx.size(1)
+            checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, ((tokens, "tokens"), (topk, "top-k")), device)
+        need(topk_idx is not None or topk_weights is None, where, "topk_weights is given and topk_idx is None")
+        self._check_experts(where, per_expert.numel(), topk)
+        need(isinstance(alignment, int) and alignment > 0, where, f"expert_alignment is {alignment!r}; it must be positive")
+        need(worst >= 0, where, f"num_worst_tokens is {worst}; it cannot be negative")
+        need(worst == 0 or topk_idx is not None, where, "num_worst_tokens needs topk_idx: without it nothing says which rows were received")
+        return topk, per_expert.numel() // ranks
+
+    def _notify(self, ht: throughput.Throughput, call: _Call, tokens: int, local: int, in_rank: Any, per_expert: Any, alignment: int, worst: int
+                ) -> Tuple[RoutingHandle, List[int]]:
+        """Exchanges counts. Without num_worst_tokens the CPU waits for them, without Python's lock."""
+        torch, ranks = self._torch, self.group_size
+        place = torch.empty((tokens, ranks), dtype=torch.int32, device=self.device)
+        matrix = torch.empty((ranks, ranks), dtype=torch.int32, device=self.device)
+        host = None if worst else self._host_counts(3 + local)
+        ht.notify(throughput.Routing(tokens=tokens, experts=local * ranks, align=alignment, in_rank=in_rank.data_ptr(),
+                                     per_expert=per_expert.data_ptr(), place=place.data_ptr(), matrix=matrix.data_ptr(),
+                                     host=None if host is None else host.data_ptr()), call.stream)
+        if host is None:
+            return RoutingHandle((matrix, place, worst, worst, tokens, in_rank)), []
+        ht.wait_counts(host.data_ptr())
+        counts = host[:3 + local].tolist()
+        return RoutingHandle((matrix, place, counts[1], counts[2], tokens, in_rank)), counts[3:]
+
+    # ------------------------------------------------------------------ combine
+
+    def combine(self, x: Any, handle: RoutingHandle, topk_weights: Any = None, bias: Any = None, config: Optional[Config] = None,
+                previous_event: Optional[EventOverlap] = None, async_finish: bool = False, allocate_on_comm_stream: bool = False
+                ) -> Tuple[Any, Optional[Any], EventOverlap]:
+        """Brings the rows of a dispatch back and adds them: in FP32, biases first, then ranks ascending, rounded to bfloat16 once.
+
+        Arguments:
+            x: bfloat16 [rows received, hidden], in the order of the dispatch. Weights are not applied.
+            handle: of the dispatch.
+            topk_weights: float32 [rows received, top-k], or None: they are summed over ranks likewise.
+            bias: None, bfloat16 [tokens, hidden], or a pair of them.
+
+        Returns: bfloat16 [tokens, hidden]; float32 [tokens, top-k] or None; the event.
+        """
+        where, torch, device = "Buffer.combine", self._torch, self.device
+        need(isinstance(handle, RoutingHandle), where, f"handle is a {type(handle).__name__}; it must be the one that dispatch gave")
+        checks.tensor(torch, where, "x", x, torch.bfloat16, ((handle.received, "rows received"), -1), device)
+        data, _ = self._rows(where, x)
+        tokens, hidden = handle.tokens, data.size(1)
+        topk = 0
+        if topk_weights is not None:
+            checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, ((handle.received, "rows received"), -1), device)
+            topk = topk_weights.size(1)
+        biases = (bias if isinstance(bias, tuple) else (bias,)) + (None, None)
+        for b in biases[:2]:
+            if b is not None:
+                checks.tensor(torch, where, "bias", b, torch.bfloat16, ((tokens, "tokens"), (hidden, "hidden")), device)
+                checks.aligned(where, "bias", b)
+        ht = self._open_throughput(where)
+        ht.check()
+        call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
+        try:
+            self._need_window(where, throughput.Row(2 * hidden, 0, topk), handle.room)
+            out = torch.empty((tokens, hidden), dtype=torch.bfloat16, device=device)
+            out_weights = torch.empty((tokens, topk), dtype=torch.float32, device=device) if topk else None
+
+            def at(t: Any) -> Optional[int]:
+                return None if t is None else t.data_ptr()
+            ht.combine(throughput.Combine(
+                row_bytes=2 * hidden, topk=topk, tokens=tokens, received=handle.received, room=handle.room, blocks=self._blocks(config),
+                place=at(handle.place), matrix=at(handle.matrix), x=at(data), weights=at(topk_weights), bias=(at(biases[0]), at(biases[1])),
+                out=at(out), out_weights=at(out_weights)), call.stream)
+        except BaseException:
+            call.give_up()
+            raise
+        event = call.end(data, topk_weights, biases[0], biases[1], handle.place, handle.matrix, out, out_weights)
+        self._finish_on_cpu(ht)
+        return out, out_weights, event
+
+    def internode_dispatch(self, x: Rows, handle: Any = None, num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None,
+                           is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: Any = None, topk_weights: Any = None,
+                           expert_alignment: int = 1, config: Any = None, previous_event: Any = None, async_finish: bool = False,
+                           allocate_on_comm_stream: bool = False) -> Any:
+        """As dispatch(): how rows travel is not the caller's to say."""
+        return self.dispatch(x, handle, num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert, topk_idx,
+                             topk_weights, expert_alignment, 0, config, previous_event, async_finish, allocate_on_comm_stream)
+
+    def internode_combine(self, x: Any, handle: Any, topk_weights: Any = None, bias: Any = None, config: Any = None,
+                          previous_event: Any = None, async_finish: bool = False, allocate_on_comm_stream: bool = False) -> Any:
+        """As combine()."""
+        return self.combine(x, handle, topk_weights, bias, config, previous_event, async_finish, allocate_on_comm_stream)

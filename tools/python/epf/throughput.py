@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The high-throughput calls of libepf-ll by ctypes, with plain addresses and sizes, as kernels/epf_ht.h describes them."""
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Optional, Sequence
+
+from . import lib, lowlat
+from .lowlat import check
+
+TOPK_MAX = 32
+LOCAL_MAX = 4096
+
+
+class Options(ctypes.Structure):
+    """struct epf_ht_options."""
+    _fields_ = [("size", c_size_t), ("control", c_void_p), ("peers", POINTER(c_void_p)), ("timeout_ns", c_uint64)]
+
+
+class Row(ctypes.Structure):
+    """struct epf_ht_row."""
+    _fields_ = [("bytes", c_uint32), ("scale_words", c_uint32), ("topk", c_uint32)]
+
+
+class Routing(ctypes.Structure):
+    """struct epf_ht_routing."""
+    _fields_ = [("size", c_size_t), ("tokens", c_uint32), ("topk", c_uint32), ("experts", c_uint32), ("align", c_uint32),
+                ("topk_idx", c_void_p), ("in_rank", c_void_p), ("per_rank", c_void_p), ("per_node", c_void_p), ("per_expert", c_void_p),
+                ("place", c_void_p), ("matrix", c_void_p), ("host", c_void_p)]
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(ctypes.sizeof(Routing), **values)
+
+
+class Dispatch(ctypes.Structure):
+    """struct epf_ht_dispatch."""
+    _fields_ = [("size", c_size_t), ("row", Row), ("tokens", c_uint32), ("local", c_uint32), ("received", c_uint32), ("room", c_uint32),
+                ("blocks", c_uint32), ("reserved", c_uint32), ("place", c_void_p), ("matrix", c_void_p), ("x", c_void_p), ("scales", c_void_p),
+                ("scale_stride", c_uint64 * 2), ("topk_idx", c_void_p), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p),
+                ("out_index", c_void_p), ("out_weights", c_void_p)]
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(ctypes.sizeof(Dispatch), **values)
+
+
+class Combine(ctypes.Structure):
+    """struct epf_ht_combine."""
+    _fields_ = [("size", c_size_t), ("row_bytes", c_uint32), ("topk", c_uint32), ("tokens", c_uint32), ("received", c_uint32),
+                ("room", c_uint32), ("blocks", c_uint32), ("place", c_void_p), ("matrix", c_void_p), ("x", c_void_p), ("weights", c_void_p),
+                ("bias", c_void_p * 2), ("out", c_void_p), ("out_weights", c_void_p)]
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(ctypes.sizeof(Combine), **values)
+
+
+PROTOTYPES = {
+    "epf_ht_control_bytes": (c_uint64, [c_uint32]),
+    "epf_ht_window_bytes": (c_uint64, [POINTER(Row), c_uint32]),
+    "epf_ht_open": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
+    "epf_ht_close": (None, [c_void_p]),
+    "epf_ht_set_window": (c_int, [c_void_p, c_void_p, c_uint64, POINTER(c_void_p)]),
+    "epf_ht_layout": (c_int, [c_void_p, POINTER(Routing), c_void_p]),
+    "epf_ht_notify": (c_int, [c_void_p, POINTER(Routing), c_void_p]),
+    "epf_ht_wait_counts": (c_int, [c_void_p, c_void_p]),
+    "epf_ht_dispatch": (c_int, [c_void_p, POINTER(Dispatch), c_void_p]),
+    "epf_ht_combine": (c_int, [c_void_p, POINTER(Combine), c_void_p]),
+    "epf_ht_check": (c_int, [c_void_p]),
+}
+
+
+def load() -> ctypes.CDLL:
+    dll = lowlat.load()
+    if not hasattr(dll, "epf_ht_declared"):
+        lib.declare(dll, PROTOTYPES, lowlat.SONAME)
+        dll.epf_ht_declared = True
+    return dll
+
+
+def control_bytes(ranks: int) -> int:
+    """Bytes of control memory of a rank."""
+    return load().epf_ht_control_bytes(ranks)
+
+
+def window_bytes(row: Row, rows: int) -> int:
+    """Bytes of a window that holds so many rows."""
+    return load().epf_ht_window_bytes(byref(row), rows)
+
+
+def _pointers(addresses: Sequence[Optional[int]]) -> Any:
+    return (c_void_p * len(addresses))(*addresses)
+
+
+class Throughput:
+    """One rank's high-throughput kernels. Collective to make.
+
+    Arguments:
+        ll: LowLatency of the same ranks; must outlive this.
+        control: address of control_bytes() of zeroed memory, which stays the caller's.
+        peers: for each rank the address of its control memory in this process or on this GPU; the own entry is not read.
+        timeout_ns: of each wait for another rank; 0: configured.
+    """
+
+    def __init__(self, ll: lowlat.LowLatency, control: int, peers: Sequence[Optional[int]], timeout_ns: int = 0) -> None:
+        self._dll = load()
+        self._ht: Optional[c_void_p] = None
+        options = Options(ctypes.sizeof(Options), control, _pointers(peers), timeout_ns)
+        ht = c_void_p()
+        check(self._dll.epf_ht_open(ll.handle, byref(options), byref(ht)))
+        self._ht = ht
+
+    def set_window(self, address: int, size: int, peers: Sequence[Optional[int]]) -> None:
+        """Gives a new window; no kernel of any rank may use one meanwhile."""
+        check(self._dll.epf_ht_set_window(self._ht, address, size, _pointers(peers)))
+
+    def layout(self, routing: Routing, stream: Optional[int]) -> None:
+        check(self._dll.epf_ht_layout(self._ht, byref(routing), stream))
+
+    def notify(self, routing: Routing, stream: Optional[int]) -> None:
+        check(self._dll.epf_ht_notify(self._ht, byref(routing), stream))
+
+    def wait_counts(self, host: int) -> None:
+        """Waits on the CPU for the last notify; other Python threads run meanwhile."""
+        check(self._dll.epf_ht_wait_counts(self._ht, host))
+
+    def dispatch(self, call: Dispatch, stream: Optional[int]) -> None:
+        check(self._dll.epf_ht_dispatch(self._ht, byref(call), stream))
+
+    def combine(self, call: Combine, stream: Optional[int]) -> None:
+        check(self._dll.epf_ht_combine(self._ht, byref(call), stream))
+
+    def check(self) -> None:
+        """Raises what kernels reported since the last check. Waits for nothing."""
+        check(self._dll.epf_ht_check(self._ht))
+
+    def close(self) -> None:
+        """When no kernel of it runs any more. A second call does nothing."""
+        ht, self._ht = self._ht, None
+        if ht is not None:
+            self._dll.epf_ht_close(ht)
