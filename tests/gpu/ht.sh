@@ -99,6 +99,7 @@ run random ht-random --cases "$cases"
 run layers ht-layers
 run graphs ht-graphs --steps "$steps"
 run mixed ht-mixed
+run threads ht-threads
 run callers ht-callers
 for tokens in 4096 128; do
 	[ -z "$deepep_tests" ] || part "deepep-$tokens" 120 env -C "$deepep_tests" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"

@@ -249,6 +249,45 @@ def layers(rank):
     return f"{len(held)} layers held, used in reverse order"
 
 
+def threads(rank):
+    """Two threads with a batch each on one Buffer, as micro-batches that overlap: in the same order at all ranks, which they see to themselves."""
+    import threading
+    b = rank.throughput_buffer()
+    turn, failed = threading.Condition(), []
+    order = [0]
+
+    def work(me):
+        try:
+            if rank.on_gpu:
+                torch.cuda.set_device(rank.device)
+            for i in range(6):
+                batch = Batch(rank, [30 + r + i for r in range(rank.size)], 1024, 8 * rank.size, 4, seed=800 + 10 * me + i)
+                for step in range(2):
+                    with turn:
+                        turn.wait_for(lambda: order[0] % 2 == me or failed)
+                        if step == 0:
+                            got = received(b, batch)
+                        else:
+                            returned(b, batch, *got)
+                        order[0] += 1
+                        turn.notify_all()
+        except BaseException as error:
+            with turn:
+                failed.append(error)
+                turn.notify_all()
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(2)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    if failed:
+        raise failed[0]
+    rank.sync()
+    b.destroy()
+    return "2 threads, 6 batches each, their calls alternating"
+
+
 def graphs(rank):
     """A worst-case dispatch and its combine in a CUDA graph, replayed with other inputs, mixed with eager calls."""
     b = rank.throughput_buffer()

@@ -44,7 +44,7 @@ def one_rank_alone():
 
 
 def layers_held_both_modes_and_the_calls_of_frameworks():
-    cases("ht-layers,ht-mixed,ht-callers", "--ranks", "2")
+    cases("ht-layers,ht-mixed,ht-threads,ht-callers", "--ranks", "2")
 
 
 def with_a_daemon():

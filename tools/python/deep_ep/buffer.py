@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import epf
@@ -107,6 +108,7 @@ class Buffer(HighThroughput):
             need(isinstance(value, int) and value >= 0, "Buffer", f"{name} is {value!r}; it must be a number of bytes, not negative")
         need(num_qps_per_rank > 0, "Buffer", f"num_qps_per_rank is {num_qps_per_rank}; it must be positive")
         self._destroyed = False
+        self._one = threading.RLock()
         self._fabric: Optional[epf.Fabric] = None
         self._ll: Optional[epf.LowLatency] = None
         self._shared: Any = None

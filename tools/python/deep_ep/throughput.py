@@ -2,8 +2,9 @@
 """The high-throughput calls of Buffer: what training and prefill call. docs/reference/python.md says what is served."""
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 import epf
 from epf import throughput
@@ -85,6 +86,15 @@ class _Call:
     def give_up(self) -> None:
         if self._cuda is not None and self._on_comm:
             self._cuda.set_stream(self._current)
+
+
+def _one_at_a_time(call: Callable) -> Callable:
+    """Two threads may use one Buffer, as micro-batches that overlap do; their calls do not mix."""
+    @functools.wraps(call)
+    def serial(self: Any, *arguments: Any, **named: Any) -> Any:
+        with self._one:
+            return call(self, *arguments, **named)
+    return serial
 
 
 class HighThroughput:
@@ -171,6 +181,7 @@ class HighThroughput:
 
     # ------------------------------------------------------------------ layout
 
+    @_one_at_a_time
     def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Optional[EventOverlap] = None,
                             async_finish: bool = False, allocate_on_comm_stream: bool = False
                             ) -> Tuple[Any, Optional[Any], Any, Any, EventOverlap]:
@@ -224,6 +235,7 @@ class HighThroughput:
                  and scales.device == data.device, where, "the scales of x must be a tensor [tokens, scales] of 4-byte elements on the same device")
         return data, scales
 
+    @_one_at_a_time
     def dispatch(self, x: Rows, handle: Optional[RoutingHandle] = None, num_tokens_per_rank: Any = None,
                  num_tokens_per_rdma_rank: Any = None, is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: Any = None,
                  topk_weights: Any = None, expert_alignment: int = 1, num_worst_tokens: int = 0, config: Optional[Config] = None,
@@ -341,6 +353,7 @@ class HighThroughput:
 
     # ------------------------------------------------------------------ combine
 
+    @_one_at_a_time
     def combine(self, x: Any, handle: RoutingHandle, topk_weights: Any = None, bias: Any = None, config: Optional[Config] = None,
                 previous_event: Optional[EventOverlap] = None, async_finish: bool = False, allocate_on_comm_stream: bool = False
                 ) -> Tuple[Any, Optional[Any], EventOverlap]:
