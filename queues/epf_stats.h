@@ -231,10 +231,12 @@ enum epf_stats_peer_state {
 	EPF_STATS_PEER_LEFT,
 };
 
+#define EPF_STATS_NO_SIGNAL UINT32_MAX
+
 /* What something waits for that should move and does not. The names stand in EPF_STATS_WAIT_NAMES. */
 enum epf_stats_wait {
 	EPF_STATS_WAIT_NONE,
-	EPF_STATS_WAIT_SIGNAL, /* a rank: a signal that has not come */
+	EPF_STATS_WAIT_SIGNAL, /* a rank: a signal that has not come; or, numbered EPF_STATS_NO_SIGNAL, stores by kernels of a peer */
 	EPF_STATS_WAIT_RING,   /* a rank: commands of its ring to retire, or room in it */
 	EPF_STATS_WAIT_FULL,   /* a ring: full, and not dequeued from */
 	EPF_STATS_WAIT_CREDIT, /* no receive granted by the peer, or too much is in flight */

@@ -25,6 +25,8 @@ enum epf_wakeup_condition {
 	EPF_WAKE_ON_SIGNAL = 1, /* signal number `condition_index` has reached `condition_least` */
 	EPF_WAKE_ON_RETIRED =
 		2, /* the ring with ring_id `condition_index` has retired `condition_least` */
+	EPF_WAKE_ON_STORE =
+		3, /* kernels only: rank `condition_index` has stored `condition_least` to this GPU's memory */
 };
 
 struct epf_wakeup {

@@ -110,7 +110,9 @@ void watch_look_rank(struct epf_core *core, uint32_t i, uint64_t now)
 	watch_state(block, EPF_STAT_RANK_STATE, peer_state(core, rank->rank), now);
 	watch_gauge(block, EPF_STAT_RANK_PID, rank->pid ? rank->pid : EPF_NONE);
 	epf_stat_set(block, EPF_STAT_RANK_ACTIVE_NS, t->active_ns);
-	epf_stat_set(block, EPF_STAT_RANK_WAIT_NUMBER, t->condition.index);
+	epf_stat_set(block, EPF_STAT_RANK_WAIT_NUMBER,
+		     t->condition.what == EPF_WAKE_ON_STORE ? EPF_STATS_NO_SIGNAL
+							    : t->condition.index);
 	epf_stat_set(block, EPF_STAT_RANK_WAIT_VALUE, value);
 	epf_stat_set(block, EPF_STAT_RANK_WAIT_LEAST, t->condition.least);
 	epf_stat_set(block, EPF_STAT_RANK_WAIT_KERNEL, t->condition.kernel);

@@ -52,6 +52,13 @@ struct wait watch_rank_wait(const struct epf_core *core, const struct epf_rank_s
 			*value = condition->seen;
 		return (int64_t)(*value - condition->least) >= 0 ? none : out;
 	}
+	if (condition->what == EPF_WAKE_ON_STORE && condition->kernel) {
+		/* The engine cannot read what it waits for; the kernel withdraws the report when the wait is over. */
+		*value = condition->seen;
+		out.reason = EPF_STATS_WAIT_SIGNAL;
+		out.rank = condition->index < core->world ? condition->index : EPF_NONE;
+		return out;
+	}
 	for (uint32_t i = 0; condition->what == EPF_WAKE_ON_RETIRED && i < core->n_rings; i++) {
 		const struct epf_ring_state *ring = core->rings[i];
 

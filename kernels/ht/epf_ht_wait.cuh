@@ -113,20 +113,23 @@ EPF_DEV_FN int ht_wait_flag(const struct ht_job *j, uint32_t flag, uint32_t rank
 {
 	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
 	const uint64_t *word = ht_flag_at(j, j->control, flag, rank);
-	uint64_t seen, start = 0, polls = 0;
+	struct epf_dev_clock clock = { 0, 0, 0 };
+	uint64_t seen;
 	int code = 0;
 
 	while ((int64_t)((seen = epf_ld_acquire_sys(word)) - value) < 0 && !code) {
 		epf_relax();
-		if (++polls % EPF_DEV_CHECK_EVERY)
+		if (++clock.polls % EPF_DEV_CHECK_EVERY)
 			continue;
-		if (polls == EPF_DEV_CHECK_EVERY)
-			start = epf_timer();
+		if (clock.polls == EPF_DEV_CHECK_EVERY)
+			clock.start = epf_timer();
 		if (epf_ld_relaxed_sys(epf_dev_abort(ctx)))
 			code = EPF_GPU_ABORTED;
-		else if (epf_timer() - start > ht_limit(j))
+		else if (epf_timer() - clock.start > ht_limit(j))
 			code = EPF_GPU_TIMEOUT;
+		epf_dev_lasts(ctx, &clock, EPF_WAKE_ON_STORE, rank, value, seen);
 	}
+	epf_dev_report_end(ctx, &clock);
 	if ((int64_t)(seen - value) >= 0)
 		return 0;
 	ht_late(j, flag, rank, code, value, seen);

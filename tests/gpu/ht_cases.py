@@ -439,6 +439,19 @@ def callers(rank):
     return "Megatron-core, vLLM, SGLang, LMDeploy; one Buffer is never destroyed"
 
 
+def late(rank):
+    """The last rank makes its next call when a file says so (HT_LATE_FILE); meanwhile the others wait."""
+    b = rank.throughput_buffer()
+    batch = Batch(rank, [64] * rank.size, 1024, 8 * rank.size, 4, seed=4)
+    one(rank, b, batch)
+    if rank.rank == rank.size - 1:
+        while not os.path.exists(os.environ["HT_LATE_FILE"]):
+            time.sleep(0.05)
+    one(rank, b, batch)
+    b.destroy()
+    return "a late rank was waited for, and everything was right"
+
+
 def kill(rank):
     """The last rank is killed between two calls: the next call of the others raises in time and names it."""
     import epf

@@ -60,8 +60,29 @@ def with_a_daemon():
             daemon.wait(60)
 
 
+def a_late_rank_is_shown():
+    with tempfile.TemporaryDirectory() as folder:
+        go = os.path.join(folder, "go")
+        why = [sys.argv[4], "why", f"--stats-dir={folder}"]
+        child = subprocess.Popen([sys.executable, CASES, "ht-late", "--ranks", "2", "--device", "cpu", "--limit", "150"], text=True,
+                                 env={**ENVIRONMENT, "HT_LATE_FILE": go, "EPF_STATS_DIR": folder}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            text, until = "", time.time() + 100
+            while "waits for kernels of rank 1" not in text and child.poll() is None and time.time() < until:
+                text = subprocess.run(why, capture_output=True, text=True, check=False).stdout
+                time.sleep(0.2)
+            with open(go, "w", encoding="ascii"):
+                pass
+            said = child.communicate(timeout=100)[0]
+        finally:
+            child.kill()
+        print(text + said, end="")
+        assert "a kernel of rank 0 waits for kernels of rank 1" in text, text
+        assert child.returncode == 0, child.returncode
+
+
 def a_killed_rank_is_named():
     cases("ht-kill", "--ranks", "3")
 
 
-run([types_orders_and_sizes, random_cases_each_twice, one_rank_alone, layers_held_both_modes_and_the_calls_of_frameworks, with_a_daemon, a_killed_rank_is_named])
+run([types_orders_and_sizes, random_cases_each_twice, one_rank_alone, layers_held_both_modes_and_the_calls_of_frameworks, with_a_daemon, a_late_rank_is_shown, a_killed_rank_is_named])

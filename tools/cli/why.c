@@ -101,7 +101,8 @@ static void print_text(const struct read_request *req)
 static json_t *entry_json(const struct waits *w, uint32_t at, const uint32_t *place)
 {
 	const struct waits_entry *e = &w->entry[at];
-	bool signal = e->who == WAITS_RANK && e->reason == EPF_STATS_WAIT_SIGNAL;
+	bool signal = e->who == WAITS_RANK && e->reason == EPF_STATS_WAIT_SIGNAL &&
+		      e->signal != EPF_STATS_NO_SIGNAL;
 	char text[SENTENCE];
 
 	return json_pack(

@@ -373,7 +373,8 @@ static void take_wait(struct top_wait *to, const struct waits *w, const struct w
 	to->stream = e->stream;
 	to->lane = e->lane;
 	to->ring = e->ring;
-	to->has_signal = e->who == WAITS_RANK && e->reason == EPF_STATS_WAIT_SIGNAL;
+	to->has_signal = e->who == WAITS_RANK && e->reason == EPF_STATS_WAIT_SIGNAL &&
+			 e->signal != EPF_STATS_NO_SIGNAL;
 	to->signal = e->signal;
 	to->value = e->value;
 	to->least = e->least;

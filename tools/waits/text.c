@@ -236,6 +236,13 @@ static void add_rank_wait(struct text *t, const struct waits_entry *e)
 		add(t, ": %" PRIu64 " commands are retired, it wants %" PRIu64, e->value, e->least);
 		return;
 	}
+	if (e->reason == EPF_STATS_WAIT_SIGNAL && e->signal == EPF_STATS_NO_SIGNAL) {
+		add(t, "a kernel of rank %" PRIu32 " waits for kernels of", e->rank);
+		add_where(t, e);
+		add_age(t, e);
+		add(t, ": they have made %" PRIu64 " steps, it wants %" PRIu64, e->value, e->least);
+		return;
+	}
 	add(t, "%srank %" PRIu32 " waits for signal %" PRIu64, e->kernel ? "a kernel of " : "",
 	    e->rank, e->signal);
 	if (e->peer != WAITS_NONE)

@@ -97,6 +97,34 @@ static void a_kernel_waits_for_a_signal(void **state)
 	close_watched(rig);
 }
 
+/* Stores over NVLink pass no engine: the kernel's report is all there is, and names the rank. */
+static void a_kernel_waits_for_a_store(void **state)
+{
+	struct core_rig *rig = open_watched(NULL, 16);
+	struct epf_wakeup *wakeup = &rig->rank[1].wakeup;
+
+	(void)state;
+	wakeup->kernel_index = 0;
+	wakeup->kernel_least = 8;
+	wakeup->kernel_seen = 7;
+	wakeup->kernel_condition = EPF_WAKE_ON_STORE;
+	look(rig, 10);
+	look(rig, 12);
+	assert_wait("rank", "rank", "1", "signal", 10);
+	assert_int_equal(row("rank", "rank", "1", "wait_number").number, EPF_STATS_NO_SIGNAL);
+	assert_int_equal(row("rank", "rank", "1", "wait_rank").number, 0);
+	assert_int_equal(row("rank", "rank", "1", "wait_value").number, 7);
+	wakeup->kernel_index = UINT32_MAX; /* no such rank */
+	look(rig, 13);
+	look(rig, 14);
+	assert_wait("rank", "rank", "1", "signal", 13);
+	wakeup->kernel_condition = EPF_WAKE_ON_ANY;
+	for (unsigned i = 0; i < 12; i++)
+		look(rig, 15 + 0.1 * i);
+	assert_wait("rank", "rank", "1", "none", 0);
+	close_watched(rig);
+}
+
 static void a_notify_handle_says_who(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
@@ -351,6 +379,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_rank_waits_for_a_signal),
 		cmocka_unit_test(a_kernel_waits_for_a_signal),
+		cmocka_unit_test(a_kernel_waits_for_a_store),
 		cmocka_unit_test(a_notify_handle_says_who),
 		cmocka_unit_test(a_ring_waits_for_an_engine_that_stands_still),
 		cmocka_unit_test(a_bare_put_is_told_by_its_region),

@@ -167,6 +167,26 @@ static void nothing_waits(void **state)
 	end_all();
 }
 
+/* Stores over NVLink have no signal: the sentence names the rank whose kernels are awaited, and what keeps that rank follows as for a signal. */
+static void a_kernel_waits_for_kernels_of_a_rank(void **state)
+{
+	struct epf_stats *st = instance(0, "a");
+	struct epf_stats_block *b = rank(st, 0, 1, 2, 0);
+	struct waits *w;
+
+	(void)state;
+	rank(st, 1, 0, 0, 0);
+	epf_stat_set(b, EPF_STAT_RANK_WAIT_NUMBER, EPF_STATS_NO_SIGNAL);
+	epf_stat_set(b, EPF_STAT_RANK_WAIT_KERNEL, 1);
+	w = graph();
+	assert_non_null(strstr(
+		text(w, entry(w, WAITS_RANK, 0)),
+		"a kernel of rank 0 waits for kernels of rank 1 for 2.0 s: they have made 4 steps, it wants 5"));
+	assert_int_equal(cause_of(w, entry(w, WAITS_RANK, 0))->reason, WAITS_R_BUSY);
+	waits_free(w);
+	end_all();
+}
+
 /* 0 waits for 1, 1 for 2 of the other instance, whose process is stopped: that is the cause of both. */
 static void a_chain_ends_at_a_stopped_process(void **state)
 {
@@ -519,6 +539,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		IN_DIR(nothing_waits),
+		IN_DIR(a_kernel_waits_for_kernels_of_a_rank),
 		IN_DIR(a_chain_ends_at_a_stopped_process),
 		IN_DIR(a_busy_rank_and_one_that_is_elsewhere),
 		IN_DIR(ranks_that_wait_for_each_other),
