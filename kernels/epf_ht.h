@@ -4,19 +4,24 @@
  * Python package and C programs call this. One source for CUDA, HIP and plain C (kernels/ht); with device EPF_LL_CPU the plain C form runs on
  * the calling thread, on host memory.
  *
- * Part of libepf-ll, and stands on a struct epf_ll: same ranks, same device. All ranks must be of one node and reach each other's memory by plain
- * stores. Ranks make the same calls in the same order.
+ * Part of libepf-ll, and stands on a struct epf_ll: same ranks, same device. Ranks make the same calls in the same order.
+ *
+ * Nodes. Ranks that reach each other's memory by plain stores are a node; nodes are numbered by their lowest rank and may differ in size. Between nodes
+ * a row crosses once, to the rank there with the source's index in its own node (modulo the size of that node), which passes it on.
  *
  * A batch: epf_ht_notify() exchanges counts, epf_ht_dispatch() moves rows to the ranks that hold their experts, epf_ht_combine() brings one row of each
- * rank back and adds them. What notify wrote (place, matrix) serves any number of dispatches and combines of the same routing, in any order.
+ * rank back and adds them. What notify and dispatch wrote (place, matrix, plan, links) serves any number of dispatches and combines of the same routing,
+ * in any order.
  *
  *  dispatch  Receives one row for each token and rank, however many of the rank's experts the token has. Order: source rank ascending, then token
  *            ascending. Rows are bytes: any type whose row is a multiple of 16 bytes.
  *  combine   acc = +0; acc += bias[0]; acc += bias[1]; for each rank that has a row of the token, ascending: acc = acc + float(row). FP32, rounded to
- *            nearest even after each addition; then bf16(acc).
+ *            nearest even after each addition; then bf16(acc). With several nodes, for each node that has rows of the token, ascending:
+ *            acc = acc + float(bf16(sum of its ranks' rows, ascending, from +0)), the token's own node likewise.
  *
  * Windows. Rows of other ranks arrive in a window of communication memory that every rank provides and all map; epf_ht_window_bytes() says how large it
  * must be for a call. Rows that do not leave a rank never touch it. A window may be replaced by a larger one between calls, at all ranks.
+ * Rows between nodes pass through memory of the library: epf_ht_reserve().
  *
  * Kernels wait for other ranks, each for at most timeout_ns; then they end with undefined outputs, and epf_ht_check() names who was missing.
  *
@@ -39,12 +44,18 @@ struct epf_ht;
 #define EPF_HT_TOPK_MAX  32u
 #define EPF_HT_LOCAL_MAX 4096u /* experts of a rank */
 
+#define EPF_HT_SIGNALS_PER_RANK 6u
+#define EPF_HT_HOST_WORDS       5u
+
 struct epf_ht_options {
 	size_t size; /* sizeof(struct epf_ht_options) */
 	void *control; /* epf_ht_control_bytes(), zeroed, of the device; the caller's until epf_ht_close() */
 	void *const *
-		peers; /* [ranks]: where this device stores to the control memory of each rank; the own entry is not read */
+		peers; /* [ranks]: where this device stores to the control memory of each rank; NULL: a rank of another node. The own entry is not read */
 	uint64_t timeout_ns; /* of each wait for another rank; 0: the setting gpu-timeout */
+	uint32_t
+		first_signal; /* several nodes: EPF_HT_SIGNALS_PER_RANK * ranks signals from here on are ours */
+	uint32_t reserved;
 };
 
 /* What a row consists of. */
@@ -69,10 +80,11 @@ struct epf_ht_routing {
 	int32_t *
 		place; /* notify: [tokens][ranks], which of this rank's rows for a rank a token is, or -1 */
 	int32_t *matrix; /* notify: [ranks][ranks], (i, r) = rows that ranks 0..i send to r */
+	void *plan; /* notify: epf_ht_plan_bytes(), 16-byte aligned: where rows lie on their way */
 	/*
-	 * notify: int64 [3 + experts / ranks] of host memory that the device reaches, or NULL. [1]: rows this rank receives; [2]: the most that a rank
-	 * receives or gets back, the same number at all ranks; [3 + e]: entries of local expert e, rounded up. See epf_ht_wait_counts(). One notify at a
-	 * time may use an array.
+	 * notify: int64 [EPF_HT_HOST_WORDS + experts / ranks] of host memory that the device reaches, or NULL. [1]: rows this rank receives; [2]: `room`
+	 * and [3]: `across` of the calls, the same at all ranks; [4]: `forwarded`; [EPF_HT_HOST_WORDS + e]: entries of local expert e, rounded up. See
+	 * epf_ht_wait_counts(). One notify at a time may use an array.
 	 */
 	int64_t *host;
 };
@@ -86,9 +98,14 @@ struct epf_ht_dispatch {
 	uint32_t received; /* rows of the outputs */
 	uint32_t room;     /* rows that a window must hold, the same at all ranks */
 	uint32_t blocks;   /* multiprocessors to use at most; 0: chosen */
-	uint32_t reserved;
+	uint32_t
+		across; /* rows that cross between nodes, of the rank that has most; the same at all ranks */
+	uint32_t forwarded; /* rows of links */
 	const int32_t *place;
 	const int32_t *matrix;
+	const void *plan;
+	int32_t *
+		links; /* [forwarded][epf_ht_node_max()]: written, for combines; NULL with 0 rows: not wanted */
 	const void *x; /* [tokens][row.bytes], 16-byte aligned */
 	const void *
 		scales; /* word w of a token's scales at [token * scale_stride[0] + w * scale_stride[1]] */
@@ -111,14 +128,18 @@ struct epf_ht_combine {
 	uint32_t received; /* rows of x */
 	uint32_t room;
 	uint32_t blocks;
+	uint32_t across;
+	uint32_t forwarded;
 	const int32_t *place;
 	const int32_t *matrix;
+	const void *plan;
+	const int32_t *links; /* [forwarded][epf_ht_node_max()], as the dispatch wrote it */
 	const void *
 		x; /* [received][row_bytes], 16-byte aligned: in the order in which dispatch gave them */
 	const float *weights; /* [received][topk], or NULL */
 	const void *bias[2];  /* [tokens][row_bytes], or NULL */
 	void *out;            /* [tokens][row_bytes] */
-	float *out_weights;   /* [tokens][topk]: sums over ranks, ascending, in FP32 */
+	float *out_weights; /* [tokens][topk]: sums over ranks, ascending, in FP32; with several nodes of each, and then over nodes */
 };
 
 /* Returns the bytes of control memory. A pure function. */
@@ -126,6 +147,23 @@ uint64_t epf_ht_control_bytes(uint32_t ranks);
 
 /* Returns the bytes that a window needs for so many rows. A pure function. */
 uint64_t epf_ht_window_bytes(const struct epf_ht_row *row, uint32_t rows);
+
+/* Returns the bytes of a plan. */
+uint64_t epf_ht_plan_bytes(const struct epf_ht *ht, uint32_t tokens);
+
+/* Returns the number of nodes, and of the ranks of the largest one. */
+uint32_t epf_ht_nodes(const struct epf_ht *ht);
+uint32_t epf_ht_node_max(const struct epf_ht *ht);
+
+/*
+ * Returns the bytes of memory between nodes that epf_ht_reserve() would make for `across` rows of this shape; 0: there is enough, as always on one node.
+ */
+uint64_t epf_ht_lacks(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t across);
+
+/*
+ * Collective: makes that memory; all ranks give the same numbers. Call it when no kernel of any rank runs that moves rows. -ENOMEM, errors of epf.h.
+ */
+int epf_ht_reserve(struct epf_ht *ht, const struct epf_ht_row *row, uint32_t across);
 
 /*
  * Collective: kernels and the words they keep. ll: joined, of the same ranks; stays the caller's and must outlive *out. -EINVAL: an option;

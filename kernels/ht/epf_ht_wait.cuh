@@ -36,20 +36,83 @@ EPF_DEV_FN uint32_t ht_warps(const struct ht_job *j)
 	return j->blocks * (j->threads / LL_LANES);
 }
 
+/* This warp's first item of a list that follows `before` items of others: lists are shared out as if they were one. */
+EPF_DEV_FN uint64_t ht_first_item(const struct ht_job *j, uint64_t before)
+{
+	uint32_t warps = ht_warps(j);
+
+	return (ht_warp(j) + warps - (uint32_t)(before % warps)) % warps;
+}
+
 EPF_DEV_FN uint64_t *ht_flag_at(const struct ht_job *j, uint64_t control, uint32_t flag,
 				uint32_t from)
 {
 	return HT_AT(uint64_t, control + (uint64_t)(flag * j->ranks + from) * HT_LINE);
 }
 
-/* The counts that rank `from` wrote: uint32 rows for each rank, then uint32 entries for each of the receiver's experts. */
+EPF_DEV_FN const struct ht_node *ht_node_of(const struct ht_job *j, uint32_t node)
+{
+	return HT_AT(const struct ht_node, j->topology) + node;
+}
+
+/* Ranks of this node. */
+EPF_DEV_FN uint32_t ht_mates(const struct ht_job *j)
+{
+	return ht_node_of(j, j->node)->size;
+}
+
+EPF_DEV_FN uint32_t ht_member(const struct ht_job *j, uint32_t node, uint32_t index)
+{
+	const uint32_t *members =
+		HT_AT(const uint32_t, j->topology + j->nodes * sizeof(struct ht_node));
+
+	return members[ht_node_of(j, node)->first + index];
+}
+
+EPF_DEV_FN uint32_t ht_mate(const struct ht_job *j, uint32_t index)
+{
+	return ht_member(j, j->node, index);
+}
+
+EPF_DEV_FN int ht_is_mate(const struct ht_job *j, uint32_t rank)
+{
+	return ht_peer_of(j, rank)->node == j->node;
+}
+
+/* Where the rows of a source pass through a node: its forwarder there; on its own node the source itself. */
+EPF_DEV_FN uint32_t ht_via(const struct ht_job *j, uint32_t source, uint32_t node)
+{
+	return ht_member(j, node, ht_peer_of(j, source)->index % ht_node_of(j, node)->size);
+}
+
+/*
+ * The counts that rank `from` sends: uint32 rows for each rank, rows for each node, then entries for each of the receiver's experts. Two sets of them, one
+ * for each rank.
+ */
+EPF_DEV_FN uint32_t ht_counts_words(const struct ht_job *j)
+{
+	return (2u * j->ranks + HT_LOCAL_MAX + 3u) / 4u * 4u;
+}
+
+EPF_DEV_FN uint32_t *ht_counts_in(const struct ht_job *j, uint64_t base, uint64_t call,
+				  uint32_t from)
+{
+	return HT_AT(uint32_t, base) +
+	       ((call & 1u) * j->ranks + from) * (uint64_t)ht_counts_words(j);
+}
+
+/* In the control area of a rank of this node. */
 EPF_DEV_FN uint32_t *ht_counts_at(const struct ht_job *j, uint64_t control, uint64_t call,
 				  uint32_t from)
 {
-	uint64_t each = ((uint64_t)j->ranks + HT_LOCAL_MAX) * 4u;
+	return ht_counts_in(j, control + (uint64_t)HT_FLAGS * j->ranks * HT_LINE, call, from);
+}
 
-	return HT_AT(uint32_t, control + (uint64_t)HT_FLAGS * j->ranks * HT_LINE +
-				       ((call & 1u) * j->ranks + from) * each);
+/* What `from` has sent to this rank. */
+EPF_DEV_FN const uint32_t *ht_counts_of(const struct ht_job *j, uint64_t call, uint32_t from)
+{
+	return ht_is_mate(j, from) ? ht_counts_at(j, j->control, call, from)
+				   : ht_counts_in(j, j->counts, call, from);
 }
 
 /* Rows that ranks 0..i send to r; 0 for i = -1. */
@@ -58,10 +121,9 @@ EPF_DEV_FN uint32_t ht_rows_until(const struct ht_job *j, uint32_t i, uint32_t r
 	return i == UINT32_MAX ? 0u : HT_AT(const uint32_t, j->matrix)[i * j->ranks + r];
 }
 
-/* Counts this block as having reached point `at` of its kernel. Returns 1 in all threads of the last one. */
-EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint32_t at)
+/* Counts this block as having reached a point of its kernel. Returns 1 in all threads of the last one. */
+EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint64_t *done)
 {
-	uint64_t *done = &ht_state_of(j)->done[at];
 	int last = 0;
 
 	epf_block_barrier();
@@ -74,12 +136,13 @@ EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint32_t at)
 	return epf_block_result(last);
 }
 
-/* Sets a flag at every rank; a warp. What the block has seen written is visible to who acquires it. */
+/* Sets a flag at every rank of this node; a warp. What the block has seen written is visible to who acquires it. */
 EPF_DEV_FN void ht_set_flags(const struct ht_job *j, uint32_t flag, uint64_t value)
 {
 	epf_fence_sys();
-	for (uint32_t r = epf_lane(); r < j->ranks; r += LL_LANES)
-		epf_st_relaxed_sys(ht_flag_at(j, ht_peer_of(j, r)->control, flag, j->rank), value);
+	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES)
+		epf_st_relaxed_sys(
+			ht_flag_at(j, ht_peer_of(j, ht_mate(j, i))->control, flag, j->rank), value);
 }
 
 EPF_DEV_FN uint64_t ht_limit(const struct ht_job *j)
@@ -108,11 +171,14 @@ EPF_DEV_COLD void ht_complain(const struct ht_job *j, uint32_t bad, uint64_t wan
 			   j->rank, want, seen);
 }
 
-/* Waits until one rank's flag has reached `value`. Returns 0, or 1 if it did not in time. */
-EPF_DEV_FN int ht_wait_flag(const struct ht_job *j, uint32_t flag, uint32_t rank, uint64_t value)
+/*
+ * Waits until a word has reached `value`. rank: who is to do it; flag: what it then has not done, for the host; why and number: for who watches. Returns 0,
+ * or 1 if it did not in time.
+ */
+EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64_t value,
+			    uint32_t flag, uint32_t rank, uint32_t why, uint32_t number)
 {
 	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
-	const uint64_t *word = ht_flag_at(j, j->control, flag, rank);
 	struct epf_dev_clock clock = { 0, 0, 0 };
 	uint64_t seen;
 	int code = 0;
@@ -127,7 +193,7 @@ EPF_DEV_FN int ht_wait_flag(const struct ht_job *j, uint32_t flag, uint32_t rank
 			code = EPF_GPU_ABORTED;
 		else if (epf_timer() - clock.start > ht_limit(j))
 			code = EPF_GPU_TIMEOUT;
-		epf_dev_lasts(ctx, &clock, EPF_WAKE_ON_STORE, rank, value, seen);
+		epf_dev_lasts(ctx, &clock, why, number, value, seen);
 	}
 	epf_dev_report_end(ctx, &clock);
 	if ((int64_t)(seen - value) >= 0)
@@ -136,8 +202,29 @@ EPF_DEV_FN int ht_wait_flag(const struct ht_job *j, uint32_t flag, uint32_t rank
 	return 1;
 }
 
-/* Waits for a flag of every rank; all threads of the block, which then see what those ranks had written. Returns 1 if one was late. */
-EPF_DEV_FN int ht_wait_flags(const struct ht_job *j, uint32_t flag, uint64_t value)
+/* Waits until the flag of a rank of this node has reached `value`. */
+EPF_DEV_FN int ht_wait_flag(const struct ht_job *j, uint32_t flag, uint32_t rank, uint64_t value)
+{
+	return ht_wait_word(j, ht_flag_at(j, j->control, flag, rank), value, flag, rank,
+			    EPF_WAKE_ON_STORE, rank);
+}
+
+/* Waits until a rank of another node has added to its signal here so many times. */
+EPF_DEV_FN int ht_wait_signal(const struct ht_job *j, uint32_t kind, uint32_t rank, uint64_t times)
+{
+	uint32_t number = j->first_signal + kind * j->ranks + rank;
+	uint32_t flag = kind < HT_SIG_ROWS ? kind : HT_ROWS;
+
+	return ht_wait_word(j, epf_dev_signal_word(HT_AT(const struct epf_gpu_ctx, j->ctx), number),
+			    ht_peer_of(j, rank)->base[kind] + times, flag, rank, EPF_WAKE_ON_SIGNAL,
+			    number);
+}
+
+/*
+ * Waits for a flag of every rank of this node, and with `far` for the counts of the others; all threads of the block, which then see what those
+ * ranks had written. Returns 1 if one was late.
+ */
+EPF_DEV_FN int ht_wait_ranks(const struct ht_job *j, uint32_t flag, uint64_t value, int far)
 {
 	EPF_DEV_SHARED int late;
 
@@ -146,10 +233,16 @@ EPF_DEV_FN int ht_wait_flags(const struct ht_job *j, uint32_t flag, uint64_t val
 		late = 0;
 	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
-		if (ht_wait_flag(j, flag, r, value))
+		if (ht_is_mate(j, r) ? ht_wait_flag(j, flag, r, value)
+				     : far && ht_wait_signal(j, HT_SIG_COUNTS, r, value))
 			late = 1;
 	epf_block_barrier();
 	return late;
+}
+
+EPF_DEV_FN int ht_wait_flags(const struct ht_job *j, uint32_t flag, uint64_t value)
+{
+	return ht_wait_ranks(j, flag, value, 0);
 }
 
 #endif

@@ -7,23 +7,41 @@
 #include "kernels/ht/job.h"
 #include "kernels/ll/ll.h"
 
+_Static_assert(HT_HOST == EPF_HT_HOST_WORDS && HT_SIGNALS == EPF_HT_SIGNALS_PER_RANK &&
+		       HT_RANKS_MAX == EPF_HT_RANKS_MAX && HT_LOCAL_MAX == EPF_HT_LOCAL_MAX,
+	       "what kernels and callers know of each other");
+
 /* Kernels, as entry points of a device. */
 enum ht_kernel {
 	HT_K_LAYOUT,
 	HT_K_NOTIFY,
+	HT_K_READY,
 	HT_K_DISPATCH,
 	HT_K_COMBINE,
 	HT_KERNELS,
+};
+
+/* Communication memory that ranks of other nodes write. */
+struct ht_area {
+	void *at; /* NULL: none */
+	uint64_t bytes;
+	uint32_t region;
 };
 
 struct epf_ht {
 	struct epf_ll *ll;
 	struct epf_ht_options opts;
 	void *words;           /* struct ht_state, then struct ht_peer [ranks]: device memory */
-	struct ht_peer *peers; /* the same peers, as last written */
+	struct ht_peer *peers; /* the same peers, as they began */
 	void *window;
 	uint64_t window_bytes;
-	uint64_t tickets; /* notifications that wrote to host memory */
+	/* Nodes. */
+	uint32_t nodes;
+	uint32_t node;
+	uint32_t node_max;
+	struct ht_area counts; /* region of counts; with several nodes only */
+	struct ht_area net;    /* region of rows */
+	uint64_t tickets;      /* notifications that wrote to host memory */
 	uint32_t threads;
 	uint32_t blocks; /* at most, of a launch */
 	struct epf_gpu_module *code;
@@ -32,6 +50,18 @@ struct epf_ht {
 
 /* Where rows, and what travels with them, lie in a window. */
 struct ht_layout ht_layout_of(const struct epf_ht_row *row, uint32_t rows);
+
+/* How a row crosses between nodes: with the indices it has at so many ranks, or as a sum, without. */
+struct ht_record ht_record_of(const struct epf_ht_row *row, uint32_t heads);
+
+struct ht_plan ht_plan_of(const struct epf_ht *ht, uint32_t tokens);
+
+/* Finds the nodes: fills in what is of the topology in ht, peers and nodes [ranks], members [ranks]. Collective. */
+int ht_find_nodes(struct epf_ht *ht, struct ht_node *nodes, uint32_t *members);
+
+/* Communication memory of at least so many bytes, at all ranks; a smaller one goes first. Collective. */
+int ht_area_make(struct epf_ht *ht, struct ht_area *area, uint64_t bytes);
+void ht_area_end(struct epf_ht *ht, struct ht_area *area);
 
 /* Runs the blocks of a kernel one after another on the calling thread. */
 void ht_cpu_run(struct epf_ht *ht, enum ht_kernel kernel, const struct ht_job *job);

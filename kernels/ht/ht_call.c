@@ -17,6 +17,16 @@ static struct ht_job job_begin(const struct epf_ht *ht)
 		.control = (uintptr_t)ht->opts.control,
 		.window = (uintptr_t)ht->window,
 		.timeout_ns = ht->opts.timeout_ns,
+		.topology = (uintptr_t)ht->words + sizeof(struct ht_state) +
+			    ht->ll->ranks * sizeof(struct ht_peer),
+		.counts = (uintptr_t)ht->counts.at,
+		.net = (uintptr_t)ht->net.at,
+		.counts_region = ht->counts.region,
+		.net_region = ht->net.region,
+		.first_signal = ht->opts.first_signal,
+		.nodes = ht->nodes,
+		.node = ht->node,
+		.node_max = ht->node_max,
 		.rank = ht->ll->rank,
 		.ranks = ht->ll->ranks,
 		.threads = ht->threads,
@@ -38,6 +48,20 @@ static int launch(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *j, vo
 	err = epf_gpu_module_launch(ht->code, ht->kernel[kernel], stream, j->blocks, ht->threads,
 				    args);
 	return err ? ll_fail_fabric(err, "high-throughput kernel") : 0;
+}
+
+/* A kernel that moves rows, behind one that waits for the other nodes. */
+static int launch_move(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *j, void *stream)
+{
+	uint32_t blocks = j->blocks;
+	int err = 0;
+
+	if (ht->nodes > 1) {
+		j->blocks = 1;
+		err = launch(ht, HT_K_READY, j, stream);
+		j->blocks = blocks;
+	}
+	return err ? err : launch(ht, kernel, j, stream);
 }
 
 static int given(const void *p, const char *name, uint32_t align)
@@ -110,9 +134,13 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 		err = given(r->place, "place", 4);
 	if (!err)
 		err = given(r->matrix, "matrix", 4);
+	if (!err)
+		err = given(r->plan, "plan", HT_VEC);
 	if (err)
 		return err;
-	j.blocks = j.ranks;
+	j.plan = (uintptr_t)r->plan;
+	j.at = ht_plan_of(ht, r->tokens);
+	j.blocks = j.ranks + (ht->nodes > 1 ? ht->nodes : 0);
 	if (r->host) {
 		j.ticket = ++ht->tickets;
 		EPF_STORE_RELAXED((uint64_t *)r->host,
@@ -162,11 +190,34 @@ static uint32_t blocks_of(const struct epf_ht *ht, uint32_t wanted)
 	return blocks;
 }
 
+/* What a call has of its plan, and of the memory between nodes. */
+static int job_of_plan(struct epf_ht *ht, const void *plan, const struct epf_ht_row *row,
+		       uint32_t heads, uint32_t across, const int32_t *links, uint32_t forwarded,
+		       struct ht_job *j)
+{
+	int err = given(plan, "plan", HT_VEC);
+
+	j->rec = ht_record_of(row, heads);
+	if (!err && ht->nodes > 1 && 2 * (uint64_t)across * j->rec.bytes > ht->net.bytes)
+		err = ll_fail(-E2BIG,
+			      "%u rows between nodes need %llu bytes, there are %llu: reserve them",
+			      across, 2ull * across * j->rec.bytes,
+			      (unsigned long long)ht->net.bytes);
+	if (!err && forwarded)
+		err = given(links, "links", 4);
+	j->plan = (uintptr_t)plan;
+	j->at = ht_plan_of(ht, j->tokens);
+	j->net_room = across;
+	j->links = (uintptr_t)links;
+	j->forwarded = forwarded;
+	return err;
+}
+
 static int check_window(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t room)
 {
 	uint64_t bytes = epf_ht_window_bytes(row, room);
 
-	if (ht->ll->ranks == 1 || bytes <= ht->window_bytes)
+	if (ht->node_max == 1 || bytes <= ht->window_bytes)
 		return 0;
 	return ll_fail(-E2BIG, "%u rows need a window of %llu bytes, there are %llu", room,
 		       (unsigned long long)bytes, (unsigned long long)ht->window_bytes);
@@ -192,11 +243,14 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 		err = given(d->out_index, "out_index", 8);
 	if (!err)
 		err = given(d->matrix, "matrix", 4);
+	j.tokens = d->tokens;
+	if (!err)
+		err = job_of_plan(ht, d->plan, &d->row, ht->node_max, d->across, d->links,
+				  d->forwarded, &j);
 	if (err)
 		return err;
 	j.blocks = blocks_of(ht, d->blocks);
 	j.lay = ht_layout_of(&d->row, d->room);
-	j.tokens = d->tokens;
 	j.topk = d->row.topk;
 	j.local = d->local;
 	j.room = d->room;
@@ -215,7 +269,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.out_scales = (uintptr_t)d->out_scales;
 	j.out_index = (uintptr_t)d->out_index;
 	j.out_weights = (uintptr_t)d->out_weights;
-	return launch(ht, HT_K_DISPATCH, &j, stream);
+	return launch_move(ht, HT_K_DISPATCH, &j, stream);
 }
 
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream)
@@ -235,11 +289,13 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 		err = given(c->out, "out", HT_VEC);
 	if (!err)
 		err = given(c->matrix, "matrix", 4);
+	j.tokens = c->tokens;
+	if (!err)
+		err = job_of_plan(ht, c->plan, &row, 0, c->across, c->links, c->forwarded, &j);
 	if (err)
 		return err;
 	j.blocks = blocks_of(ht, c->blocks);
 	j.lay = ht_layout_of(&row, c->room);
-	j.tokens = c->tokens;
 	j.topk = c->topk;
 	j.room = c->room;
 	j.row_bytes = c->row_bytes;
@@ -252,7 +308,7 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 	j.bias[1] = (uintptr_t)c->bias[1];
 	j.out = (uintptr_t)c->out;
 	j.out_weights = c->topk ? (uintptr_t)c->out_weights : 0;
-	return launch(ht, HT_K_COMBINE, &j, stream);
+	return launch_move(ht, HT_K_COMBINE, &j, stream);
 }
 
 /* Appends the ranks that are late with one flag, and forgets them. Returns how many. */

@@ -9,32 +9,40 @@
 
 #include <sched.h>
 
+enum { WAKE_EVERY = 4096 };
+
 static void (*const kernels[HT_KERNELS])(const struct ht_job *job) = {
-	[HT_K_LAYOUT] = ht_layout,
-	[HT_K_NOTIFY] = ht_notify,
-	[HT_K_DISPATCH] = ht_dispatch,
-	[HT_K_COMBINE] = ht_combine,
+	[HT_K_LAYOUT] = ht_layout,     [HT_K_NOTIFY] = ht_notify,   [HT_K_READY] = ht_ready,
+	[HT_K_DISPATCH] = ht_dispatch, [HT_K_COMBINE] = ht_combine,
 };
 
 /* Whose kernel this thread runs. */
-static _Thread_local struct epf_ll *running;
+static _Thread_local struct epf_ht *running;
+static _Thread_local uint32_t turns;
 
-/* A turn of a wait: the engine may have no thread but this one. */
+/* A turn of a wait: the engine may have no thread but this one, or one that sleeps, which a command of the host wakes. */
 static void relax(void)
 {
-	if (!epf_progress(running->ep))
-		(void)sched_yield();
+	if (epf_progress(running->ll->ep))
+		return;
+	if (running->nodes > 1 && turns++ % WAKE_EVERY == 0)
+		(void)epf_flush_post(running->ll->ring, 0);
+	(void)sched_yield();
 }
 
 void ht_cpu_run(struct epf_ht *ht, enum ht_kernel kernel, const struct ht_job *job)
 {
-	running = ht->ll;
+	running = ht;
+	turns = 0;
 	epf_host_relax = relax;
 	for (uint32_t b = 0; b < job->blocks; b++) {
 		epf_host_block = b;
 		kernels[kernel](job);
 	}
 	epf_host_relax = NULL;
+	/* Kernels cannot wake a core that sleeps; a command of the host does. */
+	if (ht->nodes > 1)
+		(void)epf_flush_post(ht->ll->ring, 0);
 }
 
 static void run_grid(const struct epf_gpu_launch *l, enum ht_kernel kernel)
@@ -53,12 +61,14 @@ static void run_grid(const struct epf_gpu_launch *l, enum ht_kernel kernel)
 
 FAKE(layout, HT_K_LAYOUT)
 FAKE(notify, HT_K_NOTIFY)
+FAKE(ready, HT_K_READY)
 FAKE(dispatch, HT_K_DISPATCH)
 FAKE(combine, HT_K_COMBINE)
 
 static const struct epf_gpu_fake_kernel fake[] = {
 	{ "_ZN9ep_fabric2ht6layoutE6ht_job", fake_layout },
 	{ "_ZN9ep_fabric2ht6notifyE6ht_job", fake_notify },
+	{ "_ZN9ep_fabric2ht13cached_notifyE6ht_job", fake_ready },
 	{ "_ZN9ep_fabric2ht8dispatchE6ht_job", fake_dispatch },
 	{ "_ZN9ep_fabric2ht7combineE6ht_job", fake_combine },
 	{ NULL, NULL },

@@ -26,6 +26,11 @@ KERNEL notify(JOB j)
 	ht_notify(&j);
 }
 
+KERNEL cached_notify(JOB j)
+{
+	ht_ready(&j);
+}
+
 KERNEL dispatch(JOB j)
 {
 	ht_dispatch(&j);

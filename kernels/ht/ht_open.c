@@ -3,24 +3,30 @@
 #include "kernels/ht/ht.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK_THREADS = 512 /* ht_kernels.cu promises it to the compiler */, BLOCKS_CPU = 1 };
 
-/* As C++ names them: profilers show ep_fabric::ht::dispatch, and tools that look for "dispatch" find it. */
+/* As C++ names them: profilers show ep_fabric::ht::dispatch, and tools that look for "dispatch" or "notify" find it. */
 static const char *const names[HT_KERNELS] = {
 	[HT_K_LAYOUT] = "_ZN9ep_fabric2ht6layoutE6ht_job",
 	[HT_K_NOTIFY] = "_ZN9ep_fabric2ht6notifyE6ht_job",
+	[HT_K_READY] = "_ZN9ep_fabric2ht13cached_notifyE6ht_job",
 	[HT_K_DISPATCH] = "_ZN9ep_fabric2ht8dispatchE6ht_job",
 	[HT_K_COMBINE] = "_ZN9ep_fabric2ht7combineE6ht_job",
 };
 
+/* ht_counts_words() */
+static uint64_t counts_bytes(uint64_t ranks)
+{
+	return (2u * ranks + HT_LOCAL_MAX + 3u) / 4u * 16u;
+}
+
 uint64_t epf_ht_control_bytes(uint32_t ranks)
 {
-	uint64_t counts = ((uint64_t)ranks + HT_LOCAL_MAX) * 4u;
-
-	return (uint64_t)HT_FLAGS * ranks * HT_LINE + 2u * ranks * counts;
+	return (uint64_t)HT_FLAGS * ranks * HT_LINE + 2u * ranks * counts_bytes(ranks);
 }
 
 static uint64_t line_up(uint64_t bytes)
@@ -69,33 +75,65 @@ static int load_kernels(struct epf_ht *ht)
 	return err ? ll_fail_fabric(err, "high-throughput kernels") : 0;
 }
 
+/* Where the signals of the ranks of other nodes begin to count. */
+static int find_bases(struct epf_ht *ht)
+{
+	struct epf_ll *ll = ht->ll;
+	uint64_t end = ht->opts.first_signal + (uint64_t)EPF_HT_SIGNALS_PER_RANK * ll->ranks;
+
+	if (ht->nodes > 1 && end > epf_signal_count(ll->ep))
+		return ll_fail(-ENOSPC,
+			       "%llu signals are needed, there are %u: raise the setting `signals`",
+			       (unsigned long long)end, epf_signal_count(ll->ep));
+	for (uint32_t r = 0; r < ll->ranks && ht->nodes > 1; r++)
+		for (uint32_t k = 0; k < HT_SIGNALS; k++)
+			ht->peers[r].base[k] =
+				epf_signal_value(ll->ep, ht->opts.first_signal + k * ll->ranks + r);
+	return 0;
+}
+
+/* State, then peers, then nodes and their members. */
 static int make_words(struct epf_ht *ht)
 {
 	struct epf_ll *ll = ht->ll;
-	uint64_t bytes = sizeof(struct ht_state) + ll->ranks * sizeof(struct ht_peer);
-	struct ht_state state = { 0 };
+	uint64_t peers = ll->ranks * sizeof(struct ht_peer);
+	uint64_t nodes = ll->ranks * sizeof(struct ht_node), members = ll->ranks * 4u;
+	uint64_t bytes = sizeof(struct ht_state) + peers + nodes + members;
+	uint8_t *words = calloc(1, bytes);
+	struct ht_node *node = calloc(ll->ranks, sizeof(*node));
+	uint32_t *member = calloc(ll->ranks, sizeof(*member));
 	int err;
 
 	ht->peers = calloc(ll->ranks, sizeof(*ht->peers));
-	if (!ht->peers)
-		return ll_fail(-ENOMEM, "no memory for %u ranks", ll->ranks);
-	for (uint32_t r = 0; r < ll->ranks; r++) {
-		void *at = r == ll->rank ? ht->opts.control : ht->opts.peers[r];
+	err = words && node && member && ht->peers
+		      ? ht_find_nodes(ht, node, member)
+		      : ll_fail(-ENOMEM, "no memory for %u ranks", ll->ranks);
+	if (!err)
+		err = find_bases(ht);
+	if (!err)
+		err = ll->dev->alloc(ll, bytes, &ht->words);
+	if (!err) {
+		uint8_t *at = words + sizeof(struct ht_state);
 
-		if (!at)
-			return ll_fail(
-				-EINVAL,
-				"rank %u cannot store to the memory of rank %u, which high throughput needs",
-				ll->rank, r);
-		ht->peers[r].control = (uintptr_t)at;
+		for (uint32_t r = 0; r < ll->ranks; r++)
+			ht->peers[r].control =
+				(uintptr_t)(r == ll->rank ? ht->opts.control : ht->opts.peers[r]);
+		memcpy(at, ht->peers, peers);
+		memcpy(at + peers, node, ht->nodes * sizeof(*node));
+		memcpy(at + peers + ht->nodes * sizeof(*node), member, members);
+		err = ll->dev->copy(ll, ht->words, words, bytes);
 	}
-	err = ll->dev->alloc(ll, bytes, &ht->words);
-	if (!err)
-		err = ll->dev->copy(ll, ht->words, &state, sizeof(state));
-	if (!err)
-		err = ll->dev->copy(ll, (uint8_t *)ht->words + sizeof(state), ht->peers,
-				    ll->ranks * sizeof(*ht->peers));
+	free(words);
+	free(node);
+	free(member);
 	return err;
+}
+
+static int make_counts(struct epf_ht *ht)
+{
+	uint64_t ranks = ht->ll->ranks;
+
+	return ht->nodes == 1 ? 0 : ht_area_make(ht, &ht->counts, 4 * ranks * counts_bytes(ranks));
 }
 
 int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf_ht **out)
@@ -123,6 +161,8 @@ int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf
 	if (!err)
 		err = make_words(ht);
 	ht->opts.peers = NULL; /* the caller's */
+	if (!err)
+		err = make_counts(ht);
 	if (!err) {
 		err = epf_barrier(ll->ep);
 		if (err)
@@ -141,6 +181,7 @@ void epf_ht_close(struct epf_ht *ht)
 		return;
 	if (ht->code)
 		epf_gpu_module_unload(ht->code);
+	/* Memory between nodes stays with the fabric's object: peers may still be on their way to it. */
 	ht->ll->dev->free(ht->ll, ht->words);
 	free(ht->peers);
 	free(ht);
@@ -149,18 +190,26 @@ void epf_ht_close(struct epf_ht *ht)
 int epf_ht_set_window(struct epf_ht *ht, void *window, uint64_t bytes, void *const *peers)
 {
 	struct epf_ll *ll = ht->ll;
+	int err = 0;
 
 	if (!window || (uintptr_t)window % HT_LINE)
 		return ll_fail(-EINVAL, "window at %p: an address is needed, a multiple of %u",
 			       window, HT_LINE);
-	for (uint32_t r = 0; r < ll->ranks; r++) {
-		if (r != ll->rank && !peers[r])
+	for (uint32_t r = 0; r < ll->ranks && !err; r++) {
+		uint8_t *words = (uint8_t *)ht->words + sizeof(struct ht_state);
+		uint64_t at = (uintptr_t)(r == ll->rank ? window : peers[r]);
+
+		if (ht->peers[r].node != ht->node)
+			continue;
+		if (!at)
 			return ll_fail(-EINVAL, "rank %u cannot store to the window of rank %u",
 				       ll->rank, r);
-		ht->peers[r].window = r == ll->rank ? (uintptr_t)window : (uintptr_t)peers[r];
+		/* Kernels change the peer's other words. */
+		err = ll->dev->copy(
+			ll, words + r * sizeof(struct ht_peer) + offsetof(struct ht_peer, window),
+			&at, sizeof(at));
 	}
 	ht->window = window;
 	ht->window_bytes = bytes;
-	return ll->dev->copy(ll, (uint8_t *)ht->words + sizeof(struct ht_state), ht->peers,
-			     ll->ranks * sizeof(*ht->peers));
+	return err;
 }

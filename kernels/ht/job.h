@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the high-throughput kernels and the code that launches them agree on: the control area and the window that peers write, what a rank keeps in
- * memory of its device, and the argument of a launch. Included as C, CUDA and HIP; by kernels/ht only.
+ * What the high-throughput kernels and the code that launches them agree on: the memory that peers write, what a rank keeps in memory of its device, the
+ * plan of a batch, and the argument of a launch. Included as C, CUDA and HIP; by kernels/ht only.
  *
- * Every rank has two areas that the other ranks of its node map. The control area has flags and counts and never moves. The window
- * receives rows and may be replaced by a larger one between calls.
+ * A node is a set of ranks that map each other's memory. Every rank has two areas that the other ranks of its node map: the control area, with flags and
+ * counts, which never moves; and the window, which receives rows and may be replaced by a larger one between calls. Ranks of other nodes are
+ * reached by commands, in two regions of communication memory: one for counts, and one for rows, half of which is sent from and half received into.
+ *
+ * The forwarder of a source at a node is the rank there with the source's index in its own node, modulo the size of that node.
  */
 #ifndef EPF_KERNELS_HT_JOB_H
 #define EPF_KERNELS_HT_JOB_H
@@ -18,6 +21,11 @@
 #define HT_VEC       16u   /* bytes that a lane moves at once */
 #define HT_VECS      4u    /* of a lane in a piece */
 #define HT_NODE      8u    /* ranks that get_dispatch_layout() counts as one node */
+#define HT_RANKS_MAX 1024u /* EPF_HT_RANKS_MAX */
+#define HT_HOST      5u    /* EPF_HT_HOST_WORDS */
+#define HT_SLICES \
+ 4u /* parts in which rows cross between nodes: a part is forwarded while the next one arrives */
+#define HT_PUT_BYTES (256u << 10) /* of a command, at most */
 
 /* Flags. Each holds a number of calls and only grows. */
 enum ht_flag {
@@ -34,12 +42,31 @@ enum ht_bad {
 	HT_BAD_ROOM = 16,  /* more rows than there is room for: the rest was left out */
 };
 
+/* Signals by which ranks of other nodes say the same: number first_signal + kind * ranks + who adds. */
+enum ht_signal {
+	HT_SIG_COUNTS = 0,
+	HT_SIG_READY = 1, /* what the call brought across nodes is read: the next one may write */
+	HT_SIG_ROWS = 2,  /* and behind it one for each further slice */
+	HT_SIGNALS = HT_SIG_ROWS + HT_SLICES,
+};
+
 /* What a rank keeps for each rank. In device memory. */
 struct ht_peer {
-	uint64_t control; /* its control area, as this rank stores to it */
-	uint64_t window;  /* its window */
-	uint64_t late;    /* 1 + enum ht_flag that it did not set in time; 0: none */
-	uint64_t reserved[13];
+	uint64_t
+		control; /* its control area, as this rank stores to it; 0: it is of another node */
+	uint64_t window; /* its window */
+	uint64_t late;   /* 1 + enum ht_flag that it did not set in time; 0: none */
+	/* Its signals here: where they began to count; for rows, which do not come in every call, what was last awaited. */
+	uint64_t base[HT_SIGNALS];
+	uint32_t node;
+	uint32_t index; /* in its node, ranks ascending */
+	uint64_t reserved[6];
+};
+
+/* A node: its ranks are size entries of the list of members, from the first on. */
+struct ht_node {
+	uint32_t first;
+	uint32_t size;
 };
 
 EPF_STATIC_ASSERT(sizeof(struct ht_peer) == HT_LINE, "a rank's words are one line");
@@ -51,10 +78,45 @@ struct ht_state {
 	uint64_t done[2]; /* blocks of the running kernel that have sent; that have ended */
 	uint64_t bad;     /* enum ht_bad */
 	uint64_t rows;    /* the number of rows that did not fit */
-	uint64_t reserved[10];
+	uint64_t go;      /* what block 0 has waited for across nodes: ht_wait_slice() */
+	uint64_t staged[HT_SLICES]; /* blocks of the running kernel that have staged a slice */
+	/* Where the commands of each slice went: to be retired before the kernel ends. */
+	uint64_t ring[HT_SLICES]; /* struct epf_gpu_ring; 0: none */
+	uint64_t ticket[HT_SLICES];
+	uint64_t shared[HT_SLICES];
+	uint64_t reserved[9];
 };
 
-EPF_STATIC_ASSERT(sizeof(struct ht_state) == HT_LINE, "state is one line");
+EPF_STATIC_ASSERT(sizeof(struct ht_state) == 2 * HT_LINE, "state is two lines");
+
+/* Rows that cross between this rank and another. Places are rows of the areas that this rank, and that the other one, has for rows across nodes. */
+struct ht_leg {
+	int32_t rank; /* -1: no leg */
+	uint32_t rows;
+	uint32_t mine;
+	uint32_t theirs;
+};
+
+/*
+ * The plan of a batch, int32 words that notify writes. Byte offsets; a function of topology and tokens. A dispatch sends along `out` and
+ * receives along `in`; a combine goes the other way.
+ */
+struct ht_plan {
+	uint64_t need; /* rows that the areas across nodes must hold, the same at all ranks */
+	uint64_t out;  /* struct ht_leg [nodes]: to the forwarders of this rank */
+	uint64_t in;   /* struct ht_leg [ranks]: from those that it forwards for */
+	uint64_t
+		totals; /* [size][size] of this node: rows that go from one member to another in a combine */
+	/*
+	 * [ranks][size]: where a combine has the rows of a member of this node for a source, in the window of the rank that adds them: the source
+	 * itself, or its forwarder.
+	 */
+	uint64_t parts;
+	uint64_t
+		place; /* [tokens][nodes]: which of this rank's rows for a node a token is, or -1 */
+	uint64_t order; /* [nodes][tokens]: the token that is a row; several nodes only */
+	uint64_t bytes;
+};
 
 /* Byte offsets in a window: rows, then what travels with each. A function of the call's shape, the same at every rank. */
 struct ht_layout {
@@ -65,6 +127,16 @@ struct ht_layout {
 	uint64_t bytes;
 };
 
+/* A row as it crosses between nodes: its bytes, then, at these offsets, what travels with it. Without heads (combine): weights only. */
+struct ht_record {
+	uint32_t index;   /* int64 [topk] */
+	uint32_t scales;  /* [scale_words] */
+	uint32_t weights; /* float [topk] */
+	uint32_t
+		head; /* int32 [size of the receiver's node]: final index at each of its members, or -1 */
+	uint32_t bytes; /* a multiple of HT_VEC */
+};
+
 /* The argument of every kernel, by value. Addresses are device addresses; 0: not given. */
 struct ht_job {
 	uint64_t ctx;     /* struct epf_gpu_ctx */
@@ -73,6 +145,22 @@ struct ht_job {
 	uint64_t window;
 	uint64_t timeout_ns;
 	struct ht_layout lay;
+	struct ht_plan at;
+	struct ht_record rec;
+	uint64_t topology; /* struct ht_node [nodes], then uint32 members [ranks] */
+	uint64_t counts;   /* region of counts: received [2][ranks], then sent [2][ranks] */
+	uint64_t net;      /* region of rows: sent [net_room], then received [net_room] */
+	uint64_t plan;     /* struct ht_plan says what is where */
+	uint64_t
+		links; /* int32 [forwarded rows][node_max]: which of the source's rows for a member a row is, or -1 */
+	uint32_t counts_region;
+	uint32_t net_region;
+	uint32_t net_room;  /* rows */
+	uint32_t forwarded; /* rows of links */
+	uint32_t first_signal;
+	uint32_t nodes;
+	uint32_t node;     /* this rank's */
+	uint32_t node_max; /* ranks of the largest node */
 	uint32_t rank;
 	uint32_t ranks;
 	uint32_t threads; /* of a block */
@@ -94,7 +182,7 @@ struct ht_job {
 	uint64_t per_expert; /* int32 [ranks * local] */
 	uint64_t place;  /* int32 [tokens][ranks]: which of this rank's rows for that rank, or -1 */
 	uint64_t matrix; /* int32 [ranks][ranks]: (i, r) = rows that ranks 0..i send to r */
-	uint64_t host;   /* int64 [3 + local] that the CPU waits for */
+	uint64_t host;   /* int64 [HT_HOST + local] that the CPU waits for */
 	uint64_t ticket; /* what is written to its first word last */
 	/* rows */
 	uint64_t x;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# High-throughput dispatch and combine behind deep_ep.Buffer on a machine with one or more GPUs: right, repeatable, in graphs, with a lost rank; DeepEP's
-# own tests, unmodified, on our package; and how fast.
+# High-throughput dispatch and combine behind deep_ep.Buffer on a machine with one or more GPUs: right, repeatable, in graphs, with a lost rank, on one
+# node and on two that share the machine; DeepEP's own tests, unmodified, on our package; and how fast.
 #
 #   tests/gpu/ht.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--deepep-tests DIR] [--deepep-later DIR]
 #
@@ -13,7 +13,7 @@
 # --cases         random cases (100), each run twice
 # --steps         replays of a graph (200)
 # --only          parts whose name matches
-# --deepep-tests  DeepEP v1.2.1's folder of tests: its test_intranode.py runs on our package
+# --deepep-tests  DeepEP v1.2.1's folder of tests: its test_intranode.py runs on our package, and its test_internode.py, as two nodes of 8 processes
 # --deepep-later  a later release's tests/legacy
 #
 # Each part has a limit and a log. Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
@@ -105,7 +105,50 @@ for tokens in 4096 128; do
 	[ -z "$deepep_tests" ] || part "deepep-$tokens" 120 env -C "$deepep_tests" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"
 	[ -z "$deepep_later" ] || part "deepep-later-$tokens" 120 env -C "$deepep_later" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"
 done
+# Two nodes on one machine: what lies between them goes by commands. A daemon copies it: copies of a rank's own process may wait in the GPU's driver for its
+# kernels. Without ep-fabric in the build the ranks copy.
+daemon=""
+for at in "$build" "$build/tools"; do
+	[ -x "$at/ep-fabric" ] || continue
+	mkdir -p "$out/run"
+	EPF_CORE_IDLE=pause "$at/ep-fabric" run --instance=ht --runtime-dir="$out/run" --stats-dir="$out/run" >"$out/daemon.log" 2>&1 &
+	daemon=$!
+	trap 'kill $daemon; leave_nothing' EXIT
+	for ((i = 0; i < 100; i++)); do [ -S "$out/run/ht.sock" ] || sleep 0.1; done
+	export EPF_SERVICE=$out/run/ht.sock
+	break
+done
+export CUDA_MODULE_LOADING=EAGER
+nodes=$(for ((r = 0; r < ranks; r++)); do printf '%s%s' "${nodes_comma:-}" $((r * 2 / ranks)) && nodes_comma=,; done)
+run nodes-table ht-table --nodes "$nodes"
+run nodes-random ht-random --cases "$cases" --nodes "$nodes"
+run nodes-layers ht-layers --nodes "$nodes"
+run nodes-graphs ht-graphs --steps "$steps" --nodes "$nodes"
+run nodes-mixed ht-mixed --nodes "$nodes"
+run nodes-threads ht-threads --nodes "$nodes"
+run nodes-callers ht-callers --nodes "$nodes"
+
+# internode ARGUMENT...: DeepEP's test, a launch for each node
+# shellcheck disable=SC2317
+internode()
+{
+	local port=$((20000 + RANDOM % 10000)) failed=0 second
+
+	env -C "$deepep_tests" WORLD_SIZE=2 RANK=1 EPF_NODE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" python3 test_internode.py "$@" &
+	second=$!
+	env -C "$deepep_tests" WORLD_SIZE=2 RANK=0 EPF_NODE=0 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" python3 test_internode.py "$@" || failed=1
+	wait "$second" && return "$failed"
+}
+export -f internode
+export deepep_tests
+[ -z "$deepep_tests" ] || part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048'
+if [ -n "$daemon" ]; then
+	unset EPF_SERVICE
+	kill "$daemon" && wait "$daemon"
+	trap leave_nothing EXIT
+fi
 # MPS ends all clients with one that is killed: without it processes share a GPU by time slices.
 [ "$ranks" -le "$gpus" ] || with_mps off
 run kill ht-kill
+run nodes-kill ht-kill --nodes "$nodes"
 end

@@ -21,7 +21,7 @@ class Batch:
     """One batch of all ranks."""
 
     def __init__(self, rank, tokens, hidden, experts, topk, seed, kind="bf16", holes=0.1):
-        self.rank, self.size, self.device = rank.rank, rank.size, rank.device
+        self.rank, self.size, self.device, self.nodes = rank.rank, rank.size, rank.device, rank.nodes
         self.tokens, self.hidden, self.experts, self.topk, self.kind = tokens, hidden, experts, topk, kind
         self.local = experts // self.size
         self.all = [self._inputs(r, seed, holes) for r in range(self.size)]
@@ -75,8 +75,12 @@ class Batch:
         acc = torch.zeros((self.tokens[self.rank], self.hidden), device=self.device)
         for b in self.bias[:biases]:
             acc = acc + b.float()
-        for r in range(self.size):
-            acc = torch.where(self.goes(self.rank, r)[:, None], acc + self.output(self.x, r).float(), acc)
+        nodes = sorted(set(self.nodes), key=self.nodes.index)  # by their lowest rank
+        for node in nodes:
+            part = acc if len(nodes) == 1 else torch.zeros_like(acc)
+            for r in (r for r in range(self.size) if self.nodes[r] == node):
+                part = torch.where(self.goes(self.rank, r)[:, None], part + self.output(self.x, r).float(), part)
+            acc = part if len(nodes) == 1 else acc + part.to(torch.bfloat16).float()
         return acc.to(torch.bfloat16)
 
     def sums_of_weights(self):

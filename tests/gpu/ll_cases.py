@@ -42,6 +42,8 @@ class Rank:
 
     def __init__(self, rank, args, folder):
         self.rank, self.size, self.args, self.folder = rank, args.ranks, args, folder
+        self.nodes = args.nodes.split(",") if args.nodes else ["0"] * args.ranks
+        os.environ["EPF_NODE"] = self.nodes[rank]
         self.on_gpu = args.device == "cuda"
         self.device = torch.device("cuda", rank % torch.cuda.device_count()) if self.on_gpu else torch.device("cpu")
         nccl = self.on_gpu and args.ranks <= torch.cuda.device_count() and not args.kills
@@ -474,6 +476,7 @@ def main():
     parser.add_argument("part", type=lambda names: names.split(","), help="of " + ", ".join(PARTS))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--commands", action="store_true", help="no NVLink")
+    parser.add_argument("--nodes", help="the node of each rank, as 0,0,1: ranks of different ones do not map each other's memory (default: one node)")
     parser.add_argument("--sums", default="off", choices=("off", "all", "always"), help="sums at the sender: never, if there are many tokens, always")
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--steps", type=int, default=500)

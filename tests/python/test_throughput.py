@@ -47,6 +47,10 @@ def layers_held_both_modes_and_the_calls_of_frameworks():
     cases("ht-layers,ht-mixed,ht-threads,ht-callers", "--ranks", "2")
 
 
+def between_nodes():
+    cases("ht-table,ht-random,ht-mixed,ht-callers", "--ranks", "3", "--nodes", "a,b,a", "--cases", "10")
+
+
 def with_a_daemon():
     with tempfile.TemporaryDirectory() as folder:
         daemon = subprocess.Popen([sys.argv[4], "run", "--instance=n", f"--runtime-dir={folder}", f"--stats-dir={folder}"], stderr=subprocess.DEVNULL)
@@ -55,6 +59,7 @@ def with_a_daemon():
                 assert daemon.poll() is None, "the daemon ended"
                 time.sleep(0.02)
             cases("ht-layers,ht-mixed", "--ranks", "2", EPF_SERVICE=f"{folder}/n.sock")
+            cases("ht-layers,ht-mixed", "--ranks", "2", "--nodes", "a,b", EPF_SERVICE=f"{folder}/n.sock")
         finally:
             daemon.terminate()
             daemon.wait(60)
@@ -83,6 +88,7 @@ def a_late_rank_is_shown():
 
 def a_killed_rank_is_named():
     cases("ht-kill", "--ranks", "3")
+    cases("ht-kill", "--ranks", "3", "--nodes", "a,a,b")
 
 
-run([types_orders_and_sizes, random_cases_each_twice, one_rank_alone, layers_held_both_modes_and_the_calls_of_frameworks, with_a_daemon, a_late_rank_is_shown, a_killed_rank_is_named])
+run([types_orders_and_sizes, random_cases_each_twice, one_rank_alone, layers_held_both_modes_and_the_calls_of_frameworks, between_nodes, with_a_daemon, a_late_rank_is_shown, a_killed_rank_is_named])

@@ -193,7 +193,7 @@ struct ll_kit *ll_kit_open(const struct ll_kit_options *o)
 	char seed[48];
 	/* Cores sleep while the inputs are made and the outputs checked, which is most of the time: they would spin on CPUs that the test needs. */
 	const char *settings[16] = { "core-idle=sleep",    "core-idle-after=500us",
-				     "signals=64",         "ring-slots=256",
+				     "signals=192",        "ring-slots=256",
 				     "gpu-ring-slots=256", "gpu-shared-rings=1",
 				     "gpu-backend=fake",   seed };
 	int n = 8;

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LL_KIT_RANKS = 4 };
+enum { LL_KIT_RANKS = 9 };
 
 /* Who reaches whom by plain stores. */
 enum ll_kit_direct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput in plain C: ranks as threads of this process, dispatch and combine of random shapes against a reference, byte for byte, with poisoned
- * outputs and windows; limits, late ranks and bad arguments.
+ * High throughput in plain C: ranks as threads of this process, on one node or several, dispatch and combine of random shapes against a reference,
+ * byte for byte, with poisoned outputs and windows; limits, late and dead ranks, bad arguments.
  */
 #include "kernels/epf_ht.h"
 #include "kernels/ll/ll.h"
@@ -41,11 +41,12 @@ struct rank {
 	const struct batch *batch;
 	const struct batch *const *rounds; /* of rounds_follow_at_once */
 	struct epf_ht *ht;
-	uint8_t *control, *window;
+	uint8_t *control, *window, *plan;
+	int32_t *links;
 	uint8_t in_rank[TOKENS * RANKS];
-	int32_t per_rank[RANKS], per_node[1], per_expert[RANKS * LOCAL];
+	int32_t per_rank[RANKS], per_node[(RANKS + 7) / 8], per_expert[RANKS * LOCAL];
 	int32_t place[TOKENS * RANKS], matrix[RANKS * RANKS];
-	int64_t host[3 + LOCAL];
+	int64_t host[EPF_HT_HOST_WORDS + LOCAL];
 	uint16_t rows[RANKS * TOKENS][HIDDEN] __attribute__((aligned(16)));
 	float row_scales[RANKS * TOKENS][SCALES];
 	int64_t index[RANKS * TOKENS * TOPK];
@@ -58,8 +59,15 @@ struct rank {
 	char why[512];
 };
 
+/* Which rank is of which node; numbered by their lowest ranks, as the library does. */
+struct topology {
+	uint32_t ranks;
+	uint32_t node[RANKS];
+};
+
 struct rig {
 	struct ll_kit *kit;
+	const struct topology *on;
 	uint32_t ranks;
 	uint64_t window_bytes;
 	uint64_t timeout_ns;
@@ -105,35 +113,51 @@ static void all_right(struct rig *g, int (*step)(struct rank *me))
 	assert_false(failed);
 }
 
+static int set_window(struct rank *me)
+{
+	struct rig *g = me->rig;
+	void *window[RANKS];
+
+	for (uint32_t r = 0; r < g->ranks; r++)
+		window[r] = g->on->node[r] == g->on->node[me->rank] ? g->rank[r].window : NULL;
+	return epf_ht_set_window(me->ht, me->window, g->window_bytes, window);
+}
+
 static int open_rank(struct rank *me)
 {
 	struct rig *g = me->rig;
-	void *control[RANKS], *window[RANKS];
+	void *control[RANKS];
 	struct epf_ht_options o = { .size = sizeof(o),
 				    .control = me->control,
 				    .peers = control,
-				    .timeout_ns = g->timeout_ns };
+				    .timeout_ns = g->timeout_ns,
+				    .first_signal = 3 + 8 * RANKS };
 	int err;
 
 	for (uint32_t r = 0; r < g->ranks; r++) {
-		control[r] = g->rank[r].control;
-		window[r] = g->rank[r].window;
+		int mate = g->on->node[r] == g->on->node[me->rank];
+
+		control[r] = mate ? g->rank[r].control : NULL;
 	}
 	err = epf_ht_open(ll_kit_ll(g->kit, me->rank), &o, &me->ht);
-	return err ? err : epf_ht_set_window(me->ht, me->window, g->window_bytes, window);
+	return err ? err : set_window(me);
 }
 
-static struct rig *open_rig(uint32_t ranks, uint64_t timeout_ns)
+static struct rig *open_on(const struct topology *on, uint64_t timeout_ns, bool unordered)
 {
-	struct ll_kit_options o = {
-		.ranks = ranks, .direct = LL_KIT_ALL, .bytes = 1u << 20, .timeout_ns = timeout_ns
-	};
+	uint32_t ranks = on->ranks;
+	struct ll_kit_options o = { .ranks = ranks,
+				    .direct = LL_KIT_ALL,
+				    .unordered = unordered,
+				    .bytes = 1u << 20,
+				    .timeout_ns = timeout_ns };
 	struct epf_ht_row row = { .bytes = HIDDEN * 2, .scale_words = SCALES, .topk = TOPK };
 	struct rig *g = aligned_alloc(16, (sizeof(*g) + 15) / 16 * 16);
 
 	assert_non_null(g);
 	memset(g, 0, sizeof(*g));
 	g->ranks = ranks;
+	g->on = on;
 	g->timeout_ns = timeout_ns;
 	g->kit = ll_kit_open(&o);
 	g->window_bytes = epf_ht_window_bytes(&row, ranks * TOKENS);
@@ -150,7 +174,21 @@ static struct rig *open_rig(uint32_t ranks, uint64_t timeout_ns)
 		memset(g->rank[r].window, 0xa5, g->window_bytes);
 	}
 	all_right(g, open_rank);
+	for (uint32_t r = 0; r < ranks; r++) {
+		g->rank[r].plan = aligned_alloc(
+			16, (epf_ht_plan_bytes(g->rank[r].ht, TOKENS) + 15) / 16 * 16);
+		g->rank[r].links =
+			malloc(sizeof(int32_t[RANKS * TOKENS]) * epf_ht_node_max(g->rank[r].ht));
+	}
 	return g;
+}
+
+static struct rig *open_rig(uint32_t ranks, uint64_t timeout_ns)
+{
+	static const struct topology one[RANKS + 1] = { { 0 }, { 1 }, { 2 }, { 3 }, { 4 } };
+
+	assert_true(one[ranks].ranks == ranks);
+	return open_on(&one[ranks], timeout_ns, false);
 }
 
 static void close_rig(struct rig *g)
@@ -159,6 +197,8 @@ static void close_rig(struct rig *g)
 		epf_ht_close(g->rank[r].ht);
 		free(g->rank[r].control);
 		free(g->rank[r].window);
+		free(g->rank[r].plan);
+		free(g->rank[r].links);
 	}
 	ll_kit_close(g->kit);
 	free(g);
@@ -239,7 +279,8 @@ static struct epf_ht_routing routing_of(struct rank *me)
 				    .per_rank = me->per_rank,
 				    .per_expert = me->per_expert,
 				    .place = me->place,
-				    .matrix = me->matrix };
+				    .matrix = me->matrix,
+				    .plan = me->plan };
 
 	return r;
 }
@@ -256,6 +297,7 @@ static int plan(struct rank *me)
 	memset(me->in_rank, 0xa5, sizeof(me->in_rank));
 	memset(me->place, 0xa5, sizeof(me->place));
 	memset(me->host, 0, sizeof(me->host));
+	memset(me->plan, 0xa5, epf_ht_plan_bytes(me->ht, r.tokens));
 	r.topk_idx = idx;
 	r.per_node = me->per_node;
 	err = epf_ht_layout(me->ht, &r, NULL);
@@ -276,6 +318,16 @@ static uint32_t room_of(const struct rank *me)
 	return me->batch->worst ? me->batch->worst : (uint32_t)me->host[2];
 }
 
+static uint32_t across_of(const struct rank *me)
+{
+	return me->batch->worst ? me->batch->worst : (uint32_t)me->host[3];
+}
+
+static uint32_t forwarded_of(const struct rank *me)
+{
+	return me->batch->worst ? me->batch->worst : (uint32_t)me->host[4];
+}
+
 static int move(struct rank *me)
 {
 	const struct batch *b = me->batch;
@@ -286,8 +338,12 @@ static int move(struct rank *me)
 				     .local = b->local,
 				     .received = received_of(me),
 				     .room = room_of(me),
+				     .across = across_of(me),
+				     .forwarded = forwarded_of(me),
 				     .place = me->place,
 				     .matrix = me->matrix,
+				     .plan = me->plan,
+				     .links = me->links,
 				     .scales = b->scale[me->rank],
 				     .scale_stride = { 1, TOKENS },
 				     .out = me->rows,
@@ -297,8 +353,12 @@ static int move(struct rank *me)
 	uint16_t(*x)[HIDDEN] = aligned_alloc(16, sizeof(uint16_t[TOKENS][HIDDEN]));
 	int64_t idx[TOKENS * TOPK];
 	float weight[TOKENS * TOPK];
-	int err;
+	int err = epf_ht_reserve(me->ht, &d.row, d.across);
 
+	if (err) {
+		free(x);
+		return err;
+	}
 	for (uint32_t t = 0; t < n; t++) {
 		memcpy((uint16_t *)x + t * b->hidden, b->x[me->rank][t], b->hidden * 2);
 		memcpy(idx + t * b->topk, b->idx[me->rank][t], b->topk * sizeof(*idx));
@@ -335,8 +395,12 @@ static int collect(struct rank *me)
 				    .tokens = n,
 				    .received = received,
 				    .room = room_of(me),
+				    .across = across_of(me),
+				    .forwarded = forwarded_of(me),
 				    .place = me->place,
 				    .matrix = me->matrix,
+				    .plan = me->plan,
+				    .links = me->links,
 				    .x = me->y,
 				    .weights = me->weights,
 				    .out = me->sums,
@@ -410,13 +474,34 @@ static void check_counts(const struct rank *me)
 				if (b->idx[r][t][k] >= 0 && b->idx[r][t][k] / b->local == me->rank)
 					entries[b->idx[r][t][k] % b->local]++;
 	for (uint32_t e = 0; e < b->local && !b->worst; e++)
-		assert_int_equal(me->host[3 + e],
+		assert_int_equal(me->host[EPF_HT_HOST_WORDS + e],
 				 (entries[e] + b->align - 1) / b->align * b->align);
+}
+
+/* Adds what the ranks of a node make of a token, ascending. Returns whether there are any. */
+static int add_node(const struct rank *me, uint32_t t, uint32_t node, float *sum)
+{
+	const struct batch *b = me->batch;
+	int any = 0;
+
+	for (uint32_t d = 0; d < b->ranks; d++) {
+		uint16_t row[HIDDEN];
+
+		if (me->rig->on->node[d] != node || !goes(b, me->rank, t, d))
+			continue;
+		memcpy(row, b->x[me->rank][t], b->hidden * 2);
+		expert(row, b->hidden, d);
+		for (uint32_t h = 0; h < b->hidden; h++)
+			sum[h] += ref_bf16_decode(row[h]);
+		any = 1;
+	}
+	return any;
 }
 
 static void check_sums(const struct rank *me)
 {
 	const struct batch *b = me->batch;
+	uint32_t nodes = epf_ht_nodes(me->ht);
 
 	for (uint32_t t = 0; t < b->tokens[me->rank]; t++) {
 		float sum[HIDDEN] = { 0 };
@@ -424,15 +509,14 @@ static void check_sums(const struct rank *me)
 		for (uint32_t i = 0; i < b->biases; i++)
 			for (uint32_t h = 0; h < b->hidden; h++)
 				sum[h] += ref_bf16_decode(b->bias[me->rank][i][t][h]);
-		for (uint32_t d = 0; d < b->ranks; d++) {
-			uint16_t row[HIDDEN];
+		for (uint32_t n = 0; n < nodes; n++) {
+			float part[HIDDEN] = { 0 };
 
-			if (!goes(b, me->rank, t, d))
-				continue;
-			memcpy(row, b->x[me->rank][t], b->hidden * 2);
-			expert(row, b->hidden, d);
-			for (uint32_t h = 0; h < b->hidden; h++)
-				sum[h] += ref_bf16_decode(row[h]);
+			if (nodes == 1)
+				(void)add_node(me, t, n, sum);
+			else if (add_node(me, t, n, part))
+				for (uint32_t h = 0; h < b->hidden; h++)
+					sum[h] += ref_bf16_decode(ref_bf16_encode(part[h]));
 		}
 		for (uint32_t h = 0; h < b->hidden; h++)
 			assert_int_equal(me->sums[t * b->hidden + h], ref_bf16_encode(sum[h]));
@@ -471,11 +555,49 @@ static void run_batch(struct rig *g, uint64_t seed)
 
 static void random_batches(void **state)
 {
-	for (uint32_t ranks = 1; ranks <= RANKS; ranks++) {
+	for (uint32_t ranks = 1; ranks <= 4; ranks++) {
 		struct rig *g = open_rig(ranks, 0);
 
 		for (uint64_t i = 0; i < 40; i++)
 			run_batch(g, 1000 * ranks + i);
+		close_rig(g);
+	}
+}
+
+/* Nodes of any sizes; ranks of a node need not be neighbours. */
+static const struct topology several[] = {
+	{ 2, { 0, 1 } },          { 3, { 0, 1, 1 } },          { 4, { 0, 0, 1, 1 } },
+	{ 5, { 0, 1, 0, 1, 0 } }, { 6, { 0, 0, 0, 0, 1, 2 } }, { 9, { 0, 0, 0, 1, 2, 2, 3, 4, 4 } },
+};
+
+enum { SEVERAL = sizeof(several) / sizeof(several[0]) };
+
+static void batches_between_nodes(void **state)
+{
+	for (unsigned i = 0; i < SEVERAL; i++) {
+		struct rig *g = open_on(&several[i], 0, false);
+
+		uint32_t nodes = 0;
+
+		for (uint32_t r = 0; r < several[i].ranks; r++)
+			nodes = several[i].node[r] >= nodes ? several[i].node[r] + 1 : nodes;
+		assert_int_equal(epf_ht_nodes(g->rank[0].ht), nodes);
+		for (uint64_t k = 0; k < 15; k++) {
+			run_batch(g, 7000 + 100 * i + k);
+			if (k % 4 == 0)
+				all_right(g, set_window);
+		}
+		close_rig(g);
+	}
+}
+
+static void batches_over_a_nic_that_reorders_and_loses(void **state)
+{
+	for (unsigned i = 1; i < SEVERAL; i += 2) {
+		struct rig *g = open_on(&several[i], 0, true);
+
+		for (uint64_t k = 0; k < 5; k++)
+			run_batch(g, 8000 + 100 * i + k);
 		close_rig(g);
 	}
 }
@@ -504,15 +626,14 @@ static int rounds(struct rank *me)
 	return err;
 }
 
-/* Nothing but the calls orders the ranks: a window is not written before its rank has read what the call before brought. */
-static void rounds_follow_at_once(void **state)
+/* Nothing but the calls orders the ranks: memory is not written before its rank has read what the call before brought. */
+static void run_rounds(struct rig *g)
 {
-	struct rig *g = open_rig(RANKS, 0);
 	struct batch *b[ROUNDS];
 
 	for (int i = 0; i < ROUNDS; i++)
-		b[i] = make_batch(RANKS, 9000 + (uint64_t)i);
-	for (uint32_t r = 0; r < RANKS; r++)
+		b[i] = make_batch(g->ranks, 9000 + (uint64_t)i);
+	for (uint32_t r = 0; r < g->ranks; r++)
 		g->rank[r].rounds = (const struct batch *const *)b;
 	all_right(g, rounds);
 	for (int i = 0; i < ROUNDS; i++)
@@ -520,34 +641,74 @@ static void rounds_follow_at_once(void **state)
 	close_rig(g);
 }
 
+static void rounds_follow_at_once(void **state)
+{
+	run_rounds(open_rig(4, 0));
+}
+
+static void rounds_between_nodes_follow_at_once(void **state)
+{
+	run_rounds(open_on(&several[3], 0, false));
+}
+
 /* A rank that makes no call is named, and with what it owes; afterwards calls go on. */
 static void late_ranks_are_named(void **state)
 {
-	static const struct {
-		int (*step)(struct rank *me);
-		const char *owes;
-	} steps[] = { { plan, "did not send its counts" }, { move, "consent to write" } };
+	static const struct topology node = { 3, { 0, 0, 0 } };
 
-	for (unsigned i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-		struct rig *g = open_rig(3, 100000000);
+	static const struct {
+		const struct topology *on;
+		int (*step)(struct rank *me);
+		const char *owes; /* to rank 0 */
+	} cases[] = { { &node, plan, "did not send its counts" },
+		      { &node, move, "did not send its rows" },
+		      { &several[1], plan, "did not send its counts" },
+		      { &several[1], move, "did not send its rows" } };
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct rig *g = open_on(cases[i].on, 100000000, false);
 		struct batch *b = make_batch(3, 7);
 
 		b->worst = 0;
 		set_batch(g, b);
-		if (steps[i].step != plan)
+		if (cases[i].step != plan) {
 			all_right(g, plan);
+			all_right(g, move);
+		}
 		g->rank[1].absent = 1;
-		all_ranks(g, steps[i].step);
+		all_ranks(g, cases[i].step);
 		for (uint32_t r = 0; r < 3; r += 2) {
 			assert_int_equal(g->rank[r].err, -ETIMEDOUT);
 			assert_non_null(strstr(g->rank[r].why, "rank 1 did not"));
-			if (i == 0)
-				assert_non_null(strstr(g->rank[r].why, steps[i].owes));
+			if (r == 0 && !strstr(g->rank[r].why, cases[i].owes))
+				fail_msg("%s, without: %s", g->rank[r].why, cases[i].owes);
 			assert_int_equal(epf_ht_check(g->rank[r].ht), 0);
 		}
 		free(b);
 		close_rig(g);
 	}
+}
+
+/* So is a rank of another node that dies. */
+static void a_dead_rank_of_another_node_is_named(void **state)
+{
+	struct rig *g = open_on(&several[0], 1000000000, false);
+	struct batch *b = make_batch(2, 7);
+
+	b->worst = 0;
+	set_batch(g, b);
+	all_right(g, plan);
+	all_right(g, move);
+	g->rank[1].absent = 1;
+	epf_ht_close(g->rank[1].ht);
+	g->rank[1].ht = NULL;
+	ll_kit_kill(g->kit, 1);
+	all_ranks(g, move);
+	assert_true(g->rank[0].err < 0);
+	if (!strstr(g->rank[0].why, "rank 1 did not send its rows"))
+		fail_msg("%s", g->rank[0].why);
+	free(b);
+	close_rig(g);
 }
 
 static int move_into_less(struct rank *me)
@@ -624,8 +785,6 @@ static void bad_arguments_are_refused(void **state)
 	refused(epf_ht_open(ll_kit_ll(g->kit, 0), &o, &none), -EINVAL, "control memory");
 	o.control = g->rank[0].control;
 	o.peers = peers;
-	refused(epf_ht_open(ll_kit_ll(g->kit, 0), &o, &none), -EINVAL,
-		"rank 0 cannot store to the memory of rank 1");
 	refused(epf_ht_set_window(ht, NULL, 0, peers), -EINVAL, "window at");
 	refused(epf_ht_set_window(ht, g->rank[0].window, 4096, peers), -EINVAL,
 		"rank 0 cannot store to the window of rank 1");
@@ -669,13 +828,18 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_batches),
+		cmocka_unit_test(batches_between_nodes),
+		cmocka_unit_test(batches_over_a_nic_that_reorders_and_loses),
 		cmocka_unit_test(rounds_follow_at_once),
+		cmocka_unit_test(rounds_between_nodes_follow_at_once),
 		cmocka_unit_test(late_ranks_are_named),
+		cmocka_unit_test(a_dead_rank_of_another_node_is_named),
 		cmocka_unit_test(too_few_rows_are_reported),
 		cmocka_unit_test(an_expert_that_does_not_exist_is_none),
 		cmocka_unit_test(bad_arguments_are_refused),
 		cmocka_unit_test(ranks_that_share_a_gpu_leave_room),
 	};
 
+	cmocka_set_test_filter(getenv("HT_TEST"));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

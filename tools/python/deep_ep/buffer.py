@@ -10,7 +10,7 @@ import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import epf
-from epf import lowlat
+from epf import lowlat, throughput
 from epf.fabric import as_group
 from epf.meet import agree
 from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
@@ -146,7 +146,7 @@ class Buffer(HighThroughput):
         return device
 
     def _settings(self) -> dict:
-        settings = {"signals": max(4096, lowlat.SIGNALS_PER_RANK * self.group_size)}
+        settings = {"signals": max(4096, (lowlat.SIGNALS_PER_RANK + throughput.SIGNALS_PER_RANK) * self.group_size)}
         if self.device.type == "cuda":
             settings["gpu-device"] = self.device.index
         if "EPF_CORE_IDLE" not in os.environ:

@@ -22,29 +22,30 @@ Rows = Union[Any, Tuple[Any, Any]]
 class RoutingHandle(tuple):
     """What a dispatch gives, for combines and further dispatches of the same routing, in any number and order.
 
-    (rows that ranks 0..i send to r, as int32 [ranks, ranks]; int32 [tokens, ranks] with the place of each token's row among those for a rank, or -1;
-    rows received; rows that a window holds; tokens; bool [tokens, ranks]). Programs read only the first.
+    As a tuple what programs look into: entry 0 is int32 [ranks, ranks], rows that ranks 0..i send to r; with more than 8 ranks or several nodes it has
+    10 entries, as in DeepEP, and the fourth from the end is int32 [ranks], rows received from ranks 0..i.
+
+    Attributes: matrix: entry 0; place: int32 [tokens, ranks], the place of each token's row among those for a rank, or -1; plan: where rows lie on their
+    way; links: which ranks of this node the rows go to that it forwards, int32 [rows forwarded, ranks], None on one node; received: rows; room: rows
+    that a window holds; across: rows that cross between nodes; forwarded: rows of links; tokens.
     """
+    matrix: Any
+    place: Any
+    plan: Any
+    links: Any = None
+    received: int
+    room: int
+    across: int
+    forwarded: int
+    tokens: int
 
-    @property
-    def matrix(self) -> Any:
-        return self[0]
-
-    @property
-    def place(self) -> Any:
-        return self[1]
-
-    @property
-    def received(self) -> int:
-        return self[2]
-
-    @property
-    def room(self) -> int:
-        return self[3]
-
-    @property
-    def tokens(self) -> int:
-        return self[4]
+    @classmethod
+    def make(cls, rank: int, several: bool, in_rank: Any, **values: Any) -> "RoutingHandle":
+        matrix, place = values["matrix"], values["place"]
+        handle = cls((matrix, place, None, None, None, in_rank, matrix[:, rank], None, None, None) if several else
+                     (matrix, place, None, None, values["tokens"], in_rank))
+        handle.__dict__.update(values)
+        return handle
 
 
 class _Call:
@@ -116,16 +117,6 @@ class HighThroughput:
         with self._torch.cuda.device(self.device):
             return GpuShared(self._ranks, size, Driver(gpu_vendor(self._torch)))
 
-    def _reach_all(self, where: str, shared: Any) -> Any:
-        lost = [r for r in range(self.group_size) if r != self.rank and not shared.peers[r]]
-        everybody = self._ranks.all_gather(lost)
-        for rank, ranks in enumerate(everybody):
-            if ranks:
-                raise NotThereYet(f"{where}: rank {rank} cannot store to the memory of rank{'s' if len(ranks) > 1 else ''} "
-                                  f"{', '.join(map(str, ranks))}: high-throughput calls between nodes are not there yet. Use low_latency_dispatch and "
-                                  "low_latency_combine (vLLM: --all2all-backend deepep_low_latency; SGLang: --deepep-mode low_latency)")
-        return shared
-
     def _open_throughput(self, where: str) -> throughput.Throughput:
         """The kernels, made at the first call. Collective then."""
         if self._ht is not None:
@@ -133,7 +124,7 @@ class HighThroughput:
         need(not self._destroyed, where, "this Buffer is destroyed")
         self._open_fabric()
         size = throughput.control_bytes(self.group_size)
-        self._control = self._reach_all(where, self._shared_memory(size, "control"))
+        self._control = self._shared_memory(size, "control")
         self._view_shared(self._control, size).zero_()
         if self.device.type == "cuda":
             self._torch.cuda.synchronize(self.device)
@@ -143,23 +134,32 @@ class HighThroughput:
     def _view_shared(self, shared: Any, size: int) -> Any:
         return view(self._torch, shared.address, size, self._torch.uint8, self.device, shared if isinstance(shared, HostShared) else None)
 
+    def _quiet(self, where: str, why: str) -> None:
+        """Waits until no kernel of any rank runs. why: what makes it necessary."""
+        if self.device.type == "cuda":
+            need(not self._torch.cuda.is_current_stream_capturing(), where, f"{why}, and a CUDA graph is captured; make one call of this size before")
+            self._torch.cuda.synchronize(self.device)
+        self._ranks.all_gather(None)
+
+    def _need_across(self, where: str, row: throughput.Row, across: int) -> None:
+        """The same for rows that cross between nodes."""
+        size = self._ht.lacks(row, across)
+        if size:
+            self._quiet(where, f"{across} rows between nodes need {size} bytes of communication memory")
+            self._ht.reserve(row, across)
+
     def _need_window(self, where: str, row: throughput.Row, room: int) -> None:
         """Makes the window larger if this call needs it: all ranks know the same sizes, so all do it together."""
         size = throughput.window_bytes(row, room)
-        if size <= self._window_size or self.group_size == 1:
+        if size <= self._window_size or self._ht.node_max == 1:
             return
-        if self.device.type == "cuda":
-            need(not self._torch.cuda.is_current_stream_capturing(), where,
-                 f"{room} rows need {size} bytes of communication memory, there are {self._window_size}, and a CUDA graph is captured; make one call of "
-                 "this size before")
-            self._torch.cuda.synchronize(self.device)
+        self._quiet(where, f"{room} rows need {size} bytes of communication memory, there are {self._window_size}")
         size = max(size, 2 * self._window_size if self._window_size < 1 << 28 else size + (size >> 3))
-        self._ranks.all_gather(None)  # no kernel of any rank uses the window
         old, self._window, self._window_size = self._window, None, 0
         if old is not None:
             old.close()
         self._ranks.all_gather(None)  # all have unmapped it
-        self._window = self._reach_all(where, self._shared_memory(size, "window"))
+        self._window = self._shared_memory(size, "window")
         self._ht.set_window(self._window.address, size, self._window.peers)
         self._window_size = size
         self._ranks.all_gather(None)
@@ -276,8 +276,11 @@ class HighThroughput:
         try:
             counts: Optional[List[int]] = None
             if not cached:
-                handle, counts = self._notify(ht, call, tokens, local, is_token_in_rank, num_tokens_per_expert, expert_alignment, num_worst_tokens)
+                handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens)
+            if not cached and not num_worst_tokens:
+                counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
             self._need_window(where, row, handle.room)
+            self._need_across(where, row, handle.across)
 
             def empty(*sizes: int, dtype: Any) -> Any:
                 return torch.empty(sizes, dtype=dtype, device=self.device)
@@ -287,18 +290,26 @@ class HighThroughput:
             out_index = None if topk_idx is None else empty(received, topk, dtype=torch.int64)
             out_weights = None if topk_weights is None else empty(received, topk, dtype=torch.float32)
 
+            if not cached and ht.nodes > 1:
+                handle.links = empty(handle.forwarded, ht.node_max, dtype=torch.int32)
+            links = None if cached else handle.links
+            if num_worst_tokens and not cached:
+                # Last: while a kernel waits for counts, nothing is allocated, which would wait for it in the GPU's driver.
+                counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment, wait=False)
+
             def at(t: Any) -> Optional[int]:
                 return None if t is None else t.data_ptr()
             ht.dispatch(throughput.Dispatch(
-                row=row, tokens=tokens, local=local, received=received, room=handle.room, blocks=self._blocks(config), place=at(handle.place),
-                matrix=at(handle.matrix), x=at(data), scales=at(scales), scale_stride=scales.stride() if scales is not None else (0, 0),
+                row=row, tokens=tokens, local=local, received=received, room=handle.room, blocks=self._blocks(config), across=handle.across,
+                forwarded=0 if links is None else handle.forwarded, place=at(handle.place), matrix=at(handle.matrix), plan=at(handle.plan),
+                links=at(links), x=at(data), scales=at(scales), scale_stride=scales.stride() if scales is not None else (0, 0),
                 topk_idx=at(topk_idx), weights=at(topk_weights), out=at(out), out_scales=at(out_scales), out_index=at(out_index),
                 out_weights=at(out_weights)), call.stream)
         except BaseException:
             call.give_up()
             raise
-        event = call.end(data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.place, handle.matrix, out,
-                         out_scales, out_index, out_weights)
+        event = call.end(data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.place, handle.matrix, handle.plan,
+                         handle.links, out, out_scales, out_index, out_weights)
         self._finish_on_cpu(ht)
         rows = out if scales is None else (out, out_scales)
         return (rows, None, None, None, None, event) if cached else (rows, out_index, out_weights, counts, handle, event)
@@ -335,21 +346,28 @@ class HighThroughput:
         need(worst == 0 or topk_idx is not None, where, "num_worst_tokens needs topk_idx: without it nothing says which rows were received")
         return topk, per_expert.numel() // ranks
 
-    def _notify(self, ht: throughput.Throughput, call: _Call, tokens: int, local: int, in_rank: Any, per_expert: Any, alignment: int, worst: int
-                ) -> Tuple[RoutingHandle, List[int]]:
-        """Exchanges counts. Without num_worst_tokens the CPU waits for them, without Python's lock."""
-        torch, ranks = self._torch, self.group_size
-        place = torch.empty((tokens, ranks), dtype=torch.int32, device=self.device)
-        matrix = torch.empty((ranks, ranks), dtype=torch.int32, device=self.device)
-        host = None if worst else self._host_counts(3 + local)
-        ht.notify(throughput.Routing(tokens=tokens, experts=local * ranks, align=alignment, in_rank=in_rank.data_ptr(),
-                                     per_expert=per_expert.data_ptr(), place=place.data_ptr(), matrix=matrix.data_ptr(),
-                                     host=None if host is None else host.data_ptr()), call.stream)
+    def _new_handle(self, ht: throughput.Throughput, tokens: int, in_rank: Any, worst: int) -> RoutingHandle:
+        """A handle whose arrays are not written yet. Its sizes are known with num_worst_tokens only."""
+        def empty(*sizes: int) -> Any:
+            return self._torch.empty(sizes, dtype=self._torch.int32, device=self.device)
+        ranks = self.group_size
+        return RoutingHandle.make(self.rank, ht.nodes > 1 or ranks > NODE_RANKS, in_rank, matrix=empty(ranks, ranks), place=empty(tokens, ranks),
+                                  plan=empty(ht.plan_bytes(tokens) // 4), received=worst, room=worst, across=worst, forwarded=worst, tokens=tokens)
+
+    def _exchange_counts(self, ht: throughput.Throughput, call: _Call, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any,
+                         alignment: int, wait: bool = True) -> List[int]:
+        """Exchanges counts. wait: the CPU waits for them, without Python's lock, for the handle's sizes and for the entries of each expert."""
+        words = throughput.HOST_WORDS
+        host = self._host_counts(words + local) if wait else None
+        ht.notify(throughput.Routing(tokens=handle.tokens, experts=local * self.group_size, align=alignment, in_rank=in_rank.data_ptr(),
+                                     per_expert=per_expert.data_ptr(), place=handle.place.data_ptr(), matrix=handle.matrix.data_ptr(),
+                                     plan=handle.plan.data_ptr(), host=None if host is None else host.data_ptr()), call.stream)
         if host is None:
-            return RoutingHandle((matrix, place, worst, worst, tokens, in_rank)), []
+            return []
         ht.wait_counts(host.data_ptr())
-        counts = host[:3 + local].tolist()
-        return RoutingHandle((matrix, place, counts[1], counts[2], tokens, in_rank)), counts[3:]
+        numbers = host[:words + local].tolist()
+        handle.received, handle.room, handle.across, handle.forwarded = numbers[1:words]
+        return numbers[words:]
 
     # ------------------------------------------------------------------ combine
 
@@ -385,7 +403,9 @@ class HighThroughput:
         ht.check()
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
-            self._need_window(where, throughput.Row(2 * hidden, 0, topk), handle.room)
+            row = throughput.Row(2 * hidden, 0, topk)
+            self._need_window(where, row, handle.room)
+            self._need_across(where, row, handle.across)
             out = torch.empty((tokens, hidden), dtype=torch.bfloat16, device=device)
             out_weights = torch.empty((tokens, topk), dtype=torch.float32, device=device) if topk else None
 
@@ -393,12 +413,14 @@ class HighThroughput:
                 return None if t is None else t.data_ptr()
             ht.combine(throughput.Combine(
                 row_bytes=2 * hidden, topk=topk, tokens=tokens, received=handle.received, room=handle.room, blocks=self._blocks(config),
-                place=at(handle.place), matrix=at(handle.matrix), x=at(data), weights=at(topk_weights), bias=(at(biases[0]), at(biases[1])),
+                across=handle.across, forwarded=0 if handle.links is None else handle.forwarded, place=at(handle.place), matrix=at(handle.matrix),
+                plan=at(handle.plan), links=at(handle.links), x=at(data), weights=at(topk_weights), bias=(at(biases[0]), at(biases[1])),
                 out=at(out), out_weights=at(out_weights)), call.stream)
         except BaseException:
             call.give_up()
             raise
-        event = call.end(data, topk_weights, biases[0], biases[1], handle.place, handle.matrix, out, out_weights)
+        event = call.end(data, topk_weights, biases[0], biases[1], handle.place, handle.matrix, handle.plan, handle.links, out,
+                         out_weights)
         self._finish_on_cpu(ht)
         return out, out_weights, event
 

@@ -17,6 +17,11 @@ from .meet import Group, agree, host_key
 GPU_BLOCK = 2 << 20  # what a driver maps at once
 
 
+def node_key() -> str:
+    """The same for ranks that map each other's memory: those of one host, unless EPF_NODE gives them different names."""
+    return f"{host_key()}/{os.environ.get('EPF_NODE', '')}"
+
+
 class IpcHandle(ctypes.Structure):
     """CUipcMemHandle and hipIpcMemHandle_t: 64 bytes, passed by value."""
     _fields_ = [("reserved", c_char * 64)]
@@ -50,8 +55,8 @@ class HostShared:
         try:
             agree(group, failed, "communication memory")
             self.address = address_of(self.buffer)
-            everybody = group.all_gather((host_key(), path if share else None))
-            self.peers = [self._open(where) if where and key == host_key() and rank != group.rank else None
+            everybody = group.all_gather((node_key(), path if share else None))
+            self.peers = [self._open(where) if where and key == node_key() and rank != group.rank else None
                           for rank, (key, where) in enumerate(everybody)]
             group.all_gather(None)  # everybody has opened what is unlinked now
         finally:
@@ -152,8 +157,8 @@ class GpuShared:
         except EpfError:
             self.close()
             raise
-        everybody: List[Tuple[str, bytes]] = group.all_gather((host_key(), mine))
-        self.peers: List[Optional[int]] = [driver.open(handle) if key == host_key() and rank != group.rank else None
+        everybody: List[Tuple[str, bytes]] = group.all_gather((node_key(), mine))
+        self.peers: List[Optional[int]] = [driver.open(handle) if key == node_key() and rank != group.rank else None
                                            for rank, (key, handle) in enumerate(everybody)]
 
     def close(self) -> None:

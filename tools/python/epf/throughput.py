@@ -11,11 +11,14 @@ from .lowlat import check
 
 TOPK_MAX = 32
 LOCAL_MAX = 4096
+SIGNALS_PER_RANK = 6
+HOST_WORDS = 5
 
 
 class Options(ctypes.Structure):
     """struct epf_ht_options."""
-    _fields_ = [("size", c_size_t), ("control", c_void_p), ("peers", POINTER(c_void_p)), ("timeout_ns", c_uint64)]
+    _fields_ = [("size", c_size_t), ("control", c_void_p), ("peers", POINTER(c_void_p)), ("timeout_ns", c_uint64),
+                ("first_signal", c_uint32), ("reserved", c_uint32)]
 
 
 class Row(ctypes.Structure):
@@ -27,7 +30,7 @@ class Routing(ctypes.Structure):
     """struct epf_ht_routing."""
     _fields_ = [("size", c_size_t), ("tokens", c_uint32), ("topk", c_uint32), ("experts", c_uint32), ("align", c_uint32),
                 ("topk_idx", c_void_p), ("in_rank", c_void_p), ("per_rank", c_void_p), ("per_node", c_void_p), ("per_expert", c_void_p),
-                ("place", c_void_p), ("matrix", c_void_p), ("host", c_void_p)]
+                ("place", c_void_p), ("matrix", c_void_p), ("plan", c_void_p), ("host", c_void_p)]
 
     def __init__(self, **values: Any) -> None:
         super().__init__(ctypes.sizeof(Routing), **values)
@@ -36,7 +39,8 @@ class Routing(ctypes.Structure):
 class Dispatch(ctypes.Structure):
     """struct epf_ht_dispatch."""
     _fields_ = [("size", c_size_t), ("row", Row), ("tokens", c_uint32), ("local", c_uint32), ("received", c_uint32), ("room", c_uint32),
-                ("blocks", c_uint32), ("reserved", c_uint32), ("place", c_void_p), ("matrix", c_void_p), ("x", c_void_p), ("scales", c_void_p),
+                ("blocks", c_uint32), ("across", c_uint32), ("forwarded", c_uint32), ("place", c_void_p), ("matrix", c_void_p), ("plan", c_void_p),
+                ("links", c_void_p), ("x", c_void_p), ("scales", c_void_p),
                 ("scale_stride", c_uint64 * 2), ("topk_idx", c_void_p), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p),
                 ("out_index", c_void_p), ("out_weights", c_void_p)]
 
@@ -47,7 +51,8 @@ class Dispatch(ctypes.Structure):
 class Combine(ctypes.Structure):
     """struct epf_ht_combine."""
     _fields_ = [("size", c_size_t), ("row_bytes", c_uint32), ("topk", c_uint32), ("tokens", c_uint32), ("received", c_uint32),
-                ("room", c_uint32), ("blocks", c_uint32), ("place", c_void_p), ("matrix", c_void_p), ("x", c_void_p), ("weights", c_void_p),
+                ("room", c_uint32), ("blocks", c_uint32), ("across", c_uint32), ("forwarded", c_uint32), ("place", c_void_p), ("matrix", c_void_p),
+                ("plan", c_void_p), ("links", c_void_p), ("x", c_void_p), ("weights", c_void_p),
                 ("bias", c_void_p * 2), ("out", c_void_p), ("out_weights", c_void_p)]
 
     def __init__(self, **values: Any) -> None:
@@ -57,6 +62,11 @@ class Combine(ctypes.Structure):
 PROTOTYPES = {
     "epf_ht_control_bytes": (c_uint64, [c_uint32]),
     "epf_ht_window_bytes": (c_uint64, [POINTER(Row), c_uint32]),
+    "epf_ht_plan_bytes": (c_uint64, [c_void_p, c_uint32]),
+    "epf_ht_nodes": (c_uint32, [c_void_p]),
+    "epf_ht_node_max": (c_uint32, [c_void_p]),
+    "epf_ht_lacks": (c_uint64, [c_void_p, POINTER(Row), c_uint32]),
+    "epf_ht_reserve": (c_int, [c_void_p, POINTER(Row), c_uint32]),
     "epf_ht_open": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
     "epf_ht_close": (None, [c_void_p]),
     "epf_ht_set_window": (c_int, [c_void_p, c_void_p, c_uint64, POINTER(c_void_p)]),
@@ -97,17 +107,32 @@ class Throughput:
     Arguments:
         ll: LowLatency of the same ranks; must outlive this.
         control: address of control_bytes() of zeroed memory, which stays the caller's.
-        peers: for each rank the address of its control memory in this process or on this GPU; the own entry is not read.
+        peers: for each rank the address of its control memory in this process or on this GPU; None: it is of another node. The own entry is not read.
         timeout_ns: of each wait for another rank; 0: configured.
+
+    Attributes: nodes: how many there are; node_max: ranks of the largest one.
     """
 
     def __init__(self, ll: lowlat.LowLatency, control: int, peers: Sequence[Optional[int]], timeout_ns: int = 0) -> None:
         self._dll = load()
         self._ht: Optional[c_void_p] = None
-        options = Options(ctypes.sizeof(Options), control, _pointers(peers), timeout_ns)
+        options = Options(ctypes.sizeof(Options), control, _pointers(peers), timeout_ns, lowlat.SIGNALS_PER_RANK * len(peers))
         ht = c_void_p()
         check(self._dll.epf_ht_open(ll.handle, byref(options), byref(ht)))
         self._ht = ht
+        self.nodes, self.node_max = self._dll.epf_ht_nodes(ht), self._dll.epf_ht_node_max(ht)
+
+    def plan_bytes(self, tokens: int) -> int:
+        """Bytes of the plan of a batch."""
+        return self._dll.epf_ht_plan_bytes(self._ht, tokens)
+
+    def lacks(self, row: Row, across: int) -> int:
+        """Bytes of memory between nodes that reserve() would make; 0: there is enough."""
+        return self._dll.epf_ht_lacks(self._ht, byref(row), across)
+
+    def reserve(self, row: Row, across: int) -> None:
+        """Makes it. Collective; no kernel of any rank may move rows meanwhile."""
+        check(self._dll.epf_ht_reserve(self._ht, byref(row), across))
 
     def set_window(self, address: int, size: int, peers: Sequence[Optional[int]]) -> None:
         """Gives a new window; no kernel of any rank may use one meanwhile."""
