@@ -747,6 +747,38 @@ static void too_few_rows_are_reported(void **state)
 	close_rig(g);
 }
 
+static int move_across_less(struct rank *me)
+{
+	int64_t across = me->host[3];
+	int err;
+
+	me->host[3] = across - 1;
+	err = move(me);
+	me->host[3] = across;
+	return err;
+}
+
+/* Rows that do not fit between nodes stay where they are, at all ranks, which all report it. */
+static void too_few_rows_between_nodes_are_reported(void **state)
+{
+	struct rig *g = open_on(&several[2], 0, false);
+	struct batch *b = make_batch(4, 12);
+
+	b->worst = 0;
+	set_batch(g, b);
+	all_right(g, plan);
+	assert_true(g->rank[0].host[3] > 0);
+	all_ranks(g, move_across_less);
+	for (uint32_t r = 0; r < 4; r++) {
+		assert_int_equal(g->rank[r].err, -ENOSPC);
+		assert_non_null(strstr(g->rank[r].why, "raise num_worst_tokens"));
+	}
+	free(b);
+	/* And calls go on. */
+	run_batch(g, 13);
+	close_rig(g);
+}
+
 static void an_expert_that_does_not_exist_is_none(void **state)
 {
 	struct rig *g = open_rig(1, 0);
@@ -815,6 +847,37 @@ static void bad_arguments_are_refused(void **state)
 	close_rig(g);
 }
 
+static int open_with_uneven_reach(struct rank *me)
+{
+	void *control[RANKS] = { NULL };
+	struct epf_ht_options o = { .size = sizeof(o), .control = me->control, .peers = control };
+	struct epf_ht *none;
+
+	/* Rank 0 reaches rank 1, or ranks 0 and 1, and 1 and 2, reach each other. */
+	for (uint32_t r = 0; r < me->rig->ranks; r++)
+		if (r != me->rank && (me->rig->ranks == 2 ? me->rank == 0 : r + me->rank != 2))
+			control[r] = me->rig->rank[r].control;
+	return epf_ht_open(ll_kit_ll(me->rig->kit, me->rank), &o, &none);
+}
+
+static void nodes_must_be_groups_of_ranks_that_reach_each_other(void **state)
+{
+	static const char *const texts[] = {
+		[2] = "and not the other way round", [3] = "the same other ranks"
+	};
+
+	for (uint32_t ranks = 2; ranks <= 3; ranks++) {
+		struct rig *g = open_rig(ranks, 0);
+
+		all_ranks(g, open_with_uneven_reach);
+		for (uint32_t r = 0; r < ranks; r++) {
+			assert_int_equal(g->rank[r].err, -EINVAL);
+			assert_non_null(strstr(g->rank[r].why, texts[ranks]));
+		}
+		close_rig(g);
+	}
+}
+
 /* Ranks that share a GPU take half of it together, so that all their blocks are resident at once; one alone takes all of it. */
 static void ranks_that_share_a_gpu_leave_room(void **state)
 {
@@ -835,8 +898,10 @@ int main(void)
 		cmocka_unit_test(late_ranks_are_named),
 		cmocka_unit_test(a_dead_rank_of_another_node_is_named),
 		cmocka_unit_test(too_few_rows_are_reported),
+		cmocka_unit_test(too_few_rows_between_nodes_are_reported),
 		cmocka_unit_test(an_expert_that_does_not_exist_is_none),
 		cmocka_unit_test(bad_arguments_are_refused),
+		cmocka_unit_test(nodes_must_be_groups_of_ranks_that_reach_each_other),
 		cmocka_unit_test(ranks_that_share_a_gpu_leave_room),
 	};
 
