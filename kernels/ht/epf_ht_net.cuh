@@ -125,17 +125,17 @@ EPF_DEV_FN void ht_push_leg(const struct ht_job *j, struct epf_dev *d, const str
 	uint64_t from = (uint64_t)(l->mine + first) * j->rec.bytes;
 	uint64_t to = ((uint64_t)j->net_room + l->theirs + first) * j->rec.bytes;
 	uint32_t signal = ht_signal_there(j, HT_SIG_ROWS + k);
-	uint32_t puts = (uint32_t)((bytes + HT_PUT_BYTES - 1u) / HT_PUT_BYTES);
+	uint32_t puts = (uint32_t)((bytes + j->put_bytes - 1u) / j->put_bytes);
 	struct epf_op o =
 		epf_dev_transfer(EPF_OP_SIGNAL, rank, 0, 0, 0, 0, 0, puts ? EPF_F_COUNTED : 0u);
 
 	for (uint32_t i = 0; i < puts; i += LL_LANES) {
-		uint64_t at = (uint64_t)(i + epf_lane()) * HT_PUT_BYTES;
+		uint64_t at = (uint64_t)(i + epf_lane()) * j->put_bytes;
 		int active = at < bytes;
 		uint64_t left = active ? bytes - at : 16u;
 
 		(void)epf_warp_put_group(d, active, rank, j->net_region, from + at, j->net_region,
-					 to + at, left < HT_PUT_BYTES ? left : HT_PUT_BYTES, signal,
+					 to + at, left < j->put_bytes ? left : j->put_bytes, signal,
 					 EPF_F_BULK);
 	}
 	o.signal = signal;

@@ -41,6 +41,7 @@ struct epf_ht {
 	uint32_t node_max;
 	struct ht_area counts; /* region of counts; with several nodes only */
 	struct ht_area net;    /* region of rows */
+	uint32_t put_bytes;    /* of a command between nodes, at most */
 	uint64_t tickets;      /* notifications that wrote to host memory */
 	uint32_t threads;
 	uint32_t blocks; /* at most, of a launch */

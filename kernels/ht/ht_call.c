@@ -24,6 +24,7 @@ static struct ht_job job_begin(const struct epf_ht *ht)
 		.counts_region = ht->counts.region,
 		.net_region = ht->net.region,
 		.first_signal = ht->opts.first_signal,
+		.put_bytes = ht->put_bytes,
 		.nodes = ht->nodes,
 		.node = ht->node,
 		.node_max = ht->node_max,

@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK_THREADS = 512 /* ht_kernels.cu promises it to the compiler */, BLOCKS_CPU = 1 };
+enum {
+	BLOCK_THREADS = 512, /* ht_kernels.cu promises it to the compiler */
+	BLOCKS_CPU = 1,
+	PUT_BYTES = 256 << 10,
+};
 
 /* As C++ names them: profilers show ep_fabric::ht::dispatch, and tools that look for "dispatch" or "notify" find it. */
 static const char *const names[HT_KERNELS] = {
@@ -157,6 +161,7 @@ int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf
 	ht->opts = *opts;
 	ht->threads = 1;
 	ht->blocks = BLOCKS_CPU;
+	ht->put_bytes = PUT_BYTES;
 	err = ll->opts.device < 0 ? 0 : load_kernels(ht);
 	if (!err)
 		err = make_words(ht);

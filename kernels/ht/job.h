@@ -25,7 +25,6 @@
 #define HT_HOST      5u    /* EPF_HT_HOST_WORDS */
 #define HT_SLICES \
  4u /* parts in which rows cross between nodes: a part is forwarded while the next one arrives */
-#define HT_PUT_BYTES (256u << 10) /* of a command, at most */
 
 /* Flags. Each holds a number of calls and only grows. */
 enum ht_flag {
@@ -156,6 +155,8 @@ struct ht_job {
 	uint32_t counts_region;
 	uint32_t net_region;
 	uint32_t net_room;  /* rows */
+	uint32_t put_bytes; /* of a command between nodes, at most; a multiple of HT_VEC */
+	uint32_t reserved;
 	uint32_t forwarded; /* rows of links */
 	uint32_t first_signal;
 	uint32_t nodes;
