@@ -141,7 +141,7 @@ internode()
 }
 export -f internode
 export deepep_tests
-[ -z "$deepep_tests" ] || part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048'
+[ -z "$deepep_tests" ] || part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048 --test-ll-compatibility'
 if [ -n "$daemon" ]; then
 	unset EPF_SERVICE
 	kill "$daemon" && wait "$daemon"
