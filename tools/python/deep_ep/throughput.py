@@ -12,7 +12,7 @@ from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
 from epf.tensors import view
 
 from . import checks
-from .checks import ArgumentError, NotThereYet, need
+from .checks import need
 from .config import NODE_RANKS, Config
 from .event import EventHandle, EventOverlap
 
@@ -105,6 +105,7 @@ class HighThroughput:
     _control: Any = None
     _window: Any = None
     _window_size = 0
+    _fits: Any = None  # what the memory was last found to be enough for
     _counts: Any = None
 
     # ------------------------------------------------------------------ memory
@@ -141,15 +142,23 @@ class HighThroughput:
             self._torch.cuda.synchronize(self.device)
         self._ranks.all_gather(None)
 
+    def _need_memory(self, where: str, row: throughput.Row, handle: RoutingHandle) -> None:
+        """Makes the memory larger that rows of other ranks arrive in, if this call needs it: all ranks know the same sizes, so all do it together."""
+        shape = (row.bytes, row.scale_words, row.topk, handle.room, handle.across)
+        if shape != self._fits:
+            self._need_window(where, row, handle.room)
+            self._need_across(where, row, handle.across)
+            self._fits = shape
+
     def _need_across(self, where: str, row: throughput.Row, across: int) -> None:
-        """The same for rows that cross between nodes."""
+        """Of rows that cross between nodes."""
         size = self._ht.lacks(row, across)
         if size:
             self._quiet(where, f"{across} rows between nodes need {size} bytes of communication memory")
             self._ht.reserve(row, across)
 
     def _need_window(self, where: str, row: throughput.Row, room: int) -> None:
-        """Makes the window larger if this call needs it: all ranks know the same sizes, so all do it together."""
+        """Of rows of this node."""
         size = throughput.window_bytes(row, room)
         if size <= self._window_size or self._ht.node_max == 1:
             return
@@ -176,7 +185,7 @@ class HighThroughput:
         for shared in (self._window, self._control):
             if shared is not None:
                 shared.close()
-        self._window = self._control = None
+        self._window = self._control = self._fits = None
         self._window_size = 0
 
     # ------------------------------------------------------------------ layout
@@ -279,8 +288,7 @@ class HighThroughput:
                 handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens)
             if not cached and not num_worst_tokens:
                 counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
-            self._need_window(where, row, handle.room)
-            self._need_across(where, row, handle.across)
+            self._need_memory(where, row, handle)
 
             def empty(*sizes: int, dtype: Any) -> Any:
                 return torch.empty(sizes, dtype=dtype, device=self.device)
@@ -404,8 +412,7 @@ class HighThroughput:
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
             row = throughput.Row(2 * hidden, 0, topk)
-            self._need_window(where, row, handle.room)
-            self._need_across(where, row, handle.across)
+            self._need_memory(where, row, handle)
             out = torch.empty((tokens, hidden), dtype=torch.bfloat16, device=device)
             out_weights = torch.empty((tokens, topk), dtype=torch.float32, device=device) if topk else None
 
