@@ -290,6 +290,11 @@ int bench_rawverbs(int argc, char **argv)
 		bench_complain("no memory for two times %u bytes", SIZE_MAX_BYTES);
 		return BENCH_WRONG;
 	}
+	/* Before it waits for a client in vain. */
+	if (!o.host && rawverbs_probe(&o.raw)) {
+		munmap(memory, 2ull * SIZE_MAX_BYTES);
+		return BENCH_WRONG;
+	}
 	if (!o.host)
 		printf("# waiting for a client at port %" PRIu64 "\n", o.tcp_port);
 	fflush(stdout);

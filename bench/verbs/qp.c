@@ -87,8 +87,14 @@ static int open_device(struct rawverbs *r)
 	int count = 0, found = 0;
 	struct ibv_device **list = r->lib->get_device_list(&count);
 
-	if (!list)
-		return failed("ibv_get_device_list", errno);
+	if (!list) {
+		int err = errno;
+
+		bench_complain(
+			"no RDMA devices here (ibv_get_device_list: %s): is the NIC's driver loaded?",
+			strerror(err));
+		return -err;
+	}
 	for (int i = 0; i < count && !found; i++) {
 		if (*r->o.device && strcmp(r->o.device, list[i]->name) != 0)
 			continue;
@@ -195,8 +201,8 @@ static int create_queues(struct rawverbs *r, void *memory, uint64_t bytes)
 	return rc;
 }
 
-int rawverbs_open(const struct rawverbs_opts *o, void *memory, uint64_t bytes,
-		  struct rawverbs **out)
+/* The device, without queues. */
+static int begin(const struct rawverbs_opts *o, struct rawverbs **out)
 {
 	struct rawverbs *r = aligned_alloc(64, (sizeof(*r) + 63) / 64 * 64);
 	int rc;
@@ -214,8 +220,32 @@ int rawverbs_open(const struct rawverbs_opts *o, void *memory, uint64_t bytes,
 		rc = open_device(r);
 	if (!rc)
 		rc = pick_gid(r);
+	if (rc)
+		rawverbs_close(r);
+	else
+		*out = r;
+	return rc;
+}
+
+int rawverbs_probe(const struct rawverbs_opts *o)
+{
+	struct rawverbs *r = NULL;
+	int rc = begin(o, &r);
+
 	if (!rc)
-		rc = create_queues(r, memory, bytes);
+		rawverbs_close(r);
+	return rc;
+}
+
+int rawverbs_open(const struct rawverbs_opts *o, void *memory, uint64_t bytes,
+		  struct rawverbs **out)
+{
+	struct rawverbs *r = NULL;
+	int rc = begin(o, &r);
+
+	if (rc)
+		return rc;
+	rc = create_queues(r, memory, bytes);
 	if (rc) {
 		rawverbs_close(r);
 		return rc;

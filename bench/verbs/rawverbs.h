@@ -58,6 +58,9 @@ void rawverbs_defaults(struct rawverbs_opts *o);
 /* 0, or -EINVAL after a complaint: what can be no combination. */
 int rawverbs_check(const struct rawverbs_opts *o);
 
+/* Whether rawverbs_open() would find its device: 0, or -errno after a complaint. */
+int rawverbs_probe(const struct rawverbs_opts *o);
+
 /**
  * rawverbs_open() - open the device and make queue pairs over memory that stays the caller's and must outlive them.
  *

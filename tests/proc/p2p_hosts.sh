@@ -88,6 +88,7 @@ refused 2 '-l is 32, must not be above -t, which is 16' p2p --against rawverbs -
 refused 2 '-d is a,b,c, must be DEV or DEV,DEV' p2p -d a,b,c
 refused 2 '-Q is 24, must be a multiple of -l' rawverbs -l 16 -Q 24
 refused 2 '-m is 1000, must be 256' rawverbs -m 1000
+refused 1 'device|verbs' rawverbs -d no_such_device
 refused 2 '-D is given, must not be together with -n' rawverbs -D 1 -n 10
 echo "# strangers and invalid options: refused with a reason"
 
