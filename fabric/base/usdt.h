@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * USDT probes: places of the engine that bpftrace and perf can listen at, in a running process, by name (provider `epf`). docs/guides/tracing.md says what
- * each tells; tests/docs/probes.py holds that page and the scripts against what is in the programs. Used by the engine, hot files too: a probe at which nobody
+ * each reports; tests/docs/probes.py holds that page and the scripts against what is in the programs. Used by the engine, hot files too: a probe at which nobody
  * listens is one nop, and a note for the listener of where its arguments lie. So an argument must be at hand, in a register
  * or a word of memory: never a call, nor a value that is made for the probe alone.
  *

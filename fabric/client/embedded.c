@@ -24,7 +24,7 @@ enum {
 	STEPS_PER_LOOK = 255,
 };
 
-/* Tells the peers that this rank goes on purpose, so that they do not take it for lost. */
+/* Notifies the peers that this rank leaves on purpose, so that they do not count it as lost. */
 static int say_bye(struct epf_core *core, void *arg)
 {
 	(void)arg;

@@ -13,7 +13,7 @@ static void say_distance(FILE *f, const struct epf_place_choice *c, const struct
 	const struct epf_place_spot *gpu = c->gpu ? &c->gpu->spot : NULL;
 
 	if (!gpu) {
-		fputs("no GPU: rails in turn", f);
+		fputs("no GPU: rails alternate", f);
 		return;
 	}
 	switch (c->near) {
@@ -33,7 +33,7 @@ static void say_distance(FILE *f, const struct epf_place_choice *c, const struct
 			gpu->node);
 		break;
 	case EPF_PLACE_UNKNOWN:
-		fprintf(f, "distance to GPU %u not known: rails in turn", c->gpu_index);
+		fprintf(f, "distance to GPU %u not known: rails alternate", c->gpu_index);
 		break;
 	}
 }

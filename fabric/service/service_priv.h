@@ -270,7 +270,7 @@ void svc_place_leave(struct epf_svc *s);
 /* Connects to the service manager, if the environment names one. */
 void svc_notify_open(struct epf_svc *s);
 void svc_notify_close(struct epf_svc *s);
-/* Tells it what state we are in, and that we live. first: that clients can connect. */
+/* Reports our state to the service manager, and that we are alive. first: that clients can connect. */
 void svc_notify_beat(struct epf_svc *s, bool first);
 /* A period of signs of life that its watchdog is content with, at most period_ns. */
 uint64_t svc_notify_period(const struct epf_svc *s, uint64_t period_ns);
@@ -383,7 +383,7 @@ void svc_unmap_region(struct epf_svc *s, struct svc_user *user, void *addr, uint
 		      uint64_t file_bytes);
 /* Closes a client's memfd, which may be the last descriptor of it. */
 void svc_unmap_close(struct epf_svc *s, int fd);
-/* Gives back what has been let go of meanwhile. */
+/* Unmaps what has been released meanwhile. */
 void svc_unmap_collect(struct epf_svc *s);
 
 /* ---- core_call.c ---- */

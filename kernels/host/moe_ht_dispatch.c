@@ -34,7 +34,7 @@ static int fan_out(struct epf_moe *m, const struct moe_ranks *to, uint32_t sourc
 	return 0;
 }
 
-/* Tells every rank of this node how many rows of `source` it got. */
+/* Notifies every rank of this node how many rows of `source` it received. */
 static int close_blocks(struct epf_moe *m, uint32_t source, const uint32_t *rows)
 {
 	uint32_t set = moe_set(m->round);

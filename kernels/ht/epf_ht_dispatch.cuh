@@ -361,7 +361,7 @@ EPF_DEV_FN void ht_ready(const struct ht_job *j)
 	ht_wait_ready(j, ht_moved(j));
 }
 
-/* This rank has written all that it writes to windows: tells its node, and waits for the others. */
+/* This rank has written all that it writes to windows: notifies its node, and waits for the others. */
 EPF_DEV_FN void ht_exchange(const struct ht_job *j, uint64_t call)
 {
 	if (ht_last_block(j, &ht_state_of(j)->done[0]) && epf_thread_in_block() < LL_LANES)

@@ -5,7 +5,7 @@
  *
  * A node is a set of ranks that map each other's memory. Every rank has two areas that the other ranks of its node map: the control area, with flags and
  * counts, which never moves; and the window, which receives rows and may be replaced by a larger one between calls. Ranks of other nodes are
- * reached by commands, in two regions of communication memory: one for counts, and one for rows, half of which is sent from and half received into.
+ * reached over the command path, in two regions of communication memory: one for counts, and one for rows, half of which is sent from and half received into.
  *
  * The forwarder of a source at a node is the rank there with the source's index in its own node, modulo the size of that node.
  */

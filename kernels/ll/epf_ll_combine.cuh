@@ -120,7 +120,7 @@ EPF_DEV_FN uint64_t ll_row_of(const struct ll_job *j, const struct ll_lists *l, 
 	return (uint64_t)expert * j->ranks * j->tokens_max + place;
 }
 
-/* All rows of a rank that is reached by commands, a lane a row whichever expert it is of; a warp. */
+/* All rows of a rank reached over the command path, one lane per row whatever its expert; a warp. */
 EPF_DEV_FN int ll_push_home(const struct ll_job *j, struct epf_dev *d, uint32_t set, uint32_t rank)
 {
 	uint32_t signal = ll_signal(j, LL_COMBINE, set, j->rank);

@@ -104,7 +104,7 @@ EPF_DEV_FN void ll_write_head(const struct ll_job *j, uint64_t row, uint32_t tok
 	}
 }
 
-/* Tells of entries that name no expert; lanes of a warp. */
+/* Reports entries that name no expert; lanes of a warp. */
 EPF_DEV_FN void ll_check_entries(const struct ll_job *j, uint32_t token)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
@@ -130,7 +130,7 @@ EPF_DEV_FN void ll_write_piece(const struct ll_job *j, const struct ll_piece *p,
 }
 
 /*
- * One piece of a token's row, made once and written to every rank that holds one of the token's experts; a warp. Those that are reached by commands share
+ * One piece of a token's row, made once and written to every rank that holds one of the token's experts; a warp. Those that are reached over the command path share
  * the row that is sent.
  */
 EPF_DEV_FN void ll_send_piece(const struct ll_job *j, uint32_t set, uint32_t token, uint32_t piece)
@@ -227,7 +227,7 @@ EPF_DEV_FN void ll_tell_tokens(const struct ll_job *j, uint32_t set, uint32_t ra
 		(LL_AT(uint32_t, note) + j->local)[ll_bitmap_words(j->tokens_max)] = j->tokens;
 }
 
-/* Rows and note to a rank that is reached by commands; a warp. */
+/* Rows and note to a rank reached over the command path; a warp. */
 EPF_DEV_FN int ll_push_rows(const struct ll_job *j, struct epf_dev *d, uint32_t set, uint32_t rank)
 {
 	uint64_t note = ll_note_at(j, set, rank);

@@ -307,7 +307,7 @@ EPF_DEV_FN void ll_received(const struct ll_job *j, uint32_t kind, uint64_t call
 
 /* ---- sending: warp 0 of the last block ---- */
 
-/* Is there anybody who is reached by commands, and not left out? */
+/* Is any rank that is not masked reached over the command path? */
 EPF_DEV_FN int ll_any_remote(const struct ll_job *j)
 {
 	int any = 0;
@@ -319,7 +319,7 @@ EPF_DEV_FN int ll_any_remote(const struct ll_job *j)
 	return epf_lanes_where(any) != 0;
 }
 
-/* Tells the ranks that are reached by plain stores that all of it is there: every lane that does releases what the warp has seen written. */
+/* Notifies the ranks reached by plain stores that everything is written: every lane that stores a flag releases what the warp has seen written. */
 EPF_DEV_FN void ll_tell_direct(const struct ll_job *j, uint32_t kind, uint32_t set)
 {
 	for (uint32_t first = 0; first < j->ranks; first += LL_LANES) {

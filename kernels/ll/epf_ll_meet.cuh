@@ -11,7 +11,7 @@
 
 #include "kernels/ll/epf_ll_half.cuh"
 
-/* Tells all ranks that this one is here; a warp. */
+/* Notifies all ranks that this one is here; a warp. */
 EPF_DEV_FN void ll_say_here(const struct ll_job *j, uint32_t meeting)
 {
 	struct epf_dev d;

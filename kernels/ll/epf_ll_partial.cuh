@@ -6,7 +6,7 @@
  * The weights are where the token came from. So block 0 begins by telling each rank the own tokens' entries and weights (struct ll_terms), and waits for theirs, as
  * a RECV half waits for rows. Meanwhile the other blocks sum for the own tokens, whose weights are here.
  *
- * Rows of the caller are read only; sums that are sent by commands are staged where their token's first row lies in the memory that is sent from. With
+ * Rows of the caller are read only; sums that are sent over the command path are staged where their token's first row lies in the memory that is sent from. With
  * EPF_LL_ZERO_COPY that is the row itself: each piece of a row is read by the one warp that then writes there.
  */
 #ifndef EPF_KERNELS_LL_PARTIAL_CUH
@@ -84,7 +84,7 @@ EPF_DEV_FN void ll_tell_vec(const struct ll_job *j, uint32_t set, uint64_t next,
 		*LL_AT(struct ll_vec, j->base + j->lay.terms[set] + at) = v;
 }
 
-/* The own terms to all who are reached by commands; a warp. */
+/* This rank's terms to all ranks reached over the command path; a warp. */
 EPF_DEV_FN void ll_push_terms(const struct ll_job *j, uint32_t set)
 {
 	uint64_t to = j->lay.iterms[set] + (uint64_t)j->rank * j->lay.term_bytes;
@@ -265,7 +265,7 @@ EPF_DEV_FN void ll_sum_and_return(const struct ll_job *j, uint64_t calls)
 	ll_sum_others(j, set, ll_wait_all(j, LL_WEIGHTS, calls));
 }
 
-/* All sums for a rank that is reached by commands, a lane a token; a warp. */
+/* All sums for a rank reached over the command path, one lane per token; a warp. */
 EPF_DEV_FN int ll_push_sums(const struct ll_job *j, struct epf_dev *d, uint32_t set, uint32_t rank)
 {
 	uint32_t signal = ll_signal(j, LL_COMBINE, set, j->rank), puts = 0;

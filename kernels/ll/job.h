@@ -106,7 +106,8 @@ struct ll_layout {
 
 /* What a rank keeps for each rank, itself included. In device memory. */
 struct ll_peer {
-	uint64_t direct; /* that rank's communication memory as we store to it; 0: by commands */
+	uint64_t
+		direct; /* that rank's communication memory as we store to it; 0: reached over the command path */
 	uint64_t seen[LL_KINDS]
 		     [2]; /* [kind][set]: last value of its signal or flag that was consumed */
 	uint64_t sent[LL_KINDS][2]; /* value last stored to our flag there */
@@ -156,8 +157,9 @@ struct ll_job {
 	uint32_t topk;
 	uint32_t tokens;
 	uint32_t flags;
-	uint32_t halves;   /* EPF_LL_SEND, EPF_LL_RECV, LL_TELL */
-	uint32_t commands; /* 1: some rank is reached by commands; 0: all by plain stores */
+	uint32_t halves; /* EPF_LL_SEND, EPF_LL_RECV, LL_TELL */
+	uint32_t
+		commands; /* 1: some rank is reached over the command path; 0: all by plain stores */
 	/* Dispatch: so many blocks make the SEND half, at most LL_WORDS, and each announces its share; 0: all make it, and the last one announces all. */
 	uint32_t tellers;
 	uint64_t x;

@@ -39,7 +39,7 @@ struct epf_ll {
 	uint32_t threads;    /* of a block */
 	uint32_t blocks;     /* of a launch */
 	uint32_t sharing;    /* ranks whose kernels run on this GPU, this one included */
-	bool commands;       /* some rank is reached by commands */
+	bool commands;       /* some rank is reached over the command path */
 	bool side_by_side;   /* blocks run at the same time: both halves can be one launch */
 	struct ll_gpu *more; /* a GPU's own */
 };

@@ -115,7 +115,7 @@ static bool bit_of(const uint8_t *bits, uint32_t r)
 	return bits[r / 8] >> (r % 8) & 1;
 }
 
-/* Tells all ranks what this one has, checks that they agree, and finds who is reached by plain stores: both ways or not at all. */
+/* Exchanges what the ranks have, checks that they agree, and finds who is reached by plain stores: both ways or not at all. */
 static int meet(struct epf_ll *ll, struct ll_peer *peers)
 {
 	size_t bits = sizeof(struct hello) + sizeof(uint64_t), each = bits + (ll->ranks + 7) / 8;

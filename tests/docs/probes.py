@@ -63,7 +63,7 @@ def main(root, *binaries):
     with open(os.path.join(root, "docs", "guides", "tracing.md"), encoding="utf-8") as f:
         told = set(re.findall(r"^\| `(\w+\.bt)` \|", f.read(), re.M))
     if told != {os.path.basename(s) for s in scripts} or not told:
-        wrong.append(f"docs/guides/tracing.md tells of {sorted(told)}, there are {scripts}")
+        wrong.append(f"docs/guides/tracing.md names {sorted(told)}, there are {scripts}")
     for script in scripts:
         wrong += check_script(script, page)
     print("\n".join(wrong) if wrong else f"{len(page)} probes, {len(scripts)} scripts")

@@ -105,7 +105,7 @@ for tokens in 4096 128; do
 	[ -z "$deepep_tests" ] || part "deepep-$tokens" 120 env -C "$deepep_tests" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"
 	[ -z "$deepep_later" ] || part "deepep-later-$tokens" 120 env -C "$deepep_later" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"
 done
-# Two nodes on one machine: what lies between them goes by commands. A daemon copies it: copies of a rank's own process may wait in the GPU's driver for its
+# Two nodes on one machine: what crosses between them takes the command path. A daemon copies it: copies of a rank's own process may wait in the GPU's driver for its
 # kernels. Without ep-fabric in the build the ranks copy.
 daemon=""
 for at in "$build" "$build/tools"; do

@@ -131,7 +131,7 @@ def speed(rank):
     """Our Buffer alone, with and without hook, with the time of each half."""
     biggest = [(t, HIDDEN, e) for t, e in shapes(rank)]
     b = rank.buffer(biggest)
-    rank.say(f"# {'by commands' if rank.args.commands else 'NVLink'}, {rank.size} ranks, hidden {HIDDEN}, top-{TOPK}, FP8 dispatch; us a call, median")
+    rank.say(f"# {'command path' if rank.args.commands else 'NVLink'}, {rank.size} ranks, hidden {HIDDEN}, top-{TOPK}, FP8 dispatch; us a call, median")
     rank.say("# tokens experts  dispatch combine    both | hook: dispatch combine    both | halves: send, receive (dispatch)  send, receive (combine)"
              " | bytes that leave: dispatch, combine")
     for tokens, experts in shapes(rank):
@@ -182,7 +182,7 @@ def compare(rank):
     other = rank.buffer(biggest, module=theirs)
     rank.say("# DeepEP's Buffer is open")
     mine = rank.buffer(biggest)
-    rank.say(f"# {'by commands' if rank.args.commands else 'NVLink'}, {rank.size} ranks, hidden {HIDDEN}, top-{TOPK}, FP8 dispatch; us a call, "
+    rank.say(f"# {'command path' if rank.args.commands else 'NVLink'}, {rank.size} ranks, hidden {HIDDEN}, top-{TOPK}, FP8 dispatch; us a call, "
              "median: ours / DeepEP's = ratio; second line: ours with sums at the sender; alternating")
     ratios = {False: [], True: []}
     for tokens, experts in shapes(rank, least):

@@ -196,7 +196,7 @@ def stages(rank):
     times = 40 if rank.args.quick else 100
     module = ll_speed.peer(rank.args.deepep) if rank.args.deepep else None
     side = Side(rank, module, 128, 256)
-    rank.say(f"# {'DeepEP by the shim' if module else 'ours'}, by commands, {rank.size} ranks, 128 tokens, hidden {HIDDEN}, top-{TOPK}, 256 experts, FP8 "
+    rank.say(f"# {'DeepEP by the shim' if module else 'ours'}, command path, {rank.size} ranks, 128 tokens, hidden {HIDDEN}, top-{TOPK}, 256 experts, FP8 "
              f"dispatch; copies by {os.environ.get('EPF_EMU_GPU_COPY', 'engine')}; {times} calls; "
              f"{len(glob.glob(os.environ['EPF_STATS_DIR'] + '/*.stats'))} engines")
     for name in ("dispatch", "combine"):

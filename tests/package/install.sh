@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The packages of tools/package/build on a clean Debian root: they install with apt, the pages and the programs are there, a job runs from
-# the installed files, the unit's own command serves under its user and tells the service manager, and purging leaves nothing.
+# the installed files, the unit's own command serves under its user and notifies the service manager, and purging leaves nothing.
 #
 #   install.sh PACKAGES-DIR WORK-DIR [ROOT.TAR]   prints one line a case, "ok NAME", "skip NAME" (its tool is not here) or "FAIL NAME: why"; exit 77 where no root can be made
 #

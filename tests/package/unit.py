@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the command of an installed unit as systemd would, inside a root directory, and listens for what it tells the manager.
+"""Starts the command of an installed unit as systemd would, inside a root directory, and listens for what it reports to the manager.
 
 Usage: unit.py ROOT UNIT. Taken from the unit: User, Group, Environment, RuntimeDirectory and its mode, ExecStart, WatchdogSec. Ready must
 come before status can be asked, SIGTERM must end it in order, and the socket must be what the group may use.

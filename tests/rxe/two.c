@@ -153,7 +153,7 @@ static void second(void)
 		rig_told(&rig.job, i, rig.job.page->rank[i].notified_ns, 3, names_node0);
 	}
 	rig_end_told(&rig.job, 0);
-	printf("# result: told of node 0 when it went on\n");
+	printf("# result: notified of node 0 when it went on\n");
 	next_job();
 	rig_stop();
 }

@@ -446,7 +446,7 @@ static inline void epf_emu_rx_append(struct epf_emu_lane *l, uint32_t idx)
 	l->rx_tail = idx + 1;
 }
 
-/* Gives back all that a lane in fence holds (no effect, no event). */
+/* Releases everything that a fenced lane holds, without effects or events. */
 void epf_emu_rx_flush(struct epf_emu *e, uint16_t lane);
 /* Pushes the packets to be released. */
 void epf_emu_flush_returns(struct epf_emu *e);

@@ -91,7 +91,7 @@ bool epf_emu_copies_quiesce(struct epf_emu *e, uint16_t lane)
 	return true;
 }
 
-/* Tells peers of a region: the key last [C3]. */
+/* Publishes a region to the peers; writes the key last [C3]. */
 static void tell(struct epf_emu *e, const struct epf_emu_region *r, const struct epf_copy_mem *mem)
 {
 	struct epf_emu_gpu_region *g = &e->seg->gpu[r->key & 0xffff];

@@ -258,7 +258,7 @@ static void wrong_bytes_are_refused_early(void **state)
 	assert_int_equal(open_frame(&p.server, p.buf, n), EPF_WIRE_V_OK);
 }
 
-/* Every byte of a proven frame, with every bit flipped in turn: nothing is ever accepted. */
+/* Every byte of a proven frame, with every bit flipped, one at a time: nothing is ever accepted. */
 static void every_mutation_is_refused(void **state)
 {
 	uint8_t payload[EPF_WIRE_PART_HEAD + 40], b[256];

@@ -383,7 +383,7 @@ static void *mix(void *arg)
 	for (uint32_t i = 0; i < EACH && !m->rc; i++) {
 		uint64_t bytes = mixed_bytes(m->number, i);
 
-		/* Thread and warp forms in turn. */
+		/* Thread and warp forms alternate. */
 		m->rc = i % 2 ? epf_dev_put(&d, m->number, 0, 0, 0, 16, bytes, 0)
 			      : epf_warp_put(&d, 1, m->number, 0, 0, 0, 16, bytes, 0);
 		m->ticket[i] = epf_dev_ticket(&d);

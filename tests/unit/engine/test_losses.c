@@ -201,7 +201,7 @@ static void a_goodbye_says_it(void **state)
 	core_rig_close(rig);
 }
 
-/* An engine of one rank tells it beforehand, and takes it back. */
+/* An engine of one rank announces the loss beforehand, and withdraws it. */
 static void one_rank_tells_beforehand(void **state)
 {
 	struct core_rig *rig = core_rig_open(NULL);

@@ -371,7 +371,7 @@ static void without_a_link_the_other_node_is_lost_and_the_own_is_not(void **stat
 	core_rig_close(rig);
 }
 
-/* ---- a rank that comes back tells the keys of all devices ---- */
+/* ---- a rank that rejoins publishes the keys of all devices ---- */
 
 static bool is_drained(void *arg)
 {

@@ -286,7 +286,7 @@ static void a_flush_of_a_dead_rank_ends(void **state)
 	core_rig_close(rig);
 }
 
-/* News that no honest engine sends changes nothing. */
+/* A message that no honest engine sends changes nothing. */
 static void strange_news_is_refused(void **state)
 {
 	struct core_rig *rig = core_rig_open(NULL);

@@ -19,7 +19,7 @@ static int is_removed(const struct epf_nic *nic)
 	return nic == device.removed;
 }
 
-/* Keys of its own: it begins with regions nobody uses. */
+/* Distinct keys: it begins with regions that nobody uses. */
 static int open_device(void *arg, unsigned index, struct epf_nic **out)
 {
 	static uint64_t unused;

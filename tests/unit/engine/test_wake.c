@@ -33,7 +33,7 @@ static unsigned was_rung(struct core_rig *rig, struct core_rank *r)
 	return r->wakeup.rung - before;
 }
 
-/* That the world is there is news too: of before. */
+/* The arrival of the world is also a pending notification, from before. */
 static struct core_rig *open_quiet(void)
 {
 	struct core_rig *rig = core_rig_open(NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an engine core tells of its waits (fabric/engine/watch.h): that something waits, for whom, why and since when; that what moves does not; that
+ * What an engine core reports of its waits (fabric/engine/watch.h): that something waits, for whom, why and since when; that what moves does not; that
  * with too few blocks those that wait come first and the others are counted.
  */
 #include "tests/unit/engine/watch_kit.h"

@@ -274,7 +274,7 @@ static void host_ranks_share_in_order(void **state)
 	assert_own(&rig, 3, "rxe10:1");
 	assert_spares(&rig, 3, "rxe9:1");
 	assert_string_equal(why(&rig, 0),
-			    "no GPU: rails in turn; 2 rails so near for 4 local indices; "
+			    "no GPU: rails alternate; 2 rails so near for 4 local indices; "
 			    "used by 2 local indices; CPU 1, NUMA node not known");
 	rig.indices = 1;
 	place_rig_replan(&rig);
@@ -333,7 +333,7 @@ static void an_unknown_place_is_said(void **state)
 		      "rdma a 0000:21:00.0\n");
 	place_rig_replan(&rig);
 	assert_int_equal(rig.plan.choice[0].near, EPF_PLACE_UNKNOWN);
-	assert_int_equal(strncmp(why(&rig, 0), "distance to GPU 0 not known: rails in turn;", 43),
+	assert_int_equal(strncmp(why(&rig, 0), "distance to GPU 0 not known: rails alternate;", 43),
 			 0);
 	place_rig_destroy(&rig);
 }

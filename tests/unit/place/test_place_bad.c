@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Placement on broken trees: every fault leaves a note that says what it costs, costs no more than that, and never crashes. At the end
- * each file and link of a machine is spoiled in turn.
+ * each file and link of a machine is spoiled, one at a time.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -240,7 +240,7 @@ static void what_may_not_be_read(void **state)
 	place_rig_destroy(&rig);
 }
 
-/* ---- every file and link in turn ------------------------------------------------------------- */
+/* ---- every file and link, one at a time ------------------------------------------------------------- */
 
 static char *found[8192];
 static size_t n_found;

@@ -80,7 +80,7 @@ static void a_core_runs_near_its_device(void **state)
 	assert_int_equal(bind.node, -1);
 	assert_non_null(strstr(bind.why, "none of the CPUs near mlx5_1"));
 	epf_place_bind_destroy(&bind);
-	bind_as(&rig, -1, 0, 2, &bind); /* cores of a daemon take the rails in turn */
+	bind_as(&rig, -1, 0, 2, &bind); /* the cores of a daemon alternate between the rails */
 	assert_int_equal(bind.node, 0);
 	epf_place_bind_destroy(&bind);
 	bind_as(&rig, -1, 1, 2, &bind);
@@ -89,7 +89,7 @@ static void a_core_runs_near_its_device(void **state)
 	place_rig_destroy(&rig);
 }
 
-/* A core that spins takes a CPU whole: it gets one of its own, or any of those near where others would be sent to the same. */
+/* A core that spins occupies a whole CPU: it gets one exclusively, or any near one where others would be bound to the same. */
 static void a_core_that_spins_gets_a_cpu_of_its_own(void **state)
 {
 	struct epf_place_bind bind;

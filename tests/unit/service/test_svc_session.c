@@ -283,7 +283,7 @@ static void modes_and_names(void **state)
 	assert_int_equal(kit_files(&k), 3); /* socket, lock, statistics */
 	kit_stop(&k);
 	assert_int_equal(kit_files(&k), 0);
-	/* A directory of its own making is closed to others. */
+	/* A directory that the daemon makes is closed to others. */
 	snprintf(path, sizeof(path), "%s/deep", k.dir);
 	kit_set(&k, "runtime-dir", path);
 	assert_int_equal(kit_run(&k), 0);

@@ -94,7 +94,7 @@ class Buffer(HighThroughput):
             num_rdma_bytes: bytes of communication memory, at least get_low_latency_rdma_size_hint().
             low_latency_mode: without it nothing is opened before the first call. Low-latency calls then find their memory when they are first made.
             num_qps_per_rank: accepted; the fabric shares its queue pairs among ranks, and the number has no effect.
-            allow_nvlink_for_low_latency_mode: False: every byte goes by commands and NIC, also to ranks of the same node.
+            allow_nvlink_for_low_latency_mode: False: every byte goes over the command path and the NIC, also to ranks of the same node.
             allow_mnnvl, use_fabric: accepted; NVLink between nodes is not used.
             explicitly_destroy: destroy() will be called. It may be called in either case, and should.
             enable_shrink: a rank that does not come in time is masked and the others go on; else the next call raises.
@@ -333,7 +333,7 @@ class Buffer(HighThroughput):
         log.warning("%s", error)
 
     def _begin(self, where: str, shape: lowlat.Shape) -> epf.LowLatency:
-        """Tells what went wrong in earlier calls, and starts again if the shape is another one than theirs."""
+        """Reports what went wrong in earlier calls, and starts again if the shape is another one than theirs."""
         if not self.low_latency_mode and shape != self._shape:
             self._size_low_latency(where, shape)
         ll = self._low_latency(where)

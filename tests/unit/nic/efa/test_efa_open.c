@@ -95,7 +95,7 @@ static void test_ranges(void **state)
 	refuse(EPF_R_NIC_OPTION, "efa-flush-wait");
 }
 
-/* Each call in turn fails: a reason, and nothing is left open. */
+/* Each call fails once: a reason, and nothing is left open. */
 static void test_calls_fail(void **state)
 {
 	static const struct {

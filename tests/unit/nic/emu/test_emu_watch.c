@@ -22,7 +22,7 @@
 
 enum { LANES = 4, DEPTH = 64, BYTES = 4096, MANY = 300, A_CALL = 128 };
 
-/* What a child is told to do next; it answers by counting up done. */
+/* What a child does next; it answers by incrementing done. */
 enum command { CONNECT = 1, SEND, REAP, CLOSE };
 
 struct side {

@@ -105,7 +105,7 @@ extern const struct epf_verbs_lib fake_lib;
 void fake_reset(void);
 /* Opens a NIC with these options (NULL: the defaults) and expects success. */
 struct epf_nic *fake_open(const struct epf_verbs_opts *opts);
-/* Creates and connects a lane (to an address of its own kind) and expects success. */
+/* Creates and connects a lane (to an address of the same kind) and expects success. */
 void fake_lane(struct epf_nic *nic, uint16_t lane, uint32_t depth);
 /* The provider reports work request number i of fake.wrs. */
 void fake_complete(unsigned i, enum ibv_wc_status status);

@@ -298,7 +298,7 @@ static void test_wakeups(void **state)
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_DOORBELL_INDEX);
 	start(&b, 5);
-	b.wakeup = kit_wakeup(4, RING); /* an older one lands last: it tells nothing */
+	b.wakeup = kit_wakeup(4, RING); /* an older one lands last: it means nothing */
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_OK);
 	assert_int_equal(b.ring.rung, 5);
