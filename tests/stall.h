@@ -100,7 +100,6 @@ static inline int stall_begin(void)
 /* stall_begin() as the set-up function of a group of cmocka's. */
 static inline int stall_set_up(void **state)
 {
-	(void)state;
 	return stall_begin();
 }
 

@@ -98,7 +98,7 @@ EPF_DEV_COLD void ht_wait_sent(const struct ht_job *j)
 EPF_DEV_FN void ht_push_counts(const struct ht_job *j, uint64_t call)
 {
 	uint64_t bytes = (2u * j->ranks + j->local + 3u) / 4u * 16u;
-	uint64_t to = (uint64_t)(uintptr_t)ht_counts_in(j, 0, call, j->rank);
+	uint64_t to = ((call & 1u) * j->ranks + j->rank) * (uint64_t)ht_counts_words(j) * 4u;
 	struct epf_dev d;
 
 	if (j->nodes == 1)

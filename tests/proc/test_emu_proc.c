@@ -221,7 +221,6 @@ static void killed(struct child *c)
 
 static void test_killed(void **state)
 {
-	(void)state;
 	run_children(&(struct child){ .ordered = 1 }, 3, killed, 1u << 2);
 	run_children(&(struct child){ .ordered = 0 }, 3, killed, 1u << 2);
 }
@@ -267,7 +266,6 @@ static void stopped(struct child *c)
 
 static void test_stopped(void **state)
 {
-	(void)state;
 	run_children(&(struct child){ .ordered = 1 }, 2, stopped, 0);
 }
 
@@ -319,7 +317,6 @@ static void sleeping(struct child *c)
 
 static void test_sleeping(void **state)
 {
-	(void)state;
 	run_children(&(struct child){ .ordered = 1 }, 2, sleeping, 0);
 }
 

@@ -54,7 +54,6 @@ static int set_up(void **state)
 	static const char *const settings[] = { "progress=thread", "core-idle=sleep", "signals=16",
 						NULL };
 
-	(void)state;
 	assert_return_code(epf_boot_local_create(RANKS, &f.group), 0);
 	for (uint32_t r = 0; r < RANKS; r++) {
 		struct epf_options o;
@@ -80,7 +79,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	(void)state;
 	for (uint32_t r = 0; r < RANKS; r++)
 		epf_close(f.ep[r]);
 	for (uint32_t r = 0; r < RANKS; r++)
@@ -119,7 +117,6 @@ static void idle_engines_use_little(void **state)
 	uint64_t cpu, wall, sleeps;
 	double percent;
 
-	(void)state;
 	nap(100 * 1000 * 1000); /* they fall asleep after the join */
 	sleeps = counter(0, "sleeps");
 	cpu = cpu_ns();
@@ -189,7 +186,6 @@ static void work_wakes_sleepers(void **state)
 
 	uint64_t ns[WAKES];
 
-	(void)state;
 	for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
 		for (unsigned i = 0; i < WAKES; i++) {
 			uint64_t start;
@@ -234,7 +230,6 @@ static void unsuccessful_waits_spin_less(void **state)
 {
 	uint64_t ns[WAITS];
 
-	(void)state;
 	for (uint32_t r = 0; r < RANKS; r++) { /* each rank learns separately */
 		struct epf *ep = f.ep[r];
 		uint64_t (*now)(void *arg) = ep->now;

@@ -59,7 +59,6 @@ static void start(struct job *j, const char *name, uint32_t world, const char *c
 
 static int stop(void **state)
 {
-	(void)state;
 	job_end(&job[0]);
 	job_end(&job[1]);
 	return 0;
@@ -126,7 +125,6 @@ static void kill_one(void **state)
 
 static void a_short_stop_is_no_error(void **state)
 {
-	(void)state;
 	start(&job[0], "stopped", 3, long_timeouts, job_play);
 	assert_int_equal(job_reach(&job[0], BEFORE / 4, job_ms(JOB_WAIT_MS)), 0);
 	for (int i = 0; i < 3; i++) {
@@ -177,7 +175,6 @@ static void two_jobs_do_not_meet(void **state)
 	unsigned shm = proc_files("/dev/shm", NULL, NULL, 0),
 		 files = proc_files(dir, ".stats", NULL, 0);
 
-	(void)state;
 	start(&job[0], "a", RANKS, defaults, play_rounds);
 	start(&job[1], "b", RANKS, defaults, play_rounds);
 	intrude(&job[0]);
@@ -198,7 +195,6 @@ static void two_jobs_do_not_meet(void **state)
 
 static void one_job_dies_the_other_lives(void **state)
 {
-	(void)state;
 	start(&job[0], "a", RANKS, short_timeouts, play_rounds);
 	start(&job[1], "b", RANKS, short_timeouts, play_rounds);
 	assert_int_equal(job_reach(&job[0], 10, job_ms(JOB_WAIT_MS)), 0);
@@ -281,7 +277,6 @@ static void a_lone_rank_reports(void **state)
 {
 	struct daemons d;
 
-	(void)state;
 	assert_int_equal(daemons_start(&d, 1, NULL), 0);
 	for (unsigned service = 0; service < 2; service++) {
 		const char *const *settings = service ? daemons_client(&d, 0) : defaults;
@@ -294,7 +289,6 @@ static void a_lone_rank_reports(void **state)
 
 static int make_dir(void **state)
 {
-	(void)state;
 	if (!mkdtemp(dir))
 		return -1;
 	snprintf(stats_dir, sizeof(stats_dir), "stats-dir=%s", dir);
@@ -305,7 +299,6 @@ static int remove_dir(void **state)
 {
 	char command[64];
 
-	(void)state;
 	snprintf(command, sizeof(command), "rm -r %s", dir);
 	return system(command);
 }

@@ -157,13 +157,11 @@ static void stop_one(void **state)
 
 static int start_daemons(void **state)
 {
-	(void)state;
 	return daemons_start(&daemons, NODES, ticking);
 }
 
 static int stop_daemons(void **state)
 {
-	(void)state;
 	kill(daemons.pid[STOPPED_DAEMON], SIGCONT);
 	job_end(&job);
 	return daemons_stop(&daemons);
@@ -171,14 +169,12 @@ static int stop_daemons(void **state)
 
 static int end_job(void **state)
 {
-	(void)state;
 	job_end(&job);
 	return 0;
 }
 
 static int make_dir(void **state)
 {
-	(void)state;
 	snprintf(embedded_dir, sizeof(embedded_dir), "/tmp/epf-test-root-XXXXXX");
 	return mkdtemp(embedded_dir) ? 0 : -1;
 }
@@ -187,7 +183,6 @@ static int remove_dir(void **state)
 {
 	char command[96];
 
-	(void)state;
 	snprintf(command, sizeof(command), "rm -r %s", embedded_dir);
 	return system(command);
 }

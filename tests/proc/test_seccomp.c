@@ -53,7 +53,6 @@ static struct run runs[3];
 
 static int start_loads(void **state)
 {
-	(void)state;
 	for (enum load load = LOAD_ORDERED; load <= LOAD_NULL; load++)
 		runs[load] = start(load, VIOLATION_NONE, 5000);
 	return 0;
@@ -103,7 +102,6 @@ static void emu_ordered(void **state)
 {
 	const struct report *r = check_load(LOAD_ORDERED, "emu ordered");
 
-	(void)state;
 	assert_true(r->deferred > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
 	check_links(r);
 }
@@ -112,7 +110,6 @@ static void emu_unordered(void **state)
 {
 	const struct report *r = check_load(LOAD_UNORDERED, "emu unordered");
 
-	(void)state;
 	assert_true(r->deferred > 100 && r->stalls > 100 && r->flushes > 100 && r->signals > 100);
 	assert_true(r->waited > 100 && r->duplicates > 100);
 	check_links(r);
@@ -120,7 +117,6 @@ static void emu_unordered(void **state)
 
 static void null(void **state)
 {
-	(void)state;
 	check_load(LOAD_NULL, "null");
 }
 
@@ -129,7 +125,6 @@ static void a_system_call_is_seen(void **state)
 {
 	struct run run = start(LOAD_ORDERED, VIOLATION_SYSCALL, 10);
 
-	(void)state;
 	finish(&run);
 	assert_true(WIFSIGNALED(run.status));
 	assert_int_equal(WTERMSIG(run.status), SIGSYS);
@@ -150,14 +145,12 @@ static void violated(enum load load, enum violation violation, const char *what)
 
 static void an_allocation_is_seen(void **state)
 {
-	(void)state;
 	violated(LOAD_ORDERED, VIOLATION_MALLOC, "malloc");
 	violated(LOAD_NULL, VIOLATION_MALLOC, "malloc");
 }
 
 static void a_lock_is_seen(void **state)
 {
-	(void)state;
 	violated(LOAD_ORDERED, VIOLATION_LOCK, "pthread_mutex_lock");
 }
 

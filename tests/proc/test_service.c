@@ -112,7 +112,6 @@ static void await_status(unsigned i, const char *text)
 
 static void two_daemons_serve_a_job(void **state)
 {
-	(void)state;
 	assert_int_equal(daemons_start(&d, 2, NULL), 0);
 	run("four", 4, 1, play_all);
 	await_status(0, "\"jobs\": []");
@@ -126,7 +125,6 @@ static void two_jobs_run_at_once(void **state)
 {
 	struct job job[2];
 
-	(void)state;
 	assert_int_equal(daemons_start(&d, 2, NULL), 0);
 	start(&job[0], "one", 4, 1);
 	start(&job[1], "two", 3, 2);
@@ -158,7 +156,6 @@ static void term_drains(void **state)
 	struct job job;
 	char *log;
 
-	(void)state;
 	assert_int_equal(daemons_start(&d, 1, NULL), 0);
 	start(&job, "old", 2, 1);
 	assert_int_equal(daemons_end(&d, 0, SIGTERM, 300), -1); /* keeps running */
@@ -180,7 +177,6 @@ static void second_term_ends_jobs(void **state)
 {
 	struct job job;
 
-	(void)state;
 	assert_int_equal(daemons_start(&d, 1, NULL), 0);
 	start(&job, "stays", 2, 1);
 	assert_int_equal(daemons_end(&d, 0, SIGTERM, 200), -1);
@@ -202,7 +198,6 @@ static void drain_and_back(void **state)
 	struct job job;
 	char *out = NULL;
 
-	(void)state;
 	assert_int_equal(daemons_start(&d, 2, NULL), 0);
 	start(&job, "runs", 4, 3);
 	assert_int_equal(daemons_command(&d, begin, &out), 0);
@@ -229,7 +224,6 @@ static void second_daemon_is_refused(void **state)
 	static const char *const run[] = { "run", "--instance", "node0", NULL };
 	char *out = NULL, want[160];
 
-	(void)state;
 	assert_int_equal(daemons_start(&d, 1, NULL), 0);
 	assert_int_equal(daemons_command(&d, run, &out), 1);
 	snprintf(want, sizeof(want), "instance node0: process %d serves", (int)d.pid[0]);
@@ -243,7 +237,6 @@ static void second_daemon_is_refused(void **state)
 
 static void killed_daemon_starts_again(void **state)
 {
-	(void)state;
 	assert_int_equal(daemons_start(&d, 2, NULL), 0);
 	for (uint64_t at = 0; at < 3; at++) {
 		daemons_kill(&d, 1);
@@ -264,7 +257,6 @@ static void killed_daemon_starts_again(void **state)
 
 static int end_daemons(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < d.n; i++)
 		daemons_kill(&d, i);
 	if (d.n)

@@ -42,7 +42,6 @@ static int begin(void **state)
 {
 	struct job_plan plan;
 
-	(void)state;
 	seed = job_seed(epf_now_ns() ^ (uint64_t)getpid() << 40);
 	printf("# hostile: EPF_SEED=%llu\n", (unsigned long long)seed);
 	if (daemons_start(&daemons, 2, daemon_settings))
@@ -57,7 +56,6 @@ static int begin(void **state)
 
 static int finish(void **state)
 {
-	(void)state;
 	job_end(&honest);
 	return daemons_stop(&daemons);
 }
@@ -117,7 +115,6 @@ static void the_honest_job_is_unharmed(void **state)
 {
 	uint64_t rounds = rounds_now();
 
-	(void)state;
 	assert_int_equal(job_finish(&honest), 0);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(honest.page->rank[i].failed, 0);
@@ -133,7 +130,6 @@ static void the_next_job_is_served(void **state)
 	struct job_plan plan;
 	struct job next;
 
-	(void)state;
 	plan_job(&plan, "next");
 	assert_int_equal(job_fork(&next, &plan), 0);
 	assert_int_equal(job_reach(&next, 20, job_ms(JOB_WAIT_MS)), 0);
@@ -152,7 +148,6 @@ static void refusals_are_counted(void **state)
 	char *text = raw_status(daemons_socket(&daemons, 0));
 	json_t *json, *refusals;
 
-	(void)state;
 	assert_non_null(text);
 	json = json_loads(text, 0, NULL);
 	assert_non_null(json);

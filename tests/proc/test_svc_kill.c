@@ -472,7 +472,6 @@ static int begin(void **state)
 {
 	uint64_t seed = job_seed(epf_now_ns() ^ (uint64_t)getpid() << 40);
 
-	(void)state;
 	random_state = seed;
 	printf("# kill: EPF_SEED=%llu; a rank waits %s for a daemon that dies before the join\n",
 	       (unsigned long long)seed, strchr(impatient[0], '=') + 1);
@@ -488,7 +487,6 @@ static int begin(void **state)
 
 static int finish(void **state)
 {
-	(void)state;
 	/* Daemons wait for the ranks of a failed run: their logs would bury its message. */
 	job_end(&dying);
 	job_end(&after);

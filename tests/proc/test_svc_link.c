@@ -79,7 +79,6 @@ static int stop(void **state)
 {
 	bool failed = false;
 
-	(void)state;
 	for (unsigned i = 0; i < WORLD && job.page; i++)
 		failed |= job_get(&job.page->rank[i].failed) != 0;
 	if (failed)
@@ -163,7 +162,6 @@ static void both_links(void **state)
 	struct stall_mark mark;
 	uint64_t worst = 0, cut;
 
-	(void)state;
 	start("link-both", ordered, until_error, NULL);
 	stall_mark(&mark);
 	stall_mark_processes(&mark, job.pid, WORLD);
@@ -215,7 +213,6 @@ static void until_left(struct job_rank *r)
 /* A rank that waits for ranks that left because they lost each other gets that loss as its error, not that they left. */
 static void both_links_at_a_barrier(void **state)
 {
-	(void)state;
 	start("link-barrier", ordered, until_left, NULL);
 	set_both(0, "link-barrier", false);
 	assert_int_equal(job_wait(&job, 0, job_ms(JOB_WAIT_MS)), 0);
@@ -304,7 +301,6 @@ static int begin(void **state)
 {
 	uint64_t seed = job_seed(epf_now_ns() ^ (uint64_t)getpid() << 40);
 
-	(void)state;
 	random_state = seed;
 	snprintf(retry, sizeof(retry), "emu-retry-timeout=%ums", job_ms(RETRY_MS));
 	printf("# link: EPF_SEED=%llu\n", (unsigned long long)seed);

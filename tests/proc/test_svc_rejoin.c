@@ -188,7 +188,6 @@ static void ranks_come_back(void **state)
 	static const unsigned victims[] = { 1, 3, 0, 2, 3, 1 };
 	unsigned times = job_long() ? TIMES_LONG : TIMES;
 
-	(void)state;
 	assert_int_equal(job_reach(&job, 20, job_ms(JOB_WAIT_MS)), 0);
 	refused("world-size=4"); /* rank 3 lives */
 	for (unsigned i = 0; i < times; i++) {
@@ -211,7 +210,6 @@ static int begin(void **state)
 				 .daemons = &daemons,
 				 .alarm_s = 300 };
 
-	(void)state;
 	if (daemons_start(&daemons, 2, daemon_settings))
 		return -1;
 	return job_fork(&job, &plan);
@@ -219,7 +217,6 @@ static int begin(void **state)
 
 static int finish(void **state)
 {
-	(void)state;
 	job_end(&job);
 	return daemons_stop(&daemons);
 }

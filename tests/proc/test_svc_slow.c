@@ -42,7 +42,6 @@ static void start(const char *name, void (*body)(struct job_rank *r))
 
 static int stop(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < daemons.n; i++)
 		if (daemons.pid[i])
 			kill(daemons.pid[i], SIGCONT);
@@ -65,7 +64,6 @@ static void slow_daemons_lose_nobody(void **state)
 {
 	uint64_t seed = job_seed(epf_now_ns() % 1000000), random = seed, errors = 0;
 
-	(void)state;
 	start("slow", job_play);
 	assert_int_equal(job_reach(&job, 5, job_ms(JOB_WAIT_MS)), 0);
 	for (unsigned i = 0; i < STOPS; i++) {
@@ -121,7 +119,6 @@ static void leave_or_look(struct job_rank *r)
 
 static void who_leaves_is_not_lost(void **state)
 {
-	(void)state;
 	start("leave", leave_or_look);
 	assert_int_equal(job_await(&job.page->words[W_WAITING], WORLD, job_ms(JOB_WAIT_MS)), 0);
 	stop_daemon(1);

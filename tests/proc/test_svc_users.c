@@ -81,14 +81,12 @@ static void await_child(pid_t pid)
 
 static int start(void **state)
 {
-	(void)state;
 	memset(page, 0, WORDS * sizeof(*page));
 	return daemons_start(&daemons, 2, settings);
 }
 
 static int stop(void **state)
 {
-	(void)state;
 	job_end(&job[0]);
 	job_end(&job[1]);
 	return daemons_stop(&daemons);
@@ -98,7 +96,6 @@ static void directory_and_socket_are_the_groups(void **state)
 {
 	struct stat st;
 
-	(void)state;
 	assert_int_equal(stat(daemons.dir, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0750);
 	assert_int_equal(st.st_gid, GROUP);
@@ -132,7 +129,6 @@ static void gets_in(void)
 
 static void the_group_decides_who_gets_in(void **state)
 {
-	(void)state;
 	await_child(start_as(EVE, false, is_kept_out));
 	await_child(start_as(ALICE, true, gets_in));
 	await_child(start_as(BOB, true, gets_in));
@@ -157,7 +153,6 @@ static void only_operators_manage(void **state)
 {
 	static const char *const off[] = { "drain", "--off", NULL };
 
-	(void)state;
 	await_child(start_as(ALICE, true, only_looks));
 	/* Root may, and nothing was changed before. */
 	assert_int_equal(daemons_command(&daemons, off, NULL), 0);
@@ -184,7 +179,6 @@ static void limits_are_each_users_own(void **state)
 {
 	pid_t alice = start_as(ALICE, true, takes_all_it_may);
 
-	(void)state;
 	assert_int_equal(job_await(&page[ALICE_IS_IN], 1, job_ms(3 * WAIT_MS)), 0);
 	await_child(start_as(BOB, true, takes_all_it_may));
 	job_set(&page[ALICE_MAY_GO], 1);
@@ -226,7 +220,6 @@ static void a_job_is_its_users(void **state)
 {
 	pid_t alice = start_as(ALICE, true, begins_a_job);
 
-	(void)state;
 	assert_int_equal(job_await(&page[ALICE_IS_IN], 1, job_ms(3 * WAIT_MS)), 0);
 	await_child(start_as(BOB, true, wants_in));
 	job_set(&page[ALICE_MAY_GO], 1);
@@ -250,7 +243,6 @@ static void two_users_work_at_once(void **state)
 	struct job_plan plan = { .name = "same", .world = 4, .daemons = &daemons };
 	char *text;
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		plan.tag = i + 1;
 		plan.body = i ? play_as_bob : play_as_alice;

@@ -146,7 +146,6 @@ static void near_clients_are_served(void **state)
 {
 	unsigned minors[] = { EPF_SVC_MINOR - 1, EPF_SVC_MINOR, EPF_SVC_MINOR + 1 };
 
-	(void)state;
 	for (unsigned i = 0; i < 6; i++) {
 		struct job_plan plan = {
 			.name = "versions", .world = 2, .body = mixed, .arg = &minors[i / 2]
@@ -184,7 +183,6 @@ static const unsigned far_versions[][2] = { { EPF_SVC_MAJOR, EPF_SVC_MINOR + 2 }
 
 static void far_clients_are_refused(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < sizeof(far_versions) / sizeof(far_versions[0]); i++) {
 		struct raw c;
 
@@ -282,7 +280,6 @@ static void near_daemons_are_served(void **state)
 {
 	char text[512];
 
-	(void)state;
 	for (unsigned minor = EPF_SVC_MINOR - 1; minor <= EPF_SVC_MINOR + 1; minor++) {
 		int rc = job_with(EPF_SVC_MAJOR, minor, false, text, sizeof(text));
 
@@ -298,7 +295,6 @@ static void far_daemons_are_refused(void **state)
 {
 	char text[512];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(far_versions) / sizeof(far_versions[0]); i++) {
 		assert_true(job_with(far_versions[i][0], far_versions[i][1], false, text,
 				     sizeof(text)) < 0);
@@ -313,7 +309,6 @@ static void far_daemons_are_refused(void **state)
 
 static int begin(void **state)
 {
-	(void)state;
 	if (sodium_init() < 0)
 		return -1;
 	return daemons_start(&daemons, 2, daemon_settings);
@@ -321,7 +316,6 @@ static int begin(void **state)
 
 static int finish(void **state)
 {
-	(void)state;
 	return daemons_stop(&daemons);
 }
 

@@ -46,7 +46,6 @@ static void start(const char *name, const char *const *with, void (*body)(struct
 
 static int stop(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < daemons.n; i++)
 		if (daemons.pid[i] > 0)
 			kill(daemons.pid[i], SIGCONT);
@@ -240,7 +239,6 @@ static void rank_is_stopped(uint32_t rank, const char *name, bool own_engine)
 
 static void stopped_rank_of_a_daemon(void **state)
 {
-	(void)state;
 	start("why-stopped", settings, job_play);
 	await_recovery(NULL);
 	rank_is_stopped(2, "stopped rank", false);
@@ -263,7 +261,6 @@ static void start_embedded(struct job *j, const char *name, uint64_t tag)
 
 static void stopped_rank_with_its_own_engine(void **state)
 {
-	(void)state;
 	/* The daemon serves no rank; the ranks write to its directory. */
 	assert_int_equal(daemons_start(&daemons, 1, settings), 0);
 	start_embedded(&job, "why-embedded", 3);
@@ -323,7 +320,6 @@ static void unnamed_jobs(void **state)
 	char *text = NULL;
 	json_t *top;
 
-	(void)state;
 	assert_int_equal(daemons_start(&daemons, 1, settings), 0);
 	start_embedded(&other, "", 5);
 	kill(other.pid[1], SIGSTOP);
@@ -379,7 +375,6 @@ static void cut_link(void **state)
 	unsigned rings = 0;
 	size_t place, i;
 
-	(void)state;
 	start("why-link", settings, job_play);
 	set_link(false);
 	since = epf_now_ns();
@@ -519,7 +514,6 @@ static void final_snapshot(void **state)
 	char path[128];
 	json_t *top;
 
-	(void)state;
 	start("why-dead", settings, job_play);
 	kill(job.pid[0], SIGSTOP);
 	usleep(job_ms(1000) * 1000);

@@ -313,20 +313,17 @@ static void scale(uint32_t ranks)
 
 static void ordered_256(void **state)
 {
-	(void)state;
 	scale(256);
 }
 
 #ifndef SANITIZED
 static void ordered_512(void **state)
 {
-	(void)state;
 	scale(512);
 }
 
 static void ordered_1024(void **state)
 {
-	(void)state;
 	scale(1024);
 }
 #endif
@@ -337,7 +334,6 @@ static void unordered_256(void **state)
 					      "emu-reorder=0.05", "emu-duplicate=0.05",
 					      "emu-drop=0.01" };
 
-	(void)state;
 	memcpy(&settings[FAULTS_AT], faults, sizeof(faults));
 	scale(256);
 }

@@ -17,7 +17,6 @@ static void a_burst_is_no_peak(void **state)
 {
 	struct bench_peak p;
 
-	(void)state;
 	bench_peak_start(&p, LEAST, START);
 	bench_peak_note(&p, 50 * LEAST, START + 900,
 			START + 1000); /* pushed into an empty ring: 5 million a second */
@@ -30,7 +29,6 @@ static void a_pause_with_few_events_is_no_window(void **state)
 {
 	struct bench_peak p;
 
-	(void)state;
 	bench_peak_start(&p, LEAST, START);
 	bench_peak_note(&p, LEAST - 1, START + 5ull * BENCH_WINDOW_NS,
 			START + 5ull * BENCH_WINDOW_NS);
@@ -44,7 +42,6 @@ static void the_best_window_counts(void **state)
 	uint64_t count = 0, now = START;
 	struct bench_peak p;
 
-	(void)state;
 	bench_peak_start(&p, LEAST, now);
 	for (unsigned i = 0; i < 3; i++) {
 		now += BENCH_WINDOW_NS;
@@ -60,7 +57,6 @@ static void a_preempted_caller_is_no_peak(void **state)
 {
 	struct bench_peak p;
 
-	(void)state;
 	bench_peak_start(&p, LEAST, 0);
 	bench_peak_note(&p, 10000, 10000000, 19000000);
 	bench_peak_note(&p, 30000, 30000000, 30000000);
@@ -72,7 +68,6 @@ static void a_percentile_needs_samples_beyond_it(void **state)
 	static double v[1000];
 	char text[32];
 
-	(void)state;
 	for (unsigned i = 0; i < 1000; i++)
 		v[i] = i + 1;
 	assert_true(bench_percentile(v, 1000, 990) == 990);

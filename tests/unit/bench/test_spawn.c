@@ -134,7 +134,6 @@ static void a_rank_is_told_who_it_is(void **state)
 	uint32_t page = 4711;
 	int fd = memfd_create("spawn", MFD_CLOEXEC);
 
-	(void)state;
 	assert_true(fd > 0 && write(fd, &page, sizeof(page)) == sizeof(page));
 	setenv("SPAWN_TEST", "kept", 1);
 	setenv("EPF_SECRET_FILE", "/nonexistent", 1);
@@ -184,7 +183,6 @@ static void no_rank_is_a_copy_of_running_threads(void **state)
 {
 	struct reports all;
 
-	(void)state;
 	assert_int_equal(pthread_atfork(note_copy, NULL, NULL), 0);
 	assert_int_equal(spawn(&all, RANKS, 0, 0), 0);
 	assert_int_equal(atomic_load(&copies), 0);
@@ -224,7 +222,6 @@ static void a_rank_never_comes(uint64_t limit_s)
 
 static void who_never_comes_is_named(void **state)
 {
-	(void)state;
 	for (uint64_t s = SHORT_S; s <= SHORT_S_MAX; s *= 2) {
 		a_rank_never_comes(s);
 		if (strstr(said, "rank 1 did not arrive"))

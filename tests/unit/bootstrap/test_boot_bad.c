@@ -496,7 +496,6 @@ static int lost_patience(void *arg)
 /* Nobody there, nobody who answers, and nobody who lets us in: the opening itself ends when the caller wants it to. */
 static void an_opening_is_interrupted(void **state)
 {
-	(void)state;
 	for (int kind = 0; kind < 3; kind++) {
 		int queued[QUEUED], fd = kind ? deaf_listener(kind == 2, queued, where_text) : -1;
 		struct patience p = { .end_ns = epf_now_ns() + 300000000 };

@@ -61,7 +61,6 @@ static void put_and_signal(void **state)
 {
 	struct fixture f;
 
-	(void)state;
 	open_job(&f, 2, NULL);
 	fill(f.mem[0], 65536, 1);
 	assert_return_code(epf_put(f.ring[0], 1, 0, 0, 0, 4096, 65536, 0), 0);
@@ -78,7 +77,6 @@ static void every_command(void **state)
 	struct fixture f;
 	uint64_t word;
 
-	(void)state;
 	open_job(&f, 3, NULL);
 	fill(f.mem[0], BYTES, 2);
 	fill(f.mem[2], BYTES, 9);
@@ -112,7 +110,6 @@ static void counted_signals_wait_for_their_puts(void **state)
 	struct fixture f;
 	struct epf_ring *second;
 
-	(void)state;
 	open_job(&f, 2, NULL);
 	assert_return_code(epf_ring_open(f.job.ep[0], NULL, &second), 0);
 	fill(f.mem[0], BYTES, 3);
@@ -138,7 +135,6 @@ static void signals_ride_in_immediates(void **state)
 	struct fixture f;
 	uint64_t posted, before;
 
-	(void)state;
 	open_job(&f, 2, NULL);
 	fill(f.mem[0], BYTES, 6);
 	/* The first one defines the handle, by a separate message. */
@@ -163,7 +159,6 @@ static void many_commands_with_little_room(void **state)
 	struct fixture f;
 	uint64_t value = 0;
 
-	(void)state;
 	open_job(&f, 4, "lane-depth=8");
 	fill(f.mem[0], BYTES, 4);
 	for (unsigned i = 0; i < 3000; i++) {
@@ -204,7 +199,6 @@ static void bad_commands_are_refused_and_named(void **state)
 	struct fixture f;
 	uint64_t refused;
 
-	(void)state;
 	open_job(&f, 2, NULL);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		assert_return_code(epf_put_signal(f.ring[0], bad[i].rank, bad[i].lregion,
@@ -243,7 +237,6 @@ static void streams_beyond_the_limit_are_named(void **state)
 	struct fixture f;
 	uint64_t pushed = 0;
 
-	(void)state;
 	memset(&f, 0, sizeof(f));
 	current = &f;
 	assert_return_code(job_open(&f.job, 2, 2, settings, 1000, setup_rank), 0);
@@ -277,7 +270,6 @@ static void withdrawn_regions_are_left_alone(void **state)
 	struct epf_ring_failure failure;
 	struct fixture f;
 
-	(void)state;
 	open_job(&f, 3, NULL);
 	for (int i = 0; i < 50; i++)
 		assert_return_code(epf_put(f.ring[0], 1, 0, 0, 0, 0, 65536, 0), 0);
@@ -302,7 +294,6 @@ static void counters_wrap(void **state)
 					      "start-count=2147483600" };
 	struct fixture f;
 
-	(void)state;
 	for (unsigned k = 0; k < 3; k++) {
 		struct epf_ring_options o = { .size = sizeof(o),
 					      .slots = 64,
@@ -329,7 +320,6 @@ static void a_lost_rank_is_named(void **state)
 	struct fixture f;
 	int rc;
 
-	(void)state;
 	open_job(&f, 3, "emu-stall-timeout=0"); /* being silent is enough */
 	/* Rank 2 stops taking part. */
 	f.job.ranks = 2;
@@ -351,7 +341,6 @@ static void an_abort_ends_waits(void **state)
 {
 	struct fixture f;
 
-	(void)state;
 	open_job(&f, 2, NULL);
 	epf_abort(f.job.ep[0]);
 	assert_int_equal(epf_signal_wait(f.job.ep[0], 1, 1, 0), -ECANCELED);

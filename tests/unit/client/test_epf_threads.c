@@ -228,7 +228,6 @@ static void run(const char *const *settings)
 
 static void engine_thread(void **state)
 {
-	(void)state;
 	run(NULL);
 }
 
@@ -236,7 +235,6 @@ static void stepped_by_callers(void **state)
 {
 	static const char *const settings[] = { "progress=caller", NULL };
 
-	(void)state;
 	run(settings);
 }
 
@@ -246,7 +244,6 @@ static void daemon_of_this_node(void **state)
 	char service[160];
 	const char *settings[] = { service, NULL };
 
-	(void)state;
 	kit_make(&k);
 	kit_set(&k, "client-rings", "16"); /* a closed ring must not count for long */
 	assert_int_equal(kit_run(&k), 0);

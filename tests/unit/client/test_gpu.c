@@ -79,7 +79,6 @@ static void tables_have_no_holes(void **state)
 	const struct epf_gpu_ops *ops;
 	int n = 0;
 
-	(void)state;
 	for (size_t i = 0; i < 4; i++) {
 		const void *const *entry;
 
@@ -108,7 +107,6 @@ static void fake_memory_moves(void **state)
 	uint64_t offset;
 	int fd;
 
-	(void)state;
 	assert_return_code(ops->open(1, &dev), 0);
 	assert_return_code(ops->mem_alloc(dev, 10000, EPF_GPU_MEM_EXPORT, &a), 0);
 	assert_return_code(ops->mem_alloc(dev, 10000, 0, &b), 0);
@@ -155,7 +153,6 @@ static void leases_are_handed_round(void **state)
 	struct epf_dev d[4];
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 2, 1000000000);
 	for (int i = 0; i < 4; i++)
 		epf_dev_open(&d[i], ctx_of(&r));
@@ -217,7 +214,6 @@ static void no_command_is_lost(void **state)
 	uint64_t left = PRODUCERS * EACH;
 	struct rig r;
 
-	(void)state;
 	/* Two have separate rings, four share one; 5,000 commands are many laps of 64 and 128 slots. */
 	rig_open(&r, 2, UINT64_C(60000000000));
 	for (uint32_t i = 0; i < 3; i++)
@@ -260,7 +256,6 @@ static void a_full_ring_ends_by_its_deadline(void **state)
 	struct rig r;
 	int rc = 0;
 
-	(void)state;
 	rig_open(&r, 1, 50000000);
 	epf_dev_open(&d, ctx_of(&r));
 	for (int i = 0; i < 1 << LOG2; i++)
@@ -288,7 +283,6 @@ static void the_host_can_stop_waits(void **state)
 	struct epf_dev d;
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, UINT64_C(60000000000));
 	epf_dev_open(&d, ctx_of(&r));
 	epf_gpu_context_abort(r.context, -ECANCELED);
@@ -308,7 +302,6 @@ static void what_cannot_be_said_is_refused(void **state)
 	struct epf_dev d;
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 1, 1000000000);
 	epf_dev_open(&d, ctx_of(&r));
 	/* Unaligned: two slots, one command. */
@@ -337,7 +330,6 @@ static void a_head_counts_two_things(void **state)
 {
 	static const uint64_t starts[] = { 0, 5, (UINT64_C(1) << 40) - 3, UINT64_MAX - 7 };
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t slots = starts[i], wides = 0, head = slots;
 
@@ -422,7 +414,6 @@ static void wide_commands_share_a_ring(void **state)
 	struct epf_gpu_ring_at at;
 	struct rig r;
 
-	(void)state;
 	/* One has a separate ring, the others share one. */
 	rig_open(&r, 1, UINT64_C(60000000000));
 	for (uint32_t i = 0; i < 2; i++)
@@ -471,7 +462,6 @@ static void tickets_of_a_shared_ring_count_commands(void **state)
 	struct epf_dev d, e;
 	struct rig r;
 
-	(void)state;
 	rig_open(&r, 0, 1000000000);
 	epf_dev_open_shared(&d, ctx_of(&r));
 	epf_dev_open_shared(&e, ctx_of(&r));

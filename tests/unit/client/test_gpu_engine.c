@@ -82,7 +82,6 @@ static void commands_arrive(void **state)
 	struct epf_dev d, shared;
 	struct job j;
 
-	(void)state;
 	job_open(&j);
 	ctx = epf_gpu_context(j.gpu);
 	fill(j.mem[0], BYTES, 1);
@@ -149,7 +148,6 @@ static void a_long_wait_is_told(void **state)
 	struct epf_dev d;
 	struct job j;
 
-	(void)state;
 	job_open(&j);
 	wakeup = j.ep[0]->wakeup;
 	epf_dev_open(&d, epf_gpu_context(j.gpu));
@@ -180,7 +178,6 @@ static void failures_become_sentences(void **state)
 	struct epf_dev d;
 	struct job j;
 
-	(void)state;
 	job_open(&j);
 	epf_dev_open(&d, epf_gpu_context(j.gpu));
 	/* A region that nobody has. */

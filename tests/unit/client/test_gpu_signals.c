@@ -95,7 +95,6 @@ static void data_is_there_before_its_signal(void **state)
 	struct epf_dev d;
 	struct job j;
 
-	(void)state;
 	job_open(&j);
 	/* An addition that does not wait for the copies is seen long before them. */
 	epf_copy_fake_pause(PAUSE_NS);
@@ -124,7 +123,6 @@ static void additions_change_their_signal_only(void **state)
 	struct epf_dev d;
 	struct job j;
 
-	(void)state;
 	memset(want, 0, sizeof(want));
 	job_open(&j);
 	at = (struct epf_signal *)epf_copy_fake_bytes(j.ep[1]->gpu_signals, sizeof(want));
@@ -180,7 +178,6 @@ static void reports_of_waits_are_read_at_any_time(void **state)
 	pthread_t thread;
 	struct job j;
 
-	(void)state;
 	job_open(&j);
 	w.j = &j;
 	assert_int_equal(pthread_create(&thread, NULL, watch, &w), 0);

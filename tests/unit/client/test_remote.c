@@ -153,7 +153,6 @@ static void a_job_is_joined(void **state)
 	uint64_t value;
 	uint32_t region;
 
-	(void)state;
 	assert_return_code(set_up(&p, NULL), 0);
 	assert_string_equal(epf_mode(p.ep[0]), "service:fake");
 	assert_int_equal(p.region[0], 0);
@@ -190,7 +189,6 @@ static void lost_ranks_and_masks(void **state)
 {
 	struct pair p;
 
-	(void)state;
 	assert_return_code(set_up(&p, NULL), 0);
 	ask(p.ep[0], "lose_1");
 	assert_int_equal(epf_signal_wait(p.ep[0], 0, 1, 0), -ECONNRESET);
@@ -291,7 +289,6 @@ static bool try_fault(size_t i)
 /* Whatever the daemon does wrong: an error with its reason, nothing left behind, in bounded time. */
 static void wrong_daemons(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
 		unsigned tries = 0;
 
@@ -310,7 +307,6 @@ static void a_lost_connection_is_replaced(void **state)
 		{ EPF_SVC_ATTACH, FAKE_CLOSE, 1, 1 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
 		struct pair p;
 
@@ -336,7 +332,6 @@ static void a_restarted_daemon_gets_everything(void **state)
 	uint32_t region;
 	pid_t late;
 
-	(void)state;
 	p.daemon = fake_svc_start(dir, "fake", NULL);
 	assert_return_code(set_up_rank(&p, 0), 0);
 	assert_return_code(epf_region_register(p.ep[0], (char *)p.mem[0] + 4096, 4096, 0, &region),
@@ -372,7 +367,6 @@ static void a_daemon_dies_during_a_wait(void **state)
 	struct pair p;
 	pid_t killer;
 
-	(void)state;
 	assert_return_code(set_up(&p, NULL), 0);
 	assert_int_equal(epf_signal_wait(p.ep[0], 0, 1, 30000000), -ETIMEDOUT);
 	begun = epf_now_ns();
@@ -393,7 +387,6 @@ static void a_daemon_dies_during_a_wait(void **state)
 /* After the join: every kind of wait ends soon after the daemon, and says which daemon it was. */
 static void a_dead_daemon_ends_waits(void **state)
 {
-	(void)state;
 	for (int kind = 0; kind < 4; kind++) {
 		struct stall_mark mark;
 		struct pair p;
@@ -439,7 +432,6 @@ static void an_absent_daemon(void **state)
 	struct pair p = { 0 };
 	struct epf *ep = NULL;
 
-	(void)state;
 	patience = IMPATIENT;
 	assert_int_equal(open_rank(&ep), -ENOENT);
 	patience = PATIENT;
@@ -475,7 +467,6 @@ static void a_rank_comes_back(void **state)
 	struct epf *ep;
 	pid_t pid;
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		pid = fake_svc_start(dir, "fake", plans[i]);
 		assert_return_code(open_to_rejoin(&ep, "1", "bootstrap-timeout=20s"), 0);
@@ -509,7 +500,6 @@ static void embedded_ranks_do_not_come_back(void **state)
 	struct epf_options o;
 	struct epf *ep;
 
-	(void)state;
 	epf_options_init(&o);
 	o.settings = settings;
 	assert_return_code(epf_open(&o, &ep), 0);
@@ -523,7 +513,6 @@ static void bad_names(void **state)
 {
 	static const char *const bad[] = { "service=a/b", "service=../x" };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		const char *const settings[] = { bad[i], NULL };
 		struct epf_options o;
@@ -538,7 +527,6 @@ static void bad_names(void **state)
 
 static int make_dir(void **state)
 {
-	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/epf-remote-XXXXXX");
 	if (!mkdtemp(dir))
 		return -1;
@@ -550,7 +538,6 @@ static int remove_dir(void **state)
 {
 	char path[128];
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/fake.sock", dir);
 	unlink(path);
 	snprintf(path, sizeof(path), "%s/fake.lock", dir);

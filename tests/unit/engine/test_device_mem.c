@@ -404,7 +404,6 @@ static void additions_follow_each_other_and_stop_the_rest(void **state)
 	struct core_rig *rig = rig_that_adds();
 	struct epf_hist *held = epf_stat_hist(rig->core[1]->stats, EPF_STAT_CORE_HOLD_NS);
 
-	(void)state;
 	add_region(rig);
 	for (unsigned i = 0; i < 4; i++)
 		push_add(&rig->rank[0], 2, 0);
@@ -448,7 +447,6 @@ static void completions_go_on_beside_additions(void **state)
 	struct core_rank *from = &rig->rank[0], *to = &rig->rank[2];
 	unsigned pushed = 0;
 
-	(void)state;
 	push_add(from, 2, 0);
 	core_rig_put(from, 2, 256, 3);
 	assert_true(core_rig_run(rig, NULL, NULL));
@@ -480,7 +478,6 @@ static void an_addition_without_room_is_begun_later(void **state)
 {
 	struct core_rig *rig = rig_that_adds();
 
-	(void)state;
 	adder.full = 3;
 	adder.pending = 0;
 	for (unsigned i = 0; i < 4; i++)

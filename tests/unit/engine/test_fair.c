@@ -102,7 +102,6 @@ static void a_short_round_is_served_at_once(void **state)
 {
 	static const uint64_t from[] = { 0, UINT64_MAX - 20000 };
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		struct thread t;
 		uint64_t worst = 0;
@@ -131,7 +130,6 @@ static void time_goes_by_share(void **state)
 {
 	struct thread t;
 
-	(void)state;
 	begin(&t, 2, 1, 0);
 	epf_fair_add(&t.fair, 4);
 	t.job[0].step = 7;
@@ -150,7 +148,6 @@ static void gaps_do_not_bring_more_than_the_share(void **state)
 {
 	struct thread t;
 
-	(void)state;
 	begin(&t, 2, 1, 0);
 	t.job[1].breaths = 3;
 	give(&t, 0, ENDLESS);
@@ -165,7 +162,6 @@ static void a_debt_has_a_limit(void **state)
 {
 	struct thread t;
 
-	(void)state;
 	begin(&t, 2, 1, 0);
 	give(&t, 0, ENDLESS);
 	give(&t, 1, ENDLESS);
@@ -185,7 +181,6 @@ static void the_past_is_forgotten(void **state)
 {
 	struct thread t;
 
-	(void)state;
 	begin(&t, 2, 1, 0);
 	give(&t, 0, ENDLESS);
 	run_for(&t, 1000000);
@@ -210,7 +205,6 @@ static void a_seat_is_given_back(void **state)
 {
 	struct thread t;
 
-	(void)state;
 	begin(&t, 2, 1, 0);
 	epf_fair_add(&t.fair, 3);
 	t.job[2].step = 20;
@@ -231,7 +225,6 @@ static void without_fairness_a_turn_is_long(void **state)
 {
 	struct thread t;
 
-	(void)state;
 	begin(&t, 2, 0, 0);
 	give(&t, 0, ENDLESS);
 	run_for(&t, 100);

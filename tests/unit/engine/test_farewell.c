@@ -54,7 +54,6 @@ static void a_goodbye_waits_for_room(void **state)
 	static const char *const settings[] = { "lane-receives=4", "lane-depth=16", NULL };
 	struct core_rig *rig = core_rig_open(settings);
 
-	(void)state;
 	for (int i = 0; i < 40; i++)
 		core_rig_put(&rig->rank[0], 2 + (i & 1), 64, 1);
 	for (int i = 0; i < 50; i++)
@@ -79,7 +78,6 @@ static void a_goodbye_survives_its_lane(void **state)
 	struct core_rig *rig = core_rig_open(settings);
 	const struct epf_core *core = rig->core[0];
 
-	(void)state;
 	assert_true(core_rig_run(rig, NULL, NULL));
 	for (unsigned link = 0; link < 2; link++)
 		assert_int_equal(rig->nic[0]->ops->set_link(rig->nic[0], link, 0), 0);
@@ -110,7 +108,6 @@ static void a_rest_is_no_silence(void **state)
 						NULL };
 	struct core_rig *rig = core_rig_open(settings);
 
-	(void)state;
 	assert_true(core_rig_run(rig, NULL, NULL));
 	assert_int_equal(rig->nic[0]->ops->set_link(rig->nic[0], 0, 0), 0);
 	for (int i = 0; i < 8; i++)

@@ -108,20 +108,17 @@ static void put_and_wait(bool for_good, uint32_t to)
 
 static void another_post_reminds_it(void **state)
 {
-	(void)state;
 	put_and_wait(false, 1);
 }
 
 static void a_lane_that_stays_forgotten_fails(void **state)
 {
-	(void)state;
 	put_and_wait(true, 1);
 }
 
 /* Also one to another node, later than an engine that is silent would be noticed. */
 static void a_lane_to_another_node_fails_too(void **state)
 {
-	(void)state;
 	put_and_wait(true, 2);
 }
 

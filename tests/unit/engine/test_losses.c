@@ -27,7 +27,6 @@ static uint8_t masked[WORLD];
 /* Rank r lives on node r / 2, so 4 lives with SELF. */
 static int reset(void **state)
 {
-	(void)state;
 	memset(&page, 0, sizeof(page));
 	memset(masked, 0, sizeof(masked));
 	epf_peers_format(&page.shm, WORLD);
@@ -64,7 +63,6 @@ static void nobody_is_lost(void **state)
 {
 	struct epf_loss loss;
 
-	(void)state;
 	blame(1, 2); /* it lives */
 	assert_false(epf_first_loss(&page.shm, details, WORLD, masked, SELF, false, &loss));
 	lose(1, EPF_R_NODE_LOST);
@@ -74,7 +72,6 @@ static void nobody_is_lost(void **state)
 
 static void the_first_in_time(void **state)
 {
-	(void)state;
 	lose(3, EPF_R_NODE_LOST);
 	lose(1, EPF_R_NODE_LOST);
 	lose(0, EPF_R_NODE_LOST);
@@ -88,7 +85,6 @@ static void the_first_in_time(void **state)
 
 static void the_own_node_only_where_a_rank_of_it_died(void **state)
 {
-	(void)state;
 	lose(4, EPF_R_NODE_LOST);
 	lose(0, EPF_R_NODE_LOST);
 	expect(0, EPF_R_NODE_LOST, EPF_NONE);
@@ -100,7 +96,6 @@ static void the_own_node_only_where_a_rank_of_it_died(void **state)
 
 static void the_end_of_the_chain(void **state)
 {
-	(void)state;
 	lose(0, EPF_R_NODE_LOST);
 	blame(0, 1);
 	expect(1, EPF_R_RANK_DIED, 0); /* this engine has not noticed 1 yet */
@@ -114,7 +109,6 @@ static void the_end_of_the_chain(void **state)
 
 static void not_this_rank_and_no_circle(void **state)
 {
-	(void)state;
 	lose(0, EPF_R_NODE_LOST);
 	blame(0, SELF);
 	expect(0, EPF_R_NODE_LOST, EPF_NONE);
@@ -129,7 +123,6 @@ static void who_left_for_it(void **state)
 {
 	struct epf_loss loss;
 
-	(void)state;
 	epf_peers_set(&page.shm, 1, EPF_PEER_LEFT, 0, 0);
 	assert_false(epf_first_loss(&page.shm, details, WORLD, masked, SELF, true, &loss));
 	blame(1, 3);
@@ -141,7 +134,6 @@ static void who_left_for_it(void **state)
 
 static void forgiven_when_back(void **state)
 {
-	(void)state;
 	lose(3, EPF_R_RANK_DIED);
 	blame(1, 3);
 	epf_peers_set(&page.shm, 3, EPF_PEER_UP, 0, 1);
@@ -191,7 +183,6 @@ static void a_goodbye_says_it(void **state)
 {
 	struct core_rig *rig = core_rig_open(NULL);
 
-	(void)state;
 	epf_core_rank_gone(rig->core[1], 1, EPF_R_RANK_DIED);
 	assert_true(core_rig_run(rig, NULL, NULL));
 	epf_loss_of_rank(rig->core[0], 0);
@@ -206,7 +197,6 @@ static void one_rank_tells_beforehand(void **state)
 {
 	struct core_rig *rig = core_rig_open(NULL);
 
-	(void)state;
 	rig->core[0]->n_ranks = 1;
 	epf_core_rank_gone(rig->core[1], 1, EPF_R_RANK_DIED);
 	assert_true(core_rig_run(rig, NULL, NULL));
@@ -228,7 +218,6 @@ static void what_cannot_be_is_not_taken(void **state)
 	struct epf_msg m = { .kind = EPF_MSG_LOST, .rank = 0, .b = 3 + 1, .e = EPF_R_RANK_DIED };
 	uint64_t refused;
 
-	(void)state;
 	epf_loss_message(core, &core->nodes[0], &m);
 	assert_int_equal(of(rig, 1, 0)->root, 3 + 1);
 	m.b = 0 + 1; /* itself */

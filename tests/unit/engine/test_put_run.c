@@ -172,7 +172,6 @@ static void rows_do_what_single_commands_do(void **state)
 {
 	struct rig narrow, wide;
 
-	(void)state;
 	random_state = 1;
 	open_rig(&narrow);
 	open_rig(&wide);
@@ -224,7 +223,6 @@ static void a_row_ends_where_it_must(void **state)
 	struct rig r;
 	uint32_t most;
 
-	(void)state;
 	open_rig(&r);
 	open_stream(&r);
 	push_puts(&r, 5, 0, 0); /* five, and a signal */
@@ -266,7 +264,6 @@ static void nothing_goes_to_a_rank_that_must_not_be_sent_to(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	open_rig(&r);
 	open_stream(&r);
 	epf_core_mask_peer(r.core, 0, 1, 1);
@@ -304,7 +301,6 @@ static void what_lets_nobody_pass_is_left(void **state)
 	uint32_t limit;
 	struct rig r;
 
-	(void)state;
 	open_rig(&r);
 	open_stream(&r);
 	push_put_to(&r, 2);

@@ -102,7 +102,6 @@ static void an_address_is_a_list_of_parts(void **state)
 	const void *part = NULL;
 	size_t part_len = 0;
 
-	(void)state;
 	assert_true(len > 0);
 	for (unsigned i = 0; i < 8; i++) {
 		const struct epf_nic *child = rig->device[0][i % 3];
@@ -131,7 +130,6 @@ static void devices_that_do_not_fit_are_refused(void **state)
 	struct epf_nic *nics[3] = { NULL }, *out = NULL;
 	struct epf_conf conf;
 
-	(void)state;
 	assert_int_equal(epf_conf_init(&conf), 0);
 	for (unsigned i = 0; i < 3; i++) {
 		if (i == 2)
@@ -157,7 +155,6 @@ static void lanes_are_dealt_to_devices_with_their_keys(void **state)
 	const struct epf_nic_mr *mr = &rig->core[0]->ranks[0].regions[0].mr;
 	struct wave w = { .rig = rig };
 
-	(void)state;
 	assert_int_equal(rig->core[0]->limits.lanes_per_node, 4); /* of 3: two links */
 	assert_int_not_equal(mr->keys[0].rkey, mr->keys[1].rkey);
 	for (unsigned i = 2; i < EPF_NIC_LINKS; i++)
@@ -180,7 +177,6 @@ static void too_many_lanes_are_refused(void **state)
 	struct epf_core_config cfg = { .nic = rig->nic[0], .limits = rig->core[0]->limits };
 	struct epf_core *core = NULL;
 
-	(void)state;
 	assert_int_equal(rig->core[0]->limits.lanes_per_node, 3);
 	cfg.limits.lanes_per_node = 7;
 	assert_true(epf_core_create(&cfg, &core) < 0);
@@ -241,7 +237,6 @@ static void flap(const char *const *settings, unsigned end, unsigned link)
 
 static void a_link_goes_down_and_comes_back(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		flap(quick, i & 1, i >> 1);
 }
@@ -253,7 +248,6 @@ static void the_same_without_order(void **state)
 						"emu-reorder=0.05",      "emu-duplicate=0.02",
 						"emu-drop=0.01",         NULL };
 
-	(void)state;
 	flap(settings, 0, 1);
 	flap(settings, 1, 0);
 }
@@ -264,7 +258,6 @@ static void a_rank_goes_by_its_own_card(void **state)
 	struct core_rig *rig = core_rig_open_devices(quick, 2);
 	uint64_t before[2];
 
-	(void)state;
 	for (unsigned r = 0; r < 2; r++) {
 		for (unsigned d = 0; d < 2; d++)
 			before[d] = sent_by(rig, 0, d);
@@ -296,7 +289,6 @@ static void limits_are_each_devices_own(void **state)
 	uint64_t until = epf_now_ns() + CORE_RIG_LONGEST_NS;
 	unsigned cut;
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++)
 		core_rig_put(r[i], 2, 64, i);
 	assert_true(core_rig_run(rig, NULL, NULL));
@@ -346,7 +338,6 @@ static void without_a_link_the_other_node_is_lost_and_the_own_is_not(void **stat
 	struct wave w = { .rig = rig };
 	struct stall_mark mark;
 
-	(void)state;
 	push_wave(&w);
 	wait_wave(&w);
 	for (unsigned link = 0; link < 2; link++)
@@ -388,7 +379,6 @@ static void a_rank_that_comes_back_has_keys_of_every_device(void **state)
 	const struct epf_region_remote *region;
 	uint32_t number;
 
-	(void)state;
 	push_wave(&w);
 	wait_wave(&w);
 	epf_core_rank_gone(r->core, r->local, EPF_R_RANK_DIED);

@@ -52,7 +52,6 @@ static void ranks_share_an_engine(void **state)
 {
 	struct core_rig *rig = core_rig_open(NULL);
 
-	(void)state;
 	for (uint32_t n = 0; n < CORE_NODES; n++) {
 		assert_int_equal(rig->core[n]->n_lanes, CORE_NODES * 2);
 		assert_int_equal(rig->core[n]->peers_page->n_nodes, 2);
@@ -78,7 +77,6 @@ static void a_rank_that_dies_is_told_to_all(void **state)
 	struct core_rig *rig = core_rig_open(NULL);
 	struct core_rank *victim = &rig->rank[1];
 
-	(void)state;
 	all_to_all(rig, NULL);
 	epf_core_rank_gone(victim->core, victim->local, EPF_R_RANK_DIED);
 	assert_true(core_rig_run(rig, is_drained, victim));
@@ -111,7 +109,6 @@ static void a_rank_that_leaves_is_not_lost(void **state)
 	struct core_rig *rig = core_rig_open(NULL);
 	struct core_rank *leaver = &rig->rank[2];
 
-	(void)state;
 	epf_core_rank_gone(leaver->core, leaver->local, 0);
 	assert_true(core_rig_run(rig, is_drained, leaver));
 	assert_true(core_rig_run(rig, NULL, NULL));
@@ -130,7 +127,6 @@ static void a_rank_dies_under_traffic(void **state)
 	struct core_rig *rig = core_rig_open(tight);
 	struct core_rank *victim = &rig->rank[3];
 
-	(void)state;
 	for (int i = 0; i < 60; i++) {
 		core_rig_put(victim, (uint32_t)i % 4, 16384, 3);
 		core_rig_put(&rig->rank[0], 3, 16384, 0);
@@ -163,7 +159,6 @@ static void a_rank_comes_back(void **state)
 	unsigned char *second = aligned_alloc(4096, 8192);
 	uint32_t region;
 
-	(void)state;
 	assert_non_null(second);
 	for (uint32_t epoch = 1; epoch <= 3; epoch++) {
 		all_to_all(rig, NULL);
@@ -208,7 +203,6 @@ static void masks_are_each_ranks_own(void **state)
 	struct core_rig *rig = core_rig_open(NULL);
 	struct core_rank *a = &rig->rank[0], *b = &rig->rank[1];
 
-	(void)state;
 	epf_core_mask_peer(a->core, a->local, 2, 1);
 	core_rig_put(a, 2, 64, 5);
 	core_rig_put(b, 2, 64, 6);
@@ -242,7 +236,6 @@ static void a_peer_may_leave_after_its_acknowledgement(void **state)
 	struct core_rank *a = &rig->rank[0];
 	struct epf_op flush = { .op = EPF_OP_FLUSH };
 
-	(void)state;
 	for (int acknowledged = 1; acknowledged >= 0; acknowledged--) {
 		core_rig_put(a, 2, 4096, 0);
 		epf_ring_push(&a->ring, epf_op_pack_narrow(&flush));
@@ -271,7 +264,6 @@ static void a_flush_of_a_dead_rank_ends(void **state)
 	struct core_rank *victim = &rig->rank[0], *other = &rig->rank[1];
 	struct epf_op flush = { .op = EPF_OP_FLUSH, .flags = EPF_F_ALL };
 
-	(void)state;
 	core_rig_put(victim, 2, 4096, 0);
 	epf_ring_push(&victim->ring, epf_op_pack_narrow(&flush));
 	epf_core_step(victim->core);
@@ -305,7 +297,6 @@ static void strange_news_is_refused(void **state)
 		{ .kind = EPF_MSG_REGION, .rank = 2, .value = 1, .e = 1, .b = 4096, .d = 0xff },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(strange) / sizeof(strange[0]); i++) {
 		uint64_t before = stat(rig, 0, EPF_STAT_CORE_ARRIVALS_REFUSED);
 
@@ -325,7 +316,6 @@ static void memory_for_peers_is_bounded(void **state)
 	struct epf_core *core = rig->core[0];
 	uint64_t bytes = core->peer_memory_bytes;
 
-	(void)state;
 	core->peer_memory_most = bytes + sizeof(regions) - 1;
 	assert_int_equal(epf_core_set_peer(core, 2, &info), -ENOMEM);
 	assert_int_equal(core->peer_memory_wanted, bytes + sizeof(regions));

@@ -75,13 +75,11 @@ static void cut_and_reconnect(const char *const *settings)
 
 static void lost_nodes_come_back(void **state)
 {
-	(void)state;
 	cut_and_reconnect(ordered);
 }
 
 static void lost_nodes_come_back_unordered(void **state)
 {
-	(void)state;
 	cut_and_reconnect(unordered);
 }
 
@@ -90,7 +88,6 @@ static void one_end_has_noticed(void **state)
 {
 	struct core_rig *rig = core_rig_open(ordered);
 
-	(void)state;
 	epf_node_down(rig->core[0], &rig->core[0]->nodes[1], EPF_S_RETRY_EXCEEDED);
 	assert_true(node_0_lost(rig));
 	assert_int_equal(word(rig, 1, 0)->state, EPF_PEER_UP);
@@ -107,7 +104,6 @@ static void nothing_was_lost(void **state)
 {
 	struct core_rig *rig = core_rig_open(ordered);
 
-	(void)state;
 	all_to_all(rig);
 	reconnected(rig);
 	assert_int_equal(word(rig, 0, 2)->epoch, 0);
@@ -121,7 +117,6 @@ static void one_link_is_enough(void **state)
 {
 	struct core_rig *rig = core_rig_open(ordered);
 
-	(void)state;
 	lose(rig, both_lost);
 	assert_int_equal(rig->nic[0]->ops->set_link(rig->nic[0], 1, 1), 0);
 	reconnected(rig);
@@ -142,7 +137,6 @@ static void a_single_lane_comes_back(void **state)
 					      NULL };
 	struct core_rig *rig = core_rig_open(single);
 
-	(void)state;
 	assert_int_equal(rig->nic[0]->ops->set_link(rig->nic[0], 0, 0), 0);
 	notify(&rig->rank[0], 2, LOST, 2);
 	notify(&rig->rank[3], 1, LOST, 2);
@@ -174,7 +168,6 @@ static void withdrawals_are_told(void **state)
 			  unanswered = { .r = &rig->rank[1] };
 	uint64_t errors;
 
-	(void)state;
 	set_links(rig, 0);
 	assert_int_equal(epf_core_revoke_begin(unanswered.r->core, unanswered.r->local, 0), 0);
 	lose(rig, both_lost);
@@ -212,7 +205,6 @@ static void counted_signals_begin_anew(void **state)
 				 .flags = EPF_F_COUNTED };
 	struct core_rig *rig = core_rig_open(ordered);
 
-	(void)state;
 	push(&rig->rank[0], &put);
 	lose(rig, both_lost);
 	set_links(rig, 1);
@@ -234,7 +226,6 @@ static void an_engine_is_missing(void **state)
 	uint8_t *buf;
 	size_t len;
 
-	(void)state;
 	lose(rig, both_lost);
 	set_links(rig, 1);
 	assert_int_equal(epf_world_reconnect(rig->core[0], 0, "here", NULL, &buf, &len), 0);

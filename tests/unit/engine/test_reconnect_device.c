@@ -93,7 +93,6 @@ static void a_removed_device_comes_back(void **state)
 	uint32_t old_key = rig->rank[0].core->ranks[0].regions[0].mr.keys[1].rkey;
 	uint64_t sent;
 
-	(void)state;
 	all_to_all(rig);
 	remove_device(rig);
 	for (unsigned i = 0; i < 4; i++)
@@ -130,7 +129,6 @@ static void new_keys_are_not_used_before_they_are_known(void **state)
 	uint8_t *buf;
 	size_t len;
 
-	(void)state;
 	remove_device(rig);
 	for (unsigned i = 0; i < 4; i++)
 		notify(&rig->rank[i], (i + 2) % 4, 0, 5);
@@ -171,7 +169,6 @@ static void a_device_comes_back_with_its_node(void **state)
 						NULL };
 	struct core_rig *rig = open_with_devices(settings);
 
-	(void)state;
 	all_to_all(rig);
 	lose(rig, both_lost);
 	remove_device(rig);
@@ -236,7 +233,6 @@ static void a_nodes_only_device_comes_back(void **state)
 	const struct epf_nic *old;
 	int rc[CORE_NODES], len;
 
-	(void)state;
 	memset(&device, 0, sizeof(device));
 	rig = core_rig_open_over(settings, open_one_device);
 	old = epf_rails_of(rig->nic[0])->child[0];

@@ -50,7 +50,6 @@ static void cores_run_on_one_thread(void **state)
 	struct epf_scheduler *scheduler = new_scheduler(50000);
 	uint64_t used;
 
-	(void)state;
 	for (uint32_t n = 0; n < CORE_NODES; n++)
 		assert_int_equal(epf_scheduler_add(scheduler, rig->core[n], 1, NULL, NULL, NULL),
 				 0);
@@ -86,7 +85,6 @@ static void calls_reach_a_core(void **state)
 	struct epf_scheduler *scheduler = new_scheduler(50000);
 	int value = 1;
 
-	(void)state;
 	for (uint32_t n = 0; n < CORE_NODES; n++)
 		assert_int_equal(epf_scheduler_add(scheduler, rig->core[n], 1, NULL, NULL, NULL),
 				 0);
@@ -121,7 +119,6 @@ static void a_clients_wakeup_wakes_it(void **state)
 	struct epf_wakeup wakeup[CORE_NODES] = { 0 };
 	uint64_t longest = 0;
 
-	(void)state;
 	for (uint32_t n = 0; n < CORE_NODES; n++)
 		assert_int_equal(
 			epf_scheduler_add(scheduler, rig->core[n], 1, &wakeup[n], NULL, NULL), 0);
@@ -163,7 +160,6 @@ static void no_more_jobs_than_wakeups(void **state)
 					     "streams-per-peer=16", NULL };
 	unsigned added = 0;
 
-	(void)state;
 	for (unsigned i = 0; i <= EPF_SCHEDULER_JOBS_MAX / 2; i++) {
 		rigs[i] = core_rig_open(small);
 		for (uint32_t n = 0; n < CORE_NODES; n++) {
@@ -223,7 +219,6 @@ static void time_goes_by_weight(void **state)
 {
 	unsigned best = 100;
 
-	(void)state;
 	for (unsigned i = 0; i < TRIES && best > 45; i++) {
 		unsigned percent = light_done();
 
@@ -250,7 +245,6 @@ static void a_shared_thread_shortens_steps(void **state)
 	uint32_t highest = 0;
 	uint64_t pushed = 0;
 
-	(void)state;
 	assert_int_equal(epf_scheduler_add(scheduler, rig[0]->core[0], 1, NULL, NULL, NULL), 0);
 	for (; pushed < BACKLOG; pushed++)
 		core_rig_put(&rig[0]->rank[0], 1, PUT_BYTES, 1);

@@ -48,7 +48,6 @@ static void an_engine_that_stops_is_lost(void **state)
 	struct core_rig *rig = core_rig_open(settings);
 	uint64_t begun;
 
-	(void)state;
 	step_for(rig, 3 * SILENCE_MS, false);
 	assert_int_equal(other(rig)->state, EPF_PEER_UP);
 	begun = epf_now_ns();
@@ -70,7 +69,6 @@ static void an_engine_that_stops_at_once_is_lost(void **state)
 	struct core_rig *rig = core_rig_open(settings);
 	uint64_t begun = epf_now_ns();
 
-	(void)state;
 	core_rig_put(&rig->rank[0], 2, 64, 0);
 	core_rig_put(&rig->rank[2], 0, 64, 0);
 	do
@@ -90,7 +88,6 @@ static void silence_may_be_allowed(void **state)
 	static const char *const settings[] = { PATIENT, "peer-silence=0", NULL };
 	struct core_rig *rig = core_rig_open(settings);
 
-	(void)state;
 	step_for(rig, SILENCE_MS, false);
 	step_for(rig, 3 * SILENCE_MS, true);
 	assert_int_equal(other(rig)->state, EPF_PEER_UP);
@@ -104,7 +101,6 @@ static void who_never_beat_is_not_held_to_it(void **state)
 						NULL };
 	struct core_rig *rig = core_rig_open(settings);
 
-	(void)state;
 	step_for(rig, SILENCE_MS, false);
 	step_for(rig, 3 * SILENCE_MS, true);
 	assert_int_equal(other(rig)->state, EPF_PEER_UP);
@@ -116,7 +112,6 @@ static void our_own_standstill_does_not_count(void **state)
 	static const char *const settings[] = { PATIENT, "peer-silence=100ms", NULL };
 	struct core_rig *rig = core_rig_open(settings);
 
-	(void)state;
 	step_for(rig, SILENCE_MS, false);
 	usleep(5 * SILENCE_MS * 1000); /* both stall, as on a machine that was suspended */
 	step_for(rig, 4 * TICK_MS, true);

@@ -58,7 +58,6 @@ static void a_command_alone_is_over_when_the_ring_is_empty(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	open_rig(&r, 64);
 	push(&r, 1);
 	assert_true(epf_core_step(r.core) > 0);
@@ -74,7 +73,6 @@ static void one_at_a_time_lags_by_a_few_and_no_more(void **state)
 	uint64_t most = 0, looks = 0, before = 0;
 	struct rig r;
 
-	(void)state;
 	open_rig(&r, 64);
 	for (unsigned i = 1; i <= MANY; i++) {
 		push(&r, 1);
@@ -94,7 +92,6 @@ static void a_batch_is_looked_after_in_its_own_step(void **state)
 	uint64_t retired;
 	struct rig r;
 
-	(void)state;
 	open_rig(&r, 64);
 	for (unsigned i = 0; i < 20; i++) {
 		retired = r.shm->done.retired;
@@ -109,7 +106,6 @@ static void a_full_lane_is_looked_after_at_once(void **state)
 {
 	struct rig r;
 
-	(void)state;
 	open_rig(&r, 4); /* two of its entries are for data */
 	push(&r, 3);
 	(void)epf_core_step(r.core);

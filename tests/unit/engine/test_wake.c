@@ -55,7 +55,6 @@ static void a_signal_is_waited_for(void **state)
 	struct core_rig *rig = open_quiet();
 	struct core_rank *to = &rig->rank[2];
 
-	(void)state;
 	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL, 3);
 	core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
 	assert_int_equal(was_rung(rig, to), 0);
@@ -79,7 +78,6 @@ static void retired_commands_are_waited_for(void **state)
 	struct core_rig *rig = open_quiet();
 	struct core_rank *from = &rig->rank[0];
 
-	(void)state;
 	sleep_for(from, EPF_WAKE_ON_RETIRED, from->shm->ring_id, 2);
 	core_rig_put(from, 2, BYTES, SIGNAL);
 	assert_int_equal(was_rung(rig, from), 0);
@@ -99,7 +97,6 @@ static void two_sleepers_are_woken_by_anything(void **state)
 	struct core_rig *rig = open_quiet();
 	struct core_rank *to = &rig->rank[2];
 
-	(void)state;
 	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL, 100);
 	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL + 1, 100);
 	core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
@@ -124,7 +121,6 @@ static void nonsense_wakes(void **state)
 	struct core_rig *rig = open_quiet();
 	struct core_rank *to = &rig->rank[2];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		sleep_for(to, bad[i].condition, bad[i].index, 100);
 		core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
@@ -139,7 +135,6 @@ static void a_loss_wakes_whatever_is_wished(void **state)
 	struct core_rig *rig = open_quiet();
 	struct core_rank *to = &rig->rank[2];
 
-	(void)state;
 	sleep_for(to, EPF_WAKE_ON_SIGNAL, SIGNAL, 100);
 	epf_core_rank_gone(rig->core[0], rig->rank[1].local, EPF_R_RANK_DIED);
 	assert_int_equal(was_rung(rig, to), 1);

@@ -10,7 +10,6 @@ static void a_rank_waits_for_a_signal(void **state)
 	struct core_rig *rig = open_watched(NULL, 16);
 	struct core_rank *r = &rig->rank[1];
 
-	(void)state;
 	/* Rank 2 raises it once: who is missing is known then. */
 	core_rig_put(&rig->rank[2], 1, BYTES, SIGNAL);
 	assert_true(core_rig_run(rig, NULL, NULL));
@@ -69,7 +68,6 @@ static void a_kernel_waits_for_a_signal(void **state)
 	struct core_rig *rig = open_watched(NULL, 16);
 	struct epf_wakeup *wakeup = &rig->rank[1].wakeup;
 
-	(void)state;
 	wakeup->kernel_index = SIGNAL;
 	wakeup->kernel_least = 3;
 	wakeup->kernel_condition = EPF_WAKE_ON_SIGNAL;
@@ -103,7 +101,6 @@ static void a_kernel_waits_for_a_store(void **state)
 	struct core_rig *rig = open_watched(NULL, 16);
 	struct epf_wakeup *wakeup = &rig->rank[1].wakeup;
 
-	(void)state;
 	wakeup->kernel_index = 0;
 	wakeup->kernel_least = 8;
 	wakeup->kernel_seen = 7;
@@ -132,7 +129,6 @@ static void a_notify_handle_says_who(void **state)
 		.op = EPF_OP_PUT_SIGNAL, .rank = 0, .length = BYTES, .signal = SIGNAL, .add = 1
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) { /* the first defines the handle, later ones name it */
 		epf_ring_push(&rig->rank[3].ring, epf_op_pack_narrow(&op));
 		assert_true(core_rig_run(rig, NULL, NULL));
@@ -152,7 +148,6 @@ static void a_ring_waits_for_an_engine_that_stands_still(void **state)
 	struct core_rig *rig = open_watched(settings, 16);
 	struct core_rank *r = &rig->rank[0];
 
-	(void)state;
 	core_rig_put(r, 2, BYTES, SIGNAL);
 	step_alone(rig);
 	look(rig, 1);
@@ -201,7 +196,6 @@ static void a_bare_put_is_told_by_its_region(void **state)
 	struct core_rig *rig = open_watched(NULL, 16);
 	struct epf_op op = { .op = EPF_OP_PUT, .rank = 3, .length = BYTES };
 
-	(void)state;
 	epf_ring_push(&rig->rank[0].ring, epf_op_pack_narrow(&op));
 	step_alone(rig);
 	look(rig, 1);
@@ -217,7 +211,6 @@ static void a_flush_waits_for_its_answer(void **state)
 	struct core_rig *rig = open_watched(NULL, 16);
 	struct epf_op op = { .op = EPF_OP_FLUSH };
 
-	(void)state;
 	core_rig_put(&rig->rank[1], 3, BYTES, SIGNAL);
 	for (unsigned i = 0; i < 20; i++) /* it arrives, and its completion comes */
 		for (uint32_t n = 0; n < CORE_NODES; n++)
@@ -241,7 +234,6 @@ static void a_counted_signal_lacks_puts(void **state)
 			     .value = 1,
 			     .count = 2 };
 
-	(void)state;
 	epf_ring_push(&rig->rank[0].ring, epf_op_pack_narrow(&op));
 	assert_true(core_rig_run(rig, NULL, NULL));
 	look(rig, 1);
@@ -255,7 +247,6 @@ static void a_cut_link_is_named(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
 
-	(void)state;
 	assert_int_equal(rig->nic[0]->ops->set_link(rig->nic[0], 0, 0), 0);
 	core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
 	step_alone(rig);
@@ -274,7 +265,6 @@ static void a_gap_is_followed(void **state)
 	struct epf_rx_stream *rx = epf_rx(rig->core[0], &rig->core[0]->nodes[1], 4);
 	uint64_t since;
 
-	(void)state;
 	epf_wakeup_set_condition(&r->wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 1);
 	look(rig, 1);
 	rx->ahead = 1;
@@ -299,7 +289,6 @@ static void those_that_wait_come_first(void **state)
 	struct core_rig *rig = open_watched(NULL, 1);
 	struct core_rank *r = &rig->rank[1];
 
-	(void)state;
 	look(rig, 1);
 	assert_true(block("rank", "rank", "0") >= 0);
 	assert_int_equal(block("rank", "rank", "1"), -1);
@@ -331,7 +320,6 @@ static void a_full_file(void **state)
 	struct core_rig *rig = open_short(NULL, 16, 3);
 	struct epf_stats_block *other[2];
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(
 			epf_stats_add_block(watched[0], EPF_STATS_PEER, labels, 2, &other[i]), 0);
@@ -352,7 +340,6 @@ static void a_job_is_known_before_the_first_look(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
 
-	(void)state;
 	reader = open_memory(watched[0]);
 	assert_int_equal(row("job", NULL, NULL, "id").number, 77);
 	assert_int_equal(row("job", NULL, NULL, "world").number, rig->core[0]->world);
@@ -364,7 +351,6 @@ static void blocks_go_with_the_core(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
 
-	(void)state;
 	look(rig, 1);
 	assert_true(epf_stats_reader_info(reader)->block_count > 8);
 	epf_watch_close(rig->core[0]);

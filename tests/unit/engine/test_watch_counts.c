@@ -28,7 +28,6 @@ static void the_recorder_has_what_happened(void **state)
 	const struct epf_flight_event *e;
 	uint64_t before = epf_tsc(), written;
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++)
 		core_rig_put(&rig->rank[1], 2, BYTES, SIGNAL);
 	assert_true(core_rig_run(rig, NULL, NULL));
@@ -70,7 +69,6 @@ static void the_recorder_wraps(void **state)
 	struct core_rig *rig = open_watched(NULL, 16);
 	uint64_t written;
 
-	(void)state;
 	for (unsigned i = 0; i < 2000; i++)
 		epf_flight_note(rig->core[0]->flight, i, EPF_FLIGHT_DEFER, 0, i, 0, 0, 0);
 	look(rig, 1);
@@ -87,7 +85,6 @@ static void what_was_sent_by_peer_and_lane(void **state)
 	struct core_rig *rig = open_watched(NULL, 16);
 	uint64_t lanes = 0;
 
-	(void)state;
 	rig->core[0]->peers[2].signals_applied = UINT32_MAX;
 	look(rig, 9);
 	assert_int_equal(row("peer", "peer", "2", "signals_applied").number, UINT32_MAX);
@@ -135,7 +132,6 @@ static void why_commands_were_set_aside_by_peer(void **state)
 	struct epf_core *core = rig->core[0];
 	struct core_rank *r = &rig->rank[0];
 
-	(void)state;
 	core->limits.nic_inflight_messages = 1;
 	for (unsigned i = 0; i < 4; i++)
 		put_bare(r, 2);
@@ -196,7 +192,6 @@ static void a_counted_signal_stalls_once(void **state)
 				.value = 1,
 				.count = 1 };
 
-	(void)state;
 	rig->core[0]->limits.nic_inflight_messages = 1;
 	epf_ring_push(&rig->rank[0].ring, epf_op_pack_narrow(&raise));
 	step_alone(rig);
@@ -221,7 +216,6 @@ static void times_of_steps_and_commands(void **state)
 	struct epf_hist *delay = epf_stat_hist(core->stats, EPF_STAT_CORE_QUEUE_DELAY_NS);
 	uint64_t followed;
 
-	(void)state;
 	for (unsigned i = 0; i < 400 && !epf_hist_count(delay); i++) {
 		core_rig_put(&rig->rank[0], 2, BYTES, SIGNAL);
 		assert_true(core_rig_run(rig, NULL, NULL));

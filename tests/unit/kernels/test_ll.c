@@ -173,25 +173,21 @@ static void each_shape(struct ll_kit_options o)
 
 static void shapes_ordered(void **state)
 {
-	(void)state;
 	each_shape((struct ll_kit_options){ .seed = 1 });
 }
 
 static void shapes_unordered(void **state)
 {
-	(void)state;
 	each_shape((struct ll_kit_options){ .unordered = true, .seed = 2, .blocks = 3 });
 }
 
 static void shapes_by_stores(void **state)
 {
-	(void)state;
 	each_shape((struct ll_kit_options){ .direct = LL_KIT_ALL, .blocks = 2 });
 }
 
 static void shapes_mixed(void **state)
 {
-	(void)state;
 	each_shape((struct ll_kit_options){ .direct = LL_KIT_PAIRS, .unordered = true, .seed = 3 });
 }
 
@@ -206,7 +202,6 @@ static void late_rows_are_waited_for(void **state)
 	};
 	struct ll_kit *k;
 
-	(void)state;
 	o.bytes = bytes_of(2, &c, 1);
 	k = ll_kit_open(&o);
 	for (c.seed = 0; c.seed < 16; c.seed++) {
@@ -219,7 +214,6 @@ static void late_rows_are_waited_for(void **state)
 /* The way to a GPU: memory of a device, kernels as a module, launches by the back-end; the fake one plays the GPU. */
 static void shapes_on_a_fake_gpu(void **state)
 {
-	(void)state;
 	each_shape((struct ll_kit_options){ .gpu = true, .blocks = 2 });
 }
 
@@ -234,7 +228,6 @@ static void every_topk(void **state)
 	struct ll_kit_options o = { .ranks = 4, .blocks = 2, .timeout_ns = LONG_WAIT };
 	struct ll_kit *k;
 
-	(void)state;
 	o.bytes = bytes_of(4, &c, 1);
 	k = ll_kit_open(&o);
 	/* The layout does not depend on topk, so no clean is needed. */
@@ -270,7 +263,6 @@ static void batches_overlap(void **state)
 	struct ll_kit_options o = { .ranks = 4, .unordered = true, .timeout_ns = LONG_WAIT };
 	struct ll_kit *k;
 
-	(void)state;
 	o.bytes = bytes_of(4, c, 2);
 	k = ll_kit_open(&o);
 	for (uint64_t i = 0; i < 6; i++) {
@@ -298,7 +290,6 @@ static void results_repeat(void **state)
 				 .seed = 77 };
 	uint64_t first[2] = { 0 };
 
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct ll_kit_options o = { .ranks = 4,
 					    .unordered = i % 2,
@@ -353,7 +344,6 @@ static void random_cases(void **state)
 	uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
 	unsigned cases = count ? (unsigned)strtoul(count, NULL, 0) : RANDOM_CASES;
 
-	(void)state;
 	print_message("LL_SEED=%llu\n", (unsigned long long)seed);
 	for (unsigned i = 0; i < cases; i += 12) {
 		struct ll_kit_options o = { .ranks = 1 + any(&seed, 4),

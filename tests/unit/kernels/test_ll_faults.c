@@ -101,13 +101,11 @@ static void absence(enum ll_kit_direct direct)
 
 static void a_rank_does_not_come(void **state)
 {
-	(void)state;
 	absence(LL_KIT_NONE);
 }
 
 static void a_rank_reached_by_stores_does_not_come(void **state)
 {
-	(void)state;
 	absence(LL_KIT_ALL);
 }
 
@@ -145,13 +143,11 @@ static void no_weights_come(enum ll_kit_direct direct)
 
 static void weights_do_not_come(void **state)
 {
-	(void)state;
 	no_weights_come(LL_KIT_NONE);
 }
 
 static void weights_by_stores_do_not_come(void **state)
 {
-	(void)state;
 	no_weights_come(LL_KIT_ALL);
 }
 
@@ -159,7 +155,6 @@ static void a_rank_dies(void **state)
 {
 	struct ll_kit *k = open_small(LL_KIT_NONE, 1500 * MS);
 
-	(void)state;
 	run(k, 0, 1);
 	run(k, 0, 2);
 	ll_kit_kill(k, 1);
@@ -176,7 +171,6 @@ static void masked_ranks_are_left_out(void **state)
 	struct ll_kit *k = open_small(LL_KIT_PAIRS, 30000 * MS);
 	uint64_t start = now_ms();
 
-	(void)state;
 	for (uint32_t r = 1; r < 3; r++) {
 		assert_int_equal(epf_ll_mask_update(ll_kit_ll(k, r), 0, 1, NULL), 0);
 		expect_masks(k, r, 1);
@@ -236,13 +230,11 @@ static void absence_from_clean(enum ll_kit_direct direct)
 
 static void a_rank_does_not_come_to_clean(void **state)
 {
-	(void)state;
 	absence_from_clean(LL_KIT_NONE);
 }
 
 static void a_rank_reached_by_stores_does_not_come_to_clean(void **state)
 {
-	(void)state;
 	absence_from_clean(LL_KIT_ALL);
 }
 
@@ -320,7 +312,6 @@ static void arguments_are_checked(void **state)
 	struct epf_ll *ll = ll_kit_ll(k, 0);
 	struct calls *a = calls_make();
 
-	(void)state;
 	DISPATCH(size = 8, -EINVAL, "size");
 	DISPATCH(shape.tokens_max = 0, -EINVAL, "tokens_max");
 	DISPATCH(shape.tokens_max = 5, -E2BIG, "epf_ll_size_hint");
@@ -375,7 +366,6 @@ static void what_kernels_find_is_told(void **state)
 	struct epf_ll *ll = ll_kit_ll(k, 0);
 	struct calls *a = calls_make();
 
-	(void)state;
 	a->topk[3] = EXPERTS;
 	a->topk[5] = -2;
 	assert_int_equal(epf_ll_dispatch(ll, &a->d, EPF_LL_BOTH, NULL), 0);
@@ -406,7 +396,6 @@ static void an_expert_named_twice_gets_one_row(void **state)
 	struct epf_ll *ll = ll_kit_ll(k, 0);
 	struct calls *a = calls_make();
 
-	(void)state;
 	a->topk[0] = a->topk[1] = 2;
 	for (int i = 0; i < TOKENS * HIDDEN; i++)
 		a->x[i] = 0x3f80; /* 1.0 */
@@ -443,7 +432,6 @@ static void out_of_step_is_seen(void **state)
 	struct epf_ll *ll = ll_kit_ll(k, 0);
 	struct calls *a = calls_make();
 
-	(void)state;
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(epf_ll_dispatch(ll, &a->d, EPF_LL_SEND, NULL), 0);
 	assert_int_equal(epf_ll_dispatch(ll, &a->d, EPF_LL_RECV, NULL), 0);
@@ -463,7 +451,6 @@ static void rows_that_are_counted_and_not_sent_are_noticed(void **state)
 	struct ll_layout lay;
 	uint32_t *rows[2];
 
-	(void)state;
 	assert_int_equal(ll_layout_make(&a->d.shape, 1, &lay), 0);
 	for (int set = 0; set < 2; set++)
 		rows[set] = (void *)((uint8_t *)epf_ll_memory(ll, NULL) + lay.inotes[set]);
@@ -494,7 +481,6 @@ static void opening_can_fail(void **state)
 	uint64_t bytes;
 	struct epf *ep;
 
-	(void)state;
 	epf_options_init(&opts);
 	opts.settings = settings;
 	assert_return_code(epf_boot_local_create(1, &group), 0);

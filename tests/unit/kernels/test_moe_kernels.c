@@ -137,7 +137,6 @@ static void overlap(enum epf_moe_mode mode)
 
 static void test_overlapping_rounds(void **state)
 {
-	(void)state;
 	overlap(EPF_MOE_LL);
 	overlap(EPF_MOE_HT);
 }
@@ -204,7 +203,6 @@ static void test_sums_by_hand(void **state)
 	/* 1 + 2^-8 is half way in BF16 and becomes 1; unrounded, a second 2^-8 would give 1 + 2^-7. */
 	static const float halves[3] = { 1, 0x1p-8f, 0x1p-8f };
 
-	(void)state;
 	sum_by_hand(EPF_MOE_LL, 2, by_k, 0);
 	sum_by_hand(EPF_MOE_LL, 2, by_rank, 1);
 	sum_by_hand(EPF_MOE_LL, 2, halves, 1.0078125f);
@@ -225,7 +223,6 @@ static void test_bad_tokens_are_refused(void **state)
 		.x = g->x, .expert = g->expert, .weight = g->weight, .tokens = 1
 	};
 
-	(void)state;
 	g->expert[0] = EXPERTS;
 	assert_int_equal(epf_moe_dispatch_send(g->moe[0], &in), -EINVAL);
 	assert_non_null(strstr(epf_moe_error(g->moe[0]), "expert 8"));
@@ -245,7 +242,6 @@ static void test_bad_rows_are_refused(void **state)
 	struct rig *g = rig_open(EPF_MOE_LL, 2);
 	struct epf_moe_head *head = NULL;
 
-	(void)state;
 	for (uint32_t r = 0; r < RANKS; r++)
 		assert_int_equal(send(g, r, 0), 0);
 	for (uint32_t r = 0; r < RANKS; r++)
@@ -271,7 +267,6 @@ static void test_bad_counts_are_refused(void **state)
 	struct rig *g = rig_open(EPF_MOE_HT, 2);
 	struct epf_ring *ring;
 
-	(void)state;
 	assert_int_equal(epf_ring_open(g->w.ep[1], NULL, &ring), 0);
 	assert_int_equal(
 		epf_signal_send(ring, 0, epf_moe_layout(g->moe[0])->sig_recv, TOKENS + 2, 0), 0);
@@ -296,7 +291,6 @@ static void test_plan_is_the_same_on_all_ranks(void **state)
 				    .node_of = node_of };
 	struct epf_moe_layout first;
 
-	(void)state;
 	assert_int_equal(epf_moe_plan(&c, &first, NULL), 0);
 	assert_int_equal(first.nodes, 3);
 	assert_int_equal(first.node_size_max, 3);
@@ -334,7 +328,6 @@ static void test_plan_names_what_is_wrong(void **state)
 				     .node_of = node_of };
 	struct epf_moe_config c;
 
-	(void)state;
 	c = ok, c.hidden = 130, expect_refused(c, "hidden");
 	c = ok, c.hidden = 0, expect_refused(c, "hidden");
 	c = ok, c.topk = 17, expect_refused(c, "topk");

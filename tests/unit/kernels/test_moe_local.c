@@ -89,13 +89,11 @@ static const char *const shapes[] = {
 
 static void test_shapes_ordered(void **state)
 {
-	(void)state;
 	each_shape(shapes, "--seed 3");
 }
 
 static void test_shapes_unordered(void **state)
 {
-	(void)state;
 	each_shape(
 		shapes,
 		"--seed 5 --order unordered --reorder 0.3 --duplicate 0.1 --drop 0.05 --delay-us 50");
@@ -106,7 +104,6 @@ static void test_late_rows(void **state)
 {
 	struct moe_result res;
 
-	(void)state;
 	for (int seed = 0; seed < 12; seed++)
 		for (int m = 0; m < 2; m++) {
 			char text[256];
@@ -125,7 +122,6 @@ static void test_every_topk(void **state)
 {
 	struct moe_result res;
 
-	(void)state;
 	for (int k = 1; k <= 16; k++)
 		for (int m = 0; m < 2; m++) {
 			char text[256];
@@ -177,7 +173,6 @@ static void test_checks_see_damage(void **state)
 {
 	static const enum damage kinds[] = { PAYLOAD, HEAD, BEHIND, RESULT };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
 		enum damage what = kinds[i];
 		struct moe_result res;
@@ -202,7 +197,6 @@ static void test_settings_of_nodes(void **state)
 					   "-1:nic=emu", "1:2:nic=emu", "1:=emu" };
 	const char *out[4];
 
-	(void)state;
 	assert_int_equal(bench_settings_of(list, 0, out), 2);
 	assert_string_equal(out[0], "nic=emu");
 	assert_string_equal(out[1], "emu-mtu=1024");

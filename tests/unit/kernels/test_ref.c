@@ -465,7 +465,6 @@ static void logfmt_by_its_definition(void **state)
 {
 	uint16_t x[384], y[384];
 
-	(void)state;
 	for (int i = 0; i < 384; i++) {
 		int octaves = i < 128 ? 3 : i < 256 ? 14 : 20;
 

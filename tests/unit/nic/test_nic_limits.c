@@ -186,7 +186,6 @@ static void test_stand_ins(void **state)
 	void *const *at = (void *const *)&ops;
 	uint64_t token;
 
-	(void)state;
 	epf_nic_ops_fill(&ops);
 	for (size_t i = 0; i < sizeof(ops) / sizeof(*at); i++)
 		assert_non_null(at[i]);

@@ -99,7 +99,6 @@ static void each_nic_takes_its_kind(void **state)
 {
 	struct epf_svc_gpu_region q = region(0x7f0000000000, EPF_ORDER_OWNER);
 
-	(void)state;
 	begin("emu");
 	refused(&q, -EOPNOTSUPP, "the NIC of this daemon, emu, takes GPU memory as a handle");
 	kit_remove(&kit);
@@ -113,7 +112,6 @@ static void what_is_no_dma_buf_is_refused(void **state)
 {
 	struct epf_svc_gpu_region q = region(0x7f0000000000, EPF_ORDER_OWNER);
 
-	(void)state;
 	begin("null");
 	refused(&q, -EINVAL, "the descriptor is no dma-buf");
 	svc_dmabuf_bytes = a_megabyte;
@@ -142,7 +140,6 @@ static void a_region_reaches_the_nic(void **state)
 	struct epf_svc_channel *ch;
 	unsigned files;
 
-	(void)state;
 	begin("null");
 	svc_dmabuf_bytes = a_megabyte;
 	ch = kit_client(&kit);
@@ -163,7 +160,6 @@ static void a_region_reaches_the_nic(void **state)
 
 static int keep(void **state)
 {
-	(void)state;
 	real_dmabuf = svc_dmabuf_bytes;
 	return 0;
 }

@@ -24,14 +24,12 @@ static struct kit k;
 
 static int setup(void **state)
 {
-	(void)state;
 	kit_make(&k);
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	kit_remove(&k);
 	return 0;
 }
@@ -51,7 +49,6 @@ static void memory_must_keep_its_size(void **state)
 	struct stat st;
 	uint32_t region;
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	ch = kit_client(&k);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", shrink);
@@ -107,7 +104,6 @@ static void large_regions_come_in_slices(void **state)
 	uint8_t *body;
 	size_t len;
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	slow = kit_client(&k);
 	other = kit_client(&k);
@@ -175,7 +171,6 @@ static void large_regions_are_let_go_of_elsewhere(void **state)
 {
 	uint64_t cost = cost_of_freeing();
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	for (int part = 0; part < 2; part++) {
 		uint64_t best = UINT64_MAX;
@@ -204,7 +199,6 @@ static void shared_memory_is_sealed(void **state)
 	struct epf_ring_shm *ring;
 	int fds[4], more[4];
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	ch = kit_client(&k);
 	assert_int_equal(kit_call(ch, EPF_SVC_SIGNALS, &sq, -1, &s, fds), 0);
@@ -262,7 +256,6 @@ static void ranks_must_belong_together(void **state)
 	struct epf_svc_attach_reply r;
 	struct epf_svc_channel *ch;
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	ch = attach(&q, &r);
 	assert_non_null(ch);
@@ -303,7 +296,6 @@ static void user_jobs_is_a_limit(void **state)
 	struct epf_svc_attach_reply r;
 	struct epf_svc_channel *ch;
 
-	(void)state;
 	kit_set(&k, "user-jobs", "1");
 	assert_int_equal(kit_run(&k), 0);
 	ch = attach(&q, &r);
@@ -386,7 +378,6 @@ static void a_job_lives_and_ends(void **state)
 	struct team t;
 	json_t *top, *job;
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	team_attach(&t, 1);
 	team_world(&t);
@@ -420,7 +411,6 @@ static void a_lost_rank_comes_back(void **state)
 	struct team t;
 	long jobs;
 
-	(void)state;
 	kit_set(&k, "service-grace", "2s");
 	assert_int_equal(kit_run(&k), 0);
 	team_attach(&t, 1);
@@ -457,7 +447,6 @@ static void a_job_that_cannot_join_is_told(void **state)
 	struct epf_svc_world_reply r;
 	struct team t;
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	/* A rank dies before the others know the world. */
 	team_attach(&t, 1);
@@ -499,7 +488,6 @@ static void engines_count_for_their_user(void **state)
 	long nic, world;
 	char room[32];
 
-	(void)state;
 	kit_set(&k, "user-engine-bytes", "64MiB");
 	assert_int_equal(kit_run(&k), 0);
 	team_attach(&t, 1);
@@ -538,7 +526,6 @@ static void the_daemon_ends_with_jobs(void **state)
 {
 	struct team t;
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	team_attach(&t, 1);
 	team_world(&t);

@@ -28,14 +28,12 @@ static struct kit k;
 
 static int setup(void **state)
 {
-	(void)state;
 	kit_make(&k);
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	kit_remove(&k);
 	return 0;
 }
@@ -62,7 +60,6 @@ static void silent_stranger_is_closed(void **state)
 	int early;
 	long n;
 
-	(void)state;
 	kit_set(&k, "service-stranger-timeout", STRANGER);
 	assert_int_equal(kit_run(&k), 0);
 	begun = epf_now_ns();
@@ -85,7 +82,6 @@ static void oldest_stranger_makes_room(void **state)
 {
 	struct epf_svc_channel *ch[4];
 
-	(void)state;
 	kit_set(&k, "service-strangers", "3");
 	assert_int_equal(kit_run(&k), 0);
 	for (int i = 0; i < 4; i++)
@@ -104,7 +100,6 @@ static void half_a_message_has_a_deadline(void **state)
 	uint8_t head[EPF_SVC_HEAD_BYTES];
 	struct epf_svc_head h = { .type = EPF_SVC_SIGNALS, .bytes = 4, .seq = 7 };
 
-	(void)state;
 	kit_set(&k, "service-stranger-timeout", STRANGER);
 	assert_int_equal(kit_run(&k), 0);
 	quiet = kit_client(&k);
@@ -127,7 +122,6 @@ static void garbage_ends_one_connection(void **state)
 	struct epf_svc_channel *bad, *good;
 	char junk[64];
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	good = kit_client(&k);
 	bad = kit_connect(&k);
@@ -154,7 +148,6 @@ static void requests_have_their_turn(void **state)
 	static const unsigned early[] = { EPF_SVC_WORLD,        EPF_SVC_CONNECT,  EPF_SVC_MASK,
 					  EPF_SVC_REGION_CLOSE, EPF_SVC_DESCRIBE, EPF_SVC_UPDATE };
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	memset(&m, 0, sizeof(m));
 	for (unsigned i = 0; i < sizeof(early) / sizeof(early[0]); i++) {
@@ -178,7 +171,6 @@ static void hello_names_both_versions(void **state)
 	struct epf_svc_channel *ch;
 	char own[16];
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	ch = kit_connect(&k);
 	assert_int_equal(kit_call(ch, EPF_SVC_HELLO, &h, -1, &reply, NULL), -EPROTO);
@@ -194,7 +186,6 @@ static void limits_name_their_setting(void **state)
 	struct epf_svc_channel *a, *b;
 	int fd = kit_memfd(1 << 20, F_SEAL_SHRINK);
 
-	(void)state;
 	kit_set(&k, "user-clients", "2");
 	kit_set(&k, "user-signals", "100");
 	kit_set(&k, "user-rings", "3");
@@ -244,7 +235,6 @@ static void service_clients_is_a_limit(void **state)
 {
 	struct epf_svc_channel *a;
 
-	(void)state;
 	kit_set(&k, "service-clients", "1");
 	assert_int_equal(kit_run(&k), 0);
 	a = kit_client(&k);
@@ -260,7 +250,6 @@ static void operators_only_look(void **state)
 	struct epf_svc_channel *ch;
 	struct epf_svc_hello_reply reply;
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	ch = kit_connect(&k);
 	assert_int_equal(epf_svc_hello(ch, 1, "kit", &reply, KIT_WAIT_NS), 0);
@@ -276,7 +265,6 @@ static void modes_and_names(void **state)
 	char path[128];
 	struct stat st;
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	assert_int_equal(stat(epf_svc_socket(k.svc), &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0660);
@@ -315,7 +303,6 @@ static void a_name_is_served_once(void **state)
 	struct epf_svc *other;
 	char pid[32];
 
-	(void)state;
 	assert_int_equal(kit_run(&k), 0);
 	assert_int_equal(epf_svc_create(&k.conf, "0", &other), -EADDRINUSE);
 	snprintf(pid, sizeof(pid), "process %d", (int)getpid());
@@ -331,7 +318,6 @@ static void stale_files_are_replaced(void **state)
 	char path[128];
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	(void)state;
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s/kit.sock", k.dir);
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	close(fd);

@@ -77,7 +77,6 @@ static bool is_there(const char *path)
 
 static void the_dead_are_swept(void **state)
 {
-	(void)state;
 	assert_int_equal(epf_svc_sweep(dir, "a"), 0);
 	assert_false(is_there(lock));
 	make_socket();
@@ -97,7 +96,6 @@ static void the_living_are_not(void **state)
 {
 	int fd;
 
-	(void)state;
 	make_socket();
 	fd = make_lock();
 	assert_return_code(flock(fd, LOCK_EX | LOCK_NB), errno);
@@ -112,7 +110,6 @@ static void other_files_stay(void **state)
 	int fd = open(sock, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	char target[96];
 
-	(void)state;
 	close(fd);
 	epf_svc_sweep(dir, "a");
 	assert_true(is_there(sock));
@@ -133,7 +130,6 @@ static void names(void **state)
 {
 	static char longer[5000];
 
-	(void)state;
 	assert_true(epf_svc_sweep(dir, "") < 0);
 	assert_int_equal(epf_last_reason(), EPF_R_SVC_ABSENT);
 	assert_true(epf_svc_sweep(dir, "../a") < 0);
@@ -144,7 +140,6 @@ static void names(void **state)
 
 static void a_lock_that_is_no_longer_there_is_none(void **state)
 {
-	(void)state;
 	make_socket();
 	close(make_lock());
 	worst_moment = true;
@@ -161,7 +156,6 @@ static void no_permission(void **state)
 	int status = 0;
 	pid_t pid;
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	make_socket();
@@ -187,7 +181,6 @@ static void sweeping_beside_starts(void **state)
 	pid_t sweeper[SWEEPERS];
 	unsigned started = 0;
 
-	(void)state;
 	for (int i = 0; i < SWEEPERS; i++) {
 		sweeper[i] = fork();
 		if (sweeper[i] == 0) {
@@ -219,7 +212,6 @@ static void sweeping_beside_starts(void **state)
 
 static int make_dir(void **state)
 {
-	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/epf-sweep-XXXXXX");
 	if (!mkdtemp(dir))
 		return -1;
@@ -230,7 +222,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-	(void)state;
 	return rmdir(dir);
 }
 

@@ -18,7 +18,6 @@ static char dir[64], path[160], why[300];
 
 static int set_up(void **state)
 {
-	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/epf-setup-XXXXXX");
 	if (!mkdtemp(dir))
 		return -1;
@@ -31,7 +30,6 @@ static int tear_down(void **state)
 {
 	char at[200];
 
-	(void)state;
 	unlink(path);
 	snprintf(at, sizeof(at), "%s/a/ep-fabric", dir);
 	rmdir(at);
@@ -69,7 +67,6 @@ static void where_it_lies(void **state)
 {
 	char text[64];
 
-	(void)state;
 	setenv("HOME", "/home/x", 1);
 	setenv("XDG_CONFIG_HOME", "/c", 1);
 	assert_int_equal(top_setup_path(text, sizeof(text)), 0);
@@ -88,7 +85,6 @@ static void all_of_it_comes_back(void **state)
 	struct top_setup setup, back;
 	struct stat st;
 
-	(void)state;
 	assert_int_equal(top_setup_load(&back, path, why, sizeof(why)), 0); /* there is none */
 	assert_default(&back);
 	top_setup_default(&setup);
@@ -156,7 +152,6 @@ static void a_broken_file_is_a_line(void **state)
 	struct top_setup setup;
 	char *large;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(broken) / sizeof(*broken); i++) {
 		put_file(broken[i].text, strlen(broken[i].text));
 		assert_int_equal(top_setup_load(&setup, path, why, sizeof(why)), -EBADMSG);
@@ -178,7 +173,6 @@ static void what_cannot_be_kept_is_said(void **state)
 	struct top_setup setup;
 	char below[200];
 
-	(void)state;
 	put_file("{", 1);
 	snprintf(below, sizeof(below), "%s/more/top.json", path); /* a file is no directory */
 	top_setup_default(&setup);

@@ -155,7 +155,6 @@ static void nothing_waits(void **state)
 	struct epf_stats *st = instance(0, "a");
 	struct waits *w;
 
-	(void)state;
 	rank(st, 0, 1, 0, 0);
 	rank(st, 1, 0, 0.3, 0); /* too short to speak of */
 	w = graph();
@@ -174,7 +173,6 @@ static void a_kernel_waits_for_kernels_of_a_rank(void **state)
 	struct epf_stats_block *b = rank(st, 0, 1, 2, 0);
 	struct waits *w;
 
-	(void)state;
 	rank(st, 1, 0, 0, 0);
 	epf_stat_set(b, EPF_STAT_RANK_WAIT_NUMBER, EPF_STATS_NO_SIGNAL);
 	epf_stat_set(b, EPF_STAT_RANK_WAIT_KERNEL, 1);
@@ -195,7 +193,6 @@ static void a_chain_ends_at_a_stopped_process(void **state)
 	struct waits *w;
 	int status;
 
-	(void)state;
 	if (pid == 0)
 		for (;;)
 			pause();
@@ -233,7 +230,6 @@ static void a_busy_rank_and_one_that_is_elsewhere(void **state)
 	struct epf_stats *st = instance(0, "a");
 	struct waits *w;
 
-	(void)state;
 	rank(st, 0, 1, 2, 0);
 	rank(st, 1, UINT32_MAX, 0, (uint64_t)getpid());
 	rank(st, 2, 7, 1, 0);
@@ -251,7 +247,6 @@ static void ranks_that_wait_for_each_other(void **state)
 	struct epf_stats *st = instance(0, "a");
 	struct waits *w;
 
-	(void)state;
 	rank(st, 0, 1, 2, 0);
 	rank(st, 1, 2, 2, 0);
 	rank(st, 2, 0, 2, 0);
@@ -297,7 +292,6 @@ static void a_signal_behind_a_ring(bool down)
 
 static void rings_and_links(void **state)
 {
-	(void)state;
 	a_signal_behind_a_ring(true);
 	a_signal_behind_a_ring(false);
 }
@@ -307,7 +301,6 @@ static void an_engine_without_a_sign_of_life(void **state)
 	struct epf_stats *a = instance(0, "a"), *b = instance(1, "b");
 	struct waits *w;
 
-	(void)state;
 	rank(a, 0, 2, 9, 0);
 	rank(b, 2, UINT32_MAX, 0, 0);
 	epf_stats_beat(b, now_ns - 2 * EPF_STATS_STALE_NS);
@@ -346,7 +339,6 @@ static void unnamed_jobs_are_apart(void **state)
 	struct epf_stats *c = instance_of(2, "c", "-", 0);
 	struct waits *w;
 
-	(void)state;
 	rank(a, 0, 1, 3, 0);
 	rank(b, 1, UINT32_MAX, 0, 0);
 	rank(c, 1, UINT32_MAX, 0, 0);
@@ -368,7 +360,6 @@ static void engines_without_a_number_are_alone(void **state)
 	struct epf_stats *b = instance_of(1, "b", "train", 0);
 	struct waits *w;
 
-	(void)state;
 	rank(a, 0, 1, 0, 0);
 	rank(b, 1, 0, 0, 0);
 	w = graph();
@@ -383,7 +374,6 @@ static void the_dead_are_left_out(void **state)
 	struct waits *w;
 	char line[80];
 
-	(void)state;
 	die_with("dead", "-", 7);
 	die_with("old", "-", 0);
 	w = graph();
@@ -416,7 +406,6 @@ static void who_waits_for_the_dead_is_told(void **state)
 	struct epf_stats *a;
 	struct waits *w;
 
-	(void)state;
 	die_with("dead", "-", 7);
 	a = instance_of(0, "a", "-", 7);
 	rank(a, 0, 1, 0, 0);
@@ -449,7 +438,6 @@ static void last_words_of_the_dead(void **state)
 {
 	struct waits *w;
 
-	(void)state;
 	die_with("dead", "j", 99);
 	w = waits_new();
 	w->with_dead = true;
@@ -481,7 +469,6 @@ static void broken_files(void **state)
 	ssize_t n;
 	int fd;
 
-	(void)state;
 	rank(st, 0, 1, 2, 0);
 	fd = open(epf_stats_path(st), O_RDONLY);
 	n = read(fd, bytes, 1 << 20);
@@ -515,7 +502,6 @@ static void any_numbers(void **state)
 	char line[512];
 	struct waits *w;
 
-	(void)state;
 	for (uint32_t i = 0; i < 8; i++) {
 		struct epf_stats_block *b = rank(st, i % 2, UINT32_MAX - 1, 2, UINT64_MAX - i);
 

@@ -2,11 +2,9 @@
 """Events: a point in a stream's work that another stream can wait for. On CPU tensors calls are done when they return, and events are empty."""
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable, Optional, Tuple
 
 
-@functools.lru_cache(maxsize=1)
 def _cuda() -> Any:
     """torch.cuda where there is a GPU, else None."""
     try:

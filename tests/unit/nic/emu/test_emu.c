@@ -66,7 +66,6 @@ static void test_delay(void **state)
 	struct rig *rig = faulty(ordered, (struct epf_emu_opts){ .seed = 3, .delay_ns = 10 * MS });
 	uint64_t start = rig->now_ns, first = 0, last = 0;
 
-	(void)state;
 	post_imms(rig, 60, 64);
 	for (uint32_t seen = 0; seen < 60;) {
 		uint64_t next;
@@ -96,7 +95,6 @@ static void test_reorder(void **state)
 	struct rig *rig = faulty(unordered, (struct epf_emu_opts){ .seed = 5, .reorder = 0.3 });
 	unsigned backwards = 0;
 
-	(void)state;
 	post_imms(rig, 200, 64);
 	rig_run(rig, 10 * MS);
 	assert_int_equal(rig_count(&rig->b, EPF_WC_RECV_IMM, EPF_S_OK), 200);
@@ -112,7 +110,6 @@ static void test_drop(void **state)
 {
 	const struct nic_kind *kinds[] = { ordered, unordered };
 
-	(void)state;
 	for (int k = 0; k < 2; k++) {
 		struct rig *rig = faulty(kinds[k], (struct epf_emu_opts){ .seed = 5, .drop = 0.2 });
 		struct epf_nic_counters c;
@@ -137,7 +134,6 @@ static void test_duplicate(void **state)
 	uint64_t first[100] = { 0 };
 	unsigned seen = 0, second = 0;
 
-	(void)state;
 	rig_fill(rig->a.mem, 3000, 1);
 	for (uint32_t i = 0; i < 80; i++) {
 		struct epf_wr wr = rig_write(rig, i, 0, i * 3000, 3000);
@@ -184,7 +180,6 @@ static void test_duplicate_send(void **state)
 	struct rig *rig = faulty(unordered, (struct epf_emu_opts){ .seed = 9, .duplicate = 0.4 });
 	unsigned times[60] = { 0 }, twice = 0;
 
-	(void)state;
 	for (uint32_t i = 0; i < 60; i++) {
 		struct epf_wr wr = rig_write(rig, i, 0, 0, 100);
 
@@ -215,7 +210,6 @@ static void test_error(void **state)
 {
 	const struct nic_kind *kinds[] = { ordered, unordered };
 
-	(void)state;
 	for (int k = 0; k < 2; k++) {
 		unsigned delivered = 0, lost = 0;
 		struct rig *rig =
@@ -273,7 +267,6 @@ static void test_progress(void **state)
 {
 	struct rig *rig = rig_open(ordered, tune_patient);
 
-	(void)state;
 	post_imms(rig, 5, 8);
 	for (int i = 0; i < 5; i++) {
 		rig_run(rig, rig->opts.retry_timeout_ns / 10 * 7);
@@ -322,7 +315,6 @@ static void run_fence(int expect_late)
 
 static void test_fence(void **state)
 {
-	(void)state;
 	run_fence(0);
 #ifdef EPF_TEST_HOOKS
 	epf_hook_no_fence = 1;
@@ -450,7 +442,6 @@ static void test_replay(void **state)
 	struct epf_nic_counters sum = { 0 };
 	uint64_t one = traffic(unordered, 7, 70, &sum);
 
-	(void)state;
 	assert_true(traffic(unordered, 7, 71, &sum) != one);
 	assert_true(traffic(unordered, 7, 70, &sum) == one);
 	one = traffic(ordered, 7, 70, &sum);
@@ -479,7 +470,6 @@ static void random_traffic(uint64_t seeds)
 
 static void test_random_traffic(void **state)
 {
-	(void)state;
 	random_traffic(100);
 }
 
@@ -488,7 +478,6 @@ static void test_random_gpu(void **state)
 {
 	const struct nic_kind *host[2] = { ordered, unordered };
 
-	(void)state;
 	for (int gpu = 1; gpu <= 3; gpu++) {
 		struct nic_kind kinds[2] = { *ordered, *unordered };
 
@@ -504,7 +493,6 @@ static void test_random_gpu(void **state)
 /* cmocka leaves a failed test in its middle: say which seed replays it. */
 static int print_seed(void **state)
 {
-	(void)state;
 	if (running)
 		printf("# replay with EPF_SEED=%" PRIu64 "\n", running);
 	return 0;

@@ -191,7 +191,6 @@ static void test_broken_peer(void **state)
 {
 	struct epf_emu_opts opts;
 
-	(void)state;
 	epf_emu_opts_defaults(&opts);
 	opts.packets = 64;
 	opts.mtu = 512;
@@ -244,7 +243,6 @@ static void test_crafted(void **state)
 	const int want[] = { EPF_S_FLUSHED, EPF_S_REMOTE_ACCESS, EPF_S_REMOTE_ACCESS };
 	struct epf_emu_opts opts;
 
-	(void)state;
 	epf_emu_opts_defaults(&opts);
 	opts.packets = 64;
 	opts.mtu = 512;
@@ -270,7 +268,6 @@ static void test_stale_chain(void **state)
 	struct epf_wc wc[8];
 	uint64_t *inbox, word;
 
-	(void)state;
 	epf_emu_opts_defaults(&opts);
 	opts.packets = 64;
 	a = open_end(&opts);
@@ -310,7 +307,6 @@ static void test_options(void **state)
 	struct epf_emu_opts good, opts;
 	struct epf_nic *nic = NULL;
 
-	(void)state;
 	epf_emu_opts_defaults(&good);
 #define REFUSED(field, value)                                      \
  do {                                                              \
@@ -342,7 +338,6 @@ static void test_modes(void **state)
 	uint64_t ta, tb;
 	int n;
 
-	(void)state;
 	epf_emu_opts_defaults(&opts);
 	assert_int_equal(epf_emu_open(&opts, now, NULL, &a), 0);
 	opts.ordered = 0;
@@ -420,7 +415,6 @@ static void test_many(void **state)
 {
 	long kib;
 
-	(void)state;
 	kib = many(1024, 16);
 	printf("# emu: 1,024 NICs of 32 lanes in one process: %.1f KiB a NIC\n",
 	       (double)kib / 1024);

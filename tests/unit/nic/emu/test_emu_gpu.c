@@ -108,7 +108,6 @@ static void overlapping_writes(const struct nic_kind *kind, unsigned at_once)
 
 static void test_overlap(void **state)
 {
-	(void)state;
 	for (unsigned at_once = 1; at_once <= 128; at_once = at_once * 4 + 3) {
 		overlapping_writes(&both, at_once);
 		overlapping_writes(&to_gpu, at_once);
@@ -125,7 +124,6 @@ static void test_events(void **state)
 	unsigned seen = 0;
 	int status;
 
-	(void)state;
 	rig_fill(rig->a.mem, RIG_BYTES, 3);
 	memset(rig->b.mem, 0, RIG_BYTES);
 	for (uint32_t i = 0; i < WRITES; i++) {
@@ -159,7 +157,6 @@ static void test_wrong_among_many(void **state)
 {
 	enum { WRITES = 40, LEN = 1024, WRONG = 11 };
 
-	(void)state;
 	for (unsigned how = 0; how < 3; how++) {
 		struct rig *rig = rig_open(&both, NULL);
 		struct epf_wr wr[WRITES];
@@ -196,7 +193,6 @@ static void test_fence(void **state)
 	unsigned char *seen = malloc(RIG_BYTES);
 	unsigned landed = 0, kept = 0;
 
-	(void)state;
 	assert_non_null(seen);
 	for (unsigned round = 0; round < 30; round++) {
 		struct rig *rig = rig_open(&both, NULL);
@@ -243,7 +239,6 @@ static void test_withdrawn(void **state)
 	struct epf_copy_mem *mem;
 	int status;
 
-	(void)state;
 	rig_fill(rig->a.mem, 5000, 5);
 	rig_post(rig, &wr);
 	rig_run(rig, MS);
@@ -322,7 +317,6 @@ static void test_ahead_of_cpu(void **state)
 	struct epf_wr wr[4];
 	int status;
 
-	(void)state;
 	assert_int_equal(rig->b.nic->ops->region_register(rig->b.nic, host, sizeof(host),
 							  EPF_MR_REMOTE_WRITE, &mr),
 			 0);
@@ -360,7 +354,6 @@ static void test_add_before_copies(void **state)
 	struct epf_wr wr = rig_write(rig, 0, 0, 0, 512);
 	int status;
 
-	(void)state;
 	rig_fill(rig->a.mem, 4096, 9);
 	rig_post(rig, &wr); /* the copier is there, and the memory mapped */
 	rig_run(rig, 10 * MS);
@@ -422,13 +415,11 @@ static void stand_still(int hold, const char *text)
 
 static void test_stuck_driver(void **state)
 {
-	(void)state;
 	stand_still(1, "does not return from submitting copies");
 }
 
 static void test_stuck_copies(void **state)
 {
-	(void)state;
 	stand_still(2, "has accepted them and they do not end");
 }
 
@@ -438,7 +429,6 @@ static void test_range(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, RIG_BYTES - 999, 1000);
 	int status;
 
-	(void)state;
 	rig_post(rig, &wr);
 	rig_run(rig, MS);
 	assert_true(rig_sent(rig, &rig->a, 1, &status));
@@ -459,7 +449,6 @@ static void test_add(void **state)
 	const struct epf_nic_ops *ops = rig->b.nic->ops;
 	uint64_t *words = (uint64_t *)(void *)rig->b.mem, sum = 0, was = UINT64_MAX - 10;
 
-	(void)state;
 	words[3] = was;
 	for (uint64_t i = 1; i <= 500; i++) {
 		int rc = ops->add(rig->b.nic, &rig->b.mr, 24, i * i);
@@ -499,7 +488,6 @@ static void test_no_gpu(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
 	int status;
 
-	(void)state;
 	rig_post(rig, &wr);
 	rig_run(rig, 10 * MS);
 	assert_true(rig_sent(rig, &rig->a, 1, &status));
@@ -525,7 +513,6 @@ static void test_failed_copies(void **state)
 	int status = EPF_S_OK, before;
 	FILE *file;
 
-	(void)state;
 	file = catch_log(&before);
 	epf_copy_fake_hold(3);
 	rig_post(rig, &wr);
@@ -549,7 +536,6 @@ static void test_send_from_gpu(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 8);
 	int status;
 
-	(void)state;
 	wr.op = EPF_WR_SEND;
 	rig_post(rig, &wr);
 	rig_run(rig, MS);

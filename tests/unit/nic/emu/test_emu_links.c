@@ -78,7 +78,6 @@ static unsigned count(const struct rig_end *end, int op, uint16_t lane, int stat
 /* One of two links is cut, at one end: its lane waits and then fails, the other one never notices. */
 static void test_cut_one(void **state)
 {
-	(void)state;
 	for (unsigned variant = 0; variant < 4; variant++) {
 		struct rig *rig = two_lanes(tune_links);
 		struct epf_nic *nic = variant & 1 ? rig->b.nic : rig->a.nic;
@@ -116,7 +115,6 @@ static void tune_fast(struct epf_emu_opts *opts)
 /* A NIC that knows its link fails what travels on it early, whether it was posted before the cut or after; the other link's retries stay long. */
 static void test_cut_fails_early(void **state)
 {
-	(void)state;
 	for (unsigned variant = 0; variant < 2; variant++) {
 		struct rig *rig = two_lanes(tune_fast);
 
@@ -144,7 +142,6 @@ static void test_cut_fails_early(void **state)
 /* Each end knows the lane by its own number: crossed lanes travel on another link at each end. */
 static void test_each_end(void **state)
 {
-	(void)state;
 	for (unsigned variant = 0; variant < 4; variant++) {
 		struct rig *rig = rig_open(kind, tune_links);
 		struct epf_nic *nic = variant & 1 ? rig->b.nic : rig->a.nic;
@@ -170,7 +167,6 @@ static void test_each_end(void **state)
 /* What the target has taken but not landed waits too: held back by a delay, or for a receive. */
 static void test_under_way(void **state)
 {
-	(void)state;
 	for (int late = 0; late < 2; late++) {
 		struct rig *rig = two_lanes(late ? tune_late : tune_links);
 
@@ -206,7 +202,6 @@ static void test_answers(void **state)
 {
 	struct rig *rig = two_lanes(tune_links);
 
-	(void)state;
 	rig->b.nic->ops->post_receives(rig->b.nic, 1);
 	assert_int_equal(post_imm(rig, 1, 7, 100), 1);
 	set_link(rig->a.nic, 1, 0);
@@ -230,7 +225,6 @@ static void test_duplicates(void **state)
 {
 	struct rig *rig;
 
-	(void)state;
 	if (kind->ordered)
 		skip();
 	rig = two_lanes(tune_twice);
@@ -254,7 +248,6 @@ static void test_duplicates(void **state)
 /* Lanes of a cut link are fenced, destroyed and made again: no packet is lost. */
 static void test_destroy_cut(void **state)
 {
-	(void)state;
 	for (int end = 0; end < 2; end++) {
 		struct rig *rig = two_lanes(tune_links);
 		struct epf_nic *nic = end ? rig->b.nic : rig->a.nic;
@@ -285,7 +278,6 @@ static void test_range(void **state)
 	struct epf_nic_caps caps;
 	struct epf_nic *nic = NULL;
 
-	(void)state;
 	rig->a.nic->ops->describe(rig->a.nic, &caps);
 	assert_int_equal(caps.links, 1);
 	assert_int_equal(rig->a.nic->ops->set_link(rig->a.nic, 1, 0), -EINVAL);
@@ -382,14 +374,12 @@ static void test_random_cuts(void **state)
 	const char *one = getenv("EPF_SEED");
 	uint64_t first = one ? strtoull(one, NULL, 0) : 1;
 
-	(void)state;
 	for (uint64_t seed = first; seed <= (one ? first : 96); seed++)
 		random_cuts(seed);
 }
 
 static int print_seed(void **state)
 {
-	(void)state;
 	if (running)
 		printf("# replay with EPF_SEED=%" PRIu64 "\n", running);
 	return 0;

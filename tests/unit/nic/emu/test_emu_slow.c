@@ -42,7 +42,6 @@ static void test_peer_not_run(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
 	int status;
 
-	(void)state;
 	rig_fill(rig->a.mem, 3000, 1);
 	rig_post(rig, &wr);
 	for (int i = 0; i < 50; i++) {
@@ -68,7 +67,6 @@ static void test_peer_not_run(void **state)
 /* Not forever: emu-stall-timeout ends it, with one look in all that time or with many. */
 static void test_peer_never_run(void **state)
 {
-	(void)state;
 	for (int many = 0; many < 2; many++) {
 		struct rig *rig = open_rig(NULL);
 		struct epf_wr wr = rig_write(rig, 1, 0, 0, 100);
@@ -103,7 +101,6 @@ static void test_no_difference(void **state)
 	struct rig *rig = open_rig(tune_impatient);
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 100);
 
-	(void)state;
 	rig_post(rig, &wr);
 	rig->now_ns += rig->opts.retry_timeout_ns - 1;
 	assert_int_equal(look(rig), 0);
@@ -120,7 +117,6 @@ static void test_silent_peer(void **state)
 	uint64_t begin = rig->now_ns, retry = rig->opts.retry_timeout_ns;
 	int status;
 
-	(void)state;
 	assert_int_equal(rig->b.nic->ops->set_link(rig->b.nic, 0, 0), 0);
 	rig_post(rig, &wr);
 	while (!look(rig)) {
@@ -141,7 +137,6 @@ static void test_not_run_itself(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
 	int status;
 
-	(void)state;
 	rig_post(rig, &wr);
 	rig_reap(&rig->b);
 	rig->now_ns += 10 * rig->opts.retry_timeout_ns;
@@ -158,7 +153,6 @@ static void test_neither_run(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
 	int status;
 
-	(void)state;
 	rig_post(rig, &wr);
 	rig->now_ns += 100 * rig->opts.stall_timeout_ns;
 	assert_int_equal(look(rig), 0);
@@ -176,7 +170,6 @@ static void test_half_a_mark(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 100);
 	int status;
 
-	(void)state;
 	__atomic_fetch_or(&hdr->mail[0], 1ull << 7, __ATOMIC_SEQ_CST);
 	rig_fill(rig->a.mem, 100, 3);
 	rig_post(rig, &wr);
@@ -198,7 +191,6 @@ static void test_late_connect(void **state)
 	size_t nb = (size_t)b->ops->address(b, addr_b, sizeof(addr_b));
 	uint64_t ta, tb;
 
-	(void)state;
 	assert_int_equal(a->ops->lane_create(a, 1, 16, &ta), 0);
 	assert_int_equal(b->ops->lane_create(b, 1, 16, &tb), 0);
 	assert_int_equal(a->ops->lane_connect(a, 1, addr_b, nb, tb), 0);

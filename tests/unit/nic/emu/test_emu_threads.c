@@ -128,7 +128,6 @@ static void test_threads(void **state)
 {
 	pthread_t thread[THREADS];
 
-	(void)state;
 	for (int round = 0; round < 4; round++) {
 		memset(party, 0, sizeof(party));
 		assert_int_equal(pthread_barrier_init(&barrier, NULL, THREADS), 0);

@@ -252,7 +252,6 @@ static int count(const struct pair *p, int op, int lane, int status)
 /* Outstanding work fails, idle lanes are reported, each once, a lane after its work; one fenced before is not. */
 static void test_killed(void **state)
 {
-	(void)state;
 	for (unsigned step = 1; step <= 16; step += 15) {
 		struct pair *p = pair_open(NULL, 0);
 
@@ -292,7 +291,6 @@ static void test_killed(void **state)
  */
 static void test_last_words(void **state)
 {
-	(void)state;
 	for (int marked = 0; marked < 2; marked++) {
 		struct pair *p = pair_open(NULL, 0);
 		struct epf_emu_segment *hdr = epf_emu_of(p->nic)->seg->hdr;
@@ -320,7 +318,6 @@ static void test_last_words(void **state)
 /* The same without a receive for them, and on a cut link: nothing to wait for. */
 static void test_nothing_to_wait_for(void **state)
 {
-	(void)state;
 	for (int cut = 0; cut < 2; cut++) {
 		struct pair *p = pair_open(NULL, 0);
 
@@ -345,7 +342,6 @@ static void test_stopped(void **state)
 	struct pair *p = pair_open(NULL, 0), *other = pair_open(p->nic, 8);
 	int status;
 
-	(void)state;
 	assert_int_equal(post(p, 0, 1), 1);
 	kill(p->pid, SIGSTOP);
 	assert_int_equal(waitpid(p->pid, &status, WUNTRACED), p->pid);
@@ -375,7 +371,6 @@ static void test_closed(void **state)
 	struct epf_nic *near = open_nic();
 	struct side here, there;
 
-	(void)state;
 	assert_int_equal(make_side(p->nic, &here, 8), 0);
 	assert_int_equal(make_side(near, &there, 0), 0);
 	assert_int_equal(connect_to(p->nic, &there, 8), 0);
@@ -401,7 +396,6 @@ static void test_gone_meanwhile(void **state)
 	struct pair *p = pair_open(NULL, 0), *next;
 	struct epf_emu *e = epf_emu_of(p->nic);
 
-	(void)state;
 	assert_int_equal(post(p, 0, 1), 1);
 	assert_int_equal(post(p, 1, 2), 1);
 	kill_child(p);
@@ -453,7 +447,6 @@ static void test_many(void **state)
 	uint64_t mine, theirs;
 	unsigned reported = 0;
 
-	(void)state;
 	for (uint16_t i = 0; i < MANY; i++) {
 		peer[i] = open_nic();
 		assert_int_equal(peer[i]->ops->address(peer[i], addr[1], sizeof(addr[1])), len);
@@ -487,7 +480,6 @@ static void test_refused(void **state)
 	struct side peer = p->page->child;
 	uint64_t token;
 
-	(void)state;
 	assert_int_equal(nic->ops->lane_create(nic, 0, DEPTH, &token), 0);
 	peer.addr[8] ^= 1;  /* another NIC of that process: nonce */
 	peer.addr[48] ^= 1; /* PID namespace */
