@@ -698,16 +698,16 @@ static void late_ranks_are_named(void **state)
 /* A rank that still has to read what came is sent nothing more, although those that send give up waiting for it. */
 static void memory_that_is_not_read_is_not_written(void **state)
 {
-	struct rig *g = open_on(&several[1], 100000000, ORDERED);
+	struct rig *g = open_on(&several[0], 100000000, ORDERED);
 	struct batch *b = NULL, *other = malloc(sizeof(*other));
 
-	for (uint64_t seed = 0; !b || !rows_between(b, 1, 0) || !rows_between(b, 2, 0); seed++) {
+	for (uint64_t seed = 0; !b || !rows_between(b, 1, 0); seed++) {
 		free(b);
-		b = make_batch(3, seed);
+		b = make_batch(2, seed);
 	}
 	b->worst = 0;
 	*other = *b;
-	for (uint32_t r = 0; r < 3; r++)
+	for (uint32_t r = 0; r < 2; r++)
 		for (uint32_t t = 0; t < b->tokens[r]; t++)
 			other->x[r][t][0] ^= 1;
 	set_batch(g, b);
@@ -718,9 +718,8 @@ static void memory_that_is_not_read_is_not_written(void **state)
 	set_batch(g, other);
 	all_ranks(g, move);
 	assert_int_equal(g->rank[1].err, -ETIMEDOUT);
-	assert_int_equal(g->rank[2].err, -ETIMEDOUT);
 	g->rank[0].absent = 0;
-	g->rank[1].absent = g->rank[2].absent = 1;
+	g->rank[1].absent = 1;
 	g->rank[0].batch = b;
 	all_right(g, move);
 	check_rows(&g->rank[0]);
