@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The wheels of tools/package/wheel in empty virtual environments, without network: they install, they are complete, and a job runs.
+#
+#   wheel.sh WHEELS-DIR WORK-DIR   prints one line a case, "ok NAME" or "FAIL NAME: why"
+#
+# Cases are called by their names.
+# shellcheck disable=SC2317
+
+set -uo pipefail
+export LC_ALL=C
+unset PYTHONPATH EPF_LIBRARY EPF_LL_LIBRARY LD_LIBRARY_PATH
+
+WHEELS=$(cd "$1" && pwd)
+rm -rf "$2/plain" "$2/dropin"
+mkdir -p "$2" && cd "$2" || exit 1
+FAILED=0
+python=/usr/bin/python3
+[ -x "$python" ] || python=python3
+
+# case_of NAME COMMAND...
+case_of()
+{
+	local name=$1
+	shift
+	if "$@" >case.log 2>&1; then
+		printf 'ok %s\n' "$name"
+	else
+		FAILED=1
+		printf 'FAIL %s: %s\n' "$name" "$(tail -n 3 case.log | tr '\n' ' ')"
+	fi
+}
+
+# environment NAME REQUIREMENT
+environment()
+{
+	"$python" -m venv "$1" && "$1/bin/pip" install -q --disable-pip-version-check --no-index --find-links "$WHEELS" "$2"
+}
+
+installs()
+{
+	environment plain ep-fabric && plain/bin/python -c 'import epf; print(epf.version()); epf.lowlat.load()'
+}
+
+# Whoever has DeepEP keeps it.
+hides_nothing()
+{
+	! plain/bin/python -c 'import deep_ep' 2>&1 || { echo "deep_ep is there unasked" && return 1; }
+	environment dropin 'ep-fabric[deep_ep]' && dropin/bin/python -c 'import deep_ep, deep_ep.utils; deep_ep.Buffer'
+}
+
+# Everything but glibc comes from the wheel: the system of whoever installs it need not have it.
+is_complete()
+{
+	local folder file outside
+	folder=$(plain/bin/python -c 'from epf._installed import LIBDIR; print(LIBDIR)') || return
+	for file in "$folder"/ep-* "$folder"/libepf*; do
+		outside=$(ldd "$file" | grep '=>' | grep -v -e "=> $folder/" -e '^[[:space:]]*lib\(c\|m\|dl\|rt\|pthread\)\.so')
+		[ -z "$outside" ] || { echo "$(basename "$file") takes from the system: $outside" && return 1; }
+	done
+}
+
+# The tag promises a version of glibc: no file may need a newer one.
+tag_is_true()
+{
+	local wheel promised newest
+	wheel=$(basename "$WHEELS"/ep_fabric-*.whl)
+	promised=$(sed -n 's/.*-manylinux_2_\([0-9]*\)_.*/\1/p' <<<"$wheel")
+	newest=$(find plain/lib/python*/site-packages/epf/lib -type f ! -name '*.copyright' -exec objdump -T {} + |
+		sed -n 's/.*GLIBC_2\.\([0-9]*\).*/\1/p' | sort -n | tail -n 1)
+	[ -n "$promised" ] && [ "$promised" -ge "${newest:-99}" ] || { echo "$wheel, and glibc 2.$newest is needed" && return 1; }
+}
+
+programs_speak()
+{
+	plain/bin/ep-fabric version && plain/bin/ep-fabric config --changed && plain/bin/ep-top --help
+}
+
+a_job_runs()
+{
+	plain/bin/ep-bench moe --both --ranks 4 --nodes 2 --tokens 16 --hidden 1024 --experts 32 --mode ll --set "runtime-dir=$PWD" --quiet
+}
+
+two_python_ranks_meet()
+{
+	cat >ranks.py <<-'TEXT'
+		import multiprocessing, sys
+		import epf, epf.meet
+
+		class Pair(epf.meet.Group):
+		    """Two ranks and a pipe."""
+		    def __init__(self, rank, end):
+		        self.rank, self.size, self.end = rank, 2, end
+		    def all_gather(self, value):
+		        self.end.send(value)
+		        other = self.end.recv()
+		        return [value, other] if self.rank == 0 else [other, value]
+
+		def rank(number, end):
+		    with epf.Fabric(Pair(number, end)) as fabric:
+		        fabric.barrier()
+
+		if __name__ == "__main__":
+		    ends = multiprocessing.Pipe()
+		    ranks = [multiprocessing.Process(target=rank, args=(r, ends[r])) for r in range(2)]
+		    [r.start() for r in ranks], [r.join() for r in ranks]
+		    sys.exit(any(r.exitcode for r in ranks))
+	TEXT
+	timeout 60 plain/bin/python ranks.py
+}
+
+case_of "wheel installs" installs
+case_of "wheel complete" is_complete
+case_of "wheel tag" tag_is_true
+case_of "wheel programs" programs_speak
+case_of "wheel job" a_job_runs
+case_of "wheel python ranks" two_python_ranks_meet
+case_of "wheel drop-in" hides_nothing
+exit "$FAILED"
