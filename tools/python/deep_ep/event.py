@@ -22,16 +22,15 @@ class EventHandle:
     """
 
     def __init__(self, stream: Any = None) -> None:
-        cuda = _cuda()
-        self.event = None
-        if cuda is not None:
-            self.event = cuda.Event()
-            self.event.record(stream if stream is not None else cuda.current_stream())
+        if stream is None:
+            cuda = _cuda()
+            stream = None if cuda is None else cuda.current_stream()
+        self.event = None if stream is None else stream.record_event()
 
     def current_stream_wait(self) -> None:
         """Lets the current stream wait for it; the CPU does not wait."""
         if self.event is not None:
-            _cuda().current_stream().wait_event(self.event)
+            self.event.wait()
 
 
 class EventOverlap:

@@ -49,8 +49,9 @@ class RoutingHandle(tuple):
 
 
 class _Call:
-    """One call on the communication stream: what it waits for, where its outputs are allocated, and the event it gives. On CPU tensors a call has run
-    when it returns, and nothing of this happens."""
+    """One call: the stream it runs on, what it waits for, where its outputs are allocated, and the event it gives. A synchronous call runs on the current
+    stream, so that nothing has to order two streams; others, and those of a graph that is captured, run on the communication stream. Calls follow each
+    other on the device whichever streams they use. On CPU tensors a call has run when it returns, and nothing of this happens."""
 
     def __init__(self, buffer: Any, where: str, previous: Optional[EventOverlap], async_finish: bool, on_comm_stream: bool) -> None:
         need(not on_comm_stream or (previous is not None and async_finish), where,
@@ -60,14 +61,21 @@ class _Call:
         if self._cuda is None:
             self.stream = None
             return
-        self._comm, self._current = buffer._comm_stream, self._cuda.current_stream(buffer.device)
-        self.stream = self._comm.cuda_stream
-        if previous is not None and previous.event is not None and previous.event.event is not None:
-            self._comm.wait_event(previous.event.event)
-        else:
-            self._comm.wait_stream(self._current)
+        event = previous.event.event if previous is not None and previous.event is not None else None
+        self._current = current = self._cuda.current_stream(buffer.device)
+        capturing = self._cuda.is_current_stream_capturing()
+        self._runs_on = runs_on = buffer._comm_stream if async_finish or event is not None or capturing else current
+        self.stream = runs_on.cuda_stream
+        if event is not None:
+            runs_on.wait_event(event)
+        elif runs_on is not current:
+            runs_on.wait_stream(current)
+        before, buffer._last_stream = buffer._last_stream, runs_on
+        # What is captured cannot wait for what is not: who replays a graph orders that.
+        if before is not None and before != runs_on and not capturing:
+            runs_on.wait_stream(before)
         if on_comm_stream:
-            self._cuda.set_stream(self._comm)
+            self._cuda.set_stream(runs_on)
 
     def end(self, *tensors: Any) -> EventOverlap:
         """Ends the call. tensors: all that its kernels read or write."""
@@ -76,13 +84,14 @@ class _Call:
         if self._on_comm:
             self._cuda.set_stream(self._current)
         if not self._async:
-            self._current.wait_stream(self._comm)
+            if self._runs_on is not self._current:
+                self._current.wait_stream(self._runs_on)
             return EventOverlap(None)
         for t in tensors:
             if t is not None:
-                t.record_stream(self._comm)
+                t.record_stream(self._runs_on)
                 t.record_stream(self._current)
-        return EventOverlap(EventHandle(self._comm))
+        return EventOverlap(EventHandle(self._runs_on))
 
     def give_up(self) -> None:
         if self._cuda is not None and self._on_comm:
@@ -107,6 +116,7 @@ class HighThroughput:
     _window_size = 0
     _fits: Any = None  # what the memory was last found to be enough for
     _counts: Any = None
+    _last_stream: Any = None  # of the last call
 
     # ------------------------------------------------------------------ memory
 
@@ -185,7 +195,7 @@ class HighThroughput:
         for shared in (self._window, self._control):
             if shared is not None:
                 shared.close()
-        self._window = self._control = self._fits = None
+        self._window = self._control = self._fits = self._last_stream = None
         self._window_size = 0
 
     # ------------------------------------------------------------------ layout

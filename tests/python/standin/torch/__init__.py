@@ -101,16 +101,23 @@ class _Stream:
         cuda.log.append(("wait event of", self.cuda_stream, event.of))
 
 
+    def record_event(self):
+        return _Event(self)
+
+
 class _Event:
-    def record(self, stream):
+    def __init__(self, stream):
         self.of = stream.cuda_stream
         cuda.log.append(("record", self.of))
+
+    def wait(self):
+        cuda.current_stream().wait_event(self)
 
 
 class cuda:
     """A GPU that records only the order of its streams: `log` has the launches and waits. Absent unless a test sets `there`."""
     there, capturing, log = False, False, []
-    Stream, Event = _Stream, _Event
+    Stream = _Stream
     _current = [_Stream(number=1)]
 
     @staticmethod
