@@ -199,7 +199,7 @@ def a_dispatch_has_its_arguments():
     assert call.tokens == 5 and call.flags == lowlat.FP8 | lowlat.ROUND_SCALE | lowlat.UE8M0
     assert (call.x, call.topk_idx, call.recv_stats, call.wait_stats) == tuple(t.data_ptr() for t in (rows, choice, stats, cost))
     assert (call.recv_x, call.recv_scales, call.recv_count) == (codes.data_ptr(), scales.data_ptr(), count.data_ptr())
-    assert (call.src_info, call.layout_range, call.src_slot) == (handle[0].data_ptr(), handle[1].data_ptr(), handle.slots.data_ptr())
+    assert (call.src_info, call.layout_range, call.src_slot) == (handle[0].data_ptr(), handle[1].data_ptr(), handle.slots)
     assert codes.dtype is torch.float8_e4m3fn and codes.shape == (LOCAL, ROWS, HIDDEN)
     assert scales.dtype is torch.int32 and scales.shape == (LOCAL, ROWS, HIDDEN // 512) and scales.stride() == (ROWS * 2, 1, ROWS)
     assert count.shape == (LOCAL,) and handle[0].shape == (LOCAL, ROWS) and handle[1].shape == (LOCAL, RANKS)
@@ -382,7 +382,7 @@ def a_combine_has_its_arguments():
     assert call.size == 104 == lowlat.ctypes.sizeof(lowlat.Combine), call.size
     assert call.flags == lowlat.LOGFMT and call.tokens == 5 and call.wait_stats is None
     assert (call.x, call.topk_idx, call.topk_weights, call.out) == tuple(t.data_ptr() for t in (rows, choice, weight, out))
-    assert (call.src_info, call.src_slot, call.layout_range) == (handle[0].data_ptr(), handle.slots.data_ptr(), handle[1].data_ptr())
+    assert (call.src_info, call.src_slot, call.layout_range) == (handle[0].data_ptr(), handle.slots, handle[1].data_ptr())
     got, _, _ = b.low_latency_combine(rows, choice, weight, handle, zero_copy=True)
     _, call, _ = b._ll.calls[-1]
     assert call.flags & ~(lowlat.SUM_AT_SENDER | lowlat.SUM_IF_MANY) == lowlat.ZERO_COPY and call.x == b._ll.buffer.data_ptr() and got.shape == (5, HIDDEN)
@@ -396,8 +396,9 @@ def sums_at_the_sender_are_requested():
         *_, handle, _, _ = dispatched(b)
         b.low_latency_combine(outputs(), index(), weights(), handle, **more)
         (_, sent, _), (_, back, _) = b._ll.calls
-        assert sent.src_row == (handle.rows.data_ptr() if handle.rows is not None else None)
-        assert handle.rows is None or handle.rows.shape == (RANKS * (TOKENS * TOPK + 1),) and handle.rows.dtype is torch.int32
+        assert sent.src_row == handle.rows and handle.slots == handle[0].data_ptr() + 4 * LOCAL * ROWS
+        words = 2 * LOCAL * ROWS + (0 if handle.rows is None else RANKS * (TOKENS * TOPK + 1))
+        assert len(handle[0]._memory) >= 4 * words and handle.rows in (None, handle.slots + 4 * LOCAL * ROWS)
         assert back.src_row == (sent.src_row if back.flags & lowlat.SUM_AT_SENDER else None)
         return back.flags
     assert what("off") == 0 and what("off", return_recv_hook=True) == 0

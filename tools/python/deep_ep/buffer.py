@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import threading
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import epf
 from epf import lowlat, throughput
@@ -42,6 +42,12 @@ def _torch() -> Any:
     return torch
 
 
+def _raw_stream(torch: Any) -> Callable[[int], int]:
+    """What gives the current stream of a GPU as a number: PyTorch's own short way, which compiled programs use, or the public one, 20 times slower."""
+    short = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    return short or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+
+
 def _chosen_sums(wanted: Optional[str]) -> str:
     said = wanted if wanted is not None else os.environ.get("EPF_LL_SENDER_SUMS") or SUMS_DEFAULT
     need(said in SUMS, "Buffer", f"sum_at_sender, or EPF_LL_SENDER_SUMS, is {said!r}; it must be one of {', '.join(SUMS)}")
@@ -51,17 +57,20 @@ def _chosen_sums(wanted: Optional[str]) -> str:
 class Handle(tuple):
     """What a dispatch gives and its combine takes: (src_info, layout_range, tokens at most, hidden, experts), as in DeepEP.
 
-    Beside the five it carries what only EP fabric's combine needs: `slots` (where each row belongs), `shape`, and where sums are made
-    at the sender `rows` (where each entry's row lies), else None.
+    Beside the five it carries what only EP fabric's combine needs: `shape`, and the addresses `slots` (where each row belongs) and, where sums are
+    made at the sender, `rows` (where each entry's row lies), else None. They lie in the memory of src_info, which is longer than it looks.
     """
-    slots: Any
     shape: lowlat.Shape
-    rows: Any = None
+    at: Tuple[int, int]
+    slots: int
+    rows: Optional[int]
 
     @classmethod
-    def make(cls, src_info: Any, layout_range: Any, slots: Any, shape: lowlat.Shape, rows: Any = None) -> "Handle":
+    def make(cls, src_info: Any, layout_range: Any, memory: Any, shape: lowlat.Shape, sums: bool) -> "Handle":
         handle = cls((src_info, layout_range, shape.tokens_max, shape.hidden, shape.experts))
-        handle.slots, handle.shape, handle.rows = slots, shape, rows
+        at, size = memory.data_ptr(), 4 * shape.tokens_max * shape.experts
+        handle.shape, handle.at = shape, (at, layout_range.data_ptr())
+        handle.slots, handle.rows = at + size, at + 2 * size if sums else None
         return handle
 
 
@@ -121,6 +130,8 @@ class Buffer(HighThroughput):
         self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
         self.device = self._choose_device(device)
         self._comm_stream: Any = None
+        self._raw_stream = _raw_stream(torch)
+        self._alike: Dict[tuple, tuple] = {}  # tensors like the outputs of a dispatch, without memory, by shape and format
         self._ll_size = 0  # bytes of memory for low-latency calls
         self._shape: Optional[lowlat.Shape] = None
         self._halves_left = 0  # hooks not called yet
@@ -324,7 +335,7 @@ class Buffer(HighThroughput):
         return self._ll
 
     def _stream(self) -> Optional[int]:
-        return self._torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None
+        return self._raw_stream(self.device.index) if self.device.type == "cuda" else None
 
     def _tell(self, error: epf.EpfError) -> None:
         """With enable_shrink a lost rank is a warning, else an error."""
@@ -403,25 +414,34 @@ class Buffer(HighThroughput):
 
     # ------------------------------------------------------------------ low latency: dispatch and combine
 
-    def _receive(self, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool) -> Received:
-        """Allocates what a dispatch writes."""
-        torch, device = self._torch, self.device
+    def _outputs(self, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool) -> tuple:
+        """Tensors of one element each that look like what a dispatch writes: rows, scales or None, counts, ranges, indices."""
+        torch = self._torch
         local, rows = shape.experts // self.group_size, shape.tokens_max * self.group_size
-
-        def empty(*sizes: int, dtype: Any) -> Any:
-            return torch.empty(sizes, dtype=dtype, device=device)
-
         # PyTorch before 2.1 has no name for FP8; the codes are then bytes.
         fp8 = getattr(torch, "float8_e4m3fn", torch.uint8)
-        x = empty(local, rows, shape.hidden, dtype=fp8 if use_fp8 else torch.bfloat16)
-        scales = None
-        if use_fp8:
-            blocks = shape.hidden // (4 * lowlat.BLOCK if use_ue8m0 else lowlat.BLOCK)
-            scales = empty(local, blocks, rows, dtype=torch.int32 if use_ue8m0 else torch.float32)
-        handle = Handle.make(empty(local, rows, dtype=torch.int32), empty(local, self.group_size, dtype=torch.int64),
-                             empty(local, rows, dtype=torch.int32), shape,
-                             empty(self.group_size * (shape.tokens_max * shape.topk + 1), dtype=torch.int32) if self._sums != "off" else None)
-        return Received(x, scales, empty(local, dtype=torch.int32), handle)
+        blocks = shape.hidden // (4 * lowlat.BLOCK if use_ue8m0 else lowlat.BLOCK)
+        entries = 0 if self._sums == "off" else self.group_size * (shape.tokens_max * shape.topk + 1)
+
+        def like(dtype: Any, *sizes: int) -> Any:
+            return torch.empty((1,) * len(sizes), dtype=dtype, device=self.device).expand(sizes)
+        return (like(fp8 if use_fp8 else torch.bfloat16, local, rows, shape.hidden),
+                like(torch.int32 if use_ue8m0 else torch.float32, local, blocks, rows) if use_fp8 else None,
+                like(torch.int32, local), like(torch.int64, local, self.group_size), like(torch.int32, 2 * local * rows + entries))
+
+    def _receive(self, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool) -> Received:
+        """Allocates what a dispatch writes."""
+        empty, dense = self._torch.empty_like, self._torch.contiguous_format
+        key = (shape, use_fp8, use_ue8m0)
+        alike = self._alike.get(key)
+        if alike is None:
+            alike = self._alike[key] = self._outputs(*key)
+        x, scales, count, ranges, flat = alike
+        rows = shape.tokens_max * self.group_size
+        local = shape.experts // self.group_size
+        flat = empty(flat, memory_format=dense)
+        handle = Handle.make(flat.as_strided((local, rows), (rows, 1)), empty(ranges, memory_format=dense), flat, shape, self._sums != "off")
+        return Received(empty(x, memory_format=dense), empty(scales, memory_format=dense) if use_fp8 else None, empty(count, memory_format=dense), handle)
 
     def low_latency_dispatch(self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int,
                              cumulative_local_expert_recv_stats: Any = None, dispatch_wait_recv_cost_stats: Any = None,
@@ -449,9 +469,10 @@ class Buffer(HighThroughput):
             raise NotThereYet(f"{where}: rows in NVFP4 are not there yet; use FP8 or BF16 (vLLM: VLLM_DEEPEPLL_NVFP4_DISPATCH=0)")
         checks.tensor(torch, where, "x", x, torch.bfloat16, (-1, -1), device)
         tokens, hidden = x.shape
-        checks.counts(where, ranks, num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank, hidden=hidden,
-                      num_experts=num_experts)
         checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, ((tokens, "tokens"), -1), device)
+        shape = lowlat.Shape(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk_idx.size(1))
+        if shape != self._shape:
+            checks.counts(where, ranks, num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank, hidden=hidden, num_experts=num_experts)
         self._check_call(where, tokens, topk_idx.size(1), num_max_dispatch_tokens_per_rank, async_finish, return_recv_hook)
         checks.aligned(where, "x", x)
         need(use_fp8 or not (round_scale or use_ue8m0), where, "round_scale and use_ue8m0 are about FP8 scales, and use_fp8 is False")
@@ -462,19 +483,17 @@ class Buffer(HighThroughput):
                                      ((local, "local experts"),), device)
         wait_stats = checks.optional(torch, where, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64,
                                      ((ranks, "ranks"),), device)
-        shape = lowlat.Shape(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk_idx.size(1))
         ll = self._begin(where, shape)
         got = self._receive(shape, use_fp8, use_ue8m0)
-        src_info, layout_range = got.handle[0], got.handle[1]
+        handle = got.handle
         call = lowlat.Dispatch(
             shape, tokens=tokens, flags=use_fp8 * lowlat.FP8 | round_scale * lowlat.ROUND_SCALE | use_ue8m0 * lowlat.UE8M0,
             x=x.data_ptr(), topk_idx=topk_idx.data_ptr(), recv_x=got.x.data_ptr(),
-            recv_scales=got.scales.data_ptr() if use_fp8 else None, recv_count=got.count.data_ptr(), src_info=src_info.data_ptr(),
-            src_slot=got.handle.slots.data_ptr(), layout_range=layout_range.data_ptr(), recv_stats=recv_stats, wait_stats=wait_stats,
-            src_row=None if got.handle.rows is None else got.handle.rows.data_ptr())
-        used = (x, topk_idx, got, got.handle.slots, got.handle.rows, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+            recv_scales=got.scales.data_ptr() if use_fp8 else None, recv_count=got.count.data_ptr(), src_info=handle.at[0],
+            src_slot=handle.slots, layout_range=handle.at[1], recv_stats=recv_stats, wait_stats=wait_stats, src_row=handle.rows)
+        used = (x, topk_idx, got, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         event, hook = self._launch(lambda halves, stream: ll.dispatch(call, halves, stream), used, async_finish, return_recv_hook)
-        return (got.x, got.scales.transpose(1, 2)) if use_fp8 else got.x, got.count, got.handle, event, hook
+        return (got.x, got.scales.transpose(1, 2)) if use_fp8 else got.x, got.count, handle, event, hook
 
     def _sum_flags(self, handle: Handle, use_logfmt: bool, apart: bool) -> int:
         """Whether a combine sums at the sender: the same at all ranks, so from nothing but what all ranks do alike. apart: its halves are launched apart."""
@@ -525,11 +544,12 @@ class Buffer(HighThroughput):
         tokens = topk_idx.size(0)
         checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, ((tokens, "tokens"), (shape.topk, "top-k")), device)
         self._check_call(where, tokens, shape.topk, shape.tokens_max, async_finish, return_recv_hook)
+        checks.aligned(where, "x", x)
         if out is None:
-            out = torch.empty((tokens, shape.hidden), dtype=torch.bfloat16, device=device)
-        checks.tensor(torch, where, "out", out, torch.bfloat16, ((tokens, "tokens"), (shape.hidden, "hidden")), device)
-        for name, t in (("x", x), ("out", out)):
-            checks.aligned(where, name, t)
+            out = x.new_empty((tokens, shape.hidden))
+        else:
+            checks.tensor(torch, where, "out", out, torch.bfloat16, ((tokens, "tokens"), (shape.hidden, "hidden")), device)
+            checks.aligned(where, "out", out)
         wait_stats = checks.optional(torch, where, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, torch.int64,
                                      ((ranks, "ranks"),), device)
         need(not (use_logfmt and zero_copy), where, "use_logfmt and zero_copy exclude each other: LogFMT makes the rows again")
@@ -537,12 +557,9 @@ class Buffer(HighThroughput):
         source = ll.next_combine_buffer(shape) if zero_copy else x.data_ptr()
         sums = self._sum_flags(handle, use_logfmt, return_recv_hook)
         call = lowlat.Combine(
-            shape, tokens=tokens, x=source, src_info=handle[0].data_ptr(),
-            flags=zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums,
-            src_row=handle.rows.data_ptr() if sums else None,
-            src_slot=handle.slots.data_ptr(), layout_range=handle[1].data_ptr(), topk_idx=topk_idx.data_ptr(),
-            topk_weights=topk_weights.data_ptr(), out=out.data_ptr(), wait_stats=wait_stats)
-        used = (x, topk_idx, topk_weights, handle, handle.slots, handle.rows, out, combine_wait_recv_cost_stats)
+            shape, tokens=tokens, x=source, src_info=handle.at[0], flags=zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums,
+            src_row=handle.rows if sums else None, src_slot=handle.slots, layout_range=handle.at[1], topk_idx=topk_idx.data_ptr(), topk_weights=topk_weights.data_ptr(), out=out.data_ptr(), wait_stats=wait_stats)
+        used = (x, topk_idx, topk_weights, handle, out, combine_wait_recv_cost_stats)
         event, hook = self._launch(lambda halves, stream: ll.combine(call, halves, stream), used, async_finish, return_recv_hook)
         return out, event, hook
 

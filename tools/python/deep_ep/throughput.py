@@ -27,7 +27,7 @@ class RoutingHandle(tuple):
 
     Attributes: matrix: entry 0; place: int32 [tokens, ranks], the place of each token's row among those for a rank, or -1; plan: where rows lie on their
     way; links: which ranks of this node the rows go to that it forwards, int32 [rows forwarded, ranks], None on one node; received: rows; room: rows
-    that a window holds; across: rows that cross between nodes; forwarded: rows of links; tokens.
+    that a window holds; across: rows that cross between nodes; forwarded: rows of links; tokens; at: addresses of place, matrix and plan.
     """
     matrix: Any
     place: Any
@@ -38,6 +38,7 @@ class RoutingHandle(tuple):
     across: int
     forwarded: int
     tokens: int
+    at: Tuple[int, int, int]
 
     @classmethod
     def make(cls, rank: int, several: bool, in_rank: Any, **values: Any) -> "RoutingHandle":
@@ -45,6 +46,7 @@ class RoutingHandle(tuple):
         handle = cls((matrix, place, None, None, None, in_rank, matrix[:, rank], None, None, None) if several else
                      (matrix, place, None, None, values["tokens"], in_rank))
         handle.__dict__.update(values)
+        handle.at = (place.data_ptr(), matrix.data_ptr(), values["plan"].data_ptr())
         return handle
 
 
@@ -62,20 +64,21 @@ class _Call:
             self.stream = None
             return
         event = previous.event.event if previous is not None and previous.event is not None else None
-        self._current = current = self._cuda.current_stream(buffer.device)
-        capturing = self._cuda.is_current_stream_capturing()
-        self._runs_on = runs_on = buffer._comm_stream if async_finish or event is not None or capturing else current
-        self.stream = runs_on.cuda_stream
-        if event is not None:
-            runs_on.wait_event(event)
-        elif runs_on is not current:
-            runs_on.wait_stream(current)
-        before, buffer._last_stream = buffer._last_stream, runs_on
+        capturing, comm = self._cuda.is_current_stream_capturing(), buffer._comm_stream
+        self._current = None
+        if async_finish or event is not None or capturing:
+            self._current, self._comm = self._cuda.current_stream(buffer.device), comm
+            comm.wait_stream(self._current) if event is None else comm.wait_event(event)
+            self.stream = comm.cuda_stream
+        else:
+            self.stream = buffer._stream()
+        before, buffer._last_stream = buffer._last_stream, self.stream
         # What is captured cannot wait for what is not: who replays a graph orders that.
-        if before is not None and before != runs_on and not capturing:
-            runs_on.wait_stream(before)
+        if before is not None and before != self.stream and not capturing:
+            after = comm if self._current is not None else self._cuda.current_stream(buffer.device)
+            after.wait_stream(comm if before == comm.cuda_stream else self._cuda.ExternalStream(before, buffer.device))
         if on_comm_stream:
-            self._cuda.set_stream(runs_on)
+            self._cuda.set_stream(comm)
 
     def end(self, *tensors: Any) -> EventOverlap:
         """Ends the call. tensors: all that its kernels read or write."""
@@ -84,18 +87,26 @@ class _Call:
         if self._on_comm:
             self._cuda.set_stream(self._current)
         if not self._async:
-            if self._runs_on is not self._current:
-                self._current.wait_stream(self._runs_on)
+            if self._current is not None:
+                self._current.wait_stream(self._comm)
             return EventOverlap(None)
         for t in tensors:
             if t is not None:
-                t.record_stream(self._runs_on)
+                t.record_stream(self._comm)
                 t.record_stream(self._current)
-        return EventOverlap(EventHandle(self._runs_on))
+        return EventOverlap(EventHandle(self._comm))
 
     def give_up(self) -> None:
         if self._cuda is not None and self._on_comm:
             self._cuda.set_stream(self._current)
+
+
+_NONE = (0, 0)
+
+
+def _at(t: Any) -> int:
+    """Address of a tensor, 0 of None."""
+    return 0 if t is None else t.data_ptr()
 
 
 def _one_at_a_time(call: Callable) -> Callable:
@@ -116,7 +127,7 @@ class HighThroughput:
     _window_size = 0
     _fits: Any = None  # what the memory was last found to be enough for
     _counts: Any = None
-    _last_stream: Any = None  # of the last call
+    _last_stream: Optional[int] = None  # of the last call
 
     # ------------------------------------------------------------------ memory
 
@@ -152,13 +163,13 @@ class HighThroughput:
             self._torch.cuda.synchronize(self.device)
         self._ranks.all_gather(None)
 
-    def _need_memory(self, where: str, row: throughput.Row, handle: RoutingHandle) -> None:
+    def _need_memory(self, where: str, row: Tuple[int, int, int], handle: RoutingHandle) -> None:
         """Makes the memory larger that rows of other ranks arrive in, if this call needs it: all ranks know the same sizes, so all do it together."""
-        shape = (row.bytes, row.scale_words, row.topk, handle.room, handle.across)
-        if shape != self._fits:
-            self._need_window(where, row, handle.room)
-            self._need_across(where, row, handle.across)
-            self._fits = shape
+        needs = (row, handle.room, handle.across)
+        if needs != self._fits:
+            self._need_window(where, throughput.Row(*row), handle.room)
+            self._need_across(where, throughput.Row(*row), handle.across)
+            self._fits = needs
 
     def _need_across(self, where: str, row: throughput.Row, across: int) -> None:
         """Of rows that cross between nodes."""
@@ -279,7 +290,7 @@ class HighThroughput:
         """
         where, torch, ranks = "Buffer.dispatch", self._torch, self.group_size
         data, scales = self._rows(where, x)
-        tokens = data.size(0)
+        tokens, hidden = data.shape
         ht = self._open_throughput(where)
         ht.check()
         cached = handle is not None
@@ -290,7 +301,7 @@ class HighThroughput:
         else:
             topk, local = self._check_routing(where, tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights,
                                               expert_alignment, num_worst_tokens)
-        row = throughput.Row(data.size(1) * data.element_size(), 0 if scales is None else scales.size(1), topk)
+        row = (hidden * data.element_size(), 0 if scales is None else scales.size(1), topk)
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
             counts: Optional[List[int]] = None
@@ -300,29 +311,24 @@ class HighThroughput:
                 counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
             self._need_memory(where, row, handle)
 
-            def empty(*sizes: int, dtype: Any) -> Any:
-                return torch.empty(sizes, dtype=dtype, device=self.device)
-            received = handle.received
-            out = empty(received, data.size(1), dtype=data.dtype)
-            out_scales = None if scales is None else empty(received, scales.size(1), dtype=scales.dtype)
-            out_index = None if topk_idx is None else empty(received, topk, dtype=torch.int64)
-            out_weights = None if topk_weights is None else empty(received, topk, dtype=torch.float32)
+            received, device = handle.received, self.device
+            out = data.new_empty((received, hidden))
+            out_scales = None if scales is None else scales.new_empty((received, scales.size(1)))
+            out_index = None if topk_idx is None else torch.empty((received, topk), dtype=torch.int64, device=device)
+            out_weights = None if topk_weights is None else torch.empty((received, topk), dtype=torch.float32, device=device)
 
             if not cached and ht.nodes > 1:
-                handle.links = empty(handle.forwarded, ht.node_max, dtype=torch.int32)
+                handle.links = torch.empty((handle.forwarded, ht.node_max), dtype=torch.int32, device=device)
             links = None if cached else handle.links
             if num_worst_tokens and not cached:
                 # Last: while a kernel waits for counts, nothing is allocated, which would wait for it in the GPU's driver.
                 counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment, wait=False)
 
-            def at(t: Any) -> Optional[int]:
-                return None if t is None else t.data_ptr()
             ht.dispatch(throughput.Dispatch(
                 row=row, tokens=tokens, local=local, received=received, room=handle.room, blocks=self._blocks(config), across=handle.across,
-                forwarded=0 if links is None else handle.forwarded, place=at(handle.place), matrix=at(handle.matrix), plan=at(handle.plan),
-                links=at(links), x=at(data), scales=at(scales), scale_stride=scales.stride() if scales is not None else (0, 0),
-                topk_idx=at(topk_idx), weights=at(topk_weights), out=at(out), out_scales=at(out_scales), out_index=at(out_index),
-                out_weights=at(out_weights)), call.stream)
+                forwarded=0 if links is None else handle.forwarded, plan=handle.at, links=_at(links), x=data.data_ptr(), scales=_at(scales),
+                scale_stride=_NONE if scales is None else scales.stride(), topk_idx=_at(topk_idx), weights=_at(topk_weights), out=out.data_ptr(),
+                out_scales=_at(out_scales), out_index=_at(out_index), out_weights=_at(out_weights)), call.stream)
         except BaseException:
             call.give_up()
             raise
@@ -421,18 +427,15 @@ class HighThroughput:
         ht.check()
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
-            row = throughput.Row(2 * hidden, 0, topk)
-            self._need_memory(where, row, handle)
-            out = torch.empty((tokens, hidden), dtype=torch.bfloat16, device=device)
+            self._need_memory(where, (2 * hidden, 0, topk), handle)
+            out = data.new_empty((tokens, hidden))
             out_weights = torch.empty((tokens, topk), dtype=torch.float32, device=device) if topk else None
 
-            def at(t: Any) -> Optional[int]:
-                return None if t is None else t.data_ptr()
             ht.combine(throughput.Combine(
                 row_bytes=2 * hidden, topk=topk, tokens=tokens, received=handle.received, room=handle.room, blocks=self._blocks(config),
-                across=handle.across, forwarded=0 if handle.links is None else handle.forwarded, place=at(handle.place), matrix=at(handle.matrix),
-                plan=at(handle.plan), links=at(handle.links), x=at(data), weights=at(topk_weights), bias=(at(biases[0]), at(biases[1])),
-                out=at(out), out_weights=at(out_weights)), call.stream)
+                across=handle.across, forwarded=0 if handle.links is None else handle.forwarded, plan=handle.at, links=_at(handle.links),
+                x=data.data_ptr(), weights=_at(topk_weights), bias=_NONE if bias is None else (_at(biases[0]), _at(biases[1])), out=out.data_ptr(),
+                out_weights=_at(out_weights)), call.stream)
         except BaseException:
             call.give_up()
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -46,8 +47,13 @@ class Dispatch(ctypes.Structure):
                 ("recv_x", c_void_p), ("recv_scales", c_void_p), ("recv_count", c_void_p), ("src_info", c_void_p), ("src_slot", c_void_p),
                 ("layout_range", c_void_p), ("recv_stats", c_void_p), ("wait_stats", c_void_p), ("src_row", c_void_p)]
 
-    def __init__(self, shape: Shape, **values: Any) -> None:
-        super().__init__(ctypes.sizeof(Dispatch), CShape(*shape), **values)
+    _pack = struct.Struct("=Q6I11Q").pack_into  # a fifth of the time of setting the fields one by one
+
+    def __init__(self, shape: Shape, *, tokens: int = 0, flags: int = 0, x: int = 0, topk_idx: int = 0, recv_x: int = 0,
+                 recv_scales: Optional[int] = None, recv_count: int = 0, src_info: int = 0, src_slot: int = 0, layout_range: int = 0,
+                 recv_stats: Optional[int] = None, wait_stats: Optional[int] = None, src_row: Optional[int] = None) -> None:
+        self._pack(self, 0, ctypes.sizeof(self), *shape, tokens, flags, x, topk_idx, recv_x, recv_scales or 0, recv_count, src_info, src_slot,
+                   layout_range, recv_stats or 0, wait_stats or 0, src_row or 0)
 
 
 class Combine(ctypes.Structure):
@@ -56,8 +62,12 @@ class Combine(ctypes.Structure):
                 ("src_slot", c_void_p), ("layout_range", c_void_p), ("topk_idx", c_void_p), ("topk_weights", c_void_p), ("out", c_void_p),
                 ("wait_stats", c_void_p), ("src_row", c_void_p)]
 
-    def __init__(self, shape: Shape, **values: Any) -> None:
-        super().__init__(ctypes.sizeof(Combine), CShape(*shape), **values)
+    _pack = struct.Struct("=Q6I9Q").pack_into
+
+    def __init__(self, shape: Shape, *, tokens: int = 0, flags: int = 0, x: int = 0, src_info: int = 0, src_slot: int = 0, layout_range: int = 0,
+                 topk_idx: int = 0, topk_weights: int = 0, out: int = 0, wait_stats: Optional[int] = None, src_row: Optional[int] = None) -> None:
+        self._pack(self, 0, ctypes.sizeof(self), *shape, tokens, flags, x, src_info, src_slot, layout_range, topk_idx, topk_weights, out,
+                   wait_stats or 0, src_row or 0)
 
 
 PROTOTYPES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Optional, Sequence
 
@@ -44,8 +45,14 @@ class Dispatch(ctypes.Structure):
                 ("scale_stride", c_uint64 * 2), ("topk_idx", c_void_p), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p),
                 ("out_index", c_void_p), ("out_weights", c_void_p)]
 
-    def __init__(self, **values: Any) -> None:
-        super().__init__(ctypes.sizeof(Dispatch), **values)
+    _pack = struct.Struct("=Q10I14Q").pack_into
+
+    def __init__(self, *, row: Sequence[int], tokens: int, local: int, received: int, room: int, blocks: int, across: int, forwarded: int,
+                 plan: Sequence[int], links: int, x: int, scales: int, scale_stride: Sequence[int], topk_idx: int, weights: int, out: int,
+                 out_scales: int, out_index: int, out_weights: int) -> None:
+        """row: the fields of Row; plan: addresses of place, matrix and plan; no address: 0."""
+        self._pack(self, 0, ctypes.sizeof(self), *row, tokens, local, received, room, blocks, across, forwarded, *plan, links, x, scales,
+                   *scale_stride, topk_idx, weights, out, out_scales, out_index, out_weights)
 
 
 class Combine(ctypes.Structure):
@@ -55,8 +62,13 @@ class Combine(ctypes.Structure):
                 ("plan", c_void_p), ("links", c_void_p), ("x", c_void_p), ("weights", c_void_p),
                 ("bias", c_void_p * 2), ("out", c_void_p), ("out_weights", c_void_p)]
 
-    def __init__(self, **values: Any) -> None:
-        super().__init__(ctypes.sizeof(Combine), **values)
+    _pack = struct.Struct("=Q8I10Q").pack_into
+
+    def __init__(self, *, row_bytes: int, topk: int, tokens: int, received: int, room: int, blocks: int, across: int, forwarded: int,
+                 plan: Sequence[int], links: int, x: int, weights: int, bias: Sequence[int], out: int, out_weights: int) -> None:
+        """plan: addresses of place, matrix and plan; no address: 0."""
+        self._pack(self, 0, ctypes.sizeof(self), row_bytes, topk, tokens, received, room, blocks, across, forwarded, *plan, links, x, weights,
+                   *bias, out, out_weights)
 
 
 PROTOTYPES = {

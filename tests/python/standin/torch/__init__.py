@@ -76,6 +76,17 @@ class Tensor:
     def data_ptr(self):
         return self._address
 
+    def new_empty(self, sizes):
+        return Tensor(sizes, self.dtype, self.device)
+
+    def expand(self, sizes):
+        return Tensor(sizes, self.dtype, self.device, (0,) * len(sizes), self._address)
+
+    def as_strided(self, sizes, strides):
+        other = Tensor(sizes, self.dtype, self.device, tuple(strides), self._address)
+        other._memory = self._memory
+        return other
+
     def transpose(self, a, b):
         sizes, strides = list(self.shape), list(self._strides)
         sizes[a], sizes[b], strides[a], strides[b] = sizes[b], sizes[a], strides[b], strides[a]
@@ -88,6 +99,13 @@ def empty(*sizes, dtype=float32, device="cpu"):
     if len(sizes) == 1 and not isinstance(sizes[0], int):
         sizes = tuple(sizes[0])
     return Tensor(sizes, dtype, device)
+
+
+contiguous_format = "contiguous"
+
+
+def empty_like(other, memory_format=None):
+    return Tensor(other.shape, other.dtype, other.device)
 
 
 class _Stream:
