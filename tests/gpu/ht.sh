@@ -97,6 +97,7 @@ fi
 run table ht-table
 run random ht-random --cases "$cases"
 run layers ht-layers
+run streams ht-streams
 run graphs ht-graphs --steps "$steps"
 run mixed ht-mixed
 run threads ht-threads
@@ -123,6 +124,7 @@ nodes=$(for ((r = 0; r < ranks; r++)); do printf '%s%s' "${nodes_comma:-}" $((r 
 run nodes-table ht-table --nodes "$nodes"
 run nodes-random ht-random --cases "$cases" --nodes "$nodes"
 run nodes-layers ht-layers --nodes "$nodes"
+run nodes-streams ht-streams --nodes "$nodes"
 run nodes-graphs ht-graphs --steps "$steps" --nodes "$nodes"
 run nodes-mixed ht-mixed --nodes "$nodes"
 run nodes-threads ht-threads --nodes "$nodes"

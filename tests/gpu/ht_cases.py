@@ -253,6 +253,34 @@ def layers(rank):
     return f"{len(held)} layers held, used in reverse order"
 
 
+def streams(rank):
+    """Calls on three streams, each at times behind a long kernel, in every order and without the CPU waiting: they follow each other nevertheless."""
+    b = rank.throughput_buffer()
+    batches = [Batch(rank, [90 + 40 * i + r for r in range(rank.size)], 2048, 8 * rank.size, 4, seed=900 + i) for i in range(3)]
+    handles = [received(b, batch)[2] for batch in batches]
+    rows = [batch.output(batch.expected()[0], rank.rank) for batch in batches]
+    rank.sync()
+    ways = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    alike, own = Random(rank.args.seed), Random(rank.args.seed + 1 + rank.rank)  # who is slow where differs by rank
+    held = []
+    for _ in range(40 if rank.args.quick else 400):
+        i, way, order, comes_back = alike.randrange(3), alike.randrange(3), alike.choice(ORDERS), alike.random() < 0.5
+        with torch.cuda.stream(ways[way]):
+            if own.random() < 0.3:
+                torch.cuda._sleep(own.randrange(400000))
+            if comes_back:
+                got, _, event = b.combine(rows[i], handles[i], **ordered(order, b))
+            else:
+                got, *_, event = b.dispatch(batches[i].x, handle=handles[i], **ordered(order, b))
+            wait(event, order)
+        held.append((i, comes_back, got))
+    rank.sync()
+    for n, (i, comes_back, got) in enumerate(held):
+        named(rank, f"call {n}", same, got, batches[i].sums(0) if comes_back else batches[i].expected()[0], "sums" if comes_back else "recv_x")
+    b.destroy()
+    return f"{len(held)} calls on 3 streams"
+
+
 def threads(rank):
     """Two threads with a batch each on one Buffer, as micro-batches that overlap: in the same order at all ranks, which they see to themselves."""
     import threading

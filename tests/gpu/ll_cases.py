@@ -468,7 +468,7 @@ def part_of(module, name):
 
 PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
-PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "layers", "graphs", "mixed", "threads", "callers", "late", "kill")})
+PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
 
 
 def main():

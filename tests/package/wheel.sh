@@ -69,7 +69,10 @@ tag_is_true()
 	promised=$(sed -n 's/.*-manylinux_2_\([0-9]*\)_.*/\1/p' <<<"$wheel")
 	newest=$(find plain/lib/python*/site-packages/epf/lib -type f ! -name '*.copyright' -exec objdump -T {} + |
 		sed -n 's/.*GLIBC_2\.\([0-9]*\).*/\1/p' | sort -n | tail -n 1)
-	[ -n "$promised" ] && [ "$promised" -ge "${newest:-99}" ] || { echo "$wheel, and glibc 2.$newest is needed" && return 1; }
+	if [ -z "$promised" ] || [ "$promised" -lt "${newest:-99}" ]; then
+		echo "$wheel, and glibc 2.$newest is needed"
+		return 1
+	fi
 }
 
 programs_speak()

@@ -477,7 +477,7 @@ class Buffer(HighThroughput):
         checks.aligned(where, "x", x)
         need(use_fp8 or not (round_scale or use_ue8m0), where, "round_scale and use_ue8m0 are about FP8 scales, and use_fp8 is False")
         need(round_scale or not use_ue8m0, where, "use_ue8m0 needs round_scale=True: only powers of two have an exponent alone")
-        need(not use_ue8m0 or hidden % 512 == 0, where, f"use_ue8m0 packs four scales, so hidden must be a multiple of 512, not {hidden}")
+        need(not use_ue8m0 or hidden % 512 == 0, where, "use_ue8m0 packs four scales, so hidden must be a multiple of 512, not {}", hidden)
         local = num_experts // ranks
         recv_stats = checks.optional(torch, where, "cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats, torch.int32,
                                      ((local, "local experts"),), device)
@@ -502,13 +502,13 @@ class Buffer(HighThroughput):
         return lowlat.SUM_AT_SENDER | (0 if self._sums == "always" else lowlat.SUM_IF_MANY)
 
     def _check_call(self, where: str, tokens: int, topk: int, tokens_max: int, async_finish: bool, return_recv_hook: bool) -> None:
-        need(tokens <= tokens_max, where, f"there are {tokens} tokens; num_max_dispatch_tokens_per_rank is {tokens_max}")
-        need(1 <= topk <= lowlat.TOPK_MAX, where, f"top-k is {topk}; it must be 1 to {lowlat.TOPK_MAX}")
+        need(tokens <= tokens_max, where, "there are {} tokens; num_max_dispatch_tokens_per_rank is {}", tokens, tokens_max)
+        need(1 <= topk <= lowlat.TOPK_MAX, where, "top-k is {}; it must be 1 to {}", topk, lowlat.TOPK_MAX)
         need(not (async_finish and return_recv_hook), where, "async_finish and return_recv_hook exclude each other: the hook is the wait")
 
     def _handle(self, where: str, handle: Any) -> Handle:
-        need(isinstance(handle, Handle), where, f"handle is a {type(handle).__name__}; it must be the one that low_latency_dispatch gave, "
-             "which carries more than its five members")
+        need(isinstance(handle, Handle), where, "handle is a {}; it must be the one that low_latency_dispatch gave, "
+             "which carries more than its five members", type(handle).__name__)
         return handle
 
     def low_latency_combine(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Handle, use_logfmt: bool = False,

@@ -15,10 +15,10 @@ class NotThereYet(NotImplementedError):
     """The interface has this call, EP fabric does not serve it yet."""
 
 
-def need(holds: bool, where: str, sentence: str) -> None:
-    """Raises ArgumentError with the sentence unless it holds."""
+def need(holds: bool, where: str, sentence: str, *values: Any) -> None:
+    """Raises ArgumentError with the sentence, its {} filled with the values, unless it holds."""
     if not holds:
-        raise ArgumentError(f"{where}: {sentence}")
+        raise ArgumentError(f"{where}: {sentence.format(*values) if values else sentence}")
 
 
 def _text(sizes: Sequence[Size]) -> str:

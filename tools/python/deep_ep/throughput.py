@@ -225,7 +225,7 @@ class HighThroughput:
         where, torch, ranks = "Buffer.get_dispatch_layout", self._torch, self.group_size
         checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (-1, -1), self.device)
         self._check_experts(where, num_experts, topk_idx.size(1))
-        need(ranks <= NODE_RANKS or ranks % NODE_RANKS == 0, where, f"there are {ranks} ranks; more than {NODE_RANKS} must be a multiple of it")
+        need(ranks <= NODE_RANKS or ranks % NODE_RANKS == 0, where, "there are {} ranks; more than {} must be a multiple of it", ranks, NODE_RANKS)
         ht = self._open_throughput(where)
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
@@ -245,10 +245,10 @@ class HighThroughput:
 
     def _check_experts(self, where: str, experts: int, topk: int) -> None:
         need(isinstance(experts, int) and experts > 0 and experts % self.group_size == 0, where,
-             f"there are {experts!r} experts; it must be a positive multiple of the {self.group_size} ranks, because each rank holds as many")
+             "there are {!r} experts; it must be a positive multiple of the {} ranks, because each rank holds as many", experts, self.group_size)
         need(experts // self.group_size <= throughput.LOCAL_MAX, where,
-             f"a rank holds {experts // self.group_size} experts; at most {throughput.LOCAL_MAX} are possible")
-        need(topk <= throughput.TOPK_MAX, where, f"top-k is {topk}; at most {throughput.TOPK_MAX} is possible")
+             "a rank holds {} experts; at most {} are possible", experts // self.group_size, throughput.LOCAL_MAX)
+        need(topk <= throughput.TOPK_MAX, where, "top-k is {}; at most {} is possible", topk, throughput.TOPK_MAX)
 
     # ------------------------------------------------------------------ dispatch
 
@@ -257,8 +257,8 @@ class HighThroughput:
         torch = self._torch
         data, scales = x if isinstance(x, tuple) else (x, None)
         checks.tensor(torch, where, "x", data, data.dtype, (-1, -1), self.device)
-        need(data.size(1) > 0 and data.size(1) * data.element_size() % 16 == 0, where,
-             f"a row has {data.size(1) * data.element_size()} bytes; it must be a positive multiple of 16")
+        size = data.size(1) * data.element_size()
+        need(size > 0 and size % 16 == 0, where, "a row has {} bytes; it must be a positive multiple of 16", size)
         checks.aligned(where, "x", data)
         if scales is not None:
             need(isinstance(scales, torch.Tensor) and scales.dim() == 2 and scales.size(0) == data.size(0) and scales.element_size() == 4
@@ -346,8 +346,8 @@ class HighThroughput:
         return config.num_sms if config is not None else type(self).num_sms
 
     def _check_handle(self, where: str, handle: Any, tokens: int) -> None:
-        need(isinstance(handle, RoutingHandle), where, f"handle is a {type(handle).__name__}; it must be the one that dispatch gave")
-        need(handle.tokens == tokens, where, f"there are {tokens} tokens; the handle is of {handle.tokens}")
+        need(isinstance(handle, RoutingHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
+        need(handle.tokens == tokens, where, "there are {} tokens; the handle is of {}", tokens, handle.tokens)
 
     def _check_routing(self, where: str, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any, topk_idx: Any, topk_weights: Any,
                        alignment: int, worst: int) -> Tuple[int, int]:
@@ -410,7 +410,7 @@ class HighThroughput:
         Returns: bfloat16 [tokens, hidden]; float32 [tokens, top-k] or None; the event.
         """
         where, torch, device = "Buffer.combine", self._torch, self.device
-        need(isinstance(handle, RoutingHandle), where, f"handle is a {type(handle).__name__}; it must be the one that dispatch gave")
+        need(isinstance(handle, RoutingHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
         checks.tensor(torch, where, "x", x, torch.bfloat16, ((handle.received, "rows received"), -1), device)
         data, _ = self._rows(where, x)
         tokens, hidden = handle.tokens, data.size(1)
