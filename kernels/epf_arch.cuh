@@ -117,6 +117,26 @@ EPF_DEV_FN void epf_add32_block(uint32_t *p, uint32_t v)
 	(void)atomicAdd_block(p, v);
 }
 
+/* The same, behind all that the warp has written before a barrier of it: who acquires the sum in this block sees that. */
+EPF_DEV_FN void epf_add32_release_block(uint32_t *p, uint32_t v)
+{
+	asm volatile("fence.acq_rel.cta;" ::: "memory");
+	(void)atomicAdd_block(p, v);
+}
+
+EPF_DEV_FN uint32_t epf_ld32_acquire_block(const uint32_t *p)
+{
+	uint32_t v;
+
+	asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+
+EPF_DEV_FN void epf_st32_release_block(uint32_t *p, uint32_t v)
+{
+	asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
 EPF_DEV_FN uint64_t epf_and_gpu(uint64_t *p, uint64_t v)
 {
 	return atomicAnd((unsigned long long *)p, (unsigned long long)v);
@@ -342,6 +362,21 @@ EPF_DEV_FN void epf_add32_block(uint32_t *p, uint32_t v)
 	(void)__hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
+EPF_DEV_FN void epf_add32_release_block(uint32_t *p, uint32_t v)
+{
+	(void)__hip_atomic_fetch_add(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
+EPF_DEV_FN uint32_t epf_ld32_acquire_block(const uint32_t *p)
+{
+	return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
+EPF_DEV_FN void epf_st32_release_block(uint32_t *p, uint32_t v)
+{
+	__hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
+
 EPF_DEV_FN uint64_t epf_and_gpu(uint64_t *p, uint64_t v)
 {
 	return __hip_atomic_fetch_and(p, v, __ATOMIC_RELAXED, EPF_HIP_GPU);
@@ -516,34 +551,37 @@ typedef uint32_t epf_lanes;
 #  define epf_st_relaxed_sys(p, v)   EPF_STORE_RELAXED(p, v)
 #  define epf_st32_relaxed_sys(p, v) EPF_STORE_RELAXED(p, v)
 # endif
-# define epf_st_relaxed_gpu(p, v)   EPF_STORE_RELAXED(p, v)
-# define epf_st_release_gpu(p, v)   EPF_STORE_RELEASE(p, v)
-# define epf_st32_relaxed_gpu(p, v) EPF_STORE_RELAXED(p, v)
-# define epf_st32_release_gpu(p, v) EPF_STORE_RELEASE(p, v)
-# define epf_st32_release_sys(p, v) EPF_STORE_RELEASE(p, v)
-# define epf_add_gpu(p, v)          __atomic_fetch_add(p, v, __ATOMIC_RELAXED)
-# define epf_add32_block(p, v)      ((void)(*(p) += (v)))
-# define epf_and_gpu(p, v)          __atomic_fetch_and(p, v, __ATOMIC_RELAXED)
-# define epf_or_gpu(p, v)           __atomic_fetch_or(p, v, __ATOMIC_RELAXED)
-# define epf_exchange32_gpu(p, v)   __atomic_exchange_n(p, v, __ATOMIC_RELAXED)
-# define epf_fence_sys()            __atomic_thread_fence(__ATOMIC_ACQ_REL)
-# define epf_fence_gpu()            __atomic_thread_fence(__ATOMIC_ACQ_REL)
-# define epf_lanes_active()         1u
-# define epf_lanes_where(yes)       ((yes) ? 1u : 0u)
-# define epf_lanes_count(m)         ((uint32_t)(m))
-# define epf_lanes_first(m)         ((void)(m), 0u)
-# define epf_lanes_last(m)          ((void)(m), 0u)
-# define epf_lanes_before(m)        ((void)(m), 0u)
-# define epf_lanes_get(m, v, from)  ((void)(m), (void)(from), (uint64_t)(v))
-# define epf_lane()                 0u
-# define epf_warp_barrier()         ((void)0)
-# define epf_block_barrier()        ((void)0)
-# define epf_thread_in_block()      0u
-# define epf_block_number()         epf_host_block
-# define epf_processor()            epf_host_block
-# define epf_pause()                ((void)0)
+# define epf_st_relaxed_gpu(p, v)     EPF_STORE_RELAXED(p, v)
+# define epf_st_release_gpu(p, v)     EPF_STORE_RELEASE(p, v)
+# define epf_st32_relaxed_gpu(p, v)   EPF_STORE_RELAXED(p, v)
+# define epf_st32_release_gpu(p, v)   EPF_STORE_RELEASE(p, v)
+# define epf_st32_release_sys(p, v)   EPF_STORE_RELEASE(p, v)
+# define epf_add_gpu(p, v)            __atomic_fetch_add(p, v, __ATOMIC_RELAXED)
+# define epf_add32_block(p, v)        ((void)(*(p) += (v)))
+# define epf_add32_release_block      epf_add32_block
+# define epf_ld32_acquire_block(p)    (*(p))
+# define epf_st32_release_block(p, v) ((void)(*(p) = (v)))
+# define epf_and_gpu(p, v)            __atomic_fetch_and(p, v, __ATOMIC_RELAXED)
+# define epf_or_gpu(p, v)             __atomic_fetch_or(p, v, __ATOMIC_RELAXED)
+# define epf_exchange32_gpu(p, v)     __atomic_exchange_n(p, v, __ATOMIC_RELAXED)
+# define epf_fence_sys()              __atomic_thread_fence(__ATOMIC_ACQ_REL)
+# define epf_fence_gpu()              __atomic_thread_fence(__ATOMIC_ACQ_REL)
+# define epf_lanes_active()           1u
+# define epf_lanes_where(yes)         ((yes) ? 1u : 0u)
+# define epf_lanes_count(m)           ((uint32_t)(m))
+# define epf_lanes_first(m)           ((void)(m), 0u)
+# define epf_lanes_last(m)            ((void)(m), 0u)
+# define epf_lanes_before(m)          ((void)(m), 0u)
+# define epf_lanes_get(m, v, from)    ((void)(m), (void)(from), (uint64_t)(v))
+# define epf_lane()                   0u
+# define epf_warp_barrier()           ((void)0)
+# define epf_block_barrier()          ((void)0)
+# define epf_thread_in_block()        0u
+# define epf_block_number()           epf_host_block
+# define epf_processor()              epf_host_block
+# define epf_pause()                  ((void)0)
 /* Threads may be more than CPUs. */
-# define epf_relax()                (epf_host_relax ? epf_host_relax() : (void)sched_yield())
+# define epf_relax()                  (epf_host_relax ? epf_host_relax() : (void)sched_yield())
 
 EPF_DEV_FN void epf_max_gpu(uint64_t *p, uint64_t v)
 {

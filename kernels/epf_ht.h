@@ -21,6 +21,7 @@
  *
  * Windows. Rows of other ranks arrive in a window of communication memory that every rank provides and all map; epf_ht_window_bytes() says how large it
  * must be for a call. Rows that do not leave a rank never touch it. A window may be replaced by a larger one between calls, at all ranks.
+ * Segments. Where the outputs of a dispatch lie in memory that the ranks of the node map, other ranks write rows straight to them: epf_ht_map().
  * Rows between nodes pass through memory of the library: epf_ht_reserve().
  *
  * Kernels wait for other ranks, each for at most timeout_ns; then they end with undefined outputs, and epf_ht_check() names who was missing.
@@ -45,7 +46,8 @@ struct epf_ht;
 #define EPF_HT_LOCAL_MAX 4096u /* experts of a rank */
 
 #define EPF_HT_SIGNALS_PER_RANK 6u
-#define EPF_HT_HOST_WORDS       5u
+#define EPF_HT_HOST_WORDS       6u
+#define EPF_HT_SEGMENTS_MAX     256u
 
 struct epf_ht_options {
 	size_t size; /* sizeof(struct epf_ht_options) */
@@ -83,7 +85,7 @@ struct epf_ht_routing {
 	void *plan; /* notify: epf_ht_plan_bytes(), 16-byte aligned: where rows lie on their way */
 	/*
 	 * notify: int64 [EPF_HT_HOST_WORDS + experts / ranks] of host memory that the device reaches, or NULL. [1]: rows this rank receives; [2]: `room`
-	 * and [3]: `across` of the calls, the same at all ranks; [4]: `forwarded`; [EPF_HT_HOST_WORDS + e]: entries of local expert e, rounded up. See
+	 * and [3]: `across` of the calls, the same at all ranks; [4]: `forwarded`; [5]: not 0 if a rank wants segments to be mapped; [EPF_HT_HOST_WORDS + e]: entries of local expert e, rounded up. See
 	 * epf_ht_wait_counts(). One notify at a time may use an array.
 	 */
 	int64_t *host;
@@ -179,6 +181,26 @@ void epf_ht_close(struct epf_ht *ht);
  * when all have called it.
  */
 int epf_ht_set_window(struct epf_ht *ht, void *window, uint64_t bytes, void *const *peers);
+
+/*
+ * Memory for outputs, in segments, as an allocator of PyTorch calls it: device memory of the current context, of at least `bytes`; host memory in a
+ * process that has loaded no GPU driver. Returns NULL if there is none. A freed segment that is mapped stays until the objects that map it are closed. Any thread.
+ */
+void *epf_ht_pool_alloc(size_t bytes, int device, void *stream);
+void epf_ht_pool_free(void *base, size_t bytes, int device, void *stream);
+
+/* Asks for the segment that holds `at` to be mapped, as a dispatch does whose `out` lies in one that is not. */
+void epf_ht_want(struct epf_ht *ht, const void *at);
+
+/* Returns how many segments this rank has asked for, and number i of them. */
+uint32_t epf_ht_wanted(const struct epf_ht *ht, uint32_t i, void **base, uint64_t *bytes);
+
+/*
+ * Collective within the node: all ranks map one segment more, each of its own or none. base, bytes: the first that this rank has asked for, or NULL.
+ * peers[r]: where this device stores to the segment of rank r; NULL: that rank gives none. Kernels may run meanwhile. -ENOSPC: there are
+ * EPF_HT_SEGMENTS_MAX.
+ */
+int epf_ht_map(struct epf_ht *ht, void *base, uint64_t bytes, void *const *peers);
 
 /* Counts the routing of a batch: in_rank, per_rank, per_node, per_expert. Not collective. */
 int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream);

@@ -3,58 +3,179 @@
  * Combine: each rank writes its row of a token to the window of the one that adds the token's rows on this node: the token's rank, or its forwarder.
  * Sums are FP32, ranks ascending. On one node the biases come first and the sum is rounded once. With several nodes each node's sum is rounded and
  * crosses; the token's rank adds biases, then nodes ascending, and rounds. Rows that their adder holds itself are read where they are.
+ *
+ * On one node a quarter of the warps write rows, in parts, and the others add tokens as soon as the parts that hold their rows have arrived. A warp that
+ * writes never waits for another rank, so no order of rows can make ranks wait for each other; it adds tokens, too, when it has written its rows.
  */
 #ifndef EPF_KERNELS_HT_COMBINE_CUH
 #define EPF_KERNELS_HT_COMBINE_CUH
 
 #include "kernels/ht/epf_ht_dispatch.cuh"
 
-/* Where the rows of a member of this node for a source begin in the window of the rank that adds them. */
-EPF_DEV_FN uint32_t ht_part_first(const struct ht_job *j, uint32_t source, uint32_t member)
+/* ---- writing rows to those that add them ---- */
+
+/* How many of the warps that write rows have written a part, of each part. */
+EPF_DEV_FN uint32_t *ht_written(void)
 {
-	return HT_AT(const uint32_t, j->plan + j->at.parts)[source * j->node_max + member];
+	EPF_DEV_SHARED uint32_t written[HT_PARTS];
+
+	return written;
 }
 
-/* One piece of row `row` of x, to index `at` of a rank's window. A warp. */
-EPF_DEV_FN void ht_return_piece(const struct ht_job *j, uint32_t row, uint32_t rank, uint32_t at,
-				uint32_t piece)
+/* Where part k of so many rows begins. */
+EPF_DEV_FN uint32_t ht_part(const struct ht_job *j, uint32_t rows, uint32_t k)
 {
-	uint64_t window = ht_peer_of(j, rank)->window;
-	struct ht_piece p;
+	return (uint32_t)((uint64_t)rows * k / j->parts);
+}
 
-	ht_load(j, &p, piece, j->x + (uint64_t)row * j->row_bytes);
-	ht_store(j, &p, piece, window + j->lay.rows + (uint64_t)at * j->row_bytes);
-	if (piece)
+/* The part that holds row number `place`. */
+EPF_DEV_FN uint32_t ht_part_of(const struct ht_job *j, uint32_t rows, uint32_t place)
+{
+	return (uint32_t)((((uint64_t)place + 1u) * j->parts - 1u) / rows);
+}
+
+/* One chunk of row `row` of x, to index `at` of a member's window. A warp. */
+EPF_DEV_FN void ht_return_chunk(const struct ht_job *j, const struct ht_chunks *c, uint32_t row,
+				uint32_t member, uint32_t at, uint32_t k)
+{
+	const struct ht_mark *m = &ht_marks()[member];
+	struct ht_chunk p;
+
+	ht_load(c, &p, k, j->x + (uint64_t)row * j->row_bytes);
+	ht_store(c, &p, k, m->at + (uint64_t)at * j->row_bytes);
+	if (k)
 		return;
-	for (uint32_t k = epf_lane(); k < j->topk; k += LL_LANES)
-		HT_AT(uint32_t, window + j->lay.weights)
-	[(uint64_t)at * j->topk + k] =
-		HT_AT(const uint32_t, j->weights)[(uint64_t)row * j->topk + k];
+	for (uint32_t i = epf_lane(); i < j->topk; i += LL_LANES)
+		HT_AT(uint32_t, m->window + j->lay.weights)
+	[(uint64_t)at * j->topk + i] =
+		HT_AT(const uint32_t, j->weights)[(uint64_t)row * j->topk + i];
 }
 
-/* Rows of x, to the ranks of this node that add them. */
-EPF_DEV_FN void ht_return_rows(const struct ht_job *j)
+/* One part of the rows of x, to the ranks of this node that add them. The writing warps. before: items of earlier parts. */
+EPF_DEV_FN uint64_t ht_return_part(const struct ht_job *j, const struct ht_chunks *c, uint32_t part,
+				   uint64_t before)
 {
-	uint32_t pieces = ht_pieces(j), member = ht_peer_of(j, j->rank)->index;
-	uint64_t before = 0;
+	uint32_t me = ht_peer_of(j, j->rank)->index, warps = j->writers * j->blocks;
 
 	for (uint32_t s = 0; s < j->ranks; s++) {
 		uint32_t adder = ht_via(j, s, j->node);
+		uint32_t member = ht_peer_of(j, adder)->index;
 		uint32_t first = ht_rows_until(j, s - 1u, j->rank);
-		uint32_t to = ht_part_first(j, s, member);
-		uint64_t items = (uint64_t)(ht_rows_until(j, s, j->rank) - first) * pieces;
+		uint32_t to = ht_part_first(j, s, me);
+		uint32_t rows = ht_rows_until(j, s, j->rank) - first;
+		uint32_t begin = ht_part(j, rows, part);
+		uint64_t items = (uint64_t)(ht_part(j, rows, part + 1u) - begin) * c->count;
 
 		if (adder == j->rank)
 			continue;
-		for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j)) {
-			uint32_t row = (uint32_t)(i / pieces);
+		for (uint64_t i = (ht_warp(j) + warps - (uint32_t)(before % warps)) % warps;
+		     i < items; i += warps) {
+			uint32_t row = begin + (uint32_t)i / c->count;
 
-			if (first + row < j->received && to + row < j->room)
-				ht_return_piece(j, first + row, adder, to + row,
-						(uint32_t)(i % pieces));
+			if (first + row < j->received && to + row < ht_marks()[member].room)
+				ht_return_chunk(j, c, first + row, member, to + row,
+						(uint32_t)i % c->count);
 		}
 		before += items;
 	}
+	return before;
+}
+
+EPF_DEV_FN void ht_return_rows(const struct ht_job *j, const struct ht_chunks *c)
+{
+	uint64_t before = 0;
+
+	for (uint32_t part = 0; part < j->parts; part++) {
+		before = ht_return_part(j, c, part, before);
+		epf_warp_barrier();
+		if (epf_lane() == 0)
+			epf_add32_release_block(&ht_written()[part], 1u);
+	}
+}
+
+/* Part `part` of this block's rows is written: counts it, and the last block tells the ranks of this node. A warp. */
+EPF_DEV_FN void ht_announce(const struct ht_job *j, uint64_t call, uint32_t part)
+{
+	uint64_t *blocks = &ht_state_of(j)->parts[part];
+	int last = 0;
+
+	if (epf_lane() == 0) {
+		epf_fence_sys();
+		last = epf_add_gpu(blocks, 1) == (uint64_t)j->blocks - 1u;
+		if (last)
+			epf_st_relaxed_gpu(blocks, 0);
+	}
+	if (epf_warp_result(last))
+		ht_tell_rows(j, call, part);
+}
+
+/* Notes what has arrived of the rows of a member, for this block. wait: until all has, or the deadline ends. */
+EPF_DEV_FN void ht_note_parts(const struct ht_job *j, uint64_t call, uint32_t member, int wait)
+{
+	struct ht_mark *m = &ht_marks()[member];
+	uint32_t part = m->arrived;
+
+	for (; part < j->parts; part++) {
+		const uint64_t *word = ht_word_at(j, j->control, HT_ROWS, m->rank, part);
+
+		if (wait ? ht_wait_part(j, HT_ROWS, m->rank, part, call + 1u) : 0)
+			part = j->parts - 1u; /* it is late: nobody waits for the rest */
+		else if (!wait && epf_ld_acquire_sys(word) < call + 1u)
+			break;
+		epf_st32_release_block(&m->arrived, part + 1u);
+	}
+}
+
+/*
+ * The clerk of a block: tells the ranks of this node which parts are written, and the warps that add which have arrived. One warp, so that a single
+ * one polls.
+ */
+EPF_DEV_FN void ht_keep_parts(const struct ht_job *j, uint64_t call)
+{
+	for (uint32_t part = 0; part < j->parts;) {
+		int written = epf_lane() == 0 &&
+			      epf_ld32_acquire_block(&ht_written()[part]) >= j->writers;
+
+		if (epf_warp_result(written))
+			ht_announce(j, call, part++);
+		else
+			epf_pause();
+		for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
+			ht_note_parts(j, call, m, 0);
+		epf_warp_barrier();
+	}
+	for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
+		ht_note_parts(j, call, m, 1);
+	epf_warp_barrier();
+}
+
+/* ---- adding ---- */
+
+/* Vectors of a row that a lane adds at once. */
+struct ht_piece {
+	struct ll_vec v[HT_VECS];
+};
+
+/* Vectors [first, end) of a row, of which this lane has first, first + LL_LANES and so on. */
+struct ht_span {
+	uint32_t first;
+	uint32_t end;
+};
+
+EPF_DEV_FN void ht_load_piece(const struct ht_span *a, struct ht_piece *p, uint64_t row)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_VECS; i++)
+		if (a->first + i * LL_LANES < a->end)
+			p->v[i] = ht_load_vec(row, a->first + i * LL_LANES);
+}
+
+EPF_DEV_FN void ht_store_piece(const struct ht_span *a, const struct ht_piece *p, uint64_t row)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_VECS; i++)
+		if (a->first + i * LL_LANES < a->end)
+			HT_AT(struct ll_vec, row)[a->first + i * LL_LANES] = p->v[i];
 }
 
 /*
@@ -102,9 +223,17 @@ EPF_DEV_FN struct ht_sum ht_sum_for(const struct ht_job *j, const struct ht_leg 
 /* As ht_part_at(), of a member or of none. */
 EPF_DEV_FN uint32_t ht_sum_part(const struct ht_job *j, const struct ht_sum *s, uint32_t member)
 {
+	const struct ht_mark *m = &ht_marks()[member < HT_RANKS_MAX ? member : 0];
+	uint32_t index, room = m->rank == j->rank ? j->received : j->room;
+	int32_t place;
+
 	if (member >= ht_mates(j))
 		return UINT32_MAX;
-	return ht_part_at(j, s->source, member, s->place[s->by_rank ? ht_mate(j, member) : member]);
+	if (!s->by_rank)
+		return ht_part_at(j, s->source, member, s->place[member]);
+	place = s->place[m->rank];
+	index = m->first + (uint32_t)place;
+	return place < 0 || index >= room ? UINT32_MAX : index;
 }
 
 EPF_DEV_FN void ht_add(float *sum, const struct ht_piece *p)
@@ -114,7 +243,7 @@ EPF_DEV_FN void ht_add(float *sum, const struct ht_piece *p)
 		uint32_t two = p->v[i / 4u].w[i % 4u];
 
 		sum[2u * i] = ll_add(sum[2u * i], ll_from_bf16(two & 0xffffu));
-		sum[2u * i + 1u] = ll_add(sum[2u * i + 1u], ll_from_bf16(two >> 16));
+		sum[2u * i + 1u] = ll_add(sum[2u * i + 1u], ll_float(two & 0xffff0000u));
 	}
 }
 
@@ -122,29 +251,44 @@ EPF_DEV_FN void ht_round(struct ht_piece *p, const float *sum)
 {
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_VECS * 4u; i++)
-		p->v[i / 4u].w[i % 4u] = ll_to_bf16(sum[2u * i]) | ll_to_bf16(sum[2u * i + 1u])
-									   << 16;
+		p->v[i / 4u].w[i % 4u] = ll_to_bf16_pair(sum[2u * i], sum[2u * i + 1u]);
 }
 
-/* Adds one piece of this node's rows of a token. A warp, a lane a member while it looks for the rows. Returns whether there are any. */
-EPF_DEV_FN int ht_add_node(const struct ht_job *j, const struct ht_sum *s, uint32_t piece,
-			   float *sum)
+/*
+ * Adds one piece of this node's rows of a token, two of them on their way at a time. A warp. row: ht_sum_part() of the member with this lane's number.
+ * Returns whether there are any.
+ */
+EPF_DEV_FN int ht_add_node(const struct ht_job *j, const struct ht_sum *s, uint32_t row,
+			   const struct ht_span *a, float *sum)
 {
 	epf_lanes all = epf_lanes_where(1);
-	struct ht_piece p = { 0 };
 	int any = 0;
 
 	for (uint32_t first = 0; first < ht_mates(j); first += LL_LANES) {
-		uint32_t index = ht_sum_part(j, s, first + epf_lane());
+		uint32_t index = first ? ht_sum_part(j, s, first + epf_lane()) : row;
 		epf_lanes from = epf_lanes_where(index != UINT32_MAX);
 
-		for (; from; from &= from - 1u) {
-			uint32_t rank = ht_mate(j, first + epf_lanes_first(from));
-			uint32_t at = (uint32_t)epf_lanes_get(all, index, epf_lanes_first(from));
-			uint64_t base = rank == j->rank ? j->x : j->window + j->lay.rows;
+		while (from) {
+			struct ht_piece p[2] = { 0 };
+			uint32_t n = 0;
 
-			ht_load(j, &p, piece, base + (uint64_t)at * j->row_bytes);
-			ht_add(sum, &p);
+			LL_UNROLL
+			for (uint32_t i = 0; i < 2u; i++) {
+				uint32_t lane = from ? epf_lanes_first(from) : 0;
+				uint32_t at = (uint32_t)epf_lanes_get(all, index, lane);
+				uint64_t base = ht_mate(j, first + lane) == j->rank
+							? j->x
+							: j->window + j->lay.rows;
+
+				if (!from)
+					continue;
+				ht_load_piece(a, &p[i], base + (uint64_t)at * j->row_bytes);
+				from &= from - 1u;
+				n++;
+			}
+			ht_add(sum, &p[0]);
+			if (n > 1u)
+				ht_add(sum, &p[1]);
 			any = 1;
 		}
 	}
@@ -166,29 +310,34 @@ EPF_DEV_FN float ht_add_weights(const struct ht_job *j, const struct ht_sum *s, 
 	return sum;
 }
 
-/* One piece of the sum of this node's rows of another node's token, to where it is sent from. A warp. */
-EPF_DEV_FN void ht_stage_sum(const struct ht_job *j, const struct ht_leg *l, uint32_t row,
-			     uint32_t piece)
+/* One chunk of the sum of this node's rows of another node's token, to where it is sent from. A warp. */
+EPF_DEV_FN void ht_stage_sum(const struct ht_job *j, const struct ht_chunks *c,
+			     const struct ht_leg *l, uint32_t row, uint32_t k)
 {
 	uint64_t to = ht_sent_row(j, l->mine + row);
 	struct ht_sum s = ht_sum_for(j, l, row);
-	float sum[HT_VECS * 8u] = { 0 };
-	struct ht_piece p = { 0 };
+	uint32_t mine = ht_sum_part(j, &s, epf_lane());
+	struct ht_span a = { k * c->each + epf_lane(), ht_chunk_end(c, k) };
 
-	(void)ht_add_node(j, &s, piece, sum);
-	ht_round(&p, sum);
-	ht_store(j, &p, piece, to);
-	if (piece)
+	for (; a.first - epf_lane() < a.end; a.first += HT_VECS * LL_LANES) {
+		float sum[HT_VECS * 8u] = { 0 };
+		struct ht_piece p = { 0 };
+
+		(void)ht_add_node(j, &s, mine, &a, sum);
+		ht_round(&p, sum);
+		ht_store_piece(&a, &p, to);
+	}
+	if (k)
 		return;
-	for (uint32_t k = epf_lane(); k < j->topk; k += LL_LANES)
-		HT_AT(float, to + j->rec.weights)[k] = ht_add_weights(j, &s, k);
+	for (uint32_t i = epf_lane(); i < j->topk; i += LL_LANES)
+		HT_AT(float, to + j->rec.weights)[i] = ht_add_weights(j, &s, i);
 }
 
 /* Sums of this node for the sources that this rank forwards for. */
 EPF_DEV_FN void ht_return_across(const struct ht_job *j)
 {
 	const struct ht_leg *legs = ht_legs_in(j);
-	uint32_t pieces = ht_pieces(j);
+	struct ht_chunks c = ht_chunks(j);
 
 	for (uint32_t k = 0; k < HT_SLICES; k++) {
 		uint64_t before = 0;
@@ -196,15 +345,15 @@ EPF_DEV_FN void ht_return_across(const struct ht_job *j)
 		for (uint32_t s = 0; s < j->ranks; s++) {
 			const struct ht_leg *l = &legs[s];
 			uint32_t first = ht_slice(l->rows, k);
-			uint64_t items = (uint64_t)(ht_slice(l->rows, k + 1u) - first) * pieces;
+			uint64_t items = (uint64_t)(ht_slice(l->rows, k + 1u) - first) * c.count;
 
 			if (l->rank < 0)
 				continue;
 			for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j)) {
-				uint32_t row = first + (uint32_t)(i / pieces);
+				uint32_t row = first + (uint32_t)i / c.count;
 
 				if (l->mine + row < j->forwarded)
-					ht_stage_sum(j, l, row, (uint32_t)(i % pieces));
+					ht_stage_sum(j, &c, l, row, (uint32_t)i % c.count);
 			}
 			before += items;
 		}
@@ -236,22 +385,21 @@ EPF_DEV_FN uint64_t ht_sum_from(const struct ht_job *j, uint32_t token, uint32_t
 }
 
 /* Adds one piece of what each node has of a token, each rounded, nodes ascending. A warp. */
-EPF_DEV_FN void ht_add_nodes(const struct ht_job *j, const struct ht_sum *s, uint32_t token,
-			     uint32_t piece, float *sum)
+EPF_DEV_FN void ht_add_nodes(const struct ht_job *j, const struct ht_sum *s, uint32_t row,
+			     uint32_t token, const struct ht_span *a, float *sum)
 {
-	struct ht_piece p = { 0 };
-
 	for (uint32_t n = 0; n < j->nodes; n++) {
 		float part[HT_VECS * 8u] = { 0 };
+		struct ht_piece p = { 0 };
 		uint64_t from = 0;
 
 		if (n != j->node) {
 			from = ht_sum_from(j, token, n);
 			if (!from)
 				continue;
-			ht_load(j, &p, piece, from);
+			ht_load_piece(a, &p, from);
 		} else {
-			if (!ht_add_node(j, s, piece, part))
+			if (!ht_add_node(j, s, row, a, part))
 				continue;
 			ht_round(&p, part);
 		}
@@ -259,32 +407,115 @@ EPF_DEV_FN void ht_add_nodes(const struct ht_job *j, const struct ht_sum *s, uin
 	}
 }
 
-/* One piece of a token's sum. A warp. */
-EPF_DEV_FN void ht_sum_piece(const struct ht_job *j, uint32_t token, uint32_t piece)
+/* Begins the sum of a piece: +0, then the biases in order. */
+EPF_DEV_FN void ht_begin_sum(const struct ht_job *j, uint32_t token, const struct ht_span *a,
+			     float *sum)
 {
-	struct ht_sum s = ht_sum_here(j, token);
-	float sum[HT_VECS * 8u] = { 0 };
 	struct ht_piece p = { 0 };
 
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_VECS * 8u; i++)
+		sum[i] = 0.0f;
 	for (uint32_t b = 0; b < 2u; b++) {
 		if (!j->bias[b])
 			continue;
-		ht_load(j, &p, piece, j->bias[b] + (uint64_t)token * j->row_bytes);
+		ht_load_piece(a, &p, j->bias[b] + (uint64_t)token * j->row_bytes);
 		ht_add(sum, &p);
 	}
-	if (j->nodes == 1)
-		(void)ht_add_node(j, &s, piece, sum);
-	else
-		ht_add_nodes(j, &s, token, piece, sum);
-	ht_round(&p, sum);
-	ht_store(j, &p, piece, j->out + (uint64_t)token * j->row_bytes);
+}
+
+#define HT_WIDE \
+ 7u /* vectors of a lane that the sum below holds of two rows at once: as many as there are registers for */
+
+EPF_DEV_FN void ht_add_vec(float *sum, const struct ll_vec *v)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < 4u; i++) {
+		sum[2u * i] = ll_add(sum[2u * i], ll_from_bf16(v->w[i] & 0xffffu));
+		sum[2u * i + 1u] = ll_add(sum[2u * i + 1u], ll_float(v->w[i] & 0xffff0000u));
+	}
+}
+
+EPF_DEV_FN void ht_load_wide(const struct ht_span *a, struct ll_vec *v, uint64_t row)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_WIDE; i++)
+		if (a->first + i * LL_LANES < a->end)
+			v[i] = ht_load_vec(row, a->first + i * LL_LANES);
+}
+
+EPF_DEV_FN void ht_add_wide(float *sum, const struct ll_vec *v)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_WIDE; i++)
+		ht_add_vec(&sum[8u * i], &v[i]);
+}
+
+/*
+ * One chunk of a token's sum without biases on a single node of at most as many ranks as a warp has lanes: the loads of two rows are on their way
+ * together. A warp. row: the address of the row of the member with this lane's number; from: members that have one.
+ */
+EPF_DEV_FN void ht_sum_wide(const struct ht_job *j, const struct ht_chunks *c, uint64_t row,
+			    epf_lanes from, uint32_t token, uint32_t k)
+{
+	epf_lanes all = epf_lanes_where(1), rest = from & (from - 1u);
+	uint64_t out = j->out + (uint64_t)token * j->row_bytes;
+	uint64_t first = epf_lanes_get(all, row, from ? epf_lanes_first(from) : 0);
+	uint64_t second = epf_lanes_get(all, row, rest ? epf_lanes_first(rest) : 0);
+	struct ht_span a = { k * c->each + epf_lane(), ht_chunk_end(c, k) };
+
+	for (; a.first - epf_lane() < a.end; a.first += HT_WIDE * LL_LANES) {
+		struct ll_vec v[HT_WIDE] = { 0 }, w[HT_WIDE] = { 0 };
+		float sum[HT_WIDE * 8u] = { 0 };
+
+		if (from)
+			ht_load_wide(&a, v, first);
+		if (rest)
+			ht_load_wide(&a, w, second);
+		/* A row that is missing is +0, and so changes nothing: a sum that began with +0 is never -0. */
+		ht_add_wide(sum, v);
+		ht_add_wide(sum, w);
+		for (epf_lanes more = rest & (rest - 1u); more; more &= more - 1u) {
+			ht_load_wide(&a, v, epf_lanes_get(all, row, epf_lanes_first(more)));
+			ht_add_wide(sum, v);
+		}
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_WIDE; i++) {
+			struct ll_vec r;
+
+			for (uint32_t n = 0; n < 4u; n++)
+				r.w[n] = ll_to_bf16_pair(sum[8u * i + 2u * n],
+							 sum[8u * i + 2u * n + 1u]);
+			if (a.first + i * LL_LANES < a.end)
+				HT_AT(struct ll_vec, out)[a.first + i * LL_LANES] = r;
+		}
+	}
+}
+
+/* One chunk of a token's sum. A warp. */
+EPF_DEV_FN void ht_sum_chunk(const struct ht_job *j, const struct ht_chunks *c,
+			     const struct ht_sum *s, uint32_t token, uint32_t k)
+{
+	uint32_t mine = ht_sum_part(j, s, epf_lane());
+	struct ht_span a = { k * c->each + epf_lane(), ht_chunk_end(c, k) };
+
+	for (; a.first - epf_lane() < a.end; a.first += HT_VECS * LL_LANES) {
+		float sum[HT_VECS * 8u];
+		struct ht_piece p = { 0 };
+
+		ht_begin_sum(j, token, &a, sum);
+		if (j->nodes == 1)
+			(void)ht_add_node(j, s, mine, &a, sum);
+		else
+			ht_add_nodes(j, s, mine, token, &a, sum);
+		ht_round(&p, sum);
+		ht_store_piece(&a, &p, j->out + (uint64_t)token * j->row_bytes);
+	}
 }
 
 /* Sums of the weights of one token's entries: nodes ascending, in each of them ranks ascending. A lane an entry. */
-EPF_DEV_FN void ht_sum_weights(const struct ht_job *j, uint32_t token)
+EPF_DEV_FN void ht_sum_weights(const struct ht_job *j, const struct ht_sum *s, uint32_t token)
 {
-	struct ht_sum s = ht_sum_here(j, token);
-
 	for (uint32_t k = epf_lane(); k < j->topk; k += LL_LANES) {
 		float sum = 0.0f;
 
@@ -292,7 +523,7 @@ EPF_DEV_FN void ht_sum_weights(const struct ht_job *j, uint32_t token)
 			uint64_t from = n == j->node ? 0 : ht_sum_from(j, token, n);
 
 			if (n == j->node)
-				sum = ll_add(sum, ht_add_weights(j, &s, k));
+				sum = ll_add(sum, ht_add_weights(j, s, k));
 			else if (from)
 				sum = ll_add(sum, HT_AT(const float, from + j->rec.weights)[k]);
 		}
@@ -300,29 +531,113 @@ EPF_DEV_FN void ht_sum_weights(const struct ht_job *j, uint32_t token)
 	}
 }
 
+/* Waits until a row of a member has arrived; place: which of its rows for this rank it is, or -1. A lane. */
+EPF_DEV_FN void ht_wait_row(const struct ht_job *j, uint32_t member, int32_t place)
+{
+	const struct ht_mark *m = &ht_marks()[member];
+
+	if (place < 0 || m->rank == j->rank)
+		return;
+	while (epf_ld32_acquire_block(&m->arrived) <= ht_part_of(j, m->rows, (uint32_t)place))
+		epf_pause();
+}
+
+/* A chunk of a token's sum that a warp has taken: place as above, of the member with the lane's number. */
+struct ht_turn {
+	uint64_t number;
+	uint32_t token;
+	uint32_t k;
+	int32_t place;
+};
+
+EPF_DEV_FN struct ht_turn ht_turn_of(const struct ht_job *j, const struct ht_chunks *c,
+				     uint64_t number)
+{
+	struct ht_turn t = { number, (uint32_t)number / c->count, (uint32_t)number % c->count, -1 };
+
+	if (t.token < j->tokens && epf_lane() < ht_mates(j))
+		t.place =
+			HT_AT(const int32_t,
+			      j->place)[(uint64_t)t.token * j->ranks + ht_marks()[epf_lane()].rank];
+	return t;
+}
+
+/* On one node, of at most as many ranks as a warp has lanes. */
+EPF_DEV_FN void ht_take_turn(const struct ht_job *j, const struct ht_chunks *c,
+			     const struct ht_turn *t)
+{
+	const struct ht_mark *m = &ht_marks()[epf_lane() < ht_mates(j) ? epf_lane() : 0];
+	uint32_t index = m->first + (uint32_t)t->place;
+	int own = m->rank == j->rank;
+	epf_lanes from = epf_lanes_where(t->place >= 0 && index < (own ? j->received : j->room));
+
+	ht_wait_row(j, epf_lane(), t->place);
+	epf_warp_barrier();
+	ht_sum_wide(j, c, (own ? j->x : j->window + j->lay.rows) + (uint64_t)index * j->row_bytes,
+		    from, t->token, t->k);
+}
+
+/* Sums of this rank's tokens. Warps take chunks as they come to them: they begin at different times, and some tokens wait for others. */
+EPF_DEV_FN void ht_add_tokens(const struct ht_job *j, const struct ht_chunks *c)
+{
+	uint64_t *next = &ht_state_of(j)->next;
+	epf_lanes all = epf_lanes_where(1);
+	int wide = j->nodes == 1 && ht_mates(j) <= LL_LANES && !j->bias[0] && !j->bias[1];
+	uint64_t mine = epf_lane() == 0 ? epf_add_gpu(next, 1) : 0;
+	struct ht_turn turn = ht_turn_of(j, c, epf_lanes_get(all, mine, 0));
+
+	if (epf_lane() == 0)
+		mine = epf_add_gpu(next, 1);
+	while (turn.token < j->tokens) {
+		struct ht_sum s = ht_sum_here(j, turn.token);
+		struct ht_turn now = turn;
+
+		/* What the next turn needs, and the number of the one behind it, are on their way during this one. */
+		turn = ht_turn_of(j, c, epf_lanes_get(all, mine, 0));
+		if (epf_lane() == 0)
+			mine = epf_add_gpu(next, 1);
+		if (wide) {
+			ht_take_turn(j, c, &now);
+		} else {
+			for (uint32_t m = epf_lane(); m < ht_mates(j) && j->nodes == 1;
+			     m += LL_LANES)
+				ht_wait_row(j, m, s.place[ht_marks()[m].rank]);
+			epf_warp_barrier();
+			ht_sum_chunk(j, c, &s, now.token, now.k);
+		}
+		if (now.k == 0 && j->out_weights)
+			ht_sum_weights(j, &s, now.token);
+	}
+}
+
 EPF_DEV_FN void ht_combine(const struct ht_job *j)
 {
 	uint64_t call = ht_moved(j);
-	uint32_t pieces = ht_pieces(j), mates = ht_mates(j), adds = 0;
+	struct ht_chunks c = ht_chunks(j);
+	uint32_t mates = ht_mates(j), adds = 0, warp = epf_thread_in_block() / LL_LANES;
 	int crosses = ht_crosses(j);
 	const uint32_t *totals = HT_AT(const uint32_t, j->plan + j->at.totals);
 
+	for (uint32_t i = epf_thread_in_block(); i < HT_PARTS; i += j->threads)
+		ht_written()[i] = 0;
+	ht_mark_members(j, 0);
 	if (j->nodes == 1)
 		ht_begin(j, call);
+	ht_mark_targets(j, call, 0);
 	for (uint32_t m = 0; m < mates; m++)
 		adds += totals[ht_peer_of(j, j->rank)->index * mates + m];
 	ht_check_room(j, adds, j->room);
-	ht_return_rows(j);
-	ht_exchange(j, call);
+	if (warp < j->writers)
+		ht_return_rows(j, &c);
+	if (j->nodes == 1 && warp == j->threads / LL_LANES - 1u)
+		ht_keep_parts(j, call);
+	if (j->nodes > 1)
+		ht_exchange(j, call);
 	if (crosses) {
 		ht_return_across(j);
 		ht_wait_sums(j, call);
 	}
-	for (uint64_t i = ht_warp(j); i < (uint64_t)j->tokens * pieces; i += ht_warps(j)) {
-		ht_sum_piece(j, (uint32_t)(i / pieces), (uint32_t)(i % pieces));
-		if (i % pieces == 0 && j->out_weights)
-			ht_sum_weights(j, (uint32_t)(i / pieces));
-	}
+	ht_add_tokens(j, &c);
 	ht_end(j, call);
 }
 

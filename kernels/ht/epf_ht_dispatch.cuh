@@ -1,62 +1,189 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch: every row is read once and written once to each rank of its node that it goes to, at its final index. It crosses once to each other
- * node, with the indices it has there, and is written from where it arrives. Rows that a rank writes for itself go straight to the outputs; those that
- * others write arrive in the window and are copied out.
+ * node, with the indices it has there, and is written from where it arrives. Rows go straight to the outputs where these lie in memory that the ranks
+ * of a node map; otherwise those that others write arrive in the window and are copied out. What travels with rows always does.
  */
 #ifndef EPF_KERNELS_HT_DISPATCH_CUH
 #define EPF_KERNELS_HT_DISPATCH_CUH
 
 #include "kernels/ht/epf_ht_plan.cuh"
 
-#define HT_PIECE (HT_VECS * LL_LANES) /* vectors that a warp moves at once */
+/* Vectors of a lane in a chunk: what is on its way to a multiprocessor at once, 16 warps * 7 KiB, covers the latency of memory. */
+#define HT_CHUNK_VECS 14u
 
-EPF_DEV_FN uint32_t ht_pieces(const struct ht_job *j)
-{
-	return (j->row_bytes / HT_VEC + HT_PIECE - 1u) / HT_PIECE;
-}
-
-struct ht_piece {
-	struct ll_vec v[HT_VECS];
+/* A row moves in chunks of equal size; a warp moves one at a time. */
+struct ht_chunks {
+	uint32_t count; /* of a row */
+	uint32_t each;  /* vectors of a chunk */
+	uint32_t all;   /* vectors of a row */
 };
 
-EPF_DEV_FN void ht_load(const struct ht_job *j, struct ht_piece *p, uint32_t piece, uint64_t row)
+EPF_DEV_FN struct ht_chunks ht_chunks(const struct ht_job *j)
 {
-	LL_UNROLL
-	for (uint32_t i = 0; i < HT_VECS; i++) {
-		uint32_t at = piece * HT_PIECE + i * LL_LANES + epf_lane();
+	struct ht_chunks c;
 
-		if (at < j->row_bytes / HT_VEC)
-			p->v[i] = HT_AT(const struct ll_vec, row)[at];
-	}
+	c.all = j->row_bytes / HT_VEC;
+	c.count = (c.all + HT_CHUNK_VECS * LL_LANES - 1u) / (HT_CHUNK_VECS * LL_LANES);
+	c.each = (c.all + c.count - 1u) / c.count;
+	return c;
 }
 
-EPF_DEV_FN void ht_store(const struct ht_job *j, const struct ht_piece *p, uint32_t piece,
+/* Vectors of chunk k. */
+EPF_DEV_FN uint32_t ht_chunk_end(const struct ht_chunks *c, uint32_t k)
+{
+	return (k + 1u) * c->each < c->all ? (k + 1u) * c->each : c->all;
+}
+
+struct ht_chunk {
+	struct ll_vec v[HT_CHUNK_VECS];
+};
+
+/* Rows pass a multiprocessor once: they stay out of its first-level cache, where the small tables are. */
+EPF_DEV_FN struct ll_vec ht_load_vec(uint64_t row, uint32_t i)
+{
+#if defined(__CUDA_ARCH__)
+	struct ll_vec v;
+
+	asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+		     : "l"(row + i * (uint64_t)HT_VEC));
+	return v;
+#else
+	return HT_AT(const struct ll_vec, row)[i];
+#endif
+}
+
+EPF_DEV_FN void ht_load(const struct ht_chunks *c, struct ht_chunk *p, uint32_t k, uint64_t row)
+{
+	uint32_t first = k * c->each + epf_lane(), end = ht_chunk_end(c, k);
+
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
+		if (first + i * LL_LANES < end)
+			p->v[i] = ht_load_vec(row, first + i * LL_LANES);
+}
+
+EPF_DEV_FN void ht_store(const struct ht_chunks *c, const struct ht_chunk *p, uint32_t k,
 			 uint64_t row)
 {
-	LL_UNROLL
-	for (uint32_t i = 0; i < HT_VECS; i++) {
-		uint32_t at = piece * HT_PIECE + i * LL_LANES + epf_lane();
+	uint32_t first = k * c->each + epf_lane(), end = ht_chunk_end(c, k);
 
-		if (at < j->row_bytes / HT_VEC)
-			HT_AT(struct ll_vec, row)[at] = p->v[i];
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
+		if (first + i * LL_LANES < end)
+			HT_AT(struct ll_vec, row)[first + i * LL_LANES] = p->v[i];
+}
+
+/* ---- where rows go ---- */
+
+/* What a block knows of each member of its node, in shared memory. */
+struct ht_mark {
+	uint64_t at;     /* where it stores rows for that rank: address of row 0; 0: it must not */
+	uint64_t window; /* of that rank, as it is mapped here */
+	uint32_t room;   /* rows that fit there */
+	uint32_t rank;
+	uint32_t
+		first; /* dispatch: index there of this rank's first row; combine: of the first of its rows for this rank, here */
+	uint32_t rows; /* combine: of these */
+	uint32_t arrived; /* combine: parts of them that have arrived */
+	uint32_t reserved;
+};
+
+EPF_DEV_FN struct ht_mark *ht_marks(void)
+{
+	EPF_DEV_SHARED struct ht_mark marks[HT_RANKS_MAX];
+
+	return marks;
+}
+
+/* Where a rank wants the rows of a dispatch: its memory as this rank maps it, or its window. */
+EPF_DEV_FN uint64_t ht_offer_of(const struct ht_job *j, uint32_t rank, uint32_t *room)
+{
+	const uint64_t *line = ht_flag_at(j, j->control, HT_READY, rank);
+	uint64_t segment = epf_ld_relaxed_sys(line + HT_READY_SEGMENT);
+	uint64_t rows = epf_ld_relaxed_sys(line + HT_READY_ROOM), base;
+
+	if (!segment || segment > HT_SEGMENTS)
+		return ht_peer_of(j, rank)->window + j->lay.rows;
+	base = HT_AT(const uint64_t,
+		     j->segments)[(uint64_t)rank * HT_SEGMENTS + (uint32_t)segment - 1u];
+	*room = rows < *room ? (uint32_t)rows : *room;
+	return base ? base + epf_ld_relaxed_sys(line + HT_READY_OFFSET) : 0;
+}
+
+/* Where the rows of a member of this node for a source begin in the window of the rank that adds them. */
+EPF_DEV_FN uint32_t ht_part_first(const struct ht_job *j, uint32_t source, uint32_t member)
+{
+	return HT_AT(const uint32_t, j->plan + j->at.parts)[source * j->node_max + member];
+}
+
+/* Fills in the marks, but for what other ranks say. All threads of a block. */
+EPF_DEV_FN void ht_mark_members(const struct ht_job *j, int dispatch)
+{
+	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
+		struct ht_mark *k = &ht_marks()[m];
+		uint32_t rank = ht_mate(j, m), before = ht_rows_until(j, j->rank - 1u, rank);
+
+		k->rank = rank;
+		k->window = ht_peer_of(j, rank)->window;
+		k->rows = ht_rows_until(j, j->rank, rank) - before;
+		k->arrived = 0;
+		k->first = dispatch || rank == j->rank ? before : ht_part_first(j, j->rank, m);
 	}
 }
 
-/* The first index of this rank's rows at a rank. */
-EPF_DEV_FN uint32_t ht_first_at(const struct ht_job *j, uint32_t rank)
+/*
+ * Fills in where to write; all threads of a block, after the flags HT_READY. A rank that has not set its flag, or that waits no longer for this call, is
+ * not written to: its memory may serve something else by now.
+ */
+EPF_DEV_FN void ht_mark_targets(const struct ht_job *j, uint64_t call, int dispatch)
 {
-	return ht_rows_until(j, j->rank - 1u, rank);
+	epf_block_barrier();
+	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
+		struct ht_mark *k = &ht_marks()[m];
+
+		k->room = j->room;
+		k->at = k->window + j->lay.rows;
+		if (k->rank == j->rank) {
+			k->at = j->out;
+			k->room = j->received;
+		} else if (epf_ld_acquire_sys(ht_flag_at(j, j->control, HT_READY, k->rank)) <
+				   call + 1u ||
+			   epf_ld_relaxed_sys(ht_flag_at(j, j->control, HT_GONE, k->rank)) >=
+				   call + 1u) {
+			k->at = 0;
+		} else if (dispatch) {
+			k->at = ht_offer_of(j, k->rank, &k->room);
+		}
+		k->room = k->at ? k->room : 0;
+		if (!k->at && k->rank != j->rank)
+			epf_st_relaxed_gpu(&ht_peer_of(j, k->rank)->skipped, call + 1u);
+	}
+	epf_block_barrier();
 }
 
-/* Final index of a token's row at a rank, or UINT32_MAX: it does not go there, or there is no room. */
-EPF_DEV_FN uint32_t ht_index_at(const struct ht_job *j, uint32_t token, uint32_t rank)
+/* Tells the ranks of this node that a part of what goes to them is written, but those that nothing was written to; a warp of the last block. */
+EPF_DEV_FN void ht_tell_rows(const struct ht_job *j, uint64_t call, uint32_t part)
 {
-	int32_t place = HT_AT(const int32_t, j->place)[(uint64_t)token * j->ranks + rank];
-	uint32_t room = rank == j->rank ? j->received : j->room;
-	uint32_t index = ht_first_at(j, rank) + (uint32_t)place;
+	epf_fence_sys();
+	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
+		const struct ht_peer *p = ht_peer_of(j, ht_mate(j, i));
 
-	return place < 0 || index >= room ? UINT32_MAX : index;
+		if (epf_ld_relaxed_gpu(&p->skipped) != call + 1u)
+			epf_st_relaxed_sys(ht_word_at(j, p->control, HT_ROWS, j->rank, part),
+					   call + 1u);
+	}
+}
+
+/* Final index of a token's row at a member of this node, or UINT32_MAX: it does not go there, or must not. */
+EPF_DEV_FN uint32_t ht_index_at(const struct ht_job *j, uint32_t token, uint32_t member)
+{
+	const struct ht_mark *m = &ht_marks()[member];
+	int32_t place = HT_AT(const int32_t, j->place)[(uint64_t)token * j->ranks + m->rank];
+	uint32_t index = m->first + (uint32_t)place;
+
+	return place < 0 || index >= m->room ? UINT32_MAX : index;
 }
 
 /* What travels with a row, where it lies at the sender. 0: not given. */
@@ -91,96 +218,134 @@ EPF_DEV_FN struct ht_extras ht_extras_in(const struct ht_job *j, uint64_t record
 	return e;
 }
 
-/* What travels with a row to one rank: scales, and its experts as that rank numbers them, with their weights. A warp. */
-EPF_DEV_FN void ht_send_extras(const struct ht_job *j, const struct ht_extras *from, uint32_t rank,
-			       uint32_t index)
-{
-	int own = rank == j->rank;
-	uint64_t window = ht_peer_of(j, rank)->window;
-	uint64_t scales = own ? j->out_scales : window + j->lay.scales;
-	uint64_t weights = own ? j->out_weights : window + j->lay.weights;
+/* What of it a lane holds while the row is on its way. */
+struct ht_extra {
+	int64_t expert;
+	uint32_t weight;
+	uint32_t scale[2];
+};
 
-	for (uint32_t i = epf_lane(); i < j->scale_words; i += LL_LANES)
+EPF_DEV_FN struct ht_extra ht_load_extra(const struct ht_job *j, const struct ht_extras *from)
+{
+	struct ht_extra e = { -1, 0, { 0, 0 } };
+	uint32_t lane = epf_lane();
+
+	if (lane < j->topk) {
+		e.expert = HT_AT(const int64_t, from->index)[lane];
+		e.weight = from->weights ? HT_AT(const uint32_t, from->weights)[lane] : 0u;
+	}
+	for (uint32_t i = 0; i < 2u; i++)
+		if (lane + i * LL_LANES < j->scale_words)
+			e.scale[i] = HT_AT(const uint32_t,
+					   from->scales)[(lane + i * LL_LANES) * from->stride];
+	return e;
+}
+
+/* Stores a top-k entry of a row as rank m->rank numbers its experts. */
+EPF_DEV_FN void ht_send_entry(const struct ht_job *j, const struct ht_mark *m, uint64_t at,
+			      int64_t expert, uint32_t weight)
+{
+	int own = m->rank == j->rank;
+	uint64_t weights = own ? j->out_weights : m->window + j->lay.weights;
+	int64_t e = expert - (int64_t)m->rank * j->local;
+	int here = e >= 0 && e < (int64_t)j->local;
+
+	if (own)
+		HT_AT(int64_t, j->out_index)[at] = here ? e : -1;
+	else
+		HT_AT(int32_t, m->window + j->lay.index)[at] = here ? (int32_t)e : -1;
+	if (weights)
+		HT_AT(uint32_t, weights)[at] = here ? weight : 0u;
+}
+
+/* What travels with a row to one rank: scales, and its experts as that rank numbers them, with their weights. A warp. mine: what it has loaded. */
+EPF_DEV_FN void ht_send_extras(const struct ht_job *j, const struct ht_extras *from,
+			       const struct ht_extra *mine, const struct ht_mark *m, uint32_t index)
+{
+	uint64_t scales = m->rank == j->rank ? j->out_scales : m->window + j->lay.scales;
+	uint32_t lane = epf_lane();
+
+	for (uint32_t i = 0; i < 2u; i++)
+		if (lane + i * LL_LANES < j->scale_words)
+			HT_AT(uint32_t, scales)
+	[(uint64_t)index * j->scale_words + lane + i * LL_LANES] = mine->scale[i];
+	for (uint32_t i = lane + 2u * LL_LANES; i < j->scale_words; i += LL_LANES)
 		HT_AT(uint32_t, scales)
 	[(uint64_t)index * j->scale_words + i] =
 		HT_AT(const uint32_t, from->scales)[i * from->stride];
-	for (uint32_t k = epf_lane(); k < j->topk; k += LL_LANES) {
-		uint64_t at = (uint64_t)index * j->topk + k;
-		int64_t e = HT_AT(const int64_t, from->index)[k] - (int64_t)rank * j->local;
-		int here = e >= 0 && e < (int64_t)j->local;
-
-		if (own)
-			HT_AT(int64_t, j->out_index)[at] = here ? e : -1;
-		else
-			HT_AT(int32_t, window + j->lay.index)[at] = here ? (int32_t)e : -1;
-		if (weights)
-			HT_AT(uint32_t, weights)
-		[at] = here && from->weights ? HT_AT(const uint32_t, from->weights)[k] : 0u;
-	}
+	if (lane < j->topk)
+		ht_send_entry(j, m, (uint64_t)index * j->topk + lane, mine->expert, mine->weight);
+	for (uint32_t k = lane + LL_LANES; k < j->topk; k += LL_LANES)
+		ht_send_entry(j, m, (uint64_t)index * j->topk + k,
+			      HT_AT(const int64_t, from->index)[k],
+			      from->weights ? HT_AT(const uint32_t, from->weights)[k] : 0u);
 }
 
-/* One piece of a row, to the members from `first` on of this node, a lane a member: index is the row's at that rank, or UINT32_MAX. A warp. */
-EPF_DEV_FN void ht_give_piece(const struct ht_job *j, const struct ht_piece *p, uint32_t piece,
-			      uint32_t first, uint32_t index, const struct ht_extras *extras)
+/* One chunk of a row, to the members from `first` on of this node, a lane a member: index is the row's at that rank, or UINT32_MAX. A warp. */
+EPF_DEV_FN void ht_give_chunk(const struct ht_job *j, const struct ht_chunks *c,
+			      const struct ht_chunk *p, uint32_t k, uint32_t first, uint32_t index,
+			      const struct ht_extras *extras, const struct ht_extra *mine)
 {
 	epf_lanes all = epf_lanes_where(1);
 	epf_lanes to = epf_lanes_where(index != UINT32_MAX);
 
 	for (; to; to &= to - 1u) {
-		uint32_t rank = ht_mate(j, first + epf_lanes_first(to));
+		const struct ht_mark *m = &ht_marks()[first + epf_lanes_first(to)];
 		uint32_t at = (uint32_t)epf_lanes_get(all, index, epf_lanes_first(to));
-		uint64_t base =
-			rank == j->rank ? j->out : ht_peer_of(j, rank)->window + j->lay.rows;
 
-		ht_store(j, p, piece, base + (uint64_t)at * j->row_bytes);
-		if (piece == 0 && (j->topk || j->scale_words))
-			ht_send_extras(j, extras, rank, at);
+		ht_store(c, p, k, m->at + (uint64_t)at * j->row_bytes);
+		if (k == 0 && (j->topk || j->scale_words))
+			ht_send_extras(j, extras, mine, m, at);
 	}
 }
 
-/* One piece of a token's row, to all ranks of this node that it goes to. A warp. */
-EPF_DEV_FN void ht_send_piece(const struct ht_job *j, uint32_t token, uint32_t piece)
+/* One chunk of a token's row, to all ranks of this node that it goes to. A warp. */
+EPF_DEV_FN void ht_send_chunk(const struct ht_job *j, const struct ht_chunks *c, uint32_t token,
+			      uint32_t k)
 {
 	struct ht_extras extras = ht_extras_of(j, token);
-	struct ht_piece p;
+	struct ht_extra mine = { 0 };
+	struct ht_chunk p;
 
-	ht_load(j, &p, piece, j->x + (uint64_t)token * j->row_bytes);
+	ht_load(c, &p, k, j->x + (uint64_t)token * j->row_bytes);
+	if (k == 0)
+		mine = ht_load_extra(j, &extras);
 	for (uint32_t first = 0; first < ht_mates(j); first += LL_LANES) {
 		uint32_t i = first + epf_lane();
-		uint32_t index =
-			i < ht_mates(j) ? ht_index_at(j, token, ht_mate(j, i)) : UINT32_MAX;
+		uint32_t index = i < ht_mates(j) ? ht_index_at(j, token, i) : UINT32_MAX;
 
-		ht_give_piece(j, &p, piece, first, index, &extras);
+		ht_give_chunk(j, c, &p, k, first, index, &extras, &mine);
 	}
 }
 
 /* ---- rows between nodes ---- */
 
-/* One piece of a token's row, to where it is sent to a node from; with the first, all that travels with it. A warp. */
-EPF_DEV_FN void ht_stage_piece(const struct ht_job *j, uint32_t token, uint32_t node, uint64_t to,
-			       uint32_t piece)
+/* One chunk of a token's row, to where it is sent to a node from; with the first, all that travels with it. A warp. */
+EPF_DEV_FN void ht_stage_chunk(const struct ht_job *j, const struct ht_chunks *c, uint32_t token,
+			       uint32_t node, uint64_t to, uint32_t k)
 {
 	struct ht_extras e = ht_extras_of(j, token);
 	const int32_t *place = HT_AT(const int32_t, j->place) + (uint64_t)token * j->ranks;
-	struct ht_piece p;
+	struct ht_chunk p;
 
-	ht_load(j, &p, piece, j->x + (uint64_t)token * j->row_bytes);
-	ht_store(j, &p, piece, to);
-	if (piece)
+	ht_load(c, &p, k, j->x + (uint64_t)token * j->row_bytes);
+	ht_store(c, &p, k, to);
+	if (k)
 		return;
 	for (uint32_t i = epf_lane(); i < j->scale_words; i += LL_LANES)
 		HT_AT(uint32_t, to + j->rec.scales)
 	[i] = HT_AT(const uint32_t, e.scales)[i * e.stride];
-	for (uint32_t k = epf_lane(); k < j->topk; k += LL_LANES) {
-		HT_AT(int64_t, to + j->rec.index)[k] = HT_AT(const int64_t, e.index)[k];
+	for (uint32_t i = epf_lane(); i < j->topk; i += LL_LANES) {
+		HT_AT(int64_t, to + j->rec.index)[i] = HT_AT(const int64_t, e.index)[i];
 		HT_AT(uint32_t, to + j->rec.weights)
-		[k] = e.weights ? HT_AT(const uint32_t, e.weights)[k] : 0u;
+		[i] = e.weights ? HT_AT(const uint32_t, e.weights)[i] : 0u;
 	}
 	for (uint32_t i = epf_lane(); i < ht_node_of(j, node)->size; i += LL_LANES) {
 		uint32_t rank = ht_member(j, node, i);
 
 		HT_AT(int32_t, to + j->rec.head)
-		[i] = place[rank] < 0 ? -1 : (int32_t)ht_first_at(j, rank) + place[rank];
+		[i] = place[rank] < 0 ? -1
+				      : (int32_t)ht_rows_until(j, j->rank - 1u, rank) + place[rank];
 	}
 }
 
@@ -188,7 +353,7 @@ EPF_DEV_FN void ht_stage_piece(const struct ht_job *j, uint32_t token, uint32_t 
 EPF_DEV_FN void ht_send_across(const struct ht_job *j)
 {
 	const struct ht_leg *legs = ht_legs_out(j);
-	uint32_t pieces = ht_pieces(j);
+	struct ht_chunks c = ht_chunks(j);
 
 	for (uint32_t k = 0; k < HT_SLICES; k++) {
 		uint64_t before = 0;
@@ -196,17 +361,18 @@ EPF_DEV_FN void ht_send_across(const struct ht_job *j)
 		for (uint32_t n = 0; n < j->nodes; n++) {
 			uint32_t first = ht_slice(legs[n].rows, k);
 			uint64_t items =
-				(uint64_t)(ht_slice(legs[n].rows, k + 1u) - first) * pieces;
+				(uint64_t)(ht_slice(legs[n].rows, k + 1u) - first) * c.count;
 			const uint32_t *order = HT_AT(const uint32_t, j->plan + j->at.order) +
 						(uint64_t)n * j->tokens;
 
 			if (legs[n].rank < 0)
 				continue;
 			for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j)) {
-				uint32_t row = first + (uint32_t)(i / pieces);
+				uint32_t row = first + (uint32_t)i / c.count;
 
-				ht_stage_piece(j, order[row], n, ht_sent_row(j, legs[n].mine + row),
-					       (uint32_t)(i % pieces));
+				ht_stage_chunk(j, &c, order[row], n,
+					       ht_sent_row(j, legs[n].mine + row),
+					       (uint32_t)i % c.count);
 			}
 			before += items;
 		}
@@ -220,35 +386,38 @@ EPF_DEV_FN uint32_t ht_index_in(const struct ht_job *j, uint64_t record, uint32_
 {
 	uint32_t rank = ht_mate(j, member);
 	uint32_t index = HT_AT(const uint32_t, record + j->rec.head)[member];
-	uint32_t room = rank == j->rank ? j->received : j->room;
 
 	return index >= ht_rows_until(j, source - 1u, rank) &&
-			       index < ht_rows_until(j, source, rank) && index < room
+			       index < ht_rows_until(j, source, rank) &&
+			       index < ht_marks()[member].room
 		       ? index
 		       : UINT32_MAX;
 }
 
-/* One piece of a row that has crossed, to all ranks of this node that it goes to; notes which, for combines. A warp. */
-EPF_DEV_FN void ht_forward_piece(const struct ht_job *j, const struct ht_leg *l, uint32_t row,
-				 uint32_t piece)
+/* One chunk of a row that has crossed, to all ranks of this node that it goes to; notes which, for combines. A warp. */
+EPF_DEV_FN void ht_forward_chunk(const struct ht_job *j, const struct ht_chunks *c,
+				 const struct ht_leg *l, uint32_t row, uint32_t k)
 {
 	uint32_t source = (uint32_t)l->rank, at = l->mine + row;
 	uint64_t record = ht_got_row(j, at);
 	struct ht_extras extras = ht_extras_in(j, record);
-	struct ht_piece p;
+	struct ht_extra mine = { 0 };
+	struct ht_chunk p;
 
-	ht_load(j, &p, piece, record);
+	ht_load(c, &p, k, record);
+	if (k == 0)
+		mine = ht_load_extra(j, &extras);
 	for (uint32_t first = 0; first < ht_mates(j); first += LL_LANES) {
 		uint32_t i = first + epf_lane();
 		uint32_t index = i < ht_mates(j) ? ht_index_in(j, record, source, i) : UINT32_MAX;
 
-		if (piece == 0 && i < ht_mates(j) && at < j->forwarded)
+		if (k == 0 && i < ht_mates(j) && at < j->forwarded)
 			HT_AT(int32_t, j->links)
 		[(uint64_t)at * j->node_max + i] =
 			index == UINT32_MAX
 				? -1
 				: (int32_t)(index - ht_rows_until(j, source - 1u, ht_mate(j, i)));
-		ht_give_piece(j, &p, piece, first, index, &extras);
+		ht_give_chunk(j, c, &p, k, first, index, &extras, &mine);
 	}
 }
 
@@ -256,7 +425,8 @@ EPF_DEV_FN void ht_forward_piece(const struct ht_job *j, const struct ht_leg *l,
 EPF_DEV_FN void ht_forward(const struct ht_job *j, uint64_t call)
 {
 	const struct ht_leg *legs = ht_legs_in(j);
-	uint32_t pieces = ht_pieces(j), step = 0;
+	struct ht_chunks c = ht_chunks(j);
+	uint32_t step = 0;
 
 	for (uint32_t k = 0; k < HT_SLICES; k++) {
 		uint64_t before = 0;
@@ -264,13 +434,14 @@ EPF_DEV_FN void ht_forward(const struct ht_job *j, uint64_t call)
 		for (uint32_t s = 0; s < j->ranks; s++) {
 			const struct ht_leg *l = &legs[s];
 			uint32_t first = ht_slice(l->rows, k);
-			uint64_t items = (uint64_t)(ht_slice(l->rows, k + 1u) - first) * pieces;
+			uint64_t items = (uint64_t)(ht_slice(l->rows, k + 1u) - first) * c.count;
 
 			if (l->rank < 0 || ht_wait_slice(j, call, step++, s, k))
 				continue;
+			ht_mark_targets(j, call, 1); /* the wait may have been long */
 			for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j))
-				ht_forward_piece(j, l, first + (uint32_t)(i / pieces),
-						 (uint32_t)(i % pieces));
+				ht_forward_chunk(j, &c, l, first + (uint32_t)i / c.count,
+						 (uint32_t)i % c.count);
 			before += items;
 		}
 	}
@@ -278,30 +449,33 @@ EPF_DEV_FN void ht_forward(const struct ht_job *j, uint64_t call)
 
 /* ---- receiving ---- */
 
-/* One piece of an arrived row, from the window to the outputs. A warp. */
-EPF_DEV_FN void ht_copy_out(const struct ht_job *j, uint32_t row, uint32_t piece)
+/* What travels with rows [first, end), from the window to the outputs; all threads of the grid. */
+EPF_DEV_FN void ht_take_extras(const struct ht_job *j, uint32_t first, uint32_t end)
 {
-	struct ht_piece p;
+	uint64_t step = (uint64_t)ht_warps(j) * LL_LANES;
+	uint64_t me = (uint64_t)ht_warp(j) * LL_LANES + epf_lane();
 
-	ht_load(j, &p, piece, j->window + j->lay.rows + (uint64_t)row * j->row_bytes);
-	ht_store(j, &p, piece, j->out + (uint64_t)row * j->row_bytes);
-	if (piece)
-		return;
-	for (uint32_t i = epf_lane(); i < j->scale_words; i += LL_LANES) {
-		uint64_t at = (uint64_t)row * j->scale_words + i;
-
+	for (uint64_t i = (uint64_t)first * j->scale_words + me; i < (uint64_t)end * j->scale_words;
+	     i += step)
 		HT_AT(uint32_t, j->out_scales)
-		[at] = HT_AT(const uint32_t, j->window + j->lay.scales)[at];
-	}
-	for (uint32_t k = epf_lane(); k < j->topk; k += LL_LANES) {
-		uint64_t at = (uint64_t)row * j->topk + k;
-
+	[i] = HT_AT(const uint32_t, j->window + j->lay.scales)[i];
+	for (uint64_t i = (uint64_t)first * j->topk + me; i < (uint64_t)end * j->topk; i += step) {
 		HT_AT(int64_t, j->out_index)
-		[at] = HT_AT(const int32_t, j->window + j->lay.index)[at];
+		[i] = HT_AT(const int32_t, j->window + j->lay.index)[i];
 		if (j->out_weights)
 			HT_AT(uint32_t, j->out_weights)
-		[at] = HT_AT(const uint32_t, j->window + j->lay.weights)[at];
+		[i] = HT_AT(const uint32_t, j->window + j->lay.weights)[i];
 	}
+}
+
+/* One chunk of an arrived row, from the window to the outputs. A warp. */
+EPF_DEV_FN void ht_copy_out(const struct ht_job *j, const struct ht_chunks *c, uint32_t row,
+			    uint32_t k)
+{
+	struct ht_chunk p;
+
+	ht_load(c, &p, k, j->window + j->lay.rows + (uint64_t)row * j->row_bytes);
+	ht_store(c, &p, k, j->out + (uint64_t)row * j->row_bytes);
 }
 
 /* Rows that do not fit are left out and reported. */
@@ -313,25 +487,28 @@ EPF_DEV_FN void ht_check_room(const struct ht_job *j, uint64_t rows, uint64_t ro
 	ht_complain(j, HT_BAD_ROOM, room, rows);
 }
 
-/* Rows that others have written for this rank, from the window to the outputs. */
+/* What others have written for this rank and is not in the outputs yet. */
 EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 {
-	uint32_t rows = ht_rows_until(j, j->ranks - 1u, j->rank), pieces = ht_pieces(j);
+	uint32_t rows = ht_rows_until(j, j->ranks - 1u, j->rank);
+	struct ht_chunks c = ht_chunks(j);
 	uint64_t before = 0;
 
 	ht_check_room(j, rows, j->received);
 	for (uint32_t s = 0; s < j->ranks; s++) {
 		uint32_t first = ht_rows_until(j, s - 1u, j->rank);
-		uint64_t items = (uint64_t)(ht_rows_until(j, s, j->rank) - first) * pieces;
+		uint32_t end = ht_rows_until(j, s, j->rank);
+		uint64_t items;
 
-		if (!items || ht_via(j, s, j->node) == j->rank)
+		end = end < j->received ? end : j->received;
+		if (first >= end || ht_via(j, s, j->node) == j->rank)
 			continue;
-		for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j)) {
-			uint32_t row = first + (uint32_t)(i / pieces);
-
-			if (row < j->received)
-				ht_copy_out(j, row, (uint32_t)(i % pieces));
-		}
+		ht_take_extras(j, first, end);
+		if (j->segment)
+			continue;
+		items = (uint64_t)(end - first) * c.count;
+		for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j))
+			ht_copy_out(j, &c, first + (uint32_t)i / c.count, (uint32_t)i % c.count);
 		before += items;
 	}
 	/* No expert for the rows that are allocated and not received. */
@@ -340,9 +517,19 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 		HT_AT(int64_t, j->out_index)[i] = -1;
 }
 
-/* This rank's window may be written; waits until those of its node may be, too. */
+/* Tells the ranks of this node where it wants its rows, and that they may be written; waits until theirs may be, too. */
 EPF_DEV_FN void ht_begin(const struct ht_job *j, uint64_t call)
 {
+	for (uint32_t i = epf_lane();
+	     epf_block_number() == 0 && epf_thread_in_block() < LL_LANES && i < ht_mates(j);
+	     i += LL_LANES) {
+		uint64_t control = ht_peer_of(j, ht_mate(j, i))->control;
+		uint64_t *line = ht_flag_at(j, control, HT_READY, j->rank);
+
+		epf_st_relaxed_sys(line + HT_READY_SEGMENT, j->segment);
+		epf_st_relaxed_sys(line + HT_READY_OFFSET, j->offset);
+		epf_st_relaxed_sys(line + HT_READY_ROOM, j->received);
+	}
 	if (epf_block_number() == 0 && epf_thread_in_block() < LL_LANES)
 		ht_set_flags(j, HT_READY, call + 1u);
 	(void)ht_wait_flags(j, HT_READY, call + 1u);
@@ -361,23 +548,52 @@ EPF_DEV_FN void ht_ready(const struct ht_job *j)
 	ht_wait_ready(j, ht_moved(j));
 }
 
-/* This rank has written all that it writes to windows: notifies its node, and waits for the others. */
+/* This rank has written all that it writes to ranks of its node: notifies them, and waits for them. */
 EPF_DEV_FN void ht_exchange(const struct ht_job *j, uint64_t call)
 {
-	if (ht_last_block(j, &ht_state_of(j)->done[0]) && epf_thread_in_block() < LL_LANES)
-		ht_set_flags(j, HT_ROWS, call + 1u);
+	if (ht_last_block(j, &ht_state_of(j)->done[0], 1) && epf_thread_in_block() < LL_LANES)
+		ht_tell_rows(j, call, 0);
 	(void)ht_wait_flags(j, HT_ROWS, call + 1u);
+}
+
+/* A rank that was late may still write: withdraws the consent, and gives one that is writing the time to finish. A warp. */
+EPF_DEV_COLD void ht_withdraw(const struct ht_job *j, uint64_t call)
+{
+	const struct epf_gpu_ctx *ctx = ht_ctx(j);
+	uint64_t grace = (uint64_t)HT_GRACE_MS * ctx->timer_khz, start = epf_timer();
+
+	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
+		uint32_t rank = ht_mate(j, i);
+		uint64_t *gone = ht_flag_at(j, ht_peer_of(j, rank)->control, HT_GONE, j->rank);
+
+		if (ht_peer_of(j, rank)->late)
+			epf_st_relaxed_sys(gone, call + 1u);
+	}
+	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
+		uint32_t rank = ht_mate(j, i);
+
+		while (ht_peer_of(j, rank)->late && epf_timer() - start < grace &&
+		       epf_ld_acquire_sys(ht_word_at(j, j->control, HT_ROWS, rank, j->parts - 1u)) <
+			       call + 1u)
+			epf_relax();
+	}
+	epf_warp_barrier();
 }
 
 /* Ends it: nothing of this call is read any more. */
 EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call)
 {
-	if (!ht_last_block(j, &ht_state_of(j)->done[1]) || epf_thread_in_block() >= LL_LANES)
+	struct ht_state *s = ht_state_of(j);
+
+	if (!ht_last_block(j, &s->done[1], j->nodes > 1) || epf_thread_in_block() >= LL_LANES)
 		return;
+	if (epf_ld_relaxed_gpu(&s->bad) & HT_BAD_LATE)
+		ht_withdraw(j, call);
 	ht_say_ready(j);
 	if (epf_lane() == 0) {
 		ht_wait_sent(j);
-		epf_st_relaxed_gpu(&ht_state_of(j)->moved, call + 1u);
+		epf_st_relaxed_gpu(&s->next, 0);
+		epf_st_relaxed_gpu(&s->moved, call + 1u);
 	}
 }
 
@@ -390,18 +606,28 @@ EPF_DEV_FN int ht_crosses(const struct ht_job *j)
 	return ht_net_fits(j);
 }
 
+/* Rows of this rank's tokens, to the ranks of its node. */
+EPF_DEV_FN void ht_send_rows(const struct ht_job *j, const struct ht_chunks *c)
+{
+	uint32_t items = j->tokens * c->count;
+
+	for (uint32_t i = ht_warp(j); i < items; i += ht_warps(j))
+		ht_send_chunk(j, c, i / c->count, i % c->count);
+}
+
 EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
 {
 	uint64_t call = ht_moved(j);
-	uint32_t pieces = ht_pieces(j);
+	struct ht_chunks c = ht_chunks(j);
 	int crosses = ht_crosses(j);
 
+	ht_mark_members(j, 1);
 	if (j->nodes == 1)
 		ht_begin(j, call);
+	ht_mark_targets(j, call, 1);
 	if (crosses)
 		ht_send_across(j);
-	for (uint64_t i = ht_warp(j); i < (uint64_t)j->tokens * pieces; i += ht_warps(j))
-		ht_send_piece(j, (uint32_t)(i / pieces), (uint32_t)(i % pieces));
+	ht_send_rows(j, &c);
 	if (crosses)
 		ht_forward(j, call);
 	ht_exchange(j, call);

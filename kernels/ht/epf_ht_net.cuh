@@ -97,7 +97,7 @@ EPF_DEV_COLD void ht_wait_sent(const struct ht_job *j)
 /* Sends this rank's counts to the ranks of other nodes. A warp. */
 EPF_DEV_FN void ht_push_counts(const struct ht_job *j, uint64_t call)
 {
-	uint64_t bytes = (2u * j->ranks + j->local + 3u) / 4u * 16u;
+	uint64_t bytes = (ht_counts_experts(j) + j->local + 3u) / 4u * 16u;
 	uint64_t to = ((call & 1u) * j->ranks + j->rank) * (uint64_t)ht_counts_words(j) * 4u;
 	struct epf_dev d;
 
@@ -150,7 +150,7 @@ EPF_DEV_FN void ht_push_slice(const struct ht_job *j, const struct ht_leg *legs,
 {
 	struct epf_dev d;
 
-	if (!ht_last_block(j, &ht_state_of(j)->staged[k]) || epf_thread_in_block() >= LL_LANES)
+	if (!ht_last_block(j, &ht_state_of(j)->staged[k], 1) || epf_thread_in_block() >= LL_LANES)
 		return;
 	epf_warp_fence();
 	epf_warp_open(&d, ht_ctx(j));

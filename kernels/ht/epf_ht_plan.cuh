@@ -183,8 +183,10 @@ EPF_DEV_FN void ht_send_counts(const struct ht_job *j, uint64_t call, uint32_t t
 		epf_st32_relaxed_sys(ht_counts_for(j, call, r) + to, rows);
 	if (to >= j->ranks)
 		return;
+	if (epf_thread_in_block() == 0)
+		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + ht_counts_grown(j), j->grown);
 	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
-		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + 2u * j->ranks + e,
+		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + ht_counts_experts(j) + e,
 				     HT_AT(const uint32_t, j->per_expert)[to * j->local + e]);
 }
 
@@ -203,7 +205,7 @@ EPF_DEV_FN void ht_say_counts(const struct ht_job *j, uint64_t call, int late)
 		uint64_t sum = 0;
 
 		for (uint32_t i = 0; i < j->ranks && !late; i++)
-			sum += ht_counts_of(j, call, i)[2u * j->ranks + e];
+			sum += ht_counts_of(j, call, i)[ht_counts_experts(j) + e];
 		epf_st_relaxed_sys(&host[HT_HOST + e], (sum + j->align - 1u) / j->align * j->align);
 	}
 }
@@ -213,7 +215,7 @@ EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, uint64_t call, int late)
 {
 	EPF_DEV_SHARED uint32_t adds[HT_RANKS_MAX], out[HT_RANKS_MAX], in[HT_RANKS_MAX];
 	uint64_t *host = HT_AT(uint64_t, j->host);
-	uint32_t most = 0, need = 0;
+	uint32_t most = 0, need = 0, grown = 0;
 
 	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
@@ -246,6 +248,7 @@ EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, uint64_t call, int late)
 		most = received > most ? received : most;
 		need = out[r] > need ? out[r] : need;
 		need = in[r] > need ? in[r] : need;
+		grown |= late ? 0 : ht_counts_of(j, call, r)[ht_counts_grown(j)];
 	}
 	*HT_AT(uint32_t, j->plan + j->at.need) = need;
 	if (!host)
@@ -254,6 +257,7 @@ EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, uint64_t call, int late)
 	epf_st_relaxed_sys(&host[2], most);
 	epf_st_relaxed_sys(&host[3], need);
 	epf_st_relaxed_sys(&host[4], in[j->rank]);
+	epf_st_relaxed_sys(&host[5], grown);
 }
 
 /* The leg to a node. */
@@ -363,7 +367,7 @@ EPF_DEV_FN void ht_notify(const struct ht_job *j)
 	uint32_t to = epf_block_number();
 
 	ht_send_counts(j, call, to, ht_number_rows(j, to));
-	if (!ht_last_block(j, &ht_state_of(j)->done[0]))
+	if (!ht_last_block(j, &ht_state_of(j)->done[0], 1))
 		return;
 	if (epf_thread_in_block() < LL_LANES) {
 		ht_set_flags(j, HT_COUNTS, call + 1u);

@@ -50,6 +50,13 @@ EPF_DEV_FN uint64_t *ht_flag_at(const struct ht_job *j, uint64_t control, uint32
 	return HT_AT(uint64_t, control + (uint64_t)(flag * j->ranks + from) * HT_LINE);
 }
 
+/* A word of the line that comes with a flag. */
+EPF_DEV_FN uint64_t *ht_word_at(const struct ht_job *j, uint64_t control, uint32_t flag,
+				uint32_t from, uint32_t word)
+{
+	return ht_flag_at(j, control, flag, from) + word;
+}
+
 EPF_DEV_FN const struct ht_node *ht_node_of(const struct ht_job *j, uint32_t node)
 {
 	return HT_AT(const struct ht_node, j->topology) + node;
@@ -86,12 +93,23 @@ EPF_DEV_FN uint32_t ht_via(const struct ht_job *j, uint32_t source, uint32_t nod
 }
 
 /*
- * The counts that rank `from` sends: uint32 rows for each rank, rows for each node, then entries for each of the receiver's experts. Two sets of them, one
- * for each rank.
+ * The counts that rank `from` sends: uint32 rows for each rank, rows for each node, whether it has memory to be mapped, then entries for each of the
+ * receiver's experts. Two sets of them, one for each rank.
  */
 EPF_DEV_FN uint32_t ht_counts_words(const struct ht_job *j)
 {
-	return (2u * j->ranks + HT_LOCAL_MAX + 3u) / 4u * 4u;
+	return (2u * j->ranks + 1u + HT_LOCAL_MAX + 3u) / 4u * 4u;
+}
+
+EPF_DEV_FN uint32_t ht_counts_grown(const struct ht_job *j)
+{
+	return 2u * j->ranks;
+}
+
+/* The first of the entries of experts. */
+EPF_DEV_FN uint32_t ht_counts_experts(const struct ht_job *j)
+{
+	return 2u * j->ranks + 1u;
 }
 
 EPF_DEV_FN uint32_t *ht_counts_in(const struct ht_job *j, uint64_t base, uint64_t call,
@@ -121,14 +139,18 @@ EPF_DEV_FN uint32_t ht_rows_until(const struct ht_job *j, uint32_t i, uint32_t r
 	return i == UINT32_MAX ? 0u : HT_AT(const uint32_t, j->matrix)[i * j->ranks + r];
 }
 
-/* Counts this block as having reached a point of its kernel. Returns 1 in all threads of the last one. */
-EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint64_t *done)
+/*
+ * Counts this block as having reached a point of its kernel. Returns 1 in all threads of the last one, which with `writes` sees what all blocks have
+ * written before.
+ */
+EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint64_t *done, int writes)
 {
 	int last = 0;
 
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0) {
-		epf_fence_sys();
+		if (writes)
+			epf_fence_sys();
 		last = epf_add_gpu(done, 1) == (uint64_t)j->blocks - 1u;
 		if (last)
 			epf_st_relaxed_gpu(done, 0);
@@ -202,11 +224,17 @@ EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64
 	return 1;
 }
 
-/* Waits until the flag of a rank of this node has reached `value`. */
+/* Waits until a word of the flag of a rank of this node has reached `value`. */
+EPF_DEV_FN int ht_wait_part(const struct ht_job *j, uint32_t flag, uint32_t rank, uint32_t word,
+			    uint64_t value)
+{
+	return ht_wait_word(j, ht_word_at(j, j->control, flag, rank, word), value, flag, rank,
+			    EPF_WAKE_ON_STORE, rank);
+}
+
 EPF_DEV_FN int ht_wait_flag(const struct ht_job *j, uint32_t flag, uint32_t rank, uint64_t value)
 {
-	return ht_wait_word(j, ht_flag_at(j, j->control, flag, rank), value, flag, rank,
-			    EPF_WAKE_ON_STORE, rank);
+	return ht_wait_part(j, flag, rank, 0, value);
 }
 
 /* Waits until a rank of another node has added to its signal here so many times. */

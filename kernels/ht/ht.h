@@ -7,8 +7,9 @@
 #include "kernels/ht/job.h"
 #include "kernels/ll/ll.h"
 
-_Static_assert(HT_HOST == EPF_HT_HOST_WORDS && HT_SIGNALS == EPF_HT_SIGNALS_PER_RANK &&
-		       HT_RANKS_MAX == EPF_HT_RANKS_MAX && HT_LOCAL_MAX == EPF_HT_LOCAL_MAX,
+_Static_assert(HT_SEGMENTS == EPF_HT_SEGMENTS_MAX && HT_HOST == EPF_HT_HOST_WORDS &&
+		       HT_SIGNALS == EPF_HT_SIGNALS_PER_RANK && HT_RANKS_MAX == EPF_HT_RANKS_MAX &&
+		       HT_LOCAL_MAX == EPF_HT_LOCAL_MAX,
 	       "what kernels and callers know of each other");
 
 /* Kernels, as entry points of a device. */
@@ -28,6 +29,12 @@ struct ht_area {
 	uint32_t region;
 };
 
+/* Memory of this rank that the ranks of its node map, or are to map. */
+struct ht_segment {
+	void *base; /* NULL: other ranks have a segment of this number, this one has not */
+	uint64_t bytes;
+};
+
 struct epf_ht {
 	struct epf_ll *ll;
 	struct epf_ht_options opts;
@@ -35,6 +42,11 @@ struct epf_ht {
 	struct ht_peer *peers; /* the same peers, as they began */
 	void *window;
 	uint64_t window_bytes;
+	void *segments_at; /* uint64 [ranks][HT_SEGMENTS]: device memory; NULL: none is mapped */
+	uint32_t mapped;
+	uint32_t wanted;
+	struct ht_segment segments[HT_SEGMENTS]; /* mapped */
+	struct ht_segment asked[HT_SEGMENTS];    /* wanted: used, and not mapped yet */
 	/* Nodes. */
 	uint32_t nodes;
 	uint32_t node;
@@ -43,7 +55,9 @@ struct epf_ht {
 	struct ht_area net;    /* region of rows */
 	uint32_t put_bytes;    /* of a command between nodes, at most */
 	uint64_t tickets;      /* notifications that wrote to host memory */
+	uint32_t part_rows;    /* of a combine within a node, at least */
 	uint32_t threads;
+	uint32_t warp;   /* threads that run together */
 	uint32_t blocks; /* at most, of a launch */
 	struct epf_gpu_module *code;
 	void *kernel[HT_KERNELS];
@@ -56,6 +70,24 @@ struct ht_layout ht_layout_of(const struct epf_ht_row *row, uint32_t rows);
 struct ht_record ht_record_of(const struct epf_ht_row *row, uint32_t heads);
 
 struct ht_plan ht_plan_of(const struct epf_ht *ht, uint32_t tokens);
+
+/* ---- ht_pool.c ---- */
+
+/* Finds the segment of epf_ht_pool_alloc() that holds an address. Returns 1 with *out, or 0. */
+int ht_pool_find(const void *at, struct ht_segment *out);
+
+/* A segment that others map stays allocated until it is let go, whenever its owner frees it. */
+void ht_pool_hold(void *base);
+void ht_pool_let_go(void *base);
+
+/* ---- ht_segments.c ---- */
+
+/* Returns 1 + the number of the segment that holds `out`, with its offset, or 0; one that is not mapped will be asked for. */
+uint32_t ht_segment_of(struct epf_ht *ht, const void *out, uint64_t *offset);
+
+void ht_segments_end(struct epf_ht *ht);
+
+/* ---- ht_nodes.c ---- */
 
 /* Finds the nodes: fills in what is of the topology in ht, peers and nodes [ranks], members [ranks]. Collective. */
 int ht_find_nodes(struct epf_ht *ht, struct ht_node *nodes, uint32_t *members);

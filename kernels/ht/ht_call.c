@@ -9,6 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+enum { WRITERS = 64 };
+
 static struct ht_job job_begin(const struct epf_ht *ht)
 {
 	struct ht_job j = {
@@ -32,6 +34,8 @@ static struct ht_job job_begin(const struct epf_ht *ht)
 		.ranks = ht->ll->ranks,
 		.threads = ht->threads,
 		.align = 1,
+		.parts = 1,
+		.segments = (uintptr_t)ht->segments_at,
 	};
 
 	return j;
@@ -142,6 +146,7 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 	j.plan = (uintptr_t)r->plan;
 	j.at = ht_plan_of(ht, r->tokens);
 	j.blocks = j.ranks + (ht->nodes > 1 ? ht->nodes : 0);
+	j.grown = ht->wanted != 0;
 	if (r->host) {
 		j.ticket = ++ht->tickets;
 		EPF_STORE_RELAXED((uint64_t *)r->host,
@@ -251,6 +256,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	if (err)
 		return err;
 	j.blocks = blocks_of(ht, d->blocks);
+	j.segment = d->received ? ht_segment_of(ht, d->out, &j.offset) : 0;
 	j.lay = ht_layout_of(&d->row, d->room);
 	j.topk = d->row.topk;
 	j.local = d->local;
@@ -271,6 +277,28 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.out_index = (uintptr_t)d->out_index;
 	j.out_weights = (uintptr_t)d->out_weights;
 	return launch_move(ht, HT_K_DISPATCH, &j, stream);
+}
+
+/* Parts of a combine: small enough that adding begins early, large enough that they cost little. */
+static uint32_t parts_of(const struct epf_ht *ht, uint32_t room)
+{
+	uint32_t parts = ht->nodes > 1 ? 1 : room / ht->part_rows;
+
+	return parts < 1 ? 1 : parts > HT_PARTS ? HT_PARTS : parts;
+}
+
+/*
+ * Warps of a block that write rows in a combine; the others add meanwhile. Some 64 of all blocks keep NVLink busy, and more of them delay what is added: on two
+ * H200, 24 multiprocessors, 225 us with 3 of 16 warps, 243 with 2 and with 4; 16 multiprocessors, 231 us with 4, 259 with 3.
+ */
+static uint32_t writers_of(const struct epf_ht *ht, uint32_t blocks)
+{
+	uint32_t warps = ht->threads / ht->warp, writers = (WRITERS + blocks - 1) / blocks;
+
+	if (ht->nodes > 1 || warps < 4)
+		return warps;
+	writers = writers > 2 ? writers : 2;
+	return writers < warps / 4 ? writers : warps / 4;
 }
 
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream)
@@ -296,6 +324,8 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 	if (err)
 		return err;
 	j.blocks = blocks_of(ht, c->blocks);
+	j.parts = parts_of(ht, c->room);
+	j.writers = writers_of(ht, j.blocks);
 	j.lay = ht_layout_of(&row, c->room);
 	j.topk = c->topk;
 	j.room = c->room;

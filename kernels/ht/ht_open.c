@@ -11,6 +11,7 @@ enum {
 	BLOCK_THREADS = 512, /* ht_kernels.cu promises it to the compiler */
 	BLOCKS_CPU = 1,
 	PUT_BYTES = 256 << 10,
+	PART_ROWS = 256,
 };
 
 /* As C++ names them: profilers show ep_fabric::ht::dispatch, and tools that look for "dispatch" or "notify" find it. */
@@ -25,7 +26,7 @@ static const char *const names[HT_KERNELS] = {
 /* ht_counts_words() */
 static uint64_t counts_bytes(uint64_t ranks)
 {
-	return (2u * ranks + HT_LOCAL_MAX + 3u) / 4u * 16u;
+	return (2u * ranks + 1u + HT_LOCAL_MAX + 3u) / 4u * 16u;
 }
 
 uint64_t epf_ht_control_bytes(uint32_t ranks)
@@ -74,6 +75,7 @@ static int load_kernels(struct epf_ht *ht)
 	for (int i = 0; i < HT_KERNELS && !err; i++)
 		err = epf_gpu_module_kernel(ht->code, names[i], &ht->kernel[i]);
 	ht->threads = info.warp > 1 ? BLOCK_THREADS : 1;
+	ht->warp = info.warp > 1 ? info.warp : 1;
 	ht->blocks =
 		info.warp > 1 ? ll_blocks_for(info.multiprocessors, ht->ll->sharing) : BLOCKS_CPU;
 	return err ? ll_fail_fabric(err, "high-throughput kernels") : 0;
@@ -160,8 +162,10 @@ int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf
 	ht->ll = ll;
 	ht->opts = *opts;
 	ht->threads = 1;
+	ht->warp = 1;
 	ht->blocks = BLOCKS_CPU;
 	ht->put_bytes = PUT_BYTES;
+	ht->part_rows = PART_ROWS;
 	err = ll->opts.device < 0 ? 0 : load_kernels(ht);
 	if (!err)
 		err = make_words(ht);
@@ -187,6 +191,7 @@ void epf_ht_close(struct epf_ht *ht)
 	if (ht->code)
 		epf_gpu_module_unload(ht->code);
 	/* Memory between nodes stays with the fabric's object: peers may still be on their way to it. */
+	ht_segments_end(ht);
 	ht->ll->dev->free(ht->ll, ht->words);
 	free(ht->peers);
 	free(ht);

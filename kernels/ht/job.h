@@ -22,16 +22,30 @@
 #define HT_VECS      4u    /* of a lane in a piece */
 #define HT_NODE      8u    /* ranks that get_dispatch_layout() counts as one node */
 #define HT_RANKS_MAX 1024u /* EPF_HT_RANKS_MAX */
-#define HT_HOST      5u    /* EPF_HT_HOST_WORDS */
+#define HT_HOST      6u    /* EPF_HT_HOST_WORDS */
 #define HT_SLICES \
  4u /* parts in which rows cross between nodes: a part is forwarded while the next one arrives */
+#define HT_PARTS \
+ 16u /* at most, in which rows of a combine cross a node: a part is added while the next one arrives */
+#define HT_SEGMENTS 256u /* EPF_HT_SEGMENTS_MAX */
+#define HT_GRACE_MS \
+ 100u /* how long a rank that gives up lets one that is late finish what it writes */
 
 /* Flags. Each holds a number of calls and only grows. */
 enum ht_flag {
 	HT_COUNTS = 0, /* the counts of a call are written */
 	HT_READY = 1,  /* the window may be written by this call */
-	HT_ROWS = 2,   /* the rows of this call are written */
-	HT_FLAGS = 3,
+	HT_ROWS = 2,   /* the rows of this call are written; a word for each part of a combine */
+	HT_GONE = 3,   /* the rank waits no longer for this call's rows: they must not be written */
+	HT_FLAGS = 4,
+};
+
+/* Words of the line of HT_READY. The last three say where the rank wants its rows; they are written before the flag. */
+enum ht_ready_word {
+	HT_READY_FLAG = 0,
+	HT_READY_SEGMENT = 1, /* 1 + number of a segment of its memory; 0: the window */
+	HT_READY_OFFSET = 2,  /* in the segment, bytes */
+	HT_READY_ROOM = 3,    /* rows that fit there */
 };
 
 /* Bits of ht_state.bad. The first three are 1 << enum ht_flag: a rank did not set that flag in time. */
@@ -59,7 +73,9 @@ struct ht_peer {
 	uint64_t base[HT_SIGNALS];
 	uint32_t node;
 	uint32_t index; /* in its node, ranks ascending */
-	uint64_t reserved[6];
+	uint64_t
+		skipped; /* 1 + the last call in which nothing was written to it, because it must not be */
+	uint64_t reserved[5];
 };
 
 /* A node: its ranks are size entries of the list of members, from the first on. */
@@ -79,14 +95,16 @@ struct ht_state {
 	uint64_t rows;    /* the number of rows that did not fit */
 	uint64_t go;      /* what block 0 has waited for across nodes: ht_wait_slice() */
 	uint64_t staged[HT_SLICES]; /* blocks of the running kernel that have staged a slice */
+	uint64_t parts[HT_PARTS];   /* blocks of the running combine that have written a part */
+	uint64_t next;              /* sums of the running combine that a warp has taken */
 	/* Where the commands of each slice went: to be retired before the kernel ends. */
 	uint64_t ring[HT_SLICES]; /* struct epf_gpu_ring; 0: none */
 	uint64_t ticket[HT_SLICES];
 	uint64_t shared[HT_SLICES];
-	uint64_t reserved[9];
+	uint64_t reserved[8];
 };
 
-EPF_STATIC_ASSERT(sizeof(struct ht_state) == 2 * HT_LINE, "state is two lines");
+EPF_STATIC_ASSERT(sizeof(struct ht_state) == 3 * HT_LINE, "state is three lines");
 
 /* Rows that cross between this rank and another. Places are rows of the areas that this rank, and that the other one, has for rows across nodes. */
 struct ht_leg {
@@ -147,16 +165,24 @@ struct ht_job {
 	struct ht_plan at;
 	struct ht_record rec;
 	uint64_t topology; /* struct ht_node [nodes], then uint32 members [ranks] */
-	uint64_t counts;   /* region of counts: received [2][ranks], then sent [2][ranks] */
-	uint64_t net;      /* region of rows: sent [net_room], then received [net_room] */
-	uint64_t plan;     /* struct ht_plan says what is where */
+	uint64_t
+		segments; /* uint64 [ranks][HT_SEGMENTS]: where this rank stores to the segments of each; 0: none */
+	uint64_t offset; /* dispatch: of `out` in its segment */
+	uint64_t counts; /* region of counts: received [2][ranks], then sent [2][ranks] */
+	uint64_t net;    /* region of rows: sent [net_room], then received [net_room] */
+	uint64_t plan;   /* struct ht_plan says what is where */
 	uint64_t
 		links; /* int32 [forwarded rows][node_max]: which of the source's rows for a member a row is, or -1 */
 	uint32_t counts_region;
 	uint32_t net_region;
 	uint32_t net_room;  /* rows */
 	uint32_t put_bytes; /* of a command between nodes, at most; a multiple of HT_VEC */
+	uint32_t
+		segment; /* dispatch: 1 + the number of the segment that holds `out`; 0: rows arrive in the window */
+	uint32_t parts;   /* combine: of this rank's rows; the same at all ranks */
+	uint32_t writers; /* combine: warps of a block that write rows */
 	uint32_t reserved;
+	uint32_t grown;     /* notify: this rank has memory that the others have not mapped */
 	uint32_t forwarded; /* rows of links */
 	uint32_t first_signal;
 	uint32_t nodes;

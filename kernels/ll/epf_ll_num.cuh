@@ -132,7 +132,7 @@ EPF_DEV_FN float ll_float(uint32_t u)
 #define LL_F32_INF           0x7f800000u
 #define LL_F32_448           0x43e00000u
 #define LL_F32_2_POW_MINUS_6 0x3c800000u /* the smallest normal E4M3 */
-#define LL_BF16_NAN          0x7fffu
+#define LL_BF16_NAN          0x7fffu     /* what GPUs make of a NaN */
 #define LL_E4M3_NAN          0x7fu
 #define LL_AMAX_MIN          1e-4f
 #define LL_E4M3_MAX          448.0f
@@ -150,6 +150,19 @@ EPF_DEV_FN uint32_t ll_to_bf16(float f)
 	if ((bits & 0x7fffffffu) > LL_F32_INF)
 		return LL_BF16_NAN;
 	return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+/* Two of them, the first in the low half. */
+EPF_DEV_FN uint32_t ll_to_bf16_pair(float first, float second)
+{
+#if defined(__CUDA_ARCH__)
+	uint32_t pair;
+
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+	return pair;
+#else
+	return ll_to_bf16(first) | ll_to_bf16(second) << 16;
+#endif
 }
 
 /* Nearest E4M3, ties to even, saturating at 448. */

@@ -4,7 +4,7 @@
 # High-throughput dispatch and combine behind deep_ep.Buffer on a machine with one or more GPUs: right, repeatable, in graphs, with a lost rank, on one
 # node and on two that share the machine; DeepEP's own tests, unmodified, on our package; and how fast.
 #
-#   tests/gpu/ht.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--deepep-tests DIR] [--deepep-later DIR]
+#   tests/gpu/ht.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--deepep-tests DIR] [--deepep-later DIR] [--deepep DIR]
 #
 # --build         a folder with libepf.so.0 and libepf-ll.so.0, or a build tree with them
 # --out           where logs and the table go (./gpu-results/ht)
@@ -15,11 +15,12 @@
 # --only          parts whose name matches
 # --deepep-tests  DeepEP v1.2.1's folder of tests: its test_intranode.py runs on our package, and its test_internode.py, as two nodes of 8 processes
 # --deepep-later  a later release's tests/legacy
+# --deepep        DeepEP's package with its compiled module: the part "speed" alternates with it
 #
 # Each part has a limit and a log. Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-build="" out=$PWD/gpu-results/ht quick="" ranks="" cases=100 steps=200 only=. deepep_tests="" deepep_later=""
+build="" out=$PWD/gpu-results/ht quick="" ranks="" cases=100 steps=200 only=. deepep_tests="" deepep_later="" deepep=""
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -31,6 +32,7 @@ while [ $# -gt 0 ]; do
 	--only) only=$2 && shift ;;
 	--deepep-tests) deepep_tests=$2 && shift ;;
 	--deepep-later) deepep_later=$2 && shift ;;
+	--deepep) deepep=$2 && shift ;;
 	*) sed -n '/^#   tests/,/^# Each/p' "$0" && exit 2 ;;
 	esac
 	shift
@@ -73,7 +75,7 @@ part()
 	bounded "$limit" "$out/$name.log" "$@"
 	if [ "$rc" = 0 ]; then
 		result "$name" "ok, $took s"
-		grep '^# ht-\|Best \(dispatch\|combine\)\|^\[layout\]' "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
+		grep '^# ht-\|tokens.* SMs\|Best \(dispatch\|combine\)\|^\[layout\]' "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
 	else
 		failed=1
 		result "$name" "WRONG: status $rc after $took s"
@@ -102,6 +104,7 @@ run graphs ht-graphs --steps "$steps"
 run mixed ht-mixed
 run threads ht-threads
 run callers ht-callers
+[ "$ranks" -gt "$gpus" ] || run speed ht-speed ${deepep:+--deepep "$deepep"}
 for tokens in 4096 128; do
 	[ -z "$deepep_tests" ] || part "deepep-$tokens" 120 env -C "$deepep_tests" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"
 	[ -z "$deepep_later" ] || part "deepep-later-$tokens" 120 env -C "$deepep_later" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"

@@ -469,6 +469,7 @@ def part_of(module, name):
 PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
 PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
+PARTS["ht-speed"] = part_of("ht_speed", "speed")
 
 
 def main():
@@ -492,7 +493,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))

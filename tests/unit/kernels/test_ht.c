@@ -51,6 +51,9 @@ struct rank {
 	float row_scales[RANKS * TOKENS][SCALES];
 	int64_t index[RANKS * TOKENS * TOPK];
 	float weights[RANKS * TOKENS * TOPK];
+	uint8_t *
+		segment; /* memory of the pool that outputs lie in, at `out`; NULL: they are `rows` */
+	uint16_t *out;
 	uint16_t y[RANKS * TOKENS][HIDDEN] __attribute__((aligned(16)));
 	uint16_t sums[TOKENS * HIDDEN] __attribute__((aligned(16)));
 	float sum_weights[TOKENS * TOPK];
@@ -140,8 +143,10 @@ static int open_rank(struct rank *me)
 		control[r] = mate ? g->rank[r].control : NULL;
 	}
 	err = epf_ht_open(ll_kit_ll(g->kit, me->rank), &o, &me->ht);
-	if (!err)
+	if (!err) {
 		me->ht->put_bytes = 256; /* several puts a slice */
+		me->ht->part_rows = 8;   /* several parts */
+	}
 	return err ? err : set_window(me);
 }
 
@@ -370,6 +375,10 @@ static int move(struct rank *me)
 		memcpy(weight + t * b->topk, b->weight[me->rank][t], b->topk * sizeof(*weight));
 	}
 	memset(me->rows, 0xa5, sizeof(me->rows));
+	if (me->out) {
+		memset(me->out, 0xa5, sizeof(me->rows));
+		d.out = me->out;
+	}
 	memset(me->row_scales, 0xa5, sizeof(me->row_scales));
 	memset(me->index, 0xa5, sizeof(me->index));
 	memset(me->weights, 0xa5, sizeof(me->weights));
@@ -378,6 +387,8 @@ static int move(struct rank *me)
 	d.weights = weight;
 	err = epf_ht_dispatch(me->ht, &d, NULL);
 	free(x);
+	if (me->out)
+		memcpy(me->rows, me->out, sizeof(me->rows));
 	return err ? err : epf_ht_check(me->ht);
 }
 
@@ -785,6 +796,181 @@ static void too_few_rows(struct rig *g)
 	close_rig(g);
 }
 
+/* Gives each rank memory of the pool for its outputs. */
+static void use_segments(struct rig *g)
+{
+	for (uint32_t r = 0; r < g->ranks; r++) {
+		struct rank *me = &g->rank[r];
+
+		me->segment = epf_ht_pool_alloc(sizeof(me->rows) + 4096, 0, NULL);
+		assert_non_null(me->segment);
+		me->out = (uint16_t *)(me->segment + 16 * (r + 1));
+	}
+}
+
+/* Maps one segment of each rank that has asked for one. */
+static int map_segments(struct rank *me)
+{
+	struct rig *g = me->rig;
+	void *peers[RANKS] = { NULL }, *base = NULL;
+	uint64_t bytes = 0;
+
+	for (uint32_t r = 0; r < g->ranks; r++)
+		if (g->on->node[r] == g->on->node[me->rank] && received_of(&g->rank[r]))
+			peers[r] = g->rank[r].segment;
+	(void)epf_ht_wanted(me->ht, 0, &base, &bytes);
+	return epf_ht_map(me->ht, base, bytes, peers);
+}
+
+static void give_back_segments(struct rig *g)
+{
+	for (uint32_t r = 0; r < g->ranks; r++)
+		epf_ht_pool_free(g->rank[r].segment, 0, 0, NULL);
+}
+
+static int only(const uint8_t *at, uint64_t bytes, uint8_t value)
+{
+	for (uint64_t i = 0; i < bytes; i++)
+		if (at[i] != value)
+			return 0;
+	return 1;
+}
+
+/* Rows of others arrive in the window until a rank's outputs are mapped, and in the outputs from then on. */
+static void rows_go_straight_to_mapped_outputs(void **state)
+{
+	static const struct topology on[] = { { 3, { 0, 0, 0 } }, { 5, { 0, 1, 0, 1, 1 } } };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++) {
+		struct rig *g = open_on(&on[i], 0, ORDERED);
+		struct ht_segment found;
+
+		use_segments(g);
+		for (uint64_t seed = 1; seed < 6; seed++) {
+			struct batch *b = make_batch(g->ranks, 100 * i + seed);
+			int mapped = seed > 1;
+
+			b->worst = 0;
+			for (uint32_t r = 0; r < g->ranks; r++) {
+				b->tokens[r] = b->tokens[r] ? b->tokens[r] : 1;
+				b->idx[r][0][0] = (int64_t)((r + 1) % g->ranks) * b->local;
+				memset(g->rank[r].window, 0xa5, g->window_bytes);
+			}
+			set_batch(g, b);
+			all_right(g, plan);
+			all_right(g, move);
+			for (uint32_t r = 0; r < g->ranks; r++) {
+				struct rank *me = &g->rank[r];
+				uint64_t rows = (uint64_t)room_of(me) * b->hidden * 2;
+
+				check_rows(me);
+				assert_int_equal(me->host[5], 0);
+				assert_int_equal(only(me->window, rows, 0xa5), mapped);
+			}
+			if (!mapped) {
+				all_right(g, plan);
+				for (uint32_t r = 0; r < g->ranks; r++)
+					assert_int_not_equal(g->rank[r].host[5], 0);
+				all_right(g, map_segments);
+			}
+			free(b);
+		}
+		/* Others map it: it stays until they have closed. */
+		give_back_segments(g);
+		assert_true(ht_pool_find(g->rank[1].out, &found));
+		assert_ptr_equal(found.base, g->rank[1].segment);
+		epf_ht_close(g->rank[1].ht);
+		g->rank[1].ht = NULL;
+		assert_false(ht_pool_find(g->rank[1].out, &found));
+		close_rig(g);
+	}
+}
+
+/* A segment is mapped in the order in which it was asked for, and their number is limited. */
+static void segments_are_asked_for_first(void **state)
+{
+	struct rig *g = open_rig(2, 0);
+	struct epf_ht *ht = g->rank[0].ht;
+	void *peers[2] = { NULL, NULL }, *base = NULL, *one, *two;
+	uint64_t bytes = 0;
+
+	(void)state;
+	one = epf_ht_pool_alloc(1, 0, NULL);
+	two = epf_ht_pool_alloc(1, 0, NULL);
+	epf_ht_want(ht, &bytes); /* not of the pool */
+	assert_int_equal(epf_ht_wanted(ht, 0, &base, &bytes), 0);
+	epf_ht_want(ht, one);
+	epf_ht_want(ht, (uint8_t *)one + 100);
+	epf_ht_want(ht, two);
+	assert_int_equal(epf_ht_wanted(ht, 1, &base, &bytes), 2);
+	assert_ptr_equal(base, two);
+	assert_int_equal(epf_ht_map(ht, two, bytes, peers), -EINVAL);
+	assert_int_equal(epf_ht_map(ht, one, bytes, peers), 0);
+	for (uint32_t i = 1; i < EPF_HT_SEGMENTS_MAX; i++)
+		assert_int_equal(epf_ht_map(ht, NULL, 0, peers), 0);
+	assert_int_equal(epf_ht_map(ht, two, bytes, peers), -ENOSPC);
+	assert_non_null(strstr(epf_ll_error(), "256 segments"));
+	epf_ht_pool_free(one, 0, 0, NULL);
+	epf_ht_pool_free(two, 0, 0, NULL);
+	close_rig(g);
+}
+
+static void set_timeout(struct rig *g, uint64_t timeout_ns)
+{
+	for (uint32_t r = 0; r < g->ranks; r++)
+		g->rank[r].ht->opts.timeout_ns = timeout_ns;
+}
+
+/* Memory of a rank that waits no longer may serve something else: a rank that comes too late writes nothing there, and learns it. */
+static void a_rank_that_comes_too_late_writes_nothing(void **state)
+{
+	struct rig *g = open_rig(2, 0);
+	struct batch *b = make_batch(2, 5);
+
+	(void)state;
+	b->worst = 0;
+	for (uint32_t r = 0; r < 2; r++) {
+		b->tokens[r] = TOKENS;
+		for (uint32_t t = 0; t < TOKENS; t++)
+			b->idx[r][t][0] = (int64_t)(t % 2) * b->local;
+	}
+	use_segments(g);
+	set_batch(g, b);
+	all_right(g, plan);
+	all_right(g, move);
+	all_right(g, plan);
+	all_right(g, map_segments);
+	for (int step = 0; step < 2; step++) { /* a dispatch, then a combine */
+		int (*call)(struct rank * me) = step ? collect : move;
+
+		g->rank[1].absent = 1;
+		all_ranks(g, call);
+		assert_int_equal(g->rank[0].err, -ETIMEDOUT);
+		g->rank[1].absent = 0;
+		g->rank[0].absent = 1;
+		memset(g->rank[0].window, 0x5a, g->window_bytes);
+		memset(g->rank[0].segment, 0x5a, sizeof(g->rank[0].rows));
+		all_ranks(g, call);
+		assert_int_equal(g->rank[1].err, -ETIMEDOUT);
+		assert_non_null(strstr(g->rank[1].why, "rank 0"));
+		assert_true(only(g->rank[0].window, g->window_bytes, 0x5a));
+		assert_true(only(g->rank[0].segment, sizeof(g->rank[0].rows), 0x5a));
+		g->rank[0].absent = 0;
+		/* Ranks that make the same calls again go on. */
+		set_timeout(g, 0);
+		all_right(g, move);
+		check_rows(&g->rank[0]);
+		check_rows(&g->rank[1]);
+	}
+	all_right(g, collect);
+	check_sums(&g->rank[0]);
+	check_sums(&g->rank[1]);
+	give_back_segments(g);
+	close_rig(g);
+	free(b);
+}
+
 static void too_few_rows_are_reported(void **state)
 {
 	too_few_rows(open_rig(2, 0));
@@ -940,6 +1126,9 @@ int main(void)
 		cmocka_unit_test(rounds_follow_at_once),
 		cmocka_unit_test(rounds_between_nodes_follow_at_once),
 		cmocka_unit_test(late_ranks_are_named),
+		cmocka_unit_test(rows_go_straight_to_mapped_outputs),
+		cmocka_unit_test(segments_are_asked_for_first),
+		cmocka_unit_test(a_rank_that_comes_too_late_writes_nothing),
 		cmocka_unit_test(memory_that_is_not_read_is_not_written),
 		cmocka_unit_test(a_dead_rank_of_another_node_is_named),
 		cmocka_unit_test(too_few_rows_are_reported),

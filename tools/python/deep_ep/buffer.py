@@ -99,7 +99,7 @@ class Buffer(HighThroughput):
 
         Arguments:
             group: torch.distributed.ProcessGroup of the ranks; None: `comm`, an mpi4py communicator, is used instead.
-            num_nvl_bytes: kept. Memory for high-throughput calls is made at the first one and grows with them.
+            num_nvl_bytes: bytes for received rows that the first high-throughput dispatch allocates and maps. All memory of these calls grows with them.
             num_rdma_bytes: bytes of communication memory, at least get_low_latency_rdma_size_hint().
             low_latency_mode: without it nothing is opened before the first call. Low-latency calls then find their memory when they are first made.
             num_qps_per_rank: accepted; the fabric shares its queue pairs among ranks, and the number has no effect.

@@ -2,12 +2,15 @@
 """The high-throughput calls of Buffer: what training and prefill call. docs/reference/python.md says what is served."""
 from __future__ import annotations
 
+import ctypes
 import functools
+import logging
 import os
 from typing import Any, Callable, List, Optional, Tuple, Union
 
 import epf
 from epf import throughput
+from epf.results import Results
 from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
 from epf.tensors import view
 
@@ -15,6 +18,8 @@ from . import checks
 from .checks import need
 from .config import NODE_RANKS, Config
 from .event import EventHandle, EventOverlap
+
+log = logging.getLogger("deep_ep")
 
 Rows = Union[Any, Tuple[Any, Any]]
 
@@ -60,11 +65,13 @@ class _Call:
              "allocate_on_comm_stream needs previous_event and async_finish: nothing else orders the communication stream behind the caller's work")
         self._cuda = buffer._torch.cuda if buffer.device.type == "cuda" else None
         self._async, self._on_comm = async_finish, on_comm_stream
+        self.capturing = False
         if self._cuda is None:
             self.stream = None
             return
         event = previous.event.event if previous is not None and previous.event is not None else None
-        capturing, comm = self._cuda.is_current_stream_capturing(), buffer._comm_stream
+        self.capturing = capturing = self._cuda.is_current_stream_capturing()
+        comm = buffer._comm_stream
         self._current = None
         if async_finish or event is not None or capturing:
             self._current, self._comm = self._cuda.current_stream(buffer.device), comm
@@ -127,6 +134,8 @@ class HighThroughput:
     _window_size = 0
     _fits: Any = None  # what the memory was last found to be enough for
     _counts: Any = None
+    _numbers: Any = None  # the same, as an array of ctypes
+    _results: Optional[Results] = None  # memory for outputs that others map
     _last_stream: Optional[int] = None  # of the last call
 
     # ------------------------------------------------------------------ memory
@@ -151,6 +160,8 @@ class HighThroughput:
         if self.device.type == "cuda":
             self._torch.cuda.synchronize(self.device)
         self._ht = throughput.Throughput(self._ll, self._control.address, self._control.peers, self._timeout_ns())
+        if self.device.type == "cuda" and self._ht.node_max > 1:
+            self._results = Results.make(self._torch, self.device, self.num_nvl_bytes)
         return self._ht
 
     def _view_shared(self, shared: Any, size: int) -> Any:
@@ -194,13 +205,33 @@ class HighThroughput:
         self._window_size = size
         self._ranks.all_gather(None)
 
+    def _map_results(self) -> None:
+        """Maps the memory for outputs of all ranks, which know alike that it must be. Without it rows take one copy more."""
+        if self._results is None:
+            return
+        with self._torch.cuda.device(self.device):
+            if not self._results.map(self._ranks, self._ht, Driver(gpu_vendor(self._torch))):
+                log.warning("the ranks cannot map each other's memory for outputs: rows take one copy more")
+                self._results = None
+
+    def _output(self, call: _Call, like: Any, *sizes: int) -> Any:
+        """Memory for rows that arrive. What a graph captures comes from the graph's pool."""
+        if self._results is None or call.capturing:
+            return like.new_empty(sizes)
+        out = self._results.empty(like.dtype, *sizes)
+        return like.new_empty(sizes) if out is None else out
+
     def _host_counts(self, count: int) -> Any:
-        if self._counts is None or self._counts.numel() < count:
+        if self._counts is None or len(self._numbers) < count:
             self._counts = self._torch.zeros(max(count, 64), dtype=self._torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
+            self._numbers = (ctypes.c_int64 * self._counts.numel()).from_address(self._counts.data_ptr())
         return self._counts
 
     def _release_throughput(self) -> None:
         ht, self._ht = self._ht, None
+        results, self._results = self._results, None
+        if results is not None:
+            results.close()
         if ht is not None:
             ht.close()
         for shared in (self._window, self._control):
@@ -312,7 +343,7 @@ class HighThroughput:
             self._need_memory(where, row, handle)
 
             received, device = handle.received, self.device
-            out = data.new_empty((received, hidden))
+            out = self._output(call, data, received, hidden)
             out_scales = None if scales is None else scales.new_empty((received, scales.size(1)))
             out_index = None if topk_idx is None else torch.empty((received, topk), dtype=torch.int64, device=device)
             out_weights = None if topk_weights is None else torch.empty((received, topk), dtype=torch.float32, device=device)
@@ -382,6 +413,8 @@ class HighThroughput:
                          alignment: int, wait: bool = True) -> List[int]:
         """Exchanges counts. wait: the CPU waits for them, without Python's lock, for the handle's sizes and for the entries of each expert."""
         words = throughput.HOST_WORDS
+        if wait and self._results is not None:
+            self._results.begin(ht)
         host = self._host_counts(words + local) if wait else None
         ht.notify(throughput.Routing(tokens=handle.tokens, experts=local * self.group_size, align=alignment, in_rank=in_rank.data_ptr(),
                                      per_expert=per_expert.data_ptr(), place=handle.place.data_ptr(), matrix=handle.matrix.data_ptr(),
@@ -389,8 +422,10 @@ class HighThroughput:
         if host is None:
             return []
         ht.wait_counts(host.data_ptr())
-        numbers = host[:words + local].tolist()
-        handle.received, handle.room, handle.across, handle.forwarded = numbers[1:words]
+        numbers = self._numbers[:words + local]
+        handle.received, handle.room, handle.across, handle.forwarded, grown = numbers[1:words]
+        if grown:
+            self._map_results()
         return numbers[words:]
 
     # ------------------------------------------------------------------ combine

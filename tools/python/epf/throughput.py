@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 from . import lib, lowlat
 from .lowlat import check
@@ -13,7 +13,7 @@ from .lowlat import check
 TOPK_MAX = 32
 LOCAL_MAX = 4096
 SIGNALS_PER_RANK = 6
-HOST_WORDS = 5
+HOST_WORDS = 6
 
 
 class Options(ctypes.Structure):
@@ -82,6 +82,9 @@ PROTOTYPES = {
     "epf_ht_open": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
     "epf_ht_close": (None, [c_void_p]),
     "epf_ht_set_window": (c_int, [c_void_p, c_void_p, c_uint64, POINTER(c_void_p)]),
+    "epf_ht_want": (None, [c_void_p, c_void_p]),
+    "epf_ht_wanted": (c_uint32, [c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_uint64)]),
+    "epf_ht_map": (c_int, [c_void_p, c_void_p, c_uint64, POINTER(c_void_p)]),
     "epf_ht_layout": (c_int, [c_void_p, POINTER(Routing), c_void_p]),
     "epf_ht_notify": (c_int, [c_void_p, POINTER(Routing), c_void_p]),
     "epf_ht_wait_counts": (c_int, [c_void_p, c_void_p]),
@@ -149,6 +152,22 @@ class Throughput:
     def set_window(self, address: int, size: int, peers: Sequence[Optional[int]]) -> None:
         """Gives a new window; no kernel of any rank may use one meanwhile."""
         check(self._dll.epf_ht_set_window(self._ht, address, size, _pointers(peers)))
+
+    def want(self, address: int) -> None:
+        """Asks for the segment of the pool that holds an address to be mapped."""
+        self._dll.epf_ht_want(self._ht, address)
+
+    def wanted(self) -> List[Tuple[int, int]]:
+        """Address and bytes of the segments that were asked for, in the order in which map() takes them."""
+        found: List[Tuple[int, int]] = []
+        base, size = c_void_p(), c_uint64()
+        while len(found) < self._dll.epf_ht_wanted(self._ht, len(found), byref(base), byref(size)):
+            found.append((base.value or 0, size.value))
+        return found
+
+    def map(self, base: Optional[int], size: int, peers: Sequence[Optional[int]]) -> None:
+        """Maps one segment of each rank, or none of this one. Collective within the node."""
+        check(self._dll.epf_ht_map(self._ht, base, size, _pointers(peers)))
 
     def layout(self, routing: Routing, stream: Optional[int]) -> None:
         check(self._dll.epf_ht_layout(self._ht, byref(routing), stream))
