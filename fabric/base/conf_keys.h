@@ -105,6 +105,9 @@ K(secret_file,          "secret-file",          PATH,   "",      1, 4095, BASIC,
 K(secret,               "secret",               SECRET, "",      16, 4096, BASIC, "", "The job's shared secret, from the environment only. Neither this, secret-file nor EPF_SECRET_FD: the rendezvous listens on loopback only.")
 K(bootstrap_timeout_ns, "bootstrap-timeout",    TIME,   "60s",   1000000, 86400000000000, BASIC, "", "Longest wait for all ranks to meet.")
 
+G(LAUNCH, "Launcher")
+K(launch_rsh,           "launch-rsh",           STRING, "ssh -T", 1, 255, BASIC, "", "Remote shell of ep-fabric launch, as words; host and command are added. none: start only the ranks of this host, where the same command runs on every host and secret-file or EPF_SECRET is given to all.")
+
 G(ENGINE, "Engine")
 K(progress,             "progress",             ENUM(progress), "thread", 0, 0, BASIC, "", "Who runs the engine core: a dedicated thread, or the caller inside its waits.")
 K(cpu,                  "cpu",                  CPUS,   "",      0, 4095, BASIC, "", "CPUs that the engine core may run on. Empty: as core-bind says.")
