@@ -191,7 +191,7 @@ K(efa_flush_wait_ns,    "efa-flush-wait",       TIME,   "200ms", 1000, 600000000
 
 G(TCP, "TCP NIC")
 K(tcp_timeout_ns,       "tcp-timeout",          TIME,   "2s",    100000000, 3600000000000, BASIC, "", "Silence of a peer's host after which a connection to it counts as broken, and the wait for each of its addresses when it is connected to.")
-K(tcp_reset_after,      "tcp-reset-after",      UINT,   "0",     0, 1099511627776, EXPERT, "", "For tests: each lane of the TCP NIC resets its connection after so many work requests. 0: never.")
+K(tcp_reset_after,      "tcp-reset-after",      UINT,   "0",     0, 1099511627776, EXPERT, "", "For tests: lanes of the TCP NIC with even numbers reset their connection after so many work requests, and again when they are open again. 0: never.")
 
 G(SERVICE, "Service daemon")
 K(runtime_dir,          "runtime-dir",          PATH,   "",      1, 80, BASIC, "", "Directory of the daemon's socket, INSTANCE.sock; clients that name an instance look there. Empty: the directory of the statistics files.")

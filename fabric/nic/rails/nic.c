@@ -72,6 +72,16 @@ int epf_nic_address_part(const void *addr, size_t len, unsigned index, const voi
 	return at == len ? (int)parts : damaged();
 }
 
+static int rails_set_job(struct epf_nic *nic, const struct epf_nic_job *job)
+{
+	struct epf_rails *r = epf_rails_of(nic);
+	int rc = 0;
+
+	for (uint32_t i = 0; i < r->n && !rc; i++)
+		rc = r->ops->set_job(r->child[i], job);
+	return rc;
+}
+
 static int rails_address(const struct epf_nic *nic, void *buf, size_t size)
 {
 	const struct epf_rails *r = epf_rails_of(nic);
@@ -412,6 +422,7 @@ static void rails_close(struct epf_nic *nic)
 static const struct epf_nic_ops rails_ops = {
 	.close = rails_close,
 	.describe = rails_describe,
+	.set_job = rails_set_job,
 	.address = rails_address,
 	.region_register = rails_register,
 	.region_register_device = rails_register_device,

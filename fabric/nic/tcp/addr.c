@@ -90,8 +90,7 @@ int epf_tcp_addr_decode(const void *buf, size_t len, struct epf_tcp_place *out)
 
 		if (!is_v6 && get(e, 2) != 4)
 			return epf_fail(EPF_R_NIC_ADDRESS, "tcp: an address of an unknown family");
-		out->addrs[i] =
-			epf_net_any(is_v6 ? AF_INET6 : AF_INET, (uint16_t)get(e + 2, 2));
+		out->addrs[i] = epf_net_any(is_v6 ? AF_INET6 : AF_INET, (uint16_t)get(e + 2, 2));
 		if (is_v6)
 			memcpy(&out->addrs[i].v6.sin6_addr, e + 4, 16);
 		else

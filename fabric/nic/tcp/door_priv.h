@@ -9,7 +9,6 @@
 
 #include <pthread.h>
 
-
 /* A connection that is not proven yet. */
 struct epf_tcp_caller {
 	struct epf_tcp_caller *next, *prev; /* oldest first */

@@ -51,7 +51,8 @@ static int carry_out(struct epf_tcp *t, struct epf_tcp_lane *p, const struct epf
 		memmove((void *)(uintptr_t)wr->laddr, (const void *)(uintptr_t)wr->raddr, wr->len);
 	else if (wr->len)
 		memmove((void *)(uintptr_t)wr->raddr, from, wr->len);
-	return wr->op == EPF_WR_WRITE_IMM ? epf_tcp_arrive(t, p, 0, wr->imm, wr->len, NULL, out) : 0;
+	return wr->op == EPF_WR_WRITE_IMM ? epf_tcp_arrive(t, p, 0, wr->imm, wr->len, NULL, out)
+					  : 0;
 }
 
 static void begin_wait(struct epf_tcp *t, struct epf_tcp_lane *l)

@@ -16,12 +16,12 @@ enum epf_tcp_greet_state {
 	EPF_TCP_GREET_CHALLENGE, /* D waits for CHALLENGE */
 	EPF_TCP_GREET_PROOF,     /* A waits for PROOF */
 	EPF_TCP_GREET_ACCEPT,    /* D waits for ACCEPT */
-	EPF_TCP_GREET_DONE,      /* both have proven themselves; what is in out is still to be sent */
+	EPF_TCP_GREET_DONE, /* both have proven themselves; what is in out is still to be sent */
 };
 
 struct epf_tcp_greet {
 	const struct epf_auth *auth;
-	const uint8_t *id; /* of the own NIC, EPF_TCP_ID bytes */
+	const uint8_t *id;          /* of the own NIC, EPF_TCP_ID bytes */
 	struct epf_tcp_claim claim; /* D: given; A: known when DONE */
 	uint8_t state;              /* enum epf_tcp_greet_state */
 	uint16_t have, want;        /* bytes of the message that is waited for */

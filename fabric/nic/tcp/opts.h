@@ -9,13 +9,15 @@
 #include "fabric/nic/nic.h"
 
 struct epf_tcp_opts {
-	const char *ifname; /* interfaces, as socket-ifname; NULL or "": what the job says (set_job) */
-	uint32_t links;     /* most interfaces that become links */
+	const char
+		*ifname; /* interfaces, as socket-ifname; NULL or "": what the job says (set_job) */
+	uint32_t links;  /* most interfaces that become links */
 	uint64_t timeout_ns; /* silence of a peer's host, and each attempt to connect */
 	uint64_t rnr_timeout_ns;
 	uint64_t stranger_timeout_ns; /* for a connection to prove itself */
 	uint32_t strangers;           /* connections that have not proven themselves */
-	uint64_t reset_after; /* for tests: a lane resets its connection after so many work requests, 0: never */
+	uint64_t
+		reset_after; /* for tests: a lane resets its connection after so many work requests, 0: never */
 };
 
 void epf_tcp_opts_defaults(struct epf_tcp_opts *opts);

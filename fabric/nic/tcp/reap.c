@@ -130,8 +130,7 @@ static int has_more(const struct epf_tcp *t, const struct epf_tcp_lane *l)
 		return loop_can_go_on(t, l);
 	if (l->fd < 0 || t->is_down)
 		return 0;
-	return can_send(l) ||
-	       (!l->rx.waits && (l->rx.is_readable || epf_tcp_can_advance(t, l)));
+	return can_send(l) || (!l->rx.waits && (l->rx.is_readable || epf_tcp_can_advance(t, l)));
 }
 
 static void serve(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)

@@ -30,8 +30,8 @@ enum {
 	EPF_TCP_TX_BUDGET = 2 << 20,   /* bytes that one turn of a lane sends, and receives */
 	EPF_TCP_RX_BUDGET = 1 << 20,
 	EPF_TCP_EVENTS = 64,
-	EPF_TCP_ACK_AGE = 2,          /* reaps that an acknowledgement waits for company */
-	EPF_TCP_ACK_MOST = 64,        /* requests, and bytes, after which it does not */
+	EPF_TCP_ACK_AGE = 2,   /* reaps that an acknowledgement waits for company */
+	EPF_TCP_ACK_MOST = 64, /* requests, and bytes, after which it does not */
 	EPF_TCP_ACK_BYTES = 256 << 10,
 	EPF_TCP_NO_LANE = 0xffff,
 };
@@ -45,21 +45,22 @@ struct epf_tcp_owed {
 
 /* Sending side of a lane. Numbers of work requests count from 0 when the lane is made, and wrap. */
 struct epf_tcp_tx {
-	struct epf_wr *wrs;   /* [mask + 1], by number */
-	uint8_t *inlines;     /* [mask + 1][EPF_NIC_MSG_BYTES] */
-	uint32_t head;        /* next to be posted */
-	uint32_t sent;        /* next to be put into a train */
-	uint32_t acked;       /* all before have taken effect at the peer, but READs without their bytes */
-	uint32_t tail;        /* all before are reported */
+	struct epf_wr *wrs; /* [mask + 1], by number */
+	uint8_t *inlines;   /* [mask + 1][EPF_NIC_MSG_BYTES] */
+	uint32_t head;      /* next to be posted */
+	uint32_t sent;      /* next to be put into a train */
+	uint32_t
+		acked; /* all before have taken effect at the peer, but READs without their bytes */
+	uint32_t tail; /* all before are reported */
 	uint32_t reads[EPF_TCP_READS]; /* numbers of READs sent and not answered */
 	uint32_t reads_head, reads_tail;
 	struct epf_tcp_owed owed[EPF_TCP_READS];
 	uint32_t owed_head, owed_tail;
-	uint8_t nak;         /* status to be sent, 0: none; nothing follows it */
+	uint8_t nak; /* status to be sent, 0: none; nothing follows it */
 	uint8_t is_nak_sent;
 	uint32_t nak_number;
-	bool has_bad;        /* number head - 1 is wrong by itself: it fails when its turn has come */
-	bool is_writable;    /* the socket took all of the last train */
+	bool has_bad;     /* number head - 1 is wrong by itself: it fails when its turn has come */
+	bool is_writable; /* the socket took all of the last train */
 	/* The train that is being sent. */
 	uint32_t n_iov, at_iov;
 	struct iovec iov[EPF_TCP_TRAIN + 1];
@@ -68,22 +69,23 @@ struct epf_tcp_tx {
 
 /* Receiving side. */
 struct epf_tcp_rx {
-	uint8_t *stage;       /* [EPF_TCP_STAGE] bytes [at, end) are received and not looked at */
+	uint8_t *stage; /* [EPF_TCP_STAGE] bytes [at, end) are received and not looked at */
 	uint32_t at, end;
 	struct epf_tcp_desc descs[EPF_TCP_TRAIN];
 	uint32_t ends[EPF_TCP_TRAIN]; /* where the payload of each ends in the train's */
 	uint32_t count;               /* of the train, 0: none is open */
 	uint32_t done;                /* descriptors that have taken effect */
 	uint32_t bytes;               /* payload that has been received of the train */
-	uint8_t slots[EPF_TCP_TRAIN];  /* place of a message in `messages`, of a READ in epf_tcp_tx.reads */
-	uint32_t taken;               /* requests that have taken effect */
-	uint32_t told;                /* of them, those acknowledged */
-	uint32_t told_bytes;          /* payload since */
+	uint8_t slots
+		[EPF_TCP_TRAIN]; /* place of a message in `messages`, of a READ in epf_tcp_tx.reads */
+	uint32_t taken;          /* requests that have taken effect */
+	uint32_t told;           /* of them, those acknowledged */
+	uint32_t told_bytes;     /* payload since */
 	uint8_t ack_age;
-	bool is_dead;                 /* nothing that arrives takes effect any more */
+	bool is_dead; /* nothing that arrives takes effect any more */
 	bool is_readable;
-	bool has_hung_up;             /* the end of the stream is in sight: read on until it is there */
-	bool waits;                   /* for a posted receive */
+	bool has_hung_up; /* the end of the stream is in sight: read on until it is there */
+	bool waits;       /* for a posted receive */
 	uint64_t waits_since_ns;
 	uint8_t messages[EPF_TCP_TRAIN_SENDS][EPF_NIC_MSG_BYTES];
 };
@@ -102,12 +104,12 @@ struct epf_tcp_lane {
 	uint64_t since_ns; /* when a post found no connection; 0: none has */
 	uint16_t number;
 	uint16_t ready_next;
-	uint8_t link;     /* enum epf_lane_link */
-	uint8_t status;   /* in error: of the first request that is not reported */
-	bool has_failed;  /* that one still has to be reported */
-	bool is_gone;     /* LANE_DOWN has to be reported, with gone_status */
-	bool is_ready;    /* in the list of lanes to be looked at */
-	bool dials;       /* this end dials, and waits for the outcome */
+	uint8_t link;    /* enum epf_lane_link */
+	uint8_t status;  /* in error: of the first request that is not reported */
+	bool has_failed; /* that one still has to be reported */
+	bool is_gone;    /* LANE_DOWN has to be reported, with gone_status */
+	bool is_ready;   /* in the list of lanes to be looked at */
+	bool dials;      /* this end dials, and waits for the outcome */
 	uint8_t gone_status;
 	int dial_rc; /* dialing failed */
 	char why[160];
@@ -129,7 +131,7 @@ struct epf_tcp {
 	uint8_t id[EPF_TCP_ID];
 	struct epf_net_addr listen[EPF_TCP_LISTEN_MAX];
 	uint32_t n_listen;
-	int inner_fd; /* epoll of the lanes' sockets */
+	int inner_fd;              /* epoll of the lanes' sockets */
 	struct epf_tcp_door *door; /* NULL until the address is asked for */
 	struct epf_wakeup *wakeup;
 	struct epf_wakeup own_wakeup;

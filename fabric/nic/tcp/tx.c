@@ -64,8 +64,7 @@ static void add(struct epf_tcp_tx *tx, struct train *train, const struct epf_tcp
 	train->head.count++;
 	train->head.bytes += bytes;
 	if (bytes)
-		tx->iov[tx->n_iov++] =
-			(struct iovec){ (void *)(uintptr_t)payload, bytes };
+		tx->iov[tx->n_iov++] = (struct iovec){ (void *)(uintptr_t)payload, bytes };
 }
 
 /* Answers to READs come before everything else; so those to requests before one that is refused are sent before its refusal. */
@@ -105,7 +104,7 @@ static void add_requests(struct epf_tcp_lane *l, struct train *train)
 
 	for (; tx->sent != end && has_room(train); tx->sent++) {
 		const struct epf_wr *wr = &tx->wrs[tx->sent & l->mask];
-		struct epf_tcp_desc d = { .kind = wr->op == EPF_WR_WRITE     ? EPF_TCP_WRITE
+		struct epf_tcp_desc d = { .kind = wr->op == EPF_WR_WRITE       ? EPF_TCP_WRITE
 						  : wr->op == EPF_WR_WRITE_IMM ? EPF_TCP_WRITE_IMM
 						  : wr->op == EPF_WR_SEND      ? EPF_TCP_SEND
 									       : EPF_TCP_READ,
@@ -213,7 +212,9 @@ static void reset_if_due(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned n)
 	uint64_t before = l->posted;
 
 	l->posted += n;
-	if (before >= t->opts.reset_after || l->posted < t->opts.reset_after || l->fd < 0)
+	/* Lanes with even numbers: the others hold the job. */
+	if (l->number % 2 || before >= t->opts.reset_after || l->posted < t->opts.reset_after ||
+	    l->fd < 0)
 		return;
 	setsockopt(l->fd, SOL_SOCKET, SO_LINGER, &abort, sizeof(abort));
 	epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, "reset by tcp-reset-after");

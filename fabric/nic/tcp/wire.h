@@ -52,7 +52,8 @@ enum epf_tcp_kind {
 
 struct epf_tcp_head {
 	uint32_t count;
-	uint32_t ack; /* requests that have taken effect here since the connection was made; wraps */
+	uint32_t
+		ack; /* requests that have taken effect here since the connection was made; wraps */
 	uint32_t bytes;
 };
 
