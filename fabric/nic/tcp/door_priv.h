@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the door (door.h), for door.c, callers.c and dial.c only. All but what stands under `lock` belongs to the door's thread.
+ * The inside of the door (door.h), for porter.c, given.c, callers.c and dial.c only. All but what stands under `lock` belongs to the door's thread.
  */
 #ifndef EPF_FABRIC_NIC_TCP_DOOR_PRIV_H
 #define EPF_FABRIC_NIC_TCP_DOOR_PRIV_H
@@ -105,7 +105,7 @@ void epf_tcp_dials_tick(struct epf_tcp_door *door, uint64_t now_ns);
 /* Ends it without an outcome. */
 void epf_tcp_dial_close(struct epf_tcp_door *door, struct epf_tcp_caller *c);
 
-/* ---- door.c ---- */
+/* ---- given.c ---- */
 /* Gives the core an outcome; fd -1 with rc and why: dialing failed. The descriptor is no longer watched. */
 void epf_tcp_door_give(struct epf_tcp_door *door, const struct epf_tcp_caller *c, int fd, int rc,
 		       const char *why);

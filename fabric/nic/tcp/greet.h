@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One end of the handshake of wire.h, without a socket: bytes go in, bytes come out. Called by door.c, on its thread, and by the tests and the fuzzer. It holds
+ * One end of the handshake of wire.h, without a socket: bytes go in, bytes come out. Called by callers.c, on the door's thread, and by the tests and the fuzzer. It holds
  * a fixed number of bytes, whatever the other end sends.
  */
 #ifndef EPF_FABRIC_NIC_TCP_GREET_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What travels on a connection of the TCP NIC, byte by byte: the four messages of the handshake, then trains in both directions. Pure functions over bytes:
- * greet.c, door.c, tx.c and rx.c call them, and tests/fuzz/fuzz_tcp.c. They must never believe a number that they have not checked.
+ * greet.c, tx.c and rx.c call them, and tests/fuzz/fuzz_tcp.c. They must never believe a number that they have not checked.
  *
  * All numbers are little-endian. Handshake (D: who dials, A: who accepts):
  *
