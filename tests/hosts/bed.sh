@@ -97,6 +97,7 @@ bed_begin()
 {
 	local hosts=$1 cables=$2 i name cable keep
 	BED=$(mktemp -d "${TMPDIR:-/tmp}/epf-hosts-XXXXXX") || return 1
+	export BED BED_PATH
 	BED_HOSTS=("${BED_NAMES[@]:0:$hosts}")
 	BED_CABLES=$cables
 	declare -gA BED_PID=()
@@ -121,6 +122,7 @@ bed_begin()
 		bed_ready "$name" $! || { cat "$BED/$name.log" >&2 && return 1; }
 		BED_PID[$name]=$(cat "/proc/$!/task/$!/children") || return 1
 		BED_PID[$name]=${BED_PID[$name]// /}
+		echo "${BED_PID[$name]}" >"$BED/$name.pid"
 		for ((cable = 1; cable <= cables; cable++)); do
 			bed_cable "$name" "$i" "$cable" || return 1
 		done
@@ -229,7 +231,7 @@ bed_kill()
 	BED_STOPPED=()
 	wait "${BED_PID[$1.unshare]}" 2>/dev/null
 	unset "BED_PID[$1]" "BED_PID[$1.unshare]"
-}
+} 2>/dev/null # of the shell, which says that they were killed
 
 bed_end()
 {
