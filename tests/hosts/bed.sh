@@ -107,6 +107,7 @@ bed_begin()
 		printf '10.77.1.%d %s\n' "$i" "${BED_HOSTS[i - 1]}" >>"$BED/hosts"
 	done
 	# The switches are in a network namespace of their own: the machine's network is not touched.
+	# shellcheck disable=SC2016 # expanded by that shell
 	setpriv --pdeathsig KILL unshare --net sh -c ': >"$1"; exec sleep infinity' sh "$BED/ready.switch" </dev/null >/dev/null 2>&1 &
 	BED_PID[switch]=$!
 	bed_ready switch "${BED_PID[switch]}" || return 1
@@ -179,8 +180,8 @@ bed_mtu()
 	done
 }
 
-# In place of the cable between a host and its switch: host <-> relay <-> switch. The relay sees frames as they are on a wire, so segmentation
-# offload is switched off at the host's end.
+# In place of the cable between a host and its switch: host <-> relay <-> switch. The relay sees frames as they are on a wire, so offload is switched off at
+# the other ends.
 bed_relay()
 {
 	local host=$1 cable=$2 turn
@@ -188,7 +189,7 @@ bed_relay()
 	bed_switch ip link set "$host.$cable" nomaster &&
 		bed_switch ip link add "r$cable.$host" type veth peer name "s$cable.$host" &&
 		bed_switch ip link set "s$cable.$host" master "switch$cable" up && bed_switch ip link set "r$cable.$host" up || return 1
-	bed_on "$host" ip link set "eth$cable" gso_max_segs 1
+	bed_on "$host" python3 "$BED_HERE/relay.py" --no-offload "eth$cable" && bed_switch python3 "$BED_HERE/relay.py" --no-offload "s$cable.$host" || return 1
 	rm -f "$BED/ready.relay"
 	nsenter -t "${BED_PID[switch]}" -n python3 "$BED_HERE/relay.py" --ready "$BED/ready.relay" "$@" "$host.$cable" "r$cable.$host" \
 		>"$BED/relay.log" 2>&1 </dev/null &
