@@ -6,7 +6,7 @@
 # reach the other "host" through /proc, and a test would prove nothing. Needs root. Sourced; the caller sets `trap bed_end EXIT`.
 #
 #   bed_why_not             prints why there can be no hosts here, or nothing
-#   bed_begin HOSTS CABLES  makes hosts alpha, beta and gamma, connected by CABLES switches: eth1 of each host is on the first, eth2 on the second
+#   bed_begin HOSTS CABLES  makes hosts alpha, beta, gamma, delta, as many, connected by CABLES switches: eth1 of each host is on the first, eth2 on the second
 #   bed_on HOST COMMAND...  runs a command on a host, in /root
 #   bed_unplug HOST CABLE, bed_plug HOST CABLE, bed_mtu BYTES
 #   bed_relay HOST CABLE OPTION...   lets every frame of a cable pass through relay.py, which delays and drops; bed_unrelay ends it
@@ -16,7 +16,7 @@
 # Host I (from 1) has 10.77.CABLE.I and fd77:CABLE::I on each cable, and /etc/hosts has the names with the first cable's IPv4 address. A program that is started
 # through bed_on keeps the caller's descriptors; the caller's environment is not passed on, except BED_PASS (names).
 
-BED_NAMES=(alpha beta gamma)
+BED_NAMES=(alpha beta gamma delta)
 # shellcheck disable=SC2034 # for the scripts that source this file
 BED_HERE=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 BED_TREE=$(cd "$BED_HERE/../.." && pwd)
