@@ -35,6 +35,7 @@ enum {
 	O_TIMEOUT,
 	O_JSON,
 	O_SET,
+	O_NIC,
 	O_LOCAL,
 	O_SERVICE,
 	O_BOTH,
@@ -68,6 +69,7 @@ static const struct argp_option options[] = {
 	  "dispatch and combine so often; times are of the later ones (2)", 0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of the whole run (300)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
+	{ "nic", O_NIC, "NAME", 0, "kind of NIC: short for --set nic=NAME", 0 },
 	{ "set", O_SET, "[NODE:]NAME=VALUE", 0,
 	  "any option of the fabric, of all nodes or one, see ep-fabric config; may be repeated",
 	  0 },
@@ -204,6 +206,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return bench_probability("--drop", arg, &o->drop) ? EINVAL : 0;
 	case O_UNSELECTED:
 		return bench_probability("--unselected", arg, &o->unselected) ? EINVAL : 0;
+	case O_NIC:
+		snprintf(o->nic, sizeof(o->nic), "nic=%s", arg);
+		arg = o->nic;
+		__attribute__((fallthrough));
 	case O_SET:
 		return bench_setting_add(o->setting, &o->settings, MOE_SETTINGS_MAX - 8, arg)
 			       ? EINVAL

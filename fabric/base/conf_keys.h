@@ -49,6 +49,7 @@
 
 /* clang-format off */
 EPF_ENUM(nic)
+EPF_NAME(NIC, AUTO,      "auto")
 EPF_NAME(NIC, EMU,       "emu")
 EPF_NAME(NIC, NULL,      "null")
 EPF_NAME(NIC, VERBS,     "verbs")
@@ -140,7 +141,7 @@ K(gpu_shared_slots,     "gpu-shared-slots",     POW2,   "4096",  64, 65536, EXPE
 K(gpu_timeout_ns,       "gpu-timeout",          TIME,   "10s",   1000000, 86400000000000, BASIC, "", "Deadline of every wait inside a kernel.")
 
 G(NIC, "NIC and flow control")
-K(nic,                  "nic",                  ENUM(nic), "emu", 0, 0, BASIC, "", "Kind of NIC: emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters), tcp (sockets, between hosts without RDMA) or null (completes everything, moves nothing; for measuring).")
+K(nic,                  "nic",                  ENUM(nic), "auto", 0, 0, BASIC, "", "Kind of NIC: auto (in a job of several hosts efa or verbs where such a device is active, else tcp; on one host and in daemons emu), emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters), tcp (sockets, between hosts without RDMA) or null (completes everything, moves nothing; for measuring).")
 K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "NCCL_IB_HCA", "RDMA devices that may be used, as NAME or NAME:PORT, each a prefix; ^ in front takes all others, = makes names exact. emu and null have none. Empty: any whose port is active.")
 K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty.")
 K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID of an RDMA device; emu and null have none. auto: a routable RoCE v2 one first.")

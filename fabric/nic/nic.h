@@ -169,6 +169,7 @@ struct epf_nic_counters {
 	uint64_t packets_dropped, packets_duplicated, packets_reordered, retransmits, rnr_events,
 		errors;
 	uint64_t doorbells;
+	uint64_t strangers; /* connections that did not prove the job's key */
 	uint32_t link_up; /* number of links that are up: 0 to caps.links */
 };
 

@@ -299,6 +299,7 @@ static void rails_counters(const struct epf_nic *nic, struct epf_nic_counters *o
 		sum.rnr_events += c.rnr_events;
 		sum.errors += c.errors;
 		sum.doorbells += c.doorbells;
+		sum.strangers += c.strangers;
 		sum.link_up += c.link_up;
 	}
 	*out = sum;

@@ -140,12 +140,7 @@ static void connected(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	l->link = EPF_LANE_READY;
 	epf_tcp_make_ready(t, l);
-	if (l->is_loop) { /* the other end may have work that waits for this */
-		struct epf_tcp_lane *p = epf_tcp_lane_at(t, l->peer_token & 0xffff);
-
-		if (p)
-			epf_tcp_make_ready(t, p);
-	}
+	epf_tcp_tell_other(t, l); /* which may have work that waits for this */
 }
 
 int epf_tcp_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
@@ -257,12 +252,7 @@ void epf_tcp_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	epf_tcp_lane_fence(nic, lane);
 	leave_list(t, l);
 	t->lanes[lane] = NULL;
-	if (l->is_loop) { /* its other end notices */
-		struct epf_tcp_lane *p = epf_tcp_lane_at(t, l->peer_token & 0xffff);
-
-		if (p)
-			epf_tcp_make_ready(t, p);
-	}
+	epf_tcp_tell_other(t, l);
 	epf_tcp_lane_free(l);
 }
 

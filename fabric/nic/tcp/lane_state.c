@@ -23,6 +23,14 @@ void epf_tcp_close_fd(struct epf_tcp_lane *l)
 	l->tx.n_iov = l->tx.at_iov = 0;
 }
 
+void epf_tcp_tell_other(struct epf_tcp *t, const struct epf_tcp_lane *l)
+{
+	struct epf_tcp_lane *p = epf_tcp_lane_at(t, l->peer_token & 0xffff);
+
+	if (l->is_loop && p)
+		epf_tcp_make_ready(t, p);
+}
+
 void epf_tcp_fail(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t at, unsigned status)
 {
 	if (l->link != EPF_LANE_READY)
@@ -40,6 +48,7 @@ void epf_tcp_fail(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t at, unsign
 		t->n_waits--;
 	}
 	epf_tcp_make_ready(t, l);
+	epf_tcp_tell_other(t, l);
 }
 
 void epf_tcp_lose(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status, const char *why)

@@ -193,7 +193,12 @@ static void tcp_counters(const struct epf_nic *nic, struct epf_nic_counters *out
 {
 	const struct epf_tcp *t = epf_tcp_of(nic);
 
+	struct epf_tcp_door_counts c = { 0 };
+
+	if (t->door)
+		epf_tcp_door_counts(t->door, &c);
 	*out = t->counters;
+	out->strangers = c.refused + c.silent + c.evicted;
 	out->link_up = !t->is_down;
 }
 

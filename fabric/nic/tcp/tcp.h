@@ -113,7 +113,8 @@ struct epf_tcp_lane {
 	uint8_t gone_status;
 	int dial_rc; /* dialing failed */
 	char why[160];
-	uint64_t posted; /* work requests ever; for opts.reset_after */
+	uint32_t retransmits; /* of the connection, when it was last looked at */
+	uint64_t posted;      /* work requests ever; for opts.reset_after */
 };
 
 struct epf_tcp_region {
@@ -245,6 +246,8 @@ void epf_tcp_post_receives(struct epf_nic *nic, unsigned n);
 /* ---- lane_state.c ---- */
 /* Lane to error: request number `at` fails with this status, those before it are complete, those after it are flushed. */
 void epf_tcp_fail(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t at, unsigned status);
+/* A lane between lanes of this NIC: its other end looks at it. */
+void epf_tcp_tell_other(struct epf_tcp *t, const struct epf_tcp_lane *l);
 /* The connection is gone: to error as by a NIC whose peer is dead. why: for the log, NULL: it is no news. */
 void epf_tcp_lose(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status, const char *why);
 /* The peer breaks the rules of the wire: counted, said, and the lane is lost. */

@@ -14,7 +14,8 @@
 
 enum { LANES_PER_WATCH = 64 };
 
-static int is_silent(const struct epf_tcp *t, const struct epf_tcp_lane *l)
+/* Takes in what the kernel knows of the connection. 1: the peer's host has been silent for too long. */
+static int is_silent(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	struct tcp_info info = { 0 };
 	socklen_t len = sizeof(info);
@@ -22,6 +23,8 @@ static int is_silent(const struct epf_tcp *t, const struct epf_tcp_lane *l)
 
 	if (getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
 		return 0;
+	t->counters.retransmits += info.tcpi_total_retrans - l->retransmits;
+	l->retransmits = info.tcpi_total_retrans;
 	/* Anything that came is a sign of life, acknowledgement or data. */
 	return info.tcpi_last_ack_recv > most_ms && info.tcpi_last_data_recv > most_ms;
 }
@@ -30,7 +33,10 @@ static void look(struct epf_tcp *t, struct epf_tcp_lane *l, uint64_t now)
 {
 	if (l->link != EPF_LANE_READY || l->is_loop)
 		return;
-	if (l->fd >= 0) {
+	if (t->is_down) {
+		if (now - t->cut_ns > t->opts.timeout_ns)
+			epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, "its link is switched off");
+	} else if (l->fd >= 0) {
 		if (is_silent(t, l))
 			epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED,
 				     "the peer's host has not answered for tcp-timeout");
