@@ -319,7 +319,9 @@ addresses()
 	HOSTS=alpha
 	timeout "$LIMIT" "$BUILD/tools/ep-fabric" launch --hosts "$HOSTS" --launch-rsh "$BED/talks" -- true >"$OUT/banner" 2>&1 || { cat "$OUT/banner" && rc=1; }
 	HOSTS=$save
-	timeout "$LIMIT" "$BUILD/tools/ep-fabric" launch --hosts "$HOSTS" --launch-rsh 'sleep 600;' --bootstrap-timeout 1s -- true >"$OUT/deaf" 2>&1 && echo "a deaf host was not missed" && rc=1
+	printf '#!/bin/sh\nexec sleep 600\n' >"$BED/deaf" && chmod +x "$BED/deaf"
+	timeout "$LIMIT" "$BUILD/tools/ep-fabric" launch --hosts "$HOSTS" --launch-rsh "$BED/deaf" --bootstrap-timeout 1s -- true >"$OUT/deaf" 2>&1 && echo "a deaf host was not missed" && rc=1
+	grep -q "^ep-fabric launch: no answer from alpha, beta within 1 s" "$OUT/deaf" || { cat "$OUT/deaf" && rc=1; }
 	grep -hE '^ep-fabric launch: ' "$OUT/talks" "$OUT/deaf" | sed 's/^/# /'
 	return "$rc"
 }
