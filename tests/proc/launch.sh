@@ -6,8 +6,8 @@
 # shellcheck disable=SC2016 # expanded by the ranks' shells
 set -u
 
-fabric=$1
-bench=$2
+fabric=$(readlink -f "$1")
+bench=$(readlink -f "$2")
 limit=120
 dir=$(mktemp -d "${TMPDIR:-/tmp}/epf-test-launch-XXXXXX")
 trap 'rm -rf "$dir"' EXIT
