@@ -102,7 +102,7 @@ K(job_weight,           "job-weight",           UINT,   "1",     1, 255, BASIC, 
 
 G(BOOT, "Rendezvous")
 K(rendezvous,           "rendezvous",           STRING, "",      3, 300, BASIC, "", "Where ranks meet, as host:port or [IPv6 address]:port; rank 0 listens there. Empty: from the launcher's variables.")
-K(socket_ifname,        "socket-ifname",        STRING, "",      1, 255, BASIC, "NCCL_SOCKET_IFNAME", "Network interfaces for the rendezvous, as name prefixes with commas; ^ in front excludes, = means the exact name. Empty: the interface that routes to the rendezvous.")
+K(socket_ifname,        "socket-ifname",        STRING, "",      1, 255, BASIC, "NCCL_SOCKET_IFNAME", "Network interfaces for the rendezvous and for nic tcp, which uses each that fits as a link, as name prefixes with commas; ^ in front excludes, = means the exact name. Empty: the interface that routes to the rendezvous.")
 K(secret_file,          "secret-file",          PATH,   "",      1, 4095, BASIC, "", "File with the job's shared secret: the whole file but its last line end. A file that others can read is used with a warning.")
 K(secret,               "secret",               SECRET, "",      16, 4096, BASIC, "", "The job's shared secret, from the environment only. Neither this, secret-file nor EPF_SECRET_FD: the rendezvous listens on loopback only.")
 K(bootstrap_timeout_ns, "bootstrap-timeout",    TIME,   "60s",   1000000, 86400000000000, BASIC, "", "Longest wait for all ranks to meet.")
@@ -143,7 +143,7 @@ K(gpu_timeout_ns,       "gpu-timeout",          TIME,   "10s",   1000000, 864000
 G(NIC, "NIC and flow control")
 K(nic,                  "nic",                  ENUM(nic), "auto", 0, 0, BASIC, "", "Kind of NIC: auto (in a job of several hosts efa or verbs where such a device is active, else tcp; on one host and in daemons emu), emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters), tcp (sockets, between hosts without RDMA) or null (completes everything, moves nothing; for measuring).")
 K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "NCCL_IB_HCA", "RDMA devices that may be used, as NAME or NAME:PORT, each a prefix; ^ in front takes all others, = makes names exact. emu and null have none. Empty: any whose port is active.")
-K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty.")
+K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty. tcp: the most interfaces, 0: all that socket-ifname names.")
 K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID of an RDMA device; emu and null have none. auto: a routable RoCE v2 one first.")
 K(lanes_per_peer,       "lanes-per-peer",       UINT,   "2",     1, 8, EXPERT, "", "Lanes (queue pairs) to each peer node.")
 K(streams_per_peer,     "streams-per-peer",     UINT,   "512",   16, 8192, EXPERT, "", "Streams (one per ring and per group of counted puts) that each peer rank may open to this rank; at most 8,192 between two daemons.")

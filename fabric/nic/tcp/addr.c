@@ -111,7 +111,7 @@ static struct epf_net_addr loopback(void)
 static int pick(struct epf_tcp *t)
 {
 	static const int families[] = { AF_INET, AF_INET6 };
-	const char *spec = t->opts.ifname && *t->opts.ifname ? t->opts.ifname : NULL;
+	const char *spec = *t->ifname ? t->ifname : NULL;
 	int rc = 0;
 
 	for (unsigned i = 0; i < 2; i++) {
@@ -141,7 +141,7 @@ int epf_tcp_set_job(struct epf_nic *nic, const struct epf_nic_job *job)
 	t->auth.has_secret = job->is_secret;
 	if (!job->is_secret)
 		t->listen[t->n_listen++] = loopback();
-	else if (job->route && (!t->opts.ifname || !*t->opts.ifname))
+	else if (job->route && !*t->ifname)
 		rc = epf_net_resolve(job->route, 0, found, &n);
 	else
 		rc = pick(t);

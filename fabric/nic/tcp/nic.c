@@ -1,94 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The TCP NIC: settings, regions, counters, and its table of operations. Slow path; README.md says what is where.
+ * The TCP NIC: regions, counters, and its table of operations. Slow path; README.md says what is where.
  */
 #include "fabric/nic/tcp/tcp.h"
 
 #include "fabric/base/err.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
 enum { FIRST_REGIONS = 64, MOST_REGIONS = 65536 };
-
-void epf_tcp_opts_defaults(struct epf_tcp_opts *opts)
-{
-	*opts = (struct epf_tcp_opts){ .links = 1,
-				       .timeout_ns = 2000000000u,
-				       .rnr_timeout_ns = 2000000000u,
-				       .stranger_timeout_ns = 5000000000u,
-				       .strangers = 512 };
-}
-
-void epf_tcp_opts_from_conf(struct epf_tcp_opts *opts, const struct epf_conf *conf)
-{
-	epf_tcp_opts_defaults(opts);
-	opts->ifname = conf->socket_ifname;
-	opts->timeout_ns = conf->tcp_timeout_ns;
-	opts->reset_after = conf->tcp_reset_after;
-}
-
-/* The environment holds the job's secret, which is the bootstrap's to read. */
-static const char *no_env(const char *name, void *arg)
-{
-	return NULL;
-}
-
-static void tcp_close(struct epf_nic *nic)
-{
-	struct epf_tcp *t = epf_tcp_of(nic);
-
-	if (!nic)
-		return;
-	for (uint32_t lane = 0; lane < t->lanes_end; lane++)
-		epf_tcp_lane_destroy(nic, (uint16_t)lane);
-	epf_tcp_door_close(t->door);
-	if (t->inner_fd >= 0)
-		close(t->inner_fd);
-	epf_auth_wipe(&t->auth);
-	free(t->lanes);
-	free(t->regions);
-	free(t);
-}
-
-int epf_tcp_open(const struct epf_tcp_opts *opts, uint64_t (*now)(void *), void *now_arg,
-		 struct epf_nic **out)
-{
-	struct epf_tcp *t = aligned_alloc(64, (sizeof(*t) + 63) / 64 * 64);
-	uint8_t random[EPF_AUTH_NONCE_BYTES];
-	int rc;
-
-	if (!t)
-		return epf_fail(EPF_R_NO_MEMORY, "tcp: a NIC");
-	memset(t, 0, sizeof(*t));
-	t->nic.ops = epf_nic_find("tcp");
-	t->opts = *opts;
-	t->now = now;
-	t->now_arg = now_arg;
-	t->wakeup = &t->own_wakeup;
-	t->ready_head = EPF_TCP_NO_LANE;
-	t->lanes = calloc(EPF_TCP_MAX_LANES, sizeof(struct epf_tcp_lane *));
-	t->inner_fd = epoll_create1(EPOLL_CLOEXEC);
-	/* Until the job gives its key (set_job): the one that anybody can make. */
-	rc = epf_auth_load(NULL, 0, NULL, no_env, NULL, &t->auth);
-	if (!rc && !t->lanes)
-		rc = epf_fail(EPF_R_NO_MEMORY, "tcp: a NIC");
-	if (!rc && t->inner_fd < 0)
-		rc = epf_fail_sys(EPF_R_SYSTEM, errno, "tcp: epoll_create1");
-	if (rc) {
-		tcp_close(&t->nic);
-		return rc;
-	}
-	epf_auth_nonce(random);
-	memcpy(t->id, random, EPF_TCP_ID);
-	memcpy(&t->epoch, random + EPF_TCP_ID, sizeof(t->epoch));
-	memcpy(&t->region_generation, random + EPF_TCP_ID + 4, sizeof(t->region_generation));
-	*out = &t->nic;
-	return 0;
-}
 
 static int open_conf(const struct epf_conf *conf, uint64_t (*now)(void *), void *now_arg,
 		     struct epf_nic **out)
@@ -96,7 +17,7 @@ static int open_conf(const struct epf_conf *conf, uint64_t (*now)(void *), void 
 	struct epf_tcp_opts opts;
 
 	epf_tcp_opts_from_conf(&opts, conf);
-	return epf_tcp_open(&opts, now, now_arg, out);
+	return epf_tcp_open_chosen(&opts, now, now_arg, out);
 }
 
 static void tcp_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
@@ -226,7 +147,7 @@ static int tcp_link_ready(struct epf_nic *nic, uint16_t lane)
 const struct epf_nic_ops epf_nic_tcp_ops = {
 	.name = "tcp",
 	.open = open_conf,
-	.close = tcp_close,
+	.close = epf_tcp_close,
 	.describe = tcp_describe,
 	.set_job = epf_tcp_set_job,
 	.address = epf_tcp_address,

@@ -11,7 +11,7 @@
 struct epf_tcp_opts {
 	const char
 		*ifname; /* interfaces, as socket-ifname; NULL or "": what the job says (set_job) */
-	uint32_t links;  /* most interfaces that become links */
+	uint32_t links;  /* of the job: above 1 each dials by its own interface */
 	uint64_t timeout_ns; /* silence of a peer's host, and each attempt to connect */
 	uint64_t rnr_timeout_ns;
 	uint64_t stranger_timeout_ns; /* for a connection to prove itself */
@@ -23,7 +23,11 @@ struct epf_tcp_opts {
 void epf_tcp_opts_defaults(struct epf_tcp_opts *opts);
 void epf_tcp_opts_from_conf(struct epf_tcp_opts *opts, const struct epf_conf *conf);
 
-/* Opens a TCP NIC. now: the core's clock. Return: 0 and *out, or -errno with epf_last_error() set. */
+/* Opens what opts choose: a NIC of one link, or of as many as interfaces fit; opts.links: at most, 0: all. As epf_tcp_open(). */
+int epf_tcp_open_chosen(const struct epf_tcp_opts *opts, uint64_t (*now)(void *), void *now_arg,
+			struct epf_nic **out);
+
+/* Opens a TCP NIC of one link. now: the core's clock. Return: 0 and *out, or -errno with epf_last_error() set. */
 int epf_tcp_open(const struct epf_tcp_opts *opts, uint64_t (*now)(void *), void *now_arg,
 		 struct epf_nic **out);
 

@@ -128,6 +128,7 @@ struct epf_tcp {
 	uint64_t (*now)(void *);
 	void *now_arg;
 	struct epf_tcp_opts opts;
+	char ifname[256]; /* opts.ifname */
 	struct epf_auth auth;
 	uint8_t id[EPF_TCP_ID];
 	struct epf_net_addr listen[EPF_TCP_LISTEN_MAX];
@@ -270,6 +271,11 @@ void epf_tcp_lane_fence(struct epf_nic *nic, uint16_t lane);
 int epf_tcp_lane_drained(const struct epf_nic *nic, uint16_t lane);
 void epf_tcp_lane_destroy(struct epf_nic *nic, uint16_t lane);
 enum epf_lane_link epf_tcp_lane_link(const struct epf_nic *nic, uint16_t lane);
+
+/* ---- open.c ---- */
+void epf_tcp_close(struct epf_nic *nic);
+/* Rings another one's wakeup from now on; before anybody waits. That NIC is closed after this one. */
+void epf_tcp_share_wakeup(struct epf_nic *nic, const struct epf_nic *with);
 
 /* ---- watch.c ---- */
 void epf_tcp_watch(struct epf_nic *nic);
