@@ -63,6 +63,7 @@ struct launch {
 	bool is_alone;     /* the remote shell is none: every host has a launcher */
 	struct line *line; /* [ranks][2] */
 	enum phase phase;
+	bool has_begun;
 	uint64_t deadline_ns; /* of CONNECT and STOP, and of the grace in RUN; 0: none */
 	int signals;
 	char why[1000]; /* the failure; "" : none */
@@ -457,6 +458,7 @@ static void start_job(struct launch *l)
 		blame(l, true, "no random numbers, or no current folder: %s", strerror(errno));
 	l->deadline_ns = 0;
 	l->phase = RUN;
+	l->has_begun = true;
 	for (uint32_t i = 0; i < l->hosts && !rc; i++) {
 		struct host *h = &l->host[i];
 		json_t *job = job_of(l, l->offset + i, l->is_alone ? NULL : secret, cwd);
@@ -487,7 +489,7 @@ static bool all_ready(const struct launch *l)
 static void stop_job(struct launch *l)
 {
 	l->phase = STOP;
-	l->deadline_ns = epf_now_ns() + STOP_NS;
+	l->deadline_ns = epf_now_ns() + (l->has_begun ? STOP_NS : GRACE_NS);
 	for (uint32_t i = 0; i < l->hosts; i++) {
 		struct host *h = &l->host[i];
 
@@ -556,22 +558,28 @@ static void poll_once(struct launch *l, struct pollfd *p)
 static bool on_deadline(struct launch *l)
 {
 	char list[200] = "";
+	const char *first = NULL;
 	size_t len = 0;
 
 	if (l->phase != STOP && l->why[0]) {
 		stop_job(l);
 		return false;
 	}
-	if (!l->why[0] && l->phase == STOP)
+	if (l->phase == STOP && (!l->why[0] || !l->has_begun))
 		return true;
-	for (uint32_t i = 0; i < l->hosts && len < sizeof(list) - LAUNCH_NAME_MAX - 3; i++)
-		if (l->phase == CONNECT ? !l->host[i].is_ready : !l->host[i].is_lost)
-			len += (size_t)snprintf(list + len, sizeof(list) - len, "%s%s",
-						len ? ", " : "", l->host[i].name);
+	for (uint32_t i = 0; i < l->hosts && len < sizeof(list) - LAUNCH_NAME_MAX - 3; i++) {
+		const struct host *h = &l->host[i];
+
+		if (l->phase == CONNECT ? h->is_ready : h->is_lost)
+			continue;
+		first = first ? first : h->name;
+		len += (size_t)snprintf(list + len, sizeof(list) - len, "%s%s", len ? ", " : "",
+					h->name);
+	}
 	if (l->phase == CONNECT) {
 		blame(l, true,
 		      "no answer from %s within %.0f s (bootstrap-timeout): try `%s %s true`", list,
-		      (double)l->req->timeout_ns / 1e9, l->req->rsh, list);
+		      (double)l->req->timeout_ns / 1e9, l->req->rsh, first);
 		return false;
 	}
 	len = strlen(l->why);
