@@ -30,6 +30,7 @@ enum {
 	EPF_TCP_TX_BUDGET = 2 << 20,   /* bytes that one turn of a lane sends, and receives */
 	EPF_TCP_RX_BUDGET = 1 << 20,
 	EPF_TCP_EVENTS = 64,
+	EPF_TCP_POST_NOW = 16, /* work requests that a post sends at once */
 	EPF_TCP_ACK_AGE = 2,   /* reaps that an acknowledgement waits for company */
 	EPF_TCP_ACK_MOST = 64, /* requests, and bytes, after which it does not */
 	EPF_TCP_ACK_BYTES = 256 << 10,

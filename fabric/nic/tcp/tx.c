@@ -238,9 +238,13 @@ int epf_tcp_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 		return 0;
 	if (l->fd < 0 && !l->is_loop && !l->since_ns)
 		l->since_ns = t->now(t->now_arg);
-	epf_tcp_send(t, l);
-	if (l->is_loop || l->tx.has_bad || l->link != EPF_LANE_READY)
-		epf_tcp_make_ready(t, l);
+	/*
+	 * While something is under way, what comes singly waits for the next reap and leaves with what has come by then: a call of the kernel costs more
+	 * than many messages.
+	 */
+	if (l->tx.sent == l->tx.acked || l->tx.head - l->tx.sent >= EPF_TCP_POST_NOW)
+		epf_tcp_send(t, l);
+	epf_tcp_make_ready(t, l);
 	if (t->opts.reset_after)
 		reset_if_due(t, l, done);
 	return (int)done;
