@@ -102,7 +102,7 @@ int epf_open(const struct epf_options *opts, struct epf **out)
 	if (!ep->opts.now)
 		epf_tsc_hz(); /* calibrated here, or the first wait would pay 20 ms for it */
 	ep->now_arg = ep->opts.now_arg;
-	rc = ep->conf.service[0] || ep->opts.now ? 0 : epf_choose_nic(&ep->conf);
+	rc = ep->conf.service[0] ? 0 : epf_choose_nic(&ep->conf);
 	ep->nic_name = epf_limits_nic(&ep->conf);
 	if (!rc)
 		rc = ep->be->open(ep);

@@ -155,10 +155,7 @@ static void show_failure(struct request *req, const char *name, bool chosen)
 static void show(struct request *req, const char *name)
 {
 	const struct epf_nic_ops *ops = epf_nic_find(name);
-	/* auto is the software NIC as long as a job does not span hosts. */
-	enum epf_conf_nic kind =
-		req->conf.nic == EPF_CONF_NIC_AUTO ? EPF_CONF_NIC_EMU : req->conf.nic;
-	bool chosen = !strcmp(name, epf_conf_key(EPF_CONF_ID_nic)->words[kind]);
+	bool chosen = !strcmp(name, epf_conf_nic(&req->conf));
 	struct epf_nic_caps caps;
 	struct epf_nic *nic;
 

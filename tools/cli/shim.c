@@ -186,7 +186,7 @@ static void look_at_module(const struct epf_conf *conf, const char *path)
 
 static void describe(const struct epf_conf *conf, const char *library)
 {
-	const char *nic = epf_conf_key(EPF_CONF_ID_nic)->words[conf->nic];
+	const char *nic = epf_conf_nic(conf);
 
 	fprintf(given.is_dry ? stdout : stderr,
 		"%s: %s serves modules named %s%s, built with NVSHMEM 3.4.5 or 3.5 (3.5.1, 3.5.19, 3.5.21), by %s%s, nic=%s; heap of %llu MiB in %s memory\n",

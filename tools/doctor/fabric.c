@@ -102,12 +102,17 @@ static uint64_t now(void *arg)
 	return epf_now_ns();
 }
 
-static void check_one_nic(struct doctor *d, const char *name)
+static void check_nic(struct doctor *d)
 {
+	const char *name = epf_conf_nic(&d->conf);
 	const struct epf_nic_ops *ops = epf_nic_find(name);
 	struct epf_nic_caps caps;
 	struct epf_nic *nic;
 
+	if (d->is_recorded) {
+		doctor_say(d, DOCTOR_SKIP, NULL, "a recorded machine has no NIC to open");
+		return;
+	}
 	/* The error has its remedy inside. */
 	if (ops->open(&d->conf, now, NULL, &nic)) {
 		doctor_say(d, DOCTOR_FAIL, NULL, "nic %s cannot be opened: %s", name,
@@ -118,21 +123,6 @@ static void check_one_nic(struct doctor *d, const char *name)
 	doctor_say(d, DOCTOR_OK, NULL, "nic %s opens: %s, %u lanes at most", name,
 		   caps.ordered ? "ordered" : "unordered", caps.max_lanes);
 	nic->ops->close(nic);
-}
-
-static void check_nic(struct doctor *d)
-{
-	if (d->is_recorded) {
-		doctor_say(d, DOCTOR_SKIP, NULL, "a recorded machine has no NIC to open");
-		return;
-	}
-	if (d->conf.nic != EPF_CONF_NIC_AUTO) {
-		check_one_nic(d, epf_conf_key(EPF_CONF_ID_nic)->words[d->conf.nic]);
-		return;
-	}
-	/* What jobs get where there is no RDMA: on one host, and on several. */
-	check_one_nic(d, "emu");
-	check_one_nic(d, "tcp");
 }
 
 static void check_daemon(struct doctor *d, const char *dir, const char *socket)
