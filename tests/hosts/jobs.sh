@@ -21,8 +21,8 @@ ONLY=("$@")
 SMALL=(--tokens 32 --hidden 512 --experts 24 --topk 4 --quiet)
 # Long enough for a fault in the middle; a job of this size takes some seconds.
 LONG=(--tokens 128 --hidden 1024 --experts 24 --topk 4 --rounds 64)
-# What "within 3 s" needs: a host that says nothing is given up after these.
-SOON=(EPF_TCP_TIMEOUT=1s EPF_PEER_TIMEOUT=1s EPF_PEER_SILENCE=1500ms)
+# What "within 3 s" needs: a host that says nothing is given up after these. TCP keepalives go out once a second, so a tcp-timeout of 1 s loses idle connections too.
+SOON=(EPF_TCP_TIMEOUT=1500ms EPF_PEER_TIMEOUT=1s EPF_PEER_SILENCE=1500ms)
 # For faults that a job survives: no deadline of the product may end it on a slow machine.
 PATIENT=(EPF_PEER_TIMEOUT=60s EPF_PEER_SILENCE=0 EPF_TCP_TIMEOUT=60s)
 
