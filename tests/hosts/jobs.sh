@@ -358,7 +358,7 @@ cable_replugged()
 # Two cables, one of which is pulled: its traffic goes over the other one, and comes back when it is plugged again.
 one_of_two_cables()
 {
-	ENVIRONMENT=(EPF_LOG=info EPF_SOCKET_IFNAME=eth1,eth2 EPF_TCP_TIMEOUT=3s EPF_PEER_TIMEOUT=60s EPF_PEER_SILENCE=0)
+	ENVIRONMENT=(EPF_LOG=info "EPF_SOCKET_IFNAME=eth1,eth2" EPF_TCP_TIMEOUT=3s EPF_PEER_TIMEOUT=60s EPF_PEER_SILENCE=0)
 	start_ranks 2 ep-bench moe --launched "${LONG[@]}"
 	await "$OUT/rank.0" 'round 3 of' "${PIDS[0]}" || return 1
 	bed_unplug beta 2
