@@ -60,6 +60,11 @@ int epf_boot_job_key(struct epf_boot *boot, const char *label, uint8_t key[EPF_B
 	return boot->ops->job_key(boot, label, key);
 }
 
+int epf_boot_route(struct epf_boot *boot, char host[EPF_BOOT_ADDRESS_MAX], bool *is_secret)
+{
+	return boot->ops->route(boot, host, EPF_BOOT_ADDRESS_MAX, is_secret);
+}
+
 int epf_boot_local_post(struct epf_boot *boot, const void *mine, size_t len)
 {
 	int rc = epf_boot_check_blob(boot, mine, len);

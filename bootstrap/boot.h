@@ -120,6 +120,13 @@ int epf_boot_check(struct epf_boot *boot);
  */
 int epf_boot_job_key(struct epf_boot *boot, const char *label, uint8_t key[EPF_BOOT_KEY_BYTES]);
 
+/**
+ * epf_boot_route() - how the others reach this rank's host.
+ * @host: set to its address on the way to the rendezvous, without a port; empty when that does not say.
+ * @is_secret: set to whether the job has a secret, so that a job key is worth anything.
+ */
+int epf_boot_route(struct epf_boot *boot, char host[EPF_BOOT_ADDRESS_MAX], bool *is_secret);
+
 /* epf_boot_free_blobs() - give an allgather's result back; NULL is fine. */
 void epf_boot_free_blobs(struct epf_blob *all);
 

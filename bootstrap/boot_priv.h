@@ -19,6 +19,7 @@ struct epf_boot_ops {
 	int (*post)(struct epf_boot *b, const void *mine, size_t len);
 	int (*collect)(struct epf_boot *b, struct epf_blob **all);
 	int (*job_key)(struct epf_boot *b, const char *label, uint8_t key[EPF_BOOT_KEY_BYTES]);
+	int (*route)(struct epf_boot *b, char *host, size_t size, bool *is_secret);
 	void (*close)(struct epf_boot *b);
 };
 

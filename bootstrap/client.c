@@ -394,4 +394,5 @@ const struct epf_boot_ops tcp_ops = {
 	.collect = tcp_no_collect,
 	.job_key = tcp_job_key,
 	.post = tcp_no_post,
+	.route = tcp_route,
 };

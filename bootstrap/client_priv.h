@@ -55,6 +55,9 @@ int tcp_receive(struct tcp_boot *t, uint64_t wait_ns, struct epf_wire_msg *msg);
 int tcp_send(struct tcp_boot *t, enum epf_wire_type type, const void *payload, size_t len,
 	     uint64_t wait_ns);
 
+/* tcp_route() - epf_boot_route() of a rank that came by TCP. */
+int tcp_route(struct epf_boot *b, char *host, size_t size, bool *is_secret);
+
 /* tcp_free() - close and free, with the server that this rank hosts; no farewell. */
 void tcp_free(struct tcp_boot *t);
 

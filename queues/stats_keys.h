@@ -131,6 +131,7 @@ EPF_ROW(NIC, PACKETS_REORDERED,     "packets_reordered",    "packets",  COUNTER,
 EPF_ROW(NIC, RETRANSMITS,           "retransmits",          "packets",  COUNTER, "", "Packets sent again.")
 EPF_ROW(NIC, RNR_EVENTS,            "rnr_events",           "times",    COUNTER, "", "Receiver-not-ready events; none by design.")
 EPF_ROW(NIC, ERRORS,                "errors",               "times",    COUNTER, "", "Errors that the device reported.")
+EPF_ROW(NIC, STRANGERS,             "strangers",            "times",    COUNTER, "", "Connections that were closed because they did not prove the job's key.")
 EPF_END(NIC)
 
 EPF_CLASS(JOB, "job", "One job, as one engine core sees it: how much of it there is, and how much of that has blocks here.", "core=num job=text")

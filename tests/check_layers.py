@@ -32,6 +32,7 @@ MAY_INCLUDE = {
     "fabric/nic/null": NIC,
     "fabric/nic/emu": NIC + ["fabric/gpu"],
     "fabric/nic/rails": NIC + ["fabric/place"],
+    "fabric/nic/tcp": NIC + ["fabric/nic/rails", "bootstrap"],
     "fabric/nic/rdma": NIC + ["fabric/gpu", "fabric/place"],
     "fabric/nic/verbs": RDMA,
     "fabric/nic/efa": RDMA,

@@ -6,7 +6,7 @@
 # stage rxe is in tests/stages_rxe.sh.
 
 # shellcheck disable=SC2034
-STAGES=(format static layers build headers hot docs unit prop proc rxe hooks asan tsan fuzz demo package bench)
+STAGES=(format static layers build headers hot docs unit prop proc rxe hosts hooks asan tsan fuzz demo package bench)
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
 JOBS=$(nproc)
@@ -321,6 +321,28 @@ stage_package()
 			fail "package $name" "${detail:-no result; see $log}"
 		fi
 	done < <(expected package)
+}
+
+# Jobs on hosts made of namespaces; tests/expected.txt lists the cases. Never run again: no case is judged by its time.
+stage_hosts()
+{
+	local log=$LOGS/hosts.log name rc
+	check "compile the release program" build_release || return 0
+	"$ROOT/tests/hosts/jobs.sh" "$BUILD_ROOT/$RELEASE" "$LOGS" >"$log" 2>&1
+	rc=$?
+	sed -n 's/^# /        | /p' "$log"
+	while read -r name; do
+		if grep -qx "ok $name" "$log"; then
+			pass "hosts $name"
+		elif grep -q "^skip $name: " "$log"; then
+			skip "hosts $name" "$(sed -n "s/^skip $name: //p" "$log")"
+		elif [ "$rc" = 77 ]; then
+			skip "hosts $name" "$(tail -n 1 "$log")"
+		else
+			sed -n "/^    | /{H;d}; /^FAIL $name: /{x;p}; s/.*//; h" "$log" | sed '/^$/d'
+			fail "hosts $name" "$(grep "^FAIL $name: " "$log" | sed "s/^FAIL $name: //" | grep . || echo "no result; see $log")"
+		fi
+	done < <(expected hosts)
 }
 
 # Each hook breaks the engine in one way; the suite passes only if each is caught within 20 seeds.

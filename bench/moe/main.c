@@ -9,6 +9,7 @@
 #include "bench/common/world.h"
 #include "bench/moe/moe.h"
 
+#include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
 
 #include <errno.h>
@@ -68,7 +69,8 @@ static int run_processes(struct parent *p, int argc, char **argv)
 	return p->o->service ? bench_daemons_run(&d, &s) : bench_spawn_run(&s);
 }
 
-static void local_progress(void *arg, struct moe_job *job, uint32_t round, unsigned phase)
+/* Of the ranks of this process: with --launched, those of others may be a little behind. */
+static void own_progress(void *arg, struct moe_job *job, uint32_t round, unsigned phase)
 {
 	say(arg, round, phase);
 }
@@ -124,8 +126,12 @@ static void say_start(const struct moe_opts *o)
 	if (!o->quiet)
 		fprintf(stderr,
 			"ep-bench moe: %" PRIu64 " ranks %s on %" PRIu64 " nodes%s, routing %s\n",
-			o->ranks, o->local ? "in one process" : "as processes", o->nodes,
-			o->service ? " with a daemon each" : "", moe_routing_name(o->routing));
+			o->ranks,
+			o->local      ? "in one process"
+			: o->launched ? "of a launcher"
+				      : "as processes",
+			o->nodes, o->service ? " with a daemon each" : "",
+			moe_routing_name(o->routing));
 }
 
 /* Embedded first, then the same through daemons. */
@@ -151,19 +157,33 @@ static int run_both(struct moe_opts *o, int argc, char **argv)
 	return err;
 }
 
+static int run_launched(struct moe_opts *o, struct parent *p)
+{
+	int err;
+
+	if (!o->place.rank)
+		say_start(o);
+	err = moe_launched_run(o, own_progress, p);
+	epf_boot_close(o->place.boot);
+	return err;
+}
+
 int bench_moe(int argc, char **argv)
 {
 	struct moe_opts o;
 	struct parent p = { .o = &o, .start_ns = epf_now_ns() };
 	int err;
 
-	if (moe_opts_parse(argc, argv, &o) || check_memory(&o))
+	if (moe_opts_parse(argc, argv, &o) || (!o.launched && check_memory(&o))) {
+		epf_boot_close(o.place.boot);
 		return BENCH_USAGE;
+	}
+	if (o.launched)
+		return run_launched(&o, &p);
 	if (o.both)
 		return run_both(&o, argc, argv);
 	say_start(&o);
-	err = o.local ? moe_local_run(&o, local_progress, &p, &p.sum)
-		      : run_processes(&p, argc, argv);
+	err = o.local ? moe_local_run(&o, own_progress, &p, &p.sum) : run_processes(&p, argc, argv);
 	if (err)
 		return BENCH_WRONG;
 	return moe_report(&o, &p.sum, (double)(epf_now_ns() - p.start_ns) / 1e9);

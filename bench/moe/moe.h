@@ -6,6 +6,7 @@
 #ifndef EPF_BENCH_MOE_H
 #define EPF_BENCH_MOE_H
 
+#include "bench/common/launched.h"
 #include "fabric/client/epf.h"
 #include "kernels/host/gate.h"
 #include "kernels/host/moe.h"
@@ -46,16 +47,22 @@ struct moe_opts {
 	uint64_t timeout_s;
 	bool json;
 	bool local;
-	bool service;               /* ranks use daemons, one a node */
-	bool both;                  /* embedded, then through daemons */
-	const char *fabric_program; /* of the daemons; NULL: beside this one */
+	bool service;                /* ranks use daemons, one a node */
+	bool both;                   /* embedded, then through daemons */
+	bool launched;               /* this process is one rank of a launcher's job */
+	struct bench_launched place; /* with launched: which; its boot is open */
+	const char *fabric_program;  /* of the daemons; NULL: beside this one */
 	bool quiet;
 	const char *setting[MOE_SETTINGS_MAX + 1]; /* "name=value", NULL-terminated */
 	uint32_t settings;
 	char text[8][64]; /* storage of settings made from options */
+	char nic[64];     /* the setting that --nic stands for */
 };
 
-/* opts.c: reads and checks; returns 0, or BENCH_USAGE after one line of complaint. */
+/*
+ * opts.c: reads and checks; returns 0, or BENCH_USAGE after one line of complaint. With --launched it meets the other ranks, whose number and nodes the
+ * checks need; the caller closes o->place.boot, also after an error.
+ */
 int moe_opts_parse(int argc, char **argv, struct moe_opts *o);
 const char *moe_routing_name(enum moe_routing r);
 /* The configuration of one rank's kernel. node_of stays the caller's. */
@@ -182,6 +189,20 @@ struct moe_job {
 	struct moe_result result;
 };
 
+typedef void (*moe_progress)(void *arg, struct moe_job *job, uint32_t round, unsigned phase);
+
+/* rank.c: the barrier of a job with one rank in each process. */
+int moe_process_barrier(struct moe_job *job);
+
+/*
+ * rank.c: a rank process, from opening the fabric to closing it. done: called after the last round with every rank still there, for the results. Returns 0
+ * or -errno after a complaint.
+ */
+int moe_rank_run(struct moe_job *job, struct epf_boot *boot, int (*done)(struct moe_job *job));
+
+/* launched.c: runs this process's rank of a launcher's job; rank 0 reports. Returns the exit code. */
+int moe_launched_run(struct moe_opts *o, moe_progress progress, void *arg);
+
 /* Opens kernels on ranks whose ep is open, before the join. Complains. */
 int moe_job_open(struct moe_job *job);
 /* Runs all rounds with all checks. Return: 0 also when something was wrong (see result). */
@@ -206,7 +227,6 @@ void moe_check_poison(struct moe_job *job, struct moe_rank *r, struct moe_phase 
  * local.c: runs everything inside this process. Return 0 also when something was wrong.
  * progress: NULL, or called after each phase, before its results are looked at.
  */
-typedef void (*moe_progress)(void *arg, struct moe_job *job, uint32_t round, unsigned phase);
 int moe_local_run(const struct moe_opts *o, moe_progress progress, void *arg,
 		  struct moe_result *out);
 

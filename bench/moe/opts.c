@@ -35,9 +35,11 @@ enum {
 	O_TIMEOUT,
 	O_JSON,
 	O_SET,
+	O_NIC,
 	O_LOCAL,
 	O_SERVICE,
 	O_BOTH,
+	O_LAUNCHED,
 	O_PROGRAM,
 	O_QUIET,
 };
@@ -67,6 +69,7 @@ static const struct argp_option options[] = {
 	  "dispatch and combine so often; times are of the later ones (2)", 0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of the whole run (300)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object, see bench/README.md", 0 },
+	{ "nic", O_NIC, "NAME", 0, "kind of NIC: short for --set nic=NAME", 0 },
 	{ "set", O_SET, "[NODE:]NAME=VALUE", 0,
 	  "any option of the fabric, of all nodes or one, see ep-fabric config; may be repeated",
 	  0 },
@@ -75,6 +78,9 @@ static const struct argp_option options[] = {
 	  "ranks use ep-fabric daemons, one a node, which are started and ended here", 0 },
 	{ "both", O_BOTH, NULL, 0,
 	  "the job twice, embedded and then with daemons, both in one table", 0 },
+	{ "launched", O_LAUNCHED, NULL, 0,
+	  "this process is one rank of a job started by ep-fabric launch, torchrun, srun or mpirun, which say how many ranks and nodes there are; rank 0 reports",
+	  0 },
 	{ "fabric-program", O_PROGRAM, "PATH", 0,
 	  "ep-fabric of the daemons (the one beside ep-bench)", 0 },
 	{ "quiet", O_QUIET, NULL, 0, "no progress lines", 0 },
@@ -170,6 +176,9 @@ static int parse_flag(int key, char *arg, struct moe_opts *o)
 	case O_BOTH:
 		o->both = true;
 		return 0;
+	case O_LAUNCHED:
+		o->launched = true;
+		return 0;
 	case O_PROGRAM:
 		o->fabric_program = arg;
 		return 0;
@@ -197,6 +206,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return bench_probability("--drop", arg, &o->drop) ? EINVAL : 0;
 	case O_UNSELECTED:
 		return bench_probability("--unselected", arg, &o->unselected) ? EINVAL : 0;
+	case O_NIC:
+		snprintf(o->nic, sizeof(o->nic), "nic=%s", arg);
+		arg = o->nic;
+		__attribute__((fallthrough));
 	case O_SET:
 		return bench_setting_add(o->setting, &o->settings, MOE_SETTINGS_MAX - 8, arg)
 			       ? EINVAL
@@ -205,6 +218,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_LOCAL:
 	case O_SERVICE:
 	case O_BOTH:
+	case O_LAUNCHED:
 	case O_PROGRAM:
 	case O_QUIET:
 		return parse_flag(key, arg, o);
@@ -233,9 +247,20 @@ static bool allows_groups(const struct moe_opts *o)
 /* Reports once where the engines run. */
 static int check_place(const struct moe_opts *o)
 {
-	if (o->local + o->service + o->both > 1) {
+	if (o->local + o->service + o->both + o->launched > 1) {
 		bench_complain("--%s is given, must not be together with --%s",
-			       o->local ? "local" : "service", o->both ? "both" : "service");
+			       o->local     ? "local"
+			       : o->service ? "service"
+					    : "both",
+			       o->launched ? "launched"
+			       : o->both   ? "both"
+					   : "service");
+		return -EINVAL;
+	}
+	if (o->launched && (o->ranks || o->nodes)) {
+		bench_complain(
+			"--%s is given, must not be together with --launched: the launcher says how many",
+			o->ranks ? "ranks" : "nodes");
 		return -EINVAL;
 	}
 	if (o->fabric_program && !o->service && !o->both) {
@@ -250,11 +275,24 @@ static int check_place(const struct moe_opts *o)
 	return 0;
 }
 
+/* Ranks and nodes: what was given, or what the launcher has made. */
+static int set_size(struct moe_opts *o)
+{
+	if (o->launched) {
+		int err = bench_launched_meet(bench_rank_limit_ns(o->timeout_s), &o->place);
+
+		o->ranks = o->place.ranks;
+		o->nodes = o->place.nodes;
+		return err;
+	}
+	o->ranks = o->ranks ? o->ranks : 8;
+	o->nodes = o->nodes ? o->nodes : 2;
+	return 0;
+}
+
 /* What no single option's range can say. */
 static int check_together(struct moe_opts *o)
 {
-	if (check_place(o))
-		return -EINVAL;
 	if (o->nodes > o->ranks) {
 		bench_complain("--nodes is %llu, must be from 1 to --ranks (%llu)",
 			       (unsigned long long)o->nodes, (unsigned long long)o->ranks);
@@ -371,8 +409,6 @@ int moe_opts_parse(int argc, char **argv, struct moe_opts *o)
 	};
 
 	memset(o, 0, sizeof(*o));
-	o->ranks = 8;
-	o->nodes = 2;
 	o->tokens = 128;
 	o->hidden = 7168;
 	o->topk = 8;
@@ -381,8 +417,8 @@ int moe_opts_parse(int argc, char **argv, struct moe_opts *o)
 	o->seed = 1;
 	o->rounds = 2;
 	o->timeout_s = 300;
-	if (argp_parse(&argp, argc, argv, 0, NULL, o) || check_together(o) || check_layout(o) ||
-	    bench_settings_check(o->setting, o->nodes))
+	if (argp_parse(&argp, argc, argv, 0, NULL, o) || check_place(o) || set_size(o) ||
+	    check_together(o) || check_layout(o) || bench_settings_check(o->setting, o->nodes))
 		return BENCH_USAGE;
 	make_settings(o);
 	return 0;

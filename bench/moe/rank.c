@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-bench moe-rank: one rank of ep-bench moe as a separate process. Started by the parent only;
- * reports through its pipe.
+ * One rank of ep-bench moe as a separate process, and ep-bench moe-rank, which the parent starts and which reports through
+ * its pipe. launched.c runs the same rank for a launcher.
  */
 #include "bench/common/bench.h"
 #include "bench/common/daemons.h"
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int process_barrier(struct moe_job *job)
+int moe_process_barrier(struct moe_job *job)
 {
 	return epf_barrier(job->rank[0].ep);
 }
@@ -36,7 +36,8 @@ static int open_fabric(const struct moe_opts *o, uint32_t node, struct epf **out
 
 	snprintf(node_text, sizeof(node_text), "node=%u", node);
 	n = bench_settings_of(o->setting, node, list);
-	list[n++] = node_text;
+	if (!o->launched) /* there, nodes are hosts */
+		list[n++] = node_text;
 	if (!bench_daemons_setting(node, service_text, sizeof(service_text)))
 		list[n++] = service_text;
 	list[n] = NULL;
@@ -73,8 +74,9 @@ static uint64_t daemon_bytes(const struct moe_job *job, const struct moe_rank *r
 	return r->counted ? 0 : bench_daemons_held(job->data.node_of[r->rank]);
 }
 
-static int run(struct moe_job *job, struct moe_rank *r, struct epf_boot *boot)
+int moe_rank_run(struct moe_job *job, struct epf_boot *boot, int (*done)(struct moe_job *job))
 {
+	struct moe_rank *r = &job->rank[0];
 	int err = open_fabric(job->opts, job->data.node_of[r->rank], &r->ep);
 
 	if (!err)
@@ -92,10 +94,16 @@ static int run(struct moe_job *job, struct moe_rank *r, struct epf_boot *boot)
 	if (!err)
 		err = epf_barrier(r->ep); /* nobody leaves while others still work */
 	if (!err)
-		bench_child_send(BENCH_MSG_RESULT, 0, 0, &job->result, sizeof(job->result));
+		err = done(job);
 	moe_job_close(job);
 	epf_close(r->ep);
 	return err;
+}
+
+static int send_result(struct moe_job *job)
+{
+	bench_child_send(BENCH_MSG_RESULT, 0, 0, &job->result, sizeof(job->result));
+	return 0;
 }
 
 int bench_moe_rank(int argc, char **argv)
@@ -105,7 +113,7 @@ int bench_moe_rank(int argc, char **argv)
 	struct moe_job job = { .opts = &o,
 			       .rank = &r,
 			       .ranks = 1,
-			       .barrier = process_barrier,
+			       .barrier = moe_process_barrier,
 			       .progress = tell_progress };
 	struct epf_boot *boot = NULL;
 	uint32_t ranks;
@@ -120,7 +128,7 @@ int bench_moe_rank(int argc, char **argv)
 		bench_complain("EPF_RANK %u of EPF_WORLD_SIZE %u does not fit --ranks", r.rank,
 			       ranks);
 		err = BENCH_USAGE;
-	} else if (moe_data_init(&job.data, &o) || run(&job, &r, boot)) {
+	} else if (moe_data_init(&job.data, &o) || moe_rank_run(&job, boot, send_result)) {
 		err = BENCH_WRONG;
 	}
 	epf_boot_close(boot);

@@ -254,6 +254,9 @@ int epf_conf_stats_dir(const struct epf_conf *conf, char *buf, size_t size);
  */
 int epf_conf_print(FILE *out, const struct epf_conf *conf, unsigned int flags, bool json);
 
+/* epf_conf_nic() - the kind of NIC by name; auto, which only a rank resolves (client/choose_nic.c), is the software NIC. */
+const char *epf_conf_nic(const struct epf_conf *conf);
+
 /**
  * epf_conf_argp - all rows as options, and --config, to be a child of a tool's own argp.
  *

@@ -49,10 +49,12 @@
 
 /* clang-format off */
 EPF_ENUM(nic)
+EPF_NAME(NIC, AUTO,      "auto")
 EPF_NAME(NIC, EMU,       "emu")
 EPF_NAME(NIC, NULL,      "null")
 EPF_NAME(NIC, VERBS,     "verbs")
 EPF_NAME(NIC, EFA,       "efa")
+EPF_NAME(NIC, TCP,       "tcp")
 EPF_ENUM_END(nic)
 EPF_ENUM(idle)
 EPF_NAME(IDLE, SPIN,     "spin")
@@ -100,10 +102,13 @@ K(job_weight,           "job-weight",           UINT,   "1",     1, 255, BASIC, 
 
 G(BOOT, "Rendezvous")
 K(rendezvous,           "rendezvous",           STRING, "",      3, 300, BASIC, "", "Where ranks meet, as host:port or [IPv6 address]:port; rank 0 listens there. Empty: from the launcher's variables.")
-K(socket_ifname,        "socket-ifname",        STRING, "",      1, 255, BASIC, "NCCL_SOCKET_IFNAME", "Network interfaces for the rendezvous, as name prefixes with commas; ^ in front excludes, = means the exact name. Empty: the interface that routes to the rendezvous.")
+K(socket_ifname,        "socket-ifname",        STRING, "",      1, 255, BASIC, "NCCL_SOCKET_IFNAME", "Network interfaces for the rendezvous and for nic tcp, which uses each that fits as a link, as name prefixes with commas; ^ in front excludes, = means the exact name. Empty: the interface that routes to the rendezvous.")
 K(secret_file,          "secret-file",          PATH,   "",      1, 4095, BASIC, "", "File with the job's shared secret: the whole file but its last line end. A file that others can read is used with a warning.")
 K(secret,               "secret",               SECRET, "",      16, 4096, BASIC, "", "The job's shared secret, from the environment only. Neither this, secret-file nor EPF_SECRET_FD: the rendezvous listens on loopback only.")
 K(bootstrap_timeout_ns, "bootstrap-timeout",    TIME,   "60s",   1000000, 86400000000000, BASIC, "", "Longest wait for all ranks to meet.")
+
+G(LAUNCH, "Launcher")
+K(launch_rsh,           "launch-rsh",           STRING, "ssh -T", 1, 255, BASIC, "", "Remote shell of ep-fabric launch, as words; host and command are added. none: start only the ranks of this host, where the same command runs on every host and secret-file or EPF_SECRET is given to all.")
 
 G(ENGINE, "Engine")
 K(progress,             "progress",             ENUM(progress), "thread", 0, 0, BASIC, "", "Who runs the engine core: a dedicated thread, or the caller inside its waits.")
@@ -136,9 +141,9 @@ K(gpu_shared_slots,     "gpu-shared-slots",     POW2,   "4096",  64, 65536, EXPE
 K(gpu_timeout_ns,       "gpu-timeout",          TIME,   "10s",   1000000, 86400000000000, BASIC, "", "Deadline of every wait inside a kernel.")
 
 G(NIC, "NIC and flow control")
-K(nic,                  "nic",                  ENUM(nic), "emu", 0, 0, BASIC, "", "Kind of NIC: emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters) or null (completes everything, moves nothing; for measuring).")
+K(nic,                  "nic",                  ENUM(nic), "auto", 0, 0, BASIC, "", "Kind of NIC: auto (in a job of several hosts efa or verbs where such a device is active, else tcp; on one host and in daemons emu), emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters), tcp (sockets, between hosts without RDMA) or null (completes everything, moves nothing; for measuring).")
 K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "NCCL_IB_HCA", "RDMA devices that may be used, as NAME or NAME:PORT, each a prefix; ^ in front takes all others, = makes names exact. emu and null have none. Empty: any whose port is active.")
-K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty.")
+K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty. tcp: the most interfaces, 0: all that socket-ifname names.")
 K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID of an RDMA device; emu and null have none. auto: a routable RoCE v2 one first.")
 K(lanes_per_peer,       "lanes-per-peer",       UINT,   "2",     1, 8, EXPERT, "", "Lanes (queue pairs) to each peer node.")
 K(streams_per_peer,     "streams-per-peer",     UINT,   "512",   16, 8192, EXPERT, "", "Streams (one per ring and per group of counted puts) that each peer rank may open to this rank; at most 8,192 between two daemons.")
@@ -187,6 +192,10 @@ G(EFA, "EFA NIC")
 K(efa_inline,           "efa-inline",           UINT,   "32",    0, 128, EXPERT, "", "Bytes that a work request may carry in itself; devices that have less are given what they have. Up to 32 for messages only; more: writes too, and a lane holds half as many work requests.")
 K(efa_unsolicited,      "efa-unsolicited",      BOOL,   "yes",   0, 1, EXPERT, "", "Where the device can, let writes with immediate arrive without consuming a posted receive.")
 K(efa_flush_wait_ns,    "efa-flush-wait",       TIME,   "200ms", 1000, 60000000000, EXPERT, "", "Wait for the completions of a failed lane before what is outstanding counts as flushed.")
+
+G(TCP, "TCP NIC")
+K(tcp_timeout_ns,       "tcp-timeout",          TIME,   "2s",    100000000, 3600000000000, BASIC, "", "Silence of a peer's host after which a connection to it counts as broken, and the wait for each of its addresses when it is connected to.")
+K(tcp_reset_after,      "tcp-reset-after",      UINT,   "0",     0, 1099511627776, EXPERT, "", "For tests: lanes of the TCP NIC with even numbers reset their connection after so many work requests, and again when they are open again. 0: never.")
 
 G(SERVICE, "Service daemon")
 K(runtime_dir,          "runtime-dir",          PATH,   "",      1, 80, BASIC, "", "Directory of the daemon's socket, INSTANCE.sock; clients that name an instance look there. Empty: the directory of the statistics files.")

@@ -357,3 +357,9 @@ int epf_conf_stats_dir(const struct epf_conf *conf, char *buf, size_t size)
 				"stats-dir: a path of %d bytes is outside 1 .. %zu", n, size - 1);
 	return 0;
 }
+
+const char *epf_conf_nic(const struct epf_conf *conf)
+{
+	return epf_conf_key(EPF_CONF_ID_nic)
+		->words[conf->nic == EPF_CONF_NIC_AUTO ? EPF_CONF_NIC_EMU : conf->nic];
+}

@@ -92,6 +92,7 @@ R(NIC_PEER_ACCESS,     425, EACCES,  "The wire segment of a peer's NIC may not b
 R(NIC_PEER_MODE,       426, EPROTO,  "Two NICs that are to be connected do not fit together.", "use the same release and the same emu-order in all processes")
 R(NIC_REGION,          427, EINVAL,  "A memory region cannot be registered.", "name memory that exists, with a length above 0")
 R(NIC_LINK,            428, ENETDOWN, "The port of a NIC is down.", "bring the link up; a running job opens its lanes again by itself")
+R(NIC_CONNECT,         429, EHOSTUNREACH, "A peer's NIC cannot be connected to.", "the message says what answered; check socket-ifname, firewalls and the secret")
 R(VERBS_ABSENT,        430, ENODEV,  "This build has no verbs NIC.", "build with libibverbs-dev installed")
 R(VERBS_LIBRARY,       431, ENOENT,  "The library for RDMA devices cannot be used.", "install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or libibverbs (Fedora, RHEL)")
 R(VERBS_DEVICE,        432, ENODEV,  "No RDMA device can be used.", "see ibv_devinfo; correct nic-device or verbs-port, or bring the port up")

@@ -15,7 +15,9 @@
 #include "fabric/join/world.h"
 #include "fabric/place/numa.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -92,6 +94,26 @@ static void embedded_close(struct epf *ep)
 	ep->stats = NULL;
 }
 
+/* What the NIC must know before anybody can reach it. */
+static int set_job(struct epf *ep)
+{
+	struct epf_nic_job job = { .route = NULL };
+	char label[sizeof(ep->job) + 16], host[EPF_BOOT_ADDRESS_MAX];
+	bool is_secret = false;
+	int rc;
+
+	snprintf(label, sizeof(label), "lanes of %s", ep->job);
+	rc = epf_boot_job_key(ep->boot, label, job.key);
+	if (!rc)
+		rc = epf_boot_route(ep->boot, host, &is_secret);
+	job.is_secret = is_secret;
+	job.route = host[0] ? host : NULL;
+	if (!rc)
+		rc = ep->ops->set_job(ep->nic, &job);
+	explicit_bzero(job.key, sizeof(job.key));
+	return rc;
+}
+
 /* Round 0: the engine learns the size of the job, and what it says of itself goes to everybody. */
 static int describe_self(struct epf *ep, uint8_t **buf, size_t *len)
 {
@@ -104,7 +126,9 @@ static int describe_self(struct epf *ep, uint8_t **buf, size_t *len)
 		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %u ranks", ep->world);
 	ep->core->ranks[LOCAL].rank = ep->rank;
 	(void)epf_numa_begin(epf_numa_lib(), ep->bind.node, &before);
-	rc = epf_core_set_world(ep->core, ep->world, ep->world, ep->rank, NULL, tokens);
+	rc = set_job(ep);
+	if (!rc)
+		rc = epf_core_set_world(ep->core, ep->world, ep->world, ep->rank, NULL, tokens);
 	epf_numa_end(epf_numa_lib(), &before);
 	if (!rc)
 		rc = epf_world_describe(ep->core, LOCAL, ep->node, tokens, buf, len);

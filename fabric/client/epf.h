@@ -136,8 +136,8 @@ uint32_t epf_nodes(const struct epf *ep);
 
 /*
  * Collective helpers over the bootstrap: every rank passes `bytes` bytes, and `all` receives world * bytes in rank order. They block until all
- * ranks have come, the bootstrap's deadline, epf_abort() or the loss of this rank's daemon; after a failure the bootstrap is unusable.
- * Threads: collective.
+ * ranks have come, the bootstrap's deadline, epf_abort() or the loss of this rank's daemon; epf_barrier() also ends when a rank is lost that is not
+ * masked. After a failure the bootstrap is unusable. Threads: collective.
  */
 int epf_allgather(struct epf *ep, const void *mine, size_t bytes, void *all);
 int epf_barrier(struct epf *ep);

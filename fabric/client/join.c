@@ -27,6 +27,15 @@ enum {
 	LOOKS_LEFT = 20
 };
 
+/* Ranks that are lost only to each other's engines may all be in the barrier, which then ends first. */
+#define BARRIER_LOST_NS 500000000ull
+
+/* A rank in a barrier, and since when it has known of a lost one; 0: it knows of none. */
+struct barrier {
+	struct epf *ep;
+	uint64_t lost_since_ns;
+};
+
 /* Fills in who this rank is in which job: what is not configured comes from the launcher's variables (info keeps the texts). */
 static int find_place(const struct epf *ep, struct epf_rank_info *info, bool need_rendezvous,
 		      struct epf_boot_opts *o)
@@ -137,11 +146,33 @@ int epf_meet_allgather(struct epf *ep, const void *mine, size_t len, struct epf_
 	return first_cause(ep, rc);
 }
 
+/*
+ * The engine hears of a lost node within its deadlines; the rendezvous, if the node is stopped or cut off, only when TCP gives up, or never. A lost rank does not
+ * come to the barrier.
+ */
+static int why_end_barrier(void *arg)
+{
+	struct barrier *b = arg;
+	int rc = why_end(b->ep);
+	uint64_t now;
+
+	if (rc || !epf_joined(b->ep))
+		return rc;
+	rc = epf_wait_lost(b->ep, false);
+	now = epf_now_ns();
+	if (!rc)
+		b->lost_since_ns = 0;
+	else if (!b->lost_since_ns)
+		b->lost_since_ns = now;
+	return rc && now - b->lost_since_ns >= BARRIER_LOST_NS ? rc : 0;
+}
+
 int epf_meet_barrier(struct epf *ep)
 {
+	struct barrier b = { .ep = ep };
 	int rc;
 
-	epf_boot_interrupt(ep->boot, why_end, ep);
+	epf_boot_interrupt(ep->boot, why_end_barrier, &b);
 	rc = epf_boot_barrier(ep->boot);
 	epf_boot_interrupt(ep->boot, NULL, NULL);
 	return first_cause(ep, rc);

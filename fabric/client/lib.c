@@ -4,6 +4,7 @@
  * engine goes through the back-end (backend.h); this file never touches one.
  */
 #define EPF_LOG_COMP "epf"
+#include "fabric/client/choose_nic.h"
 #include "fabric/client/handle.h"
 
 #include "fabric/base/clock.h"
@@ -101,8 +102,10 @@ int epf_open(const struct epf_options *opts, struct epf **out)
 	if (!ep->opts.now)
 		epf_tsc_hz(); /* calibrated here, or the first wait would pay 20 ms for it */
 	ep->now_arg = ep->opts.now_arg;
+	rc = ep->conf.service[0] ? 0 : epf_choose_nic(&ep->conf);
 	ep->nic_name = epf_limits_nic(&ep->conf);
-	rc = ep->be->open(ep);
+	if (!rc)
+		rc = ep->be->open(ep);
 	if (rc) {
 		epf_close(ep);
 		return rc;

@@ -45,7 +45,7 @@ static const struct {
 	NIC_COUNTER(packets_dropped),   NIC_COUNTER(packets_duplicated),
 	NIC_COUNTER(packets_reordered), NIC_COUNTER(retransmits),
 	NIC_COUNTER(rnr_events),        NIC_COUNTER(errors),
-	NIC_COUNTER(doorbells),
+	NIC_COUNTER(doorbells),         NIC_COUNTER(strangers),
 };
 
 /* Names of earlier releases, accepted until the next one. */

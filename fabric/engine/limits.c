@@ -38,7 +38,7 @@ void epf_limits_from_conf(const struct epf_conf *c, struct epf_core_limits *l)
 
 const char *epf_limits_nic(const struct epf_conf *c)
 {
-	return epf_conf_key(EPF_CONF_ID_nic)->words[c->nic];
+	return epf_conf_nic(c);
 }
 
 uint64_t epf_limits_now(void *arg)

@@ -165,6 +165,7 @@ void epf_watch_nic(const struct epf_core *core, struct epf_stats_block *b)
 	epf_stat_set(b, EPF_STAT_NIC_RETRANSMITS, c.retransmits);
 	epf_stat_set(b, EPF_STAT_NIC_RNR_EVENTS, c.rnr_events);
 	epf_stat_set(b, EPF_STAT_NIC_ERRORS, c.errors);
+	epf_stat_set(b, EPF_STAT_NIC_STRANGERS, c.strangers);
 }
 
 void epf_watch_look_at(struct epf_core *core, uint64_t now_ns)

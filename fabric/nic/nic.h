@@ -4,7 +4,8 @@
  *
  * Called by the engine core (fabric/engine/step_hot.c posts and reaps; the rest is slow path) and by the
  * conformance suite (tests/unit/nic/test_nic.c), which every NIC must pass. One thread uses a NIC at a
- * time: there are no locks here. Operations marked HOT never allocate, lock, log or make a system call.
+ * time: there are no locks here. Operations marked HOT never allocate, lock, log or make a system call; those of a NIC
+ * over sockets (tcp) make system calls in post and reap, since the kernel moves the bytes, and none that waits.
  *
  * Words follow the InfiniBand verbs: work request, completion, immediate data, memory region keys
  * (InfiniBand Architecture Specification vol. 1, chapters 9 to 11; ibv_post_send(3), ibv_poll_cq(3)).
@@ -168,7 +169,15 @@ struct epf_nic_counters {
 	uint64_t packets_dropped, packets_duplicated, packets_reordered, retransmits, rnr_events,
 		errors;
 	uint64_t doorbells;
+	uint64_t strangers; /* connections that did not prove the job's key */
 	uint32_t link_up; /* number of links that are up: 0 to caps.links */
+};
+
+/* What a NIC that leaves the machine has to know of its job before it is reached (epf_nic_ops.set_job). */
+struct epf_nic_job {
+	uint8_t key[32]; /* the same at all engines of the job */
+	int is_secret;   /* 0: anybody can make that key, so that nobody may be let in from outside */
+	const char *route; /* this host's address on the way to the others, as text; NULL: not known */
 };
 
 /*
@@ -184,6 +193,9 @@ struct epf_nic_ops {
 	/* Closes it. Lanes and regions still open are closed first. Accepts NULL. Slow. */
 	void (*close)(struct epf_nic *nic);
 	void (*describe)(const struct epf_nic *nic, struct epf_nic_caps *out);
+
+	/* Tells the NIC what it must know of the job. Once, before address() and the first lane; what it names is copied. Slow. */
+	int (*set_job)(struct epf_nic *nic, const struct epf_nic_job *job);
 
 	/* Writes the address peers need to reach this NIC: at most EPF_NIC_ADDR_BYTES; returns its length. Slow. */
 	int (*address)(const struct epf_nic *nic, void *buf, size_t size);
@@ -364,7 +376,7 @@ void epf_nic_rails_revivable(struct epf_nic *nic, const struct epf_rails_again *
 int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
 			 size_t *part_len);
 
-/* The NIC table: "emu", "null", "verbs", "efa". Returns NULL for an unknown name. */
+/* The NIC table: "emu", "null", "verbs", "efa", "tcp". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
@@ -373,5 +385,6 @@ extern const struct epf_nic_ops epf_nic_emu_ops;
 extern const struct epf_nic_ops epf_nic_null_ops;
 extern const struct epf_nic_ops epf_nic_verbs_ops;
 extern const struct epf_nic_ops epf_nic_efa_ops;
+extern const struct epf_nic_ops epf_nic_tcp_ops;
 
 #endif

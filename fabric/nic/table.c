@@ -18,6 +18,7 @@ static const struct epf_nic_ops *const sources[] = {
 	&epf_nic_null_ops,
 	&epf_nic_verbs_ops,
 	&epf_nic_efa_ops,
+	&epf_nic_tcp_ops,
 };
 
 enum { COUNT = sizeof(sources) / sizeof(sources[0]) };
@@ -45,6 +46,11 @@ static void no_describe(const struct epf_nic *nic, struct epf_nic_caps *out)
 static int no_address(const struct epf_nic *nic, void *buf, size_t size)
 {
 	return -EOPNOTSUPP;
+}
+
+static int no_job(struct epf_nic *nic, const struct epf_nic_job *job)
+{
+	return 0;
 }
 
 static int no_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
@@ -190,6 +196,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.open = no_open,
 		.close = no_nic,
 		.describe = no_describe,
+		.set_job = no_job,
 		.address = no_address,
 		.region_register = no_register,
 		.region_register_device = no_register_device,
@@ -231,6 +238,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(open);
 	FILL(close);
 	FILL(describe);
+	FILL(set_job);
 	FILL(address);
 	FILL(region_register);
 	FILL(region_register_device);

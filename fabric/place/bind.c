@@ -161,7 +161,7 @@ static int by_plan(const struct epf_conf *conf, const char *sysfs, int64_t local
 int epf_place_bind(const struct epf_conf *conf, const char *sysfs, int64_t local, uint32_t core,
 		   uint32_t cores, struct epf_place_bind *out)
 {
-	bool has_devices = conf->nic != EPF_CONF_NIC_EMU && conf->nic != EPF_CONF_NIC_NULL;
+	bool has_devices = conf->nic == EPF_CONF_NIC_VERBS || conf->nic == EPF_CONF_NIC_EFA;
 	struct epf_place_bind bind = { .node = -1 };
 	struct epf_conf_cpus list = { 0 };
 	int rc = 0;

@@ -90,7 +90,7 @@ static int take_memory(const struct epf_svc *s, const struct epf_svc_gpu_region 
 		.kind = g->kind, .fd = fd, .bytes = g->whole, .offset = g->offset
 	};
 	const struct epf_copy_ops *ops;
-	int rc, is_emu = s->conf->nic == EPF_CONF_NIC_EMU;
+	int rc, is_emu = s->conf->nic == EPF_CONF_NIC_EMU || s->conf->nic == EPF_CONF_NIC_AUTO;
 
 	if (is_emu == (g->kind == EPF_SVC_GPU_DMABUF))
 		return epf_fail(EPF_R_GPU_REGION,

@@ -73,6 +73,22 @@ static int count_nic(struct epf_svc *s, struct svc_job *job)
 	return rc;
 }
 
+/* Daemons of one job prove the fabric's secret to each other, which its clients do not know. */
+static int set_job(struct epf_svc *s, struct svc_job *job)
+{
+	char label[32 + 2 * sizeof(job->id)] = "lanes of ";
+	struct epf_nic_job mine = { .is_secret = s->auth.has_secret };
+	size_t at = strlen(label);
+	int rc;
+
+	for (size_t i = 0; i < sizeof(job->id); i++)
+		at += (size_t)snprintf(label + at, sizeof(label) - at, "%02x", job->id[i]);
+	epf_auth_job_key(&s->auth, label, mine.key);
+	rc = job->ops->set_job(job->nic, &mine);
+	explicit_bzero(mine.key, sizeof(mine.key));
+	return rc;
+}
+
 static int open_engine(struct epf_svc *s, struct svc_job *job)
 {
 	struct epf_core_config cfg = { .now = epf_limits_now, .max_ranks = job->world };
@@ -91,6 +107,9 @@ static int open_engine(struct epf_svc *s, struct svc_job *job)
 	if (rc)
 		return rc;
 	job->ops = job->nic->ops; /* of several devices as one, say */
+	rc = set_job(s, job);
+	if (rc)
+		return rc;
 	rc = count_nic(s, job);
 	if (rc)
 		return rc;

@@ -24,9 +24,9 @@ def main(root, fabric):
     for name, text, most in ("README.md", page, README_LINES), ("docs/glossary.md", read(root, "docs", "glossary.md"), GLOSSARY_LINES):
         if text.count("\n") > most:
             wrong.append(f"{name}: {text.count(chr(10))} lines, at most {most}")
-    starts = re.findall(r"```\w+\n(.*?)```", page.split("\n## Three ways to start\n")[1].split("\n## ")[0], re.S)
-    if len(starts) != 3 or any(start.count("\n") > QUICK_START_LINES for start in starts):
-        wrong.append(f"README.md: {[start.count(chr(10)) for start in starts]} lines of quick starts; three, of at most {QUICK_START_LINES}")
+    starts = re.findall(r"```\w+\n(.*?)```", page.split("\n## Four ways to start\n")[1].split("\n## ")[0], re.S)
+    if len(starts) != 4 or any(start.count("\n") > QUICK_START_LINES for start in starts):
+        wrong.append(f"README.md: {[start.count(chr(10)) for start in starts]} lines of quick starts; four, of at most {QUICK_START_LINES}")
     output = re.search(r"<!-- demo output: begin -->\n```\n(.*?)```", page, re.S)[1]
     if output.count("\n") > OUTPUT_LINES:
         wrong.append(f"README.md: {output.count(chr(10))} lines of output, at most {OUTPUT_LINES}")

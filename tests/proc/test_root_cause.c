@@ -3,7 +3,7 @@
  * Errors name the rank that failed first. A rank is killed while all others but one are stopped; that one gets the error and exits at
  * once. The others continue one by one, each after the previous one has exited on its error, so each sees more dead ranks. All must name
  * the killed rank: with embedded engines, and with daemons, one of which is stopped as well and so learns of several losses at once.
- * A wait that ends because a peer's engine is stopped names that engine's process.
+ * A wait that ends because a peer's engine is stopped names that engine's process; and so does a barrier, to which a stopped rank never comes.
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -26,6 +26,10 @@ enum { WORLD = 5, VICTIM = 4, NODES = 3, LIMIT_MS = 60000, EXIT_LOST = 3, STOPPE
 
 static const char *const patient[] = { "peer-timeout=1h", PATIENT, NULL };
 static const char *const ticking[] = { "peer-timeout=400ms", PATIENT, NULL }; /* a tick is 50 ms */
+
+static const char *const prompt[] = { "peer-timeout=400ms",   "peer-silence=500ms",
+				      "emu-retry-timeout=1h", "emu-rnr-timeout=1h",
+				      "bootstrap-timeout=1h", NULL };
 
 static struct daemons daemons;
 static struct job job;
@@ -155,6 +159,34 @@ static void stop_one(void **state)
 	job_end(&job);
 }
 
+static void meet(struct job_rank *r)
+{
+	job_rank_enter(r);
+	for (int i = 0; i < 4; i++)
+		JOB_CHECK(r, job_rank_round(r, UINT64_C(1000000) * LIMIT_MS) == 0);
+	if (r->me == 0) {
+		JOB_CHECK(r, job_await(&r->page->words[W_ASK], 1, LIMIT_MS) == 0);
+		job_rank_told(r, epf_barrier(r->ep));
+		job_set(&r->page->words[W_SILENT], 1);
+	}
+	(void)job_await(&r->page->words[W_AWAKE], 1, LIMIT_MS);
+	_exit(EXIT_LOST);
+}
+
+/* The rendezvous cannot know: the stopped rank's connection stands. */
+static void stop_before_a_barrier(void **state)
+{
+	start_job("barrier", 2, prompt, meet, false);
+	assert_int_equal(job_reach(&job, 4, LIMIT_MS), 0);
+	kill(job.pid[1], SIGSTOP);
+	job_set(&job.page->words[W_ASK], 1);
+	assert_int_equal(job_await(&job.page->words[W_SILENT], 1, LIMIT_MS), 0);
+	printf("# %s\n", job.page->rank[0].text);
+	assert_int_equal(job.page->rank[0].rc, -ECONNRESET);
+	assert_non_null(strstr(job.page->rank[0].text, "rank 1 on node "));
+	assert_non_null(strstr(job.page->rank[0].text, "[EPF-409]"));
+}
+
 static int start_daemons(void **state)
 {
 	return daemons_start(&daemons, NODES, ticking);
@@ -193,6 +225,8 @@ int main(void)
 		JOB_CASE(engines_in_the_ranks, kill_and_continue, NULL, NULL, end_job),
 		JOB_CASE(engines_in_daemons, kill_and_continue, 1, start_daemons, stop_daemons),
 		JOB_CASE(a_stopped_rank_is_named, stop_one, NULL, NULL, end_job),
+		JOB_CASE(a_barrier_names_a_stopped_rank, stop_before_a_barrier, NULL, NULL,
+			 end_job),
 		JOB_CASE(a_stopped_daemon_is_named, stop_one, 1, start_daemons, stop_daemons),
 	};
 

@@ -34,27 +34,6 @@ device_of()
 	[ "$1" = alpha ] && echo rxe0 || echo rxe1
 }
 
-# page_commands: NUMBER, HOST, "&" or "-", PATTERN, COMMAND a line, with tabs; lines of one command joined
-page_commands()
-{
-	awk '
-		/^<!-- guest: / {
-			mark = $0; sub(/^<!-- guest: /, "", mark); sub(/ *-->$/, "", mark)
-			at = index(mark, ":"); host = at ? substr(mark, 1, at - 1) : mark
-			pattern = at ? substr(mark, at + 1) : ""; sub(/^ /, "", pattern)
-			bg = sub(/ &$/, "", host) ? "&" : "-"
-			next
-		}
-		/^```sh$/ { inside = 1; text = ""; next }
-		/^```$/ && inside {
-			inside = 0
-			if (host == "") { print "a command without a mark: " text >"/dev/stderr"; exit 1 }
-			printf "%d\t%s\t%s\t%s\t%s\n", ++n, host, bg, pattern == "" ? "." : pattern, text
-			host = ""; next
-		}
-		inside { sub(/\\$/, ""); text = text (text == "" ? "" : " ") $0 }' "$PAGE"
-}
-
 # run_on HOST COMMAND: with that host's environment, which the command may change
 run_on()
 {
@@ -150,7 +129,7 @@ deploy_commands()
 {
 	local number host bg pattern command one ran=0
 	drop_servers
-	page_commands >"$RXE_OUT/deploy.commands" || return 1
+	awk -v mark=guest -f "$HERE/../page_commands.awk" "$PAGE" >"$RXE_OUT/deploy.commands" || return 1
 	while IFS=$'\t' read -r number host bg pattern command <&4; do
 		if [ "$number" -lt "$1" ] || [ "$number" -gt "$2" ] || [ "$host" = no ]; then
 			continue

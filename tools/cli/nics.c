@@ -155,7 +155,7 @@ static void show_failure(struct request *req, const char *name, bool chosen)
 static void show(struct request *req, const char *name)
 {
 	const struct epf_nic_ops *ops = epf_nic_find(name);
-	bool chosen = !strcmp(name, epf_conf_key(EPF_CONF_ID_nic)->words[req->conf.nic]);
+	bool chosen = !strcmp(name, epf_conf_nic(&req->conf));
 	struct epf_nic_caps caps;
 	struct epf_nic *nic;
 

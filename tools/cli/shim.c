@@ -186,12 +186,7 @@ static void look_at_module(const struct epf_conf *conf, const char *path)
 
 static void describe(const struct epf_conf *conf, const char *library)
 {
-	static const char *const nics[] = {
-		[EPF_CONF_NIC_EMU] = "emu",
-		[EPF_CONF_NIC_NULL] = "null",
-		[EPF_CONF_NIC_VERBS] = "verbs",
-		[EPF_CONF_NIC_EFA] = "efa",
-	};
+	const char *nic = epf_conf_nic(conf);
 
 	fprintf(given.is_dry ? stdout : stderr,
 		"%s: %s serves modules named %s%s, built with NVSHMEM 3.4.5 or 3.5 (3.5.1, 3.5.19, 3.5.21), by %s%s, nic=%s; heap of %llu MiB in %s memory\n",
@@ -200,7 +195,7 @@ static void describe(const struct epf_conf *conf, const char *library)
 		given.has_daemon   ? "a private daemon"
 		: conf->service[0] ? "the daemon "
 				   : "an engine in each rank",
-		given.has_daemon ? "" : conf->service, nics[conf->nic],
+		given.has_daemon ? "" : conf->service, nic,
 		(unsigned long long)(conf->shim_heap >> 20), conf->shim_host_heap ? "host" : "GPU");
 }
 
@@ -210,8 +205,8 @@ static void describe(const struct epf_conf *conf, const char *library)
  */
 static void load_kernels_at_once(const struct epf_conf *conf)
 {
-	if (conf->nic != EPF_CONF_NIC_EMU || conf->service[0] || given.has_daemon ||
-	    conf->shim_host_heap || getenv("CUDA_MODULE_LOADING"))
+	if ((conf->nic != EPF_CONF_NIC_EMU && conf->nic != EPF_CONF_NIC_AUTO) || conf->service[0] ||
+	    given.has_daemon || conf->shim_host_heap || getenv("CUDA_MODULE_LOADING"))
 		return;
 	if (!given.is_dry)
 		setenv("CUDA_MODULE_LOADING", "EAGER", 1);

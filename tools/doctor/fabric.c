@@ -104,7 +104,7 @@ static uint64_t now(void *arg)
 
 static void check_nic(struct doctor *d)
 {
-	const char *name = epf_conf_key(EPF_CONF_ID_nic)->words[d->conf.nic];
+	const char *name = epf_conf_nic(&d->conf);
 	const struct epf_nic_ops *ops = epf_nic_find(name);
 	struct epf_nic_caps caps;
 	struct epf_nic *nic;

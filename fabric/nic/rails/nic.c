@@ -2,9 +2,7 @@
 /*
  * Several NICs as one (nic/nic.h: epf_nic_rails_open): lanes are dealt to the children by their number, regions are registered
  * with each, and the address is the list of theirs. Called by NICs whose settings name several devices. Slow path; the data path
- * is data_hot.c. It must never know what kind of NIC its children are.
- *
- * Address, little-endian: 0 u32 "EPFR"  4 u16 version  6 u16 number of parts, then for each part u16 length and its bytes.
+ * is data_hot.c, the list of addresses address.c. It must never know what kind of NIC its children are.
  */
 #include "fabric/nic/rails/rails.h"
 
@@ -15,89 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAGIC = 0x52465045, VERSION = 1, HEADER = 8 };
-
-static void put(uint8_t *at, uint32_t value, unsigned bytes)
+static int rails_set_job(struct epf_nic *nic, const struct epf_nic_job *job)
 {
-	for (unsigned i = 0; i < bytes; i++)
-		at[i] = (uint8_t)(value >> (8 * i));
-}
+	struct epf_rails *r = epf_rails_of(nic);
+	int rc = 0;
 
-static uint32_t get(const uint8_t *at, unsigned bytes)
-{
-	uint32_t value = 0;
-
-	for (unsigned i = 0; i < bytes; i++)
-		value |= (uint32_t)at[i] << (8 * i);
-	return value;
-}
-
-static int damaged(void)
-{
-	return epf_fail(EPF_R_NIC_ADDRESS, "NIC: a damaged list of addresses");
-}
-
-int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
-			 size_t *part_len)
-{
-	const uint8_t *bytes = addr;
-	size_t at = HEADER, n = 0;
-	unsigned parts;
-
-	if (len < HEADER || get(bytes, 4) != MAGIC) {
-		*part = addr;
-		*part_len = len;
-		return 1;
-	}
-	if (get(bytes + 4, 2) != VERSION)
-		return epf_fail(EPF_R_NIC_ADDRESS,
-				"NIC: list of addresses version %u, this release has %d",
-				get(bytes + 4, 2), VERSION);
-	parts = get(bytes + 6, 2);
-	if (parts < 2 || parts > EPF_NIC_LINKS)
-		return damaged();
-	for (unsigned i = 0; i < parts; i++) {
-		if (len - at < 2)
-			return damaged();
-		n = get(bytes + at, 2);
-		at += 2;
-		if (len - at < n)
-			return damaged();
-		if (i == index % parts) {
-			*part = bytes + at;
-			*part_len = n;
-		}
-		at += n;
-	}
-	return at == len ? (int)parts : damaged();
-}
-
-static int rails_address(const struct epf_nic *nic, void *buf, size_t size)
-{
-	const struct epf_rails *r = epf_rails_of(nic);
-	uint8_t *bytes = buf;
-	size_t at = HEADER;
-
-	if (r->n == 1) /* as if it were by itself */
-		return r->ops->address(r->child[0], buf, size);
-	for (uint32_t i = 0; i < r->n; i++) {
-		int rc =
-			size < at + 2
-				? epf_fail(
-					  EPF_R_NIC_ADDRESS,
-					  "NIC: a buffer of %zu bytes is too small for %u addresses",
-					  size, r->n)
-				: r->ops->address(r->child[i], bytes + at + 2, size - at - 2);
-
-		if (rc < 0)
-			return rc;
-		put(bytes + at, (uint32_t)rc, 2);
-		at += 2 + (size_t)rc;
-	}
-	put(bytes, MAGIC, 4);
-	put(bytes + 4, VERSION, 2);
-	put(bytes + 6, r->n, 2);
-	return (int)at;
+	for (uint32_t i = 0; i < r->n && !rc; i++)
+		rc = r->ops->set_job(r->child[i], job);
+	return rc;
 }
 
 static void free_region(struct epf_rails *r, struct epf_rails_region *region)
@@ -376,6 +299,7 @@ static void rails_counters(const struct epf_nic *nic, struct epf_nic_counters *o
 		sum.rnr_events += c.rnr_events;
 		sum.errors += c.errors;
 		sum.doorbells += c.doorbells;
+		sum.strangers += c.strangers;
 		sum.link_up += c.link_up;
 	}
 	*out = sum;
@@ -412,7 +336,8 @@ static void rails_close(struct epf_nic *nic)
 static const struct epf_nic_ops rails_ops = {
 	.close = rails_close,
 	.describe = rails_describe,
-	.address = rails_address,
+	.set_job = rails_set_job,
+	.address = epf_rails_address,
 	.region_register = rails_register,
 	.region_register_device = rails_register_device,
 	.region_deregister = rails_deregister,

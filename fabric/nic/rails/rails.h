@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of several NICs as one (nic/nic.h: epf_nic_rails_open), for nic.c and data_hot.c only. The children share
+ * The inside of several NICs as one (nic/nic.h: epf_nic_rails_open), for the files of this folder only. The children share
  * nothing but the core that uses them and the numbers of lanes, so one that is broken leaves the others as they are.
  */
 #ifndef EPF_FABRIC_NIC_RAILS_RAILS_H
@@ -40,6 +40,9 @@ static inline struct epf_rails *epf_rails_of(const struct epf_nic *nic)
 {
 	return (struct epf_rails *)(uintptr_t)nic;
 }
+
+/* address.c */
+int epf_rails_address(const struct epf_nic *nic, void *buf, size_t size);
 
 /* data_hot.c */
 int epf_rails_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, unsigned n);

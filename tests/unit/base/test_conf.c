@@ -277,7 +277,7 @@ static void defaults_are_the_documented_ones(void **state)
 	assert_int_equal(conf.ring_slots, 4096);
 	assert_int_equal(conf.rank, -1);
 	assert_int_equal(conf.bootstrap_timeout_ns, 60000000000);
-	assert_int_equal(conf.nic, EPF_CONF_NIC_EMU);
+	assert_int_equal(conf.nic, EPF_CONF_NIC_AUTO);
 	assert_int_equal(conf.core_idle, EPF_CONF_IDLE_SLEEP);
 	assert_int_equal(conf.progress, EPF_CONF_PROGRESS_THREAD);
 	assert_int_equal(conf.emu_order, EPF_CONF_ORDER_ORDERED);

@@ -121,11 +121,33 @@ static void our_own_standstill_does_not_count(void **state)
 	core_rig_close(rig);
 }
 
+/* A tick comes with one of every 64 steps; an engine that slept between them while one is due would tick too rarely, and its deadlines would be late. */
+static void a_due_tick_is_not_slept_through(void **state)
+{
+	static const char *const settings[] = { PATIENT, "peer-silence=100ms", NULL };
+	struct core_rig *rig = core_rig_open(settings);
+	struct epf_core *core = rig->core[0];
+	uint64_t sleeps;
+
+	step_for(rig, SILENCE_MS, false);
+	sleeps = epf_stat_get(core->stats, EPF_STAT_CORE_SLEEPS);
+	core->next_tick_ns = epf_now_ns() - 1;
+	for (int i = 0; i < 32; i++)
+		epf_core_sleep(core, 1000);
+	assert_int_equal(epf_stat_get(core->stats, EPF_STAT_CORE_SLEEPS), sleeps);
+	core->next_tick_ns = epf_now_ns() + UINT64_C(3600000000000);
+	for (int i = 0; i < 32; i++)
+		epf_core_sleep(core, 1000);
+	assert_true(epf_stat_get(core->stats, EPF_STAT_CORE_SLEEPS) > sleeps);
+	core_rig_close(rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_engine_that_stops_is_lost),
 		cmocka_unit_test(an_engine_that_stops_at_once_is_lost),
+		cmocka_unit_test(a_due_tick_is_not_slept_through),
 		cmocka_unit_test(silence_may_be_allowed),
 		cmocka_unit_test(who_never_beat_is_not_held_to_it),
 		cmocka_unit_test(our_own_standstill_does_not_count),

@@ -7,6 +7,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/gpu/copy.h"
+#include "fabric/nic/tcp/opts.h"
 
 #ifdef EPF_WITH_VERBS
 # include "fabric/nic/rdma/lib.h"
@@ -47,6 +48,17 @@ static int open_null(const struct epf_emu_opts *tune, int end, uint64_t (*now)(v
 		     struct epf_nic **out)
 {
 	return epf_nic_find("null")->open(NULL, now, arg, out);
+}
+
+/* Over loopback sockets, on the real clock but for its limits of time, which are on the rig's. */
+static int open_tcp(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
+		    struct epf_nic **out)
+{
+	struct epf_tcp_opts opts;
+
+	epf_tcp_opts_defaults(&opts);
+	opts.rnr_timeout_ns = tune->rnr_timeout_ns;
+	return epf_tcp_open(&opts, now, arg, out);
 }
 
 #ifdef EPF_WITH_VERBS
@@ -159,6 +171,7 @@ static const struct nic_kind kinds[] = {
 	{ "emu ordered, host to GPU", 1, 1, 0, 0, 0, 0, 2, open_emu },
 	{ "emu unordered, host to GPU", 0, 1, 0, 0, 0, 0, 2, open_emu_unordered },
 	{ "null", 1, 0, 0, 0, 0, 0, 0, open_null },
+	{ "tcp", 1, 1, 1, 1, 0, 0, 0, open_tcp },
 #ifdef EPF_WITH_VERBS
 	{ "efa", 0, 1, 0, 1, 1, 0, 0, open_efa_posted },
 	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, 0, open_efa_unsolicited },
@@ -178,7 +191,7 @@ const struct nic_kind *nic_rig_kinds(size_t *count)
 
 	*count = 0;
 	for (size_t i = 0; i < KINDS; i++)
-		if ((!kinds[i].real || (devices && *devices)) &&
+		if ((!kinds[i].real || kinds[i].open == open_tcp || (devices && *devices)) &&
 		    (!only || strncmp(kinds[i].name, only, strlen(only)) == 0))
 			chosen[(*count)++] = kinds[i];
 	return chosen;

@@ -224,7 +224,7 @@ class Buffer(HighThroughput):
     def _warn_of_lazy_code(self) -> None:
         """The software NIC copies by calls of the GPU's driver, which stall while another thread's call waits for a kernel that waits for rows."""
         by_nic = [r for r in range(self.group_size) if r != self.rank and not (self._shared and self._shared.peers[r])]
-        if by_nic and os.environ.get("EPF_NIC", "emu") == "emu" and os.environ.get("CUDA_MODULE_LOADING", "LAZY") != "EAGER":
+        if by_nic and os.environ.get("EPF_NIC", "auto") in ("auto", "emu") and os.environ.get("CUDA_MODULE_LOADING", "LAZY") != "EAGER":
             log.warning("the software NIC serves rank%s %s by copies of this process: code that is loaded at its first use while a kernel waits for them "
                         "ends that wait by its timeout only. Set CUDA_MODULE_LOADING=EAGER before the program starts, or use a daemon (EPF_SERVICE)",
                         "s" if len(by_nic) > 1 else "", ", ".join(map(str, by_nic)))

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Receiving: trains are checked as they come, and payload goes from the socket straight into the memory that it is for, after the same checks of key, range and right that a
+ * NIC of its own would make. Called by the core's step, through reap(); makes system calls, never blocks, allocates nothing.
+ *
+ * What arrives together with the descriptors (a lane reads at most EPF_TCP_STAGE bytes ahead, and EPF_TCP_AHEAD behind long payloads) is copied from the
+ * staging memory; the rest is never copied here.
+ */
+#include "fabric/nic/tcp/tcp.h"
+
+#define EPF_LOG_COMP "tcp"
+#include "fabric/base/log.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { PIECES = 32, LONG_PAYLOAD = 8 << 10 };
+
+/* The request that is next here is refused: nothing from it on takes effect. */
+static void refuse(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status)
+{
+	l->tx.nak = (uint8_t)status;
+	l->tx.nak_number = l->rx.taken;
+	l->rx.is_dead = true;
+	t->counters.errors++;
+	epf_warn_ratelimited("lane %u: a request of the peer was refused: %s", l->number,
+			     status == EPF_S_REMOTE_ACCESS
+				     ? "no exported region covers it with that right and key"
+				     : "no receive was posted for too long");
+}
+
+/* ---- a train ---- */
+
+/* Puts each message and each answer to its place, and sums up. */
+static int assign(struct epf_tcp_lane *l)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+	const struct epf_tcp_tx *tx = &l->tx;
+	uint32_t end = 0, read = tx->reads_tail;
+	uint8_t sends = 0;
+
+	for (uint32_t i = 0; i < rx->count; i++) {
+		const struct epf_tcp_desc *d = &rx->descs[i];
+
+		if (d->kind == EPF_TCP_SEND)
+			rx->slots[i] = sends++;
+		if (d->kind == EPF_TCP_BYTES) {
+			if (read == tx->reads_head ||
+			    tx->wrs[tx->reads[read % EPF_TCP_READS] & l->mask].len != d->len)
+				return -EPROTO;
+			rx->slots[i] = (uint8_t)(read++ % EPF_TCP_READS);
+		}
+		end += epf_tcp_payload(d);
+		rx->ends[i] = end;
+	}
+	return 0;
+}
+
+/* Opens the next train if its front is there. 1: it is open; 0: not yet; -EPROTO. */
+static int open_train(struct epf_tcp_lane *l)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+	uint32_t have = rx->end - rx->at;
+	struct epf_tcp_head head;
+
+	if (have < EPF_TCP_HEAD_BYTES)
+		return 0;
+	if (epf_tcp_head_decode(rx->stage + rx->at, &head))
+		return -EPROTO;
+	if (have < EPF_TCP_HEAD_BYTES + head.count * EPF_TCP_DESC_BYTES)
+		return 0;
+	if (epf_tcp_descs_decode(&head, rx->stage + rx->at + EPF_TCP_HEAD_BYTES, rx->descs))
+		return -EPROTO;
+	if ((int32_t)(head.ack - l->tx.acked) < 0 || (int32_t)(l->tx.sent - head.ack) < 0)
+		return -EPROTO;
+	l->tx.acked = head.ack;
+	rx->at += EPF_TCP_HEAD_BYTES + head.count * EPF_TCP_DESC_BYTES;
+	rx->count = head.count;
+	rx->done = rx->bytes = 0;
+	return assign(l) ? -EPROTO : 1;
+}
+
+/* Where the payload of a descriptor goes; NULL: its key, range or right is wrong, or its own memory has gone. */
+static uint8_t *place_of(const struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i)
+{
+	const struct epf_tcp_desc *d = &l->rx.descs[i];
+	const struct epf_wr *wr;
+
+	switch (d->kind) {
+	case EPF_TCP_WRITE:
+	case EPF_TCP_WRITE_IMM:
+		return epf_tcp_covers(t, d->rkey, d->raddr, d->len, EPF_MR_REMOTE_WRITE)
+			       ? (uint8_t *)(uintptr_t)d->raddr
+			       : NULL;
+	case EPF_TCP_SEND:
+		return l->rx.messages[l->rx.slots[i]];
+	default:
+		wr = &l->tx.wrs[l->tx.reads[l->rx.slots[i]] & l->mask];
+		return epf_tcp_covers(t, wr->lkey, wr->laddr, wr->len, 0)
+			       ? (uint8_t *)(uintptr_t)wr->laddr
+			       : NULL;
+	}
+}
+
+static void take_read(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_desc *d)
+{
+	struct epf_tcp_tx *tx = &l->tx;
+
+	if (tx->owed_head - tx->owed_tail == EPF_TCP_READS) {
+		epf_tcp_broken(t, l, "more reads at once than are allowed");
+		return;
+	}
+	tx->owed[tx->owed_head++ % EPF_TCP_READS] = (struct epf_tcp_owed){
+		.raddr = d->raddr, .rkey = d->rkey, .len = d->len, .number = l->rx.taken
+	};
+}
+
+static void take_nak(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_desc *d)
+{
+	if ((int32_t)(d->imm - epf_tcp_complete(l)) < 0 || (int32_t)(d->imm - l->tx.sent) >= 0)
+		epf_tcp_broken(t, l, "it refuses what was not asked");
+	else
+		epf_tcp_fail(t, l, d->imm, d->status);
+}
+
+/* A descriptor whose payload is in place takes effect: 0, or -EAGAIN. */
+static int take_effect(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i,
+		       struct epf_tcp_out *out)
+{
+	const struct epf_tcp_desc *d = &l->rx.descs[i];
+	int rc = 0;
+
+	switch (d->kind) {
+	case EPF_TCP_WRITE_IMM:
+		rc = epf_tcp_arrive(t, l, 0, d->imm, d->len, NULL, out);
+		break;
+	case EPF_TCP_SEND:
+		rc = epf_tcp_arrive(t, l, 1, 0, d->len, l->rx.messages[l->rx.slots[i]], out);
+		break;
+	case EPF_TCP_READ:
+		take_read(t, l, d);
+		break;
+	case EPF_TCP_BYTES:
+		l->tx.reads_tail++;
+		t->counters.bytes_rx += d->len;
+		return 0;
+	case EPF_TCP_NAK:
+		take_nak(t, l, d);
+		return 0;
+	default:
+		break;
+	}
+	if (rc)
+		return rc;
+	l->rx.taken++;
+	l->rx.told_bytes += d->len;
+	t->counters.messages_rx++;
+	t->counters.bytes_rx += epf_tcp_payload(d);
+	return 0;
+}
+
+/* All descriptors whose payload is in place take effect, in order. 1: those did; 0: something has to be waited for. */
+static int settle(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+
+	while (rx->done < rx->count && rx->ends[rx->done] <= rx->bytes && !rx->is_dead) {
+		if (take_effect(t, l, rx->done, out)) {
+			if (!t->receives && !rx->waits) {
+				rx->waits = true;
+				rx->waits_since_ns = t->now(t->now_arg);
+				t->n_waits++;
+				t->counters.rnr_events++;
+			}
+			return 0;
+		}
+		rx->done++;
+	}
+	if (rx->done == rx->count)
+		rx->count = rx->done = rx->bytes = 0;
+	return 1;
+}
+
+/* ---- bytes ---- */
+
+/* Number of the descriptor whose payload comes next. */
+static uint32_t current(const struct epf_tcp_rx *rx)
+{
+	uint32_t i = rx->done;
+
+	while (i < rx->count && rx->ends[i] <= rx->bytes)
+		i++;
+	return i;
+}
+
+/*
+ * The places of payload that comes next, as far as it may be put there. Return: how many pieces. *all: to the end of the train.
+ */
+static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, size_t *bytes,
+		  bool *all)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+	uint32_t i = current(rx), at = rx->bytes;
+	int n = 0;
+
+	*bytes = 0;
+	for (; i < rx->count && n < PIECES; i++) {
+		uint32_t left = rx->ends[i] - at;
+		uint8_t *place;
+
+		if (!left)
+			continue;
+		place = place_of(t, l, i);
+		if (!place)
+			break;
+		v[n++] = (struct iovec){ place + (epf_tcp_payload(&rx->descs[i]) - left), left };
+		*bytes += left;
+		at = rx->ends[i];
+	}
+	*all = i == rx->count;
+	return n;
+}
+
+/* Payload that was read ahead goes to its place. 0: the place is wrong. */
+static int copy_staged(struct epf_tcp *t, struct epf_tcp_lane *l)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+
+	while (rx->at < rx->end && rx->bytes < rx->ends[rx->count - 1]) {
+		uint32_t i = current(rx), left = rx->ends[i] - rx->bytes;
+		uint32_t n = rx->end - rx->at < left ? rx->end - rx->at : left;
+		uint8_t *place = place_of(t, l, i);
+
+		if (!place)
+			return 0;
+		memcpy(place + (epf_tcp_payload(&rx->descs[i]) - left), rx->stage + rx->at, n);
+		rx->at += n;
+		rx->bytes += n;
+	}
+	return 1;
+}
+
+/* The current place is wrong: when all before has taken effect, that is the end. */
+static void refuse_current(struct epf_tcp *t, struct epf_tcp_lane *l)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+	uint32_t i = current(rx);
+
+	if (i != rx->done || i == rx->count)
+		return;
+	if (rx->descs[i].kind == EPF_TCP_BYTES)
+		epf_tcp_fail(t, l, l->tx.reads[rx->slots[i]], EPF_S_LOCAL);
+	else
+		refuse(t, l, EPF_S_REMOTE_ACCESS);
+}
+
+/* One call of recvmsg(). Return: bytes; 0: nothing more now. */
+static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+	struct iovec v[PIECES + 1];
+	struct msghdr msg = { .msg_iov = v };
+	size_t payload, asked;
+	bool all;
+	ssize_t n;
+
+	memmove(rx->stage, rx->stage + rx->at, rx->end - rx->at);
+	rx->end -= rx->at;
+	rx->at = 0;
+	msg.msg_iovlen = (size_t)gather(t, l, v, &payload, &all);
+	asked = payload;
+	if (all) {
+		size_t room = EPF_TCP_STAGE - rx->end;
+
+		if (payload > LONG_PAYLOAD && room > EPF_TCP_AHEAD)
+			room = EPF_TCP_AHEAD;
+		v[msg.msg_iovlen++] = (struct iovec){ rx->stage + rx->end, room };
+		asked += room;
+	}
+	if (!asked)
+		return 0;
+	do
+		n = recvmsg(l->fd, &msg, MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	if (n <= 0) {
+		rx->is_readable = false;
+		if (n == 0)
+			epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, "the peer closed the connection");
+		else if (errno != EAGAIN)
+			epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, strerror(errno));
+		return 0;
+	}
+	/* Less than was asked for: the socket is empty, and its next event comes by itself. */
+	if ((size_t)n < asked && !rx->has_hung_up)
+		rx->is_readable = false;
+	rx->bytes += (uint32_t)((size_t)n < payload ? (size_t)n : payload);
+	rx->end += (uint32_t)((size_t)n > payload ? (size_t)n - payload : 0);
+	return (size_t)n;
+}
+
+/* Nothing takes effect any more: what comes is thrown away, so that the end of the stream is seen. */
+static void discard(struct epf_tcp *t, struct epf_tcp_lane *l)
+{
+	ssize_t n = recv(l->fd, l->rx.stage, EPF_TCP_STAGE, MSG_DONTWAIT);
+
+	if (n < 0 && errno == EAGAIN)
+		l->rx.is_readable = false;
+	else if (n <= 0 && errno != EINTR)
+		epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, NULL);
+}
+
+/* Moves on with what is there. 1: did; 0: bytes are needed; -EAGAIN: something else is. */
+static int advance(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+	int rc;
+
+	if (!rx->count) {
+		rc = open_train(l);
+		if (rc < 0)
+			epf_tcp_broken(t, l, "what it sends is no train");
+		return rc < 0 ? -EAGAIN : rc;
+	}
+	if (!settle(t, l, out))
+		return -EAGAIN;
+	if (!rx->count || rx->is_dead)
+		return 1;
+	if (!place_of(t, l, current(rx))) {
+		refuse_current(t, l);
+		return -EAGAIN;
+	}
+	if (rx->at == rx->end)
+		return 0;
+	copy_staged(t, l);
+	return 1;
+}
+
+int epf_tcp_can_advance(const struct epf_tcp *t, const struct epf_tcp_lane *l)
+{
+	const struct epf_tcp_rx *rx = &l->rx;
+
+	/* A descriptor whose payload is in place did not take effect: there was no room to report it. */
+	return rx->count && !rx->is_dead && rx->ends[rx->done] <= rx->bytes;
+}
+
+void epf_tcp_receive(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
+{
+	uint64_t budget = EPF_TCP_RX_BUDGET >> t->nic.pace;
+
+	while (l->fd >= 0 && !t->is_down) {
+		size_t n;
+		int rc;
+
+		if (l->rx.is_dead) {
+			if (l->rx.is_readable)
+				discard(t, l);
+			return;
+		}
+		rc = advance(t, l, out);
+		if (rc < 0)
+			return;
+		if (rc > 0)
+			continue;
+		if (!l->rx.is_readable || !budget)
+			return;
+		n = receive(t, l);
+		if (!n)
+			return;
+		budget -= n < budget ? n : budget;
+	}
+}
