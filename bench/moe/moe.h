@@ -53,7 +53,7 @@ struct moe_opts {
 	const char *setting[MOE_SETTINGS_MAX + 1]; /* "name=value", NULL-terminated */
 	uint32_t settings;
 	char text[8][64]; /* storage of settings made from options */
-	char nic[64]; /* the setting that --nic stands for */
+	char nic[64];     /* the setting that --nic stands for */
 };
 
 /* opts.c: reads and checks; returns 0, or BENCH_USAGE after one line of complaint. */
