@@ -170,14 +170,15 @@ struct epf_nic_counters {
 		errors;
 	uint64_t doorbells;
 	uint64_t strangers; /* connections that did not prove the job's key */
-	uint32_t link_up; /* number of links that are up: 0 to caps.links */
+	uint32_t link_up;   /* number of links that are up: 0 to caps.links */
 };
 
 /* What a NIC that leaves the machine has to know of its job before it is reached (epf_nic_ops.set_job). */
 struct epf_nic_job {
 	uint8_t key[32]; /* the same at all engines of the job */
-	int is_secret;   /* 0: anybody can make that key, so that nobody may be let in from outside */
-	const char *route; /* this host's address on the way to the others, as text; NULL: not known */
+	int is_secret; /* 0: anybody can make that key, so that nobody may be let in from outside */
+	const char
+		*route; /* this host's address on the way to the others, as text; NULL: not known */
 };
 
 /*
