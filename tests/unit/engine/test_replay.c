@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a replay (fabric/engine/replay.c) moves from a failed lane to another one: every entry once, in order, with its counts, bytes and
+ * inline payload; events count on the lane that carries them now, against the receives that the peer has there. On the null NIC, which
+ * holds what it was given until the lane has failed.
+ */
+#include "tests/unit/engine/null_rig.h"
+
+#include "fabric/base/err.h"
+#include "fabric/engine/lane_hot.h"
+#include "fabric/engine/recovery.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PEER = 2, PUTS = 3, SIGNALS = 4, BYTES = 64 };
+
+static struct epf_node *peer_node(struct null_rig *rig)
+{
+	return &rig->core->nodes[1];
+}
+
+/* The lane that the ring's stream to PEER is bound to, and the other one. */
+static struct epf_lane *lane_of(struct null_rig *rig, bool other)
+{
+	struct epf_ring_state *ring = rig->core->rings[rig->rank[0].ring_id];
+	struct epf_lane *lane = &rig->core->lanes[rig->core->streams[ring->streams[PEER]].lane];
+
+	return other ? &rig->core->lanes[2 * NULL_LANES + NULL_LANES - 1 - lane->id] : lane;
+}
+
+static void push(struct null_rig *rig, const struct epf_op *op)
+{
+	struct epf_cmd two[2];
+
+	epf_op_pack_wide(op, two);
+	assert_true(epf_ring_push_wide(&rig->rank[0].ring, two));
+	epf_core_step(rig->core);
+}
+
+static void put(struct null_rig *rig)
+{
+	const struct epf_op op = { .op = EPF_OP_PUT, .rank = PEER, .length = BYTES };
+
+	push(rig, &op);
+}
+
+static void put_inline(struct null_rig *rig, uint64_t value)
+{
+	const struct epf_op op = {
+		.op = EPF_OP_PUT_INLINE, .rank = PEER, .length = 8, .value = value
+	};
+
+	push(rig, &op);
+}
+
+static void signal_one(struct null_rig *rig)
+{
+	const struct epf_op op = { .op = EPF_OP_SIGNAL, .rank = PEER, .value = 1 };
+
+	push(rig, &op);
+}
+
+/* A lane with puts, an inline put and signals on it that the NIC has not completed. */
+static void open_rig(struct null_rig *rig, bool unordered)
+{
+	memset(rig, 0, sizeof(*rig));
+	null_rig_open(rig, unordered);
+	put(rig);
+	for (unsigned i = 0; i < 70; i++) /* and the first control writes are over */
+		epf_core_step(rig->core);
+	null_rig_hold(rig, true);
+}
+
+static void fill(struct null_rig *rig)
+{
+	for (unsigned i = 0; i < PUTS; i++)
+		put(rig);
+	put_inline(rig, UINT64_C(0x1122334455667788));
+	for (unsigned i = 0; i < SIGNALS; i++)
+		signal_one(rig);
+}
+
+/* Fails the lane and moves what it holds. Returns whether all of it has moved. */
+static int fail_and_replay(struct null_rig *rig, struct epf_lane *lane)
+{
+	epf_lane_error_cold(rig->core, lane, EPF_S_RETRY_EXCEEDED);
+	assert_int_equal(lane->state, EPF_LANE_FENCED);
+	return epf_replay(rig->core, peer_node(rig), lane,
+			  &peer_node(rig)->recovery->lanes[lane->index]);
+}
+
+static void events_count_where_they_are_now(void **state)
+{
+	struct null_rig rig;
+
+	for (int unordered = 0; unordered < 2; unordered++) {
+		struct epf_lane *from, *to;
+		uint32_t events, entries, head;
+
+		open_rig(&rig, unordered);
+		from = lane_of(&rig, false);
+		to = lane_of(&rig, true);
+		fill(&rig);
+		entries = from->head - from->tail;
+		events = to->events;
+		head = to->head;
+		assert_int_equal(entries, PUTS + 1 + SIGNALS);
+		assert_int_equal(fail_and_replay(&rig, from), 1);
+		assert_int_equal(to->head - head, entries);
+		assert_int_equal(to->events - events, unordered ? entries : SIGNALS);
+		assert_int_equal(from->tail, from->head);
+		assert_int_equal(from->posted, from->head);
+		assert_int_equal(from->replays, entries);
+		assert_ptr_equal(lane_of(&rig, false), to);
+		null_rig_close(&rig);
+	}
+}
+
+/* Entries arrive as they were: order, counts, addresses; payloads that lay in the old lane's slots lie in the new one's. */
+static void entries_move_as_they_are(void **state)
+{
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+	struct epf_wr before[NULL_DEPTH];
+	struct epf_msg messages[NULL_DEPTH];
+	uint32_t first, n, at;
+
+	open_rig(&rig, false);
+	from = lane_of(&rig, false);
+	to = lane_of(&rig, true);
+	fill(&rig);
+	first = from->tail;
+	n = from->head - first;
+	for (uint32_t i = 0; i < n; i++) {
+		before[i] = from->wrs[(first + i) & from->mask];
+		messages[i] = from->msgs[(first + i) & from->mask];
+	}
+	at = to->head;
+	assert_int_equal(fail_and_replay(&rig, from), 1);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct epf_wr *wr = &to->wrs[(at + i) & to->mask];
+		const struct epf_msg *slot = &to->msgs[(at + i) & to->mask];
+
+		assert_int_equal(wr->id, at + i);
+		assert_int_equal(wr->core, before[i].core);
+		assert_int_equal(wr->op, before[i].op);
+		assert_int_equal(wr->len, before[i].len);
+		assert_int_equal(wr->raddr, before[i].raddr);
+		assert_memory_equal(slot, &messages[i], sizeof(*slot));
+		if (wr->op == EPF_WR_SEND)
+			assert_ptr_equal(wr->laddr, slot);
+		else if (wr->flags & EPF_WR_INLINE)
+			assert_ptr_equal(wr->laddr, &slot->value);
+		else
+			assert_int_equal(wr->laddr, before[i].laddr);
+	}
+	null_rig_close(&rig);
+}
+
+/* What is in flight is counted once, and is zero when all of it has completed on the other lane. */
+static void bytes_and_messages_are_counted_once(void **state)
+{
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+	uint64_t bytes;
+	uint32_t messages, link;
+
+	open_rig(&rig, false);
+	from = lane_of(&rig, false);
+	to = lane_of(&rig, true);
+	to->link = 1;
+	fill(&rig);
+	bytes = rig.core->load[0].bytes;
+	messages = rig.core->load[0].messages;
+	assert_int_equal(bytes, PUTS * BYTES + 8);
+	assert_int_equal(messages, PUTS + 1 + SIGNALS);
+	assert_int_equal(fail_and_replay(&rig, from), 1);
+	assert_int_equal(rig.core->load[0].bytes, 0);
+	assert_int_equal(rig.core->load[0].messages, 0);
+	assert_int_equal(rig.core->load[1].bytes, bytes);
+	assert_int_equal(rig.core->load[1].messages, messages);
+	null_rig_hold(&rig, false);
+	for (unsigned i = 0; i < 20; i++)
+		epf_core_step(rig.core);
+	for (link = 0; link < 2; link++) {
+		assert_int_equal(rig.core->load[link].bytes, 0);
+		assert_int_equal(rig.core->load[link].messages, 0);
+	}
+	assert_int_equal(rig.core->ranks[0].inflight_messages, 0);
+	assert_int_equal(rig.rank[0].shm->done.retired, epf_ring_retired(&rig.rank[0].ring));
+	assert_int_equal(rig.rank[0].shm->done.failed, 0);
+	null_rig_close(&rig);
+}
+
+/* The peer has as many receives as it granted: the last one may be used, and what lacks one waits on the failed lane. */
+static void a_replay_waits_for_receives(void **state)
+{
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+
+	open_rig(&rig, false);
+	from = lane_of(&rig, false);
+	to = lane_of(&rig, true);
+	fill(&rig);
+	to->events = to->granted - (SIGNALS - 1);
+	assert_int_equal(fail_and_replay(&rig, from), 0);
+	assert_int_equal(to->events, to->granted);
+	assert_int_equal(from->head - from->tail, 1);
+	assert_ptr_equal(lane_of(&rig, false), from);
+	to->granted++;
+	assert_int_equal(epf_replay(rig.core, peer_node(&rig), from,
+				    &peer_node(&rig)->recovery->lanes[from->index]),
+			 1);
+	assert_int_equal(to->events, to->granted);
+	null_rig_close(&rig);
+}
+
+/* A lane takes as many entries as it has, and no more. */
+static void a_replay_waits_for_room(void **state)
+{
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+
+	open_rig(&rig, false);
+	from = lane_of(&rig, false);
+	to = lane_of(&rig, true);
+	fill(&rig);
+	to->tail = to->head - NULL_DEPTH + 2; /* room for two */
+	assert_int_equal(fail_and_replay(&rig, from), 0);
+	assert_int_equal(to->head - to->tail, NULL_DEPTH);
+	assert_int_equal(from->head - from->tail, PUTS + 1 + SIGNALS - 2);
+	null_rig_close(&rig);
+}
+
+/* Entries whose effect is known retire and do not move. */
+static void what_has_arrived_does_not_move(void **state)
+{
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+	uint64_t retired;
+	uint32_t head;
+
+	open_rig(&rig, false);
+	from = lane_of(&rig, false);
+	to = lane_of(&rig, true);
+	fill(&rig);
+	for (uint32_t i = 0; i < PUTS; i++)
+		from->wrs[(from->tail + i) & from->mask].core |= EPF_WRC_DONE;
+	retired = rig.core->rings[0]->retired;
+	head = to->head;
+	assert_int_equal(fail_and_replay(&rig, from), 1);
+	assert_int_equal(to->head - head, 1 + SIGNALS);
+	assert_int_equal(rig.core->rings[0]->retired - retired, PUTS);
+	assert_int_equal(rig.core->load[0].bytes, 8);
+	null_rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(events_count_where_they_are_now),
+		cmocka_unit_test(entries_move_as_they_are),
+		cmocka_unit_test(bytes_and_messages_are_counted_once),
+		cmocka_unit_test(a_replay_waits_for_receives),
+		cmocka_unit_test(a_replay_waits_for_room),
+		cmocka_unit_test(what_has_arrived_does_not_move),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
