@@ -519,6 +519,57 @@ static void returning_ranks_have_limits(void **state)
 	null_rig_close(&rig);
 }
 
+/*
+ * Commands that wait for a lane hold what was true when they were checked. A peer engine that describes its rank anew meanwhile, with fewer or
+ * smaller regions, must not lead them out of its tables.
+ */
+static void what_waits_is_checked_again(void **state)
+{
+	static const struct epf_op ops[] = {
+		{ .op = EPF_OP_PUT, .rank = 2, .remote_region = REGIONS - 1, .length = 16 },
+		{ .op = EPF_OP_PUT, .rank = 2, .remote_offset = 64, .length = 16 },
+		{ .op = EPF_OP_GET, .rank = 2, .length = 16 }, /* the right to read is gone */
+		{ .op = EPF_OP_PUT, .rank = 2, .length = 64 },
+		{ .op = EPF_OP_PUT, .rank = 3, .remote_region = REGIONS - 1, .length = 16 },
+	};
+
+	enum { OPS = sizeof(ops) / sizeof(ops[0]) };
+
+	struct null_rig rig;
+	struct null_rank *r = &rig.rank[0];
+
+	open_rig(&rig);
+	for (uint32_t rank = 2; rank < 4; rank++) {
+		const struct epf_op put = { .op = EPF_OP_PUT, .rank = rank, .length = 16 };
+
+		epf_ring_push(&r->ring, epf_op_pack_narrow(&put));
+		epf_core_step(rig.core);
+	}
+	for (uint32_t i = 0; i < NULL_LANES; i++)
+		rig.core->lanes[NULL_LANES + i].state = EPF_LANE_FENCED;
+	for (unsigned i = 0; i < OPS; i++)
+		epf_ring_push(&r->ring, epf_op_pack_narrow(&ops[i]));
+	epf_core_step(rig.core);
+	assert_int_equal(rig.core->n_deferred, OPS);
+	assert_null(null_rig_inspect(&rig));
+	assert_false(send(&rig, region_of(2, 0, 1)));
+	for (uint32_t i = 0; i < NULL_LANES; i++)
+		rig.core->lanes[NULL_LANES + i].state = EPF_LANE_UP;
+	for (unsigned i = 0; i < 8; i++) {
+		const char *wrong;
+
+		epf_core_step(rig.core);
+		wrong = null_rig_inspect(&rig);
+		if (wrong)
+			fail_msg("%s", wrong);
+	}
+	assert_int_equal(rig.core->n_deferred, 0);
+	assert_int_equal(r->shm->done.retired, 2 + OPS);
+	assert_int_equal(r->shm->done.failed, 3);
+	assert_int_equal(r->shm->done.error_status, EPF_S_REVOKED);
+	null_rig_close(&rig);
+}
+
 /* A rank is UP only when all that was announced about it has come; each of the messages counts. */
 static void a_rank_returns_when_it_is_complete(void **state)
 {
@@ -668,6 +719,7 @@ int main(void)
 		cmocka_unit_test(answers_are_for_what_was_asked),
 		cmocka_unit_test(returning_ranks_at_their_edges),
 		cmocka_unit_test(returning_ranks_have_limits),
+		cmocka_unit_test(what_waits_is_checked_again),
 		cmocka_unit_test(a_rank_returns_when_it_is_complete),
 		cmocka_unit_test(causes_at_their_edges),
 		cmocka_unit_test(recovery_at_its_edges),
