@@ -42,6 +42,10 @@ BUILDS = {
 }
 # A test that hangs has noticed, too. Not a verdict on speed: so many times what the unchanged tree took, and never less than a minute and a half.
 LIMIT_TIMES, LIMIT_LEAST = 20, 90
+# A fuzzer, as fuzz:NAME: as many inputs as tests/expected.txt says, from its seeds on, with clang and its sanitizers.
+FUZZ_INSTRUMENT = "-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined"
+BUILDS["fuzz"] = ["-Dfuzz=true", "-Dtests=enabled", "-Doptimization=1", "-Ddebug=false", "-Db_lundef=false", f"-Dc_args={FUZZ_INSTRUMENT}",
+                  "-Dc_link_args=-fsanitize=address,undefined"]
 COMPILER = "build"  # as a test: the tree with this change does not compile (a static assertion)
 
 
@@ -72,7 +76,7 @@ def load_table():
 
 def known_tests(root):
     """Names in the meson files, also those that a loop makes."""
-    names = {COMPILER}
+    names = {COMPILER, *(line.split()[1] for line in read(os.path.join(root, "tests/expected.txt")).splitlines() if line.startswith("fuzz "))}
     for folder, _, files in os.walk(os.path.join(root, "tests")):
         if "meson.build" in files:
             names.update(re.findall(r"'(?:test_)?(\w+)'", read(os.path.join(folder, "meson.build"))))
@@ -147,14 +151,29 @@ class Tree:
             return
         if not os.path.isfile(os.path.join(where, "build.ninja")):
             shutil.rmtree(where, ignore_errors=True)
-            must(["meson", "setup", where, self.root, "-Dcuda=disabled", "-Dhip=disabled", *BUILDS[build]])
+            cc = {"CC": "clang-14"} if build == "fuzz" else {}
+            must(["meson", "setup", where, self.root, "-Dcuda=disabled", "-Dhip=disabled", *BUILDS[build]], cc)
         must(["ninja", "-C", where, "build.ninja"])
         intro = {kind: json.loads(read(os.path.join(where, "meson-info", f"intro-{kind}.json"))) for kind in ("tests", "targets")}
         files = {t["id"]: t["filename"] for t in intro["targets"]}
         self.tests[build] = {}
+        if build == "fuzz":
+            self.add_fuzzers(where)
+            return
         for test in intro["tests"]:
             needs = [os.path.relpath(f, where) for dep in test["depends"] for f in files[dep]]
             self.tests[build].setdefault(test["name"], (needs, test["cmd"], test["env"], test["workdir"]))
+
+    def add_fuzzers(self, where):
+        for line in read(os.path.join(self.root, "tests/expected.txt")).splitlines():
+            if line.startswith("fuzz "):
+                _, name, runs = line.split()[:3]
+                target = f"tests/fuzz/{name}"
+                corpus = os.path.join(self.work, "corpus-" + name)
+                cmd = ["sh", "-c", 'rm -rf "$1" && mkdir "$1" && exec "$2" -runs="$3" -seed=1 -timeout=60 -error_exitcode=1 -rss_limit_mb=1024 '
+                       '-artifact_prefix="$TMPDIR/" "$1" "$4"', "sh", corpus, os.path.join(where, target), runs,
+                       os.path.join(self.root, "tests/fuzz/seeds", name)]
+                self.tests["fuzz"][name] = ([target], cmd, {}, self.work)
 
     def compile(self, build, names):
         needs = sorted({n for name in names for n in self.tests[build][name][0]})
@@ -211,8 +230,8 @@ def kill_group(process):
     process.wait()
 
 
-def must(command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def must(command, env=None):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
     if done.returncode:
         raise SystemExit(f"mutate: {' '.join(command)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
 
