@@ -11,6 +11,7 @@ Options of run:
   --part N --seed S a random 1/N of the rows; the seed is printed
   --only TEXT       rows whose file or change contains TEXT (several: any of them)
   --json FILE       writes the results there
+  --table FILE      rows from there
   --all-tests       goes on behind the first test that notices: shows every test that does
 
 Exit status 0: every row was caught, or the table says why it need not be. README.md explains the table.
@@ -68,8 +69,8 @@ def read(path):
         return f.read()
 
 
-def load_table():
-    with open(TABLE, "rb") as f:
+def load_table(path=TABLE):
+    with open(path, "rb") as f:
         table = tomllib.load(f)
     return [Row(path, i, fields) for path, rows in table.items() for i, fields in enumerate(rows)], table
 
@@ -274,7 +275,7 @@ def try_row(tree, row, all_tests):
 
 
 def run(args):
-    rows, _ = load_table()
+    rows, _ = load_table(args.table)
     if args.only:
         rows = [r for r in rows if any(t in r.path or t in r.find or t in r.put for t in args.only)]
     if args.part:
@@ -349,16 +350,22 @@ RULES = [
 ]
 
 
+# Statistics, hints to the CPU, and test hooks.
+NOT_CHANGED = re.compile(r"EPF_PROBE|epf_flight_note|EPF_COUNT|prefetch|EPF_HOOKED|epf_(dbg|info|warn|note)|static_assert|assert\(")
+
+
 def rules(files):
     for path in files:
         text = read(os.path.join(ROOT, path))
         lines = text.split("\n")
-        print(f'["{path}"]' if False else f'# ---- {path}')
+        print(f'"{path}" = [')
         in_comment = False
         for at, line in enumerate(lines):
             in_comment |= line.lstrip().startswith("/*")
             if in_comment or line.startswith(("#", "static", "EPF_", "enum", "struct")) or not line.startswith("\t"):
                 in_comment &= "*/" not in line
+                continue
+            if NOT_CHANGED.search(line):
                 continue
             for name, kind, pattern, put in RULES:
                 changed = re.sub(pattern, put, line, count=1)
@@ -370,12 +377,14 @@ def rules(files):
                 find = "\n".join(lines[first:last])
                 new = "\n".join(lines[first:at] + [changed] + lines[at + 1:last])
                 print(f"  {{ class = {json.dumps(kind)}, rule = {json.dumps(name)}, tests = \"\", find = {json.dumps(find)}, put = {json.dumps(new)} }},")
+        print("]")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["check", "run", "rules"])
     parser.add_argument("files", nargs="*")
+    parser.add_argument("--table", default=TABLE)
     parser.add_argument("--work")
     parser.add_argument("--part", type=int)
     parser.add_argument("--seed", type=int)
