@@ -438,11 +438,9 @@ static void a_wait_can_be_interrupted(void **state)
 	struct epf_boot_group *group;
 	struct epf_blob *all;
 	unsigned asked = 0;
-	uint64_t begun = epf_now_ns();
 
 	epf_boot_interrupt(one, enough, &asked);
 	assert_error(epf_boot_barrier(one), -ECANCELED, "enough is enough: look for");
-	assert_true(epf_now_ns() - begun < 10 * S);
 	assert_int_equal(asked, 3);
 	epf_boot_interrupt(one, NULL, NULL);
 	assert_error(epf_boot_allgather(one, NULL, 0, &all), -ECANCELED, "enough is enough: look");
