@@ -65,9 +65,10 @@ void null_rig_register(struct null_rig *rig, struct null_rank *r)
 	}
 	memset(r->shm, 0, epf_ring_bytes(NULL_RING_LOG2));
 	epf_ring_format(r->shm, NULL_RING_LOG2, 0, 0);
-	must(epf_core_add_ring(rig->core, r->local, r->shm, NULL_RING_LOG2, 1, 0, &r->ring_id) ==
-	     0);
-	epf_ring_producer_init(&r->ring, r->shm, 0);
+	epf_ring_reset(r->shm, rig->ring_start);
+	must(epf_core_add_ring(rig->core, r->local, r->shm, NULL_RING_LOG2, 1, rig->ring_start,
+			       &r->ring_id) == 0);
+	epf_ring_producer_init(&r->ring, r->shm, rig->ring_start);
 }
 
 /* Far apart, so that what leaves one region does not reach another. */

@@ -57,11 +57,12 @@ struct null_rig {
 	struct epf_core *core;
 	struct null_rank rank[NULL_LOCAL];
 	uint64_t now_ns;
+	uint64_t ring_start; /* set by the caller: first value of all counters of a ring */
 	uint32_t seen[NULL_NODES * NULL_LANES];    /* by lane: entries inspected */
 	uint32_t replays[NULL_NODES * NULL_LANES]; /* and moved at that time */
 };
 
-/* *rig is zeroed by the caller. unordered: puts raise events, as on an unordered NIC. Connected when it returns. */
+/* *rig is zeroed by the caller, but for ring_start. unordered: puts raise events, as on an unordered NIC. Connected when it returns. */
 void null_rig_open(struct null_rig *rig, bool unordered);
 void null_rig_close(struct null_rig *rig);
 

@@ -375,6 +375,34 @@ static void a_signal_waits_for_what_it_covers(void **state)
 	null_rig_close(&rig);
 }
 
+/* Several signals wait at the same time, in several streams, and one comes last of all: each takes effect once, none for another. */
+static void many_signals_wait(void **state)
+{
+	struct null_rig rig;
+
+	open_rig(&rig);
+	for (uint32_t h = 8; h < 16; h++)
+		for (uint32_t c = 1; c < 4; c++) {
+			struct epf_msg m = signal_to(0, h - 8);
+
+			m.handle = (uint16_t)h;
+			m.count = c;
+			m.value = UINT64_C(1) << 8 * c;
+			arrive(&rig, &m, sizeof(m));
+		}
+	for (uint32_t h = 8; h < 16; h++) {
+		struct epf_msg first = signal_to(0, h - 8);
+
+		assert_int_equal(value_of(&rig, 0, h - 8), 0);
+		first.handle = (uint16_t)h;
+		first.value = 1;
+		arrive(&rig, &first, sizeof(first));
+		assert_int_equal(value_of(&rig, 0, h - 8), 0x01010101);
+	}
+	assert_int_equal(refused(&rig), 0);
+	null_rig_close(&rig);
+}
+
 static void withdrawals_at_their_edges(void **state)
 {
 	struct epf_msg m = { .kind = EPF_MSG_REVOKE, .rank = 2 };
@@ -715,6 +743,7 @@ int main(void)
 		cmocka_unit_test(messages_at_their_edges),
 		cmocka_unit_test(counts_at_the_edges_of_the_window),
 		cmocka_unit_test(a_signal_waits_for_what_it_covers),
+		cmocka_unit_test(many_signals_wait),
 		cmocka_unit_test(withdrawals_at_their_edges),
 		cmocka_unit_test(answers_are_for_what_was_asked),
 		cmocka_unit_test(returning_ranks_at_their_edges),

@@ -295,6 +295,167 @@ static void a_run_goes_where_it_says(void **state)
 	null_rig_close(&rig);
 }
 
+/* Pushes n commands and returns how many entries are staged while the NIC completes nothing. */
+static uint32_t staged_of(struct null_rig *rig, const struct epf_op *op, bool wide, unsigned n)
+{
+	uint32_t before = staged(rig);
+
+	null_rig_hold(rig, true);
+	for (unsigned i = 0; i < n; i++)
+		push(&rig->rank[0], op, wide);
+	for (unsigned i = 0; i < 4; i++)
+		epf_core_step(rig->core);
+	return staged(rig) - before;
+}
+
+/* Then all of it is staged and retired. */
+static void let_go(struct null_rig *rig)
+{
+	null_rig_hold(rig, false);
+	drain(rig);
+	assert_int_equal(rig->core->n_deferred, 0);
+	assert_int_equal(rig->rank[0].shm->done.retired, rig->rank[0].ring.pushed);
+	assert_int_equal(rig->core->load[0].bytes, 0);
+	assert_int_equal(rig->core->load[0].messages, 0);
+	assert_int_equal(rig->core->ranks[0].inflight_bytes, 0);
+	assert_int_equal(rig->core->ranks[0].inflight_messages, 0);
+}
+
+/* Limits of what is in flight: the last entry that fits is staged, the one behind it waits. In both forms. */
+static void limits_of_flight_at_their_edges(void **state)
+{
+	const struct epf_op put = { PUT, LEN = 16 }, bulk = { PUT, .flags = EPF_F_BULK, LEN = 16 };
+	const struct epf_op large = { PUT, LEN = 64 }, signal = { SIGNAL, .signal = 1 };
+	const uint64_t far = UINT64_C(1) << 40;
+	struct null_rig rig;
+	struct epf_core_limits *l;
+	struct epf_lane *lane;
+	uint32_t limit;
+
+	open_rig(&rig);
+	warm_up(&rig);
+	l = &rig.core->limits;
+	lane = &rig.core->lanes[rig.core->streams[rig.core->rings[0]->streams[PEER]].lane];
+	limit = lane->limit;
+	for (int wide = 0; wide < 2; wide++) {
+		l->nic_inflight_messages = 3;
+		assert_int_equal(staged_of(&rig, &put, wide, 5), 3);
+		l->nic_inflight_messages = 1 << 20;
+		let_go(&rig);
+		l->rank_inflight_messages = 3;
+		assert_int_equal(staged_of(&rig, &put, wide, 5), 3);
+		l->rank_inflight_messages = 1 << 20;
+		let_go(&rig);
+		l->nic_inflight_bytes = 48;
+		assert_int_equal(staged_of(&rig, &put, wide, 5), 3);
+		l->nic_inflight_bytes = far;
+		let_go(&rig);
+		l->rank_inflight_bytes = 48;
+		assert_int_equal(staged_of(&rig, &put, wide, 5), 3);
+		let_go(&rig);
+		/* More than may be in flight: alone. */
+		assert_int_equal(staged_of(&rig, &large, wide, 2), 1);
+		l->rank_inflight_bytes = far;
+		let_go(&rig);
+		l->nic_inflight_bytes = 48;
+		assert_int_equal(staged_of(&rig, &large, wide, 2), 1);
+		l->nic_inflight_bytes = far;
+		let_go(&rig);
+		lane->limit = 4;
+		assert_int_equal(staged_of(&rig, &put, wide, 7), 4);
+		let_go(&rig);
+		assert_int_equal(staged_of(&rig, &bulk, wide, 7), 3);
+		lane->limit = limit;
+		let_go(&rig);
+		lane->granted = lane->events + 3;
+		assert_int_equal(staged_of(&rig, &signal, wide, 5), 3);
+		lane->granted += 100;
+		let_go(&rig);
+	}
+	null_rig_close(&rig);
+}
+
+/* Commands of many groups wait: no more are dequeued than the pool for them holds, and all go out in the end. */
+static void the_pool_of_deferred_commands_is_enough(void **state)
+{
+	struct epf_op op = { PUT, COUNT, LEN = 16 };
+	uint64_t pushed[NULL_LOCAL] = { 0 };
+	struct null_rig rig;
+
+	open_rig(&rig);
+	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++)
+		rig.core->lanes[l].state = EPF_LANE_FENCED;
+	for (unsigned i = 0; i < 60; i++) {
+		for (unsigned r = 0; r < NULL_LOCAL; r++) {
+			op.signal = i % 10;
+			pushed[r] +=
+				(unsigned)epf_ring_push(&rig.rank[r].ring, epf_op_pack_narrow(&op));
+		}
+		epf_core_step(rig.core);
+		assert_in_range(rig.core->n_deferred, 0, rig.core->limits.max_deferred);
+	}
+	assert_int_equal(rig.core->n_deferred, rig.core->limits.max_deferred);
+	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++)
+		rig.core->lanes[l].state = EPF_LANE_UP;
+	for (unsigned i = 0; i < 200; i++)
+		epf_core_step(rig.core);
+	assert_int_equal(rig.core->n_deferred, 0);
+	for (unsigned r = 0; r < NULL_LOCAL; r++) {
+		assert_int_equal(rig.rank[r].shm->done.retired, pushed[r]);
+		assert_int_equal(rig.rank[r].shm->done.failed, 0);
+	}
+	null_rig_close(&rig);
+}
+
+/* The record of a failure names the first command that failed, by its number in the ring, and the rank. */
+static void a_failure_is_recorded_where_it_was(void **state)
+{
+	const struct epf_op good = { PUT, LEN = 16 };
+	const struct epf_op bad = { PUT, .local_region = REGIONS, LEN = 16 };
+	struct null_rig rig;
+
+	open_rig(&rig);
+	warm_up(&rig);
+	push(&rig.rank[0], &good, false);
+	push(&rig.rank[0], &good, true);
+	push(&rig.rank[0], &bad, false);
+	push(&rig.rank[0], &good, false);
+	push(&rig.rank[0], &bad, false);
+	drain(&rig);
+	assert_int_equal(rig.rank[0].shm->done.retired, 6);
+	assert_int_equal(rig.rank[0].shm->done.failed, 2);
+	assert_int_equal(rig.rank[0].shm->done.error_index, 4);
+	assert_int_equal(rig.rank[0].shm->done.error_rank, PEER);
+	assert_int_equal(rig.rank[0].shm->done.error_status, EPF_S_REFUSED);
+	assert_int_equal(rig.rank[0].shm->done.error_reason, R(LOCAL_REGION));
+	null_rig_close(&rig);
+}
+
+/* A lane that is not up takes nothing; what waits goes out when it is, in order, and later commands do not overtake. */
+static void nothing_overtakes_what_waits(void **state)
+{
+	const struct epf_op first = { PUT, ON = 16, LEN = 16 }, second = { PUT, ON = 32, LEN = 16 };
+	struct null_rig rig;
+	struct epf_lane *lane;
+
+	open_rig(&rig);
+	warm_up(&rig);
+	lane = &rig.core->lanes[rig.core->streams[rig.core->rings[0]->streams[PEER]].lane];
+	for (int wide = 0; wide < 4; wide++) {
+		lane->state = EPF_LANE_FENCED;
+		assert_int_equal(staged_of(&rig, &first, wide & 1, 1), 0);
+		assert_int_equal(rig.core->n_deferred, 1);
+		lane->state = EPF_LANE_UP;
+		push(&rig.rank[0], &second, wide >> 1);
+		let_go(&rig);
+		assert_int_equal(lane->wrs[(lane->head - 2) & lane->mask].raddr,
+				 null_rig_raddr(PEER, 0) + 16);
+		assert_int_equal(lane->wrs[(lane->head - 1) & lane->mask].raddr,
+				 null_rig_raddr(PEER, 0) + 32);
+	}
+	null_rig_close(&rig);
+}
+
 /* The regions of one rank are not those of the other rank of this engine. */
 static void each_rank_has_its_own_regions(void **state)
 {
@@ -345,6 +506,10 @@ int main(void)
 		cmocka_unit_test(every_check_at_its_edge),
 		cmocka_unit_test(a_run_of_puts_at_every_edge),
 		cmocka_unit_test(a_run_goes_where_it_says),
+		cmocka_unit_test(limits_of_flight_at_their_edges),
+		cmocka_unit_test(nothing_overtakes_what_waits),
+		cmocka_unit_test(the_pool_of_deferred_commands_is_enough),
+		cmocka_unit_test(a_failure_is_recorded_where_it_was),
 		cmocka_unit_test(each_rank_has_its_own_regions),
 		cmocka_unit_test(a_withdrawn_region_takes_nothing),
 	};
