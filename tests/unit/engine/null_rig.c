@@ -131,7 +131,12 @@ static int reap_nothing(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	return 0;
 }
 
-/* Variants of the null NIC: its table with one operation replaced. */
+static int is_drained(const struct epf_nic *nic, uint16_t lane)
+{
+	return 1;
+}
+
+/* Variants of the null NIC: its table with an operation or two replaced. */
 static const struct epf_nic_ops *variant(const struct epf_nic *nic, bool unordered, bool holds)
 {
 	static struct epf_nic_ops table[2][2];
@@ -140,8 +145,10 @@ static const struct epf_nic_ops *variant(const struct epf_nic *nic, bool unorder
 	*ops = *epf_nic_find("null");
 	if (unordered)
 		ops->describe = describe_unordered;
-	if (holds)
+	if (holds) {
 		ops->reap = reap_nothing;
+		ops->lane_drained = is_drained;
+	}
 	return ops;
 }
 

@@ -71,7 +71,7 @@ void null_rig_memory(struct null_rank *r);
 void null_rig_register(struct null_rig *rig, struct null_rank *r);
 void null_rig_forget(struct null_rank *r);
 
-/* While it holds them, the NIC completes nothing that it was given. */
+/* While it holds them, the NIC completes nothing that it was given; a failed lane counts as drained. */
 void null_rig_hold(struct null_rig *rig, bool holds);
 
 /* Where the peer engine says that its rank's region begins, and its key. */

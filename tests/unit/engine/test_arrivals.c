@@ -535,6 +535,7 @@ static void returning_ranks_have_limits(void **state)
 	assert_true(send(&rig, m));
 	m.d = EPF_MAX_REGIONS + 1;
 	assert_true(send(&rig, m));
+	assert_int_equal(rig.core->peers[2].n_regions, EPF_MAX_REGIONS);
 	m.d = 8;
 	m.signal = 7;
 	m.value = 77;

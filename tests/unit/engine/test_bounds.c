@@ -271,27 +271,74 @@ static void a_run_of_puts_at_every_edge(void **state)
 	null_rig_close(&rig);
 }
 
-/* A put in a run goes where it says: at the ends of both regions, and nowhere else. */
-static void a_run_goes_where_it_says(void **state)
+/* A put goes where it says, with the keys of the device that its lane is on: in a run, and in both forms. */
+static void a_put_goes_where_it_says(void **state)
 {
 	const struct epf_op op = { PUT, FROM = 1, AT = NULL_BYTES - 32, TO = 2, ON = 16, LEN = 32 };
 	struct null_rig rig;
-	const struct epf_lane *lane;
-	const struct epf_wr *wr;
+	struct epf_stream *s;
 
 	open_rig(&rig);
 	warm_up(&rig);
-	push(&rig.rank[0], &op, false);
+	s = &rig.core->streams[rig.core->rings[0]->streams[PEER]];
+	rig.core->ranks[0].regions[1].mr.keys[1].lkey = 77;
+	rig.core->peers[PEER].regions[2].rkeys[1] = 88;
+	for (unsigned i = 0; i < 6; i++) {
+		const struct epf_lane *lane = &rig.core->lanes[NULL_LANES + i % 2];
+		const struct epf_wr *wr;
+
+		s->lane = lane->id;
+		push(&rig.rank[0], &op, i >= 4);
+		if (i < 2)
+			assert_int_equal(run(&rig), 1);
+		else
+			epf_core_step(rig.core);
+		wr = &lane->wrs[(lane->head - 1) & lane->mask];
+		assert_int_equal(wr->laddr, (uintptr_t)rig.rank[0].memory[1] + NULL_BYTES - 32);
+		assert_int_equal(wr->raddr, null_rig_raddr(PEER, 2) + 16);
+		assert_int_equal(wr->rkey, lane->index ? 88 : null_rig_rkey(PEER, 2));
+		assert_int_equal(wr->lkey, lane->index ? 77 : rig.rank[0].lkeys[1]);
+		assert_int_equal(wr->len, 32);
+		assert_int_equal(wr->op, EPF_WR_WRITE);
+	}
+	null_rig_close(&rig);
+}
+
+/* What is longer than the NIC takes at once is cut, each piece behind the other at both ends; a run leaves it to that. */
+static void long_transfers_are_cut(void **state)
+{
+	static const struct epf_op ops[] = {
+		{ PUT, AT = 16, ON = 32, LEN = 80 },
+		{ GET, AT = 16, ON = 32, LEN = 80 },
+		{ PUTSIG, .flags = EPF_F_FENCE, AT = 16, ON = 32, LEN = 80 },
+	};
+	struct null_rig rig;
+
+	open_rig(&rig);
+	warm_up(&rig);
+	rig.core->caps.max_msg_bytes = 32;
+	for (unsigned i = 0; i < 6; i++) {
+		const struct epf_lane *lane =
+			&rig.core->lanes[rig.core->streams[rig.core->rings[0]->streams[PEER]].lane];
+		uint32_t head = lane->head;
+
+		push(&rig.rank[0], &ops[i / 2], i & 1);
+		if (i == 0)
+			assert_int_equal(run(&rig), 0);
+		drain(&rig);
+		for (uint32_t piece = 0; piece < 3; piece++) {
+			const struct epf_wr *wr = &lane->wrs[(head + piece) & lane->mask];
+
+			assert_int_equal(wr->len, piece < 2 ? 32 : 16);
+			assert_int_equal(wr->laddr,
+					 (uintptr_t)rig.rank[0].memory[0] + 16 + 32 * piece);
+			assert_int_equal(wr->raddr, null_rig_raddr(PEER, 0) + 32 + 32 * piece);
+		}
+		assert_int_equal(lane->head - head, i < 4 ? 3 : 4);
+		assert_int_equal(rig.rank[0].shm->done.retired, rig.rank[0].ring.pushed);
+	}
+	push(&rig.rank[0], &(struct epf_op){ PUT, LEN = 32 }, false); /* the longest that is not */
 	assert_int_equal(run(&rig), 1);
-	lane = &rig.core->lanes[rig.core->streams[rig.core->rings[0]->streams[PEER]].lane];
-	wr = &lane->wrs[(lane->head - 1) & lane->mask];
-	assert_int_equal(wr->laddr, (uintptr_t)rig.rank[0].memory[1] + NULL_BYTES - 32);
-	assert_int_equal(wr->raddr, null_rig_raddr(PEER, 2) + 16);
-	assert_int_equal(wr->rkey, null_rig_rkey(PEER, 2));
-	assert_int_equal(wr->lkey, rig.rank[0].lkeys[1]);
-	assert_int_equal(wr->len, 32);
-	assert_int_equal(wr->op, EPF_WR_WRITE);
-	assert_null(null_rig_inspect(&rig));
 	null_rig_close(&rig);
 }
 
@@ -505,7 +552,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_check_at_its_edge),
 		cmocka_unit_test(a_run_of_puts_at_every_edge),
-		cmocka_unit_test(a_run_goes_where_it_says),
+		cmocka_unit_test(a_put_goes_where_it_says),
+		cmocka_unit_test(long_transfers_are_cut),
 		cmocka_unit_test(limits_of_flight_at_their_edges),
 		cmocka_unit_test(nothing_overtakes_what_waits),
 		cmocka_unit_test(the_pool_of_deferred_commands_is_enough),

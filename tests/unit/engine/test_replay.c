@@ -259,6 +259,137 @@ static void what_has_arrived_does_not_move(void **state)
 	null_rig_close(&rig);
 }
 
+/* Hands over a message of the peer engine on the lane that still works. */
+static void tell(struct null_rig *rig, struct epf_msg m)
+{
+	struct epf_wc wc = {
+		.op = EPF_WC_RECV, .lane = lane_of(rig, true)->id, .len = sizeof(m), .msg = &m
+	};
+
+	m.count = epf_rx(rig->core, peer_node(rig), 0)->base;
+	epf_arrive(rig->core, &wc);
+	for (unsigned i = 0; i < 4; i++)
+		epf_core_step(rig->core);
+}
+
+/* Returns the newest question that was staged on the lane that still works. */
+static struct epf_msg asked(struct null_rig *rig, const struct epf_lane *lane)
+{
+	for (uint32_t at = lane->head; at != lane->head - NULL_DEPTH;) {
+		const struct epf_msg *m = &lane->msgs[--at & lane->mask];
+
+		if (lane->wrs[at & lane->mask].op == EPF_WR_SEND && m->kind == EPF_MSG_STREAM_QUERY)
+			return *m;
+	}
+	return (struct epf_msg){ 0 };
+}
+
+/* Fails the lane, and the peer says that it has fenced it, too: now it is asked. */
+static void fail_and_fence(struct null_rig *rig, struct epf_lane *lane)
+{
+	epf_lane_error_cold(rig->core, lane, EPF_S_RETRY_EXCEEDED);
+	for (unsigned i = 0; i < 4; i++)
+		epf_core_step(rig->core);
+	assert_int_equal(asked(rig, lane_of(rig, true)).kind, 0);
+	tell(rig, (struct epf_msg){ .kind = EPF_MSG_LANE_FENCED, .c = lane->index, .signal = 1 });
+}
+
+static struct epf_msg answer_to(const struct epf_msg *question, uint64_t bits)
+{
+	return (struct epf_msg){ .kind = EPF_MSG_STREAM_STATE,
+				 .signal = question->signal,
+				 .c = question->c,
+				 .d = question->d,
+				 .value = bits,
+				 .a = bits,
+				 .b = bits,
+				 .e = bits };
+}
+
+/*
+ * An answer tells of 256 counts of one stream: of the last of them, not of the next one, nor of another stream's. What has arrived does not
+ * move, what has not does, each once.
+ */
+static void an_answer_reaches_so_far(void **state)
+{
+	static const uint32_t starts[] = { 5, UINT32_MAX - 100, UINT32_MAX - 255, 0xff80 };
+
+	for (unsigned i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+		struct null_rig rig;
+		struct epf_lane *from, *to;
+		struct epf_stream *s;
+		struct epf_msg question;
+		uint32_t sent;
+
+		open_rig(&rig, false);
+		from = lane_of(&rig, false);
+		to = lane_of(&rig, true);
+		s = &rig.core->streams[rig.core->rings[0]->streams[PEER]];
+		s->count = starts[i];
+		signal_one(&rig);
+		s->count = starts[i] + 255;
+		signal_one(&rig); /* count 255 */
+		signal_one(&rig); /* count 256 */
+		fail_and_fence(&rig, from);
+		question = asked(&rig, to);
+		assert_int_equal(question.c, s->handle);
+		assert_int_equal(question.d, starts[i]);
+		sent = question.rank;
+		/* Of another lane, stream or count: not the answer. */
+		question.d++;
+		tell(&rig, answer_to(&question, UINT64_MAX));
+		question.d--;
+		question.c++;
+		tell(&rig, answer_to(&question, UINT64_MAX));
+		question.c--;
+		assert_int_equal(asked(&rig, to).rank, sent);
+		tell(&rig, answer_to(&question, UINT64_MAX));
+		question = asked(&rig, to);
+		assert_int_equal(question.rank, sent + 1);
+		assert_int_equal(question.d, starts[i] + 256);
+		sent = rig.core->rings[0]->retired;
+		tell(&rig, answer_to(&question, 0));
+		assert_int_equal(from->replays, 1);
+		assert_int_equal(rig.core->rings[0]->retired - sent, 2);
+		null_rig_close(&rig);
+	}
+}
+
+/* Two streams on the lane, with the same counts: what is known of one says nothing of the other. */
+static void streams_are_asked_for_apart(void **state)
+{
+	const struct epf_op other = { .op = EPF_OP_SIGNAL, .rank = PEER + 1, .value = 1 };
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+	struct epf_stream *s, *t;
+	struct epf_msg question;
+
+	open_rig(&rig, true);
+	null_rig_hold(&rig, false);
+	push(&rig, &other);
+	for (unsigned i = 0; i < 8; i++)
+		epf_core_step(rig.core);
+	null_rig_hold(&rig, true);
+	from = lane_of(&rig, false);
+	to = lane_of(&rig, true);
+	s = &rig.core->streams[rig.core->rings[0]->streams[PEER]];
+	t = &rig.core->streams[rig.core->rings[0]->streams[PEER + 1]];
+	t->lane = s->lane;
+	s->count = t->count = 7;
+	signal_one(&rig);
+	push(&rig, &other);
+	fail_and_fence(&rig, from);
+	question = asked(&rig, to);
+	assert_int_equal(question.c, s->handle);
+	tell(&rig, answer_to(&question, UINT64_MAX));
+	question = asked(&rig, to);
+	assert_int_equal(question.c, t->handle);
+	assert_int_equal(question.d, 7);
+	tell(&rig, answer_to(&question, 0));
+	assert_int_equal(from->replays, 1);
+	null_rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -268,6 +399,8 @@ int main(void)
 		cmocka_unit_test(a_replay_waits_for_receives),
 		cmocka_unit_test(a_replay_waits_for_room),
 		cmocka_unit_test(what_has_arrived_does_not_move),
+		cmocka_unit_test(an_answer_reaches_so_far),
+		cmocka_unit_test(streams_are_asked_for_apart),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
