@@ -71,8 +71,9 @@ void null_rig_memory(struct null_rank *r);
 void null_rig_register(struct null_rig *rig, struct null_rank *r);
 void null_rig_forget(struct null_rank *r);
 
-/* While it holds them, the NIC completes nothing that it was given; a failed lane counts as drained. */
+/* While it holds them, the NIC completes nothing that it was given; a failed lane counts as drained, unless null_lanes_drain is 0. */
 void null_rig_hold(struct null_rig *rig, bool holds);
+extern int null_lanes_drain;
 
 /* Where the peer engine says that its rank's region begins, and its key. */
 uint64_t null_rig_raddr(uint32_t rank, uint32_t region);

@@ -698,6 +698,16 @@ static void recovery_at_its_edges(void **state)
 	assert_false(send(&rig, query));
 	assert_int_equal(r[1].answer, 1);
 	assert_int_equal(r[1].answer_handle, NULL_STREAMS - 2);
+	for (unsigned i = 0; i < 4; i++)
+		epf_core_step(rig.core);
+	assert_int_equal(r[1].answer, 0); /* answered */
+	assert_false(send(&rig, query));  /* twice, or overtaken: not again */
+	query.rank = 0;
+	assert_false(send(&rig, query));
+	assert_int_equal(r[1].answer, 0);
+	query.rank = 2;
+	assert_false(send(&rig, query));
+	assert_int_equal(r[1].answer, 1);
 	fence.kind = 99;
 	fence.signal = 0;
 	assert_true(send(&rig, fence));

@@ -159,6 +159,36 @@ static void a_flush_of_all_rings_waits_for_them(void **state)
 	free(shm);
 }
 
+/* Half a wide command in another ring is none yet: its second half may never come. */
+static void a_flush_does_not_wait_for_half_a_command(void **state)
+{
+	const struct epf_op wide = { .op = EPF_OP_PUT, .rank = PEER, .length = 16 };
+	struct epf_ring_producer second;
+	struct epf_ring_shm *shm = aligned_alloc(128, epf_ring_bytes(NULL_RING_LOG2));
+	struct epf_cmd two[2];
+	struct null_rig rig;
+	uint32_t id;
+
+	assert_non_null(shm);
+	open_rig(&rig, 0);
+	memset(shm, 0, epf_ring_bytes(NULL_RING_LOG2));
+	epf_ring_format(shm, NULL_RING_LOG2, 9, 0);
+	assert_int_equal(
+		epf_core_add_ring(rig.core, rig.rank[0].local, shm, NULL_RING_LOG2, 1, 0, &id), 0);
+	epf_ring_producer_init(&second, shm, 0);
+	epf_op_pack_wide(&wide, two);
+	epf_ring_put_slot(&second, two[0]);
+	push(&rig, flush(EPF_F_ALL));
+	steps(&rig);
+	assert_int_equal(retired(&rig), 1);
+	epf_ring_put_slot(&second, two[1]);
+	steps(&rig);
+	assert_int_equal(shm->done.retired, 1);
+	epf_core_close_ring(rig.core, id);
+	null_rig_close(&rig);
+	free(shm);
+}
+
 /* What is deferred before it is staged first, wherever counts stand; what comes behind it does not hold it up. */
 static void a_flush_waits_for_deferred_commands(void **state)
 {
@@ -292,6 +322,7 @@ int main(void)
 		cmocka_unit_test(a_flush_waits_for_its_streams),
 		cmocka_unit_test(a_flush_waits_for_groups),
 		cmocka_unit_test(a_flush_of_all_rings_waits_for_them),
+		cmocka_unit_test(a_flush_does_not_wait_for_half_a_command),
 		cmocka_unit_test(a_flush_waits_for_deferred_commands),
 		cmocka_unit_test(a_flush_to_a_lost_rank_fails),
 		cmocka_unit_test(an_old_acknowledgement_does_not_count),

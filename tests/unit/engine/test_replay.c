@@ -390,6 +390,64 @@ static void streams_are_asked_for_apart(void **state)
 	null_rig_close(&rig);
 }
 
+/* That the peer has served a read does not bring its bytes here: it moves, whatever has arrived behind it. */
+static void reads_move_in_any_case(void **state)
+{
+	const struct epf_op get = { .op = EPF_OP_GET, .rank = PEER, .length = BYTES };
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+	struct epf_msg question;
+
+	open_rig(&rig, false);
+	from = lane_of(&rig, false);
+	to = lane_of(&rig, true);
+	put(&rig);
+	push(&rig, &get);
+	signal_one(&rig);
+	fail_and_fence(&rig, from);
+	question = asked(&rig, to);
+	tell(&rig, answer_to(&question, UINT64_MAX));
+	assert_int_equal(from->replays, 1);
+	assert_int_equal(null_rig_count(&rig, EPF_STAT_CORE_REPLAYS_SPARED), 2);
+	null_rig_close(&rig);
+}
+
+static unsigned staged_of_kind(const struct epf_lane *lane, unsigned kind)
+{
+	unsigned n = 0;
+
+	for (uint32_t at = 0; at <= lane->mask; at++)
+		n += lane->wrs[at].op == EPF_WR_SEND && lane->msgs[at].kind == kind;
+	return n;
+}
+
+/* The peer is told that the lane is fenced here only when nothing on it can take effect any more. */
+static void fenced_means_drained(void **state)
+{
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+
+	open_rig(&rig, false);
+	from = lane_of(&rig, false);
+	to = lane_of(&rig, true);
+	signal_one(&rig);
+	null_lanes_drain = 0;
+	epf_lane_error_cold(rig.core, from, EPF_S_RETRY_EXCEEDED);
+	for (unsigned i = 0; i < 8; i++)
+		epf_core_step(rig.core);
+	assert_int_equal(staged_of_kind(to, EPF_MSG_LANE_FENCE), 1);
+	assert_int_equal(staged_of_kind(to, EPF_MSG_LANE_FENCED), 0);
+	/* That the peer has fenced its end is not enough either. */
+	tell(&rig, (struct epf_msg){ .kind = EPF_MSG_LANE_FENCED, .c = from->index, .signal = 1 });
+	assert_int_equal(staged_of_kind(to, EPF_MSG_STREAM_QUERY), 0);
+	null_lanes_drain = 1;
+	for (unsigned i = 0; i < 8; i++)
+		epf_core_step(rig.core);
+	assert_int_equal(staged_of_kind(to, EPF_MSG_LANE_FENCED), 1);
+	assert_int_equal(staged_of_kind(to, EPF_MSG_STREAM_QUERY), 1);
+	null_rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -401,6 +459,8 @@ int main(void)
 		cmocka_unit_test(what_has_arrived_does_not_move),
 		cmocka_unit_test(an_answer_reaches_so_far),
 		cmocka_unit_test(streams_are_asked_for_apart),
+		cmocka_unit_test(reads_move_in_any_case),
+		cmocka_unit_test(fenced_means_drained),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
