@@ -430,6 +430,18 @@ static void withdrawals_at_their_edges(void **state)
 	null_rig_close(&rig);
 }
 
+/* This engine is a node of the job, too, and answers itself. */
+static void acknowledge_own(struct null_rig *rig, uint32_t rank, uint32_t region)
+{
+	struct epf_msg m = {
+		.kind = EPF_MSG_REVOKED, .rank = rank, .signal = region, .handle = HANDLE
+	};
+	struct epf_wc wc = { .op = EPF_WC_RECV, .lane = 0, .len = sizeof(m), .msg = &m };
+
+	m.count = epf_rx(rig->core, &rig->core->nodes[0], HANDLE)->base;
+	epf_arrive(rig->core, &wc);
+}
+
 /* A peer answers for its own withdrawal only: for another region or rank nothing is over. */
 static void answers_are_for_what_was_asked(void **state)
 {
@@ -441,11 +453,103 @@ static void answers_are_for_what_was_asked(void **state)
 	assert_int_equal(epf_core_revoke_begin(rig.core, 0, 1), 0);
 	for (unsigned i = 0; i < 8; i++)
 		epf_core_step(rig.core);
+	acknowledge_own(&rig, 0, 1);
 	send(&rig, m);
 	m.rank = 1;
 	m.signal = 1;
 	send(&rig, m);
 	assert_int_equal(epf_core_revoke_done(rig.core, 0, 1, &missing), 0);
+	assert_int_equal(missing, 2); /* the first rank of the peer engine */
+	m.rank = 0;
+	send(&rig, m);
+	assert_int_equal(epf_core_revoke_done(rig.core, 0, 1, &missing), 1);
+	null_rig_close(&rig);
+}
+
+static void push_put(struct null_rig *rig, uint32_t region, uint32_t to_region)
+{
+	const struct epf_op op = { .op = EPF_OP_PUT,
+				   .rank = 2,
+				   .local_region = (uint16_t)region,
+				   .remote_region = (uint16_t)to_region,
+				   .length = 16,
+				   .add = 1 };
+
+	epf_ring_push(&rig->rank[0].ring, epf_op_pack_narrow(&op));
+	for (unsigned i = 0; i < 4; i++)
+		epf_core_step(rig->core);
+}
+
+/* A region stays registered while commands read from it, wherever their numbers stand, although every peer has answered. */
+static void a_source_is_withdrawn_when_it_is_read(void **state)
+{
+	static const uint64_t starts[] = { 0, UINT64_C(0) - 1, (UINT64_C(1) << 32) - 1 };
+
+	for (unsigned i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+		struct epf_msg m = { .kind = EPF_MSG_REVOKED, .rank = 0, .signal = 1 };
+		struct null_rig rig;
+		uint32_t missing;
+
+		memset(&rig, 0, sizeof(rig));
+		rig.ring_start = starts[i];
+		null_rig_open(&rig, false);
+		null_rig_hold(&rig, true);
+		push_put(&rig, 1, 0);
+		assert_int_equal(epf_core_revoke_begin(rig.core, 0, 1), 0);
+		for (unsigned n = 0; n < 8; n++)
+			epf_core_step(rig.core);
+		acknowledge_own(&rig, 0, 1);
+		send(&rig, m);
+		assert_int_equal(epf_core_revoke_done(rig.core, 0, 1, &missing), 0);
+		assert_int_equal(missing, EPF_NONE);
+		null_rig_hold(&rig, false);
+		for (unsigned n = 0; n < 4; n++)
+			epf_core_step(rig.core);
+		assert_int_equal(epf_core_revoke_done(rig.core, 0, 1, &missing), 1);
+		null_rig_close(&rig);
+	}
+}
+
+static unsigned answers(const struct null_rig *rig)
+{
+	unsigned n = 0;
+
+	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++)
+		for (uint32_t at = 0; at <= rig->core->lanes[l].mask; at++)
+			n += rig->core->lanes[l].wrs[at].op == EPF_WR_SEND &&
+			     rig->core->lanes[l].msgs[at].kind == EPF_MSG_REVOKED;
+	return n;
+}
+
+/* A peer's withdrawal is answered when nothing of ours is on its way there any more; what still waits fails. */
+static void a_target_is_left_before_the_answer(void **state)
+{
+	struct epf_msg m = { .kind = EPF_MSG_REVOKE, .rank = 2, .signal = 3 };
+	struct null_rig rig;
+
+	open_rig(&rig);
+	push_put(&rig, 0, 0);
+	null_rig_hold(&rig, true);
+	push_put(&rig, 0, 3);
+	assert_null(null_rig_inspect(&rig));
+	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++)
+		rig.core->lanes[l].state = EPF_LANE_FENCED;
+	push_put(&rig, 0, 3);
+	assert_int_equal(rig.core->n_deferred, 1);
+	assert_false(send(&rig, m));
+	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++)
+		rig.core->lanes[l].state = EPF_LANE_UP;
+	for (unsigned i = 0; i < 8; i++)
+		epf_core_step(rig.core);
+	assert_null(null_rig_inspect(&rig));
+	assert_int_equal(rig.core->n_deferred, 0);
+	assert_int_equal(rig.rank[0].shm->done.failed, 1);
+	assert_int_equal(rig.rank[0].shm->done.error_status, EPF_S_REVOKED);
+	assert_int_equal(answers(&rig), 0);
+	null_rig_hold(&rig, false);
+	for (unsigned i = 0; i < 8; i++)
+		epf_core_step(rig.core);
+	assert_int_equal(answers(&rig), 1);
 	null_rig_close(&rig);
 }
 
@@ -757,6 +861,8 @@ int main(void)
 		cmocka_unit_test(many_signals_wait),
 		cmocka_unit_test(withdrawals_at_their_edges),
 		cmocka_unit_test(answers_are_for_what_was_asked),
+		cmocka_unit_test(a_source_is_withdrawn_when_it_is_read),
+		cmocka_unit_test(a_target_is_left_before_the_answer),
 		cmocka_unit_test(returning_ranks_at_their_edges),
 		cmocka_unit_test(returning_ranks_have_limits),
 		cmocka_unit_test(what_waits_is_checked_again),

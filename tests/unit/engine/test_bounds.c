@@ -503,6 +503,58 @@ static void nothing_overtakes_what_waits(void **state)
 	null_rig_close(&rig);
 }
 
+/* A stream that has deferred as much as it may blocks its ring: what follows stays there. */
+static void the_limit_of_deferring_at_its_edge(void **state)
+{
+	const struct epf_op signal = { SIGNAL, .signal = 1 };
+	struct null_rig rig;
+	struct epf_lane *lane;
+
+	open_rig(&rig);
+	warm_up(&rig);
+	lane = &rig.core->lanes[rig.core->streams[rig.core->rings[0]->streams[PEER]].lane];
+	lane->state = EPF_LANE_FENCED;
+	for (unsigned i = 0; i < 12; i++) {
+		push(&rig.rank[0], &signal, false);
+		epf_core_step(rig.core);
+	}
+	assert_int_equal(rig.core->n_deferred, rig.core->limits.defer_limit);
+	lane->state = EPF_LANE_UP;
+	let_go(&rig);
+	null_rig_close(&rig);
+}
+
+/* An addition says where it goes, and a control write of a lane goes to that lane's word. */
+static void messages_and_words_go_where_they_say(void **state)
+{
+	const struct epf_op add = { ADD, TO = NULL_ODD, ON = 24, LEN = 8 };
+	struct null_rig rig;
+
+	open_rig(&rig);
+	warm_up(&rig);
+	push(&rig.rank[0], &add, true);
+	drain(&rig);
+	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++) {
+		struct epf_lane *lane = &rig.core->lanes[l];
+		const struct epf_msg *m = &lane->msgs[(lane->head - 1) & lane->mask];
+		const struct epf_wr *wr;
+
+		if (rig.core->streams[rig.core->rings[0]->streams[PEER]].lane == l) {
+			assert_int_equal(m->kind, EPF_MSG_ADD);
+			assert_int_equal(m->rank, PEER);
+			assert_int_equal(m->signal, NULL_ODD);
+			assert_int_equal(m->a, 24);
+			assert_int_equal(m->value, 7);
+		}
+		assert_int_equal(epf_nudge(rig.core, lane), 1);
+		wr = &lane->wrs[(lane->head - 1) & lane->mask];
+		assert_int_equal(wr->raddr, rig.core->nodes[1].ctl_raddr + 8 * lane->index);
+		assert_null(null_rig_inspect(&rig));
+	}
+	drain(&rig);
+	null_rig_close(&rig);
+}
+
 /* The regions of one rank are not those of the other rank of this engine. */
 static void each_rank_has_its_own_regions(void **state)
 {
@@ -558,6 +610,8 @@ int main(void)
 		cmocka_unit_test(nothing_overtakes_what_waits),
 		cmocka_unit_test(the_pool_of_deferred_commands_is_enough),
 		cmocka_unit_test(a_failure_is_recorded_where_it_was),
+		cmocka_unit_test(the_limit_of_deferring_at_its_edge),
+		cmocka_unit_test(messages_and_words_go_where_they_say),
 		cmocka_unit_test(each_rank_has_its_own_regions),
 		cmocka_unit_test(a_withdrawn_region_takes_nothing),
 	};

@@ -55,6 +55,7 @@ static void look(struct null_rig *rig, uint32_t rank, uint32_t signal, uint32_t 
 			if (wr->op == EPF_WR_SEND && m->kind == EPF_MSG_NOTIFY) {
 				assert_in_range(m->d, 0, NULL_STREAMS - 1);
 				assert_int_equal(defined[m->d].kind, 0);
+				assert_int_equal(m->a, 0 + 1); /* for people: rank 0 raises it */
 				defined[m->d] = *m;
 				definitions++;
 			} else if (wr->op == EPF_WR_SEND && m->kind == EPF_MSG_SIGNAL) {

@@ -9,6 +9,7 @@
 #include "fabric/base/err.h"
 #include "fabric/engine/lane_hot.h"
 #include "fabric/engine/recovery.h"
+#include "fabric/engine/retire_hot.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -448,6 +449,121 @@ static void fenced_means_drained(void **state)
 	null_rig_close(&rig);
 }
 
+/* The count of a write's immediate has 16 bits; the question is for all 32 of it. */
+static void counts_of_immediates_are_widened(void **state)
+{
+	static const uint32_t starts[] = { 0x1fffe, 0x2fffd, UINT32_MAX, 0 };
+
+	for (unsigned i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+		struct null_rig rig;
+		struct epf_lane *from;
+
+		open_rig(&rig, true);
+		from = lane_of(&rig, false);
+		rig.core->streams[rig.core->rings[0]->streams[PEER]].count = starts[i];
+		for (unsigned n = 0; n < 4; n++)
+			put(&rig);
+		fail_and_fence(&rig, from);
+		assert_int_equal(asked(&rig, lane_of(&rig, true)).d, starts[i]);
+		null_rig_close(&rig);
+	}
+}
+
+/* A lane whose other end does not answer is given up after peer-timeout, with its node; not before. */
+static void a_recovery_has_a_deadline(void **state)
+{
+	struct null_rig rig;
+	uint64_t timeout;
+
+	open_rig(&rig, false);
+	timeout = rig.core->limits.peer_timeout_ns;
+	signal_one(&rig);
+	epf_lane_error_cold(rig.core, lane_of(&rig, false), EPF_S_RETRY_EXCEEDED);
+	for (unsigned i = 0; i < 19; i++) {
+		rig.now_ns += timeout / 20;
+		epf_core_step(rig.core);
+		assert_int_equal(peer_node(&rig)->state, EPF_NODE_UP);
+	}
+	for (unsigned i = 0; i < 4; i++) {
+		rig.now_ns += timeout / 20;
+		epf_core_step(rig.core);
+	}
+	assert_int_equal(peer_node(&rig)->state, EPF_NODE_DOWN);
+	null_rig_close(&rig);
+}
+
+/* Entries that move to a lane of another device get that device's keys: of data at both ends, and of control writes. */
+static void entries_get_the_keys_of_their_device(void **state)
+{
+	struct null_rig rig;
+	struct epf_lane *from, *to;
+	uint32_t head;
+
+	open_rig(&rig, false);
+	from = &rig.core->lanes[NULL_LANES];
+	to = &rig.core->lanes[NULL_LANES + 1];
+	rig.core->streams[rig.core->rings[0]->streams[PEER]].lane = from->id;
+	rig.core->caps.keys = 2;
+	peer_node(&rig)->keys = 2;
+	peer_node(&rig)->ctl_rkeys[1] = 99;
+	rig.core->ranks[0].regions[0].mr.keys[1].lkey = 77;
+	rig.core->peers[PEER].regions[0].rkeys[1] = 88;
+	put(&rig);
+	epf_ack_mark(rig.core, peer_node(&rig), 3, 1);
+	epf_core_step(rig.core);
+	assert_int_equal(from->head - from->tail, 2);
+	head = to->head;
+	assert_int_equal(fail_and_replay(&rig, from), 1);
+	assert_int_equal(to->wrs[head & to->mask].lkey, 77);
+	assert_int_equal(to->wrs[head & to->mask].rkey, 88);
+	assert_int_equal(to->wrs[(head + 1) & to->mask].rkey, 99);
+	null_rig_close(&rig);
+}
+
+/* What other recoveries of the node had sent may have been on the lane that fails: they say it again. */
+static void other_recoveries_say_it_again(void **state)
+{
+	static const unsigned phases[] = { EPF_REC_FENCING, EPF_REC_OPENING, EPF_REC_CONNECTED };
+
+	for (unsigned i = 0; i < sizeof(phases) / sizeof(phases[0]); i++) {
+		struct null_rig rig;
+		struct epf_lane_recovery *r;
+
+		open_rig(&rig, false);
+		r = &peer_node(&rig)->recovery->lanes[0];
+		r->phase = (uint8_t)phases[i];
+		r->asked = 1;
+		epf_lane_error_cold(rig.core, &rig.core->lanes[NULL_LANES + 1],
+				    EPF_S_RETRY_EXCEEDED);
+		assert_int_equal(r->tell_fence, 1);
+		assert_int_equal(r->tell_fenced, 1);
+		assert_int_equal(r->tell_open, phases[i] != EPF_REC_FENCING);
+		assert_int_equal(r->tell_opened, phases[i] == EPF_REC_CONNECTED);
+		assert_int_equal(r->asked, 0);
+		r->phase = EPF_REC_NONE;
+		null_rig_close(&rig);
+	}
+}
+
+/* A completion of what was not posted is the NIC's error: the first number behind the last, and one before the first. */
+static void impossible_completions_are_ignored(void **state)
+{
+	struct null_rig rig;
+	struct epf_lane *lane;
+	uint32_t tail;
+
+	open_rig(&rig, false);
+	lane = lane_of(&rig, false);
+	fill(&rig);
+	tail = lane->tail;
+	epf_complete(rig.core, lane, lane->posted);
+	epf_complete(rig.core, lane, tail - 1);
+	assert_int_equal(lane->tail, tail);
+	epf_complete(rig.core, lane, lane->posted - 1);
+	assert_int_equal(lane->tail, lane->posted);
+	null_rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -461,6 +577,11 @@ int main(void)
 		cmocka_unit_test(streams_are_asked_for_apart),
 		cmocka_unit_test(reads_move_in_any_case),
 		cmocka_unit_test(fenced_means_drained),
+		cmocka_unit_test(counts_of_immediates_are_widened),
+		cmocka_unit_test(a_recovery_has_a_deadline),
+		cmocka_unit_test(entries_get_the_keys_of_their_device),
+		cmocka_unit_test(other_recoveries_say_it_again),
+		cmocka_unit_test(impossible_completions_are_ignored),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
