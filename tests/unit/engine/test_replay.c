@@ -557,6 +557,7 @@ static void impossible_completions_are_ignored(void **state)
 	fill(&rig);
 	tail = lane->tail;
 	epf_complete(rig.core, lane, lane->posted);
+	assert_int_equal(lane->tail, tail);
 	epf_complete(rig.core, lane, tail - 1);
 	assert_int_equal(lane->tail, tail);
 	epf_complete(rig.core, lane, lane->posted - 1);
