@@ -7,9 +7,13 @@
 
 # shellcheck disable=SC2034
 STAGES=(format static layers build headers hot docs unit prop proc rxe hosts hooks asan tsan fuzz demo package bench)
+[ "$LONG" = no ] || STAGES+=(mutate)
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
 JOBS=$(nproc)
+# Limits against hanging, on a busy machine.
+export LIMIT_TIMES=1
+[ "$BUSY" = no ] || LIMIT_TIMES=4
 # Seeds under a sanitizer, where every step is several times slower; printed.
 SAN_SEEDS=100
 SAN_PROC_SEEDS=4
@@ -22,9 +26,6 @@ if [ "$LONG" = yes ]; then
 	FUZZ_TIMES=50
 fi
 FUZZ_COVERAGE=85
-# The long form checks the promised cost of a put above a bare post, in ns of CPU time; a busy machine is slower.
-EMPTY_FORM=empty
-[ "$LONG" != yes ] || EMPTY_FORM='empty --gate 60'
 
 # shellcheck source=tests/stages_rxe.sh
 . "$ROOT/tests/stages_rxe.sh"
@@ -105,6 +106,7 @@ run_suites()
 	# shellcheck disable=SC2153
 	log=$BUILD_ROOT/$build/meson-logs/quickstart-$STAGE.json
 	rm -f "$log" "$ran" "$again"
+	multiplier=$((multiplier * LIMIT_TIMES))
 	[ "$LONG" = no ] || multiplier=0
 	(cd "$BUILD_ROOT/$build" && meson test --no-rebuild --logbase "quickstart-$STAGE" -t "$multiplier" \
 		--num-processes "$JOBS" "${args[@]}") >"$LOGS/$STAGE-meson.log" 2>&1
@@ -414,7 +416,7 @@ fuzz_one()
 	rm -rf "$work"
 	mkdir -p "$work/corpus" || return 1
 	cd "$work" || return 1
-	LLVM_PROFILE_FILE=$work/raw "$program" -runs="$runs" -seed=1 -timeout=60 -rss_limit_mb=1024 \
+	LLVM_PROFILE_FILE=$work/raw "$program" -runs="$runs" -seed=1 -timeout=$((60 * LIMIT_TIMES)) -rss_limit_mb=1024 \
 		-artifact_prefix="$work/" "$work/corpus" "$seeds" || return 1
 	llvm-profdata-14 merge -o "$work/profile" "$work/raw" || return 1
 	for file in "$@"; do
@@ -498,8 +500,8 @@ service_shapes()
 service_shape()
 {
 	echo "== $*"
-	timeout 300 "$BUILD_ROOT/$RELEASE/bench/ep-bench" "$@" && return 0
-	echo "exit status $? (124: not within 300 s)"
+	timeout $((300 * LIMIT_TIMES)) "$BUILD_ROOT/$RELEASE/bench/ep-bench" "$@" && return 0
+	echo "exit status $? (124: not within $((300 * LIMIT_TIMES)) s)"
 	return 1
 }
 
@@ -525,12 +527,19 @@ quickstart_refuses()
 	[ "$rc" = 1 ] && grep -q 'apt-get install .*gcc.*meson' <<<"$said"
 }
 
+# Small changes to a copy of the tree, of which each must be noticed by a test (tests/mutate). All of them: tests/mutate/mutate.py run
+stage_mutate()
+{
+	check "a random tenth of the small changes is noticed" python3 "$ROOT/tests/mutate/mutate.py" run --part 10 --work "$BUILD_ROOT/build-mutate" &&
+		grep -h '^# ' "$LOGS/mutate-a-random-tenth-of-the-small-changes-is-noticed.log" | sed 's/^/    /'
+}
+
 stage_bench()
 {
 	local form
 	check "compile the release program" build_release || return
 	for form in "core --nic null" ring p2p "core --service --duration-ms 300 --runs 3" "p2p --service --rounds 3" \
-		"jobs --repeat 3" "$EMPTY_FORM"; do
+		"jobs --repeat 3" empty; do
 		# shellcheck disable=SC2086
 		check "ep-bench $form --json" bench_run $form
 		sed 's/^/        | /' "$LOGS/bench-${form%% *}.json"

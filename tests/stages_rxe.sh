@@ -60,9 +60,10 @@ rxe_limit()
 rxe_guests()
 {
 	if [ "$3" = two ]; then
-		"$ROOT/tests/rxe/two.sh" "$BUILD_ROOT/rxe" "$BUILD_ROOT/build-test" "$1"
+		"$ROOT/tests/rxe/two.sh" "$BUILD_ROOT/rxe" "$BUILD_ROOT/build-test" $(($1 * LIMIT_TIMES))
 	else
-		"$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --timeout "$1" env "EPF_TEST_LONG=${EPF_TEST_LONG:-0}" "HOOKS=$2" \
+		"$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --timeout $(($1 * LIMIT_TIMES)) env "EPF_TEST_LONG=${EPF_TEST_LONG:-0}" "HOOKS=$2" \
+			"LIMIT_TIMES=$LIMIT_TIMES" \
 			"$ROOT/tests/rxe/jobs.sh" "$3" "$BUILD_ROOT/build-test"
 	fi
 }

@@ -5,6 +5,7 @@
  */
 #include "fabric/engine/fail.h"
 
+#include "fabric/engine/check_hot.h"
 #include "fabric/engine/lane_hot.h"
 #include "fabric/engine/retire_hot.h"
 
@@ -51,18 +52,12 @@ void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_
 			      reason == EPF_R_CMD_REVOKED ? EPF_S_REVOKED : EPF_S_REFUSED, reason);
 }
 
+/* By the tables as they are now: a returning peer may have fewer or smaller regions, or other rights, than when the command was deferred. */
 int epf_recheck_cold(struct epf_core *core, struct epf_deferred *p)
 {
 	struct epf_ring_state *ring = core->rings[p->ring];
-	const struct epf_region_remote *remote =
-		&core->peers[p->op.rank].regions[p->op.remote_region];
-	const struct epf_region_local *local = &core->ranks[ring->rank].regions[p->op.local_region];
-	unsigned has_local =
-		p->op.op == EPF_OP_PUT || p->op.op == EPF_OP_PUT_SIGNAL || p->op.op == EPF_OP_GET;
-	unsigned has_remote = has_local || p->op.op == EPF_OP_PUT_INLINE || p->op.op == EPF_OP_ADD;
 
-	if ((!has_remote || remote->state == EPF_REGION_LIVE) &&
-	    (!has_local || local->state == EPF_REGION_LIVE))
+	if (!epf_cmd_check(&core->ranks[ring->rank], core->peers, core->world, &p->op))
 		return 0;
 	epf_fail_cold(core, ring, p->seq, p->op.rank, EPF_S_REVOKED, EPF_R_CMD_REVOKED);
 	return 1;

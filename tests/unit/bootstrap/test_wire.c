@@ -463,6 +463,8 @@ static void unusable_secrets_are_refused_without_showing_them(void **state)
 	assert_int_equal(epf_auth_load("", 0, NULL, NULL, NULL, &got), -EACCES);
 	assert_int_equal(epf_auth_load(NULL, 0, "/nonexistent", NULL, NULL, &got), -ENOENT);
 	assert_non_null(strstr(epf_last_error(), "/nonexistent"));
+	assert_true(epf_auth_load(NULL, 0, "/", NULL, NULL, &got) <
+		    0); /* opens, and cannot be read */
 	assert_int_equal(epf_auth_load(NULL, 0, NULL, secret_env, env, &got), -EACCES);
 	assert_null(strstr(epf_last_error(), "hunter2"));
 	write_secret(path, "\n", 1);

@@ -51,6 +51,9 @@ static void run(struct ll_kit *k, uint32_t absent, uint64_t seed)
 	ll_kit_run(k, &c, 1);
 }
 
+/* After which an absent rank is masked: one that has only to wait for a CPU must come before. */
+#define ABSENT_MS 3000
+
 static uint64_t now_ms(void)
 {
 	struct timespec t;
@@ -71,13 +74,13 @@ static void expect_masks(struct ll_kit *k, uint32_t rank, uint32_t bits)
 /* A rank that makes no call: masked after the timeout, named once, not waited for again, and welcome when it is back. */
 static void absence(enum ll_kit_direct direct)
 {
-	struct ll_kit *k = open_small(direct, 1500 * MS);
+	struct ll_kit *k = open_small(direct, ABSENT_MS * MS);
 	uint64_t start;
 
 	run(k, 0, 1);
 	start = now_ms();
 	run(k, 1u << 2, 2);
-	assert_in_range(now_ms() - start, 1500, 60000);
+	assert_true(now_ms() - start >= ABSENT_MS);
 	for (uint32_t r = 0; r < 2; r++) {
 		expect_masks(k, r, 1u << 2);
 		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), -ETIMEDOUT);
@@ -112,7 +115,7 @@ static void a_rank_reached_by_stores_does_not_come(void **state)
 /* Sums at the sender wait for weights: a rank that does not begin its combine is masked in the SEND half, in time, and the others' sums are right. */
 static void no_weights_come(enum ll_kit_direct direct)
 {
-	struct ll_kit *k = open_small(direct, 1000 * MS);
+	struct ll_kit *k = open_small(direct, ABSENT_MS * MS);
 	struct ll_kit_case c = small;
 	uint64_t start;
 
@@ -122,7 +125,7 @@ static void no_weights_come(enum ll_kit_direct direct)
 	c.lost = 1u << 2;
 	start = now_ms();
 	ll_kit_run(k, &c, 1);
-	assert_in_range(now_ms() - start, 1000, 60000);
+	assert_true(now_ms() - start >= ABSENT_MS);
 	for (uint32_t r = 0; r < 2; r++) {
 		expect_masks(k, r, 1u << 2);
 		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), -ETIMEDOUT);
@@ -153,7 +156,7 @@ static void weights_by_stores_do_not_come(void **state)
 
 static void a_rank_dies(void **state)
 {
-	struct ll_kit *k = open_small(LL_KIT_NONE, 1500 * MS);
+	struct ll_kit *k = open_small(LL_KIT_NONE, ABSENT_MS * MS);
 
 	run(k, 0, 1);
 	run(k, 0, 2);
@@ -168,8 +171,7 @@ static void a_rank_dies(void **state)
 
 static void masked_ranks_are_left_out(void **state)
 {
-	struct ll_kit *k = open_small(LL_KIT_PAIRS, 30000 * MS);
-	uint64_t start = now_ms();
+	struct ll_kit *k = open_small(LL_KIT_PAIRS, ABSENT_MS * MS);
 
 	for (uint32_t r = 1; r < 3; r++) {
 		assert_int_equal(epf_ll_mask_update(ll_kit_ll(k, r), 0, 1, NULL), 0);
@@ -177,7 +179,6 @@ static void masked_ranks_are_left_out(void **state)
 	}
 	run(k, 1, 1);
 	run(k, 1, 2);
-	assert_in_range(now_ms() - start, 0, 29000);
 	assert_int_equal(epf_ll_check(ll_kit_ll(k, 1)), 0);
 	for (uint32_t r = 1; r < 3; r++) {
 		assert_int_equal(epf_ll_mask_update(ll_kit_ll(k, r), 0, 0, NULL), 0);
@@ -197,13 +198,13 @@ static void masked_ranks_are_left_out(void **state)
  */
 static void absence_from_clean(enum ll_kit_direct direct)
 {
-	struct ll_kit *k = open_small(direct, 1000 * MS);
+	struct ll_kit *k = open_small(direct, ABSENT_MS * MS);
 	uint64_t start;
 
 	run(k, 0, 1);
 	start = now_ms();
 	ll_kit_clean(k, 1u << 1);
-	assert_in_range(now_ms() - start, 1000, 30000);
+	assert_true(now_ms() - start >= ABSENT_MS);
 	for (uint32_t r = 0; r < 3; r += 2) {
 		expect_masks(k, r, 1u << 1);
 		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), -ETIMEDOUT);
@@ -211,9 +212,9 @@ static void absence_from_clean(enum ll_kit_direct direct)
 	}
 	run(k, 1u << 1, 2);
 	run(k, 1u << 1, 3);
-	start = now_ms();
 	ll_kit_clean(k, 1u << 1);
-	assert_in_range(now_ms() - start, 0, 900);
+	for (uint32_t r = 0; r < 3; r += 2) /* nobody waited for it until a timeout */
+		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), 0);
 	run(k, 1u << 1, 4);
 	for (uint32_t r = 0; r < 3; r++)
 		assert_int_equal(epf_ll_mask_clean(ll_kit_ll(k, r), NULL), 0);

@@ -400,6 +400,31 @@ static void a_job_lives_and_ends(void **state)
 	assert_int_equal(kit_number(&k, "ranks_lost"), 0);
 }
 
+/* Each client withdraws its own region; one more than it has registered is refused. */
+static void clients_withdraw_their_own_regions(void **state)
+{
+	struct team t;
+
+	assert_int_equal(kit_run(&k), 0);
+	team_attach(&t, 1);
+	team_world(&t);
+	assert_int_equal(team_connect(&t), 0);
+	for (uint32_t i = RANKS; i-- > 0;) {
+		struct epf_svc_region_close q = { .region = 1 };
+		struct epf_svc_region_close_reply r = { .done = 0 };
+
+		assert_true(kit_call(t.ch[i], EPF_SVC_REGION_CLOSE, &q, -1, &r, NULL) < 0);
+		says("has registered 1");
+		q.region = 0;
+		for (int n = 0; n < 12000 && !r.done; n++, usleep(n ? 5000 : 0))
+			if (kit_call(t.ch[i], EPF_SVC_REGION_CLOSE, &q, -1, &r, NULL))
+				fail_msg("rank %u: %s", i, epf_last_error());
+		assert_int_equal(r.done, 1);
+	}
+	team_close(&t);
+	assert_int_equal(kit_await(&k, "jobs", 0), 0);
+}
+
 /* Lost ranks: the job waits service-grace for one of them, then ends. */
 static void a_lost_rank_comes_back(void **state)
 {
@@ -547,6 +572,7 @@ int main(void)
 		TEST(ranks_must_belong_together),
 		TEST(user_jobs_is_a_limit),
 		TEST(a_job_lives_and_ends),
+		TEST(clients_withdraw_their_own_regions),
 		TEST(a_lost_rank_comes_back),
 		TEST(a_job_that_cannot_join_is_told),
 		TEST(engines_count_for_their_user),

@@ -237,16 +237,28 @@ static void past_message(struct epf_emu_packet *p)
 	p->offset = p->msg_len - 1;
 }
 
+static void no_operation(struct epf_emu_packet *p)
+{
+	p->op = EPF_WR_WRITE - 1;
+}
+
+static void unknown_operation(struct epf_emu_packet *p)
+{
+	p->op = EPF_WR_READ + 1;
+}
+
 static void test_crafted(void **state)
 {
-	void (*changes[])(struct epf_emu_packet *) = { old_token, long_packet, past_message };
-	const int want[] = { EPF_S_FLUSHED, EPF_S_REMOTE_ACCESS, EPF_S_REMOTE_ACCESS };
+	void (*changes[])(struct epf_emu_packet *) = { old_token, long_packet, past_message,
+						       no_operation, unknown_operation };
+	const int want[] = { EPF_S_FLUSHED, EPF_S_REMOTE_ACCESS, EPF_S_REMOTE_ACCESS,
+			     EPF_S_REMOTE_ACCESS, EPF_S_REMOTE_ACCESS };
 	struct epf_emu_opts opts;
 
 	epf_emu_opts_defaults(&opts);
 	opts.packets = 64;
 	opts.mtu = 512;
-	for (int i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
 		struct end a = open_end(&opts), b = open_end(&opts);
 		struct epf_wr wr = random_wr(&a, &b, 0);
 
