@@ -34,7 +34,6 @@ class Job:
             env = {**ENVIRONMENT, "EPF_STATS_DIR": self.folder, "EPF_GPU_TIMEOUT": timeout, "EPF_NODE": NODES[rank]}
             if service:
                 env.update(EPF_SERVICE=service[NODES[rank]])
-                del env["EPF_NODE"]
             with open(self._log(rank), "w", encoding="ascii") as log:
                 self.ranks.append(subprocess.Popen([PYTHON, f"{HERE}/faults_rank.py", str(rank), self.folder, fault, str(steps)], env=env, stdout=log,
                                                    stderr=subprocess.STDOUT))
@@ -151,7 +150,7 @@ def daemons(folder):
 
 
 def link(folder, up):
-    subprocess.run([FABRIC, "link", "--up" if up else "--down", "--link=0", "--instance=a", f"--runtime-dir={folder}"], check=True)
+    subprocess.run([FABRIC, "link", "--up" if up else "--down", "--link=1", "--instance=a", f"--runtime-dir={folder}"], check=True)
 
 
 def counted(folder, counter):
