@@ -329,7 +329,7 @@ stage_frameworks()
 	export FRAMEWORKS=$BUILD_ROOT/build-frameworks
 	check "packages of frameworks" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" cpu "$FRAMEWORKS"
 	case $? in
-	0) touch "$FRAMEWORKS/.quickstart" ;;
+	0) ;;
 	77) unset FRAMEWORKS ;;
 	*) return ;;
 	esac

@@ -24,6 +24,7 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MANIFEST = "MANIFEST"
+MARK = ".quickstart"  # tells the tests of our documents that a folder is no part of the tree
 NO_CUDA = 100  # cudaErrorNoDevice
 FREE_BYTES = 3 << 30
 PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
@@ -126,7 +127,7 @@ def stand_in(folder):
 
 def files_of(folder):
     return sorted(os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names
-                  if name not in (MANIFEST, ".quickstart") and not name.endswith(".pyc"))
+                  if name not in (MANIFEST, MARK) and not name.endswith(".pyc"))
 
 
 def fetch(form, folder):
@@ -141,8 +142,9 @@ def fetch(form, folder):
     can(form, folder)
     shutil.rmtree(folder)
     os.makedirs(folder)
-    with open(manifest, "w", encoding="utf-8") as f:
-        f.write("unfinished\n")
+    for name in (MANIFEST, MARK):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            f.write("unfinished\n")
     for name, version, left_out in LISTS[form]:
         download(name, version, os.path.join(folder, "wheels"))
         for wheel in sorted(glob.glob(f"{folder}/wheels/*.whl")):
