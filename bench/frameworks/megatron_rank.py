@@ -11,6 +11,7 @@ import zlib
 
 # Shape and length of a run by the names of train_megatron.py's options.
 SIZES = {"ranks": 2, "layers": 2, "hidden": 1024, "ffn": 1024, "experts": 8, "topk": 2, "seq": 512, "batch": 2, "vocab": 1024, "sms": 20, "steps": 10}
+CLIP = 1.0  # norm of gradients at most
 NOISE = 4  # one token in so many is random; the others follow from the token before, so that there is something to learn
 # What a token dispatcher of Megatron does around the experts; "moves" crosses ranks.
 PARTS = {"token_dispatch": "moves", "token_combine": "moves", "dispatch_preprocess": "sorts", "dispatch_postprocess": "sorts", "combine_preprocess": "sorts",
@@ -174,7 +175,7 @@ def train(a, on_step=None):
 
 
 def reduce_gradients(dist, ranks, model):
-    """Averages gradients over ranks, and returns their norm: what all ranks share counts once, experts everywhere."""
+    """Averages gradients over ranks, clips their norm, and returns what it was: what all ranks share counts once, experts everywhere."""
     squares = {True: 0.0, False: 0.0}
     for p in model.parameters():
         if p.grad is None:
@@ -185,4 +186,8 @@ def reduce_gradients(dist, ranks, model):
         p.grad /= ranks
         squares[shared] += (p.grad.float() ** 2).sum()
     dist.all_reduce(squares[False])
-    return (squares[True] + squares[False]).sqrt()
+    norm = (squares[True] + squares[False]).sqrt()
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad *= (CLIP / norm).clamp(max=1)
+    return norm

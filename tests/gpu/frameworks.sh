@@ -80,7 +80,11 @@ else
 	fi
 fi
 beside=()
-[ -z "$deepep" ] || beside=(--deepep "$(cd "$deepep" && pwd)")
+if [ -n "$deepep" ]; then
+	beside=(--deepep "$(cd "$deepep" && pwd)")
+	# Its module is linked with NVSHMEM.
+	LD_LIBRARY_PATH+=:$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)/lib
+fi
 
 # part NAME LIMIT COMMAND...
 part()
