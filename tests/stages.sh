@@ -6,7 +6,7 @@
 # stage rxe is in tests/stages_rxe.sh.
 
 # shellcheck disable=SC2034
-STAGES=(format static layers build headers hot docs unit prop proc rxe hosts hooks asan tsan fuzz demo package bench)
+STAGES=(format static layers build headers hot docs unit prop proc rxe hosts hooks asan tsan fuzz demo frameworks package bench)
 [ "$LONG" = no ] || STAGES+=(mutate)
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
@@ -345,6 +345,19 @@ stage_hosts()
 			fail "hosts $name" "$(grep "^FAIL $name: " "$log" | sed "s/^FAIL $name: //" | grep . || echo "no result; see $log")"
 		fi
 	done < <(expected hosts)
+}
+
+# Megatron-core and transformers on CPU tensors, with packages from PyPI that are fetched once into the build directory; without them all is skipped.
+stage_frameworks()
+{
+	export FRAMEWORKS=$BUILD_ROOT/build-frameworks
+	check "packages of frameworks" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" cpu "$FRAMEWORKS"
+	case $? in
+	0) ;;
+	77) unset FRAMEWORKS ;;
+	*) return ;;
+	esac
+	prepare_test_build && run_suites build-test 3 frameworks
 }
 
 # Each hook breaks the engine in one way; the suite passes only if each is caught within 20 seeds.

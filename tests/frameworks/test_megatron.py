@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Megatron-core, unmodified, trains on CPU tensors over our deep_ep: losses and gradient norms are those of its own all-gather, bit for bit.
+
+Usage: test_megatron.py libepf.so libepf-ll.so ep-fabric. Skipped without the packages (FRAMEWORKS). Rows between nodes cross the software NIC.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+
+from packages import PYTHON, ROOT, environment, output, run
+
+ENVIRONMENT = environment(sys.argv[1:3])
+TRAIN = [PYTHON, f"{ROOT}/bench/frameworks/train_megatron.py", "--hidden=128", "--ffn=64", "--seq=32", "--vocab=256", "--steps=5"]
+SECONDS = 600
+
+
+def put_bytes(folder):
+    """Returns the bytes that the engines of a job which has ended put through their NICs."""
+    said = subprocess.run([sys.argv[3], "stats", "--dead", "--json", f"--stats-dir={folder}"], capture_output=True, text=True, check=True).stdout
+    return sum((block["values"].get("put_bytes_remote_node") or 0) for one in json.loads(said)["instances"] for block in one["blocks"])
+
+
+def train(*options):
+    """Trains with flex and with allgather; returns what was said. Losses and gradient norms must agree in every bit, and rows must have crossed the NIC."""
+    with tempfile.TemporaryDirectory() as folder:
+        status, said = output([*TRAIN, "--dispatchers=flex,allgather", f"--json={folder}/results", *options],
+                              {**ENVIRONMENT, "EPF_STATS_DIR": folder}, SECONDS)
+        assert status == 0, status
+        with open(f"{folder}/results", encoding="ascii") as f:
+            ours, theirs = map(json.load(f).get, ("flex", "allgather"))
+        assert len(ours["losses"]) == 5 and ours["losses"][0] != ours["losses"][1], ours["losses"]
+        assert ours["losses"] == theirs["losses"], (ours["losses"], theirs["losses"])
+        assert ours["norms"] == theirs["norms"], (ours["norms"], theirs["norms"])
+        crossed = put_bytes(folder)
+        print(f"# {crossed} bytes over the software NIC")
+        assert crossed > 0
+    return said
+
+
+def two_ranks_on_two_nodes_and_resumed():
+    said = train("--ranks=2", "--nodes=a,b", "--resume=3")
+    assert "flex resumed after 3 of 5 steps: losses equal in every digit" in said
+
+
+def four_ranks_on_two_nodes():
+    train("--ranks=4", "--nodes=a,a,b,b")
+
+
+run([two_ranks_on_two_nodes_and_resumed, four_ranks_on_two_nodes])

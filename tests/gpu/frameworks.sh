@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Real frameworks over deep_ep on a machine with two or more GPUs: a transformers model with its experts spread, and Megatron-core's training with each of
+# its token dispatchers, alternating: losses, resumed runs, time of a step, shares of its parts, few multiprocessors, two nodes.
+#
+#   tests/gpu/frameworks.sh --build DIR --packages DIR [--deepep DIR] [--out DIR] [--ranks N] [--steps N] [--rounds N] [--quick] [--only REGEX] [--cpu]
+#
+# --build     a folder with libepf.so.0 and libepf-ll.so.0 (and ep-fabric, for two nodes), or a build tree with them
+# --packages  a folder made by tools/frameworks/fetch.py gpu (with --cpu: cpu), carried here
+# --deepep    a folder with DeepEP's package and compiled module, to measure beside
+# --out       where logs, results (JSON) and the table go (./gpu-results/frameworks)
+# --ranks     processes; as many as GPUs by default, 2 on one (they share it under MPS, and times mean nothing)
+# --steps     of the run whose losses are compared and which is resumed in the middle (300)
+# --rounds    runs of each dispatcher in a measurement, alternating (3)
+# --quick     20 steps, one round
+# --only      parts whose name matches
+# --cpu       small shapes on CPU tensors, to check this script on a machine without a GPU
+#
+# Each part has a limit and a log. Exit 0: all was right; 1: something was wrong; 77: no GPU, or no packages. Speed is printed and never judged.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build="" packages="" deepep="" out=$PWD/gpu-results/frameworks ranks="" steps=300 rounds=3 only=. cpu=0
+while [ $# -gt 0 ]; do
+	case $1 in
+	--build) build=$2 && shift ;;
+	--packages) packages=$2 && shift ;;
+	--deepep) deepep=$2 && shift ;;
+	--out) out=$2 && shift ;;
+	--ranks) ranks=$2 && shift ;;
+	--steps) steps=$2 && shift ;;
+	--rounds) rounds=$2 && shift ;;
+	--quick) steps=20 rounds=1 ;;
+	--only) only=$2 && shift ;;
+	--cpu) cpu=1 ;;
+	*) sed -n '/^#   tests/,/^# Each/p' "$0" && exit 2 ;;
+	esac
+	shift
+done
+if [ "$cpu" = 0 ] && { ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; }; then
+	echo "no GPU here (nvidia-smi lists none): frameworks on GPUs are skipped; --cpu checks this script"
+	exit 77
+fi
+if [ ! -d "$packages/megatron" ] || { [ "$cpu" = 0 ] && ! python3 "$root/tools/frameworks/fetch.py" verify "$packages"; }; then
+	echo "no whole packages in '$packages': tools/frameworks/fetch.py gpu DIR makes them, on a machine with a network"
+	exit 77
+fi
+begin_before=1000000 list=0 suite="frameworks on GPUs" part_width=20
+# shellcheck source=tests/gpu/parts.sh
+. "$root/tests/gpu/parts.sh"
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
+log=$out/table.txt
+: >"$log"
+trap leave_nothing EXIT
+for at in "$build" "$build/fabric"; do [ -e "$at/libepf.so.0" ] && EPF_LIBRARY=$(realpath -s "$at/libepf.so.0"); done
+for at in "$build" "$build/kernels"; do [ -e "$at/libepf-ll.so.0" ] && EPF_LL_LIBRARY=$(realpath -s "$at/libepf-ll.so.0"); done
+if [ -z "${EPF_LIBRARY:-}" ] || [ -z "${EPF_LL_LIBRARY:-}" ]; then
+	say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"
+	exit 1
+fi
+export EPF_LIBRARY EPF_LL_LIBRARY PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore
+LD_LIBRARY_PATH=$(dirname "$EPF_LIBRARY"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+PYTHONPATH=$root/tools/python:$(cd "$packages" && pwd)${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH LD_LIBRARY_PATH
+# Shapes end with what makes them small on CPU tensors; the last of two equal options counts.
+small=() model=(hidden_size=2048 moe_intermediate_size=768 num_attention_heads=16 num_key_value_heads=16) dispatchers=flex,alltoall,allgather
+if [ "$cpu" = 1 ]; then
+	ranks=${ranks:-2}
+	small=(--hidden 128 --ffn 64 --seq 32 --batch 1 --vocab 256) model=() dispatchers=flex,allgather
+	export OMP_NUM_THREADS=1
+	say "# $(date -u +%FT%TZ), CPU tensors, $ranks ranks, small shapes: times mean nothing"
+else
+	gpus=$(nvidia-smi -L | wc -l)
+	ranks=${ranks:-$((gpus > 1 ? gpus : 2))}
+	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $ranks ranks"
+	if [ "$ranks" -gt "$gpus" ]; then
+		say "# $ranks ranks share $gpus GPU: process groups are gloo's, times mean nothing"
+		export ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH
+		with_mps on
+	fi
+fi
+beside=()
+if [ -n "$deepep" ]; then
+	beside=(--deepep "$(cd "$deepep" && pwd)")
+	# Its module is linked with NVSHMEM.
+	LD_LIBRARY_PATH+=:$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)/lib
+fi
+
+# part NAME LIMIT COMMAND...
+part()
+{
+	local name=$1 limit=$2
+	shift 2
+	wanted "$name" || return 0
+	bounded "$limit" "$out/$name.log" "$@"
+	if [ "$rc" = 0 ]; then
+		result "$name" "ok, $took s"
+		grep '^#\|^dispatcher\|^flex\|^deepep\|^all' "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
+	else
+		failed=1
+		result "$name" "WRONG: status $rc after $took s"
+		tail -n 40 "$out/$name.log" | cut -c1-300 | sed 's/^/    /' | tee -a "$log"
+	fi
+}
+
+# train NAME LIMIT OPTION...
+train()
+{
+	local name=$1 limit=$2
+	shift 2
+	part "$name" "$limit" python3 "$root/bench/frameworks/train_megatron.py" --ranks "$ranks" --json "$out/$name.json" "$@" "${small[@]}"
+}
+
+# spread NAME KIND SIZE...
+spread()
+{
+	local name=$1
+	shift
+	part "$name" 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/tests/frameworks/transformers_rank.py" "$@"
+}
+
+part example 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/docs/examples/transformers_ep.py"
+spread transformers-qwen3 qwen3_moe "${model[@]}"
+spread transformers-deepseek deepseek_v3 "${model[@]}"
+
+# With top-2 on two ranks all bits agree; with more rows a token, dispatchers add in other orders.
+train losses 580 --dispatchers "$dispatchers" "${beside[@]}" --steps "$steps" --resume $((steps / 2))
+train losses-top8 580 --dispatchers "$dispatchers" "${beside[@]}" --steps "$steps" --topk 8 --experts 16
+deepseek=(--hidden 7168 --ffn 2048 --experts 16 --topk 8 --seq 1024 --batch 4 --steps 12 --rounds "$rounds" --lr 0.01)
+train deepseek 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[@]}" --shares
+train qwen3 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[@]}" --hidden 2048 --ffn 768 --experts 128 --shares
+# Small experts: what crosses ranks is a large share of the step.
+train small-experts 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[@]}" --ffn 256 --shares
+train sms 580 --dispatchers flex:24,flex:8 "${deepseek[@]}" --rounds $((2 * rounds))
+
+# Each rank a node of its own: every row over the command path. On GPUs a daemon copies (docs/reference/python.md).
+for at in "$build" "$build/tools"; do
+	[ -x "$at/ep-fabric" ] || continue
+	mkdir -p "$out/run"
+	EPF_CORE_IDLE=pause "$at/ep-fabric" run --instance=frameworks --runtime-dir="$out/run" --stats-dir="$out/run" >"$out/daemon.log" 2>&1 &
+	daemon=$!
+	trap 'kill $daemon; leave_nothing' EXIT
+	for ((i = 0; i < 100; i++)); do [ -S "$out/run/frameworks.sock" ] || sleep 0.1; done
+	export EPF_SERVICE=$out/run/frameworks.sock CUDA_MODULE_LOADING=EAGER
+	train nodes 580 --dispatchers flex,allgather --nodes "$(seq -s , 0 $((ranks - 1)))" --steps 20
+	kill "$daemon" && wait "$daemon"
+	trap leave_nothing EXIT
+	break
+done
+[ "$mps" = 0 ] || with_mps off
+end

@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fetches pinned packages of other projects from PyPI, checks their hashes, keeps what is needed, and says later whether it is all still there.
+
+  fetch.py cpu FOLDER      PyTorch, transformers and Megatron-core on CPU tensors: what the stage `frameworks` of tools/quickstart test runs (580 MB fetched,
+                           1.2 GB on disk)
+  fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks: Megatron-core (9 MB), to be carried there
+  fetch.py verify FOLDER   compares every file with what was unpacked; prints files and bytes
+
+FOLDER goes into PYTHONPATH. Nothing is fetched again while the lists beside this file stay as they are. PyPI has PyTorch for Linux on x86-64 only built for
+CUDA: its CUDA libraries, 2.5 GB, are left out, and libraries made here stand in for them, whose functions exist and fail. PyTorch then sees no GPU.
+Exit status 1: a hash differs, or a file has changed; 77: it cannot be fetched here, and the last line says why.
+"""
+import glob
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MANIFEST = "MANIFEST"
+MARK = ".quickstart"  # tells the tests of our documents that a folder is no part of the tree
+NO_CUDA = 100  # cudaErrorNoDevice
+FREE_BYTES = 3 << 30
+PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+# Lists by form: (file, version of Python that the wheels are for, what is left out of them).
+LISTS = {
+    "cpu": [("cpu.txt", "3.11", r"torch/(include|share|test)/|torch/lib/libtorch_cuda_linalg\.so$|.*\.data/|.*/tests/"), ("megatron.txt", "3.12", r".*\.so$")],
+    "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$")],
+}
+
+
+class Missing(Exception):
+    """It cannot be fetched on this machine."""
+
+
+def sha256(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as f:
+        while block := f.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def key(form):
+    """What decides the content of a folder: the form, the lists, and this program."""
+    parts = [form] + [sha256(os.path.join(HERE, name)) for name in sorted({one[0] for one in LISTS[form]}) + [os.path.basename(__file__)]]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def can(form, folder):
+    """Raises Missing where the wheels would not run."""
+    if form == "cpu" and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
+        raise Missing(f"the packages are pinned for Python 3.11 on Linux and x86-64; this is {sysconfig.get_python_version()} on {platform.machine()}")
+    if form == "cpu" and (free := shutil.disk_usage(folder).free) < FREE_BYTES:
+        raise Missing(f"{folder} has {free >> 20} MiB left; {FREE_BYTES >> 20} are needed")
+
+
+def download(name, version, into):
+    """Lets pip fetch the wheels of a list and check their hashes."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-cache-dir", "--progress-bar=off", "--no-deps", "--require-hashes",
+               "--only-binary=:all:", f"--python-version={version}", *(f"--platform={p}" for p in PLATFORMS), "-r", os.path.join(HERE, name), "-d", into]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    said = done.stdout + done.stderr
+    if "DO NOT MATCH THE HASHES" in said:
+        sys.exit(said)
+    errors = [line for line in said.splitlines() if line.startswith("ERROR")] or said.splitlines() or ["no word"]
+    raise Missing(f"pip could not fetch {name}: {errors[-1][:300]}")
+
+
+def unpack(wheel, folder, left_out):
+    with zipfile.ZipFile(wheel) as z:
+        for one in z.infolist():
+            if re.match(left_out, one.filename):
+                continue
+            path = z.extract(one, folder)
+            if one.external_attr >> 16 & 0o111 and os.path.isfile(path):
+                os.chmod(path, 0o755)
+    os.unlink(wheel)
+
+
+def said_by(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def absent_libraries(folder):
+    """Returns {library: {version: names of functions}} of what PyTorch's libraries need of CUDA's and is not in the folder; version None: without."""
+    libraries = glob.glob(f"{folder}/*.so*")
+    there = {os.path.basename(path) for path in libraries} | {"libcudart.so.13"}
+    wanted, unversioned = {}, set()
+    for path in libraries:
+        text = said_by("objdump", "-p", path)
+        for name in re.findall(r"NEEDED +(lib(?:cu|nv|nccl)\S+)", text):
+            if name not in there:
+                wanted.setdefault(name, {})
+        of_version = {}
+        for name, block in re.findall(r"required from (\S+):\n((?: +0x.*\n)+)", text):
+            for version in re.findall(r"(\S+)\n", block) if name in wanted else ():
+                of_version[version] = wanted[name].setdefault(version, set())
+        for name, version in re.findall(r" U (\w+)(?:@(\S+))?$", said_by("nm", "-D", "--undefined-only", path), re.M):
+            if version in of_version:
+                of_version[version].add(name)
+            elif not version and re.match("cu|nccl|nv", name):
+                unversioned.add(name)  # any of the libraries may have it: names without a version are looked up in all
+    wanted["libnccl.so.2"][None] = unversioned
+    return wanted
+
+
+def stand_in(folder):
+    """Makes the libraries that PyTorch's are linked with and that are left out."""
+    for library, versions in absent_libraries(folder).items():
+        source = "\n".join(f"int {name}(void) {{ return {NO_CUDA}; }}" for names in versions.values() for name in sorted(names))
+        script = os.path.join(folder, "stand-in.map")
+        with open(script, "w", encoding="ascii") as f:
+            f.write("".join(f"{version or ''} {{ global: {''.join(name + '; ' for name in sorted(names))}}};\n" for version, names in versions.items()) or "{ };\n")
+        subprocess.run(["gcc", "-w", "-fno-builtin", "-shared", "-fPIC", "-x", "c", "-", f"-Wl,-soname,{library},--version-script={script}", "-o",
+                        os.path.join(folder, library)], input=source, text=True, check=True)
+        os.unlink(script)
+
+
+def files_of(folder):
+    return sorted(os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names
+                  if name not in (MANIFEST, MARK) and not name.endswith(".pyc"))
+
+
+def fetch(form, folder):
+    manifest = os.path.join(folder, MANIFEST)
+    if os.path.exists(manifest):
+        with open(manifest, encoding="utf-8") as f:
+            if f.readline().strip() == key(form):
+                return
+    os.makedirs(folder, exist_ok=True)
+    if os.listdir(folder) and not os.path.exists(manifest):
+        sys.exit(f"{folder} is not empty, and was not made by this program")
+    can(form, folder)
+    shutil.rmtree(folder)
+    os.makedirs(folder)
+    for name in (MANIFEST, MARK):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            f.write("unfinished\n")
+    for name, version, left_out in LISTS[form]:
+        download(name, version, os.path.join(folder, "wheels"))
+        for wheel in sorted(glob.glob(f"{folder}/wheels/*.whl")):
+            unpack(wheel, folder, left_out)
+    os.rmdir(os.path.join(folder, "wheels"))
+    if form == "cpu":
+        stand_in(os.path.join(folder, "torch/lib"))
+    lines = [f"{sha256(os.path.join(folder, name))}  {name}\n" for name in files_of(folder)]
+    with open(manifest, "w", encoding="utf-8") as f:
+        f.writelines([key(form) + "\n", *lines])
+
+
+def verify(folder):
+    """Returns what differs from the manifest, and prints a summary."""
+    with open(os.path.join(folder, MANIFEST), encoding="utf-8") as f:
+        listed = dict(reversed(line.rstrip("\n").split("  ", 1)) for line in f.readlines()[1:])
+    there = files_of(folder)
+    wrong = sorted(set(listed) ^ set(there)) + [name for name in there if name in listed and sha256(os.path.join(folder, name)) != listed[name]]
+    print(f"{len(there)} files, {sum(os.path.getsize(os.path.join(folder, name)) for name in there)} bytes: "
+          + (f"{len(wrong)} differ, e.g. {wrong[0]}" if wrong else "as they were unpacked"))
+    return wrong or not listed
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in (*LISTS, "verify"):
+        sys.exit(__doc__)
+    try:
+        if sys.argv[1] == "verify":
+            return int(bool(verify(sys.argv[2])))
+        fetch(*sys.argv[1:])
+    except Missing as error:
+        print(error)
+        return 77
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
