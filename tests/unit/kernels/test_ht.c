@@ -804,7 +804,7 @@ static void use_segments(struct rig *g)
 
 		me->segment = epf_ht_pool_alloc(sizeof(me->rows) + 4096, 0, NULL);
 		assert_non_null(me->segment);
-		me->out = (uint16_t *)(me->segment + 16 * (r + 1));
+		me->out = (void *)(me->segment + 16 * (r + 1));
 	}
 }
 
