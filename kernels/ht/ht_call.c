@@ -289,7 +289,7 @@ static uint32_t parts_of(const struct epf_ht *ht, uint32_t room)
 
 /*
  * Warps of a block that write rows in a combine; the others add meanwhile. Some 64 of all blocks keep NVLink busy, and more of them delay what is added: on two
- * H200, 24 multiprocessors, 225 us with 3 of 16 warps, 243 with 2 and with 4; 16 multiprocessors, 231 us with 4, 259 with 3.
+ * H200, 24 multiprocessors, 222 us with 3 of 16 warps, 243 with 2 and with 4; 16 multiprocessors, 231 us with 4, 259 with 3.
  */
 static uint32_t writers_of(const struct epf_ht *ht, uint32_t blocks)
 {
