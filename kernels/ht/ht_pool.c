@@ -20,7 +20,7 @@ struct pool_segment {
 	int freed;     /* by its owner */
 };
 
-static LIST_HEAD(, pool_segment) segments = LIST_HEAD_INITIALIZER(segments);
+static LIST_HEAD(pool, pool_segment) segments = LIST_HEAD_INITIALIZER(segments);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
