@@ -238,7 +238,7 @@ struct epf_core {
 	uint64_t refusals
 		[EPF_CMD_REASONS]; /* commands refused, by reason - 300; read by any thread */
 	uint32_t
-		recheck; /* regions were withdrawn or described anew: deferred commands are checked again */
+		recheck; /* regions were withdrawn or described again: deferred commands are checked again */
 	struct epf_revoke *revokes; /* withdrawals of own regions under way */
 	uint32_t
 		links_untold; /* bit l: link l has a new device whose keys not everybody knows yet (reconnect.c) */

@@ -13,7 +13,7 @@ EPF_COLD void epf_fail_cold(struct epf_core *core, struct epf_ring_state *ring, 
 /* Counts a command that the check refused by its reason, and fails it. */
 EPF_COLD void epf_refuse_cold(struct epf_core *core, struct epf_ring_state *ring, uint32_t seq,
 			      uint32_t rank, unsigned reason);
-/* Fails a deferred command that the check would refuse by now: a region was withdrawn, or described anew. Returns 1 if it did. */
+/* Fails a deferred command that the check would refuse by now: a region was withdrawn, or described again. Returns 1 if it did. */
 EPF_COLD int epf_recheck_cold(struct epf_core *core, struct epf_deferred *p);
 /* Fails one entry's command and reclaims the entry; the caller moves the lane's tail. */
 EPF_COLD void epf_fail_entry_cold(struct epf_core *core, struct epf_lane *lane, struct epf_wr *wr,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Megatron-core, unmodified, trains on CPU tensors over our deep_ep: losses and gradient norms are those of its own all-gather, bit for bit.
+"""Megatron-core, unmodified, trains on CPU tensors over our deep_ep: losses and gradient norms are those of Megatron's all-gather, bit for bit.
 
 Usage: test_megatron.py libepf.so libepf-ll.so ep-fabric. Skipped without the packages (FRAMEWORKS). Rows between nodes cross the software NIC.
 """
