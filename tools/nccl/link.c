@@ -102,12 +102,17 @@ void epf_link_unref(struct epf_link *link)
 		destroy(link);
 }
 
+static bool is_stopping(const struct epf_link *l)
+{
+	return __atomic_load_n(&l->stop, __ATOMIC_RELAXED);
+}
+
 /* Out of the table; whoever waits for it looks again, or learns why. */
 static void die(struct epf_link *l)
 {
 	if (l->state == EPF_LINK_DEAD)
 		return;
-	if (l->stop)
+	if (is_stopping(l))
 		epf_fail(EPF_R_NCCL_PEER, "nccl: the plug-in was finalized");
 	epf_error_get(&l->why);
 	l->state = EPF_LINK_DEAD;
@@ -119,7 +124,7 @@ static void die(struct epf_link *l)
 
 static int cancelled(const struct epf_link *l)
 {
-	return l->stop || l->state == EPF_LINK_DEAD ? -ECANCELED : 0;
+	return is_stopping(l) || l->state == EPF_LINK_DEAD ? -ECANCELED : 0;
 }
 
 /* -EINPROGRESS becomes a wait. */
@@ -142,7 +147,7 @@ static int connect_to(struct epf_link *l, uint64_t deadline_ns)
 
 		if (n > 0)
 			break;
-		if (l->stop || epf_now_ns() > deadline_ns)
+		if (is_stopping(l) || epf_now_ns() > deadline_ns)
 			return epf_fail_sys(EPF_R_NCCL_PEER, ETIMEDOUT, "nccl: connecting to %s",
 					    text);
 	}
@@ -438,7 +443,7 @@ void epf_links_stop(void)
 	uint64_t one = 1;
 
 	TAILQ_FOREACH(l, &epf_plug.links, entry) {
-		l->stop = true;
+		__atomic_store_n(&l->stop, 1, __ATOMIC_RELAXED);
 		if (l->ep && l->state != EPF_LINK_UP)
 			epf_abort(l->ep);
 		if (l->state == EPF_LINK_GREETING && l->fd >= 0)

@@ -56,7 +56,8 @@ struct epf_link {
 	unsigned refs;
 	enum epf_link_state state;
 	uint32_t lost; /* atomic: the control connection ended */
-	bool dialed, stop;
+	uint32_t stop; /* atomic: the plug-in ends */
+	bool dialed;
 	struct epf_nccl_self peer;
 	struct epf_net_addr address; /* dialed: of the peer's door */
 	uint8_t secret[EPF_NCCL_SECRET_BYTES];

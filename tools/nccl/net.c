@@ -145,33 +145,49 @@ static int open_send(struct epf_send *s)
 /* Frees what a connection holds of its link. */
 static void let_go(struct epf_comm *c)
 {
+	struct epf_link *link;
+
 	epf_ring_close(c->ring);
 	c->ring = NULL;
-	if (c->link)
-		epf_link_unref(c->link);
+	epf_plug_lock();
+	link = c->link;
 	c->link = NULL;
+	epf_plug_unlock();
+	if (link)
+		epf_link_unref(link);
+}
+
+static enum epf_send_state state_of(const struct epf_send *s)
+{
+	enum epf_send_state state;
+
+	epf_plug_lock();
+	state = s->state;
+	epf_plug_unlock();
+	return state;
 }
 
 static int advance(struct epf_send *s)
 {
+	enum epf_send_state state = state_of(s);
 	int rc = 0;
 
-	if (s->state == EPF_SEND_AGAIN) {
+	if (state == EPF_SEND_AGAIN) {
 		let_go(&s->comm);
-		s->state = EPF_SEND_LINKING;
+		state = s->state = EPF_SEND_LINKING; /* it is on no link: nobody else changes it */
 	}
-	if (s->state == EPF_SEND_LINKING) {
+	if (state == EPF_SEND_LINKING) {
 		rc = epf_link_get(&s->handle, &s->comm.link);
 		if (!rc)
 			rc = open_send(s);
 		if (rc == -EAGAIN)
 			rc = 0;
 	}
-	if (s->state == EPF_SEND_REFUSED)
+	if (state == EPF_SEND_REFUSED)
 		rc = epf_fail(
 			EPF_R_NCCL_PEER,
 			"nccl: the other rank's process does not listen for this connection any more");
-	if (!rc && s->state != EPF_SEND_READY && epf_now_ns() > s->deadline_ns)
+	if (!rc && state != EPF_SEND_READY && epf_now_ns() > s->deadline_ns)
 		rc = epf_fail(EPF_R_NCCL_PEER,
 			      "nccl: no connection to the other rank's process within "
 			      "bootstrap-timeout");
@@ -196,7 +212,7 @@ int epf_net_connect(const void *handle, struct epf_send **out)
 		return no_memory("a connection");
 	rc = advance(s);
 	epf_plug_lock();
-	over = rc || s->state == EPF_SEND_READY;
+	over = rc || s->state == EPF_SEND_READY; /* from here on it is this thread's alone */
 	if (over)
 		TAILQ_REMOVE(&epf_plug.connecting, s, entry);
 	epf_plug_unlock();
