@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The door of a process: the socket that its handles name, and the thread that accepts there. Each connection gets a link's thread, which makes it prove
- * itself; no more than a fixed number of strangers at a time, each for a limited time (link.c).
+ * itself; no more than a fixed number of strangers at a time, each for a limited time (join.c).
  */
 #define EPF_LOG_COMP "nccl"
+#include "tools/nccl/door.h"
+
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "tools/nccl/link.h"
+#include "tools/nccl/join.h"
 #include "tools/nccl/plug.h"
 
 #include <errno.h>

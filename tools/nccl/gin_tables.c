@@ -9,6 +9,7 @@
 #include "tools/nccl/gin.h"
 #include "tools/nccl/plug.h"
 #include "tools/nccl/properties.h"
+#include "tools/nccl/start.h"
 
 static int init(void **context, uint64_t comm_id, epf_nccl_log_fn log)
 {

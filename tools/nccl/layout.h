@@ -9,12 +9,12 @@
 #define EPF_TOOLS_NCCL_LAYOUT_H
 
 #include "tools/nccl/abi.h"
-#include "tools/nccl/link.h"
 
 #include <stdint.h>
 
 enum {
-	EPF_NET_PARTS = 8, /* most receives in one request (maxRecvs) */
+	EPF_LINK_SLOTS = 512, /* connections of one direction between two processes */
+	EPF_NET_PARTS = 8,    /* most receives in one request (maxRecvs) */
 	EPF_NET_POSTED = EPF_NCCL_REQUESTS,
 };
 

@@ -9,6 +9,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/client/epf.h"
+#include "tools/nccl/layout.h"
 #include "tools/nccl/plug.h"
 
 #include <stdbool.h>
@@ -18,7 +19,6 @@ struct epf_boot;
 struct epf_boot_server;
 
 enum {
-	EPF_LINK_SLOTS = 512, /* connections of one direction */
 	EPF_LINK_CONTROL = 0, /* the region of both ranks that layout.h divides */
 	EPF_LINK_REGIONS = 4096,
 };
@@ -93,17 +93,20 @@ struct epf_link_msg {
 	uint64_t value;
 };
 
-/*
- * Finds or makes the link to the process of a handle. Returns 0 with *out and a reference; -EAGAIN while it is made: call again; else -errno with
- * epf_last_error(). Takes the plug's lock; waits for nobody.
- */
-int epf_link_get(const struct epf_nccl_handle *h, struct epf_link **out);
+/* A new one with one reference, around fd or -1; NULL without memory. It is nobody's until it is in epf_plug.links. */
+struct epf_link *epf_link_make(int fd);
 /* One more reference, under the plug's lock; and one less, without it: the last one closes engine and memory. */
 void epf_link_ref(struct epf_link *link);
 void epf_link_unref(struct epf_link *link);
 
-/* door.c: a stranger on fd, which belongs to the link when this returns 0. */
-int epf_link_accept(int fd);
+/* Out of the table, if it is there, with this thread's last error as the reason: whoever waits for it looks again, or learns why. Under the plug's lock. */
+void epf_link_die(struct epf_link *link);
+
+/* True if the plug-in ends. Any thread. */
+static inline bool epf_link_is_stopping(const struct epf_link *link)
+{
+	return __atomic_load_n(&link->stop, __ATOMIC_RELAXED);
+}
 
 /* Makes all links end. Under the plug's lock. */
 void epf_links_stop(void);
@@ -119,10 +122,5 @@ int epf_link_publish(struct epf_link *link, uint64_t order);
 bool epf_link_is_lost(const struct epf_link *link);
 /* Fails with the reason. Any thread. */
 int epf_link_why(struct epf_link *link);
-
-/* net.c: a message about a connection. On the link's thread, without the plug's lock. */
-void epf_net_message(struct epf_link *link, const struct epf_link_msg *msg);
-/* net.c: the link is dead: connections that wait for it fail or start again. Under the plug's lock. */
-void epf_net_link_died(struct epf_link *link);
 
 #endif

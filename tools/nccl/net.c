@@ -9,6 +9,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "tools/nccl/join.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -228,7 +229,7 @@ int epf_net_connect(const void *handle, struct epf_send **out)
 	return rc;
 }
 
-void epf_net_link_died(struct epf_link *link)
+static void link_died(struct epf_link *link)
 {
 	struct epf_send *s;
 
@@ -305,7 +306,7 @@ static void opened_by_peer(struct epf_link *link, const struct epf_link_msg *m)
 	epf_link_say(link, EPF_LINK_REFUSED, m->slot, 0, 0);
 }
 
-void epf_net_message(struct epf_link *link, const struct epf_link_msg *m)
+static void take_message(struct epf_link *link, const struct epf_link_msg *m)
 {
 	struct epf_send *s;
 
@@ -336,6 +337,8 @@ void epf_net_message(struct epf_link *link, const struct epf_link_msg *m)
 	}
 	epf_plug_unlock();
 }
+
+const struct epf_link_events epf_net_events = { .message = take_message, .died = link_died };
 
 /* What was pushed is to have its effect before this process may end. */
 static void flush(struct epf_comm *c)

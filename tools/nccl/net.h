@@ -7,7 +7,6 @@
 #ifndef EPF_TOOLS_NCCL_NET_H
 #define EPF_TOOLS_NCCL_NET_H
 
-#include "tools/nccl/layout.h"
 #include "tools/nccl/link.h"
 
 #include <stdbool.h>
@@ -79,6 +78,9 @@ int epf_net_accept(struct epf_listener *listener, struct epf_recv **out);
 
 /* Return when what was sent is at the peer, or is given up after a few seconds. Accept NULL. */
 void epf_net_close(struct epf_comm *comm);
+
+/* What the plug-in gives to links. */
+extern const struct epf_link_events epf_net_events;
 
 /* memory.c. Memory of the host or a GPU. For a receiver it returns when the sender's engine knows it. */
 int epf_net_register(struct epf_comm *comm, void *data, size_t bytes, int type,

@@ -7,6 +7,7 @@
 #include "tools/nccl/net.h"
 #include "tools/nccl/plug.h"
 #include "tools/nccl/properties.h"
+#include "tools/nccl/start.h"
 
 static int devices(int *n)
 {

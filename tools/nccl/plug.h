@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The plug-in's state in a process: one, whatever the number of communicators. It owns the door, where other processes knock that were given a handle, and
- * the links to them (link.h). Called by the tables' functions (net.c, gin.c), on NCCL's threads, and by the threads of door.c and link.c. One lock guards
+ * the links to them (link.h). Used by the tables' functions, on NCCL's threads, and by the threads of door.c and join.c. One lock guards
  * everything slow; what moves data (transfer.c) takes none.
  */
 #ifndef EPF_TOOLS_NCCL_PLUG_H
@@ -17,15 +17,25 @@
 #include <sys/queue.h>
 
 struct epf_link;
+struct epf_link_msg;
 struct epf_listener;
 struct epf_send;
+
+/* What links report to connections (net.c). */
+struct epf_link_events {
+	/* A message about a connection. On the link's thread, without the plug's lock. */
+	void (*message)(struct epf_link *link, const struct epf_link_msg *msg);
+	/* The link is dead: connections that wait for it start again. Under the plug's lock. */
+	void (*died)(struct epf_link *link);
+};
 
 struct epf_plug {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a link, connection or publication moved on */
-	unsigned users;         /* epf_plug_open() minus epf_plug_close() */
+	unsigned users;         /* of start.h */
 	unsigned threads;       /* of door and links that have not ended */
 	bool stopping;
+	const struct epf_link_events *events;
 	epf_nccl_log_fn log;
 	struct epf_conf conf;
 	struct epf_nccl_self self;
@@ -42,20 +52,13 @@ struct epf_plug {
 /* The process's. */
 extern struct epf_plug epf_plug;
 
-/*
- * The first user opens the door. log may be NULL: the one from before. Returns 0 or -errno with epf_last_error(). Each success is followed by one
- * epf_plug_close(), whose last one ends links and threads.
- */
-int epf_plug_open(epf_nccl_log_fn log);
-void epf_plug_close(void);
-
 /* Lock, unlock, wake who waits for a change, wait for one until a moment of epf_now_ns(). Returns 0 or -ETIMEDOUT. */
 void epf_plug_lock(void);
 void epf_plug_unlock(void);
 void epf_plug_notify(void);
 int epf_plug_wait(uint64_t deadline_ns);
 
-/* Starts a detached thread that the last epf_plug_close() waits for; run() ends with epf_plug_thread_ends(). Under the lock. */
+/* Starts a detached thread that the plug-in waits for at its end; run() ends with epf_plug_thread_ends(). Under the lock. */
 int epf_plug_thread(void *(*run)(void *arg), void *arg);
 void epf_plug_thread_ends(void);
 
@@ -67,9 +70,5 @@ int epf_plug_result(const char *what, int rc);
 
 /* One line of information for NCCL_DEBUG=INFO. */
 void epf_plug_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* door.c: the thread that accepts connections and hands each to a new link. */
-int epf_door_open(void);
-void *epf_door_run(void *arg);
 
 #endif

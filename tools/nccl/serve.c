@@ -21,41 +21,6 @@
 
 enum { LOOK_MS = 200 };
 
-int epf_link_say(struct epf_link *link, enum epf_link_message type, uint32_t slot, uint32_t other,
-		 uint64_t value)
-{
-	struct epf_link_msg m = { .type = htole32(type),
-				  .slot = htole32(slot),
-				  .other = htole32(other),
-				  .value = htole64(value) };
-	int rc;
-
-	pthread_mutex_lock(&link->writing);
-	rc = epf_nccl_send_all(link->fd, &m, sizeof(m), epf_now_ns() + SAY_NS);
-	pthread_mutex_unlock(&link->writing);
-	return rc ? epf_fail_sys(EPF_R_NCCL_PEER, -rc, "nccl: a message to another process") : 0;
-}
-
-bool epf_link_is_lost(const struct epf_link *link)
-{
-	return __atomic_load_n(&link->lost, __ATOMIC_ACQUIRE) ||
-	       epf_peer_state(link->ep, link->other) < 0;
-}
-
-int epf_link_why(struct epf_link *link)
-{
-	int rc = -ECONNRESET, state = epf_peer_state(link->ep, link->other);
-
-	epf_plug_lock();
-	if (link->state == EPF_LINK_DEAD && link->why.reason)
-		epf_error_set(&link->why);
-	else
-		rc = epf_fail(EPF_R_NCCL_PEER, "nccl: the other rank's process %s",
-			      state == -EPIPE ? "has closed" : "is lost");
-	epf_plug_unlock();
-	return rc;
-}
-
 /* Registrations so far become visible at the peer. */
 static int publish(struct epf_link *l)
 {
@@ -107,7 +72,7 @@ static int handle(struct epf_link *l, const struct epf_link_msg *m)
 		if (m->type < EPF_LINK_OPEN || m->type > EPF_LINK_RECV_CLOSED ||
 		    m->slot >= EPF_LINK_SLOTS)
 			break;
-		epf_net_message(l, m);
+		epf_plug.events->message(l, m);
 		return 0;
 	}
 	return epf_fail(EPF_R_NCCL_PEER, "nccl: another process sends messages that are none");
@@ -148,28 +113,4 @@ void epf_link_serve(struct epf_link *link)
 	}
 	if (rc)
 		epf_info("a link ends: %s", epf_last_error());
-}
-
-int epf_link_publish(struct epf_link *link, uint64_t order)
-{
-	uint64_t end = epf_now_ns() + epf_plug.conf.bootstrap_timeout_ns, one = 1;
-	int rc = 0;
-
-	epf_plug_lock();
-	if (link->wanted < order)
-		link->wanted = order;
-	if (write(link->wake_fd, &one, sizeof(one)) < 0)
-		epf_dbg("a link is awake already");
-	while (!rc && link->published < order && link->state == EPF_LINK_UP)
-		rc = epf_plug_wait(end);
-	if (link->published >= order)
-		rc = 0;
-	else if (link->state != EPF_LINK_UP)
-		rc = -ECONNRESET;
-	epf_plug_unlock();
-	if (rc == -ECONNRESET)
-		return epf_link_why(link);
-	return rc ? epf_fail(EPF_R_NCCL_PEER,
-			     "nccl: the other rank's process does not take part in a registration")
-		  : 0;
 }
