@@ -275,6 +275,7 @@ static void *run(void *arg)
 		rc = cancelled(l);
 	if (!rc) {
 		l->state = EPF_LINK_UP;
+		l->was_up = true;
 		epf_plug_notify();
 	}
 	epf_plug_unlock();

@@ -57,7 +57,7 @@ struct epf_link {
 	enum epf_link_state state;
 	uint32_t lost; /* atomic: the control connection ended */
 	uint32_t stop; /* atomic: the plug-in ends */
-	bool dialed;
+	bool dialed, was_up;
 	struct epf_nccl_self peer;
 	struct epf_net_addr address; /* dialed: of the peer's door */
 	uint8_t secret[EPF_NCCL_SECRET_BYTES];

@@ -184,10 +184,10 @@ static int advance(struct epf_send *s)
 		if (rc == -EAGAIN)
 			rc = 0;
 	}
-	if (state == EPF_SEND_REFUSED)
-		rc = epf_fail(
-			EPF_R_NCCL_PEER,
-			"nccl: the other rank's process does not listen for this connection any more");
+	if (!rc && state == EPF_SEND_FAILED) {
+		epf_error_set(&s->why);
+		rc = -ECONNRESET;
+	}
 	if (!rc && state != EPF_SEND_READY && epf_now_ns() > s->deadline_ns)
 		rc = epf_fail(EPF_R_NCCL_PEER,
 			      "nccl: no connection to the other rank's process within "
@@ -229,6 +229,7 @@ int epf_net_connect(const void *handle, struct epf_send **out)
 	return rc;
 }
 
+/* A link that was up may be dialed again; one that could not be made will not be made by trying once more. */
 static void link_died(struct epf_link *link)
 {
 	struct epf_send *s;
@@ -236,6 +237,11 @@ static void link_died(struct epf_link *link)
 	TAILQ_FOREACH(s, &epf_plug.connecting, entry) {
 		if (s->comm.link == link && s->state == EPF_SEND_OPENING)
 			s->state = EPF_SEND_AGAIN;
+		if (link->was_up || !link->dialed || s->state != EPF_SEND_LINKING ||
+		    memcmp(s->handle.process, link->peer.process, EPF_NCCL_ID_BYTES) != 0)
+			continue;
+		s->state = EPF_SEND_FAILED;
+		s->why = link->why;
 	}
 }
 
@@ -306,6 +312,14 @@ static void opened_by_peer(struct epf_link *link, const struct epf_link_msg *m)
 	epf_link_say(link, EPF_LINK_REFUSED, m->slot, 0, 0);
 }
 
+static void refuse(struct epf_send *s)
+{
+	epf_fail(EPF_R_NCCL_PEER,
+		 "nccl: the other rank's process does not listen for this connection any more");
+	epf_error_get(&s->why);
+	s->state = EPF_SEND_FAILED;
+}
+
 static void take_message(struct epf_link *link, const struct epf_link_msg *m)
 {
 	struct epf_send *s;
@@ -326,7 +340,7 @@ static void take_message(struct epf_link *link, const struct epf_link_msg *m)
 	case EPF_LINK_REFUSED:
 		link->sends[m->slot].there = false;
 		if (s && s->state == EPF_SEND_OPENING)
-			s->state = EPF_SEND_REFUSED;
+			refuse(s);
 		break;
 	case EPF_LINK_RECV_CLOSED:
 		link->sends[m->slot].there = false;

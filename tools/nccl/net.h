@@ -37,8 +37,8 @@ enum epf_send_state {
 	EPF_SEND_LINKING = 0,
 	EPF_SEND_OPENING,
 	EPF_SEND_READY,
-	EPF_SEND_AGAIN, /* its link died before the connection stood */
-	EPF_SEND_REFUSED,
+	EPF_SEND_AGAIN,  /* its link died before the connection stood */
+	EPF_SEND_FAILED, /* why says it */
 };
 
 struct epf_send {
@@ -48,6 +48,7 @@ struct epf_send {
 		*handle_at; /* NCCL calls connect() again with the same handle at the same place */
 	struct epf_nccl_handle handle;
 	enum epf_send_state state;
+	struct epf_error why;
 	uint64_t deadline_ns;
 	uint64_t next;    /* the posted request that the next message goes to */
 	uint32_t matched; /* its parts that have their message */
