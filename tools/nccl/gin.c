@@ -108,17 +108,7 @@ static int failed(struct epf_ring *ring)
 			f.rank, f.status, f.reason);
 }
 
-/* One rank a call: NCCL asks again and again. */
-static int find_lost(struct epf_group *g)
-{
-	uint32_t r = __atomic_fetch_add(&g->looked_at, 1, __ATOMIC_RELAXED) % g->ranks;
-
-	return epf_peer_state(g->ep, r) < 0
-		       ? epf_fail(EPF_R_NCCL_PEER, "nccl: rank %u of the group is lost", r)
-		       : 0;
-}
-
-/* The ticket's lower bits are compared as distances, which are never that long. */
+/* Commands to a lost rank fail by themselves, so a request of one ends. The ticket's lower bits are compared as distances, which are never that long. */
 int epf_gin_test(struct epf_group *group, void *request, int *done)
 {
 	uint64_t v = (uint64_t)(uintptr_t)request, number = v >> TICKET_BITS;
@@ -132,7 +122,5 @@ int epf_gin_test(struct epf_group *group, void *request, int *done)
 		*done = 1;
 		return failed(ring);
 	}
-	if (failed(ring))
-		return -ECONNRESET;
-	return find_lost(group);
+	return failed(ring);
 }

@@ -38,7 +38,6 @@ struct epf_group {
 	struct epf_boot *boot;
 	uint32_t ranks, rank;
 	bool adds_to_gpus;    /* only the software NIC adds to words in GPU memory */
-	uint32_t looked_at;   /* whether it is lost */
 	pthread_mutex_t lock; /* of contexts coming and going */
 	struct epf_ring *ring[EPF_GIN_RINGS];
 	struct epf_gin_context *single; /* versions 11 and 12 name none: the group's own */
