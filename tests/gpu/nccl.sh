@@ -146,7 +146,7 @@ part tcp 500 'Using network epf' "${ours[@]}" EPF_NIC=tcp --
 if [ "$cpu" = 0 ]; then
 	ranks_before=$ranks ranks=8
 	with_mps on
-	part ranks8 500 'Using network epf' "${ours[@]}" EPF_TEST_HOST_PER_RANK=1 -- --no-times --most 1048576
+	part ranks8 500 'Using network epf' "${ours[@]}" TEST_HOST_PER_RANK=1 -- --no-times --most 1048576
 	with_mps off
 	ranks=$ranks_before
 fi

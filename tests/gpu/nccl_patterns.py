@@ -24,7 +24,7 @@ class Group:
     def __init__(self, backend):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.on_gpu = backend == "nccl"
-        if os.environ.get("EPF_TEST_HOST_PER_RANK"):  # NCCL refuses two ranks of one host on one GPU
+        if os.environ.get("TEST_HOST_PER_RANK"):  # NCCL refuses two ranks of one host on one GPU
             os.environ["NCCL_HOSTID"] = f"host{self.rank}"
         if self.on_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())

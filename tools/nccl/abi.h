@@ -145,7 +145,7 @@ struct epf_nccl_net_v11 {
 	int (*connect)(void *context, int device, void *handle, void **send_comm,
 		       struct epf_nccl_device_handle **device_comm);
 	EPF_NCCL_NET_OPERATIONS
-	int (*make_vdevice)(int *device, struct epf_nccl_vdevice_v10 *properties);
+	int (*make_vdevice)(int *device, struct epf_nccl_vdevice_v10 *properties); /* may be NULL */
 	int (*finalize)(void *context);
 	int (*set_attributes)(void *context, void *attributes); /* may be NULL */
 };
@@ -160,7 +160,7 @@ struct epf_nccl_net_v12 {
 	int (*connect)(void *context, int device, void *handle, void **send_comm,
 		       struct epf_nccl_device_handle **device_comm);
 	EPF_NCCL_NET_OPERATIONS
-	int (*make_vdevice)(int *device, struct epf_nccl_vdevice_v12 *properties);
+	int (*make_vdevice)(int *device, struct epf_nccl_vdevice_v12 *properties); /* may be NULL */
 	int (*finalize)(void *context);
 	int (*set_attributes)(void *context, void *attributes); /* may be NULL */
 };

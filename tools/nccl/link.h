@@ -70,7 +70,7 @@ struct epf_link {
 	uint8_t *control;
 	struct epf_link_slot sends[EPF_LINK_SLOTS], recvs[EPF_LINK_SLOTS];
 
-	LIST_HEAD(, epf_mr) mrs;
+	LIST_HEAD(epf_mr_list, epf_mr) mrs;
 	uint64_t registered, wanted,
 		published; /* registrations: made, asked to be published, published */
 	bool asked;

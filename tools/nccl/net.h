@@ -66,7 +66,7 @@ struct epf_listener {
 	TAILQ_ENTRY(epf_listener) entry;
 	uint64_t id;
 
-	TAILQ_HEAD(, epf_recv) ready;
+	TAILQ_HEAD(epf_recv_list, epf_recv) ready;
 };
 
 /* Writes EPF_NCCL_HANDLE_BYTES of handle. */

@@ -207,28 +207,7 @@ static int irecv_consumed(void *recv_comm, int n, void *request)
 	return EPF_NCCL_OK;
 }
 
-static int no_vdevice(void)
-{
-	return epf_plug_result(
-		"makeVDevice",
-		epf_fail(EPF_R_NCCL_CALL, "nccl: devices are not merged here, set nic-device"));
-}
-
-static int make_vdevice_v10(int *device, struct epf_nccl_vdevice_v10 *properties)
-{
-	(void)device;
-	(void)properties;
-	return no_vdevice();
-}
-
-static int make_vdevice_v12(int *device, struct epf_nccl_vdevice_v12 *properties)
-{
-	(void)device;
-	(void)properties;
-	return no_vdevice();
-}
-
-/* NCCL calls none of: getDeviceMr (no device offload). It takes NULL for that, and for setNetAttr. */
+/* NCCL takes NULL for what we have no use for: getDeviceMr (no device offload), makeVDevice (the fabric merges NICs itself), setNetAttr. */
 #define OPERATIONS                                                                             \
  .accept = accept_one, .reg_mr = reg_mr, .reg_mr_dmabuf = reg_mr_dmabuf, .dereg_mr = dereg_mr, \
  .isend = isend, .irecv = irecv, .iflush = iflush, .test = test, .close_send = close_comm,     \
@@ -248,7 +227,6 @@ const struct epf_nccl_net_v10 ncclNetPlugin_v10 = {
 	.listen = listen_v10,
 	.connect = connect_v10,
 	OPERATIONS,
-	.make_vdevice = make_vdevice_v10,
 };
 
 const struct epf_nccl_net_v11 ncclNetPlugin_v11 = {
@@ -259,7 +237,6 @@ const struct epf_nccl_net_v11 ncclNetPlugin_v11 = {
 	.listen = listen_v11,
 	.connect = connect_v11,
 	OPERATIONS,
-	.make_vdevice = make_vdevice_v10,
 	.finalize = finalize,
 };
 
@@ -271,7 +248,6 @@ const struct epf_nccl_net_v12 ncclNetPlugin_v12 = {
 	.listen = listen_v11,
 	.connect = connect_v11,
 	OPERATIONS,
-	.make_vdevice = make_vdevice_v12,
 	.finalize = finalize,
 };
 

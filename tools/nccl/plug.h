@@ -44,9 +44,9 @@ struct epf_plug {
 	int door_fd, stop_fd;
 	uint64_t listeners_made;
 
-	TAILQ_HEAD(, epf_listener) listeners;
-	TAILQ_HEAD(, epf_link) links;
-	TAILQ_HEAD(, epf_send) connecting;
+	TAILQ_HEAD(epf_listener_list, epf_listener) listeners;
+	TAILQ_HEAD(epf_link_list, epf_link) links;
+	TAILQ_HEAD(epf_send_list, epf_send) connecting;
 };
 
 /* The process's. */

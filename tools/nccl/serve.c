@@ -24,18 +24,18 @@ enum { LOOK_MS = 200 };
 /* Registrations so far become visible at the peer. */
 static int publish(struct epf_link *l)
 {
-	uint64_t upto;
+	uint64_t covered;
 	int rc;
 
 	epf_plug_lock();
-	upto = l->registered;
+	covered = l->registered;
 	l->asked = false;
 	epf_plug_unlock();
 	rc = epf_exchange(l->ep);
 	if (rc)
 		return rc;
 	epf_plug_lock();
-	l->published = upto;
+	l->published = covered;
 	epf_plug_notify();
 	epf_plug_unlock();
 	return 0;
