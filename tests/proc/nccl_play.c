@@ -4,7 +4,6 @@
 
 #include "tools/nccl/abi.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -30,7 +29,8 @@ struct side {
 	unsigned from, to, channel;
 	void *comm, *listener;
 	uint8_t handle[EPF_NCCL_HANDLE_BYTES];
-	uint8_t *buffer;
+	void *buffer;  /* NCCL's address of it */
+	uint8_t *seen; /* where its bytes are */
 	void *mr;
 	uint64_t next
 		[PLAY_PARTS]; /* send: messages begun, of each part; receive: requests posted, [0] */
@@ -130,23 +130,16 @@ static void ncclish_log(int level, unsigned long subsystems, const char *file, i
 
 static int load(struct rank *r)
 {
-	void *lib = dlopen(r->p->library, RTLD_NOW | RTLD_LOCAL);
 	char name[32];
 	void *table;
 
-	if (!lib) {
-		say(r, "%s", dlerror());
-		return -1;
-	}
 	snprintf(name, sizeof(name), "ncclNetPlugin_v%u", r->p->version);
-	table = dlsym(lib, name);
-	if (!table)
-		return -1;
+	table = play_table(r->p->library, name);
 	if (r->p->version == 10)
 		r->v10 = table;
 	else
 		r->net = table;
-	return 0;
+	return table ? 0 : -1;
 }
 
 /* What is the same in both. */
@@ -168,7 +161,7 @@ static int start(struct rank *r)
 	/* The head is the same in all versions, and the newest is the longest. */
 	rc = r->v10 ? r->v10->get_properties(0, (void *)&p) : r->net->get_properties(0, &p);
 	return rc || strcmp(p.name, "epf") != 0 || p.max_recvs < (int)r->p->parts ||
-	       !(p.ptr_support & EPF_NCCL_HOST);
+	       !(p.ptr_support & PLAY_KIND);
 }
 
 static bool is_pair(const struct play *p, unsigned from, unsigned to)
@@ -267,9 +260,20 @@ static size_t slot_bytes(const struct play *p)
 	return ((size_t)p->most_bytes + 63) & ~(size_t)63;
 }
 
+/* Slot of message k: how far from the start of the buffer. */
+static size_t slot_at(const struct play *p, uint64_t k, unsigned part)
+{
+	return (k % STEPS * p->parts + part) * slot_bytes(p);
+}
+
 static uint8_t *slot_of(const struct play *p, const struct side *s, uint64_t k, unsigned part)
 {
-	return s->buffer + (k % STEPS * p->parts + part) * slot_bytes(p);
+	return s->seen + slot_at(p, k, part);
+}
+
+static void *address_of(const struct play *p, const struct side *s, uint64_t k, unsigned part)
+{
+	return (uint8_t *)s->buffer + slot_at(p, k, part);
 }
 
 static int register_all(struct rank *r)
@@ -282,13 +286,11 @@ static int register_all(struct rank *r)
 		void *twice;
 		int rc;
 
-		s->buffer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-				 -1, 0);
-		if (s->buffer == MAP_FAILED)
+		if (play_memory(bytes, &s->buffer, &s->seen))
 			return -1;
-		rc = CALL(r, reg_mr, s->comm, s->buffer, bytes, EPF_NCCL_HOST, &s->mr);
+		rc = CALL(r, reg_mr, s->comm, s->buffer, bytes, PLAY_KIND, &s->mr);
 		if (!rc)
-			rc = CALL(r, reg_mr, s->comm, s->buffer, bytes, EPF_NCCL_HOST, &twice);
+			rc = CALL(r, reg_mr, s->comm, s->buffer, bytes, PLAY_KIND, &twice);
 		if (!rc)
 			rc = CALL(r, dereg_mr, s->comm, twice);
 		if (failed(r, "regMr", rc))
@@ -369,8 +371,8 @@ static int step_send(struct rank *r, struct side *s, bool *moved)
 			void *request = NULL;
 
 			fill(at, bytes, key_of(r, s, k, part));
-			rc = CALL(r, isend, s->comm, at, bytes, BASE_TAG + (int)part, s->mr, NULL,
-				  &request);
+			rc = CALL(r, isend, s->comm, address_of(p, s, k, part), bytes,
+				  BASE_TAG + (int)part, s->mr, NULL, &request);
 			if (rc)
 				return failed(r, "isend", rc);
 			if (request) {
@@ -394,8 +396,8 @@ static int post(struct rank *r, struct side *s)
 	int rc;
 
 	for (unsigned i = 0; i < p->parts; i++) {
-		data[i] = slot_of(p, s, s->next[0], i);
-		memset(data[i], 0xdd, p->most_bytes);
+		data[i] = address_of(p, s, s->next[0], i);
+		memset(slot_of(p, s, s->next[0], i), 0xdd, p->most_bytes);
 		mrs[i] = s->mr;
 		bytes[i] = p->most_bytes;
 		tags[i] = BASE_TAG + (int)i;
@@ -431,7 +433,7 @@ static int step_recv(struct rank *r, struct side *s, bool *moved)
 		return 0;
 	for (unsigned i = 0; i < p->parts; i++) {
 		uint32_t want = length_of(r, s, k, i);
-		void *data = slot_of(p, s, k, i), *request = NULL;
+		void *data = address_of(p, s, k, i), *request = NULL;
 		int n = (int)want;
 
 		if (bytes[i] != (int)want)
@@ -439,7 +441,7 @@ static int step_recv(struct rank *r, struct side *s, bool *moved)
 		rc = CALL(r, iflush, s->comm, 1, &data, &n, &s->mr, &request);
 		if (rc || request)
 			quit(r, "iflush");
-		if (!is_right(data, want, key_of(r, s, k, i)))
+		if (!is_right(slot_of(p, s, k, i), want, key_of(r, s, k, i)))
 			quit(r, "wrong bytes");
 	}
 	s->over[0]++;
@@ -498,7 +500,7 @@ static void close_all(struct rank *r)
 		if (s->listener)
 			CALL(r, close_listen, s->listener);
 		if (s->buffer)
-			munmap(s->buffer, slot_bytes(r->p) * STEPS * r->p->parts);
+			play_memory_free(s->buffer, slot_bytes(r->p) * STEPS * r->p->parts);
 	}
 	free(r->side);
 	if (r->net)

@@ -7,6 +7,7 @@
 #define EPF_TESTS_PROC_NCCL_PLAY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -29,6 +30,20 @@ struct play {
 	unsigned again;         /* times that everything is done after finalize; 0: once */
 	const char *const *env; /* "NAME=value", NULL-terminated: for every rank */
 };
+
+/*
+ * What test_nccl.c and test_gin.c share. Programs that load the plug-in use host memory. Built with PLAY_FAKE_GPU they have the plug-in inside, and memory of the fake GPU
+ * (fabric/gpu/copy_fake.c): nobody but its driver may touch the address that NCCL's calls are given, and *seen is where the test looks.
+ */
+void *play_table(const char *library, const char *symbol);
+int play_memory(size_t bytes, void **addr, uint8_t **seen);
+void play_memory_free(void *addr, size_t bytes);
+
+#ifdef PLAY_FAKE_GPU
+# define PLAY_KIND EPF_NCCL_CUDA
+#else
+# define PLAY_KIND EPF_NCCL_HOST
+#endif
 
 /* Runs all ranks. status[r]: exit status, or 256 + signal. Returns 0, or -1 if a rank cannot be started. */
 int play_run(const struct play *p, int status[PLAY_RANKS]);

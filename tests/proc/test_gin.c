@@ -4,9 +4,9 @@
  * thread of each rank plays the kernel that waits for signals: whatever a signal covers must be there, to the last byte, on a NIC that reorders too.
  * argv[1]: the plug-in.
  */
+#include "tests/proc/nccl_play.h"
 #include "tools/nccl/abi_gin.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -42,6 +42,7 @@ struct rank {
 	struct board *board;
 	unsigned me;
 	void *table, *context, *coll, *ctx;
+	void *memory[3]; /* window, source, signals, as NCCL names them */
 	uint8_t *window, *source;
 	uint64_t *signals;
 	void *window_mr, *source_mr, *signals_mr;
@@ -165,10 +166,9 @@ static int reg(struct rank *r, void *data, size_t bytes, void **mr)
 	int rc;
 
 	if (r->g->version == 14)
-		return V14(r)->reg_mr_sym(r->coll, data, bytes, EPF_NCCL_HOST, 0, mr);
-	rc = r->g->version == 13
-		     ? V13(r)->reg_mr_sym(r->coll, data, bytes, EPF_NCCL_HOST, 0, mr, &gin)
-		     : V12(r)->reg_mr_sym(r->coll, data, bytes, EPF_NCCL_HOST, 0, mr, &gin);
+		return V14(r)->reg_mr_sym(r->coll, data, bytes, PLAY_KIND, 0, mr);
+	rc = r->g->version == 13 ? V13(r)->reg_mr_sym(r->coll, data, bytes, PLAY_KIND, 0, mr, &gin)
+				 : V12(r)->reg_mr_sym(r->coll, data, bytes, PLAY_KIND, 0, mr, &gin);
 	return rc ? rc : gin != *mr;
 }
 
@@ -467,34 +467,28 @@ static void close_group(struct rank *r, bool all_live)
 		V13(r)->finalize(r->context);
 }
 
-static void *map(size_t bytes)
-{
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	return p == MAP_FAILED ? NULL : p;
-}
-
 static int play(struct rank *r)
 {
 	const struct game *g = r->g;
 	size_t bytes = slot_at(g, RANKS, 0, 0, 0);
 	pthread_t kernel;
+	uint8_t *signals;
 	int rc;
 
-	r->window = map(bytes);
-	r->source = map(bytes);
-	r->signals = map(4096);
-	if (!r->window || !r->source || !r->signals)
+	if (play_memory(bytes, &r->memory[0], &r->window) ||
+	    play_memory(bytes, &r->memory[1], &r->source) ||
+	    play_memory(4096, &r->memory[2], &signals))
 		return -1;
+	r->signals = (uint64_t *)(void *)signals;
 	rc = open_group(r);
 	if (!rc)
-		rc = reg(r, r->signals, 4096, &r->signals_mr);
+		rc = reg(r, r->memory[2], 4096, &r->signals_mr);
 	if (!rc)
 		rc = open_contexts(r);
 	if (!rc)
-		rc = reg(r, r->window, bytes, &r->window_mr);
+		rc = reg(r, r->memory[0], bytes, &r->window_mr);
 	if (!rc)
-		rc = reg(r, r->source, bytes, &r->source_mr);
+		rc = reg(r, r->memory[1], bytes, &r->source_mr);
 	if (rc || pthread_create(&kernel, NULL, watch, r))
 		return rc ? rc : -1;
 	rc = proxy(r);
@@ -509,16 +503,12 @@ static int rank_main(const struct game *g, struct board *board, unsigned me)
 {
 	struct rank r = { .g = g, .board = board, .me = me };
 	char symbol[32];
-	void *lib;
 
 	for (unsigned i = 0; g->env && g->env[i]; i++)
 		putenv((char *)(uintptr_t)g->env[i]);
-	lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-	if (!lib)
-		quit(&r, dlerror());
 	snprintf(symbol, sizeof(symbol),
 		 g->version == 14 ? "ncclRmaPlugin_v14" : "ncclGinPlugin_v%u", g->version);
-	r.table = dlsym(lib, symbol);
+	r.table = play_table(library, symbol);
 	if (!r.table)
 		quit(&r, "no table");
 	if (play(&r) == 0)
@@ -607,6 +597,8 @@ static void over_tcp(void **state)
 	struct game g = usual;
 
 	(void)state;
+	if (PLAY_KIND == EPF_NCCL_CUDA)
+		skip(); /* no GPU memory there */
 	g.env = env;
 	g.version = 13;
 	run(g, 0);
@@ -643,6 +635,10 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	library = argv[1];
+	if (PLAY_KIND == EPF_NCCL_CUDA) {
+		setenv("EPF_NIC", "emu", 1);
+		setenv("EPF_GPU_BACKEND", "fake", 1);
+	}
 	if (getenv("EPF_SEED"))
 		seed = strtoull(getenv("EPF_SEED"), NULL, 0);
 	if (argc > 2)

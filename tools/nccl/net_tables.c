@@ -199,19 +199,11 @@ static int close_listen(void *listen_comm)
 	return EPF_NCCL_OK;
 }
 
-static int irecv_consumed(void *recv_comm, int n, void *request)
-{
-	(void)recv_comm;
-	(void)n;
-	(void)request;
-	return EPF_NCCL_OK;
-}
-
-/* NCCL takes NULL for what we have no use for: getDeviceMr (no device offload), makeVDevice (the fabric merges NICs itself), setNetAttr. */
+/* NCCL takes NULL for what we have no use for: getDeviceMr and irecvConsumed (no device offload), makeVDevice (the fabric merges NICs itself), setNetAttr. */
 #define OPERATIONS                                                                             \
  .accept = accept_one, .reg_mr = reg_mr, .reg_mr_dmabuf = reg_mr_dmabuf, .dereg_mr = dereg_mr, \
  .isend = isend, .irecv = irecv, .iflush = iflush, .test = test, .close_send = close_comm,     \
- .close_recv = close_comm, .close_listen = close_listen, .irecv_consumed = irecv_consumed
+ .close_recv = close_comm, .close_listen = close_listen
 
 #pragma GCC visibility push(default)
 
