@@ -21,7 +21,8 @@ enum { STEPS = 8, COMMS = 4, HANG_S = 120, BASE_TAG = 100 };
 struct board {
 	uint8_t handle[COMMS][PLAY_CHANNELS][PLAY_RANKS][PLAY_RANKS][EPF_NCCL_HANDLE_BYTES];
 	uint32_t have[COMMS][PLAY_CHANNELS][PLAY_RANKS][PLAY_RANKS]; /* how often it was written */
-	uint32_t finished;
+	uint32_t killed_pid;
+	uint32_t named; /* lines of NCCL's log that name that process */
 };
 
 /* One direction between two ranks, at one of them. */
@@ -51,6 +52,7 @@ struct rank {
 };
 
 static _Thread_local const char *doing = "";
+static struct board *shared; /* for the log, which is told of no rank */
 
 static uint64_t mix(uint64_t x)
 {
@@ -122,8 +124,15 @@ static void ncclish_log(int level, unsigned long subsystems, const char *file, i
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	if (level <= EPF_NCCL_LOG_WARN)
+	if (level <= EPF_NCCL_LOG_WARN) {
+		char name[32];
+
 		fprintf(stderr, "NCCL WARN %s\n", text);
+		snprintf(name, sizeof(name), "process %u on host",
+			 __atomic_load_n(&shared->killed_pid, __ATOMIC_RELAXED));
+		if (strstr(text, name))
+			__atomic_add_fetch(&shared->named, 1, __ATOMIC_RELAXED);
+	}
 	if (strchr(text, '\n'))
 		_exit(4); /* one line */
 }
@@ -559,6 +568,9 @@ static int rank_main(const struct play *p, struct board *board, unsigned me)
 {
 	int rc = 0;
 
+	shared = board;
+	if (p->killed == (int)me)
+		__atomic_store_n(&board->killed_pid, (uint32_t)getpid(), __ATOMIC_RELAXED);
 	for (unsigned i = 0; p->env && p->env[i]; i++)
 		putenv((char *)(uintptr_t)p->env[i]);
 	for (unsigned round = 0; !rc && round <= p->again; round++)
@@ -568,7 +580,7 @@ static int rank_main(const struct play *p, struct board *board, unsigned me)
 	return 0;
 }
 
-int play_run(const struct play *p, int status[PLAY_RANKS])
+int play_run(const struct play *p, int status[PLAY_RANKS], unsigned *named)
 {
 	struct board *board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
 				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -591,6 +603,8 @@ int play_run(const struct play *p, int status[PLAY_RANKS])
 			continue;
 		status[r] = WIFEXITED(s) ? WEXITSTATUS(s) : 256 + WTERMSIG(s);
 	}
+	if (named)
+		*named = board->named;
 	munmap(board, sizeof(*board));
 	return rc;
 }

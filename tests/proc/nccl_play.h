@@ -45,7 +45,10 @@ void play_memory_free(void *addr, size_t bytes);
 # define PLAY_KIND EPF_NCCL_HOST
 #endif
 
-/* Runs all ranks. status[r]: exit status, or 256 + signal. Returns 0, or -1 if a rank cannot be started. */
-int play_run(const struct play *p, int status[PLAY_RANKS]);
+/*
+ * Runs all ranks. status[r]: exit status, or 256 + signal. *named (or NULL): warnings in NCCL's log that name the killed process. Returns 0, or -1 if a rank cannot be
+ * started.
+ */
+int play_run(const struct play *p, int status[PLAY_RANKS], unsigned *named);
 
 #endif

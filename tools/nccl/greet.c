@@ -18,7 +18,9 @@
 enum {
 	VERSION = 1,
 	HELLO_BYTES = 8 + EPF_AUTH_NONCE_BYTES,
-	SELF_BYTES = 2 * EPF_NCCL_ID_BYTES,
+	SELF_BYTES = 2 * EPF_NCCL_ID_BYTES + 4 + EPF_NCCL_NAME_BYTES,
+	AT_PID = 2 * EPF_NCCL_ID_BYTES,
+	AT_NAME = AT_PID + 4,
 	PROOF_BYTES = SELF_BYTES + EPF_AUTH_HASH_BYTES,
 	ACCEPT_SAYS = SELF_BYTES + 4,
 	ACCEPT_BYTES = ACCEPT_SAYS + EPF_AUTH_HASH_BYTES,
@@ -145,14 +147,24 @@ static int begin(struct greet *g, int fd, const uint8_t *secret, uint64_t deadli
 
 static void put_self(const struct epf_nccl_self *self, uint8_t *b)
 {
+	uint32_t pid = htole32(self->pid);
+
 	memcpy(b, self->process, EPF_NCCL_ID_BYTES);
 	memcpy(b + EPF_NCCL_ID_BYTES, self->host, EPF_NCCL_ID_BYTES);
+	memcpy(b + AT_PID, &pid, sizeof(pid));
+	memcpy(b + AT_NAME, self->name, EPF_NCCL_NAME_BYTES);
 }
 
 static void get_self(const uint8_t *b, struct epf_nccl_self *self)
 {
+	uint32_t pid;
+
 	memcpy(self->process, b, EPF_NCCL_ID_BYTES);
 	memcpy(self->host, b + EPF_NCCL_ID_BYTES, EPF_NCCL_ID_BYTES);
+	memcpy(&pid, b + AT_PID, sizeof(pid));
+	self->pid = le32toh(pid);
+	memcpy(self->name, b + AT_NAME, EPF_NCCL_NAME_BYTES);
+	self->name[EPF_NCCL_NAME_BYTES - 1] = 0;
 }
 
 static int dial(struct greet *g, const struct epf_nccl_self *self, struct epf_nccl_greeting *out)

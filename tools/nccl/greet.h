@@ -10,10 +10,14 @@
 
 #include <stdint.h>
 
+enum { EPF_NCCL_NAME_BYTES = 60 }; /* longer names are cut */
+
 /* What each end says of itself. */
 struct epf_nccl_self {
 	uint8_t process[EPF_NCCL_ID_BYTES]; /* random, once a process */
 	uint8_t host[EPF_NCCL_ID_BYTES];    /* the same where the software NIC reaches */
+	uint32_t pid;
+	char name[EPF_NCCL_NAME_BYTES]; /* of its host, for people */
 };
 
 /* What the accepting end answers. */

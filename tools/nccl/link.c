@@ -10,6 +10,8 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -104,6 +106,18 @@ void epf_links_stop(void)
 	epf_plug_notify();
 }
 
+int epf_link_fail(const struct epf_link *link, const char *format, ...)
+{
+	char what[256];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(what, sizeof(what), format, args);
+	va_end(args);
+	return epf_fail(EPF_R_NCCL_PEER, "nccl: process %u on host %s %s", link->peer.pid,
+			link->peer.name, what);
+}
+
 int epf_link_say(struct epf_link *link, enum epf_link_message type, uint32_t slot, uint32_t other,
 		 uint64_t value)
 {
@@ -116,7 +130,7 @@ int epf_link_say(struct epf_link *link, enum epf_link_message type, uint32_t slo
 	pthread_mutex_lock(&link->writing);
 	rc = epf_nccl_send_all(link->fd, &m, sizeof(m), epf_now_ns() + SAY_NS);
 	pthread_mutex_unlock(&link->writing);
-	return rc ? epf_fail_sys(EPF_R_NCCL_PEER, -rc, "nccl: a message to another process") : 0;
+	return rc ? epf_link_fail(link, "takes no message: %s", strerror(-rc)) : 0;
 }
 
 bool epf_link_is_lost(const struct epf_link *link)
@@ -133,8 +147,7 @@ int epf_link_why(struct epf_link *link)
 	if (link->state == EPF_LINK_DEAD && link->why.reason)
 		epf_error_set(&link->why);
 	else
-		rc = epf_fail(EPF_R_NCCL_PEER, "nccl: the other rank's process %s",
-			      state == -EPIPE ? "has closed" : "is lost");
+		rc = epf_link_fail(link, state == -EPIPE ? "has closed" : "is lost");
 	epf_plug_unlock();
 	return rc;
 }
@@ -158,7 +171,5 @@ int epf_link_publish(struct epf_link *link, uint64_t order)
 	epf_plug_unlock();
 	if (rc == -ECONNRESET)
 		return epf_link_why(link);
-	return rc ? epf_fail(EPF_R_NCCL_PEER,
-			     "nccl: the other rank's process does not take part in a registration")
-		  : 0;
+	return rc ? epf_link_fail(link, "does not take part in a registration") : 0;
 }

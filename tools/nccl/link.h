@@ -120,7 +120,10 @@ int epf_link_publish(struct epf_link *link, uint64_t order);
 
 /* True if nothing more will come from the peer: its process, its engine or all ways to it are lost. Any thread, no lock. */
 bool epf_link_is_lost(const struct epf_link *link);
-/* Fails with the reason. Any thread. */
+/* Fails with what happened to the peer, which the line names: "nccl: process 17 on host a: ...". Any thread. */
+int epf_link_fail(const struct epf_link *link, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+/* Fails with the reason of the loss. Any thread. */
 int epf_link_why(struct epf_link *link);
 
 #endif

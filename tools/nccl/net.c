@@ -314,8 +314,7 @@ static void opened_by_peer(struct epf_link *link, const struct epf_link_msg *m)
 
 static void refuse(struct epf_send *s)
 {
-	epf_fail(EPF_R_NCCL_PEER,
-		 "nccl: the other rank's process does not listen for this connection any more");
+	epf_link_fail(s->comm.link, "does not listen for this connection any more");
 	epf_error_get(&s->why);
 	s->state = EPF_SEND_FAILED;
 }

@@ -75,7 +75,7 @@ static int handle(struct epf_link *l, const struct epf_link_msg *m)
 		epf_plug.events->message(l, m);
 		return 0;
 	}
-	return epf_fail(EPF_R_NCCL_PEER, "nccl: another process sends messages that are none");
+	return epf_link_fail(l, "sends messages that are none");
 }
 
 static int take_message(struct epf_link *l)
@@ -84,8 +84,7 @@ static int take_message(struct epf_link *l)
 	int rc = epf_nccl_recv_all(l->fd, &m, sizeof(m), epf_now_ns() + SAY_NS);
 
 	if (rc)
-		return epf_fail(EPF_R_NCCL_PEER, "nccl: the other rank's process has %s",
-				rc == -EPIPE ? "closed its connection" : "ended");
+		return epf_link_fail(l, rc == -EPIPE ? "has closed its connection" : "has ended");
 	m.type = le32toh(m.type);
 	m.slot = le32toh(m.slot);
 	m.other = le32toh(m.other);

@@ -61,6 +61,10 @@ static int load(struct epf_plug *p)
 		return rc;
 	epf_auth_nonce(nonce);
 	memcpy(p->self.process, nonce, sizeof(p->self.process));
+	p->self.pid = (uint32_t)getpid();
+	if (gethostname(p->self.name, sizeof(p->self.name)))
+		p->self.name[0] = 0;
+	p->self.name[sizeof(p->self.name) - 1] = 0;
 	epf_auth_nonce(p->secret);
 	return 0;
 }

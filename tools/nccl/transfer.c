@@ -28,8 +28,8 @@ static int check(struct epf_comm *c)
 	struct epf_ring_failure f;
 
 	if (epf_ring_error(c->ring, &f))
-		return epf_fail(EPF_R_NCCL_PEER, "nccl: a transfer failed: status %u, EPF-%u",
-				f.status, f.reason);
+		return epf_link_fail(c->link, "cannot be reached: status %u, EPF-%u", f.status,
+				     f.reason);
 	return epf_link_is_lost(c->link) ? epf_link_why(c->link) : 0;
 }
 
@@ -100,7 +100,7 @@ int epf_net_isend(struct epf_send *s, void *data, size_t bytes, int tag, struct 
 	parts = (const void *)control(c, epf_net_request_at(EPF_NET_FIFO, c->slot, s->next));
 	n = le32toh(parts->parts);
 	if (n == 0 || n > EPF_NET_PARTS)
-		return epf_fail(EPF_R_NCCL_PEER, "nccl: the receiver posts %u receives at once", n);
+		return epf_link_fail(c->link, "posts %u receives at once", n);
 	i = match(s, parts, n, tag);
 	r = free_request(s->requests, EPF_NET_POSTED * EPF_NET_PARTS);
 	if (i < 0 || !r)
@@ -184,9 +184,8 @@ int epf_net_test(struct epf_request *r, int *done, int *bytes)
 		if (epf_ring_done(c->ring) < r->number)
 			return check(c);
 		if (epf_ring_error(c->ring, &f))
-			return epf_fail(EPF_R_NCCL_PEER,
-					"nccl: a message failed: status %u, EPF-%u", f.status,
-					f.reason);
+			return epf_link_fail(c->link, "cannot be reached: status %u, EPF-%u",
+					     f.status, f.reason);
 		if (bytes)
 			bytes[0] = (int)r->bytes;
 	} else {
