@@ -234,9 +234,12 @@ int epf_group_register(struct epf_group *group, void *data, size_t bytes, int ty
 
 void epf_group_deregister(struct epf_group *group, struct epf_group_mr *mr)
 {
+	int rc;
+
 	if (!mr)
 		return;
-	if (epf_region_withdraw(group->ep, mr->region, WITHDRAW_NS))
+	rc = epf_region_withdraw(group->ep, mr->region, WITHDRAW_NS);
+	if (rc && rc != -ECONNRESET) /* the loss of a rank was reported by what it failed */
 		epf_warn("a registration ends: %s", epf_last_error());
 	free(mr);
 }
