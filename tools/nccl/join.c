@@ -224,6 +224,14 @@ static int open_engine(struct epf_link *l)
 				   &region);
 }
 
+/* What ends a wait for the rendezvous (struct epf_boot_opts). */
+static int why_end(void *arg)
+{
+	return epf_link_is_stopping(arg)
+		       ? epf_fail(EPF_R_NCCL_PEER, "nccl: the plug-in was finalized")
+		       : 0;
+}
+
 static int join(struct epf_link *l, const struct epf_nccl_greeting *g)
 {
 	struct epf_boot_opts o = { .size = sizeof(o),
@@ -232,7 +240,9 @@ static int join(struct epf_link *l, const struct epf_nccl_greeting *g)
 				   .job = "nccl",
 				   .secret = g->key,
 				   .secret_len = sizeof(g->key),
-				   .timeout_ns = epf_plug.conf.bootstrap_timeout_ns };
+				   .timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
+				   .why = why_end,
+				   .why_arg = l };
 	struct epf_net_addr at = l->dialed ? l->address : epf_plug.address;
 	char text[EPF_BOOT_ADDRESS_MAX];
 	int rc = open_engine(l);
