@@ -29,6 +29,7 @@ static const struct doctor_check *const tables[] = {
 	doctor_pci_checks,
 	doctor_host_checks,
 	doctor_fabric_checks,
+	doctor_backend_checks,
 };
 
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
