@@ -7,7 +7,7 @@
 One process a GPU. Each call is timed by itself, between CUDA events, after all ranks have met on their GPUs and with another content in the L2 cache: median
 of the rounds, of the slowest rank. `link` is what leaves a rank for others, own rows not counted, and its rate. `CPU` is time of the calling thread in calls
 made back to back. `wrong` counts tokens that differ from what the routing says: rows of a dispatch bit for bit, sums of a high-throughput combine bit for bit,
-of a low-latency combine to 2 % of their largest number (its rows are FP8 on the way). --skew F sends that share of all tokens to the experts of rank 0.
+of a low-latency combine to 4 % of their largest number (its rows are FP8 on the way). --skew F sends that share of all tokens to the experts of rank 0.
 
 Exit status: 0, nothing is wrong; 1, something is; 77, no GPU, or no PyTorch, with the reason.
 """
@@ -142,7 +142,7 @@ def low_latency(torch, clock, b, batch, tokens):
     def combine():
         return b.low_latency_combine(rows, batch.idx, batch.weights, handle)
     sums, want = combine()[0].float(), batch.x.float() * batch.weights.sum(1, keepdim=True)
-    far = (sums - want).abs().amax(1) > 0.02 * want.abs().amax(1) + 0.05
+    far = (sums - want).abs().amax(1) > 0.04 * want.abs().amax(1)
     size = sum(int(batch.goes(batch.rank, r).sum()) for r in range(batch.ranks) if r != batch.rank)
     calls = [("ll dispatch", dispatch, size * hidden, int((counts != mine).sum())), ("ll combine", combine, size * hidden * 2, int(far.sum()))]
     return [(name, clock.gpu(call), across, clock.cpu(call), bad) for name, call, across, bad in calls]

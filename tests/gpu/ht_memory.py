@@ -8,7 +8,7 @@ from random import Random
 
 import torch
 
-from ht_cases import Batch, check_rows, named, received
+from ht_cases import Batch, check_rows, named
 from ll_speed import peer
 
 HIDDEN, TOPK, EXPERTS, TOKENS = 7168, 8, 256, 4096
@@ -23,15 +23,23 @@ def used(rank):
     return total - free
 
 
+def layer(b, batch):
+    """Returns what a layer keeps until its backward pass: rows and handle."""
+    per_rank, per_node, per_expert, in_rank, _ = b.get_dispatch_layout(batch.idx, batch.experts)
+    rows, _, weights, _, handle, _ = b.dispatch(batch.x, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node, is_token_in_rank=in_rank,
+                                                num_tokens_per_expert=per_expert, topk_idx=batch.idx, topk_weights=batch.weights)
+    return rows, weights, handle
+
+
 def held_layers(rank, b, batches, layers):
     """Holds the results of so many layers; drops half of them out of order, replaces them, checks all; returns bytes in use while all were held."""
-    held = [received(b, batches[i % len(batches)]) for i in range(layers)]
+    held = [layer(b, batches[i % len(batches)]) for i in range(layers)]
     peak = used(rank)
     order = list(range(layers))
     Random(layers).shuffle(order)
     for i in order[:layers // 2]:
         held[i] = None
-        held[i] = received(b, batches[i % len(batches)])
+        held[i] = layer(b, batches[i % len(batches)])
     for i, (rows, _, _) in enumerate(held):
         named(rank, f"{layers} layers held, layer {i}", check_rows, batches[i % len(batches)], rows)
     return peak
