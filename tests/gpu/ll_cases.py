@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Low-latency dispatch and combine on GPUs with deep_ep.Buffer of this tree: parts of the suite, one after another in one set of processes.
 
-    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--sums off|all|always] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
+    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--sums off|auto|always] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
 
 PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py); stages (ll_stages.py). One process per rank, rank r on GPU r
 modulo the number of GPUs; NCCL if each rank has its own GPU, else gloo. --commands: no NVLink, every byte goes through rings, engine and NIC. --sums:
@@ -479,7 +479,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--commands", action="store_true", help="no NVLink")
     parser.add_argument("--nodes", help="the node of each rank, as 0,0,1: ranks of different ones do not map each other's memory (default: one node)")
-    parser.add_argument("--sums", default="off", choices=("off", "all", "always"), help="sums at the sender: never, if there are many tokens, always")
+    parser.add_argument("--sums", default="off", choices=("off", "auto", "always"), help="sums at the sender: never, if there are many tokens, always")
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

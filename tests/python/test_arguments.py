@@ -402,12 +402,11 @@ def sums_at_the_sender_are_requested():
         assert back.src_row == (sent.src_row if back.flags & lowlat.SUM_AT_SENDER else None)
         return back.flags
     assert what("off") == 0 and what("off", return_recv_hook=True) == 0
-    assert what() == what("auto") == what("auto", async_finish=True) == many and what("auto", return_recv_hook=True) == 0
-    assert what("all") == what("all", return_recv_hook=True) == many
+    assert what() == what("auto") == what("auto", async_finish=True) == what("auto", return_recv_hook=True) == many
     assert what("always", return_recv_hook=True) == always and what("always", zero_copy=True) == always | lowlat.ZERO_COPY
     assert what("always", use_logfmt=True) == lowlat.LOGFMT
-    os.environ["EPF_LL_SENDER_SUMS"] = "all"
-    assert what(return_recv_hook=True) == many and what("off") == 0
+    os.environ["EPF_LL_SENDER_SUMS"] = "always"
+    assert what(return_recv_hook=True) == always and what("off") == 0
     os.environ["EPF_LL_SENDER_SUMS"] = "yes"
     raises(Wrong, "EPF_LL_SENDER_SUMS, is 'yes'; it must be one of off, auto", buffer)
     del os.environ["EPF_LL_SENDER_SUMS"]

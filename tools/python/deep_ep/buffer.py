@@ -26,9 +26,9 @@ log = logging.getLogger("deep_ep")
 
 # How long a kernel waits for a rank unless EPF_GPU_TIMEOUT says it: long enough for ranks that still compile, as programs expect it.
 TIMEOUT_NS = 100 * 10**9
-# When combines sum at the sender (docs/reference/python.md), and what is done where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it. auto: calls in
-# one launch, which wait for the other ranks anyway; all: send halves apart, too; both where tokens are many. always: few tokens, too.
-SUMS = ("off", "auto", "all", "always")
+# When combines sum at the sender (docs/reference/python.md), and what is done where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it. auto: where
+# tokens are many; always: few tokens, too.
+SUMS = ("off", "auto", "always")
 SUMS_DEFAULT = "auto"
 # What a lost or late rank looks like; with enable_shrink the others go on.
 LATE = (errno.ETIMEDOUT, errno.EPROTO, errno.ECONNRESET, errno.EPIPE)
@@ -152,7 +152,7 @@ class Buffer(HighThroughput):
             explicitly_destroy: destroy() will be called. It may be called in either case, and should.
             enable_shrink: a rank that does not come in time is masked and the others go on; else the next call raises.
             device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
-            sum_at_sender: off, auto, all or always: when each rank adds its rows of a token before a combine sends them; the same at all ranks. Fewer
+            sum_at_sender: off, auto or always: when each rank adds its rows of a token before a combine sends them; the same at all ranks. Fewer
                 bytes, other bits, and a send half that waits until all ranks have begun it. None: EPF_LL_SENDER_SUMS, else auto.
         """
         if group is None and comm is None:
@@ -514,9 +514,9 @@ class Buffer(HighThroughput):
         event, hook = self._launch(ll.dispatch, packed, (x, topk_idx, out, scales, handle, recv_stats, wait_stats), async_finish, return_recv_hook)
         return (out, scales) if use_fp8 else out, count, handle, event, hook
 
-    def _sum_flags(self, handle: Handle, use_logfmt: bool, apart: bool) -> int:
-        """Whether a combine sums at the sender: the same at all ranks, so from nothing but what all ranks do alike. apart: its halves are launched apart."""
-        if handle.rows is None or use_logfmt or (self._sums == "auto" and apart):
+    def _sum_flags(self, handle: Handle, use_logfmt: bool) -> int:
+        """Whether a combine sums at the sender: the same at all ranks, so from nothing but what all ranks do alike."""
+        if handle.rows is None or use_logfmt:
             return 0
         return lowlat.SUM_AT_SENDER | (0 if self._sums == "always" else lowlat.SUM_IF_MANY)
 
@@ -575,7 +575,7 @@ class Buffer(HighThroughput):
         if use_logfmt and zero_copy:
             raise ArgumentError(f"{where}: use_logfmt and zero_copy exclude each other: LogFMT makes the rows again")
         ll = self._begin(where, shape)
-        sums = self._sum_flags(handle, use_logfmt, return_recv_hook)
+        sums = self._sum_flags(handle, use_logfmt)
         # In the order of struct epf_ll_combine.
         packed = lowlat.pack_combine(
             *shape, tokens, zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums, ll.next_combine_buffer(shape) if zero_copy else x,
