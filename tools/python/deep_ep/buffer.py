@@ -19,6 +19,7 @@ from epf.tensors import view
 from . import checks
 from .checks import ArgumentError, NotThereYet, need
 from .config import Config
+from .entry import Modes, outside_modes
 from .event import EventHandle, EventOverlap
 from .throughput import HighThroughput
 
@@ -176,6 +177,7 @@ class Buffer(HighThroughput):
         self._on_gpu, self._index = self.device.type == "cuda", self.device.index
         self._comm_stream: Any = None
         self._raw_stream = _raw_stream(torch)
+        self._modes = Modes(torch)
         self._outputs: Dict[tuple, Outputs] = {}  # by shape and format
         self._ll_size = 0  # bytes of memory for low-latency calls
         self._shape: Optional[lowlat.Shape] = None
@@ -460,6 +462,7 @@ class Buffer(HighThroughput):
 
     # ------------------------------------------------------------------ low latency: dispatch and combine
 
+    @outside_modes
     def low_latency_dispatch(self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int,
                              cumulative_local_expert_recv_stats: Any = None, dispatch_wait_recv_cost_stats: Any = None,
                              use_fp8: bool = True, round_scale: bool = False, use_ue8m0: bool = False, async_finish: bool = False,
@@ -502,7 +505,7 @@ class Buffer(HighThroughput):
                                      (num_experts // ranks,), device, ("local experts",))
         wait_stats = checks.optional(torch, where, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64, (ranks,), device, ("ranks",))
         ll = self._begin(where, shape)
-        key = (shape, use_fp8, use_ue8m0)
+        key = (shape, use_fp8, use_ue8m0, self._sums)
         outputs = self._outputs.get(key)
         if outputs is None:
             outputs = self._outputs[key] = Outputs(torch, device, ranks, shape, use_fp8, use_ue8m0, self._sums != "off")
@@ -532,6 +535,7 @@ class Buffer(HighThroughput):
              "which carries more than its five members", type(handle).__name__)
         return handle
 
+    @outside_modes
     def low_latency_combine(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Handle, use_logfmt: bool = False,
                             zero_copy: bool = False, async_finish: bool = False, return_recv_hook: bool = False, out: Any = None,
                             combine_wait_recv_cost_stats: Any = None, *, overlap: bool = False, packed_recv_count: Any = None,

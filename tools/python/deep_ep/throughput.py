@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import os
 from typing import Any, Callable, List, Optional, Tuple, Union
@@ -17,6 +16,7 @@ from epf.tensors import view
 from . import checks
 from .checks import need
 from .config import NODE_RANKS, Config
+from .entry import one_at_a_time
 from .event import EventHandle, EventOverlap
 
 log = logging.getLogger("deep_ep")
@@ -112,15 +112,6 @@ class _Call:
 
 
 _NONE = (0, 0)
-
-
-def _one_at_a_time(call: Callable) -> Callable:
-    """Two threads may use one Buffer, as micro-batches that overlap do; their calls do not mix."""
-    @functools.wraps(call)
-    def serial(self: Any, *arguments: Any, **named: Any) -> Any:
-        with self._one:
-            return call(self, *arguments, **named)
-    return serial
 
 
 class HighThroughput:
@@ -240,7 +231,7 @@ class HighThroughput:
 
     # ------------------------------------------------------------------ layout
 
-    @_one_at_a_time
+    @one_at_a_time
     def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Optional[EventOverlap] = None,
                             async_finish: bool = False, allocate_on_comm_stream: bool = False
                             ) -> Tuple[Any, Optional[Any], Any, Any, EventOverlap]:
@@ -297,7 +288,7 @@ class HighThroughput:
             need(False, where, "a row has {} bytes; it must be a positive multiple of 16", size)
         checks.aligned(where, "x", data)
 
-    @_one_at_a_time
+    @one_at_a_time
     def dispatch(self, x: Rows, handle: Optional[RoutingHandle] = None, num_tokens_per_rank: Any = None,
                  num_tokens_per_rdma_rank: Any = None, is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: Any = None,
                  topk_weights: Any = None, expert_alignment: int = 1, num_worst_tokens: int = 0, config: Optional[Config] = None,
@@ -430,7 +421,7 @@ class HighThroughput:
 
     # ------------------------------------------------------------------ combine
 
-    @_one_at_a_time
+    @one_at_a_time
     def combine(self, x: Any, handle: RoutingHandle, topk_weights: Any = None, bias: Any = None, config: Optional[Config] = None,
                 previous_event: Optional[EventOverlap] = None, async_finish: bool = False, allocate_on_comm_stream: bool = False
                 ) -> Tuple[Any, Optional[Any], EventOverlap]:
