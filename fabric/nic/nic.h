@@ -377,7 +377,7 @@ void epf_nic_rails_revivable(struct epf_nic *nic, const struct epf_rails_again *
 int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
 			 size_t *part_len);
 
-/* The NIC table: "emu", "null", "verbs", "efa", "tcp". Returns NULL for an unknown name. */
+/* The NIC table: "emu", "null", "verbs", "efa", "tcp", "ofi". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
@@ -387,5 +387,6 @@ extern const struct epf_nic_ops epf_nic_null_ops;
 extern const struct epf_nic_ops epf_nic_verbs_ops;
 extern const struct epf_nic_ops epf_nic_efa_ops;
 extern const struct epf_nic_ops epf_nic_tcp_ops;
+extern const struct epf_nic_ops epf_nic_ofi_ops;
 
 #endif

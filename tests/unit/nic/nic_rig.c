@@ -9,6 +9,10 @@
 #include "fabric/gpu/copy.h"
 #include "fabric/nic/tcp/opts.h"
 
+#ifdef EPF_WITH_OFI
+# include "fabric/nic/ofi/lib.h"
+# include "fabric/nic/ofi/opts.h"
+#endif
 #ifdef EPF_WITH_VERBS
 # include "fabric/nic/rdma/lib.h"
 # include "fabric/nic/verbs/opts.h"
@@ -60,6 +64,48 @@ static int open_tcp(const struct epf_emu_opts *tune, int end, uint64_t (*now)(vo
 	opts.rnr_timeout_ns = tune->rnr_timeout_ns;
 	return epf_tcp_open(&opts, now, arg, out);
 }
+
+#ifdef EPF_WITH_OFI
+/* Providers of libfabric, on the real clock. */
+static int open_ofi(const char *provider, int remote_data, uint64_t (*now)(void *), void *arg,
+		    struct epf_nic **out)
+{
+	const struct epf_ofi_lib *lib;
+	struct epf_ofi_opts opts;
+	int rc = epf_ofi_lib(&lib);
+
+	if (rc)
+		return rc;
+	epf_ofi_opts_defaults(&opts);
+	opts.provider = provider;
+	opts.remote_data = remote_data;
+	return epf_ofi_open(lib, &opts, now, arg, out);
+}
+
+static int open_ofi_tcp(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			void *arg, struct epf_nic **out)
+{
+	return open_ofi("tcp", 1, now, arg, out);
+}
+
+static int open_ofi_messages(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			     void *arg, struct epf_nic **out)
+{
+	return open_ofi("tcp", 0, now, arg, out);
+}
+
+static int open_ofi_shm(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			void *arg, struct epf_nic **out)
+{
+	return open_ofi("shm", 1, now, arg, out);
+}
+
+static int open_ofi_env(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			void *arg, struct epf_nic **out)
+{
+	return open_ofi(getenv("EPF_TEST_OFI_PROVIDER"), 1, now, arg, out);
+}
+#endif
 
 #ifdef EPF_WITH_VERBS
 /* Device `end` of EPF_TEST_VERBS_DEVICES, or the only one. */
@@ -172,6 +218,12 @@ static const struct nic_kind kinds[] = {
 	{ "emu unordered, host to GPU", 0, 1, 0, 0, 0, 0, 2, open_emu_unordered },
 	{ "null", 1, 0, 0, 0, 0, 0, 0, open_null },
 	{ "tcp", 1, 1, 1, 1, 0, 0, 0, open_tcp },
+#ifdef EPF_WITH_OFI
+	{ "ofi tcp", 0, 1, 1, 1, 1, 1, 0, open_ofi_tcp },
+	{ "ofi tcp, messages", 0, 1, 1, 1, 1, 1, 0, open_ofi_messages },
+	{ "ofi shm", 0, 1, 1, 1, 1, 1, 0, open_ofi_shm },
+	{ "ofi env", 0, 1, 1, 1, 1, 1, 0, open_ofi_env },
+#endif
 #ifdef EPF_WITH_VERBS
 	{ "efa", 0, 1, 0, 1, 1, 0, 0, open_efa_posted },
 	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, 0, open_efa_unsolicited },
@@ -191,7 +243,7 @@ const struct nic_kind *nic_rig_kinds(size_t *count)
 
 	*count = 0;
 	for (size_t i = 0; i < KINDS; i++)
-		if ((!kinds[i].real || kinds[i].open == open_tcp || (devices && *devices)) &&
+		if ((!kinds[i].real || kinds[i].open == open_tcp || strncmp(kinds[i].name, "ofi", 3) == 0 || (devices && *devices)) &&
 		    (!only || strncmp(kinds[i].name, only, strlen(only)) == 0))
 			chosen[(*count)++] = kinds[i];
 	return chosen;
