@@ -14,8 +14,6 @@
 unsigned epf_ofi_status_of_cold(int err)
 {
 	switch (err) {
-	case FI_ECANCELED:
-		return EPF_S_FLUSHED;
 	case FI_EACCES:
 	case FI_EPERM:
 	case FI_EKEYREJECTED:
@@ -30,7 +28,7 @@ unsigned epf_ofi_status_of_cold(int err)
 		return EPF_S_LOCAL;
 	case FI_ENORX:
 		return EPF_S_RNR_EXCEEDED;
-	default:
+	default: /* the peer or the way to it; FI_ECANCELED too, since nothing is cancelled here */
 		return EPF_S_RETRY_EXCEEDED;
 	}
 }

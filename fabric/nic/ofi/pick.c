@@ -3,12 +3,10 @@
  * Which provider and domains an ofi NIC uses. Asks libfabric what this machine has, with what the NIC can live with as hints, and takes what the settings name;
  * without a provider's name only those for HPC fabrics, whose networks keep strangers out. Slow path.
  */
-#define EPF_LOG_COMP "nic"
 #include "fabric/nic/ofi/ofi.h"
 
 #include "bootstrap/net.h"
 #include "fabric/base/err.h"
-#include "fabric/base/log.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +17,6 @@
 /* Taken without being named. Others (tcp, sockets, udp, net, and shm on one host) authenticate nobody, or do not leave the host. */
 static const char *const trusted[] = { "cxi", "efa" };
 
-static const char *const open_to_all[] = { "tcp", "net", "sockets", "udp" };
-
 static int is_provider(const char *name, const char *core)
 {
 	size_t n = strlen(core);
@@ -28,10 +24,10 @@ static int is_provider(const char *name, const char *core)
 	return strncmp(name, core, n) == 0 && (name[n] == 0 || name[n] == ';');
 }
 
-static int is_one_of(const char *name, const char *const *list, size_t n)
+static int is_trusted(const char *name)
 {
-	for (size_t i = 0; i < n; i++)
-		if (is_provider(name, list[i]))
+	for (size_t i = 0; i < sizeof(trusted) / sizeof(trusted[0]); i++)
+		if (is_provider(name, trusted[i]))
 			return 1;
 	return 0;
 }
@@ -146,7 +142,7 @@ static void pick(const struct fi_info *list, const char *provider, const char *s
 	for (const struct fi_info *i = list; i; i = i->next) {
 		const char *name = i->fabric_attr->prov_name;
 
-		if (!provider && !is_one_of(name, trusted, 2))
+		if (!provider && !is_trusted(name))
 			continue;
 		if (taken && strcmp(taken, name) != 0)
 			continue;
@@ -226,10 +222,6 @@ int epf_ofi_open(const struct epf_ofi_lib *lib, const struct epf_ofi_opts *opts,
 
 	if (!rc && !p.n)
 		rc = none(lib, provider);
-	if (!rc && is_one_of(p.info[0]->fabric_attr->prov_name, open_to_all, 4))
-		epf_note("ofi: provider %s does not authenticate peers: use it in a trusted network "
-			 "only",
-			 p.info[0]->fabric_attr->prov_name);
 	if (!rc)
 		rc = open_picked(lib, opts, &p, now, now_arg, out);
 	if (list)

@@ -82,8 +82,9 @@ static int submit_rma(struct epf_ofi *v, const struct epf_ofi_lane *l, struct fi
 				  .context = &op->ctx };
 	uint64_t flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
 
+	/* Of a READ too: without it shm takes bytes from the peer's memory and looks at no key. */
 	if (op->op == EPF_WR_READ)
-		return (int)fi_readmsg(ep, &msg, FI_COMPLETION);
+		return (int)fi_readmsg(ep, &msg, flags);
 	if (op->is_write && v->remote_data) {
 		msg.data = epf_ofi_data(&l->remote, op->imm);
 		flags |= FI_REMOTE_CQ_DATA;
