@@ -9,6 +9,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static struct epf_ofi_lib table;
 static char why[256]; /* empty: the table is filled */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void load(void)
+static void find_symbols(void)
 {
 	void *handle = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
 
@@ -48,6 +49,30 @@ static void load(void)
 			return;
 		}
 		memcpy((char *)&table + symbols[i].at, &at, sizeof(at));
+	}
+}
+
+/*
+ * Libraries behind providers (PSM and PSM2 in Debian's build) set signal handlers when they are loaded, and theirs for SIGTERM ends the process: a daemon could not
+ * stop in order. So what was set before is set again, also after the first query, which loads providers that are files of their own.
+ */
+static void load(void)
+{
+	struct sigaction before[NSIG];
+	struct fi_info *list = NULL;
+	int known[NSIG];
+
+	for (int i = 1; i < NSIG; i++)
+		known[i] = sigaction(i, NULL, &before[i]) == 0;
+	find_symbols();
+	if (!why[0] && table.getinfo(FI_VERSION(1, 9), NULL, NULL, FI_PROV_ATTR_ONLY, NULL, &list) == 0)
+		table.freeinfo(list);
+	for (int i = 1; i < NSIG; i++) {
+		struct sigaction now;
+
+		if (known[i] && sigaction(i, NULL, &now) == 0 &&
+		    now.sa_sigaction != before[i].sa_sigaction)
+			sigaction(i, &before[i], NULL);
 	}
 }
 

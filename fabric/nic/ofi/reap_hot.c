@@ -76,19 +76,21 @@ static void emit_arrival(struct epf_ofi *v, struct out *out, const struct epf_of
 	v->counters.bytes_rx += h->len;
 }
 
-/* Reports an arrival, or keeps it for later, or drops it: of an earlier generation, or on a lane that has failed. */
+/*
+ * Reports an arrival, or keeps it until its lane is connected, or drops it if it is of an earlier generation. On a lane in error it is reported: the sender may know
+ * that it has been delivered, and then nobody sends it again. All such arrivals come before what the sender says after its lane has drained, because one
+ * queue holds both.
+ */
 static void arrive(struct epf_ofi *v, struct out *out, const struct epf_ofi_held *h)
 {
 	struct epf_ofi_lane *l = epf_ofi_lane_at(v, h->lane);
 
-	if (__builtin_expect(l && l->generation == h->generation && l->link == EPF_LANE_READY, 1)) {
-		emit_arrival(v, out, h);
-		return;
-	}
-	if (l && l->generation == h->generation && l->link == EPF_LANE_IDLE)
+	if (__builtin_expect(!l || l->generation != h->generation, 0))
+		epf_ofi_refuse_cold(v, h->slot);
+	else if (__builtin_expect(l->link == EPF_LANE_IDLE, 0))
 		epf_ofi_hold_cold(v, h);
 	else
-		epf_ofi_refuse_cold(v, h->slot);
+		emit_arrival(v, out, h);
 }
 
 static void take_message(struct epf_ofi *v, struct out *out, struct epf_ofi_slot *slot,
