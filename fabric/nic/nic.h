@@ -79,8 +79,9 @@ enum epf_status {
 enum epf_wc_op {
 	EPF_WC_SENT =
 		1, /* work request id of this lane (ordered NIC: and all earlier ones) is complete */
-	EPF_WC_RECV_IMM = 2, /* a write with immediate has landed: imm; len, or 0 where the device does not say */
-	EPF_WC_RECV = 3,     /* a message has landed: msg, len */
+	EPF_WC_RECV_IMM =
+		2, /* a write with immediate has landed: imm; len, or 0 where the device does not say */
+	EPF_WC_RECV = 3, /* a message has landed: msg, len */
 	EPF_WC_LANE_DOWN =
 		4, /* the lane's peer is gone (see epf_nic_ops.watch): lane and status only */
 };

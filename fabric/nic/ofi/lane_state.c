@@ -100,7 +100,8 @@ void epf_ofi_lane_lose(struct epf_ofi *v, uint16_t lane, unsigned status)
 
 void epf_ofi_queue_lost_cold(struct epf_ofi *v, int err)
 {
-	epf_warn("ofi: %s: the completion queue cannot be read: %s", v->name, v->lib->strerror(err));
+	epf_warn("ofi: %s: the completion queue cannot be read: %s", v->name,
+		 v->lib->strerror(err));
 	for (uint32_t i = 0; i < v->lanes_end; i++)
 		if (v->lanes[i].is_used)
 			epf_ofi_lane_lose(v, (uint16_t)i, EPF_S_LINK_DOWN);

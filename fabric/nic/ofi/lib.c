@@ -65,7 +65,8 @@ static void load(void)
 	for (int i = 1; i < NSIG; i++)
 		known[i] = sigaction(i, NULL, &before[i]) == 0;
 	find_symbols();
-	if (!why[0] && table.getinfo(FI_VERSION(1, 9), NULL, NULL, FI_PROV_ATTR_ONLY, NULL, &list) == 0)
+	if (!why[0] &&
+	    table.getinfo(FI_VERSION(1, 9), NULL, NULL, FI_PROV_ATTR_ONLY, NULL, &list) == 0)
 		table.freeinfo(list);
 	for (int i = 1; i < NSIG; i++) {
 		struct sigaction now;

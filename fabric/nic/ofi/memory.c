@@ -9,21 +9,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 enum { LEAST = 256 };
-
-uint64_t epf_ofi_random(struct epf_ofi *v)
-{
-	uint64_t value;
-
-	if (getrandom(&value, sizeof(value), 0) != sizeof(value)) {
-		/* An old kernel: predictable, but different for each call. */
-		v->random = v->random * 6364136223846793005u + 1442695040888963407u;
-		value = v->random ^ v->random >> 29;
-	}
-	return value;
-}
 
 static int chunk_make(struct epf_ofi *v, size_t size, uint32_t count, uint64_t access, void **desc,
 		      struct epf_ofi_chunk **out)

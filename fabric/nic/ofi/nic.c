@@ -2,9 +2,13 @@
 /*
  * The ofi NIC: its settings, capabilities, and table of operations. Slow path; README.md says what is where.
  */
+#define EPF_LOG_COMP "nic"
 #include "fabric/nic/ofi/ofi.h"
 
 #include "fabric/base/err.h"
+#include "fabric/base/log.h"
+
+#include <string.h>
 
 void epf_ofi_opts_defaults(struct epf_ofi_opts *opts)
 {
@@ -25,6 +29,18 @@ void epf_ofi_opts_from_conf(struct epf_ofi_opts *opts, const struct epf_conf *co
 	opts->fail_after = conf->ofi_fail_after;
 }
 
+/* Over these anybody who reaches the port is a peer. */
+static int is_open_to_all(const char *provider)
+{
+	static const char *const names[] = { "tcp", "net", "sockets", "udp" };
+	size_t n = strcspn(provider, ";");
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (strlen(names[i]) == n && strncmp(provider, names[i], n) == 0)
+			return 1;
+	return 0;
+}
+
 static int open_conf(const struct epf_conf *conf, uint64_t (*now)(void *), void *now_arg,
 		     struct epf_nic **out)
 {
@@ -35,7 +51,12 @@ static int open_conf(const struct epf_conf *conf, uint64_t (*now)(void *), void 
 	if (rc)
 		return rc;
 	epf_ofi_opts_from_conf(&opts, conf);
-	return epf_ofi_open(lib, &opts, now, now_arg, out);
+	rc = epf_ofi_open(lib, &opts, now, now_arg, out);
+	if (!rc && is_open_to_all(opts.provider))
+		epf_note(
+			"ofi: provider %s does not authenticate peers: use it in a network without strangers only",
+			opts.provider);
+	return rc;
 }
 
 static void ofi_describe(const struct epf_nic *nic, struct epf_nic_caps *out)

@@ -40,7 +40,7 @@ enum {
 	EPF_OFI_MOST_POSTED = 4096,  /* receives posted per endpoint, at most */
 	EPF_OFI_BATCH = 32,          /* completions read from the provider at a time */
 	EPF_OFI_READ = 512,          /* messages that one reap reports at most */
-	EPF_OFI_HELD = 1024, /* arrivals that wait for their lane to be connected, at most */
+	EPF_OFI_HELD = 1024,       /* arrivals that wait for their lane to be connected, at most */
 	EPF_OFI_RETRY_NS = 100000, /* a sleeping core looks again while something waits */
 	EPF_OFI_NONE = 0xffff,
 };
@@ -63,10 +63,10 @@ struct epf_ofi_op {
 	void *message_desc; /* of message */
 	uint32_t rkey, len, imm, id;
 	uint16_t lane, generation;
-	uint8_t op;       /* enum epf_wr_op */
-	uint8_t stage;    /* enum epf_ofi_stage */
-	uint8_t status;   /* to be reported */
-	uint8_t is_write; /* of a WRITE_IMM: it is the write that is under way, not the message */
+	uint8_t op;        /* enum epf_wr_op */
+	uint8_t stage;     /* enum epf_ofi_stage */
+	uint8_t status;    /* to be reported */
+	uint8_t is_write;  /* of a WRITE_IMM: it is the write that is under way, not the message */
 	uint8_t is_listed; /* it is in the list of those to be reported */
 	uint8_t message[EPF_OFI_WIRE_BYTES] __attribute__((aligned(8)));
 };
@@ -140,14 +140,14 @@ struct epf_ofi {
 	uint32_t lanes_end;         /* one above the highest number ever used */
 	uint32_t n_eps;
 	uint32_t max_in_provider, in_provider;
-	uint8_t remote_data;      /* notifications travel as remote CQ data */
-	uint8_t local_mr;         /* local memory has to be named by its registration */
-	uint8_t is_virtual;       /* remote addresses are virtual ones, not offsets */
-	uint8_t consumes_receives; /* remote CQ data consumes a receive */
-	uint8_t is_down;          /* set_link */
-	uint8_t is_held_ready;    /* a held arrival's lane has been connected */
-	uint64_t cut_ns;          /* when it went down */
-	struct epf_ofi_list done; /* to be reported */
+	uint8_t remote_data;                 /* notifications travel as remote CQ data */
+	uint8_t local_mr;                    /* local memory has to be named by its registration */
+	uint8_t is_virtual;                  /* remote addresses are virtual ones, not offsets */
+	uint8_t consumes_receives;           /* remote CQ data consumes a receive */
+	uint8_t is_down;                     /* set_link */
+	uint8_t is_held_ready;               /* a held arrival's lane has been connected */
+	uint64_t cut_ns;                     /* when it went down */
+	struct epf_ofi_list done;            /* to be reported */
 	uint16_t waiting_head, waiting_tail; /* lanes whose queue waits for the provider */
 	uint32_t n_gone;                     /* lanes with LANE_DOWN to report */
 
@@ -317,21 +317,25 @@ int epf_ofi_lane_drained(const struct epf_nic *nic, uint16_t lane);
 void epf_ofi_lane_destroy(struct epf_nic *nic, uint16_t lane);
 enum epf_lane_link epf_ofi_lane_link(const struct epf_nic *nic, uint16_t lane);
 
+/* ---- call.c ---- */
+/* Registers memory with a free key. 0 and *out, or a negative error code of libfabric. */
+int epf_ofi_mr_make(struct epf_ofi *v, void *addr, uint64_t len, uint64_t access,
+		    struct fid_mr **out);
+/* Returns 64 unpredictable bits. */
+uint64_t epf_ofi_random(struct epf_ofi *v);
+/* Returns -errno with epf_last_error() set for what a call of libfabric returned. */
+int epf_ofi_call_failed(const struct epf_ofi *v, const char *call, int rc);
+
 /* ---- memory.c ---- */
 /* Makes sure that there are operations for all lanes, or receives; registered if need be. 0 or -errno. */
 int epf_ofi_more_ops(struct epf_ofi *v, uint32_t n);
 int epf_ofi_more_slots(struct epf_ofi *v, uint32_t n);
 void epf_ofi_memory_free(struct epf_ofi *v);
-/* Returns 64 unpredictable bits. */
-uint64_t epf_ofi_random(struct epf_ofi *v);
 
 /* ---- region.c ---- */
 int epf_ofi_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 		     struct epf_nic_mr *out);
 void epf_ofi_deregister(struct epf_nic *nic, struct epf_nic_mr *mr);
-/* Registers memory with a free key. 0 and *out, or a negative error code of libfabric. */
-int epf_ofi_mr_make(struct epf_ofi *v, void *addr, uint64_t len, uint64_t access,
-		    struct fid_mr **out);
 
 /* ---- open.c ---- */
 /* Opens one domain. info belongs to the NIC if this succeeds. */
@@ -339,8 +343,6 @@ int epf_ofi_open_one(const struct epf_ofi_lib *lib, const struct epf_ofi_opts *o
 		     struct fi_info *info, uint64_t (*now)(void *), void *now_arg,
 		     struct epf_nic **out);
 void epf_ofi_close(struct epf_nic *nic);
-/* Fails with what a call of libfabric returned. */
-int epf_ofi_call_failed(const struct epf_ofi *v, const char *call, int rc);
 
 /* ---- watch.c ---- */
 void epf_ofi_watch(struct epf_nic *nic);

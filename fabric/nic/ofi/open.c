@@ -11,12 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-int epf_ofi_call_failed(const struct epf_ofi *v, const char *call, int rc)
-{
-	return epf_fail(rc == -FI_ENOMEM ? EPF_R_NO_MEMORY : EPF_R_OFI_CALL, "ofi: %s: %s: %s",
-			v->name, call, v->lib->strerror(-rc));
-}
-
 /* With a descriptor to sleep on where the provider has one. */
 static int open_queue(struct epf_ofi *v)
 {
@@ -90,8 +84,8 @@ static void take_info(struct epf_ofi *v)
 	/* cxi carries remote CQ data only with keys of 64 bits (FI_MR_PROV_KEY), whatever it says. */
 	v->remote_data = v->opts.remote_data && info->domain_attr->cq_data_size >= 8 &&
 			 strncmp(provider, "cxi", 3) != 0;
-	v->max_in_provider = in_provider < v->opts.completions / 2 ? (uint32_t)in_provider :
-								     v->opts.completions / 2;
+	v->max_in_provider = in_provider < v->opts.completions / 2 ? (uint32_t)in_provider
+								   : v->opts.completions / 2;
 	v->max_posted = posted < EPF_OFI_MOST_POSTED ? (uint32_t)posted : EPF_OFI_MOST_POSTED;
 	v->place.kind = epf_ofi_kind_of(provider, info->addr_format);
 	snprintf(v->name, sizeof(v->name), "%s %s", provider, info->domain_attr->name);

@@ -154,8 +154,7 @@ static void pick(const struct fi_info *list, const char *provider, const char *s
 	/* Of a socket's provider loopback is the last choice. */
 	for (uint32_t i = 0; !spec[0] && i + 1 < p->n; i++)
 		if (strcmp(p->info[i]->domain_attr->name, "lo") == 0) {
-			memmove(&p->info[i], &p->info[i + 1],
-				(p->n - i - 1) * sizeof(p->info[0]));
+			memmove(&p->info[i], &p->info[i + 1], (p->n - i - 1) * sizeof(p->info[0]));
 			p->n--;
 		}
 }

@@ -120,7 +120,8 @@ static int push(struct epf_ofi *v, uint16_t lane)
 		if (v->in_provider == v->max_in_provider)
 			return 1;
 		/* Nothing to move: the address may be none. */
-		if (__builtin_expect(op->len == 0 && (op->op == EPF_WR_WRITE || op->op == EPF_WR_READ), 0)) {
+		if (__builtin_expect(
+			    op->len == 0 && (op->op == EPF_WR_WRITE || op->op == EPF_WR_READ), 0)) {
 			epf_ofi_take(&l->queue);
 			epf_ofi_finish(v, op, EPF_S_OK);
 			continue;
@@ -173,7 +174,9 @@ int epf_ofi_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 	for (unsigned i = 0; i < n; i++) {
 		struct epf_ofi_op *op = v->free_ops;
 
-		if (__builtin_expect(!op, 0)) { /* the rest is still with the provider, for lanes that are gone */
+		if (__builtin_expect(
+			    !op,
+			    0)) { /* the rest is still with the provider, for lanes that are gone */
 			n = i;
 			break;
 		}

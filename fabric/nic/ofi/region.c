@@ -10,33 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_REGIONS = 64, MOST_REGIONS = 65536, KEY_TRIES = 16 };
-
-/* Of an endpoint's own registrations: bound to it, then enabled. */
-static int bind_mr(struct epf_ofi *v, struct fid_mr *mr)
-{
-	int rc = fi_mr_bind(mr, &v->ep[0]->fid, 0);
-
-	return rc ? rc : fi_mr_enable(mr);
-}
-
-int epf_ofi_mr_make(struct epf_ofi *v, void *addr, uint64_t len, uint64_t access,
-		    struct fid_mr **out)
-{
-	int rc = -FI_ENOKEY;
-
-	for (int i = 0; i < KEY_TRIES && rc == -FI_ENOKEY; i++) {
-		uint32_t key = (uint32_t)epf_ofi_random(v);
-
-		rc = fi_mr_reg(v->domain, addr, len, access, 0, key, 0, out, NULL);
-	}
-	if (rc || !(v->info->domain_attr->mr_mode & FI_MR_ENDPOINT))
-		return rc;
-	rc = bind_mr(v, *out);
-	if (rc)
-		fi_close(&(*out)->fid);
-	return rc;
-}
+enum { FIRST_REGIONS = 64, MOST_REGIONS = 65536 };
 
 static int free_region(struct epf_ofi *v, uint32_t *out)
 {
@@ -85,7 +59,8 @@ int epf_ofi_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned acc
 		return epf_ofi_call_failed(v, "fi_mr_reg", rc);
 	if (fi_mr_key(mr) > UINT32_MAX) {
 		fi_close(&mr->fid);
-		return epf_fail(EPF_R_OFI_UNFIT, "ofi: %s gives keys of more than 32 bits", v->name);
+		return epf_fail(EPF_R_OFI_UNFIT, "ofi: %s gives keys of more than 32 bits",
+				v->name);
 	}
 	if (++v->region_generation == 0)
 		v->region_generation = 1;

@@ -93,8 +93,8 @@ static inline int epf_ofi_header_decode(const uint8_t *at, size_t bytes, struct 
 	h.len = (uint32_t)epf_bytes_get(at + 16, 4);
 	if (epf_bytes_get(at + 9, 3) || epf_bytes_get(at + 20, 4))
 		return -EINVAL;
-	if (h.kind == EPF_OFI_MESSAGE ? bytes != (size_t)EPF_OFI_HEADER + h.len :
-					h.kind != EPF_OFI_NOTIFY || bytes != EPF_OFI_HEADER)
+	if (h.kind == EPF_OFI_MESSAGE ? bytes != (size_t)EPF_OFI_HEADER + h.len
+				      : h.kind != EPF_OFI_NOTIFY || bytes != EPF_OFI_HEADER)
 		return -EINVAL;
 	*out = h;
 	return 0;

@@ -236,7 +236,8 @@ const struct nic_kind *nic_rig_kinds(size_t *count)
 
 	*count = 0;
 	for (size_t i = 0; i < KINDS; i++)
-		if ((!kinds[i].real || kinds[i].open == open_tcp || strncmp(kinds[i].name, "ofi", 3) == 0 || (devices && *devices)) &&
+		if ((!kinds[i].real || kinds[i].open == open_tcp ||
+		     strncmp(kinds[i].name, "ofi", 3) == 0 || (devices && *devices)) &&
 		    (!only || strncmp(kinds[i].name, only, strlen(only)) == 0))
 			chosen[(*count)++] = kinds[i];
 	return chosen;

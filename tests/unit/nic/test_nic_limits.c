@@ -176,9 +176,9 @@ static void test_regions(void **state)
 			continue;
 		rig_post(rig, &wr);
 		rig_run(rig, MS);
-		assert_int_equal(rig->a.log[rig->a.n - 1].status,
-				 kind->refusal == NIC_REFUSAL_LOST ? EPF_S_RETRY_EXCEEDED :
-								     EPF_S_REMOTE_ACCESS);
+		assert_int_equal(rig->a.log[rig->a.n - 1].status, kind->refusal == NIC_REFUSAL_LOST
+									  ? EPF_S_RETRY_EXCEEDED
+									  : EPF_S_REMOTE_ACCESS);
 		rig_reconnect(rig);
 	}
 	for (unsigned i = 0; i < 300; i++)
