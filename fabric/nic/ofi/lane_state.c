@@ -100,6 +100,7 @@ void epf_ofi_lane_lose(struct epf_ofi *v, uint16_t lane, unsigned status)
 
 void epf_ofi_queue_lost_cold(struct epf_ofi *v, int err)
 {
+	v->is_lost = 1;
 	epf_warn("ofi: %s: the completion queue cannot be read: %s", v->name,
 		 v->lib->strerror(err));
 	for (uint32_t i = 0; i < v->lanes_end; i++)

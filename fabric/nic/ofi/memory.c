@@ -52,7 +52,7 @@ int epf_ofi_more_ops(struct epf_ofi *v, uint32_t n)
 	if (n <= v->all_ops)
 		return 0;
 	count = n - v->all_ops < LEAST ? LEAST : n - v->all_ops;
-	rc = chunk_make(v, sizeof(*c->ops), count, FI_SEND, &desc, &c);
+	rc = chunk_make(v, sizeof(*c->ops), count, FI_SEND | FI_WRITE, &desc, &c);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < count; i++) {

@@ -85,7 +85,7 @@ static void ofi_counters(const struct epf_nic *nic, struct epf_nic_counters *out
 	const struct epf_ofi *v = epf_ofi_of(nic);
 
 	*out = v->counters;
-	out->link_up = !v->is_down;
+	out->link_up = !v->is_down && !v->is_lost;
 }
 
 /* Nothing is given to the provider any more; what it has goes on, since no provider can be told to wait. */
@@ -103,7 +103,9 @@ static int ofi_set_link(struct epf_nic *nic, unsigned link, int up)
 
 static int ofi_link_ready(struct epf_nic *nic, uint16_t lane)
 {
-	return !epf_ofi_of(nic)->is_down;
+	const struct epf_ofi *v = epf_ofi_of(nic);
+
+	return !v->is_down && !v->is_lost;
 }
 
 const struct epf_nic_ops epf_nic_ofi_ops = {

@@ -144,6 +144,7 @@ struct epf_ofi {
 	uint8_t local_mr;                    /* local memory has to be named by its registration */
 	uint8_t is_virtual;                  /* remote addresses are virtual ones, not offsets */
 	uint8_t consumes_receives;           /* remote CQ data consumes a receive */
+	uint8_t is_lost;                     /* the completion queue cannot be read any more */
 	uint8_t is_down;                     /* set_link */
 	uint8_t is_held_ready;               /* a held arrival's lane has been connected */
 	uint64_t cut_ns;                     /* when it went down */

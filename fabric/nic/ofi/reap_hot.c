@@ -289,7 +289,9 @@ int epf_ofi_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	give_done(v, &out);
 	if (__builtin_expect(v->is_held_ready != 0, 0))
 		give_held(v, &out);
-	read_queue(v, &out);
+	if (__builtin_expect(!v->is_lost, 1))
+		read_queue(v, &out);
+	give_done(v, &out);
 	if (v->waiting_head != EPF_OFI_NONE) {
 		epf_ofi_push_waiting(v);
 		give_done(v, &out);

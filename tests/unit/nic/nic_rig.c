@@ -12,6 +12,7 @@
 #ifdef EPF_WITH_OFI
 # include "fabric/nic/ofi/lib.h"
 # include "fabric/nic/ofi/opts.h"
+# include "tests/unit/nic/ofi/fake_ofi.h"
 #endif
 #ifdef EPF_WITH_VERBS
 # include "fabric/nic/rdma/lib.h"
@@ -80,6 +81,19 @@ static int open_ofi(const char *provider, int remote_data, uint64_t (*now)(void 
 	opts.provider = provider;
 	opts.remote_data = remote_data;
 	return epf_ofi_open(lib, &opts, now, arg, out);
+}
+
+/* A fake libfabric, on the rig's clock. */
+static int open_ofi_fake(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			 void *arg, struct epf_nic **out)
+{
+	struct epf_ofi_opts opts;
+
+	if (end == 0)
+		fake_ofi_reset();
+	epf_ofi_opts_defaults(&opts);
+	opts.provider = "fake";
+	return epf_ofi_open(&fake_ofi_lib, &opts, now, arg, out);
 }
 
 static int open_ofi_tcp(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
@@ -213,7 +227,8 @@ static const struct nic_kind kinds[] = {
 	{ "null", 1, 0, 0, 0, 0, 0, 0, open_null },
 	{ "tcp", 1, 1, 1, 1, 0, 0, 0, open_tcp },
 #ifdef EPF_WITH_OFI
-	{ "ofi tcp", 0, 1, 1, 1, 1, 1, 0, open_ofi_tcp, NIC_REFUSAL_LOST, 1 },
+	{ "ofi fake", 0, 1, 0, 1, 1, 1, 0, open_ofi_fake, NIC_REFUSAL_NAMED, 1 },
+	{ "ofi tcp", 0, 1, 1, 1, 1, 1, 0, open_ofi_tcp, NIC_REFUSAL_LOST, 0, 1 },
 	{ "ofi tcp, messages", 0, 1, 1, 1, 1, 1, 0, open_ofi_messages, NIC_REFUSAL_LOST },
 	{ "ofi shm", 0, 1, 1, 1, 1, 1, 0, open_ofi_shm, NIC_REFUSAL_SILENT },
 #endif

@@ -37,6 +37,7 @@ struct nic_kind {
 	int (*open)(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		    struct epf_nic **out);
 	enum nic_refusal refusal;
+	int instant;    /* 1: carries out a request when it is posted */
 	int lengthless; /* 1: EPF_WC_RECV_IMM has no length */
 };
 
