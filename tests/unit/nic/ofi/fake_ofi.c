@@ -154,10 +154,11 @@ static int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fi
 {
 	static struct fi_ops ops = { .close = free_fid, .control = no_control };
 	static struct fi_ops_cq cq_ops = { .read = cq_read, .readerr = cq_readerr };
-	struct fake_cq *cq = fails("cq") ? NULL : calloc(1, sizeof(*cq));
+	struct fake_cq *cq;
 
 	if (attr->wait_obj != FI_WAIT_NONE)
 		return -FI_ENOSYS;
+	cq = fails("cq") ? NULL : calloc(1, sizeof(*cq));
 	if (!cq)
 		return -FI_EIO;
 	cq->cq.fid.ops = &ops;
