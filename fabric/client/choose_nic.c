@@ -86,11 +86,13 @@ int epf_choose_nic(struct epf_conf *conf)
 	local = info.local_world == EPF_RANK_UNKNOWN ? 0 : info.local_world;
 	if (!epf_spans_hosts(rendezvous, world, local))
 		return epf_conf_set(conf, "nic", "emu", EPF_CONF_PROGRAM);
-	if (epf_place_read(NULL, &map) == 0)
+	if (!conf->wire_encryption && epf_place_read(NULL, &map) == 0)
 		nic = epf_choose_rdma(&map);
 	epf_place_map_destroy(&map);
 	nic = nic ? nic : "tcp";
 	epf_info("nic auto: %s, since the job is on several hosts%s", nic,
-		 strcmp(nic, "tcp") == 0 ? " without an active RDMA port here" : "");
+		 conf->wire_encryption     ? " and its wire is to be encrypted"
+		 : strcmp(nic, "tcp") == 0 ? " without an active RDMA port here"
+					   : "");
 	return epf_conf_set(conf, "nic", nic, EPF_CONF_PROGRAM);
 }

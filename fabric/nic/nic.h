@@ -377,6 +377,11 @@ void epf_nic_rails_revivable(struct epf_nic *nic, const struct epf_rails_again *
 int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
 			 size_t *part_len);
 
+/*
+ * For a NIC that leaves the machine and cannot encrypt: 0, or -EINVAL with epf_last_error() set where wire-encryption asks for it. Such a NIC calls it before it opens.
+ */
+int epf_nic_refuse_encryption(const struct epf_conf *conf, const char *nic);
+
 /* The NIC table: "emu", "null", "verbs", "efa", "tcp". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */

@@ -6,6 +6,7 @@
  */
 #include "fabric/nic/nic.h"
 
+#include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/nic/fill.h"
 
@@ -290,4 +291,13 @@ const char *const *epf_nic_names(void)
 {
 	pthread_once(&once, fill_all);
 	return names;
+}
+
+int epf_nic_refuse_encryption(const struct epf_conf *conf, const char *nic)
+{
+	if (!conf->wire_encryption)
+		return 0;
+	return epf_fail(EPF_R_NIC_OPTION,
+			"%s: wire-encryption is yes, and this NIC cannot encrypt: set nic to tcp",
+			nic);
 }

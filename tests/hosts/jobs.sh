@@ -403,6 +403,53 @@ connections_reset()
 	grep -h '^# failovers' "$OUT/rank.0"
 }
 
+# ---- strangers and listeners -----------------------------------------------------------------
+
+# Both shapes with every connection encrypted; a host that does not encrypt is refused, and the message says why.
+encrypted()
+{
+	ENVIRONMENT=(EPF_WIRE_ENCRYPTION=yes)
+	moe encrypted-ll "${SMALL[@]}" --mode ll && moe encrypted-ht "${SMALL[@]}" --mode ht --dispatch bf16 || return 1
+	ENVIRONMENT=()
+	# shellcheck disable=SC2016 # expanded on the hosts
+	launch -n 1 -- sh -c '[ "$(uname -n)" = alpha ] || export EPF_WIRE_ENCRYPTION=yes; exec ep-bench moe --launched --experts 8 --quiet' >"$OUT/half" 2>&1 &&
+		echo "one host encrypts, the other does not, and nobody minds" && return 1
+	grep -q 'wire-encryption is not the same at both ends' "$OUT/half" || { cat "$OUT/half" && echo "nobody says that wire-encryption differs" && return 1; }
+}
+
+# strangers_of HOST: the connections that its engines have turned away
+strangers_of()
+{
+	bed_on "$1" ep-fabric stats --json 2>/dev/null | python3 -c 'import json, re, sys
+print(sum(int(n) for n in re.findall(r"\"strangers\": *(?:{[^}]*\"value\": *)?(\d+)", sys.stdin.read())))'
+}
+
+# A third host comes to every open port of a job with all that strangers do, 10,000 connections among it: the job goes on, and they are counted.
+strangers()
+{
+	local before after begin
+	ENVIRONMENT=("${PATIENT[@]}")
+	BED_HOSTS=(alpha beta)
+	start_ranks 2 ep-bench moe --launched --tokens 320 --hidden 4096 --experts 24 --topk 4 --rounds 64
+	BED_HOSTS=(alpha beta gamma)
+	await "$OUT/rank.0" 'round 3 of' "${PIDS[0]}" || return 1
+	before=$(strangers_of beta)
+	begin=$(now_ms)
+	bed_on gamma python3 "$BED_HERE/strangers.py" 10.77.1.2 10000 >"$OUT/strangers" 2>&1 || { cat "$OUT/strangers" && return 1; }
+	echo "# strangers for $(($(now_ms) - begin)) ms"
+	runs_still "all strangers had come" || return 1
+	# Statistics are written now and then.
+	until after=$(strangers_of beta) && [ "$after" -ge 10000 ]; do
+		runs_still "all strangers were counted, $after so far," || return 1
+		sleep 0.1
+	done
+	BED_HOSTS=(alpha beta)
+	all_right || return 1
+	BED_HOSTS=(alpha beta gamma)
+	echo "# $(cat "$OUT/strangers"); turned away so far: $before before, $after after"
+	[ "$before" = 0 ] || { echo "strangers are counted that did not come" && return 1; }
+}
+
 # ---- hosts that vanish -----------------------------------------------------------------------
 
 # hears RANK BEGIN PATTERN: waits until a rank has said whom it lost
@@ -557,6 +604,8 @@ run_case cable-out cable_out 2 1
 run_case mtu-1280 mtu_1280 2 1
 run_case loss-delay loss_and_delay 2 1
 run_case connections-reset connections_reset 2 1
+run_case encrypted encrypted 2 1
+run_case strangers strangers 3 1
 run_case host-frozen vanish 3 1 frozen
 run_case host-off vanish 3 1 off
 run_case host-killed vanish 3 1 killed

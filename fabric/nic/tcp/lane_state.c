@@ -19,6 +19,8 @@ void epf_tcp_close_fd(struct epf_tcp_lane *l)
 	if (l->fd >= 0)
 		close(l->fd);
 	l->fd = -1;
+	epf_tcp_seal_close(l->seal);
+	l->seal = NULL;
 	l->rx.is_readable = l->tx.is_writable = false;
 	l->tx.n_iov = l->tx.at_iov = 0;
 }
@@ -70,12 +72,13 @@ void epf_tcp_broken(struct epf_tcp *t, struct epf_tcp_lane *l, const char *what)
 	epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, NULL);
 }
 
-void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd)
+void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd, struct epf_tcp_seal *seal)
 {
 	struct epoll_event ev = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
 				  .data.u32 = l->number };
 
 	l->fd = fd;
+	l->seal = seal;
 	l->since_ns = 0;
 	l->dials = false;
 	l->rx.is_readable = l->tx.is_writable = true;
@@ -84,15 +87,25 @@ void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd)
 	epf_tcp_make_ready(t, l);
 }
 
-/* A connection for a lane that is not connected yet waits for lane_connect; of two the later one. */
-static void park(struct epf_tcp_lane *l, struct epf_tcp_given *g)
+void epf_tcp_unpark(struct epf_tcp_lane *l)
 {
 	if (l->parked >= 0)
 		close(l->parked);
+	epf_tcp_seal_close(l->parked_seal);
+	l->parked = -1;
+	l->parked_seal = NULL;
+}
+
+/* A connection for a lane that is not connected yet waits for lane_connect; of two the later one. */
+static void park(struct epf_tcp_lane *l, struct epf_tcp_given *g)
+{
+	epf_tcp_unpark(l);
 	l->parked = g->fd;
+	l->parked_seal = g->seal;
 	l->parked_token = g->peer_token;
 	memcpy(l->parked_peer, g->peer, EPF_TCP_ID);
 	g->fd = -1;
+	g->seal = NULL;
 }
 
 static void dial_failed(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_given *g)
@@ -126,8 +139,9 @@ static void take(struct epf_tcp *t, struct epf_tcp_given *g)
 	is_mine = l->peer_token == g->peer_token && memcmp(l->peer, g->peer, EPF_TCP_ID) == 0;
 	if (!is_mine || l->fd >= 0 || (l->link != EPF_LANE_READY && !l->dials))
 		return;
-	epf_tcp_attach(t, l, g->fd);
+	epf_tcp_attach(t, l, g->fd, g->seal);
 	g->fd = -1;
+	g->seal = NULL;
 }
 
 void epf_tcp_take_given(struct epf_tcp *t)
@@ -137,9 +151,7 @@ void epf_tcp_take_given(struct epf_tcp *t)
 	for (struct epf_tcp_given *g = epf_tcp_door_take(t->door); g; g = next) {
 		next = g->next;
 		take(t, g);
-		if (g->fd >= 0)
-			close(g->fd);
-		free(g);
+		epf_tcp_given_free(g);
 	}
 }
 
@@ -148,8 +160,7 @@ void epf_tcp_lane_free(struct epf_tcp_lane *l)
 	if (!l)
 		return;
 	epf_tcp_close_fd(l);
-	if (l->parked >= 0)
-		close(l->parked);
+	epf_tcp_unpark(l);
 	free(l->tx.wrs);
 	free(l->tx.inlines);
 	free(l->rx.stage);

@@ -13,6 +13,7 @@
 #include "fabric/nic/nic.h"
 #include "fabric/nic/tcp/door.h"
 #include "fabric/nic/tcp/opts.h"
+#include "fabric/nic/tcp/seal.h"
 #include "fabric/nic/tcp/wire.h"
 #include "queues/epf_wakeup.h"
 
@@ -94,8 +95,10 @@ struct epf_tcp_rx {
 struct epf_tcp_lane {
 	struct epf_tcp_tx tx;
 	struct epf_tcp_rx rx;
-	int fd;     /* -1: not connected */
-	int parked; /* a peer's connection that came before lane_connect; -1: none */
+	int fd;                    /* -1: not connected */
+	struct epf_tcp_seal *seal; /* of the connection; NULL: it is not encrypted */
+	int parked;                /* a peer's connection that came before lane_connect; -1: none */
+	struct epf_tcp_seal *parked_seal;
 	uint64_t parked_token;
 	uint8_t parked_peer[EPF_TCP_ID];
 	uint64_t token, peer_token;
@@ -176,6 +179,12 @@ static inline bool epf_tcp_out_is_full(const struct epf_tcp_out *out)
 	return out->n == out->max;
 }
 
+/* True while bytes of a train have not been given to the socket. */
+static inline bool epf_tcp_is_sending(const struct epf_tcp_lane *l)
+{
+	return l->tx.at_iov < l->tx.n_iov || (l->seal && epf_tcp_seal_is_sending(l->seal));
+}
+
 /* 1: the key names a region that covers [addr, addr + len) with this access. */
 static inline int epf_tcp_covers(const struct epf_tcp *t, uint32_t key, uint64_t addr, uint64_t len,
 				 unsigned access)
@@ -254,8 +263,10 @@ void epf_tcp_tell_other(struct epf_tcp *t, const struct epf_tcp_lane *l);
 void epf_tcp_lose(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status, const char *why);
 /* The peer breaks the rules of the wire: counted, said, and the lane is lost. */
 void epf_tcp_broken(struct epf_tcp *t, struct epf_tcp_lane *l, const char *what);
-/* The lane has a connection. */
-void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd);
+/* The lane has a connection. fd and seal (or NULL) are the lane's. */
+void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd, struct epf_tcp_seal *seal);
+/* Closes a connection that came early, if there is one. */
+void epf_tcp_unpark(struct epf_tcp_lane *l);
 /* Takes what the door has given. */
 void epf_tcp_take_given(struct epf_tcp *t);
 void epf_tcp_close_fd(struct epf_tcp_lane *l);

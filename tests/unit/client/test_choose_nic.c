@@ -5,6 +5,7 @@
 #include "fabric/client/choose_nic.h"
 
 #include "fabric/base/err.h"
+#include "fabric/nic/nic.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -83,6 +84,19 @@ static void auto_is_resolved_and_nothing_else(void **state)
 	assert_int_equal(epf_choose_nic(&conf), 0);
 	assert_true(conf.nic != EPF_CONF_NIC_EMU && conf.nic != EPF_CONF_NIC_AUTO);
 	assert_int_equal(access("/sys/class/infiniband", F_OK) && conf.nic != EPF_CONF_NIC_TCP, 0);
+	/* Only one NIC can encrypt. */
+	assert_int_equal(epf_conf_set(&conf, "nic", "auto", EPF_CONF_PROGRAM), 0);
+	assert_int_equal(epf_conf_set(&conf, "wire-encryption", "yes", EPF_CONF_PROGRAM), 0);
+	assert_int_equal(epf_choose_nic(&conf), 0);
+	assert_int_equal(conf.nic, EPF_CONF_NIC_TCP);
+	for (const char *const *name = (const char *const[]){ "verbs", "efa", NULL }; *name;
+	     name++) {
+		struct epf_nic *nic;
+
+		assert_true(epf_nic_find(*name)->open(&conf, NULL, NULL, &nic) < 0);
+		assert_true(strstr(epf_last_error(), "wire-encryption") ||
+			    strstr(epf_last_error(), "not in this build"));
+	}
 	epf_conf_destroy(&conf);
 }
 

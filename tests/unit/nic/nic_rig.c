@@ -61,6 +61,17 @@ static int open_tcp(const struct epf_emu_opts *tune, int end, uint64_t (*now)(vo
 	return epf_tcp_open(&opts, now, arg, out);
 }
 
+static int open_tcp_encrypted(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			      void *arg, struct epf_nic **out)
+{
+	struct epf_tcp_opts opts;
+
+	epf_tcp_opts_defaults(&opts);
+	opts.rnr_timeout_ns = tune->rnr_timeout_ns;
+	opts.encrypts = true;
+	return epf_tcp_open(&opts, now, arg, out);
+}
+
 #ifdef EPF_WITH_VERBS
 /* Device `end` of EPF_TEST_VERBS_DEVICES, or the only one. */
 static char *device_of(int end, char *buf, size_t size)
@@ -172,6 +183,7 @@ static const struct nic_kind kinds[] = {
 	{ "emu unordered, host to GPU", 0, 1, 0, 0, 0, 0, 2, open_emu_unordered },
 	{ "null", 1, 0, 0, 0, 0, 0, 0, open_null },
 	{ "tcp", 1, 1, 1, 1, 0, 0, 0, open_tcp },
+	{ "tcp encrypted", 1, 1, 1, 1, 0, 0, 0, open_tcp_encrypted },
 #ifdef EPF_WITH_VERBS
 	{ "efa", 0, 1, 0, 1, 1, 0, 0, open_efa_posted },
 	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, 0, open_efa_unsolicited },
@@ -191,7 +203,8 @@ const struct nic_kind *nic_rig_kinds(size_t *count)
 
 	*count = 0;
 	for (size_t i = 0; i < KINDS; i++)
-		if ((!kinds[i].real || kinds[i].open == open_tcp || (devices && *devices)) &&
+		if ((!kinds[i].real || kinds[i].open == open_tcp ||
+		     kinds[i].open == open_tcp_encrypted || (devices && *devices)) &&
 		    (!only || strncmp(kinds[i].name, only, strlen(only)) == 0))
 			chosen[(*count)++] = kinds[i];
 	return chosen;
