@@ -23,6 +23,12 @@ static bool is_local(const struct epf_net_addr *addr)
 	return ok;
 }
 
+static bool is_any(const struct epf_net_addr *addr)
+{
+	return addr->sa.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&addr->v6.sin6_addr)
+					      : addr->v4.sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
 /*
  * The host of the server is connected to it over loopback. It is reached by the rendezvous' own address, but not where its name leads to loopback only here, as
  * /etc/hosts often makes a host's own name do.
@@ -36,6 +42,9 @@ static bool of_server(const struct tcp_boot *t, struct epf_net_addr *out)
 
 	if (epf_net_split(t->where, host, &port) || epf_net_resolve(host, port, at, &n))
 		return false;
+	/* Listening everywhere: the ranks of other hosts know it by the address at which they came. */
+	if (n && is_any(&at[0]))
+		return epf_boot_server_reached(t->server, out) == 0;
 	for (size_t i = 0; i < n; i++)
 		if (is_local(&at[i]) && (!epf_net_is_loopback(&at[i]) || epf_net_is_literal(host) ||
 					 strcmp(host, "localhost") == 0)) {

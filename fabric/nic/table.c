@@ -181,6 +181,11 @@ static int reconnect_now(struct epf_nic *nic, uint16_t lane, const void *addr, s
 	return nic->ops->lane_connect(nic, lane, addr, addr_len, token);
 }
 
+static int no_path(const struct epf_nic *nic, uint16_t lane, struct epf_nic_path *out)
+{
+	return 0;
+}
+
 static int no_link(struct epf_nic *nic, unsigned link, int up)
 {
 	return -EOPNOTSUPP;
@@ -209,6 +214,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.lane_reopen = reopen_now,
 		.lane_reconnect = reconnect_now,
 		.lane_link = always_idle,
+		.lane_path = no_path,
 		.link_ready = always_ready,
 		.post = no_post,
 		.reap = no_reap,
@@ -251,6 +257,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(lane_reopen);
 	FILL(lane_reconnect);
 	FILL(lane_link);
+	FILL(lane_path);
 	FILL(link_ready);
 	FILL(post);
 	FILL(reap);

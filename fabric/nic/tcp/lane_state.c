@@ -72,6 +72,31 @@ void epf_tcp_broken(struct epf_tcp *t, struct epf_tcp_lane *l, const char *what)
 	epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, NULL);
 }
 
+/* For lane_path: a lane that cannot be connected is made again and again, so it is kept by number. */
+static void note_try(struct epf_tcp *t, const struct epf_tcp_lane *l, int rc)
+{
+	uint8_t *path = &t->tries[l->number].path;
+
+	switch (rc) {
+	case 0:
+		*path = EPF_STATS_PATH_UNKNOWN;
+		break;
+	case -ETIMEDOUT:
+		*path = EPF_STATS_PATH_NO_ANSWER;
+		break;
+	case -ECONNREFUSED:
+		*path = EPF_STATS_PATH_REFUSED;
+		break;
+	case -EHOSTUNREACH:
+	case -ENETUNREACH:
+	case -EADDRNOTAVAIL:
+		*path = EPF_STATS_PATH_NO_ROUTE;
+		break;
+	default:
+		*path = EPF_STATS_PATH_UNCONNECTED;
+	}
+}
+
 void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd, struct epf_tcp_seal *seal)
 {
 	struct epoll_event ev = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
@@ -82,6 +107,7 @@ void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd, struct ep
 	l->since_ns = 0;
 	l->dials = false;
 	l->rx.is_readable = l->tx.is_writable = true;
+	note_try(t, l, 0);
 	if (epoll_ctl(t->inner_fd, EPOLL_CTL_ADD, fd, &ev))
 		epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, strerror(errno));
 	epf_tcp_make_ready(t, l);
@@ -114,6 +140,7 @@ static void dial_failed(struct epf_tcp *t, struct epf_tcp_lane *l, const struct 
 		return;
 	l->dials = false;
 	l->dial_rc = g->rc ? g->rc : -ECONNRESET;
+	note_try(t, l, l->dial_rc);
 	snprintf(l->why, sizeof(l->why), "%s", g->why);
 	if (l->link != EPF_LANE_READY) /* lane_connect waits for it, and says so */
 		return;

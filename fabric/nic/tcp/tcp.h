@@ -15,6 +15,7 @@
 #include "fabric/nic/tcp/opts.h"
 #include "fabric/nic/tcp/seal.h"
 #include "fabric/nic/tcp/wire.h"
+#include "queues/epf_stats.h"
 #include "queues/epf_wakeup.h"
 
 #include <stdbool.h>
@@ -117,8 +118,15 @@ struct epf_tcp_lane {
 	uint8_t gone_status;
 	int dial_rc; /* dialing failed */
 	char why[160];
-	uint32_t retransmits; /* of the connection, when it was last looked at */
-	uint64_t posted;      /* work requests ever; for opts.reset_after */
+	uint32_t retransmits;     /* of the connection, when it was last looked at */
+	uint64_t lossy_until_ns;  /* packets were sent again less than a second before */
+	struct epf_nic_path path; /* while there is a connection */
+	uint64_t posted;          /* work requests ever; for opts.reset_after */
+};
+
+struct epf_tcp_tries {
+	uint64_t retransmits; /* of its earlier connections */
+	uint8_t path;         /* enum epf_stats_path; UNKNOWN: it has had no difficulty */
 };
 
 struct epf_tcp_region {
@@ -142,6 +150,8 @@ struct epf_tcp {
 	struct epf_wakeup *wakeup;
 	struct epf_wakeup own_wakeup;
 	struct epf_tcp_lane **lanes; /* by number */
+	/* What came of connecting, by lane number: a lane that cannot be connected is made again and again. */
+	struct epf_tcp_tries *tries;
 	uint32_t lanes_end;
 	uint32_t epoch;
 	struct epf_tcp_region *regions;
@@ -291,6 +301,7 @@ void epf_tcp_share_wakeup(struct epf_nic *nic, const struct epf_nic *with);
 
 /* ---- watch.c ---- */
 void epf_tcp_watch(struct epf_nic *nic);
+int epf_tcp_lane_path(const struct epf_nic *nic, uint16_t lane, struct epf_nic_path *out);
 
 /* ---- addr.c ---- */
 int epf_tcp_addr_encode(const struct epf_tcp_place *place, void *buf, size_t size);
