@@ -167,7 +167,7 @@ with_daemons()
 {
 	local host rc=0 daemons=()
 	for host in "${BED_HOSTS[@]}"; do
-		bed_on "$host" ep-fabric run --instance=main --node="$host" --fabric-secret-file="$BED/fabric.secret" --nic=tcp >"$OUT/daemon.$host" 2>&1 &
+		bed_on "$host" ep-fabric run --instance=main --node="$host" --fabric-secret-file="$BED/fabric.secret" >"$OUT/daemon.$host" 2>&1 &
 		daemons+=($!)
 	done
 	for host in "${BED_HOSTS[@]}"; do

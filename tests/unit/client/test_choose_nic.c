@@ -41,12 +41,12 @@ static void rdma_of_a_machine(void **state)
 	struct epf_place_map map = { .root = root };
 
 	assert_non_null(mkdtemp(root));
-	assert_null(epf_choose_rdma(&map));
+	assert_null(epf_place_rdma(&map));
 	map.nic = &nic;
 	map.nics = 1;
-	assert_null(epf_choose_rdma(&map));
+	assert_null(epf_place_rdma(&map));
 	port.is_up = true;
-	assert_string_equal(epf_choose_rdma(&map), "verbs");
+	assert_string_equal(epf_place_rdma(&map), "verbs");
 	for (const char *part =
 		     "/class\0/class/infiniband\0/class/infiniband/dev0\0/class/infiniband/dev0/device\0";
 	     *part; part += strlen(part) + 1) {
@@ -55,10 +55,10 @@ static void rdma_of_a_machine(void **state)
 	}
 	snprintf(path, sizeof(path), "%s/class/infiniband/dev0/device/driver", root);
 	assert_int_equal(symlink("../../../bus/pci/drivers/efa", path), 0);
-	assert_string_equal(epf_choose_rdma(&map), "efa");
+	assert_string_equal(epf_place_rdma(&map), "efa");
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(symlink("../../../bus/pci/drivers/mlx5_core", path), 0);
-	assert_string_equal(epf_choose_rdma(&map), "verbs");
+	assert_string_equal(epf_place_rdma(&map), "verbs");
 	assert_int_equal(unlink(path), 0);
 	for (char *end; (end = strrchr(path, '/')) > path + strlen(root) - 1;) {
 		*end = 0;
