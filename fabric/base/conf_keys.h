@@ -142,7 +142,7 @@ K(gpu_shared_slots,     "gpu-shared-slots",     POW2,   "4096",  64, 65536, EXPE
 K(gpu_timeout_ns,       "gpu-timeout",          TIME,   "10s",   1000000, 86400000000000, BASIC, "", "Deadline of every wait inside a kernel.")
 
 G(NIC, "NIC and flow control")
-K(nic,                  "nic",                  ENUM(nic), "auto", 0, 0, BASIC, "", "Kind of NIC: auto (in a job of several hosts efa or verbs where such a device is active, else tcp; on one host and in daemons emu), emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters), tcp (sockets, between hosts without RDMA), ofi (libfabric, with the provider that ofi-provider names) or null (completes everything, moves nothing; for measuring).")
+K(nic,                  "nic",                  ENUM(nic), "auto", 0, 0, BASIC, "", "Kind of NIC: auto (in a job of several hosts efa or verbs where such a device is active, else tcp; on one host emu), emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters), tcp (sockets, between hosts without RDMA), ofi (libfabric, with the provider that ofi-provider names) or null (completes everything, moves nothing; for measuring).")
 K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "NCCL_IB_HCA", "RDMA devices that may be used, as NAME or NAME:PORT, each a prefix; ^ in front takes all others, = makes names exact. ofi: domains of libfabric. emu and null have none. Empty: any whose port is active.")
 K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty. tcp: the most interfaces, 0: all that socket-ifname names.")
 K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID of an RDMA device; emu and null have none. auto: a routable RoCE v2 one first.")
@@ -196,6 +196,7 @@ K(efa_flush_wait_ns,    "efa-flush-wait",       TIME,   "200ms", 1000, 600000000
 
 G(TCP, "TCP NIC")
 K(tcp_timeout_ns,       "tcp-timeout",          TIME,   "2s",    1500000000, 3600000000000, BASIC, "", "Silence of a peer's host, which answers a keepalive once a second, after which a connection to it counts as broken, and the wait for each of its addresses when it is connected to.")
+K(wire_encryption,      "wire-encryption",      BOOL,   "no",    0, 1, BASIC, "", "Encrypt and authenticate what nic tcp sends (ChaCha20-Poly1305, keys from the handshake, so from the job's secret); the same at all ends. Other NICs that leave the machine refuse it.")
 K(tcp_reset_after,      "tcp-reset-after",      UINT,   "0",     0, 1099511627776, EXPERT, "", "For tests: lanes of the TCP NIC with even numbers reset their connection after so many work requests, and again when they are open again. 0: never.")
 
 G(OFI, "ofi NIC (libfabric)")
