@@ -3,7 +3,7 @@
  * The one table of error reasons. err.h makes enum epf_reason from it, err.c the texts, tools/gen
  * the page docs/errors.md. A number keeps its meaning forever; a reason that is no longer given
  * keeps its row. Groups: 100 configuration, 200 bootstrap, 300 commands and regions, 400 NICs,
- * lanes and peers, 500 memory and system, 600 usage of moe and bench, 700 the daemon, 800 the shim. Rows are sorted by number
+ * lanes and peers, 500 memory and system, 600 usage of moe and bench, 700 the daemon, 800 the shim, 850 the NCCL plug-in. Rows are sorted by number
  * (a test looks); a number used twice does not compile.
  *
  * R(NAME, number, ERRNO, "what happened, one sentence", "what to do, one sentence")
@@ -151,3 +151,9 @@ R(SHIM_HEAP,           802, ENOMEM,  "The symmetric heap has no room.", "raise s
 R(SHIM_COMMAND,        803, EIO,     "The fabric could not carry out a request of a kernel.", "see the log of the rank for the first error")
 R(SHIM_TIMEOUT,        804, ETIMEDOUT, "Requests of kernels did not come to an end in time.", "look at ep-fabric why, or raise wait-timeout")
 R(SHIM_LIMIT,          805, ENOSPC,  "A limit of the shim is reached.", "ask for less of what the message names")
+
+R(NCCL_HANDLE,         850, EINVAL,  "NCCL gave a handle that the plug-in cannot use.", "load the same release of the plug-in at every rank: NCCL_NET_PLUGIN=epf")
+R(NCCL_SECRET,         851, EACCES,  "A process that connected to the NCCL plug-in did not prove that it was given the handle.", "look for another program that scans ports, or for ranks of an earlier run")
+R(NCCL_PEER,           852, ECONNRESET, "The NCCL plug-in cannot reach another rank's process, or has lost it.", "look at the log of that rank; check NCCL_SOCKET_IFNAME and firewalls")
+R(NCCL_LIMIT,          853, ENOSPC,  "A limit of the NCCL plug-in is reached.", "see docs/guides/nccl.md for the limits")
+R(NCCL_CALL,           854, EINVAL,  "NCCL called the plug-in with arguments that it cannot serve.", "see docs/guides/nccl.md for what is served")
