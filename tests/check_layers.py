@@ -43,7 +43,7 @@ MAY_INCLUDE = {
     "fabric/service": HOME + [EPF],
     "kernels": ["queues", EPF, "fabric/gpu/fake.h"],
     "tools/shim": ["queues", "fabric/base", "bootstrap", "fabric/gpu/gpu.h", EPF],
-    "tools/waits": ["queues"],
+    "tools/waits": ["queues", "kernels/epf_why.h"],
     "tools/doctor": ["fabric/base", "fabric/place", "fabric/nic/nic.h", "fabric/protocol", EPF],
     "tools/cli": ["queues", "fabric/base", "bootstrap", "fabric/place", "fabric/nic/nic.h", "fabric/engine/lanes_plan.h", "fabric/protocol",
                   "fabric/service/service.h", "tools/waits", "tools/doctor", EPF],

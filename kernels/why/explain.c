@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,7 @@ void epf_why_since(struct epf_why_report *later, const struct epf_why_report *be
 /* What all reports say of one rank. */
 struct sums {
 	struct epf_why_wait wait[EPF_WHY_REASONS];
-	uint64_t by_call[EPF_WHY_CALLS];
+	uint64_t by_call[EPF_WHY_REASONS][EPF_WHY_CALLS];
 	uint64_t others_ns; /* time of the calls of the other ranks */
 	double to;          /* rows it receives */
 	double from;        /* rows it sends */
@@ -115,7 +116,7 @@ static void add_report(struct sums *s, const struct epf_why_report *r, uint32_t 
 			s->wait[w].times += p->wait[w].times;
 			if (p->wait[w].most_ns > s->wait[w].most_ns)
 				s->wait[w].most_ns = p->wait[w].most_ns;
-			s->by_call[c] += p->wait[w].ns;
+			s->by_call[w][c] += p->wait[w].ns;
 		}
 	}
 	if (r->rank == rank)
@@ -124,29 +125,36 @@ static void add_report(struct sums *s, const struct epf_why_report *r, uint32_t 
 		s->others_ns += all_ns(r);
 }
 
+/* Counts waits of one reason as of another. */
+static void move_waits(struct sums *s, unsigned from, unsigned to)
+{
+	struct epf_why_wait *a = &s->wait[from], *b = &s->wait[to];
+
+	b->ns += a->ns;
+	b->times += a->times;
+	if (a->most_ns > b->most_ns)
+		b->most_ns = a->most_ns;
+	for (uint32_t c = 0; c < EPF_WHY_CALLS; c++) {
+		s->by_call[to][c] += s->by_call[from][c];
+		s->by_call[from][c] = 0;
+	}
+	memset(a, 0, sizeof(*a));
+}
+
 /* Moves what may be either to where the rank's own report, or else the rest of what is known, says that it belongs. */
 static void decide(struct sums *s, const struct epf_why_report *const *reports, uint32_t n)
 {
-	struct epf_why_wait *either = &s->wait[EPF_WHY_EITHER];
 	uint64_t late = s->wait[EPF_WHY_LATE].ns, slow = s->wait[EPF_WHY_SLOW].ns, others = 0;
-	struct epf_why_wait *to;
+	uint64_t either = s->wait[EPF_WHY_EITHER].ns;
+	bool is_late = late >= slow;
 
-	if (!either->ns)
-		return;
 	for (uint32_t i = 0; i < n; i++)
 		others += reports[i] != s->own ? phase_ns(reports[i], EPF_WHY_WAIT) : 0;
 	if (s->own && n > 1)
-		to = &s->wait[phase_ns(s->own, EPF_WHY_WAIT) < others / (n - 1) / 2 ? EPF_WHY_LATE
-										    : EPF_WHY_SLOW];
-	else if (late + slow >= either->ns / 10)
-		to = &s->wait[late >= slow ? EPF_WHY_LATE : EPF_WHY_SLOW];
-	else
+		is_late = phase_ns(s->own, EPF_WHY_WAIT) < others / (n - 1) / 2;
+	else if (late + slow < either / 10)
 		return;
-	to->ns += either->ns;
-	to->times += either->times;
-	if (either->most_ns > to->most_ns)
-		to->most_ns = either->most_ns;
-	memset(either, 0, sizeof(*either));
+	move_waits(s, EPF_WHY_EITHER, is_late ? EPF_WHY_LATE : EPF_WHY_SLOW);
 }
 
 /* Rows of one rank as a multiple of the mean of the others; 0: too few to say. */
@@ -170,7 +178,7 @@ static void add_cause(struct sums *s, unsigned reason, uint32_t kind, uint32_t r
 	c->most_ns = s->wait[reason].most_ns;
 	c->share = s->others_ns ? (double)c->ns / (double)s->others_ns : 0;
 	for (uint32_t k = 0; k < EPF_WHY_CALLS; k++)
-		if (s->by_call[k] > s->by_call[c->call])
+		if (s->by_call[reason][k] > s->by_call[reason][c->call])
 			c->call = k;
 }
 
@@ -181,18 +189,12 @@ static uint32_t causes_of(struct sums *s, uint32_t rank, double received, double
 	static const uint32_t kinds[EPF_WHY_REASONS] = { [EPF_WHY_LATE] = EPF_WHY_IS_LATE,
 							 [EPF_WHY_SLOW] = EPF_WHY_IS_LINK,
 							 [EPF_WHY_EITHER] = EPF_WHY_IS_UNKNOWN };
-	int loaded = received >= LEAST_LOAD || sent >= LEAST_LOAD;
+	bool loaded = received >= LEAST_LOAD || sent >= LEAST_LOAD;
 	uint32_t n = 0;
 
 	if (loaded) {
-		struct epf_why_wait *all = &s->wait[EPF_WHY_LATE];
-
-		for (unsigned w = EPF_WHY_SLOW; w < EPF_WHY_REASONS; w++) {
-			all->ns += s->wait[w].ns;
-			all->times += s->wait[w].times;
-			if (s->wait[w].most_ns > all->most_ns)
-				all->most_ns = s->wait[w].most_ns;
-		}
+		move_waits(s, EPF_WHY_SLOW, EPF_WHY_LATE);
+		move_waits(s, EPF_WHY_EITHER, EPF_WHY_LATE);
 		add_cause(s, EPF_WHY_LATE, EPF_WHY_IS_LOAD, rank, &out[n++]);
 	}
 	for (unsigned w = 0; w < EPF_WHY_REASONS && !loaded; w++) {
@@ -309,7 +311,8 @@ static void add_cause_line(struct text *t, uint32_t number, const struct epf_why
 		add(t, "begins its calls late");
 		break;
 	case EPF_WHY_IS_LINK:
-		add(t, "begins in time, and its rows arrive late: its link is slow");
+		add(t,
+		    "begins in time, and its rows arrive late: its link, or what moves its rows, is slow");
 		break;
 	case EPF_WHY_IS_LOAD:
 		if (c->received >= c->sent)
