@@ -141,6 +141,17 @@ static void move_waits(struct sums *s, unsigned from, unsigned to)
 	memset(a, 0, sizeof(*a));
 }
 
+/* What a rank has waited for others, for whatever reason. */
+static uint64_t waited_ns(const struct epf_why_report *r)
+{
+	uint64_t ns = 0;
+
+	for (uint64_t i = 0; i < (uint64_t)EPF_WHY_CALLS * r->ranks; i++)
+		for (unsigned w = 0; w < EPF_WHY_REASONS; w++)
+			ns += r->peer[i].wait[w].ns;
+	return ns;
+}
+
 /* Moves what may be either to where the rank's own report, or else the rest of what is known, says that it belongs. */
 static void decide(struct sums *s, const struct epf_why_report *const *reports, uint32_t n)
 {
@@ -149,9 +160,9 @@ static void decide(struct sums *s, const struct epf_why_report *const *reports, 
 	bool is_late = late >= slow;
 
 	for (uint32_t i = 0; i < n; i++)
-		others += reports[i] != s->own ? phase_ns(reports[i], EPF_WHY_WAIT) : 0;
+		others += reports[i] != s->own ? waited_ns(reports[i]) : 0;
 	if (s->own && n > 1)
-		is_late = phase_ns(s->own, EPF_WHY_WAIT) < others / (n - 1) / 2;
+		is_late = waited_ns(s->own) < others / (n - 1) / 2;
 	else if (late + slow < either / 10)
 		return;
 	move_waits(s, EPF_WHY_EITHER, is_late ? EPF_WHY_LATE : EPF_WHY_SLOW);
