@@ -131,6 +131,7 @@ K(peer_silence_ns,      "peer-silence",         TIME,   "25s",   0, 360000000000
 K(wait_timeout_ns,      "wait-timeout",         TIME,   "30s",   1000000, 86400000000000, BASIC, "", "Deadline of a wait that was given none.")
 K(stats_dir,            "stats-dir",            PATH,   "",      1, 4000, BASIC, "", "Directory of the statistics files. Empty: ep-fabric in XDG_RUNTIME_DIR, or /tmp/ep-fabric-UID where that is not set.")
 K(stats_blocks,         "stats-blocks",         UINT,   "128",   8, 4096, EXPERT, "", "Rings, lanes and peers, so many of each, that a rank's statistics file shows, those that wait first; a daemon's shows four times as many for all its jobs. The others are counted.")
+K(call_stats,           "call-stats",           BOOL,   "yes",   0, 1, BASIC, "", "Let the kernels of dispatch and combine count what they wait for, and show it in a statistics file: Buffer.why_slow() and ep-fabric why. no: nothing is counted.")
 
 G(GPU, "Kernels on a GPU")
 K(gpu_backend,          "gpu-backend",          ENUM(gpu), "auto", 0, 0, BASIC, "", "Driver of the GPU whose kernels push commands, and whose memory regions may be: auto (cuda, else hip), cuda, hip, fake (host memory, for tests) or none.")

@@ -21,6 +21,7 @@ from .checks import ArgumentError, NotThereYet, need
 from .config import Config
 from .entry import Modes, outside_modes
 from .event import EventHandle, EventOverlap
+from .slow import Slow, show_ranges, show_ranges_if_profiled
 from .throughput import HighThroughput
 
 log = logging.getLogger("deep_ep")
@@ -127,7 +128,7 @@ class Outputs:
         return small.as_strided((self._local, self._rows), (self._rows, 1)), ranges
 
 
-class Buffer(HighThroughput):
+class Buffer(HighThroughput, Slow):
     """One rank's communication memory, its engine and its kernels. Collective to make and to destroy.
 
     Attributes: rank, group_size, group, num_nvl_bytes, num_rdma_bytes, low_latency_mode, explicitly_destroy, enable_shrink as given;
@@ -167,6 +168,7 @@ class Buffer(HighThroughput):
         self._ll: Optional[epf.LowLatency] = None
         self._shared: Any = None
         self._torch = torch = _torch()
+        show_ranges_if_profiled(Buffer, torch)
         self._ranks = as_group(group, comm)
         self.group = group if group is not None else comm
         self.rank, self.group_size = self._ranks.rank, self._ranks.size
@@ -315,6 +317,11 @@ class Buffer(HighThroughput):
         need(isinstance(new_num_sms, int) and new_num_sms > 0 and new_num_sms % 2 == 0, "Buffer.set_num_sms",
              f"{new_num_sms!r} multiprocessors; it must be a positive even number")
         Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def show_ranges() -> None:
+        """Lets the calls of all Buffers show in PyTorch's profiler and in Nsight, with the names that why_slow() uses. Nsight Systems needs no call."""
+        show_ranges(Buffer, _torch())
 
     @staticmethod
     def capture() -> EventOverlap:
