@@ -6,7 +6,6 @@
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/choose_nic.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -70,9 +69,7 @@ void epf_group_close_listen(struct epf_group_listener *listener)
  */
 static const char *choose(void *const *handles, int ranks)
 {
-	struct epf_place_map map = { 0 };
 	struct epf_nccl_handle first, h;
-	const char *nic = NULL;
 	bool one = true;
 
 	if (epf_nccl_handle_read(handles[0], EPF_NCCL_HANDLE_GROUP, &first))
@@ -84,12 +81,7 @@ static const char *choose(void *const *handles, int ranks)
 		one = h.address.len == first.address.len &&
 		      memcmp(&h.address.any, &first.address.any, h.address.len) == 0;
 	}
-	if (one)
-		return "emu";
-	if (epf_place_read(NULL, &map) == 0)
-		nic = epf_choose_rdma(&map);
-	epf_place_map_destroy(&map);
-	return nic ? nic : "tcp";
+	return epf_plug_nic(one);
 }
 
 static int open_engine(struct epf_group *g, void *const *handles, int ranks)

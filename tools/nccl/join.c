@@ -10,7 +10,6 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/choose_nic.h"
 #include "tools/nccl/serve.h"
 
 #include <errno.h>
@@ -172,17 +171,9 @@ static int decide(void *arg, struct epf_nccl_greeting *g)
 	return g->verdict == EPF_NCCL_GO ? start_server(l, g) : 0;
 }
 
-static const char *choose(const struct epf_link *l)
+static bool is_same_host(const struct epf_link *l)
 {
-	struct epf_place_map map = { 0 };
-	const char *nic = NULL;
-
-	if (memcmp(l->peer.host, epf_plug.self.host, EPF_NCCL_ID_BYTES) == 0)
-		return "emu";
-	if (epf_place_read(NULL, &map) == 0)
-		nic = epf_choose_rdma(&map);
-	epf_place_map_destroy(&map);
-	return nic ? nic : "tcp";
+	return memcmp(l->peer.host, epf_plug.self.host, EPF_NCCL_ID_BYTES) == 0;
 }
 
 static int open_engine(struct epf_link *l)
@@ -199,7 +190,7 @@ static int open_engine(struct epf_link *l)
 	snprintf(regions, sizeof(regions), "regions=%d", EPF_LINK_REGIONS);
 	snprintf(streams, sizeof(streams), "streams-per-peer=%d", STREAMS);
 	if (epf_plug.conf.nic == EPF_CONF_NIC_AUTO)
-		snprintf(nic, sizeof(nic), "nic=%s", choose(l));
+		snprintf(nic, sizeof(nic), "nic=%s", epf_plug_nic(is_same_host(l)));
 	else
 		settings[5] = NULL;
 	epf_options_init(&o);
