@@ -111,14 +111,17 @@ static int open_engine(struct epf_group *g, void *const *handles, int ranks)
 static int meet(struct epf_group *g, const struct epf_nccl_handle *root,
 		struct epf_group_listener *listener)
 {
-	struct epf_boot_opts o = { .size = sizeof(o),
-				   .rank = g->rank,
-				   .world = g->ranks,
-				   .job = "nccl-group",
-				   .secret = root->secret,
-				   .secret_len = sizeof(root->secret),
-				   .timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
-				   .is_root = g->rank == 0 };
+	struct epf_boot_opts o = {
+		.size = sizeof(o),
+		.rank = g->rank,
+		.world = g->ranks,
+		.job = "nccl-group",
+		.secret = root->secret,
+		.secret_len = sizeof(root->secret),
+		.timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
+		.is_root = g->rank == 0,
+		.notice_first_ns = UINT64_MAX
+	}; /* its hints are for jobs that people start */
 	char text[EPF_BOOT_ADDRESS_MAX];
 	int rc;
 

@@ -142,7 +142,8 @@ static int start_server(struct epf_link *l, struct epf_nccl_greeting *g)
 					  .job = "nccl",
 					  .secret = g->key,
 					  .secret_len = sizeof(g->key),
-					  .timeout_ns = epf_plug.conf.bootstrap_timeout_ns };
+					  .timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
+					  .notice_first_ns = UINT64_MAX };
 	struct epf_net_addr at = epf_plug.address;
 	char text[EPF_BOOT_ADDRESS_MAX];
 	int rc;
@@ -218,22 +219,30 @@ static int open_engine(struct epf_link *l)
 /* What ends a wait for the rendezvous (struct epf_boot_opts). */
 static int why_end(void *arg)
 {
-	return epf_link_is_stopping(arg)
-		       ? epf_fail(EPF_R_NCCL_PEER, "nccl: the plug-in was finalized")
-		       : 0;
+	const struct epf_link *l = arg;
+	char c;
+
+	if (epf_link_is_stopping(l))
+		return epf_fail(EPF_R_NCCL_PEER, "nccl: the plug-in was finalized");
+	if (recv(l->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+		return epf_link_fail(l, "has closed its connection");
+	return 0;
 }
 
 static int join(struct epf_link *l, const struct epf_nccl_greeting *g)
 {
-	struct epf_boot_opts o = { .size = sizeof(o),
-				   .rank = l->dialed,
-				   .world = 2,
-				   .job = "nccl",
-				   .secret = g->key,
-				   .secret_len = sizeof(g->key),
-				   .timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
-				   .why = why_end,
-				   .why_arg = l };
+	struct epf_boot_opts o = {
+		.size = sizeof(o),
+		.rank = l->dialed,
+		.world = 2,
+		.job = "nccl",
+		.secret = g->key,
+		.secret_len = sizeof(g->key),
+		.timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
+		.why = why_end,
+		.why_arg = l,
+		.notice_first_ns = UINT64_MAX
+	}; /* its hints are for jobs that people start */
 	struct epf_net_addr at = l->dialed ? l->address : epf_plug.address;
 	char text[EPF_BOOT_ADDRESS_MAX];
 	int rc = open_engine(l);
