@@ -6,7 +6,7 @@
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/choose_nic.h"
+#include "fabric/place/place.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -87,7 +87,7 @@ static const char *choose(void *const *handles, int ranks)
 	if (one)
 		return "emu";
 	if (epf_place_read(NULL, &map) == 0)
-		nic = epf_choose_rdma(&map);
+		nic = epf_place_rdma(&map);
 	epf_place_map_destroy(&map);
 	return nic ? nic : "tcp";
 }
