@@ -15,16 +15,13 @@
 enum {
 	EPF_NCCL_HANDLE_BYTES = 128, /* of a listening object's handle */
 	EPF_NCCL_REQUESTS = 32,      /* most requests of one communicator object at a time */
-	EPF_NCCL_CONTEXTS_MAX = 256, /* of one group of GIN; ours */
 };
 
 /* ncclResult_t */
 enum {
 	EPF_NCCL_OK = 0,
 	EPF_NCCL_SYSTEM = 2,
-	EPF_NCCL_INTERNAL = 3,
 	EPF_NCCL_ARGUMENT = 4,
-	EPF_NCCL_USAGE = 5,
 	EPF_NCCL_REMOTE = 6,
 };
 

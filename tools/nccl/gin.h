@@ -16,7 +16,7 @@
 struct epf_boot;
 
 enum {
-	EPF_GIN_RINGS = 1024, /* contexts of one group, over its life's largest moment */
+	EPF_GIN_RINGS = 1024, /* contexts of one group at a time */
 	EPF_GIN_RANKS = 4096,
 };
 
