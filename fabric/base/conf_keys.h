@@ -131,6 +131,7 @@ K(peer_silence_ns,      "peer-silence",         TIME,   "25s",   0, 360000000000
 K(wait_timeout_ns,      "wait-timeout",         TIME,   "30s",   1000000, 86400000000000, BASIC, "", "Deadline of a wait that was given none.")
 K(stats_dir,            "stats-dir",            PATH,   "",      1, 4000, BASIC, "", "Directory of the statistics files. Empty: ep-fabric in XDG_RUNTIME_DIR, or /tmp/ep-fabric-UID where that is not set.")
 K(stats_blocks,         "stats-blocks",         UINT,   "128",   8, 4096, EXPERT, "", "Rings, lanes and peers, so many of each, that a rank's statistics file shows, those that wait first; a daemon's shows four times as many for all its jobs. The others are counted.")
+K(call_stats,           "call-stats",           BOOL,   "yes",   0, 1, BASIC, "", "Let the kernels of dispatch and combine count what they wait for, and show it in a statistics file: Buffer.why_slow() and ep-fabric why. no: nothing is counted.")
 
 G(GPU, "Kernels on a GPU")
 K(gpu_backend,          "gpu-backend",          ENUM(gpu), "auto", 0, 0, BASIC, "", "Driver of the GPU whose kernels push commands, and whose memory regions may be: auto (cuda, else hip), cuda, hip, fake (host memory, for tests) or none.")
@@ -142,7 +143,7 @@ K(gpu_shared_slots,     "gpu-shared-slots",     POW2,   "4096",  64, 65536, EXPE
 K(gpu_timeout_ns,       "gpu-timeout",          TIME,   "10s",   1000000, 86400000000000, BASIC, "", "Deadline of every wait inside a kernel.")
 
 G(NIC, "NIC and flow control")
-K(nic,                  "nic",                  ENUM(nic), "auto", 0, 0, BASIC, "", "Kind of NIC: auto (in a job of several hosts efa or verbs where such a device is active, else tcp; on one host and in daemons emu), emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters), tcp (sockets, between hosts without RDMA), ofi (libfabric, with the provider that ofi-provider names) or null (completes everything, moves nothing; for measuring).")
+K(nic,                  "nic",                  ENUM(nic), "auto", 0, 0, BASIC, "", "Kind of NIC: auto (in a job of several hosts efa or verbs where such a device is active, else tcp; on one host emu), emu (software NIC over shared memory), verbs (RDMA devices: InfiniBand, RoCE), efa (Elastic Fabric Adapters), tcp (sockets, between hosts without RDMA), ofi (libfabric, with the provider that ofi-provider names) or null (completes everything, moves nothing; for measuring).")
 K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "NCCL_IB_HCA", "RDMA devices that may be used, as NAME or NAME:PORT, each a prefix; ^ in front takes all others, = makes names exact. ofi: domains of libfabric. emu and null have none. Empty: any whose port is active.")
 K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty. tcp: the most interfaces, 0: all that socket-ifname names.")
 K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID of an RDMA device; emu and null have none. auto: a routable RoCE v2 one first.")
@@ -196,6 +197,7 @@ K(efa_flush_wait_ns,    "efa-flush-wait",       TIME,   "200ms", 1000, 600000000
 
 G(TCP, "TCP NIC")
 K(tcp_timeout_ns,       "tcp-timeout",          TIME,   "2s",    1500000000, 3600000000000, BASIC, "", "Silence of a peer's host, which answers a keepalive once a second, after which a connection to it counts as broken, and the wait for each of its addresses when it is connected to.")
+K(wire_encryption,      "wire-encryption",      BOOL,   "no",    0, 1, BASIC, "", "Encrypt and authenticate what nic tcp sends (ChaCha20-Poly1305, keys from the handshake, so from the job's secret); the same at all ends. Other NICs that leave the machine refuse it.")
 K(tcp_reset_after,      "tcp-reset-after",      UINT,   "0",     0, 1099511627776, EXPERT, "", "For tests: lanes of the TCP NIC with even numbers reset their connection after so many work requests, and again when they are open again. 0: never.")
 
 G(OFI, "ofi NIC (libfabric)")
@@ -239,7 +241,8 @@ V("EPF_FABRIC_SECRET_FD", "Number of an inherited descriptor from which the daem
 V("EPF_SECRET_FD", "Number of an inherited descriptor from which the job's shared secret is read.")
 V("EPF_LIBRARY", "Path of libepf.so for the Python package. Not set: where it was installed, else where the loader finds it.")
 V("EPF_LL_LIBRARY", "Path of libepf-ll.so, the low-latency kernels, for the Python package. Not set: beside libepf.")
-V("EPF_LL_SENDER_SUMS", "When the Python package's combines sum at the sender: off, auto, all or always (docs/reference/python.md). The same at all ranks. Not set: auto.")
+V("EPF_LL_SENDER_SUMS", "When the Python package's combines sum at the sender: off, auto or always (docs/reference/python.md). The same at all ranks. Not set: auto.")
+V("EPF_PYTHON_EXTENSION", "off: the Python package calls the libraries by ctypes alone, not by its extension (tools/python/epf/_call.c): the same results, slower.")
 V("EPF_LOCAL_WORLD_SIZE", "Ranks on this node, where no launcher says it.")
 V("EPF_NODE_ID", "Number of this node in the job, where no launcher says it.")
 V("EPF_PORT",   "Port of the rendezvous, where the host comes from the launcher.")

@@ -174,6 +174,15 @@ struct epf_nic_counters {
 	uint32_t link_up;   /* number of links that are up: 0 to caps.links */
 };
 
+/* What a NIC knows of the connection of a lane (epf_nic_ops.lane_path). */
+struct epf_nic_path {
+	uint64_t retransmits;  /* packets sent again since the NIC was opened; of this lane */
+	uint32_t rtt_us;       /* round trip, smoothed; 0: not known, as below */
+	uint32_t cwnd_bytes;   /* congestion window */
+	uint32_t unsent_bytes; /* given to the kernel and not sent */
+	uint8_t state;         /* enum epf_stats_path (queues/epf_stats.h) */
+};
+
 /* What a NIC that leaves the machine has to know of its job before it is reached (epf_nic_ops.set_job). */
 struct epf_nic_job {
 	uint8_t key[32]; /* the same at all engines of the job */
@@ -268,6 +277,8 @@ struct epf_nic_ops {
 	int (*lane_reconnect)(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			      uint64_t token);
 	enum epf_lane_link (*lane_link)(const struct epf_nic *nic, uint16_t lane);
+	/* What watch() has found out about a lane's connection: 1 and *out, or 0: this NIC has nothing to say. Cold; no system call. */
+	int (*lane_path)(const struct epf_nic *nic, uint16_t lane, struct epf_nic_path *out);
 	/*
 	 * 0: the own port that lanes of this number travel on is known to be down, so that opening one is of no use. Asked before a
 	 * failed lane is opened again. Cold; may make a system call while the port is down.
@@ -377,6 +388,11 @@ void epf_nic_rails_revivable(struct epf_nic *nic, const struct epf_rails_again *
  */
 int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
 			 size_t *part_len);
+
+/*
+ * For a NIC that leaves the machine and cannot encrypt: 0, or -EINVAL with epf_last_error() set where wire-encryption asks for it. Such a NIC calls it before it opens.
+ */
+int epf_nic_refuse_encryption(const struct epf_conf *conf, const char *nic);
 
 /* The NIC table: "emu", "null", "verbs", "efa", "tcp", "ofi". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);

@@ -46,8 +46,10 @@ static int open_conf(const struct epf_conf *conf, uint64_t (*now)(void *), void 
 {
 	const struct epf_ofi_lib *lib;
 	struct epf_ofi_opts opts;
-	int rc = epf_ofi_lib(&lib);
+	int rc = epf_nic_refuse_encryption(conf, "ofi");
 
+	if (!rc)
+		rc = epf_ofi_lib(&lib);
 	if (rc)
 		return rc;
 	epf_ofi_opts_from_conf(&opts, conf);

@@ -115,6 +115,17 @@ static int open_ofi_shm(const struct epf_emu_opts *tune, int end, uint64_t (*now
 }
 #endif
 
+static int open_tcp_encrypted(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *),
+			      void *arg, struct epf_nic **out)
+{
+	struct epf_tcp_opts opts;
+
+	epf_tcp_opts_defaults(&opts);
+	opts.rnr_timeout_ns = tune->rnr_timeout_ns;
+	opts.encrypts = true;
+	return epf_tcp_open(&opts, now, arg, out);
+}
+
 #ifdef EPF_WITH_VERBS
 /* Device `end` of EPF_TEST_VERBS_DEVICES, or the only one. */
 static char *device_of(int end, char *buf, size_t size)
@@ -232,6 +243,7 @@ static const struct nic_kind kinds[] = {
 	{ "ofi tcp, messages", 0, 1, 1, 1, 1, 1, 0, open_ofi_messages, NIC_REFUSAL_LOST },
 	{ "ofi shm", 0, 1, 1, 1, 1, 1, 0, open_ofi_shm, NIC_REFUSAL_SILENT },
 #endif
+	{ "tcp encrypted", 1, 1, 1, 1, 0, 0, 0, open_tcp_encrypted },
 #ifdef EPF_WITH_VERBS
 	{ "efa", 0, 1, 0, 1, 1, 0, 0, open_efa_posted },
 	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, 0, open_efa_unsolicited },
@@ -252,7 +264,8 @@ const struct nic_kind *nic_rig_kinds(size_t *count)
 	*count = 0;
 	for (size_t i = 0; i < KINDS; i++)
 		if ((!kinds[i].real || kinds[i].open == open_tcp ||
-		     strncmp(kinds[i].name, "ofi", 3) == 0 || (devices && *devices)) &&
+		     strncmp(kinds[i].name, "ofi", 3) == 0 || kinds[i].open == open_tcp_encrypted ||
+		     (devices && *devices)) &&
 		    (!only || strncmp(kinds[i].name, only, strlen(only)) == 0))
 			chosen[(*count)++] = kinds[i];
 	return chosen;
