@@ -79,8 +79,9 @@ enum epf_status {
 enum epf_wc_op {
 	EPF_WC_SENT =
 		1, /* work request id of this lane (ordered NIC: and all earlier ones) is complete */
-	EPF_WC_RECV_IMM = 2, /* a write with immediate has landed: imm, len */
-	EPF_WC_RECV = 3,     /* a message has landed: msg, len */
+	EPF_WC_RECV_IMM =
+		2, /* a write with immediate has landed: imm; len, or 0 where the device does not say */
+	EPF_WC_RECV = 3, /* a message has landed: msg, len */
 	EPF_WC_LANE_DOWN =
 		4, /* the lane's peer is gone (see epf_nic_ops.watch): lane and status only */
 };
@@ -393,7 +394,7 @@ int epf_nic_address_part(const void *addr, size_t len, unsigned index, const voi
  */
 int epf_nic_refuse_encryption(const struct epf_conf *conf, const char *nic);
 
-/* The NIC table: "emu", "null", "verbs", "efa", "tcp". Returns NULL for an unknown name. */
+/* The NIC table: "emu", "null", "verbs", "efa", "tcp", "ofi". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
@@ -403,5 +404,6 @@ extern const struct epf_nic_ops epf_nic_null_ops;
 extern const struct epf_nic_ops epf_nic_verbs_ops;
 extern const struct epf_nic_ops epf_nic_efa_ops;
 extern const struct epf_nic_ops epf_nic_tcp_ops;
+extern const struct epf_nic_ops epf_nic_ofi_ops;
 
 #endif

@@ -15,7 +15,8 @@
 #include <string.h>
 
 static const struct epf_nic_ops *const sources[] = {
-	&epf_nic_emu_ops, &epf_nic_null_ops, &epf_nic_verbs_ops, &epf_nic_efa_ops, &epf_nic_tcp_ops,
+	&epf_nic_emu_ops, &epf_nic_null_ops, &epf_nic_verbs_ops,
+	&epf_nic_efa_ops, &epf_nic_tcp_ops,  &epf_nic_ofi_ops,
 };
 
 enum { COUNT = sizeof(sources) / sizeof(sources[0]) };
