@@ -87,7 +87,7 @@ static const char *choose(void *const *handles, int ranks)
 	if (one)
 		return "emu";
 	if (epf_place_read(NULL, &map) == 0)
-		nic = epf_choose_rdma(&map);
+		nic = epf_place_rdma(&map);
 	epf_place_map_destroy(&map);
 	return nic ? nic : "tcp";
 }

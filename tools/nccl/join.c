@@ -180,7 +180,7 @@ static const char *choose(const struct epf_link *l)
 	if (memcmp(l->peer.host, epf_plug.self.host, EPF_NCCL_ID_BYTES) == 0)
 		return "emu";
 	if (epf_place_read(NULL, &map) == 0)
-		nic = epf_choose_rdma(&map);
+		nic = epf_place_rdma(&map);
 	epf_place_map_destroy(&map);
 	return nic ? nic : "tcp";
 }
