@@ -107,7 +107,7 @@ bed_begin 2 1 || exit 1
 RANKS=$(($(nproc) >= 8 ? 4 : 1))
 export EPF_SECRET_FILE=$BED/job.secret
 BED_PASS=EPF_SECRET_FILE
-echo "# $(nproc) CPUs, load $(cut -d' ' -f1-3 /proc/loadavg), $(uname -sr), $("$BUILD/tools/ep-fabric" version)"
+echo "# $(nproc) CPUs, load $(cut -d' ' -f1-3 /proc/loadavg), $(uname -sr), $("$BUILD/tools/ep-fabric" version | head -n 1)"
 puts=$((SECONDS_EACH * 1500)) small=$((SECONDS_EACH * 200000))
 for ((round = 1; round <= ROUNDS; round++)); do
 	echo "# round $round of $ROUNDS"
