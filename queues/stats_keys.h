@@ -99,6 +99,11 @@ EPF_ROW(LANE, RECEIVES_GRANTED,     "receives_granted",     "receives", COUNTER,
 EPF_ROW(LANE, EPOCH,                "epoch",                "times",    COUNTER, "", "Times the lane has been wired up.")
 EPF_ROW(LANE, IN_FLIGHT,            "in_flight",            "requests", GAUGE,   "", "Work requests posted and not completed.")
 EPF_ROW(LANE, WAIT,                 "wait",                 "state",    STATE,   EPF_STATS_WAIT_NAMES, "What the lane waits for, and since when; none: it moves, or is idle.")
+EPF_ROW(LANE, PATH,                 "path",                 "state",    STATE,   EPF_STATS_PATH_NAMES, "What the NIC knows of the lane's connection (tcp), ten times a second.")
+EPF_ROW(LANE, RETRANSMITS,          "retransmits",          "segments", COUNTER, "", "Segments of its connections that were sent again.")
+EPF_ROW(LANE, RTT_US,               "rtt_us",               "us",       GAUGE,   "", "Round trip of its connection, smoothed.")
+EPF_ROW(LANE, CWND_BYTES,           "cwnd_bytes",           "bytes",    GAUGE,   "", "Congestion window: what may be on its way at once.")
+EPF_ROW(LANE, UNSENT_BYTES,         "unsent_bytes",         "bytes",    GAUGE,   "", "Given to the kernel and not sent yet.")
 EPF_END(LANE)
 
 EPF_CLASS(PEER, "peer", "One remote rank.", "core=num peer=num")

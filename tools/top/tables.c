@@ -57,8 +57,9 @@ static const struct top_column_spec lanes[] = {
 	{ "NIC", "nic", NULL, SHOW_LABEL }, { "CORE", "core", NULL, SHOW_LABEL }, { "STATE", "state", NULL, SHOW_STATE },
 	{ "REQUESTS", "wrs_posted", NULL, SHOW_NUMBER }, { "SENT", "bytes_posted", NULL, SHOW_NUMBER },
 	{ "COMPLETED", "completions", NULL, SHOW_NUMBER }, { "IN-FLIGHT", "in_flight", NULL, SHOW_NUMBER },
-	{ "CREDITS", "credits_available", NULL, SHOW_NUMBER }, { "GRANTED", "receives_granted", NULL, SHOW_NUMBER },
+	{ "CREDITS", "credits_available", NULL, SHOW_NUMBER },
 	{ "ERRORS", "errors", NULL, SHOW_BAD }, { "REPLAYS", "replays", NULL, SHOW_BAD }, { "EPOCH", "epoch", NULL, SHOW_PLAIN },
+	{ "PATH", "path", NULL, SHOW_STATE }, { "RESENT", "retransmits", NULL, SHOW_NUMBER }, { "RTT-US", "rtt_us", NULL, SHOW_PLAIN },
 	{ "WAIT", "wait", NULL, SHOW_WAIT }, END };
 static const struct top_column_spec calls[] = {
 	{ "INSTANCE", NULL, NULL, SHOW_INSTANCE }, { "RANK", "rank", NULL, SHOW_LABEL }, { "FOR-RANK", "peer", NULL, SHOW_LABEL },
