@@ -15,7 +15,7 @@
 #include "kernels/epf_ll.h"
 #include "kernels/ll/epf_ll_num.cuh"
 #include "kernels/ll/job.h"
-#include "kernels/why/tally.cuh"
+#include "kernels/why/epf_tally.cuh"
 
 #define LL_AT(type, addr) ((type *)(uintptr_t)(addr))
 
