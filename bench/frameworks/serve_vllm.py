@@ -90,7 +90,11 @@ class Follower:
 
     def last(self):
         for rank in range(len(self._files)):
-            print(f"--- rank {rank}, last lines\n" + "\n".join(line[:400] for line in self.text(rank).splitlines()[-LAST_LINES:]), flush=True)
+            lines = [line[:300] for line in self.text(rank).splitlines()]
+            first = next((i for i, line in enumerate(lines) if "Traceback" in line), len(lines))
+            if first < len(lines) - LAST_LINES:  # an engine reports what its parts report: the cause is far up
+                print(f"--- rank {rank}, first traceback\n" + "\n".join(lines[max(first - 3, 0):first + LAST_LINES]))
+            print(f"--- rank {rank}, last lines\n" + "\n".join(lines[-LAST_LINES:]), flush=True)
 
 
 def run(a, name):

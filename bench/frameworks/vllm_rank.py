@@ -40,7 +40,7 @@ def options(a, name, rank, folder):
         "model": model, "skip_tokenizer_init": True, "load_format": FORMAT, "dtype": "bfloat16", "max_model_len": 2 * max(a.prompt, a.decode) + SHORT,
         "max_num_seqs": a.sequences, "max_num_batched_tokens": a.ll_chunk if backend == LOW_LATENCY else a.chunk, "enable_prefix_caching": False,
         "kv_cache_memory_bytes": a.kv_bytes, "enable_expert_parallel": True, "all2all_backend": backend, "attention_backend": "TRITON_ATTN", "seed": 0,
-        "disable_custom_all_reduce": True, "enforce_eager": not graphs,
+        "disable_custom_all_reduce": True, "distributed_executor_backend": "uni", "enforce_eager": not graphs,
         # Graphs of whole decode steps, without compiling the model: what is measured is the fabric in a graph.
         "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes} if graphs else {"mode": 0}}
 

@@ -214,6 +214,12 @@ def files_of(folder):
                   if name not in (MANIFEST, MARK) and not name.endswith(".pyc"))
 
 
+def write_manifest(form, folder):
+    lines = [f"{sha256(os.path.join(folder, name))}  {name}\n" for name in files_of(folder)]
+    with open(os.path.join(folder, MANIFEST), "w", encoding="utf-8") as f:
+        f.writelines([key(form) + "\n", *lines])
+
+
 def fetch(form, folder):
     manifest = os.path.join(folder, MANIFEST)
     if os.path.exists(manifest):
@@ -236,11 +242,12 @@ def fetch(form, folder):
     os.rmdir(os.path.join(folder, "wheels"))
     if form == "cpu":
         stand_in(os.path.join(folder, "torch/lib"))
-    for path in glob.glob(f"{folder}/vllm/*_stable_libtorch.abi3.so"):
-        prune_file(path)
-    lines = [f"{sha256(os.path.join(folder, name))}  {name}\n" for name in files_of(folder)]
-    with open(manifest, "w", encoding="utf-8") as f:
-        f.writelines([key(form) + "\n", *lines])
+    if form == "vllm":
+        for path in glob.glob(f"{folder}/vllm/*_stable_libtorch.abi3.so"):
+            prune_file(path)
+        with open(f"{folder}/vllm/vllm_flash_attn/_vllm_fa2_C.py", "w", encoding="ascii") as f:
+            f.write('"""Stands in for FlashAttention 2, which is left out: importing vLLM needs the module, Triton attention does not."""\n')
+    write_manifest(form, folder)
     if form == "vllm":
         pack(folder)
 
