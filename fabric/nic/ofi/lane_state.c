@@ -189,12 +189,12 @@ static int is_slot(const struct epf_ofi *v, const void *at)
 	return 0;
 }
 
-void epf_ofi_take_error_cold(struct epf_ofi *v)
+int epf_ofi_take_error_cold(struct epf_ofi *v)
 {
 	struct fi_cq_err_entry e = { 0 };
 
 	if (fi_cq_readerr(v->cq, &e, 0) <= 0)
-		return;
+		return 0;
 	epf_dbg("ofi: %s: an operation failed: %s (provider's code %d)", v->name,
 		v->lib->strerror(e.err), e.prov_errno);
 	if (is_op(v, e.op_context))
@@ -203,4 +203,5 @@ void epf_ofi_take_error_cold(struct epf_ofi *v)
 		receive_failed(v, e.op_context);
 	else /* something of a peer's was refused here */
 		v->counters.errors++;
+	return 1;
 }

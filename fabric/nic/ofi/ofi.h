@@ -295,8 +295,8 @@ void epf_ofi_fail_cold(struct epf_ofi *v, struct epf_ofi_op *op, unsigned status
 void epf_ofi_lane_stop(struct epf_ofi *v, uint16_t lane);
 /* The lane is lost: everything outstanding is reported now, and LANE_DOWN with this status. */
 void epf_ofi_lane_lose(struct epf_ofi *v, uint16_t lane, unsigned status);
-/* Reads an error from the completion queue and handles it. */
-void epf_ofi_take_error_cold(struct epf_ofi *v);
+/* Reads an error from the completion queue and handles it. Returns 0 if there was none. */
+int epf_ofi_take_error_cold(struct epf_ofi *v);
 /* An arrival on a lane that is not connected yet; 0: there is no room, and it is dropped. */
 void epf_ofi_hold_cold(struct epf_ofi *v, const struct epf_ofi_held *h);
 /* An arrival that names no lane, or from a stranger. */

@@ -171,9 +171,8 @@ int epf_ofi_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 	for (unsigned i = 0; i < n; i++) {
 		struct epf_ofi_op *op = v->free_ops;
 
-		if (__builtin_expect(
-			    !op,
-			    0)) { /* the rest is still with the provider, for lanes that are gone */
+		/* None: the provider still has those of lanes that are gone. */
+		if (__builtin_expect(!op, 0)) {
 			n = i;
 			break;
 		}

@@ -271,11 +271,11 @@ static void read_queue(struct epf_ofi *v, struct out *out)
 		for (ssize_t i = 0; i < n; i++)
 			take_entry(v, out, &e[i]);
 		if (__builtin_expect(n == -FI_EAVAIL, 0))
-			epf_ofi_take_error_cold(v);
+			n = epf_ofi_take_error_cold(v);
 		else if (__builtin_expect(n < 0 && n != -FI_EAGAIN && n != -FI_EINTR, 0))
 			epf_ofi_queue_lost_cold(v, (int)-n);
 		give_done(v, out);
-	} while (n > 0 || n == -FI_EAVAIL);
+	} while (n > 0);
 }
 
 int epf_ofi_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
