@@ -639,6 +639,7 @@ vanish()
 		wait "${PIDS[i]}"
 		[ $? = 1 ] || { echo "rank $i did not fail" && rc=1; }
 	done
+	echo "# all have ended after $(($(now_ms) - begin)) ms"
 	return "$rc"
 }
 
