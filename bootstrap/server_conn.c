@@ -11,6 +11,8 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +25,7 @@
 #define EARLY_BYTES     (EPF_WIRE_OVERHEAD + EPF_WIRE_EARLY_MAX) /* buffer of a stranger */
 #define READS_PER_EVENT 4
 #define CLOSING_NS      1000000000ull
+#define CUT_OFF_MS      2000u
 #define CLOSING_MAX     256u
 #define OUT_LOW_BYTES   (EPF_WIRE_FRAME_MAX) /* queue the next part below this */
 
@@ -335,10 +338,22 @@ void srv_conn_event(struct epf_boot_server *srv, struct srv_conn *c, uint32_t ev
 		readable(srv, c);
 }
 
+/* Sent again and again, and the other system acknowledges nothing: a host that was cut off. */
+static bool is_cut_off(const struct srv_conn *c)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+
+	return getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+	       info.tcpi_retransmits && info.tcpi_last_ack_recv > CUT_OFF_MS;
+}
+
 bool srv_conn_is_drained(const struct srv_conn *c)
 {
 	int unsent = 0;
 
+	if (is_cut_off(c))
+		return true;
 	if (c->out_len || c->receiving)
 		return false;
 	/* Bytes that the other system has not acknowledged, tcp(7). */

@@ -139,7 +139,7 @@ struct epf_boot_server {
 
 	pthread_t thread;
 	_Atomic bool stop;
-	pthread_mutex_t lock; /* of the three below */
+	pthread_mutex_t lock;        /* of the three below */
 	struct epf_net_addr reached; /* len 0: by no other host yet */
 	pthread_cond_t ended_cond;
 	bool ended;
@@ -166,7 +166,7 @@ void srv_conn_set_state(struct epf_boot_server *srv, struct srv_conn *c, enum sr
 void srv_conn_close(struct epf_boot_server *srv, struct srv_conn *c);
 /* srv_conn_reap() - free the dead connections. */
 void srv_conn_reap(struct epf_boot_server *srv);
-/* srv_conn_is_drained() - whether all that was sent has arrived in the other system. */
+/* srv_conn_is_drained() - whether all that was sent has arrived in the other system, or that system has been silent for 2 s. */
 bool srv_conn_is_drained(const struct srv_conn *c);
 
 /* server_job.c */

@@ -87,14 +87,15 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+static uint8_t buf[BYTES_MOST];
+static uint64_t ns[ROUNDS_MOST];
+
 int main(int argc, char **argv)
 {
 	const char *host = argc == 6 ? argv[5] : NULL;
 	size_t bytes = argc >= 5 ? strtoul(argv[2], NULL, 10) : 0;
 	size_t rounds = argc >= 5 ? strtoul(argv[3], NULL, 10) : 0;
 	int flags, fd;
-	uint8_t *buf;
-	uint64_t *ns;
 
 	if (argc < 5 || argc > 6 || !bytes || bytes > BYTES_MOST || !rounds ||
 	    rounds > ROUNDS_MOST) {
@@ -102,10 +103,6 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	flags = strcmp(argv[4], "poll") == 0 ? MSG_DONTWAIT : 0;
-	buf = calloc(1, bytes);
-	ns = calloc(rounds, sizeof(*ns));
-	if (!buf || !ns)
-		return fail("memory");
 	fd = meet(host, argv[1]);
 	if (fd < 0)
 		return fail(host ? host : "listening");
@@ -121,8 +118,6 @@ int main(int argc, char **argv)
 	qsort(ns, rounds, sizeof(*ns), compare);
 	if (host)
 		printf("%.2f\n", (double)ns[rounds / 2] / 1e3);
-	free(ns);
-	free(buf);
 	close(fd);
 	return 0;
 }

@@ -135,6 +135,8 @@ unsigned epf_core_tick_cold(struct epf_core *core)
 	uint64_t now = core->now(core->now_arg);
 	unsigned handled = 0;
 
+	if (!core->n_deferred) /* nothing is left that an older table has checked */
+		core->recheck = 0;
 	if (core->cold_work || now >= core->reopen_ns)
 		handled =
 			epf_recover_step(core, now) + epf_ranks_step(core) + epf_revoke_step(core);

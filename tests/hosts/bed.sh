@@ -143,6 +143,7 @@ bed_cable()
 		bed_switch ip link set "$port" master "switch$3" up &&
 		bed_on "$1" ip addr add "10.77.$3.$2/24" dev "eth$3" &&
 		bed_on "$1" ip addr add "fd77:$3::$2/64" dev "eth$3" nodad &&
+		bed_on "$1" sh -c "echo 0 >/proc/sys/net/ipv6/conf/eth$3/accept_dad" && # its link-local address is there at once
 		bed_on "$1" ip link set "eth$3" up
 }
 

@@ -42,6 +42,7 @@ run_case()
 	OUT=$LOGS/hosts-$name
 	rm -rf "$OUT" && mkdir -p "$OUT" || exit 1
 	begin=$(now_ms)
+	ENVIRONMENT=()
 	BED_KEEP="$BUILD $LOGS"
 	bed_begin "$hosts" "$cables" >"$OUT/bed" 2>&1 && secrets && HOSTS=$(IFS=, && echo "${BED_HOSTS[*]}") && "$function" "$@" >"$OUT/case" 2>&1 || rc=$?
 	bed_end
@@ -639,6 +640,7 @@ vanish()
 		wait "${PIDS[i]}"
 		[ $? = 1 ] || { echo "rank $i did not fail" && rc=1; }
 	done
+	echo "# all have ended after $(($(now_ms) - begin)) ms"
 	return "$rc"
 }
 

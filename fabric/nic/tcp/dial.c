@@ -8,6 +8,7 @@
 #include "fabric/base/clock.h"
 
 #include <errno.h>
+#include <ifaddrs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,13 +55,35 @@ static void note_attempt(struct epf_tcp_caller *c, int rc)
 	snprintf(c->why, sizeof(c->why), "%.50s: %.100s", text, cause(rc));
 }
 
+/* The number of the interface that has an address; 0: none has. */
+static unsigned interface_of(const struct epf_net_addr *addr)
+{
+	bool is_v6 = addr->sa.sa_family == AF_INET6;
+	struct ifaddrs *list;
+	unsigned number = 0;
+
+	if (getifaddrs(&list))
+		return 0;
+	for (const struct ifaddrs *i = list; i && !number; i = i->ifa_next) {
+		struct epf_net_addr at = { .len = 0 };
+
+		if (!i->ifa_addr || i->ifa_addr->sa_family != addr->sa.sa_family)
+			continue;
+		memcpy(&at.any, i->ifa_addr, is_v6 ? sizeof(at.v6) : sizeof(at.v4));
+		if (is_v6 ? IN6_ARE_ADDR_EQUAL(&at.v6.sin6_addr, &addr->v6.sin6_addr)
+			  : at.v4.sin_addr.s_addr == addr->v4.sin_addr.s_addr)
+			number = if_nametoindex(i->ifa_name);
+	}
+	freeifaddrs(list);
+	return number;
+}
+
 /* A link-local address means something on one interface only: the one that this NIC uses itself. */
 static struct epf_net_addr scoped(const struct epf_tcp_door *door, struct epf_net_addr to)
 {
-	for (uint32_t i = 0; to.sa.sa_family == AF_INET6 && i < door->n_listen; i++)
-		if (IN6_IS_ADDR_LINKLOCAL(&to.v6.sin6_addr) &&
-		    door->listen[i].sa.sa_family == AF_INET6)
-			to.v6.sin6_scope_id = door->listen[i].v6.sin6_scope_id;
+	if (to.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&to.v6.sin6_addr) &&
+	    door->n_listen)
+		to.v6.sin6_scope_id = interface_of(&door->listen[0]);
 	return to;
 }
 

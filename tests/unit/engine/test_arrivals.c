@@ -537,6 +537,7 @@ static void a_target_is_left_before_the_answer(void **state)
 	push_put(&rig, 0, 3);
 	assert_int_equal(rig.core->n_deferred, 1);
 	assert_false(send(&rig, m));
+	assert_int_equal(rig.core->recheck, 1);
 	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++)
 		rig.core->lanes[l].state = EPF_LANE_UP;
 	for (unsigned i = 0; i < 8; i++)
@@ -550,6 +551,8 @@ static void a_target_is_left_before_the_answer(void **state)
 	for (unsigned i = 0; i < 8; i++)
 		epf_core_step(rig.core);
 	assert_int_equal(answers(&rig), 1);
+	/* What is deferred from now on was checked by the tables of now. */
+	assert_int_equal(rig.core->recheck, 0);
 	null_rig_close(&rig);
 }
 
