@@ -71,6 +71,12 @@ class Platform(NonNvmlCudaPlatform):
 
 vllm.platforms._current_platform = Platform()  # pylint: disable=protected-access
 
+import vllm.utils.platform_utils  # noqa: E402
+import vllm.utils.torch_utils  # noqa: E402
+
+vllm.utils.platform_utils.is_pin_memory_available.cache_clear()
+vllm.utils.torch_utils.PIN_MEMORY = False
+
 from vllm.distributed.device_communicators import pynccl  # noqa: E402
 from vllm.distributed.device_communicators.cuda_communicator import CudaCommunicator  # noqa: E402
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner  # noqa: E402
