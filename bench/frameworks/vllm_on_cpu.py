@@ -79,7 +79,7 @@ vllm.utils.torch_utils.PIN_MEMORY = False
 
 from vllm.distributed.device_communicators import pynccl  # noqa: E402
 from vllm.distributed.device_communicators.cuda_communicator import CudaCommunicator  # noqa: E402
-from vllm.v1.worker.cpu_model_runner import CPUModelRunner  # noqa: E402
+from vllm.v1.worker import cpu_model_runner  # noqa: E402
 from vllm.v1.worker.gpu_worker import Worker as GpuWorker, init_worker_distributed_environment  # noqa: E402
 from vllm.v1.worker.workspace import init_workspace_manager  # noqa: E402
 
@@ -112,7 +112,7 @@ class Worker(GpuWorker):
         self.requested_memory = MEMORY
         init_worker_distributed_environment(self.vllm_config, self.rank, self.distributed_init_method, self.local_rank, "gloo")
         init_workspace_manager(self.device, 1)
-        self.model_runner = CPUModelRunner(self.vllm_config, self.device)
+        self.model_runner = cpu_model_runner.CPUModelRunner(self.vllm_config, self.device)
 
 
 def dot_of_bfloat16(dot):
@@ -212,6 +212,7 @@ def install():
 
     InterpreterBuilder.create_dot = dot_of_bfloat16(InterpreterBuilder.create_dot)
     pynccl.PyNcclCommunicator = lambda **_: None
+    cpu_model_runner._torch_cuda_wrapper = contextlib.nullcontext  # pylint: disable=protected-access
 
 
 libraries = []
