@@ -201,6 +201,7 @@ def main():
     for name, value in sizes.items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     a = parser.parse_args()
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # nothing here is worth compiling, and PyTorch reads it when it is imported
     if a.cpu:
         import vllm_on_cpu  # noqa: F401  pylint: disable=unused-import
     began = time.monotonic()

@@ -71,9 +71,15 @@ class Platform(NonNvmlCudaPlatform):
 
 vllm.platforms._current_platform = Platform()  # pylint: disable=protected-access
 
+import vllm.utils.platform_utils  # noqa: E402
+import vllm.utils.torch_utils  # noqa: E402
+
+vllm.utils.platform_utils.is_pin_memory_available.cache_clear()
+vllm.utils.torch_utils.PIN_MEMORY = False
+
 from vllm.distributed.device_communicators import pynccl  # noqa: E402
 from vllm.distributed.device_communicators.cuda_communicator import CudaCommunicator  # noqa: E402
-from vllm.v1.worker.cpu_model_runner import CPUModelRunner  # noqa: E402
+from vllm.v1.worker import cpu_model_runner  # noqa: E402
 from vllm.v1.worker.gpu_worker import Worker as GpuWorker, init_worker_distributed_environment  # noqa: E402
 from vllm.v1.worker.workspace import init_workspace_manager  # noqa: E402
 
@@ -106,7 +112,7 @@ class Worker(GpuWorker):
         self.requested_memory = MEMORY
         init_worker_distributed_environment(self.vllm_config, self.rank, self.distributed_init_method, self.local_rank, "gloo")
         init_workspace_manager(self.device, 1)
-        self.model_runner = CPUModelRunner(self.vllm_config, self.device)
+        self.model_runner = cpu_model_runner.CPUModelRunner(self.vllm_config, self.device)
 
 
 def dot_of_bfloat16(dot):
@@ -206,6 +212,7 @@ def install():
 
     InterpreterBuilder.create_dot = dot_of_bfloat16(InterpreterBuilder.create_dot)
     pynccl.PyNcclCommunicator = lambda **_: None
+    cpu_model_runner._torch_cuda_wrapper = contextlib.nullcontext  # pylint: disable=protected-access
 
 
 libraries = []

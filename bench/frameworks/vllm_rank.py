@@ -37,7 +37,7 @@ def options(a, name, rank, folder):
                    "tie_word_embeddings": False, "attention_bias": False, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2}, f)
     sizes = [1 << i for i in range(a.sequences.bit_length()) if 1 << i <= a.sequences]
     return {
-        "model": model, "skip_tokenizer_init": True, "load_format": FORMAT, "dtype": "bfloat16", "max_model_len": 2 * max(a.prompt, a.decode) + SHORT,
+        "model": model, "skip_tokenizer_init": True, "load_format": FORMAT, "dtype": "bfloat16", "max_model_len": 2 * (max(a.prompt, a.decode) + SHORT),
         "max_num_seqs": a.sequences, "max_num_batched_tokens": a.ll_chunk if backend == LOW_LATENCY else a.chunk, "enable_prefix_caching": False,
         "kv_cache_memory_bytes": a.kv_bytes, "enable_expert_parallel": True, "all2all_backend": backend, "attention_backend": "TRITON_ATTN", "seed": 0,
         "disable_custom_all_reduce": True, "distributed_executor_backend": "uni", "enforce_eager": not graphs,
@@ -50,8 +50,8 @@ def environment(rank, ranks, port):
     os.environ.update({
         "VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), "VLLM_DP_SIZE": str(ranks), "VLLM_DP_MASTER_IP": "127.0.0.1",
         "VLLM_DP_MASTER_PORT": str(port), "VLLM_HOST_IP": "127.0.0.1", "VLLM_LOOPBACK_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_WORKER_MULTIPROC_METHOD": "fork", "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
-        "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"})
+        "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_WORKER_MULTIPROC_METHOD": "fork", "VLLM_PLUGINS": "",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"})
 
 
 def fill(model, rank):
@@ -110,8 +110,9 @@ def serve(a, name, rank, folder, meet):
         got = llm.generate(prompts, parameters, use_tqdm=False)
         return got, time.perf_counter() - began
 
-    # Ranks have other numbers of requests and tokens, so that one computes with no tokens of its own while the other goes on.
-    got, took = generate(prompts_of(a, rank, a.requests + 4 * rank, lambda i: 3 + 13 * (i + 1) * (rank + 1) % 190), max_tokens=a.new + 8 * rank, logprobs=2)
+    # Each rank has more requests and tokens than the one before, which goes on without tokens of its own when it is done.
+    got, took = generate(prompts_of(a, rank, a.requests * (rank + 1), lambda i: 3 + 13 * (i + 1) * (rank + 1) % max(a.prompt // 5, 5)), max_tokens=a.new * (rank + 1),
+                         logprobs=2)
     requests = []
     for one in got:
         rows = []
