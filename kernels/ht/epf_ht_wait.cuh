@@ -194,6 +194,22 @@ EPF_DEV_COLD void ht_complain(const struct ht_job *j, uint32_t bad, uint64_t wan
 }
 
 /*
+ * What a loss says of a wait for a rank: 0: it may go on. No call can succeed without a lost rank, and those that noticed it make no more calls; but what
+ * they did before may still arrive. since: when this wait saw the loss, or 0.
+ */
+EPF_DEV_COLD int ht_lost(const struct ht_job *j, uint32_t rank, uint64_t *since)
+{
+	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
+
+	if (!*since)
+		*since = epf_timer();
+	return epf_dev_is_lost(ctx, rank) ||
+			       epf_timer() - *since > (uint64_t)HT_LOST_MS * ctx->timer_khz
+		       ? EPF_GPU_LOST
+		       : 0;
+}
+
+/*
  * Waits until a word has reached `value`. rank: who is to do it; flag: what it then has not done, for the host; why and number: for who watches. Returns 0,
  * or 1 if it did not in time.
  */
@@ -202,7 +218,7 @@ EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64
 {
 	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
 	struct epf_dev_clock clock = { 0, 0, 0 };
-	uint64_t seen;
+	uint64_t seen, since = 0;
 	int code = 0;
 
 	while ((int64_t)((seen = epf_ld_acquire_sys(word)) - value) < 0 && !code) {
@@ -215,6 +231,8 @@ EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64
 			code = EPF_GPU_ABORTED;
 		else if (epf_timer() - clock.start > ht_limit(j))
 			code = EPF_GPU_TIMEOUT;
+		else if (epf_dev_losses(ctx))
+			code = ht_lost(j, rank, &since);
 		epf_dev_lasts(ctx, &clock, why, number, value, seen);
 	}
 	epf_dev_report_end(ctx, &clock);
