@@ -108,11 +108,21 @@ EPF_DEV_FN uint64_t epf_dev_losses(const struct epf_gpu_ctx *ctx)
 				  offsetof(struct epf_gpu_abort, lost) / sizeof(uint64_t));
 }
 
-/* 1 if this rank is lost, 0 if not. A wait that ends because of it looks at its word once more: what the rank did before it was lost counts. */
-EPF_DEV_COLD int epf_dev_is_lost(const struct epf_gpu_ctx *ctx, uint32_t rank)
+EPF_DEV_COLD int epf_dev_bit_of(const struct epf_gpu_ctx *ctx, uint32_t rank)
 {
-	return (int)(epf_ld32_acquire_sys((const uint32_t *)ctx->lost + rank / 32u) >> rank % 32u &
+	return (int)(epf_ld32_acquire_sys((const uint32_t *)ctx->gone + rank / 32u) >> rank % 32u &
 		     1u);
+}
+
+/*
+ * 1 if this rank is lost or has closed, 0 if not. A wait that ends because of it looks at its word once more: what the rank did before it was gone
+ * counts.
+ */
+EPF_DEV_FN int epf_dev_is_gone(const struct epf_gpu_ctx *ctx, uint32_t rank)
+{
+	return epf_ld_relaxed_sys(epf_dev_abort(ctx) +
+				  offsetof(struct epf_gpu_abort, gone) / sizeof(uint64_t)) &&
+	       epf_dev_bit_of(ctx, rank);
 }
 
 /* epf_dev_tick() of a wait for peers that names none: it also ends as waits of the CPU do, when one that is not masked is lost. */

@@ -292,10 +292,10 @@ int epf_gpu_check(struct epf_gpu *gpu)
 			return rc;
 		if (s.code == EPF_GPU_TIMEOUT)
 			return say_timeout(ep, &s);
-		if (s.code == EPF_GPU_LOST) /* it is back, or masked, by now */
+		if (s.code == EPF_GPU_LOST) /* masked, or it has closed */
 			return epf_fail(
 				EPF_R_PEER_DOWN,
-				"rank %u: kernel, block %u thread %u: a rank that it waited for was lost",
+				"rank %u: kernel, block %u thread %u: a rank that it waited for was lost, or has closed",
 				ep->rank, s.block, s.thread);
 		return epf_fail(s.code == EPF_GPU_ABORTED ? EPF_R_ABORTED : EPF_R_GPU_RING,
 				"rank %u: kernel, block %u thread %u, %s %u", ep->rank, s.block,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The watch of a GPU context: a thread that tells waiting kernels which ranks are lost (epf_gpu_context_lose). The engine knows at once and writes it to the
+ * The watch of a GPU context: a thread that tells waiting kernels which ranks are gone (epf_gpu_context_lose). The engine knows at once and writes it to the
  * peers page, but a kernel cannot read that page: a daemon gives it out for reading only, which GPUs cannot map, and hundreds of multiprocessors would
  * poll one word of it. The thread looks every 10 ms, as often as a CPU wait that sleeps, with an engine in this process and with a daemon.
  */
@@ -22,7 +22,7 @@ struct epf_gpu_watch {
 	/* The thread's: what it said last. */
 	uint32_t seen; /* peers->changes + mask_changes */
 	bool alone;    /* the daemon is gone */
-	uint32_t lost[];
+	uint32_t gone[];
 };
 
 /* Says what has changed since the last look. [P2] */
@@ -31,19 +31,22 @@ static void look(struct epf_gpu_watch *w)
 	const struct epf *ep = w->ep;
 	const struct epf_peers_shm *peers = ep->peers;
 	bool alone = ep->be->check(w->ep) != 0, stop = alone;
-	uint32_t seen = EPF_LOAD_ACQUIRE(&peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes);
+	uint32_t seen = EPF_LOAD_ACQUIRE(&peers->changes) + EPF_LOAD_ACQUIRE(&ep->mask_changes),
+		 lost = 0;
 
 	if (EPF_LIKELY(seen == w->seen && alone == w->alone))
 		return;
 	for (uint32_t r = 0; r < ep->world; r++) {
-		uint32_t bit = 1u << r % 32;
-		bool lost =
-			r != ep->rank && EPF_LOAD_ACQUIRE(&peers->peers[r].state) == EPF_PEER_DOWN;
+		uint32_t state = EPF_LOAD_ACQUIRE(&peers->peers[r].state), bit = 1u << r % 32;
 
-		w->lost[r / 32] = lost ? w->lost[r / 32] | bit : w->lost[r / 32] & ~bit;
-		stop |= lost && !EPF_LOAD_RELAXED(&ep->masked[r]);
+		w->gone[r / 32] &= ~bit;
+		if (r == ep->rank || (state != EPF_PEER_DOWN && state != EPF_PEER_LEFT))
+			continue;
+		w->gone[r / 32] |= bit;
+		lost += state == EPF_PEER_DOWN;
+		stop |= state == EPF_PEER_DOWN && !EPF_LOAD_RELAXED(&ep->masked[r]);
 	}
-	epf_gpu_context_lose(w->context, w->lost, stop);
+	epf_gpu_context_lose(w->context, w->gone, lost, stop);
 	w->seen = seen;
 	w->alone = alone;
 }

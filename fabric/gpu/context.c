@@ -26,7 +26,7 @@ struct epf_gpu_context {
 };
 
 #define STATUS_AT (EPF_GPU_ABORT_LINES * EPF_GPU_LINE)
-#define LOST_AT   (STATUS_AT + EPF_GPU_LINE)
+#define GONE_AT   (STATUS_AT + EPF_GPU_LINE)
 
 static uint64_t pages(uint64_t bytes)
 {
@@ -48,7 +48,7 @@ static int make_words(struct epf_gpu_context *c)
 	uint64_t at = 0;
 	int rc;
 
-	c->words_bytes = pages(LOST_AT + ((uint64_t)c->host.world + 31) / 32 * sizeof(uint32_t));
+	c->words_bytes = pages(GONE_AT + ((uint64_t)c->host.world + 31) / 32 * sizeof(uint32_t));
 	c->words = mmap(NULL, c->words_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 			-1, 0);
 	if (c->words == MAP_FAILED) {
@@ -61,7 +61,7 @@ static int make_words(struct epf_gpu_context *c)
 	c->words_pinned = true;
 	c->host.aborts = at;
 	c->host.status = at + STATUS_AT;
-	c->host.lost = at + LOST_AT;
+	c->host.gone = at + GONE_AT;
 	return 0;
 }
 
@@ -249,18 +249,19 @@ void epf_gpu_context_abort(struct epf_gpu_context *c, int64_t value)
 		EPF_STORE_RELEASE(&c->from[i].shm->abort, value);
 }
 
-void epf_gpu_context_lose(struct epf_gpu_context *c, const uint32_t *lost, bool stop)
+void epf_gpu_context_lose(struct epf_gpu_context *c, const uint32_t *gone, uint32_t lost, bool stop)
 {
 	struct epf_gpu_abort *lines = (struct epf_gpu_abort *)(void *)c->words;
-	uint32_t *bits = (uint32_t *)(void *)(c->words + LOST_AT);
+	uint32_t *bits = (uint32_t *)(void *)(c->words + GONE_AT);
 	uint64_t n = 0;
 
 	for (uint32_t i = 0; i < (c->host.world + 31) / 32; i++) {
-		EPF_STORE_RELAXED(&bits[i], lost[i]);
-		n += (uint64_t)__builtin_popcount(lost[i]);
+		EPF_STORE_RELAXED(&bits[i], gone[i]);
+		n += (uint64_t)__builtin_popcount(gone[i]);
 	}
 	for (uint32_t i = 0; i < EPF_GPU_ABORT_LINES; i++) {
-		EPF_STORE_RELEASE(&lines[i].lost, n);
+		EPF_STORE_RELEASE(&lines[i].gone, n);
+		EPF_STORE_RELEASE(&lines[i].lost, (uint64_t)lost);
 		EPF_STORE_RELEASE(&lines[i].stop, (uint64_t)stop);
 	}
 }

@@ -61,10 +61,11 @@ int epf_gpu_context_failure(struct epf_gpu_context *c, struct epf_gpu_status *ou
 void epf_gpu_context_abort(struct epf_gpu_context *c, int64_t value);
 
 /*
- * Says which ranks are lost: a bit for each of parts.world ranks. Waits of kernels for one of them end, now and until it is said to be back. stop: waits
- * for signals and for words of memory, which name no rank, end too.
+ * Says which ranks are gone, lost or closed: a bit for each of parts.world ranks. Waits of kernels for one of them end, now and until it is said to be back.
+ * lost: how many of them are lost. stop: waits for signals and for words of memory, which name no rank, end too.
  */
-void epf_gpu_context_lose(struct epf_gpu_context *c, const uint32_t *lost, bool stop);
+void epf_gpu_context_lose(struct epf_gpu_context *c, const uint32_t *gone, uint32_t lost,
+			  bool stop);
 
 /* Where ring i stands. Only while no kernel uses the context. */
 int epf_gpu_context_ring(struct epf_gpu_context *c, uint32_t i, struct epf_gpu_ring_at *out);

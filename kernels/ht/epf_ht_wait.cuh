@@ -194,19 +194,16 @@ EPF_DEV_COLD void ht_complain(const struct ht_job *j, uint32_t bad, uint64_t wan
 }
 
 /*
- * What a loss says of a wait for a rank: 0: it may go on. No call can succeed without a lost rank, and those that noticed it make no more calls; but what
+ * What the loss of a rank says of a wait for another one: 0: it may go on. No call can succeed without a lost rank, and those that noticed it make no more calls; but what
  * they did before may still arrive. since: when this wait saw the loss, or 0.
  */
-EPF_DEV_COLD int ht_lost(const struct ht_job *j, uint32_t rank, uint64_t *since)
+EPF_DEV_COLD int ht_lost(const struct ht_job *j, uint64_t *since)
 {
 	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
 
 	if (!*since)
 		*since = epf_timer();
-	return epf_dev_is_lost(ctx, rank) ||
-			       epf_timer() - *since > (uint64_t)HT_LOST_MS * ctx->timer_khz
-		       ? EPF_GPU_LOST
-		       : 0;
+	return epf_timer() - *since > (uint64_t)HT_LOST_MS * ctx->timer_khz ? EPF_GPU_LOST : 0;
 }
 
 /*
@@ -231,8 +228,10 @@ EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64
 			code = EPF_GPU_ABORTED;
 		else if (epf_timer() - clock.start > ht_limit(j))
 			code = EPF_GPU_TIMEOUT;
+		else if (epf_dev_is_gone(ctx, rank))
+			code = EPF_GPU_LOST;
 		else if (epf_dev_losses(ctx))
-			code = ht_lost(j, rank, &since);
+			code = ht_lost(j, &since);
 		epf_dev_lasts(ctx, &clock, why, number, value, seen);
 	}
 	epf_dev_report_end(ctx, &clock);

@@ -177,7 +177,7 @@ EPF_DEV_FN int ll_clock_tick(const struct ll_job *j, struct ll_clock *c, uint32_
 		return 0;
 	if (epf_ld_relaxed_sys(epf_dev_abort(ll_ctx(j))))
 		return EPF_GPU_ABORTED;
-	if (rank != LL_NO_RANK && epf_dev_losses(ll_ctx(j)) && epf_dev_is_lost(ll_ctx(j), rank))
+	if (rank != LL_NO_RANK && epf_dev_is_gone(ll_ctx(j), rank))
 		return EPF_GPU_LOST;
 	/* Asked for here, so that a wait that is over at once has nothing to read. */
 	return epf_timer() - c->start > ll_clock_limit(j) ? EPF_GPU_TIMEOUT : 0;

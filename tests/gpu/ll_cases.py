@@ -343,7 +343,7 @@ def kill(rank):
     rank.sync()
     if mask.tolist() != [int(r == last) for r in range(rank.size)]:
         raise Wrong(f"masks are {mask.tolist()} after {took:.1f} s")
-    if not any(f"lost and masked now: rank {last} (rank {last} on node" in line for line in said):
+    if not any(f"lost or closed, and masked now: rank {last} (rank {last} on node" in line for line in said):
         raise Wrong(f"nothing said that rank {last} is lost: {said}")
     for seed in range(10):
         one(rank, b, Case(rank.device, [32] * rank.size, 2048, case.experts, 6, seed=seed, lost=(last,)), what="without the lost rank: ")

@@ -249,7 +249,7 @@ def a_lost_rank_is_named_and_with_shrink_left_out():
             text, status = got[rank]
             print(f"# shrink {shrink}, rank {rank} got: {text}")
             assert status == [0, 0, 1], status
-            assert shrink or "lost and masked now: rank 2 (rank 2 on node 0 is lost" in text, text
+            assert shrink or "lost or closed, and masked now: rank 2 (rank 2 on node 0 is lost" in text, text
 
 
 def _shrinking(rank, size, pipes, file, direct):
