@@ -110,25 +110,19 @@ EPF_DEV_FN uint64_t epf_dev_signal_value(const struct epf_gpu_ctx *ctx, uint32_t
 EPF_DEV_COLD int epf_dev_wait_at(const struct epf_gpu_ctx *ctx, const uint64_t *word, uint32_t what,
 				 uint32_t number, uint64_t at_least)
 {
-	const uint64_t *abort = epf_dev_abort(ctx);
 	struct epf_dev_clock clock = { 0, 0, 0 };
 	uint64_t seen;
 	int rc = 0;
 
-	for (;;) {
-		seen = epf_ld_acquire_sys(word);
-		if ((int64_t)(seen - at_least) >= 0)
-			break;
-		rc = epf_dev_tick(ctx, &clock, abort);
-		if (rc) {
-			(void)epf_dev_fail(ctx, rc, what, number, at_least, seen);
-			break;
-		}
+	while ((int64_t)((seen = epf_ld_acquire_sys(word)) - at_least) < 0 && !rc) {
+		rc = epf_dev_tick_peers(ctx, &clock);
 		if (what == EPF_GPU_WAIT)
 			epf_dev_lasts(ctx, &clock, EPF_WAKE_ON_SIGNAL, number, at_least, seen);
 	}
 	epf_dev_report_end(ctx, &clock);
-	return rc;
+	if ((int64_t)(seen - at_least) >= 0)
+		return 0;
+	return epf_dev_fail(ctx, rc, what, number, at_least, seen);
 }
 
 /**

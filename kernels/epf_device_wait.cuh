@@ -101,6 +101,43 @@ EPF_DEV_FN const uint64_t *epf_dev_abort(const struct epf_gpu_ctx *ctx)
 				  (uint64_t)(epf_processor() % EPF_GPU_ABORT_LINES) * EPF_GPU_LINE);
 }
 
+/* How many ranks of the job are lost. */
+EPF_DEV_FN uint64_t epf_dev_losses(const struct epf_gpu_ctx *ctx)
+{
+	return epf_ld_relaxed_sys(epf_dev_abort(ctx) +
+				  offsetof(struct epf_gpu_abort, lost) / sizeof(uint64_t));
+}
+
+EPF_DEV_COLD int epf_dev_bit_of(const struct epf_gpu_ctx *ctx, uint32_t rank)
+{
+	return (int)(epf_ld32_acquire_sys((const uint32_t *)ctx->gone + rank / 32u) >> rank % 32u &
+		     1u);
+}
+
+/*
+ * 1 if this rank is lost or has closed, 0 if not. A wait that ends because of it looks at its word once more: what the rank did before it was gone
+ * counts.
+ */
+EPF_DEV_FN int epf_dev_is_gone(const struct epf_gpu_ctx *ctx, uint32_t rank)
+{
+	return epf_ld_relaxed_sys(epf_dev_abort(ctx) +
+				  offsetof(struct epf_gpu_abort, gone) / sizeof(uint64_t)) &&
+	       epf_dev_bit_of(ctx, rank);
+}
+
+/* epf_dev_tick() of a wait for peers that names none: it also ends as waits of the CPU do, when one that is not masked is lost. */
+EPF_DEV_FN int epf_dev_tick_peers(const struct epf_gpu_ctx *ctx, struct epf_dev_clock *c)
+{
+	const uint64_t *line = epf_dev_abort(ctx);
+	int rc = epf_dev_tick(ctx, c, line);
+
+	if (rc || c->polls % EPF_DEV_CHECK_EVERY)
+		return rc;
+	return epf_ld_relaxed_sys(line + offsetof(struct epf_gpu_abort, stop) / sizeof(uint64_t))
+		       ? EPF_GPU_LOST
+		       : 0;
+}
+
 /* Waits until the core has dequeued slot `last` - size of a private ring: its holder is the only one that polls this word. [A2] */
 EPF_DEV_COLD uint64_t epf_dev_private_room(const struct epf_gpu_ctx *ctx,
 					   const struct epf_gpu_ring *ring, uint64_t last, int *rc)

@@ -24,7 +24,7 @@
  * Segments. Where the outputs of a dispatch lie in memory that the ranks of the node map, other ranks write rows straight to them: epf_ht_map().
  * Rows between nodes pass through memory of the library: epf_ht_reserve().
  *
- * Kernels wait for other ranks, each for at most timeout_ns; then they end with undefined outputs, and epf_ht_check() names who was missing.
+ * Kernels wait for other ranks, each for at most timeout_ns, for a rank that is lost or has closed no longer, and for the others 2 s once one is lost; then they end with undefined outputs, and epf_ht_check() names who was missing.
  *
  * Errors: 0 or a negative errno; epf_ll_error() then holds one line with cause and remedy. One thread at a time for one object.
  */
@@ -218,7 +218,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream);
 
 /*
- * Returns what kernels reported since the last call, which it clears. Waits for nothing. -ETIMEDOUT: a rank did not come in time; -ENOSPC: rows
+ * Returns what kernels reported since the last call, which it clears. Waits for nothing. -ETIMEDOUT: a rank did not come in time; -ECONNRESET: one is lost or has closed; -ENOSPC: rows
  * did not fit; -EINVAL: an expert that does not exist; else as epf_gpu_check().
  */
 int epf_ht_check(struct epf_ht *ht);

@@ -27,7 +27,7 @@
  * Double buffers and graphs. Which of the two sets of buffers a call uses is counted on the device, by the kernels. So a captured graph may hold any
  * number of calls, be replayed, and be mixed with eager calls.
  *
- * Dead ranks. A RECV half waits for each rank at most timeout_ns. A rank that did not come gets masked: its rows count as none, the call
+ * Dead ranks. A RECV half waits for each rank at most timeout_ns, and no longer once the engine knows that the rank is lost or has closed. A rank that did not come gets masked: its rows count as none, the call
  * returns normally, and epf_ll_check() names it. Masked ranks are neither sent to nor waited for, until the mask is cleared.
  *
  * Errors: 0 or a negative errno; epf_ll_error() then holds one line with cause and remedy. One thread at a time for one struct epf_ll.
@@ -288,7 +288,7 @@ int epf_ll_mask_clean(struct epf_ll *ll, void *stream);
 /**
  * epf_ll_check() - what kernels reported since the last call, which it clears. Waits for nothing.
  *
- * 0; -ETIMEDOUT: ranks did not come in time and are masked now (the sentence names them); -EPROTO: a rank is out of step (calls or shapes differ) and is masked now;
+ * 0; -ECONNRESET: ranks are lost or have closed and are masked now; -ETIMEDOUT: ranks did not come in time and are masked now (the sentence names them); -EPROTO: a rank is out of step (calls or shapes differ) and is masked now;
  * else as epf_gpu_check().
  */
 int epf_ll_check(struct epf_ll *ll);

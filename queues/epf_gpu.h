@@ -2,7 +2,7 @@
 /*
  * What a rank's kernels share with its host code: where rings, signals and abort words are as the GPU addresses them, which private rings are
  * free, and the record of the first failure. Made by fabric/gpu/context.c, used by kernels/epf_device.cuh; the engine and the daemon know
- * nothing of it. Everything here lies in GPU memory but struct epf_gpu_status and the abort lines, which lie in pinned host memory.
+ * nothing of it. Everything here lies in GPU memory but struct epf_gpu_status, the abort lines and the bits of ranks that are gone, which lie in pinned host memory.
  *
  * Words that different multiprocessors poll lie in separate lines: polls of one host word, or of words closer than 32 bytes,
  * serialise at about a microsecond each. What many wait for (credit of a shared ring, its completion counters) is read from the
@@ -39,6 +39,7 @@ enum epf_gpu_code {
 	EPF_GPU_FAILED =
 		-5, /* flush: commands of the ring were refused or failed; the ring's error record says which */
 	EPF_GPU_SIGNAL = -6, /* a signal number this rank does not have */
+	EPF_GPU_LOST = -7,   /* a rank that was waited for is lost or has closed */
 };
 
 /* What was waited for, or being done. Numbers are ABI. */
@@ -134,13 +135,18 @@ struct epf_gpu_status {
 EPF_STATIC_ASSERT(sizeof(struct epf_gpu_status) == 128, "the status record has its own line");
 EPF_STATIC_ASSERT(offsetof(struct epf_gpu_status, want) == 24, "status record layout is ABI");
 
-/* An abort line: in pinned host memory. */
+/* An abort line: in pinned host memory. The bits of ctx.gone change before `gone`. */
 struct epf_gpu_abort {
 	int64_t abort; /* not 0: every wait that looks here ends */
-	uint64_t reserved[15];
+	uint64_t gone; /* ranks that are lost or have closed: waits for one of them end */
+	uint64_t lost; /* those of them that are lost */
+	uint64_t
+		stop; /* not 0: waits for signals and words end: a rank that is not masked is lost, or the daemon */
+	uint64_t reserved[12];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_gpu_abort) == 128, "an abort word has its own line");
+EPF_STATIC_ASSERT(offsetof(struct epf_gpu_abort, stop) == 24, "abort line layout is ABI");
 
 /* The context: what a kernel gets as its argument. Kernels only read it. Addresses are device addresses. */
 struct epf_gpu_ctx {
@@ -165,7 +171,9 @@ struct epf_gpu_ctx {
 		failed; /* uint32_t[2] in GPU memory: 1 once a thread has claimed the writing of the status; 1 while one reports its wait */
 	uint64_t
 		wakeup; /* struct epf_wakeup of the rank, to which long waits are reported; 0: none */
-	uint64_t reserved1[2];
+	uint64_t
+		gone; /* uint32_t[] in pinned host memory: a bit for each rank; set: it is lost or has closed */
+	uint64_t reserved1;
 };
 
 EPF_STATIC_ASSERT(sizeof(struct epf_gpu_ctx) == 128, "the context is one line");

@@ -20,6 +20,7 @@ struct epf_gpu {
 	struct epf *ep;
 	struct epf_gpu_dev *dev;
 	struct epf_gpu_context *context;
+	struct epf_gpu_watch *watch;
 	struct epf_ring **rings; /* n_shared, then n_private */
 	uint32_t n_shared;
 	uint32_t n_private;
@@ -163,6 +164,8 @@ static int open_gpu(struct epf *ep, const struct epf_gpu_options *o, struct epf_
 		rc = open_rings(gpu, o);
 	if (!rc)
 		rc = make_context(gpu, o);
+	if (!rc)
+		rc = epf_gpu_watch_open(ep, gpu->context, &gpu->watch);
 	if (rc) {
 		epf_gpu_close(gpu);
 		return rc;
@@ -216,6 +219,7 @@ void epf_gpu_close(struct epf_gpu *gpu)
 	if (gpu->ep->gpus == gpu)
 		gpu->ep->gpus = NULL;
 	epf_unlock_lists(gpu->ep);
+	epf_gpu_watch_close(gpu->watch);
 	for (uint32_t i = 0; i < gpu->opened; i++)
 		take_back(gpu, i);
 	/* Where nothing will ever be retired any more, closing the rings waits for nothing. */
@@ -281,12 +285,18 @@ int epf_gpu_check(struct epf_gpu *gpu)
 	case EPF_GPU_TIMEOUT:
 	case EPF_GPU_ABORTED:
 	case EPF_GPU_BROKEN:
+	case EPF_GPU_LOST:
 		/* A lost rank or daemon, or an abort, says more than what came of it. */
 		rc = epf_wait_why(ep, "kernel", s.block);
 		if (rc)
 			return rc;
 		if (s.code == EPF_GPU_TIMEOUT)
 			return say_timeout(ep, &s);
+		if (s.code == EPF_GPU_LOST) /* masked, or it has closed */
+			return epf_fail(
+				EPF_R_PEER_DOWN,
+				"rank %u: kernel, block %u thread %u: a rank that it waited for was lost, or has closed",
+				ep->rank, s.block, s.thread);
 		return epf_fail(s.code == EPF_GPU_ABORTED ? EPF_R_ABORTED : EPF_R_GPU_RING,
 				"rank %u: kernel, block %u thread %u, %s %u", ep->rank, s.block,
 				s.thread,

@@ -39,9 +39,11 @@ struct epf_ring_memory {
 	uint32_t id;
 };
 
-struct epf_remote;  /* remote.c */
-struct epf_gpu;     /* gpu_open.c */
-struct epf_gpu_dev; /* gpu/gpu.h */
+struct epf_remote;      /* remote.c */
+struct epf_gpu;         /* gpu_open.c */
+struct epf_gpu_dev;     /* gpu/gpu.h */
+struct epf_gpu_context; /* gpu/context.h */
+struct epf_gpu_watch;   /* gpu_watch.c */
 
 /*
  * Locks. A thread that takes several takes them in the order of their declaration. No lock is held while the thread waits for the engine or
@@ -167,6 +169,9 @@ void epf_who_text(const struct epf *ep, uint32_t rank, char *text, size_t size);
 int epf_wait_why(struct epf *ep, const char *what, uint64_t number);
 /* gpu_open.c: ends the waits of kernels. Under locks.lists. */
 void epf_gpu_abort(struct epf *ep);
+/* gpu_watch.c: a thread that ends waits of kernels for ranks that are lost. close() accepts NULL, and waits for the thread. */
+int epf_gpu_watch_open(struct epf *ep, struct epf_gpu_context *context, struct epf_gpu_watch **out);
+void epf_gpu_watch_close(struct epf_gpu_watch *w);
 /* gpu_memory.c, where ep->gpu_signals is there: one of them, read through the driver; where kernels find them; their end. */
 uint64_t epf_gpu_signal_value(struct epf *ep, uint32_t signal);
 uint64_t epf_gpu_signals_for_kernels(struct epf *ep);

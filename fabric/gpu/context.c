@@ -19,12 +19,14 @@ struct epf_gpu_context {
 	struct epf_gpu_ring_from *from;
 	struct epf_signal *signals; /* pinned, or NULL */
 	uint32_t pinned;            /* rings that are */
-	/* Pinned memory of our own: abort lines, then the status record. */
+	/* Pinned memory of our own: abort lines, the status record, then a bit for each rank. */
 	uint8_t *words;
+	uint64_t words_bytes;
 	bool words_pinned;
 };
 
-#define WORDS_BYTES ((EPF_GPU_ABORT_LINES + 1) * EPF_GPU_LINE)
+#define STATUS_AT (EPF_GPU_ABORT_LINES * EPF_GPU_LINE)
+#define GONE_AT   (STATUS_AT + EPF_GPU_LINE)
 
 static uint64_t pages(uint64_t bytes)
 {
@@ -33,7 +35,7 @@ static uint64_t pages(uint64_t bytes)
 
 static struct epf_gpu_status *status_of(const struct epf_gpu_context *c)
 {
-	return (struct epf_gpu_status *)(void *)(c->words + EPF_GPU_ABORT_LINES * EPF_GPU_LINE);
+	return (struct epf_gpu_status *)(void *)(c->words + STATUS_AT);
 }
 
 static int pin(struct epf_gpu_context *c, void *addr, uint64_t bytes, uint64_t *at)
@@ -46,18 +48,20 @@ static int make_words(struct epf_gpu_context *c)
 	uint64_t at = 0;
 	int rc;
 
-	c->words = mmap(NULL, pages(WORDS_BYTES), PROT_READ | PROT_WRITE,
-			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	c->words_bytes = pages(GONE_AT + ((uint64_t)c->host.world + 31) / 32 * sizeof(uint32_t));
+	c->words = mmap(NULL, c->words_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			-1, 0);
 	if (c->words == MAP_FAILED) {
 		c->words = NULL;
 		return epf_fail(EPF_R_NO_MEMORY, "gpu context: no memory for its words");
 	}
-	rc = pin(c, c->words, WORDS_BYTES, &at);
+	rc = pin(c, c->words, c->words_bytes, &at);
 	if (rc)
 		return rc;
 	c->words_pinned = true;
 	c->host.aborts = at;
-	c->host.status = at + EPF_GPU_ABORT_LINES * EPF_GPU_LINE;
+	c->host.status = at + STATUS_AT;
+	c->host.gone = at + GONE_AT;
 	return 0;
 }
 
@@ -210,7 +214,7 @@ void epf_gpu_context_destroy(struct epf_gpu_context *c)
 	if (c->words_pinned)
 		ops->unpin(c->dev, c->words);
 	if (c->words)
-		munmap(c->words, pages(WORDS_BYTES));
+		munmap(c->words, c->words_bytes);
 	free(c->from);
 	free(c);
 }
@@ -243,6 +247,23 @@ void epf_gpu_context_abort(struct epf_gpu_context *c, int64_t value)
 		EPF_STORE_RELEASE(&lines[i].abort, value);
 	for (uint32_t i = 0; i < c->pinned; i++)
 		EPF_STORE_RELEASE(&c->from[i].shm->abort, value);
+}
+
+void epf_gpu_context_lose(struct epf_gpu_context *c, const uint32_t *gone, uint32_t lost, bool stop)
+{
+	struct epf_gpu_abort *lines = (struct epf_gpu_abort *)(void *)c->words;
+	uint32_t *bits = (uint32_t *)(void *)(c->words + GONE_AT);
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < (c->host.world + 31) / 32; i++) {
+		EPF_STORE_RELAXED(&bits[i], gone[i]);
+		n += (uint64_t)__builtin_popcount(gone[i]);
+	}
+	for (uint32_t i = 0; i < EPF_GPU_ABORT_LINES; i++) {
+		EPF_STORE_RELEASE(&lines[i].gone, n);
+		EPF_STORE_RELEASE(&lines[i].lost, (uint64_t)lost);
+		EPF_STORE_RELEASE(&lines[i].stop, (uint64_t)stop);
+	}
 }
 
 int epf_gpu_context_ring(struct epf_gpu_context *c, uint32_t i, struct epf_gpu_ring_at *out)

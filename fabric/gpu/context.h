@@ -2,7 +2,7 @@
 /*
  * A GPU context: rings, signals, leases, abort words and the status record of a rank, brought where its kernels can use them
  * (queues/epf_gpu.h). Made from plain shared memory, so tests make one without an engine; client/gpu_open.c makes one from a struct epf. Slow path,
- * one thread at a time, but epf_gpu_context_abort() any thread. It must not be called while a kernel uses what it frees.
+ * one thread at a time, but epf_gpu_context_abort() any thread, and epf_gpu_context_lose() a thread of its own. It must not be called while a kernel uses what it frees.
  */
 #ifndef EPF_FABRIC_GPU_CONTEXT_H
 #define EPF_FABRIC_GPU_CONTEXT_H
@@ -59,6 +59,13 @@ int epf_gpu_context_failure(struct epf_gpu_context *c, struct epf_gpu_status *ou
 
 /* Ends all waits of kernels, now and from now on (value: not 0), or lets them go on again (0). Any thread. */
 void epf_gpu_context_abort(struct epf_gpu_context *c, int64_t value);
+
+/*
+ * Says which ranks are gone, lost or closed: a bit for each of parts.world ranks. Waits of kernels for one of them end, now and until it is said to be back.
+ * lost: how many of them are lost. stop: waits for signals and for words of memory, which name no rank, end too.
+ */
+void epf_gpu_context_lose(struct epf_gpu_context *c, const uint32_t *gone, uint32_t lost,
+			  bool stop);
 
 /* Where ring i stands. Only while no kernel uses the context. */
 int epf_gpu_context_ring(struct epf_gpu_context *c, uint32_t i, struct epf_gpu_ring_at *out);

@@ -359,7 +359,7 @@ EPF_DEV_FN void ht_return_across(const struct ht_job *j)
 			}
 			before += items;
 		}
-		ht_push_slice(j, legs, j->ranks, k);
+		ht_push_slice(j, legs, j->ranks, k, 1);
 	}
 }
 

@@ -376,7 +376,7 @@ EPF_DEV_FN void ht_send_across(const struct ht_job *j)
 			}
 			before += items;
 		}
-		ht_push_slice(j, legs, j->nodes, k);
+		ht_push_slice(j, legs, j->nodes, k, 0);
 	}
 }
 
@@ -421,6 +421,16 @@ EPF_DEV_FN void ht_forward_chunk(const struct ht_job *j, const struct ht_chunks 
 	}
 }
 
+/* Rows did not come that this rank forwards: no rank of this node is told that all is written, so none takes the call for a good one. Block 0. */
+EPF_DEV_COLD void ht_fail_forward(const struct ht_job *j, uint64_t call)
+{
+	if (epf_block_number() != 0)
+		return;
+	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads)
+		if (ht_mate(j, m) != j->rank)
+			epf_st_relaxed_gpu(&ht_peer_of(j, ht_mate(j, m))->skipped, call + 1u);
+}
+
 /* Rows of other nodes that pass through this rank. */
 EPF_DEV_FN void ht_forward(const struct ht_job *j, uint64_t call)
 {
@@ -436,8 +446,12 @@ EPF_DEV_FN void ht_forward(const struct ht_job *j, uint64_t call)
 			uint32_t first = ht_slice(l->rows, k);
 			uint64_t items = (uint64_t)(ht_slice(l->rows, k + 1u) - first) * c.count;
 
-			if (l->rank < 0 || ht_wait_slice(j, call, step++, s, k))
+			if (l->rank < 0)
 				continue;
+			if (ht_wait_slice(j, call, step++, s, k)) {
+				ht_fail_forward(j, call);
+				continue;
+			}
 			ht_mark_targets(j, call, 1); /* the wait may have been long */
 			for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j))
 				ht_forward_chunk(j, &c, l, first + (uint32_t)i / c.count,

@@ -144,13 +144,18 @@ EPF_DEV_FN void ht_push_leg(const struct ht_job *j, struct epf_dev *d, const str
 	(void)epf_warp_push_op(d, &o, epf_lane() == 0);
 }
 
-/* Slice k of all legs is staged by this block; the last one sends it. All threads. */
+/*
+ * Slice k of all legs is staged by this block; the last one sends it, unless it staged sums and a rank is late: sums without that rank's rows would be taken
+ * for good ones. All threads.
+ */
 EPF_DEV_FN void ht_push_slice(const struct ht_job *j, const struct ht_leg *legs, uint32_t count,
-			      uint32_t k)
+			      uint32_t k, int sums)
 {
 	struct epf_dev d;
 
 	if (!ht_last_block(j, &ht_state_of(j)->staged[k], 1) || epf_thread_in_block() >= LL_LANES)
+		return;
+	if (sums && (epf_ld_relaxed_gpu(&ht_state_of(j)->bad) & HT_BAD_LATE))
 		return;
 	epf_warp_fence();
 	epf_warp_open(&d, ht_ctx(j));

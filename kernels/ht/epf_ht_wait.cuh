@@ -222,6 +222,19 @@ EPF_DEV_FN void ht_phase(const struct ht_job *j, uint32_t phase)
 }
 
 /*
+ * What the loss of a rank says of a wait for another one: 0: it may go on. No call can succeed without a lost rank, and those that noticed it make no more calls; but what
+ * they did before may still arrive. since: when this wait saw the loss, or 0.
+ */
+EPF_DEV_COLD int ht_lost(const struct ht_job *j, uint64_t *since)
+{
+	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
+
+	if (!*since)
+		*since = epf_timer();
+	return epf_timer() - *since > (uint64_t)HT_LOST_MS * ctx->timer_khz ? EPF_GPU_LOST : 0;
+}
+
+/*
  * Waits until a word has reached `value`. rank: who is to do it; flag: what it then has not done, for the host; why and number: for who watches. Returns 0,
  * or 1 if it did not in time.
  */
@@ -230,7 +243,7 @@ EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64
 {
 	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
 	struct epf_dev_clock clock = { 0, 0, 0 };
-	uint64_t seen;
+	uint64_t seen, since = 0;
 	int code = 0;
 
 	while ((int64_t)((seen = epf_ld_acquire_sys(word)) - value) < 0 && !code) {
@@ -243,6 +256,10 @@ EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64
 			code = EPF_GPU_ABORTED;
 		else if (epf_timer() - clock.start > ht_limit(j))
 			code = EPF_GPU_TIMEOUT;
+		else if (epf_dev_is_gone(ctx, rank))
+			code = EPF_GPU_LOST;
+		else if (epf_dev_losses(ctx))
+			code = ht_lost(j, &since);
 		epf_dev_lasts(ctx, &clock, why, number, value, seen);
 	}
 	epf_dev_report_end(ctx, &clock);

@@ -371,6 +371,20 @@ static unsigned name_late(struct epf_ht *ht, uint64_t flag, char *text, size_t s
 	return n;
 }
 
+/* rc: what epf_gpu_check() said: a loss or an abort, whose sentence says more than what came of it, or else. */
+static int fail_late(const struct epf_ht *ht, int rc, const char *ranks, const char *missing)
+{
+	if (rc == -ECONNRESET || rc == -ECANCELED)
+		return ll_fail(
+			rc,
+			"rank %u: rank %s did not send %s: %s; outputs of this call are undefined",
+			ht->ll->rank, ranks, missing, epf_last_error());
+	return ll_fail(
+		-ETIMEDOUT,
+		"rank %u: rank %s did not send %s in time: it is late, stopped or dead, or made other calls; outputs of this call are undefined (see ep-fabric why; a longer wait: EPF_GPU_TIMEOUT)",
+		ht->ll->rank, ranks, missing);
+}
+
 int epf_ht_check(struct epf_ht *ht)
 {
 	static const char *const missing[HT_FLAGS] = { [HT_COUNTS] = "its counts of rows",
@@ -393,10 +407,7 @@ int epf_ht_check(struct epf_ht *ht)
 				sizeof(none));
 	for (unsigned f = 0; f < HT_FLAGS; f++)
 		if ((bad >> f & 1) && name_late(ht, f, ranks, sizeof(ranks)))
-			return ll_fail(
-				-ETIMEDOUT,
-				"rank %u: rank %s did not send %s in time: it is late, stopped or dead, or made other calls; outputs of this call are undefined (see ep-fabric why; a longer wait: EPF_GPU_TIMEOUT)",
-				ht->ll->rank, ranks, missing[f]);
+			return fail_late(ht, rc, ranks, missing[f]);
 	if (bad & HT_BAD_ROOM)
 		return ll_fail(
 			-ENOSPC,

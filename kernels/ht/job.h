@@ -28,6 +28,8 @@
 #define HT_PARTS \
  16u /* at most, in which rows of a combine cross a node: a part is added while the next one arrives */
 #define HT_SEGMENTS 256u /* EPF_HT_SEGMENTS_MAX */
+#define HT_LOST_MS \
+ 2000u /* how long a wait for a rank goes on once another one is lost: that rank may have given up because of it */
 #define HT_GRACE_MS \
  100u /* how long a rank that gives up lets one that is late finish what it writes */
 

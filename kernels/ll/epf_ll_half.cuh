@@ -171,16 +171,26 @@ EPF_DEV_FN uint64_t ll_clock_limit(const struct ll_job *j)
 		       : j->timeout_ns / 1000000u * khz + j->timeout_ns % 1000000u * khz / 1000000u;
 }
 
-/* 0 while a wait may go on. */
-EPF_DEV_FN int ll_clock_tick(const struct ll_job *j, struct ll_clock *c)
+#define LL_NO_RANK UINT32_MAX
+
+/* 0 while a wait may go on. rank: who is waited for, or LL_NO_RANK. */
+EPF_DEV_FN int ll_clock_tick(const struct ll_job *j, struct ll_clock *c, uint32_t rank)
 {
 	epf_relax();
 	if (++c->polls % EPF_DEV_CHECK_EVERY)
 		return 0;
 	if (epf_ld_relaxed_sys(epf_dev_abort(ll_ctx(j))))
 		return EPF_GPU_ABORTED;
+	if (rank != LL_NO_RANK && epf_dev_is_gone(ll_ctx(j), rank))
+		return EPF_GPU_LOST;
 	/* Asked for here, so that a wait that is over at once has nothing to read. */
 	return epf_timer() - c->start > ll_clock_limit(j) ? EPF_GPU_TIMEOUT : 0;
+}
+
+/* What a rank is masked for whose wait ended with this code. */
+EPF_DEV_FN uint32_t ll_bad_of(int code)
+{
+	return code == EPF_GPU_LOST ? LL_BAD_LOST : LL_BAD_LATE;
 }
 
 EPF_DEV_FN void ll_mask_late(const struct ll_job *j, uint32_t rank, uint32_t bad, int code,
@@ -229,22 +239,18 @@ EPF_DEV_COLD uint32_t ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32
 	const uint64_t *word =
 		p->direct ? LL_AT(const uint64_t, j->base + ll_flag_at(j, kind, set, rank))
 			  : epf_dev_signal_word(ll_ctx(j), number);
-	uint64_t seen = p->seen[kind][set], now = seen;
+	uint64_t seen = p->seen[kind][set], now;
 	int rc = 0;
 
 	p->live[kind] = 0;
 	if (ll_masked(j, rank))
 		return 0;
-	while (!rc) {
-		now = epf_ld_acquire_sys(word);
-		if (now != seen)
-			break;
-		rc = ll_clock_tick(j, clock);
-	}
+	while ((now = epf_ld_acquire_sys(word)) == seen && !rc)
+		rc = ll_clock_tick(j, clock, rank);
 	ll_add_wait(j, kind, rank, clock);
 	p->seen[kind][set] = now;
-	if (rc)
-		ll_mask_late(j, rank, LL_BAD_LATE, rc, number, seen + 1u, now);
+	if (now == seen)
+		ll_mask_late(j, rank, ll_bad_of(rc), rc, number, seen + 1u, now);
 	else if (now - seen != 1u && kind != LL_MEET)
 		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, seen + 1u, now);
 	else
@@ -308,7 +314,7 @@ EPF_DEV_COLD void ll_wait_own(const struct ll_job *j, uint32_t kind, uint32_t se
 	d.shm = LL_AT(uint8_t, ring->shm);
 	d.shared = (uint32_t)s->shared[kind][set];
 	while (!rc && !epf_dev_test(&d, s->ticket[kind][set]))
-		rc = ll_clock_tick(j, &clock);
+		rc = ll_clock_tick(j, &clock, LL_NO_RANK);
 	s->ring[kind][set] = 0;
 	if (rc)
 		ll_complain(j, LL_BAD_SENT, rc, EPF_GPU_RETIRED, ring->id, s->ticket[kind][set], 0);

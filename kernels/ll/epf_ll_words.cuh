@@ -117,7 +117,7 @@ EPF_DEV_FN enum ll_look ll_await_words(const struct ll_job *j, uint64_t calls, u
 	int rc = 0;
 
 	while (look == LL_NOT_YET && !rc) {
-		rc = epf_warp_result(epf_lane() == 0 ? ll_clock_tick(j, clock) : 0);
+		rc = epf_warp_result(epf_lane() == 0 ? ll_clock_tick(j, clock, rank) : 0);
 		look = ll_look(j, calls, rank);
 	}
 	if (look == LL_HERE)
@@ -128,7 +128,8 @@ EPF_DEV_FN enum ll_look ll_await_words(const struct ll_job *j, uint64_t calls, u
 	for (uint32_t i = 0; i < LL_LAST_LOOKS && look == LL_NOT_YET; i++)
 		look = ll_look(j, calls, rank);
 	if (look == LL_NOT_YET && epf_lane() == 0)
-		ll_mask_late(j, rank, LL_BAD_LATE, rc, number, ll_word(calls), ll_word(calls) - 1u);
+		ll_mask_late(j, rank, ll_bad_of(rc), rc, number, ll_word(calls),
+			     ll_word(calls) - 1u);
 	if (look == LL_LATER && epf_lane() == 0)
 		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, ll_word(calls),
 			     ll_word(calls) + 1u);

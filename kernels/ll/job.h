@@ -46,6 +46,7 @@ enum ll_bad {
 	LL_BAD_STEP = 8,   /* a rank sent twice where once was due */
 	LL_BAD_SENT = 16,  /* own commands of a call before are not retired in time */
 	LL_BAD_OWED = 32,  /* a rank counted other rows than it sent */
+	LL_BAD_LOST = 64,  /* a rank is lost or has closed */
 };
 
 /* The head of a row of dispatch; the payload follows: BF16, or codes and then float scales. */

@@ -349,6 +349,11 @@ int epf_ll_check(struct epf_ll *ll)
 		return 0;
 	if (ll->dev->copy(ll, &bad, at, sizeof(bad)) || ll->dev->copy(ll, at, &none, sizeof(none)))
 		return rc;
+	if ((bad & LL_BAD_LOST) && name_ranks(ll, LL_BAD_LOST, ranks, sizeof(ranks)))
+		return ll_fail(
+			-ECONNRESET,
+			"rank %u: lost or closed, and masked now: rank%s (%s). Others go on; clear masks when it is back",
+			ll->rank, ranks, epf_last_error());
 	if ((bad & LL_BAD_LATE) && name_ranks(ll, LL_BAD_LATE, ranks, sizeof(ranks)))
 		return ll_fail(
 			-ETIMEDOUT,

@@ -156,5 +156,7 @@ fi
 # MPS ends all clients with one that is killed: without it processes share a GPU by time slices.
 [ "$ranks" -le "$gpus" ] || with_mps off
 run kill ht-kill
+run kill-rows ht-kill-rows
+run kill-sums ht-kill-sums
 run nodes-kill ht-kill --nodes "$nodes"
 end

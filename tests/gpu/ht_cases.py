@@ -4,6 +4,7 @@
 Every rank makes the inputs of all ranks from a seed, so it knows what it must receive and what its sums must be.
 """
 import os
+import re
 import signal
 import time
 from random import Random
@@ -484,24 +485,49 @@ def late(rank):
     return "a late rank was waited for, and everything was right"
 
 
-def kill(rank):
-    """The last rank is killed between two calls: the next call of the others raises in time and names it."""
+def kill(rank, at="counts"):
+    """The last rank is killed, and the others wait for its counts, rows of a dispatch, or rows of a combine: they name it as lost.
+
+    No deadline passes before the test's limit.
+    """
     import epf
     last = rank.size - 1
     b = rank.throughput_buffer()
     batch = Batch(rank, [64] * rank.size, 1024, 8 * rank.size, 4, seed=3)
     for _ in range(3):
         one(rank, b, batch)
+    rows, _, handle = received(b, batch)
     rank.meet()
-    if rank.rank == last:
+
+    def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
+
+    if rank.rank == last and at == "rows":
+        b._ht.wait_counts = die  # its own are with the others by then
+    elif rank.rank == last:
+        die()
     began = time.time()
     try:
-        received(b, batch)
+        if at == "sums":
+            b.combine(batch.output(rows, rank.rank), handle)
+        else:
+            per_rank, per_node, per_expert, in_rank, _ = b.get_dispatch_layout(batch.idx, batch.experts)
+            b.dispatch(batch.x, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node, is_token_in_rank=in_rank,
+                       num_tokens_per_expert=per_expert, topk_idx=batch.idx, topk_weights=batch.weights)
         rank.sync()
         b._ht.check()
     except epf.EpfError as error:
-        if f"rank {last}" not in str(error):
-            raise Wrong(f"the error does not name rank {last}: {error}") from None
+        if not re.search(rf"rank {last} on node \d+ is lost", str(error)):
+            raise Wrong(f"the error does not say that rank {last} is lost: {error}") from None
         return f"rank {last} was lost: after {time.time() - began:.1f} s: {error}"
     raise Wrong("a call without the lost rank reported nothing")
+
+
+def kill_rows(rank):
+    """Within a dispatch."""
+    return kill(rank, "rows")
+
+
+def kill_sums(rank):
+    """Between a dispatch and its combine."""
+    return kill(rank, "sums")

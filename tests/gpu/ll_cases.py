@@ -14,6 +14,7 @@ Each part prints a line about its checks. Exit 0: right; 1: wrong, with the firs
 import argparse
 import faulthandler
 import importlib
+import logging
 import multiprocessing
 import os
 import random
@@ -319,9 +320,11 @@ def _resident():
 
 
 def kill(rank):
-    """The last rank is killed between two calls: the others name and mask it in time and go on."""
+    """The last rank is killed between two calls: the others name it as lost, mask it and go on. No deadline passes before the test's limit."""
     last = rank.size - 1
-    timeout = 2.0
+    said, warnings = [], logging.Handler()
+    warnings.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("deep_ep").addHandler(warnings)
     case = _same_shape(rank, 1)
     b = rank.buffer([(32, 2048, case.experts)], enable_shrink=True)
     for _ in range(5):
@@ -340,11 +343,11 @@ def kill(rank):
     rank.sync()
     if mask.tolist() != [int(r == last) for r in range(rank.size)]:
         raise Wrong(f"masks are {mask.tolist()} after {took:.1f} s")
-    if took > timeout * 3 + 2:
-        raise Wrong(f"the call returned after {took:.1f} s, the timeout is {timeout} s")
+    if not any(f"lost or closed, and masked now: rank {last} (rank {last} on node" in line for line in said):
+        raise Wrong(f"nothing said that rank {last} is lost: {said}")
     for seed in range(10):
         one(rank, b, Case(rank.device, [32] * rank.size, 2048, case.experts, 6, seed=seed, lost=(last,)), what="without the lost rank: ")
-    return f"rank {last} was lost: the call returned after {took:.2f} s (timeout {timeout} s) with its mask set, and 10 rounds without it were right"
+    return f"rank {last} was lost: the call returned after {took:.2f} s with its mask set, and 10 rounds without it were right"
 
 
 def _driver_calls(rank):
@@ -407,7 +410,9 @@ def beside(rank):
 def worker(rank, args, folder):
     """The process of a rank."""
     faulthandler.dump_traceback_later(max(args.limit - 4, 1), exit=True)
-    if args.kills or "beside" in args.part:
+    if args.kills:
+        os.environ["EPF_GPU_TIMEOUT"] = "1h"  # longer than the test waits
+    elif "beside" in args.part:
         os.environ["EPF_GPU_TIMEOUT"] = "2s"
     me = None
     try:
@@ -469,6 +474,7 @@ def part_of(module, name):
 PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
 PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
+PARTS.update({f"ht-kill-{name}": part_of("ht_cases", f"kill_{name}") for name in ("rows", "sums")})
 PARTS["ht-speed"] = part_of("ht_speed", "speed")
 PARTS["ht-memory"] = part_of("ht_memory", "memory")
 
@@ -488,7 +494,7 @@ def main():
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--deepep", help="folder with DeepEP's package and its compiled module")
     args = parser.parse_args()
-    args.kills = bool(set(args.part) & {"kill", "ht-kill"})
+    args.kills = any(part.startswith(("kill", "ht-kill")) for part in args.part)
     if set(args.part) - set(PARTS) or (args.kills and len(args.part) > 1):
         parser.error(f"parts are {', '.join(PARTS)}; kill must be the only part")
     if args.device == "cuda" and not torch.cuda.is_available():

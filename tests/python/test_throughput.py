@@ -60,6 +60,8 @@ def with_a_daemon():
                 time.sleep(0.02)
             cases("ht-layers,ht-mixed", "--ranks", "2", EPF_SERVICE=f"{folder}/n.sock")
             cases("ht-layers,ht-mixed", "--ranks", "2", "--nodes", "a,b", EPF_SERVICE=f"{folder}/n.sock")
+            cases("ht-kill-rows", "--ranks", "3", EPF_SERVICE=f"{folder}/n.sock")
+            cases("kill", "--ranks", "3", EPF_SERVICE=f"{folder}/n.sock")
         finally:
             daemon.terminate()
             daemon.wait(60)
@@ -87,8 +89,9 @@ def a_late_rank_is_shown():
 
 
 def a_killed_rank_is_named():
-    cases("ht-kill", "--ranks", "3")
-    cases("ht-kill", "--ranks", "3", "--nodes", "a,a,b")
+    for part in ("ht-kill", "ht-kill-rows", "ht-kill-sums"):
+        for nodes in ("a,a,a", "a,a,b", "b,a,a"):
+            cases(part, "--ranks", "3", "--nodes", nodes)
 
 
 run([types_orders_and_sizes, random_cases_each_twice, one_rank_alone, layers_held_both_modes_and_the_calls_of_frameworks, between_nodes, with_a_daemon, a_late_rank_is_shown, a_killed_rank_is_named])

@@ -45,7 +45,7 @@ static void rig_open(struct rig *r, uint32_t n_private, uint64_t timeout_ns)
 	struct epf_gpu_parts parts = { .rings = r->from,
 				       .n_shared = 1,
 				       .n_private = n_private,
-				       .world = 1,
+				       .world = 70,
 				       .timeout_ns = timeout_ns };
 	const struct epf_gpu_ops *ops;
 
@@ -294,6 +294,36 @@ static void the_host_can_stop_waits(void **state)
 	rig_close(&r);
 }
 
+/* Kernels ask about one rank; waits for words end only where the host says so, and not when the word has come. */
+static void a_loss_ends_waits(void **state)
+{
+	uint32_t gone[3] = { 0, 0, 1u << 1 }; /* rank 65 */
+	struct epf_gpu_status s;
+	uint64_t word = 0;
+	struct rig r;
+
+	rig_open(&r, 1, 20000000);
+	assert_int_equal(epf_dev_losses(ctx_of(&r)), 0);
+	epf_gpu_context_lose(r.context, gone, 1, false);
+	assert_int_equal(epf_dev_losses(ctx_of(&r)), 1);
+	for (uint32_t i = 0; i < 70; i++)
+		assert_int_equal(epf_dev_is_gone(ctx_of(&r), i), i == 65);
+	assert_int_equal(epf_dev_wait_word(ctx_of(&r), &word, 1), EPF_GPU_TIMEOUT);
+	rig_close(&r);
+
+	rig_open(&r, 1, UINT64_C(3600000000000));
+	epf_gpu_context_lose(r.context, gone, 1, true);
+	assert_int_equal(epf_dev_wait_word(ctx_of(&r), &word, 1), EPF_GPU_LOST);
+	assert_int_equal(epf_gpu_context_failure(r.context, &s), 1);
+	assert_int_equal(s.code, EPF_GPU_LOST);
+	assert_int_equal(epf_dev_wait_word(ctx_of(&r), &word, 0), 0);
+	gone[2] = 0;
+	epf_gpu_context_lose(r.context, gone, 0, false);
+	assert_int_equal(epf_dev_losses(ctx_of(&r)), 0);
+	assert_int_equal(epf_dev_is_gone(ctx_of(&r), 65), 0);
+	rig_close(&r);
+}
+
 static void what_cannot_be_said_is_refused(void **state)
 {
 	struct epf_ring_consumer c;
@@ -484,6 +514,7 @@ int main(void)
 		cmocka_unit_test(no_command_is_lost),
 		cmocka_unit_test(a_full_ring_ends_by_its_deadline),
 		cmocka_unit_test(the_host_can_stop_waits),
+		cmocka_unit_test(a_loss_ends_waits),
 		cmocka_unit_test(what_cannot_be_said_is_refused),
 		cmocka_unit_test(a_head_counts_two_things),
 		cmocka_unit_test(wide_commands_share_a_ring),
