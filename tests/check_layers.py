@@ -48,6 +48,7 @@ MAY_INCLUDE = {
     "tools/cli": ["queues", "fabric/base", "bootstrap", "fabric/place", "fabric/nic/nic.h", "fabric/engine/lanes_plan.h", "fabric/protocol",
                   "fabric/service/service.h", "tools/waits", "tools/doctor", EPF],
     "tools/top": ["queues", "fabric/base", "tools/waits", EPF],
+    "tools/nixl": [EPF, "fabric/p2p/epf_p2p.h"],
     "tools/docs": ["queues", "fabric/base"],
     "tests/ref": [],  # the reference must not share code with what it judges
     "bench/common": ["queues", "fabric/base", "bootstrap", EPF],
