@@ -40,6 +40,7 @@ MAY_INCLUDE = {
     "fabric/join": ["fabric/engine", "fabric/base", "bootstrap"],
     "fabric/protocol": ["fabric/base", "bootstrap"],
     "fabric/client": HOME,
+    "fabric/p2p": HOME + [EPF],
     "fabric/service": HOME + [EPF],
     "kernels": ["queues", EPF, "fabric/gpu/fake.h"],
     "tools/shim": ["queues", "fabric/base", "bootstrap", "fabric/gpu/gpu.h", EPF],

@@ -3,7 +3,7 @@
  * The one table of error reasons. err.h makes enum epf_reason from it, err.c the texts, tools/gen
  * the page docs/errors.md. A number keeps its meaning forever; a reason that is no longer given
  * keeps its row. Groups: 100 configuration, 200 bootstrap, 300 commands and regions, 400 NICs,
- * lanes and peers, 500 memory and system, 600 usage of moe and bench, 700 the daemon, 800 the shim. Rows are sorted by number
+ * lanes and peers, 500 memory and system, 600 usage of moe and bench, 700 the daemon, 750 point to point, 800 the shim. Rows are sorted by number
  * (a test looks); a number used twice does not compile.
  *
  * R(NAME, number, ERRNO, "what happened, one sentence", "what to do, one sentence")
@@ -139,6 +139,25 @@ R(SVC_SEAL,            711, EBADMSG, "A node's description does not bear the fab
 R(SVC_RUNNING,         712, EADDRINUSE, "Another daemon runs under this instance name.", "stop it, or choose another --instance")
 R(SVC_TIMEOUT,         713, ETIMEDOUT, "The daemon did not answer in time.", "see ep-fabric status and the daemon's log")
 R(SVC_UNSUPPORTED,     714, EOPNOTSUPP, "The call is not possible in this mode.", "the message says in which mode it is")
+
+R(P2P_ARGUMENT,        750, EINVAL,  "A point-to-point call has an impossible argument.", "see epf_p2p.h for what the call takes")
+R(P2P_STALE,           751, ENOENT,  "A connection, region, import or export does not exist any more.", "use numbers only until they are released")
+R(P2P_METADATA,        752, EBADMSG, "Metadata or a key of an endpoint is damaged or of another release.", "hand over all bytes, between endpoints of the same release")
+R(P2P_CONNECT,         753, ECONNREFUSED, "A peer endpoint cannot be reached.", "check that it is open, its address, and that no firewall is between")
+R(P2P_KEY,             754, EACCES,  "Two endpoints do not share a key.", "give both the same key or secret, or use the metadata of the endpoint that runs now")
+R(P2P_NO_KEY,          755, EPERM,   "Without a shared key an address reaches this machine only.", "connect by metadata, or give all endpoints a key (secret-file)")
+R(P2P_LOST,            756, ECONNRESET, "A peer is lost.", "look at the log of the process named")
+R(P2P_CLOSED,          757, EPIPE,   "A peer has disconnected.", "connect again, or end what uses it")
+R(P2P_RANGE,           758, ERANGE,  "A block or export reaches beyond its memory.", "keep offset and length inside the region and the import")
+R(P2P_ACCESS,          759, EACCES,  "An export does not allow this.", "export with the rights and for the peer that need it")
+R(P2P_REVOKED,         760, EKEYREVOKED, "An export was withdrawn.", "import a key that is still exported")
+R(P2P_EXPIRED,         761, EKEYEXPIRED, "An export has expired.", "export again, or with a longer lifetime")
+R(P2P_TIMEOUT,         762, ETIMEDOUT, "A point-to-point call did not end in time.", "see what the message names, or raise the timeout")
+R(P2P_LIMIT,           763, ENOSPC,  "A limit of an endpoint is reached.", "release what is no longer used, or stay below the limit that the message names")
+R(P2P_FAULT,           764, EFAULT,  "Memory of a transfer is not mapped.", "keep registered memory mapped until it is deregistered")
+R(P2P_CANCELLED,       765, ECANCELED, "A point-to-point call was cancelled.", "look for who closed the endpoint, the connection or the transfer")
+R(P2P_BUSY,            766, EBUSY,   "A transfer is under way already.", "wait for its end before it is posted again")
+R(P2P_FORBIDDEN,       767, EPERM,   "The kernel forbids copies between two processes of this machine.", "run both as one user in one PID namespace, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE")
 
 R(SHIM_VERSION,        800, EPROTONOSUPPORT, "The program was built with an NVSHMEM that the shim does not serve.", "build the program with NVSHMEM 3.4.5 or 3.5")
 R(SHIM_CALL,           801, EINVAL,  "A program calls the shim's NVSHMEM out of turn or with impossible arguments.", "see docs/reference/shim.md for what is served")

@@ -49,7 +49,7 @@ cd "$root" || exit 1
 public()
 {
 	find queues -name 'epf_*.h'
-	find fabric/client/epf.h kernels -maxdepth 1 -name 'epf*.h'
+	find fabric/client/epf.h fabric/p2p/epf_p2p.h kernels -maxdepth 1 -name 'epf*.h'
 }
 headers=$(public)
 if [ "$mode" = internal ]; then

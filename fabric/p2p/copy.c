@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies between two processes of one machine: by plain stores where the peer's memory is mapped here (epf_p2p_alloc), else by
+ * process_vm_writev(2) and process_vm_readv(2), which copy once, without the target's help, and refuse what is not mapped. Every block was
+ * checked when the transfer was prepared.
+ */
+#include "fabric/base/clock.h"
+#include "fabric/p2p/p2p_priv.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+#ifdef __SSE2__
+# include <emmintrin.h>
+#endif
+
+enum {
+	STREAMING = 32 << 20
+}; /* transfers larger than caches: their stores need not go through them */
+
+/* The fields of a block. */
+static uint64_t local_of(const struct epf_p2p_block *b)
+{
+	return b->lo & 0xffffffffffffull;
+}
+
+static uint64_t remote_of(const struct epf_p2p_block *b)
+{
+	return b->hi & 0xffffffffffffull;
+}
+
+static uint32_t bytes_of(const struct epf_p2p_block *b)
+{
+	return (uint32_t)(b->lo >> 48 | b->hi >> 48 << 16);
+}
+
+/* memcpy past the caches: as memcpy(3) does it from some size on, for pieces of something that large. */
+static void copy_past(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+#ifdef __SSE2__
+	size_t head = -(uintptr_t)to & 15;
+
+	if (bytes < 4096) {
+		memcpy(to, from, bytes);
+		return;
+	}
+	memcpy(to, from, head);
+	to += head;
+	from += head;
+	bytes -= head;
+	for (; bytes >= 64; bytes -= 64, to += 64, from += 64) {
+		__m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+		__m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+		__m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+		__m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+
+		_mm_prefetch((const char *)from + 512, _MM_HINT_NTA);
+		_mm_stream_si128((__m128i *)(void *)to, a);
+		_mm_stream_si128((__m128i *)(void *)(to + 16), b);
+		_mm_stream_si128((__m128i *)(void *)(to + 32), c);
+		_mm_stream_si128((__m128i *)(void *)(to + 48), d);
+	}
+	_mm_sfence();
+#endif
+	memcpy(to, from, bytes);
+}
+
+static void copy_mapped(const struct epf_p2p_xfer *x, const struct vector *v,
+			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
+{
+	bool past = x->bytes >= STREAMING;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint8_t *here = v->region->addr + local_of(&b[i]) + skip;
+		uint8_t *there = v->import->mapped + remote_of(&b[i]) + skip;
+		uint64_t len = n == 1 ? bytes : bytes_of(&b[i]);
+		uint8_t *to = x->op == EPF_P2P_OP_WRITE ? there : here;
+		const uint8_t *from = x->op == EPF_P2P_OP_WRITE ? here : there;
+
+		if (past)
+			copy_past(to, from, len);
+		else
+			memcpy(to, from, len);
+	}
+}
+
+/* Drops the first `done` bytes of a list of ranges. Returns how many are left. */
+static unsigned advance(struct iovec **iov, unsigned n, size_t done)
+{
+	while (n && done >= (*iov)->iov_len) {
+		done -= (*iov)->iov_len;
+		++*iov;
+		n--;
+	}
+	if (n && done) {
+		(*iov)->iov_base = (uint8_t *)(*iov)->iov_base + done;
+		(*iov)->iov_len -= done;
+	}
+	return n;
+}
+
+static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
+			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
+{
+	struct iovec here[P2P_CHUNK_BLOCKS], there[P2P_CHUNK_BLOCKS];
+	struct iovec *h = here, *t = there;
+	uint64_t left = 0;
+	unsigned nh = n, nt = n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		size_t len = n == 1 ? bytes : bytes_of(&b[i]);
+
+		here[i] = (struct iovec){ v->region->addr + local_of(&b[i]) + skip, len };
+		there[i] = (struct iovec){
+			(void *)(uintptr_t)(v->import->key.addr + remote_of(&b[i]) + skip), len
+		};
+		left += len;
+	}
+	while (left) {
+		ssize_t done = x->op == EPF_P2P_OP_WRITE
+				       ? process_vm_writev(x->conn->pid, h, nh, t, nt, 0)
+				       : process_vm_readv(x->conn->pid, h, nh, t, nt, 0);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done <= 0)
+			return done < 0 ? -errno : -EFAULT;
+		left -= (uint64_t)done;
+		nh = advance(&h, nh, (size_t)done);
+		nt = advance(&t, nt, (size_t)done);
+	}
+	return 0;
+}
+
+/* What the state of an export says to who is about to copy. */
+static int check_export(const struct import *i)
+{
+	uint64_t word =
+		__atomic_load_n(&i->conn->table->word[i->key.slot], __ATOMIC_SEQ_CST); /* W2 */
+
+	if (word >> 8 != i->key.generation)
+		return -EKEYREVOKED;
+	switch (word & 0xff) {
+	case EXPORT_LIVE:
+		return 0;
+	case EXPORT_EXPIRED:
+		return -EKEYEXPIRED;
+	default:
+		return -EKEYREVOKED;
+	}
+}
+
+int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,
+		 uint32_t n, uint64_t skip, uint64_t bytes)
+{
+	struct conn *c = x->conn;
+	uint32_t *inuse = &c->mine->inuse[v->import->key.slot];
+	int rc;
+
+	if (!epf_p2p_conn_is_alive(c))
+		return -ECONNRESET;
+	__atomic_fetch_add(inuse, 1u, __ATOMIC_SEQ_CST); /* W2 */
+	rc = check_export(v->import);
+	if (!rc && __atomic_load_n(&c->theirs->closed, __ATOMIC_SEQ_CST)) /* W2 */
+		rc = -EPIPE;
+	if (!rc && v->import->mapped)
+		copy_mapped(x, v, b, n, skip, bytes);
+	else if (!rc)
+		rc = copy_process(x, v, b, n, skip, bytes);
+	__atomic_fetch_sub(inuse, 1u, __ATOMIC_SEQ_CST);
+	if (rc == -ESRCH) {
+		epf_p2p_conn_end(c, CONN_LOST, "the process has ended");
+		rc = -ECONNRESET;
+	}
+	return rc;
+}

@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing an endpoint, its metadata, and its memory. Slow path. */
+#define EPF_LOG_COMP "p2p"
+#include "fabric/base/clock.h"
+#include "fabric/base/log.h"
+#include "fabric/p2p/p2p_priv.h"
+
+#include "bootstrap/net.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { BACKLOG = 1024, CLOSE_NS = 2 * 1000 * 1000 * 1000 };
+
+void epf_p2p_options_init(struct epf_p2p_options *opts)
+{
+	memset(opts, 0, sizeof(*opts));
+	opts->size = sizeof(*opts);
+	opts->gpu = -1;
+}
+
+uint64_t epf_p2p_deadline(const struct epf_p2p *ep, uint64_t timeout_ns)
+{
+	uint64_t now = epf_now_ns();
+
+	if (timeout_ns == EPF_P2P_NOW)
+		return now;
+	if (timeout_ns == 0)
+		timeout_ns = ep->conf.wait_timeout_ns;
+	return timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
+}
+
+void epf_p2p_kick(struct epf_p2p *ep)
+{
+	uint64_t one = 1;
+	ssize_t n = write(ep->kick, &one, sizeof(one));
+
+	(void)n; /* full: it will wake anyway */
+}
+
+int epf_p2p_new_memfd(const char *name, uint64_t bytes, int *out)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int err;
+
+	if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 &&
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
+		*out = fd;
+		return 0;
+	}
+	err = errno;
+	if (fd >= 0)
+		close(fd);
+	return epf_fail_sys(EPF_R_SYSTEM, err, "p2p: memfd %s of %llu bytes", name,
+			    (unsigned long long)bytes);
+}
+
+static int set_one(struct epf_conf *conf, const char *setting)
+{
+	const char *eq = strchr(setting, '=');
+	char name[64];
+
+	if (!eq || (size_t)(eq - setting) >= sizeof(name))
+		return epf_fail(EPF_R_CONF_UNKNOWN_KEY, "setting \"%s\" is not name=value",
+				setting);
+	memcpy(name, setting, (size_t)(eq - setting));
+	name[eq - setting] = 0;
+	return epf_conf_set(conf, name, eq + 1, EPF_CONF_PROGRAM);
+}
+
+static int load_conf(struct epf_p2p *ep, const struct epf_p2p_options *o)
+{
+	struct epf_conf_places places = { .system_file = EPF_CONF_SYSTEM_FILE,
+					  .named_file = o->config_file,
+					  .environment = environ };
+	int rc = 0;
+
+	for (const char *const *s = o->settings; s && *s && !rc; s++)
+		rc = set_one(&ep->conf, *s);
+	if (!rc)
+		rc = epf_conf_load(&ep->conf, o->config_file ? &places : NULL);
+	return rc;
+}
+
+static int load_keys(struct epf_p2p *ep, const struct epf_p2p_options *o)
+{
+	const char *secret = ep->conf.secret[0] ? ep->conf.secret : NULL;
+	uint8_t label_key[EPF_AUTH_KEY_BYTES];
+	const char *file = ep->conf.secret_file[0] ? ep->conf.secret_file : NULL;
+	int rc = o->key ? epf_auth_load(o->key, o->key_bytes, NULL, NULL, NULL, &ep->auth)
+			: epf_auth_load(secret, secret ? strlen(secret) : 0, file, NULL, NULL,
+					&ep->auth);
+
+	if (rc)
+		return rc;
+	epf_auth_nonce(ep->own.master);
+	epf_auth_nonce(label_key);
+	memcpy(ep->meta.id, label_key, sizeof(ep->meta.id));
+	memcpy(ep->probe_token, label_key + sizeof(ep->meta.id), sizeof(ep->probe_token));
+	if (ep->auth.has_secret) {
+		ep->meta.flags = META_HAS_SECRET;
+		epf_auth_job_key(&ep->auth, "p2p fingerprint", label_key);
+		memcpy(ep->meta.fingerprint, label_key, sizeof(ep->meta.fingerprint));
+	} else {
+		ep->meta.flags = META_HAS_KEY;
+		memcpy(ep->meta.key, ep->own.master, sizeof(ep->meta.key));
+	}
+	return 0;
+}
+
+/* The number of the kernel that runs now: the same for all processes of a machine, and for nobody else. */
+static void find_machine(uint8_t machine[16])
+{
+	char text[64] = "";
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	unsigned n = 0;
+
+	if (fd >= 0) {
+		ssize_t len = read(fd, text, sizeof(text) - 1);
+
+		close(fd);
+		text[len > 0 ? len : 0] = 0;
+	}
+	for (const char *t = text; *t && n < 32; t++) {
+		const char *digits = "0123456789abcdef", *d = strchr(digits, *t);
+
+		if (!d)
+			continue;
+		machine[n / 2] = (uint8_t)(machine[n / 2] << 4 | (uint8_t)(d - digits));
+		n++;
+	}
+}
+
+static int listen_at(struct epf_net_addr *a, int *out)
+{
+	int one = 1;
+	int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int err;
+
+	if (fd >= 0) {
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+		if (bind(fd, &a->sa, a->len) == 0 && listen(fd, BACKLOG) == 0 &&
+		    getsockname(fd, &a->sa, &a->len) == 0) {
+			*out = fd;
+			return 0;
+		}
+	}
+	err = errno;
+	if (fd >= 0)
+		close(fd);
+	return epf_fail_sys(EPF_R_BOOT_LISTEN, err, "p2p: cannot listen");
+}
+
+static int listen_tcp(struct epf_p2p *ep, const struct epf_p2p_options *o)
+{
+	const char *spec = ep->conf.socket_ifname[0] ? ep->conf.socket_ifname : NULL;
+	struct epf_net_addr at[EPF_NET_ADDRS_MAX], any;
+	char host[EPF_NET_HOST_MAX], text[EPF_NET_HOST_MAX + 16];
+	size_t count = 0;
+	uint16_t port = 0;
+	int rc;
+
+	if (o->listen) {
+		rc = epf_net_split(o->listen, host, &port);
+		if (!rc)
+			rc = epf_net_resolve(host, port, at, &count);
+		any = at[0];
+	} else {
+		rc = epf_net_pick(spec, AF_UNSPEC, &at[0], NULL);
+		any = rc ? (struct epf_net_addr){ 0 } : epf_net_any(at[0].sa.sa_family, 0);
+	}
+	if (!rc)
+		rc = listen_at(&any, &ep->listen_tcp);
+	if (rc)
+		return rc;
+	ep->meta.port = epf_net_port(&any);
+	epf_net_set_port(&at[0], ep->meta.port);
+	epf_net_print(&at[0], text, sizeof(text));
+	*strrchr(text, ':') = 0;
+	snprintf(ep->meta.host, sizeof(ep->meta.host), "%.63s", text);
+	return 0;
+}
+
+/* An abstract name: reachable by the processes of this machine and network namespace. */
+void epf_p2p_unix_name(const uint8_t id[16], struct sockaddr_un *a, socklen_t *len)
+{
+	int n = 0;
+
+	memset(a, 0, sizeof(*a));
+	a->sun_family = AF_UNIX;
+	n = snprintf(a->sun_path + 1, sizeof(a->sun_path) - 1, "epf-p2p-");
+	for (unsigned i = 0; i < 16; i++)
+		n += snprintf(a->sun_path + 1 + n, 3, "%02x", id[i]);
+	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (unsigned)n);
+}
+
+static int listen_unix(struct epf_p2p *ep)
+{
+	struct sockaddr_un a;
+	socklen_t len;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	epf_p2p_unix_name(ep->meta.id, &a, &len);
+	if (fd >= 0 && bind(fd, (struct sockaddr *)&a, len) == 0 && listen(fd, BACKLOG) == 0) {
+		ep->listen_unix = fd;
+		return 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	return epf_fail_sys(EPF_R_SYSTEM, errno, "p2p: the endpoint's Unix socket");
+}
+
+/* Under Yama a process reads and writes another one only if that allows it. */
+static void allow_peers(void)
+{
+	char scope = '0';
+	int fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	if (read(fd, &scope, 1) == 1 && scope == '1')
+		prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+	close(fd);
+}
+
+static int share_memory(struct epf_p2p *ep)
+{
+	int rc = epf_p2p_new_memfd("epf-p2p-exports", sizeof(*ep->table), &ep->table_fd);
+
+	if (!rc)
+		rc = epf_p2p_new_memfd("epf-p2p-bell", sizeof(*ep->bell), &ep->bell_fd);
+	if (rc)
+		return rc;
+	ep->table =
+		mmap(NULL, sizeof(*ep->table), PROT_READ | PROT_WRITE, MAP_SHARED, ep->table_fd, 0);
+	ep->bell =
+		mmap(NULL, sizeof(*ep->bell), PROT_READ | PROT_WRITE, MAP_SHARED, ep->bell_fd, 0);
+	if (ep->table == MAP_FAILED)
+		ep->table = NULL;
+	if (ep->bell == MAP_FAILED)
+		ep->bell = NULL;
+	if (!ep->table || !ep->bell)
+		return epf_fail(EPF_R_NO_MEMORY, "p2p: the table of exports");
+	/* Peers can map it to read only. Kernels before 5.1 have no such seal: then peers are trusted with it. */
+	(void)fcntl(ep->table_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+	return 0;
+}
+
+static int watch_fd(struct epf_p2p *ep, int fd)
+{
+	struct epoll_event e = { .events = EPOLLIN, .data.ptr = NULL };
+
+	return epoll_ctl(ep->epoll, EPOLL_CTL_ADD, fd, &e)
+		       ? epf_fail_sys(EPF_R_SYSTEM, errno, "p2p: epoll")
+		       : 0;
+}
+
+static int start(struct epf_p2p *ep)
+{
+	int rc;
+
+	ep->epoll = epoll_create1(EPOLL_CLOEXEC);
+	ep->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (ep->epoll < 0 || ep->kick < 0)
+		return epf_fail_sys(EPF_R_SYSTEM, errno, "p2p: epoll and eventfd");
+	rc = watch_fd(ep, ep->kick);
+	if (!rc)
+		rc = watch_fd(ep, ep->listen_tcp);
+	if (!rc)
+		rc = watch_fd(ep, ep->listen_unix);
+	if (rc)
+		return rc;
+	rc = pthread_create(&ep->thread, NULL, epf_p2p_thread, ep);
+	if (rc)
+		return epf_fail_sys(EPF_R_SYSTEM, rc, "p2p: cannot start the endpoint's thread");
+	ep->has_thread = true;
+	return 0;
+}
+
+static void init(struct epf_p2p *ep)
+{
+	pthread_condattr_t mono;
+
+	pthread_condattr_init(&mono);
+	pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+	pthread_mutex_init(&ep->lock, NULL);
+	pthread_mutex_init(&ep->run.lock, NULL);
+	pthread_mutex_init(&ep->events.lock, NULL);
+	pthread_cond_init(&ep->changed, &mono);
+	pthread_cond_init(&ep->run.idle, &mono);
+	pthread_cond_init(&ep->events.arrived, &mono);
+	pthread_condattr_destroy(&mono);
+	ep->table_fd = ep->bell_fd = ep->epoll = ep->kick = ep->listen_tcp = ep->listen_unix = -1;
+	ep->events.fd = -1;
+	ep->conns.max = 1u << 16;
+	ep->conns.what = "connections";
+	ep->regions.max = 1u << 20;
+	ep->regions.what = "regions";
+	ep->imports.max = 1u << 20;
+	ep->imports.what = "imports";
+	ep->next_expiry_ns = UINT64_MAX;
+}
+
+static int name_self(struct epf_p2p *ep, const struct epf_p2p_options *o)
+{
+	char host[40] = "host";
+
+	(void)gethostname(host, sizeof(host) - 1);
+	if (o->name && strlen(o->name) >= EPF_P2P_NAME_BYTES)
+		return epf_fail(EPF_R_P2P_ARGUMENT, "an endpoint's name has at most %u bytes",
+				EPF_P2P_NAME_BYTES - 1);
+	if (o->name)
+		snprintf(ep->meta.name, sizeof(ep->meta.name), "%s", o->name);
+	else
+		snprintf(ep->meta.name, sizeof(ep->meta.name), "%s:%d", host, (int)getpid());
+	ep->meta.gpu = o->gpu;
+	ep->meta.pid = (uint32_t)getpid();
+	find_machine(ep->meta.machine);
+	return 0;
+}
+
+int epf_p2p_open(const struct epf_p2p_options *opts, struct epf_p2p **out)
+{
+	struct epf_p2p_options o;
+	struct epf_p2p *ep = calloc(1, sizeof(*ep));
+	int rc;
+
+	if (!ep)
+		return epf_fail(EPF_R_NO_MEMORY, "p2p: an endpoint");
+	epf_p2p_options_init(&o);
+	if (opts)
+		memcpy(&o, opts, opts->size < sizeof(o) ? opts->size : sizeof(o));
+	init(ep);
+	rc = epf_conf_init(&ep->conf);
+	if (!rc)
+		rc = load_conf(ep, &o);
+	if (!rc)
+		rc = name_self(ep, &o);
+	if (!rc)
+		rc = load_keys(ep, &o);
+	if (!rc)
+		rc = listen_tcp(ep, &o);
+	if (!rc)
+		rc = listen_unix(ep);
+	if (!rc)
+		rc = share_memory(ep);
+	epf_p2p_meta_seal(&ep->meta);
+	allow_peers();
+	if (!rc)
+		rc = start(ep);
+	if (rc) {
+		epf_p2p_close(ep);
+		return rc;
+	}
+	*out = ep;
+	return 0;
+}
+
+/* Ends what still is under way, so that nobody waits for it. */
+static void leave(struct epf_p2p *ep)
+{
+	uint64_t number = 0;
+	struct conn *c;
+
+	pthread_mutex_lock(&ep->lock);
+	EPF_STORE_RELEASE(&ep->is_closing, true);
+	for (struct export *e = ep->exports; e; e = e->next)
+		__atomic_store_n(&ep->table->word[e->key.slot],
+				 e->key.generation << 8 | EXPORT_WITHDRAWN,
+				 __ATOMIC_SEQ_CST); /* W1 */
+	pthread_cond_broadcast(&ep->changed);
+	pthread_mutex_unlock(&ep->lock);
+	pthread_mutex_lock(&ep->events.lock);
+	pthread_cond_broadcast(&ep->events.arrived);
+	pthread_mutex_unlock(&ep->events.lock);
+	for (;;) {
+		pthread_mutex_lock(&ep->lock);
+		for (c = ep->all; c && epf_p2p_slot_get(&ep->conns, c->number) != c; c = c->next)
+			;
+		number = c ? c->number : 0;
+		pthread_mutex_unlock(&ep->lock);
+		if (!number)
+			break;
+		(void)epf_p2p_disconnect(ep, number, CLOSE_NS);
+	}
+}
+
+static void free_parts(struct epf_p2p *ep)
+{
+	epf_p2p_xfers_free(ep);
+	while (ep->guests)
+		epf_p2p_guest_free(ep, ep->guests);
+	while (ep->all)
+		epf_p2p_conn_put(ep->all); /* the thread's own */
+	while (ep->events.first) {
+		struct event *e = ep->events.first;
+
+		ep->events.first = e->next;
+		epf_p2p_event_free(&e->e);
+		free(e);
+	}
+	epf_p2p_regions_free(ep);
+	while (ep->memory)
+		epf_p2p_free(ep, ep->memory->addr);
+	if (ep->table)
+		munmap(ep->table, sizeof(*ep->table));
+	if (ep->bell)
+		munmap(ep->bell, sizeof(*ep->bell));
+	epf_p2p_slots_free(&ep->conns);
+	epf_p2p_slots_free(&ep->regions);
+	epf_p2p_slots_free(&ep->imports);
+}
+
+void epf_p2p_close(struct epf_p2p *ep)
+{
+	if (!ep)
+		return;
+	if (ep->has_thread) {
+		leave(ep);
+		__atomic_store_n(&ep->stop, 1u, __ATOMIC_RELEASE);
+		epf_p2p_kick(ep);
+		pthread_join(ep->thread, NULL);
+	}
+	free_parts(ep);
+	for (int *fd = (int[]){ ep->table_fd, ep->bell_fd, ep->epoll, ep->kick, ep->listen_tcp,
+				ep->listen_unix, ep->events.fd, -2 };
+	     *fd != -2; fd++)
+		if (*fd >= 0)
+			close(*fd);
+	epf_auth_wipe(&ep->auth);
+	epf_auth_wipe(&ep->own);
+	epf_conf_destroy(&ep->conf);
+	pthread_cond_destroy(&ep->changed);
+	pthread_cond_destroy(&ep->run.idle);
+	pthread_cond_destroy(&ep->events.arrived);
+	pthread_mutex_destroy(&ep->lock);
+	pthread_mutex_destroy(&ep->run.lock);
+	pthread_mutex_destroy(&ep->events.lock);
+	free(ep);
+}
+
+int epf_p2p_metadata(const struct epf_p2p *ep, void *buf, size_t size)
+{
+	if (size < sizeof(ep->meta))
+		return epf_fail_sys(EPF_R_P2P_ARGUMENT, EMSGSIZE, "metadata needs %zu bytes",
+				    sizeof(ep->meta));
+	memcpy(buf, &ep->meta, sizeof(ep->meta));
+	return (int)sizeof(ep->meta);
+}
+
+void epf_p2p_meta_show(const struct metadata *m, struct epf_p2p_peer *out)
+{
+	memcpy(out->name, m->name, sizeof(out->name));
+	memcpy(out->host, m->host, sizeof(out->host));
+	memcpy(out->id, m->id, sizeof(out->id));
+	out->port = m->port;
+	out->gpu = m->gpu;
+}
+
+int epf_p2p_describe(const void *metadata, size_t bytes, struct epf_p2p_peer *out)
+{
+	struct epf_p2p_peer full = { 0 };
+	struct metadata meta;
+	size_t size = out->size < sizeof(full) ? out->size : sizeof(full);
+	int rc = epf_p2p_meta_read(metadata, bytes, &meta);
+
+	if (rc)
+		return rc;
+	epf_p2p_meta_show(&meta, &full);
+	full.size = out->size;
+	memcpy(out, &full, size);
+	return 0;
+}
+
+int epf_p2p_alloc(struct epf_p2p *ep, uint64_t bytes, void **addr)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct block_memory *m = calloc(1, sizeof(*m));
+	void *at;
+	int rc;
+
+	if (!m || !bytes || bytes > 1ull << 47) {
+		free(m);
+		return m ? epf_fail(EPF_R_P2P_ARGUMENT, "p2p: memory of %llu bytes",
+				    (unsigned long long)bytes)
+			 : epf_fail(EPF_R_NO_MEMORY, "p2p: memory");
+	}
+	m->bytes = (bytes + page - 1) / page * page;
+	rc = epf_p2p_new_memfd("epf-p2p-memory", m->bytes, &m->fd);
+	if (rc) {
+		free(m);
+		return rc;
+	}
+	at = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	if (at == MAP_FAILED) {
+		close(m->fd);
+		free(m);
+		return epf_fail(EPF_R_NO_MEMORY, "p2p: memory of %llu bytes",
+				(unsigned long long)bytes);
+	}
+	m->addr = at;
+	pthread_mutex_lock(&ep->lock);
+	m->next = ep->memory;
+	ep->memory = m;
+	pthread_mutex_unlock(&ep->lock);
+	*addr = at;
+	return 0;
+}
+
+void epf_p2p_free(struct epf_p2p *ep, void *addr)
+{
+	struct block_memory **at = &ep->memory, *m;
+
+	pthread_mutex_lock(&ep->lock);
+	while (*at && (*at)->addr != addr)
+		at = &(*at)->next;
+	m = *at;
+	if (m)
+		*at = m->next;
+	pthread_mutex_unlock(&ep->lock);
+	if (!m)
+		return;
+	munmap(m->addr, m->bytes);
+	close(m->fd);
+	free(m);
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The objects of an endpoint, shared by the files of this folder. Locks, outermost first: ep->lock (tables, lists, states of everything but
+ * transfers), ep->run.lock (the queue of transfers), ep->events.lock, a connection's note_lock, a stream's own. No lock is held over
+ * a wait, a copy or a callback.
+ */
+#ifndef EPF_FABRIC_P2P_P2P_PRIV_H
+#define EPF_FABRIC_P2P_P2P_PRIV_H
+
+#include "fabric/base/conf.h"
+#include "fabric/base/err.h"
+#include "fabric/p2p/epf_p2p.h"
+#include "fabric/p2p/shared.h"
+#include "fabric/p2p/stream.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+enum {
+	P2P_CHUNK =
+		256 *
+		1024, /* most bytes copied in one go: bounds a withdrawal, a poll, and a turn of a transfer */
+	P2P_CHUNK_BLOCKS = 128,
+	P2P_INLINE = 64 * 1024, /* transfers that the posting thread copies itself */
+	P2P_PRIORITIES = 3,
+	P2P_BUCKETS = 64, /* of a connection's imports */
+};
+
+/* Numbers for users: generation << 24 | index; an index is used again, a number is not. */
+struct slots {
+	void **object;
+	uint64_t *number;
+	uint32_t size, used, max, next_free;
+	uint64_t generation;
+	const char *what; /* plural, for messages */
+};
+
+int epf_p2p_slot_add(struct slots *t, void *object, uint64_t *number);
+void *epf_p2p_slot_get(const struct slots *t, uint64_t number);
+void epf_p2p_slot_remove(struct slots *t, uint64_t number);
+void epf_p2p_slots_free(struct slots *t);
+
+/* Memory of epf_p2p_alloc(). */
+struct block_memory {
+	struct block_memory *next;
+	uint8_t *addr;
+	uint64_t bytes;
+	int fd;
+};
+
+struct region {
+	uint64_t number;
+	uint32_t refs;
+	uint32_t users; /* posted transfers that use it [W2] */
+	uint32_t gone;  /* deregistered: no transfer may begin [W1] */
+	uint8_t *addr;
+	uint64_t bytes;
+	int device;                  /* EPF_P2P_HOST or a GPU */
+	struct block_memory *memory; /* NULL: from elsewhere */
+	struct export *exports;
+};
+
+struct export
+{
+	struct export *next, *prev; /* all of the endpoint */
+	struct export *of_region;   /* next of its region */
+	struct export_key key;
+	struct region *region;
+	uint64_t conn;       /* 0: every peer */
+	uint64_t expires_ns; /* UINT64_MAX: never */
+	enum export_state state;
+};
+
+struct import {
+	struct import *next; /* of the bucket */
+	uint64_t number;
+	uint32_t refs;   /* of imports, users and transfers */
+	uint32_t opened; /* calls of epf_p2p_import() not yet released */
+	struct conn *conn;
+	struct export_key key;
+	enum memory_kind kind;
+	uint8_t *mapped; /* FILE: its first byte here */
+	void *map_base;
+	uint64_t map_bytes;
+	uint32_t engine_region;
+	int device;
+	void *gpu; /* what gpu.c knows of it */
+};
+
+/* A question to a peer. */
+struct request {
+	struct request *next;
+	uint64_t number;
+	int done; /* 1 */
+	int file; /* descriptor or -1 */
+	struct msg_imported answer;
+};
+
+enum conn_state { CONN_OPEN = 0, CONN_LOST = 1, CONN_CLOSED = 2 };
+
+struct engine_path;
+
+struct conn {
+	struct conn *next; /* all of the endpoint */
+	struct epf_p2p *ep;
+	uint64_t number;
+	uint32_t refs;
+	uint32_t state; /* enum conn_state; atomic: copies look at it */
+	bool is_local;
+	bool is_passive;   /* the peer made it */
+	bool was_accepted; /* a call has returned it */
+	bool is_reaped;    /* the thread has let go of its stream */
+	bool is_proven;    /* in the handshake: the peer has proven the key */
+	int error;         /* -errno and why it ended */
+	char why[160];
+	struct metadata peer;
+	char label[160]; /* "peer NAME (pid 3 on HOST)" for messages */
+	struct stream stream;
+	bool is_watched; /* by the endpoint's epoll */
+	/* Of one machine: */
+	pid_t pid;
+	int pidfd;
+	uint64_t seen_ns; /* last time the process was seen alive */
+	struct segment *segment;
+	struct half *mine, *theirs;
+	const struct export_table *table; /* the peer's */
+	struct bell *bell;                /* the peer's */
+	uint32_t bell_index;              /* ours in the peer's bell */
+	uint32_t own_index;               /* the peer's in our bell */
+	pthread_mutex_t note_lock;        /* of notifications that leave */
+	pthread_mutex_t take_lock;        /* of those that arrive */
+	uint64_t note_head;               /* our copy: the segment is not trusted */
+	uint64_t note_tail;
+	/* Over NICs: */
+	struct engine_path *engine;
+	struct import *imports[P2P_BUCKETS];
+	struct request *requests;
+	uint64_t bytes_read, bytes_written, transfers, inflight; /* atomic */
+};
+
+/* Where an incoming connection is in its handshake. */
+struct guest {
+	struct guest *next;
+	struct stream stream;
+	uint64_t deadline_ns;
+	struct msg_hello theirs, ours;
+	bool has_hello;
+	pid_t pid;
+};
+
+struct vector {
+	struct region *region;
+	struct import *import;
+	uint32_t first, count; /* of the transfer's blocks */
+};
+
+/*
+ * IDLE or DONE -> RUNNING (post) -> FINISHING (the last that copied) -> DONE, or -> NOTING (the peer has no room for the notification)
+ * -> PUSHING (somebody tries) -> NOTING or DONE.
+ */
+enum xfer_state {
+	XFER_IDLE = 0,
+	XFER_RUNNING = 1,
+	XFER_FINISHING = 2,
+	XFER_NOTING = 3,
+	XFER_PUSHING = 4,
+	XFER_DONE = 5,
+};
+
+struct epf_p2p_xfer {
+	struct epf_p2p *ep;
+	struct conn *conn;
+	struct epf_p2p_xfer *next, *prev;    /* in the run queue, while is_queued */
+	struct epf_p2p_xfer *after, *before; /* all of the endpoint */
+	bool is_queued;
+	uint32_t pins; /* the endpoint's threads that use it, under run.lock */
+	enum epf_p2p_op op;
+	enum epf_p2p_priority priority;
+	uint32_t state;  /* enum xfer_state; atomic */
+	int32_t status;  /* 0 or -errno; the first failure wins; atomic */
+	uint32_t active; /* threads that copy or are about to; atomic */
+	uint64_t cursor; /* block << 32 | chunk of it: the next to be claimed; atomic */
+	uint64_t left;   /* bytes not yet copied; atomic */
+	uint64_t bytes;
+	uint64_t limit_ns, deadline_ns;
+	bool wants_event;
+	void *user;
+	char *note;
+	uint32_t note_bytes, note_room;
+	bool has_note;
+	uint32_t n_blocks, n_vectors;
+	struct vector *vectors;
+	struct epf_p2p_block *blocks;
+};
+
+struct event {
+	struct event *next;
+	struct epf_p2p_event e;
+};
+
+struct epf_p2p {
+	struct epf_conf conf;
+	struct epf_auth auth; /* of the shared key; has_secret false: none */
+	struct epf_auth own;  /* of this endpoint's key */
+	struct metadata meta;
+	uint8_t probe_token[16];
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* connections, requests, states */
+	bool is_closing;
+	bool has_new; /* connections that the thread does not watch yet */
+	struct slots conns, regions, imports;
+	struct conn *all;
+	struct export *exports;
+	struct export *export_at[P2P_EXPORTS];
+	uint64_t next_expiry_ns; /* of any export */
+	uint32_t export_next;
+	uint32_t n_exports;
+	struct export_table *table;
+	int table_fd;
+	struct bell *bell;
+	int bell_fd;
+	struct conn *by_bell[P2P_LOCAL_CONNS];
+	uint32_t next_bell;
+	struct block_memory *memory;
+	struct guest *guests;
+	uint32_t n_guests;
+	uint64_t next_request;
+
+	pthread_t thread;
+	bool has_thread;
+	int epoll, kick, listen_tcp, listen_unix;
+	uint32_t stop, sleeping;    /* atomic */
+	uint64_t polls, last_polls; /* of events: atomic; who polls needs no wakeup */
+
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t idle; /* a transfer has ended, or lost a pin */
+		struct epf_p2p_xfer *first[P2P_PRIORITIES];
+		uint32_t queued[P2P_PRIORITIES]; /* atomic to readers */
+		struct epf_p2p_xfer *all;
+		uint32_t waiters;
+		uint32_t active; /* posted and not ended; atomic */
+		uint64_t next_check_ns;
+	} run;
+
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t arrived;
+		struct event *first, *last;
+		uint32_t count;    /* atomic to readers */
+		uint32_t notes;    /* of them; written under the lock */
+		uint32_t sleepers; /* threads in epf_p2p_wait_event(); atomic */
+		int fd;            /* -1: nobody has asked */
+		bool fd_is_set;
+		void (*fn)(void *arg, const struct epf_p2p_event *event);
+		void *arg;
+		bool in_fn;
+	} events;
+};
+
+/* endpoint.c */
+uint64_t epf_p2p_deadline(const struct epf_p2p *ep, uint64_t timeout_ns);
+void epf_p2p_kick(struct epf_p2p *ep);
+void epf_p2p_unix_name(const uint8_t id[16], struct sockaddr_un *a, socklen_t *len);
+void epf_p2p_meta_show(const struct metadata *m, struct epf_p2p_peer *out);
+
+/* thread.c */
+void *epf_p2p_thread(void *arg);
+
+/* connect.c, guests.c: handshakes */
+int epf_p2p_conn_make(struct epf_p2p *ep, const struct metadata *peer, bool is_local,
+		      bool is_passive, struct conn **out);
+int epf_p2p_conn_share(struct conn *c, int segment_fd, int table_fd, int bell_fd, pid_t pid);
+int epf_p2p_can_copy(pid_t pid,
+		     const struct probe *probe); /* 1: the kernel lets this process read that one */
+void epf_p2p_conn_discard(struct conn *c);       /* before anybody else knows it */
+void epf_p2p_tune(int fd);
+void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out);
+void epf_p2p_conn_publish(struct conn *c, bool passive);    /* ep->lock held */
+int epf_p2p_bell_index(struct epf_p2p *ep, struct conn *c); /* ep->lock held */
+void epf_p2p_guest_new(struct epf_p2p *ep, int listener);
+void epf_p2p_guests_serve(struct epf_p2p *ep);
+void epf_p2p_guest_free(struct epf_p2p *ep, struct guest *g);
+int epf_p2p_new_memfd(const char *name, uint64_t bytes, int *out);
+void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,
+		     const struct msg_hello *first, const struct msg_hello *second,
+		     uint8_t key[EPF_AUTH_KEY_BYTES]);
+
+/* conn.c */
+struct conn *epf_p2p_conn_get(struct epf_p2p *ep, uint64_t number); /* sets the error */
+void epf_p2p_conn_ref(struct conn *c);
+void epf_p2p_conn_put(struct conn *c);
+void epf_p2p_conn_end(struct conn *c, enum conn_state state,
+		      const char *why); /* any lock but ep->lock */
+int epf_p2p_conn_error(const struct conn *c);
+bool epf_p2p_conn_is_alive(struct conn *c);
+int epf_p2p_control(struct conn *c); /* takes what has arrived on its stream */
+
+/* region.c, import.c */
+void epf_p2p_region_put(struct region *r);
+void epf_p2p_import_put(struct import *i);
+void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next);
+void epf_p2p_answer_import(struct conn *c, const struct msg_import *m);
+void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file);
+bool epf_p2p_same_key(const struct export_key *a, const struct export_key *b);
+void epf_p2p_regions_free(struct epf_p2p *ep);
+struct import *epf_p2p_import_find(struct conn *c,
+				   const struct export_key *key); /* ep->lock held */
+
+/* prepare.c, xfer.c, copy.c */
+bool epf_p2p_has_work(struct epf_p2p *ep);
+void epf_p2p_xfers_free(struct epf_p2p *ep);
+void epf_p2p_xfer_destroy(struct epf_p2p_xfer *x);
+unsigned epf_p2p_run_some(struct epf_p2p *ep); /* one chunk of the queue; 0: nothing to do */
+void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status);
+void epf_p2p_fail_conn(struct conn *c, int status);
+void epf_p2p_check_deadlines(struct epf_p2p *ep, uint64_t now, uint64_t *next);
+int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,
+		 uint32_t n, uint64_t skip, uint64_t bytes);
+
+/* events.c */
+void epf_p2p_event(struct epf_p2p *ep, const struct epf_p2p_event *e,
+		   const void *data);                                    /* copies data */
+int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes); /* -EAGAIN: no room */
+void epf_p2p_drain(struct epf_p2p *ep);
+bool epf_p2p_is_pending(const struct epf_p2p *ep);
+void epf_p2p_dispatch(struct epf_p2p *ep);
+
+#endif

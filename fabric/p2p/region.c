@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of this endpoint: registration, exports, withdrawal, expiry. Slow path. */
+#define EPF_LOG_COMP "p2p"
+#include "fabric/base/clock.h"
+#include "fabric/base/log.h"
+#include "fabric/p2p/p2p_priv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NAP_NS = 20 * 1000 };
+
+void epf_p2p_region_put(struct region *r)
+{
+	if (__atomic_fetch_sub(&r->refs, 1u, __ATOMIC_ACQ_REL) == 1)
+		free(r);
+}
+
+/* Whether every page of a range belongs to some mapping: msync(2) looks at nothing else with MS_ASYNC. */
+static bool is_mapped(const uint8_t *addr, uint64_t bytes)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr & ~(page - 1);
+
+	return msync((void *)at, (uintptr_t)addr + bytes - at, MS_ASYNC) == 0;
+}
+
+static struct block_memory *memory_of(struct epf_p2p *ep, const uint8_t *addr, uint64_t bytes)
+{
+	for (struct block_memory *m = ep->memory; m; m = m->next)
+		if (addr >= m->addr && (uint64_t)(addr - m->addr) <= m->bytes &&
+		    bytes <= m->bytes - (uint64_t)(addr - m->addr))
+			return m;
+	return NULL;
+}
+
+int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device, uint64_t *region)
+{
+	struct region *r;
+	int rc;
+
+	if (!addr || !bytes || bytes >> 48 || (uintptr_t)addr + bytes < (uintptr_t)addr)
+		return epf_fail(EPF_R_P2P_ARGUMENT, "register: %llu bytes at %p",
+				(unsigned long long)bytes, addr);
+	if (device != EPF_P2P_HOST && device != EPF_P2P_AUTO)
+		return epf_fail(EPF_R_GPU_UNSUPPORTED, "register: memory of GPU %d", device);
+	if (!is_mapped(addr, bytes))
+		return epf_fail(EPF_R_P2P_ARGUMENT, "register: %llu bytes at %p are not all mapped",
+				(unsigned long long)bytes, addr);
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return epf_fail(EPF_R_NO_MEMORY, "register: a region");
+	r->refs = 1;
+	r->addr = addr;
+	r->bytes = bytes;
+	r->device = EPF_P2P_HOST;
+	pthread_mutex_lock(&ep->lock);
+	r->memory = memory_of(ep, addr, bytes);
+	rc = epf_p2p_slot_add(&ep->regions, r, &r->number);
+	if (!rc)
+		*region = r->number;
+	pthread_mutex_unlock(&ep->lock);
+	if (rc)
+		free(r);
+	return rc;
+}
+
+/* A peer that copies to or from an export now, or NULL. ep->lock held. */
+static struct conn *toucher(struct epf_p2p *ep, uint32_t slot)
+{
+	for (struct conn *c = ep->all; c; c = c->next)
+		if (c->is_local && c->state == CONN_OPEN &&
+		    __atomic_load_n(&c->theirs->inuse[slot], __ATOMIC_SEQ_CST)) /* W1 */
+			return c;
+	return NULL;
+}
+
+/* Waits until no peer touches an export whose state is not live any more. ep->lock held, and given up while it waits. */
+static int settle(struct epf_p2p *ep, uint32_t slot, uint64_t end, const char *what)
+{
+	struct timespec nap = { 0, NAP_NS };
+	struct conn *c;
+	int rc = 0;
+
+	while (!rc && (c = toucher(ep, slot))) {
+		epf_p2p_conn_ref(c);
+		pthread_mutex_unlock(&ep->lock);
+		if (epf_p2p_conn_is_alive(c)) {
+			if (epf_now_ns() >= end)
+				rc = epf_fail(EPF_R_P2P_TIMEOUT,
+					      "%s: %s still copies to or from the memory", what,
+					      c->label);
+			nanosleep(&nap, NULL);
+		}
+		epf_p2p_conn_put(c);
+		pthread_mutex_lock(&ep->lock);
+	}
+	return rc;
+}
+
+static void set_state(struct epf_p2p *ep, struct export *e, enum export_state state)
+{
+	e->state = state;
+	__atomic_store_n(&ep->table->word[e->key.slot], e->key.generation << 8 | (uint64_t)state,
+			 __ATOMIC_SEQ_CST); /* W1 */
+}
+
+/* Takes an export out of all lists and frees it. ep->lock held. */
+static void forget(struct epf_p2p *ep, struct export *e)
+{
+	struct export **at = &e->region->exports;
+
+	while (*at != e)
+		at = &(*at)->of_region;
+	*at = e->of_region;
+	if (e->prev)
+		e->prev->next = e->next;
+	else
+		ep->exports = e->next;
+	if (e->next)
+		e->next->prev = e->prev;
+	ep->export_at[e->key.slot] = NULL;
+	ep->n_exports--;
+	epf_p2p_region_put(e->region);
+	free(e);
+}
+
+int epf_p2p_deregister(struct epf_p2p *ep, uint64_t region, uint64_t timeout_ns)
+{
+	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
+	struct timespec nap = { 0, NAP_NS };
+	struct region *r;
+	int rc = 0;
+
+	pthread_mutex_lock(&ep->lock);
+	r = epf_p2p_slot_get(&ep->regions, region);
+	if (!r) {
+		pthread_mutex_unlock(&ep->lock);
+		return epf_fail(EPF_R_P2P_STALE, "deregister: region %#llx does not exist",
+				(unsigned long long)region);
+	}
+	__atomic_fetch_add(&r->refs, 1u, __ATOMIC_RELAXED);
+	__atomic_store_n(&r->gone, 1u, __ATOMIC_SEQ_CST); /* W1 */
+	for (struct export *e = r->exports; e; e = e->of_region)
+		set_state(ep, e, EXPORT_WITHDRAWN);
+	while (!rc && r->exports) {
+		rc = settle(ep, r->exports->key.slot, end, "deregister");
+		if (!rc && r->exports)
+			forget(ep, r->exports);
+	}
+	pthread_mutex_unlock(&ep->lock);
+	while (!rc && __atomic_load_n(&r->users, __ATOMIC_SEQ_CST)) { /* W1 */
+		if (epf_now_ns() >= end)
+			rc = epf_fail(
+				EPF_R_P2P_TIMEOUT,
+				"deregister: a transfer of this endpoint still uses the region");
+		nanosleep(&nap, NULL);
+	}
+	if (!rc) {
+		pthread_mutex_lock(&ep->lock);
+		if (epf_p2p_slot_get(&ep->regions, region)) {
+			epf_p2p_slot_remove(&ep->regions, region);
+			epf_p2p_region_put(r);
+		}
+		pthread_mutex_unlock(&ep->lock);
+	}
+	epf_p2p_region_put(r);
+	return rc;
+}
+
+/* A free place in the table. ep->lock held. */
+static int free_slot(struct epf_p2p *ep, uint32_t *slot)
+{
+	if (ep->n_exports == P2P_EXPORTS)
+		return epf_fail(EPF_R_P2P_LIMIT, "export: an endpoint has at most %d exports",
+				P2P_EXPORTS);
+	while (ep->export_at[ep->export_next])
+		ep->export_next = (ep->export_next + 1) % P2P_EXPORTS;
+	*slot = ep->export_next;
+	ep->export_next = (ep->export_next + 1) % P2P_EXPORTS;
+	return 0;
+}
+
+static void fill_key(struct epf_p2p *ep, struct export *e, uint64_t offset, uint64_t bytes,
+		     unsigned rights)
+{
+	uint8_t secret[EPF_AUTH_NONCE_BYTES];
+
+	e->key.magic = P2P_MAGIC;
+	e->key.generation =
+		(__atomic_load_n(&ep->table->word[e->key.slot], __ATOMIC_RELAXED) >> 8) + 1;
+	memcpy(e->key.endpoint, ep->meta.id, sizeof(e->key.endpoint));
+	epf_auth_nonce(secret);
+	memcpy(e->key.secret, secret, sizeof(e->key.secret));
+	e->key.addr = (uint64_t)(uintptr_t)e->region->addr + offset;
+	e->key.bytes = bytes;
+	e->key.rights = rights;
+}
+
+int epf_p2p_export(struct epf_p2p *ep, uint64_t region, uint64_t offset, uint64_t bytes,
+		   unsigned rights, uint64_t conn, uint64_t lifetime_ns,
+		   uint8_t key[EPF_P2P_KEY_BYTES])
+{
+	struct export *e;
+	struct region *r;
+	int rc = 0;
+
+	if (!bytes || !rights || rights & ~(unsigned)(EPF_P2P_READ | EPF_P2P_WRITE))
+		return epf_fail(EPF_R_P2P_ARGUMENT, "export: %llu bytes with rights %#x",
+				(unsigned long long)bytes, rights);
+	e = calloc(1, sizeof(*e));
+	if (!e)
+		return epf_fail(EPF_R_NO_MEMORY, "export: no memory");
+	pthread_mutex_lock(&ep->lock);
+	r = epf_p2p_slot_get(&ep->regions, region);
+	if (!r || __atomic_load_n(&r->gone, __ATOMIC_RELAXED))
+		rc = epf_fail(EPF_R_P2P_STALE, "export: region %#llx does not exist",
+			      (unsigned long long)region);
+	else if (offset > r->bytes || bytes > r->bytes - offset)
+		rc = epf_fail(EPF_R_P2P_RANGE, "export: %llu bytes at %llu of a region of %llu",
+			      (unsigned long long)bytes, (unsigned long long)offset,
+			      (unsigned long long)r->bytes);
+	else if (conn && !epf_p2p_slot_get(&ep->conns, conn))
+		rc = epf_fail(EPF_R_P2P_STALE, "export: connection %#llx does not exist",
+			      (unsigned long long)conn);
+	if (!rc)
+		rc = free_slot(ep, &e->key.slot);
+	if (rc) {
+		pthread_mutex_unlock(&ep->lock);
+		free(e);
+		return rc;
+	}
+	e->region = r;
+	__atomic_fetch_add(&r->refs, 1u, __ATOMIC_RELAXED);
+	e->conn = conn;
+	e->expires_ns = lifetime_ns ? epf_p2p_deadline(ep, lifetime_ns) : UINT64_MAX;
+	fill_key(ep, e, offset, bytes, rights);
+	e->of_region = r->exports;
+	r->exports = e;
+	e->next = ep->exports;
+	if (e->next)
+		e->next->prev = e;
+	ep->exports = e;
+	ep->export_at[e->key.slot] = e;
+	ep->n_exports++;
+	set_state(ep, e, EXPORT_LIVE);
+	memcpy(key, &e->key, sizeof(e->key));
+	if (e->expires_ns < ep->next_expiry_ns)
+		ep->next_expiry_ns = e->expires_ns;
+	pthread_mutex_unlock(&ep->lock);
+	if (lifetime_ns)
+		epf_p2p_kick(ep);
+	return 0;
+}
+
+bool epf_p2p_same_key(const struct export_key *a, const struct export_key *b)
+{
+	const uint8_t *x = (const uint8_t *)a, *y = (const uint8_t *)b;
+	unsigned differs = 0;
+
+	for (size_t i = 0; i < sizeof(*a); i++) /* in constant time: the secret is in it */
+		differs |= x[i] ^ y[i];
+	return !differs;
+}
+
+int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], uint64_t timeout_ns)
+{
+	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
+	struct export_key k;
+	struct export *e;
+	int rc;
+
+	memcpy(&k, key, sizeof(k));
+	pthread_mutex_lock(&ep->lock);
+	e = k.slot < P2P_EXPORTS ? ep->export_at[k.slot] : NULL;
+	if (!e || !epf_p2p_same_key(&e->key, &k)) {
+		pthread_mutex_unlock(&ep->lock);
+		return epf_fail(EPF_R_P2P_STALE,
+				"withdraw: the key is of no export of this endpoint");
+	}
+	if (e->state == EXPORT_LIVE)
+		set_state(ep, e, EXPORT_WITHDRAWN);
+	rc = settle(ep, k.slot, end, "withdraw");
+	if (!rc && ep->export_at[k.slot] == e && epf_p2p_same_key(&e->key, &k))
+		forget(ep, e);
+	pthread_mutex_unlock(&ep->lock);
+	return rc;
+}
+
+void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next)
+{
+	pthread_mutex_lock(&ep->lock);
+	if (now >= ep->next_expiry_ns) {
+		ep->next_expiry_ns = UINT64_MAX;
+		for (struct export *e = ep->exports; e; e = e->next) {
+			if (e->state != EXPORT_LIVE)
+				continue;
+			if (now >= e->expires_ns)
+				set_state(ep, e, EXPORT_EXPIRED);
+			else if (e->expires_ns < ep->next_expiry_ns)
+				ep->next_expiry_ns = e->expires_ns;
+		}
+	}
+	if (ep->next_expiry_ns < *next)
+		*next = ep->next_expiry_ns;
+	pthread_mutex_unlock(&ep->lock);
+}
+
+void epf_p2p_regions_free(struct epf_p2p *ep)
+{
+	while (ep->exports)
+		forget(ep, ep->exports);
+	for (uint32_t i = 0; i < ep->regions.size; i++)
+		if (ep->regions.object[i])
+			epf_p2p_region_put(ep->regions.object[i]);
+}

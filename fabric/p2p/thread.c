@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The endpoint's one thread: connections that come and go, questions of peers, expiries and deadlines, notifications for who does not poll, and
+ * chunks of transfers that nobody else copies.
+ */
+#define EPF_LOG_COMP "p2p"
+#include "fabric/base/clock.h"
+#include "fabric/base/log.h"
+#include "fabric/p2p/p2p_priv.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum {
+	EVENTS = 64,
+	LONGEST_NS = 1000 * 1000 * 1000,
+	LEASE_NS = 10 * 1000 * 1000, /* how long who has polled for events is taken to go on */
+	CHUNKS = 16,                 /* copied between two looks at the sockets */
+};
+
+/* Lets go of the streams of connections that have ended. */
+static void reap(struct epf_p2p *ep)
+{
+	struct conn *c;
+
+	for (;;) {
+		pthread_mutex_lock(&ep->lock);
+		for (c = ep->all; c && (c->is_reaped || c->state == CONN_OPEN); c = c->next)
+			;
+		if (c)
+			c->is_reaped = true;
+		pthread_mutex_unlock(&ep->lock);
+		if (!c)
+			return;
+		(void)epf_p2p_flush(&c->stream);
+		if (c->is_watched)
+			epoll_ctl(ep->epoll, EPOLL_CTL_DEL, c->stream.fd, NULL);
+		c->is_watched = false;
+		shutdown(c->stream.fd, SHUT_RDWR);
+		epf_p2p_conn_put(c);
+	}
+}
+
+/* Watches the sockets of new connections, and sends what was kept. */
+static void watch(struct epf_p2p *ep)
+{
+	pthread_mutex_lock(&ep->lock);
+	for (struct conn *c = ep->all; c && ep->has_new; c = c->next) {
+		struct epoll_event e = { .events = EPOLLIN, .data.ptr = c };
+
+		if (c->is_watched || c->is_reaped)
+			continue;
+		c->is_watched = epoll_ctl(ep->epoll, EPOLL_CTL_ADD, c->stream.fd, &e) == 0;
+	}
+	ep->has_new = false;
+	pthread_mutex_unlock(&ep->lock);
+}
+
+static bool serve_sockets(struct epf_p2p *ep, uint64_t wait_ns)
+{
+	struct epoll_event ev[EVENTS];
+	int ms = wait_ns ? (int)((wait_ns + 999999) / 1000000) : 0;
+	int n = epoll_wait(ep->epoll, ev, EVENTS, ms);
+
+	EPF_STORE_RELAXED(&ep->sleeping, 0u);
+	__atomic_store_n(&ep->bell->armed, 0u, __ATOMIC_RELAXED);
+	for (int i = 0; i < n; i++) {
+		uint64_t count;
+
+		if (ev[i].data.ptr) {
+			struct conn *c = ev[i].data.ptr;
+
+			(void)epf_p2p_flush(&c->stream);
+			(void)epf_p2p_control(c);
+		} else {
+			(void)!read(ep->kick, &count, sizeof(count));
+			epf_p2p_guest_new(ep, ep->listen_unix);
+			epf_p2p_guest_new(ep, ep->listen_tcp);
+		}
+	}
+	return n > 0;
+}
+
+/* Whether peers must wake this thread for notifications: not while somebody polls for them anyway. */
+static bool must_arm(struct epf_p2p *ep)
+{
+	uint64_t polls = EPF_LOAD_RELAXED(&ep->polls);
+	bool is_polled = polls != ep->last_polls;
+
+	ep->last_polls = polls;
+	return !is_polled || __atomic_load_n(&ep->events.sleepers, __ATOMIC_SEQ_CST) ||
+	       EPF_LOAD_RELAXED(&ep->events.fd) >= 0 || EPF_LOAD_RELAXED(&ep->events.fn);
+}
+
+static uint64_t timers(struct epf_p2p *ep, uint64_t now)
+{
+	uint64_t next = now + LONGEST_NS;
+
+	epf_p2p_export_expire(ep, now, &next);
+	epf_p2p_check_deadlines(ep, now, &next);
+	epf_p2p_guests_serve(ep);
+	if (ep->n_guests && next > now + LEASE_NS)
+		next = now + LEASE_NS;
+	return next;
+}
+
+static void sleep_or_serve(struct epf_p2p *ep, uint64_t next)
+{
+	uint64_t now = epf_now_ns(), wait = next > now ? next - now : 0;
+
+	if (must_arm(ep))
+		__atomic_store_n(&ep->bell->armed, 1u, __ATOMIC_SEQ_CST); /* N1 */
+	else if (wait > LEASE_NS)
+		wait = LEASE_NS;
+	__atomic_store_n(&ep->sleeping, 1u, __ATOMIC_SEQ_CST); /* N1 */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if ((EPF_LOAD_RELAXED(&ep->bell->armed) && epf_p2p_is_pending(ep)) ||
+	    epf_p2p_has_work(ep) || EPF_LOAD_ACQUIRE(&ep->stop))
+		wait = 0;
+	(void)serve_sockets(ep, wait);
+}
+
+void *epf_p2p_thread(void *arg)
+{
+	struct epf_p2p *ep = arg;
+
+	pthread_setname_np(pthread_self(), "epf-p2p");
+	while (!EPF_LOAD_ACQUIRE(&ep->stop)) {
+		uint64_t next;
+		unsigned done = 0;
+
+		for (unsigned i = 0; i < CHUNKS && epf_p2p_run_some(ep); i++)
+			done++;
+		watch(ep);
+		reap(ep);
+		next = timers(ep, epf_now_ns());
+		if (done)
+			(void)serve_sockets(ep, 0);
+		else
+			sleep_or_serve(ep, next);
+		epf_p2p_drain(ep);
+		epf_p2p_dispatch(ep);
+	}
+	reap(ep);
+	return NULL;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages between two endpoints, on the control connection (a Unix socket on one machine, else TCP), and the bytes of metadata and export keys.
+ * Little-endian, exact sizes, versioned. Everything that arrives is checked before it is used.
+ *
+ *   who connects               who accepts
+ *   HELLO (nonce, metadata) ->
+ *                           <- HELLO (nonce, metadata, proof)
+ *   JOIN (proof, [3 fds])   ->
+ *                           <- READY (status, [2 fds])
+ *   afterwards both: IMPORT, IMPORTED, WAKE, NOTE, BOOT, BYE
+ * A QUERY in place of the HELLO is answered by META, for epf_p2p_connect_to(). Over TCP every later message carries a proof (session key,
+ * direction, running number).
+ */
+#ifndef EPF_FABRIC_P2P_WIRE_H
+#define EPF_FABRIC_P2P_WIRE_H
+
+#include "bootstrap/auth.h"
+#include "fabric/p2p/epf_p2p.h"
+
+#include <stdbool.h>
+
+enum { P2P_MAGIC = 0x32505045, P2P_VERSION = 1, P2P_PAYLOAD_MAX = 1 << 20 };
+
+enum message {
+	MSG_HELLO = 1,
+	MSG_JOIN = 2,
+	MSG_READY = 3,
+	MSG_QUERY = 4,
+	MSG_META = 5,
+	MSG_IMPORT = 6,
+	MSG_IMPORTED = 7,
+	MSG_WAKE = 8,
+	MSG_NOTE = 9,
+	MSG_BOOT = 10,
+	MSG_BYE = 11,
+};
+
+struct msg_head {
+	uint32_t magic;
+	uint16_t type;   /* enum message */
+	uint16_t fds;    /* descriptors that came with it */
+	uint32_t bytes;  /* of payload */
+	uint32_t number; /* of messages of this direction */
+};
+
+enum { META_HAS_KEY = 1, META_HAS_SECRET = 2 };
+
+struct metadata {
+	uint8_t magic[8];
+	uint32_t version;
+	uint32_t flags;
+	uint8_t id[16];
+	uint8_t machine[16];             /* of the kernel that runs now (boot_id) */
+	uint8_t fingerprint[8];          /* of the key that all share; zeros without */
+	uint8_t key[EPF_AUTH_KEY_BYTES]; /* of this endpoint, with META_HAS_KEY */
+	int32_t gpu;
+	uint32_t pid;
+	uint16_t port;
+	uint16_t reserved;
+	char name[EPF_P2P_NAME_BYTES];
+	char host[64];
+	uint8_t check[8]; /* of what is above */
+	uint32_t end;     /* 0 */
+};
+
+_Static_assert(sizeof(struct metadata) == 8 + 4 + 4 + 16 + 16 + 8 + 32 + 4 + 4 + 4 + 64 + 64 + 12,
+	       "metadata has no padding");
+_Static_assert(sizeof(struct metadata) <= EPF_P2P_METADATA_BYTES, "metadata fits its limit");
+
+struct msg_hello {
+	uint8_t nonce[EPF_AUTH_NONCE_BYTES];
+	struct metadata meta;               /* without the key */
+	uint8_t proof[EPF_AUTH_HASH_BYTES]; /* of who accepts; zeros in the first */
+	uint32_t is_local;
+	uint32_t reserved;
+};
+
+/* Where the other end may try whether the kernel lets it read this process. */
+struct probe {
+	uint64_t addr;
+	uint8_t token[16];
+};
+
+struct msg_join {
+	uint8_t proof[EPF_AUTH_HASH_BYTES];
+	struct probe probe;
+	uint32_t bell_index; /* of this connection in the sender's bell */
+	uint32_t can_copy;   /* the sender reads the receiver's memory; 2: unknown yet */
+};
+
+struct msg_ready {
+	int32_t status; /* 0 or -errno */
+	uint32_t bell_index;
+	struct probe probe;
+	uint32_t can_copy;
+	uint32_t reserved;
+};
+
+/* The bytes of an export key. */
+struct export_key {
+	uint32_t magic;
+	uint32_t slot;
+	uint64_t generation;
+	uint8_t endpoint[8];
+	uint8_t secret[16];
+	uint64_t addr, bytes;
+	uint32_t rights;
+	uint32_t reserved;
+};
+
+_Static_assert(sizeof(struct export_key) == EPF_P2P_KEY_BYTES, "an export key is 64 bytes");
+
+struct msg_import {
+	uint64_t request; /* repeated in the answer */
+	struct export_key key;
+};
+
+enum memory_kind { MEMORY_PROCESS = 0, MEMORY_FILE = 1, MEMORY_GPU = 2 };
+
+struct msg_imported {
+	uint64_t request;
+	int32_t status;         /* 0 or -errno */
+	uint32_t kind;          /* enum memory_kind; FILE: a descriptor comes with it */
+	uint64_t file_offset;   /* of addr in that file */
+	uint32_t engine_region; /* its number in the pair's job; UINT32_MAX: none */
+	int32_t device;
+	uint8_t gpu_handle[64];
+	uint64_t gpu_base; /* what the handle maps, in the owner's address space */
+	uint64_t gpu_bytes;
+};
+
+/* Makes the checksum of metadata. */
+void epf_p2p_meta_seal(struct metadata *meta);
+/* Copies and checks metadata. -EBADMSG with a reason. */
+int epf_p2p_meta_read(const void *bytes, size_t len, struct metadata *out);
+/* The proof of one end over both hellos. */
+void epf_p2p_proof(const uint8_t key[EPF_AUTH_KEY_BYTES], bool accepts,
+		   const struct msg_hello *first, const struct msg_hello *second,
+		   uint8_t proof[EPF_AUTH_HASH_BYTES]);
+
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A target endpoint in another process (p2p_kit.h). */
+#include "tests/unit/p2p/p2p_kit.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+uint8_t pattern(uint64_t i)
+{
+	return (uint8_t)(i * 131 + (i >> 8) * 31 + (i >> 16));
+}
+
+static void say(int fd, const void *data, size_t bytes)
+{
+	if (send(fd, data, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+		_exit(9);
+}
+
+static void need(int rc)
+{
+	if (rc >= 0)
+		return;
+	fprintf(stderr, "target: %s\n", epf_last_error());
+	_exit(8);
+}
+
+static void wait_note(struct epf_p2p *ep, int fd)
+{
+	struct epf_p2p_event e;
+	int32_t len;
+
+	for (;;) {
+		int rc = epf_p2p_wait_event(ep, 20 * SECOND);
+
+		if (rc) {
+			len = rc;
+			say(fd, &len, sizeof(len));
+			return;
+		}
+		if (epf_p2p_events(ep, &e, 1) != 1)
+			continue;
+		if (e.kind == EPF_P2P_NOTE)
+			break;
+		epf_p2p_event_free(&e);
+	}
+	len = (int32_t)e.bytes;
+	say(fd, &len, sizeof(len));
+	if (len)
+		say(fd, e.data, e.bytes);
+	epf_p2p_event_free(&e);
+}
+
+static void send_notes(struct epf_p2p *ep)
+{
+	uint64_t conn;
+
+	while (epf_p2p_accept(ep, EPF_P2P_NOW, &conn) == 0)
+		need(epf_p2p_notify(ep, conn, "hello", 5, SECOND));
+}
+
+static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *key)
+{
+	for (;;) {
+		uint64_t sum = 0;
+		int32_t rc;
+		char command;
+
+		if (read(fd, &command, 1) != 1)
+			_exit(7);
+		if (command != T_EXIT)
+			say(fd, &command, 1);
+		switch (command) {
+		case T_SUM:
+			for (uint64_t i = 0; i < TARGET_BYTES; i++)
+				sum += memory[i] * (i + 1);
+			say(fd, &sum, sizeof(sum));
+			break;
+		case T_FILL:
+			for (uint64_t i = 0; i < TARGET_BYTES; i++)
+				memory[i] = pattern(i);
+			break;
+		case T_WITHDRAW:
+			rc = epf_p2p_withdraw(ep, key, 10 * SECOND);
+			say(fd, &rc, sizeof(rc));
+			break;
+		case T_NOTE:
+			wait_note(ep, fd);
+			break;
+		case T_SEND:
+			send_notes(ep);
+			break;
+		default:
+			epf_p2p_close(ep);
+			say(fd, &command, 1);
+			_exit(0);
+		}
+	}
+}
+
+static void run(int fd, bool mapped, const char *name, const char *setting)
+{
+	struct epf_p2p_options o;
+	const char *settings[] = { setting, NULL };
+	uint8_t meta[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
+	struct epf_p2p *ep;
+	uint64_t region;
+	uint32_t bytes;
+	void *memory;
+	int n;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	epf_p2p_options_init(&o);
+	o.name = name;
+	o.settings = settings;
+	need(epf_p2p_open(&o, &ep));
+	if (mapped)
+		need(epf_p2p_alloc(ep, TARGET_BYTES, &memory));
+	else
+		memory = mmap(NULL, TARGET_BYTES, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	need(epf_p2p_register(ep, memory, TARGET_BYTES, EPF_P2P_HOST, &region));
+	need(epf_p2p_export(ep, region, 0, TARGET_BYTES, EPF_P2P_READ | EPF_P2P_WRITE, 0, 0, key));
+	n = epf_p2p_metadata(ep, meta, sizeof(meta));
+	need(n);
+	bytes = (uint32_t)n;
+	say(fd, &bytes, sizeof(bytes));
+	say(fd, meta, bytes);
+	say(fd, key, sizeof(key));
+	say(fd, &memory, sizeof(memory));
+	serve(ep, fd, memory, key);
+}
+
+int64_t target_answer(struct target *t, void *data, size_t bytes)
+{
+	size_t have = 0;
+
+	while (have < bytes) {
+		ssize_t n = read(t->socket, (uint8_t *)data + have, bytes - have);
+
+		if (n <= 0)
+			return -1;
+		have += (size_t)n;
+	}
+	return (int64_t)have;
+}
+
+void target_start(struct target *t, bool mapped, const char *name, const char *setting)
+{
+	int fd[2];
+	uint32_t bytes = 0;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	fflush(NULL);
+	t->pid = fork();
+	assert_true(t->pid >= 0);
+	if (t->pid == 0) {
+		close(fd[0]);
+		run(fd[1], mapped, name, setting);
+		_exit(0);
+	}
+	close(fd[1]);
+	t->socket = fd[0];
+	assert_int_equal(target_answer(t, &bytes, sizeof(bytes)), sizeof(bytes));
+	t->metadata_bytes = bytes;
+	assert_int_equal(target_answer(t, t->metadata, bytes), bytes);
+	assert_int_equal(target_answer(t, t->key, sizeof(t->key)), sizeof(t->key));
+	assert_int_equal(target_answer(t, &t->addr, sizeof(t->addr)), sizeof(t->addr));
+}
+
+void target_tell(struct target *t, enum target_command command)
+{
+	char c = (char)command, back = 0;
+
+	assert_int_equal(send(t->socket, &c, 1, MSG_NOSIGNAL), 1);
+	assert_int_equal(target_answer(t, &back, 1), 1);
+	assert_int_equal(back, c);
+}
+
+void target_kill(struct target *t)
+{
+	kill(t->pid, SIGKILL);
+	waitpid(t->pid, NULL, 0);
+	close(t->socket);
+}
+
+void target_exit(struct target *t)
+{
+	int status = 0;
+
+	target_tell(t, T_EXIT);
+	waitpid(t->pid, &status, 0);
+	close(t->socket);
+	assert_int_equal(status, 0);
+}
+
+struct epf_p2p *endpoint(const char *name)
+{
+	struct epf_p2p_options o;
+	struct epf_p2p *ep;
+
+	epf_p2p_options_init(&o);
+	o.name = name;
+	assert_ok(epf_p2p_open(&o, &ep));
+	return ep;
+}
+
+uint64_t connect_to(struct epf_p2p *ep, const struct target *t)
+{
+	uint64_t conn;
+
+	assert_ok(epf_p2p_connect(ep, t->metadata, t->metadata_bytes, 10 * SECOND, &conn));
+	return conn;
+}

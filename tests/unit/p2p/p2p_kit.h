@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests of endpoints share: a target endpoint in another process, which the test drives over a socket pair by one-byte commands, and
+ * short names for what every test does. A failed check in the target ends it, which the test sees.
+ */
+#ifndef EPF_TESTS_P2P_KIT_H
+#define EPF_TESTS_P2P_KIT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/p2p/epf_p2p.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+#define SECOND 1000000000ull
+
+enum { TARGET_BYTES = 4 << 20 };
+
+struct target {
+	pid_t pid;
+	int socket;
+	uint8_t metadata[EPF_P2P_METADATA_BYTES];
+	size_t metadata_bytes;
+	uint8_t key[EPF_P2P_KEY_BYTES]; /* of all its memory, to write and read */
+	uint64_t addr;
+};
+
+/* What a target does when told. Each is answered by the same byte, with what the comment says. */
+enum target_command {
+	T_SUM = 's',      /* 8 bytes: sum of its memory */
+	T_WITHDRAW = 'w', /* 4 bytes: what epf_p2p_withdraw returned */
+	T_NOTE =
+		'n', /* waits for a notification: 4 bytes its length, then its bytes; -errno as length */
+	T_FILL = 'f', /* fills its memory with a pattern */
+	T_SEND = 'S', /* notifies every peer "hello" */
+	T_EXIT = 'x', /* closes its endpoint and ends */
+};
+
+/* Starts a target; mapped: its memory is of epf_p2p_alloc(), else of mmap(2). setting: NULL or one more setting. */
+void target_start(struct target *t, bool mapped, const char *name, const char *setting);
+void target_tell(struct target *t, enum target_command command);
+int64_t target_answer(struct target *t, void *data, size_t bytes);
+/* Kills it, or lets it exit, and collects it. */
+void target_kill(struct target *t);
+void target_exit(struct target *t);
+
+#define assert_ok(call)                                     \
+ do {                                                       \
+  int kit_rc = (call);                                      \
+  if (kit_rc < 0)                                           \
+   fail_msg("%s: %d, %s", #call, kit_rc, epf_last_error()); \
+ } while (0)
+#define assert_err(call, err) assert_int_equal((call), -(err))
+
+struct epf_p2p *endpoint(const char *name);
+uint64_t connect_to(struct epf_p2p *ep, const struct target *t);
+uint8_t pattern(uint64_t i);
+
+#endif

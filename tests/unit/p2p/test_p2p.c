@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Endpoints of two processes on one machine when all goes well: connecting, writes, reads, vectors, merging, notifications, priorities, events. What
+ * goes wrong is in test_p2p_bad.c, death and churn in test_p2p_kill.c.
+ */
+#include "tests/unit/p2p/p2p_kit.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+
+struct both {
+	struct target t;
+	struct epf_p2p *ep;
+	uint64_t conn, region, import;
+	uint8_t *mine;
+};
+
+static void begin(struct both *b, bool mapped)
+{
+	target_start(&b->t, mapped, "target", NULL);
+	b->ep = endpoint("initiator");
+	b->conn = connect_to(b->ep, &b->t);
+	b->mine = mmap(NULL, TARGET_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		       0);
+	for (uint64_t i = 0; i < TARGET_BYTES; i++)
+		b->mine[i] = pattern(i);
+	assert_ok(epf_p2p_register(b->ep, b->mine, TARGET_BYTES, EPF_P2P_HOST, &b->region));
+	assert_ok(epf_p2p_import(b->ep, b->conn, b->t.key, 5 * SECOND, &b->import));
+}
+
+static void end(struct both *b)
+{
+	epf_p2p_close(b->ep);
+	munmap(b->mine, TARGET_BYTES);
+	target_exit(&b->t);
+}
+
+static uint64_t sum_there(struct both *b)
+{
+	uint64_t sum;
+
+	target_tell(&b->t, T_SUM);
+	assert_int_equal(target_answer(&b->t, &sum, sizeof(sum)), sizeof(sum));
+	return sum;
+}
+
+static uint64_t sum_of(const uint8_t *m)
+{
+	uint64_t sum = 0;
+
+	for (uint64_t i = 0; i < TARGET_BYTES; i++)
+		sum += m[i] * (i + 1);
+	return sum;
+}
+
+static void write_and_read(bool mapped)
+{
+	struct both b;
+
+	begin(&b, mapped);
+	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+	assert_int_equal(sum_there(&b), sum_of(b.mine));
+	memset(b.mine, 0, TARGET_BYTES);
+	/* The last byte, the first, and everything. */
+	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 5, b.import, TARGET_BYTES - 1, 1, 0));
+	assert_int_equal(b.mine[5], pattern(TARGET_BYTES - 1));
+	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+	for (uint64_t i = 0; i < TARGET_BYTES; i++)
+		if (b.mine[i] != pattern(i))
+			fail_msg("byte %llu", (unsigned long long)i);
+	end(&b);
+}
+
+static void test_process(void **state)
+{
+	(void)state;
+	write_and_read(false);
+}
+
+static void test_mapped(void **state)
+{
+	(void)state;
+	write_and_read(true);
+}
+
+static struct epf_p2p_block *shuffled(uint32_t n, uint32_t bytes, uint32_t stride)
+{
+	struct epf_p2p_block *blocks = calloc(n, sizeof(*blocks));
+	uint32_t seed = 7;
+
+	assert_non_null(blocks);
+	for (uint32_t i = 0; i < n; i++)
+		blocks[i] = epf_p2p_block((uint64_t)i * stride, (uint64_t)i * stride, bytes);
+	for (uint32_t i = n - 1; i > 0; i--) {
+		uint32_t j = (seed = seed * 1664525 + 1013904223) % (i + 1);
+		struct epf_p2p_block t = blocks[i];
+
+		blocks[i] = blocks[j];
+		blocks[j] = t;
+	}
+	return blocks;
+}
+
+static void vectored(bool mapped)
+{
+	enum { N = 10000, BYTES = 273, STRIDE = 401 };
+	struct epf_p2p_block *blocks = shuffled(N, BYTES, STRIDE);
+	uint8_t *want = calloc(1, TARGET_BYTES);
+	struct epf_p2p_vector v[2];
+	struct epf_p2p_xfer *x;
+	struct both b;
+
+	begin(&b, mapped);
+	v[0] = (struct epf_p2p_vector){ b.region, b.import, blocks, N / 3 };
+	v[1] = (struct epf_p2p_vector){ b.region, b.import, blocks + N / 3, N - N / 3 };
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE, v, 2, NULL, &x));
+	assert_err(epf_p2p_test(x), EINVAL);
+	for (uint64_t i = 0; i < N; i++)
+		memcpy(want + i * STRIDE, b.mine + i * STRIDE, BYTES);
+	/* Twice: a prepared transfer is posted again. */
+	for (int i = 0; i < 2; i++) {
+		assert_ok(epf_p2p_post(x, NULL, 0));
+		assert_ok(epf_p2p_wait(x, 0));
+		assert_int_equal(sum_there(&b), sum_of(want));
+	}
+	epf_p2p_xfer_free(x);
+	memset(b.mine, 0, TARGET_BYTES);
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_READ, v, 2, NULL, &x));
+	assert_ok(epf_p2p_post(x, NULL, 0));
+	assert_ok(epf_p2p_wait(x, 0));
+	epf_p2p_xfer_free(x);
+	assert_memory_equal(b.mine, want, TARGET_BYTES);
+	end(&b);
+	free(want);
+	free(blocks);
+}
+
+static void test_vectors(void **state)
+{
+	(void)state;
+	vectored(false);
+	vectored(true);
+}
+
+/* 112,000 blocks, and those that follow each other on both sides travel as one. */
+static void test_many_blocks(void **state)
+{
+	enum { N = 112000, BYTES = 32 };
+	struct epf_p2p_block *blocks = calloc(N, sizeof(*blocks));
+	struct epf_p2p_xfer *x;
+	struct epf_p2p_peer peer = { .size = sizeof(peer) };
+	struct both b;
+
+	(void)state;
+	begin(&b, false);
+	for (uint64_t i = 0; i < N; i++)
+		blocks[i] = epf_p2p_block(i * BYTES, (N - 1 - i) * BYTES, BYTES);
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE,
+				  &(struct epf_p2p_vector){ b.region, b.import, blocks, N }, 1,
+				  NULL, &x));
+	assert_ok(epf_p2p_post(x, NULL, 0));
+	assert_err(epf_p2p_post(x, NULL, 0), EBUSY);
+	assert_ok(epf_p2p_wait(x, 0));
+	epf_p2p_xfer_free(x);
+	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, 0, BYTES, 0));
+	for (uint64_t i = 0; i < BYTES; i++)
+		assert_int_equal(b.mine[i], pattern((N - 1) * (uint64_t)BYTES + i));
+	assert_ok(epf_p2p_peer(b.ep, b.conn, &peer));
+	assert_int_equal(peer.transfers, 2);
+	assert_int_equal(peer.bytes_written, (uint64_t)N * BYTES);
+	assert_int_equal(peer.bytes_read, BYTES);
+	assert_int_equal(peer.inflight, 0);
+	assert_string_equal(peer.name, "target");
+	assert_string_equal(peer.path, "local");
+	assert_int_equal(peer.pid, b.t.pid);
+	end(&b);
+	free(blocks);
+}
+
+static void expect_note(struct both *b, const char *text, int32_t bytes)
+{
+	char got[EPF_P2P_NOTE_BYTES];
+	int32_t len = 0;
+
+	assert_int_equal(target_answer(&b->t, &len, sizeof(len)), sizeof(len));
+	assert_int_equal(len, bytes);
+	if (len)
+		assert_int_equal(target_answer(&b->t, got, (size_t)len), len);
+	assert_memory_equal(got, text, (size_t)bytes);
+}
+
+static void test_notes(void **state)
+{
+	static char longest[EPF_P2P_NOTE_BYTES + 1];
+	struct epf_p2p_block block = epf_p2p_block(0, 64, 8);
+	struct epf_p2p_xfer *x;
+	struct both b;
+
+	(void)state;
+	begin(&b, true);
+	memset(longest, 'y', sizeof(longest));
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE,
+				  &(struct epf_p2p_vector){ b.region, b.import, &block, 1 }, 1,
+				  NULL, &x));
+	assert_err(epf_p2p_post(x, longest, sizeof(longest)), EINVAL);
+	for (int i = 0; i < 20; i++) {
+		target_tell(&b.t, T_NOTE);
+		assert_ok(epf_p2p_post(x, longest, i % 2 ? EPF_P2P_NOTE_BYTES : 3));
+		assert_ok(epf_p2p_wait(x, 0));
+		expect_note(&b, longest, i % 2 ? EPF_P2P_NOTE_BYTES : 3);
+	}
+	epf_p2p_xfer_free(x);
+	assert_ok(epf_p2p_notify(b.ep, b.conn, "", 0, SECOND));
+	target_tell(&b.t, T_NOTE);
+	expect_note(&b, "", 0);
+	assert_err(epf_p2p_notify(b.ep, b.conn, longest, sizeof(longest), SECOND), EINVAL);
+	end(&b);
+}
+
+/* The peer's notification makes the descriptor readable, and taking it makes it unreadable again. */
+static void test_fd(void **state)
+{
+	struct epf_p2p_event e;
+	struct pollfd p;
+	struct both b;
+
+	(void)state;
+	begin(&b, false);
+	p = (struct pollfd){ epf_p2p_fd(b.ep), POLLIN, 0 };
+	assert_true(p.fd >= 0);
+	assert_int_equal(epf_p2p_fd(b.ep), p.fd);
+	assert_int_equal(poll(&p, 1, 0), 0);
+	for (int i = 0; i < 3; i++) {
+		/* It accepts once; later ones come over what this side has made. */
+		if (i == 0)
+			target_tell(&b.t, T_SEND);
+		else
+			assert_ok(epf_p2p_notify(b.ep, b.conn, "x", 1, SECOND));
+		if (i)
+			continue;
+		assert_int_equal(poll(&p, 1, 20000), 1);
+		assert_int_equal(epf_p2p_events(b.ep, &e, 1), 1);
+		assert_int_equal(e.kind, EPF_P2P_NOTE);
+		assert_int_equal(e.conn, b.conn);
+		assert_int_equal(e.bytes, 5);
+		assert_memory_equal(e.data, "hello", 5);
+		epf_p2p_event_free(&e);
+		assert_int_equal(poll(&p, 1, 0), 0);
+	}
+	end(&b);
+}
+
+static void count_event(void *arg, const struct epf_p2p_event *e)
+{
+	int *n = arg;
+
+	if (e->kind == EPF_P2P_DONE && e->user == arg && e->status == 0)
+		__atomic_fetch_add(n, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A transfer that nobody waits for ends by the endpoint's thread, which calls back. */
+static void test_callback(void **state)
+{
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .event = 1 };
+	struct epf_p2p_block block = epf_p2p_block(0, 0, TARGET_BYTES);
+	struct epf_p2p_xfer *x[3];
+	struct both b;
+	int n = 0;
+
+	(void)state;
+	begin(&b, false);
+	o.user = &n;
+	assert_ok(epf_p2p_on_event(b.ep, count_event, &n));
+	for (int i = 0; i < 3; i++) {
+		o.priority = (enum epf_p2p_priority)i;
+		assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE,
+					  &(struct epf_p2p_vector){ b.region, b.import, &block, 1 },
+					  1, &o, &x[i]));
+		assert_ok(epf_p2p_post(x[i], NULL, 0));
+	}
+	for (int i = 0; i < 20000 && __atomic_load_n(&n, __ATOMIC_SEQ_CST) < 3; i++)
+		poll(NULL, 0, 1);
+	assert_int_equal(__atomic_load_n(&n, __ATOMIC_SEQ_CST), 3);
+	assert_ok(epf_p2p_on_event(b.ep, NULL, NULL));
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(epf_p2p_test(x[i]), 1);
+		epf_p2p_xfer_free(x[i]);
+	}
+	assert_int_equal(sum_there(&b), sum_of(b.mine));
+	end(&b);
+}
+
+/* One connection a peer, in both directions, and by address. */
+static void test_connect(void **state)
+{
+	struct epf_p2p *a = endpoint("a"), *c = endpoint("c");
+	struct epf_p2p_peer peer = { .size = sizeof(peer) };
+	uint8_t meta[EPF_P2P_METADATA_BYTES];
+	uint64_t one, two, back, again;
+	int n = epf_p2p_metadata(c, meta, sizeof(meta));
+
+	(void)state;
+	assert_true(n > 0);
+	assert_ok(epf_p2p_describe(meta, (size_t)n, &peer));
+	assert_string_equal(peer.name, "c");
+	assert_ok(epf_p2p_connect(a, meta, (size_t)n, SECOND * 10, &one));
+	assert_ok(epf_p2p_connect_to(a, "127.0.0.1", peer.port, SECOND * 10, &two));
+	assert_int_equal(one, two);
+	assert_ok(epf_p2p_accept(c, SECOND * 10, &back));
+	n = epf_p2p_metadata(a, meta, sizeof(meta));
+	assert_ok(epf_p2p_connect(c, meta, (size_t)n, SECOND * 10, &again));
+	assert_int_equal(back, again);
+	assert_err(epf_p2p_accept(c, EPF_P2P_NOW, &again), ETIMEDOUT);
+	/* An endpoint may also talk to itself. */
+	assert_ok(epf_p2p_connect(a, meta, (size_t)n, SECOND * 10, &again));
+	assert_ok(epf_p2p_disconnect(a, one, SECOND));
+	assert_err(epf_p2p_disconnect(a, one, SECOND), ENOENT);
+	epf_p2p_close(c);
+	epf_p2p_close(a);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_connect),     cmocka_unit_test(test_process),
+		cmocka_unit_test(test_mapped),      cmocka_unit_test(test_vectors),
+		cmocka_unit_test(test_many_blocks), cmocka_unit_test(test_notes),
+		cmocka_unit_test(test_fd),          cmocka_unit_test(test_callback),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
