@@ -5,6 +5,8 @@
   fetch.py cpu FOLDER      PyTorch, transformers and Megatron-core on CPU tensors: what the stage `frameworks` of tools/quickstart test runs (580 MB fetched,
                            1.2 GB on disk)
   fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks: Megatron-core (9 MB), to be carried there
+  fetch.py nixl-1.5 FOLDER (nixl-1.4, nixl-1.3)
+                           a release of NIXL: what the stage `nixl` runs (50 to 80 MB fetched, 110 to 160 MB on disk)
   fetch.py verify FOLDER   compares every file with what was unpacked; prints files and bytes
 
 FOLDER goes into PYTHONPATH. Nothing is fetched again while the lists beside this file stay as they are. PyPI has PyTorch for Linux on x86-64 only built for
@@ -32,6 +34,8 @@ PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x
 LISTS = {
     "cpu": [("cpu.txt", "3.11", r"torch/(include|share|test)/|torch/lib/libtorch_cuda_linalg\.so$|.*\.data/|.*/tests/"), ("megatron.txt", "3.12", r".*\.so$")],
     "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$")],
+    # Without its expert-parallel library, programs, and all plug-ins but UCX's.
+    **{f"nixl-{v}": [(f"nixl-{v}.txt", "3.11", r"nixl_ep|.*\.(data|scripts)/|.*/lib(telemetry|plugin_(?!UCX))")] for v in ("1.3", "1.4", "1.5")},
 }
 
 
@@ -55,7 +59,7 @@ def key(form):
 
 def can(form, folder):
     """Raises Missing where the wheels would not run."""
-    if form == "cpu" and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
+    if form != "gpu" and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
         raise Missing(f"the packages are pinned for Python 3.11 on Linux and x86-64; this is {sysconfig.get_python_version()} on {platform.machine()}")
     if form == "cpu" and (free := shutil.disk_usage(folder).free) < FREE_BYTES:
         raise Missing(f"{folder} has {free >> 20} MiB left; {FREE_BYTES >> 20} are needed")

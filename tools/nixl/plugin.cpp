@@ -14,7 +14,7 @@
 # include "backend/backend_engine.h"
 # include "backend/backend_plugin.h"
 #else
-# include "nixl_abi.h"
+# include "tools/nixl/nixl_abi.h"
 #endif
 
 #include <errno.h>
