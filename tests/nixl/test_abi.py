@@ -56,18 +56,14 @@ def virtual_functions_have_nixls_order():
 
 
 DRIVER = """
-import sys
-from nixl._api import nixl_agent, nixl_agent_config
-import nixl._bindings as raw
+import os, sys
+from nixl_cu12._api import nixl_agent, nixl_agent_config
+import nixl_cu12._bindings as raw
 log = sys.argv[1]
 def make(name, **extra):
     one = nixl_agent(name, nixl_agent_config(enable_prog_thread=name == "first", backends=[]))
     one.create_backend("PROBE", {"log": log + "." + name, "also": "this", **extra})
     return one
-config = raw.nixlAgentConfig()
-config.useProgThread, config.pthrDelay, config.syncMode, config.captureTelemetry = False, 123456789012, raw.NIXL_THREAD_SYNC_RW, True
-other = raw.nixlAgent("other", config)
-other.createBackend("PROBE", {"log": log + ".other"})
 one, two = make("first"), make("second")
 print("params", sorted(one.get_backend_params("PROBE").items()), one.get_backend_mem_types("PROBE"), one.get_plugin_params("PROBE"))
 try:
@@ -87,6 +83,11 @@ one.send_notif(name, b"alone")
 one.deregister_memory(a)
 one.remove_remote_agent(name)
 del one, two
+os.environ.update(NIXL_TELEMETRY_ENABLE="y", NIXL_TELEMETRY_DIR=os.path.dirname(log))
+config = raw.nixlAgentConfig()
+config.useProgThread, config.pthrDelay, config.syncMode, config.captureTelemetry = False, 123456789012, raw.NIXL_THREAD_SYNC_RW, True
+other = raw.nixlAgent("other", config)
+other.createBackend("PROBE", {"log": log + ".other"})
 """
 
 OTHER = "init other PROBE 1 0 123456789012 2 1"
@@ -111,7 +112,6 @@ destroyed"""
 def fields_are_where_the_agent_puts_them():
     for version in wheels.VERSIONS:
         with tempfile.TemporaryDirectory() as folder:
-            os.environ["NIXL_TELEMETRY_DIR"] = folder  # without it an agent reports none
             rc, said = wheels.output(["-c", DRIVER, f"{folder}/log"], version, os.path.dirname(PROBE))
             assert rc == 0, f"NIXL {version}: exit status {rc}"
             lines, other = ([line.rstrip() for line in open(f"{folder}/log.{name}", encoding="utf-8")] for name in ("first", "other"))

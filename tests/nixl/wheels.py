@@ -42,8 +42,8 @@ def output(arguments, version, plugins, timeout=120):
 
 
 def agent(name, **options):
-    """Returns an agent with our back end. In a program that output() runs."""
-    from nixl._api import nixl_agent, nixl_agent_config
+    """Returns an agent with our back end. In a program that output() runs. Without the package nixl, which in 1.3 imports PyTorch."""
+    from nixl_cu12._api import nixl_agent, nixl_agent_config
     return nixl_agent(name, nixl_agent_config(backends=["EPF"], **options))
 
 
