@@ -62,8 +62,16 @@ nixl_status_t status_of(int rc)
 	}
 }
 
+/* Prints a line, once if the same error comes again and again, because programs poll. */
 void say(const char *line)
 {
+	static std::mutex mutex;
+	static std::string last;
+	const std::lock_guard<std::mutex> lock(mutex);
+
+	if (last == line)
+		return;
+	last = line;
 	fprintf(stderr, "ep-fabric: NIXL: %s\n", line);
 }
 
