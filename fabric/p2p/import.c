@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of peers: importing exports, and answering peers who do. Slow path. */
-#define EPF_LOG_COMP "p2p"
-#include "fabric/base/clock.h"
-#include "fabric/base/log.h"
 #include "fabric/p2p/p2p_priv.h"
 
 #include <errno.h>
@@ -13,15 +10,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-void epf_p2p_import_put(struct import *i)
-{
-	if (__atomic_fetch_sub(&i->refs, 1u, __ATOMIC_ACQ_REL) != 1)
-		return;
-	if (i->map_base)
-		munmap(i->map_base, i->map_bytes);
-	free(i);
-}
 
 static struct import **bucket(struct conn *c, const struct export_key *key)
 {

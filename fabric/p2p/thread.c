@@ -19,7 +19,7 @@ enum {
 	CHUNKS = 16,                 /* copied between two looks at the sockets */
 };
 
-/* Lets go of the streams of connections that have ended. */
+/* Fails the transfers of connections that have ended, and lets go of their streams. */
 static void reap(struct epf_p2p *ep)
 {
 	struct conn *c;
@@ -33,6 +33,7 @@ static void reap(struct epf_p2p *ep)
 		pthread_mutex_unlock(&ep->lock);
 		if (!c)
 			return;
+		epf_p2p_fail_conn(c, c->error);
 		(void)epf_p2p_flush(&c->stream);
 		if (c->is_watched)
 			epoll_ctl(ep->epoll, EPOLL_CTL_DEL, c->stream.fd, NULL);
