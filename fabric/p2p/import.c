@@ -16,7 +16,7 @@ static struct import **bucket(struct conn *c, const struct export_key *key)
 	return &c->imports[key->slot % P2P_BUCKETS];
 }
 
-struct import *epf_p2p_import_find(struct conn *c, const struct export_key *key)
+static struct import *find(struct conn *c, const struct export_key *key)
 {
 	for (struct import *i = *bucket(c, key); i; i = i->next)
 		if (epf_p2p_same_key(&i->key, key))
@@ -165,7 +165,7 @@ static void map(struct import *i, const struct msg_imported *a, int file)
 static int keep(struct conn *c, struct import *i, uint64_t *number)
 {
 	struct epf_p2p *ep = c->ep;
-	struct import *other = epf_p2p_import_find(c, &i->key);
+	struct import *other = find(c, &i->key);
 	int rc = 0;
 
 	if (c->state != CONN_OPEN)
