@@ -262,7 +262,7 @@ static unsigned open_descriptors(void)
 /* Connections come and go, several endpoints in turn with one: numbers are never used again, and nothing is left over. */
 static void test_churn(void **state)
 {
-	unsigned rounds = getenv("EPF_TEST_LONG") ? 10000 : 2000;
+	enum { ROUNDS = 10000 };
 	struct epf_p2p *hub = endpoint("hub");
 	uint8_t meta[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
 	static uint8_t memory[4096], mine[4096];
@@ -273,7 +273,7 @@ static void test_churn(void **state)
 	(void)state;
 	assert_ok(epf_p2p_register(hub, memory, sizeof(memory), EPF_P2P_HOST, &region));
 	assert_ok(epf_p2p_export(hub, region, 0, sizeof(memory), EPF_P2P_WRITE, 0, 0, key));
-	for (unsigned i = 0; i < rounds / 50; i++) {
+	for (unsigned i = 0; i < ROUNDS / 50; i++) {
 		struct epf_p2p *ep = endpoint("guest");
 		uint64_t own, conn, import;
 
