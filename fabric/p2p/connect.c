@@ -1,48 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connecting to a peer: the connecting end of the handshake (wire.h), on the caller's thread. Slow path. */
-#define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
-#include "fabric/base/log.h"
 #include "fabric/p2p/p2p_priv.h"
 
 #include "bootstrap/net.h"
 
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
-
-enum { GONE_MS = 1500 };
-
-void epf_p2p_tune(int fd)
-{
-	int one = 1, ms = GONE_MS;
-
-	/* A machine that is gone is noticed within 2 s: probes each second, none answered for 1.5 s. */
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
-	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
-}
-
-void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,
-		     const struct msg_hello *first, const struct msg_hello *second,
-		     uint8_t key[EPF_AUTH_KEY_BYTES])
-{
-	struct epf_auth given = { .has_secret = true };
-	const struct epf_auth *auth = ep->auth.has_secret ? &ep->auth : &ep->own;
-
-	if (acceptor) {
-		memcpy(given.master, acceptor->key, sizeof(given.master));
-		auth = acceptor->flags & META_HAS_KEY ? &given : &ep->auth;
-	}
-	epf_auth_session_key(auth, first->nonce, second->nonce, key);
-	explicit_bzero(&given, sizeof(given));
-}
 
 /* Waits until a socket that connects has; 0 or the errno. */
 static int wait_connected(int fd, uint64_t end)

@@ -83,16 +83,6 @@ static int answer_query(struct epf_p2p *ep, struct guest *g)
 	return epf_p2p_send(&g->stream, MSG_META, &meta, sizeof(meta), NULL, 0);
 }
 
-void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out)
-{
-	memset(out, 0, sizeof(*out));
-	epf_auth_nonce(out->nonce);
-	out->meta = ep->meta;
-	memset(out->meta.key, 0, sizeof(out->meta.key));
-	epf_p2p_meta_seal(&out->meta);
-	out->is_local = is_local;
-}
-
 static int take_hello(struct epf_p2p *ep, struct guest *g, const struct received *m)
 {
 	uint8_t key[EPF_AUTH_KEY_BYTES];

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of peers: importing exports, and answering peers who do. Slow path. */
-#define EPF_LOG_COMP "p2p"
-#include "fabric/base/clock.h"
-#include "fabric/base/log.h"
 #include "fabric/p2p/p2p_priv.h"
 
 #include <errno.h>
@@ -14,21 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
-void epf_p2p_import_put(struct import *i)
-{
-	if (__atomic_fetch_sub(&i->refs, 1u, __ATOMIC_ACQ_REL) != 1)
-		return;
-	if (i->map_base)
-		munmap(i->map_base, i->map_bytes);
-	free(i);
-}
-
 static struct import **bucket(struct conn *c, const struct export_key *key)
 {
 	return &c->imports[key->slot % P2P_BUCKETS];
 }
 
-struct import *epf_p2p_import_find(struct conn *c, const struct export_key *key)
+static struct import *find(struct conn *c, const struct export_key *key)
 {
 	for (struct import *i = *bucket(c, key); i; i = i->next)
 		if (epf_p2p_same_key(&i->key, key))
@@ -177,7 +165,7 @@ static void map(struct import *i, const struct msg_imported *a, int file)
 static int keep(struct conn *c, struct import *i, uint64_t *number)
 {
 	struct epf_p2p *ep = c->ep;
-	struct import *other = epf_p2p_import_find(c, &i->key);
+	struct import *other = find(c, &i->key);
 	int rc = 0;
 
 	if (c->state != CONN_OPEN)

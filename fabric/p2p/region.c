@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of this endpoint: registration, exports, withdrawal, expiry. Slow path. */
-#define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
-#include "fabric/base/log.h"
 #include "fabric/p2p/p2p_priv.h"
 
 #include <errno.h>
@@ -13,12 +11,6 @@
 #include <unistd.h>
 
 enum { NAP_NS = 20 * 1000 };
-
-void epf_p2p_region_put(struct region *r)
-{
-	if (__atomic_fetch_sub(&r->refs, 1u, __ATOMIC_ACQ_REL) == 1)
-		free(r);
-}
 
 /* Whether every page of a range belongs to some mapping: msync(2) looks at nothing else with MS_ASYNC. */
 static bool is_mapped(const uint8_t *addr, uint64_t bytes)
@@ -254,16 +246,6 @@ int epf_p2p_export(struct epf_p2p *ep, uint64_t region, uint64_t offset, uint64_
 	if (lifetime_ns)
 		epf_p2p_kick(ep);
 	return 0;
-}
-
-bool epf_p2p_same_key(const struct export_key *a, const struct export_key *b)
-{
-	const uint8_t *x = (const uint8_t *)a, *y = (const uint8_t *)b;
-	unsigned differs = 0;
-
-	for (size_t i = 0; i < sizeof(*a); i++) /* in constant time: the secret is in it */
-		differs |= x[i] ^ y[i];
-	return !differs;
 }
 
 int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], uint64_t timeout_ns)

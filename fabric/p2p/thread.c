@@ -19,7 +19,7 @@ enum {
 	CHUNKS = 16,                 /* copied between two looks at the sockets */
 };
 
-/* Lets go of the streams of connections that have ended. */
+/* Fails the transfers of connections that have ended, and lets go of their streams. */
 static void reap(struct epf_p2p *ep)
 {
 	struct conn *c;
@@ -33,6 +33,7 @@ static void reap(struct epf_p2p *ep)
 		pthread_mutex_unlock(&ep->lock);
 		if (!c)
 			return;
+		epf_p2p_fail_conn(c, c->error);
 		(void)epf_p2p_flush(&c->stream);
 		if (c->is_watched)
 			epoll_ctl(ep->epoll, EPOLL_CTL_DEL, c->stream.fd, NULL);
@@ -42,19 +43,33 @@ static void reap(struct epf_p2p *ep)
 	}
 }
 
-/* Watches the sockets of new connections, and sends what was kept. */
+/*
+ * Watches the sockets of new connections. What follows the handshake may have come together with its end: then the socket reports nothing
+ * more, so each is looked at once.
+ */
 static void watch(struct epf_p2p *ep)
 {
-	pthread_mutex_lock(&ep->lock);
-	for (struct conn *c = ep->all; c && ep->has_new; c = c->next) {
-		struct epoll_event e = { .events = EPOLLIN, .data.ptr = c };
+	for (;;) {
+		struct epoll_event e = { .events = EPOLLIN };
+		struct conn *c;
 
-		if (c->is_watched || c->is_reaped)
-			continue;
-		c->is_watched = epoll_ctl(ep->epoll, EPOLL_CTL_ADD, c->stream.fd, &e) == 0;
+		pthread_mutex_lock(&ep->lock);
+		for (c = ep->has_new ? ep->all : NULL; c && (c->is_watched || c->is_reaped);
+		     c = c->next)
+			;
+		if (!c)
+			ep->has_new = false;
+		else
+			c->is_watched = true;
+		pthread_mutex_unlock(&ep->lock);
+		if (!c)
+			return;
+		e.data.ptr = c;
+		if (epoll_ctl(ep->epoll, EPOLL_CTL_ADD, c->stream.fd, &e))
+			epf_p2p_conn_end(c, CONN_LOST, "its socket cannot be watched");
+		else
+			(void)epf_p2p_control(c);
 	}
-	ep->has_new = false;
-	pthread_mutex_unlock(&ep->lock);
 }
 
 static bool serve_sockets(struct epf_p2p *ep, uint64_t wait_ns)
@@ -132,9 +147,9 @@ void *epf_p2p_thread(void *arg)
 
 		for (unsigned i = 0; i < CHUNKS && epf_p2p_run_some(ep); i++)
 			done++;
+		next = timers(ep, epf_now_ns());
 		watch(ep);
 		reap(ep);
-		next = timers(ep, epf_now_ns());
 		if (done)
 			(void)serve_sockets(ep, 0);
 		else
