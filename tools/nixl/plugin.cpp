@@ -26,6 +26,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <system_error>
 
 namespace
@@ -237,6 +238,7 @@ class epfNixlEngine final : public nixlBackendEngine
 
       private:
 	std::shared_ptr<Peer> find(const std::string &agent) const;
+	bool is_open(uint64_t conn) const;
 	int connection(Peer &peer, uint64_t *conn) const;
 	int import_over(Remote &remote, uint64_t conn, uint64_t *import) const;
 	int gather(const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, uint64_t conn,
@@ -245,8 +247,9 @@ class epfNixlEngine final : public nixlBackendEngine
 
 	epf_p2p *ep = nullptr;
 	std::string own_metadata;
-	mutable std::mutex mutex; /* of peers; never held while waiting for one */
+	mutable std::mutex mutex; /* of what follows */
 	std::unordered_map<std::string, std::shared_ptr<Peer>> peers;
+	std::set<uint64_t> unused; /* connections of agents that were removed */
 };
 
 epfNixlEngine::epfNixlEngine(const nixlBackendInitParams *params) : nixlBackendEngine(params)
@@ -298,13 +301,18 @@ std::shared_ptr<Peer> epfNixlEngine::find(const std::string &agent) const
 	return it == peers.end() ? nullptr : it->second;
 }
 
-/* Returns the connection of a peer, and makes it if there is none or if it has ended. The caller holds peer.mutex. */
-int epfNixlEngine::connection(Peer &peer, uint64_t *conn) const
+bool epfNixlEngine::is_open(uint64_t conn) const
 {
 	struct epf_p2p_peer info = {};
 
 	info.size = sizeof(info);
-	if (peer.conn && (epf_p2p_peer(ep, peer.conn, &info) < 0 || info.state != 0)) {
+	return epf_p2p_peer(ep, conn, &info) == 0 && info.state == 0;
+}
+
+/* Returns the connection of a peer, and makes it if there is none or if it has ended. The caller holds peer.mutex. */
+int epfNixlEngine::connection(Peer &peer, uint64_t *conn) const
+{
+	if (peer.conn && !is_open(peer.conn)) {
 		epf_p2p_disconnect(ep, peer.conn, EPF_P2P_NOW);
 		peer.conn = 0;
 	}
@@ -417,25 +425,38 @@ nixl_status_t epfNixlEngine::connect(const std::string &remote_agent)
 	return report(connection(*peer, &conn));
 }
 
+/*
+ * Ends this side's use. The connection stays while the peer lives, because both directions share it and an agent that has not removed
+ * this one may be sending: what it sends must arrive, as over other back ends. Adding the agent again finds the same connection.
+ */
 nixl_status_t epfNixlEngine::disconnect(const std::string &remote_agent)
 {
-	std::shared_ptr<Peer> peer;
+	const auto peer = find(remote_agent);
+	uint64_t conn;
 
+	if (!peer)
+		return NIXL_ERR_NOT_FOUND;
+	if (remote_agent == localAgent)
+		return NIXL_SUCCESS;
 	{
-		const std::lock_guard<std::mutex> lock(mutex);
-		const auto it = peers.find(remote_agent);
+		const std::lock_guard<std::mutex> lock(peer->mutex);
 
-		if (it == peers.end())
-			return NIXL_ERR_NOT_FOUND;
-		peer = it->second;
-		if (remote_agent != localAgent)
-			peers.erase(it);
+		conn = peer->conn;
 	}
-	const std::lock_guard<std::mutex> lock(peer->mutex);
-	const uint64_t conn = peer->conn;
+	const std::lock_guard<std::mutex> lock(mutex);
 
-	peer->conn = 0;
-	return conn ? report(epf_p2p_disconnect(ep, conn, 0)) : NIXL_SUCCESS;
+	peers.erase(remote_agent);
+	if (conn)
+		unused.insert(conn);
+	for (auto it = unused.begin(); it != unused.end();) {
+		if (is_open(*it)) {
+			++it;
+			continue;
+		}
+		epf_p2p_disconnect(ep, *it, EPF_P2P_NOW);
+		it = unused.erase(it);
+	}
+	return NIXL_SUCCESS;
 }
 
 nixl_status_t epfNixlEngine::loadRemoteMD(const nixlBlobDesc &input, const nixl_mem_t &nixl_mem,
