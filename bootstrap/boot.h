@@ -225,6 +225,12 @@ const char *epf_boot_server_address(const struct epf_boot_server *srv);
 /* epf_boot_server_port() - the TCP port it listens at. */
 uint16_t epf_boot_server_port(const struct epf_boot_server *srv);
 
+/*
+ * epf_boot_server_reached() - the address of this host at which the first rank of another host came, without a port. 0, or -ENOENT: none has come. Any time, from any thread.
+ */
+struct epf_net_addr;
+int epf_boot_server_reached(struct epf_boot_server *srv, struct epf_net_addr *out);
+
 /* epf_boot_server_stats() - a copy of the counters, any time from any thread. */
 void epf_boot_server_stats(const struct epf_boot_server *srv, struct epf_boot_server_stats *out);
 

@@ -135,7 +135,8 @@ static void note_last(struct target *to, const struct epf_net_addr *at, const ch
 	char address[80];
 
 	epf_net_print(at, address, sizeof(address));
-	snprintf(to->last, sizeof(to->last), "%s: %s", address, why);
+	snprintf(to->last, sizeof(to->last), "%s%s%s: %.400s", address,
+		 to->strict ? " by socket-ifname " : "", to->strict ? to->ifname : "", why);
 }
 
 /* The caller's own reason, which it has just given, ends the opening. */
@@ -169,7 +170,11 @@ static int wait_ready(struct tcp_boot *t, struct target *to, short events, uint6
 		rc = tcp_wait(t, events, deadline_ns < until_ns ? deadline_ns : until_ns);
 		if (rc != -ETIMEDOUT || epf_now_ns() >= deadline_ns)
 			return rc;
-		snprintf(to->last, sizeof(to->last), "no answer yet");
+		if (to->strict)
+			snprintf(to->last, sizeof(to->last), "no answer yet by socket-ifname %s",
+				 to->ifname);
+		else
+			snprintf(to->last, sizeof(to->last), "no answer yet");
 	}
 }
 

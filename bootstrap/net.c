@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int bad_address(const char *text, const char *why)
 {
@@ -103,6 +104,19 @@ bool epf_net_is_loopback(const struct epf_net_addr *addr)
 	if (IN6_IS_ADDR_V4MAPPED(&addr->v6.sin6_addr))
 		return b[12] == 127;
 	return IN6_IS_ADDR_LOOPBACK(&addr->v6.sin6_addr);
+}
+
+bool epf_net_is_local(const struct epf_net_addr *addr)
+{
+	struct epf_net_addr at = *addr;
+	int fd = socket(at.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool ok;
+
+	epf_net_set_port(&at, 0);
+	ok = fd >= 0 && bind(fd, &at.sa, at.len) == 0;
+	if (fd >= 0)
+		close(fd);
+	return ok;
 }
 
 bool epf_net_is_literal(const char *host)

@@ -47,6 +47,9 @@ int epf_net_resolve(const char *host, uint16_t port, struct epf_net_addr *out, s
 /* epf_net_is_loopback() - 127.0.0.0/8, ::1, and the first wrapped in IPv6. */
 bool epf_net_is_loopback(const struct epf_net_addr *addr);
 
+/* epf_net_is_local() - whether the address is one of this host's; opens and closes a socket. */
+bool epf_net_is_local(const struct epf_net_addr *addr);
+
 /* epf_net_is_literal() - whether the host is written as an address and not as a name. */
 bool epf_net_is_literal(const char *host);
 

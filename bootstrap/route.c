@@ -7,20 +7,11 @@
 
 #include <netdb.h>
 #include <string.h>
-#include <unistd.h>
 
-/* 1: the address is one of this host's. */
-static bool is_local(const struct epf_net_addr *addr)
+static bool is_any(const struct epf_net_addr *addr)
 {
-	struct epf_net_addr at = *addr;
-	int fd = socket(at.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	bool ok;
-
-	epf_net_set_port(&at, 0);
-	ok = fd >= 0 && bind(fd, &at.sa, at.len) == 0;
-	if (fd >= 0)
-		close(fd);
-	return ok;
+	return addr->sa.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&addr->v6.sin6_addr)
+					      : addr->v4.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
 /*
@@ -36,9 +27,13 @@ static bool of_server(const struct tcp_boot *t, struct epf_net_addr *out)
 
 	if (epf_net_split(t->where, host, &port) || epf_net_resolve(host, port, at, &n))
 		return false;
+	/* Listening everywhere: the ranks of other hosts know it by the address at which they came. */
+	if (n && is_any(&at[0]))
+		return epf_boot_server_reached(t->server, out) == 0;
 	for (size_t i = 0; i < n; i++)
-		if (is_local(&at[i]) && (!epf_net_is_loopback(&at[i]) || epf_net_is_literal(host) ||
-					 strcmp(host, "localhost") == 0)) {
+		if (epf_net_is_local(&at[i]) &&
+		    (!epf_net_is_loopback(&at[i]) || epf_net_is_literal(host) ||
+		     strcmp(host, "localhost") == 0)) {
 			*out = at[i];
 			return true;
 		}

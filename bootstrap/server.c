@@ -431,6 +431,18 @@ uint16_t epf_boot_server_port(const struct epf_boot_server *srv)
 	return epf_net_port(&srv->bound);
 }
 
+int epf_boot_server_reached(struct epf_boot_server *srv, struct epf_net_addr *out)
+{
+	int rc;
+
+	pthread_mutex_lock(&srv->lock);
+	rc = srv->reached.len ? 0 : -ENOENT;
+	if (!rc)
+		*out = srv->reached;
+	pthread_mutex_unlock(&srv->lock);
+	return rc;
+}
+
 void epf_boot_server_stats(const struct epf_boot_server *srv, struct epf_boot_server_stats *out)
 {
 #define S(name) out->name = atomic_load_explicit(&srv->stats.name, memory_order_relaxed);

@@ -64,6 +64,27 @@ static bool check_join(struct epf_boot_server *srv, struct srv_conn *c, struct e
 	return true;
 }
 
+/* By which address another host reaches this one: where the server listens everywhere, nobody else knows. */
+static void note_reached(struct epf_boot_server *srv, int fd)
+{
+	struct epf_net_addr at = { .len = sizeof(at.any) };
+
+	if (srv->reached.len || getsockname(fd, &at.sa, &at.len))
+		return;
+	if (at.sa.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&at.v6.sin6_addr)) {
+		struct epf_net_addr v4 = epf_net_any(AF_INET, 0);
+
+		memcpy(&v4.v4.sin_addr, &at.v6.sin6_addr.s6_addr[12], 4);
+		at = v4;
+	}
+	if (epf_net_is_loopback(&at))
+		return;
+	epf_net_set_port(&at, 0);
+	pthread_mutex_lock(&srv->lock);
+	srv->reached = at;
+	pthread_mutex_unlock(&srv->lock);
+}
+
 static void job_join(struct epf_boot_server *srv, struct srv_conn *c,
 		     const struct epf_wire_msg *msg)
 {
@@ -88,6 +109,7 @@ static void job_join(struct epf_boot_server *srv, struct srv_conn *c,
 	if (!srv->job_known)
 		memcpy(srv->job, join.job, sizeof(srv->job));
 	srv->job_known = true;
+	note_reached(srv, c->fd);
 	srv_conn_set_state(srv, c, SRV_MEMBER);
 	c->session.version = msg->head.version;
 	c->seated = true;

@@ -139,7 +139,8 @@ struct epf_boot_server {
 
 	pthread_t thread;
 	_Atomic bool stop;
-	pthread_mutex_t lock; /* of the two below */
+	pthread_mutex_t lock; /* of the three below */
+	struct epf_net_addr reached; /* len 0: by no other host yet */
 	pthread_cond_t ended_cond;
 	bool ended;
 };

@@ -168,6 +168,9 @@ EPF_STATIC_ASSERT(sizeof(struct epf_stats_entry) == 192, "layout");
 #define EPF_STATS_WAIT_NAMES \
  "none|signal|ring|full|credit|queue|sent|ack|link|silent|gap|taken|puts"
 
+/* Names of enum epf_stats_path. */
+#define EPF_STATS_PATH_NAMES "unknown|fine|lossy|full|silent|no-answer|refused|no-route|unconnected"
+
 /* Classes: EPF_STATS_CORE, EPF_STATS_RING ... in the order of the table. */
 enum epf_stats_classes {
 
@@ -232,6 +235,19 @@ enum epf_stats_peer_state {
 };
 
 #define EPF_STATS_NO_SIGNAL UINT32_MAX
+
+/* What a NIC knows of the connection of a lane; the names stand in EPF_STATS_PATH_NAMES. */
+enum epf_stats_path {
+	EPF_STATS_PATH_UNKNOWN,
+	EPF_STATS_PATH_FINE,
+	EPF_STATS_PATH_LOSSY,       /* packets were sent again within the last second */
+	EPF_STATS_PATH_FULL,        /* the peer's receive buffer is full: nobody reads there */
+	EPF_STATS_PATH_SILENT,      /* the peer's host acknowledges nothing */
+	EPF_STATS_PATH_NO_ANSWER,   /* not connected: attempts are not answered */
+	EPF_STATS_PATH_REFUSED,     /* not connected: attempts are refused */
+	EPF_STATS_PATH_NO_ROUTE,    /* not connected: this host knows no way there */
+	EPF_STATS_PATH_UNCONNECTED, /* not connected, for another reason, or the peer has to */
+};
 
 /* What something waits for that should move and does not. The names stand in EPF_STATS_WAIT_NAMES. */
 enum epf_stats_wait {

@@ -3,7 +3,7 @@
 """The gate of the hot path: no *_hot.c object may call functions that allocate, lock, log or enter the kernel.
 
   check_hot.py --list BUILD ROOT   the hot objects: ninja target and source
-  check_hot.py BUILD ROOT [FILE..] checks them; all must be built, except these files, which this build omits
+  check_hot.py BUILD ROOT [DIR..]  checks them; all must be built, except those in these folders, which this build omits
 
 Undefined symbols must be on the allow-list, end in _cold (a slow function of ours that a hot one rarely calls), or be defined by another hot
 object; no object may contain an instruction that enters the kernel. Run by meson (suite hot) and by `tools/quickstart test hot`. Exit 77 under
@@ -57,7 +57,7 @@ def sanitized(build):
 
 
 def check(build, root, left_out):
-    sources = {s for s in hot_sources(root) if os.path.basename(s) not in left_out}
+    sources = {s for s in hot_sources(root) if os.path.relpath(os.path.dirname(s), os.path.realpath(root)) not in left_out}
     objects = hot_objects(build, sources)
     bad = [f"{os.path.relpath(s, root)}: hot, but no target compiles it" for s in sources - set(objects.values())]
     if not sources:

@@ -160,7 +160,7 @@ stage_format()
 	mapfile -t files < <(tree_files '*.c' '*.h' '*.cu' '*.cuh')
 	check "clang-format, ${#files[@]} files" in_root clang-format-14 --dry-run --Werror "${files[@]}"
 	mapfile -t files < <(tree_files '*' ':!tests/fuzz/seeds' ':!LICENSE')
-	check "codespell" in_root codespell -q 3 -L inout,fo,te,ans,nd,ue,hda "${files[@]}"
+	check "codespell" in_root codespell -q 3 -L inout,fo,te,ans,nd,ue,hda,iput "${files[@]}"
 	check "SPDX line in every source" spdx
 	mapfile -t files < <(tree_files '*.sh' tools/quickstart .ci/run)
 	check "shellcheck, ${#files[@]} files" in_root shellcheck -x "${files[@]}"

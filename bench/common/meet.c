@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool has(const char *name)
 {
@@ -34,7 +35,9 @@ int bench_meet(const char *host, uint64_t port, uint64_t timeout_ns, struct epf_
 	int rc;
 
 	if (!host)
-		host = secret ? "0.0.0.0" : "127.0.0.1";
+		host = !secret                              ? "127.0.0.1"
+		       : access("/proc/net/if_inet6", F_OK) ? "0.0.0.0"
+							    : "::";
 	/* A bare IPv6 address contains colons. */
 	rc = snprintf(at, sizeof(at), strchr(host, ':') && *host != '[' ? "[%s]:%u" : "%s:%u", host,
 		      (unsigned)port);

@@ -5,7 +5,9 @@
 Usage: call_cost.py [--tokens 128] [--hidden 7168] [--experts 256] [--topk 8] [--port 29555]
 
 Two ranks, on two GPUs or on one (then start MPS). For each call, in the same run and alternating: the call; "floor", its outputs by torch.empty and its
-launches, with structures made before. Median of several rounds, of rank 0. Nothing is judged.
+launches, with structures made before. Median of several rounds, of rank 0. First with the extension, then by ctypes alone (EPF_PYTHON_EXTENSION=off). "as
+DeepEP's test": the low-latency pair between two events, behind a kernel that empties the cache, mean of 50, which the CPU decides where it is slower than the
+GPU. Nothing is judged.
 """
 import argparse
 import os
@@ -46,6 +48,21 @@ class Remembers:
             self.launches.append((function, arguments))
             return function(*arguments)
         return launch
+
+
+def between_events(call, rounds=50):
+    """Returns microseconds on the GPU from before a call until after it, the way DeepEP's test measures them."""
+    cache = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(rounds)]
+    torch.cuda.synchronize()
+    dist.barrier()
+    for begin, end in events:
+        cache.zero_()
+        begin.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.mean(begin.elapsed_time(end) * 1e3 for begin, end in events[1:])
 
 
 def floor_of(buffer, call):
@@ -105,6 +122,10 @@ def rank_main(rank, a):
         ours, least = statistics.median(ours), statistics.median(least)
         if rank == 0:
             print(f"  {name:31} {ours:6.1f} {least:6.1f} {ours / least:6.2f}", flush=True)
+        if name.startswith("low-latency"):
+            took = between_events(call)
+            if rank == 0:
+                print(f"  {"  as DeepEP's test":31} {took:6.1f}", flush=True)
     dist.barrier()
     buffer.destroy()
 
@@ -113,4 +134,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option, value in (("tokens", 128), ("hidden", 7168), ("experts", 256), ("topk", 8), ("port", 29555)):
         parser.add_argument(f"--{option}", type=int, default=value)
-    mp.spawn(rank_main, args=(parser.parse_args(),), nprocs=2)
+    options = parser.parse_args()
+    for how in ("on", "off"):
+        os.environ["EPF_PYTHON_EXTENSION"] = how
+        print(f"# extension {how}", flush=True)
+        mp.spawn(rank_main, args=(options,), nprocs=2)

@@ -6,7 +6,8 @@
         [--deepep DIR] [--shares] [--resume N] [--json FILE]
 
 Experts are spread over all ranks. Weights and tokens depend on seeds alone, so losses of different dispatchers can be compared. Each round runs every
-dispatcher once, in alternating order, in new processes; times are medians of the steps of all rounds after the first two of each. `flex` is the dispatcher
+dispatcher once, in alternating order, in new processes; times are medians of the steps of all rounds after the first third of each, in which memory is still
+allocated. `flex` is the dispatcher
 that calls deep_ep, `flex:8` the same with 8 multiprocessors; --deepep adds `deepep`, which is `flex` over DeepEP itself, from a folder with its package and compiled module.
 
 --shares runs each dispatcher once more and measures how much of a step its parts take: "moves" is what crosses ranks (token_dispatch, token_combine), "sorts" is
@@ -28,7 +29,6 @@ import tempfile
 
 import megatron_rank
 
-DROPPED = 2  # steps of each run that are not timed
 BAR = 40     # characters of the longest bar
 
 
@@ -60,19 +60,19 @@ def measure(a, names):
             one = run(a, name)
             if one is None:
                 return None
-            one["ms"] = one["ms"][DROPPED:] + results.get(name, {"ms": []})["ms"]
+            one["ms"] = one["ms"][a.steps // 3:] + results.get(name, {"ms": []})["ms"]
             results[name] = one
     for name in names if a.shares else ():
         one = run(a, name, "--measure-shares")
         if one is None:
             return None
-        results[name]["shares"] = shares_of(one)
+        results[name]["shares"] = shares_of(one, a.steps // 3)
     return results
 
 
-def shares_of(one):
-    """Returns {part: [percent of a step on the GPU's clock, or None, percent of the CPU thread's time]}, medians of the steps after the first."""
-    steps = list(zip(one["ms"], one["shares"]))[DROPPED:] or list(zip(one["ms"], one["shares"]))
+def shares_of(one, dropped):
+    """Returns {part: [percent of a step on the GPU's clock, or None, percent of the CPU thread's time]}, medians of the steps after those dropped."""
+    steps = list(zip(one["ms"], one["shares"]))[dropped:]
 
     def percent(part, clock):
         return statistics.median(100 * s[part][clock] / ms for ms, s in steps)

@@ -174,6 +174,8 @@ int bench_moe(int argc, char **argv)
 	struct parent p = { .o = &o, .start_ns = epf_now_ns() };
 	int err;
 
+	if (moe_wants_gpu(argc, argv))
+		return moe_gpu_run(argc, argv);
 	if (moe_opts_parse(argc, argv, &o) || (!o.launched && check_memory(&o))) {
 		epf_boot_close(o.place.boot);
 		return BENCH_USAGE;

@@ -261,6 +261,10 @@ void moe_print_head(const struct moe_opts *o, const char *how);
 struct json_t *moe_json(const struct moe_opts *o, const struct moe_result *r,
 			const struct moe_summary *s, double seconds);
 
+/* gpu.c: whether --gpu is among the options; and what --gpu runs instead: does not return, or BENCH_USAGE after a complaint. Takes --gpu out of argv. */
+bool moe_wants_gpu(int argc, char **argv);
+int moe_gpu_run(int argc, char **argv);
+
 /* both.c: both runs side by side. Indices: 0 embedded, 1 service. Returns BENCH_OK or BENCH_WRONG. */
 int moe_report_both(const struct moe_opts *o, const struct moe_result r[2],
 		    const double seconds[2]);

@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define PLAN_MAGIC UINT64_C(0x3170327032703270)
 
@@ -48,6 +49,20 @@ static int take_plan(struct p2p_opts *o, const struct plan *p)
 	return 0;
 }
 
+/* Both have met by now, so both know how. */
+static int find_way(struct p2p_opts *o, struct epf_boot *boot)
+{
+	char host[EPF_BOOT_ADDRESS_MAX];
+	bool is_secret;
+	int n, rc = epf_boot_route(boot, host, &is_secret);
+
+	if (rc || !host[0])
+		return rc;
+	n = snprintf(o->way, sizeof(o->way), strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
+		     (unsigned)o->tcp_port);
+	return n < 0 || (size_t)n >= sizeof(o->way) ? -ENAMETOOLONG : 0;
+}
+
 static int agree(struct p2p_opts *o, struct epf_boot *boot)
 {
 	struct plan mine = { .magic = PLAN_MAGIC,
@@ -68,9 +83,10 @@ static int agree(struct p2p_opts *o, struct epf_boot *boot)
 	struct plan theirs;
 	int rc = bench_meet_swap(boot, &mine, &theirs, sizeof(mine));
 
-	if (rc || o->host)
-		return rc;
-	rc = take_plan(o, &theirs);
+	if (!rc && !o->host)
+		rc = take_plan(o, &theirs);
+	if (!rc)
+		rc = find_way(o, boot);
 	return rc ? rc : p2p_settings(o);
 }
 

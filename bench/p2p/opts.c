@@ -443,6 +443,8 @@ int p2p_settings(struct p2p_opts *o)
 
 	if (o->nic)
 		rc = setting_make(o, "nic=%s", o->nic);
+	if (!rc && o->way[0])
+		rc = setting_make(o, "rendezvous=%s", o->way);
 	for (int i = 0; i < 2 && *o->device[i] && !rc; i++)
 		if (!i || !o->same_node)
 			rc = setting_make(o, "%d:nic-device==%s", i, o->device[i]);
@@ -532,7 +534,7 @@ int p2p_opts_parse(int argc, char **argv, struct p2p_opts *o)
 		return BENCH_USAGE;
 	if (check_settings(o))
 		return BENCH_USAGE;
-	return !o->server && p2p_settings(o) ? BENCH_USAGE : 0;
+	return !o->server && !o->host && p2p_settings(o) ? BENCH_USAGE : 0;
 }
 
 unsigned p2p_sizes(const struct p2p_opts *o, uint64_t sizes[32])

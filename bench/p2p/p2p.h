@@ -50,6 +50,7 @@ struct p2p_opts {
 	const char *setting[P2P_SETTINGS_MAX + 1];
 	uint32_t settings;
 	const char *nic;
+	char way[96]; /* of two hosts: this one's address on the way to the other, with the port: what nic=auto goes by */
 	const char *host;                    /* the client of two hosts; NULL: not */
 	bool server;                         /* the other end of that */
 	uint64_t tcp_port;                   /* where they meet */

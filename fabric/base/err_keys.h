@@ -3,8 +3,8 @@
  * The one table of error reasons. err.h makes enum epf_reason from it, err.c the texts, tools/gen
  * the page docs/errors.md. A number keeps its meaning forever; a reason that is no longer given
  * keeps its row. Groups: 100 configuration, 200 bootstrap, 300 commands and regions, 400 NICs,
- * lanes and peers, 500 memory and system, 600 usage of moe and bench, 700 the daemon, 750 point to point, 800 the shim. Rows are sorted by number
- * (a test looks); a number used twice does not compile.
+ * lanes and peers, 500 memory and system, 600 usage of moe and bench, 700 the daemon, 750 point to point, 800 the shim, 850 the NCCL plug-in. Rows are
+ * sorted by number (a test looks); a number used twice does not compile.
  *
  * R(NAME, number, ERRNO, "what happened, one sentence", "what to do, one sentence")
  * Contains rows only.
@@ -108,6 +108,11 @@ R(EFA_ABSENT,          450, ENODEV,  "This build has no EFA NIC.", "build with l
 R(EFA_LIBRARY,         451, ENOENT,  "The library for Elastic Fabric Adapters cannot be used.", "install ibverbs-providers (Debian, Ubuntu), libibverbs (Fedora, RHEL), or what the EFA installer brings")
 R(EFA_DEVICE,          452, ENODEV,  "No Elastic Fabric Adapter can be used.", "attach one to the instance, load the efa module, and see ibv_devinfo; correct nic-device")
 R(EFA_UNFIT,           453, EOPNOTSUPP, "An Elastic Fabric Adapter lacks what the EFA NIC needs.", "use an instance type whose adapters have RDMA write, a recent efa driver and a recent rdma-core")
+R(OFI_ABSENT,          455, ENODEV,  "This build has no ofi NIC.", "build with libfabric-dev installed")
+R(OFI_LIBRARY,         456, ENOENT,  "libfabric cannot be used.", "install libfabric1 (Debian, Ubuntu), libfabric (Fedora, RHEL), or point LD_LIBRARY_PATH to the cluster's own")
+R(OFI_PROVIDER,        457, ENODEV,  "No provider of libfabric can be used.", "see fi_info; set ofi-provider (and nic-device) to one that it lists with FI_EP_RDM and FI_RMA")
+R(OFI_CALL,            458, EIO,     "A call to libfabric failed.", "the message names the call and the reason; FI_LOG_LEVEL=warn makes libfabric say more")
+R(OFI_UNFIT,           459, EOPNOTSUPP, "A provider of libfabric lacks what the ofi NIC needs.", "choose another with ofi-provider")
 R(GPU_ABSENT,          460, ENODEV,  "There is no GPU to use.", "see nvidia-smi or rocm-smi, or set gpu-backend to what is there")
 R(GPU_LIBRARY,         461, ENOENT,  "The driver library of a GPU cannot be used.", "install the GPU's driver, or a newer one")
 R(GPU_BACKEND,         462, EINVAL,  "There is no GPU back-end of that name.", "use auto, cuda, hip, fake or none")
@@ -165,3 +170,9 @@ R(SHIM_HEAP,           802, ENOMEM,  "The symmetric heap has no room.", "raise s
 R(SHIM_COMMAND,        803, EIO,     "The fabric could not carry out a request of a kernel.", "see the log of the rank for the first error")
 R(SHIM_TIMEOUT,        804, ETIMEDOUT, "Requests of kernels did not come to an end in time.", "look at ep-fabric why, or raise wait-timeout")
 R(SHIM_LIMIT,          805, ENOSPC,  "A limit of the shim is reached.", "ask for less of what the message names")
+
+R(NCCL_HANDLE,         850, EINVAL,  "NCCL gave a handle that the plug-in cannot use.", "load the same release of the plug-in at every rank: NCCL_NET_PLUGIN=epf")
+R(NCCL_SECRET,         851, EACCES,  "A process that connected to the NCCL plug-in did not prove that it was given the handle.", "look for another program that scans ports, or for ranks of an earlier run")
+R(NCCL_PEER,           852, ECONNRESET, "The NCCL plug-in cannot reach another rank's process, or has lost it.", "look at the log of that rank; check NCCL_SOCKET_IFNAME and firewalls")
+R(NCCL_LIMIT,          853, ENOSPC,  "A limit of the NCCL plug-in is reached.", "see docs/guides/nccl.md for the limits")
+R(NCCL_CALL,           854, EINVAL,  "NCCL called the plug-in with arguments that it cannot serve.", "see docs/guides/nccl.md for what is served")

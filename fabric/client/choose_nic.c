@@ -11,9 +11,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static int is_loopback(const char *rendezvous)
 {
@@ -38,59 +36,36 @@ int epf_spans_hosts(const char *rendezvous, uint32_t world, uint32_t local_world
 	return !local_world || local_world < world;
 }
 
-/* The kernel's driver of a device is named by a link. */
-static int is_efa(const struct epf_place_map *map, const struct epf_place_nic *nic)
+int epf_job_spans_hosts(const struct epf_conf *conf)
 {
-	char path[4400], driver[256];
-	const char *name;
-	ssize_t n;
+	struct epf_rank_info info = { .local_world = EPF_RANK_UNKNOWN };
+	uint32_t world, local;
 
-	snprintf(path, sizeof(path), "%s/class/infiniband/%s/device/driver", map->root, nic->name);
-	n = readlink(path, driver, sizeof(driver) - 1);
-	if (n <= 0)
-		return 0;
-	driver[n] = 0;
-	name = strrchr(driver, '/');
-	return strcmp(name ? name + 1 : driver, "efa") == 0;
-}
-
-const char *epf_choose_rdma(const struct epf_place_map *map)
-{
-	const char *found = NULL;
-
-	for (uint32_t i = 0; i < map->nics; i++)
-		for (uint32_t p = 0; p < map->nic[i].ports; p++) {
-			if (!map->nic[i].port[p].is_up)
-				continue;
-			if (is_efa(map, &map->nic[i]))
-				return "efa";
-			found = "verbs";
-		}
-	return found;
+	if (epf_rank_discover(&info)) /* not a rank of a launcher's: what is configured counts */
+		info = (struct epf_rank_info){ .world = EPF_RANK_UNKNOWN,
+					       .local_world = EPF_RANK_UNKNOWN };
+	world = conf->world_size >= 0 ? (uint32_t)conf->world_size : info.world;
+	local = info.local_world == EPF_RANK_UNKNOWN ? 0 : info.local_world;
+	return epf_spans_hosts(conf->rendezvous[0] ? conf->rendezvous : info.rendezvous, world,
+			       local);
 }
 
 int epf_choose_nic(struct epf_conf *conf)
 {
-	struct epf_rank_info info = { .local_world = EPF_RANK_UNKNOWN };
-	const char *rendezvous, *nic = NULL;
-	uint32_t world, local;
 	struct epf_place_map map = { 0 };
+	const char *nic = NULL;
 
 	if (conf->nic != EPF_CONF_NIC_AUTO)
 		return 0;
-	if (epf_rank_discover(&info)) /* not a rank of a launcher's: what is configured counts */
-		info = (struct epf_rank_info){ .world = EPF_RANK_UNKNOWN,
-					       .local_world = EPF_RANK_UNKNOWN };
-	rendezvous = conf->rendezvous[0] ? conf->rendezvous : info.rendezvous;
-	world = conf->world_size >= 0 ? (uint32_t)conf->world_size : info.world;
-	local = info.local_world == EPF_RANK_UNKNOWN ? 0 : info.local_world;
-	if (!epf_spans_hosts(rendezvous, world, local))
+	if (!epf_job_spans_hosts(conf))
 		return epf_conf_set(conf, "nic", "emu", EPF_CONF_PROGRAM);
-	if (epf_place_read(NULL, &map) == 0)
-		nic = epf_choose_rdma(&map);
+	if (!conf->wire_encryption && epf_place_read(NULL, &map) == 0)
+		nic = epf_place_rdma(&map);
 	epf_place_map_destroy(&map);
 	nic = nic ? nic : "tcp";
 	epf_info("nic auto: %s, since the job is on several hosts%s", nic,
-		 strcmp(nic, "tcp") == 0 ? " without an active RDMA port here" : "");
+		 conf->wire_encryption     ? " and its wire is to be encrypted"
+		 : strcmp(nic, "tcp") == 0 ? " without an active RDMA port here"
+					   : "");
 	return epf_conf_set(conf, "nic", nic, EPF_CONF_PROGRAM);
 }

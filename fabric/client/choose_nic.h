@@ -14,8 +14,8 @@
  */
 int epf_spans_hosts(const char *rendezvous, uint32_t world, uint32_t local_world);
 
-/* The RDMA NIC for what a machine has: "verbs", "efa", or NULL: no port is active. */
-const char *epf_choose_rdma(const struct epf_place_map *map);
+/* The same of the job that this process is a rank of, by its configuration and its launcher's variables. */
+int epf_job_spans_hosts(const struct epf_conf *conf);
 
 /* Replaces auto in conf; anything else stays. 0, or -errno with epf_last_error() set. */
 int epf_choose_nic(struct epf_conf *conf);

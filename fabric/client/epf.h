@@ -426,6 +426,18 @@ int epf_progress(struct epf *ep);
  * For benchmarks and tests. -ENOENT: no such counter. Threads: serialized.
  */
 int epf_counter(const struct epf *ep, const char *name, uint64_t *value);
+
+struct epf_info {
+	size_t size;          /* set by the caller: sizeof(struct epf_info) */
+	uint64_t job_id;      /* of this run of the job; 0: not joined */
+	int call_stats;       /* the setting call-stats */
+	char job[256];        /* name of the job */
+	char stats_dir[4096]; /* where statistics files belong; it need not exist */
+};
+
+/* Describes this rank's settings and job, for libraries that publish statistics of their own. Writes only out->size bytes. Threads: any. */
+int epf_describe(const struct epf *ep, struct epf_info *out);
+
 /* Returns the path of the statistics file, or "" if it is in memory only; valid until epf_close(). Threads: any. */
 const char *epf_stats_file(const struct epf *ep);
 

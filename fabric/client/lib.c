@@ -278,6 +278,20 @@ int epf_counter(const struct epf *ep, const char *name, uint64_t *value)
 	return rc;
 }
 
+int epf_describe(const struct epf *ep, struct epf_info *out)
+{
+	struct epf_info info = { .size = out->size,
+				 .job_id = ep->job_id,
+				 .call_stats = ep->conf.call_stats };
+	int rc = epf_conf_stats_dir(&ep->conf, info.stats_dir, sizeof(info.stats_dir));
+
+	if (rc)
+		return rc;
+	snprintf(info.job, sizeof(info.job), "%s", ep->job);
+	memcpy(out, &info, out->size < sizeof(info) ? out->size : sizeof(info));
+	return 0;
+}
+
 const char *epf_stats_file(const struct epf *ep)
 {
 	return ep->be->stats_file(ep);

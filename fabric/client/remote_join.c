@@ -8,6 +8,7 @@
 #include "bootstrap/auth.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/client/choose_nic.h"
 #include "fabric/client/remote_priv.h"
 
 #include <errno.h>
@@ -95,6 +96,18 @@ static int take_pages(struct epf *ep, const struct epf_svc_attach_reply *a, cons
 	return 0;
 }
 
+/* What a daemon needs to choose a NIC and an interface, which it cannot know: that the job is on several hosts, and the way to the others. */
+static void say_route(struct epf *ep, struct epf_svc_attach *req)
+{
+	char host[EPF_BOOT_ADDRESS_MAX];
+	bool is_secret;
+
+	if (!ep->boot || !epf_job_spans_hosts(&ep->conf) ||
+	    epf_boot_route(ep->boot, host, &is_secret) || strlen(host) >= sizeof(req->route))
+		return;
+	memcpy(req->route, host, strlen(host));
+}
+
 static int attach(struct epf *ep, const uint8_t *job_key, uint32_t flags,
 		  struct epf_svc_attach_reply *a)
 {
@@ -108,6 +121,7 @@ static int attach(struct epf *ep, const uint8_t *job_key, uint32_t flags,
 	if (!(flags & EPF_SVC_REJOIN))
 		memcpy(req.job_id, r->job_id, sizeof(req.job_id));
 	memcpy(req.job_key, job_key, sizeof(req.job_key));
+	say_route(ep, &req);
 	/* One byte less than the bootstrap takes; the key is of the whole name. */
 	snprintf(req.job, sizeof(req.job), "%.*s", (int)sizeof(req.job) - 1, ep->job);
 	rc = remote_call(ep, EPF_SVC_ATTACH, &req, -1, a, fds, 2);

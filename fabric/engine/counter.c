@@ -20,6 +20,8 @@
 #define COUNTER_JOB(id, name)
 #define COUNTER_RANK(id, name)
 #define COUNTER_FLIGHT(id, name)
+#define COUNTER_CALL(id, name)
+#define COUNTER_WAIT(id, name)
 
 static const struct {
 	const char *name;

@@ -191,6 +191,20 @@ static unsigned lane_state(const struct epf_lane *lane)
 	return lane->state < sizeof(states) ? states[lane->state] : EPF_STATS_LANE_FAILED;
 }
 
+static void show_path(const struct epf_core *core, const struct epf_lane *lane,
+		      struct epf_stats_block *b, uint64_t now)
+{
+	struct epf_nic_path path;
+
+	if (!core->ops->lane_path(core->nic, lane->id, &path))
+		return;
+	watch_state(b, EPF_STAT_LANE_PATH, path.state, now);
+	epf_stat_set(b, EPF_STAT_LANE_RETRANSMITS, path.retransmits);
+	watch_gauge(b, EPF_STAT_LANE_RTT_US, path.rtt_us ? path.rtt_us : EPF_NONE);
+	watch_gauge(b, EPF_STAT_LANE_CWND_BYTES, path.rtt_us ? path.cwnd_bytes : EPF_NONE);
+	watch_gauge(b, EPF_STAT_LANE_UNSENT_BYTES, path.rtt_us ? path.unsent_bytes : EPF_NONE);
+}
+
 static void show_lane(const struct epf_core *core, const struct epf_lane *lane,
 		      const struct lane_track *t, struct epf_stats_block *b, uint64_t now)
 {
@@ -209,6 +223,7 @@ static void show_lane(const struct epf_core *core, const struct epf_lane *lane,
 	epf_stat_set(b, EPF_STAT_LANE_ERRORS, lane->errors);
 	epf_stat_set(b, EPF_STAT_LANE_REPLAYS, lane->replays);
 	epf_stat_forget(b, EPF_STAT_LANE_RECEIVES_GRANTED); /* no 64-bit count exists */
+	show_path(core, lane, b, now);
 }
 
 void watch_look_lane(struct epf_core *core, uint32_t i, uint64_t now)

@@ -79,8 +79,9 @@ enum epf_status {
 enum epf_wc_op {
 	EPF_WC_SENT =
 		1, /* work request id of this lane (ordered NIC: and all earlier ones) is complete */
-	EPF_WC_RECV_IMM = 2, /* a write with immediate has landed: imm, len */
-	EPF_WC_RECV = 3,     /* a message has landed: msg, len */
+	EPF_WC_RECV_IMM =
+		2, /* a write with immediate has landed: imm; len, or 0 where the device does not say */
+	EPF_WC_RECV = 3, /* a message has landed: msg, len */
 	EPF_WC_LANE_DOWN =
 		4, /* the lane's peer is gone (see epf_nic_ops.watch): lane and status only */
 };
@@ -171,6 +172,15 @@ struct epf_nic_counters {
 	uint64_t doorbells;
 	uint64_t strangers; /* connections that did not prove the job's key */
 	uint32_t link_up;   /* number of links that are up: 0 to caps.links */
+};
+
+/* What a NIC knows of the connection of a lane (epf_nic_ops.lane_path). */
+struct epf_nic_path {
+	uint64_t retransmits;  /* packets sent again since the NIC was opened; of this lane */
+	uint32_t rtt_us;       /* round trip, smoothed; 0: not known, as below */
+	uint32_t cwnd_bytes;   /* congestion window */
+	uint32_t unsent_bytes; /* given to the kernel and not sent */
+	uint8_t state;         /* enum epf_stats_path (queues/epf_stats.h) */
 };
 
 /* What a NIC that leaves the machine has to know of its job before it is reached (epf_nic_ops.set_job). */
@@ -267,6 +277,8 @@ struct epf_nic_ops {
 	int (*lane_reconnect)(struct epf_nic *nic, uint16_t lane, const void *addr, size_t addr_len,
 			      uint64_t token);
 	enum epf_lane_link (*lane_link)(const struct epf_nic *nic, uint16_t lane);
+	/* What watch() has found out about a lane's connection: 1 and *out, or 0: this NIC has nothing to say. Cold; no system call. */
+	int (*lane_path)(const struct epf_nic *nic, uint16_t lane, struct epf_nic_path *out);
 	/*
 	 * 0: the own port that lanes of this number travel on is known to be down, so that opening one is of no use. Asked before a
 	 * failed lane is opened again. Cold; may make a system call while the port is down.
@@ -377,7 +389,12 @@ void epf_nic_rails_revivable(struct epf_nic *nic, const struct epf_rails_again *
 int epf_nic_address_part(const void *addr, size_t len, unsigned index, const void **part,
 			 size_t *part_len);
 
-/* The NIC table: "emu", "null", "verbs", "efa", "tcp". Returns NULL for an unknown name. */
+/*
+ * For a NIC that leaves the machine and cannot encrypt: 0, or -EINVAL with epf_last_error() set where wire-encryption asks for it. Such a NIC calls it before it opens.
+ */
+int epf_nic_refuse_encryption(const struct epf_conf *conf, const char *nic);
+
+/* The NIC table: "emu", "null", "verbs", "efa", "tcp", "ofi". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
@@ -387,5 +404,6 @@ extern const struct epf_nic_ops epf_nic_null_ops;
 extern const struct epf_nic_ops epf_nic_verbs_ops;
 extern const struct epf_nic_ops epf_nic_efa_ops;
 extern const struct epf_nic_ops epf_nic_tcp_ops;
+extern const struct epf_nic_ops epf_nic_ofi_ops;
 
 #endif

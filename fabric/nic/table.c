@@ -6,6 +6,7 @@
  */
 #include "fabric/nic/nic.h"
 
+#include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/nic/fill.h"
 
@@ -14,7 +15,8 @@
 #include <string.h>
 
 static const struct epf_nic_ops *const sources[] = {
-	&epf_nic_emu_ops, &epf_nic_null_ops, &epf_nic_verbs_ops, &epf_nic_efa_ops, &epf_nic_tcp_ops,
+	&epf_nic_emu_ops, &epf_nic_null_ops, &epf_nic_verbs_ops,
+	&epf_nic_efa_ops, &epf_nic_tcp_ops,  &epf_nic_ofi_ops,
 };
 
 enum { COUNT = sizeof(sources) / sizeof(sources[0]) };
@@ -180,6 +182,11 @@ static int reconnect_now(struct epf_nic *nic, uint16_t lane, const void *addr, s
 	return nic->ops->lane_connect(nic, lane, addr, addr_len, token);
 }
 
+static int no_path(const struct epf_nic *nic, uint16_t lane, struct epf_nic_path *out)
+{
+	return 0;
+}
+
 static int no_link(struct epf_nic *nic, unsigned link, int up)
 {
 	return -EOPNOTSUPP;
@@ -208,6 +215,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 		.lane_reopen = reopen_now,
 		.lane_reconnect = reconnect_now,
 		.lane_link = always_idle,
+		.lane_path = no_path,
 		.link_ready = always_ready,
 		.post = no_post,
 		.reap = no_reap,
@@ -250,6 +258,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
 	FILL(lane_reopen);
 	FILL(lane_reconnect);
 	FILL(lane_link);
+	FILL(lane_path);
 	FILL(link_ready);
 	FILL(post);
 	FILL(reap);
@@ -290,4 +299,13 @@ const char *const *epf_nic_names(void)
 {
 	pthread_once(&once, fill_all);
 	return names;
+}
+
+int epf_nic_refuse_encryption(const struct epf_conf *conf, const char *nic)
+{
+	if (!conf->wire_encryption)
+		return 0;
+	return epf_fail(EPF_R_NIC_OPTION,
+			"%s: wire-encryption is yes, and this NIC cannot encrypt: set nic to tcp",
+			nic);
 }

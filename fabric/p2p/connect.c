@@ -159,7 +159,10 @@ static int join_peer(struct epf_p2p *ep, struct conn *c, uint64_t end, struct ms
 	if (fds[0] >= 0)
 		close(fds[0]);
 	if (!rc && c->is_local && !(ready->can_copy && epf_p2p_can_copy(who.pid, &ready->probe)))
-		rc = epf_fail(EPF_R_P2P_FORBIDDEN, "connect: %s is on this machine", c->label);
+		rc = epf_fail(
+			EPF_R_P2P_FORBIDDEN,
+			"connect: %s is on this machine, and the kernel forbids copies between the two",
+			c->label);
 	return rc;
 }
 

@@ -129,7 +129,8 @@ static int explain(const struct conn *c, int status)
 	case -EKEYREVOKED:
 		return epf_fail(EPF_R_P2P_REVOKED, "import: %s has withdrawn it", c->label);
 	case -EKEYEXPIRED:
-		return epf_fail(EPF_R_P2P_EXPIRED, "import: of %s", c->label);
+		return epf_fail(EPF_R_P2P_EXPIRED, "import: the export of %s has expired",
+				c->label);
 	case -EACCES:
 		return epf_fail(EPF_R_P2P_ACCESS, "import: %s has exported it to another peer",
 				c->label);

@@ -21,19 +21,22 @@ static int explain(const struct epf_p2p_xfer *x, int status)
 	case -EPIPE:
 		if (EPF_LOAD_ACQUIRE(&x->conn->state) != CONN_OPEN)
 			return epf_p2p_conn_error(x->conn);
-		return epf_fail(EPF_R_P2P_CLOSED, "transfer: %s", who);
+		return epf_fail(EPF_R_P2P_CLOSED, "transfer: %s has disconnected", who);
 	case -EKEYREVOKED:
-		return epf_fail(EPF_R_P2P_REVOKED, "transfer: %s", who);
+		return epf_fail(EPF_R_P2P_REVOKED, "transfer: %s has withdrawn its memory", who);
 	case -EKEYEXPIRED:
-		return epf_fail(EPF_R_P2P_EXPIRED, "transfer: %s", who);
+		return epf_fail(EPF_R_P2P_EXPIRED, "transfer: the export of %s has expired", who);
 	case -ETIMEDOUT:
-		return epf_fail(EPF_R_P2P_TIMEOUT, "transfer: with %s", who);
+		return epf_fail(EPF_R_P2P_TIMEOUT, "transfer: not over with %s at its deadline",
+				who);
 	case -ECANCELED:
-		return epf_fail(EPF_R_P2P_CANCELLED, "transfer: with %s", who);
+		return epf_fail(EPF_R_P2P_CANCELLED, "transfer: cancelled with %s", who);
 	case -EFAULT:
-		return epf_fail(EPF_R_P2P_FAULT, "transfer: here or at %s", who);
+		return epf_fail(EPF_R_P2P_FAULT, "transfer: memory is not mapped, here or at %s",
+				who);
 	case -EPERM:
-		return epf_fail(EPF_R_P2P_FORBIDDEN, "transfer: with %s", who);
+		return epf_fail(EPF_R_P2P_FORBIDDEN,
+				"transfer: the kernel refuses copies to or from %s", who);
 	default:
 		return epf_fail_sys(EPF_R_SYSTEM, -status, "transfer: with %s", who);
 	}

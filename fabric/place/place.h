@@ -179,4 +179,7 @@ const char *epf_place_use_name(enum epf_place_use use);
 /* epf_place_pci() - a spot's own PCI address, "-" when it has none. */
 const char *epf_place_pci(const struct epf_place_spot *spot);
 
+/* epf_place_rdma() - the RDMA NIC for what a machine has: "verbs", "efa", or NULL: no port is active. */
+const char *epf_place_rdma(const struct epf_place_map *map);
+
 #endif

@@ -65,7 +65,8 @@ FIELDS(ring, F(ring, log2, U32, 0), F(ring, weight, U32, 0), F(ring, start, U64,
 FIELDS(ring_reply, F(ring_reply, ring, U32, 0), F(ring_reply, bytes, U64, 0));
 FIELDS(ring_close, F(ring_close, ring, U32, 0));
 FIELDS(attach, F(attach, job_id, RAW, 0), F(attach, job_key, RAW, 0), F(attach, job, TEXT, 0), F(attach, rank, U32, 0),
-       F(attach, world, U32, 0), F(attach, flags, U32, 0), F(attach, weight, U32, 1));
+       F(attach, world, U32, 0), F(attach, flags, U32, 0), F(attach, weight, U32, 1),
+       F(attach, route, TEXT, 4));
 FIELDS(attach_reply, F(attach_reply, node_id, RAW, 0), F(attach_reply, nonce, RAW, 0), F(attach_reply, job_id, RAW, 0),
        F(attach_reply, epoch, U32, 0), F(attach_reply, peers_bytes, U64, 0), F(attach_reply, kick_bytes, U64, 0));
 FIELDS(world, F(world, table, BYTES, 0));

@@ -23,8 +23,8 @@
 #define EPF_SVC_MAGIC 0x53465045u /* "EPFS" in memory order */
 #define EPF_SVC_MAJOR 1u
 /* 1.1 added struct epf_svc_attach.weight and struct epf_svc_hello_reply.max_jobs; 1.2 EPF_SVC_GPU_REGION;
- * 1.3 EPF_SVC_RECONNECT, EPF_SVC_GPU_DMABUF */
-#define EPF_SVC_MINOR 3u
+ * 1.3 EPF_SVC_RECONNECT, EPF_SVC_GPU_DMABUF; 1.4 struct epf_svc_attach.route */
+#define EPF_SVC_MINOR 4u
 
 enum {
 	EPF_SVC_HEAD_BYTES = 24,
@@ -173,6 +173,8 @@ struct epf_svc_attach { /* request */
 	uint32_t flags; /* EPF_SVC_REJOIN */
 	uint32_t
 		weight; /* share of the job against others, 1..255; 0: the default. The first rank's counts. Since 1.1 */
+	/* Of a job of several hosts: this host's address, as text, on the way to the others; else empty. The first rank's counts. Since 1.4 */
+	char route[EPF_SVC_NAME];
 };
 
 enum { EPF_SVC_REJOIN = 1 };

@@ -31,6 +31,11 @@ static const char *fabric_env(const char *name, void *arg)
 	return strcmp(name, "EPF_SECRET_FD") == 0 ? getenv("EPF_FABRIC_SECRET_FD") : NULL;
 }
 
+static int needs_secret(enum epf_conf_nic nic)
+{
+	return nic == EPF_CONF_NIC_VERBS || nic == EPF_CONF_NIC_EFA || nic == EPF_CONF_NIC_OFI;
+}
+
 static int load_secret(struct epf_svc *s)
 {
 	const char *file = s->conf->fabric_secret_file;
@@ -42,12 +47,11 @@ static int load_secret(struct epf_svc *s)
 	snprintf(s->place, sizeof(s->place), "%.40s@%02x%02x%02x%02x%02x%02x%02x%02x", s->instance,
 		 id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
 	rc = epf_auth_load(NULL, 0, *file ? file : NULL, fabric_env, NULL, &s->auth);
-	if (!rc && !s->auth.has_secret &&
-	    (s->conf->nic == EPF_CONF_NIC_VERBS || s->conf->nic == EPF_CONF_NIC_EFA))
+	if (!rc && !s->auth.has_secret && needs_secret(s->conf->nic))
 		rc = epf_fail(
 			EPF_R_SVC_SEAL,
 			"instance %s: nic %s reaches other machines, and there is no fabric secret",
-			s->instance, s->conf->nic == EPF_CONF_NIC_EFA ? "efa" : "verbs");
+			s->instance, epf_conf_nic(s->conf));
 	return rc;
 }
 

@@ -4,11 +4,13 @@
  * the ranks are connected, destroyed when the last one has gone. Control thread only; the engine is reached by svc_core_call() once it runs.
  */
 #define EPF_LOG_COMP "svc"
+#include "bootstrap/net.h"
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
 #include "fabric/engine/limits.h"
 #include "fabric/engine/watch.h"
 #include "fabric/place/numa.h"
+#include "fabric/place/place.h"
 #include "fabric/service/service_priv.h"
 
 #include <errno.h>
@@ -34,7 +36,7 @@ static int open_stats(struct epf_svc *s, struct svc_job *job)
 	struct epf_stats_label nic[3] = { { device, 0 }, { NULL, 1 }, { NULL, job->number } };
 	struct epf_stats *stats = s->stats;
 
-	snprintf(device, sizeof(device), "%s:%.24s", epf_limits_nic(s->conf), svc_job_name(job));
+	snprintf(device, sizeof(device), "%s:%.24s", job->nic_kind, svc_job_name(job));
 	if (epf_stats_add_block(stats, EPF_STATS_CORE, core, 2, &job->block) == 0) {
 		if (epf_stats_add_block(stats, EPF_STATS_NIC, nic, 3, &job->nic_block) == 0) {
 			forget_unmeasured(job->block);
@@ -74,10 +76,48 @@ static int count_nic(struct epf_svc *s, struct svc_job *job)
 }
 
 /* Daemons of one job prove the fabric's secret to each other, which its clients do not know. */
+/*
+ * The kind of NIC for a job. auto: as a rank without a daemon chooses (client/choose_nic.c), by what the first rank says of the job; its word can make no more of this daemon than a
+ * listener for a job of its own.
+ */
+static int choose_nic(struct epf_svc *s, struct svc_job *job)
+{
+	struct epf_place_map map = { 0 };
+	const char *nic = NULL;
+
+	job->nic_kind = epf_limits_nic(s->conf);
+	if (s->conf->nic != EPF_CONF_NIC_AUTO || !job->route[0])
+		return 0;
+	if (!s->auth.has_secret)
+		return epf_fail(EPF_R_SVC_SEAL,
+				"job %s is on several hosts, and instance %s has no fabric secret",
+				svc_job_name(job), s->instance);
+	if (!s->conf->wire_encryption && epf_place_read(NULL, &map) == 0)
+		nic = epf_place_rdma(&map);
+	epf_place_map_destroy(&map);
+	job->nic_kind = nic ? nic : "tcp";
+	epf_info("job %s: nic auto: %s, since it is on several hosts", svc_job_name(job),
+		 job->nic_kind);
+	return 0;
+}
+
+/* The way to the other hosts, if it is an address of this daemon's own network: a client may be in another one. */
+static const char *way_of(const struct svc_job *job)
+{
+	struct epf_net_addr at[EPF_NET_ADDRS_MAX];
+	size_t n = 0;
+
+	if (!job->route[0] || !epf_net_is_literal(job->route) ||
+	    epf_net_resolve(job->route, 0, at, &n) || epf_net_is_loopback(&at[0]) ||
+	    !epf_net_is_local(&at[0]))
+		return NULL;
+	return job->route;
+}
+
 static int set_job(struct epf_svc *s, struct svc_job *job)
 {
 	char label[32 + 2 * sizeof(job->id)] = "lanes of ";
-	struct epf_nic_job mine = { .is_secret = s->auth.has_secret };
+	struct epf_nic_job mine = { .is_secret = s->auth.has_secret, .route = way_of(job) };
 	size_t at = strlen(label);
 	int rc;
 
@@ -99,10 +139,9 @@ static int open_engine(struct epf_svc *s, struct svc_job *job)
 					  .id = &job->run };
 	int rc;
 
-	job->ops = epf_nic_find(epf_limits_nic(s->conf));
+	job->ops = epf_nic_find(job->nic_kind);
 	if (!job->ops)
-		return epf_fail(EPF_R_NIC_UNKNOWN, "nic: no back-end named %s",
-				epf_limits_nic(s->conf));
+		return epf_fail(EPF_R_NIC_UNKNOWN, "nic: no back-end named %s", job->nic_kind);
 	rc = job->ops->open(s->conf, cfg.now, cfg.now_arg, &job->nic);
 	if (rc)
 		return rc;
@@ -193,6 +232,7 @@ int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_sv
 	for (unsigned i = 0; i < sizeof(job->run) && i < sizeof(job->id); i++)
 		job->run = job->run << 8 | job->id[i];
 	memcpy(job->key, m->job_key, sizeof(job->key));
+	memcpy(job->route, m->route, sizeof(job->route));
 	epf_auth_nonce(nonce);
 	memcpy(job->nonce, nonce, sizeof(job->nonce));
 	job->next = s->jobs;
@@ -202,6 +242,8 @@ int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_sv
 	rc = job->seats ? 0
 			: epf_fail(EPF_R_NO_MEMORY, "job %s: no memory for %u ranks", m->job,
 				   m->world);
+	if (!rc)
+		rc = choose_nic(s, job);
 	if (!rc)
 		rc = open_stats(s, job);
 	if (!rc)

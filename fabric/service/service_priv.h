@@ -180,6 +180,8 @@ struct svc_job {
 	char broken[256]; /* BROKEN: why */
 	uint32_t broken_reason;
 	/* Engine. */
+	const char *nic_kind;
+	char route[EPF_SVC_NAME]; /* as the first rank said (proto.h: struct epf_svc_attach) */
 	const struct epf_nic_ops *ops;
 	struct epf_nic *nic;
 	struct epf_core *core;

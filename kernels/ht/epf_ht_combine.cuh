@@ -147,6 +147,8 @@ EPF_DEV_FN void ht_keep_parts(const struct ht_job *j, uint64_t call)
 	for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
 		ht_note_parts(j, call, m, 1);
 	epf_warp_barrier();
+	if (epf_lane() == 0)
+		ht_phase(j, EPF_WHY_MOVE);
 }
 
 /* ---- adding ---- */
@@ -621,8 +623,7 @@ EPF_DEV_FN void ht_combine(const struct ht_job *j)
 	for (uint32_t i = epf_thread_in_block(); i < HT_PARTS; i += j->threads)
 		ht_written()[i] = 0;
 	ht_mark_members(j, 0);
-	if (j->nodes == 1)
-		ht_begin(j, call);
+	ht_meet(j, call);
 	ht_mark_targets(j, call, 0);
 	for (uint32_t m = 0; m < mates; m++)
 		adds += totals[ht_peer_of(j, j->rank)->index * mates + m];
@@ -636,6 +637,8 @@ EPF_DEV_FN void ht_combine(const struct ht_job *j)
 	if (crosses) {
 		ht_return_across(j);
 		ht_wait_sums(j, call);
+		if (epf_thread_in_block() == 0)
+			ht_phase(j, EPF_WHY_MOVE);
 	}
 	ht_add_tokens(j, &c);
 	ht_end(j, call);

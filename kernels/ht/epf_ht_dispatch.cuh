@@ -544,8 +544,41 @@ EPF_DEV_FN uint64_t ht_moved(const struct ht_job *j)
 /* Runs in front of a kernel that moves rows, with several nodes: all memory that it writes to may be written. */
 EPF_DEV_FN void ht_ready(const struct ht_job *j)
 {
+	if (epf_thread_in_block() == 0)
+		tally_begin(j->tally, j->call, 0);
 	ht_begin(j, ht_moved(j));
 	ht_wait_ready(j, ht_moved(j));
+	epf_block_barrier();
+	if (epf_thread_in_block() == 0)
+		ht_phase(j, EPF_WHY_WAIT);
+}
+
+/* Begins to count a call: rows that each rank receives, and that each has sent to this one. All threads. */
+EPF_DEV_FN void ht_count_call(const struct ht_job *j)
+{
+	if (!j->tally || epf_block_number() != 0)
+		return;
+	if (epf_thread_in_block() == 0)
+		tally_begin(j->tally, j->call, 1);
+	for (uint32_t r = epf_thread_in_block(); r < j->ranks && j->call == EPF_WHY_HT_DISPATCH;
+	     r += j->threads) {
+		struct tally_peer *p = tally_peer_of(j->tally, j->ranks, j->call, r);
+
+		(void)epf_add_gpu(&p->rows_to, ht_rows_until(j, j->ranks - 1u, r));
+		(void)epf_add_gpu(&p->rows_from,
+				  ht_rows_until(j, r, j->rank) - ht_rows_until(j, r - 1u, j->rank));
+	}
+}
+
+/* Waits until the ranks of this node have begun; with several nodes a kernel in front has. All threads. */
+EPF_DEV_FN void ht_meet(const struct ht_job *j, uint64_t call)
+{
+	ht_count_call(j);
+	if (j->nodes > 1)
+		return;
+	ht_begin(j, call);
+	if (epf_thread_in_block() == 0)
+		ht_phase(j, EPF_WHY_WAIT);
 }
 
 /* This rank has written all that it writes to ranks of its node: notifies them, and waits for them. */
@@ -554,6 +587,8 @@ EPF_DEV_FN void ht_exchange(const struct ht_job *j, uint64_t call)
 	if (ht_last_block(j, &ht_state_of(j)->done[0], 1) && epf_thread_in_block() < LL_LANES)
 		ht_tell_rows(j, call, 0);
 	(void)ht_wait_flags(j, HT_ROWS, call + 1u);
+	if (epf_thread_in_block() == 0)
+		ht_phase(j, EPF_WHY_MOVE);
 }
 
 /* A rank that was late may still write: withdraws the consent, and gives one that is writing the time to finish. A warp. */
@@ -584,8 +619,11 @@ EPF_DEV_COLD void ht_withdraw(const struct ht_job *j, uint64_t call)
 EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call)
 {
 	struct ht_state *s = ht_state_of(j);
+	int last = ht_last_block(j, &s->done[1], j->nodes > 1);
 
-	if (!ht_last_block(j, &s->done[1], j->nodes > 1) || epf_thread_in_block() >= LL_LANES)
+	if (epf_thread_in_block() == 0)
+		ht_phase(j, EPF_WHY_COPY);
+	if (!last || epf_thread_in_block() >= LL_LANES)
 		return;
 	if (epf_ld_relaxed_gpu(&s->bad) & HT_BAD_LATE)
 		ht_withdraw(j, call);
@@ -622,8 +660,7 @@ EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
 	int crosses = ht_crosses(j);
 
 	ht_mark_members(j, 1);
-	if (j->nodes == 1)
-		ht_begin(j, call);
+	ht_meet(j, call);
 	ht_mark_targets(j, call, 1);
 	if (crosses)
 		ht_send_across(j);

@@ -108,10 +108,14 @@ EPF_DEV_FN void ht_layout_node(const struct ht_job *j, uint32_t node)
 
 EPF_DEV_FN void ht_layout(const struct ht_job *j)
 {
+	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
+		tally_begin(j->tally, j->call, 1);
 	if (epf_block_number() < j->ranks)
 		ht_layout_rank(j, epf_block_number());
 	else
 		ht_layout_node(j, epf_block_number() - j->ranks);
+	if (epf_thread_in_block() == 0)
+		ht_phase(j, EPF_WHY_COPY);
 }
 
 /* ---- notify: one block a rank, then with several nodes one a node ---- */
@@ -365,16 +369,23 @@ EPF_DEV_FN void ht_notify(const struct ht_job *j)
 {
 	uint64_t call = epf_ld_relaxed_gpu(&ht_state_of(j)->counted);
 	uint32_t to = epf_block_number();
+	int late;
 
 	ht_send_counts(j, call, to, ht_number_rows(j, to));
 	if (!ht_last_block(j, &ht_state_of(j)->done[0], 1))
 		return;
+	if (epf_thread_in_block() == 0)
+		tally_begin(j->tally, j->call, 1);
 	if (epf_thread_in_block() < LL_LANES) {
 		ht_set_flags(j, HT_COUNTS, call + 1u);
 		ht_push_counts(j, call);
 	}
-	ht_read_counts(j, call, ht_wait_ranks(j, HT_COUNTS, call + 1u, 1));
+	late = ht_wait_ranks(j, HT_COUNTS, call + 1u, 1);
+	if (epf_thread_in_block() == 0)
+		ht_phase(j, EPF_WHY_WAIT);
+	ht_read_counts(j, call, late);
 	if (epf_thread_in_block() == 0) {
+		ht_phase(j, EPF_WHY_COPY);
 		ht_wait_sent(j);
 		epf_st_relaxed_gpu(&ht_state_of(j)->counted, call + 1u);
 	}

@@ -12,6 +12,7 @@
 #include "kernels/epf_device.cuh"
 #include "kernels/ht/job.h"
 #include "kernels/ll/epf_ll_num.cuh"
+#include "kernels/why/tally.cuh"
 
 #define HT_AT(type, addr) ((type *)(uintptr_t)(addr))
 
@@ -193,6 +194,33 @@ EPF_DEV_COLD void ht_complain(const struct ht_job *j, uint32_t bad, uint64_t wan
 			   j->rank, want, seen);
 }
 
+/* Does this block count? Of a kernel whose blocks all wait for the same, the first one does. */
+EPF_DEV_FN int ht_counts_here(const struct ht_job *j)
+{
+	return j->tally && (epf_block_number() == 0 || j->call == EPF_WHY_HT_NOTIFY);
+}
+
+/* Counts a wait for a rank: until it had begun the call, or until its rows were here. */
+EPF_DEV_COLD void ht_count_wait(const struct ht_job *j, uint32_t flag, uint32_t rank,
+				const struct epf_dev_clock *clock)
+{
+	uint32_t reason = flag != HT_ROWS                    ? EPF_WHY_LATE
+			  : j->unmet && !ht_is_mate(j, rank) ? EPF_WHY_EITHER
+							     : EPF_WHY_SLOW;
+
+	if (ht_counts_here(j))
+		tally_waited(tally_peer_of(j->tally, j->ranks, j->call, rank), reason,
+			     epf_timer() - clock->start,
+			     HT_AT(const struct epf_gpu_ctx, j->ctx)->timer_khz);
+}
+
+/* Ends a phase of the call; one thread of a block that counts. */
+EPF_DEV_FN void ht_phase(const struct ht_job *j, uint32_t phase)
+{
+	if (ht_counts_here(j))
+		tally_phase(j->tally, j->call, phase);
+}
+
 /*
  * Waits until a word has reached `value`. rank: who is to do it; flag: what it then has not done, for the host; why and number: for who watches. Returns 0,
  * or 1 if it did not in time.
@@ -207,10 +235,10 @@ EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64
 
 	while ((int64_t)((seen = epf_ld_acquire_sys(word)) - value) < 0 && !code) {
 		epf_relax();
+		if (clock.polls == 0)
+			clock.start = epf_timer();
 		if (++clock.polls % EPF_DEV_CHECK_EVERY)
 			continue;
-		if (clock.polls == EPF_DEV_CHECK_EVERY)
-			clock.start = epf_timer();
 		if (epf_ld_relaxed_sys(epf_dev_abort(ctx)))
 			code = EPF_GPU_ABORTED;
 		else if (epf_timer() - clock.start > ht_limit(j))
@@ -218,6 +246,8 @@ EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64
 		epf_dev_lasts(ctx, &clock, why, number, value, seen);
 	}
 	epf_dev_report_end(ctx, &clock);
+	if (clock.polls)
+		ht_count_wait(j, flag, rank, &clock);
 	if ((int64_t)(seen - value) >= 0)
 		return 0;
 	ht_late(j, flag, rank, code, value, seen);

@@ -4,6 +4,7 @@
 #define EPF_KERNELS_HT_HT_H
 
 #include "kernels/epf_ht.h"
+#include "kernels/epf_why.h"
 #include "kernels/ht/job.h"
 #include "kernels/ll/ll.h"
 

@@ -19,6 +19,7 @@ static struct ht_job job_begin(const struct epf_ht *ht)
 		.control = (uintptr_t)ht->opts.control,
 		.window = (uintptr_t)ht->window,
 		.timeout_ns = ht->opts.timeout_ns,
+		.tally = ll_tally_at(ht->ll),
 		.topology = (uintptr_t)ht->words + sizeof(struct ht_state) +
 			    ht->ll->ranks * sizeof(struct ht_peer),
 		.counts = (uintptr_t)ht->counts.at,
@@ -126,6 +127,7 @@ int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 		err = given(r->per_rank, "per_rank", 4);
 	if (err)
 		return err;
+	j.call = EPF_WHY_HT_LAYOUT;
 	j.blocks = j.ranks + (r->per_node ? (j.ranks + HT_NODE - 1) / HT_NODE : 0);
 	return launch(ht, HT_K_LAYOUT, &j, stream);
 }
@@ -145,6 +147,7 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 		return err;
 	j.plan = (uintptr_t)r->plan;
 	j.at = ht_plan_of(ht, r->tokens);
+	j.call = EPF_WHY_HT_NOTIFY;
 	j.blocks = j.ranks + (ht->nodes > 1 ? ht->nodes : 0);
 	j.grown = ht->wanted != 0;
 	if (r->host) {
@@ -255,6 +258,8 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 				  d->forwarded, &j);
 	if (err)
 		return err;
+	j.call = EPF_WHY_HT_DISPATCH;
+	j.unmet = !d->row.topk; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
 	j.segment = d->received ? ht_segment_of(ht, d->out, &j.offset) : 0;
 	j.lay = ht_layout_of(&d->row, d->room);
@@ -323,6 +328,8 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 		err = job_of_plan(ht, c->plan, &row, 0, c->across, c->links, c->forwarded, &j);
 	if (err)
 		return err;
+	j.call = EPF_WHY_HT_COMBINE;
+	j.unmet = 1;
 	j.blocks = blocks_of(ht, c->blocks);
 	j.parts = parts_of(ht, c->room);
 	j.writers = writers_of(ht, j.blocks);

@@ -161,6 +161,7 @@ struct ht_job {
 	uint64_t control; /* this rank's */
 	uint64_t window;
 	uint64_t timeout_ns;
+	uint64_t tally; /* kernels/why/tally.h; 0: nothing is counted */
 	struct ht_layout lay;
 	struct ht_plan at;
 	struct ht_record rec;
@@ -179,9 +180,9 @@ struct ht_job {
 	uint32_t put_bytes; /* of a command between nodes, at most; a multiple of HT_VEC */
 	uint32_t
 		segment; /* dispatch: 1 + the number of the segment that holds `out`; 0: rows arrive in the window */
-	uint32_t parts;   /* combine: of this rank's rows; the same at all ranks */
-	uint32_t writers; /* combine: warps of a block that write rows */
-	uint32_t reserved;
+	uint32_t parts;     /* combine: of this rank's rows; the same at all ranks */
+	uint32_t writers;   /* combine: warps of a block that write rows */
+	uint32_t call;      /* enum epf_why_call: what is counted under */
 	uint32_t grown;     /* notify: this rank has memory that the others have not mapped */
 	uint32_t forwarded; /* rows of links */
 	uint32_t first_signal;
@@ -194,12 +195,15 @@ struct ht_job {
 	uint32_t blocks;
 	uint32_t tokens;
 	uint32_t topk;
-	uint32_t local;           /* experts of a rank */
-	uint32_t room;            /* rows that a window holds */
-	uint32_t row_bytes;       /* a multiple of HT_VEC */
-	uint32_t scale_words;     /* of a row, 4 bytes each */
-	uint32_t align;           /* of the counts of experts */
-	uint32_t received;        /* dispatch: rows of the outputs; combine: rows of x */
+	uint32_t local;       /* experts of a rank */
+	uint32_t room;        /* rows that a window holds */
+	uint32_t row_bytes;   /* a multiple of HT_VEC */
+	uint32_t scale_words; /* of a row, 4 bytes each */
+	uint32_t align;       /* of the counts of experts */
+	uint32_t received;    /* dispatch: rows of the outputs; combine: rows of x */
+	uint32_t
+		unmet; /* 1: ranks of other nodes may not have begun this call when their rows are awaited */
+	uint32_t reserved;
 	uint64_t scale_stride[2]; /* words between rows, and between the words of a row */
 	/* routing */
 	uint64_t topk_idx;   /* int64 [tokens][topk] */

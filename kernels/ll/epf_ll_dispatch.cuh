@@ -204,6 +204,10 @@ EPF_DEV_FN void ll_tell_expert(const struct ll_job *j, uint32_t set, uint32_t ex
 	}
 	if (epf_lane() == 0)
 		LL_AT(uint32_t, note)[expert % j->local] = rows;
+	if (epf_lane() == 0 && j->tally && rows)
+		(void)epf_add_gpu(
+			&tally_peer_of(j->tally, j->ranks, EPF_WHY_LL_DISPATCH_SEND, rank)->rows_to,
+			rows);
 }
 
 /* One word of the bitmap in the note to a rank: which of 32 tokens go there; a warp. */
@@ -361,6 +365,11 @@ EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t e
 					       : 0);
 		if (count)
 			(void)epf_add_gpu(&ll_peer_of(j, r)->owed[set], count);
+		if (count && j->tally)
+			(void)epf_add_gpu(
+				&tally_peer_of(j->tally, j->ranks, EPF_WHY_LL_DISPATCH_RECV, r)
+					 ->rows_from,
+				count);
 		begin += sum;
 	}
 	if (epf_lane() != 0)
@@ -535,6 +544,7 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 	uint32_t row = (ll_warp(j) - j->local) / pieces, rank = row / j->tokens_max;
 	int some = ll_wait_dispatch(j, calls), last = ll_arrive(j);
 
+	ll_phase(j, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_WAIT);
 	/* What the first item is was found before the wait. */
 	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j)) {
 		if (i != ll_warp(j)) {
@@ -553,10 +563,16 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 /* The halves that are wanted. Both: every block sends its share before any of them waits. */
 EPF_DEV_FN void ll_dispatch(const struct ll_job *j)
 {
-	if (j->halves & EPF_LL_SEND)
+	if (j->halves & EPF_LL_SEND) {
+		ll_count_half(j, EPF_WHY_LL_DISPATCH_SEND);
 		ll_dispatch_send(j);
-	if (j->halves & EPF_LL_RECV)
+		ll_phase(j, EPF_WHY_LL_DISPATCH_SEND, EPF_WHY_MOVE);
+	}
+	if (j->halves & EPF_LL_RECV) {
+		ll_count_half(j, EPF_WHY_LL_DISPATCH_RECV);
 		ll_dispatch_recv(j);
+		ll_phase(j, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_COPY);
+	}
 }
 
 #endif

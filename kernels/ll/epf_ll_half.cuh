@@ -15,6 +15,7 @@
 #include "kernels/epf_ll.h"
 #include "kernels/ll/epf_ll_num.cuh"
 #include "kernels/ll/job.h"
+#include "kernels/why/tally.cuh"
 
 #define LL_AT(type, addr) ((type *)(uintptr_t)(addr))
 
@@ -145,15 +146,18 @@ EPF_DEV_FN void ll_count_call(const struct ll_job *j, uint32_t kind, uint32_t ha
 
 struct ll_clock {
 	uint64_t start;
+	uint64_t
+		counted; /* up to here waits are counted: of several ranks that a thread waits for, each as long as it held up the thread */
 	uint32_t polls;
+	uint32_t polls_counted;
 };
 
 EPF_DEV_FN struct ll_clock ll_clock_start(void)
 {
 	struct ll_clock c;
 
-	c.start = epf_timer();
-	c.polls = 0;
+	c.start = c.counted = epf_timer();
+	c.polls = c.polls_counted = 0;
 	return c;
 }
 
@@ -189,9 +193,28 @@ EPF_DEV_FN void ll_mask_late(const struct ll_job *j, uint32_t rank, uint32_t bad
 	ll_complain(j, bad, code, EPF_GPU_WAIT, number, want, seen);
 }
 
-/* The time waited for a rank, where somebody wants to know. */
-EPF_DEV_FN void ll_add_wait(const struct ll_job *j, uint32_t rank, const struct ll_clock *clock)
+/* The time that a rank has held up a thread is counted; its rows may have been on their way, but with LL_WEIGHTS it had not begun. */
+EPF_DEV_COLD void ll_count_wait(const struct ll_job *j, uint32_t kind, uint32_t rank,
+				struct ll_clock *clock)
 {
+	uint32_t call = kind == LL_DISPATCH  ? EPF_WHY_LL_DISPATCH_RECV
+			: kind == LL_COMBINE ? EPF_WHY_LL_COMBINE_RECV
+					     : EPF_WHY_LL_COMBINE_SEND;
+	uint64_t now = epf_timer();
+
+	tally_waited(tally_peer_of(j->tally, j->ranks, call, rank),
+		     kind == LL_WEIGHTS ? EPF_WHY_LATE : EPF_WHY_EITHER, now - clock->counted,
+		     ll_ctx(j)->timer_khz);
+	clock->counted = now;
+	clock->polls_counted = clock->polls;
+}
+
+/* A rank has been waited for: counts it, also for the caller where he wants to know. */
+EPF_DEV_FN void ll_add_wait(const struct ll_job *j, uint32_t kind, uint32_t rank,
+			    struct ll_clock *clock)
+{
+	if (j->tally && clock->polls != clock->polls_counted && kind != LL_MEET)
+		ll_count_wait(j, kind, rank, clock);
 	if (j->wait_stats)
 		LL_AT(int64_t, j->wait_stats)
 	[rank] += (int64_t)((epf_timer() - clock->start) * 1000u / (ll_ctx(j)->timer_khz / 1000u));
@@ -218,7 +241,7 @@ EPF_DEV_COLD uint32_t ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32
 			break;
 		rc = ll_clock_tick(j, clock);
 	}
-	ll_add_wait(j, rank, clock);
+	ll_add_wait(j, kind, rank, clock);
 	p->seen[kind][set] = now;
 	if (rc)
 		ll_mask_late(j, rank, LL_BAD_LATE, rc, number, seen + 1u, now);
@@ -289,6 +312,19 @@ EPF_DEV_COLD void ll_wait_own(const struct ll_job *j, uint32_t kind, uint32_t se
 	s->ring[kind][set] = 0;
 	if (rc)
 		ll_complain(j, LL_BAD_SENT, rc, EPF_GPU_RETIRED, ring->id, s->ticket[kind][set], 0);
+}
+
+/* Begins to count a half, and ends a phase of it: the first thread. */
+EPF_DEV_FN void ll_count_half(const struct ll_job *j, uint32_t call)
+{
+	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
+		tally_begin(j->tally, call, 1);
+}
+
+EPF_DEV_FN void ll_phase(const struct ll_job *j, uint32_t call, uint32_t phase)
+{
+	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
+		tally_phase(j->tally, call, phase);
 }
 
 /* Ends a RECV half; all threads of all blocks. The own commands have had the time of the unpacking to retire. */

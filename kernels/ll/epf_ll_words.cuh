@@ -152,7 +152,7 @@ EPF_DEV_FN int ll_judge_rank(const struct ll_job *j, uint64_t calls, uint32_t ra
 	if (!masked) {
 		here = ll_await_words(j, calls, rank, look, clock, closed) == LL_HERE;
 		if (epf_lane() == 0)
-			ll_add_wait(j, rank, clock);
+			ll_add_wait(j, LL_DISPATCH, rank, clock);
 	}
 	if (epf_lane() == 0)
 		p->live[LL_DISPATCH] = (uint32_t)here;

@@ -143,6 +143,7 @@ struct ll_job {
 	uint64_t peers; /* struct ll_peer [ranks] */
 	uint64_t base;  /* this rank's communication memory */
 	uint64_t timeout_ns;
+	uint64_t tally; /* kernels/why/tally.h; 0: nothing is counted */
 	struct ll_layout lay;
 	uint32_t rank;
 	uint32_t ranks;

@@ -23,6 +23,7 @@ enum ll_kernel {
 };
 
 struct ll_device;
+struct tally;
 
 struct epf_ll {
 	struct epf *ep;
@@ -42,6 +43,7 @@ struct epf_ll {
 	bool commands;       /* some rank is reached over the command path */
 	bool side_by_side;   /* blocks run at the same time: both halves can be one launch */
 	struct ll_gpu *more; /* a GPU's own */
+	struct tally *tally; /* what kernels count; NULL: nothing */
 };
 
 /* What differs between devices. Functions return 0 or -errno with the text set; memory as the device addresses it. */
@@ -76,6 +78,13 @@ int ll_layout_make(const struct epf_ll_shape *shape, uint32_t ranks, struct ll_l
  * once, and copies between ranks of one GPU are kernels of the driver that need room beside them: the ranks take half of the multiprocessors together.
  */
 uint32_t ll_blocks_for(uint32_t multiprocessors, uint32_t sharing);
+
+/* Device address of what kernels count; 0: nothing. */
+uint64_t ll_tally_at(const struct epf_ll *ll);
+
+/* Makes what kernels count into, and shows it to readers, where the setting call-stats says so. What cannot be shown is logged. 0 or -errno. */
+int ll_tally_open(struct epf_ll *ll);
+void ll_tally_close(struct epf_ll *ll);
 
 /* A job with everything that does not depend on the call. */
 struct ll_job ll_job_begin(const struct epf_ll *ll);

@@ -18,6 +18,7 @@ struct ll_job ll_job_begin(const struct epf_ll *ll)
 		.peers = (uintptr_t)ll->words + sizeof(struct ll_state),
 		.base = (uintptr_t)ll->memory,
 		.timeout_ns = ll->opts.timeout_ns,
+		.tally = ll_tally_at(ll),
 		.rank = ll->rank,
 		.ranks = ll->ranks,
 		.region = ll->region,

@@ -209,6 +209,8 @@ static int open_all(struct epf_ll *ll, struct ll_peer *peers)
 	if (!err)
 		err = make_words(ll, peers);
 	if (!err)
+		err = ll_tally_open(ll);
+	if (!err)
 		err = ll->dev->open(ll);
 	if (!err) {
 		err = epf_barrier(ll->ep);
@@ -257,6 +259,7 @@ void epf_ll_close(struct epf_ll *ll)
 {
 	if (!ll)
 		return;
+	ll_tally_close(ll);
 	ll->dev->close(ll);
 	epf_gpu_close(ll->gpu);
 	epf_ring_close(ll->ring);

@@ -271,8 +271,8 @@ static void begin(struct epf_tcp_greet *d, struct epf_tcp_greet *a)
 		must(!epf_auth_load("the secret of the fuzzer", 24, NULL, NULL, NULL, &auth));
 	memcpy(claim.to, id_a, sizeof(id_a));
 	memcpy(claim.from, id_d, sizeof(id_d));
-	epf_tcp_greet_dial(d, &auth, id_d, &claim);
-	epf_tcp_greet_accept(a, &auth, id_a);
+	epf_tcp_greet_dial(d, &auth, id_d, &claim, 0);
+	epf_tcp_greet_accept(a, &auth, id_a, 0);
 }
 
 static void feed(struct epf_tcp_greet *g, struct input in)

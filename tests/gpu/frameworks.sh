@@ -126,7 +126,7 @@ spread transformers-deepseek deepseek_v3 "${model[@]}"
 # With top-2 on two ranks all bits agree; with more rows a token, dispatchers add in other orders.
 train losses 580 --dispatchers "$dispatchers" "${beside[@]}" --steps "$steps" --resume $((steps / 2))
 train losses-top8 580 --dispatchers "$dispatchers" "${beside[@]}" --steps "$steps" --topk 8 --experts 16
-deepseek=(--hidden 7168 --ffn 2048 --experts 16 --topk 8 --seq 1024 --batch 4 --steps 12 --rounds "$rounds" --lr 0.01)
+deepseek=(--hidden 7168 --ffn 2048 --experts 16 --topk 8 --seq 1024 --batch 4 --steps 45 --rounds "$rounds" --lr 0.01)
 train deepseek 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[@]}" --shares
 train qwen3 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[@]}" --hidden 2048 --ffn 768 --experts 128 --shares
 # Small experts: what crosses ranks is a large share of the step.

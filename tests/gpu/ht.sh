@@ -15,7 +15,7 @@
 # --only          parts whose name matches
 # --deepep-tests  DeepEP v1.2.1's folder of tests: its test_intranode.py runs on our package, and its test_internode.py, as two nodes of 8 processes
 # --deepep-later  a later release's tests/legacy
-# --deepep        DeepEP's package with its compiled module: the part "speed" alternates with it
+# --deepep        DeepEP's package with its compiled module: the parts "speed" and "memory" compare with it
 #
 # Each part has a limit and a log. Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
 set -u
@@ -105,6 +105,7 @@ run mixed ht-mixed
 run threads ht-threads
 run callers ht-callers
 [ "$ranks" -gt "$gpus" ] || run speed ht-speed ${deepep:+--deepep "$deepep"}
+run memory ht-memory ${deepep:+--deepep "$deepep"}
 for tokens in 4096 128; do
 	[ -z "$deepep_tests" ] || part "deepep-$tokens" 120 env -C "$deepep_tests" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"
 	[ -z "$deepep_later" ] || part "deepep-later-$tokens" 120 env -C "$deepep_later" python3 test_intranode.py --num-processes "$ranks" --num-tokens "$tokens"

@@ -131,6 +131,16 @@ def bytes_of(batch):
     return rows[batch.rank], sum(rows) - rows[batch.rank]
 
 
+def all_to_all(rank, batch):
+    """NCCL's all-to-all of the same rows, each once to each rank, put in order beforehand: what a program without such a library waits for at least."""
+    goes = [batch.goes(rank.rank, r) for r in range(rank.size)]
+    comes = [int(batch.goes(r, rank.rank).sum()) for r in range(rank.size)]
+    rows = torch.cat([batch.x[g] for g in goes])
+    into = rows.new_empty((sum(comes), rows.size(1)))
+    sizes = [int(g.sum()) for g in goes]
+    return measured(rank, [{"all-to-all": lambda: dist.all_to_all_single(into, rows, comes, sizes)}])[0]["all-to-all"]
+
+
 def one_shape(rank, mine, theirs, tokens, sms):
     """Measures one batch at one number of multiprocessors; returns the ratios."""
     from deep_ep import Config
@@ -154,6 +164,8 @@ def one_shape(rank, mine, theirs, tokens, sms):
             ratios.append((name, us / results[1][name]))
             line += f" / {results[1][name]:8.1f} = {ratios[-1][1]:5.2f}"
         rank.say(line)
+    if sms == SMS[0]:
+        rank.say(f"  {tokens:5d} tokens NCCL's all-to-all of these rows {all_to_all(rank, batch):8.1f}")
     rank.say(f"  {tokens:5d} tokens {sms:3d} SMs kernels: {kernels(rank, ours.calls())}")
     return ratios
 

@@ -167,7 +167,7 @@ if [ -n "$quick" ]; then
 	run cases "$long" table,random,graph,mixed --cases "$cases" --steps "$steps"
 	run cases-commands "$long" table,random,graph --cases "$((cases / 2))" --steps "$((steps / 10))" --seed 100000 --commands
 	run cases-sums "$long" smoke,table,random,graph --cases "$cases" --steps "$steps" --sums always
-	run cases-sums-many "$long" table,random --cases "$cases" --sums all
+	run cases-sums-many "$long" table,random --cases "$cases" --sums auto
 	run cases-sums-commands "$long" smoke,table --sums always --commands
 	[ "$shared" = 1 ] || run kill "$fast" kill
 else
@@ -182,7 +182,7 @@ else
 	run graph-commands "$long" graph --steps "$((steps / 10))" --commands
 	run mixed "$long" mixed --steps "$steps"
 	run sums "$((long * 4))" smoke,table,random,graph,mixed --cases "$cases" --steps "$steps" --sums always
-	run sums-many "$long" table,random --cases "$cases" --sums all
+	run sums-many "$long" table,random --cases "$cases" --sums auto
 	run sums-commands "$long" smoke,table,random,graph --cases "$((cases / 4))" --steps "$((steps / 10))" --sums always --commands
 	[ "$shared" = 1 ] || run kill "$fast" kill
 	[ "$shared" = 1 ] || run kill-commands "$fast" kill --commands

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Low-latency dispatch and combine on GPUs with deep_ep.Buffer of this tree: parts of the suite, one after another in one set of processes.
 
-    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--sums off|all|always] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
+    ll_cases.py PART[,PART]... [--ranks N] [--commands] [--sums off|auto|always] [--cases N] [--steps N] [--seed N] [--quick] [--limit SECONDS] [--device cpu]
 
 PART: smoke, table, random, graph, mixed, beside, kill; speed and compare (ll_speed.py); stages (ll_stages.py). One process per rank, rank r on GPU r
 modulo the number of GPUs; NCCL if each rank has its own GPU, else gloo. --commands: no NVLink, every byte goes through rings, engine and NIC. --sums:
@@ -470,6 +470,7 @@ PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
 PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
 PARTS["ht-speed"] = part_of("ht_speed", "speed")
+PARTS["ht-memory"] = part_of("ht_memory", "memory")
 
 
 def main():
@@ -478,7 +479,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--commands", action="store_true", help="no NVLink")
     parser.add_argument("--nodes", help="the node of each rank, as 0,0,1: ranks of different ones do not map each other's memory (default: one node)")
-    parser.add_argument("--sums", default="off", choices=("off", "all", "always"), help="sums at the sender: never, if there are many tokens, always")
+    parser.add_argument("--sums", default="off", choices=("off", "auto", "always"), help="sums at the sender: never, if there are many tokens, always")
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
@@ -493,7 +494,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed", "ht-memory"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))

@@ -190,7 +190,7 @@ def compare(rank):
         for hook in (False, True):
             if rank.args.commands and hook:
                 continue
-            forms = [Calls(rank, mine, case, hook, sums) for sums in ("off", "all")] + [Calls(rank, other, case, hook)]
+            forms = [Calls(rank, mine, case, hook, sums) for sums in ("off", "auto")] + [Calls(rank, other, case, hook)]
             *ours, its = measured(rank, forms)
             for sums, us in enumerate(ours):
                 text = "  ".join(f"{name} {us[name]:7.1f} / {its[name]:7.1f} = {us[name] / its[name]:4.2f}" for name in us)

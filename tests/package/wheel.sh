@@ -40,7 +40,7 @@ environment()
 
 installs()
 {
-	environment plain ep-fabric && plain/bin/python -c 'import epf; print(epf.version()); epf.lowlat.load()'
+	environment plain ep-fabric && plain/bin/python -c 'import epf; print(epf.version()); epf.lowlat.load(); assert epf.call.pack is not epf.call._pack, "no extension"'
 }
 
 # Whoever has DeepEP keeps it.

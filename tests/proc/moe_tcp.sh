@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Dispatch and combine over the TCP NIC on loopback: both modes, embedded engines and daemons, then with connections that are reset again and again in the middle, which
-# must show as failovers and as nothing else; and ep-bench p2p. Run by meson: moe_tcp.sh EP-BENCH EP-FABRIC.
+# must show as failovers and as nothing else; the same encrypted, and refused where only one end encrypts; and ep-bench p2p. Run by meson: moe_tcp.sh EP-BENCH EP-FABRIC.
 set -u
 
 bench=$1
@@ -48,6 +48,11 @@ for mode in ll ht; do
 	run "$mode, daemons, resets" "${job[@]}" --mode "$mode" --rounds 6 --set tcp-reset-after=25 "${service[@]}"
 	failed_over "$mode, daemons" 1
 done
+run "encrypted, embedded, resets" "${job[@]}" --rounds 6 --set tcp-reset-after=25 --set wire-encryption=yes
+failed_over "encrypted, embedded" 4
+run "encrypted, daemons" "${job[@]}" --mode ht --set wire-encryption=yes "${service[@]}"
+timeout "$limit" "$bench" "${job[@]}" --set 1:wire-encryption=yes --timeout-s "$((limit - 10))" >"$log" 2>&1 && fail "one end encrypts and the other does not, and nobody minds"
+grep -q 'wire-encryption is not the same at both ends' "$log" || fail "nobody says that wire-encryption differs"
 run "p2p latency" p2p --nic tcp --test lat -n 300
 run "p2p bandwidth" p2p --nic tcp --test bw --op put -s 65536 -n 300
 run "p2p get" p2p --nic tcp --test bw --op get -s 65536 -n 300

@@ -42,6 +42,18 @@ static const char *const unordered[] = { stats_dir,
 					 "emu-drop=0.02",
 					 NULL };
 
+/* Over libfabric, where a lost connection, or no progress for so long, ends a lane. */
+static const char *const ofi[] = { stats_dir,        "nic=ofi",         "ofi-provider=tcp",
+				   "ofi-timeout=1s", "peer-timeout=1s", NULL };
+
+/* How a rank is killed in a_killed_rank_is_named*. */
+static const struct {
+	const char *name;
+	const char *const *settings;
+} kills[] = { { "killed", short_timeouts },
+	      { "killed-unordered", unordered },
+	      { "killed-ofi", ofi } };
+
 static struct job job[2];
 
 static void start(struct job *j, const char *name, uint32_t world, const char *const *settings,
@@ -104,11 +116,11 @@ static void survive(struct job_rank *r)
 
 static void kill_one(void **state)
 {
-	bool is_unordered = *state != NULL;
-	const char *name = is_unordered ? "killed-unordered" : "killed";
+	uintptr_t kind = (uintptr_t)*state;
+	const char *name = kills[kind].name;
 	uint64_t worst = 0, killed;
 
-	start(&job[0], name, 3, is_unordered ? unordered : short_timeouts, survive);
+	start(&job[0], name, 3, kills[kind].settings, survive);
 	assert_int_equal(job_reach(&job[0], BEFORE, job_ms(JOB_WAIT_MS)), 0);
 	killed = epf_now_ns();
 	job_set(&job[0].page->words[W_KILLED_NS], killed);
@@ -307,6 +319,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		JOB_CASE(a_killed_rank_is_named, kill_one, NULL, NULL, stop),
 		JOB_CASE(a_killed_rank_is_named_unordered, kill_one, 1, NULL, stop),
+#ifdef EPF_WITH_OFI
+		JOB_CASE(a_killed_rank_is_named_ofi, kill_one, 2, NULL, stop),
+#endif
 		cmocka_unit_test_teardown(a_short_stop_is_no_error, stop),
 		cmocka_unit_test_teardown(two_jobs_do_not_meet, stop),
 		cmocka_unit_test_teardown(one_job_dies_the_other_lives, stop),

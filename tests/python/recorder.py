@@ -9,6 +9,7 @@ import torch  # the stand-in
 
 import deep_ep
 import epf
+from epf import lowlat
 
 RANKS, TOKENS, HIDDEN, EXPERTS, TOPK = 2, 8, 1024, 6, 4
 LOCAL, ROWS = EXPERTS // RANKS, RANKS * TOKENS
@@ -34,11 +35,11 @@ class Recorder:
             raise self.reports.pop(0)
 
     def dispatch(self, call, halves, stream=None):
-        self.calls.append(("dispatch", call, halves))
+        self.calls.append(("dispatch", lowlat.Dispatch.from_buffer_copy(call), halves))
         torch.cuda.log.append(("launch", halves, stream))
 
     def combine(self, call, halves, stream=None):
-        self.calls.append(("combine", call, halves))
+        self.calls.append(("combine", lowlat.Combine.from_buffer_copy(call), halves))
 
     def next_combine_buffer(self, shape):
         return self.buffer.data_ptr()

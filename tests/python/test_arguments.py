@@ -161,7 +161,7 @@ def wrong_dispatches():
     refuses(r"x has dtype torch.float16; it must be torch.bfloat16", x(dtype=torch.float16))
     refuses("x has 3 dimensions; it must have 2", torch.empty((5, 2, 512), dtype=torch.bfloat16))
     refuses("x is on cuda:0; this Buffer works on cpu", x(device="cuda:0"))
-    refuses(r"x is not contiguous; give x.contiguous\(\)", x(tokens=HIDDEN, hidden=5).transpose(0, 1))
+    refuses(r"x is not contiguous; give x.contiguous\(\)", x(tokens=HIDDEN, hidden=5).as_strided((5, HIDDEN), (1, 5)))
     refuses("hidden is 1000; it must be a multiple of 128", x(hidden=1000))
     refuses("there are 9 tokens; num_max_dispatch_tokens_per_rank is 8", x(tokens=9), index(tokens=9))
     refuses(r"topk_idx has dtype torch.int32; it must be torch.int64", None, index(dtype=torch.int32))
@@ -402,12 +402,11 @@ def sums_at_the_sender_are_requested():
         assert back.src_row == (sent.src_row if back.flags & lowlat.SUM_AT_SENDER else None)
         return back.flags
     assert what("off") == 0 and what("off", return_recv_hook=True) == 0
-    assert what() == what("auto") == what("auto", async_finish=True) == many and what("auto", return_recv_hook=True) == 0
-    assert what("all") == what("all", return_recv_hook=True) == many
+    assert what() == what("auto") == what("auto", async_finish=True) == what("auto", return_recv_hook=True) == many
     assert what("always", return_recv_hook=True) == always and what("always", zero_copy=True) == always | lowlat.ZERO_COPY
     assert what("always", use_logfmt=True) == lowlat.LOGFMT
-    os.environ["EPF_LL_SENDER_SUMS"] = "all"
-    assert what(return_recv_hook=True) == many and what("off") == 0
+    os.environ["EPF_LL_SENDER_SUMS"] = "always"
+    assert what(return_recv_hook=True) == always and what("off") == 0
     os.environ["EPF_LL_SENDER_SUMS"] = "yes"
     raises(Wrong, "EPF_LL_SENDER_SUMS, is 'yes'; it must be one of off, auto", buffer)
     del os.environ["EPF_LL_SENDER_SUMS"]

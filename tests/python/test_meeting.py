@@ -241,6 +241,10 @@ class Array:
             self.all[i] = value
 
 
+def packed(kind, shape, **fields):
+    return bytes(kind(size=ctypes.sizeof(kind), shape=lowlat.CShape(*shape), **fields))
+
+
 def _kernels(rank, size, pipes):
     """Every token, with the same number in all channels, goes to both experts; expert e multiplies the row by (e + 1); weights 1 and 1/2."""
     group = Group(rank, size, pipes)
@@ -253,10 +257,10 @@ def _kernels(rank, size, pipes):
     info, slot, ranges = Array(i32, rows), Array(i32, rows), Array(i64, size)
     with epf.Fabric(group, settings={"core-idle": "pause"}) as fabric:
         ll = epf.LowLatency(fabric, epf.size_hint(TOKENS, HIDDEN, size, EXPERTS), timeout_ns=60 * 10**9)
-        d = lowlat.Dispatch(shape, tokens=TOKENS, x=x.at, topk_idx=idx.at, recv_x=recv.at, recv_count=count.at, src_info=info.at,
-                            src_slot=slot.at, layout_range=ranges.at)
-        c = lowlat.Combine(shape, tokens=TOKENS, x=recv.at, src_info=info.at, src_slot=slot.at, layout_range=ranges.at, topk_idx=idx.at,
-                           topk_weights=weights.at, out=out.at)
+        d = packed(lowlat.Dispatch, shape, tokens=TOKENS, x=x.at, topk_idx=idx.at, recv_x=recv.at, recv_count=count.at, src_info=info.at,
+                   src_slot=slot.at, layout_range=ranges.at)
+        c = packed(lowlat.Combine, shape, tokens=TOKENS, x=recv.at, src_info=info.at, src_slot=slot.at, layout_range=ranges.at, topk_idx=idx.at,
+                   topk_weights=weights.at, out=out.at)
         seen = []
         for halves in ((lowlat.BOTH,), (lowlat.SEND, lowlat.RECV)):
             for h in halves:
@@ -269,7 +273,7 @@ def _kernels(rank, size, pipes):
                 ll.combine(c, h)
             ll.check()
             seen.append((got, [set(out.all[t * HIDDEN:(t + 1) * HIDDEN]) for t in range(TOKENS)]))
-        raises(epf.EpfError, "", ll.combine, lowlat.Combine(shape, tokens=TOKENS + 1), lowlat.BOTH)
+        raises(epf.EpfError, "", ll.combine, packed(lowlat.Combine, shape, tokens=TOKENS + 1), lowlat.BOTH)
         fabric.barrier()
         ll.close()
     return seen

@@ -85,7 +85,7 @@ def one_round(case, rank, b, fp8=False, round_scale=False, ue8m0=False, form="sy
         hook()
     elif form == "async":
         event.current_stream_wait()
-    case.at_sender = b._sums if b._sums != "auto" else "off" if form == "hook" else "all"
+    case.at_sender = b._sums
     case.check_combined(rank, sums)
     assert out is None or sums is out
     return handle
@@ -135,13 +135,13 @@ def two_ranks_by_commands_only():
 def sums_at_the_sender():
     forms(2, (5, 8), 1024, 6, 4, at_sender="always")
     forms(4, (0, 1, 9, 4), 640, 12, 3, direct=False, at_sender="always")
-    forms(2, (39, 40), 128, 16, 8, at_sender="all")  # 40 are many
+    forms(2, (39, 40), 128, 16, 8, at_sender="auto")  # 40 are many
     forms(2, (41, 3), 128, 16, 8, direct=False, at_sender="auto")
 
 
 def _different_sums(rank, size, pipes, file):
     group = start(rank, size, file)
-    raises(deep_ep.ArgumentError, r"by rank: \['all', 'off'\]", make, case_of((1, 1), 512, 2, 1), group, sum_at_sender=("all", "off")[rank])
+    raises(deep_ep.ArgumentError, r"by rank: \['auto', 'off'\]", make, case_of((1, 1), 512, 2, 1), group, sum_at_sender=("auto", "off")[rank])
     dist.destroy_process_group()
 
 

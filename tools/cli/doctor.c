@@ -28,6 +28,7 @@ static const struct doctor_check *const tables[] = {
 	doctor_rdma_checks,
 	doctor_pci_checks,
 	doctor_host_checks,
+	doctor_network_checks,
 	doctor_fabric_checks,
 };
 

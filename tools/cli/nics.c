@@ -32,7 +32,7 @@ enum {
 
 #define GROUPS                                                                    \
  (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU) | EPF_CONF_GROUP_BIT(VERBS) | \
-  EPF_CONF_GROUP_BIT(EFA))
+  EPF_CONF_GROUP_BIT(EFA) | EPF_CONF_GROUP_BIT(OFI))
 
 struct request {
 	struct epf_conf conf;

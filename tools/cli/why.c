@@ -5,10 +5,12 @@
  */
 #include "tools/cli/read.h"
 #include "tools/cli/tools.h"
+#include "tools/waits/slow.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SENTENCE = 512, LINES = 20 };
 
@@ -71,6 +73,28 @@ static void print_job(const struct read_request *req, uint32_t j)
 		       job->hidden);
 }
 
+/* Jobs whose calls are held up by a rank: the split of their time and the causes, out of what kernels count. */
+static void print_slow(const struct waits *w)
+{
+	struct slow *s = slow_read(w);
+
+	for (uint32_t j = 0; s && j < s->n_jobs; j++) {
+		const struct slow_job *job = &s->job[j];
+		const struct epf_why_report *const *reports =
+			(const struct epf_why_report *const *)job->reports;
+		struct epf_why_cause cause;
+		char text[8192], *line, *rest = text;
+
+		if (!epf_why_explain(reports, job->n, &cause, 1))
+			continue;
+		(void)epf_why_text(reports, job->n, text, sizeof(text));
+		printf("calls of job %s:\n", *job->name ? job->name : "-");
+		while ((line = strsep(&rest, "\n")) && *line)
+			printf("  %s\n", line);
+	}
+	slow_free(s);
+}
+
 static void print_text(const struct read_request *req)
 {
 	const struct waits *w = req->w;
@@ -91,6 +115,7 @@ static void print_text(const struct read_request *req)
 		printf("%s\n", waits_nobody(w->n_left_out, text, sizeof(text)));
 	else if (!hanging)
 		printf("no job is seen\n");
+	print_slow(w);
 	if (w->n_left_out && w->n_instances != w->n_left_out)
 		printf("%" PRIu32 " instance%s exited: see --dead\n", w->n_left_out,
 		       w->n_left_out == 1 ? " has" : "s have");
@@ -150,6 +175,43 @@ static json_t *instance_json(const struct waits_instance *in)
 			 read_num32(in->links), "links_up", read_num32(in->links_up));
 }
 
+static json_t *cause_json(const struct epf_why_cause *c)
+{
+	return json_pack("{s:s,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s}", "kind",
+			 epf_why_kind_name(c->kind), "rank", read_num32(c->rank), "ns",
+			 read_num(c->ns), "times", read_num(c->times), "most_ns",
+			 read_num(c->most_ns), "share", c->share, "received", c->received, "sent",
+			 c->sent, "call", epf_why_call_name(c->call));
+}
+
+/* All jobs that make calls, with the causes that hold them up, if any. */
+static json_t *slow_json(const struct waits *w)
+{
+	struct slow *s = slow_read(w);
+	json_t *list = json_array();
+
+	for (uint32_t j = 0; s && j < s->n_jobs; j++) {
+		const struct slow_job *job = &s->job[j];
+		uint32_t most = 3 * job->world, n;
+		struct epf_why_cause *c = calloc(most, sizeof(*c));
+		json_t *causes = json_array();
+
+		n = c ? epf_why_explain((const struct epf_why_report *const *)job->reports, job->n,
+					c, most)
+		      : 0;
+		for (uint32_t i = 0; i < n; i++)
+			json_array_append_new(causes, cause_json(&c[i]));
+		free(c);
+		json_array_append_new(list,
+				      json_pack("{s:s,s:o,s:o,s:o,s:o}", "job", job->name, "id",
+						job->id ? read_num(job->id) : json_null(), "world",
+						read_num32(job->world), "ranks_seen",
+						read_num32(job->n), "causes", causes));
+	}
+	slow_free(s);
+	return list;
+}
+
 static unsigned print_json(const struct read_request *req)
 {
 	const struct waits *w = req->w;
@@ -166,10 +228,11 @@ static unsigned print_json(const struct read_request *req)
 					read_num32(w->job[j].ranks), "waits_counted",
 					read_num(w->job[j].waits), "waits_hidden",
 					read_num(w->job[j].hidden), "waits", entries_json(w, j)));
-	return read_print_json(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o}", "schema", "epf.why/1",
+	return read_print_json(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o}", "schema", "epf.why/1",
 					 "now_ns", read_num(w->now_ns), "least_ns",
 					 read_num(w->least_ns), "instances", instances, "jobs",
-					 jobs, "instances_left_out", read_num32(w->n_left_out)),
+					 jobs, "slow", slow_json(w), "instances_left_out",
+					 read_num32(w->n_left_out)),
 			       JSON_INDENT(1));
 }
 
@@ -192,11 +255,12 @@ int epf_tool_why(int argc, char **argv)
 		{ 0 },
 	};
 
-	return read_run(options,
-			"Say why a job hangs: which rank waits for which peer, stream and signal, "
-			"since when and for what reason, causes first. Reads the statistics of the "
-			"instances of this machine, or of those named; a name with a slash is a "
-			"file. An instance that has exited is read if it is named, or with --dead: "
-			"its final snapshot.",
-			WAITS_LEAST_NS, print, argc, argv);
+	return read_run(
+		options,
+		"Say why a job hangs: which rank waits for which peer, stream and signal, "
+		"since when and for what reason, causes first; and what slows down its dispatch and combine calls. Reads the statistics of the "
+		"instances of this machine, or of those named; a name with a slash is a "
+		"file. An instance that has exited is read if it is named, or with --dead: "
+		"its final snapshot.",
+		WAITS_LEAST_NS, print, argc, argv);
 }

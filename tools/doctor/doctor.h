@@ -49,6 +49,7 @@ struct doctor_check {
 extern const struct doctor_check doctor_rdma_checks[];
 extern const struct doctor_check doctor_pci_checks[];
 extern const struct doctor_check doctor_host_checks[];
+extern const struct doctor_check doctor_network_checks[];
 extern const struct doctor_check doctor_fabric_checks[];
 
 /**

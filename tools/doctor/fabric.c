@@ -55,7 +55,12 @@ static void check_secrets(struct doctor *d)
 			"no fabric-secret-file: a daemon with this NIC refuses jobs of several nodes (EPF-711)");
 	if (*job)
 		check_secret(d, "secret-file", job);
-	if (!*fabric && !*job && !d->needs_rdma)
+	if (!*fabric && !*job && !*d->conf.secret && d->conf.nic == EPF_CONF_NIC_TCP)
+		doctor_say(
+			d, DOCTOR_WARN,
+			"secret-file = FILE (daemons: fabric-secret-file), the same on every host; ep-fabric launch makes one for its job",
+			"nic tcp and no secret: it listens on loopback only");
+	else if (!*fabric && !*job && !d->needs_rdma)
 		doctor_say(d, DOCTOR_SKIP, NULL,
 			   "no secret is set, and a NIC that stays on this machine needs none");
 }

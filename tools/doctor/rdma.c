@@ -17,30 +17,37 @@ enum { MTU_LEAST = 4200, GIDS_MAX = 256 };
 
 enum { VENDOR_AMD = 0x1002, VENDOR_NVIDIA = 0x10de };
 
+static void open_library(struct doctor *d, const char *name, const char *fix, bool needs,
+			 bool wants)
+{
+	void *lib = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+
+	if (lib) {
+		doctor_say(d, DOCTOR_OK, NULL, "%s can be opened", name);
+		dlclose(lib);
+	} else if (needs || wants) {
+		doctor_say(d, needs ? DOCTOR_FAIL : DOCTOR_WARN, fix,
+			   "%s cannot be opened: no %s can be used", name,
+			   needs && !wants ? "provider of nic=ofi" : "RDMA device");
+	} else {
+		doctor_say(d, DOCTOR_SKIP, NULL, "%s is not there, and neither is an RDMA device",
+			   name);
+	}
+}
+
 static void check_library(struct doctor *d)
 {
-	static const char *const names[] = { "libibverbs.so.1", "libefa.so.1" };
-	unsigned int count = d->conf.nic == EPF_CONF_NIC_EFA ? 2 : 1;
+	static const char verbs_fix[] = "apt-get install ibverbs-providers";
 
 	if (d->is_recorded) {
 		doctor_say(d, DOCTOR_SKIP, NULL, "a recorded machine has no libraries to open");
 		return;
 	}
-	for (unsigned int i = 0; i < count; i++) {
-		void *lib = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
-
-		if (lib) {
-			doctor_say(d, DOCTOR_OK, NULL, "%s can be opened", names[i]);
-			dlclose(lib);
-		} else if (d->wants_rdma) {
-			doctor_say(d, d->needs_rdma ? DOCTOR_FAIL : DOCTOR_WARN,
-				   "apt-get install ibverbs-providers",
-				   "%s cannot be opened: no RDMA device can be used", names[i]);
-		} else {
-			doctor_say(d, DOCTOR_SKIP, NULL,
-				   "%s is not there, and neither is an RDMA device", names[i]);
-		}
-	}
+	open_library(d, "libibverbs.so.1", verbs_fix, d->needs_rdma, d->wants_rdma);
+	if (d->conf.nic == EPF_CONF_NIC_EFA)
+		open_library(d, "libefa.so.1", verbs_fix, true, true);
+	if (d->conf.nic == EPF_CONF_NIC_OFI)
+		open_library(d, "libfabric.so.1", "apt-get install libfabric1", true, false);
 }
 
 static void check_devices(struct doctor *d)

@@ -92,6 +92,8 @@ class Build(build_py):
         os.makedirs(lib)
         with tempfile.TemporaryDirectory() as scratch:
             found = installed(os.environ.get("EPF_BUILD_DIR") or os.path.join(scratch, "build"), os.path.join(scratch, "root"))
+            if "_call.abi3.so" in found:  # without Python's headers ctypes serves
+                shutil.copy(found["_call.abi3.so"], package)
             libraries = {}
             for name in FILES:
                 shutil.copy(os.path.realpath(found[name]), os.path.join(lib, name))

@@ -172,6 +172,25 @@ static void ns_cell(uint64_t ns, struct top_cell *cell)
 		top_format_age(ns, cell->text, sizeof(cell->text));
 }
 
+/* Of a counter of ns: the share of the time since the reading before; without one, or as a total, the time. */
+static void share_cell(const struct top_view_from *from, const struct top_line *line,
+		       const struct top_column_spec *spec, const struct top_value *v,
+		       struct top_cell *cell)
+{
+	const struct top_block *was =
+		from->before ? top_block_in(from->before, from->now, line->block) : NULL;
+	const struct top_value *old = was ? top_value_of(from->schema, was, spec->row) : NULL;
+
+	if (!old || from->look->totals || from->seconds <= 0) {
+		ns_cell(v->number, cell);
+	} else {
+		cell->key = (double)top_growth(v->number, old->number) / 1e9 / from->seconds;
+		cell->is_number = true;
+		snprintf(cell->text, sizeof(cell->text), "%.1f%%", 100 * cell->key);
+	}
+	cell->colour = cell->key > 0 ? TOP_WARN : TOP_PLAIN;
+}
+
 static void value_cell(const struct top_view_from *from, const struct top_line *line,
 		       const struct top_column_spec *spec, const struct top_value *v,
 		       struct top_cell *cell)
@@ -211,6 +230,9 @@ static void value_cell(const struct top_view_from *from, const struct top_line *
 		break;
 	case SHOW_NS:
 		ns_cell(v->number, cell);
+		break;
+	case SHOW_SHARE:
+		share_cell(from, line, spec, v, cell);
 		break;
 	case SHOW_AGO:
 		ns_cell(top_age(from->now, line->instance, v->number), cell);

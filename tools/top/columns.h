@@ -25,6 +25,7 @@ enum top_show {
 	SHOW_BUSY_BAR,
 	SHOW_P99, /* of a histogram in ns */
 	SHOW_NS,  /* row: a time */
+	SHOW_SHARE, /* row, a counter of ns: its share of the time between two readings; as a total the time */
 	SHOW_AGO, /* row: CLOCK_MONOTONIC */
 };
 

@@ -47,7 +47,7 @@ static const struct argp_option options[] = {
 	{ NULL, 0, NULL, 0, "Screens:", 1 },
 	{ "delay", 'd', "SECONDS", 0, "Time between two readings (default 1)", 1 },
 	{ "screen", 'S', "NAME", 0,
-	  "Start with this screen: waiting, nics, cores, rings, ranks, peers, lanes, jobs, instances",
+	  "Start with this screen: waiting, nics, cores, rings, ranks, peers, lanes, jobs, instances, calls",
 	  1 },
 	{ "sort", 's', "COLUMN", 0,
 	  "Sort by the column with this title; a leading - reverses the order", 1 },
@@ -291,7 +291,7 @@ int main(int argc, char **argv)
 		.parser = parse,
 		.args_doc = "[INSTANCE|FILE...]",
 		.doc = "Show what the instances of this machine do: NICs, cores, rings, ranks, peers, "
-		       "lanes, jobs, and what waits for what. Reads their statistics, or those "
+		       "lanes, jobs, calls, and what waits for what. Reads their statistics, or those "
 		       "of the instances named; a name with a slash is a file. An instance that has exited "
 		       "is shown, with its final snapshot, if it is named, or with --dead. Reading does not disturb the engines. "
 		       "Press h or F1 for the keys. "

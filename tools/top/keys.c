@@ -15,7 +15,7 @@
 const char *const top_help[] = {
 	"ep-top: what the instances of this machine do. Reading does not disturb the engines.",
 	"",
-	"  1 .. 9           screen: waiting, NICs, cores, rings, ranks, peers, lanes, jobs, instances",
+	"  1 .. 9, 0        screen: waiting, NICs, cores, rings, ranks, peers, lanes, jobs, instances, calls",
 	"  Tab, Shift-Tab   next, previous screen",
 	"  Up, Down, PgUp, PgDn, Home, End, j, k",
 	"                   move; Left, Right: columns",
@@ -36,6 +36,8 @@ const char *const top_help[] = {
 	"",
 	"  Screen 1, waiting: causes first, then what follows from them. BEHIND says how many waits a",
 	"  cause holds up. Enter shows the chain. ep-fabric why prints the same as sentences.",
+	"  Screen 0, calls: which rank waited for which in dispatch and combine. LATE: it had not begun; SLOW: its",
+	"  rows were on their way; EITHER: one of them. Shares of the time. ep-fabric why concludes.",
 	"  Red: stuck or broken. Yellow: look at it. Dim: final snapshot of an instance that has ended.",
 	"  Totals are whole numbers since an instance began; rates are of the time between two readings.",
 	NULL,
@@ -330,8 +332,8 @@ static void table_key(struct top_ui *ui, int key)
 {
 	if (move_key(ui, key) || sort_key(ui, key) || time_key(ui, key))
 		return;
-	if (key >= '1' && key < '1' + TOP_SCREENS) {
-		show_screen(ui, (unsigned)(key - '1'));
+	if (key >= '0' && key <= '9') {
+		show_screen(ui, key == '0' ? 9u : (unsigned)(key - '1'));
 		return;
 	}
 	switch (key) {

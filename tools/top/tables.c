@@ -57,9 +57,16 @@ static const struct top_column_spec lanes[] = {
 	{ "NIC", "nic", NULL, SHOW_LABEL }, { "CORE", "core", NULL, SHOW_LABEL }, { "STATE", "state", NULL, SHOW_STATE },
 	{ "REQUESTS", "wrs_posted", NULL, SHOW_NUMBER }, { "SENT", "bytes_posted", NULL, SHOW_NUMBER },
 	{ "COMPLETED", "completions", NULL, SHOW_NUMBER }, { "IN-FLIGHT", "in_flight", NULL, SHOW_NUMBER },
-	{ "CREDITS", "credits_available", NULL, SHOW_NUMBER }, { "GRANTED", "receives_granted", NULL, SHOW_NUMBER },
+	{ "CREDITS", "credits_available", NULL, SHOW_NUMBER },
 	{ "ERRORS", "errors", NULL, SHOW_BAD }, { "REPLAYS", "replays", NULL, SHOW_BAD }, { "EPOCH", "epoch", NULL, SHOW_PLAIN },
+	{ "PATH", "path", NULL, SHOW_STATE }, { "RESENT", "retransmits", NULL, SHOW_NUMBER }, { "RTT-US", "rtt_us", NULL, SHOW_PLAIN },
 	{ "WAIT", "wait", NULL, SHOW_WAIT }, END };
+static const struct top_column_spec calls[] = {
+	{ "INSTANCE", NULL, NULL, SHOW_INSTANCE }, { "RANK", "rank", NULL, SHOW_LABEL }, { "FOR-RANK", "peer", NULL, SHOW_LABEL },
+	{ "CALL", "call", NULL, SHOW_LABEL }, { "LATE", "late_ns", NULL, SHOW_SHARE }, { "LATE-N", "late", NULL, SHOW_NUMBER },
+	{ "LATE-MAX", "late_max_ns", NULL, SHOW_NS }, { "SLOW", "slow_ns", NULL, SHOW_SHARE }, { "SLOW-N", "slow", NULL, SHOW_NUMBER },
+	{ "SLOW-MAX", "slow_max_ns", NULL, SHOW_NS }, { "EITHER", "either_ns", NULL, SHOW_SHARE }, { "EITHER-N", "either", NULL, SHOW_NUMBER },
+	{ "EITHER-MAX", "either_max_ns", NULL, SHOW_NS }, { "ROWS-TO", "rows_to", NULL, SHOW_NUMBER }, { "ROWS-FROM", "rows_from", NULL, SHOW_NUMBER }, END };
 
 /* clang-format on */
 
@@ -76,6 +83,7 @@ static const struct {
 	[TOP_LANES] = { "lanes", "lane", lanes },
 	[TOP_JOBS] = { "jobs", NULL, top_job_columns },
 	[TOP_INSTANCES] = { "instances", NULL, top_instance_columns },
+	[TOP_CALLS] = { "calls", "wait", calls },
 };
 
 const char *top_screen_name(enum top_screen_number screen)

@@ -20,6 +20,7 @@ enum top_screen_number {
 	TOP_LANES,
 	TOP_JOBS,
 	TOP_INSTANCES,
+	TOP_CALLS,
 	TOP_SCREENS
 };
 

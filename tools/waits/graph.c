@@ -131,6 +131,60 @@ static uint32_t wait_of(const struct waits *w, enum waits_who who, uint32_t job,
 	return best;
 }
 
+/*
+ * The lowest rank of the node that serves a rank, as lanes of an instance name nodes: ranks of a node are neighbours, so it is the highest that is not above. WAITS_NONE: not known, as
+ * where some lanes are not shown.
+ */
+static uint32_t node_of(const struct waits *w, uint32_t job, uint32_t instance, uint32_t rank)
+{
+	uint32_t node = WAITS_NONE;
+
+	for (uint32_t i = 0; i < w->n_lanes; i++) {
+		const struct waits_lane *l = &w->lane[i];
+
+		if (l->job == job && l->instance == instance && l->peer <= rank &&
+		    (l->peer == rank || !w->job[job].lanes_hidden) &&
+		    (node == WAITS_NONE || l->peer > node))
+			node = l->peer;
+	}
+	return node;
+}
+
+/* The worst lane from an instance to a node. */
+static const struct waits_lane *worst_lane(const struct waits *w, uint32_t job, uint32_t instance,
+					   uint32_t node)
+{
+	const struct waits_lane *worst = NULL;
+
+	for (uint32_t i = 0; i < w->n_lanes; i++) {
+		const struct waits_lane *l = &w->lane[i];
+
+		if (l->job == job && l->instance == instance && l->peer == node &&
+		    (!worst || l->path > worst->path))
+			worst = l;
+	}
+	return worst;
+}
+
+const struct waits_lane *waits_lane(const struct waits *w, const struct waits_entry *e)
+{
+	return worst_lane(w, e->job, e->instance, e->rank);
+}
+
+/* What an instance's NIC knows of its connections to the node of a rank, where it is bad: a fact, named after the lowest rank of that node. */
+static uint32_t path_fact(struct waits *w, uint32_t job, uint32_t instance, uint32_t rank)
+{
+	uint32_t node = rank == WAITS_NONE ? WAITS_NONE : node_of(w, job, instance, rank);
+	const struct waits_lane *l;
+
+	if (node == WAITS_NONE)
+		return WAITS_NONE;
+	l = worst_lane(w, job, instance, node);
+	return l->path < EPF_STATS_PATH_LOSSY
+		       ? WAITS_NONE
+		       : fact(w, WAITS_R_PATH + l->path, job, instance, node);
+}
+
 /* A signal that rank `e->peer` has not raised: what keeps that rank? */
 static uint32_t after_signal(struct waits *w, uint32_t at)
 {
@@ -151,8 +205,11 @@ static uint32_t after_signal(struct waits *w, uint32_t at)
 		}
 		return only;
 	}
-	if (!r)
-		return fact(w, WAITS_R_UNSEEN, e.job, e.instance, e.peer);
+	if (!r) {
+		next = path_fact(w, e.job, e.instance, e.peer);
+		return next != WAITS_NONE ? next
+					  : fact(w, WAITS_R_UNSEEN, e.job, e.instance, e.peer);
+	}
 	next = fact_of(w, r, false);
 	if (next == WAITS_NONE) /* its commands for this rank, then for anybody */
 		next = wait_of(w, WAITS_RING, e.job, e.peer, WAITS_NONE, e.rank, at);
@@ -166,7 +223,7 @@ static uint32_t after_signal(struct waits *w, uint32_t at)
 }
 
 /* Something on its way to rank `peer`: its engine, the links at both ends. A wait for a node names its lowest rank. */
-static uint32_t after_path(const struct waits *w, const struct waits_entry *e)
+static uint32_t after_path(struct waits *w, const struct waits_entry *e)
 {
 	const struct waits_rank *r = waits_rank(w, e->job, e->peer);
 	uint32_t next = WAITS_NONE;
@@ -181,7 +238,7 @@ static uint32_t after_path(const struct waits *w, const struct waits_entry *e)
 		next = find_fact(w, reason, r->job, r->instance, WAITS_NONE);
 	if (r && next == WAITS_NONE && r->pid == w->instance[r->instance].pid)
 		next = fact_of(w, r, true);
-	return next;
+	return next != WAITS_NONE ? next : path_fact(w, e->job, e->instance, e->peer);
 }
 
 static uint32_t after(struct waits *w, uint32_t at)

@@ -26,6 +26,7 @@ void waits_free(struct waits *w)
 	free(w->instance);
 	free(w->job);
 	free(w->rank);
+	free(w->lane);
 	free(w->entry);
 	free(w->order);
 	free(w);
@@ -200,6 +201,7 @@ static void read_job(struct reading *r, const struct at *at)
 	w->job[job].nodes = number32(at, "nodes");
 	w->job[job].waits += number(at, "waits", 0);
 	w->job[job].hidden += number(at, "waits_hidden", 0);
+	w->job[job].lanes_hidden += number(at, "lanes_hidden", 0);
 }
 
 static uint32_t job_of(const struct reading *r, const struct at *at)
@@ -300,10 +302,35 @@ static void read_ring(struct reading *r, const struct at *at)
 	e->slots = number32(at, "slots");
 }
 
+static void read_path(struct reading *r, const struct at *at)
+{
+	struct waits *w = r->w;
+	struct epf_stats_value v;
+	struct waits_lane *lane;
+	void *list = w->lane;
+
+	if (!value(at, "path", &v) || v.number > EPF_STATS_PATH_UNCONNECTED)
+		v.number = EPF_STATS_PATH_UNKNOWN;
+	lane = waits_grow(w, &list, &w->n_lanes, &w->room[4], sizeof(*lane));
+	w->lane = list;
+	if (!lane)
+		return;
+	*lane = (struct waits_lane){ .job = job_of(r, at),
+				     .instance = r->instance,
+				     .lane = label32(at, "lane"),
+				     .peer = label32(at, "peer"),
+				     .path = (unsigned)v.number,
+				     .since_ns = v.since_ns,
+				     .retransmits = number(at, "retransmits", 0),
+				     .rtt_us = number(at, "rtt_us", 0),
+				     .unsent_bytes = number(at, "unsent_bytes", 0) };
+}
+
 static void read_lane(struct reading *r, const struct at *at)
 {
 	struct waits_entry *e = wait_entry(r, at, WAITS_LANE);
 
+	read_path(r, at);
 	if (!e)
 		return;
 	e->lane = label32(at, "lane");
@@ -399,7 +426,7 @@ int waits_refresh(struct waits *w, uint64_t now_ns, uint64_t least_ns)
 {
 	w->now_ns = now_ns;
 	w->least_ns = least_ns;
-	w->n_jobs = w->n_ranks = w->n_entries = w->n_left_out = 0;
+	w->n_jobs = w->n_ranks = w->n_lanes = w->n_entries = w->n_left_out = 0;
 	w->no_memory = false;
 	for (uint32_t i = 0; i < w->n_instances; i++) {
 		struct waits_instance *in = &w->instance[i];

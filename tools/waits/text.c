@@ -36,6 +36,13 @@ const char *waits_reason_word(unsigned reason)
 		[WAITS_R_UNSEEN] = "elsewhere",
 		[WAITS_R_CYCLE] = "cycle",
 		[WAITS_R_LOST] = "lost",
+		[WAITS_R_PATH_LOSSY] = "packets-lost",
+		[WAITS_R_PATH_FULL] = "peer-buffer-full",
+		[WAITS_R_PATH_SILENT] = "host-silent",
+		[WAITS_R_PATH_NO_ANSWER] = "no-answer",
+		[WAITS_R_PATH_REFUSED] = "refused",
+		[WAITS_R_PATH_NO_ROUTE] = "no-route",
+		[WAITS_R_PATH_UNCONNECTED] = "not-connected",
 	};
 
 	return reason < WAITS_REASONS && words[reason] ? words[reason] : "unknown";
@@ -124,6 +131,57 @@ static void add_last_seen(struct text *t, const struct waits *w, const struct wa
 		    (double)(w->now_ns - r->active_ns) / 1e9);
 }
 
+/* What a NIC knows of a connection, and what to look at. */
+static void add_path(struct text *t, const struct waits *w, const struct waits_entry *e)
+{
+	const struct waits_lane *l = waits_lane(w, e);
+
+	switch (e->reason) {
+	case WAITS_R_PATH_LOSSY:
+		add(t,
+		    "packets to the node of rank %" PRIu32 " get lost, %" PRIu64
+		    " segments were sent again, round trip %.1f ms: congestion, a bad cable or a wrong MTU, see ip -s link",
+		    e->rank, l->retransmits, (double)l->rtt_us / 1e3);
+		break;
+	case WAITS_R_PATH_FULL:
+		add(t,
+		    "the node of rank %" PRIu32
+		    " does not read: its receive buffer is full and %" PRIu64
+		    " bytes wait here; its process is stopped or gets no CPU: run ep-fabric why there",
+		    e->rank, l->unsent_bytes);
+		break;
+	case WAITS_R_PATH_SILENT:
+		add(t,
+		    "the host of rank %" PRIu32
+		    " acknowledges nothing: a cable, a switch, a firewall that drops, or the host is down; connections fail after tcp-timeout",
+		    e->rank);
+		break;
+	case WAITS_R_PATH_NO_ANSWER:
+		add(t,
+		    "the host of rank %" PRIu32
+		    " does not answer connections: a firewall drops them, its address is that of a wrong interface (socket-ifname there), or it is down",
+		    e->rank);
+		break;
+	case WAITS_R_PATH_REFUSED:
+		add(t,
+		    "the host of rank %" PRIu32
+		    " refuses connections: its process has ended, or a firewall there rejects them (nft list ruleset)",
+		    e->rank);
+		break;
+	case WAITS_R_PATH_NO_ROUTE:
+		add(t,
+		    "this host has no way to the host of rank %" PRIu32
+		    ": its interface is down or the wrong one, see ip route get and socket-ifname at both ends",
+		    e->rank);
+		break;
+	default:
+		add(t,
+		    "the node of rank %" PRIu32
+		    " is not connected: it has to connect to this one, run ep-fabric why there",
+		    e->rank);
+	}
+}
+
 static void add_fact(struct text *t, const struct waits *w, const struct waits_entry *e)
 {
 	const struct waits_instance *in = &w->instance[e->instance];
@@ -177,7 +235,10 @@ static void add_fact(struct text *t, const struct waits *w, const struct waits_e
 		    e->rank, e->peer);
 		break;
 	default:
-		add(t, "%s", waits_reason_word(e->reason));
+		if (e->reason >= WAITS_R_PATH_LOSSY && e->reason < WAITS_REASONS)
+			add_path(t, w, e);
+		else
+			add(t, "%s", waits_reason_word(e->reason));
 	}
 }
 

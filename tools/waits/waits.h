@@ -42,7 +42,16 @@ enum waits_reason {
 		23, /* the rank is served by an instance that was not read: another machine's */
 	WAITS_R_CYCLE = 24, /* ranks wait for each other */
 	WAITS_R_LOST = 25,  /* the rank is lost */
-	WAITS_REASONS = 26
+	/* What the NIC knows of the connection to a node: WAITS_R_PATH + enum epf_stats_path, from LOSSY on. */
+	WAITS_R_PATH = 24,
+	WAITS_R_PATH_LOSSY = WAITS_R_PATH + EPF_STATS_PATH_LOSSY,
+	WAITS_R_PATH_FULL = WAITS_R_PATH + EPF_STATS_PATH_FULL,
+	WAITS_R_PATH_SILENT = WAITS_R_PATH + EPF_STATS_PATH_SILENT,
+	WAITS_R_PATH_NO_ANSWER = WAITS_R_PATH + EPF_STATS_PATH_NO_ANSWER,
+	WAITS_R_PATH_REFUSED = WAITS_R_PATH + EPF_STATS_PATH_REFUSED,
+	WAITS_R_PATH_NO_ROUTE = WAITS_R_PATH + EPF_STATS_PATH_NO_ROUTE,
+	WAITS_R_PATH_UNCONNECTED = WAITS_R_PATH + EPF_STATS_PATH_UNCONNECTED,
+	WAITS_REASONS
 };
 
 struct waits_instance {
@@ -66,9 +75,10 @@ struct waits_job {
 	char name[EPF_STATS_LABEL_BYTES];
 	uint64_t id; /* 0: not known */
 	uint32_t world, nodes;
-	uint32_t ranks;   /* of it that were read here */
-	uint64_t waits;   /* that its engines count */
-	uint64_t hidden;  /* of those, not in any block: the files had no room */
+	uint32_t ranks;  /* of it that were read here */
+	uint64_t waits;  /* that its engines count */
+	uint64_t hidden; /* of those, not in any block: the files had no room */
+	uint64_t lanes_hidden;
 	uint32_t entries; /* below */
 	uint32_t causes;
 };
@@ -79,6 +89,14 @@ struct waits_rank {
 	char process;   /* state letter of its process; 0: not known */
 	unsigned state; /* enum epf_stats_peer_state */
 	uint64_t active_ns;
+};
+
+/* A lane, and what its NIC says about its connection. */
+struct waits_lane {
+	uint32_t job, instance, lane;
+	uint32_t peer; /* lowest rank of the node */
+	unsigned path; /* enum epf_stats_path */
+	uint64_t since_ns, retransmits, rtt_us, unsent_bytes;
 };
 
 struct waits_entry {
@@ -106,6 +124,8 @@ struct waits {
 	uint32_t n_jobs;
 	struct waits_rank *rank;
 	uint32_t n_ranks;
+	struct waits_lane *lane;
+	uint32_t n_lanes;
 	struct waits_entry *entry; /* `follows` is an index here */
 	uint32_t n_entries;
 	uint32_t
@@ -113,7 +133,7 @@ struct waits {
 	uint32_t n_left_out; /* instances */
 	bool with_dead;      /* set by the caller: instances that have exited, too */
 	uint64_t now_ns, least_ns;
-	uint32_t room[4]; /* the lists' */
+	uint32_t room[5]; /* the lists' */
 	bool no_memory;
 };
 
@@ -145,6 +165,8 @@ const char *waits_sentence(const struct waits *w, const struct waits_entry *e, c
 
 /* What to say where no instance is to be seen: that nobody lives, and how many have exited. Returns text. */
 const char *waits_nobody(uint32_t left_out, char *text, size_t bytes);
+/* The lane that a fact about a connection (WAITS_R_PATH) was seen on, the worst; NULL: none. */
+const struct waits_lane *waits_lane(const struct waits *w, const struct waits_entry *e);
 /* A rank of a job; NULL: none of the instances has it. */
 const struct waits_rank *waits_rank(const struct waits *w, uint32_t job, uint32_t rank);
 

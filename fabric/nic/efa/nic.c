@@ -43,8 +43,10 @@ static int efa_open(const struct epf_conf *conf, uint64_t (*now)(void *), void *
 {
 	const struct epf_efa_lib *lib;
 	struct epf_efa_opts opts;
-	int rc = epf_efa_lib(&lib);
+	int rc = epf_nic_refuse_encryption(conf, "efa");
 
+	if (!rc)
+		rc = epf_efa_lib(&lib);
 	if (rc)
 		return rc;
 	epf_efa_opts_from_conf(&opts, conf);

@@ -240,6 +240,11 @@ static enum epf_lane_link rails_lane_link(const struct epf_nic *nic, uint16_t la
 	return epf_rails_of(nic)->ops->lane_link(child_of(nic, lane), lane);
 }
 
+static int rails_lane_path(const struct epf_nic *nic, uint16_t lane, struct epf_nic_path *out)
+{
+	return epf_rails_of(nic)->ops->lane_path(child_of(nic, lane), lane, out);
+}
+
 static int rails_link_ready(struct epf_nic *nic, uint16_t lane)
 {
 	return epf_rails_of(nic)->ops->link_ready(child_of(nic, lane), lane);
@@ -351,6 +356,7 @@ static const struct epf_nic_ops rails_ops = {
 	.lane_reopen = rails_lane_reopen,
 	.lane_reconnect = rails_lane_reconnect,
 	.lane_link = rails_lane_link,
+	.lane_path = rails_lane_path,
 	.link_ready = rails_link_ready,
 	.post = epf_rails_post,
 	.reap = epf_rails_reap,

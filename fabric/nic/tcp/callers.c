@@ -112,10 +112,11 @@ void epf_tcp_stranger_event(struct epf_tcp_door *door, struct epf_tcp_caller *c)
 
 	if (rc == 0)
 		rc = epf_tcp_caller_watch(door, c, 0);
-	else if (rc == -EPROTO || rc == -EACCES) {
+	else if (rc == -EPROTO || rc == -EACCES || rc == -EPROTOTYPE) {
 		epf_tcp_count(&door->counts.refused);
-		say_refused(c->fd, rc == -EPROTO ? "what it says is no EP fabric handshake"
-						 : "it does not prove the job's key");
+		say_refused(c->fd, rc == -EPROTO   ? "what it says is no EP fabric handshake"
+				   : rc == -EACCES ? "it does not prove the job's key"
+						   : "its setting wire-encryption is another");
 	} else if (rc < 0) {
 		epf_tcp_count(&door->counts.silent);
 	}
@@ -155,7 +156,7 @@ static void let_in(struct epf_tcp_door *door, int fd)
 	}
 	c->fd = fd;
 	c->deadline_ns = epf_now_ns() + door->opts.stranger_timeout_ns;
-	epf_tcp_greet_accept(&c->greet, &door->auth, door->id);
+	epf_tcp_greet_accept(&c->greet, &door->auth, door->id, epf_tcp_opts_mode(&door->opts));
 	epf_tcp_callers_add(&door->strangers, c);
 	epf_tcp_tune(fd);
 	if (epf_tcp_caller_watch(door, c, 1))

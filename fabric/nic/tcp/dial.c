@@ -36,6 +36,8 @@ static const char *cause(int rc)
 		return "connection refused: the peer's process has ended, or a firewall refuses";
 	case -EACCES:
 		return "the other end does not prove the job's key: another job or another process is there";
+	case -EPROTOTYPE:
+		return "the setting wire-encryption is not the same at both ends";
 	case -EPROTO:
 		return "what answers is no EP fabric NIC of this release";
 	default:
@@ -74,7 +76,8 @@ static int open_attempt(struct epf_tcp_door *door, struct epf_tcp_caller *c)
 	if (connect(c->fd, &to->sa, to->len) && errno != EINPROGRESS)
 		return -errno;
 	c->is_connected = 0;
-	epf_tcp_greet_dial(&c->greet, &door->auth, door->id, &c->greet.claim);
+	epf_tcp_greet_dial(&c->greet, &door->auth, door->id, &c->greet.claim,
+			   epf_tcp_opts_mode(&door->opts));
 	rc = epf_tcp_caller_watch(door, c, 1);
 	c->deadline_ns = epf_now_ns() + door->opts.timeout_ns;
 	return rc;

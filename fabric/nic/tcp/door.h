@@ -23,7 +23,8 @@ struct epf_tcp_door;
 /* What came of dialing, or a connection that a peer dialed. */
 struct epf_tcp_given {
 	struct epf_tcp_given *next;
-	int fd; /* -1: dialing failed, for why */
+	int fd;                    /* -1: dialing failed, for why */
+	struct epf_tcp_seal *seal; /* with wire-encryption; goes where fd goes */
 	int rc;
 	int dialed;
 	uint64_t token;      /* of the own lane */
@@ -67,7 +68,9 @@ int epf_tcp_door_dial(struct epf_tcp_door *door, const struct epf_tcp_place *pla
 void epf_tcp_door_forget(struct epf_tcp_door *door, uint64_t token);
 /* 1: something has been given. No lock. */
 int epf_tcp_door_has_given(const struct epf_tcp_door *door);
-/* Takes all that was given since, as a list in its order; the caller frees each. */
+/* Closes what it holds and frees it. */
+void epf_tcp_given_free(struct epf_tcp_given *g);
+/* Takes all that was given since, as a list in its order; the caller frees each (epf_tcp_given_free). */
 struct epf_tcp_given *epf_tcp_door_take(struct epf_tcp_door *door);
 /* Waits until something is given, at most for so long. */
 void epf_tcp_door_wait(struct epf_tcp_door *door, uint64_t timeout_ns);

@@ -6,11 +6,30 @@
 
 #include "fabric/base/clock.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+static int make_seal(const struct epf_tcp_caller *c, struct epf_tcp_seal **out)
+{
+	struct epf_tcp_seal_keys keys;
+
+	epf_tcp_greet_keys(&c->greet, c->place != NULL, &keys);
+	*out = epf_tcp_seal_open(&keys);
+	explicit_bzero(&keys, sizeof(keys));
+	return *out ? 0 : -ENOMEM;
+}
+
+void epf_tcp_given_free(struct epf_tcp_given *g)
+{
+	epf_tcp_seal_close(g->seal);
+	if (g->fd >= 0)
+		close(g->fd);
+	free(g);
+}
 
 void epf_tcp_door_give(struct epf_tcp_door *door, const struct epf_tcp_caller *c, int fd, int rc,
 		       const char *why)
@@ -19,9 +38,11 @@ void epf_tcp_door_give(struct epf_tcp_door *door, const struct epf_tcp_caller *c
 	const struct epf_tcp_claim *claim = &c->greet.claim;
 	int dialed = c->place != NULL;
 
-	if (!g) { /* the lane notices that no connection comes */
+	if (!g || (fd >= 0 && door->opts.encrypts && make_seal(c, &g->seal))) {
+		/* The lane notices that no connection comes. */
 		if (fd >= 0)
 			close(fd);
+		free(g);
 		return;
 	}
 	g->fd = fd;

@@ -10,7 +10,7 @@
 
 static void say_hello(struct epf_tcp_greet *g, unsigned which)
 {
-	struct epf_tcp_hello h = { .version = EPF_TCP_VERSION };
+	struct epf_tcp_hello h = { .version = EPF_TCP_VERSION, .mode = g->mode };
 
 	epf_auth_nonce(h.nonce);
 	memcpy(g->nonce[which], h.nonce, sizeof(h.nonce));
@@ -28,16 +28,17 @@ static void wait_for(struct epf_tcp_greet *g, enum epf_tcp_greet_state state, ui
 }
 
 void epf_tcp_greet_dial(struct epf_tcp_greet *g, const struct epf_auth *auth, const uint8_t *id,
-			const struct epf_tcp_claim *claim)
+			const struct epf_tcp_claim *claim, uint16_t mode)
 {
-	*g = (struct epf_tcp_greet){ .auth = auth, .id = id, .claim = *claim };
+	*g = (struct epf_tcp_greet){ .auth = auth, .id = id, .claim = *claim, .mode = mode };
 	say_hello(g, 0);
 	wait_for(g, EPF_TCP_GREET_CHALLENGE, EPF_TCP_HELLO_BYTES);
 }
 
-void epf_tcp_greet_accept(struct epf_tcp_greet *g, const struct epf_auth *auth, const uint8_t *id)
+void epf_tcp_greet_accept(struct epf_tcp_greet *g, const struct epf_auth *auth, const uint8_t *id,
+			  uint16_t mode)
 {
-	*g = (struct epf_tcp_greet){ .auth = auth, .id = id };
+	*g = (struct epf_tcp_greet){ .auth = auth, .id = id, .mode = mode };
 	wait_for(g, EPF_TCP_GREET_HELLO, EPF_TCP_HELLO_BYTES);
 }
 
@@ -57,8 +58,9 @@ static int take_hello(struct epf_tcp_greet *g, unsigned which)
 {
 	struct epf_tcp_hello h;
 
-	if (epf_tcp_hello_decode(g->in, &h) || h.mode)
+	if (epf_tcp_hello_decode(g->in, &h) || h.mode > EPF_TCP_MODE_SEALED)
 		return -EPROTO;
+	g->peer_mode = h.mode;
 	memcpy(g->hello[which], g->in, EPF_TCP_HELLO_BYTES);
 	memcpy(g->nonce[which], h.nonce, sizeof(h.nonce));
 	return 0;
@@ -68,6 +70,8 @@ static int challenged(struct epf_tcp_greet *g)
 {
 	int rc = take_hello(g, 1);
 
+	if (!rc && g->mode != g->peer_mode)
+		rc = -EPROTOTYPE;
 	if (rc)
 		return rc;
 	epf_tcp_claim_encode(&g->claim, g->out);
@@ -88,6 +92,9 @@ static int proven(struct epf_tcp_greet *g)
 	epf_tcp_claim_decode(g->in, &g->claim);
 	if (memcmp(g->claim.to, g->id, EPF_TCP_ID) != 0)
 		return -EACCES;
+	/* The end that dials has read of it in CHALLENGE, and hangs up. */
+	if (g->mode != g->peer_mode)
+		return -EPROTOTYPE;
 	prove(g, true, g->in, g->out);
 	g->out_len = EPF_TCP_PROOF;
 	g->sent = 0;
@@ -132,4 +139,26 @@ int epf_tcp_greet_step(struct epf_tcp_greet *g)
 		break;
 	}
 	return rc;
+}
+
+/* An HMAC like a proof, by the same key, over bytes that no proof is over: another label in front. */
+static void make_key(const struct epf_tcp_greet *g, bool of_acceptor, uint8_t out[EPF_TCP_SEAL_KEY])
+{
+	static const char label[16] = "wire-encryption";
+	uint8_t key[EPF_AUTH_KEY_BYTES], digest[EPF_AUTH_HASH_BYTES];
+	uint8_t head[sizeof(label) + sizeof(g->hello)], claim[EPF_TCP_CLAIM_BYTES];
+
+	memcpy(head, label, sizeof(label));
+	memcpy(head + sizeof(label), g->hello, sizeof(g->hello));
+	epf_tcp_claim_encode(&g->claim, claim);
+	epf_auth_session_key(g->auth, g->nonce[0], g->nonce[1], key);
+	epf_auth_digest(claim, sizeof(claim), digest);
+	epf_auth_proof(key, of_acceptor, head, sizeof(head), digest, out);
+	explicit_bzero(key, sizeof(key));
+}
+
+void epf_tcp_greet_keys(const struct epf_tcp_greet *g, bool dialed, struct epf_tcp_seal_keys *out)
+{
+	make_key(g, !dialed, out->send);
+	make_key(g, dialed, out->receive);
 }

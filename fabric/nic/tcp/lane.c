@@ -90,17 +90,15 @@ static int check_peer(const struct epf_tcp *t, struct epf_tcp_lane *l, uint16_t 
 }
 
 /* Takes a connection that came early, if it is from this peer. */
-static void unpark(struct epf_tcp *t, struct epf_tcp_lane *l)
+static void take_parked(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
-	int fd = l->parked;
-
-	if (fd < 0)
-		return;
-	l->parked = -1;
-	if (l->parked_token == l->peer_token && memcmp(l->parked_peer, l->peer, EPF_TCP_ID) == 0)
-		epf_tcp_attach(t, l, fd);
-	else
-		close(fd);
+	if (l->parked >= 0 && l->parked_token == l->peer_token &&
+	    memcmp(l->parked_peer, l->peer, EPF_TCP_ID) == 0) {
+		epf_tcp_attach(t, l, l->parked, l->parked_seal);
+		l->parked = -1;
+		l->parked_seal = NULL;
+	}
+	epf_tcp_unpark(l);
 }
 
 /* 1: there is a connection, or one will be made by the peer; 0: this end has begun to dial; -errno. */
@@ -112,7 +110,7 @@ static int begin(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp
 	if (l->is_loop)
 		return 1;
 	if (memcmp(t->id, l->peer, EPF_TCP_ID) > 0) {
-		unpark(t, l);
+		take_parked(t, l);
 		return 1;
 	}
 	rc = epf_tcp_open_door(t);

@@ -19,6 +19,8 @@ void epf_tcp_close_fd(struct epf_tcp_lane *l)
 	if (l->fd >= 0)
 		close(l->fd);
 	l->fd = -1;
+	epf_tcp_seal_close(l->seal);
+	l->seal = NULL;
 	l->rx.is_readable = l->tx.is_writable = false;
 	l->tx.n_iov = l->tx.at_iov = 0;
 }
@@ -70,29 +72,66 @@ void epf_tcp_broken(struct epf_tcp *t, struct epf_tcp_lane *l, const char *what)
 	epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, NULL);
 }
 
-void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd)
+/* For lane_path: a lane that cannot be connected is made again and again, so it is kept by number. */
+static void note_try(struct epf_tcp *t, const struct epf_tcp_lane *l, int rc)
+{
+	uint8_t *path = &t->tries[l->number].path;
+
+	switch (rc) {
+	case 0:
+		*path = EPF_STATS_PATH_UNKNOWN;
+		break;
+	case -ETIMEDOUT:
+		*path = EPF_STATS_PATH_NO_ANSWER;
+		break;
+	case -ECONNREFUSED:
+		*path = EPF_STATS_PATH_REFUSED;
+		break;
+	case -EHOSTUNREACH:
+	case -ENETUNREACH:
+	case -EADDRNOTAVAIL:
+		*path = EPF_STATS_PATH_NO_ROUTE;
+		break;
+	default:
+		*path = EPF_STATS_PATH_UNCONNECTED;
+	}
+}
+
+void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd, struct epf_tcp_seal *seal)
 {
 	struct epoll_event ev = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
 				  .data.u32 = l->number };
 
 	l->fd = fd;
+	l->seal = seal;
 	l->since_ns = 0;
 	l->dials = false;
 	l->rx.is_readable = l->tx.is_writable = true;
+	note_try(t, l, 0);
 	if (epoll_ctl(t->inner_fd, EPOLL_CTL_ADD, fd, &ev))
 		epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, strerror(errno));
 	epf_tcp_make_ready(t, l);
 }
 
-/* A connection for a lane that is not connected yet waits for lane_connect; of two the later one. */
-static void park(struct epf_tcp_lane *l, struct epf_tcp_given *g)
+void epf_tcp_unpark(struct epf_tcp_lane *l)
 {
 	if (l->parked >= 0)
 		close(l->parked);
+	epf_tcp_seal_close(l->parked_seal);
+	l->parked = -1;
+	l->parked_seal = NULL;
+}
+
+/* A connection for a lane that is not connected yet waits for lane_connect; of two the later one. */
+static void park(struct epf_tcp_lane *l, struct epf_tcp_given *g)
+{
+	epf_tcp_unpark(l);
 	l->parked = g->fd;
+	l->parked_seal = g->seal;
 	l->parked_token = g->peer_token;
 	memcpy(l->parked_peer, g->peer, EPF_TCP_ID);
 	g->fd = -1;
+	g->seal = NULL;
 }
 
 static void dial_failed(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_given *g)
@@ -101,6 +140,7 @@ static void dial_failed(struct epf_tcp *t, struct epf_tcp_lane *l, const struct 
 		return;
 	l->dials = false;
 	l->dial_rc = g->rc ? g->rc : -ECONNRESET;
+	note_try(t, l, l->dial_rc);
 	snprintf(l->why, sizeof(l->why), "%s", g->why);
 	if (l->link != EPF_LANE_READY) /* lane_connect waits for it, and says so */
 		return;
@@ -126,8 +166,9 @@ static void take(struct epf_tcp *t, struct epf_tcp_given *g)
 	is_mine = l->peer_token == g->peer_token && memcmp(l->peer, g->peer, EPF_TCP_ID) == 0;
 	if (!is_mine || l->fd >= 0 || (l->link != EPF_LANE_READY && !l->dials))
 		return;
-	epf_tcp_attach(t, l, g->fd);
+	epf_tcp_attach(t, l, g->fd, g->seal);
 	g->fd = -1;
+	g->seal = NULL;
 }
 
 void epf_tcp_take_given(struct epf_tcp *t)
@@ -137,9 +178,7 @@ void epf_tcp_take_given(struct epf_tcp *t)
 	for (struct epf_tcp_given *g = epf_tcp_door_take(t->door); g; g = next) {
 		next = g->next;
 		take(t, g);
-		if (g->fd >= 0)
-			close(g->fd);
-		free(g);
+		epf_tcp_given_free(g);
 	}
 }
 
@@ -148,8 +187,7 @@ void epf_tcp_lane_free(struct epf_tcp_lane *l)
 	if (!l)
 		return;
 	epf_tcp_close_fd(l);
-	if (l->parked >= 0)
-		close(l->parked);
+	epf_tcp_unpark(l);
 	free(l->tx.wrs);
 	free(l->tx.inlines);
 	free(l->rx.stage);

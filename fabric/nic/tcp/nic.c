@@ -160,6 +160,7 @@ const struct epf_nic_ops epf_nic_tcp_ops = {
 	.lane_destroy = epf_tcp_lane_destroy,
 	.lane_reconnect = epf_tcp_lane_reconnect,
 	.lane_link = epf_tcp_lane_link,
+	.lane_path = epf_tcp_lane_path,
 	.link_ready = tcp_link_ready,
 	.post = epf_tcp_post,
 	.reap = epf_tcp_reap,

@@ -28,6 +28,7 @@ void epf_tcp_opts_from_conf(struct epf_tcp_opts *opts, const struct epf_conf *co
 	opts->links = (uint32_t)conf->nic_count;
 	opts->timeout_ns = conf->tcp_timeout_ns;
 	opts->reset_after = conf->tcp_reset_after;
+	opts->encrypts = conf->wire_encryption;
 }
 
 /* The environment holds the job's secret, which is the bootstrap's to read. */
@@ -49,6 +50,7 @@ void epf_tcp_close(struct epf_nic *nic)
 		close(t->inner_fd);
 	epf_auth_wipe(&t->auth);
 	free(t->lanes);
+	free(t->tries);
 	free(t->regions);
 	free(t);
 }
@@ -72,10 +74,11 @@ int epf_tcp_open(const struct epf_tcp_opts *opts, uint64_t (*now)(void *), void 
 	t->wakeup = &t->own_wakeup;
 	t->ready_head = EPF_TCP_NO_LANE;
 	t->lanes = calloc(EPF_TCP_MAX_LANES, sizeof(struct epf_tcp_lane *));
+	t->tries = calloc(EPF_TCP_MAX_LANES, sizeof(*t->tries));
 	t->inner_fd = epoll_create1(EPOLL_CLOEXEC);
 	/* Until the job gives its key (set_job): the one that anybody can make. */
 	rc = epf_auth_load(NULL, 0, NULL, no_env, NULL, &t->auth);
-	if (!rc && !t->lanes)
+	if (!rc && (!t->lanes || !t->tries))
 		rc = epf_fail(EPF_R_NO_MEMORY, "tcp: a NIC");
 	if (!rc && t->inner_fd < 0)
 		rc = epf_fail_sys(EPF_R_SYSTEM, errno, "tcp: epoll_create1");

@@ -7,6 +7,9 @@
 
 #include "fabric/base/conf.h"
 #include "fabric/nic/nic.h"
+#include "fabric/nic/tcp/wire.h"
+
+#include <stdbool.h>
 
 struct epf_tcp_opts {
 	const char
@@ -16,9 +19,16 @@ struct epf_tcp_opts {
 	uint64_t rnr_timeout_ns;
 	uint64_t stranger_timeout_ns; /* for a connection to prove itself */
 	uint32_t strangers;           /* connections that have not proven themselves */
+	bool encrypts;                /* wire-encryption */
 	uint64_t
 		reset_after; /* for tests: a lane resets its connection after so many work requests, 0: never */
 };
+
+/* Mode of the handshake. */
+static inline uint16_t epf_tcp_opts_mode(const struct epf_tcp_opts *opts)
+{
+	return opts->encrypts ? EPF_TCP_MODE_SEALED : EPF_TCP_MODE_PLAIN;
+}
 
 void epf_tcp_opts_defaults(struct epf_tcp_opts *opts);
 void epf_tcp_opts_from_conf(struct epf_tcp_opts *opts, const struct epf_conf *conf);

@@ -253,9 +253,7 @@ void epf_tcp_door_close(struct epf_tcp_door *door)
 	}
 	for (g = door->given; g; g = next) {
 		next = g->next;
-		if (g->fd >= 0)
-			close(g->fd);
-		free(g);
+		epf_tcp_given_free(g);
 	}
 	for (uint32_t i = 0; i < door->n_listen; i++)
 		close(door->listen_fd[i]);

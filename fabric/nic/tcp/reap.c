@@ -97,8 +97,8 @@ static int can_send(const struct epf_tcp_lane *l)
 	const struct epf_tcp_tx *tx = &l->tx;
 
 	if (!tx->is_writable || tx->is_nak_sent)
-		return tx->is_writable && tx->at_iov < tx->n_iov;
-	if (tx->at_iov < tx->n_iov || tx->owed_tail != tx->owed_head || tx->nak ||
+		return tx->is_writable && epf_tcp_is_sending(l);
+	if (epf_tcp_is_sending(l) || tx->owed_tail != tx->owed_head || tx->nak ||
 	    epf_tcp_owes_ack(l))
 		return 1;
 	return l->link == EPF_LANE_READY && tx->sent != tx->head - tx->has_bad &&

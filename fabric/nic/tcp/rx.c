@@ -255,7 +255,20 @@ static void refuse_current(struct epf_tcp *t, struct epf_tcp_lane *l)
 		refuse(t, l, EPF_S_REMOTE_ACCESS);
 }
 
-/* One call of recvmsg(). Return: bytes; 0: nothing more now. */
+/* As recvmsg(2). */
+static ssize_t receive_some(struct epf_tcp_lane *l, struct msghdr *msg)
+{
+	ssize_t n;
+
+	if (l->seal)
+		return epf_tcp_seal_receive(l->seal, l->fd, msg->msg_iov, msg->msg_iovlen);
+	do
+		n = recvmsg(l->fd, msg, MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
+/* Receives once. Return: bytes; 0: nothing more now. */
 static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	struct epf_tcp_rx *rx = &l->rx;
@@ -280,19 +293,19 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 	}
 	if (!asked)
 		return 0;
-	do
-		n = recvmsg(l->fd, &msg, MSG_DONTWAIT);
-	while (n < 0 && errno == EINTR);
+	n = receive_some(l, &msg);
 	if (n <= 0) {
 		rx->is_readable = false;
 		if (n == 0)
 			epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, "the peer closed the connection");
+		else if (errno == EBADMSG)
+			epf_tcp_broken(t, l, "what arrives is not what it encrypted");
 		else if (errno != EAGAIN)
 			epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, strerror(errno));
 		return 0;
 	}
 	/* Less than was asked for: the socket is empty, and its next event comes by itself. */
-	if ((size_t)n < asked && !rx->has_hung_up)
+	if ((size_t)n < asked && !rx->has_hung_up && !(l->seal && epf_tcp_seal_has_more(l->seal)))
 		rx->is_readable = false;
 	rx->bytes += (uint32_t)((size_t)n < payload ? (size_t)n : payload);
 	rx->end += (uint32_t)((size_t)n > payload ? (size_t)n - payload : 0);

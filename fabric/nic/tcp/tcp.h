@@ -13,7 +13,9 @@
 #include "fabric/nic/nic.h"
 #include "fabric/nic/tcp/door.h"
 #include "fabric/nic/tcp/opts.h"
+#include "fabric/nic/tcp/seal.h"
 #include "fabric/nic/tcp/wire.h"
+#include "queues/epf_stats.h"
 #include "queues/epf_wakeup.h"
 
 #include <stdbool.h>
@@ -94,8 +96,10 @@ struct epf_tcp_rx {
 struct epf_tcp_lane {
 	struct epf_tcp_tx tx;
 	struct epf_tcp_rx rx;
-	int fd;     /* -1: not connected */
-	int parked; /* a peer's connection that came before lane_connect; -1: none */
+	int fd;                    /* -1: not connected */
+	struct epf_tcp_seal *seal; /* of the connection; NULL: it is not encrypted */
+	int parked;                /* a peer's connection that came before lane_connect; -1: none */
+	struct epf_tcp_seal *parked_seal;
 	uint64_t parked_token;
 	uint8_t parked_peer[EPF_TCP_ID];
 	uint64_t token, peer_token;
@@ -114,8 +118,15 @@ struct epf_tcp_lane {
 	uint8_t gone_status;
 	int dial_rc; /* dialing failed */
 	char why[160];
-	uint32_t retransmits; /* of the connection, when it was last looked at */
-	uint64_t posted;      /* work requests ever; for opts.reset_after */
+	uint32_t retransmits;     /* of the connection, when it was last looked at */
+	uint64_t lossy_until_ns;  /* packets were sent again less than a second before */
+	struct epf_nic_path path; /* while there is a connection */
+	uint64_t posted;          /* work requests ever; for opts.reset_after */
+};
+
+struct epf_tcp_tries {
+	uint64_t retransmits; /* of its earlier connections */
+	uint8_t path;         /* enum epf_stats_path; UNKNOWN: it has had no difficulty */
 };
 
 struct epf_tcp_region {
@@ -139,6 +150,8 @@ struct epf_tcp {
 	struct epf_wakeup *wakeup;
 	struct epf_wakeup own_wakeup;
 	struct epf_tcp_lane **lanes; /* by number */
+	/* What came of connecting, by lane number: a lane that cannot be connected is made again and again. */
+	struct epf_tcp_tries *tries;
 	uint32_t lanes_end;
 	uint32_t epoch;
 	struct epf_tcp_region *regions;
@@ -174,6 +187,12 @@ static inline struct epf_tcp_lane *epf_tcp_lane_at(const struct epf_tcp *t, uint
 static inline bool epf_tcp_out_is_full(const struct epf_tcp_out *out)
 {
 	return out->n == out->max;
+}
+
+/* True while bytes of a train have not been given to the socket. */
+static inline bool epf_tcp_is_sending(const struct epf_tcp_lane *l)
+{
+	return l->tx.at_iov < l->tx.n_iov || (l->seal && epf_tcp_seal_is_sending(l->seal));
 }
 
 /* 1: the key names a region that covers [addr, addr + len) with this access. */
@@ -254,8 +273,10 @@ void epf_tcp_tell_other(struct epf_tcp *t, const struct epf_tcp_lane *l);
 void epf_tcp_lose(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status, const char *why);
 /* The peer breaks the rules of the wire: counted, said, and the lane is lost. */
 void epf_tcp_broken(struct epf_tcp *t, struct epf_tcp_lane *l, const char *what);
-/* The lane has a connection. */
-void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd);
+/* The lane has a connection. fd and seal (or NULL) are the lane's. */
+void epf_tcp_attach(struct epf_tcp *t, struct epf_tcp_lane *l, int fd, struct epf_tcp_seal *seal);
+/* Closes a connection that came early, if there is one. */
+void epf_tcp_unpark(struct epf_tcp_lane *l);
 /* Takes what the door has given. */
 void epf_tcp_take_given(struct epf_tcp *t);
 void epf_tcp_close_fd(struct epf_tcp_lane *l);
@@ -280,6 +301,7 @@ void epf_tcp_share_wakeup(struct epf_nic *nic, const struct epf_nic *with);
 
 /* ---- watch.c ---- */
 void epf_tcp_watch(struct epf_nic *nic);
+int epf_tcp_lane_path(const struct epf_nic *nic, uint16_t lane, struct epf_nic_path *out);
 
 /* ---- addr.c ---- */
 int epf_tcp_addr_encode(const struct epf_tcp_place *place, void *buf, size_t size);

@@ -9,15 +9,25 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* As sendmsg(2), of what is left of the open train. */
+static ssize_t send_some(struct epf_tcp_lane *l)
+{
+	struct epf_tcp_tx *tx = &l->tx;
+	struct msghdr msg = { .msg_iov = &tx->iov[tx->at_iov],
+			      .msg_iovlen = tx->n_iov - tx->at_iov };
+
+	if (l->seal)
+		return epf_tcp_seal_send(l->seal, l->fd, msg.msg_iov, msg.msg_iovlen);
+	return sendmsg(l->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 /* The socket takes what it can of the open train. 1: all of it. */
 static int push(struct epf_tcp *t, struct epf_tcp_lane *l, uint64_t *budget)
 {
 	struct epf_tcp_tx *tx = &l->tx;
 
-	while (tx->at_iov < tx->n_iov) {
-		struct msghdr msg = { .msg_iov = &tx->iov[tx->at_iov],
-				      .msg_iovlen = tx->n_iov - tx->at_iov };
-		ssize_t n = sendmsg(l->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (epf_tcp_is_sending(l)) {
+		ssize_t n = send_some(l);
 
 		if (n < 0 && errno == EINTR)
 			continue;

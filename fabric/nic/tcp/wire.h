@@ -5,13 +5,13 @@
  *
  * All numbers are little-endian. Handshake (D: who dials, A: who accepts):
  *
- *   D  HELLO      0 u32 "EPFT"  4 u16 version  6 u16 mode  8 nonce[32]
+ *   D  HELLO      0 u32 "EPFT"  4 u16 version  6 u16 mode (EPF_TCP_MODE_*, the same at both ends)  8 nonce[32]
  *   A  CHALLENGE  the same, with a nonce of its own
  *   D  PROOF      0 id of A's NIC[16]  16 id of D's NIC[16]  32 u64 token of A's lane  40 u64 token of D's lane  48 proof[32]
  *   A  ACCEPT     0 proof[32]
  *
  * A proof is an HMAC-SHA-256 by the session's key (bootstrap/auth.h: from the job's key and both nonces) over its direction and all that was said
- * before it, so that none can be replayed, sent back, or used for another lane.
+ * before it, so that none can be replayed, sent back, or used for another lane. In mode SEALED all that follows is in records (seal.h), by keys made in the same way.
  *
  * A train is a header, its descriptors, and then the payloads of these in order: a receiver that knows the descriptors receives each payload
  * straight into the memory that it is for. Header: 0 u32 "EPTR"  4 u16 number of descriptors  6 u16 0  8 u32 acknowledged  12 u32 bytes of all payloads.
@@ -37,6 +37,11 @@ enum {
 	EPF_TCP_MSG_MAX = 1 << 20, /* longest WRITE or READ */
 	EPF_TCP_READS = 64,        /* most READs of a lane under way in one direction */
 	EPF_TCP_FRONT_BYTES = EPF_TCP_HEAD_BYTES + EPF_TCP_TRAIN * EPF_TCP_DESC_BYTES,
+};
+
+enum epf_tcp_mode {
+	EPF_TCP_MODE_PLAIN = 0,
+	EPF_TCP_MODE_SEALED = 1, /* setting wire-encryption */
 };
 
 /* Kinds of descriptors; those up to READ are requests, which are counted and acknowledged. */
@@ -68,7 +73,7 @@ struct epf_tcp_desc {
 
 struct epf_tcp_hello {
 	uint16_t version;
-	uint16_t mode; /* reserved: 0 */
+	uint16_t mode; /* EPF_TCP_MODE_* */
 	uint8_t nonce[EPF_TCP_NONCE];
 };
 

@@ -62,8 +62,10 @@ static int verbs_open(const struct epf_conf *conf, uint64_t (*now)(void *), void
 {
 	const struct epf_verbs_lib *lib;
 	struct epf_verbs_opts opts;
-	int rc = epf_verbs_lib(&lib);
+	int rc = epf_nic_refuse_encryption(conf, "verbs");
 
+	if (!rc)
+		rc = epf_verbs_lib(&lib);
 	if (rc)
 		return rc;
 	epf_verbs_opts_from_conf(&opts, conf);

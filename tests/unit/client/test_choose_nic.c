@@ -5,6 +5,7 @@
 #include "fabric/client/choose_nic.h"
 
 #include "fabric/base/err.h"
+#include "fabric/nic/nic.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,12 +41,12 @@ static void rdma_of_a_machine(void **state)
 	struct epf_place_map map = { .root = root };
 
 	assert_non_null(mkdtemp(root));
-	assert_null(epf_choose_rdma(&map));
+	assert_null(epf_place_rdma(&map));
 	map.nic = &nic;
 	map.nics = 1;
-	assert_null(epf_choose_rdma(&map));
+	assert_null(epf_place_rdma(&map));
 	port.is_up = true;
-	assert_string_equal(epf_choose_rdma(&map), "verbs");
+	assert_string_equal(epf_place_rdma(&map), "verbs");
 	for (const char *part =
 		     "/class\0/class/infiniband\0/class/infiniband/dev0\0/class/infiniband/dev0/device\0";
 	     *part; part += strlen(part) + 1) {
@@ -54,10 +55,10 @@ static void rdma_of_a_machine(void **state)
 	}
 	snprintf(path, sizeof(path), "%s/class/infiniband/dev0/device/driver", root);
 	assert_int_equal(symlink("../../../bus/pci/drivers/efa", path), 0);
-	assert_string_equal(epf_choose_rdma(&map), "efa");
+	assert_string_equal(epf_place_rdma(&map), "efa");
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(symlink("../../../bus/pci/drivers/mlx5_core", path), 0);
-	assert_string_equal(epf_choose_rdma(&map), "verbs");
+	assert_string_equal(epf_place_rdma(&map), "verbs");
 	assert_int_equal(unlink(path), 0);
 	for (char *end; (end = strrchr(path, '/')) > path + strlen(root) - 1;) {
 		*end = 0;
@@ -83,6 +84,19 @@ static void auto_is_resolved_and_nothing_else(void **state)
 	assert_int_equal(epf_choose_nic(&conf), 0);
 	assert_true(conf.nic != EPF_CONF_NIC_EMU && conf.nic != EPF_CONF_NIC_AUTO);
 	assert_int_equal(access("/sys/class/infiniband", F_OK) && conf.nic != EPF_CONF_NIC_TCP, 0);
+	/* Only one NIC can encrypt. */
+	assert_int_equal(epf_conf_set(&conf, "nic", "auto", EPF_CONF_PROGRAM), 0);
+	assert_int_equal(epf_conf_set(&conf, "wire-encryption", "yes", EPF_CONF_PROGRAM), 0);
+	assert_int_equal(epf_choose_nic(&conf), 0);
+	assert_int_equal(conf.nic, EPF_CONF_NIC_TCP);
+	for (const char *const *name = (const char *const[]){ "verbs", "efa", NULL }; *name;
+	     name++) {
+		struct epf_nic *nic;
+
+		assert_true(epf_nic_find(*name)->open(&conf, NULL, NULL, &nic) < 0);
+		assert_true(strstr(epf_last_error(), "wire-encryption") ||
+			    strstr(epf_last_error(), "not in this build"));
+	}
 	epf_conf_destroy(&conf);
 }
 

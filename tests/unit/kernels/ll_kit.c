@@ -5,6 +5,7 @@
 #include "bootstrap/boot.h"
 #include "fabric/client/epf.h"
 #include "kernels/epf_ll.h"
+#include "queues/epf_base.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -32,6 +33,14 @@ struct worker {
 
 /* ---- what each rank's thread does ---- */
 
+static int take_turn(void *arg)
+{
+	struct ll_kit_turns *turns = arg;
+
+	__atomic_fetch_add(&turns->count, 1, __ATOMIC_RELAXED);
+	return epf_progress(turns->ep);
+}
+
 static int do_open(struct worker *w)
 {
 	struct ll_kit *k = w->k;
@@ -51,6 +60,11 @@ static int do_open(struct worker *w)
 	o.timeout_ns = k->o.timeout_ns;
 	o.blocks = k->o.blocks;
 	o.peers = k->o.direct == LL_KIT_NONE ? NULL : peers;
+	if (k->o.before) {
+		k->turns[w->rank].ep = k->ep[w->rank];
+		o.progress = take_turn;
+		o.progress_arg = &k->turns[w->rank];
+	}
 	return epf_ll_open(k->ep[w->rank], &o, &k->ll[w->rank]);
 }
 
@@ -122,6 +136,8 @@ static void *work(void *arg)
 
 	/* Wakes the core, which a kernel cannot do: the core itself reads the NIC's counters. */
 	(void)epf_counter(w->k->ep[w->rank], "nic_doorbells", &doorbells);
+	if (w->k->o.before && (w->phase == DISPATCH || w->phase == COMBINE))
+		w->k->o.before(w->k->o.before_arg, w->rank);
 	switch (w->phase) {
 	case OPEN:
 		w->rc = do_open(w);
@@ -264,6 +280,11 @@ struct epf_ll *ll_kit_ll(const struct ll_kit *k, uint32_t rank)
 struct epf *ll_kit_ep(const struct ll_kit *k, uint32_t rank)
 {
 	return k->ep[rank];
+}
+
+uint64_t ll_kit_turns(const struct ll_kit *k, uint32_t rank)
+{
+	return EPF_LOAD_RELAXED(&k->turns[rank].count);
 }
 
 void ll_kit_clean(struct ll_kit *k, uint32_t absent)

@@ -28,6 +28,10 @@ struct ll_kit_options {
 	uint64_t bytes; /* of communication memory */
 	uint64_t timeout_ns;
 	uint64_t seed;
+	void (*before)(
+		void *arg,
+		uint32_t rank); /* NULL, or called by each rank in front of its part of a call */
+	void *before_arg;
 };
 
 /* One call of dispatch and one of combine, of all ranks. */
@@ -59,6 +63,9 @@ struct ll_kit *ll_kit_open(const struct ll_kit_options *o);
 void ll_kit_close(struct ll_kit *k);
 struct epf_ll *ll_kit_ll(const struct ll_kit *k, uint32_t rank);
 struct epf *ll_kit_ep(const struct ll_kit *k, uint32_t rank);
+
+/* How often a rank has looked in vain for what its kernels wait for; counted with `before` only. */
+uint64_t ll_kit_turns(const struct ll_kit *k, uint32_t rank);
 
 /* Ends a rank: nobody hears of it any more. */
 void ll_kit_kill(struct ll_kit *k, uint32_t rank);

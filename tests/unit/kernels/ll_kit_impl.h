@@ -43,6 +43,12 @@ struct ll_kit {
 	void *memory[LL_KIT_RANKS];
 	struct epf_ll *ll[LL_KIT_RANKS];
 	struct batch batch[2];
+
+	struct ll_kit_turns {
+		struct epf *ep;
+		uint64_t count;
+	} turns[LL_KIT_RANKS];
+
 	uint64_t hash;
 };
 

@@ -17,6 +17,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* How a sender learns that the target refused its request. */
+enum nic_refusal {
+	NIC_REFUSAL_NAMED,  /* EPF_S_REMOTE_ACCESS */
+	NIC_REFUSAL_LOST,   /* its connection is lost: EPF_S_RETRY_EXCEEDED */
+	NIC_REFUSAL_SILENT, /* not at all, before the NIC's limit of time */
+};
+
 struct nic_kind {
 	const char *name;
 	int ordered;
@@ -29,6 +36,9 @@ struct nic_kind {
 	/* end: 0 for the rig's a, 1 for b */
 	int (*open)(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		    struct epf_nic **out);
+	enum nic_refusal refusal;
+	int instant;    /* 1: carries out a request when it is posted */
+	int lengthless; /* 1: EPF_WC_RECV_IMM has no length */
 };
 
 /* All kinds that this machine can run; *count of them. */

@@ -46,13 +46,14 @@ static int import_key(struct pair *p, const uint8_t *key, uint64_t *import)
 	return epf_p2p_import(p->a, p->conn, key, 5 * SECOND, import);
 }
 
-static int prepare(struct pair *p, uint64_t region, uint64_t import, enum epf_p2p_op op, uint64_t local,
-		   uint64_t remote, uint32_t bytes)
+static int prepare(struct pair *p, uint64_t region, uint64_t import, enum epf_p2p_op op,
+		   uint64_t local, uint64_t remote, uint32_t bytes)
 {
 	struct epf_p2p_block block = epf_p2p_block(local, remote, bytes);
 	struct epf_p2p_xfer *x = NULL;
-	int rc = epf_p2p_prepare(p->a, p->conn, op,
-				 &(struct epf_p2p_vector){ region, import, &block, 1 }, 1, NULL, &x);
+	int rc =
+		epf_p2p_prepare(p->a, p->conn, op,
+				&(struct epf_p2p_vector){ region, import, &block, 1 }, 1, NULL, &x);
 
 	epf_p2p_xfer_free(x);
 	return rc;
@@ -77,7 +78,8 @@ static void test_bounds(void **state)
 	assert_err(epf_p2p_export(p.b, p.theirs, 0, 1, 0, 0, 0, key), EINVAL);
 	assert_err(epf_p2p_export(p.b, p.theirs, 0, 1, 4, 0, 0, key), EINVAL);
 	assert_err(epf_p2p_export(p.b, p.theirs + 1, 0, 1, 1, 0, 0, key), ENOENT);
-	assert_ok(epf_p2p_export(p.b, p.theirs, 100, 1000, EPF_P2P_WRITE | EPF_P2P_READ, 0, 0, key));
+	assert_ok(
+		epf_p2p_export(p.b, p.theirs, 100, 1000, EPF_P2P_WRITE | EPF_P2P_READ, 0, 0, key));
 	assert_ok(import_key(&p, key, &import));
 	assert_ok(epf_p2p_import_info(p.a, import, &addr, &bytes, &rights));
 	assert_int_equal(addr, (uint64_t)(uintptr_t)p.memory + 100);
@@ -191,7 +193,8 @@ static void test_deregistered(void **state)
 	assert_ok(epf_p2p_export(p.b, p.theirs, 0, BYTES, EPF_P2P_WRITE, 0, 0, key));
 	assert_ok(import_key(&p, key, &import));
 	assert_ok(epf_p2p_prepare(p.a, p.conn, EPF_P2P_OP_WRITE,
-				  &(struct epf_p2p_vector){ p.region, import, &block, 1 }, 1, NULL, &x));
+				  &(struct epf_p2p_vector){ p.region, import, &block, 1 }, 1, NULL,
+				  &x));
 	assert_ok(epf_p2p_deregister(p.a, p.region, SECOND));
 	assert_err(epf_p2p_post(x, NULL, 0), ENOENT);
 	epf_p2p_xfer_free(x);
@@ -201,7 +204,8 @@ static void test_deregistered(void **state)
 /* Memory that was unmapped although it is registered: an error, no crash. */
 static void test_unmapped(void **state)
 {
-	uint8_t *gone = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *gone =
+		mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uint8_t key[EPF_P2P_KEY_BYTES];
 	uint64_t import, region;
 	struct pair p;
@@ -346,9 +350,9 @@ static void test_own_key(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_bounds),	 cmocka_unit_test(test_rights),
-		cmocka_unit_test(test_withdraw), cmocka_unit_test(test_deregistered),
-		cmocka_unit_test(test_unmapped), cmocka_unit_test(test_damaged),
+		cmocka_unit_test(test_bounds),    cmocka_unit_test(test_rights),
+		cmocka_unit_test(test_withdraw),  cmocka_unit_test(test_deregistered),
+		cmocka_unit_test(test_unmapped),  cmocka_unit_test(test_damaged),
 		cmocka_unit_test(test_strangers), cmocka_unit_test(test_keys),
 		cmocka_unit_test(test_own_key),
 	};

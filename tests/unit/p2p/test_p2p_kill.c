@@ -56,7 +56,8 @@ static void kill_once(bool mapped, unsigned moment)
 	for (uint64_t i = 0; i < N; i++)
 		blocks[i] = epf_p2p_block(i * 60000, i * 60000, 50000);
 	assert_ok(epf_p2p_prepare(t.ep, t.conn, moment % 2 ? EPF_P2P_OP_READ : EPF_P2P_OP_WRITE,
-				  &(struct epf_p2p_vector){ t.region, t.import, blocks, N }, 1, NULL, &x));
+				  &(struct epf_p2p_vector){ t.region, t.import, blocks, N }, 1,
+				  NULL, &x));
 	if (moment == 0)
 		target_kill(&target);
 	for (unsigned i = 0; !rc && i < 100000; i++) {
@@ -172,8 +173,8 @@ static void *write_on(void *arg)
 	struct writer *w = arg;
 
 	while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
-		int rc = epf_p2p_write(w->t->ep, w->t->conn, w->t->region, 0, w->t->import, 0, 200000,
-				       10 * SECOND);
+		int rc = epf_p2p_write(w->t->ep, w->t->conn, w->t->region, 0, w->t->import, 0,
+				       200000, 10 * SECOND);
 
 		__atomic_fetch_add(rc ? &w->failed : &w->ok, 1u, __ATOMIC_SEQ_CST);
 		if (rc && rc != -EKEYREVOKED && rc != -ENOENT && rc != -EFAULT)
@@ -228,7 +229,8 @@ static void test_withdraw_under_traffic(void **state)
 		usleep(500);
 		for (int i = 0; i < 200000; i++)
 			if (memory[i])
-				fail_msg("round %d: byte %d was written after the withdrawal", round, i);
+				fail_msg("round %d: byte %d was written after the withdrawal",
+					 round, i);
 		for (int i = 0; i < 2; i++)
 			__atomic_store_n(&w[i].stop, 1u, __ATOMIC_RELEASE);
 		for (int i = 0; i < 2; i++)
@@ -354,10 +356,14 @@ static void test_close_ends_waits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_kill),  cmocka_unit_test(test_leave),
-		cmocka_unit_test(test_stopped), cmocka_unit_test(test_unread),
-		cmocka_unit_test(test_withdraw_under_traffic), cmocka_unit_test(test_churn),
-		cmocka_unit_test(test_many),  cmocka_unit_test(test_close_ends_waits),
+		cmocka_unit_test(test_kill),
+		cmocka_unit_test(test_leave),
+		cmocka_unit_test(test_stopped),
+		cmocka_unit_test(test_unread),
+		cmocka_unit_test(test_withdraw_under_traffic),
+		cmocka_unit_test(test_churn),
+		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_close_ends_waits),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

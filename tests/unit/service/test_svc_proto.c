@@ -47,7 +47,8 @@ static const struct epf_svc_region_close_reply region_close_reply = { 1, 0xfffff
 static const struct epf_svc_ring ring = { 10, 4, 0x1122334455667788 };
 static const struct epf_svc_ring_reply ring_reply = { 2, 0x6000 };
 static const struct epf_svc_ring_close ring_close = { 2 };
-static const struct epf_svc_attach attach = { ID, KEY, "train-7", 5, 0x40, EPF_SVC_REJOIN, 200 };
+static const struct epf_svc_attach attach = { ID,  KEY,      "train-7", 5, 0x40, EPF_SVC_REJOIN,
+					      200, "fd77::9" };
 static const struct epf_svc_attach_reply attach_reply = { NODE_ID, "@ABCDEFGHIJKLMNO",
 							  ID,      9,
 							  0x2000,  0x1000 };
@@ -77,7 +78,7 @@ static const struct epf_svc_gpu_region gpu_region = {
 	"0000:3b:00.0"
 };
 
-/* One message: what it says, where its variable bytes are, bytes of its body in 1.1 and in 1.0, the body. */
+/* One message: what it says, where its variable bytes are, bytes of its body now and in 1.0, the body. */
 static const struct image {
 	unsigned type;
 	bool answer;
@@ -113,10 +114,11 @@ static const struct image {
 	  "\x02\x00\x00\x00" },
 	{ EPF_SVC_RING_CLOSE, true, EMPTY, NO_BYTES, 0, 0,
 	  "" },
-	{ EPF_SVC_ATTACH, false, S(attach), NO_BYTES, 73, 69,
+	{ EPF_SVC_ATTACH, false, S(attach), NO_BYTES, 82, 69,
 	  "\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f"
 	  "\xa0\xa1\xa2\xa3\xa4\xa5\xa6\xa7\xa8\xa9\xaa\xab\xac\xad\xae\xaf\xb0\xb1\xb2\xb3\xb4\xb5\xb6\xb7\xb8\xb9\xba\xbb\xbc\xbd\xbe\xbf"
-	  "\x07\x00" "train-7" "\x05\x00\x00\x00" "\x40\x00\x00\x00" "\x01\x00\x00\x00" "\xc8\x00\x00\x00" },
+	  "\x07\x00" "train-7" "\x05\x00\x00\x00" "\x40\x00\x00\x00" "\x01\x00\x00\x00" "\xc8\x00\x00\x00"
+	  "\x07\x00" "fd77::9" },
 	{ EPF_SVC_ATTACH, true, S(attach_reply), NO_BYTES, 68, 68,
 	  "\x80\x81\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f" "@ABCDEFGHIJKLMNO"
 	  "\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f" "\x09\x00\x00\x00"
@@ -176,6 +178,16 @@ static const struct image {
 
 enum { IMAGES = sizeof(images) / sizeof(images[0]), TAIL = 7 };
 
+/* ATTACH is the only one that grew after 1.1. */
+enum { ATTACH_OF_1_1 = 73, ATTACH_GREW = 4 };
+
+static size_t len_of(const struct image *im, unsigned minor)
+{
+	if (!minor)
+		return im->len_of_1_0;
+	return im->msg == &attach && minor < ATTACH_GREW ? ATTACH_OF_1_1 : im->len;
+}
+
 /* A block that ends where the bytes end. */
 static uint8_t *exactly(const void *bytes, size_t len)
 {
@@ -190,17 +202,19 @@ static uint8_t *exactly(const void *bytes, size_t len)
 }
 
 /* What a decoded message must be: the sample, whose later fields are 0 when the sender did not know them. */
-static void expect(const struct image *im, bool of_1_0, const uint8_t *got)
+static void expect(const struct image *im, unsigned minor, const uint8_t *got)
 {
 	uint8_t want[256] = { 0 };
 	struct epf_svc_bytes a, b;
 
 	if (im->size)
 		memcpy(want, im->msg, im->size);
-	if (of_1_0 && im->msg == &hello_reply)
+	if (!minor && im->msg == &hello_reply)
 		((struct epf_svc_hello_reply *)(void *)want)->max_jobs = 0;
-	if (of_1_0 && im->msg == &attach)
+	if (!minor && im->msg == &attach)
 		((struct epf_svc_attach *)(void *)want)->weight = 0;
+	if (minor < ATTACH_GREW && im->msg == &attach)
+		memset(((struct epf_svc_attach *)(void *)want)->route, 0, EPF_SVC_NAME);
 	if (im->bytes_at != NO_BYTES) {
 		memcpy(&a, want + im->bytes_at, sizeof(a));
 		memcpy(&b, got + im->bytes_at, sizeof(b));
@@ -237,7 +251,7 @@ static void every_message_has_its_image(void **state)
 
 		seen[im->type][im->answer] = true;
 		for (unsigned minor = 0; minor <= EPF_SVC_MINOR; minor++) {
-			size_t want = minor ? im->len : im->len_of_1_0, len = 999;
+			size_t want = len_of(im, minor), len = 999;
 			uint8_t *out;
 
 			assert_int_equal(
@@ -261,21 +275,22 @@ static void images_of_all_minors_are_read(void **state)
 
 	for (unsigned i = 0; i < IMAGES; i++) {
 		const struct image *im = &images[i];
-		uint8_t *now = exactly(im->body, im->len), *old = exactly(im->body, im->len_of_1_0);
 		uint8_t next[256];
 
-		assert_int_equal(decode(im, 1, now, im->len, msg), 0);
-		expect(im, false, (const uint8_t *)msg);
-		assert_int_equal(decode(im, 0, old, im->len_of_1_0, msg), 0);
-		expect(im, true, (const uint8_t *)msg);
+		for (unsigned minor = 0; minor <= EPF_SVC_MINOR; minor++) {
+			size_t len = len_of(im, minor);
+			uint8_t *body = exactly(im->body, len);
+
+			assert_int_equal(decode(im, minor, body, len, msg), 0);
+			expect(im, minor, (const uint8_t *)msg);
+			free(body);
+		}
 		/* The next minor has appended something; we speak ours with it. */
 		memcpy(next, im->body, im->len);
 		memset(next + im->len, 0xff, TAIL);
 		assert_int_equal(
 			decode(im, epf_svc_minor(EPF_SVC_MINOR + 1), next, im->len + TAIL, msg), 0);
-		expect(im, false, (const uint8_t *)msg);
-		free(now);
-		free(old);
+		expect(im, EPF_SVC_MINOR, (const uint8_t *)msg);
 	}
 }
 
@@ -286,11 +301,12 @@ static void every_truncation_is_refused(void **state)
 	for (unsigned i = 0; i < IMAGES; i++) {
 		const struct image *im = &images[i];
 
-		for (unsigned minor = 0; minor <= 1; minor++) {
+		for (unsigned minor = 0; minor <= EPF_SVC_MINOR; minor += EPF_SVC_MINOR) {
 			for (size_t len = 0; len < im->len; len++) {
 				uint8_t *cut = exactly(im->body, len);
 				/* HELLO is self-describing: whoever sends it may be a 1.0. */
-				bool legal = len == im->len_of_1_0 &&
+				bool is_1_1 = len == len_of(im, 1);
+				bool legal = (len == im->len_of_1_0 || is_1_1) &&
 					     (minor == 0 || im->type == EPF_SVC_HELLO);
 				int rc = decode(im, minor, cut, len, msg);
 
@@ -304,7 +320,7 @@ static void every_truncation_is_refused(void **state)
 							       epf_svc_type_name(im->type)));
 					nothing_written(msg);
 				} else {
-					expect(im, true, (const uint8_t *)msg);
+					expect(im, is_1_1, (const uint8_t *)msg);
 				}
 				free(cut);
 			}
@@ -481,25 +497,27 @@ static void another_major_is_named(void **state)
 	assert_int_equal(epf_svc_decode(EPF_SVC_HELLO, false, 0, two, 3, &h), -EBADMSG);
 	assert_int_equal(epf_svc_version_check("the client", 1, 0), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the client", 1, 1), -EPROTO);
-	assert_int_equal(epf_svc_version_check("the client", 1, 2), 0);
+	assert_int_equal(epf_svc_version_check("the client", 1, 2), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the client", 1, 3), 0);
 	assert_int_equal(epf_svc_version_check("the client", 1, 4), 0);
-	assert_int_equal(epf_svc_version_check("the client", 1, 5), -EPROTO);
+	assert_int_equal(epf_svc_version_check("the client", 1, 5), 0);
+	assert_int_equal(epf_svc_version_check("the client", 1, 6), -EPROTO);
 	assert_int_equal(epf_last_reason(), EPF_R_SVC_VERSION);
 	assert_non_null(
 		strstr(epf_last_error(),
-		       "the client speaks version 1.5 of the control protocol, this end 1.3"));
+		       "the client speaks version 1.6 of the control protocol, this end 1.4"));
 	assert_int_equal(epf_svc_version_check("the daemon", 2, 1), -EPROTO);
 	assert_non_null(
 		strstr(epf_last_error(),
-		       "the daemon speaks version 2.1 of the control protocol, this end 1.3"));
+		       "the daemon speaks version 2.1 of the control protocol, this end 1.4"));
 	assert_int_equal(epf_svc_version_check("the daemon", 0, 1), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the daemon", 1, 65535), -EPROTO);
 	assert_int_equal(epf_svc_minor(0), 0);
 	assert_int_equal(epf_svc_minor(1), 1);
 	assert_int_equal(epf_svc_minor(2), 2);
 	assert_int_equal(epf_svc_minor(3), 3);
-	assert_int_equal(epf_svc_minor(4), 3);
+	assert_int_equal(epf_svc_minor(4), 4);
+	assert_int_equal(epf_svc_minor(5), 4);
 }
 
 static void lists_of_descriptions(void **state)

@@ -119,6 +119,42 @@ static void what_is_wrong_is_named_with_its_remedy(void **state)
 	place_rig_destroy(&rig);
 }
 
+/* Buffers that cannot grow, and segments that were sent again, in a recorded machine. */
+static void a_network_that_loses_is_seen(void **state)
+{
+	struct place_rig rig;
+
+	healthy(&rig);
+	assert_int_equal(run(&rig, ""), 0);
+	assert_has("skip  buffers ");
+	assert_has("skip  loss ");
+	place_rig_add(&rig, "proc/sys/net/ipv4/tcp_rmem = 4096\t131072\t6291456\n"
+			    "proc/net/snmp = nothing\n"
+			    "proc/sys/net/ipv4/tcp_wmem = 4096\t16384\t65536\n");
+	place_rig_put(&rig, "proc/net/snmp",
+		      "Ip: Forwarding DefaultTTL\nIp: 1 64\n"
+		      "Tcp: RtoAlgorithm MaxConn InSegs OutSegs RetransSegs InErrs\n"
+		      "Tcp: 1 -1 90000 200000 5000 0\n");
+	assert_int_equal(run(&rig, ""), 0);
+	assert_has("warn  buffers      at most 6144 KiB to receive and 64 KiB to send");
+	assert_has("net.ipv4.tcp_wmem=");
+	assert_has("warn  loss         2.5 % of TCP's segments were sent again");
+	assert_has("ip -s link");
+	place_rig_put(&rig, "proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n");
+	place_rig_put(&rig, "proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 200000 100\n");
+	assert_int_equal(run(&rig, ""), 0);
+	assert_has("ok    buffers ");
+	assert_has("ok    loss         0.05 % of");
+	/* Too little to say, and a file without the columns. */
+	place_rig_put(&rig, "proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 9999 9000\n");
+	assert_int_equal(run(&rig, ""), 0);
+	assert_has("skip  loss ");
+	place_rig_put(&rig, "proc/net/snmp", "Tcp: OutSegs\nTcp:");
+	assert_int_equal(run(&rig, ""), 0);
+	assert_has("skip  loss ");
+	place_rig_destroy(&rig);
+}
+
 static void gids_are_judged_by_version_and_reach(void **state)
 {
 	struct place_rig rig;
@@ -293,6 +329,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_machine_in_order_passes),
 		cmocka_unit_test(what_is_wrong_is_named_with_its_remedy),
+		cmocka_unit_test(a_network_that_loses_is_seen),
 		cmocka_unit_test(gids_are_judged_by_version_and_reach),
 		cmocka_unit_test(pci_registers_are_read),
 		cmocka_unit_test(json_says_the_same),

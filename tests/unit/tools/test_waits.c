@@ -185,6 +185,71 @@ static void a_kernel_waits_for_kernels_of_a_rank(void **state)
 	end_all();
 }
 
+static void lane(struct epf_stats *st, uint32_t number, uint32_t peer, unsigned path, double age)
+{
+	const struct epf_stats_label labels[] = {
+		{ NULL, 1 }, { NULL, number }, { NULL, peer }, { "tcp", 0 }
+	};
+	struct epf_stats_block *b;
+
+	assert_int_equal(epf_stats_add_block(st, EPF_STATS_LANE, labels, 4, &b), 0);
+	epf_stat_state(b, EPF_STAT_LANE_WAIT, age > 0 ? EPF_STATS_WAIT_SENT : EPF_STATS_WAIT_NONE,
+		       now_ns - (uint64_t)(age * (double)SECOND));
+	if (path)
+		epf_stat_state(b, EPF_STAT_LANE_PATH, path, now_ns);
+	epf_stat_set(b, EPF_STAT_LANE_RETRANSMITS, 17);
+	epf_stat_set(b, EPF_STAT_LANE_UNSENT_BYTES, 4711);
+	epf_stat_set(b, EPF_STAT_LANE_RTT_US, 2500);
+}
+
+/*
+ * Ranks of other hosts, two of each node, from 2 on: what waits for one of node 4 follows from what the NIC knows of the connections there, whatever it is; what waits for one of node
+ * 2, whose connections are fine, or of node 6, of which nothing is known, does not.
+ */
+static void a_bad_connection_is_a_cause(void **state)
+{
+	static const struct {
+		unsigned path;
+		const char *word, *text;
+	} cases[] = {
+		{ EPF_STATS_PATH_LOSSY, "packets-lost",
+		  "17 segments were sent again, round trip 2.5 ms" },
+		{ EPF_STATS_PATH_FULL, "peer-buffer-full",
+		  "its receive buffer is full and 4711 bytes wait here" },
+		{ EPF_STATS_PATH_SILENT, "host-silent", "the host of rank 4 acknowledges nothing" },
+		{ EPF_STATS_PATH_NO_ANSWER, "no-answer",
+		  "does not answer connections: a firewall drops them" },
+		{ EPF_STATS_PATH_REFUSED, "refused", "refuses connections: its process has ended" },
+		{ EPF_STATS_PATH_NO_ROUTE, "no-route", "no way to the host of rank 4" },
+		{ EPF_STATS_PATH_UNCONNECTED, "not-connected",
+		  "the node of rank 4 is not connected" },
+	};
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct epf_stats *st = instance(0, "a");
+		struct waits *w;
+
+		rank(st, 0, 5, 2, 0);
+		rank(st, 1, 3, 2, 0);
+		rank(st, 7, 6, 2, 0);
+		ring(st, 0, 4, EPF_STATS_WAIT_SENT, 3);
+		lane(st, 0, 2, EPF_STATS_PATH_FINE, 0);
+		lane(st, 1, 4, EPF_STATS_PATH_FINE, 0);
+		lane(st, 2, 4, cases[i].path, 1);
+		lane(st, 3, 6, 0, 0);
+		w = graph();
+		assert_int_equal(nth(w, 0)->who, WAITS_FACT);
+		assert_string_equal(waits_reason_word(nth(w, 0)->reason), cases[i].word);
+		assert_int_equal(nth(w, 0)->rank, 4);
+		assert_int_equal(nth(w, 0)->consequences, 3); /* rank, ring, lane */
+		assert_non_null(strstr(text(w, nth(w, 0)), cases[i].text));
+		assert_ptr_equal(cause_of(w, entry(w, WAITS_RANK, 0)), nth(w, 0));
+		assert_int_equal(cause_of(w, entry(w, WAITS_RANK, 1))->reason, WAITS_R_UNSEEN);
+		waits_free(w);
+		end_all();
+	}
+}
+
 /* 0 waits for 1, 1 for 2 of the other instance, whose process is stopped: that is the cause of both. */
 static void a_chain_ends_at_a_stopped_process(void **state)
 {
@@ -528,6 +593,7 @@ int main(void)
 		IN_DIR(a_kernel_waits_for_kernels_of_a_rank),
 		IN_DIR(a_chain_ends_at_a_stopped_process),
 		IN_DIR(a_busy_rank_and_one_that_is_elsewhere),
+		IN_DIR(a_bad_connection_is_a_cause),
 		IN_DIR(ranks_that_wait_for_each_other),
 		IN_DIR(rings_and_links),
 		IN_DIR(an_engine_without_a_sign_of_life),

@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import epf
 from epf import lowlat, throughput
@@ -19,16 +19,18 @@ from epf.tensors import view
 from . import checks
 from .checks import ArgumentError, NotThereYet, need
 from .config import Config
+from .entry import Modes, outside_modes
 from .event import EventHandle, EventOverlap
+from .slow import Slow, show_ranges, show_ranges_if_profiled
 from .throughput import HighThroughput
 
 log = logging.getLogger("deep_ep")
 
 # How long a kernel waits for a rank unless EPF_GPU_TIMEOUT says it: long enough for ranks that still compile, as programs expect it.
 TIMEOUT_NS = 100 * 10**9
-# When combines sum at the sender (docs/reference/python.md), and what is done where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it. auto: calls in
-# one launch, which wait for the other ranks anyway; all: send halves apart, too; both where tokens are many. always: few tokens, too.
-SUMS = ("off", "auto", "all", "always")
+# When combines sum at the sender (docs/reference/python.md), and what is done where neither Buffer(sum_at_sender=) nor EPF_LL_SENDER_SUMS says it. auto: where
+# tokens are many; always: few tokens, too.
+SUMS = ("off", "auto", "always")
 SUMS_DEFAULT = "auto"
 # What a lost or late rank looks like; with enable_shrink the others go on.
 LATE = (errno.ETIMEDOUT, errno.EPROTO, errno.ECONNRESET, errno.EPIPE)
@@ -57,32 +59,76 @@ def _chosen_sums(wanted: Optional[str]) -> str:
 class Handle(tuple):
     """What a dispatch gives and its combine takes: (src_info, layout_range, tokens at most, hidden, experts), as in DeepEP.
 
-    Beside the five it carries what only EP fabric's combine needs: `shape`, and the addresses `slots` (where each row belongs) and, where sums are
-    made at the sender, `rows` (where each entry's row lies), else None. They lie in the memory of src_info, which is longer than it looks.
+    The two tensors are made when somebody looks at them, which combines do not. Attributes: `shape`; `at`: addresses of the two; `slots`: where each row
+    belongs; `rows`: where each entry's row lies, where sums are made at the sender, else None; `memory`: what all of them lie in.
     """
     shape: lowlat.Shape
     at: Tuple[int, int]
     slots: int
     rows: Optional[int]
+    memory: Any
+    _tensors: Optional[tuple] = None
 
-    @classmethod
-    def make(cls, src_info: Any, layout_range: Any, memory: Any, shape: lowlat.Shape, sums: bool) -> "Handle":
-        handle = cls((src_info, layout_range, shape.tokens_max, shape.hidden, shape.experts))
-        at, size = memory.data_ptr(), 4 * shape.tokens_max * shape.experts
-        handle.shape, handle.at = shape, (at, layout_range.data_ptr())
-        handle.slots, handle.rows = at + size, at + 2 * size if sums else None
-        return handle
+    def _five(self) -> tuple:
+        if self._tensors is None:
+            self._tensors = (*self.look(), *tuple.__getitem__(self, slice(2, 5)))
+        return self._tensors
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._five())
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._five()[at]
+
+    def __repr__(self) -> str:
+        return repr(self._five())
 
 
-class Received(NamedTuple):
-    """Outputs of a dispatch."""
-    x: Any
-    scales: Any
-    count: Any
-    handle: Handle
+class Outputs:
+    """How the outputs of a dispatch are allocated, for one shape and format: rows, scales, and one block of int32 for all that is small.
+
+    Arguments:
+        sums: whether combines may sum at the sender.
+    """
+
+    def __init__(self, torch: Any, device: Any, ranks: int, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool, sums: bool) -> None:
+        def like(dtype: Any) -> Any:
+            return torch.empty(1, dtype=dtype, device=device)
+        local, rows = shape.experts // ranks, shape.tokens_max * ranks
+        # PyTorch before 2.1 has no name for FP8; the codes are then bytes.
+        self.x = like(getattr(torch, "float8_e4m3fn", torch.uint8) if use_fp8 else torch.bfloat16)
+        self.x_sizes = (local, rows, shape.hidden)
+        blocks = shape.hidden // (4 * lowlat.BLOCK if use_ue8m0 else lowlat.BLOCK)
+        self.scales = like(torch.int32 if use_ue8m0 else torch.float32) if use_fp8 else None
+        self.scale_sizes, self.scale_strides = (local, rows, blocks), (rows * blocks, 1, rows)  # column-major
+        # src_info, slots, rows of entries, layout_range in 8 bytes each, counts.
+        n = local * rows
+        entries = ranks * (shape.tokens_max * shape.topk + 1) if sums else 0
+        ranges = 2 * n + entries + (entries & 1)
+        self._shape, self._sums, self._long = shape, sums, torch.int64
+        self._local, self._ranks, self._rows, self._ranges = local, ranks, rows, ranges
+        self._small, self._count = like(torch.int32), ranges + 2 * local * ranks
+        self._small_size = (self._count + local,)
+        self._counts = (local,)
+
+    def allocate(self) -> Tuple[Any, Any, Any, Handle]:
+        """Returns rows, scales or None, counts, and the handle."""
+        x = self.x.new_empty(self.x_sizes)
+        scales = None if self.scales is None else self.scales.new_empty_strided(self.scale_sizes, self.scale_strides)
+        small = self._small.new_empty(self._small_size)
+        shape, at, n = self._shape, small.data_ptr(), 4 * self._local * self._rows
+        handle = Handle((None, None, shape.tokens_max, shape.hidden, shape.experts))
+        handle.shape, handle.at, handle.slots, handle.rows = shape, (at, at + 4 * self._ranges), at + n, at + 2 * n if self._sums else None
+        handle.memory, handle.look = small, lambda: self._look(small)
+        return x, scales, small.as_strided(self._counts, (1,), self._count), handle
+
+    def _look(self, small: Any) -> Tuple[Any, Any]:
+        """The tensors of a handle: src_info and layout_range."""
+        ranges = small[self._ranges:self._count].view(self._long).view(self._local, self._ranks)
+        return small.as_strided((self._local, self._rows), (self._rows, 1)), ranges
 
 
-class Buffer(HighThroughput):
+class Buffer(HighThroughput, Slow):
     """One rank's communication memory, its engine and its kernels. Collective to make and to destroy.
 
     Attributes: rank, group_size, group, num_nvl_bytes, num_rdma_bytes, low_latency_mode, explicitly_destroy, enable_shrink as given;
@@ -108,7 +154,7 @@ class Buffer(HighThroughput):
             explicitly_destroy: destroy() will be called. It may be called in either case, and should.
             enable_shrink: a rank that does not come in time is masked and the others go on; else the next call raises.
             device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
-            sum_at_sender: off, auto, all or always: when each rank adds its rows of a token before a combine sends them; the same at all ranks. Fewer
+            sum_at_sender: off, auto or always: when each rank adds its rows of a token before a combine sends them; the same at all ranks. Fewer
                 bytes, other bits, and a send half that waits until all ranks have begun it. None: EPF_LL_SENDER_SUMS, else auto.
         """
         if group is None and comm is None:
@@ -122,6 +168,7 @@ class Buffer(HighThroughput):
         self._ll: Optional[epf.LowLatency] = None
         self._shared: Any = None
         self._torch = torch = _torch()
+        show_ranges_if_profiled(Buffer, torch)
         self._ranks = as_group(group, comm)
         self.group = group if group is not None else comm
         self.rank, self.group_size = self._ranks.rank, self._ranks.size
@@ -129,9 +176,11 @@ class Buffer(HighThroughput):
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
         self.device = self._choose_device(device)
+        self._on_gpu, self._index = self.device.type == "cuda", self.device.index
         self._comm_stream: Any = None
         self._raw_stream = _raw_stream(torch)
-        self._alike: Dict[tuple, tuple] = {}  # tensors like the outputs of a dispatch, without memory, by shape and format
+        self._modes = Modes(torch)
+        self._outputs: Dict[tuple, Outputs] = {}  # by shape and format
         self._ll_size = 0  # bytes of memory for low-latency calls
         self._shape: Optional[lowlat.Shape] = None
         self._halves_left = 0  # hooks not called yet
@@ -270,6 +319,11 @@ class Buffer(HighThroughput):
         Buffer.num_sms = new_num_sms
 
     @staticmethod
+    def show_ranges() -> None:
+        """Lets the calls of all Buffers show in PyTorch's profiler and in Nsight, with the names that why_slow() uses. Nsight Systems needs no call."""
+        show_ranges(Buffer, _torch())
+
+    @staticmethod
     def capture() -> EventOverlap:
         """An event of what the current stream has to do so far."""
         return EventOverlap(EventHandle())
@@ -335,7 +389,7 @@ class Buffer(HighThroughput):
         return self._ll
 
     def _stream(self) -> Optional[int]:
-        return self._raw_stream(self.device.index) if self.device.type == "cuda" else None
+        return self._raw_stream(self._index) if self._on_gpu else None
 
     def _tell(self, error: epf.EpfError) -> None:
         """With enable_shrink a lost rank is a warning, else an error."""
@@ -362,36 +416,37 @@ class Buffer(HighThroughput):
             self._shape = shape
         return ll
 
-    def _launch(self, call: Callable[[int, Optional[int]], None], used: tuple, async_finish: bool, return_recv_hook: bool
-                ) -> Tuple[EventOverlap, Optional[Callable[[], None]]]:
-        """Runs both halves now, or the send half now and the other by the hook; gives event and hook."""
-        def run(halves: int) -> None:
-            try:
-                call(halves, self._stream())
-                if self.device.type == "cpu" and halves & lowlat.RECV:
-                    self._ll.check()  # it has run: what went wrong is known
-            except epf.EpfError as error:
-                self._tell(error)
+    def _run(self, launch: Callable[..., None], packed: bytes, halves: int) -> None:
+        """Launches halves of a call on the current stream."""
+        try:
+            launch(packed, halves, self._stream())
+            if not self._on_gpu and halves & lowlat.RECV:
+                self._ll.check()  # it has run: what went wrong is known
+        except epf.EpfError as error:
+            self._tell(error)
 
+    def _launch(self, launch: Callable[..., None], packed: bytes, used: tuple, async_finish: bool, return_recv_hook: bool
+                ) -> Tuple[EventOverlap, Optional[Callable[[], None]]]:
+        """Runs both halves now, or the send half now and the other by the hook; gives event and hook. used: tensors of the call."""
         if return_recv_hook:
-            run(lowlat.SEND)
+            self._run(launch, packed, lowlat.SEND)
             self._halves_left += 1
             waiting: List[tuple] = [used]  # keeps the tensors until the hook was called
 
             def hook() -> None:
                 if not waiting:
                     raise ArgumentError("the hook of a low-latency call was called twice")
-                run(lowlat.RECV)
+                self._run(launch, packed, lowlat.RECV)
                 waiting.clear()
                 self._halves_left -= 1
             return EventOverlap(None), hook
         if not async_finish or self._comm_stream is None:
-            run(lowlat.BOTH)
+            self._run(launch, packed, lowlat.BOTH)
             return EventOverlap(EventHandle() if async_finish else None, used if async_finish else None), None
         cuda, stream = self._torch.cuda, self._comm_stream
         stream.wait_stream(cuda.current_stream(self.device))
         with cuda.stream(stream):
-            run(lowlat.BOTH)
+            self._run(launch, packed, lowlat.BOTH)
             event = EventHandle(stream)
         return EventOverlap(event, used), None
 
@@ -414,35 +469,7 @@ class Buffer(HighThroughput):
 
     # ------------------------------------------------------------------ low latency: dispatch and combine
 
-    def _outputs(self, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool) -> tuple:
-        """Tensors of one element each that look like what a dispatch writes: rows, scales or None, counts, ranges, indices."""
-        torch = self._torch
-        local, rows = shape.experts // self.group_size, shape.tokens_max * self.group_size
-        # PyTorch before 2.1 has no name for FP8; the codes are then bytes.
-        fp8 = getattr(torch, "float8_e4m3fn", torch.uint8)
-        blocks = shape.hidden // (4 * lowlat.BLOCK if use_ue8m0 else lowlat.BLOCK)
-        entries = 0 if self._sums == "off" else self.group_size * (shape.tokens_max * shape.topk + 1)
-
-        def like(dtype: Any, *sizes: int) -> Any:
-            return torch.empty((1,) * len(sizes), dtype=dtype, device=self.device).expand(sizes)
-        return (like(fp8 if use_fp8 else torch.bfloat16, local, rows, shape.hidden),
-                like(torch.int32 if use_ue8m0 else torch.float32, local, blocks, rows) if use_fp8 else None,
-                like(torch.int32, local), like(torch.int64, local, self.group_size), like(torch.int32, 2 * local * rows + entries))
-
-    def _receive(self, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool) -> Received:
-        """Allocates what a dispatch writes."""
-        empty, dense = self._torch.empty_like, self._torch.contiguous_format
-        key = (shape, use_fp8, use_ue8m0)
-        alike = self._alike.get(key)
-        if alike is None:
-            alike = self._alike[key] = self._outputs(*key)
-        x, scales, count, ranges, flat = alike
-        rows = shape.tokens_max * self.group_size
-        local = shape.experts // self.group_size
-        flat = empty(flat, memory_format=dense)
-        handle = Handle.make(flat.as_strided((local, rows), (rows, 1)), empty(ranges, memory_format=dense), flat, shape, self._sums != "off")
-        return Received(empty(x, memory_format=dense), empty(scales, memory_format=dense) if use_fp8 else None, empty(count, memory_format=dense), handle)
-
+    @outside_modes
     def low_latency_dispatch(self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int,
                              cumulative_local_expert_recv_stats: Any = None, dispatch_wait_recv_cost_stats: Any = None,
                              use_fp8: bool = True, round_scale: bool = False, use_ue8m0: bool = False, async_finish: bool = False,
@@ -469,48 +496,53 @@ class Buffer(HighThroughput):
             raise NotThereYet(f"{where}: rows in NVFP4 are not there yet; use FP8 or BF16 (vLLM: VLLM_DEEPEPLL_NVFP4_DISPATCH=0)")
         checks.tensor(torch, where, "x", x, torch.bfloat16, (-1, -1), device)
         tokens, hidden = x.shape
-        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, ((tokens, "tokens"), -1), device)
-        shape = lowlat.Shape(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk_idx.size(1))
-        if shape != self._shape:
+        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (tokens, -1), device, ("tokens",))
+        topk = topk_idx.size(1)
+        shape = self._shape
+        if shape != (num_max_dispatch_tokens_per_rank, hidden, num_experts, topk):
+            shape = lowlat.Shape(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk)
             checks.counts(where, ranks, num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank, hidden=hidden, num_experts=num_experts)
-        self._check_call(where, tokens, topk_idx.size(1), num_max_dispatch_tokens_per_rank, async_finish, return_recv_hook)
+        self._check_call(where, tokens, topk, num_max_dispatch_tokens_per_rank, async_finish, return_recv_hook)
         checks.aligned(where, "x", x)
-        need(use_fp8 or not (round_scale or use_ue8m0), where, "round_scale and use_ue8m0 are about FP8 scales, and use_fp8 is False")
-        need(round_scale or not use_ue8m0, where, "use_ue8m0 needs round_scale=True: only powers of two have an exponent alone")
-        need(not use_ue8m0 or hidden % 512 == 0, where, "use_ue8m0 packs four scales, so hidden must be a multiple of 512, not {}", hidden)
-        local = num_experts // ranks
+        if round_scale or use_ue8m0:
+            need(use_fp8, where, "round_scale and use_ue8m0 are about FP8 scales, and use_fp8 is False")
+            need(round_scale, where, "use_ue8m0 needs round_scale=True: only powers of two have an exponent alone")
+            need(not use_ue8m0 or hidden % 512 == 0, where, "use_ue8m0 packs four scales, so hidden must be a multiple of 512, not {}", hidden)
         recv_stats = checks.optional(torch, where, "cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats, torch.int32,
-                                     ((local, "local experts"),), device)
-        wait_stats = checks.optional(torch, where, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64,
-                                     ((ranks, "ranks"),), device)
+                                     (num_experts // ranks,), device, ("local experts",))
+        wait_stats = checks.optional(torch, where, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64, (ranks,), device, ("ranks",))
         ll = self._begin(where, shape)
-        got = self._receive(shape, use_fp8, use_ue8m0)
-        handle = got.handle
-        call = lowlat.Dispatch(
-            shape, tokens=tokens, flags=use_fp8 * lowlat.FP8 | round_scale * lowlat.ROUND_SCALE | use_ue8m0 * lowlat.UE8M0,
-            x=x.data_ptr(), topk_idx=topk_idx.data_ptr(), recv_x=got.x.data_ptr(),
-            recv_scales=got.scales.data_ptr() if use_fp8 else None, recv_count=got.count.data_ptr(), src_info=handle.at[0],
-            src_slot=handle.slots, layout_range=handle.at[1], recv_stats=recv_stats, wait_stats=wait_stats, src_row=handle.rows)
-        used = (x, topk_idx, got, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
-        event, hook = self._launch(lambda halves, stream: ll.dispatch(call, halves, stream), used, async_finish, return_recv_hook)
-        return (got.x, got.scales.transpose(1, 2)) if use_fp8 else got.x, got.count, handle, event, hook
+        key = (shape, use_fp8, use_ue8m0, self._sums)
+        outputs = self._outputs.get(key)
+        if outputs is None:
+            outputs = self._outputs[key] = Outputs(torch, device, ranks, shape, use_fp8, use_ue8m0, self._sums != "off")
+        out, scales, count, handle = outputs.allocate()
+        # In the order of struct epf_ll_dispatch.
+        packed = lowlat.pack_dispatch(
+            *shape, tokens, use_fp8 * lowlat.FP8 | round_scale * lowlat.ROUND_SCALE | use_ue8m0 * lowlat.UE8M0, x, topk_idx, out, scales, count,
+            handle.at[0], handle.slots, handle.at[1], recv_stats, wait_stats, handle.rows)
+        event, hook = self._launch(ll.dispatch, packed, (x, topk_idx, out, scales, handle, recv_stats, wait_stats), async_finish, return_recv_hook)
+        return (out, scales) if use_fp8 else out, count, handle, event, hook
 
-    def _sum_flags(self, handle: Handle, use_logfmt: bool, apart: bool) -> int:
-        """Whether a combine sums at the sender: the same at all ranks, so from nothing but what all ranks do alike. apart: its halves are launched apart."""
-        if handle.rows is None or use_logfmt or (self._sums == "auto" and apart):
+    def _sum_flags(self, handle: Handle, use_logfmt: bool) -> int:
+        """Whether a combine sums at the sender: the same at all ranks, so from nothing but what all ranks do alike."""
+        if handle.rows is None or use_logfmt:
             return 0
         return lowlat.SUM_AT_SENDER | (0 if self._sums == "always" else lowlat.SUM_IF_MANY)
 
     def _check_call(self, where: str, tokens: int, topk: int, tokens_max: int, async_finish: bool, return_recv_hook: bool) -> None:
+        if tokens <= tokens_max and 1 <= topk <= lowlat.TOPK_MAX and not (async_finish and return_recv_hook):
+            return
         need(tokens <= tokens_max, where, "there are {} tokens; num_max_dispatch_tokens_per_rank is {}", tokens, tokens_max)
         need(1 <= topk <= lowlat.TOPK_MAX, where, "top-k is {}; it must be 1 to {}", topk, lowlat.TOPK_MAX)
-        need(not (async_finish and return_recv_hook), where, "async_finish and return_recv_hook exclude each other: the hook is the wait")
+        raise ArgumentError(f"{where}: async_finish and return_recv_hook exclude each other: the hook is the wait")
 
     def _handle(self, where: str, handle: Any) -> Handle:
         need(isinstance(handle, Handle), where, "handle is a {}; it must be the one that low_latency_dispatch gave, "
              "which carries more than its five members", type(handle).__name__)
         return handle
 
+    @outside_modes
     def low_latency_combine(self, x: Any, topk_idx: Any, topk_weights: Any, handle: Handle, use_logfmt: bool = False,
                             zero_copy: bool = False, async_finish: bool = False, return_recv_hook: bool = False, out: Any = None,
                             combine_wait_recv_cost_stats: Any = None, *, overlap: bool = False, packed_recv_count: Any = None,
@@ -537,30 +569,29 @@ class Buffer(HighThroughput):
             raise NotThereYet(f"{where}: overlap with the experts' kernels by signals is not there yet "
                               "(SGLang: leave --enable-single-batch-overlap out)")
         shape = self._handle(where, handle).shape
-        local, rows = shape.experts // ranks, shape.tokens_max * ranks
-        checks.tensor(torch, where, "x", x, torch.bfloat16,
-                      ((local, "local experts"), (rows, "ranks * tokens at most"), (shape.hidden, "hidden")), device)
-        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (-1, (shape.topk, "top-k of the dispatch")), device)
+        tokens_max, hidden, experts, topk = shape
+        checks.tensor(torch, where, "x", x, torch.bfloat16, (experts // ranks, tokens_max * ranks, hidden), device,
+                      ("local experts", "ranks * tokens at most", "hidden"))
+        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (-1, topk), device, ("", "top-k of the dispatch"))
         tokens = topk_idx.size(0)
-        checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, ((tokens, "tokens"), (shape.topk, "top-k")), device)
-        self._check_call(where, tokens, shape.topk, shape.tokens_max, async_finish, return_recv_hook)
+        checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, (tokens, topk), device, ("tokens", "top-k"))
+        self._check_call(where, tokens, topk, tokens_max, async_finish, return_recv_hook)
         checks.aligned(where, "x", x)
         if out is None:
-            out = x.new_empty((tokens, shape.hidden))
+            out = x.new_empty((tokens, hidden))
         else:
-            checks.tensor(torch, where, "out", out, torch.bfloat16, ((tokens, "tokens"), (shape.hidden, "hidden")), device)
+            checks.tensor(torch, where, "out", out, torch.bfloat16, (tokens, hidden), device, ("tokens", "hidden"))
             checks.aligned(where, "out", out)
-        wait_stats = checks.optional(torch, where, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, torch.int64,
-                                     ((ranks, "ranks"),), device)
-        need(not (use_logfmt and zero_copy), where, "use_logfmt and zero_copy exclude each other: LogFMT makes the rows again")
+        wait_stats = checks.optional(torch, where, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, torch.int64, (ranks,), device, ("ranks",))
+        if use_logfmt and zero_copy:
+            raise ArgumentError(f"{where}: use_logfmt and zero_copy exclude each other: LogFMT makes the rows again")
         ll = self._begin(where, shape)
-        source = ll.next_combine_buffer(shape) if zero_copy else x.data_ptr()
-        sums = self._sum_flags(handle, use_logfmt, return_recv_hook)
-        call = lowlat.Combine(
-            shape, tokens=tokens, x=source, src_info=handle.at[0], flags=zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums,
-            src_row=handle.rows if sums else None, src_slot=handle.slots, layout_range=handle.at[1], topk_idx=topk_idx.data_ptr(), topk_weights=topk_weights.data_ptr(), out=out.data_ptr(), wait_stats=wait_stats)
-        used = (x, topk_idx, topk_weights, handle, out, combine_wait_recv_cost_stats)
-        event, hook = self._launch(lambda halves, stream: ll.combine(call, halves, stream), used, async_finish, return_recv_hook)
+        sums = self._sum_flags(handle, use_logfmt)
+        # In the order of struct epf_ll_combine.
+        packed = lowlat.pack_combine(
+            *shape, tokens, zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums, ll.next_combine_buffer(shape) if zero_copy else x,
+            handle.at[0], handle.slots, handle.at[1], topk_idx, topk_weights, out, wait_stats, handle.rows if sums else None)
+        event, hook = self._launch(ll.combine, packed, (x, topk_idx, topk_weights, handle, out, wait_stats), async_finish, return_recv_hook)
         return out, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> Any:
@@ -584,7 +615,7 @@ class Buffer(HighThroughput):
     def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
         """Writes 1 for masked ranks, else 0, to int32 [ranks]."""
         where = "Buffer.low_latency_query_mask_buffer"
-        checks.tensor(self._torch, where, "mask_status", mask_status, self._torch.int32, ((self.group_size, "ranks"),), self.device)
+        checks.tensor(self._torch, where, "mask_status", mask_status, self._torch.int32, (self.group_size,), self.device, ("ranks",))
         self._low_latency(where).mask_query(mask_status.data_ptr(), self._stream())
 
     def low_latency_clean_mask_buffer(self) -> None:

@@ -2,9 +2,9 @@
 """Checks of arguments: each failure is one sentence that names the call, the argument, what it is and what it must be."""
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence
 
-Size = Union[int, Tuple[int, str]]
+from epf import call
 
 
 class ArgumentError(ValueError):
@@ -21,33 +21,37 @@ def need(holds: bool, where: str, sentence: str, *values: Any) -> None:
         raise ArgumentError(f"{where}: {sentence.format(*values) if values else sentence}")
 
 
-def _text(sizes: Sequence[Size]) -> str:
-    return "[" + ", ".join(f"{s[0]} ({s[1]})" if isinstance(s, tuple) else "any" if s < 0 else str(s) for s in sizes) + "]"
+def _text(sizes: Sequence[int], says: Sequence[str]) -> str:
+    says = (*says, *[""] * len(sizes))
+    return "[" + ", ".join(f"{size} ({what})" if what else "any" if size < 0 else str(size) for size, what in zip(sizes, says)) + "]"
 
 
-def tensor(torch: Any, where: str, name: str, t: Any, dtype: Any, sizes: Sequence[Size], device: Any) -> Any:
+def tensor(torch: Any, where: str, name: str, t: Any, dtype: Any, sizes: Sequence[int], device: Any, says: Sequence[str] = ()) -> Any:
     """Checks a tensor and gives it back.
 
     Arguments:
         torch: the module.
-        sizes: of each dimension; -1: any, (number, text): the text says what the number is.
+        sizes: a tuple, of each dimension; -1: any. says: what these numbers are, for the text; "": nothing.
         device: torch.device of the Buffer.
     """
+    if not call.fits(t, torch.Tensor, dtype, sizes, device):
+        _refuse(torch, where, name, t, dtype, sizes, device, says)
+    return t
+
+
+def _refuse(torch: Any, where: str, name: str, t: Any, dtype: Any, sizes: Sequence[int], device: Any, says: Sequence[str]) -> None:
+    """Says what does not hold."""
     if not isinstance(t, torch.Tensor):
         raise ArgumentError(f"{where}: {name} is a {type(t).__name__}; it must be a tensor")
     if t.dtype != dtype:
         raise ArgumentError(f"{where}: {name} has dtype {t.dtype}; it must be {dtype}")
     if t.dim() != len(sizes):
-        raise ArgumentError(f"{where}: {name} has {t.dim()} dimensions; it must have {len(sizes)}, {_text(sizes)}")
-    for index, size in enumerate(sizes):
-        wanted = size[0] if isinstance(size, tuple) else size
-        if wanted >= 0 and t.size(index) != wanted:
-            raise ArgumentError(f"{where}: {name} has shape {list(t.shape)}; it must have {_text(sizes)}")
+        raise ArgumentError(f"{where}: {name} has {t.dim()} dimensions; it must have {len(sizes)}, {_text(sizes, says)}")
+    if any(want not in (-1, have) for want, have in zip(sizes, t.shape)):
+        raise ArgumentError(f"{where}: {name} has shape {list(t.shape)}; it must have {_text(sizes, says)}")
     if t.device != device:
         raise ArgumentError(f"{where}: {name} is on {t.device}; this Buffer works on {device}")
-    if not t.is_contiguous():
-        raise ArgumentError(f"{where}: {name} is not contiguous; give {name}.contiguous()")
-    return t
+    raise ArgumentError(f"{where}: {name} is not contiguous; give {name}.contiguous()")
 
 
 def aligned(where: str, name: str, t: Any) -> None:
@@ -68,6 +72,6 @@ def counts(where: str, ranks: int, **values: int) -> None:
              "because each rank holds as many experts")
 
 
-def optional(torch: Any, where: str, name: str, t: Optional[Any], dtype: Any, sizes: Sequence[Size], device: Any) -> Optional[int]:
-    """Address of a tensor that may be missing; None: missing."""
-    return None if t is None else tensor(torch, where, name, t, dtype, sizes, device).data_ptr()
+def optional(torch: Any, where: str, name: str, t: Optional[Any], dtype: Any, sizes: Sequence[int], device: Any, says: Sequence[str] = ()) -> Optional[Any]:
+    """Checks a tensor that may be missing, and gives it back."""
+    return None if t is None else tensor(torch, where, name, t, dtype, sizes, device, says)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import os
 from typing import Any, Callable, List, Optional, Tuple, Union
@@ -17,6 +16,7 @@ from epf.tensors import view
 from . import checks
 from .checks import need
 from .config import NODE_RANKS, Config
+from .entry import one_at_a_time
 from .event import EventHandle, EventOverlap
 
 log = logging.getLogger("deep_ep")
@@ -87,8 +87,8 @@ class _Call:
         if on_comm_stream:
             self._cuda.set_stream(comm)
 
-    def end(self, *tensors: Any) -> EventOverlap:
-        """Ends the call. tensors: all that its kernels read or write."""
+    def end(self, reads: tuple, writes: tuple) -> EventOverlap:
+        """Ends the call. reads, writes: tensors that its kernels read, and its outputs; None among them: there is none."""
         if self._cuda is None:
             return EventOverlap(EventHandle() if self._async else None)
         if self._on_comm:
@@ -97,9 +97,12 @@ class _Call:
             if self._current is not None:
                 self._current.wait_stream(self._comm)
             return EventOverlap(None)
-        for t in tensors:
+        for t in reads + writes:
             if t is not None:
                 t.record_stream(self._comm)
+        # Outputs of the communication stream's own memory are used on the caller's stream.
+        for t in reads + writes if self._on_comm else ():
+            if t is not None:
                 t.record_stream(self._current)
         return EventOverlap(EventHandle(self._comm))
 
@@ -109,20 +112,6 @@ class _Call:
 
 
 _NONE = (0, 0)
-
-
-def _at(t: Any) -> int:
-    """Address of a tensor, 0 of None."""
-    return 0 if t is None else t.data_ptr()
-
-
-def _one_at_a_time(call: Callable) -> Callable:
-    """Two threads may use one Buffer, as micro-batches that overlap do; their calls do not mix."""
-    @functools.wraps(call)
-    def serial(self: Any, *arguments: Any, **named: Any) -> Any:
-        with self._one:
-            return call(self, *arguments, **named)
-    return serial
 
 
 class HighThroughput:
@@ -242,7 +231,7 @@ class HighThroughput:
 
     # ------------------------------------------------------------------ layout
 
-    @_one_at_a_time
+    @one_at_a_time
     def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Optional[EventOverlap] = None,
                             async_finish: bool = False, allocate_on_comm_stream: bool = False
                             ) -> Tuple[Any, Optional[Any], Any, Any, EventOverlap]:
@@ -260,19 +249,18 @@ class HighThroughput:
         ht = self._open_throughput(where)
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
-            def empty(*sizes: int, dtype: Any) -> Any:
-                return torch.empty(sizes, dtype=dtype, device=self.device)
-            tokens = topk_idx.size(0)
-            per_rank, per_expert = empty(ranks, dtype=torch.int32), empty(num_experts, dtype=torch.int32)
-            per_node = empty(ranks // NODE_RANKS, dtype=torch.int32) if ranks > NODE_RANKS else None
-            in_rank = empty(tokens, ranks, dtype=torch.bool)
-            ht.layout(throughput.Routing(tokens=tokens, topk=topk_idx.size(1), experts=num_experts, topk_idx=topk_idx.data_ptr(),
-                                         in_rank=in_rank.data_ptr(), per_rank=per_rank.data_ptr(), per_expert=per_expert.data_ptr(),
-                                         per_node=None if per_node is None else per_node.data_ptr()), call.stream)
+            tokens, topk = topk_idx.shape
+            nodes = ranks // NODE_RANKS if ranks > NODE_RANKS else 0
+            counts = torch.empty((ranks + nodes + num_experts,), dtype=torch.int32, device=self.device)
+            per_rank, per_expert = counts.as_strided((ranks,), (1,), 0), counts.as_strided((num_experts,), (1,), ranks + nodes)
+            per_node = counts.as_strided((nodes,), (1,), ranks) if nodes else None
+            in_rank = torch.empty((tokens, ranks), dtype=torch.bool, device=self.device)
+            # In the order of struct epf_ht_routing.
+            ht.layout(throughput.pack_routing(tokens, topk, num_experts, 0, topk_idx, in_rank, per_rank, per_node, per_expert, 0, 0, 0, 0), call.stream)
         except BaseException:
             call.give_up()
             raise
-        return per_rank, per_node, per_expert, in_rank, call.end(topk_idx, per_rank, per_node, per_expert, in_rank)
+        return per_rank, per_node, per_expert, in_rank, call.end((topk_idx,), (counts, in_rank))
 
     def _check_experts(self, where: str, experts: int, topk: int) -> None:
         need(isinstance(experts, int) and experts > 0 and experts % self.group_size == 0, where,
@@ -287,16 +275,20 @@ class HighThroughput:
         """Checks rows, which may be a pair with their scales."""
         torch = self._torch
         data, scales = x if isinstance(x, tuple) else (x, None)
-        checks.tensor(torch, where, "x", data, data.dtype, (-1, -1), self.device)
-        size = data.size(1) * data.element_size()
-        need(size > 0 and size % 16 == 0, where, "a row has {} bytes; it must be a positive multiple of 16", size)
-        checks.aligned(where, "x", data)
+        checks.tensor(torch, where, "x", data, getattr(data, "dtype", None), (-1, -1), self.device)
+        self._check_rows(where, data)
         if scales is not None:
             need(isinstance(scales, torch.Tensor) and scales.dim() == 2 and scales.size(0) == data.size(0) and scales.element_size() == 4
                  and scales.device == data.device, where, "the scales of x must be a tensor [tokens, scales] of 4-byte elements on the same device")
         return data, scales
 
-    @_one_at_a_time
+    def _check_rows(self, where: str, data: Any) -> None:
+        size = data.size(1) * data.element_size()
+        if size <= 0 or size % 16:
+            need(False, where, "a row has {} bytes; it must be a positive multiple of 16", size)
+        checks.aligned(where, "x", data)
+
+    @one_at_a_time
     def dispatch(self, x: Rows, handle: Optional[RoutingHandle] = None, num_tokens_per_rank: Any = None,
                  num_tokens_per_rdma_rank: Any = None, is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: Any = None,
                  topk_weights: Any = None, expert_alignment: int = 1, num_worst_tokens: int = 0, config: Optional[Config] = None,
@@ -342,29 +334,28 @@ class HighThroughput:
                 counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
             self._need_memory(where, row, handle)
 
-            received, device = handle.received, self.device
+            received = handle.received
             out = self._output(call, data, received, hidden)
             out_scales = None if scales is None else scales.new_empty((received, scales.size(1)))
-            out_index = None if topk_idx is None else torch.empty((received, topk), dtype=torch.int64, device=device)
-            out_weights = None if topk_weights is None else torch.empty((received, topk), dtype=torch.float32, device=device)
+            out_index = None if topk_idx is None else topk_idx.new_empty((received, topk))
+            out_weights = None if topk_weights is None else topk_weights.new_empty((received, topk))
 
             if not cached and ht.nodes > 1:
-                handle.links = torch.empty((handle.forwarded, ht.node_max), dtype=torch.int32, device=device)
+                handle.links = handle.place.new_empty((handle.forwarded, ht.node_max))
             links = None if cached else handle.links
             if num_worst_tokens and not cached:
                 # Last: while a kernel waits for counts, nothing is allocated, which would wait for it in the GPU's driver.
                 counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment, wait=False)
 
-            ht.dispatch(throughput.Dispatch(
-                row=row, tokens=tokens, local=local, received=received, room=handle.room, blocks=self._blocks(config), across=handle.across,
-                forwarded=0 if links is None else handle.forwarded, plan=handle.at, links=_at(links), x=data.data_ptr(), scales=_at(scales),
-                scale_stride=_NONE if scales is None else scales.stride(), topk_idx=_at(topk_idx), weights=_at(topk_weights), out=out.data_ptr(),
-                out_scales=_at(out_scales), out_index=_at(out_index), out_weights=_at(out_weights)), call.stream)
+            # In the order of struct epf_ht_dispatch.
+            ht.dispatch(throughput.pack_dispatch(
+                *row, tokens, local, received, handle.room, self._blocks(config), handle.across, 0 if links is None else handle.forwarded, *handle.at, links,
+                data, scales, *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, out_index, out_weights), call.stream)
         except BaseException:
             call.give_up()
             raise
-        event = call.end(data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.place, handle.matrix, handle.plan,
-                         handle.links, out, out_scales, out_index, out_weights)
+        event = call.end((data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.place, handle.matrix, handle.plan, handle.links),
+                         (out, out_scales, out_index, out_weights))
         self._finish_on_cpu(ht)
         rows = out if scales is None else (out, out_scales)
         return (rows, None, None, None, None, event) if cached else (rows, out_index, out_weights, counts, handle, event)
@@ -386,14 +377,14 @@ class HighThroughput:
         torch, ranks, device = self._torch, self.group_size, self.device
         for name, t in (("num_tokens_per_rank", per_rank), ("is_token_in_rank", in_rank), ("num_tokens_per_expert", per_expert)):
             need(t is not None, where, f"{name} is None; without a handle it must be what get_dispatch_layout gave")
-        checks.tensor(torch, where, "num_tokens_per_rank", per_rank, torch.int32, ((ranks, "ranks"),), device)
-        checks.tensor(torch, where, "is_token_in_rank", in_rank, torch.bool, ((tokens, "tokens"), (ranks, "ranks")), device)
+        checks.tensor(torch, where, "num_tokens_per_rank", per_rank, torch.int32, (ranks,), device, ("ranks",))
+        checks.tensor(torch, where, "is_token_in_rank", in_rank, torch.bool, (tokens, ranks), device, ("tokens", "ranks"))
         checks.tensor(torch, where, "num_tokens_per_expert", per_expert, torch.int32, (-1,), device)
         topk = 0
         if topk_idx is not None:
-            checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, ((tokens, "tokens"), -1), device)
+            checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (tokens, -1), device, ("tokens",))
             topk = topk_idx.size(1)
-            checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, ((tokens, "tokens"), (topk, "top-k")), device)
+            checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, (tokens, topk), device, ("tokens", "top-k"))
         need(topk_idx is not None or topk_weights is None, where, "topk_weights is given and topk_idx is None")
         self._check_experts(where, per_expert.numel(), topk)
         need(isinstance(alignment, int) and alignment > 0, where, f"expert_alignment is {alignment!r}; it must be positive")
@@ -416,9 +407,9 @@ class HighThroughput:
         if wait and self._results is not None:
             self._results.begin(ht)
         host = self._host_counts(words + local) if wait else None
-        ht.notify(throughput.Routing(tokens=handle.tokens, experts=local * self.group_size, align=alignment, in_rank=in_rank.data_ptr(),
-                                     per_expert=per_expert.data_ptr(), place=handle.place.data_ptr(), matrix=handle.matrix.data_ptr(),
-                                     plan=handle.plan.data_ptr(), host=None if host is None else host.data_ptr()), call.stream)
+        # In the order of struct epf_ht_routing.
+        ht.notify(throughput.pack_routing(handle.tokens, 0, local * self.group_size, alignment, 0, in_rank, 0, 0, per_expert, handle.place, handle.matrix,
+                                          handle.plan, host), call.stream)
         if host is None:
             return []
         ht.wait_counts(host.data_ptr())
@@ -430,7 +421,7 @@ class HighThroughput:
 
     # ------------------------------------------------------------------ combine
 
-    @_one_at_a_time
+    @one_at_a_time
     def combine(self, x: Any, handle: RoutingHandle, topk_weights: Any = None, bias: Any = None, config: Optional[Config] = None,
                 previous_event: Optional[EventOverlap] = None, async_finish: bool = False, allocate_on_comm_stream: bool = False
                 ) -> Tuple[Any, Optional[Any], EventOverlap]:
@@ -446,36 +437,34 @@ class HighThroughput:
         """
         where, torch, device = "Buffer.combine", self._torch, self.device
         need(isinstance(handle, RoutingHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
-        checks.tensor(torch, where, "x", x, torch.bfloat16, ((handle.received, "rows received"), -1), device)
-        data, _ = self._rows(where, x)
-        tokens, hidden = handle.tokens, data.size(1)
+        checks.tensor(torch, where, "x", x, torch.bfloat16, (handle.received, -1), device, ("rows received",))
+        self._check_rows(where, x)
+        tokens, hidden = handle.tokens, x.size(1)
         topk = 0
         if topk_weights is not None:
-            checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, ((handle.received, "rows received"), -1), device)
+            checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, (handle.received, -1), device, ("rows received",))
             topk = topk_weights.size(1)
         biases = (bias if isinstance(bias, tuple) else (bias,)) + (None, None)
         for b in biases[:2]:
             if b is not None:
-                checks.tensor(torch, where, "bias", b, torch.bfloat16, ((tokens, "tokens"), (hidden, "hidden")), device)
+                checks.tensor(torch, where, "bias", b, torch.bfloat16, (tokens, hidden), device, ("tokens", "hidden"))
                 checks.aligned(where, "bias", b)
         ht = self._open_throughput(where)
         ht.check()
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
             self._need_memory(where, (2 * hidden, 0, topk), handle)
-            out = data.new_empty((tokens, hidden))
-            out_weights = torch.empty((tokens, topk), dtype=torch.float32, device=device) if topk else None
-
-            ht.combine(throughput.Combine(
-                row_bytes=2 * hidden, topk=topk, tokens=tokens, received=handle.received, room=handle.room, blocks=self._blocks(config),
-                across=handle.across, forwarded=0 if handle.links is None else handle.forwarded, plan=handle.at, links=_at(handle.links),
-                x=data.data_ptr(), weights=_at(topk_weights), bias=_NONE if bias is None else (_at(biases[0]), _at(biases[1])), out=out.data_ptr(),
-                out_weights=_at(out_weights)), call.stream)
+            out = x.new_empty((tokens, hidden))
+            out_weights = topk_weights.new_empty((tokens, topk)) if topk else None
+            links = handle.links
+            # In the order of struct epf_ht_combine.
+            ht.combine(throughput.pack_combine(
+                2 * hidden, topk, tokens, handle.received, handle.room, self._blocks(config), handle.across, 0 if links is None else handle.forwarded,
+                *handle.at, links, x, topk_weights, biases[0], biases[1], out, out_weights), call.stream)
         except BaseException:
             call.give_up()
             raise
-        event = call.end(data, topk_weights, biases[0], biases[1], handle.place, handle.matrix, handle.plan, handle.links, out,
-                         out_weights)
+        event = call.end((x, topk_weights, biases[0], biases[1], handle.place, handle.matrix, handle.plan, links), (out, out_weights))
         self._finish_on_cpu(ht)
         return out, out_weights, event
 

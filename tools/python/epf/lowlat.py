@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import lib
+from . import call, lib
 from .fabric import Fabric
 
 SONAME = "libepf-ll.so.0"
@@ -47,14 +46,6 @@ class Dispatch(ctypes.Structure):
                 ("recv_x", c_void_p), ("recv_scales", c_void_p), ("recv_count", c_void_p), ("src_info", c_void_p), ("src_slot", c_void_p),
                 ("layout_range", c_void_p), ("recv_stats", c_void_p), ("wait_stats", c_void_p), ("src_row", c_void_p)]
 
-    _pack = struct.Struct("=Q6I11Q").pack_into  # a fifth of the time of setting the fields one by one
-
-    def __init__(self, shape: Shape, *, tokens: int = 0, flags: int = 0, x: int = 0, topk_idx: int = 0, recv_x: int = 0,
-                 recv_scales: Optional[int] = None, recv_count: int = 0, src_info: int = 0, src_slot: int = 0, layout_range: int = 0,
-                 recv_stats: Optional[int] = None, wait_stats: Optional[int] = None, src_row: Optional[int] = None) -> None:
-        self._pack(self, 0, ctypes.sizeof(self), *shape, tokens, flags, x, topk_idx, recv_x, recv_scales or 0, recv_count, src_info, src_slot,
-                   layout_range, recv_stats or 0, wait_stats or 0, src_row or 0)
-
 
 class Combine(ctypes.Structure):
     """struct epf_ll_combine."""
@@ -62,13 +53,10 @@ class Combine(ctypes.Structure):
                 ("src_slot", c_void_p), ("layout_range", c_void_p), ("topk_idx", c_void_p), ("topk_weights", c_void_p), ("out", c_void_p),
                 ("wait_stats", c_void_p), ("src_row", c_void_p)]
 
-    _pack = struct.Struct("=Q6I9Q").pack_into
 
-    def __init__(self, shape: Shape, *, tokens: int = 0, flags: int = 0, x: int = 0, src_info: int = 0, src_slot: int = 0, layout_range: int = 0,
-                 topk_idx: int = 0, topk_weights: int = 0, out: int = 0, wait_stats: Optional[int] = None, src_row: Optional[int] = None) -> None:
-        self._pack(self, 0, ctypes.sizeof(self), *shape, tokens, flags, x, src_info, src_slot, layout_range, topk_idx, topk_weights, out,
-                   wait_stats or 0, src_row or 0)
-
+# Bytes of a call from the fields in their order, those of the shape one by one: numbers, tensors, or None.
+pack_dispatch = call.packer(Dispatch)
+pack_combine = call.packer(Combine)
 
 PROTOTYPES = {
     "epf_ll_options_init": (None, [POINTER(Options)]),
@@ -76,8 +64,8 @@ PROTOTYPES = {
     "epf_ll_head_bytes": (c_uint64, [c_uint32]),
     "epf_ll_open": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
     "epf_ll_close": (None, [c_void_p]),
-    "epf_ll_dispatch": (c_int, [c_void_p, POINTER(Dispatch), c_uint, c_void_p]),
-    "epf_ll_combine": (c_int, [c_void_p, POINTER(Combine), c_uint, c_void_p]),
+    "epf_ll_dispatch": (c_int, [c_void_p, c_void_p, c_uint, c_void_p]),
+    "epf_ll_combine": (c_int, [c_void_p, c_void_p, c_uint, c_void_p]),
     "epf_ll_next_combine_buffer": (c_int, [c_void_p, POINTER(CShape), POINTER(c_void_p)]),
     "epf_ll_clean": (c_int, [c_void_p, c_void_p]),
     "epf_ll_mask_update": (c_int, [c_void_p, c_uint32, c_int, c_void_p]),
@@ -114,6 +102,7 @@ def load() -> ctypes.CDLL:
             tried.append(str(error) if path in str(error) else f"{path}: {error}")
             continue
         lib.declare(dll, PROTOTYPES, path)
+        call.load(path)
         _loaded = dll
         return dll
     raise lib.Unavailable("libepf-ll, the low-latency kernels, cannot be loaded (" + "; ".join(tried) + "): "
@@ -173,6 +162,9 @@ class LowLatency:
         ll = c_void_p()
         check(self._dll.epf_ll_open(fabric.handle, byref(options), byref(ll)))
         self._ll = ll
+        self._dispatch, self._combine, self._check = (call.bind(function) for function in (
+            self._dll.epf_ll_dispatch, self._dll.epf_ll_combine, self._dll.epf_ll_check))
+        self._at: Optional[int] = ll.value
 
     @property
     def handle(self) -> c_void_p:
@@ -180,13 +172,13 @@ class LowLatency:
             raise lib.EpfError(9, "the buffer is destroyed")
         return self._ll
 
-    def dispatch(self, call: Dispatch, halves: int, stream: Optional[int] = None) -> None:
-        """Launches halves of a dispatch; the memory it names must live until they have run."""
-        check(self._dll.epf_ll_dispatch(self.handle, byref(call), halves, stream))
+    def dispatch(self, packed: bytes, halves: int, stream: Optional[int] = None) -> None:
+        """Launches halves of a dispatch, as pack_dispatch() made it; the memory it names must live until they have run."""
+        check(self._dispatch(self._at or self.handle, packed, halves, stream))
 
-    def combine(self, call: Combine, halves: int, stream: Optional[int] = None) -> None:
-        """Launches halves of a combine."""
-        check(self._dll.epf_ll_combine(self.handle, byref(call), halves, stream))
+    def combine(self, packed: bytes, halves: int, stream: Optional[int] = None) -> None:
+        """Launches halves of a combine, as pack_combine() made it."""
+        check(self._combine(self._at or self.handle, packed, halves, stream))
 
     def next_combine_buffer(self, shape: Shape) -> int:
         """Address of what the next combine's send half sends from without copying: BF16 [local experts][N][hidden]."""
@@ -210,7 +202,7 @@ class LowLatency:
 
     def check(self) -> None:
         """Raises what kernels reported since the last call: ranks that did not come, and are masked now. Waits for nothing."""
-        check(self._dll.epf_ll_check(self.handle))
+        check(self._check(self._at or self.handle))
 
     def memory(self) -> Tuple[int, int]:
         """Address and bytes of the communication memory."""
@@ -219,6 +211,6 @@ class LowLatency:
 
     def close(self) -> None:
         """When no kernel of it runs any more. A second call does nothing."""
-        ll, self._ll = self._ll, None
+        ll, self._ll, self._at = self._ll, None, None
         if ll is not None:
             self._dll.epf_ll_close(ll)

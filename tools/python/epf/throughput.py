@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, List, Optional, Sequence, Tuple
 
-from . import lib, lowlat
+from . import call, lib, lowlat
 from .lowlat import check
 
 TOPK_MAX = 32
@@ -33,9 +32,6 @@ class Routing(ctypes.Structure):
                 ("topk_idx", c_void_p), ("in_rank", c_void_p), ("per_rank", c_void_p), ("per_node", c_void_p), ("per_expert", c_void_p),
                 ("place", c_void_p), ("matrix", c_void_p), ("plan", c_void_p), ("host", c_void_p)]
 
-    def __init__(self, **values: Any) -> None:
-        super().__init__(ctypes.sizeof(Routing), **values)
-
 
 class Dispatch(ctypes.Structure):
     """struct epf_ht_dispatch."""
@@ -45,15 +41,6 @@ class Dispatch(ctypes.Structure):
                 ("scale_stride", c_uint64 * 2), ("topk_idx", c_void_p), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p),
                 ("out_index", c_void_p), ("out_weights", c_void_p)]
 
-    _pack = struct.Struct("=Q10I14Q").pack_into
-
-    def __init__(self, *, row: Sequence[int], tokens: int, local: int, received: int, room: int, blocks: int, across: int, forwarded: int,
-                 plan: Sequence[int], links: int, x: int, scales: int, scale_stride: Sequence[int], topk_idx: int, weights: int, out: int,
-                 out_scales: int, out_index: int, out_weights: int) -> None:
-        """row: the fields of Row; plan: addresses of place, matrix and plan; no address: 0."""
-        self._pack(self, 0, ctypes.sizeof(self), *row, tokens, local, received, room, blocks, across, forwarded, *plan, links, x, scales,
-                   *scale_stride, topk_idx, weights, out, out_scales, out_index, out_weights)
-
 
 class Combine(ctypes.Structure):
     """struct epf_ht_combine."""
@@ -62,14 +49,11 @@ class Combine(ctypes.Structure):
                 ("plan", c_void_p), ("links", c_void_p), ("x", c_void_p), ("weights", c_void_p),
                 ("bias", c_void_p * 2), ("out", c_void_p), ("out_weights", c_void_p)]
 
-    _pack = struct.Struct("=Q8I10Q").pack_into
 
-    def __init__(self, *, row_bytes: int, topk: int, tokens: int, received: int, room: int, blocks: int, across: int, forwarded: int,
-                 plan: Sequence[int], links: int, x: int, weights: int, bias: Sequence[int], out: int, out_weights: int) -> None:
-        """plan: addresses of place, matrix and plan; no address: 0."""
-        self._pack(self, 0, ctypes.sizeof(self), row_bytes, topk, tokens, received, room, blocks, across, forwarded, *plan, links, x, weights,
-                   *bias, out, out_weights)
-
+# Bytes of a call from the fields in their order, those of a row and of arrays one by one: numbers, tensors, or None.
+pack_routing = call.packer(Routing)
+pack_dispatch = call.packer(Dispatch)
+pack_combine = call.packer(Combine)
 
 PROTOTYPES = {
     "epf_ht_control_bytes": (c_uint64, [c_uint32]),
@@ -85,11 +69,11 @@ PROTOTYPES = {
     "epf_ht_want": (None, [c_void_p, c_void_p]),
     "epf_ht_wanted": (c_uint32, [c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_uint64)]),
     "epf_ht_map": (c_int, [c_void_p, c_void_p, c_uint64, POINTER(c_void_p)]),
-    "epf_ht_layout": (c_int, [c_void_p, POINTER(Routing), c_void_p]),
-    "epf_ht_notify": (c_int, [c_void_p, POINTER(Routing), c_void_p]),
+    "epf_ht_layout": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_notify": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_wait_counts": (c_int, [c_void_p, c_void_p]),
-    "epf_ht_dispatch": (c_int, [c_void_p, POINTER(Dispatch), c_void_p]),
-    "epf_ht_combine": (c_int, [c_void_p, POINTER(Combine), c_void_p]),
+    "epf_ht_dispatch": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_combine": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_check": (c_int, [c_void_p]),
 }
 
@@ -135,6 +119,9 @@ class Throughput:
         ht = c_void_p()
         check(self._dll.epf_ht_open(ll.handle, byref(options), byref(ht)))
         self._ht = ht
+        self._at: Optional[int] = ht.value
+        self._layout, self._notify, self._dispatch, self._combine, self._check = (call.bind(function) for function in (
+            self._dll.epf_ht_layout, self._dll.epf_ht_notify, self._dll.epf_ht_dispatch, self._dll.epf_ht_combine, self._dll.epf_ht_check))
         self.nodes, self.node_max = self._dll.epf_ht_nodes(ht), self._dll.epf_ht_node_max(ht)
 
     def plan_bytes(self, tokens: int) -> int:
@@ -169,28 +156,28 @@ class Throughput:
         """Maps one segment of each rank, or none of this one. Collective within the node."""
         check(self._dll.epf_ht_map(self._ht, base, size, _pointers(peers)))
 
-    def layout(self, routing: Routing, stream: Optional[int]) -> None:
-        check(self._dll.epf_ht_layout(self._ht, byref(routing), stream))
+    def layout(self, packed: bytes, stream: Optional[int]) -> None:
+        check(self._layout(self._at, packed, stream))
 
-    def notify(self, routing: Routing, stream: Optional[int]) -> None:
-        check(self._dll.epf_ht_notify(self._ht, byref(routing), stream))
+    def notify(self, packed: bytes, stream: Optional[int]) -> None:
+        check(self._notify(self._at, packed, stream))
 
     def wait_counts(self, host: int) -> None:
         """Waits on the CPU for the last notify; other Python threads run meanwhile."""
         check(self._dll.epf_ht_wait_counts(self._ht, host))
 
-    def dispatch(self, call: Dispatch, stream: Optional[int]) -> None:
-        check(self._dll.epf_ht_dispatch(self._ht, byref(call), stream))
+    def dispatch(self, packed: bytes, stream: Optional[int]) -> None:
+        check(self._dispatch(self._at, packed, stream))
 
-    def combine(self, call: Combine, stream: Optional[int]) -> None:
-        check(self._dll.epf_ht_combine(self._ht, byref(call), stream))
+    def combine(self, packed: bytes, stream: Optional[int]) -> None:
+        check(self._combine(self._at, packed, stream))
 
     def check(self) -> None:
         """Raises what kernels reported since the last check. Waits for nothing."""
-        check(self._dll.epf_ht_check(self._ht))
+        check(self._check(self._at))
 
     def close(self) -> None:
         """When no kernel of it runs any more. A second call does nothing."""
-        ht, self._ht = self._ht, None
+        ht, self._ht, self._at = self._ht, None, None
         if ht is not None:
             self._dll.epf_ht_close(ht)

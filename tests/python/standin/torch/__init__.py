@@ -79,33 +79,32 @@ class Tensor:
     def new_empty(self, sizes):
         return Tensor(sizes, self.dtype, self.device)
 
-    def expand(self, sizes):
-        return Tensor(sizes, self.dtype, self.device, (0,) * len(sizes), self._address)
+    def new_empty_strided(self, sizes, strides):
+        return Tensor(sizes, self.dtype, self.device, tuple(strides))
 
-    def as_strided(self, sizes, strides):
-        other = Tensor(sizes, self.dtype, self.device, tuple(strides), self._address)
+    def _part(self, sizes, dtype, strides, offset):
+        other = Tensor(sizes, dtype, self.device, strides, self._address + offset)
         other._memory = self._memory
         return other
 
-    def transpose(self, a, b):
-        sizes, strides = list(self.shape), list(self._strides)
-        sizes[a], sizes[b], strides[a], strides[b] = sizes[b], sizes[a], strides[b], strides[a]
-        other = Tensor(sizes, self.dtype, self.device, tuple(strides), self._address)
-        other._memory = self._memory
-        return other
+    def as_strided(self, sizes, strides, offset=0):
+        return self._part(sizes, self.dtype, tuple(strides), offset * self.dtype.itemsize)
+
+    def __getitem__(self, part):
+        """A slice of a tensor with one dimension."""
+        return self._part((part.stop - part.start,), self.dtype, None, part.start * self.dtype.itemsize)
+
+    def view(self, *to):
+        """Other sizes, or another type where there is one dimension."""
+        if isinstance(to[0], dtype):
+            return self._part((self.numel() * self.dtype.itemsize // to[0].itemsize,), to[0], None, 0)
+        return self._part(to, self.dtype, None, 0)
 
 
 def empty(*sizes, dtype=float32, device="cpu"):
     if len(sizes) == 1 and not isinstance(sizes[0], int):
         sizes = tuple(sizes[0])
     return Tensor(sizes, dtype, device)
-
-
-contiguous_format = "contiguous"
-
-
-def empty_like(other, memory_format=None):
-    return Tensor(other.shape, other.dtype, other.device)
 
 
 class _Stream:

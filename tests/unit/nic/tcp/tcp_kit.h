@@ -22,6 +22,7 @@
 struct tcp_kit_key {
 	struct epf_auth auth;
 	uint8_t id[EPF_TCP_ID]; /* the NIC that this peer pretends to be */
+	uint16_t mode;
 };
 
 static inline const char *kit_no_env(const char *name, void *arg)
@@ -84,7 +85,7 @@ static inline int kit_greet(int fd, const struct tcp_kit_key *key,
 {
 	struct epf_tcp_greet g;
 
-	epf_tcp_greet_dial(&g, &key->auth, key->id, claim);
+	epf_tcp_greet_dial(&g, &key->auth, key->id, claim, key->mode);
 	for (;;) {
 		if (g.sent < g.out_len) {
 			kit_send(fd, g.out + g.sent, g.out_len - g.sent);

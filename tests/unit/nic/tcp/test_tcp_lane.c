@@ -286,6 +286,40 @@ static void a_link_that_is_off_waits(void **state)
 	close_duo(d);
 }
 
+static unsigned path_of(struct epf_nic *nic, uint16_t lane)
+{
+	struct epf_nic_path path;
+
+	nic->ops->watch(nic);
+	assert_int_equal(nic->ops->lane_path(nic, lane, &path), 1);
+	return path.state;
+}
+
+/* The other end does not read, whatever is sent; then it does. */
+static void a_full_receive_buffer_is_seen(void **state)
+{
+	struct duo *d = open_duo();
+	struct epf_nic_path path;
+	struct epf_wr wr;
+	uint32_t id = 0;
+
+	wr = write_wr(d, id++, 0, 8);
+	assert_int_equal(d->a->ops->post(d->a, 0, &wr, 1), 1);
+	run_until_sent(d, 0);
+	assert_int_equal(path_of(d->a, 0), EPF_STATS_PATH_FINE);
+	while (path_of(d->a, 0) != EPF_STATS_PATH_FULL) {
+		wr = write_wr(d, id, 0, 1 << 20);
+		id += (uint32_t)d->a->ops->post(d->a, 0, &wr, 1);
+		assert_int_equal(d->a->ops->reap(d->a, d->wc, 64), 0);
+		usleep(100);
+	}
+	assert_int_equal(d->a->ops->lane_path(d->a, 0, &path), 1);
+	assert_true(path.unsent_bytes > 0 && path.cwnd_bytes > 0);
+	run_until_sent(d, id - 1);
+	assert_true(path_of(d->a, 0) != EPF_STATS_PATH_FULL);
+	close_duo(d);
+}
+
 /* Nobody connects to a lane that is posted to. */
 static void a_peer_that_never_comes(void **state)
 {
@@ -303,6 +337,7 @@ static void a_peer_that_never_comes(void **state)
 	assert_int_equal(d->a->ops->post(d->a, 5, &(struct epf_wr){ .op = EPF_WR_WRITE }, 1), 1);
 	d->a->ops->watch(d->a);
 	assert_int_equal(d->a->ops->reap(d->a, d->wc, 8), 0);
+	assert_int_equal(path_of(d->a, 5), EPF_STATS_PATH_UNCONNECTED);
 	d->clock_ns += 5000000000u;
 	d->a->ops->watch(d->a);
 	assert_int_equal(kit_reap(d->a, d->wc, 8), 2);
@@ -344,6 +379,14 @@ static void a_refused_connection_says_so(void **state)
 		usleep(100);
 	} while (n == -EAGAIN);
 	assert_int_equal(n, -EHOSTUNREACH);
+	assert_int_equal(path_of(d->a, 5), EPF_STATS_PATH_REFUSED);
+	d->a->ops->lane_destroy(d->a, 5); /* as an engine does that tries again */
+	assert_int_equal(path_of(d->a, 5), EPF_STATS_PATH_REFUSED);
+	join(d->a, 5, d->b, 5);
+	while (path_of(d->a, 5) != EPF_STATS_PATH_FINE) { /* b may be the one that dials */
+		assert_int_equal(d->a->ops->reap(d->a, d->wc, 8), 0);
+		usleep(100);
+	}
 	close(fd);
 	close_duo(d);
 }
@@ -476,6 +519,7 @@ int main(void)
 		cmocka_unit_test(a_fence_flushes),
 		cmocka_unit_test(many_reads),
 		cmocka_unit_test(a_link_that_is_off_waits),
+		cmocka_unit_test(a_full_receive_buffer_is_seen),
 		cmocka_unit_test(a_peer_that_never_comes),
 		cmocka_unit_test(a_refused_connection_says_so),
 		cmocka_unit_test(lanes_are_opened_again),

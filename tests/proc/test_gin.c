@@ -1,0 +1,657 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL's one-sided interface without NCCL and without a GPU: rank processes make the calls of NCCL's proxy thread through each table of the plug-in, and another
+ * thread of each rank plays the kernel that waits for signals: whatever a signal covers must be there, to the last byte, on a NIC that reorders too.
+ * argv[1]: the plug-in.
+ */
+#include "tests/proc/nccl_play.h"
+#include "tools/nccl/abi_gin.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 8, CONTEXTS = 4, PUTS = 3, HANG_S = 120, ERROR_SEEN = 10, GETS = 16 };
+
+struct board { /* what NCCL's bootstrap carries */
+	uint8_t handle[RANKS][EPF_NCCL_HANDLE_BYTES];
+	uint32_t arrived[8];
+	uint32_t is_dead; /* the killed rank's process has ended */
+	uint32_t flushed[RANKS][RANKS];
+};
+
+struct game {
+	unsigned version, ranks, contexts, messages;
+	uint32_t bytes; /* of one put */
+	int killed;
+	const char *const *env;
+};
+
+struct rank {
+	const struct game *g;
+	struct board *board;
+	unsigned me;
+	void *table, *context, *coll, *ctx;
+	void *memory[3]; /* window, source, signals, as NCCL names them */
+	uint8_t *window, *source;
+	uint64_t *signals;
+	void *window_mr, *source_mr, *signals_mr;
+	time_t last;
+};
+
+static const char *library;
+static uint64_t seed = 1;
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+static time_t now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec;
+}
+
+static void quit(const struct rank *r, const char *why)
+{
+	fprintf(stderr, "rank %u: %s\n", r->me, why);
+	_exit(1);
+}
+
+/* Counts from the last progress. */
+static void pause_for(time_t *last, const struct rank *r, bool moved)
+{
+	if (moved)
+		*last = now_s();
+	else if (now_s() - *last > HANG_S)
+		quit(r, "no progress");
+	else
+		usleep(20);
+}
+
+static void log_line(int level, unsigned long subsystems, const char *file, int line,
+		     const char *format, ...)
+{
+	(void)level;
+	(void)subsystems;
+	(void)file;
+	(void)line;
+	(void)format;
+}
+
+static void meet(struct rank *r, unsigned where)
+{
+	time_t last = now_s();
+
+	__atomic_add_fetch(&r->board->arrived[where], 1, __ATOMIC_ACQ_REL);
+	while (__atomic_load_n(&r->board->arrived[where], __ATOMIC_ACQUIRE) < r->g->ranks)
+		pause_for(&last, r, false);
+}
+
+/* ---- the tables, as one ---- */
+
+#define V11(r) ((const struct epf_nccl_gin_v11 *)(r)->table)
+#define V12(r) ((const struct epf_nccl_gin_v12 *)(r)->table)
+#define V13(r) ((const struct epf_nccl_gin_v13 *)(r)->table)
+#define V14(r) ((const struct epf_nccl_rma_v14 *)(r)->table)
+
+static bool has_get(const struct rank *r)
+{
+	return r->g->version >= 13;
+}
+
+static int open_group(struct rank *r)
+{
+	void *handles[RANKS], *listener;
+	uint8_t all[RANKS][EPF_NCCL_HANDLE_BYTES];
+	int n = 0, me = (int)r->me, ranks = (int)r->g->ranks, rc;
+
+	/* What is in front of connect is the same in all tables, but for the properties. */
+	rc = V13(r)->init(&r->context, 7, log_line);
+	if (!rc)
+		rc = V13(r)->devices(&n);
+	if (!rc)
+		rc = V13(r)->listen(r->context, 0, r->board->handle[r->me], &listener);
+	if (rc || n != 1)
+		return -1;
+	meet(r, 0);
+	memcpy(all, r->board->handle, sizeof(all));
+	for (unsigned i = 0; i < r->g->ranks; i++)
+		handles[i] = all[i];
+	switch (r->g->version) {
+	case 11:
+		rc = V11(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
+		return rc ? rc : V11(r)->close_listen(listener);
+	case 12:
+		rc = V12(r)->connect(r->context, handles, ranks, me, (int)r->g->contexts, 256,
+				     listener, &r->coll);
+		return rc ? rc : V12(r)->close_listen(listener);
+	case 13:
+		rc = V13(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
+		return rc ? rc : V13(r)->close_listen(listener);
+	default:
+		rc = V14(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
+		return rc ? rc : V14(r)->close_listen(listener);
+	}
+}
+
+static int open_contexts(struct rank *r)
+{
+	struct epf_nccl_gin_config_v13 c13 = { .contexts = (int)r->g->contexts };
+	struct epf_nccl_rma_config_v14 c14 = { .contexts = (int)r->g->contexts };
+
+	if (r->g->version == 13)
+		return V13(r)->create_context(r->coll, &c13, &r->ctx, NULL);
+	return r->g->version == 14 ? V14(r)->create_context(r->coll, &c14, &r->ctx) : 0;
+}
+
+static int reg(struct rank *r, void *data, size_t bytes, void **mr)
+{
+	void *gin = NULL;
+	int rc;
+
+	if (r->g->version == 14)
+		return V14(r)->reg_mr_sym(r->coll, data, bytes, PLAY_KIND, 0, mr);
+	rc = r->g->version == 13 ? V13(r)->reg_mr_sym(r->coll, data, bytes, PLAY_KIND, 0, mr, &gin)
+				 : V12(r)->reg_mr_sym(r->coll, data, bytes, PLAY_KIND, 0, mr, &gin);
+	return rc ? rc : gin != *mr;
+}
+
+static int put(struct rank *r, int c, uint64_t src, size_t bytes, uint64_t dst, unsigned to,
+	       void **q)
+{
+	switch (r->g->version) {
+	case 11:
+		return V11(r)->iput(r->coll, src, r->source_mr, bytes, dst, r->window_mr, to, q);
+	case 12:
+		return V12(r)->iput(r->coll, src, r->source_mr, bytes, dst, r->window_mr, to, c, q);
+	case 13:
+		return V13(r)->iput(r->ctx, c, src, r->source_mr, bytes, dst, r->window_mr, to, q);
+	default:
+		return V14(r)->iput(r->ctx, c, src, r->source_mr, bytes, dst, r->window_mr, to, q);
+	}
+}
+
+/* Without bytes it is a signal alone, as NCCL makes it. */
+static int put_signal(struct rank *r, int c, uint64_t src, size_t bytes, uint64_t dst, unsigned to,
+		      uint64_t at, uint64_t add, void **q)
+{
+	void *s = bytes ? r->source_mr : NULL, *d = bytes ? r->window_mr : NULL;
+	uint32_t op = add == 1 ? EPF_NCCL_SIGNAL_INC : EPF_NCCL_SIGNAL_ADD;
+
+	switch (r->g->version) {
+	case 11:
+		return V11(r)->iput_signal(r->coll, src, s, bytes, dst, d, to, at, r->signals_mr,
+					   add, op, q);
+	case 12:
+		return V12(r)->iput_signal(r->coll, src, s, bytes, dst, d, to, at, r->signals_mr,
+					   add, op, c, q);
+	case 13:
+		return V13(r)->iput_signal(r->ctx, c, src, s, bytes, dst, d, to, at, r->signals_mr,
+					   add, op, q);
+	default:
+		return V14(r)->iput_signal(r->ctx, c, src, s, bytes, dst, d, to, at, r->signals_mr,
+					   add, op, true, q);
+	}
+}
+
+static int test(struct rank *r, void *request, int *done)
+{
+	switch (r->g->version) {
+	case 11:
+		return V11(r)->test(r->coll, request, done);
+	case 12:
+		return V12(r)->test(r->coll, request, done);
+	case 13:
+		return V13(r)->test(r->coll, request, done);
+	default:
+		return V14(r)->test(r->coll, request, done);
+	}
+}
+
+/* ---- what goes where ---- */
+
+static unsigned contexts_of(const struct game *g)
+{
+	return g->version == 11 ? 1 : g->contexts;
+}
+
+static uint64_t slot_at(const struct game *g, unsigned from, unsigned c, unsigned k, unsigned i)
+{
+	return (((((uint64_t)from * CONTEXTS + c) * (g->messages + 1)) + k) * (PUTS + 1) + i) *
+	       g->bytes;
+}
+
+static uint64_t key_of(unsigned from, unsigned to, unsigned c, unsigned k, unsigned i)
+{
+	return mix(seed * 1000003 + ((((from * 8ull + to) * 8 + c) * 100000 + k) * 8 + i));
+}
+
+static void fill(uint8_t *at, uint32_t bytes, uint64_t key)
+{
+	for (uint32_t i = 0; i + 8 <= bytes; i += 8) {
+		uint64_t v = mix(key + i);
+
+		memcpy(at + i, &v, 8);
+	}
+}
+
+static bool is_right(const uint8_t *at, uint32_t bytes, uint64_t key)
+{
+	for (uint32_t i = 0; i + 8 <= bytes; i += 8) {
+		uint64_t v = mix(key + i);
+
+		if (memcmp(at + i, &v, 8) != 0)
+			return false;
+	}
+	return true;
+}
+
+static uint64_t add_of(unsigned c, unsigned k)
+{
+	return (c + k) % 3 == 0 ? 1 : 1 + (c + k) % 5;
+}
+
+/* The kernel that waits: a signal's value says how many messages must be complete. */
+static void *watch(void *arg)
+{
+	struct rank *r = arg;
+	const struct game *g = r->g;
+	unsigned n = contexts_of(g), left = (g->ranks - 1) * n;
+	unsigned seen[RANKS][CONTEXTS] = { { 0 } };
+	uint64_t sum[RANKS][CONTEXTS] = { { 0 } };
+	time_t last = now_s();
+
+	while (left) {
+		bool moved = false;
+
+		for (unsigned i = 0; i < g->ranks * n; i++) {
+			unsigned from = i / n, c = i % n;
+			uint64_t value =
+				__atomic_load_n(&r->signals[from * CONTEXTS + c], __ATOMIC_ACQUIRE);
+
+			if (from == r->me || seen[from][c] == g->messages)
+				continue;
+			while (seen[from][c] < g->messages &&
+			       sum[from][c] + add_of(c, seen[from][c]) <= value) {
+				unsigned k = seen[from][c]++;
+
+				sum[from][c] += add_of(c, k);
+				moved = true;
+				for (unsigned p = 0; p <= k % PUTS; p++)
+					if (!is_right(r->window + slot_at(g, from, c, k, p),
+						      g->bytes, key_of(from, r->me, c, k, p)))
+						quit(r, "a signal before its data");
+			}
+			if (value > sum[from][c] && seen[from][c] == g->messages)
+				quit(r, "a signal was added twice");
+			left -= seen[from][c] == g->messages;
+		}
+		if (g->killed >= 0 && now_s() - last > 1)
+			return NULL; /* the rest does not come */
+		pause_for(&last, r, moved);
+	}
+	return NULL;
+}
+
+struct window_of { /* requests under way to one rank by one context */
+	void *request[32];
+	unsigned next, over;
+};
+
+static int poll_one(struct rank *r, struct window_of *w, bool *moved)
+{
+	int done, rc;
+
+	if (w->over == w->next)
+		return 0;
+	rc = test(r, w->request[w->over % 32], &done);
+	w->over += !rc && done;
+	*moved |= !rc && done;
+	return rc;
+}
+
+static int send_one(struct rank *r, struct window_of *w, unsigned c, unsigned to, unsigned k)
+{
+	const struct game *g = r->g;
+	unsigned parts = k % PUTS;
+	int rc = 0;
+
+	for (unsigned i = 0; i <= parts && !rc; i++) {
+		/* Sources are one for each put, so that nothing is overwritten before it has left. */
+		uint64_t src = slot_at(g, to, c, k, i), dst = slot_at(g, r->me, c, k, i);
+		void **q = &w->request[w->next % 32];
+
+		fill(r->source + src, g->bytes, key_of(r->me, to, c, k, i));
+		*q = NULL;
+		if (i < parts || k % 2)
+			rc = put(r, (int)c, src, g->bytes, dst, to, q);
+		else
+			rc = put_signal(r, (int)c, src, g->bytes, dst, to,
+					(r->me * CONTEXTS + c) * 8, add_of(c, k), q);
+		if (!rc && !*q)
+			quit(r, "an operation without a request");
+		w->next += !rc;
+	}
+	if (!rc && k % 2) {
+		rc = put_signal(r, (int)c, 0, 0, 0, to, (r->me * CONTEXTS + c) * 8, add_of(c, k),
+				&w->request[w->next % 32]);
+		w->next += !rc;
+	}
+	return rc;
+}
+
+/* NCCL's proxy thread: looks at its queues in turn, polls what is under way. */
+static int proxy(struct rank *r)
+{
+	const struct game *g = r->g;
+	static struct window_of all[CONTEXTS][RANKS];
+	unsigned sent[CONTEXTS][RANKS] = { { 0 } }, left = 1;
+	time_t last = now_s();
+	int rc = 0;
+
+	memset(all, 0, sizeof(all));
+	while (left && !rc) {
+		bool moved = false;
+		/* Half of them first: what follows goes to a process that has ended. */
+		unsigned limit =
+			g->killed < 0 || __atomic_load_n(&r->board->is_dead, __ATOMIC_ACQUIRE)
+				? g->messages
+				: g->messages / 2;
+
+		left = 0;
+		for (unsigned i = 0; i < contexts_of(g) * g->ranks && !rc; i++) {
+			unsigned c = i / g->ranks, to = i % g->ranks;
+			struct window_of *w = &all[c][to];
+
+			if (to == r->me)
+				continue;
+			rc = poll_one(r, w, &moved);
+			if (!rc && sent[c][to] < limit && w->next - w->over <= 24) {
+				rc = send_one(r, w, c, to, sent[c][to]++);
+				moved = true;
+			}
+			if (g->killed == (int)r->me && sent[c][to] == g->messages / 2)
+				raise(SIGKILL);
+			left += sent[c][to] < g->messages || w->over < w->next;
+		}
+		pause_for(&last, r, moved);
+	}
+	return rc;
+}
+
+static int wait_for(struct rank *r, void *request)
+{
+	time_t last = now_s();
+	int done = 0, rc = 0;
+
+	while (!rc && !done) {
+		rc = test(r, request, &done);
+		pause_for(&last, r, false);
+	}
+	return rc;
+}
+
+/* Puts without signals and a flush: when that is over the bytes are at the other rank, which hears of it by other means. */
+static int flush_and_get(struct rank *r)
+{
+	const struct game *g = r->g;
+	unsigned to = (r->me + 1) % g->ranks, from = (r->me + g->ranks - 1) % g->ranks;
+	unsigned last = g->messages; /* slots that nothing else uses */
+	void *q;
+	int rc = 0;
+
+	for (unsigned i = 0; i <= PUTS && !rc; i++) {
+		uint64_t src = slot_at(g, to, 0, last, i);
+
+		fill(r->source + src, g->bytes, key_of(r->me, to, 0, last, i));
+		rc = put(r, 0, src, g->bytes, slot_at(g, r->me, 0, last, i), to, &q);
+	}
+	if (!rc)
+		rc = g->version == 13 ? V13(r)->iflush(r->ctx, 0, r->window_mr, to, &q)
+				      : V14(r)->iflush(r->ctx, 0, r->window_mr, to, &q);
+	if (!rc)
+		rc = wait_for(r, q);
+	if (rc)
+		return rc;
+	__atomic_store_n(&r->board->flushed[r->me][to], 1, __ATOMIC_RELEASE);
+	for (time_t t = now_s();
+	     !__atomic_load_n(&r->board->flushed[from][r->me], __ATOMIC_ACQUIRE);)
+		pause_for(&t, r, false);
+	for (unsigned i = 0; i <= PUTS; i++)
+		if (!is_right(r->window + slot_at(g, from, 0, last, i), g->bytes,
+			      key_of(from, r->me, 0, last, i)))
+			quit(r, "a flush was over before its puts");
+	/* What the next rank just got from this one, read back. */
+	for (unsigned i = 0; i <= PUTS && !rc; i++) {
+		uint64_t remote = slot_at(g, r->me, 0, last, i), local = slot_at(g, r->me, 0, 0, i);
+
+		rc = g->version == 13 ? V13(r)->iget(r->ctx, 0, remote, r->window_mr, g->bytes,
+						     local, r->source_mr, to, &q)
+				      : V14(r)->iget(r->ctx, 0, remote, r->window_mr, g->bytes,
+						     local, r->source_mr, to, &q);
+		if (!rc)
+			rc = wait_for(r, q);
+		if (!rc && !is_right(r->source + local, g->bytes, key_of(r->me, to, 0, last, i)))
+			quit(r, "a get brought something else");
+	}
+	return rc;
+}
+
+static void close_group(struct rank *r, bool all_live)
+{
+	void *mrs[] = { r->window_mr, r->source_mr, r->signals_mr };
+
+	if (all_live)
+		meet(r, 2);
+	if (r->ctx)
+		V13(r)->destroy_context(r->ctx); /* at the same place in 13 and 14 */
+	for (unsigned i = 0; i < 3 && r->coll; i++)
+		if (mrs[i])
+			V13(r)->dereg_mr_sym(r->coll, mrs[i]);
+	if (r->coll)
+		V13(r)->close_coll(r->coll);
+	if (r->g->version < 13)
+		V12(r)->finalize(r->context);
+	else
+		V13(r)->finalize(r->context);
+}
+
+static int play(struct rank *r)
+{
+	const struct game *g = r->g;
+	size_t bytes = slot_at(g, RANKS, 0, 0, 0);
+	pthread_t kernel;
+	uint8_t *signals;
+	int rc;
+
+	if (play_memory(bytes, &r->memory[0], &r->window) ||
+	    play_memory(bytes, &r->memory[1], &r->source) ||
+	    play_memory(4096, &r->memory[2], &signals))
+		return -1;
+	r->signals = (uint64_t *)(void *)signals;
+	rc = open_group(r);
+	if (!rc)
+		rc = reg(r, r->memory[2], 4096, &r->signals_mr);
+	if (!rc)
+		rc = open_contexts(r);
+	if (!rc)
+		rc = reg(r, r->memory[0], bytes, &r->window_mr);
+	if (!rc)
+		rc = reg(r, r->memory[1], bytes, &r->source_mr);
+	if (rc || pthread_create(&kernel, NULL, watch, r))
+		return rc ? rc : -1;
+	rc = proxy(r);
+	pthread_join(kernel, NULL);
+	if (!rc && has_get(r) && g->killed < 0)
+		rc = flush_and_get(r);
+	close_group(r, !rc && g->killed < 0);
+	return rc;
+}
+
+static int rank_main(const struct game *g, struct board *board, unsigned me)
+{
+	struct rank r = { .g = g, .board = board, .me = me };
+	char symbol[32];
+
+	for (unsigned i = 0; g->env && g->env[i]; i++)
+		putenv((char *)(uintptr_t)g->env[i]);
+	snprintf(symbol, sizeof(symbol),
+		 g->version == 14 ? "ncclRmaPlugin_v14" : "ncclGinPlugin_v%u", g->version);
+	r.table = play_table(library, symbol);
+	if (!r.table)
+		quit(&r, "no table");
+	if (play(&r) == 0)
+		return 0;
+	return g->killed >= 0 ? ERROR_SEEN : 1;
+}
+
+static void run(struct game g, int expected)
+{
+	struct board *board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid[RANKS];
+
+	assert_true(board != MAP_FAILED);
+	print_message("# version %u, EPF_SEED=%llu\n", g.version, (unsigned long long)seed);
+	for (unsigned r = 0; r < g.ranks; r++) {
+		pid[r] = fork();
+		assert_true(pid[r] >= 0);
+		if (pid[r] == 0)
+			exit(rank_main(&g, board, r));
+	}
+	if (g.killed >= 0) {
+		int s = 0;
+
+		assert_int_equal(waitpid(pid[g.killed], &s, 0), pid[g.killed]);
+		assert_true(WIFSIGNALED(s) && WTERMSIG(s) == SIGKILL);
+		__atomic_store_n(&board->is_dead, 1, __ATOMIC_RELEASE);
+	}
+	for (unsigned r = 0; r < g.ranks; r++) {
+		int s = 0;
+
+		if (g.killed == (int)r)
+			continue;
+		assert_int_equal(waitpid(pid[r], &s, 0), pid[r]);
+		assert_true(WIFEXITED(s) && WEXITSTATUS(s) == expected);
+	}
+	munmap(board, sizeof(*board));
+}
+
+static const struct game usual = {
+	.ranks = 3, .contexts = 3, .messages = 60, .bytes = 2048, .killed = -1
+};
+
+static void every_version(void **state)
+{
+	struct game g = usual;
+
+	(void)state;
+	for (g.version = 11; g.version <= 14; g.version++)
+		run(g, 0);
+}
+
+static void eight_ranks(void **state)
+{
+	struct game g = usual;
+
+	(void)state;
+	g.version = 13;
+	g.ranks = 8;
+	g.messages = 20;
+	run(g, 0);
+}
+
+static void on_a_nic_that_reorders(void **state)
+{
+	static const char *const env[] = { "EPF_EMU_ORDER=unordered", "EPF_EMU_REORDER=0.3",
+					   "EPF_EMU_DUPLICATE=0.2",   "EPF_EMU_DROP=0.05",
+					   "EPF_EMU_DELAY=200us",     NULL };
+	struct game g = usual;
+
+	(void)state;
+	g.env = env;
+	for (g.version = 11; g.version <= 14; g.version++)
+		run(g, 0);
+}
+
+static void with_lanes_that_fail(void **state)
+{
+	static const char *const env[] = { "EPF_EMU_ORDER=unordered", "EPF_EMU_ERROR=0.001",
+					   "EPF_EMU_REORDER=0.2", "EPF_LANES_PER_PEER=8", NULL };
+	struct game g = usual;
+
+	(void)state;
+	g.env = env;
+	g.version = 14;
+	run(g, 0);
+}
+
+static void over_tcp(void **state)
+{
+	static const char *const env[] = { "EPF_NIC=tcp", NULL };
+	struct game g = usual;
+
+	(void)state;
+	if (PLAY_KIND == EPF_NCCL_CUDA)
+		skip(); /* no GPU memory there */
+	g.env = env;
+	g.version = 13;
+	run(g, 0);
+}
+
+static void a_killed_rank_is_noticed(void **state)
+{
+	static const char *const env[] = { "EPF_PEER_TIMEOUT=1h", "EPF_EMU_RETRY_TIMEOUT=1h",
+					   "EPF_EMU_STALL_TIMEOUT=1h", NULL };
+	struct game g = usual;
+
+	(void)state;
+	g.env = env;
+	g.version = 14;
+	g.killed = 1;
+	run(g, ERROR_SEEN);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_version),
+		cmocka_unit_test(eight_ranks),
+		cmocka_unit_test(on_a_nic_that_reorders),
+		cmocka_unit_test(with_lanes_that_fail),
+		cmocka_unit_test(over_tcp),
+		cmocka_unit_test(a_killed_rank_is_noticed),
+	};
+
+	if (argc < 2) {
+		printf("usage: test_gin libnccl-net-epf.so\n");
+		return 1;
+	}
+	library = argv[1];
+	if (PLAY_KIND == EPF_NCCL_CUDA) {
+		setenv("EPF_NIC", "emu", 1);
+		setenv("EPF_GPU_BACKEND", "fake", 1);
+	}
+	if (getenv("EPF_SEED"))
+		seed = strtoull(getenv("EPF_SEED"), NULL, 0);
+	if (argc > 2)
+		cmocka_set_test_filter(argv[2]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
