@@ -73,12 +73,12 @@ class Target:
         return answer
 
     def call(self, function, *arguments):
-        """Runs a function of this file with (agent, array, registration, *arguments) there; returns its result."""
-        self.pipe.send((function.__name__, arguments))
+        """Runs a function with (agent, array, registration, *arguments) there; returns its result."""
+        self.start(function, *arguments)
         return self.receive()
 
     def start(self, function, *arguments):
-        self.pipe.send((function.__name__, arguments))
+        self.pipe.send((function, arguments))
 
     def __enter__(self):
         return self
@@ -98,7 +98,7 @@ def serve(pipe, name, size, options):
         registration = register(agent, array)
         pipe.send((agent.get_agent_metadata(), array.ctypes.data))
         while (command := pipe.recv()) is not None:
-            pipe.send(globals()[command[0]](agent, array, registration, *command[1]))
+            pipe.send(command[0](agent, array, registration, *command[1]))
     except BaseException:  # the other side prints it
         pipe.send(traceback.format_exc())
         raise
