@@ -83,7 +83,7 @@ one.send_notif(name, b"alone")
 one.deregister_memory(a)
 one.remove_remote_agent(name)
 del one, two
-os.environ.update(NIXL_TELEMETRY_DIR=os.path.dirname(log))
+os.environ.update(NIXL_TELEMETRY_ENABLE="y", NIXL_TELEMETRY_DIR=os.path.dirname(log))
 config = raw.nixlAgentConfig()
 config.useProgThread, config.pthrDelay, config.syncMode, config.captureTelemetry = False, 123456789012, raw.NIXL_THREAD_SYNC_RW, True
 other = raw.nixlAgent("other", config)

@@ -6,4 +6,5 @@ import sys
 
 import wheels
 
+os.environ["NIXL_TELEMETRY_ENABLE"] = "y"  # vLLM asks for the time of each transfer
 sys.exit(wheels.output([f"{wheels.HERE}/connectors.py"], wheels.NEWEST, os.path.dirname(os.path.abspath(sys.argv[1])), timeout=150)[0])

@@ -24,7 +24,7 @@ def wheel(version):
 
 def environment(version, plugins):
     """Returns the variables of a program that uses a release with the plug-ins of a folder."""
-    return {**os.environ, "PYTHONPATH": f"{wheel(version)}:{HERE}:{HERE}/../python", "NIXL_PLUGIN_DIR": os.path.abspath(plugins), "NIXL_LOG_LEVEL": "ERROR", "NIXL_TELEMETRY_ENABLE": "y",
+    return {**os.environ, "PYTHONPATH": f"{wheel(version)}:{HERE}:{HERE}/../python", "NIXL_PLUGIN_DIR": os.path.abspath(plugins), "NIXL_LOG_LEVEL": "ERROR",
             "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
