@@ -62,6 +62,7 @@ MAY_INCLUDE = {
     "bench/moe": BENCH + ["kernels", "tests/ref"],
     "bench/jobs": BENCH,
     "bench/p2p": BENCH + ["bench/ring", "bench/verbs", "kernels", "fabric/gpu", "fabric/nic/emu/stages.h"],
+    "bench/xfer": BENCH + ["fabric/p2p/epf_p2p.h"],
     "bench": ["bench/common", EPF],
     "tests": ["queues", "fabric", "bootstrap", "kernels", "tools", "bench", "tests/ref"],
 }

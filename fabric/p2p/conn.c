@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections as users see them: accepting, disconnecting, describing. Slow path. */
 #include "fabric/base/clock.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -48,6 +48,8 @@ static bool is_touching(struct conn *c)
 	struct epf_p2p *ep = c->ep;
 	bool is = false;
 
+	if (c->engine)
+		return !epf_p2p_engine_is_closed(c);
 	if (!c->is_local || !epf_p2p_conn_is_alive(c))
 		return false;
 	pthread_mutex_lock(&ep->lock);
@@ -96,6 +98,7 @@ int epf_p2p_disconnect(struct epf_p2p *ep, uint64_t conn, uint64_t timeout_ns)
 		epf_p2p_fail_conn(c, -ECANCELED);
 		(void)epf_p2p_send(&c->stream, MSG_BYE, NULL, 0, NULL, 0);
 	}
+	epf_p2p_kick(ep);
 	while (is_touching(c) && !rc) {
 		if (epf_now_ns() >= end)
 			rc = epf_fail(
@@ -118,7 +121,10 @@ int epf_p2p_peer(struct epf_p2p *ep, uint64_t conn, struct epf_p2p_peer *out)
 	if (!c)
 		return -ENOENT;
 	epf_p2p_meta_show(&c->peer, &full);
-	snprintf(full.path, sizeof(full.path), "%s", c->is_local ? "local" : "engine");
+	if (c->is_local)
+		snprintf(full.path, sizeof(full.path), "local");
+	else
+		epf_p2p_engine_name(c, full.path, sizeof(full.path));
 	full.pid = c->is_local ? c->pid : 0;
 	full.state = EPF_LOAD_ACQUIRE(&c->state) == CONN_OPEN ? 0 : c->error;
 	full.bytes_read = EPF_LOAD_RELAXED(&c->bytes_read);

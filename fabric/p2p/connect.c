@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connecting to a peer: the connecting end of the handshake (wire.h), on the caller's thread. Slow path. */
 #include "fabric/base/clock.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include "bootstrap/net.h"
 
@@ -190,6 +190,9 @@ static int meet(struct epf_p2p *ep, const struct metadata *meta, int fd, bool is
 		rc = greet(ep, c, end, meta, &join, key);
 	if (!rc)
 		rc = join_peer(ep, c, end, &join, key, &ready);
+	if (!rc && !is_local)
+		rc = epf_p2p_engine_start(c, key);
+	ep->has_engines |= !is_local;
 	explicit_bzero(key, sizeof(key));
 	if (rc) {
 		epf_p2p_conn_discard(c);
@@ -230,7 +233,7 @@ static int connect_new(struct epf_p2p *ep, const struct metadata *meta, uint64_t
 	socklen_t len;
 	int fd, rc;
 
-	if (memcmp(meta->machine, ep->meta.machine, sizeof(meta->machine)) == 0) {
+	if (ep->conf.p2p_local && memcmp(meta->machine, ep->meta.machine, sizeof(meta->machine)) == 0) {
 		epf_p2p_unix_name(meta->id, &near, &len);
 		rc = dial((struct sockaddr *)&near, len, end, &fd);
 		if (!rc)
@@ -272,10 +275,16 @@ static int connect_meta(struct epf_p2p *ep, const struct metadata *meta, uint64_
 		*conn = c->number;
 	}
 	pthread_mutex_unlock(&ep->lock);
-	if (rc)
+	if (rc) {
 		epf_p2p_conn_discard(c);
-	else
-		epf_p2p_kick(ep);
+		return rc;
+	}
+	epf_p2p_kick(ep);
+	if (c->engine) {
+		rc = epf_p2p_engine_wait(c, end);
+		if (rc)
+			(void)epf_p2p_disconnect(ep, *conn, EPF_P2P_NOW);
+	}
 	return rc;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What arrives on the stream of a connection. On the endpoint's thread. */
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 #include <string.h>
@@ -24,6 +24,12 @@ static int handle(struct conn *c, const struct received *m)
 	}
 	if (m->type == MSG_WAKE && m->bytes == 0)
 		return 0;
+	if (m->type == MSG_NOTE && c->engine)
+		return epf_p2p_note_arrived(c, m->data, m->bytes);
+	if (m->type == MSG_BOOT && c->engine) {
+		epf_p2p_engine_boot(c, m->data, m->bytes);
+		return 0;
+	}
 	if (m->type == MSG_BYE && m->bytes == 0)
 		return -EPIPE;
 	return -EBADMSG;
@@ -48,6 +54,8 @@ int epf_p2p_control(struct conn *c)
 		epf_p2p_conn_end(c, CONN_CLOSED, "it has disconnected");
 	else if (rc == -EPIPE || rc == -ECONNRESET)
 		epf_p2p_conn_end(c, CONN_LOST, "its process or its machine has gone");
+	else if (rc == -ENOBUFS)
+		epf_p2p_conn_end(c, CONN_LOST, "this program takes none of its notifications");
 	else
 		epf_p2p_conn_end(c, CONN_LOST, "it sent something that is no message");
 	return rc;

@@ -49,8 +49,14 @@ static int load_conf(struct epf_p2p *ep, const struct epf_p2p_options *o)
 					  .environment = environ };
 	int rc = 0;
 
-	for (const char *const *s = o->settings; s && *s && !rc; s++)
-		rc = set_one(&ep->conf, *s);
+	for (unsigned n = 0; o->settings && o->settings[n] && !rc; n++) {
+		if (n == P2P_SETTINGS)
+			return epf_fail(EPF_R_P2P_LIMIT, "p2p: at most %d settings", P2P_SETTINGS);
+		rc = set_one(&ep->conf, o->settings[n]);
+		ep->settings[n] = strdup(o->settings[n]); /* for the engines of connections */
+		if (!ep->settings[n])
+			return epf_fail(EPF_R_NO_MEMORY, "p2p: settings");
+	}
 	if (!rc)
 		rc = epf_conf_load(&ep->conf, o->config_file ? &places : NULL);
 	return rc;
@@ -391,6 +397,8 @@ void epf_p2p_close(struct epf_p2p *ep)
 	epf_auth_wipe(&ep->auth);
 	epf_auth_wipe(&ep->own);
 	epf_conf_destroy(&ep->conf);
+	for (unsigned i = 0; ep->settings[i]; i++)
+		free(ep->settings[i]);
 	pthread_cond_destroy(&ep->changed);
 	pthread_cond_destroy(&ep->run.idle);
 	pthread_cond_destroy(&ep->events.arrived);

@@ -22,7 +22,7 @@ void epf_p2p_append(struct epf_p2p *ep, struct event *ev)
 	else
 		ep->events.first = ev;
 	ep->events.last = ev;
-	ep->events.notes += ev->e.kind == EPF_P2P_NOTE;
+	EPF_STORE_RELAXED(&ep->events.notes, ep->events.notes + (ev->e.kind == EPF_P2P_NOTE));
 	EPF_STORE_RELEASE(&ep->events.count, ep->events.count + 1);
 	if (ep->events.fd >= 0 && !ep->events.fd_is_set) {
 		ep->events.fd_is_set = true;
@@ -64,7 +64,7 @@ struct event *epf_p2p_pop(struct epf_p2p *ep)
 	ep->events.first = ev->next;
 	if (!ev->next)
 		ep->events.last = NULL;
-	ep->events.notes -= ev->e.kind == EPF_P2P_NOTE;
+	EPF_STORE_RELAXED(&ep->events.notes, ep->events.notes - (ev->e.kind == EPF_P2P_NOTE));
 	EPF_STORE_RELEASE(&ep->events.count, ep->events.count - 1);
 	if (!ev->next && ep->events.fd_is_set) {
 		ep->events.fd_is_set = false;

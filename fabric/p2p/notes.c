@@ -45,9 +45,12 @@ static uint64_t record(uint32_t bytes)
 
 int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes)
 {
-	struct note_ring *ring = &c->mine->notes;
+	struct note_ring *ring;
 	uint64_t tail, need = record(bytes);
 
+	if (!c->is_local)
+		return epf_p2p_send(&c->stream, MSG_NOTE, note, bytes, NULL, 0);
+	ring = &c->mine->notes;
 	pthread_mutex_lock(&c->note_lock);
 	tail = EPF_LOAD_ACQUIRE(&ring->tail);
 	if (c->note_head - tail > P2P_NOTE_RING || P2P_NOTE_RING - (c->note_head - tail) < need) {
@@ -124,6 +127,18 @@ static void drain_conn(struct epf_p2p *ep, uint32_t index)
 	if (again)
 		__atomic_fetch_or(&ep->bell->pending[index / 64], 1ull << index % 64,
 				  __ATOMIC_SEQ_CST);
+}
+
+int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes)
+{
+	struct epf_p2p_event e = { .kind = EPF_P2P_NOTE, .conn = c->number, .bytes = bytes };
+
+	if (bytes > EPF_P2P_NOTE_BYTES)
+		return -EBADMSG;
+	if (EPF_LOAD_RELAXED(&c->ep->events.notes) >= NOTES_MOST * 4)
+		return -ENOBUFS;
+	epf_p2p_event(c->ep, &e, note);
+	return 0;
 }
 
 void epf_p2p_drain(struct epf_p2p *ep)

@@ -14,10 +14,22 @@
 
 enum { SEEN_NS = 1000 * 1000 };
 
+void epf_p2p_keys_free(struct engine_key *keys)
+{
+	while (keys) {
+		struct engine_key *k = keys;
+
+		keys = k->next;
+		free(k);
+	}
+}
+
 void epf_p2p_region_put(struct region *r)
 {
-	if (__atomic_fetch_sub(&r->refs, 1u, __ATOMIC_ACQ_REL) == 1)
-		free(r);
+	if (__atomic_fetch_sub(&r->refs, 1u, __ATOMIC_ACQ_REL) != 1)
+		return;
+	epf_p2p_keys_free(r->keys);
+	free(r);
 }
 
 void epf_p2p_import_put(struct import *i)
@@ -88,6 +100,8 @@ void epf_p2p_conn_put(struct conn *c)
 			c->imports[b] = i->next;
 			epf_p2p_import_put(i);
 		}
+	if (c->engine)
+		c->engine_stop(c);
 	epf_p2p_stream_close(&c->stream);
 	unmap(c);
 	pthread_mutex_destroy(&c->note_lock);

@@ -26,6 +26,7 @@ enum {
 	P2P_INLINE = 64 * 1024, /* transfers that the posting thread copies itself */
 	P2P_PRIORITIES = 3,
 	P2P_BUCKETS = 64, /* of a connection's imports */
+	P2P_SETTINGS = 64, /* most settings of an endpoint */
 };
 
 /* Numbers for users: generation << 24 | index; an index is used again, a number is not. */
@@ -50,6 +51,13 @@ struct block_memory {
 	int fd;
 };
 
+/* The number of memory in the job of a connection over NICs. */
+struct engine_key {
+	struct engine_key *next;
+	uint64_t conn; /* conn.id */
+	uint32_t region;
+};
+
 struct region {
 	uint64_t number;
 	uint32_t refs;
@@ -60,6 +68,7 @@ struct region {
 	int device;                  /* EPF_P2P_HOST or a GPU */
 	struct block_memory *memory; /* NULL: from elsewhere */
 	struct export *exports;
+	struct engine_key *keys; /* as a source or destination of own transfers */
 };
 
 struct export
@@ -70,6 +79,7 @@ struct export
 	struct region *region;
 	uint64_t conn;       /* 0: every peer */
 	uint64_t expires_ns; /* UINT64_MAX: never */
+	struct engine_key *keys; /* for peers that have imported it over NICs */
 	enum export_state state;
 };
 
@@ -106,6 +116,7 @@ struct conn {
 	struct conn *next; /* all of the endpoint */
 	struct epf_p2p *ep;
 	uint64_t number;
+	uint64_t id; /* never 0, never used again */
 	uint32_t refs;
 	uint32_t state; /* enum conn_state; atomic: copies look at it */
 	bool is_local;
@@ -135,6 +146,8 @@ struct conn {
 	uint64_t note_tail;
 	/* Over NICs: */
 	struct engine_path *engine;
+	void (*engine_stop)(struct conn *c);
+	bool is_left; /* its engine was asked to end */
 	struct import *imports[P2P_BUCKETS];
 	struct request *requests;
 	uint64_t bytes_read, bytes_written, transfers, inflight; /* atomic */
@@ -166,6 +179,7 @@ enum xfer_state {
 	XFER_FINISHING = 2,
 	XFER_NOTING = 3,
 	XFER_PUSHING = 4,
+	XFER_DRAINING = 6, /* over NICs: all is pushed, not all retired */
 	XFER_DONE = 5,
 };
 
@@ -190,6 +204,8 @@ struct epf_p2p_xfer {
 	char *note;
 	uint32_t note_bytes, note_room;
 	bool has_note;
+	bool has_ticket; /* over NICs: commands of it are in the ring, from first_ticket to ticket */
+	uint64_t first_ticket, ticket;
 	uint32_t n_blocks, n_vectors;
 	struct vector *vectors;
 	struct epf_p2p_block *blocks;
@@ -206,10 +222,12 @@ struct epf_p2p {
 	struct epf_auth own;  /* of this endpoint's key */
 	struct metadata meta;
 	uint8_t probe_token[16];
+	char *settings[P2P_SETTINGS + 1];
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* connections, requests, states */
 	bool is_closing;
+	bool has_engines; /* connections over NICs were made */
 	bool has_new; /* connections that the thread does not watch yet */
 	struct slots conns, regions, imports;
 	struct conn *all;
@@ -227,7 +245,7 @@ struct epf_p2p {
 	struct block_memory *memory;
 	struct guest *guests;
 	uint32_t n_guests;
-	uint64_t next_request;
+	uint64_t next_request, next_id;
 
 	pthread_t thread;
 	bool has_thread;
@@ -244,6 +262,7 @@ struct epf_p2p {
 		uint32_t waiters;
 		uint32_t active; /* posted and not ended; atomic */
 		uint64_t next_check_ns;
+		bool is_stalled; /* the thread found only transfers that wait for room */
 	} run;
 
 	struct {
@@ -282,6 +301,7 @@ void epf_p2p_event(struct epf_p2p *ep, const struct epf_p2p_event *e,
 void epf_p2p_dispatch(struct epf_p2p *ep);
 
 /* objects.c */
+void epf_p2p_keys_free(struct engine_key *keys);
 void epf_p2p_region_put(struct region *r);
 void epf_p2p_import_put(struct import *i);
 struct conn *epf_p2p_conn_get(struct epf_p2p *ep, uint64_t number); /* NULL with the error set */
@@ -294,6 +314,7 @@ bool epf_p2p_conn_is_alive(struct conn *c);   /* ends it if the process is gone 
 
 /* notes.c */
 int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes); /* -EAGAIN: no room */
+int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes); /* over NICs */
 void epf_p2p_drain(struct epf_p2p *ep);
 bool epf_p2p_is_pending(const struct epf_p2p *ep);
 
@@ -306,7 +327,7 @@ void epf_p2p_xfer_destroy(struct epf_p2p_xfer *x);
 
 /* run.c */
 bool epf_p2p_step(struct epf_p2p_xfer *x); /* copies one chunk; false: there is none */
-void epf_p2p_try_note(struct epf_p2p_xfer *x);
+void epf_p2p_try_end(struct epf_p2p_xfer *x); /* of one that waits for room or for the NIC */
 void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status);
 void epf_p2p_enqueue(struct epf_p2p_xfer *x);
 void epf_p2p_dequeue(struct epf_p2p_xfer *x); /* run.lock held */

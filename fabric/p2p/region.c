@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of this endpoint: registration, exports, withdrawal, expiry. Slow path. */
 #include "fabric/base/clock.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -100,6 +100,39 @@ static void set_state(struct epf_p2p *ep, struct export *e, enum export_state st
 			 __ATOMIC_SEQ_CST); /* W1 */
 }
 
+/*
+ * Withdraws memory from the jobs of connections over NICs: each key that is withdrawn leaves the list, so that a later call goes on with the
+ * rest. ep->lock held, and given up while it waits.
+ */
+static int withdraw_keys(struct epf_p2p *ep, struct engine_key **keys, uint64_t end)
+{
+	int rc = 0;
+
+	while (*keys && !rc) {
+		struct engine_key *k = *keys;
+		uint64_t now = epf_now_ns();
+		struct conn *c;
+
+		for (c = ep->all; c && c->id != k->conn; c = c->next)
+			;
+		*keys = k->next;
+		if (c) {
+			epf_p2p_conn_ref(c);
+			pthread_mutex_unlock(&ep->lock);
+			rc = epf_p2p_engine_withdraw(c, k->region, end > now ? end - now : 1);
+			epf_p2p_conn_put(c);
+			pthread_mutex_lock(&ep->lock);
+		}
+		if (rc) {
+			k->next = *keys;
+			*keys = k;
+		} else {
+			free(k);
+		}
+	}
+	return rc;
+}
+
 /* Takes an export out of all lists and frees it. ep->lock held. */
 static void forget(struct epf_p2p *ep, struct export *e)
 {
@@ -116,6 +149,7 @@ static void forget(struct epf_p2p *ep, struct export *e)
 		e->next->prev = e->prev;
 	ep->export_at[e->key.slot] = NULL;
 	ep->n_exports--;
+	epf_p2p_keys_free(e->keys);
 	epf_p2p_region_put(e->region);
 	free(e);
 }
@@ -141,6 +175,8 @@ int epf_p2p_deregister(struct epf_p2p *ep, uint64_t region, uint64_t timeout_ns)
 	while (!rc && r->exports) {
 		rc = settle(ep, r->exports->key.slot, end, "deregister");
 		if (!rc && r->exports)
+			rc = withdraw_keys(ep, &r->exports->keys, end);
+		if (!rc && r->exports)
 			forget(ep, r->exports);
 	}
 	pthread_mutex_unlock(&ep->lock);
@@ -153,7 +189,8 @@ int epf_p2p_deregister(struct epf_p2p *ep, uint64_t region, uint64_t timeout_ns)
 	}
 	if (!rc) {
 		pthread_mutex_lock(&ep->lock);
-		if (epf_p2p_slot_get(&ep->regions, region)) {
+		rc = withdraw_keys(ep, &r->keys, end);
+		if (!rc && epf_p2p_slot_get(&ep->regions, region)) {
 			epf_p2p_slot_remove(&ep->regions, region);
 			epf_p2p_region_put(r);
 		}
@@ -266,6 +303,8 @@ int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], u
 	if (e->state == EXPORT_LIVE)
 		set_state(ep, e, EXPORT_WITHDRAWN);
 	rc = settle(ep, k.slot, end, "withdraw");
+	if (!rc && ep->export_at[k.slot] == e)
+		rc = withdraw_keys(ep, &e->keys, end);
 	if (!rc && ep->export_at[k.slot] == e && epf_p2p_same_key(&e->key, &k))
 		forget(ep, e);
 	pthread_mutex_unlock(&ep->lock);

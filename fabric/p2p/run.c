@@ -3,11 +3,11 @@
  * Transfers under way: any number of threads copy chunks of one at the same time, the endpoint's and those that wait or test. A chunk is
  * claimed by moving the cursor; who leaves last, with nothing left to copy or after a failure, ends the transfer.
  */
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 
-enum { LOOK_NS = 50 * 1000 * 1000 };
+enum { LOOK_NS = 50 * 1000 * 1000, DRAIN_NS = 1000 * 1000 };
 
 struct claim {
 	const struct vector *vector;
@@ -118,18 +118,15 @@ static void done(struct epf_p2p_xfer *x)
 		epf_p2p_event(ep, &e, NULL);
 }
 
-/* Tries to send the notification of a transfer whose data is there. */
-void epf_p2p_try_note(struct epf_p2p_xfer *x)
+/* Tries to send the notification of a transfer whose data is there. PUSHING: the caller's. */
+static void push_note(struct epf_p2p_xfer *x)
 {
-	uint32_t noting = XFER_NOTING;
-	int rc;
+	int rc = 0;
 
-	if (!__atomic_compare_exchange_n(&x->state, &noting, XFER_PUSHING, false, __ATOMIC_ACQ_REL,
-					 __ATOMIC_RELAXED))
-		return;
-	rc = EPF_LOAD_ACQUIRE(&x->status) ? 0 : epf_p2p_note_push(x->conn, x->note, x->note_bytes);
+	if (x->has_note && !EPF_LOAD_ACQUIRE(&x->status))
+		rc = epf_p2p_note_push(x->conn, x->note, x->note_bytes);
 	if (rc == -EAGAIN) {
-		EPF_STORE_RELEASE(&x->state, XFER_NOTING);
+		EPF_STORE_RELEASE(&x->state, (uint32_t)XFER_NOTING);
 		return;
 	}
 	if (rc)
@@ -137,14 +134,43 @@ void epf_p2p_try_note(struct epf_p2p_xfer *x)
 	done(x);
 }
 
+static bool move(struct epf_p2p_xfer *x, uint32_t from)
+{
+	return __atomic_compare_exchange_n(&x->state, &from, XFER_PUSHING, false, __ATOMIC_ACQ_REL,
+					   __ATOMIC_RELAXED);
+}
+
+void epf_p2p_try_end(struct epf_p2p_xfer *x)
+{
+	int status;
+
+	if (move(x, XFER_NOTING)) {
+		push_note(x);
+	} else if (move(x, XFER_DRAINING)) {
+		if (!epf_p2p_engine_is_done(x, &status)) {
+			EPF_STORE_RELEASE(&x->state, (uint32_t)XFER_DRAINING);
+			return;
+		}
+		if (status)
+			set_status(x, status);
+		push_note(x);
+	}
+}
+
 static void finish(struct epf_p2p_xfer *x)
 {
+	if (x->conn->engine) {
+		epf_p2p_engine_seal(x);
+		EPF_STORE_RELEASE(&x->state, (uint32_t)XFER_DRAINING);
+		epf_p2p_try_end(x);
+		return;
+	}
 	if (EPF_LOAD_ACQUIRE(&x->status) || !x->has_note) {
 		done(x);
 		return;
 	}
-	EPF_STORE_RELEASE(&x->state, XFER_NOTING);
-	epf_p2p_try_note(x);
+	EPF_STORE_RELEASE(&x->state, (uint32_t)XFER_PUSHING);
+	push_note(x);
 }
 
 /* The end of a visit: who leaves last ends what is over. */
@@ -171,7 +197,8 @@ bool epf_p2p_step(struct epf_p2p_xfer *x)
 
 	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_RUNNING &&
-	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST))
+	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST) &&
+	    (!x->conn->engine || epf_p2p_engine_has_room(x->conn)))
 		has = claim(x, &c);
 	if (has) {
 		rc = EPF_LOAD_ACQUIRE(&x->conn->state) == CONN_OPEN
@@ -189,11 +216,17 @@ bool epf_p2p_step(struct epf_p2p_xfer *x)
 void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status)
 {
 	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_RUNNING ||
-	    __atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_NOTING)
+	switch (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST)) {
+	case XFER_RUNNING:
+	case XFER_NOTING:
+	case XFER_DRAINING:
 		set_status(x, status);
+		break;
+	default:
+		break;
+	}
 	leave(x);
-	epf_p2p_try_note(x); /* one that waits for the peer to take its notification ends too */
+	epf_p2p_try_end(x); /* one that waits for the peer to take its notification ends too */
 }
 
 /* Takes a transfer out of the queue. run.lock held. */
@@ -278,11 +311,14 @@ unsigned epf_p2p_run_some(struct epf_p2p *ep)
 		return 0;
 	has = epf_p2p_step(x);
 	pthread_mutex_lock(&ep->run.lock);
-	if (!has && is_exhausted(x))
+	if (!has && is_exhausted(x)) {
 		epf_p2p_dequeue(x);
+		has = true;
+	}
 	unpin(ep, x);
 	pthread_mutex_unlock(&ep->run.lock);
-	return 1;
+	ep->run.is_stalled = !has;
+	return has;
 }
 
 /* Calls fn for each transfer that `which` selects, each pinned. */
@@ -327,7 +363,7 @@ static bool is_under_way(const struct epf_p2p_xfer *x, void *arg)
 	uint32_t state = EPF_LOAD_ACQUIRE(&x->state);
 
 	(void)arg;
-	return state == XFER_RUNNING || state == XFER_NOTING;
+	return state == XFER_RUNNING || state == XFER_NOTING || state == XFER_DRAINING;
 }
 
 static void look_after(struct epf_p2p_xfer *x, void *arg)
@@ -335,7 +371,7 @@ static void look_after(struct epf_p2p_xfer *x, void *arg)
 	if (*(uint64_t *)arg > x->deadline_ns)
 		epf_p2p_xfer_fail(x, -ETIMEDOUT);
 	else
-		epf_p2p_try_note(x);
+		epf_p2p_try_end(x);
 }
 
 void epf_p2p_check_deadlines(struct epf_p2p *ep, uint64_t now, uint64_t *next)
@@ -344,7 +380,7 @@ void epf_p2p_check_deadlines(struct epf_p2p *ep, uint64_t now, uint64_t *next)
 		return;
 	if (now >= ep->run.next_check_ns) {
 		for_each(ep, is_under_way, look_after, &now);
-		ep->run.next_check_ns = now + LOOK_NS;
+		ep->run.next_check_ns = now + (ep->has_engines ? DRAIN_NS : LOOK_NS);
 	}
 	if (ep->run.next_check_ns < *next)
 		*next = ep->run.next_check_ns;

@@ -24,6 +24,7 @@ int epf_p2p_conn_make(struct epf_p2p *ep, const struct metadata *peer, bool is_l
 	if (!c)
 		return epf_fail(EPF_R_NO_MEMORY, "p2p: a connection");
 	c->ep = ep;
+	c->id = __atomic_add_fetch(&ep->next_id, 1u, __ATOMIC_RELAXED);
 	c->refs = 2; /* its number's, and the thread's */
 	c->peer = *peer;
 	c->is_local = is_local;

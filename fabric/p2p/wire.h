@@ -20,7 +20,7 @@
 
 #include <stdbool.h>
 
-enum { P2P_MAGIC = 0x32505045, P2P_VERSION = 1, P2P_PAYLOAD_MAX = 1 << 20 };
+enum { P2P_MAGIC = 0x32505045, P2P_VERSION = 1, P2P_PAYLOAD_MAX = 4 << 20 };
 
 enum message {
 	MSG_HELLO = 1,

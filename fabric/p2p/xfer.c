@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Posting, testing, waiting for and freeing transfers; run.c copies. */
 #include "fabric/base/clock.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -98,10 +98,11 @@ int epf_p2p_post(struct epf_p2p_xfer *x, const void *note, size_t note_bytes)
 	__atomic_fetch_add(&x->conn->inflight, 1u, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&x->ep->run.active, 1u, __ATOMIC_RELAXED);
 	EPF_STORE_RELAXED(&x->status, 0);
+	x->has_ticket = false;
 	EPF_STORE_RELAXED(&x->left, x->bytes);
 	EPF_STORE_RELAXED(&x->cursor, 0ull);
 	__atomic_store_n(&x->state, XFER_RUNNING, __ATOMIC_SEQ_CST);
-	if (x->bytes <= P2P_INLINE && x->n_blocks <= P2P_CHUNK_BLOCKS) {
+	if (!x->conn->engine && x->bytes <= P2P_INLINE && x->n_blocks <= P2P_CHUNK_BLOCKS) {
 		while (epf_p2p_step(x))
 			;
 		return 0;
@@ -127,8 +128,8 @@ int epf_p2p_test(struct epf_p2p_xfer *x)
 		return epf_fail(EPF_R_P2P_ARGUMENT, "test: the transfer was never posted");
 	if (state != XFER_DONE) {
 		__atomic_fetch_add(&x->ep->polls, 1u, __ATOMIC_RELAXED);
-		if (state == XFER_NOTING)
-			epf_p2p_try_note(x);
+		if (state == XFER_NOTING || state == XFER_DRAINING)
+			epf_p2p_try_end(x);
 		else if (!must_yield(x))
 			(void)epf_p2p_step(x);
 		if (EPF_LOAD_ACQUIRE(&x->state) != XFER_DONE && epf_now_ns() > x->deadline_ns)
@@ -174,7 +175,9 @@ int epf_p2p_wait(struct epf_p2p_xfer *x, uint64_t timeout_ns)
 					x->conn->label);
 		if (cursor != EPF_LOAD_RELAXED(&x->cursor))
 			idle = 0;
-		else if (++idle > SPINS)
+		else if (++idle > SPINS && x->conn->engine)
+			epf_p2p_engine_rest(x, WAIT_NS);
+		else if (idle > SPINS)
 			rest(x);
 	}
 }
