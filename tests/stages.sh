@@ -6,7 +6,7 @@
 # stage rxe is in tests/stages_rxe.sh.
 
 # shellcheck disable=SC2034
-STAGES=(format static layers build headers hot docs unit prop proc rxe hosts hooks asan tsan fuzz demo frameworks nixl package bench)
+STAGES=(format static layers build headers hot docs unit prop proc p2p rxe hosts hooks asan tsan fuzz demo frameworks nixl package bench)
 [ "$LONG" = no ] || STAGES+=(mutate)
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
@@ -292,6 +292,11 @@ stage_unit()
 stage_prop()
 {
 	prepare_test_build && run_suites build-test 3 prop
+}
+
+stage_p2p()
+{
+	prepare_test_build && run_suites build-test 3 p2p
 }
 
 stage_proc()

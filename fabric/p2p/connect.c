@@ -233,7 +233,8 @@ static int connect_new(struct epf_p2p *ep, const struct metadata *meta, uint64_t
 	socklen_t len;
 	int fd, rc;
 
-	if (ep->conf.p2p_local && memcmp(meta->machine, ep->meta.machine, sizeof(meta->machine)) == 0) {
+	if (ep->conf.p2p_local &&
+	    memcmp(meta->machine, ep->meta.machine, sizeof(meta->machine)) == 0) {
 		epf_p2p_unix_name(meta->id, &near, &len);
 		rc = dial((struct sockaddr *)&near, len, end, &fd);
 		if (!rc)

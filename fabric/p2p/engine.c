@@ -2,51 +2,15 @@
 /* A connection's job of two over the engine (engine.h). */
 #define EPF_LOG_COMP "p2p"
 #include "fabric/p2p/engine.h"
+#include "fabric/p2p/engine_priv.h"
 
-#include "bootstrap/boot.h"
-#include "fabric/base/clock.h"
 #include "fabric/base/log.h"
-#include "fabric/client/epf.h"
-#include "queues/epf_cmd.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-enum { RING_SLOTS = 4096, SLOTS_OF_BLOCK = 2, PUT_MOST = 1 << 30, REGIONS = 4096 };
-
-/* What has come of the other end's bootstrap. */
-struct inbox {
-	struct inbox *next;
-	size_t bytes;
-	uint8_t data[];
-};
-
-struct engine_path {
-	struct epf_boot *boot;
-	struct epf *ep;
-	struct epf_ring *ring;
-	uint8_t key[EPF_AUTH_KEY_BYTES];
-	char nic[32];
-	pthread_t thread;
-	pthread_mutex_t lock; /* of the lists */
-	pthread_cond_t changed;
-	struct inbox *inbox;
-	struct engine_job *jobs;
-	bool is_leaving;
-	bool is_joined; /* atomic to readers, as is_closed */
-	bool is_closed;
-	bool has_failed;
-	struct epf_error failed;
-	int err;
-	pthread_mutex_t ring_lock; /* one producer at a time */
-	uint64_t failures;	   /* commands failed so far */
-	uint64_t first_failed;	   /* the first that no transfer has reported yet */
-	int failed_status;
-	uint64_t looked, last_failed; /* commands looked at; the end of those that may have failed */
-};
 
 /* The exchange of the pair's bootstrap, over the control connection. */
 static int exchange(void *arg, const void *mine, size_t len, void **theirs, size_t *their_len)
@@ -61,7 +25,8 @@ static int exchange(void *arg, const void *mine, size_t len, void **theirs, size
 	if (len > P2P_PAYLOAD_MAX)
 		return epf_fail(EPF_R_BOOT_LIMIT, "%s: a description of %zu bytes", c->label, len);
 	if (epf_p2p_send(&c->stream, MSG_BOOT, mine, len, NULL, 0))
-		return epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined", c->label);
+		return epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined",
+				c->label);
 	pthread_mutex_lock(&e->lock);
 	while (!e->inbox && !e->is_leaving && !rc)
 		rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
@@ -72,7 +37,8 @@ static int exchange(void *arg, const void *mine, size_t len, void **theirs, size
 	if (!in && rc)
 		return epf_fail(EPF_R_P2P_TIMEOUT, "%s: its engine did not answer", c->label);
 	if (!in)
-		return epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined", c->label);
+		return epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined",
+				c->label);
 	*their_len = in->bytes;
 	*theirs = malloc(in->bytes ? in->bytes : 1);
 	if (*theirs)
@@ -88,15 +54,15 @@ static int open_engine(struct conn *c)
 	/* Where several hosts are concerned, a NIC that leaves this one: as a job with a rendezvous elsewhere. */
 	char where[96], regions[32];
 	const char *settings[P2P_SETTINGS + 4] = { where, regions, "progress=thread" };
-	struct epf_boot_pair pair = { .rank = c->is_passive,
-				      .route = c->ep->meta.host,
-				      .exchange = exchange,
-				      .arg = c };
+	struct epf_boot_pair pair = {
+		.rank = c->is_passive, .route = c->ep->meta.host, .exchange = exchange, .arg = c
+	};
 	struct epf_ring_options ring = { .size = sizeof(ring), .slots = RING_SLOTS };
 	unsigned n = 3;
 	int rc;
 
-	snprintf(where, sizeof(where), strchr(c->peer.host, ':') ? "rendezvous=[%s]:%u" : "rendezvous=%s:%u",
+	snprintf(where, sizeof(where),
+		 strchr(c->peer.host, ':') ? "rendezvous=[%s]:%u" : "rendezvous=%s:%u",
 		 c->peer.host, c->peer.port);
 	snprintf(regions, sizeof(regions), "regions=%d", REGIONS);
 	for (unsigned i = 0; i < P2P_SETTINGS && c->ep->settings[i]; i++)
@@ -219,9 +185,10 @@ int epf_p2p_engine_wait(struct conn *c, uint64_t end)
 		epf_error_set(&e->failed);
 	}
 	pthread_mutex_unlock(&e->lock);
-	return rc == ETIMEDOUT ? epf_fail(EPF_R_P2P_TIMEOUT, "connect: the engine of %s did not answer in time",
-					  c->label) :
-				 rc;
+	return rc == ETIMEDOUT
+		       ? epf_fail(EPF_R_P2P_TIMEOUT,
+				  "connect: the engine of %s did not answer in time", c->label)
+		       : rc;
 }
 
 void epf_p2p_engine_leave(struct conn *c)
@@ -282,8 +249,8 @@ void epf_p2p_engine_boot(struct conn *c, const uint8_t *data, uint32_t bytes)
 	pthread_mutex_unlock(&e->lock);
 }
 
-int epf_p2p_engine_do(struct conn *c, void (*run)(struct conn *c, const void *data), const void *data,
-		      size_t bytes)
+int epf_p2p_engine_do(struct conn *c, void (*run)(struct conn *c, const void *data),
+		      const void *data, size_t bytes)
 {
 	struct engine_path *e = c->engine;
 	struct engine_job *job = malloc(sizeof(*job) + bytes), **at = &e->jobs;
@@ -316,8 +283,8 @@ int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, unsigned
 	int rc;
 
 	pthread_mutex_lock(&e->ring_lock);
-	rc = e->ep ? epf_region_register(e->ep, addr, bytes, access, region) :
-		     epf_fail(EPF_R_P2P_LOST, "%s: its engine is closed", c->label);
+	rc = e->ep ? epf_region_register(e->ep, addr, bytes, access, region)
+		   : epf_fail(EPF_R_P2P_LOST, "%s: its engine is closed", c->label);
 	pthread_mutex_unlock(&e->ring_lock);
 	return rc;
 }
@@ -331,176 +298,6 @@ int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns
 	rc = e->ep ? epf_region_withdraw(e->ep, region, timeout_ns) : 0;
 	pthread_mutex_unlock(&e->ring_lock);
 	return rc == -ECONNRESET || rc == -ECANCELED ? 0 : rc;
-}
-
-bool epf_p2p_engine_has_room(struct conn *c)
-{
-	struct engine_path *e = c->engine;
-	bool has = false;
-
-	if (!EPF_LOAD_ACQUIRE(&e->is_joined) || EPF_LOAD_ACQUIRE(&e->is_closed))
-		return EPF_LOAD_ACQUIRE(&c->state) != CONN_OPEN; /* then the push says why not */
-	if (pthread_mutex_trylock(&e->ring_lock))
-		return false;
-	if (e->ring)
-		has = epf_ring_pushed(e->ring) - epf_ring_done(e->ring) +
-			      SLOTS_OF_BLOCK * P2P_CHUNK_BLOCKS <
-		      RING_SLOTS / SLOTS_OF_BLOCK;
-	pthread_mutex_unlock(&e->ring_lock);
-	return has;
-}
-
-/* The number of a local region in the pair's job; registered at its first use. ring_lock held. */
-static int local_region(struct conn *c, struct region *r, uint32_t *out)
-{
-	struct engine_path *e = c->engine;
-	struct engine_key *k;
-	int rc;
-
-	pthread_mutex_lock(&c->ep->lock);
-	for (k = r->keys; k && k->conn != c->id; k = k->next)
-		;
-	pthread_mutex_unlock(&c->ep->lock);
-	if (k) {
-		*out = k->region;
-		return 0;
-	}
-	k = calloc(1, sizeof(*k));
-	rc = k ? epf_region_register(e->ep, r->addr, r->bytes, 0, &k->region) : -ENOMEM;
-	if (rc) {
-		free(k);
-		return rc;
-	}
-	k->conn = c->id;
-	*out = k->region;
-	pthread_mutex_lock(&c->ep->lock);
-	k->next = r->keys;
-	r->keys = k;
-	pthread_mutex_unlock(&c->ep->lock);
-	return 0;
-}
-
-static int push_block(struct engine_path *e, const struct epf_p2p_xfer *x, uint32_t here, uint32_t there,
-		      uint64_t local, uint64_t remote, uint64_t bytes)
-{
-	int rc = 0;
-
-	for (uint64_t at = 0; at < bytes && !rc; at += PUT_MOST) {
-		uint64_t len = bytes - at < PUT_MOST ? bytes - at : PUT_MOST;
-
-		rc = x->op == EPF_P2P_OP_WRITE ?
-			     epf_put(e->ring, !x->conn->is_passive, here, local + at, there,
-				     remote + at, len, EPF_BULK) :
-			     epf_get(e->ring, !x->conn->is_passive, here, local + at, there,
-				     remote + at, len, EPF_BULK);
-	}
-	return rc;
-}
-
-int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,
-			uint32_t n, uint64_t skip, uint64_t bytes)
-{
-	struct engine_path *e = x->conn->engine;
-	uint32_t here;
-	int rc = -ECONNRESET;
-
-	pthread_mutex_lock(&e->ring_lock);
-	if (e->ring)
-		rc = local_region(x->conn, v->region, &here);
-	if (!rc && !x->has_ticket) {
-		x->first_ticket = epf_ring_pushed(e->ring);
-		x->has_ticket = true;
-	}
-	for (uint32_t i = 0; i < n && !rc; i++) {
-		uint64_t len = n == 1 ? bytes : (b[i].lo >> 48 | b[i].hi >> 48 << 16);
-
-		rc = push_block(e, x, here, v->import->engine_region,
-				(b[i].lo & 0xffffffffffffull) + skip,
-				(b[i].hi & 0xffffffffffffull) + skip, len);
-	}
-	pthread_mutex_unlock(&e->ring_lock);
-	return rc;
-}
-
-void epf_p2p_engine_seal(struct epf_p2p_xfer *x)
-{
-	struct engine_path *e = x->conn->engine;
-
-	pthread_mutex_lock(&e->ring_lock);
-	if (e->ring && x->has_ticket) {
-		/* Visible at the peer, not only sent. */
-		if (x->op == EPF_P2P_OP_WRITE)
-			(void)epf_flush_post(e->ring, 0);
-		x->ticket = epf_ring_pushed(e->ring);
-	}
-	pthread_mutex_unlock(&e->ring_lock);
-}
-
-static int status_of(unsigned status)
-{
-	switch (status) {
-	case 8: /* EPF_S_REVOKED */
-		return -EKEYREVOKED;
-	case 4: /* EPF_S_REMOTE_ACCESS */
-		return -EACCES;
-	case 6: /* EPF_S_REFUSED */
-		return -EKEYREVOKED;
-	default:
-		return -ECONNRESET;
-	}
-}
-
-/*
- * What has failed since the last look. The ring names the first failure only: transfers with commands at or after it that end from then on
- * fail too, until one is found that begins after the last command pushed at this look.
- */
-static void look_for_failures(struct engine_path *e)
-{
-	struct epf_ring_failure f;
-
-	if (epf_ring_error(e->ring, &f) != 1)
-		return;
-	e->failed_status = status_of(f.status);
-	if (!e->failures)
-		e->first_failed = f.index;
-	else
-		e->first_failed = e->looked;
-	e->failures = f.failed;
-	e->last_failed = epf_ring_done(e->ring);
-}
-
-int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status)
-{
-	struct engine_path *e = x->conn->engine;
-	int done = 1;
-
-	*status = 0;
-	if (EPF_LOAD_ACQUIRE(&x->conn->state) != CONN_OPEN) {
-		*status = x->conn->error;
-		return EPF_LOAD_ACQUIRE(&e->is_closed); /* the engine may touch the memory until then */
-	}
-	if (pthread_mutex_trylock(&e->ring_lock))
-		return 0;
-	if (e->ring && x->has_ticket) {
-		done = (int64_t)(epf_ring_done(e->ring) - x->ticket) >= 0;
-		if (done) {
-			look_for_failures(e);
-			if (e->failures && x->ticket > e->first_failed &&
-			    x->first_ticket < e->last_failed)
-				*status = e->failed_status;
-			e->looked = x->ticket > e->looked ? x->ticket : e->looked;
-		}
-	}
-	pthread_mutex_unlock(&e->ring_lock);
-	return done;
-}
-
-void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns)
-{
-	struct timespec nap = { 0, (long)(ns < 100000 ? ns : 100000) };
-
-	(void)x;
-	nanosleep(&nap, NULL);
 }
 
 bool epf_p2p_engine_is_closed(const struct conn *c)

@@ -28,8 +28,8 @@ void epf_p2p_engine_stop(struct conn *c);
 /* Bytes of the other end's bootstrap. */
 void epf_p2p_engine_boot(struct conn *c, const uint8_t *data, uint32_t bytes);
 /* Has the connection's thread call run(c, copy of data). */
-int epf_p2p_engine_do(struct conn *c, void (*run)(struct conn *c, const void *data), const void *data,
-		      size_t bytes);
+int epf_p2p_engine_do(struct conn *c, void (*run)(struct conn *c, const void *data),
+		      const void *data, size_t bytes);
 /* On that thread: publishes regions, together with the other end. */
 int epf_p2p_engine_exchange(struct conn *c);
 /* On any thread: registers memory in the pair's job / withdraws it. */
@@ -40,8 +40,8 @@ int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns
 /* Whether the ring takes a chunk now. */
 bool epf_p2p_engine_has_room(struct conn *c);
 /* Pushes the blocks of a chunk. */
-int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,
-			uint32_t n, uint64_t skip, uint64_t bytes);
+int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
+			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes);
 /* Everything of the transfer is pushed: notes what must be retired for it. */
 void epf_p2p_engine_seal(struct epf_p2p_xfer *x);
 /* Returns 1 if it is, with *status; 0: not yet. */

@@ -9,7 +9,7 @@
 #include <time.h>
 
 enum {
-	NOTES_MOST = 4096,    /* unread, before peers wait */
+	NOTES_MOST = EPF_P2P_UNREAD,
 	SPIN_NS = 20 * 1000,  /* how long a wait polls before it sleeps */
 	NAP_NS = 1000 * 1000, /* how often a full ring of a peer is tried again */
 };

@@ -25,7 +25,7 @@ enum {
 	P2P_CHUNK_BLOCKS = 128,
 	P2P_INLINE = 64 * 1024, /* transfers that the posting thread copies itself */
 	P2P_PRIORITIES = 3,
-	P2P_BUCKETS = 64, /* of a connection's imports */
+	P2P_BUCKETS = 64,  /* of a connection's imports */
 	P2P_SETTINGS = 64, /* most settings of an endpoint */
 };
 
@@ -77,8 +77,8 @@ struct export
 	struct export *of_region;   /* next of its region */
 	struct export_key key;
 	struct region *region;
-	uint64_t conn;       /* 0: every peer */
-	uint64_t expires_ns; /* UINT64_MAX: never */
+	uint64_t conn;           /* 0: every peer */
+	uint64_t expires_ns;     /* UINT64_MAX: never */
 	struct engine_key *keys; /* for peers that have imported it over NICs */
 	enum export_state state;
 };
@@ -228,7 +228,7 @@ struct epf_p2p {
 	pthread_cond_t changed; /* connections, requests, states */
 	bool is_closing;
 	bool has_engines; /* connections over NICs were made */
-	bool has_new; /* connections that the thread does not watch yet */
+	bool has_new;     /* connections that the thread does not watch yet */
 	struct slots conns, regions, imports;
 	struct conn *all;
 	struct export *exports;
@@ -313,7 +313,7 @@ int epf_p2p_conn_error(const struct conn *c); /* sets the error that its end was
 bool epf_p2p_conn_is_alive(struct conn *c);   /* ends it if the process is gone */
 
 /* notes.c */
-int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes); /* -EAGAIN: no room */
+int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes);    /* -EAGAIN: no room */
 int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes); /* over NICs */
 void epf_p2p_drain(struct epf_p2p *ep);
 bool epf_p2p_is_pending(const struct epf_p2p *ep);
@@ -326,7 +326,7 @@ int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct ep
 void epf_p2p_xfer_destroy(struct epf_p2p_xfer *x);
 
 /* run.c */
-bool epf_p2p_step(struct epf_p2p_xfer *x); /* copies one chunk; false: there is none */
+bool epf_p2p_step(struct epf_p2p_xfer *x);    /* copies one chunk; false: there is none */
 void epf_p2p_try_end(struct epf_p2p_xfer *x); /* of one that waits for room or for the NIC */
 void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status);
 void epf_p2p_enqueue(struct epf_p2p_xfer *x);

@@ -16,7 +16,7 @@ enum {
 	EVENTS = 64,
 	LONGEST_NS = 1000 * 1000 * 1000,
 	LEASE_NS = 10 * 1000 * 1000, /* how long who has polled for events is taken to go on */
-	STALL_NS = 1000 * 1000, /* how long transfers wait for room in the ring of an engine */
+	STALL_NS = 1000 * 1000,      /* how long transfers wait for room in the ring of an engine */
 	CHUNKS = 16,                 /* copied between two looks at the sockets */
 };
 

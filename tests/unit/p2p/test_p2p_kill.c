@@ -8,10 +8,18 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static uint64_t seed = 12345;
+
+static void stop(const struct target *t)
+{
+	int status;
+
+	kill(t->pid, SIGSTOP);
+	waitpid(t->pid, &status, WUNTRACED);
+}
 
 static uint32_t any(uint32_t below)
 {
@@ -121,7 +129,7 @@ static void test_stopped(void **state)
 	(void)state;
 	target_start(&target, false, "sleeper", NULL);
 	open_traffic(&t, &target);
-	kill(target.pid, SIGSTOP);
+	stop(&target);
 	assert_ok(epf_p2p_write(t.ep, t.conn, t.region, 0, t.import, 0, TARGET_BYTES, 0));
 	assert_err(epf_p2p_import(t.ep, t.conn, target.key, SECOND / 10, &import), ETIMEDOUT);
 	assert_non_null(strstr(epf_last_error(), "sleeper"));
@@ -144,7 +152,7 @@ static void test_unread(void **state)
 	(void)state;
 	target_start(&target, false, "deaf", NULL);
 	open_traffic(&t, &target);
-	kill(target.pid, SIGSTOP);
+	stop(&target);
 	for (; !rc && sent < 100; sent++)
 		rc = epf_p2p_notify(t.ep, t.conn, note, sizeof(note), SECOND / 5);
 	assert_err(rc, ETIMEDOUT);
@@ -226,7 +234,10 @@ static void test_withdraw_under_traffic(void **state)
 		else
 			assert_ok(epf_p2p_deregister(owner, region, 10 * SECOND));
 		memset(memory, 0, 200000);
-		usleep(500);
+		/* The writers find out. */
+		while (!__atomic_load_n(&w[0].failed, __ATOMIC_SEQ_CST) ||
+		       !__atomic_load_n(&w[1].failed, __ATOMIC_SEQ_CST))
+			usleep(50);
 		for (int i = 0; i < 200000; i++)
 			if (memory[i])
 				fail_msg("round %d: byte %d was written after the withdrawal",
@@ -235,7 +246,6 @@ static void test_withdraw_under_traffic(void **state)
 			__atomic_store_n(&w[i].stop, 1u, __ATOMIC_RELEASE);
 		for (int i = 0; i < 2; i++)
 			pthread_join(thread[i], NULL);
-		assert_true(w[0].failed + w[1].failed > 0);
 		epf_p2p_release(t.ep, t.import);
 		if (round % 4 < 2)
 			assert_ok(epf_p2p_deregister(owner, region, SECOND));

@@ -63,7 +63,8 @@ static void test_transfers(void **state)
 	for (uint64_t i = 0; i < N; i++)
 		blocks[i] = epf_p2p_block((N - 1 - i) * STRIDE, i * STRIDE, BYTES);
 	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE,
-				  &(struct epf_p2p_vector){ b.region, b.import, blocks, N }, 1, NULL, &x));
+				  &(struct epf_p2p_vector){ b.region, b.import, blocks, N }, 1,
+				  NULL, &x));
 	for (int round = 0; round < 3; round++) {
 		target_tell(&b.t, T_NOTE);
 		assert_ok(epf_p2p_post(x, "there", 5));
@@ -108,7 +109,8 @@ static void test_killed(void **state)
 	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
 	target_kill(&b.t);
 	for (int i = 0; i < 100000 && !rc; i++)
-		rc = epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 10 * SECOND);
+		rc = epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES,
+				   10 * SECOND);
 	assert_err(rc, ECONNRESET);
 	assert_non_null(strstr(epf_last_error(), "far-target"));
 	assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
