@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -180,7 +181,7 @@ def main():
         os.symlink(f"{wheel}/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so", f"{folder}/libplugin_UCX.so")
         print(f"# load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s", flush=True)
         env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, "LD_LIBRARY_PATH": f"{wheel}/nixl_cu12.libs", "NIXL_LOG_LEVEL": "ERROR"}
-        rc = os.spawnve(os.P_WAIT, sys.executable, [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside"], env)
+        rc = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside"], env=env, check=False).returncode
         print(f"# load {os.getloadavg()[0]:.1f}")
     return rc
 
