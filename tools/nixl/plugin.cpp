@@ -103,14 +103,15 @@ struct Peer {
 
 /* A registered range. */
 struct Region final : nixlBackendMD {
-	Region(const nixlBlobDesc &mem) : nixlBackendMD(true), base(mem.addr), bytes(mem.len)
+	explicit Region(const nixlBlobDesc &mem)
+	    : nixlBackendMD(true), base(mem.addr), bytes(mem.len)
 	{
 	}
 
 	const uintptr_t base;
 	const size_t bytes;
 	uint64_t region = 0;
-	uint8_t key[EPF_P2P_KEY_BYTES];
+	uint8_t key[EPF_P2P_KEY_BYTES] = {};
 };
 
 /* A range that a peer has registered. Imported over the peer's connection by the first transfer that uses it. */
