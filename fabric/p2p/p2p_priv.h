@@ -150,7 +150,7 @@ struct conn {
 	bool is_left; /* its engine was asked to end */
 	struct import *imports[P2P_BUCKETS];
 	struct request *requests;
-	uint64_t bytes_read, bytes_written, transfers, inflight; /* atomic */
+	uint64_t bytes_read, bytes_written, transfers, under_way; /* atomic */
 };
 
 /* Where an incoming connection is in its handshake. */
