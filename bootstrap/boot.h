@@ -181,9 +181,10 @@ int epf_boot_local_collect(struct epf_boot *boot, struct epf_blob **all);
 
 /* A job of two that have a connection already. */
 struct epf_boot_pair {
-	uint32_t rank; /* 0 or 1 */
+	uint32_t rank;                   /* 0 or 1 */
 	uint8_t key[EPF_BOOT_KEY_BYTES]; /* that both have, and nobody else */
-	const char *route; /* this host's address on the way to the other, as text; NULL: not known */
+	const char
+		*route; /* this host's address on the way to the other, as text; NULL: not known */
 	/*
 	 * Gives the other the bytes and takes its own, malloced, in the order of the calls. Returns 0, or -errno with epf_last_error() set: then
 	 * the bootstrap is over.

@@ -371,12 +371,11 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	uint64_t conn, region, import;
 	struct epf_p2p *ep;
 	struct hello h;
-	uint8_t *mine, *other = malloc(span(o));
+	uint8_t *mine, *other;
 
-	if (!b || !other || open_endpoint(o, "initiator", &ep) || get_memory(o, ep, 0x22, &mine) ||
+	if (!b || open_endpoint(o, "initiator", &ep) || get_memory(o, ep, 0x22, &mine) ||
 	    !get(fd, &h, sizeof(h)))
 		return -EIO;
-	memset(other, 1, span(o));
 	if (bench_check(epf_p2p_connect(ep, h.metadata, h.metadata_bytes, 0, &conn)) ||
 	    bench_check(epf_p2p_register(ep, mine, span(o), EPF_P2P_HOST, &region)) ||
 	    bench_check(epf_p2p_import(ep, conn, h.key, 0, &import)) ||
@@ -384,16 +383,23 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 		return -EIO;
 	if (o->note && !put(fd, "n", 1))
 		return -EIO;
+	other = malloc(span(o));
+	if (!other)
+		return -ENOMEM;
+	memset(other, 1, span(o));
 	for (uint64_t i = 0; i < o->repeat + 1; i++) { /* the first touches the pages */
 		double copy = copy_here(o, b, mine, other), ns = run_round(ep, o, x);
 
-		if (ns <= 0)
+		if (ns <= 0) {
+			free(other);
 			return -EIO;
+		}
 		if (i) {
 			r->copy_ns[i - 1] = copy;
 			r->ns[i - 1] = ns;
 		}
 	}
+	free(other);
 	if (o->read)
 		check_read(o, mine, r);
 	else if (!o->note && (!put(fd, "c", 1) || !get(fd, &r->wrong, sizeof(r->wrong))))
@@ -404,7 +410,6 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	for (uint64_t i = 0; i < o->threads; i++)
 		epf_p2p_xfer_free(x[i]);
 	epf_p2p_close(ep);
-	free(other);
 	free(b);
 	return 0;
 }

@@ -130,7 +130,7 @@ int epf_p2p_peer(struct epf_p2p *ep, uint64_t conn, struct epf_p2p_peer *out)
 	full.bytes_read = EPF_LOAD_RELAXED(&c->bytes_read);
 	full.bytes_written = EPF_LOAD_RELAXED(&c->bytes_written);
 	full.transfers = EPF_LOAD_RELAXED(&c->transfers);
-	full.inflight = EPF_LOAD_RELAXED(&c->inflight);
+	full.under_way = EPF_LOAD_RELAXED(&c->under_way);
 	memcpy(out, &full, size);
 	epf_p2p_conn_put(c);
 	return 0;

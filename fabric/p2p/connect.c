@@ -95,7 +95,7 @@ static int greet(struct epf_p2p *ep, struct conn *c, uint64_t end, const struct 
 		 struct msg_join *join, uint8_t key[EPF_AUTH_KEY_BYTES])
 {
 	struct msg_hello ours, theirs;
-	struct received m;
+	struct received m = { 0 };
 	uint8_t proof[EPF_AUTH_HASH_BYTES];
 	int rc;
 
@@ -125,7 +125,7 @@ static int join_peer(struct epf_p2p *ep, struct conn *c, uint64_t end, struct ms
 	int fds[3] = { -1, ep->table_fd, ep->bell_fd };
 	struct ucred who = { 0 };
 	socklen_t len = sizeof(who);
-	struct received m;
+	struct received m = { 0 };
 	int rc = 0;
 
 	if (c->is_local) {
@@ -293,7 +293,7 @@ int epf_p2p_connect(struct epf_p2p *ep, const void *metadata, size_t bytes, uint
 		    uint64_t *conn)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
-	struct metadata meta;
+	struct metadata meta = { 0 };
 	int rc = epf_p2p_meta_read(metadata, bytes, &meta);
 
 	return rc ? rc : connect_meta(ep, &meta, end, conn);
@@ -303,9 +303,9 @@ int epf_p2p_connect_to(struct epf_p2p *ep, const char *host, uint16_t port, uint
 		       uint64_t *conn)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
-	struct metadata meta;
+	struct metadata meta = { 0 };
 	struct stream s;
-	struct received m;
+	struct received m = { 0 };
 	int fd, rc = dial_tcp(host, port, end, &fd);
 
 	if (rc)

@@ -134,7 +134,7 @@ static int listen_at(struct epf_net_addr *a, int *out)
 static int listen_tcp(struct epf_p2p *ep, const struct epf_p2p_options *o)
 {
 	const char *spec = ep->conf.socket_ifname[0] ? ep->conf.socket_ifname : NULL;
-	struct epf_net_addr at[EPF_NET_ADDRS_MAX], any;
+	struct epf_net_addr at[EPF_NET_ADDRS_MAX], any = { 0 };
 	char host[EPF_NET_HOST_MAX], text[EPF_NET_HOST_MAX + 16];
 	size_t count = 0;
 	uint16_t port = 0;
@@ -144,10 +144,12 @@ static int listen_tcp(struct epf_p2p *ep, const struct epf_p2p_options *o)
 		rc = epf_net_split(o->listen, host, &port);
 		if (!rc)
 			rc = epf_net_resolve(host, port, at, &count);
-		any = at[0];
+		if (!rc)
+			any = at[0];
 	} else {
 		rc = epf_net_pick(spec, AF_UNSPEC, &at[0], NULL);
-		any = rc ? (struct epf_net_addr){ 0 } : epf_net_any(at[0].sa.sa_family, 0);
+		if (!rc)
+			any = epf_net_any(at[0].sa.sa_family, 0);
 	}
 	if (!rc)
 		rc = listen_at(&any, &ep->listen_tcp);

@@ -95,7 +95,8 @@ int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
 				(b[i].hi & 0xffffffffffffull) + skip, len);
 	}
 	pthread_mutex_unlock(&e->ring_lock);
-	return rc;
+	/* Whether a peer that is gone has left in order only the control connection can tell. */
+	return rc == -EPIPE ? -ECONNRESET : rc;
 }
 
 void epf_p2p_engine_seal(struct epf_p2p_xfer *x)

@@ -100,7 +100,7 @@ struct epf_p2p_peer {
 	int32_t state; /* 0: connected; else -ECONNRESET (lost) or -EPIPE (closed in order) */
 	uint64_t bytes_read, bytes_written; /* by this endpoint, completed */
 	uint64_t transfers;                 /* completed without error */
-	uint64_t inflight;                  /* posted and not ended */
+	uint64_t under_way;                 /* posted and not ended */
 };
 
 /* Reads metadata without connecting. -EBADMSG if it is damaged or of another version. */

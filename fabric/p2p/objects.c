@@ -159,6 +159,7 @@ bool epf_p2p_conn_is_alive(struct conn *c)
 	if (now - EPF_LOAD_RELAXED(&c->seen_ns) < SEEN_NS)
 		return true;
 	if (poll(&p, 1, 0) != 0) {
+		EPF_STORE_RELEASE(&c->is_dead, true);
 		epf_p2p_conn_end(c, CONN_LOST, "the process has ended");
 		return false;
 	}

@@ -81,6 +81,7 @@ struct export
 	uint64_t expires_ns;     /* UINT64_MAX: never */
 	struct engine_key *keys; /* for peers that have imported it over NICs */
 	enum export_state state;
+	uint32_t pins; /* calls that wait for peers to let go of it */
 };
 
 struct import {
@@ -122,6 +123,7 @@ struct conn {
 	bool is_local;
 	bool is_passive;   /* the peer made it */
 	bool was_accepted; /* a call has returned it */
+	bool is_dead;      /* its process has ended; atomic */
 	bool is_reaped;    /* the thread has let go of its stream */
 	bool is_proven;    /* in the handshake: the peer has proven the key */
 	int error;         /* -errno and why it ended */
@@ -150,7 +152,7 @@ struct conn {
 	bool is_left; /* its engine was asked to end */
 	struct import *imports[P2P_BUCKETS];
 	struct request *requests;
-	uint64_t bytes_read, bytes_written, transfers, inflight; /* atomic */
+	uint64_t bytes_read, bytes_written, transfers, under_way; /* atomic */
 };
 
 /* Where an incoming connection is in its handshake. */

@@ -64,7 +64,8 @@ int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 static struct conn *toucher(struct epf_p2p *ep, uint32_t slot)
 {
 	for (struct conn *c = ep->all; c; c = c->next)
-		if (c->is_local && c->state == CONN_OPEN &&
+		if (c->is_local && c->theirs && !EPF_LOAD_ACQUIRE(&c->is_dead) &&
+		    (c->state == CONN_OPEN || c->pidfd >= 0) &&
 		    __atomic_load_n(&c->theirs->inuse[slot], __ATOMIC_SEQ_CST)) /* W1 */
 			return c;
 	return NULL;
@@ -154,6 +155,28 @@ static void forget(struct epf_p2p *ep, struct export *e)
 	free(e);
 }
 
+/* Waits until no peer uses an export that is not live any more, and forgets it. ep->lock held, and given up while it waits. */
+static int let_go(struct epf_p2p *ep, struct export *e, uint64_t end, const char *what)
+{
+	struct timespec nap = { 0, NAP_NS };
+	int rc;
+
+	e->pins++;
+	rc = settle(ep, e->key.slot, end, what);
+	if (!rc)
+		rc = withdraw_keys(ep, &e->keys, end);
+	if (--e->pins == 0) {
+		if (!rc)
+			forget(ep, e);
+		return rc;
+	}
+	/* Another call waits for the same, and forgets it. */
+	pthread_mutex_unlock(&ep->lock);
+	nanosleep(&nap, NULL);
+	pthread_mutex_lock(&ep->lock);
+	return rc;
+}
+
 int epf_p2p_deregister(struct epf_p2p *ep, uint64_t region, uint64_t timeout_ns)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
@@ -172,13 +195,8 @@ int epf_p2p_deregister(struct epf_p2p *ep, uint64_t region, uint64_t timeout_ns)
 	__atomic_store_n(&r->gone, 1u, __ATOMIC_SEQ_CST); /* W1 */
 	for (struct export *e = r->exports; e; e = e->of_region)
 		set_state(ep, e, EXPORT_WITHDRAWN);
-	while (!rc && r->exports) {
-		rc = settle(ep, r->exports->key.slot, end, "deregister");
-		if (!rc && r->exports)
-			rc = withdraw_keys(ep, &r->exports->keys, end);
-		if (!rc && r->exports)
-			forget(ep, r->exports);
-	}
+	while (!rc && r->exports)
+		rc = let_go(ep, r->exports, end, "deregister");
 	pthread_mutex_unlock(&ep->lock);
 	while (!rc && __atomic_load_n(&r->users, __ATOMIC_SEQ_CST)) { /* W1 */
 		if (epf_now_ns() >= end)
@@ -302,11 +320,7 @@ int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], u
 	}
 	if (e->state == EXPORT_LIVE)
 		set_state(ep, e, EXPORT_WITHDRAWN);
-	rc = settle(ep, k.slot, end, "withdraw");
-	if (!rc && ep->export_at[k.slot] == e)
-		rc = withdraw_keys(ep, &e->keys, end);
-	if (!rc && ep->export_at[k.slot] == e && epf_p2p_same_key(&e->key, &k))
-		forget(ep, e);
+	rc = let_go(ep, e, end, "withdraw");
 	pthread_mutex_unlock(&ep->lock);
 	return rc;
 }

@@ -106,7 +106,7 @@ static void done(struct epf_p2p_xfer *x)
 							     : &x->conn->bytes_read,
 				   x->bytes, __ATOMIC_RELAXED);
 	}
-	__atomic_fetch_sub(&x->conn->inflight, 1u, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&x->conn->under_way, 1u, __ATOMIC_RELAXED);
 	__atomic_fetch_sub(&ep->run.active, 1u, __ATOMIC_RELAXED);
 	__atomic_store_n(&x->state, XFER_DONE, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&ep->run.waiters, __ATOMIC_SEQ_CST)) {

@@ -95,7 +95,7 @@ int epf_p2p_post(struct epf_p2p_xfer *x, const void *note, size_t note_bytes)
 	if (rc)
 		return rc;
 	x->deadline_ns = epf_p2p_deadline(x->ep, x->limit_ns);
-	__atomic_fetch_add(&x->conn->inflight, 1u, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&x->conn->under_way, 1u, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&x->ep->run.active, 1u, __ATOMIC_RELAXED);
 	EPF_STORE_RELAXED(&x->status, 0);
 	x->has_ticket = false;

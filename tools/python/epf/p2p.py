@@ -31,7 +31,7 @@ class Peer(ctypes.Structure):
     """struct epf_p2p_peer."""
     _fields_ = [("size", c_size_t), ("name", ctypes.c_char * 64), ("host", ctypes.c_char * 64), ("port", ctypes.c_uint16), ("gpu", c_int32),
                 ("id", c_uint8 * 16), ("path", ctypes.c_char * 32), ("pid", c_int32), ("state", c_int32), ("bytes_read", c_uint64),
-                ("bytes_written", c_uint64), ("transfers", c_uint64), ("inflight", c_uint64)]
+                ("bytes_written", c_uint64), ("transfers", c_uint64), ("under_way", c_uint64)]
 
 
 class Vector(ctypes.Structure):
