@@ -179,6 +179,23 @@ int epf_boot_local_post(struct epf_boot *boot, const void *mine, size_t len);
  */
 int epf_boot_local_collect(struct epf_boot *boot, struct epf_blob **all);
 
+/* A job of two that have a connection already. */
+struct epf_boot_pair {
+	uint32_t rank;                   /* 0 or 1 */
+	uint8_t key[EPF_BOOT_KEY_BYTES]; /* that both have, and nobody else */
+	const char
+		*route; /* this host's address on the way to the other, as text; NULL: not known */
+	/*
+	 * Gives the other the bytes and takes its own, malloced, in the order of the calls. Returns 0, or -errno with epf_last_error() set: then
+	 * the bootstrap is over.
+	 */
+	int (*exchange)(void *arg, const void *mine, size_t len, void **theirs, size_t *their_len);
+	void *arg;
+};
+
+/* epf_boot_pair_open() - the bootstrap of one of the two. @opts is copied. */
+int epf_boot_pair_open(const struct epf_boot_pair *opts, struct epf_boot **out);
+
 /* Options of epf_boot_server_start(). Zero everything, set size, then what you need. */
 struct epf_boot_server_opts {
 	size_t size;

@@ -51,6 +51,7 @@ MAY_INCLUDE = {
     "tools/cli": ["queues", "fabric/base", "bootstrap", "fabric/place", "fabric/nic/nic.h", "fabric/engine/lanes_plan.h", "fabric/protocol",
                   "fabric/service/service.h", "tools/waits", "tools/doctor", EPF],
     "tools/top": ["queues", "fabric/base", "tools/waits", EPF],
+    "tools/nixl": [EPF, "fabric/p2p/epf_p2p.h"],
     "tools/docs": ["queues", "fabric/base"],
     "tests/ref": [],  # the reference must not share code with what it judges
     "bench/common": ["queues", "fabric/base", "bootstrap", EPF],
@@ -61,6 +62,7 @@ MAY_INCLUDE = {
     "bench/moe": BENCH + ["kernels", "tests/ref"],
     "bench/jobs": BENCH,
     "bench/p2p": BENCH + ["bench/ring", "bench/verbs", "kernels", "fabric/gpu", "fabric/nic/emu/stages.h"],
+    "bench/xfer": BENCH + ["fabric/p2p/epf_p2p.h"],
     "bench": ["bench/common", EPF],
     "tests": ["queues", "fabric", "bootstrap", "kernels", "tools", "bench", "tests/ref"],
 }

@@ -6,7 +6,7 @@
 # stage rxe is in tests/stages_rxe.sh.
 
 # shellcheck disable=SC2034
-STAGES=(format static layers build headers hot docs unit prop proc rxe hosts hooks asan tsan fuzz demo frameworks package bench)
+STAGES=(format static layers build headers hot docs unit prop proc p2p rxe hosts hooks asan tsan fuzz demo frameworks nixl package bench)
 [ "$LONG" = no ] || STAGES+=(mutate)
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
@@ -294,6 +294,11 @@ stage_prop()
 	prepare_test_build && run_suites build-test 3 prop
 }
 
+stage_p2p()
+{
+	prepare_test_build && run_suites build-test 3 p2p
+}
+
 stage_proc()
 {
 	check "promtool of the package prometheus" "$ROOT/tests/promtool.sh" "$BUILD_ROOT/build-promtool" &&
@@ -358,6 +363,19 @@ stage_frameworks()
 	*) return ;;
 	esac
 	prepare_test_build && run_suites build-test 3 frameworks
+}
+
+# Our back end in NIXL's agents: three releases from PyPI, fetched once into the build directory; without them all is skipped.
+stage_nixl()
+{
+	local version rc
+	export NIXL=$BUILD_ROOT/build-nixl
+	for version in 1.3 1.4 1.5; do
+		check "NIXL $version" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "nixl-$version" "$NIXL/$version"
+		rc=$?
+		[ "$rc" = 0 ] || [ "$rc" = 77 ] || return
+	done
+	prepare_test_build && run_suites build-test 3 nixl
 }
 
 # Each hook breaks the engine in one way; the suite passes only if each is caught within 20 seeds.

@@ -226,6 +226,9 @@ K(user_engine_bytes,    "user-engine-bytes",    SIZE,   "16GiB", 65536, 11258999
 K(user_signals,         "user-signals",         UINT,   "4194304", 1, 268435456, BASIC, "", "Signals of one user.")
 K(client_rings,         "client-rings",         UINT,   "256",   1, 4096, BASIC, "", "Rings of one client.")
 
+G(P2P, "Point to point")
+K(p2p_local,            "p2p-local",            BOOL,   "yes",   0, 1, EXPERT, "", "Endpoints of one machine copy directly between their processes. no: over the NIC, as between machines.")
+
 G(SHIM, "Shim for DeepEP programs")
 K(shim_heap,            "shim-heap",            SIZE,   "4GiB",  67108864, 1099511627776, BASIC, "NVSHMEM_SYMMETRIC_SIZE", "Bytes of a rank's symmetric heap; 36 MiB of it are the shim's own.")
 K(shim_host_heap,       "shim-host-heap",       BOOL,   "no",    0, 1, EXPERT, "", "Put the symmetric heap into host memory that the GPU can reach, instead of the GPU's own. For trials: the kernels' fences do not order their bytes for a CPU.")

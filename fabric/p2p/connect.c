@@ -1,48 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connecting to a peer: the connecting end of the handshake (wire.h), on the caller's thread. Slow path. */
-#define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
-#include "fabric/base/log.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include "bootstrap/net.h"
 
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
-
-enum { GONE_MS = 1500 };
-
-void epf_p2p_tune(int fd)
-{
-	int one = 1, ms = GONE_MS;
-
-	/* A machine that is gone is noticed within 2 s: probes each second, none answered for 1.5 s. */
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
-	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
-}
-
-void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,
-		     const struct msg_hello *first, const struct msg_hello *second,
-		     uint8_t key[EPF_AUTH_KEY_BYTES])
-{
-	struct epf_auth given = { .has_secret = true };
-	const struct epf_auth *auth = ep->auth.has_secret ? &ep->auth : &ep->own;
-
-	if (acceptor) {
-		memcpy(given.master, acceptor->key, sizeof(given.master));
-		auth = acceptor->flags & META_HAS_KEY ? &given : &ep->auth;
-	}
-	epf_auth_session_key(auth, first->nonce, second->nonce, key);
-	explicit_bzero(&given, sizeof(given));
-}
 
 /* Waits until a socket that connects has; 0 or the errno. */
 static int wait_connected(int fd, uint64_t end)
@@ -128,7 +95,7 @@ static int greet(struct epf_p2p *ep, struct conn *c, uint64_t end, const struct 
 		 struct msg_join *join, uint8_t key[EPF_AUTH_KEY_BYTES])
 {
 	struct msg_hello ours, theirs;
-	struct received m;
+	struct received m = { 0 };
 	uint8_t proof[EPF_AUTH_HASH_BYTES];
 	int rc;
 
@@ -158,7 +125,7 @@ static int join_peer(struct epf_p2p *ep, struct conn *c, uint64_t end, struct ms
 	int fds[3] = { -1, ep->table_fd, ep->bell_fd };
 	struct ucred who = { 0 };
 	socklen_t len = sizeof(who);
-	struct received m;
+	struct received m = { 0 };
 	int rc = 0;
 
 	if (c->is_local) {
@@ -192,7 +159,10 @@ static int join_peer(struct epf_p2p *ep, struct conn *c, uint64_t end, struct ms
 	if (fds[0] >= 0)
 		close(fds[0]);
 	if (!rc && c->is_local && !(ready->can_copy && epf_p2p_can_copy(who.pid, &ready->probe)))
-		rc = epf_fail(EPF_R_P2P_FORBIDDEN, "connect: %s is on this machine", c->label);
+		rc = epf_fail(
+			EPF_R_P2P_FORBIDDEN,
+			"connect: %s is on this machine, and the kernel forbids copies between the two",
+			c->label);
 	return rc;
 }
 
@@ -220,6 +190,9 @@ static int meet(struct epf_p2p *ep, const struct metadata *meta, int fd, bool is
 		rc = greet(ep, c, end, meta, &join, key);
 	if (!rc)
 		rc = join_peer(ep, c, end, &join, key, &ready);
+	if (!rc && !is_local)
+		rc = epf_p2p_engine_start(c, key);
+	ep->has_engines |= !is_local;
 	explicit_bzero(key, sizeof(key));
 	if (rc) {
 		epf_p2p_conn_discard(c);
@@ -260,7 +233,8 @@ static int connect_new(struct epf_p2p *ep, const struct metadata *meta, uint64_t
 	socklen_t len;
 	int fd, rc;
 
-	if (memcmp(meta->machine, ep->meta.machine, sizeof(meta->machine)) == 0) {
+	if (ep->conf.p2p_local &&
+	    memcmp(meta->machine, ep->meta.machine, sizeof(meta->machine)) == 0) {
 		epf_p2p_unix_name(meta->id, &near, &len);
 		rc = dial((struct sockaddr *)&near, len, end, &fd);
 		if (!rc)
@@ -302,10 +276,16 @@ static int connect_meta(struct epf_p2p *ep, const struct metadata *meta, uint64_
 		*conn = c->number;
 	}
 	pthread_mutex_unlock(&ep->lock);
-	if (rc)
+	if (rc) {
 		epf_p2p_conn_discard(c);
-	else
-		epf_p2p_kick(ep);
+		return rc;
+	}
+	epf_p2p_kick(ep);
+	if (c->engine) {
+		rc = epf_p2p_engine_wait(c, end);
+		if (rc)
+			(void)epf_p2p_disconnect(ep, *conn, EPF_P2P_NOW);
+	}
 	return rc;
 }
 
@@ -313,7 +293,7 @@ int epf_p2p_connect(struct epf_p2p *ep, const void *metadata, size_t bytes, uint
 		    uint64_t *conn)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
-	struct metadata meta;
+	struct metadata meta = { 0 };
 	int rc = epf_p2p_meta_read(metadata, bytes, &meta);
 
 	return rc ? rc : connect_meta(ep, &meta, end, conn);
@@ -323,9 +303,9 @@ int epf_p2p_connect_to(struct epf_p2p *ep, const char *host, uint16_t port, uint
 		       uint64_t *conn)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
-	struct metadata meta;
+	struct metadata meta = { 0 };
 	struct stream s;
-	struct received m;
+	struct received m = { 0 };
 	int fd, rc = dial_tcp(host, port, end, &fd);
 
 	if (rc)

@@ -5,7 +5,7 @@
  * checked when the transfer was prepared.
  */
 #include "fabric/base/clock.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 #include <string.h>
@@ -154,8 +154,12 @@ int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct ep
 		 uint32_t n, uint64_t skip, uint64_t bytes)
 {
 	struct conn *c = x->conn;
-	uint32_t *inuse = &c->mine->inuse[v->import->key.slot];
+	uint32_t *inuse;
 	int rc;
+
+	if (c->engine)
+		return epf_p2p_engine_push(x, v, b, n, skip, bytes);
+	inuse = &c->mine->inuse[v->import->key.slot];
 
 	if (!epf_p2p_conn_is_alive(c))
 		return -ECONNRESET;

@@ -29,42 +29,6 @@ void epf_p2p_options_init(struct epf_p2p_options *opts)
 	opts->gpu = -1;
 }
 
-uint64_t epf_p2p_deadline(const struct epf_p2p *ep, uint64_t timeout_ns)
-{
-	uint64_t now = epf_now_ns();
-
-	if (timeout_ns == EPF_P2P_NOW)
-		return now;
-	if (timeout_ns == 0)
-		timeout_ns = ep->conf.wait_timeout_ns;
-	return timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
-}
-
-void epf_p2p_kick(struct epf_p2p *ep)
-{
-	uint64_t one = 1;
-	ssize_t n = write(ep->kick, &one, sizeof(one));
-
-	(void)n; /* full: it will wake anyway */
-}
-
-int epf_p2p_new_memfd(const char *name, uint64_t bytes, int *out)
-{
-	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int err;
-
-	if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 &&
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
-		*out = fd;
-		return 0;
-	}
-	err = errno;
-	if (fd >= 0)
-		close(fd);
-	return epf_fail_sys(EPF_R_SYSTEM, err, "p2p: memfd %s of %llu bytes", name,
-			    (unsigned long long)bytes);
-}
-
 static int set_one(struct epf_conf *conf, const char *setting)
 {
 	const char *eq = strchr(setting, '=');
@@ -85,8 +49,14 @@ static int load_conf(struct epf_p2p *ep, const struct epf_p2p_options *o)
 					  .environment = environ };
 	int rc = 0;
 
-	for (const char *const *s = o->settings; s && *s && !rc; s++)
-		rc = set_one(&ep->conf, *s);
+	for (unsigned n = 0; o->settings && o->settings[n] && !rc; n++) {
+		if (n == P2P_SETTINGS)
+			return epf_fail(EPF_R_P2P_LIMIT, "p2p: at most %d settings", P2P_SETTINGS);
+		rc = set_one(&ep->conf, o->settings[n]);
+		ep->settings[n] = strdup(o->settings[n]); /* for the engines of connections */
+		if (!ep->settings[n])
+			return epf_fail(EPF_R_NO_MEMORY, "p2p: settings");
+	}
 	if (!rc)
 		rc = epf_conf_load(&ep->conf, o->config_file ? &places : NULL);
 	return rc;
@@ -164,7 +134,7 @@ static int listen_at(struct epf_net_addr *a, int *out)
 static int listen_tcp(struct epf_p2p *ep, const struct epf_p2p_options *o)
 {
 	const char *spec = ep->conf.socket_ifname[0] ? ep->conf.socket_ifname : NULL;
-	struct epf_net_addr at[EPF_NET_ADDRS_MAX], any;
+	struct epf_net_addr at[EPF_NET_ADDRS_MAX], any = { 0 };
 	char host[EPF_NET_HOST_MAX], text[EPF_NET_HOST_MAX + 16];
 	size_t count = 0;
 	uint16_t port = 0;
@@ -174,10 +144,12 @@ static int listen_tcp(struct epf_p2p *ep, const struct epf_p2p_options *o)
 		rc = epf_net_split(o->listen, host, &port);
 		if (!rc)
 			rc = epf_net_resolve(host, port, at, &count);
-		any = at[0];
+		if (!rc)
+			any = at[0];
 	} else {
 		rc = epf_net_pick(spec, AF_UNSPEC, &at[0], NULL);
-		any = rc ? (struct epf_net_addr){ 0 } : epf_net_any(at[0].sa.sa_family, 0);
+		if (!rc)
+			any = epf_net_any(at[0].sa.sa_family, 0);
 	}
 	if (!rc)
 		rc = listen_at(&any, &ep->listen_tcp);
@@ -189,19 +161,6 @@ static int listen_tcp(struct epf_p2p *ep, const struct epf_p2p_options *o)
 	*strrchr(text, ':') = 0;
 	snprintf(ep->meta.host, sizeof(ep->meta.host), "%.63s", text);
 	return 0;
-}
-
-/* An abstract name: reachable by the processes of this machine and network namespace. */
-void epf_p2p_unix_name(const uint8_t id[16], struct sockaddr_un *a, socklen_t *len)
-{
-	int n = 0;
-
-	memset(a, 0, sizeof(*a));
-	a->sun_family = AF_UNIX;
-	n = snprintf(a->sun_path + 1, sizeof(a->sun_path) - 1, "epf-p2p-");
-	for (unsigned i = 0; i < 16; i++)
-		n += snprintf(a->sun_path + 1 + n, 3, "%02x", id[i]);
-	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (unsigned)n);
 }
 
 static int listen_unix(struct epf_p2p *ep)
@@ -440,6 +399,8 @@ void epf_p2p_close(struct epf_p2p *ep)
 	epf_auth_wipe(&ep->auth);
 	epf_auth_wipe(&ep->own);
 	epf_conf_destroy(&ep->conf);
+	for (unsigned i = 0; ep->settings[i]; i++)
+		free(ep->settings[i]);
 	pthread_cond_destroy(&ep->changed);
 	pthread_cond_destroy(&ep->run.idle);
 	pthread_cond_destroy(&ep->events.arrived);
@@ -447,90 +408,4 @@ void epf_p2p_close(struct epf_p2p *ep)
 	pthread_mutex_destroy(&ep->run.lock);
 	pthread_mutex_destroy(&ep->events.lock);
 	free(ep);
-}
-
-int epf_p2p_metadata(const struct epf_p2p *ep, void *buf, size_t size)
-{
-	if (size < sizeof(ep->meta))
-		return epf_fail_sys(EPF_R_P2P_ARGUMENT, EMSGSIZE, "metadata needs %zu bytes",
-				    sizeof(ep->meta));
-	memcpy(buf, &ep->meta, sizeof(ep->meta));
-	return (int)sizeof(ep->meta);
-}
-
-void epf_p2p_meta_show(const struct metadata *m, struct epf_p2p_peer *out)
-{
-	memcpy(out->name, m->name, sizeof(out->name));
-	memcpy(out->host, m->host, sizeof(out->host));
-	memcpy(out->id, m->id, sizeof(out->id));
-	out->port = m->port;
-	out->gpu = m->gpu;
-}
-
-int epf_p2p_describe(const void *metadata, size_t bytes, struct epf_p2p_peer *out)
-{
-	struct epf_p2p_peer full = { 0 };
-	struct metadata meta;
-	size_t size = out->size < sizeof(full) ? out->size : sizeof(full);
-	int rc = epf_p2p_meta_read(metadata, bytes, &meta);
-
-	if (rc)
-		return rc;
-	epf_p2p_meta_show(&meta, &full);
-	full.size = out->size;
-	memcpy(out, &full, size);
-	return 0;
-}
-
-int epf_p2p_alloc(struct epf_p2p *ep, uint64_t bytes, void **addr)
-{
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	struct block_memory *m = calloc(1, sizeof(*m));
-	void *at;
-	int rc;
-
-	if (!m || !bytes || bytes > 1ull << 47) {
-		free(m);
-		return m ? epf_fail(EPF_R_P2P_ARGUMENT, "p2p: memory of %llu bytes",
-				    (unsigned long long)bytes)
-			 : epf_fail(EPF_R_NO_MEMORY, "p2p: memory");
-	}
-	m->bytes = (bytes + page - 1) / page * page;
-	rc = epf_p2p_new_memfd("epf-p2p-memory", m->bytes, &m->fd);
-	if (rc) {
-		free(m);
-		return rc;
-	}
-	at = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
-	if (at == MAP_FAILED) {
-		close(m->fd);
-		free(m);
-		return epf_fail(EPF_R_NO_MEMORY, "p2p: memory of %llu bytes",
-				(unsigned long long)bytes);
-	}
-	m->addr = at;
-	pthread_mutex_lock(&ep->lock);
-	m->next = ep->memory;
-	ep->memory = m;
-	pthread_mutex_unlock(&ep->lock);
-	*addr = at;
-	return 0;
-}
-
-void epf_p2p_free(struct epf_p2p *ep, void *addr)
-{
-	struct block_memory **at = &ep->memory, *m;
-
-	pthread_mutex_lock(&ep->lock);
-	while (*at && (*at)->addr != addr)
-		at = &(*at)->next;
-	m = *at;
-	if (m)
-		*at = m->next;
-	pthread_mutex_unlock(&ep->lock);
-	if (!m)
-		return;
-	munmap(m->addr, m->bytes);
-	close(m->fd);
-	free(m);
 }

@@ -6,7 +6,7 @@
  * An endpoint registers memory, exports parts of it, and sends the 64-byte export keys to peers any way it likes. A peer imports a key
  * over a connection and then transfers: reads and writes of one or of many blocks, with an optional notification that arrives after the
  * data. The target takes no part in a transfer. One connection serves both directions. Between processes of one machine the bytes are
- * copied directly (shared memory, process_vm_writev(2), CUDA IPC); otherwise they travel over the engine and its NICs.
+ * copied directly (shared memory, process_vm_writev(2)); otherwise they travel over the engine and its NICs. GPU memory is not served yet.
  *
  * Conventions of every function here:
  *  - Returns 0 or a count on success and a negative errno on failure; epf_last_error() (epf.h) then holds one line with cause and remedy,
@@ -39,6 +39,8 @@ extern "C" {
 #define EPF_P2P_NAME_BYTES     64u        /* room for an endpoint's name with its 0 */
 #define EPF_P2P_METADATA_BYTES 512u       /* most bytes of metadata */
 #define EPF_P2P_KEY_BYTES      64u        /* bytes of an export key */
+#define EPF_P2P_EXPORTS        65536u     /* most exports of an endpoint at a time */
+#define EPF_P2P_UNREAD         4096u      /* most notifications that wait to be taken */
 #define EPF_P2P_NOTE_BYTES     8192u      /* most bytes of a notification */
 #define EPF_P2P_BLOCK_BYTES    UINT32_MAX /* most bytes of one block; larger transfers take several */
 
@@ -98,7 +100,7 @@ struct epf_p2p_peer {
 	int32_t state; /* 0: connected; else -ECONNRESET (lost) or -EPIPE (closed in order) */
 	uint64_t bytes_read, bytes_written; /* by this endpoint, completed */
 	uint64_t transfers;                 /* completed without error */
-	uint64_t inflight;                  /* posted and not ended */
+	uint64_t under_way;                 /* posted and not ended */
 };
 
 /* Reads metadata without connecting. -EBADMSG if it is damaged or of another version. */
@@ -141,13 +143,14 @@ void epf_p2p_free(struct epf_p2p *ep, void *addr);
 /* Whose memory it is: a GPU's number, or one of these. */
 enum {
 	EPF_P2P_HOST = -1, /* host memory, however allocated */
-	EPF_P2P_AUTO = -2, /* host or GPU memory: the GPU's driver is asked */
+	EPF_P2P_AUTO = -2, /* whichever it is */
 };
 
 /*
  * Registers [addr, addr + bytes) for use as source or destination of this endpoint's transfers, and for exports. The caller keeps the
  * memory, which must stay mapped until epf_p2p_deregister() returns. Cheap for a range that lies within a registered one; ranges may
- * overlap. bytes at most 2^48 - 1. -EINVAL: unmapped memory or no bytes; -ENOSPC: beyond p2p-regions.
+ * overlap. bytes at most 2^48 - 1. -EINVAL: unmapped memory or no bytes; -ENOSPC: beyond 2^20 regions. GPU memory is not
+ * served yet: -EOPNOTSUPP for a GPU's number, -EINVAL for its memory under EPF_P2P_AUTO.
  */
 int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device, uint64_t *region);
 
@@ -167,7 +170,8 @@ enum {
 /*
  * Exports [offset, offset + bytes) of a region: writes the key that peers pass to epf_p2p_import(). rights: EPF_P2P_WRITE, EPF_P2P_READ or both.
  * conn: the one connection that may use it; 0: every authenticated peer that has the key. lifetime_ns: the export withdraws
- * itself after that time; 0: never. -ERANGE: outside the region; -ENOSPC: beyond p2p-exports.
+ * itself after that time; 0: never. -ERANGE: outside the region; -ENOSPC: beyond EPF_P2P_EXPORTS. An expired export keeps its place until it
+ * is withdrawn or its region deregistered. Over NICs a connection can import 4,096 exports in its life.
  */
 int epf_p2p_export(struct epf_p2p *ep, uint64_t region, uint64_t offset, uint64_t bytes,
 		   unsigned rights, uint64_t conn, uint64_t lifetime_ns,
@@ -284,7 +288,7 @@ int epf_p2p_read(struct epf_p2p *ep, uint64_t conn, uint64_t region, uint64_t lo
 		 uint64_t import, uint64_t remote_offset, uint64_t bytes, uint64_t timeout_ns);
 
 /*
- * Sends a notification without data. Waits while the peer does not take notifications (it has more than p2p-notes unread). Notifications
+ * Sends a notification without data. Waits while the peer does not take notifications (it has EPF_P2P_UNREAD unread). Notifications
  * of one connection from one thread arrive in order. Returns when it is on its way.
  */
 int epf_p2p_notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t note_bytes,
@@ -310,7 +314,8 @@ struct epf_p2p_event {
 
 /*
  * Takes up to max events, oldest first, without waiting, and returns how many. Notifications of different peers are not ordered. Events
- * are kept until taken; the number of unread notifications is limited by p2p-notes, beyond which peers wait.
+ * are kept until taken; the number of unread notifications is limited to EPF_P2P_UNREAD, beyond which
+ * peers of this machine wait; one over NICs that has sent four times as many is disconnected.
  */
 int epf_p2p_events(struct epf_p2p *ep, struct epf_p2p_event *events, size_t max);
 /* Releases the data of an event; ignores one without. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Notifications between processes of one machine, and the queue of events that users take. */
+/* The queue of events: appending, the descriptor, the callback. */
 #define EPF_LOG_COMP "p2p"
-#include "fabric/base/clock.h"
 #include "fabric/base/log.h"
 #include "fabric/p2p/p2p_priv.h"
 
@@ -9,70 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
-enum {
-	NOTES_MOST = 4096,    /* unread, before peers wait */
-	SPIN_NS = 20 * 1000,  /* how long a wait polls before it sleeps */
-	NAP_NS = 1000 * 1000, /* how often a full ring of a peer is tried again */
-};
-
-_Static_assert(EPF_P2P_NOTE_BYTES + 16 <= P2P_NOTE_RING, "a notification fits");
-
-static void ring_copy_in(struct note_ring *ring, uint64_t at, const void *data, size_t bytes)
-{
-	size_t first = P2P_NOTE_RING - at % P2P_NOTE_RING;
-
-	if (first > bytes)
-		first = bytes;
-	memcpy(ring->data + at % P2P_NOTE_RING, data, first);
-	if (bytes > first)
-		memcpy(ring->data, (const uint8_t *)data + first, bytes - first);
-}
-
-static void ring_copy_out(const struct note_ring *ring, uint64_t at, void *data, size_t bytes)
-{
-	size_t first = P2P_NOTE_RING - at % P2P_NOTE_RING;
-
-	if (first > bytes)
-		first = bytes;
-	memcpy(data, ring->data + at % P2P_NOTE_RING, first);
-	if (bytes > first)
-		memcpy((uint8_t *)data + first, ring->data, bytes - first);
-}
-
-static uint64_t record(uint32_t bytes)
-{
-	return (sizeof(uint32_t) + (uint64_t)bytes + 7) / 8 * 8;
-}
-
-int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes)
-{
-	struct note_ring *ring = &c->mine->notes;
-	uint64_t tail, need = record(bytes);
-
-	pthread_mutex_lock(&c->note_lock);
-	tail = EPF_LOAD_ACQUIRE(&ring->tail);
-	if (c->note_head - tail > P2P_NOTE_RING || P2P_NOTE_RING - (c->note_head - tail) < need) {
-		pthread_mutex_unlock(&c->note_lock);
-		return -EAGAIN;
-	}
-	ring_copy_in(ring, c->note_head, &bytes, sizeof(bytes));
-	ring_copy_in(ring, c->note_head + sizeof(bytes), note, bytes);
-	c->note_head += need;
-	EPF_STORE_RELEASE(&ring->head, c->note_head);
-	pthread_mutex_unlock(&c->note_lock);
-	__atomic_fetch_or(&c->bell->pending[c->bell_index / 64], 1ull << c->bell_index % 64,
-			  __ATOMIC_SEQ_CST);                      /* N2 */
-	if (__atomic_load_n(&c->bell->armed, __ATOMIC_SEQ_CST) && /* N2 */
-	    __atomic_exchange_n(&c->bell->armed, 0u, __ATOMIC_SEQ_CST))
-		(void)epf_p2p_send(&c->stream, MSG_WAKE, NULL, 0, NULL, 0);
-	return 0;
-}
-
 /* Appends to the queue; the notification's bytes become the event's. events.lock not held. */
-static void append(struct epf_p2p *ep, struct event *ev)
+void epf_p2p_append(struct epf_p2p *ep, struct event *ev)
 {
 	uint64_t one = 1;
 
@@ -83,7 +22,7 @@ static void append(struct epf_p2p *ep, struct event *ev)
 	else
 		ep->events.first = ev;
 	ep->events.last = ev;
-	ep->events.notes += ev->e.kind == EPF_P2P_NOTE;
+	EPF_STORE_RELAXED(&ep->events.notes, ep->events.notes + (ev->e.kind == EPF_P2P_NOTE));
 	EPF_STORE_RELEASE(&ep->events.count, ep->events.count + 1);
 	if (ep->events.fd >= 0 && !ep->events.fd_is_set) {
 		ep->events.fd_is_set = true;
@@ -111,97 +50,11 @@ void epf_p2p_event(struct epf_p2p *ep, const struct epf_p2p_event *e, const void
 		epf_warn_ratelimited("an event is lost: no memory");
 		return;
 	}
-	append(ep, ev);
-}
-
-/* Takes one notification of a peer: 1, 0 there is none, or -EBADMSG. */
-static int take_note(struct conn *c)
-{
-	struct note_ring *ring = &c->theirs->notes;
-	uint64_t head = EPF_LOAD_ACQUIRE(&ring->head);
-	struct event *ev;
-	uint32_t bytes;
-
-	if (head == c->note_tail)
-		return 0;
-	ring_copy_out(ring, c->note_tail, &bytes, sizeof(bytes));
-	if (head - c->note_tail > P2P_NOTE_RING || bytes > EPF_P2P_NOTE_BYTES ||
-	    record(bytes) > head - c->note_tail)
-		return -EBADMSG;
-	ev = calloc(1, sizeof(*ev));
-	if (!ev)
-		return 0; /* stays where it is */
-	ev->e = (struct epf_p2p_event){ .kind = EPF_P2P_NOTE, .conn = c->number, .bytes = bytes };
-	if (bytes) {
-		ev->e.data = malloc(bytes);
-		if (!ev->e.data) {
-			free(ev);
-			return 0;
-		}
-		ring_copy_out(ring, c->note_tail + sizeof(bytes), ev->e.data, bytes);
-	}
-	c->note_tail += record(bytes);
-	EPF_STORE_RELEASE(&ring->tail, c->note_tail);
-	append(c->ep, ev);
-	return 1;
-}
-
-/* Takes the notifications of one connection. Several threads may drain at once, each connection one. */
-static void drain_conn(struct epf_p2p *ep, uint32_t index)
-{
-	struct conn *c;
-	int rc = 0;
-	bool again;
-
-	pthread_mutex_lock(&ep->lock);
-	c = ep->by_bell[index];
-	again = c && (!c->number || !c->theirs); /* in its handshake still */
-	if (c && !again)
-		epf_p2p_conn_ref(c);
-	pthread_mutex_unlock(&ep->lock);
-	if (c && !again) {
-		pthread_mutex_lock(&c->take_lock);
-		while (!again && (rc = take_note(c)) == 1)
-			again = EPF_LOAD_RELAXED(&ep->events.notes) >= NOTES_MOST;
-		pthread_mutex_unlock(&c->take_lock);
-		if (rc < 0)
-			epf_p2p_conn_end(c, CONN_LOST, "its notifications are damaged");
-		epf_p2p_conn_put(c);
-	}
-	if (again)
-		__atomic_fetch_or(&ep->bell->pending[index / 64], 1ull << index % 64,
-				  __ATOMIC_SEQ_CST);
-}
-
-void epf_p2p_drain(struct epf_p2p *ep)
-{
-	if (EPF_LOAD_RELAXED(&ep->events.notes) >= NOTES_MOST)
-		return;
-	for (unsigned w = 0; w < P2P_LOCAL_CONNS / 64; w++) {
-		uint64_t bits;
-
-		if (!EPF_LOAD_RELAXED(&ep->bell->pending[w]))
-			continue;
-		bits = __atomic_exchange_n(&ep->bell->pending[w], 0, __ATOMIC_SEQ_CST);
-		while (bits) {
-			drain_conn(ep, w * 64 + (unsigned)__builtin_ctzll(bits));
-			bits &= bits - 1;
-		}
-	}
-}
-
-bool epf_p2p_is_pending(const struct epf_p2p *ep)
-{
-	if (EPF_LOAD_RELAXED(&ep->events.notes) >= NOTES_MOST)
-		return false;
-	for (unsigned w = 0; w < P2P_LOCAL_CONNS / 64; w++)
-		if (__atomic_load_n(&ep->bell->pending[w], __ATOMIC_SEQ_CST)) /* N1 */
-			return true;
-	return false;
+	epf_p2p_append(ep, ev);
 }
 
 /* Takes the oldest event. events.lock held. */
-static struct event *pop(struct epf_p2p *ep)
+struct event *epf_p2p_pop(struct epf_p2p *ep)
 {
 	struct event *ev = ep->events.first;
 	uint64_t count;
@@ -211,7 +64,7 @@ static struct event *pop(struct epf_p2p *ep)
 	ep->events.first = ev->next;
 	if (!ev->next)
 		ep->events.last = NULL;
-	ep->events.notes -= ev->e.kind == EPF_P2P_NOTE;
+	EPF_STORE_RELAXED(&ep->events.notes, ep->events.notes - (ev->e.kind == EPF_P2P_NOTE));
 	EPF_STORE_RELEASE(&ep->events.count, ep->events.count - 1);
 	if (!ev->next && ep->events.fd_is_set) {
 		ep->events.fd_is_set = false;
@@ -220,73 +73,11 @@ static struct event *pop(struct epf_p2p *ep)
 	return ev;
 }
 
-int epf_p2p_events(struct epf_p2p *ep, struct epf_p2p_event *events, size_t max)
-{
-	size_t n = 0;
-	bool was_full;
-
-	__atomic_fetch_add(&ep->polls, 1u, __ATOMIC_RELAXED);
-	epf_p2p_drain(ep);
-	if (!EPF_LOAD_ACQUIRE(&ep->events.count))
-		return 0;
-	pthread_mutex_lock(&ep->events.lock);
-	was_full = ep->events.notes >= NOTES_MOST;
-	while (n < max && n < INT32_MAX) {
-		struct event *ev = pop(ep);
-
-		if (!ev)
-			break;
-		events[n++] = ev->e;
-		free(ev);
-	}
-	pthread_mutex_unlock(&ep->events.lock);
-	if (was_full)
-		epf_p2p_kick(ep);
-	return (int)n;
-}
-
 void epf_p2p_event_free(struct epf_p2p_event *event)
 {
 	free(event->data);
 	event->data = NULL;
 	event->bytes = 0;
-}
-
-int epf_p2p_wait_event(struct epf_p2p *ep, uint64_t timeout_ns)
-{
-	uint64_t end = epf_p2p_deadline(ep, timeout_ns), start = epf_now_ns();
-	struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
-	int rc = 0;
-
-	for (unsigned i = 0;; i++) {
-		if (EPF_LOAD_ACQUIRE(&ep->events.count))
-			return 0;
-		__atomic_fetch_add(&ep->polls, 1u, __ATOMIC_RELAXED);
-		epf_p2p_drain(ep);
-		if (EPF_LOAD_ACQUIRE(&ep->events.count))
-			return 0;
-		if (i % 64 == 63 && epf_now_ns() - start > SPIN_NS)
-			break;
-		EPF_CPU_PAUSE();
-	}
-	/* From here on peers must wake the endpoint's thread, which wakes this one. */
-	__atomic_fetch_add(&ep->events.sleepers, 1u, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&ep->bell->armed, 1u, __ATOMIC_SEQ_CST); /* N1 */
-	if (epf_p2p_is_pending(ep))
-		epf_p2p_drain(ep);
-	pthread_mutex_lock(&ep->events.lock);
-	while (!ep->events.first && !rc)
-		rc = EPF_LOAD_ACQUIRE(&ep->is_closing)
-			     ? ECANCELED
-			     : pthread_cond_timedwait(&ep->events.arrived, &ep->events.lock,
-						      &until);
-	if (ep->events.first)
-		rc = 0;
-	pthread_mutex_unlock(&ep->events.lock);
-	__atomic_fetch_sub(&ep->events.sleepers, 1u, __ATOMIC_RELAXED);
-	if (rc && EPF_LOAD_ACQUIRE(&ep->is_closing))
-		return epf_fail(EPF_R_P2P_CANCELLED, "wait: the endpoint was closed");
-	return rc ? epf_fail(EPF_R_P2P_TIMEOUT, "wait: no event") : 0;
 }
 
 int epf_p2p_fd(struct epf_p2p *ep)
@@ -328,7 +119,7 @@ void epf_p2p_dispatch(struct epf_p2p *ep)
 	while (ep->events.fn && ep->events.first) {
 		void (*fn)(void *arg, const struct epf_p2p_event *event) = ep->events.fn;
 		void *fn_arg = ep->events.arg;
-		struct event *ev = pop(ep);
+		struct event *ev = epf_p2p_pop(ep);
 
 		ep->events.in_fn = true;
 		pthread_mutex_unlock(&ep->events.lock);
@@ -340,35 +131,4 @@ void epf_p2p_dispatch(struct epf_p2p *ep)
 		pthread_cond_broadcast(&ep->events.arrived);
 	}
 	pthread_mutex_unlock(&ep->events.lock);
-}
-
-int epf_p2p_notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t note_bytes,
-		   uint64_t timeout_ns)
-{
-	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
-	struct timespec nap = { 0, NAP_NS };
-	struct conn *c;
-	int rc;
-
-	if (note_bytes > EPF_P2P_NOTE_BYTES || (note_bytes && !note))
-		return epf_fail(EPF_R_P2P_ARGUMENT, "notify: %zu bytes; at most %u", note_bytes,
-				EPF_P2P_NOTE_BYTES);
-	c = epf_p2p_conn_get(ep, conn);
-	if (!c)
-		return -ENOENT;
-	for (;;) {
-		rc = EPF_LOAD_ACQUIRE(&c->state) == CONN_OPEN
-			     ? epf_p2p_note_push(c, note, (uint32_t)note_bytes)
-			     : epf_p2p_conn_error(c);
-		if (rc != -EAGAIN)
-			break;
-		if (epf_now_ns() >= end) {
-			rc = epf_fail(EPF_R_P2P_TIMEOUT, "notify: %s takes no notifications",
-				      c->label);
-			break;
-		}
-		nanosleep(&nap, NULL);
-	}
-	epf_p2p_conn_put(c);
-	return rc;
 }

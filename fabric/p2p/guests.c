@@ -3,7 +3,7 @@
 #define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include "bootstrap/net.h"
 
@@ -83,16 +83,6 @@ static int answer_query(struct epf_p2p *ep, struct guest *g)
 	return epf_p2p_send(&g->stream, MSG_META, &meta, sizeof(meta), NULL, 0);
 }
 
-void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out)
-{
-	memset(out, 0, sizeof(*out));
-	epf_auth_nonce(out->nonce);
-	out->meta = ep->meta;
-	memset(out->meta.key, 0, sizeof(out->meta.key));
-	epf_p2p_meta_seal(&out->meta);
-	out->is_local = is_local;
-}
-
 static int take_hello(struct epf_p2p *ep, struct guest *g, const struct received *m)
 {
 	uint8_t key[EPF_AUTH_KEY_BYTES];
@@ -163,6 +153,12 @@ static int let_in(struct epf_p2p *ep, struct guest *g, const struct received *m,
 	pthread_mutex_init(&c->stream.lock, NULL);
 	g->stream = (struct stream){ .fd = -1 };
 	pthread_mutex_init(&g->stream.lock, NULL);
+	if (!c->is_local && epf_p2p_engine_start(c, key)) {
+		epf_p2p_slot_remove(&ep->conns, c->number);
+		epf_p2p_conn_discard(c);
+		return -ENOMEM;
+	}
+	ep->has_engines |= !c->is_local;
 	pthread_mutex_lock(&ep->lock);
 	epf_p2p_conn_publish(c, true);
 	pthread_mutex_unlock(&ep->lock);

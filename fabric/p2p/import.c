@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of peers: importing exports, and answering peers who do. Slow path. */
-#define EPF_LOG_COMP "p2p"
-#include "fabric/base/clock.h"
-#include "fabric/base/log.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,21 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
-void epf_p2p_import_put(struct import *i)
-{
-	if (__atomic_fetch_sub(&i->refs, 1u, __ATOMIC_ACQ_REL) != 1)
-		return;
-	if (i->map_base)
-		munmap(i->map_base, i->map_bytes);
-	free(i);
-}
-
 static struct import **bucket(struct conn *c, const struct export_key *key)
 {
 	return &c->imports[key->slot % P2P_BUCKETS];
 }
 
-struct import *epf_p2p_import_find(struct conn *c, const struct export_key *key)
+static struct import *find(struct conn *c, const struct export_key *key)
 {
 	for (struct import *i = *bucket(c, key); i; i = i->next)
 		if (epf_p2p_same_key(&i->key, key))
@@ -63,6 +51,66 @@ static int judge(struct conn *c, const struct msg_import *m, struct export **out
 	return 0;
 }
 
+/* Registers an export in the job of a connection over NICs: the range and the rights of the key, no more. */
+static int register_export(struct conn *c, const struct msg_import *m, struct msg_imported *a)
+{
+	struct epf_p2p *ep = c->ep;
+	struct engine_key *k = calloc(1, sizeof(*k));
+	struct export *e = NULL;
+	int rc;
+
+	if (!k)
+		return -ENOMEM;
+	k->conn = c->id;
+	rc = epf_p2p_engine_register(c, (void *)(uintptr_t)m->key.addr, m->key.bytes, m->key.rights,
+				     &k->region);
+	if (rc) {
+		free(k);
+		return rc;
+	}
+	a->engine_region = k->region;
+	pthread_mutex_lock(&ep->lock);
+	rc = judge(c, m, &e); /* withdrawn meanwhile? */
+	if (!rc) {
+		k->next = e->keys;
+		e->keys = k;
+	}
+	pthread_mutex_unlock(&ep->lock);
+	if (rc) {
+		(void)epf_p2p_engine_withdraw(c, k->region, 0);
+		free(k);
+	}
+	return rc;
+}
+
+/* On the connection's own thread: answers an import over NICs, and publishes the region together with the peer. */
+static void answer_over_nics(struct conn *c, const void *data)
+{
+	const struct msg_import *m = data;
+	struct msg_imported a = { .request = m->request, .engine_region = UINT32_MAX };
+	struct export *e;
+
+	pthread_mutex_lock(&c->ep->lock);
+	a.status = judge(c, m, &e);
+	pthread_mutex_unlock(&c->ep->lock);
+	if (!a.status)
+		a.status = register_export(c, m, &a);
+	if (epf_p2p_send(&c->stream, MSG_IMPORTED, &a, sizeof(a), NULL, 0) ||
+	    epf_p2p_engine_exchange(c))
+		epf_p2p_conn_end(c, CONN_LOST, "its engine does not answer");
+}
+
+static void deliver(struct conn *c, const struct msg_imported *m, int file);
+
+/* The other end of answer_over_nics(). */
+static void take_over_nics(struct conn *c, const void *data)
+{
+	if (epf_p2p_engine_exchange(c))
+		epf_p2p_conn_end(c, CONN_LOST, "its engine does not answer");
+	else
+		deliver(c, data, -1);
+}
+
 void epf_p2p_answer_import(struct conn *c, const struct msg_import *m)
 {
 	struct epf_p2p *ep = c->ep;
@@ -70,6 +118,11 @@ void epf_p2p_answer_import(struct conn *c, const struct msg_import *m)
 	struct export *e;
 	int fd = -1, rc;
 
+	if (c->engine) {
+		if (epf_p2p_engine_do(c, answer_over_nics, m, sizeof(*m)))
+			epf_p2p_conn_end(c, CONN_LOST, "no memory for its requests");
+		return;
+	}
 	pthread_mutex_lock(&ep->lock);
 	a.status = judge(c, m, &e);
 	if (!a.status && c->is_local && e->region->memory) {
@@ -83,7 +136,7 @@ void epf_p2p_answer_import(struct conn *c, const struct msg_import *m)
 		epf_p2p_conn_end(c, CONN_LOST, "it does not take the answers that it asks for");
 }
 
-void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file)
+static void deliver(struct conn *c, const struct msg_imported *m, int file)
 {
 	struct epf_p2p *ep = c->ep;
 	struct request *q;
@@ -100,6 +153,16 @@ void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file)
 	}
 	pthread_mutex_unlock(&ep->lock);
 	if (file >= 0)
+		close(file);
+}
+
+void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file)
+{
+	if (!c->engine)
+		deliver(c, m, file);
+	else if (epf_p2p_engine_do(c, take_over_nics, m, sizeof(*m)))
+		epf_p2p_conn_end(c, CONN_LOST, "no memory for its answers");
+	if (c->engine && file >= 0)
 		close(file);
 }
 
@@ -141,7 +204,8 @@ static int explain(const struct conn *c, int status)
 	case -EKEYREVOKED:
 		return epf_fail(EPF_R_P2P_REVOKED, "import: %s has withdrawn it", c->label);
 	case -EKEYEXPIRED:
-		return epf_fail(EPF_R_P2P_EXPIRED, "import: of %s", c->label);
+		return epf_fail(EPF_R_P2P_EXPIRED, "import: the export of %s has expired",
+				c->label);
 	case -EACCES:
 		return epf_fail(EPF_R_P2P_ACCESS, "import: %s has exported it to another peer",
 				c->label);
@@ -177,7 +241,7 @@ static void map(struct import *i, const struct msg_imported *a, int file)
 static int keep(struct conn *c, struct import *i, uint64_t *number)
 {
 	struct epf_p2p *ep = c->ep;
-	struct import *other = epf_p2p_import_find(c, &i->key);
+	struct import *other = find(c, &i->key);
 	int rc = 0;
 
 	if (c->state != CONN_OPEN)

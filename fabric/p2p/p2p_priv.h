@@ -25,7 +25,8 @@ enum {
 	P2P_CHUNK_BLOCKS = 128,
 	P2P_INLINE = 64 * 1024, /* transfers that the posting thread copies itself */
 	P2P_PRIORITIES = 3,
-	P2P_BUCKETS = 64, /* of a connection's imports */
+	P2P_BUCKETS = 64,  /* of a connection's imports */
+	P2P_SETTINGS = 64, /* most settings of an endpoint */
 };
 
 /* Numbers for users: generation << 24 | index; an index is used again, a number is not. */
@@ -50,6 +51,13 @@ struct block_memory {
 	int fd;
 };
 
+/* The number of memory in the job of a connection over NICs. */
+struct engine_key {
+	struct engine_key *next;
+	uint64_t conn; /* conn.id */
+	uint32_t region;
+};
+
 struct region {
 	uint64_t number;
 	uint32_t refs;
@@ -60,6 +68,7 @@ struct region {
 	int device;                  /* EPF_P2P_HOST or a GPU */
 	struct block_memory *memory; /* NULL: from elsewhere */
 	struct export *exports;
+	struct engine_key *keys; /* as a source or destination of own transfers */
 };
 
 struct export
@@ -68,9 +77,11 @@ struct export
 	struct export *of_region;   /* next of its region */
 	struct export_key key;
 	struct region *region;
-	uint64_t conn;       /* 0: every peer */
-	uint64_t expires_ns; /* UINT64_MAX: never */
+	uint64_t conn;           /* 0: every peer */
+	uint64_t expires_ns;     /* UINT64_MAX: never */
+	struct engine_key *keys; /* for peers that have imported it over NICs */
 	enum export_state state;
+	uint32_t pins; /* calls that wait for peers to let go of it */
 };
 
 struct import {
@@ -106,11 +117,13 @@ struct conn {
 	struct conn *next; /* all of the endpoint */
 	struct epf_p2p *ep;
 	uint64_t number;
+	uint64_t id; /* never 0, never used again */
 	uint32_t refs;
 	uint32_t state; /* enum conn_state; atomic: copies look at it */
 	bool is_local;
 	bool is_passive;   /* the peer made it */
 	bool was_accepted; /* a call has returned it */
+	bool is_dead;      /* its process has ended; atomic */
 	bool is_reaped;    /* the thread has let go of its stream */
 	bool is_proven;    /* in the handshake: the peer has proven the key */
 	int error;         /* -errno and why it ended */
@@ -135,9 +148,11 @@ struct conn {
 	uint64_t note_tail;
 	/* Over NICs: */
 	struct engine_path *engine;
+	void (*engine_stop)(struct conn *c);
+	bool is_left; /* its engine was asked to end */
 	struct import *imports[P2P_BUCKETS];
 	struct request *requests;
-	uint64_t bytes_read, bytes_written, transfers, inflight; /* atomic */
+	uint64_t bytes_read, bytes_written, transfers, under_way; /* atomic */
 };
 
 /* Where an incoming connection is in its handshake. */
@@ -166,6 +181,7 @@ enum xfer_state {
 	XFER_FINISHING = 2,
 	XFER_NOTING = 3,
 	XFER_PUSHING = 4,
+	XFER_DRAINING = 6, /* over NICs: all is pushed, not all retired */
 	XFER_DONE = 5,
 };
 
@@ -190,6 +206,8 @@ struct epf_p2p_xfer {
 	char *note;
 	uint32_t note_bytes, note_room;
 	bool has_note;
+	bool has_ticket; /* over NICs: commands of it are in the ring, from first_ticket to ticket */
+	uint64_t first_ticket, ticket;
 	uint32_t n_blocks, n_vectors;
 	struct vector *vectors;
 	struct epf_p2p_block *blocks;
@@ -206,11 +224,13 @@ struct epf_p2p {
 	struct epf_auth own;  /* of this endpoint's key */
 	struct metadata meta;
 	uint8_t probe_token[16];
+	char *settings[P2P_SETTINGS + 1];
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* connections, requests, states */
 	bool is_closing;
-	bool has_new; /* connections that the thread does not watch yet */
+	bool has_engines; /* connections over NICs were made */
+	bool has_new;     /* connections that the thread does not watch yet */
 	struct slots conns, regions, imports;
 	struct conn *all;
 	struct export *exports;
@@ -227,7 +247,7 @@ struct epf_p2p {
 	struct block_memory *memory;
 	struct guest *guests;
 	uint32_t n_guests;
-	uint64_t next_request;
+	uint64_t next_request, next_id;
 
 	pthread_t thread;
 	bool has_thread;
@@ -244,6 +264,7 @@ struct epf_p2p {
 		uint32_t waiters;
 		uint32_t active; /* posted and not ended; atomic */
 		uint64_t next_check_ns;
+		bool is_stalled; /* the thread found only transfers that wait for room */
 	} run;
 
 	struct {
@@ -261,72 +282,94 @@ struct epf_p2p {
 	} events;
 };
 
-/* endpoint.c */
+/*
+ * The files, lowest first; each calls only files above it in this list. slots, wire and stream have no object of an endpoint.
+ */
+
+/* common.c */
 uint64_t epf_p2p_deadline(const struct epf_p2p *ep, uint64_t timeout_ns);
 void epf_p2p_kick(struct epf_p2p *ep);
 void epf_p2p_unix_name(const uint8_t id[16], struct sockaddr_un *a, socklen_t *len);
+int epf_p2p_new_memfd(const char *name, uint64_t bytes, int *out);
+
+/* memory.c */
 void epf_p2p_meta_show(const struct metadata *m, struct epf_p2p_peer *out);
 
-/* thread.c */
-void *epf_p2p_thread(void *arg);
+/* events.c */
+void epf_p2p_append(struct epf_p2p *ep, struct event *ev); /* which becomes the queue's */
+struct event *epf_p2p_pop(struct epf_p2p *ep); /* the oldest or NULL; events.lock held */
+void epf_p2p_event(struct epf_p2p *ep, const struct epf_p2p_event *e,
+		   const void *data); /* copies data */
+void epf_p2p_dispatch(struct epf_p2p *ep);
 
-/* connect.c, guests.c: handshakes */
+/* objects.c */
+void epf_p2p_keys_free(struct engine_key *keys);
+void epf_p2p_region_put(struct region *r);
+void epf_p2p_import_put(struct import *i);
+struct conn *epf_p2p_conn_get(struct epf_p2p *ep, uint64_t number); /* NULL with the error set */
+void epf_p2p_conn_ref(struct conn *c);
+void epf_p2p_conn_put(struct conn *c);
+/* A connection is over: what uses it fails soon after. Without ep->lock. Only the first call counts. */
+void epf_p2p_conn_end(struct conn *c, enum conn_state state, const char *why);
+int epf_p2p_conn_error(const struct conn *c); /* sets the error that its end was */
+bool epf_p2p_conn_is_alive(struct conn *c);   /* ends it if the process is gone */
+
+/* notes.c */
+int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes);    /* -EAGAIN: no room */
+int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes); /* over NICs */
+void epf_p2p_drain(struct epf_p2p *ep);
+bool epf_p2p_is_pending(const struct epf_p2p *ep);
+
+/* copy.c */
+int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,
+		 uint32_t n, uint64_t skip, uint64_t bytes);
+
+/* prepare.c */
+void epf_p2p_xfer_destroy(struct epf_p2p_xfer *x);
+
+/* run.c */
+bool epf_p2p_step(struct epf_p2p_xfer *x);    /* copies one chunk; false: there is none */
+void epf_p2p_try_end(struct epf_p2p_xfer *x); /* of one that waits for room or for the NIC */
+void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status);
+void epf_p2p_enqueue(struct epf_p2p_xfer *x);
+void epf_p2p_dequeue(struct epf_p2p_xfer *x); /* run.lock held */
+bool epf_p2p_has_work(struct epf_p2p *ep);
+unsigned epf_p2p_run_some(struct epf_p2p *ep); /* one chunk of the queue; 0: nothing to do */
+void epf_p2p_fail_conn(struct conn *c, int status);
+void epf_p2p_check_deadlines(struct epf_p2p *ep, uint64_t now, uint64_t *next);
+
+/* xfer.c */
+void epf_p2p_xfers_free(struct epf_p2p *ep);
+
+/* region.c, import.c */
+void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next);
+void epf_p2p_regions_free(struct epf_p2p *ep);
+void epf_p2p_answer_import(struct conn *c, const struct msg_import *m);
+void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file);
+
+/* share.c, handshake.c */
 int epf_p2p_conn_make(struct epf_p2p *ep, const struct metadata *peer, bool is_local,
 		      bool is_passive, struct conn **out);
+void epf_p2p_conn_discard(struct conn *c); /* before anybody else knows it */
 int epf_p2p_conn_share(struct conn *c, int segment_fd, int table_fd, int bell_fd, pid_t pid);
+int epf_p2p_bell_index(struct epf_p2p *ep, struct conn *c); /* ep->lock held */
+void epf_p2p_conn_publish(struct conn *c, bool passive);    /* ep->lock held */
 int epf_p2p_can_copy(pid_t pid,
 		     const struct probe *probe); /* 1: the kernel lets this process read that one */
-void epf_p2p_conn_discard(struct conn *c);       /* before anybody else knows it */
 void epf_p2p_tune(int fd);
 void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out);
-void epf_p2p_conn_publish(struct conn *c, bool passive);    /* ep->lock held */
-int epf_p2p_bell_index(struct epf_p2p *ep, struct conn *c); /* ep->lock held */
-void epf_p2p_guest_new(struct epf_p2p *ep, int listener);
-void epf_p2p_guests_serve(struct epf_p2p *ep);
-void epf_p2p_guest_free(struct epf_p2p *ep, struct guest *g);
-int epf_p2p_new_memfd(const char *name, uint64_t bytes, int *out);
+/* The key of a connection. acceptor: metadata of who accepts; NULL: this endpoint. */
 void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,
 		     const struct msg_hello *first, const struct msg_hello *second,
 		     uint8_t key[EPF_AUTH_KEY_BYTES]);
 
-/* conn.c */
-struct conn *epf_p2p_conn_get(struct epf_p2p *ep, uint64_t number); /* sets the error */
-void epf_p2p_conn_ref(struct conn *c);
-void epf_p2p_conn_put(struct conn *c);
-void epf_p2p_conn_end(struct conn *c, enum conn_state state,
-		      const char *why); /* any lock but ep->lock */
-int epf_p2p_conn_error(const struct conn *c);
-bool epf_p2p_conn_is_alive(struct conn *c);
+/* guests.c */
+void epf_p2p_guest_new(struct epf_p2p *ep, int listener);
+void epf_p2p_guests_serve(struct epf_p2p *ep);
+void epf_p2p_guest_free(struct epf_p2p *ep, struct guest *g);
+
+/* control.c, thread.c */
 int epf_p2p_control(struct conn *c); /* takes what has arrived on its stream */
-
-/* region.c, import.c */
-void epf_p2p_region_put(struct region *r);
-void epf_p2p_import_put(struct import *i);
-void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next);
-void epf_p2p_answer_import(struct conn *c, const struct msg_import *m);
-void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file);
-bool epf_p2p_same_key(const struct export_key *a, const struct export_key *b);
-void epf_p2p_regions_free(struct epf_p2p *ep);
-struct import *epf_p2p_import_find(struct conn *c,
-				   const struct export_key *key); /* ep->lock held */
-
-/* prepare.c, xfer.c, copy.c */
-bool epf_p2p_has_work(struct epf_p2p *ep);
-void epf_p2p_xfers_free(struct epf_p2p *ep);
-void epf_p2p_xfer_destroy(struct epf_p2p_xfer *x);
-unsigned epf_p2p_run_some(struct epf_p2p *ep); /* one chunk of the queue; 0: nothing to do */
-void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status);
-void epf_p2p_fail_conn(struct conn *c, int status);
-void epf_p2p_check_deadlines(struct epf_p2p *ep, uint64_t now, uint64_t *next);
-int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,
-		 uint32_t n, uint64_t skip, uint64_t bytes);
-
-/* events.c */
-void epf_p2p_event(struct epf_p2p *ep, const struct epf_p2p_event *e,
-		   const void *data);                                    /* copies data */
-int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes); /* -EAGAIN: no room */
-void epf_p2p_drain(struct epf_p2p *ep);
-bool epf_p2p_is_pending(const struct epf_p2p *ep);
-void epf_p2p_dispatch(struct epf_p2p *ep);
+void *epf_p2p_thread(void *arg);
 
 #endif

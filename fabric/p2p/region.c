@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of this endpoint: registration, exports, withdrawal, expiry. Slow path. */
-#define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
-#include "fabric/base/log.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -13,12 +11,6 @@
 #include <unistd.h>
 
 enum { NAP_NS = 20 * 1000 };
-
-void epf_p2p_region_put(struct region *r)
-{
-	if (__atomic_fetch_sub(&r->refs, 1u, __ATOMIC_ACQ_REL) == 1)
-		free(r);
-}
 
 /* Whether every page of a range belongs to some mapping: msync(2) looks at nothing else with MS_ASYNC. */
 static bool is_mapped(const uint8_t *addr, uint64_t bytes)
@@ -72,7 +64,8 @@ int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 static struct conn *toucher(struct epf_p2p *ep, uint32_t slot)
 {
 	for (struct conn *c = ep->all; c; c = c->next)
-		if (c->is_local && c->state == CONN_OPEN &&
+		if (c->is_local && c->theirs && !EPF_LOAD_ACQUIRE(&c->is_dead) &&
+		    (c->state == CONN_OPEN || c->pidfd >= 0) &&
 		    __atomic_load_n(&c->theirs->inuse[slot], __ATOMIC_SEQ_CST)) /* W1 */
 			return c;
 	return NULL;
@@ -108,6 +101,39 @@ static void set_state(struct epf_p2p *ep, struct export *e, enum export_state st
 			 __ATOMIC_SEQ_CST); /* W1 */
 }
 
+/*
+ * Withdraws memory from the jobs of connections over NICs: each key that is withdrawn leaves the list, so that a later call goes on with the
+ * rest. ep->lock held, and given up while it waits.
+ */
+static int withdraw_keys(struct epf_p2p *ep, struct engine_key **keys, uint64_t end)
+{
+	int rc = 0;
+
+	while (*keys && !rc) {
+		struct engine_key *k = *keys;
+		uint64_t now = epf_now_ns();
+		struct conn *c;
+
+		for (c = ep->all; c && c->id != k->conn; c = c->next)
+			;
+		*keys = k->next;
+		if (c) {
+			epf_p2p_conn_ref(c);
+			pthread_mutex_unlock(&ep->lock);
+			rc = epf_p2p_engine_withdraw(c, k->region, end > now ? end - now : 1);
+			epf_p2p_conn_put(c);
+			pthread_mutex_lock(&ep->lock);
+		}
+		if (rc) {
+			k->next = *keys;
+			*keys = k;
+		} else {
+			free(k);
+		}
+	}
+	return rc;
+}
+
 /* Takes an export out of all lists and frees it. ep->lock held. */
 static void forget(struct epf_p2p *ep, struct export *e)
 {
@@ -124,8 +150,31 @@ static void forget(struct epf_p2p *ep, struct export *e)
 		e->next->prev = e->prev;
 	ep->export_at[e->key.slot] = NULL;
 	ep->n_exports--;
+	epf_p2p_keys_free(e->keys);
 	epf_p2p_region_put(e->region);
 	free(e);
+}
+
+/* Waits until no peer uses an export that is not live any more, and forgets it. ep->lock held, and given up while it waits. */
+static int let_go(struct epf_p2p *ep, struct export *e, uint64_t end, const char *what)
+{
+	struct timespec nap = { 0, NAP_NS };
+	int rc;
+
+	e->pins++;
+	rc = settle(ep, e->key.slot, end, what);
+	if (!rc)
+		rc = withdraw_keys(ep, &e->keys, end);
+	if (--e->pins == 0) {
+		if (!rc)
+			forget(ep, e);
+		return rc;
+	}
+	/* Another call waits for the same, and forgets it. */
+	pthread_mutex_unlock(&ep->lock);
+	nanosleep(&nap, NULL);
+	pthread_mutex_lock(&ep->lock);
+	return rc;
 }
 
 int epf_p2p_deregister(struct epf_p2p *ep, uint64_t region, uint64_t timeout_ns)
@@ -146,11 +195,8 @@ int epf_p2p_deregister(struct epf_p2p *ep, uint64_t region, uint64_t timeout_ns)
 	__atomic_store_n(&r->gone, 1u, __ATOMIC_SEQ_CST); /* W1 */
 	for (struct export *e = r->exports; e; e = e->of_region)
 		set_state(ep, e, EXPORT_WITHDRAWN);
-	while (!rc && r->exports) {
-		rc = settle(ep, r->exports->key.slot, end, "deregister");
-		if (!rc && r->exports)
-			forget(ep, r->exports);
-	}
+	while (!rc && r->exports)
+		rc = let_go(ep, r->exports, end, "deregister");
 	pthread_mutex_unlock(&ep->lock);
 	while (!rc && __atomic_load_n(&r->users, __ATOMIC_SEQ_CST)) { /* W1 */
 		if (epf_now_ns() >= end)
@@ -161,7 +207,8 @@ int epf_p2p_deregister(struct epf_p2p *ep, uint64_t region, uint64_t timeout_ns)
 	}
 	if (!rc) {
 		pthread_mutex_lock(&ep->lock);
-		if (epf_p2p_slot_get(&ep->regions, region)) {
+		rc = withdraw_keys(ep, &r->keys, end);
+		if (!rc && epf_p2p_slot_get(&ep->regions, region)) {
 			epf_p2p_slot_remove(&ep->regions, region);
 			epf_p2p_region_put(r);
 		}
@@ -256,16 +303,6 @@ int epf_p2p_export(struct epf_p2p *ep, uint64_t region, uint64_t offset, uint64_
 	return 0;
 }
 
-bool epf_p2p_same_key(const struct export_key *a, const struct export_key *b)
-{
-	const uint8_t *x = (const uint8_t *)a, *y = (const uint8_t *)b;
-	unsigned differs = 0;
-
-	for (size_t i = 0; i < sizeof(*a); i++) /* in constant time: the secret is in it */
-		differs |= x[i] ^ y[i];
-	return !differs;
-}
-
 int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], uint64_t timeout_ns)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
@@ -283,9 +320,7 @@ int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], u
 	}
 	if (e->state == EXPORT_LIVE)
 		set_state(ep, e, EXPORT_WITHDRAWN);
-	rc = settle(ep, k.slot, end, "withdraw");
-	if (!rc && ep->export_at[k.slot] == e && epf_p2p_same_key(&e->key, &k))
-		forget(ep, e);
+	rc = let_go(ep, e, end, "withdraw");
 	pthread_mutex_unlock(&ep->lock);
 	return rc;
 }

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making a connection's object, and what two endpoints of one machine share. Slow path. */
-#define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
-#include "fabric/base/log.h"
 #include "fabric/p2p/p2p_priv.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +10,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #ifndef SYS_pidfd_open
@@ -28,6 +24,7 @@ int epf_p2p_conn_make(struct epf_p2p *ep, const struct metadata *peer, bool is_l
 	if (!c)
 		return epf_fail(EPF_R_NO_MEMORY, "p2p: a connection");
 	c->ep = ep;
+	c->id = __atomic_add_fetch(&ep->next_id, 1u, __ATOMIC_RELAXED);
 	c->refs = 2; /* its number's, and the thread's */
 	c->peer = *peer;
 	c->is_local = is_local;
@@ -107,16 +104,6 @@ int epf_p2p_conn_share(struct conn *c, int segment_fd, int table_fd, int bell_fd
 				0); /* -1: its socket alone says that it has ended */
 	c->seen_ns = epf_now_ns();
 	return 0;
-}
-
-int epf_p2p_can_copy(pid_t pid, const struct probe *probe)
-{
-	uint8_t token[sizeof(probe->token)];
-	struct iovec mine = { token, sizeof(token) };
-	struct iovec theirs = { (void *)(uintptr_t)probe->addr, sizeof(token) };
-
-	return process_vm_readv(pid, &mine, 1, &theirs, 1, 0) == (ssize_t)sizeof(token) &&
-	       memcmp(token, probe->token, sizeof(token)) == 0;
 }
 
 void epf_p2p_conn_publish(struct conn *c, bool passive)

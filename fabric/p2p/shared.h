@@ -10,12 +10,13 @@
 #ifndef EPF_FABRIC_P2P_SHARED_H
 #define EPF_FABRIC_P2P_SHARED_H
 
+#include "fabric/p2p/epf_p2p.h"
 #include "queues/epf_base.h"
 
 #include <stdint.h>
 
 enum {
-	P2P_EXPORTS = 65536,    /* most exports of an endpoint at a time */
+	P2P_EXPORTS = EPF_P2P_EXPORTS,
 	P2P_LOCAL_CONNS = 4096, /* most connections of an endpoint to others of its machine */
 	P2P_NOTE_RING = 32768,  /* bytes of notifications on their way, each direction */
 };

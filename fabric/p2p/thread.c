@@ -6,7 +6,7 @@
 #define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/engine.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
@@ -16,45 +16,82 @@ enum {
 	EVENTS = 64,
 	LONGEST_NS = 1000 * 1000 * 1000,
 	LEASE_NS = 10 * 1000 * 1000, /* how long who has polled for events is taken to go on */
+	STALL_NS = 1000 * 1000,      /* how long transfers wait for room in the ring of an engine */
 	CHUNKS = 16,                 /* copied between two looks at the sockets */
 };
 
-/* Lets go of the streams of connections that have ended. */
+/* An ended connection that the thread has not let go of: of one over NICs the engine is closed first. ep->lock held. */
+static struct conn *find_ended(struct epf_p2p *ep)
+{
+	struct conn *c;
+
+	for (c = ep->all; c; c = c->next)
+		if (!c->is_reaped && c->state != CONN_OPEN &&
+		    (!c->engine || !c->is_left || epf_p2p_engine_is_closed(c)))
+			return c;
+	return NULL;
+}
+
+/* Fails the transfers of connections that have ended, and lets go of their streams. */
 static void reap(struct epf_p2p *ep)
 {
 	struct conn *c;
 
 	for (;;) {
 		pthread_mutex_lock(&ep->lock);
-		for (c = ep->all; c && (c->is_reaped || c->state == CONN_OPEN); c = c->next)
-			;
+		c = find_ended(ep);
+		if (c && c->engine && !c->is_left) {
+			c->is_left = true;
+			pthread_mutex_unlock(&ep->lock);
+			if (c->is_watched)
+				epoll_ctl(ep->epoll, EPOLL_CTL_DEL, c->stream.fd, NULL);
+			(void)epf_p2p_flush(&c->stream);
+			shutdown(c->stream.fd, SHUT_RDWR);
+			epf_p2p_engine_leave(c);
+			epf_p2p_fail_conn(c, c->error);
+			continue;
+		}
 		if (c)
 			c->is_reaped = true;
 		pthread_mutex_unlock(&ep->lock);
 		if (!c)
 			return;
+		epf_p2p_fail_conn(c, c->error);
 		(void)epf_p2p_flush(&c->stream);
-		if (c->is_watched)
+		if (c->is_watched && !c->engine)
 			epoll_ctl(ep->epoll, EPOLL_CTL_DEL, c->stream.fd, NULL);
-		c->is_watched = false;
 		shutdown(c->stream.fd, SHUT_RDWR);
 		epf_p2p_conn_put(c);
 	}
 }
 
-/* Watches the sockets of new connections, and sends what was kept. */
+/*
+ * Watches the sockets of new connections. What follows the handshake may have come together with its end: then the socket reports nothing
+ * more, so each is looked at once.
+ */
 static void watch(struct epf_p2p *ep)
 {
-	pthread_mutex_lock(&ep->lock);
-	for (struct conn *c = ep->all; c && ep->has_new; c = c->next) {
-		struct epoll_event e = { .events = EPOLLIN, .data.ptr = c };
+	for (;;) {
+		struct epoll_event e = { .events = EPOLLIN };
+		struct conn *c;
 
-		if (c->is_watched || c->is_reaped)
-			continue;
-		c->is_watched = epoll_ctl(ep->epoll, EPOLL_CTL_ADD, c->stream.fd, &e) == 0;
+		pthread_mutex_lock(&ep->lock);
+		for (c = ep->has_new ? ep->all : NULL; c && (c->is_watched || c->is_reaped);
+		     c = c->next)
+			;
+		if (!c)
+			ep->has_new = false;
+		else
+			c->is_watched = true;
+		pthread_mutex_unlock(&ep->lock);
+		if (!c)
+			return;
+		e.data.ptr = c;
+		if (epoll_ctl(ep->epoll, EPOLL_CTL_ADD, c->stream.fd, &e))
+			epf_p2p_conn_end(c, CONN_LOST, "its socket cannot be watched");
+		else
+			(void)epf_p2p_control(c);
 	}
-	ep->has_new = false;
-	pthread_mutex_unlock(&ep->lock);
 }
 
 static bool serve_sockets(struct epf_p2p *ep, uint64_t wait_ns)
@@ -116,8 +153,10 @@ static void sleep_or_serve(struct epf_p2p *ep, uint64_t next)
 	__atomic_store_n(&ep->sleeping, 1u, __ATOMIC_SEQ_CST); /* N1 */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if ((EPF_LOAD_RELAXED(&ep->bell->armed) && epf_p2p_is_pending(ep)) ||
-	    epf_p2p_has_work(ep) || EPF_LOAD_ACQUIRE(&ep->stop))
+	    EPF_LOAD_ACQUIRE(&ep->stop))
 		wait = 0;
+	if (epf_p2p_has_work(ep))
+		wait = ep->run.is_stalled && wait > STALL_NS ? STALL_NS : 0;
 	(void)serve_sockets(ep, wait);
 }
 
@@ -132,9 +171,9 @@ void *epf_p2p_thread(void *arg)
 
 		for (unsigned i = 0; i < CHUNKS && epf_p2p_run_some(ep); i++)
 			done++;
+		next = timers(ep, epf_now_ns());
 		watch(ep);
 		reap(ep);
-		next = timers(ep, epf_now_ns());
 		if (done)
 			(void)serve_sockets(ep, 0);
 		else

@@ -20,7 +20,7 @@
 
 #include <stdbool.h>
 
-enum { P2P_MAGIC = 0x32505045, P2P_VERSION = 1, P2P_PAYLOAD_MAX = 1 << 20 };
+enum { P2P_MAGIC = 0x32505045, P2P_VERSION = 1, P2P_PAYLOAD_MAX = 4 << 20 };
 
 enum message {
 	MSG_HELLO = 1,
@@ -134,6 +134,8 @@ struct msg_imported {
 void epf_p2p_meta_seal(struct metadata *meta);
 /* Copies and checks metadata. -EBADMSG with a reason. */
 int epf_p2p_meta_read(const void *bytes, size_t len, struct metadata *out);
+/* Compares in constant time. */
+bool epf_p2p_same_key(const struct export_key *a, const struct export_key *b);
 /* The proof of one end over both hellos. */
 void epf_p2p_proof(const uint8_t key[EPF_AUTH_KEY_BYTES], bool accepts,
 		   const struct msg_hello *first, const struct msg_hello *second,

@@ -8,6 +8,8 @@
   fetch.py vllm FOLDER     the same for vLLM (320 MB fetched, 190 MB on disk), pruned to Hopper's code; also packs it into FOLDER.1, FOLDER.2, ... of at most
                            32 MiB, to be carried one by one
   fetch.py unpack FOLDER PART...   puts such parts together again, and verifies
+  fetch.py nixl-1.5 FOLDER (nixl-1.4, nixl-1.3)
+                           a release of NIXL: what the stage `nixl` runs (50 to 80 MB fetched, 110 to 160 MB on disk)
   fetch.py verify FOLDER   compares every file with what was unpacked; prints files and bytes
 
 FOLDER goes into PYTHONPATH. Nothing is fetched again while the lists beside this file stay as they are. PyPI has PyTorch for Linux on x86-64 only built for
@@ -43,6 +45,8 @@ LISTS = {
     # Without FlashAttention's, FlashMLA's and other compiled parts that Triton replaces, without DeepGEMM and the server's pages.
     "vllm": [("vllm.txt", "3.12", r"vllm/vllm-rs$|vllm/.*(fa2|fa3|flashmla|flashmla_extension|qutlass|rust_tool_parser)(_C)?\.abi3\.so$|"
                                   r"vllm/third_party/(?!__init__\.py|pynvml\.py)|vllm/.*/static/|.*\.dist-info/(RECORD|licenses/)|.*/tests/|.*\.pyi$")],
+    # Without its expert-parallel library, programs, and all plug-ins but UCX's.
+    **{f"nixl-{v}": [(f"nixl-{v}.txt", "3.11", r"nixl_ep|.*\.(data|scripts)/|.*/lib(telemetry|plugin_(?!UCX))")] for v in ("1.3", "1.4", "1.5")},
 }
 # Archives of device code in a compiled part: a header (magic, version, its size, size of what follows), then members (kind, version, their header's size, size,
 # and at byte 28 the architecture).
@@ -73,7 +77,7 @@ def key(form):
 
 def can(form, folder):
     """Raises Missing where the wheels would not run."""
-    if form == "cpu" and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
+    if form != "gpu" and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
         raise Missing(f"the packages are pinned for Python 3.11 on Linux and x86-64; this is {sysconfig.get_python_version()} on {platform.machine()}")
     if form == "cpu" and (free := shutil.disk_usage(folder).free) < FREE_BYTES:
         raise Missing(f"{folder} has {free >> 20} MiB left; {FREE_BYTES >> 20} are needed")

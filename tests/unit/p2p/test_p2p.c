@@ -169,7 +169,7 @@ static void test_many_blocks(void **state)
 	assert_int_equal(peer.transfers, 2);
 	assert_int_equal(peer.bytes_written, (uint64_t)N * BYTES);
 	assert_int_equal(peer.bytes_read, BYTES);
-	assert_int_equal(peer.inflight, 0);
+	assert_int_equal(peer.under_way, 0);
 	assert_string_equal(peer.name, "target");
 	assert_string_equal(peer.path, "local");
 	assert_int_equal(peer.pid, b.t.pid);

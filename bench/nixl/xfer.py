@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""NIXL's UCX back end and ours through the same agent, alternating, between two processes on one machine, host memory from NumPy.
+
+  xfer.py --wheel FOLDER --plugin libplugin_EPF.so [--rounds N] [--seconds S] [--json FILE]
+
+FOLDER is what tools/frameworks/fetch.py nixl-1.5 FOLDER makes. Per row and back end: the median and the best time of one transfer, from the call that posts
+it to the poll that finds it done, with prepared lists. A round measures one back end and then the other, and begins with the other one next time. `8 B, note` is the
+time until the peer's program has the notification and its answer has arrived, halved. Prints the machine's load; figures of a busy machine mean little.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+BACKENDS = ("EPF", "UCX")
+# Name, blocks, bytes of a block, bytes between blocks, whether in random order.
+ROWS = [("1 of 8 B", 1, 8, 0, False), ("16000 of 4 KiB, apart, shuffled", 16000, 4096, 128, True), ("1000 of 64 KiB, apart, shuffled", 1000, 65536, 128, True),
+        ("16000 of 4 KiB, adjacent", 16000, 4096, 0, False), ("1000 of 64 KiB, adjacent", 1000, 65536, 0, False), ("1 of 256 MiB", 1, 256 << 20, 0, False),
+        ("112000 of 4 KiB, apart, shuffled", 112000, 4096, 128, True)]
+MOST = max(count * (size + gap) for _, count, size, gap, _ in ROWS)
+
+
+def agent(name):
+    from nixl_cu12._api import nixl_agent, nixl_agent_config
+    import numpy as np
+    one = nixl_agent(name, nixl_agent_config(backends=list(BACKENDS)))
+    array = np.ones(MOST, dtype=np.uint8)
+    one.register_memory([(array.ctypes.data, array.nbytes, 0, "")], "DRAM", backends=list(BACKENDS))
+    return one, array
+
+
+def notify(one, name, note, backend):
+    """send_notif() with a back end raises a TypeError in NIXL 1.5.1."""
+    one.agent.genNotif(name, note, [one.backends[backend]])
+
+
+def target(pipe):
+    """Answers each notification by one of its own over the same back end, and otherwise waits for the pipe."""
+    one, array = agent("target")
+    pipe.send((one.get_agent_metadata(), array.ctypes.data))
+    name = one.add_remote_agent(pipe.recv()).decode()
+    pipe.send("ready")
+    for command in iter(pipe.recv, None):
+        backend, count = command
+        while count:
+            for notes in one.get_new_notifs(backends=[backend]).values():
+                for note in notes:
+                    notify(one, name, note, backend)
+                    count -= 1
+        pipe.send("answered")
+
+
+class Case:
+    """A prepared transfer of one row over one back end."""
+
+    def __init__(self, one, array, address, name, backend, operation, row):
+        import numpy as np
+        _, self.count, self.size, gap, shuffled = row
+        self.one, self.backend, self.name = one, backend, name
+        self.lists = []
+        order = np.random.default_rng(1)
+        for base, who in ((array.ctypes.data, "NIXL_INIT_AGENT"), (address, name)):
+            rows = np.zeros((self.count, 3), dtype=np.uint64)
+            rows[:, 0] = base + np.arange(self.count, dtype=np.uint64) * (self.size + gap)
+            rows[:, 1] = self.size
+            self.lists.append(one.prep_xfer_dlist(who, one.get_xfer_descs(rows, "DRAM"), backends=[backend]))
+        ids = [order.permutation(self.count).astype(np.int32) if shuffled else np.arange(self.count, dtype=np.int32) for _ in range(2)]
+        start = time.perf_counter()
+        self.handle = one.make_prepped_xfer(operation, self.lists[0], ids[0], self.lists[1], ids[1], backends=[backend])
+        self.prepare = time.perf_counter() - start
+        self.times, self.posts = [], []
+
+    def once(self):
+        start = time.perf_counter()
+        state = self.one.transfer(self.handle)
+        posted = time.perf_counter()
+        while state == "PROC":
+            state = self.one.check_xfer_state(self.handle)
+        end = time.perf_counter()
+        assert state == "DONE", state
+        return end - start, posted - start
+
+    def round(self, seconds):
+        self.once()
+        end = time.perf_counter() + seconds
+        while True:
+            whole, post = self.once()
+            self.times.append(whole)
+            self.posts.append(post)
+            if time.perf_counter() > end:
+                break
+
+    def close(self):
+        self.one.release_xfer_handle(self.handle)
+        for one in self.lists:
+            self.one.release_dlist_handle(one)
+
+
+def ping(one, pipe, name, backend, count=200):
+    """Returns the times of a notification one way."""
+    pipe.send((backend, count))
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        notify(one, name, b"8 bytes.", backend)
+        while not one.get_new_notifs(backends=[backend]):
+            pass
+        times.append((time.perf_counter() - start) / 2)
+    assert pipe.recv() == "answered"
+    return times
+
+
+def measure(args):
+    spawn = multiprocessing.get_context("spawn")
+    pipe, theirs = spawn.Pipe()
+    child = spawn.Process(target=target, args=(theirs,), daemon=True)
+    child.start()
+    metadata, address = pipe.recv()
+    one, array = agent("initiator")
+    name = one.add_remote_agent(metadata).decode()
+    pipe.send(one.get_agent_metadata())
+    assert pipe.recv() == "ready"
+    results = []
+    for row in ROWS:
+        for operation in ("WRITE", "READ"):
+            cases = [Case(one, array, address, name, backend, operation, row) for backend in BACKENDS]
+            for number in range(args.rounds):
+                for case in cases if number % 2 == 0 else reversed(cases):
+                    case.round(args.seconds)
+            results.append({"row": row[0], "operation": operation, "bytes": row[1] * row[2], "count": row[1],
+                            **{c.backend: {"median": statistics.median(c.times), "best": min(c.times), "post": statistics.median(c.posts), "prepare": c.prepare,
+                                           "samples": len(c.times)} for c in cases}})
+            report(results[-1])
+            for case in cases:
+                case.close()
+    times = {backend: [] for backend in BACKENDS}
+    for number in range(args.rounds):
+        for backend in BACKENDS if number % 2 == 0 else BACKENDS[::-1]:
+            times[backend] += ping(one, pipe, name, backend)
+    results.append({"row": "notification of 8 B, one way", "operation": "NOTE", "bytes": 8, "count": 1,
+                    **{b: {"median": statistics.median(t), "best": min(t), "samples": len(t)} for b, t in times.items()}})
+    report(results[-1])
+    pipe.send(None)
+    child.join()
+    return results
+
+
+def report(result):
+    """Prints one row: microseconds and GB/s by the median, best times in brackets, and how many times faster ours is."""
+    text = [f"{result['row']:34s} {result['operation']:5s}"]
+    for backend in BACKENDS:
+        r = result[backend]
+        text.append(f"{backend} {r['median'] * 1e6:10.1f} us [{r['best'] * 1e6:10.1f}] {result['bytes'] / r['median'] / 1e9:6.2f} GB/s")
+    print("  ".join(text) + f"  x{result['UCX']['median'] / result['EPF']['median']:.2f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheel", required=True)
+    parser.add_argument("--plugin", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of one back end in one round of one row")
+    parser.add_argument("--json")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.inside:
+        results = measure(args)
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as f:
+                json.dump(results, f, indent=1)
+        return 0
+    wheel = os.path.abspath(args.wheel)
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.abspath(args.plugin), f"{folder}/libplugin_EPF.so")
+        os.symlink(f"{wheel}/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so", f"{folder}/libplugin_UCX.so")
+        print(f"# load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s", flush=True)
+        env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, "LD_LIBRARY_PATH": f"{wheel}/nixl_cu12.libs", "NIXL_LOG_LEVEL": "ERROR"}
+        rc = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside"], env=env, check=False).returncode
+        print(f"# load {os.getloadavg()[0]:.1f}")
+    return rc
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ep-bench xfer: rate and latency of point-to-point transfers between two processes of this host: blocks of one size, apart and shuffled
+ * like the pages of a KV cache, or one after the other; memory from malloc or from epf_p2p_alloc(). Verifies every byte. Prints the load of the
+ * machine, and a memcpy of the same blocks within one process for comparison. bench/xfer/beside.py runs it beside NIXL's UCX back end and
+ * ucx_perftest.
+ */
+#include "bench/common/bench.h"
+#include "bench/common/json.h"
+#include "fabric/base/clock.h"
+#include "fabric/client/epf.h"
+#include "fabric/p2p/epf_p2p.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	O_BYTES = 256,
+	O_BLOCKS,
+	O_GAP,
+	O_ORDER,
+	O_READ,
+	O_MAPPED,
+	O_NIC,
+	O_REPEAT,
+	O_NOTE,
+	O_THREADS,
+	O_JSON,
+	SETTINGS_MAX = 3
+};
+
+struct opts {
+	uint64_t bytes, blocks, gap, repeat, threads;
+	bool in_order, read, mapped, note, json;
+	char nic[64];
+};
+
+static const struct argp_option options[] = {
+	{ "bytes", O_BYTES, "N", 0, "bytes of a block (4096)", 0 },
+	{ "blocks", O_BLOCKS, "N", 0, "blocks of a transfer (16000)", 0 },
+	{ "gap", O_GAP, "N", 0, "bytes between blocks (128)", 0 },
+	{ "in-order", O_ORDER, NULL, 0,
+	  "blocks in the order of their addresses instead of shuffled", 0 },
+	{ "read", O_READ, NULL, 0, "read instead of write", 0 },
+	{ "mapped", O_MAPPED, NULL, 0, "memory of epf_p2p_alloc() instead of malloc(3)", 0 },
+	{ "nic", O_NIC, "NAME", 0, "over this NIC, as between hosts", 0 },
+	{ "note", O_NOTE, NULL, 0,
+	  "with a notification, which the peer answers: half of the round trip", 0 },
+	{ "threads", O_THREADS, "N", 0, "threads, each with a transfer of its own part (1)", 0 },
+	{ "repeat", O_REPEAT, "N", 0, "how often; the median and the best are printed (9)", 0 },
+	{ "json", O_JSON, NULL, 0, "print one JSON object", 0 },
+	{ 0 },
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct opts *o = state->input;
+	int err = 0;
+
+	switch (key) {
+	case O_BYTES:
+		err = bench_uint("--bytes", arg, 1, 1ull << 31, &o->bytes);
+		break;
+	case O_BLOCKS:
+		err = bench_uint("--blocks", arg, 1, 1 << 24, &o->blocks);
+		break;
+	case O_GAP:
+		err = bench_uint("--gap", arg, 0, 1 << 20, &o->gap);
+		break;
+	case O_REPEAT:
+		err = bench_uint("--repeat", arg, 1, 1000, &o->repeat);
+		break;
+	case O_THREADS:
+		err = bench_uint("--threads", arg, 1, 64, &o->threads);
+		break;
+	case O_ORDER:
+		o->in_order = true;
+		break;
+	case O_READ:
+		o->read = true;
+		break;
+	case O_MAPPED:
+		o->mapped = true;
+		break;
+	case O_NOTE:
+		o->note = true;
+		break;
+	case O_JSON:
+		o->json = true;
+		break;
+	case O_NIC:
+		snprintf(o->nic, sizeof(o->nic), "nic=%.59s", arg);
+		break;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+	return err ? EINVAL : 0;
+}
+
+static uint64_t span(const struct opts *o)
+{
+	return o->blocks * (o->bytes + o->gap);
+}
+
+static int open_endpoint(const struct opts *o, const char *name, struct epf_p2p **ep)
+{
+	const char *settings[SETTINGS_MAX] = { NULL };
+	struct epf_p2p_options p;
+
+	if (o->nic[0]) {
+		settings[0] = o->nic;
+		settings[1] = "p2p-local=no";
+	}
+	epf_p2p_options_init(&p);
+	p.name = name;
+	p.settings = settings;
+	return bench_check(epf_p2p_open(&p, ep));
+}
+
+static int get_memory(const struct opts *o, struct epf_p2p *ep, uint8_t fill, uint8_t **out)
+{
+	void *at = NULL;
+
+	if (o->mapped && bench_check(epf_p2p_alloc(ep, span(o), &at)))
+		return -ENOMEM;
+	if (!o->mapped)
+		at = malloc(span(o));
+	if (!at)
+		return -ENOMEM;
+	memset(at, fill, span(o));
+	*out = at;
+	return 0;
+}
+
+struct hello {
+	uint32_t metadata_bytes;
+	uint8_t metadata[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
+};
+
+static bool get(int fd, void *data, size_t bytes)
+{
+	return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+static bool put(int fd, const void *data, size_t bytes)
+{
+	return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
+}
+
+/* Answers notifications until the other side closes the socket. */
+static void answer(struct epf_p2p *ep, int fd)
+{
+	struct epf_p2p_event e;
+
+	while (epf_p2p_wait_event(ep, 60000000000ull) == 0)
+		if (epf_p2p_events(ep, &e, 1) == 1) {
+			bool is_note = e.kind == EPF_P2P_NOTE, is_lost = e.kind == EPF_P2P_LOST;
+
+			epf_p2p_event_free(&e);
+			if (is_lost)
+				break;
+			if (is_note)
+				(void)epf_p2p_notify(ep, e.conn, "a", 1, 0);
+		}
+	(void)fd;
+}
+
+/* The peer: memory filled with 0x11, told by a byte to answer, or to say whether every byte of the blocks is 0x22. */
+static int target(const struct opts *o, int fd)
+{
+	struct hello h = { 0 };
+	struct epf_p2p *ep;
+	uint64_t region, wrong = 0;
+	uint8_t *memory;
+	char command;
+	int n;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (open_endpoint(o, "target", &ep) || get_memory(o, ep, 0x11, &memory) ||
+	    bench_check(epf_p2p_register(ep, memory, span(o), EPF_P2P_HOST, &region)) ||
+	    bench_check(epf_p2p_export(ep, region, 0, span(o), EPF_P2P_READ | EPF_P2P_WRITE, 0, 0,
+				       h.key)))
+		return 1;
+	n = epf_p2p_metadata(ep, h.metadata, sizeof(h.metadata));
+	h.metadata_bytes = (uint32_t)n;
+	if (n < 0 || !put(fd, &h, sizeof(h)))
+		return 1;
+	while (get(fd, &command, 1)) {
+		if (command == 'n') {
+			answer(ep, fd);
+			break;
+		}
+		for (uint64_t i = 0; i < o->blocks; i++)
+			for (uint64_t k = 0; k < o->bytes; k++)
+				wrong += memory[i * (o->bytes + o->gap) + k] != 0x22;
+		if (!put(fd, &wrong, sizeof(wrong)))
+			return 1;
+	}
+	epf_p2p_close(ep);
+	return 0;
+}
+
+static struct epf_p2p_block *make_blocks(const struct opts *o)
+{
+	struct epf_p2p_block *b = calloc(o->blocks, sizeof(*b));
+	uint64_t seed = 99;
+
+	for (uint64_t i = 0; b && i < o->blocks; i++)
+		b[i] = epf_p2p_block(i * (o->bytes + o->gap), i * (o->bytes + o->gap),
+				     (uint32_t)o->bytes);
+	for (uint64_t i = o->blocks - 1; b && !o->in_order && i > 0; i--) {
+		uint64_t j = (seed = seed * 6364136223846793005ull + 1442695040888963407ull,
+			      (seed >> 33) % (i + 1));
+		struct epf_p2p_block t = b[i];
+
+		b[i] = b[j];
+		b[j] = t;
+	}
+	return b;
+}
+
+struct worker {
+	struct epf_p2p_xfer *x;
+	pthread_barrier_t *start;
+	uint64_t end_ns, wait_ns;
+	bool note;
+	int rc;
+};
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+
+	pthread_barrier_wait(w->start);
+	w->rc = epf_p2p_post(w->x, w->note ? "n" : NULL, w->note);
+	if (!w->rc)
+		w->rc = epf_p2p_wait(w->x, 0);
+	w->end_ns = epf_now_ns();
+	return NULL;
+}
+
+/* One timed round of all threads, ns; 0 after a complaint. */
+static double run_round(struct epf_p2p *ep, const struct opts *o, struct epf_p2p_xfer **x)
+{
+	struct worker w[64];
+	pthread_t thread[64];
+	pthread_barrier_t start;
+	uint64_t begin, last = 0;
+	struct epf_p2p_event e;
+	int rc = 0;
+
+	pthread_barrier_init(&start, NULL, (unsigned)o->threads);
+	for (uint64_t i = 0; i < o->threads; i++)
+		w[i] = (struct worker){ .x = x[i], .start = &start, .note = o->note && i == 0 };
+	begin = epf_now_ns();
+	for (uint64_t i = 1; i < o->threads; i++)
+		rc |= pthread_create(&thread[i], NULL, work, &w[i]);
+	if (rc) {
+		bench_complain("xfer: no threads");
+		exit(BENCH_WRONG);
+	}
+	work(&w[0]);
+	for (uint64_t i = 1; i < o->threads; i++)
+		pthread_join(thread[i], NULL);
+	for (uint64_t i = 0; i < o->threads; i++) {
+		rc = rc ? rc : w[i].rc;
+		last = w[i].end_ns > last ? w[i].end_ns : last;
+	}
+	pthread_barrier_destroy(&start);
+	if (bench_check(rc))
+		return 0;
+	for (bool got = !o->note; !got;) {
+		if (bench_check(epf_p2p_wait_event(ep, 0)))
+			return 0;
+		if (epf_p2p_events(ep, &e, 1) == 1) {
+			got = e.kind == EPF_P2P_NOTE;
+			epf_p2p_event_free(&e);
+		}
+		last = epf_now_ns();
+	}
+	return (double)(last - begin) / (o->note ? 2 : 1);
+}
+
+static double copy_here(const struct opts *o, const struct epf_p2p_block *b, const uint8_t *from,
+			uint8_t *to)
+{
+	uint64_t begin = epf_now_ns();
+
+	for (uint64_t i = 0; i < o->blocks; i++)
+		memcpy(to + (b[i].lo & 0xffffffffffffull), from + (b[i].lo & 0xffffffffffffull),
+		       o->bytes);
+	return (double)(epf_now_ns() - begin);
+}
+
+struct result {
+	double ns[1000], copy_ns[1000], post_ns;
+	double median, best, copy_median;
+	uint64_t wrong;
+};
+
+static void print(const struct opts *o, const struct result *r)
+{
+	double bytes = (double)(o->bytes * o->blocks), load[1] = { 0 };
+
+	(void)getloadavg(load, 1);
+	if (o->json) {
+		json_t *j = json_pack(
+			"{s:s, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "bench", "xfer",
+			"bytes", (json_int_t)o->bytes, "blocks", (json_int_t)o->blocks, "op",
+			o->read ? "read" : "write", "median_us", r->median / 1e3, "best_us",
+			r->best / 1e3, "bytes_per_second", bytes / r->median * 1e9,
+			"best_bytes_per_second", bytes / r->best * 1e9, "prepare_ns_per_block",
+			r->post_ns, "load", load[0], "wrong", (json_int_t)r->wrong);
+
+		bench_print_json(j);
+		return;
+	}
+	printf("# ep-bench xfer: %s, %" PRIu64 " blocks of %" PRIu64 " bytes, %" PRIu64
+	       " apart, %s, memory of %s, %s, %" PRIu64 " threads, load %.2f\n",
+	       o->read ? "read" : "write", o->blocks, o->bytes, o->gap,
+	       o->in_order ? "in order" : "shuffled", o->mapped ? "epf_p2p_alloc" : "malloc",
+	       o->nic[0] ? o->nic : "local", o->threads, load[0]);
+	printf("#%13s %13s %13s %13s %18s %14s\n", "median_us", "best_us", "GB/s", "best GB/s",
+	       "prepare_ns/block", "memcpy GB/s");
+	printf(" %13.2f %13.2f %13.3f %13.3f %18.1f %14.3f\n", r->median / 1e3, r->best / 1e3,
+	       bytes / r->median, bytes / r->best, r->post_ns, bytes / r->copy_median);
+	printf("# wrong: %" PRIu64 "\n", r->wrong);
+}
+
+static int prepare(struct epf_p2p *ep, const struct opts *o, uint64_t conn, uint64_t region,
+		   uint64_t import, const struct epf_p2p_block *b, struct epf_p2p_xfer **x,
+		   double *ns)
+{
+	uint64_t begin = epf_now_ns();
+	int rc = 0;
+
+	for (uint64_t i = 0; i < o->threads && !rc; i++) {
+		uint64_t first = o->blocks * i / o->threads, end = o->blocks * (i + 1) / o->threads;
+		struct epf_p2p_vector v = { region, import, b + first, end - first };
+
+		rc = bench_check(epf_p2p_prepare(ep, conn,
+						 o->read ? EPF_P2P_OP_READ : EPF_P2P_OP_WRITE, &v,
+						 1, NULL, &x[i]));
+	}
+	*ns = (double)(epf_now_ns() - begin) / (double)o->blocks;
+	return rc;
+}
+
+static void check_read(const struct opts *o, const uint8_t *mine, struct result *r)
+{
+	for (uint64_t i = 0; i < o->blocks; i++)
+		for (uint64_t k = 0; k < o->bytes; k++)
+			r->wrong += mine[i * (o->bytes + o->gap) + k] != 0x11;
+}
+
+static int initiate(const struct opts *o, int fd, struct result *r)
+{
+	struct epf_p2p_block *b = make_blocks(o);
+	struct epf_p2p_xfer *x[64];
+	uint64_t conn, region, import;
+	struct epf_p2p *ep;
+	struct hello h;
+	uint8_t *mine, *other;
+
+	if (!b || open_endpoint(o, "initiator", &ep) || get_memory(o, ep, 0x22, &mine) ||
+	    !get(fd, &h, sizeof(h)))
+		return -EIO;
+	if (bench_check(epf_p2p_connect(ep, h.metadata, h.metadata_bytes, 0, &conn)) ||
+	    bench_check(epf_p2p_register(ep, mine, span(o), EPF_P2P_HOST, &region)) ||
+	    bench_check(epf_p2p_import(ep, conn, h.key, 0, &import)) ||
+	    prepare(ep, o, conn, region, import, b, x, &r->post_ns))
+		return -EIO;
+	if (o->note && !put(fd, "n", 1))
+		return -EIO;
+	other = malloc(span(o));
+	if (!other)
+		return -ENOMEM;
+	memset(other, 1, span(o));
+	for (uint64_t i = 0; i < o->repeat + 1; i++) { /* the first touches the pages */
+		double copy = copy_here(o, b, mine, other), ns = run_round(ep, o, x);
+
+		if (ns <= 0) {
+			free(other);
+			return -EIO;
+		}
+		if (i) {
+			r->copy_ns[i - 1] = copy;
+			r->ns[i - 1] = ns;
+		}
+	}
+	free(other);
+	if (o->read)
+		check_read(o, mine, r);
+	else if (!o->note && (!put(fd, "c", 1) || !get(fd, &r->wrong, sizeof(r->wrong))))
+		return -EIO;
+	r->median = bench_median(r->ns, o->repeat);
+	r->best = r->ns[0];
+	r->copy_median = bench_median(r->copy_ns, o->repeat);
+	for (uint64_t i = 0; i < o->threads; i++)
+		epf_p2p_xfer_free(x[i]);
+	epf_p2p_close(ep);
+	free(b);
+	return 0;
+}
+
+int bench_xfer(int argc, char **argv)
+{
+	static const struct argp argp = {
+		.options = options,
+		.parser = parse,
+		.doc = "Point-to-point transfers between two processes of this host."
+	};
+	struct opts o = { .bytes = 4096, .blocks = 16000, .gap = 128, .repeat = 9, .threads = 1 };
+	static struct result r;
+	int fd[2], status = 0, err;
+	pid_t pid;
+
+	if (argp_parse(&argp, argc, argv, 0, NULL, &o))
+		return BENCH_USAGE;
+	if (o.threads > o.blocks) {
+		bench_complain("--threads is at most the number of blocks");
+		return BENCH_USAGE;
+	}
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd))
+		return BENCH_WRONG;
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		close(fd[0]);
+		_exit(target(&o, fd[1]));
+	}
+	close(fd[1]);
+	err = pid < 0 ? -errno : initiate(&o, fd[0], &r);
+	close(fd[0]);
+	if (err && pid > 0)
+		kill(pid, SIGKILL);
+	if (pid > 0)
+		waitpid(pid, &status, 0);
+	if (err || status)
+		return BENCH_WRONG;
+	print(&o, &r);
+	return r.wrong ? BENCH_WRONG : BENCH_OK;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What arrives on the stream of a connection. On the endpoint's thread. */
+#include "fabric/p2p/engine.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static int handle(struct conn *c, const struct received *m)
+{
+	if (m->type == MSG_IMPORT && m->bytes == sizeof(struct msg_import)) {
+		struct msg_import q;
+
+		memcpy(&q, m->data, sizeof(q));
+		epf_p2p_answer_import(c, &q);
+		return 0;
+	}
+	if (m->type == MSG_IMPORTED && m->bytes == sizeof(struct msg_imported)) {
+		struct msg_imported a;
+
+		memcpy(&a, m->data, sizeof(a));
+		epf_p2p_take_answer(c, &a, m->fds[0]);
+		return 0;
+	}
+	if (m->type == MSG_WAKE && m->bytes == 0)
+		return 0;
+	if (m->type == MSG_NOTE && c->engine)
+		return epf_p2p_note_arrived(c, m->data, m->bytes);
+	if (m->type == MSG_BOOT && c->engine) {
+		epf_p2p_engine_boot(c, m->data, m->bytes);
+		return 0;
+	}
+	if (m->type == MSG_BYE && m->bytes == 0)
+		return -EPIPE;
+	return -EBADMSG;
+}
+
+int epf_p2p_control(struct conn *c)
+{
+	struct received m;
+	bool said_bye = false;
+	int rc = 0;
+
+	while (!rc && (rc = epf_p2p_receive(&c->stream, &m)) == 1) {
+		rc = handle(c, &m);
+		said_bye = rc == -EPIPE;
+		for (unsigned i = 0; i < STREAM_FDS; i++)
+			if (m.fds[i] >= 0 && !(m.type == MSG_IMPORTED && i == 0))
+				close(m.fds[i]);
+	}
+	if (rc >= 0)
+		return 0;
+	if (said_bye)
+		epf_p2p_conn_end(c, CONN_CLOSED, "it has disconnected");
+	else if (rc == -EPIPE || rc == -ECONNRESET)
+		epf_p2p_conn_end(c, CONN_LOST, "its process or its machine has gone");
+	else if (rc == -ENOBUFS)
+		epf_p2p_conn_end(c, CONN_LOST, "this program takes none of its notifications");
+	else
+		epf_p2p_conn_end(c, CONN_LOST, "it sent something that is no message");
+	return rc;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A connection's job of two over the engine (engine.h). */
+#define EPF_LOG_COMP "p2p"
+#include "fabric/p2p/engine.h"
+#include "fabric/p2p/engine_priv.h"
+
+#include "fabric/base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* The exchange of the pair's bootstrap, over the control connection. */
+static int exchange(void *arg, const void *mine, size_t len, void **theirs, size_t *their_len)
+{
+	struct conn *c = arg;
+	struct engine_path *e = c->engine;
+	uint64_t end = epf_p2p_deadline(c->ep, 0);
+	struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
+	struct inbox *in;
+	int rc = 0;
+
+	if (len > P2P_PAYLOAD_MAX)
+		return epf_fail(EPF_R_BOOT_LIMIT, "%s: a description of %zu bytes", c->label, len);
+	if (epf_p2p_send(&c->stream, MSG_BOOT, mine, len, NULL, 0))
+		return epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined",
+				c->label);
+	pthread_mutex_lock(&e->lock);
+	while (!e->inbox && !e->is_leaving && !rc)
+		rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
+	in = e->inbox;
+	if (in)
+		e->inbox = in->next;
+	pthread_mutex_unlock(&e->lock);
+	if (!in && rc)
+		return epf_fail(EPF_R_P2P_TIMEOUT, "%s: its engine did not answer", c->label);
+	if (!in)
+		return epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined",
+				c->label);
+	*their_len = in->bytes;
+	*theirs = malloc(in->bytes ? in->bytes : 1);
+	if (*theirs)
+		memcpy(*theirs, in->data, in->bytes);
+	free(in);
+	return *theirs ? 0 : epf_fail(EPF_R_NO_MEMORY, "a description");
+}
+
+static int open_engine(struct conn *c)
+{
+	struct engine_path *e = c->engine;
+	struct epf_options o;
+	/* Where several hosts are concerned, a NIC that leaves this one: as a job with a rendezvous elsewhere. */
+	char where[96], regions[32];
+	const char *settings[P2P_SETTINGS + 4] = { where, regions, "progress=thread" };
+	struct epf_boot_pair pair = {
+		.rank = c->is_passive, .route = c->ep->meta.host, .exchange = exchange, .arg = c
+	};
+	struct epf_ring_options ring = { .size = sizeof(ring), .slots = RING_SLOTS };
+	unsigned n = 3;
+	int rc;
+
+	snprintf(where, sizeof(where),
+		 strchr(c->peer.host, ':') ? "rendezvous=[%s]:%u" : "rendezvous=%s:%u",
+		 c->peer.host, c->peer.port);
+	snprintf(regions, sizeof(regions), "regions=%d", REGIONS);
+	for (unsigned i = 0; i < P2P_SETTINGS && c->ep->settings[i]; i++)
+		settings[n++] = c->ep->settings[i];
+	epf_options_init(&o);
+	o.settings = settings;
+	rc = epf_open(&o, &e->ep);
+	memcpy(pair.key, e->key, sizeof(pair.key));
+	if (!rc)
+		rc = epf_boot_pair_open(&pair, &e->boot);
+	if (!rc)
+		rc = epf_join(e->ep, e->boot);
+	if (!rc)
+		rc = epf_ring_open(e->ep, &ring, &e->ring);
+	return rc;
+}
+
+static void close_engine(struct engine_path *e)
+{
+	pthread_mutex_lock(&e->ring_lock);
+	if (e->ep)
+		epf_abort(e->ep);
+	epf_close(e->ep); /* with its ring */
+	epf_boot_close(e->boot);
+	e->ep = NULL;
+	e->ring = NULL;
+	e->boot = NULL;
+	EPF_STORE_RELEASE(&e->is_closed, true);
+	pthread_mutex_unlock(&e->ring_lock);
+}
+
+static void report(struct conn *c, int rc)
+{
+	struct engine_path *e = c->engine;
+
+	pthread_mutex_lock(&e->lock);
+	if (rc) {
+		e->err = rc;
+		epf_error_get(&e->failed);
+		e->has_failed = true;
+	} else {
+		EPF_STORE_RELEASE(&e->is_joined, true);
+	}
+	pthread_cond_broadcast(&e->changed);
+	pthread_mutex_unlock(&e->lock);
+}
+
+static void *serve(void *arg)
+{
+	struct conn *c = arg;
+	struct engine_path *e = c->engine;
+	char why[160];
+	int rc;
+
+	pthread_setname_np(pthread_self(), "epf-p2p-pair");
+	rc = open_engine(c);
+	epf_last_detail(why, sizeof(why));
+	report(c, rc);
+	if (rc)
+		epf_p2p_conn_end(c, CONN_LOST, why);
+	pthread_mutex_lock(&e->lock);
+	while (!e->is_leaving) {
+		struct engine_job *job = e->jobs;
+
+		if (!job || !e->is_joined) {
+			pthread_cond_wait(&e->changed, &e->lock);
+			continue;
+		}
+		e->jobs = job->next;
+		pthread_mutex_unlock(&e->lock);
+		job->run(c, job->data);
+		free(job);
+		pthread_mutex_lock(&e->lock);
+	}
+	pthread_mutex_unlock(&e->lock);
+	close_engine(e);
+	epf_p2p_kick(c->ep); /* its transfers can end now */
+	return NULL;
+}
+
+int epf_p2p_engine_start(struct conn *c, const uint8_t key[EPF_AUTH_KEY_BYTES])
+{
+	struct engine_path *e = calloc(1, sizeof(*e));
+	pthread_condattr_t mono;
+	int rc;
+
+	if (!e)
+		return epf_fail(EPF_R_NO_MEMORY, "%s: its engine", c->label);
+	memcpy(e->key, key, sizeof(e->key));
+	snprintf(e->nic, sizeof(e->nic), "engine");
+	pthread_condattr_init(&mono);
+	pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+	pthread_mutex_init(&e->lock, NULL);
+	pthread_mutex_init(&e->ring_lock, NULL);
+	pthread_cond_init(&e->changed, &mono);
+	pthread_condattr_destroy(&mono);
+	c->engine = e;
+	c->engine_stop = epf_p2p_engine_stop;
+	rc = pthread_create(&e->thread, NULL, serve, c);
+	if (!rc)
+		return 0;
+	c->engine = NULL;
+	free(e);
+	return epf_fail_sys(EPF_R_SYSTEM, rc, "%s: a thread for its engine", c->label);
+}
+
+int epf_p2p_engine_wait(struct conn *c, uint64_t end)
+{
+	struct engine_path *e = c->engine;
+	struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
+	int rc = 0;
+
+	pthread_mutex_lock(&e->lock);
+	while (!e->is_joined && !e->has_failed && !rc)
+		rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
+	if (e->is_joined)
+		rc = 0;
+	else if (e->has_failed) {
+		rc = e->err;
+		epf_error_set(&e->failed);
+	}
+	pthread_mutex_unlock(&e->lock);
+	return rc == ETIMEDOUT
+		       ? epf_fail(EPF_R_P2P_TIMEOUT,
+				  "connect: the engine of %s did not answer in time", c->label)
+		       : rc;
+}
+
+void epf_p2p_engine_leave(struct conn *c)
+{
+	struct engine_path *e = c->engine;
+
+	pthread_mutex_lock(&e->lock);
+	e->is_leaving = true;
+	pthread_cond_broadcast(&e->changed);
+	pthread_mutex_unlock(&e->lock);
+}
+
+void epf_p2p_engine_stop(struct conn *c)
+{
+	struct engine_path *e = c->engine;
+
+	if (!e)
+		return;
+	epf_p2p_engine_leave(c);
+	pthread_join(e->thread, NULL);
+	while (e->jobs) {
+		struct engine_job *job = e->jobs;
+
+		e->jobs = job->next;
+		free(job);
+	}
+	while (e->inbox) {
+		struct inbox *in = e->inbox;
+
+		e->inbox = in->next;
+		free(in);
+	}
+	pthread_cond_destroy(&e->changed);
+	pthread_mutex_destroy(&e->lock);
+	pthread_mutex_destroy(&e->ring_lock);
+	explicit_bzero(e->key, sizeof(e->key));
+	free(e);
+	c->engine = NULL;
+}
+
+void epf_p2p_engine_boot(struct conn *c, const uint8_t *data, uint32_t bytes)
+{
+	struct engine_path *e = c->engine;
+	struct inbox *in = malloc(sizeof(*in) + bytes), **at = &e->inbox;
+
+	if (!in) {
+		epf_p2p_conn_end(c, CONN_LOST, "no memory for its description");
+		return;
+	}
+	in->next = NULL;
+	in->bytes = bytes;
+	memcpy(in->data, data, bytes);
+	pthread_mutex_lock(&e->lock);
+	while (*at)
+		at = &(*at)->next;
+	*at = in;
+	pthread_cond_broadcast(&e->changed);
+	pthread_mutex_unlock(&e->lock);
+}
+
+int epf_p2p_engine_do(struct conn *c, void (*run)(struct conn *c, const void *data),
+		      const void *data, size_t bytes)
+{
+	struct engine_path *e = c->engine;
+	struct engine_job *job = malloc(sizeof(*job) + bytes), **at = &e->jobs;
+
+	if (!job)
+		return epf_fail(EPF_R_NO_MEMORY, "%s: a request", c->label);
+	job->next = NULL;
+	job->run = run;
+	memcpy(job->data, data, bytes);
+	pthread_mutex_lock(&e->lock);
+	while (*at)
+		at = &(*at)->next;
+	*at = job;
+	pthread_cond_broadcast(&e->changed);
+	pthread_mutex_unlock(&e->lock);
+	return 0;
+}
+
+int epf_p2p_engine_exchange(struct conn *c)
+{
+	return epf_exchange(c->engine->ep);
+}
+
+int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, unsigned rights,
+			    uint32_t *region)
+{
+	struct engine_path *e = c->engine;
+	unsigned access = (rights & EPF_P2P_WRITE ? EPF_REMOTE_WRITE : 0u) |
+			  (rights & EPF_P2P_READ ? EPF_REMOTE_READ : 0u);
+	int rc;
+
+	pthread_mutex_lock(&e->ring_lock);
+	rc = e->ep ? epf_region_register(e->ep, addr, bytes, access, region)
+		   : epf_fail(EPF_R_P2P_LOST, "%s: its engine is closed", c->label);
+	pthread_mutex_unlock(&e->ring_lock);
+	return rc;
+}
+
+int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns)
+{
+	struct engine_path *e = c->engine;
+	int rc;
+
+	pthread_mutex_lock(&e->ring_lock); /* the engine is not closed meanwhile */
+	rc = e->ep ? epf_region_withdraw(e->ep, region, timeout_ns) : 0;
+	pthread_mutex_unlock(&e->ring_lock);
+	return rc == -ECONNRESET || rc == -ECANCELED ? 0 : rc;
+}
+
+bool epf_p2p_engine_is_closed(const struct conn *c)
+{
+	return EPF_LOAD_ACQUIRE(&c->engine->is_closed);
+}
+
+void epf_p2p_engine_name(const struct conn *c, char *buf, size_t size)
+{
+	snprintf(buf, size, "%s", c->engine ? c->engine->nic : "engine");
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The path over the engine and its NICs: a job of two for each connection that is not local, joined when the endpoints connect. A thread
+ * of the connection makes the calls for which both ends must meet (the join, exchanges of regions); transfers go into one ring. Both ends
+ * make as many exchanges: one for each import that an end answers, and one for each answer that it gets.
+ */
+#ifndef EPF_FABRIC_P2P_ENGINE_H
+#define EPF_FABRIC_P2P_ENGINE_H
+
+#include "fabric/p2p/p2p_priv.h"
+
+/* Something that the connection's thread is to do, in order. */
+struct engine_job {
+	struct engine_job *next;
+	void (*run)(struct conn *c, const void *data);
+	uint8_t data[];
+};
+
+/* Starts the connection's thread, which joins. The connection keeps what it needs until epf_p2p_engine_stop(). */
+int epf_p2p_engine_start(struct conn *c, const uint8_t key[EPF_AUTH_KEY_BYTES]);
+/* Waits until the join is over: 0, or its error. */
+int epf_p2p_engine_wait(struct conn *c, uint64_t end);
+/* The connection has ended: the thread closes the engine. Returns at once. */
+void epf_p2p_engine_leave(struct conn *c);
+/* Waits for the thread and frees all. */
+void epf_p2p_engine_stop(struct conn *c);
+
+/* Bytes of the other end's bootstrap. */
+void epf_p2p_engine_boot(struct conn *c, const uint8_t *data, uint32_t bytes);
+/* Has the connection's thread call run(c, copy of data). */
+int epf_p2p_engine_do(struct conn *c, void (*run)(struct conn *c, const void *data),
+		      const void *data, size_t bytes);
+/* On that thread: publishes regions, together with the other end. */
+int epf_p2p_engine_exchange(struct conn *c);
+/* On any thread: registers memory in the pair's job / withdraws it. */
+int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, unsigned rights,
+			    uint32_t *region);
+int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns);
+
+/* Whether the ring takes a chunk now. */
+bool epf_p2p_engine_has_room(struct conn *c);
+/* Pushes the blocks of a chunk. */
+int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
+			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes);
+/* Everything of the transfer is pushed: notes what must be retired for it. */
+void epf_p2p_engine_seal(struct epf_p2p_xfer *x);
+/* Returns 1 if it is, with *status; 0: not yet. */
+int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status);
+/* Waits a moment for it. */
+void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns);
+/* Whether its engine is closed: nothing touches memory any more. */
+bool epf_p2p_engine_is_closed(const struct conn *c);
+/* Its name: "engine:tcp". */
+void epf_p2p_engine_name(const struct conn *c, char *buf, size_t size);
+
+#endif

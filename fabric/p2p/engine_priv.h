@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What engine.c (the job of two) and engine_ring.c (its transfers) share. */
+#ifndef EPF_FABRIC_P2P_ENGINE_PRIV_H
+#define EPF_FABRIC_P2P_ENGINE_PRIV_H
+
+#include "bootstrap/boot.h"
+#include "fabric/client/epf.h"
+#include "fabric/p2p/p2p_priv.h"
+
+enum { RING_SLOTS = 4096, REGIONS = 4096 };
+
+/* What has come of the other end's bootstrap. */
+struct inbox {
+	struct inbox *next;
+	size_t bytes;
+	uint8_t data[];
+};
+
+struct engine_path {
+	struct epf_boot *boot;
+	struct epf *ep;
+	struct epf_ring *ring;
+	uint8_t key[EPF_AUTH_KEY_BYTES];
+	char nic[32];
+	pthread_t thread;
+	pthread_mutex_t lock; /* of the lists */
+	pthread_cond_t changed;
+	struct inbox *inbox;
+	struct engine_job *jobs;
+	bool is_leaving;
+	bool is_joined; /* atomic to readers, as is_closed */
+	bool is_closed;
+	bool has_failed;
+	struct epf_error failed;
+	int err;
+	pthread_mutex_t ring_lock; /* one producer at a time */
+	uint64_t failures;         /* commands failed so far */
+	uint64_t first_failed;     /* the first that no transfer has reported yet */
+	int failed_status;
+	uint64_t looked,
+		last_failed; /* commands looked at; the end of those that may have failed */
+};
+
+#endif

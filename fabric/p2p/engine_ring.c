@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transfers over the engine: commands in the ring of a connection, and when they are retired. One thread at a time is its producer (ring_lock). */
+#include "fabric/p2p/engine.h"
+#include "fabric/p2p/engine_priv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { SLOTS_OF_BLOCK = 2, PUT_MOST = 1 << 30 };
+
+bool epf_p2p_engine_has_room(struct conn *c)
+{
+	struct engine_path *e = c->engine;
+	bool has = false;
+
+	if (!EPF_LOAD_ACQUIRE(&e->is_joined) || EPF_LOAD_ACQUIRE(&e->is_closed))
+		return EPF_LOAD_ACQUIRE(&c->state) != CONN_OPEN; /* then the push says why not */
+	if (pthread_mutex_trylock(&e->ring_lock))
+		return false;
+	if (e->ring)
+		has = epf_ring_pushed(e->ring) - epf_ring_done(e->ring) +
+			      SLOTS_OF_BLOCK * P2P_CHUNK_BLOCKS <
+		      RING_SLOTS / SLOTS_OF_BLOCK;
+	pthread_mutex_unlock(&e->ring_lock);
+	return has;
+}
+
+/* The number of a local region in the pair's job; registered at its first use. ring_lock held. */
+static int local_region(struct conn *c, struct region *r, uint32_t *out)
+{
+	struct engine_path *e = c->engine;
+	struct engine_key *k;
+	int rc;
+
+	pthread_mutex_lock(&c->ep->lock);
+	for (k = r->keys; k && k->conn != c->id; k = k->next)
+		;
+	pthread_mutex_unlock(&c->ep->lock);
+	if (k) {
+		*out = k->region;
+		return 0;
+	}
+	k = calloc(1, sizeof(*k));
+	rc = k ? epf_region_register(e->ep, r->addr, r->bytes, 0, &k->region) : -ENOMEM;
+	if (rc) {
+		free(k);
+		return rc;
+	}
+	k->conn = c->id;
+	*out = k->region;
+	pthread_mutex_lock(&c->ep->lock);
+	k->next = r->keys;
+	r->keys = k;
+	pthread_mutex_unlock(&c->ep->lock);
+	return 0;
+}
+
+static int push_block(struct engine_path *e, const struct epf_p2p_xfer *x, uint32_t here,
+		      uint32_t there, uint64_t local, uint64_t remote, uint64_t bytes)
+{
+	int rc = 0;
+
+	for (uint64_t at = 0; at < bytes && !rc; at += PUT_MOST) {
+		uint64_t len = bytes - at < PUT_MOST ? bytes - at : PUT_MOST;
+
+		rc = x->op == EPF_P2P_OP_WRITE
+			     ? epf_put(e->ring, !x->conn->is_passive, here, local + at, there,
+				       remote + at, len, EPF_BULK)
+			     : epf_get(e->ring, !x->conn->is_passive, here, local + at, there,
+				       remote + at, len, EPF_BULK);
+	}
+	return rc;
+}
+
+int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
+			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
+{
+	struct engine_path *e = x->conn->engine;
+	uint32_t here;
+	int rc = -ECONNRESET;
+
+	pthread_mutex_lock(&e->ring_lock);
+	if (e->ring)
+		rc = local_region(x->conn, v->region, &here);
+	if (!rc && !x->has_ticket) {
+		x->first_ticket = epf_ring_pushed(e->ring);
+		x->has_ticket = true;
+	}
+	for (uint32_t i = 0; i < n && !rc; i++) {
+		uint64_t len = n == 1 ? bytes : (b[i].lo >> 48 | b[i].hi >> 48 << 16);
+
+		rc = push_block(e, x, here, v->import->engine_region,
+				(b[i].lo & 0xffffffffffffull) + skip,
+				(b[i].hi & 0xffffffffffffull) + skip, len);
+	}
+	pthread_mutex_unlock(&e->ring_lock);
+	/* Whether a peer that is gone has left in order only the control connection can tell. */
+	return rc == -EPIPE ? -ECONNRESET : rc;
+}
+
+void epf_p2p_engine_seal(struct epf_p2p_xfer *x)
+{
+	struct engine_path *e = x->conn->engine;
+
+	pthread_mutex_lock(&e->ring_lock);
+	if (e->ring && x->has_ticket) {
+		/* Visible at the peer, not only sent. */
+		if (x->op == EPF_P2P_OP_WRITE)
+			(void)epf_flush_post(e->ring, 0);
+		x->ticket = epf_ring_pushed(e->ring);
+	}
+	pthread_mutex_unlock(&e->ring_lock);
+}
+
+static int status_of(unsigned status)
+{
+	switch (status) {
+	case 8: /* EPF_S_REVOKED */
+		return -EKEYREVOKED;
+	case 4: /* EPF_S_REMOTE_ACCESS */
+		return -EACCES;
+	case 6: /* EPF_S_REFUSED */
+		return -EKEYREVOKED;
+	default:
+		return -ECONNRESET;
+	}
+}
+
+/*
+ * What has failed since the last look. The ring names the first failure only: transfers with commands at or after it that end from then on
+ * fail too, until one is found that begins after the last command pushed at this look.
+ */
+static void look_for_failures(struct engine_path *e)
+{
+	struct epf_ring_failure f;
+
+	if (epf_ring_error(e->ring, &f) != 1)
+		return;
+	e->failed_status = status_of(f.status);
+	if (!e->failures)
+		e->first_failed = f.index;
+	else
+		e->first_failed = e->looked;
+	e->failures = f.failed;
+	e->last_failed = epf_ring_done(e->ring);
+}
+
+int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status)
+{
+	struct engine_path *e = x->conn->engine;
+	int done = 1;
+
+	*status = 0;
+	if (EPF_LOAD_ACQUIRE(&x->conn->state) != CONN_OPEN) {
+		*status = x->conn->error;
+		return EPF_LOAD_ACQUIRE(
+			&e->is_closed); /* the engine may touch the memory until then */
+	}
+	if (pthread_mutex_trylock(&e->ring_lock))
+		return 0;
+	if (e->ring && x->has_ticket) {
+		done = (int64_t)(epf_ring_done(e->ring) - x->ticket) >= 0;
+		if (done) {
+			look_for_failures(e);
+			if (e->failures && x->ticket > e->first_failed &&
+			    x->first_ticket < e->last_failed)
+				*status = e->failed_status;
+			e->looked = x->ticket > e->looked ? x->ticket : e->looked;
+		}
+	}
+	pthread_mutex_unlock(&e->ring_lock);
+	return done;
+}
+
+void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns)
+{
+	struct timespec nap = { 0, (long)(ns < 100000 ? ns : 100000) };
+
+	(void)x;
+	nanosleep(&nap, NULL);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both ends of a handshake do (wire.h). Slow path. */
+#include "fabric/p2p/p2p_priv.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/uio.h>
+
+enum { GONE_MS = 1500 };
+
+void epf_p2p_tune(int fd)
+{
+	int one = 1, ms = GONE_MS;
+
+	/* A machine that is gone is noticed within 2 s: probes each second, none answered for 1.5 s. */
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+}
+
+void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,
+		     const struct msg_hello *first, const struct msg_hello *second,
+		     uint8_t key[EPF_AUTH_KEY_BYTES])
+{
+	struct epf_auth given = { .has_secret = true };
+	const struct epf_auth *auth = ep->auth.has_secret ? &ep->auth : &ep->own;
+
+	if (acceptor) {
+		memcpy(given.master, acceptor->key, sizeof(given.master));
+		auth = acceptor->flags & META_HAS_KEY ? &given : &ep->auth;
+	}
+	epf_auth_session_key(auth, first->nonce, second->nonce, key);
+	explicit_bzero(&given, sizeof(given));
+}
+
+void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out)
+{
+	memset(out, 0, sizeof(*out));
+	epf_auth_nonce(out->nonce);
+	out->meta = ep->meta;
+	memset(out->meta.key, 0, sizeof(out->meta.key));
+	epf_p2p_meta_seal(&out->meta);
+	out->is_local = is_local;
+}
+
+int epf_p2p_can_copy(pid_t pid, const struct probe *probe)
+{
+	uint8_t token[sizeof(probe->token)];
+	struct iovec mine = { token, sizeof(token) };
+	struct iovec theirs = { (void *)(uintptr_t)probe->addr, sizeof(token) };
+
+	return process_vm_readv(pid, &mine, 1, &theirs, 1, 0) == (ssize_t)sizeof(token) &&
+	       memcmp(token, probe->token, sizeof(token)) == 0;
+}

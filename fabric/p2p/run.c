@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers under way: any number of threads copy chunks of one at the same time, the endpoint's and those that wait or test. A chunk is
+ * claimed by moving the cursor; who leaves last, with nothing left to copy or after a failure, ends the transfer.
+ */
+#include "fabric/p2p/engine.h"
+
+#include <errno.h>
+
+enum { LOOK_NS = 50 * 1000 * 1000, DRAIN_NS = 1000 * 1000 };
+
+struct claim {
+	const struct vector *vector;
+	const struct epf_p2p_block *block;
+	uint32_t n;
+	uint64_t skip, bytes; /* of one block; bytes of all */
+};
+
+/* What next to copy: the most urgent first. */
+static const enum epf_p2p_priority order[P2P_PRIORITIES] = { EPF_P2P_URGENT, EPF_P2P_NORMAL,
+							     EPF_P2P_BACKGROUND };
+
+struct failure {
+	const struct conn *conn;
+	int status;
+};
+
+static uint32_t length(const struct epf_p2p_block *b)
+{
+	return (uint32_t)(b->lo >> 48 | b->hi >> 48 << 16);
+}
+
+static const struct vector *vector_of(const struct epf_p2p_xfer *x, uint32_t block)
+{
+	uint32_t low = 0, high = x->n_vectors;
+
+	while (high - low > 1) {
+		uint32_t mid = low + (high - low) / 2;
+
+		if (x->vectors[mid].first <= block)
+			low = mid;
+		else
+			high = mid;
+	}
+	return &x->vectors[low];
+}
+
+/* The chunk that begins at a cursor; returns the cursor behind it. */
+static uint64_t chunk_at(const struct epf_p2p_xfer *x, uint64_t cursor, struct claim *out)
+{
+	uint32_t block = (uint32_t)(cursor >> 32), part = (uint32_t)cursor;
+	const struct epf_p2p_block *b = &x->blocks[block];
+	uint64_t len = length(b);
+	uint32_t n = 1, end;
+
+	*out = (struct claim){ vector_of(x, block), b, 1, 0, len };
+	if (part || len > P2P_CHUNK) {
+		out->skip = (uint64_t)part * P2P_CHUNK;
+		out->bytes = len - out->skip < P2P_CHUNK ? len - out->skip : P2P_CHUNK;
+		return out->skip + out->bytes == len ? ((uint64_t)block + 1) << 32 : cursor + 1;
+	}
+	end = out->vector->first + out->vector->count;
+	while (block + n < end && n < P2P_CHUNK_BLOCKS && len + length(b + n) <= P2P_CHUNK)
+		len += length(b + n++);
+	out->n = n;
+	out->bytes = len;
+	return ((uint64_t)block + n) << 32;
+}
+
+static bool claim(struct epf_p2p_xfer *x, struct claim *out)
+{
+	uint64_t cursor = EPF_LOAD_ACQUIRE(&x->cursor), next;
+
+	do {
+		if (cursor >> 32 >= x->n_blocks)
+			return false;
+		next = chunk_at(x, cursor, out);
+	} while (!__atomic_compare_exchange_n(&x->cursor, &cursor, next, false, __ATOMIC_ACQ_REL,
+					      __ATOMIC_ACQUIRE));
+	return true;
+}
+
+static void set_status(struct epf_p2p_xfer *x, int status)
+{
+	int32_t none = 0;
+
+	__atomic_compare_exchange_n(&x->status, &none, status, false, __ATOMIC_SEQ_CST,
+				    __ATOMIC_SEQ_CST);
+}
+
+/* The transfer has ended: nobody but who holds a pin or the handle may touch it after the store of its state. */
+static void done(struct epf_p2p_xfer *x)
+{
+	struct epf_p2p *ep = x->ep;
+	struct epf_p2p_event e = { .kind = EPF_P2P_DONE,
+				   .status = EPF_LOAD_ACQUIRE(&x->status),
+				   .conn = x->conn->number,
+				   .user = x->user };
+	bool wants_event = x->wants_event;
+
+	for (uint32_t i = 0; i < x->n_vectors; i++)
+		__atomic_fetch_sub(&x->vectors[i].region->users, 1u, __ATOMIC_SEQ_CST);
+	if (!e.status) {
+		__atomic_fetch_add(&x->conn->transfers, 1u, __ATOMIC_RELAXED);
+		__atomic_fetch_add(x->op == EPF_P2P_OP_WRITE ? &x->conn->bytes_written
+							     : &x->conn->bytes_read,
+				   x->bytes, __ATOMIC_RELAXED);
+	}
+	__atomic_fetch_sub(&x->conn->under_way, 1u, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&ep->run.active, 1u, __ATOMIC_RELAXED);
+	__atomic_store_n(&x->state, XFER_DONE, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&ep->run.waiters, __ATOMIC_SEQ_CST)) {
+		pthread_mutex_lock(&ep->run.lock);
+		pthread_cond_broadcast(&ep->run.idle);
+		pthread_mutex_unlock(&ep->run.lock);
+	}
+	if (wants_event)
+		epf_p2p_event(ep, &e, NULL);
+}
+
+/* Tries to send the notification of a transfer whose data is there. PUSHING: the caller's. */
+static void push_note(struct epf_p2p_xfer *x)
+{
+	int rc = 0;
+
+	if (x->has_note && !EPF_LOAD_ACQUIRE(&x->status))
+		rc = epf_p2p_note_push(x->conn, x->note, x->note_bytes);
+	if (rc == -EAGAIN) {
+		EPF_STORE_RELEASE(&x->state, (uint32_t)XFER_NOTING);
+		return;
+	}
+	if (rc)
+		set_status(x, rc);
+	done(x);
+}
+
+static bool move(struct epf_p2p_xfer *x, uint32_t from)
+{
+	return __atomic_compare_exchange_n(&x->state, &from, XFER_PUSHING, false, __ATOMIC_ACQ_REL,
+					   __ATOMIC_RELAXED);
+}
+
+void epf_p2p_try_end(struct epf_p2p_xfer *x)
+{
+	int status;
+
+	if (move(x, XFER_NOTING)) {
+		push_note(x);
+	} else if (move(x, XFER_DRAINING)) {
+		if (!epf_p2p_engine_is_done(x, &status)) {
+			EPF_STORE_RELEASE(&x->state, (uint32_t)XFER_DRAINING);
+			return;
+		}
+		if (status)
+			set_status(x, status);
+		push_note(x);
+	}
+}
+
+static void finish(struct epf_p2p_xfer *x)
+{
+	if (x->conn->engine) {
+		epf_p2p_engine_seal(x);
+		EPF_STORE_RELEASE(&x->state, (uint32_t)XFER_DRAINING);
+		epf_p2p_try_end(x);
+		return;
+	}
+	if (EPF_LOAD_ACQUIRE(&x->status) || !x->has_note) {
+		done(x);
+		return;
+	}
+	EPF_STORE_RELEASE(&x->state, (uint32_t)XFER_PUSHING);
+	push_note(x);
+}
+
+/* The end of a visit: who leaves last ends what is over. */
+static void leave(struct epf_p2p_xfer *x)
+{
+	uint32_t running = XFER_RUNNING;
+
+	if (__atomic_fetch_sub(&x->active, 1u, __ATOMIC_SEQ_CST) != 1)
+		return;
+	if (__atomic_load_n(&x->left, __ATOMIC_SEQ_CST) &&
+	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST))
+		return;
+	if (__atomic_compare_exchange_n(&x->state, &running, XFER_FINISHING, false,
+					__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		finish(x);
+}
+
+/* Copies one chunk. Returns false if there is none to claim. */
+bool epf_p2p_step(struct epf_p2p_xfer *x)
+{
+	struct claim c;
+	bool has = false;
+	int rc;
+
+	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_RUNNING &&
+	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST) &&
+	    (!x->conn->engine || epf_p2p_engine_has_room(x->conn)))
+		has = claim(x, &c);
+	if (has) {
+		rc = EPF_LOAD_ACQUIRE(&x->conn->state) == CONN_OPEN
+			     ? epf_p2p_copy(x, c.vector, c.block, c.n, c.skip, c.bytes)
+			     : x->conn->error;
+		if (rc)
+			set_status(x, rc);
+		else
+			__atomic_fetch_sub(&x->left, c.bytes, __ATOMIC_SEQ_CST);
+	}
+	leave(x);
+	return has;
+}
+
+void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status)
+{
+	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
+	switch (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST)) {
+	case XFER_RUNNING:
+	case XFER_NOTING:
+	case XFER_DRAINING:
+		set_status(x, status);
+		break;
+	default:
+		break;
+	}
+	leave(x);
+	epf_p2p_try_end(x); /* one that waits for the peer to take its notification ends too */
+}
+
+/* Takes a transfer out of the queue. run.lock held. */
+void epf_p2p_dequeue(struct epf_p2p_xfer *x)
+{
+	struct epf_p2p *ep = x->ep;
+	struct epf_p2p_xfer **first = &ep->run.first[x->priority];
+
+	if (!x->is_queued)
+		return;
+	if (x->next == x) {
+		*first = NULL;
+	} else {
+		x->next->prev = x->prev;
+		x->prev->next = x->next;
+		if (*first == x)
+			*first = x->next;
+	}
+	x->is_queued = false;
+	__atomic_fetch_sub(&ep->run.queued[x->priority], 1u, __ATOMIC_RELAXED);
+}
+
+void epf_p2p_enqueue(struct epf_p2p_xfer *x)
+{
+	struct epf_p2p *ep = x->ep;
+	struct epf_p2p_xfer **first = &ep->run.first[x->priority];
+
+	pthread_mutex_lock(&ep->run.lock);
+	if (!x->is_queued) {
+		x->next = *first ? *first : x;
+		x->prev = *first ? (*first)->prev : x;
+		x->next->prev = x->prev->next = x;
+		*first = *first ? *first : x;
+		x->is_queued = true;
+		__atomic_fetch_add(&ep->run.queued[x->priority], 1u, __ATOMIC_SEQ_CST);
+	}
+	pthread_mutex_unlock(&ep->run.lock);
+	if (__atomic_load_n(&ep->sleeping, __ATOMIC_SEQ_CST))
+		epf_p2p_kick(ep);
+}
+
+bool epf_p2p_has_work(struct epf_p2p *ep)
+{
+	for (unsigned i = 0; i < P2P_PRIORITIES; i++)
+		if (__atomic_load_n(&ep->run.queued[order[i]], __ATOMIC_SEQ_CST))
+			return true;
+	return false;
+}
+
+/* Gives up a pin. run.lock held. */
+static void unpin(struct epf_p2p *ep, struct epf_p2p_xfer *x)
+{
+	if (--x->pins == 0)
+		pthread_cond_broadcast(&ep->run.idle);
+}
+
+/* Whether the queue need not keep a transfer. It may have been posted again since the last look: then its cursor was put back before. */
+static bool is_exhausted(const struct epf_p2p_xfer *x)
+{
+	return __atomic_load_n(&x->state, __ATOMIC_SEQ_CST) != XFER_RUNNING ||
+	       EPF_LOAD_ACQUIRE(&x->status) || EPF_LOAD_ACQUIRE(&x->cursor) >> 32 >= x->n_blocks;
+}
+
+unsigned epf_p2p_run_some(struct epf_p2p *ep)
+{
+	struct epf_p2p_xfer *x = NULL;
+	bool has;
+
+	if (!epf_p2p_has_work(ep))
+		return 0;
+	pthread_mutex_lock(&ep->run.lock);
+	for (unsigned i = 0; i < P2P_PRIORITIES && !x; i++) {
+		x = ep->run.first[order[i]];
+		if (x)
+			ep->run.first[order[i]] =
+				x->next; /* the others of its priority take turns */
+	}
+	if (x)
+		x->pins++;
+	pthread_mutex_unlock(&ep->run.lock);
+	if (!x)
+		return 0;
+	has = epf_p2p_step(x);
+	pthread_mutex_lock(&ep->run.lock);
+	if (!has && is_exhausted(x)) {
+		epf_p2p_dequeue(x);
+		has = true;
+	}
+	unpin(ep, x);
+	pthread_mutex_unlock(&ep->run.lock);
+	ep->run.is_stalled = !has;
+	return has;
+}
+
+/* Calls fn for each transfer that `which` selects, each pinned. */
+static void for_each(struct epf_p2p *ep, bool (*which)(const struct epf_p2p_xfer *x, void *arg),
+		     void (*fn)(struct epf_p2p_xfer *x, void *arg), void *arg)
+{
+	struct epf_p2p_xfer *x;
+
+	pthread_mutex_lock(&ep->run.lock);
+	for (x = ep->run.all; x;) {
+		if (which(x, arg)) {
+			x->pins++;
+			pthread_mutex_unlock(&ep->run.lock);
+			fn(x, arg);
+			pthread_mutex_lock(&ep->run.lock);
+			unpin(ep, x);
+		}
+		x = x->after;
+	}
+	pthread_mutex_unlock(&ep->run.lock);
+}
+
+static bool is_of_conn(const struct epf_p2p_xfer *x, void *arg)
+{
+	return x->conn == ((struct failure *)arg)->conn;
+}
+
+static void fail_one(struct epf_p2p_xfer *x, void *arg)
+{
+	epf_p2p_xfer_fail(x, ((struct failure *)arg)->status);
+}
+
+void epf_p2p_fail_conn(struct conn *c, int status)
+{
+	struct failure f = { c, status };
+
+	for_each(c->ep, is_of_conn, fail_one, &f);
+}
+
+static bool is_under_way(const struct epf_p2p_xfer *x, void *arg)
+{
+	uint32_t state = EPF_LOAD_ACQUIRE(&x->state);
+
+	(void)arg;
+	return state == XFER_RUNNING || state == XFER_NOTING || state == XFER_DRAINING;
+}
+
+static void look_after(struct epf_p2p_xfer *x, void *arg)
+{
+	if (*(uint64_t *)arg > x->deadline_ns)
+		epf_p2p_xfer_fail(x, -ETIMEDOUT);
+	else
+		epf_p2p_try_end(x);
+}
+
+void epf_p2p_check_deadlines(struct epf_p2p *ep, uint64_t now, uint64_t *next)
+{
+	if (!EPF_LOAD_RELAXED(&ep->run.active))
+		return;
+	if (now >= ep->run.next_check_ns) {
+		for_each(ep, is_under_way, look_after, &now);
+		ep->run.next_check_ns = now + (ep->has_engines ? DRAIN_NS : LOOK_NS);
+	}
+	if (ep->run.next_check_ns < *next)
+		*next = ep->run.next_check_ns;
+}

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""epf.p2p.Endpoint between two processes: UCCL's calls, every kind of host memory, notifications, death of the peer.
+
+Usage: test_p2p.py PACKAGE-DIR libepf.so. NumPy and PyTorch are used where they are installed; without them the rest runs.
+"""
+import ctypes
+import multiprocessing
+import os
+import select
+import signal
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+os.environ["EPF_LIBRARY"] = os.path.abspath(sys.argv[2])
+sys.path[:0] = [HERE, os.path.abspath(sys.argv[1])]
+
+from epf import p2p  # noqa: E402
+from kit import raises, run  # noqa: E402
+
+SIZE = 1 << 20
+
+
+def target(pipe):
+    """A peer that advertises one megabyte and does what it is told."""
+    ep = p2p.Endpoint(3, name="target")
+    memory = bytearray(SIZE)
+    ok, mr = ep.reg(memory)
+    assert ok
+    address = p2p.memory_of(memory)[0]
+    assert ep.start_passive_accept()
+    pipe.send(ep.get_metadata())
+    while True:
+        what = pipe.recv()
+        if what[0] == "accept":
+            pipe.send(ep.accept()[2:])
+        elif what[0] == "advertise":
+            pipe.send(ep.advertise(what[1], mr, address + what[2], what[3]))
+        elif what[0] == "bytes":
+            pipe.send(bytes(memory[what[1]:what[1] + what[2]]))
+        elif what[0] == "notifs":
+            got = []
+            while not got:
+                got = ep.get_notifs(10)
+            pipe.send(got)
+        elif what[0] == "notify":
+            pipe.send(ep.notify(what[1], what[2]))
+        elif what[0] == "withdraw":
+            pipe.send(ep.withdraw(what[1]))
+        else:
+            ep.close()
+            pipe.send("closed")
+            return
+
+
+class Both:
+    """This process and a target."""
+
+    def __enter__(self):
+        self.pipe, theirs = multiprocessing.Pipe()
+        self.process = multiprocessing.get_context("fork").Process(target=target, args=(theirs,))
+        self.process.start()
+        theirs.close()
+        self.metadata = self.pipe.recv()
+        self.ep = p2p.Endpoint(0, name="initiator")
+        ok, self.conn = self.ep.add_remote_endpoint(self.metadata)
+        assert ok, self.ep.last_error
+        self.gpu, self.their_conn = self.ask("accept")
+        return self
+
+    def ask(self, *what):
+        self.pipe.send(what)
+        assert self.pipe.poll(30), "the target does not answer"
+        return self.pipe.recv()
+
+    def __exit__(self, *_):
+        self.ep.close()
+        if self.process.is_alive():
+            self.ask("close")
+        self.process.join(30)
+
+
+def uccl_calls():
+    with Both() as b:
+        ep = b.ep
+        host, port, gpu = p2p.Endpoint.parse_metadata(b.metadata)
+        assert gpu == 3 and b.gpu == 0 and port > 0 and host
+        assert ep.connect("127.0.0.1", gpu, remote_port=port) == (True, b.conn)
+        assert ep.connect(b.metadata) == (True, b.conn)
+        mine = bytearray(os.urandom(4096))
+        address, size, _ = p2p.memory_of(mine)
+        ok, mr = ep.reg(address, size)
+        assert ok
+        ok, key = b.ask("advertise", b.their_conn, 100, 4096)
+        assert ok and len(key) == 64
+        assert ep.write(b.conn, mr, address, 4096, key)
+        assert b.ask("bytes", 100, 4096) == bytes(mine)
+        want = bytes(mine)
+        mine[:] = bytes(4096)
+        assert ep.read(b.conn, mr, address, 4096, key)
+        assert bytes(mine) == want
+        ok, number = ep.write_async(b.conn, mr, address, 4096, key)
+        assert ok
+        while True:
+            ok, done = ep.poll_async(number)
+            assert ok
+            if done:
+                break
+        assert ep.poll_async(number) == (False, False)
+        assert ep.write_ipc(b.conn, mr, address, 10, key)
+        # One byte too many, and a key that is none.
+        assert not ep.write(b.conn, mr, address, 4097, key) and "4097" in ep.last_error
+        assert not ep.write(b.conn, mr, address, 1, bytes(64)) and "target" in ep.last_error
+        assert not ep.write(b.conn, mr, address, 1, bytes(63))
+        assert b.ask("withdraw", key)
+        assert not ep.write(b.conn, mr, address, 10, key) and "withdrawn" in ep.last_error
+        assert ep.dereg(mr)
+        assert not ep.dereg(mr)
+        assert ep.remove_remote_endpoint(b.conn)
+
+
+def vectors():
+    with Both() as b:
+        mine = bytearray(os.urandom(64 * 1024))
+        address = p2p.memory_of(mine)[0]
+        ok, mrs = b.ep.regv([address, address + 32768], [32768, 32768])
+        assert ok and len(mrs) == 2
+        keys, srcs, sizes, regions = [], [], [], []
+        for i in range(16):
+            ok, key = b.ask("advertise", b.their_conn, i * 8192, 4096)
+            assert ok
+            keys.append(key)
+            srcs.append(address + i * 4096)
+            sizes.append(4096 - i)
+            regions.append(mrs[i // 8])
+        assert b.ep.writev(b.conn, regions, srcs, sizes, keys, 16), b.ep.last_error
+        for i in range(16):
+            assert b.ask("bytes", i * 8192, 4096 - i) == bytes(mine[i * 4096:i * 4096 + 4096 - i])
+        want = bytes(mine)
+        for i in range(16):
+            mine[i * 4096:i * 4096 + 100] = bytes(100)
+        ok, number = b.ep.readv_async(b.conn, regions, srcs, sizes, keys, 16)
+        assert ok
+        while not b.ep.poll_async(number)[1]:
+            pass
+        assert bytes(mine) == want
+        assert not b.ep.regv([address, 4096], [10, 4096])[0]
+
+
+def notifications():
+    with Both() as b:
+        mine = bytearray(8)
+        ok, mr = b.ep.reg(mine)
+        assert ok
+        _, key = b.ask("advertise", 0, 0, 8)
+        assert b.ep.write(b.conn, mr, mine, 8, key, note=b"block 7")
+        assert b.ask("notifs") == [(b.their_conn, b"block 7")]
+        assert b.ep.notify(b.conn, b"")
+        assert b.ask("notifs") == [(b.their_conn, b"")]
+        fd = b.ep.fileno()
+        assert b.ask("notify", b.their_conn, b"hello")
+        assert select.select([fd], [], [], 20)[0]
+        assert b.ep.get_notifs() == [(b.conn, b"hello")]
+
+
+def kinds_of_memory():
+    made = [bytearray(b"0123456789abcdef"), (ctypes.c_char * 16)(*b"0123456789abcdef")]
+    try:
+        import numpy
+        made.append(numpy.frombuffer(bytearray(b"0123456789abcdef"), dtype=numpy.uint16))
+        raises(ValueError, "gaps", p2p.memory_of, numpy.zeros((4, 4))[:, 1])
+
+        class OnlyDlpack:
+            def __init__(self, array):
+                self.__dlpack__ = array.__dlpack__
+
+        if hasattr(numpy.ndarray, "__dlpack__"):
+            made.append(OnlyDlpack(numpy.frombuffer(bytearray(b"0123456789abcdef"), dtype=numpy.uint32)))
+    except ImportError:
+        print("# NumPy is not installed")
+    try:
+        import torch
+        made.append(torch.tensor(list(b"0123456789abcdef"), dtype=torch.uint8))
+        made.append(torch.zeros(2, 2, requires_grad=True, dtype=torch.float32))
+    except ImportError:
+        print("# PyTorch is not installed")
+    raises(ValueError, "read-only", p2p.memory_of, b"0123456789abcdef")
+    with Both() as b:
+        for memory in made:
+            address, size, device = p2p.memory_of(memory)
+            assert size == 16 and device == p2p.HOST
+            ok, mr = b.ep.reg(memory)
+            assert ok, b.ep.last_error
+            _, key = b.ask("advertise", b.their_conn, 0, 16)
+            assert b.ep.write(b.conn, mr, memory, 16, key)
+            assert b.ask("bytes", 0, 16) == ctypes.string_at(address, 16)
+            assert b.ep.dereg(mr)
+
+
+def dead_peer():
+    with Both() as b:
+        mine = bytearray(SIZE)
+        _, mr = b.ep.reg(mine)
+        _, key = b.ask("advertise", b.their_conn, 0, SIZE)
+        assert b.ep.write(b.conn, mr, mine, SIZE, key)
+        os.kill(b.process.pid, signal.SIGKILL)
+        b.process.join(30)
+        while b.ep.write(b.conn, mr, mine, SIZE, key):
+            pass
+        assert "target" in b.ep.last_error, b.ep.last_error
+        assert b.ep.dereg(mr)
+
+
+run([uccl_calls, vectors, notifications, kinds_of_memory, dead_peer])

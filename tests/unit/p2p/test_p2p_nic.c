@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Endpoints over the engine and a NIC, as between machines: the same transfers, notifications, rights, withdrawal and death. argv[1]: the NIC. */
+#include "tests/unit/p2p/p2p_kit.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static char nic_setting[64];
+
+struct both {
+	struct target t;
+	struct epf_p2p *ep;
+	uint64_t conn, region, import;
+	uint8_t *mine;
+};
+
+static void begin(struct both *b)
+{
+	const char *settings[] = { nic_setting, "p2p-local=no", NULL };
+	struct epf_p2p_peer peer = { .size = sizeof(peer) };
+	struct epf_p2p_options o;
+
+	target_start(&b->t, false, "far-target", nic_setting);
+	epf_p2p_options_init(&o);
+	o.name = "near";
+	o.settings = settings;
+	assert_ok(epf_p2p_open(&o, &b->ep));
+	b->conn = connect_to(b->ep, &b->t);
+	assert_ok(epf_p2p_peer(b->ep, b->conn, &peer));
+	assert_string_equal(peer.path, "engine");
+	b->mine = malloc(TARGET_BYTES);
+	assert_non_null(b->mine);
+	for (uint64_t i = 0; i < TARGET_BYTES; i++)
+		b->mine[i] = pattern(i);
+	assert_ok(epf_p2p_register(b->ep, b->mine, TARGET_BYTES, EPF_P2P_HOST, &b->region));
+	assert_ok(epf_p2p_import(b->ep, b->conn, b->t.key, 10 * SECOND, &b->import));
+}
+
+static void end(struct both *b)
+{
+	epf_p2p_close(b->ep);
+	free(b->mine);
+	target_exit(&b->t);
+}
+
+static void test_transfers(void **state)
+{
+	enum { N = 3000, BYTES = 1000, STRIDE = 1300 };
+	struct epf_p2p_block *blocks = calloc(N, sizeof(*blocks));
+	struct epf_p2p_xfer *x;
+	struct both b;
+	char got[16];
+	int32_t len;
+
+	(void)state;
+	begin(&b);
+	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+	memset(b.mine, 0, TARGET_BYTES);
+	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+	for (uint64_t i = 0; i < TARGET_BYTES; i++)
+		if (b.mine[i] != pattern(i))
+			fail_msg("byte %llu", (unsigned long long)i);
+	for (uint64_t i = 0; i < N; i++)
+		blocks[i] = epf_p2p_block((N - 1 - i) * STRIDE, i * STRIDE, BYTES);
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE,
+				  &(struct epf_p2p_vector){ b.region, b.import, blocks, N }, 1,
+				  NULL, &x));
+	for (int round = 0; round < 3; round++) {
+		target_tell(&b.t, T_NOTE);
+		assert_ok(epf_p2p_post(x, "there", 5));
+		assert_ok(epf_p2p_wait(x, 0));
+		assert_int_equal(target_answer(&b.t, &len, sizeof(len)), sizeof(len));
+		assert_int_equal(len, 5);
+		assert_int_equal(target_answer(&b.t, got, 5), 5);
+	}
+	epf_p2p_xfer_free(x);
+	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, (N - 1) * STRIDE, BYTES, 0));
+	for (uint64_t i = 0; i < BYTES; i++)
+		assert_int_equal(b.mine[i], pattern(i));
+	end(&b);
+	free(blocks);
+}
+
+static void test_withdrawn(void **state)
+{
+	struct both b;
+	int32_t rc = 1;
+	uint64_t again;
+
+	(void)state;
+	begin(&b);
+	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, 4096, 0));
+	target_tell(&b.t, T_WITHDRAW);
+	assert_int_equal(target_answer(&b.t, &rc, sizeof(rc)), sizeof(rc));
+	assert_int_equal(rc, 0);
+	assert_err(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, 4096, 0), EKEYREVOKED);
+	assert_err(epf_p2p_import(b.ep, b.conn, b.t.key, 5 * SECOND, &again), EKEYREVOKED);
+	assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
+	end(&b);
+}
+
+static void test_killed(void **state)
+{
+	struct both b;
+	int rc = 0;
+
+	(void)state;
+	begin(&b);
+	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+	target_kill(&b.t);
+	for (int i = 0; i < 100000 && !rc; i++)
+		rc = epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES,
+				   10 * SECOND);
+	assert_err(rc, ECONNRESET);
+	assert_non_null(strstr(epf_last_error(), "far-target"));
+	assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
+	assert_ok(epf_p2p_disconnect(b.ep, b.conn, 5 * SECOND));
+	epf_p2p_close(b.ep);
+	free(b.mine);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_transfers),
+		cmocka_unit_test(test_withdrawn),
+		cmocka_unit_test(test_killed),
+	};
+
+	snprintf(nic_setting, sizeof(nic_setting), "nic=%s", argc > 1 ? argv[1] : "tcp");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

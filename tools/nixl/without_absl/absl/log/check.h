@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* As log.h. */
+#include "absl/log/log.h"
