@@ -45,7 +45,7 @@ MAY_INCLUDE = {
     "fabric/service": HOME + [EPF],
     "kernels": ["queues", EPF, "fabric/gpu/fake.h"],
     "tools/shim": ["queues", "fabric/base", "bootstrap", "fabric/gpu/gpu.h", EPF],
-    "tools/nccl": ["fabric/base", "bootstrap", "fabric/client/choose_nic.h", "fabric/place", EPF],
+    "tools/nccl": ["fabric/base", "bootstrap", "fabric/place", EPF],
     "tools/waits": ["queues", "kernels/epf_why.h"],
     "tools/doctor": ["fabric/base", "fabric/place", "fabric/nic/nic.h", "bootstrap/net.h", "fabric/protocol", EPF],
     "tools/cli": ["queues", "fabric/base", "bootstrap", "fabric/place", "fabric/nic/nic.h", "fabric/engine/lanes_plan.h", "fabric/protocol",

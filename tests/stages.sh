@@ -227,8 +227,8 @@ stage_build()
 			fi
 		done < <(expected target)
 		mapfile -t files < <(tree_files '*.c' ':!tests/fuzz' ':!tests/prop/test_hooks.c' \
-			':!fabric/nic/verbs/absent.c' ':!fabric/nic/efa/absent.c' \
-			':!bench/verbs/absent.c' ':!bench/ring/gpu_image.c' ':!kernels/ll/ll_*_image.c' ':!kernels/ht/ht_*_image.c') # of builds without verbs, nvcc, clang-19
+			':!fabric/nic/verbs/absent.c' ':!fabric/nic/efa/absent.c' ':!fabric/nic/ofi/absent.c' \
+			':!bench/verbs/absent.c' ':!bench/ring/gpu_image.c' ':!kernels/ll/ll_*_image.c' ':!kernels/ht/ht_*_image.c') # of builds without verbs, libfabric, nvcc, clang-19
 		[ ${#files[@]} -gt 0 ] || fail "list of files" "no git checkout here: clone the repository"
 		check "every C file has a target" python3 "$ROOT/tests/results.py" sources "$BUILD_ROOT/build-test" \
 			"$ROOT" "${files[@]}"
@@ -236,7 +236,7 @@ stage_build()
 	# For clang's warnings, which need no optimisation; the tests run gcc's code.
 	prepare build-clang clang-14 -Dwerror=true -Doptimization=0 -Ddebug=false && compile build-clang
 	# Everything optional off: as on a machine without CUDA, HIP, verbs and cmocka.
-	prepare build-off gcc -Dwerror=true -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled -Dusdt=disabled &&
+	prepare build-off gcc -Dwerror=true -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled -Dofi=disabled -Dusdt=disabled &&
 		compile build-off && check "install and use by pkg-config" install_and_use
 }
 

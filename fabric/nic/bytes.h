@@ -23,14 +23,14 @@ static inline uint64_t epf_bytes_get(const uint8_t *at, unsigned bytes)
 	return value;
 }
 
-/* Notices damage, not intent. */
-static inline uint32_t epf_bytes_sum(const uint8_t *at, size_t n)
+/* FNV-1a: notices damage, not intent. */
+static inline uint32_t epf_bytes_hash(const uint8_t *at, size_t n)
 {
-	uint32_t sum = 1;
+	uint32_t hash = 0x811c9dc5u;
 
 	for (size_t i = 0; i < n; i++)
-		sum = sum * 31 + at[i];
-	return sum;
+		hash = (hash ^ at[i]) * 0x01000193u;
+	return hash;
 }
 
 #endif

@@ -12,7 +12,7 @@
 #include "kernels/epf_device.cuh"
 #include "kernels/ht/job.h"
 #include "kernels/ll/epf_ll_num.cuh"
-#include "kernels/why/tally.cuh"
+#include "kernels/why/epf_tally.cuh"
 
 #define HT_AT(type, addr) ((type *)(uintptr_t)(addr))
 

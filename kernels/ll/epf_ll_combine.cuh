@@ -185,15 +185,16 @@ EPF_DEV_FN void ll_combine_send(const struct ll_job *j, int partial)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
 	uint32_t set = (uint32_t)(calls & 1u);
+	uint64_t tally = ll_tally(j, calls);
 	uint32_t forms;
 
-	ll_count_half(j, EPF_WHY_LL_COMBINE_SEND);
+	ll_count_half(tally, EPF_WHY_LL_COMBINE_SEND);
 	forms = partial ? ll_forms(j) : LL_AS_ROWS;
 	if (forms & LL_AS_ROWS)
 		ll_return_all(j, set, partial);
 	if (forms & LL_AS_SUMS)
 		ll_sum_and_return(j, calls);
-	ll_phase(j, EPF_WHY_LL_COMBINE_SEND, EPF_WHY_MOVE);
+	ll_phase(tally, EPF_WHY_LL_COMBINE_SEND, EPF_WHY_MOVE);
 	if (!ll_last_block(j, LL_COMBINE, LL_SENDING))
 		return;
 	if (epf_thread_in_block() < LL_LANES)
@@ -265,18 +266,19 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
 	uint64_t home = j->base + j->lay.home[calls & 1u];
+	uint64_t tally = ll_tally(j, calls);
 	int some;
 
-	ll_count_half(j, EPF_WHY_LL_COMBINE_RECV);
+	ll_count_half(tally, EPF_WHY_LL_COMBINE_RECV);
 	some = ll_wait_all(j, LL_COMBINE, calls);
-	ll_phase(j, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_WAIT);
+	ll_phase(tally, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_WAIT);
 	if (partial && ll_sums_for(j, j->rank))
 		ll_sum_all(j, home, 0, 1, some);
 	else if (ll_log(j))
 		ll_sum_all(j, home, 1, 0, some);
 	else
 		ll_sum_all(j, home, 0, 0, some);
-	ll_phase(j, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_COPY);
+	ll_phase(tally, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_COPY);
 	ll_received(j, LL_COMBINE, calls);
 }
 

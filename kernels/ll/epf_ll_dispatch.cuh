@@ -180,7 +180,8 @@ EPF_DEV_FN uint64_t ll_note_to(const struct ll_job *j, uint32_t set, uint32_t ra
  * Everything about one expert: how many rows it gets, into the note, and the number of each row among them, into the row's head. A warp, whose lanes
  * look at neighbouring tokens.
  */
-EPF_DEV_FN void ll_tell_expert(const struct ll_job *j, uint32_t set, uint32_t expert)
+EPF_DEV_FN void ll_tell_expert(const struct ll_job *j, uint32_t set, uint32_t expert,
+			       uint64_t tally)
 {
 	uint32_t rank = expert / j->local, rows = 0, t = epf_lane();
 	uint32_t entry = t < j->tokens ? ll_entry_of(j, t, expert) : UINT32_MAX;
@@ -204,9 +205,9 @@ EPF_DEV_FN void ll_tell_expert(const struct ll_job *j, uint32_t set, uint32_t ex
 	}
 	if (epf_lane() == 0)
 		LL_AT(uint32_t, note)[expert % j->local] = rows;
-	if (epf_lane() == 0 && j->tally && rows)
+	if (epf_lane() == 0 && tally && rows)
 		(void)epf_add_gpu(
-			&tally_peer_of(j->tally, j->ranks, EPF_WHY_LL_DISPATCH_SEND, rank)->rows_to,
+			&tally_peer_of(tally, j->ranks, EPF_WHY_LL_DISPATCH_SEND, rank)->rows_to,
 			rows);
 }
 
@@ -284,7 +285,8 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint64_t calls)
 }
 
 /* The share of a warp, of so many, in what has to be written. */
-EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint32_t warp, uint32_t warps)
+EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint32_t warp, uint32_t warps,
+			      uint64_t tally)
 {
 	uint32_t experts = j->local * j->ranks, words = ll_bitmap_words(j->tokens_max);
 	uint32_t pieces = ll_pieces(j->hidden);
@@ -293,7 +295,7 @@ EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint32_t war
 	/* What takes longest begins first. */
 	for (uint32_t i = warp; i < told + j->tokens * pieces; i += warps) {
 		if (i < experts)
-			ll_tell_expert(j, set, i);
+			ll_tell_expert(j, set, i, tally);
 		else if (i < told)
 			ll_tell_tokens(j, set, (i - experts) / words, (i - experts) % words);
 		else
@@ -301,15 +303,14 @@ EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint32_t war
 	}
 }
 
-EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j)
+EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j, uint64_t calls, uint64_t tally)
 {
-	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_SENDING);
 	uint32_t set = (uint32_t)(calls & 1u), blocks = j->tellers ? j->tellers : j->blocks;
 
 	if (epf_block_number() >= blocks)
 		return;
 	ll_send_items(j, set, epf_thread_in_block() / LL_LANES * blocks + epf_block_number(),
-		      blocks * (j->threads / LL_LANES));
+		      blocks * (j->threads / LL_LANES), tally);
 	if (j->tellers) {
 		ll_tell_each(j, calls);
 		return;
@@ -340,7 +341,8 @@ EPF_DEV_FN uint32_t ll_rows_from(const struct ll_job *j, uint32_t set, uint32_t 
 }
 
 /* Rows of one local expert: how many of each rank and where they begin; a warp, a lane a rank. */
-EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t expert, int some)
+EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t expert, int some,
+				uint64_t tally)
 {
 	epf_lanes all = epf_lanes_where(1);
 	uint32_t begin = 0;
@@ -365,9 +367,9 @@ EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t e
 					       : 0);
 		if (count)
 			(void)epf_add_gpu(&ll_peer_of(j, r)->owed[set], count);
-		if (count && j->tally)
+		if (count && tally)
 			(void)epf_add_gpu(
-				&tally_peer_of(j->tally, j->ranks, EPF_WHY_LL_DISPATCH_RECV, r)
+				&tally_peer_of(tally, j->ranks, EPF_WHY_LL_DISPATCH_RECV, r)
 					 ->rows_from,
 				count);
 		begin += sum;
@@ -536,15 +538,14 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 	}
 }
 
-EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
+EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j, uint64_t calls, uint64_t tally)
 {
-	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_RECEIVING);
 	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(j->hidden);
 	uint32_t items = j->local + j->ranks * j->tokens_max * pieces;
 	uint32_t row = (ll_warp(j) - j->local) / pieces, rank = row / j->tokens_max;
 	int some = ll_wait_dispatch(j, calls), last = ll_arrive(j);
 
-	ll_phase(j, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_WAIT);
+	ll_phase(tally, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_WAIT);
 	/* What the first item is was found before the wait. */
 	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j)) {
 		if (i != ll_warp(j)) {
@@ -552,7 +553,7 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 			rank = row / j->tokens_max;
 		}
 		if (i < j->local)
-			ll_place_expert(j, set, i, some);
+			ll_place_expert(j, set, i, some, tally);
 		else
 			ll_unpack(j, set, rank, row - rank * j->tokens_max,
 				  i - j->local - row * pieces, some);
@@ -563,15 +564,21 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 /* The halves that are wanted. Both: every block sends its share before any of them waits. */
 EPF_DEV_FN void ll_dispatch(const struct ll_job *j)
 {
+	uint64_t calls, tally;
+
 	if (j->halves & EPF_LL_SEND) {
-		ll_count_half(j, EPF_WHY_LL_DISPATCH_SEND);
-		ll_dispatch_send(j);
-		ll_phase(j, EPF_WHY_LL_DISPATCH_SEND, EPF_WHY_MOVE);
+		calls = ll_calls(j, LL_DISPATCH, LL_SENDING);
+		tally = ll_tally(j, calls);
+		ll_count_half(tally, EPF_WHY_LL_DISPATCH_SEND);
+		ll_dispatch_send(j, calls, tally);
+		ll_phase(tally, EPF_WHY_LL_DISPATCH_SEND, EPF_WHY_MOVE);
 	}
 	if (j->halves & EPF_LL_RECV) {
-		ll_count_half(j, EPF_WHY_LL_DISPATCH_RECV);
-		ll_dispatch_recv(j);
-		ll_phase(j, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_COPY);
+		calls = ll_calls(j, LL_DISPATCH, LL_RECEIVING);
+		tally = ll_tally(j, calls);
+		ll_count_half(tally, EPF_WHY_LL_DISPATCH_RECV);
+		ll_dispatch_recv(j, calls, tally);
+		ll_phase(tally, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_COPY);
 	}
 }
 

@@ -15,7 +15,7 @@
 #include "kernels/epf_ll.h"
 #include "kernels/ll/epf_ll_num.cuh"
 #include "kernels/ll/job.h"
-#include "kernels/why/tally.cuh"
+#include "kernels/why/epf_tally.cuh"
 
 #define LL_AT(type, addr) ((type *)(uintptr_t)(addr))
 
@@ -209,11 +209,11 @@ EPF_DEV_COLD void ll_count_wait(const struct ll_job *j, uint32_t kind, uint32_t 
 	clock->polls_counted = clock->polls;
 }
 
-/* A rank has been waited for: counts it, also for the caller where he wants to know. */
+/* A rank has been waited for: counts it if it took long, that is more looks than tally_mask says, and for the caller where he wants to know. */
 EPF_DEV_FN void ll_add_wait(const struct ll_job *j, uint32_t kind, uint32_t rank,
 			    struct ll_clock *clock)
 {
-	if (j->tally && clock->polls != clock->polls_counted && kind != LL_MEET)
+	if (j->tally && clock->polls - clock->polls_counted > j->tally_mask && kind != LL_MEET)
 		ll_count_wait(j, kind, rank, clock);
 	if (j->wait_stats)
 		LL_AT(int64_t, j->wait_stats)
@@ -314,17 +314,23 @@ EPF_DEV_COLD void ll_wait_own(const struct ll_job *j, uint32_t kind, uint32_t se
 		ll_complain(j, LL_BAD_SENT, rc, EPF_GPU_RETIRED, ring->id, s->ticket[kind][set], 0);
 }
 
-/* Begins to count a half, and ends a phase of it: the first thread. */
-EPF_DEV_FN void ll_count_half(const struct ll_job *j, uint32_t call)
+/* Where a half is counted; 0: it is not. On a GPU one in many is (tally_mask), because counting takes 1 to 2 us of it. */
+EPF_DEV_FN uint64_t ll_tally(const struct ll_job *j, uint64_t calls)
 {
-	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
-		tally_begin(j->tally, call, 1);
+	return calls & j->tally_mask ? 0 : j->tally;
 }
 
-EPF_DEV_FN void ll_phase(const struct ll_job *j, uint32_t call, uint32_t phase)
+/* Begins to count a half, and ends a phase of it: the first thread. */
+EPF_DEV_FN void ll_count_half(uint64_t tally, uint32_t call)
 {
-	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
-		tally_phase(j->tally, call, phase);
+	if (tally && epf_block_number() == 0 && epf_thread_in_block() == 0)
+		tally_begin(tally, call, 1);
+}
+
+EPF_DEV_FN void ll_phase(uint64_t tally, uint32_t call, uint32_t phase)
+{
+	if (tally && epf_block_number() == 0 && epf_thread_in_block() == 0)
+		tally_phase(tally, call, phase);
 }
 
 /* Ends a RECV half; all threads of all blocks. The own commands have had the time of the unpacking to retire. */

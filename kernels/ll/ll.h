@@ -82,6 +82,9 @@ uint32_t ll_blocks_for(uint32_t multiprocessors, uint32_t sharing);
 /* Device address of what kernels count; 0: nothing. */
 uint64_t ll_tally_at(const struct epf_ll *ll);
 
+/* Of how many halves one is counted: a power of two. */
+uint32_t ll_tally_every(const struct epf_ll *ll);
+
 /* Makes what kernels count into, and shows it to readers, where the setting call-stats says so. What cannot be shown is logged. 0 or -errno. */
 int ll_tally_open(struct epf_ll *ll);
 void ll_tally_close(struct epf_ll *ll);

@@ -19,6 +19,7 @@ struct ll_job ll_job_begin(const struct epf_ll *ll)
 		.base = (uintptr_t)ll->memory,
 		.timeout_ns = ll->opts.timeout_ns,
 		.tally = ll_tally_at(ll),
+		.tally_mask = ll_tally_every(ll) - 1u,
 		.rank = ll->rank,
 		.ranks = ll->ranks,
 		.region = ll->region,

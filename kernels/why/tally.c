@@ -20,6 +20,7 @@
 enum {
 	SHOW_EVERY_MS = 500,
 	BLOCKS_MAX = 1024, /* of class wait */
+	LL_EVERY = 64, /* of so many low-latency halves on a GPU one is counted; a power of two */
 };
 
 struct tally {
@@ -45,6 +46,11 @@ uint64_t ll_tally_at(const struct epf_ll *ll)
 	return ll->tally ? (uintptr_t)ll->tally->at : 0;
 }
 
+uint32_t ll_tally_every(const struct epf_ll *ll)
+{
+	return ll->side_by_side ? LL_EVERY : 1;
+}
+
 /* ---- reading ---- */
 
 /* Copies all counts to words of the host. On a CPU kernels may be counting: word by word. */
@@ -66,6 +72,12 @@ static uint64_t to_ns(const struct tally *t, uint64_t ticks)
 						 ticks % t->timer_khz * 1000000 / t->timer_khz;
 }
 
+/* For how many halves one that was counted stands. Waits stand for themselves. */
+static uint64_t stands_for(const struct tally *t, uint32_t call)
+{
+	return call >= EPF_WHY_LL_DISPATCH_SEND ? ll_tally_every(t->ll) : 1;
+}
+
 static void fill_report(const struct tally *t, const void *words, struct epf_why_report *out)
 {
 	uint32_t ranks = t->ll->ranks;
@@ -77,9 +89,9 @@ static void fill_report(const struct tally *t, const void *words, struct epf_why
 	out->rank = t->ll->rank;
 	out->ranks = ranks;
 	for (uint32_t c = 0; c < EPF_WHY_CALLS; c++) {
-		out->call[c].calls = calls[c].calls;
+		out->call[c].calls = calls[c].calls * stands_for(t, c);
 		for (unsigned p = 0; p < EPF_WHY_PHASES; p++)
-			out->call[c].ns[p] = to_ns(t, calls[c].ticks[p]);
+			out->call[c].ns[p] = to_ns(t, calls[c].ticks[p]) * stands_for(t, c);
 	}
 	for (uint32_t i = 0; i < EPF_WHY_CALLS * ranks; i++) {
 		for (unsigned w = 0; w < EPF_WHY_REASONS; w++) {
@@ -87,8 +99,8 @@ static void fill_report(const struct tally *t, const void *words, struct epf_why
 			out->peer[i].wait[w].times = peers[i].wait[w].times;
 			out->peer[i].wait[w].most_ns = to_ns(t, peers[i].wait[w].most);
 		}
-		out->peer[i].rows_to = peers[i].rows_to;
-		out->peer[i].rows_from = peers[i].rows_from;
+		out->peer[i].rows_to = peers[i].rows_to * stands_for(t, i / ranks);
+		out->peer[i].rows_from = peers[i].rows_from * stands_for(t, i / ranks);
 	}
 }
 

@@ -6,6 +6,7 @@
  * of a newer writer and a tiny one.
  */
 #include "queues/epf_stats_read.h"
+#include "tools/waits/slow.h"
 #include "tools/waits/waits.h"
 
 #include <stdio.h>
@@ -67,6 +68,24 @@ static void from_memory(const uint8_t *data, size_t size)
 	free(image);
 }
 
+/* What it makes of what kernels count. */
+static void causes(const struct waits *w)
+{
+	struct slow *s = slow_read(w);
+
+	for (uint32_t j = 0; s && j < s->n_jobs; j++) {
+		const struct epf_why_report *const *reports =
+			(const struct epf_why_report *const *)s->job[j].reports;
+		struct epf_why_cause c;
+		char text[512];
+
+		if (epf_why_explain(reports, s->job[j].n, &c, 1) && c.rank >= s->job[j].world)
+			abort();
+		sink += epf_why_text(reports, s->job[j].n, text, sizeof(text));
+	}
+	slow_free(s);
+}
+
 /* What `ep-fabric why` makes of it. Beside itself under another name: two instances of one job. */
 static void graph(const char *path, const char *same)
 {
@@ -85,6 +104,7 @@ static void graph(const char *path, const char *same)
 			if (e->follows != WAITS_NONE && e->follows >= w->n_entries)
 				abort();
 		}
+		causes(w);
 	}
 	waits_free(w);
 }

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Real frameworks over deep_ep on a machine with two or more GPUs: a transformers model with its experts spread, and Megatron-core's training with each of
-# its token dispatchers, alternating: losses, resumed runs, time of a step, shares of its parts, few multiprocessors, two nodes.
+# its token dispatchers, alternating: losses, resumed runs, time of a step, shares of its parts, few multiprocessors, two nodes. vLLM serves a small Qwen3-MoE
+# model over each of its all-to-all backends: tokens, prefill and decode.
 #
-#   tests/gpu/frameworks.sh --build DIR --packages DIR [--deepep DIR] [--out DIR] [--ranks N] [--steps N] [--rounds N] [--quick] [--only REGEX] [--cpu]
+#   tests/gpu/frameworks.sh --build DIR [--packages DIR] [--vllm DIR] [--deepep DIR] [--out DIR] [--ranks N] [--steps N] [--rounds N] [--quick] [--only REGEX] [--cpu]
 #
 # --build     a folder with libepf.so.0 and libepf-ll.so.0 (and ep-fabric, for two nodes), or a build tree with them
 # --packages  a folder made by tools/frameworks/fetch.py gpu (with --cpu: cpu), carried here
+# --vllm      a folder made by tools/frameworks/fetch.py vllm or unpack: parts vllm-kernel, vllm-serve, vllm-graphs
 # --deepep    a folder with DeepEP's package and compiled module, to measure beside
 # --out       where logs, results (JSON) and the table go (./gpu-results/frameworks)
 # --ranks     processes; as many as GPUs by default, 2 on one (they share it under MPS, and times mean nothing)
@@ -20,11 +22,12 @@
 # Each part has a limit and a log. Exit 0: all was right; 1: something was wrong; 77: no GPU, or no packages. Speed is printed and never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-build="" packages="" deepep="" out=$PWD/gpu-results/frameworks ranks="" steps=300 rounds=3 only=. cpu=0
+build="" packages="" vllm="" deepep="" out=$PWD/gpu-results/frameworks ranks="" steps=300 rounds=3 only=. cpu=0
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
 	--packages) packages=$2 && shift ;;
+	--vllm) vllm=$2 && shift ;;
 	--deepep) deepep=$2 && shift ;;
 	--out) out=$2 && shift ;;
 	--ranks) ranks=$2 && shift ;;
@@ -41,11 +44,17 @@ if [ "$cpu" = 0 ] && { ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/d
 	echo "no GPU here (nvidia-smi lists none): frameworks on GPUs are skipped; --cpu checks this script"
 	exit 77
 fi
-if [ ! -d "$packages/megatron" ] || { [ "$cpu" = 0 ] && ! python3 "$root/tools/frameworks/fetch.py" verify "$packages"; }; then
-	echo "no whole packages in '$packages': tools/frameworks/fetch.py gpu DIR makes them, on a machine with a network"
+for at in ${packages:+"$packages"} ${vllm:+"$vllm"}; do
+	if [ "$cpu" = 0 ] && ! python3 "$root/tools/frameworks/fetch.py" verify "$at"; then
+		echo "'$at' is not whole: tools/frameworks/fetch.py makes it, on a machine with a network"
+		exit 77
+	fi
+done
+if [ ! -d "$packages/megatron" ] && [ ! -d "$vllm/vllm" ]; then
+	echo "no packages in '$packages' or '$vllm': tools/frameworks/fetch.py gpu DIR, and vllm DIR, make them, on a machine with a network"
 	exit 77
 fi
-begin_before=1000000 list=0 suite="frameworks on GPUs" part_width=20
+begin_before=1000000 list=0 suite="frameworks on GPUs" part_width=20 last=40
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
@@ -60,7 +69,8 @@ if [ -z "${EPF_LIBRARY:-}" ] || [ -z "${EPF_LL_LIBRARY:-}" ]; then
 fi
 export EPF_LIBRARY EPF_LL_LIBRARY PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore
 LD_LIBRARY_PATH=$(dirname "$EPF_LIBRARY"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-PYTHONPATH=$root/tools/python:$(cd "$packages" && pwd)${PYTHONPATH:+:$PYTHONPATH}
+[ -z "$packages" ] || PYTHONPATH=$(cd "$packages" && pwd)${PYTHONPATH:+:$PYTHONPATH}
+PYTHONPATH=$root/tools/python${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONPATH LD_LIBRARY_PATH
 # Shapes end with what makes them small on CPU tensors; the last of two equal options counts.
 small=() model=(hidden_size=2048 moe_intermediate_size=768 num_attention_heads=16 num_key_value_heads=16) dispatchers=flex,alltoall,allgather
@@ -95,11 +105,11 @@ part()
 	bounded "$limit" "$out/$name.log" "$@"
 	if [ "$rc" = 0 ]; then
 		result "$name" "ok, $took s"
-		grep '^#\|^dispatcher\|^flex\|^deepep\|^all' "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
+		grep '^#\|^dispatcher\|^backend\|^flex\|^deepep\|^all' "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
 	else
 		failed=1
 		result "$name" "WRONG: status $rc after $took s"
-		tail -n 40 "$out/$name.log" | cut -c1-300 | sed 's/^/    /' | tee -a "$log"
+		tail -n "$last" "$out/$name.log" | cut -c1-300 | sed 's/^/    /' | tee -a "$log"
 	fi
 }
 
@@ -118,6 +128,25 @@ spread()
 	shift
 	part "$name" 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/tests/frameworks/transformers_rank.py" "$@"
 }
+
+# serve NAME LIMIT OPTION...
+serve()
+{
+	local name=$1 limit=$2
+	shift 2
+	PYTHONPATH=$root/tools/python:$(cd "$vllm" && pwd)${PYTHONPATH:+:$PYTHONPATH} part "$name" "$limit" \
+		python3 "$root/bench/frameworks/serve_vllm.py" --json "$out/$name.json" "$@"
+}
+
+if [ -n "$vllm" ]; then
+	last=250 # serve_vllm.py ends with the last lines of each rank
+	# The kernel first: if the engine cannot start, this has been seen.
+	serve vllm-kernel 240 --kernel-only --limit 75
+	serve vllm-serve 420 --limit 130
+	serve vllm-graphs 300 --limit 130 --backends allgather_reducescatter+graphs,deepep_low_latency+graphs
+	last=40
+fi
+[ -n "$packages" ] || end
 
 part example 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/docs/examples/transformers_ep.py"
 spread transformers-qwen3 qwen3_moe "${model[@]}"

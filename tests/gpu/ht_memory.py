@@ -64,6 +64,8 @@ def memory(rank):
             more = held_layers(rank, b, batches, layers) - before
             said.append(f"{layers} held {more / 2**20:.0f}, {(more - layers * rows * HIDDEN * 2) / 2**20:.0f}")
         b.destroy()
+        rank.made = [other for other in rank.made if other is not b]
         del b
+        torch.distributed.barrier()  # nobody has it mapped any more
         rank.say(f"  {name:6s} {'; '.join(said)}; destroyed {(used(rank) - before) / 2**20:.0f}")
     return f"{LAYERS[-1]} layers held, dropped out of order, every row right"

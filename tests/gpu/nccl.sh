@@ -15,7 +15,8 @@
 # --only    runs the parts whose name matches; --list names them all
 # --cpu     gloo on CPU tensors instead of NCCL, to check this script without a GPU
 #
-# Parts: headers (our constants against NCCL's installed headers), sockets, epf, gpu-memory (NCCL hands GPU memory to the plug-in), reorder (a NIC that reorders,
+# Parts: headers (our constants against NCCL's installed headers), sockets, sockets16 (16 of them, by 4 threads), epf, epf-mtu (packets of
+# 64 KiB), gpu-memory (NCCL hands GPU memory to the plug-in), reorder (a NIC that reorders,
 # duplicates and loses; results only), lanes (lanes that fail), tcp, ranks8 (8 ranks on the GPUs there are, under MPS), killed (a rank dies: the others end).
 # Each part has a deadline. Exit 0: all parts that ran did as they should; 77: no GPU. Speed is printed, never judged.
 set -u
@@ -123,8 +124,8 @@ killed()
 	wanted killed || return 0
 	[ "$cpu" = 0 ] || return 0
 	bounded 120 "$out/killed.log" env "${base[@]}" "${ours[@]}" python3 "$root/tests/gpu/nccl_killed.py" "$ranks"
-	if [ "$rc" = 0 ] && grep -qa 'NET/epf : test: .*EPF-852' "$out/killed.log"; then
-		result killed "ok, $took s: $(grep -a 'NET/epf : test:' "$out/killed.log" | head -n 1 | sed 's/.*NET/NET/' | cut -c1-150)"
+	if [ "$rc" = 0 ] && grep -qa 'NET/epf : .*EPF-852' "$out/killed.log"; then
+		result killed "ok, $took s: $(grep -a 'NET/epf : .*EPF-852' "$out/killed.log" | head -n 1 | sed 's/.*NET/NET/' | cut -c1-150)"
 	else
 		failed=1
 		result killed "WRONG: $([ "$late" = 1 ] && echo 'the survivors wait for ever' || echo 'no line names the loss')"
@@ -137,7 +138,9 @@ if [ "$list" = 0 ]; then
 fi
 [ "$cpu" = 1 ] || headers
 part sockets 500 'Using network Socket' NCCL_NET=Socket NCCL_NET_PLUGIN=none --
+part sockets16 500 'Using network Socket' NCCL_NET=Socket NCCL_NET_PLUGIN=none NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4 --
 part epf 500 'Using network epf' "${ours[@]}" --
+part epf-mtu 500 'Using network epf' "${ours[@]}" EPF_EMU_MTU=65536 --
 # Copies between GPUs by the software NIC, without NCCL's staging: wants memory that another process can open, so no VMM allocations.
 part gpu-memory 500 'via NET/epf/0/GDRDMA' "${ours[@]}" EPF_NIC=emu NCCL_NET_GDR_LEVEL=SYS NCCL_CUMEM_ENABLE=0 CUDA_MODULE_LOADING=EAGER --
 part reorder 300 'Using network epf' "${ours[@]}" EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.2 EPF_EMU_DUPLICATE=0.1 EPF_EMU_DROP=0.01 -- --no-times --most 1048576

@@ -186,6 +186,50 @@ with_daemons()
 	return "$rc"
 }
 
+# connections: established connections of alpha's engines to beta, those to the rendezvous left out; by cable
+connections()
+{
+	# Addresses of a socket for both families look like [::ffff:10.77.1.1]:29999.
+	bed_on alpha ss -tnH state established | sed 's/\[::ffff:\([0-9.]*\)\]/\1/g' | awk '$3 !~ /:29999$/ && $4 !~ /:29999$/ { sub(/:[0-9]*$/, "", $3); print $3 }' |
+		sort | uniq -c | awk '{ printf "%s%d by %s", sep, $1, $2; sep = ", " }'
+}
+
+# A daemon's connections to another: as many with one rank a host as with four, one for each of two cables, one at the least.
+connections_of_daemons()
+{
+	local host ranks lanes cables want got daemons rc=0
+	while read -r lanes cables want <&3; do
+		daemons=()
+		for host in "${BED_HOSTS[@]}"; do
+			bed_on "$host" ep-fabric run --instance=main --node="$host" --fabric-secret-file="$BED/fabric.secret" --lanes-per-peer="$lanes" \
+				--socket-ifname="$cables" >"$OUT/daemon.$host" 2>&1 &
+			daemons+=($!)
+		done
+		for host in "${BED_HOSTS[@]}"; do
+			await "$OUT/daemon.$host" 'main: ready' $$ || return 1
+		done
+		for ranks in 1 4; do
+			ENVIRONMENT=(EPF_SERVICE=main)
+			start_ranks "$ranks" ep-bench moe --launched "${LONG[@]}" --tokens 32
+			await "$OUT/rank.0" 'round 3 of' "${PIDS[0]}" || return 1
+			got=$(connections)
+			runs_still "its connections were counted" || return 1
+			all_right || return 1
+			echo "# $ranks ranks a host, lanes-per-peer $lanes, $cables: $got"
+			[ "$got" = "$want" ] || { echo "wanted $want" && rc=1; }
+		done
+		for host in "${BED_HOSTS[@]}"; do
+			bed_on "$host" pkill -TERM -x ep-fabric
+		done
+		wait "${daemons[@]}" || { echo "a daemon ended with $?" && rc=1; }
+	done 3<<-END
+		1 eth1 1 by 10.77.1.1
+		2 eth1 2 by 10.77.1.1
+		2 eth1,eth2 1 by 10.77.1.1, 1 by 10.77.2.1
+	END
+	return "$rc"
+}
+
 # as_launcher NAME FORMAT: a job whose ranks have the variables of a launcher; FORMAT: those of rank R, local rank L, node N, host H
 as_launcher()
 {
@@ -309,6 +353,18 @@ addresses()
 		right "$OUT/address.$HOSTS" 2 || { echo "hosts $HOSTS" && rc=1; }
 	done
 	HOSTS=$save
+	# By addresses that mean something on one cable only.
+	ENVIRONMENT=("EPF_RENDEZVOUS=[$(bed_on alpha ip -6 -br addr show dev eth1 scope link | grep -o 'fe80:[0-9a-f:]*')%eth1]:29999")
+	start_ranks 2 ep-bench moe --launched "${SMALL[@]}"
+	all_right || { echo "by link-local addresses" && rc=1; }
+	# Two addresses of each host, of which a firewall lets one through.
+	ENVIRONMENT=("EPF_RENDEZVOUS=[fd77:1::1]:29999" EPF_SOCKET_IFNAME=eth1 EPF_TCP_TIMEOUT=1500ms)
+	bed_on alpha nft "add table ip epf; add chain ip epf in { type filter hook input priority 0; }; add rule ip epf in meta l4proto tcp iifname eth1 drop" &&
+		bed_on beta nft "add table ip epf; add chain ip epf in { type filter hook input priority 0; }; add rule ip epf in meta l4proto tcp iifname eth1 drop" || rc=1
+	start_ranks 2 ep-bench moe --launched "${SMALL[@]}"
+	all_right || { echo "by the second of two addresses" && rc=1; }
+	bed_on alpha nft delete table ip epf && bed_on beta nft delete table ip epf || rc=1
+	ENVIRONMENT=()
 	launch -n 2 --rendezvous 10.77.2.1:23456 -- ep-bench moe --launched "${SMALL[@]}" >"$OUT/rendezvous" 2>&1
 	right "$OUT/rendezvous" 2 || { echo "rendezvous by the second cable" && rc=1; }
 	# shellcheck disable=SC2016
@@ -695,6 +751,7 @@ run_case moe-2-embedded embedded 2 1
 run_case moe-3-embedded embedded 3 1
 run_case moe-2-daemons with_daemons 2 1
 run_case moe-3-daemons with_daemons 3 1
+run_case connections connections_of_daemons 2 2
 run_case launchers launchers 2 1
 run_case torchrun torchrun_itself 2 1
 run_case launch-ends-all launcher_ends_all 2 1

@@ -44,14 +44,10 @@ tcp=(--set ofi-provider=tcp)
 shm=(--set ofi-provider=shm)
 for mode in ll ht; do
 	run "$mode, tcp, embedded" "${job[@]}" "${tcp[@]}" --mode "$mode"
-	run "$mode, tcp, daemons" "${job[@]}" "${tcp[@]}" --mode "$mode" "${service[@]}"
-	run "$mode, tcp, messages" "${job[@]}" "${tcp[@]}" --mode "$mode" --set ofi-remote-data=no
 	run "$mode, shm, embedded" "${job[@]}" "${shm[@]}" --mode "$mode"
-	run "$mode, tcp, failing lanes" "${job[@]}" "${tcp[@]}" --mode "$mode" --rounds 6 --set ofi-fail-after=25
-	failed_over "$mode, tcp, failing lanes" 4
-	run "$mode, messages, failing lanes" "${job[@]}" "${tcp[@]}" --mode "$mode" --rounds 6 --set ofi-fail-after=25 --set ofi-remote-data=no
-	failed_over "$mode, messages, failing lanes" 4
 	run "$mode, tcp, daemons, failing lanes" "${job[@]}" "${tcp[@]}" --mode "$mode" --rounds 6 --set ofi-fail-after=25 "${service[@]}"
 	failed_over "$mode, tcp, daemons, failing lanes" 1
+	run "$mode, tcp, messages, failing lanes" "${job[@]}" "${tcp[@]}" --mode "$mode" --rounds 6 --set ofi-fail-after=25 --set ofi-remote-data=no
+	failed_over "$mode, tcp, messages, failing lanes" 4
 done
 run "p2p get" p2p --nic ofi "${shm[@]}" --test bw --op get -s 65536 -n 300

@@ -7,8 +7,10 @@
 
 #include "bootstrap/net.h"
 #include "tools/nccl/abi.h"
+#include "tools/nccl/greet.h"
 #include "tools/nccl/handle.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -240,7 +242,9 @@ static void strangers_are_turned_away(void **state)
 	struct epf_nccl_handle h;
 	uint8_t handle[EPF_NCCL_HANDLE_BYTES], forged[EPF_NCCL_HANDLE_BYTES], noise[200];
 	void *context, *listener, *comm = NULL, *other = NULL;
-	int fd[4], rc = 0;
+	struct epf_nccl_self self = { .pid = 1 };
+	struct epf_nccl_greeting greeting;
+	int fd[5], rc = 0;
 
 	(void)state;
 	memset(noise, 'x', sizeof(noise));
@@ -254,6 +258,12 @@ static void strangers_are_turned_away(void **state)
 			assert_true(send(fd[i], noise, 20 + 60 * i, MSG_NOSIGNAL) > 0);
 	}
 	h.secret[3] ^= 1; /* a well-formed handle, of somebody who guesses */
+	fd[4] = socket(h.address.sa.sa_family, SOCK_STREAM, 0);
+	assert_int_equal(connect(fd[4], &h.address.sa, h.address.len), 0);
+	/* Closed without an answer: -EACCES would be an answer whose proof is wrong. */
+	rc = epf_nccl_greet_dial(fd[4], h.secret, &self, UINT64_MAX, &greeting);
+	assert_true(rc == -EPIPE || rc == -ECONNRESET);
+	rc = 0;
 	epf_nccl_handle_write(&h, forged);
 	while (!rc && !comm) {
 		rc = net->connect(context, 0, forged, &comm, NULL);
@@ -274,7 +284,7 @@ static void strangers_are_turned_away(void **state)
 	assert_int_equal(net->close_send(comm), 0);
 	assert_int_equal(net->close_recv(other), 0);
 	assert_int_equal(net->close_listen(listener), 0);
-	for (unsigned i = 0; i < 4; i++)
+	for (unsigned i = 0; i < 5; i++)
 		close(fd[i]);
 	assert_int_equal(net->finalize(context), 0);
 }

@@ -30,6 +30,7 @@ static const struct doctor_check *const tables[] = {
 	doctor_host_checks,
 	doctor_network_checks,
 	doctor_fabric_checks,
+	doctor_backend_checks,
 };
 
 #define TABLES (sizeof(tables) / sizeof(tables[0]))

@@ -184,6 +184,30 @@ static json_t *cause_json(const struct epf_why_cause *c)
 			 c->sent, "call", epf_why_call_name(c->call));
 }
 
+/* Kinds of calls with their time, of all ranks that are seen together. */
+static json_t *calls_json(const struct slow_job *job)
+{
+	json_t *calls = json_object();
+
+	for (uint32_t k = 0; k < EPF_WHY_CALLS; k++) {
+		struct epf_why_calls sum = { 0 };
+
+		for (uint32_t i = 0; i < job->n; i++) {
+			sum.calls += job->reports[i]->call[k].calls;
+			for (unsigned p = 0; p < EPF_WHY_PHASES; p++)
+				sum.ns[p] += job->reports[i]->call[k].ns[p];
+		}
+		if (sum.calls)
+			json_object_set_new(calls, epf_why_call_name(k),
+					    json_pack("{s:o,s:o,s:o,s:o}", "calls",
+						      read_num(sum.calls), "wait_ns",
+						      read_num(sum.ns[EPF_WHY_WAIT]), "move_ns",
+						      read_num(sum.ns[EPF_WHY_MOVE]), "copy_ns",
+						      read_num(sum.ns[EPF_WHY_COPY])));
+	}
+	return calls;
+}
+
 /* All jobs that make calls, with the causes that hold them up, if any. */
 static json_t *slow_json(const struct waits *w)
 {
@@ -202,11 +226,11 @@ static json_t *slow_json(const struct waits *w)
 		for (uint32_t i = 0; i < n; i++)
 			json_array_append_new(causes, cause_json(&c[i]));
 		free(c);
-		json_array_append_new(list,
-				      json_pack("{s:s,s:o,s:o,s:o,s:o}", "job", job->name, "id",
-						job->id ? read_num(job->id) : json_null(), "world",
-						read_num32(job->world), "ranks_seen",
-						read_num32(job->n), "causes", causes));
+		json_array_append_new(
+			list, json_pack("{s:s,s:o,s:o,s:o,s:o,s:o}", "job", job->name, "id",
+					job->id ? read_num(job->id) : json_null(), "world",
+					read_num32(job->world), "ranks_seen", read_num32(job->n),
+					"calls", calls_json(job), "causes", causes));
 	}
 	slow_free(s);
 	return list;

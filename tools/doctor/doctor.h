@@ -51,6 +51,7 @@ extern const struct doctor_check doctor_pci_checks[];
 extern const struct doctor_check doctor_host_checks[];
 extern const struct doctor_check doctor_network_checks[];
 extern const struct doctor_check doctor_fabric_checks[];
+extern const struct doctor_check doctor_backend_checks[];
 
 /**
  * doctor_say() - record a finding of the running check.

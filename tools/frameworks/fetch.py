@@ -5,6 +5,9 @@
   fetch.py cpu FOLDER      PyTorch, transformers and Megatron-core on CPU tensors: what the stage `frameworks` of tools/quickstart test runs (580 MB fetched,
                            1.2 GB on disk)
   fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks: Megatron-core (9 MB), to be carried there
+  fetch.py vllm FOLDER     the same for vLLM (320 MB fetched, 190 MB on disk), pruned to Hopper's code; also packs it into FOLDER.1, FOLDER.2, ... of at most
+                           32 MiB, to be carried one by one
+  fetch.py unpack FOLDER PART...   puts such parts together again, and verifies
   fetch.py verify FOLDER   compares every file with what was unpacked; prints files and bytes
 
 FOLDER goes into PYTHONPATH. Nothing is fetched again while the lists beside this file stay as they are. PyPI has PyTorch for Linux on x86-64 only built for
@@ -13,13 +16,17 @@ Exit status 1: a hash differs, or a file has changed; 77: it cannot be fetched h
 """
 import glob
 import hashlib
+import io
+import lzma
 import os
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,12 +34,23 @@ MANIFEST = "MANIFEST"
 MARK = ".quickstart"  # tells the tests of our documents that a folder is no part of the tree
 NO_CUDA = 100  # cudaErrorNoDevice
 FREE_BYTES = 3 << 30
-PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+PART_BYTES = 32 << 20
+PLATFORMS = ["manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
 # Lists by form: (file, version of Python that the wheels are for, what is left out of them).
 LISTS = {
     "cpu": [("cpu.txt", "3.11", r"torch/(include|share|test)/|torch/lib/libtorch_cuda_linalg\.so$|.*\.data/|.*/tests/"), ("megatron.txt", "3.12", r".*\.so$")],
     "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$")],
+    # Without FlashAttention's, FlashMLA's and other compiled parts that Triton replaces, without DeepGEMM and the server's pages.
+    "vllm": [("vllm.txt", "3.12", r"vllm/vllm-rs$|vllm/.*(fa2|fa3|flashmla|flashmla_extension|qutlass|rust_tool_parser)(_C)?\.abi3\.so$|"
+                                  r"vllm/third_party/(?!__init__\.py|pynvml\.py)|vllm/.*/static/|.*\.dist-info/(RECORD|licenses/)|.*/tests/|.*\.pyi$")],
 }
+# Archives of device code in a compiled part: a header (magic, version, its size, size of what follows), then members (kind, version, their header's size, size,
+# and at byte 28 the architecture).
+FATBIN = struct.Struct("<IHHQ")
+FATBIN_MAGIC = 0xBA55ED50
+MEMBER = struct.Struct("<HHIQ12xI")
+PTX, CUBIN = 1, 2
+HOPPER = 90
 
 
 class Missing(Exception):
@@ -125,9 +143,81 @@ def stand_in(folder):
         os.unlink(script)
 
 
+def prune(code):
+    """Clears device code for other architectures than Hopper in a bytearray, the content of .nv_fatbin, and returns how many members it kept and cleared.
+
+    Headers stay, so that the driver finds its way past what was cleared. Of an archive without binaries for Hopper its PTX stays, which the driver compiles.
+    """
+    kept = cleared = at = 0
+    while at + FATBIN.size <= len(code):
+        magic, _, header, size = FATBIN.unpack_from(code, at)
+        if magic != FATBIN_MAGIC:
+            at += 8  # archives are aligned
+            continue
+        members, end = [], at + header + size
+        at += header
+        while at < end:
+            kind, _, header, size, architecture = MEMBER.unpack_from(code, at)
+            members.append((kind, architecture, at + header, size))
+            at += header + size
+        wanted = CUBIN if any(kind == CUBIN and architecture == HOPPER for kind, architecture, _, _ in members) else PTX
+        for kind, architecture, begin, size in members:
+            if kind == wanted and (kind == PTX or architecture == HOPPER):
+                kept += 1
+            else:
+                code[begin:begin + size] = bytes(size)
+                cleared += 1
+    return kept, cleared
+
+
+def prune_file(path):
+    """Prunes a compiled part in place; stops if there is nothing for Hopper in it."""
+    found = re.search(r"\.nv_fatbin +(\w+) +\w+ +\w+ +(\w+)", said_by("objdump", "-h", path))
+    size, offset = (int(part, 16) for part in found.groups())
+    with open(path, "r+b") as f:
+        f.seek(offset)
+        code = bytearray(f.read(size))
+        kept, cleared = prune(code)
+        f.seek(offset)
+        f.write(code)
+    if not kept:
+        sys.exit(f"{path}: no device code for Hopper found")
+    print(f"{os.path.basename(path)}: device code for Hopper in {kept} members, {cleared} cleared")
+
+
+def pack(folder):
+    """Packs a folder into FOLDER.1, FOLDER.2, ...: pieces of one compressed archive."""
+    for part in glob.glob(f"{glob.escape(folder)}.[0-9]"):
+        os.unlink(part)
+    whole = io.BytesIO()
+    with lzma.LZMAFile(whole, "w", preset=6) as compressed, tarfile.open(fileobj=compressed, mode="w|") as archive:
+        for name in [MANIFEST, MARK, *files_of(folder)]:
+            archive.add(os.path.join(folder, name), name)
+    for number, begin in enumerate(range(0, len(whole.getbuffer()), PART_BYTES), 1):
+        with open(f"{folder}.{number}", "wb") as f:
+            f.write(whole.getbuffer()[begin:begin + PART_BYTES])
+        print(f"{folder}.{number}: {os.path.getsize(f.name)} bytes")
+
+
+def put_together(folder, parts):
+    whole = io.BytesIO()
+    for part in parts:
+        with open(part, "rb") as f:
+            shutil.copyfileobj(f, whole)
+    whole.seek(0)
+    with lzma.LZMAFile(whole) as compressed, tarfile.open(fileobj=compressed, mode="r|") as archive:
+        archive.extractall(folder, filter="data")
+
+
 def files_of(folder):
     return sorted(os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names
                   if name not in (MANIFEST, MARK) and not name.endswith(".pyc"))
+
+
+def write_manifest(form, folder):
+    lines = [f"{sha256(os.path.join(folder, name))}  {name}\n" for name in files_of(folder)]
+    with open(os.path.join(folder, MANIFEST), "w", encoding="utf-8") as f:
+        f.writelines([key(form) + "\n", *lines])
 
 
 def fetch(form, folder):
@@ -152,9 +242,14 @@ def fetch(form, folder):
     os.rmdir(os.path.join(folder, "wheels"))
     if form == "cpu":
         stand_in(os.path.join(folder, "torch/lib"))
-    lines = [f"{sha256(os.path.join(folder, name))}  {name}\n" for name in files_of(folder)]
-    with open(manifest, "w", encoding="utf-8") as f:
-        f.writelines([key(form) + "\n", *lines])
+    if form == "vllm":
+        for path in glob.glob(f"{folder}/vllm/*_stable_libtorch.abi3.so"):
+            prune_file(path)
+        with open(f"{folder}/vllm/vllm_flash_attn/_vllm_fa2_C.py", "w", encoding="ascii") as f:
+            f.write('"""Stands in for FlashAttention 2, which is left out: importing vLLM needs the module, Triton attention does not."""\n')
+    write_manifest(form, folder)
+    if form == "vllm":
+        pack(folder)
 
 
 def verify(folder):
@@ -169,12 +264,16 @@ def verify(folder):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in (*LISTS, "verify"):
+    parts = sys.argv[3:]
+    if len(sys.argv) < 3 or sys.argv[1] not in (*LISTS, "verify", "unpack") or bool(parts) != (sys.argv[1] == "unpack"):
         sys.exit(__doc__)
     try:
+        if parts:
+            put_together(sys.argv[2], parts)
+            return int(bool(verify(sys.argv[2])))
         if sys.argv[1] == "verify":
             return int(bool(verify(sys.argv[2])))
-        fetch(*sys.argv[1:])
+        fetch(*sys.argv[1:3])
     except Missing as error:
         print(error)
         return 77

@@ -6,7 +6,6 @@
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/choose_nic.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -70,9 +69,7 @@ void epf_group_close_listen(struct epf_group_listener *listener)
  */
 static const char *choose(void *const *handles, int ranks)
 {
-	struct epf_place_map map = { 0 };
 	struct epf_nccl_handle first, h;
-	const char *nic = NULL;
 	bool one = true;
 
 	if (epf_nccl_handle_read(handles[0], EPF_NCCL_HANDLE_GROUP, &first))
@@ -84,12 +81,7 @@ static const char *choose(void *const *handles, int ranks)
 		one = h.address.len == first.address.len &&
 		      memcmp(&h.address.any, &first.address.any, h.address.len) == 0;
 	}
-	if (one)
-		return "emu";
-	if (epf_place_read(NULL, &map) == 0)
-		nic = epf_choose_rdma(&map);
-	epf_place_map_destroy(&map);
-	return nic ? nic : "tcp";
+	return epf_plug_nic(one);
 }
 
 static int open_engine(struct epf_group *g, void *const *handles, int ranks)
@@ -119,14 +111,17 @@ static int open_engine(struct epf_group *g, void *const *handles, int ranks)
 static int meet(struct epf_group *g, const struct epf_nccl_handle *root,
 		struct epf_group_listener *listener)
 {
-	struct epf_boot_opts o = { .size = sizeof(o),
-				   .rank = g->rank,
-				   .world = g->ranks,
-				   .job = "nccl-group",
-				   .secret = root->secret,
-				   .secret_len = sizeof(root->secret),
-				   .timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
-				   .is_root = g->rank == 0 };
+	struct epf_boot_opts o = {
+		.size = sizeof(o),
+		.rank = g->rank,
+		.world = g->ranks,
+		.job = "nccl-group",
+		.secret = root->secret,
+		.secret_len = sizeof(root->secret),
+		.timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
+		.is_root = g->rank == 0,
+		.notice_first_ns = UINT64_MAX
+	}; /* its hints are for jobs that people start */
 	char text[EPF_BOOT_ADDRESS_MAX];
 	int rc;
 

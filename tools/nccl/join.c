@@ -10,7 +10,6 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "fabric/client/choose_nic.h"
 #include "tools/nccl/serve.h"
 
 #include <errno.h>
@@ -143,7 +142,8 @@ static int start_server(struct epf_link *l, struct epf_nccl_greeting *g)
 					  .job = "nccl",
 					  .secret = g->key,
 					  .secret_len = sizeof(g->key),
-					  .timeout_ns = epf_plug.conf.bootstrap_timeout_ns };
+					  .timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
+					  .notice_first_ns = UINT64_MAX };
 	struct epf_net_addr at = epf_plug.address;
 	char text[EPF_BOOT_ADDRESS_MAX];
 	int rc;
@@ -172,17 +172,9 @@ static int decide(void *arg, struct epf_nccl_greeting *g)
 	return g->verdict == EPF_NCCL_GO ? start_server(l, g) : 0;
 }
 
-static const char *choose(const struct epf_link *l)
+static bool is_same_host(const struct epf_link *l)
 {
-	struct epf_place_map map = { 0 };
-	const char *nic = NULL;
-
-	if (memcmp(l->peer.host, epf_plug.self.host, EPF_NCCL_ID_BYTES) == 0)
-		return "emu";
-	if (epf_place_read(NULL, &map) == 0)
-		nic = epf_choose_rdma(&map);
-	epf_place_map_destroy(&map);
-	return nic ? nic : "tcp";
+	return memcmp(l->peer.host, epf_plug.self.host, EPF_NCCL_ID_BYTES) == 0;
 }
 
 static int open_engine(struct epf_link *l)
@@ -199,7 +191,7 @@ static int open_engine(struct epf_link *l)
 	snprintf(regions, sizeof(regions), "regions=%d", EPF_LINK_REGIONS);
 	snprintf(streams, sizeof(streams), "streams-per-peer=%d", STREAMS);
 	if (epf_plug.conf.nic == EPF_CONF_NIC_AUTO)
-		snprintf(nic, sizeof(nic), "nic=%s", choose(l));
+		snprintf(nic, sizeof(nic), "nic=%s", epf_plug_nic(is_same_host(l)));
 	else
 		settings[5] = NULL;
 	epf_options_init(&o);
@@ -224,15 +216,33 @@ static int open_engine(struct epf_link *l)
 				   &region);
 }
 
+/* What ends a wait for the rendezvous (struct epf_boot_opts). */
+static int why_end(void *arg)
+{
+	const struct epf_link *l = arg;
+	char c;
+
+	if (epf_link_is_stopping(l))
+		return epf_fail(EPF_R_NCCL_PEER, "nccl: the plug-in was finalized");
+	if (recv(l->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+		return epf_link_fail(l, "has closed its connection");
+	return 0;
+}
+
 static int join(struct epf_link *l, const struct epf_nccl_greeting *g)
 {
-	struct epf_boot_opts o = { .size = sizeof(o),
-				   .rank = l->dialed,
-				   .world = 2,
-				   .job = "nccl",
-				   .secret = g->key,
-				   .secret_len = sizeof(g->key),
-				   .timeout_ns = epf_plug.conf.bootstrap_timeout_ns };
+	struct epf_boot_opts o = {
+		.size = sizeof(o),
+		.rank = l->dialed,
+		.world = 2,
+		.job = "nccl",
+		.secret = g->key,
+		.secret_len = sizeof(g->key),
+		.timeout_ns = epf_plug.conf.bootstrap_timeout_ns,
+		.why = why_end,
+		.why_arg = l,
+		.notice_first_ns = UINT64_MAX
+	}; /* its hints are for jobs that people start */
 	struct epf_net_addr at = l->dialed ? l->address : epf_plug.address;
 	char text[EPF_BOOT_ADDRESS_MAX];
 	int rc = open_engine(l);

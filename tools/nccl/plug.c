@@ -5,6 +5,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/place/place.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -58,6 +59,19 @@ void epf_plug_thread_ends(void)
 	epf_plug.threads--;
 	epf_plug_notify();
 	epf_plug_unlock();
+}
+
+const char *epf_plug_nic(bool within_host)
+{
+	struct epf_place_map map = { 0 };
+	const char *nic = NULL;
+
+	if (within_host)
+		return "emu";
+	if (!epf_plug.conf.wire_encryption && epf_place_read(NULL, &map) == 0)
+		nic = epf_place_rdma(&map);
+	epf_place_map_destroy(&map);
+	return nic ? nic : "tcp";
 }
 
 static int number_of(int rc)

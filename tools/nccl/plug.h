@@ -68,6 +68,9 @@ void epf_plug_thread_ends(void);
  */
 int epf_plug_result(const char *what, int rc);
 
+/* The NIC for peers of this host, or for others, where the setting says auto: as epf_choose_nic() chooses for a job. Static text. */
+const char *epf_plug_nic(bool within_host);
+
 /* One line of information for NCCL_DEBUG=INFO. */
 void epf_plug_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

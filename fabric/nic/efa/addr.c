@@ -11,62 +11,40 @@
 #include "fabric/nic/efa/efa.h"
 
 #include "fabric/base/err.h"
+#include "fabric/nic/bytes.h"
 
 #include <errno.h>
 #include <string.h>
 
 enum { MAGIC = 0x41465045, VERSION = 1, SUM_AT = EPF_EFA_ADDR_BYTES - 4 };
 
-static void put(uint8_t *at, uint64_t value, unsigned bytes)
-{
-	for (unsigned i = 0; i < bytes; i++)
-		at[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get(const uint8_t *at, unsigned bytes)
-{
-	uint64_t value = 0;
-
-	for (unsigned i = 0; i < bytes; i++)
-		value |= (uint64_t)at[i] << (8 * i);
-	return value;
-}
-
-static uint32_t checksum(const uint8_t *at)
-{
-	uint32_t hash = 0x811c9dc5u;
-
-	for (unsigned i = 0; i < SUM_AT; i++)
-		hash = (hash ^ at[i]) * 0x01000193u;
-	return hash;
-}
-
 void epf_efa_addr_encode(const struct epf_efa_peer *peer, uint8_t *buf)
 {
 	memset(buf, 0, EPF_EFA_ADDR_BYTES);
-	put(buf, MAGIC, 4);
-	put(buf + 4, VERSION, 2);
+	epf_bytes_put(buf, MAGIC, 4);
+	epf_bytes_put(buf + 4, VERSION, 2);
 	buf[6] = peer->unsolicited;
-	put(buf + 8, peer->sink_raddr, 8);
+	epf_bytes_put(buf + 8, peer->sink_raddr, 8);
 	memcpy(buf + 16, peer->gid.raw, 16);
-	put(buf + 32, peer->sink_rkey, 4);
-	put(buf + SUM_AT, checksum(buf), 4);
+	epf_bytes_put(buf + 32, peer->sink_rkey, 4);
+	epf_bytes_put(buf + SUM_AT, epf_bytes_hash(buf, SUM_AT), 4);
 }
 
 int epf_efa_addr_decode(const void *addr, size_t len, struct epf_efa_peer *out)
 {
 	const uint8_t *buf = addr;
 
-	if (len != EPF_EFA_ADDR_BYTES || get(buf, 4) != MAGIC)
+	if (len != EPF_EFA_ADDR_BYTES || epf_bytes_get(buf, 4) != MAGIC)
 		return epf_fail(EPF_R_NIC_ADDRESS, "efa: not the address of an EFA NIC");
-	if (get(buf + 4, 2) != VERSION)
+	if (epf_bytes_get(buf + 4, 2) != VERSION)
 		return epf_fail(EPF_R_NIC_ADDRESS, "efa: address version %u, this release has %d",
-				(unsigned)get(buf + 4, 2), VERSION);
-	if (get(buf + SUM_AT, 4) != checksum(buf) || buf[6] > 1 || buf[7] || get(buf + 36, 8))
+				(unsigned)epf_bytes_get(buf + 4, 2), VERSION);
+	if (epf_bytes_get(buf + SUM_AT, 4) != epf_bytes_hash(buf, SUM_AT) || buf[6] > 1 || buf[7] ||
+	    epf_bytes_get(buf + 36, 8))
 		return epf_fail(EPF_R_NIC_ADDRESS, "efa: a damaged address");
 	memcpy(out->gid.raw, buf + 16, 16);
 	out->unsolicited = buf[6];
-	out->sink_raddr = get(buf + 8, 8);
-	out->sink_rkey = (uint32_t)get(buf + 32, 4);
+	out->sink_raddr = epf_bytes_get(buf + 8, 8);
+	out->sink_rkey = (uint32_t)epf_bytes_get(buf + 32, 4);
 	return 0;
 }

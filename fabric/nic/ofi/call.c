@@ -31,7 +31,7 @@ uint64_t epf_ofi_random(struct epf_ofi *v)
 /* Of an endpoint's own registrations: bound to it, then enabled. */
 static int bind_mr(struct epf_ofi *v, struct fid_mr *mr)
 {
-	int rc = fi_mr_bind(mr, &v->ep[0]->fid, 0);
+	int rc = fi_mr_bind(mr, &v->ep->fid, 0);
 
 	return rc ? rc : fi_mr_enable(mr);
 }

@@ -54,13 +54,12 @@ static int peer_make(struct epf_ofi *v, const struct epf_ofi_place *place,
 		     struct epf_ofi_peer **out)
 {
 	struct epf_ofi_peer *p = calloc(1, sizeof(*p));
-	int n = 1;
+	int n;
 
 	if (!p)
 		return epf_fail(EPF_R_NO_MEMORY, "ofi: a peer");
 	p->place = *place;
-	for (uint32_t i = 0; i < place->count && n == 1; i++)
-		n = fi_av_insert(v->av, place->name[i], 1, &p->at[i], 0, NULL);
+	n = fi_av_insert(v->av, place->name, 1, &p->at, 0, NULL);
 	if (n != 1) {
 		free(p);
 		return epf_ofi_call_failed(v, "fi_av_insert", n < 0 ? n : -FI_EADDRNOTAVAIL);
@@ -91,7 +90,7 @@ static void peer_put(struct epf_ofi *v, struct epf_ofi_peer *p)
 	while (*at != p)
 		at = &(*at)->next;
 	*at = p->next;
-	fi_av_remove(v->av, p->at, p->place.count, 0);
+	fi_av_remove(v->av, &p->at, 1, 0);
 	free(p);
 }
 
@@ -123,7 +122,7 @@ int epf_ofi_lane_connect(struct epf_nic *nic, uint16_t lane, const void *addr, s
 	p->users++;
 	l->peer = p;
 	l->remote = remote;
-	l->to = p->at[remote.lane % place.count];
+	l->to = p->at;
 	l->link = EPF_LANE_READY;
 	v->is_held_ready = v->n_held != 0;
 	return 0;

@@ -146,7 +146,7 @@ void epf_ofi_hold_cold(struct epf_ofi *v, const struct epf_ofi_held *h)
 
 static void receive_failed(struct epf_ofi *v, struct epf_ofi_slot *slot)
 {
-	v->posted[slot->endpoint]--;
+	v->posted--;
 	epf_ofi_refuse_cold(v, slot);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the ofi NIC, for the files of this folder only. It uses reliable datagram endpoints (FI_EP_RDM): a NIC has one or two, shared by all its
- * lanes, because providers limit endpoints and because peers find them by the one address that the join exchanges. A lane is therefore bookkeeping: a pair
- * of numbers with a generation at both ends, which each notification carries.
+ * The inside of the ofi NIC, for the files of this folder only. It uses one reliable datagram endpoint (FI_EP_RDM) for all its
+ * lanes: providers limit endpoints, registrations may belong to one, peers find it by the address that the join exchanges, and a failed lane relies on the order
+ * in which its arrivals and later messages come out of one endpoint (reap_hot.c). A lane is therefore bookkeeping: a pair of numbers with a generation at both
+ * ends, which each notification carries.
  *
  * Every operation asks for FI_DELIVERY_COMPLETE: a completion then means that the target's memory has been written. No order between operations is assumed.
  * A write with immediate is a write with remote CQ data where the provider carries 8 bytes of it:
@@ -37,7 +38,7 @@ enum {
 	EPF_OFI_MAX_DEPTH = 32768,
 	EPF_OFI_MSG_BYTES = 1 << 20, /* longest transfer: what a failed lane repeats stays small */
 	EPF_OFI_RECEIVES = 1 << 24,  /* that the core may give; fewer are posted at a time */
-	EPF_OFI_MOST_POSTED = 4096,  /* receives posted per endpoint, at most */
+	EPF_OFI_MOST_POSTED = 4096,  /* receives posted, at most */
 	EPF_OFI_BATCH = 32,          /* completions read from the provider at a time */
 	EPF_OFI_READ = 512,          /* messages that one reap reports at most */
 	EPF_OFI_HELD = 1024,       /* arrivals that wait for their lane to be connected, at most */
@@ -80,7 +81,6 @@ struct epf_ofi_list {
 struct epf_ofi_slot {
 	struct fi_context2 ctx; /* first */
 	struct epf_ofi_slot *next;
-	uint8_t endpoint;
 	uint8_t message[EPF_OFI_WIRE_BYTES] __attribute__((aligned(8)));
 };
 
@@ -94,7 +94,7 @@ struct epf_ofi_held {
 /* A peer's NIC in the address vector, shared by the lanes to it. */
 struct epf_ofi_peer {
 	struct epf_ofi_peer *next;
-	fi_addr_t at[EPF_OFI_ENDPOINTS];
+	fi_addr_t at;
 	uint32_t users;
 	struct epf_ofi_place place;
 };
@@ -134,11 +134,10 @@ struct epf_ofi {
 	struct epf_ofi_opts opts; /* without strings */
 	uint64_t (*now)(void *);
 	void *now_arg;
-	struct fid_ep *ep[EPF_OFI_ENDPOINTS];
+	struct fid_ep *ep;
 	struct fid_cq *cq;
 	struct epf_ofi_lane *lanes; /* by number; memory comes with use */
 	uint32_t lanes_end;         /* one above the highest number ever used */
-	uint32_t n_eps;
 	uint32_t max_in_provider, in_provider;
 	uint8_t remote_data;                 /* notifications travel as remote CQ data */
 	uint8_t local_mr;                    /* local memory has to be named by its registration */
@@ -156,7 +155,7 @@ struct epf_ofi {
 	struct epf_ofi_slot *free_slots;
 	struct epf_ofi_slot *read_slots; /* named by the last reap */
 	uint32_t given;                  /* receives that the core has given and not consumed */
-	uint32_t posted[EPF_OFI_ENDPOINTS], max_posted;
+	uint32_t posted, max_posted;
 	struct epf_ofi_held *held;
 	uint32_t n_held;
 	void *slot_desc; /* filled if local_mr */

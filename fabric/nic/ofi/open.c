@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing an ofi NIC on one domain: fabric, domain, address vector, one completion queue for everything, and the endpoints. Slow path.
+ * Opening and closing an ofi NIC on one domain: fabric, domain, address vector, one completion queue for everything, and the endpoint. Slow path.
  */
 #include "fabric/nic/ofi/ofi.h"
 
@@ -30,26 +30,25 @@ static int open_queue(struct epf_ofi *v)
 	return rc ? epf_ofi_call_failed(v, "fi_cq_open", rc) : 0;
 }
 
-static int open_endpoint(struct epf_ofi *v, unsigned i)
+static int open_endpoint(struct epf_ofi *v)
 {
 	size_t len = EPF_OFI_NAME_BYTES;
-	int rc = fi_endpoint(v->domain, v->info, &v->ep[i], NULL);
+	int rc = fi_endpoint(v->domain, v->info, &v->ep, NULL);
 
 	if (rc)
 		return epf_ofi_call_failed(v, "fi_endpoint", rc);
-	rc = fi_ep_bind(v->ep[i], &v->av->fid, 0);
+	rc = fi_ep_bind(v->ep, &v->av->fid, 0);
 	if (!rc)
-		rc = fi_ep_bind(v->ep[i], &v->cq->fid, FI_TRANSMIT | FI_RECV);
+		rc = fi_ep_bind(v->ep, &v->cq->fid, FI_TRANSMIT | FI_RECV);
 	if (rc)
 		return epf_ofi_call_failed(v, "fi_ep_bind", rc);
-	rc = fi_enable(v->ep[i]);
+	rc = fi_enable(v->ep);
 	if (rc)
 		return epf_ofi_call_failed(v, "fi_enable", rc);
-	rc = fi_getname(&v->ep[i]->fid, v->place.name[i], &len);
+	rc = fi_getname(&v->ep->fid, v->place.name, &len);
 	if (rc)
 		return epf_ofi_call_failed(v, "fi_getname", rc);
-	v->place.len[i] = (uint32_t)len;
-	v->place.count = i + 1;
+	v->place.len = (uint32_t)len;
 	return 0;
 }
 
@@ -79,8 +78,6 @@ static void take_info(struct epf_ofi *v)
 	v->local_mr = (modes & FI_MR_LOCAL) != 0;
 	v->is_virtual = (modes & FI_MR_VIRT_ADDR) != 0;
 	v->consumes_receives = (info->mode & FI_RX_CQ_DATA) != 0;
-	/* Registrations of an endpoint serve that one alone. */
-	v->n_eps = modes & FI_MR_ENDPOINT ? 1 : EPF_OFI_ENDPOINTS;
 	/* cxi carries remote CQ data only with keys of 64 bits (FI_MR_PROV_KEY), whatever it says. */
 	v->remote_data = v->opts.remote_data && info->domain_attr->cq_data_size >= 8 &&
 			 strncmp(provider, "cxi", 3) != 0;
@@ -95,10 +92,10 @@ static int start(struct epf_ofi *v)
 {
 	int rc = open_domain(v);
 
-	for (unsigned i = 0; i < v->n_eps && !rc; i++)
-		rc = open_endpoint(v, i);
 	if (!rc)
-		rc = epf_ofi_more_slots(v, v->n_eps * v->max_posted + EPF_OFI_READ + EPF_OFI_HELD);
+		rc = open_endpoint(v);
+	if (!rc)
+		rc = epf_ofi_more_slots(v, v->max_posted + EPF_OFI_READ + EPF_OFI_HELD);
 	return rc;
 }
 
@@ -151,10 +148,8 @@ void epf_ofi_close(struct epf_nic *nic)
 	epf_verbs_waker_stop(&v->waker);
 	if (v->once_fd >= 0)
 		close(v->once_fd);
-	/* Endpoints first: after that nobody writes to any memory. */
-	for (unsigned i = 0; i < EPF_OFI_ENDPOINTS; i++)
-		if (v->ep[i])
-			fi_close(&v->ep[i]->fid);
+	/* The endpoint first: after that nobody writes to any memory. */
+	close_fid(v->ep ? &v->ep->fid : NULL);
 	for (uint32_t i = 0; i < v->n_regions; i++)
 		if (v->regions[i].mr)
 			fi_close(&v->regions[i].mr->fid);

@@ -50,8 +50,7 @@ static int fill(struct epf_ofi *v, struct epf_ofi_lane *l, struct epf_ofi_op *op
 	return 1;
 }
 
-static int submit_message(struct epf_ofi *v, const struct epf_ofi_lane *l, struct fid_ep *ep,
-			  struct epf_ofi_op *op)
+static int submit_message(struct epf_ofi *v, const struct epf_ofi_lane *l, struct epf_ofi_op *op)
 {
 	struct epf_ofi_header h = { .to = l->remote, .imm = op->imm, .len = op->len };
 	struct iovec iov = { .iov_base = op->message, .iov_len = EPF_OFI_HEADER };
@@ -65,11 +64,10 @@ static int submit_message(struct epf_ofi *v, const struct epf_ofi_lane *l, struc
 	if (op->op == EPF_WR_SEND)
 		iov.iov_len += op->len;
 	epf_ofi_header_encode(&h, op->message);
-	return (int)fi_sendmsg(ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+	return (int)fi_sendmsg(v->ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
-static int submit_rma(struct epf_ofi *v, const struct epf_ofi_lane *l, struct fid_ep *ep,
-		      struct epf_ofi_op *op)
+static int submit_rma(struct epf_ofi *v, const struct epf_ofi_lane *l, struct epf_ofi_op *op)
 {
 	struct iovec iov = { .iov_base = (void *)(uintptr_t)op->laddr, .iov_len = op->len };
 	struct fi_rma_iov to = { .addr = op->raddr, .len = op->len, .key = op->rkey };
@@ -84,21 +82,20 @@ static int submit_rma(struct epf_ofi *v, const struct epf_ofi_lane *l, struct fi
 
 	/* Of a READ too: without it shm takes bytes from the peer's memory and looks at no key. */
 	if (op->op == EPF_WR_READ)
-		return (int)fi_readmsg(ep, &msg, flags);
+		return (int)fi_readmsg(v->ep, &msg, flags);
 	if (op->is_write && v->remote_data) {
 		msg.data = epf_ofi_data(&l->remote, op->imm);
 		flags |= FI_REMOTE_CQ_DATA;
 	}
-	return (int)fi_writemsg(ep, &msg, flags);
+	return (int)fi_writemsg(v->ep, &msg, flags);
 }
 
 /* Gives the first operation of a lane's queue to the provider. Returns 0, or what the call returned. */
 static int submit(struct epf_ofi *v, uint16_t lane, struct epf_ofi_op *op)
 {
 	struct epf_ofi_lane *l = &v->lanes[lane];
-	struct fid_ep *ep = v->ep[lane % v->n_eps];
 	int is_message = op->op == EPF_WR_SEND || (op->op == EPF_WR_WRITE_IMM && !op->is_write);
-	int rc = is_message ? submit_message(v, l, ep, op) : submit_rma(v, l, ep, op);
+	int rc = is_message ? submit_message(v, l, op) : submit_rma(v, l, op);
 
 	if (rc)
 		return rc;

@@ -13,7 +13,7 @@ struct out {
 
 /* ---- receives ---- */
 
-static int post_slot(struct epf_ofi *v, unsigned endpoint, struct epf_ofi_slot *slot)
+static int post_slot(struct epf_ofi *v, struct epf_ofi_slot *slot)
 {
 	struct iovec iov = { .iov_base = slot->message, .iov_len = EPF_OFI_WIRE_BYTES };
 	struct fi_msg msg = { .msg_iov = &iov,
@@ -22,26 +22,24 @@ static int post_slot(struct epf_ofi *v, unsigned endpoint, struct epf_ofi_slot *
 			      .addr = FI_ADDR_UNSPEC,
 			      .context = &slot->ctx };
 
-	slot->endpoint = (uint8_t)endpoint;
-	return (int)fi_recvmsg(v->ep[endpoint], &msg, FI_COMPLETION);
+	return (int)fi_recvmsg(v->ep, &msg, FI_COMPLETION);
 }
 
 void epf_ofi_refill(struct epf_ofi *v)
 {
 	uint32_t want = v->given < v->max_posted ? v->given : v->max_posted;
 
-	for (unsigned i = 0; i < v->n_eps; i++)
-		while (v->posted[i] < want && v->free_slots) {
-			struct epf_ofi_slot *slot = v->free_slots;
+	while (v->posted < want && v->free_slots) {
+		struct epf_ofi_slot *slot = v->free_slots;
 
-			v->free_slots = slot->next;
-			if (post_slot(v, i, slot)) { /* the next reap tries again */
-				slot->next = v->free_slots;
-				v->free_slots = slot;
-				break;
-			}
-			v->posted[i]++;
+		v->free_slots = slot->next;
+		if (post_slot(v, slot)) { /* the next reap tries again */
+			slot->next = v->free_slots;
+			v->free_slots = slot;
+			return;
 		}
+		v->posted++;
+	}
 }
 
 void epf_ofi_post_receives(struct epf_nic *nic, unsigned n)
@@ -79,7 +77,7 @@ static void emit_arrival(struct epf_ofi *v, struct out *out, const struct epf_of
 /*
  * Reports an arrival, or keeps it until its lane is connected, or drops it if it is of an earlier generation. On a lane in error it is reported: the sender may know
  * that it has been delivered, and then nobody sends it again. All such arrivals come before what the sender says after its lane has drained, because one
- * queue holds both.
+ * endpoint receives both.
  */
 static void arrive(struct epf_ofi *v, struct out *out, const struct epf_ofi_held *h)
 {
@@ -100,7 +98,7 @@ static void take_message(struct epf_ofi *v, struct out *out, struct epf_ofi_slot
 	struct epf_ofi_held h;
 	const struct epf_ofi_lane *l;
 
-	v->posted[slot->endpoint]--;
+	v->posted--;
 	if (__builtin_expect(epf_ofi_header_decode(slot->message, bytes, &header), 0)) {
 		epf_ofi_refuse_cold(v, slot);
 		return;
@@ -132,7 +130,7 @@ static void take_data(struct epf_ofi *v, struct out *out, const struct fi_cq_dat
 
 	/* Some providers consume a receive for it (FI_RX_CQ_DATA). */
 	if (slot && v->consumes_receives) {
-		v->posted[slot->endpoint]--;
+		v->posted--;
 		slot->next = v->free_slots;
 		v->free_slots = slot;
 	}

@@ -2,7 +2,7 @@
 /*
  * The byte layouts of wire.h.
  *
- * Address: 0 u32 "EPFO"  4 u16 version  6 u16 endpoints  8 u32 kind, then of each endpoint u16 length and its libfabric address, then u32 checksum.
+ * Address: 0 u32 "EPFO"  4 u16 version  6 u16 length of libfabric's address  8 u32 kind  12 that address, then u32 FNV-1a of all before.
  */
 #include "fabric/nic/ofi/wire.h"
 
@@ -15,68 +15,43 @@ enum { MAGIC = 0x4f465045, VERSION = 1, START = 12 };
 
 uint32_t epf_ofi_kind_of(const char *provider, uint32_t addr_format)
 {
-	return epf_bytes_sum((const uint8_t *)provider, strlen(provider)) * 31 + addr_format;
+	return epf_bytes_hash((const uint8_t *)provider, strlen(provider)) * 31 + addr_format;
 }
 
 int epf_ofi_place_encode(const struct epf_ofi_place *place, void *buf, size_t size)
 {
 	uint8_t *at = buf;
-	size_t n = START;
+	size_t n = START + place->len;
 
-	for (uint32_t i = 0; i < place->count; i++)
-		n += 2 + place->len[i];
 	if (size < n + 4)
 		return epf_fail(EPF_R_NIC_ADDRESS,
 				"ofi: a buffer of %zu bytes is too small for an address of %zu",
 				size, n + 4);
 	epf_bytes_put(at, MAGIC, 4);
 	epf_bytes_put(at + 4, VERSION, 2);
-	epf_bytes_put(at + 6, place->count, 2);
+	epf_bytes_put(at + 6, place->len, 2);
 	epf_bytes_put(at + 8, place->kind, 4);
-	n = START;
-	for (uint32_t i = 0; i < place->count; i++) {
-		epf_bytes_put(at + n, place->len[i], 2);
-		memcpy(at + n + 2, place->name[i], place->len[i]);
-		n += 2 + place->len[i];
-	}
-	epf_bytes_put(at + n, epf_bytes_sum(at, n), 4);
+	memcpy(at + START, place->name, place->len);
+	epf_bytes_put(at + n, epf_bytes_hash(at, n), 4);
 	return (int)n + 4;
-}
-
-static int damaged(void)
-{
-	return epf_fail(EPF_R_NIC_ADDRESS, "ofi: a damaged address");
 }
 
 int epf_ofi_place_decode(const void *buf, size_t len, struct epf_ofi_place *out)
 {
 	struct epf_ofi_place place = { 0 };
 	const uint8_t *at = buf;
-	size_t n = START;
 
 	if (len < START + 4 || epf_bytes_get(at, 4) != MAGIC)
 		return epf_fail(EPF_R_NIC_ADDRESS, "ofi: this is not an address of an ofi NIC");
 	if (epf_bytes_get(at + 4, 2) != VERSION)
 		return epf_fail(EPF_R_NIC_ADDRESS, "ofi: address version %u, this release has %d",
 				(unsigned)epf_bytes_get(at + 4, 2), VERSION);
-	if (epf_bytes_get(at + len - 4, 4) != epf_bytes_sum(at, len - 4))
-		return damaged();
-	place.count = (uint32_t)epf_bytes_get(at + 6, 2);
+	place.len = (uint32_t)epf_bytes_get(at + 6, 2);
 	place.kind = (uint32_t)epf_bytes_get(at + 8, 4);
-	if (place.count < 1 || place.count > EPF_OFI_ENDPOINTS)
-		return damaged();
-	for (uint32_t i = 0; i < place.count; i++) {
-		if (len - 4 - n < 2)
-			return damaged();
-		place.len[i] = (uint32_t)epf_bytes_get(at + n, 2);
-		if (!place.len[i] || place.len[i] > EPF_OFI_NAME_BYTES ||
-		    len - 4 - n - 2 < place.len[i])
-			return damaged();
-		memcpy(place.name[i], at + n + 2, place.len[i]);
-		n += 2 + place.len[i];
-	}
-	if (n != len - 4)
-		return damaged();
+	if (!place.len || place.len > EPF_OFI_NAME_BYTES || len != START + place.len + 4 ||
+	    epf_bytes_get(at + len - 4, 4) != epf_bytes_hash(at, len - 4))
+		return epf_fail(EPF_R_NIC_ADDRESS, "ofi: a damaged address");
+	memcpy(place.name, at + START, place.len);
 	*out = place;
 	return 0;
 }

@@ -13,18 +13,16 @@
 #include <stdint.h>
 
 enum {
-	EPF_OFI_ENDPOINTS = 2,   /* of a NIC, at most */
-	EPF_OFI_NAME_BYTES = 96, /* longest address of an endpoint */
+	EPF_OFI_NAME_BYTES = 96, /* longest address of libfabric's */
 	EPF_OFI_HEADER = 24,
 	EPF_OFI_WIRE_BYTES = EPF_OFI_HEADER + EPF_NIC_MSG_BYTES,
 };
 
-/* The address of a NIC: those of its endpoints, and a number for provider and address format, which both ends must share. */
+/* The address of a NIC: that of its endpoint, and a number for provider and address format, which both ends must share. */
 struct epf_ofi_place {
 	uint32_t kind;
-	uint32_t count;
-	uint32_t len[EPF_OFI_ENDPOINTS];
-	uint8_t name[EPF_OFI_ENDPOINTS][EPF_OFI_NAME_BYTES];
+	uint32_t len;
+	uint8_t name[EPF_OFI_NAME_BYTES];
 };
 
 /* Names a lane of one generation: bits 0 to 15 number, 16 to 31 generation, 32 to 63 a random number above 0. */

@@ -7,23 +7,9 @@
 #include "fabric/nic/rails/rails.h"
 
 #include "fabric/base/err.h"
+#include "fabric/nic/bytes.h"
 
 enum { MAGIC = 0x52465045, VERSION = 1, HEADER = 8 };
-
-static void put(uint8_t *at, uint32_t value, unsigned bytes)
-{
-	for (unsigned i = 0; i < bytes; i++)
-		at[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint32_t get(const uint8_t *at, unsigned bytes)
-{
-	uint32_t value = 0;
-
-	for (unsigned i = 0; i < bytes; i++)
-		value |= (uint32_t)at[i] << (8 * i);
-	return value;
-}
 
 static int damaged(void)
 {
@@ -37,22 +23,22 @@ int epf_nic_address_part(const void *addr, size_t len, unsigned index, const voi
 	size_t at = HEADER, n = 0;
 	unsigned parts;
 
-	if (len < HEADER || get(bytes, 4) != MAGIC) {
+	if (len < HEADER || epf_bytes_get(bytes, 4) != MAGIC) {
 		*part = addr;
 		*part_len = len;
 		return 1;
 	}
-	if (get(bytes + 4, 2) != VERSION)
+	if (epf_bytes_get(bytes + 4, 2) != VERSION)
 		return epf_fail(EPF_R_NIC_ADDRESS,
 				"NIC: list of addresses version %u, this release has %d",
-				get(bytes + 4, 2), VERSION);
-	parts = get(bytes + 6, 2);
+				(unsigned)epf_bytes_get(bytes + 4, 2), VERSION);
+	parts = (unsigned)epf_bytes_get(bytes + 6, 2);
 	if (parts < 2 || parts > EPF_NIC_LINKS)
 		return damaged();
 	for (unsigned i = 0; i < parts; i++) {
 		if (len - at < 2)
 			return damaged();
-		n = get(bytes + at, 2);
+		n = epf_bytes_get(bytes + at, 2);
 		at += 2;
 		if (len - at < n)
 			return damaged();
@@ -84,11 +70,11 @@ int epf_rails_address(const struct epf_nic *nic, void *buf, size_t size)
 
 		if (rc < 0)
 			return rc;
-		put(bytes + at, (uint32_t)rc, 2);
+		epf_bytes_put(bytes + at, (uint32_t)rc, 2);
 		at += 2 + (size_t)rc;
 	}
-	put(bytes, MAGIC, 4);
-	put(bytes + 4, VERSION, 2);
-	put(bytes + 6, r->n, 2);
+	epf_bytes_put(bytes, MAGIC, 4);
+	epf_bytes_put(bytes + 4, VERSION, 2);
+	epf_bytes_put(bytes + 6, r->n, 2);
 	return (int)at;
 }

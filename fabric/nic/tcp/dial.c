@@ -54,9 +54,19 @@ static void note_attempt(struct epf_tcp_caller *c, int rc)
 	snprintf(c->why, sizeof(c->why), "%.50s: %.100s", text, cause(rc));
 }
 
+/* A link-local address means something on one interface only: the one that this NIC uses itself. */
+static struct epf_net_addr scoped(const struct epf_tcp_door *door, struct epf_net_addr to)
+{
+	for (uint32_t i = 0; to.sa.sa_family == AF_INET6 && i < door->n_listen; i++)
+		if (IN6_IS_ADDR_LINKLOCAL(&to.v6.sin6_addr) &&
+		    door->listen[i].sa.sa_family == AF_INET6)
+			to.v6.sin6_scope_id = door->listen[i].v6.sin6_scope_id;
+	return to;
+}
+
 static int open_attempt(struct epf_tcp_door *door, struct epf_tcp_caller *c)
 {
-	const struct epf_net_addr *to = &c->place->addrs[c->at];
+	const struct epf_net_addr there = scoped(door, c->place->addrs[c->at]), *to = &there;
 	int rc;
 
 	c->fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -470,38 +470,43 @@ static void slow_link(void **state)
 
 enum { MANY_TURNS = 200 };
 
-/* Who is held up in low-latency calls, and how. */
+/* Who is held up in the first low-latency call, and how. */
 struct ll_hold {
 	struct ll_kit *kit;
 	uint32_t
 		late; /* begins when the others have looked for it in vain many times, and then some time later */
-	uint32_t cut; /* its link is cut until then */
+	uint32_t later; /* begins some time after rank `late` has begun, too, to look for it */
+	uint32_t cut;   /* its link is cut until all look in vain */
+	unsigned calls[RANKS];
 	uint64_t begun_ns, held_ns;
 };
 
-static void until_all_look(struct ll_hold *h, uint32_t but)
+/* Waits until all ranks but two have looked in vain many times, and then longer than everything has taken so far. */
+static void until_all_look(struct ll_hold *h, uint32_t but, uint32_t nor)
 {
-	uint64_t before[RANKS], start = epf_now_ns();
+	uint64_t start, held;
 
 	for (uint32_t r = 0; r < RANKS; r++)
-		before[r] = ll_kit_turns(h->kit, r);
-	for (uint32_t r = 0; r < RANKS; r++)
-		while (r != but && ll_kit_turns(h->kit, r) < before[r] + MANY_TURNS)
+		while (r != but && r != nor && ll_kit_turns(h->kit, r) < MANY_TURNS)
 			usleep(200);
 	start = epf_now_ns();
-	h->held_ns = 4 * (start - h->begun_ns);
-	while (epf_now_ns() - start < h->held_ns)
+	held = 2 * (start - h->begun_ns);
+	while (epf_now_ns() - start < held)
 		usleep(1000);
+	if (but != h->later)
+		h->held_ns = held;
 }
 
 static void hold_late_rank(void *arg, uint32_t rank)
 {
 	struct ll_hold *h = arg;
 
+	if (h->calls[rank]++)
+		return;
 	if (rank == h->late)
-		until_all_look(h, rank);
-	if (rank == h->late)
-		h->late = NOBODY; /* in the dispatch, not in the combine */
+		until_all_look(h, rank, h->later);
+	else if (rank == h->later)
+		until_all_look(h, rank, NOBODY);
 }
 
 static struct ll_kit_case ll_case(void)
@@ -530,7 +535,7 @@ static struct ll_kit *open_ll(struct ll_hold *h, enum ll_kit_direct direct)
 /* One rank alone knows who was missing; all together, that it was late. */
 static void ll_late_rank(void **state)
 {
-	struct ll_hold h = { .late = 1, .cut = NOBODY };
+	struct ll_hold h = { .late = 1, .later = NOBODY, .cut = NOBODY };
 	struct ll_kit *kit = open_ll(&h, LL_KIT_ALL);
 	struct ll_kit_case c = ll_case();
 	struct epf_why_report *reports[RANKS];
@@ -552,9 +557,29 @@ static void ll_late_rank(void **state)
 	ll_kit_close(kit);
 }
 
+/* Two late ranks, one after the other: what rank 0 waited for both is what it waited in all, nothing is counted twice. */
+static void ll_two_late_ranks(void **state)
+{
+	struct ll_hold h = { .late = 1, .later = 2, .cut = NOBODY };
+	struct ll_kit *kit = open_ll(&h, LL_KIT_ALL);
+	struct ll_kit_case c = ll_case();
+	struct epf_why_report *r;
+	uint64_t first, second;
+
+	(void)state;
+	ll_kit_run(kit, &c, 1);
+	r = report_of(ll_kit_ll(kit, 0), RANKS);
+	first = peer_in(r, EPF_WHY_LL_DISPATCH_RECV, 1)->wait[EPF_WHY_EITHER].ns;
+	second = peer_in(r, EPF_WHY_LL_DISPATCH_RECV, 2)->wait[EPF_WHY_EITHER].ns;
+	assert_true(first >= h.held_ns && second > 0);
+	assert_true(first + second <= r->call[EPF_WHY_LL_DISPATCH_RECV].ns[EPF_WHY_WAIT]);
+	free(r);
+	ll_kit_close(kit);
+}
+
 static void ll_twice_the_tokens(void **state)
 {
-	struct ll_hold h = { .late = NOBODY, .cut = NOBODY };
+	struct ll_hold h = { .late = NOBODY, .later = NOBODY, .cut = NOBODY };
 	struct ll_kit *kit = open_ll(&h, LL_KIT_ALL);
 	struct ll_kit_case c = ll_case();
 	struct epf_why_report *reports[RANKS];
@@ -578,7 +603,7 @@ static void *restore_link(void *arg)
 {
 	struct ll_hold *h = arg;
 
-	until_all_look(h, NOBODY);
+	until_all_look(h, NOBODY, NOBODY);
 	set_link_of(ll_kit_ep(h->kit, h->cut), true);
 	return NULL;
 }
@@ -586,7 +611,7 @@ static void *restore_link(void *arg)
 /* A rank whose link stalls waits itself: all ranks together know that it was not late. */
 static void ll_slow_link(void **state)
 {
-	struct ll_hold h = { .late = NOBODY, .cut = 2 };
+	struct ll_hold h = { .late = NOBODY, .later = NOBODY, .cut = 2 };
 	struct ll_kit *kit = open_ll(&h, LL_KIT_NONE);
 	struct ll_kit_case c = ll_case();
 	struct epf_why_report *reports[RANKS];
@@ -608,7 +633,7 @@ static void ll_slow_link(void **state)
 /* What one rank's calls gave is forgotten by epf_why_since(). */
 static void difference(void **state)
 {
-	struct ll_hold h = { .late = NOBODY, .cut = NOBODY };
+	struct ll_hold h = { .late = NOBODY, .later = NOBODY, .cut = NOBODY };
 	struct ll_kit *kit = open_ll(&h, LL_KIT_ALL);
 	struct ll_kit_case c = ll_case();
 	struct epf_why_report *before, *after;
@@ -636,7 +661,7 @@ static void difference(void **state)
 /* The setting call-stats turns it off: nothing is counted, and the error says why. */
 static void turned_off(void **state)
 {
-	struct ll_hold h = { .late = NOBODY, .cut = NOBODY };
+	struct ll_hold h = { .late = NOBODY, .later = NOBODY, .cut = NOBODY };
 	struct epf_why_report *r = malloc(epf_why_report_bytes(RANKS));
 	struct ll_kit_case c = ll_case();
 	struct ll_kit *kit;
@@ -693,6 +718,7 @@ int main(void)
 		cmocka_unit_test(one_rank_receives_more),
 		cmocka_unit_test(slow_link),
 		cmocka_unit_test(ll_late_rank),
+		cmocka_unit_test(ll_two_late_ranks),
 		cmocka_unit_test(ll_twice_the_tokens),
 		cmocka_unit_test(ll_slow_link),
 		cmocka_unit_test(difference),

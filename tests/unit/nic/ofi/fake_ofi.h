@@ -35,7 +35,7 @@ struct fake_ofi {
 	const char *fail_open; /* the call that fails, "cq" ... */
 
 	/* What was seen. */
-	unsigned posts, messages, data_writes, endpoints, live, bound, prov_key_asked;
+	unsigned posts, messages, data_writes, live, bound, prov_key_asked;
 };
 
 extern struct fake_ofi fake_ofi;

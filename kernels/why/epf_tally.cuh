@@ -3,8 +3,8 @@
  * How kernels count (tally.h). Waits are timed only once a first look has failed, phases by one thread of one block; nothing is waited for, and no value
  * stays in a register between two phases. `tally`: the device address of the counts; 0: nothing is counted.
  */
-#ifndef EPF_KERNELS_WHY_TALLY_CUH
-#define EPF_KERNELS_WHY_TALLY_CUH
+#ifndef EPF_KERNELS_WHY_EPF_TALLY_CUH
+#define EPF_KERNELS_WHY_EPF_TALLY_CUH
 
 #include "kernels/epf_arch.cuh"
 #include "kernels/why/tally.h"

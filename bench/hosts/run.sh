@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# TCP between two hosts: iperf3, UCX's perftest, a bare ping-pong and the fabric, alternating in one run, between two network namespaces of this machine (tests/hosts/bed.sh; needs
+# root). Usage: run.sh BUILD [ROUNDS [SECONDS]], with a release build. Prints each figure as it comes, then medians, ratios, cores per GB/s (CPU time of both ends, sender and
+# receiver together, over bytes moved), and the load at the beginning and the end: with other work on the machine the ratios mean little.
+#
+# Packages: iperf3, ucx-utils; what is not installed is left out, by name.
+set -u
+HERE=$(dirname "$(readlink -f "$0")")
+# shellcheck source=tests/hosts/bed.sh
+. "$HERE/../../tests/hosts/bed.sh"
+
+BUILD=$(readlink -f "${1:?usage: run.sh BUILD [ROUNDS [SECONDS]]}")
+ROUNDS=${2:-5}
+SECONDS_EACH=${3:-2}
+LIMIT=120
+LARGE=1048576
+OUT=$(mktemp -d "${TMPDIR:-/tmp}/epf-bench-hosts-XXXXXX") || exit 1
+BED_KEEP="$BUILD $OUT"
+BED_PATH=$BUILD/tools:$BUILD/bench
+PORT=20000
+
+have()
+{
+	command -v "$1" >/dev/null && return 0
+	grep -qx "# left out: $1 ($2) is not installed" "$OUT/left-out" 2>/dev/null || echo "# left out: $1 ($2) is not installed" | tee -a "$OUT/left-out"
+	return 1
+}
+
+# pair SERVER CLIENT: both ends, as commands of a shell on beta and alpha; the client's output is in $OUT/client. CPU: seconds of CPU time of both ends
+pair()
+{
+	local server TIMEFORMAT='%U %S'
+	{ time bed_on beta timeout -k 5 "$LIMIT" sh -c "exec $1" >"$OUT/server" 2>&1; } 2>"$OUT/server.cpu" &
+	server=$!
+	sleep 0.5
+	{ time bed_on alpha timeout -k 5 "$LIMIT" sh -c "exec $2" >"$OUT/client" 2>&1; } 2>"$OUT/client.cpu" || { cat "$OUT/client" "$OUT/server" >&2; }
+	wait "$server"
+	CPU=$(cat "$OUT/server.cpu" "$OUT/client.cpu" | tr ' ' '\n' | awk '{ s += $1 } END { print s }')
+}
+
+# figure NAME VALUE [BYTES]: one measurement; with the bytes that were moved in it, cores per GB/s as well
+figure()
+{
+	[ -n "$2" ] || { echo "# $1: no figure" >&2 && return; }
+	printf '%s %s %s\n' "$1" "$2" "$([ -z "${3-}" ] || awk -v c="$CPU" -v b="$3" 'BEGIN { if (b > 0) print c / (b / 1e9) }')" | tee -a "$OUT/figures"
+}
+
+# iperf NAME OPTION...: GB/s
+iperf()
+{
+	local name=$1 line
+	shift
+	have iperf3 iperf3 || return 0
+	pair "iperf3 -s -1 -p $PORT" "iperf3 -c beta -p $PORT -J -l 1M -t $SECONDS_EACH $*"
+	line=$(python3 -c 'import json, sys
+e = json.load(open(sys.argv[1]))["end"]
+got = [e["sum_received"]] + ([e["sum_received_bidir_reverse"]] if "sum_received_bidir_reverse" in e else [])
+print(sum(s["bits_per_second"] for s in got) / 8e9, sum(s["bytes"] for s in got))' "$OUT/client")
+	figure "$name" "${line% *}" "${line#* }"
+}
+
+# ucx NAME SIZE: million messages a second, or GB/s of large ones
+ucx()
+{
+	local n=$3 line
+	have ucx_perftest ucx-utils || return 0
+	pair "env UCX_TLS=tcp UCX_NET_DEVICES=eth1 ucx_perftest -p $PORT" "env UCX_TLS=tcp UCX_NET_DEVICES=eth1 ucx_perftest -f -v -p $PORT -t ucp_put_bw -s $2 -n $n -w 100 beta"
+	line=$(tail -n 1 "$OUT/client" | awk -F, -v size="$2" -v n="$n" '{ print $8 / 1e6, $8 * size / 1e9, n * size }')
+	# shellcheck disable=SC2086
+	set -- "$1" "$2" $line
+	if [ "$2" = "$LARGE" ]; then
+		figure "$1" "$4" "$5"
+	else
+		figure "$1" "$3"
+	fi
+}
+
+# p2p NAME COLUMN OPTIONS [BYTES]: a column of the table of ep-bench p2p between the two hosts
+p2p()
+{
+	local value
+	pair "ep-bench p2p --server --port $PORT $SET" "ep-bench p2p --port $PORT $SET $3 beta"
+	grep -q '^# wrong: 0' "$OUT/client" || { cat "$OUT/client" >&2 && echo "# $1: not right" && return 1; }
+	value=$(awk -v c="$2" '$1 ~ /^[0-9]+$/ { print $c }' "$OUT/client" | tail -n 1)
+	case $1 in
+	*GB/s*) value=$(awk -v v="$value" 'BEGIN { print v * 1048576 / 1e9 }') ;; # perftest's MB are 2^20 bytes
+	esac
+	figure "$1" "$value" "${4-}"
+}
+
+# moe MODE: bytes between the hosts over the time of dispatch and combine, GB/s
+moe()
+{
+	BED_PASS='' timeout "$LIMIT" env EPF_NIC=tcp "$BUILD/tools/ep-fabric" launch --hosts alpha,beta --launch-rsh "$BED_HERE/enter" -n "$RANKS" -- \
+		ep-bench moe --launched --mode "$1" --tokens "$2" --hidden 7168 --experts 32 --topk 8 --rounds 12 >"$OUT/client" 2>&1
+	grep -q '# wrong: 0' "$OUT/client" || { cat "$OUT/client" >&2 && echo "# moe $1: not right" && return 1; }
+	figure "moe-$1 GB/s" "$(awk -v m="$1" '$3 == m && ($4 == "dispatch" || $4 == "combine") { t += $6; b += $7 } END { if (t) print b / t / 1e3 }' "$OUT/client")"
+}
+
+why=$(bed_why_not)
+[ -z "$why" ] || { echo "$why" && exit 77; }
+trap 'bed_end; rm -rf "$OUT"' EXIT
+bed_begin 2 1 || exit 1
+(umask 077 && head -c 32 /dev/urandom | base64 >"$BED/job.secret")
+RANKS=$(($(nproc) >= 8 ? 4 : 1))
+export EPF_SECRET_FILE=$BED/job.secret
+BED_PASS=EPF_SECRET_FILE
+echo "# $(nproc) CPUs, load $(cut -d' ' -f1-3 /proc/loadavg), $(uname -sr), $("$BUILD/tools/ep-fabric" version | head -n 1)"
+puts=$((SECONDS_EACH * 1500)) small=$((SECONDS_EACH * 200000))
+for ((round = 1; round <= ROUNDS; round++)); do
+	echo "# round $round of $ROUNDS"
+	SET=
+	iperf "iperf3 GB/s"
+	p2p "put-1MiB GB/s" 4 "--test bw --op put -s $LARGE -n $puts" $((puts * LARGE))
+	SET="--set wire-encryption=yes"
+	p2p "put-1MiB-encrypted GB/s" 4 "--test bw --op put -s $LARGE -n $puts" $((puts * LARGE))
+	SET=
+	ucx "ucx-put-1MiB GB/s" "$LARGE" "$puts"
+	iperf "iperf3-2-streams GB/s" -P 2
+	p2p "put_signal-64B M/s" 5 "--test bw --op put_signal -s 64 -n $small"
+	ucx "ucx-put-64B M/s" 64 "$small"
+	SET="--set wire-encryption=yes"
+	p2p "put_signal-64B-encrypted M/s" 5 "--test bw --op put_signal -s 64 -n $small"
+	SET="--set progress=caller"
+	p2p "round-trip-polling us" 5 "--test lat -s 64 -n 5000"
+	SET=
+	p2p "round-trip-sleeping us" 5 "--test lat -s 64 -n 5000"
+	for how in poll block; do
+		pair "pingpong $PORT 64 5000 $how" "pingpong $PORT 64 5000 $how beta"
+		figure "bare-$how us" "$(cat "$OUT/client")"
+	done
+	iperf "iperf3-both-ways GB/s" --bidir
+	moe ll 128
+	moe ht 1024
+done
+echo "# load at the end: $(cut -d' ' -f1-3 /proc/loadavg)"
+python3 "$HERE/summary.py" "$OUT/figures"
