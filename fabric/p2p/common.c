@@ -30,6 +30,16 @@ void epf_p2p_kick(struct epf_p2p *ep)
 	(void)n; /* full: it will wake anyway */
 }
 
+void epf_p2p_enter(struct epf_p2p *ep)
+{
+	__atomic_fetch_add(&ep->calls, 1u, __ATOMIC_SEQ_CST);
+}
+
+void epf_p2p_leave(struct epf_p2p *ep)
+{
+	__atomic_fetch_sub(&ep->calls, 1u, __ATOMIC_SEQ_CST);
+}
+
 int epf_p2p_new_memfd(const char *name, uint64_t bytes, int *out)
 {
 	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);

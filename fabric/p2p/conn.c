@@ -10,7 +10,7 @@
 
 enum { NAP_NS = 50 * 1000 };
 
-int epf_p2p_accept(struct epf_p2p *ep, uint64_t timeout_ns, uint64_t *conn)
+static int accept_one(struct epf_p2p *ep, uint64_t timeout_ns, uint64_t *conn)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
 	struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
@@ -40,6 +40,16 @@ int epf_p2p_accept(struct epf_p2p *ep, uint64_t timeout_ns, uint64_t *conn)
 	}
 	pthread_mutex_unlock(&ep->lock);
 	return rc < 0 ? rc : 0;
+}
+
+int epf_p2p_accept(struct epf_p2p *ep, uint64_t timeout_ns, uint64_t *conn)
+{
+	int rc;
+
+	epf_p2p_enter(ep);
+	rc = accept_one(ep, timeout_ns, conn);
+	epf_p2p_leave(ep);
+	return rc;
 }
 
 /* Whether the peer copies to or from an export of this endpoint over this connection. */

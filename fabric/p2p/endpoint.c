@@ -18,9 +18,10 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { BACKLOG = 1024, CLOSE_NS = 2 * 1000 * 1000 * 1000 };
+enum { BACKLOG = 1024, NAP_NS = 100 * 1000, CLOSE_NS = 2 * 1000 * 1000 * 1000 };
 
 void epf_p2p_options_init(struct epf_p2p_options *opts)
 {
@@ -386,6 +387,11 @@ void epf_p2p_close(struct epf_p2p *ep)
 		return;
 	if (ep->has_thread) {
 		leave(ep);
+		while (__atomic_load_n(&ep->calls, __ATOMIC_SEQ_CST)) {
+			struct timespec nap = { 0, NAP_NS };
+
+			nanosleep(&nap, NULL);
+		}
 		__atomic_store_n(&ep->stop, 1u, __ATOMIC_RELEASE);
 		epf_p2p_kick(ep);
 		pthread_join(ep->thread, NULL);

@@ -261,8 +261,8 @@ static int keep(struct conn *c, struct import *i, uint64_t *number)
 	return 0;
 }
 
-int epf_p2p_import(struct epf_p2p *ep, uint64_t conn, const uint8_t key[EPF_P2P_KEY_BYTES],
-		   uint64_t timeout_ns, uint64_t *import)
+static int import_key(struct epf_p2p *ep, uint64_t conn, const uint8_t key[EPF_P2P_KEY_BYTES],
+		      uint64_t timeout_ns, uint64_t *import)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
 	struct conn *c = epf_p2p_conn_get(ep, conn);
@@ -300,6 +300,17 @@ int epf_p2p_import(struct epf_p2p *ep, uint64_t conn, const uint8_t key[EPF_P2P_
 	if (q.file >= 0)
 		close(q.file);
 	epf_p2p_conn_put(c);
+	return rc;
+}
+
+int epf_p2p_import(struct epf_p2p *ep, uint64_t conn, const uint8_t key[EPF_P2P_KEY_BYTES],
+		   uint64_t timeout_ns, uint64_t *import)
+{
+	int rc;
+
+	epf_p2p_enter(ep);
+	rc = import_key(ep, conn, key, timeout_ns, import);
+	epf_p2p_leave(ep);
 	return rc;
 }
 

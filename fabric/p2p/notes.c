@@ -193,7 +193,7 @@ int epf_p2p_events(struct epf_p2p *ep, struct epf_p2p_event *events, size_t max)
 	return (int)n;
 }
 
-int epf_p2p_wait_event(struct epf_p2p *ep, uint64_t timeout_ns)
+static int wait_event(struct epf_p2p *ep, uint64_t timeout_ns)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns), start = epf_now_ns();
 	struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
@@ -230,8 +230,18 @@ int epf_p2p_wait_event(struct epf_p2p *ep, uint64_t timeout_ns)
 	return rc ? epf_fail(EPF_R_P2P_TIMEOUT, "wait: no event") : 0;
 }
 
-int epf_p2p_notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t note_bytes,
-		   uint64_t timeout_ns)
+int epf_p2p_wait_event(struct epf_p2p *ep, uint64_t timeout_ns)
+{
+	int rc;
+
+	epf_p2p_enter(ep);
+	rc = wait_event(ep, timeout_ns);
+	epf_p2p_leave(ep);
+	return rc;
+}
+
+static int notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t note_bytes,
+		  uint64_t timeout_ns)
 {
 	uint64_t end = epf_p2p_deadline(ep, timeout_ns);
 	struct timespec nap = { 0, NAP_NS };
@@ -258,5 +268,16 @@ int epf_p2p_notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t n
 		nanosleep(&nap, NULL);
 	}
 	epf_p2p_conn_put(c);
+	return rc;
+}
+
+int epf_p2p_notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t note_bytes,
+		   uint64_t timeout_ns)
+{
+	int rc;
+
+	epf_p2p_enter(ep);
+	rc = notify(ep, conn, note, note_bytes, timeout_ns);
+	epf_p2p_leave(ep);
 	return rc;
 }

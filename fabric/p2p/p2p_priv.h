@@ -229,6 +229,7 @@ struct epf_p2p {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* connections, requests, states */
 	bool is_closing;
+	uint32_t calls;   /* that may wait and are under way; atomic */
 	bool has_engines; /* connections over NICs were made */
 	bool has_new;     /* connections that the thread does not watch yet */
 	struct slots conns, regions, imports;
@@ -289,6 +290,9 @@ struct epf_p2p {
 /* common.c */
 uint64_t epf_p2p_deadline(const struct epf_p2p *ep, uint64_t timeout_ns);
 void epf_p2p_kick(struct epf_p2p *ep);
+/* Around calls that wait: closing ends them, and frees nothing before they have left. */
+void epf_p2p_enter(struct epf_p2p *ep);
+void epf_p2p_leave(struct epf_p2p *ep);
 void epf_p2p_unix_name(const uint8_t id[16], struct sockaddr_un *a, socklen_t *len);
 int epf_p2p_new_memfd(const char *name, uint64_t bytes, int *out);
 

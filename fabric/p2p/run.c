@@ -368,7 +368,7 @@ static bool is_under_way(const struct epf_p2p_xfer *x, void *arg)
 
 static void look_after(struct epf_p2p_xfer *x, void *arg)
 {
-	if (*(uint64_t *)arg > x->deadline_ns)
+	if (*(uint64_t *)arg > EPF_LOAD_RELAXED(&x->deadline_ns))
 		epf_p2p_xfer_fail(x, -ETIMEDOUT);
 	else
 		epf_p2p_try_end(x);

@@ -94,7 +94,7 @@ int epf_p2p_post(struct epf_p2p_xfer *x, const void *note, size_t note_bytes)
 		rc = use_regions(x);
 	if (rc)
 		return rc;
-	x->deadline_ns = epf_p2p_deadline(x->ep, x->limit_ns);
+	EPF_STORE_RELAXED(&x->deadline_ns, epf_p2p_deadline(x->ep, x->limit_ns));
 	__atomic_fetch_add(&x->conn->under_way, 1u, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&x->ep->run.active, 1u, __ATOMIC_RELAXED);
 	EPF_STORE_RELAXED(&x->status, 0);
@@ -156,7 +156,7 @@ static void rest(struct epf_p2p_xfer *x)
 	pthread_mutex_unlock(&ep->run.lock);
 }
 
-int epf_p2p_wait(struct epf_p2p_xfer *x, uint64_t timeout_ns)
+static int wait_for(struct epf_p2p_xfer *x, uint64_t timeout_ns)
 {
 	uint64_t end = epf_p2p_deadline(x->ep, timeout_ns);
 	unsigned idle = 0;
@@ -180,6 +180,17 @@ int epf_p2p_wait(struct epf_p2p_xfer *x, uint64_t timeout_ns)
 		else if (idle > SPINS)
 			rest(x);
 	}
+}
+
+int epf_p2p_wait(struct epf_p2p_xfer *x, uint64_t timeout_ns)
+{
+	struct epf_p2p *ep = x->ep; /* closing frees the transfer too, when this has left */
+	int rc;
+
+	epf_p2p_enter(ep);
+	rc = wait_for(x, timeout_ns);
+	epf_p2p_leave(ep);
+	return rc;
 }
 
 void epf_p2p_xfer_free(struct epf_p2p_xfer *x)

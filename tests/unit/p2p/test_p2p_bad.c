@@ -2,6 +2,8 @@
 /* Endpoints when something is wrong: limits with the last valid and the first invalid value, rights, stale numbers, damaged bytes, keys that differ. */
 #include "tests/unit/p2p/p2p_kit.h"
 
+#include "fabric/p2p/stream.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -347,6 +349,39 @@ static void test_own_key(void **state)
 	epf_p2p_close(b);
 }
 
+/* A stranger that speaks the protocol, but proves no key: right up to the proof, and refused there. */
+static void test_no_proof(void **state)
+{
+	struct epf_p2p *ep = keyed("a key that strangers lack");
+	uint8_t meta[EPF_P2P_METADATA_BYTES];
+	struct epf_p2p_peer peer = { .size = sizeof(peer) };
+	struct sockaddr_in to = { .sin_family = AF_INET };
+	int n = epf_p2p_metadata(ep, meta, sizeof(meta)), rc = 0;
+	struct msg_hello hello = { 0 };
+	struct msg_join join = { 0 };
+	struct received m = { 0 };
+	struct stream s;
+	uint64_t conn;
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	(void)state;
+	assert_ok(epf_p2p_describe(meta, (size_t)n, &peer));
+	to.sin_port = htons(peer.port);
+	inet_pton(AF_INET, peer.host, &to.sin_addr);
+	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	epf_p2p_stream_init(&s, fd, false, false);
+	memcpy(&hello.meta, meta, sizeof(hello.meta));
+	assert_ok(epf_p2p_send(&s, MSG_HELLO, &hello, sizeof(hello), NULL, 0));
+	assert_int_equal(epf_p2p_receive_wait(&s, epf_now_ns() + 20 * SECOND, &m), 1);
+	assert_int_equal(m.type, MSG_HELLO);
+	assert_ok(epf_p2p_send(&s, MSG_JOIN, &join, sizeof(join), NULL, 0));
+	rc = epf_p2p_receive_wait(&s, epf_now_ns() + 20 * SECOND, &m);
+	assert_true(rc == -EPIPE || rc == -ECONNRESET);
+	assert_err(epf_p2p_accept(ep, EPF_P2P_NOW, &conn), ETIMEDOUT);
+	epf_p2p_stream_close(&s);
+	epf_p2p_close(ep);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -354,7 +389,7 @@ int main(void)
 		cmocka_unit_test(test_withdraw),  cmocka_unit_test(test_deregistered),
 		cmocka_unit_test(test_unmapped),  cmocka_unit_test(test_damaged),
 		cmocka_unit_test(test_strangers), cmocka_unit_test(test_keys),
-		cmocka_unit_test(test_own_key),
+		cmocka_unit_test(test_own_key),   cmocka_unit_test(test_no_proof),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

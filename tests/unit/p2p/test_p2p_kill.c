@@ -173,6 +173,7 @@ static void test_unread(void **state)
 
 struct writer {
 	struct traffic *t;
+	uint64_t at; /* the half that it writes */
 	uint32_t stop, failed, ok;
 };
 
@@ -181,8 +182,8 @@ static void *write_on(void *arg)
 	struct writer *w = arg;
 
 	while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
-		int rc = epf_p2p_write(w->t->ep, w->t->conn, w->t->region, 0, w->t->import, 0,
-				       200000, 10 * SECOND);
+		int rc = epf_p2p_write(w->t->ep, w->t->conn, w->t->region, w->at, w->t->import,
+				       w->at, 100000, 10 * SECOND);
 
 		__atomic_fetch_add(rc ? &w->failed : &w->ok, 1u, __ATOMIC_SEQ_CST);
 		if (rc && rc != -EKEYREVOKED && rc != -ENOENT && rc != -EFAULT)
@@ -209,7 +210,7 @@ static void test_withdraw_under_traffic(void **state)
 	assert_ok(epf_p2p_connect(t.ep, meta, (size_t)n, 5 * SECOND, &t.conn));
 	assert_ok(epf_p2p_register(t.ep, t.memory, 200000, EPF_P2P_HOST, &t.region));
 	for (int round = 0; round < 40; round++) {
-		struct writer w[2] = { { .t = &t }, { .t = &t } };
+		struct writer w[2] = { { .t = &t }, { .t = &t, .at = 100000 } };
 		uint8_t key[EPF_P2P_KEY_BYTES];
 		pthread_t thread[2];
 		uint8_t *memory;
