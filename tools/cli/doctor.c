@@ -25,12 +25,8 @@ struct request {
 };
 
 static const struct doctor_check *const tables[] = {
-	doctor_rdma_checks,
-	doctor_pci_checks,
-	doctor_host_checks,
-	doctor_network_checks,
-	doctor_fabric_checks,
-	doctor_backend_checks,
+	doctor_rdma_checks,    doctor_pci_checks,    doctor_host_checks,
+	doctor_network_checks, doctor_fabric_checks, doctor_backend_checks,
 };
 
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
