@@ -21,6 +21,9 @@ static int explain(const struct epf_p2p_xfer *x, int status)
 	case -EPIPE:
 		if (EPF_LOAD_ACQUIRE(&x->conn->state) != CONN_OPEN)
 			return epf_p2p_conn_error(x->conn);
+		if (status == -ECONNRESET) /* the NIC knows before the control connection does */
+			return epf_fail(EPF_R_P2P_LOST, "transfer: %s does not answer the NIC",
+					who);
 		return epf_fail(EPF_R_P2P_CLOSED, "transfer: %s has disconnected", who);
 	case -EKEYREVOKED:
 		return epf_fail(EPF_R_P2P_REVOKED, "transfer: %s has withdrawn its memory", who);
