@@ -193,7 +193,9 @@ stage_static()
 		--enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		--suppress=missingInclude --suppress=missingIncludeSystem --suppress=unknownMacro \
 		--suppress=unmatchedSuppression --suppress=uninitvar --suppress=arrayIndexThenCheck \
-		--suppress=invalidPointerCast --suppress=invalidFunctionArg --suppress=readdirCalled --suppress=getgrnamCalled -I . -i tests/fuzz queues fabric bootstrap kernels tools bench
+		--suppress=invalidPointerCast --suppress=invalidFunctionArg --suppress=readdirCalled --suppress=getgrnamCalled -I . -i tests/fuzz -i tools/nixl queues fabric bootstrap kernels tools bench
+	check "cppcheck, C++" in_root cppcheck --quiet --std=c++17 --language=c++ --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+		--suppress=missingInclude --suppress=missingIncludeSystem --suppress=unmatchedSuppression -I . tools/nixl
 }
 
 stage_layers()
