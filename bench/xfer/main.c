@@ -2,8 +2,8 @@
 /*
  * ep-bench xfer: rate and latency of point-to-point transfers between two processes of this host: blocks of one size, apart and shuffled
  * like the pages of a KV cache, or one after the other; memory from malloc or from epf_p2p_alloc(). Verifies every byte. Prints the load of the
- * machine, and a memcpy of the same blocks within one process for comparison. bench/xfer/beside.py runs it beside NIXL's UCX back end and
- * ucx_perftest.
+ * machine, and a memcpy of the same blocks within one process for comparison. bench/nixl/xfer.py measures the same by NIXL's
+ * agents, beside its UCX back end.
  */
 #include "bench/common/bench.h"
 #include "bench/common/json.h"
