@@ -53,7 +53,8 @@ public()
 }
 headers=$(public)
 if [ "$mode" = internal ]; then
-	headers=$(find queues fabric bootstrap kernels tools bench tests -name '*.h' | grep -vxF "$headers")
+	# Those of tools/nixl are C++, and the plug-in is what includes them.
+	headers=$(find queues fabric bootstrap kernels tools bench tests -name '*.h' ! -path 'tools/nixl/*' | grep -vxF "$headers")
 fi
 # Device-only headers have their own language.
 [ "$mode" != cuda ] || headers+=$'\n'$(find kernels -name 'epf*.cuh')

@@ -69,7 +69,7 @@ static int kit_connect(struct kit_end *e, const struct kit_end *to)
 }
 
 /* After fake_ofi_reset() and changes to fake_ofi and kit.opts. */
-static void kit_open(void)
+static inline void kit_open(void)
 {
 	kit_open_end(&kit.a);
 	kit_open_end(&kit.b);
