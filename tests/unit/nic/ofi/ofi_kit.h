@@ -44,7 +44,7 @@ static uint64_t kit_now(void *arg)
 	return kit.now_ns;
 }
 
-static void kit_open_end(struct kit_end *e)
+static inline void kit_open_end(struct kit_end *e)
 {
 	struct epf_nic *nic;
 	int n;
@@ -63,7 +63,7 @@ static void kit_open_end(struct kit_end *e)
 	nic->ops->post_receives(nic, 32);
 }
 
-static int kit_connect(struct kit_end *e, const struct kit_end *to)
+static inline int kit_connect(struct kit_end *e, const struct kit_end *to)
 {
 	return e->nic->ops->lane_connect(e->nic, 0, to->addr, to->addr_len, to->token);
 }
@@ -77,7 +77,7 @@ static inline void kit_open(void)
 	assert_int_equal(kit_connect(&kit.b, &kit.a), 0);
 }
 
-static int kit_setup(void **state)
+static inline int kit_setup(void **state)
 {
 	fake_ofi_reset();
 	memset(&kit, 0, sizeof(kit));
@@ -89,7 +89,7 @@ static int kit_setup(void **state)
 }
 
 /* Nothing of libfabric's is left open. */
-static int kit_teardown(void **state)
+static inline int kit_teardown(void **state)
 {
 	fake_ofi.hold = false;
 	if (kit.a.nic)
@@ -100,14 +100,14 @@ static int kit_teardown(void **state)
 }
 
 /* One reap of an end into kit.wc; returns the number. */
-static int kit_reap(const struct kit_end *e)
+static inline int kit_reap(const struct kit_end *e)
 {
 	kit.n = e->nic->ops->reap(e->nic, kit.wc, 64);
 	return kit.n;
 }
 
 /* Both ends, until nothing more comes; completions of this kind (and status) at e are counted. */
-static unsigned kit_run(const struct kit_end *e, int op, int status)
+static inline unsigned kit_run(const struct kit_end *e, int op, int status)
 {
 	unsigned found = 0, quiet = 0;
 
@@ -123,7 +123,7 @@ static unsigned kit_run(const struct kit_end *e, int op, int status)
 	return found;
 }
 
-static struct epf_wr kit_write(uint32_t id, int op, uint32_t len)
+static inline struct epf_wr kit_write(uint32_t id, int op, uint32_t len)
 {
 	return (struct epf_wr){ .laddr = (uint64_t)(uintptr_t)kit.a.mem,
 				.raddr = kit.b.mr.raddr,
@@ -135,7 +135,7 @@ static struct epf_wr kit_write(uint32_t id, int op, uint32_t len)
 				.op = (uint8_t)op };
 }
 
-static int kit_post(uint32_t id, int op, uint32_t len)
+static inline int kit_post(uint32_t id, int op, uint32_t len)
 {
 	struct epf_wr wr = kit_write(id, op, len);
 
