@@ -86,12 +86,12 @@ static void check_interface(struct doctor *d)
 		return;
 	}
 	epf_net_print(&at, text, sizeof(text));
-	text[strcspn(text, "]")] = '\0'; /* without the port */
+	text[strcspn(text, text[0] == '[' ? "]" : ":")] = '\0'; /* without the port */
 	if (epf_net_is_loopback(&at))
 		doctor_say(d, DOCTOR_WARN, "ip link set INTERFACE up; set socket-ifname",
 			   "only loopback is up: no other host can reach this one");
 	else
-		check_mtu(d, name, text[0] == '[' ? text + 1 : strtok(text, ":"));
+		check_mtu(d, name, text[0] == '[' ? text + 1 : text);
 }
 
 /* Connects within the time that a NIC takes: 0, or -errno; *way: the own address. */
