@@ -236,7 +236,7 @@ static void trains(struct input *in)
 	must(nic->ops->lane_create(nic, LANE, DEPTH, &token) == 0);
 	l = epf_tcp_lane_at(epf_tcp_of(nic), LANE);
 	l->link = EPF_LANE_READY;
-	epf_tcp_attach(epf_tcp_of(nic), l, fds[0]);
+	epf_tcp_attach(epf_tcp_of(nic), l, fds[0], NULL);
 	epf_tcp_of(nic)->receives = 4;
 	p.fd = fds[1];
 	run_program(&p, in);
