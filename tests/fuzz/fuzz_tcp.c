@@ -9,6 +9,7 @@
  */
 #include "fabric/base/log.h"
 #include "fabric/nic/tcp/greet.h"
+#include "fabric/nic/tcp/seal.h"
 #include "fabric/nic/tcp/tcp.h"
 
 #include <stdlib.h>
@@ -314,6 +315,7 @@ static void one_byte(struct input *in)
 {
 	uint32_t at = word(in) % (2 * EPF_TCP_HELLO_BYTES + EPF_TCP_PROOF_BYTES + EPF_TCP_PROOF);
 	uint8_t change = byte(in);
+	struct epf_tcp_seal_keys keys[2];
 	struct epf_tcp_greet d, a;
 	int rc;
 
@@ -325,6 +327,13 @@ static void one_byte(struct input *in)
 	must(!rc == !change);
 	must(change || (d.state == EPF_TCP_GREET_DONE && a.state == EPF_TCP_GREET_DONE &&
 			a.claim.to_token == 5 && a.claim.from_token == 6));
+	if (rc)
+		return;
+	epf_tcp_greet_keys(&d, true, &keys[0]);
+	epf_tcp_greet_keys(&a, false, &keys[1]);
+	must(!memcmp(keys[0].send, keys[1].receive, sizeof(keys[0].send)) &&
+	     !memcmp(keys[1].send, keys[0].receive, sizeof(keys[0].send)) &&
+	     memcmp(keys[0].send, keys[0].receive, sizeof(keys[0].send)));
 }
 
 static void set_up(void)
