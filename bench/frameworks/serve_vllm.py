@@ -38,7 +38,7 @@ CPU_SIZES = {"layers": 1, "ffn": 64, "experts": 8, "topk": 2, "heads": 4, "vocab
 
 
 def child(a, name, rank, folder, port, barrier):
-    """A rank's process: output into a file of its own; never returns."""
+    """A rank's process: writes its output to a separate file; never returns."""
     os.setsid()  # what vLLM starts ends with it
     log = os.open(f"{folder}/{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)

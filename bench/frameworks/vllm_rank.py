@@ -119,7 +119,7 @@ def serve(a, name, rank, folder, meet):
         got = llm.generate(prompts, parameters, use_tqdm=False)
         return got, answered[0] - began
 
-    # Each rank has more requests and tokens than the one before, which goes on without tokens of its own when it is done.
+    # Each rank has more requests and tokens than the one before, which goes on with no tokens when it is done.
     got, took = generate(prompts_of(a, rank, a.requests * (rank + 1), lambda i: 3 + 13 * (i + 1) * (rank + 1) % max(a.prompt // 5, 5)), max_tokens=a.new * (rank + 1),
                          logprobs=2)
     requests = []

@@ -47,7 +47,7 @@ enum {
 
 static const struct argp_option options[] = {
 	{ "gpu", O_GPU, 0, 0,
-	  "on the GPUs of this machine, by deep_ep.Buffer, with options of its own", 0 },
+	  "on the GPUs of this machine, by deep_ep.Buffer, with separate options", 0 },
 	{ "ranks", O_RANKS, "R", 0, "ranks of the job (8)", 0 },
 	{ "nodes", O_NODES, "N", 0, "nodes they are split into, as evenly as can be (2)", 0 },
 	{ "tokens", O_TOKENS, "T", 0, "tokens of each rank (128)", 0 },

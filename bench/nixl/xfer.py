@@ -41,7 +41,7 @@ def notify(one, name, note, backend):
 
 
 def target(pipe):
-    """Answers each notification by one of its own over the same back end, and otherwise waits for the pipe."""
+    """Answers each notification with one over the same back end, and otherwise waits for the pipe."""
     one, array = agent("target")
     pipe.send((one.get_agent_metadata(), array.ctypes.data))
     name = one.add_remote_agent(pipe.recv()).decode()

@@ -57,7 +57,7 @@ static const struct argp_option options[] = {
 	{ "nic", O_NIC, "NAME", 0, "over this NIC, as between hosts", 0 },
 	{ "note", O_NOTE, NULL, 0,
 	  "with a notification, which the peer answers: half of the round trip", 0 },
-	{ "threads", O_THREADS, "N", 0, "threads, each with a transfer of its own part (1)", 0 },
+	{ "threads", O_THREADS, "N", 0, "threads, each of which transfers its part (1)", 0 },
 	{ "repeat", O_REPEAT, "N", 0, "how often; the median and the best are printed (9)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object", 0 },
 	{ 0 },

@@ -2,7 +2,7 @@
 /*
  * A GPU context: rings, signals, leases, abort words and the status record of a rank, brought where its kernels can use them
  * (queues/epf_gpu.h). Made from plain shared memory, so tests make one without an engine; client/gpu_open.c makes one from a struct epf. Slow path,
- * one thread at a time, but epf_gpu_context_abort() any thread, and epf_gpu_context_lose() a thread of its own. It must not be called while a kernel uses what it frees.
+ * one thread at a time, but epf_gpu_context_abort() any thread, and epf_gpu_context_lose() one separate thread. It must not be called while a kernel uses what it frees.
  */
 #ifndef EPF_FABRIC_GPU_CONTEXT_H
 #define EPF_FABRIC_GPU_CONTEXT_H

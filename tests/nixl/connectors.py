@@ -38,7 +38,7 @@ class Worker:
         return self.agent.prep_xfer_dlist(name, self.agent.get_xfer_descs(rows, "DRAM"))
 
     def handshake(self, metadata, addresses):
-        """In a thread of its own, as vLLM does."""
+        """In a separate thread, as vLLM does."""
         def add():
             name = self.agent.add_remote_agent(metadata)
             name = name.decode() if isinstance(name, bytes) else name

@@ -143,7 +143,7 @@ static int load(struct rank *r)
 	void *table;
 
 	snprintf(name, sizeof(name), "ncclNetPlugin_v%u", r->p->version);
-	table = play_table(r->p->library, name);
+	table = play_table(r->p->plugin, name);
 	if (r->p->version == 10)
 		r->v10 = table;
 	else

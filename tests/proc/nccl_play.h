@@ -18,7 +18,7 @@ enum {
 };
 
 struct play {
-	const char *library;
+	const char *plugin;
 	unsigned version; /* of the net table: 10, 11, 12 */
 	unsigned ranks, channels, comms;
 	bool all;          /* every rank to every other one; else to the next in a ring */

@@ -50,7 +50,7 @@ struct rank {
 	time_t last;
 };
 
-static const char *library;
+static const char *plugin;
 static uint64_t seed = 1;
 
 static uint64_t mix(uint64_t x)
@@ -514,7 +514,7 @@ static int rank_main(const struct game *g, struct board *board, unsigned me)
 		putenv((char *)(uintptr_t)g->env[i]);
 	snprintf(symbol, sizeof(symbol),
 		 g->version == 14 ? "ncclRmaPlugin_v14" : "ncclGinPlugin_v%u", g->version);
-	r.table = play_table(library, symbol);
+	r.table = play_table(plugin, symbol);
 	if (!r.table)
 		quit(&r, "no table");
 	if (play(&r) == 0)
@@ -644,7 +644,7 @@ int main(int argc, char **argv)
 		printf("usage: test_gin libnccl-net-epf.so\n");
 		return 1;
 	}
-	library = argv[1];
+	plugin = argv[1];
 	if (PLAY_KIND == EPF_NCCL_CUDA) {
 		setenv("EPF_NIC", "emu", 1);
 		setenv("EPF_GPU_BACKEND", "fake", 1);

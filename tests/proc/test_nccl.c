@@ -23,14 +23,14 @@
 
 #include <cmocka.h>
 
-static const char *library;
+static const char *plugin;
 static uint64_t seed = 1;
 
 static void run(struct play p)
 {
 	int status[PLAY_RANKS] = { 0 };
 
-	p.library = library;
+	p.plugin = plugin;
 	p.version = p.version ? p.version : 12;
 	p.comms = p.comms ? p.comms : 1;
 	p.parts = p.parts ? p.parts : 1;
@@ -138,7 +138,7 @@ static void with_lanes_that_fail(void **state)
 	p.env = env;
 	run(p);
 	p.env = alone;
-	p.library = library;
+	p.plugin = plugin;
 	p.version = 12;
 	p.comms = p.parts = 1;
 	p.seed = seed;
@@ -167,7 +167,7 @@ static void a_killed_rank_is_noticed(void **state)
 {
 	static const char *const env[] = { "EPF_PEER_TIMEOUT=1h", "EPF_EMU_RETRY_TIMEOUT=1h",
 					   "EPF_EMU_STALL_TIMEOUT=1h", NULL };
-	struct play p = { .library = library,
+	struct play p = { .plugin = plugin,
 			  .version = 12,
 			  .ranks = 4,
 			  .all = true,
@@ -193,7 +193,7 @@ static void a_killed_rank_is_noticed(void **state)
 /* A process with the plug-in, for what needs no second rank. */
 static const struct epf_nccl_net_v12 *table(void)
 {
-	const struct epf_nccl_net_v12 *net = play_table(library, "ncclNetPlugin_v12");
+	const struct epf_nccl_net_v12 *net = play_table(plugin, "ncclNetPlugin_v12");
 
 	assert_non_null(net);
 	return net;
@@ -311,7 +311,7 @@ int main(int argc, char **argv)
 		printf("usage: test_nccl libnccl-net-epf.so\n");
 		return 1;
 	}
-	library = argv[1];
+	plugin = argv[1];
 	if (PLAY_KIND == EPF_NCCL_CUDA) {
 		setenv("EPF_NIC", "emu", 1);
 		setenv("EPF_GPU_BACKEND", "fake", 1);

@@ -310,7 +310,7 @@ static int test(void *coll, void *request, int *done)
 	return epf_plug_result("test", epf_gin_test(coll, request, done));
 }
 
-/* The engine has a thread of its own. */
+/* The engine has its own thread. */
 static int progress(void *context)
 {
 	(void)context;
