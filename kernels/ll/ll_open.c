@@ -209,9 +209,9 @@ static int open_all(struct epf_ll *ll, struct ll_peer *peers)
 	if (!err)
 		err = make_words(ll, peers);
 	if (!err)
-		err = ll_tally_open(ll);
-	if (!err)
 		err = ll->dev->open(ll);
+	if (!err)
+		err = ll_tally_open(ll); /* its thread copies through the device */
 	if (!err) {
 		err = epf_barrier(ll->ep);
 		if (err)

@@ -263,6 +263,20 @@ static bool is_right(const uint8_t *at, uint32_t bytes, uint64_t key)
 	return true;
 }
 
+/* As is_right(), for bytes that another process says are there: ThreadSanitizer knows only what orders the threads of one process. */
+__attribute__((no_sanitize("thread"))) static bool is_right_by_word(const uint8_t *at,
+								    uint32_t bytes, uint64_t key)
+{
+	for (uint32_t i = 0; i + 8 <= bytes; i += 8) {
+		uint64_t v;
+
+		__builtin_memcpy(&v, at + i, 8); /* inline: memcmp() would be checked */
+		if (v != mix(key + i))
+			return false;
+	}
+	return true;
+}
+
 static uint64_t add_of(unsigned c, unsigned k)
 {
 	return (c + k) % 3 == 0 ? 1 : 1 + (c + k) % 5;
@@ -435,8 +449,8 @@ static int flush_and_get(struct rank *r)
 	     !__atomic_load_n(&r->board->flushed[from][r->me], __ATOMIC_ACQUIRE);)
 		pause_for(&t, r, false);
 	for (unsigned i = 0; i <= PUTS; i++)
-		if (!is_right(r->window + slot_at(g, from, 0, last, i), g->bytes,
-			      key_of(from, r->me, 0, last, i)))
+		if (!is_right_by_word(r->window + slot_at(g, from, 0, last, i), g->bytes,
+				      key_of(from, r->me, 0, last, i)))
 			quit(r, "a flush was over before its puts");
 	/* What the next rank just got from this one, read back. */
 	for (unsigned i = 0; i <= PUTS && !rc; i++) {
