@@ -9,6 +9,7 @@
 #include "fabric/engine/lane_hot.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* The withdrawal of a local region, with the state of each node. */
 struct epf_revoke {
@@ -190,16 +191,39 @@ unsigned epf_revoke_step(struct epf_core *core)
 	return handled;
 }
 
+/*
+ * The region that a peer withdraws. It may be one that it has not published yet: that is as withdrawn, and stays so when an exchange that began
+ * before brings it; what lies below it and is not known either has no rights until then.
+ */
+static struct epf_region_remote *withdrawn_region(struct epf_core *core, struct epf_peer *peer,
+						  uint32_t region)
+{
+	uint32_t n = region + 1;
+	struct epf_region_remote *grown;
+
+	if (region < peer->n_regions)
+		return &peer->regions[region];
+	grown = realloc(peer->regions, n * sizeof(*grown));
+	if (!grown)
+		return NULL;
+	memset(grown + peer->n_regions, 0, (n - peer->n_regions) * sizeof(*grown));
+	core->peer_memory_bytes += (n - peer->n_regions) * sizeof(*grown);
+	peer->regions = grown;
+	peer->n_regions = n;
+	return &grown[region];
+}
+
 static void on_revoke(struct epf_core *core, struct epf_node *node, const struct epf_msg *m)
 {
-	struct epf_region_remote *region;
+	struct epf_region_remote *region = NULL;
 
-	if (m->rank >= core->world || &core->nodes[core->peers[m->rank].node] != node ||
-	    m->signal >= core->peers[m->rank].n_regions) {
+	if (m->rank < core->world && &core->nodes[core->peers[m->rank].node] == node &&
+	    m->signal < EPF_MAX_REGIONS)
+		region = withdrawn_region(core, &core->peers[m->rank], m->signal);
+	if (!region) {
 		EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 		return;
 	}
-	region = &core->peers[m->rank].regions[m->signal];
 	/* A reconnected node repeats its withdrawals: our answer may have been lost. */
 	if (region->state == EPF_REGION_REVOKED || region->state == EPF_REGION_DRAINING)
 		return;

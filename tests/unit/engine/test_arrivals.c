@@ -409,9 +409,9 @@ static void withdrawals_at_their_edges(void **state)
 	struct null_rig rig;
 
 	open_rig(&rig);
-	m.signal = REGIONS; /* there is an entry behind the last */
+	m.signal = EPF_MAX_REGIONS; /* behind the last that can be */
 	assert_true(send(&rig, m));
-	assert_int_not_equal(rig.core->peers[2].regions[REGIONS].state, EPF_REGION_REVOKED);
+	assert_int_equal(rig.core->peers[2].n_regions, REGIONS);
 	m.signal = REGIONS - 1;
 	assert_false(send(&rig, m));
 	assert_int_equal(rig.core->peers[2].regions[REGIONS - 1].state, EPF_REGION_REVOKED);
@@ -519,6 +519,37 @@ static unsigned answers(const struct null_rig *rig)
 			n += rig->core->lanes[l].wrs[at].op == EPF_WR_SEND &&
 			     rig->core->lanes[l].msgs[at].kind == EPF_MSG_REVOKED;
 	return n;
+}
+
+/* A peer may withdraw what it never published: it gets its answer, and an exchange that began before does not bring the region back. */
+static void a_region_nobody_knows_is_withdrawn(void **state)
+{
+	struct epf_msg m = { .kind = EPF_MSG_REVOKE, .rank = 2, .signal = REGIONS + 2 };
+	struct epf_region_remote published[REGIONS + 3];
+	struct epf_peer_info info = {
+		.n_regions = REGIONS + 3, .regions = published, .keys = 1, .n_signals = SIGNALS
+	};
+	struct null_rig rig;
+
+	open_rig(&rig);
+	info.node = rig.core->peers[2].node;
+	assert_false(send(&rig, m));
+	for (unsigned i = 0; i < 8; i++)
+		epf_core_step(rig.core);
+	assert_int_equal(answers(&rig), 1);
+	assert_int_equal(rig.core->peers[2].regions[REGIONS + 2].state, EPF_REGION_WITHDRAWN);
+	push_put(&rig, 0, REGIONS + 1);
+	assert_int_equal(rig.rank[0].shm->done.error_status, EPF_S_REFUSED);
+	assert_int_equal(rig.rank[0].shm->done.error_reason, EPF_R_CMD_REMOTE_REGION);
+	for (unsigned i = 0; i < REGIONS + 3; i++)
+		published[i] = (struct epf_region_remote){ .bytes = 64,
+							   .state = EPF_REGION_LIVE,
+							   .access = EPF_MR_REMOTE_WRITE };
+	assert_int_equal(epf_core_set_peer(rig.core, 2, &info), 0);
+	assert_int_equal(rig.core->peers[2].regions[REGIONS + 1].state, EPF_REGION_LIVE);
+	assert_int_equal(rig.core->peers[2].regions[REGIONS + 2].state, EPF_REGION_WITHDRAWN);
+	assert_int_equal(rig.core->peers[2].regions[REGIONS + 2].bytes, 0);
+	null_rig_close(&rig);
 }
 
 /* A peer's withdrawal is answered when nothing of ours is on its way there any more; what still waits fails. */
@@ -865,6 +896,7 @@ int main(void)
 		cmocka_unit_test(withdrawals_at_their_edges),
 		cmocka_unit_test(answers_are_for_what_was_asked),
 		cmocka_unit_test(a_source_is_withdrawn_when_it_is_read),
+		cmocka_unit_test(a_region_nobody_knows_is_withdrawn),
 		cmocka_unit_test(a_target_is_left_before_the_answer),
 		cmocka_unit_test(returning_ranks_at_their_edges),
 		cmocka_unit_test(returning_ranks_have_limits),
