@@ -251,7 +251,7 @@ int bench_cpu_number(unsigned n)
 	const cpu_set_t *all = all_cpus();
 
 	for (int c = 0; c < CPU_SETSIZE; c++)
-		if (CPU_ISSET(c, all) && n-- == 0)
+		if (CPU_ISSET((size_t)c, all) && n-- == 0)
 			return c;
 	return -1;
 }
@@ -272,7 +272,7 @@ void bench_pin(unsigned n)
 	if (cpu < 0)
 		return;
 	CPU_ZERO(&one);
-	CPU_SET(cpu, &one);
+	CPU_SET((size_t)cpu, &one);
 	(void)sched_setaffinity(0, sizeof(one), &one);
 }
 

@@ -232,7 +232,7 @@ static void report(const struct core_service_opts *o, struct figures *f)
 	double ratio = bench_pairs_ratio(&f->rate, o->rounds);
 	double rate[BENCH_PLACES], trip[BENCH_PLACES];
 
-	for (int p = 0; p < BENCH_PLACES; p++) {
+	for (enum bench_place p = 0; p < BENCH_PLACES; p++) {
 		rate[p] = bench_pairs_median(&f->rate, p, o->rounds);
 		trip[p] = bench_pairs_median(&f->trip_ns, p, o->rounds);
 	}

@@ -164,7 +164,7 @@ static int bare(const struct opts *o, int lists, double *ns)
 /* The put of every write: the same one, as in the loop. */
 static struct epf_cmd put_of(const struct opts *o)
 {
-	return epf_cmd_transfer(EPF_OP_PUT, 0, 1, 0, 1, 0, 0, 0, 0, o->size);
+	return epf_cmd_transfer(EPF_OP_PUT, 0, 1, 0, 1, 0, 0, 0, 0, (uint32_t)o->size);
 }
 
 static uint64_t stat(struct epf_bench_core *bc, uint32_t s)

@@ -72,7 +72,7 @@ static void keep_off(uint32_t rank)
 	if (bench_cpus() < P2P_GPU_CPUS)
 		return;
 	for (uint32_t i = rank * half + 2; i < rank * half + half; i++)
-		CPU_SET(bench_cpu_number(i), &cpus);
+		CPU_SET((size_t)bench_cpu_number(i), &cpus);
 	(void)sched_setaffinity(0, sizeof(cpus), &cpus);
 }
 

@@ -247,7 +247,9 @@ void epf_arrive_resume(struct epf_core *core)
 /* Extends the 16-bit count of an immediate to 32 bits: it is within 32,768 of base on either side. */
 static uint32_t widen(uint32_t base, uint32_t count16)
 {
-	return base + (uint32_t)(int32_t)(int16_t)(uint16_t)(count16 - base);
+	int32_t distance = (int16_t)(uint16_t)(count16 - base);
+
+	return base + (uint32_t)distance;
 }
 
 /* Test hooks only: duplicate detection is off. */

@@ -230,7 +230,7 @@ enum { RECLAIM_RUN = 4 };
  */
 static inline unsigned reclaims_runs(uint32_t n)
 {
-	return EPF_UNLIKELY(n >= RECLAIM_RUN);
+	return EPF_UNLIKELY(n >= RECLAIM_RUN) != 0;
 }
 
 #endif

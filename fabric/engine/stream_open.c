@@ -19,13 +19,13 @@ struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *no
 static uint16_t choose_lane(struct epf_core *core, struct epf_node *node, unsigned links,
 			    uint16_t *lane)
 {
-	uint16_t home = node->first_lane + (node->next_lane++ % node->n_lanes);
+	uint16_t home = (uint16_t)(node->first_lane + (node->next_lane++ % node->n_lanes));
 	const struct epf_lane *other;
 
 	for (unsigned i = 1; links && i < node->n_lanes; i++) {
 		if (links >> core->lanes[home].link & 1)
 			break;
-		home = node->first_lane + (node->next_lane++ % node->n_lanes);
+		home = (uint16_t)(node->first_lane + (node->next_lane++ % node->n_lanes));
 	}
 	*lane = home;
 	if (core->lanes[home].state == EPF_LANE_UP)

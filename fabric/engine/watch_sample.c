@@ -83,9 +83,10 @@ void watch_look_rank(struct epf_core *core, uint32_t i, uint64_t now)
 	bool still;
 
 	/* Between two sleeps the rank polls by itself; its wait condition persists. */
-	t->missed = watch_rank_condition(rank, &t->condition)
-			    ? 0
-			    : t->missed + (t->missed < WATCH_MISSES);
+	if (watch_rank_condition(rank, &t->condition))
+		t->missed = 0;
+	else if (t->missed < WATCH_MISSES)
+		t->missed++;
 	if (t->missed < WATCH_MISSES)
 		wait = watch_rank_wait(core, rank, &t->condition, &value);
 	for (uint32_t r = 0; r < core->n_rings; r++)
@@ -274,8 +275,10 @@ static uint32_t list_deferred(struct epf_core *core)
 			if (head == EPF_NONE || s->kind == EPF_STREAM_CONTROL)
 				continue;
 			if (t->look != w->look) {
-				if (t->look != w->look - 1) /* it is new here */
-					t->last = t->since_ns = 0;
+				if (t->look != w->look - 1) { /* it is new here */
+					t->last = 0;
+					t->since_ns = 0;
+				}
 				t->look = w->look;
 				t->current = t->deferred = 0;
 				t->stream = at;

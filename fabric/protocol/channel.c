@@ -250,8 +250,8 @@ static int admit(const struct epf_svc_output *out, const struct epf_svc_head *he
 	if (len > EPF_SVC_BODY_MAX || n_fds > EPF_SVC_FDS_MAX)
 		return epf_fail(EPF_R_SVC_MESSAGE,
 				"%s: %zu bytes and %u descriptors, the most is %d and %d",
-				epf_svc_type_name(head->type & ~EPF_SVC_ANSWER), len, n_fds,
-				EPF_SVC_BODY_MAX, EPF_SVC_FDS_MAX);
+				epf_svc_type_name(head->type & ~(unsigned)EPF_SVC_ANSWER), len,
+				n_fds, EPF_SVC_BODY_MAX, EPF_SVC_FDS_MAX);
 	if (out->bytes > EPF_SVC_OUTPUT_BYTES || out->frames >= EPF_SVC_OUTPUT_FRAMES)
 		return epf_fail(EPF_R_SVC_LIMIT,
 				"the other end does not read its answers: %u with %zu bytes wait",

@@ -161,7 +161,7 @@ static void settle(struct epf_svc *s, struct svc_session *c)
 		watch(s, c, EPOLLOUT);
 		return;
 	}
-	watch(s, c, c->filling.fd < 0 ? EPOLLIN : 0);
+	watch(s, c, c->filling.fd < 0 ? (uint32_t)EPOLLIN : 0);
 	if (c->state <= SVC_OPERATOR)
 		return; /* its deadline is for all it does */
 	if (!c->in.raw_got)

@@ -119,7 +119,7 @@ int gpu_own_cpus(uint32_t rank, uint32_t ranks, char text[32])
 		return 0;
 	CPU_ZERO(&cpus);
 	for (int c = (int)rank * share + 2; c < ((int)rank + 1) * share; c++)
-		CPU_SET(c, &cpus);
+		CPU_SET((size_t)c, &cpus);
 	if (sched_setaffinity(0, sizeof(cpus), &cpus))
 		return 0;
 	snprintf(text, 32, "cpu=%d", (int)rank * share);

@@ -133,9 +133,9 @@ void sim_plan_make(struct sim_plan *plan, uint64_t seed, uint32_t ranks, uint32_
 		c->rx_offset = plan->rx_bytes[c->to];
 		c->rx_offset = take_bytes(&plan->rx_bytes[c->to], c->slots * c->slot_bytes);
 		/* Each source has room for the shift and guards of its own; an ECHO fetches to a place behind. */
-		c->tx_offset =
-			take_bytes(&plan->tx_bytes[c->from], (c->slots + (c->kind == SIM_ECHO)) *
-								     (c->slot_bytes + SIM_GUARD));
+		c->tx_offset = take_bytes(&plan->tx_bytes[c->from],
+					  (c->slots + (c->kind == SIM_ECHO ? 1u : 0u)) *
+						  (c->slot_bytes + SIM_GUARD));
 		plan->wide_flushes += c->kind == SIM_ECHO && c->multi;
 		c->signal = signals[c->to]++;
 		c->credit = signals[c->from]++;

@@ -109,7 +109,7 @@ static void set_faults(struct sim_params *p, const struct sim_case *c, uint64_t 
 	set(p, "emu-retransmit=%uns", sim_range(rng, 5000, 200000));
 	if (p->lanes > 1 && (c->want_errors || sim_range(rng, 0, 1)))
 		p->error_ns = PICK(rng, 30000, 100000, 400000);
-	p->wild = sim_range(rng, 0, 1);
+	p->wild = (int)sim_range(rng, 0, 1);
 	/* The NIC's own errors may hit two lanes at once, so they are rare and have three. */
 	if (p->lanes > 2 && p->error_ns && !p->wild)
 		p->nic_error = 0.01;

@@ -101,7 +101,8 @@ static uint16_t nearest_bf16(float f)
 	pattern = halves[1] & 0x7fff;
 	below = magnitude - bf16_magnitude[pattern];
 	above = bf16_magnitude[pattern + 1] - magnitude;
-	pattern += (above < below) | ((above == below) & (pattern % 2));
+	if (above < below || (above == below && pattern % 2))
+		pattern++;
 	return signbit(f) ? pattern + 32768 : pattern;
 }
 

@@ -24,7 +24,7 @@ static int attribute(const struct top_ui *ui, enum top_colour c)
 
 	if (!ui->colours || c == TOP_PLAIN || c == TOP_DIM)
 		return plain[c];
-	return (c == TOP_BAD ? A_BOLD : 0) | (int)COLOR_PAIR(c);
+	return (int)((c == TOP_BAD ? A_BOLD : 0) | (unsigned)COLOR_PAIR(c));
 }
 
 void top_draw_init(struct top_ui *ui)

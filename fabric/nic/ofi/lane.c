@@ -34,7 +34,8 @@ int epf_ofi_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint
 	random = epf_ofi_random(v);
 	l = &v->lanes[lane];
 	mine.generation = l->generation ? (uint16_t)(l->generation + 1) : (uint16_t)random;
-	mine.generation += mine.generation == 0;
+	if (!mine.generation)
+		mine.generation = 1;
 	mine.nonce = (uint32_t)(random >> 32) | 1;
 	*l = (struct epf_ofi_lane){ .is_waiting = l->is_waiting, .next_waiting = l->next_waiting };
 	l->is_used = 1;

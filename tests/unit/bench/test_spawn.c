@@ -81,7 +81,7 @@ static int rank_main(int argc, char **argv)
 	if (bench_child_share() >= 0 &&
 	    pread(bench_child_share(), &r.shared, sizeof(r.shared), 0) != sizeof(r.shared))
 		return 1;
-	r.secrets = (getenv("EPF_SECRET_FILE") != NULL) + (getenv("EPF_SECRET_FD") != NULL);
+	r.secrets = (getenv("EPF_SECRET_FILE") ? 1u : 0u) + (getenv("EPF_SECRET_FD") ? 1u : 0u);
 	r.inherits = getenv("SPAWN_TEST") && !strcmp(getenv("SPAWN_TEST"), "kept");
 	if (epf_boot_barrier(boot)) {
 		bench_complain("%s", epf_last_error());

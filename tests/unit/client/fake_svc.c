@@ -200,7 +200,8 @@ static int serve(struct fake *f, struct client *c, const union body *m, enum fak
 		a->hello = (struct epf_svc_hello_reply){
 			EPF_SVC_MAJOR, EPF_SVC_MINOR, { 7 }, "", "fake", 8, 8, 8
 		};
-		a->hello.major += fault == FAKE_VERSION ? 9 : 0;
+		if (fault == FAKE_VERSION)
+			a->hello.major += 9;
 		memcpy(a->hello.instance, f->name, sizeof(f->name));
 		return 0;
 	case EPF_SVC_SIGNALS:

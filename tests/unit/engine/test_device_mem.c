@@ -371,9 +371,11 @@ static struct core_rig *rig_that_adds(void)
 
 static void push_add(struct core_rank *r, uint32_t to, uint32_t region)
 {
-	struct epf_op op = {
-		.op = EPF_OP_ADD, .rank = to, .length = 8, .value = 1, .remote_region = region
-	};
+	struct epf_op op = { .op = EPF_OP_ADD,
+			     .rank = to,
+			     .length = 8,
+			     .value = 1,
+			     .remote_region = (uint16_t)region };
 	struct epf_cmd slots[2];
 
 	epf_op_pack_wide(&op, slots);

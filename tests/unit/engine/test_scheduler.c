@@ -91,7 +91,7 @@ static void calls_reach_a_core(void **state)
 	for (int i = 0; i < 20; i++) {
 		int before = value;
 
-		usleep(i * 200); /* awake and asleep */
+		usleep((useconds_t)i * 200); /* awake and asleep */
 		assert_int_equal(epf_core_call(rig->core[i & 1], double_it, &value), before * 2);
 		value = value > 1000 ? 1 : value;
 	}

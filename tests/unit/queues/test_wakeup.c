@@ -178,8 +178,8 @@ static void take_cpu(int n)
 		return;
 	CPU_ZERO(&one);
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &all) && n-- == 0)
-			CPU_SET(cpu, &one);
+		if (CPU_ISSET((size_t)cpu, &all) && n-- == 0)
+			CPU_SET((size_t)cpu, &one);
 	sched_setaffinity(0, sizeof(one), &one);
 }
 

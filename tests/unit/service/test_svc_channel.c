@@ -190,7 +190,7 @@ static void announced_bytes_cost_nothing(void **state)
 	for (int i = 1; i <= 60; i++) {
 		send_raw(fd[1], some, sizeof(some), NULL, 0);
 		assert_int_equal(epf_svc_input_read(&in, fd[0]), 0);
-		assert_int_equal(in.got, i * sizeof(some));
+		assert_int_equal(in.got, (size_t)i * sizeof(some));
 		assert_true(in.cap <= 4096 || in.cap <= 2 * in.got);
 	}
 	epf_svc_input_destroy(&in);

@@ -81,7 +81,7 @@ static void test_cut_one(void **state)
 	for (unsigned variant = 0; variant < 4; variant++) {
 		struct rig *rig = two_lanes(tune_links);
 		struct epf_nic *nic = variant & 1 ? rig->b.nic : rig->a.nic;
-		uint16_t cut = variant >> 1, other = !cut;
+		uint16_t cut = (uint16_t)(variant >> 1), other = !cut;
 
 		rig->b.nic->ops->post_receives(rig->b.nic, 100);
 		assert_int_equal(links_up(nic), 2);

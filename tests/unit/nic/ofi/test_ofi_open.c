@@ -99,7 +99,7 @@ static void several_domains(char *const *devices, size_t count, unsigned links)
 	kit.opts.provider = NULL;
 	for (size_t i = 0; i < count; i++)
 		list[i] = devices[i];
-	kit.opts.devices = (struct epf_conf_list){ .item = list, .count = count };
+	kit.opts.devices = (struct epf_conf_list){ .item = list, .count = (uint32_t)count };
 	kit_open_end(&kit.a);
 	kit.a.nic->ops->describe(kit.a.nic, &caps);
 	assert_int_equal(caps.links, links);

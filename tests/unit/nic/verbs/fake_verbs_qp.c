@@ -90,7 +90,7 @@ static void note(struct fake_qp *qp, const struct ibv_send_wr *wr, const void *i
 			       .device = fake_verbs_number_of(qp->ex.qp_base.context),
 			       .imm = ntohl(wr->imm_data),
 			       .qpn = qp->ex.qp_base.qp_num,
-			       .op = wr->opcode,
+			       .op = (int)wr->opcode,
 			       .is_signaled = !!(wr->send_flags & IBV_SEND_SIGNALED),
 			       .is_inline = !!(wr->send_flags & IBV_SEND_INLINE) };
 	if (!sge)

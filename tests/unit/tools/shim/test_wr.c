@@ -152,10 +152,10 @@ static void test_overtaking(void **state)
 		assert_int_equal(epf_wr_take(&b.ring, &space, &got), 1);
 		want = got;
 		assert_int_equal(got.pe, wr[27]);
-		assert_int_equal(want.bytes, need == 0x0fff
-						     ? (uint32_t)wr[32] << 24 | wr[33] << 16 |
-							       wr[34] << 8 | wr[35]
-						     : 4u);
+		assert_int_equal(want.bytes, need == 0x0fff ? (uint32_t)wr[32] << 24 |
+								      (uint32_t)wr[33] << 16 |
+								      (uint32_t)wr[34] << 8 | wr[35]
+							    : 4u);
 		if (need == 0x03ff)
 			assert_int_equal(got.value, image[9]);
 		if (need == 0xf3ff)
@@ -302,10 +302,10 @@ static void test_wakeups(void **state)
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_OK);
 	assert_int_equal(b.ring.rung, 5);
-	b.wakeup = kit_wakeup(5 - SLOTS, RING);
+	b.wakeup = kit_wakeup((uint64_t)5 - SLOTS, RING);
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_OK);
-	b.wakeup = kit_wakeup(5 - SLOTS - 1, RING);
+	b.wakeup = kit_wakeup((uint64_t)5 - SLOTS - 1, RING);
 	assert_int_equal(epf_wr_take(&b.ring, &space, &w), 0);
 	assert_int_equal(b.ring.refusal, EPF_WR_DOORBELL_INDEX);
 	start(&b, 0);
