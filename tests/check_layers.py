@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "fabric/nic/null": NIC,
     "fabric/nic/emu": NIC + ["fabric/gpu"],
     "fabric/nic/rails": NIC + ["fabric/place"],
-    "fabric/nic/tcp": NIC + ["fabric/nic/rails", "bootstrap"],
+    "fabric/nic/tcp": NIC + ["fabric/nic/rails", "fabric/gpu", "bootstrap"],
     "fabric/nic/ofi": NIC + ["fabric/nic/rdma", "bootstrap"],
     "fabric/nic/rdma": NIC + ["fabric/gpu", "fabric/place"],
     "fabric/nic/verbs": RDMA,

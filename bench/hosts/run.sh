@@ -93,10 +93,26 @@ p2p()
 # moe MODE: bytes between the hosts over the time of dispatch and combine, GB/s
 moe()
 {
+	local time bytes kernel
 	BED_PASS='' timeout "$LIMIT" env EPF_NIC=tcp "$BUILD/tools/ep-fabric" launch --hosts alpha,beta --launch-rsh "$BED_HERE/enter" -n "$RANKS" -- \
 		ep-bench moe --launched --mode "$1" --tokens "$2" --hidden 7168 --experts 32 --topk 8 --rounds 12 >"$OUT/client" 2>&1
 	grep -q '# wrong: 0' "$OUT/client" || { cat "$OUT/client" >&2 && echo "# moe $1: not right" && return 1; }
-	figure "moe-$1 GB/s" "$(awk -v m="$1" '$3 == m && ($4 == "dispatch" || $4 == "combine") { t += $6; b += $7 } END { if (t) print b / t / 1e3 }' "$OUT/client")"
+	read -r time bytes kernel < <(awk -v m="$1" '$3 == m && ($4 == "dispatch" || $4 == "combine") { t += $6; b += $7 }
+		/own threads/ { for (i = 1; i <= NF; i++) if ($i == "us," || $i == "us") k += $(i - 1) }
+		END { print t, b, k }' "$OUT/client")
+	figure "moe-$1 GB/s" "$(awk -v t="$time" -v b="$bytes" 'BEGIN { if (t) print b / t / 1e3 }')"
+	bound "$1" "$bytes" "$kernel"
+}
+
+# bound MODE BYTES KERNEL-US: what this machine allows: the wire at iperf3's rate, or the CPUs busy with nothing but the kernels of the ranks (which are plain C here) and
+# iperf3's work for these bytes, whichever takes longer. Rows that stay on their host, which are copied too, are not in it.
+bound()
+{
+	local rate cores
+	read -r rate cores < <(awk '$1 == "iperf3-both-ways" { r = $3; c = $4 } END { print r, c }' "$OUT/figures")
+	[ -n "$cores" ] || return 0
+	figure "moe-$1-bound GB/s" "$(awk -v b="$2" -v k="$3" -v r="$rate" -v c="$cores" -v n="$(nproc)" \
+		'BEGIN { wire = b / r / 1e3; cpu = (k + b * c / 1e3) / n; print b / (wire > cpu ? wire : cpu) / 1e3 }')"
 }
 
 why=$(bed_why_not)

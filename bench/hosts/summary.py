@@ -16,7 +16,11 @@ RATIOS = (
     ("round-trip-polling", "bare-poll", "at most 1.2"),
     ("round-trip-sleeping", "bare-block", "two threads an end over one"),
     ("moe-ll", "iperf3-both-ways", "at least 0.8"),
+    ("moe-ll-bound", "iperf3-both-ways", "what this machine's CPUs allow"),
+    ("moe-ll", "moe-ll-bound", ""),
     ("moe-ht", "iperf3-both-ways", "at least 0.8"),
+    ("moe-ht-bound", "iperf3-both-ways", "what this machine's CPUs allow"),
+    ("moe-ht", "moe-ht-bound", ""),
 )
 
 

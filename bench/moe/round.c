@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Below this much receive memory in a process, all of it is poisoned. */
 #define POISON_ALL_BYTES (256ull << 20)
@@ -158,10 +159,19 @@ static int barrier(struct moe_job *job)
 	return err;
 }
 
+static uint64_t thread_cpu_ns(void)
+{
+	struct timespec t;
+
+	if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t))
+		return 0;
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* Dispatch or combine: timed, counted, and drained before anybody goes on. */
 static int run_phase(struct moe_job *job, unsigned phase, struct moe_phase *ph)
 {
-	uint64_t start;
+	uint64_t start, cpu;
 	int err = barrier(job);
 
 	if (err)
@@ -170,9 +180,11 @@ static int run_phase(struct moe_job *job, unsigned phase, struct moe_phase *ph)
 	/* Nobody may send before all have read their counters. */
 	err = barrier(job);
 	start = epf_now_ns();
+	cpu = thread_cpu_ns();
 	for (int s = 0; s < 3 && !err; s++)
 		err = each(job, steps[phase][s]);
 	ph->ns = epf_now_ns() - start;
+	ph->kernel_ns = thread_cpu_ns() - cpu;
 	if (!err)
 		err = each(job, drain);
 	if (!err)

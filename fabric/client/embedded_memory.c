@@ -81,7 +81,7 @@ static int add_gpu_region(struct epf_core *core, void *arg)
 	return epf_core_add_gpu_region(core, LOCAL, a->mem, a->access, &a->region);
 }
 
-/* GPU memory for the software NIC, which has it copied. */
+/* GPU memory for a NIC that has it copied. */
 static int register_copied(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
 			   uint32_t *region)
 {
@@ -129,7 +129,7 @@ static int register_device(struct epf *ep, uint64_t addr, uint64_t bytes, unsign
 int epf_embedded_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, unsigned access,
 				     uint32_t *region)
 {
-	if (ep->conf.nic != EPF_CONF_NIC_EMU)
+	if (!epf_conf_nic_copies(ep->conf.nic))
 		return register_device(ep, mem->addr, mem->bytes, access, region);
 	return register_copied(ep, mem, access, region);
 }

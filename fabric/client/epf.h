@@ -160,7 +160,7 @@ int epf_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned acc
 			uint32_t *region);
 
 /*
- * Memory of a GPU, on the software NIC (nic=emu): copied by the GPU's copy engines, on this host only. epf_gpu_alloc() returns zeroed memory of
+ * Memory of a GPU, on the software NIC (nic=emu: copied by the GPU's copy engines, on this host only) or over TCP (through pinned memory of the host). epf_gpu_alloc() returns zeroed memory of
  * device `device` that can be shared with a daemon too. Release it by epf_gpu_free(), after the withdrawal of its regions or epf_close().
  * epf_gpu_copy() copies between it and ordinary memory, and waits. The setting gpu-backend names the driver; -ENODEV or -ENOENT without
  * one. Threads: any.
@@ -190,7 +190,7 @@ enum epf_signals_where {
  * the NIC performs one addition after the other, each takes as long as a copy, and nothing that arrives after it takes effect before;
  * epf_signal_value() and epf_signal_wait() on the host read through the GPU's driver, so not on a thread that a kernel waits for.
  * Returns 0; -EINVAL: not a place, chosen already, or the join has begun; -ENOTSUP or similar: no GPU, or a NIC that cannot add to its
- * memory (only nic=emu can). Threads: serialized.
+ * memory (nic=emu and nic=tcp can). Threads: serialized.
  */
 int epf_signals_place(struct epf *ep, enum epf_signals_where where, int device);
 

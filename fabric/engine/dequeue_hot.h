@@ -21,7 +21,8 @@ struct batch {
 };
 
 /* Returns how many commands of the ring may be dequeued now. */
-static inline unsigned dequeue_budget(struct epf_core *core, struct epf_ring_state *ring)
+static inline unsigned dequeue_budget(const struct epf_core *core,
+				      const struct epf_ring_state *ring)
 {
 	uint32_t window = ring->pend_mask + 1 - (ring->seq - ring->retired);
 	uint32_t pool = core->limits.max_deferred - core->n_deferred;

@@ -5,6 +5,7 @@
  */
 #define EPF_LOG_COMP "core"
 #include "fabric/base/log.h"
+#include "fabric/engine/dequeue_hot.h"
 #include "fabric/engine/engine.h"
 #include "fabric/engine/lane_hot.h"
 #include "fabric/engine/watch.h"
@@ -117,7 +118,10 @@ unsigned epf_core_wake(struct epf_core *core)
 	return rung;
 }
 
-/* Returns 1 if a ring holds a command; dequeues nothing. */
+/*
+ * Returns 1 if a ring holds a command that may be dequeued; dequeues nothing. A ring that may not go on waits for completions or credit, as its deferred
+ * commands do: the NIC wakes the core for those. Counted as work, it made the core spin on a NIC that needed the CPU.
+ */
 static int rings_have_work(const struct epf_core *core)
 {
 	for (uint32_t i = 0; i < core->n_rings; i++) {
@@ -125,8 +129,9 @@ static int rings_have_work(const struct epf_core *core)
 		struct epf_cmd c;
 
 		/* Commands left in the ring wait for a NIC completion: look behind them. */
-		if (ring->live && epf_ring_peek(&ring->consumer,
-						ring->left ? ring->alike : ring->consumer.tail, &c))
+		if (ring->live && dequeue_budget(core, ring) &&
+		    epf_ring_peek(&ring->consumer, ring->left ? ring->alike : ring->consumer.tail,
+				  &c))
 			return 1;
 	}
 	return 0;
@@ -135,6 +140,15 @@ static int rings_have_work(const struct epf_core *core)
 int epf_core_has_work(const struct epf_core *core)
 {
 	return rings_have_work(core) || !epf_queue_is_empty(core->calls);
+}
+
+static void note_switches(struct epf_core *core)
+{
+	struct rusage usage;
+
+	if (getrusage(RUSAGE_THREAD, &usage) == 0)
+		epf_stat_set(core->stats, EPF_STAT_CORE_INVOLUNTARY_SWITCHES,
+			     (uint64_t)usage.ru_nivcsw);
 }
 
 void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
@@ -154,6 +168,7 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 	if (!epf_core_has_work(core) && !epf_core_step(core) && !core->wakes &&
 	    !core->ops->wake_pending(core->nic)) {
 		EPF_COUNT(core, SLEEPS, 1);
+		note_switches(core);
 		epf_wakeup_sleep(core->wakeup, wait);
 		if (rings_have_work(core))
 			EPF_COUNT(core, WAKEUPS, 1);
@@ -161,15 +176,6 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 	epf_wakeup_disarm(core->wakeup);
 	epf_core_wake(core);
 	epf_watch_look(core);
-}
-
-static void note_switches(struct epf_core *core)
-{
-	struct rusage usage;
-
-	if (getrusage(RUSAGE_THREAD, &usage) == 0)
-		epf_stat_set(core->stats, EPF_STAT_CORE_INVOLUNTARY_SWITCHES,
-			     (uint64_t)usage.ru_nivcsw);
 }
 
 /* Periodic work on the core's thread: statistics heartbeat, liveness of peers. */
@@ -217,7 +223,6 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 		if (!quiet_since) {
 			quiet_since = core->now(core->now_arg);
 		} else if (core->now(core->now_arg) - quiet_since >= opts->idle_after_ns) {
-			note_switches(core);
 			epf_core_sleep(core, MAX_SLEEP_NS);
 		}
 	}

@@ -82,7 +82,7 @@ static int take_dmabuf(const struct epf_svc_gpu_region *g, int fd, struct epf_de
 	return 0;
 }
 
-/* What the emulated NIC's copier maps, or what an RDMA device registers; whose NIC it is the daemon knows. */
+/* What a NIC's copier maps, or what an RDMA device registers; whose NIC it is the daemon knows. */
 static int take_memory(const struct epf_svc *s, const struct epf_svc_gpu_region *g, int fd,
 		       struct svc_region *r)
 {
@@ -90,14 +90,14 @@ static int take_memory(const struct epf_svc *s, const struct epf_svc_gpu_region 
 		.kind = g->kind, .fd = fd, .bytes = g->whole, .offset = g->offset
 	};
 	const struct epf_copy_ops *ops;
-	int rc, is_emu = s->conf->nic == EPF_CONF_NIC_EMU || s->conf->nic == EPF_CONF_NIC_AUTO;
+	int rc, copies = epf_conf_nic_copies(s->conf->nic);
 
-	if (is_emu == (g->kind == EPF_SVC_GPU_DMABUF))
+	if (copies == (g->kind == EPF_SVC_GPU_DMABUF))
 		return epf_fail(EPF_R_GPU_REGION,
 				"GPU region: the NIC of this daemon, %s, takes GPU memory as %s",
 				epf_limits_nic(s->conf),
-				is_emu ? "a handle of the GPU's driver" : "a dma-buf");
-	if (!is_emu)
+				copies ? "a handle of the GPU's driver" : "a dma-buf");
+	if (!copies)
 		return take_dmabuf(g, fd, &r->device);
 	memcpy(h.ipc, g->ipc, sizeof(h.ipc));
 	memcpy(h.pci, g->pci, sizeof(h.pci));

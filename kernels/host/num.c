@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Number formats of the host kernels. Called by the MoE kernels once per row, so the row loops have
- * no branches and gcc turns them into vector code (SSE2 or NEON is enough). It must never be
+ * no branches and gcc turns them into vector code: for the build's baseline (SSE2 or NEON is enough),
+ * and on x86-64 again for AVX2 and AVX-512, of which the processor's widest is used. The results are the same bits. It must never be
  * compiled with -ffast-math or contraction, allocate, or keep state.
  */
 #include "kernels/host/num.h"
 
 #include <errno.h>
 #include <string.h>
+
+/* Part of a row loop: compiled into each of its variants. */
+#define ROW_INLINE inline __attribute__((always_inline))
 
 /* Bit patterns of floats. All magnitudes are below 2^31, so signed compares are safe; SSE2 has no
  * unsigned ones. */
@@ -22,7 +26,7 @@
 #define E4M3_SUB_MAGIC 16384.0f
 #define E4M3_SUB_UNIT  0x1p-9f
 
-static inline uint32_t to_bits(float f)
+static ROW_INLINE uint32_t to_bits(float f)
 {
 	uint32_t u;
 
@@ -30,7 +34,7 @@ static inline uint32_t to_bits(float f)
 	return u;
 }
 
-static inline float from_bits(uint32_t u)
+static ROW_INLINE float from_bits(uint32_t u)
 {
 	float f;
 
@@ -42,14 +46,14 @@ static inline float from_bits(uint32_t u)
  * A choice by mask: with "?:" the compiler may move the float operation of one side into a branch,
  * and then the loop is no longer vector code.
  */
-static inline uint32_t pick(int cond, uint32_t yes, uint32_t no)
+static ROW_INLINE uint32_t pick(int cond, uint32_t yes, uint32_t no)
 {
 	uint32_t mask = 0u - (uint32_t)cond;
 
 	return (yes & mask) | (no & ~mask);
 }
 
-static inline uint16_t bf16_of(float f)
+static ROW_INLINE uint16_t bf16_of(float f)
 {
 	uint32_t bits = to_bits(f);
 	uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
@@ -58,12 +62,12 @@ static inline uint16_t bf16_of(float f)
 	return (uint16_t)pick(mag > F32_INF, EPF_BF16_NAN, rounded);
 }
 
-static inline float float_of_bf16(uint16_t b)
+static ROW_INLINE float float_of_bf16(uint16_t b)
 {
 	return from_bits((uint32_t)b << 16);
 }
 
-static inline uint8_t e4m3_of(float f)
+static ROW_INLINE uint8_t e4m3_of(float f)
 {
 	uint32_t bits = to_bits(f);
 	uint32_t sign = (bits >> 24) & 0x80u;
@@ -80,7 +84,7 @@ static inline uint8_t e4m3_of(float f)
 	return (uint8_t)code;
 }
 
-static inline float float_of_e4m3(uint8_t code)
+static ROW_INLINE float float_of_e4m3(uint8_t code)
 {
 	uint32_t sign = (uint32_t)(code & 0x80u) << 24;
 	int32_t mag = code & 0x7f;
@@ -125,7 +129,7 @@ float epf_ue8m0_decode(uint8_t e)
 }
 
 /* The largest magnitude of a block. Magnitudes of BF16 compare like their patterns. */
-static float block_amax(const uint16_t *x)
+static ROW_INLINE float block_amax(const uint16_t *x)
 {
 	int16_t top = 0;
 	float amax;
@@ -140,7 +144,7 @@ static float block_amax(const uint16_t *x)
 	return amax > EPF_NUM_AMAX_MIN ? amax : EPF_NUM_AMAX_MIN;
 }
 
-static void block_scale(float amax, unsigned flags, float *scale, float *inv)
+static ROW_INLINE void block_scale(float amax, unsigned flags, float *scale, float *inv)
 {
 	float exact = amax / EPF_E4M3_MAX;
 	uint32_t exponent;
@@ -156,22 +160,24 @@ static void block_scale(float amax, unsigned flags, float *scale, float *inv)
 	*inv = 1.0f / *scale;
 }
 
-static void quantise_block(const uint16_t *restrict x, float inv, uint8_t *restrict q)
+static ROW_INLINE void quantise_block(const uint16_t *restrict x, float inv, uint8_t *restrict q)
 {
 	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++)
 		q[c] = e4m3_of(float_of_bf16(x[c]) * inv);
 }
 
-static void dequantise_block(const uint8_t *restrict q, float scale, uint16_t *restrict out)
+static ROW_INLINE void dequantise_block(const uint8_t *restrict q, float scale,
+					uint16_t *restrict out)
 {
 	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++)
 		out[c] = bf16_of(float_of_e4m3(q[c]) * scale);
 }
 
-int epf_num_quantise(const uint16_t *x, size_t hidden, unsigned flags, uint8_t *q, float *scales)
+/* ---- rows ---- */
+
+static ROW_INLINE void quantise(const uint16_t *x, size_t hidden, unsigned flags, uint8_t *q,
+				float *scales)
 {
-	if (!hidden || hidden % EPF_NUM_BLOCK || (flags & ~EPF_NUM_POW2_SCALE))
-		return -EINVAL;
 	for (size_t b = 0; b < hidden / EPF_NUM_BLOCK; b++) {
 		size_t at = b * EPF_NUM_BLOCK;
 		float inv;
@@ -179,22 +185,20 @@ int epf_num_quantise(const uint16_t *x, size_t hidden, unsigned flags, uint8_t *
 		block_scale(block_amax(x + at), flags, &scales[b], &inv);
 		quantise_block(x + at, inv, q + at);
 	}
-	return 0;
 }
 
-int epf_num_dequantise(const uint8_t *q, const float *scales, size_t hidden, uint16_t *out)
+static ROW_INLINE void dequantise(const uint8_t *q, const float *scales, size_t hidden,
+				  uint16_t *out)
 {
-	if (!hidden || hidden % EPF_NUM_BLOCK)
-		return -EINVAL;
 	for (size_t b = 0; b < hidden / EPF_NUM_BLOCK; b++) {
 		size_t at = b * EPF_NUM_BLOCK;
 
 		dequantise_block(q + at, scales[b], out + at);
 	}
-	return 0;
 }
 
-void epf_num_add_scaled(float *restrict acc, const uint16_t *restrict y, float w, size_t n)
+static ROW_INLINE void add_scaled(float *restrict acc, const uint16_t *restrict y, float w,
+				  size_t n)
 {
 	for (size_t c = 0; c < n; c++) {
 		float product = w * float_of_bf16(y[c]);
@@ -203,20 +207,138 @@ void epf_num_add_scaled(float *restrict acc, const uint16_t *restrict y, float w
 	}
 }
 
-void epf_num_add(float *restrict acc, const uint16_t *restrict y, size_t n)
+static ROW_INLINE void add(float *restrict acc, const uint16_t *restrict y, size_t n)
 {
 	for (size_t c = 0; c < n; c++)
 		acc[c] = acc[c] + float_of_bf16(y[c]);
 }
 
-void epf_num_to_bf16(uint16_t *restrict out, const float *restrict acc, size_t n)
+static ROW_INLINE void to_bf16(uint16_t *restrict out, const float *restrict acc, size_t n)
 {
 	for (size_t c = 0; c < n; c++)
 		out[c] = bf16_of(acc[c]);
 }
 
-void epf_num_to_float(float *restrict out, const uint16_t *restrict x, size_t n)
+static ROW_INLINE void to_float(float *restrict out, const uint16_t *restrict x, size_t n)
 {
 	for (size_t c = 0; c < n; c++)
 		out[c] = float_of_bf16(x[c]);
+}
+
+struct row_loops {
+	void (*quantise)(const uint16_t *x, size_t hidden, unsigned flags, uint8_t *q,
+			 float *scales);
+	void (*dequantise)(const uint8_t *q, const float *scales, size_t hidden, uint16_t *out);
+	void (*add_scaled)(float *acc, const uint16_t *y, float w, size_t n);
+	void (*add)(float *acc, const uint16_t *y, size_t n);
+	void (*to_bf16)(uint16_t *out, const float *acc, size_t n);
+	void (*to_float)(float *out, const uint16_t *x, size_t n);
+};
+
+/* The loops above for one instruction set: functions, and the table `row_loops_NAME` of them. */
+#define ROW_LOOPS(name, target)                                                                   \
+ target static void quantise_##name(const uint16_t *x, size_t hidden, unsigned flags, uint8_t *q, \
+				    float *scales)                                                \
+ {                                                                                                \
+  quantise(x, hidden, flags, q, scales);                                                          \
+ }                                                                                                \
+ target static void dequantise_##name(const uint8_t *q, const float *scales, size_t hidden,       \
+				      uint16_t *out)                                              \
+ {                                                                                                \
+  dequantise(q, scales, hidden, out);                                                             \
+ }                                                                                                \
+ target static void add_scaled_##name(float *acc, const uint16_t *y, float w, size_t n)           \
+ {                                                                                                \
+  add_scaled(acc, y, w, n);                                                                       \
+ }                                                                                                \
+ target static void add_##name(float *acc, const uint16_t *y, size_t n)                           \
+ {                                                                                                \
+  add(acc, y, n);                                                                                 \
+ }                                                                                                \
+ target static void to_bf16_##name(uint16_t *out, const float *acc, size_t n)                     \
+ {                                                                                                \
+  to_bf16(out, acc, n);                                                                           \
+ }                                                                                                \
+ target static void to_float_##name(float *out, const uint16_t *x, size_t n)                      \
+ {                                                                                                \
+  to_float(out, x, n);                                                                            \
+ }                                                                                                \
+ static const struct row_loops row_loops_##name = { quantise_##name,   dequantise_##name,         \
+						    add_scaled_##name, add_##name,                \
+						    to_bf16_##name,    to_float_##name }
+
+ROW_LOOPS(baseline, );
+#ifdef __x86_64__
+ROW_LOOPS(avx2, __attribute__((target("avx2"))));
+ROW_LOOPS(avx512, __attribute__((target("avx512f,avx512bw,avx512vl"))));
+#endif
+
+static const struct row_loops *const row_loops[] = {
+	[EPF_NUM_BASELINE] = &row_loops_baseline,
+#ifdef __x86_64__
+	[EPF_NUM_AVX2] = &row_loops_avx2,
+	[EPF_NUM_AVX512] = &row_loops_avx512,
+#endif
+};
+
+static enum epf_num_width limit = EPF_NUM_AVX512;
+
+/* The widest vectors of this processor within the limit: a few tests of a word, once a row. */
+static enum epf_num_width width(void)
+{
+#ifdef __x86_64__
+	if (limit >= EPF_NUM_AVX512 && __builtin_cpu_supports("avx512bw") &&
+	    __builtin_cpu_supports("avx512vl"))
+		return EPF_NUM_AVX512;
+	if (limit >= EPF_NUM_AVX2 && __builtin_cpu_supports("avx2"))
+		return EPF_NUM_AVX2;
+#endif
+	return EPF_NUM_BASELINE;
+}
+
+enum epf_num_width epf_num_limit(enum epf_num_width most)
+{
+	limit = most;
+	return width();
+}
+
+static const struct row_loops *loops(void)
+{
+	return row_loops[width()];
+}
+
+int epf_num_quantise(const uint16_t *x, size_t hidden, unsigned flags, uint8_t *q, float *scales)
+{
+	if (!hidden || hidden % EPF_NUM_BLOCK || (flags & ~EPF_NUM_POW2_SCALE))
+		return -EINVAL;
+	loops()->quantise(x, hidden, flags, q, scales);
+	return 0;
+}
+
+int epf_num_dequantise(const uint8_t *q, const float *scales, size_t hidden, uint16_t *out)
+{
+	if (!hidden || hidden % EPF_NUM_BLOCK)
+		return -EINVAL;
+	loops()->dequantise(q, scales, hidden, out);
+	return 0;
+}
+
+void epf_num_add_scaled(float *acc, const uint16_t *y, float w, size_t n)
+{
+	loops()->add_scaled(acc, y, w, n);
+}
+
+void epf_num_add(float *acc, const uint16_t *y, size_t n)
+{
+	loops()->add(acc, y, n);
+}
+
+void epf_num_to_bf16(uint16_t *out, const float *acc, size_t n)
+{
+	loops()->to_bf16(out, acc, n);
+}
+
+void epf_num_to_float(float *out, const uint16_t *x, size_t n)
+{
+	loops()->to_float(out, x, n);
 }

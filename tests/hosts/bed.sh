@@ -11,7 +11,7 @@
 #   bed_unplug HOST CABLE, bed_plug HOST CABLE, bed_mtu BYTES
 #   bed_relay HOST CABLE OPTION...   lets every frame of a cable pass through relay.py, which delays and drops; bed_unrelay ends it
 #   bed_freeze HOST, bed_kill HOST   stops all processes of a host; ends them all, and its network with them
-#   bed_end                 ends every host
+#   bed_end                 ends every host; 1: processes of this machine are left stopped, BED_LEFT
 #
 # Host I (from 1) has 10.77.CABLE.I and fd77:CABLE::I on each cable, and /etc/hosts has the names with the first cable's IPv4 address. A program that is started
 # through bed_on keeps the caller's descriptors; the caller's environment is not passed on, except BED_PASS (names).
@@ -100,8 +100,8 @@ bed_begin()
 	export BED BED_PATH
 	BED_HOSTS=("${BED_NAMES[@]:0:$hosts}")
 	BED_CABLES=$cables
-	declare -gA BED_PID=()
-	BED_STOPPED=()
+	BED_LEFT=
+	declare -gA BED_PID=() BED_STOPPED=() # BED_STOPPED: by host, what bed_freeze has stopped outside of it
 	printf '127.0.0.1 localhost\n::1 localhost ip6-localhost\n' >"$BED/hosts"
 	for ((i = 1; i <= hosts; i++)); do
 		printf '10.77.1.%d %s\n' "$i" "${BED_HOSTS[i - 1]}" >>"$BED/hosts"
@@ -222,15 +222,45 @@ bed_freeze()
 		parent=$(awk '$1 == "PPid:" { print $2 }' "/proc/$pid/status" 2>/dev/null)
 		[ "$(cat "/proc/$parent/comm" 2>/dev/null)" != nsenter ] || outside+=("$parent")
 	done
-	BED_STOPPED+=("${outside[@]}")
+	BED_STOPPED[$1]="${BED_STOPPED[$1]-} ${outside[*]}"
 	kill -STOP "${outside[@]}" "${pids[@]}" 2>/dev/null
+}
+
+# bed_ended PID...: waits until none of these is more than a zombie; 1: some is, after 10 s
+bed_ended()
+{
+	local turn pid left
+	for turn in {1..500}; do
+		left=
+		for pid; do
+			! grep -qs '^State:.[^ZX]' "/proc/$pid/status" || left=1
+		done
+		[ -n "$left" ] || return 0
+		[ "$turn" = 500 ] || sleep 0.02
+	done
+	return 1
+}
+
+# bed_thaw HOST: lets each nsenter that bed_freeze has stopped go on, when its host has been killed: one that found its child still stopped would stop itself again, for good.
+# What does not end all the same is in BED_LEFT
+bed_thaw()
+{
+	local pid child=()
+	for pid in ${BED_STOPPED[$1]-}; do
+		read -ra child <"/proc/$pid/task/$pid/children"
+		bed_ended "${child[@]}"
+		kill -CONT "$pid"
+	done
+	for pid in ${BED_STOPPED[$1]-}; do
+		bed_ended "$pid" || BED_LEFT+=" $pid"
+	done
+	unset "BED_STOPPED[$1]"
 }
 
 bed_kill()
 {
 	kill -KILL "${BED_PID[$1]-}" "${BED_PID[$1.unshare]}" 2>/dev/null
-	[ ${#BED_STOPPED[@]} = 0 ] || kill -CONT "${BED_STOPPED[@]}" 2>/dev/null
-	BED_STOPPED=()
+	bed_thaw "$1"
 	wait "${BED_PID[$1.unshare]}" 2>/dev/null
 	unset "BED_PID[$1]" "BED_PID[$1.unshare]"
 } 2>/dev/null # of the shell, which says that they were killed
@@ -247,4 +277,5 @@ bed_end()
 	wait "${BED_PID[switch]-}" 2>/dev/null
 	rm -rf "$BED"
 	BED=
+	[ -z "$BED_LEFT" ]
 }

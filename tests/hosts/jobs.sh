@@ -45,7 +45,7 @@ run_case()
 	ENVIRONMENT=()
 	BED_KEEP="$BUILD $LOGS"
 	bed_begin "$hosts" "$cables" >"$OUT/bed" 2>&1 && secrets && HOSTS=$(IFS=, && echo "${BED_HOSTS[*]}") && "$function" "$@" >"$OUT/case" 2>&1 || rc=$?
-	bed_end
+	bed_end || { echo "stopped processes are left:$BED_LEFT" >>"$OUT/case" && rc=1; }
 	grep -h '^# ' "$OUT/case" 2>/dev/null
 	case $rc in
 	0) echo "ok $name" ;;

@@ -200,13 +200,13 @@ static void describe(const struct epf_conf *conf, const char *library)
 }
 
 /*
- * The software NIC in a rank copies GPU memory by CUDA calls. The driver brings a kernel to the device when it is first launched, waits for those
+ * The software NIC and TCP in a rank copy GPU memory by CUDA calls. The driver brings a kernel to the device when it is first launched, waits for those
  * that run, and lets no other call in: DeepEP's wait for such a copy. NICs, and a daemon, copy on their own.
  */
 static void load_kernels_at_once(const struct epf_conf *conf)
 {
-	if ((conf->nic != EPF_CONF_NIC_EMU && conf->nic != EPF_CONF_NIC_AUTO) || conf->service[0] ||
-	    given.has_daemon || conf->shim_host_heap || getenv("CUDA_MODULE_LOADING"))
+	if (!epf_conf_nic_copies(conf->nic) || conf->service[0] || given.has_daemon ||
+	    conf->shim_host_heap || getenv("CUDA_MODULE_LOADING"))
 		return;
 	if (!given.is_dry)
 		setenv("CUDA_MODULE_LOADING", "EAGER", 1);

@@ -33,9 +33,27 @@ static void free_region(struct epf_rails *r, struct epf_rails_region *region)
 	free(region);
 }
 
-/* Host memory at addr, or GPU memory; with each child, since keys are a device's own. */
-static int register_each(struct epf_rails *r, void *addr, uint64_t len,
-			 const struct epf_device_mem *mem, unsigned access, struct epf_nic_mr *out)
+/* Memory that is to be registered: one of three kinds. */
+struct memory {
+	void *addr; /* of the host */
+	uint64_t len;
+	const struct epf_device_mem *device;
+	struct epf_copy_mem *copied;
+};
+
+static int register_one(const struct epf_rails *r, uint32_t i, const struct memory *m,
+			unsigned access, struct epf_nic_mr *out)
+{
+	if (m->device)
+		return r->ops->region_register_device(r->child[i], m->device, access, out);
+	if (m->copied)
+		return r->ops->region_register_gpu(r->child[i], m->copied, access, out);
+	return r->ops->region_register(r->child[i], m->addr, m->len, access, out);
+}
+
+/* With each child, since keys are a device's own. */
+static int register_each(struct epf_rails *r, const struct memory *m, unsigned access,
+			 struct epf_nic_mr *out)
 {
 	struct epf_rails_region *region = calloc(1, sizeof(*region));
 	struct epf_nic_mr mr = { .priv = region };
@@ -44,17 +62,14 @@ static int register_each(struct epf_rails *r, void *addr, uint64_t len,
 	if (!region)
 		return epf_fail(EPF_R_NO_MEMORY, "NIC: a region");
 	for (uint32_t i = 0; i < r->n && !rc; i++) {
-		rc = mem ? r->ops->region_register_device(r->child[i], mem, access,
-							  &region->child[i])
-			 : r->ops->region_register(r->child[i], addr, len, access,
-						   &region->child[i]);
+		rc = register_one(r, i, m, access, &region->child[i]);
 		if (!rc && region->child[i].raddr != region->child[0].raddr)
 			rc = epf_fail(EPF_R_NIC_REGION,
 				      "NIC: devices disagree on a region's address");
 		mr.keys[i] = region->child[i].keys[0];
 	}
-	region->addr = addr;
-	region->len = len;
+	region->addr = m->addr;
+	region->len = m->len;
 	region->access = access;
 	region->next = r->regions;
 	region->link = &r->regions;
@@ -73,13 +88,42 @@ static int register_each(struct epf_rails *r, void *addr, uint64_t len,
 static int rails_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 			  struct epf_nic_mr *out)
 {
-	return register_each(epf_rails_of(nic), addr, len, NULL, access, out);
+	struct memory m = { .addr = addr, .len = len };
+
+	return register_each(epf_rails_of(nic), &m, access, out);
 }
 
 static int rails_register_device(struct epf_nic *nic, const struct epf_device_mem *mem,
 				 unsigned access, struct epf_nic_mr *out)
 {
-	return register_each(epf_rails_of(nic), NULL, 0, mem, access, out);
+	struct memory m = { .device = mem };
+
+	return register_each(epf_rails_of(nic), &m, access, out);
+}
+
+static int rails_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
+			      struct epf_nic_mr *out)
+{
+	struct memory m = { .copied = mem };
+
+	return register_each(epf_rails_of(nic), &m, access, out);
+}
+
+/* One child makes all additions, so they stay in order. */
+static int rails_add(struct epf_nic *nic, const struct epf_nic_mr *mr, uint64_t offset,
+		     uint64_t value)
+{
+	struct epf_rails *r = epf_rails_of(nic);
+	const struct epf_rails_region *region = mr->priv;
+
+	return r->ops->add(r->child[0], &region->child[0], offset, value);
+}
+
+static int rails_add_pending(struct epf_nic *nic)
+{
+	struct epf_rails *r = epf_rails_of(nic);
+
+	return r->ops->add_pending(r->child[0]);
 }
 
 static void rails_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
@@ -345,6 +389,9 @@ static const struct epf_nic_ops rails_ops = {
 	.address = epf_rails_address,
 	.region_register = rails_register,
 	.region_register_device = rails_register_device,
+	.region_register_gpu = rails_register_gpu,
+	.add = rails_add,
+	.add_pending = rails_add_pending,
 	.region_deregister = rails_deregister,
 	.revive = rails_revive,
 	.region_keys = rails_region_keys,

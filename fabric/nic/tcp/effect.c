@@ -29,9 +29,9 @@ int epf_tcp_arrive(struct epf_tcp *t, struct epf_tcp_lane *l, int is_send, uint3
 	return 0;
 }
 
-/* One request of lane l at its other end, p: 0; -EAGAIN: not now; -EACCES: the key or the range is wrong; -EINVAL: the own. */
+/* One request of a lane at its other end, p; copied: its bytes are there. 0; -EAGAIN: not now; -EACCES: the key or the range is wrong; -EINVAL: the own. */
 static int carry_out(struct epf_tcp *t, struct epf_tcp_lane *p, const struct epf_wr *wr,
-		     struct epf_tcp_out *out)
+		     bool copied, struct epf_tcp_out *out)
 {
 	const void *from = (const void *)(uintptr_t)wr->laddr;
 	int is_inline = wr->flags & EPF_WR_INLINE;
@@ -47,7 +47,9 @@ static int carry_out(struct epf_tcp *t, struct epf_tcp_lane *p, const struct epf
 	if (wr->op == EPF_WR_WRITE_IMM &&
 	    (epf_tcp_out_is_full(out) || !t->receives)) /* not before its event can follow */
 		return -EAGAIN;
-	if (wr->op == EPF_WR_READ)
+	if (copied)
+		;
+	else if (wr->op == EPF_WR_READ)
 		memmove((void *)(uintptr_t)wr->laddr, (const void *)(uintptr_t)wr->raddr, wr->len);
 	else if (wr->len)
 		memmove((void *)(uintptr_t)wr->raddr, from, wr->len);
@@ -76,10 +78,21 @@ void epf_tcp_loop(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out 
 		epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, NULL);
 		return;
 	}
+	if (l->gpu) {
+		l->gpu->tx_waits = false;
+		if (p->link == EPF_LANE_READY)
+			epf_tcp_gpu_stage_loop(t, l);
+	}
 	while (p->link == EPF_LANE_READY && tx->sent != tx->head - tx->has_bad && budget) {
 		const struct epf_wr *wr = &tx->wrs[tx->sent & l->mask];
-		int rc = carry_out(t, p, wr, out);
+		enum epf_tcp_copied copied =
+			l->gpu ? epf_tcp_gpu_request(t, l, tx->sent, NULL) : EPF_TCP_COPIED;
+		bool by_gpu = l->gpu && l->gpu->requests[tx->sent & l->mask].number;
+		int rc;
 
+		if (copied == EPF_TCP_COPYING)
+			return;
+		rc = copied == EPF_TCP_COPY_FAILED ? -EINVAL : carry_out(t, p, wr, by_gpu, out);
 		if (rc == -EAGAIN) {
 			begin_wait(t, l);
 			return;

@@ -57,9 +57,13 @@ int epf_tcp_lane_create(struct epf_nic *nic, uint16_t lane, uint32_t depth, uint
 	l = lane_alloc(depth);
 	if (!l)
 		return epf_fail(EPF_R_NO_MEMORY, "tcp: lane %u", lane);
+	l->number = lane;
+	if (epf_tcp_gpu_lane(t, l)) {
+		epf_tcp_lane_free(l);
+		return -ENOMEM;
+	}
 	if (++t->epoch == 0)
 		t->epoch = 1;
-	l->number = lane;
 	l->token = (uint64_t)t->epoch << 32 | lane;
 	t->lanes[lane] = l;
 	if (lane >= t->lanes_end)
@@ -220,7 +224,8 @@ int epf_tcp_lane_drained(const struct epf_nic *nic, uint16_t lane)
 {
 	const struct epf_tcp_lane *l = epf_tcp_lane_at(epf_tcp_of(nic), lane);
 
-	return !l || (l->link != EPF_LANE_READY && l->tx.tail == l->tx.head && !l->is_gone);
+	return !l || (l->link != EPF_LANE_READY && l->tx.tail == l->tx.head && !l->is_gone &&
+		      epf_tcp_gpu_is_quiet(epf_tcp_of(nic), l));
 }
 
 static void leave_list(struct epf_tcp *t, const struct epf_tcp_lane *gone)
@@ -251,6 +256,7 @@ void epf_tcp_lane_destroy(struct epf_nic *nic, uint16_t lane)
 	leave_list(t, l);
 	t->lanes[lane] = NULL;
 	epf_tcp_tell_other(t, l);
+	epf_tcp_gpu_lane_free(t, l);
 	epf_tcp_lane_free(l);
 }
 

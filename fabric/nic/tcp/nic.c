@@ -93,8 +93,13 @@ static void tcp_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
 	if (!mr)
 		return;
 	i = mr->rkey & 0xffff;
-	if (i < t->nregions && mr->rkey && t->regions[i].key == mr->rkey)
+	if (i < t->nregions && mr->rkey && t->regions[i].key == mr->rkey) {
+		struct epf_copy_mem *mem = t->regions[i].mem;
+
 		memset(&t->regions[i], 0, sizeof(t->regions[i]));
+		if (mem)
+			epf_tcp_gpu_forget(t, mem);
+	}
 	memset(mr, 0, sizeof(*mr));
 }
 
@@ -152,6 +157,7 @@ const struct epf_nic_ops epf_nic_tcp_ops = {
 	.set_job = epf_tcp_set_job,
 	.address = epf_tcp_address,
 	.region_register = tcp_register,
+	.region_register_gpu = epf_tcp_register_gpu,
 	.region_deregister = tcp_deregister,
 	.lane_create = epf_tcp_lane_create,
 	.lane_connect = epf_tcp_lane_connect,
@@ -168,6 +174,8 @@ const struct epf_nic_ops epf_nic_tcp_ops = {
 	.next_event = epf_tcp_next_event,
 	.wakeup = tcp_wakeup,
 	.arm = tcp_arm,
+	.add = epf_tcp_add,
+	.add_pending = epf_tcp_add_pending,
 	.counters = tcp_counters,
 	.set_link = tcp_set_link,
 	.watch = epf_tcp_watch,

@@ -29,6 +29,7 @@ void epf_tcp_opts_from_conf(struct epf_tcp_opts *opts, const struct epf_conf *co
 	opts->timeout_ns = conf->tcp_timeout_ns;
 	opts->reset_after = conf->tcp_reset_after;
 	opts->encrypts = conf->wire_encryption;
+	opts->gpu = epf_copy_gpu_name(conf);
 }
 
 /* The environment holds the job's secret, which is the bootstrap's to read. */
@@ -45,6 +46,7 @@ void epf_tcp_close(struct epf_nic *nic)
 		return;
 	for (uint32_t lane = 0; lane < t->lanes_end; lane++)
 		epf_tcp_lane_destroy(nic, (uint16_t)lane);
+	epf_tcp_gpu_close(t);
 	epf_tcp_door_close(t->door);
 	if (t->inner_fd >= 0)
 		close(t->inner_fd);
@@ -72,6 +74,7 @@ int epf_tcp_open(const struct epf_tcp_opts *opts, uint64_t (*now)(void *), void 
 	t->now = now;
 	t->now_arg = now_arg;
 	t->wakeup = &t->own_wakeup;
+	t->copier_of = t;
 	t->ready_head = EPF_TCP_NO_LANE;
 	t->lanes = calloc(EPF_TCP_MAX_LANES, sizeof(struct epf_tcp_lane *));
 	t->tries = calloc(EPF_TCP_MAX_LANES, sizeof(*t->tries));
@@ -97,4 +100,5 @@ int epf_tcp_open(const struct epf_tcp_opts *opts, uint64_t (*now)(void *), void 
 void epf_tcp_share_wakeup(struct epf_nic *nic, const struct epf_nic *with)
 {
 	epf_tcp_of(nic)->wakeup = epf_tcp_of(with)->wakeup;
+	epf_tcp_of(nic)->copier_of = epf_tcp_of(with);
 }

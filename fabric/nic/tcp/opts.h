@@ -20,6 +20,7 @@ struct epf_tcp_opts {
 	uint64_t stranger_timeout_ns; /* for a connection to prove itself */
 	uint32_t strangers;           /* connections that have not proven themselves */
 	bool encrypts;                /* wire-encryption */
+	const char *gpu;              /* copies of GPU memory, as epf_copy_ops_find(); NULL: none */
 	uint64_t
 		reset_after; /* for tests: a lane resets its connection after so many work requests, 0: never */
 };

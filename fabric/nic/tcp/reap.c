@@ -83,6 +83,10 @@ static void report(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 
 	if (tx->has_bad && done == tx->head - 1 && l->link == EPF_LANE_READY)
 		epf_tcp_fail(t, l, done, EPF_S_LOCAL);
+	if (l->gpu && l->gpu->is_bad && done == tx->sent && l->link == EPF_LANE_READY) {
+		t->counters.errors++;
+		epf_tcp_fail(t, l, done, EPF_S_LOCAL);
+	}
 	if ((int32_t)(done - tx->tail) > 0 && !epf_tcp_out_is_full(out)) {
 		give(out, l, tx->wrs[(done - 1) & l->mask].id, EPF_WC_SENT, EPF_S_OK);
 		tx->tail = done;
@@ -98,8 +102,11 @@ static int can_send(const struct epf_tcp_lane *l)
 
 	if (!tx->is_writable || tx->is_nak_sent)
 		return tx->is_writable && epf_tcp_is_sending(l);
-	if (epf_tcp_is_sending(l) || tx->owed_tail != tx->owed_head || tx->nak ||
-	    epf_tcp_owes_ack(l))
+	if (epf_tcp_is_sending(l) || epf_tcp_owes_ack(l))
+		return 1;
+	if (l->gpu && l->gpu->tx_waits)
+		return 0;
+	if (tx->owed_tail != tx->owed_head || tx->nak)
 		return 1;
 	return l->link == EPF_LANE_READY && tx->sent != tx->head - tx->has_bad &&
 	       (tx->wrs[tx->sent & l->mask].op != EPF_WR_READ ||
@@ -110,7 +117,7 @@ static int loop_can_go_on(const struct epf_tcp *t, const struct epf_tcp_lane *l)
 {
 	const struct epf_tcp_lane *p = epf_tcp_lane_at(t, l->peer_token & 0xffff);
 
-	if (l->link != EPF_LANE_READY || l->rx.waits)
+	if (l->link != EPF_LANE_READY || l->rx.waits || (l->gpu && l->gpu->tx_waits))
 		return 0;
 	return !p || p->link == EPF_LANE_ERROR ||
 	       (p->link == EPF_LANE_READY && l->tx.sent != l->tx.head - l->tx.has_bad);
@@ -130,7 +137,8 @@ static int has_more(const struct epf_tcp *t, const struct epf_tcp_lane *l)
 		return loop_can_go_on(t, l);
 	if (l->fd < 0 || t->is_down)
 		return 0;
-	return can_send(l) || (!l->rx.waits && (l->rx.is_readable || epf_tcp_can_advance(t, l)));
+	return can_send(l) || (!l->rx.waits && !(l->gpu && l->gpu->rx_waits) &&
+			       (l->rx.is_readable || epf_tcp_can_advance(t, l)));
 }
 
 static void serve(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
@@ -160,6 +168,8 @@ int epf_tcp_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	if (t->door && epf_tcp_door_has_given(t->door))
 		epf_tcp_take_given(t);
 	ask_kernel(t);
+	if (t->copier)
+		epf_tcp_gpu_reap(t);
 	if (t->n_waits)
 		look_at_waits(t);
 	/* Each lane of the list once; those that want more stand behind the last one. */
@@ -181,7 +191,8 @@ uint64_t epf_tcp_next_event(const struct epf_nic *nic)
 	const struct epf_tcp *t = epf_tcp_of(nic);
 	uint64_t first = UINT64_MAX;
 
-	if (t->ready_head != EPF_TCP_NO_LANE || (t->door && epf_tcp_door_has_given(t->door)))
+	if (t->ready_head != EPF_TCP_NO_LANE || (t->door && epf_tcp_door_has_given(t->door)) ||
+	    (t->copier && epf_tcp_gpu_has_news(t)))
 		return 0;
 	for (uint32_t i = 0; t->n_waits && i < t->lanes_end; i++) {
 		const struct epf_tcp_lane *l = t->lanes[i];

@@ -15,19 +15,22 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { PIECES = 32, LONG_PAYLOAD = 8 << 10 };
+enum { LONG_PAYLOAD = 8 << 10 };
+
+/* A place that bytes are received to. */
+struct piece {
+	struct epf_tcp_spot dst; /* where they belong */
+	uint32_t desc;
+};
 
 /* The request that is next here is refused: nothing from it on takes effect. */
-static void refuse(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status)
+static void refuse(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status, const char *why)
 {
 	l->tx.nak = (uint8_t)status;
 	l->tx.nak_number = l->rx.taken;
 	l->rx.is_dead = true;
 	t->counters.errors++;
-	epf_warn_ratelimited("lane %u: a request of the peer was refused: %s", l->number,
-			     status == EPF_S_REMOTE_ACCESS
-				     ? "no exported region covers it with that right and key"
-				     : "no receive was posted for too long");
+	epf_warn_ratelimited("lane %u: a request of the peer was refused: %s", l->number, why);
 }
 
 /* ---- a train ---- */
@@ -78,11 +81,25 @@ static int open_train(struct epf_tcp_lane *l)
 	rx->at += EPF_TCP_HEAD_BYTES + head.count * EPF_TCP_DESC_BYTES;
 	rx->count = head.count;
 	rx->done = rx->bytes = 0;
+	if (l->gpu && l->gpu->has_copied) {
+		memset(l->gpu->copied, 0, sizeof(l->gpu->copied));
+		l->gpu->has_copied = false;
+	}
 	return assign(l) ? -EPROTO : 1;
 }
 
-/* Where the payload of a descriptor goes; NULL: its key, range or right is wrong, or its own memory has gone. */
-static uint8_t *place_of(const struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i)
+static bool spot_in(const struct epf_tcp *t, uint32_t key, uint64_t addr, uint32_t len,
+		    unsigned access, struct epf_tcp_spot *out)
+{
+	if (!epf_tcp_covers(t, key, addr, len, access))
+		return false;
+	*out = epf_tcp_spot_in(&t->regions[key & 0xffff], addr);
+	return true;
+}
+
+/* Where the payload of a descriptor goes. False: its key, range or right is wrong, or its own memory has gone. */
+static bool place_of(const struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i,
+		     struct epf_tcp_spot *out)
 {
 	const struct epf_tcp_desc *d = &l->rx.descs[i];
 	const struct epf_wr *wr;
@@ -90,16 +107,15 @@ static uint8_t *place_of(const struct epf_tcp *t, struct epf_tcp_lane *l, uint32
 	switch (d->kind) {
 	case EPF_TCP_WRITE:
 	case EPF_TCP_WRITE_IMM:
-		return epf_tcp_covers(t, d->rkey, d->raddr, d->len, EPF_MR_REMOTE_WRITE)
-			       ? (uint8_t *)(uintptr_t)d->raddr
-			       : NULL;
+		return spot_in(t, d->rkey, d->raddr, d->len, EPF_MR_REMOTE_WRITE, out);
 	case EPF_TCP_SEND:
-		return l->rx.messages[l->rx.slots[i]];
+		*out = (struct epf_tcp_spot){
+			.at = (uint64_t)(uintptr_t)l->rx.messages[l->rx.slots[i]]
+		};
+		return true;
 	default:
 		wr = &l->tx.wrs[l->tx.reads[l->rx.slots[i]] & l->mask];
-		return epf_tcp_covers(t, wr->lkey, wr->laddr, wr->len, 0)
-			       ? (uint8_t *)(uintptr_t)wr->laddr
-			       : NULL;
+		return spot_in(t, wr->lkey, wr->laddr, wr->len, 0, out);
 	}
 }
 
@@ -160,12 +176,37 @@ static int take_effect(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i,
 	return 0;
 }
 
-/* All descriptors whose payload is in place take effect, in order. 1: those did; 0: something has to be waited for. */
+/* Descriptor number `i`, the first that has not taken effect, cannot: that is the end. */
+static void refuse_place(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i, const char *why)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+
+	if (rx->descs[i].kind == EPF_TCP_BYTES)
+		epf_tcp_fail(t, l, l->tx.reads[rx->slots[i]], EPF_S_LOCAL);
+	else
+		refuse(t, l, EPF_S_REMOTE_ACCESS, why);
+}
+
+/* True when the payload of the first descriptor that has not taken effect has been copied. */
+static bool is_copied(struct epf_tcp *t, struct epf_tcp_lane *l)
+{
+	enum epf_tcp_copied copied = epf_tcp_gpu_landed(t, l, l->rx.done);
+
+	if (copied == EPF_TCP_COPY_FAILED)
+		refuse_place(t, l, l->rx.done, "its bytes could not be copied to GPU memory");
+	return copied == EPF_TCP_COPIED;
+}
+
+/*
+ * All descriptors whose payload is in place take effect, in order. 1: those did, and more may be received; 0: something else has to be waited for.
+ */
 static int settle(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
 {
 	struct epf_tcp_rx *rx = &l->rx;
 
 	while (rx->done < rx->count && rx->ends[rx->done] <= rx->bytes && !rx->is_dead) {
+		if (l->gpu && !is_copied(t, l))
+			return 1;
 		if (take_effect(t, l, rx->done, out)) {
 			if (!t->receives && !rx->waits) {
 				rx->waits = true;
@@ -194,65 +235,114 @@ static uint32_t current(const struct epf_tcp_rx *rx)
 	return i;
 }
 
+/* Pieces of pinned memory for `left` bytes of descriptor number i. Returns how many more; fewer bytes than left: there is no room for more now. */
+static int gather_gpu(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_spot dst,
+		      uint32_t i, uint32_t left, uint32_t *reserved, struct iovec *v,
+		      struct piece *pieces, int n)
+{
+	int from = n;
+
+	while (left && n < EPF_TCP_PIECES) {
+		uint32_t bytes = left;
+		uint8_t *at;
+
+		if (!epf_tcp_gpu_room(t, l, *reserved, &at, &bytes))
+			break;
+		pieces[n] = (struct piece){ dst, i };
+		v[n++] = (struct iovec){ at, bytes };
+		*reserved += bytes;
+		dst.at += bytes;
+		left -= bytes;
+	}
+	return n - from;
+}
+
 /*
  * The places of payload that comes next, as far as it may be put there. Return: how many pieces. *all: to the end of the train.
  */
-static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, size_t *bytes,
-		  bool *all)
+static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, struct piece *pieces,
+		  size_t *bytes, bool *all)
 {
 	struct epf_tcp_rx *rx = &l->rx;
-	uint32_t i = current(rx), at = rx->bytes;
+	uint32_t i = current(rx), at = rx->bytes, reserved = 0;
 	int n = 0;
 
 	*bytes = 0;
-	for (; i < rx->count && n < PIECES; i++) {
+	for (; i < rx->count && n < EPF_TCP_PIECES; i++) {
 		uint32_t left = rx->ends[i] - at;
-		uint8_t *place;
+		struct epf_tcp_spot dst;
 
 		if (!left)
 			continue;
-		place = place_of(t, l, i);
-		if (!place)
+		if (!place_of(t, l, i, &dst))
 			break;
-		v[n++] = (struct iovec){ place + (epf_tcp_payload(&rx->descs[i]) - left), left };
-		*bytes += left;
+		dst.at += epf_tcp_payload(&rx->descs[i]) - left;
+		if (dst.mem) {
+			uint32_t before = reserved;
+
+			n += gather_gpu(t, l, dst, i, left, &reserved, v, pieces, n);
+			*bytes += reserved - before;
+			if (reserved - before < left)
+				break;
+		} else {
+			pieces[n] = (struct piece){ dst, i };
+			v[n++] = (struct iovec){ (void *)(uintptr_t)dst.at, left };
+			*bytes += left;
+		}
 		at = rx->ends[i];
 	}
 	*all = i == rx->count;
 	return n;
 }
 
-/* Payload that was read ahead goes to its place. 0: the place is wrong. */
+/* So many bytes were received to the pieces: what belongs to GPU memory is copied there. */
+static void land(struct epf_tcp *t, struct epf_tcp_lane *l, const struct iovec *v,
+		 const struct piece *pieces, size_t bytes)
+{
+	for (unsigned k = 0; bytes; k++) {
+		uint32_t n = bytes < v[k].iov_len ? (uint32_t)bytes : (uint32_t)v[k].iov_len;
+
+		if (pieces[k].dst.mem)
+			epf_tcp_gpu_land(t, l, &pieces[k].dst, n, pieces[k].desc);
+		bytes -= n;
+	}
+}
+
+/* Payload that was read ahead goes to its place. 1: some did; 0: the place is wrong; -EAGAIN: there is no room on the way to it. */
 static int copy_staged(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	struct epf_tcp_rx *rx = &l->rx;
+	int any = 0;
 
 	while (rx->at < rx->end && rx->bytes < rx->ends[rx->count - 1]) {
 		uint32_t i = current(rx), left = rx->ends[i] - rx->bytes;
 		uint32_t n = rx->end - rx->at < left ? rx->end - rx->at : left;
-		uint8_t *place = place_of(t, l, i);
+		struct epf_tcp_spot dst;
+		uint8_t *at;
 
-		if (!place)
-			return 0;
-		memcpy(place + (epf_tcp_payload(&rx->descs[i]) - left), rx->stage + rx->at, n);
+		if (!place_of(t, l, i, &dst))
+			return any;
+		dst.at += epf_tcp_payload(&rx->descs[i]) - left;
+		at = (uint8_t *)(uintptr_t)dst.at;
+		if (dst.mem && !epf_tcp_gpu_room(t, l, 0, &at, &n))
+			return any ? any : -EAGAIN;
+		memcpy(at, rx->stage + rx->at, n);
+		if (dst.mem)
+			epf_tcp_gpu_land(t, l, &dst, n, i);
 		rx->at += n;
 		rx->bytes += n;
+		any = 1;
 	}
-	return 1;
+	return any;
 }
 
 /* The current place is wrong: when all before has taken effect, that is the end. */
 static void refuse_current(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
-	struct epf_tcp_rx *rx = &l->rx;
-	uint32_t i = current(rx);
+	uint32_t i = current(&l->rx);
 
-	if (i != rx->done || i == rx->count)
-		return;
-	if (rx->descs[i].kind == EPF_TCP_BYTES)
-		epf_tcp_fail(t, l, l->tx.reads[rx->slots[i]], EPF_S_LOCAL);
-	else
-		refuse(t, l, EPF_S_REMOTE_ACCESS);
+	if (i == l->rx.done && i < l->rx.count)
+		refuse_place(t, l, i, "no exported region covers it with that right and key");
 }
 
 /* As recvmsg(2). */
@@ -272,7 +362,8 @@ static ssize_t receive_some(struct epf_tcp_lane *l, struct msghdr *msg)
 static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	struct epf_tcp_rx *rx = &l->rx;
-	struct iovec v[PIECES + 1];
+	struct iovec v[EPF_TCP_PIECES + 1];
+	struct piece pieces[EPF_TCP_PIECES];
 	struct msghdr msg = { .msg_iov = v };
 	size_t payload, asked;
 	bool all;
@@ -281,7 +372,7 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 	memmove(rx->stage, rx->stage + rx->at, rx->end - rx->at);
 	rx->end -= rx->at;
 	rx->at = 0;
-	msg.msg_iovlen = (size_t)gather(t, l, v, &payload, &all);
+	msg.msg_iovlen = (size_t)gather(t, l, v, pieces, &payload, &all);
 	asked = payload;
 	if (all) {
 		size_t room = EPF_TCP_STAGE - rx->end;
@@ -291,8 +382,11 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 		v[msg.msg_iovlen++] = (struct iovec){ rx->stage + rx->end, room };
 		asked += room;
 	}
-	if (!asked)
+	if (!asked) {
+		if (l->gpu)
+			l->gpu->rx_waits = true;
 		return 0;
+	}
 	n = receive_some(l, &msg);
 	if (n <= 0) {
 		rx->is_readable = false;
@@ -307,6 +401,8 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 	/* Less than was asked for: the socket is empty, and its next event comes by itself. */
 	if ((size_t)n < asked && !rx->has_hung_up && !(l->seal && epf_tcp_seal_has_more(l->seal)))
 		rx->is_readable = false;
+	if (l->gpu)
+		land(t, l, v, pieces, (size_t)n < payload ? (size_t)n : payload);
 	rx->bytes += (uint32_t)((size_t)n < payload ? (size_t)n : payload);
 	rx->end += (uint32_t)((size_t)n > payload ? (size_t)n - payload : 0);
 	return (size_t)n;
@@ -327,6 +423,7 @@ static void discard(struct epf_tcp *t, struct epf_tcp_lane *l)
 static int advance(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
 {
 	struct epf_tcp_rx *rx = &l->rx;
+	struct epf_tcp_spot dst;
 	int rc;
 
 	if (!rx->count) {
@@ -339,14 +436,24 @@ static int advance(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 		return -EAGAIN;
 	if (!rx->count || rx->is_dead)
 		return 1;
-	if (!place_of(t, l, current(rx))) {
+	if (rx->bytes == rx->ends[rx->count - 1]) { /* and something is being copied */
+		l->gpu->rx_waits = true;
+		return -EAGAIN;
+	}
+	if (!place_of(t, l, current(rx), &dst)) {
 		refuse_current(t, l);
 		return -EAGAIN;
 	}
+	if (dst.mem && !epf_tcp_gpu_can_land(t, l)) {
+		refuse_place(t, l, current(rx), "there is no pinned memory on the way to its GPU");
+		return 1;
+	}
 	if (rx->at == rx->end)
 		return 0;
-	copy_staged(t, l);
-	return 1;
+	rc = copy_staged(t, l);
+	if (rc < 0)
+		l->gpu->rx_waits = true;
+	return rc < 0 ? rc : 1;
 }
 
 int epf_tcp_can_advance(const struct epf_tcp *t, const struct epf_tcp_lane *l)
@@ -354,13 +461,16 @@ int epf_tcp_can_advance(const struct epf_tcp *t, const struct epf_tcp_lane *l)
 	const struct epf_tcp_rx *rx = &l->rx;
 
 	/* A descriptor whose payload is in place did not take effect: there was no room to report it. */
-	return rx->count && !rx->is_dead && rx->ends[rx->done] <= rx->bytes;
+	return rx->count && !rx->is_dead && rx->ends[rx->done] <= rx->bytes &&
+	       (!l->gpu || epf_tcp_gpu_landed(t, l, rx->done) != EPF_TCP_COPYING);
 }
 
 void epf_tcp_receive(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
 {
 	uint64_t budget = EPF_TCP_RX_BUDGET >> t->nic.pace;
 
+	if (l->gpu)
+		l->gpu->rx_waits = false;
 	while (l->fd >= 0 && !t->is_down) {
 		size_t n;
 		int rc;

@@ -14,6 +14,7 @@
 #include "fabric/nic/tcp/door.h"
 #include "fabric/nic/tcp/opts.h"
 #include "fabric/nic/tcp/seal.h"
+#include "fabric/nic/tcp/staging.h"
 #include "fabric/nic/tcp/wire.h"
 #include "queues/epf_stats.h"
 #include "queues/epf_wakeup.h"
@@ -37,6 +38,7 @@ enum {
 	EPF_TCP_ACK_MOST = 64, /* requests, and bytes, after which it does not */
 	EPF_TCP_ACK_BYTES = 256 << 10,
 	EPF_TCP_NO_LANE = 0xffff,
+	EPF_TCP_PIECES = 32, /* most places that one receive scatters to */
 };
 
 /* A READ of the peer's that is to be answered. */
@@ -96,9 +98,10 @@ struct epf_tcp_rx {
 struct epf_tcp_lane {
 	struct epf_tcp_tx tx;
 	struct epf_tcp_rx rx;
-	int fd;                    /* -1: not connected */
-	struct epf_tcp_seal *seal; /* of the connection; NULL: it is not encrypted */
-	int parked;                /* a peer's connection that came before lane_connect; -1: none */
+	int fd;                       /* -1: not connected */
+	struct epf_tcp_seal *seal;    /* of the connection; NULL: it is not encrypted */
+	struct epf_tcp_lane_gpu *gpu; /* NULL: the NIC has no GPU memory */
+	int parked; /* a peer's connection that came before lane_connect; -1: none */
 	struct epf_tcp_seal *parked_seal;
 	uint64_t parked_token;
 	uint8_t parked_peer[EPF_TCP_ID];
@@ -133,6 +136,7 @@ struct epf_tcp_region {
 	uint64_t base, len;
 	uint32_t key; /* 0: free */
 	unsigned access;
+	struct epf_copy_mem *mem; /* of GPU memory; NULL: of host memory */
 };
 
 struct epf_tcp {
@@ -164,6 +168,12 @@ struct epf_tcp {
 	bool is_down; /* set_link */
 	uint64_t cut_ns;
 	uint32_t messages_used;
+	struct epf_tcp_copier *copier; /* NULL until there is GPU memory */
+	struct epf_tcp
+		*copier_of; /* the NIC whose copier it is: this one, or that of another link */
+	struct epf_tcp_pinned *adds; /* no memory: of additions */
+	uint64_t copies_done;        /* when it was looked at last */
+	uint64_t last_add;
 	struct epf_nic_counters counters;
 	uint8_t messages[EPF_TCP_MESSAGES][EPF_NIC_MSG_BYTES];
 };
@@ -207,6 +217,18 @@ static inline int epf_tcp_covers(const struct epf_tcp *t, uint32_t key, uint64_t
 	r = &t->regions[at];
 	return key && r->key == key && (r->access & access) == access && addr >= r->base &&
 	       len <= r->len && addr - r->base <= r->len - len;
+}
+
+/* Where an address of a region is. The caller has found it covered. */
+static inline struct epf_tcp_spot epf_tcp_spot_in(const struct epf_tcp_region *r, uint64_t addr)
+{
+	return (struct epf_tcp_spot){ r->mem, r->mem ? addr - r->base : addr };
+}
+
+/* 1: an entered work request whose payload comes from GPU memory. */
+static inline int epf_tcp_is_from_gpu(const struct epf_wr *wr)
+{
+	return wr->reserved;
 }
 
 /* The lane is looked at by the next reap. */
@@ -296,7 +318,7 @@ enum epf_lane_link epf_tcp_lane_link(const struct epf_nic *nic, uint16_t lane);
 
 /* ---- open.c ---- */
 void epf_tcp_close(struct epf_nic *nic);
-/* Rings another one's wakeup from now on; before anybody waits. That NIC is closed after this one. */
+/* Rings another one's wakeup and uses its copier from now on; before anybody waits. One core uses both; that NIC is closed after this one. */
 void epf_tcp_share_wakeup(struct epf_nic *nic, const struct epf_nic *with);
 
 /* ---- watch.c ---- */

@@ -49,6 +49,8 @@ static int push(struct epf_tcp *t, struct epf_tcp_lane *l, uint64_t *budget)
 			v->iov_len -= (size_t)n;
 		}
 	}
+	if (l->gpu)
+		epf_tcp_gpu_train_sent(l);
 	return 1;
 }
 
@@ -85,9 +87,16 @@ static void add_answers(struct epf_tcp *t, struct epf_tcp_lane *l, struct train 
 	for (; tx->owed_tail != tx->owed_head && has_room(train); tx->owed_tail++) {
 		const struct epf_tcp_owed *o = &tx->owed[tx->owed_tail % EPF_TCP_READS];
 		struct epf_tcp_desc d = { .kind = EPF_TCP_BYTES, .len = o->len };
+		enum epf_tcp_copied copied = EPF_TCP_COPIED;
+		uint64_t at = o->raddr;
 
+		if (l->gpu)
+			copied = epf_tcp_gpu_answer(t, l, tx->owed_tail, &at);
+		if (copied == EPF_TCP_COPYING)
+			return;
 		/* The region may have gone since it was asked for. */
-		if (!epf_tcp_covers(t, o->rkey, o->raddr, o->len, EPF_MR_REMOTE_READ)) {
+		if (copied == EPF_TCP_COPY_FAILED ||
+		    !epf_tcp_covers(t, o->rkey, o->raddr, o->len, EPF_MR_REMOTE_READ)) {
 			tx->nak = EPF_S_REMOTE_ACCESS;
 			tx->nak_number = o->number;
 			tx->owed_tail = tx->owed_head;
@@ -95,7 +104,7 @@ static void add_answers(struct epf_tcp *t, struct epf_tcp_lane *l, struct train 
 			t->counters.errors++;
 			break;
 		}
-		add(tx, train, &d, o->raddr);
+		add(tx, train, &d, at);
 	}
 	if (tx->nak && !tx->is_nak_sent && tx->owed_tail == tx->owed_head && has_room(train)) {
 		struct epf_tcp_desc d = { .kind = EPF_TCP_NAK,
@@ -107,7 +116,7 @@ static void add_answers(struct epf_tcp *t, struct epf_tcp_lane *l, struct train 
 	}
 }
 
-static void add_requests(struct epf_tcp_lane *l, struct train *train)
+static void add_requests(struct epf_tcp *t, struct epf_tcp_lane *l, struct train *train)
 {
 	struct epf_tcp_tx *tx = &l->tx;
 	uint32_t end = tx->head - tx->has_bad;
@@ -122,15 +131,18 @@ static void add_requests(struct epf_tcp_lane *l, struct train *train)
 					  .raddr = wr->raddr,
 					  .rkey = wr->rkey,
 					  .imm = wr->imm };
+		uint64_t at = wr->laddr;
 
 		if (d.kind == EPF_TCP_SEND && train->sends++ == EPF_TCP_TRAIN_SENDS)
+			break;
+		if (l->gpu && epf_tcp_gpu_request(t, l, tx->sent, &at) != EPF_TCP_COPIED)
 			break;
 		if (d.kind == EPF_TCP_READ) {
 			if (tx->reads_head - tx->reads_tail == EPF_TCP_READS)
 				break;
 			tx->reads[tx->reads_head++ % EPF_TCP_READS] = tx->sent;
 		}
-		add(tx, train, &d, wr->laddr);
+		add(tx, train, &d, at);
 	}
 }
 
@@ -151,9 +163,13 @@ static int build(struct epf_tcp *t, struct epf_tcp_lane *l)
 
 	tx->n_iov = 1;
 	tx->at_iov = 0;
+	if (l->gpu) {
+		epf_tcp_gpu_stage_answers(t, l);
+		epf_tcp_gpu_stage(t, l);
+	}
 	add_answers(t, l, &train);
 	if (!tx->nak && l->link == EPF_LANE_READY)
-		add_requests(l, &train);
+		add_requests(t, l, &train);
 	if (!train.head.count && !is_ack_due(l)) {
 		tx->n_iov = 0;
 		return 0;
@@ -171,6 +187,8 @@ void epf_tcp_send(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	uint64_t budget = EPF_TCP_TX_BUDGET >> t->nic.pace;
 
+	if (l->gpu)
+		l->gpu->tx_waits = false;
 	while (l->fd >= 0 && !t->is_down && l->tx.is_writable && push(t, l, &budget) && budget &&
 	       !l->tx.is_nak_sent && build(t, l))
 		;
@@ -210,6 +228,8 @@ static int enter(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_wr 
 			memcpy(place, (const void *)(uintptr_t)wr->laddr, wr->len);
 		copy->laddr = (uint64_t)(uintptr_t)place;
 	}
+	copy->reserved = wr->op != EPF_WR_READ && !(wr->flags & EPF_WR_INLINE) && wr->len &&
+			 t->regions[wr->lkey & 0xffff].mem;
 	t->counters.bytes_tx += wr->len;
 	t->counters.messages_tx++;
 	return 1;
@@ -248,6 +268,8 @@ int epf_tcp_post(struct epf_nic *nic, uint16_t lane, const struct epf_wr *wr, un
 		return 0;
 	if (l->fd < 0 && !l->is_loop && !l->since_ns)
 		l->since_ns = t->now(t->now_arg);
+	if (l->gpu && !l->is_loop)
+		epf_tcp_gpu_stage(t, l);
 	/*
 	 * While something is under way, what comes singly waits for the next reap and leaves with what has come by then: a call of the kernel costs more
 	 * than many messages.

@@ -333,12 +333,40 @@ static void what_lets_nobody_pass_is_left(void **state)
 	epf_bench_core_destroy(r.bc);
 }
 
+/* A ring that may not be dequeued from, since a stream that it feeds has deferred all it may, keeps no core awake. */
+static void a_blocked_ring_lets_the_core_sleep(void **state)
+{
+	enum { MOST = 16, PUTS = 200 };
+
+	uint32_t limit;
+	struct rig r;
+
+	open_rig(&r);
+	open_stream(&r);
+	drain(&r);
+	limit = lane_to(&r, 1)->limit;
+	lane_to(&r, 1)->limit = 0;
+	r.core->limits.defer_limit = MOST;
+	for (unsigned i = 0; i < PUTS; i++) /* not alike, or they would stay in the ring */
+		assert_true(epf_ring_push(
+			&r.ring, epf_cmd_transfer(EPF_OP_PUT, 0, 1, 0, 1, i % 2, 0, 0, 0, 64)));
+	assert_true(epf_core_has_work(r.core));
+	step_often(&r);
+	assert_in_range(r.core->n_deferred, MOST, PUTS - 1);
+	assert_false(epf_core_has_work(r.core));
+	lane_to(&r, 1)->limit = limit;
+	drain(&r);
+	assert_int_equal(r.shm->done.failed, 0);
+	epf_bench_core_destroy(r.bc);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_do_what_single_commands_do),
 		cmocka_unit_test(a_row_ends_where_it_must),
 		cmocka_unit_test(what_lets_nobody_pass_is_left),
+		cmocka_unit_test(a_blocked_ring_lets_the_core_sleep),
 		cmocka_unit_test(nothing_goes_to_a_rank_that_must_not_be_sent_to),
 	};
 

@@ -292,19 +292,19 @@ static void sums_are_not_fused(void **state)
 {
 	float w = 0x1.fffffep-1f;
 	float y = 1.0f + 0x1p-7f;
-	uint16_t row[9];
-	float acc[9], plain[9];
+	uint16_t row[77];
+	float acc[77], plain[77];
 	volatile float product = w * y;
 
-	for (int c = 0; c < 9; c++) {
+	for (int c = 0; c < 77; c++) {
 		row[c] = epf_bf16_encode(y);
 		acc[c] = -1.0f;
 		plain[c] = 1.0f;
 	}
 	assert_true(fmaf(w, y, -1.0f) != product - 1.0f);
-	epf_num_add_scaled(acc, row, w, 9);
-	epf_num_add(plain, row, 9);
-	for (int c = 0; c < 9; c++) {
+	epf_num_add_scaled(acc, row, w, 77);
+	epf_num_add(plain, row, 77);
+	for (int c = 0; c < 77; c++) {
 		assert_true(acc[c] == product - 1.0f);
 		assert_true(plain[c] == 2.0f + 0x1p-7f);
 	}
@@ -338,14 +338,21 @@ int main(void)
 		cmocka_unit_test(bf16_every_boundary),
 		cmocka_unit_test(random_floats),
 		cmocka_unit_test(ue8m0),
-		cmocka_unit_test(rows_like_ref),
-		cmocka_unit_test(hostile_rows_like_ref),
-		cmocka_unit_test(pow2_scale_edges),
-		cmocka_unit_test(zero_block),
-		cmocka_unit_test(bad_arguments),
-		cmocka_unit_test(sums_are_not_fused),
+	};
+	const struct CMUnitTest rows[] = {
+		cmocka_unit_test(rows_like_ref),    cmocka_unit_test(hostile_rows_like_ref),
+		cmocka_unit_test(pow2_scale_edges), cmocka_unit_test(zero_block),
+		cmocka_unit_test(bad_arguments),    cmocka_unit_test(sums_are_not_fused),
 		cmocka_unit_test(rows_convert),
 	};
+	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	/* The row functions again for each width of vectors that this processor has. */
+	for (int width = EPF_NUM_BASELINE; width <= EPF_NUM_AVX512; width++) {
+		if ((int)epf_num_limit((enum epf_num_width)width) != width)
+			continue;
+		print_message("width %d\n", width);
+		failed += cmocka_run_group_tests(rows, NULL, NULL);
+	}
+	return failed;
 }

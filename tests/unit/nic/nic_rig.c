@@ -62,6 +62,7 @@ static int open_tcp(const struct epf_emu_opts *tune, int end, uint64_t (*now)(vo
 	struct epf_tcp_opts opts;
 
 	epf_tcp_opts_defaults(&opts);
+	opts.gpu = tune->gpu;
 	opts.rnr_timeout_ns = tune->rnr_timeout_ns;
 	return epf_tcp_open(&opts, now, arg, out);
 }
@@ -122,6 +123,7 @@ static int open_tcp_encrypted(const struct epf_emu_opts *tune, int end, uint64_t
 
 	epf_tcp_opts_defaults(&opts);
 	opts.rnr_timeout_ns = tune->rnr_timeout_ns;
+	opts.gpu = tune->gpu;
 	opts.encrypts = true;
 	return epf_tcp_open(&opts, now, arg, out);
 }
@@ -244,6 +246,10 @@ static const struct nic_kind kinds[] = {
 	{ "ofi shm", 0, 1, 1, 1, 1, 1, 0, open_ofi_shm, NIC_REFUSAL_SILENT },
 #endif
 	{ "tcp encrypted", 1, 1, 1, 1, 0, 0, 0, open_tcp_encrypted },
+	{ "tcp, GPU to GPU", 1, 1, 1, 1, 0, 0, 3, open_tcp },
+	{ "tcp, GPU to host", 1, 1, 1, 1, 0, 0, 1, open_tcp },
+	{ "tcp, host to GPU", 1, 1, 1, 1, 0, 0, 2, open_tcp },
+	{ "tcp encrypted, GPU to GPU", 1, 1, 1, 1, 0, 0, 3, open_tcp_encrypted },
 #ifdef EPF_WITH_VERBS
 	{ "efa", 0, 1, 0, 1, 1, 0, 0, open_efa_posted },
 	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, 0, open_efa_unsolicited },
@@ -435,26 +441,6 @@ static void open_end(struct rig *rig, struct rig_end *end, int number)
 			 0);
 }
 
-struct rig *rig_open(const struct nic_kind *kind, void (*tune)(struct epf_emu_opts *))
-{
-	struct rig *rig = calloc(1, sizeof(*rig));
-
-	assert_non_null(rig);
-	rig->kind = kind;
-	rig->now_ns = 1000000;
-	epf_emu_opts_defaults(&rig->opts);
-	rig->opts.gpu = "fake";
-	rig->opts.packets = 256;
-	rig->opts.mtu = 1024;
-	rig->opts.lanes = 512;
-	if (tune)
-		tune(&rig->opts);
-	open_end(rig, &rig->a, 0);
-	open_end(rig, &rig->b, 1);
-	rig_lanes(rig, 0, 0);
-	return rig;
-}
-
 void rig_close(struct rig *rig)
 {
 	rig->a.nic->ops->close(rig->a.nic);
@@ -509,13 +495,41 @@ static void prove(struct rig *rig)
 	rig_clear(rig);
 }
 
+/* Over TCP one end is connected when it has said so, and the other a moment later: a lane that fails before is news to its peer. */
+static int is_tcp(const struct rig *rig)
+{
+	return rig->kind->open == open_tcp || rig->kind->open == open_tcp_encrypted;
+}
+
 void rig_reconnect(struct rig *rig)
 {
 	rig->a.nic->ops->lane_destroy(rig->a.nic, 0);
 	rig->b.nic->ops->lane_destroy(rig->b.nic, 0);
 	rig_lanes(rig, 0, 0);
-	if (rig->kind->refusal == NIC_REFUSAL_LOST)
+	if (rig->kind->refusal == NIC_REFUSAL_LOST || is_tcp(rig))
 		prove(rig);
+}
+
+struct rig *rig_open(const struct nic_kind *kind, void (*tune)(struct epf_emu_opts *))
+{
+	struct rig *rig = calloc(1, sizeof(*rig));
+
+	assert_non_null(rig);
+	rig->kind = kind;
+	rig->now_ns = 1000000;
+	epf_emu_opts_defaults(&rig->opts);
+	rig->opts.gpu = "fake";
+	rig->opts.packets = 256;
+	rig->opts.mtu = 1024;
+	rig->opts.lanes = 512;
+	if (tune)
+		tune(&rig->opts);
+	open_end(rig, &rig->a, 0);
+	open_end(rig, &rig->b, 1);
+	rig_lanes(rig, 0, 0);
+	if (is_tcp(rig))
+		prove(rig);
+	return rig;
 }
 
 void rig_expect_whole(struct rig *rig)

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The copier's thread (copier.h): takes jobs in order, gathers copies in batches for the queues of a filling of gpu/copy.h, and reports jobs as over in their order. Only
+ * this thread calls the driver.
+ */
+#define EPF_LOG_COMP "tcp"
+#include "fabric/nic/tcp/copier.h"
+
+#include "fabric/base/clock.h"
+#include "fabric/base/err.h"
+#include "fabric/base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+	BATCH = 64,       /* most copies of a submit: each is compared with the others */
+	FLIGHTS = 8,      /* submits of a queue under way; below EPF_COPY_FLIGHTS */
+	SPIN_NS = 200000, /* quiet time before the thread sleeps */
+	SLEEP_NS = 100000000,
+};
+
+static const uint64_t QUIESCE_NS = 5000000000ull;
+
+/* What a queue carries; copies in both directions go at the same time. */
+enum lane { TO_GPU, FROM_GPU, ADDS };
+
+struct queue {
+	struct queue *next;
+	struct epf_copy_queue *q;
+	int device;
+	enum lane lane;
+	uint64_t submitted, reached; /* values */
+	uint64_t bad;                /* values up to this one failed */
+	unsigned n;
+	struct epf_copy_span spans[BATCH];
+	struct epf_copy_add adds[BATCH];
+};
+
+_Static_assert((int)BATCH <= (int)EPF_COPY_ADDS && (int)BATCH <= (int)EPF_COPY_BATCH, "");
+_Static_assert((int)FLIGHTS <= (int)EPF_COPY_FLIGHTS, "");
+
+struct slot {
+	struct epf_tcp_job job;
+	struct queue *queue; /* that has the job, as part of `value`; NULL: none */
+	uint64_t value;
+	bool failed;
+};
+
+struct epf_tcp_copier {
+	const struct epf_copy_ops *ops;
+	struct epf_wakeup *core;
+	struct slot *slots; /* [EPF_TCP_JOBS] */
+	pthread_t thread;
+	uint32_t stop;
+	uint64_t pushed; /* written by the NIC [T1, release] */
+	bool is_hung;    /* the NIC's own: jobs did not end in time */
+	uint8_t pad0[128];
+	uint64_t done; /* written by the thread [T2, release] */
+	uint64_t taken;
+	struct queue *queues;
+	struct epf_wakeup wakeup;
+};
+
+static struct slot *slot_of(const struct epf_tcp_copier *c, uint64_t number)
+{
+	return &c->slots[number % EPF_TCP_JOBS];
+}
+
+/* ---- queues ---- */
+
+static struct queue *queue_of(struct epf_tcp_copier *c, int device, enum lane lane)
+{
+	struct queue *q;
+
+	for (q = c->queues; q; q = q->next)
+		if (q->device == device && q->lane == lane)
+			return q;
+	q = calloc(1, sizeof(*q));
+	if (!q) {
+		epf_fail(EPF_R_NO_MEMORY, "GPU copies: a queue");
+		return NULL;
+	}
+	if (c->ops->queue_open(device, 0, &q->q)) {
+		free(q);
+		return NULL;
+	}
+	q->device = device;
+	q->lane = lane;
+	q->next = c->queues;
+	c->queues = q;
+	return q;
+}
+
+static bool is_full(const struct queue *q)
+{
+	return q->submitted - q->reached >= FLIGHTS;
+}
+
+/* Submits what was gathered. */
+static void submit(struct epf_tcp_copier *c, struct queue *q)
+{
+	int rc;
+
+	if (!q->n)
+		return;
+	q->submitted++;
+	rc = q->lane == ADDS ? c->ops->add(q->q, q->adds, q->n, q->submitted)
+			     : c->ops->submit(q->q, q->spans, q->n, q->submitted);
+	if (rc) {
+		epf_warn_ratelimited("a copy to or from GPU memory: %s", epf_last_error());
+		q->bad = q->submitted;
+		/* Nothing of it is under way; what was submitted before is waited for, then this is over, too. */
+		if (q->reached + 1 == q->submitted)
+			q->reached = q->submitted;
+	}
+	q->n = 0;
+}
+
+static void harvest(struct epf_tcp_copier *c, struct queue *q)
+{
+	uint64_t reached;
+
+	if (q->reached == q->submitted)
+		return;
+	reached = c->ops->reached(q->q);
+	if (reached == UINT64_MAX) {
+		epf_err("copies to or from GPU memory failed on the device: %s", epf_last_error());
+		q->bad = reached = q->submitted;
+	}
+	/* A submit that failed is never reached by itself. */
+	if (q->bad == reached + 1 && q->bad <= q->submitted)
+		reached = q->bad;
+	if (reached > q->reached)
+		q->reached = reached;
+}
+
+/* ---- jobs ---- */
+
+/* Where memory of a region is for the driver: memory of another process is mapped first. */
+static int find(struct epf_copy_mem *mem)
+{
+	int rc = 0;
+
+	if (mem->state == 0) {
+		mem->device = mem->ops->mem_device(&mem->handle);
+		rc = mem->ops->mem_import(&mem->handle, mem->device, &mem->device_addr);
+		__atomic_store_n(&mem->state, rc ? 2u : 1u, __ATOMIC_RELEASE); /* C5 */
+	} else if (mem->state == 2) {
+		rc = epf_fail(EPF_R_GPU_MEMORY, "GPU region: it could not be mapped before");
+	}
+	return rc;
+}
+
+static int address_of(const struct epf_tcp_spot *s, uint64_t *out)
+{
+	int rc = s->mem ? find(s->mem) : 0;
+
+	*out = s->mem ? s->mem->device_addr + s->at : s->at;
+	return rc;
+}
+
+static bool meets(const struct queue *q, uint64_t dst, uint64_t bytes)
+{
+	for (unsigned i = 0; i < q->n; i++)
+		if (dst < q->spans[i].dst + q->spans[i].bytes && q->spans[i].dst < dst + bytes)
+			return true;
+	return false;
+}
+
+/* Takes a copy or an addition into a batch. False: not now. */
+static bool take_copy(struct epf_tcp_copier *c, struct slot *s)
+{
+	const struct epf_tcp_job *job = &s->job;
+	const struct epf_copy_mem *mem = job->dst.mem ? job->dst.mem : job->src.mem;
+	enum lane lane = job->kind == EPF_TCP_JOB_ADD ? ADDS : job->dst.mem ? TO_GPU : FROM_GPU;
+	uint64_t dst, src;
+	struct queue *q;
+
+	if (address_of(&job->dst, &dst) || address_of(&job->src, &src) ||
+	    !(q = queue_of(c, mem->device, lane))) {
+		epf_warn_ratelimited("a copy to or from GPU memory: %s", epf_last_error());
+		s->failed = true;
+		return true;
+	}
+	/* Copies of a batch are made in any order. */
+	if (q->n == BATCH || (lane == TO_GPU && meets(q, dst, job->bytes))) {
+		if (is_full(q))
+			return false;
+		submit(c, q);
+	}
+	if (lane == ADDS)
+		q->adds[q->n++] = (struct epf_copy_add){ dst, job->bytes };
+	else
+		q->spans[q->n++] = (struct epf_copy_span){ .dst = dst,
+							   .src = src,
+							   .bytes = job->bytes,
+							   .host = !job->dst.mem || !job->src.mem };
+	s->queue = q;
+	s->value = q->submitted + 1;
+	return true;
+}
+
+static void let_go(struct epf_tcp_copier *c, struct epf_tcp_pinned *p)
+{
+	if (!p->base)
+		return;
+	c->ops->host_unregister(p->base);
+	munmap(p->base, p->bytes);
+	p->base = NULL;
+}
+
+static void pin(struct epf_tcp_copier *c, struct slot *s)
+{
+	struct epf_tcp_pinned *p = s->job.pinned;
+	void *at;
+
+	let_go(c, p);
+	at = mmap(NULL, s->job.bytes, PROT_READ | PROT_WRITE,
+		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (at == MAP_FAILED) {
+		epf_warn_ratelimited("GPU copies: no memory for %llu pinned bytes of a connection",
+				     (unsigned long long)s->job.bytes);
+		s->failed = true;
+		return;
+	}
+	if (c->ops->host_register(at, s->job.bytes)) /* slower without */
+		epf_warn_ratelimited("GPU copies: pinning memory: %s", epf_last_error());
+	p->base = at;
+	p->bytes = s->job.bytes;
+}
+
+static void forget(struct epf_copy_mem *mem)
+{
+	/* Whoever has the last use need not call the driver. */
+	if (mem->reserved && mem->state == 1) {
+		mem->ops->mem_unimport(&mem->handle, mem->device_addr);
+		mem->state = 2;
+	}
+	epf_copy_mem_put(mem);
+}
+
+/* Takes jobs as far as queues have room; returns how many. */
+static unsigned take(struct epf_tcp_copier *c)
+{
+	uint64_t pushed = __atomic_load_n(&c->pushed, __ATOMIC_ACQUIRE); /* T1 */
+	unsigned n = 0;
+
+	for (; c->taken < pushed; c->taken++, n++) {
+		struct slot *s = slot_of(c, c->taken + 1);
+
+		s->queue = NULL;
+		s->failed = false;
+		if (s->job.kind == EPF_TCP_JOB_COPY || s->job.kind == EPF_TCP_JOB_ADD) {
+			if (!take_copy(c, s))
+				break;
+		} else if (s->job.kind == EPF_TCP_JOB_PIN) {
+			pin(c, s);
+		}
+	}
+	return n;
+}
+
+/* Ends the jobs that are over, in order; returns how many. */
+static unsigned finish(struct epf_tcp_copier *c)
+{
+	uint64_t done = c->done;
+
+	for (; done < c->taken; done++) {
+		struct slot *s = slot_of(c, done + 1);
+
+		if (s->queue && s->value > s->queue->reached)
+			break;
+		if (s->queue && s->value <= s->queue->bad)
+			s->failed = true;
+		if (s->failed && s->job.pinned && !s->job.pinned->failed)
+			__atomic_store_n(&s->job.pinned->failed, done + 1, __ATOMIC_RELAXED);
+		if (s->job.kind == EPF_TCP_JOB_UNPIN) {
+			let_go(c, s->job.pinned);
+			free(s->job.pinned);
+		} else if (s->job.kind == EPF_TCP_JOB_FORGET) {
+			forget(s->job.dst.mem);
+		}
+	}
+	if (done == c->done)
+		return 0;
+	__atomic_store_n(&c->done, done, __ATOMIC_RELEASE); /* T2 */
+	if (epf_wakeup_is_needed(c->core))
+		epf_wakeup_wake(c->core);
+	return 1;
+}
+
+/* ---- the thread ---- */
+
+static unsigned turn(struct epf_tcp_copier *c)
+{
+	unsigned n = take(c);
+
+	for (struct queue *q = c->queues; q; q = q->next) {
+		if (!is_full(q))
+			submit(c, q);
+		harvest(c, q);
+	}
+	return n + finish(c);
+}
+
+static bool has_jobs(const struct epf_tcp_copier *c)
+{
+	return __atomic_load_n(&c->pushed, __ATOMIC_ACQUIRE) != c->taken; /* T1 */
+}
+
+static bool is_stopped(const struct epf_tcp_copier *c)
+{
+	return __atomic_load_n(&c->stop, __ATOMIC_ACQUIRE);
+}
+
+static void *run(void *arg)
+{
+	struct epf_tcp_copier *c = arg;
+	uint64_t quiet_since = 0;
+
+	(void)pthread_setname_np(pthread_self(), "epf-tcp-copier");
+	while (!is_stopped(c)) {
+		if (turn(c)) {
+			quiet_since = 0;
+			continue;
+		}
+		if (!quiet_since)
+			quiet_since = epf_now_ns();
+		/* While copies are under way, nothing but asking says when they are over. */
+		if (c->done != c->taken || epf_now_ns() - quiet_since < SPIN_NS) {
+			sched_yield();
+			continue;
+		}
+		epf_wakeup_arm(&c->wakeup);
+		if (!has_jobs(c) && !is_stopped(c))
+			epf_wakeup_sleep(&c->wakeup, SLEEP_NS);
+		epf_wakeup_disarm(&c->wakeup);
+	}
+	return NULL;
+}
+
+/* ---- for the NIC ---- */
+
+/* Who makes the thread may be an engine's core with a CPU to itself: the copier runs wherever the process's first thread may. */
+static void free_from_cpu(pthread_t thread)
+{
+	cpu_set_t cpus;
+
+	if (sched_getaffinity(getpid(), sizeof(cpus), &cpus) == 0)
+		(void)pthread_setaffinity_np(thread, sizeof(cpus), &cpus);
+}
+
+int epf_tcp_copier_open(const struct epf_copy_ops *ops, struct epf_wakeup *wakeup,
+			struct epf_tcp_copier **out)
+{
+	struct epf_tcp_copier *c = aligned_alloc(128, (sizeof(*c) + 127) / 128 * 128);
+	int rc = ops->load();
+
+	if (rc) {
+		free(c);
+		return rc;
+	}
+	if (c) {
+		memset(c, 0, sizeof(*c));
+		c->slots = calloc(EPF_TCP_JOBS, sizeof(*c->slots));
+	}
+	if (!c || !c->slots) {
+		free(c);
+		return epf_fail(EPF_R_NO_MEMORY, "tcp: GPU copies");
+	}
+	c->ops = ops;
+	c->core = wakeup;
+	if (pthread_create(&c->thread, NULL, run, c)) {
+		free(c->slots);
+		free(c);
+		return epf_fail(EPF_R_NO_MEMORY, "tcp: no thread for GPU copies");
+	}
+	free_from_cpu(c->thread);
+	*out = c;
+	return 0;
+}
+
+void epf_tcp_copier_close(struct epf_tcp_copier *c)
+{
+	struct queue *next;
+
+	if (!c)
+		return;
+	if (!epf_tcp_copier_quiesce(c)) {
+		epf_warn("the GPU does not finish its copies; their memory is kept");
+		return; /* it still writes to it */
+	}
+	__atomic_store_n(&c->stop, 1u, __ATOMIC_RELEASE);
+	epf_wakeup_wake(&c->wakeup);
+	pthread_join(c->thread, NULL);
+	for (struct queue *q = c->queues; q; q = next) {
+		next = q->next;
+		c->ops->queue_close(q->q);
+		free(q);
+	}
+	free(c->slots);
+	free(c);
+}
+
+const struct epf_copy_ops *epf_tcp_copier_ops(const struct epf_tcp_copier *c)
+{
+	return c->ops;
+}
+
+uint32_t epf_tcp_copier_room(const struct epf_tcp_copier *c)
+{
+	return EPF_TCP_JOBS - (uint32_t)(c->pushed - epf_tcp_copier_done(c));
+}
+
+uint64_t epf_tcp_copier_push(struct epf_tcp_copier *c, const struct epf_tcp_job *job)
+{
+	uint64_t number = c->pushed + 1;
+
+	slot_of(c, number)->job = *job;
+	__atomic_store_n(&c->pushed, number, __ATOMIC_RELEASE); /* T1 */
+	return number;
+}
+
+void epf_tcp_copier_kick(struct epf_tcp_copier *c)
+{
+	if (epf_wakeup_is_needed(&c->wakeup))
+		epf_wakeup_wake(&c->wakeup);
+}
+
+uint64_t epf_tcp_copier_done(const struct epf_tcp_copier *c)
+{
+	return __atomic_load_n(&c->done, __ATOMIC_ACQUIRE); /* T2 */
+}
+
+bool epf_tcp_copier_quiesce(struct epf_tcp_copier *c)
+{
+	uint64_t deadline = epf_now_ns() + QUIESCE_NS;
+
+	while (epf_tcp_copier_done(c) != c->pushed) {
+		if (c->is_hung || epf_now_ns() > deadline) {
+			c->is_hung = true;
+			return false;
+		}
+		epf_tcp_copier_kick(c);
+		sched_yield();
+	}
+	c->is_hung = false;
+	return true;
+}
