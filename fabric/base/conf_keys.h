@@ -57,6 +57,12 @@ EPF_NAME(NIC, EFA,       "efa")
 EPF_NAME(NIC, TCP,       "tcp")
 EPF_NAME(NIC, OFI,       "ofi")
 EPF_ENUM_END(nic)
+EPF_ENUM(backend)
+EPF_NAME(BACKEND, NONE,    "none")
+EPF_NAME(BACKEND, DEEP_EP, "deep_ep")
+EPF_NAME(BACKEND, NVSHMEM, "nvshmem")
+EPF_NAME(BACKEND, NCCL,    "nccl")
+EPF_ENUM_END(backend)
 EPF_ENUM(idle)
 EPF_NAME(IDLE, SPIN,     "spin")
 EPF_NAME(IDLE, PAUSE,    "pause")
@@ -228,6 +234,9 @@ K(client_rings,         "client-rings",         UINT,   "256",   1, 4096, BASIC,
 
 G(P2P, "Point to point")
 K(p2p_local,            "p2p-local",            BOOL,   "yes",   0, 1, EXPERT, "", "Endpoints of one machine copy directly between their processes. no: over the NIC, as between machines.")
+
+G(BACKEND, "How programs travel")
+K(backend,              "backend",              ENUM(backend), "none", 0, 0, BASIC, "", "By what the traffic of a program that ep-fabric exec or launch runs travels: our own deep_ep, NVSHMEM through the shim, or NCCL through the plug-in. none: as the program's own variables say.")
 
 G(SHIM, "Shim for DeepEP programs")
 K(shim_heap,            "shim-heap",            SIZE,   "4GiB",  67108864, 1099511627776, BASIC, "NVSHMEM_SYMMETRIC_SIZE", "Bytes of a rank's symmetric heap; 36 MiB of it are the shim's own.")

@@ -259,7 +259,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	if (err)
 		return err;
 	j.call = EPF_WHY_HT_DISPATCH;
-	j.unmet = !d->row.topk; /* no counts were exchanged in front of it */
+	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
 	j.segment = d->received ? ht_segment_of(ht, d->out, &j.offset) : 0;
 	j.lay = ht_layout_of(&d->row, d->room);

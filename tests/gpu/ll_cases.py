@@ -475,6 +475,7 @@ PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
 PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
 PARTS.update({f"ht-kill-{name}": part_of("ht_cases", f"kill_{name}") for name in ("rows", "sums")})
+PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("table", "random", "layers", "graphs", "callers")})
 PARTS["ht-speed"] = part_of("ht_speed", "speed")
 PARTS["ht-memory"] = part_of("ht_memory", "memory")
 
@@ -500,7 +501,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed", "ht-memory"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed", "ht-memory", "elastic-graphs"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))

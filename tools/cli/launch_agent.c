@@ -149,6 +149,27 @@ static void stop_ranks(struct agent *a)
 	signal_ranks(a, SIGCONT);
 }
 
+/* Returns only if the program cannot be run. Where the launcher's variables choose a back end, ep-fabric exec brings the program to it. */
+static void become_program(char **argv)
+{
+	static char *const by[] = { (char *)"ep-fabric", (char *)"exec", (char *)"--" };
+	char **words;
+	size_t n = 0;
+
+	if (!getenv("EPF_BACKEND")) {
+		execvp(argv[0], argv);
+		return;
+	}
+	while (argv[n])
+		n++;
+	words = calloc(n + 4, sizeof(*words));
+	if (!words)
+		return;
+	memcpy(words, by, sizeof(by));
+	memcpy(words + 3, argv, n * sizeof(*words));
+	execv("/proc/self/exe", words);
+}
+
 /* In the new process. */
 static _Noreturn void become_rank(const struct agent *a, uint32_t i, int fd[PIPES], char **argv)
 {
@@ -168,7 +189,7 @@ static _Noreturn void become_rank(const struct agent *a, uint32_t i, int fd[PIPE
 	(void)dup2(null, STDIN_FILENO);
 	(void)dup2(fd[OUT], STDOUT_FILENO);
 	(void)dup2(fd[ERR], STDERR_FILENO);
-	execvp(argv[0], argv);
+	become_program(argv);
 	dprintf(STDERR_FILENO,
 		"%s: %s: it must be at this place, or in the PATH of a remote shell, on every host\n",
 		argv[0], strerror(errno));

@@ -8,6 +8,7 @@
 #include "tools/cli/shim_daemon.h"
 #include "tools/cli/shim_elf.h"
 #include "tools/cli/tools.h"
+#include "tools/doctor/backend.h"
 
 #include <argp.h>
 #include <dlfcn.h>
@@ -78,30 +79,12 @@ static bool is_file(const char *path)
 	return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* The library: as named, beside this program in a build tree, or where libraries are installed beside it. */
+/* The library: as named, or where backend_find() finds it. */
 static bool find_library(char out[PATH_MAX])
 {
-	static const char *const places[] = { "shim", "../lib/x86_64-linux-gnu", "../lib64",
-					      "../lib" };
-	char self[PATH_MAX - 64];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char *slash;
-
 	if (given.file)
 		return snprintf(out, PATH_MAX, "%s", given.file) < PATH_MAX && is_file(out);
-	if (n < 0)
-		return false;
-	self[n] = 0;
-	slash = strrchr(self, '/');
-	if (!slash)
-		return false;
-	*slash = 0;
-	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		snprintf(out, PATH_MAX, "%s/%s/libepf-deepep.so", self, places[i]);
-		if (is_file(out))
-			return true;
-	}
-	return false;
+	return backend_find(EPF_CONF_BACKEND_NVSHMEM, out);
 }
 
 static void look_at_library(char library[PATH_MAX])

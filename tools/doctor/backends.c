@@ -3,6 +3,7 @@
  * The doctor's checks of the ways by which programs get onto the fabric (docs/guides/choose.md): whether a program started from here would find
  * the plug-in for NCCL, the shim, and our deep_ep, and whether its variables ask for what is not there. That none of them is in use is no fault.
  */
+#include "tools/doctor/backend.h"
 #include "tools/doctor/doctor.h"
 
 #include <dlfcn.h>
@@ -38,6 +39,37 @@ static bool names_plugin(const char *list)
 		at += n + (at[n] == ',');
 	}
 	return false;
+}
+
+/* The one that EPF_BACKEND chooses must be there; of the others it is said which are. */
+static void check_chosen(struct doctor *d)
+{
+	enum epf_conf_backend chosen = d->conf.backend;
+	char path[PATH_MAX], usable[64] = "", absent[DOCTOR_LINE / 2] = "";
+
+	if (d->is_recorded) {
+		doctor_say(d, DOCTOR_SKIP, NULL, "what is installed belongs to a live machine");
+		return;
+	}
+	for (enum epf_conf_backend b = EPF_CONF_BACKEND_NONE + 1; b <= EPF_CONF_BACKEND_NCCL; b++) {
+		bool is_there = backend_find(b, path);
+		char *list = is_there ? usable : absent;
+		size_t size = is_there ? sizeof(usable) : sizeof(absent), n = strlen(list);
+
+		snprintf(list + n, size - n, "%s%s%s%s", n ? ", " : "", backend_name(b),
+			 is_there ? "" : " without ", is_there ? "" : backend_file(b));
+	}
+	if (!backend_find(chosen, path)) {
+		doctor_say(d, DOCTOR_FAIL, "install it, or choose another EPF_BACKEND",
+			   "EPF_BACKEND=%s needs %s, which is neither beside this program nor "
+			   "installed with it",
+			   backend_name(chosen), backend_file(chosen));
+		return;
+	}
+	doctor_say(d, chosen == EPF_CONF_BACKEND_NONE && !*usable ? DOCTOR_SKIP : DOCTOR_OK, NULL,
+		   "EPF_BACKEND=%s%s; ep-fabric exec can use: %s%s%s", backend_name(chosen),
+		   chosen ? "" : " (programs travel as their variables say)",
+		   *usable ? usable : "none", *absent ? "; not: " : "", absent);
 }
 
 static void check_nccl(struct doctor *d)
@@ -120,6 +152,7 @@ static void check_package(struct doctor *d)
 }
 
 const struct doctor_check doctor_backend_checks[] = {
+	{ "backend", "the back end that EPF_BACKEND chooses is installed", check_chosen },
 	{ "nccl", "NCCL finds the plug-in that its variables name", check_nccl },
 	{ "shim", "how DeepEP compiled with NVSHMEM gets onto the fabric", check_shim },
 	{ "deep_ep", "which deep_ep programs import", check_package },

@@ -3,11 +3,12 @@
 #
 #   test_doctor_backends.sh EP_FABRIC PLUGIN
 #
-# What `ep-fabric doctor` says of the ways onto the fabric, with the variables that programs are started with.
+# What `ep-fabric doctor` says of the ways onto the fabric, with the variables that programs are started with; and what `ep-fabric exec`, and a rank of
+# `ep-fabric launch`, set for a program by the one variable EPF_BACKEND.
 set -u
 fabric=$1 plugin=$2 failed=0
 root=$(cd "$(dirname "$0")/../../.." && pwd)
-unset NCCL_NET_PLUGIN PYTHONPATH LD_PRELOAD LD_LIBRARY_PATH
+unset NCCL_NET_PLUGIN NCCL_GIN_PLUGIN NCCL_RMA_PLUGIN NCCL_GIN_TYPE PYTHONPATH LD_PRELOAD LD_LIBRARY_PATH EPF_BACKEND EPF_NIC EPF_SERVICE
 theirs=$(mktemp -d) || exit 1
 trap 'rm -rf "$theirs"' EXIT
 mkdir -p "$theirs/deep_ep"
@@ -37,4 +38,56 @@ says shim 'not preloaded' A=1
 says deep_ep 'is ours' "PYTHONPATH=/nonexistent:$root/tools/python:$theirs"
 says deep_ep 'is another one' "PYTHONPATH=$theirs:$root/tools/python"
 says deep_ep 'no deep_ep in PYTHONPATH' A=1
+
+# gives COMMAND TEXT SETTING...: what a program that is run so prints must hold the text; an empty one: it must not run
+gives()
+{
+	local command=$1 text=$2 out rc
+	shift 2
+	# shellcheck disable=SC2086
+	out=$(env "$@" "$fabric" $command env 2>&1)
+	rc=$?
+	if { [ -n "$text" ] && [ "$rc" = 0 ] && grep -qF -- "$text" <<<"$out"; } || { [ -z "$text" ] && [ "$rc" != 0 ]; }; then
+		echo "ok $command: ${text:-refused} with $*"
+	else
+		printf 'not ok %s: no "%s" with %s, status %d\n%s\n' "$command" "$text" "$*" "$rc" "$out"
+		failed=1
+	fi
+}
+
+tools=$(cd "$(dirname "$plugin")/.." && pwd)
+for command in 'exec --' 'launch --hosts 127.0.0.1 --'; do
+	gives "$command" PATH= A=1
+	gives "$command" NCCL_NET_PLUGIN=epf EPF_BACKEND=nccl
+	gives "$command" NCCL_RMA_PLUGIN=epf EPF_BACKEND=nccl
+	gives "$command" NCCL_GIN_TYPE=2 EPF_BACKEND=nccl
+	gives "$command" "LD_LIBRARY_PATH=$tools/nccl" EPF_BACKEND=nccl
+	gives "$command" "LD_PRELOAD=$tools/shim/libepf-deepep.so" EPF_BACKEND=nvshmem
+done
+gives 'exec --' NCCL_NET_PLUGIN=mine EPF_BACKEND=nccl NCCL_NET_PLUGIN=mine
+gives 'exec --' "LD_LIBRARY_PATH=$tools/nccl:/before" EPF_BACKEND=nccl LD_LIBRARY_PATH=/before
+gives 'exec --backend=nccl --' NCCL_NET_PLUGIN=epf A=1
+gives 'exec --' '' EPF_BACKEND=mine
+gives 'exec --' CUDA_MODULE_LOADING=EAGER EPF_BACKEND=nvshmem
+if "$fabric" exec env | grep -q NCCL_; then
+	echo "not ok exec: a back end without EPF_BACKEND"
+	failed=1
+fi
+says backend 'EPF_BACKEND=none (programs travel as their variables say); ep-fabric exec can use: ' A=1
+says backend 'EPF_BACKEND=nccl; ep-fabric exec can use: ' EPF_BACKEND=nccl
+# Away from everything else: nothing is usable, and what is chosen is missing.
+cp "$fabric" "$theirs/ep-fabric"
+fabric=$theirs/ep-fabric
+says backend 'ep-fabric exec can use: none; not: deep_ep without deep_ep, nvshmem without libepf-deepep.so, nccl without libnccl-net-epf.so' A=1
+for backend in deep_ep nvshmem nccl; do
+	says backend "EPF_BACKEND=$backend needs " EPF_BACKEND=$backend
+	gives 'exec --' '' EPF_BACKEND=$backend
+done
+# Where it is installed.
+mkdir -p "$theirs/bin" "$theirs/lib" "$theirs/share/ep-fabric/python/deep_ep"
+mv "$fabric" "$theirs/bin/ep-fabric"
+fabric=$theirs/bin/ep-fabric
+touch "$theirs/lib/libnccl-net-epf.so"
+gives 'exec --' "PYTHONPATH=$theirs/bin/../share/ep-fabric/python:/before" EPF_BACKEND=deep_ep PYTHONPATH=/before
+gives 'exec --' "LD_LIBRARY_PATH=$theirs/bin/../lib" EPF_BACKEND=nccl
 exit $failed

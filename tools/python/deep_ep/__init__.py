@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The legacy DeepEP interface on EP fabric: what vLLM and SGLang call in a decode step. docs/reference/python.md says what is served.
+"""DeepEP's interfaces on EP fabric: Buffer, and ElasticBuffer of its second version. docs/reference/python.md says what is served.
 
-Importing needs neither PyTorch nor a GPU nor the library; making a Buffer does, and says what is missing. ElasticBuffer is not there, so
-that programs that ask for it by hasattr() do not find it.
+Importing needs neither PyTorch nor a GPU nor the library; making a Buffer does, and says what is missing.
 """
 from __future__ import annotations
 
@@ -11,12 +10,15 @@ from typing import Any
 from .buffer import Buffer
 from .checks import ArgumentError, NotThereYet
 from .config import Config
+from .elastic import ElasticBuffer, get_logical_domain_size, get_physical_domain_size
+from .ephandle import EPHandle
 from .event import EventHandle, EventOverlap
 
-__all__ = ["ArgumentError", "Buffer", "Config", "EventHandle", "EventOverlap", "NotThereYet", "topk_idx_t"]
+__all__ = ["ArgumentError", "Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap", "NotThereYet", "get_logical_domain_size",
+           "get_physical_domain_size", "topk_idx_t"]
 
-# The interface this package follows, as DeepEP counts: the last one before ElasticBuffer, with the later legacy arguments.
-__version__ = "1.2.1+epf"
+# The interface this package follows, as DeepEP counts.
+__version__ = "2.1.0+epf"
 
 
 def __getattr__(name: str) -> Any:

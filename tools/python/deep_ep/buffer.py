@@ -136,6 +136,7 @@ class Buffer(HighThroughput, Slow):
     """
 
     num_sms: int = 20
+    _timeout = TIMEOUT_NS
 
     def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
                  num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
@@ -214,7 +215,7 @@ class Buffer(HighThroughput, Slow):
         return settings
 
     def _timeout_ns(self) -> int:
-        return 0 if "EPF_GPU_TIMEOUT" in os.environ else TIMEOUT_NS
+        return 0 if "EPF_GPU_TIMEOUT" in os.environ else self._timeout
 
     def _open_fabric(self, size: int = 0, direct: bool = True) -> None:
         """Joins the other ranks and makes the kernels, unless that is done. size: bytes for low-latency calls; 0: there will be none. Collective."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 from typing import Any, Callable, List, Optional, Tuple, Union
@@ -32,7 +33,7 @@ class RoutingHandle(tuple):
 
     Attributes: matrix: entry 0; place: int32 [tokens, ranks], the place of each token's row among those for a rank, or -1; plan: where rows lie on their
     way; links: which ranks of this node the rows go to that it forwards, int32 [rows forwarded, ranks], None on one node; received: rows; room: rows
-    that a window holds; across: rows that cross between nodes; forwarded: rows of links; tokens; at: addresses of place, matrix and plan.
+    that a window holds; across: rows that cross between nodes; forwarded: rows of links; tokens; rank; at: addresses of place, matrix and plan.
     """
     matrix: Any
     place: Any
@@ -43,6 +44,7 @@ class RoutingHandle(tuple):
     across: int
     forwarded: int
     tokens: int
+    rank: int
     at: Tuple[int, int, int]
 
     @classmethod
@@ -50,7 +52,7 @@ class RoutingHandle(tuple):
         matrix, place = values["matrix"], values["place"]
         handle = cls((matrix, place, None, None, None, in_rank, matrix[:, rank], None, None, None) if several else
                      (matrix, place, None, None, values["tokens"], in_rank))
-        handle.__dict__.update(values)
+        handle.__dict__.update(values, rank=rank)
         handle.at = (place.data_ptr(), matrix.data_ptr(), values["plan"].data_ptr())
         return handle
 
@@ -58,10 +60,15 @@ class RoutingHandle(tuple):
 class _Call:
     """One call: the stream it runs on, what it waits for, where its outputs are allocated, and the event it gives. A synchronous call runs on the current
     stream, so that nothing has to order two streams; others, and those of a graph that is captured, run on the communication stream. Calls follow each
-    other on the device whichever streams they use. On CPU tensors a call has run when it returns, and nothing of this happens."""
+    other on the device whichever streams they use. On CPU tensors a call has run when it returns, and nothing of this happens.
 
-    def __init__(self, buffer: Any, where: str, previous: Optional[EventOverlap], async_finish: bool, on_comm_stream: bool) -> None:
-        need(not on_comm_stream or (previous is not None and async_finish), where,
+    Arguments:
+        whole: PyTorch's own operations between begin and end belong to the call. They run on its stream, which is the current one meanwhile, and its
+            outputs are allocated there.
+    """
+
+    def __init__(self, buffer: Any, where: str, previous: Optional[EventOverlap], async_finish: bool, on_comm_stream: bool, whole: bool = False) -> None:
+        need(whole or not on_comm_stream or (previous is not None and async_finish), where,
              "allocate_on_comm_stream needs previous_event and async_finish: nothing else orders the communication stream behind the caller's work")
         self._cuda = buffer._torch.cuda if buffer.device.type == "cuda" else None
         self._async, self._on_comm = async_finish, on_comm_stream
@@ -73,7 +80,8 @@ class _Call:
         self.capturing = capturing = self._cuda.is_current_stream_capturing()
         comm = buffer._comm_stream
         self._current = None
-        if async_finish or event is not None or capturing:
+        if async_finish or event is not None or capturing or on_comm_stream:
+            self._on_comm = on_comm_stream or whole
             self._current, self._comm = self._cuda.current_stream(buffer.device), comm
             comm.wait_stream(self._current) if event is None else comm.wait_event(event)
             self.stream = comm.cuda_stream
@@ -84,7 +92,7 @@ class _Call:
         if before is not None and before != self.stream and not capturing:
             after = comm if self._current is not None else self._cuda.current_stream(buffer.device)
             after.wait_stream(comm if before == comm.cuda_stream else self._cuda.ExternalStream(before, buffer.device))
-        if on_comm_stream:
+        if self._on_comm:
             self._cuda.set_stream(comm)
 
     def end(self, reads: tuple, writes: tuple) -> EventOverlap:
@@ -93,18 +101,16 @@ class _Call:
             return EventOverlap(EventHandle() if self._async else None)
         if self._on_comm:
             self._cuda.set_stream(self._current)
-        if not self._async:
-            if self._current is not None:
-                self._current.wait_stream(self._comm)
-            return EventOverlap(None)
-        for t in reads + writes:
+        if not self._async and self._current is not None:
+            self._current.wait_stream(self._comm)
+        for t in reads + writes if self._async else ():
             if t is not None:
                 t.record_stream(self._comm)
         # Outputs of the communication stream's own memory are used on the caller's stream.
         for t in reads + writes if self._on_comm else ():
             if t is not None:
                 t.record_stream(self._current)
-        return EventOverlap(EventHandle(self._comm))
+        return EventOverlap(EventHandle(self._comm) if self._async else None)
 
     def give_up(self) -> None:
         if self._cuda is not None and self._on_comm:
@@ -313,52 +319,64 @@ class HighThroughput:
         """
         where, torch, ranks = "Buffer.dispatch", self._torch, self.group_size
         data, scales = self._rows(where, x)
-        tokens, hidden = data.shape
+        tokens = data.size(0)
         ht = self._open_throughput(where)
         ht.check()
         cached = handle is not None
         if cached:
             need(topk_idx is None and topk_weights is None, where, "with a handle topk_idx and topk_weights must be None: the rows go where they went")
             self._check_handle(where, handle, tokens)
-            topk = local = 0
+            local = 0
         else:
-            topk, local = self._check_routing(where, tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights,
-                                              expert_alignment, num_worst_tokens)
-        row = (hidden * data.element_size(), 0 if scales is None else scales.size(1), topk)
+            local = self._check_routing(where, tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights,
+                                        expert_alignment, num_worst_tokens)
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
             counts: Optional[List[int]] = None
+            last: Optional[Callable[[], Any]] = None
             if not cached:
                 handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens)
-            if not cached and not num_worst_tokens:
-                counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
-            self._need_memory(where, row, handle)
-
-            received = handle.received
-            out = self._output(call, data, received, hidden)
-            out_scales = None if scales is None else scales.new_empty((received, scales.size(1)))
-            out_index = None if topk_idx is None else topk_idx.new_empty((received, topk))
-            out_weights = None if topk_weights is None else topk_weights.new_empty((received, topk))
-
-            if not cached and ht.nodes > 1:
-                handle.links = handle.place.new_empty((handle.forwarded, ht.node_max))
-            links = None if cached else handle.links
-            if num_worst_tokens and not cached:
-                # Last: while a kernel waits for counts, nothing is allocated, which would wait for it in the GPU's driver.
-                counts = self._exchange_counts(ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment, wait=False)
-
-            # In the order of struct epf_ht_dispatch.
-            ht.dispatch(throughput.pack_dispatch(
-                *row, tokens, local, received, handle.room, self._blocks(config), handle.across, 0 if links is None else handle.forwarded, *handle.at, links,
-                data, scales, *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, out_index, out_weights), call.stream)
+                counts = []
+                exchange = functools.partial(self._exchange_counts, ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
+                if num_worst_tokens:
+                    last = functools.partial(exchange, wait=False)
+                else:
+                    counts = exchange()
+            outputs = self._move(where, ht, call, handle, (data, scales, topk_idx, topk_weights), local, self._blocks(config), cached, last)
         except BaseException:
             call.give_up()
             raise
         event = call.end((data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.place, handle.matrix, handle.plan, handle.links),
-                         (out, out_scales, out_index, out_weights))
+                         outputs)
+        out, out_scales, out_index, out_weights = outputs
         self._finish_on_cpu(ht)
         rows = out if scales is None else (out, out_scales)
         return (rows, None, None, None, None, event) if cached else (rows, out_index, out_weights, counts, handle, event)
+
+    def _move(self, where: str, ht: throughput.Throughput, call: _Call, handle: RoutingHandle, given: Tuple[Any, Any, Any, Any], local: int, blocks: int,
+              cached: bool, last: Optional[Callable[[], Any]] = None) -> Tuple[Any, Any, Any, Any]:
+        """Moves rows along a handle. given: rows, scales, topk_idx, topk_weights; all but rows may be None. last: called when all memory is there. Returns
+        what arrives, in the same order."""
+        data, scales, topk_idx, topk_weights = given
+        topk, received = 0 if topk_idx is None else topk_idx.size(1), handle.received
+        row = (data.size(1) * data.element_size(), 0 if scales is None else scales.size(1), topk)
+        self._need_memory(where, row, handle)
+        out = self._output(call, data, received, data.size(1))
+        out_scales = None if scales is None else scales.new_empty((received, scales.size(1)))
+        out_index = None if topk_idx is None else topk_idx.new_empty((received, topk))
+        out_weights = None if topk_weights is None else topk_weights.new_empty((received, topk))
+
+        if not cached and ht.nodes > 1:
+            handle.links = handle.place.new_empty((handle.forwarded, ht.node_max))
+        links = None if cached else handle.links
+        if last is not None:
+            last()  # while a kernel waits for counts, nothing is allocated, which would wait for it in the GPU's driver
+
+        # In the order of struct epf_ht_dispatch.
+        ht.dispatch(throughput.pack_dispatch(
+            *row, data.size(0), local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded, *handle.at, links,
+            data, scales, *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, out_index, out_weights), call.stream)
+        return out, out_scales, out_index, out_weights
 
     def _finish_on_cpu(self, ht: throughput.Throughput) -> None:
         if self.device.type == "cpu":
@@ -372,8 +390,8 @@ class HighThroughput:
         need(handle.tokens == tokens, where, "there are {} tokens; the handle is of {}", tokens, handle.tokens)
 
     def _check_routing(self, where: str, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any, topk_idx: Any, topk_weights: Any,
-                       alignment: int, worst: int) -> Tuple[int, int]:
-        """Checks what a dispatch without a handle is given; returns top-k (0 without topk_idx) and the experts of a rank."""
+                       alignment: int, worst: int) -> int:
+        """Checks what a dispatch without a handle is given; returns the experts of a rank."""
         torch, ranks, device = self._torch, self.group_size, self.device
         for name, t in (("num_tokens_per_rank", per_rank), ("is_token_in_rank", in_rank), ("num_tokens_per_expert", per_expert)):
             need(t is not None, where, f"{name} is None; without a handle it must be what get_dispatch_layout gave")
@@ -390,7 +408,7 @@ class HighThroughput:
         need(isinstance(alignment, int) and alignment > 0, where, f"expert_alignment is {alignment!r}; it must be positive")
         need(worst >= 0, where, f"num_worst_tokens is {worst}; it cannot be negative")
         need(worst == 0 or topk_idx is not None, where, "num_worst_tokens needs topk_idx: without it nothing says which rows were received")
-        return topk, per_expert.numel() // ranks
+        return per_expert.numel() // ranks
 
     def _new_handle(self, ht: throughput.Throughput, tokens: int, in_rank: Any, worst: int) -> RoutingHandle:
         """A handle whose arrays are not written yet. Its sizes are known with num_worst_tokens only."""
@@ -439,34 +457,42 @@ class HighThroughput:
         need(isinstance(handle, RoutingHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
         checks.tensor(torch, where, "x", x, torch.bfloat16, (handle.received, -1), device, ("rows received",))
         self._check_rows(where, x)
-        tokens, hidden = handle.tokens, x.size(1)
-        topk = 0
-        if topk_weights is not None:
-            checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, (handle.received, -1), device, ("rows received",))
-            topk = topk_weights.size(1)
-        biases = (bias if isinstance(bias, tuple) else (bias,)) + (None, None)
-        for b in biases[:2]:
-            if b is not None:
-                checks.tensor(torch, where, "bias", b, torch.bfloat16, (tokens, hidden), device, ("tokens", "hidden"))
-                checks.aligned(where, "bias", b)
+        checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, (handle.received, -1), device, ("rows received",))
+        biases = self._biases(where, bias, handle.tokens, x.size(1))
         ht = self._open_throughput(where)
         ht.check()
         call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
-            self._need_memory(where, (2 * hidden, 0, topk), handle)
-            out = x.new_empty((tokens, hidden))
-            out_weights = topk_weights.new_empty((tokens, topk)) if topk else None
-            links = handle.links
-            # In the order of struct epf_ht_combine.
-            ht.combine(throughput.pack_combine(
-                2 * hidden, topk, tokens, handle.received, handle.room, self._blocks(config), handle.across, 0 if links is None else handle.forwarded,
-                *handle.at, links, x, topk_weights, biases[0], biases[1], out, out_weights), call.stream)
+            out, out_weights = self._return(where, ht, call, handle, x, topk_weights, biases, self._blocks(config))
         except BaseException:
             call.give_up()
             raise
-        event = call.end((x, topk_weights, biases[0], biases[1], handle.place, handle.matrix, handle.plan, links), (out, out_weights))
+        event = call.end((x, topk_weights, *biases, handle.place, handle.matrix, handle.plan, handle.links), (out, out_weights))
         self._finish_on_cpu(ht)
         return out, out_weights, event
+
+    def _biases(self, where: str, bias: Any, tokens: int, hidden: int) -> Tuple[Any, Any]:
+        """Checks biases; returns two, or None for each that is missing."""
+        first, second = ((bias if isinstance(bias, tuple) else (bias,)) + (None, None))[:2]
+        for b in (first, second):
+            if b is not None:
+                checks.tensor(self._torch, where, "bias", b, self._torch.bfloat16, (tokens, hidden), self.device, ("tokens", "hidden"))
+                checks.aligned(where, "bias", b)
+        return first, second
+
+    def _return(self, where: str, ht: throughput.Throughput, call: _Call, handle: RoutingHandle, x: Any, topk_weights: Any, biases: Tuple[Any, Any],
+                blocks: int) -> Tuple[Any, Any]:
+        """Brings rows back along a handle and adds them. Returns the sums, and those of the weights or None."""
+        hidden, topk = x.size(1), 0 if topk_weights is None else topk_weights.size(1)
+        self._need_memory(where, (2 * hidden, 0, topk), handle)
+        out = x.new_empty((handle.tokens, hidden))
+        out_weights = topk_weights.new_empty((handle.tokens, topk)) if topk else None
+        links = handle.links
+        # In the order of struct epf_ht_combine.
+        ht.combine(throughput.pack_combine(
+            2 * hidden, topk, handle.tokens, handle.received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
+            *handle.at, links, x, topk_weights, *biases, out, out_weights), call.stream)
+        return out, out_weights
 
     def internode_dispatch(self, x: Rows, handle: Any = None, num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None,
                            is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: Any = None, topk_weights: Any = None,

@@ -18,6 +18,16 @@ def align(x: int, y: int) -> int:
     return ceil_div(x, y) * y
 
 
+def safe_div(a: float, b: float) -> float:
+    """a / b; 0 / 0 is 0."""
+    return 0.0 if a == 0 and b == 0 else a / b
+
+
+def count_bytes(*tensors: Any) -> int:
+    """Bytes of tensors, of those in tuples and lists too; None has none."""
+    return sum(count_bytes(*t) if isinstance(t, (tuple, list)) else 0 if t is None else t.numel() * t.element_size() for t in tensors)
+
+
 def calc_diff(x: Any, y: Any) -> float:
     """How far two tensors point apart: 1 - 2<x, y> / (<x, x> + <y, y>), both moved by one, in FP64. 0: equal."""
     a, b = x.double() + 1, y.double() + 1
@@ -50,6 +60,14 @@ def hash_tensor(t: Any) -> int:
     """The sum of its 32-bit words: the same for the same bits."""
     import torch
     return int(t.contiguous().view(torch.int32).sum())
+
+
+def hash_tensors(*tensors: Any) -> int:
+    """hash_tensor() of tensors, and of those in tuples and lists, joined by exclusive or."""
+    value = 0
+    for t in tensors:
+        value ^= hash_tensors(*t) if isinstance(t, (tuple, list)) else 0 if t is None else hash_tensor(t)
+    return value
 
 
 def inplace_unique(x: Any, num_slots: int) -> None:

@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# deep_ep.ElasticBuffer on a machine with one or more GPUs: right, in graphs, within a node and on two that share the machine; DeepEP V2's own test on it; a
+# small mixture of experts of torchtitan's parts; and how fast, beside DeepEP V2 where that runs.
+#
+#   tests/gpu/elastic.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--tree DIR] [--packages DIR] [--deepep-v2 DIR]
+#                        [--rounds N] [--cpu]
+#
+# --build      a folder with libepf.so.0 and libepf-ll.so.0 (and ep-fabric, for two nodes), or a build tree with them
+# --out        where logs and the table go (./gpu-results/elastic)
+# --quick      few cases and shapes: two minutes
+# --ranks      processes; as many as GPUs by default, 2 on one. More than GPUs share them under MPS (onegpu/)
+# --cases      random cases (100); --steps: replays of a graph (100)
+# --only       parts whose name matches
+# --tree       a source tree of DeepEP V2, whose tests/elastic is run on our package
+# --packages   a folder made by tools/frameworks/fetch.py gpu (with --cpu: cpu), with torchtitan
+# --deepep-v2  a folder with DeepEP V2's package, compiled, to measure beside; EP_DISABLE_GIN=1 is set for it
+# --rounds     runs of each in a measurement, alternating (3)
+# --cpu        small shapes on CPU tensors, to check this script on a machine without a GPU
+#
+# Each part has a limit and a log. Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build="" out=$PWD/gpu-results/elastic quick="" ranks="" cases=100 steps=100 only=. tree="" packages="" theirs="" rounds=3 cpu=""
+while [ $# -gt 0 ]; do
+	case $1 in
+	--build) build=$2 && shift ;;
+	--out) out=$2 && shift ;;
+	--quick) quick=--quick ;;
+	--ranks) ranks=$2 && shift ;;
+	--cases) cases=$2 && shift ;;
+	--steps) steps=$2 && shift ;;
+	--only) only=$2 && shift ;;
+	--tree) tree=$(realpath "$2") && shift ;;
+	--packages) packages=$(realpath "$2") && shift ;;
+	--deepep-v2) theirs=$(realpath "$2") && shift ;;
+	--rounds) rounds=$2 && shift ;;
+	--cpu) cpu=yes quick=--quick ;;
+	*) sed -n '/^#   tests/,/^# Each/p' "$0" && exit 2 ;;
+	esac
+	shift
+done
+if [ -z "$cpu" ] && { ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; }; then
+	echo "no GPU here (nvidia-smi lists none): ElasticBuffer on GPUs is skipped; --cpu checks this script"
+	exit 77
+fi
+begin_before=1000000 list=0 suite="ElasticBuffer" part_width=24
+# shellcheck source=tests/gpu/parts.sh
+. "$root/tests/gpu/parts.sh"
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
+log=$out/table.txt
+: >"$log"
+trap leave_nothing EXIT
+for at in "$build" "$build/fabric"; do [ -e "$at/libepf.so.0" ] && EPF_LIBRARY=$(realpath -s "$at/libepf.so.0"); done
+for at in "$build" "$build/kernels"; do [ -e "$at/libepf-ll.so.0" ] && EPF_LL_LIBRARY=$(realpath -s "$at/libepf-ll.so.0"); done
+if [ -z "${EPF_LIBRARY:-}" ] || [ -z "${EPF_LL_LIBRARY:-}" ]; then
+	say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"
+	exit 1
+fi
+export EPF_LIBRARY EPF_LL_LIBRARY PYTHONUNBUFFERED=1 TORCH_NCCL_ENABLE_MONITORING=0 EPF_GPU_TIMEOUT=${EPF_GPU_TIMEOUT:-10s}
+LD_LIBRARY_PATH=$(dirname "$EPF_LIBRARY"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+before=${PYTHONPATH:-}
+export PYTHONPATH=$root/tools/python${packages:+:$packages}${before:+:$before} LD_LIBRARY_PATH
+python=python3 device=() gpus=0 limit=300
+if [ -n "$cpu" ]; then
+	python=/usr/bin/python3 device=(--device cpu) ranks=${ranks:-2}
+	export OMP_NUM_THREADS=1 EPF_GPU_TIMEOUT=60s
+	say "# CPU tensors: this checks the script"
+else
+	gpus=$(nvidia-smi -L | wc -l)
+	ranks=${ranks:-$((gpus > 1 ? gpus : 2))}
+	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $ranks ranks"
+	if [ "$ranks" -gt "$gpus" ]; then
+		say "# $ranks ranks share $gpus GPU: 'NVLink' is memory of the same GPU, process groups are gloo's"
+		export ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH
+		with_mps on
+	fi
+fi
+if [ -n "$quick" ]; then
+	limit=120 rounds=1
+	cases=$((cases < 20 ? cases : 20)) steps=$((steps < 30 ? steps : 30))
+fi
+
+# part NAME LIMIT COMMAND...
+part()
+{
+	local name=$1 bound=$2
+	shift 2
+	wanted "$name" || return 0
+	bounded "$bound" "$out/$name.log" "$@"
+	if [ "$rc" = 0 ]; then
+		result "$name" "ok, $took s"
+		grep "^# \|passed$\|tokens, .* SMs" "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
+	elif [ "$rc" = 77 ]; then
+		result "$name" "skipped: $(tail -n 1 "$out/$name.log")"
+	else
+		failed=1
+		result "$name" "WRONG: status $rc after $took s"
+		tail -n 40 "$out/$name.log" | cut -c1-300 | sed 's/^/    /' | tee -a "$log"
+	fi
+}
+
+# run NAME PART ARGUMENT...
+run()
+{
+	local name=$1 what=$2
+	shift 2
+	part "$name" "$((limit + 6))" "$python" "$root/tests/gpu/ll_cases.py" "$what" --ranks "$ranks" --limit "$limit" "${device[@]}" $quick "$@"
+}
+
+# v2 NAME OPTION...: DeepEP V2's test, with sizes that fit
+v2()
+{
+	local name=$1 sizes=()
+	shift
+	[ -n "$tree" ] || return 0
+	[ -z "$cpu" ] || sizes=(--num-tokens 32 --hidden 512 --num-topk 4 --num-experts 16)
+	part "$name" 600 env MASTER_PORT=$((20000 + RANDOM % 10000)) "$python" "$root/tests/gpu/elastic_v2.py" "$tree" --num-processes "$ranks" "${sizes[@]}" "$@"
+}
+
+run table elastic-table
+run random elastic-random --cases "$cases"
+run layers elastic-layers
+run graphs elastic-graphs --steps "$steps"
+run callers elastic-callers
+v2 v2-test --skip-perf-test ${quick:+--test-first-only}
+v2 v2-no-sync --skip-perf-test --test-first-only --do-cpu-sync 0
+v2 v2-masked --skip-perf-test --test-first-only --masked-ratio 0.3 --unbalanced-ratio 2 --deterministic
+[ -n "$cpu" ] || v2 v2-times --test-first-only
+[ -z "$packages" ] || part torchtitan 300 "$python" -m torch.distributed.run --standalone --nproc-per-node="$ranks" "$root/tests/frameworks/torchtitan_rank.py"
+
+# One after the other, so that both meet the same machine.
+speed()
+{
+	local sms i
+	for sms in 0 24 12; do
+		for ((i = 0; i < rounds; i++)); do
+			part "speed-$sms-$i" 240 "$python" "$root/tests/gpu/elastic_speed.py" run "$out/ours-$sms.json" --ranks "$ranks" --sms "$sms" $quick
+			[ -z "$theirs" ] || part "speed-v2-$sms-$i" 300 env EP_DISABLE_GIN=1 EP_SUPPRESS_NCCL_CHECK=1 PYTHONPATH="$theirs${before:+:$before}" \
+				"$python" "$root/tests/gpu/elastic_speed.py" run "$out/theirs-$sms.json" --ranks "$ranks" --sms "$sms" $quick
+		done
+		[ ! -e "$out/ours-$sms.json" ] || "$python" "$root/tests/gpu/elastic_speed.py" ratio "$out/ours-$sms.json" "$out/theirs-$sms.json" | tee -a "$log"
+	done
+}
+rm -f "$out"/ours-*.json "$out"/theirs-*.json
+if [ -n "$cpu" ] || [ "$ranks" -le "$gpus" ]; then
+	speed
+fi
+
+# Two nodes on one machine: what crosses between them takes the command path. A daemon copies it: copies of a rank's own process may wait in the GPU's driver for its
+# kernels. Without ep-fabric in the build the ranks copy.
+daemon=""
+for at in "$build" "$build/tools"; do
+	[ -x "$at/ep-fabric" ] || continue
+	mkdir -p "$out/run"
+	EPF_CORE_IDLE=pause "$at/ep-fabric" run --instance=elastic --runtime-dir="$out/run" --stats-dir="$out/run" >"$out/daemon.log" 2>&1 &
+	daemon=$!
+	trap 'kill $daemon; leave_nothing' EXIT
+	for ((i = 0; i < 100; i++)); do [ -S "$out/run/elastic.sock" ] || sleep 0.1; done
+	export EPF_SERVICE=$out/run/elastic.sock
+	break
+done
+export CUDA_MODULE_LOADING=EAGER
+nodes=$(for ((r = 0; r < ranks; r++)); do printf '%s%s' "${comma:-}" $((r * 2 / ranks)) && comma=,; done)
+run nodes-table elastic-table --nodes "$nodes"
+run nodes-random elastic-random --cases "$cases" --nodes "$nodes"
+run nodes-layers elastic-layers --nodes "$nodes"
+run nodes-graphs elastic-graphs --steps "$steps" --nodes "$nodes"
+run nodes-callers elastic-callers --nodes "$nodes"
+export NODES=$nodes
+v2 nodes-v2-test --skip-perf-test --test-first-only
+if [ -n "$daemon" ]; then
+	kill "$daemon" && wait "$daemon"
+	trap leave_nothing EXIT
+fi
+end

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See backend.h. */
+#include "tools/doctor/backend.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PLACES = 4, VARIABLES = 4 };
+
+struct backend {
+	const char *name;
+	const char *file;
+	/* Folders, as seen from this program; the first is of a build tree. */
+	const char *at[PLACES + 1];
+	const char *path_variable;     /* gets that folder in front */
+	bool is_folder;                /* what is found is the folder with the file */
+	const char *set[VARIABLES][2]; /* variables that switch it on */
+};
+
+#define LIBRARIES "../lib/x86_64-linux-gnu", "../lib64", "../lib"
+
+static const struct backend backends[] = {
+	[EPF_CONF_BACKEND_NONE] = { .name = "none", .file = "" },
+	[EPF_CONF_BACKEND_DEEP_EP] = { .name = "deep_ep",
+				       .file = "deep_ep",
+				       .is_folder = true,
+				       .at = { "../../tools/python", "../share/ep-fabric/python" },
+				       .path_variable = "PYTHONPATH" },
+	[EPF_CONF_BACKEND_NVSHMEM] = { .name = "nvshmem",
+				       .file = "libepf-deepep.so",
+				       .at = { "shim", LIBRARIES } },
+	[EPF_CONF_BACKEND_NCCL] = { .name = "nccl",
+				    .file = "libnccl-net-epf.so",
+				    .is_folder = true,
+				    .at = { "nccl", LIBRARIES },
+				    .path_variable = "LD_LIBRARY_PATH",
+				    .set = { { "NCCL_NET_PLUGIN", "epf" },
+					     { "NCCL_GIN_PLUGIN", "epf" },
+					     { "NCCL_RMA_PLUGIN", "epf" },
+					     { "NCCL_GIN_TYPE", "2" } } },
+};
+
+const char *backend_name(enum epf_conf_backend backend)
+{
+	return backends[backend].name;
+}
+
+const char *backend_file(enum epf_conf_backend backend)
+{
+	return backends[backend].file;
+}
+
+bool backend_find(enum epf_conf_backend backend, char out[PATH_MAX])
+{
+	const struct backend *b = &backends[backend];
+	char self[PATH_MAX - 128], *slash;
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	*out = 0;
+	if (!*b->file)
+		return true;
+	if (n < 0)
+		return false;
+	self[n] = 0;
+	slash = strrchr(self, '/');
+	if (slash)
+		*slash = 0;
+	for (size_t i = 0; b->at[i]; i++) {
+		snprintf(out, PATH_MAX, "%s/%s/%s", self, b->at[i], b->file);
+		if (access(out, R_OK) == 0) {
+			if (b->is_folder)
+				*strrchr(out, '/') = 0;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Puts a text in front of a list with colons. */
+static int put_first(const char *variable, const char *text)
+{
+	const char *before = getenv(variable);
+	char *list;
+	int err;
+
+	if (asprintf(&list, "%s%s%s", text, before && *before ? ":" : "", before ? before : "") < 0)
+		return -ENOMEM;
+	err = setenv(variable, list, 1) ? -ENOMEM : 0;
+	free(list);
+	return err;
+}
+
+int backend_set(enum epf_conf_backend backend, const char *path)
+{
+	const struct backend *b = &backends[backend];
+	int err = b->path_variable ? put_first(b->path_variable, path) : 0;
+
+	for (size_t i = 0; !err && i < VARIABLES && b->set[i][0]; i++)
+		err = setenv(b->set[i][0], b->set[i][1], 0) ? -ENOMEM : 0;
+	return err;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The back ends by which the traffic of a program of experts travels (docs/guides/choose.md): what each needs on this machine, and what it is switched on
+ * by. Shared by the commands that run programs and by the doctor.
+ */
+#ifndef EPF_TOOLS_DOCTOR_BACKEND_H
+#define EPF_TOOLS_DOCTOR_BACKEND_H
+
+#include "fabric/base/conf.h"
+
+#include <limits.h>
+#include <stdbool.h>
+
+/* backend_name() - the word that EPF_BACKEND takes for it. */
+const char *backend_name(enum epf_conf_backend backend);
+
+/* backend_file() - what it needs: the name of a library, or "deep_ep" for the Python package. */
+const char *backend_file(enum epf_conf_backend backend);
+
+/**
+ * backend_find() - find what it needs: beside this program in a build tree, or where it is installed with this program.
+ * @out: the library, or the folder with the package.
+ *
+ * Return: whether it is there. Always, for none.
+ */
+bool backend_find(enum epf_conf_backend backend, char out[PATH_MAX]);
+
+/**
+ * backend_set() - set the variables that switch it on, in this process, for a program that is run next. A variable of NCCL's that is set already is kept.
+ * @path: of backend_find(). Not for NVSHMEM: epf_tool_shim() does it.
+ *
+ * Return: 0, or -ENOMEM.
+ */
+int backend_set(enum epf_conf_backend backend, const char *path);
+
+#endif

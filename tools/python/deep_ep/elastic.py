@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ElasticBuffer: the interface of DeepEP's second version, on the high-throughput kernels. docs/reference/python.md says what is served."""
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Callable, List, Optional, Tuple, Union
+
+from epf import throughput
+from epf.fabric import as_group
+from epf.shared import node_key
+
+from . import checks
+from .buffer import Buffer
+from .checks import NotThereYet, need
+from .config import TOKEN_EXTRA
+from .entry import one_at_a_time
+from .ephandle import EPHandle
+from .event import EventHandle, EventOverlap
+from .expand import Places, fold, gather_entries, spread, spread_entries
+from .routing import Routing
+from .throughput import RoutingHandle, Rows, _Call
+
+ALIGNMENT = 2 << 20  # of sizes of buffers, in bytes
+# What an SM moves and NVLink of a Hopper GPU carries, GB/s: bench/RESULTS.md.
+SM_READ, SM_WRITE, NVLINK = 200.0, 45.0, 370.0
+SPARE = 1.25
+PREFERRED_SMS = 64  # where nothing computes meanwhile
+
+Event = Union[EventHandle, EventOverlap, None]
+
+
+def _align(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def _overlap(event: Event) -> Optional[EventOverlap]:
+    return EventOverlap(event) if isinstance(event, EventHandle) else event
+
+
+def _arrays(handle: RoutingHandle) -> Tuple[Any, ...]:
+    return handle.place, handle.matrix, handle.plan, handle.links
+
+
+def nodes_of(keys: List[str]) -> Tuple[int, int]:
+    """Nodes and ranks of each, from a name of its node for each rank; (ranks, 1) where nodes differ in size or their ranks are no neighbours."""
+    ranks, first = len(keys), keys.count(keys[0])
+    even = ranks % first == 0 and all(keys[r] == keys[r - r % first] for r in range(ranks)) and len(set(keys)) == ranks // first
+    return (ranks // first, first) if even else (ranks, 1)
+
+
+def logical(domain: Tuple[int, int], hybrid: bool) -> Tuple[int, int]:
+    nodes, each = domain
+    return (nodes, each) if hybrid and each > 1 else (1, nodes * each)
+
+
+def get_physical_domain_size(group: Any) -> Tuple[int, int]:
+    """Nodes and ranks of each; (ranks, 1) where nodes differ in size. Collective."""
+    return nodes_of(as_group(group).all_gather(node_key()))
+
+
+def get_logical_domain_size(group: Any, allow_hybrid_mode: bool = True) -> Tuple[int, int]:
+    """Scale-out and scale-up ranks: the same, or (1, ranks) with allow_hybrid_mode=False. Collective."""
+    return logical(get_physical_domain_size(group), allow_hybrid_mode)
+
+
+def _unserved(name: str, what: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotThereYet(f"ElasticBuffer.{name}: {what} is not there; EP fabric serves dispatch and combine. {_INSTEAD[what]}")
+    refuse.__name__ = name
+    refuse.__doc__ = f"Not there yet: {what}."
+    return refuse
+
+
+_INSTEAD = {
+    "Engram": "Keep the table in GPU memory, or use DeepEP itself",
+    "send and receive between pipeline stages": "Use torch.distributed, or epf.p2p",
+    "all-gather and reduce-scatter": "Use torch.distributed",
+}
+
+
+class ElasticBuffer:
+    """One rank's communication memory, its engine and its kernels. Collective to make and to destroy.
+
+    Attributes: group, allow_hybrid_mode, allow_multiple_reduction, prefer_overlap_with_compute, deterministic, num_max_tokens_per_rank,
+    explicitly_destroy as given; rank_idx, num_ranks; num_bytes; num_allocated_qps; num_scaleout_ranks, num_scaleup_ranks, scaleout_rank_idx,
+    scaleup_rank_idx; num_rdma_ranks, num_nvlink_ranks; device: torch.device its tensors are on.
+    """
+
+    def __init__(self, group: Any, num_bytes: Optional[int] = None, num_cpu_bytes: int = 0, num_max_tokens_per_rank: int = 0, hidden: int = 0,
+                 num_topk: int = 0, use_fp8_dispatch: bool = False, deterministic: bool = False, allow_hybrid_mode: bool = True,
+                 allow_multiple_reduction: bool = True, prefer_overlap_with_compute: bool = True, sl_idx: int = 3, num_allocated_qps: int = 0,
+                 num_cpu_timeout_secs: int = 300, num_gpu_timeout_secs: int = 100, explicitly_destroy: bool = False, *, device: Any = None) -> None:
+        """Makes the ranks of a group find each other and gives each its memory.
+
+        Arguments:
+            group: torch.distributed.ProcessGroup of the ranks, of any back end: nothing is asked of NCCL.
+            num_bytes: bytes of the buffer; None: get_buffer_size_hint() of the next four. Memory grows where calls need more.
+            num_cpu_bytes: for Engram, which is not there: 0.
+            num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch: of the largest call; memory for it is made now, so that a graph may capture it.
+            deterministic: rows always come in the same order, with or without.
+            allow_hybrid_mode: whether nodes show in get_logical_domain_size(). Rows cross between nodes once in either case.
+            allow_multiple_reduction: False: a combine of rows grouped by expert, or between nodes, is refused: each rank, and each node, rounds its sum.
+            prefer_overlap_with_compute: False: get_theoretical_num_sms() gives more.
+            sl_idx, num_allocated_qps: no effect; the engine's NIC has its settings. num_cpu_timeout_secs: no effect; one deadline serves both.
+            num_gpu_timeout_secs: how long a kernel, or the CPU, waits for another rank. EPF_GPU_TIMEOUT is stronger.
+            explicitly_destroy: destroy() will be called. It may be called in either case, and should.
+            device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
+        """
+        where = "ElasticBuffer"
+        if num_cpu_bytes:
+            raise NotThereYet(f"{where}: num_cpu_bytes is for Engram, which is not there. {_INSTEAD['Engram']}")
+        for name, value in (("num_bytes", num_bytes or 0), ("num_max_tokens_per_rank", num_max_tokens_per_rank), ("hidden", hidden), ("num_topk", num_topk),
+                            ("num_allocated_qps", num_allocated_qps)):
+            need(isinstance(value, int) and value >= 0, where, f"{name} is {value!r}; it must be a number, not negative")
+        need(num_gpu_timeout_secs > 0, where, f"num_gpu_timeout_secs is {num_gpu_timeout_secs}; it must be positive")
+        self._buffer = b = Buffer(group, explicitly_destroy=explicitly_destroy, device=device)
+        b._timeout = int(num_gpu_timeout_secs * 10**9)
+        self._one, self._modes, self._torch = b._one, b._modes, b._torch
+        self.group, self.device, self.rank_idx, self.num_ranks = group, b.device, b.rank, b.group_size
+        self.allow_hybrid_mode, self.allow_multiple_reduction = allow_hybrid_mode, allow_multiple_reduction
+        self.prefer_overlap_with_compute, self.deterministic = prefer_overlap_with_compute, deterministic
+        self.explicitly_destroy, self.num_max_tokens_per_rank = explicitly_destroy, num_max_tokens_per_rank
+        self.num_allocated_qps = num_allocated_qps or 1
+        self.num_bytes = num_bytes if num_bytes is not None else self.get_buffer_size_hint(group, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
+        try:
+            ht = b._open_throughput(where)
+            if num_max_tokens_per_rank and hidden:
+                self._reserve(where, num_max_tokens_per_rank, hidden, min(num_topk or throughput.TOPK_MAX, throughput.TOPK_MAX))
+        except BaseException:
+            b._release()
+            raise
+        self._nodes = ht.nodes
+        mates = tuple(r for r in range(self.num_ranks) if r == self.rank_idx or b._control.peers[r] is not None)
+        self._physical = nodes_of([str(m) for m in b._ranks.all_gather(mates)])
+        self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
+        self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
+        self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
+
+    def _reserve(self, where: str, tokens: int, hidden: int, topk: int) -> None:
+        """Makes memory for the largest call. A row that comes back has BF16, and as many bytes as any that goes."""
+        rows, row = tokens * self.num_ranks, throughput.Row(_align(2 * hidden, 16), 1, topk)
+        self._buffer._need_window(where, row, rows)
+        self._buffer._need_across(where, row, rows)
+
+    def destroy(self) -> None:
+        """Ends it: collective. Waits for this rank's kernels and for the other ranks. A second call does nothing."""
+        self._buffer.destroy()
+
+    # ------------------------------------------------------------------ sizes and numbers
+
+    @staticmethod
+    def get_buffer_size_hint(group: Any, num_max_tokens_per_rank: int, hidden: int, num_topk: int = 0, use_fp8_dispatch: bool = False,
+                             allow_hybrid_mode: bool = True, allow_multiple_reduction: bool = True) -> int:
+        """Bytes of the rows that a rank receives at most, a multiple of 2 MiB. It grows with each of the numbers."""
+        for name, value in (("num_max_tokens_per_rank", num_max_tokens_per_rank), ("hidden", hidden), ("num_topk", num_topk)):
+            need(isinstance(value, int) and value >= 0, "ElasticBuffer.get_buffer_size_hint", f"{name} is {value!r}; it must be a number, not negative")
+        return _align(as_group(group).size * num_max_tokens_per_rank * (2 * hidden + TOKEN_EXTRA), ALIGNMENT)
+
+    get_engram_storage_size_hint = staticmethod(_unserved("get_engram_storage_size_hint", "Engram"))
+    get_pp_buffer_size_hint = staticmethod(_unserved("get_pp_buffer_size_hint", "send and receive between pipeline stages"))
+    get_agrs_num_max_session_bytes = staticmethod(_unserved("get_agrs_num_max_session_bytes", "all-gather and reduce-scatter"))
+    get_agrs_buffer_size_hint = staticmethod(_unserved("get_agrs_buffer_size_hint", "all-gather and reduce-scatter"))
+
+    def get_physical_domain_size(self) -> Tuple[int, int]:
+        """Nodes and ranks of each; (ranks, 1) where nodes differ in size or their ranks are no neighbours."""
+        return self._physical
+
+    def get_logical_domain_size(self) -> Tuple[int, int]:
+        """Scale-out and scale-up ranks: the same, but (1, ranks) with allow_hybrid_mode=False and where nodes differ."""
+        return logical(self._physical, self.allow_hybrid_mode)
+
+    def get_theoretical_num_sms(self, num_experts: int, num_topk: int, num_scaleout_topk: int = 0, rdma_gbs: float = 0, nvlink_gbs: float = 0,
+                                sm_read_gbs: float = SM_READ, sm_write_gbs: float = SM_WRITE) -> int:
+        """Multiprocessors that keep NVLink busy with evenly spread tokens: an even number, at least 4. The engine, not they, feeds the NIC.
+
+        A row is read once and written once to each rank it goes to, all but one of `num_ranks` over NVLink.
+        """
+        where, ranks = "ElasticBuffer.get_theoretical_num_sms", self.num_ranks
+        need(num_scaleout_topk == 0, where, f"num_scaleout_topk is {num_scaleout_topk}; groups of nodes are not modelled: it must be 0")
+        need(num_experts > 0 and num_experts % ranks == 0 and 0 < num_topk <= num_experts, where,
+             f"{num_experts} experts with top-{num_topk} do not spread over {ranks} ranks")
+        goes = ranks * (1 - math.comb(num_experts - num_experts // ranks, num_topk) / math.comb(num_experts, num_topk))
+        device = self._torch.cuda.get_device_properties(self.device).multi_processor_count if self.device.type == "cuda" else 1 << 10
+        across = (self.num_nvlink_ranks - 1) / ranks
+        if across <= 0:
+            return Buffer.num_sms
+        rows = (nvlink_gbs or NVLINK) / across  # written, GB/s
+        sms = _align(max(4, math.ceil(SPARE * max(rows / goes / sm_read_gbs, rows / sm_write_gbs))), 2)
+        return min(sms if self.prefer_overlap_with_compute else max(sms, PREFERRED_SMS), device)
+
+    def get_theoretical_num_qps(self, num_sms: int) -> int:
+        """Queue pairs: num_allocated_qps, which has no effect: the ranks share the engine's."""
+        return self.num_allocated_qps
+
+    # ------------------------------------------------------------------ streams
+
+    @staticmethod
+    def capture() -> EventHandle:
+        """An event of what the current stream has to do so far."""
+        return EventHandle()
+
+    def get_comm_stream(self) -> Any:
+        """torch.cuda.Stream that asynchronous calls run on."""
+        return self._buffer.get_comm_stream()
+
+    @one_at_a_time
+    def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
+        """A kernel that ends when those of all ranks have begun: an exchange of the counts of no tokens. sequential has no effect.
+
+        Arguments:
+            use_comm_stream: it runs on the communication stream, which waits for the current one, and the current one for it.
+            with_cpu_sync: the CPU waits for this GPU before and after.
+        """
+        where, b, torch = "ElasticBuffer.barrier", self._buffer, self._torch
+        sync = functools.partial(torch.cuda.synchronize, self.device) if with_cpu_sync and self.device.type == "cuda" else lambda: None
+        sync()
+        ht = b._open_throughput(where)
+        call = _Call(b, where, None, False, use_comm_stream, whole=True)
+        try:
+            routing = Routing(b, ht, call, torch.empty((0, 1), dtype=torch.int64, device=self.device), self.num_ranks, 1)
+            routing.exchange(wait=False)
+        except BaseException:
+            call.give_up()
+            raise
+        call.end((), (*_arrays(routing.handle), *routing.used))
+        sync()
+        b._finish_on_cpu(ht)
+
+    # ------------------------------------------------------------------ dispatch
+
+    @one_at_a_time
+    def dispatch(self, x: Rows, topk_idx: Any = None, topk_weights: Any = None, cumulative_local_expert_recv_stats: Any = None,
+                 num_experts: Optional[int] = None, num_max_tokens_per_rank: Optional[int] = None, expert_alignment: Optional[int] = None,
+                 num_sms: int = 0, num_qps: int = 0, previous_event: Event = None, previous_event_before_epilogue: Event = None,
+                 async_with_compute_stream: bool = False, allocate_on_comm_stream: bool = False, handle: Optional[EPHandle] = None,
+                 do_handle_copy: bool = True, do_cpu_sync: Optional[bool] = None, do_expand: bool = False, do_zero_padding: bool = False,
+                 use_tma_aligned_col_major_sf: bool = False) -> Tuple[Rows, Optional[Any], Optional[Any], EPHandle, EventOverlap]:
+        """Sends each token's row once to every rank that holds one of its experts.
+
+        Arguments:
+            x: [tokens, hidden] of any type whose rows are a multiple of 16 bytes, or a pair with scales [tokens, n] of 4-byte elements, any strides.
+            topk_idx, topk_weights: int64 and float32 [tokens, top-k]; an expert, or -1. Weights may be None.
+            cumulative_local_expert_recv_stats: int32 [local experts], or None: entries received are added.
+            num_experts, num_max_tokens_per_rank: the same at all ranks; None: the handle's, and the constructor's.
+            expert_alignment: groups of rows, and their counts, are rounded up to a multiple of it.
+            num_sms: multiprocessors; 0: get_theoretical_num_sms(). num_qps: no effect.
+            previous_event: what to wait for instead of the current stream. previous_event_before_epilogue: before outputs are written.
+            async_with_compute_stream: give an event instead of letting the current stream wait.
+            allocate_on_comm_stream: the call runs on the communication stream, and its outputs belong to it.
+            handle: of an earlier dispatch: the same routing again. topk_idx must then be None; topk_weights may be given.
+            do_handle_copy: the handle keeps a copy of topk_idx.
+            do_cpu_sync: the CPU waits for counts, and outputs have exactly the rows that arrive; False: as many as can arrive at most.
+            do_expand: a row for each entry, grouped by expert; else one for each token and rank. do_zero_padding: rows between groups are zeros.
+            use_tma_aligned_col_major_sf: received scales are column-major, a column beginning at a multiple of 16 bytes.
+
+        Returns: received rows, source rank ascending, then token ascending, a pair if x was one; their experts as this rank numbers them, -1 for those
+        of other ranks, None with do_expand; their weights, one for each row with do_expand; the handle; the event.
+        """
+        where, b, torch = "ElasticBuffer.dispatch", self._buffer, self._torch
+        data, scales = b._rows(where, x)
+        cached = handle is not None
+        if cached:
+            need(isinstance(handle, EPHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
+            need(topk_idx is None, where, "with a handle topk_idx must be None: the rows go where they went")
+            need(not do_cpu_sync, where, "do_cpu_sync is set and a handle is given: the handle has the counts")
+            need(do_expand == handle.do_expand, where, "do_expand is {}; the handle is of a dispatch with {}", do_expand, handle.do_expand)
+            topk_idx = handle.topk_idx
+            for name, given in (("num_experts", num_experts), ("num_max_tokens_per_rank", num_max_tokens_per_rank), ("expert_alignment", expert_alignment)):
+                need(given is None or given == getattr(handle, name), where, "{} is {}; the handle is of a dispatch with {}", name, given,
+                     getattr(handle, name))
+            num_experts, alignment, most = handle.num_experts, handle.expert_alignment, handle.num_max_tokens_per_rank
+        else:
+            alignment = 1 if expert_alignment is None else expert_alignment
+            most = self.num_max_tokens_per_rank if num_max_tokens_per_rank is None else num_max_tokens_per_rank
+        need(do_expand or not do_zero_padding, where, "do_zero_padding is set and do_expand is not: only groups of rows have rows between them")
+        local, sync = self._check_dispatch(where, data, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, most, alignment,
+                                           do_cpu_sync, cached)
+        sms = num_sms or (handle.num_sms if cached else self.get_theoretical_num_sms(num_experts, topk_idx.size(1)))
+        ht = b._open_throughput(where)
+        ht.check()
+        call = _Call(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
+        used: Tuple[Any, ...] = ()
+        try:
+            last: Optional[Callable[[], Any]] = None
+            if not cached:
+                routing = Routing(b, ht, call, topk_idx, num_experts, 0 if sync else most * self.num_ranks)
+                used = routing.used
+                counts = routing.exchange() if sync else None
+                last = None if sync else functools.partial(routing.exchange, wait=False)
+                handle = EPHandle(routing.handle, do_expand, num_experts, alignment, most, sms, topk_idx.clone() if do_handle_copy else topk_idx, counts,
+                                  self.num_scaleup_ranks)
+            if previous_event_before_epilogue is not None and not do_expand:
+                previous_event_before_epilogue.current_stream_wait()
+            words = scales if cached else self._with_source(scales, data.size(0), most)
+            moved = b._move(where, ht, call, handle.routing, (data, words, topk_idx, topk_weights), local, sms, cached, last)
+            out, out_words, index, weights = moved
+            out_scales = None if scales is None else out_words[:, :scales.size(1)].view(scales.dtype)
+            if not cached:
+                handle.source = out_words[:, -1]
+                if do_expand or not sync:
+                    handle.keep(Places(torch, index, local, alignment))
+                if not sync:
+                    handle.num_expanded_tokens = _align(handle.num_recv_tokens * min(topk_idx.size(1), local) + (alignment - 1) * local, alignment)
+            if cumulative_local_expert_recv_stats is not None:
+                cumulative_local_expert_recv_stats.add_(handle.num_unaligned_recv_tokens_per_expert)
+            if do_expand:
+                if previous_event_before_epilogue is not None:
+                    previous_event_before_epilogue.current_stream_wait()
+                size = handle.num_expanded_tokens
+                out, out_scales = spread(torch, handle.slots, size, do_zero_padding, out, out_scales)
+                index, weights = None, None if weights is None else spread_entries(torch, handle.slots, size, weights)
+            if out_scales is not None:
+                out_scales = self._scales_as(out_scales, use_tma_aligned_col_major_sf)
+        except BaseException:
+            call.give_up()
+            raise
+        event = call.end((data, scales, words, topk_idx, topk_weights, cumulative_local_expert_recv_stats, *_arrays(handle.routing), *handle.arrays()),
+                         (*used, *moved, out, out_scales, index, weights))
+        b._finish_on_cpu(ht)
+        return out if scales is None else (out, out_scales), index, weights, handle, event
+
+    def _check_dispatch(self, where: str, data: Any, topk_idx: Any, weights: Any, stats: Any, experts: Any, most: int, alignment: int, sync: Optional[bool],
+                        cached: bool) -> Tuple[int, bool]:
+        """Checks what a dispatch is given; returns the experts of a rank, and whether the CPU waits for counts."""
+        torch, device, tokens = self._torch, self.device, data.size(0)
+        need(topk_idx is not None, where, "neither topk_idx nor handle is given: nothing says where rows go")
+        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (tokens, -1), device, ("tokens",))
+        checks.optional(torch, where, "topk_weights", weights, torch.float32, tuple(topk_idx.shape), device, ("tokens", "top-k"))
+        need(experts is not None, where, "num_experts is None; without a handle it must be the number of all experts")
+        self._buffer._check_experts(where, experts, topk_idx.size(1))
+        local = experts // self.num_ranks
+        checks.optional(torch, where, "cumulative_local_expert_recv_stats", stats, torch.int32, (local,), device, ("local experts",))
+        need(isinstance(alignment, int) and alignment > 0, where, f"expert_alignment is {alignment!r}; it must be positive")
+        need(isinstance(most, int) and most > 0, where, f"num_max_tokens_per_rank is {most!r}; it must be positive, here or in the constructor")
+        need(tokens <= most, where, "there are {} tokens; num_max_tokens_per_rank is {}", tokens, most)
+        return local, not cached and sync is not False
+
+    def _with_source(self, scales: Any, tokens: int, most: int) -> Any:
+        """Scales, and behind those of each token where it comes from: rank * most + token."""
+        torch, first = self._torch, self.rank_idx * most
+        numbers = torch.arange(first, first + tokens, dtype=torch.int32, device=self.device).unsqueeze(1)
+        return numbers if scales is None else torch.cat((scales.view(torch.int32), numbers), 1)
+
+    def _scales_as(self, scales: Any, column_major: bool) -> Any:
+        if not column_major:
+            return scales.contiguous()
+        rows = scales.size(0)
+        return scales.new_empty_strided(scales.shape, (1, max(_align(rows, 4), 1))).copy_(scales)
+
+    # ------------------------------------------------------------------ combine
+
+    @one_at_a_time
+    def combine(self, x: Any, handle: EPHandle, topk_weights: Any = None, bias: Any = None, num_sms: int = 0, num_qps: int = 0,
+                previous_event: Event = None, previous_event_before_epilogue: Event = None, async_with_compute_stream: bool = False,
+                allocate_on_comm_stream: bool = False) -> Tuple[Any, Optional[Any], EventOverlap]:
+        """Brings the rows of a dispatch back and adds them: in FP32, biases first, then ranks ascending, rounded to bfloat16 once. Rows grouped by expert
+        are added at their rank before, in FP32, in the order of top-k, and rounded; between nodes, so is each node's sum.
+
+        Arguments:
+            x: bfloat16 [rows, hidden], as the dispatch gave them. Weights are not applied.
+            handle: of the dispatch.
+            topk_weights: float32 [rows, top-k], with rows grouped by expert [rows]; or None: they come back to their tokens.
+            bias: None, bfloat16 [tokens, hidden], or a pair of them.
+            num_sms: multiprocessors; 0: the handle's. The rest as in dispatch().
+
+        Returns: bfloat16 [tokens, hidden]; float32 [tokens, top-k] or None; the event.
+        """
+        where, b, torch, device = "ElasticBuffer.combine", self._buffer, self._torch, self.device
+        need(isinstance(handle, EPHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
+        expanded = handle.do_expand
+        if not self.allow_multiple_reduction and (expanded or self._nodes > 1):
+            raise NotThereYet(f"{where}: allow_multiple_reduction=False asks for one rounding, but {'a rank' if expanded else 'a node'} sends one rounded sum "
+                              "of a token; leave it True" + (", or combine without do_expand" if expanded else ""))
+        rows = handle.num_expanded_tokens if expanded else handle.num_recv_tokens
+        checks.tensor(torch, where, "x", x, torch.bfloat16, (rows, -1), device, ("rows of the dispatch",))
+        b._check_rows(where, x)
+        sizes = (rows,) if expanded else (rows, handle.topk_idx.size(1))
+        checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, sizes, device, ("rows of the dispatch", "top-k"))
+        biases = b._biases(where, bias, handle.routing.tokens, x.size(1))
+        ht = b._open_throughput(where)
+        ht.check()
+        call = _Call(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
+        try:
+            if previous_event_before_epilogue is not None:
+                previous_event_before_epilogue.current_stream_wait()
+            y, weights = x, topk_weights
+            if expanded:
+                y = fold(torch, handle.slots, x)
+                weights = None if topk_weights is None else gather_entries(torch, handle.slots, topk_weights)
+            outputs = b._return(where, ht, call, handle.routing, y, weights, biases, num_sms or handle.num_sms)
+        except BaseException:
+            call.give_up()
+            raise
+        event = call.end((x, topk_weights, *biases, *_arrays(handle.routing), *handle.arrays()), (y, weights, *outputs))
+        b._finish_on_cpu(ht)
+        return (*outputs, event)
+
+    # ------------------------------------------------------------------ what is not there
+
+    engram_write = _unserved("engram_write", "Engram")
+    engram_fetch = _unserved("engram_fetch", "Engram")
+    pp_set_config = _unserved("pp_set_config", "send and receive between pipeline stages")
+    pp_send = _unserved("pp_send", "send and receive between pipeline stages")
+    pp_recv = _unserved("pp_recv", "send and receive between pipeline stages")
+    create_agrs_session = _unserved("create_agrs_session", "all-gather and reduce-scatter")
+    destroy_agrs_session = _unserved("destroy_agrs_session", "all-gather and reduce-scatter")
+    agrs_new_session = _unserved("agrs_new_session", "all-gather and reduce-scatter")
+    agrs_set_config = _unserved("agrs_set_config", "all-gather and reduce-scatter")
+    agrs_get_inplace_tensor = _unserved("agrs_get_inplace_tensor", "all-gather and reduce-scatter")
+    all_gather = _unserved("all_gather", "all-gather and reduce-scatter")

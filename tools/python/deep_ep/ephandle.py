@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EPHandle: what a dispatch of ElasticBuffer gives, with the attributes that programs read."""
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Tuple
+
+from .throughput import RoutingHandle
+
+
+class EPHandle:
+    """The routing of one dispatch, for combines and further dispatches of it, in any number and order.
+
+    Attributes, as in DeepEP V2:
+        do_expand: rows are grouped by expert, one for each entry.
+        num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: of the call.
+        topk_idx: int64 [tokens, top-k]: a copy, or the caller's own with do_handle_copy=False.
+        num_recv_tokens: rows received; without CPU sync the most there can be. num_expanded_tokens: the same of rows grouped by expert.
+        num_recv_tokens_per_expert_list: entries of each local expert, rounded up to expert_alignment; empty without CPU sync.
+        psum_num_recv_tokens_per_scaleup_rank: int32 [scale-up ranks], inclusive prefix sum of rows received.
+        psum_num_recv_tokens_per_expert: int32 [local experts]: the prefix sum of the list; with do_expand where the entries of each group end.
+        num_unaligned_recv_tokens_per_expert: int32 [local experts], entries of each.
+        recv_src_metadata: int32 [rows, 2 + top-k]: rank of the source * num_max_tokens_per_rank + its token; the row's number; the grouped rows of its
+            entries, or -1.
+        dst_buffer_slot_idx: int32 [tokens, ranks], which of this rank's rows for a rank a token is, or -1. DeepEP's has other columns.
+        token_metadata_at_forward, channel_linked_list: None; rows between nodes need none.
+    """
+
+    token_metadata_at_forward: Any = None
+    channel_linked_list: Any = None
+
+    def __init__(self, routing: RoutingHandle, do_expand: bool, num_experts: int, expert_alignment: int, num_max_tokens_per_rank: int, num_sms: int,
+                 topk_idx: Any, counts: Optional[List[int]], scaleup: int) -> None:
+        """counts: entries of each local expert, where the CPU has waited for them. scaleup: ranks of the scale-up domain."""
+        self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
+        self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
+        self.dst_buffer_slot_idx = routing.place
+        self.num_recv_tokens_per_expert_list = [-(-c // expert_alignment) * expert_alignment for c in counts or ()]
+        self.num_recv_tokens = routing.received
+        self.num_expanded_tokens = sum(self.num_recv_tokens_per_expert_list)
+        self.routing = routing
+        self.slots: Any = None  # of expand.Places
+        self.source: Any = None  # int32 [rows]: where each came from
+        self._scaleup = scaleup
+        self._counts = counts
+        self._known: dict = {}
+
+    # The small tensors below are made when they are first asked for, but those that a graph must make anew: keep() takes these.
+
+    def keep(self, places: Any) -> None:
+        """Takes what was counted on the device. places: expand.Places."""
+        self.slots = places.slots if self.do_expand else None
+        self._known.update(counts=places.counts, ends=places.ends if self.do_expand else places.aligned)
+        self._known["ranks"] = self._ranks()
+
+    def arrays(self) -> Tuple[Any, ...]:
+        """Tensors of the handle beside those of its routing."""
+        return (self.slots, *self._known.values())
+
+    def _ranks(self) -> Any:
+        rows = self.routing.matrix[:, self.routing.rank]
+        ranks = rows.size(0)
+        if self._scaleup < ranks:
+            each = rows.diff(prepend=rows.new_zeros(1))
+            rows = each.view(ranks // self._scaleup, self._scaleup).sum(0).cumsum(0)
+        return rows.int().contiguous()
+
+    @property
+    def psum_num_recv_tokens_per_scaleup_rank(self) -> Any:
+        if "ranks" not in self._known:
+            self._known["ranks"] = self._ranks()
+        return self._known["ranks"]
+
+    def _numbers(self, name: str, values: Callable[[], Optional[List[int]]]) -> Any:
+        if name not in self._known:
+            self._known[name] = self.topk_idx.new_tensor(values()).int()
+        return self._known[name]
+
+    @property
+    def num_unaligned_recv_tokens_per_expert(self) -> Any:
+        return self._numbers("counts", lambda: self._counts)
+
+    @property
+    def psum_num_recv_tokens_per_expert(self) -> Any:
+        def sums() -> List[int]:
+            total, out = 0, []
+            for rows in self.num_recv_tokens_per_expert_list:
+                total += rows
+                out.append(total)
+            return out
+        return self._numbers("ends", sums)
+
+    @property
+    def recv_src_metadata(self) -> Any:
+        if "metadata" not in self._known:
+            source, topk = self.source, self.topk_idx.size(1)
+            out = source.new_full((source.size(0), 2 + topk), -1)
+            out[:, 0] = source
+            out[:, 1] = source.new_ones(source.size(0)).cumsum(0) - 1
+            if self.slots is not None:
+                out[:, 2:] = self.slots
+            self._known["metadata"] = out
+        return self._known["metadata"]
+
+    @recv_src_metadata.setter
+    def recv_src_metadata(self, value: Any) -> None:
+        self._known["metadata"] = value

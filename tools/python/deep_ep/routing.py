@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routing: the counts of one batch, made and exchanged in one call."""
+from __future__ import annotations
+
+from typing import Any, List
+
+from epf import throughput
+
+from .throughput import RoutingHandle, _Call
+
+
+class Routing:
+    """Layout and exchange of counts, for a call that has no layout call in front of it.
+
+    Arguments:
+        buffer: Buffer. call: whose stream it runs on.
+        topk_idx: int64 [tokens, top-k]. experts: of all ranks.
+        worst: rows that can arrive at most; 0: the CPU will wait for their number.
+
+    Attributes: handle: RoutingHandle, complete after exchange(); used: tensors of the call.
+    """
+
+    def __init__(self, buffer: Any, ht: throughput.Throughput, call: _Call, topk_idx: Any, experts: int, worst: int) -> None:
+        torch, ranks, device = buffer._torch, buffer.group_size, buffer.device
+        tokens, topk = topk_idx.shape
+        counts = torch.empty((ranks + experts,), dtype=torch.int32, device=device)
+        in_rank = torch.empty((tokens, ranks), dtype=torch.bool, device=device)
+        self._per_expert = counts[ranks:]
+        # In the order of struct epf_ht_routing.
+        ht.layout(throughput.pack_routing(tokens, topk, experts, 0, topk_idx, in_rank, counts, None, self._per_expert, 0, 0, 0, 0), call.stream)
+        self.handle: RoutingHandle = buffer._new_handle(ht, tokens, in_rank, worst)
+        self.used = (counts, in_rank)
+        self._given = (ht, call, self.handle, experts // ranks, in_rank, self._per_expert)
+        self._exchange = buffer._exchange_counts
+
+    def exchange(self, wait: bool = True) -> List[int]:
+        """wait: the CPU waits. Returns the entries of each local expert, or nothing."""
+        return self._exchange(*self._given, 1, wait)
