@@ -6,6 +6,7 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/p2p/engine.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 #include <string.h>
@@ -99,8 +100,10 @@ static unsigned advance(struct iovec **iov, unsigned n, size_t done)
 	return n;
 }
 
+/* stage: NULL, or where the local bytes of all blocks lie, one after the other. */
 static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
-			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
+			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
+			uint8_t *stage)
 {
 	struct iovec here[P2P_CHUNK_BLOCKS], there[P2P_CHUNK_BLOCKS];
 	struct iovec *h = here, *t = there;
@@ -110,7 +113,9 @@ static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
 	for (uint32_t i = 0; i < n; i++) {
 		size_t len = n == 1 ? bytes : bytes_of(&b[i]);
 
-		here[i] = (struct iovec){ v->region->addr + local_of(&b[i]) + skip, len };
+		here[i] = (struct iovec){ stage ? stage + left
+						: v->region->addr + local_of(&b[i]) + skip,
+					  len };
 		there[i] = (struct iovec){
 			(void *)(uintptr_t)(v->import->key.addr + remote_of(&b[i]) + skip), len
 		};
@@ -130,6 +135,24 @@ static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
 		nt = advance(&t, nt, (size_t)done);
 	}
 	return 0;
+}
+
+/* Between GPU memory here and memory of the peer that cannot be mapped: two copies. */
+static int copy_staged(struct epf_p2p_xfer *x, const struct vector *v,
+		       const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
+{
+	struct gpu_stage *s = &v->lane->stage;
+	int rc = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (x->op == EPF_P2P_OP_WRITE)
+		rc = epf_p2p_gpu_stage(x, v, b, n, skip, bytes);
+	if (!rc)
+		rc = copy_process(x, v, b, n, skip, bytes, s->memory);
+	if (!rc && x->op == EPF_P2P_OP_READ)
+		rc = epf_p2p_gpu_stage(x, v, b, n, skip, bytes);
+	pthread_mutex_unlock(&s->lock);
+	return rc;
 }
 
 /* What the state of an export says to who is about to copy. */
@@ -167,10 +190,15 @@ int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct ep
 	rc = check_export(v->import);
 	if (!rc && __atomic_load_n(&c->theirs->closed, __ATOMIC_SEQ_CST)) /* W2 */
 		rc = -EPIPE;
-	if (!rc && v->import->mapped)
+	if (!rc && v->lane)
+		rc = v->is_staged ? copy_staged(x, v, b, n, skip, bytes)
+				  : epf_p2p_gpu_copy(x, v, b, n, skip, bytes, inuse);
+	else if (!rc && v->import->mapped)
 		copy_mapped(x, v, b, n, skip, bytes);
 	else if (!rc)
-		rc = copy_process(x, v, b, n, skip, bytes);
+		rc = copy_process(x, v, b, n, skip, bytes, NULL);
+	if (rc == P2P_LATER)
+		return rc;
 	__atomic_fetch_sub(inuse, 1u, __ATOMIC_SEQ_CST);
 	if (rc == -ESRCH) {
 		epf_p2p_conn_end(c, CONN_LOST, "the process has ended");

@@ -32,8 +32,8 @@ int epf_p2p_engine_do(struct conn *c, void (*run)(struct conn *c, const void *da
 		      const void *data, size_t bytes);
 /* On that thread: publishes regions, together with the other end. */
 int epf_p2p_engine_exchange(struct conn *c);
-/* On any thread: registers memory in the pair's job / withdraws it. */
-int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, unsigned rights,
+/* On any thread: registers memory in the pair's job / withdraws it. device: a GPU's, or EPF_P2P_HOST. */
+int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, int device, unsigned rights,
 			    uint32_t *region);
 int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns);
 

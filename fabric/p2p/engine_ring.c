@@ -42,7 +42,12 @@ static int local_region(struct conn *c, struct region *r, uint32_t *out)
 		return 0;
 	}
 	k = calloc(1, sizeof(*k));
-	rc = k ? epf_region_register(e->ep, r->addr, r->bytes, 0, &k->region) : -ENOMEM;
+	if (!k)
+		rc = -ENOMEM;
+	else if (r->device >= 0)
+		rc = epf_region_register_gpu(e->ep, r->addr, r->bytes, 0, &k->region);
+	else
+		rc = epf_region_register(e->ep, r->addr, r->bytes, 0, &k->region);
 	if (rc) {
 		free(k);
 		return rc;

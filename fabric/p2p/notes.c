@@ -20,6 +20,8 @@ static void ring_copy_in(struct note_ring *ring, uint64_t at, const void *data, 
 {
 	size_t first = P2P_NOTE_RING - at % P2P_NOTE_RING;
 
+	if (!bytes) /* data may be NULL then */
+		return;
 	if (first > bytes)
 		first = bytes;
 	memcpy(ring->data + at % P2P_NOTE_RING, data, first);

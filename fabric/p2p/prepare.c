@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preparing a transfer: every block is checked once, here, and adjacent ones become one. Slow only by the number of blocks. */
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -97,6 +97,12 @@ static int fill(struct epf_p2p_xfer *x, const struct epf_p2p_vector *vectors, si
 		struct vector *v = &x->vectors[i];
 		struct limits l = { v->region->bytes, v->import->key.bytes };
 
+		if (!x->conn->engine && (v->region->device >= 0 || v->import->kind == MEMORY_GPU)) {
+			rc = epf_p2p_gpu_reach(x, v);
+			x->has_gpu = true;
+		}
+		if (rc)
+			break;
 		v->first = x->n_blocks;
 		rc = take_blocks(&vectors[i], i, &l, x->blocks + x->n_blocks, &v->count, &x->bytes);
 		x->n_blocks += rc ? 0 : v->count;
