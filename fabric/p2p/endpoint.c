@@ -318,6 +318,8 @@ int epf_p2p_open(const struct epf_p2p_options *opts, struct epf_p2p **out)
 	epf_p2p_meta_seal(&ep->meta);
 	allow_peers();
 	if (!rc)
+		epf_p2p_stats_open(ep);
+	if (!rc)
 		rc = start(ep);
 	if (rc) {
 		epf_p2p_close(ep);
@@ -406,6 +408,7 @@ void epf_p2p_close(struct epf_p2p *ep)
 	     *fd != -2; fd++)
 		if (*fd >= 0)
 			close(*fd);
+	epf_p2p_stats_close(ep);
 	epf_auth_wipe(&ep->auth);
 	epf_auth_wipe(&ep->own);
 	epf_conf_destroy(&ep->conf);

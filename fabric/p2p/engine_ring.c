@@ -178,6 +178,18 @@ int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status)
 	return done;
 }
 
+uint64_t epf_p2p_engine_retired(struct conn *c)
+{
+	struct engine_path *e = c->engine;
+
+	if (pthread_mutex_trylock(&e->ring_lock))
+		return e->retired;
+	if (e->ring)
+		e->retired = epf_ring_done(e->ring);
+	pthread_mutex_unlock(&e->ring_lock);
+	return e->retired;
+}
+
 void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns)
 {
 	struct timespec nap = { 0, (long)(ns < 100000 ? ns : 100000) };

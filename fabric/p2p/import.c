@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of peers: importing exports, and answering peers who do. Slow path. */
 #define EPF_LOG_COMP "p2p"
+#include "fabric/base/clock.h"
 #include "fabric/base/log.h"
 #include "fabric/p2p/engine.h"
 #include "fabric/p2p/gpu.h"
@@ -187,7 +188,7 @@ static int ask(struct conn *c, const struct export_key *key, uint64_t end, struc
 	struct request **at;
 	int rc;
 
-	*q = (struct request){ .file = -1 };
+	*q = (struct request){ .file = -1, .begun_ns = epf_now_ns() };
 	pthread_mutex_lock(&ep->lock);
 	q->number = m.request = ++ep->next_request;
 	q->next = c->requests;

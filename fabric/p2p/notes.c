@@ -267,6 +267,7 @@ static int notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t no
 				      c->label);
 			break;
 		}
+		epf_p2p_stats_waits(&c->stats.noting, &c->stats.noting_seen);
 		nanosleep(&nap, NULL);
 	}
 	epf_p2p_conn_put(c);

@@ -132,6 +132,7 @@ void epf_p2p_conn_end(struct conn *c, enum conn_state state, const char *why)
 		c->error = state == CONN_CLOSED ? -EPIPE : -ECONNRESET;
 		snprintf(c->why, sizeof(c->why), "%s", why);
 		EPF_STORE_RELEASE(&c->state, (uint32_t)state);
+		ep->stats.lost += state == CONN_LOST;
 		is_unowned = c->is_passive && !c->was_accepted &&
 			     epf_p2p_slot_get(&ep->conns, c->number);
 		if (is_unowned)
@@ -143,7 +144,7 @@ void epf_p2p_conn_end(struct conn *c, enum conn_state state, const char *why)
 		return;
 	epf_info("%s: %s", c->label, why);
 	e.status = c->error;
-	if (!ep->is_closing)
+	if (!EPF_LOAD_ACQUIRE(&ep->is_closing))
 		epf_p2p_event(ep, &e, NULL);
 	epf_p2p_kick(ep); /* the thread fails its transfers and lets go of the stream */
 	if (is_unowned)

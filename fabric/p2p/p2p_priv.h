@@ -12,6 +12,7 @@
 #include "fabric/p2p/epf_p2p.h"
 #include "fabric/p2p/shared.h"
 #include "fabric/p2p/stream.h"
+#include "queues/epf_stats.h"
 
 #include <pthread.h>
 #include <sys/socket.h>
@@ -119,7 +120,7 @@ struct import {
 /* A question to a peer. */
 struct request {
 	struct request *next;
-	uint64_t number;
+	uint64_t number, begun_ns;
 	int done; /* 1 */
 	int file; /* descriptor or -1 */
 	struct msg_imported answer;
@@ -128,6 +129,16 @@ struct request {
 enum conn_state { CONN_OPEN = 0, CONN_LOST = 1, CONN_CLOSED = 2 };
 
 struct engine_path;
+
+/* What ep-fabric why is told of a connection: written by the endpoint's thread, but for two times. */
+struct conn_stats {
+	struct epf_stats_block *block; /* NULL: the file has no room */
+	uint64_t marks, last_marks;    /* a sum that changes when something moves */
+	uint64_t moved_ns, since_ns, left;
+	enum epf_stats_conn_wait kind;
+	/* Since when a call waits for the peer, and when it last looked; atomic. */
+	uint64_t noting, noting_seen, releasing, releasing_seen;
+};
 
 struct conn {
 	struct conn *next; /* all of the endpoint */
@@ -168,7 +179,8 @@ struct conn {
 	bool is_left; /* its engine was asked to end */
 	struct import *imports[P2P_BUCKETS];
 	struct request *requests;
-	uint64_t bytes_read, bytes_written, transfers, under_way; /* atomic */
+	uint64_t bytes_read, bytes_written, transfers, failed, under_way; /* atomic */
+	struct conn_stats stats;
 };
 
 /* Where an incoming connection is in its handshake. */
@@ -295,6 +307,13 @@ struct epf_p2p {
 	} run;
 
 	struct {
+		struct epf_stats *file; /* NULL: none */
+		struct epf_stats_block *block;
+		uint64_t next_ns, period_ns;
+		uint64_t connected, lost; /* under ep->lock */
+	} stats;
+
+	struct {
 		pthread_mutex_t lock;   /* of lanes and maps; before a lane's own */
 		struct gpu_lane *lanes; /* grows at its head until the endpoint is closed */
 	} gpu;
@@ -403,6 +422,14 @@ void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,
 void epf_p2p_guest_new(struct epf_p2p *ep, int listener);
 void epf_p2p_guests_serve(struct epf_p2p *ep);
 void epf_p2p_guest_free(struct epf_p2p *ep, struct guest *g);
+
+/* stats.c; all but the last on the endpoint's thread */
+void epf_p2p_stats_open(struct epf_p2p *ep);
+void epf_p2p_stats_tick(struct epf_p2p *ep, uint64_t now, uint64_t *next);
+void epf_p2p_stats_remove(struct conn *c);
+void epf_p2p_stats_close(struct epf_p2p *ep);
+/* Called again and again by a call that waits: it still does. */
+void epf_p2p_stats_waits(uint64_t *since, uint64_t *seen);
 
 /* control.c, thread.c */
 int epf_p2p_control(struct conn *c); /* takes what has arrived on its stream */

@@ -88,6 +88,7 @@ static int settle(struct epf_p2p *ep, uint32_t slot, uint64_t end, const char *w
 	while (!rc && (c = toucher(ep, slot))) {
 		epf_p2p_conn_ref(c);
 		pthread_mutex_unlock(&ep->lock);
+		epf_p2p_stats_waits(&c->stats.releasing, &c->stats.releasing_seen);
 		if (epf_p2p_conn_is_alive(c)) {
 			if (epf_now_ns() >= end)
 				rc = epf_fail(EPF_R_P2P_TIMEOUT,

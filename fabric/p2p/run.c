@@ -119,6 +119,8 @@ static void done(struct epf_p2p_xfer *x)
 		__atomic_fetch_add(x->op == EPF_P2P_OP_WRITE ? &x->conn->bytes_written
 							     : &x->conn->bytes_read,
 				   x->bytes, __ATOMIC_RELAXED);
+	} else {
+		__atomic_fetch_add(&x->conn->failed, 1u, __ATOMIC_RELAXED);
 	}
 	__atomic_fetch_sub(&x->conn->under_way, 1u, __ATOMIC_RELAXED);
 	__atomic_fetch_sub(&ep->run.active, 1u, __ATOMIC_RELAXED);

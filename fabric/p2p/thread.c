@@ -54,8 +54,10 @@ static void reap(struct epf_p2p *ep)
 			epf_p2p_fail_conn(c, c->error);
 			continue;
 		}
-		if (c)
+		if (c) {
 			c->is_reaped = true;
+			epf_p2p_stats_remove(c);
+		}
 		pthread_mutex_unlock(&ep->lock);
 		if (!c)
 			return;
@@ -140,6 +142,7 @@ static uint64_t timers(struct epf_p2p *ep, uint64_t now)
 	epf_p2p_export_expire(ep, now, &next);
 	epf_p2p_check_deadlines(ep, now, &next);
 	epf_p2p_guests_serve(ep);
+	epf_p2p_stats_tick(ep, now, &next);
 	if (ep->n_guests && next > now + LEASE_NS)
 		next = now + LEASE_NS;
 	return next;

@@ -106,8 +106,8 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 static void run(int fd, enum target_memory from, const char *name, const char *setting)
 {
 	struct epf_p2p_options o;
-	char text[128];
-	const char *settings[4] = { NULL };
+	char text[256];
+	const char *settings[6] = { NULL };
 	uint8_t meta[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
 	struct epf_p2p *ep;
 	uint64_t region;
@@ -118,7 +118,7 @@ static void run(int fd, enum target_memory from, const char *name, const char *s
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(text, sizeof(text), "%s", setting ? setting : "");
-	for (char *s = strtok_r(text, " ", &rest); s && n < 3; s = strtok_r(NULL, " ", &rest))
+	for (char *s = strtok_r(text, " ", &rest); s && n < 5; s = strtok_r(NULL, " ", &rest))
 		settings[n++] = s;
 	epf_p2p_options_init(&o);
 	o.name = name;

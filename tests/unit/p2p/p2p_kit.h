@@ -55,7 +55,7 @@ enum target_memory {
 	T_GPU,    /* the fake GPU's: with the setting gpu-backend=fake */
 };
 
-/* Starts a target. setting: NULL or one more setting, "KEY=VALUE"; two: separated by a space. */
+/* Starts a target. setting: NULL or up to five settings, "KEY=VALUE", separated by spaces. */
 void target_start(struct target *t, enum target_memory from, const char *name, const char *setting);
 void target_tell(struct target *t, enum target_command command);
 int64_t target_answer(struct target *t, void *data, size_t bytes);
