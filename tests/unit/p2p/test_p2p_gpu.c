@@ -194,6 +194,39 @@ static void test_gpu_to_private(void **state)
 	transfers(GPU, T_MMAP);
 }
 
+/* Without a GPU, the same blocks: reads take short gaps between them too, which must not show. */
+static void test_host_to_host(void **state)
+{
+	(void)state;
+	transfers(PRIVATE, T_MMAP);
+	transfers(PRIVATE, T_MAPPED);
+}
+
+/* Pages that lie side by side on both sides, but not in the same order: those that only the peer has side by side must not become one. */
+static void test_pages(void **state)
+{
+	enum { PAGE = 1600 };
+	struct epf_p2p_block *blocks = calloc(N, sizeof(*blocks));
+	uint8_t *want = calloc(1, TARGET_BYTES);
+	struct both b;
+
+	(void)state;
+	begin(&b, PRIVATE, T_MMAP);
+	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+	memcpy(want, b.bytes, TARGET_BYTES);
+	for (uint64_t i = 0; i < N; i++) { /* 7 and 9 have no divisor with N in common */
+		uint64_t from = i * 7 % N * PAGE, to = i * 9 % N * PAGE;
+
+		blocks[i] = epf_p2p_block(from, to, PAGE);
+		memcpy(want + to, b.bytes + from, PAGE);
+	}
+	run_blocks(&b, EPF_P2P_OP_WRITE, blocks);
+	assert_int_equal(sum_there(&b), sum_of(want));
+	end(&b);
+	free(blocks);
+	free(want);
+}
+
 /* Two endpoints of one process, whose drivers cannot import each other's memory; one block of several chunks. */
 static void test_one_process(void **state)
 {
@@ -387,6 +420,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_gpu_to_gpu),    cmocka_unit_test(test_host_to_gpu),
 		cmocka_unit_test(test_gpu_to_mapped), cmocka_unit_test(test_gpu_to_private),
+		cmocka_unit_test(test_host_to_host),  cmocka_unit_test(test_pages),
 		cmocka_unit_test(test_one_process),   cmocka_unit_test(test_registering),
 		cmocka_unit_test(test_event),         cmocka_unit_test(test_withdrawn),
 		cmocka_unit_test(test_stuck),         cmocka_unit_test(test_failed),
