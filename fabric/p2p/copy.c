@@ -150,7 +150,8 @@ static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
 		add_range(&r, x->op == EPF_P2P_OP_READ,
 			  stage ? stage : v->region->addr + local_of(&b[i]) + skip,
 			  v->import->key.addr + remote_of(&b[i]) + skip, len, dropped);
-		stage += stage ? len : 0;
+		if (stage)
+			stage += len;
 	}
 	left = r.bytes;
 	nh = r.n_here;
