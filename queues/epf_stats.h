@@ -168,6 +168,9 @@ EPF_STATIC_ASSERT(sizeof(struct epf_stats_entry) == 192, "layout");
 #define EPF_STATS_WAIT_NAMES \
  "none|signal|ring|full|credit|queue|sent|ack|link|silent|gap|taken|puts"
 
+/* Names of enum epf_stats_conn_wait. */
+#define EPF_STATS_CONN_NAMES "none|copy|gpu|nic|note|answer|release"
+
 /* Names of enum epf_stats_path. */
 #define EPF_STATS_PATH_NAMES "unknown|fine|lossy|full|silent|no-answer|refused|no-route|unconnected"
 
@@ -264,6 +267,23 @@ enum epf_stats_wait {
 	EPF_STATS_WAIT_GAP,    /* arrivals of a stream wait for one that is missing */
 	EPF_STATS_WAIT_TAKEN,  /* a ring: commands that the core does not take */
 	EPF_STATS_WAIT_PUTS,   /* a counted signal: the puts of its group were not pushed */
+};
+
+/* What a point-to-point endpoint waits for of a peer. The names stand in EPF_STATS_CONN_NAMES. */
+enum epf_stats_conn_wait {
+	EPF_STATS_CONN_NONE,
+	EPF_STATS_CONN_COPY,    /* transfers on this machine whose blocks nobody copies */
+	EPF_STATS_CONN_GPU,     /* copies that a GPU does not end */
+	EPF_STATS_CONN_NIC,     /* transfers over the engine that do not move */
+	EPF_STATS_CONN_NOTE,    /* the peer takes no notifications */
+	EPF_STATS_CONN_ANSWER,  /* the peer's endpoint does not answer an import */
+	EPF_STATS_CONN_RELEASE, /* the peer still copies to or from memory that was withdrawn */
+};
+
+enum epf_stats_conn_state {
+	EPF_STATS_CONN_OPEN,
+	EPF_STATS_CONN_LOST,
+	EPF_STATS_CONN_CLOSED,
 };
 
 enum epf_stats_link_state {

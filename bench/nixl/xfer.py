@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's UCX back end and ours through the same agent, alternating, between two processes on one machine, host memory from NumPy.
+"""NIXL's UCX back end and ours through the same agent, alternating, between two processes on one machine, host memory from NumPy or GPU memory.
 
-  xfer.py --wheel FOLDER --plugin libplugin_EPF.so [--rounds N] [--seconds S] [--json FILE]
+  xfer.py --wheel FOLDER --plugin libplugin_EPF.so [--rounds N] [--seconds S] [--gpu HERE,THERE] [--only TEXT] [--json FILE]
 
 FOLDER is what tools/frameworks/fetch.py nixl-1.5 FOLDER makes. Per row and back end: the median and the best time of one transfer, from the call that posts
 it to the poll that finds it done, with prepared lists. A round measures one back end and then the other, and begins with the other one next time. `8 B, note` is the
@@ -26,13 +26,26 @@ ROWS = [("1 of 8 B", 1, 8, 0, False), ("16000 of 4 KiB, apart, shuffled", 16000,
 MOST = max(count * (size + gap) for _, count, size, gap, _ in ROWS)
 
 
-def agent(name):
+class Memory:
+    """What an agent has registered. gpu: a GPU's number, or None for host memory."""
+
+    def __init__(self, one, gpu):
+        self.kind, self.device = ("DRAM", 0) if gpu is None else ("VRAM", gpu)
+        if gpu is None:
+            import numpy as np
+            self.array = np.ones(MOST, dtype=np.uint8)
+            self.address = self.array.ctypes.data
+        else:
+            sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/gpu"))
+            import p2p_memory
+            self.address = p2p_memory.CudaMemory(p2p_memory.Cuda(), gpu, MOST).address
+        one.register_memory([(self.address, MOST, self.device, "")], self.kind, backends=list(BACKENDS))
+
+
+def agent(name, gpu):
     from nixl_cu12._api import nixl_agent, nixl_agent_config
-    import numpy as np
     one = nixl_agent(name, nixl_agent_config(backends=list(BACKENDS)))
-    array = np.ones(MOST, dtype=np.uint8)
-    one.register_memory([(array.ctypes.data, array.nbytes, 0, "")], "DRAM", backends=list(BACKENDS))
-    return one, array
+    return one, Memory(one, gpu)
 
 
 def notify(one, name, note, backend):
@@ -40,10 +53,10 @@ def notify(one, name, note, backend):
     one.agent.genNotif(name, note, [one.backends[backend]])
 
 
-def target(pipe):
+def target(pipe, gpu):
     """Answers each notification with one over the same back end, and otherwise waits for the pipe."""
-    one, array = agent("target")
-    pipe.send((one.get_agent_metadata(), array.ctypes.data))
+    one, memory = agent("target", gpu)
+    pipe.send((one.get_agent_metadata(), memory.address, memory.device))
     name = one.add_remote_agent(pipe.recv()).decode()
     pipe.send("ready")
     for command in iter(pipe.recv, None):
@@ -59,17 +72,18 @@ def target(pipe):
 class Case:
     """A prepared transfer of one row over one back end."""
 
-    def __init__(self, one, array, address, name, backend, operation, row):
+    def __init__(self, one, memory, there, name, backend, operation, row):
         import numpy as np
         _, self.count, self.size, gap, shuffled = row
         self.one, self.backend, self.name = one, backend, name
         self.lists = []
         order = np.random.default_rng(1)
-        for base, who in ((array.ctypes.data, "NIXL_INIT_AGENT"), (address, name)):
+        for base, device, who in ((memory.address, memory.device, "NIXL_INIT_AGENT"), (*there, name)):
             rows = np.zeros((self.count, 3), dtype=np.uint64)
             rows[:, 0] = base + np.arange(self.count, dtype=np.uint64) * (self.size + gap)
             rows[:, 1] = self.size
-            self.lists.append(one.prep_xfer_dlist(who, one.get_xfer_descs(rows, "DRAM"), backends=[backend]))
+            rows[:, 2] = device
+            self.lists.append(one.prep_xfer_dlist(who, one.get_xfer_descs(rows, memory.kind), backends=[backend]))
         ids = [order.permutation(self.count).astype(np.int32) if shuffled else np.arange(self.count, dtype=np.int32) for _ in range(2)]
         start = time.perf_counter()
         self.handle = one.make_prepped_xfer(operation, self.lists[0], ids[0], self.lists[1], ids[1], backends=[backend])
@@ -119,17 +133,17 @@ def ping(one, pipe, name, backend, count=200):
 def measure(args):
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
-    child = spawn.Process(target=target, args=(theirs,), daemon=True)
+    child = spawn.Process(target=target, args=(theirs, args.gpu and args.gpu[1]), daemon=True)
     child.start()
-    metadata, address = pipe.recv()
-    one, array = agent("initiator")
+    metadata, *there = pipe.recv()
+    one, memory = agent("initiator", args.gpu and args.gpu[0])
     name = one.add_remote_agent(metadata).decode()
     pipe.send(one.get_agent_metadata())
     assert pipe.recv() == "ready"
     results = []
-    for row in ROWS:
+    for row in [row for row in ROWS if args.only in row[0]]:
         for operation in ("WRITE", "READ"):
-            cases = [Case(one, array, address, name, backend, operation, row) for backend in BACKENDS]
+            cases = [Case(one, memory, there, name, backend, operation, row) for backend in BACKENDS]
             for number in range(args.rounds):
                 for case in cases if number % 2 == 0 else reversed(cases):
                     case.round(args.seconds)
@@ -166,6 +180,8 @@ def main():
     parser.add_argument("--plugin", required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.2, help="of one back end in one round of one row")
+    parser.add_argument("--gpu", type=lambda text: [int(n) for n in text.split(",")], help="memory of these GPUs, of the initiator and of the target")
+    parser.add_argument("--only", default="", help="rows whose name has this in it")
     parser.add_argument("--json")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -22,6 +22,8 @@
 #define COUNTER_FLIGHT(id, name)
 #define COUNTER_CALL(id, name)
 #define COUNTER_WAIT(id, name)
+#define COUNTER_ENDPOINT(id, name)
+#define COUNTER_CONN(id, name)
 
 static const struct {
 	const char *name;

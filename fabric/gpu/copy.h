@@ -10,6 +10,7 @@
 #ifndef EPF_FABRIC_GPU_COPY_H
 #define EPF_FABRIC_GPU_COPY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -61,6 +62,11 @@ struct epf_copy_ops {
 	void (*mem_free)(void *addr);
 	/* Names [addr, addr + bytes), any device pointer of this process. The caller closes out->fd. */
 	int (*mem_export)(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
+	/*
+	 * Returns 1 with *device if [addr, addr + bytes) lies in one allocation of a GPU, mapped or of this process; 0 if addr is no address of
+	 * a GPU; -errno if the range leaves its allocation.
+	 */
+	int (*mem_place)(const void *addr, uint64_t bytes, int *device);
 	/* The device that holds what is named, 0 where that is unknown. */
 	int (*mem_device)(const struct epf_copy_handle *h);
 	/* Maps what another process named, for copies by queues of that device; *addr is the piece's first byte. h->fd stays the caller's. */
@@ -75,7 +81,10 @@ struct epf_copy_ops {
 	int (*host_register)(void *addr, uint64_t bytes);
 	void (*host_unregister)(void *addr);
 
-	/* kernel: 1 asks for copies by a kernel of bounded length instead of the copy engines. */
+	/*
+	 * kernel: 1 asks for copies by a kernel of bounded length instead of the copy engines; -1 for a queue that only copies, by the copy
+	 * engines, and needs no kernel: add() fails.
+	 */
 	int (*queue_open)(int device, int kernel, struct epf_copy_queue **out);
 	/* Most spans worth giving to one submit of this queue, at most EPF_COPY_BATCH. */
 	unsigned (*queue_batch)(const struct epf_copy_queue *queue);
@@ -96,6 +105,11 @@ struct epf_copy_ops {
 
 /* The filling of that name: "fake", or a back-end of fabric/gpu/gpu.h ("cuda", "hip", "auto"). "none", unknown: -EOPNOTSUPP with a reason. */
 int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out);
+/*
+ * Whether memory of a GPU can be in this process: "auto" and the drivers' names, only if the vendor's library is loaded already. Loads
+ * nothing. "fake": always.
+ */
+bool epf_copy_may_have(const char *name);
 
 extern const struct epf_copy_ops epf_copy_fake; /* copy_fake.c */
 /* Where the bytes of fake device memory really are, for tests; NULL: not inside one piece of it. */

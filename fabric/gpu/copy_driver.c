@@ -100,11 +100,11 @@ static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out
 		free(q);
 		return rc;
 	}
-	q->kernel = kernel != 0;
+	q->kernel = kernel > 0;
 	rc = q->dev->ops->stream_create(q->dev, &q->stream);
 	for (unsigned i = 0; i < EPF_COPY_FLIGHTS && !rc; i++)
 		rc = q->dev->ops->event_create(q->dev, &q->events[i]);
-	if (!rc)
+	if (!rc && kernel >= 0)
 		rc = load_kernels(q);
 	if (!rc)
 		rc = q->dev->ops->stream_sync(q->dev, q->stream);
@@ -179,6 +179,8 @@ static int driver_add(struct epf_copy_queue *q, const struct epf_copy_add *adds,
 	struct epf_gpu_dev *dev = q->dev;
 	int rc;
 
+	if (!q->add)
+		return epf_fail(EPF_R_GPU_UNSUPPORTED, "GPU copies: this queue only copies");
 	memcpy(q->adds, adds, n * sizeof(*adds));
 	rc = dev->ops->launch(dev, q->stream, q->add, &how);
 	return rc ? rc : mark(q, value);
@@ -216,6 +218,7 @@ const struct epf_copy_ops epf_copy_driver = {
 	.mem_alloc = epf_copy_driver_mem_alloc,
 	.mem_free = epf_copy_driver_mem_free,
 	.mem_export = epf_copy_driver_mem_export,
+	.mem_place = epf_copy_driver_mem_place,
 	.mem_device = epf_copy_driver_mem_device,
 	.mem_import = epf_copy_driver_mem_import,
 	.mem_unimport = epf_copy_driver_mem_unimport,

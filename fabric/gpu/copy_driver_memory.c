@@ -90,6 +90,30 @@ int epf_copy_driver_get(int index, struct epf_gpu_dev **out)
 	return rc;
 }
 
+/* The device of questions that concern no particular one: one that is open, else the thread's current one. */
+static int any_device(struct epf_gpu_dev **out)
+{
+	struct epf_gpu_dev *dev = NULL;
+	int index, rc = epf_copy_driver_load();
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&driver.lock);
+	for (int i = 0; i < driver.count && !dev; i++)
+		dev = driver.devs[i];
+	pthread_mutex_unlock(&driver.lock);
+	if (dev) {
+		*out = dev;
+		return 0;
+	}
+	rc = driver.ops->open(-1, &dev);
+	if (rc)
+		return rc;
+	index = dev->index;
+	driver.ops->close(dev);
+	return epf_copy_driver_get(index, out);
+}
+
 static int keep(struct piece fresh)
 {
 	struct piece *p = malloc(sizeof(*p));
@@ -150,12 +174,31 @@ void epf_copy_driver_mem_free(void *addr)
 		drop((uint64_t)(uintptr_t)addr, false);
 }
 
+int epf_copy_driver_mem_place(const void *addr, uint64_t bytes, int *device)
+{
+	uint64_t at = (uint64_t)(uintptr_t)addr;
+	struct epf_gpu_place place = { .where = EPF_GPU_HOST };
+	struct epf_gpu_dev *dev;
+	int rc = any_device(&dev);
+
+	if (!rc)
+		rc = dev->ops->mem_place(dev, at, &place);
+	if (rc || place.where != EPF_GPU_DEVICE)
+		return rc;
+	if (at < place.base || bytes > place.bytes || at - place.base > place.bytes - bytes)
+		return epf_fail(EPF_R_GPU_MEMORY,
+				"GPU memory: %llu bytes at %p leave their allocation of %llu bytes",
+				(unsigned long long)bytes, addr, (unsigned long long)place.bytes);
+	*device = place.device;
+	return 1;
+}
+
 static int export_ipc(uint64_t addr, uint64_t bytes, struct epf_copy_handle *h, int *device)
 {
 	struct epf_gpu_place place = { .where = EPF_GPU_HOST };
 	struct epf_gpu_ipc ipc;
 	struct epf_gpu_dev *dev;
-	int rc = epf_copy_driver_get(0, &dev);
+	int rc = any_device(&dev);
 
 	if (!rc)
 		rc = dev->ops->mem_place(dev, addr, &place);

@@ -5,28 +5,16 @@
  * regions run where there is no GPU: the tests of everything around GPU memory but the GPU. It must never make a copy before submit()
  * has returned to somebody who then looks at the memory: what waits must really wait.
  */
-#include "fabric/gpu/copy.h"
+#include "fabric/gpu/copy_fake_priv.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
-
-/* A mapping of fake device memory: addresses for the world, an alias for the copying thread. */
-struct piece {
-	struct piece *next;
-	uint64_t addr, bytes;
-	uint8_t *alias;
-	int fd;
-};
 
 struct batch {
 	struct batch *next;
@@ -55,177 +43,14 @@ static struct {
 	uint32_t copy_ns, submit_ns;
 } pretend;
 
-static struct piece *pieces;
-static pthread_mutex_t pieces_lock = PTHREAD_MUTEX_INITIALIZER;
-
 static int fake_load(void)
 {
-	return 0;
-}
-
-/* Maps a memfd twice; takes the descriptor. */
-static int add_piece(int fd, uint64_t bytes, uint64_t *addr)
-{
-	struct piece *p = calloc(1, sizeof(*p));
-	void *at = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
-	void *alias = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-	if (!p || at == MAP_FAILED || alias == MAP_FAILED) {
-		if (at != MAP_FAILED)
-			munmap(at, bytes);
-		if (alias != MAP_FAILED)
-			munmap(alias, bytes);
-		free(p);
-		close(fd);
-		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: no memory for %llu bytes",
-				(unsigned long long)bytes);
-	}
-	*p = (struct piece){ NULL, (uint64_t)(uintptr_t)at, bytes, alias, fd };
-	pthread_mutex_lock(&pieces_lock);
-	p->next = pieces;
-	pieces = p;
-	pthread_mutex_unlock(&pieces_lock);
-	*addr = p->addr;
-	/* cppcheck-suppress memleak */
-	return 0;
-}
-
-static void drop_piece(uint64_t addr)
-{
-	struct piece **at = &pieces, *p;
-
-	pthread_mutex_lock(&pieces_lock);
-	while (*at && (*at)->addr != addr)
-		at = &(*at)->next;
-	p = *at;
-	if (p)
-		*at = p->next;
-	pthread_mutex_unlock(&pieces_lock);
-	if (!p)
-		return;
-	munmap((void *)(uintptr_t)p->addr, p->bytes);
-	munmap(p->alias, p->bytes);
-	close(p->fd);
-	free(p);
-}
-
-static int fake_alloc(int device, uint64_t bytes, void **addr)
-{
-	uint64_t at;
-	int fd, rc;
-
-	(void)device;
-	bytes = (bytes + 4095) & ~4095ull;
-	fd = memfd_create("ep-fabric-fake-gpu", MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)bytes)) {
-		rc = epf_fail_sys(EPF_R_NO_MEMORY, errno, "fake GPU: %llu bytes",
-				  (unsigned long long)bytes);
-		if (fd >= 0)
-			close(fd);
-		return rc;
-	}
-	rc = add_piece(fd, bytes, &at);
-	if (!rc)
-		*addr = (void *)(uintptr_t)at;
-	return rc;
-}
-
-static void fake_free(void *addr)
-{
-	drop_piece((uint64_t)(uintptr_t)addr);
-}
-
-/* Where the bytes of an address are: the alias of fake memory, or the address itself. NULL: it leaves its piece. */
-static uint8_t *real(uint64_t addr, uint64_t bytes)
-{
-	uint8_t *at = (uint8_t *)(uintptr_t)addr;
-
-	pthread_mutex_lock(&pieces_lock);
-	for (const struct piece *p = pieces; p; p = p->next)
-		if (addr >= p->addr && addr - p->addr < p->bytes) {
-			at = bytes <= p->bytes - (addr - p->addr) ? p->alias + (addr - p->addr)
-								  : NULL;
-			break;
-		}
-	pthread_mutex_unlock(&pieces_lock);
-	return at;
-}
-
-void *epf_copy_fake_bytes(const void *addr, uint64_t bytes)
-{
-	uint8_t *at = real((uint64_t)(uintptr_t)addr, bytes);
-
-	return at == addr ? NULL : at;
-}
-
-/* Kernels of the fake GPU are CPU code. */
-static uint64_t fake_for_kernels(const void *addr, uint64_t bytes)
-{
-	return (uint64_t)(uintptr_t)epf_copy_fake_bytes(addr, bytes);
-}
-
-static int fake_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out)
-{
-	uint64_t at = (uint64_t)(uintptr_t)addr;
-	struct epf_copy_handle h = { .kind = EPF_COPY_FD, .fd = -1 };
-
-	pthread_mutex_lock(&pieces_lock);
-	for (const struct piece *p = pieces; p; p = p->next)
-		if (at >= p->addr && at - p->addr < p->bytes &&
-		    bytes <= p->bytes - (at - p->addr)) {
-			h.bytes = p->bytes;
-			h.offset = at - p->addr;
-			h.fd = dup(p->fd);
-			break;
-		}
-	pthread_mutex_unlock(&pieces_lock);
-	if (h.fd < 0)
-		return epf_fail(EPF_R_GPU_MEMORY, "fake GPU: %llu bytes at %p are no memory of it",
-				(unsigned long long)bytes, addr);
-	*out = h;
 	return 0;
 }
 
 static int fake_device(const struct epf_copy_handle *h)
 {
 	(void)h;
-	return 0;
-}
-
-static int fake_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
-{
-	struct stat st;
-	uint64_t at;
-	int fd, rc;
-
-	(void)device;
-	if (h->kind != EPF_COPY_FD || fstat(h->fd, &st) || (uint64_t)st.st_size < h->bytes)
-		return epf_fail(EPF_R_GPU_MEMORY,
-				"fake GPU: the descriptor names no memory of %llu bytes",
-				(unsigned long long)h->bytes);
-	fd = dup(h->fd);
-	if (fd < 0)
-		return epf_fail_sys(EPF_R_SYSTEM, errno, "fake GPU: a descriptor");
-	rc = add_piece(fd, h->bytes, &at);
-	if (rc)
-		return rc;
-	*addr = at + h->offset;
-	return 0;
-}
-
-static void fake_unimport(const struct epf_copy_handle *h, uint64_t addr)
-{
-	drop_piece(addr - h->offset);
-}
-
-static int fake_copy(void *dst, const void *src, uint64_t bytes)
-{
-	uint8_t *to = real((uint64_t)(uintptr_t)dst, bytes);
-	const uint8_t *from = real((uint64_t)(uintptr_t)src, bytes);
-
-	if (!to || !from)
-		return epf_fail(EPF_R_GPU_MEMORY, "fake GPU: a copy beyond its memory");
-	memcpy(to, from, bytes);
 	return 0;
 }
 
@@ -293,17 +118,20 @@ static void perform(struct epf_copy_queue *q, struct batch *b)
 	nanosleep(&pause, NULL);
 	wait_while_held(2);
 	for (unsigned i = 0; i < b->n_adds; i++) {
-		uint64_t *word = (uint64_t *)(void *)real(b->adds[i].dst, 8);
+		uint64_t *word = (uint64_t *)(void *)epf_copy_fake_real(b->adds[i].dst, 8);
 
 		if (word)
 			__atomic_fetch_add(word, b->adds[i].add, __ATOMIC_RELEASE);
 	}
+	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3)
+		b->n = 0; /* as a device that has failed: it touches nothing any more */
 	for (unsigned left = b->n; left; left--) {
 		unsigned i = (unsigned)(next_random(&q->random) % left);
 		struct epf_copy_span s = b->spans[i];
 
 		b->spans[i] = b->spans[left - 1];
-		(void)fake_copy((void *)(uintptr_t)s.dst, (const void *)(uintptr_t)s.src, s.bytes);
+		(void)epf_copy_fake_copy((void *)(uintptr_t)s.dst, (const void *)(uintptr_t)s.src,
+					 s.bytes);
 	}
 	__atomic_store_n(&q->reached, b->value, __ATOMIC_RELEASE); /* C4 */
 }
@@ -467,14 +295,15 @@ static uint64_t fake_reached(struct epf_copy_queue *q)
 const struct epf_copy_ops epf_copy_fake = {
 	.name = "fake",
 	.load = fake_load,
-	.mem_alloc = fake_alloc,
-	.mem_free = fake_free,
-	.mem_export = fake_export,
+	.mem_alloc = epf_copy_fake_alloc,
+	.mem_free = epf_copy_fake_free,
+	.mem_export = epf_copy_fake_export,
+	.mem_place = epf_copy_fake_place,
 	.mem_device = fake_device,
-	.mem_import = fake_import,
-	.mem_unimport = fake_unimport,
-	.mem_for_kernels = fake_for_kernels,
-	.copy = fake_copy,
+	.mem_import = epf_copy_fake_import,
+	.mem_unimport = epf_copy_fake_unimport,
+	.mem_for_kernels = epf_copy_fake_for_kernels,
+	.copy = epf_copy_fake_copy,
 	.host_register = fake_register,
 	.host_unregister = fake_unregister,
 	.queue_open = fake_queue_open,

@@ -8,6 +8,7 @@
 
 #include "fabric/base/err.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -28,6 +29,27 @@ int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out)
 	epf_copy_driver_choose(name);
 	*out = &epf_copy_driver;
 	return 0;
+}
+
+bool epf_copy_may_have(const char *name)
+{
+	static const char *const libraries[][2] = {
+		{ "cuda", "libcuda.so.1" },    { "hip", "libamdhip64.so" },
+		{ "hip", "libamdhip64.so.7" }, { "hip", "libamdhip64.so.6" },
+		{ "hip", "libamdhip64.so.5" },
+	};
+	bool has = strcmp(name, "fake") == 0;
+
+	for (size_t i = 0; i < sizeof(libraries) / sizeof(*libraries) && !has; i++) {
+		void *lib = strcmp(name, "auto") == 0 || strcmp(name, libraries[i][0]) == 0
+				    ? dlopen(libraries[i][1], RTLD_LAZY | RTLD_NOLOAD)
+				    : NULL;
+
+		has = lib != NULL;
+		if (lib)
+			dlclose(lib);
+	}
+	return has;
 }
 
 static struct epf_copy_mem *new_mem(const struct epf_copy_ops *ops, uint64_t bytes)

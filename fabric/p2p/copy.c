@@ -6,6 +6,7 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/p2p/engine.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 #include <string.h>
@@ -15,8 +16,10 @@
 #endif
 
 enum {
-	STREAMING = 32 << 20
-}; /* transfers larger than caches: their stores need not go through them */
+	STREAMING =
+		32 << 20, /* transfers larger than caches: their stores need not go through them */
+	GAP = 1024,       /* between two blocks that a read takes as one */
+};
 
 /* The fields of a block. */
 static uint64_t local_of(const struct epf_p2p_block *b)
@@ -99,23 +102,60 @@ static unsigned advance(struct iovec **iov, unsigned n, size_t done)
 	return n;
 }
 
-static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
-			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
-{
-	struct iovec here[P2P_CHUNK_BLOCKS], there[P2P_CHUNK_BLOCKS];
-	struct iovec *h = here, *t = there;
-	uint64_t left = 0;
-	unsigned nh = n, nt = n;
+/* The two lists of a call: local pieces and the peer's. */
+struct ranges {
+	struct iovec here[2 * P2P_CHUNK_BLOCKS], there[P2P_CHUNK_BLOCKS];
+	unsigned n_here, n_there;
+	uint64_t bytes;
+};
 
+/*
+ * Adds a block. A read takes what lies between it and the one before too, and drops that, if it is short: to find a range of the peer's
+ * pages costs the kernel as much as to copy a kilobyte or two. What is dropped lies inside the export.
+ */
+static void add_range(struct ranges *r, bool is_read, uint8_t *here, uint64_t there, size_t len,
+		      uint8_t *dropped)
+{
+	struct iovec *last = r->n_there ? &r->there[r->n_there - 1] : NULL;
+	uint64_t end = last ? (uint64_t)(uintptr_t)last->iov_base + last->iov_len : 0;
+
+	if (last && is_read && there >= end && there - end <= GAP) {
+		if (there > end)
+			r->here[r->n_here++] = (struct iovec){ dropped, there - end };
+		last->iov_len += there - end + len;
+		r->bytes += there - end;
+	} else {
+		r->there[r->n_there++] = (struct iovec){ (void *)(uintptr_t)there, len };
+	}
+	r->here[r->n_here++] = (struct iovec){ here, len };
+	r->bytes += len;
+}
+
+/* stage: NULL, or where the local bytes of all blocks lie, one after the other. */
+static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
+			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
+			uint8_t *stage)
+{
+	struct ranges r;
+	uint8_t dropped[GAP];
+	struct iovec *h = r.here, *t = r.there;
+	unsigned nh, nt;
+	uint64_t left;
+
+	r.n_here = r.n_there = 0; /* the lists need no zeros */
+	r.bytes = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		size_t len = n == 1 ? bytes : bytes_of(&b[i]);
 
-		here[i] = (struct iovec){ v->region->addr + local_of(&b[i]) + skip, len };
-		there[i] = (struct iovec){
-			(void *)(uintptr_t)(v->import->key.addr + remote_of(&b[i]) + skip), len
-		};
-		left += len;
+		add_range(&r, x->op == EPF_P2P_OP_READ,
+			  stage ? stage : v->region->addr + local_of(&b[i]) + skip,
+			  v->import->key.addr + remote_of(&b[i]) + skip, len, dropped);
+		if (stage)
+			stage += len;
 	}
+	left = r.bytes;
+	nh = r.n_here;
+	nt = r.n_there;
 	while (left) {
 		ssize_t done = x->op == EPF_P2P_OP_WRITE
 				       ? process_vm_writev(x->conn->pid, h, nh, t, nt, 0)
@@ -130,6 +170,24 @@ static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
 		nt = advance(&t, nt, (size_t)done);
 	}
 	return 0;
+}
+
+/* Between GPU memory here and memory of the peer that cannot be mapped: two copies. */
+static int copy_staged(struct epf_p2p_xfer *x, const struct vector *v,
+		       const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
+{
+	struct gpu_stage *s = &v->lane->stage;
+	int rc = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (x->op == EPF_P2P_OP_WRITE)
+		rc = epf_p2p_gpu_stage(x, v, b, n, skip, bytes);
+	if (!rc)
+		rc = copy_process(x, v, b, n, skip, bytes, s->memory);
+	if (!rc && x->op == EPF_P2P_OP_READ)
+		rc = epf_p2p_gpu_stage(x, v, b, n, skip, bytes);
+	pthread_mutex_unlock(&s->lock);
+	return rc;
 }
 
 /* What the state of an export says to who is about to copy. */
@@ -167,10 +225,15 @@ int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct ep
 	rc = check_export(v->import);
 	if (!rc && __atomic_load_n(&c->theirs->closed, __ATOMIC_SEQ_CST)) /* W2 */
 		rc = -EPIPE;
-	if (!rc && v->import->mapped)
+	if (!rc && v->lane)
+		rc = v->is_staged ? copy_staged(x, v, b, n, skip, bytes)
+				  : epf_p2p_gpu_copy(x, v, b, n, skip, bytes, inuse);
+	else if (!rc && v->import->mapped)
 		copy_mapped(x, v, b, n, skip, bytes);
 	else if (!rc)
-		rc = copy_process(x, v, b, n, skip, bytes);
+		rc = copy_process(x, v, b, n, skip, bytes, NULL);
+	if (rc == P2P_LATER)
+		return rc;
 	__atomic_fetch_sub(inuse, 1u, __ATOMIC_SEQ_CST);
 	if (rc == -ESRCH) {
 		epf_p2p_conn_end(c, CONN_LOST, "the process has ended");

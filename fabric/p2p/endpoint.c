@@ -3,7 +3,7 @@
 #define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/gpu.h"
 
 #include "bootstrap/net.h"
 
@@ -255,6 +255,7 @@ static void init(struct epf_p2p *ep)
 	pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
 	pthread_mutex_init(&ep->lock, NULL);
 	pthread_mutex_init(&ep->run.lock, NULL);
+	pthread_mutex_init(&ep->gpu.lock, NULL);
 	pthread_mutex_init(&ep->events.lock, NULL);
 	pthread_cond_init(&ep->changed, &mono);
 	pthread_cond_init(&ep->run.idle, &mono);
@@ -317,6 +318,8 @@ int epf_p2p_open(const struct epf_p2p_options *opts, struct epf_p2p **out)
 	epf_p2p_meta_seal(&ep->meta);
 	allow_peers();
 	if (!rc)
+		epf_p2p_stats_open(ep);
+	if (!rc)
 		rc = start(ep);
 	if (rc) {
 		epf_p2p_close(ep);
@@ -357,6 +360,9 @@ static void leave(struct epf_p2p *ep)
 
 static void free_parts(struct epf_p2p *ep)
 {
+	while (epf_p2p_gpu_is_busy(ep)) /* copies that were begun */
+		epf_p2p_gpu_poll(ep);
+	epf_p2p_gpu_close(ep);
 	epf_p2p_xfers_free(ep);
 	while (ep->guests)
 		epf_p2p_guest_free(ep, ep->guests);
@@ -402,6 +408,7 @@ void epf_p2p_close(struct epf_p2p *ep)
 	     *fd != -2; fd++)
 		if (*fd >= 0)
 			close(*fd);
+	epf_p2p_stats_close(ep);
 	epf_auth_wipe(&ep->auth);
 	epf_auth_wipe(&ep->own);
 	epf_conf_destroy(&ep->conf);
@@ -412,6 +419,7 @@ void epf_p2p_close(struct epf_p2p *ep)
 	pthread_cond_destroy(&ep->events.arrived);
 	pthread_mutex_destroy(&ep->lock);
 	pthread_mutex_destroy(&ep->run.lock);
+	pthread_mutex_destroy(&ep->gpu.lock);
 	pthread_mutex_destroy(&ep->events.lock);
 	free(ep);
 }

@@ -274,7 +274,7 @@ int epf_p2p_engine_exchange(struct conn *c)
 	return epf_exchange(c->engine->ep);
 }
 
-int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, unsigned rights,
+int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, int device, unsigned rights,
 			    uint32_t *region)
 {
 	struct engine_path *e = c->engine;
@@ -283,8 +283,12 @@ int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, unsigned
 	int rc;
 
 	pthread_mutex_lock(&e->ring_lock);
-	rc = e->ep ? epf_region_register(e->ep, addr, bytes, access, region)
-		   : epf_fail(EPF_R_P2P_LOST, "%s: its engine is closed", c->label);
+	if (!e->ep)
+		rc = epf_fail(EPF_R_P2P_LOST, "%s: its engine is closed", c->label);
+	else if (device >= 0)
+		rc = epf_region_register_gpu(e->ep, addr, bytes, access, region);
+	else
+		rc = epf_region_register(e->ep, addr, bytes, access, region);
 	pthread_mutex_unlock(&e->ring_lock);
 	return rc;
 }

@@ -32,8 +32,8 @@ int epf_p2p_engine_do(struct conn *c, void (*run)(struct conn *c, const void *da
 		      const void *data, size_t bytes);
 /* On that thread: publishes regions, together with the other end. */
 int epf_p2p_engine_exchange(struct conn *c);
-/* On any thread: registers memory in the pair's job / withdraws it. */
-int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, unsigned rights,
+/* On any thread: registers memory in the pair's job / withdraws it. device: a GPU's, or EPF_P2P_HOST. */
+int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, int device, unsigned rights,
 			    uint32_t *region);
 int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns);
 
@@ -46,6 +46,8 @@ int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
 void epf_p2p_engine_seal(struct epf_p2p_xfer *x);
 /* Returns 1 if it is, with *status; 0: not yet. */
 int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status);
+/* How many commands its ring has retired: whether it moves. */
+uint64_t epf_p2p_engine_retired(struct conn *c);
 /* Waits a moment for it. */
 void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns);
 /* Whether its engine is closed: nothing touches memory any more. */

@@ -37,6 +37,7 @@ struct engine_path {
 	uint64_t failures;         /* commands failed so far */
 	uint64_t first_failed;     /* the first that no transfer has reported yet */
 	int failed_status;
+	uint64_t retired; /* when last seen; of the endpoint's thread */
 	uint64_t looked,
 		last_failed; /* commands looked at; the end of those that may have failed */
 };

@@ -42,7 +42,12 @@ static int local_region(struct conn *c, struct region *r, uint32_t *out)
 		return 0;
 	}
 	k = calloc(1, sizeof(*k));
-	rc = k ? epf_region_register(e->ep, r->addr, r->bytes, 0, &k->region) : -ENOMEM;
+	if (!k)
+		rc = -ENOMEM;
+	else if (r->device >= 0)
+		rc = epf_region_register_gpu(e->ep, r->addr, r->bytes, 0, &k->region);
+	else
+		rc = epf_region_register(e->ep, r->addr, r->bytes, 0, &k->region);
 	if (rc) {
 		free(k);
 		return rc;
@@ -171,6 +176,18 @@ int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status)
 	}
 	pthread_mutex_unlock(&e->ring_lock);
 	return done;
+}
+
+uint64_t epf_p2p_engine_retired(struct conn *c)
+{
+	struct engine_path *e = c->engine;
+
+	if (pthread_mutex_trylock(&e->ring_lock))
+		return e->retired;
+	if (e->ring)
+		e->retired = epf_ring_done(e->ring);
+	pthread_mutex_unlock(&e->ring_lock);
+	return e->retired;
 }
 
 void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns)

@@ -6,7 +6,7 @@
  * An endpoint registers memory, exports parts of it, and sends the 64-byte export keys to peers any way it likes. A peer imports a key
  * over a connection and then transfers: reads and writes of one or of many blocks, with an optional notification that arrives after the
  * data. The target takes no part in a transfer. One connection serves both directions. Between processes of one machine the bytes are
- * copied directly (shared memory, process_vm_writev(2)); otherwise they travel over the engine and its NICs. GPU memory is not served yet.
+ * copied directly (shared memory, process_vm_writev(2), a GPU's own copies); otherwise they travel over the engine and its NICs.
  *
  * Conventions of every function here:
  *  - Returns 0 or a count on success and a negative errno on failure; epf_last_error() (epf.h) then holds one line with cause and remedy,
@@ -22,6 +22,9 @@
  * (ptrace(2) access): there the initiating library enforces them, and a peer that runs other code can ignore them.
  *
  * Order: a notification is visible after all data of its transfer. Transfers are not ordered with each other.
+ *
+ * GPU memory: a transfer waits for no stream. What writes its source must have ended before it is posted, and kernels that read its
+ * destination must be launched after its end (or its notification) was seen.
  */
 #ifndef EPF_P2P_H
 #define EPF_P2P_H
@@ -149,8 +152,12 @@ enum {
 /*
  * Registers [addr, addr + bytes) for use as source or destination of this endpoint's transfers, and for exports. The caller keeps the
  * memory, which must stay mapped until epf_p2p_deregister() returns. Cheap for a range that lies within a registered one; ranges may
- * overlap. bytes at most 2^48 - 1. -EINVAL: unmapped memory or no bytes; -ENOSPC: beyond 2^20 regions. GPU memory is not
- * served yet: -EOPNOTSUPP for a GPU's number, -EINVAL for its memory under EPF_P2P_AUTO.
+ * overlap. bytes at most 2^48 - 1. -EINVAL: unmapped memory or no bytes; -ENOSPC: beyond 2^20 regions.
+ *
+ * GPU memory (setting gpu-backend) must lie in one allocation of the GPU that `device` names: -EINVAL otherwise. EPF_P2P_AUTO asks the
+ * driver only if its library is in this process already; -ENODEV or -ENOENT: a GPU was named, and there is no driver for it. Peers
+ * of this machine map memory of cudaMalloc, hipMalloc and epf_gpu_alloc(); what cannot be shared (PyTorch's expandable segments)
+ * serves own transfers and peers over NICs only. Over NICs: the NIC's own registration (dma-buf), or copies of the software NIC.
  */
 int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device, uint64_t *region);
 
@@ -267,7 +274,7 @@ int epf_p2p_post(struct epf_p2p_xfer *xfer, const void *note, size_t note_bytes)
 /*
  * Returns 1 if the transfer has ended well (all data is visible at its destination, the notification is on its way), 0 if it is under
  * way, or the errno with which it failed: -ECONNRESET (the peer is lost), -EPIPE (it disconnected), -EKEYREVOKED, -EKEYEXPIRED, -ETIMEDOUT
- * (deadline_ns), -ECANCELED, -EFAULT (unmapped memory). A failed transfer may have been carried out in part. May
+ * (deadline_ns), -ECANCELED, -EFAULT (unmapped memory), -EIO (a GPU has failed). A failed transfer may have been carried out in part. May
  * copy a part of the transfer itself (at most 256 KiB), so that polling threads speed it up. -EINVAL: never posted.
  */
 int epf_p2p_test(struct epf_p2p_xfer *xfer);
@@ -277,7 +284,8 @@ int epf_p2p_wait(struct epf_p2p_xfer *xfer, uint64_t timeout_ns);
 
 /*
  * Frees a transfer. One under way is cancelled first: blocks that have not begun are not copied, and the call waits for those that
- * have, at most 2 s. Accepts NULL. Threads: no other call on this transfer.
+ * have, at most 2 s; a GPU that does not end its copies by then keeps the regions in use, which epf_p2p_deregister() reports. Accepts
+ * NULL. Threads: no other call on this transfer.
  */
 void epf_p2p_xfer_free(struct epf_p2p_xfer *xfer);
 

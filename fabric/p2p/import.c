@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of peers: importing exports, and answering peers who do. Slow path. */
+#define EPF_LOG_COMP "p2p"
+#include "fabric/base/clock.h"
+#include "fabric/base/log.h"
 #include "fabric/p2p/engine.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,7 +56,8 @@ static int judge(struct conn *c, const struct msg_import *m, struct export **out
 }
 
 /* Registers an export in the job of a connection over NICs: the range and the rights of the key, no more. */
-static int register_export(struct conn *c, const struct msg_import *m, struct msg_imported *a)
+static int register_export(struct conn *c, const struct msg_import *m, int device,
+			   struct msg_imported *a)
 {
 	struct epf_p2p *ep = c->ep;
 	struct engine_key *k = calloc(1, sizeof(*k));
@@ -62,8 +67,8 @@ static int register_export(struct conn *c, const struct msg_import *m, struct ms
 	if (!k)
 		return -ENOMEM;
 	k->conn = c->id;
-	rc = epf_p2p_engine_register(c, (void *)(uintptr_t)m->key.addr, m->key.bytes, m->key.rights,
-				     &k->region);
+	rc = epf_p2p_engine_register(c, (void *)(uintptr_t)m->key.addr, m->key.bytes, device,
+				     m->key.rights, &k->region);
 	if (rc) {
 		free(k);
 		return rc;
@@ -89,12 +94,18 @@ static void answer_over_nics(struct conn *c, const void *data)
 	const struct msg_import *m = data;
 	struct msg_imported a = { .request = m->request, .engine_region = UINT32_MAX };
 	struct export *e;
+	int device;
 
 	pthread_mutex_lock(&c->ep->lock);
 	a.status = judge(c, m, &e);
+	device = a.status ? EPF_P2P_HOST : e->region->device;
 	pthread_mutex_unlock(&c->ep->lock);
-	if (!a.status)
-		a.status = register_export(c, m, &a);
+	if (!a.status) {
+		a.status = register_export(c, m, device, &a);
+		if (a.status)
+			epf_warn("%s: export of %llu bytes: %s", c->label,
+				 (unsigned long long)m->key.bytes, epf_last_error());
+	}
 	if (epf_p2p_send(&c->stream, MSG_IMPORTED, &a, sizeof(a), NULL, 0) ||
 	    epf_p2p_engine_exchange(c))
 		epf_p2p_conn_end(c, CONN_LOST, "its engine does not answer");
@@ -129,6 +140,8 @@ void epf_p2p_answer_import(struct conn *c, const struct msg_import *m)
 		a.kind = MEMORY_FILE;
 		a.file_offset = e->key.addr - (uint64_t)(uintptr_t)e->region->memory->addr;
 		fd = e->region->memory->fd;
+	} else if (!a.status && c->is_local && e->region->device >= 0) {
+		fd = epf_p2p_gpu_answer(e->region, &e->key, &a);
 	}
 	rc = epf_p2p_send(&c->stream, MSG_IMPORTED, &a, sizeof(a), &fd, fd >= 0);
 	pthread_mutex_unlock(&ep->lock);
@@ -175,7 +188,7 @@ static int ask(struct conn *c, const struct export_key *key, uint64_t end, struc
 	struct request **at;
 	int rc;
 
-	*q = (struct request){ .file = -1 };
+	*q = (struct request){ .file = -1, .begun_ns = epf_now_ns() };
 	pthread_mutex_lock(&ep->lock);
 	q->number = m.request = ++ep->next_request;
 	q->next = c->requests;
@@ -209,9 +222,14 @@ static int explain(const struct conn *c, int status)
 	case -EACCES:
 		return epf_fail(EPF_R_P2P_ACCESS, "import: %s has exported it to another peer",
 				c->label);
-	default:
+	case -EBADMSG:
 		return epf_fail(EPF_R_P2P_METADATA, "import: %s has never given that key",
 				c->label);
+	default:
+		return epf_fail_sys(
+			EPF_R_SYSTEM, -status,
+			"import: %s cannot offer this memory over its NIC; its log says why",
+			c->label);
 	}
 }
 
@@ -250,7 +268,6 @@ static int keep(struct conn *c, struct import *i, uint64_t *number)
 		rc = epf_p2p_slot_add(&ep->imports, i, &i->number);
 		if (rc)
 			return rc;
-		i->conn = c;
 		i->next = *bucket(c, &i->key);
 		*bucket(c, &i->key) = i;
 		__atomic_fetch_add(&i->refs, 1u, __ATOMIC_RELAXED);
@@ -286,13 +303,18 @@ static int import_key(struct epf_p2p *ep, uint64_t conn, const uint8_t key[EPF_P
 		rc = explain(c, q.answer.status);
 	if (!rc) {
 		i->refs = 1;
+		i->conn = c;
 		i->key = k;
 		i->engine_region = q.answer.engine_region;
 		if (q.answer.kind == MEMORY_FILE && q.file >= 0)
 			map(i, &q.answer, q.file);
-		pthread_mutex_lock(&ep->lock);
-		rc = keep(c, i, import);
-		pthread_mutex_unlock(&ep->lock);
+		else if (q.answer.kind == MEMORY_GPU && c->is_local)
+			rc = epf_p2p_gpu_take(i, &q.answer, q.file);
+		if (!rc) {
+			pthread_mutex_lock(&ep->lock);
+			rc = keep(c, i, import);
+			pthread_mutex_unlock(&ep->lock);
+		}
 		epf_p2p_import_put(i);
 	} else {
 		free(i);

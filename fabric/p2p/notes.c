@@ -20,6 +20,8 @@ static void ring_copy_in(struct note_ring *ring, uint64_t at, const void *data, 
 {
 	size_t first = P2P_NOTE_RING - at % P2P_NOTE_RING;
 
+	if (!bytes) /* data may be NULL then */
+		return;
 	if (first > bytes)
 		first = bytes;
 	memcpy(ring->data + at % P2P_NOTE_RING, data, first);
@@ -265,6 +267,7 @@ static int notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t no
 				      c->label);
 			break;
 		}
+		epf_p2p_stats_waits(&c->stats.noting, &c->stats.noting_seen);
 		nanosleep(&nap, NULL);
 	}
 	epf_p2p_conn_put(c);

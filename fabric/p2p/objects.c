@@ -3,7 +3,7 @@
 #define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
-#include "fabric/p2p/p2p_priv.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -29,6 +29,7 @@ void epf_p2p_region_put(struct region *r)
 	if (__atomic_fetch_sub(&r->refs, 1u, __ATOMIC_ACQ_REL) != 1)
 		return;
 	epf_p2p_keys_free(r->keys);
+	epf_p2p_gpu_forget(r->ep, r);
 	free(r);
 }
 
@@ -36,6 +37,7 @@ void epf_p2p_import_put(struct import *i)
 {
 	if (__atomic_fetch_sub(&i->refs, 1u, __ATOMIC_ACQ_REL) != 1)
 		return;
+	epf_p2p_gpu_release(i);
 	if (i->map_base)
 		munmap(i->map_base, i->map_bytes);
 	free(i);
@@ -130,6 +132,7 @@ void epf_p2p_conn_end(struct conn *c, enum conn_state state, const char *why)
 		c->error = state == CONN_CLOSED ? -EPIPE : -ECONNRESET;
 		snprintf(c->why, sizeof(c->why), "%s", why);
 		EPF_STORE_RELEASE(&c->state, (uint32_t)state);
+		ep->stats.lost += state == CONN_LOST;
 		is_unowned = c->is_passive && !c->was_accepted &&
 			     epf_p2p_slot_get(&ep->conns, c->number);
 		if (is_unowned)
@@ -141,7 +144,7 @@ void epf_p2p_conn_end(struct conn *c, enum conn_state state, const char *why)
 		return;
 	epf_info("%s: %s", c->label, why);
 	e.status = c->error;
-	if (!ep->is_closing)
+	if (!EPF_LOAD_ACQUIRE(&ep->is_closing))
 		epf_p2p_event(ep, &e, NULL);
 	epf_p2p_kick(ep); /* the thread fails its transfers and lets go of the stream */
 	if (is_unowned)

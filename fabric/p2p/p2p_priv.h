@@ -12,6 +12,7 @@
 #include "fabric/p2p/epf_p2p.h"
 #include "fabric/p2p/shared.h"
 #include "fabric/p2p/stream.h"
+#include "queues/epf_stats.h"
 
 #include <pthread.h>
 #include <sys/socket.h>
@@ -25,8 +26,11 @@ enum {
 	P2P_CHUNK_BLOCKS = 128,
 	P2P_INLINE = 64 * 1024, /* transfers that the posting thread copies itself */
 	P2P_PRIORITIES = 3,
-	P2P_BUCKETS = 64,  /* of a connection's imports */
-	P2P_SETTINGS = 64, /* most settings of an endpoint */
+	P2P_BUCKETS = 64,         /* of a connection's imports */
+	P2P_SETTINGS = 64,        /* most settings of an endpoint */
+	P2P_LATER = 1,            /* of a copy: a GPU makes it */
+	P2P_GPU_CHUNK = 16 << 20, /* as P2P_CHUNK, of what a GPU copies */
+	P2P_GPU_BLOCKS = 512,
 };
 
 /* Numbers for users: generation << 24 | index; an index is used again, a number is not. */
@@ -58,6 +62,8 @@ struct engine_key {
 	uint32_t region;
 };
 
+struct epf_copy_handle;
+
 struct region {
 	uint64_t number;
 	uint32_t refs;
@@ -65,7 +71,12 @@ struct region {
 	uint32_t gone;  /* deregistered: no transfer may begin [W1] */
 	uint8_t *addr;
 	uint64_t bytes;
-	int device;                  /* EPF_P2P_HOST or a GPU */
+	int device; /* EPF_P2P_HOST or a GPU */
+	struct epf_p2p *ep;
+	struct epf_copy_handle
+		*handle; /* GPU memory's name for peers of this machine; NULL: none */
+	void *pinned;    /* host memory that was made known to GPUs; under gpu.lock */
+	bool pin_tried;
 	struct block_memory *memory; /* NULL: from elsewhere */
 	struct export *exports;
 	struct engine_key *keys; /* as a source or destination of own transfers */
@@ -84,6 +95,8 @@ struct export
 	uint32_t pins; /* calls that wait for peers to let go of it */
 };
 
+struct gpu_map;
+
 struct import {
 	struct import *next; /* of the bucket */
 	uint64_t number;
@@ -96,14 +109,18 @@ struct import {
 	void *map_base;
 	uint64_t map_bytes;
 	uint32_t engine_region;
+	/* GPU memory of another process, under gpu.lock: */
 	int device;
-	void *gpu; /* what gpu.c knows of it */
+	struct epf_copy_handle *handle; /* NULL: of this process */
+	struct gpu_map *maps;
+	void *pinned; /* as in a region */
+	bool pin_tried;
 };
 
 /* A question to a peer. */
 struct request {
 	struct request *next;
-	uint64_t number;
+	uint64_t number, begun_ns;
 	int done; /* 1 */
 	int file; /* descriptor or -1 */
 	struct msg_imported answer;
@@ -112,6 +129,16 @@ struct request {
 enum conn_state { CONN_OPEN = 0, CONN_LOST = 1, CONN_CLOSED = 2 };
 
 struct engine_path;
+
+/* What ep-fabric why is told of a connection: written by the endpoint's thread, but for two times. */
+struct conn_stats {
+	struct epf_stats_block *block; /* NULL: the file has no room */
+	uint64_t marks, last_marks;    /* a sum that changes when something moves */
+	uint64_t moved_ns, since_ns, left;
+	enum epf_stats_conn_wait kind;
+	/* Since when a call waits for the peer, and when it last looked; atomic. */
+	uint64_t noting, noting_seen, releasing, releasing_seen;
+};
 
 struct conn {
 	struct conn *next; /* all of the endpoint */
@@ -152,7 +179,8 @@ struct conn {
 	bool is_left; /* its engine was asked to end */
 	struct import *imports[P2P_BUCKETS];
 	struct request *requests;
-	uint64_t bytes_read, bytes_written, transfers, under_way; /* atomic */
+	uint64_t bytes_read, bytes_written, transfers, failed, under_way; /* atomic */
+	struct conn_stats stats;
 };
 
 /* Where an incoming connection is in its handshake. */
@@ -165,10 +193,17 @@ struct guest {
 	pid_t pid;
 };
 
+struct gpu_lane;
+
 struct vector {
 	struct region *region;
 	struct import *import;
 	uint32_t first, count; /* of the transfer's blocks */
+	/* With GPU memory on either side, between processes of one machine: */
+	struct gpu_lane *lane; /* NULL: the CPU copies */
+	uint64_t there;        /* the import's first byte, as the lane finds it */
+	bool is_staged;        /* over memory of this process: the peer's cannot be mapped */
+	bool by_kernel;        /* the lane's kernels reach both sides */
 };
 
 /*
@@ -191,7 +226,10 @@ struct epf_p2p_xfer {
 	struct epf_p2p_xfer *next, *prev;    /* in the run queue, while is_queued */
 	struct epf_p2p_xfer *after, *before; /* all of the endpoint */
 	bool is_queued;
-	uint32_t pins; /* the endpoint's threads that use it, under run.lock */
+	uint32_t pins;    /* the endpoint's threads that use it, under run.lock */
+	uint32_t flights; /* chunks that a GPU copies now, under run.lock */
+	bool is_orphan;   /* freed while a GPU did not end its copies: the last flight frees it */
+	bool has_gpu;
 	enum epf_p2p_op op;
 	enum epf_p2p_priority priority;
 	uint32_t state;  /* enum xfer_state; atomic */
@@ -269,6 +307,18 @@ struct epf_p2p {
 	} run;
 
 	struct {
+		struct epf_stats *file; /* NULL: none */
+		struct epf_stats_block *block;
+		uint64_t next_ns, period_ns;
+		uint64_t connected, lost; /* under ep->lock */
+	} stats;
+
+	struct {
+		pthread_mutex_t lock;   /* of lanes and maps; before a lane's own */
+		struct gpu_lane *lanes; /* grows at its head until the endpoint is closed */
+	} gpu;
+
+	struct {
 		pthread_mutex_t lock;
 		pthread_cond_t arrived;
 		struct event *first, *last;
@@ -324,7 +374,7 @@ int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes); /* o
 void epf_p2p_drain(struct epf_p2p *ep);
 bool epf_p2p_is_pending(const struct epf_p2p *ep);
 
-/* copy.c */
+/* copy.c. Returns 0, P2P_LATER or -errno. */
 int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,
 		 uint32_t n, uint64_t skip, uint64_t bytes);
 
@@ -333,6 +383,7 @@ void epf_p2p_xfer_destroy(struct epf_p2p_xfer *x);
 
 /* run.c */
 bool epf_p2p_step(struct epf_p2p_xfer *x);    /* copies one chunk; false: there is none */
+void epf_p2p_gpu_poll(struct epf_p2p *ep);    /* ends what GPUs have copied */
 void epf_p2p_try_end(struct epf_p2p_xfer *x); /* of one that waits for room or for the NIC */
 void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status);
 void epf_p2p_enqueue(struct epf_p2p_xfer *x);
@@ -371,6 +422,14 @@ void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,
 void epf_p2p_guest_new(struct epf_p2p *ep, int listener);
 void epf_p2p_guests_serve(struct epf_p2p *ep);
 void epf_p2p_guest_free(struct epf_p2p *ep, struct guest *g);
+
+/* stats.c; all but the last on the endpoint's thread */
+void epf_p2p_stats_open(struct epf_p2p *ep);
+void epf_p2p_stats_tick(struct epf_p2p *ep, uint64_t now, uint64_t *next);
+void epf_p2p_stats_remove(struct conn *c);
+void epf_p2p_stats_close(struct epf_p2p *ep);
+/* Called again and again by a call that waits: it still does. */
+void epf_p2p_stats_waits(uint64_t *since, uint64_t *seen);
 
 /* control.c, thread.c */
 int epf_p2p_control(struct conn *c); /* takes what has arrived on its stream */

@@ -2,6 +2,7 @@
 /* Memory of this endpoint: registration, exports, withdrawal, expiry. Slow path. */
 #include "fabric/base/clock.h"
 #include "fabric/p2p/engine.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -31,24 +32,30 @@ static struct block_memory *memory_of(struct epf_p2p *ep, const uint8_t *addr, u
 
 int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device, uint64_t *region)
 {
+	struct epf_copy_handle *handle;
 	struct region *r;
-	int rc;
+	int rc, holder;
 
 	if (!addr || !bytes || bytes >> 48 || (uintptr_t)addr + bytes < (uintptr_t)addr)
 		return epf_fail(EPF_R_P2P_ARGUMENT, "register: %llu bytes at %p",
 				(unsigned long long)bytes, addr);
-	if (device != EPF_P2P_HOST && device != EPF_P2P_AUTO)
-		return epf_fail(EPF_R_GPU_UNSUPPORTED, "register: memory of GPU %d", device);
-	if (!is_mapped(addr, bytes))
+	if (device < EPF_P2P_AUTO)
+		return epf_fail(EPF_R_P2P_ARGUMENT, "register: device %d", device);
+	rc = epf_p2p_gpu_find(ep, addr, bytes, device, &holder, &handle);
+	if (rc)
+		return rc;
+	if (holder == EPF_P2P_HOST && !is_mapped(addr, bytes))
 		return epf_fail(EPF_R_P2P_ARGUMENT, "register: %llu bytes at %p are not all mapped",
 				(unsigned long long)bytes, addr);
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return epf_fail(EPF_R_NO_MEMORY, "register: a region");
 	r->refs = 1;
+	r->ep = ep;
 	r->addr = addr;
 	r->bytes = bytes;
-	r->device = EPF_P2P_HOST;
+	r->device = holder;
+	r->handle = handle;
 	pthread_mutex_lock(&ep->lock);
 	r->memory = memory_of(ep, addr, bytes);
 	rc = epf_p2p_slot_add(&ep->regions, r, &r->number);
@@ -56,7 +63,7 @@ int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 		*region = r->number;
 	pthread_mutex_unlock(&ep->lock);
 	if (rc)
-		free(r);
+		epf_p2p_region_put(r);
 	return rc;
 }
 
@@ -81,6 +88,7 @@ static int settle(struct epf_p2p *ep, uint32_t slot, uint64_t end, const char *w
 	while (!rc && (c = toucher(ep, slot))) {
 		epf_p2p_conn_ref(c);
 		pthread_mutex_unlock(&ep->lock);
+		epf_p2p_stats_waits(&c->stats.releasing, &c->stats.releasing_seen);
 		if (epf_p2p_conn_is_alive(c)) {
 			if (epf_now_ns() >= end)
 				rc = epf_fail(EPF_R_P2P_TIMEOUT,

@@ -4,6 +4,7 @@
  * claimed by moving the cursor; who leaves last, with nothing left to copy or after a failure, ends the transfer.
  */
 #include "fabric/p2p/engine.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 
@@ -45,39 +46,52 @@ static const struct vector *vector_of(const struct epf_p2p_xfer *x, uint32_t blo
 	return &x->vectors[low];
 }
 
+/* Whether a GPU copies, later than it is told to. */
+static bool is_flown(const struct vector *v)
+{
+	return v->lane && !v->is_staged;
+}
+
 /* The chunk that begins at a cursor; returns the cursor behind it. */
 static uint64_t chunk_at(const struct epf_p2p_xfer *x, uint64_t cursor, struct claim *out)
 {
 	uint32_t block = (uint32_t)(cursor >> 32), part = (uint32_t)cursor;
 	const struct epf_p2p_block *b = &x->blocks[block];
-	uint64_t len = length(b);
-	uint32_t n = 1, end;
+	const struct vector *v = vector_of(x, block);
+	uint64_t len = length(b), most = is_flown(v) ? P2P_GPU_CHUNK : P2P_CHUNK;
+	uint32_t n = 1, end, blocks = is_flown(v) ? P2P_GPU_BLOCKS : P2P_CHUNK_BLOCKS;
 
-	*out = (struct claim){ vector_of(x, block), b, 1, 0, len };
-	if (part || len > P2P_CHUNK) {
-		out->skip = (uint64_t)part * P2P_CHUNK;
-		out->bytes = len - out->skip < P2P_CHUNK ? len - out->skip : P2P_CHUNK;
+	*out = (struct claim){ v, b, 1, 0, len };
+	if (part || len > most) {
+		out->skip = part * most;
+		out->bytes = len - out->skip < most ? len - out->skip : most;
 		return out->skip + out->bytes == len ? ((uint64_t)block + 1) << 32 : cursor + 1;
 	}
 	end = out->vector->first + out->vector->count;
-	while (block + n < end && n < P2P_CHUNK_BLOCKS && len + length(b + n) <= P2P_CHUNK)
+	while (block + n < end && n < blocks && len + length(b + n) <= most)
 		len += length(b + n++);
 	out->n = n;
 	out->bytes = len;
 	return ((uint64_t)block + n) << 32;
 }
 
+/* Claims the next chunk, with a place in its GPU's lane if a GPU copies it. */
 static bool claim(struct epf_p2p_xfer *x, struct claim *out)
 {
 	uint64_t cursor = EPF_LOAD_ACQUIRE(&x->cursor), next;
 
-	do {
+	for (;;) {
 		if (cursor >> 32 >= x->n_blocks)
 			return false;
 		next = chunk_at(x, cursor, out);
-	} while (!__atomic_compare_exchange_n(&x->cursor, &cursor, next, false, __ATOMIC_ACQ_REL,
-					      __ATOMIC_ACQUIRE));
-	return true;
+		if (is_flown(out->vector) && !epf_p2p_gpu_reserve(out->vector->lane))
+			return false;
+		if (__atomic_compare_exchange_n(&x->cursor, &cursor, next, false, __ATOMIC_ACQ_REL,
+						__ATOMIC_ACQUIRE))
+			return true;
+		if (is_flown(out->vector))
+			epf_p2p_gpu_unreserve(out->vector->lane);
+	}
 }
 
 static void set_status(struct epf_p2p_xfer *x, int status)
@@ -105,6 +119,8 @@ static void done(struct epf_p2p_xfer *x)
 		__atomic_fetch_add(x->op == EPF_P2P_OP_WRITE ? &x->conn->bytes_written
 							     : &x->conn->bytes_read,
 				   x->bytes, __ATOMIC_RELAXED);
+	} else {
+		__atomic_fetch_add(&x->conn->failed, 1u, __ATOMIC_RELAXED);
 	}
 	__atomic_fetch_sub(&x->conn->under_way, 1u, __ATOMIC_RELAXED);
 	__atomic_fetch_sub(&ep->run.active, 1u, __ATOMIC_RELAXED);
@@ -204,6 +220,10 @@ bool epf_p2p_step(struct epf_p2p_xfer *x)
 		rc = EPF_LOAD_ACQUIRE(&x->conn->state) == CONN_OPEN
 			     ? epf_p2p_copy(x, c.vector, c.block, c.n, c.skip, c.bytes)
 			     : x->conn->error;
+		if (rc == P2P_LATER)
+			return true; /* this visit ends with the flight */
+		if (is_flown(c.vector))
+			epf_p2p_gpu_unreserve(c.vector->lane);
 		if (rc)
 			set_status(x, rc);
 		else
@@ -211,6 +231,39 @@ bool epf_p2p_step(struct epf_p2p_xfer *x)
 	}
 	leave(x);
 	return has;
+}
+
+/* A GPU has copied a chunk: the end of the visit that submitted it. */
+static void end_flight(struct epf_p2p_xfer *x, uint64_t bytes, int status)
+{
+	struct epf_p2p *ep = x->ep;
+	bool is_last;
+
+	if (status)
+		set_status(x, status);
+	else
+		__atomic_fetch_sub(&x->left, bytes, __ATOMIC_SEQ_CST);
+	leave(x);
+	pthread_mutex_lock(&ep->run.lock);
+	is_last = --x->flights == 0 && x->is_orphan && !x->pins;
+	if (!x->flights)
+		pthread_cond_broadcast(&ep->run.idle);
+	pthread_mutex_unlock(&ep->run.lock);
+	if (is_last)
+		epf_p2p_xfer_destroy(x);
+}
+
+void epf_p2p_gpu_poll(struct epf_p2p *ep)
+{
+	struct gpu_flight over[GPU_FLIGHTS];
+	int status = 0;
+
+	for (struct gpu_lane *l = EPF_LOAD_ACQUIRE(&ep->gpu.lanes); l; l = l->next) {
+		unsigned n = epf_p2p_gpu_over(l, over, &status);
+
+		for (unsigned i = 0; i < n; i++)
+			end_flight(over[i].x, over[i].bytes, status);
+	}
 }
 
 void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status)

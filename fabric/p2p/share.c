@@ -113,6 +113,7 @@ void epf_p2p_conn_publish(struct conn *c, bool passive)
 
 	c->next = ep->all;
 	ep->all = c;
+	ep->stats.connected++;
 	ep->has_new = true;
 	pthread_cond_broadcast(&ep->changed);
 	if (passive)

@@ -7,9 +7,11 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
 #include "fabric/p2p/engine.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -17,6 +19,7 @@ enum {
 	LONGEST_NS = 1000 * 1000 * 1000,
 	LEASE_NS = 10 * 1000 * 1000, /* how long who has polled for events is taken to go on */
 	STALL_NS = 1000 * 1000,      /* how long transfers wait for room in the ring of an engine */
+	GPU_REST_NS = 20 * 1000,     /* between two looks at what a GPU copies */
 	CHUNKS = 16,                 /* copied between two looks at the sockets */
 };
 
@@ -51,8 +54,10 @@ static void reap(struct epf_p2p *ep)
 			epf_p2p_fail_conn(c, c->error);
 			continue;
 		}
-		if (c)
+		if (c) {
 			c->is_reaped = true;
+			epf_p2p_stats_remove(c);
+		}
 		pthread_mutex_unlock(&ep->lock);
 		if (!c)
 			return;
@@ -137,6 +142,7 @@ static uint64_t timers(struct epf_p2p *ep, uint64_t now)
 	epf_p2p_export_expire(ep, now, &next);
 	epf_p2p_check_deadlines(ep, now, &next);
 	epf_p2p_guests_serve(ep);
+	epf_p2p_stats_tick(ep, now, &next);
 	if (ep->n_guests && next > now + LEASE_NS)
 		next = now + LEASE_NS;
 	return next;
@@ -155,7 +161,10 @@ static void sleep_or_serve(struct epf_p2p *ep, uint64_t next)
 	if ((EPF_LOAD_RELAXED(&ep->bell->armed) && epf_p2p_is_pending(ep)) ||
 	    EPF_LOAD_ACQUIRE(&ep->stop))
 		wait = 0;
-	if (epf_p2p_has_work(ep))
+	if (epf_p2p_gpu_is_busy(ep)) { /* no descriptor says when a GPU has copied */
+		wait = 0;
+		nanosleep(&(struct timespec){ 0, GPU_REST_NS }, NULL);
+	} else if (epf_p2p_has_work(ep))
 		wait = ep->run.is_stalled && wait > STALL_NS ? STALL_NS : 0;
 	(void)serve_sockets(ep, wait);
 }
@@ -171,6 +180,7 @@ void *epf_p2p_thread(void *arg)
 
 		for (unsigned i = 0; i < CHUNKS && epf_p2p_run_some(ep); i++)
 			done++;
+		epf_p2p_gpu_poll(ep);
 		next = timers(ep, epf_now_ns());
 		watch(ep);
 		reap(ep);

@@ -124,10 +124,13 @@ struct msg_imported {
 	uint32_t kind;          /* enum memory_kind; FILE: a descriptor comes with it */
 	uint64_t file_offset;   /* of addr in that file */
 	uint32_t engine_region; /* its number in the pair's job; UINT32_MAX: none */
-	int32_t device;
+	int32_t device;         /* of the owner's numbering */
+	/* GPU memory on one machine: fields of struct epf_copy_handle, whose descriptor comes with the message. gpu_kind 0: it cannot be shared */
+	uint32_t gpu_kind;
+	uint32_t reserved;
+	uint64_t gpu_offset, gpu_bytes;
 	uint8_t gpu_handle[64];
-	uint64_t gpu_base; /* what the handle maps, in the owner's address space */
-	uint64_t gpu_bytes;
+	char gpu_pci[16];
 };
 
 /* Makes the checksum of metadata. */

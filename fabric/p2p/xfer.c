@@ -2,13 +2,14 @@
 /* Posting, testing, waiting for and freeing transfers; run.c copies. */
 #include "fabric/base/clock.h"
 #include "fabric/p2p/engine.h"
+#include "fabric/p2p/gpu.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { WAIT_NS = 1000 * 1000, SPINS = 200 };
+enum { WAIT_NS = 1000 * 1000, SPINS = 200, GPU_REST_NS = 10 * 1000 };
 
 static const uint64_t cancel_ns = 2000000000ull;
 
@@ -36,6 +37,9 @@ static int explain(const struct epf_p2p_xfer *x, int status)
 		return epf_fail(EPF_R_P2P_CANCELLED, "transfer: cancelled with %s", who);
 	case -EFAULT:
 		return epf_fail(EPF_R_P2P_FAULT, "transfer: memory is not mapped, here or at %s",
+				who);
+	case -EIO:
+		return epf_fail(EPF_R_GPU_CALL, "transfer: a GPU failed to copy to or from %s",
 				who);
 	case -EPERM:
 		return epf_fail(EPF_R_P2P_FORBIDDEN,
@@ -108,9 +112,10 @@ int epf_p2p_post(struct epf_p2p_xfer *x, const void *note, size_t note_bytes)
 	if (!x->conn->engine && x->bytes <= P2P_INLINE && x->n_blocks <= P2P_CHUNK_BLOCKS) {
 		while (epf_p2p_step(x))
 			;
-		return 0;
+		if (!x->has_gpu)
+			return 0;
 	}
-	epf_p2p_enqueue(x);
+	epf_p2p_enqueue(x); /* what a GPU copies too: the thread sees it end if nobody else looks */
 	return 0;
 }
 
@@ -131,6 +136,8 @@ int epf_p2p_test(struct epf_p2p_xfer *x)
 		return epf_fail(EPF_R_P2P_ARGUMENT, "test: the transfer was never posted");
 	if (state != XFER_DONE) {
 		__atomic_fetch_add(&x->ep->polls, 1u, __ATOMIC_RELAXED);
+		if (x->has_gpu)
+			epf_p2p_gpu_poll(x->ep);
 		if (state == XFER_NOTING || state == XFER_DRAINING)
 			epf_p2p_try_end(x);
 		else if (!must_yield(x))
@@ -178,8 +185,8 @@ static int wait_for(struct epf_p2p_xfer *x, uint64_t timeout_ns)
 					x->conn->label);
 		if (cursor != EPF_LOAD_RELAXED(&x->cursor))
 			idle = 0;
-		else if (++idle > SPINS && x->conn->engine)
-			epf_p2p_engine_rest(x, WAIT_NS);
+		else if (++idle > SPINS && (x->conn->engine || x->has_gpu))
+			epf_p2p_engine_rest(x, x->has_gpu ? GPU_REST_NS : WAIT_NS);
 		else if (idle > SPINS)
 			rest(x);
 	}
@@ -202,6 +209,7 @@ void epf_p2p_xfer_free(struct epf_p2p_xfer *x)
 	struct timespec until;
 	struct epf_p2p *ep;
 	uint32_t state;
+	bool is_over;
 
 	if (!x)
 		return;
@@ -214,15 +222,18 @@ void epf_p2p_xfer_free(struct epf_p2p_xfer *x)
 	__atomic_fetch_add(&ep->run.waiters, 1u, __ATOMIC_SEQ_CST);
 	for (;;) {
 		state = __atomic_load_n(&x->state, __ATOMIC_SEQ_CST);
-		if (!x->pins && (state == XFER_IDLE || state == XFER_DONE))
+		if (!x->pins && !x->flights && (state == XFER_IDLE || state == XFER_DONE))
 			break;
 		if (pthread_cond_timedwait(&ep->run.idle, &ep->run.lock, &until) == ETIMEDOUT &&
 		    !x->pins)
 			break;
 	}
+	x->is_orphan = x->flights != 0;
+	is_over = !x->is_orphan;
 	__atomic_fetch_sub(&ep->run.waiters, 1u, __ATOMIC_SEQ_CST);
 	pthread_mutex_unlock(&ep->run.lock);
-	epf_p2p_xfer_destroy(x);
+	if (is_over)
+		epf_p2p_xfer_destroy(x);
 }
 
 void epf_p2p_xfers_free(struct epf_p2p *ep)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two agents in two processes over our back end, results checked: agents.py CASE... Run by test_agents.py with the variables of wheels.environment()."""
+import ctypes
 import multiprocessing
 import os
 import shutil
@@ -21,16 +22,27 @@ def memory(size, fill=0):
     return np.full(size, fill, dtype=np.uint8)
 
 
+class FakeGpu:
+    """Memory of the plug-in's fake GPU, which no CPU code can touch at its address; `bytes` is the same memory for the test."""
+
+    def __init__(self, size):
+        plugin = ctypes.CDLL(f"{os.environ['NIXL_PLUGIN_DIR']}/libplugin_EPF.so")  # the agent has loaded it
+        plugin.epf_test_gpu_alloc.restype = plugin.epf_test_gpu_bytes.restype = ctypes.c_void_p
+        self.address = plugin.epf_test_gpu_alloc(ctypes.c_uint64(size))
+        at = plugin.epf_test_gpu_bytes(ctypes.c_void_p(self.address), ctypes.c_uint64(size))
+        self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(at))
+
+
 def register(agent, *arrays):
     return agent.register_memory([(a.ctypes.data, a.nbytes, 0, "") for a in arrays], "DRAM")
 
 
-def descriptors(agent, base, offsets, size):
+def descriptors(agent, base, offsets, size, kind="DRAM"):
     """Returns a list for transfers of blocks of one size."""
     rows = np.zeros((len(offsets), 3), dtype=np.uint64)
     rows[:, 0] = np.uint64(base) + np.asarray(offsets, dtype=np.uint64)
     rows[:, 1] = size
-    return agent.get_xfer_descs(rows, "DRAM")
+    return agent.get_xfer_descs(rows, kind)
 
 
 def finish(agent, handle, state=None):
@@ -163,6 +175,53 @@ def write_read_notify():
         read = agent.initialize_xfer("READ", descriptors(agent, back.ctypes.data, ours, size), descriptors(agent, target.address, there, size), name)
         assert finish(agent, read) == "DONE" and (back == source).all()
         agent.release_xfer_handle(read)
+
+
+def gpu_content(agent, array, registration, size):
+    """Registers GPU memory of the target, once; returns its address and what it holds, and the agent's metadata."""
+    if not hasattr(agent, "gpu"):
+        agent.gpu = FakeGpu(size)
+        agent.register_memory([(agent.gpu.address, size, 0, "")], "VRAM")
+    return agent.gpu.address, agent.gpu.bytes.tobytes(), agent.get_agent_metadata()
+
+
+def gpu_memory():
+    """VRAM: shuffled pages from GPU to GPU and back, from host memory, to host memory, and within one agent; over the plug-in with a fake GPU."""
+    pages, size, gap = 300, 4096, 128
+    with Target("target", pages * (size + gap)) as target:
+        agent, back = wheels.agent("initiator"), memory(pages * size)
+        gpu, there, _ = FakeGpu(pages * size), *target.call(gpu_content, pages * (size + gap))[::2]
+        metadata = target.call(gpu_content, 0)[2]
+        source = gpu.bytes
+        source[:] = np.random.default_rng(6).integers(0, 256, pages * size, dtype=np.uint8)
+        agent.register_memory([(gpu.address, pages * size, 0, "")], "VRAM")
+        register(agent, back)
+        name = agent.add_remote_agent(metadata).decode()
+        order = np.random.default_rng(2).permutation(pages)
+        ours, theirs = np.arange(pages) * size, order * (size + gap)
+        here, host = descriptors(agent, gpu.address, ours, size, "VRAM"), descriptors(agent, back.ctypes.data, ours, size)
+        remote, remote_host = descriptors(agent, there, theirs, size, "VRAM"), descriptors(agent, target.address, theirs, size)
+
+        def move(operation, local, other, to=name, note=b""):
+            handle = agent.initialize_xfer(operation, local, other, to, note)
+            assert finish(agent, handle) == "DONE"
+            agent.release_xfer_handle(handle)
+
+        move("WRITE", here, remote, note=b"on the GPU")
+        assert target.call(wait_notes, "initiator", 1) == [b"on the GPU"]
+        got = np.frombuffer(target.call(gpu_content, 0)[1], dtype=np.uint8).reshape(pages, size + gap)
+        assert (got[order, :size].ravel() == source).all() and not got[:, size:].any()
+        move("READ", host, remote)
+        assert (back == source).all()
+        move("WRITE", here, remote_host)
+        got = np.frombuffer(target.call(content), dtype=np.uint8).reshape(pages, size + gap)
+        assert (got[order, :size].ravel() == source).all() and not got[:, size:].any()
+        source[:] = 0
+        move("WRITE", host, here, "initiator")
+        assert (back == source).all() and source.any()
+        source[:] = 0
+        move("READ", here, remote)
+        assert (back == source).all()
 
 
 def prepared_lists():
@@ -349,5 +408,7 @@ def removed_and_added():
 CASES = [write_read_notify, prepared_lists, notifications, target_computes, killed_peer, deregistered_under_traffic, own_memory_deregistered, to_itself,
          removed_and_added]
 
+ON_REQUEST = [gpu_memory]  # needs the plug-in with a fake GPU
+
 if __name__ == "__main__":
-    wheels.run([case for case in CASES if len(sys.argv) < 2 or case.__name__ in sys.argv[1:]])
+    wheels.run([case for case in CASES + ON_REQUEST if case.__name__ in sys.argv[1:]] or CASES)

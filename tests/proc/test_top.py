@@ -46,9 +46,10 @@ SHOWN = {
               {"REQUESTS": "wrs_posted", "SENT": "bytes_posted", "COMPLETED": "completions", "ERRORS": "errors",
                "REPLAYS": "replays", "EPOCH": "epoch"}),
 }
-SCREENS = ["waiting", "nics", "cores", "rings", "ranks", "peers", "lanes", "jobs", "instances", "calls"]
+SCREENS = ["waiting", "nics", "cores", "rings", "ranks", "peers", "lanes", "jobs", "instances", "calls", "endpoints"]
 FIRST_TITLES = ["WHAT WHO", "INSTANCE DEVICE", "INSTANCE CORE NUMA", "INSTANCE RANK RING", "INSTANCE RANK CORE STATE",
-                "INSTANCE PEER", "INSTANCE LANE", "JOB WORLD", "INSTANCE WRITER", "INSTANCE RANK FOR-RANK CALL"]
+                "INSTANCE PEER", "INSTANCE LANE", "JOB WORLD", "INSTANCE WRITER", "INSTANCE RANK FOR-RANK CALL",
+                "INSTANCE ENDPOINT PEER"]
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def numbers_are_those_of_json(term, job):
     term.wait("rates", lambda t: "rates  F1" in t)
     term.press("r", "totals", lambda t: "totals  F1" in t)
     for number, (name, first) in enumerate(zip(SCREENS, FIRST_TITLES), 1):
-        text = term.press(str(number % 10), name, lambda t, f=first: any(squeeze(x).startswith(f) for x in t.split("\n")))
+        text = term.press("1234567890e"[number - 1], name, lambda t, f=first: any(squeeze(x).startswith(f) for x in t.split("\n")))
         if name not in SHOWN:
             continue
         cls, fixed, rows = SHOWN[name]
@@ -305,7 +306,7 @@ def every_key(term):
         text = term.press(key, "help", lambda t: "Reading does not disturb" in t)
         term.press("Escape", "back", lambda t: "Reading does not disturb" not in t)
     # Every key of the help must be pressed by this test.
-    pressed = "1 9 0 Tab Shift-Tab Up Down PgUp PgDn Home End j k Left Right Enter Esc F3 / n F4 \\ F6 s < > . I c F2 r t Space p Z [ ] d F5 # F1 h ? F10 q Ctrl-C".split()
+    pressed = "1 9 0 e Tab Shift-Tab Up Down PgUp PgDn Home End j k Left Right Enter Esc F3 / n F4 \\ F6 s < > . I c F2 r t Space p Z [ ] d F5 # F1 h ? F10 q Ctrl-C".split()
     named = [w for line in text.split("\n")[2:18] if not line.startswith("   ")
              for w in re.findall(r"[^\s,]+", re.split(r"\s{2,}", line.strip())[0])]
     check(len(named) > 25, f"the help names only {named}")

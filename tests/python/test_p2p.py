@@ -15,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 os.environ["EPF_LIBRARY"] = os.path.abspath(sys.argv[2])
 sys.path[:0] = [HERE, os.path.abspath(sys.argv[1])]
 
-from epf import p2p  # noqa: E402
+from epf import lib, p2p  # noqa: E402
 from kit import raises, run  # noqa: E402
 
 SIZE = 1 << 20
@@ -197,6 +197,91 @@ def kinds_of_memory():
             assert b.ep.dereg(mr)
 
 
+class FakeGpu:
+    """Memory of the fake GPU: no CPU code may touch its addresses."""
+
+    def __init__(self, size):
+        self.dll, options = p2p.load(), lib.Options()
+        self.ep, self.size, self.address = ctypes.c_void_p(), size, ctypes.c_void_p()
+        for name, arguments in (("alloc", [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p]), ("free", [ctypes.c_void_p] * 2),
+                                ("copy", [ctypes.c_void_p] * 3 + [ctypes.c_uint64])):
+            getattr(self.dll, f"epf_gpu_{name}").argtypes = arguments
+        self.dll.epf_options_init(ctypes.byref(options))
+        options.settings = (ctypes.c_char_p * 3)(b"nic=emu", b"gpu-backend=fake", None)
+        assert self.dll.epf_open(ctypes.byref(options), ctypes.byref(self.ep)) == 0, p2p.last_error()
+        assert self.dll.epf_gpu_alloc(self.ep, 0, size, ctypes.byref(self.address)) == 0, p2p.last_error()
+
+    def fill(self, data):
+        assert self.dll.epf_gpu_copy(self.ep, self.address, data, len(data)) == 0
+
+    def content(self):
+        got = ctypes.create_string_buffer(self.size)
+        assert self.dll.epf_gpu_copy(self.ep, got, self.address, self.size) == 0
+        return got.raw
+
+    def close(self):
+        self.dll.epf_gpu_free(self.ep, self.address)
+        self.dll.epf_close(self.ep)
+
+
+class OnDevice:
+    """What DLPack says of GPU memory, as PyTorch and CuPy do."""
+
+    def __init__(self, gpu):
+        self.shape = (ctypes.c_int64 * 1)(gpu.size)
+        self.tensor = p2p._DLTensor(data=gpu.address.value, device_type=2, device_id=0, ndim=1, code=1, bits=8, lanes=1, shape=self.shape)
+
+    def __dlpack__(self):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+class LikeTensor:
+    """A PyTorch tensor on a GPU, as far as memory_of() asks it."""
+
+    class device:  # pylint: disable=invalid-name
+        type, index = "cuda", 0
+
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def is_contiguous(self):
+        return True
+
+    def data_ptr(self):
+        return self.gpu.address.value
+
+    def numel(self):
+        return self.gpu.size // 2
+
+    def element_size(self):
+        return 2
+
+
+def gpu_memory():
+    """Over the fake GPU: by DLPack, as a tensor, and by its address alone."""
+    gpu, data = FakeGpu(8192), bytes(os.urandom(8192))
+    with Both() as b, p2p.Endpoint(0, name="with-gpu", settings=["gpu-backend=fake"]) as ep:
+        ok, conn = ep.add_remote_endpoint(b.metadata)
+        assert ok, ep.last_error
+        _, key = b.ask("advertise", 0, 0, 8192)
+        for memory in (OnDevice(gpu), LikeTensor(gpu), None):
+            gpu.fill(data)
+            address, size, device = p2p.memory_of(memory) if memory else (gpu.address.value, gpu.size, 0)
+            assert (address, size, device) == (gpu.address.value, 8192, 0)
+            ok, mr = ep.reg(memory) if memory else ep.reg(address, size)
+            assert ok, ep.last_error
+            assert ep.write(conn, mr, address, 8192, key), ep.last_error
+            assert b.ask("bytes", 0, 8192) == data
+            gpu.fill(bytes(8192))
+            assert ep.read(conn, mr, address + 16, 8000, key), ep.last_error
+            assert gpu.content() == bytes(16) + data[:8000] + bytes(176)
+            assert ep.dereg(mr)
+            data = data[1:] + data[:1]
+    gpu.close()
+
+
 def dead_peer():
     with Both() as b:
         mine = bytearray(SIZE)
@@ -211,4 +296,4 @@ def dead_peer():
         assert b.ep.dereg(mr)
 
 
-run([uccl_calls, vectors, notifications, kinds_of_memory, dead_peer])
+run([uccl_calls, vectors, notifications, kinds_of_memory, gpu_memory, dead_peer])

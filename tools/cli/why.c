@@ -5,6 +5,7 @@
  */
 #include "tools/cli/read.h"
 #include "tools/cli/tools.h"
+#include "tools/waits/endpoints.h"
 #include "tools/waits/slow.h"
 
 #include <inttypes.h>
@@ -95,10 +96,36 @@ static void print_slow(const struct waits *w)
 	slow_free(s);
 }
 
+/* Endpoints that wait for peers, those that are stopped first. Returns how many endpoints are seen. */
+static uint32_t print_endpoints(const struct read_request *req)
+{
+	struct endpoints *e = endpoints_read(req->w);
+	uint32_t seen = e ? e->endpoints : 0, n = e ? e->n : 0;
+	char text[SENTENCE];
+
+	if (seen)
+		printf("endpoints: %" PRIu32 ", %" PRIu32 " connections, %" PRIu32
+		       " of them waiting for %.1f s and more, %" PRIu32 " lost so far\n",
+		       seen, e->connections, n, (double)req->w->least_ns / 1e9, e->lost);
+	for (uint32_t i = 0; i < n && (req->all || i < LINES); i++) {
+		const struct endpoint_wait *wait = &e->wait[i];
+
+		printf("  %s%s", i == 0 ? "CAUSE " : "",
+		       endpoint_sentence(wait, text, sizeof(text)));
+		if (i == 0 && wait->others > 1)
+			printf(" (%" PRIu32 " connections wait for it)", wait->others);
+		printf("\n");
+	}
+	if (n > LINES && !req->all)
+		printf("  and %" PRIu32 " more, shorter ones: --all prints them\n", n - LINES);
+	endpoints_free(e);
+	return seen;
+}
+
 static void print_text(const struct read_request *req)
 {
 	const struct waits *w = req->w;
-	uint32_t hanging = 0;
+	uint32_t hanging = 0, endpoints;
 	char text[80];
 
 	for (uint32_t j = 0; j < w->n_jobs; j++)
@@ -106,6 +133,7 @@ static void print_text(const struct read_request *req)
 			print_job(req, j);
 			hanging++;
 		}
+	endpoints = print_endpoints(req);
 	if (!hanging && w->n_jobs)
 		printf("nothing waits for %.1f s or more: %" PRIu32 " job%s, %" PRIu32
 		       " rank%s seen\n",
@@ -113,7 +141,7 @@ static void print_text(const struct read_request *req)
 		       plural(w->n_ranks));
 	else if (w->n_instances == w->n_left_out)
 		printf("%s\n", waits_nobody(w->n_left_out, text, sizeof(text)));
-	else if (!hanging)
+	else if (!hanging && !endpoints)
 		printf("no job is seen\n");
 	print_slow(w);
 	if (w->n_left_out && w->n_instances != w->n_left_out)
@@ -236,6 +264,36 @@ static json_t *slow_json(const struct waits *w)
 	return list;
 }
 
+static json_t *endpoints_json(const struct waits *w)
+{
+	struct endpoints *e = endpoints_read(w);
+	json_t *waits = json_array(), *top;
+	char text[SENTENCE];
+
+	for (uint32_t i = 0; e && i < e->n; i++) {
+		const struct endpoint_wait *wait = &e->wait[i];
+		char process[2] = { wait->process, 0 };
+
+		json_array_append_new(
+			waits,
+			json_pack("{s:s,s:o,s:s,s:o,s:s,s:o,s:s,s:o,s:o,s:o,s:o,s:s}", "endpoint",
+				  wait->endpoint, "endpoint_pid", read_num(wait->own_pid), "peer",
+				  wait->peer, "pid", wait->pid ? read_num(wait->pid) : json_null(),
+				  "host", wait->host, "process_state",
+				  wait->process ? json_string(process) : json_null(), "reason",
+				  endpoint_wait_word(wait->kind), "age_ns", read_num(wait->age_ns),
+				  "transfers", read_num(wait->under_way), "bytes_left",
+				  read_num(wait->bytes_left), "waits_for_peer",
+				  read_num32(wait->others), "text",
+				  endpoint_sentence(wait, text, sizeof(text))));
+	}
+	top = json_pack("{s:o,s:o,s:o,s:o}", "seen", read_num32(e ? e->endpoints : 0),
+			"connections", read_num32(e ? e->connections : 0), "lost",
+			read_num32(e ? e->lost : 0), "waits", waits);
+	endpoints_free(e);
+	return top;
+}
+
 static unsigned print_json(const struct read_request *req)
 {
 	const struct waits *w = req->w;
@@ -252,11 +310,11 @@ static unsigned print_json(const struct read_request *req)
 					read_num32(w->job[j].ranks), "waits_counted",
 					read_num(w->job[j].waits), "waits_hidden",
 					read_num(w->job[j].hidden), "waits", entries_json(w, j)));
-	return read_print_json(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o}", "schema", "epf.why/1",
+	return read_print_json(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "schema", "epf.why/1",
 					 "now_ns", read_num(w->now_ns), "least_ns",
 					 read_num(w->least_ns), "instances", instances, "jobs",
-					 jobs, "slow", slow_json(w), "instances_left_out",
-					 read_num32(w->n_left_out)),
+					 jobs, "slow", slow_json(w), "endpoints", endpoints_json(w),
+					 "instances_left_out", read_num32(w->n_left_out)),
 			       JSON_INDENT(1));
 }
 

@@ -121,7 +121,7 @@ static int draw_tabs(const struct top_ui *ui, int y)
 	for (unsigned s = 0; s < TOP_SCREENS; s++) {
 		char text[24];
 
-		snprintf(text, sizeof(text), " %u %s ", (s + 1) % 10,
+		snprintf(text, sizeof(text), " %c %s ", "1234567890e"[s],
 			 top_screen_name((enum top_screen_number)s));
 		/* Where not all fit, the chosen one does. */
 		if (s == ui->screen || COLS >= 90 || x + (int)strlen(text) < COLS) {

@@ -47,7 +47,7 @@ static const struct argp_option options[] = {
 	{ NULL, 0, NULL, 0, "Screens:", 1 },
 	{ "delay", 'd', "SECONDS", 0, "Time between two readings (default 1)", 1 },
 	{ "screen", 'S', "NAME", 0,
-	  "Start with this screen: waiting, nics, cores, rings, ranks, peers, lanes, jobs, instances, calls",
+	  "Start with this screen: waiting, nics, cores, rings, ranks, peers, lanes, jobs, instances, calls, endpoints",
 	  1 },
 	{ "sort", 's', "COLUMN", 0,
 	  "Sort by the column with this title; a leading - reverses the order", 1 },

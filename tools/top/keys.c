@@ -15,7 +15,7 @@
 const char *const top_help[] = {
 	"ep-top: what the instances of this machine do. Reading does not disturb the engines.",
 	"",
-	"  1 .. 9, 0        screen: waiting, NICs, cores, rings, ranks, peers, lanes, jobs, instances, calls",
+	"  1 .. 9, 0, e     screen: waiting, NICs, cores, rings, ranks, peers, lanes, jobs, instances, calls, endpoints",
 	"  Tab, Shift-Tab   next, previous screen",
 	"  Up, Down, PgUp, PgDn, Home, End, j, k",
 	"                   move; Left, Right: columns",
@@ -342,6 +342,9 @@ static void table_key(struct top_ui *ui, int key)
 		break;
 	case KEY_BTAB:
 		show_screen(ui, ui->screen + TOP_SCREENS - 1u);
+		break;
+	case 'e':
+		show_screen(ui, TOP_ENDPOINTS);
 		break;
 	case KEY_F(1):
 	case 'h':

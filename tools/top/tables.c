@@ -67,6 +67,12 @@ static const struct top_column_spec calls[] = {
 	{ "LATE-MAX", "late_max_ns", NULL, SHOW_NS }, { "SLOW", "slow_ns", NULL, SHOW_SHARE }, { "SLOW-N", "slow", NULL, SHOW_NUMBER },
 	{ "SLOW-MAX", "slow_max_ns", NULL, SHOW_NS }, { "EITHER", "either_ns", NULL, SHOW_SHARE }, { "EITHER-N", "either", NULL, SHOW_NUMBER },
 	{ "EITHER-MAX", "either_max_ns", NULL, SHOW_NS }, { "ROWS-TO", "rows_to", NULL, SHOW_NUMBER }, { "ROWS-FROM", "rows_from", NULL, SHOW_NUMBER }, END };
+static const struct top_column_spec endpoints[] = {
+	{ "INSTANCE", NULL, NULL, SHOW_INSTANCE }, { "ENDPOINT", "endpoint", NULL, SHOW_LABEL }, { "PEER", "peer", NULL, SHOW_LABEL },
+	{ "PID", "pid", NULL, SHOW_LABEL }, { "HOST", "host", NULL, SHOW_LABEL }, { "STATE", "state", NULL, SHOW_STATE },
+	{ "LOCAL", "local", NULL, SHOW_PLAIN }, { "TRANSFERS", "transfers", NULL, SHOW_NUMBER }, { "FAILED", "failed", NULL, SHOW_BAD },
+	{ "WRITTEN", "bytes_written", NULL, SHOW_NUMBER }, { "READ", "bytes_read", NULL, SHOW_NUMBER }, { "UNDER-WAY", "under_way", NULL, SHOW_NUMBER },
+	{ "LEFT", "bytes_left", NULL, SHOW_NUMBER }, { "WAIT", "wait", NULL, SHOW_WAIT }, END };
 
 /* clang-format on */
 
@@ -84,6 +90,7 @@ static const struct {
 	[TOP_JOBS] = { "jobs", NULL, top_job_columns },
 	[TOP_INSTANCES] = { "instances", NULL, top_instance_columns },
 	[TOP_CALLS] = { "calls", "wait", calls },
+	[TOP_ENDPOINTS] = { "endpoints", "conn", endpoints },
 };
 
 const char *top_screen_name(enum top_screen_number screen)

@@ -21,6 +21,7 @@ enum top_screen_number {
 	TOP_JOBS,
 	TOP_INSTANCES,
 	TOP_CALLS,
+	TOP_ENDPOINTS,
 	TOP_SCREENS
 };
 

@@ -2,6 +2,8 @@
 /* A target endpoint in another process (p2p_kit.h). */
 #include "tests/unit/p2p/p2p_kit.h"
 
+#include "fabric/gpu/copy.h"
+
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -101,28 +103,36 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 	}
 }
 
-static void run(int fd, bool mapped, const char *name, const char *setting)
+static void run(int fd, enum target_memory from, const char *name, const char *setting)
 {
 	struct epf_p2p_options o;
-	const char *settings[] = { setting, NULL };
+	char text[256];
+	const char *settings[6] = { NULL };
 	uint8_t meta[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
 	struct epf_p2p *ep;
 	uint64_t region;
 	uint32_t bytes;
-	void *memory;
-	int n;
+	void *memory, *bytes_at;
+	char *rest = NULL;
+	int n = 0;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	snprintf(text, sizeof(text), "%s", setting ? setting : "");
+	for (char *s = strtok_r(text, " ", &rest); s && n < 5; s = strtok_r(NULL, " ", &rest))
+		settings[n++] = s;
 	epf_p2p_options_init(&o);
 	o.name = name;
 	o.settings = settings;
 	need(epf_p2p_open(&o, &ep));
-	if (mapped)
+	if (from == T_MAPPED)
 		need(epf_p2p_alloc(ep, TARGET_BYTES, &memory));
+	else if (from == T_GPU)
+		need(epf_copy_fake.mem_alloc(0, TARGET_BYTES, &memory));
 	else
 		memory = mmap(NULL, TARGET_BYTES, PROT_READ | PROT_WRITE,
 			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	need(epf_p2p_register(ep, memory, TARGET_BYTES, EPF_P2P_HOST, &region));
+	bytes_at = from == T_GPU ? epf_copy_fake_bytes(memory, TARGET_BYTES) : memory;
+	need(epf_p2p_register(ep, memory, TARGET_BYTES, from == T_GPU ? 0 : EPF_P2P_HOST, &region));
 	need(epf_p2p_export(ep, region, 0, TARGET_BYTES, EPF_P2P_READ | EPF_P2P_WRITE, 0, 0, key));
 	n = epf_p2p_metadata(ep, meta, sizeof(meta));
 	need(n);
@@ -131,7 +141,7 @@ static void run(int fd, bool mapped, const char *name, const char *setting)
 	say(fd, meta, bytes);
 	say(fd, key, sizeof(key));
 	say(fd, &memory, sizeof(memory));
-	serve(ep, fd, memory, key);
+	serve(ep, fd, bytes_at, key);
 }
 
 int64_t target_answer(struct target *t, void *data, size_t bytes)
@@ -148,7 +158,7 @@ int64_t target_answer(struct target *t, void *data, size_t bytes)
 	return (int64_t)have;
 }
 
-void target_start(struct target *t, bool mapped, const char *name, const char *setting)
+void target_start(struct target *t, enum target_memory from, const char *name, const char *setting)
 {
 	int fd[2];
 	uint32_t bytes = 0;
@@ -159,7 +169,7 @@ void target_start(struct target *t, bool mapped, const char *name, const char *s
 	assert_true(t->pid >= 0);
 	if (t->pid == 0) {
 		close(fd[0]);
-		run(fd[1], mapped, name, setting);
+		run(fd[1], from, name, setting);
 		_exit(0);
 	}
 	close(fd[1]);

@@ -48,8 +48,15 @@ enum target_command {
 	T_EXIT = 'x', /* closes its endpoint and ends */
 };
 
-/* Starts a target; mapped: its memory is of epf_p2p_alloc(), else of mmap(2). setting: NULL or one more setting. */
-void target_start(struct target *t, bool mapped, const char *name, const char *setting);
+/* Where a target's memory is from. */
+enum target_memory {
+	T_MMAP,   /* mmap(2): peers cannot map it */
+	T_MAPPED, /* epf_p2p_alloc() */
+	T_GPU,    /* the fake GPU's: with the setting gpu-backend=fake */
+};
+
+/* Starts a target. setting: NULL or up to five settings, "KEY=VALUE", separated by spaces. */
+void target_start(struct target *t, enum target_memory from, const char *name, const char *setting);
 void target_tell(struct target *t, enum target_command command);
 int64_t target_answer(struct target *t, void *data, size_t bytes);
 /* Kills it, or lets it exit, and collects it. */

@@ -17,7 +17,7 @@ struct both {
 
 static void begin(struct both *b, bool mapped)
 {
-	target_start(&b->t, mapped, "target", NULL);
+	target_start(&b->t, mapped ? T_MAPPED : T_MMAP, "target", NULL);
 	b->ep = endpoint("initiator");
 	b->conn = connect_to(b->ep, &b->t);
 	b->mine = mmap(NULL, TARGET_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,

@@ -59,7 +59,7 @@ static void kill_once(bool mapped, unsigned moment)
 	struct traffic t;
 	int rc = 0;
 
-	target_start(&target, mapped, "the-victim", NULL);
+	target_start(&target, mapped ? T_MAPPED : T_MMAP, "the-victim", NULL);
 	open_traffic(&t, &target);
 	for (uint64_t i = 0; i < N; i++)
 		blocks[i] = epf_p2p_block(i * 60000, i * 60000, 50000);
@@ -109,7 +109,7 @@ static void test_leave(void **state)
 	int rc = 0;
 
 	(void)state;
-	target_start(&target, false, "leaver", NULL);
+	target_start(&target, T_MMAP, "leaver", NULL);
 	open_traffic(&t, &target);
 	target_exit(&target);
 	for (int i = 0; i < 100000 && !rc; i++)
@@ -127,7 +127,7 @@ static void test_stopped(void **state)
 	struct traffic t;
 
 	(void)state;
-	target_start(&target, false, "sleeper", NULL);
+	target_start(&target, T_MMAP, "sleeper", NULL);
 	open_traffic(&t, &target);
 	stop(&target);
 	assert_ok(epf_p2p_write(t.ep, t.conn, t.region, 0, t.import, 0, TARGET_BYTES, 0));
@@ -150,7 +150,7 @@ static void test_unread(void **state)
 	int rc = 0, sent = 0;
 
 	(void)state;
-	target_start(&target, false, "deaf", NULL);
+	target_start(&target, T_MMAP, "deaf", NULL);
 	open_traffic(&t, &target);
 	stop(&target);
 	for (; !rc && sent < 100; sent++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Endpoints over the engine and a NIC, as between machines: the same transfers, notifications, rights, withdrawal and death. argv[1]: the NIC. */
+#include "fabric/gpu/copy.h"
 #include "tests/unit/p2p/p2p_kit.h"
 
 #include <signal.h>
@@ -20,7 +21,7 @@ static void begin(struct both *b)
 	struct epf_p2p_peer peer = { .size = sizeof(peer) };
 	struct epf_p2p_options o;
 
-	target_start(&b->t, false, "far-target", nic_setting);
+	target_start(&b->t, T_MMAP, "far-target", nic_setting);
 	epf_p2p_options_init(&o);
 	o.name = "near";
 	o.settings = settings;
@@ -119,12 +120,55 @@ static void test_killed(void **state)
 	free(b.mine);
 }
 
+/* GPU memory on both sides, which the software NIC has copied; the NIC of TCP cannot serve it, and the error says so. */
+static void test_gpu(void **state)
+{
+	char setting[128];
+	const char *settings[] = { nic_setting, "p2p-local=no", "gpu-backend=fake", NULL };
+	struct epf_p2p_options o;
+	struct both b;
+	uint8_t *bytes;
+	void *mine;
+	int rc;
+
+	(void)state;
+	snprintf(setting, sizeof(setting), "%s gpu-backend=fake", nic_setting);
+	target_start(&b.t, T_GPU, "far-gpu", setting);
+	epf_p2p_options_init(&o);
+	o.settings = settings;
+	assert_ok(epf_p2p_open(&o, &b.ep));
+	b.conn = connect_to(b.ep, &b.t);
+	assert_ok(epf_copy_fake.mem_alloc(0, TARGET_BYTES, &mine));
+	bytes = epf_copy_fake_bytes(mine, TARGET_BYTES);
+	for (uint64_t i = 0; i < TARGET_BYTES; i++)
+		bytes[i] = pattern(i);
+	assert_ok(epf_p2p_register(b.ep, mine, TARGET_BYTES, 0, &b.region));
+	rc = epf_p2p_import(b.ep, b.conn, b.t.key, 10 * SECOND, &b.import);
+	if (strstr(nic_setting, "emu")) {
+		assert_ok(rc);
+		assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+		memset(bytes, 0, TARGET_BYTES);
+		assert_ok(
+			epf_p2p_read(b.ep, b.conn, b.region, 3, b.import, 5, TARGET_BYTES - 5, 0));
+		for (uint64_t i = 0; i < TARGET_BYTES - 5; i++)
+			if (bytes[i + 3] != pattern(i + 5))
+				fail_msg("byte %llu", (unsigned long long)i);
+	} else {
+		assert_true(rc < 0);
+		assert_non_null(strstr(epf_last_error(), "cannot offer this memory"));
+	}
+	epf_p2p_close(b.ep);
+	epf_copy_fake.mem_free(mine);
+	target_exit(&b.t);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_transfers),
 		cmocka_unit_test(test_withdrawn),
 		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_gpu),
 	};
 
 	snprintf(nic_setting, sizeof(nic_setting), "nic=%s", argc > 1 ? argv[1] : "tcp");

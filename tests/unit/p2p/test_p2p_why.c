@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What ep-fabric why reads of endpoints (tools/waits/endpoints.h): a peer that is stopped is named, with what this endpoint waits for, and
+ * nothing is reported once it goes on. A wait must show, however long that takes; no test asks how soon.
+ */
+#include "fabric/gpu/copy.h"
+#include "tests/unit/p2p/p2p_kit.h"
+#include "tools/waits/endpoints.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static char dir[64], dir_setting[96];
+
+struct pair {
+	struct target t;
+	struct epf_p2p *ep;
+	uint64_t conn, region, import;
+	void *mine;
+};
+
+static void begin(struct pair *p, enum target_memory from, const char *name, const char *more)
+{
+	const char *settings[6] = { dir_setting };
+	char setting[192], text[96] = "";
+	struct epf_p2p_options o;
+	char *rest = NULL;
+	unsigned n = 1;
+
+	snprintf(setting, sizeof(setting), "%s %s", dir_setting, more);
+	target_start(&p->t, from, name, setting);
+	snprintf(text, sizeof(text), "%s", more);
+	for (char *s = strtok_r(text, " ", &rest); s && n < 4; s = strtok_r(NULL, " ", &rest))
+		settings[n++] = s;
+	epf_p2p_options_init(&o);
+	o.name = "the-waiter";
+	o.settings = settings;
+	assert_ok(epf_p2p_open(&o, &p->ep));
+	p->conn = connect_to(p->ep, &p->t);
+	if (from == T_GPU)
+		assert_ok(epf_copy_fake.mem_alloc(0, TARGET_BYTES, &p->mine));
+	else
+		p->mine = calloc(1, TARGET_BYTES);
+	assert_ok(epf_p2p_register(p->ep, p->mine, TARGET_BYTES, EPF_P2P_AUTO, &p->region));
+	assert_ok(epf_p2p_import(p->ep, p->conn, p->t.key, 10 * SECOND, &p->import));
+}
+
+static void end(struct pair *p, bool is_gpu)
+{
+	epf_p2p_close(p->ep);
+	if (is_gpu)
+		epf_copy_fake.mem_free(p->mine);
+	else
+		free(p->mine);
+	target_exit(&p->t);
+}
+
+static void stop(const struct pair *p)
+{
+	int status;
+
+	kill(p->t.pid, SIGSTOP);
+	waitpid(p->t.pid, &status, WUNTRACED);
+}
+
+/* Waits until a wait of that kind for that peer is reported. Returns what is reported of it. */
+static struct endpoint_wait look_for(const char *peer, unsigned kind)
+{
+	struct endpoint_wait found = { .kind = EPF_STATS_CONN_NONE };
+	struct timespec nap = { 0, 20 * 1000 * 1000 };
+
+	while (found.kind == EPF_STATS_CONN_NONE) {
+		struct waits *w = waits_new();
+		struct endpoints *e;
+
+		assert_true(waits_add_dir(w, dir) >= 0);
+		/* longer than between two looks of the writer: it must know since when nothing moved */
+		assert_int_equal(waits_refresh(w, epf_now_ns(), 300 * 1000 * 1000), 0);
+		e = endpoints_read(w);
+		for (uint32_t i = 0; i < e->n; i++)
+			if (!strcmp(e->wait[i].peer, peer) && e->wait[i].kind == kind)
+				found = e->wait[i];
+		endpoints_free(e);
+		waits_free(w);
+		nanosleep(&nap, NULL);
+	}
+	return found;
+}
+
+/* Waits until no endpoint waits for anything. */
+static void look_for_none(void)
+{
+	struct timespec nap = { 0, 20 * 1000 * 1000 };
+	uint32_t n = 1;
+
+	while (n) {
+		struct waits *w = waits_new();
+		struct endpoints *e;
+
+		assert_true(waits_add_dir(w, dir) >= 0);
+		assert_int_equal(waits_refresh(w, epf_now_ns(), 1), 0);
+		e = endpoints_read(w);
+		n = e->n;
+		assert_int_equal(e->endpoints, 2);
+		endpoints_free(e);
+		waits_free(w);
+		nanosleep(&nap, NULL);
+	}
+}
+
+static void must_name(const struct endpoint_wait *w, const struct pair *p)
+{
+	char text[512], cont[64];
+
+	assert_string_equal(w->endpoint, "the-waiter");
+	assert_int_equal(w->pid, p->t.pid);
+	assert_int_equal(w->own_pid, getpid());
+	assert_int_equal(w->process, 'T');
+	snprintf(cont, sizeof(cont), "kill -CONT %d lets it go on", (int)p->t.pid);
+	assert_non_null(strstr(endpoint_sentence(w, text, sizeof(text)), cont));
+	assert_non_null(strstr(text, w->peer));
+}
+
+static void *import_again(void *arg)
+{
+	struct pair *p = arg;
+	uint64_t import;
+
+	return (void *)(intptr_t)epf_p2p_import(p->ep, p->conn, p->t.key, 100 * SECOND, &import);
+}
+
+static void test_answer(void **state)
+{
+	struct endpoint_wait found;
+	pthread_t thread;
+	struct pair p;
+	void *rc;
+
+	(void)state;
+	begin(&p, T_MMAP, "sleeper", "");
+	stop(&p);
+	assert_int_equal(pthread_create(&thread, NULL, import_again, &p), 0);
+	found = look_for("sleeper", EPF_STATS_CONN_ANSWER);
+	must_name(&found, &p);
+	kill(p.t.pid, SIGCONT);
+	pthread_join(thread, &rc);
+	assert_null(rc);
+	look_for_none();
+	end(&p, false);
+}
+
+static void test_notes(void **state)
+{
+	static char note[EPF_P2P_NOTE_BYTES];
+	struct endpoint_wait found;
+	struct epf_p2p_xfer *x;
+	struct pair p;
+
+	(void)state;
+	begin(&p, T_MMAP, "deaf", "");
+	assert_ok(epf_p2p_prepare(p.ep, p.conn, EPF_P2P_OP_WRITE, NULL, 0, NULL, &x));
+	stop(&p);
+	while (epf_p2p_notify(p.ep, p.conn, note, sizeof(note), SECOND / 10) == 0)
+		;
+	assert_ok(epf_p2p_post(x, note, sizeof(note)));
+	found = look_for("deaf", EPF_STATS_CONN_NOTE);
+	must_name(&found, &p);
+	assert_int_equal(found.under_way, 1);
+	kill(p.t.pid, SIGCONT);
+	assert_ok(epf_p2p_wait(x, 0));
+	look_for_none();
+	epf_p2p_xfer_free(x);
+	end(&p, false);
+}
+
+/* Over a NIC: the engine of a stopped peer takes and acknowledges nothing. */
+static void test_nic(void **state)
+{
+	struct epf_p2p_block block = epf_p2p_block(0, 0, TARGET_BYTES);
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = 100 * SECOND };
+	struct endpoint_wait found;
+	struct epf_p2p_xfer *x[64];
+	struct pair p;
+
+	(void)state;
+	begin(&p, T_MMAP, "far-sleeper", "nic=tcp p2p-local=no peer-timeout=60s");
+	stop(&p);
+	for (unsigned i = 0; i < 64; i++) {
+		assert_ok(epf_p2p_prepare(p.ep, p.conn, EPF_P2P_OP_READ,
+					  &(struct epf_p2p_vector){ p.region, p.import, &block, 1 },
+					  1, &o, &x[i]));
+		assert_ok(epf_p2p_post(x[i], NULL, 0));
+	}
+	found = look_for("far-sleeper", EPF_STATS_CONN_NIC);
+	must_name(&found, &p);
+	kill(p.t.pid, SIGCONT);
+	for (unsigned i = 0; i < 64; i++) {
+		(void)epf_p2p_wait(x[i], 100 * SECOND);
+		epf_p2p_xfer_free(x[i]);
+	}
+	look_for_none();
+	end(&p, false);
+}
+
+/* A GPU that does not end its copies holds up this endpoint's transfer, and the withdrawal of its peer. */
+static void test_gpu(void **state)
+{
+	struct epf_p2p_block block = epf_p2p_block(0, 0, TARGET_BYTES);
+	struct endpoint_wait found;
+	struct epf_p2p_xfer *x;
+	struct pair p;
+	int32_t rc;
+
+	(void)state;
+	begin(&p, T_GPU, "withdrawer", "gpu-backend=fake");
+	epf_copy_fake_hold(2);
+	assert_ok(epf_p2p_prepare(p.ep, p.conn, EPF_P2P_OP_WRITE,
+				  &(struct epf_p2p_vector){ p.region, p.import, &block, 1 }, 1,
+				  NULL, &x));
+	assert_ok(epf_p2p_post(x, NULL, 0));
+	found = look_for("withdrawer", EPF_STATS_CONN_GPU);
+	assert_string_equal(found.endpoint, "the-waiter");
+	assert_int_equal(found.bytes_left, TARGET_BYTES);
+	target_tell(&p.t, T_WITHDRAW);
+	found = look_for("the-waiter", EPF_STATS_CONN_RELEASE);
+	assert_string_equal(found.endpoint, "withdrawer");
+	assert_int_equal(found.pid, getpid());
+	epf_copy_fake_hold(0);
+	assert_int_equal(target_answer(&p.t, &rc, sizeof(rc)), sizeof(rc));
+	assert_int_equal(rc, 0);
+	(void)epf_p2p_wait(x, 0);
+	epf_p2p_xfer_free(x);
+	look_for_none();
+	end(&p, true);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_answer),
+		cmocka_unit_test(test_notes),
+		cmocka_unit_test(test_nic),
+		cmocka_unit_test(test_gpu),
+	};
+	int failed;
+
+	snprintf(dir, sizeof(dir), "/tmp/epf-p2p-why-XXXXXX");
+	if (!mkdtemp(dir))
+		return 1;
+	snprintf(dir_setting, sizeof(dir_setting), "stats-dir=%s", dir);
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	(void)rmdir(dir); /* endpoints that were closed have left nothing */
+	return failed;
+}
