@@ -76,7 +76,7 @@ FUNCTION_LINES = {"fabric/engine": 60}
 
 # Tiers inside a folder, lowest first: a unit depends only on its own tier and lower ones. Every unit of the folder is in one.
 TIERS = {"fabric/engine": [
-    "core tables nodes wire lane_hot plain_hot limits",
+    "core tables nodes wire grow hash_hot lane_hot plain_hot limits",
     "policy_hot words_hot retire_hot fail data_path admit_hot message_hot notify_hot flush_hot stream_open gpu_add gpu_hold stage_hot put_hot "
     "arrive_hot check_hot dequeue_hot sample_hot post_hot reap_hot publish_hot step_hot",
     "engine core_priv control_plane recovery losses control connect revoke rings ranks node_down recover replay reopen messages tick watch "

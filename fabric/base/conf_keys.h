@@ -219,6 +219,7 @@ K(fabric_secret_file,   "fabric-secret-file",   PATH,   "",      1, 4095, BASIC,
 K(service_cores,        "service-cores",        UINT,   "1",     1, 64, BASIC, "", "Engine threads of the daemon; each job runs on one of them.")
 K(service_fair,         "service-fair",         BOOL,   "yes",   0, 1, EXPERT, "", "Share a core's time between jobs by weight. no: a job keeps its turn as long as it has work (for measuring).")
 K(service_quantum_ns,   "service-quantum",      TIME,   "50us",  1000, 1000000000, EXPERT, "", "Turn of a job of weight 1 on a core.")
+K(service_fill,         "service-fill",         BOOL,   "no",    0, 1, EXPERT, "", "Allocate all memory of a region when it is registered, so that a lack of memory is told then. no: pages come when they are touched, except where a device pins them or the kernel counts what it promises (vm.overcommit_memory=2).")
 K(service_grace_ns,     "service-grace",        TIME,   "2s",    0, 3600000000000, EXPERT, "", "How long a job stays after its last rank on this node was lost, so that it can rejoin.")
 K(service_clients,      "service-clients",      UINT,   "1024",  1, 65536, BASIC, "", "Connections of the daemon in all.")
 K(service_strangers,    "service-strangers",    UINT,   "64",    1, 65536, EXPERT, "", "Connections that have not said HELLO yet; past it the oldest is closed.")

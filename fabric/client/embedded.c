@@ -279,7 +279,7 @@ static const char *embedded_stats_file(const struct epf *ep)
 
 static uint64_t embedded_bytes_per_peer(const struct epf *ep)
 {
-	return ep->world ? ep->core->peer_memory_bytes / ep->world : 0;
+	return epf_counter_bytes_per_peer(ep->core);
 }
 
 static unsigned embedded_progress(struct epf *ep)

@@ -15,7 +15,8 @@ EPF_INLINE int admit_lane(struct epf_core *core, struct epf_lane *lane, unsigned
 {
 	if (EPF_UNLIKELY(lane->state != EPF_LANE_UP))
 		return 0;
-	if (EPF_UNLIKELY(!lane_has_room(lane, bulk))) {
+	if (EPF_UNLIKELY(!lane_make_room(core, lane, bulk)) ||
+	    EPF_UNLIKELY(!lane_make_slot(core, lane))) {
 		EPF_COUNT(core, QUEUE_FULL_STALLS, 1);
 		return 0;
 	}

@@ -112,6 +112,10 @@ static void pend(struct epf_core *core, struct epf_rx_stream *rx, const struct e
 	uint32_t index = core->pending_free;
 	struct epf_pending *p;
 
+	if (index == EPF_NONE && core->n_pending < core->limits.max_pending) {
+		index = core->n_pending++;
+		core->pending[index].next = EPF_NONE;
+	}
 	if (EPF_UNLIKELY(index == EPF_NONE)) {
 		EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 		return;
@@ -164,11 +168,14 @@ static int hooked(struct epf_core *core, struct epf_node *node, struct epf_lane 
 }
 #endif
 
-/* Moves the window past what has arrived and applies the messages that waited for it; stops behind one that the NIC has to finish. */
+/*
+ * Moves the window past what has arrived and applies the messages that waited for it; stops behind one that the NIC has to finish. Nothing that a
+ * message does may add receiving streams: that moves the table.
+ */
 static void advance(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		    struct epf_rx_stream *rx)
 {
-	for (;;) {
+	while (rx->ahead) {
 		uint32_t at = rx->base & core->rx_mask;
 		uint64_t bit = UINT64_C(1) << (at & 63);
 
@@ -186,12 +193,22 @@ static void advance(struct epf_core *core, struct epf_node *node, struct epf_lan
 			core->adds_resume = 1;
 			core->hold_node = (uint32_t)(node - core->nodes);
 			core->hold_lane = lane->id;
-			core->hold_handle =
-				(uint32_t)(((const uint8_t *)rx - (const uint8_t *)node->rx) /
-					   core->rx_stride);
+			core->hold_handle = (uint32_t)(rx - node->rx);
 			return;
 		}
 	}
+	window_give(core, rx);
+}
+
+/* An arrival window for a stream whose events come out of order. Returns 0 if there is none. */
+static int window_take(struct epf_core *core, struct epf_rx_stream *rx)
+{
+	if (EPF_UNLIKELY(!core->grow.windows) && !epf_windows_grow_cold(core))
+		return 0;
+	rx->bits = core->grow.windows;
+	core->grow.windows = *(void **)core->grow.windows;
+	rx->bits[0] = 0;
+	return 1;
 }
 
 /*
@@ -209,7 +226,7 @@ static int accept(struct epf_core *core, struct epf_node *node, struct epf_lane 
 		return 1;
 	if (m && EPF_HOOKED(EPF_HOOK_SIGNAL_ON_ARRIVAL) &&
 	    (m->kind == EPF_MSG_SIGNAL || m->kind == EPF_MSG_ADD)) {
-		if (!(rx->bits[at >> 6] & bit))
+		if (!rx->bits || !(rx->bits[at >> 6] & bit))
 			apply(core, node, lane, m);
 		m = NULL;
 	}
@@ -220,6 +237,8 @@ static int accept(struct epf_core *core, struct epf_node *node, struct epf_lane 
 			apply(core, node, lane, m);
 		return 1;
 	}
+	if (!rx->bits && EPF_UNLIKELY(!window_take(core, rx)))
+		return 0;
 	if (rx->bits[at >> 6] & bit)
 		return 0;
 	rx->bits[at >> 6] |= bit;
@@ -288,6 +307,12 @@ static int event(struct epf_core *core, struct epf_node *node, struct epf_lane *
 	return 1;
 }
 
+/* Returns 1 if the peer may use that stream; its first event makes room for it. */
+EPF_INLINE int rx_is_there(struct epf_core *core, struct epf_node *node, uint32_t handle)
+{
+	return EPF_LIKELY(handle < node->n_rx) || epf_rx_grow_cold(core, node, handle);
+}
+
 static uint32_t imm_count(const struct epf_core *core, const struct epf_node *node, uint32_t handle,
 			  uint32_t imm)
 {
@@ -302,9 +327,11 @@ static int arrive_notify(struct epf_core *core, struct epf_node *node, struct ep
 	const struct epf_notify_in *n;
 	struct epf_msg m = { .kind = EPF_MSG_SIGNAL };
 
-	if (EPF_UNLIKELY(handle >= node->rx_streams || !node->notify_in[handle].defined))
+	if (EPF_UNLIKELY(handle >= node->n_notify_in || !node->notify_in[handle].defined))
 		return 0;
 	n = &node->notify_in[handle];
+	if (EPF_UNLIKELY(!rx_is_there(core, node, n->stream)))
+		return 0;
 	m.rank = n->rank;
 	m.signal = n->signal;
 	m.value = n->add;
@@ -324,7 +351,7 @@ static int arrive_message(struct epf_core *core, struct epf_node *node, struct e
 	if (EPF_UNLIKELY(wc->len != sizeof(m)))
 		return 0;
 	__builtin_memcpy(&m, wc->msg, sizeof(m));
-	if (EPF_UNLIKELY(m.handle >= node->rx_streams))
+	if (EPF_UNLIKELY(!rx_is_there(core, node, m.handle)))
 		return 0;
 	if (EPF_LIKELY(m.kind != EPF_MSG_NOTIFY)) {
 		event(core, node, lane, m.handle, m.count, &m);
@@ -347,7 +374,7 @@ EPF_HOT void epf_arrive(struct epf_core *core, const struct epf_wc *wc)
 		good = arrive_message(core, node, lane, wc);
 	} else if (wc->imm >> 29 == EPF_IMM_NOTIFY) {
 		good = arrive_notify(core, node, lane, wc->imm);
-	} else if (wc->imm >> 29 == EPF_IMM_STREAM && handle < node->rx_streams) {
+	} else if (wc->imm >> 29 == EPF_IMM_STREAM && rx_is_there(core, node, handle)) {
 		event(core, node, lane, handle, imm_count(core, node, handle, wc->imm), NULL);
 		good = 1;
 	}

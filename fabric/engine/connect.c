@@ -3,8 +3,7 @@
  * Stores the address of a node's NIC and connects or reconnects lanes to it. Slow path.
  */
 #include "fabric/engine/engine.h"
-
-#include <string.h>
+#include "fabric/engine/grow.h"
 
 int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
 			  const struct epf_lane *lane, uint64_t token)
@@ -26,13 +25,17 @@ int epf_core_reconnect_lane(struct epf_core *core, const struct epf_node *node,
 	return rc < 0 ? rc : core->ops->lane_reconnect(core->nic, lane->id, addr, len, token);
 }
 
-void epf_core_node_place(struct epf_node *node, const struct epf_node_info *info)
+int epf_core_node_place(struct epf_core *core, struct epf_node *node,
+			const struct epf_node_info *info)
 {
+	int rc = epf_node_address_keep(core, node, info->nic_addr, info->nic_addr_len);
+
+	if (rc)
+		return rc;
 	node->ctl_raddr = info->ctl_raddr;
-	node->nic_addr_len = (uint16_t)info->nic_addr_len;
-	memcpy(node->nic_addr, info->nic_addr, info->nic_addr_len);
 	node->keys = (uint8_t)(info->keys ? info->keys : 1);
 	for (unsigned l = 0; l < EPF_NIC_LINKS && info->ctl_rkeys; l++)
 		node->ctl_rkeys[l] = info->ctl_rkeys[l % node->keys];
 	node->receives = info->receives;
+	return 0;
 }

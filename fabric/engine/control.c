@@ -8,7 +8,8 @@
 
 int epf_control_send(struct epf_core *core, struct epf_node *node, struct epf_msg *m)
 {
-	for (unsigned i = 0; i < node->n_lanes; i++) {
+	epf_control_open_cold(core, node);
+	for (unsigned i = 0; i < node->n_handles && i < node->n_lanes; i++) {
 		struct epf_stream *s = &core->streams[node->handles[i]];
 
 		if (core->lanes[s->lane].state == EPF_LANE_UP &&

@@ -4,7 +4,7 @@
  *
  * One thread runs a core. Everything here is private to that thread, except shared memory reached through
  * ring headers, signals and control writes, whose accesses are labelled (queues/README.md).
- * All memory is allocated by the slow files before traffic starts.
+ * What is not for one peer is allocated before traffic starts; what a peer needs grows with use (grow.h).
  *
  *   rank    a local rank served by this core          node   a remote engine, reached by lanes
  *   peer    a remote rank, living on a node           lane   a queue pair to a node
@@ -164,7 +164,6 @@ struct epf_core {
 	uint32_t n_nodes;
 	uint32_t self; /* own number among the nodes */
 	uint32_t n_lanes;
-	uint32_t rx_stride;
 	uint32_t rx_mask; /* window - 1 */
 	struct epf_ring_state **rings;
 	struct epf_rank_state *ranks;
@@ -175,6 +174,7 @@ struct epf_core {
 	uint32_t n_streams;
 	uint32_t *group_table; /* hash heads of group streams */
 	uint32_t group_mask;
+	uint32_t hash_most;              /* heads that both tables may grow to */
 	uint32_t *notify_table;          /* hash heads of notify handles, as many as groups */
 	struct epf_notify_out *notifies; /* max_streams of them */
 	uint32_t n_notifies;
@@ -184,6 +184,7 @@ struct epf_core {
 	uint32_t n_deferred;
 	struct epf_pending *pending;
 	uint32_t pending_free;
+	uint32_t n_pending; /* entries that were ever used */
 	uint32_t *dirty_lanes;
 	uint32_t n_dirty;
 	uint32_t *wait_lanes; /* lanes with waiting streams */
@@ -207,16 +208,16 @@ struct epf_core {
 	uint64_t next_beat_ns; /* next time heartbeats are sent */
 	uint64_t beats; /* ticks so far, in the upper bits of grant words; 0: none are promised */
 	uint8_t unpromised; /* before the first tick: nodes do not know yet that this engine sends heartbeats */
-	uint64_t peer_memory_bytes;  /* engine memory proportional to peers */
+	struct epf_grow grow;        /* memory of peers that follows use */
+	uint64_t grow_most;          /* so much it may become: part of peer_memory_bytes */
+	uint64_t peer_memory_bytes;  /* engine memory proportional to peers, as it may become */
 	uint64_t peer_memory_most;   /* its limit, 0: none; set by the owner of the core */
 	uint64_t peer_memory_wanted; /* not 0: so much was refused because of that limit */
 	struct epf_stats_block *stats;
 	struct epf_flight *flight;          /* the recorder; NULL: none */
 	struct epf_watch *watch;            /* NULL: no watch */
 	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
-	struct epf_wr *lane_wrs;            /* memory of all lanes */
-	struct epf_msg *lane_msgs;
-	struct epf_wakeup *wakeup; /* the core sleeps on it */
+	struct epf_wakeup *wakeup;          /* the core sleeps on it */
 	struct epf_wakeup own_wakeup;
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
@@ -273,7 +274,8 @@ unsigned epf_core_step(struct epf_core *core);
 EPF_INLINE struct epf_rx_stream *epf_rx(const struct epf_core *core, const struct epf_node *node,
 					uint32_t handle)
 {
-	return (struct epf_rx_stream *)(void *)(node->rx + (size_t)handle * core->rx_stride);
+	(void)core;
+	return &node->rx[handle];
 }
 
 #endif

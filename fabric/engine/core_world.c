@@ -8,6 +8,7 @@
 #include "fabric/base/log.h"
 #include "fabric/engine/core_priv.h"
 #include "fabric/engine/data_path.h"
+#include "fabric/engine/grow.h"
 
 #include "fabric/base/log.h"
 #include "fabric/engine/lanes.h"
@@ -50,13 +51,6 @@ void epf_core_forget_peers(struct epf_core *core)
 	core->adding_round++;
 	for (uint32_t i = 0; core->peers && i < core->world; i++)
 		free(core->peers[i].regions);
-	for (uint32_t i = 0; core->nodes && i < core->n_nodes; i++) {
-		free(core->nodes[i].handles);
-		free(core->nodes[i].notify_streams);
-		free(core->nodes[i].notify_in);
-		free(core->nodes[i].rx);
-		free(core->nodes[i].recovery);
-	}
 	if (core->ctl_memory) {
 		core->ops->region_deregister(core->nic, &core->ctl_mr);
 		free(core->ctl_memory);
@@ -64,56 +58,54 @@ void epf_core_forget_peers(struct epf_core *core)
 	if (core->own_peers_page)
 		free(core->peers_page);
 	epf_lanes_forget(core);
-	free(core->lane_wrs);
-	free(core->lane_msgs);
 	free(core->peers);
 	free(core->nodes);
 	free(core->lanes);
-	free(core->streams);
-	free(core->group_table);
-	free(core->notify_table);
-	free(core->notifies);
-	free(core->pending);
 	free(core->dirty_lanes);
 	free(core->wait_lanes);
 	free(core->grant_lanes);
+	epf_grow_release(core);
+}
+
+/* Counts what the peers may grow to before they do, so that it is never refused later. */
+static int may_grow(struct epf_core *core, const struct epf_lanes_plan *plan)
+{
+	uint64_t bytes = core->peer_memory_bytes + plan->grow_bytes;
+
+	if (core->peer_memory_most && bytes > core->peer_memory_most) {
+		core->peer_memory_wanted = bytes;
+		return 0;
+	}
+	core->peer_memory_bytes = bytes;
+	core->grow_most = plan->grow_bytes;
+	return 1;
 }
 
 static int alloc_world(struct epf_core *core, const struct epf_lanes_plan *plan)
 {
-	const struct epf_core_limits *l = &core->limits;
 	uint32_t nodes = core->n_nodes, lanes = core->n_lanes;
+	int rc;
 
 	core->peers = peer_alloc(core, core->world, sizeof(*core->peers));
 	core->nodes = peer_alloc(core, nodes, sizeof(*core->nodes));
 	core->lanes = peer_alloc(core, lanes + 1, sizeof(*core->lanes)); /* and limbo */
-	core->lane_wrs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_wr));
-	core->lane_msgs = peer_alloc(core, (size_t)lanes * l->lane_depth, sizeof(struct epf_msg));
-	core->streams = peer_alloc(core, plan->streams, sizeof(*core->streams));
 	core->dirty_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
 	core->wait_lanes = peer_alloc(core, lanes + 1, sizeof(uint32_t));
 	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
-	core->group_mask = plan->group_slots - 1;
-	core->group_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
-	core->notify_table = peer_alloc(core, plan->group_slots, sizeof(uint32_t));
-	core->notifies = peer_alloc(core, plan->streams, sizeof(*core->notifies));
-	core->pending = peer_alloc(core, plan->max_pending, sizeof(*core->pending));
 	core->ctl_stride = plan->ctl_stride;
 	core->ctl_memory = peer_alloc(core, nodes, core->ctl_stride);
-	if (!core->peers || !core->nodes || !core->lanes || !core->lane_wrs || !core->lane_msgs ||
-	    !core->streams || !core->dirty_lanes || !core->wait_lanes || !core->grant_lanes ||
-	    !core->group_table || !core->notify_table || !core->notifies || !core->pending ||
-	    !core->ctl_memory)
+	if (!core->peers || !core->nodes || !core->lanes || !core->dirty_lanes ||
+	    !core->wait_lanes || !core->grant_lanes || !core->ctl_memory || !may_grow(core, plan))
 		return no_memory("the peers of the job");
-	memset(core->group_table, 0xff, plan->group_slots * sizeof(uint32_t));
-	memset(core->notify_table, 0xff, plan->group_slots * sizeof(uint32_t));
-	POOL_CHAIN(core->pending, core->limits.max_pending);
-	core->pending_free = core->limits.max_pending ? 0 : EPF_NONE;
 	core->max_streams = plan->streams;
-	return 0;
+	core->hash_most = plan->group_slots;
+	rc = epf_grow_reserve(core, plan->streams, plan->max_pending, plan->blocks_bytes);
+	if (!rc && !epf_hash_grow_cold(core))
+		rc = no_memory("streams");
+	return rc;
 }
 
-static int init_node(struct epf_core *core, uint32_t i)
+static void init_node(struct epf_core *core, uint32_t i)
 {
 	const struct epf_core_limits *l = &core->limits;
 	struct epf_node *node = &core->nodes[i];
@@ -121,33 +113,16 @@ static int init_node(struct epf_core *core, uint32_t i)
 	node->n_lanes = (uint8_t)l->lanes_per_node;
 	node->first_lane = (uint16_t)(i * l->lanes_per_node);
 	node->rx_streams = (uint16_t)l->streams_per_node;
-	node->rx = peer_alloc(core, node->rx_streams, core->rx_stride);
-	node->notify_in = peer_alloc(core, node->rx_streams, sizeof(*node->notify_in));
 	node->ack_head = 0xffff;
-	node->recovery =
-		node->n_lanes > 1 ? peer_alloc(core, 1, sizeof(struct epf_recovery)) : NULL;
 	node->ctl = (struct epf_ctl *)(void *)((uint8_t *)core->ctl_memory + i * core->ctl_stride);
 	node->rank = i;
-	if (!node->rx || !node->notify_in || (node->n_lanes > 1 && !node->recovery))
-		return no_memory("receiving streams");
-	for (uint32_t h = 0; h < node->rx_streams; h++) {
-		struct epf_rx_stream *rx = epf_rx(core, node, h);
-
-		rx->base = l->start_count;
-		rx->pending = EPF_NONE;
-	}
-	return 0;
 }
 
-static void init_lane(struct epf_core *core, uint32_t i)
+static int init_lane(struct epf_core *core, uint32_t i)
 {
 	const struct epf_core_limits *l = &core->limits;
 	struct epf_lane *lane = &core->lanes[i];
 
-	lane->wrs = core->lane_wrs + (size_t)i * l->lane_depth;
-	lane->msgs = core->lane_msgs + (size_t)i * l->lane_depth;
-	lane->mask = l->lane_depth - 1;
-	lane->limit = l->lane_depth - EPF_LANE_RESERVE;
 	lane->id = (uint16_t)i;
 	lane->node = (uint16_t)(i / l->lanes_per_node);
 	lane->index = (uint8_t)(i % l->lanes_per_node);
@@ -156,16 +131,16 @@ static void init_lane(struct epf_core *core, uint32_t i)
 	lane->events = lane->granted = lane->arrived = l->start_count;
 	lane->given = lane->arrived + l->lane_receives;
 	lane->waiting_head = lane->waiting_tail = EPF_NONE;
+	return epf_lane_grow_cold(core, lane) ? 0 : no_memory("a lane");
 }
 
-/* Limbo is a lane that is never up: streams that change lanes wait on it (reopen.c). Its entries are read, never used. */
+/* Limbo is a lane that is never up: streams that change lanes wait on it (reopen.c). Its entry is read, never used. */
 static void init_limbo(struct epf_core *core)
 {
 	struct epf_lane *lane = &core->lanes[core->n_lanes];
 
 	lane->id = (uint16_t)core->n_lanes;
-	lane->wrs = core->lane_wrs;
-	lane->msgs = core->lane_msgs;
+	lane->wrs = core->lanes[0].wrs;
 	lane->waiting_head = lane->waiting_tail = EPF_NONE;
 }
 
@@ -269,9 +244,9 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	for (uint32_t i = 0; !rc && i < core->n_ranks; i++)
 		rc = rank_words(core, &core->ranks[i]);
 	for (uint32_t i = 0; !rc && i < core->n_nodes; i++)
-		rc = init_node(core, i);
+		init_node(core, i);
 	for (uint32_t i = 0; !rc && i < core->n_lanes; i++)
-		init_lane(core, i);
+		rc = init_lane(core, i);
 	deal_links(core);
 	if (!rc)
 		rc = epf_lanes_create(core, tokens);
@@ -292,20 +267,10 @@ int epf_core_set_world(struct epf_core *core, uint32_t world, uint32_t n_nodes, 
 	return rc;
 }
 
-/* The control stream of each lane: handles 0 .. n_lanes - 1 of the node. */
-static void open_control(struct epf_core *core, struct epf_node *node)
-{
-	for (unsigned i = 0; i < node->n_lanes; i++) {
-		uint32_t index = epf_stream_open_cold(core, EPF_STREAM_CONTROL, NULL,
-						      (uint32_t)(node - core->nodes), 0, 0);
-
-		core->streams[index].lane = (uint16_t)(node->first_lane + i);
-	}
-}
-
 int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_info *info)
 {
 	struct epf_node *node = &core->nodes[i];
+	int rc;
 
 	node->rank = info->rank;
 	node->max_handles = (uint16_t)(info->streams < core->limits.streams_per_node
@@ -315,14 +280,11 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 		return epf_fail(EPF_R_PEER_ANSWER,
 				"rank %u: accepts %u streams, below lanes-per-peer", info->rank,
 				info->streams);
-	node->handles = peer_alloc(core, node->max_handles, sizeof(uint32_t));
-	node->notify_streams = peer_alloc(core, node->max_handles, sizeof(uint16_t));
-	if (!node->handles || !node->notify_streams)
-		return no_memory("stream handles");
-	epf_core_node_place(node, info);
+	rc = epf_core_node_place(core, node, info);
+	if (rc)
+		return rc;
 	for (unsigned l = 0; l < node->n_lanes; l++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + l];
-		int rc;
 
 		lane->granted = lane->events + info->receives;
 		lane->state = EPF_LANE_UP;
@@ -335,7 +297,6 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 	node->promised = 0;
 	core->unpromised = core->limits.beats && core->caps.carries_events;
 	core->next_tick_ns = 0;
-	open_control(core, node);
 	return 0;
 }
 

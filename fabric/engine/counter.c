@@ -4,6 +4,7 @@
  * for a client's COUNTER in the daemon; must not be called from a hot file.
  */
 #include "fabric/engine/counter.h"
+#include "fabric/engine/grow.h"
 
 #include "fabric/engine/engine.h"
 #include "queues/epf_stats.h"
@@ -67,6 +68,22 @@ static int read_nic(struct epf_core *core, void *arg)
 	return 0;
 }
 
+static int read_bytes(struct epf_core *core, void *arg)
+{
+	uint64_t bytes = core->peer_memory_bytes - core->grow_most + epf_grow_bytes(core);
+
+	*(uint64_t *)arg = core->world ? bytes / core->world : 0;
+	return 0;
+}
+
+uint64_t epf_counter_bytes_per_peer(struct epf_core *core)
+{
+	uint64_t bytes = 0;
+
+	epf_core_call(core, read_bytes, &bytes);
+	return bytes;
+}
+
 int epf_counter_read(struct epf_core *core, const char *name, uint64_t *value)
 {
 	struct epf_nic_counters c;
@@ -86,7 +103,7 @@ int epf_counter_read(struct epf_core *core, const char *name, uint64_t *value)
 			return 0;
 		}
 	if (strcmp(name, "bytes_per_peer") == 0) {
-		*value = core->world ? core->peer_memory_bytes / core->world : 0;
+		*value = epf_counter_bytes_per_peer(core);
 		return 0;
 	}
 	return -ENOENT;

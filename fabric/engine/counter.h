@@ -18,4 +18,7 @@ struct epf_core;
  */
 int epf_counter_read(struct epf_core *core, const char *name, uint64_t *value);
 
+/* Returns the engine's memory for peers as it is now, in bytes a rank of the job; 0 before the join. Any thread. */
+uint64_t epf_counter_bytes_per_peer(struct epf_core *core);
+
 #endif

@@ -118,7 +118,6 @@ int epf_core_create(const struct epf_core_config *cfg, struct epf_core **out)
 				cfg->limits.window, cfg->limits.lane_depth, EPF_MAX_WINDOW);
 	}
 	core->rx_mask = core->limits.window - 1;
-	core->rx_stride = (uint32_t)(sizeof(struct epf_rx_stream) + core->limits.window / 8);
 	core->wakeup = core->ops->wakeup(core->nic);
 	if (!core->wakeup)
 		core->wakeup = &core->own_wakeup;

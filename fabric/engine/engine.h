@@ -97,7 +97,8 @@ struct epf_peer_info {
 int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
 			  const struct epf_lane *lane, uint64_t token);
 /* Notes where a node's NIC and control memory are, and their keys; the address fits. */
-void epf_core_node_place(struct epf_node *node, const struct epf_node_info *info);
+int epf_core_node_place(struct epf_core *core, struct epf_node *node,
+			const struct epf_node_info *info);
 /* Connects a lane that was opened again, without a system call. Returns what lane_reconnect returns. */
 int epf_core_reconnect_lane(struct epf_core *core, const struct epf_node *node,
 			    const struct epf_lane *lane, uint64_t token);

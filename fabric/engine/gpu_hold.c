@@ -44,7 +44,7 @@ static int adds_behind(const struct epf_core *core, const struct epf_wc *wc)
 	struct epf_msg m;
 
 	if (wc->op == EPF_WC_RECV_IMM)
-		return wc->imm >> 29 == EPF_IMM_NOTIFY && handle < node->rx_streams &&
+		return wc->imm >> 29 == EPF_IMM_NOTIFY && handle < node->n_notify_in &&
 		       node->notify_in[handle].defined &&
 		       goes_behind(core, node->notify_in[handle].rank, EPF_MSG_SIGNAL, 0);
 	if (wc->op != EPF_WC_RECV || wc->len != sizeof(m))

@@ -6,6 +6,7 @@
 #define EPF_FABRIC_ENGINE_LANE_HOT_H
 
 #include "fabric/engine/core.h"
+#include "fabric/engine/grow.h"
 
 #define EPF_COUNT(core, NAME, n) epf_stat_add((core)->stats, EPF_STAT_CORE_##NAME, (n))
 
@@ -59,17 +60,58 @@ EPF_INLINE void lane_mark_dirty(struct epf_core *core, struct epf_lane *lane)
 	}
 }
 
-/* Returns the next entry of a lane; the caller has checked that there is room. */
-EPF_INLINE struct epf_wr *lane_entry(struct epf_core *core, struct epf_lane *lane,
-				     struct epf_msg **msg)
+/* The same, for an entry that is about to be staged: the lane grows while it may. */
+EPF_INLINE int lane_make_room(struct epf_core *core, struct epf_lane *lane, unsigned bulk)
 {
-	uint32_t at = lane->head & lane->mask;
-	struct epf_wr *wr = &lane->wrs[at];
+	while (EPF_UNLIKELY(!lane_has_room(lane, bulk)))
+		if (!epf_lane_grow_cold(core, lane))
+			return 0;
+	return 1;
+}
+
+/* Returns 1 if there is an entry, be it one kept back for control writes. */
+EPF_INLINE int lane_make_entry(struct epf_core *core, struct epf_lane *lane)
+{
+	return EPF_LIKELY(lane->head - lane->tail <= lane->mask) || epf_lane_grow_cold(core, lane);
+}
+
+/* Returns 1 if there is a payload slot. */
+EPF_INLINE int lane_make_slot(struct epf_core *core, struct epf_lane *lane)
+{
+	return EPF_LIKELY(lane->slot_head - lane->slot_tail < lane->n_slots) ||
+	       epf_slots_grow_cold(core, lane);
+}
+
+/* Returns the next entry of a lane; the caller has checked that there is room. */
+EPF_INLINE struct epf_wr *lane_entry(struct epf_core *core, struct epf_lane *lane)
+{
+	struct epf_wr *wr = &lane->wrs[lane->head & lane->mask];
 
 	wr->id = lane->head++;
-	*msg = &lane->msgs[at];
 	lane_mark_dirty(core, lane);
 	return wr;
+}
+
+/* Returns the payload slot of an entry that has EPF_WR_SLOT; the caller has checked that there is one. */
+EPF_INLINE struct epf_msg *lane_slot(struct epf_lane *lane)
+{
+	return &lane->msgs[lane->slot_head++ & (lane->n_slots - 1)];
+}
+
+/* Returns the message of an EPF_WR_SEND. */
+EPF_INLINE const struct epf_msg *entry_message(const struct epf_wr *wr)
+{
+	return (const struct epf_msg *)(uintptr_t)wr->laddr;
+}
+
+/* Gives a window back that has nothing ahead. */
+EPF_INLINE void window_give(struct epf_core *core, struct epf_rx_stream *rx)
+{
+	if (!rx->bits)
+		return;
+	*(void **)(void *)rx->bits = core->grow.windows;
+	core->grow.windows = rx->bits;
+	rx->bits = NULL;
 }
 
 /* Marks a stream that a later flush must wait for. */

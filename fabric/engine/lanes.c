@@ -59,13 +59,8 @@ int epf_lanes_create(struct epf_core *core, uint64_t *tokens)
 		epf_parallel(threads_for(core, core->n_lanes), core->n_lanes, create_one, &c, NULL);
 
 	/* Kept for reopen.c, which sends it again if the first connection fails. */
-	for (uint32_t i = 0; i < core->n_lanes && !rc; i++) {
-		const struct epf_lane *lane = &core->lanes[i];
-		struct epf_node *node = &core->nodes[lane->node];
-
-		if (node->recovery)
-			node->recovery->lanes[lane->index].token = tokens[i];
-	}
+	for (uint32_t i = 0; i < core->n_lanes && !rc; i++)
+		core->lanes[i].token = tokens[i];
 	return rc;
 }
 
@@ -73,7 +68,7 @@ int epf_lanes_create(struct epf_core *core, uint64_t *tokens)
 static int ask_nic(struct epf_core *core, struct connect *c)
 {
 	c->rc = epf_core_connect_lane(core, c->node, c->lane, c->token);
-	return c->rc == -ENETDOWN && c->node->recovery ? 0 : c->rc;
+	return c->rc == -ENETDOWN && c->node->n_lanes > 1 ? 0 : c->rc;
 }
 
 /* Handles the NIC's answer: a lane on a port that is down is opened later; a node without any other lane is unreachable. */

@@ -7,6 +7,7 @@
 
 #include "fabric/base/err.h"
 #include "fabric/engine/core.h"
+#include "fabric/engine/grow.h"
 #include "fabric/engine/recovery.h"
 
 enum { LEAST_RECEIVES = 4, LEAST_GROUPS = 64 };
@@ -53,31 +54,61 @@ static int plan_receives(const struct epf_lanes_ask *ask, struct epf_lanes_plan 
 	return 0;
 }
 
+/* One block, as it is cut. */
+static uint64_t one(uint64_t bytes)
+{
+	return epf_grow_chain(1, 2, 1, bytes);
+}
+
+/* The most that one lane grows to: entries and payload slots. */
+static uint64_t lane_chain(const struct epf_lanes_ask *ask)
+{
+	return epf_grow_chain(EPF_GROW_WRS, EPF_GROW_LANE, ask->lane_depth, sizeof(struct epf_wr)) +
+	       epf_grow_chain(EPF_GROW_SLOTS, EPF_GROW_LANE, ask->lane_depth,
+			      sizeof(struct epf_msg));
+}
+
+/* The most that the tables of one node grow to, by handle of its streams and number of its notify handles. */
+static uint64_t tables_chain(uint32_t streams)
+{
+	return epf_grow_chain(EPF_GROW_STREAMS, 2, streams, sizeof(struct epf_rx_stream)) +
+	       epf_grow_chain(EPF_GROW_STREAMS, 2, streams, sizeof(struct epf_notify_in)) +
+	       epf_grow_chain(EPF_GROW_STREAMS, 2, streams, sizeof(uint32_t)) +
+	       epf_grow_chain(EPF_GROW_STREAMS, 2, streams, sizeof(uint16_t));
+}
+
 static void plan_memory(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
 {
 	uint64_t lists = 3 * sizeof(uint32_t); /* of lanes that have something to do */
-	uint64_t handle = sizeof(uint32_t) + sizeof(uint16_t);
-	uint64_t recovery = ask->lanes_per_node > 1 ? sizeof(struct epf_recovery) : 0;
+	uint64_t lanes = p->lanes * lane_chain(ask), tables, windows, nodes, fixed, streams;
+	uint64_t hash = 2 * epf_grow_chain(EPF_GROW_HASH, 2, p->group_slots, sizeof(uint32_t));
 
-	p->rx_stride = (uint32_t)(sizeof(struct epf_rx_stream) + ask->window / 8);
 	p->ctl_stride =
 		(uint32_t)((sizeof(struct epf_ctl) + 8u * p->streams_per_node + 63) / 64 * 64);
 	p->description_bytes = 8 * (uint64_t)p->lanes;
 	p->peers_bytes = ask->world * (uint64_t)sizeof(struct epf_peer);
-	p->nodes_bytes = ask->n_nodes * (sizeof(struct epf_node) + recovery);
-	/* One more lane, without entries: limbo (reopen.c). */
-	p->lanes_bytes =
-		p->lanes * (sizeof(struct epf_lane) + lists +
-			    ask->lane_depth * (sizeof(struct epf_wr) + sizeof(struct epf_msg))) +
-		sizeof(struct epf_lane) + sizeof(uint32_t);
-	p->streams_bytes = p->streams * (sizeof(struct epf_stream) + sizeof(struct epf_notify_out) +
-					 sizeof(struct epf_notify_in) + handle) +
-			   p->group_slots * 2 * sizeof(uint32_t);
-	p->windows_bytes = (uint64_t)p->streams * p->rx_stride;
 	p->words_bytes = (uint64_t)ask->n_nodes * p->ctl_stride;
 	p->pending_bytes = p->max_pending * (uint64_t)sizeof(struct epf_pending);
+	nodes = ask->n_nodes *
+		(one(EPF_NIC_ADDR_BYTES) + one(epf_recovery_bytes(ask->lanes_per_node)));
+	p->nodes_bytes = ask->n_nodes * sizeof(struct epf_node) + nodes;
+	/* One more lane, without entries: limbo (reopen.c). */
+	fixed = p->lanes * (sizeof(struct epf_lane) + lists) + sizeof(struct epf_lane) +
+		sizeof(uint32_t);
+	p->lanes_bytes = fixed + lanes;
+	tables = ask->n_nodes * tables_chain(p->streams_per_node) + hash;
+	streams = p->streams * (sizeof(struct epf_stream) + sizeof(struct epf_notify_out));
+	p->streams_bytes = streams + tables;
+	windows = ((uint64_t)p->streams + EPF_GROW_WINDOWS) * (ask->window / 8);
+	p->windows_bytes = windows;
+	p->blocks_bytes = lanes + tables + windows + nodes;
+	p->grow_bytes = p->blocks_bytes + streams + p->pending_bytes;
 	p->all_bytes = p->peers_bytes + p->nodes_bytes + p->lanes_bytes + p->streams_bytes +
 		       p->windows_bytes + p->words_bytes + p->pending_bytes;
+	p->join_bytes = p->all_bytes - p->grow_bytes +
+			p->lanes * one(EPF_GROW_WRS * sizeof(struct epf_wr)) +
+			2 * one(EPF_GROW_HASH * sizeof(uint32_t)) +
+			ask->n_nodes * one(ask->addr_bytes);
 }
 
 int epf_lanes_plan(const struct epf_lanes_ask *ask, struct epf_lanes_plan *out)

@@ -24,6 +24,7 @@ struct epf_lanes_ask {
 	uint32_t lane_receives;
 	uint32_t max_lanes, receives; /* of the NIC, as struct epf_nic_caps has them */
 	uint32_t nic_lane_receives;   /* its lane_receives; 0: no limit */
+	uint32_t addr_bytes;          /* of a peer's NIC address */
 	int carries_events;
 	const char *nic; /* its name, for errors */
 };
@@ -36,14 +37,18 @@ struct epf_lanes_plan {
 	uint32_t streams_per_node;  /* of a pair of engines */
 	uint32_t streams_wanted;    /* of them, before the limit of an immediate's handle */
 	uint32_t streams;           /* of all nodes */
-	uint32_t group_slots;       /* of the tables of groups and notify handles */
+	uint32_t group_slots;       /* that the tables of groups and notify handles may have */
 	uint32_t max_pending;       /* messages that wait for what they cover */
-	uint32_t rx_stride;         /* bytes of a receiving stream with its window */
 	uint32_t ctl_stride;        /* bytes of the control writes of a node */
 	uint64_t description_bytes; /* that the engine's lanes take in the exchange of the join */
-	/* Memory that the engine takes for it, bytes. */
+	/* Memory that the engine takes for it at the join, and the most that it grows to, bytes (grow.h). */
+	uint64_t join_bytes, all_bytes;
+	/* Parts of all_bytes. */
 	uint64_t peers_bytes, nodes_bytes, lanes_bytes, streams_bytes, windows_bytes, words_bytes,
-		pending_bytes, all_bytes;
+		pending_bytes;
+	uint64_t grow_bytes; /* what follows use: part of both, as far as it is there at the join */
+	uint64_t
+		blocks_bytes; /* of grow_bytes, without streams, notify handles and waiting messages */
 };
 
 /* Lanes to a peer when lanes-per-peer asks for so many and the NIC has so many links: each link carries as many as the others. */

@@ -9,8 +9,8 @@
 static void message_entry(struct epf_core *core, struct epf_stream *s, struct epf_lane *lane,
 			  const struct epf_msg *m, uint64_t wr_core)
 {
-	struct epf_msg *slot;
-	struct epf_wr *wr = lane_entry(core, lane, &slot);
+	struct epf_msg *slot = lane_slot(lane);
+	struct epf_wr *wr = lane_entry(core, lane);
 
 	*slot = *m;
 	slot->handle = s->handle;
@@ -22,7 +22,7 @@ static void message_entry(struct epf_core *core, struct epf_stream *s, struct ep
 	wr->len = sizeof(*slot);
 	wr->imm = 0;
 	wr->op = EPF_WR_SEND;
-	wr->flags = EPF_WR_INLINE;
+	wr->flags = EPF_WR_INLINE | EPF_WR_SLOT;
 	wr->core = wr_core | EPF_WRC_EVENT;
 	lane->events++;
 	if (wr_core >> 60 == EPF_WRK_DATA) {

@@ -46,14 +46,16 @@ enum epf_lane_state {
 
 /* A queue pair to a node. */
 struct epf_lane {
-	struct epf_wr *wrs; /* ring of depth entries */
-	struct epf_msg *
-		msgs; /* one per entry: SEND payloads and control writes live here until completion */
-	uint32_t mask;
+	struct epf_wr *wrs;   /* ring of entries: grows to lane-depth (grow.h) */
+	struct epf_msg *msgs; /* ring of payload slots, in the order of the entries that have one */
+	uint32_t mask;        /* of the entries there are */
+	uint32_t n_slots;     /* payload slots there are: 0 or a power of two */
+	uint32_t slot_head;   /* taken and given back in all */
+	uint32_t slot_tail;
 	uint32_t head;    /* entries staged */
 	uint32_t posted;  /* handed to the NIC */
 	uint32_t tail;    /* oldest entry not reclaimed */
-	uint32_t limit;   /* entries that data may use */
+	uint32_t limit;   /* entries that data may use, of those there are */
 	uint32_t events;  /* events posted in all */
 	uint32_t granted; /* events the peer allows in all */
 	uint32_t arrived; /* events that arrived here in all */
@@ -73,6 +75,9 @@ struct epf_lane {
 	uint32_t waiting_tail;
 	uint32_t errors;  /* times it was fenced: statistics */
 	uint32_t replays; /* of its requests: statistics */
+	uint64_t word;    /* the grant that is being written: at most one is in flight */
+	uint64_t
+		token; /* of its first queue pair: sent again if that could not be connected (reopen.c) */
 };
 
 enum epf_node_state_id {
@@ -114,8 +119,11 @@ struct epf_node {
 	uint16_t n_handles;   /* sending streams opened to it */
 	uint16_t max_handles; /* streams it accepts */
 	uint16_t ack_head;    /* acknowledgements to write: rx handles; 0xffff: none */
-	uint16_t rx_streams;  /* receiving streams allocated */
-	uint16_t next_lane;   /* for binding streams round robin */
+	uint16_t rx_streams;  /* receiving streams that the peer may use */
+	uint16_t n_rx;        /* those there are: grows with use, as the following two */
+	uint16_t n_notify_in; /* notify handles of the peer */
+	uint16_t handles_room, notifies_room; /* of the tables below */
+	uint16_t next_lane;                   /* for binding streams round robin */
 	uint8_t in_ack_list;
 	uint8_t is_back;  /* reconnected, but not all engines know yet (reconnect.c) */
 	uint8_t said_bye; /* it was notified that this engine closes */
@@ -123,19 +131,19 @@ struct epf_node {
 	uint16_t nic_addr_len;
 	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
 	uint32_t drain_heads[EPF_MAX_LANES_PER_NODE];
-	uint8_t nic_addr[EPF_NIC_ADDR_BYTES]; /* for opening new lanes */
-	uint32_t *handles;                    /* handle to stream index */
-	uint16_t *notify_streams;             /* stream handle of each notify handle we defined */
-	struct epf_notify_in *notify_in;      /* rx_streams of them */
-	uint16_t n_notifies;                  /* notify handles we defined */
-	uint8_t *rx;                          /* rx_streams * core->rx_stride bytes */
-	struct epf_ctl *ctl;                  /* control writes it writes, in our memory */
-	uint32_t receives;                    /* it posts for each lane */
-	uint64_t ctl_raddr;                   /* control writes we write, in its memory */
-	uint32_t ctl_rkeys[EPF_NIC_LINKS];    /* for lanes of index i */
-	uint8_t keys;                         /* keys its regions have: 1, or its NIC's devices */
-	uint32_t next_ack_node;               /* list of nodes with acknowledgements to write */
-	uint32_t rank;                        /* lowest rank on it: names the node in messages */
+	uint8_t *nic_addr;                 /* for opening new lanes */
+	uint32_t *handles;                 /* handle to stream index */
+	uint16_t *notify_streams;          /* stream handle of each notify handle we defined */
+	struct epf_notify_in *notify_in;   /* n_notify_in of them */
+	uint16_t n_notifies;               /* notify handles we defined */
+	struct epf_rx_stream *rx;          /* n_rx of them */
+	struct epf_ctl *ctl;               /* control writes it writes, in our memory */
+	uint32_t receives;                 /* it posts for each lane */
+	uint64_t ctl_raddr;                /* control writes we write, in its memory */
+	uint32_t ctl_rkeys[EPF_NIC_LINKS]; /* for lanes of index i */
+	uint8_t keys;                      /* keys its regions have: 1, or its NIC's devices */
+	uint32_t next_ack_node;            /* list of nodes with acknowledgements to write */
+	uint32_t rank;                     /* lowest rank on it: names the node in messages */
 	uint64_t beats_seen;   /* sum of the heartbeats in its words; 0: it has promised none */
 	uint32_t silent_ticks; /* since its last heartbeat */
 	uint8_t heard;         /* something arrived from it since the last tick */

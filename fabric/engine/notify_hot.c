@@ -9,15 +9,8 @@
  * Called by stage_hot.c, arrive_hot.c and on reclaim. Must never block, allocate, lock, log or make a system call.
  */
 #include "fabric/engine/data_path.h"
+#include "fabric/engine/hash_hot.h"
 #include "fabric/engine/lane_hot.h"
-
-EPF_INLINE uint32_t notify_hash(const struct epf_core *core, uint32_t stream, uint32_t signal,
-				uint32_t add)
-{
-	uint32_t h = stream * 0x9e3779b1u ^ signal * 0x85ebca6bu ^ add * 0xc2b2ae35u;
-
-	return (h ^ h >> 15) & core->group_mask;
-}
 
 /* Makes a handle and stages its definition. Without handles or credit it does nothing, and the next PUT_SIGNAL tries again. */
 static void define(struct epf_core *core, struct epf_stream *s, uint32_t signal, uint32_t add,
@@ -36,6 +29,7 @@ static void define(struct epf_core *core, struct epf_stream *s, uint32_t signal,
 			     .d = node->n_notifies };
 
 	if (node->n_notifies >= node->max_handles || index >= core->max_streams ||
+	    (node->n_notifies == node->notifies_room && !epf_notifies_grow_cold(core, node)) ||
 	    !epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_NOTIFY, 0, index, 0)))
 		return;
 	if (again != EPF_NONE)
@@ -49,6 +43,8 @@ static void define(struct epf_core *core, struct epf_stream *s, uint32_t signal,
 				      .next = core->notify_table[hash] };
 	node->notify_streams[node->n_notifies++] = s->handle;
 	core->notify_table[hash] = index;
+	if (EPF_UNLIKELY(core->n_notifies > core->group_mask))
+		epf_hash_grow_cold(core);
 }
 
 uint32_t epf_notify_handle(struct epf_core *core, struct epf_stream *s, uint32_t signal,
@@ -73,6 +69,8 @@ int epf_notify_defined(struct epf_core *core, struct epf_node *node, const struc
 
 	/* What an add may be is in epf_cmd.h; a wider one would be another number here. */
 	if (m->d >= node->rx_streams || m->c >= node->rx_streams || m->value >= EPF_WIDE_ADD)
+		return 0;
+	if (m->d >= node->n_notify_in && !epf_notify_in_grow_cold(core, node, m->d))
 		return 0;
 	n = &node->notify_in[m->d];
 	n->rank = m->rank;

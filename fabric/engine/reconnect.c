@@ -118,12 +118,13 @@ static void forget_notifies(struct epf_core *core, struct epf_node *node)
 		}
 	}
 	node->n_notifies = 0;
-	memset(node->notify_in, 0, node->rx_streams * sizeof(*node->notify_in));
+	if (node->n_notify_in)
+		memset(node->notify_in, 0, node->n_notify_in * sizeof(*node->notify_in));
 }
 
 static void forget_receiving(struct epf_core *core, struct epf_node *node)
 {
-	for (uint32_t h = 0; h < node->rx_streams; h++) {
+	for (uint32_t h = 0; h < node->n_rx; h++) {
 		struct epf_rx_stream *rx = epf_rx(core, node, h);
 
 		while (rx->pending != EPF_NONE) {
@@ -134,9 +135,12 @@ static void forget_receiving(struct epf_core *core, struct epf_node *node)
 			p->next = core->pending_free;
 			core->pending_free = index;
 		}
-		memset(rx, 0, core->rx_stride);
-		rx->base = core->limits.start_count;
-		rx->pending = EPF_NONE;
+		if (rx->bits)
+			memset(rx->bits, 0, core->limits.window / 8);
+		*rx = (struct epf_rx_stream){ .base = core->limits.start_count,
+					      .pending = EPF_NONE,
+					      .bits = rx->bits };
+		window_give(core, rx);
 	}
 	node->ack_head = 0xffff;
 	memset(node->ctl, 0, core->ctl_stride);
@@ -161,7 +165,7 @@ static void forget(struct epf_core *core, struct epf_node *node)
 	for (unsigned i = 0; i < node->n_lanes; i++)
 		forget_lane(core, &core->lanes[node->first_lane + i]);
 	if (node->recovery)
-		memset(node->recovery, 0, sizeof(*node->recovery));
+		memset(node->recovery, 0, epf_recovery_bytes(node->n_lanes));
 	/* Withdrawals that it may not have heard of, or whose answers were lost, are sent again; what it withdrew has drained. */
 	epf_revokes_tell_again(core, node);
 	node->draining = 0;
@@ -180,8 +184,7 @@ static void make_lanes(struct epf_core *core, struct epf_node *node)
 		if (core->ops->lane_create(core->nic, id, core->limits.lane_depth,
 					   &core->reconnect->tokens[id]))
 			core->reconnect->tokens[id] = 0;
-		if (node->recovery)
-			node->recovery->lanes[i].token = core->reconnect->tokens[id];
+		core->lanes[id].token = core->reconnect->tokens[id];
 	}
 }
 
@@ -299,13 +302,13 @@ int epf_reconnect_node(struct epf_core *core, uint32_t i, const struct epf_node_
 {
 	struct epf_node *node = &core->nodes[i];
 	struct again *a = core->reconnect ? &core->reconnect->nodes[i] : NULL;
+	int rc;
 
 	if (!a || a->phase != FRESH)
 		return 0;
-	if (info->nic_addr_len > sizeof(node->nic_addr))
-		return epf_fail(EPF_R_PEER_ANSWER, "rank %u: an address of %zu bytes", info->rank,
-				info->nic_addr_len);
-	epf_core_node_place(node, info);
+	rc = epf_core_node_place(core, node, info);
+	if (rc)
+		return rc;
 	for (unsigned l = 0; l < node->n_lanes; l++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + l];
 
@@ -357,7 +360,7 @@ int epf_reconnect_prove(struct epf_core *core, uint8_t *proven)
 /* A lane that leads nowhere yet: as after a failure whose work has moved, so recovery opens it when it can be (reopen.c). */
 static void open_later(struct epf_core *core, struct epf_node *node, struct epf_lane *lane)
 {
-	struct epf_lane_recovery *r = &node->recovery->lanes[lane->index];
+	struct epf_lane_recovery *r = &epf_recovery_of(core, node)->lanes[lane->index];
 
 	core->ops->lane_fence(core->nic, lane->id);
 	for (; lane->tail != lane->head; lane->tail++)

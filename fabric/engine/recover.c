@@ -74,7 +74,8 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 			node->rank, lane->index, 0);
 	lane->state = EPF_LANE_FENCED;
 	core->ops->lane_fence(core->nic, lane->id);
-	if (!node->recovery || !epf_other_lane(core, node) || node->state != EPF_NODE_UP) {
+	if (!epf_recovery_of(core, node) || !epf_other_lane(core, node) ||
+	    node->state != EPF_NODE_UP) {
 		last_lane(core, node, status == EPF_S_FLUSHED ? EPF_S_RETRY_EXCEEDED : status);
 		return;
 	}
@@ -109,15 +110,14 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 
 /* Returns the stream of an entry that has an event, and its count. */
 static struct epf_stream *entry_stream(struct epf_core *core, const struct epf_node *node,
-				       const struct epf_wr *wr, const struct epf_msg *msg,
-				       uint32_t *count)
+				       const struct epf_wr *wr, uint32_t *count)
 {
 	struct epf_stream *s;
 	uint32_t handle;
 
 	if (wr->op == EPF_WR_SEND) {
-		*count = msg->count;
-		return &core->streams[node->handles[msg->handle]];
+		*count = entry_message(wr)->count;
+		return &core->streams[node->handles[entry_message(wr)->handle]];
 	}
 	handle = wr->imm >> 16 & 0x1fffu;
 	if (wr->imm >> 29 == EPF_IMM_NOTIFY)
@@ -179,7 +179,7 @@ static int ask(struct epf_core *core, struct epf_node *node, struct epf_lane *la
 			continue;
 		if ((int32_t)(r->cursor - lane->posted) >= 0)
 			break; /* never given to the NIC, nor what follows */
-		s = entry_stream(core, node, wr, &lane->msgs[r->cursor & lane->mask], &count);
+		s = entry_stream(core, node, wr, &count);
 		arrived = has_arrived(core, node, lane, r, s, count);
 		if (arrived < 0)
 			return 0;
@@ -230,7 +230,10 @@ static unsigned talk(struct epf_core *core, struct epf_node *node, struct epf_la
 static unsigned answer_query(struct epf_core *core, struct epf_node *node, unsigned index,
 			     struct epf_lane_recovery *r)
 {
-	const struct epf_rx_stream *rx = epf_rx(core, node, r->answer_handle);
+	/* Of a stream that was never heard of nothing has arrived. */
+	const struct epf_rx_stream none = { .base = core->limits.start_count };
+	const struct epf_rx_stream *rx =
+		r->answer_handle < node->n_rx ? epf_rx(core, node, r->answer_handle) : &none;
 	struct epf_msg m = { .kind = EPF_MSG_STREAM_STATE,
 			     .c = r->answer_handle,
 			     .d = r->answer_from,
@@ -240,8 +243,8 @@ static unsigned answer_query(struct epf_core *core, struct epf_node *node, unsig
 	for (uint32_t i = 0; i < 256; i++) {
 		uint32_t count = r->answer_from + i, ahead = count - rx->base,
 			 at = count & core->rx_mask;
-		uint64_t in = (int32_t)ahead < 0 ||
-			      (ahead <= core->rx_mask && (rx->bits[at >> 6] >> (at & 63) & 1));
+		uint64_t in = (int32_t)ahead < 0 || (rx->bits && ahead <= core->rx_mask &&
+						     (rx->bits[at >> 6] >> (at & 63) & 1));
 
 		bits[i >> 6] |= in << (i & 63);
 	}
@@ -339,7 +342,7 @@ unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 		core->reopen_ns = core->self_lost_ns;
 	}
 	for (uint32_t n = 0; core->limits.lanes_per_node > 1 && n < core->n_nodes; n++)
-		if (core->nodes[n].state == EPF_NODE_UP)
+		if (core->nodes[n].state == EPF_NODE_UP && core->nodes[n].recovery)
 			handled += node_step(core, &core->nodes[n], now, rested);
 	core->cold_work |= core->recover_poll != 0;
 	core->recover_seen_ns = core->recover_poll ? now : 0;
@@ -354,7 +357,7 @@ void epf_recover_message(struct epf_core *core, struct epf_node *node, struct ep
 	struct epf_lane_recovery *r;
 
 	(void)lane;
-	if (index >= node->n_lanes || !node->recovery)
+	if (index >= node->n_lanes || !epf_recovery_of(core, node))
 		goto refuse;
 	r = &node->recovery->lanes[index];
 	core->cold_work = 1;

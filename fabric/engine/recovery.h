@@ -7,6 +7,7 @@
 #define EPF_FABRIC_ENGINE_RECOVERY_H
 
 #include "fabric/engine/control_plane.h"
+#include "fabric/engine/grow.h"
 
 struct epf_lane_recovery;
 
@@ -48,7 +49,7 @@ int epf_replay(struct epf_core *core, struct epf_node *node, struct epf_lane *la
 void epf_recover_message(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 			 const struct epf_msg *m);
 
-/* Recoveries of one node, one per lane. Allocated with the node when it has more than one lane. */
+/* Recoveries of one node, one per lane. Allocated at its first failure, if it has more than one lane (epf_recovery_of). */
 enum epf_recovery_phase {
 	EPF_REC_NONE = 0,
 	EPF_REC_FENCING = 1,   /* fenced here; waiting until drained here and fenced at the peer */
@@ -99,7 +100,20 @@ struct epf_recovery {
 	uint8_t is_late; /* an entry may have changed lanes since the heads were noted */
 	uint32_t home_heads
 		[EPF_MAX_LANES_PER_NODE]; /* those streams wait until all lanes have passed these */
-	struct epf_lane_recovery lanes[EPF_MAX_LANES_PER_NODE];
+	struct epf_lane_recovery lanes[];
 };
+
+static inline size_t epf_recovery_bytes(unsigned lanes)
+{
+	return sizeof(struct epf_recovery) + lanes * sizeof(struct epf_lane_recovery);
+}
+
+/* Returns the recoveries of a node's lanes, made at its first failure. NULL if it has one lane only: nothing takes over. */
+static inline struct epf_recovery *epf_recovery_of(struct epf_core *core, struct epf_node *node)
+{
+	if (!node->recovery && node->n_lanes > 1)
+		node->recovery = epf_grow_take(core, epf_recovery_bytes(node->n_lanes));
+	return node->recovery;
+}
 
 #endif

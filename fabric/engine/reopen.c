@@ -191,7 +191,8 @@ static void take_into_use(struct epf_core *core, struct epf_node *node, struct e
 	 * Each lane gets its control stream back, or the loss of the lane that took it over would leave none to send
 	 * on. It holds counted messages only, so it may change lanes at any time.
 	 */
-	core->streams[node->handles[lane->index]].lane = lane->id;
+	if (node->n_handles > lane->index)
+		core->streams[node->handles[lane->index]].lane = lane->id;
 	epf_outage_end(core, lane, 1);
 	EPF_PROBE2(lane_up, lane->id, core->nodes[lane->node].rank);
 	epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_LANE_UP, 0, lane->id,
@@ -275,12 +276,13 @@ void epf_reopen_step(struct epf_core *core, struct epf_node *node, struct epf_la
 void epf_reopen_later(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		      uint64_t peer_token)
 {
-	struct epf_lane_recovery *r = &node->recovery->lanes[lane->index];
+	struct epf_lane_recovery *r = &epf_recovery_of(core, node)->lanes[lane->index];
 	uint64_t now = core->now(core->now_arg);
 
 	lane->state = EPF_LANE_OPENING;
 	r->phase = EPF_REC_OPENING;
 	r->peer_open = 1;
+	r->token = lane->token;
 	r->peer_token = peer_token;
 	r->peer_arrived = core->limits.start_count;
 	r->since_ns = now;

@@ -75,8 +75,7 @@ static int exchange_keys(const struct epf_core *core, const struct epf_lane *fro
 static void move_entry(struct epf_core *core, struct epf_lane *from, struct epf_wr *wr,
 		       struct epf_lane *to)
 {
-	struct epf_msg *old = &from->msgs[from->tail & from->mask], *slot;
-	struct epf_wr *copy = lane_entry(core, to, &slot);
+	struct epf_wr *copy = lane_entry(core, to);
 	uint32_t id = copy->id;
 
 	if (wr->core >> 60 == EPF_WRK_DATA) {
@@ -87,11 +86,15 @@ static void move_entry(struct epf_core *core, struct epf_lane *from, struct epf_
 		core->load[to->link].bytes += bytes;
 		core->load[to->link].messages++;
 	}
-	*slot = *old;
 	*copy = *wr;
 	copy->id = id;
-	if (wr->flags & EPF_WR_INLINE)
+	if (wr->flags & EPF_WR_SLOT) {
+		struct epf_msg *old = &from->msgs[from->slot_tail++ & (from->n_slots - 1)],
+			       *slot = lane_slot(to);
+
+		*slot = *old;
 		copy->laddr = (uint64_t)(uintptr_t)slot + (wr->laddr - (uint64_t)(uintptr_t)old);
+	}
 	if (wr->core & EPF_WRC_EVENT)
 		to->events++;
 	EPF_COUNT(core, REPLAYS, 1);
@@ -154,7 +157,7 @@ int epf_replay(struct epf_core *core, struct epf_node *node, struct epf_lane *la
 		if ((wr->core & EPF_WRC_DONE) || kind == EPF_WRK_GRANT) {
 			epf_reclaim(core, lane, wr);
 		} else {
-			if (to->head - to->tail > to->mask ||
+			if (!lane_make_entry(core, to) || !lane_make_slot(core, to) ||
 			    ((wr->core & EPF_WRC_EVENT) && !lane_has_event_credit(core, to)))
 				return 0;
 			if (exchange_keys(core, lane, to, wr))

@@ -35,6 +35,7 @@ EPF_INLINE void epf_reclaim(struct epf_core *core, struct epf_lane *lane, struct
 {
 	unsigned kind = (unsigned)(wr->core >> 60);
 
+	lane->slot_tail += wr->flags / EPF_WR_SLOT;
 	if (EPF_LIKELY(kind == EPF_WRK_DATA)) {
 		struct epf_ring_state *ring = core->rings[wr->core >> 32 & 0xffffu];
 		struct epf_rank_state *rank = &core->ranks[ring->rank];
@@ -83,15 +84,17 @@ EPF_INLINE void epf_reclaim_run(struct epf_core *core, struct epf_lane *lane, ui
 	struct epf_ring_state *ring = core->rings[high];
 	struct epf_rank_state *rank = &core->ranks[ring->rank];
 	struct epf_link_load *load = &core->load[lane->link];
-	uint32_t at = lane->tail, n;
+	uint32_t at = lane->tail, slots = 0, n;
 
 	do {
 		ring->pend[(uint32_t)wr->core & ring->pend_mask]--;
 		bytes += wr->len;
+		slots += wr->flags / EPF_WR_SLOT;
 		wr = &lane->wrs[++at & lane->mask];
 	} while (at != id + 1 && epf_is_put_of(wr, high));
 	n = at - lane->tail;
 	lane->tail = at;
+	lane->slot_tail += slots;
 	load->bytes -= bytes;
 	load->messages -= n;
 	rank->inflight_bytes -= bytes;

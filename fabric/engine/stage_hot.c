@@ -5,6 +5,7 @@
  * peer never blocks the others. Must never block, allocate, lock, log or make a system call.
  */
 #include "fabric/engine/admit_hot.h"
+#include "fabric/engine/hash_hot.h"
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
@@ -53,8 +54,7 @@ EPF_INLINE void data_entry(struct epf_core *core, struct epf_stream *s, struct e
 {
 	const struct epf_peer *peer = &core->peers[op->rank];
 	const struct epf_region_remote *remote = &peer->regions[op->remote_region];
-	struct epf_msg *slot;
-	struct epf_wr *wr = lane_entry(core, lane, &slot);
+	struct epf_wr *wr = lane_entry(core, lane);
 
 	wr->raddr = remote->raddr + op->remote_offset + done;
 	wr->rkey = remote->rkeys[lane->index];
@@ -63,10 +63,12 @@ EPF_INLINE void data_entry(struct epf_core *core, struct epf_stream *s, struct e
 	wr->core = epf_wr_core(EPF_WRK_DATA, ring->id, seq, 0);
 	if (EPF_UNLIKELY(what == EPF_OP_PUT_INLINE)) {
 		/* The value stays in the message slot until completion: a replay needs it. */
+		struct epf_msg *slot = lane_slot(lane);
+
 		slot->value = op->value;
 		wr->laddr = (uint64_t)(uintptr_t)&slot->value;
 		wr->lkey = 0;
-		wr->flags = EPF_WR_INLINE;
+		wr->flags = EPF_WR_INLINE | EPF_WR_SLOT;
 	} else {
 		const struct epf_region_local *local = &rank->regions[op->local_region];
 
@@ -269,21 +271,11 @@ static void stage_counted(struct epf_core *core, struct epf_stream *s, struct ep
 	group_signals(core, s);
 }
 
-/* Returns the hash chain of the group stream of (rank, peer, signal). */
-EPF_INLINE uint32_t group_hash(const struct epf_core *core, const struct epf_ring_state *ring,
-			       const struct epf_op *op)
-{
-	uint32_t hash =
-		(op->rank * 0x9e3779b1u ^ op->signal * 0x85ebca6bu ^ ring->rank * 0xc2b2ae35u);
-
-	return (hash ^ hash >> 15) & core->group_mask;
-}
-
 /* Returns the group stream of (rank, peer, signal), EPF_NONE if it was never used. */
 EPF_INLINE uint32_t group_find(const struct epf_core *core, const struct epf_ring_state *ring,
-			       const struct epf_op *op, uint32_t hash)
+			       const struct epf_op *op)
 {
-	uint32_t index = core->group_table[hash];
+	uint32_t index = core->group_table[group_hash(core, ring->rank, op->rank, op->signal)];
 
 	while (index != EPF_NONE) {
 		const struct epf_stream *s = &core->streams[index];
@@ -299,18 +291,17 @@ EPF_INLINE uint32_t group_find(const struct epf_core *core, const struct epf_rin
 static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
 			     const struct epf_op *op)
 {
-	uint32_t hash = group_hash(core, ring, op), index = group_find(core, ring, op, hash);
+	uint32_t index = group_find(core, ring, op);
 
-	return index != EPF_NONE ? index
-				 : epf_stream_open_cold(core, EPF_STREAM_GROUP, ring, op->rank,
-							op->signal, hash);
+	return index != EPF_NONE
+		       ? index
+		       : epf_stream_open_cold(core, EPF_STREAM_GROUP, ring, op->rank, op->signal);
 }
 
 uint32_t epf_stage_stream(const struct epf_core *core, const struct epf_ring_state *ring,
 			  const struct epf_op *op)
 {
-	return op->flags & EPF_F_COUNTED ? group_find(core, ring, op, group_hash(core, ring, op))
-					 : ring->streams[op->rank];
+	return op->flags & EPF_F_COUNTED ? group_find(core, ring, op) : ring->streams[op->rank];
 }
 
 static __attribute__((noinline)) void stage_command(struct epf_core *core,
@@ -328,7 +319,7 @@ static __attribute__((noinline)) void stage_command(struct epf_core *core,
 	}
 	index = grouped ? group_stream(core, ring, op) : ring->streams[op->rank];
 	if (EPF_UNLIKELY(index == EPF_NONE) && !grouped)
-		index = epf_stream_open_cold(core, EPF_STREAM_RING, ring, op->rank, 0, 0);
+		index = epf_stream_open_cold(core, EPF_STREAM_RING, ring, op->rank, 0);
 	if (EPF_UNLIKELY(index == EPF_NONE)) {
 		epf_fail_cold(core, ring, seq, op->rank, EPF_S_REFUSED, EPF_R_STREAM_LIMIT);
 		return;
@@ -452,7 +443,7 @@ static unsigned lane_resume(struct epf_core *core, struct epf_lane *lane)
 		s->waiting = 0;
 		if (!resume(core, s))
 			stream_wait(core, s);
-		if (index == last || !lane_has_room(lane, 0))
+		if (index == last || !lane_make_room(core, lane, 0))
 			break;
 	}
 	return lane->head - head;

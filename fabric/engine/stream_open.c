@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens a stream at its first command, on a lane of its node. Called by the hot files; the memory was allocated with the world.
+ * Opens a stream at its first command, on a lane of its node. Called by the hot files; grow.h has the memory.
  */
 #include "fabric/engine/data_path.h"
+#include "fabric/engine/grow.h"
+#include "fabric/engine/hash_hot.h"
 
 struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node)
 {
@@ -37,7 +39,7 @@ static uint16_t choose_lane(struct epf_core *core, struct epf_node *node, unsign
 }
 
 uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_ring_state *ring,
-			      uint32_t rank, uint32_t signal, uint32_t hash)
+			      uint32_t rank, uint32_t signal)
 {
 	struct epf_node *node;
 	struct epf_stream *s;
@@ -45,7 +47,11 @@ uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_r
 
 	/* A control stream is opened before ranks are known: its `rank` is the node's number. */
 	node = &core->nodes[kind == EPF_STREAM_CONTROL ? rank : core->peers[rank].node];
+	if (kind != EPF_STREAM_CONTROL)
+		epf_control_open_cold(core, node);
 	if (node->n_handles >= node->max_handles || core->n_streams >= core->max_streams)
+		return EPF_NONE;
+	if (node->n_handles == node->handles_room && !epf_handles_grow_cold(core, node))
 		return EPF_NONE;
 	index = core->n_streams++;
 	s = &core->streams[index];
@@ -64,8 +70,26 @@ uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_r
 	if (kind == EPF_STREAM_RING) {
 		ring->streams[rank] = index;
 	} else if (kind == EPF_STREAM_GROUP) {
-		s->next_hash = core->group_table[hash];
-		core->group_table[hash] = index;
+		uint32_t *head = &core->group_table[group_hash(core, s->rank, rank, signal)];
+
+		s->next_hash = *head;
+		*head = index;
 	}
+	if (core->n_streams > core->group_mask)
+		epf_hash_grow_cold(core);
 	return index;
+}
+
+void epf_control_open_cold(struct epf_core *core, struct epf_node *node)
+{
+	/* Handles 0 .. n_lanes - 1 of the node. */
+	while (node->n_handles < node->n_lanes) {
+		uint16_t lane = node->first_lane + node->n_handles;
+		uint32_t index = epf_stream_open_cold(core, EPF_STREAM_CONTROL, NULL,
+						      (uint32_t)(node - core->nodes), 0);
+
+		if (index == EPF_NONE)
+			return;
+		core->streams[index].lane = lane;
+	}
 }

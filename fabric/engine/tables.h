@@ -13,6 +13,7 @@
 #include "queues/epf_signal.h"
 #include "queues/epf_wakeup.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define EPF_HOT  __attribute__((hot))
@@ -183,7 +184,8 @@ struct epf_rx_stream {
 	uint8_t reserved;
 	uint16_t next_ack; /* list of acknowledgements to write */
 	uint64_t ack;      /* value to write */
-	uint64_t bits[];   /* window / 64 words, bit = count modulo window */
+	/* window / 64 words, bit = count modulo window; NULL while nothing is ahead. All zero when it is returned. */
+	uint64_t *bits;
 };
 
 /* A deferred command: no credit for it yet. */
@@ -270,6 +272,33 @@ struct epf_outage {
 struct epf_ring_poll {
 	const struct epf_cmd *slot;
 	uint64_t parity;
+};
+
+/* First sizes, and the factors by which they grow. */
+enum {
+	EPF_GROW_WRS = 1,      /* entries of a lane: one control write */
+	EPF_GROW_SLOTS = 4,    /* payload slots of a lane */
+	EPF_GROW_LANE = 4,     /* factor of both */
+	EPF_GROW_STREAMS = 4,  /* tables of a node by handle; they double */
+	EPF_GROW_HASH = 64,    /* heads of the hash tables; they double */
+	EPF_GROW_WINDOWS = 16, /* arrival windows added at a time */
+	EPF_GROW_ALIGN = 16,
+	EPF_GROW_SIZES = 64, /* different sizes of blocks */
+};
+
+/* Blocks that were outgrown wait for another user of their size. */
+struct epf_grow_free {
+	uint32_t bytes;
+	void *first; /* its first word links to the next one */
+};
+
+struct epf_grow {
+	uint8_t *at; /* the reservation: streams, notify handles, waiting messages, then blocks */
+	size_t reserved; /* bytes */
+	size_t blocks;   /* where blocks begin */
+	size_t used;     /* of the blocks' part */
+	struct epf_grow_free free[EPF_GROW_SIZES];
+	void *windows; /* unused arrival windows, all zero but for the link */
 };
 
 #endif

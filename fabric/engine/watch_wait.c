@@ -180,7 +180,7 @@ static const struct epf_stream *entry_stream(const struct epf_core *core,
 	uint32_t handle = wr->imm >> 16 & 0x1fffu;
 
 	if (wr->op == EPF_WR_SEND)
-		handle = lane->msgs[at & lane->mask].handle;
+		handle = entry_message(wr)->handle;
 	else if (wr->op != EPF_WR_WRITE_IMM)
 		return NULL;
 	else if (wr->imm >> 29 == EPF_IMM_NOTIFY)
@@ -305,7 +305,7 @@ void watch_gaps(struct epf_core *core, uint64_t now_ns)
 		if (w->gap_node >= core->n_nodes)
 			w->gap_node = 0;
 		node = &core->nodes[w->gap_node];
-		if (w->gap_handle >= node->rx_streams) {
+		if (w->gap_handle >= node->n_rx) {
 			w->gap_handle = 0;
 			w->gap_node++;
 			continue;

@@ -48,17 +48,14 @@ void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle,
 	core->words_dirty = 1;
 }
 
-/* Stages one control write. */
-static void put_word(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
-		     uint64_t wr_core)
+/* Stages one control write of the 8 bytes at `value`. */
+static struct epf_wr *put_word(struct epf_core *core, struct epf_lane *lane, const uint64_t *value,
+			       uint64_t offset, uint64_t wr_core)
 {
 	const struct epf_node *node = &core->nodes[lane->node];
-	struct epf_msg *slot;
-	struct epf_wr *wr;
+	struct epf_wr *wr = lane_entry(core, lane);
 
-	wr = lane_entry(core, lane, &slot);
-	slot->value = value;
-	wr->laddr = (uint64_t)(uintptr_t)&slot->value;
+	wr->laddr = (uint64_t)(uintptr_t)value;
 	wr->raddr = node->ctl_raddr + offset;
 	wr->lkey = 0;
 	wr->rkey = node->ctl_rkeys[lane->index];
@@ -67,30 +64,33 @@ static void put_word(struct epf_core *core, struct epf_lane *lane, uint64_t valu
 	wr->op = EPF_WR_WRITE;
 	wr->flags = EPF_WR_INLINE;
 	wr->core = wr_core;
+	return wr;
+}
+
+/*
+ * Stages the lane's own grant. Its value needs no slot: it is never replayed, and where two are staged, the newer value may go twice.
+ */
+static void put_grant(struct epf_core *core, struct epf_lane *lane, uint32_t given)
+{
+	lane->word = (uint64_t)given | UINT64_C(1) << 32 | core->beats << 33;
+	put_word(core, lane, &lane->word, offsetof(struct epf_ctl, grants) + 8u * lane->index,
+		 epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
 }
 
 /* The same. Returns 0 if the lane is full or not up. */
-static int word_entry(struct epf_core *core, struct epf_lane *lane, uint64_t value, uint64_t offset,
-		      uint64_t wr_core)
+static int grant_entry(struct epf_core *core, struct epf_lane *lane, uint32_t given)
 {
-	if (lane->state != EPF_LANE_UP || lane->head - lane->tail > lane->mask)
+	if (lane->state != EPF_LANE_UP || !lane_make_entry(core, lane))
 		return 0;
-	put_word(core, lane, value, offset, wr_core);
+	put_grant(core, lane, given);
 	return 1;
-}
-
-static uint64_t grant_word(const struct epf_core *core, uint32_t given)
-{
-	return (uint64_t)given | UINT64_C(1) << 32 | core->beats << 33;
 }
 
 int epf_probe_post(struct epf_core *core, struct epf_lane *lane)
 {
 	uint32_t head = lane->head;
 
-	put_word(core, lane, grant_word(core, lane->given),
-		 offsetof(struct epf_ctl, grants) + 8u * lane->index,
-		 epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
+	put_grant(core, lane, lane->given);
 	if (core->ops->post(core->nic, lane->id, &lane->wrs[head & lane->mask], 1) != 1) {
 		lane->head = head;
 		return 0;
@@ -102,9 +102,7 @@ int epf_probe_post(struct epf_core *core, struct epf_lane *lane)
 
 int epf_nudge(struct epf_core *core, struct epf_lane *lane)
 {
-	return word_entry(core, lane, grant_word(core, lane->given),
-			  offsetof(struct epf_ctl, grants) + 8u * lane->index,
-			  epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0));
+	return grant_entry(core, lane, lane->given);
 }
 
 static unsigned write_grants(struct epf_core *core)
@@ -119,9 +117,7 @@ static unsigned write_grants(struct epf_core *core)
 		if (lane->state != EPF_LANE_UP) { /* its successor starts with new grants */
 			lane->grant_state = EPF_WORD_CLEAN;
 			lane->in_grant_list = 0;
-		} else if (word_entry(core, lane, grant_word(core, given),
-				      offsetof(struct epf_ctl, grants) + 8u * lane->index,
-				      epf_wr_core(EPF_WRK_GRANT, 0, lane->id, 0))) {
+		} else if (grant_entry(core, lane, given)) {
 			lane->given = given;
 			lane->grant_state = EPF_WORD_INFLIGHT;
 			lane->in_grant_list = 0;
@@ -140,12 +136,19 @@ static int write_ack(struct epf_core *core, struct epf_node *node, uint32_t hand
 	struct epf_rx_stream *rx = epf_rx(core, node, handle);
 
 	for (unsigned i = 0; i < node->n_lanes; i++) {
-		if (word_entry(core, &core->lanes[node->first_lane + i], rx->ack,
-			       offsetof(struct epf_ctl, acks) + 8u * handle,
-			       epf_wr_core(EPF_WRK_ACK, 0, handle, 0))) {
-			rx->ack_state = EPF_WORD_INFLIGHT;
-			return 1;
-		}
+		struct epf_lane *lane = &core->lanes[node->first_lane + i];
+		struct epf_msg *slot;
+
+		if (lane->state != EPF_LANE_UP || !lane_make_entry(core, lane) ||
+		    !lane_make_slot(core, lane))
+			continue;
+		slot = lane_slot(lane);
+		slot->value = rx->ack;
+		put_word(core, lane, &slot->value, offsetof(struct epf_ctl, acks) + 8u * handle,
+			 epf_wr_core(EPF_WRK_ACK, 0, handle, 0))
+			->flags |= EPF_WR_SLOT;
+		rx->ack_state = EPF_WORD_INFLIGHT;
+		return 1;
 	}
 	return 0;
 }

@@ -367,8 +367,9 @@ static int take_one(struct epf_core *core, const struct epf_description *d, uint
 			return epf_fail(EPF_R_PEER_ANSWER, "rank %u: describes no lanes", d->rank);
 		/* A device that is back has another address, perhaps, and other keys. */
 		if (core->nodes[node].state == EPF_NODE_UP)
-			epf_core_node_place(&core->nodes[node], &info);
-		rc = epf_reconnect_node(core, node, &info);
+			rc = epf_core_node_place(core, &core->nodes[node], &info);
+		if (!rc)
+			rc = epf_reconnect_node(core, node, &info);
 	}
 	return rc ? rc : set_peer(core, d, node);
 }

@@ -5,6 +5,10 @@
  */
 #include "fabric/service/service_priv.h"
 
+#include "fabric/base/conf.h"
+#include "fabric/engine/limits.h"
+#include "fabric/nic/nic.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -98,6 +102,26 @@ int svc_memory_check(int fd, uint64_t offset, uint64_t bytes)
 				(unsigned long long)bytes, (unsigned long long)offset,
 				(unsigned long long)st.st_size);
 	return 0;
+}
+
+/* With vm.overcommit_memory=2 a page that cannot be had is a SIGBUS, not the OOM killer's affair. */
+static bool kernel_counts(void)
+{
+	int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+	char c = '0';
+
+	if (fd < 0 || read(fd, &c, 1) != 1)
+		c = '2';
+	if (fd >= 0)
+		close(fd);
+	return c == '2';
+}
+
+bool svc_memory_must_fill(const struct epf_conf *conf)
+{
+	const struct epf_nic_ops *ops = epf_nic_find(epf_limits_nic(conf));
+
+	return conf->service_fill || !ops || !ops->is_cpu || kernel_counts();
 }
 
 /*

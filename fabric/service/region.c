@@ -63,6 +63,7 @@ int svc_member_region(struct epf_svc *s, struct svc_session *c, const union svc_
 	c->filling = (struct svc_filling){ .fd = c->in.fds[0],
 					   .offset = r->offset,
 					   .bytes = r->bytes,
+					   .done = svc_memory_must_fill(s->conf) ? 0 : r->bytes,
 					   .access = r->access,
 					   .head = c->in.head };
 	c->in.fds[0] = -1;
@@ -136,11 +137,12 @@ int svc_member_fill(struct epf_svc *s, struct svc_session *c, uint32_t *region)
 	struct svc_filling *f = &c->filling;
 	struct svc_member *m = c->member;
 	uint64_t n = f->bytes - f->done;
-	int rc;
+	int rc = 0;
 
 	if (n > SVC_SLICE_BYTES)
 		n = SVC_SLICE_BYTES;
-	rc = svc_memory_fill(f->fd, f->offset + f->done, n);
+	if (n)
+		rc = svc_memory_fill(f->fd, f->offset + f->done, n);
 	f->done += n;
 	if (!rc && f->done < f->bytes)
 		return 0;

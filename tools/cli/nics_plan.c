@@ -29,6 +29,7 @@ enum {
 	SLOT_BYTES = EPF_NIC_MSG_BYTES + 64, /* ours, for each receive */
 	ENTRY_BYTES = 4,                     /* ours, for each work request of a queue pair */
 	LANES_MAX = 65535,
+	ADDR_BYTES = 40, /* of a device, in a peer's address */
 };
 
 enum { MODES = 2 };
@@ -46,7 +47,7 @@ struct mode_plan {
 	/* Of one NIC. */
 	uint64_t queue_pairs, wqe_bytes, cq_bytes, srq_bytes, context_bytes;
 	/* Of the node. */
-	uint64_t engine_bytes, receive_bytes, nic_bytes;
+	uint64_t join_bytes, engine_bytes, receive_bytes, nic_bytes;
 	uint64_t exchange_bytes; /* that each rank gets at the join: lanes of all engines */
 };
 
@@ -90,6 +91,7 @@ static struct epf_lanes_ask ask_for(const struct epf_conf *conf, const struct ep
 		.lane_receives = (uint32_t)conf->lane_receives,
 		.max_lanes = LANES_MAX,
 		.receives = (uint32_t)conf->verbs_receives * m->devices,
+		.addr_bytes = ADDR_BYTES * m->devices,
 		.carries_events = 1,
 		.nic = "verbs",
 	};
@@ -124,6 +126,7 @@ static void fill_mode(const struct epf_conf *conf, const struct epf_nics_plan_op
 	m->srq_bytes = blocks((uint64_t)m->engines * m->devices, o->devices) *
 		       conf->verbs_receives * SRQE_BYTES;
 	m->context_bytes = m->queue_pairs * CONTEXT_BYTES;
+	m->join_bytes = m->engines * m->engine.join_bytes;
 	m->engine_bytes = m->engines * m->engine.all_bytes;
 	m->receive_bytes =
 		(uint64_t)m->engines * (m->engine.receives * (uint64_t)SLOT_BYTES +
@@ -169,7 +172,7 @@ static void print_plan(const struct epf_nics_plan_opts *o, const struct mode_pla
 	ROW_KIB("shared receive queues", srq_bytes);
 	ROW_KIB("contexts of queue pairs", context_bytes);
 	ROW_KIB("sum", nic_bytes);
-	puts("# of one engine, as allocated");
+	puts("# of one engine, the most that it grows to");
 	ROW_KIB("lanes and their entries", engine.lanes_bytes);
 	ROW_KIB("streams, groups, notify handles", engine.streams_bytes);
 	ROW_KIB("arrival windows", engine.windows_bytes);
@@ -178,8 +181,10 @@ static void print_plan(const struct epf_nics_plan_opts *o, const struct mode_pla
 	ROW_KIB("nodes", engine.nodes_bytes);
 	ROW_KIB("control writes", engine.words_bytes);
 	ROW_KIB("sum", engine.all_bytes);
-	puts("# of one node, as allocated");
-	ROW_KIB("engines", engine_bytes);
+	ROW_KIB("at the join", engine.join_bytes);
+	puts("# of one node");
+	ROW_KIB("engines at the join", join_bytes);
+	ROW_KIB("engines, the most that they grow to", engine_bytes);
 	ROW_KIB("receives and work request numbers", receive_bytes);
 	puts("# at the join");
 	ROW_KIB("lanes in the descriptions that a rank gets", exchange_bytes);
@@ -197,7 +202,7 @@ static json_t *json_mode(const struct mode_plan *m)
 	if (m->rc)
 		return json_pack("{s:s}", "error", m->error);
 	return json_pack(
-		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
 		"engines_per_node", (json_int_t)m->engines, "devices_per_engine",
 		(json_int_t)m->devices, "lanes_per_peer", (json_int_t)m->lanes_per_peer,
 		"queue_pairs_per_engine", (json_int_t)e->lanes, "queue_pairs_per_nic",
@@ -209,9 +214,10 @@ static json_t *json_mode(const struct mode_plan *m)
 		"engine_lanes_bytes", (json_int_t)e->lanes_bytes, "engine_streams_bytes",
 		(json_int_t)e->streams_bytes, "engine_windows_bytes", (json_int_t)e->windows_bytes,
 		"engine_pending_bytes", (json_int_t)e->pending_bytes, "engine_other_bytes",
-		(json_int_t)(e->peers_bytes + e->nodes_bytes + e->words_bytes), "node_engine_bytes",
-		(json_int_t)m->engine_bytes, "node_receive_bytes", (json_int_t)m->receive_bytes,
-		"join_lane_bytes", (json_int_t)m->exchange_bytes);
+		(json_int_t)(e->peers_bytes + e->nodes_bytes + e->words_bytes), "engine_join_bytes",
+		(json_int_t)e->join_bytes, "node_join_bytes", (json_int_t)m->join_bytes,
+		"node_engine_bytes", (json_int_t)m->engine_bytes, "node_receive_bytes",
+		(json_int_t)m->receive_bytes, "join_lane_bytes", (json_int_t)m->exchange_bytes);
 }
 
 static int print_json(const struct epf_nics_plan_opts *o, const struct mode_plan *m)

@@ -364,6 +364,7 @@ static int emu_link_ready(struct epf_nic *nic, uint16_t lane)
 
 const struct epf_nic_ops epf_nic_emu_ops = {
 	.name = "emu",
+	.is_cpu = 1,
 	.open = emu_open,
 	.close = emu_close,
 	.describe = emu_describe,

@@ -155,6 +155,7 @@ static void null_counters(const struct epf_nic *nic, struct epf_nic_counters *ou
 
 const struct epf_nic_ops epf_nic_null_ops = {
 	.name = "null",
+	.is_cpu = 1,
 	.open = null_open,
 	.close = null_close,
 	.describe = null_describe,

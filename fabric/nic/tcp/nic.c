@@ -151,6 +151,7 @@ static int tcp_link_ready(struct epf_nic *nic, uint16_t lane)
 
 const struct epf_nic_ops epf_nic_tcp_ops = {
 	.name = "tcp",
+	.is_cpu = 1,
 	.open = open_conf,
 	.close = epf_tcp_close,
 	.describe = tcp_describe,

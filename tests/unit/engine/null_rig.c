@@ -6,6 +6,7 @@
 
 #include "fabric/engine/lane_hot.h"
 #include "fabric/engine/limits.h"
+#include "tests/unit/engine/grow_all.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,7 @@ static void connect_all(struct null_rig *rig)
 		peer.node = peer.place = r / NULL_LOCAL;
 		must(epf_core_set_peer(rig->core, r, &peer) == 0);
 	}
+	grow_all(rig->core);
 }
 
 static void describe_unordered(const struct epf_nic *nic, struct epf_nic_caps *out)
@@ -268,12 +270,13 @@ static const char *inspect_message(const struct epf_core *core, const struct epf
 }
 
 static const char *inspect_transfer(const struct null_rig *rig, const struct epf_lane *lane,
-				    const struct epf_wr *wr, const struct epf_msg *slot)
+				    const struct epf_wr *wr)
 {
 	unsigned right = wr->op == EPF_WR_READ ? EPF_MR_REMOTE_READ : EPF_MR_REMOTE_WRITE;
 
 	if (wr->flags & EPF_WR_INLINE) {
-		if (!is_inside(wr->laddr, wr->len, (uint64_t)(uintptr_t)slot, sizeof(*slot)))
+		if (!is_inside(wr->laddr, wr->len, (uint64_t)(uintptr_t)lane->msgs,
+			       lane->n_slots * sizeof(*lane->msgs)))
 			return "inline bytes from elsewhere";
 	} else if (!is_local_legal(rig, wr)) {
 		return "its own end lies outside its regions";
@@ -287,12 +290,11 @@ static const char *inspect_entry(const struct null_rig *rig, const struct epf_la
 				 uint32_t at)
 {
 	const struct epf_wr *wr = &lane->wrs[at & lane->mask];
-	const struct epf_msg *slot = &lane->msgs[at & lane->mask];
 	uint64_t ctl_bytes = sizeof(struct epf_ctl) + 8u * NULL_STREAMS;
 
 	if (wr->core >> 60 == EPF_WRK_DATA)
-		return wr->op == EPF_WR_SEND ? inspect_message(rig->core, lane, slot)
-					     : inspect_transfer(rig, lane, wr, slot);
+		return wr->op == EPF_WR_SEND ? inspect_message(rig->core, lane, entry_message(wr))
+					     : inspect_transfer(rig, lane, wr);
 	if (wr->op != EPF_WR_SEND &&
 	    !is_inside(wr->raddr, wr->len, rig->core->nodes[lane->node].ctl_raddr, ctl_bytes))
 		return "a control write outside the control memory";

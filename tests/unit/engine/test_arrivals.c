@@ -11,6 +11,7 @@
 #include "fabric/engine/lane_hot.h"
 #include "fabric/engine/losses.h"
 #include "fabric/engine/recovery.h"
+#include "tests/unit/engine/grow_all.h"
 
 #include <malloc.h>
 #include <setjmp.h>
@@ -247,7 +248,7 @@ static void definitions_at_their_edges(void **state)
 	struct null_rig rig;
 
 	open_rig(&rig);
-	peer_node(&rig)->rx_streams = NULL_STREAMS - 1; /* one handle more is allocated */
+	limit_streams(peer_node(&rig), NULL_STREAMS - 1); /* one handle more is allocated */
 	assert_true(send(&rig, define(NULL_STREAMS - 1, OTHER, 0, 1)));
 	assert_int_equal(peer_node(&rig)->notify_in[NULL_STREAMS - 1].defined, 0);
 	assert_true(send(&rig, define(0, NULL_STREAMS - 1, 0, 1)));
@@ -279,7 +280,7 @@ static void immediates_at_their_edges(void **state)
 	struct null_rig rig;
 
 	open_rig(&rig);
-	peer_node(&rig)->rx_streams = NULL_STREAMS - 1;
+	limit_streams(peer_node(&rig), NULL_STREAMS - 1);
 	for (unsigned kind = 0; kind < 8; kind++)
 		if (kind != EPF_IMM_STREAM)
 			assert_true(send_imm(&rig, epf_imm(kind, OTHER, 0)));
@@ -303,7 +304,7 @@ static void messages_at_their_edges(void **state)
 	assert_int_equal(refused(&rig), 1);
 	arrive(&rig, (struct epf_msg *)(void *)longer, sizeof(longer));
 	assert_int_equal(refused(&rig), 2);
-	peer_node(&rig)->rx_streams = NULL_STREAMS - 1;
+	limit_streams(peer_node(&rig), NULL_STREAMS - 1);
 	m.handle = NULL_STREAMS - 1;
 	arrive(&rig, &m, sizeof(m));
 	assert_int_equal(refused(&rig), 3);
@@ -518,7 +519,7 @@ static unsigned answers(const struct null_rig *rig)
 	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++)
 		for (uint32_t at = 0; at <= rig->core->lanes[l].mask; at++)
 			n += rig->core->lanes[l].wrs[at].op == EPF_WR_SEND &&
-			     rig->core->lanes[l].msgs[at].kind == EPF_MSG_REVOKED;
+			     entry_message(&rig->core->lanes[l].wrs[at])->kind == EPF_MSG_REVOKED;
 	return n;
 }
 
@@ -835,7 +836,7 @@ static void recovery_at_its_edges(void **state)
 	assert_int_equal(r[1].answer, 0);
 	assert_int_equal(rig.core->lanes[NULL_LANES + 1].state, EPF_LANE_UP);
 	peer_node(&rig)->n_lanes = NULL_LANES;
-	peer_node(&rig)->rx_streams = NULL_STREAMS - 1;
+	limit_streams(peer_node(&rig), NULL_STREAMS - 1);
 	query.c = NULL_STREAMS - 1;
 	assert_true(send(&rig, query));
 	assert_int_equal(r[1].answer, 0);

@@ -536,10 +536,11 @@ static void messages_and_words_go_where_they_say(void **state)
 	drain(&rig);
 	for (uint32_t l = NULL_LANES; l < 2 * NULL_LANES; l++) {
 		struct epf_lane *lane = &rig.core->lanes[l];
-		const struct epf_msg *m = &lane->msgs[(lane->head - 1) & lane->mask];
-		const struct epf_wr *wr;
+		const struct epf_wr *wr = &lane->wrs[(lane->head - 1) & lane->mask];
 
 		if (rig.core->streams[rig.core->rings[0]->streams[PEER]].lane == l) {
+			const struct epf_msg *m = entry_message(wr);
+
 			assert_int_equal(m->kind, EPF_MSG_ADD);
 			assert_int_equal(m->rank, PEER);
 			assert_int_equal(m->signal, NULL_ODD);

@@ -10,6 +10,7 @@
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
 #include "fabric/engine/lanes.h"
+#include "fabric/engine/grow.h"
 #include "fabric/engine/lanes_plan.h"
 #include "fabric/engine/limits.h"
 #include "fabric/join/world.h"
@@ -227,6 +228,7 @@ static void plan_is_kept(uint32_t world, uint32_t nodes, const char *const *sett
 		.lane_receives = r.core->limits.lane_receives,
 		.max_lanes = r.core->caps.max_lanes,
 		.receives = r.core->caps.receives,
+		.addr_bytes = (uint32_t)r.addr_len,
 		.nic = "null",
 	};
 	assert_int_equal(epf_lanes_plan(&ask, &plan), 0);
@@ -236,6 +238,8 @@ static void plan_is_kept(uint32_t world, uint32_t nodes, const char *const *sett
 	assert_int_equal(r.core->limits.streams_per_node, plan.streams_per_node);
 	assert_int_equal(r.core->limits.max_pending, plan.max_pending);
 	assert_int_equal(r.core->peer_memory_bytes - epf_peers_bytes(world), plan.all_bytes);
+	assert_int_equal(plan.all_bytes - r.core->grow_most + epf_grow_bytes(r.core),
+			 plan.join_bytes);
 	rig_close(&r);
 }
 

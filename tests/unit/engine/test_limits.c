@@ -23,6 +23,7 @@
 #include "fabric/engine/limits.h"
 #include "fabric/join/describe.h"
 #include "tests/unit/client/job.h"
+#include "tests/unit/engine/grow_all.h"
 
 #define GIB (UINT64_C(1) << 30)
 
@@ -209,6 +210,7 @@ static void window_from(uint32_t window, uint32_t start)
 	r.limits.start_count = start;
 	rig_join(&r, 4096);
 	r.core->rx_mask = window - 1;
+	grow_all(r.core);
 	rx = epf_rx(r.core, &r.core->nodes[0], 1);
 	for (uint32_t round = 0; round < 3; round++) {
 		uint32_t base = start + round * window;

@@ -50,7 +50,7 @@ static void look(struct null_rig *rig, uint32_t rank, uint32_t signal, uint32_t 
 
 		for (; seen[l] != lane->head; seen[l]++) {
 			const struct epf_wr *wr = &lane->wrs[seen[l] & lane->mask];
-			const struct epf_msg *m = &lane->msgs[seen[l] & lane->mask];
+			const struct epf_msg *m = entry_message(wr);
 
 			if (wr->op == EPF_WR_SEND && m->kind == EPF_MSG_NOTIFY) {
 				assert_in_range(m->d, 0, NULL_STREAMS - 1);

@@ -8,6 +8,7 @@
 #include "fabric/engine/data_path.h"
 #include "queues/epf_ring.h"
 #include "queues/epf_stats.h"
+#include "tests/unit/engine/grow_all.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,6 +48,7 @@ static void open_rig(struct rig *r)
 
 	assert_int_equal(epf_bench_core_create(&o, &r->bc), 0);
 	r->core = epf_bench_core_of(r->bc);
+	grow_all(r->core);
 	r->shm = epf_bench_core_ring(r->bc, 0);
 	epf_ring_producer_init(&r->ring, r->shm, 0);
 	while (epf_core_step(r->core))

@@ -75,6 +75,11 @@ static void wait_wave(struct wave *w)
 					 w->signals);
 }
 
+static bool is_homing(const struct epf_core *core, uint32_t node)
+{
+	return core->nodes[node].recovery && core->nodes[node].recovery->homing;
+}
+
 static bool is_whole(void *arg)
 {
 	const struct core_rig *rig = arg;
@@ -83,9 +88,7 @@ static bool is_whole(void *arg)
 		for (uint32_t i = 0; i < rig->core[n]->n_lanes; i++)
 			if (rig->core[n]->lanes[i].state != EPF_LANE_UP ||
 			    rig->core[n]->recovering ||
-			    rig->core[n]
-				    ->nodes[i / rig->core[n]->limits.lanes_per_node]
-				    .recovery->homing)
+			    is_homing(rig->core[n], i / rig->core[n]->limits.lanes_per_node))
 				return false;
 	return true;
 }

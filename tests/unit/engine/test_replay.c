@@ -138,24 +138,29 @@ static void entries_move_as_they_are(void **state)
 	n = from->head - first;
 	for (uint32_t i = 0; i < n; i++) {
 		before[i] = from->wrs[(first + i) & from->mask];
-		messages[i] = from->msgs[(first + i) & from->mask];
+		if (before[i].op == EPF_WR_SEND)
+			messages[i] = *entry_message(&before[i]);
+		else if (before[i].flags & EPF_WR_INLINE)
+			messages[i].value = *(uint64_t *)(uintptr_t)before[i].laddr;
 	}
 	at = to->head;
 	assert_int_equal(fail_and_replay(&rig, from), 1);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct epf_wr *wr = &to->wrs[(at + i) & to->mask];
-		const struct epf_msg *slot = &to->msgs[(at + i) & to->mask];
 
 		assert_int_equal(wr->id, at + i);
 		assert_int_equal(wr->core, before[i].core);
 		assert_int_equal(wr->op, before[i].op);
 		assert_int_equal(wr->len, before[i].len);
 		assert_int_equal(wr->raddr, before[i].raddr);
-		assert_memory_equal(slot, &messages[i], sizeof(*slot));
+		assert_int_equal(wr->flags, before[i].flags);
+		if (wr->flags & EPF_WR_SLOT)
+			assert_true(wr->laddr - (uint64_t)(uintptr_t)to->msgs <
+				    to->n_slots * sizeof(struct epf_msg));
 		if (wr->op == EPF_WR_SEND)
-			assert_ptr_equal(wr->laddr, slot);
+			assert_memory_equal(entry_message(wr), &messages[i], sizeof(messages[i]));
 		else if (wr->flags & EPF_WR_INLINE)
-			assert_ptr_equal(wr->laddr, &slot->value);
+			assert_int_equal(*(uint64_t *)(uintptr_t)wr->laddr, messages[i].value);
 		else
 			assert_int_equal(wr->laddr, before[i].laddr);
 	}
@@ -277,10 +282,10 @@ static void tell(struct null_rig *rig, struct epf_msg m)
 static struct epf_msg asked(struct null_rig *rig, const struct epf_lane *lane)
 {
 	for (uint32_t at = lane->head; at != lane->head - NULL_DEPTH;) {
-		const struct epf_msg *m = &lane->msgs[--at & lane->mask];
+		const struct epf_wr *wr = &lane->wrs[--at & lane->mask];
 
-		if (lane->wrs[at & lane->mask].op == EPF_WR_SEND && m->kind == EPF_MSG_STREAM_QUERY)
-			return *m;
+		if (wr->op == EPF_WR_SEND && entry_message(wr)->kind == EPF_MSG_STREAM_QUERY)
+			return *entry_message(wr);
 	}
 	return (struct epf_msg){ 0 };
 }
@@ -418,7 +423,7 @@ static unsigned staged_of_kind(const struct epf_lane *lane, unsigned kind)
 	unsigned n = 0;
 
 	for (uint32_t at = 0; at <= lane->mask; at++)
-		n += lane->wrs[at].op == EPF_WR_SEND && lane->msgs[at].kind == kind;
+		n += lane->wrs[at].op == EPF_WR_SEND && entry_message(&lane->wrs[at])->kind == kind;
 	return n;
 }
 

@@ -3,6 +3,7 @@
  * What an engine core reports of its waits (fabric/engine/watch.h): that something waits, for whom, why and since when; that what moves does not; that
  * with too few blocks those that wait come first and the others are counted.
  */
+#include "tests/unit/engine/grow_all.h"
 #include "tests/unit/engine/watch_kit.h"
 
 static void a_rank_waits_for_a_signal(void **state)
@@ -262,9 +263,11 @@ static void a_gap_is_followed(void **state)
 {
 	struct core_rig *rig = open_watched(NULL, 16);
 	struct core_rank *r = &rig->rank[1];
-	struct epf_rx_stream *rx = epf_rx(rig->core[0], &rig->core[0]->nodes[1], 4);
+	struct epf_rx_stream *rx;
 	uint64_t since;
 
+	grow_all(rig->core[0]);
+	rx = epf_rx(rig->core[0], &rig->core[0]->nodes[1], 4);
 	epf_wakeup_set_condition(&r->wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 1);
 	look(rig, 1);
 	rx->ahead = 1;

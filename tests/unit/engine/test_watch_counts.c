@@ -3,6 +3,7 @@
  * What an engine core counts of itself (fabric/engine/watch.h): the flight recorder's events, what was sent and what was set aside by peer and lane,
  * times of steps and commands.
  */
+#include "tests/unit/engine/grow_all.h"
 #include "tests/unit/engine/watch_kit.h"
 
 /* The newest event of a kind; NULL: none. */
@@ -132,6 +133,7 @@ static void why_commands_were_set_aside_by_peer(void **state)
 	struct epf_core *core = rig->core[0];
 	struct core_rank *r = &rig->rank[0];
 
+	grow_all(core);
 	core->limits.nic_inflight_messages = 1;
 	for (unsigned i = 0; i < 4; i++)
 		put_bare(r, 2);

@@ -49,6 +49,7 @@ static void memory_must_keep_its_size(void **state)
 	struct stat st;
 	uint32_t region;
 
+	kit_set(&k, "service-fill", "yes");
 	assert_int_equal(kit_run(&k), 0);
 	ch = kit_client(&k);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", shrink);
@@ -93,6 +94,28 @@ static void memory_must_keep_its_size(void **state)
 	close(file);
 }
 
+/* By default a page of a region comes when it is touched, where no device pins it and the kernel does not count promises. */
+static void pages_come_when_they_are_touched(void **state)
+{
+	int fd = kit_memfd(64 * MIB, F_SEAL_SHRINK),
+	    counts = open("/proc/sys/vm/overcommit_memory", O_RDONLY);
+	struct epf_svc_channel *ch;
+	struct stat st;
+	char c = '0';
+
+	assert_true(counts >= 0 && read(counts, &c, 1) == 1);
+	close(counts);
+	assert_int_equal(kit_run(&k), 0);
+	ch = kit_client(&k);
+	assert_int_equal(kit_region(ch, fd, 0, 64 * MIB, NULL), 0);
+	assert_int_equal(kit_used(&k, "user-bytes"), 64 * MIB);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_blocks, c == '2' ? 64 * MIB / 512 : 0);
+	epf_svc_channel_close(ch);
+	assert_int_equal(kit_await(&k, "users", 0), 0);
+	close(fd);
+}
+
 /* More than a slice: others are answered meanwhile, and a client that dies in the middle leaves nothing. */
 static void large_regions_come_in_slices(void **state)
 {
@@ -104,6 +127,7 @@ static void large_regions_come_in_slices(void **state)
 	uint8_t *body;
 	size_t len;
 
+	kit_set(&k, "service-fill", "yes");
 	assert_int_equal(kit_run(&k), 0);
 	slow = kit_client(&k);
 	other = kit_client(&k);
@@ -566,6 +590,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(memory_must_keep_its_size),
+		TEST(pages_come_when_they_are_touched),
 		TEST(large_regions_come_in_slices),
 		TEST(large_regions_are_let_go_of_elsewhere),
 		TEST(shared_memory_is_sealed),

@@ -150,6 +150,10 @@ static void a_job_of_two_thousand_ranks_is_planned(void **state)
 	assert_int_equal(planned(top, "embedded", "queue_pairs_per_nic"), 2 * 2048);
 	/* 256 work requests of three blocks, made a power of two: 64 KiB for each queue pair. */
 	assert_int_equal(planned(top, "service", "nic_send_queue_bytes"), 256 * 65536);
+	assert_true(planned(top, "service", "engine_join_bytes") <
+		    planned(top, "service", "node_engine_bytes") / 20);
+	assert_int_equal(planned(top, "embedded", "node_join_bytes"),
+			 8 * planned(top, "embedded", "engine_join_bytes"));
 	assert_true(planned(top, "service", "node_engine_bytes") <
 		    planned(top, "embedded", "node_engine_bytes"));
 	json_decref(top);
