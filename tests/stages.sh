@@ -6,7 +6,7 @@
 # stage rxe is in tests/stages_rxe.sh.
 
 # shellcheck disable=SC2034
-STAGES=(format static layers build headers hot docs unit prop proc p2p rxe hosts hooks asan tsan fuzz demo frameworks nixl package bench)
+STAGES=(format static layers build headers aarch64 hot docs unit prop proc p2p rxe hosts hooks asan tsan fuzz demo frameworks nixl package bench)
 [ "$LONG" = no ] || STAGES+=(mutate)
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
@@ -262,6 +262,56 @@ install_and_use()
 	export LD_LIBRARY_PATH
 	"$dest/use" && "$dest/use-cc" && [ -n "$(find "$dest" -name 'libepf.a')" ]
 )
+
+# Debian's aarch64 libraries, unpacked and never installed.
+aarch64_root()
+{
+	local root=$1
+	[ ! -e "$root/complete" ] || return 0
+	[ "$(uname -m)" = x86_64 ] || { echo "this machine is no x86-64: build and unit show what this stage would" && return 77; }
+	rm -rf "$root"
+	mmdebstrap --variant=extract --architectures=arm64 --quiet --dpkgopt=force-unsafe-io \
+		--include=libc6-dev,libsodium-dev,libjansson-dev,libinih-dev,libcmocka-dev,libnuma-dev,libdpdk-dev,libibverbs-dev,libfabric-dev,libseccomp-dev,libncurses-dev,libmicrohttpd-dev \
+		bookworm "$root" || { echo "Debian's archive cannot be reached" && return 77; }
+	touch "$root/complete"
+}
+
+# Cross-built; user-mode emulation runs the unit tests that need no other program and no clock.
+stage_aarch64()
+{
+	local root=$BUILD_ROOT/build-aarch64-root cross=$BUILD_ROOT/build-aarch64-cross.ini name programs=()
+	check "root of aarch64" aarch64_root "$root" || return 0
+	cat >"$cross" <<-TEXT
+		[binaries]
+		c = 'aarch64-linux-gnu-gcc'
+		ar = 'aarch64-linux-gnu-ar'
+		strip = 'aarch64-linux-gnu-strip'
+		pkgconfig = 'pkg-config'
+		exe_wrapper = ['qemu-aarch64', '-L', '$root']
+		[properties]
+		sys_root = '$root'
+		pkg_config_libdir = ['$root/usr/lib/aarch64-linux-gnu/pkgconfig', '$root/usr/share/pkgconfig']
+		[built-in options]
+		c_args = ['--sysroot=$root']
+		c_link_args = ['--sysroot=$root']
+		[host_machine]
+		system = 'linux'
+		cpu_family = 'aarch64'
+		cpu = 'aarch64'
+		endian = 'little'
+	TEXT
+	prepare build-aarch64 gcc --cross-file "$cross" -Dwerror=true -Dcuda=disabled || return
+	while read -r name; do
+		programs+=("tests/unit/test_$name")
+	done < <(expected aarch64)
+	while read -r name; do
+		programs+=("$name")
+	done < <(ninja -C "$BUILD_ROOT/build-aarch64" -t targets all | sed -n 's/: c_LINKER.*//p' | grep -v '^tests/')
+	compile build-aarch64 "${programs[@]}" || return
+	while read -r name; do
+		check "aarch64 $name" timeout $((120 * LIMIT_TIMES)) qemu-aarch64 -L "$root" "$BUILD_ROOT/build-aarch64/tests/unit/test_$name"
+	done < <(expected aarch64)
+}
 
 stage_headers()
 {
