@@ -105,7 +105,7 @@ int epf_p2p_post(struct epf_p2p_xfer *x, const void *note, size_t note_bytes)
 	__atomic_fetch_add(&x->conn->under_way, 1u, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&x->ep->run.active, 1u, __ATOMIC_RELAXED);
 	EPF_STORE_RELAXED(&x->status, 0);
-	x->has_ticket = false;
+	x->rings = 0;
 	EPF_STORE_RELAXED(&x->left, x->bytes);
 	EPF_STORE_RELAXED(&x->cursor, 0ull);
 	__atomic_store_n(&x->state, XFER_RUNNING, __ATOMIC_SEQ_CST);

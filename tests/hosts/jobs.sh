@@ -157,6 +157,45 @@ counted()
 	awk -v name="$1" '{ for (i = 1; i < NF; i++) if ($i == name) print $(i + 1) }' "$OUT/rank.0" | tail -n 1
 }
 
+# ---- point to point ---------------------------------------------------------------------------
+
+# xfer NAME OPTION...: a transfer between endpoints on two hosts, every byte compared
+xfer()
+{
+	local name=$1 target rc=0
+	shift
+	bed_on alpha timeout -k 5 "$LIMIT" env "${ENVIRONMENT[@]}" ep-bench xfer --target 4711 "$@" >"$OUT/$name.target" 2>&1 &
+	target=$!
+	bed_on beta timeout -k 5 "$LIMIT" env "${ENVIRONMENT[@]}" ep-bench xfer --peer alpha:4711 "$@" >"$OUT/$name" 2>&1 || rc=1
+	wait "$target" || rc=1
+	grep -q '^# wrong: 0$' "$OUT/$name" || rc=1
+	[ "$rc" = 0 ] || { cat "$OUT/$name" "$OUT/$name.target" && echo "$name: exit status or bytes are wrong" && return 1; }
+}
+
+# carried CABLE: bytes that beta has sent and received by a cable
+carried()
+{
+	bed_on beta sh -c "cat /sys/class/net/eth$1/statistics/tx_bytes /sys/class/net/eth$1/statistics/rx_bytes" | awk '{ n += $1 } END { print n }'
+}
+
+# Endpoints of two hosts with two cables: reads and writes of many blocks and of one large one, which takes both cables.
+transfers()
+{
+	local cable before=() sent
+	ENVIRONMENT=(EPF_NIC=tcp "EPF_SOCKET_IFNAME=eth1,eth2" EPF_LANES_PER_PEER=2)
+	xfer write --bytes 4096 --blocks 2000 --repeat 2 || return 1
+	xfer read --bytes 3001 --blocks 2000 --repeat 2 --read || return 1
+	xfer note --bytes 8 --blocks 1 --repeat 20 --note || return 1
+	before=([1]="$(carried 1)" [2]="$(carried 2)")
+	xfer large --bytes 67108864 --blocks 1 --repeat 2 --gap 0 || return 1
+	for cable in 1 2; do
+		sent=$(($(carried "$cable") - before[cable]))
+		echo "# cable $cable carried $sent bytes of three transfers of 64 MiB"
+		[ "$sent" -gt 16777216 ] || { echo "cable $cable carried $sent bytes" && return 1; }
+	done
+	ENVIRONMENT=()
+}
+
 # ---- jobs ------------------------------------------------------------------------------------
 
 embedded()
@@ -753,6 +792,7 @@ run_case moe-2-embedded embedded 2 1
 run_case moe-3-embedded embedded 3 1
 run_case moe-2-daemons with_daemons 2 1
 run_case moe-3-daemons with_daemons 3 1
+run_case transfers transfers 2 2
 run_case connections connections_of_daemons 2 2
 run_case launchers launchers 2 1
 run_case torchrun torchrun_itself 2 1
