@@ -196,6 +196,39 @@ transfers()
 	ENVIRONMENT=()
 }
 
+# The target's host ends, or says nothing any more, while it is written to: the initiator's transfer ends with an error that names it.
+target_vanishes()
+{
+	local how=$1 before end begin initiator rc=0
+	ENVIRONMENT=(EPF_NIC=tcp "${SOON[@]}")
+	before=$(carried 1)
+	bed_on alpha ep-bench xfer --target 4711 --bytes 67108864 --blocks 1 --gap 0 >"$OUT/target" 2>&1 &
+	bed_on beta timeout -k 5 "$LIMIT" env "${ENVIRONMENT[@]}" ep-bench xfer --peer alpha:4711 --bytes 67108864 --blocks 1 --gap 0 --repeat 1000 >"$OUT/initiator" 2>&1 &
+	initiator=$!
+	end=$(($(now_ms) + LIMIT * 1000))
+	until [ $(($(carried 1) - before)) -gt 200000000 ]; do
+		if ! kill -0 "$initiator" 2>/dev/null || [ "$(now_ms)" -ge "$end" ]; then
+			cat "$OUT/initiator" "$OUT/target"
+			echo "it does not transfer"
+			return 1
+		fi
+		sleep 0.05
+	done
+	begin=$(now_ms)
+	case $how in
+	killed) bed_kill alpha ;;
+	*) bed_unplug alpha 1 ;;
+	esac
+	wait "$initiator" || rc=$?
+	echo "# $how: the initiator ended after $(($(now_ms) - begin)) ms: $(tail -n 1 "$OUT/initiator" | cut -c1-150)"
+	ENVIRONMENT=()
+	if [ "$rc" = 0 ] || [ "$rc" = 124 ] || ! grep -q 'peer target' "$OUT/initiator"; then
+		cat "$OUT/initiator"
+		echo "status $rc, or no error that names the peer"
+		return 1
+	fi
+}
+
 # ---- jobs ------------------------------------------------------------------------------------
 
 embedded()
@@ -793,6 +826,8 @@ run_case moe-3-embedded embedded 3 1
 run_case moe-2-daemons with_daemons 2 1
 run_case moe-3-daemons with_daemons 3 1
 run_case transfers transfers 2 2
+run_case target-killed target_vanishes 2 1 killed
+run_case target-unplugged target_vanishes 2 1 unplugged
 run_case connections connections_of_daemons 2 2
 run_case launchers launchers 2 1
 run_case torchrun torchrun_itself 2 1
