@@ -7,6 +7,7 @@
  */
 #include "bench/common/bench.h"
 #include "bench/common/json.h"
+#include "bench/xfer/meet.h"
 #include "fabric/base/clock.h"
 #include "fabric/client/epf.h"
 #include "fabric/p2p/epf_p2p.h"
@@ -37,13 +38,16 @@ enum {
 	O_NOTE,
 	O_THREADS,
 	O_JSON,
-	SETTINGS_MAX = 3
+	O_TARGET,
+	O_PEER,
+	SETTINGS_MAX = 3,
 };
 
 struct opts {
 	uint64_t bytes, blocks, gap, repeat, threads;
+	uint64_t port; /* to be the target at; 0: not only the target */
 	bool in_order, read, mapped, note, json;
-	char nic[64];
+	char nic[64], peer[128];
 };
 
 static const struct argp_option options[] = {
@@ -59,6 +63,10 @@ static const struct argp_option options[] = {
 	  "with a notification, which the peer answers: half of the round trip", 0 },
 	{ "threads", O_THREADS, "N", 0, "threads, each of which transfers its part (1)", 0 },
 	{ "repeat", O_REPEAT, "N", 0, "how often; the median and the best are printed (9)", 0 },
+	{ "target", O_TARGET, "PORT", 0,
+	  "be the target of an initiator on another host, which connects to this TCP port", 0 },
+	{ "peer", O_PEER, "HOST:PORT", 0,
+	  "be the initiator, with the target there; both sides need the same other options", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object", 0 },
 	{ 0 },
 };
@@ -98,6 +106,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		break;
 	case O_JSON:
 		o->json = true;
+		break;
+	case O_TARGET:
+		err = bench_uint("--target", arg, 1, 65535, &o->port);
+		break;
+	case O_PEER:
+		err = !strchr(arg, ':') || strlen(arg) >= sizeof(o->peer);
+		snprintf(o->peer, sizeof(o->peer), "%s", arg);
+		if (err)
+			bench_complain("--peer %s: HOST:PORT is wanted", arg);
 		break;
 	case O_NIC:
 		snprintf(o->nic, sizeof(o->nic), "nic=%.59s", arg);
@@ -414,6 +431,22 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	return 0;
 }
 
+/* One side of two on different hosts. */
+static int one_side(const struct opts *o, struct result *r)
+{
+	int fd = o->port ? xfer_listen(o->port) : xfer_dial(o->peer), err;
+
+	if (fd < 0)
+		return BENCH_WRONG;
+	err = o->port ? target(o, fd) : initiate(o, fd, r);
+	close(fd);
+	if (err)
+		return BENCH_WRONG;
+	if (!o->port)
+		print(o, r);
+	return r->wrong ? BENCH_WRONG : BENCH_OK;
+}
+
 int bench_xfer(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -432,6 +465,8 @@ int bench_xfer(int argc, char **argv)
 		bench_complain("--threads is at most the number of blocks");
 		return BENCH_USAGE;
 	}
+	if (o.port || o.peer[0])
+		return one_side(&o, &r);
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd))
 		return BENCH_WRONG;
 	fflush(NULL);

@@ -39,6 +39,7 @@ static struct {
 	struct epf_gpu_dev *devs[DEVICES];
 	char pci[DEVICES][16];
 	struct piece *pieces;
+	struct epf_gpu_dev *pinner; /* pins host memory for all devices */
 } driver = { .lock = PTHREAD_MUTEX_INITIALIZER, .name = "auto" };
 
 void epf_copy_driver_choose(const char *name)
@@ -363,12 +364,19 @@ int epf_copy_driver_register(void *addr, uint64_t bytes)
 {
 	struct epf_gpu_dev *dev;
 	uint64_t at;
-	int rc = epf_copy_driver_get(0, &dev);
+	int rc = any_device(&dev);
 
-	return rc ? rc : dev->ops->pin(dev, addr, bytes, 0, &at);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&driver.lock);
+	if (!driver.pinner) /* the same for all: who registers must unregister */
+		driver.pinner = dev;
+	dev = driver.pinner;
+	pthread_mutex_unlock(&driver.lock);
+	return dev->ops->pin(dev, addr, bytes, 0, &at);
 }
 
 void epf_copy_driver_unregister(void *addr)
 {
-	driver.ops->unpin(driver.devs[0], addr);
+	driver.ops->unpin(driver.pinner, addr);
 }

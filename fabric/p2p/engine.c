@@ -47,6 +47,33 @@ static int exchange(void *arg, const void *mine, size_t len, void **theirs, size
 	return *theirs ? 0 : epf_fail(EPF_R_NO_MEMORY, "a description");
 }
 
+/* As many rings as lanes: with several NICs each has at least one. */
+static unsigned rings_of(const struct epf_conf *conf)
+{
+	uint64_t n = conf->lanes_per_peer;
+
+	if (conf->nic_count > n)
+		n = conf->nic_count;
+	if (conf->emu_links > n)
+		n = conf->emu_links;
+	return n < P2P_RINGS ? (unsigned)n : P2P_RINGS;
+}
+
+static int open_ring(struct engine_path *e)
+{
+	struct epf_ring_options o = { .size = sizeof(o), .slots = RING_SLOTS };
+	struct epf_ring *ring;
+	int rc = epf_ring_open(e->ep, &o, &ring);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(
+		&e->ring_lock); /* the endpoint's thread looks at them from the beginning */
+	e->rings[e->n_rings++].ring = ring;
+	pthread_mutex_unlock(&e->ring_lock);
+	return 0;
+}
+
 static int open_engine(struct conn *c)
 {
 	struct engine_path *e = c->engine;
@@ -57,7 +84,6 @@ static int open_engine(struct conn *c)
 	struct epf_boot_pair pair = {
 		.rank = c->is_passive, .route = c->ep->meta.host, .exchange = exchange, .arg = c
 	};
-	struct epf_ring_options ring = { .size = sizeof(ring), .slots = RING_SLOTS };
 	unsigned n = 3;
 	int rc;
 
@@ -75,8 +101,8 @@ static int open_engine(struct conn *c)
 		rc = epf_boot_pair_open(&pair, &e->boot);
 	if (!rc)
 		rc = epf_join(e->ep, e->boot);
-	if (!rc)
-		rc = epf_ring_open(e->ep, &ring, &e->ring);
+	for (unsigned i = 0; i < rings_of(&c->ep->conf) && !rc; i++)
+		rc = open_ring(e);
 	return rc;
 }
 
@@ -88,7 +114,7 @@ static void close_engine(struct engine_path *e)
 	epf_close(e->ep); /* with its ring */
 	epf_boot_close(e->boot);
 	e->ep = NULL;
-	e->ring = NULL;
+	e->n_rings = 0;
 	e->boot = NULL;
 	EPF_STORE_RELEASE(&e->is_closed, true);
 	pthread_mutex_unlock(&e->ring_lock);

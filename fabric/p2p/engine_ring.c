@@ -18,10 +18,16 @@ bool epf_p2p_engine_has_room(struct conn *c)
 		return EPF_LOAD_ACQUIRE(&c->state) != CONN_OPEN; /* then the push says why not */
 	if (pthread_mutex_trylock(&e->ring_lock))
 		return false;
-	if (e->ring)
-		has = epf_ring_pushed(e->ring) - epf_ring_done(e->ring) +
+	for (unsigned i = 0; i < e->n_rings && !has; i++) {
+		unsigned at = (e->next_ring + i) % e->n_rings;
+		const struct epf_ring *ring = e->rings[at].ring;
+
+		has = epf_ring_pushed(ring) - epf_ring_done(ring) +
 			      SLOTS_OF_BLOCK * P2P_CHUNK_BLOCKS <
 		      RING_SLOTS / SLOTS_OF_BLOCK;
+		if (has)
+			e->next_ring = at;
+	}
 	pthread_mutex_unlock(&e->ring_lock);
 	return has;
 }
@@ -61,7 +67,7 @@ static int local_region(struct conn *c, struct region *r, uint32_t *out)
 	return 0;
 }
 
-static int push_block(struct engine_path *e, const struct epf_p2p_xfer *x, uint32_t here,
+static int push_block(struct epf_ring *ring, const struct epf_p2p_xfer *x, uint32_t here,
 		      uint32_t there, uint64_t local, uint64_t remote, uint64_t bytes)
 {
 	int rc = 0;
@@ -70,9 +76,9 @@ static int push_block(struct engine_path *e, const struct epf_p2p_xfer *x, uint3
 		uint64_t len = bytes - at < PUT_MOST ? bytes - at : PUT_MOST;
 
 		rc = x->op == EPF_P2P_OP_WRITE
-			     ? epf_put(e->ring, !x->conn->is_passive, here, local + at, there,
+			     ? epf_put(ring, !x->conn->is_passive, here, local + at, there,
 				       remote + at, len, EPF_BULK)
-			     : epf_get(e->ring, !x->conn->is_passive, here, local + at, there,
+			     : epf_get(ring, !x->conn->is_passive, here, local + at, there,
 				       remote + at, len, EPF_BULK);
 	}
 	return rc;
@@ -82,20 +88,25 @@ int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
 			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
 {
 	struct engine_path *e = x->conn->engine;
+	struct epf_ring *ring = NULL;
+	unsigned at = 0;
 	uint32_t here;
 	int rc = -ECONNRESET;
 
 	pthread_mutex_lock(&e->ring_lock);
-	if (e->ring)
+	if (e->n_rings) {
+		at = e->next_ring++ % e->n_rings;
+		ring = e->rings[at].ring;
 		rc = local_region(x->conn, v->region, &here);
-	if (!rc && !x->has_ticket) {
-		x->first_ticket = epf_ring_pushed(e->ring);
-		x->has_ticket = true;
+	}
+	if (!rc && !(x->rings & 1u << at)) {
+		x->ticket[at].first = epf_ring_pushed(ring);
+		x->rings |= 1u << at;
 	}
 	for (uint32_t i = 0; i < n && !rc; i++) {
 		uint64_t len = n == 1 ? bytes : (b[i].lo >> 48 | b[i].hi >> 48 << 16);
 
-		rc = push_block(e, x, here, v->import->engine_region,
+		rc = push_block(ring, x, here, v->import->engine_region,
 				(b[i].lo & 0xffffffffffffull) + skip,
 				(b[i].hi & 0xffffffffffffull) + skip, len);
 	}
@@ -109,11 +120,13 @@ void epf_p2p_engine_seal(struct epf_p2p_xfer *x)
 	struct engine_path *e = x->conn->engine;
 
 	pthread_mutex_lock(&e->ring_lock);
-	if (e->ring && x->has_ticket) {
+	for (unsigned i = 0; i < e->n_rings; i++) {
+		if (!(x->rings & 1u << i))
+			continue;
 		/* Visible at the peer, not only sent. */
 		if (x->op == EPF_P2P_OP_WRITE)
-			(void)epf_flush_post(e->ring, 0);
-		x->ticket = epf_ring_pushed(e->ring);
+			(void)epf_flush_post(e->rings[i].ring, 0);
+		x->ticket[i].end = epf_ring_pushed(e->rings[i].ring);
 	}
 	pthread_mutex_unlock(&e->ring_lock);
 }
@@ -136,19 +149,28 @@ static int status_of(unsigned status)
  * What has failed since the last look. The ring names the first failure only: transfers with commands at or after it that end from then on
  * fail too, until one is found that begins after the last command pushed at this look.
  */
-static void look_for_failures(struct engine_path *e)
+static void look_for_failures(struct path_ring *r)
 {
 	struct epf_ring_failure f;
 
-	if (epf_ring_error(e->ring, &f) != 1)
+	if (epf_ring_error(r->ring, &f) != 1)
 		return;
-	e->failed_status = status_of(f.status);
-	if (!e->failures)
-		e->first_failed = f.index;
-	else
-		e->first_failed = e->looked;
-	e->failures = f.failed;
-	e->last_failed = epf_ring_done(e->ring);
+	r->failed_status = status_of(f.status);
+	r->first_failed = r->failures ? r->looked : f.index;
+	r->failures = f.failed;
+	r->last_failed = epf_ring_done(r->ring);
+}
+
+/* The commands of a transfer in one ring are retired: 0, or with which error one of them failed. ring_lock held. */
+static int outcome(struct path_ring *r, const struct ticket *t)
+{
+	int status = 0;
+
+	look_for_failures(r);
+	if (r->failures && t->end > r->first_failed && t->first < r->last_failed)
+		status = r->failed_status;
+	r->looked = t->end > r->looked ? t->end : r->looked;
+	return status;
 }
 
 int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status)
@@ -164,16 +186,15 @@ int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status)
 	}
 	if (pthread_mutex_trylock(&e->ring_lock))
 		return 0;
-	if (e->ring && x->has_ticket) {
-		done = (int64_t)(epf_ring_done(e->ring) - x->ticket) >= 0;
-		if (done) {
-			look_for_failures(e);
-			if (e->failures && x->ticket > e->first_failed &&
-			    x->first_ticket < e->last_failed)
-				*status = e->failed_status;
-			e->looked = x->ticket > e->looked ? x->ticket : e->looked;
+	for (unsigned i = 0; i < e->n_rings && done; i++)
+		if (x->rings & 1u << i)
+			done = (int64_t)(epf_ring_done(e->rings[i].ring) - x->ticket[i].end) >= 0;
+	for (unsigned i = 0; i < e->n_rings && done; i++)
+		if (x->rings & 1u << i) {
+			int rc = outcome(&e->rings[i], &x->ticket[i]);
+
+			*status = *status ? *status : rc;
 		}
-	}
 	pthread_mutex_unlock(&e->ring_lock);
 	return done;
 }
@@ -184,8 +205,9 @@ uint64_t epf_p2p_engine_retired(struct conn *c)
 
 	if (pthread_mutex_trylock(&e->ring_lock))
 		return e->retired;
-	if (e->ring)
-		e->retired = epf_ring_done(e->ring);
+	e->retired = 0;
+	for (unsigned i = 0; i < e->n_rings; i++)
+		e->retired += epf_ring_done(e->rings[i].ring);
 	pthread_mutex_unlock(&e->ring_lock);
 	return e->retired;
 }

@@ -186,12 +186,12 @@ static int map(const struct epf_copy_ops *ops, struct import *i, int device, uin
 	m->device = device;
 	rc = ops->mem_import(i->handle, device, &m->addr);
 	if (!rc) {
-		/* A copy beyond an allocation would break this process's use of the GPU. */
-		rc = ops->mem_place((void *)(uintptr_t)m->addr, i->key.bytes, &holder) == 1
-			     ? 0
-			     : epf_fail(EPF_R_P2P_METADATA,
+		/* A copy beyond an allocation would break this process's use of the GPU. A driver may not know what it has mapped: 0. */
+		rc = ops->mem_place((void *)(uintptr_t)m->addr, i->key.bytes, &holder) < 0
+			     ? epf_fail(EPF_R_P2P_METADATA,
 					"GPU memory of %s is shorter than its key says",
-					i->conn->label);
+					i->conn->label)
+			     : 0;
 		if (rc)
 			ops->mem_unimport(i->handle, m->addr);
 	}
@@ -267,7 +267,8 @@ static int reach_gpu(struct epf_p2p *ep, const struct epf_copy_ops *ops, struct 
 	struct import *i = v->import;
 	int device = v->region->device >= 0 ? v->region->device : i->device, rc;
 
-	v->by_kernel = v->region->device >= 0;
+	/* Within a process nobody has let the kernels of one GPU use the memory of another; copy engines need no permission. */
+	v->by_kernel = v->region->device >= 0 && (i->handle || device == i->device);
 	rc = map(ops, i, device, &v->there);
 	if (rc && device != i->device) {
 		/* Not within reach of that GPU's kernels; the other one's copy engines take the detour that the machine has. */

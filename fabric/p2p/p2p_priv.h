@@ -28,6 +28,7 @@ enum {
 	P2P_PRIORITIES = 3,
 	P2P_BUCKETS = 64,         /* of a connection's imports */
 	P2P_SETTINGS = 64,        /* most settings of an endpoint */
+	P2P_RINGS = 8,            /* most rings of a connection over NICs */
 	P2P_LATER = 1,            /* of a copy: a GPU makes it */
 	P2P_GPU_CHUNK = 16 << 20, /* as P2P_CHUNK, of what a GPU copies */
 	P2P_GPU_BLOCKS = 512,
@@ -244,8 +245,13 @@ struct epf_p2p_xfer {
 	char *note;
 	uint32_t note_bytes, note_room;
 	bool has_note;
-	bool has_ticket; /* over NICs: commands of it are in the ring, from first_ticket to ticket */
-	uint64_t first_ticket, ticket;
+	/* Over NICs: rings that have commands of it, a bit each, and which commands. */
+	uint32_t rings;
+
+	struct ticket {
+		uint64_t first, end;
+	} ticket[P2P_RINGS];
+
 	uint32_t n_blocks, n_vectors;
 	struct vector *vectors;
 	struct epf_p2p_block *blocks;
