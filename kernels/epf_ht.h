@@ -144,6 +144,32 @@ struct epf_ht_combine {
 	float *out_weights; /* [tokens][topk]: sums over ranks, ascending, in FP32; with several nodes of each, and then over nodes */
 };
 
+/*
+ * Rows grouped by expert: for each entry of the rows that a dispatch gave, the grouped row that holds it. The caller chooses the order; a grouped row belongs
+ * to one entry at most.
+ */
+struct epf_ht_group {
+	size_t size; /* sizeof(struct epf_ht_group) */
+	uint32_t row_bytes;
+	uint32_t scale_words; /* spread: scales of a row, 4 bytes each; 0: none */
+	uint32_t topk;
+	uint32_t rows;
+	uint32_t grouped;     /* rows that are grouped */
+	uint32_t blocks;      /* multiprocessors to use at most; 0: all */
+	const int32_t *slots; /* [rows][topk]: the grouped row of each entry; negative: none */
+	const void *
+		x; /* spread: [rows][row_bytes]; fold: BF16 [grouped][row_bytes]; 16-byte aligned */
+	const void *
+		scales; /* word w of a row's scales at [row * scale_stride[0] + w * scale_stride[1]] */
+	uint64_t scale_stride[2]; /* in words */
+	uint64_t out_stride[2];   /* the same of out_scales */
+	const float *weights;     /* spread: [rows][topk]; fold: [grouped]; or NULL */
+	/* Outputs. Spread writes no grouped row that has no entry; fold writes zeros to weights of no entry, and no row that has none. */
+	void *out; /* spread: [grouped][row_bytes]; fold: [rows][row_bytes]; 16-byte aligned */
+	void *out_scales;   /* spread */
+	float *out_weights; /* spread: [grouped]; fold: [rows][topk] */
+};
+
 /* Returns the bytes of control memory. A pure function. */
 uint64_t epf_ht_control_bytes(uint32_t ranks);
 
@@ -216,6 +242,14 @@ int epf_ht_wait_counts(struct epf_ht *ht, const int64_t *host);
 
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream);
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream);
+
+/*
+ * Copies rows to the grouped rows of their entries, with scales and weights. Waits for no rank. Returns 0, or -EINVAL for an argument that is impossible.
+ */
+int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_group *g, void *stream);
+
+/* The reverse: row = bf16(acc), acc = +0; for each entry in the order of top-k: acc = acc + float(grouped row), FP32. Returns as epf_ht_spread(). */
+int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_group *g, void *stream);
 
 /*
  * Returns what kernels reported since the last call, which it clears. Waits for nothing. -ETIMEDOUT: a rank did not come in time; -ECONNRESET: one is lost or has closed; -ENOSPC: rows

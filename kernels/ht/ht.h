@@ -20,6 +20,8 @@ enum ht_kernel {
 	HT_K_READY,
 	HT_K_DISPATCH,
 	HT_K_COMBINE,
+	HT_K_SPREAD,
+	HT_K_FOLD,
 	HT_KERNELS,
 };
 
@@ -71,6 +73,10 @@ struct ht_layout ht_layout_of(const struct epf_ht_row *row, uint32_t rows);
 struct ht_record ht_record_of(const struct epf_ht_row *row, uint32_t heads);
 
 struct ht_plan ht_plan_of(const struct epf_ht *ht, uint32_t tokens);
+
+/* ---- ht_call.c ---- */
+
+int ht_launch(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *j, void *stream);
 
 /* ---- ht_pool.c ---- */
 

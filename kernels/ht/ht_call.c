@@ -42,7 +42,7 @@ static struct ht_job job_begin(const struct epf_ht *ht)
 	return j;
 }
 
-static int launch(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *j, void *stream)
+int ht_launch(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *j, void *stream)
 {
 	void *args[1] = { j };
 	int err;
@@ -64,10 +64,10 @@ static int launch_move(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *
 
 	if (ht->nodes > 1) {
 		j->blocks = 1;
-		err = launch(ht, HT_K_READY, j, stream);
+		err = ht_launch(ht, HT_K_READY, j, stream);
 		j->blocks = blocks;
 	}
-	return err ? err : launch(ht, kernel, j, stream);
+	return err ? err : ht_launch(ht, kernel, j, stream);
 }
 
 static int given(const void *p, const char *name, uint32_t align)
@@ -129,7 +129,7 @@ int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 		return err;
 	j.call = EPF_WHY_HT_LAYOUT;
 	j.blocks = j.ranks + (r->per_node ? (j.ranks + HT_NODE - 1) / HT_NODE : 0);
-	return launch(ht, HT_K_LAYOUT, &j, stream);
+	return ht_launch(ht, HT_K_LAYOUT, &j, stream);
 }
 
 int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream)
@@ -155,7 +155,7 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 		EPF_STORE_RELAXED((uint64_t *)r->host,
 				  0); /* it may hold the ticket of another object */
 	}
-	return launch(ht, HT_K_NOTIFY, &j, stream);
+	return ht_launch(ht, HT_K_NOTIFY, &j, stream);
 }
 
 static uint64_t now_ns(void)

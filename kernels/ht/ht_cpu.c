@@ -4,7 +4,7 @@
  * tensors, and as a module of the fake back-end. Compiled without contraction of float operations.
  */
 #include "fabric/gpu/fake.h"
-#include "kernels/ht/epf_ht_combine.cuh"
+#include "kernels/ht/epf_ht_group.cuh"
 #include "kernels/ht/ht.h"
 
 #include <sched.h>
@@ -13,7 +13,8 @@ enum { WAKE_EVERY = 4096 };
 
 static void (*const kernels[HT_KERNELS])(const struct ht_job *job) = {
 	[HT_K_LAYOUT] = ht_layout,     [HT_K_NOTIFY] = ht_notify,   [HT_K_READY] = ht_ready,
-	[HT_K_DISPATCH] = ht_dispatch, [HT_K_COMBINE] = ht_combine,
+	[HT_K_DISPATCH] = ht_dispatch, [HT_K_COMBINE] = ht_combine, [HT_K_SPREAD] = ht_spread,
+	[HT_K_FOLD] = ht_fold,
 };
 
 /* Whose kernel this thread runs. */
@@ -64,6 +65,8 @@ FAKE(notify, HT_K_NOTIFY)
 FAKE(ready, HT_K_READY)
 FAKE(dispatch, HT_K_DISPATCH)
 FAKE(combine, HT_K_COMBINE)
+FAKE(spread, HT_K_SPREAD)
+FAKE(fold, HT_K_FOLD)
 
 static const struct epf_gpu_fake_kernel fake[] = {
 	{ "_ZN9ep_fabric2ht6layoutE6ht_job", fake_layout },
@@ -71,6 +74,8 @@ static const struct epf_gpu_fake_kernel fake[] = {
 	{ "_ZN9ep_fabric2ht13cached_notifyE6ht_job", fake_ready },
 	{ "_ZN9ep_fabric2ht8dispatchE6ht_job", fake_dispatch },
 	{ "_ZN9ep_fabric2ht7combineE6ht_job", fake_combine },
+	{ "_ZN9ep_fabric2ht6spreadE6ht_job", fake_spread },
+	{ "_ZN9ep_fabric2ht4foldE6ht_job", fake_fold },
 	{ NULL, NULL },
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entry points of the high-throughput kernels for nvcc and hipcc. Names: ht_open.c. The plain C form of the same: ht_cpu.c. */
-#include "kernels/ht/epf_ht_combine.cuh"
+#include "kernels/ht/epf_ht_group.cuh"
 
 /* CUDA: the argument is used where it lies, in constant memory; HIP's compilers do so by themselves. */
 #if defined(__HIP__)
@@ -39,6 +39,16 @@ KERNEL dispatch(JOB j)
 KERNEL combine(JOB j)
 {
 	ht_combine(&j);
+}
+
+KERNEL spread(JOB j)
+{
+	ht_spread(&j);
+}
+
+KERNEL fold(JOB j)
+{
+	ht_fold(&j);
 }
 
 } // namespace ht

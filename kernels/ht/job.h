@@ -207,13 +207,15 @@ struct ht_job {
 		unmet; /* 1: ranks of other nodes may not have begun this call when their rows are awaited */
 	uint32_t reserved;
 	uint64_t scale_stride[2]; /* words between rows, and between the words of a row */
+	uint64_t out_stride[2];   /* spread: the same of out_scales */
 	/* routing */
 	uint64_t topk_idx;   /* int64 [tokens][topk] */
 	uint64_t in_rank;    /* uint8 [tokens][ranks] */
 	uint64_t per_rank;   /* int32 [ranks] */
 	uint64_t per_node;   /* int32 [nodes] */
 	uint64_t per_expert; /* int32 [ranks * local] */
-	uint64_t place;  /* int32 [tokens][ranks]: which of this rank's rows for that rank, or -1 */
+	uint64_t
+		place; /* int32 [tokens][ranks]: which of this rank's rows for that rank, or -1; spread and fold: [tokens][topk], the grouped row, or -1 */
 	uint64_t matrix; /* int32 [ranks][ranks]: (i, r) = rows that ranks 0..i send to r */
 	uint64_t host;   /* int64 [HT_HOST + local] that the CPU waits for */
 	uint64_t ticket; /* what is written to its first word last */

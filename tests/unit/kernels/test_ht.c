@@ -1078,6 +1078,94 @@ static void bad_arguments_are_refused(void **state)
 	close_rig(g);
 }
 
+enum { GROUPED = TOKENS * TOPK + 7, WORDS = 3 };
+
+/* Entries of rows are copied to grouped rows in a random order, with column-major scales and weights, and are added back, exactly those. */
+static void grouped_rows_are_copies_and_come_back_as_sums(void **state)
+{
+	static uint16_t x[TOKENS][HIDDEN] __attribute__((aligned(16))),
+		out[GROUPED][HIDDEN] __attribute__((aligned(16))),
+		back[TOKENS][HIDDEN] __attribute__((aligned(16)));
+	static int32_t slots[TOKENS][TOPK];
+	static uint32_t scales[TOKENS][WORDS + 1], out_scales[WORDS][GROUPED];
+	static float weights[TOKENS][TOPK], out_weights[GROUPED], back_weights[TOKENS][TOPK];
+	struct rig *g = open_rig(1, 0);
+	struct epf_ht_group c = { .size = sizeof(c),
+				  .row_bytes = sizeof(x[0]),
+				  .scale_words = WORDS,
+				  .topk = TOPK,
+				  .rows = TOKENS,
+				  .grouped = GROUPED,
+				  .blocks = 3,
+				  .slots = slots[0],
+				  .x = x,
+				  .scales = scales,
+				  .scale_stride = { WORDS + 1, 1 },
+				  .out_stride = { 1, GROUPED },
+				  .weights = weights[0],
+				  .out = out,
+				  .out_scales = out_scales,
+				  .out_weights = out_weights };
+	uint32_t owner[GROUPED] = { 0 }, next = 0;
+
+	for (uint32_t r = 0; r < TOKENS; r++) {
+		for (uint32_t k = 0; k < TOPK; k++) {
+			slots[r][k] = (r + k) % 3 ? (int32_t)(next++ * 37u % GROUPED) : -1;
+			weights[r][k] = (float)(r * TOPK + k + 1);
+			if (slots[r][k] >= 0)
+				owner[slots[r][k]] = 1 + r;
+		}
+		for (uint32_t h = 0; h < HIDDEN; h++)
+			x[r][h] = ref_bf16_encode((float)(r * HIDDEN + h) / 16.0f);
+		for (uint32_t w = 0; w <= WORDS; w++)
+			scales[r][w] = r * 8u + w;
+	}
+	slots[1][2] = GROUPED; /* out of bounds: none */
+	memset(out, 0xa5, sizeof(out));
+	memset(out_scales, 0xa5, sizeof(out_scales));
+	assert_int_equal(epf_ht_spread(g->rank[0].ht, &c, NULL), 0);
+	for (uint32_t i = 0; i < GROUPED; i++) {
+		for (uint32_t h = 0; h < HIDDEN; h++)
+			if (out[i][h] != 0xa5a5)
+				assert_int_equal(out[i][h], x[owner[i] - 1][h]);
+		for (uint32_t w = 0; w < WORDS; w++)
+			if (out_scales[w][i] != 0xa5a5a5a5)
+				assert_int_equal(out_scales[w][i], scales[owner[i] - 1][w]);
+	}
+	c.x = out;
+	c.out = back;
+	c.weights = out_weights;
+	c.out_weights = back_weights[0];
+	assert_int_equal(epf_ht_fold(g->rank[0].ht, &c, NULL), 0);
+	for (uint32_t r = 0; r < TOKENS; r++) {
+		float sum[HIDDEN] = { 0 };
+
+		for (uint32_t k = 0; k < TOPK; k++) {
+			int is_there = slots[r][k] >= 0 && slots[r][k] < GROUPED;
+
+			assert_true(back_weights[r][k] == (is_there ? weights[r][k] : 0.0f));
+			for (uint32_t h = 0; is_there && h < HIDDEN; h++)
+				sum[h] += ref_bf16_decode(x[r][h]);
+		}
+		for (uint32_t h = 0; h < HIDDEN; h++)
+			assert_int_equal(back[r][h], ref_bf16_encode(sum[h]));
+	}
+	c.size = 8;
+	refused(epf_ht_fold(g->rank[0].ht, &c, NULL), -EINVAL, "size of a group");
+	c.size = sizeof(c);
+	c.topk = EPF_HT_TOPK_MAX + 1;
+	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "at most 32");
+	c.topk = TOPK;
+	c.row_bytes = 20;
+	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "a row has 20 bytes");
+	c.row_bytes = 32;
+	c.x = (void *)8;
+	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "multiples of 16");
+	c.slots = NULL;
+	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "slots are missing");
+	close_rig(g);
+}
+
 static int open_with_uneven_reach(struct rank *me)
 {
 	void *control[RANKS] = { NULL };
@@ -1136,6 +1224,7 @@ int main(void)
 		cmocka_unit_test(too_few_rows_between_nodes_are_reported),
 		cmocka_unit_test(an_expert_that_does_not_exist_is_none),
 		cmocka_unit_test(bad_arguments_are_refused),
+		cmocka_unit_test(grouped_rows_are_copies_and_come_back_as_sums),
 		cmocka_unit_test(nodes_must_be_groups_of_ranks_that_reach_each_other),
 		cmocka_unit_test(ranks_that_share_a_gpu_leave_room),
 	};

@@ -17,7 +17,7 @@ from .config import TOKEN_EXTRA
 from .entry import one_at_a_time
 from .ephandle import EPHandle
 from .event import EventHandle, EventOverlap
-from .expand import Places, fold, gather_entries, spread, spread_entries
+from .expand import Places, fold, like_scales, spread
 from .routing import Routing
 from .throughput import RoutingHandle, Rows, _Call
 
@@ -307,11 +307,11 @@ class ElasticBuffer:
             if do_expand:
                 if previous_event_before_epilogue is not None:
                     previous_event_before_epilogue.current_stream_wait()
-                size = handle.num_expanded_tokens
-                out, out_scales = spread(torch, handle.slots, size, do_zero_padding, out, out_scales)
-                index, weights = None, None if weights is None else spread_entries(torch, handle.slots, size, weights)
-            if out_scales is not None:
-                out_scales = self._scales_as(out_scales, use_tma_aligned_col_major_sf)
+                index = None
+                out, out_scales, weights = spread(ht, call.stream, handle.slots, handle.num_expanded_tokens, do_zero_padding, use_tma_aligned_col_major_sf,
+                                                  out, out_scales, weights)
+            elif out_scales is not None and (use_tma_aligned_col_major_sf or not cached):
+                out_scales = like_scales(out_scales, out.size(0), use_tma_aligned_col_major_sf).copy_(out_scales)
         except BaseException:
             call.give_up()
             raise
@@ -341,12 +341,6 @@ class ElasticBuffer:
         torch, first = self._torch, self.rank_idx * most
         numbers = torch.arange(first, first + tokens, dtype=torch.int32, device=self.device).unsqueeze(1)
         return numbers if scales is None else torch.cat((scales.view(torch.int32), numbers), 1)
-
-    def _scales_as(self, scales: Any, column_major: bool) -> Any:
-        if not column_major:
-            return scales.contiguous()
-        rows = scales.size(0)
-        return scales.new_empty_strided(scales.shape, (1, max(_align(rows, 4), 1))).copy_(scales)
 
     # ------------------------------------------------------------------ combine
 
@@ -386,8 +380,7 @@ class ElasticBuffer:
                 previous_event_before_epilogue.current_stream_wait()
             y, weights = x, topk_weights
             if expanded:
-                y = fold(torch, handle.slots, x)
-                weights = None if topk_weights is None else gather_entries(torch, handle.slots, topk_weights)
+                y, weights = fold(ht, call.stream, handle.slots, x, topk_weights)
             outputs = b._return(where, ht, call, handle.routing, y, weights, biases, num_sms or handle.num_sms)
         except BaseException:
             call.give_up()

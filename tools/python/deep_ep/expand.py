@@ -3,7 +3,11 @@
 graphs can capture it: sizes are known before."""
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
+
+from epf import throughput
+
+_NONE = (0, 0)
 
 
 class Places:
@@ -15,7 +19,7 @@ class Places:
         index: int64 [rows, top-k]: the expert of each entry as this rank numbers them, or -1.
         local: experts of this rank.
 
-    Attributes: slots: int64 [rows, top-k], the grouped row of an entry, or -1; counts: int32 [local], entries of each expert; ends: int32 [local], behind
+    Attributes: slots: int32 [rows, top-k], the grouped row of an entry, or -1; counts: int32 [local], entries of each expert; ends: int32 [local], behind
     the last entry of each group; aligned: int32 [local], behind its last row.
     """
 
@@ -31,64 +35,56 @@ class Places:
         shift = begin - (entries.cumsum(0) - entries)
         slots = torch.empty_like(expert)
         slots.scatter_(0, order, torch.arange(expert.numel(), device=expert.device) + shift.gather(0, expert.gather(0, order)))
-        self.slots = slots.masked_fill(~there, -1).view_as(index)
+        self.slots = slots.masked_fill(~there, -1).int().view_as(index)
         self.counts = entries[:local].int()
         self.ends = (begin + entries)[:local].int()
         self.aligned = behind[:local].int()
 
 
-def spread(torch: Any, slots: Any, count: int, zero: bool, *given: Any) -> Tuple[Any, ...]:
+def spread(ht: throughput.Throughput, stream: Optional[int], slots: Any, count: int, zero: bool, column_major: bool, x: Any, scales: Any, weights: Any
+           ) -> Tuple[Any, Any, Any]:
     """Copies received rows to where their entries lie.
 
     Arguments:
-        slots: of Places.
-        count: grouped rows. zero: rows between groups, and behind the last, are zeros; else they hold anything.
-        given: tensors [rows, ...] that belong to whole rows, or None.
+        slots: of Places. count: grouped rows.
+        zero: rows between groups, and behind the last, are zeros; else they hold anything. Weights there are 0.
+        column_major: of the scales that come out.
+        x: [rows, hidden]. scales: [rows, n], any strides, or None. weights: float32 [rows, top-k], or None.
 
-    Returns: tensors [count, ...], None for None.
+    Returns: [count, hidden]; [count, n] or None; float32 [count] or None.
     """
-    rows, topk = slots.shape
-    source = slots.new_zeros(count + 1)
-    at = torch.where(slots < 0, count, slots).flatten()  # one more row takes what is not there
-    source.scatter_(0, at, torch.arange(rows, device=slots.device).repeat_interleave(topk, output_size=rows * topk))
-    source = source[:count]
-    empty = (slots.new_ones(count + 1, dtype=torch.bool).scatter_(0, at, False))[:count] if zero else None
-    out = []
-    for t in given:
-        if t is None:
-            out.append(None)
-            continue
-        moved = _bytes(torch, t).index_select(0, source) if rows else _bytes(torch, t).new_zeros((count, *_bytes(torch, t).shape[1:]))
-        if empty is not None:
-            moved.masked_fill_(empty.view(-1, *[1] * (moved.dim() - 1)), 0)
-        out.append(moved.view(t.dtype))
-    return tuple(out)
+    (rows, topk), hidden = slots.shape, x.size(1)
+    out = x.new_zeros((count, hidden)) if zero else x.new_empty((count, hidden))
+    out_scales = None if scales is None else like_scales(scales, count, column_major)
+    if zero and out_scales is not None:
+        out_scales.zero_()
+    out_weights = None if weights is None else weights.new_zeros(count)
+    # In the order of struct epf_ht_group.
+    ht.spread(throughput.pack_group(
+        hidden * x.element_size(), 0 if scales is None else scales.size(1), topk, rows, count, 0, slots, x, scales,
+        *(_NONE if scales is None else scales.stride()), *(_NONE if scales is None else out_scales.stride()), weights, out, out_scales, out_weights), stream)
+    return out, out_scales, out_weights
 
 
-def spread_entries(torch: Any, slots: Any, count: int, values: Any) -> Any:
-    """float32 [count]: the value of each grouped row's entry, 0 where there is none. values: float32 [rows, top-k]."""
-    out = values.new_zeros(count + 1)
-    return out.scatter_(0, torch.where(slots < 0, count, slots).flatten(), values.flatten())[:count]
+def fold(ht: throughput.Throughput, stream: Optional[int], slots: Any, x: Any, weights: Any) -> Tuple[Any, Any]:
+    """The reverse: the sum of each row's entries in the order of top-k, in FP32, from +0, rounded once; and the entries' weights, 0 for those of other ranks.
+
+    Arguments:
+        x: bfloat16 [grouped rows, hidden]. weights: float32 [grouped rows], or None.
+
+    Returns: bfloat16 [rows, hidden]; float32 [rows, top-k] or None. Rows that did not arrive hold anything.
+    """
+    (rows, topk), hidden = slots.shape, x.size(1)
+    out = x.new_empty((rows, hidden))
+    out_weights = None if weights is None else weights.new_empty((rows, topk))
+    # In the order of struct epf_ht_group.
+    ht.fold(throughput.pack_group(2 * hidden, 0, topk, rows, x.size(0), 0, slots, x, None, *_NONE, *_NONE, weights, out, None, out_weights), stream)
+    return out, out_weights
 
 
-def gather_entries(torch: Any, slots: Any, values: Any) -> Any:
-    """float32 [rows, top-k]: the reverse, 0 for entries of other ranks. values: float32 [grouped rows]."""
-    if values.size(0) == 0:
-        return values.new_zeros(slots.shape)
-    return values[slots.clamp(min=0)].masked_fill_(slots < 0, 0)
-
-
-def fold(torch: Any, slots: Any, x: Any) -> Any:
-    """bfloat16 [rows, hidden]: for each row the sum of its entries' grouped rows: in FP32, from +0, in the order of top-k, rounded once."""
-    rows, topk = slots.shape
-    total = torch.zeros((rows, x.size(1)), dtype=torch.float32, device=x.device)
-    if x.size(0):
-        for k in range(topk):
-            at = slots[:, k]
-            total += x.index_select(0, at.clamp(min=0)).masked_fill_((at < 0)[:, None], 0).float()
-    return total.to(x.dtype)
-
-
-def _bytes(torch: Any, t: Any) -> Any:
-    """The same memory as a type that PyTorch moves on every device."""
-    return t.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
+def like_scales(scales: Any, rows: int, column_major: bool) -> Any:
+    """Memory for scales of so many rows; column-major: each column begins at a multiple of 16 bytes."""
+    words = scales.size(1)
+    if not column_major:
+        return scales.new_empty((rows, words))
+    return scales.new_empty_strided((rows, words), (1, max(-(-rows // 4) * 4, 1)))

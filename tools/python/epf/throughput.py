@@ -50,10 +50,18 @@ class Combine(ctypes.Structure):
                 ("bias", c_void_p * 2), ("out", c_void_p), ("out_weights", c_void_p)]
 
 
+class Group(ctypes.Structure):
+    """struct epf_ht_group."""
+    _fields_ = [("size", c_size_t), ("row_bytes", c_uint32), ("scale_words", c_uint32), ("topk", c_uint32), ("rows", c_uint32), ("grouped", c_uint32),
+                ("blocks", c_uint32), ("slots", c_void_p), ("x", c_void_p), ("scales", c_void_p), ("scale_stride", c_uint64 * 2),
+                ("out_stride", c_uint64 * 2), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p), ("out_weights", c_void_p)]
+
+
 # Bytes of a call from the fields in their order, those of a row and of arrays one by one: numbers, tensors, or None.
 pack_routing = call.packer(Routing)
 pack_dispatch = call.packer(Dispatch)
 pack_combine = call.packer(Combine)
+pack_group = call.packer(Group)
 
 PROTOTYPES = {
     "epf_ht_control_bytes": (c_uint64, [c_uint32]),
@@ -74,6 +82,8 @@ PROTOTYPES = {
     "epf_ht_wait_counts": (c_int, [c_void_p, c_void_p]),
     "epf_ht_dispatch": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_combine": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_spread": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_fold": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_check": (c_int, [c_void_p]),
 }
 
@@ -120,8 +130,9 @@ class Throughput:
         check(self._dll.epf_ht_open(ll.handle, byref(options), byref(ht)))
         self._ht = ht
         self._at: Optional[int] = ht.value
-        self._layout, self._notify, self._dispatch, self._combine, self._check = (call.bind(function) for function in (
-            self._dll.epf_ht_layout, self._dll.epf_ht_notify, self._dll.epf_ht_dispatch, self._dll.epf_ht_combine, self._dll.epf_ht_check))
+        self._layout, self._notify, self._dispatch, self._combine, self._spread, self._fold, self._check = (call.bind(function) for function in (
+            self._dll.epf_ht_layout, self._dll.epf_ht_notify, self._dll.epf_ht_dispatch, self._dll.epf_ht_combine, self._dll.epf_ht_spread,
+            self._dll.epf_ht_fold, self._dll.epf_ht_check))
         self.nodes, self.node_max = self._dll.epf_ht_nodes(ht), self._dll.epf_ht_node_max(ht)
 
     def plan_bytes(self, tokens: int) -> int:
@@ -171,6 +182,12 @@ class Throughput:
 
     def combine(self, packed: bytes, stream: Optional[int]) -> None:
         check(self._combine(self._at, packed, stream))
+
+    def spread(self, packed: bytes, stream: Optional[int]) -> None:
+        check(self._spread(self._at, packed, stream))
+
+    def fold(self, packed: bytes, stream: Optional[int]) -> None:
+        check(self._fold(self._at, packed, stream))
 
     def check(self) -> None:
         """Raises what kernels reported since the last check. Waits for nothing."""

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls about rows grouped by expert: arguments are checked, made a job for the kernels, and launched. Allocates nothing. */
+#include "kernels/ht/ht.h"
+
+#include <errno.h>
+
+static int check(const struct epf_ht_group *g)
+{
+	if (g->size != sizeof(*g))
+		return ll_fail(-EINVAL, "size of a group is %zu, this library knows %zu", g->size,
+			       sizeof(*g));
+	if (!g->row_bytes || g->row_bytes % HT_VEC)
+		return ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
+			       g->row_bytes, HT_VEC);
+	if (g->topk > EPF_HT_TOPK_MAX)
+		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", g->topk,
+			       EPF_HT_TOPK_MAX);
+	if (g->rows && g->topk && !g->slots)
+		return ll_fail(-EINVAL, "slots are missing");
+	if ((uintptr_t)g->x % HT_VEC || (uintptr_t)g->out % HT_VEC)
+		return ll_fail(-EINVAL, "x is %p and out %p: multiples of %u are needed", g->x,
+			       g->out, HT_VEC);
+	return 0;
+}
+
+static int run(struct epf_ht *ht, enum ht_kernel kernel, const struct epf_ht_group *g, void *stream)
+{
+	struct ht_job j = { 0 };
+	int err = check(g);
+
+	if (err || !g->rows || !g->grouped)
+		return err;
+	j.threads = ht->threads;
+	j.blocks = g->blocks && g->blocks < ht->blocks ? g->blocks : ht->blocks;
+	j.tokens = g->rows;
+	j.received = g->grouped;
+	j.topk = g->topk;
+	j.row_bytes = g->row_bytes;
+	j.scale_words = g->scale_words;
+	j.place = (uintptr_t)g->slots;
+	j.x = (uintptr_t)g->x;
+	j.out = (uintptr_t)g->out;
+	j.scales = (uintptr_t)g->scales;
+	j.out_scales = (uintptr_t)g->out_scales;
+	j.weights = (uintptr_t)g->weights;
+	j.out_weights = (uintptr_t)g->out_weights;
+	for (int i = 0; i < 2; i++) {
+		j.scale_stride[i] = g->scale_stride[i];
+		j.out_stride[i] = g->out_stride[i];
+	}
+	return ht_launch(ht, kernel, &j, stream);
+}
+
+int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_group *g, void *stream)
+{
+	return run(ht, HT_K_SPREAD, g, stream);
+}
+
+int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_group *g, void *stream)
+{
+	return run(ht, HT_K_FOLD, g, stream);
+}
