@@ -98,7 +98,8 @@ static void apply(struct epf_core *core, struct epf_node *node, struct epf_lane 
 		apply_add(core, m);
 		break;
 	case EPF_MSG_FLUSH:
-		epf_ack_mark(core, node, m->handle, m->count);
+		if (EPF_UNLIKELY(!epf_ack_mark(core, node, m->d, m->handle, m->count)))
+			EPF_COUNT(core, ARRIVALS_REFUSED, 1);
 		break;
 	default:
 		core->control->message(core, node, lane, m);

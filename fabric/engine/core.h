@@ -201,6 +201,7 @@ struct epf_core {
 	struct epf_core_limits limits;
 	struct epf_ctl *ctl_memory;
 	size_t ctl_stride;
+	uint32_t n_acks; /* acknowledgement words of a node */
 	struct epf_nic_mr ctl_mr;
 	uint64_t (*now)(void *arg);
 	void *now_arg;

@@ -92,6 +92,7 @@ static int alloc_world(struct epf_core *core, const struct epf_lanes_plan *plan)
 	core->dirty_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
 	core->wait_lanes = peer_alloc(core, lanes + 1, sizeof(uint32_t));
 	core->grant_lanes = peer_alloc(core, lanes, sizeof(uint32_t));
+	core->n_acks = plan->n_acks;
 	core->ctl_stride = plan->ctl_stride;
 	core->ctl_memory = peer_alloc(core, nodes, core->ctl_stride);
 	if (!core->peers || !core->nodes || !core->lanes || !core->dirty_lanes ||

@@ -154,19 +154,51 @@ static void gather_all(struct epf_core *core, struct epf_ring_state *ring)
 	ring->flush_sent = ring->flush_list;
 }
 
+/*
+ * Returns an acknowledgement word of the node that no flush waits for, EPF_NONE while there is none. One whose flush was given up may be
+ * written late: until then it stays taken. The word is 0 before the flush can arrive anywhere.
+ */
+static uint32_t free_ack(const struct epf_core *core, struct epf_node *node)
+{
+	uint64_t all = core->n_acks < 64 ? (UINT64_C(1) << core->n_acks) - 1 : UINT64_MAX;
+	uint64_t left = node->acks_left;
+	uint32_t word;
+
+	if (!(~node->acks_busy & all)) {
+		for (; left; left &= left - 1) {
+			word = (uint32_t)__builtin_ctzll(left);
+			if (EPF_LOAD_ACQUIRE(&node->ctl->acks[word]) == 0)
+				continue;
+			node->acks_left &= ~(UINT64_C(1) << word);
+			node->acks_busy &= ~(UINT64_C(1) << word);
+		}
+		if (!(~node->acks_busy & all))
+			return EPF_NONE;
+	}
+	word = (uint32_t)__builtin_ctzll(~node->acks_busy & all);
+	EPF_STORE_RELAXED(&node->ctl->acks[word], 0);
+	return word;
+}
+
 static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 {
 	unsigned handled = 0;
 
 	while (ring->flush_sent != EPF_NONE) {
 		struct epf_stream *s = &core->streams[ring->flush_sent];
+		struct epf_node *node = &core->nodes[s->node];
 		struct epf_msg m = { .kind = EPF_MSG_FLUSH };
 		uint32_t count = s->count;
 
+		s->ack = EPF_NO_ACK;
 		if (core->ranks[s->rank].usable[s->peer]) {
-			if (!epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_QUIET, 0, 0, 0)))
+			m.d = free_ack(core, node);
+			if (m.d == EPF_NONE ||
+			    !epf_stage_message(core, s, &m, epf_wr_core(EPF_WRK_QUIET, 0, 0, 0)))
 				return handled;
 			s->flush_count = count;
+			s->ack = (uint8_t)m.d;
+			node->acks_busy |= UINT64_C(1) << m.d;
 		} else {
 			/* Nothing was sent, so an older acknowledgement must not count for this flush. */
 			ring->flush_failed = s->peer;
@@ -179,7 +211,7 @@ static unsigned send_flushes(struct epf_core *core, struct epf_ring_state *ring)
 }
 
 /*
- * Removes acknowledged streams from the list. A stream to a lost peer is removed too and fails the flush, unless the peer
+ * Removes acknowledged streams from the list, as far as it was sent. A stream to a lost peer is removed too and fails the flush, unless the peer
  * acknowledged before it was lost. [A5]
  */
 static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
@@ -187,16 +219,22 @@ static unsigned await_acks(struct epf_core *core, struct epf_ring_state *ring)
 	uint32_t *link = &ring->flush_list;
 	unsigned handled = 0;
 
-	while (*link != EPF_NONE) {
+	while (*link != ring->flush_sent) {
 		struct epf_stream *s = &core->streams[*link];
-		uint64_t word = EPF_LOAD_ACQUIRE(&core->nodes[s->node].ctl->acks[s->handle]);
+		struct epf_node *node = &core->nodes[s->node];
+		uint64_t bit = UINT64_C(1) << (s->ack & 63);
 
-		if (word == 0 || (int32_t)((uint32_t)word - s->flush_count) < 0) {
-			if (core->ranks[s->rank].usable[s->peer]) {
-				link = &s->next_flush;
-				continue;
-			}
+		if (s->ack == EPF_NO_ACK) {
 			ring->flush_failed = s->peer;
+		} else if (EPF_LOAD_ACQUIRE(&node->ctl->acks[s->ack]) ==
+			   epf_ack_word(s->handle, s->flush_count)) {
+			node->acks_busy &= ~bit;
+		} else if (core->ranks[s->rank].usable[s->peer]) {
+			link = &s->next_flush;
+			continue;
+		} else {
+			ring->flush_failed = s->peer;
+			node->acks_left |= bit;
 		}
 		*link = s->next_flush;
 		handled++;
@@ -232,7 +270,8 @@ EPF_HOT unsigned epf_flush_step(struct epf_core *core)
 		}
 		if (ring->flush_phase == EPF_FLUSH_SENDING)
 			handled += send_flushes(core, ring);
-		if (ring->flush_phase == EPF_FLUSH_WAITING)
+		/* Also while there are more to send: words get free. */
+		if (ring->flush_phase >= EPF_FLUSH_SENDING)
 			handled += await_acks(core, ring);
 	}
 	return handled;

@@ -72,20 +72,38 @@ static struct epf_grow_free *free_list(struct epf_grow *g, size_t bytes)
 	return NULL;
 }
 
+/* Cuts the block from the smallest one that was outgrown and is large enough. Returns NULL if there is none. */
+static void *take_used(struct epf_grow *g, size_t bytes)
+{
+	struct epf_grow_free *from = NULL, *rest;
+	uint8_t *block;
+
+	for (unsigned i = 0; i < EPF_GROW_SIZES; i++)
+		if (g->free[i].first && g->free[i].bytes >= bytes &&
+		    (!from || g->free[i].bytes < from->bytes))
+			from = &g->free[i];
+	if (!from)
+		return NULL;
+	block = from->first;
+	from->first = *(void **)from->first;
+	rest = from->bytes > bytes ? free_list(g, from->bytes - bytes) : NULL;
+	if (rest) {
+		*(void **)(void *)(block + bytes) = rest->first;
+		rest->first = block + bytes;
+	}
+	memset(block, 0, bytes);
+	return block;
+}
+
 void *epf_grow_take(struct epf_core *core, size_t bytes)
 {
 	struct epf_grow *g = &core->grow;
-	struct epf_grow_free *list;
 	void *block;
 
 	bytes = aligned(bytes);
-	list = free_list(g, bytes);
-	if (list && list->first) {
-		block = list->first;
-		list->first = *(void **)block;
-		memset(block, 0, bytes);
+	block = take_used(g, bytes);
+	if (block)
 		return block;
-	}
 	if (bytes > g->reserved - g->blocks - g->used)
 		return NULL;
 	block = g->at + g->blocks + g->used;
@@ -128,6 +146,20 @@ static uint32_t next_size(uint32_t now, uint32_t least, uint32_t most)
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
+/*
+ * A lane gets more than EPF_GROW_LANE_SURE entries only while all peers together take less than their share: where traffic is goes more
+ * of it, and the sum stays what it should be. Beyond it commands wait for a completion.
+ */
+static int may_deepen(const struct epf_core *core, uint32_t more)
+{
+	uint64_t share = (uint64_t)core->world * EPF_GROW_SHARE;
+	uint64_t bytes = core->peer_memory_bytes - core->grow_most + epf_grow_bytes(core) +
+			 more * sizeof(struct epf_wr);
+
+	return more <= EPF_GROW_LANE_SURE ||
+	       bytes <= (share > EPF_GROW_SHARE_LEAST ? share : EPF_GROW_SHARE_LEAST);
+}
+
 int epf_lane_grow_cold(struct epf_core *core, struct epf_lane *lane)
 {
 	uint32_t depth = core->limits.lane_depth, size = lane->wrs ? lane->mask + 1 : 0;
@@ -137,6 +169,8 @@ int epf_lane_grow_cold(struct epf_core *core, struct epf_lane *lane)
 	if (size >= depth)
 		return 0;
 	more = more < depth ? more : depth;
+	if (!may_deepen(core, more))
+		return 0;
 	wrs = epf_grow_take(core, more * sizeof(*wrs));
 	if (!wrs)
 		return 0;
@@ -212,6 +246,12 @@ int epf_notify_in_grow_cold(struct epf_core *core, struct epf_node *node, uint32
 	node->notify_in = in;
 	node->n_notify_in = (uint16_t)n;
 	return 1;
+}
+
+int epf_acks_grow_cold(struct epf_core *core, struct epf_node *node)
+{
+	node->acks = epf_grow_take(core, core->n_acks * sizeof(*node->acks));
+	return node->acks != NULL;
 }
 
 int epf_handles_grow_cold(struct epf_core *core, struct epf_node *node)

@@ -25,7 +25,7 @@ void epf_grow_release(struct epf_core *core);
 /* Returns how many bytes are in use now, outgrown blocks included. */
 uint64_t epf_grow_bytes(const struct epf_core *core);
 
-/* More entries for a lane. Returns 0 if it has as many as lane-depth allows. */
+/* More entries for a lane. Returns 0 if it has as many as lane-depth and the share of all peers allow. */
 int epf_lane_grow_cold(struct epf_core *core, struct epf_lane *lane);
 /* More payload slots for a lane. Returns 0 if it has one for each entry that it may hold. */
 int epf_slots_grow_cold(struct epf_core *core, struct epf_lane *lane);
@@ -33,6 +33,8 @@ int epf_slots_grow_cold(struct epf_core *core, struct epf_lane *lane);
 int epf_rx_grow_cold(struct epf_core *core, struct epf_node *node, uint32_t handle);
 /* The same for the notify handle that a peer defines. */
 int epf_notify_in_grow_cold(struct epf_core *core, struct epf_node *node, uint32_t number);
+/* The acknowledgements that a node's flushes ask for. Returns 0 if there is no room. */
+int epf_acks_grow_cold(struct epf_core *core, struct epf_node *node);
 /* Room for one more sending stream of a node, and for one more notify handle defined there. Returns 0 at their limit. */
 int epf_handles_grow_cold(struct epf_core *core, struct epf_node *node);
 int epf_notifies_grow_cold(struct epf_core *core, struct epf_node *node);

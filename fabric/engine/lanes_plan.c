@@ -9,6 +9,7 @@
 #include "fabric/engine/core.h"
 #include "fabric/engine/grow.h"
 #include "fabric/engine/recovery.h"
+#include "fabric/engine/watch_priv.h"
 
 enum { LEAST_RECEIVES = 4, LEAST_GROUPS = 64 };
 
@@ -80,17 +81,20 @@ static uint64_t tables_chain(uint32_t streams)
 static void plan_memory(const struct epf_lanes_ask *ask, struct epf_lanes_plan *p)
 {
 	uint64_t lists = 3 * sizeof(uint32_t); /* of lanes that have something to do */
-	uint64_t lanes = p->lanes * lane_chain(ask), tables, windows, nodes, fixed, streams;
+	uint64_t lanes = p->lanes * lane_chain(ask), tables, windows, nodes, fixed, streams, tracks;
 	uint64_t hash = 2 * epf_grow_chain(EPF_GROW_HASH, 2, p->group_slots, sizeof(uint32_t));
 
-	p->ctl_stride =
-		(uint32_t)((sizeof(struct epf_ctl) + 8u * p->streams_per_node + 63) / 64 * 64);
+	p->n_acks = epf_acks_of(ask->world, ask->n_nodes);
+	p->ctl_stride = epf_ctl_bytes(p->n_acks);
 	p->description_bytes = 8 * (uint64_t)p->lanes;
-	p->peers_bytes = ask->world * (uint64_t)sizeof(struct epf_peer);
+	/* What the watch keeps of each (watch_sample.c) is made at first use. */
+	tracks = ask->world * one(sizeof(struct peer_track));
+	p->peers_bytes = ask->world * (uint64_t)sizeof(struct epf_peer) + tracks;
 	p->words_bytes = (uint64_t)ask->n_nodes * p->ctl_stride;
 	p->pending_bytes = p->max_pending * (uint64_t)sizeof(struct epf_pending);
 	nodes = ask->n_nodes *
-		(one(EPF_NIC_ADDR_BYTES) + one(epf_recovery_bytes(ask->lanes_per_node)));
+		(one(EPF_NIC_ADDR_BYTES) + one(epf_recovery_bytes(ask->lanes_per_node)) +
+		 one(p->n_acks * sizeof(struct epf_ack)));
 	p->nodes_bytes = ask->n_nodes * sizeof(struct epf_node) + nodes;
 	/* One more lane, without entries: limbo (reopen.c). */
 	fixed = p->lanes * (sizeof(struct epf_lane) + lists) + sizeof(struct epf_lane) +
@@ -101,7 +105,7 @@ static void plan_memory(const struct epf_lanes_ask *ask, struct epf_lanes_plan *
 	p->streams_bytes = streams + tables;
 	windows = ((uint64_t)p->streams + EPF_GROW_WINDOWS) * (ask->window / 8);
 	p->windows_bytes = windows;
-	p->blocks_bytes = lanes + tables + windows + nodes;
+	p->blocks_bytes = lanes + tables + windows + nodes + tracks;
 	p->grow_bytes = p->blocks_bytes + streams + p->pending_bytes;
 	p->all_bytes = p->peers_bytes + p->nodes_bytes + p->lanes_bytes + p->streams_bytes +
 		       p->windows_bytes + p->words_bytes + p->pending_bytes;

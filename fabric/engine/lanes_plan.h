@@ -39,6 +39,7 @@ struct epf_lanes_plan {
 	uint32_t streams;           /* of all nodes */
 	uint32_t group_slots;       /* that the tables of groups and notify handles may have */
 	uint32_t max_pending;       /* messages that wait for what they cover */
+	uint32_t n_acks;            /* acknowledgement words of a node */
 	uint32_t ctl_stride;        /* bytes of the control writes of a node */
 	uint64_t description_bytes; /* that the engine's lanes take in the exchange of the join */
 	/* Memory that the engine takes for it at the join, and the most that it grows to, bytes (grow.h). */

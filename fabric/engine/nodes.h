@@ -25,7 +25,7 @@ enum epf_wr_kind {
 	EPF_WRK_DATA = 0,   /* bits 31..0 sequence in ring, 47..32 ring */
 	EPF_WRK_QUIET = 1,  /* a message that retires nothing */
 	EPF_WRK_GRANT = 2,  /* control write: receive grants of a lane */
-	EPF_WRK_ACK = 3,    /* control write: acknowledgement of stream handle (bits 31..0) */
+	EPF_WRK_ACK = 3,    /* control write: acknowledgement word (bits 31..0) */
 	EPF_WRK_NOTIFY = 4, /* definition of notify number (bits 31..0) */
 };
 
@@ -73,11 +73,15 @@ struct epf_lane {
 	uint32_t seen_tail;    /* at the last tick */
 	uint32_t waiting_head; /* streams with deferred commands, round robin */
 	uint32_t waiting_tail;
-	uint32_t errors;  /* times it was fenced: statistics */
-	uint32_t replays; /* of its requests: statistics */
-	uint64_t word;    /* the grant that is being written: at most one is in flight */
-	uint64_t
-		token; /* of its first queue pair: sent again if that could not be connected (reopen.c) */
+	uint32_t drain_head; /* while its node is draining: what was staged then */
+	uint32_t errors;     /* times it was fenced: statistics */
+	uint32_t replays;    /* of its requests: statistics */
+
+	union {
+		uint64_t word; /* the grant that is being written: at most one is in flight */
+		/* Before: of its first queue pair, sent again if that could not be connected (reopen.c). */
+		uint64_t token;
+	};
 };
 
 enum epf_node_state_id {
@@ -108,6 +112,13 @@ struct epf_notify_in {
 	uint16_t defined;
 };
 
+/* An acknowledgement that we write. */
+struct epf_ack {
+	uint64_t value;
+	uint16_t next; /* list of those to write */
+	uint8_t state; /* enum epf_word_state */
+};
+
 struct epf_recovery; /* recover.c */
 struct epf_watch;    /* watch_priv.h */
 
@@ -118,7 +129,7 @@ struct epf_node {
 	uint16_t first_lane;  /* lanes are consecutive in core->lanes */
 	uint16_t n_handles;   /* sending streams opened to it */
 	uint16_t max_handles; /* streams it accepts */
-	uint16_t ack_head;    /* acknowledgements to write: rx handles; 0xffff: none */
+	uint16_t ack_head;    /* list of acknowledgements to write; 0xffff: none */
 	uint16_t rx_streams;  /* receiving streams that the peer may use */
 	uint16_t n_rx;        /* those there are: grows with use, as the following two */
 	uint16_t n_notify_in; /* notify handles of the peer */
@@ -129,14 +140,17 @@ struct epf_node {
 	uint8_t said_bye; /* it was notified that this engine closes */
 	uint8_t draining; /* waits for a snapshot of lane heads (withdrawal of its regions) */
 	uint16_t nic_addr_len;
-	uint32_t revoked; /* regions of its ranks in state REVOKED or DRAINING */
-	uint32_t drain_heads[EPF_MAX_LANES_PER_NODE];
-	uint8_t *nic_addr;                 /* for opening new lanes */
-	uint32_t *handles;                 /* handle to stream index */
-	uint16_t *notify_streams;          /* stream handle of each notify handle we defined */
-	struct epf_notify_in *notify_in;   /* n_notify_in of them */
-	uint16_t n_notifies;               /* notify handles we defined */
-	struct epf_rx_stream *rx;          /* n_rx of them */
+	uint32_t revoked;                /* regions of its ranks in state REVOKED or DRAINING */
+	uint8_t *nic_addr;               /* for opening new lanes */
+	uint32_t *handles;               /* handle to stream index */
+	uint16_t *notify_streams;        /* stream handle of each notify handle we defined */
+	struct epf_notify_in *notify_in; /* n_notify_in of them */
+	uint16_t n_notifies;             /* notify handles we defined */
+	struct epf_rx_stream *rx;        /* n_rx of them */
+	struct epf_ack *acks; /* acknowledgements we write, by word; NULL until it flushes */
+	uint64_t acks_busy;   /* bits: words that an own flush waits for */
+	uint64_t
+		acks_left; /* of them, those that nobody waits for any more: free once they are written */
 	struct epf_ctl *ctl;               /* control writes it writes, in our memory */
 	uint32_t receives;                 /* it posts for each lane */
 	uint64_t ctl_raddr;                /* control writes we write, in its memory */

@@ -143,6 +143,9 @@ static void forget_receiving(struct epf_core *core, struct epf_node *node)
 		window_give(core, rx);
 	}
 	node->ack_head = 0xffff;
+	node->acks_busy = node->acks_left = 0;
+	if (node->acks)
+		memset(node->acks, 0, core->n_acks * sizeof(*node->acks));
 	memset(node->ctl, 0, core->ctl_stride);
 }
 
@@ -184,7 +187,6 @@ static void make_lanes(struct epf_core *core, struct epf_node *node)
 		if (core->ops->lane_create(core->nic, id, core->limits.lane_depth,
 					   &core->reconnect->tokens[id]))
 			core->reconnect->tokens[id] = 0;
-		core->lanes[id].token = core->reconnect->tokens[id];
 	}
 }
 

@@ -130,7 +130,8 @@ static unsigned tell(struct epf_core *core)
 static int drained(const struct epf_core *core, const struct epf_node *node)
 {
 	for (unsigned i = 0; i < node->n_lanes; i++)
-		if ((int32_t)(core->lanes[node->first_lane + i].tail - node->drain_heads[i]) < 0)
+		if ((int32_t)(core->lanes[node->first_lane + i].tail -
+			      core->lanes[node->first_lane + i].drain_head) < 0)
 			return 0;
 	return 1;
 }
@@ -138,7 +139,8 @@ static int drained(const struct epf_core *core, const struct epf_node *node)
 void epf_drain_snapshot(struct epf_core *core, struct epf_node *node)
 {
 	for (unsigned i = 0; i < node->n_lanes; i++)
-		node->drain_heads[i] = core->lanes[node->first_lane + i].head;
+		core->lanes[node->first_lane + i].drain_head =
+			core->lanes[node->first_lane + i].head;
 }
 
 /* Acknowledges a peer's withdrawn regions once traffic to them has drained, then begins to drain newer ones. */

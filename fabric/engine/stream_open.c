@@ -63,6 +63,7 @@ uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind, struct epf_r
 	s->home = choose_lane(core, node, ring ? core->ranks[ring->rank].links : 0, &s->lane);
 	s->handle = node->n_handles;
 	s->kind = (uint8_t)kind;
+	s->ack = EPF_NO_ACK;
 	s->deferred_head = s->deferred_tail = EPF_NONE;
 	s->signals_head = s->signals_tail = EPF_NONE;
 	s->signal = signal;

@@ -137,6 +137,8 @@ struct epf_peer {
 
 enum epf_stream_kind { EPF_STREAM_CONTROL = 0, EPF_STREAM_RING = 1, EPF_STREAM_GROUP = 2 };
 
+enum { EPF_NO_ACK = 0xff };
+
 /* Sending side of a stream. */
 struct epf_stream {
 	/* Since the watch last read it: EPF_SENT_COMMAND for each command staged, plus the payload of puts: one addition. */
@@ -152,9 +154,9 @@ struct epf_stream {
 	uint8_t kind;
 	uint8_t dirty;   /* posted since the last flush and on a dirty list */
 	uint8_t waiting; /* on its lane's waiting list */
-	uint8_t flush;   /* flush message sent, acknowledgement missing */
-	uint8_t blocks;  /* its deferral queue is full: rings are blocked on it */
-	uint8_t stall;   /* enum epf_stall: why its first deferred command was last refused */
+	uint8_t ack; /* acknowledgement word of the flush that is on its way; EPF_NO_ACK: none was sent */
+	uint8_t blocks; /* its deferral queue is full: rings are blocked on it */
+	uint8_t stall;  /* enum epf_stall: why its first deferred command was last refused */
 	uint32_t deferred_head; /* deferred commands in order, EPF_NONE: none */
 	uint32_t deferred_tail;
 	uint32_t deferred_count;
@@ -178,12 +180,9 @@ struct epf_stream {
 /* Receiving side of a stream: base, bitmap of arrivals above it, messages that wait. */
 struct epf_rx_stream {
 	uint32_t base;
-	uint32_t pending;  /* first waiting message, EPF_NONE: none */
-	uint32_t ahead;    /* bits set in the bitmap */
-	uint8_t ack_state; /* enum epf_word_state of its acknowledgement word */
-	uint8_t reserved;
-	uint16_t next_ack; /* list of acknowledgements to write */
-	uint64_t ack;      /* value to write */
+	uint32_t pending; /* first waiting message, EPF_NONE: none */
+	uint32_t ahead;   /* bits set in the bitmap */
+	uint32_t reserved;
 	/* window / 64 words, bit = count modulo window; NULL while nothing is ahead. All zero when it is returned. */
 	uint64_t *bits;
 };
@@ -274,14 +273,18 @@ struct epf_ring_poll {
 	uint64_t parity;
 };
 
-/* First sizes, and the factors by which they grow. */
+/* First sizes, the factors by which they grow, and where they end. */
 enum {
-	EPF_GROW_WRS = 1,      /* entries of a lane: one control write */
-	EPF_GROW_SLOTS = 4,    /* payload slots of a lane */
-	EPF_GROW_LANE = 4,     /* factor of both */
-	EPF_GROW_STREAMS = 4,  /* tables of a node by handle; they double */
-	EPF_GROW_HASH = 64,    /* heads of the hash tables; they double */
-	EPF_GROW_WINDOWS = 16, /* arrival windows added at a time */
+	EPF_GROW_WRS = 1,        /* entries of a lane: one control write */
+	EPF_GROW_SLOTS = 4,      /* payload slots of a lane */
+	EPF_GROW_LANE = 4,       /* factor of both */
+	EPF_GROW_LANE_SURE = 64, /* entries that every lane may have, up to lane-depth */
+	EPF_GROW_SHARE =
+		20480, /* bytes a peer rank, of all together, below which lanes may have more */
+	EPF_GROW_SHARE_LEAST = 65536, /* and of jobs of few ranks */
+	EPF_GROW_STREAMS = 4,         /* tables of a node by handle; they double */
+	EPF_GROW_HASH = 64,           /* heads of the hash tables; they double */
+	EPF_GROW_WINDOWS = 16,        /* arrival windows added at a time */
 	EPF_GROW_ALIGN = 16,
 	EPF_GROW_SIZES = 64, /* different sizes of blocks */
 };

@@ -95,7 +95,7 @@ struct epf_watch {
 	struct rank_track *rank;
 	struct ring_track **ring; /* [EPF_MAX_RINGS] */
 	struct lane_track *lane;
-	struct peer_track *peer;
+	struct peer_track **peer; /* [world] NULL: nothing to keep yet */
 	struct gap gap;
 	uint32_t gap_node, gap_handle; /* where the search for one goes on */
 	uint32_t look;                 /* number of this look */

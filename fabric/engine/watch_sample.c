@@ -7,6 +7,7 @@
 #include "fabric/engine/watch_priv.h"
 
 #include "fabric/base/clock.h"
+#include "fabric/engine/grow.h"
 #include "fabric/engine/recovery.h"
 
 #include <stdlib.h>
@@ -257,6 +258,26 @@ void watch_look_lane(struct epf_core *core, uint32_t i, uint64_t now)
 		show_lane(core, lane, t, block, now);
 }
 
+/* The track of a peer, made when there is something to keep. NULL if there is no memory for it. */
+static struct peer_track *watch_peer(struct epf_core *core, uint32_t rank)
+{
+	struct epf_watch *w = core->watch;
+
+	if (!w->peer[rank])
+		w->peer[rank] = epf_grow_take(core, sizeof(struct peer_track));
+	return w->peer[rank];
+}
+
+/* Nothing was exchanged with it and nothing waited for it. */
+static bool is_unused(const struct epf_peer *peer)
+{
+	uint32_t all = peer->signals_applied;
+
+	for (unsigned i = 0; i < EPF_STALLS; i++)
+		all |= peer->stalls[i];
+	return !all;
+}
+
 /* Links the tracks of all peers with deferred commands. Returns the first rank, or EPF_NONE. */
 static uint32_t list_deferred(struct epf_core *core)
 {
@@ -268,11 +289,11 @@ static uint32_t list_deferred(struct epf_core *core)
 
 		for (; at != EPF_NONE; at = core->streams[at].next_waiting) {
 			const struct epf_stream *s = &core->streams[at];
-			struct peer_track *t = &w->peer[s->peer];
+			struct peer_track *t = watch_peer(core, s->peer);
 			uint32_t head =
 				s->deferred_head != EPF_NONE ? s->deferred_head : s->signals_head;
 
-			if (head == EPF_NONE || s->kind == EPF_STREAM_CONTROL)
+			if (head == EPF_NONE || s->kind == EPF_STREAM_CONTROL || !t)
 				continue;
 			if (t->look != w->look) {
 				if (t->look != w->look - 1) { /* it is new here */
@@ -304,7 +325,8 @@ static struct epf_stats_block *peer_block(struct epf_core *core, uint32_t rank, 
 static void show_peer(struct epf_core *core, uint32_t rank, struct epf_stats_block *b, uint64_t now)
 {
 	const struct epf_node *node = &core->nodes[core->peers[rank].node];
-	const struct peer_track *t = &core->watch->peer[rank];
+	static const struct peer_track none;
+	const struct peer_track *t = core->watch->peer[rank] ? core->watch->peer[rank] : &none;
 
 	watch_state(b, EPF_STAT_PEER_STATE, peer_state(core, rank), now);
 	epf_stat_set(b, EPF_STAT_PEER_SILENT_NS,
@@ -322,7 +344,7 @@ static void show_peer(struct epf_core *core, uint32_t rank, struct epf_stats_blo
 static void look_peer(struct epf_core *core, uint32_t rank, const struct gap *gap, uint64_t now)
 {
 	struct epf_watch *w = core->watch;
-	struct peer_track *t = &w->peer[rank];
+	struct peer_track *t = w->peer[rank];
 	const struct epf_stream *s = &core->streams[t->stream]; /* not of a gap */
 	unsigned reason = EPF_STATS_WAIT_NONE;
 	uint64_t since = gap ? gap->since_ns : t->since_ns;
@@ -360,7 +382,9 @@ void watch_take_counts(struct epf_core *core)
 
 		if ((!s->sent && !s->signals) || s->peer >= core->world)
 			continue;
-		t = &w->peer[s->peer];
+		t = watch_peer(core, s->peer);
+		if (!t)
+			continue;
 		t->cmds += s->sent / EPF_SENT_COMMAND;
 		t->bytes_sent += bytes;
 		t->signals_sent += s->signals;
@@ -371,8 +395,13 @@ void watch_take_counts(struct epf_core *core)
 	}
 	for (uint32_t r = 0; r < core->world; r++) {
 		const struct epf_peer *peer = &core->peers[r];
-		struct peer_track *t = &w->peer[r];
+		struct peer_track *t = w->peer[r];
 
+		if (!t && is_unused(peer))
+			continue;
+		t = watch_peer(core, r);
+		if (!t)
+			continue;
 		t->signals_applied += peer->signals_applied - t->last_applied;
 		t->last_applied = peer->signals_applied;
 		for (unsigned i = 0; i < EPF_STALLS; i++) {
@@ -385,17 +414,20 @@ void watch_take_counts(struct epf_core *core)
 void watch_look_peers(struct epf_core *core, uint64_t now)
 {
 	struct epf_watch *w = core->watch;
+	struct peer_track *t;
 	uint32_t at = list_deferred(core);
 
 	if (w->signal_wait_ns >= GAP_AFTER_NS || w->gap.since_ns)
 		watch_gaps(core, now);
-	for (; at != EPF_NONE; at = w->peer[at].next)
+	for (; at != EPF_NONE; at = w->peer[at]->next)
 		look_peer(core, at, NULL, now);
 	if (w->gap.since_ns && w->gap.since_ns != now) {
 		at = core->nodes[w->gap.node].rank;
-		if (w->peer[at].look != w->look)
+		t = watch_peer(core, at);
+		if (t && t->look != w->look)
 			look_peer(core, at, &w->gap, now);
-		w->peer[at].look = w->look;
+		if (t)
+			t->look = w->look;
 	}
 	/* Add the other peers while there is room; refresh those that have a block. */
 	for (uint32_t r = 0; w->peers.shown < w->peers.most && r < core->world; r++)
@@ -403,7 +435,7 @@ void watch_look_peers(struct epf_core *core, uint64_t now)
 	for (uint32_t i = 0; i < w->peers.room; i++) {
 		uint32_t rank = w->peers.owner[i];
 
-		if (rank == EPF_NONE || w->peer[rank].look == w->look)
+		if (rank == EPF_NONE || (w->peer[rank] && w->peer[rank]->look == w->look))
 			continue;
 		w->peers.waits[i] = 0;
 		show_peer(core, rank, w->peers.block[i], now);

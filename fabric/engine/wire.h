@@ -15,6 +15,8 @@ enum {
 	EPF_MAX_LANES_PER_NODE = 8,
 	EPF_MAX_STREAMS_PER_NODE = 8192, /* 13 bits of handle in an immediate */
 	EPF_MAX_WINDOW = 32768,          /* half of the 16-bit count in an immediate */
+	EPF_ACKS_PER_RANK = 8, /* flushes of one rank at a node that wait for an acknowledgement */
+	EPF_MAX_ACKS = 64,     /* of all ranks */
 };
 
 /* Immediate data: count in the low 16 bits, handle in the next 13, kind in the top 3. */
@@ -33,7 +35,7 @@ EPF_INLINE uint32_t epf_imm(unsigned kind, uint32_t handle, uint32_t count)
 enum epf_msg_kind {
 	EPF_MSG_SIGNAL = 1, /* signal, rank, value: add; c = 1 + sending rank, 0: not said */
 	EPF_MSG_ADD = 2,    /* rank, signal = region, a = offset, value: add to memory */
-	EPF_MSG_FLUSH = 3,  /* acknowledge when passed */
+	EPF_MSG_FLUSH = 3,  /* acknowledge in word d when passed */
 	EPF_MSG_NOTIFY =
 		4, /* defines notify handle d: stream handle c, rank, signal, value = add; a = 1 + sending rank, 0: not said */
 	EPF_MSG_REVOKE = 5,      /* rank, signal = region: stop using it */
@@ -81,7 +83,27 @@ _Static_assert(sizeof(struct epf_msg) <= EPF_NIC_MSG_BYTES, "a message fits ever
 struct epf_ctl {
 	uint64_t grants
 		[EPF_MAX_LANES_PER_NODE]; /* per lane: bits 31:0 events we may have posted in all; bit 32: written; 63:33 beats of its engine */
-	uint64_t acks[]; /* per stream handle: last flush passed; bit 32: written [A5] */
+	uint64_t acks[]; /* flushes that were passed: epf_ack_word(), 0: not yet [A5] */
 };
+
+/* Returns the acknowledgement of the flush with this count in that stream. */
+EPF_INLINE uint64_t epf_ack_word(uint32_t handle, uint32_t count)
+{
+	return (uint64_t)handle << 33 | UINT64_C(1) << 32 | count;
+}
+
+/* Returns how many such words an engine has for each node: the same at all engines of a job. */
+EPF_INLINE uint32_t epf_acks_of(uint32_t world, uint32_t n_nodes)
+{
+	uint64_t acks = ((uint64_t)world + n_nodes - 1) / n_nodes * EPF_ACKS_PER_RANK;
+
+	return acks < EPF_MAX_ACKS ? (uint32_t)acks : EPF_MAX_ACKS;
+}
+
+/* Returns the bytes of the control writes of a node. */
+EPF_INLINE uint32_t epf_ctl_bytes(uint32_t n_acks)
+{
+	return (uint32_t)((sizeof(struct epf_ctl) + 8u * n_acks + 63) / 64 * 64);
+}
 
 #endif

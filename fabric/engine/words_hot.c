@@ -25,27 +25,37 @@ void epf_grant_mark(struct epf_core *core, struct epf_lane *lane)
 	core->words_dirty = 1;
 }
 
-/* Notes that the acknowledgement word of a stream must be written. */
-void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count)
+static void ack_again(struct epf_core *core, struct epf_node *node, uint32_t word)
 {
-	struct epf_rx_stream *rx = epf_rx(core, node, handle);
+	struct epf_ack *ack = &node->acks[word];
 
-	rx->ack = (uint64_t)count | UINT64_C(1) << 32;
-	if (rx->ack_state == EPF_WORD_DIRTY || rx->ack_state == EPF_WORD_INFLIGHT_DIRTY)
+	if (ack->state == EPF_WORD_DIRTY || ack->state == EPF_WORD_INFLIGHT_DIRTY)
 		return;
-	if (rx->ack_state == EPF_WORD_INFLIGHT) {
-		rx->ack_state = EPF_WORD_INFLIGHT_DIRTY;
+	if (ack->state == EPF_WORD_INFLIGHT) {
+		ack->state = EPF_WORD_INFLIGHT_DIRTY;
 		return;
 	}
-	rx->ack_state = EPF_WORD_DIRTY;
-	rx->next_ack = node->ack_head;
-	node->ack_head = (uint16_t)handle;
+	ack->state = EPF_WORD_DIRTY;
+	ack->next = node->ack_head;
+	node->ack_head = (uint16_t)word;
 	if (!node->in_ack_list) {
 		node->in_ack_list = 1;
 		node->next_ack_node = core->ack_nodes;
 		core->ack_nodes = (uint32_t)(node - core->nodes);
 	}
 	core->words_dirty = 1;
+}
+
+int epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t word, uint32_t handle,
+		 uint32_t count)
+{
+	if (EPF_UNLIKELY(word >= core->n_acks))
+		return 0;
+	if (EPF_UNLIKELY(!node->acks) && !epf_acks_grow_cold(core, node))
+		return 0;
+	node->acks[word].value = epf_ack_word(handle, count);
+	ack_again(core, node, word);
+	return 1;
 }
 
 /* Stages one control write of the 8 bytes at `value`. */
@@ -131,9 +141,9 @@ static unsigned write_grants(struct epf_core *core)
 }
 
 /* Any lane of the node may carry an acknowledgement. */
-static int write_ack(struct epf_core *core, struct epf_node *node, uint32_t handle)
+static int write_ack(struct epf_core *core, struct epf_node *node, uint32_t word)
 {
-	struct epf_rx_stream *rx = epf_rx(core, node, handle);
+	struct epf_ack *ack = &node->acks[word];
 
 	for (unsigned i = 0; i < node->n_lanes; i++) {
 		struct epf_lane *lane = &core->lanes[node->first_lane + i];
@@ -143,11 +153,11 @@ static int write_ack(struct epf_core *core, struct epf_node *node, uint32_t hand
 		    !lane_make_slot(core, lane))
 			continue;
 		slot = lane_slot(lane);
-		slot->value = rx->ack;
-		put_word(core, lane, &slot->value, offsetof(struct epf_ctl, acks) + 8u * handle,
-			 epf_wr_core(EPF_WRK_ACK, 0, handle, 0))
+		slot->value = ack->value;
+		put_word(core, lane, &slot->value, offsetof(struct epf_ctl, acks) + 8u * word,
+			 epf_wr_core(EPF_WRK_ACK, 0, word, 0))
 			->flags |= EPF_WR_SLOT;
-		rx->ack_state = EPF_WORD_INFLIGHT;
+		ack->state = EPF_WORD_INFLIGHT;
 		return 1;
 	}
 	return 0;
@@ -162,12 +172,12 @@ static unsigned write_acks(struct epf_core *core)
 		struct epf_node *node = &core->nodes[*link];
 
 		while (node->ack_head != 0xffff) {
-			uint32_t handle = node->ack_head;
+			uint32_t word = node->ack_head;
 
 			if ((node->state == EPF_NODE_UP || node->is_back) &&
-			    !write_ack(core, node, handle))
+			    !write_ack(core, node, word))
 				break;
-			node->ack_head = epf_rx(core, node, handle)->next_ack;
+			node->ack_head = node->acks[word].next;
 			handled++;
 		}
 		if (node->ack_head == 0xffff) {
@@ -205,11 +215,11 @@ void epf_reclaim_word(struct epf_core *core, struct epf_lane *lane, const struct
 		core->notifies[(uint32_t)wr->core].ready = 1;
 	} else if (kind == EPF_WRK_ACK) {
 		struct epf_node *node = &core->nodes[lane->node];
-		struct epf_rx_stream *rx = epf_rx(core, node, (uint32_t)wr->core);
-		unsigned again = rx->ack_state == EPF_WORD_INFLIGHT_DIRTY;
+		struct epf_ack *ack = &node->acks[(uint32_t)wr->core];
+		unsigned again = ack->state == EPF_WORD_INFLIGHT_DIRTY;
 
-		rx->ack_state = EPF_WORD_CLEAN;
+		ack->state = EPF_WORD_CLEAN;
 		if (again)
-			epf_ack_mark(core, node, (uint32_t)wr->core, (uint32_t)rx->ack);
+			ack_again(core, node, (uint32_t)wr->core);
 	}
 }

@@ -9,8 +9,12 @@
 
 /* Notes that the grant word of a lane must be written. */
 void epf_grant_mark(struct epf_core *core, struct epf_lane *lane);
-/* Notes that the acknowledgement word of a stream must be written: its flush message `count` has been passed. */
-void epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t handle, uint32_t count);
+/*
+ * Notes that acknowledgement word `word` of a node must be written: the flush message `count` of its stream has been passed. Returns 0 if
+ * there is no such word.
+ */
+int epf_ack_mark(struct epf_core *core, struct epf_node *node, uint32_t word, uint32_t handle,
+		 uint32_t count);
 /* Stages the words that were marked, as far as lanes have room. Returns how many. */
 unsigned epf_words_step(struct epf_core *core);
 /* The entry of a control write has completed: the word is written again if it has changed since. */

@@ -9,7 +9,7 @@
 
 #include "fabric/engine/core.h"
 
-#define EPF_DESCRIBE_VERSION 2u
+#define EPF_DESCRIBE_VERSION 3u
 
 struct epf_description {
 	uint32_t rank;

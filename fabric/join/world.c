@@ -168,12 +168,10 @@ static int cannot_connect(const struct epf_description *d)
 
 static struct epf_node_info node_info(const struct epf_core *core, const struct epf_description *d)
 {
-	size_t stride = (sizeof(struct epf_ctl) + 8u * d->streams + 63) / 64 * 64;
-
 	return (struct epf_node_info){ .nic_addr = d->nic_addr,
 				       .nic_addr_len = d->nic_addr_len,
 				       .tokens = d->tokens + (size_t)core->self * d->lanes,
-				       .ctl_raddr = d->ctl_raddr + core->self * stride,
+				       .ctl_raddr = d->ctl_raddr + core->self * core->ctl_stride,
 				       .ctl_rkeys = d->ctl_rkeys,
 				       .keys = d->keys,
 				       .receives = d->receives,

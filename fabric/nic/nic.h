@@ -201,7 +201,7 @@ struct epf_nic_job {
 struct epf_nic_ops {
 	const char *name;
 	/* 1: the CPU moves the bytes, so pages of a region may come when they are touched. 0: registration pins them. */
-	int is_cpu;
+	int (*is_cpu)(void);
 
 	/* Opens the NIC. now() is the core's clock in ns (a virtual one in simulations). Slow. */
 	int (*open)(const struct epf_conf *conf, uint64_t (*now)(void *), void *now_arg,

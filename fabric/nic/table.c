@@ -192,10 +192,16 @@ static int no_link(struct epf_nic *nic, unsigned link, int up)
 	return -EOPNOTSUPP;
 }
 
+static int is_device(void)
+{
+	return 0;
+}
+
 void epf_nic_ops_fill(struct epf_nic_ops *ops)
 {
 	static const struct epf_nic_ops none = {
 		.name = "",
+		.is_cpu = is_device,
 		.open = no_open,
 		.close = no_nic,
 		.describe = no_describe,

@@ -121,7 +121,7 @@ bool svc_memory_must_fill(const struct epf_conf *conf)
 {
 	const struct epf_nic_ops *ops = epf_nic_find(epf_limits_nic(conf));
 
-	return conf->service_fill || !ops || !ops->is_cpu || kernel_counts();
+	return conf->service_fill || !ops || !ops->is_cpu() || kernel_counts();
 }
 
 /*

@@ -362,9 +362,14 @@ static int emu_link_ready(struct epf_nic *nic, uint16_t lane)
 	return !(e->links_down >> lane % e->opts.links & 1);
 }
 
+static int is_cpu(void)
+{
+	return 1;
+}
+
 const struct epf_nic_ops epf_nic_emu_ops = {
 	.name = "emu",
-	.is_cpu = 1,
+	.is_cpu = is_cpu,
 	.open = emu_open,
 	.close = emu_close,
 	.describe = emu_describe,

@@ -153,9 +153,14 @@ static void null_counters(const struct epf_nic *nic, struct epf_nic_counters *ou
 	out->link_up = 1;
 }
 
+static int is_cpu(void)
+{
+	return 1;
+}
+
 const struct epf_nic_ops epf_nic_null_ops = {
 	.name = "null",
-	.is_cpu = 1,
+	.is_cpu = is_cpu,
 	.open = null_open,
 	.close = null_close,
 	.describe = null_describe,

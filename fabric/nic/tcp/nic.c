@@ -149,9 +149,14 @@ static int tcp_link_ready(struct epf_nic *nic, uint16_t lane)
 	return !epf_tcp_of(nic)->is_down;
 }
 
+static int is_cpu(void)
+{
+	return 1;
+}
+
 const struct epf_nic_ops epf_nic_tcp_ops = {
 	.name = "tcp",
-	.is_cpu = 1,
+	.is_cpu = is_cpu,
 	.open = open_conf,
 	.close = epf_tcp_close,
 	.describe = tcp_describe,

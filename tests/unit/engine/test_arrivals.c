@@ -275,6 +275,23 @@ static void definitions_at_their_edges(void **state)
 	null_rig_close(&rig);
 }
 
+/* A flush names the word in which it wants its acknowledgement: the last one is written there, one more is refused. */
+static void flushes_at_their_edges(void **state)
+{
+	struct epf_msg m = { .kind = EPF_MSG_FLUSH };
+	struct null_rig rig;
+
+	open_rig(&rig);
+	m.d = rig.core->n_acks;
+	assert_true(send(&rig, m));
+	assert_null(peer_node(&rig)->acks);
+	m.d = rig.core->n_acks - 1;
+	assert_false(send(&rig, m));
+	assert_non_null(peer_node(&rig)->acks);
+	assert_int_equal(peer_node(&rig)->acks[m.d].value >> 32 & 1, 1);
+	null_rig_close(&rig);
+}
+
 static void immediates_at_their_edges(void **state)
 {
 	struct null_rig rig;
@@ -897,6 +914,7 @@ int main(void)
 		cmocka_unit_test(nothing_reaches_a_rank_that_has_gone),
 		cmocka_unit_test(definitions_at_their_edges),
 		cmocka_unit_test(immediates_at_their_edges),
+		cmocka_unit_test(flushes_at_their_edges),
 		cmocka_unit_test(messages_at_their_edges),
 		cmocka_unit_test(counts_at_the_edges_of_the_window),
 		cmocka_unit_test(a_signal_waits_for_what_it_covers),

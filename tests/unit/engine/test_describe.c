@@ -135,7 +135,7 @@ static void bytes_are_as_documented(void **state)
 {
 	/* clang-format off */
 	static const uint8_t want[] = {
-		'E', 'P', 'F', 'J', 2, 0, 0, 0, 4, 3, 2, 1, 0, 16, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0, 2, 0, 0, 0,
+		'E', 'P', 'F', 'J', 3, 0, 0, 0, 4, 3, 2, 1, 0, 16, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 64, 0, 0, 0, 2, 0, 0, 0,
 		1, 0, 0, 0, 0x44, 0x33, 0x22, 0x11, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
 		'n', 'o', 'd', 'e', '-', 'a' };
 	static const uint8_t tail[] = {

@@ -52,15 +52,23 @@ static void steps(struct null_rig *rig)
 		epf_core_step(rig->core);
 }
 
+/* The acknowledgement of the flush that a stream has sent, if it has. */
+static void acknowledge_stream(struct null_rig *rig, const struct epf_stream *s)
+{
+	if (s->kind != EPF_STREAM_CONTROL && s->ack != EPF_NO_ACK)
+		rig->core->nodes[s->node].ctl->acks[s->ack] =
+			epf_ack_word(s->handle, s->flush_count);
+}
+
 /* Acknowledges what streams of kind `kind` to `rank` have sent, less `short_of`. */
 static void acknowledge(struct null_rig *rig, unsigned kind, uint32_t rank, uint32_t short_of)
 {
 	for (uint32_t i = 0; i < rig->core->n_streams; i++) {
 		const struct epf_stream *s = &rig->core->streams[i];
 
-		if (s->kind == kind && s->peer == rank)
-			rig->core->nodes[s->node].ctl->acks[s->handle] =
-				(uint64_t)(uint32_t)(s->count - 1 - short_of) | UINT64_C(1) << 32;
+		if (s->kind == kind && s->peer == rank && s->ack != EPF_NO_ACK)
+			rig->core->nodes[s->node].ctl->acks[s->ack] =
+				epf_ack_word(s->handle, s->count - 1 - short_of);
 	}
 	steps(rig);
 }
@@ -237,8 +245,7 @@ static void a_flush_to_a_lost_rank_fails(void **state)
 			epf_core_step(rig.core);
 			epf_core_mask_peer(rig.core, 0, PEER, 1);
 			for (uint32_t s = 0; s < rig.core->n_streams; s++)
-				rig.core->nodes[1].ctl->acks[rig.core->streams[s].handle] =
-					rig.core->streams[s].count | UINT64_C(1) << 32;
+				acknowledge_stream(&rig, &rig.core->streams[s]);
 			null_rig_hold(&rig, false);
 		}
 		steps(&rig);
@@ -316,6 +323,87 @@ static void flushes_take_turns(void **state)
 	free(shm);
 }
 
+static unsigned flushes_under_way(const struct null_rig *rig)
+{
+	return (unsigned)__builtin_popcountll(rig->core->nodes[1].acks_busy);
+}
+
+/* More streams than acknowledgement words: they are used again as acknowledgements come. */
+static void words_are_used_again(void **state)
+{
+	enum { WORDS = 3, STREAMS = 8 };
+
+	struct null_rig rig;
+
+	open_rig(&rig, 0);
+	assert_int_equal(rig.core->n_acks, NULL_LOCAL * EPF_ACKS_PER_RANK);
+	rig.core->n_acks = WORDS;
+	for (uint32_t i = 0; i < STREAMS; i++)
+		push(&rig, (struct epf_op){ .op = EPF_OP_PUT,
+					    .flags = EPF_F_COUNTED,
+					    .rank = PEER,
+					    .length = 16,
+					    .signal = i });
+	steps(&rig);
+	push(&rig, flush(0));
+	steps(&rig);
+	for (uint32_t done = 0; done < STREAMS; done += WORDS) {
+		uint32_t left = STREAMS - done;
+
+		assert_int_equal(flushes_under_way(&rig), left < WORDS ? left : WORDS);
+		assert_int_equal(retired(&rig), STREAMS);
+		for (uint32_t i = 0; i < rig.core->n_streams; i++)
+			if (rig.core->nodes[1].acks_busy >> (rig.core->streams[i].ack & 63) & 1)
+				acknowledge_stream(&rig, &rig.core->streams[i]);
+		steps(&rig);
+	}
+	assert_int_equal(flushes_under_way(&rig), 0);
+	assert_int_equal(retired(&rig), STREAMS + 1);
+	assert_int_equal(rig.rank[0].shm->done.failed, 0);
+	null_rig_close(&rig);
+}
+
+/* An acknowledgement that nobody waits for any more may still come: its word serves no other flush before. */
+static void a_word_that_was_given_up_stays_taken(void **state)
+{
+	const struct epf_stream *s, *other;
+	struct null_rig rig;
+
+	open_rig(&rig, 0);
+	rig.core->n_acks = 1;
+	push(&rig, put_to(PEER));
+	push(&rig, put_to(OTHER));
+	steps(&rig);
+	s = &rig.core->streams[rig.core->rings[0]->streams[PEER]];
+	other = &rig.core->streams[rig.core->rings[0]->streams[OTHER]];
+	rig.core->streams[rig.core->rings[0]->streams[OTHER]].dirty = 0;
+	push(&rig, flush(0));
+	steps(&rig);
+	epf_core_mask_peer(rig.core, 0, PEER, 1);
+	epf_core_mask_peer(rig.core, 0, OTHER, 1);
+	steps(&rig);
+	assert_int_equal(retired(&rig), 3);
+	assert_int_equal(flushes_under_way(&rig), 1);
+	epf_core_mask_peer(rig.core, 0, OTHER, 0);
+	push(&rig, put_to(OTHER));
+	push(&rig, flush(0));
+	steps(&rig);
+	assert_int_equal(retired(&rig), 4);
+	assert_int_equal(other->ack, EPF_NO_ACK);
+	/* Now it comes; what it says is nothing to the flush that takes its place. */
+	rig.core->nodes[1].ctl->acks[0] = epf_ack_word(s->handle, other->count);
+	steps(&rig);
+	assert_int_equal(retired(&rig), 4);
+	assert_int_equal(other->ack, 0);
+	assert_int_equal(rig.core->nodes[1].ctl->acks[0], 0);
+	rig.core->nodes[1].ctl->acks[0] = epf_ack_word(s->handle, other->flush_count);
+	steps(&rig);
+	assert_int_equal(retired(&rig), 4);
+	acknowledge(&rig, EPF_STREAM_RING, OTHER, 0);
+	assert_int_equal(retired(&rig), 5);
+	null_rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -327,6 +415,8 @@ int main(void)
 		cmocka_unit_test(a_flush_to_a_lost_rank_fails),
 		cmocka_unit_test(an_old_acknowledgement_does_not_count),
 		cmocka_unit_test(flushes_take_turns),
+		cmocka_unit_test(words_are_used_again),
+		cmocka_unit_test(a_word_that_was_given_up_stays_taken),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,10 +9,11 @@
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
-#include "fabric/engine/lanes.h"
 #include "fabric/engine/grow.h"
+#include "fabric/engine/lanes.h"
 #include "fabric/engine/lanes_plan.h"
 #include "fabric/engine/limits.h"
+#include "fabric/engine/watch_priv.h"
 #include "fabric/join/world.h"
 
 #include <errno.h>
@@ -258,6 +259,33 @@ static void the_engine_takes_what_is_planned(void **state)
 	plan_is_kept(512, 64, small);
 }
 
+/* At most 1 KiB of an engine's memory for a rank that nobody talks to, with what the watch keeps of it and a region that it exports. */
+static void a_peer_that_is_not_used(void **state)
+{
+	enum { WORLD = 256, PAIRS = 2, ADDR = 40 };
+
+	uint64_t watch = sizeof(struct peer_track *) + sizeof(uint32_t) +
+			 PAIRS * (sizeof(struct lane_track) + sizeof(uint32_t));
+	struct epf_lanes_ask ask = { .world = WORLD,
+				     .n_nodes = WORLD,
+				     .lanes_per_node = PAIRS,
+				     .streams_per_peer = 512,
+				     .window = 1024,
+				     .lane_depth = 256,
+				     .lane_receives = 512,
+				     .max_lanes = 65535,
+				     .receives = 1 << 20,
+				     .addr_bytes = ADDR,
+				     .carries_events = 1,
+				     .nic = "null" };
+	struct epf_lanes_plan plan;
+	uint64_t each;
+
+	assert_int_equal(epf_lanes_plan(&ask, &plan), 0);
+	each = plan.join_bytes / WORLD + watch + sizeof(struct epf_peer_word);
+	assert_in_range(each + sizeof(struct epf_region_remote), 512, 1024);
+}
+
 static struct epf_lanes_ask ask_for(uint32_t world, uint32_t nodes)
 {
 	return (struct epf_lanes_ask){ .world = world,
@@ -361,6 +389,7 @@ int main(void)
 		cmocka_unit_test(a_lane_that_fails_is_named_by_its_node),
 		cmocka_unit_test(a_queue_pair_that_cannot_be_made_fails_the_join),
 		cmocka_unit_test(the_engine_takes_what_is_planned),
+		cmocka_unit_test(a_peer_that_is_not_used),
 		cmocka_unit_test(two_thousand_ranks),
 		cmocka_unit_test(what_does_not_fit_is_said),
 		cmocka_unit_test(groups_are_numbered_by_their_lowest_member),

@@ -223,7 +223,8 @@ static bool is_acknowledged(const struct epf_core *core)
 	for (uint32_t i = 0; i < core->n_streams; i++) {
 		const struct epf_stream *s = &core->streams[i];
 
-		if (s->flush_count && core->nodes[s->node].ctl->acks[s->handle])
+		if (s->flush_count && s->ack != EPF_NO_ACK &&
+		    core->nodes[s->node].ctl->acks[s->ack])
 			return true;
 	}
 	return false;

@@ -514,7 +514,7 @@ static void entries_get_the_keys_of_their_device(void **state)
 	rig.core->ranks[0].regions[0].mr.keys[1].lkey = 77;
 	rig.core->peers[PEER].regions[0].rkeys[1] = 88;
 	put(&rig);
-	epf_ack_mark(rig.core, peer_node(&rig), 3, 1);
+	assert_int_equal(epf_ack_mark(rig.core, peer_node(&rig), 3, 3, 1), 1);
 	epf_core_step(rig.core);
 	assert_int_equal(from->head - from->tail, 2);
 	head = to->head;
