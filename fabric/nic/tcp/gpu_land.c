@@ -61,15 +61,14 @@ void epf_tcp_gpu_land(struct epf_tcp *t, struct epf_tcp_lane *l, const struct ep
 }
 
 enum epf_tcp_copied epf_tcp_gpu_landed(const struct epf_tcp *t, const struct epf_tcp_lane *l,
-				       uint32_t desc)
+				       uint64_t number)
 {
-	const struct epf_tcp_lane_gpu *g = l->gpu;
-	uint64_t failed, number = g->copied[desc];
+	uint64_t failed;
 
-	if (!g->has_copied || !number)
+	if (!number)
 		return EPF_TCP_COPIED;
 	if (number > epf_tcp_copier_done(t->copier))
 		return EPF_TCP_COPYING;
-	failed = __atomic_load_n(&g->rx.pinned->failed, __ATOMIC_RELAXED);
+	failed = __atomic_load_n(&l->gpu->rx.pinned->failed, __ATOMIC_RELAXED);
 	return failed && number >= failed ? EPF_TCP_COPY_FAILED : EPF_TCP_COPIED;
 }

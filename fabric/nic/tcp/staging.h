@@ -25,7 +25,8 @@ enum {
 		64
 		<< 10, /* bytes of a ring: a power of two, at least twice its longest transfer so far */
 	EPF_TCP_RING_MOST = 2 << 20,
-	EPF_TCP_PARTS = 512, /* copies of a ring that have not been released */
+	EPF_TCP_PARTS = 512,              /* copies of a ring that have not been released */
+	EPF_TCP_HELD = 4 * EPF_TCP_TRAIN, /* descriptors of trains that are held */
 };
 
 /* Pinned memory of a lane for one purpose. Positions count bytes and wrap at 2^32. */
@@ -50,6 +51,13 @@ struct epf_tcp_staged {
 	uint8_t *at;
 };
 
+/* A descriptor of a train that has been received, and waits for copies. */
+struct epf_tcp_held {
+	struct epf_tcp_desc desc;
+	uint64_t copied; /* number of the last copy of its payload, 0: none */
+	uint8_t slot;    /* as in struct epf_tcp_rx */
+};
+
 struct epf_tcp_lane_gpu {
 	struct epf_tcp_ring tx, answers, rx;
 	uint64_t last; /* number of the lane's last job */
@@ -65,6 +73,9 @@ struct epf_tcp_lane_gpu {
 	/* The train that is received: number of the last copy of each descriptor's payload. */
 	uint64_t copied[EPF_TCP_TRAIN];
 	bool has_copied;
+	/* Trains before it, oldest first, and how many of their descriptors are answers. */
+	struct epf_tcp_held held[EPF_TCP_HELD];
+	uint32_t held_first, held_last, held_reads;
 	/* Neither can go on before a copy is over. */
 	bool tx_waits, rx_waits;
 };
@@ -123,8 +134,8 @@ bool epf_tcp_gpu_room(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t ahead,
 /* Begins to copy bytes that were received at the next place of the ring, to dst: payload of descriptor number `desc`. */
 void epf_tcp_gpu_land(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_spot *dst,
 		      uint32_t bytes, uint32_t desc);
-/* Whether the payload of a descriptor is in place. */
+/* Whether the copy of that number, of received payload, is over; 0: there is none. */
 enum epf_tcp_copied epf_tcp_gpu_landed(const struct epf_tcp *t, const struct epf_tcp_lane *l,
-				       uint32_t desc);
+				       uint64_t number);
 
 #endif
