@@ -142,8 +142,10 @@ last()
 }
 
 if [ "$list" = 0 ]; then
-	say "# $(date -u +%FT%TZ), $([ "$backend" = fake ] && echo "a fake GPU" || nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $(
-		[ "$beds" = 1 ] && echo "two hosts made of namespaces" || echo "loopback: $why"), load $(cut -d' ' -f1-3 /proc/loadavg)"
+	where="two hosts made of namespaces" device="a fake GPU"
+	[ "$beds" = 1 ] || where="loopback: $why"
+	[ "$backend" = fake ] || device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//')
+	say "# $(date -u +%FT%TZ), $device, $(nproc) CPUs, $where, load $(cut -d' ' -f1-3 /proc/loadavg)"
 fi
 
 # ---- right bytes -----------------------------------------------------------------------------

@@ -18,12 +18,6 @@
 
 enum { LONG_PAYLOAD = 8 << 10 };
 
-/* A place that bytes are received to. */
-struct piece {
-	struct epf_tcp_spot dst; /* where they belong */
-	uint32_t desc;
-};
-
 /* Number of the descriptor whose payload comes next. */
 static uint32_t current(const struct epf_tcp_rx *rx)
 {
@@ -34,33 +28,11 @@ static uint32_t current(const struct epf_tcp_rx *rx)
 	return i;
 }
 
-/* Pieces of pinned memory for `left` bytes of descriptor number i. Returns how many more; fewer bytes than left: there is no room for more now. */
-static int gather_gpu(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_spot dst,
-		      uint32_t i, uint32_t left, uint32_t *reserved, struct iovec *v,
-		      struct piece *pieces, int n)
-{
-	int from = n;
-
-	while (left && n < EPF_TCP_PIECES) {
-		uint32_t bytes = left;
-		uint8_t *at;
-
-		if (!epf_tcp_gpu_room(t, l, *reserved, &at, &bytes))
-			break;
-		pieces[n] = (struct piece){ dst, i };
-		v[n++] = (struct iovec){ at, bytes };
-		*reserved += bytes;
-		dst.at += bytes;
-		left -= bytes;
-	}
-	return n - from;
-}
-
 /*
  * The places of payload that comes next, as far as it may be put there. Return: how many pieces. *all: to the end of the train.
  */
-static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, struct piece *pieces,
-		  size_t *bytes, bool *all)
+static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v,
+		  struct epf_tcp_piece *pieces, size_t *bytes, bool *all)
 {
 	struct epf_tcp_rx *rx = &l->rx;
 	uint32_t i = current(rx), at = rx->bytes, reserved = 0;
@@ -79,12 +51,12 @@ static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, st
 		if (dst.mem) {
 			uint32_t before = reserved;
 
-			n += gather_gpu(t, l, dst, i, left, &reserved, v, pieces, n);
+			n += epf_tcp_gpu_gather(t, l, dst, i, left, &reserved, v, pieces, n);
 			*bytes += reserved - before;
 			if (reserved - before < left)
 				break;
 		} else {
-			pieces[n] = (struct piece){ dst, i };
+			pieces[n] = (struct epf_tcp_piece){ dst, i };
 			v[n++] = (struct iovec){ (void *)(uintptr_t)dst.at, left };
 			*bytes += left;
 		}
@@ -92,19 +64,6 @@ static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, st
 	}
 	*all = i == rx->count;
 	return n;
-}
-
-/* So many bytes were received to the pieces: what belongs to GPU memory is copied there. */
-static void land(struct epf_tcp *t, struct epf_tcp_lane *l, const struct iovec *v,
-		 const struct piece *pieces, size_t bytes)
-{
-	for (unsigned k = 0; bytes; k++) {
-		uint32_t n = bytes < v[k].iov_len ? (uint32_t)bytes : (uint32_t)v[k].iov_len;
-
-		if (pieces[k].dst.mem)
-			epf_tcp_gpu_land(t, l, &pieces[k].dst, n, pieces[k].desc);
-		bytes -= n;
-	}
 }
 
 /* Payload that was read ahead goes to its place. 1: some did; 0: the place is wrong; -EAGAIN: there is no room on the way to it. */
@@ -153,7 +112,7 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	struct epf_tcp_rx *rx = &l->rx;
 	struct iovec v[EPF_TCP_PIECES + 1];
-	struct piece pieces[EPF_TCP_PIECES];
+	struct epf_tcp_piece pieces[EPF_TCP_PIECES];
 	struct msghdr msg = { .msg_iov = v };
 	size_t payload, asked;
 	bool all;
@@ -172,11 +131,8 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 		v[msg.msg_iovlen++] = (struct iovec){ rx->stage + rx->end, room };
 		asked += room;
 	}
-	if (!asked) {
-		if (l->gpu)
-			l->gpu->rx_waits = true;
-		return 0;
-	}
+	if (!asked)
+		return epf_tcp_gpu_waits(l);
 	n = receive_some(l, &msg);
 	if (n <= 0) {
 		rx->is_readable = false;
@@ -192,7 +148,7 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 	if ((size_t)n < asked && !rx->has_hung_up && !(l->seal && epf_tcp_seal_has_more(l->seal)))
 		rx->is_readable = false;
 	if (l->gpu)
-		land(t, l, v, pieces, (size_t)n < payload ? (size_t)n : payload);
+		epf_tcp_gpu_land_pieces(t, l, v, pieces, (size_t)n < payload ? (size_t)n : payload);
 	rx->bytes += (uint32_t)((size_t)n < payload ? (size_t)n : payload);
 	rx->end += (uint32_t)((size_t)n > payload ? (size_t)n - payload : 0);
 	return (size_t)n;
@@ -230,16 +186,14 @@ static int advance(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 		return -EAGAIN;
 	if (!rx->count || rx->is_dead)
 		return 1;
-	if (rx->bytes == rx->ends[rx->count - 1]) { /* and something is being copied */
-		l->gpu->rx_waits = true;
-		return -EAGAIN;
-	}
+	if (rx->bytes == rx->ends[rx->count - 1] && !epf_tcp_gpu_waits(l))
+		return -EAGAIN; /* something is being copied */
 	if (!epf_tcp_place_of(t, l, current(rx), &dst)) {
 		epf_tcp_refuse_place(t, l, current(rx),
 				     "no exported region covers it with that right and key");
 		/* What comes before it may be on its way to a GPU. */
-		if (l->gpu && !rx->is_dead)
-			l->gpu->rx_waits = true;
+		if (!rx->is_dead)
+			(void)epf_tcp_gpu_waits(l);
 		return -EAGAIN;
 	}
 	if (dst.mem && !epf_tcp_gpu_can_land(t, l)) {
@@ -250,9 +204,7 @@ static int advance(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 	if (rx->at == rx->end)
 		return 0;
 	rc = copy_staged(t, l);
-	if (rc < 0)
-		l->gpu->rx_waits = true;
-	return rc < 0 ? rc : 1;
+	return rc < 0 && !epf_tcp_gpu_waits(l) ? rc : 1;
 }
 
 int epf_tcp_can_advance(const struct epf_tcp *t, const struct epf_tcp_lane *l)

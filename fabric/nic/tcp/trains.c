@@ -218,26 +218,6 @@ static int settle_held(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp
 	return !l->rx.is_dead;
 }
 
-/* The rest of a train that has been received is held, but for messages: the next train's would take their place. */
-static void hold(struct epf_tcp_lane *l)
-{
-	struct epf_tcp_rx *rx = &l->rx;
-	struct epf_tcp_lane_gpu *g = l->gpu;
-
-	if (g->held_last - g->held_first + rx->count - rx->done > EPF_TCP_HELD)
-		return;
-	for (uint32_t i = rx->done; i < rx->count; i++)
-		if (rx->descs[i].kind == EPF_TCP_SEND)
-			return;
-	for (; rx->done < rx->count; rx->done++) {
-		g->held[g->held_last++ % EPF_TCP_HELD] =
-			(struct epf_tcp_held){ .desc = rx->descs[rx->done],
-					       .slot = rx->slots[rx->done],
-					       .copied = g->copied[rx->done] };
-		g->held_reads += rx->descs[rx->done].kind == EPF_TCP_BYTES;
-	}
-}
-
 int epf_tcp_settle(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
 {
 	struct epf_tcp_rx *rx = &l->rx;
@@ -251,7 +231,7 @@ int epf_tcp_settle(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 	if (rc < 0)
 		return 0;
 	if (rc == 0 && !rx->is_dead && rx->count && rx->bytes == rx->ends[rx->count - 1])
-		hold(l);
+		epf_tcp_gpu_hold(l);
 	if (rx->done == rx->count)
 		rx->count = rx->done = rx->bytes = 0;
 	return 1;
