@@ -22,6 +22,7 @@ struct plan {
 	uint64_t op, test, size, iterations, duration_s;
 	uint64_t all, both, size_given;
 	uint64_t against, list, depth, lists, rounds, slices;
+	uint64_t gpu, gpu_signals, warps;
 };
 
 static int take_plan(struct p2p_opts *o, const struct plan *p)
@@ -32,6 +33,13 @@ static int take_plan(struct p2p_opts *o, const struct plan *p)
 		bench_complain("the client is of another release, or no ep-bench p2p");
 		return -EPROTO;
 	}
+	/* Each end has its GPU, so each says so. */
+	if (!p->gpu != !o->gpu || p->warps > 1u << 16) {
+		bench_complain("--gpu is given at one end and not at the other");
+		return -EPROTO;
+	}
+	o->gpu_signals = p->gpu_signals != 0;
+	o->warps = p->warps;
 	o->op = (enum p2p_op)p->op;
 	o->test = (enum p2p_test)p->test;
 	o->size = p->size;
@@ -79,7 +87,10 @@ static int agree(struct p2p_opts *o, struct epf_boot *boot)
 			     .depth = o->raw.depth,
 			     .lists = o->raw.lists,
 			     .rounds = o->rounds,
-			     .slices = o->slices };
+			     .slices = o->slices,
+			     .gpu = o->gpu,
+			     .gpu_signals = o->gpu_signals,
+			     .warps = o->warps };
 	struct plan theirs;
 	int rc = bench_meet_swap(boot, &mine, &theirs, sizeof(mine));
 
@@ -150,11 +161,14 @@ static int run(struct p2p_opts *o, struct epf_boot *boot)
 int bench_p2p_host(struct p2p_opts *o)
 {
 	struct epf_boot *boot = NULL;
+	char gpu[P2P_GPU_NAME];
 	int rc;
 
 	if (o->server)
 		printf("# waiting for a client at port %" PRIu64 "\n", o->tcp_port);
 	fflush(stdout);
+	if (o->gpu && (rc = p2p_gpu_probe(o, gpu)))
+		return rc;
 	rc = bench_meet(o->host, o->tcp_port, o->timeout_s * 1000000000ull, &boot);
 	if (!rc)
 		rc = run(o, boot);

@@ -380,9 +380,8 @@ static int check_gpu(const struct p2p_opts *o)
 		bench_complain("--pretend needs --gpu --gpu-backend fake");
 		return -EINVAL;
 	}
-	if (o->against || o->host || o->server || o->duration_s || o->same_node) {
-		bench_complain(
-			"--gpu is given, must not be with --against, --server, a HOST, -D or --same-node");
+	if (o->against || o->duration_s || o->same_node) {
+		bench_complain("--gpu is given, must not be with --against, -D or --same-node");
 		return -EINVAL;
 	}
 	return 0;

@@ -226,33 +226,24 @@ bed_freeze()
 	kill -STOP "${outside[@]}" "${pids[@]}" 2>/dev/null
 }
 
-# bed_ended PID...: waits until none of these is more than a zombie; 1: some is, after 10 s
-bed_ended()
+# bed_lives PID: it is there and no zombie
+bed_lives()
 {
-	local turn pid left
-	for turn in {1..500}; do
-		left=
-		for pid; do
-			! grep -qs '^State:.[^ZX]' "/proc/$pid/status" || left=1
-		done
-		[ -n "$left" ] || return 0
-		[ "$turn" = 500 ] || sleep 0.02
-	done
-	return 1
+	grep -qs '^State:.[^ZX]' "/proc/$1/status"
 }
 
-# bed_thaw HOST: lets each nsenter that bed_freeze has stopped go on, when its host has been killed: one that found its child still stopped would stop itself again, for good.
-# What does not end all the same is in BED_LEFT
+# bed_thaw HOST: lets each nsenter that bed_freeze has stopped end, after its host was killed. One that sees its child stopped stops itself, and one that was stopped at the
+# moment when it saw that does so as soon as it goes on. What does not end within 10 s is in BED_LEFT
 bed_thaw()
 {
-	local pid child=()
+	local pid turn
 	for pid in ${BED_STOPPED[$1]-}; do
-		read -ra child <"/proc/$pid/task/$pid/children"
-		bed_ended "${child[@]}"
-		kill -CONT "$pid"
-	done
-	for pid in ${BED_STOPPED[$1]-}; do
-		bed_ended "$pid" || BED_LEFT+=" $pid"
+		for ((turn = 0; turn < 500; turn++)); do
+			kill -CONT "$pid"
+			bed_lives "$pid" || break
+			sleep 0.02
+		done
+		[ "$turn" != 500 ] || BED_LEFT+=" $pid"
 	done
 	unset "BED_STOPPED[$1]"
 }

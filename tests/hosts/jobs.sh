@@ -3,6 +3,7 @@
 #
 # The stage hosts: jobs on hosts made of namespaces (bed.sh), with the TCP NIC. Usage: jobs.sh BUILD LOGS [CASE...], with BUILD a build tree with ep-bench and
 # ep-fabric. Prints "ok CASE", "FAIL CASE: why" or "skip CASE: why", and results as "# " lines. Exit status 77 with a reason as the last line: no hosts here.
+# HOSTS_AT_ONCE: cases at a time (3).
 #
 # No case is judged by its time. Order is forced: a fault comes after a line that the job has printed, and a job that ends before it is a failure. Times are
 # printed. What bounds a case are the product's own deadlines (settings below) and LIMIT, against hanging.
@@ -17,6 +18,7 @@ shift 2
 BED_KEEP="$BUILD $LOGS"
 BED_PATH=$BUILD/tools:$BUILD/bench
 LIMIT=100
+AT_ONCE=${HOSTS_AT_ONCE:-3}
 ONLY=("$@")
 SMALL=(--tokens 32 --hidden 512 --experts 24 --topk 4 --quiet)
 # Long enough for a fault in the middle; a job of this size takes some seconds.
@@ -33,29 +35,54 @@ wanted()
 	[ ${#ONLY[@]} = 0 ] || [[ " ${ONLY[*]} " == *" $1 "* ]]
 }
 
-# run_case NAME FUNCTION HOSTS CABLES ARGUMENT...: on fresh hosts
+# run_case NAME FUNCTION HOSTS CABLES ARGUMENT...: on fresh hosts, beside up to AT_ONCE - 1 other cases: most of a case is waiting
 run_case()
+{
+	wanted "$1" || return 0
+	[ "$(jobs -rp | wc -l)" -lt "$AT_ONCE" ] || wait -n
+	case_on_hosts "$@" &
+}
+
+# In a process of its own: what it prints comes in one piece.
+case_on_hosts()
 {
 	local name=$1 function=$2 hosts=$3 cables=$4 rc=0 begin
 	shift 4
-	wanted "$name" || return 0
 	OUT=$LOGS/hosts-$name
 	rm -rf "$OUT" && mkdir -p "$OUT" || exit 1
 	begin=$(now_ms)
 	ENVIRONMENT=()
 	BED_KEEP="$BUILD $LOGS"
+	trap bed_end EXIT
+	trap 'exit 143' TERM
 	bed_begin "$hosts" "$cables" >"$OUT/bed" 2>&1 && secrets && HOSTS=$(IFS=, && echo "${BED_HOSTS[*]}") && "$function" "$@" >"$OUT/case" 2>&1 || rc=$?
 	bed_end || { echo "stopped processes are left:$BED_LEFT" >>"$OUT/case" && rc=1; }
+	said "$name" "$rc" $(($(now_ms) - begin)) >"$OUT/said"
+	cat "$OUT/said"
+}
+
+# said NAME STATUS MS: what is reported of a case
+said()
+{
 	grep -h '^# ' "$OUT/case" 2>/dev/null
-	case $rc in
-	0) echo "ok $name" ;;
-	77) echo "skip $name: $(tail -n 1 "$OUT/case")" ;;
+	case $2 in
+	0) echo "ok $1" ;;
+	77) echo "skip $1: $(tail -n 1 "$OUT/case")" ;;
 	*)
 		tail -n 30 "$OUT"/bed "$OUT"/case 2>/dev/null | sed 's/^/    | /'
-		echo "FAIL $name: $(grep -v '^#' "$OUT/case" | tail -n 1); see $OUT"
+		echo "FAIL $1: $(grep -v '^#' "$OUT/case" | tail -n 1); see $OUT"
 		;;
 	esac
-	printf '# %s: %d ms\n' "$name" $(($(now_ms) - begin))
+	printf '# %s: %d ms\n' "$1" "$3"
+}
+
+# The cases that run end, and their hosts with them.
+end_cases()
+{
+	local pids
+	mapfile -t pids < <(jobs -p)
+	[ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null
+	wait
 }
 
 now_ms()
@@ -820,7 +847,8 @@ if [ -n "$why" ]; then
 	echo "$why"
 	exit 77
 fi
-trap bed_end EXIT
+trap end_cases EXIT
+trap 'exit 143' TERM
 run_case moe-2-embedded embedded 2 1
 run_case moe-3-embedded embedded 3 1
 run_case moe-2-daemons with_daemons 2 1
@@ -849,4 +877,5 @@ run_case strangers strangers 3 1
 run_case host-frozen vanish 3 1 frozen
 run_case host-off vanish 3 1 off
 run_case host-killed vanish 3 1 killed
+wait
 exit 0

@@ -31,13 +31,15 @@ hosts()
 {
 	local port server
 	port=$(free_port)
-	timeout "$limit" "$bench" p2p --server -p "$port" --timeout-s "$limit" >"$dir/server.out" 2>&1 &
+	timeout "$limit" "$bench" p2p --server -p "$port" --timeout-s "$limit" "${server_options[@]}" >"$dir/server.out" 2>&1 &
 	server=$!
 	timeout "$limit" "$bench" p2p 127.0.0.1 -p "$port" "$@" >"$dir/client.out" 2>&1 || fail "client $*: exit status $?"
 	wait "$server" || fail "server of $*: exit status $?"
 	grep -qx '# wrong: 0' "$dir/client.out" || fail "client $*: no '# wrong: 0'"
 	grep -qx '# wrong: 0' "$dir/server.out" || fail "server of $*: no '# wrong: 0'"
 }
+
+server_options=()
 
 # refused STATUS PATTERN COMMAND...
 refused()
@@ -55,6 +57,16 @@ grep -qE '^ 64 +50 ' "$dir/client.out" || fail "no row of 64 bytes and 50 transf
 hosts -s 4096 -n 100 --test bw --op put -b
 hosts -s 512 -n 20 --op get
 echo "# two hosts: latency, both directions at once, get"
+server_options=(--nic tcp --gpu --gpu-backend fake)
+hosts --nic tcp --gpu --gpu-backend fake -s 7168 -n 50 --op put --test bw --warps 4
+port=$(free_port)
+timeout "$limit" "$bench" p2p --server -p "$port" >"$dir/server.out" 2>&1 &
+server=$!
+refused 1 '' p2p 127.0.0.1 -p "$port" --gpu --gpu-backend fake -s 64 -n 5
+wait "$server" && fail "a server without --gpu serves a client with it"
+grep -q 'given at one end' "$dir/server.out" || fail "the server does not say that --gpu is not given at both ends"
+server_options=()
+echo "# two hosts: GPU memory"
 
 # With progress=caller, the rank that only receives must step its engine as well, or nothing arrives.
 for form in "--same-node" "--same-node --op put" "--op get" "--same-node --test bw -b"; do

@@ -2,7 +2,7 @@
 /*
  * The address of a TCP NIC, and where it listens. Slow path.
  *
- * Layout, little-endian: 0 u32 "EPFA"  4 u16 version  6 u16 count  8 id[16]  then of each address u16 family (4 or 6), u16 port, 16 bytes (IPv4: the
+ * Layout, little-endian: 0 u32 "EPTA"  4 u16 version  6 u16 count  8 id[16]  then of each address u16 family (4 or 6), u16 port, 16 bytes (IPv4: the
  * first four)  and at the end a u32, the sum of all bytes before each times its place: damage is noticed, and nothing more.
  */
 #include "fabric/nic/tcp/tcp.h"
@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { MAGIC = 0x41465045, VERSION = 1, HEADER = 24, ENTRY = 20 };
+enum { MAGIC = 0x41545045, VERSION = 1, HEADER = 24, ENTRY = 20 };
 
 static void put(uint8_t *at, uint32_t value, unsigned bytes)
 {

@@ -12,6 +12,13 @@ static void release(struct epf_tcp_ring *ring, uint64_t done)
 		ring->tail = ring->parts[ring->first++ % EPF_TCP_PARTS].end;
 }
 
+size_t epf_tcp_gpu_waits(struct epf_tcp_lane *l)
+{
+	if (l->gpu)
+		l->gpu->rx_waits = true;
+	return 0;
+}
+
 bool epf_tcp_gpu_can_land(const struct epf_tcp *t, const struct epf_tcp_lane *l)
 {
 	const struct epf_tcp_ring *ring = &l->gpu->rx;
@@ -61,15 +68,66 @@ void epf_tcp_gpu_land(struct epf_tcp *t, struct epf_tcp_lane *l, const struct ep
 }
 
 enum epf_tcp_copied epf_tcp_gpu_landed(const struct epf_tcp *t, const struct epf_tcp_lane *l,
-				       uint32_t desc)
+				       uint64_t number)
 {
-	const struct epf_tcp_lane_gpu *g = l->gpu;
-	uint64_t failed, number = g->copied[desc];
+	uint64_t failed;
 
-	if (!g->has_copied || !number)
+	if (!number)
 		return EPF_TCP_COPIED;
 	if (number > epf_tcp_copier_done(t->copier))
 		return EPF_TCP_COPYING;
-	failed = __atomic_load_n(&g->rx.pinned->failed, __ATOMIC_RELAXED);
+	failed = __atomic_load_n(&l->gpu->rx.pinned->failed, __ATOMIC_RELAXED);
 	return failed && number >= failed ? EPF_TCP_COPY_FAILED : EPF_TCP_COPIED;
+}
+
+int epf_tcp_gpu_gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_spot dst,
+		       uint32_t i, uint32_t left, uint32_t *reserved, struct iovec *v,
+		       struct epf_tcp_piece *pieces, int n)
+{
+	int from = n;
+
+	while (left && n < EPF_TCP_PIECES) {
+		uint32_t bytes = left;
+		uint8_t *at;
+
+		if (!epf_tcp_gpu_room(t, l, *reserved, &at, &bytes))
+			break;
+		pieces[n] = (struct epf_tcp_piece){ dst, i };
+		v[n++] = (struct iovec){ at, bytes };
+		*reserved += bytes;
+		dst.at += bytes;
+		left -= bytes;
+	}
+	return n - from;
+}
+
+void epf_tcp_gpu_land_pieces(struct epf_tcp *t, struct epf_tcp_lane *l, const struct iovec *v,
+			     const struct epf_tcp_piece *pieces, size_t bytes)
+{
+	for (unsigned k = 0; bytes; k++) {
+		uint32_t n = bytes < v[k].iov_len ? (uint32_t)bytes : (uint32_t)v[k].iov_len;
+
+		if (pieces[k].dst.mem)
+			epf_tcp_gpu_land(t, l, &pieces[k].dst, n, pieces[k].desc);
+		bytes -= n;
+	}
+}
+
+void epf_tcp_gpu_hold(struct epf_tcp_lane *l)
+{
+	struct epf_tcp_rx *rx = &l->rx;
+	struct epf_tcp_lane_gpu *g = l->gpu;
+
+	if (g->held_last - g->held_first + rx->count - rx->done > EPF_TCP_HELD)
+		return;
+	for (uint32_t i = rx->done; i < rx->count; i++)
+		if (rx->descs[i].kind == EPF_TCP_SEND)
+			return;
+	for (; rx->done < rx->count; rx->done++) {
+		g->held[g->held_last++ % EPF_TCP_HELD] =
+			(struct epf_tcp_held){ .desc = rx->descs[rx->done],
+					       .slot = rx->slots[rx->done],
+					       .copied = g->copied[rx->done] };
+		g->held_reads += rx->descs[rx->done].kind == EPF_TCP_BYTES;
+	}
 }

@@ -7,6 +7,7 @@
  * staging memory; the rest is never copied here.
  */
 #include "fabric/nic/tcp/tcp.h"
+#include "fabric/nic/tcp/trains.h"
 
 #define EPF_LOG_COMP "tcp"
 #include "fabric/base/log.h"
@@ -16,214 +17,6 @@
 #include <sys/socket.h>
 
 enum { LONG_PAYLOAD = 8 << 10 };
-
-/* A place that bytes are received to. */
-struct piece {
-	struct epf_tcp_spot dst; /* where they belong */
-	uint32_t desc;
-};
-
-/* The request that is next here is refused: nothing from it on takes effect. */
-static void refuse(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status, const char *why)
-{
-	l->tx.nak = (uint8_t)status;
-	l->tx.nak_number = l->rx.taken;
-	l->rx.is_dead = true;
-	t->counters.errors++;
-	epf_warn_ratelimited("lane %u: a request of the peer was refused: %s", l->number, why);
-}
-
-/* ---- a train ---- */
-
-/* Puts each message and each answer to its place, and sums up. */
-static int assign(struct epf_tcp_lane *l)
-{
-	struct epf_tcp_rx *rx = &l->rx;
-	const struct epf_tcp_tx *tx = &l->tx;
-	uint32_t end = 0, read = tx->reads_tail;
-	uint8_t sends = 0;
-
-	for (uint32_t i = 0; i < rx->count; i++) {
-		const struct epf_tcp_desc *d = &rx->descs[i];
-
-		if (d->kind == EPF_TCP_SEND)
-			rx->slots[i] = sends++;
-		if (d->kind == EPF_TCP_BYTES) {
-			if (read == tx->reads_head ||
-			    tx->wrs[tx->reads[read % EPF_TCP_READS] & l->mask].len != d->len)
-				return -EPROTO;
-			rx->slots[i] = (uint8_t)(read++ % EPF_TCP_READS);
-		}
-		end += epf_tcp_payload(d);
-		rx->ends[i] = end;
-	}
-	return 0;
-}
-
-/* Opens the next train if its front is there. 1: it is open; 0: not yet; -EPROTO. */
-static int open_train(struct epf_tcp_lane *l)
-{
-	struct epf_tcp_rx *rx = &l->rx;
-	uint32_t have = rx->end - rx->at;
-	struct epf_tcp_head head;
-
-	if (have < EPF_TCP_HEAD_BYTES)
-		return 0;
-	if (epf_tcp_head_decode(rx->stage + rx->at, &head))
-		return -EPROTO;
-	if (have < EPF_TCP_HEAD_BYTES + head.count * EPF_TCP_DESC_BYTES)
-		return 0;
-	if (epf_tcp_descs_decode(&head, rx->stage + rx->at + EPF_TCP_HEAD_BYTES, rx->descs))
-		return -EPROTO;
-	if ((int32_t)(head.ack - l->tx.acked) < 0 || (int32_t)(l->tx.sent - head.ack) < 0)
-		return -EPROTO;
-	l->tx.acked = head.ack;
-	rx->at += EPF_TCP_HEAD_BYTES + head.count * EPF_TCP_DESC_BYTES;
-	rx->count = head.count;
-	rx->done = rx->bytes = 0;
-	if (l->gpu && l->gpu->has_copied) {
-		memset(l->gpu->copied, 0, sizeof(l->gpu->copied));
-		l->gpu->has_copied = false;
-	}
-	return assign(l) ? -EPROTO : 1;
-}
-
-static bool spot_in(const struct epf_tcp *t, uint32_t key, uint64_t addr, uint32_t len,
-		    unsigned access, struct epf_tcp_spot *out)
-{
-	if (!epf_tcp_covers(t, key, addr, len, access))
-		return false;
-	*out = epf_tcp_spot_in(&t->regions[key & 0xffff], addr);
-	return true;
-}
-
-/* Where the payload of a descriptor goes. False: its key, range or right is wrong, or its own memory has gone. */
-static bool place_of(const struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i,
-		     struct epf_tcp_spot *out)
-{
-	const struct epf_tcp_desc *d = &l->rx.descs[i];
-	const struct epf_wr *wr;
-
-	switch (d->kind) {
-	case EPF_TCP_WRITE:
-	case EPF_TCP_WRITE_IMM:
-		return spot_in(t, d->rkey, d->raddr, d->len, EPF_MR_REMOTE_WRITE, out);
-	case EPF_TCP_SEND:
-		*out = (struct epf_tcp_spot){
-			.at = (uint64_t)(uintptr_t)l->rx.messages[l->rx.slots[i]]
-		};
-		return true;
-	default:
-		wr = &l->tx.wrs[l->tx.reads[l->rx.slots[i]] & l->mask];
-		return spot_in(t, wr->lkey, wr->laddr, wr->len, 0, out);
-	}
-}
-
-static void take_read(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_desc *d)
-{
-	struct epf_tcp_tx *tx = &l->tx;
-
-	if (tx->owed_head - tx->owed_tail == EPF_TCP_READS) {
-		epf_tcp_broken(t, l, "more reads at once than are allowed");
-		return;
-	}
-	tx->owed[tx->owed_head++ % EPF_TCP_READS] = (struct epf_tcp_owed){
-		.raddr = d->raddr, .rkey = d->rkey, .len = d->len, .number = l->rx.taken
-	};
-}
-
-static void take_nak(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_desc *d)
-{
-	if ((int32_t)(d->imm - epf_tcp_complete(l)) < 0 || (int32_t)(d->imm - l->tx.sent) >= 0)
-		epf_tcp_broken(t, l, "it refuses what was not asked");
-	else
-		epf_tcp_fail(t, l, d->imm, d->status);
-}
-
-/* A descriptor whose payload is in place takes effect: 0, or -EAGAIN. */
-static int take_effect(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i,
-		       struct epf_tcp_out *out)
-{
-	const struct epf_tcp_desc *d = &l->rx.descs[i];
-	int rc = 0;
-
-	switch (d->kind) {
-	case EPF_TCP_WRITE_IMM:
-		rc = epf_tcp_arrive(t, l, 0, d->imm, d->len, NULL, out);
-		break;
-	case EPF_TCP_SEND:
-		rc = epf_tcp_arrive(t, l, 1, 0, d->len, l->rx.messages[l->rx.slots[i]], out);
-		break;
-	case EPF_TCP_READ:
-		take_read(t, l, d);
-		break;
-	case EPF_TCP_BYTES:
-		l->tx.reads_tail++;
-		t->counters.bytes_rx += d->len;
-		return 0;
-	case EPF_TCP_NAK:
-		take_nak(t, l, d);
-		return 0;
-	default:
-		break;
-	}
-	if (rc)
-		return rc;
-	l->rx.taken++;
-	l->rx.told_bytes += d->len;
-	t->counters.messages_rx++;
-	t->counters.bytes_rx += epf_tcp_payload(d);
-	return 0;
-}
-
-/* Descriptor number `i`, the first that has not taken effect, cannot: that is the end. */
-static void refuse_place(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i, const char *why)
-{
-	struct epf_tcp_rx *rx = &l->rx;
-
-	if (rx->descs[i].kind == EPF_TCP_BYTES)
-		epf_tcp_fail(t, l, l->tx.reads[rx->slots[i]], EPF_S_LOCAL);
-	else
-		refuse(t, l, EPF_S_REMOTE_ACCESS, why);
-}
-
-/* True when the payload of the first descriptor that has not taken effect has been copied. */
-static bool is_copied(struct epf_tcp *t, struct epf_tcp_lane *l)
-{
-	enum epf_tcp_copied copied = epf_tcp_gpu_landed(t, l, l->rx.done);
-
-	if (copied == EPF_TCP_COPY_FAILED)
-		refuse_place(t, l, l->rx.done, "its bytes could not be copied to GPU memory");
-	return copied == EPF_TCP_COPIED;
-}
-
-/*
- * All descriptors whose payload is in place take effect, in order. 1: those did, and more may be received; 0: something else has to be waited for.
- */
-static int settle(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
-{
-	struct epf_tcp_rx *rx = &l->rx;
-
-	while (rx->done < rx->count && rx->ends[rx->done] <= rx->bytes && !rx->is_dead) {
-		if (l->gpu && !is_copied(t, l))
-			return 1;
-		if (take_effect(t, l, rx->done, out)) {
-			if (!t->receives && !rx->waits) {
-				rx->waits = true;
-				rx->waits_since_ns = t->now(t->now_arg);
-				t->n_waits++;
-				t->counters.rnr_events++;
-			}
-			return 0;
-		}
-		rx->done++;
-	}
-	if (rx->done == rx->count)
-		rx->count = rx->done = rx->bytes = 0;
-	return 1;
-}
-
-/* ---- bytes ---- */
 
 /* Number of the descriptor whose payload comes next. */
 static uint32_t current(const struct epf_tcp_rx *rx)
@@ -235,33 +28,11 @@ static uint32_t current(const struct epf_tcp_rx *rx)
 	return i;
 }
 
-/* Pieces of pinned memory for `left` bytes of descriptor number i. Returns how many more; fewer bytes than left: there is no room for more now. */
-static int gather_gpu(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_spot dst,
-		      uint32_t i, uint32_t left, uint32_t *reserved, struct iovec *v,
-		      struct piece *pieces, int n)
-{
-	int from = n;
-
-	while (left && n < EPF_TCP_PIECES) {
-		uint32_t bytes = left;
-		uint8_t *at;
-
-		if (!epf_tcp_gpu_room(t, l, *reserved, &at, &bytes))
-			break;
-		pieces[n] = (struct piece){ dst, i };
-		v[n++] = (struct iovec){ at, bytes };
-		*reserved += bytes;
-		dst.at += bytes;
-		left -= bytes;
-	}
-	return n - from;
-}
-
 /*
  * The places of payload that comes next, as far as it may be put there. Return: how many pieces. *all: to the end of the train.
  */
-static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, struct piece *pieces,
-		  size_t *bytes, bool *all)
+static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v,
+		  struct epf_tcp_piece *pieces, size_t *bytes, bool *all)
 {
 	struct epf_tcp_rx *rx = &l->rx;
 	uint32_t i = current(rx), at = rx->bytes, reserved = 0;
@@ -274,18 +45,18 @@ static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, st
 
 		if (!left)
 			continue;
-		if (!place_of(t, l, i, &dst))
+		if (!epf_tcp_place_of(t, l, i, &dst))
 			break;
 		dst.at += epf_tcp_payload(&rx->descs[i]) - left;
 		if (dst.mem) {
 			uint32_t before = reserved;
 
-			n += gather_gpu(t, l, dst, i, left, &reserved, v, pieces, n);
+			n += epf_tcp_gpu_gather(t, l, dst, i, left, &reserved, v, pieces, n);
 			*bytes += reserved - before;
 			if (reserved - before < left)
 				break;
 		} else {
-			pieces[n] = (struct piece){ dst, i };
+			pieces[n] = (struct epf_tcp_piece){ dst, i };
 			v[n++] = (struct iovec){ (void *)(uintptr_t)dst.at, left };
 			*bytes += left;
 		}
@@ -293,19 +64,6 @@ static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v, st
 	}
 	*all = i == rx->count;
 	return n;
-}
-
-/* So many bytes were received to the pieces: what belongs to GPU memory is copied there. */
-static void land(struct epf_tcp *t, struct epf_tcp_lane *l, const struct iovec *v,
-		 const struct piece *pieces, size_t bytes)
-{
-	for (unsigned k = 0; bytes; k++) {
-		uint32_t n = bytes < v[k].iov_len ? (uint32_t)bytes : (uint32_t)v[k].iov_len;
-
-		if (pieces[k].dst.mem)
-			epf_tcp_gpu_land(t, l, &pieces[k].dst, n, pieces[k].desc);
-		bytes -= n;
-	}
 }
 
 /* Payload that was read ahead goes to its place. 1: some did; 0: the place is wrong; -EAGAIN: there is no room on the way to it. */
@@ -320,7 +78,7 @@ static int copy_staged(struct epf_tcp *t, struct epf_tcp_lane *l)
 		struct epf_tcp_spot dst;
 		uint8_t *at;
 
-		if (!place_of(t, l, i, &dst))
+		if (!epf_tcp_place_of(t, l, i, &dst))
 			return any;
 		dst.at += epf_tcp_payload(&rx->descs[i]) - left;
 		at = (uint8_t *)(uintptr_t)dst.at;
@@ -334,15 +92,6 @@ static int copy_staged(struct epf_tcp *t, struct epf_tcp_lane *l)
 		any = 1;
 	}
 	return any;
-}
-
-/* The current place is wrong: when all before has taken effect, that is the end. */
-static void refuse_current(struct epf_tcp *t, struct epf_tcp_lane *l)
-{
-	uint32_t i = current(&l->rx);
-
-	if (i == l->rx.done && i < l->rx.count)
-		refuse_place(t, l, i, "no exported region covers it with that right and key");
 }
 
 /* As recvmsg(2). */
@@ -363,7 +112,7 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	struct epf_tcp_rx *rx = &l->rx;
 	struct iovec v[EPF_TCP_PIECES + 1];
-	struct piece pieces[EPF_TCP_PIECES];
+	struct epf_tcp_piece pieces[EPF_TCP_PIECES];
 	struct msghdr msg = { .msg_iov = v };
 	size_t payload, asked;
 	bool all;
@@ -382,11 +131,8 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 		v[msg.msg_iovlen++] = (struct iovec){ rx->stage + rx->end, room };
 		asked += room;
 	}
-	if (!asked) {
-		if (l->gpu)
-			l->gpu->rx_waits = true;
-		return 0;
-	}
+	if (!asked)
+		return epf_tcp_gpu_waits(l);
 	n = receive_some(l, &msg);
 	if (n <= 0) {
 		rx->is_readable = false;
@@ -402,7 +148,7 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 	if ((size_t)n < asked && !rx->has_hung_up && !(l->seal && epf_tcp_seal_has_more(l->seal)))
 		rx->is_readable = false;
 	if (l->gpu)
-		land(t, l, v, pieces, (size_t)n < payload ? (size_t)n : payload);
+		epf_tcp_gpu_land_pieces(t, l, v, pieces, (size_t)n < payload ? (size_t)n : payload);
 	rx->bytes += (uint32_t)((size_t)n < payload ? (size_t)n : payload);
 	rx->end += (uint32_t)((size_t)n > payload ? (size_t)n - payload : 0);
 	return (size_t)n;
@@ -427,33 +173,38 @@ static int advance(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 	int rc;
 
 	if (!rx->count) {
-		rc = open_train(l);
+		if (epf_tcp_is_holding(l) && !epf_tcp_settle(t, l, out))
+			return -EAGAIN;
+		if (rx->is_dead)
+			return 1;
+		rc = epf_tcp_open_train(l);
 		if (rc < 0)
 			epf_tcp_broken(t, l, "what it sends is no train");
 		return rc < 0 ? -EAGAIN : rc;
 	}
-	if (!settle(t, l, out))
+	if (!epf_tcp_settle(t, l, out))
 		return -EAGAIN;
 	if (!rx->count || rx->is_dead)
 		return 1;
-	if (rx->bytes == rx->ends[rx->count - 1]) { /* and something is being copied */
-		l->gpu->rx_waits = true;
-		return -EAGAIN;
-	}
-	if (!place_of(t, l, current(rx), &dst)) {
-		refuse_current(t, l);
+	if (rx->bytes == rx->ends[rx->count - 1] && !epf_tcp_gpu_waits(l))
+		return -EAGAIN; /* something is being copied */
+	if (!epf_tcp_place_of(t, l, current(rx), &dst)) {
+		epf_tcp_refuse_place(t, l, current(rx),
+				     "no exported region covers it with that right and key");
+		/* What comes before it may be on its way to a GPU. */
+		if (!rx->is_dead)
+			(void)epf_tcp_gpu_waits(l);
 		return -EAGAIN;
 	}
 	if (dst.mem && !epf_tcp_gpu_can_land(t, l)) {
-		refuse_place(t, l, current(rx), "there is no pinned memory on the way to its GPU");
+		epf_tcp_refuse_place(t, l, current(rx),
+				     "there is no pinned memory on the way to its GPU");
 		return 1;
 	}
 	if (rx->at == rx->end)
 		return 0;
 	rc = copy_staged(t, l);
-	if (rc < 0)
-		l->gpu->rx_waits = true;
-	return rc < 0 ? rc : 1;
+	return rc < 0 && !epf_tcp_gpu_waits(l) ? rc : 1;
 }
 
 int epf_tcp_can_advance(const struct epf_tcp *t, const struct epf_tcp_lane *l)
@@ -461,8 +212,14 @@ int epf_tcp_can_advance(const struct epf_tcp *t, const struct epf_tcp_lane *l)
 	const struct epf_tcp_rx *rx = &l->rx;
 
 	/* A descriptor whose payload is in place did not take effect: there was no room to report it. */
-	return rx->count && !rx->is_dead && rx->ends[rx->done] <= rx->bytes &&
-	       (!l->gpu || epf_tcp_gpu_landed(t, l, rx->done) != EPF_TCP_COPYING);
+	if (rx->is_dead)
+		return 0;
+	if (epf_tcp_is_holding(l))
+		return epf_tcp_gpu_landed(t, l,
+					  l->gpu->held[l->gpu->held_first % EPF_TCP_HELD].copied) !=
+		       EPF_TCP_COPYING;
+	return rx->count && rx->ends[rx->done] <= rx->bytes &&
+	       (!l->gpu || epf_tcp_gpu_landed(t, l, l->gpu->copied[rx->done]) != EPF_TCP_COPYING);
 }
 
 void epf_tcp_receive(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)

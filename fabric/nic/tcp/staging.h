@@ -18,6 +18,7 @@
 struct epf_nic;
 struct epf_nic_mr;
 struct epf_tcp;
+struct iovec;
 struct epf_tcp_lane;
 
 enum {
@@ -25,7 +26,8 @@ enum {
 		64
 		<< 10, /* bytes of a ring: a power of two, at least twice its longest transfer so far */
 	EPF_TCP_RING_MOST = 2 << 20,
-	EPF_TCP_PARTS = 512, /* copies of a ring that have not been released */
+	EPF_TCP_PARTS = 512,              /* copies of a ring that have not been released */
+	EPF_TCP_HELD = 4 * EPF_TCP_TRAIN, /* descriptors of trains that are held */
 };
 
 /* Pinned memory of a lane for one purpose. Positions count bytes and wrap at 2^32. */
@@ -50,6 +52,19 @@ struct epf_tcp_staged {
 	uint8_t *at;
 };
 
+/* A descriptor of a train that has been received, and waits for copies. */
+struct epf_tcp_held {
+	struct epf_tcp_desc desc;
+	uint64_t copied; /* number of the last copy of its payload, 0: none */
+	uint8_t slot;    /* as in struct epf_tcp_rx */
+};
+
+/* A place that bytes are received to. */
+struct epf_tcp_piece {
+	struct epf_tcp_spot dst; /* where they belong */
+	uint32_t desc;
+};
+
 struct epf_tcp_lane_gpu {
 	struct epf_tcp_ring tx, answers, rx;
 	uint64_t last; /* number of the lane's last job */
@@ -65,6 +80,9 @@ struct epf_tcp_lane_gpu {
 	/* The train that is received: number of the last copy of each descriptor's payload. */
 	uint64_t copied[EPF_TCP_TRAIN];
 	bool has_copied;
+	/* Trains before it, oldest first, and how many of their descriptors are answers. */
+	struct epf_tcp_held held[EPF_TCP_HELD];
+	uint32_t held_first, held_last, held_reads;
 	/* Neither can go on before a copy is over. */
 	bool tx_waits, rx_waits;
 };
@@ -115,6 +133,8 @@ enum epf_tcp_copied epf_tcp_gpu_answer(struct epf_tcp *t, struct epf_tcp_lane *l
 void epf_tcp_gpu_train_sent(struct epf_tcp_lane *l);
 
 /* ---- gpu_land.c ---- */
+/* Receiving goes on when a copy has ended. Returns 0: nothing was received. */
+size_t epf_tcp_gpu_waits(struct epf_tcp_lane *l);
 /* False: there is no pinned memory for what is received, and never will be. */
 bool epf_tcp_gpu_can_land(const struct epf_tcp *t, const struct epf_tcp_lane *l);
 /* Where the next bytes of a payload for GPU memory may be received: *at, *bytes, which is at most what it was; `ahead` bytes before them are spoken for. False: there is no room now. */
@@ -123,8 +143,17 @@ bool epf_tcp_gpu_room(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t ahead,
 /* Begins to copy bytes that were received at the next place of the ring, to dst: payload of descriptor number `desc`. */
 void epf_tcp_gpu_land(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_spot *dst,
 		      uint32_t bytes, uint32_t desc);
-/* Whether the payload of a descriptor is in place. */
+/* Pieces of pinned memory for `left` bytes of descriptor number i. Returns how many more; fewer bytes than left: there is no room for more now. */
+int epf_tcp_gpu_gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_spot dst,
+		       uint32_t i, uint32_t left, uint32_t *reserved, struct iovec *v,
+		       struct epf_tcp_piece *pieces, int n);
+/* So many bytes were received to the pieces: what belongs to GPU memory is copied there. */
+void epf_tcp_gpu_land_pieces(struct epf_tcp *t, struct epf_tcp_lane *l, const struct iovec *v,
+			     const struct epf_tcp_piece *pieces, size_t bytes);
+/* The rest of a train that has been received is held, but for messages: the next train's would take their place. */
+void epf_tcp_gpu_hold(struct epf_tcp_lane *l);
+/* Whether the copy of that number, of received payload, is over; 0: there is none. */
 enum epf_tcp_copied epf_tcp_gpu_landed(const struct epf_tcp *t, const struct epf_tcp_lane *l,
-				       uint32_t desc);
+				       uint64_t number);
 
 #endif

@@ -231,6 +231,12 @@ static inline int epf_tcp_is_from_gpu(const struct epf_wr *wr)
 	return wr->reserved;
 }
 
+/* True while trains that have been received wait for copies to GPU memory. */
+static inline bool epf_tcp_is_holding(const struct epf_tcp_lane *l)
+{
+	return l->gpu && l->gpu->held_first != l->gpu->held_last;
+}
+
 /* The lane is looked at by the next reap. */
 static inline void epf_tcp_make_ready(struct epf_tcp *t, struct epf_tcp_lane *l)
 {

@@ -249,6 +249,22 @@ static void impossible_descriptors_are_refused(void **state)
 	assert_int_equal(epf_tcp_head_decode(buf, &h), -EPROTO);
 }
 
+/* An address says whose it is: the first bytes are no other NIC's. */
+static void addresses_are_of_this_kind(void **state)
+{
+	static const char *const others[] = { "EPFA", "EPFV", "EPFO", "EPFR" };
+	struct epf_tcp_place place = { .count = 1 }, got;
+	uint8_t addr[EPF_NIC_ADDR_BYTES];
+	int n;
+
+	place.addrs[0].sa.sa_family = AF_INET;
+	n = epf_tcp_addr_encode(&place, addr, sizeof(addr));
+	assert_true(n > 0);
+	assert_int_equal(epf_tcp_addr_decode(addr, (size_t)n, &got), 0);
+	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		assert_memory_not_equal(addr, others[i], 4);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -262,6 +278,7 @@ int main(void)
 		cmocka_unit_test(keys_are_of_one_connection_and_direction),
 		cmocka_unit_test(trains_are_read_as_written),
 		cmocka_unit_test(impossible_descriptors_are_refused),
+		cmocka_unit_test(addresses_are_of_this_kind),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
