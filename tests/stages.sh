@@ -266,34 +266,34 @@ install_and_use()
 # Debian's aarch64 libraries, unpacked and never installed.
 aarch64_root()
 {
-	local root=$1
-	[ ! -e "$root/complete" ] || return 0
+	local sysroot=$1
+	[ ! -e "$sysroot/complete" ] || return 0
 	[ "$(uname -m)" = x86_64 ] || { echo "this machine is no x86-64: build and unit show what this stage would" && return 77; }
-	rm -rf "$root"
+	rm -rf "$sysroot"
 	mmdebstrap --variant=extract --architectures=arm64 --quiet --dpkgopt=force-unsafe-io \
 		--include=libc6-dev,libsodium-dev,libjansson-dev,libinih-dev,libcmocka-dev,libnuma-dev,libdpdk-dev,libibverbs-dev,libfabric-dev,libseccomp-dev,libncurses-dev,libmicrohttpd-dev \
-		bookworm "$root" || { echo "Debian's archive cannot be reached" && return 77; }
-	touch "$root/complete"
+		bookworm "$sysroot" || { echo "Debian's archive cannot be reached" && return 77; }
+	touch "$sysroot/complete"
 }
 
 # Cross-built; user-mode emulation runs the unit tests that need no other program and no clock.
 stage_aarch64()
 {
-	local root=$BUILD_ROOT/build-aarch64-root cross=$BUILD_ROOT/build-aarch64-cross.ini name programs=()
-	check "root of aarch64" aarch64_root "$root" || return 0
+	local sysroot=$BUILD_ROOT/build-aarch64-root cross=$BUILD_ROOT/build-aarch64-cross.ini name programs=()
+	check "root of aarch64" aarch64_root "$sysroot" || return 0
 	cat >"$cross" <<-TEXT
 		[binaries]
 		c = 'aarch64-linux-gnu-gcc'
 		ar = 'aarch64-linux-gnu-ar'
 		strip = 'aarch64-linux-gnu-strip'
 		pkgconfig = 'pkg-config'
-		exe_wrapper = ['qemu-aarch64', '-L', '$root']
+		exe_wrapper = ['qemu-aarch64', '-L', '$sysroot']
 		[properties]
-		sys_root = '$root'
-		pkg_config_libdir = ['$root/usr/lib/aarch64-linux-gnu/pkgconfig', '$root/usr/share/pkgconfig']
+		sys_root = '$sysroot'
+		pkg_config_libdir = ['$sysroot/usr/lib/aarch64-linux-gnu/pkgconfig', '$sysroot/usr/share/pkgconfig']
 		[built-in options]
-		c_args = ['--sysroot=$root']
-		c_link_args = ['--sysroot=$root']
+		c_args = ['--sysroot=$sysroot']
+		c_link_args = ['--sysroot=$sysroot']
 		[host_machine]
 		system = 'linux'
 		cpu_family = 'aarch64'
@@ -309,7 +309,7 @@ stage_aarch64()
 	done < <(ninja -C "$BUILD_ROOT/build-aarch64" -t targets all | sed -n 's/: c_LINKER.*//p' | grep -v '^tests/')
 	compile build-aarch64 "${programs[@]}" || return
 	while read -r name; do
-		check "aarch64 $name" timeout $((120 * LIMIT_TIMES)) qemu-aarch64 -L "$root" "$BUILD_ROOT/build-aarch64/tests/unit/test_$name"
+		check "aarch64 $name" timeout $((120 * LIMIT_TIMES)) qemu-aarch64 -L "$sysroot" "$BUILD_ROOT/build-aarch64/tests/unit/test_$name"
 	done < <(expected aarch64)
 }
 
