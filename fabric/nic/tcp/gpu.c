@@ -194,7 +194,8 @@ void epf_tcp_gpu_reap(struct epf_tcp *t)
 	for (uint32_t i = 0; i < t->lanes_end; i++) {
 		struct epf_tcp_lane *l = t->lanes[i];
 
-		if (l && l->gpu && l->gpu->last > before)
+		/* One that waits may wait for room that another lane's copies had. */
+		if (l && l->gpu && (l->gpu->last > before || l->gpu->tx_waits || l->gpu->rx_waits))
 			epf_tcp_make_ready(t, l);
 	}
 }

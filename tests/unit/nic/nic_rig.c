@@ -488,7 +488,7 @@ static void prove(struct rig *rig)
 		}
 		rig_clear(rig);
 		rig_post(rig, &wr);
-		rig_run(rig, 1000000);
+		rig_run_until(rig, 1000000, &rig->a.n, 1);
 		assert_true(rig_sent(rig, &rig->a, 0, &status));
 	}
 	assert_int_equal(status, EPF_S_OK);

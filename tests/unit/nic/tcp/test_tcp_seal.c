@@ -140,6 +140,30 @@ static void refused(struct ends *e, const uint8_t *wire, size_t n)
 	close_ends(e);
 }
 
+static ssize_t receive_at_most(struct ends *e, size_t most)
+{
+	struct iovec v = { e->got, most };
+
+	return epf_tcp_seal_receive(e->b, e->fd[1], &v, 1);
+}
+
+/* Bytes that came to the socket while older ones were still in the buffer are not forgotten: the event that announced them is over. */
+static void what_comes_meanwhile_is_asked_for(void **state)
+{
+	struct ends e = open_ends(SOCK_STREAM, 1);
+	struct iovec v = { e.sent, 100 };
+
+	assert_int_equal(epf_tcp_seal_send(e.a, e.fd[0], &v, 1), 100);
+	assert_int_equal(epf_tcp_seal_send(e.a, e.fd[0], &v, 1), 100);
+	assert_int_equal(receive_at_most(&e, 50), 50);
+	assert_int_equal(epf_tcp_seal_send(e.a, e.fd[0], &v, 1), 100);
+	assert_int_equal(receive_at_most(&e, 1000), 150);
+	assert_true(epf_tcp_seal_has_more(e.b));
+	assert_int_equal(receive_at_most(&e, 1000), 100);
+	assert_false(epf_tcp_seal_has_more(e.b));
+	close_ends(&e);
+}
+
 static void no_plaintext_is_on_the_wire(void **state)
 {
 	struct ends e = open_ends(SOCK_STREAM, 1);
@@ -218,6 +242,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_sent_arrives),
+		cmocka_unit_test(what_comes_meanwhile_is_asked_for),
 		cmocka_unit_test(no_plaintext_is_on_the_wire),
 		cmocka_unit_test(changed_records_are_refused),
 		cmocka_unit_test(repeated_moved_and_foreign_records_are_refused),
