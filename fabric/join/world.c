@@ -381,7 +381,8 @@ static int take_node(struct epf_core *core, const struct epf_blob *blob, uint32_
 	while (left && !rc) {
 		struct epf_description d;
 		size_t n = left < 4 ? SIZE_MAX
-				    : at[0] | at[1] << 8 | at[2] << 16 | (size_t)at[3] << 24;
+				    : (size_t)at[0] | (size_t)at[1] << 8 | (size_t)at[2] << 16 |
+					      (size_t)at[3] << 24;
 
 		if (left < 4 || n > left - 4)
 			return epf_fail(EPF_R_PEER_ANSWER, "rank %u: a damaged description",

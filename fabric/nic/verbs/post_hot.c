@@ -56,7 +56,7 @@ EPF_INLINE int is_plain(const struct epf_verbs *v, const struct epf_wr *wr)
 {
 	return __builtin_expect(wr->op == EPF_WR_WRITE && !(wr->flags & EPF_WR_INLINE) &&
 					wr->len <= v->max_msg_bytes,
-				1);
+				1) != 0;
 }
 
 static __attribute__((noinline)) void put_ex_other(struct epf_verbs *v, struct epf_verbs_lane *l,
