@@ -279,7 +279,8 @@ aarch64_root()
 # Cross-built; user-mode emulation runs the unit tests that need no other program and no clock.
 stage_aarch64()
 {
-	local sysroot=$BUILD_ROOT/build-aarch64-root cross=$BUILD_ROOT/build-aarch64-cross.ini name programs=()
+	local sysroot=$BUILD_ROOT/build-aarch64-root name programs=()
+	local cross=$sysroot/cross.ini
 	check "root of aarch64" aarch64_root "$sysroot" || return 0
 	cat >"$cross" <<-TEXT
 		[binaries]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a small mixture of experts built from torchtitan's parts, unmodified: its router, its experts, and its token dispatchers, all-to-all and DeepEP.
+"""One rank of a small mixture of experts built from torchtitan's parts, unmodified: its experts and its token dispatchers, all-to-all and DeepEP.
 
     torchrun --nproc-per-node 2 torchtitan_rank.py [NAME=NUMBER...]       of SIZES; tokens=.. experts=.. steps=..
 
