@@ -245,6 +245,7 @@ void epf_nic_ops_fill(struct epf_nic_ops *ops)
    ops->field = none.field; \
  } while (0)
 	FILL(name);
+	FILL(is_cpu);
 	FILL(open);
 	FILL(close);
 	FILL(describe);
