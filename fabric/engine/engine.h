@@ -96,7 +96,7 @@ struct epf_peer_info {
 /* Connects a lane to the one with its index at a node, which has this token. Returns what lane_connect returns. */
 int epf_core_connect_lane(struct epf_core *core, const struct epf_node *node,
 			  const struct epf_lane *lane, uint64_t token);
-/* Notes where a node's NIC and control memory are, and their keys; the address fits. */
+/* Keeps where a node's NIC and control memory are, and their keys. Returns 0, or a negative errno with epf_last_error(). */
 int epf_core_node_place(struct epf_core *core, struct epf_node *node,
 			const struct epf_node_info *info);
 /* Connects a lane that was opened again, without a system call. Returns what lane_reconnect returns. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Withdraws regions: asks every node to stop using a region; a node answers when none of its traffic is in flight to it.
- * Runs on the core's thread: no system call, no log; allocates only when a withdrawal begins.
+ * Runs on the core's thread: no log; allocates only when a withdrawal begins, and for a region of a peer that it does not know yet.
  */
 #include "fabric/base/err.h"
 #include "fabric/engine/control_plane.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs a small program of a few threads in every way that a weakly ordered machine may run it. The code under test is the real one: a test includes this header
- * first, and from then on the __atomic builtins mean loads and stores of a machine that keeps old values. model.c explains the machine and what it cannot see.
+ * first, and from then on the __atomic builtins mean loads and stores of a machine that keeps old values. machine.c explains the machine and what it cannot see.
  *
  * A test describes a program (struct model_program), names what each ordering is for (struct model_order), and calls model_check().
  */
@@ -42,8 +42,10 @@ int model_check(const struct model_program *p, const struct model_order *orders,
 #define MODEL_ASSERT(x) ((x) ? (void)0 : model_wrong(__FILE__, __LINE__, #x))
 
 /* Plain memory that threads share: the execution goes wrong if nothing orders it behind another thread's access. */
-#define MODEL_READ(p)     ((__typeof__(*(p)))model_plain((p), sizeof(*(p)), 0, false))
-#define MODEL_WRITE(p, v) ((void)model_plain((p), sizeof(*(p)), (uint64_t)(v), true))
+#define MODEL_READ(p) \
+ ((__typeof__(*(p)))model_plain((p), sizeof(*(p)), 0, false, __FILE__, __LINE__))
+#define MODEL_WRITE(p, v) \
+ ((void)model_plain((p), sizeof(*(p)), (uint64_t)(v), true, __FILE__, __LINE__))
 
 /* In a loop that waits: the thread goes on when something that it has read has a newer value. */
 void model_spin(void);
@@ -51,7 +53,8 @@ void model_spin(void);
 void model_sleep_while(const uint32_t *word);
 
 void model_wrong(const char *file, int line, const char *what);
-uint64_t model_plain(const void *p, size_t size, uint64_t value, bool write);
+uint64_t model_plain(const void *p, size_t size, uint64_t value, bool write, const char *file,
+		     int line);
 
 /* One use of a builtin. */
 struct model_site {
