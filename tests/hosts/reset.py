@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Resets TCP connections of this host from outside of their programs, as a firewall that forgets them would: watches an interface, and answers a segment with
-a reset that carries the sequence number its receiver waits for, to both ends.
+a reset that carries the sequence number its receiver waits for, to both ends. A host ignores a reset whose number is out of date, as it is when more data was
+under way, so every segment of the connection is answered until the program connects again.
 
 Usage: reset.py --interface NAME [--not-port PORT] --times N. Resets N connections, each once, one after another; PORT is left alone. Exit status 1 if it
-saw fewer. Needs CAP_NET_RAW. IPv4 only.
+saw fewer replaced. Needs CAP_NET_RAW. IPv4 only.
 """
 import argparse
 import socket
@@ -53,33 +54,27 @@ def main():
     watch.bind((a.interface, 0))
     watch.settimeout(1)
     send = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
-    done = []
+    done, target = [], None
     end = time.monotonic() + LIMIT_S
     while len(done) < a.times and time.monotonic() < end:
         try:
             seen = parse(watch.recv(65600))
         except TimeoutError:
             continue
-        if not seen:
+        if not seen or a.not_port in seen[2:4]:
             continue
         src, dst, sport, dport, seq, ack, flags, length = seen
+        if flags & SYN and not flags & ACK and target:
+            done.append(target)
+            target = None
         pair = tuple(sorted([(src, sport), (dst, dport)]))
-        if flags & (SYN | FIN | RST) or not flags & ACK or pair in done or a.not_port in (sport, dport):
+        if flags & (SYN | FIN | RST) or not flags & ACK or pair in done or target not in (None, pair):
             continue
+        target = pair
         # What the sender of this segment has just said it waits for, and what its receiver waits for next if this segment arrives: either end that believes
         # its reset ends the connection for the other one, too.
         send.sendto(reset_segment(dst, src, dport, sport, ack), (socket.inet_ntoa(src), 0))
         send.sendto(reset_segment(src, dst, sport, dport, (seq + length) & 0xffffffff), (socket.inet_ntoa(dst), 0))
-        done.append(pair)
-        time.sleep(0.1)
-        # What came meanwhile is old.
-        watch.setblocking(False)
-        try:
-            while True:
-                watch.recv(65600)
-        except BlockingIOError:
-            pass
-        watch.settimeout(1)
     print(f"reset {len(done)} connections")
     return len(done) < a.times
 

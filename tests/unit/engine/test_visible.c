@@ -25,6 +25,7 @@ struct play {
 	void (*turn)(struct play *p);
 	uint64_t data; /* plain */
 	uint64_t may;  /* turns that the other thread has asked for */
+	uint64_t done; /* turns that the core's thread has ended */
 };
 
 static void arrive(struct play *p, struct epf_msg m)
@@ -63,6 +64,7 @@ static void *run_core(void *arg)
 			sched_yield();
 		p->data = n;
 		p->turn(p);
+		EPF_STORE_RELEASE(&p->done, n);
 	}
 	return NULL;
 }
@@ -82,7 +84,11 @@ static uint64_t retired(struct play *p)
 	return epf_ring_retired(&p->rig.rank[0].ring);
 }
 
-/* The data is there with the value that promises it. The next turn's is not written before this thread has asked for it. */
+/*
+ * The data is there with the value that promises it. The next turn's is not written before this thread has asked for it, and the turn
+ * has ended before its command is pushed: else the last steps of this turn could retire it. The wait for that end follows the look at
+ * the data, so it orders nothing that this test is about.
+ */
 static void play(void (*turn)(struct play *p), uint64_t (*value)(struct play *p), bool pushes)
 {
 	static struct play p;
@@ -100,6 +106,8 @@ static void play(void (*turn)(struct play *p), uint64_t (*value)(struct play *p)
 		while (value(&p) < n)
 			sched_yield();
 		wrong += p.data != n;
+		while (EPF_LOAD_ACQUIRE(&p.done) < n)
+			sched_yield();
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(wrong, 0);
