@@ -4,8 +4,8 @@
 a reset that carries the sequence number its receiver waits for, to both ends. A host ignores a reset whose number is out of date, as it is when more data was
 under way, so every segment of the connection is answered until the program connects again.
 
-Usage: reset.py --interface NAME [--not-port PORT] --times N. Resets N connections, each once, one after another; PORT is left alone. Exit status 1 if it
-saw fewer replaced. Needs CAP_NET_RAW. IPv4 only.
+Usage: reset.py --interface NAME [--not-port PORT] --times N. Resets a connection every BETWEEN_S until the program has connected N times; PORT is left alone.
+Exit status 1 if it connected less often. Needs CAP_NET_RAW. IPv4 only.
 """
 import argparse
 import socket
@@ -16,6 +16,7 @@ import time
 ETH_P_ALL = 3
 ACK, RST, SYN, FIN = 0x10, 0x04, 0x02, 0x01
 LIMIT_S = 60
+BETWEEN_S = 0.1
 
 
 def checksum(data):
@@ -54,9 +55,9 @@ def main():
     watch.bind((a.interface, 0))
     watch.settimeout(1)
     send = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
-    done, target = [], None
+    chosen, connects, last = set(), 0, 0.0
     end = time.monotonic() + LIMIT_S
-    while len(done) < a.times and time.monotonic() < end:
+    while connects < a.times and time.monotonic() < end:
         try:
             seen = parse(watch.recv(65600))
         except TimeoutError:
@@ -64,19 +65,21 @@ def main():
         if not seen or a.not_port in seen[2:4]:
             continue
         src, dst, sport, dport, seq, ack, flags, length = seen
-        if flags & SYN and not flags & ACK and target:
-            done.append(target)
-            target = None
+        connects += bool(chosen and flags & SYN and not flags & ACK)
         pair = tuple(sorted([(src, sport), (dst, dport)]))
-        if flags & (SYN | FIN | RST) or not flags & ACK or pair in done or target not in (None, pair):
+        if flags & (SYN | FIN | RST) or not flags & ACK:
             continue
-        target = pair
+        if pair not in chosen:
+            if time.monotonic() < last + BETWEEN_S:
+                continue
+            chosen.add(pair)
+            last = time.monotonic()
         # What the sender of this segment has just said it waits for, and what its receiver waits for next if this segment arrives: either end that believes
         # its reset ends the connection for the other one, too.
         send.sendto(reset_segment(dst, src, dport, sport, ack), (socket.inet_ntoa(src), 0))
         send.sendto(reset_segment(src, dst, sport, dport, (seq + length) & 0xffffffff), (socket.inet_ntoa(dst), 0))
-    print(f"reset {len(done)} connections")
-    return len(done) < a.times
+    print(f"reset {len(chosen)} connections, and saw {connects} new ones")
+    return connects < a.times
 
 
 if __name__ == "__main__":
