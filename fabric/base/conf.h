@@ -257,7 +257,7 @@ int epf_conf_print(FILE *out, const struct epf_conf *conf, unsigned int flags, b
 /* epf_conf_nic() - the kind of NIC by name; auto, which only a rank resolves (client/choose_nic.c), is the software NIC. */
 const char *epf_conf_nic(const struct epf_conf *conf);
 
-/* True for a NIC that has GPU memory copied through the GPU's driver; auto may become one. The others reach it by themselves, or not at all. */
+/* True for a NIC that copies GPU memory through the GPU's driver; auto may become one. The others access it directly, or not at all. */
 static inline bool epf_conf_nic_copies(enum epf_conf_nic nic)
 {
 	return nic == EPF_CONF_NIC_EMU || nic == EPF_CONF_NIC_TCP || nic == EPF_CONF_NIC_AUTO;

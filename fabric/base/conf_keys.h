@@ -219,7 +219,7 @@ K(fabric_secret_file,   "fabric-secret-file",   PATH,   "",      1, 4095, BASIC,
 K(service_cores,        "service-cores",        UINT,   "1",     1, 64, BASIC, "", "Engine threads of the daemon; each job runs on one of them.")
 K(service_fair,         "service-fair",         BOOL,   "yes",   0, 1, EXPERT, "", "Share a core's time between jobs by weight. no: a job keeps its turn as long as it has work (for measuring).")
 K(service_quantum_ns,   "service-quantum",      TIME,   "50us",  1000, 1000000000, EXPERT, "", "Turn of a job of weight 1 on a core.")
-K(service_fill,         "service-fill",         BOOL,   "no",    0, 1, EXPERT, "", "Allocate all memory of a region when it is registered, so that a lack of memory is told then. no: pages come when they are touched, except where a device pins them or the kernel counts what it promises (vm.overcommit_memory=2).")
+K(service_fill,         "service-fill",         BOOL,   "no",    0, 1, EXPERT, "", "Allocate all memory of a region when it is registered, so that a lack of memory is reported there. no: pages are allocated when first touched, except where a device pins them or the kernel's overcommit accounting is strict (vm.overcommit_memory=2).")
 K(service_grace_ns,     "service-grace",        TIME,   "2s",    0, 3600000000000, EXPERT, "", "How long a job stays after its last rank on this node was lost, so that it can rejoin.")
 K(service_clients,      "service-clients",      UINT,   "1024",  1, 65536, BASIC, "", "Connections of the daemon in all.")
 K(service_strangers,    "service-strangers",    UINT,   "64",    1, 65536, EXPERT, "", "Connections that have not said HELLO yet; past it the oldest is closed.")
@@ -236,8 +236,8 @@ K(client_rings,         "client-rings",         UINT,   "256",   1, 4096, BASIC,
 G(P2P, "Point to point")
 K(p2p_local,            "p2p-local",            BOOL,   "yes",   0, 1, EXPERT, "", "Endpoints of one machine copy directly between their processes. no: over the NIC, as between machines.")
 
-G(BACKEND, "How programs travel")
-K(backend,              "backend",              ENUM(backend), "none", 0, 0, BASIC, "", "By what the traffic of a program that ep-fabric exec or launch runs travels: our own deep_ep, NVSHMEM through the shim, or NCCL through the plug-in. none: as the program's own variables say.")
+G(BACKEND, "Back end of programs")
+K(backend,              "backend",              ENUM(backend), "none", 0, 0, BASIC, "", "What carries the traffic of programs that ep-fabric exec or launch starts: our own deep_ep, NVSHMEM through the shim, or NCCL through the plug-in. none: whatever the program's own variables choose.")
 
 G(SHIM, "Shim for DeepEP programs")
 K(shim_heap,            "shim-heap",            SIZE,   "4GiB",  67108864, 1099511627776, BASIC, "NVSHMEM_SYMMETRIC_SIZE", "Bytes of a rank's symmetric heap; 36 MiB of it are the shim's own.")

@@ -160,8 +160,9 @@ int epf_region_register(struct epf *ep, void *addr, uint64_t bytes, unsigned acc
 			uint32_t *region);
 
 /*
- * Memory of a GPU, on the software NIC (nic=emu: copied by the GPU's copy engines, on this host only) or over TCP (through pinned memory of the host). epf_gpu_alloc() returns zeroed memory of
- * device `device` that can be shared with a daemon too. Release it by epf_gpu_free(), after the withdrawal of its regions or epf_close().
+ * Memory of a GPU, on the software NIC (nic=emu: copied by the GPU's copy engines, on this host only) or over TCP (nic=tcp: through pinned
+ * memory of the host). epf_gpu_alloc() returns zeroed memory of device `device` that can also be shared with a daemon. Release it by
+ * epf_gpu_free(), after the withdrawal of its regions or epf_close().
  * epf_gpu_copy() copies between it and ordinary memory, and waits. The setting gpu-backend names the driver; -ENODEV or -ENOENT without
  * one. Threads: any.
  */

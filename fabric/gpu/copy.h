@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the emulated NIC needs of a GPU: memory that other processes can name, and copies that finish by themselves. A table with
- * one filling a kind of GPU; "fake" is host memory that no CPU code may touch, so that all of this runs where there is no GPU.
- * Used by nic/emu/copier_thread.c (the only thread that copies), by whoever registers GPU memory (copy_mem.c), and by tests. Hosts without GPU
- * regions never call any of it: nothing is loaded, no thread is made.
+ * Copies of GPU memory through the GPU's driver: memory that other processes can name, and asynchronous copies. A table with one
+ * implementation for each kind of driver; "fake" is host memory that no CPU code may touch, so that all of this runs without a GPU.
+ * Used by the copiers of nic/emu and nic/tcp, by endpoints (fabric/p2p), by the registration of GPU memory (copy_mem.c), and by tests. Hosts
+ * without GPU regions never call any of it: no driver is loaded, no thread is made.
  *
  * All functions are slow and may be called from any thread; they return 0 or -errno with a reason unless said otherwise.
  */
@@ -63,8 +63,8 @@ struct epf_copy_ops {
 	/* Names [addr, addr + bytes), any device pointer of this process. The caller closes out->fd. */
 	int (*mem_export)(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
 	/*
-	 * Returns 1 with *device if [addr, addr + bytes) lies in one allocation of a GPU, mapped or of this process; 0 if addr is no address of
-	 * a GPU; -errno if the range leaves its allocation.
+	 * Returns 1 with *device if [addr, addr + bytes) lies in one GPU allocation, of this process or mapped here; 0 if addr is no GPU address;
+	 * -errno if the range exceeds its allocation.
 	 */
 	int (*mem_place)(const void *addr, uint64_t bytes, int *device);
 	/* The device that holds what is named, 0 where that is unknown. */
@@ -82,8 +82,8 @@ struct epf_copy_ops {
 	void (*host_unregister)(void *addr);
 
 	/*
-	 * kernel: 1 asks for copies by a kernel of bounded length instead of the copy engines; -1 for a queue that only copies, by the copy
-	 * engines, and needs no kernel: add() fails.
+	 * kernel: 1 asks for copies by a kernel of bounded length instead of the copy engines; -1 for a queue that copies by the copy engines
+	 * and loads no kernel, so that add() fails.
 	 */
 	int (*queue_open)(int device, int kernel, struct epf_copy_queue **out);
 	/* Most spans worth giving to one submit of this queue, at most EPF_COPY_BATCH. */
@@ -106,8 +106,8 @@ struct epf_copy_ops {
 /* The filling of that name: "fake", or a back-end of fabric/gpu/gpu.h ("cuda", "hip", "auto"). "none", unknown: -EOPNOTSUPP with a reason. */
 int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out);
 /*
- * Whether memory of a GPU can be in this process: "auto" and the drivers' names, only if the vendor's library is loaded already. Loads
- * nothing. "fake": always.
+ * Returns true if this process can hold GPU memory: for "auto" and the drivers' names if the vendor's library is loaded already, for
+ * "fake" always. Loads nothing.
  */
 bool epf_copy_may_have(const char *name);
 

@@ -39,7 +39,7 @@ static struct {
 	struct epf_gpu_dev *devs[DEVICES];
 	char pci[DEVICES][16];
 	struct piece *pieces;
-	struct epf_gpu_dev *pinner; /* pins host memory for all devices */
+	struct epf_gpu_dev *pinner; /* registers host memory, for all devices */
 } driver = { .lock = PTHREAD_MUTEX_INITIALIZER, .name = "auto" };
 
 void epf_copy_driver_choose(const char *name)
@@ -91,7 +91,7 @@ int epf_copy_driver_get(int index, struct epf_gpu_dev **out)
 	return rc;
 }
 
-/* The device of questions that concern no particular one: one that is open, else the thread's current one. */
+/* A device for calls that concern no particular one: one that is open, else the thread's current one. */
 static int any_device(struct epf_gpu_dev **out)
 {
 	struct epf_gpu_dev *dev = NULL;
@@ -369,7 +369,7 @@ int epf_copy_driver_register(void *addr, uint64_t bytes)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&driver.lock);
-	if (!driver.pinner) /* the same for all: who registers must unregister */
+	if (!driver.pinner) /* the same for all: the device that registers must unregister */
 		driver.pinner = dev;
 	dev = driver.pinner;
 	pthread_mutex_unlock(&driver.lock);

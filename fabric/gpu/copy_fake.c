@@ -124,7 +124,7 @@ static void perform(struct epf_copy_queue *q, struct batch *b)
 			__atomic_fetch_add(word, b->adds[i].add, __ATOMIC_RELEASE);
 	}
 	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3)
-		b->n = 0; /* as a device that has failed: it touches nothing any more */
+		b->n = 0; /* like a failed device, which copies nothing any more */
 	for (unsigned left = b->n; left; left--) {
 		unsigned i = (unsigned)(next_random(&q->random) % left);
 		struct epf_copy_span s = b->spans[i];

@@ -36,8 +36,8 @@ enum epf_wr_op {
 enum {
 	/* flags: the payload at laddr, at most EPF_NIC_MSG_BYTES, is copied by post(); lkey is ignored */
 	EPF_WR_INLINE = 1,
-	EPF_WR_SLOT =
-		2, /* the core's own: the payload lies in a slot of its lane (engine/nodes.h) */
+	/* for the core only: the payload lies in a slot of its lane (engine/nodes.h) */
+	EPF_WR_SLOT = 2,
 	EPF_NIC_MSG_BYTES = 128,  /* longest EPF_WR_SEND */
 	EPF_NIC_ADDR_BYTES = 512, /* longest NIC address (see epf_nic_ops.address) */
 	EPF_NIC_LINKS = 8,        /* most links, and most devices of one NIC (nic/rails/nic.c) */
@@ -200,7 +200,7 @@ struct epf_nic_job {
  */
 struct epf_nic_ops {
 	const char *name;
-	/* 1: the CPU moves the bytes, so pages of a region may come when they are touched. 0: registration pins them. */
+	/* Returns 1 if the CPU moves the bytes, so that a region's pages may be allocated when touched; 0 if registration pins them. */
 	int (*is_cpu)(void);
 
 	/* Opens the NIC. now() is the core's clock in ns (a virtual one in simulations). Slow. */

@@ -16,9 +16,8 @@
 #endif
 
 enum {
-	STREAMING =
-		32 << 20, /* transfers larger than caches: their stores need not go through them */
-	GAP = 1024,       /* between two blocks that a read takes as one */
+	STREAMING = 32 << 20, /* transfers larger than the caches: their stores bypass them */
+	GAP = 1024,           /* largest gap between two blocks that one read covers */
 };
 
 /* The fields of a block. */
@@ -102,7 +101,7 @@ static unsigned advance(struct iovec **iov, unsigned n, size_t done)
 	return n;
 }
 
-/* The two lists of a call: local pieces and the peer's. */
+/* The lists of process_vm_writev(2): local pieces and the peer's. */
 struct ranges {
 	struct iovec here[2 * P2P_CHUNK_BLOCKS], there[P2P_CHUNK_BLOCKS];
 	unsigned n_here, n_there;
@@ -110,8 +109,8 @@ struct ranges {
 };
 
 /*
- * Adds a block. A read takes what lies between it and the one before too, and drops that, if it is short: to find a range of the peer's
- * pages costs the kernel as much as to copy a kilobyte or two. What is dropped lies inside the export.
+ * Adds a block. A read also copies a short gap before the block and drops it: the kernel takes as long to find another range of the peer's
+ * pages as to copy a kilobyte or two. The gap lies inside the export.
  */
 static void add_range(struct ranges *r, bool is_read, uint8_t *here, uint64_t there, size_t len,
 		      uint8_t *dropped)
@@ -131,7 +130,7 @@ static void add_range(struct ranges *r, bool is_read, uint8_t *here, uint64_t th
 	r->bytes += len;
 }
 
-/* stage: NULL, or where the local bytes of all blocks lie, one after the other. */
+/* stage: NULL, or memory that holds the local bytes of all blocks, back to back. */
 static int copy_process(const struct epf_p2p_xfer *x, const struct vector *v,
 			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
 			uint8_t *stage)
@@ -177,10 +176,11 @@ static int copy_staged(struct epf_p2p_xfer *x, const struct vector *v,
 		       const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
 {
 	struct gpu_stage *s = &v->lane->stage;
-	int rc = 0;
+	int rc;
 
 	pthread_mutex_lock(&s->lock);
-	if (x->op == EPF_P2P_OP_WRITE)
+	rc = epf_p2p_gpu_await_stage(x, v->lane);
+	if (!rc && x->op == EPF_P2P_OP_WRITE)
 		rc = epf_p2p_gpu_stage(x, v, b, n, skip, bytes);
 	if (!rc)
 		rc = copy_process(x, v, b, n, skip, bytes, s->memory);

@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BACKLOG = 1024, NAP_NS = 100 * 1000, CLOSE_NS = 2 * 1000 * 1000 * 1000 };
+enum { BACKLOG = 1024, NAP_NS = 100 * 1000, CLOSE_NS = 2 * 1000 * 1000 * 1000, GPU_CLOSE_S = 5 };
 
 void epf_p2p_options_init(struct epf_p2p_options *opts)
 {
@@ -358,10 +358,23 @@ static void leave(struct epf_p2p *ep)
 	}
 }
 
+/* Waits for the copies of GPUs. Returns false if they do not end. */
+static bool end_copies(struct epf_p2p *ep)
+{
+	uint64_t end = epf_now_ns() + GPU_CLOSE_S * 1000000000ull;
+	struct timespec nap = { 0, NAP_NS };
+
+	while (!epf_p2p_gpu_is_quiet(ep)) {
+		if (epf_now_ns() > end)
+			return false;
+		nanosleep(&nap, NULL);
+		epf_p2p_gpu_poll(ep);
+	}
+	return true;
+}
+
 static void free_parts(struct epf_p2p *ep)
 {
-	while (epf_p2p_gpu_is_busy(ep)) /* copies that were begun */
-		epf_p2p_gpu_poll(ep);
 	epf_p2p_gpu_close(ep);
 	epf_p2p_xfers_free(ep);
 	while (ep->guests)
@@ -401,6 +414,12 @@ void epf_p2p_close(struct epf_p2p *ep)
 		__atomic_store_n(&ep->stop, 1u, __ATOMIC_RELEASE);
 		epf_p2p_kick(ep);
 		pthread_join(ep->thread, NULL);
+	}
+	if (!end_copies(ep)) {
+		epf_warn(
+			"close: a GPU has not ended its copies after %d s; they may still write to regions of this endpoint, whose own memory is kept until the process ends",
+			GPU_CLOSE_S);
+		return;
 	}
 	free_parts(ep);
 	for (int *fd = (int[]){ ep->table_fd, ep->bell_fd, ep->epoll, ep->kick, ep->listen_tcp,

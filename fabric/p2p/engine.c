@@ -47,7 +47,7 @@ static int exchange(void *arg, const void *mine, size_t len, void **theirs, size
 	return *theirs ? 0 : epf_fail(EPF_R_NO_MEMORY, "a description");
 }
 
-/* As many rings as lanes: with several NICs each has at least one. */
+/* Returns the number of rings: one for each lane, and at least one for each NIC. */
 static unsigned rings_of(const struct epf_conf *conf)
 {
 	uint64_t n = conf->lanes_per_peer;
@@ -67,8 +67,8 @@ static int open_ring(struct engine_path *e)
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(
-		&e->ring_lock); /* the endpoint's thread looks at them from the beginning */
+	/* The endpoint's thread already reads the rings. */
+	pthread_mutex_lock(&e->ring_lock);
 	e->rings[e->n_rings++].ring = ring;
 	pthread_mutex_unlock(&e->ring_lock);
 	return 0;

@@ -46,7 +46,7 @@ int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
 void epf_p2p_engine_seal(struct epf_p2p_xfer *x);
 /* Returns 1 if it is, with *status; 0: not yet. */
 int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status);
-/* How many commands its ring has retired: whether it moves. */
+/* Returns how many commands its rings have retired, which shows progress. On the endpoint's thread. */
 uint64_t epf_p2p_engine_retired(struct conn *c);
 /* Waits a moment for it. */
 void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns);

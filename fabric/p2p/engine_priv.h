@@ -16,21 +16,21 @@ struct inbox {
 	uint8_t data[];
 };
 
-/* One ring. The engine binds the stream of a ring to one lane, so a connection has as many as lanes: a transfer takes all NICs. */
+/* The engine binds the stream of a ring to one lane, so a connection has a ring for each lane: its transfers then use all NICs. */
 struct path_ring {
 	struct epf_ring *ring;
 	uint64_t failures;     /* commands failed so far */
 	uint64_t first_failed; /* the first that no transfer has reported yet */
 	int failed_status;
-	uint64_t looked,
-		last_failed; /* commands looked at; the end of those that may have failed */
+	uint64_t looked;      /* end of the commands that were inspected */
+	uint64_t last_failed; /* end of those that may have failed */
 };
 
 struct engine_path {
 	struct epf_boot *boot;
 	struct epf *ep;
 	struct path_ring rings[P2P_RINGS];
-	unsigned n_rings, next_ring; /* that the next chunk goes into; under ring_lock */
+	unsigned n_rings, next_ring; /* next_ring: for the next chunk; under ring_lock */
 	uint8_t key[EPF_AUTH_KEY_BYTES];
 	char nic[32];
 	pthread_t thread;
@@ -45,9 +45,7 @@ struct engine_path {
 	struct epf_error failed;
 	int err;
 	pthread_mutex_t ring_lock; /* one producer at a time */
-	uint64_t retired;          /* when last seen; of the endpoint's thread */
-	uint64_t looked,
-		last_failed; /* commands looked at; the end of those that may have failed */
+	uint64_t retired;          /* commands retired when last sampled; endpoint's thread only */
 };
 
 #endif

@@ -161,7 +161,7 @@ static void look_for_failures(struct path_ring *r)
 	r->last_failed = epf_ring_done(r->ring);
 }
 
-/* The commands of a transfer in one ring are retired: 0, or with which error one of them failed. ring_lock held. */
+/* Returns 0, or the error of a failed command, once a ring has retired all commands of a transfer. ring_lock held. */
 static int outcome(struct path_ring *r, const struct ticket *t)
 {
 	int status = 0;

@@ -23,7 +23,7 @@
  *
  * Order: a notification is visible after all data of its transfer. Transfers are not ordered with each other.
  *
- * GPU memory: a transfer waits for no stream. What writes its source must have ended before it is posted, and kernels that read its
+ * GPU memory: a transfer waits for no stream. Work that writes its source must be complete before it is posted, and kernels that read its
  * destination must be launched after its end (or its notification) was seen.
  */
 #ifndef EPF_P2P_H
@@ -78,8 +78,8 @@ int epf_p2p_open(const struct epf_p2p_options *opts, struct epf_p2p **out);
 
 /*
  * Withdraws all exports, disconnects all peers, ends every wait of other threads with -ECANCELED, and frees the endpoint with its transfers and
- * the memory of epf_p2p_alloc(). Waits at most 2 s for peers that are copying. Every other call must have returned or be such a wait,
- * and none may follow. Accepts NULL.
+ * the memory of epf_p2p_alloc(). Waits at most 2 s for peers that are copying, and 5 s for a GPU: if its copies do not end, a warning says
+ * so, and the endpoint is not freed. Every other call must have returned or be such a wait, and none may follow. Accepts NULL.
  */
 void epf_p2p_close(struct epf_p2p *ep);
 
@@ -155,9 +155,10 @@ enum {
  * overlap. bytes at most 2^48 - 1. -EINVAL: unmapped memory or no bytes; -ENOSPC: beyond 2^20 regions.
  *
  * GPU memory (setting gpu-backend) must lie in one allocation of the GPU that `device` names: -EINVAL otherwise. EPF_P2P_AUTO asks the
- * driver only if its library is in this process already; -ENODEV or -ENOENT: a GPU was named, and there is no driver for it. Peers
- * of this machine map memory of cudaMalloc, hipMalloc and epf_gpu_alloc(); what cannot be shared (PyTorch's expandable segments)
- * serves own transfers and peers over NICs only. Over NICs: the NIC's own registration (dma-buf), or copies of the software NIC.
+ * driver only if its library is loaded in this process already; -ENODEV or -ENOENT: a GPU was named, and there is no driver for it. Peers
+ * on this machine map memory of cudaMalloc, hipMalloc and epf_gpu_alloc(); memory that cannot be shared (PyTorch's expandable segments)
+ * serves only this endpoint's own transfers and peers over NICs. Over NICs: the NIC's own registration (dma-buf), or copies by the software
+ * NIC or the TCP NIC.
  */
 int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device, uint64_t *region);
 
@@ -284,7 +285,7 @@ int epf_p2p_wait(struct epf_p2p_xfer *xfer, uint64_t timeout_ns);
 
 /*
  * Frees a transfer. One under way is cancelled first: blocks that have not begun are not copied, and the call waits for those that
- * have, at most 2 s; a GPU that does not end its copies by then keeps the regions in use, which epf_p2p_deregister() reports. Accepts
+ * have, at most 2 s. Copies that a GPU has not ended by then keep the regions in use, which epf_p2p_deregister() reports. Accepts
  * NULL. Threads: no other call on this transfer.
  */
 void epf_p2p_xfer_free(struct epf_p2p_xfer *xfer);

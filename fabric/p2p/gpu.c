@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory of endpoints: whose it is, its name for peers of the machine, mapping theirs, and lanes (gpu.h). Slow path. */
+/* GPU memory of endpoints: finding its holder, naming it for peers on this machine, mapping theirs, and lanes (gpu.h). Slow path. */
 #define EPF_LOG_COMP "p2p"
 #include "fabric/p2p/gpu.h"
 
@@ -14,7 +14,7 @@
 
 enum { PAGE = 4096 };
 
-/* The driver, loaded. */
+/* Loads the driver. */
 static int driver(struct epf_p2p *ep, const struct epf_copy_ops **out)
 {
 	const struct epf_copy_ops *ops;
@@ -52,7 +52,7 @@ int epf_p2p_gpu_find(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 	if (!rc)
 		return 0;
 	*out = holder;
-	/* Memory without a name serves over NICs, and as source or destination of own transfers. */
+	/* Memory without a name still serves over NICs, and in this endpoint's own transfers. */
 	if (ops->mem_export(addr, bytes, &h)) {
 		epf_info("register: %s", epf_last_error());
 		return 0;
@@ -72,7 +72,7 @@ static void free_handle(struct epf_copy_handle *h)
 	free(h);
 }
 
-/* Makes host memory quick to copy from and to. Its pages may have been registered by the program already, or not be allowed to be. */
+/* Registers host memory with the driver, for faster copies. Returns NULL if that fails: the program may have registered its pages already. */
 static void *pin(const struct epf_copy_ops *ops, const void *addr, uint64_t bytes)
 {
 	uintptr_t from = (uintptr_t)addr & ~(uintptr_t)(PAGE - 1);
@@ -165,7 +165,7 @@ void epf_p2p_gpu_release(struct import *i)
 	free_handle(i->handle);
 }
 
-/* Where copies by a GPU find an import's memory; mapped at its first use. gpu.lock held. */
+/* Returns the address of an import's memory for copies by a GPU; maps it at its first use. gpu.lock held. */
 static int map(const struct epf_copy_ops *ops, struct import *i, int device, uint64_t *addr)
 {
 	struct gpu_map *m;
@@ -186,7 +186,7 @@ static int map(const struct epf_copy_ops *ops, struct import *i, int device, uin
 	m->device = device;
 	rc = ops->mem_import(i->handle, device, &m->addr);
 	if (!rc) {
-		/* A copy beyond an allocation would break this process's use of the GPU. A driver may not know what it has mapped: 0. */
+		/* A copy beyond an allocation would break this process's GPU context. 0: the driver does not know its own mapping. */
 		rc = ops->mem_place((void *)(uintptr_t)m->addr, i->key.bytes, &holder) < 0
 			     ? epf_fail(EPF_R_P2P_METADATA,
 					"GPU memory of %s is shorter than its key says",
@@ -205,7 +205,7 @@ static int map(const struct epf_copy_ops *ops, struct import *i, int device, uin
 	return 0;
 }
 
-/* The lane of a GPU, opened at its first use. gpu.lock held. */
+/* Finds the lane of a GPU; opens it at its first use. gpu.lock held. */
 static int lane_of(struct epf_p2p *ep, const struct epf_copy_ops *ops, int device,
 		   struct gpu_lane **out)
 {
@@ -261,17 +261,17 @@ static int open_stage(struct gpu_lane *l)
 	return 0;
 }
 
-/* GPU memory of the peer, and memory of this endpoint of whichever kind. gpu.lock held. */
+/* The peer's side is GPU memory, this endpoint's is of either kind. gpu.lock held. */
 static int reach_gpu(struct epf_p2p *ep, const struct epf_copy_ops *ops, struct vector *v)
 {
 	struct import *i = v->import;
 	int device = v->region->device >= 0 ? v->region->device : i->device, rc;
 
-	/* Within a process nobody has let the kernels of one GPU use the memory of another; copy engines need no permission. */
+	/* Within a process, kernels of one GPU have no access to the memory of another; copy engines need none. */
 	v->by_kernel = v->region->device >= 0 && (i->handle || device == i->device);
 	rc = map(ops, i, device, &v->there);
 	if (rc && device != i->device) {
-		/* Not within reach of that GPU's kernels; the other one's copy engines take the detour that the machine has. */
+		/* That GPU cannot map it: the copy engines of the memory's own GPU copy, by whatever path the machine has. */
 		device = i->device;
 		v->by_kernel = false;
 		rc = map(ops, i, device, &v->there);
@@ -285,7 +285,7 @@ static int reach_gpu(struct epf_p2p *ep, const struct epf_copy_ops *ops, struct 
 	return rc;
 }
 
-/* GPU memory of this endpoint, and host memory of the peer. gpu.lock held. */
+/* This endpoint's side is GPU memory, the peer's is host memory. gpu.lock held. */
 static int reach_host(struct epf_p2p *ep, const struct epf_copy_ops *ops, struct vector *v)
 {
 	struct import *i = v->import;

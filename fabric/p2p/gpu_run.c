@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of GPU memory: chunks that are submitted, flights that end, and the way over memory of this process (gpu.h). */
+/* Copies of GPU memory: submitting chunks, ending flights, and copies through memory of this process (gpu.h). */
+#define EPF_LOG_COMP "p2p"
 #include "fabric/p2p/gpu.h"
 
 #include "fabric/base/clock.h"
+#include "fabric/base/log.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -29,7 +31,14 @@ static uint32_t length(const struct epf_p2p_block *b)
 	return (uint32_t)(b->lo >> 48 | b->hi >> 48 << 16);
 }
 
-/* The copies of a chunk. */
+/* Logs the driver's reason, of which the transfer reports only the errno. */
+static int fail(const struct gpu_lane *l)
+{
+	epf_warn_ratelimited("copies by GPU %d: %s", l->device, epf_last_error());
+	return -EIO;
+}
+
+/* Fills in the copies of a chunk. */
 static void fill(struct epf_copy_span *s, const struct epf_p2p_xfer *x, const struct vector *v,
 		 const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
 {
@@ -71,10 +80,10 @@ int epf_p2p_gpu_copy(struct epf_p2p_xfer *x, const struct vector *v, const struc
 		q->count++;
 	}
 	pthread_mutex_unlock(&l->lock);
-	return rc ? -EIO : P2P_LATER;
+	return rc ? fail(l) : P2P_LATER;
 }
 
-/* Takes flights that have ended out of a queue. Returns how many. lane->lock held. */
+/* Takes flights that have ended out of a queue. Returns how many, with the status of all in *status. lane->lock held. */
 static unsigned take(struct gpu_lane *l, struct gpu_queue *q, struct gpu_flight *out, int *status)
 {
 	uint64_t reached;
@@ -83,7 +92,7 @@ static unsigned take(struct gpu_lane *l, struct gpu_queue *q, struct gpu_flight 
 	if (!q->count)
 		return 0;
 	reached = l->ops->reached(q->q);
-	*status = reached == UINT64_MAX ? -EIO : 0;
+	*status = reached == UINT64_MAX ? fail(l) : 0;
 	while (q->count && q->flights[q->first].value <= reached) {
 		out[n++] = q->flights[q->first];
 		q->first = (q->first + 1) % GPU_FLIGHTS;
@@ -117,16 +126,37 @@ bool epf_p2p_gpu_is_busy(struct epf_p2p *ep)
 	return false;
 }
 
+bool epf_p2p_gpu_is_quiet(struct epf_p2p *ep)
+{
+	for (struct gpu_lane *l = ep->gpu.lanes; l; l = l->next)
+		if (l->stage.q && l->ops->reached(l->stage.q) < l->stage.last)
+			return false;
+	return !epf_p2p_gpu_is_busy(ep);
+}
+
+int epf_p2p_gpu_await_stage(struct epf_p2p_xfer *x, struct gpu_lane *l)
+{
+	const struct gpu_stage *s = &l->stage;
+	uint64_t reached;
+
+	if (s->is_broken)
+		return -EIO;
+	while ((reached = l->ops->reached(s->q)) < s->last) {
+		if (epf_now_ns() > EPF_LOAD_RELAXED(&x->deadline_ns))
+			return -ETIMEDOUT;
+		sched_yield();
+	}
+	return reached == UINT64_MAX ? fail(l) : 0;
+}
+
 int epf_p2p_gpu_stage(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,
 		      uint32_t n, uint64_t skip, uint64_t bytes)
 {
 	struct gpu_lane *l = v->lane;
 	struct gpu_stage *s = &l->stage;
 	struct epf_copy_span spans[P2P_CHUNK_BLOCKS];
-	uint64_t at = (uint64_t)(uintptr_t)s->memory, reached;
+	uint64_t at = (uint64_t)(uintptr_t)s->memory;
 
-	if (s->is_broken)
-		return -EIO;
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t here =
 			(uint64_t)(uintptr_t)v->region->addr + skip + (b[i].lo & 0xffffffffffffull);
@@ -137,17 +167,10 @@ int epf_p2p_gpu_stage(struct epf_p2p_xfer *x, const struct vector *v, const stru
 		spans[i].host = 1;
 		at += spans[i].bytes;
 	}
-	if (l->ops->submit(s->q, spans, n, ++s->last)) {
+	if (l->ops->submit(s->q, spans, n, s->last + 1)) {
 		s->is_broken = true;
-		return -EIO;
+		return fail(l);
 	}
-	while ((reached = l->ops->reached(s->q)) < s->last) {
-		if (epf_now_ns() > EPF_LOAD_RELAXED(&x->deadline_ns)) {
-			s->is_broken = true;
-			return -ETIMEDOUT;
-		}
-		sched_yield();
-	}
-	s->is_broken = reached == UINT64_MAX;
-	return s->is_broken ? -EIO : 0;
+	s->last++;
+	return epf_p2p_gpu_await_stage(x, l);
 }

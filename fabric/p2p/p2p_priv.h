@@ -29,8 +29,8 @@ enum {
 	P2P_BUCKETS = 64,         /* of a connection's imports */
 	P2P_SETTINGS = 64,        /* most settings of an endpoint */
 	P2P_RINGS = 8,            /* most rings of a connection over NICs */
-	P2P_LATER = 1,            /* of a copy: a GPU makes it */
-	P2P_GPU_CHUNK = 16 << 20, /* as P2P_CHUNK, of what a GPU copies */
+	P2P_LATER = 1,            /* returned by a copy that a GPU completes later */
+	P2P_GPU_CHUNK = 16 << 20, /* as P2P_CHUNK, for copies by a GPU */
 	P2P_GPU_BLOCKS = 512,
 };
 
@@ -75,8 +75,8 @@ struct region {
 	int device; /* EPF_P2P_HOST or a GPU */
 	struct epf_p2p *ep;
 	struct epf_copy_handle
-		*handle; /* GPU memory's name for peers of this machine; NULL: none */
-	void *pinned;    /* host memory that was made known to GPUs; under gpu.lock */
+		*handle; /* names GPU memory to peers of this machine; NULL: cannot be shared */
+	void *pinned;    /* host memory registered with the GPU's driver; under gpu.lock */
 	bool pin_tried;
 	struct block_memory *memory; /* NULL: from elsewhere */
 	struct export *exports;
@@ -131,13 +131,13 @@ enum conn_state { CONN_OPEN = 0, CONN_LOST = 1, CONN_CLOSED = 2 };
 
 struct engine_path;
 
-/* What ep-fabric why is told of a connection: written by the endpoint's thread, but for two times. */
+/* State behind a connection's statistics. The endpoint's thread writes all of it except the four atomic times. */
 struct conn_stats {
 	struct epf_stats_block *block; /* NULL: the file has no room */
-	uint64_t marks, last_marks;    /* a sum that changes when something moves */
+	uint64_t marks, last_marks;    /* a sum that changes with any progress */
 	uint64_t moved_ns, since_ns, left;
 	enum epf_stats_conn_wait kind;
-	/* Since when a call waits for the peer, and when it last looked; atomic. */
+	/* When a call began to wait for the peer, and when it last polled; atomic. */
 	uint64_t noting, noting_seen, releasing, releasing_seen;
 };
 
@@ -202,9 +202,9 @@ struct vector {
 	uint32_t first, count; /* of the transfer's blocks */
 	/* With GPU memory on either side, between processes of one machine: */
 	struct gpu_lane *lane; /* NULL: the CPU copies */
-	uint64_t there;        /* the import's first byte, as the lane finds it */
-	bool is_staged;        /* over memory of this process: the peer's cannot be mapped */
-	bool by_kernel;        /* the lane's kernels reach both sides */
+	uint64_t there;        /* address of the import's first byte for the lane */
+	bool is_staged;        /* through memory of this process: the peer's cannot be mapped */
+	bool by_kernel;        /* the lane's kernels can access both sides */
 };
 
 /*
@@ -228,8 +228,8 @@ struct epf_p2p_xfer {
 	struct epf_p2p_xfer *after, *before; /* all of the endpoint */
 	bool is_queued;
 	uint32_t pins;    /* the endpoint's threads that use it, under run.lock */
-	uint32_t flights; /* chunks that a GPU copies now, under run.lock */
-	bool is_orphan;   /* freed while a GPU did not end its copies: the last flight frees it */
+	uint32_t flights; /* chunks that a GPU is copying, under run.lock */
+	bool is_orphan;   /* freed by its owner while a GPU was copying: the last flight frees it */
 	bool has_gpu;
 	enum epf_p2p_op op;
 	enum epf_p2p_priority priority;
@@ -245,7 +245,7 @@ struct epf_p2p_xfer {
 	char *note;
 	uint32_t note_bytes, note_room;
 	bool has_note;
-	/* Over NICs: rings that have commands of it, a bit each, and which commands. */
+	/* Over NICs: a bit for each ring that has commands of this transfer, and which commands. */
 	uint32_t rings;
 
 	struct ticket {
@@ -389,7 +389,7 @@ void epf_p2p_xfer_destroy(struct epf_p2p_xfer *x);
 
 /* run.c */
 bool epf_p2p_step(struct epf_p2p_xfer *x);    /* copies one chunk; false: there is none */
-void epf_p2p_gpu_poll(struct epf_p2p *ep);    /* ends what GPUs have copied */
+void epf_p2p_gpu_poll(struct epf_p2p *ep);    /* ends flights whose copies are complete */
 void epf_p2p_try_end(struct epf_p2p_xfer *x); /* of one that waits for room or for the NIC */
 void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status);
 void epf_p2p_enqueue(struct epf_p2p_xfer *x);
@@ -429,12 +429,12 @@ void epf_p2p_guest_new(struct epf_p2p *ep, int listener);
 void epf_p2p_guests_serve(struct epf_p2p *ep);
 void epf_p2p_guest_free(struct epf_p2p *ep, struct guest *g);
 
-/* stats.c; all but the last on the endpoint's thread */
+/* stats.c; all but epf_p2p_stats_waits() on the endpoint's thread, or before it starts and after it ends */
 void epf_p2p_stats_open(struct epf_p2p *ep);
 void epf_p2p_stats_tick(struct epf_p2p *ep, uint64_t now, uint64_t *next);
 void epf_p2p_stats_remove(struct conn *c);
 void epf_p2p_stats_close(struct epf_p2p *ep);
-/* Called again and again by a call that waits: it still does. */
+/* A call that waits for a peer reports here each time it polls. Any thread. */
 void epf_p2p_stats_waits(uint64_t *since, uint64_t *seen);
 
 /* control.c, thread.c */

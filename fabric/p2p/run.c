@@ -46,7 +46,7 @@ static const struct vector *vector_of(const struct epf_p2p_xfer *x, uint32_t blo
 	return &x->vectors[low];
 }
 
-/* Whether a GPU copies, later than it is told to. */
+/* True if chunks of this vector become flights: a GPU copies them asynchronously. */
 static bool is_flown(const struct vector *v)
 {
 	return v->lane && !v->is_staged;
@@ -75,7 +75,7 @@ static uint64_t chunk_at(const struct epf_p2p_xfer *x, uint64_t cursor, struct c
 	return ((uint64_t)block + n) << 32;
 }
 
-/* Claims the next chunk, with a place in its GPU's lane if a GPU copies it. */
+/* Claims the next chunk, and a place in the GPU's lane if it becomes a flight. */
 static bool claim(struct epf_p2p_xfer *x, struct claim *out)
 {
 	uint64_t cursor = EPF_LOAD_ACQUIRE(&x->cursor), next;
@@ -233,7 +233,7 @@ bool epf_p2p_step(struct epf_p2p_xfer *x)
 	return has;
 }
 
-/* A GPU has copied a chunk: the end of the visit that submitted it. */
+/* Ends the visit that submitted a flight, once its copies are complete. */
 static void end_flight(struct epf_p2p_xfer *x, uint64_t bytes, int status)
 {
 	struct epf_p2p *ep = x->ep;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Statistics of an endpoint (queues/epf_stats.h), for ep-fabric why and ep-top: how much there is, and what waits for which peer. All of it
- * is written by the endpoint's thread, ten times a second while something is under way; other threads count in their objects. Slow path.
+ * Statistics of an endpoint (queues/epf_stats.h), for ep-fabric why and ep-top: totals, and what waits for which peer. The endpoint's thread
+ * writes them, ten times a second while transfers are under way; other threads only count in their own objects. Slow path.
  */
 #define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
@@ -15,14 +15,14 @@
 
 static const uint64_t tick_ns = 100 * 1000 * 1000, beat_ns = 1000 * 1000 * 1000;
 
-/* What a walk over transfers finds of one connection; kept in it. */
+/* Resets what walk() sums up for one connection. */
 static void clear(struct conn_stats *s)
 {
 	s->left = s->marks = 0;
 	s->kind = EPF_STATS_CONN_NONE;
 }
 
-/* A label: what does not fit or print is left out. */
+/* Makes a label of the printable characters that fit. */
 static struct epf_stats_label text_label(const char *text, char *room)
 {
 	size_t n = 0;
@@ -46,8 +46,9 @@ void epf_p2p_stats_open(struct epf_p2p *ep)
 	o.dir = dir;
 	o.blocks[EPF_STATS_ENDPOINT] = 1;
 	o.blocks[EPF_STATS_CONN] = (uint32_t)ep->conf.stats_blocks;
-	if (epf_conf_stats_dir(&ep->conf, dir, sizeof(dir)) ||
-	    epf_stats_make_dir(dir, reason, sizeof(reason)) ||
+	if (epf_conf_stats_dir(&ep->conf, dir, sizeof(dir)))
+		snprintf(reason, sizeof(reason), "%s", epf_last_error());
+	if (*reason || epf_stats_make_dir(dir, reason, sizeof(reason)) ||
 	    epf_stats_create(&o, &ep->stats.file, reason, sizeof(reason)) ||
 	    epf_stats_add_block(ep->stats.file, EPF_STATS_ENDPOINT, &label, 1, &ep->stats.block)) {
 		epf_note("statistics: %s: ep-fabric why will not see this endpoint", reason);
@@ -95,7 +96,7 @@ static enum epf_stats_conn_wait kind_of(const struct epf_p2p_xfer *x, uint32_t s
 	return x->flights ? EPF_STATS_CONN_GPU : EPF_STATS_CONN_COPY;
 }
 
-/* What transfers under way have done so far, by connection. */
+/* Sums up the transfers under way, by connection. */
 static void walk(struct epf_p2p *ep)
 {
 	pthread_mutex_lock(&ep->run.lock);
@@ -123,13 +124,13 @@ void epf_p2p_stats_waits(uint64_t *since, uint64_t *seen)
 	EPF_STORE_RELAXED(seen, now);
 }
 
-/* Since when a call waits that said so a moment ago; 0: none does. */
+/* Returns when a call began to wait, if it has polled within the last tick; 0 otherwise. */
 static uint64_t waits_since(const uint64_t *since, const uint64_t *seen, uint64_t now)
 {
 	return now < EPF_LOAD_RELAXED(seen) + tick_ns ? EPF_LOAD_RELAXED(since) : 0;
 }
 
-/* What else is waited for, and whether anything has moved since the last look. ep->lock held. */
+/* Decides what a connection waits for and since when, from its progress since the last look. ep->lock held. */
 static void conclude(struct conn *c, uint64_t now)
 {
 	struct conn_stats *s = &c->stats;
@@ -192,7 +193,7 @@ static void write_endpoint(struct epf_p2p *ep, uint32_t open, uint32_t waits, ui
 	epf_stat_set(b, EPF_STAT_ENDPOINT_CONNS_HIDDEN, hidden);
 }
 
-/* Gives a connection without room the place of one that waits for nothing. ep->lock held. */
+/* Frees the block of a connection that waits for nothing. Returns false if all of them wait. ep->lock held. */
 static bool make_room(struct epf_p2p *ep)
 {
 	for (struct conn *c = ep->all; c; c = c->next)
@@ -242,7 +243,7 @@ void epf_p2p_stats_tick(struct epf_p2p *ep, uint64_t now, uint64_t *next)
 		epf_stats_beat(ep->stats.file, now);
 		ep->stats.next_ns = now + ep->stats.period_ns;
 	}
-	/* Something may have been posted since, which a sleeping thread is not told of. */
+	/* A post may have happened since without waking this thread. */
 	if (ep->stats.next_ns > now + tick_ns && EPF_LOAD_RELAXED(&ep->run.active))
 		ep->stats.next_ns = now + tick_ns;
 	if (ep->stats.next_ns < *next)

@@ -19,7 +19,7 @@ enum {
 	LONGEST_NS = 1000 * 1000 * 1000,
 	LEASE_NS = 10 * 1000 * 1000, /* how long who has polled for events is taken to go on */
 	STALL_NS = 1000 * 1000,      /* how long transfers wait for room in the ring of an engine */
-	GPU_REST_NS = 20 * 1000,     /* between two looks at what a GPU copies */
+	GPU_REST_NS = 20 * 1000,     /* between two polls of a GPU's copies */
 	CHUNKS = 16,                 /* copied between two looks at the sockets */
 };
 
@@ -161,7 +161,7 @@ static void sleep_or_serve(struct epf_p2p *ep, uint64_t next)
 	if ((EPF_LOAD_RELAXED(&ep->bell->armed) && epf_p2p_is_pending(ep)) ||
 	    EPF_LOAD_ACQUIRE(&ep->stop))
 		wait = 0;
-	if (epf_p2p_gpu_is_busy(ep)) { /* no descriptor says when a GPU has copied */
+	if (epf_p2p_gpu_is_busy(ep)) { /* a GPU's copies signal no descriptor */
 		wait = 0;
 		nanosleep(&(struct timespec){ 0, GPU_REST_NS }, NULL);
 	} else if (epf_p2p_has_work(ep))

@@ -124,8 +124,8 @@ struct msg_imported {
 	uint32_t kind;          /* enum memory_kind; FILE: a descriptor comes with it */
 	uint64_t file_offset;   /* of addr in that file */
 	uint32_t engine_region; /* its number in the pair's job; UINT32_MAX: none */
-	int32_t device;         /* of the owner's numbering */
-	/* GPU memory on one machine: fields of struct epf_copy_handle, whose descriptor comes with the message. gpu_kind 0: it cannot be shared */
+	int32_t device;         /* as the owner numbers it */
+	/* GPU memory on one machine: fields of struct epf_copy_handle; its descriptor is passed with the message. gpu_kind 0: cannot be shared */
 	uint32_t gpu_kind;
 	uint32_t reserved;
 	uint64_t gpu_offset, gpu_bytes;

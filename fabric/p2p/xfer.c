@@ -116,7 +116,7 @@ int epf_p2p_post(struct epf_p2p_xfer *x, const void *note, size_t note_bytes)
 		if (!x->has_gpu)
 			return 0;
 	}
-	epf_p2p_enqueue(x); /* what a GPU copies too: the thread sees it end if nobody else looks */
+	epf_p2p_enqueue(x); /* GPU copies too: the thread ends them if nobody polls */
 	return 0;
 }
 
@@ -187,7 +187,7 @@ static int wait_for(struct epf_p2p_xfer *x, uint64_t timeout_ns)
 		if (cursor != EPF_LOAD_RELAXED(&x->cursor))
 			idle = 0;
 		else if (++idle > SPINS && idle < YIELDS && x->conn->engine)
-			sched_yield(); /* the engines may need this CPU; a nap lasts 50 us longer than it should */
+			sched_yield(); /* the engines may need this CPU; a nap takes 50 us longer than asked */
 		else if (idle > SPINS && (x->conn->engine || x->has_gpu))
 			epf_p2p_engine_rest(x, x->has_gpu ? GPU_REST_NS : WAIT_NS);
 		else if (idle > SPINS)

@@ -82,7 +82,7 @@ static int take_dmabuf(const struct epf_svc_gpu_region *g, int fd, struct epf_de
 	return 0;
 }
 
-/* What a NIC's copier maps, or what an RDMA device registers; whose NIC it is the daemon knows. */
+/* What a NIC's copier maps, or what an RDMA device registers: the daemon's NIC decides. */
 static int take_memory(const struct epf_svc *s, const struct epf_svc_gpu_region *g, int fd,
 		       struct svc_region *r)
 {

@@ -104,7 +104,7 @@ int svc_memory_check(int fd, uint64_t offset, uint64_t bytes)
 	return 0;
 }
 
-/* With vm.overcommit_memory=2 a page that cannot be had is a SIGBUS, not the OOM killer's affair. */
+/* With vm.overcommit_memory=2, touching a page that cannot be allocated is a SIGBUS, and the OOM killer does nothing. */
 static bool kernel_counts(void)
 {
 	int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);

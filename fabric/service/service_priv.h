@@ -370,7 +370,7 @@ int svc_memory_make(const char *name, size_t bytes, bool read_only, void **addr,
 int svc_memory_check(int fd, uint64_t offset, uint64_t bytes);
 /* Allocates [offset, offset + bytes) of it: holes and lack of memory are found now. */
 int svc_memory_fill(int fd, uint64_t offset, uint64_t bytes);
-/* Returns true if a region's pages must be there when it is registered. */
+/* Returns true if all pages of a region must be allocated at its registration. */
 bool svc_memory_must_fill(const struct epf_conf *conf);
 int svc_memory_map(int fd, uint64_t offset, uint64_t bytes, void **addr);
 void svc_memory_unmap(void *addr, uint64_t bytes);

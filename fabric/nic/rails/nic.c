@@ -33,9 +33,9 @@ static void free_region(struct epf_rails *r, struct epf_rails_region *region)
 	free(region);
 }
 
-/* Memory that is to be registered: one of three kinds. */
+/* Memory to register, of one of three kinds. */
 struct memory {
-	void *addr; /* of the host */
+	void *addr; /* host memory */
 	uint64_t len;
 	const struct epf_device_mem *device;
 	struct epf_copy_mem *copied;
@@ -51,7 +51,7 @@ static int register_one(const struct epf_rails *r, uint32_t i, const struct memo
 	return r->ops->region_register(r->child[i], m->addr, m->len, access, out);
 }
 
-/* With each child, since keys are a device's own. */
+/* Registers memory with each child, since each device has its own keys. */
 static int register_each(struct epf_rails *r, const struct memory *m, unsigned access,
 			 struct epf_nic_mr *out)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copier's thread (copier.h): takes jobs in order, gathers copies in batches for the queues of a filling of gpu/copy.h, and reports jobs as over in their order. Only
- * this thread calls the driver.
+ * The copier's thread (copier.h): dequeues jobs in order, batches copies for the queues of gpu/copy.h, and completes jobs in order. Only this thread calls the driver.
  */
 #define EPF_LOG_COMP "tcp"
 #include "fabric/nic/tcp/copier.h"
@@ -19,15 +18,15 @@
 #include <unistd.h>
 
 enum {
-	BATCH = 64,       /* most copies of a submit: each is compared with the others */
-	FLIGHTS = 8,      /* submits of a queue under way; below EPF_COPY_FLIGHTS */
-	SPIN_NS = 200000, /* quiet time before the thread sleeps */
+	BATCH = 64,  /* most copies of a submit: each is checked against the others for overlap */
+	FLIGHTS = 8, /* submits of a queue under way; below EPF_COPY_FLIGHTS */
+	SPIN_NS = 200000, /* idle time before the thread sleeps */
 	SLEEP_NS = 100000000,
 };
 
 static const uint64_t QUIESCE_NS = 5000000000ull;
 
-/* What a queue carries; copies in both directions go at the same time. */
+/* What a queue carries: copies in the two directions overlap. */
 enum lane { TO_GPU, FROM_GPU, ADDS };
 
 struct queue {
@@ -36,6 +35,7 @@ struct queue {
 	int device;
 	enum lane lane;
 	uint64_t submitted, reached; /* values */
+	uint64_t accepted;           /* newest value that the driver took, and will reach */
 	uint64_t bad;                /* values up to this one failed */
 	unsigned n;
 	struct epf_copy_span spans[BATCH];
@@ -47,7 +47,7 @@ _Static_assert((int)FLIGHTS <= (int)EPF_COPY_FLIGHTS, "");
 
 struct slot {
 	struct epf_tcp_job job;
-	struct queue *queue; /* that has the job, as part of `value`; NULL: none */
+	struct queue *queue; /* that carries the job, in the submit `value`; NULL: none */
 	uint64_t value;
 	bool failed;
 };
@@ -102,7 +102,7 @@ static bool is_full(const struct queue *q)
 	return q->submitted - q->reached >= FLIGHTS;
 }
 
-/* Submits what was gathered. */
+/* Submits the batch. */
 static void submit(struct epf_tcp_copier *c, struct queue *q)
 {
 	int rc;
@@ -115,9 +115,8 @@ static void submit(struct epf_tcp_copier *c, struct queue *q)
 	if (rc) {
 		epf_warn_ratelimited("a copy to or from GPU memory: %s", epf_last_error());
 		q->bad = q->submitted;
-		/* Nothing of it is under way; what was submitted before is waited for, then this is over, too. */
-		if (q->reached + 1 == q->submitted)
-			q->reached = q->submitted;
+	} else {
+		q->accepted = q->submitted;
 	}
 	q->n = 0;
 }
@@ -130,19 +129,20 @@ static void harvest(struct epf_tcp_copier *c, struct queue *q)
 		return;
 	reached = c->ops->reached(q->q);
 	if (reached == UINT64_MAX) {
-		epf_err("copies to or from GPU memory failed on the device: %s", epf_last_error());
+		epf_warn_ratelimited("copies to or from GPU memory failed on the device: %s",
+				     epf_last_error());
 		q->bad = reached = q->submitted;
 	}
-	/* A submit that failed is never reached by itself. */
-	if (q->bad == reached + 1 && q->bad <= q->submitted)
-		reached = q->bad;
+	/* The driver never reaches submits that it refused: they end with the last one that it accepted. */
+	if (reached >= q->accepted)
+		reached = q->submitted;
 	if (reached > q->reached)
 		q->reached = reached;
 }
 
 /* ---- jobs ---- */
 
-/* Where memory of a region is for the driver: memory of another process is mapped first. */
+/* Finds the driver's address of a region's memory; maps memory of another process first. */
 static int find(struct epf_copy_mem *mem)
 {
 	int rc = 0;
@@ -173,7 +173,7 @@ static bool meets(const struct queue *q, uint64_t dst, uint64_t bytes)
 	return false;
 }
 
-/* Takes a copy or an addition into a batch. False: not now. */
+/* Adds a copy or an addition to a batch. Returns false if its queue is full. */
 static bool take_copy(struct epf_tcp_copier *c, struct slot *s)
 {
 	const struct epf_tcp_job *job = &s->job;
@@ -188,7 +188,7 @@ static bool take_copy(struct epf_tcp_copier *c, struct slot *s)
 		s->failed = true;
 		return true;
 	}
-	/* Copies of a batch are made in any order. */
+	/* The copies of a batch are unordered, so they must not overlap. */
 	if (q->n == BATCH || (lane == TO_GPU && meets(q, dst, job->bytes))) {
 		if (is_full(q))
 			return false;
@@ -237,7 +237,7 @@ static void pin(struct epf_tcp_copier *c, struct slot *s)
 
 static void forget(struct epf_copy_mem *mem)
 {
-	/* Whoever has the last use need not call the driver. */
+	/* Unmapped here, so that the last user need not call the driver. */
 	if (mem->reserved && mem->state == 1) {
 		mem->ops->mem_unimport(&mem->handle, mem->device_addr);
 		mem->state = 2;
@@ -245,7 +245,7 @@ static void forget(struct epf_copy_mem *mem)
 	epf_copy_mem_put(mem);
 }
 
-/* Takes jobs as far as queues have room; returns how many. */
+/* Dequeues jobs while queues have room; returns how many. */
 static unsigned take(struct epf_tcp_copier *c)
 {
 	uint64_t pushed = __atomic_load_n(&c->pushed, __ATOMIC_ACQUIRE); /* T1 */
@@ -266,7 +266,7 @@ static unsigned take(struct epf_tcp_copier *c)
 	return n;
 }
 
-/* Ends the jobs that are over, in order; returns how many. */
+/* Completes jobs, in order. Returns 1 if there were any. */
 static unsigned finish(struct epf_tcp_copier *c)
 {
 	uint64_t done = c->done;
@@ -332,7 +332,7 @@ static void *run(void *arg)
 		}
 		if (!quiet_since)
 			quiet_since = epf_now_ns();
-		/* While copies are under way, nothing but asking says when they are over. */
+		/* Copies under way signal nothing when they are complete: poll. */
 		if (c->done != c->taken || epf_now_ns() - quiet_since < SPIN_NS) {
 			sched_yield();
 			continue;
@@ -347,7 +347,7 @@ static void *run(void *arg)
 
 /* ---- for the NIC ---- */
 
-/* Who makes the thread may be an engine's core with a CPU to itself: the copier runs wherever the process's first thread may. */
+/* The creating thread may be an engine core pinned to one CPU: the copier gets the CPUs of the process's first thread instead. */
 static void free_from_cpu(pthread_t thread)
 {
 	cpu_set_t cpus;
@@ -394,7 +394,7 @@ void epf_tcp_copier_close(struct epf_tcp_copier *c)
 		return;
 	if (!epf_tcp_copier_quiesce(c)) {
 		epf_warn("the GPU does not finish its copies; their memory is kept");
-		return; /* it still writes to it */
+		return; /* the GPU may still write there */
 	}
 	__atomic_store_n(&c->stop, 1u, __ATOMIC_RELEASE);
 	epf_wakeup_wake(&c->wakeup);

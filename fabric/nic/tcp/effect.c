@@ -29,7 +29,7 @@ int epf_tcp_arrive(struct epf_tcp *t, struct epf_tcp_lane *l, int is_send, uint3
 	return 0;
 }
 
-/* One request of a lane at its other end, p; copied: its bytes are there. 0; -EAGAIN: not now; -EACCES: the key or the range is wrong; -EINVAL: the own. */
+/* Carries out a request of a lane at its other end, p; copied: its bytes are already there. Returns 0; -EAGAIN: not now; -EACCES: the peer's key or range is wrong; -EINVAL: its own. */
 static int carry_out(struct epf_tcp *t, struct epf_tcp_lane *p, const struct epf_wr *wr,
 		     bool copied, struct epf_tcp_out *out)
 {
@@ -48,7 +48,7 @@ static int carry_out(struct epf_tcp *t, struct epf_tcp_lane *p, const struct epf
 	    (epf_tcp_out_is_full(out) || !t->receives)) /* not before its event can follow */
 		return -EAGAIN;
 	if (copied)
-		;
+		; /* by the copier */
 	else if (wr->op == EPF_WR_READ)
 		memmove((void *)(uintptr_t)wr->laddr, (const void *)(uintptr_t)wr->raddr, wr->len);
 	else if (wr->len)

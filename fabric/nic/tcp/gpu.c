@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory and the TCP NIC: regions, what lanes need, and copies that end. Called through epf_nic_ops, by lane.c and by reap.c.
+ * GPU memory and the TCP NIC: regions, memory of lanes, and completed copies. Called through epf_nic_ops, by lane.c and by reap.c.
  */
 #define EPF_LOG_COMP "tcp"
 #include "fabric/nic/tcp/staging.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what lanes need ---- */
+/* ---- lanes ---- */
 
 static void lane_drop(struct epf_tcp_lane *l)
 {
@@ -44,13 +44,13 @@ int epf_tcp_gpu_lane(struct epf_tcp *t, struct epf_tcp_lane *l)
 		lane_drop(l);
 		return epf_fail(EPF_R_NO_MEMORY, "tcp: lane %u", l->number);
 	}
-	/* What was posted before is host memory. */
+	/* Requests posted before send host memory. */
 	g->next = l->tx.head;
 	g->owed_next = l->tx.owed_head;
 	return 0;
 }
 
-/* Pushes a job; false: the GPU does not end its copies, and there is no room. */
+/* Pushes a job. Returns false if there is no room, because the GPU does not end its copies. */
 static bool push_slowly(struct epf_tcp *t, const struct epf_tcp_job *job)
 {
 	if (!epf_tcp_copier_room(t->copier) && !epf_tcp_copier_quiesce(t->copier))
@@ -60,7 +60,7 @@ static bool push_slowly(struct epf_tcp *t, const struct epf_tcp_job *job)
 	return true;
 }
 
-/* Frees it once the jobs that may use it are over; never, if they do not end. */
+/* Frees pinned memory once the jobs that may use it are complete; keeps it if they never are. */
 static void drop_pinned(struct epf_tcp *t, struct epf_tcp_pinned **p)
 {
 	struct epf_tcp_job job = { .kind = EPF_TCP_JOB_UNPIN, .pinned = *p };
@@ -177,9 +177,9 @@ int epf_tcp_ring_ready(struct epf_tcp *t, struct epf_tcp_lane_gpu *g, struct epf
 	return 0;
 }
 
-/* ---- copies that end ---- */
+/* ---- completed copies ---- */
 
-int epf_tcp_gpu_has_news(const struct epf_tcp *t)
+int epf_tcp_gpu_has_completed(const struct epf_tcp *t)
 {
 	return epf_tcp_copier_done(t->copier) != t->copies_done;
 }
@@ -194,7 +194,7 @@ void epf_tcp_gpu_reap(struct epf_tcp *t)
 	for (uint32_t i = 0; i < t->lanes_end; i++) {
 		struct epf_tcp_lane *l = t->lanes[i];
 
-		/* One that waits may wait for room that another lane's copies had. */
+		/* A lane that waits may wait for room that another lane's copies took. */
 		if (l && l->gpu && (l->gpu->last > before || l->gpu->tx_waits || l->gpu->rx_waits))
 			epf_tcp_make_ready(t, l);
 	}

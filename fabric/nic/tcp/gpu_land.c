@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receiving into GPU memory: payload is received into pinned memory and copied to its place while more is received. Called by rx.c.
+ * Receiving into GPU memory: payload arrives in pinned memory and is copied to its place while more arrives. Called by rx.c and trains.c.
  */
 #include "fabric/nic/tcp/staging.h"
 #include "fabric/nic/tcp/tcp.h"
 
-/* Releases what has been copied. */
+/* Releases the room of completed copies. */
 static void release(struct epf_tcp_ring *ring, uint64_t done)
 {
 	while (ring->first != ring->last && ring->parts[ring->first % EPF_TCP_PARTS].number <= done)
 		ring->tail = ring->parts[ring->first++ % EPF_TCP_PARTS].end;
 }
 
-size_t epf_tcp_gpu_waits(struct epf_tcp_lane *l)
+void epf_tcp_gpu_pause(struct epf_tcp_lane *l)
 {
 	if (l->gpu)
 		l->gpu->rx_waits = true;
-	return 0;
 }
 
 bool epf_tcp_gpu_can_land(const struct epf_tcp *t, const struct epf_tcp_lane *l)
@@ -34,7 +33,7 @@ bool epf_tcp_gpu_room(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t ahead,
 	uint32_t head, room;
 
 	release(ring, epf_tcp_copier_done(t->copier));
-	/* What is spoken for lies in the memory that is there. */
+	/* Reserved bytes lie in the present memory, so no other is requested. */
 	if (!epf_tcp_ring_ready(t, g, ring, ahead ? 0 : *bytes, true) || !ring->pinned->base ||
 	    ring->last - ring->first + EPF_TCP_PIECES > EPF_TCP_PARTS ||
 	    epf_tcp_copier_room(t->copier) < EPF_TCP_PIECES)

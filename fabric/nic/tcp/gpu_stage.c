@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sending from GPU memory: bytes are copied to pinned memory ahead of the socket, in the order in which they will be sent. Called by tx.c and effect.c.
+ * Sending from GPU memory: bytes are copied to pinned memory ahead of the socket, in the order of sending. Called by tx.c and effect.c.
  */
 #include "fabric/nic/tcp/staging.h"
 #include "fabric/nic/tcp/tcp.h"
 
-/* Its number says that a copy never began, since the memory has gone. */
+/* Number of a copy that never started: the memory is gone. */
 static const uint64_t NEVER = UINT64_MAX;
 
-/* Room for `bytes` in one piece; NULL: not now. */
+/* Returns room for `bytes` in one piece, or NULL if there is none now. */
 static uint8_t *take(struct epf_tcp_ring *ring, uint32_t bytes, uint32_t *end)
 {
 	uint32_t at = ring->head % ring->size;
@@ -21,7 +21,7 @@ static uint8_t *take(struct epf_tcp_ring *ring, uint32_t bytes, uint32_t *end)
 	return ring->pinned->base + (pad ? 0 : at);
 }
 
-/* Begins to copy from a region, which covers it, to the ring; false: not now. */
+/* Starts the copy of a covered range of a region to the ring. Returns false if there is no room now. */
 static bool stage(struct epf_tcp *t, struct epf_tcp_lane_gpu *g, struct epf_tcp_ring *ring,
 		  uint32_t key, uint64_t addr, uint32_t bytes, struct epf_tcp_staged *s)
 {
@@ -76,7 +76,7 @@ void epf_tcp_gpu_stage_answers(struct epf_tcp *t, struct epf_tcp_lane *l)
 		struct epf_tcp_staged *s = &g->owed[g->owed_next % EPF_TCP_READS];
 
 		s->number = 0;
-		/* One that is not covered is refused when its turn comes. */
+		/* An answer that no region covers is refused when its turn comes. */
 		if (o->len && epf_tcp_covers(t, o->rkey, o->raddr, o->len, EPF_MR_REMOTE_READ) &&
 		    t->regions[o->rkey & 0xffff].mem &&
 		    !stage(t, g, &g->answers, o->rkey, o->raddr, o->len, s))
@@ -86,17 +86,7 @@ void epf_tcp_gpu_stage_answers(struct epf_tcp *t, struct epf_tcp_lane *l)
 		epf_tcp_copier_kick(t->copier);
 }
 
-/* An end of a request of a loop: its place, if key and range are right. */
-static bool spot(const struct epf_tcp *t, uint32_t key, uint64_t addr, uint32_t len,
-		 unsigned access, struct epf_tcp_spot *out)
-{
-	if (!epf_tcp_covers(t, key, addr, len, access))
-		return false;
-	*out = epf_tcp_spot_in(&t->regions[key & 0xffff], addr);
-	return true;
-}
-
-/* The copy of a request between two places of this NIC; false: it has none that concerns a GPU, or will be refused. */
+/* Makes the copy job of a request between two lanes of this NIC. Returns false if no GPU memory takes part, or the request will be refused. */
 static bool loop_job(const struct epf_tcp *t, const struct epf_wr *wr, struct epf_tcp_job *job)
 {
 	bool is_read = wr->op == EPF_WR_READ;
@@ -104,10 +94,11 @@ static bool loop_job(const struct epf_tcp *t, const struct epf_wr *wr, struct ep
 
 	if (wr->op == EPF_WR_SEND || !wr->len)
 		return false;
-	if (!spot(t, wr->rkey, wr->raddr, wr->len,
-		  is_read ? EPF_MR_REMOTE_READ : EPF_MR_REMOTE_WRITE, &peer))
+	if (!epf_tcp_find_spot(t, wr->rkey, wr->raddr, wr->len,
+			       is_read ? EPF_MR_REMOTE_READ : EPF_MR_REMOTE_WRITE, &peer))
 		return false;
-	if (!(wr->flags & EPF_WR_INLINE) && !spot(t, wr->lkey, wr->laddr, wr->len, 0, &own))
+	if (!(wr->flags & EPF_WR_INLINE) &&
+	    !epf_tcp_find_spot(t, wr->lkey, wr->laddr, wr->len, 0, &own))
 		return false;
 	job->dst = is_read ? own : peer;
 	job->src = is_read ? peer : own;

@@ -192,7 +192,7 @@ uint64_t epf_tcp_next_event(const struct epf_nic *nic)
 	uint64_t first = UINT64_MAX;
 
 	if (t->ready_head != EPF_TCP_NO_LANE || (t->door && epf_tcp_door_has_given(t->door)) ||
-	    (t->copier && epf_tcp_gpu_has_news(t)))
+	    (t->copier && epf_tcp_gpu_has_completed(t)))
 		return 0;
 	for (uint32_t i = 0; t->n_waits && i < t->lanes_end; i++) {
 		const struct epf_tcp_lane *l = t->lanes[i];

@@ -66,7 +66,7 @@ static int gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct iovec *v,
 	return n;
 }
 
-/* Payload that was read ahead goes to its place. 1: some did; 0: the place is wrong; -EAGAIN: there is no room on the way to it. */
+/* Moves payload that was read ahead to its place. Returns 1 if it moved some, 0 if the place is wrong, -EAGAIN if the ring to the GPU is full. */
 static int copy_staged(struct epf_tcp *t, struct epf_tcp_lane *l)
 {
 	struct epf_tcp_rx *rx = &l->rx;
@@ -131,8 +131,10 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 		v[msg.msg_iovlen++] = (struct iovec){ rx->stage + rx->end, room };
 		asked += room;
 	}
-	if (!asked)
-		return epf_tcp_gpu_waits(l);
+	if (!asked) {
+		epf_tcp_gpu_pause(l);
+		return 0;
+	}
 	n = receive_some(l, &msg);
 	if (n <= 0) {
 		rx->is_readable = false;
@@ -186,14 +188,16 @@ static int advance(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 		return -EAGAIN;
 	if (!rx->count || rx->is_dead)
 		return 1;
-	if (rx->bytes == rx->ends[rx->count - 1] && !epf_tcp_gpu_waits(l))
-		return -EAGAIN; /* something is being copied */
+	if (rx->bytes == rx->ends[rx->count - 1]) { /* some of it is being copied */
+		epf_tcp_gpu_pause(l);
+		return -EAGAIN;
+	}
 	if (!epf_tcp_place_of(t, l, current(rx), &dst)) {
 		epf_tcp_refuse_place(t, l, current(rx),
 				     "no exported region covers it with that right and key");
-		/* What comes before it may be on its way to a GPU. */
+		/* Bytes before it may still be on their way to a GPU. */
 		if (!rx->is_dead)
-			(void)epf_tcp_gpu_waits(l);
+			epf_tcp_gpu_pause(l);
 		return -EAGAIN;
 	}
 	if (dst.mem && !epf_tcp_gpu_can_land(t, l)) {
@@ -204,7 +208,10 @@ static int advance(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 	if (rx->at == rx->end)
 		return 0;
 	rc = copy_staged(t, l);
-	return rc < 0 && !epf_tcp_gpu_waits(l) ? rc : 1;
+	if (rc >= 0)
+		return 1;
+	epf_tcp_gpu_pause(l);
+	return rc;
 }
 
 int epf_tcp_can_advance(const struct epf_tcp *t, const struct epf_tcp_lane *l)

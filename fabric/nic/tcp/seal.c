@@ -197,7 +197,7 @@ ssize_t epf_tcp_seal_receive(struct epf_tcp_seal *seal, int fd, const struct iov
 	ssize_t got = 0;
 	size_t i = 0;
 
-	/* What the socket had at an earlier call says nothing of what it has got since, and its event may be over. */
+	/* A socket that was drained before may have received more since, and its event may have been consumed. */
 	seal->has_drained = false;
 	for (;;) {
 		int64_t len;

@@ -169,11 +169,10 @@ struct epf_tcp {
 	uint64_t cut_ns;
 	uint32_t messages_used;
 	struct epf_tcp_copier *copier; /* NULL until there is GPU memory */
-	struct epf_tcp
-		*copier_of; /* the NIC whose copier it is: this one, or that of another link */
-	struct epf_tcp_pinned *adds; /* no memory: of additions */
-	uint64_t copies_done;        /* when it was looked at last */
-	uint64_t last_add;
+	struct epf_tcp *copier_of;     /* owner of the copier: this NIC, or that of another link */
+	struct epf_tcp_pinned *adds;   /* failures of additions, which need no memory */
+	uint64_t copies_done;          /* last completed job at the last reap */
+	uint64_t last_add;             /* number of the last addition's job */
 	struct epf_nic_counters counters;
 	uint8_t messages[EPF_TCP_MESSAGES][EPF_NIC_MSG_BYTES];
 };
@@ -219,19 +218,29 @@ static inline int epf_tcp_covers(const struct epf_tcp *t, uint32_t key, uint64_t
 	       len <= r->len && addr - r->base <= r->len - len;
 }
 
-/* Where an address of a region is. The caller has found it covered. */
+/* Returns where an address of a region is, which the caller has found covered. */
 static inline struct epf_tcp_spot epf_tcp_spot_in(const struct epf_tcp_region *r, uint64_t addr)
 {
 	return (struct epf_tcp_spot){ r->mem, r->mem ? addr - r->base : addr };
 }
 
-/* 1: an entered work request whose payload comes from GPU memory. */
+/* Finds where a range of a region is. Returns false if key, range or right is wrong. */
+static inline bool epf_tcp_find_spot(const struct epf_tcp *t, uint32_t key, uint64_t addr,
+				     uint32_t len, unsigned access, struct epf_tcp_spot *out)
+{
+	if (!epf_tcp_covers(t, key, addr, len, access))
+		return false;
+	*out = epf_tcp_spot_in(&t->regions[key & 0xffff], addr);
+	return true;
+}
+
+/* Returns 1 if the payload of an entered work request comes from GPU memory. */
 static inline int epf_tcp_is_from_gpu(const struct epf_wr *wr)
 {
 	return wr->reserved;
 }
 
-/* True while trains that have been received wait for copies to GPU memory. */
+/* True while received trains wait for copies to GPU memory. */
 static inline bool epf_tcp_is_holding(const struct epf_tcp_lane *l)
 {
 	return l->gpu && l->gpu->held_first != l->gpu->held_last;
@@ -324,7 +333,7 @@ enum epf_lane_link epf_tcp_lane_link(const struct epf_nic *nic, uint16_t lane);
 
 /* ---- open.c ---- */
 void epf_tcp_close(struct epf_nic *nic);
-/* Rings another one's wakeup and uses its copier from now on; before anybody waits. One core uses both; that NIC is closed after this one. */
+/* From now on uses the wakeup and the copier of `with`, which the same core uses and which is closed after this NIC. Before anybody waits. */
 void epf_tcp_share_wakeup(struct epf_nic *nic, const struct epf_nic *with);
 
 /* ---- watch.c ---- */

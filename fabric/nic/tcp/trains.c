@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trains that arrive: they are opened, checked, and take effect in order (rx.c receives their bytes). Called by the core's step, through reap(); never blocks, allocates nothing.
+ * Arriving trains: opens them, checks them, and lets them take effect in order (rx.c receives their bytes). Called by the core's step, through reap(); never blocks, allocates nothing.
  *
- * A train whose payload has been received, but not all of it copied to GPU memory yet, is held, so that the next one can be received meanwhile: its descriptors take effect
- * when their copies are over, and before those of later trains.
+ * A train whose payload has arrived but is still being copied to GPU memory is held, so that the next one can be received meanwhile. Its descriptors take effect when their copies
+ * are complete, and before those of later trains.
  */
 #include "fabric/nic/tcp/trains.h"
 #include "fabric/nic/tcp/tcp.h"
@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* The request that is next here is refused: nothing from it on takes effect. */
+/* Refuses the next request of the peer: neither it nor any later one takes effect. */
 static void refuse(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status, const char *why)
 {
 	l->tx.nak = (uint8_t)status;
@@ -24,7 +24,7 @@ static void refuse(struct epf_tcp *t, struct epf_tcp_lane *l, unsigned status, c
 	epf_warn_ratelimited("lane %u: a request of the peer was refused: %s", l->number, why);
 }
 
-/* Puts each message and each answer to its place, and sums up. */
+/* Assigns each message and each answer its slot, and sums up lengths. */
 static int assign(struct epf_tcp_lane *l)
 {
 	struct epf_tcp_rx *rx = &l->rx;
@@ -76,15 +76,6 @@ int epf_tcp_open_train(struct epf_tcp_lane *l)
 	return assign(l) ? -EPROTO : 1;
 }
 
-static bool spot_in(const struct epf_tcp *t, uint32_t key, uint64_t addr, uint32_t len,
-		    unsigned access, struct epf_tcp_spot *out)
-{
-	if (!epf_tcp_covers(t, key, addr, len, access))
-		return false;
-	*out = epf_tcp_spot_in(&t->regions[key & 0xffff], addr);
-	return true;
-}
-
 bool epf_tcp_place_of(const struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i,
 		      struct epf_tcp_spot *out)
 {
@@ -94,7 +85,7 @@ bool epf_tcp_place_of(const struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t 
 	switch (d->kind) {
 	case EPF_TCP_WRITE:
 	case EPF_TCP_WRITE_IMM:
-		return spot_in(t, d->rkey, d->raddr, d->len, EPF_MR_REMOTE_WRITE, out);
+		return epf_tcp_find_spot(t, d->rkey, d->raddr, d->len, EPF_MR_REMOTE_WRITE, out);
 	case EPF_TCP_SEND:
 		*out = (struct epf_tcp_spot){
 			.at = (uint64_t)(uintptr_t)l->rx.messages[l->rx.slots[i]]
@@ -102,7 +93,7 @@ bool epf_tcp_place_of(const struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t 
 		return true;
 	default:
 		wr = &l->tx.wrs[l->tx.reads[l->rx.slots[i]] & l->mask];
-		return spot_in(t, wr->lkey, wr->laddr, wr->len, 0, out);
+		return epf_tcp_find_spot(t, wr->lkey, wr->laddr, wr->len, 0, out);
 	}
 }
 
@@ -127,7 +118,7 @@ static void take_nak(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf
 		epf_tcp_fail(t, l, d->imm, d->status);
 }
 
-/* A descriptor whose payload is in place takes effect: 0, or -EAGAIN. */
+/* Lets a descriptor whose payload is in place take effect. Returns 0 or -EAGAIN. */
 static int take_effect(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_desc *d,
 		       uint8_t slot, struct epf_tcp_out *out)
 {
@@ -162,7 +153,7 @@ static int take_effect(struct epf_tcp *t, struct epf_tcp_lane *l, const struct e
 	return 0;
 }
 
-/* The first descriptor that has not taken effect cannot: that is the end. */
+/* Ends the lane: the first descriptor that has not taken effect cannot. */
 static void refuse_desc(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_desc *d,
 			uint8_t slot, const char *why)
 {
@@ -180,7 +171,7 @@ void epf_tcp_refuse_place(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t i,
 		refuse_desc(t, l, &rx->descs[i], rx->slots[i], why);
 }
 
-/* The first descriptor that has not taken effect, whose payload has been received: 1: it does now; 0: its payload is being copied, or was not; -EAGAIN: it waits for something else. */
+/* Lets the oldest received descriptor take effect. Returns 1; 0 while its payload is being copied, or if that failed; -EAGAIN if it waits for something else. */
 static int settle_one(struct epf_tcp *t, struct epf_tcp_lane *l, const struct epf_tcp_desc *d,
 		      uint8_t slot, uint64_t copy, struct epf_tcp_out *out)
 {
@@ -202,7 +193,7 @@ static int settle_one(struct epf_tcp *t, struct epf_tcp_lane *l, const struct ep
 	return -EAGAIN;
 }
 
-/* Trains that are held take effect as far as they can. As settle_one(), 1 if none is left. */
+/* Lets held trains take effect, as far as possible. Returns as settle_one(); 1: none is left. */
 static int settle_held(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out *out)
 {
 	struct epf_tcp_lane_gpu *g = l->gpu;

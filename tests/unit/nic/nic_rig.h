@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two NICs of one kind facing each other on a virtual clock, for the tests of epf_nic_ops. A kind of NIC
- * is one row of functions: to put another NIC under the conformance suite, add a row to nic_rig_kinds().
+ * is one row of functions: to put another NIC under the conformance suite, add a row to nic_kinds.c.
  *
  * Devices run on the real clock: they are there when EPF_TEST_VERBS_DEVICES names one or two RDMA devices that reach each
  * other ("rxe0,rxe1"). EPF_TEST_NIC limits the kinds to those whose name begins with it ("verbs"). The EFA kinds run over fake
  * adapters (fake_efa.h) on the virtual clock; EPF_TEST_SEED chooses another order for them.
- * Used by tests/unit/test_nic*.c and test_emu*.c only.
+ * Used by test_nic*.c, emu/test_emu*.c and tcp/test_tcp_gpu*.c only.
  */
 #ifndef EPF_TESTS_NIC_RIG_H
 #define EPF_TESTS_NIC_RIG_H

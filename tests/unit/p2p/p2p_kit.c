@@ -64,10 +64,19 @@ static void send_notes(struct epf_p2p *ep)
 		need(epf_p2p_notify(ep, conn, "hello", 5, SECOND));
 }
 
+uint64_t sum_of(const uint8_t *m)
+{
+	uint64_t sum = 0;
+
+	for (uint64_t i = 0; i < TARGET_BYTES; i++)
+		sum += m[i] * (i + 1);
+	return sum;
+}
+
 static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *key)
 {
 	for (;;) {
-		uint64_t sum = 0;
+		uint64_t sum;
 		int32_t rc;
 		char command;
 
@@ -77,8 +86,7 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 			say(fd, &command, 1);
 		switch (command) {
 		case T_SUM:
-			for (uint64_t i = 0; i < TARGET_BYTES; i++)
-				sum += memory[i] * (i + 1);
+			sum = sum_of(memory);
 			say(fd, &sum, sizeof(sum));
 			break;
 		case T_FILL:
@@ -103,34 +111,50 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 	}
 }
 
-static void run(int fd, enum target_memory from, const char *name, const char *setting)
+static int open_endpoint(const char *name, const char *setting, struct epf_p2p **ep)
 {
 	struct epf_p2p_options o;
 	char text[256];
 	const char *settings[6] = { NULL };
-	uint8_t meta[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
-	struct epf_p2p *ep;
-	uint64_t region;
-	uint32_t bytes;
-	void *memory, *bytes_at;
 	char *rest = NULL;
 	int n = 0;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(text, sizeof(text), "%s", setting ? setting : "");
 	for (char *s = strtok_r(text, " ", &rest); s && n < 5; s = strtok_r(NULL, " ", &rest))
 		settings[n++] = s;
 	epf_p2p_options_init(&o);
 	o.name = name;
 	o.settings = settings;
-	need(epf_p2p_open(&o, &ep));
+	return epf_p2p_open(&o, ep);
+}
+
+static void *take_memory(bool is_gpu)
+{
+	void *memory = NULL;
+
+	if (is_gpu)
+		return epf_copy_fake.mem_alloc(0, TARGET_BYTES, &memory) ? NULL : memory;
+	memory = mmap(NULL, TARGET_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		      0);
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void run(int fd, enum target_memory from, const char *name, const char *setting)
+{
+	uint8_t meta[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
+	struct epf_p2p *ep;
+	uint64_t region;
+	uint32_t bytes;
+	void *memory, *bytes_at;
+	int n;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	need(open_endpoint(name, setting, &ep));
 	if (from == T_MAPPED)
 		need(epf_p2p_alloc(ep, TARGET_BYTES, &memory));
-	else if (from == T_GPU)
-		need(epf_copy_fake.mem_alloc(0, TARGET_BYTES, &memory));
 	else
-		memory = mmap(NULL, TARGET_BYTES, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		memory = take_memory(from == T_GPU);
+	need(memory ? 0 : -ENOMEM);
 	bytes_at = from == T_GPU ? epf_copy_fake_bytes(memory, TARGET_BYTES) : memory;
 	need(epf_p2p_register(ep, memory, TARGET_BYTES, from == T_GPU ? 0 : EPF_P2P_HOST, &region));
 	need(epf_p2p_export(ep, region, 0, TARGET_BYTES, EPF_P2P_READ | EPF_P2P_WRITE, 0, 0, key));
@@ -190,6 +214,14 @@ void target_tell(struct target *t, enum target_command command)
 	assert_int_equal(back, c);
 }
 
+void target_stop(const struct target *t)
+{
+	int status;
+
+	kill(t->pid, SIGSTOP);
+	waitpid(t->pid, &status, WUNTRACED);
+}
+
 void target_kill(struct target *t)
 {
 	kill(t->pid, SIGKILL);
@@ -207,15 +239,17 @@ void target_exit(struct target *t)
 	assert_int_equal(status, 0);
 }
 
-struct epf_p2p *endpoint(const char *name)
+struct epf_p2p *endpoint_with(const char *name, const char *setting)
 {
-	struct epf_p2p_options o;
 	struct epf_p2p *ep;
 
-	epf_p2p_options_init(&o);
-	o.name = name;
-	assert_ok(epf_p2p_open(&o, &ep));
+	assert_ok(open_endpoint(name, setting, &ep));
 	return ep;
+}
+
+struct epf_p2p *endpoint(const char *name)
+{
+	return endpoint_with(name, NULL);
 }
 
 uint64_t connect_to(struct epf_p2p *ep, const struct target *t)
@@ -224,4 +258,43 @@ uint64_t connect_to(struct epf_p2p *ep, const struct target *t)
 
 	assert_ok(epf_p2p_connect(ep, t->metadata, t->metadata_bytes, 10 * SECOND, &conn));
 	return conn;
+}
+
+void both_begin(struct both *b, enum target_memory here, enum target_memory there, const char *name,
+		const char *target_name, const char *setting)
+{
+	target_start(&b->t, there, target_name, setting);
+	b->ep = endpoint_with(name, setting);
+	b->conn = connect_to(b->ep, &b->t);
+	b->mine = take_memory(here == T_GPU);
+	assert_non_null(b->mine);
+	b->bytes = here == T_GPU ? epf_copy_fake_bytes(b->mine, TARGET_BYTES) : b->mine;
+	for (uint64_t i = 0; i < TARGET_BYTES; i++)
+		b->bytes[i] = pattern(i);
+	assert_ok(epf_p2p_register(b->ep, b->mine, TARGET_BYTES, EPF_P2P_AUTO, &b->region));
+	assert_ok(epf_p2p_import(b->ep, b->conn, b->t.key, 10 * SECOND, &b->import));
+}
+
+void both_end_here(struct both *b)
+{
+	epf_p2p_close(b->ep);
+	if (b->bytes != b->mine)
+		epf_copy_fake.mem_free(b->mine);
+	else
+		munmap(b->mine, TARGET_BYTES);
+}
+
+void both_end(struct both *b)
+{
+	both_end_here(b);
+	target_exit(&b->t);
+}
+
+uint64_t sum_there(struct both *b)
+{
+	uint64_t sum;
+
+	target_tell(&b->t, T_SUM);
+	assert_int_equal(target_answer(&b->t, &sum, sizeof(sum)), sizeof(sum));
+	return sum;
 }

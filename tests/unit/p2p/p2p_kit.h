@@ -59,6 +59,8 @@ enum target_memory {
 void target_start(struct target *t, enum target_memory from, const char *name, const char *setting);
 void target_tell(struct target *t, enum target_command command);
 int64_t target_answer(struct target *t, void *data, size_t bytes);
+/* Stops it, and waits until it is stopped. */
+void target_stop(const struct target *t);
 /* Kills it, or lets it exit, and collects it. */
 void target_kill(struct target *t);
 void target_exit(struct target *t);
@@ -71,8 +73,29 @@ void target_exit(struct target *t);
  } while (0)
 #define assert_err(call, err) assert_int_equal((call), -(err))
 
+/* Opens an endpoint. setting: as for target_start(). */
+struct epf_p2p *endpoint_with(const char *name, const char *setting);
 struct epf_p2p *endpoint(const char *name);
 uint64_t connect_to(struct epf_p2p *ep, const struct target *t);
 uint8_t pattern(uint64_t i);
+
+/* A target, and an endpoint of this process with registered memory of TARGET_BYTES that has imported the target's. */
+struct both {
+	struct target t;
+	struct epf_p2p *ep;
+	uint64_t conn, region, import;
+	void *mine;     /* as it is registered */
+	uint8_t *bytes; /* where a test finds its bytes: pattern() at first */
+};
+
+/* here: T_MMAP or T_GPU. setting: of both endpoints. */
+void both_begin(struct both *b, enum target_memory here, enum target_memory there, const char *name,
+		const char *target_name, const char *setting);
+void both_end(struct both *b);
+/* This process's half, for a target that was killed. */
+void both_end_here(struct both *b);
+/* The sum of a memory's bytes, each times its place: of the target's, and of TARGET_BYTES here. */
+uint64_t sum_there(struct both *b);
+uint64_t sum_of(const uint8_t *m);
 
 #endif

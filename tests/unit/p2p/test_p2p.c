@@ -6,51 +6,10 @@
 #include "tests/unit/p2p/p2p_kit.h"
 
 #include <poll.h>
-#include <sys/mman.h>
-
-struct both {
-	struct target t;
-	struct epf_p2p *ep;
-	uint64_t conn, region, import;
-	uint8_t *mine;
-};
 
 static void begin(struct both *b, bool mapped)
 {
-	target_start(&b->t, mapped ? T_MAPPED : T_MMAP, "target", NULL);
-	b->ep = endpoint("initiator");
-	b->conn = connect_to(b->ep, &b->t);
-	b->mine = mmap(NULL, TARGET_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		       0);
-	for (uint64_t i = 0; i < TARGET_BYTES; i++)
-		b->mine[i] = pattern(i);
-	assert_ok(epf_p2p_register(b->ep, b->mine, TARGET_BYTES, EPF_P2P_HOST, &b->region));
-	assert_ok(epf_p2p_import(b->ep, b->conn, b->t.key, 5 * SECOND, &b->import));
-}
-
-static void end(struct both *b)
-{
-	epf_p2p_close(b->ep);
-	munmap(b->mine, TARGET_BYTES);
-	target_exit(&b->t);
-}
-
-static uint64_t sum_there(struct both *b)
-{
-	uint64_t sum;
-
-	target_tell(&b->t, T_SUM);
-	assert_int_equal(target_answer(&b->t, &sum, sizeof(sum)), sizeof(sum));
-	return sum;
-}
-
-static uint64_t sum_of(const uint8_t *m)
-{
-	uint64_t sum = 0;
-
-	for (uint64_t i = 0; i < TARGET_BYTES; i++)
-		sum += m[i] * (i + 1);
-	return sum;
+	both_begin(b, T_MMAP, mapped ? T_MAPPED : T_MMAP, "initiator", "target", NULL);
 }
 
 static void write_and_read(bool mapped)
@@ -59,16 +18,16 @@ static void write_and_read(bool mapped)
 
 	begin(&b, mapped);
 	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
-	assert_int_equal(sum_there(&b), sum_of(b.mine));
-	memset(b.mine, 0, TARGET_BYTES);
+	assert_int_equal(sum_there(&b), sum_of(b.bytes));
+	memset(b.bytes, 0, TARGET_BYTES);
 	/* The last byte, the first, and everything. */
 	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 5, b.import, TARGET_BYTES - 1, 1, 0));
-	assert_int_equal(b.mine[5], pattern(TARGET_BYTES - 1));
+	assert_int_equal(b.bytes[5], pattern(TARGET_BYTES - 1));
 	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
 	for (uint64_t i = 0; i < TARGET_BYTES; i++)
-		if (b.mine[i] != pattern(i))
+		if (b.bytes[i] != pattern(i))
 			fail_msg("byte %llu", (unsigned long long)i);
-	end(&b);
+	both_end(&b);
 }
 
 static void test_process(void **state)
@@ -116,7 +75,7 @@ static void vectored(bool mapped)
 	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE, v, 2, NULL, &x));
 	assert_err(epf_p2p_test(x), EINVAL);
 	for (uint64_t i = 0; i < N; i++)
-		memcpy(want + i * STRIDE, b.mine + i * STRIDE, BYTES);
+		memcpy(want + i * STRIDE, b.bytes + i * STRIDE, BYTES);
 	/* Twice: a prepared transfer is posted again. */
 	for (int i = 0; i < 2; i++) {
 		assert_ok(epf_p2p_post(x, NULL, 0));
@@ -124,13 +83,13 @@ static void vectored(bool mapped)
 		assert_int_equal(sum_there(&b), sum_of(want));
 	}
 	epf_p2p_xfer_free(x);
-	memset(b.mine, 0, TARGET_BYTES);
+	memset(b.bytes, 0, TARGET_BYTES);
 	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_READ, v, 2, NULL, &x));
 	assert_ok(epf_p2p_post(x, NULL, 0));
 	assert_ok(epf_p2p_wait(x, 0));
 	epf_p2p_xfer_free(x);
-	assert_memory_equal(b.mine, want, TARGET_BYTES);
-	end(&b);
+	assert_memory_equal(b.bytes, want, TARGET_BYTES);
+	both_end(&b);
 	free(want);
 	free(blocks);
 }
@@ -164,7 +123,7 @@ static void test_many_blocks(void **state)
 	epf_p2p_xfer_free(x);
 	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, 0, BYTES, 0));
 	for (uint64_t i = 0; i < BYTES; i++)
-		assert_int_equal(b.mine[i], pattern((N - 1) * (uint64_t)BYTES + i));
+		assert_int_equal(b.bytes[i], pattern((N - 1) * (uint64_t)BYTES + i));
 	assert_ok(epf_p2p_peer(b.ep, b.conn, &peer));
 	assert_int_equal(peer.transfers, 2);
 	assert_int_equal(peer.bytes_written, (uint64_t)N * BYTES);
@@ -173,7 +132,7 @@ static void test_many_blocks(void **state)
 	assert_string_equal(peer.name, "target");
 	assert_string_equal(peer.path, "local");
 	assert_int_equal(peer.pid, b.t.pid);
-	end(&b);
+	both_end(&b);
 	free(blocks);
 }
 
@@ -214,7 +173,7 @@ static void test_notes(void **state)
 	target_tell(&b.t, T_NOTE);
 	expect_note(&b, "", 0);
 	assert_err(epf_p2p_notify(b.ep, b.conn, longest, sizeof(longest), SECOND), EINVAL);
-	end(&b);
+	both_end(&b);
 }
 
 /* The peer's notification makes the descriptor readable, and taking it makes it unreadable again. */
@@ -247,7 +206,7 @@ static void test_fd(void **state)
 		epf_p2p_event_free(&e);
 		assert_int_equal(poll(&p, 1, 0), 0);
 	}
-	end(&b);
+	both_end(&b);
 }
 
 static void count_event(void *arg, const struct epf_p2p_event *e)
@@ -286,8 +245,8 @@ static void test_callback(void **state)
 		assert_int_equal(epf_p2p_test(x[i]), 1);
 		epf_p2p_xfer_free(x[i]);
 	}
-	assert_int_equal(sum_there(&b), sum_of(b.mine));
-	end(&b);
+	assert_int_equal(sum_there(&b), sum_of(b.bytes));
+	both_end(&b);
 }
 
 /* One connection a peer, in both directions, and by address. */

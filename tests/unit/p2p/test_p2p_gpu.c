@@ -7,83 +7,12 @@
 #include "tests/unit/p2p/p2p_kit.h"
 
 #include <poll.h>
-#include <sys/mman.h>
 
 #define FAKE "gpu-backend=fake"
 
-enum place { PRIVATE, GPU };
-
-struct both {
-	struct target t;
-	struct epf_p2p *ep;
-	uint64_t conn, region, import;
-	void *mine;     /* as it is registered */
-	uint8_t *bytes; /* where a test finds its bytes */
-};
-
-static struct epf_p2p *open_fake(const char *name)
+static void begin(struct both *b, enum target_memory here, enum target_memory there)
 {
-	const char *settings[] = { FAKE, NULL };
-	struct epf_p2p_options o;
-	struct epf_p2p *ep;
-
-	epf_p2p_options_init(&o);
-	o.name = name;
-	o.settings = settings;
-	assert_ok(epf_p2p_open(&o, &ep));
-	return ep;
-}
-
-static void begin(struct both *b, enum place here, enum target_memory there)
-{
-	target_start(&b->t, there, "gpu-target", FAKE);
-	b->ep = open_fake("initiator");
-	b->conn = connect_to(b->ep, &b->t);
-	if (here == GPU) {
-		assert_ok(epf_copy_fake.mem_alloc(0, TARGET_BYTES, &b->mine));
-		b->bytes = epf_copy_fake_bytes(b->mine, TARGET_BYTES);
-	} else {
-		b->mine = mmap(NULL, TARGET_BYTES, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		b->bytes = b->mine;
-	}
-	for (uint64_t i = 0; i < TARGET_BYTES; i++)
-		b->bytes[i] = pattern(i);
-	assert_ok(epf_p2p_register(b->ep, b->mine, TARGET_BYTES, EPF_P2P_AUTO, &b->region));
-	assert_ok(epf_p2p_import(b->ep, b->conn, b->t.key, 5 * SECOND, &b->import));
-}
-
-static void free_mine(struct both *b)
-{
-	if (b->bytes != b->mine)
-		epf_copy_fake.mem_free(b->mine);
-	else
-		munmap(b->mine, TARGET_BYTES);
-}
-
-static void end(struct both *b)
-{
-	epf_p2p_close(b->ep);
-	free_mine(b);
-	target_exit(&b->t);
-}
-
-static uint64_t sum_there(struct both *b)
-{
-	uint64_t sum;
-
-	target_tell(&b->t, T_SUM);
-	assert_int_equal(target_answer(&b->t, &sum, sizeof(sum)), sizeof(sum));
-	return sum;
-}
-
-static uint64_t sum_of(const uint8_t *m)
-{
-	uint64_t sum = 0;
-
-	for (uint64_t i = 0; i < TARGET_BYTES; i++)
-		sum += m[i] * (i + 1);
-	return sum;
+	both_begin(b, here, there, "initiator", "gpu-target", FAKE);
 }
 
 /* Blocks of odd sizes, apart, each to another place than it comes from, in random order. */
@@ -128,7 +57,7 @@ static void run_blocks(struct both *b, enum epf_p2p_op op, const struct epf_p2p_
 	epf_p2p_xfer_free(x);
 }
 
-static void transfers(enum place here, enum target_memory there)
+static void transfers(enum target_memory here, enum target_memory there)
 {
 	struct epf_p2p_block *blocks = calloc(N, sizeof(*blocks));
 	uint64_t *from = calloc(N, sizeof(*from)), *to = calloc(N, sizeof(*to));
@@ -161,7 +90,7 @@ static void transfers(enum place here, enum target_memory there)
 	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 3, b.import, TARGET_BYTES - 1, 1, 0));
 	assert_int_equal(b.bytes[3], 0xa5);
 	assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
-	end(&b);
+	both_end(&b);
 	free(blocks);
 	free(from);
 	free(to);
@@ -172,34 +101,34 @@ static void transfers(enum place here, enum target_memory there)
 static void test_gpu_to_gpu(void **state)
 {
 	(void)state;
-	transfers(GPU, T_GPU);
+	transfers(T_GPU, T_GPU);
 }
 
 static void test_host_to_gpu(void **state)
 {
 	(void)state;
-	transfers(PRIVATE, T_GPU);
+	transfers(T_MMAP, T_GPU);
 }
 
 static void test_gpu_to_mapped(void **state)
 {
 	(void)state;
-	transfers(GPU, T_MAPPED);
+	transfers(T_GPU, T_MAPPED);
 }
 
 /* The peer's memory cannot be mapped: two copies, over memory of this process. */
 static void test_gpu_to_private(void **state)
 {
 	(void)state;
-	transfers(GPU, T_MMAP);
+	transfers(T_GPU, T_MMAP);
 }
 
 /* Without a GPU, the same blocks: reads take short gaps between them too, which must not show. */
 static void test_host_to_host(void **state)
 {
 	(void)state;
-	transfers(PRIVATE, T_MMAP);
-	transfers(PRIVATE, T_MAPPED);
+	transfers(T_MMAP, T_MMAP);
+	transfers(T_MMAP, T_MAPPED);
 }
 
 /* Pages that lie side by side on both sides, but not in the same order: those that only the peer has side by side must not become one. */
@@ -211,7 +140,7 @@ static void test_pages(void **state)
 	struct both b;
 
 	(void)state;
-	begin(&b, PRIVATE, T_MMAP);
+	begin(&b, T_MMAP, T_MMAP);
 	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
 	memcpy(want, b.bytes, TARGET_BYTES);
 	for (uint64_t i = 0; i < N; i++) { /* 7 and 9 have no divisor with N in common */
@@ -222,7 +151,7 @@ static void test_pages(void **state)
 	}
 	run_blocks(&b, EPF_P2P_OP_WRITE, blocks);
 	assert_int_equal(sum_there(&b), sum_of(want));
-	end(&b);
+	both_end(&b);
 	free(blocks);
 	free(want);
 }
@@ -231,7 +160,7 @@ static void test_pages(void **state)
 static void test_one_process(void **state)
 {
 	enum { BYTES = 40 << 20 };
-	struct epf_p2p *a = open_fake("a"), *b = open_fake("b");
+	struct epf_p2p *a = endpoint_with("a", FAKE), *b = endpoint_with("b", FAKE);
 	uint8_t meta[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
 	uint64_t conn, from, to, import;
 	void *here, *there;
@@ -264,7 +193,7 @@ static void test_one_process(void **state)
 
 static void test_registering(void **state)
 {
-	struct epf_p2p *ep = open_fake("a"), *plain = endpoint("without-gpu");
+	struct epf_p2p *ep = endpoint_with("a", FAKE), *plain = endpoint("without-gpu");
 	uint64_t region;
 	uint8_t host[64];
 	void *at;
@@ -299,7 +228,7 @@ static void test_event(void **state)
 	int32_t len;
 
 	(void)state;
-	begin(&b, GPU, T_GPU);
+	begin(&b, T_GPU, T_GPU);
 	epf_copy_fake_pause(
 		100 * 1000 *
 		1000); /* copies begin late: a notification that does not wait comes first */
@@ -318,7 +247,7 @@ static void test_event(void **state)
 	assert_int_equal(e.kind, EPF_P2P_DONE);
 	assert_int_equal(e.status, 0);
 	epf_p2p_xfer_free(x);
-	end(&b);
+	both_end(&b);
 }
 
 static void post_one(struct both *b, struct epf_p2p_xfer **x)
@@ -341,7 +270,7 @@ static void test_withdrawn(void **state)
 	int status;
 
 	(void)state;
-	begin(&b, GPU, T_GPU);
+	begin(&b, T_GPU, T_GPU);
 	epf_copy_fake_hold(2);
 	post_one(&b, &x);
 	assert_int_equal(epf_p2p_test(x), 0); /* the chunk is under way, if it was not */
@@ -355,7 +284,7 @@ static void test_withdrawn(void **state)
 	assert_true(status == 0 || status == -EKEYREVOKED);
 	assert_err(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, 64, 0), EKEYREVOKED);
 	epf_p2p_xfer_free(x);
-	end(&b);
+	both_end(&b);
 }
 
 /* Memory of this endpoint stays in use by its own copies, too; a transfer freed meanwhile does not wait for ever. */
@@ -365,7 +294,7 @@ static void test_stuck(void **state)
 	struct both b;
 
 	(void)state;
-	begin(&b, GPU, T_GPU);
+	begin(&b, T_GPU, T_GPU);
 	epf_copy_fake_hold(2);
 	post_one(&b, &x);
 	assert_err(epf_p2p_wait(x, 20 * 1000 * 1000), ETIMEDOUT);
@@ -373,7 +302,46 @@ static void test_stuck(void **state)
 	assert_err(epf_p2p_deregister(b.ep, b.region, 20 * 1000 * 1000), ETIMEDOUT);
 	epf_copy_fake_hold(0);
 	assert_ok(epf_p2p_deregister(b.ep, b.region, 10 * SECOND));
-	end(&b);
+	both_end(&b);
+}
+
+/* A staged copy that missed its deadline keeps the stage until it has ended; then the stage is of use again. */
+static void test_late_stage(void **state)
+{
+	enum { LEN = 4096, FIRST = 1 << 16, SECOND_ONE = 1 << 17, SOON = 20 * 1000 * 1000 };
+	struct both b;
+
+	(void)state;
+	begin(&b, T_GPU, T_MMAP);
+	for (int i = 0; i < LEN; i++)
+		b.bytes[LEN + i] = (uint8_t)~b.bytes[i];
+	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, 2 * LEN, 0));
+	memset(b.bytes + FIRST, 0, LEN);
+	epf_copy_fake_hold(2);
+	assert_err(epf_p2p_read(b.ep, b.conn, b.region, FIRST, b.import, 0, LEN, SOON), ETIMEDOUT);
+	assert_err(epf_p2p_read(b.ep, b.conn, b.region, SECOND_ONE, b.import, LEN, LEN, SOON),
+		   ETIMEDOUT);
+	epf_copy_fake_hold(0);
+	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, SECOND_ONE, b.import, LEN, LEN, 0));
+	assert_memory_equal(b.bytes + FIRST, b.bytes, LEN);
+	assert_memory_equal(b.bytes + SECOND_ONE, b.bytes + LEN, LEN);
+	both_end(&b);
+}
+
+/* Closing does not wait for ever for a GPU that hangs. */
+static void test_close_stuck(void **state)
+{
+	static struct both b; /* stays: the GPU still uses it */
+	struct epf_p2p_xfer *x;
+
+	(void)state;
+	begin(&b, T_GPU, T_GPU);
+	epf_copy_fake_hold(2);
+	post_one(&b, &x);
+	assert_int_equal(epf_p2p_test(x), 0); /* the chunk is under way, if it was not */
+	epf_p2p_close(b.ep);
+	epf_copy_fake_hold(0);
+	target_exit(&b.t);
 }
 
 static void test_failed(void **state)
@@ -382,13 +350,13 @@ static void test_failed(void **state)
 	struct both b;
 
 	(void)state;
-	begin(&b, GPU, T_GPU);
+	begin(&b, T_GPU, T_GPU);
 	epf_copy_fake_hold(3);
 	post_one(&b, &x);
 	assert_err(epf_p2p_wait(x, 10 * SECOND), EIO);
 	assert_non_null(strstr(epf_last_error(), "gpu-target"));
 	epf_p2p_xfer_free(x);
-	end(&b);
+	both_end(&b);
 	epf_copy_fake_hold(0); /* after the queue is closed: what has failed must not begin again */
 }
 
@@ -399,7 +367,7 @@ static void test_killed(void **state)
 	int rc = 0;
 
 	(void)state;
-	begin(&b, GPU, T_GPU);
+	begin(&b, T_GPU, T_GPU);
 	epf_copy_fake_hold(2);
 	post_one(&b, &x);
 	target_kill(&b.t);
@@ -411,8 +379,7 @@ static void test_killed(void **state)
 	assert_non_null(strstr(epf_last_error(), "gpu-target"));
 	epf_p2p_xfer_free(x);
 	assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
-	epf_p2p_close(b.ep);
-	free_mine(&b);
+	both_end_here(&b);
 }
 
 int main(void)
@@ -424,7 +391,8 @@ int main(void)
 		cmocka_unit_test(test_one_process),   cmocka_unit_test(test_registering),
 		cmocka_unit_test(test_event),         cmocka_unit_test(test_withdrawn),
 		cmocka_unit_test(test_stuck),         cmocka_unit_test(test_failed),
-		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_killed),        cmocka_unit_test(test_late_stage),
+		cmocka_unit_test(test_close_stuck),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,18 +8,9 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static uint64_t seed = 12345;
-
-static void stop(const struct target *t)
-{
-	int status;
-
-	kill(t->pid, SIGSTOP);
-	waitpid(t->pid, &status, WUNTRACED);
-}
 
 static uint32_t any(uint32_t below)
 {
@@ -129,7 +120,7 @@ static void test_stopped(void **state)
 	(void)state;
 	target_start(&target, T_MMAP, "sleeper", NULL);
 	open_traffic(&t, &target);
-	stop(&target);
+	target_stop(&target);
 	assert_ok(epf_p2p_write(t.ep, t.conn, t.region, 0, t.import, 0, TARGET_BYTES, 0));
 	assert_err(epf_p2p_import(t.ep, t.conn, target.key, SECOND / 10, &import), ETIMEDOUT);
 	assert_non_null(strstr(epf_last_error(), "sleeper"));
@@ -152,7 +143,7 @@ static void test_unread(void **state)
 	(void)state;
 	target_start(&target, T_MMAP, "deaf", NULL);
 	open_traffic(&t, &target);
-	stop(&target);
+	target_stop(&target);
 	for (; !rc && sent < 100; sent++)
 		rc = epf_p2p_notify(t.ep, t.conn, note, sizeof(note), SECOND / 5);
 	assert_err(rc, ETIMEDOUT);

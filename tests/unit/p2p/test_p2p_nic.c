@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Endpoints over the engine and a NIC, as between machines: the same transfers, notifications, rights, withdrawal and death. argv[1]: the NIC. */
-#include "fabric/gpu/copy.h"
 #include "tests/unit/p2p/p2p_kit.h"
 
 #include <signal.h>
@@ -8,40 +7,15 @@
 
 static char nic_setting[64];
 
-struct both {
-	struct target t;
-	struct epf_p2p *ep;
-	uint64_t conn, region, import;
-	uint8_t *mine;
-};
-
-static void begin(struct both *b)
+static void begin(struct both *b, enum target_memory from, const char *more)
 {
-	const char *settings[] = { nic_setting, "p2p-local=no", NULL };
 	struct epf_p2p_peer peer = { .size = sizeof(peer) };
-	struct epf_p2p_options o;
+	char setting[128];
 
-	target_start(&b->t, T_MMAP, "far-target", nic_setting);
-	epf_p2p_options_init(&o);
-	o.name = "near";
-	o.settings = settings;
-	assert_ok(epf_p2p_open(&o, &b->ep));
-	b->conn = connect_to(b->ep, &b->t);
+	snprintf(setting, sizeof(setting), "%s p2p-local=no %s", nic_setting, more);
+	both_begin(b, from, from, "near", "far-target", setting);
 	assert_ok(epf_p2p_peer(b->ep, b->conn, &peer));
 	assert_string_equal(peer.path, "engine");
-	b->mine = malloc(TARGET_BYTES);
-	assert_non_null(b->mine);
-	for (uint64_t i = 0; i < TARGET_BYTES; i++)
-		b->mine[i] = pattern(i);
-	assert_ok(epf_p2p_register(b->ep, b->mine, TARGET_BYTES, EPF_P2P_HOST, &b->region));
-	assert_ok(epf_p2p_import(b->ep, b->conn, b->t.key, 10 * SECOND, &b->import));
-}
-
-static void end(struct both *b)
-{
-	epf_p2p_close(b->ep);
-	free(b->mine);
-	target_exit(&b->t);
 }
 
 static void test_transfers(void **state)
@@ -54,12 +28,12 @@ static void test_transfers(void **state)
 	int32_t len;
 
 	(void)state;
-	begin(&b);
+	begin(&b, T_MMAP, "");
 	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
-	memset(b.mine, 0, TARGET_BYTES);
+	memset(b.bytes, 0, TARGET_BYTES);
 	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
 	for (uint64_t i = 0; i < TARGET_BYTES; i++)
-		if (b.mine[i] != pattern(i))
+		if (b.bytes[i] != pattern(i))
 			fail_msg("byte %llu", (unsigned long long)i);
 	for (uint64_t i = 0; i < N; i++)
 		blocks[i] = epf_p2p_block((N - 1 - i) * STRIDE, i * STRIDE, BYTES);
@@ -77,8 +51,8 @@ static void test_transfers(void **state)
 	epf_p2p_xfer_free(x);
 	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, (N - 1) * STRIDE, BYTES, 0));
 	for (uint64_t i = 0; i < BYTES; i++)
-		assert_int_equal(b.mine[i], pattern(i));
-	end(&b);
+		assert_int_equal(b.bytes[i], pattern(i));
+	both_end(&b);
 	free(blocks);
 }
 
@@ -89,7 +63,7 @@ static void test_withdrawn(void **state)
 	uint64_t again;
 
 	(void)state;
-	begin(&b);
+	begin(&b, T_MMAP, "");
 	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, 4096, 0));
 	target_tell(&b.t, T_WITHDRAW);
 	assert_int_equal(target_answer(&b.t, &rc, sizeof(rc)), sizeof(rc));
@@ -97,7 +71,7 @@ static void test_withdrawn(void **state)
 	assert_err(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, 4096, 0), EKEYREVOKED);
 	assert_err(epf_p2p_import(b.ep, b.conn, b.t.key, 5 * SECOND, &again), EKEYREVOKED);
 	assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
-	end(&b);
+	both_end(&b);
 }
 
 static void test_killed(void **state)
@@ -106,7 +80,7 @@ static void test_killed(void **state)
 	int rc = 0;
 
 	(void)state;
-	begin(&b);
+	begin(&b, T_MMAP, "");
 	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
 	target_kill(&b.t);
 	for (int i = 0; i < 100000 && !rc; i++)
@@ -116,42 +90,23 @@ static void test_killed(void **state)
 	assert_non_null(strstr(epf_last_error(), "far-target"));
 	assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
 	assert_ok(epf_p2p_disconnect(b.ep, b.conn, 5 * SECOND));
-	epf_p2p_close(b.ep);
-	free(b.mine);
+	both_end_here(&b);
 }
 
-/* GPU memory on both sides, which the software NIC has copied, and the NIC of TCP stages. */
+/* GPU memory on both sides: the software NIC copies it directly, the TCP NIC stages it. */
 static void test_gpu(void **state)
 {
-	char setting[128];
-	const char *settings[] = { nic_setting, "p2p-local=no", "gpu-backend=fake", NULL };
-	struct epf_p2p_options o;
 	struct both b;
-	uint8_t *bytes;
-	void *mine;
 
 	(void)state;
-	snprintf(setting, sizeof(setting), "%s gpu-backend=fake", nic_setting);
-	target_start(&b.t, T_GPU, "far-gpu", setting);
-	epf_p2p_options_init(&o);
-	o.settings = settings;
-	assert_ok(epf_p2p_open(&o, &b.ep));
-	b.conn = connect_to(b.ep, &b.t);
-	assert_ok(epf_copy_fake.mem_alloc(0, TARGET_BYTES, &mine));
-	bytes = epf_copy_fake_bytes(mine, TARGET_BYTES);
-	for (uint64_t i = 0; i < TARGET_BYTES; i++)
-		bytes[i] = pattern(i);
-	assert_ok(epf_p2p_register(b.ep, mine, TARGET_BYTES, 0, &b.region));
-	assert_ok(epf_p2p_import(b.ep, b.conn, b.t.key, 10 * SECOND, &b.import));
+	begin(&b, T_GPU, "gpu-backend=fake");
 	assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
-	memset(bytes, 0, TARGET_BYTES);
+	memset(b.bytes, 0, TARGET_BYTES);
 	assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 3, b.import, 5, TARGET_BYTES - 5, 0));
 	for (uint64_t i = 0; i < TARGET_BYTES - 5; i++)
-		if (bytes[i + 3] != pattern(i + 5))
+		if (b.bytes[i + 3] != pattern(i + 5))
 			fail_msg("byte %llu", (unsigned long long)i);
-	epf_p2p_close(b.ep);
-	epf_copy_fake.mem_free(mine);
-	target_exit(&b.t);
+	both_end(&b);
 }
 
 int main(int argc, char **argv)

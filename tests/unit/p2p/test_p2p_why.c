@@ -9,61 +9,17 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 static char dir[64], dir_setting[96];
 
-struct pair {
-	struct target t;
-	struct epf_p2p *ep;
-	uint64_t conn, region, import;
-	void *mine;
-};
-
-static void begin(struct pair *p, enum target_memory from, const char *name, const char *more)
+static void begin(struct both *b, enum target_memory from, const char *name, const char *more)
 {
-	const char *settings[6] = { dir_setting };
-	char setting[192], text[96] = "";
-	struct epf_p2p_options o;
-	char *rest = NULL;
-	unsigned n = 1;
+	char setting[192];
 
 	snprintf(setting, sizeof(setting), "%s %s", dir_setting, more);
-	target_start(&p->t, from, name, setting);
-	snprintf(text, sizeof(text), "%s", more);
-	for (char *s = strtok_r(text, " ", &rest); s && n < 4; s = strtok_r(NULL, " ", &rest))
-		settings[n++] = s;
-	epf_p2p_options_init(&o);
-	o.name = "the-waiter";
-	o.settings = settings;
-	assert_ok(epf_p2p_open(&o, &p->ep));
-	p->conn = connect_to(p->ep, &p->t);
-	if (from == T_GPU)
-		assert_ok(epf_copy_fake.mem_alloc(0, TARGET_BYTES, &p->mine));
-	else
-		p->mine = calloc(1, TARGET_BYTES);
-	assert_ok(epf_p2p_register(p->ep, p->mine, TARGET_BYTES, EPF_P2P_AUTO, &p->region));
-	assert_ok(epf_p2p_import(p->ep, p->conn, p->t.key, 10 * SECOND, &p->import));
-}
-
-static void end(struct pair *p, bool is_gpu)
-{
-	epf_p2p_close(p->ep);
-	if (is_gpu)
-		epf_copy_fake.mem_free(p->mine);
-	else
-		free(p->mine);
-	target_exit(&p->t);
-}
-
-static void stop(const struct pair *p)
-{
-	int status;
-
-	kill(p->t.pid, SIGSTOP);
-	waitpid(p->t.pid, &status, WUNTRACED);
+	both_begin(b, from, from, "the-waiter", name, setting);
 }
 
 /* Waits until a wait of that kind for that peer is reported. Returns what is reported of it. */
@@ -111,7 +67,7 @@ static void look_for_none(void)
 	}
 }
 
-static void must_name(const struct endpoint_wait *w, const struct pair *p)
+static void must_name(const struct endpoint_wait *w, const struct both *p)
 {
 	char text[512], cont[64];
 
@@ -126,7 +82,7 @@ static void must_name(const struct endpoint_wait *w, const struct pair *p)
 
 static void *import_again(void *arg)
 {
-	struct pair *p = arg;
+	struct both *p = arg;
 	uint64_t import;
 
 	return (void *)(intptr_t)epf_p2p_import(p->ep, p->conn, p->t.key, 100 * SECOND, &import);
@@ -136,12 +92,12 @@ static void test_answer(void **state)
 {
 	struct endpoint_wait found;
 	pthread_t thread;
-	struct pair p;
+	struct both p;
 	void *rc;
 
 	(void)state;
 	begin(&p, T_MMAP, "sleeper", "");
-	stop(&p);
+	target_stop(&p.t);
 	assert_int_equal(pthread_create(&thread, NULL, import_again, &p), 0);
 	found = look_for("sleeper", EPF_STATS_CONN_ANSWER);
 	must_name(&found, &p);
@@ -149,7 +105,7 @@ static void test_answer(void **state)
 	pthread_join(thread, &rc);
 	assert_null(rc);
 	look_for_none();
-	end(&p, false);
+	both_end(&p);
 }
 
 static void test_notes(void **state)
@@ -157,12 +113,12 @@ static void test_notes(void **state)
 	static char note[EPF_P2P_NOTE_BYTES];
 	struct endpoint_wait found;
 	struct epf_p2p_xfer *x;
-	struct pair p;
+	struct both p;
 
 	(void)state;
 	begin(&p, T_MMAP, "deaf", "");
 	assert_ok(epf_p2p_prepare(p.ep, p.conn, EPF_P2P_OP_WRITE, NULL, 0, NULL, &x));
-	stop(&p);
+	target_stop(&p.t);
 	while (epf_p2p_notify(p.ep, p.conn, note, sizeof(note), SECOND / 10) == 0)
 		;
 	assert_ok(epf_p2p_post(x, note, sizeof(note)));
@@ -173,7 +129,7 @@ static void test_notes(void **state)
 	assert_ok(epf_p2p_wait(x, 0));
 	look_for_none();
 	epf_p2p_xfer_free(x);
-	end(&p, false);
+	both_end(&p);
 }
 
 /* Over a NIC: the engine of a stopped peer takes and acknowledges nothing. */
@@ -183,11 +139,11 @@ static void test_nic(void **state)
 	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = 100 * SECOND };
 	struct endpoint_wait found;
 	struct epf_p2p_xfer *x[64];
-	struct pair p;
+	struct both p;
 
 	(void)state;
 	begin(&p, T_MMAP, "far-sleeper", "nic=tcp p2p-local=no peer-timeout=60s");
-	stop(&p);
+	target_stop(&p.t);
 	for (unsigned i = 0; i < 64; i++) {
 		assert_ok(epf_p2p_prepare(p.ep, p.conn, EPF_P2P_OP_READ,
 					  &(struct epf_p2p_vector){ p.region, p.import, &block, 1 },
@@ -202,7 +158,7 @@ static void test_nic(void **state)
 		epf_p2p_xfer_free(x[i]);
 	}
 	look_for_none();
-	end(&p, false);
+	both_end(&p);
 }
 
 /* A GPU that does not end its copies holds up this endpoint's transfer, and the withdrawal of its peer. */
@@ -211,7 +167,7 @@ static void test_gpu(void **state)
 	struct epf_p2p_block block = epf_p2p_block(0, 0, TARGET_BYTES);
 	struct endpoint_wait found;
 	struct epf_p2p_xfer *x;
-	struct pair p;
+	struct both p;
 	int32_t rc;
 
 	(void)state;
@@ -234,7 +190,7 @@ static void test_gpu(void **state)
 	(void)epf_p2p_wait(x, 0);
 	epf_p2p_xfer_free(x);
 	look_for_none();
-	end(&p, true);
+	both_end(&p);
 }
 
 int main(void)

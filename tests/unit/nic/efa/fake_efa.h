@@ -2,7 +2,7 @@
 /*
  * A provider of Elastic Fabric Adapters that works like SRD: what is posted arrives in another order, completions come in another
  * order again, nothing is connected. Delays are a function of the seed, so a seed replays a run. For the tests of the EFA NIC
- * (test_efa*.c) and for the conformance suite (nic_rig.c). All devices of a process see each other; the state is the global
+ * (test_efa*.c) and for the conformance suite (nic_kinds.c). All devices of a process see each other; the state is the global
  * `fake_efa`. It asserts through cmocka what a real provider refuses or what would go wrong silently.
  *
  * Calls may come from several threads: one that polls and posts, and those that make and destroy queue pairs. What a test sets and reads here it

@@ -5,7 +5,7 @@
  * without a GPU, many regions.
  */
 #include "fabric/nic/emu/emu.h"
-#include "tests/unit/nic/nic_rig.h"
+#include "tests/unit/nic/gpu_kit.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -18,8 +18,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#define MS 1000000ull
 
 static int open_fake(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		     struct epf_nic **out)
@@ -53,66 +51,11 @@ static const struct nic_kind half = {
 	"emu ordered, GPU to a NIC without", 1, 1, 0, 0, 0, 0, 1, open_half
 };
 
-/* Posts all of them, in as few calls as the NIC takes them in. */
-static void post_all(struct rig *rig, const struct epf_wr *wr, unsigned n)
-{
-	while (n) {
-		int taken = rig->a.nic->ops->post(rig->a.nic, 0, wr, n);
-
-		assert_true(taken >= 0 && (unsigned)taken <= n);
-		wr += taken;
-		n -= (unsigned)taken;
-		rig_reap(&rig->b);
-		rig_reap(&rig->a);
-	}
-}
-
-/* On an ordered NIC the later of two writes wins, however many are posted at once and however their copies are gathered. */
-static void overlapping_writes(const struct nic_kind *kind, unsigned at_once)
-{
-	enum { WRITES = 2000, SPAN = 8192, LEN = 900, MOST = 128 };
-	struct rig *rig = rig_open(kind, NULL);
-	unsigned char *model = calloc(1, SPAN);
-	struct epf_wr wr[MOST];
-	uint64_t random = 12345;
-	unsigned n = 0;
-	int status;
-
-	assert_non_null(model);
-	rig_fill(rig->a.mem, RIG_BYTES, 77);
-	memset(rig->b.mem, 0, SPAN);
-	for (uint32_t i = 0; i < WRITES; i++) {
-		uint32_t len = 1 + (uint32_t)(rig_random(&random) % LEN);
-		uint64_t src = rig_random(&random) % (RIG_BYTES - LEN);
-		uint64_t dst = rig_random(&random) % (SPAN - LEN);
-
-		wr[n] = rig_write(rig, i, src, dst, len);
-		/* Some travel in their packets: to host memory they are landed by the CPU. */
-		if (i % (at_once == 1 ? 3 : 37) == 0) {
-			wr[n].len = len = 1 + len % EPF_NIC_MSG_BYTES;
-			rig_inline(rig, &wr[n]);
-		}
-		memcpy(model + dst, rig->a.mem + src, len);
-		if (++n == at_once || i + 1 == WRITES) {
-			post_all(rig, wr, n);
-			n = 0;
-		}
-	}
-	rig_run(rig, 100 * MS);
-	assert_true(rig_sent(rig, &rig->a, WRITES - 1, &status));
-	assert_int_equal(status, EPF_S_OK);
-	assert_memory_equal(rig->b.mem, model, SPAN);
-	free(model);
-	rig_close(rig);
-}
-
 static void test_overlap(void **state)
 {
-	for (unsigned at_once = 1; at_once <= 128; at_once = at_once * 4 + 3) {
-		overlapping_writes(&both, at_once);
-		overlapping_writes(&to_gpu, at_once);
-		overlapping_writes(&from_gpu, at_once);
-	}
+	gpu_later_writes_win(&both);
+	gpu_later_writes_win(&to_gpu);
+	gpu_later_writes_win(&from_gpu);
 }
 
 /* Writes posted together that share a packet: each has its event, in order, none without a receive, and after its bytes. */
@@ -132,7 +75,7 @@ static void test_events(void **state)
 		if (i % EVERY == 0)
 			wr[i].op = EPF_WR_WRITE_IMM;
 	}
-	post_all(rig, wr, WRITES);
+	gpu_post_all(rig, wr, WRITES);
 	for (unsigned given = 0; given < EVENTS; given++) {
 		rig_run(rig, 10 * MS);
 		assert_int_equal(rig->b.n, given);
@@ -152,39 +95,9 @@ static void test_events(void **state)
 	rig_close(rig);
 }
 
-/* One of many that are posted together is wrong: those before it are there, none behind it, and the lane is in error. */
 static void test_wrong_among_many(void **state)
 {
-	enum { WRITES = 40, LEN = 1024, WRONG = 11 };
-
-	for (unsigned how = 0; how < 3; how++) {
-		struct rig *rig = rig_open(&both, NULL);
-		struct epf_wr wr[WRITES];
-		unsigned failed = 0;
-
-		rig_fill(rig->a.mem, RIG_BYTES, 3);
-		memset(rig->b.mem, 0, RIG_BYTES);
-		for (uint32_t i = 0; i < WRITES; i++)
-			wr[i] = rig_write(rig, i, i * LEN, i * LEN, LEN);
-		if (how == 0)
-			wr[WRONG].rkey ^= 0x10000;
-		else if (how == 1)
-			wr[WRONG].raddr += RIG_BYTES;
-		else
-			wr[WRONG].laddr += RIG_BYTES;
-		assert_int_not_equal(rig->a.nic->ops->post(rig->a.nic, 0, wr, WRITES), 0);
-		rig_run(rig, 10 * MS);
-		for (unsigned i = 0; i < rig->a.n; i++)
-			failed += rig->a.log[i].status ==
-				  (how == 2 ? EPF_S_LOCAL : EPF_S_REMOTE_ACCESS);
-		assert_int_equal(failed, 1);
-		assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, 0), EPF_LANE_ERROR);
-		assert_memory_equal(rig->b.mem, rig->a.mem, WRONG * LEN);
-		for (unsigned i = WRONG * LEN; i < WRITES * LEN; i++)
-			assert_int_equal(rig->b.mem[i], 0);
-		rig_expect_whole(rig);
-		rig_close(rig);
-	}
+	gpu_wrong_among_many(&both);
 }
 
 /* After a fence nothing of the lane changes memory once it is drained, whatever was under way. */
@@ -231,47 +144,9 @@ static void test_fence(void **state)
 	free(seen);
 }
 
-/* A region's key stops working, at the target as at the source; the next one of the same memory works. */
 static void test_withdrawn(void **state)
 {
-	struct rig *rig = rig_open(&both, NULL);
-	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
-	struct epf_copy_mem *mem;
-	int status;
-
-	rig_fill(rig->a.mem, 5000, 5);
-	rig_post(rig, &wr);
-	rig_run(rig, MS);
-	assert_true(rig_sent(rig, &rig->a, 1, &status) && status == EPF_S_OK);
-	memset(rig->b.mem, 0, 5000);
-	rig->b.nic->ops->region_deregister(rig->b.nic, &rig->b.mr);
-	wr.id = 2;
-	rig_post(rig, &wr);
-	rig_run(rig, MS);
-	assert_true(rig_sent(rig, &rig->a, 2, &status));
-	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
-	for (unsigned i = 0; i < 5000; i++)
-		assert_int_equal(rig->b.mem[i], 0);
-	assert_int_equal(epf_copy_mem_wrap(&epf_copy_fake, rig->b.gpu, RIG_BYTES, &mem), 0);
-	assert_int_equal(rig->b.nic->ops->region_register_gpu(rig->b.nic, mem, EPF_MR_REMOTE_WRITE,
-							      &rig->b.mr),
-			 0);
-	epf_copy_mem_put(mem);
-	rig_reconnect(rig);
-	rig_clear(rig);
-	wr = rig_write(rig, 3, 0, 0, 5000);
-	rig_post(rig, &wr);
-	rig_run(rig, MS);
-	assert_true(rig_sent(rig, &rig->a, 3, &status) && status == EPF_S_OK);
-	assert_true(rig_matches(rig->b.mem, 5000, 5));
-	/* Not for reading. */
-	wr.id = 4;
-	wr.op = EPF_WR_READ;
-	rig_post(rig, &wr);
-	rig_run(rig, MS);
-	assert_true(rig_sent(rig, &rig->a, 4, &status));
-	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
-	rig_close(rig);
+	gpu_withdrawn(&both);
 }
 
 /* What is logged goes to a file meanwhile; returns it. */

@@ -3,7 +3,7 @@
  * A fake libfabric within one process: one provider whose modes, limits and failures a test chooses. Operations are carried out when they are posted; their completions come
  * out of the next read of the queue, or when the test releases them. Misuse fails the test: an operation without the registration of its local memory where
  * that is required, a registration that is used before it is enabled, a receive or an operation whose context is still in use.
- * Used by tests/unit/nic/ofi and by the conformance suite (nic_rig.c).
+ * Used by tests/unit/nic/ofi and by the conformance suite (nic_kinds.c).
  */
 #ifndef EPF_TESTS_FAKE_OFI_H
 #define EPF_TESTS_FAKE_OFI_H

@@ -147,7 +147,7 @@ static ssize_t receive_at_most(struct ends *e, size_t most)
 	return epf_tcp_seal_receive(e->b, e->fd[1], &v, 1);
 }
 
-/* Bytes that came to the socket while older ones were still in the buffer are not forgotten: the event that announced them is over. */
+/* Bytes that reach the socket while older ones are still buffered are not forgotten, although their event has been consumed. */
 static void what_comes_meanwhile_is_asked_for(void **state)
 {
 	struct ends e = open_ends(SOCK_STREAM, 1);

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The TCP NIC while copies of GPU memory are under way, held back by the test: events come after their bytes, what comes later waits in order, a core that waits has
+ * nothing to do, and a fence outlasts them.
+ */
+#include "tests/unit/nic/tcp/gpu_kinds.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Reaps both ends until the copies that are held back leave nothing else to do. */
+static void reap_often(struct rig *rig)
+{
+	for (int i = 0; i < 200; i++) {
+		rig_reap(&rig->a);
+		rig_reap(&rig->b);
+		usleep(100);
+	}
+}
+
+/* Neither the event nor the completion of a write comes before its bytes are in GPU memory, nor those of a later one to the host. */
+static void events_wait(const struct nic_kind *kind)
+{
+	static unsigned char host[64];
+	struct rig *rig = rig_open(kind, NULL);
+	struct epf_nic_mr mr;
+	struct epf_wr wr[3];
+
+	assert_int_equal(rig->b.nic->ops->region_register(rig->b.nic, host, sizeof(host),
+							  EPF_MR_REMOTE_WRITE, &mr),
+			 0);
+	memset(host, 0, sizeof(host));
+	rig->b.nic->ops->post_receives(rig->b.nic, 8);
+	rig_fill(rig->a.mem, RIG_BYTES, 3);
+	wr[0] = rig_write(rig, 1, 0, 0, 512);
+	rig_post(rig, &wr[0]); /* rings are there */
+	assert_int_equal(gpu_outcome(rig, 1), EPF_S_OK);
+	rig_clear(rig);
+	epf_copy_fake_hold(2);
+	wr[0] = rig_write(rig, 2, 0, 4096, 20000);
+	wr[0].op = EPF_WR_WRITE_IMM;
+	wr[0].imm = 70;
+	wr[1] = rig_write(rig, 3, 0, 0, 8);
+	wr[1].raddr = mr.raddr;
+	wr[1].rkey = mr.rkey;
+	rig_inline(rig, &wr[1]);
+	wr[2] = wr[1];
+	wr[2].id = 4;
+	wr[2].op = EPF_WR_SEND;
+	gpu_post_all(rig, wr, 3);
+	reap_often(rig);
+	assert_int_equal(rig->a.n, 0);
+	assert_int_equal(rig->b.n, 0);
+	epf_copy_fake_hold(0);
+	assert_int_equal(gpu_outcome(rig, 4), EPF_S_OK);
+	assert_int_equal(rig->b.n, 2);
+	assert_int_equal(rig->b.log[0].imm, 70);
+	assert_int_equal(rig->b.log[0].len, 20000);
+	assert_int_equal(rig->b.log[1].op, EPF_WC_RECV);
+	assert_memory_equal(rig->b.mem + 4096, rig->a.mem, 20000);
+	rig_close(rig);
+}
+
+static void test_events(void **state)
+{
+	events_wait(&both);
+	events_wait(&to_gpu);
+	events_wait(&from_gpu);
+}
+
+/* A core that waits for copies has nothing to do until one ends. */
+static void test_idle_while_copying(void **state)
+{
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 512);
+	struct epf_nic *a = rig->a.nic, *b = rig->b.nic;
+
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 1), EPF_S_OK);
+	rig_clear(rig);
+	epf_copy_fake_hold(2);
+	for (wr.id = 2; wr.id < 6; wr.id++)
+		rig_post(rig, &wr);
+	reap_often(rig);
+	assert_true(a->ops->next_event(a) > 0); /* its copies to the ring are held */
+	/* One copy for each end: those of a first. */
+	epf_copy_fake_let(1);
+	reap_often(rig);
+	assert_true(a->ops->next_event(a) > 0);
+	assert_true(b->ops->next_event(b) > 0);
+	epf_copy_fake_hold(0);
+	assert_int_equal(gpu_outcome(rig, 5), EPF_S_OK);
+	rig_close(rig);
+}
+
+/* The same where the ring that is received into is full. */
+static void test_idle_while_full(void **state)
+{
+	struct rig *rig = rig_open(&to_gpu, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 30000);
+	struct epf_nic *b = rig->b.nic;
+
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 1), EPF_S_OK);
+	rig_clear(rig);
+	epf_copy_fake_hold(2);
+	for (wr.id = 2; wr.id < 10; wr.id++)
+		rig_post(rig, &wr);
+	reap_often(rig);
+	assert_int_equal(rig->a.n, 0);
+	assert_true(b->ops->next_event(b) > 0);
+	epf_copy_fake_hold(0);
+	assert_int_equal(gpu_outcome(rig, 9), EPF_S_OK);
+	rig_close(rig);
+}
+
+/* Trains are received while copies of those before are under way, and take effect in order when these are over. */
+static void test_held_trains(void **state)
+{
+	enum { WRITES = 120, LEN = 100 };
+	struct rig *rig = rig_open(&to_gpu, NULL);
+	const struct epf_tcp_lane *lane = epf_tcp_lane_at(epf_tcp_of(rig->b.nic), 0);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, LEN);
+
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 1), EPF_S_OK);
+	rig_clear(rig);
+	rig->b.nic->ops->post_receives(rig->b.nic, WRITES);
+	rig_fill(rig->a.mem, RIG_BYTES, 13);
+	epf_copy_fake_hold(2);
+	for (uint32_t i = 0; i < WRITES; i++) {
+		wr = rig_write(rig, 100 + i, i * 200, i * 200, LEN);
+		wr.op = EPF_WR_WRITE_IMM;
+		wr.imm = i;
+		gpu_post_all(rig, &wr, 1);
+	}
+	reap_often(rig);
+	assert_true(epf_tcp_is_holding(lane));
+	assert_true(lane->gpu->held_last > EPF_TCP_TRAIN); /* more than one train */
+	assert_true(rig->b.nic->ops->next_event(rig->b.nic) > 0);
+	assert_int_equal(rig->a.n + rig->b.n, 0);
+	epf_copy_fake_hold(0);
+	assert_int_equal(gpu_outcome(rig, 100 + WRITES - 1), EPF_S_OK);
+	assert_int_equal(rig->b.n, WRITES);
+	for (uint32_t i = 0; i < WRITES; i++) {
+		assert_int_equal(rig->b.log[i].imm, i);
+		assert_memory_equal(rig->b.mem + i * 200, rig->a.mem + i * 200, LEN);
+	}
+	assert_false(epf_tcp_is_holding(lane));
+	rig_close(rig);
+}
+
+/* What needs no copy, in later trains, waits for those that are held; messages keep their bytes. */
+static void test_behind_held(void **state)
+{
+	static unsigned char host[64];
+	struct rig *rig = rig_open(&to_gpu, NULL);
+	struct epf_nic_mr mr;
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 512), last;
+
+	assert_int_equal(rig->b.nic->ops->region_register(rig->b.nic, host, sizeof(host),
+							  EPF_MR_REMOTE_WRITE, &mr),
+			 0);
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 1), EPF_S_OK);
+	rig_clear(rig);
+	rig->b.nic->ops->post_receives(rig->b.nic, 8);
+	rig_fill(rig->a.mem, RIG_BYTES, 17);
+	epf_copy_fake_hold(2);
+	for (uint32_t i = 0; i < 2; i++) { /* each with a message */
+		wr = rig_write(rig, 10 + i, 4096, 4096, 600);
+		wr.op = EPF_WR_WRITE_IMM;
+		wr.imm = i;
+		rig_post(rig, &wr);
+		wr = rig_write(rig, 20 + i, i * 64, 0, 64);
+		wr.op = EPF_WR_SEND;
+		rig_inline(rig, &wr);
+		rig_post(rig, &wr);
+		reap_often(rig);
+	}
+	last = rig_write(rig, 30, 0, 0, 8);
+	last.op = EPF_WR_WRITE_IMM;
+	last.imm = 2;
+	last.raddr = mr.raddr;
+	last.rkey = mr.rkey;
+	rig_inline(rig, &last);
+	rig_post(rig, &last);
+	reap_often(rig);
+	assert_int_equal(rig->a.n + rig->b.n, 0);
+	epf_copy_fake_hold(0);
+	assert_int_equal(gpu_outcome(rig, 30), EPF_S_OK);
+	assert_int_equal(rig->b.n, 5);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(rig->b.log[2 * i].imm, i);
+		assert_int_equal(rig->b.log[2 * i + 1].op, EPF_WC_RECV);
+		assert_memory_equal(rig->b.msg[2 * i + 1], rig->a.mem + i * 64, 64);
+	}
+	assert_int_equal(rig->b.log[4].imm, 2);
+	/* The same without messages, so that the first train is held and the second is not copied. */
+	rig_clear(rig);
+	epf_copy_fake_hold(2);
+	wr = rig_write(rig, 40, 4096, 4096, 600);
+	wr.op = EPF_WR_WRITE_IMM;
+	wr.imm = 3;
+	rig_post(rig, &wr);
+	reap_often(rig);
+	last.id = 41;
+	rig_post(rig, &last);
+	reap_often(rig);
+	assert_int_equal(rig->a.n + rig->b.n, 0);
+	epf_copy_fake_hold(0);
+	assert_int_equal(gpu_outcome(rig, 41), EPF_S_OK);
+	assert_int_equal(rig->b.log[0].imm, 3);
+	assert_int_equal(rig->b.log[1].imm, 2);
+	rig_close(rig);
+}
+
+/* A fenced lane is not drained while its copies may still land. */
+static void test_fence(void **state)
+{
+	unsigned char *seen = malloc(RIG_BYTES);
+	struct rig *rig = rig_open(&to_gpu, NULL);
+	struct epf_nic *b = rig->b.nic;
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 3000);
+
+	assert_non_null(seen);
+	rig_fill(rig->a.mem, RIG_BYTES, 5);
+	memset(rig->b.mem, 0, RIG_BYTES);
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 1), EPF_S_OK);
+	epf_copy_fake_hold(2);
+	wr = rig_write(rig, 2, 0, 8192, 3000);
+	rig_post(rig, &wr);
+	reap_often(rig);
+	b->ops->lane_fence(b, 0);
+	reap_often(rig);
+	assert_int_equal(b->ops->lane_drained(b, 0), 0);
+	epf_copy_fake_hold(0);
+	for (int i = 0; i < 20000 && !b->ops->lane_drained(b, 0); i++) {
+		rig_reap(&rig->b);
+		usleep(500);
+	}
+	assert_int_equal(b->ops->lane_drained(b, 0), 1);
+	memcpy(seen, rig->b.mem, RIG_BYTES);
+	reap_often(rig);
+	assert_memory_equal(seen, rig->b.mem, RIG_BYTES);
+	rig_run(rig, MS);
+	rig_expect_whole(rig);
+	rig_close(rig);
+	free(seen);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(test_events),      CASE(test_idle_while_copying), CASE(test_idle_while_full),
+		CASE(test_held_trains), CASE(test_behind_held),        CASE(test_fence),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
