@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan's parts, unmodified, train on CPU tensors over our ElasticBuffer: losses are those of torchtitan's all-to-all, bit for bit where it rounds alike.
+"""torchtitan's parts, unmodified, train on CPU tensors over our ElasticBuffer: losses equal those of torchtitan's all-to-all, bit for bit where both round alike.
 
 Usage: test_torchtitan.py libepf.so libepf-ll.so. Skipped without the packages (FRAMEWORKS).
 """

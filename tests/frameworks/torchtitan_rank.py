@@ -4,10 +4,10 @@
 
     torchrun --nproc-per-node 2 torchtitan_rank.py [NAME=NUMBER...]       of SIZES; tokens=.. experts=.. steps=..
 
-Each dispatcher trains the same model on the same tokens. torchtitan rounds the scores, and their gradients, to BF16 on DeepEP's path alone. So with scores that
-BF16 holds, and a router that does not learn, losses and gradients must be equal in every bit; with one that learns, up to BF16's rounding. Afterwards, without
-gradients, DeepEP's grouped layout for graphs must give what its compact one gives. On CPU tensors where PyTorch has no GPU: torchtitan registers its operators
-for GPUs only, so they are registered for the CPU here; Triton's kernels, which another dispatcher imports, are left out.
+Each dispatcher trains the same model on the same tokens. torchtitan rounds scores and their gradients to BF16 on DeepEP's path only. So with scores that are exact in
+BF16 and a router that does not learn, losses and gradients must be equal in every bit; with one that learns, within NEAR. Afterwards, without
+gradients, DeepEP's grouped layout for graphs must give the same result as its compact one. Without a GPU this runs on CPU tensors: torchtitan registers its operators
+for GPUs only, so they are registered for the CPU here, and a stand-in replaces Triton kernels that another dispatcher imports.
 """
 import os
 import sys
@@ -23,7 +23,7 @@ LEARNING_RATE, NEAR = 0.05, 2e-2
 
 
 class Kernels(types.ModuleType):
-    """Stands in for Triton kernels that torchtitan imports, and that nothing here launches."""
+    """Stands in for Triton kernels that torchtitan imports and nothing here launches."""
 
     def __getattr__(self, name):
         return None
@@ -45,7 +45,7 @@ class Model(torch.nn.Module):
         made = torch.Generator().manual_seed(1)
         self.gate = torch.nn.Parameter(torch.randn(sizes["experts"], sizes["dim"], generator=made) / 8, requires_grad=learns)
         self.experts = GroupedExperts(GroupedExperts.Config(dim=sizes["dim"], hidden_dim=sizes["hidden"], num_experts=here))
-        for weights in self.experts.parameters():  # of all experts, so that they do not depend on the number of ranks
+        for weights in self.experts.parameters():  # drawn for all experts, so that they do not depend on the number of ranks
             every = torch.randn(sizes["experts"], *weights.shape[1:], generator=made) / 8
             weights.data = every[rank * here:(rank + 1) * here].clone()
         self.dispatcher, self.topk = dispatcher, sizes["topk"]
@@ -113,13 +113,13 @@ def main():
     sizes = {**SIZES, **{name: int(number) for name, number in (one.split("=") for one in sys.argv[1:])}}
     if not ON_GPU:
         sys.modules["torchtitan.distributed.minimal_async_ep.kernels"] = Kernels("kernels")
-    if not hasattr(torch.compiler, "_is_non_strict_tracing"):  # of a later PyTorch than 2.11
+    if not hasattr(torch.compiler, "_is_non_strict_tracing"):  # new after PyTorch 2.11
         torch.compiler._is_non_strict_tracing = lambda: False
     import deep_ep
     from torchtitan.distributed.deepep import deepep
     from torchtitan.distributed.utils import set_spmd_backend
     from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher, DeepEPTokenDispatcher
-    set_spmd_backend("full_dtensor")  # its meshes, not those of its type checker
+    set_spmd_backend("full_dtensor")  # device meshes of DTensor, not of torchtitan's type checker
     ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank))) if ON_GPU else torch.device("cpu")
     if ON_GPU:

@@ -74,12 +74,9 @@ static void any_stream(const uint8_t *data, size_t size)
 
 		must(send(a.fd, data + at, n, MSG_DONTWAIT) == (ssize_t)n);
 		while ((rc = epf_p2p_receive(&b, &m)) == 1) {
-			uint8_t sum = 0;
-
 			must(m.bytes <= P2P_PAYLOAD_MAX && m.fds[0] == -1);
-			for (uint32_t i = 0; i < m.bytes; i++)
-				sum ^= m.data[i];
-			must(sum == sum);
+			for (uint32_t i = 0; i < m.bytes; i++) /* all can be read */
+				(void)*(const volatile uint8_t *)&m.data[i];
 		}
 	}
 	epf_p2p_stream_close(&a);
@@ -105,8 +102,8 @@ static void sealed_stream(const uint8_t *data, size_t size)
 	frame[data[0] * 5 % (size_t)n] ^= data[1];
 	must(send(a.fd, frame, (size_t)n, MSG_DONTWAIT) == n);
 	rc = epf_p2p_receive(&b, &m);
-	must((rc == 1) ==
-	     (data[1] == 0)); /* a changed length may wait for more: also not accepted */
+	/* A changed length may wait for more: not accepted, either. */
+	must((rc == 1) == (data[1] == 0));
 	if (rc == 1)
 		must(m.type == MSG_NOTE && m.bytes == bytes &&
 		     memcmp(m.data, data + 2, bytes) == 0);

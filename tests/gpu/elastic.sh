@@ -41,65 +41,28 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-if [ -z "$cpu" ] && { ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; }; then
-	echo "no GPU here (nvidia-smi lists none): ElasticBuffer on GPUs is skipped; --cpu checks this script"
-	exit 77
-fi
-begin_before=1000000 list=0 suite="ElasticBuffer" part_width=24
+suite="ElasticBuffer on GPUs" part_width=24 shown='^# \|passed$\|tokens, .* SMs'
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
-log=$out/table.txt
-: >"$log"
-trap leave_nothing EXIT
-for at in "$build" "$build/fabric"; do [ -e "$at/libepf.so.0" ] && EPF_LIBRARY=$(realpath -s "$at/libepf.so.0"); done
-for at in "$build" "$build/kernels"; do [ -e "$at/libepf-ll.so.0" ] && EPF_LL_LIBRARY=$(realpath -s "$at/libepf-ll.so.0"); done
-if [ -z "${EPF_LIBRARY:-}" ] || [ -z "${EPF_LL_LIBRARY:-}" ]; then
-	say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"
-	exit 1
-fi
-export EPF_LIBRARY EPF_LL_LIBRARY PYTHONUNBUFFERED=1 TORCH_NCCL_ENABLE_MONITORING=0 EPF_GPU_TIMEOUT=${EPF_GPU_TIMEOUT:-10s}
-LD_LIBRARY_PATH=$(dirname "$EPF_LIBRARY"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+gpus=0
+[ -n "$cpu" ] || need_gpu "--cpu checks this script"
+open_table
+find_libraries
+export TORCH_NCCL_ENABLE_MONITORING=0 EPF_GPU_TIMEOUT=${EPF_GPU_TIMEOUT:-10s}
 before=${PYTHONPATH:-}
-export PYTHONPATH=$root/tools/python${packages:+:$packages}${before:+:$before} LD_LIBRARY_PATH
-python=python3 device=() gpus=0 limit=300
+export PYTHONPATH=$root/tools/python${packages:+:$packages}${before:+:$before}
+python=python3 device=() limit=300
 if [ -n "$cpu" ]; then
 	python=/usr/bin/python3 device=(--device cpu) ranks=${ranks:-2}
 	export OMP_NUM_THREADS=1 EPF_GPU_TIMEOUT=60s
 	say "# CPU tensors: this checks the script"
 else
-	gpus=$(nvidia-smi -L | wc -l)
-	ranks=${ranks:-$((gpus > 1 ? gpus : 2))}
-	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $ranks ranks"
-	if [ "$ranks" -gt "$gpus" ]; then
-		say "# $ranks ranks share $gpus GPU: 'NVLink' is memory of the same GPU, process groups are gloo's"
-		export ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH
-		with_mps on
-	fi
+	take_ranks
 fi
 if [ -n "$quick" ]; then
 	limit=120 rounds=1
 	cases=$((cases < 20 ? cases : 20)) steps=$((steps < 30 ? steps : 30))
 fi
-
-# part NAME LIMIT COMMAND...
-part()
-{
-	local name=$1 bound=$2
-	shift 2
-	wanted "$name" || return 0
-	bounded "$bound" "$out/$name.log" "$@"
-	if [ "$rc" = 0 ]; then
-		result "$name" "ok, $took s"
-		grep "^# \|passed$\|tokens, .* SMs" "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
-	elif [ "$rc" = 77 ]; then
-		result "$name" "skipped: $(tail -n 1 "$out/$name.log")"
-	else
-		failed=1
-		result "$name" "WRONG: status $rc after $took s"
-		tail -n 40 "$out/$name.log" | cut -c1-300 | sed 's/^/    /' | tee -a "$log"
-	fi
-}
 
 # run NAME PART ARGUMENT...
 run()
@@ -150,17 +113,7 @@ fi
 
 # Two nodes on one machine: what crosses between them takes the command path. A daemon copies it: copies of a rank's own process may wait in the GPU's driver for its
 # kernels. Without ep-fabric in the build the ranks copy.
-daemon=""
-for at in "$build" "$build/tools"; do
-	[ -x "$at/ep-fabric" ] || continue
-	mkdir -p "$out/run"
-	EPF_CORE_IDLE=pause "$at/ep-fabric" run --instance=elastic --runtime-dir="$out/run" --stats-dir="$out/run" >"$out/daemon.log" 2>&1 &
-	daemon=$!
-	trap 'kill $daemon; leave_nothing' EXIT
-	for ((i = 0; i < 100; i++)); do [ -S "$out/run/elastic.sock" ] || sleep 0.1; done
-	export EPF_SERVICE=$out/run/elastic.sock
-	break
-done
+start_daemon elastic
 export CUDA_MODULE_LOADING=EAGER
 nodes=$(for ((r = 0; r < ranks; r++)); do printf '%s%s' "${comma:-}" $((r * 2 / ranks)) && comma=,; done)
 run nodes-table elastic-table --nodes "$nodes"
@@ -170,8 +123,5 @@ run nodes-graphs elastic-graphs --steps "$steps" --nodes "$nodes"
 run nodes-callers elastic-callers --nodes "$nodes"
 export NODES=$nodes
 v2 nodes-v2-test --skip-perf-test --test-first-only
-if [ -n "$daemon" ]; then
-	kill "$daemon" && wait "$daemon"
-	trap leave_nothing EXIT
-fi
+stop_daemon
 end

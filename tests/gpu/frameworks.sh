@@ -40,10 +40,10 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-if [ "$cpu" = 0 ] && { ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; }; then
-	echo "no GPU here (nvidia-smi lists none): frameworks on GPUs are skipped; --cpu checks this script"
-	exit 77
-fi
+suite="the suite of frameworks" part_width=20 last=40 shown='^#\|^dispatcher\|^backend\|^flex\|^deepep\|^all'
+# shellcheck source=tests/gpu/parts.sh
+. "$root/tests/gpu/parts.sh"
+[ "$cpu" = 1 ] || need_gpu "--cpu checks this script"
 for at in ${packages:+"$packages"} ${vllm:+"$vllm"}; do
 	if [ "$cpu" = 0 ] && ! python3 "$root/tools/frameworks/fetch.py" verify "$at"; then
 		echo "'$at' is not whole: tools/frameworks/fetch.py makes it, on a machine with a network"
@@ -54,24 +54,12 @@ if [ ! -d "$packages/megatron" ] && [ ! -d "$vllm/vllm" ]; then
 	echo "no packages in '$packages' or '$vllm': tools/frameworks/fetch.py gpu DIR, and vllm DIR, make them, on a machine with a network"
 	exit 77
 fi
-begin_before=1000000 list=0 suite="frameworks on GPUs" part_width=20 last=40
-# shellcheck source=tests/gpu/parts.sh
-. "$root/tests/gpu/parts.sh"
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
-log=$out/table.txt
-: >"$log"
-trap leave_nothing EXIT
-for at in "$build" "$build/fabric"; do [ -e "$at/libepf.so.0" ] && EPF_LIBRARY=$(realpath -s "$at/libepf.so.0"); done
-for at in "$build" "$build/kernels"; do [ -e "$at/libepf-ll.so.0" ] && EPF_LL_LIBRARY=$(realpath -s "$at/libepf-ll.so.0"); done
-if [ -z "${EPF_LIBRARY:-}" ] || [ -z "${EPF_LL_LIBRARY:-}" ]; then
-	say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"
-	exit 1
-fi
-export EPF_LIBRARY EPF_LL_LIBRARY PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore
-LD_LIBRARY_PATH=$(dirname "$EPF_LIBRARY"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+open_table
+find_libraries
+export PYTHONWARNINGS=ignore
 [ -z "$packages" ] || PYTHONPATH=$(cd "$packages" && pwd)${PYTHONPATH:+:$PYTHONPATH}
 PYTHONPATH=$root/tools/python${PYTHONPATH:+:$PYTHONPATH}
-export PYTHONPATH LD_LIBRARY_PATH
+export PYTHONPATH
 # Shapes end with what makes them small on CPU tensors; the last of two equal options counts.
 small=() model=(hidden_size=2048 moe_intermediate_size=768 num_attention_heads=16 num_key_value_heads=16) dispatchers=flex,alltoall,allgather
 if [ "$cpu" = 1 ]; then
@@ -80,14 +68,7 @@ if [ "$cpu" = 1 ]; then
 	export OMP_NUM_THREADS=1
 	say "# $(date -u +%FT%TZ), CPU tensors, $ranks ranks, small shapes: times mean nothing"
 else
-	gpus=$(nvidia-smi -L | wc -l)
-	ranks=${ranks:-$((gpus > 1 ? gpus : 2))}
-	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $ranks ranks"
-	if [ "$ranks" -gt "$gpus" ]; then
-		say "# $ranks ranks share $gpus GPU: process groups are gloo's, times mean nothing"
-		export ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH
-		with_mps on
-	fi
+	take_ranks
 fi
 beside=()
 if [ -n "$deepep" ]; then
@@ -95,23 +76,6 @@ if [ -n "$deepep" ]; then
 	# Its module is linked with NVSHMEM.
 	LD_LIBRARY_PATH+=:$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)/lib
 fi
-
-# part NAME LIMIT COMMAND...
-part()
-{
-	local name=$1 limit=$2
-	shift 2
-	wanted "$name" || return 0
-	bounded "$limit" "$out/$name.log" "$@"
-	if [ "$rc" = 0 ]; then
-		result "$name" "ok, $took s"
-		grep '^#\|^dispatcher\|^backend\|^flex\|^deepep\|^all' "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
-	else
-		failed=1
-		result "$name" "WRONG: status $rc after $took s"
-		tail -n "$last" "$out/$name.log" | cut -c1-300 | sed 's/^/    /' | tee -a "$log"
-	fi
-}
 
 # train NAME LIMIT OPTION...
 train()
@@ -163,18 +127,11 @@ train small-experts 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[
 train sms 580 --dispatchers flex:24,flex:8 "${deepseek[@]}" --rounds $((2 * rounds))
 
 # Each rank a node of its own: every row over the command path. On GPUs a daemon copies (docs/reference/python.md).
-for at in "$build" "$build/tools"; do
-	[ -x "$at/ep-fabric" ] || continue
-	mkdir -p "$out/run"
-	EPF_CORE_IDLE=pause "$at/ep-fabric" run --instance=frameworks --runtime-dir="$out/run" --stats-dir="$out/run" >"$out/daemon.log" 2>&1 &
-	daemon=$!
-	trap 'kill $daemon; leave_nothing' EXIT
-	for ((i = 0; i < 100; i++)); do [ -S "$out/run/frameworks.sock" ] || sleep 0.1; done
-	export EPF_SERVICE=$out/run/frameworks.sock CUDA_MODULE_LOADING=EAGER
+start_daemon frameworks
+if [ -n "$daemon" ]; then
+	export CUDA_MODULE_LOADING=EAGER
 	train nodes 580 --dispatchers flex,allgather --nodes "$(seq -s , 0 $((ranks - 1)))" --steps 20
-	kill "$daemon" && wait "$daemon"
-	trap leave_nothing EXIT
-	break
-done
+	stop_daemon
+fi
 [ "$mps" = 0 ] || with_mps off
 end

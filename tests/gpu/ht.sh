@@ -37,51 +37,16 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
-	echo "no GPU here (nvidia-smi lists none): high-throughput calls on GPUs are skipped"
-	exit 77
-fi
-begin_before=1000000 list=0 suite="high throughput on GPUs"
+# shellcheck disable=SC2034 # parts.sh reads them
+suite="high throughput on GPUs" shown='^# ht-\|tokens.* SMs\|Best \(dispatch\|combine\)\|^\[layout\]'
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
-log=$out/table.txt
-: >"$log"
-trap leave_nothing EXIT
-for at in "$build" "$build/fabric"; do [ -e "$at/libepf.so.0" ] && EPF_LIBRARY=$(realpath -s "$at/libepf.so.0"); done
-for at in "$build" "$build/kernels"; do [ -e "$at/libepf-ll.so.0" ] && EPF_LL_LIBRARY=$(realpath -s "$at/libepf-ll.so.0"); done
-if [ -z "${EPF_LIBRARY:-}" ] || [ -z "${EPF_LL_LIBRARY:-}" ]; then
-	say "no libepf.so.0 and libepf-ll.so.0 in '$build': --build"
-	exit 1
-fi
-export EPF_LIBRARY EPF_LL_LIBRARY PYTHONUNBUFFERED=1 TORCH_NCCL_ENABLE_MONITORING=0 EPF_GPU_TIMEOUT=${EPF_GPU_TIMEOUT:-10s}
-LD_LIBRARY_PATH=$(dirname "$EPF_LIBRARY"):$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export PYTHONPATH=$root/tools/python${PYTHONPATH:+:$PYTHONPATH} LD_LIBRARY_PATH
-gpus=$(nvidia-smi -L | wc -l)
-ranks=${ranks:-$((gpus > 1 ? gpus : 2))}
-say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $ranks ranks"
-if [ "$ranks" -gt "$gpus" ]; then
-	say "# $ranks ranks share $gpus GPU: 'NVLink' is memory of the same GPU, process groups are gloo's"
-	export ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH
-	with_mps on
-fi
-
-# part NAME LIMIT COMMAND...
-part()
-{
-	local name=$1 limit=$2
-	shift 2
-	wanted "$name" || return 0
-	bounded "$limit" "$out/$name.log" "$@"
-	if [ "$rc" = 0 ]; then
-		result "$name" "ok, $took s"
-		grep '^# ht-\|tokens.* SMs\|Best \(dispatch\|combine\)\|^\[layout\]' "$out/$name.log" | sed 's/^/    /' | tee -a "$log"
-	else
-		failed=1
-		result "$name" "WRONG: status $rc after $took s"
-		tail -n 40 "$out/$name.log" | cut -c1-300 | sed 's/^/    /' | tee -a "$log"
-	fi
-}
+need_gpu ""
+open_table
+find_libraries
+export TORCH_NCCL_ENABLE_MONITORING=0 EPF_GPU_TIMEOUT=${EPF_GPU_TIMEOUT:-10s}
+export PYTHONPATH=$root/tools/python${PYTHONPATH:+:$PYTHONPATH}
+take_ranks
 
 # run NAME PART ARGUMENT...
 run()
@@ -112,17 +77,7 @@ for tokens in 4096 128; do
 done
 # Two nodes on one machine: what crosses between them takes the command path. A daemon copies it: copies of a rank's own process may wait in the GPU's driver for its
 # kernels. Without ep-fabric in the build the ranks copy.
-daemon=""
-for at in "$build" "$build/tools"; do
-	[ -x "$at/ep-fabric" ] || continue
-	mkdir -p "$out/run"
-	EPF_CORE_IDLE=pause "$at/ep-fabric" run --instance=ht --runtime-dir="$out/run" --stats-dir="$out/run" >"$out/daemon.log" 2>&1 &
-	daemon=$!
-	trap 'kill $daemon; leave_nothing' EXIT
-	for ((i = 0; i < 100; i++)); do [ -S "$out/run/ht.sock" ] || sleep 0.1; done
-	export EPF_SERVICE=$out/run/ht.sock
-	break
-done
+start_daemon ht
 export CUDA_MODULE_LOADING=EAGER
 nodes=$(for ((r = 0; r < ranks; r++)); do printf '%s%s' "${nodes_comma:-}" $((r * 2 / ranks)) && nodes_comma=,; done)
 run nodes-table ht-table --nodes "$nodes"
@@ -148,11 +103,7 @@ internode()
 export -f internode
 export deepep_tests
 [ -z "$deepep_tests" ] || part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048 --test-ll-compatibility'
-if [ -n "$daemon" ]; then
-	unset EPF_SERVICE
-	kill "$daemon" && wait "$daemon"
-	trap leave_nothing EXIT
-fi
+stop_daemon
 # MPS ends all clients with one that is killed: without it processes share a GPU by time slices.
 [ "$ranks" -le "$gpus" ] || with_mps off
 run kill ht-kill

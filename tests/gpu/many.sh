@@ -34,24 +34,17 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-gpus=0
-if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then gpus=$(nvidia-smi -L | wc -l); fi
-if [ "$gpus" = 0 ] && [ "$list" = 0 ]; then
-	echo "no GPU here (nvidia-smi lists none): many GPUs are skipped"
-	exit 77
-fi
-suite="many GPUs" part_width=18
+suite="the suite of many GPUs" part_width=18
 # shellcheck source=tests/gpu/parts.sh
 . "$here/parts.sh"
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
-log=$out/table.txt
-: >"$log"
-trap leave_nothing EXIT
+gpus=0
+[ "$list" = 1 ] || need_gpu ""
+open_table
 if [ -z "$ranks" ]; then
 	ranks=4
 	[ "$gpus" -lt 8 ] || ranks=4,8
 fi
-[ "$list" = 1 ] || say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, ranks $ranks"
+[ "$list" = 1 ] || say "# $(hardware), ranks $ranks"
 
 # part NAME LIMIT COMMAND...: COMMAND writes into --out, whose table is shown
 part()
@@ -83,8 +76,8 @@ rings()
 	return "$failed"
 }
 export -f rings
-for at in "$build" "$build/bench"; do [ ! -x "$at/ep-bench" ] || bench=$at/ep-bench; done
-export bench=${bench:-} gpus out
+bench=$(find_built ep-bench)
+export bench gpus out
 
 for n in ${ranks//,/ }; do
 	same=(--build "$build" --ranks "$n" --quick)

@@ -44,31 +44,19 @@ while [ $# -gt 0 ]; do
 done
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
-trap leave_nothing EXIT
-trap 'exit 1' TERM INT
 
 backend=nccl gpus=0
 if [ "$cpu" = 1 ]; then
 	backend=gloo ranks=${ranks:-2}
 elif [ "$list" = 0 ]; then
-	if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
-		echo "no GPU here (nvidia-smi lists none): $suite is skipped; --cpu checks this script"
-		exit 77
-	fi
-	gpus=$(nvidia-smi -L | wc -l)
+	need_gpu "--cpu checks this script"
 	ranks=${ranks:-$((gpus > 8 ? 8 : gpus))}
 fi
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
-log=$out/table.txt
-: >"$log"
-plugin=""
-for at in "$build" "$build/tools/nccl"; do [ -e "$at/libnccl-net-epf.so" ] && plugin=$(cd "$at" && pwd); done
-if [ "$list" = 0 ] && [ -z "$plugin" ]; then
-	say "no libnccl-net-epf.so in '$build': --build"
-	exit 1
-fi
+open_table
+trap 'exit 1' TERM INT
+plugin=$(find_built libnccl-net-epf.so) || [ "$list" = 1 ] || { say "no libnccl-net-epf.so in '$build': --build" && exit 1; }
 [ "$list" = 1 ] || build=$(cd "$build" && pwd)
-export LD_LIBRARY_PATH=$plugin:$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONUNBUFFERED=1 TORCH_NCCL_ENABLE_MONITORING=0
+export LD_LIBRARY_PATH=${plugin%/*}:$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONUNBUFFERED=1 TORCH_NCCL_ENABLE_MONITORING=0
 
 # What every part has: no way between GPUs but the network interface.
 base=(NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO "NCCL_DEBUG_SUBSYS=INIT,NET,ENV" EPF_LOG=note)
@@ -133,7 +121,7 @@ killed()
 }
 
 if [ "$list" = 0 ]; then
-	say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, $ranks ranks"
+	say "# $(hardware), $ranks ranks"
 	say "# $(python3 --version), torch $(python3 -c 'import torch; print(torch.__version__, *torch.cuda.nccl.version() if torch.cuda.is_available() else "")')"
 fi
 [ "$cpu" = 1 ] || headers

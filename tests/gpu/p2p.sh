@@ -19,7 +19,7 @@ set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=build out=$PWD/gpu-results/p2p wheel="" rounds=15 list=0 fake=()
 # shellcheck disable=SC2034 # parts.sh reads them
-only=. suite="point to point" part_width=12
+only=. suite="point to point" part_width=12 last=25 shown='^# \|^[0-9]'
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -38,49 +38,17 @@ while [ $# -gt 0 ]; do
 done
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
-trap leave_nothing EXIT
+gpus=$((1 + list)) # the names of all parts
+[ "${#fake[@]}" != 0 ] || [ "$list" = 1 ] || need_gpu "--fake checks this script"
+open_table
 trap 'exit 1' TERM INT
-
-gpus=1
-if [ "${#fake[@]}" = 0 ] && [ "$list" = 0 ]; then
-	if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
-		echo "no GPU here (nvidia-smi lists none): $suite is skipped; --fake checks this script"
-		exit 77
-	fi
-	gpus=$(nvidia-smi -L | wc -l)
-fi
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
-log=$out/table.txt
-: >"$log"
-library="" plugin=""
-for at in "$build" "$build/fabric"; do [ ! -e "$at/libepf.so.0" ] || library=$(cd "$at" && pwd)/libepf.so.0; done
-for at in "$build" "$build/tools/nixl"; do [ ! -e "$at/libplugin_EPF.so" ] || plugin=$(cd "$at" && pwd)/libplugin_EPF.so; done
-if [ "$list" = 0 ] && [ -z "$library" ]; then
-	say "no libepf.so.0 in '$build': --build"
-	exit 1
-fi
+libepf=$(find_built libepf.so.0) || [ "$list" = 1 ] || { say "no libepf.so.0 in '$build': --build" && exit 1; }
+plugin=$(find_built libplugin_EPF.so)
 export LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONUNBUFFERED=1
 
-# part NAME LIMIT COMMAND...: its output's lines that begin with # are shown
-part()
-{
-	local name=$1 limit=$2
-	shift 2
-	wanted "$name" || return 0
-	bounded "$limit" "$out/$name.log" "$@"
-	if [ "$rc" = 0 ]; then
-		result "$name" "ok, $took s"
-	else
-		failed=1
-		result "$name" "WRONG: status $rc after $took s"
-		tail -n 25 "$out/$name.log" | cut -c1-300 | sed 's/^/    /' | tee -a "$log"
-	fi
-	grep -a '^# \|^[0-9]' "$out/$name.log" | cut -c1-220 | sed 's/^/    /' | tee -a "$log"
-}
-
-cases=(python3 "$root/tests/gpu/p2p_cases.py" --library "$library" --rounds "$rounds" "${fake[@]}")
+cases=(python3 "$root/tests/gpu/p2p_cases.py" --libepf "$libepf" --rounds "$rounds" "${fake[@]}")
 two=0,$((gpus > 1 ? 1 : 0))
-[ "$list" = 1 ] || say "# $(date -u +%FT%TZ), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | sed 's/^ *//'), $(nproc) CPUs, GPUs $two"
+[ "$list" = 1 ] || say "# $(hardware), GPUs $two"
 part correct 300 "${cases[@]}" correct --devices "$two"
 [ "$gpus" = 1 ] || part correct-one 300 "${cases[@]}" correct --devices 0,0
 part speed 200 "${cases[@]}" speed --devices "$two"

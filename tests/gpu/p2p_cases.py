@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Point-to-point transfers of GPU memory between two processes: p2p_cases.py --library libepf.so (correct | speed) [--devices A,B] [--fake] [--rounds N].
+"""Point-to-point transfers of GPU memory between two processes: p2p_cases.py --libepf FILE (correct | speed) [--devices A,B] [--fake] [--rounds N].
 
 correct: random data, destinations full of a pattern, every byte compared: memory of each kind on both sides, odd blocks in random order, one block of
 several chunks, withdrawal, and 112,000 blocks. speed: times of prepared transfers beside cuMemcpyPeer() of as many bytes; printed, never judged.
@@ -24,7 +24,7 @@ SECONDS = 120
 
 
 def load(args):
-    os.environ["EPF_LIBRARY"] = os.path.abspath(args.library)
+    os.environ["EPF_LIBRARY"] = os.path.abspath(args.libepf)
     from epf import lib, p2p
     return lib, p2p
 
@@ -88,7 +88,7 @@ class Pair:
         return value
 
     def check(self, rc):
-        assert rc >= 0, f"{rc}: {load_error(self.p2p)}"
+        assert rc >= 0, f"{rc}: {self.p2p.last_error()}"
 
     def receive(self):
         assert self.pipe.poll(SECONDS), "the target says nothing"
@@ -120,10 +120,6 @@ class Pair:
         self.pipe.send(None)
         self.process.join(SECONDS)
         assert self.process.exitcode == 0, f"the target ended with {self.process.exitcode}"
-
-
-def load_error(p2p):
-    return p2p.last_error()
 
 
 def odd_blocks(size, count, seed):
@@ -222,7 +218,7 @@ def speed(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("correct", "speed"))
-    parser.add_argument("--library", required=True)
+    parser.add_argument("--libepf", required=True)
     parser.add_argument("--devices", default="0,0", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--fake", action="store_true", help="the fake GPU: checks this program where there is none")

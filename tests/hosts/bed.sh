@@ -232,8 +232,8 @@ bed_lives()
 	grep -qs '^State:.[^ZX]' "/proc/$1/status"
 }
 
-# bed_thaw HOST: lets each nsenter that bed_freeze has stopped end, after its host was killed. One that sees its child stopped stops itself, and one that was stopped at the
-# moment when it saw that does so as soon as it goes on. What does not end within 10 s is in BED_LEFT
+# bed_thaw HOST: resumes what bed_freeze stopped outside of the host, until it has ended, after the host was killed. An nsenter stops itself when it sees its child stopped,
+# so one SIGCONT may not be enough. What does not end within 10 s is in BED_LEFT
 bed_thaw()
 {
 	local pid turn

@@ -43,7 +43,7 @@ run_case()
 	case_on_hosts "$@" &
 }
 
-# In a process of its own: what it prints comes in one piece.
+# Runs in a subshell. Its output goes to a file, so that lines of concurrent cases do not mix.
 case_on_hosts()
 {
 	local name=$1 function=$2 hosts=$3 cables=$4 rc=0 begin
@@ -76,7 +76,7 @@ said()
 	printf '# %s: %d ms\n' "$1" "$3"
 }
 
-# The cases that run end, and their hosts with them.
+# Ends the running cases and their hosts.
 end_cases()
 {
 	local pids
@@ -223,7 +223,7 @@ transfers()
 	ENVIRONMENT=()
 }
 
-# The target's host ends, or says nothing any more, while it is written to: the initiator's transfer ends with an error that names it.
+# The target's host is killed or unplugged while it is written to: the initiator's transfer must end with an error that names the target.
 target_vanishes()
 {
 	local how=$1 before end begin initiator rc=0
@@ -236,7 +236,7 @@ target_vanishes()
 	until [ $(($(carried 1) - before)) -gt 200000000 ]; do
 		if ! kill -0 "$initiator" 2>/dev/null || [ "$(now_ms)" -ge "$end" ]; then
 			cat "$OUT/initiator" "$OUT/target"
-			echo "it does not transfer"
+			echo "no 200 MB were transferred before the program ended or $LIMIT s had passed"
 			return 1
 		fi
 		sleep 0.05

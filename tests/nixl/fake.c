@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In the plug-in that agents.py uses for GPU memory: memory of the fake GPU inside, which only that plug-in's copies can touch. */
+/* Part of the plug-in that agents.py uses for GPU memory: lets a test allocate memory of the fake GPU inside, which only that plug-in's copies can touch. */
 #include "fabric/gpu/copy.h"
 
 #define EXPORT __attribute__((visibility("default")))

@@ -31,7 +31,7 @@ from epf.meet import Alone  # noqa: E402
 
 Wrong, NotThereYet, REQUIRED = deep_ep.ArgumentError, deep_ep.NotThereYet, inspect.Parameter.empty
 
-# Names, order and defaults of DeepEP 2.1.0. What follows in ours can only be given by keyword.
+# Names, order and defaults of DeepEP 2.1.0. Arguments that ours adds are keyword-only.
 SIGNATURES = {
     "__init__": {"group": REQUIRED, "num_bytes": None, "num_cpu_bytes": 0, "num_max_tokens_per_rank": 0, "hidden": 0, "num_topk": 0, "use_fp8_dispatch": False,
                  "deterministic": False, "allow_hybrid_mode": True, "allow_multiple_reduction": True, "prefer_overlap_with_compute": True, "sl_idx": 3,
@@ -46,7 +46,7 @@ SIGNATURES = {
     "combine": {"x": REQUIRED, "handle": REQUIRED, "topk_weights": None, "bias": None, "num_sms": 0, "num_qps": 0, "previous_event": None,
                 "previous_event_before_epilogue": None, "async_with_compute_stream": False, "allocate_on_comm_stream": False},
 }
-# Also: numbers that a model of the link may set otherwise than DeepEP's.
+# Names only: the defaults come from our model of the link and may differ from DeepEP's.
 NAMES = {"get_theoretical_num_sms": ["num_experts", "num_topk", "num_scaleout_topk", "rdma_gbs", "nvlink_gbs", "sm_read_gbs", "sm_write_gbs"],
          "get_theoretical_num_qps": ["num_sms"]}
 

@@ -225,7 +225,7 @@ class FakeGpu:
 
 
 class OnDevice:
-    """What DLPack says of GPU memory, as PyTorch and CuPy do."""
+    """Offers GPU memory through DLPack, as PyTorch and CuPy do."""
 
     def __init__(self, gpu):
         self.shape = (ctypes.c_int64 * 1)(gpu.size)
@@ -238,7 +238,7 @@ class OnDevice:
 
 
 class LikeTensor:
-    """A PyTorch tensor on a GPU, as far as memory_of() asks it."""
+    """As much of a PyTorch tensor on a GPU as memory_of() uses."""
 
     class device:  # pylint: disable=invalid-name
         type, index = "cuda", 0
@@ -260,7 +260,7 @@ class LikeTensor:
 
 
 def gpu_memory():
-    """Over the fake GPU: by DLPack, as a tensor, and by its address alone."""
+    """Memory of the fake GPU, given through DLPack, as a tensor, and as a bare address."""
     gpu, data = FakeGpu(8192), bytes(os.urandom(8192))
     with Both() as b, p2p.Endpoint(0, name="with-gpu", settings=["gpu-backend=fake"]) as ep:
         ok, conn = ep.add_remote_endpoint(b.metadata)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For tests that look into tables or set limits of lanes: makes all that grows with use as large as it may become.
+ * Grows all that grows on demand to its limit, for tests that inspect tables or set limits of lanes.
  */
 #ifndef EPF_TESTS_UNIT_ENGINE_GROW_ALL_H
 #define EPF_TESTS_UNIT_ENGINE_GROW_ALL_H

@@ -52,7 +52,7 @@ static void steps(struct null_rig *rig)
 		epf_core_step(rig->core);
 }
 
-/* The acknowledgement of the flush that a stream has sent, if it has. */
+/* Acknowledges a stream's flush, if it has sent one. */
 static void acknowledge_stream(struct null_rig *rig, const struct epf_stream *s)
 {
 	if (s->kind != EPF_STREAM_CONTROL && s->ack != EPF_NO_ACK)
@@ -363,7 +363,7 @@ static void words_are_used_again(void **state)
 	null_rig_close(&rig);
 }
 
-/* An acknowledgement that nobody waits for any more may still come: its word serves no other flush before. */
+/* The acknowledgement of an abandoned flush may still come: until it has, no other flush gets its word. */
 static void a_word_that_was_given_up_stays_taken(void **state)
 {
 	const struct epf_stream *s, *other;
@@ -390,7 +390,7 @@ static void a_word_that_was_given_up_stays_taken(void **state)
 	steps(&rig);
 	assert_int_equal(retired(&rig), 4);
 	assert_int_equal(other->ack, EPF_NO_ACK);
-	/* Now it comes; what it says is nothing to the flush that takes its place. */
+	/* Now it comes, and does not count for the flush that gets the word next. */
 	rig.core->nodes[1].ctl->acks[0] = epf_ack_word(s->handle, other->count);
 	steps(&rig);
 	assert_int_equal(retired(&rig), 4);

@@ -259,7 +259,7 @@ static void the_engine_takes_what_is_planned(void **state)
 	plan_is_kept(512, 64, small);
 }
 
-/* At most 1 KiB of an engine's memory for a rank that nobody talks to, with what the watch keeps of it and a region that it exports. */
+/* A rank without traffic costs an engine at most 1 KiB, with what the watch keeps of it and one exported region. */
 static void a_peer_that_is_not_used(void **state)
 {
 	enum { WORLD = 256, PAIRS = 2, ADDR = 40 };

@@ -335,7 +335,7 @@ static void what_lets_nobody_pass_is_left(void **state)
 	epf_bench_core_destroy(r.bc);
 }
 
-/* A ring that may not be dequeued from, since a stream that it feeds has deferred all it may, keeps no core awake. */
+/* A ring that may not be dequeued, because the limit of deferred commands is reached, does not keep its core awake. */
 static void a_blocked_ring_lets_the_core_sleep(void **state)
 {
 	enum { MOST = 16, PUTS = 200 };

@@ -135,7 +135,7 @@ static void a_due_tick_is_not_slept_through(void **state)
 	for (int i = 0; i < 32; i++)
 		epf_core_sleep(core, 1000);
 	assert_int_equal(epf_stat_get(core->stats, EPF_STAT_CORE_SLEEPS), sleeps);
-	/* With nothing due it sleeps, once what a busy machine has left behind is done. */
+	/* With nothing due it sleeps, once leftover work is done. */
 	for (uint64_t begun = epf_now_ns();
 	     epf_stat_get(core->stats, EPF_STAT_CORE_SLEEPS) == sleeps &&
 	     epf_now_ns() - begun < CORE_RIG_LONGEST_NS;) {

@@ -1125,12 +1125,12 @@ static void grouped_rows_are_copies_and_come_back_as_sums(void **state)
 	memset(out_scales, 0xa5, sizeof(out_scales));
 	assert_int_equal(epf_ht_spread(g->rank[0].ht, &c, NULL), 0);
 	for (uint32_t i = 0; i < GROUPED; i++) {
+		uint32_t from = owner[i] - 1;
+
 		for (uint32_t h = 0; h < HIDDEN; h++)
-			if (out[i][h] != 0xa5a5)
-				assert_int_equal(out[i][h], x[owner[i] - 1][h]);
+			assert_int_equal(out[i][h], owner[i] ? x[from][h] : 0xa5a5);
 		for (uint32_t w = 0; w < WORDS; w++)
-			if (out_scales[w][i] != 0xa5a5a5a5)
-				assert_int_equal(out_scales[w][i], scales[owner[i] - 1][w]);
+			assert_int_equal(out_scales[w][i], owner[i] ? scales[from][w] : 0xa5a5a5a5);
 	}
 	c.x = out;
 	c.out = back;
@@ -1150,6 +1150,11 @@ static void grouped_rows_are_copies_and_come_back_as_sums(void **state)
 		for (uint32_t h = 0; h < HIDDEN; h++)
 			assert_int_equal(back[r][h], ref_bf16_encode(sum[h]));
 	}
+	c.grouped = 0; /* no entry has a row */
+	assert_int_equal(epf_ht_fold(g->rank[0].ht, &c, NULL), 0);
+	for (uint32_t i = 0; i < TOKENS * TOPK; i++)
+		assert_true(back_weights[i / TOPK][i % TOPK] == 0.0f);
+	c.grouped = GROUPED;
 	c.size = 8;
 	refused(epf_ht_fold(g->rank[0].ht, &c, NULL), -EINVAL, "size of a group");
 	c.size = sizeof(c);
@@ -1161,6 +1166,13 @@ static void grouped_rows_are_copies_and_come_back_as_sums(void **state)
 	c.row_bytes = 32;
 	c.x = (void *)8;
 	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "multiples of 16");
+	c.x = NULL;
+	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "multiples of 16");
+	c.x = x;
+	c.out_weights = NULL;
+	refused(epf_ht_fold(g->rank[0].ht, &c, NULL), -EINVAL, "out_weights are missing");
+	c.out_scales = NULL;
+	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "scales and out_scales");
 	c.slots = NULL;
 	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "slots are missing");
 	close_rig(g);

@@ -94,7 +94,7 @@ static void memory_must_keep_its_size(void **state)
 	close(file);
 }
 
-/* By default a page of a region comes when it is touched, where no device pins it and the kernel does not count promises. */
+/* By default a region's pages are allocated when they are touched, unless a device pins them or the kernel refuses to overcommit. */
 static void pages_come_when_they_are_touched(void **state)
 {
 	int fd = kit_memfd(64 * MIB, F_SEAL_SHRINK),

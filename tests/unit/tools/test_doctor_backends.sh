@@ -73,7 +73,7 @@ if "$fabric" exec env | grep -q NCCL_; then
 	echo "not ok exec: a back end without EPF_BACKEND"
 	failed=1
 fi
-says backend 'EPF_BACKEND=none (programs travel as their variables say); ep-fabric exec can use: ' A=1
+says backend 'EPF_BACKEND=none (the variables of programs decide); ep-fabric exec can use: ' A=1
 says backend 'EPF_BACKEND=nccl; ep-fabric exec can use: ' EPF_BACKEND=nccl
 # Away from everything else: nothing is usable, and what is chosen is missing.
 cp "$fabric" "$theirs/ep-fabric"

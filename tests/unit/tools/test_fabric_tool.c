@@ -72,7 +72,7 @@ static const char golden_help[] =
 	"  config     print every setting with its value and where that comes from\n"
 	"  doctor     check what this node needs; name each fault and the command that fixes it\n"
 	"  drain      let the jobs of a daemon run to their end and refuse new ones\n"
-	"  exec       run a program by the back end that EPF_BACKEND names\n"
+	"  exec       run a program over the back end that EPF_BACKEND names\n"
 	"  launch     run a program as the ranks of a job on several hosts\n"
 	"  link       cut or restore a link of the software NIC, for tests\n"
 	"  nics       print the kinds of NIC, and which device serves which GPU\n"
