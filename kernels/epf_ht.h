@@ -145,8 +145,8 @@ struct epf_ht_combine {
 };
 
 /*
- * Rows grouped by expert: for each entry of the rows that a dispatch gave, the grouped row that holds it. The caller chooses the order; a grouped row belongs
- * to one entry at most.
+ * Rows grouped by expert: `slots` says which grouped row holds each entry of the rows that a dispatch received. The caller chooses the order; a grouped row
+ * belongs to at most one entry.
  */
 struct epf_ht_group {
 	size_t size; /* sizeof(struct epf_ht_group) */
@@ -154,9 +154,10 @@ struct epf_ht_group {
 	uint32_t scale_words; /* spread: scales of a row, 4 bytes each; 0: none */
 	uint32_t topk;
 	uint32_t rows;
-	uint32_t grouped;     /* rows that are grouped */
-	uint32_t blocks;      /* multiprocessors to use at most; 0: all */
-	const int32_t *slots; /* [rows][topk]: the grouped row of each entry; negative: none */
+	uint32_t grouped; /* number of grouped rows */
+	uint32_t blocks;  /* multiprocessors to use at most; 0: all */
+	const int32_t *
+		slots; /* [rows][topk]: the grouped row of each entry; negative, or not below grouped: none */
 	const void *
 		x; /* spread: [rows][row_bytes]; fold: BF16 [grouped][row_bytes]; 16-byte aligned */
 	const void *
@@ -164,7 +165,7 @@ struct epf_ht_group {
 	uint64_t scale_stride[2]; /* in words */
 	uint64_t out_stride[2];   /* the same of out_scales */
 	const float *weights;     /* spread: [rows][topk]; fold: [grouped]; or NULL */
-	/* Outputs. Spread writes no grouped row that has no entry; fold writes zeros to weights of no entry, and no row that has none. */
+	/* Outputs. Spread leaves grouped rows without an entry unwritten. Fold writes weight 0 for an entry without a grouped row, and leaves rows without any unwritten. */
 	void *out; /* spread: [grouped][row_bytes]; fold: [rows][row_bytes]; 16-byte aligned */
 	void *out_scales;   /* spread */
 	float *out_weights; /* spread: [grouped]; fold: [rows][topk] */
@@ -244,7 +245,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream);
 
 /*
- * Copies rows to the grouped rows of their entries, with scales and weights. Waits for no rank. Returns 0, or -EINVAL for an argument that is impossible.
+ * Copies rows to the grouped rows of their entries, with scales and weights. Waits for no rank. Returns 0, or -EINVAL for an invalid argument.
  */
 int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_group *g, void *stream);
 

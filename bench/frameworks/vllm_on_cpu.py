@@ -18,6 +18,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import triton.language as tl  # noqa: E402
 import vllm.platforms  # noqa: E402
+from torch import library as operators  # noqa: E402
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: E402
 from vllm.platforms.cuda import NonNvmlCudaPlatform  # noqa: E402
 from vllm.platforms.interface import DeviceCapability  # noqa: E402
@@ -176,7 +177,7 @@ def moe_sum(x, output):
 def install():
     """Registers the operators, and functions of PyTorch that need a GPU."""
     for space, functions in (("_C", (rms_norm, fused_add_rms_norm, silu_and_mul, rotary_embedding)), ("_moe_C", (topk_softmax, moe_align_block_size, moe_sum))):
-        library = torch.library.Library(space, "IMPL", "CPU")
+        library = operators.Library(space, "IMPL", "CPU")
         libraries.append(library)
         for function in functions:
             library.impl(function.__name__, function)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A bare pipeline from one GPU to another over a socket, the yardstick of large puts of GPU memory over nic=tcp: copies from the GPU to pinned memory, one socket, copies from pinned
- * memory to the GPU, each overlapped with the socket by two buffers. No fabric. Usage: gpupipe PORT BACKEND DEVICE BYTES COUNT [HOST]; BACKEND: auto, cuda, hip or fake; with
+ * A bare pipeline from one GPU to another over one socket, the yardstick for large puts of GPU memory over nic=tcp: copies from the GPU to pinned memory and from pinned memory to
+ * the GPU, both overlapped with the socket by two buffers. No fabric. Usage: gpupipe PORT BACKEND DEVICE BYTES COUNT [HOST]; BACKEND: auto, cuda, hip or fake; with
  * HOST it sends COUNT pieces of BYTES and prints GB/s, without it receives them. Both ends compare the last piece. Exit status 77: no GPU. For tests/gpu/hosts.sh.
  */
 #include "bench/hosts/sock.h"
@@ -63,7 +63,7 @@ static int send_all(struct pipe *p, uint64_t count)
 static int receive_all(struct pipe *p, uint64_t count)
 {
 	for (uint64_t i = 1; i <= count; i++) {
-		/* The copy from this buffer before. */
+		/* The previous copy from this buffer is complete. */
 		if ((i > BUFFERS && await(p, i - BUFFERS)) ||
 		    sock_move(p->fd, p->buffer[i % BUFFERS], p->bytes, false, 0) ||
 		    submit(p, i, true))
@@ -128,7 +128,7 @@ int main(int argc, char **argv)
 	begin = sock_now_ns();
 	if (host ? send_all(&p, count) : receive_all(&p, count))
 		return fail("a copy, or the other end");
-	/* The receiver says when the last piece is in its GPU. */
+	/* The receiver reports when the last piece is in its GPU. */
 	if (sock_move(p.fd, &last, 1, !host, 0))
 		return fail("the other end");
 	if (host)

@@ -104,8 +104,8 @@ moe()
 	bound "$1" "$bytes" "$kernel"
 }
 
-# bound MODE BYTES KERNEL-US: what this machine allows: the wire at iperf3's rate, or the CPUs busy with nothing but the kernels of the ranks (which are plain C here) and
-# iperf3's work for these bytes, whichever takes longer. Rows that stay on their host, which are copied too, are not in it.
+# bound MODE BYTES KERNEL-US: the upper bound that this machine sets: the wire at iperf3's rate, or all CPUs running only the ranks' kernels (plain C here) and iperf3's work
+# for these bytes, whichever takes longer. It leaves out the copies of rows that stay on their host.
 bound()
 {
 	local rate cores

@@ -71,7 +71,7 @@ struct epf_moe_config moe_config(const struct moe_opts *o, uint32_t rank, const 
 /* What moved and how long it took: dispatch or combine of one round, one rank or a sum of ranks. */
 struct moe_phase {
 	uint64_t ns;        /* of the slowest rank */
-	uint64_t kernel_ns; /* CPU time of the ranks' own threads: all that is not the engine's */
+	uint64_t kernel_ns; /* CPU time of the ranks' own threads, without the engines' */
 	uint64_t bytes_remote_node;
 	uint64_t bytes_same_node;
 	uint64_t commands;

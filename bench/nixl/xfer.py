@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's UCX back end and ours through the same agent, alternating, between two processes on one machine, host memory from NumPy or GPU memory.
+"""NIXL's UCX back end and ours through the same agent, alternating, between two processes on one machine, with host memory from NumPy or GPU memory.
 
   xfer.py --wheel FOLDER --plugin libplugin_EPF.so [--rounds N] [--seconds S] [--gpu HERE,THERE] [--only TEXT] [--json FILE]
 
@@ -180,8 +180,8 @@ def main():
     parser.add_argument("--plugin", required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.2, help="of one back end in one round of one row")
-    parser.add_argument("--gpu", type=lambda text: [int(n) for n in text.split(",")], help="memory of these GPUs, of the initiator and of the target")
-    parser.add_argument("--only", default="", help="rows whose name has this in it")
+    parser.add_argument("--gpu", type=lambda text: [int(n) for n in text.split(",")], help="GPUs with the memory of the initiator and of the target")
+    parser.add_argument("--only", default="", help="only rows whose name contains this")
     parser.add_argument("--json")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -45,7 +45,7 @@ enum {
 
 struct opts {
 	uint64_t bytes, blocks, gap, repeat, threads;
-	uint64_t port; /* to be the target at; 0: not only the target */
+	uint64_t port; /* where to be the target; 0: not the target side of two hosts */
 	bool in_order, read, mapped, note, json;
 	char nic[64], peer[128];
 };
@@ -114,7 +114,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		err = !strchr(arg, ':') || strlen(arg) >= sizeof(o->peer);
 		snprintf(o->peer, sizeof(o->peer), "%s", arg);
 		if (err)
-			bench_complain("--peer %s: HOST:PORT is wanted", arg);
+			bench_complain("--peer %s: expected HOST:PORT", arg);
 		break;
 	case O_NIC:
 		snprintf(o->nic, sizeof(o->nic), "nic=%.59s", arg);
@@ -431,7 +431,7 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	return 0;
 }
 
-/* One side of two on different hosts. */
+/* Runs one of two sides that are on different hosts. */
 static int one_side(const struct opts *o, struct result *r)
 {
 	int fd = o->port ? xfer_listen(o->port) : xfer_dial(o->peer), err;

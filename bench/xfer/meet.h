@@ -7,7 +7,7 @@
 
 /* Waits for the initiator at a port. Returns a socket, or -1 after a complaint. */
 int xfer_listen(uint64_t port);
-/* Connects to the target at "HOST:PORT", which may have to start first. Returns a socket, or -1 after a complaint. */
+/* Connects to the target at "HOST:PORT"; waits 30 s for it to start. Returns a socket, or -1 after a complaint. */
 int xfer_dial(const char *peer);
 
 #endif

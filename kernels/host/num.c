@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Number formats of the host kernels. Called by the MoE kernels once per row, so the row loops have
- * no branches and gcc turns them into vector code: for the build's baseline (SSE2 or NEON is enough),
- * and on x86-64 again for AVX2 and AVX-512, of which the processor's widest is used. The results are the same bits. It must never be
- * compiled with -ffast-math or contraction, allocate, or keep state.
+ * no branches and gcc vectorises them: for the build's baseline (SSE2 or NEON), and on x86-64 for AVX2
+ * and AVX-512, too; the widest that the processor has is used. Every variant gives the same bits. It must
+ * never be compiled with -ffast-math or contraction, nor allocate; its only state is the limit for tests.
  */
 #include "kernels/host/num.h"
 

@@ -2,7 +2,7 @@
 /*
  * Number formats of the host kernels: BF16, FP8 E4M3 ("fn": no infinity, largest value 448), UE8M0,
  * and FP8 rows with one scale per block of 128 channels. Called by the MoE kernels, the bench and
- * the tests. Every function but epf_num_limit() is pure: no state, no allocation, any thread. Never to be compiled with
+ * the tests. Every function but epf_num_limit() is pure: no allocation, any thread. Never to be compiled with
  * -ffast-math or contraction: the order of float operations written here is a contract, which the
  * reference under tests/ref follows without sharing code.
  *
@@ -101,7 +101,7 @@ void epf_num_to_bf16(uint16_t *out, const float *acc, size_t n);
 /** epf_num_to_float() - out[c] = float(x[c]), exact. */
 void epf_num_to_float(float *out, const uint16_t *x, size_t n);
 
-/* Vectors of the row functions. */
+/* Vector width of the row functions. */
 enum epf_num_width {
 	EPF_NUM_BASELINE = 0, /* what the build assumes of every processor */
 	EPF_NUM_AVX2 = 1,
@@ -109,8 +109,8 @@ enum epf_num_width {
 };
 
 /**
- * epf_num_limit() - for tests: row functions use no wider vectors than these. Without it they use the widest of this processor.
- * Not while another thread is in a row function. Return: the width that is used from now on.
+ * epf_num_limit() - for tests: limits the vector width of the row functions. The default is no limit: the widest that this processor has.
+ * Not to be called while another thread is in a row function. Returns the width that is used from now on.
  */
 enum epf_num_width epf_num_limit(enum epf_num_width most);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows grouped by expert: received rows are copied to where their entries lie, and on the way back an arrived row becomes the sum of its entries' rows. Both
- * stay on this rank and wait for nobody. A row is read once and written once for each of its entries, and the reverse.
+ * Rows grouped by expert: received rows are copied to the places of their entries; on the way back each received row becomes the sum of its entries' rows. Both
+ * kernels stay on this rank and wait for nobody. A row is read once and written once per entry, and the other way round.
  */
 #ifndef EPF_KERNELS_HT_GROUP_CUH
 #define EPF_KERNELS_HT_GROUP_CUH
@@ -106,7 +106,7 @@ EPF_DEV_FN void ht_fold(const struct ht_job *j)
 		uint32_t row = (uint32_t)(i / c.count), chunk = (uint32_t)(i % c.count);
 
 		ht_fold_chunk(j, &c, row, chunk);
-		if (chunk == 0 && j->weights)
+		if (chunk == 0 && j->out_weights)
 			ht_fold_weights(j, row);
 	}
 }

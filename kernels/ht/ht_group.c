@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls about rows grouped by expert: arguments are checked, made a job for the kernels, and launched. Allocates nothing. */
+/* Calls for rows grouped by expert: checks the arguments and launches a kernel. Allocates nothing. */
 #include "kernels/ht/ht.h"
 
 #include <errno.h>
@@ -17,9 +17,16 @@ static int check(const struct epf_ht_group *g)
 			       EPF_HT_TOPK_MAX);
 	if (g->rows && g->topk && !g->slots)
 		return ll_fail(-EINVAL, "slots are missing");
-	if ((uintptr_t)g->x % HT_VEC || (uintptr_t)g->out % HT_VEC)
-		return ll_fail(-EINVAL, "x is %p and out %p: multiples of %u are needed", g->x,
-			       g->out, HT_VEC);
+	if ((uintptr_t)g->x % HT_VEC || (uintptr_t)g->out % HT_VEC ||
+	    (g->rows && g->grouped && (!g->x || !g->out)))
+		return ll_fail(-EINVAL,
+			       "x is %p and out %p: addresses that are multiples of %u are needed",
+			       g->x, g->out, HT_VEC);
+	if (g->scale_words && (!g->scales || !g->out_scales))
+		return ll_fail(-EINVAL, "rows have %u scales: scales and out_scales are needed",
+			       g->scale_words);
+	if (g->weights && !g->out_weights)
+		return ll_fail(-EINVAL, "weights are given, and out_weights are missing");
 	return 0;
 }
 
@@ -28,7 +35,7 @@ static int run(struct epf_ht *ht, enum ht_kernel kernel, const struct epf_ht_gro
 	struct ht_job j = { 0 };
 	int err = check(g);
 
-	if (err || !g->rows || !g->grouped)
+	if (err || !g->rows)
 		return err;
 	j.threads = ht->threads;
 	j.blocks = g->blocks && g->blocks < ht->blocks ? g->blocks : ht->blocks;

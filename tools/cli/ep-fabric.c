@@ -28,7 +28,7 @@ static const struct command commands[] = {
 	  "check what this node needs; name each fault and the command that fixes it" },
 	{ "drain", epf_tool_drain,
 	  "let the jobs of a daemon run to their end and refuse new ones" },
-	{ "exec", epf_tool_exec, "run a program by the back end that EPF_BACKEND names" },
+	{ "exec", epf_tool_exec, "run a program over the back end that EPF_BACKEND names" },
 	{ "launch", epf_tool_launch, "run a program as the ranks of a job on several hosts" },
 	{ "link", epf_tool_link, "cut or restore a link of the software NIC, for tests" },
 	{ "nics", epf_tool_nics, "print the kinds of NIC, and which device serves which GPU" },

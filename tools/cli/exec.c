@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `ep-fabric exec`: runs a program so that its traffic travels by the back end that one setting names, EPF_BACKEND, and says in one line how. The program
- * takes the place of this process. Variables are set for the program alone.
+ * `ep-fabric exec`: runs a program over the back end that the setting EPF_BACKEND names, and prints which in one line. The program replaces this process;
+ * variables are set for the program only.
  */
 #include "fabric/base/err.h"
 #include "tools/cli/tools.h"
@@ -51,14 +51,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* The shim has more to look at: its command does it. */
+/* The shim needs more checks, which its own command makes. */
 static int by_the_shim(const struct request *req)
 {
 	char **argv = calloc((size_t)req->words + 4, sizeof(*argv));
 	int n = 0, status;
 
-	if (!argv)
+	if (!argv) {
+		fprintf(stderr, "ep-fabric exec: no memory\n");
 		return EXIT_FAILURE;
+	}
 	argv[n++] = (char *)"ep-fabric shim";
 	if (req->is_dry)
 		argv[n++] = (char *)"--dry-run";
@@ -101,7 +103,7 @@ static int run(const struct request *req)
 int epf_tool_exec(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
-		{ "dry-run", OPT_DRY_RUN, NULL, 0, "Look, say, and run nothing", 0 },
+		{ "dry-run", OPT_DRY_RUN, NULL, 0, "Check, print, and run nothing", 0 },
 		{ 0 },
 	};
 	static struct request req;
@@ -111,8 +113,8 @@ int epf_tool_exec(int argc, char **argv)
 		.parser = parse,
 		.args_doc = "[--] PROGRAM [ARG...]",
 		.children = children,
-		.doc = "Run a program so that its traffic travels by the back end that EPF_BACKEND, or --backend, names: see docs/guides/choose.md. The program "
-		       "is not changed; none leaves its variables as they are.",
+		.doc = "Run an unmodified program over the back end that EPF_BACKEND, or --backend, names: see docs/guides/choose.md. none leaves the "
+		       "program's variables as they are.",
 	};
 	int status;
 

@@ -149,7 +149,7 @@ static void stop_ranks(struct agent *a)
 	signal_ranks(a, SIGCONT);
 }
 
-/* Returns only if the program cannot be run. Where the launcher's variables choose a back end, ep-fabric exec brings the program to it. */
+/* Runs the program, through ep-fabric exec if the launcher's variables choose a back end. Returns only on failure. */
 static void become_program(char **argv)
 {
 	static char *const by[] = { (char *)"ep-fabric", (char *)"exec", (char *)"--" };

@@ -29,7 +29,7 @@ enum {
 	SLOT_BYTES = EPF_NIC_MSG_BYTES + 64, /* ours, for each receive */
 	ENTRY_BYTES = 4,                     /* ours, for each work request of a queue pair */
 	LANES_MAX = 65535,
-	ADDR_BYTES = 40, /* of a device, in a peer's address */
+	ADDR_BYTES = 40, /* of one device in a peer's address */
 };
 
 enum { MODES = 2 };

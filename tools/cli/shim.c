@@ -183,8 +183,8 @@ static void describe(const struct epf_conf *conf, const char *library)
 }
 
 /*
- * The software NIC and TCP in a rank copy GPU memory by CUDA calls. The driver brings a kernel to the device when it is first launched, waits for those
- * that run, and lets no other call in: DeepEP's wait for such a copy. NICs, and a daemon, copy on their own.
+ * The software NIC and TCP in a rank copy GPU memory by CUDA calls. The driver loads a kernel when it is first launched, waits for running kernels
+ * to end, and blocks all other calls meanwhile; but DeepEP's kernels wait for such a copy. RDMA NICs, and a daemon, copy without these calls.
  */
 static void load_kernels_at_once(const struct epf_conf *conf)
 {

@@ -37,7 +37,7 @@ int epf_tool_drain(int argc, char **argv);
 /* `ep-fabric shim`: run a program with the shim for DeepEP preloaded. */
 int epf_tool_shim(int argc, char **argv);
 
-/* `ep-fabric exec`: run a program by the back end that one setting names. */
+/* `ep-fabric exec`: run a program over the back end that one setting names. */
 int epf_tool_exec(int argc, char **argv);
 
 /* `ep-fabric launch`: run the ranks of a job on several hosts. */

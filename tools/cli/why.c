@@ -96,7 +96,7 @@ static void print_slow(const struct waits *w)
 	slow_free(s);
 }
 
-/* Endpoints that wait for peers, those that are stopped first. Returns how many endpoints are seen. */
+/* Prints the endpoints that wait for peers, those with a stopped peer first. Returns how many endpoints there are. */
 static uint32_t print_endpoints(const struct read_request *req)
 {
 	struct endpoints *e = endpoints_read(req->w);

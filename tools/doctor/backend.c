@@ -13,11 +13,11 @@ enum { PLACES = 4, VARIABLES = 4 };
 struct backend {
 	const char *name;
 	const char *file;
-	/* Folders, as seen from this program; the first is of a build tree. */
+	/* Folders, relative to this program's; the first is in a build tree. */
 	const char *at[PLACES + 1];
-	const char *path_variable;     /* gets that folder in front */
-	bool is_folder;                /* what is found is the folder with the file */
-	const char *set[VARIABLES][2]; /* variables that switch it on */
+	const char *path_variable;     /* that folder is prepended to it */
+	bool is_folder;                /* backend_find() returns the folder with the file */
+	const char *set[VARIABLES][2]; /* variables that select it */
 };
 
 #define LIBRARIES "../lib/x86_64-linux-gnu", "../lib64", "../lib"
@@ -79,7 +79,7 @@ bool backend_find(enum epf_conf_backend backend, char out[PATH_MAX])
 	return false;
 }
 
-/* Puts a text in front of a list with colons. */
+/* Prepends a text to a colon-separated list. */
 static int put_first(const char *variable, const char *text)
 {
 	const char *before = getenv(variable);

@@ -41,14 +41,14 @@ static bool names_plugin(const char *list)
 	return false;
 }
 
-/* The one that EPF_BACKEND chooses must be there; of the others it is said which are. */
+/* Checks the back end that EPF_BACKEND chooses, and lists the others that are installed. */
 static void check_chosen(struct doctor *d)
 {
 	enum epf_conf_backend chosen = d->conf.backend;
 	char path[PATH_MAX], usable[64] = "", absent[DOCTOR_LINE / 2] = "";
 
 	if (d->is_recorded) {
-		doctor_say(d, DOCTOR_SKIP, NULL, "what is installed belongs to a live machine");
+		doctor_say(d, DOCTOR_SKIP, NULL, "only a live machine shows what is installed");
 		return;
 	}
 	for (enum epf_conf_backend b = EPF_CONF_BACKEND_NONE + 1; b <= EPF_CONF_BACKEND_NCCL; b++) {
@@ -68,8 +68,8 @@ static void check_chosen(struct doctor *d)
 	}
 	doctor_say(d, chosen == EPF_CONF_BACKEND_NONE && !*usable ? DOCTOR_SKIP : DOCTOR_OK, NULL,
 		   "EPF_BACKEND=%s%s; ep-fabric exec can use: %s%s%s", backend_name(chosen),
-		   chosen ? "" : " (programs travel as their variables say)",
-		   *usable ? usable : "none", *absent ? "; not: " : "", absent);
+		   chosen ? "" : " (the variables of programs decide)", *usable ? usable : "none",
+		   *absent ? "; not: " : "", absent);
 }
 
 static void check_nccl(struct doctor *d)

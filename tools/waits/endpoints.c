@@ -1,44 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See endpoints.h. */
 #include "tools/waits/endpoints.h"
+#include "tools/waits/waits_priv.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A block that is being read. */
-struct at {
-	const struct epf_stats_reader *r;
-	const struct epf_stats_entry *e;
-	const struct epf_stats_class *cls;
-	unsigned block;
-};
-
-static bool value(const struct at *at, const char *row, struct epf_stats_value *v)
-{
-	for (unsigned i = 0; i < at->cls->row_count; i++)
-		if (!strcmp(epf_stats_reader_row(at->r, at->e->class_index, i)->name, row)) {
-			epf_stats_reader_value(at->r, at->block, i, v);
-			return v->known;
-		}
-	return false;
-}
-
-static uint64_t number(const struct at *at, const char *row)
-{
-	struct epf_stats_value v;
-
-	return value(at, row, &v) ? v.number : 0;
-}
-
-static const char *label(const struct at *at, const char *name)
-{
-	for (unsigned i = 0; i < at->cls->label_count; i++)
-		if (!strcmp(at->cls->label[i], name))
-			return at->e->label[i];
-	return "";
-}
 
 static struct endpoint_wait *push(struct endpoints *e)
 {
@@ -52,44 +20,43 @@ static struct endpoint_wait *push(struct endpoints *e)
 	return grown;
 }
 
-static bool read_conn(const struct waits *w, const struct waits_instance *in, const struct at *at,
-		      struct endpoints *e)
+static bool read_conn(const struct waits *w, const struct waits_instance *in,
+		      const struct waits_block *at, struct endpoints *e)
 {
 	struct epf_stats_value v;
 	struct endpoint_wait *wait;
 
 	e->connections++;
-	if (!value(at, "wait", &v) || v.number == EPF_STATS_CONN_NONE ||
+	if (!waits_value(at, "wait", &v) || v.number == EPF_STATS_CONN_NONE ||
 	    v.number > EPF_STATS_CONN_RELEASE || v.since_ns > w->now_ns ||
 	    w->now_ns - v.since_ns < w->least_ns)
 		return true;
 	wait = push(e);
 	if (!wait)
 		return false;
-	snprintf(wait->endpoint, sizeof(wait->endpoint), "%s", label(at, "endpoint"));
-	snprintf(wait->peer, sizeof(wait->peer), "%s", label(at, "peer"));
-	snprintf(wait->host, sizeof(wait->host), "%s", label(at, "host"));
+	snprintf(wait->endpoint, sizeof(wait->endpoint), "%s", waits_label(at, "endpoint"));
+	snprintf(wait->peer, sizeof(wait->peer), "%s", waits_label(at, "peer"));
+	snprintf(wait->host, sizeof(wait->host), "%s", waits_label(at, "host"));
 	wait->own_pid = in->pid;
-	wait->pid = strtoull(label(at, "pid"), NULL, 10);
+	wait->pid = strtoull(waits_label(at, "pid"), NULL, 10);
 	wait->process = wait->pid ? epf_stats_process_state(wait->pid, in->pid_space) : 0;
 	wait->kind = (unsigned)v.number;
 	wait->age_ns = w->now_ns - v.since_ns;
-	wait->under_way = number(at, "under_way");
-	wait->bytes_left = number(at, "bytes_left");
+	wait->under_way = waits_number(at, "under_way", 0);
+	wait->bytes_left = waits_number(at, "bytes_left", 0);
 	return true;
 }
 
 static bool read_file(const struct waits *w, const struct waits_instance *in, struct endpoints *e)
 {
-	struct at at = { .r = in->reader };
 	bool is_well = true;
 
-	for (; is_well && at.block < epf_stats_reader_info(in->reader)->block_count; at.block++) {
-		at.e = epf_stats_reader_block(in->reader, at.block);
-		at.cls = epf_stats_reader_class(in->reader, at.e->class_index);
+	for (unsigned i = 0; is_well && i < epf_stats_reader_info(in->reader)->block_count; i++) {
+		const struct waits_block at = waits_block(in->reader, i);
+
 		if (!strcmp(at.cls->name, "endpoint")) {
 			e->endpoints++;
-			e->lost += (uint32_t)number(&at, "lost");
+			e->lost += (uint32_t)waits_number(&at, "lost", 0);
 		} else if (!strcmp(at.cls->name, "conn")) {
 			is_well = read_conn(w, in, &at, e);
 		}
@@ -111,6 +78,13 @@ static int by_weight(const void *a, const void *b)
 	return x->age_ns < y->age_ns ? 1 : x->age_ns > y->age_ns ? -1 : 0;
 }
 
+/* On another machine processes have no number: there the endpoint's name tells them apart. */
+static bool is_for_the_same(const struct endpoint_wait *a, const struct endpoint_wait *b)
+{
+	return a->pid == b->pid && !strcmp(a->host, b->host) &&
+	       (a->pid || !strcmp(a->peer, b->peer));
+}
+
 struct endpoints *endpoints_read(const struct waits *w)
 {
 	struct endpoints *e = calloc(1, sizeof(*e));
@@ -128,8 +102,7 @@ struct endpoints *endpoints_read(const struct waits *w)
 	qsort(e->wait, e->n, sizeof(*e->wait), by_weight);
 	for (uint32_t i = 0; i < e->n; i++)
 		for (uint32_t k = 0; k < e->n; k++)
-			e->wait[i].others += e->wait[k].pid == e->wait[i].pid &&
-					     !strcmp(e->wait[k].host, e->wait[i].host);
+			e->wait[i].others += is_for_the_same(&e->wait[i], &e->wait[k]);
 	return e;
 }
 
@@ -159,7 +132,7 @@ static const char *what(unsigned kind)
 	case EPF_STATS_CONN_COPY:
 		return "nobody copies their blocks: the program neither waits nor polls, and its endpoint gets no CPU";
 	case EPF_STATS_CONN_GPU:
-		return "a GPU does not end its copies";
+		return "a GPU does not finish its copies";
 	case EPF_STATS_CONN_NIC:
 		return "the engine moves nothing to or from it";
 	case EPF_STATS_CONN_NOTE:

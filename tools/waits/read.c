@@ -91,55 +91,17 @@ int waits_add_names(struct waits *w, const char *dir, char *const *names, int n)
 
 /* ---- one file ---- */
 
-/* A block that is being read. */
-struct at {
-	const struct epf_stats_reader *r;
-	const struct epf_stats_entry *e;
-	const struct epf_stats_class *cls;
-	unsigned block;
-};
-
-static bool value(const struct at *at, const char *row, struct epf_stats_value *v)
-{
-	for (unsigned i = 0; i < at->cls->row_count; i++)
-		if (!strcmp(epf_stats_reader_row(at->r, at->e->class_index, i)->name, row)) {
-			epf_stats_reader_value(at->r, at->block, i, v);
-			return v->known;
-		}
-	memset(v, 0, sizeof(*v));
-	return false;
-}
-
-static uint64_t number(const struct at *at, const char *row, uint64_t otherwise)
-{
-	struct epf_stats_value v;
-
-	return value(at, row, &v) ? v.number : otherwise;
-}
-
 /* A rank, lane and so on: what does not fit 32 bits is none. */
-static uint32_t number32(const struct at *at, const char *row)
+static uint32_t number32(const struct waits_block *at, const char *row)
 {
-	uint64_t n = number(at, row, WAITS_NONE);
+	uint64_t n = waits_number(at, row, WAITS_NONE);
 
 	return n < WAITS_NONE ? (uint32_t)n : WAITS_NONE;
 }
 
-static const char *label(const struct at *at, const char *name)
+static uint32_t label32(const struct waits_block *at, const char *name)
 {
-	for (unsigned i = 0; i < at->cls->label_count; i++)
-		if (!strcmp(at->cls->label[i], name))
-			return at->e->label[i];
-	return "";
-}
-
-static uint32_t label32(const struct at *at, const char *name)
-{
-	const char *text = label(at, name);
-	char *end;
-	unsigned long long n = strtoull(text, &end, 10);
-
-	return *text && !*end && n < WAITS_NONE ? (uint32_t)n : WAITS_NONE;
+	return waits_label_below(at, name, WAITS_NONE);
 }
 
 /* The job of an engine core of this instance. */
@@ -177,11 +139,12 @@ static uint32_t find_job(const struct reading *r, const char *name, uint64_t id,
 	return w->n_jobs - 1;
 }
 
-static void read_job(struct reading *r, const struct at *at)
+static void read_job(struct reading *r, const struct waits_block *at)
 {
 	struct waits *w = r->w;
-	uint32_t job = find_job(r, label(at, "job"), number(at, "id", 0), number32(at, "world"));
-	uint64_t looked = number(at, "look_ns", w->now_ns);
+	uint32_t job = find_job(r, waits_label(at, "job"), waits_number(at, "id", 0),
+				number32(at, "world"));
+	uint64_t looked = waits_number(at, "look_ns", w->now_ns);
 	struct core_job *core;
 	void *list = r->cores;
 
@@ -199,12 +162,12 @@ static void read_job(struct reading *r, const struct at *at)
 	if (r->left_out)
 		return;
 	w->job[job].nodes = number32(at, "nodes");
-	w->job[job].waits += number(at, "waits", 0);
-	w->job[job].hidden += number(at, "waits_hidden", 0);
-	w->job[job].lanes_hidden += number(at, "lanes_hidden", 0);
+	w->job[job].waits += waits_number(at, "waits", 0);
+	w->job[job].hidden += waits_number(at, "waits_hidden", 0);
+	w->job[job].lanes_hidden += waits_number(at, "lanes_hidden", 0);
 }
 
-static uint32_t job_of(const struct reading *r, const struct at *at)
+static uint32_t job_of(const struct reading *r, const struct waits_block *at)
 {
 	uint32_t core = label32(at, "core");
 
@@ -220,7 +183,8 @@ static bool is_dead(const struct waits_instance *in)
 }
 
 /* The entry of a block that waits long enough; NULL: it does not. */
-static struct waits_entry *wait_entry(struct reading *r, const struct at *at, enum waits_who who)
+static struct waits_entry *wait_entry(struct reading *r, const struct waits_block *at,
+				      enum waits_who who)
 {
 	const struct waits_instance *in = &r->w->instance[r->instance];
 	uint64_t now = r->w->now_ns;
@@ -230,7 +194,7 @@ static struct waits_entry *wait_entry(struct reading *r, const struct at *at, en
 	/* The final snapshot of the dead were true when they died. */
 	if (in->alive == EPF_STATS_DEAD && in->heartbeat_ns && in->heartbeat_ns < now)
 		now = in->heartbeat_ns;
-	if (!value(at, "wait", &v) || v.number == EPF_STATS_WAIT_NONE || v.since_ns > now ||
+	if (!waits_value(at, "wait", &v) || v.number == EPF_STATS_WAIT_NONE || v.since_ns > now ||
 	    now - v.since_ns < r->w->least_ns)
 		return NULL;
 	e = waits_push(r->w);
@@ -247,7 +211,7 @@ static struct waits_entry *wait_entry(struct reading *r, const struct at *at, en
 	return e;
 }
 
-static void read_rank(struct reading *r, const struct at *at)
+static void read_rank(struct reading *r, const struct waits_block *at)
 {
 	struct waits *w = r->w;
 	const struct waits_instance *in = &w->instance[r->instance];
@@ -264,10 +228,10 @@ static void read_rank(struct reading *r, const struct at *at)
 	if (e) {
 		e->rank = number_of;
 		e->peer = number32(at, "wait_rank");
-		e->signal = number(at, "wait_number", 0);
-		e->value = number(at, "wait_value", 0);
-		e->least = number(at, "wait_least", 0);
-		e->kernel = number(at, "wait_kernel", 0) == 1;
+		e->signal = waits_number(at, "wait_number", 0);
+		e->value = waits_number(at, "wait_value", 0);
+		e->least = waits_number(at, "wait_least", 0);
+		e->kernel = waits_number(at, "wait_kernel", 0) == 1;
 		if (e->reason == EPF_STATS_WAIT_RING)
 			e->ring = (uint32_t)e->signal;
 	}
@@ -278,9 +242,9 @@ static void read_rank(struct reading *r, const struct at *at)
 	rank->job = job;
 	rank->instance = r->instance;
 	rank->rank = number_of;
-	rank->pid = number(at, "pid", 0);
-	rank->state = (unsigned)number(at, "state", EPF_STATS_PEER_UP);
-	rank->active_ns = number(at, "active_ns", 0);
+	rank->pid = waits_number(at, "pid", 0);
+	rank->state = (unsigned)waits_number(at, "state", EPF_STATS_PEER_UP);
+	rank->active_ns = waits_number(at, "active_ns", 0);
 	/* Of a dead daemon's clients nothing is known: their numbers may be others' by now. */
 	if (in->alive != EPF_STATS_DEAD || rank->pid == in->pid)
 		rank->process = epf_stats_process_state(rank->pid, in->pid_space);
@@ -288,7 +252,7 @@ static void read_rank(struct reading *r, const struct at *at)
 		w->job[job].ranks++;
 }
 
-static void read_ring(struct reading *r, const struct at *at)
+static void read_ring(struct reading *r, const struct waits_block *at)
 {
 	struct waits_entry *e = wait_entry(r, at, WAITS_RING);
 
@@ -297,19 +261,19 @@ static void read_ring(struct reading *r, const struct at *at)
 	e->rank = label32(at, "rank");
 	e->ring = label32(at, "ring");
 	e->peer = number32(at, "wait_rank");
-	e->deferred = number(at, "deferred", 0);
+	e->deferred = waits_number(at, "deferred", 0);
 	e->occupancy = number32(at, "occupancy");
 	e->slots = number32(at, "slots");
 }
 
-static void read_path(struct reading *r, const struct at *at)
+static void read_path(struct reading *r, const struct waits_block *at)
 {
 	struct waits *w = r->w;
 	struct epf_stats_value v;
 	struct waits_lane *lane;
 	void *list = w->lane;
 
-	if (!value(at, "path", &v) || v.number > EPF_STATS_PATH_UNCONNECTED)
+	if (!waits_value(at, "path", &v) || v.number > EPF_STATS_PATH_UNCONNECTED)
 		v.number = EPF_STATS_PATH_UNKNOWN;
 	lane = waits_grow(w, &list, &w->n_lanes, &w->room[4], sizeof(*lane));
 	w->lane = list;
@@ -321,12 +285,12 @@ static void read_path(struct reading *r, const struct at *at)
 				     .peer = label32(at, "peer"),
 				     .path = (unsigned)v.number,
 				     .since_ns = v.since_ns,
-				     .retransmits = number(at, "retransmits", 0),
-				     .rtt_us = number(at, "rtt_us", 0),
-				     .unsent_bytes = number(at, "unsent_bytes", 0) };
+				     .retransmits = waits_number(at, "retransmits", 0),
+				     .rtt_us = waits_number(at, "rtt_us", 0),
+				     .unsent_bytes = waits_number(at, "unsent_bytes", 0) };
 }
 
-static void read_lane(struct reading *r, const struct at *at)
+static void read_lane(struct reading *r, const struct waits_block *at)
 {
 	struct waits_entry *e = wait_entry(r, at, WAITS_LANE);
 
@@ -335,20 +299,20 @@ static void read_lane(struct reading *r, const struct at *at)
 		return;
 	e->lane = label32(at, "lane");
 	e->peer = label32(at, "peer");
-	e->deferred = number(at, "in_flight", 0);
+	e->deferred = waits_number(at, "in_flight", 0);
 }
 
-static void read_peer(struct reading *r, const struct at *at)
+static void read_peer(struct reading *r, const struct waits_block *at)
 {
 	struct waits_entry *e = wait_entry(r, at, WAITS_PEER);
 
 	if (!e)
 		return;
 	e->peer = label32(at, "peer");
-	e->deferred = number(at, "deferred", 0);
+	e->deferred = waits_number(at, "deferred", 0);
 }
 
-static void read_nic(struct reading *r, const struct at *at)
+static void read_nic(struct reading *r, const struct waits_block *at)
 {
 	struct waits_instance *in = &r->w->instance[r->instance];
 	uint32_t links = number32(at, "links"), up = number32(at, "links_up");
@@ -358,20 +322,19 @@ static void read_nic(struct reading *r, const struct at *at)
 		return;
 	in->links += links;
 	in->links_up += up;
-	if (up < links && value(at, "link", &v))
+	if (up < links && waits_value(at, "link", &v))
 		in->link_since_ns = v.number == EPF_STATS_LINK_DOWN ? v.since_ns : 0;
 }
 
 /* Blocks of one class after the other: jobs must be known before what belongs to them. */
 static void read_class(struct reading *r, const char *name,
-		       void (*read)(struct reading *r, const struct at *at))
+		       void (*read)(struct reading *r, const struct waits_block *at))
 {
 	const struct epf_stats_reader *reader = r->w->instance[r->instance].reader;
-	struct at at = { .r = reader };
 
-	for (at.block = 0; at.block < epf_stats_reader_info(reader)->block_count; at.block++) {
-		at.e = epf_stats_reader_block(reader, at.block);
-		at.cls = epf_stats_reader_class(reader, at.e->class_index);
+	for (unsigned i = 0; i < epf_stats_reader_info(reader)->block_count; i++) {
+		const struct waits_block at = waits_block(reader, i);
+
 		if (!strcmp(at.cls->name, name))
 			read(r, &at);
 	}

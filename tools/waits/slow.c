@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See slow.h. */
 #include "tools/waits/slow.h"
+#include "tools/waits/waits_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,49 +11,10 @@ enum {
 	REPORTS_MAX = 4096
 }; /* more are no ranks of libepf-ll: EPF_LL_RANKS_MAX */
 
-/* A block that is being read. */
-struct at {
-	const struct epf_stats_reader *r;
-	const struct epf_stats_entry *e;
-	const struct epf_stats_class *cls;
-	unsigned block;
-};
-
-static uint64_t number(const struct at *at, const char *row)
-{
-	struct epf_stats_value v;
-
-	for (unsigned i = 0; i < at->cls->row_count; i++) {
-		if (strcmp(epf_stats_reader_row(at->r, at->e->class_index, i)->name, row) != 0)
-			continue;
-		epf_stats_reader_value(at->r, at->block, i, &v);
-		return v.known ? v.number : 0;
-	}
-	return 0;
-}
-
-static const char *label(const struct at *at, const char *name)
-{
-	for (unsigned i = 0; i < at->cls->label_count; i++)
-		if (!strcmp(at->cls->label[i], name))
-			return at->e->label[i];
-	return "";
-}
-
-/* A number below `end`, or `end`. */
-static uint32_t label_below(const struct at *at, const char *name, uint32_t end)
-{
-	const char *text = label(at, name);
-	char *rest;
-	unsigned long n = strtoul(text, &rest, 10);
-
-	return *text && !*rest && n < end ? (uint32_t)n : end;
-}
-
 /* EPF_WHY_CALLS: a kind that this program does not know. */
-static uint32_t call_of(const struct at *at)
+static uint32_t call_of(const struct waits_block *at)
 {
-	const char *name = label(at, "call");
+	const char *name = waits_label(at, "call");
 	uint32_t c = 0;
 
 	while (c < EPF_WHY_CALLS && strcmp(name, epf_why_call_name(c)) != 0)
@@ -102,19 +64,19 @@ static struct epf_why_report *report_of(struct slow_job *j, uint32_t rank)
 	return r;
 }
 
-static void read_call(const struct at *at, struct epf_why_report *r)
+static void read_call(const struct waits_block *at, struct epf_why_report *r)
 {
 	uint32_t c = call_of(at);
 
 	if (c == EPF_WHY_CALLS)
 		return;
-	r->call[c].calls += number(at, "calls");
-	r->call[c].ns[EPF_WHY_WAIT] += number(at, "wait_ns");
-	r->call[c].ns[EPF_WHY_MOVE] += number(at, "move_ns");
-	r->call[c].ns[EPF_WHY_COPY] += number(at, "copy_ns");
+	r->call[c].calls += waits_number(at, "calls", 0);
+	r->call[c].ns[EPF_WHY_WAIT] += waits_number(at, "wait_ns", 0);
+	r->call[c].ns[EPF_WHY_MOVE] += waits_number(at, "move_ns", 0);
+	r->call[c].ns[EPF_WHY_COPY] += waits_number(at, "copy_ns", 0);
 }
 
-static void read_wait(const struct at *at, struct epf_why_report *r)
+static void read_wait(const struct waits_block *at, struct epf_why_report *r)
 {
 	static const struct {
 		const char *ns, *times, *most;
@@ -124,22 +86,22 @@ static void read_wait(const struct at *at, struct epf_why_report *r)
 		[EPF_WHY_EITHER] = { "either_ns", "either", "either_max_ns" },
 	};
 
-	uint32_t c = call_of(at), peer = label_below(at, "peer", r->ranks);
+	uint32_t c = call_of(at), peer = waits_label_below(at, "peer", r->ranks);
 	struct epf_why_peer *p;
 
 	if (c == EPF_WHY_CALLS || peer == r->ranks)
 		return;
 	p = &r->peer[(uint64_t)c * r->ranks + peer];
 	for (unsigned w = 0; w < EPF_WHY_REASONS; w++) {
-		uint64_t most = number(at, rows[w].most);
+		uint64_t most = waits_number(at, rows[w].most, 0);
 
-		p->wait[w].ns += number(at, rows[w].ns);
-		p->wait[w].times += number(at, rows[w].times);
+		p->wait[w].ns += waits_number(at, rows[w].ns, 0);
+		p->wait[w].times += waits_number(at, rows[w].times, 0);
 		if (most > p->wait[w].most_ns)
 			p->wait[w].most_ns = most;
 	}
-	p->rows_to += number(at, "rows_to");
-	p->rows_from += number(at, "rows_from");
+	p->rows_to += waits_number(at, "rows_to", 0);
+	p->rows_from += waits_number(at, "rows_from", 0);
 }
 
 /* One file: of one Buffer, so of one rank of one job. 0, or -1 without memory. */
@@ -148,21 +110,20 @@ static int read_file(struct slow *s, const struct epf_stats_reader *reader)
 	const struct epf_stats_info *info = epf_stats_reader_info(reader);
 	struct epf_why_report *r = NULL;
 
-	for (int pass = 0; pass < 2;
-	     pass++) { /* of the job and the rank blocks of class call know */
-		struct at at = { .r = reader };
+	/* First the blocks of class call, which know the job and the rank. */
+	for (int pass = 0; pass < 2; pass++) {
+		for (unsigned i = 0; i < info->block_count; i++) {
+			const struct waits_block at = waits_block(reader, i);
 
-		for (at.block = 0; at.block < info->block_count; at.block++) {
-			at.e = epf_stats_reader_block(reader, at.block);
-			at.cls = epf_stats_reader_class(reader, at.e->class_index);
 			if (pass == 0 && !strcmp(at.cls->name, "call")) {
-				uint64_t world = number(&at, "world");
-				uint32_t rank = label_below(&at, "rank", WORLD_MAX);
+				uint64_t world = waits_number(&at, "world", 0);
+				uint32_t rank = waits_label_below(&at, "rank", WORLD_MAX);
 				struct slow_job *j;
 
 				if (!world || world > WORLD_MAX || rank >= world)
 					continue;
-				j = job_of(s, info->job, number(&at, "job"), (uint32_t)world);
+				j = job_of(s, info->job, waits_number(&at, "job", 0),
+					   (uint32_t)world);
 				r = j ? report_of(j, rank) : NULL;
 				if (!r)
 					return -1;

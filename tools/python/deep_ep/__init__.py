@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepEP's interfaces on EP fabric: Buffer, and ElasticBuffer of its second version. docs/reference/python.md says what is served.
+"""DeepEP's interfaces on EP fabric: Buffer, and the second version's ElasticBuffer. docs/reference/python.md says what is served.
 
 Importing needs neither PyTorch nor a GPU nor the library; making a Buffer does, and says what is missing.
 """
@@ -17,7 +17,7 @@ from .event import EventHandle, EventOverlap
 __all__ = ["ArgumentError", "Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap", "NotThereYet", "get_logical_domain_size",
            "get_physical_domain_size", "topk_idx_t"]
 
-# The interface this package follows, as DeepEP counts.
+# The version of DeepEP whose interface this package follows.
 __version__ = "2.1.0+epf"
 
 

@@ -20,18 +20,15 @@ from .event import EventHandle, EventOverlap
 from .expand import Places, fold, like_scales, spread
 from .routing import Routing
 from .throughput import RoutingHandle, Rows, _Call
+from .utils.math import align
 
 ALIGNMENT = 2 << 20  # of sizes of buffers, in bytes
-# What an SM moves and NVLink of a Hopper GPU carries, GB/s: bench/RESULTS.md.
+# What one SM reads and writes, and what a Hopper GPU's NVLink carries, GB/s: bench/RESULTS.md.
 SM_READ, SM_WRITE, NVLINK = 200.0, 45.0, 370.0
 SPARE = 1.25
-PREFERRED_SMS = 64  # where nothing computes meanwhile
+PREFERRED_SMS = 64  # when no computation overlaps
 
 Event = Union[EventHandle, EventOverlap, None]
-
-
-def _align(size: int, to: int) -> int:
-    return -(-size // to) * to
 
 
 def _overlap(event: Event) -> Optional[EventOverlap]:
@@ -43,7 +40,7 @@ def _arrays(handle: RoutingHandle) -> Tuple[Any, ...]:
 
 
 def nodes_of(keys: List[str]) -> Tuple[int, int]:
-    """Nodes and ranks of each, from a name of its node for each rank; (ranks, 1) where nodes differ in size or their ranks are no neighbours."""
+    """Nodes and ranks per node, from the node name of each rank; (ranks, 1) if nodes differ in size or their ranks are not consecutive."""
     ranks, first = len(keys), keys.count(keys[0])
     even = ranks % first == 0 and all(keys[r] == keys[r - r % first] for r in range(ranks)) and len(set(keys)) == ranks // first
     return (ranks // first, first) if even else (ranks, 1)
@@ -55,7 +52,7 @@ def logical(domain: Tuple[int, int], hybrid: bool) -> Tuple[int, int]:
 
 
 def get_physical_domain_size(group: Any) -> Tuple[int, int]:
-    """Nodes and ranks of each; (ranks, 1) where nodes differ in size. Collective."""
+    """Nodes and ranks per node; (ranks, 1) if nodes differ in size or their ranks are not consecutive. Collective."""
     return nodes_of(as_group(group).all_gather(node_key()))
 
 
@@ -80,7 +77,7 @@ _INSTEAD = {
 
 
 class ElasticBuffer:
-    """One rank's communication memory, its engine and its kernels. Collective to make and to destroy.
+    """One rank's communication memory, engine and kernels. Construction and destruction are collective.
 
     Attributes: group, allow_hybrid_mode, allow_multiple_reduction, prefer_overlap_with_compute, deterministic, num_max_tokens_per_rank,
     explicitly_destroy as given; rank_idx, num_ranks; num_bytes; num_allocated_qps; num_scaleout_ranks, num_scaleup_ranks, scaleout_rank_idx,
@@ -91,20 +88,20 @@ class ElasticBuffer:
                  num_topk: int = 0, use_fp8_dispatch: bool = False, deterministic: bool = False, allow_hybrid_mode: bool = True,
                  allow_multiple_reduction: bool = True, prefer_overlap_with_compute: bool = True, sl_idx: int = 3, num_allocated_qps: int = 0,
                  num_cpu_timeout_secs: int = 300, num_gpu_timeout_secs: int = 100, explicitly_destroy: bool = False, *, device: Any = None) -> None:
-        """Makes the ranks of a group find each other and gives each its memory.
+        """Connects the ranks of a group and allocates the memory of each.
 
         Arguments:
-            group: torch.distributed.ProcessGroup of the ranks, of any back end: nothing is asked of NCCL.
-            num_bytes: bytes of the buffer; None: get_buffer_size_hint() of the next four. Memory grows where calls need more.
+            group: torch.distributed.ProcessGroup of the ranks, of any back end: NCCL is not used.
+            num_bytes: bytes of the buffer; None: get_buffer_size_hint() of the arguments below. Memory grows when a call needs more.
             num_cpu_bytes: for Engram, which is not there: 0.
-            num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch: of the largest call; memory for it is made now, so that a graph may capture it.
-            deterministic: rows always come in the same order, with or without.
-            allow_hybrid_mode: whether nodes show in get_logical_domain_size(). Rows cross between nodes once in either case.
-            allow_multiple_reduction: False: a combine of rows grouped by expert, or between nodes, is refused: each rank, and each node, rounds its sum.
+            num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch: of the largest call; its memory is allocated now, so that a graph may capture it.
+            deterministic: no effect; rows always arrive in the same order.
+            allow_hybrid_mode: whether get_logical_domain_size() reports nodes. Rows cross between nodes once in either case.
+            allow_multiple_reduction: False refuses combines of rows grouped by expert, or between nodes, because each rank, and each node, rounds its own sum.
             prefer_overlap_with_compute: False: get_theoretical_num_sms() gives more.
-            sl_idx, num_allocated_qps: no effect; the engine's NIC has its settings. num_cpu_timeout_secs: no effect; one deadline serves both.
-            num_gpu_timeout_secs: how long a kernel, or the CPU, waits for another rank. EPF_GPU_TIMEOUT is stronger.
-            explicitly_destroy: destroy() will be called. It may be called in either case, and should.
+            sl_idx, num_allocated_qps: no effect; the engine's NIC has its own settings. num_cpu_timeout_secs: no effect; num_gpu_timeout_secs covers both.
+            num_gpu_timeout_secs: how long a kernel, or the CPU, waits for another rank. EPF_GPU_TIMEOUT overrides it.
+            explicitly_destroy: destroy() will be called. It may be called in either case, and should be.
             device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
         """
         where = "ElasticBuffer"
@@ -127,24 +124,24 @@ class ElasticBuffer:
             ht = b._open_throughput(where)
             if num_max_tokens_per_rank and hidden:
                 self._reserve(where, num_max_tokens_per_rank, hidden, min(num_topk or throughput.TOPK_MAX, throughput.TOPK_MAX))
+            mates = tuple(r for r in range(self.num_ranks) if r == self.rank_idx or b._control.peers[r] is not None)
+            self._physical = nodes_of([str(m) for m in b._ranks.all_gather(mates)])
         except BaseException:
             b._release()
             raise
         self._nodes = ht.nodes
-        mates = tuple(r for r in range(self.num_ranks) if r == self.rank_idx or b._control.peers[r] is not None)
-        self._physical = nodes_of([str(m) for m in b._ranks.all_gather(mates)])
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = divmod(self.rank_idx, self.num_scaleup_ranks)
 
     def _reserve(self, where: str, tokens: int, hidden: int, topk: int) -> None:
-        """Makes memory for the largest call. A row that comes back has BF16, and as many bytes as any that goes."""
-        rows, row = tokens * self.num_ranks, throughput.Row(_align(2 * hidden, 16), 1, topk)
+        """Allocates memory for the largest call of BF16 rows; FP8 rows with their scales are smaller."""
+        rows, row = tokens * self.num_ranks, throughput.Row(align(2 * hidden, 16), 1, topk)
         self._buffer._need_window(where, row, rows)
         self._buffer._need_across(where, row, rows)
 
     def destroy(self) -> None:
-        """Ends it: collective. Waits for this rank's kernels and for the other ranks. A second call does nothing."""
+        """Releases everything. Collective: waits for this rank's kernels and for the other ranks. A second call does nothing."""
         self._buffer.destroy()
 
     # ------------------------------------------------------------------ sizes and numbers
@@ -152,10 +149,10 @@ class ElasticBuffer:
     @staticmethod
     def get_buffer_size_hint(group: Any, num_max_tokens_per_rank: int, hidden: int, num_topk: int = 0, use_fp8_dispatch: bool = False,
                              allow_hybrid_mode: bool = True, allow_multiple_reduction: bool = True) -> int:
-        """Bytes of the rows that a rank receives at most, a multiple of 2 MiB. It grows with each of the numbers."""
+        """Bytes of the rows that a rank can receive at most, a multiple of 2 MiB. Monotonic in each number."""
         for name, value in (("num_max_tokens_per_rank", num_max_tokens_per_rank), ("hidden", hidden), ("num_topk", num_topk)):
             need(isinstance(value, int) and value >= 0, "ElasticBuffer.get_buffer_size_hint", f"{name} is {value!r}; it must be a number, not negative")
-        return _align(as_group(group).size * num_max_tokens_per_rank * (2 * hidden + TOKEN_EXTRA), ALIGNMENT)
+        return align(as_group(group).size * num_max_tokens_per_rank * (2 * hidden + TOKEN_EXTRA), ALIGNMENT)
 
     get_engram_storage_size_hint = staticmethod(_unserved("get_engram_storage_size_hint", "Engram"))
     get_pp_buffer_size_hint = staticmethod(_unserved("get_pp_buffer_size_hint", "send and receive between pipeline stages"))
@@ -163,18 +160,18 @@ class ElasticBuffer:
     get_agrs_buffer_size_hint = staticmethod(_unserved("get_agrs_buffer_size_hint", "all-gather and reduce-scatter"))
 
     def get_physical_domain_size(self) -> Tuple[int, int]:
-        """Nodes and ranks of each; (ranks, 1) where nodes differ in size or their ranks are no neighbours."""
+        """Nodes and ranks per node; (ranks, 1) if nodes differ in size or their ranks are not consecutive."""
         return self._physical
 
     def get_logical_domain_size(self) -> Tuple[int, int]:
-        """Scale-out and scale-up ranks: the same, but (1, ranks) with allow_hybrid_mode=False and where nodes differ."""
+        """Scale-out and scale-up ranks: the same, but (1, ranks) with allow_hybrid_mode=False, or if nodes differ."""
         return logical(self._physical, self.allow_hybrid_mode)
 
     def get_theoretical_num_sms(self, num_experts: int, num_topk: int, num_scaleout_topk: int = 0, rdma_gbs: float = 0, nvlink_gbs: float = 0,
                                 sm_read_gbs: float = SM_READ, sm_write_gbs: float = SM_WRITE) -> int:
-        """Multiprocessors that keep NVLink busy with evenly spread tokens: an even number, at least 4. The engine, not they, feeds the NIC.
+        """Multiprocessors that keep NVLink busy with evenly spread tokens: an even number, at least 4. The NIC needs none: the engine feeds it.
 
-        A row is read once and written once to each rank it goes to, all but one of `num_ranks` over NVLink.
+        The model: a row is read once and written once per destination rank, all but this rank's own copy over NVLink.
         """
         where, ranks = "ElasticBuffer.get_theoretical_num_sms", self.num_ranks
         need(num_scaleout_topk == 0, where, f"num_scaleout_topk is {num_scaleout_topk}; groups of nodes are not modelled: it must be 0")
@@ -186,7 +183,7 @@ class ElasticBuffer:
         if across <= 0:
             return Buffer.num_sms
         rows = (nvlink_gbs or NVLINK) / across  # written, GB/s
-        sms = _align(max(4, math.ceil(SPARE * max(rows / goes / sm_read_gbs, rows / sm_write_gbs))), 2)
+        sms = align(max(4, math.ceil(SPARE * max(rows / goes / sm_read_gbs, rows / sm_write_gbs))), 2)
         return min(sms if self.prefer_overlap_with_compute else max(sms, PREFERRED_SMS), device)
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
@@ -197,7 +194,7 @@ class ElasticBuffer:
 
     @staticmethod
     def capture() -> EventHandle:
-        """An event of what the current stream has to do so far."""
+        """An event behind everything that is queued on the current stream."""
         return EventHandle()
 
     def get_comm_stream(self) -> Any:
@@ -206,10 +203,10 @@ class ElasticBuffer:
 
     @one_at_a_time
     def barrier(self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True) -> None:
-        """A kernel that ends when those of all ranks have begun: an exchange of the counts of no tokens. sequential has no effect.
+        """Launches a kernel that ends once the kernels of all ranks have begun: an exchange of counts without tokens. sequential has no effect.
 
         Arguments:
-            use_comm_stream: it runs on the communication stream, which waits for the current one, and the current one for it.
+            use_comm_stream: run on the communication stream, which waits for the current one, and the current one for it.
             with_cpu_sync: the CPU waits for this GPU before and after.
         """
         where, b, torch = "ElasticBuffer.barrier", self._buffer, self._torch
@@ -239,23 +236,23 @@ class ElasticBuffer:
         """Sends each token's row once to every rank that holds one of its experts.
 
         Arguments:
-            x: [tokens, hidden] of any type whose rows are a multiple of 16 bytes, or a pair with scales [tokens, n] of 4-byte elements, any strides.
+            x: [tokens, hidden] of any type whose rows are a multiple of 16 bytes, or a pair of it and scales, [tokens, n] of 4-byte elements with any strides.
             topk_idx, topk_weights: int64 and float32 [tokens, top-k]; an expert, or -1. Weights may be None.
-            cumulative_local_expert_recv_stats: int32 [local experts], or None: entries received are added.
+            cumulative_local_expert_recv_stats: int32 [local experts], or None: the entries received per expert are added to it.
             num_experts, num_max_tokens_per_rank: the same at all ranks; None: the handle's, and the constructor's.
-            expert_alignment: groups of rows, and their counts, are rounded up to a multiple of it.
+            expert_alignment: group sizes and counts are rounded up to a multiple of it.
             num_sms: multiprocessors; 0: get_theoretical_num_sms(). num_qps: no effect.
             previous_event: what to wait for instead of the current stream. previous_event_before_epilogue: before outputs are written.
-            async_with_compute_stream: give an event instead of letting the current stream wait.
+            async_with_compute_stream: return an event instead of letting the current stream wait.
             allocate_on_comm_stream: the call runs on the communication stream, and its outputs belong to it.
-            handle: of an earlier dispatch: the same routing again. topk_idx must then be None; topk_weights may be given.
+            handle: of an earlier dispatch, whose routing is used again. topk_idx must then be None; topk_weights may be given.
             do_handle_copy: the handle keeps a copy of topk_idx.
-            do_cpu_sync: the CPU waits for counts, and outputs have exactly the rows that arrive; False: as many as can arrive at most.
-            do_expand: a row for each entry, grouped by expert; else one for each token and rank. do_zero_padding: rows between groups are zeros.
-            use_tma_aligned_col_major_sf: received scales are column-major, a column beginning at a multiple of 16 bytes.
+            do_cpu_sync: the CPU waits for counts, and outputs have exactly the rows that arrive; False: outputs have as many rows as can arrive.
+            do_expand: one row per entry, grouped by expert; else one per token and rank. do_zero_padding: padding rows are zeros.
+            use_tma_aligned_col_major_sf: received scales are column-major, and each column begins at a multiple of 16 bytes.
 
-        Returns: received rows, source rank ascending, then token ascending, a pair if x was one; their experts as this rank numbers them, -1 for those
-        of other ranks, None with do_expand; their weights, one for each row with do_expand; the handle; the event.
+        Returns: received rows, ordered by source rank, then token, as a pair if x was one; their experts in local numbers, -1 for those
+        of other ranks, None with do_expand; their weights, one per row with do_expand; the handle; the event.
         """
         where, b, torch = "ElasticBuffer.dispatch", self._buffer, self._torch
         data, scales = b._rows(where, x)
@@ -301,7 +298,7 @@ class ElasticBuffer:
                 if do_expand or not sync:
                     handle.keep(Places(torch, index, local, alignment))
                 if not sync:
-                    handle.num_expanded_tokens = _align(handle.num_recv_tokens * min(topk_idx.size(1), local) + (alignment - 1) * local, alignment)
+                    handle.num_expanded_tokens = align(handle.num_recv_tokens * min(topk_idx.size(1), local) + (alignment - 1) * local, alignment)
             if cumulative_local_expert_recv_stats is not None:
                 cumulative_local_expert_recv_stats.add_(handle.num_unaligned_recv_tokens_per_expert)
             if do_expand:
@@ -337,7 +334,7 @@ class ElasticBuffer:
         return local, not cached and sync is not False
 
     def _with_source(self, scales: Any, tokens: int, most: int) -> Any:
-        """Scales, and behind those of each token where it comes from: rank * most + token."""
+        """Scales with one more column, the source of each token: rank * most + token."""
         torch, first = self._torch, self.rank_idx * most
         numbers = torch.arange(first, first + tokens, dtype=torch.int32, device=self.device).unsqueeze(1)
         return numbers if scales is None else torch.cat((scales.view(torch.int32), numbers), 1)
@@ -348,13 +345,13 @@ class ElasticBuffer:
     def combine(self, x: Any, handle: EPHandle, topk_weights: Any = None, bias: Any = None, num_sms: int = 0, num_qps: int = 0,
                 previous_event: Event = None, previous_event_before_epilogue: Event = None, async_with_compute_stream: bool = False,
                 allocate_on_comm_stream: bool = False) -> Tuple[Any, Optional[Any], EventOverlap]:
-        """Brings the rows of a dispatch back and adds them: in FP32, biases first, then ranks ascending, rounded to bfloat16 once. Rows grouped by expert
-        are added at their rank before, in FP32, in the order of top-k, and rounded; between nodes, so is each node's sum.
+        """Returns the rows of a dispatch to their tokens and adds them: in FP32, biases first, then ranks ascending, rounded to bfloat16 once. Before that,
+        rows grouped by expert are added at their rank, in FP32, in the order of top-k, and rounded; with several nodes, so is each node's sum.
 
         Arguments:
-            x: bfloat16 [rows, hidden], as the dispatch gave them. Weights are not applied.
+            x: bfloat16 [rows, hidden], in the layout of the dispatch. Weights are not applied.
             handle: of the dispatch.
-            topk_weights: float32 [rows, top-k], with rows grouped by expert [rows]; or None: they come back to their tokens.
+            topk_weights: float32 [rows, top-k], for rows grouped by expert [rows]; returned to their tokens. Or None.
             bias: None, bfloat16 [tokens, hidden], or a pair of them.
             num_sms: multiprocessors; 0: the handle's. The rest as in dispatch().
 

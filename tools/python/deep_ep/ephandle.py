@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EPHandle: what a dispatch of ElasticBuffer gives, with the attributes that programs read."""
+"""EPHandle: the handle that ElasticBuffer.dispatch returns, with the attributes that programs read."""
 from __future__ import annotations
 
 from typing import Any, Callable, List, Optional, Tuple
 
 from .throughput import RoutingHandle
+from .utils.math import align
 
 
 class EPHandle:
-    """The routing of one dispatch, for combines and further dispatches of it, in any number and order.
+    """The routing of one dispatch, for any number of combines and further dispatches in any order.
 
     Attributes, as in DeepEP V2:
-        do_expand: rows are grouped by expert, one for each entry.
-        num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: of the call.
+        do_expand: rows are grouped by expert, one per entry.
+        num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: arguments of the call.
         topk_idx: int64 [tokens, top-k]: a copy, or the caller's own with do_handle_copy=False.
-        num_recv_tokens: rows received; without CPU sync the most there can be. num_expanded_tokens: the same of rows grouped by expert.
+        num_recv_tokens: rows received; without CPU sync the maximum. num_expanded_tokens: the same for rows grouped by expert.
         num_recv_tokens_per_expert_list: entries of each local expert, rounded up to expert_alignment; empty without CPU sync.
         psum_num_recv_tokens_per_scaleup_rank: int32 [scale-up ranks], inclusive prefix sum of rows received.
-        psum_num_recv_tokens_per_expert: int32 [local experts]: the prefix sum of the list; with do_expand where the entries of each group end.
+        psum_num_recv_tokens_per_expert: int32 [local experts]: the prefix sum of the list; with do_expand, where the entries of each group end.
         num_unaligned_recv_tokens_per_expert: int32 [local experts], entries of each.
-        recv_src_metadata: int32 [rows, 2 + top-k]: rank of the source * num_max_tokens_per_rank + its token; the row's number; the grouped rows of its
+        recv_src_metadata: int32 [rows, 2 + top-k]: source rank * num_max_tokens_per_rank + token; the row's number; the grouped rows of its
             entries, or -1.
-        dst_buffer_slot_idx: int32 [tokens, ranks], which of this rank's rows for a rank a token is, or -1. DeepEP's has other columns.
-        token_metadata_at_forward, channel_linked_list: None; rows between nodes need none.
+        dst_buffer_slot_idx: int32 [tokens, ranks], the place of a token among this rank's rows for a rank, or -1. DeepEP's has other columns.
+        token_metadata_at_forward, channel_linked_list: None; forwarding needs neither.
     """
 
     token_metadata_at_forward: Any = None
@@ -30,11 +31,11 @@ class EPHandle:
 
     def __init__(self, routing: RoutingHandle, do_expand: bool, num_experts: int, expert_alignment: int, num_max_tokens_per_rank: int, num_sms: int,
                  topk_idx: Any, counts: Optional[List[int]], scaleup: int) -> None:
-        """counts: entries of each local expert, where the CPU has waited for them. scaleup: ranks of the scale-up domain."""
+        """counts: entries of each local expert, or None without CPU sync. scaleup: ranks of the scale-up domain."""
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
         self.dst_buffer_slot_idx = routing.place
-        self.num_recv_tokens_per_expert_list = [-(-c // expert_alignment) * expert_alignment for c in counts or ()]
+        self.num_recv_tokens_per_expert_list = [align(c, expert_alignment) for c in counts or ()]
         self.num_recv_tokens = routing.received
         self.num_expanded_tokens = sum(self.num_recv_tokens_per_expert_list)
         self.routing = routing
@@ -44,10 +45,10 @@ class EPHandle:
         self._counts = counts
         self._known: dict = {}
 
-    # The small tensors below are made when they are first asked for, but those that a graph must make anew: keep() takes these.
+    # The small tensors below are built on first use. Those that a replayed graph must recompute are built by the call itself and stored by keep().
 
     def keep(self, places: Any) -> None:
-        """Takes what was counted on the device. places: expand.Places."""
+        """Stores what was counted on the device. places: expand.Places."""
         self.slots = places.slots if self.do_expand else None
         self._known.update(counts=places.counts, ends=places.ends if self.do_expand else places.aligned)
         self._known["ranks"] = self._ranks()

@@ -1,32 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows grouped by expert: where each entry of the received rows goes, the copies, and the sums on the way back. Nothing here waits for the GPU, so that
-graphs can capture it: sizes are known before."""
+"""Rows grouped by expert: where each entry of the received rows goes, the copies, and the sums on the way back. Sizes are known beforehand and nothing here
+waits for the GPU, so graphs can capture it."""
 from __future__ import annotations
 
 from typing import Any, Optional, Tuple
 
 from epf import throughput
 
+from .utils.math import align
+
 _NONE = (0, 0)
 
 
 class Places:
-    """Where the entries of received rows lie when they are grouped by expert, each group beginning at a multiple of `alignment`.
+    """Where the entries of received rows go when they are grouped by expert. Each group begins at a multiple of `alignment`.
 
-    Rows of a group stand in the order in which the rows were received.
+    Within a group, entries keep the order of the received rows.
 
     Arguments:
-        index: int64 [rows, top-k]: the expert of each entry as this rank numbers them, or -1.
+        index: int64 [rows, top-k]: the expert of each entry, in local numbers, or -1.
         local: experts of this rank.
 
-    Attributes: slots: int32 [rows, top-k], the grouped row of an entry, or -1; counts: int32 [local], entries of each expert; ends: int32 [local], behind
-    the last entry of each group; aligned: int32 [local], behind its last row.
+    Attributes: slots: int32 [rows, top-k], the grouped row of an entry, or -1; counts: int32 [local], entries of each expert; ends: int32 [local], one past
+    the last entry of each group; aligned: int32 [local], one past its last row.
     """
 
     def __init__(self, torch: Any, index: Any, local: int, alignment: int) -> None:
         flat = index.flatten()
         there = flat >= 0
-        expert = flat.masked_fill(~there, local)  # entries of other ranks make a group of their own behind all
+        expert = flat.masked_fill(~there, local)  # entries of other ranks form one more group, at the end
         entries = expert.new_zeros(local + 1).scatter_add_(0, expert, torch.ones_like(expert))
         rows = (entries + (alignment - 1)).div(alignment, rounding_mode="floor") * alignment
         behind = rows.cumsum(0)
@@ -43,12 +45,12 @@ class Places:
 
 def spread(ht: throughput.Throughput, stream: Optional[int], slots: Any, count: int, zero: bool, column_major: bool, x: Any, scales: Any, weights: Any
            ) -> Tuple[Any, Any, Any]:
-    """Copies received rows to where their entries lie.
+    """Copies received rows to the places of their entries.
 
     Arguments:
         slots: of Places. count: grouped rows.
-        zero: rows between groups, and behind the last, are zeros; else they hold anything. Weights there are 0.
-        column_major: of the scales that come out.
+        zero: padding rows are zeros; otherwise they are undefined. Their weights are 0.
+        column_major: layout of the returned scales.
         x: [rows, hidden]. scales: [rows, n], any strides, or None. weights: float32 [rows, top-k], or None.
 
     Returns: [count, hidden]; [count, n] or None; float32 [count] or None.
@@ -72,7 +74,7 @@ def fold(ht: throughput.Throughput, stream: Optional[int], slots: Any, x: Any, w
     Arguments:
         x: bfloat16 [grouped rows, hidden]. weights: float32 [grouped rows], or None.
 
-    Returns: bfloat16 [rows, hidden]; float32 [rows, top-k] or None. Rows that did not arrive hold anything.
+    Returns: bfloat16 [rows, hidden]; float32 [rows, top-k] or None. Rows that did not arrive are undefined.
     """
     (rows, topk), hidden = slots.shape, x.size(1)
     out = x.new_empty((rows, hidden))
@@ -83,8 +85,8 @@ def fold(ht: throughput.Throughput, stream: Optional[int], slots: Any, x: Any, w
 
 
 def like_scales(scales: Any, rows: int, column_major: bool) -> Any:
-    """Memory for scales of so many rows; column-major: each column begins at a multiple of 16 bytes."""
+    """Returns an empty tensor for the scales of `rows` rows. Column-major: each column begins at a multiple of 16 bytes."""
     words = scales.size(1)
     if not column_major:
         return scales.new_empty((rows, words))
-    return scales.new_empty_strided((rows, words), (1, max(-(-rows // 4) * 4, 1)))
+    return scales.new_empty_strided((rows, words), (1, max(align(rows, 4), 1)))

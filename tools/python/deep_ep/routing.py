@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routing: the counts of one batch, made and exchanged in one call."""
+"""Routing: the counts of one batch, computed and exchanged in one call."""
 from __future__ import annotations
 
 from typing import Any, List
@@ -13,11 +13,11 @@ class Routing:
     """Layout and exchange of counts, for a call that has no layout call in front of it.
 
     Arguments:
-        buffer: Buffer. call: whose stream it runs on.
-        topk_idx: int64 [tokens, top-k]. experts: of all ranks.
+        buffer: Buffer. call: the call on whose stream it runs.
+        topk_idx: int64 [tokens, top-k]. experts: on all ranks.
         worst: rows that can arrive at most; 0: the CPU will wait for their number.
 
-    Attributes: handle: RoutingHandle, complete after exchange(); used: tensors of the call.
+    Attributes: handle: RoutingHandle, complete after exchange(); used: tensors that must live until the call ends.
     """
 
     def __init__(self, buffer: Any, ht: throughput.Throughput, call: _Call, topk_idx: Any, experts: int, worst: int) -> None:
@@ -34,5 +34,5 @@ class Routing:
         self._exchange = buffer._exchange_counts
 
     def exchange(self, wait: bool = True) -> List[int]:
-        """wait: the CPU waits. Returns the entries of each local expert, or nothing."""
+        """wait: the CPU waits for the counts. Returns the entries of each local expert; without waiting, an empty list."""
         return self._exchange(*self._given, 1, wait)

@@ -63,8 +63,8 @@ class _Call:
     other on the device whichever streams they use. On CPU tensors a call has run when it returns, and nothing of this happens.
 
     Arguments:
-        whole: PyTorch's own operations between begin and end belong to the call. They run on its stream, which is the current one meanwhile, and its
-            outputs are allocated there.
+        whole: PyTorch operations between begin and end are part of the call: its stream is the current one until end(), and outputs are allocated
+            there.
     """
 
     def __init__(self, buffer: Any, where: str, previous: Optional[EventOverlap], async_finish: bool, on_comm_stream: bool, whole: bool = False) -> None:
@@ -355,8 +355,8 @@ class HighThroughput:
 
     def _move(self, where: str, ht: throughput.Throughput, call: _Call, handle: RoutingHandle, given: Tuple[Any, Any, Any, Any], local: int, blocks: int,
               cached: bool, last: Optional[Callable[[], Any]] = None) -> Tuple[Any, Any, Any, Any]:
-        """Moves rows along a handle. given: rows, scales, topk_idx, topk_weights; all but rows may be None. last: called when all memory is there. Returns
-        what arrives, in the same order."""
+        """Moves rows along a handle. given: rows, scales, topk_idx, topk_weights; all but rows may be None. last: called once all memory is allocated.
+        Returns what arrives, in the same order."""
         data, scales, topk_idx, topk_weights = given
         topk, received = 0 if topk_idx is None else topk_idx.size(1), handle.received
         row = (data.size(1) * data.element_size(), 0 if scales is None else scales.size(1), topk)
@@ -370,7 +370,7 @@ class HighThroughput:
             handle.links = handle.place.new_empty((handle.forwarded, ht.node_max))
         links = None if cached else handle.links
         if last is not None:
-            last()  # while a kernel waits for counts, nothing is allocated, which would wait for it in the GPU's driver
+            last()  # nothing is allocated after it: the driver's allocation could wait for the kernel that waits for counts
 
         # In the order of struct epf_ht_dispatch.
         ht.dispatch(throughput.pack_dispatch(
@@ -482,7 +482,7 @@ class HighThroughput:
 
     def _return(self, where: str, ht: throughput.Throughput, call: _Call, handle: RoutingHandle, x: Any, topk_weights: Any, biases: Tuple[Any, Any],
                 blocks: int) -> Tuple[Any, Any]:
-        """Brings rows back along a handle and adds them. Returns the sums, and those of the weights or None."""
+        """Returns rows along a handle and adds them. Returns the sums, and the sums of the weights or None."""
         hidden, topk = x.size(1), 0 if topk_weights is None else topk_weights.size(1)
         self._need_memory(where, (2 * hidden, 0, topk), handle)
         out = x.new_empty((handle.tokens, hidden))

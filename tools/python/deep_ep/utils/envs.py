@@ -12,7 +12,7 @@ _local_rank: Optional[int] = None
 
 
 def init_seed(global_seed: int) -> None:
-    """Seeds this rank's random numbers with the sum of a number and its rank."""
+    """Seeds this rank's random numbers with global_seed plus its rank."""
     global _seeds
     import torch
     import torch.distributed as dist
@@ -27,7 +27,7 @@ def get_global_seed() -> int:
 
 
 def get_local_seed() -> int:
-    """What this rank's random numbers began with."""
+    """The seed of this rank's random numbers."""
     return _seeds[1]
 
 
@@ -42,8 +42,8 @@ def dist_print(s: str = "", once_in_node: bool = False) -> None:
 def init_dist(local_rank: int, num_local_ranks: int, seed: int = 0) -> Tuple[int, int, Any]:
     """Makes the process group of a test, whose node is numbered RANK of WORLD_SIZE nodes, at MASTER_ADDR and MASTER_PORT.
 
-    Afterwards new tensors are bfloat16 on this rank's GPU, as the tests expect; on the CPU, over gloo, where PyTorch has no GPU. Returns rank, ranks, and
-    a group of them all.
+    Afterwards new tensors are bfloat16 on this rank's GPU, as the tests expect; without a GPU they are on the CPU, and the group uses gloo. Returns rank,
+    ranks, and a group of all ranks.
     """
     global _local_rank
     import torch

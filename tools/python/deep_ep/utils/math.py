@@ -24,7 +24,7 @@ def safe_div(a: float, b: float) -> float:
 
 
 def count_bytes(*tensors: Any) -> int:
-    """Bytes of tensors, of those in tuples and lists too; None has none."""
+    """Bytes of tensors, including those in tuples and lists; None counts as 0."""
     return sum(count_bytes(*t) if isinstance(t, (tuple, list)) else 0 if t is None else t.numel() * t.element_size() for t in tensors)
 
 
@@ -63,7 +63,7 @@ def hash_tensor(t: Any) -> int:
 
 
 def hash_tensors(*tensors: Any) -> int:
-    """hash_tensor() of tensors, and of those in tuples and lists, joined by exclusive or."""
+    """Exclusive or of hash_tensor() over tensors, including those in tuples and lists."""
     value = 0
     for t in tensors:
         value ^= hash_tensors(*t) if isinstance(t, (tuple, list)) else 0 if t is None else hash_tensor(t)
