@@ -569,6 +569,12 @@ static void run_batch(struct rig *g, uint64_t seed)
 	free(b);
 }
 
+/* In the long form all batches and rounds. */
+static bool all(void)
+{
+	return getenv("EPF_TEST_LONG") != NULL;
+}
+
 static void random_batches(void **state)
 {
 	for (uint32_t ranks = 1; ranks <= 4; ranks++) {
@@ -598,7 +604,7 @@ static void batches_between_nodes(void **state)
 		for (uint32_t r = 0; r < several[i].ranks; r++)
 			nodes = several[i].node[r] >= nodes ? several[i].node[r] + 1 : nodes;
 		assert_int_equal(epf_ht_nodes(g->rank[0].ht), nodes);
-		for (uint64_t k = 0; k < 15; k++) {
+		for (uint64_t k = 0; k < (all() ? 15 : 5); k++) {
 			run_batch(g, 7000 + 100 * i + k);
 			if (k % 4 == 0)
 				all_right(g, set_window);
@@ -612,21 +618,21 @@ static void batches_over_a_nic_that_reorders_and_loses(void **state)
 	for (unsigned i = 0; i < SEVERAL; i++) {
 		struct rig *g = open_on(&several[i], 0, i % 2 ? REORDERS : LATE);
 
-		for (uint64_t k = 0; k < 5; k++)
+		for (uint64_t k = 0; k < (all() ? 5 : 2); k++)
 			run_batch(g, 8000 + 100 * i + k);
 		close_rig(g);
 	}
 }
 
-enum { ROUNDS = 100 };
+enum { ROUNDS = 25, ROUNDS_LONG = 100 };
 
 static int rounds(struct rank *me)
 {
-	int err = 0;
+	int err = 0, n = all() ? ROUNDS_LONG : ROUNDS;
 
-	for (int i = 0; i < ROUNDS && !err; i++) {
+	for (int i = 0; i < n && !err; i++) {
 		/* Counts that no rows follow, and at once others. */
-		me->batch = me->rounds[ROUNDS - 1 - i];
+		me->batch = me->rounds[n - 1 - i];
 		err = plan(me);
 		me->batch = me->rounds[i];
 		if (!err)
@@ -645,14 +651,14 @@ static int rounds(struct rank *me)
 /* Nothing but the calls orders the ranks: memory is not written before its rank has read what the call before brought. */
 static void run_rounds(struct rig *g)
 {
-	struct batch *b[ROUNDS];
+	struct batch *b[ROUNDS_LONG];
 
-	for (int i = 0; i < ROUNDS; i++)
+	for (int i = 0; i < ROUNDS_LONG; i++)
 		b[i] = make_batch(g->ranks, 9000 + (uint64_t)i);
 	for (uint32_t r = 0; r < g->ranks; r++)
 		g->rank[r].rounds = (const struct batch *const *)b;
 	all_right(g, rounds);
-	for (int i = 0; i < ROUNDS; i++)
+	for (int i = 0; i < ROUNDS_LONG; i++)
 		free(b[i]);
 	close_rig(g);
 }
@@ -666,6 +672,15 @@ static void rounds_between_nodes_follow_at_once(void **state)
 {
 	run_rounds(open_on(&several[3], 0, ORDERED));
 	run_rounds(open_on(&several[3], 0, REORDERS));
+}
+
+/* For calls that cannot succeed; the others have the default, which no machine is too slow for. */
+#define SHORT_NS UINT64_C(1000000000)
+
+static void set_timeout(struct rig *g, uint64_t timeout_ns)
+{
+	for (uint32_t r = 0; r < g->ranks; r++)
+		g->rank[r].ht->opts.timeout_ns = timeout_ns;
 }
 
 /* A rank that makes no call is named, and with what it owes; afterwards calls go on. */
@@ -683,7 +698,7 @@ static void late_ranks_are_named(void **state)
 		      { &several[1], move, "did not send its rows" } };
 
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct rig *g = open_on(cases[i].on, 100000000, ORDERED);
+		struct rig *g = open_on(cases[i].on, 0, ORDERED);
 		struct batch *b = make_batch(3, 7);
 
 		b->worst = 0;
@@ -693,6 +708,7 @@ static void late_ranks_are_named(void **state)
 			all_right(g, move);
 		}
 		g->rank[1].absent = 1;
+		set_timeout(g, SHORT_NS);
 		all_ranks(g, cases[i].step);
 		for (uint32_t r = 0; r < 3; r += 2) {
 			assert_int_equal(g->rank[r].err, -ETIMEDOUT);
@@ -709,7 +725,7 @@ static void late_ranks_are_named(void **state)
 /* A rank that still has to read what came is sent nothing more, although those that send give up waiting for it. */
 static void memory_that_is_not_read_is_not_written(void **state)
 {
-	struct rig *g = open_on(&several[0], 100000000, ORDERED);
+	struct rig *g = open_on(&several[0], 0, ORDERED);
 	struct batch *b = NULL, *other = malloc(sizeof(*other));
 
 	for (uint64_t seed = 0; !b || !rows_between(b, 1, 0); seed++) {
@@ -725,10 +741,12 @@ static void memory_that_is_not_read_is_not_written(void **state)
 	all_right(g, plan);
 	all_right(g, move);
 	g->rank[0].absent = 1;
+	set_timeout(g, SHORT_NS);
 	all_ranks(g, move);
 	set_batch(g, other);
 	all_ranks(g, move);
 	assert_int_equal(g->rank[1].err, -ETIMEDOUT);
+	set_timeout(g, 0);
 	g->rank[0].absent = 0;
 	g->rank[1].absent = 1;
 	g->rank[0].batch = b;
@@ -917,12 +935,6 @@ static void segments_are_asked_for_first(void **state)
 	close_rig(g);
 }
 
-static void set_timeout(struct rig *g, uint64_t timeout_ns)
-{
-	for (uint32_t r = 0; r < g->ranks; r++)
-		g->rank[r].ht->opts.timeout_ns = timeout_ns;
-}
-
 /* Memory of a rank that waits no longer may serve something else: a rank that comes too late writes nothing there, and learns it. */
 static void a_rank_that_comes_too_late_writes_nothing(void **state)
 {
@@ -945,6 +957,7 @@ static void a_rank_that_comes_too_late_writes_nothing(void **state)
 	for (int step = 0; step < 2; step++) { /* a dispatch, then a combine */
 		int (*call)(struct rank * me) = step ? collect : move;
 
+		set_timeout(g, SHORT_NS);
 		g->rank[1].absent = 1;
 		all_ranks(g, call);
 		assert_int_equal(g->rank[0].err, -ETIMEDOUT);
