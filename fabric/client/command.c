@@ -185,14 +185,13 @@ int epf_flush_post(struct epf_ring *ring, unsigned flags)
 }
 
 /* The text names the first failure of all: what came later mostly follows from it. */
-static int fail_commands(const struct epf_ring *ring)
+static int fail_commands(const struct epf_ring *ring, enum epf_reason reason)
 {
 	const struct epf_done *done = &ring->shm->done;
 	const struct epf_reason_info *info = epf_reason_info((enum epf_reason)done->error_reason);
 
-	return epf_fail(EPF_R_CMD_FAILED,
-			"ring %u: %llu commands failed, first number %llu to rank %u: %s", ring->id,
-			(unsigned long long)(done->failed - ring->failures_seen),
+	return epf_fail(reason, "ring %u: %llu commands failed, first number %llu to rank %u: %s",
+			ring->id, (unsigned long long)(done->failed - ring->failures_seen),
 			(unsigned long long)(done->error_index - 1), done->error_rank,
 			info ? info->cause : "unknown");
 }
@@ -204,7 +203,7 @@ int epf_flush(struct epf_ring *ring, unsigned flags, uint64_t timeout_ns)
 	if (!rc)
 		rc = epf_wait_retired(ring, epf_ring_pushed(ring), timeout_ns);
 	if (!rc && EPF_LOAD_ACQUIRE(&ring->shm->done.failed) != ring->failures_seen) /* A3 */
-		rc = fail_commands(ring);
+		rc = fail_commands(ring, EPF_R_CMD_FAILED);
 	return rc;
 }
 
@@ -237,9 +236,12 @@ int epf_ring_error(struct epf_ring *ring, struct epf_ring_failure *out)
 {
 	const struct epf_done *done = &ring->shm->done;
 	uint64_t failed = EPF_LOAD_ACQUIRE(&done->failed); /* A3 */
+	enum epf_reason reason = (enum epf_reason)done->error_reason;
 
 	if (failed == ring->failures_seen)
 		return 0;
+	/* With the remedy of what happened, where the table has it. */
+	(void)fail_commands(ring, epf_reason_info(reason) ? reason : EPF_R_CMD_FAILED);
 	ring->failures_seen = failed;
 	out->failed = failed;
 	out->index = EPF_LOAD_ACQUIRE(&done->error_index) - 1;

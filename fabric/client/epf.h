@@ -300,7 +300,10 @@ struct epf_ring_failure {
 	uint32_t reason; /* stable code, docs/errors.md; 0: none */
 };
 
-/* Returns 1 with *out filled if commands of the ring have failed since the last call, else 0. Threads: producer. */
+/*
+ * Returns 1 with *out filled if commands of the ring have failed since the last call, else 0. With 1, epf_last_error() says in words what
+ * happened to the first one. Threads: producer.
+ */
 int epf_ring_error(struct epf_ring *ring, struct epf_ring_failure *out);
 
 /* Returns the value of a signal of this rank; the data it covers is visible. 0 for a number out of range. Threads: any. */

@@ -200,11 +200,8 @@ int epf_moe_drain(struct epf_moe *m)
 		return epf_moe_fail_fabric(m, err, "waiting until everything is sent");
 	if (!epf_ring_error(m->ring, &f))
 		return 0;
-	return epf_moe_fail(
-		m, -EIO,
-		"rank %u, round %u: %llu commands failed, the first is number %llu, to rank %u, status %u [EPF-%u]",
-		m->cfg.rank, m->round, (unsigned long long)f.failed, (unsigned long long)f.index,
-		f.rank, f.status, f.reason);
+	return epf_moe_fail(m, -EIO, "rank %u, round %u: %s", m->cfg.rank, m->round,
+			    epf_last_error());
 }
 
 int epf_moe_dispatch_send(struct epf_moe *m, const struct epf_moe_tokens *in)

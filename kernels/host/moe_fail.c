@@ -18,14 +18,12 @@ int epf_moe_fail(struct epf_moe *m, int err, const char *fmt, ...)
 
 int epf_moe_fail_fabric(struct epf_moe *m, int err, const char *doing)
 {
+	char why[sizeof(m->why)];
 	struct epf_ring_failure f;
 
+	snprintf(why, sizeof(why), "%s", epf_last_error());
 	if (epf_ring_error(m->ring, &f))
-		return epf_moe_fail(
-			m, err,
-			"rank %u, round %u, %s: %s (command %llu to rank %u failed, status %u)",
-			m->cfg.rank, m->round, doing, epf_last_error(), (unsigned long long)f.index,
-			f.rank, f.status);
-	return epf_moe_fail(m, err, "rank %u, round %u, %s: %s", m->cfg.rank, m->round, doing,
-			    epf_last_error());
+		return epf_moe_fail(m, err, "rank %u, round %u, %s: %s; %s", m->cfg.rank, m->round,
+				    doing, why, epf_last_error());
+	return epf_moe_fail(m, err, "rank %u, round %u, %s: %s", m->cfg.rank, m->round, doing, why);
 }

@@ -104,8 +104,8 @@ static int failed(struct epf_ring *ring)
 
 	if (!epf_ring_error(ring, &f))
 		return 0;
-	return epf_fail(EPF_R_NCCL_PEER, "nccl: an operation on rank %u failed: status %u, EPF-%u",
-			f.rank, f.status, f.reason);
+	return epf_fail(EPF_R_NCCL_PEER, "nccl: an operation on rank %u failed: %s", f.rank,
+			epf_last_error());
 }
 
 /* Commands to a lost rank fail by themselves, so a request of one ends. The ticket's lower bits are compared as distances, which are never that long. */

@@ -28,8 +28,7 @@ static int check(struct epf_comm *c)
 	struct epf_ring_failure f;
 
 	if (epf_ring_error(c->ring, &f))
-		return epf_link_fail(c->link, "cannot be reached: status %u, EPF-%u", f.status,
-				     f.reason);
+		return epf_link_fail(c->link, "cannot be reached: %s", epf_last_error());
 	return epf_link_is_lost(c->link) ? epf_link_why(c->link) : 0;
 }
 
@@ -184,8 +183,7 @@ int epf_net_test(struct epf_request *r, int *done, int *bytes)
 		if (epf_ring_done(c->ring) < r->number)
 			return check(c);
 		if (epf_ring_error(c->ring, &f))
-			return epf_link_fail(c->link, "cannot be reached: status %u, EPF-%u",
-					     f.status, f.reason);
+			return epf_link_fail(c->link, "cannot be reached: %s", epf_last_error());
 		if (bytes)
 			bytes[0] = (int)r->bytes;
 	} else {

@@ -141,8 +141,8 @@ static int touch_peers(struct epf_job *j)
 	if (!rc)
 		rc = epf_flush(ring, 0, j->conf.wait_timeout_ns);
 	if (!rc && epf_ring_error(ring, &bad))
-		rc = epf_fail(EPF_R_SHIM_COMMAND, "the first command to rank %u, reason EPF-%u",
-			      bad.rank, bad.reason);
+		rc = epf_fail(EPF_R_SHIM_COMMAND, "the first command to rank %u: %s", bad.rank,
+			      epf_last_error());
 	epf_ring_close(ring);
 	return rc;
 }

@@ -233,8 +233,7 @@ static void look_after(struct epf_serve *s, uint32_t at)
 		l->is_flushing = false;
 		s->stats.flush_tsc += epf_tsc() - l->flush_tsc;
 		if (epf_ring_error(l->ring, &bad)) {
-			epf_fail(EPF_R_SHIM_COMMAND, "command %llu to rank %u, reason EPF-%u",
-				 (unsigned long long)bad.index, bad.rank, bad.reason);
+			epf_fail(EPF_R_SHIM_COMMAND, "%s", epf_last_error());
 			fail(s, "the fabric refused a command");
 			return;
 		}

@@ -216,6 +216,7 @@ static void bad_commands_are_refused_and_named(void **state)
 			assert_int_equal(failure.status, EPF_S_REFUSED);
 			assert_int_equal(failure.rank, 2);
 			assert_int_equal(failure.index, 0);
+			assert_non_null(strstr(epf_last_error(), "first number 0 to rank 2"));
 		}
 	}
 	/* Garbage: refused or harmless, and the ring goes on. */
