@@ -11,6 +11,9 @@ STAGES=(format static layers build headers aarch64 hot docs unit prop proc p2p r
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
 JOBS=$(nproc)
+# Tests at a time: together they use half of a CPU each, as most of them wait for a fault, a deadline or another process.
+TEST_JOBS=$((2 * JOBS))
+[ "$BUSY$LONG" = nono ] || TEST_JOBS=$JOBS
 # Limits against hanging, on a busy machine.
 export LIMIT_TIMES=1
 [ "$BUSY" = no ] || LIMIT_TIMES=4
@@ -26,6 +29,7 @@ if [ "$LONG" = yes ]; then
 	FUZZ_TIMES=50
 fi
 FUZZ_COVERAGE=85
+HOOKS_OPTIONS=(-Dwerror=true -Doptimization=1 -Ddebug=false -Dcuda=disabled -Dtest_hooks=true)
 
 # shellcheck source=tests/stages_rxe.sh
 . "$ROOT/tests/stages_rxe.sh"
@@ -109,7 +113,7 @@ run_suites()
 	multiplier=$((multiplier * LIMIT_TIMES))
 	[ "$LONG" = no ] || multiplier=0
 	(cd "$BUILD_ROOT/$build" && meson test --no-rebuild --logbase "quickstart-$STAGE" -t "$multiplier" \
-		--num-processes "$JOBS" "${args[@]}") >"$LOGS/$STAGE-meson.log" 2>&1
+		--num-processes "$TEST_JOBS" "${args[@]}") >"$LOGS/$STAGE-meson.log" 2>&1
 	if [ -s "$log" ]; then
 		[ "$LONG" != no ] || touch "$again"
 		# shellcheck disable=SC2046
@@ -300,7 +304,7 @@ stage_aarch64()
 		cpu = 'aarch64'
 		endian = 'little'
 	TEXT
-	prepare build-aarch64 gcc --cross-file "$cross" -Dwerror=true -Dcuda=disabled || return
+	prepare build-aarch64 gcc --cross-file "$cross" -Dwerror=true -Doptimization=1 -Ddebug=false -Dcuda=disabled || return
 	while read -r name; do
 		programs+=("tests/unit/test_$name")
 	done < <(expected aarch64)
@@ -413,11 +417,37 @@ keep_bytecode()
 	PYTHONPYCACHEPREFIX=$BUILD_ROOT/build-pycache PYTHONDONTWRITEBYTECODE='' "$@"
 }
 
+# What the stages frameworks and nixl run, as NAME FOLDER.
+FETCHED="cpu build-frameworks
+nixl-1.3 build-nixl/1.3
+nixl-1.4 build-nixl/1.4
+nixl-1.5 build-nixl/1.5"
+
+# Fetches the packages of the stages $@ in the background, while others compile. The stages call fetch.py again, which then finds everything there, or
+# says what is missing.
+prefetch()
+{
+	local name folder
+	[[ " $* " == *" frameworks "* && " $* " == *" nixl "* ]] || return 0
+	while read -r name folder; do
+		/usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "$name" "$BUILD_ROOT/$folder"
+	done <<<"$FETCHED" >"$LOGS/prefetch.log" 2>&1 &
+	PREFETCH=$!
+}
+
+# fetched CHECK NAME: one check
+fetched()
+{
+	[ -z "$PREFETCH" ] || wait "$PREFETCH"
+	PREFETCH=
+	check "$1" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "$2" "$BUILD_ROOT/$(sed -n "s/^$2 //p" <<<"$FETCHED")"
+}
+
 # Megatron-core and transformers on CPU tensors, with packages from PyPI that are fetched once into the build directory; without them all is skipped.
 stage_frameworks()
 {
 	export FRAMEWORKS=$BUILD_ROOT/build-frameworks
-	check "packages of frameworks" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" cpu "$FRAMEWORKS"
+	fetched "packages of frameworks" cpu
 	case $? in
 	0) ;;
 	77) unset FRAMEWORKS ;;
@@ -432,7 +462,7 @@ stage_nixl()
 	local version rc
 	export NIXL=$BUILD_ROOT/build-nixl
 	for version in 1.3 1.4 1.5; do
-		check "NIXL $version" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "nixl-$version" "$NIXL/$version"
+		fetched "NIXL $version" "nixl-$version"
 		rc=$?
 		[ "$rc" = 0 ] || [ "$rc" = 77 ] || return
 	done
@@ -442,7 +472,7 @@ stage_nixl()
 # Each hook breaks the engine in one way; the suite passes only if each is caught within 20 seeds.
 stage_hooks()
 {
-	prepare build-hooks gcc -Dwerror=true -Dtest_hooks=true && run_suites build-hooks 3 hooks
+	prepare build-hooks gcc "${HOOKS_OPTIONS[@]}" && run_suites build-hooks 3 hooks
 	if [ -f "$BUILD_ROOT/$RELEASE/build.ninja" ] || build_release >"$LOGS/hooks-release.log" 2>&1; then
 		check "a release program holds no hook" no_hooks_in_release
 	fi
@@ -477,7 +507,7 @@ stage_fuzz()
 	# meson runs what it compiles to try the compiler, here, where a profile would be left behind.
 	local -x LLVM_PROFILE_FILE=$LOGS/fuzz-setup.profraw
 	prepare build-fuzz clang-14 -Dfuzz=true -Db_lundef=false -Doptimization=1 \
-		"-Dc_args=$instrument" "-Dc_link_args=-fsanitize=address,undefined -fprofile-instr-generate" || return
+		"-Dc_args=$instrument -g1" "-Dc_link_args=-fsanitize=address,undefined -fprofile-instr-generate" || return
 	while read -r name runs files; do
 		if ninja -C "$BUILD_ROOT/build-fuzz" -t query "tests/fuzz/$name" >/dev/null 2>&1; then
 			targets+=("tests/fuzz/$name")
