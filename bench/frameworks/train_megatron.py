@@ -3,7 +3,7 @@
 """Trains a small MoE GPT with Megatron-core, unmodified, and compares its token dispatchers: losses, gradient norms, time of a step.
 
     PYTHONPATH=tools/python:MEGATRON EPF_LIBRARY=... EPF_LL_LIBRARY=... bench/frameworks/train_megatron.py [--dispatchers flex,allgather,alltoall]
-        [--deepep DIR] [--shares] [--resume N] [--json FILE]
+        [--deepep DIR] [--shares] [--resume N] [--json FILE] [--hosts A,B [--rsh 'ssh -T']]
 
 Experts are spread over all ranks. Weights and tokens depend on seeds alone, so losses of different dispatchers can be compared. Each round runs every
 dispatcher once, in alternating order, in new processes; times are medians of the steps of all rounds after the first third of each, in which memory is still
@@ -14,6 +14,8 @@ that calls deep_ep, `flex:8` the same with 8 multiprocessors; --deepep adds `dee
 what orders rows before and after; forward and backward, on the GPU's clock and of the CPU thread. --resume N saves the first dispatcher's state after N steps
 and continues in new processes: losses must be those of the run that was not interrupted, in every digit.
 
+--hosts spreads the ranks over hosts in equal shares, started by the remote shell; the hosts have this tree, the packages and TMPDIR under the same paths. Variables of PASSED are theirs, too.
+
 Without a GPU everything runs on CPU tensors: losses mean the same, times nothing; gloo has no `alltoall`. More ranks than GPUs share them: then set
 PYTHONPATH=tests/gpu/onegpu:... and ONE_GPU=1, and times mean nothing. Exit status 1: a run failed, losses differ by more than 1 %, or a resumed run's losses
 differ. With few experts a token and rank all digits agree; with many, dispatchers add a token's rows in other orders.
@@ -22,6 +24,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -30,6 +33,16 @@ import tempfile
 import megatron_rank
 
 BAR = 40     # characters of the longest bar
+PASSED = ("CUDA_", "EPF_", "GLOO_", "NCCL_", "OMP_", "PYTHON", "TORCH_")
+
+
+def placed(a, rank, command, environment):
+    """Returns a rank's command on its host."""
+    if not a.hosts:
+        return command
+    hosts = a.hosts.split(",")
+    passed = [f"{name}={value}" for name, value in environment.items() if name.startswith(PASSED)]
+    return [*shlex.split(a.rsh), hosts[rank * len(hosts) // a.ranks], shlex.join(["env", *passed, *command])]
 
 
 def run(a, name, *options):
@@ -42,8 +55,11 @@ def run(a, name, *options):
     nodes = [{"EPF_NODE": node} for node in a.nodes.split(",")] if a.nodes else [{}] * a.ranks
     options = [*options, "--dispatcher", dispatcher, *(("--sms", sms) if sms else ())]
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [subprocess.Popen([sys.executable, os.path.abspath(__file__), *sys.argv[1:], *options, "--rank", str(r), "--folder", folder],
-                                  env={**environment, **nodes[r]}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(a.ranks)]
+        ranks = []
+        for r in range(a.ranks):
+            command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], *options, "--rank", str(r), "--folder", folder]
+            env = {**environment, **nodes[r]}
+            ranks.append(subprocess.Popen(placed(a, r, command, env), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         texts = [p.communicate()[0] for p in ranks]
         if any(p.returncode for p in ranks):
             print(f"# {name}: a rank failed\n" + "\n".join(text[-1500:] for text in texts))
@@ -128,6 +144,8 @@ def main():
     parser.add_argument("--dispatchers", default="flex,allgather,alltoall")
     parser.add_argument("--deepep", help="folder of DeepEP's package")
     parser.add_argument("--nodes", metavar="A,A,B,B", help="each rank's node; rows cross between nodes over the command path")
+    parser.add_argument("--hosts", metavar="A,B", help="hosts that the ranks run on")
+    parser.add_argument("--rsh", default="ssh -T", help="remote shell for --hosts")
     parser.add_argument("--shares", action="store_true", help="measure the parts of the dispatchers, too")
     parser.add_argument("--resume", type=int, default=0, metavar="N", help="check that a run saved after N steps goes on alike")
     parser.add_argument("--json", help="write results there, with every digit")

@@ -102,6 +102,7 @@ def interfaces_can_be_chosen():
         assert meet.root_address([(meet.host_key(), None), ("there", "10.0.0.1")]) == "127.0.0.1"
         os.environ["EPF_SOCKET_IFNAME"] = "=nothing"
         assert meet.interface_address() is None
+        assert meet.addresses_of("=lo") == ["127.0.0.1"]
     finally:
         del os.environ["EPF_SOCKET_IFNAME"]
 

@@ -120,11 +120,9 @@ def fits(spec: str, name: str) -> bool:
     return any(name == item if exact else name.startswith(item) for item in items) != exclude
 
 
-def interface_address() -> Optional[str]:
-    """The IPv4 address of the interface that EPF_SOCKET_IFNAME or NCCL_SOCKET_IFNAME chooses; None: neither is set, or nothing fits."""
-    spec = os.environ.get("EPF_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME")
-    if not spec:
-        return None
+def addresses_of(spec: str) -> List[str]:
+    """The IPv4 addresses of the interfaces that a specification means."""
+    found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         for _, name in socket.if_nameindex():
             if fits(spec, name):
@@ -132,12 +130,18 @@ def interface_address() -> Optional[str]:
                     answer = fcntl.ioctl(asker, SIOCGIFADDR, struct.pack("256s", name.encode()))
                 except OSError:
                     continue  # no address
-                return socket.inet_ntoa(answer[20:24])
-    return None
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return found
+
+
+def interface_address() -> Optional[str]:
+    """The IPv4 address of the interface that EPF_SOCKET_IFNAME or NCCL_SOCKET_IFNAME chooses; None: neither is set, or nothing fits."""
+    spec = os.environ.get("EPF_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME")
+    return next(iter(addresses_of(spec)), None) if spec else None
 
 
 def guess_address() -> Optional[str]:
-    """An address under which other hosts reach this one: of the chosen interface, on the way to MASTER_ADDR or by the default route; or None."""
+    """An address under which other hosts reach this one: of the chosen interface, on the way to MASTER_ADDR, by the default route, or the only one there is; or None."""
     chosen = interface_address()
     if chosen:
         return chosen
@@ -148,7 +152,8 @@ def guess_address() -> Optional[str]:
             continue
         if address and not address.startswith("127.") and address != "::1":
             return address
-    return None
+    only = addresses_of("^=lo")
+    return only[0] if len(only) == 1 else None
 
 
 def reserve(address: str) -> Tuple[socket.socket, int]:
@@ -174,7 +179,7 @@ def root_address(hosts: List[Tuple[str, Optional[str]]]) -> str:
             return own_address(other)
     if guess:
         return guess
-    raise EpfError(101, "the ranks are on several hosts, and none of them has an address that others reach: is the network up?")
+    raise EpfError(101, "the ranks are on several hosts, and none of them has an address that others reach: is the network up? EPF_SOCKET_IFNAME names the interface where no route tells")
 
 
 def meet(group: Group, purpose: str = "epf") -> Place:
