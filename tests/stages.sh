@@ -410,11 +410,11 @@ stage_hosts()
 	done < <(expected hosts)
 }
 
-# keep_bytecode COMMAND...: runs it so that Python keeps the bytecode of the packages, which ship without it. A rank that has to compile PyTorch and
+# keep_bytecode COMMAND...: runs it so that Python keeps the bytecode of fetched packages, which ship without it. A rank that has to compile PyTorch and
 # Megatron-core needs 11 s of CPU time before it begins, one with bytecode 5 s.
 keep_bytecode()
 {
-	PYTHONPYCACHEPREFIX=$BUILD_ROOT/build-pycache PYTHONDONTWRITEBYTECODE='' "$@"
+	mkdir -p "$BUILD_ROOT/build-bytecode" && PYTHONPYCACHEPREFIX=$BUILD_ROOT/build-bytecode PYTHONDONTWRITEBYTECODE='' "$@"
 }
 
 # What the stages frameworks and nixl run, as NAME FOLDER.
