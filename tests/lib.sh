@@ -83,31 +83,42 @@ tally()
 		'(stage == "" || $1 == stage) && $2 == result { n++ } END { print n + 0 }' "$RESULTS"
 }
 
+# cpu_seconds BEFORE AFTER: CPU time between two outputs of `times`: of this shell and of its children that have ended
+cpu_seconds()
+{
+	sed 's/[ms]/ /g' "$1" "$2" | awk '{ sum[NR > 2] += 60 * ($1 + $3) + $2 + $4 } END { printf "%.0f\n", sum[1] - sum[0] }'
+}
+
+# The columns of the summary.
+STAGE_ROW='    %-12s %7s %7s %7s %8s %8s\n'
+
 # run_stage STAGE or STAGE:PART,...: runs a stage, with its parts in STAGE_PARTS
 # shellcheck disable=SC2034
 run_stage()
 {
-	local start
+	local start cpu=$RESULTS.cpu
 	STAGE=${1%%:*}
 	STAGE_PARTS=
 	[ "$STAGE" = "$1" ] || STAGE_PARTS=${1#*:}
 	export STAGE
 	start=$(now_ms)
+	times >"$cpu" # not in a subshell, which has times of its own
 	say "stage $STAGE"
 	"stage_${STAGE//-/_}"
 	if [ $(($(tally "$STAGE" pass) + $(tally "$STAGE" fail) + $(tally "$STAGE" skip))) = 0 ]; then
 		fail "$STAGE" "the stage checked nothing"
 	fi
-	printf '    stage %-8s %4d passed %3d failed %3d skipped  %s\n' "$STAGE" "$(tally "$STAGE" pass)" \
-		"$(tally "$STAGE" fail)" "$(tally "$STAGE" skip)" "$(seconds "$start")" | tee -a "$STAGE_TIMES"
+	times >"$cpu.end"
+	# shellcheck disable=SC2059
+	printf "$STAGE_ROW" "$STAGE" "$(tally "$STAGE" pass)" "$(tally "$STAGE" fail)" "$(tally "$STAGE" skip)" \
+		$((($(now_ms) - start) / 1000)) "$(cpu_seconds "$cpu" "$cpu.end")" >>"$STAGE_TIMES"
+	tail -n 1 "$STAGE_TIMES"
 }
 
-# The summary: stages with their times, skips with reasons, failures, and the sum as the last line.
+# The summary: skips with reasons, failures, and what is often all that is kept of the output, one row a stage, with the sum as the last line.
 results_end()
 {
 	local failed
-	say "stages"
-	cat "$STAGE_TIMES"
 	if [ "$(tally "" skip)" != 0 ]; then
 		say "skipped"
 		awk -F '\t' '$2 == "skip" { printf "    %s: %s: %s\n", $1, $3, $4 }' "$RESULTS"
@@ -121,7 +132,12 @@ results_end()
 		say "failed"
 		awk -F '\t' '$2 == "fail" { printf "    %s: %s: %s\n", $1, $3, $4 }' "$RESULTS"
 	fi
-	say "$(seconds "$RUN_BEGIN") in all"
+	say "stages"
+	# shellcheck disable=SC2059
+	printf "$STAGE_ROW" stage passed failed skipped seconds "CPU s"
+	cat "$STAGE_TIMES"
+	awk -v row="$STAGE_ROW" -v seconds=$((($(now_ms) - RUN_BEGIN) / 1000)) '{ passed += $2; failed += $3; skipped += $4; cpu += $6 }
+		END { printf row, "all", passed, failed, skipped, seconds, cpu }' "$STAGE_TIMES"
 	printf '%s passed, %s failed\n' "$(tally "" pass)" "$failed"
 	[ "$failed" = 0 ]
 }

@@ -11,6 +11,9 @@ STAGES=(format static layers build headers aarch64 hot docs unit prop proc p2p r
 [ "$QUICK" = no ] || STAGES=(format layers build unit demo)
 
 JOBS=$(nproc)
+# Tests at a time: together they use half of a CPU each, as most of them wait for a fault, a deadline or another process.
+TEST_JOBS=$((2 * JOBS))
+[ "$BUSY$LONG" = nono ] || TEST_JOBS=$JOBS
 # Limits against hanging, on a busy machine.
 export LIMIT_TIMES=1
 [ "$BUSY" = no ] || LIMIT_TIMES=4
@@ -26,6 +29,7 @@ if [ "$LONG" = yes ]; then
 	FUZZ_TIMES=50
 fi
 FUZZ_COVERAGE=85
+HOOKS_OPTIONS=(-Dwerror=true -Doptimization=1 -Ddebug=false -Dcuda=disabled -Dtest_hooks=true)
 
 # shellcheck source=tests/stages_rxe.sh
 . "$ROOT/tests/stages_rxe.sh"
@@ -109,7 +113,7 @@ run_suites()
 	multiplier=$((multiplier * LIMIT_TIMES))
 	[ "$LONG" = no ] || multiplier=0
 	(cd "$BUILD_ROOT/$build" && meson test --no-rebuild --logbase "quickstart-$STAGE" -t "$multiplier" \
-		--num-processes "$JOBS" "${args[@]}") >"$LOGS/$STAGE-meson.log" 2>&1
+		--num-processes "$TEST_JOBS" "${args[@]}") >"$LOGS/$STAGE-meson.log" 2>&1
 	if [ -s "$log" ]; then
 		[ "$LONG" != no ] || touch "$again"
 		# shellcheck disable=SC2046
@@ -173,15 +177,13 @@ in_root()
 
 spdx()
 {
-	local file bad=0
-	while IFS= read -r file; do
-		if ! head -n 3 "$ROOT/$file" | grep -q 'SPDX-License-Identifier: Apache-2.0'; then
-			echo "$file: no SPDX line in its first three"
-			bad=1
-		fi
-	done < <(tree_files '*.c' '*.h' '*.cu' '*.cuh' '*.inc' '*.py' '*.sh' '*.map' '*meson.build' meson_options.txt \
-		tools/quickstart .ci/run)
-	return "$bad"
+	! tree_files '*.c' '*.h' '*.cu' '*.cuh' '*.inc' '*.py' '*.sh' '*.map' '*meson.build' meson_options.txt tools/quickstart .ci/run |
+		(cd "$ROOT" && xargs awk '
+			function complain() { if (file && !has) print file ": no SPDX line in its first three" }
+			FNR == 1 { complain(); file = FILENAME; has = 0 }
+			/SPDX-License-Identifier: Apache-2.0/ { has = 1 }
+			FNR == 3 { nextfile }
+			END { complain() }') | grep .
 }
 
 # Suppressed: uninitvar and arrayIndexThenCheck (they do not follow a condition in a variable, and both compilers check this, too),
@@ -235,10 +237,11 @@ stage_build()
 		check "every C file has a target" python3 "$ROOT/tests/results.py" sources "$BUILD_ROOT/build-test" \
 			"$ROOT" "${files[@]}"
 	fi
-	# For clang's warnings, which need no optimisation; the tests run gcc's code.
-	prepare build-clang clang-14 -Dwerror=true -Doptimization=0 -Ddebug=false && compile build-clang
+	# For clang's warnings, which need no optimisation; the tests run gcc's code. Without CUDA here and under the sanitizers: nvcc would compile
+	# the same device code again.
+	prepare build-clang clang-14 -Dwerror=true -Doptimization=0 -Ddebug=false -Dcuda=disabled && compile build-clang
 	# Everything optional off: as on a machine without CUDA, HIP, verbs and cmocka.
-	prepare build-off gcc -Dwerror=true -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled -Dofi=disabled -Dusdt=disabled &&
+	prepare build-off gcc -Dwerror=true -Doptimization=0 -Ddebug=false -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled -Dofi=disabled -Dusdt=disabled &&
 		compile build-off && check "install and use by pkg-config" install_and_use
 }
 
@@ -301,7 +304,7 @@ stage_aarch64()
 		cpu = 'aarch64'
 		endian = 'little'
 	TEXT
-	prepare build-aarch64 gcc --cross-file "$cross" -Dwerror=true -Dcuda=disabled || return
+	prepare build-aarch64 gcc --cross-file "$cross" -Dwerror=true -Doptimization=1 -Ddebug=false -Dcuda=disabled || return
 	while read -r name; do
 		programs+=("tests/unit/test_$name")
 	done < <(expected aarch64)
@@ -407,17 +410,50 @@ stage_hosts()
 	done < <(expected hosts)
 }
 
+# keep_bytecode COMMAND...: runs it so that Python keeps the bytecode of fetched packages, which ship without it. A rank that has to compile PyTorch and
+# Megatron-core needs 11 s of CPU time before it begins, one with bytecode 5 s.
+keep_bytecode()
+{
+	mkdir -p "$BUILD_ROOT/build-bytecode" && PYTHONPYCACHEPREFIX=$BUILD_ROOT/build-bytecode PYTHONDONTWRITEBYTECODE='' "$@"
+}
+
+# What the stages frameworks and nixl run, as NAME FOLDER.
+FETCHED="cpu build-frameworks
+nixl-1.3 build-nixl/1.3
+nixl-1.4 build-nixl/1.4
+nixl-1.5 build-nixl/1.5"
+
+# Fetches the packages of the stages $@ in the background, while others compile. The stages call fetch.py again, which then finds everything there, or
+# says what is missing.
+prefetch()
+{
+	local name folder
+	[[ " $* " == *" frameworks "* && " $* " == *" nixl "* ]] || return 0
+	while read -r name folder; do
+		/usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "$name" "$BUILD_ROOT/$folder"
+	done <<<"$FETCHED" >"$LOGS/prefetch.log" 2>&1 &
+	PREFETCH=$!
+}
+
+# fetched CHECK NAME: one check
+fetched()
+{
+	[ -z "$PREFETCH" ] || wait "$PREFETCH"
+	PREFETCH=
+	check "$1" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "$2" "$BUILD_ROOT/$(sed -n "s/^$2 //p" <<<"$FETCHED")"
+}
+
 # Megatron-core and transformers on CPU tensors, with packages from PyPI that are fetched once into the build directory; without them all is skipped.
 stage_frameworks()
 {
 	export FRAMEWORKS=$BUILD_ROOT/build-frameworks
-	check "packages of frameworks" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" cpu "$FRAMEWORKS"
+	fetched "packages of frameworks" cpu
 	case $? in
 	0) ;;
 	77) unset FRAMEWORKS ;;
 	*) return ;;
 	esac
-	prepare_test_build && run_suites build-test 3 frameworks
+	prepare_test_build && keep_bytecode run_suites build-test 3 frameworks
 }
 
 # Our back end in NIXL's agents: three releases from PyPI, fetched once into the build directory; without them all is skipped.
@@ -426,17 +462,17 @@ stage_nixl()
 	local version rc
 	export NIXL=$BUILD_ROOT/build-nixl
 	for version in 1.3 1.4 1.5; do
-		check "NIXL $version" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "nixl-$version" "$NIXL/$version"
+		fetched "NIXL $version" "nixl-$version"
 		rc=$?
 		[ "$rc" = 0 ] || [ "$rc" = 77 ] || return
 	done
-	prepare_test_build && run_suites build-test 3 nixl
+	prepare_test_build && keep_bytecode run_suites build-test 3 nixl
 }
 
 # Each hook breaks the engine in one way; the suite passes only if each is caught within 20 seeds.
 stage_hooks()
 {
-	prepare build-hooks gcc -Dwerror=true -Dtest_hooks=true && run_suites build-hooks 3 hooks
+	prepare build-hooks gcc "${HOOKS_OPTIONS[@]}" && run_suites build-hooks 3 hooks
 	if [ -f "$BUILD_ROOT/$RELEASE/build.ninja" ] || build_release >"$LOGS/hooks-release.log" 2>&1; then
 		check "a release program holds no hook" no_hooks_in_release
 	fi
@@ -451,7 +487,7 @@ no_hooks_in_release()
 # For both sanitizers -g1 (functions and lines) is enough for reports, and compiles faster than -g.
 stage_asan()
 {
-	prepare build-asan gcc -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1 || return
+	prepare build-asan gcc -Dcuda=disabled -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1 || return
 	echo "    under AddressSanitizer and UBSan: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-asan 6 unit prop proc p2p
 }
@@ -459,7 +495,7 @@ stage_asan()
 stage_tsan()
 {
 	# -Wno-tsan: gcc warns that fences are not modelled; only the wakeup has two.
-	prepare build-tsan gcc -Db_sanitize=thread -Db_lundef=false -Doptimization=1 '-Dc_args=-Wno-tsan -g1' || return
+	prepare build-tsan gcc -Dcuda=disabled -Db_sanitize=thread -Db_lundef=false -Doptimization=1 '-Dc_args=-Wno-tsan -g1' || return
 	echo "    under ThreadSanitizer: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-tsan 10 threads
 }
@@ -468,8 +504,10 @@ stage_fuzz()
 {
 	local name runs files targets=() pids=() instrument='-fsanitize=fuzzer-no-link,address,undefined'
 	instrument+=' -fno-sanitize-recover=undefined -fprofile-instr-generate -fcoverage-mapping'
+	# meson runs what it compiles to try the compiler, here, where a profile would be left behind.
+	local -x LLVM_PROFILE_FILE=$LOGS/fuzz-setup.profraw
 	prepare build-fuzz clang-14 -Dfuzz=true -Db_lundef=false -Doptimization=1 \
-		"-Dc_args=$instrument" "-Dc_link_args=-fsanitize=address,undefined -fprofile-instr-generate" || return
+		"-Dc_args=$instrument -g1" "-Dc_link_args=-fsanitize=address,undefined -fprofile-instr-generate" || return
 	while read -r name runs files; do
 		if ninja -C "$BUILD_ROOT/build-fuzz" -t query "tests/fuzz/$name" >/dev/null 2>&1; then
 			targets+=("tests/fuzz/$name")

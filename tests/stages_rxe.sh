@@ -16,7 +16,7 @@ stage_rxe()
 	groups=$(rxe_groups "$want") || return
 	if [[ ,$groups, == *,broken,* ]]; then
 		hooks=$BUILD_ROOT/build-hooks
-		prepare build-hooks gcc -Dwerror=true -Dtest_hooks=true && compile_quietly build-hooks tests/rxe/rxe_soak || return
+		prepare build-hooks gcc "${HOOKS_OPTIONS[@]}" && compile_quietly build-hooks tests/rxe/rxe_soak || return
 	fi
 	check "rxe guest" "$ROOT/tests/rxe/guest.sh" --dir "$BUILD_ROOT/rxe" --prepare
 	"$ROOT/tests/rxe/perftest.sh" "$BUILD_ROOT/rxe" || true # reported by the job that needs it

@@ -17,7 +17,7 @@ why=$(bed_why_not)
 
 out=$(mktemp -d "${TMPDIR:-/tmp}/epf-test-training-XXXXXX")
 trap 'bed_end; rm -rf "$out"' EXIT
-export BED_KEEP="$out $packages ${fabric%/*/*}" BED_PATH=
+export BED_KEEP="$out $packages ${fabric%/*/*} ${PYTHONPYCACHEPREFIX-}" BED_PATH=
 bed_begin 2 1 || exit 1
 
 # The folder in which gloo's processes meet is seen by both hosts; statistics stay on each.

@@ -5,7 +5,7 @@
 #
 #   compile.sh MODE ROOT
 #
-# MODE cuda:  nvcc, every kernels/**/*.cu for sm_80, sm_90 and sm_100
+# MODE cuda:  nvcc, for sm_80, sm_90 and sm_100, every kernels/**/*.cu that the build does not compile in the same way (kernels/meson.build)
 #      hip:   Debian's hipcc, host and device side, gfx90a and gfx940
 #      clang: clang-19 alone, device side, without HIP headers or libraries: gfx942, and gfx950 if supported; then assembles the result and, with
 #             lld-19, links the code objects of libepf-ll. Also checks the machine code for the 16-byte store of system scope.
@@ -109,7 +109,7 @@ cuda()
 	local nvcc source arch
 	nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "no nvcc here: device code not compiled for CUDA"; exit 77; }
 	cuda_abi "$(dirname "$nvcc")/../include"
-	for source in $(find kernels -name '*.cu' | sort); do
+	for source in $(find kernels -name '*.cu' ! -name ll_kernels.cu ! -name ht_kernels.cu ! -name bench.cu | sort); do
 		for arch in 80 90 100; do
 			"$nvcc" -std=c++17 -O3 -arch=sm_$arch -Werror all-warnings -Xcompiler -Wall -Xcompiler -Werror -I. -cubin \
 				"$source" -o "$tmp/out" >"$tmp/log" 2>&1

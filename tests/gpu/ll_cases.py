@@ -441,7 +441,8 @@ def worker(rank, args, folder):
 
 def run(args):
     """Runs all ranks; returns 0 if each exited as it should."""
-    context = multiprocessing.get_context("spawn")
+    # CUDA does not survive a fork; where there is none, forked ranks need not import PyTorch again, which takes longer than most parts.
+    context = multiprocessing.get_context("fork" if args.device == "cpu" else "spawn")
     deadline = time.time() + args.limit
     with tempfile.TemporaryDirectory() as folder:
         ranks = [context.Process(target=worker, args=(r, args, folder)) for r in range(args.ranks)]

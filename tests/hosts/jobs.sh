@@ -17,7 +17,7 @@ LOGS=$(readlink -f "$2")
 shift 2
 BED_KEEP="$BUILD $LOGS"
 BED_PATH=$BUILD/tools:$BUILD/bench
-LIMIT=100
+LIMIT=$((100 * ${LIMIT_TIMES:-1}))
 AT_ONCE=${HOSTS_AT_ONCE:-3}
 ONLY=("$@")
 SMALL=(--tokens 32 --hidden 512 --experts 24 --topk 4 --quiet)

@@ -110,7 +110,7 @@ two_python_ranks_meet()
 		    [r.start() for r in ranks], [r.join() for r in ranks]
 		    sys.exit(any(r.exitcode for r in ranks))
 	TEXT
-	timeout 60 plain/bin/python ranks.py
+	timeout $((60 * ${LIMIT_TIMES:-1})) plain/bin/python ranks.py
 }
 
 case_of "wheel installs" installs

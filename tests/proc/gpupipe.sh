@@ -5,8 +5,8 @@
 set -u
 pipe=$1
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-timeout 50 "$pipe" "$port" fake 0 100000 20 &
-timeout 50 "$pipe" "$port" fake 0 100000 20 127.0.0.1 || { echo "the sender: exit status $?" && exit 1; }
+timeout $((50 * ${LIMIT_TIMES:-1})) "$pipe" "$port" fake 0 100000 20 &
+timeout $((50 * ${LIMIT_TIMES:-1})) "$pipe" "$port" fake 0 100000 20 127.0.0.1 || { echo "the sender: exit status $?" && exit 1; }
 wait $! || { echo "the receiver: exit status $?" && exit 1; }
-timeout 50 "$pipe" "$port" none 0 100000 20 127.0.0.1
+timeout $((50 * ${LIMIT_TIMES:-1})) "$pipe" "$port" none 0 100000 20 127.0.0.1
 [ $? = 77 ] || { echo "not skipped where there is no GPU" && exit 1; }

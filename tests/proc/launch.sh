@@ -8,7 +8,7 @@ set -u
 
 fabric=$(readlink -f "$1")
 bench=$(readlink -f "$2")
-limit=120
+limit=$((120 * ${LIMIT_TIMES:-1}))
 dir=$(mktemp -d "${TMPDIR:-/tmp}/epf-test-launch-XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 unset EPF_SECRET EPF_SECRET_FILE EPF_SECRET_FD EPF_SERVICE EPF_LAUNCH_RSH

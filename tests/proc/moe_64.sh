@@ -9,7 +9,7 @@ set -u
 bench=$1
 fabric=$2
 ranks=$3
-limit=60
+limit=$((60 * ${LIMIT_TIMES:-1}))
 log=$(mktemp /tmp/epf-test-moe-XXXXXX)
 trap 'rm -f "$log"' EXIT
 

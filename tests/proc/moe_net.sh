@@ -9,7 +9,7 @@ set -u
 nic=$1
 bench=$2
 fabric=$3
-limit=100
+limit=$((100 * ${LIMIT_TIMES:-1}))
 log=$(mktemp "/tmp/epf-test-$nic-XXXXXX")
 trap 'rm -f "$log"' EXIT
 

@@ -8,7 +8,7 @@ set -u
 
 bench=$1
 provider=$2
-limit=120
+limit=$((120 * ${LIMIT_TIMES:-1}))
 dir=$(mktemp -d /tmp/epf-test-p2p-XXXXXX)
 trap 'rm -rf "$dir"' EXIT
 export EPF_STATS_DIR=$dir EPF_SECRET=p2p-hosts-p2p-hosts

@@ -23,13 +23,13 @@ refused()
 {
 	local words=$1
 	shift
-	timeout 60 "$bench" p2p "$@" >"$dir/out" 2>&1
+	timeout $((60 * ${LIMIT_TIMES:-1})) "$bench" p2p "$@" >"$dir/out" 2>&1
 	[ $? = 2 ] || fail "$*: not refused"
 	grep -q -e "$words" "$dir/out" || fail "$*: does not say '$words'"
 }
 
 common=(--gpu --gpu-backend fake --op put --test bw -s 7168 -n "$n" --warps 2 --gpu-copy kernel)
-timeout 100 "$bench" p2p "${common[@]}" --stages --pretend 26,4000 --json >"$dir/out" 2>&1 || fail "exit status $?"
+timeout $((100 * ${LIMIT_TIMES:-1})) "$bench" p2p "${common[@]}" --stages --pretend 26,4000 --json >"$dir/out" 2>&1 || fail "exit status $?"
 cat "$dir/out"
 python3 - "$dir/out" "$n" <<'EOF' || fail "the numbers do not fit"
 import json

@@ -601,7 +601,8 @@ static void on_a_nic_that_reorders(void **state)
 
 	(void)state;
 	g.env = env;
-	for (g.version = 11; g.version <= 14; g.version++)
+	/* The oldest and the newest; in the long form all. */
+	for (g.version = 11; g.version <= 14; g.version += getenv("EPF_TEST_LONG") ? 1 : 3)
 		run(g, 0);
 }
 

@@ -182,7 +182,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ATTACK(directed, 0, 0),
-		ATTACK(mutated, 1000000, 10000000),
+		ATTACK(mutated, 300000, 10000000),
 		ATTACK(scribble, 2000, 20000),
 		ATTACK(descriptors, 0, 0),
 		ATTACK(punch, 1500, 20000),

@@ -22,11 +22,12 @@ if not python_with("torch"):
 ENVIRONMENT = dict(os.environ, PYTHONPATH=os.path.abspath(sys.argv[1]), EPF_LIBRARY=os.path.abspath(sys.argv[2]),
                    EPF_LL_LIBRARY=os.path.abspath(sys.argv[3]))
 ENVIRONMENT.setdefault("EPF_GPU_TIMEOUT", "60s")
+LIMIT = 150 * int(os.environ.get("LIMIT_TIMES", "1"))  # against hanging
 
 
 def cases(*arguments, **environment):
-    child = subprocess.run([sys.executable, CASES, *arguments, "--device", "cpu", "--quick", "--limit", "150"], env={**ENVIRONMENT, **environment}, text=True,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200, check=False)
+    child = subprocess.run([sys.executable, CASES, *arguments, "--device", "cpu", "--quick", "--limit", str(LIMIT)], env={**ENVIRONMENT, **environment}, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT + 50, check=False)
     print(child.stdout, end="")
     assert child.returncode == 0, f"{arguments}: exit status {child.returncode}"
 
@@ -71,16 +72,16 @@ def a_late_rank_is_shown():
     with tempfile.TemporaryDirectory() as folder:
         go = os.path.join(folder, "go")
         why = [sys.argv[4], "why", f"--stats-dir={folder}"]
-        child = subprocess.Popen([sys.executable, CASES, "ht-late", "--ranks", "2", "--device", "cpu", "--limit", "150"], text=True,
+        child = subprocess.Popen([sys.executable, CASES, "ht-late", "--ranks", "2", "--device", "cpu", "--limit", str(LIMIT)], text=True,
                                  env={**ENVIRONMENT, "HT_LATE_FILE": go, "EPF_STATS_DIR": folder}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            text, until = "", time.time() + 100
+            text, until = "", time.time() + LIMIT
             while "waits for kernels of rank 1" not in text and child.poll() is None and time.time() < until:
                 text = subprocess.run(why, capture_output=True, text=True, check=False).stdout
                 time.sleep(0.2)
             with open(go, "w", encoding="ascii"):
                 pass
-            said = child.communicate(timeout=100)[0]
+            said = child.communicate(timeout=LIMIT)[0]
         finally:
             child.kill()
         print(text + said, end="")

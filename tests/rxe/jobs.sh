@@ -447,7 +447,7 @@ group_soak()
 	if [ "$LONG" = 1 ]; then
 		job soak 6000 soaked --commands 3000000 --flaps 50
 	else
-		job soak 200 soaked --commands 300000 --flaps 10
+		job soak 200 soaked --commands 100000 --flaps 4
 	fi
 	job flap-once 60 flapping "$BUILD" --flaps 1
 }

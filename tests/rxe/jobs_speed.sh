@@ -3,7 +3,8 @@
 #
 # Group speed of jobs.sh: rates of RDMA writes by the fabric, by the bare post loop (ep-bench rawverbs) and by perftest's
 # ib_write_bw, between the same two devices, alternating. Sourced by jobs.sh. It prints ratios, medians of pairs, and judges bytes only:
-# the promised 85 % of the bare loop, and of the bare loop 95 % of ib_write_bw, are for a reader of a quiet machine's long form (EPF_TEST_LONG=1).
+# the promised 85 % of the bare loop, and of the bare loop 95 % of ib_write_bw, are for a reader of a quiet machine's long form (EPF_TEST_LONG=1). The short
+# form shows that each job runs and that its bytes arrive: one round, and of perftest one small and one large size.
 
 # As much in flight as soft-RoCE carries without losing packets on the emulated CPU.
 SPEED_DEPTH=64
@@ -136,11 +137,11 @@ speed_table()
 group_speed()
 {
 	# ib_write_bw wants whole lists.
-	local writes=512 pairs=3 rounds=5 bare=4096
-	[ "${EPF_TEST_LONG-}" != 1 ] || { writes=2048 pairs=7 bare=8192; }
+	local writes=2048 pairs=7 rounds=5 bare=8192
+	[ "${EPF_TEST_LONG-}" = 1 ] || { writes=128 pairs=1 rounds=1 bare=1024 SPEED_SIZES="256 7168"; }
 	job speed-fabric 600 speed_fabric caller -n "$writes" --rounds "$rounds"
 	# With the engine on a separate thread; the two emulated CPUs are the kernel's too.
-	job speed-fabric-thread 300 speed_fabric thread -n "$writes" --rounds 3
+	job speed-fabric-thread 300 speed_fabric thread -n "$writes" --rounds "$rounds"
 	if find_perftest; then
 		job speed-perftest 900 speed_perftest "$pairs" "$bare"
 		speed_table "$RXE_OUT/speed-fabric-caller.out" "$RXE_OUT/speed-perftest.log"

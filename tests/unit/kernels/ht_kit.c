@@ -146,3 +146,14 @@ void close_rig(struct rig *g)
 	ll_kit_close(g->kit);
 	free(g);
 }
+
+void set_timeout(struct rig *g, uint64_t timeout_ns)
+{
+	for (uint32_t r = 0; r < g->ranks; r++)
+		g->rank[r].ht->opts.timeout_ns = timeout_ns;
+}
+
+bool all_of_them(void)
+{
+	return getenv("EPF_TEST_LONG") != NULL;
+}

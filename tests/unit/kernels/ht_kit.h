@@ -91,6 +91,12 @@ struct rig *open_on(const struct topology *on, uint64_t timeout_ns, enum nic nic
 /* The same on one node. */
 struct rig *open_rig(uint32_t ranks, uint64_t timeout_ns);
 void close_rig(struct rig *g);
+/* For calls that cannot succeed. Others have the default, as no machine may be too slow for them. */
+#define SHORT_NS UINT64_C(1000000000)
+/* Sets the timeout of all later waits; 0: the default. */
+void set_timeout(struct rig *g, uint64_t timeout_ns);
+/* True in the long form. */
+bool all_of_them(void);
 
 /* A number below n. */
 uint32_t any(uint64_t *seed, uint32_t n);

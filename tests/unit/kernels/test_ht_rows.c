@@ -167,12 +167,6 @@ static void segments_are_asked_for_first(void **state)
 	close_rig(g);
 }
 
-static void set_timeout(struct rig *g, uint64_t timeout_ns)
-{
-	for (uint32_t r = 0; r < g->ranks; r++)
-		g->rank[r].ht->opts.timeout_ns = timeout_ns;
-}
-
 /* Memory of a rank that waits no longer may serve something else: a rank that comes too late writes nothing there, and learns it. */
 static void a_rank_that_comes_too_late_writes_nothing(void **state)
 {
@@ -195,6 +189,7 @@ static void a_rank_that_comes_too_late_writes_nothing(void **state)
 	for (int step = 0; step < 2; step++) { /* a dispatch, then a combine */
 		int (*call)(struct rank * me) = step ? collect : move;
 
+		set_timeout(g, SHORT_NS);
 		g->rank[1].absent = 1;
 		all_ranks(g, call);
 		assert_int_equal(g->rank[0].err, -ETIMEDOUT);

@@ -20,9 +20,11 @@ enum { FP8 = EPF_LL_FP8, ROUND = FP8 | EPF_LL_ROUND_SCALE, UE8M0 = ROUND | EPF_L
 
 #define LONG_WAIT UINT64_C(60000000000)
 
-/* Where each step costs a hundred times as much, cases with few bytes only: values of a rank's rows at most, and random cases. */
+/* Where each step costs more, up to a hundred times, cases with few bytes only: values of a rank's rows at most, and random cases. */
 #ifdef __SANITIZE_THREAD__
 enum { VALUES_MOST = 20000, RANDOM_CASES = 12, HIDDEN_KINDS = 2 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { VALUES_MOST = 40000, RANDOM_CASES = 24, HIDDEN_KINDS = 5 };
 #else
 enum { VALUES_MOST = 1 << 30, RANDOM_CASES = 36, HIDDEN_KINDS = 5 };
 #endif
