@@ -304,8 +304,7 @@ int main(void)
 		CASE(test_overlap),          CASE(test_sizes),     CASE(test_reads),
 		CASE(test_wrong_among_many), CASE(test_withdrawn), CASE(test_failing_gpu),
 		CASE(test_adopted),          CASE(test_additions), CASE(test_links),
-		CASE(test_refused_submits),
-		CASE(test_no_gpu),
+		CASE(test_refused_submits),  CASE(test_no_gpu),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
