@@ -83,7 +83,7 @@ TIERS = {"fabric/engine": [
     "arrive_hot check_hot dequeue_hot sample_hot post_hot reap_hot publish_hot step_hot",
     "engine core_priv control_plane recovery losses control connect revoke rings ranks node_down recover replay reopen messages tick watch "
     "watch_priv watch_wait watch_shelf watch_sample watch_round",
-    "device_region regions lanes lanes_plan core_world create reconnect loop fair scheduler counter bench_core",
+    "device_region regions lanes lanes_plan core_world create reconnect between owner drive loop fair scheduler counter bench_core",
 ]}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
