@@ -28,6 +28,8 @@ static const struct bench_command commands[] = {
 	{ "jobs", "a decode-like job alone and beside a bulk job on the same daemons", bench_jobs,
 	  false },
 	{ "jobs-rank", "one rank of jobs", bench_jobs_rank, true },
+	{ "scale", "dispatch and combine of up to thousands of ranks on a simulated network",
+	  bench_scale, false },
 	{ "xfer", "point-to-point transfers of many blocks between two processes, verified",
 	  bench_xfer, false },
 	{ "rawverbs",
