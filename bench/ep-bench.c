@@ -30,6 +30,8 @@ static const struct bench_command commands[] = {
 	{ "jobs-rank", "one rank of jobs", bench_jobs_rank, true },
 	{ "scale", "dispatch and combine of up to thousands of ranks on a simulated network",
 	  bench_scale, false },
+	{ "startup", "how long thousands of ranks take to meet over the bootstrap", bench_startup,
+	  false },
 	{ "xfer", "point-to-point transfers of many blocks between two processes, verified",
 	  bench_xfer, false },
 	{ "rawverbs",
