@@ -61,6 +61,7 @@ MAY_INCLUDE = {
     "bench/core": BENCH + ["fabric/engine/bench_core.h"],
     "bench/ring": BENCH + ["kernels", "fabric/gpu"],
     "bench/moe": BENCH + ["kernels", "tests/ref"],
+    "bench/scale": BENCH + ["fabric/nic", "fabric/engine", "fabric/join", "kernels"],
     "bench/hosts": ["fabric/base", "fabric/gpu"],
     "bench/jobs": BENCH,
     "bench/p2p": BENCH + ["bench/ring", "bench/verbs", "kernels", "fabric/gpu", "fabric/nic/emu/stages.h"],
