@@ -86,6 +86,11 @@ static void cpu_at(struct scale *s, uint32_t node, uint64_t at)
 	sim_net_at(s->net, at, node);
 }
 
+void scale_wake_at(struct scale_rank *r, uint64_t at)
+{
+	cpu_at(r->s, r->core->node, at);
+}
+
 static void on_wake(void *arg, uint32_t node, uint32_t job)
 {
 	struct scale *s = arg;
@@ -152,24 +157,24 @@ static uint64_t step(struct scale *s, struct scale_core *c, int *worked)
 	*worked = handled != 0;
 	if (handled)
 		c->busy_ns += (uint64_t)ns;
+	for (uint32_t l = 0; l < s->o.net.links; l++)
+		if (c->core->load[l].bytes > c->most_inflight)
+			c->most_inflight = c->core->load[l].bytes;
+	if ((uint64_t)ns > c->longest_ns)
+		c->longest_ns = (uint64_t)ns;
 	s->steps++;
 	return (uint64_t)ns;
 }
 
-/* Whose turn it is; there is always one, since who is behind all others may go on. */
+/* The next seat that has a turn, as the daemon's thread has it (fabric/engine/scheduler.c). */
 static struct scale_core *next_seat(struct scale_cpu *cpu)
 {
-	uint32_t n = cpu->fair.n;
-
 	if (cpu->in_turn && (int64_t)(cpu->until - cpu->fair.seat[cpu->at].time) > 0)
 		return cpu->seats[cpu->at];
-	for (uint32_t i = 1; i <= n; i++) {
-		uint32_t at = (cpu->at + i) % n;
-
-		if (!epf_fair_turn(&cpu->fair, at, &cpu->until))
-			continue;
-		cpu->at = at;
-		return cpu->seats[at];
+	for (uint32_t looked = 0; looked < 2 * cpu->fair.n; looked++) {
+		cpu->at = epf_fair_next(&cpu->fair, cpu->at);
+		if (epf_fair_turn(&cpu->fair, cpu->at, &cpu->until))
+			break;
 	}
 	return cpu->seats[cpu->at];
 }

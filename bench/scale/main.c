@@ -37,6 +37,8 @@ enum {
 	O_SEED,
 	O_SET,
 	O_FAULT,
+	O_CLASS,
+	O_WEIGHT,
 	O_JSON
 };
 
@@ -47,12 +49,12 @@ struct opts {
 	const char *settings[SETTINGS + 1];
 	unsigned n_settings;
 	uint64_t ranks, per_node, engines, tokens, hidden, rounds, gbits, delay, links, lanes, seed;
-	uint64_t command, arrival, step, loss, reorder;
+	uint64_t command, arrival, step, loss, reorder, weight;
 	int mode, fault;
-	bool json;
+	bool json, class;
 };
 
-static const char *const modes[] = { "ll", "ht", NULL };
+static const char *const modes[] = { "ll", "ht", "tenants", NULL };
 static const char *const faults[] = { "none", "nic", "node", "both", NULL };
 
 static const struct argp_option options[] = {
@@ -61,7 +63,9 @@ static const struct argp_option options[] = {
 	{ "engines", O_ENGINES, "N", 0,
 	  "engines of a node: 1, a daemon's with all ports; or as many as ranks, each with one port (1)",
 	  0 },
-	{ "mode", O_MODE, "ll|ht", 0, "low latency or high throughput (ll)", 0 },
+	{ "mode", O_MODE, "ll|ht|tenants", 0,
+	  "low latency, high throughput, or a decode job alone and beside 1, 3 and 7 bulk jobs on the same nodes (ll)",
+	  0 },
 	{ "tokens", O_TOKENS, "T", 0, "tokens of a rank (ll: 128, ht: 4096)", 0 },
 	{ "hidden", O_HIDDEN, "H", 0, "channels of a token (7168)", 0 },
 	{ "rounds", O_ROUNDS, "N", 0, "calls of dispatch and of combine (1)", 0 },
@@ -79,6 +83,10 @@ static const struct argp_option options[] = {
 	  "messages of a million that come late, on a NIC without order (an ordered NIC)", 0 },
 	{ "fault", O_FAULT, "none|nic|node|both", 0,
 	  "in the middle of the last dispatch a port fails, a node dies (none)", 0 },
+	{ "class", O_CLASS, NULL, 0, "tenants: the decode job has a traffic class that goes first",
+	  0 },
+	{ "weight", O_WEIGHT, "W", 0,
+	  "tenants: weight of the decode job; that of a bulk job is 1 (1)", 0 },
 	{ "seed", O_SEED, "N", 0, "of routing and network (1)", 0 },
 	{ "set", O_SET, "NAME=VALUE", 0, "any option of the fabric; may be repeated", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object", 0 },
@@ -104,7 +112,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_HIDDEN:
 		return bench_uint("--hidden", arg, 128, 16384, &o->hidden) ? EINVAL : 0;
 	case O_ROUNDS:
-		return bench_uint("--rounds", arg, 1, PHASES / 2, &o->rounds) ? EINVAL : 0;
+		return bench_uint("--rounds", arg, 1, o->mode == 2 ? 10000 : PHASES / 2, &o->rounds)
+			       ? EINVAL
+			       : 0;
 	case O_GBITS:
 		return bench_uint("--gbits", arg, 1, 10000, &o->gbits) ? EINVAL : 0;
 	case O_DELAY:
@@ -126,6 +136,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_FAULT:
 		o->fault = bench_word("--fault", arg, faults);
 		return o->fault < 0 ? EINVAL : 0;
+	case O_CLASS:
+		o->class = true;
+		return 0;
+	case O_WEIGHT:
+		return bench_uint("--weight", arg, 1, 255, &o->weight) ? EINVAL : 0;
 	case O_SEED:
 		return bench_uint("--seed", arg, 0, UINT32_MAX, &o->seed) ? EINVAL : 0;
 	case O_SET:
@@ -159,7 +174,7 @@ static int finish_opts(struct opts *o)
 	if (!o->lanes)
 		o->lanes = o->links;
 	if (!o->tokens)
-		o->tokens = o->mode ? 4096 : 128;
+		o->tokens = o->mode == 1 ? 4096 : 128;
 	if (o->ranks % o->per_node ||
 	    (o->ranks < SCALE_EXPERTS ? SCALE_EXPERTS % o->ranks : o->ranks % SCALE_EXPERTS)) {
 		bench_complain(
@@ -176,6 +191,7 @@ static int finish_opts(struct opts *o)
 		.per_node = (uint32_t)(o->per_node / o->engines),
 		.near = (uint32_t)o->per_node,
 		.jobs = 1,
+		.weight = { (uint32_t)o->weight },
 		.hidden = (uint32_t)o->hidden,
 		.tokens = (uint32_t)o->tokens,
 		.tokens_max = (uint32_t)o->tokens,
@@ -189,7 +205,9 @@ static int finish_opts(struct opts *o)
 			 .lanes = (uint32_t)o->lanes,
 			 .bytes_per_ns = (double)o->gbits / 8,
 			 .delay_ns = (uint32_t)o->delay,
-			 .segment = o->mode ? 65536 : 16384,
+			 .segment = o->mode == 2 ? 4096
+				    : o->mode    ? 65536
+						 : 16384,
 			 .header =
 				 62, /* RoCE v2: Ethernet with preamble and gap, IP, UDP, BTH, CRCs */
 			 .mtu = 4096,
@@ -200,6 +218,7 @@ static int finish_opts(struct opts *o)
 			 .reorder_ns = 10000,
 			 .retry_ns = 500000,
 			 .receives = 32767,
+			 .first_jobs = o->class,
 			 .seed = o->seed },
 	};
 	return 0;
@@ -360,6 +379,42 @@ static void print_json(const struct report *rep)
 		(json_int_t)s->wrong));
 }
 
+/* A decode job alone and beside others; rows of a round as in a decode step of 16 tokens. */
+static int run_tenants(struct opts *o)
+{
+	static const uint32_t jobs[] = { 1, 2, 4, 8 };
+	struct scale_tenants_options to = { .rounds = (uint32_t)(o->rounds > 10 ? o->rounds : 200),
+					    .rows = 4,
+					    .warm_up = 10,
+					    .bulk_bytes = 256 << 10,
+					    .pause_ns = 50000 };
+	struct scale_tenants_result r;
+	double alone = 0;
+
+	printf("# ep-bench scale: decode of %llu ranks on %llu nodes, %u rounds of %u rows to each rank of another node, beside bulk jobs of as many ranks\n",
+	       (unsigned long long)o->ranks, (unsigned long long)(o->ranks / o->per_node),
+	       to.rounds, to.rows);
+	printf("#%9s %10s %10s %10s %14s %12s %10s %10s %12s\n", "bulk_jobs", "median_us", "p99_us",
+	       "most_us", "p99_to_alone", "bulk_GB/s", "thread", "bulk_each", "bulk_step_us");
+	for (unsigned i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++) {
+		double sum = 0;
+
+		o->s.jobs = jobs[i];
+		if (scale_tenants(&o->s, &to, &r)) {
+			bench_complain("%s", r.why);
+			return BENCH_WRONG;
+		}
+		alone = i ? alone : r.p99_us;
+		for (uint32_t j = 1; j < jobs[i]; j++)
+			sum += r.bulk_gbytes[j];
+		printf("%10u %10.1f %10.1f %10.1f %14.3f %12.1f %10.3f %10.3f %12.1f\n",
+		       jobs[i] - 1, r.median_us, r.p99_us, r.most_us, r.p99_us / alone, sum,
+		       r.share[0], r.share[1], r.step_us[1]);
+	}
+	printf("# wrong: 0\n");
+	return BENCH_OK;
+}
+
 int bench_scale(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -384,6 +439,8 @@ int bench_scale(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o) || finish_opts(&o))
 		return BENCH_USAGE;
+	if (o.mode == 2)
+		return run_tenants(&o);
 	rep.s = scale_open(&o.s);
 	if (!rep.s) {
 		bench_complain("%s", epf_last_error());

@@ -37,26 +37,49 @@ static uint32_t packets(const struct sim_net *net, uint32_t bytes)
 	return bytes ? (bytes + net->o.mtu - 1) / net->o.mtu : 1;
 }
 
+unsigned sim_class_of(const struct sim_net *net, uint32_t nic)
+{
+	return !(net->o.first_jobs >> net->nics[nic]->job & 1u);
+}
+
+static void list_lane(struct sim_net *net, struct sim_port *port, struct sim_lane *lane)
+{
+	unsigned class = sim_class_of(net, lane->nic);
+
+	lane->active = 1;
+	lane->next_active = NULL;
+	*(port->last[class] ? &port->last[class]->next_active : &port->first[class]) = lane;
+	port->last[class] = lane;
+}
+
+static struct sim_lane *unlist_lane(struct sim_port *port)
+{
+	unsigned class = !port->first[0];
+	struct sim_lane *lane = port->first[class];
+
+	if (!lane)
+		return NULL;
+	port->first[class] = lane->next_active;
+	if (!port->first[class])
+		port->last[class] = NULL;
+	lane->active = 0;
+	return lane;
+}
+
 /* Sends the next segment of the port's next lane. */
 static void port_next(struct sim_net *net, struct sim_port *port)
 {
-	struct sim_lane *lane = port->first;
+	struct sim_lane *lane = unlist_lane(port);
 	struct sim_msg *m;
 	uint32_t bytes, wire;
 	uint64_t end;
 
+	while (lane && !lane->next_tx) /* it was fenced meanwhile */
+		lane = unlist_lane(port);
 	port->busy = lane != NULL;
 	if (!lane)
 		return;
-	port->first = lane->next_active;
-	if (!port->first)
-		port->last = NULL;
-	lane->active = 0;
 	m = lane->next_tx;
-	if (!m) { /* the lane was fenced meanwhile */
-		port_next(net, port);
-		return;
-	}
 	bytes = m->left < net->o.segment ? m->left : net->o.segment;
 	wire = bytes + packets(net, bytes) * net->o.header;
 	m->left -= bytes;
@@ -74,14 +97,8 @@ static void port_next(struct sim_net *net, struct sim_port *port)
 				      .a = wire,
 				      .b = m->left == 0,
 				      .c = port->epoch });
-	if (lane->next_tx) {
-		struct sim_port *p = port;
-
-		lane->active = 1;
-		lane->next_active = NULL;
-		*(p->last ? &p->last->next_active : &p->first) = lane;
-		p->last = lane;
-	}
+	if (lane->next_tx)
+		list_lane(net, port, lane);
 	push(net, (struct sim_event){
 			  .at = end, .kind = SIM_EV_SENT, .a = (uint64_t)(port - net->ports) });
 }
@@ -92,12 +109,22 @@ void sim_lane_send(struct sim_net *net, struct sim_nic *nic, struct sim_lane *la
 
 	if (lane->active || !lane->next_tx)
 		return;
-	lane->active = 1;
-	lane->next_active = NULL;
-	*(port->last ? &port->last->next_active : &port->first) = lane;
-	port->last = lane;
+	list_lane(net, port, lane);
 	if (!port->busy)
 		port_next(net, port);
+}
+
+/* When a segment that is at a port now has been taken; those of a class that goes first push the others back. */
+static uint64_t take(struct sim_net *net, struct sim_port *port, unsigned class, uint64_t wire_ns)
+{
+	uint64_t *free_ns = port->rx_free_ns, at = free_ns[class] + wire_ns;
+
+	/* It has been arriving while it was sent: it waits only where the port is behind. */
+	at = at > net->now ? at : net->now;
+	free_ns[class] = at;
+	if (class == 0)
+		free_ns[1] = free_ns[1] + wire_ns > at ? free_ns[1] + wire_ns : at;
+	return at;
 }
 
 /* The sender of a message that is gone will give up. */
@@ -146,9 +173,7 @@ static void arrive(struct sim_net *net, struct sim_event *e)
 			lose(net, m);
 		return;
 	}
-	/* It has been arriving while it was sent: it waits only where the port is behind. */
-	at = port->rx_free_ns + wire_ns > net->now ? port->rx_free_ns + wire_ns : net->now;
-	port->rx_free_ns = at;
+	at = take(net, port, sim_class_of(net, m->nic), wire_ns);
 	port->stats.bytes_rx += e->a;
 	if (at - net->now > port->stats.most_queued_ns)
 		port->stats.most_queued_ns = at - net->now;

@@ -65,8 +65,9 @@ struct sim_lane {
 };
 
 struct sim_port {
-	struct sim_lane *first, *last; /* that have something to send */
-	uint64_t rx_free_ns;
+	/* By class: those of jobs that go first, then the others. */
+	struct sim_lane *first[2], *last[2]; /* that have something to send */
+	uint64_t rx_free_ns[2];
 	struct sim_port_stats stats;
 	uint32_t epoch; /* counts its failures */
 	uint8_t busy, up;
@@ -122,6 +123,8 @@ struct sim_msg *sim_msg_get(struct sim_net *net);
 void sim_msg_put(struct sim_net *net, struct sim_msg *m, unsigned state);
 uint8_t *sim_payload_get(struct sim_net *net);
 void sim_payload_put(struct sim_net *net, uint8_t *p);
+/* 0: of a job that goes first. */
+unsigned sim_class_of(const struct sim_net *net, uint32_t nic);
 struct sim_port *sim_port_of(struct sim_net *net, const struct sim_nic *nic, unsigned link);
 
 /* Queues what a core is to reap, and wakes it. */

@@ -70,7 +70,7 @@ struct scale_core {
 	struct epf_stats_block *block;
 	struct scale_rank *ranks;
 	uint32_t n_ranks, node, job;
-	uint64_t busy_ns, dequeued, messages_before, bytes_before;
+	uint64_t busy_ns, longest_ns, most_inflight, dequeued, messages_before, bytes_before;
 };
 
 /* The thread that steps the engines of a node. */
@@ -78,6 +78,8 @@ struct scale_cpu {
 	struct epf_fair fair;
 	struct scale_core *seats[SCALE_JOBS_MAX];
 	uint32_t at, idle;
+	uint32_t round,
+		behind; /* as the scheduler's loop: whose turn it is, and which of those behind are looked at */
 	uint64_t due_ns;  /* when it runs next */
 	uint64_t free_ns; /* what it does now is over */
 	uint64_t until;   /* of the turn, in the seat's time */
@@ -128,6 +130,8 @@ void scale_kill_node(struct scale *s, uint32_t node);
 int scale_wrong(struct scale *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Pushes an operation in the form that the kernels choose. 0: the ring is full. */
 int scale_push(struct scale_rank *r, const struct epf_op *op);
+/* The rank's program is asked again at this time, if it has not been before. */
+void scale_wake_at(struct scale_rank *r, uint64_t at);
 /* A transfer within the regions of two ranks. */
 struct epf_op scale_transfer(unsigned op, uint32_t rank, uint64_t from, uint64_t to, uint32_t bytes,
 			     uint32_t signal, unsigned flags);
@@ -156,6 +160,29 @@ struct scale_ht *scale_ht_open(struct scale *s, uint32_t job);
 void scale_ht_close(struct scale_ht *ht);
 int scale_ht_begin(struct scale_ht *ht, uint32_t round, int combine);
 uint64_t scale_ht_missing(const struct scale_ht *ht);
+
+/* tenants.c: job 0 decodes, the others put as much as they may; all on the same nodes. */
+struct scale_tenants_options {
+	uint32_t rounds, rows; /* of decode: rows of a round from a rank to each other one */
+	uint32_t
+		warm_up; /* rounds of them that do not count: in the first all jobs begin at once */
+	uint32_t bulk_bytes; /* of a put of the others */
+	uint64_t pause_ns;   /* between rounds, on average */
+};
+
+struct scale_tenants_result {
+	double median_us, p99_us, most_us;  /* of decode's rounds, over ranks and rounds */
+	double bulk_gbytes[SCALE_JOBS_MAX]; /* a second, that landed; of all ranks of a job */
+	double share[SCALE_JOBS_MAX]; /* of the time, that a job had the thread of the first node */
+	double step_us[SCALE_JOBS_MAX]; /* its longest step */
+	uint64_t
+		most_inflight; /* payload that a bulk job had under way on a port, as it counts it */
+	char why[256];
+};
+
+/* Opens a simulation of so->jobs jobs, plays, closes it. 0, or less with out->why. */
+int scale_tenants(const struct scale_options *so, const struct scale_tenants_options *o,
+		  struct scale_tenants_result *out);
 
 /* What a phase came to. */
 struct scale_result {

@@ -35,6 +35,8 @@ struct sim_net_options {
 	uint32_t reorder_ns; /* by at most so much */
 	uint64_t retry_ns;   /* a sender whose peer does not answer gives up after so long */
 	uint32_t receives;   /* of a NIC */
+	uint32_t
+		first_jobs; /* bit j: what job j sends goes first at ports: a traffic class of its own */
 	uint64_t seed;
 };
 

@@ -5,6 +5,8 @@
  */
 #include "fabric/engine/fair.h"
 
+#include <stddef.h>
+
 static int is_before(uint64_t a, uint64_t b)
 {
 	return (int64_t)(a - b) < 0;
@@ -13,7 +15,8 @@ static int is_before(uint64_t a, uint64_t b)
 void epf_fair_init(struct epf_fair *f, uint64_t quantum, int by_share)
 {
 	*f = (struct epf_fair){ .quantum = quantum,
-				.credit = by_share ? EPF_FAIR_CREDIT * quantum : 0 };
+				.credit = by_share ? EPF_FAIR_CREDIT * quantum : 0,
+				.round = UINT32_MAX /* seat 0 comes next */ };
 }
 
 void epf_fair_add(struct epf_fair *f, uint32_t share)
@@ -45,6 +48,19 @@ static int is_any_behind(const struct epf_fair *f, uint32_t at)
 	return 0;
 }
 
+uint32_t epf_fair_next(struct epf_fair *f, uint32_t at)
+{
+	const struct epf_fair_seat *best = NULL, *s = f->seat;
+
+	for (uint32_t i = 0; f->credit && i < f->n && at < f->n; i++)
+		if (!s[i].looked && is_before(s[i].time, best ? best->time : s[at].time))
+			best = &s[i];
+	if (best)
+		return (uint32_t)(best - s);
+	f->round = f->round + 1 < f->n ? f->round + 1 : 0;
+	return f->round;
+}
+
 int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until)
 {
 	struct epf_fair_seat *s = &f->seat[at];
@@ -67,6 +83,9 @@ void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, int worked)
 	uint64_t least;
 
 	s->active = worked != 0;
+	for (uint32_t i = 0; worked && i < f->n; i++)
+		f->seat[i].looked = 0;
+	s->looked = 1;
 	if (!worked)
 		return;
 	/* A time in which the kernel ran others looks like the job's own: it is not made to pay all of it. */

@@ -20,7 +20,8 @@ struct epf_fair_seat {
 	uint64_t
 		time; /* used, divided by the share; from a beginning that all seats have in common */
 	uint32_t share;
-	uint32_t active; /* it had work when it was last looked at */
+	uint16_t active; /* it had work when it was last looked at */
+	uint16_t looked; /* since anybody worked */
 };
 
 /* Units of time are the caller's, all the same. One thread. */
@@ -29,6 +30,7 @@ struct epf_fair {
 	uint64_t credit;
 	uint64_t time; /* the least of those with work; does not go back */
 	uint32_t n;
+	uint32_t round; /* whose turn it was in order */
 	struct epf_fair_seat seat[EPF_FAIR_SEATS];
 };
 
@@ -45,6 +47,12 @@ void epf_fair_remove(struct epf_fair *f, uint32_t at);
  * Others are looked at soon when one of them is behind, since it may have work by now.
  */
 int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until);
+
+/*
+ * The seat to look at next: of those that have used less than seat `at`, which looked at last has had its turn, the one that has used least and was not looked at
+ * since anybody worked; else the next one in order. So who is behind waits for one turn of another, not for one of each.
+ */
+uint32_t epf_fair_next(struct epf_fair *f, uint32_t at);
 
 /* A step of seat `at` took `used`; worked: it had something to do. Who had nothing to do does not pay for having been asked. */
 void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, int worked);

@@ -330,13 +330,16 @@ static void *scheduler_thread(void *arg)
 	struct epf_scheduler *scheduler = arg;
 	uint64_t quiet_since = 0;
 	unsigned loops = 0;
+	uint32_t at = 0;
 
 	pthread_setname_np(pthread_self(), scheduler->opts.name);
 	while (!scheduler->stop) {
 		unsigned handled = 0;
 
-		for (uint32_t i = 0; i < scheduler->n_seats; i++)
-			handled += turn(scheduler, i);
+		for (uint32_t i = 0; i < scheduler->n_seats; i++) {
+			at = epf_fair_next(&scheduler->fair, at);
+			handled += turn(scheduler, at);
+		}
 		if (!epf_queue_is_empty(scheduler->requests))
 			handled += serve_requests(scheduler);
 		if ((++loops & LOOPS_PER_LOOK) == 0)

@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -172,6 +173,38 @@ static void survives_without_order(void **state)
 	scale_close(s);
 }
 
+/* The long form: 256 nodes of 8, with a port that fails and a node that dies in the dispatch. 6 GB. */
+static void two_thousand_ranks(void **state)
+{
+	struct scale_options o = options();
+	struct scale *s;
+	struct scale_ll *ll;
+
+	if (!getenv("EPF_TEST_LONG")) {
+		print_message("# 2,048 ranks run in the long form only\n");
+		return;
+	}
+	o.ranks = 2048;
+	o.tokens = o.tokens_max = 128;
+	o.net.segment = 16384;
+	s = open_job(&o);
+	ll = scale_ll_open(s, 0);
+	assert_non_null(ll);
+	for (int combine = 0; combine < 2; combine++) {
+		scale_ll_begin(ll, 0, combine);
+		for (unsigned i = 0; i < 2 && !combine; i++)
+			scale_fault_at(s, 500000, i);
+		if (scale_run(s))
+			fail_msg("%s", s->why);
+		assert_int_equal(scale_ll_missing(ll), 0);
+	}
+	assert_true(counted(s, EPF_STAT_CORE_REPLAYS) > 0);
+	for (uint32_t r = 0; r < o.ranks; r++)
+		assert_int_equal(s->ranks[r].done, r / PER_NODE == DEAD ? 2 : 1);
+	scale_ll_close(ll);
+	scale_close(s);
+}
+
 /* The network confirms a write that it has not made. */
 static const struct scale_program *whole;
 static unsigned until_gone;
@@ -216,6 +249,7 @@ int main(void)
 		cmocka_unit_test(survives),
 		cmocka_unit_test(survives_without_order),
 		cmocka_unit_test(a_write_that_is_gone_is_noticed),
+		cmocka_unit_test(two_thousand_ranks),
 	};
 
 	return cmocka_run_group_tests_name("sim_scale", tests, NULL, NULL);

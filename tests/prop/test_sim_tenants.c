@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Jobs that share nodes, engine threads and ports, on the simulated network (bench/scale/tenants.c) and its virtual clock, so that times may be judged: what a
+ * decode job's slowest percent of rounds takes beside bulk jobs, what weights come to, and that a job's limits hold.
+ */
+#include "bench/scale/scale.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *const short_turns[] = { "service-quantum=5us", NULL };
+
+static struct scale_options options(uint32_t jobs)
+{
+	return (struct scale_options){
+		.ranks = 16,
+		.per_node = 8,
+		.near = 8,
+		.jobs = jobs,
+		.hidden = 7168,
+		.tokens = 16,
+		.tokens_max = 16,
+		.step_ns = 100,
+		.command_ns = 60,
+		.arrival_ns = 60,
+		.seed = 1,
+		.settings = short_turns,
+		.limit_ns = UINT64_C(60000000000),
+		.net = { .links = 8,
+			 .lanes = 8,
+			 .bytes_per_ns = 50,
+			 .delay_ns = 1500,
+			 .segment = 4096,
+			 .header = 62,
+			 .mtu = 4096,
+			 .retry_ns = 500000,
+			 .receives = 32767,
+			 .seed = 1 },
+	};
+}
+
+static struct scale_tenants_result play(const struct scale_options *o, uint32_t bulk_bytes)
+{
+	struct scale_tenants_options to = {
+		.rounds = 100, .rows = 4, .warm_up = 10, .pause_ns = 50000, .bulk_bytes = bulk_bytes
+	};
+	struct scale_tenants_result r;
+
+	if (scale_tenants(o, &to, &r))
+		fail_msg("%u jobs: %s", o->jobs, r.why);
+	return r;
+}
+
+/* With a traffic class that goes first, a weight, and short turns. */
+static void decode_is_hardly_slower(void **state)
+{
+	static const uint32_t jobs[] = { 1, 2, 4, 8 };
+	double alone = 0;
+
+	for (unsigned i = 0; i < 4; i++) {
+		struct scale_options o = options(jobs[i]);
+		struct scale_tenants_result r;
+
+		o.weight[0] = 64;
+		o.net.first_jobs = 1;
+		r = play(&o, 256 << 10);
+		alone = i ? alone : r.p99_us;
+		printf("# beside %u bulk jobs: p99 %.1f us, %.2f times what it is alone\n",
+		       jobs[i] - 1, r.p99_us, r.p99_us / alone);
+		assert_true(r.p99_us <= 1.5 * alone);
+		/* Nor do the others starve: all ports together carry 800 GB/s. */
+		for (uint32_t j = 1; j < jobs[i]; j++)
+			assert_true(r.bulk_gbytes[j] > 400.0 / (jobs[i] - 1));
+	}
+}
+
+/* Each of the three is needed: without them the same job is much slower, so the test above can fail. */
+static void without_a_class_it_is_slower(void **state)
+{
+	struct scale_options o = options(1);
+	double alone = play(&o, 256 << 10).p99_us;
+
+	o = options(8);
+	o.weight[0] = 64;
+	assert_true(play(&o, 256 << 10).p99_us > 1.5 * alone);
+	o.net.first_jobs = 1;
+	o.weight[0] = 1;
+	assert_true(play(&o, 256 << 10).p99_us > 1.5 * alone);
+}
+
+/* Small puts fill the thread: it is shared by weight. */
+static void weights_share_the_thread(void **state)
+{
+	struct scale_options o = options(3);
+	struct scale_tenants_result r;
+
+	o.weight[1] = 1;
+	o.weight[2] = 3;
+	o.weight[0] = 8;
+	r = play(&o, 64);
+	printf("# weights 1 and 3: %.3f and %.3f of the thread\n", r.share[1], r.share[2]);
+	assert_true(r.share[2] > 2.5 * r.share[1] && r.share[2] < 3.5 * r.share[1]);
+	assert_true(r.bulk_gbytes[2] > 2.5 * r.bulk_gbytes[1]);
+}
+
+/* A job has no more under way than it may. */
+static void limits_hold(void **state)
+{
+	static const char *const limited[] = { "service-quantum=5us", "nic-inflight-bytes=1MiB",
+					       NULL };
+	struct scale_options o = options(2);
+	struct scale_tenants_result most, least;
+
+	most = play(&o, 256 << 10);
+	o.settings = limited;
+	least = play(&o, 256 << 10);
+	/* Its puts are 256 KiB, and one may begin below the limit. */
+	assert_true(least.most_inflight <= (1 << 20) + (256 << 10));
+	assert_true(most.most_inflight > (1 << 20) + (256 << 10));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(decode_is_hardly_slower),
+		cmocka_unit_test(without_a_class_it_is_slower),
+		cmocka_unit_test(weights_share_the_thread),
+		cmocka_unit_test(limits_hold),
+	};
+
+	return cmocka_run_group_tests_name("sim_tenants", tests, NULL, NULL);
+}
