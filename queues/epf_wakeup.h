@@ -125,6 +125,9 @@ EPF_INLINE void epf_wakeup_leave(struct epf_wakeup *wakeup, uint32_t ticket)
 /* Producer: wakes all sleepers (futex wake, works across processes). */
 void epf_wakeup_wake(struct epf_wakeup *wakeup);
 
+/* The same, also if another thread has disarmed the wakeup under a sleeper. */
+void epf_wakeup_wake_anyway(struct epf_wakeup *wakeup);
+
 /* Sleeper: sleeps until rung or for timeout_ns at most; returns at once if no longer armed. */
 void epf_wakeup_sleep(struct epf_wakeup *wakeup, uint64_t timeout_ns);
 

@@ -57,6 +57,7 @@ EPF_ROW(CORE, PUT_BYTES_SAME_NODE,  "put_bytes_same_node",  "bytes",    COUNTER,
 EPF_ROW(CORE, GET_BYTES,            "get_bytes",            "bytes",    COUNTER, "", "Payload of gets.")
 EPF_ROW(CORE, SLEEPS,               "sleeps",               "times",    COUNTER, "", "Times the core went to sleep after a quiet time.")
 EPF_ROW(CORE, WAKEUPS,              "wakeups",              "times",    COUNTER, "", "Times the core was woken by work, not by its timer.")
+EPF_ROW(CORE, DRIVES,               "drives",               "times",    COUNTER, "", "Times a waiting thread of the rank stepped the core in place of its sleeping thread.")
 EPF_ROW(CORE, INVOLUNTARY_SWITCHES, "involuntary_switches", "switches", COUNTER, "", "Times the kernel took the CPU away; above zero the core is shared.")
 EPF_ROW(CORE, DEQUEUE_TSC,             "dequeue_tsc",             "cycles",   COUNTER, "", "Cycles taking commands from rings.")
 EPF_ROW(CORE, CHECK_TSC,            "check_tsc",            "cycles",   COUNTER, "", "Cycles checking commands.")

@@ -22,6 +22,13 @@ void epf_wakeup_wake(struct epf_wakeup *wakeup)
 	syscall(SYS_futex, &wakeup->sleeping, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void epf_wakeup_wake_anyway(struct epf_wakeup *wakeup)
+{
+	__atomic_exchange_n(&wakeup->sleeping, 0u, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&wakeup->rung, 1u, __ATOMIC_RELAXED);
+	syscall(SYS_futex, &wakeup->sleeping, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 void epf_wakeup_sleep_joined(struct epf_wakeup *wakeup, uint32_t ticket, uint64_t timeout_ns)
 {
 	struct timespec ts = {

@@ -47,9 +47,10 @@ MAY_INCLUDE = {
     "tools/shim": ["queues", "fabric/base", "bootstrap", "fabric/gpu/gpu.h", EPF],
     "tools/nccl": ["fabric/base", "bootstrap", "fabric/place", EPF],
     "tools/waits": ["queues", "kernels/epf_why.h"],
+    "tools/prove": ["queues", "fabric/base", "bootstrap", "fabric/gpu", "fabric/nic/nic.h", "fabric/nic/fill.h"],
     "tools/doctor": ["fabric/base", "fabric/place", "fabric/nic/nic.h", "bootstrap/net.h", "fabric/protocol", EPF],
     "tools/cli": ["queues", "fabric/base", "bootstrap", "fabric/place", "fabric/nic/nic.h", "fabric/engine/lanes_plan.h", "fabric/protocol",
-                  "fabric/service/service.h", "tools/waits", "tools/doctor", EPF],
+                  "fabric/service/service.h", "tools/waits", "tools/doctor", "tools/prove", EPF],
     "tools/top": ["queues", "fabric/base", "tools/waits", EPF],
     "tools/nixl": [EPF, "fabric/p2p/epf_p2p.h"],
     "tools/docs": ["queues", "fabric/base"],
@@ -60,6 +61,7 @@ MAY_INCLUDE = {
     "bench/core": BENCH + ["fabric/engine/bench_core.h"],
     "bench/ring": BENCH + ["kernels", "fabric/gpu"],
     "bench/moe": BENCH + ["kernels", "tests/ref"],
+    "bench/scale": BENCH + ["fabric/nic", "fabric/engine", "fabric/join", "kernels"],
     "bench/hosts": ["fabric/base", "fabric/gpu"],
     "bench/jobs": BENCH,
     "bench/p2p": BENCH + ["bench/ring", "bench/verbs", "kernels", "fabric/gpu", "fabric/nic/emu/stages.h"],
@@ -82,7 +84,7 @@ TIERS = {"fabric/engine": [
     "arrive_hot check_hot dequeue_hot sample_hot post_hot reap_hot publish_hot step_hot",
     "engine core_priv control_plane recovery losses control connect revoke rings ranks node_down recover replay reopen messages tick watch "
     "watch_priv watch_wait watch_shelf watch_sample watch_round",
-    "device_region regions lanes lanes_plan core_world create reconnect loop fair scheduler counter bench_core",
+    "device_region regions lanes lanes_plan core_world create reconnect between owner drive loop fair scheduler counter bench_core",
 ]}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

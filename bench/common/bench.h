@@ -29,6 +29,8 @@ int bench_jobs(int argc, char **argv);
 int bench_jobs_rank(int argc, char **argv);
 int bench_rawverbs(int argc, char **argv);
 int bench_empty(int argc, char **argv);
+int bench_scale(int argc, char **argv);
+int bench_startup(int argc, char **argv);
 int bench_xfer(int argc, char **argv);
 
 /* Exit codes. */

@@ -81,18 +81,15 @@ int moe_rank_run(struct moe_job *job, struct epf_boot *boot, int (*done)(struct 
 
 	if (!err)
 		err = moe_job_open(job);
-	if (!err) {
-		err = epf_join(r->ep, boot);
-		if (err)
-			bench_complain("%s", epf_last_error());
-	}
+	if (!err)
+		err = bench_check(epf_join(r->ep, boot));
 	if (!err)
 		err = check_nodes(job, r);
 	if (!err)
 		err = moe_job_run(job);
 	job->result.peak_bytes += daemon_bytes(job, r);
 	if (!err)
-		err = epf_barrier(r->ep); /* nobody leaves while others still work */
+		err = bench_check(epf_barrier(r->ep)); /* nobody leaves while others still work */
 	if (!err)
 		err = done(job);
 	moe_job_close(job);

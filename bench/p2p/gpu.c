@@ -333,13 +333,13 @@ static int bandwidth(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 	int err = sends ? stream(r, bytes, warm, NULL) : 0;
 
 	if (!err)
-		err = epf_barrier(r->ep);
+		err = bench_check(epf_barrier(r->ep));
 	stages(r, row, -1);
 	p2p_stages_add(&row->stages, -1);
 	if (!err && sends)
 		err = stream(r, bytes, n, row);
 	if (!err)
-		err = epf_barrier(r->ep);
+		err = bench_check(epf_barrier(r->ep));
 	stages(r, row, 1);
 	p2p_stages_add(&row->stages, 1);
 	for (unsigned i = 0; i < P2P_STAGES; i++)

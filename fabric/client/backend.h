@@ -87,6 +87,12 @@ struct epf_backend_ops {
 	 * does: that one rings ep->wakeup.
 	 */
 	bool (*sleep)(struct epf *ep, uint64_t max_ns);
+	/*
+	 * progress=thread: steps the engine on this thread while its own thread sleeps (engine/drive.h). *drives: false before the first call; while it is
+	 * true, undrive() must follow. Returns how much was done. A daemon's engine is never driven: its clients are other processes.
+	 */
+	unsigned (*drive)(struct epf *ep, bool *drives);
+	void (*undrive)(struct epf *ep);
 	/* Looked at by waits before they sleep: 0, or why nothing will ever come (the daemon is gone). */
 	int (*check)(struct epf *ep);
 	/* Asked before a loss is reported: whether the peers have been notified of it, which they would not be if this process exited. */

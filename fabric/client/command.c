@@ -4,6 +4,7 @@
  * knows the engine beyond the ring. The checks are the engine's: what it refuses shows in the ring's error record.
  */
 #include "fabric/base/err.h"
+#include "fabric/client/drive.h"
 #include "fabric/client/handle.h"
 
 #include <errno.h>
@@ -51,7 +52,7 @@ static int push(struct epf_ring *ring, const struct epf_op *op)
 			op->rank, op->signal, op->length, (unsigned long long)op->local_offset,
 			(unsigned long long)op->remote_offset);
 	}
-	epf_kick(ring->ep);
+	epf_kick(ring->ep, op->length);
 	return 0;
 }
 
@@ -218,7 +219,7 @@ int epf_ring_push_raw(struct epf_ring *ring, uint64_t lo, uint64_t hi)
 			return rc;
 	}
 	epf_ring_push(&ring->producer, c);
-	epf_kick(ring->ep);
+	epf_kick(ring->ep, EPF_WIDE_LENGTH); /* nobody has looked what it is */
 	return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "fabric/base/log.h"
 #include "fabric/client/embedded_priv.h"
 #include "fabric/engine/counter.h"
+#include "fabric/engine/drive.h"
 #include "fabric/engine/watch.h"
 #include "fabric/gpu/rdma.h"
 #include "fabric/join/world.h"
@@ -309,6 +310,20 @@ static bool embedded_sleep(struct epf *ep, uint64_t max_ns)
 	return true;
 }
 
+static unsigned embedded_drive(struct epf *ep, bool *drives)
+{
+	unsigned handled = epf_core_drive(ep->core, drives);
+
+	if (!*drives && ep->is_crowded)
+		epf_core_drive_wish(ep->core);
+	return handled;
+}
+
+static void embedded_undrive(struct epf *ep)
+{
+	epf_core_drive_end(ep->core);
+}
+
 static int embedded_check(struct epf *ep)
 {
 	(void)ep;
@@ -337,6 +352,8 @@ const struct epf_backend_ops epf_backend_embedded = {
 	.bytes_per_peer = embedded_bytes_per_peer,
 	.progress = embedded_progress,
 	.sleep = embedded_sleep,
+	.drive = embedded_drive,
+	.undrive = embedded_undrive,
 	.check = embedded_check,
 	.has_notified = epf_embedded_has_notified,
 	.engine_pid = epf_embedded_engine_pid,

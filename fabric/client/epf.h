@@ -420,8 +420,8 @@ int epf_gpu_module_launch(struct epf_gpu_module *code, void *kernel, void *strea
 int epf_gpu_stream_sync(struct epf_gpu *gpu, void *stream);
 
 /*
- * progress=caller: runs one step of the engine and returns how much was done; 0 if another thread is running one. With progress=thread or
- * a daemon: returns 0. Threads: any.
+ * Runs one step of the engine, for programs that poll instead of waiting. Returns how much was done; 0 if another thread is running the engine: with
+ * progress=thread its own thread does unless it sleeps, and a daemon's engine is never run by a client. Threads: any.
  */
 int epf_progress(struct epf *ep);
 

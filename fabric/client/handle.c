@@ -44,8 +44,3 @@ unsigned epf_progress_once(struct epf *ep)
 		return (unsigned)ep->opts.progress(ep->opts.progress_arg);
 	return ep->be->progress(ep);
 }
-
-int epf_progress(struct epf *ep)
-{
-	return epf_joined(ep) ? (int)ep->be->progress(ep) : 0;
-}

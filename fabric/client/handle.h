@@ -104,12 +104,15 @@ struct epf {
 	void *gpu_signals;    /* GPU memory that holds the signals; NULL: ep->signals does */
 	int gpu_signals_device;
 	struct epf_mapping *mappings;
-	bool keeps_memory;  /* mappings keep their memfds open */
-	bool aborted;       /* epf_abort was called: every wait ends */
-	bool has_notified;  /* the peers know of the losses seen so far */
-	uint32_t spins;     /* of a wait before it sleeps, learnt (wait.c); 0: nothing yet */
-	uint32_t waits;     /* that did not end at once; wraps */
-	bool threaded;      /* the engine works by itself: waits sleep on the wakeup */
+	bool keeps_memory; /* mappings keep their memfds open */
+	bool aborted;      /* epf_abort was called: every wait ends */
+	bool has_notified; /* the peers know of the losses seen so far */
+	uint32_t spins;    /* of a wait before it sleeps, learnt (wait.c); 0: nothing yet */
+	uint32_t waits;    /* that did not end at once; wraps */
+	bool threaded;     /* the engine works by itself: waits sleep on the wakeup */
+	bool is_crowded; /* embedded: engines' threads share CPUs with those that wait for them (drive.c) */
+	uint32_t
+		pushes; /* that may step the engine themselves before the next wait; racy, and any value works */
 	bool call_progress; /* waits call opts.progress */
 
 	/* The engine in this process (embedded.c); tests look into it. */
@@ -161,6 +164,8 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 int epf_wait_lost(struct epf *ep, bool left);
 /* peers.c: fails with the rank whose engine has been silent longest; 0: none is. what, number: of the wait that ran into timeout_ns. */
 int epf_wait_silent(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number);
+/* who.c: how many ranks named the host of this one. */
+uint32_t epf_who_here(const struct epf *ep);
 /* who.c: this rank's process as bytes for the others: malloced. */
 int epf_who_describe(const struct epf *ep, uint8_t **buf, size_t *len);
 /* who.c: the process of a rank as text: "rank 3 on node 1 (host a, process 17)". */
@@ -204,14 +209,5 @@ int epf_meet_barrier(struct epf *ep);
 
 /* lib.c: the mapping that holds [addr, addr + bytes) in whole, or NULL. Valid until that memory is freed. */
 struct epf_mapping *epf_mapping_find(const struct epf *ep, const void *addr, uint64_t bytes);
-
-/* Wakes the core if it sleeps: after a push. */
-static inline void epf_kick(struct epf *ep)
-{
-	struct epf_wakeup *kick = EPF_LOAD_ACQUIRE(&ep->kick); /* the join sets it */
-
-	if (kick && epf_wakeup_is_needed(kick))
-		epf_wakeup_wake(kick);
-}
 
 #endif

@@ -11,6 +11,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/client/drive.h"
 #include "fabric/client/handle.h"
 
 #include <errno.h>
@@ -215,10 +216,12 @@ static int join_round(struct epf *ep, unsigned n)
 	epf_lock_calls(ep);
 	rc = ep->be->join_round(ep, n, ep->blobs, &buf, &len, &last);
 	epf_unlock_calls(ep);
-	if (!rc && last)
+	if (!rc && last) {
 		ep->who = ep->blobs;
-	else
+		ep->is_crowded = epf_drive_is_crowded(ep);
+	} else {
 		epf_boot_free_blobs(ep->blobs);
+	}
 	ep->blobs = NULL;
 	/* The last round, in which the back-end has nothing to send, carries the process of each rank for error texts. */
 	if (!rc && !last && !len)

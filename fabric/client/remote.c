@@ -177,6 +177,18 @@ static bool remote_sleep(struct epf *ep, uint64_t max_ns)
 	return false;
 }
 
+static unsigned remote_drive(struct epf *ep, bool *drives)
+{
+	(void)ep;
+	(void)drives;
+	return 0;
+}
+
+static void remote_undrive(struct epf *ep)
+{
+	(void)ep;
+}
+
 const struct epf_backend_ops epf_backend_service = {
 	.name = "service",
 	.can_rejoin = true,
@@ -200,6 +212,8 @@ const struct epf_backend_ops epf_backend_service = {
 	.bytes_per_peer = remote_bytes_per_peer,
 	.progress = remote_progress,
 	.sleep = remote_sleep,
+	.drive = remote_drive,
+	.undrive = remote_undrive,
 	.check = remote_check,
 	.has_notified = remote_has_notified,
 	.engine_pid = remote_engine_pid,

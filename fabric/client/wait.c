@@ -5,6 +5,7 @@
  * read from the peers page; of the engine this file knows nothing but backend.h.
  */
 #include "fabric/base/err.h"
+#include "fabric/client/drive.h"
 #include "fabric/client/handle.h"
 
 #include <errno.h>
@@ -63,6 +64,7 @@ struct spin {
 	unsigned limit; /* before it sleeps */
 	unsigned quiet; /* spins since it began, woke, or the engine worked for it */
 	bool slept;
+	bool drives; /* it steps the engine in place of its thread */
 };
 
 /*
@@ -128,6 +130,7 @@ static void idle(struct epf *ep, struct spin *spin, bool (*ready)(const void *ar
 	if (!spin->slept)
 		spin_learn(ep, spin, true);
 	spin->slept = true;
+	epf_drive_end(ep, &spin->drives);
 	sleep_on_wakeup(ep,
 			condition->sleep_ns ? condition->sleep_ns
 			: ep->call_progress ? DRIVER_SLEEP_NS
@@ -190,13 +193,28 @@ int epf_wait_why(struct epf *ep, const char *what, uint64_t number)
 	return rc ? rc : ep->be->check(ep);
 }
 
+/* One moment of a wait: lets the engine work where it has no thread or a sleeping one, else waits a little. */
+static void advance(struct epf *ep, struct spin *spin, bool (*ready)(const void *arg),
+		    const void *arg, const struct epf_condition *condition)
+{
+	static const struct epf_condition any = { .what = EPF_WAKE_ON_ANY };
+	unsigned handled = epf_progress_once(ep);
+
+	if (ep->threaded)
+		handled += epf_drive(ep, &spin->drives);
+	if (handled)
+		spin->quiet = 0;
+	else
+		idle(ep, spin, ready, arg, condition ? condition : &any);
+}
+
 int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 	     const struct epf_condition *condition, uint64_t timeout_ns, const char *what,
 	     uint64_t number)
 {
-	static const struct epf_condition any = { .what = EPF_WAKE_ON_ANY };
 	uint64_t deadline;
 	struct spin spin;
+	int rc = 0;
 
 	if (ready(arg))
 		return 0;
@@ -205,20 +223,17 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 		timeout_ns = ep->conf.wait_timeout_ns;
 	deadline = ep->now(ep->now_arg) + timeout_ns;
 	while (!ready(arg)) {
-		int rc = epf_wait_why(ep, what, number);
-
+		rc = epf_wait_why(ep, what, number);
+		if (!rc && ep->now(ep->now_arg) >= deadline)
+			rc = timed_out(ep, timeout_ns, what, number);
 		if (rc)
-			return rc;
-		if (ep->now(ep->now_arg) >= deadline)
-			return timed_out(ep, timeout_ns, what, number);
-		if (epf_progress_once(ep))
-			spin.quiet = 0;
-		else
-			idle(ep, &spin, ready, arg, condition ? condition : &any);
+			break;
+		advance(ep, &spin, ready, arg, condition);
 	}
-	if (ep->threaded && !spin.slept)
+	epf_drive_end(ep, &spin.drives);
+	if (!rc && ep->threaded && !spin.slept)
 		spin_learn(ep, &spin, false);
-	return 0;
+	return rc;
 }
 
 struct retired_arg {

@@ -46,6 +46,21 @@ int epf_who_describe(const struct epf *ep, uint8_t **buf, size_t *len)
 	return 0;
 }
 
+uint32_t epf_who_here(const struct epf *ep)
+{
+	const struct epf_blob *me = &ep->who[ep->rank];
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; r < ep->world && me->len > FIXED_BYTES; r++) {
+		const struct epf_blob *b = &ep->who[r];
+
+		n += b->len == me->len &&
+		     memcmp((const uint8_t *)b->data + FIXED_BYTES,
+			    (const uint8_t *)me->data + FIXED_BYTES, me->len - FIXED_BYTES) == 0;
+	}
+	return n;
+}
+
 void epf_who_text(const struct epf *ep, uint32_t rank, char *text, size_t size)
 {
 	const struct epf_blob *blob = ep->who ? &ep->who[rank] : NULL;

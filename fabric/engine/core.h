@@ -2,7 +2,7 @@
 /*
  * The engine core from inside: its rings, peers, lanes and streams (tables.h, nodes.h). Shared by all files of the engine.
  *
- * One thread runs a core. Everything here is private to that thread, except shared memory reached through
+ * One thread at a time runs a core (owner.h). Everything here is private to that thread, except shared memory reached through
  * ring headers, signals and control writes, whose accesses are labelled (queues/README.md).
  * What is not for one peer is allocated before traffic starts; what a peer needs grows with use (grow.h).
  *
@@ -220,6 +220,12 @@ struct epf_core {
 	struct epf_lanes_batch *connecting; /* lanes.c; NULL: lanes are connected one by one */
 	struct epf_wakeup *wakeup;          /* the core sleeps on it */
 	struct epf_wakeup own_wakeup;
+	struct epf_wakeup
+		recall; /* armed by the core's thread while it waits for a waiter to give it the core */
+	uint64_t asleep_until; /* when the sleep of the core's thread ends by itself */
+	uint32_t owner;        /* enum epf_owner: who may step the core (owner.h) */
+	uint32_t
+		drive_wish; /* 1: a waiter wants to step the core: its thread sleeps as soon as it is idle */
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;

@@ -3,7 +3,7 @@
  * The contract between an engine core and a NIC: a table of operations, a work request, a completion.
  *
  * Called by the engine core (fabric/engine/step_hot.c posts and reaps; the rest is slow path) and by the
- * conformance suite (tests/unit/nic/test_nic.c), which every NIC must pass. One thread uses a NIC at a
+ * conformance suite (tools/prove/check.h), which every NIC must pass. One thread uses a NIC at a
  * time: there are no locks here. Operations marked HOT never allocate, lock, log or make a system call; those of a NIC
  * over sockets (tcp) make system calls in post and reap, since the kernel moves the bytes, and none that waits;
  * a library below a NIC (ofi) does as its provider does.

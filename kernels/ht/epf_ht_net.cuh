@@ -151,6 +151,11 @@ EPF_DEV_FN void ht_push_leg(const struct ht_job *j, struct epf_dev *d, const str
 EPF_DEV_FN void ht_push_slice(const struct ht_job *j, const struct ht_leg *legs, uint32_t count,
 			      uint32_t k, int sums)
 {
+	/*
+	 * Each rank begins with another receiver: legs are one a node in a dispatch, one a rank in a combine. Ranks of one index, which share their
+	 * receivers, would all begin with the same node if the rank decided.
+	 */
+	uint32_t start = sums ? j->rank : j->node;
 	struct epf_dev d;
 
 	if (!ht_last_block(j, &ht_state_of(j)->staged[k], 1) || epf_thread_in_block() >= LL_LANES)
@@ -160,7 +165,7 @@ EPF_DEV_FN void ht_push_slice(const struct ht_job *j, const struct ht_leg *legs,
 	epf_warp_fence();
 	epf_warp_open(&d, ht_ctx(j));
 	for (uint32_t i = 0; i < count; i++) {
-		const struct ht_leg *l = &legs[(j->rank + i) % count];
+		const struct ht_leg *l = &legs[(start + i) % count];
 
 		/* A rank that did not consent may still be reading. */
 		if (l->rank >= 0 && !ht_peer_of(j, (uint32_t)l->rank)->late)

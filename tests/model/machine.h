@@ -60,7 +60,7 @@ struct machine {
 	ucontext_t scheduler;
 	struct branch path[DEPTH];
 	unsigned depth, length;
-	bool is_on;
+	bool is_on, is_ending;
 	char wrong[256];
 	const struct model_order *relaxed; /* the orderings that are left out */
 	size_t n_relaxed;

@@ -110,8 +110,9 @@ static bool run_execution(void)
 	if (!m.wrong[0]) {
 		model_settle();
 		if (m.program->end) {
-			m.is_on = false;
+			m.is_ending = true;
 			m.program->end();
+			m.is_ending = false;
 		}
 	}
 	return true;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The orderings of rings, completion counters, signals, wakeups, the peers page, the mail words of the emulated NIC and calls into a core, with the labels of
+ * The orderings of rings, completion counters, signals, wakeups, the peers page, the mail words of the emulated NIC, the owner of a core and calls into one, with the labels of
  * queues/README.md: each program is right in every execution of a weakly ordered machine, and wrong without any one of them.
  */
 #include "tests/model/model.h"
 
+#include "fabric/engine/owner.h"
 #include "fabric/nic/emu/wire.h"
 #include "queues/epf_peers.h"
 #include "queues/epf_ring.h"
@@ -385,6 +386,121 @@ static const struct model_order changes_orders[] = {
 	{ "P1, state", "epf_peers.h", "store", "&w->state", "nobody looks at the cause here" },
 };
 
+/* ---- who steps a core: its thread, or one that waits (fabric/engine/drive.c) ---- */
+
+static struct {
+	struct epf_wakeup wakeup, recall;
+	uint32_t owner, work, rung, handled;
+	uint64_t core; /* everything that the owner alone touches */
+} seat;
+
+static void step_core(uint32_t handled_by)
+{
+	MODEL_WRITE(&seat.core, MODEL_READ(&seat.core) + 1);
+	if (EPF_LOAD_RELAXED(&seat.work))
+		EPF_STORE_RELAXED(&seat.handled, handled_by);
+}
+
+/* Gives the core away and sleeps, until somebody rings. */
+static void sleep_as_thread(void)
+{
+	step_core(1);
+	epf_wakeup_arm(&seat.wakeup);
+	step_core(1);
+	epf_owner_give(&seat.owner, EPF_OWNER_NOBODY);
+}
+
+static void drive_and_leave(void)
+{
+	if (!epf_owner_take(&seat.owner, EPF_OWNER_NOBODY, EPF_OWNER_STEP))
+		return;
+	epf_wakeup_disarm(&seat.wakeup);
+	step_core(2);
+	epf_wakeup_arm(&seat.wakeup);
+	step_core(2);
+	epf_owner_give(&seat.owner, EPF_OWNER_NOBODY);
+}
+
+static void give_to_core(void)
+{
+	EPF_STORE_RELAXED(&seat.work, 1u);
+	if (epf_wakeup_is_needed(&seat.wakeup))
+		EPF_STORE_RELAXED(&seat.rung, 1u);
+}
+
+static void nothing_is_forgotten(void)
+{
+	MODEL_ASSERT(seat.handled || seat.rung);
+}
+
+static const struct model_program drive_program = {
+	"a core driven by a waiter", nothing, { sleep_as_thread, drive_and_leave, give_to_core },
+	nothing_is_forgotten,        &seat,   sizeof(seat)
+};
+
+static const struct model_order drive_orders[] = {
+	{ "O1", "owner.h", "store", "owner", NULL },
+	{ "O2", "owner.h", "compare", "owner", NULL },
+	{ "B1 and B2", "epf_wakeup.h", "fence", "", NULL },
+	{ "B1's store", "epf_wakeup.h", "store", "&wakeup->sleeping",
+	  "the fence behind it orders it" },
+};
+
+/* The thread wants the core back from a waiter in a step. */
+static void take_back(void)
+{
+	bool has = false;
+
+	while (!has) {
+		epf_wakeup_arm(&seat.recall);
+		has = epf_owner_is_thread(&seat.owner) ||
+		      epf_owner_take(&seat.owner, EPF_OWNER_NOBODY, EPF_OWNER_THREAD);
+		if (!has)
+			model_sleep_while(&seat.recall.sleeping);
+	}
+	MODEL_WRITE(&seat.core, MODEL_READ(&seat.core) + 1);
+}
+
+static void recall_bell(void)
+{
+	if (epf_wakeup_is_needed(&seat.recall))
+		epf_wakeup_disarm(&seat.recall);
+}
+
+static void in_a_step(void)
+{
+	seat.owner = EPF_OWNER_STEP;
+}
+
+/* It leaves, or hands the core over where it has seen the wish. */
+static void end_of_step(void)
+{
+	MODEL_WRITE(&seat.core, MODEL_READ(&seat.core) + 1);
+	if (EPF_LOAD_RELAXED(&seat.recall.sleeping)) {
+		epf_owner_give(&seat.owner, EPF_OWNER_THREAD);
+		recall_bell();
+		return;
+	}
+	epf_owner_give(&seat.owner, EPF_OWNER_NOBODY);
+	recall_bell();
+}
+
+static const struct model_program recall_program = { "a core that its thread takes back",
+						     in_a_step,
+						     { take_back, end_of_step },
+						     NULL,
+						     &seat,
+						     sizeof(seat) };
+
+static const struct model_order recall_orders[] = {
+	{ "O1", "owner.h", "store", "owner", NULL },
+	{ "O2", "owner.h", "load", "owner", NULL },
+	{ "O2, taking", "owner.h", "compare", "owner", NULL },
+	{ "O3", "epf_wakeup.h", "fence", "", NULL },
+	{ "B1's store", "epf_wakeup.h", "store", "&wakeup->sleeping",
+	  "the fence behind it orders it" },
+};
+
 int main(void)
 {
 	int failures = 0;
@@ -402,5 +518,7 @@ int main(void)
 	CHECK(chain);
 	CHECK(state);
 	CHECK(changes);
+	CHECK(drive);
+	CHECK(recall);
 	return failures ? 1 : 0;
 }

@@ -117,6 +117,24 @@ group_nic()
 	job nic-limits 120 crossing conformance test_nic_limits
 	job nic-fail 120 crossing conformance test_nic_fail
 	job nic-device 120 crossing conformance test_verbs_device
+	job nic-prove 120 crossing prove
+	job nic-prove-hosts 120 crossing prove_hosts
+}
+
+# The same checks as their users run them: two devices of one host; then two programs that find each other.
+prove()
+{
+	limited "$BUILD/tools/ep-fabric" nics --prove "--nic=$NIC" --nic-device=rxe0 --peer-device=rxe1
+}
+
+prove_hosts()
+{
+	local rc waits
+	limited "$BUILD/tools/ep-fabric" nics --prove --wait "--nic=$NIC" --nic-device=rxe1 &
+	waits=$!
+	limited "$BUILD/tools/ep-fabric" nics --prove=127.0.0.1 "--nic=$NIC" --nic-device=rxe0
+	rc=$?
+	wait "$waits" && return "$rc"
 }
 
 # conformance PROGRAM: over the devices only; the others ran on the host

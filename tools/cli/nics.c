@@ -27,12 +27,18 @@ enum {
 	KEY_NODES,
 	KEY_PER_NODE,
 	KEY_DEVICES,
+	KEY_PROVE,
+	KEY_WAIT,
+	KEY_PORT,
+	KEY_SAVE,
+	KEY_PEER,
+	PORT_MAX = 65535,
 	RANKS_MAX = 4096
 };
 
 #define GROUPS                                                                    \
  (EPF_CONF_GROUP_BIT(NIC) | EPF_CONF_GROUP_BIT(EMU) | EPF_CONF_GROUP_BIT(VERBS) | \
-  EPF_CONF_GROUP_BIT(EFA) | EPF_CONF_GROUP_BIT(OFI))
+  EPF_CONF_GROUP_BIT(EFA) | EPF_CONF_GROUP_BIT(TCP) | EPF_CONF_GROUP_BIT(OFI))
 
 struct request {
 	struct epf_conf conf;
@@ -41,20 +47,22 @@ struct request {
 	const char *sysfs; /* NULL: the machine's */
 	uint32_t ranks;
 	struct epf_nics_plan_opts plan;
-	bool is_plan;
+	struct epf_nics_prove_opts prove;
+	const char *peer_device; /* NULL: not given */
+	bool is_plan, is_prove;
 	bool json;
 	unsigned int failed;
 };
 
-static void parse_count(struct argp_state *state, const char *option, const char *arg,
+static void parse_count(struct argp_state *state, const char *option, const char *arg, int most,
 			uint32_t *out)
 {
 	char *end;
 	unsigned long n = strtoul(arg, &end, 10);
 
-	if (*arg < '0' || *arg > '9' || *end || n < 1 || n > RANKS_MAX)
+	if (*arg < '0' || *arg > '9' || *end || n < 1 || n > (unsigned long)most)
 		argp_failure(state, EXIT_USAGE, 0, "--%s is '%s': write a number from 1 to %d",
-			     option, arg, RANKS_MAX);
+			     option, arg, most);
 	*out = (uint32_t)n;
 }
 
@@ -77,10 +85,56 @@ static void check_plan(struct argp_state *state, struct request *req)
 			     req->plan.ranks_per_node, RANKS_MAX);
 }
 
+static void check_prove(struct argp_state *state, const struct request *req)
+{
+	const struct epf_nics_prove_opts *p = &req->prove;
+
+	if (!req->is_prove && (p->wait || p->port || p->save || req->peer_device))
+		argp_failure(state, EXIT_USAGE, 0,
+			     "--wait, --port, --save and --peer-device belong to --prove");
+	if (req->is_prove && (req->is_plan || req->sysfs || req->ranks))
+		argp_failure(state, EXIT_USAGE, 0,
+			     "--prove runs alone: leave out --plan, --sysfs and --ranks");
+	if (p->host && (p->wait || req->peer_device))
+		argp_failure(state, EXIT_USAGE, 0,
+			     "--prove=HOST excludes --wait and --peer-device");
+	if (p->wait && (p->save || req->json || req->peer_device))
+		argp_failure(
+			state, EXIT_USAGE, 0,
+			"--wait reports nothing: give --save, --json or --peer-device on the other host");
+}
+
+/* 1: one of the options of --prove. */
+static int parse_prove(int key, char *arg, struct argp_state *state, struct request *req)
+{
+	switch (key) {
+	case KEY_PROVE:
+		req->is_prove = true;
+		req->prove.host = arg;
+		return 1;
+	case KEY_WAIT:
+		req->prove.wait = true;
+		return 1;
+	case KEY_PORT:
+		parse_count(state, "port", arg, PORT_MAX, &req->prove.port);
+		return 1;
+	case KEY_SAVE:
+		req->prove.save = arg;
+		return 1;
+	case KEY_PEER:
+		req->peer_device = arg;
+		return 1;
+	default:
+		return 0;
+	}
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct request *req = state->input;
 
+	if (parse_prove(key, arg, state, req))
+		return 0;
 	switch (key) {
 	case ARGP_KEY_INIT:
 		state->child_inputs[0] = &req->conf;
@@ -92,22 +146,23 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		req->sysfs = arg;
 		return 0;
 	case KEY_RANKS:
-		parse_count(state, "ranks", arg, &req->ranks);
+		parse_count(state, "ranks", arg, RANKS_MAX, &req->ranks);
 		return 0;
 	case KEY_PLAN:
 		req->is_plan = true;
 		return 0;
 	case KEY_NODES:
-		parse_count(state, "nodes", arg, &req->plan.nodes);
+		parse_count(state, "nodes", arg, RANKS_MAX, &req->plan.nodes);
 		return 0;
 	case KEY_PER_NODE:
-		parse_count(state, "ranks-per-node", arg, &req->plan.ranks_per_node);
+		parse_count(state, "ranks-per-node", arg, RANKS_MAX, &req->plan.ranks_per_node);
 		return 0;
 	case KEY_DEVICES:
-		parse_count(state, "devices", arg, &req->plan.devices);
+		parse_count(state, "devices", arg, RANKS_MAX, &req->plan.devices);
 		return 0;
 	case ARGP_KEY_END:
 		check_plan(state, req);
+		check_prove(state, req);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -206,6 +261,16 @@ static void show_all(struct request *req)
 	}
 }
 
+/* What fails here has been printed. */
+static int prove(struct request *req)
+{
+	if (!req->prove.port)
+		req->prove.port = EPF_NICS_PROVE_PORT;
+	req->prove.json = req->json;
+	req->prove.peer_device = req->peer_device;
+	return epf_nics_prove(&req->conf, &req->prove);
+}
+
 int epf_tool_nics(int argc, char **argv)
 {
 	static const struct argp_option options[] = {
@@ -224,6 +289,17 @@ int epf_tool_nics(int argc, char **argv)
 		{ "devices", KEY_DEVICES, "N", 0,
 		  "RDMA devices of each. Not given: those of this machine, or of --sysfs, at least 1",
 		  0 },
+		{ "prove", KEY_PROVE, "HOST", OPTION_ARG_OPTIONAL,
+		  "Check what the engine assumes of the NIC that is set, in at most two minutes, and report each "
+		  "assumption as held, broken or not tried (with --json: schema epf.prove/1). Without HOST both ends "
+		  "are here; with it the other end is there, where --prove --wait runs",
+		  0 },
+		{ "wait", KEY_WAIT, NULL, 0, "Be the other end for a host that names this one", 0 },
+		{ "port", KEY_PORT, "N", 0, "TCP port where the two hosts meet. Not given: 18519",
+		  0 },
+		{ "peer-device", KEY_PEER, "LIST", 0,
+		  "nic-device of the other end on this host. Not given: the same device", 0 },
+		{ "save", KEY_SAVE, "FILE", 0, "Write the JSON of --prove to FILE, too", 0 },
 		{ 0 },
 	};
 	struct request req = { 0 };
@@ -249,6 +325,8 @@ int epf_tool_nics(int argc, char **argv)
 	if (epf_conf_load(&req.conf, NULL)) {
 		req.failed++;
 		fprintf(stderr, "ep-fabric nics: %s\n", epf_last_error());
+	} else if (req.is_prove) {
+		req.failed += prove(&req) != 0;
 	} else if (!req.is_plan) {
 		show_all(&req);
 	} else if (epf_nics_plan(&req.conf, req.sysfs, &req.plan, req.json)) {

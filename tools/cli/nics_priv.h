@@ -39,4 +39,23 @@ struct epf_nics_plan_opts {
 int epf_nics_plan(const struct epf_conf *conf, const char *sysfs,
 		  const struct epf_nics_plan_opts *opts, bool json);
 
+enum { EPF_NICS_PROVE_PORT = 18519 };
+
+/* What to prove, and how to report it. */
+struct epf_nics_prove_opts {
+	const char *host;        /* of the other end; NULL: this one */
+	bool wait;               /* be the other end of a host that names this one */
+	uint32_t port;           /* where the two meet */
+	const char *peer_device; /* nic-device of the other end on this host; NULL: the same */
+	const char *save;        /* file for the JSON; NULL: none */
+	bool json;               /* print that in place of the text */
+};
+
+/**
+ * epf_nics_prove() - check what the engine assumes of the NIC that is set, with progress to standard error and a report to standard output.
+ *
+ * Return: 0 if nothing is broken; -EPROTO if something is; another -errno, which was printed.
+ */
+int epf_nics_prove(const struct epf_conf *conf, const struct epf_nics_prove_opts *opts);
+
 #endif

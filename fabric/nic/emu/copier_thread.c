@@ -190,6 +190,9 @@ static void *run(void *arg)
 	epf_dbg("GPU copies: %llu ms in taking jobs, %llu ms in their batches",
 		(unsigned long long)(epf_tsc_to_ns(work.dequeue_tsc) / 1000000),
 		(unsigned long long)(epf_tsc_to_ns(work.pump_tsc) / 1000000));
+	/* Nobody waits any more: a later thread must not be blamed for it. */
+	if (epf_emu_stall_is_timed())
+		epf_emu_stall_moved(false);
 	return NULL;
 }
 

@@ -40,6 +40,21 @@ static int open_emu_unordered(const struct epf_emu_opts *tune, int end, uint64_t
 	return epf_emu_open(&opts, now, arg, out);
 }
 
+/* Two NICs as one: lanes with even numbers go by the first. */
+static int open_rails(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
+		      struct epf_nic **out)
+{
+	struct epf_nic *child[2];
+	int rc = open_emu(tune, end, now, arg, &child[0]);
+
+	if (rc)
+		return rc;
+	rc = open_emu(tune, end, now, arg, &child[1]);
+	if (!rc)
+		rc = epf_nic_rails_open(child, 2, out);
+	return rc;
+}
+
 static int open_null(const struct epf_emu_opts *tune, int end, uint64_t (*now)(void *), void *arg,
 		     struct epf_nic **out)
 {
@@ -223,6 +238,7 @@ static const struct nic_kind kinds[] = {
 	{ "emu ordered, GPU to host", 1, 1, 0, 0, 0, 0, 1, open_emu },
 	{ "emu ordered, host to GPU", 1, 1, 0, 0, 0, 0, 2, open_emu },
 	{ "emu unordered, host to GPU", 0, 1, 0, 0, 0, 0, 2, open_emu_unordered },
+	{ "rails over emu", 1, 1, 0, 1, 0, 0, 0, open_rails },
 	{ "null", 1, 0, 0, 0, 0, 0, 0, open_null },
 	{ "tcp", 1, 1, 1, 1, 0, 0, 0, open_tcp },
 #ifdef EPF_WITH_OFI
@@ -237,8 +253,9 @@ static const struct nic_kind kinds[] = {
 	{ "tcp, host to GPU", 1, 1, 1, 1, 0, 0, 2, open_tcp },
 	{ "tcp encrypted, GPU to GPU", 1, 1, 1, 1, 0, 0, 3, open_tcp_encrypted },
 #ifdef EPF_WITH_VERBS
-	{ "efa", 0, 1, 0, 1, 1, 0, 0, open_efa_posted },
-	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, 0, open_efa_unsolicited },
+	{ "efa", 0, 1, 0, 1, 1, 0, 0, open_efa_posted, .next_event = fake_efa_next },
+	{ "efa unsolicited", 0, 1, 0, 1, 1, 1, 0, open_efa_unsolicited,
+	  .next_event = fake_efa_next },
 	{ "verbs", 1, 1, 1, 1, 0, 0, 0, open_verbs },
 	{ "verbs lists", 1, 1, 1, 1, 0, 0, 0, open_verbs_lists },
 	{ "verbs unordered", 0, 1, 1, 1, 0, 0, 0, open_verbs_unordered },

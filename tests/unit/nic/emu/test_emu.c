@@ -269,7 +269,7 @@ static void test_progress(void **state)
 
 	post_imms(rig, 5, 8);
 	for (int i = 0; i < 5; i++) {
-		rig_run(rig, rig->opts.retry_timeout_ns / 10 * 7);
+		rig_run(rig, rig->opts->retry_timeout_ns / 10 * 7);
 		rig->b.nic->ops->post_receives(rig->b.nic, 1);
 		rig_run(rig, MS);
 		assert_int_equal(rig_count(&rig->a, EPF_WC_SENT, EPF_S_OK), i + 1);

@@ -94,7 +94,7 @@ static void test_cut_one(void **state)
 		assert_int_equal(count(&rig->b, EPF_WC_RECV_IMM, other, -1), 1);
 		assert_int_equal(count(&rig->a, EPF_WC_SENT, cut, -1), 0);
 		assert_int_equal(count(&rig->b, EPF_WC_RECV_IMM, cut, -1), 0);
-		rig_run(rig, rig->opts.retry_timeout_ns);
+		rig_run(rig, rig->opts->retry_timeout_ns);
 		assert_int_equal(count(&rig->a, EPF_WC_SENT, cut, EPF_S_RETRY_EXCEEDED), 1);
 		assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, cut), EPF_LANE_ERROR);
 		assert_int_equal(rig->a.nic->ops->lane_link(rig->a.nic, other), EPF_LANE_READY);
@@ -274,7 +274,7 @@ static void test_destroy_cut(void **state)
 static void test_range(void **state)
 {
 	struct rig *rig = rig_open(kind, NULL);
-	struct epf_emu_opts opts = rig->opts;
+	struct epf_emu_opts opts = *rig->opts;
 	struct epf_nic_caps caps;
 	struct epf_nic *nic = NULL;
 
@@ -352,12 +352,12 @@ static void random_cuts(uint64_t seed)
 		if ((r >> 32 & 7) == 0) {
 			int up = r >> 40 & 1;
 
-			set_link(nic, (unsigned)(r >> 48) % rig->opts.links, up);
+			set_link(nic, (unsigned)(r >> 48) % rig->opts->links, up);
 			cuts += !up;
 		}
 		rig_run(rig, r >> 50 & 16383);
 		if ((r >> 36 & 15) == 0 || all == LANES * EACH)
-			for (unsigned link = 0; link < rig->opts.links; link++) {
+			for (unsigned link = 0; link < rig->opts->links; link++) {
 				set_link(rig->a.nic, link, 1);
 				set_link(rig->b.nic, link, 1);
 			}

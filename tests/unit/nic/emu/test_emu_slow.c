@@ -45,7 +45,7 @@ static void test_peer_not_run(void **state)
 	rig_fill(rig->a.mem, 3000, 1);
 	rig_post(rig, &wr);
 	for (int i = 0; i < 50; i++) {
-		rig->now_ns += rig->opts.retry_timeout_ns / 10;
+		rig->now_ns += rig->opts->retry_timeout_ns / 10;
 		assert_int_equal(look(rig), 0);
 	}
 	rig_run(rig, MS);
@@ -56,7 +56,7 @@ static void test_peer_not_run(void **state)
 	rig_clear(rig);
 	wr.id = 2;
 	rig_post(rig, &wr);
-	rig->now_ns += rig->opts.retry_timeout_ns + 1;
+	rig->now_ns += rig->opts->retry_timeout_ns + 1;
 	assert_int_equal(look(rig), 0);
 	rig_run(rig, MS);
 	assert_true(rig_sent(rig, &rig->a, 2, &status));
@@ -70,11 +70,11 @@ static void test_peer_never_run(void **state)
 	for (int many = 0; many < 2; many++) {
 		struct rig *rig = open_rig(NULL);
 		struct epf_wr wr = rig_write(rig, 1, 0, 0, 100);
-		uint64_t begin = rig->now_ns, end = begin + rig->opts.stall_timeout_ns;
+		uint64_t begin = rig->now_ns, end = begin + rig->opts->stall_timeout_ns;
 		int status;
 
 		rig_post(rig, &wr);
-		rig->now_ns += rig->opts.retry_timeout_ns;
+		rig->now_ns += rig->opts->retry_timeout_ns;
 		assert_int_equal(look(rig), 0);
 		while (many && rig->now_ns + 50 * MS < end) {
 			rig->now_ns += 50 * MS;
@@ -102,7 +102,7 @@ static void test_no_difference(void **state)
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 100);
 
 	rig_post(rig, &wr);
-	rig->now_ns += rig->opts.retry_timeout_ns - 1;
+	rig->now_ns += rig->opts->retry_timeout_ns - 1;
 	assert_int_equal(look(rig), 0);
 	rig->now_ns += 1;
 	assert_int_equal(look(rig), 1);
@@ -114,7 +114,7 @@ static void test_silent_peer(void **state)
 {
 	struct rig *rig = open_rig(NULL);
 	struct epf_wr wr = rig_write(rig, 1, 0, 0, 100);
-	uint64_t begin = rig->now_ns, retry = rig->opts.retry_timeout_ns;
+	uint64_t begin = rig->now_ns, retry = rig->opts->retry_timeout_ns;
 	int status;
 
 	assert_int_equal(rig->b.nic->ops->set_link(rig->b.nic, 0, 0), 0);
@@ -139,7 +139,7 @@ static void test_not_run_itself(void **state)
 
 	rig_post(rig, &wr);
 	rig_reap(&rig->b);
-	rig->now_ns += 10 * rig->opts.retry_timeout_ns;
+	rig->now_ns += 10 * rig->opts->retry_timeout_ns;
 	assert_true(look(rig) > 0);
 	assert_true(rig_sent(rig, &rig->a, 1, &status));
 	assert_int_equal(status, EPF_S_OK);
@@ -154,7 +154,7 @@ static void test_neither_run(void **state)
 	int status;
 
 	rig_post(rig, &wr);
-	rig->now_ns += 100 * rig->opts.stall_timeout_ns;
+	rig->now_ns += 100 * rig->opts->stall_timeout_ns;
 	assert_int_equal(look(rig), 0);
 	rig_run(rig, MS);
 	assert_true(rig_sent(rig, &rig->a, 1, &status));
@@ -196,7 +196,7 @@ static void test_late_connect(void **state)
 	assert_int_equal(a->ops->lane_connect(a, 1, addr_b, nb, tb), 0);
 	assert_int_equal(a->ops->post(a, 1, &wr, 1), 1);
 	/* It has waited longer than a retry lasts, because the other end is late. */
-	rig->now_ns += 2 * rig->opts.retry_timeout_ns;
+	rig->now_ns += 2 * rig->opts->retry_timeout_ns;
 	assert_int_equal(look(rig), 0);
 	assert_int_equal(b->ops->lane_connect(b, 1, addr_a, na, ta), 0);
 	epf_wakeup_arm(b->ops->wakeup(b));

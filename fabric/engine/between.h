@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What whoever steps a core does between two steps: the run loops (loop.c, scheduler.c), and threads that drive it (drive.c). Not called by
+ * other folders, which have engine.h.
+ */
+#ifndef EPF_FABRIC_ENGINE_BETWEEN_H
+#define EPF_FABRIC_ENGINE_BETWEEN_H
+
+#include "fabric/engine/engine.h"
+
+#include <stdbool.h>
+
+/* A request of another thread; lives on that thread's stack. */
+struct epf_call {
+	int (*fn)(struct epf_core *core, void *arg);
+	void *arg;
+	int result;
+	uint32_t done;
+};
+
+/* Earliest time at which the core has something to do without being woken; now: at once. */
+uint64_t epf_core_due(const struct epf_core *core, uint64_t now);
+/* After arming: asks the NIC to ring, and looks for work for the last time, with a step. Returns true if there was any. */
+bool epf_core_look_again(struct epf_core *core);
+/* Counts a sleep of the calling thread, before it. */
+void epf_core_note_sleep(struct epf_core *core);
+/* After a sleep: counts it if there is work now. */
+void epf_core_note_wakeup(struct epf_core *core);
+
+#endif

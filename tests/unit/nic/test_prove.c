@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ep-fabric nics --prove` as a library: over the software NIC every assumption is held; over a NIC that lies about one thing (liar.h) the
+ * matching line says broken. Every check has a lie, or stands in the list of those that cannot be tried here.
+ */
+#include "fabric/base/conf.h"
+#include "fabric/base/err.h"
+#include "tests/unit/nic/liar.h"
+#include "tools/prove/prove.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct case_ {
+	const char *key; /* the line that must be broken */
+	enum lie lie;
+};
+
+static const struct case_ cases[] = {
+	{ "writes", LIE_CUTS_WRITES },
+	{ "writes", LIE_WRITES_BEYOND },
+	{ "reads", LIE_CUTS_READS },
+	{ "inline", LIE_INLINE_LATE },
+	{ "immediates", LIE_IMM_31_BITS },
+	{ "immediates", LIE_IMM_LOST },
+	{ "lengths", LIE_WRONG_LENGTH },
+	{ "messages", LIE_CUTS_MESSAGES },
+	{ "many-messages", LIE_LOSES_MESSAGE },
+	{ "data-before-immediate", LIE_IMM_FIRST },
+	{ "sent-means-landed", LIE_SENT_EARLY },
+	{ "order", LIE_REORDERS },
+	{ "order", LIE_IMM_LOST },
+	{ "order-of-writes", LIE_REORDERS_WRITES },
+	{ "completions", LIE_COMPLETES_TWICE },
+	{ "completions", LIE_LOSES_WRITE },
+	{ "both-ways", LIE_B_SENDS_NOTHING },
+	{ "loopback", LIE_OTHER_LANES },
+	{ "lanes", LIE_WRONG_LANE },
+	{ "memory-private", LIE_REGISTERS_ONE },
+	{ "memory-shared", LIE_REGISTERS_ONE },
+	{ "memory-gpu", LIE_CUTS_WRITES },
+	{ "additions", LIE_ADDS_ONE_MORE },
+	{ "bounds", LIE_MOVES_INTO_BOUNDS },
+	{ "rights", LIE_ALL_RIGHTS },
+	{ "keys", LIE_KEEPS_KEYS },
+	{ "own-side", LIE_MENDS_OWN_KEY },
+	{ "flush-after-error", LIE_FLUSHED_IS_OK },
+	{ "isolation", LIE_FENCES_NEIGHBOUR },
+	{ "missing-receives", LIE_OWN_RECEIVES },
+	{ "no-receives", LIE_RNR_IS_OK },
+	{ "fence-at-target", LIE_NO_FENCE },
+	{ "fence-at-sender", LIE_LOSES_FLUSHED },
+	{ "made-again", LIE_STALE_COMPLETION },
+	{ "lost-peer", LIE_HIDES_ERRORS },
+	{ "link-cut", LIE_LINK_STAYS_UP },
+	{ "capabilities", LIE_SMALL_MESSAGES },
+	{ "watch", LIE_LIVE_PEER_DOWN },
+	{ "wakeup", LIE_NEVER_WAKES },
+	{ "connect-late", LIE_OTHER_LANES },
+	{ "arguments", LIE_TAKES_DEPTH_0 },
+	{ "outstanding", LIE_LOSES_LAST },
+	{ "long-messages", LIE_CUTS_WRITES },
+	{ "message-size", LIE_CUTS_LONG_WRITES },
+	{ "completion-queue", LIE_OVERFLOWS },
+	{ "regions", LIE_ONE_KEY_FOR_ALL },
+};
+
+enum { CASES = sizeof(cases) / sizeof(cases[0]) };
+
+/* The first shares every line of its check with memory-shared; the other needs a NIC that takes a dma-buf of a GPU. */
+static const char *const without_lie[] = { "memory-huge", "memory-dmabuf" };
+
+static struct epf_conf conf;
+static struct prove_report report;
+
+static int setup(void **state)
+{
+	static const char *const settings[][2] = {
+		{ "nic", "emu" },
+		{ "gpu-backend", "fake" },
+		{ "emu-retry-timeout", "1s" },
+		{ "emu-rnr-timeout", "700ms" },
+	};
+
+	assert_int_equal(epf_conf_init(&conf), 0);
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+		assert_int_equal(
+			epf_conf_set(&conf, settings[i][0], settings[i][1], EPF_CONF_PROGRAM), 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	epf_conf_destroy(&conf);
+	return 0;
+}
+
+static void prove(const char *only, enum lie lie)
+{
+	struct prove_opts opts = { .conf = &conf, .only = only, .wrap = liar_wrap };
+
+	liar_lie = lie;
+	if (prove_run(&opts, &report))
+		fail_msg("%s", epf_last_error());
+}
+
+static int is_without_lie(const char *key)
+{
+	return !strcmp(key, without_lie[0]) || !strcmp(key, without_lie[1]);
+}
+
+static void test_honest(void **state)
+{
+	prove(NULL, LIE_NONE);
+	for (unsigned i = 0; i < report.n; i++) {
+		const struct prove_row *row = &report.rows[i];
+
+		if (row->verdict != PROVE_HELD && !is_without_lie(row->check->key))
+			fail_msg("%s: %s", row->check->key, row->detail);
+		assert_int_not_equal(row->verdict, PROVE_BROKEN);
+	}
+	assert_int_equal(report.broken, 0);
+	assert_int_equal(report.held + report.not_tried, report.n);
+}
+
+static void test_lies(void **state)
+{
+	unsigned wrong = 0;
+
+	for (unsigned i = 0; i < CASES; i++) {
+		prove(cases[i].key, cases[i].lie);
+		assert_int_equal(report.n, 1);
+		if (report.rows[0].verdict == PROVE_BROKEN && report.broken == 1)
+			continue;
+		print_error("lie %d: %s is not broken: %s\n", (int)cases[i].lie, cases[i].key,
+			    report.rows[0].detail);
+		wrong++;
+	}
+	assert_int_equal(wrong, 0);
+}
+
+/* A check that is added needs a lie, too. */
+static void test_every_check_has_a_lie(void **state)
+{
+	for (const struct check *const *table = check_tables; *table; table++)
+		for (const struct check *c = *table; c->key; c++) {
+			unsigned n = is_without_lie(c->key) ? 1 : 0;
+
+			for (unsigned i = 0; i < CASES; i++)
+				n += !strcmp(cases[i].key, c->key);
+			if (!n)
+				fail_msg("%s has no lie", c->key);
+			assert_true(strlen(c->consequence) > 10 && strlen(c->assumption) > 10);
+		}
+}
+
+static void test_report(void **state)
+{
+	char *text = NULL;
+	size_t size = 0;
+	FILE *out = open_memstream(&text, &size);
+	json_t *json, *rows, *row;
+
+	assert_non_null(out);
+	prove("immediates", LIE_IMM_31_BITS);
+	prove_text(&report, out);
+	fclose(out);
+	assert_non_null(strstr(text, "broken     Immediates of every value"));
+	assert_non_null(strstr(text, "EPF loses or confuses notifications"));
+	assert_non_null(strstr(text, "0 held, 1 broken, 0 not tried"));
+	free(text);
+	json = prove_json(&report);
+	assert_non_null(json);
+	assert_string_equal(json_string_value(json_object_get(json, "schema")), "epf.prove/1");
+	assert_int_equal(json_integer_value(json_object_get(json, "broken")), 1);
+	rows = json_object_get(json, "assumptions");
+	assert_int_equal(json_array_size(rows), 1);
+	row = json_array_get(rows, 0);
+	assert_string_equal(json_string_value(json_object_get(row, "verdict")), "broken");
+	assert_string_equal(json_string_value(json_object_get(row, "key")), "immediates");
+	assert_true(strlen(json_string_value(json_object_get(row, "consequence"))) > 0);
+	assert_true(strlen(json_string_value(json_object_get(row, "detail"))) > 0);
+	json_decref(json);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_honest),
+		cmocka_unit_test(test_lies),
+		cmocka_unit_test(test_every_check_has_a_lie),
+		cmocka_unit_test(test_report),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
