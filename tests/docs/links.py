@@ -43,12 +43,14 @@ def anchors(path):
 
 
 def files(root):
-    """Every file of the tree, without build directories."""
+    """Every regular file of the tree, without build directories."""
     for folder, names, here in os.walk(root):
         names[:] = [n for n in names if n not in SKIP and not n.startswith("build-") and not os.path.exists(os.path.join(folder, n, "build.ninja"))
                     and not os.path.exists(os.path.join(folder, n, ".quickstart"))]
         for name in here:
-            yield os.path.join(folder, name)
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):  # not a pipe, which nobody writes to
+                yield path
 
 
 def check_page(path, root):
