@@ -65,7 +65,7 @@ uint8_t *sim_payload_get(struct sim_net *net)
 			sim_payload_put(net, many + i * PAYLOAD);
 	}
 	p = net->free_payload;
-	memcpy(&net->free_payload, p, sizeof(void *));
+	memcpy(&net->free_payload, p, sizeof(net->free_payload));
 	return p;
 }
 
@@ -73,7 +73,7 @@ void sim_payload_put(struct sim_net *net, uint8_t *p)
 {
 	if (!p)
 		return;
-	memcpy(p, &net->free_payload, sizeof(void *));
+	memcpy(p, &net->free_payload, sizeof(net->free_payload));
 	net->free_payload = p;
 }
 

@@ -105,9 +105,10 @@ struct rig_verdicts {
 
 extern struct rig_verdicts rig_verdicts;
 
-_Noreturn void rig_broken(const char *file, int line, const char *format, ...)
+__attribute__((noreturn)) void rig_broken(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-_Noreturn void rig_not_tried(const char *format, ...) __attribute__((format(printf, 1, 2)));
+__attribute__((noreturn)) void rig_not_tried(const char *format, ...)
+	__attribute__((format(printf, 1, 2)));
 
 #define REQUIRE(condition)                                         \
  do {                                                              \
