@@ -110,7 +110,7 @@ crossing()
 
 # ---- groups -------------------------------------------------------------------------------------
 
-# The contract's suite (tests/unit/nic/test_nic.c) between two devices.
+# The contract's suite (tools/prove, by tests/unit/nic/test_nic*.c) between two devices.
 group_nic()
 {
 	job nic-conformance 120 crossing conformance test_nic
