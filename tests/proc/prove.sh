@@ -92,7 +92,7 @@ for run in "${runs[@]}"; do
 done
 held emu 42
 held unordered 39
-held null 13
+held null 6
 held tcp 40
 held two-emu 38
 held two-tcp 38

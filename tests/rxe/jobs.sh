@@ -110,13 +110,13 @@ crossing()
 
 # ---- groups -------------------------------------------------------------------------------------
 
-# The contract's suite (tests/unit/nic/test_nic.c) between two devices.
+# The contract's suite (tools/prove, by tests/unit/nic/test_nic*.c) between two devices.
 group_nic()
 {
 	job nic-conformance 120 crossing conformance test_nic
 	job nic-limits 120 crossing conformance test_nic_limits
 	job nic-fail 120 crossing conformance test_nic_fail
-	job nic-device 120 crossing conformance test_verbs_device
+	job nic-device 120 conformance test_verbs_device
 	job nic-prove 120 crossing prove
 	job nic-prove-hosts 120 crossing prove_hosts
 }

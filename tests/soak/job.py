@@ -159,7 +159,7 @@ class Job:
             return f"rank {rank}: exit status {status} without a fault that explains it"
         if rank in self.lost and self.plan.fault == "kill-rank" and status == -signal.SIGKILL:
             return ""
-        if status != 1 or not NAMED.search(text):
+        if status < 0 or not NAMED.search(text):
             return f"rank {rank}: exit status {status}, without an error that has a number"
         names = {f"rank {r}{end}" for r in self.lost - {rank} for end in " :"} | {f"daemon node{self.plan.node(r)} " for r in self.lost}
         return "" if any(name in text for name in names) else f"rank {rank}: its error names none of the ranks {sorted(self.lost)} that were lost"

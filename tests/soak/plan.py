@@ -54,5 +54,6 @@ def draw(seed, number):
     if fault == "reset":
         arguments += ["--set", f"tcp-reset-after={r.choice((25, 100, 400))}"]
     victim = r.randrange(1, NODES) if fault in ("kill-daemon", "drain") else r.randrange(NODES if fault == "cut" else ranks)
-    early = r.random() < 0.3
+    # A rank that was killed before it had connected is waited for until bootstrap-timeout: nobody can know that it was there.
+    early = r.random() < 0.3 and fault != "kill-rank"
     return Plan(number, place, ranks, fault, early, r.uniform(0, 0.3), r.uniform(0.02, 0.5), victim, tuple(arguments))

@@ -16,6 +16,8 @@ enum {
 	CHECK_ARRIVALS = 1, /* of NICs at which something arrives */
 	CHECK_GPU = 2,      /* a rig whose memory is a GPU's */
 	CHECK_FEW = 4,      /* better with a small completion queue */
+	CHECK_PATIENT =
+		8, /* with times after which a NIC gives up that are longer than the check looks */
 };
 
 struct check {

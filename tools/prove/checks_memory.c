@@ -54,12 +54,15 @@ static void use_region(struct rig *rig, unsigned char *at, const struct epf_nic_
 	REQUIRE(rig_matches(at, PIECE, 7));
 }
 
+/* Takes fd over. */
 static void mapped(struct rig *rig, size_t bytes, int flags, int fd)
 {
 	struct epf_nic *a = rig->a.nic;
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
 	struct epf_nic_mr mr;
 
+	if (fd >= 0)
+		close(fd);
 	if (at == MAP_FAILED)
 		rig_not_tried("no such memory is free here: %s", strerror(errno));
 	/* Where a requirement is not met, the mapping stays until the program ends. */
@@ -69,6 +72,7 @@ static void mapped(struct rig *rig, size_t bytes, int flags, int fd)
 		use_region(rig, at, &mr);
 	a->ops->region_deregister(a, &mr);
 	munmap(at, bytes);
+	rig_needs_arrivals(rig);
 }
 
 static void private_memory(struct rig *rig)
@@ -83,7 +87,6 @@ static void shared_memory(struct rig *rig)
 	if (fd < 0 || ftruncate(fd, 8 * PIECE))
 		rig_not_tried("no shared memory here: %s", strerror(errno));
 	mapped(rig, 8 * PIECE, MAP_SHARED, fd);
-	close(fd);
 }
 
 /* One page of 2 MiB, which is given back. */

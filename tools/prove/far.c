@@ -290,9 +290,9 @@ void far_init(struct far *far, struct epf_boot *boot)
 	epf_nic_ops_fill(&far_ops);
 }
 
-int far_open(struct far *far, struct epf_nic **out)
+int far_open(struct far *far, unsigned flags, struct epf_nic **out)
 {
-	struct far_head h = { .op = FAR_OPEN };
+	struct far_head h = { .op = FAR_OPEN, .n = flags };
 	struct far_caps caps;
 	int rc = ask(far, &h, NULL, 0, &caps, sizeof(caps));
 

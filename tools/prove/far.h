@@ -25,17 +25,18 @@ struct far {
 int far_greet(struct epf_boot *boot, const char *nic_name, char *host, size_t size);
 
 void far_init(struct far *far, struct epf_boot *boot);
-/* Opens the other host's NIC and its memory; @far->nic is then used as any NIC, and its close() closes both. -errno with epf_last_error(). */
-int far_open(struct far *far, struct epf_nic **out);
+/* Opens the other host's NIC and its memory for a check with these flags; @far->nic is then used as any NIC, and its close() closes both. -errno with epf_last_error(). */
+int far_open(struct far *far, unsigned flags, struct epf_nic **out);
 /* Tells the other host that there is nothing more to do. */
 void far_end(struct far *far);
 
 /**
  * far_serve() - carry out what the other host asks for, until it has no more to ask.
- * @open: opens this host's NIC.
+ * @open: opens this host's NIC for a check with these flags (check.h).
  *
  * It touches its own memory of RIG_BYTES only. Return: 0 or -errno with epf_last_error() set.
  */
-int far_serve(struct epf_boot *boot, int (*open)(void *arg, struct epf_nic **out), void *arg);
+int far_serve(struct epf_boot *boot, int (*open)(void *arg, unsigned flags, struct epf_nic **out),
+	      void *arg);
 
 #endif

@@ -16,7 +16,7 @@
 enum { ASKING = 0 }; /* the rank of the host that asks */
 
 struct serve {
-	int (*open)(void *arg, struct epf_nic **out);
+	int (*open)(void *arg, unsigned flags, struct epf_nic **out);
 	void *arg;
 	struct epf_nic *nic; /* NULL: not open */
 	unsigned char *mem;
@@ -38,14 +38,14 @@ static int in_memory(uint64_t off, uint64_t len)
 	return off <= RIG_BYTES && len <= RIG_BYTES - off;
 }
 
-static int open_nic(struct serve *s, void *data, size_t *len)
+static int open_nic(struct serve *s, unsigned flags, void *data, size_t *len)
 {
 	struct far_caps caps = { 0 };
 	int rc;
 
 	close_nic(s);
 	memset(s->mem, 0, RIG_BYTES);
-	rc = s->open(s->arg, &s->nic);
+	rc = s->open(s->arg, flags, &s->nic);
 	if (rc) {
 		s->nic = NULL;
 		return rc;
@@ -219,7 +219,7 @@ static size_t answer(struct serve *s, unsigned char *request, size_t bytes, int 
 	if (bytes >= sizeof(h))
 		memcpy(&h, request, sizeof(h));
 	if (h.op == FAR_OPEN) {
-		h.rc = open_nic(s, out, &len);
+		h.rc = open_nic(s, h.n, out, &len);
 	} else if (h.op == FAR_CLOSE || h.op == FAR_END) {
 		close_nic(s);
 		h.rc = 0;
@@ -258,7 +258,8 @@ static int serve_one(struct serve *s, struct epf_boot *boot, int *end)
 	return rc;
 }
 
-int far_serve(struct epf_boot *boot, int (*open)(void *arg, struct epf_nic **out), void *arg)
+int far_serve(struct epf_boot *boot, int (*open)(void *arg, unsigned flags, struct epf_nic **out),
+	      void *arg)
 {
 	struct serve *s = calloc(1, sizeof(*s));
 	int rc = 0, end = 0;

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 enum far_op {
-	FAR_OPEN = 1,
+	FAR_OPEN = 1, /* n: flags of the check */
 	FAR_CLOSE,
 	FAR_ADDRESS,
 	FAR_REGISTER, /* a: offset in the memory, b: bytes, n: access; reply a: number, b: raddr, data: keys */

@@ -19,7 +19,16 @@
 
 #define SECOND 1000000000ull
 
-#define FEW_COMPLETIONS "256"
+/* What checks of these flags change of the settings; each is of one queue or lane alone. */
+static const struct setting {
+	unsigned flag;
+	const char *name, *value;
+} changes[] = {
+	{ CHECK_FEW, "verbs-completions", "256" },
+	{ CHECK_PATIENT, "verbs-timeout", "17" }, /* 0.5 s, seven times */
+	{ CHECK_PATIENT, "verbs-retries", "6" },
+	{ CHECK_PATIENT, "verbs-rnr-retries", "7" }, /* without end */
+};
 
 struct run {
 	const struct prove_opts *opts;
@@ -72,14 +81,10 @@ static int tell_job(struct epf_nic *nic, struct epf_boot *boot)
 	return rc;
 }
 
-int prove_conf_like(const struct epf_conf *conf, const char *name, const char *value,
-		    struct epf_conf *out)
+static int copy_conf(const struct epf_conf *conf, struct epf_conf *out)
 {
-	struct epf_conf copy;
-	int rc = epf_conf_init(&copy);
+	int rc = 0;
 
-	if (rc)
-		return epf_fail(EPF_R_NO_MEMORY, "settings");
 	for (int id = 0; id < EPF_CONF_KEYS && !rc; id++) {
 		const struct epf_conf_key *key = epf_conf_key((enum epf_conf_id)id);
 		char *text;
@@ -87,15 +92,42 @@ int prove_conf_like(const struct epf_conf *conf, const char *name, const char *v
 		if (key->type == EPF_CONF_SECRET || conf->origin[id].source == EPF_CONF_DEFAULT)
 			continue;
 		text = epf_conf_value(conf, (enum epf_conf_id)id);
-		rc = text ? epf_conf_set(&copy, key->name, text, EPF_CONF_PROGRAM) : -ENOMEM;
+		rc = text ? epf_conf_set(out, key->name, text, EPF_CONF_PROGRAM) : -ENOMEM;
 		free(text);
 	}
-	if (!rc)
-		rc = epf_conf_set(&copy, name, value, EPF_CONF_CLI);
+	return rc;
+}
+
+/* The same settings with the changes of a check. */
+static int changed_conf(const struct epf_conf *conf, unsigned flags, struct epf_conf *out)
+{
+	struct epf_conf copy;
+	int rc = epf_conf_init(&copy);
+
+	if (rc)
+		return epf_fail(EPF_R_NO_MEMORY, "settings");
+	rc = copy_conf(conf, &copy);
+	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]) && !rc; i++)
+		if (flags & changes[i].flag)
+			rc = epf_conf_set(&copy, changes[i].name, changes[i].value, EPF_CONF_CLI);
 	if (rc)
 		epf_conf_destroy(&copy);
 	else
 		*out = copy; /* moved */
+	return rc;
+}
+
+int prove_conf_like(const struct epf_conf *conf, const char *name, const char *value,
+		    struct epf_conf *out)
+{
+	int rc = changed_conf(conf, 0, out);
+
+	if (!rc)
+		rc = epf_conf_set(out, name, value, EPF_CONF_CLI);
+	else
+		return rc;
+	if (rc)
+		epf_conf_destroy(out);
 	return rc;
 }
 
@@ -121,6 +153,19 @@ static uint64_t now(void *arg)
 	return epf_now_ns();
 }
 
+static int open_changed(const struct epf_conf *conf, unsigned flags, struct epf_boot *boot,
+			struct epf_nic **out)
+{
+	struct epf_conf changed;
+	int rc = changed_conf(conf, flags, &changed);
+
+	if (rc)
+		return rc;
+	rc = open_here(&changed, boot, now, NULL, out);
+	epf_conf_destroy(&changed);
+	return rc;
+}
+
 /* nic_kind.open of both ends. */
 static int open_end(const struct epf_emu_opts *unused, int end, uint64_t (*clock)(void *),
 		    void *arg, struct epf_nic **out)
@@ -128,20 +173,11 @@ static int open_end(const struct epf_emu_opts *unused, int end, uint64_t (*clock
 	struct run *r = ((struct rig *)arg)->user;
 	const struct prove_opts *o = r->opts;
 	const struct epf_conf *conf = end && o->peer ? o->peer : o->conf;
-	struct epf_conf few;
 	int rc;
 
 	if (end && o->boot)
-		return far_open(&r->far, out);
-	if (r->check->flags & CHECK_FEW) {
-		rc = prove_conf_like(conf, "verbs-completions", FEW_COMPLETIONS, &few);
-		if (rc)
-			return rc;
-		rc = open_here(&few, o->boot, now, NULL, out);
-		epf_conf_destroy(&few);
-	} else {
-		rc = open_here(conf, o->boot, now, NULL, out);
-	}
+		return far_open(&r->far, r->check->flags, out);
+	rc = open_changed(conf, r->check->flags, o->boot, out);
 	if (!rc && o->wrap)
 		o->wrap(out, end);
 	return rc;
@@ -178,7 +214,7 @@ static void use_gpu(struct run *r, struct rig *rig, struct nic_kind *kind)
 	if (r->opts->boot)
 		rig_not_tried("GPU memory is tried on one host");
 	if (epf_copy_ops_find(name, &rig->copy) || rig->copy->load())
-		rig_not_tried("no GPU: %s", epf_last_error());
+		rig_not_tried("no GPU, or no driver of it (gpu-backend is %s)", name);
 	if (epf_gpu_backend(name, &rig->gpu_ops))
 		rig->gpu_ops = NULL;
 	kind->gpu = 3;
@@ -341,11 +377,11 @@ struct serving {
 	struct epf_boot *boot;
 };
 
-static int open_serving(void *arg, struct epf_nic **out)
+static int open_serving(void *arg, unsigned flags, struct epf_nic **out)
 {
 	struct serving *s = arg;
 
-	return open_here(s->conf, s->boot, now, NULL, out);
+	return open_changed(s->conf, flags, s->boot, out);
 }
 
 int prove_serve(const struct epf_conf *conf, struct epf_boot *boot)

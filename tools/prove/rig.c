@@ -354,6 +354,12 @@ void rig_message(const struct rig *rig, struct epf_wr *wr)
 		rig_inline(rig, wr);
 }
 
+void rig_needs_arrivals(const struct rig *rig)
+{
+	if (!rig->kind->carries)
+		rig_not_tried("work completes, but nothing arrives through this NIC");
+}
+
 void rig_post(struct rig *rig, const struct epf_wr *wr)
 {
 	REQUIRE_EQ(rig->a.nic->ops->post(rig->a.nic, 0, wr, 1), 1);

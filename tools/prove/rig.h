@@ -59,6 +59,8 @@ struct epf_wr rig_write(const struct rig *rig, uint32_t id, uint64_t src, uint64
 			uint32_t len);
 /* Makes a message of a write of a's memory: where that is GPU memory, the bytes are given along. */
 void rig_message(const struct rig *rig, struct epf_wr *wr);
+/* Ends a check of what has landed, at a NIC through which nothing arrives: not tried. */
+void rig_needs_arrivals(const struct rig *rig);
 /* Posts one work request on lane 0 of a and expects it to be taken. */
 void rig_post(struct rig *rig, const struct epf_wr *wr);
 

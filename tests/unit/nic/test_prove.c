@@ -3,11 +3,17 @@
  * `ep-fabric nics --prove` as a library: over the software NIC every assumption is held; over a NIC that lies about one thing (liar.h) the
  * matching line says broken. Every check has a lie, or stands in the list of those that cannot be tried here.
  */
+#include "bootstrap/boot.h"
+#include "fabric/base/clock.h"
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
 #include "tests/unit/nic/liar.h"
+#include "tools/prove/far.h"
+#include "tools/prove/far_wire.h"
 #include "tools/prove/prove.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -77,6 +83,11 @@ static const char *const without_lie[] = { "memory-huge", "memory-dmabuf" };
 static struct epf_conf conf;
 static struct prove_report report;
 
+static uint64_t now(void *arg)
+{
+	return epf_now_ns();
+}
+
 static int setup(void **state)
 {
 	static const char *const settings[][2] = {
@@ -143,6 +154,92 @@ static void test_lies(void **state)
 	assert_int_equal(wrong, 0);
 }
 
+struct asking {
+	struct epf_boot *boot;
+	int rc;
+};
+
+/* The host that waits, with the settings of this test. */
+static int open_far(void *arg, unsigned flags, struct epf_nic **out)
+{
+	return epf_nic_find("emu")->open(&conf, now, NULL, out);
+}
+
+static void *serve(void *arg)
+{
+	struct asking *a = arg;
+
+	a->rc = far_serve(a->boot, open_far, NULL);
+	return NULL;
+}
+
+/* One request as another program might send it. Returns rc of the answer. */
+static int ask(struct epf_boot *boot, struct far_head h, const void *data, size_t len)
+{
+	unsigned char request[sizeof(h) + 256];
+	struct epf_blob *all;
+	int rc;
+
+	memcpy(request, &h, sizeof(h));
+	if (len)
+		memcpy(request + sizeof(h), data, len);
+	assert_int_equal(epf_boot_allgather(boot, request, sizeof(h) + len, &all), 0);
+	epf_boot_free_blobs(all);
+	assert_int_equal(epf_boot_allgather(boot, NULL, 0, &all), 0);
+	assert_true(all[1].len >= sizeof(h));
+	memcpy(&h, all[1].data, sizeof(h));
+	rc = h.rc;
+	epf_boot_free_blobs(all);
+	return rc;
+}
+
+/* The host that waits believes no number: the last valid one, then the first that is not. */
+static void test_far_host_checks_what_it_is_asked(void **state)
+{
+	struct epf_wr wr = { .op = EPF_WR_SEND, .flags = EPF_WR_INLINE, .len = 16 };
+	struct epf_boot_group *group;
+	struct epf_boot *boot;
+	struct asking a;
+	pthread_t thread;
+
+	assert_int_equal(epf_boot_local_create(2, &group), 0);
+	assert_int_equal(epf_boot_local_open(group, 0, &boot), 0);
+	assert_int_equal(epf_boot_local_open(group, 1, &a.boot), 0);
+	assert_int_equal(pthread_create(&thread, NULL, serve, &a), 0);
+	assert_int_equal(ask(boot, (struct far_head){ .op = FAR_REAP, .n = 1 }, NULL, 0), -EINVAL);
+	assert_int_equal(ask(boot, (struct far_head){ .op = FAR_OPEN }, NULL, 0), 0);
+	for (uint64_t over = 0; over < 2; over++) {
+		int want = over ? -EINVAL : 0;
+		struct far_head load = { .op = FAR_LOAD, .a = RIG_BYTES - 8, .b = 8 + over };
+		struct far_head store = { .op = FAR_STORE, .a = RIG_BYTES - 8, .b = 8 + over };
+		struct far_head reg = { .op = FAR_REGISTER, .b = RIG_BYTES + over, .n = 1 };
+
+		assert_int_equal(ask(boot, load, NULL, 0), want);
+		assert_int_equal(ask(boot, store, "012345678", 8 + over), want);
+		assert_int_equal(ask(boot, reg, NULL, 0), want);
+	}
+	assert_int_equal(
+		ask(boot, (struct far_head){ .op = FAR_LOAD, .a = UINT64_MAX, .b = 2 }, NULL, 0),
+		-EINVAL);
+	assert_int_equal(ask(boot, (struct far_head){ .op = FAR_STORE, .b = 8 }, "1", 1), -EINVAL);
+	assert_int_equal(ask(boot, (struct far_head){ .op = FAR_DEREGISTER, .a = 1 }, NULL, 0),
+			 -EINVAL);
+	assert_int_equal(
+		ask(boot, (struct far_head){ .op = FAR_DEREGISTER, .a = FAR_REGIONS }, NULL, 0),
+		-EINVAL);
+	/* Payload that did not come along; a request that is not whole; one that does not exist. */
+	assert_int_equal(ask(boot, (struct far_head){ .op = FAR_POST }, &wr, sizeof(wr)), -EINVAL);
+	assert_int_equal(ask(boot, (struct far_head){ .op = FAR_POST }, &wr, sizeof(wr) - 1),
+			 -EINVAL);
+	assert_int_equal(ask(boot, (struct far_head){ .op = 999 }, NULL, 0), -ENOSYS);
+	assert_int_equal(ask(boot, (struct far_head){ .op = FAR_END }, NULL, 0), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(a.rc, 0);
+	epf_boot_close(boot);
+	epf_boot_close(a.boot);
+	epf_boot_local_destroy(group);
+}
+
 /* A check that is added needs a lie, too. */
 static void test_every_check_has_a_lie(void **state)
 {
@@ -194,6 +291,7 @@ int main(void)
 		cmocka_unit_test(test_lies),
 		cmocka_unit_test(test_every_check_has_a_lie),
 		cmocka_unit_test(test_report),
+		cmocka_unit_test(test_far_host_checks_what_it_is_asked),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

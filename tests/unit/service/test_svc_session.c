@@ -4,9 +4,11 @@
  * file system. What the daemon refuses must say which setting, harm nobody else, and be counted.
  */
 #include "fabric/base/clock.h"
+#include "fabric/service/service_priv.h"
 #include "tests/unit/service/svc_kit.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -331,6 +333,125 @@ static void stale_files_are_replaced(void **state)
 	assert_int_equal(kit_files(&k), 0);
 }
 
+void *__wrap_realloc(void *at, size_t bytes);
+
+/* A heap that is dirty wherever it grows. */
+void *__wrap_realloc(void *at, size_t bytes)
+{
+	size_t before = at ? malloc_usable_size(at) : 0;
+	void *more = malloc(bytes);
+
+	if (!more)
+		return NULL;
+	memset(more, 0x5a, malloc_usable_size(more));
+	if (at)
+		memcpy(more, at, before < bytes ? before : bytes);
+	free(at);
+	return more;
+}
+
+/* A place that never became a ring is none when its client goes. */
+static void a_refused_ring_leaves_nothing(void **state)
+{
+	struct epf_svc_channel *keeper;
+
+	kit_set(&k, "user-rings", "2");
+	assert_int_equal(kit_run(&k), 0);
+	keeper = kit_client(&k); /* the user stays known */
+	for (int round = 0; round < 3; round++) {
+		struct epf_svc_channel *ch = kit_client(&k);
+
+		assert_non_null(ch);
+		assert_int_equal(kit_ring(ch), 0);
+		assert_int_equal(kit_ring(ch), 0);
+		assert_true(kit_ring(ch) < 0);
+		says("user-rings is 2");
+		assert_int_equal(kit_used(&k, "user-rings"), 2);
+		epf_svc_channel_close(ch);
+		assert_int_equal(kit_await(&k, "clients", 1), 0);
+	}
+	epf_svc_channel_close(keeper);
+}
+
+/* What the kernel refuses is reported, and not tried for ever. */
+static void memory_that_is_refused_is_reported(void **state)
+{
+	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(svc_memory_fill(fd, 0, 4096), -EBADF);
+	close(fd);
+}
+
+enum { ASKED = 10000 };
+
+/* Asks as often as the socket takes it, and reads nothing meanwhile. */
+static unsigned ask_often(int fd)
+{
+	uint8_t frame[EPF_SVC_HEAD_BYTES + 4] = { 0 };
+	struct epf_svc_head h = { .type = EPF_SVC_STATUS, .bytes = 4 };
+	unsigned n = 0;
+
+	for (unsigned idle = 0; n < ASKED && idle < 50;) {
+		h.seq = 100 + n;
+		epf_svc_head_encode(&h, frame);
+		if (send(fd, frame, sizeof(frame), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+		    (ssize_t)sizeof(frame)) {
+			n++;
+			idle = 0;
+		} else {
+			idle++;
+			usleep(2000);
+		}
+	}
+	return n;
+}
+
+static void take(int fd, void *to, size_t bytes)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	for (size_t got = 0; got < bytes;) {
+		ssize_t n;
+
+		if (poll(&p, 1, HANG_UP_MS) != 1)
+			fail_msg("no more answers");
+		n = recv(fd, (char *)to + got, bytes - got, MSG_DONTWAIT);
+		assert_true(n > 0);
+		got += (size_t)n;
+	}
+}
+
+/* Answers that the socket takes in parts: the daemon goes on when the client reads. */
+static void answers_wait_for_their_reader(void **state)
+{
+	static char body[1 << 20];
+	struct epf_svc_hello_reply hello;
+	struct epf_svc_channel *ch;
+	unsigned asked;
+
+	kit_set(&k, "service-stranger-timeout", "600s");
+	assert_int_equal(kit_run(&k), 0);
+	ch = kit_connect(&k);
+	assert_int_equal(epf_svc_hello(ch, 1, "slow", &hello, KIT_WAIT_NS), 0);
+	asked = ask_often(epf_svc_channel_fd(ch));
+	for (unsigned i = 0; i < asked; i++) {
+		uint8_t raw[EPF_SVC_HEAD_BYTES];
+		struct epf_svc_head h;
+
+		take(epf_svc_channel_fd(ch), raw, sizeof(raw));
+		assert_int_equal(epf_svc_head_decode(raw, &h), 0);
+		assert_int_equal(h.seq, 100 + i);
+		assert_int_equal(h.status, 0);
+		assert_true(h.bytes <= sizeof(body));
+		take(epf_svc_channel_fd(ch), body, h.bytes);
+		usleep(1000); /* slower than the daemon, so that the last answer waits, too */
+	}
+	/* The sockets of both directions were full: the daemon reads the next request when its last answer is out. */
+	assert_true(asked > 10 && asked < ASKED);
+	epf_svc_channel_close(ch);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
@@ -342,6 +463,8 @@ int main(void)
 		TEST(limits_name_their_setting),     TEST(service_clients_is_a_limit),
 		TEST(operators_only_look),           TEST(modes_and_names),
 		TEST(a_name_is_served_once),         TEST(stale_files_are_replaced),
+		TEST(a_refused_ring_leaves_nothing), TEST(memory_that_is_refused_is_reported),
+		TEST(answers_wait_for_their_reader),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

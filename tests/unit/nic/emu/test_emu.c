@@ -61,6 +61,44 @@ static struct epf_nic_counters counters_of(struct epf_nic *nic)
 	return counters;
 }
 
+/* More duplicates due at once than a reap takes: it gives as many as it was asked for, and none behind them. */
+static void test_duplicates_in_small_reaps(void **state)
+{
+	struct rig *rig = faulty(unordered, (struct epf_emu_opts){ .seed = 5, .duplicate = 1.0 });
+	unsigned arrived = 0, seen[40] = { 0 };
+
+	post_imms(rig, 40, 8);
+	/* All of them first, at one moment; then all second events are due. */
+	for (unsigned i = 0; i < 10; i++)
+		rig_reap(&rig->b);
+	rig->now_ns +=
+		60000; /* the second landing of each is due, of its second event the fewest */
+	for (unsigned i = 0; i < 100 && rig->b.n < 40; i++)
+		rig_reap(&rig->b);
+	assert_true(rig->b.n >= 40);
+	for (unsigned turn = 0; turn < 1000; turn++) {
+		struct epf_wc wc[5];
+		int n;
+
+		memset(wc, 0xee, sizeof(wc));
+		/* Everything is due by now. */
+		rig->now_ns += 100 * MS;
+		n = rig->b.nic->ops->reap(rig->b.nic, wc, 4);
+		assert_in_range(n, 0, 4);
+		for (size_t i = 0; i < sizeof(wc[4]); i++)
+			assert_int_equal(((const unsigned char *)&wc[4])[i], 0xee);
+		for (int i = 0; i < n; i++) {
+			assert_true(wc[i].op == EPF_WC_RECV_IMM && wc[i].imm < 40);
+			seen[wc[i].imm]++;
+			arrived++;
+		}
+	}
+	assert_true(arrived > 10);
+	for (unsigned i = 0; i < 40; i++)
+		assert_in_range(seen[i], 0, 1);
+	rig_close(rig);
+}
+
 static void test_delay(void **state)
 {
 	struct rig *rig = faulty(ordered, (struct epf_emu_opts){ .seed = 3, .delay_ns = 10 * MS });
@@ -501,6 +539,7 @@ static int print_seed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_duplicates_in_small_reaps),
 		cmocka_unit_test(test_delay),
 		cmocka_unit_test(test_reorder),
 		cmocka_unit_test(test_drop),
