@@ -30,8 +30,9 @@ enum epf_wakeup_condition {
 };
 
 struct epf_wakeup {
-	uint32_t sleeping; /* not 0: a sleeper is or is about to be asleep; also the futex word */
-	uint32_t rung;     /* times rung: wake-ups counted, written by ringers with relaxed adds */
+	uint32_t
+		sleeping; /* odd: a sleeper is or is about to be asleep and wants to be rung; also the futex word */
+	uint32_t rung; /* times rung: wake-ups counted, written by ringers with relaxed adds */
 	uint32_t
 		waiters; /* threads that sleep or are about to: the condition holds while it is one */
 	uint32_t condition;       /* enum epf_wakeup_condition */
@@ -64,11 +65,25 @@ EPF_INLINE void epf_wakeup_disarm(struct epf_wakeup *wakeup)
 	__atomic_store_n(&wakeup->sleeping, 0u, __ATOMIC_RELAXED);
 }
 
+/* Value of `sleeping` while another thread looks for work in place of a sleeper that stays asleep: nobody rings. */
+enum { EPF_WAKEUP_DRIVEN = 2 };
+
+/* Who looks for work in place of the sleeper. Its wakeup is armed again when that ends. */
+EPF_INLINE void epf_wakeup_drive(struct epf_wakeup *wakeup)
+{
+	__atomic_store_n(&wakeup->sleeping, (uint32_t)EPF_WAKEUP_DRIVEN, __ATOMIC_RELAXED);
+}
+
+EPF_INLINE int epf_wakeup_is_armed(const struct epf_wakeup *wakeup)
+{
+	return __atomic_load_n(&wakeup->sleeping, __ATOMIC_RELAXED) & 1u;
+}
+
 /* Producer, after publishing work: 1 if the sleeper must be rung. No system call. [B2] */
 EPF_INLINE int epf_wakeup_is_needed(const struct epf_wakeup *wakeup)
 {
 	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* B2: pairs with B1 */
-	return __atomic_load_n(&wakeup->sleeping, __ATOMIC_RELAXED) != 0;
+	return epf_wakeup_is_armed(wakeup);
 }
 
 /*

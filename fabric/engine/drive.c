@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Handing a core from its thread to a waiting thread and back (drive.h). The wakeup decides who is rung for work: it is armed while nobody has the
- * core, and disarmed by a waiter that drives. The thread stays asleep on it meanwhile, so no change of hands makes a system call. It comes out when
- * it is rung, when its time is over, or when it was disarmed before it slept; then it takes the core back (epf_core_retake).
+ * core, and driven while a waiter has it. The thread stays asleep on it meanwhile, so no change of hands makes a system call. It comes out when
+ * it is rung and when its time is over, and takes the core back (retake).
  */
 #include "fabric/engine/drive.h"
+#include "fabric/base/clock.h"
 #include "fabric/engine/between.h"
 #include "fabric/engine/lane_hot.h"
 #include "fabric/engine/owner.h"
@@ -46,13 +47,13 @@ unsigned epf_core_drive(struct epf_core *core, bool *drives)
 	uint32_t from = *drives ? EPF_OWNER_WAITER : EPF_OWNER_NOBODY;
 	unsigned handled;
 
-	if (EPF_LOAD_RELAXED(&core->owner) != from ||
+	if (EPF_LOAD_RELAXED(&core->owner) != from || EPF_LOAD_RELAXED(&core->stop) ||
 	    !epf_owner_take(&core->owner, from, EPF_OWNER_STEP)) {
 		*drives = false;
 		return 0;
 	}
 	if (!*drives) {
-		epf_wakeup_disarm(core->wakeup); /* this thread looks for work from now on */
+		epf_wakeup_drive(core->wakeup); /* this thread looks for work from now on */
 		EPF_COUNT(core, DRIVES, 1);
 	}
 	handled = epf_core_step(core);
@@ -77,13 +78,13 @@ static bool finish(struct epf_core *core)
 		bool was_still;
 
 		/* Armed again if it was rung: then the thread is on its way. */
-		if (!EPF_LOAD_RELAXED(&core->wakeup->sleeping))
+		if (!epf_wakeup_is_armed(core->wakeup))
 			epf_wakeup_arm(core->wakeup);
 		was_still = !epf_core_look_again(core);
 		wake(core);
 		/* What is due before the thread's own sleep ends would be late. */
 		if (was_still && due > now && due >= core->asleep_until &&
-		    EPF_LOAD_RELAXED(&core->wakeup->sleeping))
+		    epf_wakeup_is_armed(core->wakeup))
 			return true;
 	}
 	return false;
@@ -97,7 +98,7 @@ void epf_core_drive_end(struct epf_core *core)
 		return;
 	is_still = finish(core);
 	/* As any producer: first the core, then the ring. The arming may have been consumed by a ring; it must not be missing while nobody has the core. */
-	if (!EPF_LOAD_RELAXED(&core->wakeup->sleeping))
+	if (!epf_wakeup_is_armed(core->wakeup))
 		epf_wakeup_arm(core->wakeup);
 	epf_owner_give(&core->owner, EPF_OWNER_NOBODY);
 	wake_thread(core);
@@ -123,9 +124,25 @@ static void retake(struct epf_core *core)
 	epf_wakeup_disarm(&core->recall);
 }
 
+/*
+ * The core's thread is awake, before `end`. If a waiter has the core and looks for work, there is nothing to do for it. Should the waiter leave before this
+ * thread sleeps again, the word has another value, and the call returns at once.
+ */
+static void stay_asleep(struct epf_core *core, uint64_t end)
+{
+	uint64_t now = epf_now_ns();
+
+	while (EPF_LOAD_RELAXED(&core->owner) >= EPF_OWNER_WAITER &&
+	       EPF_LOAD_RELAXED(&core->wakeup->sleeping) == EPF_WAKEUP_DRIVEN &&
+	       !EPF_LOAD_RELAXED(&core->stop) && now < end) {
+		epf_wakeup_sleep_joined(core->wakeup, EPF_WAKEUP_DRIVEN, end - now);
+		now = epf_now_ns();
+	}
+}
+
 void epf_core_thread_sleep(struct epf_core *core, uint64_t max_ns)
 {
-	uint64_t now = core->now(core->now_arg), due = epf_core_due(core, now);
+	uint64_t now = core->now(core->now_arg), due = epf_core_due(core, now), end;
 
 	EPF_STORE_RELAXED(&core->drive_wish, 0u);
 	if (due <= now)
@@ -136,8 +153,10 @@ void epf_core_thread_sleep(struct epf_core *core, uint64_t max_ns)
 	if (!epf_core_look_again(core) && !EPF_LOAD_RELAXED(&core->stop)) {
 		epf_core_note_sleep(core);
 		core->asleep_until = due;
+		end = epf_now_ns() + due - now;
 		epf_owner_give(&core->owner, EPF_OWNER_NOBODY);
 		epf_wakeup_sleep(core->wakeup, due - now);
+		stay_asleep(core, end);
 		retake(core);
 		epf_core_note_wakeup(core);
 	}

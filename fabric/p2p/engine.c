@@ -111,9 +111,11 @@ static void close_engine(struct engine_path *e)
 	pthread_mutex_lock(&e->ring_lock);
 	if (e->ep)
 		epf_abort(e->ep);
+	pthread_mutex_lock(&e->step_lock);
 	epf_close(e->ep); /* with its ring */
 	epf_boot_close(e->boot);
 	e->ep = NULL;
+	pthread_mutex_unlock(&e->step_lock);
 	e->n_rings = 0;
 	e->boot = NULL;
 	EPF_STORE_RELEASE(&e->is_closed, true);
@@ -183,6 +185,7 @@ int epf_p2p_engine_start(struct conn *c, const uint8_t key[EPF_AUTH_KEY_BYTES])
 	pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
 	pthread_mutex_init(&e->lock, NULL);
 	pthread_mutex_init(&e->ring_lock, NULL);
+	pthread_mutex_init(&e->step_lock, NULL);
 	pthread_cond_init(&e->changed, &mono);
 	pthread_condattr_destroy(&mono);
 	c->engine = e;
@@ -250,6 +253,7 @@ void epf_p2p_engine_stop(struct conn *c)
 	pthread_cond_destroy(&e->changed);
 	pthread_mutex_destroy(&e->lock);
 	pthread_mutex_destroy(&e->ring_lock);
+	pthread_mutex_destroy(&e->step_lock);
 	explicit_bzero(e->key, sizeof(e->key));
 	free(e);
 	c->engine = NULL;

@@ -48,6 +48,8 @@ void epf_p2p_engine_seal(struct epf_p2p_xfer *x);
 int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status);
 /* Returns how many commands its rings have retired, which shows progress. On the endpoint's thread. */
 uint64_t epf_p2p_engine_retired(struct conn *c);
+/* Steps the engine of a connection while its thread sleeps, for a wait. Returns true if that did something. */
+bool epf_p2p_engine_step(struct conn *c);
 /* Waits a moment for it. */
 void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns);
 /* Whether its engine is closed: nothing touches memory any more. */

@@ -45,6 +45,7 @@ struct engine_path {
 	struct epf_error failed;
 	int err;
 	pthread_mutex_t ring_lock; /* one producer at a time */
+	pthread_mutex_t step_lock; /* ep is not closed while a wait steps it; behind ring_lock */
 	uint64_t retired;          /* commands retired when last sampled; endpoint's thread only */
 };
 

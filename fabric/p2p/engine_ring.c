@@ -212,6 +212,19 @@ uint64_t epf_p2p_engine_retired(struct conn *c)
 	return e->retired;
 }
 
+bool epf_p2p_engine_step(struct conn *c)
+{
+	struct engine_path *e = c->engine;
+	int handled = 0;
+
+	if (!EPF_LOAD_ACQUIRE(&e->is_joined) || pthread_mutex_trylock(&e->step_lock))
+		return false;
+	if (e->ep)
+		handled = epf_progress(e->ep);
+	pthread_mutex_unlock(&e->step_lock);
+	return handled > 0;
+}
+
 void epf_p2p_engine_rest(struct epf_p2p_xfer *x, uint64_t ns)
 {
 	struct timespec nap = { 0, (long)(ns < 100000 ? ns : 100000) };

@@ -184,7 +184,8 @@ static int wait_for(struct epf_p2p_xfer *x, uint64_t timeout_ns)
 			return epf_fail(EPF_R_P2P_TIMEOUT,
 					"wait: the transfer with %s is still under way",
 					x->conn->label);
-		if (cursor != EPF_LOAD_RELAXED(&x->cursor))
+		if (cursor != EPF_LOAD_RELAXED(&x->cursor) ||
+		    (x->conn->engine && epf_p2p_engine_step(x->conn)))
 			idle = 0;
 		else if (++idle > SPINS && idle < YIELDS && x->conn->engine)
 			sched_yield(); /* the engines may need this CPU; a nap takes 50 us longer than asked */

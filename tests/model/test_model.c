@@ -414,7 +414,7 @@ static void drive_and_leave(void)
 {
 	if (!epf_owner_take(&seat.owner, EPF_OWNER_NOBODY, EPF_OWNER_STEP))
 		return;
-	epf_wakeup_disarm(&seat.wakeup);
+	epf_wakeup_drive(&seat.wakeup);
 	step_core(2);
 	epf_wakeup_arm(&seat.wakeup);
 	step_core(2);

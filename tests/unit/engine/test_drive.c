@@ -11,12 +11,14 @@
 #include "fabric/engine/drive.h"
 #include "fabric/engine/owner.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -308,6 +310,45 @@ static void one_of_several_waiters_steps(void **state)
 	end();
 }
 
+/* A number of the core's thread from the kernel: how often it has gone to sleep. */
+static unsigned long sleeps(void)
+{
+	char path[64], line[128];
+	unsigned long n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/status", (int)t.tid);
+	f = fopen(path, "r");
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f))
+		(void)sscanf(line, "voluntary_ctxt_switches: %lu", &n);
+	fclose(f);
+	return n;
+}
+
+/* A ring that came late, say: the waiter has the core, and the thread sleeps on, to be woken by the next ring all the same. */
+static void a_thread_woken_for_nothing_sleeps_on(void **state)
+{
+	begin(run_until_rung, 0);
+	for (unsigned i = 0; i < ROUNDS / 10; i++) {
+		unsigned long before;
+		bool drives;
+
+		take(&drives);
+		before = sleeps();
+		syscall(SYS_futex, &t.rig.core->wakeup->sleeping, FUTEX_WAKE, 1, NULL, NULL, 0);
+		while (sleeps() == before || thread_state() != 'S')
+			sched_yield();
+		assert_int_equal(owner(), EPF_OWNER_WAITER);
+		epf_core_drive_end(t.rig.core);
+		assert_int_equal(owner(), EPF_OWNER_NOBODY);
+		push();
+		assert_true(kick());
+		until_retired(t.pushed);
+	}
+	end();
+}
+
 /* It is between two steps, and does not come back. */
 static void a_waiter_that_stops_loses_the_core(void **state)
 {
@@ -457,6 +498,7 @@ int main(void)
 		cmocka_unit_test(work_that_is_left_wakes_the_thread),
 		cmocka_unit_test(a_timer_that_is_earlier_wakes_the_thread),
 		cmocka_unit_test(one_of_several_waiters_steps),
+		cmocka_unit_test(a_thread_woken_for_nothing_sleeps_on),
 		cmocka_unit_test(a_waiter_that_stops_loses_the_core),
 		cmocka_unit_test(a_step_is_not_interrupted),
 		cmocka_unit_test(the_thread_ends_while_a_waiter_drives),

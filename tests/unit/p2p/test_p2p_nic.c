@@ -2,6 +2,9 @@
 /* Endpoints over the engine and a NIC, as between machines: the same transfers, notifications, rights, withdrawal and death. argv[1]: the NIC. */
 #include "tests/unit/p2p/p2p_kit.h"
 
+#include "fabric/client/handle.h"
+#include "fabric/p2p/engine_priv.h"
+
 #include <signal.h>
 #include <stdio.h>
 
@@ -54,6 +57,30 @@ static void test_transfers(void **state)
 		assert_int_equal(b.bytes[i], pattern(i));
 	both_end(&b);
 	free(blocks);
+}
+
+/* Who waits for a transfer steps the engine of its connection while that engine's thread sleeps. */
+static void test_wait_steps_the_engine(void **state)
+{
+	struct epf_p2p_block block = epf_p2p_block(0, 0, 8);
+	struct epf_p2p_xfer *x;
+	uint64_t before, now;
+	struct both b;
+
+	(void)state;
+	begin(&b, T_MMAP, "");
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE,
+				  &(struct epf_p2p_vector){ b.region, b.import, &block, 1 }, 1,
+				  NULL, &x));
+	x->conn->engine->ep->is_crowded = true; /* however many CPUs there are */
+	assert_ok(epf_counter(x->conn->engine->ep, "drives", &before));
+	do {
+		assert_ok(epf_p2p_post(x, NULL, 0));
+		assert_ok(epf_p2p_wait(x, 0));
+		assert_ok(epf_counter(x->conn->engine->ep, "drives", &now));
+	} while (now == before);
+	epf_p2p_xfer_free(x);
+	both_end(&b);
 }
 
 static void test_withdrawn(void **state)
@@ -112,9 +139,8 @@ static void test_gpu(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_transfers),
-		cmocka_unit_test(test_withdrawn),
-		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_transfers), cmocka_unit_test(test_wait_steps_the_engine),
+		cmocka_unit_test(test_withdrawn), cmocka_unit_test(test_killed),
 		cmocka_unit_test(test_gpu),
 	};
 
