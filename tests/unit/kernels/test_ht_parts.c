@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layout of a batch for more ranks than one node has: which tokens go to which node. The kernel as plain C, without a rig. */
-#include "kernels/ht/epf_ht_plan.cuh"
+/*
+ * Parts of the high-throughput kernels as plain C, without a rig: which tokens go to which node, where there are more ranks than one node has; what
+ * is added to what.
+ */
+#include "kernels/ht/epf_ht_combine.cuh"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,10 +35,27 @@ static void tokens_go_to_the_node_of_their_experts(void **state)
 	assert_int_equal(per_node[1], 4);
 }
 
+/* All of one piece is added, and nothing of the next. */
+static void a_piece_is_added_and_no_more(void **state)
+{
+	enum { FLOATS = HT_VECS * 8, ONE = 0x3f80 }; /* 1.0 in bf16 */
+
+	float sum[FLOATS + 2] = { 0 };
+	struct ht_piece p[2];
+
+	for (unsigned i = 0; i < 2 * HT_VECS * 4u; i++)
+		p[i / (HT_VECS * 4u)].v[i / 4u % HT_VECS].w[i % 4u] = ONE | (uint32_t)ONE << 16;
+	ht_add(sum, &p[0]);
+	for (unsigned i = 0; i < FLOATS; i++)
+		assert_true(sum[i] == 1.0f);
+	assert_true(sum[FLOATS] == 0.0f && sum[FLOATS + 1] == 0.0f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tokens_go_to_the_node_of_their_experts),
+		cmocka_unit_test(a_piece_is_added_and_no_more),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
