@@ -30,6 +30,11 @@ struct epf_copy_queue {
 	pthread_cond_t changed;
 	struct batch *head, *tail;
 	uint64_t reached, random;
+	/* Held while a batch is copied: what a caller was told has failed must not touch memory that the caller then gives back. */
+	pthread_mutex_t copying;
+	uint64_t pushed; /* newest value; under lock */
+	uint64_t
+		failed_until; /* values of which the caller was told that they failed; under copying */
 	bool stop;
 	/* Copies that are not made: when batches would be complete. */
 	struct epf_copy_span spans[EPF_COPY_BATCH];
@@ -117,14 +122,17 @@ static void perform(struct epf_copy_queue *q, struct batch *b)
 		pause.tv_nsec += __atomic_load_n(&copy_pause_ns, __ATOMIC_ACQUIRE);
 	nanosleep(&pause, NULL);
 	wait_while_held(2);
+	pthread_mutex_lock(&q->copying);
+	/* Like a failed device, which touches nothing any more. */
+	if ((q->failed_until && b->value <= q->failed_until) ||
+	    __atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3)
+		b->n = b->n_adds = 0;
 	for (unsigned i = 0; i < b->n_adds; i++) {
 		uint64_t *word = (uint64_t *)(void *)epf_copy_fake_real(b->adds[i].dst, 8);
 
 		if (word)
 			__atomic_fetch_add(word, b->adds[i].add, __ATOMIC_RELEASE);
 	}
-	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3)
-		b->n = 0; /* like a failed device, which copies nothing any more */
 	for (unsigned left = b->n; left; left--) {
 		unsigned i = (unsigned)(next_random(&q->random) % left);
 		struct epf_copy_span s = b->spans[i];
@@ -133,6 +141,7 @@ static void perform(struct epf_copy_queue *q, struct batch *b)
 		(void)epf_copy_fake_copy((void *)(uintptr_t)s.dst, (const void *)(uintptr_t)s.src,
 					 s.bytes);
 	}
+	pthread_mutex_unlock(&q->copying);
 	__atomic_store_n(&q->reached, b->value, __ATOMIC_RELEASE); /* C4 */
 }
 
@@ -168,6 +177,7 @@ static int fake_queue_open(int device, int kernel, struct epf_copy_queue **out)
 	if (!q)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: a queue");
 	pthread_mutex_init(&q->lock, NULL);
+	pthread_mutex_init(&q->copying, NULL);
 	pthread_cond_init(&q->changed, NULL);
 	q->random = 88172645463325252ull + (unsigned)device;
 	if (pthread_create(&q->thread, NULL, run, q)) {
@@ -194,6 +204,7 @@ static void fake_queue_close(struct epf_copy_queue *q)
 	pthread_mutex_unlock(&q->lock);
 	pthread_join(q->thread, NULL);
 	pthread_mutex_destroy(&q->lock);
+	pthread_mutex_destroy(&q->copying);
 	pthread_cond_destroy(&q->changed);
 	free(q);
 }
@@ -203,6 +214,7 @@ static int push(struct epf_copy_queue *q, struct batch *b)
 	wait_while_held(1);
 	pthread_mutex_lock(&q->lock);
 	b->next = NULL;
+	q->pushed = b->value;
 	if (q->head)
 		q->tail->next = b;
 	else
@@ -279,10 +291,17 @@ static int fake_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, u
 static uint64_t fake_reached(struct epf_copy_queue *q)
 {
 	struct timespec pause = { .tv_nsec = 1000000 };
+	uint64_t newest;
 
 	if (pretend.on)
 		return pretend_reached(q);
 	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3) {
+		pthread_mutex_lock(&q->lock);
+		newest = q->pushed;
+		pthread_mutex_unlock(&q->lock);
+		pthread_mutex_lock(&q->copying);
+		q->failed_until = newest;
+		pthread_mutex_unlock(&q->copying);
 		(void)epf_fail(EPF_R_GPU_MEMORY, "fake GPU: a copy failed");
 		return UINT64_MAX;
 	}
