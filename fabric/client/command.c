@@ -8,6 +8,7 @@
 #include "fabric/client/handle.h"
 
 #include <errno.h>
+#include <string.h>
 
 static bool has_room(const void *arg)
 {
@@ -190,11 +191,13 @@ static int fail_commands(const struct epf_ring *ring, enum epf_reason reason)
 {
 	const struct epf_done *done = &ring->shm->done;
 	const struct epf_reason_info *info = epf_reason_info((enum epf_reason)done->error_reason);
+	const char *cause = info ? info->cause : "unknown";
+	size_t len = strlen(cause);
 
-	return epf_fail(reason, "ring %u: %llu commands failed, first number %llu to rank %u: %s",
+	return epf_fail(reason, "ring %u: %llu commands failed, first number %llu to rank %u: %.*s",
 			ring->id, (unsigned long long)(done->failed - ring->failures_seen),
 			(unsigned long long)(done->error_index - 1), done->error_rank,
-			info ? info->cause : "unknown");
+			(int)(len && cause[len - 1] == '.' ? len - 1 : len), cause);
 }
 
 int epf_flush(struct epf_ring *ring, unsigned flags, uint64_t timeout_ns)

@@ -733,7 +733,7 @@ vanish()
 	killed) bed_kill gamma ;;
 	esac
 	for i in 0 1 2 3; do
-		hears "$i" "$begin" 'rank [45] on node 2 is lost|commands failed, the first is number [0-9]*, to rank [45], status|rank [45] at [0-9.:]* \(node gamma\) was lost' || rc=1
+		hears "$i" "$begin" 'rank [45] on node 2 is lost|commands failed, first number [0-9]* to rank [45]:|rank [45] at [0-9.:]* \(node gamma\) was lost' || rc=1
 	done
 	for i in 0 1 2 3; do
 		wait "${PIDS[i]}"
@@ -753,10 +753,10 @@ cable_out()
 	begin=$(now_ms)
 	bed_unplug beta 1
 	for i in 0 1; do
-		hears "$i" "$begin" 'rank [23] on node 1 is lost|commands failed, the first is number [0-9]*, to rank [23], status' || rc=1
+		hears "$i" "$begin" 'rank [23] on node 1 is lost|commands failed, first number [0-9]* to rank [23]:' || rc=1
 	done
 	for i in 2 3; do
-		hears "$i" "$begin" 'rank [01] on node 0 is lost|commands failed, the first is number [0-9]*, to rank [01], status' || rc=1
+		hears "$i" "$begin" 'rank [01] on node 0 is lost|commands failed, first number [0-9]* to rank [01]:' || rc=1
 	done
 	return "$rc"
 }
