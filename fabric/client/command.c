@@ -187,7 +187,7 @@ int epf_flush_post(struct epf_ring *ring, unsigned flags)
 }
 
 /* The text names the first failure of all: what came later mostly follows from it. */
-static int fail_commands(const struct epf_ring *ring, enum epf_reason reason)
+static int fail_commands(const struct epf_ring *ring, uint64_t failed, enum epf_reason reason)
 {
 	const struct epf_done *done = &ring->shm->done;
 	const struct epf_reason_info *info = epf_reason_info((enum epf_reason)done->error_reason);
@@ -195,19 +195,24 @@ static int fail_commands(const struct epf_ring *ring, enum epf_reason reason)
 	size_t len = strlen(cause);
 
 	return epf_fail(reason, "ring %u: %llu commands failed, first number %llu to rank %u: %.*s",
-			ring->id, (unsigned long long)(done->failed - ring->failures_seen),
-			(unsigned long long)(done->error_index - 1), done->error_rank,
-			(int)(len && cause[len - 1] == '.' ? len - 1 : len), cause);
+			ring->id, (unsigned long long)(failed - ring->failures_seen),
+			(unsigned long long)(EPF_LOAD_ACQUIRE(&done->error_index) - 1),
+			done->error_rank, (int)(len && cause[len - 1] == '.' ? len - 1 : len),
+			cause);
 }
 
 int epf_flush(struct epf_ring *ring, unsigned flags, uint64_t timeout_ns)
 {
 	int rc = epf_flush_post(ring, flags);
+	uint64_t failed;
 
 	if (!rc)
 		rc = epf_wait_retired(ring, epf_ring_pushed(ring), timeout_ns);
-	if (!rc && EPF_LOAD_ACQUIRE(&ring->shm->done.failed) != ring->failures_seen) /* A3 */
-		rc = fail_commands(ring, EPF_R_CMD_FAILED);
+	if (rc)
+		return rc;
+	failed = EPF_LOAD_ACQUIRE(&ring->shm->done.failed); /* A3 */
+	if (failed != ring->failures_seen)
+		rc = fail_commands(ring, failed, EPF_R_CMD_FAILED);
 	return rc;
 }
 
@@ -240,12 +245,13 @@ int epf_ring_error(struct epf_ring *ring, struct epf_ring_failure *out)
 {
 	const struct epf_done *done = &ring->shm->done;
 	uint64_t failed = EPF_LOAD_ACQUIRE(&done->failed); /* A3 */
-	enum epf_reason reason = (enum epf_reason)done->error_reason;
+	enum epf_reason reason;
 
 	if (failed == ring->failures_seen)
 		return 0;
+	reason = (enum epf_reason)done->error_reason;
 	/* With the remedy of what happened, where the table has it. */
-	(void)fail_commands(ring, epf_reason_info(reason) ? reason : EPF_R_CMD_FAILED);
+	(void)fail_commands(ring, failed, epf_reason_info(reason) ? reason : EPF_R_CMD_FAILED);
 	ring->failures_seen = failed;
 	out->failed = failed;
 	out->index = EPF_LOAD_ACQUIRE(&done->error_index) - 1;

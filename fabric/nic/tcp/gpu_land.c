@@ -79,6 +79,13 @@ enum epf_tcp_copied epf_tcp_gpu_landed(const struct epf_tcp *t, const struct epf
 	return failed && number >= failed ? EPF_TCP_COPY_FAILED : EPF_TCP_COPIED;
 }
 
+bool epf_tcp_gpu_has_first(const struct epf_tcp *t, const struct epf_tcp_lane *l)
+{
+	const struct epf_tcp_held *first = &l->gpu->held[l->gpu->held_first % EPF_TCP_HELD];
+
+	return epf_tcp_gpu_landed(t, l, first->copied) != EPF_TCP_COPYING;
+}
+
 int epf_tcp_gpu_gather(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_spot dst,
 		       uint32_t i, uint32_t left, uint32_t *reserved, struct iovec *v,
 		       struct epf_tcp_piece *pieces, int n)

@@ -222,9 +222,7 @@ int epf_tcp_can_advance(const struct epf_tcp *t, const struct epf_tcp_lane *l)
 	if (rx->is_dead)
 		return 0;
 	if (epf_tcp_is_holding(l))
-		return epf_tcp_gpu_landed(t, l,
-					  l->gpu->held[l->gpu->held_first % EPF_TCP_HELD].copied) !=
-		       EPF_TCP_COPYING;
+		return epf_tcp_gpu_has_first(t, l);
 	return rx->count && rx->ends[rx->done] <= rx->bytes &&
 	       (!l->gpu || epf_tcp_gpu_landed(t, l, l->gpu->copied[rx->done]) != EPF_TCP_COPYING);
 }

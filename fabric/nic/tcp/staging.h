@@ -151,6 +151,8 @@ void epf_tcp_gpu_land_pieces(struct epf_tcp *t, struct epf_tcp_lane *l, const st
 			     const struct epf_tcp_piece *pieces, size_t bytes);
 /* Holds the rest of a received train, unless it has messages: the next train's would overwrite them. */
 void epf_tcp_gpu_hold(struct epf_tcp_lane *l);
+/* Returns true if the copy of the first descriptor that is held has ended, either way. */
+bool epf_tcp_gpu_has_first(const struct epf_tcp *t, const struct epf_tcp_lane *l);
 /* Returns the state of a copy of received payload; EPF_TCP_COPIED for number 0, which is none. */
 enum epf_tcp_copied epf_tcp_gpu_landed(const struct epf_tcp *t, const struct epf_tcp_lane *l,
 				       uint64_t number);
