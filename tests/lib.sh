@@ -102,7 +102,7 @@ run_stage()
 	[ "$STAGE" = "$1" ] || STAGE_PARTS=${1#*:}
 	export STAGE
 	start=$(now_ms)
-	times >"$cpu" # not in a subshell, which has times of its own
+	times >"$cpu" # not in a subshell, which counts separately
 	say "stage $STAGE"
 	"stage_${STAGE//-/_}"
 	if [ $(($(tally "$STAGE" pass) + $(tally "$STAGE" fail) + $(tally "$STAGE" skip))) = 0 ]; then

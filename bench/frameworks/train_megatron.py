@@ -34,6 +34,7 @@ import megatron_rank
 
 BAR = 40     # characters of the longest bar
 PASSED = ("CUDA_", "EPF_", "GLOO_", "NCCL_", "OMP_", "PYTHON", "TORCH_")
+SECRET = "EPF_SECRET"  # everybody on a host can read a command line
 
 
 def placed(a, rank, command, environment):
@@ -41,7 +42,7 @@ def placed(a, rank, command, environment):
     if not a.hosts:
         return command
     hosts = a.hosts.split(",")
-    passed = [f"{name}={value}" for name, value in environment.items() if name.startswith(PASSED)]
+    passed = [f"{name}={value}" for name, value in environment.items() if name.startswith(PASSED) and name != SECRET]
     return [*shlex.split(a.rsh), hosts[rank * len(hosts) // a.ranks], shlex.join(["env", *passed, *command])]
 
 

@@ -33,7 +33,7 @@ static int take_plan(struct p2p_opts *o, const struct plan *p)
 		bench_complain("the client is of another release, or no ep-bench p2p");
 		return -EPROTO;
 	}
-	/* --gpu names a GPU of its own end, so both ends need it. */
+	/* Each end's --gpu names a GPU of that end, so both ends need the option. */
 	if (!p->gpu != !o->gpu || p->warps > 1u << 16) {
 		bench_complain("--gpu is given at one end and not at the other");
 		return -EPROTO;

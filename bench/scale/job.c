@@ -19,6 +19,31 @@
 
 enum { RING_LOG2 = 8, SIGNAL_KINDS = 8, FAULT_TIMER = 1 << 16 };
 
+struct scale_options scale_defaults(void)
+{
+	return (struct scale_options){
+		.jobs = 1,
+		.hidden = 7168,
+		.step_ns = 100,
+		.command_ns = 60,
+		.arrival_ns = 60,
+		.seed = 1,
+		.limit_ns = UINT64_C(100000000000),
+		.net = { .links = 8,
+			 .lanes = 8,
+			 .bytes_per_ns = 50,
+			 .delay_ns = 1500,
+			 .segment = 4096,
+			 .header = 62, /* Ethernet with preamble and gap, IP, UDP, BTH, CRCs */
+			 .mtu = 4096,
+			 .resend_ns = 20000,
+			 .reorder_ns = 10000,
+			 .retry_ns = 500000,
+			 .receives = 32767,
+			 .seed = 1 },
+	};
+}
+
 int scale_wrong(struct scale *s, const char *fmt, ...)
 {
 	va_list ap;

@@ -42,7 +42,9 @@ enum {
 	O_JSON
 };
 
-enum { SETTINGS = 32, PHASES = 64 };
+enum { SETTINGS = 32, PHASES = 64, WARM_UP = 10, TENANT_ROUNDS = 200, TENANT_ROUNDS_MAX = 10000 };
+
+enum { LL, HT, TENANTS }; /* of modes */
 
 struct opts {
 	struct scale_options s;
@@ -68,7 +70,8 @@ static const struct argp_option options[] = {
 	  0 },
 	{ "tokens", O_TOKENS, "T", 0, "tokens of a rank (ll: 128, ht: 4096)", 0 },
 	{ "hidden", O_HIDDEN, "H", 0, "channels of a token (7168)", 0 },
-	{ "rounds", O_ROUNDS, "N", 0, "calls of dispatch and of combine (1)", 0 },
+	{ "rounds", O_ROUNDS, "N", 0,
+	  "calls of dispatch and of combine (1); tenants: rounds of the decode job (200)", 0 },
 	{ "gbits", O_GBITS, "G", 0, "rate of a port, Gbit/s (400)", 0 },
 	{ "delay-ns", O_DELAY, "NS", 0, "time on the way (1500)", 0 },
 	{ "ports", O_LINKS, "N", 0, "ports of a node (8)", 0 },
@@ -112,9 +115,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_HIDDEN:
 		return bench_uint("--hidden", arg, 128, 16384, &o->hidden) ? EINVAL : 0;
 	case O_ROUNDS:
-		return bench_uint("--rounds", arg, 1, o->mode == 2 ? 10000 : PHASES / 2, &o->rounds)
-			       ? EINVAL
-			       : 0;
+		return bench_uint("--rounds", arg, 1, TENANT_ROUNDS_MAX, &o->rounds) ? EINVAL : 0;
 	case O_GBITS:
 		return bench_uint("--gbits", arg, 1, 10000, &o->gbits) ? EINVAL : 0;
 	case O_DELAY:
@@ -144,8 +145,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_SEED:
 		return bench_uint("--seed", arg, 0, UINT32_MAX, &o->seed) ? EINVAL : 0;
 	case O_SET:
-		if (o->n_settings == SETTINGS)
+		if (o->n_settings == SETTINGS) {
+			bench_complain("--set may be given %u times", SETTINGS);
 			return EINVAL;
+		}
 		o->settings[o->n_settings++] = arg;
 		return 0;
 	case O_JSON:
@@ -156,8 +159,34 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
+/* What depends on the mode, wherever that stands on the command line. */
+static int check_mode(struct opts *o)
+{
+	uint64_t least = o->mode == TENANTS ? WARM_UP + 1 : 1;
+	uint64_t most = o->mode == TENANTS ? TENANT_ROUNDS_MAX : PHASES / 2;
+
+	if (!o->rounds)
+		o->rounds = o->mode == TENANTS ? TENANT_ROUNDS : 1;
+	if (o->rounds < least || o->rounds > most) {
+		bench_complain("--rounds must be %u to %u with --mode %s", (unsigned)least,
+			       (unsigned)most, modes[o->mode]);
+		return BENCH_USAGE;
+	}
+	if (o->mode != TENANTS && (o->class || o->weight)) {
+		bench_complain("--class and --weight belong to --mode tenants");
+		return BENCH_USAGE;
+	}
+	if (o->mode == TENANTS && (o->json || o->fault)) {
+		bench_complain("--mode tenants has no --json and no --fault");
+		return BENCH_USAGE;
+	}
+	return 0;
+}
+
 static int finish_opts(struct opts *o)
 {
+	if (check_mode(o))
+		return BENCH_USAGE;
 	if (o->per_node > o->ranks)
 		o->per_node = o->ranks;
 	if (o->engines != 1 && o->engines != o->per_node) {
@@ -174,7 +203,7 @@ static int finish_opts(struct opts *o)
 	if (!o->lanes)
 		o->lanes = o->links;
 	if (!o->tokens)
-		o->tokens = o->mode == 1 ? 4096 : 128;
+		o->tokens = o->mode == HT ? 4096 : 128;
 	if (o->ranks % o->per_node ||
 	    (o->ranks < SCALE_EXPERTS ? SCALE_EXPERTS % o->ranks : o->ranks % SCALE_EXPERTS)) {
 		bench_complain(
@@ -186,41 +215,27 @@ static int finish_opts(struct opts *o)
 		bench_complain("--lanes and --per-node must be multiples of --ports");
 		return BENCH_USAGE;
 	}
-	o->s = (struct scale_options){
-		.ranks = (uint32_t)o->ranks,
-		.per_node = (uint32_t)(o->per_node / o->engines),
-		.near = (uint32_t)o->per_node,
-		.jobs = 1,
-		.weight = { (uint32_t)o->weight },
-		.hidden = (uint32_t)o->hidden,
-		.tokens = (uint32_t)o->tokens,
-		.tokens_max = (uint32_t)o->tokens,
-		.step_ns = (double)o->step,
-		.command_ns = (double)o->command / 1e3,
-		.arrival_ns = (double)o->arrival / 1e3,
-		.settings = o->settings,
-		.seed = o->seed,
-		.limit_ns = UINT64_C(100000000000),
-		.net = { .links = (uint32_t)o->links,
-			 .lanes = (uint32_t)o->lanes,
-			 .bytes_per_ns = (double)o->gbits / 8,
-			 .delay_ns = (uint32_t)o->delay,
-			 .segment = o->mode == 2 ? 4096
-				    : o->mode    ? 65536
-						 : 16384,
-			 .header =
-				 62, /* RoCE v2: Ethernet with preamble and gap, IP, UDP, BTH, CRCs */
-			 .mtu = 4096,
-			 .unordered = o->reorder > 0,
-			 .loss = (double)o->loss / 1e6,
-			 .resend_ns = 20000,
-			 .reorder = (double)o->reorder / 1e6,
-			 .reorder_ns = 10000,
-			 .retry_ns = 500000,
-			 .receives = 32767,
-			 .first_jobs = o->class,
-			 .seed = o->seed },
-	};
+	o->s = scale_defaults();
+	o->s.ranks = (uint32_t)o->ranks;
+	o->s.per_node = (uint32_t)(o->per_node / o->engines);
+	o->s.near = (uint32_t)o->per_node;
+	o->s.weight[0] = (uint32_t)o->weight;
+	o->s.hidden = (uint32_t)o->hidden;
+	o->s.tokens = o->s.tokens_max = (uint32_t)o->tokens;
+	o->s.step_ns = (double)o->step;
+	o->s.command_ns = (double)o->command / 1e3;
+	o->s.arrival_ns = (double)o->arrival / 1e3;
+	o->s.settings = o->settings;
+	o->s.seed = o->s.net.seed = o->seed;
+	o->s.net.links = (uint32_t)o->links;
+	o->s.net.lanes = (uint32_t)o->lanes;
+	o->s.net.bytes_per_ns = (double)o->gbits / 8;
+	o->s.net.delay_ns = (uint32_t)o->delay;
+	o->s.net.segment = o->mode == TENANTS ? 4096 : o->mode == HT ? 65536 : 16384;
+	o->s.net.unordered = o->reorder > 0;
+	o->s.net.loss = (double)o->loss / 1e6;
+	o->s.net.reorder = (double)o->reorder / 1e6;
+	o->s.net.first_jobs = o->class;
 	return 0;
 }
 
@@ -383,9 +398,9 @@ static void print_json(const struct report *rep)
 static int run_tenants(struct opts *o)
 {
 	static const uint32_t jobs[] = { 1, 2, 4, 8 };
-	struct scale_tenants_options to = { .rounds = (uint32_t)(o->rounds > 10 ? o->rounds : 200),
+	struct scale_tenants_options to = { .rounds = (uint32_t)o->rounds,
 					    .rows = 4,
-					    .warm_up = 10,
+					    .warm_up = WARM_UP,
 					    .bulk_bytes = 256 << 10,
 					    .pause_ns = 50000 };
 	struct scale_tenants_result r;
@@ -426,7 +441,6 @@ int bench_scale(int argc, char **argv)
 			  .per_node = 8,
 			  .engines = 1,
 			  .hidden = 7168,
-			  .rounds = 1,
 			  .gbits = 400,
 			  .delay = 1500,
 			  .command = 60000,
@@ -439,7 +453,7 @@ int bench_scale(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o) || finish_opts(&o))
 		return BENCH_USAGE;
-	if (o.mode == 2)
+	if (o.mode == TENANTS)
 		return run_tenants(&o);
 	rep.s = scale_open(&o.s);
 	if (!rep.s) {

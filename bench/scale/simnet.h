@@ -36,7 +36,7 @@ struct sim_net_options {
 	uint64_t retry_ns;   /* a sender whose peer does not answer gives up after so long */
 	uint32_t receives;   /* of a NIC */
 	uint32_t
-		first_jobs; /* bit j: what job j sends goes first at ports: a traffic class of its own */
+		first_jobs; /* bit j: ports send what job j posted first, as a traffic class does */
 	uint64_t seed;
 };
 

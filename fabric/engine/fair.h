@@ -21,7 +21,7 @@ struct epf_fair_seat {
 		time; /* used, divided by the share; from a beginning that all seats have in common */
 	uint32_t share;
 	uint16_t active; /* it had work when it was last looked at */
-	uint16_t looked; /* since anybody worked */
+	uint16_t looked; /* visited since any seat last worked */
 };
 
 /* Units of time are the caller's, all the same. One thread. */
@@ -49,8 +49,8 @@ void epf_fair_remove(struct epf_fair *f, uint32_t at);
 int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until);
 
 /*
- * The seat to look at next: of those that have used less than seat `at`, which looked at last has had its turn, the one that has used least and was not looked at
- * since anybody worked; else the next one in order. So who is behind waits for one turn of another, not for one of each.
+ * Returns the seat that comes next after a turn of seat `at`: among the seats that have used less than `at` and have not been visited since any seat last worked, the one that has used
+ * least; if there is none, the next in order. So a seat that is behind waits for one turn of another seat, not for one turn of each.
  */
 uint32_t epf_fair_next(struct epf_fair *f, uint32_t at);
 

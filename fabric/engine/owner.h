@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who may step a core that has a thread of its own: that thread, or, while the thread sleeps, one thread that waits for the core's work (drive.h).
+ * Who may step a core: its own thread or, while that sleeps, one thread that waits for the core's work (drive.h).
  * One word says so. Everything in struct epf_core is handed over with it: who changes the word from a value that gives the core away acquires what
  * the last owner released. Labels in queues/README.md: O1, O2.
  *

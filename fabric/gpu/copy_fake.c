@@ -30,7 +30,7 @@ struct epf_copy_queue {
 	pthread_cond_t changed;
 	struct batch *head, *tail;
 	uint64_t reached, random;
-	/* Held while a batch is copied: what a caller was told has failed must not touch memory that the caller then gives back. */
+	/* Held while a batch is copied: once a batch was reported as failed, its caller may unmap the memory. */
 	pthread_mutex_t copying;
 	uint64_t pushed; /* newest value; under lock */
 	uint64_t

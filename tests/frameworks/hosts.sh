@@ -22,7 +22,7 @@ bed_begin 2 1 || exit 1
 
 # The folder in which gloo's processes meet is seen by both hosts; statistics stay on each.
 TMPDIR=$out GLOO_SOCKET_IFNAME=eth1 EPF_STATS_DIR=/run/epf EPF_LIBRARY=$libepf EPF_LL_LIBRARY=$libepf_ll OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore PYTHONPATH=$BED_TREE/tools/python:$packages \
-	TORCH_CPP_LOG_LEVEL=ERROR BED=$BED timeout 600 /usr/bin/python3 "$BED_TREE/bench/frameworks/train_megatron.py" --hosts alpha,beta --rsh "$BED_HERE/enter" \
+	TORCH_CPP_LOG_LEVEL=ERROR BED=$BED timeout $((600 * ${LIMIT_TIMES:-1})) /usr/bin/python3 "$BED_TREE/bench/frameworks/train_megatron.py" --hosts alpha,beta --rsh "$BED_HERE/enter" \
 	--dispatchers flex,allgather --ranks 2 --hidden 128 --ffn 64 --seq 32 --vocab 256 --steps 5 | tee "$out/said"
 [ "${PIPESTATUS[0]}" = 0 ] || exit 1
 grep -q 'losses and gradient norms of allgather and flex: equal in every digit' "$out/said" || { echo "losses or gradient norms differ" && exit 1; }

@@ -20,31 +20,12 @@ enum { RANKS = 64, PER_NODE = 8, NODES = 8, DEAD = 5, TOKENS = 32 };
 
 static struct scale_options options(void)
 {
-	return (struct scale_options){
-		.ranks = RANKS,
-		.per_node = PER_NODE,
-		.near = PER_NODE,
-		.jobs = 1,
-		.hidden = 7168,
-		.tokens = TOKENS,
-		.tokens_max = TOKENS,
-		.step_ns = 100,
-		.command_ns = 60,
-		.arrival_ns = 60,
-		.seed = 1,
-		.limit_ns = UINT64_C(60000000000),
-		.net = { .links = 8,
-			 .lanes = 8,
-			 .bytes_per_ns = 50,
-			 .delay_ns = 1500,
-			 .segment = 4096,
-			 .header = 62,
-			 .mtu = 4096,
-			 .resend_ns = 20000,
-			 .retry_ns = 500000,
-			 .receives = 32767,
-			 .seed = 1 },
-	};
+	struct scale_options o = scale_defaults();
+
+	o.ranks = RANKS;
+	o.per_node = o.near = PER_NODE;
+	o.tokens = o.tokens_max = TOKENS;
+	return o;
 }
 
 static void on_fault(struct scale *s, uint32_t what)

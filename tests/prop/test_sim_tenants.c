@@ -16,31 +16,14 @@ static const char *const short_turns[] = { "service-quantum=5us", NULL };
 
 static struct scale_options options(uint32_t jobs)
 {
-	return (struct scale_options){
-		.ranks = 16,
-		.per_node = 8,
-		.near = 8,
-		.jobs = jobs,
-		.hidden = 7168,
-		.tokens = 16,
-		.tokens_max = 16,
-		.step_ns = 100,
-		.command_ns = 60,
-		.arrival_ns = 60,
-		.seed = 1,
-		.settings = short_turns,
-		.limit_ns = UINT64_C(60000000000),
-		.net = { .links = 8,
-			 .lanes = 8,
-			 .bytes_per_ns = 50,
-			 .delay_ns = 1500,
-			 .segment = 4096,
-			 .header = 62,
-			 .mtu = 4096,
-			 .retry_ns = 500000,
-			 .receives = 32767,
-			 .seed = 1 },
-	};
+	struct scale_options o = scale_defaults();
+
+	o.ranks = 16;
+	o.per_node = o.near = 8;
+	o.jobs = jobs;
+	o.tokens = o.tokens_max = 16;
+	o.settings = short_turns;
+	return o;
 }
 
 static struct scale_tenants_result play(const struct scale_options *o, uint32_t bulk_bytes)

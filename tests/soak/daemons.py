@@ -10,7 +10,7 @@ import threading
 from plan import FABRICS, NODES
 
 READY_S = 60
-# No timeout of the fabric ends anything here: who is told of a loss was told by somebody, and a slow machine changes nothing. Cuts are found within 20 ms.
+# No timeout of the fabric ends anything here, so a rank learns of a loss only from an engine or a daemon that saw it, and a slow machine changes nothing. Cuts are found within 20 ms.
 PATIENCE = ("peer-timeout=1h", "peer-silence=0", "wait-timeout=1h", "service-timeout=60s", "bootstrap-timeout=600s", "emu-retry-timeout=60s", "tcp-timeout=60s")
 SETTINGS = PATIENCE + ("nic=emu", "emu-links=2", "lanes-per-peer=2", "emu-link-timeout=20ms", "service-grace=100ms")
 OF_FABRIC = {"ordered": (), "unordered": ("emu-order=unordered", "emu-delay=20us", "emu-reorder=0.02", "emu-duplicate=0.02", "emu-drop=0.01")}
@@ -36,7 +36,7 @@ class Daemon:
         ready, theirs = os.pipe()
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen([self.build.fabric, "run", "--instance", self.name, "--ready-fd", str(theirs), "--runtime-dir", self.folder, "--stats-dir", self.folder]
-                                            + options(self.settings), stderr=log, pass_fds=(theirs,))
+                                            + options(self.settings), stderr=log, pass_fds=(theirs,), start_new_session=True)
         os.close(theirs)
         if not select.select([ready], [], [], READY_S)[0] or not os.read(ready, 1):
             raise RuntimeError(f"{self.socket}: the daemon is not ready: see {self.log}")

@@ -55,7 +55,8 @@ class Job:
         for rank in range(self.plan.ranks):
             with open(self.output(rank), "wb") as out:
                 self.processes.append(subprocess.Popen([self.build.bench, "moe", "--launched", "--timeout-s", str(LIMIT_S), *self.plan.arguments, *settings],
-                                                       env=self.environment(rank, common), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT))
+                                                       env=self.environment(rank, common), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                                       start_new_session=True))  # Ctrl-C is for the soak alone
 
     def output(self, rank):
         return os.path.join(self.folder, f"rank.{rank}")
@@ -139,11 +140,15 @@ class Job:
         stats = self.fabric.folder if self.fabric else self.folder
         with open(os.path.join(self.folder, "why"), "wb") as out:
             subprocess.run([self.build.fabric, "why", "--stats-dir", stats], stdout=out, stderr=subprocess.STDOUT, check=False, timeout=60)
+        return f"ranks {self.end()} hang: see {self.folder}/why"
+
+    def end(self):
+        """Ends the ranks that still run; returns which did."""
         left = [r for r, p in enumerate(self.processes) if p.poll() is None]
         for r in left:
             self.processes[r].kill()
             self.processes[r].wait()
-        return f"ranks {left} hang: see {self.folder}/why"
+        return left
 
     def judge(self, rank):
         """Returns "", or what is wrong with the end of a rank."""

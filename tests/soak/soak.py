@@ -85,6 +85,7 @@ class Soak:
             wrong = job.wait()
         except (OSError, RuntimeError) as e:
             wrong = str(e)
+            job.end()
         with self.lock:
             kind = "none" if job.missed else job.plan.fault
             self.met[kind] = self.met.get(kind, 0) + 1
@@ -121,7 +122,7 @@ class Soak:
 
     @staticmethod
     def settled(daemon):
-        """What a daemon holds once its last job has gone: it is told of the last rank's end, and works until then."""
+        """What a daemon holds once it has cleaned up after its last job, which takes a moment."""
         held = daemon.held()
         for _ in range(100):
             time.sleep(0.1)

@@ -79,6 +79,9 @@ static int print(const struct prove_report *report, const struct epf_nics_prove_
 		if (!json || json_dumpf(json, stdout, JSON_INDENT(1)) || putchar('\n') == EOF)
 			rc = -EIO;
 		json_decref(json);
+		if (rc)
+			fprintf(stderr, "ep-fabric nics: the report cannot be written: %s\n",
+				strerror(errno));
 	} else {
 		prove_text(report, stdout);
 		if (o->save)
@@ -97,8 +100,10 @@ static int run(const struct epf_conf *conf, const struct epf_conf *peer, struct 
 	struct prove_report *report = malloc(sizeof(*report));
 	int rc;
 
-	if (!report)
+	if (!report) {
+		fprintf(stderr, "ep-fabric nics: no memory\n");
 		return -ENOMEM;
+	}
 	rc = prove_run(&p, report);
 	if (rc)
 		fprintf(stderr, "ep-fabric nics: %s\n", epf_last_error());

@@ -69,17 +69,26 @@ static int ask(struct far *far, struct far_head *head, const void *data, size_t 
 
 	if (far->lost)
 		return far->lost;
+	if (to)
+		memset(to, 0, room); /* a reply may be shorter */
 	request = malloc(sizeof(*head) + len);
-	if (!request)
-		return -ENOMEM;
+	if (!request) {
+		far->lost = epf_fail(EPF_R_NO_MEMORY, "a request to the other host");
+		return far->lost;
+	}
 	memcpy(request, head, sizeof(*head));
 	if (len)
 		memcpy(request + sizeof(*head), data, len);
 	rc = exchange(far, request, sizeof(*head) + len, &all);
 	free(request);
-	if (rc || all[OTHER].len < sizeof(*head)) {
-		far->lost = rc ? rc : -EPROTO;
-		return far->lost;
+	if (!rc && all[OTHER].len < sizeof(*head)) {
+		rc = epf_fail(EPF_R_BOOT_VERSION, "the other host answers with %zu bytes",
+			      all[OTHER].len);
+		epf_boot_free_blobs(all);
+	}
+	if (rc) {
+		far->lost = rc;
+		return rc;
 	}
 	memcpy(head, all[OTHER].data, sizeof(*head));
 	len = all[OTHER].len - sizeof(*head);

@@ -249,7 +249,7 @@ static int serve_one(struct serve *s, struct epf_boot *boot, int *end)
 		memcpy(request, all[ASKING].data, len);
 	epf_boot_free_blobs(all);
 	if (!request)
-		return -ENOMEM;
+		return epf_fail(EPF_R_NO_MEMORY, "a request of the other host");
 	len = answer(s, request, len, end);
 	free(request);
 	rc = epf_boot_allgather(boot, s->reply, len, &all);
@@ -265,12 +265,12 @@ int far_serve(struct epf_boot *boot, int (*open)(void *arg, unsigned flags, stru
 	int rc = 0, end = 0;
 
 	if (!s)
-		return -ENOMEM;
+		return epf_fail(EPF_R_NO_MEMORY, "the other end of --prove");
 	s->open = open;
 	s->arg = arg;
 	s->mem = calloc(1, RIG_BYTES);
 	if (!s->mem)
-		rc = -ENOMEM;
+		rc = epf_fail(EPF_R_NO_MEMORY, "the other end of --prove");
 	while (!rc && !end)
 		rc = serve_one(s, boot, &end);
 	close_nic(s);

@@ -311,8 +311,11 @@ static int run_rows(struct run *r, struct prove_report *out, uint64_t since)
 			if (o->progress)
 				fprintf(o->progress, "%2u/%u %-22s ", out->n + 1, of, c->key);
 			run_row(r, row, since + PROVE_SECONDS * SECOND);
-			if (r->far.lost)
+			if (r->far.lost) {
+				if (o->progress)
+					fputs("the other host is gone\n", o->progress);
 				return r->far.lost;
+			}
 			out->n++;
 			out->held += row->verdict == PROVE_HELD;
 			out->broken += row->verdict == PROVE_BROKEN;
@@ -344,7 +347,7 @@ int prove_run(const struct prove_opts *opts, struct prove_report *out)
 	int rc;
 
 	if (!r)
-		return -ENOMEM;
+		return epf_fail(EPF_R_NO_MEMORY, "the checks");
 	memset(out, 0, sizeof(*out));
 	r->opts = opts;
 	snprintf(out->nic, sizeof(out->nic), "%s", name);

@@ -248,6 +248,7 @@ unsigned rig_reap(struct rig_end *end)
 	}
 	for (int i = 0; i < n; i++) {
 		REQUIRE(end->n < RIG_LOG);
+		REQUIRE(wc[i].op != EPF_WC_RECV || wc[i].len <= sizeof(end->msg[0]));
 		if (wc[i].op == EPF_WC_RECV)
 			memcpy(end->msg[end->n], wc[i].msg, wc[i].len);
 		end->log[end->n++] = wc[i];
