@@ -103,6 +103,8 @@ static int open_engine(struct conn *c)
 		rc = epf_join(e->ep, e->boot);
 	for (unsigned i = 0; i < rings_of(&c->ep->conf) && !rc; i++)
 		rc = open_ring(e);
+	if (!rc && c->pack)
+		rc = c->pack_open(c);
 	return rc;
 }
 

@@ -67,9 +67,61 @@ int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 	return rc;
 }
 
+int epf_p2p_set_float(struct epf_p2p *ep, uint64_t region, enum epf_p2p_float type)
+{
+	struct region *r;
+
+	if (type != EPF_P2P_NO_FLOAT && !epf_p2p_float_bytes(type))
+		return epf_fail(EPF_R_P2P_ARGUMENT, "set_float: %d is no type of values",
+				(int)type);
+	pthread_mutex_lock(&ep->lock);
+	r = epf_p2p_slot_get(&ep->regions, region);
+	if (r)
+		r->type = type;
+	pthread_mutex_unlock(&ep->lock);
+	return r ? 0
+		 : epf_fail(EPF_R_P2P_STALE, "set_float: region %#llx does not exist",
+			    (unsigned long long)region);
+}
+
+int epf_p2p_export_pin(struct conn *c, uint32_t slot, uint64_t generation, unsigned right,
+		       struct export **out)
+{
+	struct epf_p2p *ep = c->ep;
+	const struct engine_key *k = NULL;
+	struct export *e;
+	int rc = 0;
+
+	pthread_mutex_lock(&ep->lock);
+	e = slot < P2P_EXPORTS ? ep->export_at[slot] : NULL;
+	if (!e || e->key.generation != generation || e->state == EXPORT_WITHDRAWN)
+		rc = -EKEYREVOKED;
+	else if (e->state == EXPORT_EXPIRED || epf_now_ns() >= e->expires_ns)
+		rc = -EKEYEXPIRED;
+	for (k = rc ? NULL : e->keys; k && k->conn != c->id; k = k->next)
+		;
+	/* Only what it has imported with the whole key. */
+	if (!rc && (!k || !(e->key.rights & right) || e->region->device != EPF_P2P_HOST))
+		rc = -EACCES;
+	if (!rc)
+		c->chunk = *out = e;
+	pthread_mutex_unlock(&ep->lock);
+	return rc;
+}
+
+void epf_p2p_export_unpin(struct conn *c)
+{
+	pthread_mutex_lock(&c->ep->lock);
+	c->chunk = NULL;
+	pthread_mutex_unlock(&c->ep->lock);
+}
+
 /* A peer that copies to or from an export now, or NULL. ep->lock held. */
 static struct conn *toucher(struct epf_p2p *ep, uint32_t slot)
 {
+	for (struct conn *c = ep->all; c; c = c->next)
+		if (c->chunk && c->chunk == ep->export_at[slot])
+			return c;
 	for (struct conn *c = ep->all; c; c = c->next)
 		if (c->is_local && c->theirs && !EPF_LOAD_ACQUIRE(&c->is_dead) &&
 		    (c->state == CONN_OPEN || c->pidfd >= 0) &&
