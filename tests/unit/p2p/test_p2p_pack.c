@@ -8,7 +8,7 @@
 #include "fabric/p2p/pack_priv.h"
 
 #include <signal.h>
-#include <sys/mman.h>
+#include <unistd.h>
 
 static const char *nic;
 
@@ -202,12 +202,349 @@ static void test_counts(void **state)
 	pair_end(&p);
 }
 
+/* A notification is seen after the values, which are expanded by another thread than the one that takes it. */
+static void test_note(void **state)
+{
+	struct epf_p2p_block block = epf_p2p_block(0, 0, BYTES);
+	struct epf_p2p_event e = { .kind = 0 };
+	struct epf_p2p_xfer *x;
+	struct pair p;
+
+	(void)state;
+	pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
+	force(p.near, p.conn, GAIN_PACKED);
+	assert_ok(epf_p2p_prepare(p.near, p.conn, EPF_P2P_OP_WRITE,
+				  &(struct epf_p2p_vector){ p.region, p.import, &block, 1 }, 1,
+				  NULL, &x));
+	for (int round = 0; round < 10; round++) {
+		memset(p.here + BYTES / 2, round + 1, BYTES / 2);
+		assert_ok(epf_p2p_post(x, "there",
+				       5)); /* nobody waits: the endpoints' threads do it all */
+		while (e.kind != EPF_P2P_NOTE) {
+			epf_p2p_event_free(&e);
+			assert_ok(epf_p2p_wait_event(p.far, 20 * SECOND));
+			assert_int_equal(epf_p2p_events(p.far, &e, 1), 1);
+		}
+		assert_memory_equal(p.here, p.there, BYTES);
+		epf_p2p_event_free(&e);
+		e.kind = 0;
+		assert_ok(epf_p2p_wait(x, 0));
+	}
+	epf_p2p_xfer_free(x);
+	pair_end(&p);
+}
+
+/* The peer checks rights, range and that this peer has imported the export, whatever it is asked for. */
+static void test_rights(void **state)
+{
+	uint8_t other[EPF_P2P_KEY_BYTES];
+	struct export_key k;
+	struct import *i;
+	struct pair p;
+
+	(void)state;
+	pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
+	force(p.near, p.conn, GAIN_PACKED);
+	export(&p, EPF_P2P_READ, 0);
+	i = epf_p2p_slot_get(&p.near->imports, p.import);
+	i->key.rights = EPF_P2P_READ | EPF_P2P_WRITE; /* a peer that does not check itself */
+	assert_ok(read_some(&p, BYTES));
+	assert_err(write_some(&p, BYTES), EACCES);
+	assert_ok(epf_p2p_export(p.far, p.far_region, 0, BYTES, EPF_P2P_WRITE, 0, 0, other));
+	memcpy(&k, other, sizeof(k));
+	i->key.slot = k.slot;
+	i->key.generation = k.generation;
+	assert_err(write_some(&p, BYTES), EACCES); /* never imported */
+	export(&p, EPF_P2P_WRITE, 0);
+	i = epf_p2p_slot_get(&p.near->imports, p.import);
+	i->key.bytes = BYTES + 4096;
+	assert_err(epf_p2p_write(p.near, p.conn, p.region, 0, p.import, 4096, BYTES, 10 * SECOND),
+		   EACCES);
+	i->key.rights = EPF_P2P_READ | EPF_P2P_WRITE;
+	assert_err(read_some(&p, BYTES), EACCES);
+	i->key.bytes = BYTES;
+	assert_ok(write_some(&p, BYTES));
+	assert_memory_equal(p.here, p.there, BYTES);
+	pair_end(&p);
+}
+
+/* Chunks end with an export: by its time, and by its withdrawal, which waits for one that is being expanded and names its peer. */
+static void test_life(void **state)
+{
+	struct conn *back;
+	struct export_key k;
+	struct pair p;
+	uint64_t conn;
+
+	(void)state;
+	pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
+	force(p.near, p.conn, GAIN_PACKED);
+	assert_ok(write_some(&p, BYTES));
+	memcpy(&k, p.key, sizeof(k));
+	assert_ok(epf_p2p_accept(p.far, 10 * SECOND, &conn));
+	back = conn_of(p.far, conn);
+	pthread_mutex_lock(&p.far->lock);
+	back->chunk = p.far->export_at[k.slot]; /* as while a chunk is expanded */
+	pthread_mutex_unlock(&p.far->lock);
+	assert_err(epf_p2p_withdraw(p.far, p.key, SECOND / 20), ETIMEDOUT);
+	assert_non_null(strstr(epf_last_error(), "peer near"));
+	epf_p2p_export_unpin(back);
+	memset(p.here, 7, BYTES);
+	assert_err(write_some(&p, BYTES), EKEYREVOKED);
+	assert_err(read_some(&p, BYTES), EKEYREVOKED);
+	assert_ok(epf_p2p_withdraw(p.far, p.key, 5 * SECOND));
+	assert_err(write_some(&p, BYTES), EKEYREVOKED);
+	assert_int_not_equal(p.there[0], 7);
+	export(&p, EPF_P2P_READ | EPF_P2P_WRITE, SECOND / 10);
+	assert_ok(write_some(&p, 1000));
+	usleep(150000);
+	assert_err(write_some(&p, BYTES), EKEYEXPIRED);
+	assert_err(read_some(&p, BYTES), EKEYEXPIRED);
+	pair_end(&p);
+}
+
+/*
+ * A transfer fails at its deadline although the peer does not answer; what it may still write there does not overwrite what a later
+ * transfer writes, which therefore waits.
+ */
+static void test_deadline(void **state)
+{
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = SECOND / 5 };
+	struct epf_p2p_block block = epf_p2p_block(0, 0, 65536);
+	struct epf_p2p_vector v;
+	struct epf_p2p_xfer *x, *later;
+	struct pair p;
+
+	(void)state;
+	pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
+	v = (struct epf_p2p_vector){ p.region, p.import, &block, 1 };
+	force(p.near, p.conn, GAIN_PACKED);
+	assert_ok(write_some(&p, BYTES));
+	assert_ok(epf_p2p_prepare(p.near, p.conn, EPF_P2P_OP_WRITE, &v, 1, &o, &x));
+	assert_ok(epf_p2p_prepare(p.near, p.conn, EPF_P2P_OP_WRITE, &v, 1, NULL, &later));
+	pthread_mutex_lock(&p.far->lock); /* stalls the thread that expands */
+	memset(p.here, 1, 65536);
+	assert_ok(epf_p2p_post(x, NULL, 0));
+	assert_err(epf_p2p_wait(x, 20 * SECOND), ETIMEDOUT);
+	epf_p2p_xfer_free(x);
+	assert_int_equal(conn_of(p.near, p.conn)->pack->stale, 1);
+	force(p.near, p.conn, GAIN_PLAIN);
+	memset(p.here, 2, 65536);
+	assert_ok(epf_p2p_post(later, NULL, 0));
+	for (int i = 0; i < 1000; i++)
+		assert_int_equal(epf_p2p_test(later), 0);
+	pthread_mutex_unlock(&p.far->lock);
+	assert_ok(epf_p2p_wait(later, 20 * SECOND));
+	assert_memory_equal(p.here, p.there, 65536);
+	assert_int_equal(conn_of(p.near, p.conn)->pack->stale, 0);
+	epf_p2p_xfer_free(later);
+	pair_end(&p);
+}
+
+/* Disconnecting, or closing, in the middle: transfers end, nothing hangs, slots do not keep what is freed. */
+static void test_disconnect(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 6; round++) {
+		struct epf_p2p_block block = epf_p2p_block(0, 0, BYTES);
+		struct epf_p2p_xfer *x;
+		struct pair p;
+		int rc;
+
+		pair_begin(&p, "p2p-compress=full", "p2p-compress=full");
+		force(p.near, p.conn, round % 2 ? GAIN_PACKED : GAIN_PLAIN);
+		assert_ok(epf_p2p_prepare(
+			p.near, p.conn, round < 3 ? EPF_P2P_OP_WRITE : EPF_P2P_OP_READ,
+			&(struct epf_p2p_vector){ p.region, p.import, &block, 1 }, 1, NULL, &x));
+		assert_ok(epf_p2p_post(x, NULL, 0));
+		for (int i = 0; i < round; i++)
+			(void)epf_p2p_test(x);
+		if (round % 3 == 1)
+			epf_p2p_close(p.far);
+		else if (round % 3 == 2)
+			assert_ok(epf_p2p_disconnect(p.near, p.conn, 10 * SECOND));
+		if (round % 3) {
+			rc = epf_p2p_wait(x, 20 * SECOND);
+			assert_true(rc == 0 || rc == -EPIPE || rc == -ECANCELED ||
+				    rc == -ECONNRESET);
+			assert_ok(epf_p2p_deregister(p.near, p.region, 10 * SECOND));
+		}
+		epf_p2p_close(p.near);
+		if (round % 3 != 1)
+			epf_p2p_close(p.far);
+		free(p.here);
+		free(p.there);
+	}
+}
+
+struct worker {
+	struct pair *p;
+	uint64_t from;
+	int rc;
+};
+
+static void *work(void *arg)
+{
+	enum { PART = BYTES / 4 };
+	struct worker *w = arg;
+	struct pair *p = w->p;
+	uint8_t *want = malloc(PART);
+
+	for (int round = 0; round < 12 && !w->rc; round++) {
+		memset(p->here + w->from, round * 8 + (int)(w->from >> 18), PART / 2);
+		memcpy(want, p->here + w->from, PART);
+		w->rc = epf_p2p_write(p->near, p->conn, p->region, w->from, p->import, w->from,
+				      PART, 20 * SECOND);
+		memset(p->here + w->from, 0, PART);
+		if (!w->rc)
+			w->rc = epf_p2p_read(p->near, p->conn, p->region, w->from, p->import,
+					     w->from, PART, 20 * SECOND);
+		if (!w->rc && memcmp(want, p->here + w->from, PART) != 0)
+			w->rc = -EIO;
+	}
+	free(want);
+	return NULL;
+}
+
+/* Several threads at once, each with its own part, while the measurement switches as it likes. */
+static void test_threads(void **state)
+{
+	struct worker w[4];
+	pthread_t t[4];
+	struct pair p;
+
+	(void)state;
+	pair_begin(&p, "p2p-compress=split", "p2p-compress=full");
+	for (uint64_t i = 0; i < 4; i++) {
+		w[i] = (struct worker){ .p = &p, .from = i * (BYTES / 4) };
+		assert_int_equal(pthread_create(&t[i], NULL, work, &w[i]), 0);
+	}
+	for (int i = 0; i < 4; i++) {
+		pthread_join(t[i], NULL);
+		assert_int_equal(w[i].rc, 0);
+	}
+	pair_end(&p);
+}
+
+static void test_killed(void **state)
+{
+	struct both b;
+	int rc = 0;
+
+	(void)state;
+	for (int is_read = 0; is_read < 2; is_read++) {
+		both_begin(&b, T_MMAP, T_MMAP, "near", "far-target",
+			   settings("p2p-compress=split"));
+		force(b.ep, b.conn, GAIN_PACKED);
+		assert_ok(epf_p2p_set_float(b.ep, b.region, EPF_P2P_BF16));
+		assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+		assert_int_equal(sum_there(&b), sum_of(b.bytes));
+		kill(b.t.pid, SIGKILL);
+		rc = 0;
+		for (int i = 0; i < 100000 && !rc; i++)
+			rc = (is_read ? epf_p2p_read : epf_p2p_write)(
+				b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 10 * SECOND);
+		target_kill(&b.t);
+		assert_err(rc, ECONNRESET);
+		assert_non_null(strstr(epf_last_error(), "far-target"));
+		assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
+		assert_ok(epf_p2p_disconnect(b.ep, b.conn, 5 * SECOND));
+		both_end_here(&b);
+	}
+}
+
+struct raw {
+	struct msg_chunk m;
+	struct piece piece[CHUNK_PIECES + 1];
+};
+
+/* What a peer of this program could never send. The chunk of 64 values that `good` announces is not in the slot. */
+static const struct {
+	const char *what;
+	struct msg_chunk m;
+	uint32_t piece, more; /* bytes of each piece; bytes at the end of the message */
+} bad[] = {
+	{ "a slot beyond the last", { .slot = PACK_SLOTS, .n = 1, .bytes = 64, .type = 1 }, 64, 0 },
+	{ "neither a read nor a write", { .is_read = 2, .n = 1, .bytes = 64, .type = 1 }, 64, 0 },
+	{ "no pieces", { .n = 0, .bytes = 0, .type = 1 }, 0, 0 },
+	{ "more pieces than fit", { .n = CHUNK_PIECES + 1, .bytes = 129, .type = 1 }, 1, 0 },
+	{ "2^32 - 1 pieces", { .n = UINT32_MAX, .bytes = 64, .type = 1 }, 64, 0 },
+	{ "pieces of another length", { .n = 2, .bytes = 64, .type = 1 }, 64, 0 },
+	{ "more than a chunk",
+	  { .n = 2, .bytes = CODEC_BYTES + 2, .type = 1 },
+	  CODEC_BYTES / 2 + 1,
+	  0 },
+	{ "a sum that wraps", { .n = 2, .bytes = 0, .type = 1 }, 1u << 31, 0 },
+	{ "a chunk longer than a slot",
+	  { .n = 1, .bytes = 64, .type = 1, .packed = CODEC_ROOM + 1 },
+	  64,
+	  0 },
+	{ "no type", { .n = 1, .bytes = 64, .type = 0 }, 64, 0 },
+	{ "a message that is too long", { .n = 1, .bytes = 64, .type = 1 }, 64, 1 },
+	{ "a damaged chunk", { .n = 1, .bytes = 64, .type = 1, .packed = 50 }, 64, 0 },
+	{ "an empty chunk", { .n = 1, .bytes = 64, .type = 1, .packed = 0 }, 64, 0 },
+};
+
+/* Each ends the connection, and memory is as it was. */
+static void test_hostile(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct raw r = { .m = bad[i].m };
+		uint32_t n = r.m.n > CHUNK_PIECES + 1 ? 1 : r.m.n;
+		struct export_key k;
+		struct conn *c;
+		struct pair p;
+
+		pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
+		c = conn_of(p.near, p.conn);
+		memcpy(&k, p.key, sizeof(k));
+		r.m.export_slot = k.slot;
+		r.m.generation = k.generation;
+		for (uint32_t j = 0; j < n; j++)
+			r.piece[j].bytes = bad[i].piece;
+		assert_ok(epf_p2p_send(&c->stream, MSG_CHUNK, &r,
+				       sizeof(r.m) + n * sizeof(r.piece[0]) + bad[i].more, NULL,
+				       0));
+		for (int w = 0; w < 2000 && !about(p.near, p.conn).state; w++)
+			usleep(10000);
+		if (!about(p.near, p.conn).state)
+			fail_msg("%s: the connection lives", bad[i].what);
+		for (uint32_t j = 0; j < BYTES; j++)
+			assert_int_equal(p.there[j], 0);
+		pair_end(&p);
+	}
+}
+
+/* Answers that nobody asked for, and the same slot twice. */
+static void test_answers(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 4; round++) {
+		struct msg_chunk_done d = { .slot = round == 1 ? PACK_SLOTS : 0,
+					    .is_read = round == 2 ? 2 : 0,
+					    .packed = round == 3 ? CODEC_ROOM + 1 : 0 };
+		struct pair p;
+
+		pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
+		assert_ok(epf_p2p_send(&conn_of(p.near, p.conn)->stream, MSG_CHUNK_DONE, &d,
+				       sizeof(d), NULL, 0));
+		for (int w = 0; w < 2000 && !about(p.near, p.conn).state; w++)
+			usleep(10000);
+		assert_int_not_equal(about(p.near, p.conn).state, 0);
+		pair_end(&p);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_agreement),
-		cmocka_unit_test(test_blocks),
-		cmocka_unit_test(test_counts),
+		cmocka_unit_test(test_agreement), cmocka_unit_test(test_blocks),
+		cmocka_unit_test(test_counts),    cmocka_unit_test(test_note),
+		cmocka_unit_test(test_rights),    cmocka_unit_test(test_life),
+		cmocka_unit_test(test_deadline),  cmocka_unit_test(test_disconnect),
+		cmocka_unit_test(test_threads),   cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_hostile),   cmocka_unit_test(test_answers),
 	};
 
 	nic = argc > 1 ? argv[1] : "tcp";
