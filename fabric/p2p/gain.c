@@ -88,13 +88,24 @@ enum gain_way epf_p2p_gain_begin(struct gain *g, uint64_t now_ns)
 	return g->forced ? g->forced : g->way;
 }
 
-void epf_p2p_gain_end(struct gain *g, uint64_t now_ns, uint64_t bytes)
+static void leave(struct gain *g, uint64_t now_ns)
 {
 	g->under_way--;
-	g->ended++;
-	g->bytes += bytes;
 	if (!g->under_way)
 		g->busy_ns += now_ns - g->since_ns;
+}
+
+void epf_p2p_gain_abort(struct gain *g, uint64_t now_ns)
+{
+	g->begun--;
+	leave(g, now_ns);
+}
+
+void epf_p2p_gain_end(struct gain *g, uint64_t now_ns, uint64_t bytes)
+{
+	g->ended++;
+	g->bytes += bytes;
+	leave(g, now_ns);
 	if (g->ended >= GAIN_WINDOW)
 		measure(g, now_ns);
 }

@@ -35,7 +35,9 @@ struct gain {
 
 /* Which way the next chunk takes. PLAIN and PACKED: it is under way until gain_end(). */
 enum gain_way epf_p2p_gain_begin(struct gain *g, uint64_t now_ns);
-/* It has ended. bytes: 0 if it failed or was never sent. */
+/* There was no chunk after all. */
+void epf_p2p_gain_abort(struct gain *g, uint64_t now_ns);
+/* It has ended. bytes: 0 if it failed. */
 void epf_p2p_gain_end(struct gain *g, uint64_t now_ns, uint64_t bytes);
 
 #endif

@@ -33,8 +33,8 @@ bool epf_p2p_pack_reserve(struct epf_p2p_xfer *x, struct pack_slot **slot)
 	return way != GAIN_WAIT;
 }
 
-/* Frees an own slot whose chunk has moved so many bytes. lock held. */
-static void release(struct pack *p, struct pack_slot *s, uint64_t bytes)
+/* Frees an own slot. lock held. */
+static void release(struct pack *p, struct pack_slot *s)
 {
 	s->x = NULL;
 	s->state = SLOT_FREE;
@@ -42,13 +42,13 @@ static void release(struct pack *p, struct pack_slot *s, uint64_t bytes)
 		__atomic_fetch_sub(&p->stale, 1u, __ATOMIC_RELEASE);
 	s->is_stale = false;
 	__atomic_fetch_sub(&p->busy, 1u, __ATOMIC_RELAXED);
-	epf_p2p_gain_end(&p->gain[s->is_read], epf_now_ns(), bytes);
 }
 
 void epf_p2p_pack_unreserve(struct conn *c, struct pack_slot *s)
 {
 	pthread_mutex_lock(&c->pack->lock);
-	release(c->pack, s, 0);
+	release(c->pack, s);
+	epf_p2p_gain_abort(&c->pack->gain[s->is_read], epf_now_ns());
 	pthread_mutex_unlock(&c->pack->lock);
 }
 
@@ -65,7 +65,8 @@ void epf_p2p_pack_finish(struct conn *c, struct pack_slot *s, int status)
 		__atomic_fetch_add(&c->packed_from, bytes, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&c->packed_to, s->packed, __ATOMIC_RELAXED);
 	}
-	release(p, s, status ? 0 : bytes);
+	release(p, s);
+	epf_p2p_gain_end(&p->gain[s->is_read], epf_now_ns(), status ? 0 : bytes);
 	pthread_mutex_unlock(&p->lock);
 	if (x)
 		end(x, bytes, status);
@@ -247,8 +248,8 @@ static void detach(struct conn *c, const struct epf_p2p_xfer *of, bool is_closed
 			s->is_stale = s->state == SLOT_ASKED && !s->is_read;
 			__atomic_fetch_add(&p->stale, s->is_stale, __ATOMIC_RELEASE);
 		}
-		if (is_safe && is_closed)
-			release(p, s, 0);
+		if (is_safe && is_closed) /* nothing is measured any more */
+			release(p, s);
 		pthread_mutex_unlock(&p->lock);
 		if (x)
 			end(x, 0, status);

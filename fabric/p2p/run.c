@@ -241,6 +241,7 @@ bool epf_p2p_step(struct epf_p2p_xfer *x)
 
 	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_RUNNING &&
+	    EPF_LOAD_ACQUIRE(&x->cursor) >> 32 < x->n_blocks &&
 	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST) &&
 	    (!x->conn->engine ||
 	     (epf_p2p_engine_has_room(x->conn) && epf_p2p_pack_reserve(x, &slot))))

@@ -14,7 +14,7 @@
 #include <string.h>
 
 static struct codec *codec;
-static uint8_t from[CODEC_BYTES + 16], to[CODEC_BYTES + 16], chunk[CODEC_ROOM];
+static uint8_t from[CODEC_BYTES + 16], to[CODEC_BYTES + 16], chunk[CODEC_ROOM + 2];
 static uint64_t seed = 88172645463325252ull;
 
 static uint32_t any(void)
@@ -141,10 +141,12 @@ static void test_damaged(void **state)
 	memcpy(chunk, &head, sizeof(head));
 	chunk[sizeof(head) + head.plane[0] - 1] ^= 1; /* the checksum of the exponents */
 	refused(n, BYTES);
-	bad = head;
-	bad.bytes = CODEC_BYTES + 2;
+	bad = (struct codec_head){ .type = EPF_P2P_BF16,
+				   .bytes = CODEC_BYTES + 2,
+				   .plane = { (CODEC_BYTES / 2 + 1) | CODEC_STORED,
+					      (CODEC_BYTES / 2 + 1) | CODEC_STORED } };
 	memcpy(chunk, &bad, sizeof(bad));
-	refused(n, CODEC_BYTES + 2);
+	refused(CODEC_ROOM + 2, CODEC_BYTES + 2); /* right but for its length */
 }
 
 int main(void)

@@ -295,6 +295,12 @@ static void test_life(void **state)
 	assert_ok(epf_p2p_withdraw(p.far, p.key, 5 * SECOND));
 	assert_err(write_some(&p, BYTES), EKEYREVOKED);
 	assert_int_not_equal(p.there[0], 7);
+	export(&p, EPF_P2P_READ | EPF_P2P_WRITE, 3600 * SECOND);
+	memcpy(&k, p.key, sizeof(k));
+	pthread_mutex_lock(&p.far->lock);
+	p.far->export_at[k.slot]->expires_ns = 1; /* the thread that looks for it is late */
+	pthread_mutex_unlock(&p.far->lock);
+	assert_err(write_some(&p, BYTES), EKEYEXPIRED);
 	export(&p, EPF_P2P_READ | EPF_P2P_WRITE, SECOND / 10);
 	assert_ok(write_some(&p, 1000));
 	usleep(150000);
@@ -333,6 +339,7 @@ static void test_deadline(void **state)
 	assert_ok(epf_p2p_post(later, NULL, 0));
 	for (int i = 0; i < 1000; i++)
 		assert_int_equal(epf_p2p_test(later), 0);
+	assert_int_equal(later->cursor, 0);
 	pthread_mutex_unlock(&p.far->lock);
 	assert_ok(epf_p2p_wait(later, 20 * SECOND));
 	assert_memory_equal(p.here, p.there, 65536);
@@ -465,6 +472,10 @@ static const struct {
 	uint32_t piece, more; /* bytes of each piece; bytes at the end of the message */
 } bad[] = {
 	{ "a slot beyond the last", { .slot = PACK_SLOTS, .n = 1, .bytes = 64, .type = 1 }, 64, 0 },
+	{ "a read of more than its pieces",
+	  { .is_read = 1, .n = 1, .bytes = 1u << 30, .type = 1 },
+	  64,
+	  0 },
 	{ "neither a read nor a write", { .is_read = 2, .n = 1, .bytes = 64, .type = 1 }, 64, 0 },
 	{ "no pieces", { .n = 0, .bytes = 0, .type = 1 }, 0, 0 },
 	{ "more pieces than fit", { .n = CHUNK_PIECES + 1, .bytes = 129, .type = 1 }, 1, 0 },
@@ -536,6 +547,31 @@ static void test_answers(void **state)
 	}
 }
 
+/* A slot that is in use is not used again: a peer cannot make this end keep more than its slots. */
+static void test_busy(void **state)
+{
+	struct raw r = { .m = { .n = 1, .bytes = 64, .type = EPF_P2P_BF16 }, .piece[0].bytes = 64 };
+	struct conn *back;
+	struct pair p;
+	uint64_t conn;
+
+	(void)state;
+	pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
+	assert_ok(epf_p2p_accept(p.far, 10 * SECOND, &conn));
+	back = conn_of(p.far, conn);
+	pthread_mutex_lock(&back->pack->lock);
+	epf_p2p_pack_slot(back->pack, true, false, 0)->state = SLOT_RESERVED;
+	pthread_mutex_unlock(&back->pack->lock);
+	assert_ok(epf_p2p_send(&conn_of(p.near, p.conn)->stream, MSG_CHUNK, &r,
+			       sizeof(r.m) + sizeof(r.piece[0]), NULL, 0));
+	for (int w = 0; w < 2000 && !about(p.far, conn).state; w++)
+		usleep(10000);
+	assert_err(about(p.far, conn).state, ECONNRESET);
+	assert_err(epf_p2p_notify(p.far, conn, "x", 1, SECOND), ECONNRESET);
+	assert_non_null(strstr(epf_last_error(), "no message"));
+	pair_end(&p);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -545,6 +581,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_deadline),  cmocka_unit_test(test_disconnect),
 		cmocka_unit_test(test_threads),   cmocka_unit_test(test_killed),
 		cmocka_unit_test(test_hostile),   cmocka_unit_test(test_answers),
+		cmocka_unit_test(test_busy),
 	};
 
 	nic = argc > 1 ? argv[1] : "tcp";
