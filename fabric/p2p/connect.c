@@ -195,7 +195,8 @@ static int meet(struct epf_p2p *ep, const struct metadata *meta, int fd, bool is
 		rc = epf_p2p_pack_new(c);
 	if (!rc && !is_local)
 		rc = epf_p2p_engine_start(c, key);
-	ep->has_engines |= !is_local;
+	if (!is_local)
+		EPF_STORE_RELAXED(&ep->has_engines, true);
 	explicit_bzero(key, sizeof(key));
 	if (rc) {
 		epf_p2p_conn_discard(c);

@@ -43,6 +43,11 @@ int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns
 bool epf_p2p_engine_has_room(struct conn *c);
 /* pack.c, pack_peer.c, pack_ring.c: compressed chunks. */
 int epf_p2p_pack_new(struct conn *c);
+
+/* For statistics: whether its chunks are compressed. */
+enum { PACK_NONE = 0, PACK_TRYING = 1, PACK_ON = 2, PACK_OFF = 3 };
+
+uint32_t epf_p2p_pack_state(struct conn *c);
 /* Returns whether a chunk of the transfer may be claimed now, with *slot if it is compressed or measured. */
 bool epf_p2p_pack_reserve(struct epf_p2p_xfer *x, struct pack_slot **slot);
 void epf_p2p_pack_unreserve(struct conn *c, struct pack_slot *slot);

@@ -164,7 +164,8 @@ static int let_in(struct epf_p2p *ep, struct guest *g, const struct received *m,
 		epf_p2p_conn_discard(c);
 		return -ENOMEM;
 	}
-	ep->has_engines |= !c->is_local;
+	if (!c->is_local)
+		EPF_STORE_RELAXED(&ep->has_engines, true);
 	pthread_mutex_lock(&ep->lock);
 	epf_p2p_conn_publish(c, true);
 	pthread_mutex_unlock(&ep->lock);

@@ -288,7 +288,7 @@ struct epf_p2p {
 	pthread_cond_t changed; /* connections, requests, states */
 	bool is_closing;
 	uint32_t calls;   /* that may wait and are under way; atomic */
-	bool has_engines; /* connections over NICs were made */
+	bool has_engines; /* connections over NICs were made; atomic */
 	bool has_new;     /* connections that the thread does not watch yet */
 	struct slots conns, regions, imports;
 	struct conn *all;

@@ -62,6 +62,20 @@ int epf_p2p_pack_new(struct conn *c)
 	return 0;
 }
 
+uint32_t epf_p2p_pack_state(struct conn *c)
+{
+	const struct gain *g = c->pack->gain;
+	uint32_t state = PACK_TRYING;
+
+	pthread_mutex_lock(&c->pack->lock);
+	if (g[0].is_on || g[1].is_on)
+		state = PACK_ON;
+	else if (g[0].way == GAIN_FREE || g[1].way == GAIN_FREE)
+		state = PACK_OFF;
+	pthread_mutex_unlock(&c->pack->lock);
+	return state;
+}
+
 uint8_t *epf_p2p_pack_in(struct pack *p, bool is_read, uint32_t slot)
 {
 	return p->memory + is_read * PACK_PART + slot * PACK_SLOT_BYTES;

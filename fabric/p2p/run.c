@@ -453,7 +453,8 @@ void epf_p2p_check_deadlines(struct epf_p2p *ep, uint64_t now, uint64_t *next)
 		return;
 	if (now >= ep->run.next_check_ns) {
 		for_each(ep, is_under_way, look_after, &now);
-		ep->run.next_check_ns = now + (ep->has_engines ? DRAIN_NS : LOOK_NS);
+		ep->run.next_check_ns =
+			now + (EPF_LOAD_RELAXED(&ep->has_engines) ? DRAIN_NS : LOOK_NS);
 	}
 	if (ep->run.next_check_ns < *next)
 		*next = ep->run.next_check_ns;
