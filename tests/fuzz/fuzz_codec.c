@@ -79,8 +79,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size < 4 || size > CODEC_BYTES)
 		return 0;
-	if (!codec && epf_p2p_codec_new(&codec))
-		return 0;
+	if (!codec) { /* twice: what is freed is complete */
+		must(epf_p2p_codec_exists() && epf_p2p_codec_new(&codec) == 0);
+		epf_p2p_codec_free(codec);
+		must(epf_p2p_codec_new(&codec) == 0);
+	}
 	switch (data[0] % 3) {
 	case 0:
 		any_bytes(data + 2, (uint32_t)size - 2);
