@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What compression gains (gain.h). The windows of a connection: compressed, which only warms up; plain; compressed; then the better of both for
- * GAIN_ROUNDS windows, and from there on a plain one, or after a time off the three again. Before a change of ways all chunks end, so that
+ * What compression gains (gain.h). The windows of a connection: compressed, which only warms up; plain and compressed, GAIN_TRIALS times; then the better of both
+ * for GAIN_ROUNDS windows, and from there on a plain one, or after a time off all of these again. Before a change of ways all chunks end, so that
  * a window times one way only.
  */
 #include "fabric/p2p/gain.h"
 
 /* What compression must win by, so that noise does not switch it on: it costs CPU time. */
 static const double margin = 1.05;
+/*
+ * A rate is the best of its windows, each of which counts so much of the one after it: other work on the machine disturbs windows, and
+ * makes none better.
+ */
+static const double ageing = 0.75;
 
 static void enter(struct gain *g, enum gain_way way, uint32_t rounds, bool is_warm)
 {
@@ -39,16 +44,18 @@ static void advance(struct gain *g)
 		enter(g, GAIN_PACKED, 1, false);
 		break;
 	case GAIN_FREE:
+		g->trials = 0;
 		enter(g, GAIN_PACKED, 1, false);
 		break;
 	case GAIN_PLAIN:
+		g->trials++;
 		if (g->is_on)
 			decide(g);
 		else
 			enter(g, GAIN_PACKED, 1, true);
 		break;
 	case GAIN_PACKED:
-		if (!g->is_on && g->is_warm)
+		if (!g->is_on && g->trials >= GAIN_TRIALS)
 			decide(g);
 		else
 			enter(g, GAIN_PLAIN, 1, true);
@@ -65,8 +72,11 @@ static void measure(struct gain *g, uint64_t now_ns)
 		g->busy_ns += now_ns - g->since_ns;
 		g->since_ns = now_ns;
 	}
-	if (g->is_warm && g->busy_ns)
-		*rate = (double)g->bytes / (double)g->busy_ns;
+	if (g->is_warm && g->busy_ns) {
+		double now = (double)g->bytes / (double)g->busy_ns;
+
+		*rate = now > *rate * ageing ? now : *rate * ageing;
+	}
 	g->bytes = g->busy_ns = 0;
 	g->ended = 0;
 }

@@ -11,6 +11,7 @@
 
 enum {
 	GAIN_WINDOW = 32,    /* chunks of one measurement */
+	GAIN_TRIALS = 2,     /* windows of each way before it is decided */
 	GAIN_ROUNDS = 30,    /* windows until the other way is measured again */
 	GAIN_OFF_MOST = 480, /* the same at most, after compression has lost again and again */
 };
@@ -28,6 +29,7 @@ struct gain {
 	bool is_warm; /* its figures count: caches and memory are warm, and nothing else is under way */
 	bool is_on; /* compression has won */
 	uint32_t begun, ended, under_way;
+	uint32_t trials;      /* plain windows since compression was last off, or unknown */
 	uint32_t rounds, off; /* windows left on this way; windows of the next time off */
 	uint64_t bytes, busy_ns, since_ns;
 	double plain, packed; /* bytes per ns; 0: unknown */

@@ -235,7 +235,7 @@ static void end_flight(struct epf_p2p_xfer *x, uint64_t bytes, int status)
 bool epf_p2p_step(struct epf_p2p_xfer *x)
 {
 	struct pack_slot *slot = NULL;
-	struct claim c;
+	struct claim c = { .n = 0 };
 	bool has = false;
 	int rc;
 
