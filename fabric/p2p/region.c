@@ -385,6 +385,43 @@ int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], u
 	return rc;
 }
 
+/* What has expired, for the thread of a connection over NICs. */
+struct expired {
+	uint32_t slot;
+	uint64_t generation;
+};
+
+/* On that thread: the engine refuses the export from now on. Nobody waits: its memory stays until it is withdrawn. */
+static void expire_over_nics(struct conn *c, const void *data)
+{
+	const struct expired *x = data;
+	const struct engine_key *k = NULL;
+	uint32_t region = 0;
+	struct export *e;
+
+	pthread_mutex_lock(&c->ep->lock);
+	e = c->ep->export_at[x->slot];
+	if (e && e->key.generation == x->generation)
+		for (k = e->keys; k && k->conn != c->id; k = k->next)
+			;
+	if (k)
+		region = k->region;
+	pthread_mutex_unlock(&c->ep->lock);
+	if (k)
+		(void)epf_p2p_engine_withdraw(c, region, 1);
+}
+
+/* Tells the connections over NICs that have imported an export of its end. ep->lock held. */
+static void expire_keys(struct epf_p2p *ep, const struct export *e)
+{
+	struct expired x = { e->key.slot, e->key.generation };
+
+	for (const struct engine_key *k = e->keys; k; k = k->next)
+		for (struct conn *c = ep->all; c; c = c->next)
+			if (c->id == k->conn && c->engine)
+				(void)epf_p2p_engine_do(c, expire_over_nics, &x, sizeof(x));
+}
+
 void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next)
 {
 	pthread_mutex_lock(&ep->lock);
@@ -393,9 +430,10 @@ void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next)
 		for (struct export *e = ep->exports; e; e = e->next) {
 			if (e->state != EXPORT_LIVE)
 				continue;
-			if (now >= e->expires_ns)
+			if (now >= e->expires_ns) {
 				set_state(ep, e, EXPORT_EXPIRED);
-			else if (e->expires_ns < ep->next_expiry_ns)
+				expire_keys(ep, e);
+			} else if (e->expires_ns < ep->next_expiry_ns)
 				ep->next_expiry_ns = e->expires_ns;
 		}
 	}

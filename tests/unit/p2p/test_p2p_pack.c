@@ -288,6 +288,7 @@ static void test_life(void **state)
 	struct export_key k;
 	struct pair p;
 	uint64_t conn;
+	int rc;
 
 	(void)state;
 	pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
@@ -319,6 +320,13 @@ static void test_life(void **state)
 	usleep(150000);
 	assert_err(write_some(&p, BYTES), EKEYEXPIRED);
 	assert_err(read_some(&p, BYTES), EKEYEXPIRED);
+	/* Plain ones are refused by the engine, once it knows. */
+	assert_ok(epf_p2p_set_float(p.near, p.region, EPF_P2P_NO_FLOAT));
+	while ((rc = write_some(&p, 1000)) == 0)
+		;
+	assert_err(rc, EKEYREVOKED);
+	assert_err(read_some(&p, 1000), EKEYREVOKED);
+	assert_ok(epf_p2p_withdraw(p.far, p.key, 5 * SECOND));
 	pair_end(&p);
 }
 
