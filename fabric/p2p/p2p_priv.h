@@ -427,6 +427,11 @@ int epf_p2p_export_pin(struct conn *c, uint32_t slot, uint64_t generation, unsig
 		       struct export **out);
 void epf_p2p_export_unpin(struct conn *c);
 
+/*
+ * codec.c, planes.c, gain.c: without objects. pack_copy.c, pack_ring.c, pack.c, pack_peer.c, pack_poll.c: compressed chunks (pack_priv.h,
+ * engine.h).
+ */
+
 /* share.c, handshake.c */
 int epf_p2p_conn_make(struct epf_p2p *ep, const struct metadata *peer, bool is_local,
 		      bool is_passive, struct conn **out);

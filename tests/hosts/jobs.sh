@@ -208,11 +208,16 @@ carried()
 # Endpoints of two hosts with two cables: reads and writes of many blocks and of one large one, which takes both cables.
 transfers()
 {
-	local cable before=() sent
+	local cable before=() name sent
 	ENVIRONMENT=(EPF_NIC=tcp "EPF_SOCKET_IFNAME=eth1,eth2" EPF_LANES_PER_PEER=2)
 	xfer write --bytes 4096 --blocks 2000 --repeat 2 || return 1
 	xfer read --bytes 3001 --blocks 2000 --repeat 2 --read || return 1
 	xfer note --bytes 8 --blocks 1 --repeat 20 --note || return 1
+	for name in packed "packed-read --read"; do
+		# shellcheck disable=SC2086
+		xfer $name --bytes 33554432 --blocks 2 --repeat 2 --compress split || return 1
+		grep '^# compressed: [1-9]' "$OUT/${name%% *}" || { echo "nothing was compressed" && return 1; }
+	done
 	before=([1]="$(carried 1)" [2]="$(carried 2)")
 	xfer large --bytes 67108864 --blocks 1 --repeat 2 --gap 0 || return 1
 	for cable in 1 2; do
