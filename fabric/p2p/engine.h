@@ -57,8 +57,9 @@ typedef void epf_p2p_flight_end(struct epf_p2p_xfer *x, uint64_t bytes, int stat
 void epf_p2p_pack_push(struct epf_p2p_xfer *x, struct pack_slot *slot, const struct vector *v,
 		       const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
 		       epf_p2p_flight_end *end);
-void epf_p2p_pack_poll(struct conn *c);
-/* The same for all connections. Returns whether any has chunks under way. On the endpoint's thread. */
+/* Moves on chunks whose commands are retired. Returns whether commands of others are under way, which nothing but a poll reports. */
+bool epf_p2p_pack_poll(struct conn *c);
+/* The same for all connections. On the endpoint's thread. */
 bool epf_p2p_pack_poll_all(struct epf_p2p *ep);
 /* A transfer fails: does not wait for its compressed chunks, which touch no memory of it any more. */
 void epf_p2p_pack_cancel(struct epf_p2p_xfer *x);

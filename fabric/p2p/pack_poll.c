@@ -2,12 +2,11 @@
 /* Moves compressed chunks on whose commands are retired (pack_priv.h). Any thread: the endpoint's, and those that wait or test. */
 #include "fabric/p2p/pack_priv.h"
 
-void epf_p2p_pack_poll(struct conn *c)
+bool epf_p2p_pack_poll(struct conn *c)
 {
 	struct pack_over over;
 
-	if (!epf_p2p_pack_look(c, &over))
-		return;
+	epf_p2p_pack_look(c, &over);
 	for (unsigned i = 0; i < over.n; i++) {
 		struct pack_slot *s = over.slot[i];
 
@@ -18,12 +17,14 @@ void epf_p2p_pack_poll(struct conn *c)
 		else
 			epf_p2p_pack_finish(c, s, over.status[i]);
 	}
+	return over.is_moving;
 }
 
 bool epf_p2p_pack_poll_all(struct epf_p2p *ep)
 {
 	enum { MOST = 64 };
 	struct conn *busy[MOST];
+	bool is_moving = false;
 	unsigned n = 0;
 
 	if (!EPF_LOAD_RELAXED(&ep->has_engines))
@@ -36,8 +37,8 @@ bool epf_p2p_pack_poll_all(struct epf_p2p *ep)
 		}
 	pthread_mutex_unlock(&ep->lock);
 	for (unsigned i = 0; i < n; i++) {
-		epf_p2p_pack_poll(busy[i]);
+		is_moving |= epf_p2p_pack_poll(busy[i]);
 		epf_p2p_conn_put(busy[i]);
 	}
-	return n != 0;
+	return is_moving;
 }

@@ -81,13 +81,14 @@ struct pack_over {
 	struct pack_slot *slot[4 * PACK_SLOTS];
 	int status[4 * PACK_SLOTS];
 	unsigned n;
+	bool is_moving; /* commands of others are under way */
 };
 
 /* pack_ring.c: staging memory, commands, and when they are retired. */
 int epf_p2p_pack_put(struct conn *c,
 		     struct pack_slot *s); /* a compressed chunk into the peer's slot */
 int epf_p2p_pack_put_plain(struct conn *c, struct pack_slot *s); /* a chunk to where it belongs */
-bool epf_p2p_pack_look(struct conn *c, struct pack_over *out);
+void epf_p2p_pack_look(struct conn *c, struct pack_over *out);
 uint8_t *epf_p2p_pack_in(struct pack *p, bool is_read, uint32_t slot);
 uint8_t *epf_p2p_pack_out(struct pack *p, bool is_read, uint32_t slot);
 

@@ -86,13 +86,28 @@ uint8_t *epf_p2p_pack_out(struct pack *p, bool is_read, uint32_t slot)
 	return epf_p2p_pack_in(p, is_read, slot) + 2 * PACK_PART;
 }
 
-/* The commands of a slot are in its ring: from now on a poll looks after it. ring_lock held. */
+/* Whether commands of any slot are under way. lock held. */
+static bool is_moving(const struct pack *p)
+{
+	bool is = false;
+
+	for (unsigned i = 0; i < 4 * PACK_SLOTS; i++)
+		is |= p->slots[i].state == SLOT_PUT || p->slots[i].state == SLOT_FLUSHING;
+	return is;
+}
+
+/* The commands of a slot are in its ring: from now on polls look after it. The first one wakes the thread that polls. ring_lock held. */
 static void is_put(struct conn *c, struct pack_slot *s)
 {
+	bool was_moving;
+
 	s->t.end = epf_ring_pushed(c->engine->rings[s->ring].ring);
 	pthread_mutex_lock(&c->pack->lock);
+	was_moving = is_moving(c->pack);
 	s->state = SLOT_PUT;
 	pthread_mutex_unlock(&c->pack->lock);
+	if (!was_moving)
+		epf_p2p_kick(c->ep);
 }
 
 int epf_p2p_pack_put(struct conn *c, struct pack_slot *s)
@@ -173,18 +188,25 @@ static void poll_ring(struct conn *c, unsigned ring, struct pack_over *out)
 		flush_ring(c, put, n);
 }
 
-bool epf_p2p_pack_look(struct conn *c, struct pack_over *out)
+void epf_p2p_pack_look(struct conn *c, struct pack_over *out)
 {
 	struct pack *p = c->pack;
 	struct engine_path *e = c->engine;
 
 	out->n = 0;
-	if (!p || !EPF_LOAD_RELAXED(&p->busy) || pthread_mutex_trylock(&e->ring_lock))
-		return false;
+	out->is_moving = false;
+	if (!p || !EPF_LOAD_RELAXED(&p->busy))
+		return;
+	if (pthread_mutex_trylock(&e->ring_lock)) {
+		out->is_moving = true; /* whoever has it may be putting one */
+		return;
+	}
 	pthread_mutex_lock(&p->lock);
 	for (unsigned i = 0; i < e->n_rings; i++)
 		poll_ring(c, i, out);
+	for (unsigned i = 0; i < 4 * PACK_SLOTS; i++)
+		out->is_moving |=
+			p->slots[i].state == SLOT_PUT || p->slots[i].state == SLOT_FLUSHING;
 	pthread_mutex_unlock(&p->lock);
 	pthread_mutex_unlock(&e->ring_lock);
-	return out->n != 0;
 }
