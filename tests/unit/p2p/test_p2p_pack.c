@@ -483,6 +483,33 @@ static void test_killed(void **state)
 	}
 }
 
+/* GPU memory at either end goes as it is. */
+static void test_gpu(void **state)
+{
+	static const enum target_memory from[][2] = { { T_GPU, T_MMAP },
+						      { T_MMAP, T_GPU },
+						      { T_GPU, T_GPU } };
+
+	(void)state;
+	if (!SEES_NICS)
+		skip();
+	for (unsigned i = 0; i < 3; i++) {
+		struct both b;
+
+		both_begin(&b, from[i][0], from[i][1], "near", "far-target",
+			   settings("p2p-compress=split gpu-backend=fake"));
+		force(b.ep, b.conn, GAIN_PACKED);
+		assert_ok(epf_p2p_set_float(b.ep, b.region, EPF_P2P_BF16));
+		assert_ok(epf_p2p_write(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+		assert_int_equal(sum_there(&b), sum_of(b.bytes));
+		memset(b.bytes, 0, TARGET_BYTES);
+		assert_ok(epf_p2p_read(b.ep, b.conn, b.region, 0, b.import, 0, TARGET_BYTES, 0));
+		assert_int_equal(sum_there(&b), sum_of(b.bytes));
+		assert_int_equal(about(b.ep, b.conn).packed_from, 0);
+		both_end(&b);
+	}
+}
+
 struct raw {
 	struct msg_chunk m;
 	struct piece piece[CHUNK_PIECES + 1];
@@ -603,8 +630,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_rights),    cmocka_unit_test(test_life),
 		cmocka_unit_test(test_deadline),  cmocka_unit_test(test_disconnect),
 		cmocka_unit_test(test_threads),   cmocka_unit_test(test_killed),
-		cmocka_unit_test(test_hostile),   cmocka_unit_test(test_answers),
-		cmocka_unit_test(test_busy),
+		cmocka_unit_test(test_gpu),       cmocka_unit_test(test_hostile),
+		cmocka_unit_test(test_answers),   cmocka_unit_test(test_busy),
 	};
 
 	nic = argc > 1 ? argv[1] : "tcp";
