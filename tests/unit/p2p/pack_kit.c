@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two endpoints of this process that compress (pack_kit.h). */
+#include "tests/unit/p2p/pack_kit.h"
+
+const char *pack_nic;
+
+const char *pack_settings(const char *more)
+{
+	static char text[200];
+
+	snprintf(text, sizeof(text), "nic=%s p2p-local=no p2p-compress-min=1 %s", pack_nic, more);
+	return text;
+}
+
+struct conn *pack_conn(struct epf_p2p *ep, uint64_t number)
+{
+	struct conn *c = epf_p2p_conn_get(ep, number);
+
+	assert_non_null(c);
+	epf_p2p_conn_put(c);
+	return c;
+}
+
+void pack_force(struct epf_p2p *ep, uint64_t conn, enum gain_way way)
+{
+	struct pack *p = pack_conn(ep, conn)->pack;
+
+	assert_non_null(p);
+	pthread_mutex_lock(&p->lock);
+	p->gain[0].forced = p->gain[1].forced = way;
+	pthread_mutex_unlock(&p->lock);
+}
+
+struct epf_p2p_peer pack_about(struct epf_p2p *ep, uint64_t conn)
+{
+	struct epf_p2p_peer peer = { .size = sizeof(peer) };
+
+	assert_ok(epf_p2p_peer(ep, conn, &peer));
+	return peer;
+}
+
+void pack_export(struct pair *p, unsigned rights, uint64_t lifetime_ns)
+{
+	assert_ok(epf_p2p_export(p->far, p->far_region, 0, BYTES, rights, 0, lifetime_ns, p->key));
+	assert_ok(epf_p2p_import(p->near, p->conn, p->key, 10 * SECOND, &p->import));
+}
+
+void pair_begin(struct pair *p, const char *near, const char *far)
+{
+	uint8_t meta[EPF_P2P_METADATA_BYTES];
+	int n;
+
+	p->near = endpoint_with("near", pack_settings(near));
+	p->far = endpoint_with("far-away", pack_settings(far));
+	n = epf_p2p_metadata(p->far, meta, sizeof(meta));
+	assert_ok(n);
+	assert_ok(epf_p2p_connect(p->near, meta, (size_t)n, 10 * SECOND, &p->conn));
+	p->here = malloc(BYTES);
+	p->there = malloc(BYTES);
+	assert_true(p->here && p->there);
+	memset(p->there, 0, BYTES);
+	for (uint64_t i = 0; i < BYTES; i++) /* values of bf16 near 1, with some NaNs */
+		p->here[i] = i % 2 ? (i % 1024 == 1 ? 0xff : 0x3f) : pattern(i);
+	assert_ok(epf_p2p_register(p->near, p->here, BYTES, EPF_P2P_HOST, &p->region));
+	assert_ok(epf_p2p_register(p->far, p->there, BYTES, EPF_P2P_HOST, &p->far_region));
+	assert_ok(epf_p2p_set_float(p->near, p->region, EPF_P2P_BF16));
+	pack_export(p, EPF_P2P_READ | EPF_P2P_WRITE, 0);
+}
+
+void pair_end(struct pair *p)
+{
+	epf_p2p_close(p->near);
+	epf_p2p_close(p->far);
+	free(p->here);
+	free(p->there);
+}
+
+void must_match(const struct pair *p, uint64_t bytes)
+{
+	if (SEES_NICS)
+		assert_memory_equal(p->here, p->there, bytes);
+}
+
+int write_some(struct pair *p, uint64_t bytes)
+{
+	return epf_p2p_write(p->near, p->conn, p->region, 0, p->import, 0, bytes, 10 * SECOND);
+}
+
+int read_some(struct pair *p, uint64_t bytes)
+{
+	return epf_p2p_read(p->near, p->conn, p->region, 0, p->import, 0, bytes, 10 * SECOND);
+}
