@@ -115,8 +115,8 @@ extern const struct epf_copy_ops epf_copy_fake; /* copy_fake.c */
 /* Where the bytes of fake device memory really are, for tests; NULL: not inside one piece of it. */
 void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
 /*
- * For tests: from now on (1) no call that starts a copy returns, (2) no copy that was started ends, or (3) each ends in an error, until
- * (0) all is well.
+ * For tests: from now on (1) no call that starts a copy returns, (2) no copy that was started ends, (3) each ends in an error, or (4) no call returns
+ * that a driver lets wait for running kernels (queue_open, host_unregister), until (0) all is well.
  */
 void epf_copy_fake_hold(int hold);
 /* But for so many of them more. */
