@@ -138,7 +138,7 @@ def run(a, name):
 def same_tokens(a, name, results, first):
     """Compares greedy tokens with those of the first backend; returns a summary, and whether they are wrong."""
     equal = ties = tokens = 0
-    apart, wrong = 0.0, []
+    apart, total, wrong = 0.0, 0.0, []
     for rank, (mine, theirs) in enumerate(zip(results, first)):
         for number, (x, y) in enumerate(zip(mine["requests"], theirs["requests"])):
             for place, (u, v) in enumerate(zip(x, y)):
@@ -149,10 +149,10 @@ def same_tokens(a, name, results, first):
                         wrong.append(f"rank {rank}, request {number}, token {place}: {u[0]} and {v[0]}, which lead by {u[2]:.3f} and {v[2]:.3f}")
                     break
                 tokens += 1
-                apart = max(apart, abs(u[1] - v[1]))
+                apart, total = max(apart, abs(u[1] - v[1])), total + abs(u[1] - v[1])
             else:
                 equal += 1
-    text = f"{equal} requests equal, {ties} up to a tie; {tokens} tokens, log probabilities within {apart:.3f}"
+    text = f"{equal} requests equal, {ties} up to a tie; {tokens} tokens, log probabilities within {apart:.3f}, {total / max(tokens, 1):.4f} on average"
     for line in wrong[:5]:
         print(f"# {name}: WRONG: {line}")
     if apart > a.tie:
@@ -209,7 +209,7 @@ def main():
     import deep_ep
     from vllm import LLM  # noqa: F401  pylint: disable=unused-import
     import vllm.v1.worker.gpu_worker  # noqa: F401  pylint: disable=unused-import
-    print(f"# vLLM {vllm.__version__}, PyTorch {torch.__version__}, deep_ep {deep_ep.__version__} in {os.path.dirname(deep_ep.__file__)}, imported in "
+    print(f"# vLLM {vllm.__version__}, PyTorch {torch.__version__}, deep_ep {getattr(deep_ep, '__version__', 'without a version')} in {os.path.dirname(deep_ep.__file__)}, imported in "
           f"{time.monotonic() - began:.0f} s; load {os.getloadavg()[0]:.2f}")
     print(f"# {a.ranks} ranks, {a.layers} layers, hidden {a.hidden}, {a.experts} experts of {a.ffn}, top-{a.topk}", flush=True)
     assert not torch.cuda.is_initialized(), "ranks are forked"
