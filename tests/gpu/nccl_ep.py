@@ -65,14 +65,14 @@ class Run:
     def __init__(self, o):
         self.o, self.rank, self.world = o, dist.get_rank(), dist.get_world_size()
         self.local = o.experts // self.world
-        self.stream = torch.cuda.current_stream()
+        self.stream = torch.cuda.current_stream().cuda_stream
         self.ll = o.algorithm == "ll"
         self.comm = get_nccl_comm_from_group()
         algorithm = ep.Algorithm.LOW_LATENCY if self.ll else ep.Algorithm.HIGH_THROUGHPUT
         self.group = ep.Group.create(self.comm, ep.GroupConfig(
             algorithm=algorithm, num_experts=o.experts, max_dispatch_tokens_per_rank=o.tokens, max_recv_tokens_per_rank=o.tokens * self.world,
             max_token_bytes=o.hidden * 2, num_topk=o.topk, timeout_ns=20_000_000_000))
-        print(f"# rank {self.rank}: group made", flush=True)
+        print(f"# rank {self.rank}: group made; {self.comm.n_lsa_teams} NVLink domains, GIN {self.comm.gin_type}", flush=True)
 
     def exchange(self, routes, x):
         """Returns (dispatched tensor, received rows by expert or all, time)."""
