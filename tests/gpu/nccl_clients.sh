@@ -126,7 +126,7 @@ client()
 	bounded "$limit" "$out/$name.log" env "${base[@]}" ${settings[@]+"${settings[@]}"} "${options[@]}"
 	if [ "$expect" = right ] && [ "$rc" = 0 ]; then
 		result "$name" "ok, $took s"
-		grep -aE '^# |GB/s' "$out/$name.log" | grep -av 'rank 1\|EP: *1/' | cut -c1-200 | tail -n 12 | sed 's/^/    /' | tee -a "$log"
+		grep -aE '^# |GB/s|^ *[0-9]+ +[0-9]' "$out/$name.log" | grep -av 'rank 1\|EP: *1/' | cut -c1-200 | tail -n 12 | sed 's/^/    /' | tee -a "$log"
 		grep -aE 'Assigned plugin' "$out/$name.log" | sed 's/^.*NCCL INFO/    NCCL INFO/' | sort -u | head -n 3 | tee -a "$log"
 	elif [ "$expect" = wrong ] && [ "$rc" != 0 ] && grep -qa "$began" "$out/$name.log"; then
 		result "$name" "ok, $took s: fails without order, as it must (status $rc)"
