@@ -13,8 +13,7 @@
 # --only     parts whose name matches; --list names them all
 # --dry      no GPU: checks the folder, and that each part's program can be read
 #
-# Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin-blocking (as before, but a
-# launch waits for its kernel: V2 loads kernels while others run, which the software NIC's copies may wait for), v2-gin, v2-direct (without the hybrid kernels),
+# Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin, v2-direct (without the hybrid kernels),
 # v2-gin-reordered, v2-gin-broken (the plug-in of a build with test hooks, signals applied at arrival: must fail), v2-gin-tcp, ep-ll-nvlink, ep-ht-nvlink, ep-ll,
 # ep-ht, ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy) and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
 # Exit 0: all parts that ran did as they should; 77: no GPU, or no folder. Speed is printed, never judged.
@@ -128,7 +127,7 @@ client()
 		result "$name" "ok, $took s"
 		grep -aE '^# |GB/s|^ *[0-9]+ +[0-9]' "$out/$name.log" | grep -av 'rank 1\|EP: *1/' | cut -c1-200 | tail -n 12 | sed 's/^/    /' | tee -a "$log"
 		grep -aE 'Assigned plugin' "$out/$name.log" | sed 's/^.*NCCL INFO/    NCCL INFO/' | sort -u | head -n 3 | tee -a "$log"
-	elif [ "$expect" = wrong ] && [ "$rc" != 0 ] && grep -qa "$began" "$out/$name.log"; then
+	elif [ "$expect" = wrong ] && [ "$rc" != 0 ] && grep -qa "$began" "$out/$name.log" && ! grep -qa 'GPU memory stall' "$out/$name.log"; then
 		result "$name" "ok, $took s: fails without order, as it must (status $rc)"
 		grep -aE 'AssertionError|assert |timeout|WRONG' "$out/$name.log" | head -n 3 | cut -c1-200 | sed 's/^/    /' | tee -a "$log"
 	else
@@ -169,12 +168,18 @@ client machine 60 right . -- python3 "$root/tests/gpu/nccl_machine.py"
 v2 v2-nvlink 240 right EP_DISABLE_GIN=1 -- --num-tokens "$tokens"
 v2 v2-nvlink-gin 200 right "${over[@]}" EPF_NIC=emu -- "${small[@]}"
 v2 v2-gin-small 200 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${small[@]}"
-v2 v2-gin-blocking 200 right "${over[@]}" "${node[@]}" EPF_NIC=emu CUDA_LAUNCH_BLOCKING=1 -- "${small[@]}"
 v2 v2-gin 240 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${large[@]}"
 v2 v2-direct 200 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${small[@]}" --allow-hybrid-mode 0
-v2 v2-gin-reordered 200 right "${over[@]}" "${node[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- "${small[@]}"
-v2 v2-gin-broken 120 wrong "${over[@]}" "${node[@]}" "${hooks[@]}" EPF_NIC=emu "${faulty[@]}" -- "${small[@]}"
-v2 v2-gin-tcp 200 right "${over[@]}" "${node[@]}" EPF_NIC=tcp -- "${small[@]}"
+# V2 loads a kernel while another waits for rows, and the driver lets the copies of the same process wait for the loading (docs/guides/nccl.md). With a cache of its own each of these
+# parts compiles a kernel before it loads it, in which time the one before has its rows.
+slow()
+{
+	[ "$list" = 1 ] || [ "$dry" = 1 ] || mkdir -p "$out/jit-$1"
+	v2 "$1" "$2" "$3" "${over[@]}" "${node[@]}" EP_JIT_CACHE_DIR="$out/jit-$1" "${@:4}" -- "${small[@]}"
+}
+slow v2-gin-reordered 200 right EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1
+slow v2-gin-broken 200 wrong "${hooks[@]}" EPF_NIC=emu "${faulty[@]}"
+slow v2-gin-tcp 200 right EPF_NIC=tcp
 nccl_ep ep-ll-nvlink 120 right -- --algorithm ll
 nccl_ep ep-ht-nvlink 120 right -- --algorithm ht --tokens "$tokens"
 nccl_ep ep-ll 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ll
