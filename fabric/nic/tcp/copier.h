@@ -38,9 +38,9 @@ enum epf_tcp_job_kind {
 	EPF_TCP_JOB_COPY = 1,
 	EPF_TCP_JOB_ADD, /* adds `bytes` to the 8-byte word at dst */
 	EPF_TCP_JOB_PIN, /* gives `pinned` other memory of `bytes`; no job under way uses the old one */
-	EPF_TCP_JOB_UNPIN,   /* takes it back, and frees `pinned` */
+	EPF_TCP_JOB_UNPIN, /* takes it back, and frees `pinned` */
 	EPF_TCP_JOB_PREPARE, /* maps dst.mem, opens what copies to and from it need, and ends one use of it */
-	EPF_TCP_JOB_FORGET,  /* releases dst.mem, which no later job names */
+	EPF_TCP_JOB_FORGET, /* releases dst.mem, which no later job names */
 };
 
 struct epf_tcp_job {
