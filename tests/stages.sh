@@ -365,10 +365,21 @@ stage_proc()
 	prepare_test_build && run_suites build-test 3 proc
 }
 
+# Begins the packages' build with the objects of the release program, whose flags are the same (ninja compiles again what differs). From nothing: the long form.
+package_build()
+{
+	local dir=$BUILD_ROOT/build-package
+	[ ! -f "$dir/build.ninja" ] || return 0
+	build_release || return
+	rm -rf "$dir"
+	cp -a "$BUILD_ROOT/$RELEASE" "$dir" && meson setup --reconfigure "$dir" "$ROOT" -Dcuda=auto
+}
+
 # Builds the Debian packages and installs them on a clean root, then the wheels, in empty environments; tests/expected.txt lists the cases.
 stage_package()
 {
 	local log=$LOGS/package.log name detail rc
+	package_build >"$LOGS/package-begin.log" 2>&1 || { fail "begin of the packages' build" "see $LOGS/package-begin.log" && return; }
 	check "packages are made" "$ROOT/tools/package/build" --build-dir "$BUILD_ROOT/build-package" "$BUILD_ROOT/build-package-out" || return 0
 	"$ROOT/tests/package/install.sh" "$BUILD_ROOT/build-package-out" "$BUILD_ROOT/build-package-root" >"$log" 2>&1
 	rc=$?
