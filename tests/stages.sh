@@ -64,7 +64,7 @@ prepare()
 
 prepare_test_build()
 {
-	prepare build-test gcc -Dwerror=true
+	prepare build-test gcc -Dwerror=true -Dc_args=-g1
 }
 
 # compile BUILD TARGET...: one check
