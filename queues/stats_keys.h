@@ -216,6 +216,9 @@ EPF_ROW(CONN, BYTES_WRITTEN,        "bytes_written",        "bytes",    COUNTER,
 EPF_ROW(CONN, BYTES_READ,           "bytes_read",           "bytes",    COUNTER, "", "Bytes that its transfers have read.")
 EPF_ROW(CONN, UNDER_WAY,            "under_way",            "transfers",GAUGE,   "", "Transfers posted and not ended.")
 EPF_ROW(CONN, BYTES_LEFT,           "bytes_left",           "bytes",    GAUGE,   "", "Bytes of these that are not copied, or not given to the engine.")
+EPF_ROW(CONN, COMPRESS,             "compress",             "state",    STATE,   "none|trying|on|off", "Compression (p2p-compress): not agreed, measured, saves time, saves none.")
+EPF_ROW(CONN, PACKED_FROM,          "bytes_packed_from",    "bytes",    COUNTER, "", "Bytes of its chunks that were compressed, before.")
+EPF_ROW(CONN, PACKED_TO,            "bytes_packed_to",      "bytes",    COUNTER, "", "The same after compression.")
 EPF_ROW(CONN, WAIT,                 "wait",                 "state",    STATE,   EPF_STATS_CONN_NAMES, "What this endpoint waits for of the peer, and since when nothing of it moved.")
 EPF_END(CONN)
 

@@ -195,7 +195,7 @@ spdx()
 # What is built on this machine; in the long form every combination of macros, up to cppcheck's limit of 12 a file, at five times the price.
 stage_static()
 {
-	local macros=("-D__$(uname -m)__" -D__linux__ -D_GNU_SOURCE -DEPF_WITH_SDT -DEPF_WITH_VERBS -DEPF_WITH_OFI -DEPF_WITH_MICROHTTPD)
+	local macros=("-D__$(uname -m)__" -D__linux__ -D_GNU_SOURCE -DEPF_WITH_SDT -DEPF_WITH_VERBS -DEPF_WITH_OFI -DEPF_WITH_MICROHTTPD -DEPF_WITH_ZSTD)
 	[ "$LONG" = no ] || macros=()
 	check "cppcheck" in_root cppcheck "${macros[@]}" --quiet -j "$JOBS" --std=c11 --language=c --library=posix \
 		--enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
@@ -247,7 +247,7 @@ stage_build()
 	# the same device code again.
 	prepare build-clang clang-14 -Dwerror=true -Doptimization=0 -Ddebug=false -Dcuda=disabled && compile build-clang
 	# Everything optional off: as on a machine without CUDA, HIP, verbs and cmocka.
-	prepare build-off gcc -Dwerror=true -Doptimization=0 -Ddebug=false -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled -Dofi=disabled -Dusdt=disabled &&
+	prepare build-off gcc -Dwerror=true -Doptimization=0 -Ddebug=false -Dtests=disabled -Dcuda=disabled -Dhip=disabled -Dverbs=disabled -Dofi=disabled -Dusdt=disabled -Dzstd=disabled &&
 		compile build-off && check "install and use by pkg-config" install_and_use
 }
 

@@ -8,6 +8,7 @@
 #include "bench/common/bench.h"
 #include "bench/common/json.h"
 #include "bench/xfer/meet.h"
+#include "bench/xfer/values.h"
 #include "fabric/base/clock.h"
 #include "fabric/client/epf.h"
 #include "fabric/p2p/epf_p2p.h"
@@ -40,14 +41,15 @@ enum {
 	O_JSON,
 	O_TARGET,
 	O_PEER,
-	SETTINGS_MAX = 3,
+	O_COMPRESS,
+	SETTINGS_MAX = 5,
 };
 
 struct opts {
 	uint64_t bytes, blocks, gap, repeat, threads;
 	uint64_t port; /* where to be the target; 0: not the target side of two hosts */
 	bool in_order, read, mapped, note, json;
-	char nic[64], peer[128];
+	char nic[64], peer[128], compress[32];
 };
 
 static const struct argp_option options[] = {
@@ -67,6 +69,8 @@ static const struct argp_option options[] = {
 	  "be the target of an initiator on another host, which connects to this TCP port", 0 },
 	{ "peer", O_PEER, "HOST:PORT", 0,
 	  "be the initiator, with the target there; both sides need the same other options", 0 },
+	{ "compress", O_COMPRESS, "HOW", 0,
+	  "values of bf16, compressed over a NIC where that saves time: none, split or full", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object", 0 },
 	{ 0 },
 };
@@ -116,6 +120,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (err)
 			bench_complain("--peer %s: expected HOST:PORT", arg);
 		break;
+	case O_COMPRESS:
+		snprintf(o->compress, sizeof(o->compress), "p2p-compress=%.18s", arg);
+		break;
 	case O_NIC:
 		snprintf(o->nic, sizeof(o->nic), "nic=%.59s", arg);
 		break;
@@ -134,18 +141,21 @@ static int open_endpoint(const struct opts *o, const char *name, struct epf_p2p 
 {
 	const char *settings[SETTINGS_MAX] = { NULL };
 	struct epf_p2p_options p;
+	int n = 0;
 
 	if (o->nic[0]) {
-		settings[0] = o->nic;
-		settings[1] = "p2p-local=no";
+		settings[n++] = o->nic;
+		settings[n++] = "p2p-local=no";
 	}
+	if (o->compress[0])
+		settings[n++] = o->compress;
 	epf_p2p_options_init(&p);
 	p.name = name;
 	p.settings = settings;
 	return bench_check(epf_p2p_open(&p, ep));
 }
 
-static int get_memory(const struct opts *o, struct epf_p2p *ep, uint8_t fill, uint8_t **out)
+static int get_memory(const struct opts *o, struct epf_p2p *ep, int which, uint8_t **out)
 {
 	void *at = NULL;
 
@@ -155,7 +165,7 @@ static int get_memory(const struct opts *o, struct epf_p2p *ep, uint8_t fill, ui
 		at = malloc(span(o));
 	if (!at)
 		return -ENOMEM;
-	memset(at, fill, span(o));
+	xfer_fill(at, span(o), which, o->compress[0]);
 	*out = at;
 	return 0;
 }
@@ -193,7 +203,7 @@ static void answer(struct epf_p2p *ep, int fd)
 	(void)fd;
 }
 
-/* The peer: memory filled with 0x11, told by a byte to answer, or to say whether every byte of the blocks is 0x22. */
+/* The peer: memory with its own values, told by a byte to answer, or to say how many bytes of the blocks are not the initiator's. */
 static int target(const struct opts *o, int fd)
 {
 	struct hello h = { 0 };
@@ -204,7 +214,7 @@ static int target(const struct opts *o, int fd)
 	int n;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (open_endpoint(o, "target", &ep) || get_memory(o, ep, 0x11, &memory) ||
+	if (open_endpoint(o, "target", &ep) || get_memory(o, ep, 1, &memory) ||
 	    bench_check(epf_p2p_register(ep, memory, span(o), EPF_P2P_HOST, &region)) ||
 	    bench_check(epf_p2p_export(ep, region, 0, span(o), EPF_P2P_READ | EPF_P2P_WRITE, 0, 0,
 				       h.key)))
@@ -219,8 +229,8 @@ static int target(const struct opts *o, int fd)
 			break;
 		}
 		for (uint64_t i = 0; i < o->blocks; i++)
-			for (uint64_t k = 0; k < o->bytes; k++)
-				wrong += memory[i * (o->bytes + o->gap) + k] != 0x22;
+			wrong += xfer_wrong(memory, i * (o->bytes + o->gap), o->bytes, 2,
+					    o->compress[0]);
 		if (!put(fd, &wrong, sizeof(wrong)))
 			return 1;
 	}
@@ -324,6 +334,7 @@ struct result {
 	double ns[1000], copy_ns[1000], post_ns;
 	double median, best, copy_median;
 	uint64_t wrong;
+	struct epf_p2p_peer peer;
 };
 
 static void print(const struct opts *o, const struct result *r)
@@ -333,7 +344,9 @@ static void print(const struct opts *o, const struct result *r)
 	(void)getloadavg(load, 1);
 	if (o->json) {
 		json_t *j = json_pack(
-			"{s:s, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "bench", "xfer",
+			"{s:I, s:I, s:s, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I}",
+			"compressed_from_bytes", (json_int_t)r->peer.packed_from,
+			"compressed_to_bytes", (json_int_t)r->peer.packed_to, "bench", "xfer",
 			"bytes", (json_int_t)o->bytes, "blocks", (json_int_t)o->blocks, "op",
 			o->read ? "read" : "write", "median_us", r->median / 1e3, "best_us",
 			r->best / 1e3, "bytes_per_second", bytes / r->median * 1e9,
@@ -352,6 +365,9 @@ static void print(const struct opts *o, const struct result *r)
 	       "prepare_ns/block", "memcpy GB/s");
 	printf(" %13.2f %13.2f %13.3f %13.3f %18.1f %14.3f\n", r->median / 1e3, r->best / 1e3,
 	       bytes / r->median, bytes / r->best, r->post_ns, bytes / r->copy_median);
+	if (o->compress[0])
+		printf("# compressed: %" PRIu64 " of %.0f bytes, to %" PRIu64 "\n",
+		       r->peer.packed_from, bytes * (double)(o->repeat + 1), r->peer.packed_to);
 	printf("# wrong: %" PRIu64 "\n", r->wrong);
 }
 
@@ -377,8 +393,7 @@ static int prepare(struct epf_p2p *ep, const struct opts *o, uint64_t conn, uint
 static void check_read(const struct opts *o, const uint8_t *mine, struct result *r)
 {
 	for (uint64_t i = 0; i < o->blocks; i++)
-		for (uint64_t k = 0; k < o->bytes; k++)
-			r->wrong += mine[i * (o->bytes + o->gap) + k] != 0x11;
+		r->wrong += xfer_wrong(mine, i * (o->bytes + o->gap), o->bytes, 1, o->compress[0]);
 }
 
 static int initiate(const struct opts *o, int fd, struct result *r)
@@ -390,11 +405,15 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	struct hello h;
 	uint8_t *mine, *other;
 
-	if (!b || open_endpoint(o, "initiator", &ep) || get_memory(o, ep, 0x22, &mine) ||
+	r->peer.size = sizeof(r->peer);
+
+	if (!b || open_endpoint(o, "initiator", &ep) || get_memory(o, ep, 2, &mine) ||
 	    !get(fd, &h, sizeof(h)))
 		return -EIO;
 	if (bench_check(epf_p2p_connect(ep, h.metadata, h.metadata_bytes, 0, &conn)) ||
 	    bench_check(epf_p2p_register(ep, mine, span(o), EPF_P2P_HOST, &region)) ||
+	    bench_check(epf_p2p_set_float(ep, region,
+					  o->compress[0] ? EPF_P2P_BF16 : EPF_P2P_NO_FLOAT)) ||
 	    bench_check(epf_p2p_import(ep, conn, h.key, 0, &import)) ||
 	    prepare(ep, o, conn, region, import, b, x, &r->post_ns))
 		return -EIO;
@@ -420,6 +439,8 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	if (o->read)
 		check_read(o, mine, r);
 	else if (!o->note && (!put(fd, "c", 1) || !get(fd, &r->wrong, sizeof(r->wrong))))
+		return -EIO;
+	if (bench_check(epf_p2p_peer(ep, conn, &r->peer)))
 		return -EIO;
 	r->median = bench_median(r->ns, o->repeat);
 	r->best = r->ns[0];

@@ -201,7 +201,7 @@ int epf_exchange(struct epf *ep);
 /*
  * Withdraws a region: new commands that name it fail (EPF_S_REVOKED), peers acknowledge that they have nothing in flight to it, then it is
  * deregistered and its memory is free for other use. Not collective. Does not wait for lost peers. -ETIMEDOUT names a peer that has not
- * acknowledged; the withdrawal goes on. Threads: any; its steps are serialized calls, the wait between them is not.
+ * acknowledged; the withdrawal goes on, and another call waits for it again. Threads: any; its steps are serialized calls, the wait between them is not.
  */
 int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns);
 

@@ -28,6 +28,8 @@ int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region
 	struct epf_rank_state *rank = &core->ranks[local];
 	struct epf_revoke *r;
 
+	if (region < rank->n_regions && rank->regions[region].state == EPF_REGION_REVOKED)
+		return 0; /* under way: a caller whose time was up comes back */
 	if (region >= rank->n_regions || rank->regions[region].state != EPF_REGION_LIVE)
 		return epf_fail(EPF_R_CMD_LOCAL_REGION, "region %u: not registered", region);
 	r = calloc(1, sizeof(*r) + core->n_nodes);

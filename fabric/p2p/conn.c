@@ -141,6 +141,9 @@ int epf_p2p_peer(struct epf_p2p *ep, uint64_t conn, struct epf_p2p_peer *out)
 	full.bytes_written = EPF_LOAD_RELAXED(&c->bytes_written);
 	full.transfers = EPF_LOAD_RELAXED(&c->transfers);
 	full.under_way = EPF_LOAD_RELAXED(&c->under_way);
+	full.compress = (int32_t)c->compress;
+	full.packed_from = EPF_LOAD_RELAXED(&c->packed_from);
+	full.packed_to = EPF_LOAD_RELAXED(&c->packed_to);
 	memcpy(out, &full, size);
 	epf_p2p_conn_put(c);
 	return 0;

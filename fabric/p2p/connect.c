@@ -115,6 +115,7 @@ static int greet(struct epf_p2p *ep, struct conn *c, uint64_t end, const struct 
 		return epf_fail(EPF_R_P2P_KEY, "connect: %s does not prove the key", c->label);
 	epf_p2p_proof(key, false, &ours, &theirs, join->proof);
 	c->is_proven = true;
+	c->compress = epf_p2p_agree(&ours, &theirs);
 	return 0;
 }
 
@@ -190,9 +191,12 @@ static int meet(struct epf_p2p *ep, const struct metadata *meta, int fd, bool is
 		rc = greet(ep, c, end, meta, &join, key);
 	if (!rc)
 		rc = join_peer(ep, c, end, &join, key, &ready);
+	if (!rc && c->compress)
+		rc = epf_p2p_pack_new(c);
 	if (!rc && !is_local)
 		rc = epf_p2p_engine_start(c, key);
-	ep->has_engines |= !is_local;
+	if (!is_local)
+		EPF_STORE_RELAXED(&ep->has_engines, true);
 	explicit_bzero(key, sizeof(key));
 	if (rc) {
 		epf_p2p_conn_discard(c);

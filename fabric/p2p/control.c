@@ -30,6 +30,20 @@ static int handle(struct conn *c, const struct received *m)
 		epf_p2p_engine_boot(c, m->data, m->bytes);
 		return 0;
 	}
+	if (m->type == MSG_STAGE && c->pack && m->bytes == sizeof(struct msg_stage)) {
+		struct msg_stage s;
+
+		memcpy(&s, m->data, sizeof(s));
+		return epf_p2p_pack_staged(c, &s);
+	}
+	if (m->type == MSG_CHUNK && c->pack)
+		return epf_p2p_pack_asked(c, m->data, m->bytes);
+	if (m->type == MSG_CHUNK_DONE && c->pack && m->bytes == sizeof(struct msg_chunk_done)) {
+		struct msg_chunk_done d;
+
+		memcpy(&d, m->data, sizeof(d));
+		return epf_p2p_pack_answered(c, &d);
+	}
 	if (m->type == MSG_BYE && m->bytes == 0)
 		return -EPIPE;
 	return -EBADMSG;

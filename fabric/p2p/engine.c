@@ -103,6 +103,8 @@ static int open_engine(struct conn *c)
 		rc = epf_join(e->ep, e->boot);
 	for (unsigned i = 0; i < rings_of(&c->ep->conf) && !rc; i++)
 		rc = open_ring(e);
+	if (!rc && c->pack)
+		rc = c->pack_open(c);
 	return rc;
 }
 
@@ -331,7 +333,8 @@ int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns
 	pthread_mutex_lock(&e->ring_lock); /* the engine is not closed meanwhile */
 	rc = e->ep ? epf_region_withdraw(e->ep, region, timeout_ns) : 0;
 	pthread_mutex_unlock(&e->ring_lock);
-	return rc == -ECONNRESET || rc == -ECANCELED ? 0 : rc;
+	/* -ENOENT: its expiry has withdrawn it before. */
+	return rc == -ECONNRESET || rc == -ECANCELED || rc == -ENOENT ? 0 : rc;
 }
 
 bool epf_p2p_engine_is_closed(const struct conn *c)

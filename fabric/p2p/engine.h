@@ -9,6 +9,8 @@
 
 #include "fabric/p2p/p2p_priv.h"
 
+struct pack_slot;
+
 /* Something that the connection's thread is to do, in order. */
 struct engine_job {
 	struct engine_job *next;
@@ -39,6 +41,34 @@ int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns
 
 /* Whether the ring takes a chunk now. */
 bool epf_p2p_engine_has_room(struct conn *c);
+/* pack.c, pack_peer.c, pack_ring.c: compressed chunks. */
+int epf_p2p_pack_new(struct conn *c);
+
+/* For statistics: whether its chunks are compressed. */
+enum { PACK_NONE = 0, PACK_TRYING = 1, PACK_ON = 2, PACK_OFF = 3 };
+
+uint32_t epf_p2p_pack_state(struct conn *c);
+/* Returns whether a chunk of the transfer may be claimed now, with *slot if it is compressed or measured. */
+bool epf_p2p_pack_reserve(struct epf_p2p_xfer *x, struct pack_slot **slot);
+void epf_p2p_pack_unreserve(struct conn *c, struct pack_slot *slot);
+/* Ends the flight of a chunk: its bytes have arrived, or it failed. */
+typedef void epf_p2p_flight_end(struct epf_p2p_xfer *x, uint64_t bytes, int status);
+/* Sends a chunk through its slot, which ends the flight that the caller has begun. */
+void epf_p2p_pack_push(struct epf_p2p_xfer *x, struct pack_slot *slot, const struct vector *v,
+		       const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
+		       epf_p2p_flight_end *end);
+void epf_p2p_pack_poll(struct conn *c);
+/* The same for all connections. Returns whether any has chunks under way. On the endpoint's thread. */
+bool epf_p2p_pack_poll_all(struct epf_p2p *ep);
+/* A transfer fails: does not wait for its compressed chunks, which touch no memory of it any more. */
+void epf_p2p_pack_cancel(struct epf_p2p_xfer *x);
+/* The connection has ended. is_closed: its engine too, so that nothing touches memory. */
+void epf_p2p_pack_end(struct conn *c, bool is_closed);
+/* What arrives about them. 0 or -EBADMSG. */
+int epf_p2p_pack_staged(struct conn *c, const struct msg_stage *m);
+int epf_p2p_pack_asked(struct conn *c, const uint8_t *data, uint32_t bytes);
+int epf_p2p_pack_answered(struct conn *c, const struct msg_chunk_done *m);
+
 /* Pushes the blocks of a chunk. */
 int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
 			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes);

@@ -49,4 +49,12 @@ struct engine_path {
 	uint64_t retired;          /* commands retired when last sampled; endpoint's thread only */
 };
 
+/* engine_ring.c. ring_lock held. */
+/* Pushes the blocks of a chunk into the next ring: *at, where *first is its first command. */
+int epf_p2p_engine_push_at(struct epf_p2p_xfer *x, const struct vector *v,
+			   const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
+			   unsigned *at, uint64_t *first);
+/* Returns 0, or the error of a failed command, once a ring has retired all commands of a ticket. */
+int epf_p2p_engine_outcome(struct path_ring *r, const struct ticket *t);
+
 #endif

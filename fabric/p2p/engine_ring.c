@@ -84,24 +84,20 @@ static int push_block(struct epf_ring *ring, const struct epf_p2p_xfer *x, uint3
 	return rc;
 }
 
-int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
-			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
+int epf_p2p_engine_push_at(struct epf_p2p_xfer *x, const struct vector *v,
+			   const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
+			   unsigned *at, uint64_t *first)
 {
 	struct engine_path *e = x->conn->engine;
 	struct epf_ring *ring = NULL;
-	unsigned at = 0;
 	uint32_t here;
 	int rc = -ECONNRESET;
 
-	pthread_mutex_lock(&e->ring_lock);
 	if (e->n_rings) {
-		at = e->next_ring++ % e->n_rings;
-		ring = e->rings[at].ring;
+		*at = e->next_ring++ % e->n_rings;
+		ring = e->rings[*at].ring;
+		*first = epf_ring_pushed(ring);
 		rc = local_region(x->conn, v->region, &here);
-	}
-	if (!rc && !(x->rings & 1u << at)) {
-		x->ticket[at].first = epf_ring_pushed(ring);
-		x->rings |= 1u << at;
 	}
 	for (uint32_t i = 0; i < n && !rc; i++) {
 		uint64_t len = n == 1 ? bytes : (b[i].lo >> 48 | b[i].hi >> 48 << 16);
@@ -110,9 +106,27 @@ int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
 				(b[i].lo & 0xffffffffffffull) + skip,
 				(b[i].hi & 0xffffffffffffull) + skip, len);
 	}
-	pthread_mutex_unlock(&e->ring_lock);
 	/* Whether a peer that is gone has left in order only the control connection can tell. */
 	return rc == -EPIPE ? -ECONNRESET : rc;
+}
+
+int epf_p2p_engine_push(struct epf_p2p_xfer *x, const struct vector *v,
+			const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes)
+{
+	struct engine_path *e = x->conn->engine;
+	unsigned at = 0;
+	uint64_t first = 0;
+	int rc;
+
+	pthread_mutex_lock(&e->ring_lock);
+	rc = epf_p2p_engine_push_at(x, v, b, n, skip, bytes, &at, &first);
+	if (e->n_rings &&
+	    !(x->rings & 1u << at)) { /* also if only some of its commands were taken */
+		x->ticket[at].first = first;
+		x->rings |= 1u << at;
+	}
+	pthread_mutex_unlock(&e->ring_lock);
+	return rc;
 }
 
 void epf_p2p_engine_seal(struct epf_p2p_xfer *x)
@@ -161,8 +175,7 @@ static void look_for_failures(struct path_ring *r)
 	r->last_failed = epf_ring_done(r->ring);
 }
 
-/* Returns 0, or the error of a failed command, once a ring has retired all commands of a transfer. ring_lock held. */
-static int outcome(struct path_ring *r, const struct ticket *t)
+int epf_p2p_engine_outcome(struct path_ring *r, const struct ticket *t)
 {
 	int status = 0;
 
@@ -191,7 +204,7 @@ int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status)
 			done = (int64_t)(epf_ring_done(e->rings[i].ring) - x->ticket[i].end) >= 0;
 	for (unsigned i = 0; i < e->n_rings && done; i++)
 		if (x->rings & 1u << i) {
-			int rc = outcome(&e->rings[i], &x->ticket[i]);
+			int rc = epf_p2p_engine_outcome(&e->rings[i], &x->ticket[i]);
 
 			*status = *status ? *status : rc;
 		}

@@ -104,6 +104,9 @@ struct epf_p2p_peer {
 	uint64_t bytes_read, bytes_written; /* by this endpoint, completed */
 	uint64_t transfers;                 /* completed without error */
 	uint64_t under_way;                 /* posted and not ended */
+	/* How both ends may compress: 0 none, 1 split, 2 full; and the bytes of chunks that did, before and after. */
+	int32_t compress, reserved;
+	uint64_t packed_from, packed_to;
 };
 
 /* Reads metadata without connecting. -EBADMSG if it is damaged or of another version. */
@@ -162,6 +165,22 @@ enum {
  */
 int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device, uint64_t *region);
 
+/* What the values of a region are, for compression (setting p2p-compress). */
+enum epf_p2p_float {
+	EPF_P2P_NO_FLOAT = 0, /* anything: never compressed */
+	EPF_P2P_BF16 = 1,
+	EPF_P2P_FP16 = 2,
+	EPF_P2P_FP32 = 3,
+};
+
+/*
+ * Says what the values of a region are. Transfers that are prepared from then on may compress it on the way: between endpoints that both have
+ * the setting p2p-compress, over NICs, from and to host memory, in transfers of p2p-compress-min bytes and more, while that saves time. Only a
+ * hint: all bytes arrive as they are, whatever they are, and blocks may begin anywhere. The peer's regions need no type. -ENOENT: no such
+ * region; -EINVAL: no such type.
+ */
+int epf_p2p_set_float(struct epf_p2p *ep, uint64_t region, enum epf_p2p_float type);
+
 /*
  * Withdraws all exports of the region (see epf_p2p_withdraw) and waits for own transfers that use it; those not yet posted fail with
  * -ENOENT. After a return of 0 the memory may be freed. -ETIMEDOUT names a peer that still copies, or says that an own transfer is
@@ -178,7 +197,7 @@ enum {
 /*
  * Exports [offset, offset + bytes) of a region: writes the key that peers pass to epf_p2p_import(). rights: EPF_P2P_WRITE, EPF_P2P_READ or both.
  * conn: the one connection that may use it; 0: every authenticated peer that has the key. lifetime_ns: the export withdraws
- * itself after that time; 0: never. -ERANGE: outside the region; -ENOSPC: beyond EPF_P2P_EXPORTS. An expired export keeps its place until it
+ * itself after that time (over NICs transfers may then end with -EKEYREVOKED); 0: never. -ERANGE: outside the region; -ENOSPC: beyond EPF_P2P_EXPORTS. An expired export keeps its place until it
  * is withdrawn or its region deregistered. Over NICs a connection can import 4,096 exports in its life.
  */
 int epf_p2p_export(struct epf_p2p *ep, uint64_t region, uint64_t offset, uint64_t bytes,

@@ -130,8 +130,11 @@ static int let_in(struct epf_p2p *ep, struct guest *g, const struct received *m,
 	if (rc)
 		return rc;
 	memcpy(&join, m->data, sizeof(join));
+	c->compress = epf_p2p_agree(&g->theirs, &g->ours);
 	if (c->is_local)
 		rc = share(ep, g, c, m, &join, &ready);
+	else if (c->compress)
+		rc = epf_p2p_pack_new(c);
 	pthread_mutex_lock(&ep->lock);
 	if (!rc && ep->is_closing)
 		rc = -ECONNREFUSED;
@@ -153,17 +156,19 @@ static int let_in(struct epf_p2p *ep, struct guest *g, const struct received *m,
 	pthread_mutex_init(&c->stream.lock, NULL);
 	g->stream = (struct stream){ .fd = -1 };
 	pthread_mutex_init(&g->stream.lock, NULL);
+	/* Before its engine's thread sends the first BOOT. */
+	rc = epf_p2p_send(&c->stream, MSG_READY, &ready, sizeof(ready),
+			  (int[]){ ep->table_fd, ep->bell_fd }, c->is_local ? 2 : 0);
 	if (!c->is_local && epf_p2p_engine_start(c, key)) {
 		epf_p2p_slot_remove(&ep->conns, c->number);
 		epf_p2p_conn_discard(c);
 		return -ENOMEM;
 	}
-	ep->has_engines |= !c->is_local;
+	if (!c->is_local)
+		EPF_STORE_RELAXED(&ep->has_engines, true);
 	pthread_mutex_lock(&ep->lock);
 	epf_p2p_conn_publish(c, true);
 	pthread_mutex_unlock(&ep->lock);
-	rc = epf_p2p_send(&c->stream, MSG_READY, &ready, sizeof(ready),
-			  (int[]){ ep->table_fd, ep->bell_fd }, c->is_local ? 2 : 0);
 	if (rc)
 		epf_p2p_conn_end(c, CONN_LOST, "it has gone during the handshake");
 	return -EALREADY; /* the guest is no guest any more */

@@ -36,6 +36,27 @@ void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,
 	explicit_bzero(&given, sizeof(given));
 }
 
+enum codec_strategy epf_p2p_strategy(const struct epf_p2p *ep)
+{
+	if (!epf_p2p_codec_exists())
+		return CODEC_NONE;
+	switch (ep->conf.p2p_compress) {
+	case EPF_CONF_COMPRESS_SPLIT:
+		return CODEC_SPLIT;
+	case EPF_CONF_COMPRESS_FULL:
+		return CODEC_FULL;
+	default:
+		return CODEC_NONE;
+	}
+}
+
+enum codec_strategy epf_p2p_agree(const struct msg_hello *a, const struct msg_hello *b)
+{
+	uint32_t weaker = a->compress < b->compress ? a->compress : b->compress;
+
+	return weaker < CODEC_FULL ? (enum codec_strategy)weaker : CODEC_FULL;
+}
+
 void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out)
 {
 	memset(out, 0, sizeof(*out));
@@ -44,6 +65,7 @@ void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hell
 	memset(out->meta.key, 0, sizeof(out->meta.key));
 	epf_p2p_meta_seal(&out->meta);
 	out->is_local = is_local;
+	out->compress = is_local ? CODEC_NONE : epf_p2p_strategy(ep);
 }
 
 int epf_p2p_can_copy(pid_t pid, const struct probe *probe)

@@ -99,6 +99,7 @@ static void answer_over_nics(struct conn *c, const void *data)
 	pthread_mutex_lock(&c->ep->lock);
 	a.status = judge(c, m, &e);
 	device = a.status ? EPF_P2P_HOST : e->region->device;
+	a.kind = device == EPF_P2P_HOST ? MEMORY_PROCESS : MEMORY_GPU;
 	pthread_mutex_unlock(&c->ep->lock);
 	if (!a.status) {
 		a.status = register_export(c, m, device, &a);
@@ -310,6 +311,8 @@ static int import_key(struct epf_p2p *ep, uint64_t conn, const uint8_t key[EPF_P
 			map(i, &q.answer, q.file);
 		else if (q.answer.kind == MEMORY_GPU && c->is_local)
 			rc = epf_p2p_gpu_take(i, &q.answer, q.file);
+		else if (q.answer.kind == MEMORY_GPU)
+			i->kind = MEMORY_GPU; /* its chunks are not compressed */
 		if (!rc) {
 			pthread_mutex_lock(&ep->lock);
 			rc = keep(c, i, import);

@@ -104,6 +104,8 @@ void epf_p2p_conn_put(struct conn *c)
 		}
 	if (c->engine)
 		c->engine_stop(c);
+	if (c->pack)
+		c->pack_free(c);
 	epf_p2p_stream_close(&c->stream);
 	unmap(c);
 	pthread_mutex_destroy(&c->note_lock);

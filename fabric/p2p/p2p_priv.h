@@ -9,6 +9,7 @@
 
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
+#include "fabric/p2p/codec.h"
 #include "fabric/p2p/epf_p2p.h"
 #include "fabric/p2p/shared.h"
 #include "fabric/p2p/stream.h"
@@ -72,7 +73,8 @@ struct region {
 	uint32_t gone;  /* deregistered: no transfer may begin [W1] */
 	uint8_t *addr;
 	uint64_t bytes;
-	int device; /* EPF_P2P_HOST or a GPU */
+	int device;              /* EPF_P2P_HOST or a GPU */
+	enum epf_p2p_float type; /* of its values */
 	struct epf_p2p *ep;
 	struct epf_copy_handle
 		*handle; /* names GPU memory to peers of this machine; NULL: cannot be shared */
@@ -130,6 +132,7 @@ struct request {
 enum conn_state { CONN_OPEN = 0, CONN_LOST = 1, CONN_CLOSED = 2 };
 
 struct engine_path;
+struct pack;
 
 /* State behind a connection's statistics. The endpoint's thread writes all of it except the four atomic times. */
 struct conn_stats {
@@ -176,11 +179,18 @@ struct conn {
 	uint64_t note_tail;
 	/* Over NICs: */
 	struct engine_path *engine;
+	enum codec_strategy compress; /* agreed in the handshake */
+	struct pack *pack;            /* NULL: none */
+	int (*pack_open)(struct conn *c);
+	void (*pack_free)(struct conn *c);
+	const struct export
+		*chunk; /* a compressed chunk of the peer is copied to or from it; under ep->lock */
 	void (*engine_stop)(struct conn *c);
 	bool is_left; /* its engine was asked to end */
 	struct import *imports[P2P_BUCKETS];
 	struct request *requests;
 	uint64_t bytes_read, bytes_written, transfers, failed, under_way; /* atomic */
+	uint64_t packed_from, packed_to; /* of compressed chunks, before and after; atomic */
 	struct conn_stats stats;
 };
 
@@ -194,12 +204,18 @@ struct guest {
 	pid_t pid;
 };
 
+/* Commands of one ring. */
+struct ticket {
+	uint64_t first, end;
+};
+
 struct gpu_lane;
 
 struct vector {
 	struct region *region;
 	struct import *import;
-	uint32_t first, count; /* of the transfer's blocks */
+	uint32_t first, count;   /* of the transfer's blocks */
+	enum epf_p2p_float type; /* of the region, when the transfer was prepared */
 	/* With GPU memory on either side, between processes of one machine: */
 	struct gpu_lane *lane; /* NULL: the CPU copies */
 	uint64_t there;        /* address of the import's first byte for the lane */
@@ -247,10 +263,8 @@ struct epf_p2p_xfer {
 	bool has_note;
 	/* Over NICs: a bit for each ring that has commands of this transfer, and which commands. */
 	uint32_t rings;
-
-	struct ticket {
-		uint64_t first, end;
-	} ticket[P2P_RINGS];
+	struct ticket ticket[P2P_RINGS];
+	bool may_pack; /* its chunks may be compressed */
 
 	uint32_t n_blocks, n_vectors;
 	struct vector *vectors;
@@ -274,7 +288,7 @@ struct epf_p2p {
 	pthread_cond_t changed; /* connections, requests, states */
 	bool is_closing;
 	uint32_t calls;   /* that may wait and are under way; atomic */
-	bool has_engines; /* connections over NICs were made */
+	bool has_engines; /* connections over NICs were made; atomic */
 	bool has_new;     /* connections that the thread does not watch yet */
 	struct slots conns, regions, imports;
 	struct conn *all;
@@ -408,6 +422,11 @@ void epf_p2p_regions_free(struct epf_p2p *ep);
 void epf_p2p_answer_import(struct conn *c, const struct msg_import *m);
 void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file);
 
+/* The memory of an export for a compressed chunk of a peer, kept from withdrawal until it is unpinned. -EKEYREVOKED, -EKEYEXPIRED, -EACCES */
+int epf_p2p_export_pin(struct conn *c, uint32_t slot, uint64_t generation, unsigned right,
+		       struct export **out);
+void epf_p2p_export_unpin(struct conn *c);
+
 /* share.c, handshake.c */
 int epf_p2p_conn_make(struct epf_p2p *ep, const struct metadata *peer, bool is_local,
 		      bool is_passive, struct conn **out);
@@ -418,6 +437,9 @@ void epf_p2p_conn_publish(struct conn *c, bool passive);    /* ep->lock held */
 int epf_p2p_can_copy(pid_t pid,
 		     const struct probe *probe); /* 1: the kernel lets this process read that one */
 void epf_p2p_tune(int fd);
+/* How this endpoint would compress, and what two agree on. */
+enum codec_strategy epf_p2p_strategy(const struct epf_p2p *ep);
+enum codec_strategy epf_p2p_agree(const struct msg_hello *a, const struct msg_hello *b);
 void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out);
 /* The key of a connection. acceptor: metadata of who accepts; NULL: this endpoint. */
 void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,

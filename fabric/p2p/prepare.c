@@ -147,6 +147,7 @@ static int find_vector(struct epf_p2p *ep, const struct conn *c, enum epf_p2p_op
 	__atomic_fetch_add(&r->refs, 1u, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&i->refs, 1u, __ATOMIC_RELAXED);
 	out->region = r;
+	out->type = r->type;
 	out->import = i;
 	return 0;
 }
@@ -176,6 +177,18 @@ static int fill(struct epf_p2p_xfer *x, const struct epf_p2p_vector *vectors, si
 		x->n_blocks += rc ? 0 : v->count;
 	}
 	return rc;
+}
+
+/* Whether chunks of a transfer may be compressed: between host memory, of values whose type is known, and if it is long enough. */
+static bool may_pack(const struct epf_p2p_xfer *x)
+{
+	bool may = x->conn->pack && x->bytes >= x->ep->conf.p2p_compress_min;
+
+	for (uint32_t i = 0; i < x->n_vectors && may; i++)
+		may = x->vectors[i].type != EPF_P2P_NO_FLOAT &&
+		      x->vectors[i].region->device == EPF_P2P_HOST &&
+		      x->vectors[i].import->kind != MEMORY_GPU;
+	return may;
 }
 
 static void free_parts(struct epf_p2p_xfer *x)
@@ -261,6 +274,7 @@ int epf_p2p_prepare(struct epf_p2p *ep, uint64_t conn, enum epf_p2p_op op,
 		free_parts(x);
 		return rc;
 	}
+	x->may_pack = may_pack(x);
 	pthread_mutex_lock(&ep->run.lock);
 	x->after = ep->run.all;
 	if (x->after)

@@ -67,9 +67,61 @@ int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 	return rc;
 }
 
+int epf_p2p_set_float(struct epf_p2p *ep, uint64_t region, enum epf_p2p_float type)
+{
+	struct region *r;
+
+	if (type != EPF_P2P_NO_FLOAT && !epf_p2p_float_bytes(type))
+		return epf_fail(EPF_R_P2P_ARGUMENT, "set_float: %d is no type of values",
+				(int)type);
+	pthread_mutex_lock(&ep->lock);
+	r = epf_p2p_slot_get(&ep->regions, region);
+	if (r)
+		r->type = type;
+	pthread_mutex_unlock(&ep->lock);
+	return r ? 0
+		 : epf_fail(EPF_R_P2P_STALE, "set_float: region %#llx does not exist",
+			    (unsigned long long)region);
+}
+
+int epf_p2p_export_pin(struct conn *c, uint32_t slot, uint64_t generation, unsigned right,
+		       struct export **out)
+{
+	struct epf_p2p *ep = c->ep;
+	const struct engine_key *k = NULL;
+	struct export *e;
+	int rc = 0;
+
+	pthread_mutex_lock(&ep->lock);
+	e = slot < P2P_EXPORTS ? ep->export_at[slot] : NULL;
+	if (!e || e->key.generation != generation || e->state == EXPORT_WITHDRAWN)
+		rc = -EKEYREVOKED;
+	else if (e->state == EXPORT_EXPIRED || epf_now_ns() >= e->expires_ns)
+		rc = -EKEYEXPIRED;
+	for (k = rc ? NULL : e->keys; k && k->conn != c->id; k = k->next)
+		;
+	/* Only what it has imported with the whole key. */
+	if (!rc && (!k || !(e->key.rights & right) || e->region->device != EPF_P2P_HOST))
+		rc = -EACCES;
+	if (!rc)
+		c->chunk = *out = e;
+	pthread_mutex_unlock(&ep->lock);
+	return rc;
+}
+
+void epf_p2p_export_unpin(struct conn *c)
+{
+	pthread_mutex_lock(&c->ep->lock);
+	c->chunk = NULL;
+	pthread_mutex_unlock(&c->ep->lock);
+}
+
 /* A peer that copies to or from an export now, or NULL. ep->lock held. */
 static struct conn *toucher(struct epf_p2p *ep, uint32_t slot)
 {
+	for (struct conn *c = ep->all; c; c = c->next)
+		if (c->chunk && c->chunk == ep->export_at[slot])
+			return c;
 	for (struct conn *c = ep->all; c; c = c->next)
 		if (c->is_local && c->theirs && !EPF_LOAD_ACQUIRE(&c->is_dead) &&
 		    (c->state == CONN_OPEN || c->pidfd >= 0) &&
@@ -333,6 +385,43 @@ int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], u
 	return rc;
 }
 
+/* What has expired, for the thread of a connection over NICs. */
+struct expired {
+	uint32_t slot;
+	uint64_t generation;
+};
+
+/* On that thread: the engine refuses the export from now on. Nobody waits: its memory stays until it is withdrawn. */
+static void expire_over_nics(struct conn *c, const void *data)
+{
+	const struct expired *x = data;
+	const struct engine_key *k = NULL;
+	uint32_t region = 0;
+	struct export *e;
+
+	pthread_mutex_lock(&c->ep->lock);
+	e = c->ep->export_at[x->slot];
+	if (e && e->key.generation == x->generation)
+		for (k = e->keys; k && k->conn != c->id; k = k->next)
+			;
+	if (k)
+		region = k->region;
+	pthread_mutex_unlock(&c->ep->lock);
+	if (k)
+		(void)epf_p2p_engine_withdraw(c, region, 1);
+}
+
+/* Tells the connections over NICs that have imported an export of its end. ep->lock held. */
+static void expire_keys(struct epf_p2p *ep, const struct export *e)
+{
+	struct expired x = { e->key.slot, e->key.generation };
+
+	for (const struct engine_key *k = e->keys; k; k = k->next)
+		for (struct conn *c = ep->all; c; c = c->next)
+			if (c->id == k->conn && c->engine)
+				(void)epf_p2p_engine_do(c, expire_over_nics, &x, sizeof(x));
+}
+
 void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next)
 {
 	pthread_mutex_lock(&ep->lock);
@@ -341,9 +430,10 @@ void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next)
 		for (struct export *e = ep->exports; e; e = e->next) {
 			if (e->state != EXPORT_LIVE)
 				continue;
-			if (now >= e->expires_ns)
+			if (now >= e->expires_ns) {
 				set_state(ep, e, EXPORT_EXPIRED);
-			else if (e->expires_ns < ep->next_expiry_ns)
+				expire_keys(ep, e);
+			} else if (e->expires_ns < ep->next_expiry_ns)
 				ep->next_expiry_ns = e->expires_ns;
 		}
 	}

@@ -204,36 +204,14 @@ static void leave(struct epf_p2p_xfer *x)
 		finish(x);
 }
 
-/* Copies one chunk. Returns false if there is none to claim. */
-bool epf_p2p_step(struct epf_p2p_xfer *x)
+static void begin_flight(struct epf_p2p_xfer *x)
 {
-	struct claim c;
-	bool has = false;
-	int rc;
-
-	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_RUNNING &&
-	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST) &&
-	    (!x->conn->engine || epf_p2p_engine_has_room(x->conn)))
-		has = claim(x, &c);
-	if (has) {
-		rc = EPF_LOAD_ACQUIRE(&x->conn->state) == CONN_OPEN
-			     ? epf_p2p_copy(x, c.vector, c.block, c.n, c.skip, c.bytes)
-			     : x->conn->error;
-		if (rc == P2P_LATER)
-			return true; /* this visit ends with the flight */
-		if (is_flown(c.vector))
-			epf_p2p_gpu_unreserve(c.vector->lane);
-		if (rc)
-			set_status(x, rc);
-		else
-			__atomic_fetch_sub(&x->left, c.bytes, __ATOMIC_SEQ_CST);
-	}
-	leave(x);
-	return has;
+	pthread_mutex_lock(&x->ep->run.lock);
+	x->flights++;
+	pthread_mutex_unlock(&x->ep->run.lock);
 }
 
-/* Ends the visit that submitted a flight, once its copies are complete. */
+/* Ends the visit that began a flight, once its copies are complete. */
 static void end_flight(struct epf_p2p_xfer *x, uint64_t bytes, int status)
 {
 	struct epf_p2p *ep = x->ep;
@@ -251,6 +229,47 @@ static void end_flight(struct epf_p2p_xfer *x, uint64_t bytes, int status)
 	pthread_mutex_unlock(&ep->run.lock);
 	if (is_last)
 		epf_p2p_xfer_destroy(x);
+}
+
+/* Copies one chunk. Returns false if there is none to claim. */
+bool epf_p2p_step(struct epf_p2p_xfer *x)
+{
+	struct pack_slot *slot = NULL;
+	struct claim c = { .n = 0 };
+	bool has = false;
+	int rc;
+
+	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_RUNNING &&
+	    EPF_LOAD_ACQUIRE(&x->cursor) >> 32 < x->n_blocks &&
+	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST) &&
+	    (!x->conn->engine ||
+	     (epf_p2p_engine_has_room(x->conn) && epf_p2p_pack_reserve(x, &slot))))
+		has = claim(x, &c);
+	if (slot && (!has || EPF_LOAD_ACQUIRE(&x->conn->state) != CONN_OPEN)) {
+		epf_p2p_pack_unreserve(x->conn, slot);
+		slot = NULL;
+	}
+	if (slot) {
+		begin_flight(x);
+		epf_p2p_pack_push(x, slot, c.vector, c.block, c.n, c.skip, c.bytes, end_flight);
+		return true; /* as below */
+	}
+	if (has) {
+		rc = EPF_LOAD_ACQUIRE(&x->conn->state) == CONN_OPEN
+			     ? epf_p2p_copy(x, c.vector, c.block, c.n, c.skip, c.bytes)
+			     : x->conn->error;
+		if (rc == P2P_LATER)
+			return true; /* this visit ends with the flight */
+		if (is_flown(c.vector))
+			epf_p2p_gpu_unreserve(c.vector->lane);
+		if (rc)
+			set_status(x, rc);
+		else
+			__atomic_fetch_sub(&x->left, c.bytes, __ATOMIC_SEQ_CST);
+	}
+	leave(x);
+	return has;
 }
 
 void epf_p2p_gpu_poll(struct epf_p2p *ep)
@@ -278,6 +297,7 @@ void epf_p2p_xfer_fail(struct epf_p2p_xfer *x, int status)
 	default:
 		break;
 	}
+	epf_p2p_pack_cancel(x);
 	leave(x);
 	epf_p2p_try_end(x); /* one that waits for the peer to take its notification ends too */
 }
@@ -433,7 +453,8 @@ void epf_p2p_check_deadlines(struct epf_p2p *ep, uint64_t now, uint64_t *next)
 		return;
 	if (now >= ep->run.next_check_ns) {
 		for_each(ep, is_under_way, look_after, &now);
-		ep->run.next_check_ns = now + (ep->has_engines ? DRAIN_NS : LOOK_NS);
+		ep->run.next_check_ns =
+			now + (EPF_LOAD_RELAXED(&ep->has_engines) ? DRAIN_NS : LOOK_NS);
 	}
 	if (ep->run.next_check_ns < *next)
 		*next = ep->run.next_check_ns;

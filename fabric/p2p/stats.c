@@ -160,7 +160,7 @@ static void conclude(struct conn *c, uint64_t now)
 	}
 }
 
-static void write_conn(const struct conn *c)
+static void write_conn(struct conn *c)
 {
 	struct epf_stats_block *b = c->stats.block;
 	uint32_t state = c->state == CONN_OPEN   ? EPF_STATS_CONN_OPEN
@@ -174,6 +174,9 @@ static void write_conn(const struct conn *c)
 	epf_stat_set(b, EPF_STAT_CONN_BYTES_READ, EPF_LOAD_RELAXED(&c->bytes_read));
 	epf_stat_set(b, EPF_STAT_CONN_UNDER_WAY, EPF_LOAD_RELAXED(&c->under_way));
 	epf_stat_set(b, EPF_STAT_CONN_BYTES_LEFT, c->stats.left);
+	epf_stat_state(b, EPF_STAT_CONN_COMPRESS, c->pack ? epf_p2p_pack_state(c) : PACK_NONE, 0);
+	epf_stat_set(b, EPF_STAT_CONN_PACKED_FROM, EPF_LOAD_RELAXED(&c->packed_from));
+	epf_stat_set(b, EPF_STAT_CONN_PACKED_TO, EPF_LOAD_RELAXED(&c->packed_to));
 	epf_stat_state(b, EPF_STAT_CONN_WAIT, c->stats.kind, c->stats.since_ns);
 }
 

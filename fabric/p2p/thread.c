@@ -51,6 +51,7 @@ static void reap(struct epf_p2p *ep)
 			(void)epf_p2p_flush(&c->stream);
 			shutdown(c->stream.fd, SHUT_RDWR);
 			epf_p2p_engine_leave(c);
+			epf_p2p_pack_end(c, false);
 			epf_p2p_fail_conn(c, c->error);
 			continue;
 		}
@@ -61,6 +62,7 @@ static void reap(struct epf_p2p *ep)
 		pthread_mutex_unlock(&ep->lock);
 		if (!c)
 			return;
+		epf_p2p_pack_end(c, true);
 		epf_p2p_fail_conn(c, c->error);
 		(void)epf_p2p_flush(&c->stream);
 		if (c->is_watched && !c->engine)
@@ -148,7 +150,7 @@ static uint64_t timers(struct epf_p2p *ep, uint64_t now)
 	return next;
 }
 
-static void sleep_or_serve(struct epf_p2p *ep, uint64_t next)
+static void sleep_or_serve(struct epf_p2p *ep, uint64_t next, bool is_packing)
 {
 	uint64_t now = epf_now_ns(), wait = next > now ? next - now : 0;
 
@@ -161,7 +163,8 @@ static void sleep_or_serve(struct epf_p2p *ep, uint64_t next)
 	if ((EPF_LOAD_RELAXED(&ep->bell->armed) && epf_p2p_is_pending(ep)) ||
 	    EPF_LOAD_ACQUIRE(&ep->stop))
 		wait = 0;
-	if (epf_p2p_gpu_is_busy(ep)) { /* a GPU's copies signal no descriptor */
+	if (epf_p2p_gpu_is_busy(ep) ||
+	    is_packing) { /* no descriptor reports a GPU's copies, or what a NIC has put */
 		wait = 0;
 		nanosleep(&(struct timespec){ 0, GPU_REST_NS }, NULL);
 	} else if (epf_p2p_has_work(ep))
@@ -177,17 +180,19 @@ void *epf_p2p_thread(void *arg)
 	while (!EPF_LOAD_ACQUIRE(&ep->stop)) {
 		uint64_t next;
 		unsigned done = 0;
+		bool is_packing;
 
 		for (unsigned i = 0; i < CHUNKS && epf_p2p_run_some(ep); i++)
 			done++;
 		epf_p2p_gpu_poll(ep);
+		is_packing = epf_p2p_pack_poll_all(ep);
 		next = timers(ep, epf_now_ns());
 		watch(ep);
 		reap(ep);
 		if (done)
 			(void)serve_sockets(ep, 0);
 		else
-			sleep_or_serve(ep, next);
+			sleep_or_serve(ep, next, is_packing);
 		epf_p2p_drain(ep);
 		epf_p2p_dispatch(ep);
 	}

@@ -8,7 +8,7 @@
  *                           <- HELLO (nonce, metadata, proof)
  *   JOIN (proof, [3 fds])   ->
  *                           <- READY (status, [2 fds])
- *   afterwards both: IMPORT, IMPORTED, WAKE, NOTE, BOOT, BYE
+ *   afterwards both: STAGE, CHUNK, CHUNK_DONE, IMPORT, IMPORTED, WAKE, NOTE, BOOT, BYE
  * A QUERY in place of the HELLO is answered by META, for epf_p2p_connect_to(). Over TCP every later message carries a proof (session key,
  * direction, running number).
  */
@@ -34,6 +34,9 @@ enum message {
 	MSG_NOTE = 9,
 	MSG_BOOT = 10,
 	MSG_BYE = 11,
+	MSG_STAGE = 12, /* these only where both compress */
+	MSG_CHUNK = 13,
+	MSG_CHUNK_DONE = 14,
 };
 
 struct msg_head {
@@ -73,7 +76,7 @@ struct msg_hello {
 	struct metadata meta;               /* without the key */
 	uint8_t proof[EPF_AUTH_HASH_BYTES]; /* of who accepts; zeros in the first */
 	uint32_t is_local;
-	uint32_t reserved;
+	uint32_t compress; /* enum codec_strategy; older releases say 0 */
 };
 
 /* Where the other end may try whether the kernel lets it read this process. */
@@ -131,6 +134,37 @@ struct msg_imported {
 	uint64_t gpu_offset, gpu_bytes;
 	uint8_t gpu_handle[64];
 	char gpu_pci[16];
+};
+
+/* The region of the pair's job that takes compressed chunks. */
+struct msg_stage {
+	uint32_t region;
+};
+
+enum { CHUNK_PIECES = 128 };
+
+/* A part of an export. */
+struct piece {
+	uint64_t offset;
+	uint32_t bytes;
+	uint32_t reserved;
+};
+
+/* A compressed chunk is in a slot of the receiver's staging memory, or is to be put into one of the sender's. n pieces follow. */
+struct msg_chunk {
+	uint32_t slot, is_read;
+	uint32_t export_slot, n;
+	uint64_t generation; /* of the export */
+	uint32_t type;       /* enum epf_p2p_float */
+	uint32_t bytes;      /* of all pieces */
+	uint32_t packed;     /* of the chunk in the slot; of a read 0 */
+	uint32_t reserved;
+};
+
+struct msg_chunk_done {
+	uint32_t slot, is_read;
+	int32_t status;  /* 0 or -errno */
+	uint32_t packed; /* of a read: bytes of the chunk in the slot */
 };
 
 /* Makes the checksum of metadata. */

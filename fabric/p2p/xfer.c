@@ -139,6 +139,8 @@ int epf_p2p_test(struct epf_p2p_xfer *x)
 		__atomic_fetch_add(&x->ep->polls, 1u, __ATOMIC_RELAXED);
 		if (x->has_gpu)
 			epf_p2p_gpu_poll(x->ep);
+		if (x->may_pack)
+			epf_p2p_pack_poll(x->conn);
 		if (state == XFER_NOTING || state == XFER_DRAINING)
 			epf_p2p_try_end(x);
 		else if (!must_yield(x))

@@ -50,7 +50,7 @@ for deb in glob.glob(sys.argv[1] + "/*.deb"):
         assert digest.pop(os.path.basename(deb)) == hashlib.sha256(f.read()).hexdigest(), deb
 assert not digest, digest
 names = {p["name"] for p in said["packages"]}
-assert {"libc6", "libsodium23", "libjansson4", "libinih1", "libstdc++6"} <= names, names
+assert {"libc6", "libsodium23", "libjansson4", "libinih1", "libzstd1", "libstdc++6"} <= names, names
 ids = {p["SPDXID"] for p in said["packages"]} | {"SPDXRef-DOCUMENT"}
 assert all({r["spdxElementId"], r["relatedSpdxElement"]} <= ids for r in said["relationships"])
 PROGRAM

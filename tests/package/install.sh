@@ -126,7 +126,7 @@ make_root()
 		mkdir -p "$NEW" && tar -C "$NEW" -xf "$TAR"
 	else
 		mmdebstrap --variant=apt --quiet --skip=cleanup/apt/lists --aptopt='APT::Install-Recommends "false"' --dpkgopt=force-unsafe-io \
-			--include=adduser,libsodium23,libjansson4,libinih1,libncursesw6,libmicrohttpd12 bookworm "$NEW"
+			--include=adduser,libsodium23,libjansson4,libinih1,libzstd1,libncursesw6,libmicrohttpd12 bookworm "$NEW"
 	fi
 }
 

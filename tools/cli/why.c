@@ -107,6 +107,10 @@ static uint32_t print_endpoints(const struct read_request *req)
 		printf("endpoints: %" PRIu32 ", %" PRIu32 " connections, %" PRIu32
 		       " of them waiting for %.1f s and more, %" PRIu32 " lost so far\n",
 		       seen, e->connections, n, (double)req->w->least_ns / 1e9, e->lost);
+	if (seen && e->compressing)
+		printf("  %" PRIu32 " connections compress: %" PRIu64 " bytes became %" PRIu64
+		       "; %" PRIu32 " of them gain nothing by it and do not\n",
+		       e->compressing, e->packed_from, e->packed_to, e->compress_off);
 	for (uint32_t i = 0; i < n && (req->all || i < LINES); i++) {
 		const struct endpoint_wait *wait = &e->wait[i];
 
@@ -287,7 +291,11 @@ static json_t *endpoints_json(const struct waits *w)
 				  read_num32(wait->others), "text",
 				  endpoint_sentence(wait, text, sizeof(text))));
 	}
-	top = json_pack("{s:o,s:o,s:o,s:o}", "seen", read_num32(e ? e->endpoints : 0),
+	top = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "compressing",
+			read_num32(e ? e->compressing : 0), "compress_off",
+			read_num32(e ? e->compress_off : 0), "packed_from",
+			read_num(e ? e->packed_from : 0), "packed_to",
+			read_num(e ? e->packed_to : 0), "seen", read_num32(e ? e->endpoints : 0),
 			"connections", read_num32(e ? e->connections : 0), "lost",
 			read_num32(e ? e->lost : 0), "waits", waits);
 	endpoints_free(e);

@@ -72,7 +72,8 @@ static const struct top_column_spec endpoints[] = {
 	{ "PID", "pid", NULL, SHOW_LABEL }, { "HOST", "host", NULL, SHOW_LABEL }, { "STATE", "state", NULL, SHOW_STATE },
 	{ "LOCAL", "local", NULL, SHOW_PLAIN }, { "TRANSFERS", "transfers", NULL, SHOW_NUMBER }, { "FAILED", "failed", NULL, SHOW_BAD },
 	{ "WRITTEN", "bytes_written", NULL, SHOW_NUMBER }, { "READ", "bytes_read", NULL, SHOW_NUMBER }, { "UNDER-WAY", "under_way", NULL, SHOW_NUMBER },
-	{ "LEFT", "bytes_left", NULL, SHOW_NUMBER }, { "WAIT", "wait", NULL, SHOW_WAIT }, END };
+	{ "LEFT", "bytes_left", NULL, SHOW_NUMBER }, { "COMPRESS", "compress", NULL, SHOW_STATE },
+	{ "PACKED-FROM", "bytes_packed_from", NULL, SHOW_NUMBER }, { "PACKED-TO", "bytes_packed_to", NULL, SHOW_NUMBER }, { "WAIT", "wait", NULL, SHOW_WAIT }, END };
 
 /* clang-format on */
 

@@ -27,6 +27,12 @@ static bool read_conn(const struct waits *w, const struct waits_instance *in,
 	struct endpoint_wait *wait;
 
 	e->connections++;
+	if (waits_value(at, "compress", &v)) {
+		e->compressing += v.number != 0;
+		e->compress_off += v.number == 3;
+	}
+	e->packed_from += waits_number(at, "bytes_packed_from", 0);
+	e->packed_to += waits_number(at, "bytes_packed_to", 0);
 	if (!waits_value(at, "wait", &v) || v.number == EPF_STATS_CONN_NONE ||
 	    v.number > EPF_STATS_CONN_RELEASE || v.since_ns > w->now_ns ||
 	    w->now_ns - v.since_ns < w->least_ns)

@@ -22,7 +22,10 @@ struct endpoint_wait {
 
 struct endpoints {
 	uint32_t endpoints, connections, lost;
-	struct endpoint_wait *wait; /* peers that are stopped first, then the longest */
+	uint32_t compressing,
+		compress_off; /* connections that agreed to compress; those of them that gain nothing by it */
+	uint64_t packed_from, packed_to; /* bytes before and after */
+	struct endpoint_wait *wait;      /* peers that are stopped first, then the longest */
 	uint32_t n;
 };
 

@@ -586,7 +586,7 @@ static void a_withdrawn_region_takes_nothing(void **state)
 	warm_up(&rig);
 	assert_int_equal(epf_core_revoke_begin(rig.core, 0, REGIONS), -ENOENT);
 	assert_int_equal(epf_core_revoke_begin(rig.core, 0, REGIONS - 1), 0);
-	assert_int_equal(epf_core_revoke_begin(rig.core, 0, REGIONS - 1), -ENOENT);
+	assert_int_equal(epf_core_revoke_begin(rig.core, 0, REGIONS - 1), 0); /* under way */
 	assert_int_equal(epf_core_revoke_begin(rig.core, 0, 1), 0);
 	for (unsigned i = 0; i < 20; i++)
 		epf_core_step(rig.core);

@@ -4,6 +4,7 @@
  * nothing is reported once it goes on. A wait must show, however long that takes; no test asks how soon.
  */
 #include "fabric/gpu/copy.h"
+#include "fabric/p2p/codec.h"
 #include "tests/unit/p2p/p2p_kit.h"
 #include "tools/waits/endpoints.h"
 
@@ -193,13 +194,48 @@ static void test_gpu(void **state)
 	both_end(&p);
 }
 
+/* What compression saved is in the statistics. */
+static void test_compress(void **state)
+{
+	struct endpoints *e;
+	struct both p;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it sees no order through another process, whose thread expands here */
+#endif
+	if (!epf_p2p_codec_exists())
+		skip();
+	begin(&p, T_MMAP, "far-packer", "p2p-local=no nic=emu p2p-compress=split");
+	memset(p.bytes, 0x3f, TARGET_BYTES);
+	assert_ok(epf_p2p_set_float(p.ep, p.region, EPF_P2P_FP32));
+	assert_ok(epf_p2p_write(p.ep, p.conn, p.region, 0, p.import, 0, TARGET_BYTES, 0));
+	for (bool is_there = false; !is_there;) {
+		struct waits *w = waits_new();
+
+		assert_true(waits_add_dir(w, dir) >= 0);
+		assert_int_equal(waits_refresh(w, epf_now_ns(), 1), 0);
+		e = endpoints_read(w);
+		is_there =
+			e->packed_from && e->compressing == 2; /* the first window is compressed */
+		if (is_there) {
+			assert_int_equal(e->packed_from, TARGET_BYTES);
+			assert_true(e->packed_to > 0 && e->packed_to < TARGET_BYTES);
+			assert_int_equal(e->compress_off, 0);
+		}
+		endpoints_free(e);
+		waits_free(w);
+		usleep(5000);
+	}
+	both_end(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_answer),
-		cmocka_unit_test(test_notes),
-		cmocka_unit_test(test_nic),
-		cmocka_unit_test(test_gpu),
+		cmocka_unit_test(test_answer),   cmocka_unit_test(test_notes),
+		cmocka_unit_test(test_nic),      cmocka_unit_test(test_gpu),
+		cmocka_unit_test(test_compress),
 	};
 	int failed;
 

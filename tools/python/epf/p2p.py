@@ -7,6 +7,7 @@ Memory is anything with an address: NumPy arrays, PyTorch tensors, the buffer pr
 from __future__ import annotations
 
 import ctypes
+import enum
 import os
 import struct
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint32, c_uint64, c_uint8, c_void_p
@@ -21,6 +22,14 @@ KEY_BYTES = 64
 NOW = 2**64 - 1
 
 
+class FloatType(enum.IntEnum):
+    """What the values of memory are: UCCL's names for enum epf_p2p_float."""
+    kUndefined = 0
+    kBFloat16 = 1
+    kFloat16 = 2
+    kFloat32 = 3
+
+
 class Options(ctypes.Structure):
     """struct epf_p2p_options."""
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("config_file", c_char_p), ("settings", POINTER(c_char_p)), ("key", c_void_p),
@@ -31,7 +40,7 @@ class Peer(ctypes.Structure):
     """struct epf_p2p_peer."""
     _fields_ = [("size", c_size_t), ("name", ctypes.c_char * 64), ("host", ctypes.c_char * 64), ("port", ctypes.c_uint16), ("gpu", c_int32),
                 ("id", c_uint8 * 16), ("path", ctypes.c_char * 32), ("pid", c_int32), ("state", c_int32), ("bytes_read", c_uint64),
-                ("bytes_written", c_uint64), ("transfers", c_uint64), ("under_way", c_uint64)]
+                ("bytes_written", c_uint64), ("transfers", c_uint64), ("under_way", c_uint64), ("compress", c_int32), ("reserved", c_int32), ("packed_from", c_uint64), ("packed_to", c_uint64)]
 
 
 class Vector(ctypes.Structure):
@@ -62,6 +71,7 @@ PROTOTYPES = {
     "epf_p2p_disconnect": (c_int, [_P, _U, _U]),
     "epf_p2p_peer": (c_int, [_P, _U, POINTER(Peer)]),
     "epf_p2p_register": (c_int, [_P, _P, _U, c_int, _OUT]),
+    "epf_p2p_set_float": (c_int, [_P, _U, c_int]),
     "epf_p2p_deregister": (c_int, [_P, _U, _U]),
     "epf_p2p_export": (c_int, [_P, _U, _U, _U, c_uint, _U, _U, _P]),
     "epf_p2p_withdraw": (c_int, [_P, _P, _U]),
@@ -135,6 +145,12 @@ def memory_of(array: Any) -> Tuple[int, int, int]:
     if view.readonly:
         raise ValueError("memory of a read-only buffer: use a bytearray")
     return ctypes.addressof((ctypes.c_char * view.nbytes).from_buffer(view)), view.nbytes, HOST
+
+
+def float_type_of(array: Any) -> FloatType:
+    """What the values of a tensor or an array are, by its dtype; kUndefined: not known, or not floating point."""
+    names = {"bfloat16": FloatType.kBFloat16, "float16": FloatType.kFloat16, "float32": FloatType.kFloat32}
+    return names.get(str(getattr(array, "dtype", "")).rsplit(".", 1)[-1], FloatType.kUndefined)
 
 
 def block(local: int, remote: int, size: int) -> bytes:
@@ -231,6 +247,12 @@ class Endpoint:
         ok = self._ok(self._dll.epf_p2p_connect_to(self._ep, str(remote_ip_addr).encode(), remote_port, self._timeout, byref(conn)))
         return ok, conn.value
 
+    def compression(self, conn_id: int) -> Tuple[int, int, int]:
+        """(what both ends agreed on: 0 none, 1 split, 2 full; bytes of chunks before compression, and after)."""
+        peer = Peer(size=ctypes.sizeof(Peer))
+        check(self._dll.epf_p2p_peer(self._ep, conn_id, byref(peer)))
+        return peer.compress, peer.packed_from, peer.packed_to
+
     def accept(self) -> Tuple[bool, str, int, int]:
         """(ok, address, GPU, connection) of a peer that connects."""
         conn, peer = c_uint64(), Peer(size=ctypes.sizeof(Peer))
@@ -250,17 +272,23 @@ class Endpoint:
 
     # Memory.
 
-    def reg(self, ptr: Any, size: Optional[int] = None) -> Tuple[bool, int]:
-        """Registers memory by address and size, or what memory_of() knows."""
+    def reg(self, ptr: Any, size: Optional[int] = None, floatType: Optional[FloatType] = None) -> Tuple[bool, int]:
+        """Registers memory by address and size, or what memory_of() knows. floatType: what its values are, for compression (setting
+        p2p-compress); None: by the dtype of a tensor or array, unknown of an address."""
         holds, device = None, AUTO
         if size is None:
             holds = ptr
+            floatType = float_type_of(ptr) if floatType is None else floatType
             ptr, size, device = memory_of(ptr)
         mr = c_uint64()
         ok = self._ok(self._dll.epf_p2p_register(self._ep, ptr, size, device, byref(mr)))
+        if ok and floatType:
+            ok = self._ok(self._dll.epf_p2p_set_float(self._ep, mr, int(floatType)))
+            if not ok:
+                self._dll.epf_p2p_deregister(self._ep, mr, self._timeout)
         if ok:
             self._regions[mr.value] = (int(ptr), size, holds)
-        return ok, mr.value
+        return ok, mr.value if ok else 0
 
     def regv(self, ptrs: Sequence[int], sizes: Sequence[int]) -> Tuple[bool, List[int]]:
         """Registers several; all or none."""
@@ -456,4 +484,4 @@ def _address(memory: Any) -> int:
     return memory if isinstance(memory, int) else memory_of(memory)[0]
 
 
-__all__ = ["Endpoint", "Unavailable", "block", "load", "memory_of", "HOST", "AUTO", "READ", "WRITE"]
+__all__ = ["Endpoint", "FloatType", "Unavailable", "block", "float_type_of", "load", "memory_of", "HOST", "AUTO", "READ", "WRITE"]

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compressed chunks of own transfers (pack_priv.h): slots, compressing, what the peer answers, and the end of a connection. */
+#include "fabric/base/clock.h"
+#include "fabric/p2p/pack_priv.h"
+
+#include <errno.h>
+#include <string.h>
+
+bool epf_p2p_pack_reserve(struct epf_p2p_xfer *x, struct pack_slot **slot)
+{
+	struct pack *p = x->conn->pack;
+	bool is_read = x->op == EPF_P2P_OP_READ;
+	struct pack_slot *s = NULL;
+	enum gain_way way;
+
+	*slot = NULL;
+	if (p && EPF_LOAD_ACQUIRE(&p->stale))
+		return false;
+	if (!x->may_pack || !EPF_LOAD_ACQUIRE(&p->is_ready))
+		return true;
+	pthread_mutex_lock(&p->lock);
+	for (uint32_t i = 0; i < PACK_SLOTS && !s; i++)
+		if (epf_p2p_pack_slot(p, false, is_read, i)->state == SLOT_FREE)
+			s = epf_p2p_pack_slot(p, false, is_read, i);
+	way = s ? epf_p2p_gain_begin(&p->gain[is_read], epf_now_ns()) : GAIN_WAIT;
+	if (way == GAIN_PLAIN || way == GAIN_PACKED) {
+		s->state = SLOT_RESERVED;
+		s->is_packed = way == GAIN_PACKED;
+		__atomic_fetch_add(&p->busy, 1u, __ATOMIC_RELAXED);
+		*slot = s;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return way != GAIN_WAIT;
+}
+
+/* Frees an own slot. lock held. */
+static void release(struct pack *p, struct pack_slot *s)
+{
+	s->x = NULL;
+	s->state = SLOT_FREE;
+	if (s->is_stale)
+		__atomic_fetch_sub(&p->stale, 1u, __ATOMIC_RELEASE);
+	s->is_stale = false;
+	__atomic_fetch_sub(&p->busy, 1u, __ATOMIC_RELAXED);
+}
+
+void epf_p2p_pack_unreserve(struct conn *c, struct pack_slot *s)
+{
+	pthread_mutex_lock(&c->pack->lock);
+	release(c->pack, s);
+	epf_p2p_gain_abort(&c->pack->gain[s->is_read], epf_now_ns());
+	pthread_mutex_unlock(&c->pack->lock);
+}
+
+void epf_p2p_pack_finish(struct conn *c, struct pack_slot *s, int status)
+{
+	struct pack *p = c->pack;
+	epf_p2p_flight_end *end = s->end;
+	struct epf_p2p_xfer *x;
+	uint64_t bytes = s->bytes;
+
+	pthread_mutex_lock(&p->lock);
+	x = s->x;
+	if (!status && s->is_packed) {
+		__atomic_fetch_add(&c->packed_from, bytes, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&c->packed_to, s->packed, __ATOMIC_RELAXED);
+	}
+	release(p, s);
+	epf_p2p_gain_end(&p->gain[s->is_read], epf_now_ns(), status ? 0 : bytes);
+	pthread_mutex_unlock(&p->lock);
+	if (x)
+		end(x, bytes, status);
+}
+
+/* The blocks of an own chunk, in the memory of its region. */
+static void own_pieces(const struct pack_slot *s, struct iovec *iov)
+{
+	for (uint32_t i = 0; i < s->n; i++) {
+		uint64_t bytes = s->b[i].lo >> 48 | s->b[i].hi >> 48 << 16;
+
+		iov[i].iov_base = s->v->region->addr + (s->b[i].lo & 0xffffffffffffull) + s->skip;
+		iov[i].iov_len = s->n == 1 ? s->bytes : bytes;
+	}
+}
+
+static int compress(struct conn *c, struct pack_slot *s)
+{
+	struct packer *k = epf_p2p_packer_get(c->pack);
+	struct iovec iov[CHUNK_PIECES];
+
+	if (!k)
+		return -ENOMEM;
+	own_pieces(s, iov);
+	s->packed = epf_p2p_pack_encode(k, c->compress, s->v->type, iov, s->n, s->bytes,
+					epf_p2p_pack_out(c->pack, false, s->index));
+	epf_p2p_packer_put(c->pack, k);
+	return 0;
+}
+
+/* Tells the peer of an own chunk: what is in its slot, or what to put into one here. */
+static int announce(struct conn *c, const struct pack_slot *s)
+{
+	struct {
+		struct msg_chunk head;
+		struct piece piece[CHUNK_PIECES];
+	} m = { .head = { .slot = s->index,
+			  .is_read = s->is_read,
+			  .export_slot = s->v->import->key.slot,
+			  .n = s->n,
+			  .generation = s->v->import->key.generation,
+			  .type = s->v->type,
+			  .bytes = s->bytes,
+			  .packed = s->is_read ? 0 : s->packed } };
+
+	for (uint32_t i = 0; i < s->n; i++) {
+		m.piece[i].offset = (s->b[i].hi & 0xffffffffffffull) + s->skip;
+		m.piece[i].bytes = s->n == 1
+					   ? s->bytes
+					   : (uint32_t)(s->b[i].lo >> 48 | s->b[i].hi >> 48 << 16);
+	}
+	return epf_p2p_send(&c->stream, MSG_CHUNK, &m, sizeof(m.head) + s->n * sizeof(m.piece[0]),
+			    NULL, 0);
+}
+
+void epf_p2p_pack_announce(struct conn *c, struct pack_slot *s)
+{
+	struct pack *p = c->pack;
+	bool is_wanted;
+	int rc = 0;
+
+	pthread_mutex_lock(&p->lock);
+	is_wanted = s->x != NULL; /* else the transfer has failed, and its blocks may be gone */
+	if (is_wanted) {
+		rc = announce(c, s); /* under the lock: nobody cancels meanwhile */
+		s->state = SLOT_ASKED;
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (!is_wanted)
+		epf_p2p_pack_finish(c, s, -ECANCELED);
+	else if (rc)
+		epf_p2p_conn_end(c, CONN_LOST, epf_p2p_pack_lost);
+}
+
+void epf_p2p_pack_push(struct epf_p2p_xfer *x, struct pack_slot *s, const struct vector *v,
+		       const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
+		       epf_p2p_flight_end *end)
+{
+	struct conn *c = x->conn;
+	int rc = 0;
+
+	s->v = v;
+	s->b = b;
+	s->n = n;
+	s->skip = skip;
+	s->bytes = s->packed = (uint32_t)bytes;
+	s->x = x;
+	s->end = end;
+	if (!s->is_packed) {
+		rc = epf_p2p_pack_put_plain(c, s);
+	} else if (s->is_read) {
+		epf_p2p_pack_announce(c, s);
+	} else {
+		rc = compress(c, s);
+		if (!rc)
+			rc = epf_p2p_pack_put(c, s);
+	}
+	if (rc)
+		epf_p2p_pack_finish(c, s, rc);
+}
+
+void epf_p2p_pack_take(struct conn *c, const void *data)
+{
+	const struct msg_chunk_done *m = data;
+	struct pack *p = c->pack;
+	struct pack_slot *s = epf_p2p_pack_slot(p, false, true, m->slot);
+	struct packer *k = epf_p2p_packer_get(p);
+	struct iovec iov[CHUNK_PIECES];
+	int rc = -ENOMEM;
+
+	if (k) {
+		own_pieces(s, iov);
+		rc = epf_p2p_pack_decode(k, epf_p2p_pack_in(p, true, s->index), m->packed, iov,
+					 s->n, s->bytes);
+		epf_p2p_packer_put(p, k);
+	}
+	s->packed = m->packed;
+	if (rc == -EBADMSG) {
+		epf_p2p_conn_end(c, CONN_LOST, epf_p2p_pack_damaged);
+		rc = -ECONNRESET;
+	}
+	epf_p2p_pack_finish(c, s, rc);
+}
+
+int epf_p2p_pack_answered(struct conn *c, const struct msg_chunk_done *m)
+{
+	struct pack *p = c->pack;
+	struct pack_slot *s;
+	bool is_ok, is_wanted;
+
+	if (m->slot >= PACK_SLOTS || m->is_read > 1 || m->packed > CODEC_ROOM || m->status > 0)
+		return -EBADMSG;
+	s = epf_p2p_pack_slot(p, false, m->is_read, m->slot);
+	pthread_mutex_lock(&p->lock);
+	is_ok = s->state == SLOT_ASKED;
+	is_wanted = s->x && m->is_read && !m->status;
+	if (is_ok)
+		s->state = is_wanted ? SLOT_TAKING : SLOT_RESERVED;
+	pthread_mutex_unlock(&p->lock);
+	if (!is_ok)
+		return -EBADMSG;
+	if (is_wanted && epf_p2p_engine_do(c, epf_p2p_pack_take, m, sizeof(*m)) == 0)
+		return 0;
+	epf_p2p_pack_finish(c, s, is_wanted ? -ENOMEM : m->status);
+	return 0;
+}
+
+int epf_p2p_pack_staged(struct conn *c, const struct msg_stage *m)
+{
+	struct pack *p = c->pack;
+
+	if (p->is_ready || m->region >= REGIONS)
+		return -EBADMSG;
+	p->peer_region = m->region;
+	EPF_STORE_RELEASE(&p->is_ready, true);
+	return 0;
+}
+
+/* Ends the flights of own slots that `which` selects; their slots stay with the peer or the NIC. */
+static void detach(struct conn *c, const struct epf_p2p_xfer *of, bool is_closed, int status)
+{
+	struct pack *p = c->pack;
+
+	for (uint32_t i = 0; i < 2 * PACK_SLOTS; i++) {
+		struct pack_slot *s = &p->slots[i];
+		epf_p2p_flight_end *end = NULL;
+		struct epf_p2p_xfer *x = NULL;
+		bool is_safe;
+
+		pthread_mutex_lock(&p->lock);
+		/* Plain chunks touch the transfer's memory until the NIC or the engine has ended; and who compresses or expands ends it. */
+		is_safe = is_closed
+				  ? s->state >= SLOT_PUT
+				  : s->is_packed && s->state >= SLOT_PUT && s->state <= SLOT_ASKED;
+		if (is_safe && s->x && (!of || s->x == of)) {
+			x = s->x;
+			end = s->end;
+			s->x = NULL;
+			s->is_stale = s->state == SLOT_ASKED && !s->is_read;
+			__atomic_fetch_add(&p->stale, s->is_stale, __ATOMIC_RELEASE);
+		}
+		if (is_safe && is_closed) /* nothing is measured any more */
+			release(p, s);
+		pthread_mutex_unlock(&p->lock);
+		if (x)
+			end(x, 0, status);
+	}
+}
+
+void epf_p2p_pack_cancel(struct epf_p2p_xfer *x)
+{
+	int status = EPF_LOAD_ACQUIRE(&x->status);
+
+	if (x->may_pack)
+		detach(x->conn, x, false, status ? status : -ECANCELED);
+}
+
+void epf_p2p_pack_end(struct conn *c, bool is_closed)
+{
+	if (c->pack)
+		detach(c, NULL, is_closed, c->error);
+}
