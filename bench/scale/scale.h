@@ -31,11 +31,15 @@ struct scale_options {
 	uint32_t weight[SCALE_JOBS_MAX]; /* of a job's turns; 0: 1 */
 	uint32_t hidden, tokens;
 	uint32_t tokens_max; /* low latency: what memory is laid out for */
+	/* High throughput; 0: DeepSeek-V3's rows, 256 KiB, and experts for all ranks alike. */
+	uint32_t row_bytes[2]; /* of a row between nodes: of a dispatch, of a combine */
+	uint32_t put_bytes;    /* of a command */
+	uint32_t local;        /* experts of a rank */
 	double step_ns, command_ns, arrival_ns;
 	struct sim_net_options net;  /* nodes, jobs, links and lanes are filled in */
 	const char *const *settings; /* of the fabric: NULL-terminated "name=value", or NULL */
 	uint64_t seed;
-	/* Where tokens go; NULL: scale_route()'s own choice. */
+	/* Where tokens go: the rank of each entry; NULL: the simulation's own choice. */
 	void (*route)(void *arg, uint32_t rank, uint32_t token, uint32_t to[SCALE_TOPK]);
 	void *route_arg;
 	uint64_t limit_ns; /* virtual time without an end after which a phase is stuck */
