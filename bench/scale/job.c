@@ -215,11 +215,17 @@ static struct scale_core *next_seat(struct scale_cpu *cpu)
 	return cpu->seats[cpu->at];
 }
 
+/* What an engine has sent so far: all peers that it puts to are on other nodes. */
+static uint64_t bytes_of(const struct scale_core *c)
+{
+	return epf_stat_get(c->block, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE);
+}
+
 /* What the last step has posted leaves, the program sees what it has raised, and the next step begins. */
 static void cpu_run(struct scale *s, uint32_t node)
 {
 	struct scale_cpu *cpu = &s->cpus[node];
-	uint64_t now = sim_net_now(s->net), used, next = SIM_NEVER;
+	uint64_t now = sim_net_now(s->net), used, bytes, next = SIM_NEVER;
 	struct scale_core *c = cpu->seats[cpu->at];
 	int worked, pushed = 0;
 
@@ -228,8 +234,9 @@ static void cpu_run(struct scale *s, uint32_t node)
 		pushed += scale_poll(s, cpu->seats[i]);
 	}
 	c = next_seat(cpu);
+	bytes = bytes_of(c);
 	used = step(s, c, &worked);
-	epf_fair_step(&cpu->fair, cpu->at, used, worked);
+	epf_fair_step(&cpu->fair, cpu->at, used, bytes_of(c) - bytes, worked);
 	cpu->in_turn = worked != 0;
 	cpu->idle = worked || pushed ? 0 : cpu->idle + 1;
 	cpu->free_ns = now + used;
@@ -474,7 +481,8 @@ static int open_all(struct scale *s)
 		struct scale_cpu *cpu = &s->cpus[n];
 
 		cpu->due_ns = SIM_NEVER;
-		epf_fair_init(&cpu->fair, s->conf.service_quantum_ns, s->conf.service_fair);
+		epf_fair_init(&cpu->fair, s->conf.service_quantum_ns, s->conf.service_fair,
+			      EPF_FAIR_64K_NS);
 		for (uint32_t j = 0; j < s->o.jobs && !rc; j++) {
 			cpu->seats[j] = &s->cores[(size_t)j * s->n_nodes + n];
 			epf_fair_add(&cpu->fair, s->o.weight[j] ? s->o.weight[j] : 1);
