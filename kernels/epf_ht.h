@@ -41,7 +41,8 @@ extern "C" {
 
 struct epf_ht;
 
-#define EPF_HT_RANKS_MAX 1024u
+#define EPF_HT_RANKS_MAX 2048u
+#define EPF_HT_NODE_MAX  1024u /* ranks of a node */
 #define EPF_HT_TOPK_MAX  32u
 #define EPF_HT_LOCAL_MAX 4096u /* experts of a rank */
 

@@ -32,6 +32,7 @@ import vllm_rank  # noqa: E402
 
 BACKENDS = "allgather_reducescatter,deepep_high_throughput,deepep_low_latency"
 LAST_LINES = 60
+MEAN = 0.1  # of --tie: most difference on average. Other kernels round otherwise, and so a token near the edge between two experts changes experts
 KERNEL_ERROR = 0.02  # relative, of bf16 kernels with a reference in float32
 CPU_SIZES = {"layers": 1, "ffn": 64, "experts": 8, "topk": 2, "heads": 4, "vocab": 64, "requests": 2, "new": 4, "prompts": 2, "prompt": 24, "sequences": 4, "decode": 3,
              "chunk": 16, "ll_chunk": 16, "rounds": 1, "calls": 1}
@@ -138,7 +139,7 @@ def run(a, name):
 def same_tokens(a, name, results, first):
     """Compares greedy tokens with those of the first backend; returns a summary, and whether they are wrong."""
     equal = ties = tokens = 0
-    apart, wrong = 0.0, []
+    apart, total, wrong = 0.0, 0.0, []
     for rank, (mine, theirs) in enumerate(zip(results, first)):
         for number, (x, y) in enumerate(zip(mine["requests"], theirs["requests"])):
             for place, (u, v) in enumerate(zip(x, y)):
@@ -149,15 +150,16 @@ def same_tokens(a, name, results, first):
                         wrong.append(f"rank {rank}, request {number}, token {place}: {u[0]} and {v[0]}, which lead by {u[2]:.3f} and {v[2]:.3f}")
                     break
                 tokens += 1
-                apart = max(apart, abs(u[1] - v[1]))
+                apart, total = max(apart, abs(u[1] - v[1])), total + abs(u[1] - v[1])
             else:
                 equal += 1
-    text = f"{equal} requests equal, {ties} up to a tie; {tokens} tokens, log probabilities within {apart:.3f}"
+    text = f"{equal} requests equal, {ties} up to a tie; {tokens} tokens, log probabilities within {apart:.3f}, {total / max(tokens, 1):.4f} on average"
     for line in wrong[:5]:
         print(f"# {name}: WRONG: {line}")
-    if apart > a.tie:
-        print(f"# {name}: WRONG: log probabilities are {apart:.3f} apart")
-    return text, bool(wrong) or apart > a.tie
+    far = apart > a.tie or total > MEAN * a.tie * max(tokens, 1)
+    if far:
+        print(f"# {name}: WRONG: log probabilities are apart: {text}")
+    return text, bool(wrong) or far
 
 
 def show_served(a, results):
@@ -195,7 +197,7 @@ def main():
     parser.add_argument("--json", help="write results there")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--limit", type=int, default=120, help="seconds for each backend")
-    parser.add_argument("--tie", type=float, default=0.1, help="difference of two log probabilities that counts as none")
+    parser.add_argument("--tie", type=float, default=0.25, help="difference of two log probabilities that counts as none; on average %s of it" % MEAN)
     parser.add_argument("--kv-bytes", type=int, default=4 << 30, help="memory of each rank for keys and values")
     sizes = {**vllm_rank.SIZES, **vllm_rank.WORK, **(CPU_SIZES if "--cpu" in sys.argv else {})}
     for name, value in sizes.items():
@@ -209,7 +211,7 @@ def main():
     import deep_ep
     from vllm import LLM  # noqa: F401  pylint: disable=unused-import
     import vllm.v1.worker.gpu_worker  # noqa: F401  pylint: disable=unused-import
-    print(f"# vLLM {vllm.__version__}, PyTorch {torch.__version__}, deep_ep {deep_ep.__version__} in {os.path.dirname(deep_ep.__file__)}, imported in "
+    print(f"# vLLM {vllm.__version__}, PyTorch {torch.__version__}, deep_ep {getattr(deep_ep, '__version__', 'without a version')} in {os.path.dirname(deep_ep.__file__)}, imported in "
           f"{time.monotonic() - began:.0f} s; load {os.getloadavg()[0]:.2f}")
     print(f"# {a.ranks} ranks, {a.layers} layers, hidden {a.hidden}, {a.experts} experts of {a.ffn}, top-{a.topk}", flush=True)
     assert not torch.cuda.is_initialized(), "ranks are forked"

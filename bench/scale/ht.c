@@ -26,7 +26,7 @@ enum stage { PUSH_COUNTS, WAIT_COUNTS, WAIT_READY, PUSH_ROWS, WAIT_ROWS, SAY_REA
 
 struct scale_ht {
 	struct scale *s;
-	uint32_t job, nodes, row_bytes;
+	uint32_t job, nodes, row_bytes, put_bytes;
 	int combine;
 	uint64_t dispatches, calls; /* before this one */
 	uint16_t *rows;  /* [ranks][nodes]: of a rank's tokens, those that a node needs */
@@ -68,9 +68,9 @@ static uint64_t slice_bytes(const struct scale_ht *ht, uint32_t from, uint32_t m
 	return (rows * (k + 1) / SLICES - rows * k / SLICES) * ht->row_bytes;
 }
 
-static uint32_t pieces(uint64_t bytes)
+static uint32_t pieces(const struct scale_ht *ht, uint64_t bytes)
 {
-	return (uint32_t)((bytes + PUT_BYTES - 1) / PUT_BYTES);
+	return (uint32_t)((bytes + ht->put_bytes - 1) / ht->put_bytes);
 }
 
 /* Where a piece from a machine lies. */
@@ -84,7 +84,8 @@ static uint64_t piece_at(uint32_t machine, uint32_t k, uint32_t piece)
 static int push_counts(struct scale_ht *ht, struct scale_rank *r)
 {
 	uint32_t ranks = ht->s->o.ranks, experts = ranks > SCALE_EXPERTS ? ranks : SCALE_EXPERTS;
-	uint32_t bytes = (2 * ranks + 1 + experts / ranks + 3) / 4 * 16;
+	uint32_t local = ht->s->o.local ? ht->s->o.local : experts / ranks;
+	uint32_t bytes = (2 * ranks + 1 + local + 3) / 4 * 16;
 	int did = 0;
 
 	for (; r->peer < ranks; r->peer++) {
@@ -156,25 +157,25 @@ static int push_rows(struct scale_ht *ht, struct scale_rank *r)
 		uint32_t k = r->at / ht->nodes;
 		uint32_t machine = leg(ht, r), to = via(r, machine);
 		uint64_t bytes = slice_bytes(ht, r->rank, machine, k);
-		uint64_t left = bytes - (uint64_t)r->waits * PUT_BYTES;
+		uint64_t left = bytes - (uint64_t)r->waits * ht->put_bytes;
 		uint32_t signal = signal_of(ht, SIG_ROWS + k, r->rank);
 		struct epf_op op = { .op = EPF_OP_SIGNAL,
 				     .flags = bytes ? EPF_F_COUNTED : 0,
 				     .rank = to,
 				     .signal = signal,
 				     .value = 1,
-				     .count = pieces(bytes) };
+				     .count = pieces(ht, bytes) };
 
 		if (to == r->rank || scale_is_lost(r, to)) {
 			r->at++;
 			r->waits = 0;
 			continue;
 		}
-		if (r->waits < pieces(bytes))
+		if (r->waits < pieces(ht, bytes))
 			op = scale_transfer(EPF_OP_PUT, to, 0,
 					    piece_at(machine_of(ht->s, r->rank), k, r->waits),
-					    (uint32_t)(left < PUT_BYTES ? left : PUT_BYTES), signal,
-					    EPF_F_COUNTED | EPF_F_BULK);
+					    (uint32_t)(left < ht->put_bytes ? left : ht->put_bytes),
+					    signal, EPF_F_COUNTED | EPF_F_BULK);
 		if (!scale_push(r, &op))
 			return did;
 		did++;
@@ -194,7 +195,7 @@ static int push_rows(struct scale_ht *ht, struct scale_rank *r)
 static uint32_t missing(const struct scale_ht *ht, uint32_t rank, uint32_t machine, uint32_t k)
 {
 	uint32_t from = machine * ht->s->o.near + rank % ht->s->o.near;
-	uint32_t n = pieces(slice_bytes(ht, from, machine_of(ht->s, rank), k));
+	uint32_t n = pieces(ht, slice_bytes(ht, from, machine_of(ht->s, rank), k));
 	uint64_t want = n < 64 ? (UINT64_C(1) << n) - 1 : UINT64_MAX;
 
 	return (uint32_t)__builtin_popcountll(
@@ -285,6 +286,22 @@ static const struct scale_program program = { "ht", poll, landed };
 
 /* ---- a job ---- */
 
+/* Counts a token for each other machine that the caller's choice sends it to. */
+static void route_as_told(struct scale_ht *ht, uint32_t rank, uint32_t token)
+{
+	uint32_t to[SCALE_TOPK], mine = machine_of(ht->s, rank);
+
+	ht->s->o.route(ht->s->o.route_arg, rank, token, to);
+	for (uint32_t k = 0; k < SCALE_TOPK; k++) {
+		uint32_t machine = machine_of(ht->s, to[k]), i = 0;
+
+		while (i < k && machine_of(ht->s, to[i]) != machine)
+			i++;
+		if (i == k && machine != mine)
+			ht->rows[(size_t)rank * ht->nodes + machine]++;
+	}
+}
+
 /* How many of a rank's tokens each machine needs: at most 4 machines a token, as DeepSeek-V3 routes in training. */
 static void route(struct scale_ht *ht, uint32_t round)
 {
@@ -296,6 +313,10 @@ static void route(struct scale_ht *ht, uint32_t round)
 			uint64_t seed = scale_mix(o->seed, round, r, t), n = 0;
 			uint32_t of[SCALE_LIMIT], limit = 0, used = 0;
 
+			if (o->route) {
+				route_as_told(ht, r, t);
+				continue;
+			}
 			while (limit < SCALE_LIMIT && limit < ht->nodes) {
 				uint32_t draw = (uint32_t)(scale_mix(seed, n++, 3, 0) % ht->nodes),
 					 i = 0;
@@ -339,6 +360,9 @@ int scale_ht_begin(struct scale_ht *ht, uint32_t round, int combine)
 				: o->hidden + o->hidden / 128 * 4 + 12 * SCALE_TOPK +
 					  4 * o->near; /* FP8, scales, experts, weights, places */
 	ht->row_bytes = (ht->row_bytes + 15) / 16 * 16;
+	if (o->row_bytes[combine])
+		ht->row_bytes = o->row_bytes[combine];
+	ht->put_bytes = o->put_bytes ? o->put_bytes : PUT_BYTES;
 	ht->s->program[ht->job] = &program;
 	ht->s->state[ht->job] = ht;
 	memset(ht->got, 0, (size_t)o->ranks * ht->nodes * SLICES * sizeof(*ht->got));

@@ -148,7 +148,7 @@ static void on_reaped(void *arg, uint32_t node, uint32_t job, const void *msg,
 		s->ranks[(size_t)job * s->o.ranks + m->rank].last = *t;
 }
 
-static int poll_ranks(struct scale *s, struct scale_core *c)
+int scale_poll(struct scale *s, struct scale_core *c)
 {
 	int did = 0, rc;
 
@@ -162,10 +162,18 @@ static int poll_ranks(struct scale *s, struct scale_core *c)
 		if (!r->done && rc >= 0)
 			continue;
 		r->done = 1;
-		r->done_ns = sim_net_now(s->net);
+		r->done_ns = s->o.nic ? 0 : sim_net_now(s->net);
 		s->running--;
 	}
 	return did;
+}
+
+uint64_t scale_doorbells(const struct scale_core *c)
+{
+	struct epf_nic_counters k;
+
+	c->nic->ops->counters(c->nic, &k);
+	return k.doorbells;
 }
 
 /* One step of one engine. Returns its time in ns; *worked: it had something to do. */
@@ -174,11 +182,14 @@ static uint64_t step(struct scale *s, struct scale_core *c, int *worked)
 	unsigned handled = epf_core_step(c->core);
 	uint64_t dequeued = epf_stat_get(c->block, EPF_STAT_CORE_CMDS_DEQUEUED);
 	uint32_t arrivals = sim_nic_arrivals(c->nic);
+	uint64_t doorbells = scale_doorbells(c);
 	double ns = s->o.step_ns + s->o.command_ns * (double)(dequeued - c->dequeued) +
-		    s->o.arrival_ns * arrivals;
+		    s->o.arrival_ns * arrivals +
+		    s->o.doorbell_ns * (double)(doorbells - c->doorbells);
 
 	c->core->wakes = 0;
 	c->dequeued = dequeued;
+	c->doorbells = doorbells;
 	*worked = handled != 0;
 	if (handled)
 		c->busy_ns += (uint64_t)ns;
@@ -204,21 +215,28 @@ static struct scale_core *next_seat(struct scale_cpu *cpu)
 	return cpu->seats[cpu->at];
 }
 
+/* What an engine has sent so far: all peers that it puts to are on other nodes. */
+static uint64_t bytes_of(const struct scale_core *c)
+{
+	return epf_stat_get(c->block, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE);
+}
+
 /* What the last step has posted leaves, the program sees what it has raised, and the next step begins. */
 static void cpu_run(struct scale *s, uint32_t node)
 {
 	struct scale_cpu *cpu = &s->cpus[node];
-	uint64_t now = sim_net_now(s->net), used, next = SIM_NEVER;
+	uint64_t now = sim_net_now(s->net), used, bytes, next = SIM_NEVER;
 	struct scale_core *c = cpu->seats[cpu->at];
 	int worked, pushed = 0;
 
 	for (uint32_t i = 0; i < cpu->fair.n; i++) {
 		sim_nic_ring(cpu->seats[i]->nic);
-		pushed += poll_ranks(s, cpu->seats[i]);
+		pushed += scale_poll(s, cpu->seats[i]);
 	}
 	c = next_seat(cpu);
+	bytes = bytes_of(c);
 	used = step(s, c, &worked);
-	epf_fair_step(&cpu->fair, cpu->at, used, worked);
+	epf_fair_step(&cpu->fair, cpu->at, used, bytes_of(c) - bytes, worked);
 	cpu->in_turn = worked != 0;
 	cpu->idle = worked || pushed ? 0 : cpu->idle + 1;
 	cpu->free_ns = now + used;
@@ -267,11 +285,8 @@ void scale_kill_node(struct scale *s, uint32_t node)
 	}
 }
 
-int scale_run(struct scale *s)
+void scale_begin(struct scale *s, uint64_t begun)
 {
-	uint64_t begun = sim_net_now(s->net);
-
-	sim_net_port_stats_clear(s->net);
 	s->running = 0;
 	for (uint32_t i = 0; i < s->n_numbers; i++) {
 		struct scale_rank *r = &s->ranks[i];
@@ -284,6 +299,14 @@ int scale_run(struct scale *s)
 	}
 	for (uint32_t i = 0; i < s->n_nodes * s->o.jobs; i++)
 		s->cores[i].busy_ns = 0;
+}
+
+int scale_run(struct scale *s)
+{
+	uint64_t begun = sim_net_now(s->net);
+
+	sim_net_port_stats_clear(s->net);
+	scale_begin(s, begun);
 	for (uint32_t n = 0; n < s->n_nodes; n++)
 		on_wake(s, n, 0);
 	while (s->running && !s->wrong) {
@@ -301,6 +324,7 @@ int scale_run(struct scale *s)
 static int open_rank(struct scale *s, struct scale_core *c, uint32_t i)
 {
 	struct scale_rank *r = &c->ranks[i];
+	uint64_t region_bytes = s->o.nic ? s->o.region_bytes : SCALE_REGION_BYTES;
 	uint32_t region, id;
 	void *memory;
 	size_t bytes;
@@ -318,14 +342,18 @@ static int open_rank(struct scale *s, struct scale_core *c, uint32_t i)
 	if (memory == MAP_FAILED)
 		return epf_fail(EPF_R_NO_MEMORY, "rank %u: no memory", r->rank);
 	r->signals = memory;
+	r->region = (void *)(uintptr_t)(SIM_VIRTUAL + r->number * SCALE_REGION_BYTES);
+	if (s->o.nic)
+		r->region = mmap(NULL, region_bytes, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (r->region == MAP_FAILED)
+		return epf_fail(EPF_R_NO_MEMORY, "rank %u: no memory", r->rank);
 	r->shm = (struct epf_ring_shm *)(void *)(r->signals + r->n_signals);
 	rc = epf_core_add_rank(c->core, r->rank, r->signals, r->n_signals, 4, &r->wakeup,
 			       &r->local);
 	if (!rc)
-		rc = epf_core_add_region(
-			c->core, r->local,
-			(void *)(uintptr_t)(SIM_VIRTUAL + r->number * SCALE_REGION_BYTES),
-			SCALE_REGION_BYTES, EPF_MR_REMOTE_WRITE, &region);
+		rc = epf_core_add_region(c->core, r->local, r->region, region_bytes,
+					 EPF_MR_REMOTE_WRITE, &region);
 	epf_ring_format(r->shm, RING_LOG2, 0, r->rank);
 	if (!rc)
 		rc = epf_core_add_ring(c->core, r->local, r->shm, RING_LOG2, 1, 0, &id);
@@ -351,7 +379,10 @@ static int open_core(struct scale *s, struct scale_core *c, uint32_t node, uint3
 	if (epf_stats_create(&o, &c->stats, why, sizeof(why)) ||
 	    epf_stats_add_block(c->stats, EPF_STATS_CORE, labels, 2, &c->block))
 		return epf_fail(EPF_R_NO_MEMORY, "simulation: %s", why);
-	rc = sim_nic_open(s->net, node, job, &c->nic);
+	if (s->o.nic)
+		cfg.now = epf_limits_now;
+	rc = s->o.nic ? epf_nic_find(s->o.nic)->open(&s->conf, epf_limits_now, NULL, &c->nic)
+		      : sim_nic_open(s->net, node, job, &c->nic);
 	if (rc)
 		return rc;
 	cfg.nic = c->nic;
@@ -450,7 +481,8 @@ static int open_all(struct scale *s)
 		struct scale_cpu *cpu = &s->cpus[n];
 
 		cpu->due_ns = SIM_NEVER;
-		epf_fair_init(&cpu->fair, s->conf.service_quantum_ns, s->conf.service_fair);
+		epf_fair_init(&cpu->fair, s->conf.service_quantum_ns, s->conf.service_fair,
+			      EPF_FAIR_64K_NS);
 		for (uint32_t j = 0; j < s->o.jobs && !rc; j++) {
 			cpu->seats[j] = &s->cores[(size_t)j * s->n_nodes + n];
 			epf_fair_add(&cpu->fair, s->o.weight[j] ? s->o.weight[j] : 1);
@@ -495,6 +527,9 @@ void scale_close(struct scale *s)
 			c->nic->ops->close(c->nic);
 		epf_stats_destroy(c->stats, 0);
 	}
+	for (uint32_t i = 0; s->ranks && i < s->n_numbers && s->o.nic; i++)
+		if (s->ranks[i].region && s->ranks[i].region != MAP_FAILED)
+			munmap(s->ranks[i].region, s->o.region_bytes);
 	for (uint32_t i = 0; s->ranks && i < s->n_numbers; i++)
 		if (s->ranks[i].signals)
 			munmap(s->ranks[i].signals,

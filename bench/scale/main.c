@@ -32,6 +32,7 @@ enum {
 	O_COMMAND,
 	O_ARRIVAL,
 	O_STEP,
+	O_DOORBELL,
 	O_LOSS,
 	O_REORDER,
 	O_SEED,
@@ -44,19 +45,19 @@ enum {
 
 enum { SETTINGS = 32, PHASES = 64, WARM_UP = 10, TENANT_ROUNDS = 200, TENANT_ROUNDS_MAX = 10000 };
 
-enum { LL, HT, TENANTS }; /* of modes */
+enum { LL, HT, TENANTS, REAL }; /* of modes */
 
 struct opts {
 	struct scale_options s;
 	const char *settings[SETTINGS + 1];
 	unsigned n_settings;
 	uint64_t ranks, per_node, engines, tokens, hidden, rounds, gbits, delay, links, lanes, seed;
-	uint64_t command, arrival, step, loss, reorder, weight;
+	uint64_t command, arrival, step, doorbell, loss, reorder, weight;
 	int mode, fault;
 	bool json, class;
 };
 
-static const char *const modes[] = { "ll", "ht", "tenants", NULL };
+static const char *const modes[] = { "ll", "ht", "tenants", "real", NULL };
 static const char *const faults[] = { "none", "nic", "node", "both", NULL };
 
 static const struct argp_option options[] = {
@@ -65,13 +66,14 @@ static const struct argp_option options[] = {
 	{ "engines", O_ENGINES, "N", 0,
 	  "engines of a node: 1, a daemon's with all ports; or as many as ranks, each with one port (1)",
 	  0 },
-	{ "mode", O_MODE, "ll|ht|tenants", 0,
-	  "low latency, high throughput, or a decode job alone and beside 1, 3 and 7 bulk jobs on the same nodes (ll)",
+	{ "mode", O_MODE, "ll|ht|tenants|real", 0,
+	  "low latency, high throughput, a decode job alone and beside 1, 3 and 7 bulk jobs on the same nodes, or low latency of 8 to R ranks, real engines' times beside the model's (ll)",
 	  0 },
-	{ "tokens", O_TOKENS, "T", 0, "tokens of a rank (ll: 128, ht: 4096)", 0 },
-	{ "hidden", O_HIDDEN, "H", 0, "channels of a token (7168)", 0 },
+	{ "tokens", O_TOKENS, "T", 0, "tokens of a rank (ll: 128, ht: 4096, real: 32)", 0 },
+	{ "hidden", O_HIDDEN, "H", 0, "channels of a token (7168; real: 128)", 0 },
 	{ "rounds", O_ROUNDS, "N", 0,
-	  "calls of dispatch and of combine (1); tenants: rounds of the decode job (200)", 0 },
+	  "calls of dispatch and of combine (1; real: 10); tenants: rounds of the decode job (200)",
+	  0 },
 	{ "gbits", O_GBITS, "G", 0, "rate of a port, Gbit/s (400)", 0 },
 	{ "delay-ns", O_DELAY, "NS", 0, "time on the way (1500)", 0 },
 	{ "ports", O_LINKS, "N", 0, "ports of a node (8)", 0 },
@@ -81,6 +83,7 @@ static const struct argp_option options[] = {
 	  0 },
 	{ "arrival-ps", O_ARRIVAL, "PS", 0, "and for an arrival (60000)", 0 },
 	{ "step-ns", O_STEP, "NS", 0, "and for a step (100)", 0 },
+	{ "doorbell-ps", O_DOORBELL, "PS", 0, "and for each lane that a step posts to (0)", 0 },
 	{ "loss-ppm", O_LOSS, "P", 0, "packets of a million that are sent again (0)", 0 },
 	{ "reorder-ppm", O_REORDER, "P", 0,
 	  "messages of a million that come late, on a NIC without order (an ordered NIC)", 0 },
@@ -130,6 +133,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return bench_uint("--arrival-ps", arg, 0, 1000000000, &o->arrival) ? EINVAL : 0;
 	case O_STEP:
 		return bench_uint("--step-ns", arg, 1, 1000000, &o->step) ? EINVAL : 0;
+	case O_DOORBELL:
+		return bench_uint("--doorbell-ps", arg, 0, 1000000000, &o->doorbell) ? EINVAL : 0;
 	case O_LOSS:
 		return bench_uint("--loss-ppm", arg, 0, 100000, &o->loss) ? EINVAL : 0;
 	case O_REORDER:
@@ -166,7 +171,9 @@ static int check_mode(struct opts *o)
 	uint64_t most = o->mode == TENANTS ? TENANT_ROUNDS_MAX : PHASES / 2;
 
 	if (!o->rounds)
-		o->rounds = o->mode == TENANTS ? TENANT_ROUNDS : 1;
+		o->rounds = o->mode == TENANTS ? TENANT_ROUNDS : o->mode == REAL ? 10 : 1;
+	if (!o->hidden)
+		o->hidden = o->mode == REAL ? 128 : 7168;
 	if (o->rounds < least || o->rounds > most) {
 		bench_complain("--rounds must be %u to %u with --mode %s", (unsigned)least,
 			       (unsigned)most, modes[o->mode]);
@@ -176,8 +183,8 @@ static int check_mode(struct opts *o)
 		bench_complain("--class and --weight belong to --mode tenants");
 		return BENCH_USAGE;
 	}
-	if (o->mode == TENANTS && (o->json || o->fault)) {
-		bench_complain("--mode tenants has no --json and no --fault");
+	if (o->mode >= TENANTS && (o->json || o->fault)) {
+		bench_complain("--mode %s has no --json and no --fault", modes[o->mode]);
 		return BENCH_USAGE;
 	}
 	return 0;
@@ -198,12 +205,16 @@ static int finish_opts(struct opts *o)
 			"--fault needs --engines 1: a port that fails has to have others beside it");
 		return BENCH_USAGE;
 	}
+	if (o->mode == REAL) { /* an engine for each rank, of one port */
+		o->per_node = o->links = 1;
+		o->lanes = 2;
+	}
 	if (!o->links)
 		o->links = o->engines > 1 ? 1 : o->per_node < 8 ? o->per_node : 8;
 	if (!o->lanes)
 		o->lanes = o->links;
 	if (!o->tokens)
-		o->tokens = o->mode == HT ? 4096 : 128;
+		o->tokens = o->mode == HT ? 4096 : o->mode == REAL ? 32 : 128;
 	if (o->ranks % o->per_node ||
 	    (o->ranks < SCALE_EXPERTS ? SCALE_EXPERTS % o->ranks : o->ranks % SCALE_EXPERTS)) {
 		bench_complain(
@@ -225,6 +236,7 @@ static int finish_opts(struct opts *o)
 	o->s.step_ns = (double)o->step;
 	o->s.command_ns = (double)o->command / 1e3;
 	o->s.arrival_ns = (double)o->arrival / 1e3;
+	o->s.doorbell_ns = (double)o->doorbell / 1e3;
 	o->s.settings = o->settings;
 	o->s.seed = o->s.net.seed = o->seed;
 	o->s.net.links = (uint32_t)o->links;
@@ -430,6 +442,19 @@ static int run_tenants(struct opts *o)
 	return BENCH_OK;
 }
 
+/* Engines on the software NIC beside the model. */
+static int run_real(struct opts *o)
+{
+	printf("# ep-bench scale: low latency, %u tokens of %u channels, %llu rounds; what an engine works in a call: by the model, of one alone on the null NIC, and of all on the software NIC, stepped by one thread\n",
+	       o->s.tokens, o->s.hidden, (unsigned long long)o->rounds);
+	if (scale_real(&o->s, (uint32_t)o->ranks, (uint32_t)o->rounds)) {
+		bench_complain("%s", epf_last_error());
+		return BENCH_WRONG;
+	}
+	printf("# wrong: 0\n");
+	return BENCH_OK;
+}
+
 int bench_scale(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -440,7 +465,6 @@ int bench_scale(int argc, char **argv)
 	struct opts o = { .ranks = 64,
 			  .per_node = 8,
 			  .engines = 1,
-			  .hidden = 7168,
 			  .gbits = 400,
 			  .delay = 1500,
 			  .command = 60000,
@@ -455,6 +479,8 @@ int bench_scale(int argc, char **argv)
 		return BENCH_USAGE;
 	if (o.mode == TENANTS)
 		return run_tenants(&o);
+	if (o.mode == REAL)
+		return run_real(&o);
 	rep.s = scale_open(&o.s);
 	if (!rep.s) {
 		bench_complain("%s", epf_last_error());

@@ -31,11 +31,18 @@ struct scale_options {
 	uint32_t weight[SCALE_JOBS_MAX]; /* of a job's turns; 0: 1 */
 	uint32_t hidden, tokens;
 	uint32_t tokens_max; /* low latency: what memory is laid out for */
-	double step_ns, command_ns, arrival_ns;
+	/* High throughput; 0: DeepSeek-V3's rows, 256 KiB, and experts for all ranks alike. */
+	uint32_t row_bytes[2]; /* of a row between nodes: of a dispatch, of a combine */
+	uint32_t put_bytes;    /* of a command */
+	uint32_t local;        /* experts of a rank */
+	double step_ns, command_ns, arrival_ns,
+		doorbell_ns;   /* doorbell: for each lane that a step posts to */
+	const char *nic;       /* of the fabric, in place of the simulated one (real.c): NULL */
+	uint64_t region_bytes; /* with nic: of each rank */
 	struct sim_net_options net;  /* nodes, jobs, links and lanes are filled in */
 	const char *const *settings; /* of the fabric: NULL-terminated "name=value", or NULL */
 	uint64_t seed;
-	/* Where tokens go; NULL: scale_route()'s own choice. */
+	/* Where tokens go: the rank of each entry; NULL: the simulation's own choice. */
 	void (*route)(void *arg, uint32_t rank, uint32_t token, uint32_t to[SCALE_TOPK]);
 	void *route_arg;
 	uint64_t limit_ns; /* virtual time without an end after which a phase is stuck */
@@ -57,6 +64,7 @@ struct scale_rank {
 	uint32_t rank, local, number; /* in its job; on its node; among all jobs' */
 	struct epf_signal *signals;
 	uint32_t n_signals;
+	void *region; /* with a NIC of the fabric */
 	struct epf_wakeup wakeup;
 	struct epf_ring_shm *shm;
 	struct epf_ring_producer ring;
@@ -76,7 +84,8 @@ struct scale_core {
 	struct epf_stats_block *block;
 	struct scale_rank *ranks;
 	uint32_t n_ranks, node, job;
-	uint64_t busy_ns, longest_ns, most_inflight, dequeued, messages_before, bytes_before;
+	uint64_t busy_ns, longest_ns, most_inflight, dequeued, doorbells, messages_before,
+		bytes_before;
 };
 
 /* The thread that steps the engines of a node. */
@@ -189,6 +198,16 @@ struct scale_tenants_result {
 /* Opens a simulation of so->jobs jobs, plays, closes it. 0, or less with out->why. */
 int scale_tenants(const struct scale_options *so, const struct scale_tenants_options *o,
 		  struct scale_tenants_result *out);
+
+/* Lets the ranks of an engine do what they can. Returns how much. */
+int scale_poll(struct scale *s, struct scale_core *c);
+/* Doorbells of an engine so far. */
+uint64_t scale_doorbells(const struct scale_core *c);
+/* Begins a phase: all ranks whose job has a program run. */
+void scale_begin(struct scale *s, uint64_t now_ns);
+
+/* real.c: prints what an engine works in low-latency calls of 8 to `most` ranks, real and by the model. Returns 0, or less with epf_last_error(). */
+int scale_real(const struct scale_options *o, uint32_t most, uint32_t rounds);
 
 /* What a phase came to. */
 struct scale_result {

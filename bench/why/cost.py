@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What counting costs (setting call-stats): the same calls on two Buffers of the same processes, one that counts and one that does not, alternating.
+"""What counting costs (setting call-stats): the same calls on four Buffers of the same processes, two that count and two that do not, alternating.
 
     cost.py [--ranks N] [--device cuda|cpu] [--rounds N] [--calls N] [--tokens N] [--hidden N] [--experts N] [--topk N] [--ll-tokens N]
 
@@ -109,13 +109,14 @@ def rank_main(rank, args, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=args.ranks)
     import deep_ep
     torch.manual_seed(rank)
-    buffers = [make_buffer(dist, deep_ep, args, counts) for counts in (False, True)]
+    # Where a Buffer's memory lies costs time, too: two of each kind, and the difference of two alike says how much.
+    buffers = [make_buffer(dist, deep_ep, args, counts) for counts in (False, True, True, False)]
     clock = Clock(torch, cuda)
     lines = []
     for name, call in make_calls(torch, device, args).items():
-        times = ([], [])
+        times = ([], [], [], [])
         for turn in range(args.rounds + 3):
-            for which in ((0, 1) if turn % 2 else (1, 0)):  # neither is always the first
+            for which in ((0, 1, 2, 3) if turn % 2 else (3, 2, 1, 0)):
                 dist.barrier()
                 clock.begin()
                 for _ in range(args.calls):
@@ -123,15 +124,15 @@ def rank_main(rank, args, folder):
                 each = clock.end() / args.calls
                 if turn >= 3:
                     times[which].append(each)
-        off, on = (statistics.median(t) for t in times)
-        quarters = statistics.quantiles(times[0], n=4)
-        pairs = statistics.median(b - a for a, b in zip(*times))
-        lines.append(f"{name:36} {off:10.2f} {on:10.2f} {pairs:+9.2f} {100 * pairs / off:+7.2f} %   {quarters[0]:.2f} .. {quarters[2]:.2f}")
+        off, on = (statistics.median(times[i] + times[3 - i]) for i in (0, 1))
+        pairs = statistics.median((b + c - a - d) / 2 for a, b, c, d in zip(*times))
+        alike = max(abs(statistics.median(y - x for x, y in zip(times[i], times[3 - i]))) for i in (0, 1))
+        lines.append(f"{name:36} {off:10.2f} {on:10.2f} {pairs:+9.2f} {100 * pairs / off:+7.2f} % {alike:10.2f}")
     if rank == 0:
         where = torch.cuda.get_device_name(device) if cuda else "CPU tensors"
         print(f"# {args.ranks} ranks, {where}, load {os.getloadavg()[0]:.1f}, {args.rounds} rounds of {args.calls} calls; {args.tokens} and {args.ll_tokens} tokens, "
               f"hidden {args.hidden}, {args.experts} experts, top-{args.topk}")
-        print(f"{'us a call, rank 0':36} {'off':>10} {'on':>10} {'median of differences':>21}   off: middle half of the rounds")
+        print(f"{'us a call, rank 0':36} {'off':>10} {'on':>10} {'median of differences':>21} {'two alike':>10}")
         print("\n".join(lines))
         print("# answer of the Buffer that counts:")
         buffers[1].why_slow()

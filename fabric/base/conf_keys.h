@@ -159,7 +159,7 @@ K(nic_device,           "nic-device",           LIST,   "",      0, 64, BASIC, "
 K(nic_count,            "nic-count",            UINT,   "0",     0, 8, EXPERT, "", "RDMA devices that one job uses at once, with failover between them; lanes-per-peer becomes a multiple of it. 0: those that nic-device names, or one when that is empty. tcp: the most interfaces, 0: all that socket-ifname names.")
 K(gid_index,            "gid-index",            AUTO,   "auto",  0, 255, EXPERT, "NCCL_IB_GID_INDEX", "Index of the GID of an RDMA device; emu and null have none. auto: a routable RoCE v2 one first.")
 K(lanes_per_peer,       "lanes-per-peer",       UINT,   "2",     1, 8, EXPERT, "", "Lanes (queue pairs) to each peer node.")
-K(streams_per_peer,     "streams-per-peer",     UINT,   "512",   16, 8192, EXPERT, "", "Streams (one per ring and per group of counted puts) that each peer rank may open to this rank; at most 8,192 between two daemons.")
+K(streams_per_peer,     "streams-per-peer",     UINT,   "512",   16, 8192, EXPERT, "", "Streams (one per ring, and one per lane for all groups of counted puts) that each peer rank may open to this rank, and groups; at most 8,192 of each between two daemons.")
 K(lane_depth,           "lane-depth",           UINT,   "256",   4, 32768, EXPERT, "", "Posted work requests that a lane holds.")
 K(lane_receives,        "lane-receives",        UINT,   "512",   4, 32767, EXPERT, "", "Posted receives of a lane; they bound what its peer may send without a grant.")
 K(nic_inflight_bytes,   "nic-inflight-bytes",   SIZE,   "64MiB", 65536, 1099511627776, EXPERT, "", "Payload that may be in flight on one NIC.")

@@ -110,7 +110,8 @@ static int set_node_name(struct epf *ep)
 			"node: the host name has %zu characters, a node's name at most %zu: "
 			"set node",
 			strlen(host), sizeof(ep->node) - 1);
-	snprintf(ep->node, sizeof(ep->node), "%s", ep->conf.node[0] ? ep->conf.node : host);
+	snprintf(ep->node, sizeof(ep->node), "%.*s", (int)sizeof(ep->node) - 1,
+		 ep->conf.node[0] ? ep->conf.node : host);
 	return 0;
 }
 

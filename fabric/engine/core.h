@@ -8,7 +8,7 @@
  *
  *   rank    a local rank served by this core          node   a remote engine, reached by lanes
  *   peer    a remote rank, living on a node           lane   a queue pair to a node
- *   stream  ordered commands from one ring (or one group) to one peer; bound to one lane at a time
+ *   stream  ordered commands from one ring (or several groups) to one peer; bound to one lane at a time
  *
  * Counts. Every event of a stream (a write with immediate, a message) has a running 32-bit count. The receiver
  * keeps, per stream, `base` (all counts before it have arrived) and a bitmap of the window above it. A message takes
@@ -172,7 +172,9 @@ struct epf_core {
 	struct epf_lane *lanes;
 	struct epf_stream *streams;
 	uint32_t n_streams;
-	uint32_t *group_table; /* hash heads of group streams */
+	struct epf_group *groups; /* max_streams of them */
+	uint32_t n_groups;
+	uint32_t *group_table; /* hash heads of groups */
 	uint32_t group_mask;
 	uint32_t hash_most;              /* heads that both tables may grow to */
 	uint32_t *notify_table;          /* hash heads of notify handles, as many as groups */

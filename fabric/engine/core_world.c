@@ -39,7 +39,11 @@ static int rank_words(struct epf_core *core, struct epf_rank_state *r)
 	r->usable = calloc(core->world, sizeof(*r->usable));
 	r->masked = calloc(core->world, sizeof(*r->masked));
 	r->notified = calloc(core->n_nodes, sizeof(*r->notified));
-	return r->usable && r->masked && r->notified ? 0 : no_memory("a local rank");
+	r->carriers = malloc(core->world * sizeof(*r->carriers));
+	if (!r->usable || !r->masked || !r->notified || !r->carriers)
+		return no_memory("a local rank");
+	memset(r->carriers, 0xff, core->world * sizeof(*r->carriers));
+	return 0;
 }
 
 void epf_core_forget_peers(struct epf_core *core)

@@ -152,6 +152,7 @@ void epf_core_destroy(struct epf_core *core)
 				core->ops->region_deregister(core->nic, &rank->regions[r].mr);
 		free(rank->regions);
 		free(rank->usable);
+		free(rank->carriers);
 		free(rank->masked);
 		free(rank->notified);
 	}

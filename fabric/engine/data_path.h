@@ -64,7 +64,10 @@ void epf_arrive_resume(struct epf_core *core);
 struct epf_lane *epf_other_lane(struct epf_core *core, const struct epf_node *node);
 /* Opens a stream. Returns its index, EPF_NONE if no more can be opened. kind: enum epf_stream_kind. */
 EPF_COLD uint32_t epf_stream_open_cold(struct epf_core *core, unsigned kind,
-				       struct epf_ring_state *ring, uint32_t rank, uint32_t signal);
+				       struct epf_ring_state *ring, uint32_t rank);
+/* Opens the group (rank of the ring, rank, signal). Returns NULL if no more groups, or no stream for it, can be opened. */
+EPF_COLD struct epf_group *epf_group_open_cold(struct epf_core *core, struct epf_ring_state *ring,
+					       uint32_t rank, uint32_t signal);
 /* Opens the control streams of a node's lanes before anything else is sent to it. Does nothing if they are open. */
 EPF_COLD void epf_control_open_cold(struct epf_core *core, struct epf_node *node);
 

@@ -77,10 +77,25 @@ static void fail_deferred(struct epf_core *core, uint32_t *head, unsigned status
 	}
 }
 
+/* Fails the counted signals that the groups of a stream hold. */
+static void fail_signals(struct epf_core *core, struct epf_stream *s, unsigned status)
+{
+	for (uint32_t i = 0; i < core->n_groups && s->held; i++) {
+		struct epf_group *g = &core->groups[i];
+
+		if (&core->streams[g->stream] != s)
+			continue;
+		fail_deferred(core, &g->signals_head, status, EPF_R_PEER_DOWN);
+		g->next_ready = EPF_NONE;
+	}
+	s->ready = EPF_NONE;
+	s->held = 0;
+}
+
 void epf_fail_stream_cold(struct epf_core *core, struct epf_stream *s, unsigned status)
 {
 	fail_deferred(core, &s->deferred_head, status, EPF_R_PEER_DOWN);
-	fail_deferred(core, &s->signals_head, status, EPF_R_PEER_DOWN);
+	fail_signals(core, s, status);
 	s->deferred_count = 0;
 	stream_unblock(core, s);
 }

@@ -12,10 +12,11 @@ static int is_before(uint64_t a, uint64_t b)
 	return (int64_t)(a - b) < 0;
 }
 
-void epf_fair_init(struct epf_fair *f, uint64_t quantum, int by_share)
+void epf_fair_init(struct epf_fair *f, uint64_t quantum, int by_share, uint64_t cost_64k)
 {
 	*f = (struct epf_fair){ .quantum = quantum,
 				.credit = by_share ? EPF_FAIR_CREDIT * quantum : 0,
+				.cost_64k = by_share ? cost_64k : 0,
 				.round = UINT32_MAX /* seat 0 comes next */ };
 }
 
@@ -72,12 +73,12 @@ int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until)
 		return 0;
 	/* Looking costs a step of each of them. */
 	if (f->credit && is_any_behind(f, at))
-		turn = turn / 4 + turn / 64 * f->n;
+		turn = turn / 16 + turn / 64 * f->n;
 	*until = s->time + (turn < f->quantum ? turn : f->quantum);
 	return 1;
 }
 
-void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, int worked)
+void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, uint64_t bytes, int worked)
 {
 	struct epf_fair_seat *s = &f->seat[at];
 	uint64_t least;
@@ -88,6 +89,7 @@ void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, int worked)
 	s->looked = 1;
 	if (!worked)
 		return;
+	used += (bytes >> 6) * f->cost_64k >> 10;
 	/* A time in which the kernel ran others looks like the job's own: it is not made to pay all of it. */
 	s->time +=
 		(used < EPF_FAIR_DEBT * f->quantum ? used : EPF_FAIR_DEBT * f->quantum) / s->share;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whose turn it is among the jobs that share a thread (scheduler.c): arithmetic on time used, nothing else. Each job's time runs as it uses the
- * thread, slower with a larger share; nobody goes on who is ahead of another one that has work. A job that had nothing to do keeps what it is
+ * thread and the wire behind it, slower with a larger share; nobody goes on who is ahead of another one that has work. A job that had nothing to do keeps what it is
  * behind, up to a credit: a round of a decode-like job is served at once when it begins, and over a long time nobody gets more than its share.
  * It must never read a clock: time comes in as arguments, so tests make their own.
  */
@@ -14,6 +14,11 @@ enum {
 	EPF_FAIR_SEATS = 60,
 	EPF_FAIR_CREDIT = 4, /* turns that who was idle may be behind */
 	EPF_FAIR_DEBT = 8,   /* turns that one step may cost */
+	/*
+	 * What a job sends counts as so long, in ns for 64 KiB: a port of 200 Gbit/s. Without it a job that fills the wire with long puts, which take the
+	 * thread hardly any time, would go before one that sends many short ones now and then.
+	 */
+	EPF_FAIR_64K_NS = 2621,
 };
 
 struct epf_fair_seat {
@@ -28,14 +33,15 @@ struct epf_fair_seat {
 struct epf_fair {
 	uint64_t quantum; /* turn of share 1 */
 	uint64_t credit;
-	uint64_t time; /* the least of those with work; does not go back */
+	uint64_t cost_64k; /* of 64 KiB sent */
+	uint64_t time;     /* the least of those with work; does not go back */
 	uint32_t n;
 	uint32_t round; /* whose turn it was in order */
 	struct epf_fair_seat seat[EPF_FAIR_SEATS];
 };
 
-/* quantum: above 0. by_share: false: no fairness; turns in order, each to its end, without credit. */
-void epf_fair_init(struct epf_fair *f, uint64_t quantum, int by_share);
+/* quantum: above 0. by_share: false: no fairness; turns in order, each to its end, without credit. cost_64k: time that 64 KiB sent count as. */
+void epf_fair_init(struct epf_fair *f, uint64_t quantum, int by_share, uint64_t cost_64k);
 
 /* A new last seat; there is room. share: 1 or more. */
 void epf_fair_add(struct epf_fair *f, uint32_t share);
@@ -54,7 +60,7 @@ int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until);
  */
 uint32_t epf_fair_next(struct epf_fair *f, uint32_t at);
 
-/* A step of seat `at` took `used`; worked: it had something to do. Who had nothing to do does not pay for having been asked. */
-void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, int worked);
+/* A step of seat `at` took `used` and sent so many bytes; worked: it had something to do. Who had nothing to do does not pay for having been asked. */
+void epf_fair_step(struct epf_fair *f, uint32_t at, uint64_t used, uint64_t bytes, int worked);
 
 #endif

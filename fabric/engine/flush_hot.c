@@ -82,30 +82,53 @@ static int is_before(const struct epf_ring_state *ring, const struct epf_deferre
 	return p->ring == ring->id ? (int32_t)(p->seq - ring->flush_seq) < 0 : ring->flush_all;
 }
 
+/* Returns the puts of a group that are posted or deferred and that no signal sent has counted. */
+static uint64_t puts_of(const struct epf_core *core, const struct epf_group *g)
+{
+	uint64_t n = g->spare;
+
+	for (uint32_t at = core->streams[g->stream].deferred_head; at != EPF_NONE;
+	     at = core->deferred[at].next)
+		n += core->deferred[at].op.signal == g->signal;
+	return n;
+}
+
 /*
- * Marks what is deferred and before the flush. Of other rings not the counted signals that still lack puts: those puts are
- * not before the flush, so neither is the signal.
+ * Marks the counted signals that are before the flush. Of other rings not those that still lack puts: those puts are not before the flush, so
+ * neither is the signal.
  */
+static void mark_signals(struct epf_core *core, const struct epf_ring_state *ring)
+{
+	for (uint32_t i = 0; i < core->n_groups; i++) {
+		const struct epf_group *g = &core->groups[i];
+		uint64_t counted = 0, puts;
+
+		if (g->signals_head == EPF_NONE || core->streams[g->stream].rank != ring->rank)
+			continue;
+		puts = puts_of(core, g);
+		for (uint32_t at = g->signals_head; at != EPF_NONE; at = core->deferred[at].next) {
+			struct epf_deferred *p = &core->deferred[at];
+
+			counted += p->op.count;
+			if (is_before(ring, p) && (p->ring == ring->id || puts >= counted))
+				mark(core, p);
+		}
+	}
+}
+
+/* Marks what is deferred and before the flush. */
 static void mark_deferred(struct epf_core *core, const struct epf_ring_state *ring)
 {
 	for (uint32_t i = 0; i < core->n_streams; i++) {
 		const struct epf_stream *s = &core->streams[i];
-		uint64_t target = s->group_target;
 
 		if (s->rank != ring->rank || s->kind == EPF_STREAM_CONTROL)
 			continue;
 		for (uint32_t at = s->deferred_head; at != EPF_NONE; at = core->deferred[at].next)
 			if (is_before(ring, &core->deferred[at]))
 				mark(core, &core->deferred[at]);
-		for (uint32_t at = s->signals_head; at != EPF_NONE; at = core->deferred[at].next) {
-			struct epf_deferred *p = &core->deferred[at];
-
-			target += p->op.count;
-			if (is_before(ring, p) &&
-			    (p->ring == ring->id || s->group_posted + s->deferred_count >= target))
-				mark(core, p);
-		}
 	}
+	mark_signals(core, ring);
 }
 
 /*

@@ -29,7 +29,8 @@ int epf_grow_reserve(struct epf_core *core, uint32_t streams, uint32_t pending, 
 {
 	struct epf_grow *g = &core->grow;
 	size_t notifies_at = aligned(streams * sizeof(struct epf_stream));
-	size_t pending_at = notifies_at + aligned(streams * sizeof(struct epf_notify_out));
+	size_t groups_at = notifies_at + aligned(streams * sizeof(struct epf_notify_out));
+	size_t pending_at = groups_at + aligned(streams * sizeof(struct epf_group));
 	size_t blocks_at = pending_at + aligned(pending * sizeof(struct epf_pending));
 	size_t bytes = blocks_at + blocks;
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -43,6 +44,7 @@ int epf_grow_reserve(struct epf_core *core, uint32_t streams, uint32_t pending, 
 	*g = (struct epf_grow){ .at = at, .reserved = bytes, .blocks = blocks_at };
 	core->streams = at;
 	core->notifies = (struct epf_notify_out *)(void *)(g->at + notifies_at);
+	core->groups = (struct epf_group *)(void *)(g->at + groups_at);
 	core->pending = (struct epf_pending *)(void *)(g->at + pending_at);
 	return 0;
 }
@@ -58,6 +60,7 @@ uint64_t epf_grow_bytes(const struct epf_core *core)
 {
 	return core->grow.used + core->n_streams * sizeof(struct epf_stream) +
 	       core->n_notifies * sizeof(struct epf_notify_out) +
+	       core->n_groups * sizeof(struct epf_group) +
 	       core->n_pending * sizeof(struct epf_pending);
 }
 
@@ -284,17 +287,15 @@ int epf_notifies_grow_cold(struct epf_core *core, struct epf_node *node)
 	return 1;
 }
 
-/* Enters all group streams and all notify handles into their chains. */
+/* Enters all groups and all notify handles into their chains. */
 static void rehash(struct epf_core *core, const uint32_t *old_notifies, uint32_t heads)
 {
-	for (uint32_t i = 0; i < core->n_streams; i++) {
-		struct epf_stream *s = &core->streams[i];
-		uint32_t *head;
+	for (uint32_t i = 0; i < core->n_groups; i++) {
+		struct epf_group *g = &core->groups[i];
+		const struct epf_stream *s = &core->streams[g->stream];
+		uint32_t *head = &core->group_table[group_hash(core, s->rank, s->peer, g->signal)];
 
-		if (s->kind != EPF_STREAM_GROUP)
-			continue;
-		head = &core->group_table[group_hash(core, s->rank, s->peer, s->signal)];
-		s->next_hash = *head;
+		g->next_hash = *head;
 		*head = i;
 	}
 	/* Handles that are free again are in no chain. */

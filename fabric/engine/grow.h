@@ -16,7 +16,7 @@
 uint64_t epf_grow_chain(uint64_t first, uint64_t factor, uint64_t most, uint64_t element);
 
 /*
- * Reserves memory for so many streams (and notify handles), waiting messages and bytes of blocks, and places the core's pools in it.
+ * Reserves memory for so many streams (and notify handles, and groups), waiting messages and bytes of blocks, and places the core's pools in it.
  * Returns 0, or -ENOMEM with epf_last_error().
  */
 int epf_grow_reserve(struct epf_core *core, uint32_t streams, uint32_t pending, uint64_t blocks);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hash functions of the tables of group streams and notify handles. Used by the hot files that look something up, and by grow.c, which
+ * Hash functions of the tables of groups and notify handles, and the look-up of a group. Used by the hot files that look something up, and by grow.c, which
  * makes the tables larger.
  */
 #ifndef EPF_FABRIC_ENGINE_HASH_HOT_H
@@ -8,13 +8,30 @@
 
 #include "fabric/engine/core.h"
 
-/* Returns the chain of the group stream of (local rank, peer, signal). */
+/* Returns the chain of the group of (local rank, peer, signal). */
 EPF_INLINE uint32_t group_hash(const struct epf_core *core, uint32_t local, uint32_t peer,
 			       uint32_t signal)
 {
 	uint32_t hash = peer * 0x9e3779b1u ^ signal * 0x85ebca6bu ^ local * 0xc2b2ae35u;
 
 	return (hash ^ hash >> 15) & core->group_mask;
+}
+
+/* Returns the group of (rank, peer, signal), NULL if it was never used. */
+EPF_INLINE struct epf_group *group_find(const struct epf_core *core,
+					const struct epf_ring_state *ring, const struct epf_op *op)
+{
+	uint32_t index = core->group_table[group_hash(core, ring->rank, op->rank, op->signal)];
+
+	while (index != EPF_NONE) {
+		struct epf_group *g = &core->groups[index];
+		const struct epf_stream *s = &core->streams[g->stream];
+
+		if (g->signal == op->signal && s->peer == op->rank && s->rank == ring->rank)
+			return g;
+		index = g->next_hash;
+	}
+	return NULL;
 }
 
 /* Returns the chain of the notify handle of (stream, signal, add). */

@@ -133,6 +133,12 @@ EPF_INLINE uint32_t stream_index(const struct epf_core *core, const struct epf_s
 	return (uint32_t)(s - core->streams);
 }
 
+/* Returns how many commands of a stream may be deferred before rings wait. Each of its groups brings its own share: a slow peer blocks rings late. */
+EPF_INLINE uint32_t stream_defer_limit(const struct epf_core *core, const struct epf_stream *s)
+{
+	return core->limits.defer_limit * (s->groups ? s->groups : 1u);
+}
+
 /* The command that is sampled has its last entry in this lane. */
 EPF_INLINE void sample_staged(struct epf_core *core, const struct epf_lane *lane)
 {

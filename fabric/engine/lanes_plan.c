@@ -101,7 +101,8 @@ static void plan_memory(const struct epf_lanes_ask *ask, struct epf_lanes_plan *
 		sizeof(uint32_t);
 	p->lanes_bytes = fixed + lanes;
 	tables = ask->n_nodes * tables_chain(p->streams_per_node) + hash;
-	streams = p->streams * (sizeof(struct epf_stream) + sizeof(struct epf_notify_out));
+	streams = p->streams * (sizeof(struct epf_stream) + sizeof(struct epf_notify_out) +
+				sizeof(struct epf_group));
 	p->streams_bytes = streams + tables;
 	windows = ((uint64_t)p->streams + EPF_GROW_WINDOWS) * (ask->window / 8);
 	p->windows_bytes = windows;

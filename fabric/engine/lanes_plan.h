@@ -49,7 +49,7 @@ struct epf_lanes_plan {
 		pending_bytes;
 	uint64_t grow_bytes; /* what follows use: part of both, as far as it is there at the join */
 	uint64_t
-		blocks_bytes; /* of grow_bytes, without streams, notify handles and waiting messages */
+		blocks_bytes; /* of grow_bytes, without streams, notify handles, groups and waiting messages */
 };
 
 /* Lanes to a peer when lanes-per-peer asks for so many and the NIC has so many links: each link carries as many as the others. */

@@ -146,6 +146,7 @@ struct epf_node {
 	uint16_t *notify_streams;        /* stream handle of each notify handle we defined */
 	struct epf_notify_in *notify_in; /* n_notify_in of them */
 	uint16_t n_notifies;             /* notify handles we defined */
+	uint16_t n_groups;               /* groups whose puts go there */
 	struct epf_rx_stream *rx;        /* n_rx of them */
 	struct epf_ack *acks; /* acknowledgements we write, by word; NULL until it flushes */
 	uint64_t acks_busy;   /* bits: words that an own flush waits for */

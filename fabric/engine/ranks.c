@@ -128,9 +128,9 @@ int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal 
 	if (!epf_core_rank_drained(core, local))
 		return epf_fail(EPF_R_REJOIN, "rank %u: its peers still clear up behind it",
 				r->rank);
-	for (uint32_t i = 0; i < core->n_streams; i++)
-		if (core->streams[i].kind == EPF_STREAM_GROUP && core->streams[i].rank == local)
-			core->streams[i].group_posted = core->streams[i].group_target = 0;
+	for (uint32_t i = 0; i < core->n_groups; i++)
+		if (core->streams[core->groups[i].stream].rank == local)
+			core->groups[i].spare = 0;
 	for (uint32_t p = 0; p < core->world; p++)
 		r->masked[p] = 0;
 	for (uint32_t p = 0; p < core->world; p++)

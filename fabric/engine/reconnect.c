@@ -83,8 +83,10 @@ static void forget_sending(struct epf_core *core, struct epf_node *node)
 		s->lane =
 			s->kind == EPF_STREAM_CONTROL ? (uint16_t)(node->first_lane + h) : s->home;
 		s->waiting = 0;
-		s->group_posted = s->group_target = 0;
 	}
+	for (uint32_t i = 0; i < core->n_groups; i++)
+		if (&core->nodes[core->streams[core->groups[i].stream].node] == node)
+			core->groups[i].spare = 0;
 	/* Streams of other nodes keep waiting in limbo (reopen.c). */
 	limbo->waiting_head = limbo->waiting_tail = EPF_NONE;
 	while (at != EPF_NONE) {

@@ -112,7 +112,7 @@ static void rebind(struct epf_core *core, struct epf_node *node, struct epf_lane
 			continue;
 		s->lane = to->id;
 		s->waiting = 0;
-		if (s->deferred_head != EPF_NONE || s->signals_head != EPF_NONE)
+		if (s->deferred_head != EPF_NONE || s->held)
 			stream_wait(core, s);
 	}
 	from->waiting_head = from->waiting_tail = EPF_NONE;

@@ -165,13 +165,23 @@ static void set_pace(const struct epf_scheduler *scheduler, struct seat *s, uint
 	}
 }
 
+/* What a core has put on the wire or asked for so far. */
+static uint64_t bytes_of(const struct epf_core *core)
+{
+	return epf_stat_get(core->stats, EPF_STAT_CORE_PUT_BYTES_SAME_NODE) +
+	       epf_stat_get(core->stats, EPF_STAT_CORE_PUT_BYTES_REMOTE_NODE) +
+	       epf_stat_get(core->stats, EPF_STAT_CORE_GET_BYTES);
+}
+
 /* Runs one step of seat `at` with its calls and wakeups. Adds the number of ranks woken to *woken. Returns how much was handled. */
 static unsigned step(struct epf_scheduler *scheduler, uint32_t at, unsigned *woken)
 {
 	struct seat *s = &scheduler->seats[at];
 	struct epf_core *core = s->core;
-	uint64_t begin = epf_tsc(), used;
-	unsigned n = epf_core_step(core);
+	unsigned shares = scheduler->n_seats > 1, n;
+	uint64_t begin = epf_tsc(), used, bytes = shares ? bytes_of(core) : 0;
+
+	n = epf_core_step(core);
 
 	if (!epf_queue_is_empty(core->calls))
 		n += epf_core_run_calls(core);
@@ -179,7 +189,8 @@ static unsigned step(struct epf_scheduler *scheduler, uint32_t at, unsigned *wok
 		*woken += epf_core_wake(core);
 	used = epf_tsc() - begin;
 	set_pace(scheduler, s, used, n);
-	epf_fair_step(&scheduler->fair, at, used, n != 0);
+	bytes = shares ? bytes_of(core) - bytes : 0;
+	epf_fair_step(&scheduler->fair, at, used, bytes, n != 0);
 	EPF_STORE_RELAXED(&s->used_tsc, s->used_tsc + (n ? used : 0));
 	return n;
 }
@@ -391,7 +402,8 @@ int epf_scheduler_create(const struct epf_scheduler_options *opts, struct epf_sc
 	scheduler->quantum_tsc =
 		(uint64_t)((double)(opts->quantum_ns ? opts->quantum_ns : UNFAIR_TURN_NS) *
 			   ((double)epf_tsc_hz() / 1e9));
-	epf_fair_init(&scheduler->fair, scheduler->quantum_tsc, opts->quantum_ns != 0);
+	epf_fair_init(&scheduler->fair, scheduler->quantum_tsc, opts->quantum_ns != 0,
+		      (uint64_t)(EPF_FAIR_64K_NS * ((double)epf_tsc_hz() / 1e9)));
 	rc = epf_queue_create(REQUESTS, &scheduler->requests);
 	pthread_attr_init(&attr);
 	if (!rc)

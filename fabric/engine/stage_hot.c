@@ -102,36 +102,64 @@ EPF_INLINE void data_entry(struct epf_core *core, struct epf_stream *s, struct e
 	count_bytes(core, peer, what, bytes);
 }
 
+static void group_is_ready(struct epf_core *core, struct epf_stream *s, struct epf_group *g)
+{
+	uint32_t index = (uint32_t)(g - core->groups);
+
+	if (g->next_ready != EPF_NONE)
+		return;
+	g->next_ready = s->ready == EPF_NONE ? index : s->ready;
+	s->ready = index;
+}
+
 /*
  * Sends the counted signals of a group whose puts have been posted, in order. Stops at one that lacks puts (it needs no
  * waiting list: the next put of the group comes here) or credit (the stream then waits for its lane).
  */
-static void group_signals(struct epf_core *core, struct epf_stream *s)
+static void group_signals(struct epf_core *core, struct epf_group *g)
 {
-	while (s->signals_head != EPF_NONE) {
-		struct epf_deferred *p = &core->deferred[s->signals_head];
+	struct epf_stream *s = &core->streams[g->stream];
+
+	while (g->signals_head != EPF_NONE) {
+		struct epf_deferred *p = &core->deferred[g->signals_head];
 		struct epf_msg m = { .kind = EPF_MSG_SIGNAL,
 				     .rank = p->op.rank,
 				     .signal = p->op.signal,
 				     .value = p->op.value,
 				     .c = core->ranks[s->rank].rank + 1 };
-		uint32_t index = s->signals_head;
+		uint32_t index = g->signals_head;
 
-		if (s->group_posted < s->group_target + p->op.count &&
-		    !EPF_HOOKED(EPF_HOOK_IGNORE_COVER))
+		if (g->spare < p->op.count && !EPF_HOOKED(EPF_HOOK_IGNORE_COVER))
 			return;
 		if (!epf_stage_message(core, s, &m,
 				       epf_wr_core(EPF_WRK_DATA, p->ring, p->seq, 0))) {
 			if (!p->stalled)
 				core->peers[s->peer].stalls[stall_of(core, s, 0)]++;
 			p->stalled = 1;
+			group_is_ready(core, s, g);
 			stream_wait(core, s);
 			return;
 		}
-		s->group_target += p->op.count;
+		g->spare -= p->op.count;
 		stream_mark_dirty(core, s, stream_index(core, s));
-		s->signals_head = p->next;
+		g->signals_head = p->next;
+		s->held--;
 		deferred_free(core, index);
+	}
+}
+
+/* Sends what the groups of a stream hold only for lack of credit. */
+static void ready_signals(struct epf_core *core, struct epf_stream *s)
+{
+	while (s->ready != EPF_NONE) {
+		uint32_t index = s->ready;
+		struct epf_group *g = &core->groups[index];
+
+		s->ready = g->next_ready == index ? EPF_NONE : g->next_ready;
+		g->next_ready = EPF_NONE;
+		group_signals(core, g);
+		if (g->next_ready != EPF_NONE)
+			return;
 	}
 }
 
@@ -156,10 +184,10 @@ static int stage_signal(struct epf_core *core, struct epf_stream *s, struct epf_
 
 /*
  * Stages as much of a command as credit allows; *done counts the bytes staged so far. Returns 1 when nothing of it is
- * left, 0 when the rest has to wait.
+ * left, 0 when the rest has to wait. g: its group; NULL: none.
  */
-static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
-		 const struct epf_op *op, uint32_t seq, uint32_t *done)
+static int stage(struct epf_core *core, struct epf_stream *s, struct epf_group *g,
+		 struct epf_ring_state *ring, const struct epf_op *op, uint32_t seq, uint32_t *done)
 {
 	struct epf_lane *lane = &core->lanes[s->lane];
 	struct epf_rank_state *rank = &core->ranks[ring->rank];
@@ -198,9 +226,9 @@ static int stage(struct epf_core *core, struct epf_stream *s, struct epf_ring_st
 	}
 	if (signal && !stage_signal(core, s, ring, op, seq))
 		return 0;
-	if (s->kind == EPF_STREAM_GROUP) {
-		s->group_posted++;
-		group_signals(core, s);
+	if (g) {
+		g->spare += g->spare != UINT32_MAX;
+		group_signals(core, g);
 	}
 	return 1;
 }
@@ -247,7 +275,7 @@ static void defer(struct epf_core *core, struct epf_stream *s, struct epf_ring_s
 	if (s->deferred_count == 1)
 		epf_flight_note(core->flight, epf_tsc(), EPF_FLIGHT_DEFER, 0, s->handle, s->peer,
 				s->lane, seq);
-	if (EPF_UNLIKELY(s->deferred_count >= core->limits.defer_limit)) {
+	if (EPF_UNLIKELY(s->deferred_count >= stream_defer_limit(core, s))) {
 		ring->blocked = stream_index(core, s);
 		s->blocks = 1;
 		EPF_PROBE3(block, ring->id, s->peer, s->lane);
@@ -257,51 +285,30 @@ static void defer(struct epf_core *core, struct epf_stream *s, struct epf_ring_s
 }
 
 /* A counted signal waits with its group until its puts are posted, and does not block them. */
-static void stage_counted(struct epf_core *core, struct epf_stream *s, struct epf_ring_state *ring,
+static void stage_counted(struct epf_core *core, struct epf_group *g, struct epf_ring_state *ring,
 			  const struct epf_op *op, uint32_t seq)
 {
 	uint32_t index;
 
 	deferred_alloc(core, ring, op, seq, 0, &index);
-	if (s->signals_head == EPF_NONE)
-		s->signals_head = index;
+	if (g->signals_head == EPF_NONE)
+		g->signals_head = index;
 	else
-		core->deferred[s->signals_tail].next = index;
-	s->signals_tail = index;
-	group_signals(core, s);
-}
-
-/* Returns the group stream of (rank, peer, signal), EPF_NONE if it was never used. */
-EPF_INLINE uint32_t group_find(const struct epf_core *core, const struct epf_ring_state *ring,
-			       const struct epf_op *op)
-{
-	uint32_t index = core->group_table[group_hash(core, ring->rank, op->rank, op->signal)];
-
-	while (index != EPF_NONE) {
-		const struct epf_stream *s = &core->streams[index];
-
-		if (s->peer == op->rank && s->signal == op->signal && s->rank == ring->rank)
-			return index;
-		index = s->next_hash;
-	}
-	return EPF_NONE;
-}
-
-/* The same, opened on first use; EPF_NONE if no more streams can be opened. */
-static uint32_t group_stream(struct epf_core *core, struct epf_ring_state *ring,
-			     const struct epf_op *op)
-{
-	uint32_t index = group_find(core, ring, op);
-
-	return index != EPF_NONE
-		       ? index
-		       : epf_stream_open_cold(core, EPF_STREAM_GROUP, ring, op->rank, op->signal);
+		core->deferred[g->signals_tail].next = index;
+	g->signals_tail = index;
+	core->streams[g->stream].held++;
+	group_signals(core, g);
 }
 
 uint32_t epf_stage_stream(const struct epf_core *core, const struct epf_ring_state *ring,
 			  const struct epf_op *op)
 {
-	return op->flags & EPF_F_COUNTED ? group_find(core, ring, op) : ring->streams[op->rank];
+	const struct epf_group *g;
+
+	if (!(op->flags & EPF_F_COUNTED))
+		return ring->streams[op->rank];
+	g = group_find(core, ring, op);
+	return g ? g->stream : EPF_NONE;
 }
 
 static __attribute__((noinline)) void stage_command(struct epf_core *core,
@@ -310,6 +317,7 @@ static __attribute__((noinline)) void stage_command(struct epf_core *core,
 {
 	unsigned grouped =
 		(op->op == EPF_OP_PUT || op->op == EPF_OP_SIGNAL) && (op->flags & EPF_F_COUNTED);
+	struct epf_group *g = NULL;
 	struct epf_stream *s;
 	uint32_t index, done = 0;
 
@@ -317,19 +325,26 @@ static __attribute__((noinline)) void stage_command(struct epf_core *core,
 		epf_fail_cold(core, ring, seq, op->rank, EPF_S_PEER_DOWN, EPF_R_PEER_DOWN);
 		return;
 	}
-	index = grouped ? group_stream(core, ring, op) : ring->streams[op->rank];
-	if (EPF_UNLIKELY(index == EPF_NONE) && !grouped)
-		index = epf_stream_open_cold(core, EPF_STREAM_RING, ring, op->rank, 0);
+	if (grouped) {
+		g = group_find(core, ring, op);
+		if (EPF_UNLIKELY(!g))
+			g = epf_group_open_cold(core, ring, op->rank, op->signal);
+		index = g ? g->stream : EPF_NONE;
+	} else {
+		index = ring->streams[op->rank];
+		if (EPF_UNLIKELY(index == EPF_NONE))
+			index = epf_stream_open_cold(core, EPF_STREAM_RING, ring, op->rank);
+	}
 	if (EPF_UNLIKELY(index == EPF_NONE)) {
 		epf_fail_cold(core, ring, seq, op->rank, EPF_S_REFUSED, EPF_R_STREAM_LIMIT);
 		return;
 	}
 	s = &core->streams[index];
 	if (EPF_UNLIKELY(grouped && op->op == EPF_OP_SIGNAL)) {
-		stage_counted(core, s, ring, op, seq);
+		stage_counted(core, g, ring, op, seq);
 		return;
 	}
-	if (EPF_UNLIKELY(s->deferred_head != EPF_NONE) || !stage(core, s, ring, op, seq, &done))
+	if (EPF_UNLIKELY(s->deferred_head != EPF_NONE) || !stage(core, s, g, ring, op, seq, &done))
 		defer(core, s, ring, op, seq, done);
 }
 
@@ -406,13 +421,17 @@ EPF_HOT void epf_stage_batch(struct epf_core *core, struct epf_ring_state *ring,
 /* Stages a stream's deferred commands as far as there is credit. Returns 1 if none is left. */
 static int resume(struct epf_core *core, struct epf_stream *s)
 {
+	/* First: behind deferred commands, which may be of other groups, they could wait forever. */
+	ready_signals(core, s);
 	while (s->deferred_head != EPF_NONE) {
 		uint32_t index = s->deferred_head;
 		struct epf_deferred *p = &core->deferred[index];
 		struct epf_ring_state *ring = core->rings[p->ring];
+		struct epf_group *g =
+			s->kind == EPF_STREAM_GROUP ? group_find(core, ring, &p->op) : NULL;
 
 		if (!(EPF_UNLIKELY(core->recheck) && epf_recheck_cold(core, p)) &&
-		    !stage(core, s, ring, &p->op, p->seq, &p->done)) {
+		    !stage(core, s, g, ring, &p->op, p->seq, &p->done)) {
 			s->stall = (uint8_t)stall_of_command(core, s, &p->op, p->done);
 			return 0;
 		}
@@ -422,11 +441,10 @@ static int resume(struct epf_core *core, struct epf_stream *s)
 			sample_staged(core, &core->lanes[s->lane]);
 		s->deferred_head = p->next;
 		s->deferred_count--;
-		if (EPF_UNLIKELY(s->blocks) && s->deferred_count <= core->limits.defer_limit / 2)
+		if (EPF_UNLIKELY(s->blocks) && s->deferred_count <= stream_defer_limit(core, s) / 2)
 			stream_unblock(core, s);
 		deferred_free(core, index);
 	}
-	group_signals(core, s);
 	return 1;
 }
 

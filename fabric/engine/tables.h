@@ -92,8 +92,8 @@ struct epf_rank_state {
 	uint64_t inflight_bytes;
 	uint32_t inflight_messages;
 	uint32_t
-		dirty_groups; /* list of group streams put to since the last flush, EPF_NONE ends */
-	uint32_t covered;     /* deferred commands that a flush of all rings waits for */
+		dirty_groups; /* list of streams of kind GROUP put to since the last flush, EPF_NONE ends */
+	uint32_t covered; /* deferred commands that a flush of all rings waits for */
 	uint8_t flushing; /* a ring of the rank has flush messages on their way: one flush at a time */
 	uint8_t notify;  /* enum epf_notify: the wakeup may have to be rung */
 	uint8_t life;    /* enum epf_rank_life */
@@ -103,6 +103,7 @@ struct epf_rank_state {
 	uint8_t *usable;    /* [world] 1: it may send to that rank: UP and not masked by it */
 	uint8_t *masked;    /* [world] */
 	uint16_t *notified; /* [n_nodes] messages about its present state that were sent */
+	uint32_t *carriers; /* [world] its newest stream of kind GROUP to that rank, or EPF_NONE */
 	/* The region with additions to GPU memory under way, if adding_round is the core's. */
 	const struct epf_region_local *adding_to;
 	uint32_t adding_round;
@@ -163,15 +164,28 @@ struct epf_stream {
 	uint32_t next_waiting; /* list links: indices of streams */
 	uint32_t next_dirty;   /* a ring's or rank's dirty list */
 	uint32_t next_flush;   /* a ring's flush list */
-	uint32_t next_hash;    /* GROUP: chain of the group table */
-	uint32_t signal;       /* GROUP: the group's signal */
-	uint32_t rank;         /* local rank index */
+	uint32_t next_carrier; /* GROUP: another one of (rank, peer): a ring of them */
+	uint16_t rank;         /* local rank index */
+	uint16_t groups;       /* GROUP: so many share it */
 	uint32_t signals;      /* sent, since the watch last read it */
 	uint32_t flush_count;  /* count of the flush message that is on its way */
-	uint32_t signals_head; /* GROUP: counted signals that wait for their puts, in order */
+	uint32_t held;         /* GROUP: counted signals that its groups hold */
+	uint32_t
+		ready; /* GROUP: list of groups whose next signal only lacks credit; EPF_NONE: empty */
+};
+
+/*
+ * A group of counted puts: (local rank, peer, signal). It only counts. Its commands travel in one of the streams of kind GROUP that its rank has to
+ * that peer, as many as there are lanes: a stream for each group would cost both ends four times the memory, and a flush a message each.
+ */
+struct epf_group {
+	uint32_t next_hash; /* chain of the group table */
+	uint32_t signal;
+	uint32_t stream;       /* index */
+	uint32_t spare;        /* puts posted that no signal sent has counted */
+	uint32_t signals_head; /* counted signals that wait for their puts, in order */
 	uint32_t signals_tail;
-	uint64_t group_posted; /* GROUP: puts posted */
-	uint64_t group_target; /* GROUP: sum of the counts of signals sent */
+	uint32_t next_ready; /* EPF_NONE: not in the stream's list; its own index: the last there */
 };
 
 /* An engine stages less than 2^26 commands and 2^38 bytes in the tenth of a second between two readings of the watch. */
@@ -296,7 +310,8 @@ struct epf_grow_free {
 };
 
 struct epf_grow {
-	uint8_t *at; /* the reservation: streams, notify handles, waiting messages, then blocks */
+	uint8_t *
+		at; /* the reservation: streams, notify handles, groups, waiting messages, then blocks */
 	size_t reserved; /* bytes */
 	size_t blocks;   /* where blocks begin */
 	size_t used;     /* of the blocks' part */

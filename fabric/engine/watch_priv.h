@@ -149,6 +149,8 @@ struct wait watch_ring_wait(struct epf_core *core, const struct epf_ring_state *
 			    struct ring_track *t, uint32_t occupancy);
 /* The same of a lane and of a stream with deferred commands. */
 unsigned watch_lane_wait(const struct epf_core *core, const struct epf_lane *lane);
+/* Returns the first deferred command of a stream, or a counted signal that one of its groups holds; EPF_NONE if it has neither. */
+uint32_t watch_head(const struct epf_core *core, const struct epf_stream *s);
 unsigned watch_stream_wait(const struct epf_core *core, const struct epf_stream *s);
 /* Returns the slots pushed and not dequeued. */
 uint32_t watch_occupancy(const struct epf_ring_state *ring);

@@ -290,8 +290,7 @@ static uint32_t list_deferred(struct epf_core *core)
 		for (; at != EPF_NONE; at = core->streams[at].next_waiting) {
 			const struct epf_stream *s = &core->streams[at];
 			struct peer_track *t = watch_peer(core, s->peer);
-			uint32_t head =
-				s->deferred_head != EPF_NONE ? s->deferred_head : s->signals_head;
+			uint32_t head = watch_head(core, s);
 
 			if (head == EPF_NONE || s->kind == EPF_STREAM_CONTROL || !t)
 				continue;

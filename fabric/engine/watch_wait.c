@@ -110,7 +110,7 @@ unsigned watch_stream_wait(const struct epf_core *core, const struct epf_stream 
 	const struct epf_lane *lane = &core->lanes[s->lane];
 	unsigned reason;
 
-	if (s->deferred_head == EPF_NONE && s->signals_head != EPF_NONE && !s->waiting)
+	if (s->deferred_head == EPF_NONE && s->held && !s->waiting)
 		return EPF_STATS_WAIT_PUTS;
 	reason = path_wait(core, lane);
 	if (reason != EPF_STATS_WAIT_NONE)
@@ -132,6 +132,17 @@ unsigned watch_lane_wait(const struct epf_core *core, const struct epf_lane *lan
 	return lane_has_room(lane, 0) ? EPF_STATS_WAIT_CREDIT : EPF_STATS_WAIT_QUEUE;
 }
 
+uint32_t watch_head(const struct epf_core *core, const struct epf_stream *s)
+{
+	if (s->deferred_head != EPF_NONE || !s->held)
+		return s->deferred_head;
+	for (uint32_t i = 0; i < core->n_groups; i++)
+		if (&core->streams[core->groups[i].stream] == s &&
+		    core->groups[i].signals_head != EPF_NONE)
+			return core->groups[i].signals_head;
+	return EPF_NONE;
+}
+
 /* Returns the waiting stream with the oldest command of the ring at its head, or NULL. */
 static const struct epf_stream *deferred_stream(const struct epf_core *core,
 						const struct epf_ring_state *ring)
@@ -145,11 +156,11 @@ static const struct epf_stream *deferred_stream(const struct epf_core *core,
 
 		for (; at != EPF_NONE; at = core->streams[at].next_waiting) {
 			const struct epf_stream *s = &core->streams[at];
-			uint32_t head =
-				s->deferred_head != EPF_NONE ? s->deferred_head : s->signals_head;
+			uint32_t head = watch_head(core, s);
 
-			if (head == EPF_NONE || core->deferred[head].ring != ring->id ||
-			    core->deferred[head].seq - ring->retired >= least)
+			while (head != EPF_NONE && core->deferred[head].ring != ring->id)
+				head = core->deferred[head].next;
+			if (head == EPF_NONE || core->deferred[head].seq - ring->retired >= least)
 				continue;
 			least = core->deferred[head].seq - ring->retired;
 			best = s;
@@ -162,11 +173,11 @@ static const struct epf_stream *deferred_stream(const struct epf_core *core,
 static const struct epf_stream *group_without_puts(const struct epf_core *core,
 						   const struct epf_ring_state *ring)
 {
-	for (uint32_t i = 0; i < core->n_streams; i++) {
-		const struct epf_stream *s = &core->streams[i];
+	for (uint32_t i = 0; i < core->n_groups; i++) {
+		const struct epf_group *g = &core->groups[i];
 
-		if (s->signals_head != EPF_NONE && core->deferred[s->signals_head].ring == ring->id)
-			return s;
+		if (g->signals_head != EPF_NONE && core->deferred[g->signals_head].ring == ring->id)
+			return &core->streams[g->stream];
 	}
 	return NULL;
 }

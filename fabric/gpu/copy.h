@@ -17,13 +17,14 @@
 enum epf_copy_handle_kind {
 	EPF_COPY_FD =
 		1, /* a descriptor: memory made for sharing (CUDA: cuMemCreate, POSIX descriptor) */
-	EPF_COPY_IPC = 2, /* 64 bytes: ordinary device memory (CUDA: cuIpcGetMemHandle) */
+	EPF_COPY_IPC = 2,   /* 64 bytes: ordinary device memory (CUDA: cuIpcGetMemHandle) */
+	EPF_COPY_LOCAL = 3, /* no name: memory that its allocator made for its own process only */
 };
 
 /* How a piece of GPU memory is named to another process. */
 struct epf_copy_handle {
 	uint32_t kind;   /* enum epf_copy_handle_kind */
-	int32_t fd;      /* FD: a descriptor of the process that holds this struct; IPC: -1 */
+	int32_t fd;      /* FD: a descriptor of the process that holds this struct; else -1 */
 	uint64_t bytes;  /* of the whole allocation */
 	uint64_t offset; /* of the piece in it */
 	uint8_t ipc[64];
@@ -60,7 +61,10 @@ struct epf_copy_ops {
 	/* Device memory that can be named by a descriptor; freed by mem_free, which accepts NULL. */
 	int (*mem_alloc)(int device, uint64_t bytes, void **addr);
 	void (*mem_free)(void *addr);
-	/* Names [addr, addr + bytes), any device pointer of this process. The caller closes out->fd. */
+	/*
+	 * Names [addr, addr + bytes), any device pointer of this process. The caller closes out->fd. Memory that cannot be named is EPF_COPY_LOCAL:
+	 * queues of this process can copy and add to it, no other process can import it.
+	 */
 	int (*mem_export)(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
 	/*
 	 * Returns 1 with *device if [addr, addr + bytes) lies in one GPU allocation, of this process or mapped here; 0 if addr is no GPU address;
@@ -115,8 +119,8 @@ extern const struct epf_copy_ops epf_copy_fake; /* copy_fake.c */
 /* Where the bytes of fake device memory really are, for tests; NULL: not inside one piece of it. */
 void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
 /*
- * For tests: from now on (1) no call that starts a copy returns, (2) no copy that was started ends, or (3) each ends in an error, until
- * (0) all is well.
+ * For tests: from now on (1) no call that starts a copy returns, (2) no copy that was started ends, (3) each ends in an error, or (4) no call returns
+ * that a driver lets wait for running kernels (queue_open, host_unregister), until (0) all is well.
  */
 void epf_copy_fake_hold(int hold);
 /* But for so many of them more. */
@@ -126,6 +130,9 @@ void epf_copy_fake_let(unsigned calls);
  * device copy_ns each, one after the other.
  */
 void epf_copy_fake_pretend(uint32_t copy_ns, uint32_t submit_ns);
+
+/* For tests: memory that is named from now on is (1) its process's own, as EPF_COPY_LOCAL, or (0) can be shared. */
+void epf_copy_fake_private(int on);
 
 /* Of the fake GPU: every batch of copies, but none of additions, begins so much later (under half a second). For tests of their order. */
 void epf_copy_fake_pause(uint32_t ns);

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	DEVICES = 16,
@@ -194,10 +195,24 @@ int epf_copy_driver_mem_place(const void *addr, uint64_t bytes, int *device)
 	return 1;
 }
 
-static int export_ipc(uint64_t addr, uint64_t bytes, struct epf_copy_handle *h, int *device)
+static int export_ipc(struct epf_gpu_dev *dev, uint64_t addr, struct epf_copy_handle *h)
+{
+	struct epf_gpu_ipc ipc;
+	int rc = dev->ops->mem_export_ipc(dev, addr, &ipc);
+
+	if (rc)
+		return rc;
+	*h = (struct epf_copy_handle){
+		.kind = EPF_COPY_IPC, .fd = -1, .bytes = ipc.base_bytes, .offset = ipc.offset
+	};
+	memcpy(h->ipc, ipc.handle, sizeof(h->ipc));
+	return 0;
+}
+
+/* Memory that this file did not allocate: by a handle, else by a descriptor (NCCL's windows), else not at all (its signals). */
+static int export_foreign(uint64_t addr, uint64_t bytes, struct epf_copy_handle *h, int *device)
 {
 	struct epf_gpu_place place = { .where = EPF_GPU_HOST };
-	struct epf_gpu_ipc ipc;
 	struct epf_gpu_dev *dev;
 	int rc = any_device(&dev);
 
@@ -208,20 +223,27 @@ static int export_ipc(uint64_t addr, uint64_t bytes, struct epf_copy_handle *h, 
 			      (unsigned long long)addr);
 	if (!rc)
 		rc = epf_copy_driver_get(place.device, &dev);
-	if (!rc)
-		rc = dev->ops->mem_export_ipc(dev, addr, &ipc);
 	if (rc)
 		return rc;
-	if (ipc.offset > ipc.base_bytes || bytes > ipc.base_bytes - ipc.offset)
-		return epf_fail(EPF_R_GPU_MEMORY,
-				"GPU memory: %llu bytes at %#llx go beyond their allocation",
-				(unsigned long long)bytes, (unsigned long long)addr);
-	*h = (struct epf_copy_handle){
-		.kind = EPF_COPY_IPC, .fd = -1, .bytes = ipc.base_bytes, .offset = ipc.offset
-	};
-	memcpy(h->ipc, ipc.handle, sizeof(h->ipc));
+	if (export_ipc(dev, addr, h)) {
+		*h = (struct epf_copy_handle){ .kind = EPF_COPY_FD, .fd = -1 };
+		if (dev->ops->mem_export_mapped(dev, addr, &h->fd, &h->bytes, &h->offset)) {
+			epf_dbg("GPU memory at %#llx has no name for other processes: %s",
+				(unsigned long long)addr, epf_last_error());
+			*h = (struct epf_copy_handle){ .kind = EPF_COPY_LOCAL,
+						       .fd = -1,
+						       .bytes = place.bytes,
+						       .offset = addr - place.base };
+		}
+	}
 	*device = place.device;
-	return 0;
+	if (h->offset <= h->bytes && bytes <= h->bytes - h->offset)
+		return 0;
+	if (h->fd >= 0)
+		close(h->fd);
+	return epf_fail(EPF_R_GPU_MEMORY,
+			"GPU memory: %llu bytes at %#llx go beyond their allocation",
+			(unsigned long long)bytes, (unsigned long long)addr);
 }
 
 int epf_copy_driver_mem_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out)
@@ -247,7 +269,7 @@ int epf_copy_driver_mem_export(const void *addr, uint64_t bytes, struct epf_copy
 		h.offset = at - mem.addr;
 		rc = driver.ops->mem_export_fd(driver.devs[device], &mem, &h.fd);
 	} else {
-		rc = export_ipc(at, bytes, &h, &device);
+		rc = export_foreign(at, bytes, &h, &device);
 	}
 	if (rc)
 		return rc;
@@ -301,6 +323,9 @@ int epf_copy_driver_mem_import(const struct epf_copy_handle *h, int device, uint
 	struct epf_gpu_dev *dev;
 	int rc = epf_copy_driver_get(device, &dev);
 
+	if (!rc && h->kind == EPF_COPY_LOCAL)
+		rc = epf_fail(EPF_R_GPU_MEMORY,
+			      "GPU memory: its allocator did not make it for sharing");
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&driver.lock);

@@ -59,18 +59,6 @@ static int fake_device(const struct epf_copy_handle *h)
 	return 0;
 }
 
-static int fake_register(void *addr, uint64_t bytes)
-{
-	(void)addr;
-	(void)bytes;
-	return 0;
-}
-
-static void fake_unregister(void *addr)
-{
-	(void)addr;
-}
-
 static uint64_t next_random(uint64_t *state)
 {
 	*state ^= *state >> 12;
@@ -84,6 +72,7 @@ static uint32_t let_through;
 
 void epf_copy_fake_hold(int hold)
 {
+	__atomic_store_n(&let_through, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&held, hold, __ATOMIC_RELEASE);
 }
 
@@ -92,7 +81,7 @@ void epf_copy_fake_let(unsigned calls)
 	__atomic_fetch_add(&let_through, calls, __ATOMIC_RELEASE);
 }
 
-/* A driver that lets a call wait (1), or a device that lets copies wait (2). */
+/* A driver that lets a call wait (1, 4), or a device that lets copies wait (2). */
 static void wait_while_held(int what)
 {
 	struct timespec pause = { .tv_nsec = 1000000 };
@@ -104,6 +93,19 @@ static void wait_while_held(int what)
 		}
 		nanosleep(&pause, NULL);
 	}
+}
+
+static int fake_register(void *addr, uint64_t bytes)
+{
+	(void)addr;
+	(void)bytes;
+	return 0;
+}
+
+static void fake_unregister(void *addr)
+{
+	(void)addr;
+	wait_while_held(4);
 }
 
 static uint32_t copy_pause_ns;
@@ -174,6 +176,7 @@ static int fake_queue_open(int device, int kernel, struct epf_copy_queue **out)
 	struct epf_copy_queue *q = calloc(1, sizeof(*q));
 
 	(void)kernel;
+	wait_while_held(4);
 	if (!q)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: a queue");
 	pthread_mutex_init(&q->lock, NULL);

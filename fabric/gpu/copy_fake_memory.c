@@ -131,6 +131,15 @@ uint64_t epf_copy_fake_for_kernels(const void *addr, uint64_t bytes)
 	return (uint64_t)(uintptr_t)epf_copy_fake_bytes(addr, bytes);
 }
 
+static int is_private; /* under pieces_lock */
+
+void epf_copy_fake_private(int on)
+{
+	pthread_mutex_lock(&pieces_lock);
+	is_private = on;
+	pthread_mutex_unlock(&pieces_lock);
+}
+
 int epf_copy_fake_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out)
 {
 	uint64_t at = (uint64_t)(uintptr_t)addr;
@@ -142,10 +151,13 @@ int epf_copy_fake_export(const void *addr, uint64_t bytes, struct epf_copy_handl
 	if (p && bytes <= p->bytes - (at - p->addr)) {
 		h.bytes = p->bytes;
 		h.offset = at - p->addr;
-		h.fd = dup(p->fd);
+		if (is_private)
+			h.kind = EPF_COPY_LOCAL;
+		else
+			h.fd = dup(p->fd);
 	}
 	pthread_mutex_unlock(&pieces_lock);
-	if (h.fd < 0)
+	if (h.fd < 0 && (h.kind != EPF_COPY_LOCAL || !h.bytes))
 		return epf_fail(EPF_R_GPU_MEMORY, "fake GPU: %llu bytes at %p are no memory of it",
 				(unsigned long long)bytes, addr);
 	*out = h;

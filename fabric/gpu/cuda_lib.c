@@ -38,6 +38,7 @@ static const struct epf_gpu_symbol symbols[] = {
 	S("cuMemFree_v2", mem_free),
 	S("cuMemCreate", mem_create),
 	S("cuMemRelease", mem_release),
+	S("cuMemRetainAllocationHandle", mem_retain),
 	S("cuMemGetAllocationGranularity", mem_granularity),
 	S("cuMemAddressReserve", mem_reserve),
 	S("cuMemAddressFree", mem_unreserve),

@@ -123,6 +123,7 @@ struct epf_cuda_lib {
 	int (*mem_create)(uint64_t *handle, size_t bytes, const struct epf_cu_allocation *prop,
 			  unsigned long long flags);
 	int (*mem_release)(uint64_t handle);
+	int (*mem_retain)(uint64_t *handle, void *addr);
 	int (*mem_granularity)(size_t *bytes, const struct epf_cu_allocation *prop, int option);
 	int (*mem_reserve)(uint64_t *addr, size_t bytes, size_t align, uint64_t at,
 			   unsigned long long flags);

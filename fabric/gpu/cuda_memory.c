@@ -143,6 +143,36 @@ int epf_cuda_mem_export_fd(struct epf_gpu_dev *dev, const struct epf_gpu_mem *me
 	return rc;
 }
 
+/* The retained handle is the allocation's own: it is given back at once, the descriptor keeps the memory. */
+int epf_cuda_mem_export_mapped(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t *bytes,
+			       uint64_t *offset)
+{
+	struct cuda_dev *d = (struct cuda_dev *)dev;
+	uint64_t base = 0, handle = 0;
+	size_t whole = 0;
+	int out = -1;
+	int rc = epf_cuda_enter(d);
+
+	if (rc)
+		return rc;
+	rc = epf_cuda_result(d, d->lib->mem_range(&base, &whole, addr), "cuMemGetAddressRange");
+	if (!rc)
+		rc = epf_cuda_result(d, d->lib->mem_retain(&handle, (void *)(uintptr_t)base),
+				     "cuMemRetainAllocationHandle");
+	if (!rc) {
+		rc = epf_cuda_result(d, d->lib->mem_export(&out, handle, EPF_CU_HANDLE_POSIX_FD, 0),
+				     "cuMemExportToShareableHandle");
+		(void)d->lib->mem_release(handle);
+	}
+	epf_cuda_leave(d);
+	if (rc)
+		return rc;
+	*fd = out;
+	*bytes = whole;
+	*offset = addr - base;
+	return 0;
+}
+
 int epf_cuda_mem_import_fd(struct epf_gpu_dev *dev, int fd, uint64_t bytes, struct epf_gpu_mem *out)
 {
 	struct cuda_dev *d = (struct cuda_dev *)dev;

@@ -127,7 +127,8 @@ int epf_cuda_copy_batch(struct epf_gpu_dev *dev, void *stream, const struct epf_
 	for (unsigned i = 0; i < n && !rc;) {
 		unsigned k = !whole ? 1 : n - i < BATCH_MAX ? n - i : BATCH_MAX;
 
-		if (whole && stream) /* the driver takes no batch for the default stream */
+		/* The driver takes no batch for the default stream; one copy starts sooner by itself. */
+		if (whole && stream && k > 1)
 			rc = batch_call(d, stream, &copies[i], k);
 		else
 			for (unsigned j = 0; j < k && !rc; j++)

@@ -134,6 +134,12 @@ struct epf_gpu_ops {
 	/* Maps the allocation: out->addr is the exported address (base + offset). One import of an allocation a process at a time. */
 	int (*mem_import_ipc)(struct epf_gpu_dev *dev, const struct epf_gpu_ipc *ipc,
 			      struct epf_gpu_mem *out);
+	/*
+	 * A descriptor of the allocation that holds addr, where another library mapped it and made it for sharing (CUDA: cuMemCreate with a POSIX
+	 * descriptor); *bytes: of the allocation, *offset: of addr in it. mem_import_fd() takes it. The caller closes *fd. Fails for other memory.
+	 */
+	int (*mem_export_mapped)(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t *bytes,
+				 uint64_t *offset);
 	/* A dma-buf of [addr, addr + bytes) for ibv_reg_dmabuf_mr(3): the caller closes *fd; *offset is where addr lies in it. */
 	int (*mem_dmabuf)(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes, int *fd,
 			  uint64_t *offset);

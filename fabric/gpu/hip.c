@@ -305,6 +305,7 @@ const struct epf_gpu_ops epf_gpu_hip_ops = {
 	.mem_import_fd = epf_gpu_no_import_fd,
 	.mem_export_ipc = hip_mem_export_ipc,
 	.mem_import_ipc = hip_mem_import_ipc,
+	.mem_export_mapped = epf_gpu_no_mapped,
 	.mem_dmabuf = hip_mem_dmabuf,
 	.mem_place = hip_mem_place,
 	.flush_writes = epf_gpu_no_flush,

@@ -27,6 +27,12 @@ int epf_gpu_no_import_fd(struct epf_gpu_dev *dev, int fd, uint64_t bytes, struct
 	return unsupported(dev, "memory cannot be imported from a descriptor");
 }
 
+int epf_gpu_no_mapped(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t *bytes,
+		      uint64_t *offset)
+{
+	return unsupported(dev, "memory of another library cannot be exported as a descriptor");
+}
+
 int epf_gpu_no_dmabuf(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes, int *fd,
 		      uint64_t *offset)
 {
@@ -176,6 +182,7 @@ const struct epf_gpu_ops epf_gpu_none_ops = {
 	.mem_import_fd = epf_gpu_no_import_fd,
 	.mem_export_ipc = none_export_ipc,
 	.mem_import_ipc = none_import_ipc,
+	.mem_export_mapped = epf_gpu_no_mapped,
 	.mem_dmabuf = epf_gpu_no_dmabuf,
 	.mem_place = none_place,
 	.flush_writes = epf_gpu_no_flush,

@@ -57,6 +57,8 @@ int epf_p2p_gpu_find(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 		epf_info("register: %s", epf_last_error());
 		return 0;
 	}
+	if (h.kind == EPF_COPY_LOCAL)
+		return 0;
 	*handle = malloc(sizeof(h));
 	if (*handle)
 		**handle = h;

@@ -66,8 +66,8 @@ int epf_p2p_gpu_copy(struct epf_p2p_xfer *x, const struct vector *v, const struc
 		     uint32_t n, uint64_t skip, uint64_t bytes, uint32_t *inuse)
 {
 	struct gpu_lane *l = v->lane;
-	struct gpu_queue *q =
-		v->by_kernel && l->kernels.q && bytes / n < GPU_SMALL ? &l->kernels : &l->engines;
+	bool by_kernel = v->by_kernel && l->kernels.q && n >= GPU_MANY && bytes / n < GPU_SMALL;
+	struct gpu_queue *q = by_kernel ? &l->kernels : &l->engines;
 	int rc;
 
 	pthread_mutex_lock(&l->lock);

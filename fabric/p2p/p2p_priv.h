@@ -27,11 +27,11 @@ enum {
 	P2P_CHUNK_BLOCKS = 128,
 	P2P_INLINE = 64 * 1024, /* transfers that the posting thread copies itself */
 	P2P_PRIORITIES = 3,
-	P2P_BUCKETS = 64,         /* of a connection's imports */
-	P2P_SETTINGS = 64,        /* most settings of an endpoint */
-	P2P_RINGS = 8,            /* most rings of a connection over NICs */
-	P2P_LATER = 1,            /* returned by a copy that a GPU completes later */
-	P2P_GPU_CHUNK = 16 << 20, /* as P2P_CHUNK, for copies by a GPU */
+	P2P_BUCKETS = 64,          /* of a connection's imports */
+	P2P_SETTINGS = 64,         /* most settings of an endpoint */
+	P2P_RINGS = 8,             /* most rings of a connection over NICs */
+	P2P_LATER = 1,             /* returned by a copy that a GPU completes later */
+	P2P_GPU_CHUNK = 256 << 20, /* as P2P_CHUNK, for copies by a GPU */
 	P2P_GPU_BLOCKS = 512,
 };
 

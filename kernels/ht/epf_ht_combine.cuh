@@ -225,7 +225,7 @@ EPF_DEV_FN struct ht_sum ht_sum_for(const struct ht_job *j, const struct ht_leg 
 /* As ht_part_at(), of a member or of none. */
 EPF_DEV_FN uint32_t ht_sum_part(const struct ht_job *j, const struct ht_sum *s, uint32_t member)
 {
-	const struct ht_mark *m = &ht_marks()[member < HT_RANKS_MAX ? member : 0];
+	const struct ht_mark *m = &ht_marks()[member < HT_NODE_MAX ? member : 0];
 	uint32_t index, room = m->rank == j->rank ? j->received : j->room;
 	int32_t place;
 

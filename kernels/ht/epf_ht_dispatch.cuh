@@ -92,7 +92,7 @@ struct ht_mark {
 
 EPF_DEV_FN struct ht_mark *ht_marks(void)
 {
-	EPF_DEV_SHARED struct ht_mark marks[HT_RANKS_MAX];
+	EPF_DEV_SHARED struct ht_mark marks[HT_NODE_MAX];
 
 	return marks;
 }

@@ -10,7 +10,7 @@
 
 _Static_assert(HT_SEGMENTS == EPF_HT_SEGMENTS_MAX && HT_HOST == EPF_HT_HOST_WORDS &&
 		       HT_SIGNALS == EPF_HT_SIGNALS_PER_RANK && HT_RANKS_MAX == EPF_HT_RANKS_MAX &&
-		       HT_LOCAL_MAX == EPF_HT_LOCAL_MAX,
+		       HT_LOCAL_MAX == EPF_HT_LOCAL_MAX && HT_NODE_MAX == EPF_HT_NODE_MAX,
 	       "what kernels and callers know of each other");
 
 /* Kernels, as entry points of a device. */
@@ -95,6 +95,9 @@ uint32_t ht_segment_of(struct epf_ht *ht, const void *out, uint64_t *offset);
 void ht_segments_end(struct epf_ht *ht);
 
 /* ---- ht_nodes.c ---- */
+
+/* Whether the kernels' tables have room for so many ranks, the largest node of so many. Returns 0, or -EINVAL with epf_ll_error(). */
+int ht_check_ranks(uint32_t ranks, uint32_t node_max);
 
 /* Finds the nodes: fills in what is of the topology in ht, peers and nodes [ranks], members [ranks]. Collective. */
 int ht_find_nodes(struct epf_ht *ht, struct ht_node *nodes, uint32_t *members);

@@ -109,6 +109,19 @@ static void number_nodes(struct epf_ht *ht, const uint8_t *all, struct ht_node *
 	ht->node = ht->peers[ht->ll->rank].node;
 }
 
+int ht_check_ranks(uint32_t ranks, uint32_t node_max)
+{
+	if (ranks > EPF_HT_RANKS_MAX)
+		return ll_fail(-EINVAL, "%u ranks: high throughput serves at most %u", ranks,
+			       EPF_HT_RANKS_MAX);
+	if (node_max > EPF_HT_NODE_MAX)
+		return ll_fail(
+			-EINVAL,
+			"%u ranks reach each other's memory: high throughput serves at most %u of a node",
+			node_max, EPF_HT_NODE_MAX);
+	return 0;
+}
+
 int ht_find_nodes(struct epf_ht *ht, struct ht_node *nodes, uint32_t *members)
 {
 	uint32_t ranks = ht->ll->ranks;
@@ -126,6 +139,8 @@ int ht_find_nodes(struct epf_ht *ht, struct ht_node *nodes, uint32_t *members)
 		err = check_reach(all, ranks);
 	if (!err)
 		number_nodes(ht, all, nodes, members);
+	if (!err)
+		err = ht_check_ranks(ranks, ht->node_max);
 	free(mine);
 	free(all);
 	return err;

@@ -155,9 +155,9 @@ int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf
 	if (!opts->control || (uintptr_t)opts->control % HT_LINE || (!opts->peers && ll->ranks > 1))
 		return ll_fail(-EINVAL, "control memory at %p and peers at %p: both are needed",
 			       opts->control, (const void *)opts->peers);
-	if (ll->ranks > EPF_HT_RANKS_MAX)
-		return ll_fail(-EINVAL, "%u ranks: high throughput serves at most %u", ll->ranks,
-			       EPF_HT_RANKS_MAX);
+	err = ht_check_ranks(ll->ranks, 1);
+	if (err)
+		return err;
 	ht = calloc(1, sizeof(*ht));
 	if (!ht)
 		return ll_fail(-ENOMEM, "no memory for a high-throughput object");

@@ -21,8 +21,11 @@
 #define HT_VEC       16u   /* bytes that a lane moves at once */
 #define HT_VECS      4u    /* of a lane in a piece */
 #define HT_NODE      8u    /* ranks that get_dispatch_layout() counts as one node */
-#define HT_RANKS_MAX 1024u /* EPF_HT_RANKS_MAX */
-#define HT_HOST      6u    /* EPF_HT_HOST_WORDS */
+#define HT_RANKS_MAX \
+ 2048u /* EPF_HT_RANKS_MAX: 12 bytes of a block's shared memory each, beside HT_LOCAL_MAX words */
+#define HT_NODE_MAX \
+ 1024u             /* EPF_HT_NODE_MAX: ranks of a node, a struct ht_mark of shared memory each */
+#define HT_HOST 6u /* EPF_HT_HOST_WORDS */
 #define HT_SLICES \
  4u /* parts in which rows cross between nodes: a part is forwarded while the next one arrives */
 #define HT_PARTS \

@@ -92,7 +92,8 @@ class EpfMemory:
             raise RuntimeError(f"epf: {rc}")
 
     def put(self, data):
-        self._check(self.dll.epf_gpu_copy(self.ep, self.address, ctypes.cast(bytes(data), c_void_p), len(data)))
+        held = bytes(data)  # cast() alone would not keep it
+        self._check(self.dll.epf_gpu_copy(self.ep, self.address, ctypes.cast(held, c_void_p), len(held)))
 
     def get(self):
         out = ctypes.create_string_buffer(self.size)

@@ -65,6 +65,11 @@ void play_memory_free(void *addr, size_t bytes)
 		ops->mem_free(addr);
 }
 
+void play_private(bool on)
+{
+	epf_copy_fake_private(on);
+}
+
 #else
 
 void *play_table(const char *library, const char *symbol)
@@ -86,6 +91,11 @@ int play_memory(size_t bytes, void **addr, uint8_t **seen)
 void play_memory_free(void *addr, size_t bytes)
 {
 	munmap(addr, bytes);
+}
+
+void play_private(bool on)
+{
+	(void)on;
 }
 
 #endif

@@ -38,6 +38,8 @@ struct play {
 void *play_table(const char *library, const char *symbol);
 int play_memory(size_t bytes, void **addr, uint8_t **seen);
 void play_memory_free(void *addr, size_t bytes);
+/* From now on registrations are of GPU memory that other processes cannot map (true), as NCCL's signals are. Nothing for host memory. */
+void play_private(bool on);
 
 #ifdef PLAY_FAKE_GPU
 # define PLAY_KIND EPF_NCCL_CUDA

@@ -214,10 +214,10 @@ static void say_engine(const struct epf_core *core, char *buf, size_t size)
 	for (uint32_t i = 0; i < core->n_streams; i++) {
 		const struct epf_stream *t = &core->streams[i];
 
-		if (t->deferred_count || t->signals_head != EPF_NONE || t->waiting)
+		if (t->deferred_count || t->held || t->waiting)
 			SAY(" stream %u kind %u to %u on lane %u: deferred %u, waiting %u%s;", i,
 			    t->kind, t->peer, t->lane, t->deferred_count, t->waiting,
-			    t->signals_head != EPF_NONE ? ", holds signals" : "");
+			    t->held ? ", holds signals" : "");
 	}
 	for (uint32_t i = 0; i < core->n_lanes; i++) {
 		const struct epf_lane *l = &core->lanes[i];

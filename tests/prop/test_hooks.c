@@ -9,6 +9,8 @@
 #include "fabric/engine/lane_hot.h"
 #include "fabric/nic/emu/opts.h"
 
+#include <stdbool.h>
+
 enum { SEEDS = 20, FIRST_SEED = 1 };
 
 static const struct {
@@ -32,6 +34,7 @@ static void set_hook(enum epf_hook hook)
 
 int main(void)
 {
+	bool has_run[2][SEEDS] = { 0 }; /* the seeds that have run without a hook */
 	int failures = 0;
 
 	for (unsigned h = 0; h < sizeof(hooks) / sizeof(hooks[0]); h++) {
@@ -39,16 +42,18 @@ int main(void)
 		struct sim_result out;
 
 		for (uint64_t seed = FIRST_SEED; seed < FIRST_SEED + SEEDS; seed++) {
+			bool *ran = &has_run[hooks[h].want_errors][seed - FIRST_SEED];
 			struct sim_case c = { .seed = seed,
 					      .want_errors = hooks[h].want_errors,
 					      .want_slow = hooks[h].want_errors };
 
 			set_hook(EPF_HOOK_NONE);
-			if (sim_run(&c, &out) != SIM_OK && out.verdict != SIM_LOST) {
+			if (!*ran && sim_run(&c, &out) != SIM_OK && out.verdict != SIM_LOST) {
 				printf("FAILED: seed %llu without a hook: %s [%s]\n",
 				       (unsigned long long)seed, out.text, out.settings);
 				failures++;
 			}
+			*ran = true;
 			if (found)
 				continue;
 			set_hook(hooks[h].hook);

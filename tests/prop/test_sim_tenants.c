@@ -61,6 +61,37 @@ static void decode_is_hardly_slower(void **state)
 	}
 }
 
+/*
+ * Nothing is set: the decode job sends less than the others, so its commands go first. What stays is the wire, of which each job has the same part: with a
+ * traffic class the times beside one and beside seven are nearly the same.
+ */
+static void decode_goes_first_by_default(void **state)
+{
+	static const struct {
+		uint32_t jobs, class;
+		double most;
+	} row[] = { { 1, 0, 1 },   { 2, 0, 2 },   { 4, 0, 3 },
+		    { 8, 0, 5.5 }, { 2, 1, 2.2 }, { 8, 1, 2.4 } };
+
+	double alone = 0;
+
+	for (unsigned i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+		struct scale_options o = options(row[i].jobs);
+		struct scale_tenants_result r;
+
+		o.settings = NULL;
+		o.net.first_jobs = row[i].class;
+		r = play(&o, 256 << 10);
+		alone = i ? alone : r.p99_us;
+		printf("# nothing set%s, beside %u bulk jobs: p99 %.1f us, %.2f times what it is alone\n",
+		       row[i].class ? " but a class" : "", row[i].jobs - 1, r.p99_us,
+		       r.p99_us / alone);
+		assert_true(r.p99_us <= row[i].most * alone);
+		for (uint32_t j = 1; j < row[i].jobs; j++)
+			assert_true(r.bulk_gbytes[j] > 400.0 / (row[i].jobs - 1));
+	}
+}
+
 /* Each of the three is needed: without them the same job is much slower, so the test above can fail. */
 static void without_a_class_it_is_slower(void **state)
 {
@@ -110,6 +141,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(decode_is_hardly_slower),
+		cmocka_unit_test(decode_goes_first_by_default),
 		cmocka_unit_test(without_a_class_it_is_slower),
 		cmocka_unit_test(weights_share_the_thread),
 		cmocka_unit_test(limits_hold),

@@ -37,7 +37,7 @@ struct epf_group {
 	struct epf *ep;
 	struct epf_boot *boot;
 	uint32_t ranks, rank;
-	bool adds_to_gpus;    /* only the software NIC adds to words in GPU memory */
+	bool adds_to_gpus;    /* the NIC adds to words in GPU memory: emu and tcp do */
 	pthread_mutex_t lock; /* of contexts coming and going */
 	struct epf_ring *ring[EPF_GIN_RINGS];
 	struct epf_gin_context *single; /* versions 11 and 12 name none: the group's own */

@@ -94,12 +94,13 @@ static int open_engine(struct epf_group *g, void *const *handles, int ranks)
 
 	snprintf(regions, sizeof(regions), "regions=%d", REGIONS);
 	snprintf(streams, sizeof(streams), "streams-per-peer=%d", EPF_GIN_RINGS + 16);
-	g->adds_to_gpus = epf_plug.conf.nic == EPF_CONF_NIC_EMU;
+	g->adds_to_gpus =
+		epf_plug.conf.nic == EPF_CONF_NIC_EMU || epf_plug.conf.nic == EPF_CONF_NIC_TCP;
 	if (epf_plug.conf.nic == EPF_CONF_NIC_AUTO) {
 		const char *chosen = choose(handles, ranks);
 
 		snprintf(nic, sizeof(nic), "nic=%s", chosen);
-		g->adds_to_gpus = strcmp(chosen, "emu") == 0;
+		g->adds_to_gpus = strcmp(chosen, "emu") == 0 || strcmp(chosen, "tcp") == 0;
 	} else {
 		settings[5] = NULL;
 	}

@@ -15,10 +15,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#ifdef EPF_TEST_HOOKS
+/* fabric/engine/lane_hot.h: the mistake to make, so that a test on GPUs can fail (tests/gpu/nccl_clients.sh). No release has this. */
+extern int epf_hook;
+#endif
 
 /* Serializes open and close: the last close waits for threads with the plug's lock released. */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -51,6 +57,9 @@ static int load(struct epf_plug *p)
 	struct epf_auth auth;
 	int rc = epf_conf_init(&p->conf);
 
+#ifdef EPF_TEST_HOOKS
+	epf_hook = getenv("NCCL_TEST_HOOK") ? (int)strtol(getenv("NCCL_TEST_HOOK"), NULL, 10) : 0;
+#endif
 	if (!rc)
 		rc = epf_conf_load(&p->conf, NULL);
 	if (!rc)

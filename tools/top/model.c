@@ -420,7 +420,7 @@ struct top_shot *top_shot_take(struct top_schema *schema, const struct waits *w,
 			       uint64_t realtime_ns)
 {
 	struct top_shot *shot = top_shot_new();
-	uint32_t blocks = 0, *instance_at;
+	uint32_t blocks = 0, *instance_at = NULL;
 	struct map *map = malloc(sizeof(*map));
 	bool good;
 

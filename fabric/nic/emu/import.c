@@ -241,6 +241,11 @@ static int map_region(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, u
 	if (g.offset > g.bytes || g.len > g.bytes - g.offset)
 		return epf_fail(EPF_R_GPU_PEER, "GPU region %#x of process %d makes no sense", key,
 				(int)seg->pid);
+	if (g.kind == EPF_COPY_LOCAL)
+		return epf_fail(EPF_R_GPU_PEER,
+				"GPU region %#x of process %d: its allocator did not make it for "
+				"sharing, so it can only be a target",
+				key, (int)seg->pid);
 	if (g.kind == EPF_COPY_FD) {
 		rc = fetch_fd(seg, g.fd);
 		if (rc < 0)

@@ -45,6 +45,12 @@ struct queue {
 _Static_assert((int)BATCH <= (int)EPF_COPY_ADDS && (int)BATCH <= (int)EPF_COPY_BATCH, "");
 _Static_assert((int)FLIGHTS <= (int)EPF_COPY_FLIGHTS, "");
 
+/* Pinned memory that nobody uses; it begins with this. */
+struct spare {
+	struct spare *next;
+	uint64_t bytes;
+};
+
 struct slot {
 	struct epf_tcp_job job;
 	struct queue *queue; /* that carries the job, in the submit `value`; NULL: none */
@@ -64,6 +70,7 @@ struct epf_tcp_copier {
 	uint64_t done; /* written by the thread [T2, release] */
 	uint64_t taken;
 	struct queue *queues;
+	struct spare *spare;
 	struct epf_wakeup wakeup;
 };
 
@@ -86,7 +93,7 @@ static struct queue *queue_of(struct epf_tcp_copier *c, int device, enum lane la
 		epf_fail(EPF_R_NO_MEMORY, "GPU copies: a queue");
 		return NULL;
 	}
-	if (c->ops->queue_open(device, 0, &q->q)) {
+	if (c->ops->queue_open(device, lane == ADDS ? 0 : -1, &q->q)) {
 		free(q);
 		return NULL;
 	}
@@ -208,11 +215,32 @@ static bool take_copy(struct epf_tcp_copier *c, struct slot *s)
 
 static void let_go(struct epf_tcp_copier *c, struct epf_tcp_pinned *p)
 {
-	if (!p->base)
+	struct spare *s = (struct spare *)(void *)p->base;
+
+	if (!s)
 		return;
-	c->ops->host_unregister(p->base);
-	munmap(p->base, p->bytes);
+	*s = (struct spare){ c->spare, p->bytes };
+	c->spare = s;
 	p->base = NULL;
+}
+
+static void *take_spare(struct epf_tcp_copier *c, uint64_t bytes)
+{
+	for (struct spare **at = &c->spare, *s; (s = *at); at = &s->next)
+		if (s->bytes == bytes) {
+			*at = s->next;
+			return s;
+		}
+	return NULL;
+}
+
+static void drop_spares(struct epf_tcp_copier *c)
+{
+	for (struct spare *s = c->spare, *next; s; s = next) {
+		next = s->next;
+		c->ops->host_unregister(s);
+		munmap(s, s->bytes);
+	}
 }
 
 static void pin(struct epf_tcp_copier *c, struct slot *s)
@@ -221,18 +249,29 @@ static void pin(struct epf_tcp_copier *c, struct slot *s)
 	void *at;
 
 	let_go(c, p);
-	at = mmap(NULL, s->job.bytes, PROT_READ | PROT_WRITE,
-		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	if (at == MAP_FAILED) {
-		epf_warn_ratelimited("GPU copies: no memory for %llu pinned bytes of a connection",
-				     (unsigned long long)s->job.bytes);
-		s->failed = true;
-		return;
+	at = take_spare(c, s->job.bytes);
+	if (!at) {
+		at = mmap(NULL, s->job.bytes, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+		if (at == MAP_FAILED) {
+			epf_warn_ratelimited(
+				"GPU copies: no memory for %llu pinned bytes of a connection",
+				(unsigned long long)s->job.bytes);
+			s->failed = true;
+			return;
+		}
+		if (c->ops->host_register(at, s->job.bytes)) /* slower without */
+			epf_warn_ratelimited("GPU copies: pinning memory: %s", epf_last_error());
 	}
-	if (c->ops->host_register(at, s->job.bytes)) /* slower without */
-		epf_warn_ratelimited("GPU copies: pinning memory: %s", epf_last_error());
 	p->base = at;
 	p->bytes = s->job.bytes;
+}
+
+static void prepare(struct epf_tcp_copier *c, struct epf_copy_mem *mem)
+{
+	if (find(mem) || !queue_of(c, mem->device, TO_GPU) || !queue_of(c, mem->device, FROM_GPU) ||
+	    !queue_of(c, mem->device, ADDS))
+		epf_warn_ratelimited("copies to and from GPU memory: %s", epf_last_error());
 }
 
 static void forget(struct epf_copy_mem *mem)
@@ -261,6 +300,8 @@ static unsigned take(struct epf_tcp_copier *c)
 				break;
 		} else if (s->job.kind == EPF_TCP_JOB_PIN) {
 			pin(c, s);
+		} else if (s->job.kind == EPF_TCP_JOB_PREPARE) {
+			prepare(c, s->job.dst.mem);
 		}
 	}
 	return n;
@@ -283,6 +324,8 @@ static unsigned finish(struct epf_tcp_copier *c)
 		if (s->job.kind == EPF_TCP_JOB_UNPIN) {
 			let_go(c, s->job.pinned);
 			free(s->job.pinned);
+		} else if (s->job.kind == EPF_TCP_JOB_PREPARE) {
+			epf_copy_mem_put(s->job.dst.mem);
 		} else if (s->job.kind == EPF_TCP_JOB_FORGET) {
 			forget(s->job.dst.mem);
 		}
@@ -404,6 +447,7 @@ void epf_tcp_copier_close(struct epf_tcp_copier *c)
 		c->ops->queue_close(q->q);
 		free(q);
 	}
+	drop_spares(c);
 	free(c->slots);
 	free(c);
 }

@@ -3,6 +3,9 @@
  * The copier of a TCP NIC: a thread that copies between GPU memory and pinned memory, because the CPU cannot, and an engine core's thread must not call a driver. The NIC pushes
  * jobs, numbered from 1, which complete in that order. The thread starts with the first region of GPU memory.
  *
+ * Kernels may wait for a copy, and the driver lets some calls wait for kernels (loading code, unpinning memory). So queues are opened when a region is registered, and pinned memory is
+ * reused and stays pinned until the copier closes.
+ *
  * Only one thread uses a copier: the core's, or the one that sets the NIC up. Labels: T1 jobs, T2 how many are complete and what failed.
  */
 #ifndef EPF_FABRIC_NIC_TCP_COPIER_H
@@ -34,8 +37,9 @@ struct epf_tcp_spot {
 enum epf_tcp_job_kind {
 	EPF_TCP_JOB_COPY = 1,
 	EPF_TCP_JOB_ADD, /* adds `bytes` to the 8-byte word at dst */
-	EPF_TCP_JOB_PIN, /* gives `pinned` new memory of `bytes`; no job under way uses the old one */
-	EPF_TCP_JOB_UNPIN,  /* frees it, and `pinned` */
+	EPF_TCP_JOB_PIN, /* gives `pinned` other memory of `bytes`; no job under way uses the old one */
+	EPF_TCP_JOB_UNPIN, /* takes it back, and frees `pinned` */
+	EPF_TCP_JOB_PREPARE, /* maps dst.mem, opens what copies to and from it need, and ends one use of it */
 	EPF_TCP_JOB_FORGET, /* releases dst.mem, which no later job names */
 };
 

@@ -107,6 +107,26 @@ static int open_copier(struct epf_tcp *t)
 	return rc ? rc : epf_tcp_copier_open(ops, t->wakeup, &t->copier);
 }
 
+/* Lets the copier prepare for memory before kernels wait for copies of it. */
+static int prepare(struct epf_tcp *t, struct epf_copy_mem *mem)
+{
+	struct epf_tcp_job job = { .kind = EPF_TCP_JOB_PREPARE, .dst.mem = mem };
+
+	epf_copy_mem_get(mem);
+	if (!push_slowly(t, &job)) {
+		epf_copy_mem_put(mem);
+		return epf_fail(EPF_R_GPU_MEMORY, "tcp: the GPU does not finish its copies");
+	}
+	if (!epf_tcp_copier_quiesce(t->copier))
+		return epf_fail(EPF_R_GPU_MEMORY,
+				"tcp: the GPU does not get ready for copies within 5 s, "
+				"perhaps because kernels run that wait for them");
+	if (__atomic_load_n(&mem->state, __ATOMIC_ACQUIRE) != 1) /* C5 */
+		return epf_fail(EPF_R_GPU_MEMORY,
+				"tcp: memory of GPU %d cannot be mapped: see the log", mem->device);
+	return 0;
+}
+
 int epf_tcp_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned access,
 			 struct epf_nic_mr *out)
 {
@@ -118,6 +138,7 @@ int epf_tcp_register_gpu(struct epf_nic *nic, struct epf_copy_mem *mem, unsigned
 	if (mem->ops != epf_tcp_copier_ops(t->copier))
 		return epf_fail(EPF_R_GPU_MEMORY, "tcp: memory of %s, but gpu-backend is %s",
 				mem->ops->name, epf_tcp_copier_ops(t->copier)->name);
+	rc = prepare(t, mem);
 	for (uint32_t i = 0; i < t->lanes_end && !rc; i++)
 		if (t->lanes[i])
 			rc = epf_tcp_gpu_lane(t, t->lanes[i]);

@@ -231,10 +231,10 @@ static void bad_commands_are_refused_and_named(void **state)
 	job_close(&f.job);
 }
 
-/* 8,192 streams between two engines and no more: what would need another one is refused by name, the rest goes on. */
-static void streams_beyond_the_limit_are_named(void **state)
+/* 8,192 groups between two engines and no more: what would need another one is refused by name, the rest goes on. */
+static void groups_beyond_the_limit_are_named(void **state)
 {
-	enum { STREAMS = 8192, LANES = 2, EXTRA = 10, GROUPS = STREAMS - LANES - 1 + EXTRA };
+	enum { EXTRA = 10, GROUPS = 8192 + EXTRA };
 
 	const char *settings[] = { order, "signals=16384", "streams-per-peer=8192", NULL };
 	struct epf_ring_failure failure;
@@ -244,7 +244,6 @@ static void streams_beyond_the_limit_are_named(void **state)
 	memset(&f, 0, sizeof(f));
 	current = &f;
 	assert_return_code(job_open(&f.job, 2, 2, settings, 1000, setup_rank), 0);
-	/* The ring's own stream first, then one for each group. */
 	assert_return_code(epf_put_signal(f.ring[0], 1, 0, 0, 0, 0, 16, 0, 1, 0), 0);
 	assert_return_code(epf_wait_retired(f.ring[0], ++pushed, 0), 0);
 	for (uint32_t i = 0; i < GROUPS; i++) {
@@ -365,7 +364,7 @@ int main(void)
 		BOTH(signals_ride_in_immediates),
 		BOTH(many_commands_with_little_room),
 		BOTH(bad_commands_are_refused_and_named),
-		BOTH(streams_beyond_the_limit_are_named),
+		BOTH(groups_beyond_the_limit_are_named),
 		BOTH(withdrawn_regions_are_left_alone),
 		BOTH(counters_wrap),
 		BOTH(a_lost_rank_is_named),

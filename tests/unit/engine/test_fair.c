@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { QUANTUM = 50, LOOK = 1, JOBS = 8 };
+enum { QUANTUM = 50, LOOK = 1, JOBS = 8, COST_64K = 16 };
 
 /* A job: what it has to do, and how long a step of it lasts. */
 struct job {
@@ -25,6 +25,7 @@ struct job {
 	uint64_t since;   /* the end of its last step, or when its work came */
 	unsigned breaths; /* every so many steps one finds nothing; 0: never */
 	uint64_t steps;
+	uint64_t sends; /* bytes of a step */
 };
 
 struct thread {
@@ -43,7 +44,7 @@ static void one_step(struct thread *t, uint32_t at, int *worked)
 	*worked = j->work > 0 && !(j->breaths && ++j->steps % j->breaths == 0);
 	if (!*worked) {
 		t->now += LOOK;
-		epf_fair_step(&t->fair, at, LOOK, 0);
+		epf_fair_step(&t->fair, at, LOOK, 0, 0);
 		return;
 	}
 	if (t->now - j->since > j->waited)
@@ -53,7 +54,7 @@ static void one_step(struct thread *t, uint32_t at, int *worked)
 	j->used += took;
 	t->now += took;
 	j->since = t->now;
-	epf_fair_step(&t->fair, at, took, 1);
+	epf_fair_step(&t->fair, at, took, j->sends, 1);
 }
 
 /* One round, as the scheduler's thread makes it. */
@@ -82,7 +83,7 @@ static void run_for(struct thread *t, uint64_t time)
 static void begin(struct thread *t, uint32_t jobs, int by_share, uint64_t from)
 {
 	memset(t, 0, sizeof(*t));
-	epf_fair_init(&t->fair, by_share ? QUANTUM : 200 * QUANTUM, by_share);
+	epf_fair_init(&t->fair, by_share ? QUANTUM : 200 * QUANTUM, by_share, COST_64K);
 	t->fair.time = from;
 	for (uint32_t i = 0; i < jobs; i++) {
 		epf_fair_add(&t->fair, 1);
@@ -240,6 +241,63 @@ static void who_is_behind_is_looked_at_between_turns(void **state)
 	assert_true(t.job[0].waited <= QUANTUM);
 }
 
+/*
+ * Three jobs whose steps take the thread hardly any time but fill the wire have gaps all the time; one sends little, uses the thread more than each of them,
+ * and still goes first when it begins. If only time counted, they would be behind it and go first, each with its credit.
+ */
+static void who_sends_little_goes_first(void **state)
+{
+	for (int counts = 0; counts < 2; counts++) {
+		uint64_t worst = 0;
+		struct thread t;
+
+		begin(&t, 4, 1, 0);
+		for (uint32_t i = 1; i < 4; i++) {
+			t.job[i].step = 5;
+			t.job[i].sends = counts ? 4 << 16 : 0; /* as long as 64 */
+		}
+		t.job[0].step = 10;
+		for (unsigned round = 0; round < 200; round++) {
+			uint64_t came;
+
+			for (uint32_t i = 1; i < 4; i++)
+				give(&t, i, 40);
+			run_for(&t, 150 + round % 37);
+			for (uint32_t i = 1; i < 4; i++)
+				give(&t, i, 40);
+			came = t.now;
+			give(&t, 0, 100);
+			while (t.job[0].work)
+				one_round(&t);
+			if (round >= 20)
+				worst = t.now - came > worst ? t.now - came : worst;
+		}
+		printf("# rounds of 100 beside three jobs of 40, bytes %s: done after %llu at most\n",
+		       counts ? "count" : "do not count", (unsigned long long)worst);
+		assert_true(counts ? worst < 170 : worst > 200);
+	}
+}
+
+/* One job's bytes are its own affair; a step is not charged more than so many turns for them. */
+static void bytes_are_counted_by_the_64_kib(void **state)
+{
+	struct epf_fair f;
+
+	epf_fair_init(&f, QUANTUM, 1, COST_64K);
+	epf_fair_add(&f, 1);
+	epf_fair_add(&f, 2);
+	epf_fair_step(&f, 0, 10, 3 << 16, 1);
+	assert_int_equal(f.seat[0].time, 10 + 3 * COST_64K);
+	epf_fair_step(&f, 1, 10, 3 << 16, 1);
+	assert_int_equal(f.seat[1].time, (10 + 3 * COST_64K) / 2);
+	epf_fair_step(&f, 0, 10, UINT64_C(1) << 38, 1);
+	assert_int_equal(f.seat[0].time, 10 + 3 * COST_64K + EPF_FAIR_DEBT * QUANTUM);
+	epf_fair_init(&f, QUANTUM, 0, COST_64K);
+	epf_fair_add(&f, 1);
+	epf_fair_step(&f, 0, 10, 3 << 16, 1);
+	assert_int_equal(f.seat[0].time, 10);
+}
+
 /* For measuring what fairness is good for. */
 static void without_fairness_a_turn_is_long(void **state)
 {
@@ -259,6 +317,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_short_round_is_served_at_once),
 		cmocka_unit_test(time_goes_by_share),
+		cmocka_unit_test(who_sends_little_goes_first),
+		cmocka_unit_test(bytes_are_counted_by_the_64_kib),
 		cmocka_unit_test(gaps_do_not_bring_more_than_the_share),
 		cmocka_unit_test(a_debt_has_a_limit),
 		cmocka_unit_test(the_past_is_forgotten),

@@ -331,17 +331,18 @@ static unsigned flushes_under_way(const struct null_rig *rig)
 /* More streams than acknowledgement words: they are used again as acknowledgements come. */
 static void words_are_used_again(void **state)
 {
-	enum { WORDS = 3, STREAMS = 8 };
+	enum { WORDS = 4, STREAMS = 6 };
 
 	struct null_rig rig;
 
 	open_rig(&rig, 0);
 	assert_int_equal(rig.core->n_acks, NULL_LOCAL * EPF_ACKS_PER_RANK);
 	rig.core->n_acks = WORDS;
+	/* To each of two ranks the ring's stream, and one of groups for each lane. */
 	for (uint32_t i = 0; i < STREAMS; i++)
 		push(&rig, (struct epf_op){ .op = EPF_OP_PUT,
-					    .flags = EPF_F_COUNTED,
-					    .rank = PEER,
+					    .flags = i < 4 ? EPF_F_COUNTED : 0,
+					    .rank = PEER + i % 2,
 					    .length = 16,
 					    .signal = i });
 	steps(&rig);

@@ -30,7 +30,7 @@ static int reap_nothing(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	return 0;
 }
 
-static void open_rig(struct rig *r)
+static void open_rig_with(struct rig *r, uint32_t lanes)
 {
 	struct epf_bench_core_options o = { .nic = "null",
 					    .peers = PEERS,
@@ -39,6 +39,7 @@ static void open_rig(struct rig *r)
 					    .signals = 4096,
 					    .ring_slots = 256,
 					    .batch = 64,
+					    .lanes_per_peer = lanes,
 					    .lane_depth = DEPTH };
 
 	assert_int_equal(epf_bench_core_create(&o, &r->bc), 0);
@@ -46,6 +47,11 @@ static void open_rig(struct rig *r)
 	epf_ring_producer_init(&r->ring, epf_bench_core_ring(r->bc, 0), 0);
 	r->holds = *r->core->ops;
 	r->holds.reap = reap_nothing;
+}
+
+static void open_rig(struct rig *r)
+{
+	open_rig_with(r, 1);
 }
 
 static void close_rig(struct rig *r)
@@ -219,29 +225,62 @@ static void tables_end_where_they_should(void **state)
 	close_rig(&r);
 }
 
-/* Streams of groups are found after the tables have grown, several times. */
+/* Groups are found after the tables have grown, several times. */
 static void groups_are_found_again(void **state)
 {
 	enum { GROUPS = 400 };
 
-	uint32_t index[GROUPS];
+	const struct epf_group *group[GROUPS];
 	struct rig r;
 
 	open_rig(&r);
 	for (uint32_t i = 0; i < GROUPS; i++)
-		index[i] = epf_stream_open_cold(r.core, EPF_STREAM_GROUP, r.core->rings[0],
-						i % PEERS, i);
+		group[i] = epf_group_open_cold(r.core, r.core->rings[0], i % PEERS, i);
 	assert_true(r.core->group_mask >= 255);
 	for (uint32_t i = 0; i < GROUPS; i++) {
 		struct epf_op op = {
 			.op = EPF_OP_SIGNAL, .flags = EPF_F_COUNTED, .rank = i % PEERS, .signal = i
 		};
 
-		assert_int_not_equal(index[i], EPF_NONE);
-		assert_int_equal(epf_stage_stream(r.core, r.core->rings[0], &op), index[i]);
+		assert_ptr_equal(group[i], &r.core->groups[i]);
+		assert_int_equal(group[i]->signal, i);
+		assert_int_equal(r.core->streams[group[i]->stream].peer, i % PEERS);
+		assert_int_equal(epf_stage_stream(r.core, r.core->rings[0], &op), group[i]->stream);
 		op.rank = (i + 1) % PEERS;
 		assert_int_equal(epf_stage_stream(r.core, r.core->rings[0], &op), EPF_NONE);
 	}
+	close_rig(&r);
+}
+
+/* However many groups go to a peer, they share a stream for each lane, in turn. */
+static void groups_share_a_stream_for_each_lane(void **state)
+{
+	enum { LANES = 4, GROUPS = 100 };
+
+	const struct epf_core *core;
+	unsigned on[LANES] = { 0 };
+	struct rig r;
+
+	open_rig_with(&r, LANES);
+	core = r.core;
+	for (uint32_t i = 0; i < GROUPS; i++) {
+		const struct epf_group *g = epf_group_open_cold(r.core, core->rings[0], 1, i);
+
+		/* Other streams in between. */
+		if (i < 2)
+			assert_non_null(epf_group_open_cold(r.core, core->rings[0], 2, i));
+		if (i < 1)
+			(void)epf_stream_open_cold(r.core, EPF_STREAM_RING, core->rings[0], 1);
+		assert_non_null(g);
+		assert_int_equal(core->streams[g->stream].kind, EPF_STREAM_GROUP);
+		assert_int_equal(core->streams[g->stream].peer, 1);
+		on[core->streams[g->stream].lane - core->nodes[1].first_lane]++;
+	}
+	for (unsigned l = 0; l < LANES; l++)
+		assert_int_equal(on[l], GROUPS / LANES);
+	/* With the control streams, and the ring's. */
+	assert_int_equal(core->nodes[1].n_handles, 2 * LANES + 1);
+	assert_int_equal(core->nodes[2].n_handles, LANES + 2);
 	close_rig(&r);
 }
 
@@ -268,6 +307,7 @@ int main(void)
 		cmocka_unit_test(nobody_pays_for_others),
 		cmocka_unit_test(tables_end_where_they_should),
 		cmocka_unit_test(groups_are_found_again),
+		cmocka_unit_test(groups_share_a_stream_for_each_lane),
 		cmocka_unit_test(windows_are_clean),
 	};
 

@@ -4,10 +4,13 @@
  * is added to what.
  */
 #include "kernels/ht/epf_ht_combine.cuh"
+#include "kernels/ht/ht.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -51,11 +54,105 @@ static void a_piece_is_added_and_no_more(void **state)
 	assert_true(sum[FLOATS] == 0.0f && sum[FLOATS + 1] == 0.0f);
 }
 
+/* ---- as many ranks as there may be ---- */
+
+enum { MANY = EPF_HT_RANKS_MAX, NODE_RANKS = 8, NODES = MANY / NODE_RANKS, ME = MANY - 1 };
+
+struct traffic {
+	uint32_t from, to, rows;
+};
+
+/* Zeros that take memory when they are touched. */
+static void *zeros(uint64_t bytes)
+{
+	void *at = calloc(1, bytes);
+
+	assert_non_null(at);
+	return at;
+}
+
+static void make_topology(struct ht_job *j)
+{
+	struct ht_node *node = (struct ht_node *)(uintptr_t)j->topology;
+	uint32_t *member = (uint32_t *)(void *)(node + NODES);
+
+	for (uint32_t r = 0; r < MANY; r++) {
+		ht_peer_of(j, r)->node = r / NODE_RANKS;
+		ht_peer_of(j, r)->index = r % NODE_RANKS;
+		node[r / NODE_RANKS] = (struct ht_node){ r / NODE_RANKS * NODE_RANKS, NODE_RANKS };
+		member[r] = r;
+	}
+}
+
+/* As the exchange of counts leaves it: sums over sources, and what each source sends to each node. */
+static void make_counts(const struct ht_job *j, const struct traffic *t, unsigned n)
+{
+	uint32_t *matrix = (uint32_t *)(uintptr_t)j->matrix;
+
+	for (unsigned i = 0; i < n; i++) {
+		uint32_t *sent = (uint32_t *)(uintptr_t)ht_counts_of(j, 0, t[i].from);
+
+		sent[MANY + t[i].to / NODE_RANKS] += t[i].rows;
+		for (uint32_t s = t[i].from; s < MANY; s++)
+			matrix[(uint64_t)s * MANY + t[i].to] += t[i].rows;
+	}
+}
+
+/* What a window and the memory between nodes must hold, with 2,048 ranks: the last rank, and the one whose words lie 1,024 before. */
+static void sizes_of_as_many_ranks_as_there_may_be(void **state)
+{
+	static const struct traffic t[] = {
+		{ 7, ME - 7, 9 }, { ME, 0, 7 }, { ME, 1016, 2 }, { 1023, 0, 4 }
+	};
+	uint64_t host[HT_HOST] = { 0 };
+	struct ht_job j = { .ranks = MANY,
+			    .nodes = NODES,
+			    .node = NODES - 1,
+			    .node_max = NODE_RANKS,
+			    .rank = ME,
+			    .threads = 1,
+			    .host = (uint64_t)(uintptr_t)host };
+	uint64_t counts = 2ull * MANY * ht_counts_words(&j) * 4;
+
+	j.state = (uintptr_t)zeros(sizeof(struct ht_state) + MANY * sizeof(struct ht_peer));
+	j.topology = (uintptr_t)zeros(NODES * sizeof(struct ht_node) + MANY * 4);
+	j.control = (uintptr_t)zeros((uint64_t)HT_FLAGS * MANY * HT_LINE + counts);
+	j.counts = (uintptr_t)zeros(counts);
+	j.matrix = (uintptr_t)zeros((uint64_t)MANY * MANY * 4);
+	j.plan = (uintptr_t)zeros(HT_VEC);
+	make_topology(&j);
+	make_counts(&j, t, sizeof(t) / sizeof(t[0]));
+	ht_say_sizes(&j, 0, 0);
+	assert_int_equal(host[1], 0);
+	assert_int_equal(host[2], 11); /* rank 0 receives 7 and 4 */
+	assert_int_equal(host[3], 11); /* rank 7 forwards them */
+	assert_int_equal(host[4], 9);  /* the last rank what rank 7 sends to its node */
+	assert_int_equal(*(uint32_t *)(uintptr_t)j.plan, 11);
+	free((void *)(uintptr_t)j.state);
+	free((void *)(uintptr_t)j.topology);
+	free((void *)(uintptr_t)j.control);
+	free((void *)(uintptr_t)j.counts);
+	free((void *)(uintptr_t)j.matrix);
+	free((void *)(uintptr_t)j.plan);
+}
+
+static void more_ranks_are_refused(void **state)
+{
+	assert_int_equal(EPF_HT_RANKS_MAX, 2048);
+	assert_int_equal(ht_check_ranks(2048, 1024), 0);
+	assert_int_equal(ht_check_ranks(2049, 8), -EINVAL);
+	assert_non_null(strstr(epf_ll_error(), "2049 ranks"));
+	assert_int_equal(ht_check_ranks(2048, 1025), -EINVAL);
+	assert_non_null(strstr(epf_ll_error(), "1025 ranks reach each other"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tokens_go_to_the_node_of_their_experts),
 		cmocka_unit_test(a_piece_is_added_and_no_more),
+		cmocka_unit_test(sizes_of_as_many_ranks_as_there_may_be),
+		cmocka_unit_test(more_ranks_are_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

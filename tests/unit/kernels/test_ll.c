@@ -20,13 +20,16 @@ enum { FP8 = EPF_LL_FP8, ROUND = FP8 | EPF_LL_ROUND_SCALE, UE8M0 = ROUND | EPF_L
 
 #define LONG_WAIT UINT64_C(60000000000)
 
-/* Where each step costs more, up to a hundred times, cases with few bytes only: values of a rank's rows at most, and random cases. */
+/*
+ * Cases with more values in a rank's rows run over commands in order and over stores, and elsewhere in the long form and at random; and where each step
+ * costs more, up to a hundred times, nowhere.
+ */
 #ifdef __SANITIZE_THREAD__
-enum { VALUES_MOST = 20000, RANDOM_CASES = 12, HIDDEN_KINDS = 2 };
+enum { VALUES_FEW = 20000, VALUES_MOST = 20000, RANDOM_CASES = 12, HIDDEN_KINDS = 2 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { VALUES_MOST = 40000, RANDOM_CASES = 24, HIDDEN_KINDS = 5 };
+enum { VALUES_FEW = 40000, VALUES_MOST = 40000, RANDOM_CASES = 24, HIDDEN_KINDS = 5 };
 #else
-enum { VALUES_MOST = 1 << 30, RANDOM_CASES = 36, HIDDEN_KINDS = 5 };
+enum { VALUES_FEW = 40000, VALUES_MOST = 1 << 30, RANDOM_CASES = 36, HIDDEN_KINDS = 5 };
 #endif
 
 static uint64_t bytes_of(uint32_t ranks, const struct ll_kit_case *c, unsigned n)
@@ -145,6 +148,9 @@ static const struct {
 /* Every shape, twice each, twice with LogFMT, twice with sums at the sender and twice where there are many, so that both sets of buffers are used, with a clean in between. */
 static void each_shape(struct ll_kit_options o)
 {
+	bool whole = o.direct == LL_KIT_ALL || (!o.direct && !o.unordered && !o.gpu) ||
+		     getenv("EPF_TEST_LONG");
+
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
 		struct ll_kit *k;
 
@@ -155,7 +161,7 @@ static void each_shape(struct ll_kit_options o)
 		for (unsigned i = 0; i < shapes[s].n; i++) {
 			struct ll_kit_case c = shapes[s].c[i];
 
-			if (c.hidden * c.tokens_max > VALUES_MOST)
+			if (c.hidden * c.tokens_max > (whole ? VALUES_MOST : VALUES_FEW))
 				continue;
 			for (c.seed = 1; c.seed <= 8; c.seed++) {
 				c.logfmt = c.seed == 3 || c.seed == 4;

@@ -16,7 +16,8 @@
 
 #include <cmocka.h>
 
-enum { STEPS = 1000, MAX_LOG2 = 7, SEEDS = 100 };
+/* Four sizes of a ring, three times each. */
+enum { STEPS = 1000, MAX_LOG2 = 7, SEEDS = 12, SEEDS_LONG = 100 };
 
 static uint64_t first_seed = 1, seeds = SEEDS, rng;
 
@@ -310,6 +311,8 @@ int main(void)
 		cmocka_unit_test(done_words_start_with_the_ring),
 	};
 
+	if (getenv("EPF_TEST_LONG"))
+		seeds = SEEDS_LONG;
 	if (getenv("EPF_SEED")) {
 		first_seed = strtoull(getenv("EPF_SEED"), NULL, 0);
 		seeds = 1;

@@ -419,6 +419,44 @@ static void test_send_from_gpu(void **state)
 	rig_close(rig);
 }
 
+/* Memory without a name, as that of NCCL's signals, is a target of writes and additions; no other process can map it. */
+static void test_private(void **state)
+{
+	struct epf_copy_mem *adopted;
+	struct epf_copy_handle h;
+	struct rig *rig;
+	struct epf_wr wr;
+	uint64_t *words, at;
+	void *memory;
+	int status;
+
+	epf_copy_fake_private(1);
+	rig = rig_open(&to_gpu, NULL);
+	words = (uint64_t *)(void *)rig->b.mem;
+	rig_fill(rig->a.mem, 5000, 8);
+	wr = rig_write(rig, 1, 0, 0, 5000);
+	rig_post(rig, &wr);
+	rig_run(rig, MS);
+	assert_true(rig_sent(rig, &rig->a, 1, &status) && status == EPF_S_OK);
+	assert_true(rig_matches(rig->b.mem, 5000, 8));
+	words[700] = 5;
+	assert_int_equal(rig->b.nic->ops->add(rig->b.nic, &rig->b.mr, 5600, 37), 0);
+	for (int i = 0; i < 60000 && rig->b.nic->ops->add_pending(rig->b.nic); i++) {
+		rig_reap(&rig->b);
+		usleep(100);
+	}
+	assert_int_equal(words[700], 42);
+	rig_close(rig);
+	assert_int_equal(epf_copy_fake.mem_alloc(0, 4096, &memory), 0);
+	assert_int_equal(epf_copy_fake.mem_export(memory, 4096, &h), 0);
+	epf_copy_fake_private(0);
+	assert_int_equal(h.kind, EPF_COPY_LOCAL);
+	assert_int_equal(h.fd, -1);
+	assert_true(epf_copy_mem_adopt(&epf_copy_fake, &h, 4096, &adopted) < 0);
+	assert_true(epf_copy_fake.mem_import(&h, 0, &at) < 0);
+	epf_copy_fake.mem_free(memory);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -429,6 +467,7 @@ int main(void)
 		cmocka_unit_test(test_add),
 		cmocka_unit_test(test_no_gpu),
 		cmocka_unit_test(test_send_from_gpu),
+		cmocka_unit_test(test_private),
 		cmocka_unit_test(test_ahead_of_cpu),
 		cmocka_unit_test(test_events),
 		cmocka_unit_test(test_wrong_among_many),

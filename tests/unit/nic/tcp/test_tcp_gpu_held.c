@@ -255,11 +255,71 @@ static void test_fence(void **state)
 	free(seen);
 }
 
+/* Kernels run and wait for copies, so a call of the driver that waits for kernels never returns. The first copies of a region need none. */
+static void test_first_copies(void **state)
+{
+	static unsigned char host[64];
+	static struct epf_tcp_pinned failures;
+	struct epf_copy_mem *mem;
+	struct epf_nic *nic;
+	struct epf_nic_mr mr;
+	struct epf_tcp_copier *copier;
+	void *gpu;
+
+	assert_int_equal(open_one("fake", NULL, NULL, &nic), 0);
+	assert_int_equal(epf_copy_fake.mem_alloc(0, 4096, &gpu), 0);
+	assert_int_equal(epf_copy_mem_wrap(&epf_copy_fake, gpu, 4096, &mem), 0);
+	assert_int_equal(nic->ops->region_register_gpu(nic, mem, EPF_MR_REMOTE_WRITE, &mr), 0);
+	copier = epf_tcp_of(nic)->copier;
+	epf_copy_fake_hold(4);
+	for (int i = 0; i < 3; i++) {
+		struct epf_tcp_spot at = { mem, 64 }, of = { NULL, (uint64_t)(uintptr_t)host };
+		struct epf_tcp_job job = { i == 1 ? of : at, i ? at : of, sizeof(host), &failures,
+					   i == 2 ? EPF_TCP_JOB_ADD : EPF_TCP_JOB_COPY };
+
+		epf_tcp_copier_push(copier, &job);
+		epf_tcp_copier_kick(copier);
+	}
+	assert_true(epf_tcp_copier_quiesce(copier));
+	assert_int_equal(failures.failed, 0);
+	epf_copy_fake_hold(0);
+	nic->ops->region_deregister(nic, &mr);
+	epf_copy_mem_put(mem);
+	nic->ops->close(nic);
+	epf_copy_fake.mem_free(gpu);
+}
+
+/* Nor do those for which rings grow, and the first of a new connection. */
+static void test_while_kernels_wait(void **state)
+{
+	enum { MANY = 100000 };
+	struct rig *rig = rig_open(&both, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 512);
+
+	rig_fill(rig->a.mem, RIG_BYTES, 23);
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 1), EPF_S_OK);
+	epf_copy_fake_hold(4);
+	wr = rig_write(rig, 2, 4096, 4096, MANY);
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 2), EPF_S_OK);
+	rig_reconnect(rig);
+	rig_clear(rig);
+	wr = rig_write(rig, 3, 4096 + MANY, 4096 + MANY, 512);
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 3), EPF_S_OK);
+	epf_copy_fake_hold(0);
+	assert_memory_equal(rig->b.mem, rig->a.mem, 512);
+	assert_memory_equal(rig->b.mem + 4096, rig->a.mem + 4096, MANY + 512);
+	rig_close(rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_events),      CASE(test_idle_while_copying), CASE(test_idle_while_full),
-		CASE(test_held_trains), CASE(test_behind_held),        CASE(test_fence),
+		CASE(test_events),       CASE(test_idle_while_copying), CASE(test_idle_while_full),
+		CASE(test_held_trains),  CASE(test_behind_held),        CASE(test_fence),
+		CASE(test_first_copies), CASE(test_while_kernels_wait),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

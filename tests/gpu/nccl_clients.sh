@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Programs of others that use NCCL's one-sided operations, over the plug-in (docs/guides/nccl.md): DeepEP V2's own test, and NCCL EP, on two GPUs of one machine.
+# First as their authors meant them, over NVLink; then as two nodes (NCCL_LSA_TEAM_SIZE=1), so that every row goes through NCCL's proxy and the plug-in.
+#
+#   tests/gpu/nccl_clients.sh --clients DIR [--out DIR] [--tokens N] [--sms N] [--qps N] [--limit SECONDS] [--only REGEX] [--list] [--dry]
+#
+# --clients  a folder made by tools/frameworks/nccl_clients.py make, carried here
+# --out      where logs, the cache of compiled kernels and the table go (./gpu-results/nccl-clients)
+# --tokens   of a rank in the large parts (4096); --sms, --qps: DeepEP's, 24 and 33
+# --limit    upper bound of every part's time limit
+# --only     parts whose name matches; --list names them all
+# --dry      no GPU: checks the folder, and that each part's program can be read
+#
+# Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin, v2-direct (without the hybrid kernels),
+# v2-gin-reordered, v2-gin-broken (the plug-in of a build with test hooks, signals applied at arrival: must fail), v2-gin-tcp, ep-ll-nvlink, ep-ht-nvlink, ep-ll,
+# ep-ht, ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy) and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
+# Exit 0: all parts that ran did as they should; 77: no GPU, or no folder. Speed is printed, never judged.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+clients="" out=$PWD/gpu-results/nccl-clients tokens=4096 sms=24 qps=33 longest=600 list=0 dry=0
+# shellcheck disable=SC2034 # parts.sh reads them
+only=. suite="NCCL's clients over the plug-in" part_width=18
+while [ $# -gt 0 ]; do
+	case $1 in
+	--clients) clients=$2 && shift ;;
+	--out) out=$2 && shift ;;
+	--tokens) tokens=$2 && shift ;;
+	--sms) sms=$2 && shift ;;
+	--qps) qps=$2 && shift ;;
+	--limit) longest=$2 && shift ;;
+	--only)
+		# shellcheck disable=SC2034
+		only=$2 && shift
+		;;
+	--list) list=1 ;;
+	--dry) dry=1 ;;
+	*) sed -n '/^#   tests/,/^# Exit/p' "$0" && exit 2 ;;
+	esac
+	shift
+done
+# shellcheck source=tests/gpu/parts.sh
+. "$root/tests/gpu/parts.sh"
+
+gpus=0 replaced=""
+[ "$list" = 1 ] || [ "$dry" = 1 ] || need_gpu "--dry checks this script"
+if [ "$list" = 0 ] && [ ! -d "$clients/deepep" ]; then
+	echo "no programs in '$clients': tools/frameworks/nccl_clients.py make DIR --deepep TREE --build DIR makes them, on a machine with a network"
+	exit 77
+fi
+open_table
+trap 'exit 1' TERM INT
+
+# Kernels are cached by the paths they are compiled with, so these are the same on every machine.
+at=/tmp/epf-nccl-clients
+
+# (Called by a trap only.)
+# shellcheck disable=SC2317
+restore()
+{
+	[ -z "$replaced" ] || mv -f "$replaced.before" "$replaced"
+	leave_nothing
+}
+
+prepare()
+{
+	local theirs
+	clients=$(cd "$clients" && pwd)
+	python3 "$root/tools/frameworks/nccl_clients.py" unpack "$clients" || exit 1
+	ln -sfn "$clients" "$at"
+	mkdir -p "$out/jit"
+	[ ! -d "$clients/jit" ] || cp -rn "$clients/jit/." "$out/jit/"
+	for name in gin rma; do ln -sfn libnccl-net-epf.so "$clients/epf/libnccl-$name-epf.so"; done
+	[ ! -d "$clients/epf-hooks" ] || for name in gin rma; do ln -sfn libnccl-net-epf.so "$clients/epf-hooks/libnccl-$name-epf.so"; done
+	cc -shared -fPIC -O1 -o "$out/crash.so" "$root/tests/gpu/crash.c" || say "# no C compiler: crashes leave no stack"
+	[ "$dry" = 0 ] || return 0
+	theirs=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nccl").submodule_search_locations[0])')/lib/libnccl.so.2
+	[ -f "$theirs" ] || { say "PyTorch brings no libnccl.so.2 ($theirs)" && exit 77; }
+	[ -f "$theirs.before" ] || cp -p "$theirs" "$theirs.before"
+	replaced=$theirs
+	trap restore EXIT
+	cp "$clients/nvidia/nccl/lib/libnccl.so.2" "$theirs"
+	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
+}
+
+base=() over=() node=(NCCL_LSA_TEAM_SIZE=1) hooks=()
+settings()
+{
+	local home=${CUDA_HOME:-/usr/local/cuda}
+	base=("PYTHONPATH=$at/deepep:$at" "EP_NCCL_ROOT_DIR=$at/nvidia/nccl" "EP_JIT_CACHE_DIR=$out/jit" "CUDA_HOME=$home" "PATH=$home/bin:$PATH"
+		"LD_LIBRARY_PATH=$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}" "LD_PRELOAD=$([ ! -f "$out/crash.so" ] || echo "$out/crash.so")"
+		PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 PYTHONWARNINGS=ignore TORCH_NCCL_ENABLE_MONITORING=0 NCCL_DEBUG=INFO
+		"NCCL_DEBUG_SUBSYS=INIT,NET,ENV,REG" NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0 EP_BUFFER_DEBUG=1 EPF_LOG=note)
+	# NCCL's own connections stay NVLink's and sockets': what is looked at here is GIN. The network's table is the plug-in's nevertheless, as a user has it.
+	over=(NCCL_NET_PLUGIN=epf NCCL_GIN_PLUGIN=epf NCCL_RMA_PLUGIN=epf NCCL_GIN_TYPE=2 NCCL_NET_GDR_LEVEL=SYS EPF_CORE_IDLE=pause EPF_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
+	hooks=("LD_LIBRARY_PATH=$at/epf-hooks:$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}" NCCL_TEST_HOOK=1)
+	over+=("LD_LIBRARY_PATH=$at/epf:$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}")
+}
+
+# What a log says of itself, short enough to read without it: NCCL's choices, our lines, then the end.
+show()
+{
+	grep -aE 'Assigned plugin|Skipping|Failed to|not support|WARN|NET/epf|EPF-[0-9]|devCommCreate|Symmetric memory|GIN.*type|error|Error|timeout|Assertion' "$1" |
+		grep -av 'NCCL_DEBUG\|ENV/Plugin\|PROFILER\|TUNER\|Failed to get .* connection speed\|OMP_NUM' | sed 's/^.*NCCL \(INFO\|WARN\)/NCCL \1/' | awk '!seen[$0]++' | head -n "${2:-18}" | cut -c1-230 |
+		sed 's/^/    /' | tee -a "$log"
+	if grep -qa 'crash: C stack\|Fatal Python error' "$1"; then
+		sed -n '/Fatal Python error/,/Extension modules/p;/crash: C stack/,/crash: end/p' "$1" | head -n 45 | cut -c1-180 | sed 's/^/    /' | tee -a "$log"
+	fi
+	tail -n "${3:-14}" "$1" | cut -c1-230 | sed 's/^/    | /' | tee -a "$log"
+}
+
+# client NAME LIMIT right|wrong BEGAN SETTING... -- COMMAND...: BEGAN is text that its log has once the exchange of data began
+client()
+{
+	local name=$1 limit=$2 expect=$3 began=$4
+	shift 4
+	wanted "$name" || return 0
+	settings_of "$@"
+	if [ "$dry" = 1 ]; then
+		result "$name" "not run: ${options[*]}"
+		return 0
+	fi
+	[ "$limit" -le "$longest" ] || limit=$longest
+	bounded "$limit" "$out/$name.log" env "${base[@]}" ${settings[@]+"${settings[@]}"} "${options[@]}"
+	if [ "$expect" = right ] && [ "$rc" = 0 ]; then
+		result "$name" "ok, $took s"
+		grep -aE '^# |GB/s|^ *[0-9]+ +[0-9]' "$out/$name.log" | grep -av 'rank 1\|EP: *1/' | cut -c1-200 | tail -n 12 | sed 's/^/    /' | tee -a "$log"
+		grep -aE 'Assigned plugin' "$out/$name.log" | sed 's/^.*NCCL INFO/    NCCL INFO/' | sort -u | head -n 3 | tee -a "$log"
+	elif [ "$expect" = wrong ] && [ "$rc" != 0 ] && grep -qa "$began" "$out/$name.log" && ! grep -qa 'GPU memory stall' "$out/$name.log"; then
+		result "$name" "ok, $took s: fails without order, as it must (status $rc)"
+		grep -aE 'AssertionError|assert |timeout|WRONG' "$out/$name.log" | head -n 3 | cut -c1-200 | sed 's/^/    /' | tee -a "$log"
+	else
+		failed=1
+		result "$name" "WRONG: status $rc after $took s, expected $expect"
+		show "$out/$name.log"
+	fi
+}
+
+# v2 NAME LIMIT right|wrong SETTING... -- OPTION...: DeepEP's test of ElasticBuffer
+v2()
+{
+	local name=$1 limit=$2 expect=$3
+	shift 3
+	settings_of "$@"
+	client "$name" "$limit" "$expect" 'Testing with' ${settings[@]+"${settings[@]}"} -- python3 "$at/deepep/tests/elastic/test_ep.py" --num-processes 2 --num-sms "$sms" --num-gpu-timeout-secs 15 \
+		--num-cpu-timeout-secs 30 --num-experts 64 --test-first-only "${options[@]}"
+}
+
+# nccl_ep NAME LIMIT right|wrong SETTING... -- OPTION...
+nccl_ep()
+{
+	local name=$1 limit=$2 expect=$3
+	shift 3
+	settings_of "$@"
+	client "$name" "$limit" "$expect" 'group made' ${settings[@]+"${settings[@]}"} -- python3 -m torch.distributed.run --standalone --nproc-per-node 2 "$root/tests/gpu/nccl_ep.py" "${options[@]}"
+}
+
+if [ "$list" = 0 ]; then
+	prepare
+	say "# $(hardware), $(cd "$clients" && cat deepep/REVISION 2>/dev/null)"
+fi
+nvshmem=${nvshmem:-} && settings
+small=(--num-tokens 128 --num-qps "$qps" --skip-perf-test)
+large=(--num-tokens "$tokens" --num-qps "$qps")
+faulty=(EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.3)
+client machine 60 right . -- python3 "$root/tests/gpu/nccl_machine.py"
+v2 v2-nvlink 240 right EP_DISABLE_GIN=1 -- --num-tokens "$tokens"
+v2 v2-nvlink-gin 200 right "${over[@]}" EPF_NIC=emu -- "${small[@]}"
+v2 v2-gin-small 200 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${small[@]}"
+v2 v2-gin 240 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${large[@]}"
+v2 v2-direct 200 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${small[@]}" --allow-hybrid-mode 0
+# V2 loads a kernel while another waits for rows, and the driver lets the copies of the same process wait for the loading (docs/guides/nccl.md). With a cache of its own each of these
+# parts compiles a kernel before it loads it, in which time the one before has its rows.
+slow()
+{
+	[ "$list" = 1 ] || [ "$dry" = 1 ] || mkdir -p "$out/jit-$1"
+	v2 "$1" "$2" "$3" "${over[@]}" "${node[@]}" EP_JIT_CACHE_DIR="$out/jit-$1" "${@:4}" -- "${small[@]}"
+}
+slow v2-gin-reordered 200 right EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1
+slow v2-gin-broken 200 wrong "${hooks[@]}" EPF_NIC=emu "${faulty[@]}"
+slow v2-gin-tcp 200 right EPF_NIC=tcp
+nccl_ep ep-ll-nvlink 120 right -- --algorithm ll
+nccl_ep ep-ht-nvlink 120 right -- --algorithm ht --tokens "$tokens"
+nccl_ep ep-ll 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ll
+nccl_ep ep-ht 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens"
+nccl_ep ep-ll-reordered 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- --algorithm ll
+client gin-latency 90 right 'GIN put' "${over[@]}" "${node[@]}" EPF_NIC=emu -- "$at/gin"
+client ring-latency 60 right us EPF_CORE_IDLE=pause -- "$at/epf/ep-bench" p2p --gpu --op put_add -s 8 --nic emu
+end
