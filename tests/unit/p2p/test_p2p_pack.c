@@ -46,7 +46,7 @@ static void test_blocks(void **state)
 					 (uint64_t)(i * 7 % N) * STRIDE, i * 29 % STRIDE);
 	block[N] = epf_p2p_block(N * (uint64_t)STRIDE, N * (uint64_t)STRIDE + 1, LONG);
 	for (int round = 0; round < (SEES_NICS ? 12 : 6); round++) {
-		enum epf_p2p_float type = 1 + round % 3;
+		enum epf_p2p_float type = (enum epf_p2p_float)(1 + round % 3);
 		bool is_read = round % 2;
 		struct epf_p2p_xfer *x;
 		uint8_t *from = is_read ? p.there : p.here, *to = is_read ? p.here : p.there;
