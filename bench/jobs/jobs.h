@@ -20,7 +20,8 @@ enum jobs_form { JOBS_ALONE, JOBS_FAIR, JOBS_UNFAIR, JOBS_FORMS };
 
 struct jobs_opts {
 	uint64_t decode_ranks;
-	uint64_t bulk_ranks;
+	uint64_t bulk_ranks; /* of a bulk job */
+	uint64_t bulk_jobs;
 	uint64_t tokens;
 	uint64_t rounds;
 	uint64_t repeat;
