@@ -42,8 +42,7 @@ static const struct argp_option options[] = {
 	{ "bulk-jobs", O_BULK_JOBS, "N", 0, "bulk jobs of so many ranks each (1)", 0 },
 	{ "tokens", O_TOKENS, "T", 0, "rows that a decode rank sends in a round (16)", 0 },
 	{ "rounds", O_ROUNDS, "N", 0,
-	  "rounds of the decode job that are timed, 1000 at least for a p99 that means something (1000)",
-	  0 },
+	  "rounds of the decode job that are timed; there is a p99 from 1000 on (1000)", 0 },
 	{ "repeat", O_REPEAT, "N", 0, "how often each form runs, alternating; medians count (5)",
 	  0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of one form (60)", 0 },
@@ -67,7 +66,7 @@ static int parse_number(int key, char *arg, struct jobs_opts *o)
 	case O_TOKENS:
 		return bench_uint("--tokens", arg, 1, 1024, &o->tokens);
 	case O_ROUNDS:
-		return bench_uint("--rounds", arg, 1000, JOBS_ROUNDS_MAX, &o->rounds);
+		return bench_uint("--rounds", arg, 1, JOBS_ROUNDS_MAX, &o->rounds);
 	case O_REPEAT:
 		return bench_uint("--repeat", arg, 1, BENCH_ROUNDS_MAX, &o->repeat);
 	case O_TIMEOUT:
@@ -114,13 +113,18 @@ int jobs_opts_parse(int argc, char **argv, struct jobs_opts *o)
 				 .bulk_ranks = 2,
 				 .bulk_jobs = 1,
 				 .tokens = 16,
-				 .rounds = 1000,
+				 .rounds = JOBS_P99_ROUNDS,
 				 .repeat = 5,
 				 .timeout_s = 60 };
 	o->setting[o->settings++] = o->timeout_text; /* the user's come later and win */
 	if (argp_parse(&argp, argc, argv, 0, NULL, o) ||
 	    bench_settings_check(o->setting, JOBS_NODES))
 		return BENCH_USAGE;
+	if (o->json && o->rounds < JOBS_P99_ROUNDS) {
+		bench_complain("--json has a p99, which needs --rounds %d or more",
+			       JOBS_P99_ROUNDS);
+		return BENCH_USAGE;
+	}
 	snprintf(o->timeout_text, sizeof(o->timeout_text), "wait-timeout=%" PRIu64 "ms",
 		 bench_rank_limit_ns(o->timeout_s) / 1000000u);
 	return 0;
