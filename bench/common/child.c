@@ -65,7 +65,7 @@ uint32_t bench_child_job(void)
 {
 	const char *text = getenv("EP_BENCH_JOB");
 
-	return text && text[0] == '1';
+	return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
 }
 
 int bench_child_share(void)

@@ -42,9 +42,9 @@ struct child {
 
 struct run {
 	const struct bench_spawn *s;
-	struct epf_boot_server *server[2]; /* of the job and of the second one */
+	struct epf_boot_server *server[1 + BENCH_OTHERS_MAX]; /* of the job and of the others */
 	struct child *child;
-	char secret[2][65];
+	char secret[1 + BENCH_OTHERS_MAX][65];
 	char cause[600]; /* of the failure to report */
 	int killed;      /* cause is a killed process: better than any complaint */
 	int err;
@@ -70,9 +70,14 @@ static int make_secret(char text[65])
 	return 0;
 }
 
+static unsigned others(const struct bench_spawn *s)
+{
+	return !s->second ? 0 : s->others ? s->others : 1;
+}
+
 static uint32_t job_ranks(const struct bench_spawn *s, unsigned job)
 {
-	return job ? s->second : s->ranks - s->second;
+	return job ? s->second / others(s) : s->ranks - s->second;
 }
 
 static int start_server(struct run *run, unsigned job)
@@ -143,7 +148,7 @@ static int prepare(const struct run *run, uint32_t rank, int fd, struct launch *
 	static char name[] = "ep-bench";
 	const struct bench_spawn *s = run->s;
 	uint32_t first = job_ranks(s, 0);
-	unsigned job = rank >= first;
+	unsigned job = rank < first ? 0 : 1 + (rank - first) / job_ranks(s, 1);
 	size_t n = 0;
 
 	while (environ[n])
@@ -160,7 +165,7 @@ static int prepare(const struct run *run, uint32_t rank, int fd, struct launch *
 	for (char **e = environ; *e; e++)
 		if (!is_replaced(*e))
 			l->envp[n++] = *e;
-	say(l, &n, W_RANK, "%u", job ? rank - first : rank);
+	say(l, &n, W_RANK, "%u", job ? (rank - first) % job_ranks(s, 1) : rank);
 	say(l, &n, W_WORLD, "%u", job_ranks(s, job));
 	say(l, &n, W_FD, "%d", fd);
 	say(l, &n, W_JOB, "%u", job);
@@ -345,8 +350,8 @@ static void end_all(struct run *run)
 			close(c->fd);
 		free(c->buf);
 	}
-	epf_boot_server_stop(run->server[0]);
-	epf_boot_server_stop(run->server[1]);
+	for (unsigned job = 0; job <= others(run->s); job++)
+		epf_boot_server_stop(run->server[job]);
 }
 
 int bench_spawn_run(const struct bench_spawn *s)
@@ -369,7 +374,7 @@ int bench_spawn_run(const struct bench_spawn *s)
 	}
 	for (uint32_t r = 0; r < s->ranks; r++)
 		run.child[r].fd = -1;
-	for (unsigned job = 0; job < 1 + (s->second > 0) && !err; job++)
+	for (unsigned job = 0; job <= others(s) && !err; job++)
 		err = start_server(&run, job);
 	for (uint32_t r = 0; r < s->ranks && !err; r++)
 		err = start_child(&run, r);

@@ -28,15 +28,18 @@ enum {
 
 #define BENCH_MSG_MAX 65536u
 
+enum { BENCH_OTHERS_MAX = 7 };
+
 struct bench_spawn {
 	uint32_t ranks;
-	uint32_t second;     /* the last so many of them are a separate job; 0: one job */
+	uint32_t second;     /* the last so many of them are of other jobs; 0: one job */
+	uint32_t others;     /* so many, of the same size; 0: one. At most BENCH_OTHERS_MAX */
 	int share;           /* descriptor that every rank inherits (EP_BENCH_SHARE_FD); 0: none */
 	const char *command; /* hidden subcommand */
 	int argc;            /* options for it: argv[1..argc-1] of the parent */
 	char **argv;
 	uint64_t timeout_ns;
-	/* Called for every message but ERROR. rank: those of the second job count on from the first's. */
+	/* Called for every message but ERROR. rank: those of the other jobs count on from the first's. */
 	void (*message)(void *arg, uint32_t rank, const struct bench_message *head,
 			const void *bytes);
 	void *arg;
@@ -54,7 +57,7 @@ int bench_spawn_run(const struct bench_spawn *s);
  */
 int bench_child_start(uint32_t *rank, uint32_t *ranks, uint64_t timeout_ns, struct epf_boot **boot);
 
-/* 0, or 1 in the second job. */
+/* 0, or the number of the other job, from 1 on. */
 uint32_t bench_child_job(void);
 /* The descriptor all ranks share, or -1. */
 int bench_child_share(void);

@@ -9,7 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { JOBS_NODES = 2, JOBS_ROUNDS_MAX = 10000, JOBS_RANKS_MAX = 16, JOBS_SETTINGS_MAX = 16 };
+enum {
+	JOBS_NODES = 2,
+	JOBS_P99_ROUNDS = 1000,
+	JOBS_ROUNDS_MAX = 10000,
+	JOBS_RANKS_MAX = 16,
+	JOBS_SETTINGS_MAX = 16
+};
 
 #define JOBS_ROW_BYTES  UINT64_C(14336) /* of decode: 7168 BF16 */
 #define JOBS_PAUSE_US   UINT64_C(500)   /* of decode, after a round */
@@ -20,7 +26,8 @@ enum jobs_form { JOBS_ALONE, JOBS_FAIR, JOBS_UNFAIR, JOBS_FORMS };
 
 struct jobs_opts {
 	uint64_t decode_ranks;
-	uint64_t bulk_ranks;
+	uint64_t bulk_ranks; /* of a bulk job */
+	uint64_t bulk_jobs;
 	uint64_t tokens;
 	uint64_t rounds;
 	uint64_t repeat;

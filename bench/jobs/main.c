@@ -21,17 +21,28 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { O_DECODE = 256, O_BULK, O_TOKENS, O_ROUNDS, O_REPEAT, O_TIMEOUT, O_JSON, O_SET, O_PROGRAM };
+enum {
+	O_DECODE = 256,
+	O_BULK,
+	O_BULK_JOBS,
+	O_TOKENS,
+	O_ROUNDS,
+	O_REPEAT,
+	O_TIMEOUT,
+	O_JSON,
+	O_SET,
+	O_PROGRAM
+};
 
 static const char *const form_name[JOBS_FORMS] = { "alone", "fair", "unfair" };
 
 static const struct argp_option options[] = {
 	{ "decode-ranks", O_DECODE, "R", 0, "ranks of the decode job, on 2 nodes (2)", 0 },
 	{ "bulk-ranks", O_BULK, "R", 0, "ranks of the bulk job, on the same 2 nodes (2)", 0 },
+	{ "bulk-jobs", O_BULK_JOBS, "N", 0, "bulk jobs of so many ranks each (1)", 0 },
 	{ "tokens", O_TOKENS, "T", 0, "rows that a decode rank sends in a round (16)", 0 },
 	{ "rounds", O_ROUNDS, "N", 0,
-	  "rounds of the decode job that are timed, 1000 at least for a p99 that means something (1000)",
-	  0 },
+	  "rounds of the decode job that are timed; there is a p99 from 1000 on (1000)", 0 },
 	{ "repeat", O_REPEAT, "N", 0, "how often each form runs, alternating; medians count (5)",
 	  0 },
 	{ "timeout-s", O_TIMEOUT, "S", 0, "deadline of one form (60)", 0 },
@@ -50,10 +61,12 @@ static int parse_number(int key, char *arg, struct jobs_opts *o)
 		return bench_uint("--decode-ranks", arg, 2, JOBS_RANKS_MAX, &o->decode_ranks);
 	case O_BULK:
 		return bench_uint("--bulk-ranks", arg, 2, JOBS_RANKS_MAX, &o->bulk_ranks);
+	case O_BULK_JOBS:
+		return bench_uint("--bulk-jobs", arg, 1, BENCH_OTHERS_MAX, &o->bulk_jobs);
 	case O_TOKENS:
 		return bench_uint("--tokens", arg, 1, 1024, &o->tokens);
 	case O_ROUNDS:
-		return bench_uint("--rounds", arg, 1000, JOBS_ROUNDS_MAX, &o->rounds);
+		return bench_uint("--rounds", arg, 1, JOBS_ROUNDS_MAX, &o->rounds);
 	case O_REPEAT:
 		return bench_uint("--repeat", arg, 1, BENCH_ROUNDS_MAX, &o->repeat);
 	case O_TIMEOUT:
@@ -98,14 +111,20 @@ int jobs_opts_parse(int argc, char **argv, struct jobs_opts *o)
 
 	*o = (struct jobs_opts){ .decode_ranks = 2,
 				 .bulk_ranks = 2,
+				 .bulk_jobs = 1,
 				 .tokens = 16,
-				 .rounds = 1000,
+				 .rounds = JOBS_P99_ROUNDS,
 				 .repeat = 5,
 				 .timeout_s = 60 };
 	o->setting[o->settings++] = o->timeout_text; /* the user's come later and win */
 	if (argp_parse(&argp, argc, argv, 0, NULL, o) ||
 	    bench_settings_check(o->setting, JOBS_NODES))
 		return BENCH_USAGE;
+	if (o->json && o->rounds < JOBS_P99_ROUNDS) {
+		bench_complain("--json has a p99, which needs --rounds %d or more",
+			       JOBS_P99_ROUNDS);
+		return BENCH_USAGE;
+	}
 	snprintf(o->timeout_text, sizeof(o->timeout_text), "wait-timeout=%" PRIu64 "ms",
 		 bench_rank_limit_ns(o->timeout_s) / 1000000u);
 	return 0;
@@ -172,9 +191,10 @@ static int run_form(struct parent *p, enum jobs_form form, uint64_t run, int arg
 	struct bench_daemons_options d = {
 		.nodes = JOBS_NODES, .program = p->o->fabric_program, .settings = settings, .pin = 1
 	};
-	uint32_t bulk = form == JOBS_ALONE ? 0 : (uint32_t)p->o->bulk_ranks;
+	uint32_t bulk = form == JOBS_ALONE ? 0 : (uint32_t)(p->o->bulk_ranks * p->o->bulk_jobs);
 	struct bench_spawn s = { .ranks = (uint32_t)p->o->decode_ranks + bulk,
 				 .second = bulk,
+				 .others = (uint32_t)p->o->bulk_jobs,
 				 .share = p->share_fd,
 				 .command = "jobs-rank",
 				 .argc = argc,
@@ -217,14 +237,15 @@ static void print_json(const struct parent *p)
 {
 	const struct jobs_opts *o = p->o;
 	json_t *j = json_pack(
-		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:I}", "bench",
-		"jobs", "decode_ranks", (json_int_t)o->decode_ranks, "bulk_ranks",
-		(json_int_t)o->bulk_ranks, "tokens", (json_int_t)o->tokens, "row_bytes",
-		(json_int_t)JOBS_ROW_BYTES, "rounds", (json_int_t)o->rounds, "pause_us",
-		(json_int_t)JOBS_PAUSE_US, "bulk_bytes", (json_int_t)JOBS_BULK_BYTES, "repeat",
-		(json_int_t)o->repeat, "cpus", (json_int_t)bench_cpus(), form_name[JOBS_ALONE],
-		form_json(p, JOBS_ALONE), form_name[JOBS_FAIR], form_json(p, JOBS_FAIR),
-		form_name[JOBS_UNFAIR], form_json(p, JOBS_UNFAIR), "wrong", (json_int_t)p->wrong);
+		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:I}",
+		"bench", "jobs", "decode_ranks", (json_int_t)o->decode_ranks, "bulk_ranks",
+		(json_int_t)o->bulk_ranks, "bulk_jobs", (json_int_t)o->bulk_jobs, "tokens",
+		(json_int_t)o->tokens, "row_bytes", (json_int_t)JOBS_ROW_BYTES, "rounds",
+		(json_int_t)o->rounds, "pause_us", (json_int_t)JOBS_PAUSE_US, "bulk_bytes",
+		(json_int_t)JOBS_BULK_BYTES, "repeat", (json_int_t)o->repeat, "cpus",
+		(json_int_t)bench_cpus(), form_name[JOBS_ALONE], form_json(p, JOBS_ALONE),
+		form_name[JOBS_FAIR], form_json(p, JOBS_FAIR), form_name[JOBS_UNFAIR],
+		form_json(p, JOBS_UNFAIR), "wrong", (json_int_t)p->wrong);
 
 	bench_print_json(j);
 }
@@ -233,9 +254,9 @@ static void print_table(const struct parent *p)
 {
 	const struct jobs_opts *o = p->o;
 
-	printf("# ep-bench jobs: %" PRIu64 " decode ranks and %" PRIu64
-	       " bulk ranks on the same %d daemons, %u CPUs\n",
-	       o->decode_ranks, o->bulk_ranks, JOBS_NODES, bench_cpus());
+	printf("# ep-bench jobs: %" PRIu64 " decode ranks and %" PRIu64 " ranks of each of %" PRIu64
+	       " bulk jobs on the same %d daemons, %u CPUs\n",
+	       o->decode_ranks, o->bulk_ranks, o->bulk_jobs, JOBS_NODES, bench_cpus());
 	printf("# decode: rounds of %" PRIu64 " rows of %" PRIu64 " bytes a rank, %" PRIu64
 	       " us of pause, %" PRIu64 " rounds; bulk: puts of %" PRIu64
 	       " bytes; medians of %" PRIu64 " runs\n",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep-bench jobs-rank: one rank of the decode job or of the bulk job. Both check what arrives; the decode job times its
+ * ep-bench jobs-rank: one rank of the decode job or of a bulk job. Both check what arrives; the decode job times its
  * rounds. Started by ep-bench jobs only; reports through its pipe.
  */
 #include "bench/jobs/jobs.h"
@@ -352,7 +352,7 @@ static void send_result(const struct jobs_rank *r)
 
 static int run(struct jobs_rank *r, struct epf_boot *boot)
 {
-	bool bulk = bench_child_job() == 1;
+	bool bulk = bench_child_job() > 0;
 	int err = open_shared(r);
 
 	if (!err)
