@@ -116,6 +116,7 @@ def _program(path, arguments, environment, out):
     with open(out, "w", encoding="utf-8") as f:
         os.dup2(f.fileno(), 1)
         os.dup2(f.fileno(), 2)
+    sys.stdout.reconfigure(line_buffering=True)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [path, *arguments]
@@ -123,13 +124,19 @@ def _program(path, arguments, environment, out):
     runpy.run_path(path, run_name="__main__")
 
 
+def start(path, arguments, environment, out):
+    """Starts a Python program in a process that has the preloaded module, which an interpreter would have to import; its output goes to a file. Returns
+    the process. The caller is imported there: it may run its cases only as __main__."""
+    child = multiprocessing.get_context(_method).Process(target=_program, args=(path, arguments, environment, out))
+    child.start()
+    return child
+
+
 def program(path, arguments, environment, timeout):
-    """Runs a Python program in a process that has the preloaded module, which an interpreter would have to import; prints its output. Returns its
-    exit status, negative for a signal. The caller is imported there: it may run its cases only as __main__."""
+    """Runs a Python program as start() does; prints its output. Returns its exit status, negative for a signal."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out")
-        child = multiprocessing.get_context(_method).Process(target=_program, args=(path, arguments, environment, out))
-        child.start()
+        child = start(path, arguments, environment, out)
         child.join(timeout)
         if child.is_alive():
             child.kill()
