@@ -26,7 +26,7 @@ if [ "$LONG" = yes ]; then
 	export EPF_TEST_LONG=1 EPF_SEEDS=${EPF_SEEDS:-100000} EPF_PROC_SEEDS=${EPF_PROC_SEEDS:-1000}
 	SAN_SEEDS=10000
 	SAN_PROC_SEEDS=40
-	FUZZ_TIMES=50
+	FUZZ_TIMES=100
 fi
 FUZZ_COVERAGE=85
 HOOKS_OPTIONS=(-Dwerror=true -Doptimization=1 -Ddebug=false -Dcuda=disabled -Dtest_hooks=true)

@@ -30,6 +30,7 @@ enum {
 	TRIPS_MAX = 100000,
 	TRIPS = 5000,
 	WARM_TRIPS = 200,
+	FAKE_TRIPS = 20,
 	NARROW_MAX = 1 << 20, /* longer or odd transfers are pushed by one lane of a warp */
 	STREAM_MAX = 1000000, /* transfers of a size where nothing is asked for, and bytes: */
 	FAKE_DIVISOR = 1000,
@@ -264,14 +265,16 @@ static int trips(struct p2p_rank *r, uint64_t bytes, uint64_t n, struct p2p_row 
 
 static int latency(struct p2p_rank *r, uint64_t bytes, struct p2p_row *row)
 {
-	uint64_t n = r->o->iterations ? r->o->iterations : TRIPS;
+	uint64_t trips_default = is_fake(r->o) ? FAKE_TRIPS : TRIPS;
+	uint64_t n = r->o->iterations ? r->o->iterations : trips_default;
 	uint64_t warm = WARM_TRIPS;
 	int err;
 
 	if (r->rank == 1 && !is_pong(r->o))
 		return 0;
-	if (is_fake(r->o) && !r->o->iterations)
-		n = warm = 20;
+	/* A trip of "kernels" that share CPUs takes 40 ms. */
+	if (is_fake(r->o))
+		warm = n < FAKE_TRIPS ? n : FAKE_TRIPS;
 	err = trips(r, bytes, warm, NULL);
 	return err ? err : trips(r, bytes, n < TRIPS_MAX ? n : TRIPS_MAX, row);
 }

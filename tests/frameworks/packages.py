@@ -8,7 +8,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.abspath(f"{HERE}/../..")
 sys.path.insert(0, f"{HERE}/../python")
 
-from kit import run, skip  # noqa: E402,F401  pylint: disable=unused-import
+from kit import preload, run, skip, start  # noqa: E402,F401  pylint: disable=unused-import
 
 PYTHON = "/usr/bin/python3"  # the packages are for Debian's
 

@@ -13,14 +13,14 @@ import sys
 import tempfile
 import time
 
-from faults_rank import AT, RANKS, STEPS, VICTIM
-from packages import HERE, PYTHON, environment, run
+from packages import HERE, PYTHON, ROOT, environment, preload, run, start
 
 ENVIRONMENT = environment(sys.argv[1:3])
 FABRIC = sys.argv[3]
+RANKS, STEPS, VICTIM, AT = 3, 5, 1, 2
 NODES = "aab"
 SECONDS = 600    # limit of everything that is waited for
-DEADLINE = "20s"  # EPF_GPU_TIMEOUT of the cases in which it passes
+DEADLINE = f"{8 * int(os.environ.get('LIMIT_TIMES', '1'))}s"  # EPF_GPU_TIMEOUT of the case in which it passes: ranks that wait occupy their CPUs
 LINKS = ["--emu-links=2", "--lanes-per-peer=2", "--emu-link-timeout=20ms"]
 
 
@@ -34,9 +34,7 @@ class Job:
             env = {**ENVIRONMENT, "EPF_STATS_DIR": self.folder, "EPF_GPU_TIMEOUT": timeout, "EPF_NODE": NODES[rank]}
             if service:
                 env.update(EPF_SERVICE=service[NODES[rank]])
-            with open(self._log(rank), "w", encoding="ascii") as log:
-                self.ranks.append(subprocess.Popen([PYTHON, f"{HERE}/faults_rank.py", str(rank), self.folder, fault, str(steps)], env=env, stdout=log,
-                                                   stderr=subprocess.STDOUT))
+            self.ranks.append(start(f"{HERE}/faults_rank.py", [str(rank), self.folder, fault, str(steps)], env, self._log(rank)))
 
     def __enter__(self):
         return self
@@ -44,13 +42,15 @@ class Job:
     def __exit__(self, *_):
         for child in self.ranks:
             child.kill()  # a stopped one, too
-            child.wait()
+            child.join()
         self._folder.cleanup()
 
     def _log(self, rank):
         return f"{self.folder}/{rank}.log"
 
     def said(self, rank):
+        if not os.path.exists(self._log(rank)):
+            return ""
         with open(self._log(rank), encoding="utf-8") as f:
             return f.read()
 
@@ -58,7 +58,7 @@ class Job:
         """Waits until holds() is true; returns its value. A rank that ends badly meanwhile is a failure."""
         ends = time.monotonic() + SECONDS
         while not (value := holds()):
-            bad = [r for r, child in enumerate(self.ranks) if child.poll()]
+            bad = [r for r, child in enumerate(self.ranks) if child.exitcode]
             assert (not bad or bad == [VICTIM]) and time.monotonic() < ends, f"waiting for {what}: ranks {bad} ended badly\n" + "\n".join(
                 self.said(r)[-2000:] for r in range(RANKS))
             time.sleep(0.1)
@@ -77,8 +77,8 @@ class Job:
     def losses(self):
         """Waits for the end; returns the losses."""
         for rank, child in enumerate(self.ranks):
-            status = child.wait(SECONDS)
-            assert status == 0, f"rank {rank}: {status}\n{self.said(rank)[-2000:]}"
+            child.join(SECONDS)
+            assert child.exitcode == 0, f"rank {rank}: {child.exitcode}\n{self.said(rank)[-2000:]}"
         with open(f"{self.folder}/result.json", encoding="ascii") as f:
             return json.load(f)["losses"]
 
@@ -86,9 +86,9 @@ class Job:
         for rank, child in enumerate(self.ranks):
             if rank == VICTIM:
                 continue
-            status = child.wait(SECONDS)
+            child.join(SECONDS)
             errors = [line for line in self.said(rank).splitlines() if "EpfError" in line]
-            assert status != 0 and errors and f"rank {VICTIM} " in errors[-1] and says in errors[-1], (rank, status, self.said(rank)[-2000:])
+            assert child.exitcode and errors and f"rank {VICTIM} " in errors[-1] and says in errors[-1], (rank, child.exitcode, self.said(rank)[-2000:])
             print(f"# {errors[-1]}")
 
 
@@ -111,7 +111,7 @@ def a_stopped_rank_is_shown_and_goes_on():
     with Job("stop") as job:
         job.reached(AT)
         job.why(f"CAUSE rank {VICTIM} (process {job.ranks[VICTIM].pid}", "is stopped by a signal or a debugger", f"waits for kernels of rank {VICTIM}")
-        job.ranks[VICTIM].send_signal(signal.SIGCONT)
+        os.kill(job.ranks[VICTIM].pid, signal.SIGCONT)
         assert job.losses() == expected
 
 
@@ -177,4 +177,10 @@ def a_link_is_cut():
         assert failovers > 0 and pause > 0
 
 
-run([undisturbed, a_killed_rank_is_named, a_stopped_rank_is_shown_and_goes_on, a_stopped_rank_is_named_at_the_deadline, a_late_rank_is_shown, a_link_is_cut])
+if __name__ == "__main__":
+    if os.path.realpath(sys.executable) != os.path.realpath(PYTHON):
+        os.execv(PYTHON, [PYTHON, *sys.argv])
+    # The ranks are forked from a process that has imported PyTorch and Megatron-core, 5 s of CPU time for each.
+    os.environ.update(ENVIRONMENT, PYTHONPATH=f"{ENVIRONMENT['PYTHONPATH']}:{ROOT}/bench/frameworks")
+    preload("torch" if os.path.exists("/dev/nvidiactl") else "on_cpu")
+    run([undisturbed, a_killed_rank_is_named, a_stopped_rank_is_shown_and_goes_on, a_stopped_rank_is_named_at_the_deadline, a_late_rank_is_shown, a_link_is_cut])

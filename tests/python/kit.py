@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers of the Python package's tests: cases that print TAP, and groups of processes without PyTorch."""
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import re
+import runpy
 import sys
+import tempfile
 import traceback
 
 SKIP = 77
@@ -42,6 +45,8 @@ def run(cases):
             traceback.print_exc(file=sys.stdout)
             print(f"not ok {number} - {case.__name__}", flush=True)
     print(f"1..{len(cases)}")
+    if _method == "forkserver":
+        multiprocessing.forkserver._forkserver._stop()  # waited for, so that the CPU time of its children counts as this program's
     sys.exit(bad != 0)
 
 
@@ -105,3 +110,37 @@ def processes(size, function, *arguments, timeout=120, gone=()):
     for rank, error, _ in got:
         assert error is None, f"rank {rank}:\n{error}"
     return {rank: value for rank, _, value in got} if gone else [value for _, _, value in sorted(got, key=lambda one: one[0])]
+
+
+def _program(path, arguments, environment, out):
+    with open(out, "w", encoding="utf-8") as f:
+        os.dup2(f.fileno(), 1)
+        os.dup2(f.fileno(), 2)
+    sys.stdout.reconfigure(line_buffering=True)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [path, *arguments]
+    sys.path[:0] = [folder for folder in environment.get("PYTHONPATH", "").split(":") if folder]
+    runpy.run_path(path, run_name="__main__")
+
+
+def start(path, arguments, environment, out):
+    """Starts a Python program in a process that has the preloaded module, which an interpreter would have to import; its output goes to a file. Returns
+    the process. The caller is imported there: it may run its cases only as __main__."""
+    child = multiprocessing.get_context(_method).Process(target=_program, args=(path, arguments, environment, out))
+    child.start()
+    return child
+
+
+def program(path, arguments, environment, timeout):
+    """Runs a Python program as start() does; prints its output. Returns its exit status, negative for a signal."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out")
+        child = start(path, arguments, environment, out)
+        child.join(timeout)
+        if child.is_alive():
+            child.kill()
+            child.join()
+        with open(out, encoding="utf-8") as f:
+            print(f.read(), end="")
+        return child.exitcode

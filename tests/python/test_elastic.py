@@ -7,14 +7,13 @@ Usage: test_elastic.py PACKAGE-DIR libepf.so libepf-ll.so. Skipped without PyTor
 """
 import inspect
 import os
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(HERE, "../gpu/ll_cases.py")
 sys.path.insert(0, HERE)
 
-from kit import python_with, raises, run, skip  # noqa: E402
+from kit import preload, program, python_with, raises, run, skip  # noqa: E402
 
 if not python_with("torch"):
     skip("PyTorch is not installed: ElasticBuffer was not tested (Debian: python3-torch)")
@@ -150,10 +149,8 @@ def wrong_arguments():
 
 def cases(*arguments, **environment):
     limit = 250 * int(os.environ.get("LIMIT_TIMES", "1"))  # against hanging
-    child = subprocess.run([sys.executable, CASES, *arguments, "--device", "cpu", "--quick", "--limit", str(limit)], env={**os.environ, **environment}, text=True,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit + 50, check=False)
-    print(child.stdout, end="")
-    assert child.returncode == 0, f"{arguments}: exit status {child.returncode}"
+    status = program(CASES, [*arguments, "--device", "cpu", "--quick", "--limit", str(limit)], {**os.environ, **environment}, limit + 50)
+    assert status == 0, f"{arguments}: exit status {status}"
 
 
 def layouts_types_and_orders():
@@ -178,5 +175,7 @@ def nine_ranks_on_uneven_nodes():
     cases("elastic-random", "--ranks", "9", "--nodes", "a,b,a,c,c,c,b,a,c", "--cases", "3")
 
 
-run([signatures, sizes_and_numbers, more_multiprocessors_for_more_traffic, domains, what_is_not_there, wrong_arguments, layouts_types_and_orders,
-     the_calls_of_frameworks, one_rank_and_five, between_nodes, nine_ranks_on_uneven_nodes])
+if __name__ == "__main__":
+    preload("torch")
+    run([signatures, sizes_and_numbers, more_multiprocessors_for_more_traffic, domains, what_is_not_there, wrong_arguments, layouts_types_and_orders,
+         the_calls_of_frameworks, one_rank_and_five, between_nodes, nine_ranks_on_uneven_nodes])

@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(HERE, "../gpu/ll_cases.py")
 sys.path.insert(0, HERE)
 
-from kit import python_with, run, skip  # noqa: E402
+from kit import preload, program, python_with, run, skip  # noqa: E402
 
 if not python_with("torch"):
     skip("PyTorch is not installed: the high-throughput calls were not tested (Debian: python3-torch)")
@@ -26,10 +26,8 @@ LIMIT = 150 * int(os.environ.get("LIMIT_TIMES", "1"))  # against hanging
 
 
 def cases(*arguments, **environment):
-    child = subprocess.run([sys.executable, CASES, *arguments, "--device", "cpu", "--quick", "--limit", str(LIMIT)], env={**ENVIRONMENT, **environment}, text=True,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT + 50, check=False)
-    print(child.stdout, end="")
-    assert child.returncode == 0, f"{arguments}: exit status {child.returncode}"
+    status = program(CASES, [*arguments, "--device", "cpu", "--quick", "--limit", str(LIMIT)], {**ENVIRONMENT, **environment}, LIMIT + 50)
+    assert status == 0, f"{arguments}: exit status {status}"
 
 
 def types_orders_and_sizes():
@@ -95,4 +93,7 @@ def a_killed_rank_is_named():
             cases(part, "--ranks", "3", "--nodes", nodes)
 
 
-run([types_orders_and_sizes, random_cases_each_twice, one_rank_alone, layers_held_both_modes_and_the_calls_of_frameworks, between_nodes, with_a_daemon, a_late_rank_is_shown, a_killed_rank_is_named])
+if __name__ == "__main__":
+    preload("torch")
+    run([types_orders_and_sizes, random_cases_each_twice, one_rank_alone, layers_held_both_modes_and_the_calls_of_frameworks, between_nodes, with_a_daemon,
+         a_late_rank_is_shown, a_killed_rank_is_named])
