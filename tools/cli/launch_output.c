@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks and remote shells write, printed line by line behind host and rank. */
+/* What the launcher has to say: lines of ranks and remote shells, behind host and rank, and why the job fails. */
 #include "tools/cli/launch_run_priv.h"
 
+#include "fabric/base/clock.h"
+
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,4 +78,18 @@ void launch_put_shell(struct launch_host *h, const char *bytes, size_t len)
 		snprintf(h->last, sizeof(h->last), "%.*s", (int)(end - start), bytes + start);
 	snprintf(prefix, sizeof(prefix), "[%s] ", h->name);
 	put_text(&h->said, stderr, prefix, bytes, len);
+}
+
+void launch_blame(struct launch *l, bool best, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (l->phase == PHASE_STOP || (l->why[0] && (l->is_best_cause || !best)))
+		return;
+	va_start(ap, fmt);
+	vsnprintf(l->why, sizeof(l->why), fmt, ap);
+	va_end(ap);
+	l->is_best_cause = best;
+	if (l->phase == PHASE_CONNECT || !l->deadline_ns)
+		l->deadline_ns = epf_now_ns() + (l->phase == PHASE_CONNECT ? 0 : LAUNCH_GRACE_NS);
 }

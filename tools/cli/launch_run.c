@@ -12,7 +12,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,20 +19,6 @@
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-void launch_blame(struct launch *l, bool best, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (l->phase == PHASE_STOP || (l->why[0] && (l->is_best_cause || !best)))
-		return;
-	va_start(ap, fmt);
-	vsnprintf(l->why, sizeof(l->why), fmt, ap);
-	va_end(ap);
-	l->is_best_cause = best;
-	if (l->phase == PHASE_CONNECT || !l->deadline_ns)
-		l->deadline_ns = epf_now_ns() + (l->phase == PHASE_CONNECT ? 0 : LAUNCH_GRACE_NS);
-}
 
 static void read_signals(struct launch *l)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of the launcher itself share: its hosts and its state. launch_run.c (the loop) calls launch_remote.c (a host's remote shell and agent),
- * which calls launch_output.c (what ranks and remote shells write), and launch_job.c (what agents are told). Included by them only.
+ * and launch_job.c (what agents are told); all call launch_output.c (what is printed, and why the job fails). Included by them only.
  */
 #ifndef EPF_TOOLS_CLI_LAUNCH_RUN_PRIV_H
 #define EPF_TOOLS_CLI_LAUNCH_RUN_PRIV_H
@@ -54,14 +54,14 @@ struct launch {
 	bool is_best_cause; /* why says who was killed: better than who ended with an error, which may follow from it */
 };
 
-/* launch_run.c: notes why the job fails. A cause marked as best replaces one that is not, and none is noted while everything ends. */
-__attribute__((format(printf, 3, 4))) void launch_blame(struct launch *l, bool best,
-							const char *fmt, ...);
-
 /* launch_output.c: print what a rank, or the remote shell itself, writes, line by line; no bytes: what is left of a line. */
 void launch_put_rank(struct launch *l, const struct launch_host *h, uint32_t rank, bool is_err,
 		     const char *bytes, size_t len);
 void launch_put_shell(struct launch_host *h, const char *bytes, size_t len);
+
+/* launch_output.c: notes why the job fails. A cause marked as best replaces one that is not, and none is noted while everything ends. */
+__attribute__((format(printf, 3, 4))) void launch_blame(struct launch *l, bool best,
+							const char *fmt, ...);
 
 /*
  * launch_remote.c: starts the agent of a host, @self being this program's path; returns 0 or -errno, blamed. Reads what the agent, or its remote shell, has sent.
