@@ -261,7 +261,7 @@ void epf_arrive_resume(struct epf_core *core)
 	struct epf_node *node = &core->nodes[core->hold_node];
 
 	core->adds_resume = 0;
-	advance(core, node, &core->lanes[core->hold_lane], epf_rx(core, node, core->hold_handle));
+	advance(core, node, &core->lanes[core->hold_lane], &node->rx[core->hold_handle]);
 }
 
 /* Extends the 16-bit count of an immediate to 32 bits: it is within 32,768 of base on either side. */
@@ -282,7 +282,7 @@ EPF_INLINE int keeps_duplicates(void)
 static int event(struct epf_core *core, struct epf_node *node, struct epf_lane *lane,
 		 uint32_t handle, uint32_t count, const struct epf_msg *m)
 {
-	struct epf_rx_stream *rx = epf_rx(core, node, handle);
+	struct epf_rx_stream *rx = &node->rx[handle];
 	uint32_t ahead = count - rx->base;
 	int fresh;
 
@@ -317,7 +317,7 @@ EPF_INLINE int rx_is_there(struct epf_core *core, struct epf_node *node, uint32_
 static uint32_t imm_count(const struct epf_core *core, const struct epf_node *node, uint32_t handle,
 			  uint32_t imm)
 {
-	return widen(epf_rx(core, node, handle)->base, imm & 0xffffu);
+	return widen(node->rx[handle].base, imm & 0xffffu);
 }
 
 /* A write whose immediate carries a signal: applied on arrival, whatever else is missing. */

@@ -280,11 +280,4 @@ struct epf_core {
 /* step_hot.c: one step. Returns how much was done; 0: idle. Never blocks, allocates, locks, logs or makes a system call. */
 unsigned epf_core_step(struct epf_core *core);
 
-EPF_INLINE struct epf_rx_stream *epf_rx(const struct epf_core *core, const struct epf_node *node,
-					uint32_t handle)
-{
-	(void)core;
-	return &node->rx[handle];
-}
-
 #endif

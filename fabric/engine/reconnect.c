@@ -127,7 +127,7 @@ static void forget_notifies(struct epf_core *core, struct epf_node *node)
 static void forget_receiving(struct epf_core *core, struct epf_node *node)
 {
 	for (uint32_t h = 0; h < node->n_rx; h++) {
-		struct epf_rx_stream *rx = epf_rx(core, node, h);
+		struct epf_rx_stream *rx = &node->rx[h];
 
 		while (rx->pending != EPF_NONE) {
 			struct epf_pending *p = &core->pending[rx->pending];

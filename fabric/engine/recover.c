@@ -233,7 +233,7 @@ static unsigned answer_query(struct epf_core *core, struct epf_node *node, unsig
 	/* Of a stream that was never heard of nothing has arrived. */
 	const struct epf_rx_stream none = { .base = core->limits.start_count };
 	const struct epf_rx_stream *rx =
-		r->answer_handle < node->n_rx ? epf_rx(core, node, r->answer_handle) : &none;
+		r->answer_handle < node->n_rx ? &node->rx[r->answer_handle] : &none;
 	struct epf_msg m = { .kind = EPF_MSG_STREAM_STATE,
 			     .c = r->answer_handle,
 			     .d = r->answer_from,

@@ -297,7 +297,7 @@ struct wait watch_ring_wait(struct epf_core *core, const struct epf_ring_state *
 /* Returns true if the followed gap is still the same. */
 static bool gap_stands(const struct epf_core *core, const struct gap *g)
 {
-	const struct epf_rx_stream *rx = epf_rx(core, &core->nodes[g->node], g->handle);
+	const struct epf_rx_stream *rx = &core->nodes[g->node].rx[g->handle];
 
 	return rx->ahead && rx->base == g->base;
 }
@@ -321,7 +321,7 @@ void watch_gaps(struct epf_core *core, uint64_t now_ns)
 			w->gap_node++;
 			continue;
 		}
-		rx = epf_rx(core, node, w->gap_handle);
+		rx = &node->rx[w->gap_handle];
 		if (rx->ahead) {
 			w->gap = (struct gap){ w->gap_node, w->gap_handle, rx->base, now_ns };
 			return;

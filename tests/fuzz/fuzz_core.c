@@ -214,7 +214,7 @@ static void edge_message(struct world *w, struct input *in)
 			     .handle = (uint16_t)(which >> 2 & 7),
 			     .value = 1 };
 
-	m.count = epf_rx(w->rig.core, node, m.handle)->base;
+	m.count = node->rx[m.handle].base;
 	m.signal = near(in, m.kind == EPF_MSG_ADD ? NULL_REGIONS : NULL_SIGNALS);
 	if (which & 32)
 		m.signal = which >> 6;

@@ -6,6 +6,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/nic/emu/opts.h"
+#include "fabric/nic/emu/peers.h"
 #include "fabric/nic/nic.h"
 #include "queues/epf_wakeup.h"
 
@@ -14,6 +15,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +30,8 @@ enum { MOST = 8, BYTES = 1 << 20 };
 
 struct meeting {
 	uint32_t arrived[16]; /* one counter per barrier */
-	uint32_t flag[16];
+	uint32_t flag;
+	pid_t pid[MOST];
 
 	struct {
 		unsigned char addr[EPF_NIC_ADDR_BYTES];
@@ -47,6 +50,7 @@ struct child {
 	struct epf_nic_mr mr;
 	uint64_t retry_ns;
 	int ordered;
+	unsigned late_us; /* rank 1 does nothing for so long before it serves the other survivor */
 };
 
 #define CHECK(condition)                                                                         \
@@ -133,11 +137,11 @@ static void run_children(struct child *proto, int count, void (*body)(struct chi
 			c.meeting = meeting;
 			c.me = i;
 			c.count = count;
+			meeting->pid[i] = getpid();
 			body(&c);
 			c.nic->ops->close(c.nic);
 			_exit(0);
 		}
-		meeting->flag[8 + i] = (uint32_t)pid[i];
 	}
 	for (int i = 0; i < count; i++) {
 		assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
@@ -149,85 +153,145 @@ static void run_children(struct child *proto, int count, void (*body)(struct chi
 	munmap(meeting, sizeof(*meeting));
 }
 
+/* What a survivor has seen. */
+struct seen {
+	uint64_t posted, done; /* to the other survivor */
+	bool dead;             /* rank 2 */
+};
+
+/* Reaps once; returns how many completions there were. Those of the survivor must be good, and those of rank 2 until it is dead. */
+static int reap_survivor(struct child *c, struct seen *seen)
+{
+	struct epf_wc wc[32];
+	int n = c->nic->ops->reap(c->nic, wc, 32);
+
+	for (int i = 0; i < n; i++) {
+		if (wc[i].lane == 2 && wc[i].status == EPF_S_RETRY_EXCEEDED)
+			seen->dead = true;
+		CHECK(wc[i].status == EPF_S_OK || (wc[i].lane == 2 && seen->dead));
+		/* An ordered NIC completes all up to this one, a NIC without order this one. */
+		if (wc[i].lane != 2)
+			seen->done = c->ordered ? wc[i].id : seen->done + 1;
+	}
+	return n;
+}
+
+/* Ends the lane of rank 2. */
+static void let_go(struct child *c, struct seen *seen)
+{
+	c->nic->ops->lane_fence(c->nic, 2);
+	while (!c->nic->ops->lane_drained(c->nic, 2))
+		reap_survivor(c, seen);
+	c->nic->ops->lane_destroy(c->nic, 2);
+}
+
+/* Rank 2: writes to both others until it kills itself. */
+static void die_under_traffic(struct child *c)
+{
+	struct epf_wc wc[32];
+
+	for (uint32_t round = 0;; round++) {
+		struct epf_wr wr = write_to(c, (int)(round & 1), 0, 8192, 7168);
+		int n;
+
+		c->nic->ops->post(c->nic, (uint16_t)(round & 1), &wr, 1);
+		if (round == 500)
+			kill(getpid(), SIGKILL);
+		n = c->nic->ops->reap(c->nic, wc, 32);
+		for (int i = 0; i < n; i++)
+			CHECK(wc[i].status == EPF_S_OK);
+		if (n == 0)
+			sched_yield();
+	}
+}
+
 /*
- * Rank 2 is killed under traffic: ranks 0 and 1 get an error for it and go on with each other. They are told by the NIC's watch, not by a timeout, which
+ * All packets are in the pool again, those that the dead process held, too: all of them can be posted at once. A packet comes back when the other
+ * survivor has dequeued it, whenever that process gets a CPU: both serve each other until both have theirs, and nobody reaps from there on.
+ */
+static void pool_is_whole(struct child *c, struct seen *seen, uint64_t deadline)
+{
+	if (c->me == 1)
+		usleep(c->late_us);
+	while (seen->done < seen->posted) {
+		CHECK(epf_now_ns() < deadline);
+		reap_survivor(c, seen);
+	}
+	__atomic_fetch_add(&c->meeting->arrived[3], 1, __ATOMIC_ACQ_REL);
+	while (__atomic_load_n(&c->meeting->arrived[3], __ATOMIC_ACQUIRE) < 2)
+		reap_survivor(c, seen);
+	for (int i = 0; i < 8; i++) {
+		struct epf_wr wr = write_to(c, !c->me, 0, 0, BYTES / 2);
+
+		CHECK(c->nic->ops->post(c->nic, (uint16_t)!c->me, &wr, 1) == 1);
+	}
+}
+
+static void address_is_no_longer_valid(struct child *c)
+{
+	uint64_t token;
+
+	CHECK(c->nic->ops->lane_create(c->nic, 2, 16, &token) == 0);
+	CHECK(c->nic->ops->lane_connect(c->nic, 2, c->meeting->rank[2].addr,
+					(size_t)c->meeting->rank[2].len,
+					c->meeting->rank[2].token[c->me]) == -ESRCH);
+	CHECK(epf_last_reason() == EPF_R_NIC_PEER_GONE);
+}
+
+/*
+ * Rank 2 is killed under traffic: ranks 0 and 1 get an error for it and go on with each other. The NIC's watch notifies them, not a timeout, which
  * a living rank on a busy machine might miss, too.
  */
 static void killed(struct child *c)
 {
-	uint64_t deadline;
-	struct epf_wc wc[32];
-	int dead_seen = 0, live_done = 0, n;
 	struct epf_nic_counters counters;
+	struct seen seen = { 0 };
+	bool let_gone = false;
+	uint64_t deadline;
 
 	c->retry_ns = 600000000000;
 	wire_up(c);
 	meet(c, 1, 3);
+	if (c->me == 2)
+		die_under_traffic(c);
 	deadline = epf_now_ns() + 120000000000ull; /* longer is a hang */
-	for (uint32_t round = 0; !dead_seen || live_done < 100; round++) {
+	for (uint32_t round = 0; !seen.dead || seen.done < 100; round++) {
 		struct epf_wr wr = write_to(c, 2, 0, 4096, 7168);
+		int n;
 
 		CHECK(epf_now_ns() < deadline);
 		if (round % 64 == 0)
 			c->nic->ops->watch(c->nic);
 		wr.id = round;
-		if (c->me == 2) {
-			wr = write_to(c, (int)(round & 1), 0, 8192, 7168);
-			c->nic->ops->post(c->nic, (uint16_t)(round & 1), &wr, 1);
-			if (round == 500)
-				kill(getpid(), SIGKILL);
+		if (!seen.dead) {
+			c->nic->ops->post(c->nic, 2, &wr, 1);
 		} else {
-			if (!dead_seen)
-				c->nic->ops->post(c->nic, 2, &wr, 1);
 			wr = write_to(c, !c->me, 0, 4096, 7168);
-			if (dead_seen)
-				CHECK(c->nic->ops->post(c->nic, (uint16_t)!c->me, &wr, 1) >= 0);
+			wr.id = (uint32_t)seen.posted + 1;
+			n = c->nic->ops->post(c->nic, (uint16_t)!c->me, &wr, 1);
+			CHECK(n >= 0);
+			seen.posted += (uint64_t)n;
 		}
-		n = c->nic->ops->reap(c->nic, wc, 32);
-		for (int i = 0; i < n; i++) {
-			if (wc[i].lane == 2 && wc[i].status == EPF_S_RETRY_EXCEEDED) {
-				dead_seen = 1;
-				c->nic->ops->lane_fence(c->nic, 2);
-				while (!c->nic->ops->lane_drained(c->nic, 2))
-					c->nic->ops->reap(c->nic, wc, 32);
-				c->nic->ops->lane_destroy(c->nic, 2);
-				break;
-			}
-			CHECK(wc[i].status == EPF_S_OK);
-			live_done += wc[i].lane != 2;
+		n = reap_survivor(c, &seen);
+		if (seen.dead && !let_gone) {
+			let_go(c, &seen);
+			let_gone = true;
 		}
 		if (n == 0)
 			sched_yield();
 	}
 	c->nic->ops->counters(c->nic, &counters);
 	CHECK(counters.errors == 1);
-	__atomic_fetch_add(&c->meeting->arrived[2], 1, __ATOMIC_ACQ_REL);
-	while (__atomic_load_n(&c->meeting->arrived[2], __ATOMIC_ACQUIRE) < 2)
-		c->nic->ops->reap(c->nic, wc, 32);
-	/* What the dead process held is back in the pool: all of it can be posted again. */
-	for (uint64_t end = epf_now_ns() + 100000000; epf_now_ns() < end;)
-		c->nic->ops->reap(c->nic, wc, 32);
-	for (int i = 0; i < 8; i++) {
-		struct epf_wr wr = write_to(c, !c->me, 0, 0, BYTES / 2);
-
-		CHECK(c->nic->ops->post(c->nic, (uint16_t)!c->me, &wr, 1) == 1);
-	}
-	/* Its address is no longer valid. */
-	{
-		uint64_t token;
-
-		CHECK(c->nic->ops->lane_create(c->nic, 2, 16, &token) == 0);
-		CHECK(c->nic->ops->lane_connect(c->nic, 2, c->meeting->rank[2].addr,
-						(size_t)c->meeting->rank[2].len,
-						c->meeting->rank[2].token[c->me]) == -ESRCH);
-		CHECK(epf_last_reason() == EPF_R_NIC_PEER_GONE);
-	}
+	pool_is_whole(c, &seen, deadline);
+	address_is_no_longer_valid(c);
 }
 
 static void test_killed(void **state)
 {
 	run_children(&(struct child){ .ordered = 1 }, 3, killed, 1u << 2);
 	run_children(&(struct child){ .ordered = 0 }, 3, killed, 1u << 2);
+	/* A survivor that gets no CPU for longer than the other one needs for all. */
+	run_children(&(struct child){ .ordered = 1, .late_us = 400000 }, 3, killed, 1u << 2);
 }
 
 /* Rank 1 is stopped longer than both timeouts; when it continues, it does not disturb rank 0. */
@@ -236,18 +300,21 @@ static void stopped(struct child *c)
 	struct epf_wr wr = write_to(c, 1, 0, 0, 7168);
 	struct epf_wc wc[32];
 	int n, failed = 0;
+	uint64_t ticks;
+	char state;
 
 	c->retry_ns = 200000000;
 	wire_up(c);
 	meet(c, 1, 2);
 	if (c->me == 1) {
 		raise(SIGSTOP);
-		while (!__atomic_load_n(&c->meeting->flag[0], __ATOMIC_ACQUIRE))
+		while (!__atomic_load_n(&c->meeting->flag, __ATOMIC_ACQUIRE))
 			c->nic->ops->reap(c->nic, wc, 32);
 		CHECK(c->mem[0] == 0 || c->mem[0] == 7);
 		return;
 	}
-	usleep(50000);
+	while (epf_emu_proc_stat(c->meeting->pid[1], &state, &ticks) || state != 'T')
+		usleep(1000);
 	memset(c->mem, 7, 7168);
 	for (uint32_t i = 0; i < 8; i++) {
 		wr = write_to(c, 1, 0, 0, 7168);
@@ -261,12 +328,12 @@ static void stopped(struct child *c)
 				  wc[i].status == EPF_S_FLUSHED;
 		usleep(1000);
 	}
-	kill((pid_t)c->meeting->flag[9], SIGCONT);
+	kill(c->meeting->pid[1], SIGCONT);
 	for (int i = 0; i < 100; i++) {
 		CHECK(c->nic->ops->reap(c->nic, wc, 32) == 0);
 		usleep(1000);
 	}
-	__atomic_store_n(&c->meeting->flag[0], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&c->meeting->flag, 1, __ATOMIC_RELEASE);
 }
 
 static void test_stopped(void **state)

@@ -47,7 +47,7 @@ static void acknowledge_own(struct null_rig *rig, uint32_t rank, uint32_t region
 	};
 	struct epf_wc wc = { .op = EPF_WC_RECV, .lane = 0, .len = sizeof(m), .msg = &m };
 
-	m.count = epf_rx(rig->core, &rig->core->nodes[0], HANDLE)->base;
+	m.count = rig->core->nodes[0].rx[HANDLE].base;
 	epf_arrive(rig->core, &wc);
 }
 

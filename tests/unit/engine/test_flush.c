@@ -135,21 +135,31 @@ static void a_flush_waits_for_groups(void **state)
 	null_rig_close(&rig);
 }
 
+/* Adds another ring to the rank. The caller frees it, after the rig. */
+static struct epf_ring_shm *second_ring(struct null_rig *rig, struct epf_ring_producer *producer,
+					uint32_t *id)
+{
+	struct epf_ring_shm *shm = aligned_alloc(128, epf_ring_bytes(NULL_RING_LOG2));
+
+	assert_non_null(shm);
+	memset(shm, 0, epf_ring_bytes(NULL_RING_LOG2));
+	epf_ring_format(shm, NULL_RING_LOG2, 9, 0);
+	assert_int_equal(
+		epf_core_add_ring(rig->core, rig->rank[0].local, shm, NULL_RING_LOG2, 1, 0, id), 0);
+	epf_ring_producer_init(producer, shm, 0);
+	return shm;
+}
+
 /* Of all rings: what another ring of the rank has posted counts, too, and so does what it has still in it. */
 static void a_flush_of_all_rings_waits_for_them(void **state)
 {
 	struct epf_ring_producer second;
-	struct epf_ring_shm *shm = aligned_alloc(128, epf_ring_bytes(NULL_RING_LOG2));
-	struct null_rig rig;
+	struct epf_ring_shm *shm;
 	uint32_t id;
+	struct null_rig rig;
 
-	assert_non_null(shm);
 	open_rig(&rig, 0);
-	memset(shm, 0, epf_ring_bytes(NULL_RING_LOG2));
-	epf_ring_format(shm, NULL_RING_LOG2, 9, 0);
-	assert_int_equal(
-		epf_core_add_ring(rig.core, rig.rank[0].local, shm, NULL_RING_LOG2, 1, 0, &id), 0);
-	epf_ring_producer_init(&second, shm, 0);
+	shm = second_ring(&rig, &second, &id);
 	push_on(&second, put_to(PEER));
 	push(&rig, flush(0)); /* of its own ring only: nothing to wait for */
 	steps(&rig);
@@ -172,18 +182,13 @@ static void a_flush_does_not_wait_for_half_a_command(void **state)
 {
 	const struct epf_op wide = { .op = EPF_OP_PUT, .rank = PEER, .length = 16 };
 	struct epf_ring_producer second;
-	struct epf_ring_shm *shm = aligned_alloc(128, epf_ring_bytes(NULL_RING_LOG2));
+	struct epf_ring_shm *shm;
+	uint32_t id;
 	struct epf_cmd two[2];
 	struct null_rig rig;
-	uint32_t id;
 
-	assert_non_null(shm);
 	open_rig(&rig, 0);
-	memset(shm, 0, epf_ring_bytes(NULL_RING_LOG2));
-	epf_ring_format(shm, NULL_RING_LOG2, 9, 0);
-	assert_int_equal(
-		epf_core_add_ring(rig.core, rig.rank[0].local, shm, NULL_RING_LOG2, 1, 0, &id), 0);
-	epf_ring_producer_init(&second, shm, 0);
+	shm = second_ring(&rig, &second, &id);
 	epf_op_pack_wide(&wide, two);
 	epf_ring_put_slot(&second, two[0]);
 	push(&rig, flush(EPF_F_ALL));
@@ -289,17 +294,12 @@ static void an_old_acknowledgement_does_not_count(void **state)
 static void flushes_take_turns(void **state)
 {
 	struct epf_ring_producer second;
-	struct epf_ring_shm *shm = aligned_alloc(128, epf_ring_bytes(NULL_RING_LOG2));
-	struct null_rig rig;
+	struct epf_ring_shm *shm;
 	uint32_t id;
+	struct null_rig rig;
 
-	assert_non_null(shm);
 	open_rig(&rig, 0);
-	memset(shm, 0, epf_ring_bytes(NULL_RING_LOG2));
-	epf_ring_format(shm, NULL_RING_LOG2, 9, 0);
-	assert_int_equal(
-		epf_core_add_ring(rig.core, rig.rank[0].local, shm, NULL_RING_LOG2, 1, 0, &id), 0);
-	epf_ring_producer_init(&second, shm, 0);
+	shm = second_ring(&rig, &second, &id);
 	for (unsigned i = 0; i < 3; i++) {
 		push(&rig, put_to(PEER));
 		push_on(&second, put_to(OTHER));

@@ -198,15 +198,15 @@ static void tables_end_where_they_should(void **state)
 	assert_int_equal(node->n_rx, 0);
 	assert_int_equal(epf_rx_grow_cold(r.core, node, 0), 1);
 	assert_int_equal(node->n_rx, EPF_GROW_STREAMS);
-	epf_rx(r.core, node, 3)->base = 77;
-	epf_rx(r.core, node, 2)->ahead = 5;
+	node->rx[3].base = 77;
+	node->rx[2].ahead = 5;
 	assert_int_equal(epf_rx_grow_cold(r.core, node, EPF_GROW_STREAMS), 1);
 	assert_int_equal(node->n_rx, 2 * EPF_GROW_STREAMS);
-	assert_int_equal(epf_rx(r.core, node, 3)->base, 77);
+	assert_int_equal(node->rx[3].base, 77);
 	assert_int_equal(epf_rx_grow_cold(r.core, node, last), 1);
 	assert_int_equal(node->n_rx, last + 1);
 	for (uint32_t h = 0; h <= last; h++) {
-		const struct epf_rx_stream *rx = epf_rx(r.core, node, h);
+		const struct epf_rx_stream *rx = &node->rx[h];
 
 		assert_int_equal(rx->base, h == 3 ? 77 : START);
 		assert_int_equal(rx->pending, EPF_NONE);
@@ -220,8 +220,8 @@ static void tables_end_where_they_should(void **state)
 	for (uint32_t n = 0; n <= last; n++)
 		assert_int_equal(node->notify_in[n].defined, 0);
 	assert_int_equal(epf_rx_grow_cold(r.core, &r.core->nodes[1], 1), 1);
-	assert_int_equal(epf_rx(r.core, &r.core->nodes[1], 3)->base, START);
-	assert_int_equal(epf_rx(r.core, &r.core->nodes[1], 2)->ahead, 0);
+	assert_int_equal(r.core->nodes[1].rx[3].base, START);
+	assert_int_equal(r.core->nodes[1].rx[2].ahead, 0);
 	close_rig(&r);
 }
 

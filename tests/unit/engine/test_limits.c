@@ -211,7 +211,7 @@ static void window_from(uint32_t window, uint32_t start)
 	rig_join(&r, 4096);
 	r.core->rx_mask = window - 1;
 	grow_all(r.core);
-	rx = epf_rx(r.core, &r.core->nodes[0], 1);
+	rx = &r.core->nodes[0].rx[1];
 	for (uint32_t round = 0; round < 3; round++) {
 		uint32_t base = start + round * window;
 
@@ -276,8 +276,8 @@ static void handles_end_where_they_are_said_to(void **state)
 	node = &r.core->nodes[0];
 	assert_int_equal(node->rx_streams, EPF_MAX_STREAMS_PER_NODE);
 	arrive(&r, EPF_MAX_STREAMS_PER_NODE - 1, 0);
-	assert_int_equal(epf_rx(r.core, node, EPF_MAX_STREAMS_PER_NODE - 1)->base, 1);
-	assert_int_equal(epf_rx(r.core, node, 0)->base, 0);
+	assert_int_equal(node->rx[EPF_MAX_STREAMS_PER_NODE - 1].base, 1);
+	assert_int_equal(node->rx[0].base, 0);
 	assert_int_equal(counted(&r, EPF_STAT_CORE_ARRIVALS_REFUSED), 0);
 
 	m.c = m.d = EPF_MAX_STREAMS_PER_NODE - 1;

@@ -272,7 +272,7 @@ static void tell(struct null_rig *rig, struct epf_msg m)
 		.op = EPF_WC_RECV, .lane = lane_of(rig, true)->id, .len = sizeof(m), .msg = &m
 	};
 
-	m.count = epf_rx(rig->core, peer_node(rig), 0)->base;
+	m.count = peer_node(rig)->rx[0].base;
 	epf_arrive(rig->core, &wc);
 	for (unsigned i = 0; i < 4; i++)
 		epf_core_step(rig->core);

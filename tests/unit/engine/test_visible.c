@@ -34,7 +34,7 @@ static void arrive(struct play *p, struct epf_msg m)
 	struct epf_core *core = p->rig.core;
 
 	m.handle = HANDLE;
-	m.count = epf_rx(core, &core->nodes[1], HANDLE)->base;
+	m.count = core->nodes[1].rx[HANDLE].base;
 	epf_arrive(core, &wc);
 }
 

@@ -267,7 +267,7 @@ static void a_gap_is_followed(void **state)
 	uint64_t since;
 
 	grow_all(rig->core[0]);
-	rx = epf_rx(rig->core[0], &rig->core[0]->nodes[1], 4);
+	rx = &rig->core[0]->nodes[1].rx[4];
 	epf_wakeup_set_condition(&r->wakeup, EPF_WAKE_ON_SIGNAL, SIGNAL, 1);
 	look(rig, 1);
 	rx->ahead = 1;

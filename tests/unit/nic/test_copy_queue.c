@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Batches of copies (fabric/nic/emu/copy_queue.h) over a device that only looks: no two copies of a batch meet in their destination, all are
- * submitted in their order, each job gets its outcome once. Random spans, also across the end of the ring of jobs, with queues that are full now and
+ * submitted in their order, each job gets its outcome once, also where the driver refuses a batch. Random spans, also across the end of the ring of jobs, with queues that are full now and
  * then, and for so long that the numbers of batches come again.
  */
 #include "fabric/nic/emu/copy_queue.h"
 #include "fabric/nic/emu/emu.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,20 @@ static struct {
 	uint64_t asked;
 	uint64_t met; /* copies that met another one of their batch */
 	uint64_t wrong;
+	unsigned refuse; /* so many of the next submits and adds */
+	bool is_held;    /* reaches nothing more */
 } device;
+
+static int accept(uint64_t value)
+{
+	if (device.refuse) {
+		device.refuse--;
+		return -EIO;
+	}
+	device.submitted = value;
+	device.batches++;
+	return 0;
+}
 
 static unsigned look_batch(const struct epf_copy_queue *q)
 {
@@ -50,13 +65,19 @@ static int look_submit(struct epf_copy_queue *q, const struct epf_copy_span *s, 
 				      s[k].dst < s[i].dst + s[i].bytes;
 		device.wrong += s[i].src != device.spans;
 	}
-	device.submitted = value;
-	device.batches++;
-	return 0;
+	return accept(value);
+}
+
+static int look_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, unsigned n,
+		    uint64_t value)
+{
+	return accept(value);
 }
 
 static uint64_t look_reached(struct epf_copy_queue *q)
 {
+	if (device.is_held)
+		return device.reached;
 	if (device.submitted - device.reached > device.lag)
 		device.reached = device.submitted - device.lag;
 	else if (++device.asked % 4 == 0 && device.reached < device.submitted)
@@ -70,6 +91,7 @@ static const struct epf_copy_ops look = {
 	.queue_batch = look_batch,
 	.queue_close = look_close,
 	.submit = look_submit,
+	.add = look_add,
 	.reached = look_reached,
 };
 
@@ -252,6 +274,85 @@ static void test_numbers_come_again(void **state)
 	nic_free(c);
 }
 
+/* The next outcome is that of a job, with this status. */
+static void ends(struct epf_emu_copier *c, uint32_t slot, uint32_t status)
+{
+	struct epf_emu_outcome o;
+
+	assert_true(epf_emu_copier_pop(c, &o));
+	assert_int_equal(o.slot, slot);
+	assert_int_equal(o.status, status);
+}
+
+static void pump_to_the_end(void)
+{
+	bool busy = true;
+
+	device.is_held = false;
+	for (int i = 0; i < 1000 && busy; i++)
+		epf_emu_queues_pump(&busy);
+	assert_false(busy);
+}
+
+/*
+ * The driver refuses submits while an earlier one is under way: their jobs fail at once, a job of which it accepts a part fails when that is over, and the
+ * jobs before and after succeed.
+ */
+static void test_refused_copies(void **state)
+{
+	enum { BEFORE, REFUSED = 3, IN_PART, AFTER };
+	struct epf_emu_copier *c = nic_new();
+	struct epf_emu_outcome o;
+	bool busy;
+
+	for (uint32_t i = 0; i < AFTER + 2; i++)
+		c->entries[i].span = (struct epf_emu_job_span){
+			.dst = i <= IN_PART ? 64 * i : 64 * (i - 1), .src = i, .bytes = 64
+		};
+	device.is_held = true;
+	for (uint32_t job = BEFORE; job <= REFUSED; job++) {
+		device.refuse = job != BEFORE;
+		give(c, job, job, 1);
+		epf_emu_queues_pump(&busy);
+		if (job != BEFORE)
+			ends(c, job, EPF_S_REMOTE_ACCESS);
+	}
+	/* Both of its spans have the same destination, so the first one is submitted alone. */
+	device.refuse = 1;
+	give(c, IN_PART, IN_PART, 2);
+	epf_emu_queues_pump(&busy);
+	give(c, AFTER, AFTER + 1, 1);
+	assert_false(epf_emu_copier_pop(c, &o));
+	pump_to_the_end();
+	ends(c, BEFORE, EPF_S_OK);
+	ends(c, IN_PART, EPF_S_REMOTE_ACCESS);
+	ends(c, AFTER, EPF_S_OK);
+	assert_false(epf_emu_copier_pop(c, &o));
+	assert_int_equal(device.wrong, 0);
+	nic_free(c);
+}
+
+static void test_refused_additions(void **state)
+{
+	struct epf_emu_copier *c = nic_new();
+	struct epf_emu_queue *q = epf_emu_queue_of(c, 0, true);
+	struct epf_emu_outcome o;
+
+	device.is_held = true;
+	for (uint32_t job = 0; job < 3; job++) {
+		device.refuse = job == 1;
+		c->undone[job] = 1;
+		assert_true(epf_emu_queue_add(q, c, job, 64, 1));
+		epf_emu_queues_add();
+	}
+	ends(c, 1, EPF_S_REMOTE_ACCESS);
+	pump_to_the_end();
+	ends(c, 0, EPF_S_OK);
+	ends(c, 2, EPF_S_OK);
+	assert_false(epf_emu_copier_pop(c, &o));
+	nic_free(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -260,6 +361,8 @@ int main(void)
 		cmocka_unit_test(test_long),
 		cmocka_unit_test(test_neighbours),
 		cmocka_unit_test(test_numbers_come_again),
+		cmocka_unit_test(test_refused_copies),
+		cmocka_unit_test(test_refused_additions),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,13 @@
 
 #define KIT_WAIT_NS UINT64_C(60000000000)
 
+/* Fails the test unless the last error contains the text. */
+#define kit_says(text)                                   \
+ do {                                                    \
+  if (!strstr(epf_last_error(), text))                   \
+   fail_msg("no \"%s\" in: %s", text, epf_last_error()); \
+ } while (0)
+
 struct kit {
 	char dir[64];
 	struct epf_conf conf;

@@ -49,12 +49,6 @@ static int hangs_up(const struct epf_svc_channel *ch, int ms)
 	return poll(&p, 1, ms) == 1 && recv(p.fd, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
-static void says(const char *text)
-{
-	if (!strstr(epf_last_error(), text))
-		fail_msg("no \"%s\" in: %s", text, epf_last_error());
-}
-
 static void silent_stranger_is_closed(void **state)
 {
 	struct epf_svc_channel *ch;
@@ -158,8 +152,8 @@ static void requests_have_their_turn(void **state)
 		assert_int_equal(kit_call(ch, early[i], early[i] == EPF_SVC_DESCRIBE ? NULL : &m,
 					  -1, NULL, NULL),
 				 -EBADMSG);
-		says(epf_svc_type_name(early[i]));
-		says("not before ATTACH");
+		kit_says(epf_svc_type_name(early[i]));
+		kit_says("not before ATTACH");
 		assert_int_equal(hangs_up(ch, HANG_UP_MS), 1);
 		epf_svc_channel_close(ch);
 	}
@@ -177,8 +171,8 @@ static void hello_names_both_versions(void **state)
 	ch = kit_connect(&k);
 	assert_int_equal(kit_call(ch, EPF_SVC_HELLO, &h, -1, &reply, NULL), -EPROTO);
 	snprintf(own, sizeof(own), "%u.%u", EPF_SVC_MAJOR, EPF_SVC_MINOR);
-	says(own);
-	says("2.0");
+	kit_says(own);
+	kit_says("2.0");
 	assert_int_equal(hangs_up(ch, HANG_UP_MS), 1);
 	epf_svc_channel_close(ch);
 }
@@ -198,24 +192,24 @@ static void limits_name_their_setting(void **state)
 	a = kit_client(&k);
 	b = kit_client(&k);
 	assert_null(kit_client(&k));
-	says("user-clients is 2");
+	kit_says("user-clients is 2");
 	assert_int_equal(kit_signals(a, 90), 0);
 	assert_int_equal(kit_signals(b, 11), -ENOSPC);
-	says("user-signals is 100");
+	kit_says("user-signals is 100");
 	assert_int_equal(kit_signals(b, 10), 0);
 	assert_int_equal(kit_ring(a), 0);
 	assert_int_equal(kit_ring(a), 0);
 	assert_int_equal(kit_ring(a), -ENOSPC);
-	says("client-rings is 2");
+	kit_says("client-rings is 2");
 	assert_int_equal(kit_ring(b), 0);
 	assert_int_equal(kit_ring(b), -ENOSPC);
-	says("user-rings is 3");
+	kit_says("user-rings is 3");
 	assert_int_equal(kit_region(a, fd, 0, 32768, NULL), 0);
 	assert_int_equal(kit_region(a, fd, 0, 32769, NULL), -ENOSPC);
-	says("user-bytes is 65536");
+	kit_says("user-bytes is 65536");
 	assert_int_equal(kit_region(b, fd, 0, 4096, NULL), 0);
 	assert_int_equal(kit_region(b, fd, 0, 4096, NULL), -ENOSPC);
-	says("user-regions is 2");
+	kit_says("user-regions is 2");
 	assert_int_equal(kit_refusals(&k, EPF_R_SVC_LIMIT), 6);
 	close(fd);
 	epf_svc_channel_close(a);
@@ -241,7 +235,7 @@ static void service_clients_is_a_limit(void **state)
 	assert_int_equal(kit_run(&k), 0);
 	a = kit_client(&k);
 	assert_null(kit_client(&k));
-	says("service-clients is 1");
+	kit_says("service-clients is 1");
 	/* Who only looks gets in all the same. */
 	assert_int_equal(kit_number(&k, "clients"), 1);
 	epf_svc_channel_close(a);
@@ -257,7 +251,7 @@ static void operators_only_look(void **state)
 	assert_int_equal(epf_svc_hello(ch, 1, "kit", &reply, KIT_WAIT_NS), 0);
 	assert_string_equal(reply.instance, "kit");
 	assert_int_equal(kit_signals(ch, 4), -EBADMSG);
-	says("not as operator");
+	kit_says("not as operator");
 	assert_int_equal(hangs_up(ch, HANG_UP_MS), 1);
 	epf_svc_channel_close(ch);
 }
@@ -287,16 +281,16 @@ static void modes_and_names(void **state)
 	assert_int_equal(chmod(path, 0777), 0);
 	kit_set(&k, "runtime-dir", path);
 	assert_int_not_equal(kit_run(&k), 0);
-	says("runtime-dir");
+	kit_says("runtime-dir");
 	rmdir(path);
 	kit_set(&k, "runtime-dir", k.dir);
 	kit_set(&k, "instance", "../x");
 	assert_int_not_equal(kit_run(&k), 0);
-	says("instance");
+	kit_says("instance");
 	kit_set(&k, "instance", "kit");
 	kit_set(&k, "service-group", "no-such-group");
 	assert_int_not_equal(kit_run(&k), 0);
-	says("service-group");
+	kit_says("service-group");
 	assert_int_equal(kit_files(&k), 0);
 }
 
@@ -308,7 +302,7 @@ static void a_name_is_served_once(void **state)
 	assert_int_equal(kit_run(&k), 0);
 	assert_int_equal(epf_svc_create(&k.conf, "0", &other), -EADDRINUSE);
 	snprintf(pid, sizeof(pid), "process %d", (int)getpid());
-	says(pid);
+	kit_says(pid);
 	assert_int_equal(kit_number(&k, "clients"), 0); /* still served */
 	assert_int_equal(kit_files(&k), 3);
 }
@@ -365,7 +359,7 @@ static void a_refused_ring_leaves_nothing(void **state)
 		assert_int_equal(kit_ring(ch), 0);
 		assert_int_equal(kit_ring(ch), 0);
 		assert_true(kit_ring(ch) < 0);
-		says("user-rings is 2");
+		kit_says("user-rings is 2");
 		assert_int_equal(kit_used(&k, "user-rings"), 2);
 		epf_svc_channel_close(ch);
 		assert_int_equal(kit_await(&k, "clients", 1), 0);

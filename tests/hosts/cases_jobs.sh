@@ -1,0 +1,122 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# shellcheck disable=SC2034 # ENVIRONMENT and BED_HOSTS are for job_kit.sh
+# Cases of jobs.sh: whole jobs, embedded and with daemons, by the variables of other launchers.
+
+embedded()
+{
+	four_shapes embedded
+}
+
+with_daemons()
+{
+	local host rc=0 daemons=()
+	for host in "${BED_HOSTS[@]}"; do
+		bed_on "$host" ep-fabric run --instance=main --node="$host" --fabric-secret-file="$BED/fabric.secret" >"$OUT/daemon.$host" 2>&1 &
+		daemons+=($!)
+	done
+	for host in "${BED_HOSTS[@]}"; do
+		await "$OUT/daemon.$host" 'main: ready' $$ || return 1
+	done
+	ENVIRONMENT=(EPF_SERVICE=main)
+	four_shapes daemons || rc=1
+	ENVIRONMENT=()
+	for host in "${BED_HOSTS[@]}"; do
+		bed_on "$host" pkill -TERM -x ep-fabric
+		await "$OUT/daemon.$host" 'launch-.*: ended' $$ || rc=1
+	done
+	for host in "${daemons[@]}"; do
+		wait "$host" || { echo "a daemon ended with $?" && rc=1; }
+	done
+	return "$rc"
+}
+
+# connections: established connections of alpha's engines to beta, those to the rendezvous left out; by cable
+connections()
+{
+	# Addresses of a socket for both families look like [::ffff:10.77.1.1]:29999.
+	bed_on alpha ss -tnH state established | sed 's/\[::ffff:\([0-9.]*\)\]/\1/g' | awk '$3 !~ /:29999$/ && $4 !~ /:29999$/ { sub(/:[0-9]*$/, "", $3); print $3 }' |
+		sort | uniq -c | awk '{ printf "%s%d by %s", sep, $1, $2; sep = ", " }'
+}
+
+# A daemon's connections to another: as many with one rank a host as with four, one for each of two cables, one at the least.
+connections_of_daemons()
+{
+	local host ranks lanes cables want got daemons rc=0
+	while read -r lanes cables want <&3; do
+		daemons=()
+		for host in "${BED_HOSTS[@]}"; do
+			bed_on "$host" ep-fabric run --instance=main --node="$host" --fabric-secret-file="$BED/fabric.secret" --lanes-per-peer="$lanes" \
+				--socket-ifname="$cables" >"$OUT/daemon.$host" 2>&1 &
+			daemons+=($!)
+		done
+		for host in "${BED_HOSTS[@]}"; do
+			await "$OUT/daemon.$host" 'main: ready' $$ || return 1
+		done
+		for ranks in 1 4; do
+			ENVIRONMENT=(EPF_SERVICE=main)
+			start_ranks "$ranks" ep-bench moe --launched "${LONG[@]}" --tokens 32
+			await "$OUT/rank.0" 'round 3 of' "${PIDS[0]}" || return 1
+			got=$(connections)
+			runs_still "its connections were counted" || return 1
+			all_right || return 1
+			echo "# $ranks ranks a host, lanes-per-peer $lanes, $cables: $got"
+			[ "$got" = "$want" ] || { echo "wanted $want" && rc=1; }
+		done
+		for host in "${BED_HOSTS[@]}"; do
+			bed_on "$host" pkill -TERM -x ep-fabric
+		done
+		wait "${daemons[@]}" || { echo "a daemon ended with $?" && rc=1; }
+	done 3<<-END
+		1 eth1 1 by 10.77.1.1
+		2 eth1 2 by 10.77.1.1
+		2 eth1,eth2 1 by 10.77.1.1, 1 by 10.77.2.1
+	END
+	return "$rc"
+}
+
+# as_launcher NAME FORMAT: a job whose ranks have the variables of a launcher; FORMAT: those of rank R, local rank L, node N, host H
+as_launcher()
+{
+	local host i n=0 words
+	PIDS=()
+	for host in alpha beta; do
+		for i in 0 1; do
+			words=${2//@R/$n} words=${words//@L/$i} words=${words//@N/$((n / 2))} words=${words//@H/$host}
+			# shellcheck disable=SC2086
+			bed_on "$host" timeout -k 5 "$LIMIT" env EPF_NIC=tcp EPF_SECRET_FILE="$BED/job.secret" $words ep-bench moe --launched "${SMALL[@]}" \
+				>"$OUT/rank.$n" 2>&1 &
+			PIDS+=($!)
+			n=$((n + 1))
+		done
+	done
+	all_right || { echo "with the variables of $1" && return 1; }
+}
+
+# What torchrun, srun and mpirun set.
+launchers()
+{
+	local rc=0
+	as_launcher torchrun 'RANK=@R WORLD_SIZE=4 LOCAL_RANK=@L LOCAL_WORLD_SIZE=2 GROUP_RANK=@N MASTER_ADDR=alpha MASTER_PORT=29400 TORCHELASTIC_RUN_ID=none' || rc=1
+	as_launcher srun 'SLURM_PROCID=@R SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=@L SLURM_NODEID=@N SLURM_STEP_NODELIST=alpha,beta SLURM_JOB_ID=17 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=2(x2) SLURMD_NODENAME=@H' || rc=1
+	as_launcher mpirun 'OMPI_COMM_WORLD_RANK=@R OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=@L OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=prterun-alpha-9@1 MASTER_ADDR=alpha' || rc=1
+	return "$rc"
+}
+
+torchrun_itself()
+{
+	local host n=0
+	PIDS=()
+	command -v torchrun >/dev/null || { echo "no torchrun here (package python3-torch)" && return 77; }
+	# PyTorch 1.13 needs it with Python 3.11, which no longer lists a flag of value 0.
+	python3 -c 'import torch.distributed.elastic.multiprocessing as m; m.Std.from_str("0").name' 2>/dev/null || { echo "this torchrun does not work with this Python" && return 77; }
+	for host in alpha beta; do
+		bed_on "$host" timeout -k 5 "$LIMIT" env EPF_NIC=tcp EPF_SECRET_FILE="$BED/job.secret" torchrun --nnodes 2 --node_rank "$n" --nproc_per_node 2 \
+			--master_addr alpha --master_port 29400 --redirects 3 --tee 3 --log_dir /tmp \
+			--no_python "$BUILD/bench/ep-bench" moe --launched "${SMALL[@]}" >"$OUT/rank.$n" 2>&1 &
+		PIDS+=($!)
+		n=$((n + 1))
+	done
+	all_right
+}
