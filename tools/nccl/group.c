@@ -27,6 +27,7 @@ int epf_group_listen(void *handle, struct epf_group_listener **out)
 {
 	struct epf_group_listener *l = calloc(1, sizeof(*l));
 	struct epf_nccl_handle *h;
+	int on = 1;
 
 	if (!l)
 		return no_memory("a listening object");
@@ -35,7 +36,9 @@ int epf_group_listen(void *handle, struct epf_group_listener **out)
 	h->address = epf_plug.address;
 	epf_net_set_port(&h->address, 0);
 	l->fd = socket(h->address.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (l->fd < 0 || bind(l->fd, &h->address.sa, h->address.len) ||
+	/* Keeps the port from others until the server has it; both must say that they may share it. */
+	if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
+	    bind(l->fd, &h->address.sa, h->address.len) ||
 	    getsockname(l->fd, &h->address.sa, &h->address.len)) {
 		int rc =
 			epf_fail_sys(EPF_R_SYSTEM, errno, "nccl: an address for the ranks to meet");
@@ -128,11 +131,11 @@ static int meet(struct epf_group *g, const struct epf_nccl_handle *root,
 
 	epf_net_print(&root->address, text, sizeof(text));
 	o.rendezvous = text;
-	if (o.is_root && listener->fd >= 0) { /* the server takes the port over */
+	rc = epf_boot_tcp_open(&o, &g->boot);
+	if (o.is_root && listener->fd >= 0) { /* the server has the port */
 		close(listener->fd);
 		listener->fd = -1;
 	}
-	rc = epf_boot_tcp_open(&o, &g->boot);
 	return rc ? rc : epf_join(g->ep, g->boot);
 }
 
