@@ -2,6 +2,7 @@
 /* Endpoints when something is wrong: limits with the last valid and the first invalid value, rights, stale numbers, damaged bytes, keys that differ. */
 #include "tests/unit/p2p/p2p_kit.h"
 
+#include "fabric/p2p/p2p_priv.h"
 #include "fabric/p2p/stream.h"
 
 #include <arpa/inet.h>
@@ -182,6 +183,28 @@ static void test_withdraw(void **state)
 }
 
 /* A transfer prepared before its region was deregistered. */
+/* A call that finds nothing left to wait for does not return before another one that withdraws the same export. */
+static void test_withdrawn_twice(void **state)
+{
+	uint8_t key[EPF_P2P_KEY_BYTES];
+	struct export *e;
+	struct pair p;
+
+	(void)state;
+	begin(&p);
+	assert_ok(epf_p2p_export(p.b, p.theirs, 0, BYTES, EPF_P2P_WRITE, 0, 0, key));
+	pthread_mutex_lock(&p.b->lock);
+	e = p.b->exports;
+	e->pins++; /* as the other call does */
+	pthread_mutex_unlock(&p.b->lock);
+	assert_err(epf_p2p_withdraw(p.b, key, SECOND / 20), ETIMEDOUT);
+	pthread_mutex_lock(&p.b->lock);
+	e->pins--;
+	pthread_mutex_unlock(&p.b->lock);
+	assert_ok(epf_p2p_withdraw(p.b, key, SECOND));
+	end(&p);
+}
+
 static void test_deregistered(void **state)
 {
 	struct epf_p2p_block block = epf_p2p_block(0, 0, 64);
@@ -385,11 +408,12 @@ static void test_no_proof(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_bounds),    cmocka_unit_test(test_rights),
-		cmocka_unit_test(test_withdraw),  cmocka_unit_test(test_deregistered),
-		cmocka_unit_test(test_unmapped),  cmocka_unit_test(test_damaged),
-		cmocka_unit_test(test_strangers), cmocka_unit_test(test_keys),
-		cmocka_unit_test(test_own_key),   cmocka_unit_test(test_no_proof),
+		cmocka_unit_test(test_bounds),       cmocka_unit_test(test_rights),
+		cmocka_unit_test(test_withdraw),     cmocka_unit_test(test_withdrawn_twice),
+		cmocka_unit_test(test_deregistered), cmocka_unit_test(test_unmapped),
+		cmocka_unit_test(test_damaged),      cmocka_unit_test(test_strangers),
+		cmocka_unit_test(test_keys),         cmocka_unit_test(test_own_key),
+		cmocka_unit_test(test_no_proof),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
