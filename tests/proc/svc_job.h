@@ -190,7 +190,7 @@ uint64_t job_get(const uint64_t *word);
 /* Adds 1 to a word. */
 void job_count(uint64_t *word);
 
-/* Scales a time limit of plain builds: unchanged, or longer under a sanitizer. */
+/* Scales a time limit of plain builds on a quiet machine: longer under a sanitizer, and with LIMIT_TIMES (`tools/quickstart test --busy`). */
 unsigned job_ms(unsigned ms);
 /* job_ms(JOB_WAIT_MS) in nanoseconds. */
 uint64_t job_wait_ns(void);
