@@ -258,7 +258,7 @@ static void test_fence(void **state)
 /* Kernels run and wait for copies, so a call of the driver that waits for kernels never returns. The first copies of a region need none. */
 static void test_first_copies(void **state)
 {
-	static unsigned char host[64];
+	static unsigned char host[3][64];
 	static struct epf_tcp_pinned failures;
 	struct epf_copy_mem *mem;
 	struct epf_nic *nic;
@@ -272,10 +272,12 @@ static void test_first_copies(void **state)
 	assert_int_equal(nic->ops->region_register_gpu(nic, mem, EPF_MR_REMOTE_WRITE, &mr), 0);
 	copier = epf_tcp_of(nic)->copier;
 	epf_copy_fake_hold(4);
-	for (int i = 0; i < 3; i++) {
-		struct epf_tcp_spot at = { mem, 64 }, of = { NULL, (uint64_t)(uintptr_t)host };
-		struct epf_tcp_job job = { i == 1 ? of : at, i ? at : of, sizeof(host), &failures,
-					   i == 2 ? EPF_TCP_JOB_ADD : EPF_TCP_JOB_COPY };
+	/* Of three queues, which may run at once: so each has memory of its own. */
+	for (uint64_t i = 0; i < 3; i++) {
+		struct epf_tcp_spot at = { mem, 64 * (i + 1) };
+		struct epf_tcp_spot of = { NULL, (uint64_t)(uintptr_t)host[i] };
+		struct epf_tcp_job job = { i == 1 ? of : at, i ? at : of, sizeof(host[i]),
+					   &failures, i == 2 ? EPF_TCP_JOB_ADD : EPF_TCP_JOB_COPY };
 
 		epf_tcp_copier_push(copier, &job);
 		epf_tcp_copier_kick(copier);
