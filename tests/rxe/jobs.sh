@@ -394,7 +394,7 @@ cut_job()
 		[ $((end - down)) -le "$last" ] || last=$((end - down))
 		[ "$status" = 1 ] || { echo "want exit status 1" && rc=1; }
 		other=$((1 - n / 2))
-		grep -qE "rank [$((other * 2))$((other * 2 + 1))] on node $other is lost: .*\[EPF-4(09|11)\]|commands failed, .* to rank [$((other * 2))$((other * 2 + 1))], .*\[EPF-4(01|09|11)\]" \
+		grep -qE "rank [$((other * 2))$((other * 2 + 1))] on node $other is lost: .*\[EPF-4(09|11)\]|commands failed, .* to rank [$((other * 2))$((other * 2 + 1))][,:] .*\[EPF-4(01|09|11)\]" \
 			<<<"$said" || { echo "want a rank of node $other named" && rc=1; }
 	done
 	mend_links
