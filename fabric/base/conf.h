@@ -202,6 +202,8 @@ int epf_conf_load_text(struct epf_conf *conf, const char *text, size_t len,
  */
 int epf_conf_set(struct epf_conf *conf, const char *name, const char *value,
 		 enum epf_conf_source source);
+/* epf_conf_set_text() - the same of a program's setting, "name=value". */
+int epf_conf_set_text(struct epf_conf *conf, const char *setting);
 
 /* epf_conf_key() - a row of the table; NULL unless id is below EPF_CONF_KEYS. */
 const struct epf_conf_key *epf_conf_key(enum epf_conf_id id);

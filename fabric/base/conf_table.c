@@ -236,6 +236,19 @@ int epf_conf_set(struct epf_conf *conf, const char *name, const char *value,
 	return epf_conf_set_at(conf, (enum epf_conf_id)id, value, source, where);
 }
 
+int epf_conf_set_text(struct epf_conf *conf, const char *setting)
+{
+	const char *eq = strchr(setting, '=');
+	char name[NAME_BYTES];
+
+	if (!eq || (size_t)(eq - setting) >= sizeof(name))
+		return epf_fail(EPF_R_CONF_UNKNOWN_KEY, "setting \"%s\" is not name=value",
+				setting);
+	memcpy(name, setting, (size_t)(eq - setting));
+	name[eq - setting] = 0;
+	return epf_conf_set(conf, name, eq + 1, EPF_CONF_PROGRAM);
+}
+
 const char *epf_conf_origin(const struct epf_conf *conf, enum epf_conf_id id)
 {
 	if ((unsigned int)id >= EPF_CONF_KEYS || !conf->origin[id].where)

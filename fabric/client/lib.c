@@ -34,19 +34,6 @@ void epf_options_init(struct epf_options *opts)
 	opts->size = sizeof(*opts);
 }
 
-static int set_one(struct epf_conf *conf, const char *setting)
-{
-	const char *eq = strchr(setting, '=');
-	char name[64];
-
-	if (!eq || (size_t)(eq - setting) >= sizeof(name))
-		return epf_fail(EPF_R_CONF_UNKNOWN_KEY, "setting \"%s\" is not name=value",
-				setting);
-	memcpy(name, setting, (size_t)(eq - setting));
-	name[eq - setting] = 0;
-	return epf_conf_set(conf, name, eq + 1, EPF_CONF_PROGRAM);
-}
-
 static int load_conf(struct epf *ep)
 {
 	struct epf_conf_places places = { .system_file = EPF_CONF_SYSTEM_FILE,
@@ -57,7 +44,7 @@ static int load_conf(struct epf *ep)
 	if (rc)
 		return epf_fail(EPF_R_NO_MEMORY, "epf_open: no memory for the configuration");
 	for (const char *const *s = ep->opts.settings; s && *s && !rc; s++)
-		rc = set_one(&ep->conf, *s);
+		rc = epf_conf_set_text(&ep->conf, *s);
 	if (!rc)
 		rc = epf_conf_load(&ep->conf, ep->opts.config_file ? &places : NULL);
 	return rc;

@@ -30,19 +30,6 @@ void epf_p2p_options_init(struct epf_p2p_options *opts)
 	opts->gpu = -1;
 }
 
-static int set_one(struct epf_conf *conf, const char *setting)
-{
-	const char *eq = strchr(setting, '=');
-	char name[64];
-
-	if (!eq || (size_t)(eq - setting) >= sizeof(name))
-		return epf_fail(EPF_R_CONF_UNKNOWN_KEY, "setting \"%s\" is not name=value",
-				setting);
-	memcpy(name, setting, (size_t)(eq - setting));
-	name[eq - setting] = 0;
-	return epf_conf_set(conf, name, eq + 1, EPF_CONF_PROGRAM);
-}
-
 static int load_conf(struct epf_p2p *ep, const struct epf_p2p_options *o)
 {
 	struct epf_conf_places places = { .system_file = EPF_CONF_SYSTEM_FILE,
@@ -53,7 +40,7 @@ static int load_conf(struct epf_p2p *ep, const struct epf_p2p_options *o)
 	for (unsigned n = 0; o->settings && o->settings[n] && !rc; n++) {
 		if (n == P2P_SETTINGS)
 			return epf_fail(EPF_R_P2P_LIMIT, "p2p: at most %d settings", P2P_SETTINGS);
-		rc = set_one(&ep->conf, o->settings[n]);
+		rc = epf_conf_set_text(&ep->conf, o->settings[n]);
 		ep->settings[n] = strdup(o->settings[n]); /* for the engines of connections */
 		if (!ep->settings[n])
 			return epf_fail(EPF_R_NO_MEMORY, "p2p: settings");
