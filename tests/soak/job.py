@@ -14,6 +14,7 @@ from daemons import PATIENCE
 
 LIMIT_S = 600
 NAMED = re.compile(r"\[EPF-\d+\]")
+REFUSED = "[EPF-710]"
 
 
 def free_port():
@@ -93,8 +94,7 @@ class Job:
             self.end_daemon(beside)
 
     def is_in_rounds(self):
-        with open(self.output(0), encoding="utf-8", errors="replace") as f:
-            return " round " in f.read()
+        return " round " in self.said(0)
 
     def stop_rank(self):
         process = self.processes[self.plan.victim]
@@ -150,21 +150,29 @@ class Job:
             self.processes[r].wait()
         return left
 
+    def said(self, rank):
+        with open(self.output(rank), encoding="utf-8", errors="replace") as f:
+            return f.read()
+
     def judge(self, rank):
         """Returns "", or what is wrong with the end of a rank."""
         status = self.processes[rank].returncode
-        with open(self.output(rank), encoding="utf-8", errors="replace") as f:
-            text = f.read()
+        text = self.said(rank)
         wrong = re.search(r"^# wrong: (\d+)$", text, re.M)
         if wrong and wrong.group(1) != "0":
             return f"rank {rank}: {wrong.group(1)} wrong results"
         if status == 0:
             return "" if wrong or rank else "rank 0 did not report"
-        if not self.lost:
+        # Ranks that came when their daemon was draining already: refused, and lost for the others.
+        refused = {r for r in range(self.plan.ranks) if self.plan.fault == "drain" and REFUSED in self.said(r)}
+        if rank in refused:
+            return ""
+        lost = self.lost | refused
+        if not lost:
             return f"rank {rank}: exit status {status} without a fault that explains it"
         if rank in self.lost and self.plan.fault == "kill-rank" and status == -signal.SIGKILL:
             return ""
         if status < 0 or not NAMED.search(text):
             return f"rank {rank}: exit status {status}, without an error that has a number"
-        names = {f"rank {r}{end}" for r in self.lost - {rank} for end in " :"} | {f"daemon node{self.plan.node(r)} " for r in self.lost}
-        return "" if any(name in text for name in names) else f"rank {rank}: its error names none of the ranks {sorted(self.lost)} that were lost"
+        names = {f"rank {r}{end}" for r in lost - {rank} for end in " :"} | {f"daemon node{self.plan.node(r)} " for r in lost}
+        return "" if any(name in text for name in names) else f"rank {rank}: its error names none of the ranks {sorted(lost)} that were lost"
