@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import threading
+import time
 
 from plan import FABRICS, NODES
 
@@ -29,6 +30,7 @@ class Daemon:
         self.socket = os.path.join(folder, f"{self.name}.sock")
         self.log = os.path.join(folder, f"{self.name}.log")
         self.process = None
+        self.drained_at = 0.0  # when its last draining ended
         self.rests = []  # what it held whenever nothing ran, since it was started
         self.start()
 
@@ -48,9 +50,12 @@ class Daemon:
         self.process.wait()
 
     def drain(self):
-        """Ends after its last job; returns its exit status."""
+        """Ends after its last job; returns its exit status. Until then it refuses new ranks."""
+        self.drained_at = float("inf")
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait()
+        status = self.process.wait()
+        self.drained_at = time.monotonic()
+        return status
 
     def held(self):
         """Bytes of memory, descriptors and threads of the process."""

@@ -29,7 +29,7 @@ class Job:
     def __init__(self, plan, folder, fabrics, build):
         self.plan, self.folder, self.build = plan, folder, build
         self.fabric = fabrics.get(plan.place)
-        self.lost = set()
+        self.lost, self.began = set(), 0.0
         self.lock = threading.Lock()
         self.processes = []
         self.missed = plan.fault == "none"
@@ -46,6 +46,7 @@ class Job:
     def start(self):
         os.mkdir(self.folder)
         with self.fabric.lock if self.fabric else contextlib.nullcontext():
+            self.began = time.monotonic()
             self.start_ranks()
 
     def start_ranks(self):
@@ -163,8 +164,8 @@ class Job:
             return f"rank {rank}: {wrong.group(1)} wrong results"
         if status == 0:
             return "" if wrong or rank else "rank 0 did not report"
-        # Ranks that came when their daemon was draining already: refused, and lost for the others.
-        refused = {r for r in range(self.plan.ranks) if self.plan.fault == "drain" and REFUSED in self.said(r)}
+        # Ranks that came while their daemon was draining, for this job's fault or another's: refused, and lost for the others.
+        refused = {r for r in range(self.plan.ranks) if REFUSED in self.said(r) and self.fabric.daemons[self.plan.node(r)].drained_at >= self.began}
         if rank in refused:
             return ""
         lost = self.lost | refused
