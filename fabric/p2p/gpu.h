@@ -11,9 +11,9 @@
 #include "fabric/p2p/p2p_priv.h"
 
 enum {
-	/* Chunks of so many blocks that are shorter on average go to the kernel: measured in bench/RESULTS.md, "Point to point on GPUs". */
+	/* Chunks with at least GPU_MANY blocks, shorter than this on average, go to the kernel. Measured: 64 and 256 KiB, 1 and 1,000 blocks (bench/RESULTS.md). */
 	GPU_SMALL = 128 * 1024,
-	GPU_MANY = 8,
+	GPU_MANY = 8, /* between those two; not measured */
 	GPU_FLIGHTS = EPF_COPY_FLIGHTS,
 };
 

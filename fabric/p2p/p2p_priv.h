@@ -289,7 +289,9 @@ struct epf_p2p {
 	bool is_closing;
 	uint32_t calls;   /* that may wait and are under way; atomic */
 	bool has_engines; /* connections over NICs were made; atomic */
-	bool has_new;     /* connections that the thread does not watch yet */
+	unsigned
+		pack_from; /* busy connections before it were polled last time; endpoint's thread only */
+	bool has_new;      /* connections that the thread does not watch yet */
 	struct slots conns, regions, imports;
 	struct conn *all;
 	struct export *exports;

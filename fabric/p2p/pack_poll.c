@@ -22,20 +22,23 @@ bool epf_p2p_pack_poll(struct conn *c)
 
 bool epf_p2p_pack_poll_all(struct epf_p2p *ep)
 {
-	enum { MOST = 64 };
-	struct conn *busy[MOST];
+	enum { MOST = 64 }; /* of a call; the next one goes on behind them */
+	struct conn *busy[MOST] = { NULL };
 	bool is_moving = false;
-	unsigned n = 0;
+	unsigned n = 0, seen = 0;
 
 	if (!EPF_LOAD_RELAXED(&ep->has_engines))
 		return false;
 	pthread_mutex_lock(&ep->lock);
-	for (struct conn *c = ep->all; c && n < MOST; c = c->next)
-		if (c->pack && EPF_LOAD_RELAXED(&c->pack->busy)) {
+	for (struct conn *c = ep->all; c; c = c->next)
+		if (c->pack && EPF_LOAD_RELAXED(&c->pack->busy) && seen++ >= ep->pack_from &&
+		    n < MOST) {
 			epf_p2p_conn_ref(c);
 			busy[n++] = c;
 		}
 	pthread_mutex_unlock(&ep->lock);
+	is_moving = seen > n;
+	ep->pack_from = ep->pack_from + n < seen ? ep->pack_from + n : 0;
 	for (unsigned i = 0; i < n; i++) {
 		is_moving |= epf_p2p_pack_poll(busy[i]);
 		epf_p2p_conn_put(busy[i]);

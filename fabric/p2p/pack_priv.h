@@ -2,8 +2,8 @@
 /*
  * Compressed chunks of a connection over NICs (setting p2p-compress). A chunk of a write is compressed into a slot of this end's staging memory, put
  * into the same slot of the peer's, and after a flush announced over the control connection; a thread of the peer expands it into the exported
- * memory, which is kept from withdrawal meanwhile, and answers. A chunk of a read is asked for, and comes the other way. Who starts a transfer
- * chooses the slots, of its own kind at both ends, so they need no agreement.
+ * memory, which is kept from withdrawal meanwhile, and answers. A chunk of a read is asked for, and comes the other way. Each end has slots for
+ * the transfers that it starts and slots for those of its peer; whoever starts a transfer chooses, so they need no agreement.
  *
  *   write:  RESERVED -> (compress) PUT -> FLUSHING -> ASKED -> (answer) FREE
  *   read:   RESERVED -> ASKED -> (answer) TAKING -> (expand) FREE

@@ -381,7 +381,7 @@ int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], u
 	if (e->state == EXPORT_LIVE)
 		set_state(ep, e, EXPORT_WITHDRAWN);
 	rc = let_go(ep, e, end, "withdraw");
-	/* Another call may be at it, too, and wait for a peer of its own. */
+	/* Another call may be withdrawing it and still wait for a peer. */
 	while (!rc && (e = ep->export_at[k.slot]) && epf_p2p_same_key(&e->key, &k))
 		rc = epf_now_ns() < end
 			     ? let_go(ep, e, end, "withdraw")

@@ -170,8 +170,8 @@ v2 v2-nvlink-gin 200 right "${over[@]}" EPF_NIC=emu -- "${small[@]}"
 v2 v2-gin-small 200 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${small[@]}"
 v2 v2-gin 240 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${large[@]}"
 v2 v2-direct 200 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- "${small[@]}" --allow-hybrid-mode 0
-# V2 loads a kernel while another waits for rows, and the driver lets the copies of the same process wait for the loading (docs/guides/nccl.md). With a cache of its own each of these
-# parts compiles a kernel before it loads it, in which time the one before has its rows.
+# V2 loads a kernel while another waits for rows; until it is loaded, the driver blocks this process's copies (docs/guides/nccl.md). With an empty cache, each of these parts compiles a
+# kernel before it loads it, and meanwhile the kernel before gets its rows.
 slow()
 {
 	[ "$list" = 1 ] || [ "$dry" = 1 ] || mkdir -p "$out/jit-$1"

@@ -70,7 +70,7 @@ connections_reset()
 
 # ---- a host vanishes -------------------------------------------------------------------------
 
-# hears RANK BEGIN PATTERN: waits until a rank has said whom it lost
+# hears RANK BEGIN PATTERN: waits until a rank's error names the rank that it lost
 hears()
 {
 	await "$OUT/rank.$1" "$3" "${PIDS[$1]}" || return 1

@@ -6,7 +6,7 @@
  * sequentially consistent fences share one more view, and sequentially consistent accesses one value for each location. Plain accesses of two threads, of which
  * one is a store, must be ordered (vector clocks). These are C11's rules as RC11 repairs them (Lahav et al., PLDI 2017), run step by step.
  *
- * What it cannot see: load buffering, where a load takes effect after a later relaxed store of its own thread and so can read another thread's answer
+ * What it cannot see: load buffering, where a load takes effect after a later relaxed store of the same thread and so can read another thread's answer
  * to that store: RC11 forbids it, CPUs do not. Where plain memory is involved, as in every program here that a test relies on, the clocks still report the missing
  * order. The machine ignores dependencies, which CPUs respect, and does not order sequentially consistent accesses with fences: both may only report too much.
  * Compilers are trusted to keep to C11.

@@ -210,7 +210,7 @@ void launch_look_at_ends(struct launch *l)
 		struct launch_host *h = &l->host[i];
 		char how[80];
 
-		/* Its last words first. */
+		/* Its last output comes first. */
 		if (h->pid || h->from >= 0 || h->err >= 0 || h->is_lost)
 			continue;
 		h->is_lost = true;

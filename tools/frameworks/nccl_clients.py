@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a folder with programs that use NCCL's one-sided operations, for a machine with GPUs and without a network: tests/gpu/nccl.sh --clients.
+"""Makes a folder with programs that use NCCL's one-sided operations, for a machine with GPUs and without a network: tests/gpu/nccl_clients.sh.
 
   nccl_clients.py make FOLDER --deepep TREE [--build DIR] [--hooks DIR] [--python INCLUDE]
   nccl_clients.py unpack FOLDER       on that machine: writes FOLDER/nvidia/nccl/lib/libnccl.so.2

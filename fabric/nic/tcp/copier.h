@@ -3,7 +3,7 @@
  * The copier of a TCP NIC: a thread that copies between GPU memory and pinned memory, because the CPU cannot, and an engine core's thread must not call a driver. The NIC pushes
  * jobs, numbered from 1, which complete in that order. The thread starts with the first region of GPU memory.
  *
- * Kernels may wait for a copy, and the driver lets some calls wait for kernels (loading code, unpinning memory). So queues are opened when a region is registered, and pinned memory is
+ * Kernels may wait for a copy, and some driver calls block until running kernels end (loading code, unpinning memory). So queues are opened when a region is registered, and pinned memory is
  * reused and stays pinned until the copier closes.
  *
  * Only one thread uses a copier: the core's, or the one that sets the NIC up. Labels: T1 jobs, T2 how many are complete and what failed.

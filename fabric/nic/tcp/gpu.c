@@ -118,9 +118,10 @@ static int prepare(struct epf_tcp *t, struct epf_copy_mem *mem)
 		return epf_fail(EPF_R_GPU_MEMORY, "tcp: the GPU does not finish its copies");
 	}
 	if (!epf_tcp_copier_quiesce(t->copier))
-		return epf_fail(EPF_R_GPU_MEMORY,
-				"tcp: the GPU does not get ready for copies within 5 s, "
-				"perhaps because kernels run that wait for them");
+		return epf_fail(
+			EPF_R_GPU_MEMORY,
+			"tcp: the GPU does not get ready for copies within 5 s, "
+			"perhaps because kernels run that wait for them: register memory before such kernels start");
 	if (__atomic_load_n(&mem->state, __ATOMIC_ACQUIRE) != 1) /* C5 */
 		return epf_fail(EPF_R_GPU_MEMORY,
 				"tcp: memory of GPU %d cannot be mapped: see the log", mem->device);

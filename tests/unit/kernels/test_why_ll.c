@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Why low-latency calls are slow: late ranks, one with twice the tokens, and a link that stalls, by the reports of the kernels in plain C. One rank alone
- * knows only whom it waited for; all ranks together tell a late rank from a slow link. Order is forced as in test_why_ht.c.
+ * knows only which ranks it waited for; all ranks together tell a late rank from a slow link. Order is forced as in test_why_ht.c.
  */
 #include "fabric/base/clock.h"
 #include "tests/unit/kernels/why_kit.h"

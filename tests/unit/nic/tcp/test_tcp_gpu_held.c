@@ -272,7 +272,7 @@ static void test_first_copies(void **state)
 	assert_int_equal(nic->ops->region_register_gpu(nic, mem, EPF_MR_REMOTE_WRITE, &mr), 0);
 	copier = epf_tcp_of(nic)->copier;
 	epf_copy_fake_hold(4);
-	/* Of three queues, which may run at once: so each has memory of its own. */
+	/* The three queues may run at once, so each job uses different memory. */
 	for (uint64_t i = 0; i < 3; i++) {
 		struct epf_tcp_spot at = { mem, 64 * (i + 1) };
 		struct epf_tcp_spot of = { NULL, (uint64_t)(uintptr_t)host[i] };
