@@ -183,7 +183,7 @@ slow v2-gin-tcp 200 right EPF_NIC=tcp
 nccl_ep ep-ll-nvlink 120 right -- --algorithm ll
 nccl_ep ep-ht-nvlink 120 right -- --algorithm ht --tokens "$tokens"
 nccl_ep ep-ll 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ll
-nccl_ep ep-ht 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens"
+nccl_ep ep-ht 120 right "${over[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
 nccl_ep ep-ll-reordered 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- --algorithm ll
 client gin-latency 90 right 'GIN put' "${over[@]}" "${node[@]}" EPF_NIC=emu -- "$at/gin"
 client ring-latency 60 right us EPF_CORE_IDLE=pause -- "$at/epf/ep-bench" p2p --gpu --op put_add -s 8 --nic emu

@@ -2,7 +2,9 @@
 """NVIDIA's NCCL EP (package nccl-extensions), low latency and high throughput: every received row and every combined row is compared with what it must be.
 Run under torch.distributed.run.
 
-  nccl_ep.py [--algorithm ll|ht] [--tokens N] [--hidden N] [--topk N] [--experts N] [--rounds N]
+  nccl_ep.py [--algorithm ll|ht] [--tokens N] [--hidden N] [--topk N] [--experts N] [--rounds N] [--own-host]
+
+--own-host: NCCL takes each rank for a host of its own (NCCL_HOSTID), so that it looks for no NVLink at all.
 
 Rows hold their rank and token in their first elements, so a row that is missing, twice, torn or from another round is named. Rank 0 prints times of dispatch and
 combine as the host sees them, synchronized.
@@ -141,7 +143,10 @@ def main():
     p.add_argument("--topk", type=int, default=8)
     p.add_argument("--experts", type=int, default=32)
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--own-host", action="store_true")
     o = p.parse_args()
+    if o.own_host:
+        os.environ["NCCL_HOSTID"] = f"host-{os.environ['RANK']}"
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo")
     run = Run(o)
