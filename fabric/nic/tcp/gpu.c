@@ -182,7 +182,7 @@ int epf_tcp_ring_ready(struct epf_tcp *t, struct epf_tcp_lane_gpu *g, struct epf
 		       uint32_t bytes, bool less)
 {
 	struct epf_tcp_job job = { .kind = EPF_TCP_JOB_PIN, .pinned = ring->pinned };
-	uint32_t size = EPF_TCP_RING_LEAST;
+	uint32_t size = bytes && ring->was_full ? EPF_TCP_RING_BUSY : EPF_TCP_RING_LEAST;
 	bool is_there = ring->made && ring->made <= epf_tcp_copier_done(t->copier);
 
 	while (size < EPF_TCP_RING_MOST && size / 2 < bytes)

@@ -40,6 +40,8 @@ bool epf_tcp_gpu_room(struct epf_tcp *t, struct epf_tcp_lane *l, uint32_t ahead,
 		return false;
 	head = ring->head + ahead;
 	room = ring->size - (head - ring->tail);
+	if (room < *bytes)
+		ring->was_full = true;
 	if (room > ring->size - head % ring->size)
 		room = ring->size - head % ring->size;
 	if (*bytes > room)

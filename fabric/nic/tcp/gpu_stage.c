@@ -14,8 +14,10 @@ static uint8_t *take(struct epf_tcp_ring *ring, uint32_t bytes, uint32_t *end)
 	uint32_t at = ring->head % ring->size;
 	uint32_t pad = ring->size - at < bytes ? ring->size - at : 0;
 
-	if (ring->head - ring->tail + pad + bytes > ring->size)
+	if (ring->head - ring->tail + pad + bytes > ring->size) {
+		ring->was_full = true;
 		return NULL;
+	}
 	ring->head += pad + bytes;
 	*end = ring->head;
 	return ring->pinned->base + (pad ? 0 : at);

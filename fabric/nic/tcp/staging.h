@@ -22,8 +22,9 @@ struct iovec;
 struct epf_tcp_lane;
 
 enum {
-	/* Bytes of a ring: a power of two, at least twice its longest transfer so far. */
+	/* Bytes of a ring: a power of two, at least twice its longest transfer so far, and EPF_TCP_RING_BUSY once it has been full: copies and the socket take turns in less. */
 	EPF_TCP_RING_LEAST = 64 << 10,
+	EPF_TCP_RING_BUSY = 512 << 10,
 	EPF_TCP_RING_MOST = 2 << 20,
 	EPF_TCP_PARTS = 512,              /* most copies of a ring that are not released */
 	EPF_TCP_HELD = 4 * EPF_TCP_TRAIN, /* most descriptors of held trains */
@@ -35,6 +36,7 @@ struct epf_tcp_ring {
 	uint64_t made; /* number of the job that allocates the memory, 0: not needed yet */
 	uint32_t size; /* of that memory */
 	uint32_t head, tail;
+	bool was_full;
 	/* Receive ring only: the copies from it and their ends, oldest first. */
 	uint32_t first, last;
 
@@ -111,7 +113,7 @@ int epf_tcp_add_pending(struct epf_nic *nic);
 
 /*
  * Returns 1 if the ring has memory for transfers of `bytes`, or less memory if `less` is true; 0 if it has to wait. Requests memory at the first use, and more once the ring is
- * empty. If it could not be allocated, returns 1, and ring->pinned->base is NULL.
+ * empty, unless `bytes` is 0. If it could not be allocated, returns 1, and ring->pinned->base is NULL.
  */
 int epf_tcp_ring_ready(struct epf_tcp *t, struct epf_tcp_lane_gpu *g, struct epf_tcp_ring *ring,
 		       uint32_t bytes, bool less);

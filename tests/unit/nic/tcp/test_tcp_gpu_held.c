@@ -119,6 +119,43 @@ static void test_idle_while_full(void **state)
 	rig_close(rig);
 }
 
+/* A ring that was full has more memory from the next time that it is empty. */
+static void ring_grows(const struct nic_kind *kind)
+{
+	enum { WRITES = 12, LEN = 14336 };
+	struct rig *rig = rig_open(kind, NULL);
+	bool sends = kind == &from_gpu;
+	const struct rig_end *end = sends ? &rig->a : &rig->b;
+	const struct epf_tcp_lane *lane = epf_tcp_lane_at(epf_tcp_of(end->nic), 0);
+	const struct epf_tcp_ring *ring = sends ? &lane->gpu->tx : &lane->gpu->rx;
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, LEN);
+
+	rig_fill(rig->a.mem, RIG_BYTES, 23);
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 1), EPF_S_OK);
+	assert_int_equal(ring->size, EPF_TCP_RING_LEAST);
+	epf_copy_fake_hold(2);
+	for (uint32_t i = 0; i < WRITES; i++) {
+		wr = rig_write(rig, 2 + i, i * LEN, i * LEN, LEN);
+		gpu_post_all(rig, &wr, 1);
+	}
+	reap_often(rig);
+	epf_copy_fake_hold(0);
+	assert_int_equal(gpu_outcome(rig, 1 + WRITES), EPF_S_OK);
+	wr = rig_write(rig, 2 + WRITES, 0, 0, LEN);
+	rig_post(rig, &wr);
+	assert_int_equal(gpu_outcome(rig, 2 + WRITES), EPF_S_OK);
+	assert_int_equal(ring->size, EPF_TCP_RING_BUSY);
+	assert_memory_equal(rig->b.mem, rig->a.mem, WRITES * LEN);
+	rig_close(rig);
+}
+
+static void test_ring_grows(void **state)
+{
+	ring_grows(&from_gpu);
+	ring_grows(&to_gpu);
+}
+
 /* Trains are received while copies of those before are under way, and take effect in order when these are over. */
 static void test_held_trains(void **state)
 {
@@ -319,9 +356,9 @@ static void test_while_kernels_wait(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_events),       CASE(test_idle_while_copying), CASE(test_idle_while_full),
-		CASE(test_held_trains),  CASE(test_behind_held),        CASE(test_fence),
-		CASE(test_first_copies), CASE(test_while_kernels_wait),
+		CASE(test_events),     CASE(test_idle_while_copying), CASE(test_idle_while_full),
+		CASE(test_ring_grows), CASE(test_held_trains),        CASE(test_behind_held),
+		CASE(test_fence),      CASE(test_first_copies),       CASE(test_while_kernels_wait),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
