@@ -76,6 +76,18 @@ check()
 	return "$rc"
 }
 
+# check_beside NAME COMMAND...: a check beside those before it, $JOBS at most; `wait` ends them all
+BESIDE=()
+check_beside()
+{
+	check "$@" &
+	BESIDE+=($!)
+	if [ ${#BESIDE[@]} -ge "$JOBS" ]; then
+		wait "${BESIDE[0]}"
+		BESIDE=("${BESIDE[@]:1}")
+	fi
+}
+
 # tally STAGE RESULT: number of such results in a stage (empty: in all stages)
 tally()
 {

@@ -321,8 +321,9 @@ stage_aarch64()
 	done < <(ninja -C "$BUILD_ROOT/build-aarch64" -t targets all | sed -n 's/: c_LINKER.*//p' | grep -v '^tests/')
 	compile build-aarch64 "${programs[@]}" || return
 	while read -r name; do
-		check "aarch64 $name" timeout $((120 * LIMIT_TIMES)) qemu-aarch64 -L "$sysroot" "$BUILD_ROOT/build-aarch64/tests/unit/test_$name"
+		check_beside "aarch64 $name" timeout $((120 * LIMIT_TIMES)) qemu-aarch64 -L "$sysroot" "$BUILD_ROOT/build-aarch64/tests/unit/test_$name"
 	done < <(expected aarch64)
+	wait
 }
 
 stage_headers()
@@ -383,16 +384,19 @@ package_build()
 # Builds the Debian packages and installs them on a clean root, then the wheels, in empty environments; tests/expected.txt lists the cases.
 stage_package()
 {
-	local log=$LOGS/package.log name detail rc
+	local log=$LOGS/package.log name detail installs rc
 	package_build >"$LOGS/package-begin.log" 2>&1 || { fail "begin of the packages' build" "see $LOGS/package-begin.log" && return; }
 	check "packages are made" "$ROOT/tools/package/build" --build-dir "$BUILD_ROOT/build-package" "$BUILD_ROOT/build-package-out" || return 0
-	"$ROOT/tests/package/install.sh" "$BUILD_ROOT/build-package-out" "$BUILD_ROOT/build-package-root" >"$log" 2>&1
-	rc=$?
-	"$ROOT/tests/package/contents.sh" "$BUILD_ROOT/build-package-out" >>"$log" 2>&1
-	[ -z "${EPF_TEST_LONG:-}" ] || check "packages are reproducible" "$ROOT/tests/package/reproducible.sh" "$BUILD_ROOT/build-package-twice"
+	"$ROOT/tests/package/install.sh" "$BUILD_ROOT/build-package-out" "$BUILD_ROOT/build-package-root" >"$log" 2>&1 &
+	installs=$!
 	# The same build folder again: only the links are made anew.
 	check "wheels are made" "$ROOT/tools/package/wheel" --build-dir "$BUILD_ROOT/build-package" "$BUILD_ROOT/build-package-wheels" &&
-		"$ROOT/tests/package/wheel.sh" "$BUILD_ROOT/build-package-wheels" "$BUILD_ROOT/build-package-environments" >>"$log" 2>&1
+		"$ROOT/tests/package/wheel.sh" "$BUILD_ROOT/build-package-wheels" "$BUILD_ROOT/build-package-environments" >"$log.wheels" 2>&1
+	wait "$installs"
+	rc=$?
+	"$ROOT/tests/package/contents.sh" "$BUILD_ROOT/build-package-out" >>"$log" 2>&1
+	cat "$log.wheels" >>"$log"
+	[ -z "${EPF_TEST_LONG:-}" ] || check "packages are reproducible" "$ROOT/tests/package/reproducible.sh" "$BUILD_ROOT/build-package-twice"
 	while read -r name; do
 		detail=$(sed -n "s/^FAIL $name: //p" "$log")
 		if grep -qx "ok $name" "$log"; then
@@ -520,7 +524,7 @@ stage_tsan()
 
 stage_fuzz()
 {
-	local name runs files targets=() pids=() instrument='-fsanitize=fuzzer-no-link,address,undefined'
+	local name runs files targets=() instrument='-fsanitize=fuzzer-no-link,address,undefined'
 	instrument+=' -fno-sanitize-recover=undefined -fprofile-instr-generate -fcoverage-mapping'
 	# meson runs what it compiles to try the compiler, here, where a profile would be left behind.
 	local -x LLVM_PROFILE_FILE=$LOGS/fuzz-setup.profraw
@@ -538,12 +542,7 @@ stage_fuzz()
 	while read -r name runs files; do
 		[[ " ${targets[*]} " == *" tests/fuzz/$name "* ]] || continue
 		# shellcheck disable=SC2086
-		check "fuzzer $name, $((runs * FUZZ_TIMES)) inputs, $FUZZ_COVERAGE % of $files" fuzz_one "$name" "$((runs * FUZZ_TIMES))" $files &
-		pids+=($!)
-		if [ ${#pids[@]} -ge "$JOBS" ]; then
-			wait "${pids[0]}"
-			pids=("${pids[@]:1}")
-		fi
+		check_beside "fuzzer $name, $((runs * FUZZ_TIMES)) inputs, $FUZZ_COVERAGE % of $files" fuzz_one "$name" "$((runs * FUZZ_TIMES))" $files
 	done < <(expected fuzz)
 	wait
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links between two daemons are cut and restored: one of two, 80 times, at random times and ends, while four ranks exchange checked
+ * Links between two daemons are cut and restored: one of two, 40 times, at random times and ends, while four ranks exchange checked
  * bytes. Nothing is wrong or missing, work is replayed, duplicates are dropped. If both links are cut, every rank gets an error that
  * names a rank of the other node, long before peer-timeout. Once they are restored, all ranks call epf_reconnect and the job goes on.
  */
@@ -20,7 +20,7 @@
  * CUT_MS. Without heartbeats from the other end it fails after RETRY_MS, which must exceed the time for which a busy machine may not run
  * a daemon, or the good link fails too. Cuts last up to three times CUT_MS.
  */
-enum { WORLD = 4, CUTS = 80, CUTS_LONG = 2000, TURN = 20, CUT_MS = 20, RETRY_MS = 1000 };
+enum { WORLD = 4, CUTS = 40, CUTS_LONG = 2000, TURN = 10, CUT_MS = 20, RETRY_MS = 1000 };
 
 enum { W_CUT_NS = 1, W_ALL_TOLD = 2, W_RESTORED = 3, W_TRIED = 4 };
 

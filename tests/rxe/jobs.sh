@@ -117,7 +117,7 @@ group_nic()
 	job nic-limits 120 crossing conformance test_nic_limits
 	job nic-fail 120 crossing conformance test_nic_fail
 	job nic-device 120 conformance test_verbs_device
-	job nic-prove 120 crossing prove
+	[ "$LONG" != 1 ] || job nic-prove 120 crossing prove
 	job nic-prove-hosts 120 crossing prove_hosts
 }
 
@@ -157,13 +157,13 @@ moe()
 
 group_moe()
 {
-	local mode format
-	for mode in ll ht; do
-		for format in fp8 bf16; do
-			job "moe-$mode-$format" 120 crossing moe --mode "$mode" --dispatch "$format"
-		done
-	done
-	job moe-unordered 120 crossing moe --mode ll --set verbs-order=unordered --order unordered
+	job moe-ll-fp8 120 crossing moe --mode ll --dispatch fp8
+	job moe-ht-bf16 120 crossing moe --mode ht --dispatch bf16
+	if [ "$LONG" = 1 ]; then
+		job moe-ll-bf16 120 crossing moe --mode ll --dispatch bf16
+		job moe-ht-fp8 120 crossing moe --mode ht --dispatch fp8
+		job moe-unordered 120 crossing moe --mode ll --set verbs-order=unordered --order unordered
+	fi
 	job moe-two-nics 120 both_pairs moe --mode ht "${TWO_NICS[@]}"
 }
 
@@ -184,16 +184,23 @@ pair_packets()
 	cat /sys/class/net/veth{"$1","$2"}/statistics/tx_packets | awk '{ sum += $1 } END { print sum + 0 }'
 }
 
-# disturbed WHAT COUNTER...: both modes while netem does WHAT, which must be seen in the kernel's COUNTERs
+# calls MODE: low latency (ll) or high throughput (ht), both in the long form
+calls()
+{
+	[ "$LONG$1" = 0ht ] || crossing moe --mode ll --dispatch fp8 || return 1
+	[ "$LONG$1" = 0ll ] || crossing moe --mode ht --dispatch bf16
+}
+
+# disturbed MODE WHAT COUNTER...: calls while netem does WHAT, which must be seen in the kernel's COUNTERs
 disturbed()
 {
 	# shellcheck disable=SC2178
-	local what=$1 c before after=0
-	local -a counters=("${@:2}")
+	local mode=$1 what=$2 c before after=0
+	local -a counters=("${@:3}")
 	# shellcheck disable=SC2086,SC2128
 	rxe_netem $what || return 1
 	before=$(seen "${counters[@]}")
-	crossing moe --mode ll --dispatch fp8 && crossing moe --mode ht --dispatch bf16 || after=failed
+	calls "$mode" || after=failed
 	rxe_netem_counts
 	for c in duplicate_request out_of_seq_request rcvd_seq_err completer_retry_err retry_exceeded_err; do
 		echo "    $c $(counter "$c")"
@@ -222,10 +229,10 @@ seen()
 # No jitter: it reorders, and soft-RoCE answers reordering with storms of retransmissions.
 group_netem()
 {
-	job netem-loss-1 120 disturbed "loss 1%" dropped
-	job netem-loss-5 120 disturbed "loss 5%" dropped
-	job netem-duplicate-2 120 disturbed "duplicate 2%" duplicate_request
-	job netem-corrupt-1 120 disturbed "corrupt 1%" out_of_seq_request completer_retry_err
+	job netem-loss-1 120 disturbed ll "loss 1%" dropped
+	job netem-loss-5 120 disturbed ht "loss 5%" dropped
+	job netem-duplicate-2 120 disturbed ht "duplicate 2%" duplicate_request
+	job netem-corrupt-1 120 disturbed ll "corrupt 1%" out_of_seq_request completer_retry_err
 	job netem-delay 120 delayed 5 2
 	job netem-unordered 120 disturbed_unordered
 }
@@ -236,7 +243,7 @@ delayed()
 	local without with
 	without=$(fastest) || return 1
 	rxe_netem delay "$1ms" || return 1
-	with=$(fastest) && rxe_netem delay "$2ms" && crossing moe --mode ll --dispatch fp8 && crossing moe --mode ht --dispatch bf16 || without=failed
+	with=$(fastest) && rxe_netem delay "$2ms" && calls ll || without=failed
 	rxe_netem
 	[ "$without" != failed ] || return 1
 	echo "# result: fastest of 40 transfers of 8 bytes $without us, with the delay $with us"

@@ -25,11 +25,11 @@ enum { FP8 = EPF_LL_FP8, ROUND = FP8 | EPF_LL_ROUND_SCALE, UE8M0 = ROUND | EPF_L
  * costs more, up to a hundred times, nowhere.
  */
 #ifdef __SANITIZE_THREAD__
-enum { VALUES_FEW = 20000, VALUES_MOST = 20000, RANDOM_CASES = 12, HIDDEN_KINDS = 2 };
+enum { VALUES_FEW = 20000, VALUES_MOST = 20000, RANDOM_CASES = 6, HIDDEN_KINDS = 2 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { VALUES_FEW = 40000, VALUES_MOST = 40000, RANDOM_CASES = 24, HIDDEN_KINDS = 5 };
+enum { VALUES_FEW = 40000, VALUES_MOST = 40000, RANDOM_CASES = 12, HIDDEN_KINDS = 5 };
 #else
-enum { VALUES_FEW = 40000, VALUES_MOST = 1 << 30, RANDOM_CASES = 36, HIDDEN_KINDS = 5 };
+enum { VALUES_FEW = 40000, VALUES_MOST = 1 << 30, RANDOM_CASES = 24, HIDDEN_KINDS = 5 };
 #endif
 
 static uint64_t bytes_of(uint32_t ranks, const struct ll_kit_case *c, unsigned n)
