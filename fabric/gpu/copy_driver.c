@@ -218,6 +218,7 @@ const struct epf_copy_ops epf_copy_driver = {
 	.mem_alloc = epf_copy_driver_mem_alloc,
 	.mem_free = epf_copy_driver_mem_free,
 	.mem_export = epf_copy_driver_mem_export,
+	.mem_share = epf_copy_driver_mem_share,
 	.mem_place = epf_copy_driver_mem_place,
 	.mem_device = epf_copy_driver_mem_device,
 	.mem_import = epf_copy_driver_mem_import,
