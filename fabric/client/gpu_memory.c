@@ -15,7 +15,7 @@
 static int driver_of(const struct epf *ep, const struct epf_copy_ops **out)
 {
 	const struct epf_copy_ops *ops;
-	int rc = epf_copy_ops_find(epf_copy_gpu_name(&ep->conf), &ops);
+	int rc = epf_copy_ops_find(epf_copy_name(&ep->conf), &ops);
 
 	if (!rc)
 		rc = ops->load();

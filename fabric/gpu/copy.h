@@ -112,7 +112,10 @@ struct epf_copy_ops {
 	uint64_t (*reached)(struct epf_copy_queue *queue);
 };
 
-/* The filling of that name: "fake", or a back-end of fabric/gpu/gpu.h ("cuda", "hip", "auto"). "none", unknown: -EOPNOTSUPP with a reason. */
+/*
+ * The filling of that name: "fake", or a back-end of fabric/gpu/gpu.h ("cuda", "hip", "auto"); with "/own" behind it queues, imports and pinned memory are of a
+ * context of their own. "none", unknown: -EOPNOTSUPP with a reason.
+ */
 int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out);
 /*
  * Returns true if this process can hold GPU memory: for "auto" and the drivers' names if the vendor's library is loaded already, for
@@ -146,8 +149,12 @@ void epf_copy_fake_private(int on);
 void epf_copy_fake_pause(uint32_t ns);
 
 extern const struct epf_copy_ops epf_copy_driver; /* copy_driver.c */
-/* The setting gpu-backend as a name for epf_copy_ops_find. */
+extern const struct epf_copy_ops epf_copy_driver_own,
+	epf_copy_fake_own; /* the same in a context of their own */
+/* The setting gpu-backend as a name. */
 const char *epf_copy_gpu_name(const struct epf_conf *conf);
+/* The settings gpu-backend and gpu-own-context as a name for epf_copy_ops_find. */
+const char *epf_copy_name(const struct epf_conf *conf);
 /* Which back-end of fabric/gpu/gpu.h it uses; before load(). */
 void epf_copy_driver_choose(const char *name);
 

@@ -198,14 +198,13 @@ int epf_copy_fake_place(const void *addr, uint64_t bytes, int *device)
 	return rc;
 }
 
-int epf_copy_fake_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
+int epf_copy_fake_import_own(const struct epf_copy_handle *h, int device, uint64_t *addr)
 {
 	struct stat st;
 	uint64_t at;
 	int fd, rc;
 
 	(void)device;
-	epf_copy_fake_wait(HELD_BY_LOAD);
 	if (h->kind != EPF_COPY_FD || fstat(h->fd, &st) || (uint64_t)st.st_size < h->bytes)
 		return epf_fail(EPF_R_GPU_MEMORY,
 				"fake GPU: the descriptor names no memory of %llu bytes",
@@ -218,6 +217,12 @@ int epf_copy_fake_import(const struct epf_copy_handle *h, int device, uint64_t *
 		return rc;
 	*addr = at + h->offset;
 	return 0;
+}
+
+int epf_copy_fake_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
+{
+	epf_copy_fake_wait(HELD_BY_LOAD);
+	return epf_copy_fake_import_own(h, device, addr);
 }
 
 void epf_copy_fake_unimport(const struct epf_copy_handle *h, uint64_t addr)

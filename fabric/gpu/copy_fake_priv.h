@@ -20,6 +20,7 @@ int epf_copy_fake_export(const void *addr, uint64_t bytes, struct epf_copy_handl
 int epf_copy_fake_share(void *addr);
 int epf_copy_fake_place(const void *addr, uint64_t bytes, int *device);
 int epf_copy_fake_import(const struct epf_copy_handle *h, int device, uint64_t *addr);
+int epf_copy_fake_import_own(const struct epf_copy_handle *h, int device, uint64_t *addr);
 void epf_copy_fake_unimport(const struct epf_copy_handle *h, uint64_t addr);
 uint64_t epf_copy_fake_for_kernels(const void *addr, uint64_t bytes);
 int epf_copy_fake_copy(void *dst, const void *src, uint64_t bytes);

@@ -13,7 +13,8 @@ struct cuda_dev {
 	struct epf_gpu_dev dev;
 	const struct epf_cuda_lib *lib;
 	const struct epf_cuda_batch *batch;
-	void *context; /* the primary one */
+	void *context; /* the primary one, or (is_own) one that was made with the device */
+	bool is_own;
 	void *own; /* a stream for blocking copies: the default one would wait for kernels of the user */
 	int device;
 };

@@ -369,6 +369,7 @@ const struct epf_gpu_ops epf_gpu_fake_ops = {
 	.name = "fake",
 	.count = fake_count,
 	.open = fake_open,
+	.open_own = fake_open,
 	.close = fake_close,
 	.describe = fake_describe,
 	.pin = fake_pin,

@@ -108,6 +108,11 @@ struct epf_gpu_ops {
 	int (*count)(int *n);
 	/* Opens a device; -1: the calling thread's current one, else the first. Several opens of one device are fine. */
 	int (*open)(int index, struct epf_gpu_dev **out);
+	/*
+	 * The same with a context of its own, where the driver has contexts: its calls do not wait for a load in the process's usual one, except calls on memory that
+	 * was allocated there (cudaMalloc). Its kernels take turns with those of other contexts. index: not -1.
+	 */
+	int (*open_own)(int index, struct epf_gpu_dev **out);
 	void (*close)(struct epf_gpu_dev *dev);
 	int (*describe)(struct epf_gpu_dev *dev, struct epf_gpu_props *out);
 

@@ -295,6 +295,7 @@ const struct epf_gpu_ops epf_gpu_hip_ops = {
 	.name = "hip",
 	.count = hip_count,
 	.open = hip_open,
+	.open_own = hip_open,
 	.close = hip_close,
 	.describe = hip_describe,
 	.pin = hip_pin,

@@ -177,6 +177,7 @@ const struct epf_gpu_ops epf_gpu_none_ops = {
 	.name = "none",
 	.count = none_count,
 	.open = none_open,
+	.open_own = none_open,
 	.close = none_close,
 	.describe = none_describe,
 	.pin = none_pin,

@@ -489,30 +489,33 @@ static void a_killed_rank_is_noticed(void **state)
 }
 
 /*
- * Kernels that wait for signals while their process loads another one: the driver lets nothing of the process through until they end. A daemon of the process's own makes
- * the copies: on an ordered NIC, on one that reorders, over TCP.
+ * Kernels that wait for signals while their process loads another one: the driver lets nothing of the process through until they end, but for calls of another
+ * context. So copies in a context of their own go on, and those of a daemon of the process's own: on an ordered NIC, on one that reorders, over TCP.
  */
 static void a_process_that_loads_kernels(void **state)
 {
-	static const char *const nics[][7] = {
-		{ "EPF_NCCL_DAEMON=yes", NULL },
-		{ "EPF_NCCL_DAEMON=yes", "EPF_EMU_ORDER=unordered", "EPF_EMU_REORDER=0.3",
-		  "EPF_EMU_DUPLICATE=0.2", "EPF_EMU_DELAY=200us", NULL },
-		{ "EPF_NCCL_DAEMON=yes", "EPF_NIC=tcp", NULL },
+	static const char *const ways[] = { "EPF_GPU_OWN_CONTEXT=yes", "EPF_NCCL_DAEMON=yes" };
+	const char *nics[][6] = {
+		{ NULL },
+		{ NULL, "EPF_EMU_ORDER=unordered", "EPF_EMU_REORDER=0.3", "EPF_EMU_DUPLICATE=0.2",
+		  "EPF_EMU_DELAY=200us", NULL },
+		{ NULL, "EPF_NIC=tcp", NULL },
 	};
 	struct game g = usual;
 
 	(void)state;
 	g.loads = true;
-	for (unsigned i = 0; i < sizeof(nics) / sizeof(nics[0]); i++) {
-		g.env = nics[i];
-		g.version = i == 0 ? 14 : 13;
+	g.messages = 20;
+	for (unsigned i = 0; i < 2 * sizeof(nics) / sizeof(nics[0]); i++) {
+		nics[i / 2][0] = ways[i % 2];
+		g.env = nics[i / 2];
+		g.version = i < 2 ? 14 : 13;
 		run(g, 0);
 	}
 }
 
-/* Without the daemon the same is impossible: what the test before must find. */
-static void without_a_daemon_a_load_stops_them(void **state)
+/* Without either the same is impossible: what the test before must find. */
+static void otherwise_a_load_stops_them(void **state)
 {
 	static const char *const nics[][2] = { { NULL }, { "EPF_NIC=tcp", NULL } };
 	struct game g = usual;
@@ -574,7 +577,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_killed_rank_is_noticed),
 		/* With daemons, which are for GPU memory. */
 		cmocka_unit_test(a_process_that_loads_kernels),
-		cmocka_unit_test(without_a_daemon_a_load_stops_them),
+		cmocka_unit_test(otherwise_a_load_stops_them),
 		cmocka_unit_test(a_killed_rank_takes_its_daemon_along),
 		cmocka_unit_test(a_killed_daemon_is_named),
 		cmocka_unit_test(a_daemon_that_cannot_start_is_named),
