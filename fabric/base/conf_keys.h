@@ -146,6 +146,7 @@ K(call_stats,           "call-stats",           BOOL,   "yes",   0, 1, BASIC, ""
 
 G(GPU, "Kernels on a GPU")
 K(gpu_backend,          "gpu-backend",          ENUM(gpu), "auto", 0, 0, BASIC, "", "Driver of the GPU whose kernels push commands, and whose memory regions may be: auto (cuda, else hip), cuda, hip, fake (host memory, for tests) or none.")
+K(gpu_own_context,      "gpu-own-context",      BOOL,   "no",    0, 1, BASIC, "", "The software NIC and TCP copy GPU memory in a CUDA context of their own: their copies then go on while another thread of the process loads a kernel, if the memory is of cuMemCreate. Additions to GPU memory, which are kernels, then take turns with the program's, in slices of 2 ms.")
 K(gpu_device,           "gpu-device",           AUTO,   "auto",  0, 255, BASIC, "", "Number of the GPU, as its driver counts. auto: the calling thread's current one.")
 K(gpu_rings,            "gpu-rings",            UINT,   "132",   0, 2048, BASIC, "", "Private rings for kernels: each serves one thread, warp or block at a time. More producers than these share a ring.")
 K(gpu_ring_slots,       "gpu-ring-slots",       POW2,   "256",   64, 65536, EXPERT, "", "Command slots of a private ring for kernels.")
@@ -245,6 +246,9 @@ K(p2p_local,            "p2p-local",            BOOL,   "yes",   0, 1, EXPERT, "
 
 G(BACKEND, "Back end of programs")
 K(backend,              "backend",              ENUM(backend), "none", 0, 0, BASIC, "", "What carries the traffic of programs that ep-fabric exec or launch starts: our own deep_ep, NVSHMEM through the shim, or NCCL through the plug-in. none: whatever the program's own variables choose.")
+
+G(NCCL, "Plug-in for NCCL")
+K(nccl_daemon,          "nccl-daemon",          BOOL,   "no",    0, 1, BASIC, "", "The plug-in starts a daemon for its process alone, which carries NCCL's one-sided operations and ends with it: the copies of the software NIC and TCP then need no driver call in a process that may be loading kernels. RDMA NICs need no such daemon.")
 
 G(SHIM, "Shim for DeepEP programs")
 K(shim_heap,            "shim-heap",            SIZE,   "4GiB",  67108864, 1099511627776, BASIC, "NVSHMEM_SYMMETRIC_SIZE", "Bytes of a rank's symmetric heap; 36 MiB of it are the shim's own.")

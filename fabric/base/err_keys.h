@@ -124,7 +124,7 @@ R(GPU_COMMAND,         467, E2BIG,   "A kernel pushed a command that its ring ca
 R(GPU_RING,            468, EPIPE,   "A shared ring of kernels was given up after a wait in it had failed.", "look at the failure before; close the GPU context and open it again")
 R(GPU_MEMORY,          470, EINVAL,  "GPU memory cannot be used as given.", "give memory of epf_gpu_alloc or of the driver's own allocator, and name its driver by gpu-backend")
 R(GPU_PEER,            471, EACCES,  "GPU memory of a peer cannot be read.", "run both as one user in one PID namespace, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE")
-R(GPU_STUCK,           472, EDEADLK, "Copies of the software NIC to or from GPU memory stall.", "set CUDA_MODULE_LOADING=EAGER, or use a daemon (EPF_SERVICE, ep-fabric shim --daemon): see docs/reference/shim.md")
+R(GPU_STUCK,           472, EDEADLK, "Copies of the software NIC or of TCP to or from GPU memory stall.", "set CUDA_MODULE_LOADING=EAGER or EPF_GPU_OWN_CONTEXT=yes, or use a daemon (EPF_SERVICE): see docs/reference/shim.md")
 
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")
@@ -176,3 +176,4 @@ R(NCCL_SECRET,         851, EACCES,  "A process that connected to the NCCL plug-
 R(NCCL_PEER,           852, ECONNRESET, "The NCCL plug-in cannot reach another rank's process, or has lost it.", "look at the log of that rank; check NCCL_SOCKET_IFNAME and firewalls")
 R(NCCL_LIMIT,          853, ENOSPC,  "A limit of the NCCL plug-in is reached.", "see docs/guides/nccl.md for the limits")
 R(NCCL_CALL,           854, EINVAL,  "NCCL called the plug-in with arguments that it cannot serve.", "see docs/guides/nccl.md for what is served")
+R(NCCL_DAEMON,         855, EPIPE,   "The daemon that the NCCL plug-in starts for its process cannot run, or has ended before its time.", "put ep-fabric into PATH or beside the plug-in; look at the daemon's own lines above; set nccl-daemon=no to do without")

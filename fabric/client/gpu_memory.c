@@ -15,7 +15,7 @@
 static int driver_of(const struct epf *ep, const struct epf_copy_ops **out)
 {
 	const struct epf_copy_ops *ops;
-	int rc = epf_copy_ops_find(epf_copy_gpu_name(&ep->conf), &ops);
+	int rc = epf_copy_ops_find(epf_copy_name(&ep->conf), &ops);
 
 	if (!rc)
 		rc = ops->load();
@@ -51,6 +51,14 @@ int epf_gpu_copy(struct epf *ep, void *dst, const void *src, uint64_t bytes)
 	int rc = driver_of(ep, &ops);
 
 	return rc ? rc : ops->copy(dst, src, bytes);
+}
+
+int epf_gpu_share(struct epf *ep, void *addr)
+{
+	const struct epf_copy_ops *ops;
+	int rc = driver_of(ep, &ops);
+
+	return rc ? rc : ops->mem_share(addr);
 }
 
 /* Under locks.calls. */

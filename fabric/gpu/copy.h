@@ -67,6 +67,11 @@ struct epf_copy_ops {
 	 */
 	int (*mem_export)(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
 	/*
+	 * Gives the allocation that holds addr, which mem_export() calls EPF_COPY_LOCAL, memory that can be named: at the same address, with its contents. For
+	 * memory of other libraries that nothing uses meanwhile, neither kernels nor copies; its owner frees it as before. 0 where it can be named already.
+	 */
+	int (*mem_share)(void *addr);
+	/*
 	 * Returns 1 with *device if [addr, addr + bytes) lies in one GPU allocation, of this process or mapped here; 0 if addr is no GPU address;
 	 * -errno if the range exceeds its allocation.
 	 */
@@ -107,7 +112,10 @@ struct epf_copy_ops {
 	uint64_t (*reached)(struct epf_copy_queue *queue);
 };
 
-/* The filling of that name: "fake", or a back-end of fabric/gpu/gpu.h ("cuda", "hip", "auto"). "none", unknown: -EOPNOTSUPP with a reason. */
+/*
+ * The filling of that name: "fake", or a back-end of fabric/gpu/gpu.h ("cuda", "hip", "auto"); with "/own" behind it queues, imports and pinned memory are of a
+ * context of their own. "none", unknown: -EOPNOTSUPP with a reason.
+ */
 int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out);
 /*
  * Returns true if this process can hold GPU memory: for "auto" and the drivers' names if the vendor's library is loaded already, for
@@ -119,12 +127,15 @@ extern const struct epf_copy_ops epf_copy_fake; /* copy_fake.c */
 /* Where the bytes of fake device memory really are, for tests; NULL: not inside one piece of it. */
 void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
 /*
- * For tests: from now on (1) no call that starts a copy returns, (2) no copy that was started ends, (3) each ends in an error, or (4) no call returns
- * that a driver lets wait for running kernels (queue_open, host_unregister), until (0) all is well.
+ * For tests: from now on (1) no call that starts a copy returns, (2) no copy that was started ends, (3) each ends in an error, (4) no call returns
+ * that a driver lets wait for running kernels (queue_open, host_unregister), or (5) no call of this process returns that a driver lets wait while another
+ * thread loads a kernel (all that touch a queue or map memory), until (0) all is well.
  */
 void epf_copy_fake_hold(int hold);
 /* But for so many of them more. */
 void epf_copy_fake_let(unsigned calls);
+/* How many calls have been kept from returning since the last epf_copy_fake_hold(). */
+unsigned epf_copy_fake_held(void);
 /*
  * For benchmarks, before any queue is opened: copies and additions are not made, but take submit_ns of the calling CPU a batch, and the
  * device copy_ns each, one after the other.
@@ -138,8 +149,12 @@ void epf_copy_fake_private(int on);
 void epf_copy_fake_pause(uint32_t ns);
 
 extern const struct epf_copy_ops epf_copy_driver; /* copy_driver.c */
-/* The setting gpu-backend as a name for epf_copy_ops_find. */
+extern const struct epf_copy_ops epf_copy_driver_own,
+	epf_copy_fake_own; /* the same in a context of their own */
+/* The setting gpu-backend as a name. */
 const char *epf_copy_gpu_name(const struct epf_conf *conf);
+/* The settings gpu-backend and gpu-own-context as a name for epf_copy_ops_find. */
+const char *epf_copy_name(const struct epf_conf *conf);
 /* Which back-end of fabric/gpu/gpu.h it uses; before load(). */
 void epf_copy_driver_choose(const char *name);
 

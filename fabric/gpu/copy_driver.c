@@ -88,14 +88,15 @@ static int load_kernels(struct epf_copy_queue *q)
 	return rc ? rc : warm(q, q->copy_many, copies);
 }
 
-static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out)
+static int open_queue(int device, bool is_own, int kernel, struct epf_copy_queue **out)
 {
 	struct epf_copy_queue *q = calloc(1, sizeof(*q));
 	int rc;
 
 	if (!q)
 		return epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
-	rc = epf_copy_driver_get(device, &q->dev);
+	rc = is_own ? epf_copy_driver_get_own(device, &q->dev)
+		    : epf_copy_driver_get(device, &q->dev);
 	if (rc) {
 		free(q);
 		return rc;
@@ -114,6 +115,16 @@ static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out
 	}
 	*out = q;
 	return 0;
+}
+
+static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out)
+{
+	return open_queue(device, false, kernel, out);
+}
+
+static int driver_queue_open_own(int device, int kernel, struct epf_copy_queue **out)
+{
+	return open_queue(device, true, kernel, out);
 }
 
 static unsigned driver_queue_batch(const struct epf_copy_queue *q)
@@ -212,24 +223,29 @@ static uint64_t driver_reached(struct epf_copy_queue *q)
 	return q->reached;
 }
 
+#define EITHER                                                                                  \
+ .load = epf_copy_driver_load, .mem_alloc = epf_copy_driver_mem_alloc,                          \
+ .mem_free = epf_copy_driver_mem_free, .mem_export = epf_copy_driver_mem_export,                \
+ .mem_share = epf_copy_driver_mem_share, .mem_place = epf_copy_driver_mem_place,                \
+ .mem_device = epf_copy_driver_mem_device, .mem_unimport = epf_copy_driver_mem_unimport,        \
+ .mem_for_kernels = epf_copy_driver_mem_for_kernels, .copy = epf_copy_driver_copy,              \
+ .queue_batch = driver_queue_batch, .queue_close = driver_queue_close, .submit = driver_submit, \
+ .add = driver_add, .reached = driver_reached
+
 const struct epf_copy_ops epf_copy_driver = {
 	.name = "driver",
-	.load = epf_copy_driver_load,
-	.mem_alloc = epf_copy_driver_mem_alloc,
-	.mem_free = epf_copy_driver_mem_free,
-	.mem_export = epf_copy_driver_mem_export,
-	.mem_place = epf_copy_driver_mem_place,
-	.mem_device = epf_copy_driver_mem_device,
+	EITHER,
 	.mem_import = epf_copy_driver_mem_import,
-	.mem_unimport = epf_copy_driver_mem_unimport,
-	.mem_for_kernels = epf_copy_driver_mem_for_kernels,
-	.copy = epf_copy_driver_copy,
 	.host_register = epf_copy_driver_register,
 	.host_unregister = epf_copy_driver_unregister,
 	.queue_open = driver_queue_open,
-	.queue_batch = driver_queue_batch,
-	.queue_close = driver_queue_close,
-	.submit = driver_submit,
-	.add = driver_add,
-	.reached = driver_reached,
+};
+
+const struct epf_copy_ops epf_copy_driver_own = {
+	.name = "driver, own context",
+	EITHER,
+	.mem_import = epf_copy_driver_mem_import_own,
+	.host_register = epf_copy_driver_register_own,
+	.host_unregister = epf_copy_driver_unregister_own,
+	.queue_open = driver_queue_open_own,
 };

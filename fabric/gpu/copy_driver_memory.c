@@ -27,6 +27,7 @@ struct piece {
 	struct epf_gpu_mem mem;
 	uint64_t base; /* of the allocation, as it is mapped */
 	int device;
+	struct epf_gpu_dev *dev; /* by which it was made */
 	bool imported, ipc;
 	unsigned refs;
 	uint8_t handle[64]; /* IPC: an allocation may be imported once only */
@@ -37,10 +38,11 @@ static struct {
 	const char *name;
 	const struct epf_gpu_ops *ops;
 	int count;
-	struct epf_gpu_dev *devs[DEVICES];
+	struct epf_gpu_dev *devs[DEVICES], *own[DEVICES]; /* own: with contexts of their own */
 	char pci[DEVICES][16];
 	struct piece *pieces;
-	struct epf_gpu_dev *pinner; /* registers host memory, for all devices */
+	struct epf_gpu_dev
+		*pinner[2]; /* registers host memory, for all devices; 1: by a context of its own */
 } driver = { .lock = PTHREAD_MUTEX_INITIALIZER, .name = "auto" };
 
 void epf_copy_driver_choose(const char *name)
@@ -70,10 +72,23 @@ int epf_copy_driver_load(void)
 	return rc;
 }
 
-/* A device by its number, opened when it is first needed and kept. */
-int epf_copy_driver_get(int index, struct epf_gpu_dev **out)
+/* Opens a device when it is first needed, and keeps it. Under the lock. */
+static int open_once(int index, bool is_own, struct epf_gpu_dev **at)
 {
 	struct epf_gpu_props props;
+	int rc;
+
+	if (*at)
+		return 0;
+	rc = is_own ? driver.ops->open_own(index, at) : driver.ops->open(index, at);
+	if (!rc && !is_own && driver.ops->describe(*at, &props) == 0)
+		memcpy(driver.pci[index], props.pci, sizeof(driver.pci[index]));
+	return rc;
+}
+
+static int get(int index, bool is_own, struct epf_gpu_dev **out)
+{
+	struct epf_gpu_dev **at;
 	int rc = epf_copy_driver_load();
 
 	if (rc)
@@ -81,15 +96,22 @@ int epf_copy_driver_get(int index, struct epf_gpu_dev **out)
 	if (index < 0 || index >= driver.count)
 		return epf_fail(EPF_R_GPU_ABSENT, "GPU memory: device %d, but there are %d", index,
 				driver.count);
+	at = is_own ? &driver.own[index] : &driver.devs[index];
 	pthread_mutex_lock(&driver.lock);
-	if (!driver.devs[index]) {
-		rc = driver.ops->open(index, &driver.devs[index]);
-		if (!rc && driver.ops->describe(driver.devs[index], &props) == 0)
-			memcpy(driver.pci[index], props.pci, sizeof(driver.pci[index]));
-	}
-	*out = driver.devs[index];
+	rc = open_once(index, is_own, at);
+	*out = *at;
 	pthread_mutex_unlock(&driver.lock);
 	return rc;
+}
+
+int epf_copy_driver_get(int index, struct epf_gpu_dev **out)
+{
+	return get(index, false, out);
+}
+
+int epf_copy_driver_get_own(int index, struct epf_gpu_dev **out)
+{
+	return get(index, true, out);
 }
 
 /* A device for calls that concern no particular one: one that is open, else the thread's current one. */
@@ -142,6 +164,7 @@ int epf_copy_driver_mem_alloc(int device, uint64_t bytes, void **addr)
 	if (rc)
 		return rc;
 	p.base = p.mem.addr;
+	p.dev = dev;
 	rc = keep(p);
 	if (rc)
 		dev->ops->mem_free(dev, &p.mem);
@@ -166,7 +189,7 @@ static void drop(uint64_t base, bool imported)
 	pthread_mutex_unlock(&driver.lock);
 	if (!p)
 		return;
-	driver.ops->mem_free(driver.devs[p->device], &p->mem);
+	driver.ops->mem_free(p->dev, &p->mem);
 	free(p);
 }
 
@@ -278,6 +301,24 @@ int epf_copy_driver_mem_export(const void *addr, uint64_t bytes, struct epf_copy
 	return 0;
 }
 
+int epf_copy_driver_mem_share(void *addr)
+{
+	uint64_t at = (uint64_t)(uintptr_t)addr;
+	struct epf_copy_handle h;
+	struct epf_gpu_dev *dev;
+	int rc = epf_copy_driver_mem_export(addr, 1, &h), device = 0;
+
+	if (rc)
+		return rc;
+	if (h.fd >= 0)
+		close(h.fd);
+	if (h.kind != EPF_COPY_LOCAL)
+		return 0;
+	rc = epf_copy_driver_mem_place(addr, 1, &device);
+	rc = rc < 0 ? rc : epf_copy_driver_get(device, &dev);
+	return rc ? rc : dev->ops->mem_share(dev, at);
+}
+
 int epf_copy_driver_mem_device(const struct epf_copy_handle *h)
 {
 	struct epf_gpu_dev *dev;
@@ -316,12 +357,13 @@ static void let_reach(struct epf_gpu_dev *dev, int device, int holder)
 			 epf_last_error());
 }
 
-int epf_copy_driver_mem_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
+/* is_own: of memory with a descriptor; an allocation with an IPC handle is mapped once a process. */
+static int import(const struct epf_copy_handle *h, int device, bool is_own, uint64_t *addr)
 {
 	int holder = device;
 	struct piece p = { .device = device, .imported = true };
 	struct epf_gpu_dev *dev;
-	int rc = epf_copy_driver_get(device, &dev);
+	int rc = get(device, is_own && h->kind == EPF_COPY_FD, &dev);
 
 	if (!rc && h->kind == EPF_COPY_LOCAL)
 		rc = epf_fail(EPF_R_GPU_MEMORY,
@@ -349,12 +391,23 @@ int epf_copy_driver_mem_import(const struct epf_copy_handle *h, int device, uint
 	if (rc)
 		return rc;
 	p.base = p.mem.addr;
+	p.dev = dev;
 	rc = keep(p);
 	if (rc)
 		dev->ops->mem_free(dev, &p.mem);
 	else
 		*addr = p.base + h->offset;
 	return rc;
+}
+
+int epf_copy_driver_mem_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
+{
+	return import(h, device, false, addr);
+}
+
+int epf_copy_driver_mem_import_own(const struct epf_copy_handle *h, int device, uint64_t *addr)
+{
+	return import(h, device, true, addr);
 }
 
 void epf_copy_driver_mem_unimport(const struct epf_copy_handle *h, uint64_t addr)
@@ -385,23 +438,41 @@ int epf_copy_driver_copy(void *dst, const void *src, uint64_t bytes)
 	return rc ? rc : dev->ops->copy(dev, ends[0], ends[1], bytes);
 }
 
-int epf_copy_driver_register(void *addr, uint64_t bytes)
+static int pin(void *addr, uint64_t bytes, bool is_own)
 {
 	struct epf_gpu_dev *dev;
 	uint64_t at;
 	int rc = any_device(&dev);
 
+	if (!rc && is_own)
+		rc = get(dev->index, true, &dev);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&driver.lock);
-	if (!driver.pinner) /* the same for all: the device that registers must unregister */
-		driver.pinner = dev;
-	dev = driver.pinner;
+	if (!driver.pinner
+		     [is_own]) /* the same for all: the device that registers must unregister */
+		driver.pinner[is_own] = dev;
+	dev = driver.pinner[is_own];
 	pthread_mutex_unlock(&driver.lock);
 	return dev->ops->pin(dev, addr, bytes, 0, &at);
 }
 
+int epf_copy_driver_register(void *addr, uint64_t bytes)
+{
+	return pin(addr, bytes, false);
+}
+
 void epf_copy_driver_unregister(void *addr)
 {
-	driver.ops->unpin(driver.pinner, addr);
+	driver.ops->unpin(driver.pinner[0], addr);
+}
+
+int epf_copy_driver_register_own(void *addr, uint64_t bytes)
+{
+	return pin(addr, bytes, true);
+}
+
+void epf_copy_driver_unregister_own(void *addr)
+{
+	driver.ops->unpin(driver.pinner[1], addr);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What copy_driver_memory.c offers copy_driver.c. All but epf_copy_driver_get() are entries of struct epf_copy_ops: copy.h documents
+ * What copy_driver_memory.c offers copy_driver.c. All but epf_copy_driver_get() and epf_copy_driver_get_own() are entries of struct epf_copy_ops: copy.h documents
  * them.
  */
 #ifndef EPF_FABRIC_GPU_COPY_DRIVER_PRIV_H
@@ -10,10 +10,13 @@
 #include "fabric/gpu/gpu.h"
 
 int epf_copy_driver_load(void);
+/* A device by its number, with the process's usual context, or (own) with one of its own. */
 int epf_copy_driver_get(int index, struct epf_gpu_dev **out);
+int epf_copy_driver_get_own(int index, struct epf_gpu_dev **out);
 int epf_copy_driver_mem_alloc(int device, uint64_t bytes, void **addr);
 void epf_copy_driver_mem_free(void *addr);
 int epf_copy_driver_mem_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
+int epf_copy_driver_mem_share(void *addr);
 int epf_copy_driver_mem_place(const void *addr, uint64_t bytes, int *device);
 int epf_copy_driver_mem_device(const struct epf_copy_handle *h);
 int epf_copy_driver_mem_import(const struct epf_copy_handle *h, int device, uint64_t *addr);
@@ -22,5 +25,8 @@ uint64_t epf_copy_driver_mem_for_kernels(const void *addr, uint64_t bytes);
 int epf_copy_driver_copy(void *dst, const void *src, uint64_t bytes);
 int epf_copy_driver_register(void *addr, uint64_t bytes);
 void epf_copy_driver_unregister(void *addr);
+int epf_copy_driver_mem_import_own(const struct epf_copy_handle *h, int device, uint64_t *addr);
+int epf_copy_driver_register_own(void *addr, uint64_t bytes);
+void epf_copy_driver_unregister_own(void *addr);
 
 #endif

@@ -30,6 +30,7 @@ struct epf_copy_queue {
 	pthread_cond_t changed;
 	struct batch *head, *tail;
 	uint64_t reached, random;
+	bool is_own; /* of a context of its own: waits for no load */
 	/* Held while a batch is copied: once a batch was reported as failed, its caller may unmap the memory. */
 	pthread_mutex_t copying;
 	uint64_t pushed; /* newest value; under lock */
@@ -67,45 +68,32 @@ static uint64_t next_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dull;
 }
 
-static int held;
-static uint32_t let_through;
-
-void epf_copy_fake_hold(int hold)
-{
-	__atomic_store_n(&let_through, 0, __ATOMIC_RELEASE);
-	__atomic_store_n(&held, hold, __ATOMIC_RELEASE);
-}
-
-void epf_copy_fake_let(unsigned calls)
-{
-	__atomic_fetch_add(&let_through, calls, __ATOMIC_RELEASE);
-}
-
-/* A driver that lets a call wait (1, 4), or a device that lets copies wait (2). */
-static void wait_while_held(int what)
-{
-	struct timespec pause = { .tv_nsec = 1000000 };
-
-	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == what) {
-		if (__atomic_load_n(&let_through, __ATOMIC_ACQUIRE)) {
-			__atomic_fetch_sub(&let_through, 1, __ATOMIC_RELEASE);
-			return;
-		}
-		nanosleep(&pause, NULL);
-	}
-}
-
 static int fake_register(void *addr, uint64_t bytes)
+{
+	(void)addr;
+	(void)bytes;
+	epf_copy_fake_wait(HELD_BY_LOAD);
+	return 0;
+}
+
+static int fake_register_own(void *addr, uint64_t bytes)
 {
 	(void)addr;
 	(void)bytes;
 	return 0;
 }
 
+static void fake_unregister_own(void *addr)
+{
+	(void)addr;
+	epf_copy_fake_wait(4);
+}
+
 static void fake_unregister(void *addr)
 {
 	(void)addr;
-	wait_while_held(4);
+	epf_copy_fake_wait(4);
+	epf_copy_fake_wait(HELD_BY_LOAD);
 }
 
 static uint32_t copy_pause_ns;
@@ -123,11 +111,10 @@ static void perform(struct epf_copy_queue *q, struct batch *b)
 	if (b->n)
 		pause.tv_nsec += __atomic_load_n(&copy_pause_ns, __ATOMIC_ACQUIRE);
 	nanosleep(&pause, NULL);
-	wait_while_held(2);
+	epf_copy_fake_wait(2);
 	pthread_mutex_lock(&q->copying);
 	/* Like a failed device, which touches nothing any more. */
-	if ((q->failed_until && b->value <= q->failed_until) ||
-	    __atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3)
+	if ((q->failed_until && b->value <= q->failed_until) || epf_copy_fake_holds() == 3)
 		b->n = b->n_adds = 0;
 	for (unsigned i = 0; i < b->n_adds; i++) {
 		uint64_t *word = (uint64_t *)(void *)epf_copy_fake_real(b->adds[i].dst, 8);
@@ -171,14 +158,13 @@ static void *run(void *arg)
 	return NULL;
 }
 
-static int fake_queue_open(int device, int kernel, struct epf_copy_queue **out)
+static int open_queue(int device, bool is_own, struct epf_copy_queue **out)
 {
 	struct epf_copy_queue *q = calloc(1, sizeof(*q));
 
-	(void)kernel;
-	wait_while_held(4);
 	if (!q)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: a queue");
+	q->is_own = is_own;
 	pthread_mutex_init(&q->lock, NULL);
 	pthread_mutex_init(&q->copying, NULL);
 	pthread_cond_init(&q->changed, NULL);
@@ -189,6 +175,21 @@ static int fake_queue_open(int device, int kernel, struct epf_copy_queue **out)
 	}
 	*out = q;
 	return 0;
+}
+
+static int fake_queue_open(int device, int kernel, struct epf_copy_queue **out)
+{
+	(void)kernel;
+	epf_copy_fake_wait(4);
+	epf_copy_fake_wait(HELD_BY_LOAD);
+	return open_queue(device, false, out);
+}
+
+static int fake_queue_open_own(int device, int kernel, struct epf_copy_queue **out)
+{
+	(void)kernel;
+	epf_copy_fake_wait(4);
+	return open_queue(device, true, out);
 }
 
 static unsigned fake_queue_batch(const struct epf_copy_queue *q)
@@ -214,7 +215,9 @@ static void fake_queue_close(struct epf_copy_queue *q)
 
 static int push(struct epf_copy_queue *q, struct batch *b)
 {
-	wait_while_held(1);
+	epf_copy_fake_wait(1);
+	if (!q->is_own)
+		epf_copy_fake_wait(HELD_BY_LOAD);
 	pthread_mutex_lock(&q->lock);
 	b->next = NULL;
 	q->pushed = b->value;
@@ -298,7 +301,9 @@ static uint64_t fake_reached(struct epf_copy_queue *q)
 
 	if (pretend.on)
 		return pretend_reached(q);
-	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 3) {
+	if (!q->is_own)
+		epf_copy_fake_wait(HELD_BY_LOAD);
+	if (epf_copy_fake_holds() == 3) {
 		pthread_mutex_lock(&q->lock);
 		newest = q->pushed;
 		pthread_mutex_unlock(&q->lock);
@@ -309,29 +314,33 @@ static uint64_t fake_reached(struct epf_copy_queue *q)
 		return UINT64_MAX;
 	}
 	/* A real one is being asked most of the time while copies do not end. */
-	if (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == 2)
+	if (epf_copy_fake_holds() == 2)
 		nanosleep(&pause, NULL);
 	return __atomic_load_n(&q->reached, __ATOMIC_ACQUIRE); /* C4 */
 }
 
+#define EITHER                                                                                 \
+ .load = fake_load, .mem_alloc = epf_copy_fake_alloc, .mem_free = epf_copy_fake_free,          \
+ .mem_export = epf_copy_fake_export, .mem_share = epf_copy_fake_share,                         \
+ .mem_place = epf_copy_fake_place, .mem_device = fake_device,                                  \
+ .mem_unimport = epf_copy_fake_unimport, .mem_for_kernels = epf_copy_fake_for_kernels,         \
+ .copy = epf_copy_fake_copy, .queue_batch = fake_queue_batch, .queue_close = fake_queue_close, \
+ .submit = fake_submit, .add = fake_add, .reached = fake_reached
+
 const struct epf_copy_ops epf_copy_fake = {
 	.name = "fake",
-	.load = fake_load,
-	.mem_alloc = epf_copy_fake_alloc,
-	.mem_free = epf_copy_fake_free,
-	.mem_export = epf_copy_fake_export,
-	.mem_place = epf_copy_fake_place,
-	.mem_device = fake_device,
+	EITHER,
 	.mem_import = epf_copy_fake_import,
-	.mem_unimport = epf_copy_fake_unimport,
-	.mem_for_kernels = epf_copy_fake_for_kernels,
-	.copy = epf_copy_fake_copy,
 	.host_register = fake_register,
 	.host_unregister = fake_unregister,
 	.queue_open = fake_queue_open,
-	.queue_batch = fake_queue_batch,
-	.queue_close = fake_queue_close,
-	.submit = fake_submit,
-	.add = fake_add,
-	.reached = fake_reached,
+};
+
+const struct epf_copy_ops epf_copy_fake_own = {
+	.name = "fake, own context",
+	EITHER,
+	.mem_import = epf_copy_fake_import_own,
+	.host_register = fake_register_own,
+	.host_unregister = fake_unregister_own,
+	.queue_open = fake_queue_open_own,
 };

@@ -17,6 +17,7 @@ struct piece {
 	uint64_t addr, bytes;
 	uint8_t *alias;
 	int fd;
+	int shared; /* by epf_copy_fake_share() */
 };
 
 static struct piece *pieces;
@@ -39,7 +40,7 @@ static int add_piece(int fd, uint64_t bytes, uint64_t *addr)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: no memory for %llu bytes",
 				(unsigned long long)bytes);
 	}
-	*p = (struct piece){ NULL, (uint64_t)(uintptr_t)at, bytes, alias, fd };
+	*p = (struct piece){ NULL, (uint64_t)(uintptr_t)at, bytes, alias, fd, 0 };
 	pthread_mutex_lock(&pieces_lock);
 	p->next = pieces;
 	pieces = p;
@@ -151,7 +152,7 @@ int epf_copy_fake_export(const void *addr, uint64_t bytes, struct epf_copy_handl
 	if (p && bytes <= p->bytes - (at - p->addr)) {
 		h.bytes = p->bytes;
 		h.offset = at - p->addr;
-		if (is_private)
+		if (is_private && !p->shared)
 			h.kind = EPF_COPY_LOCAL;
 		else
 			h.fd = dup(p->fd);
@@ -162,6 +163,20 @@ int epf_copy_fake_export(const void *addr, uint64_t bytes, struct epf_copy_handl
 				(unsigned long long)bytes, addr);
 	*out = h;
 	return 0;
+}
+
+int epf_copy_fake_share(void *addr)
+{
+	struct piece *p = pieces;
+	uint64_t at = (uint64_t)(uintptr_t)addr;
+
+	pthread_mutex_lock(&pieces_lock);
+	while (p && (at < p->addr || at - p->addr >= p->bytes))
+		p = p->next;
+	if (p)
+		p->shared = 1;
+	pthread_mutex_unlock(&pieces_lock);
+	return p ? 0 : epf_fail(EPF_R_GPU_MEMORY, "fake GPU: %p is no memory of it", addr);
 }
 
 int epf_copy_fake_place(const void *addr, uint64_t bytes, int *device)
@@ -183,7 +198,7 @@ int epf_copy_fake_place(const void *addr, uint64_t bytes, int *device)
 	return rc;
 }
 
-int epf_copy_fake_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
+int epf_copy_fake_import_own(const struct epf_copy_handle *h, int device, uint64_t *addr)
 {
 	struct stat st;
 	uint64_t at;
@@ -202,6 +217,12 @@ int epf_copy_fake_import(const struct epf_copy_handle *h, int device, uint64_t *
 		return rc;
 	*addr = at + h->offset;
 	return 0;
+}
+
+int epf_copy_fake_import(const struct epf_copy_handle *h, int device, uint64_t *addr)
+{
+	epf_copy_fake_wait(HELD_BY_LOAD);
+	return epf_copy_fake_import_own(h, device, addr);
 }
 
 void epf_copy_fake_unimport(const struct epf_copy_handle *h, uint64_t addr)

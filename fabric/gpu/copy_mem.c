@@ -18,16 +18,29 @@
 
 enum { PAGE = 4096 };
 
+/* A name without its "/own". */
+static const char *plain_name(const char *name)
+{
+	static const char *const all[] = { "auto", "cuda", "hip" };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+		if (strncmp(name, all[i], strlen(all[i])) == 0)
+			return all[i];
+	return name;
+}
+
 int epf_copy_ops_find(const char *name, const struct epf_copy_ops **out)
 {
-	if (strcmp(name, "fake") == 0) {
-		*out = &epf_copy_fake;
+	bool is_own = strchr(name, '/') != NULL;
+
+	if (strcmp(name, "fake") == 0 || strcmp(name, "fake/own") == 0) {
+		*out = is_own ? &epf_copy_fake_own : &epf_copy_fake;
 		return 0;
 	}
 	if (strcmp(name, "none") == 0)
 		return epf_fail(EPF_R_GPU_MEMORY, "GPU memory: gpu-backend is none");
-	epf_copy_driver_choose(name);
-	*out = &epf_copy_driver;
+	epf_copy_driver_choose(is_own ? plain_name(name) : name);
+	*out = is_own ? &epf_copy_driver_own : &epf_copy_driver;
 	return 0;
 }
 

@@ -27,7 +27,30 @@ static int cuda_count(int *n)
 	return 0;
 }
 
-static int cuda_open(int index, struct epf_gpu_dev **out)
+/* The primary context, or a new one, which is then no thread's current one. */
+static int get_context(struct cuda_dev *d)
+{
+	void *current;
+	int rc;
+
+	if (!d->is_own)
+		return epf_cuda_result(d, d->lib->context_retain(&d->context, d->device),
+				       "cuDevicePrimaryCtxRetain");
+	rc = epf_cuda_result(d, d->lib->context_create(&d->context, 0, d->device), "cuCtxCreate");
+	if (!rc)
+		(void)d->lib->context_pop(&current);
+	return rc;
+}
+
+static void put_context(struct cuda_dev *d)
+{
+	if (d->is_own)
+		(void)d->lib->context_destroy(d->context);
+	else
+		(void)d->lib->context_release(d->device);
+}
+
+static int open_device(int index, bool is_own, struct epf_gpu_dev **out)
 {
 	struct cuda_dev *d = calloc(1, sizeof(*d));
 	int current = 0;
@@ -44,6 +67,7 @@ static int cuda_open(int index, struct epf_gpu_dev **out)
 	}
 	if (index < 0 && d->lib->context_device(&current))
 		current = 0; /* the thread has no context */
+	d->is_own = is_own;
 	d->dev.ops = &epf_gpu_cuda_ops;
 	d->dev.index = index < 0 ? current : index;
 	if (d->dev.index >= n)
@@ -52,12 +76,11 @@ static int cuda_open(int index, struct epf_gpu_dev **out)
 		rc = epf_cuda_result(d, d->lib->device_get(&d->device, d->dev.index),
 				     "cuDeviceGet");
 	if (!rc)
-		rc = epf_cuda_result(d, d->lib->context_retain(&d->context, d->device),
-				     "cuDevicePrimaryCtxRetain");
+		rc = get_context(d);
 	if (!rc) {
 		rc = epf_cuda_stream_create(&d->dev, &d->own);
 		if (rc)
-			(void)d->lib->context_release(d->device);
+			put_context(d);
 	}
 	if (rc) {
 		free(d);
@@ -67,6 +90,16 @@ static int cuda_open(int index, struct epf_gpu_dev **out)
 	return 0;
 }
 
+static int cuda_open(int index, struct epf_gpu_dev **out)
+{
+	return open_device(index, false, out);
+}
+
+static int cuda_open_own(int index, struct epf_gpu_dev **out)
+{
+	return open_device(index, true, out);
+}
+
 static void cuda_close(struct epf_gpu_dev *dev)
 {
 	struct cuda_dev *d = (struct cuda_dev *)dev;
@@ -74,7 +107,7 @@ static void cuda_close(struct epf_gpu_dev *dev)
 	if (!d)
 		return;
 	epf_cuda_stream_destroy(dev, d->own);
-	(void)d->lib->context_release(d->device);
+	put_context(d);
 	free(d);
 }
 
@@ -183,6 +216,7 @@ const struct epf_gpu_ops epf_gpu_cuda_ops = {
 	.name = "cuda",
 	.count = cuda_count,
 	.open = cuda_open,
+	.open_own = cuda_open_own,
 	.close = cuda_close,
 	.describe = cuda_describe,
 	.pin = cuda_pin,
@@ -194,6 +228,7 @@ const struct epf_gpu_ops epf_gpu_cuda_ops = {
 	.mem_export_ipc = epf_cuda_mem_export_ipc,
 	.mem_import_ipc = epf_cuda_mem_import_ipc,
 	.mem_export_mapped = epf_cuda_mem_export_mapped,
+	.mem_share = epf_cuda_mem_share,
 	.mem_dmabuf = epf_cuda_mem_dmabuf,
 	.mem_place = epf_cuda_mem_place,
 	.flush_writes = cuda_flush_writes,

@@ -26,6 +26,8 @@ static const struct epf_gpu_symbol symbols[] = {
 	S("cuDeviceGetPCIBusId", device_pci),
 	S("cuDevicePrimaryCtxRetain", context_retain),
 	S("cuDevicePrimaryCtxRelease_v2", context_release),
+	S("cuCtxCreate_v2", context_create),
+	S("cuCtxDestroy_v2", context_destroy),
 	S("cuCtxPushCurrent_v2", context_push),
 	S("cuCtxPopCurrent_v2", context_pop),
 	S("cuCtxGetDevice", context_device),

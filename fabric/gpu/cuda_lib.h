@@ -110,6 +110,8 @@ struct epf_cuda_lib {
 	int (*device_pci)(char *text, int len, int device);
 	int (*context_retain)(void **context, int device);
 	int (*context_release)(int device);
+	int (*context_create)(void **context, unsigned flags, int device);
+	int (*context_destroy)(void *context);
 	int (*context_push)(void *context);
 	int (*context_pop)(void **context);
 	int (*context_device)(int *device);

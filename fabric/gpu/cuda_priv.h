@@ -13,7 +13,8 @@ struct cuda_dev {
 	struct epf_gpu_dev dev;
 	const struct epf_cuda_lib *lib;
 	const struct epf_cuda_batch *batch;
-	void *context; /* the primary one */
+	void *context; /* the primary one, or (is_own) one that was made with the device */
+	bool is_own;
 	void *own; /* a stream for blocking copies: the default one would wait for kernels of the user */
 	int device;
 };
@@ -33,6 +34,7 @@ int epf_cuda_mem_export_fd(struct epf_gpu_dev *dev, const struct epf_gpu_mem *me
 int epf_cuda_mem_import_fd(struct epf_gpu_dev *dev, int fd, uint64_t bytes,
 			   struct epf_gpu_mem *out);
 int epf_cuda_mem_export_ipc(struct epf_gpu_dev *dev, uint64_t addr, struct epf_gpu_ipc *out);
+int epf_cuda_mem_share(struct epf_gpu_dev *dev, uint64_t addr);
 int epf_cuda_mem_export_mapped(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t *bytes,
 			       uint64_t *offset);
 int epf_cuda_mem_import_ipc(struct epf_gpu_dev *dev, const struct epf_gpu_ipc *ipc,

@@ -108,6 +108,11 @@ struct epf_gpu_ops {
 	int (*count)(int *n);
 	/* Opens a device; -1: the calling thread's current one, else the first. Several opens of one device are fine. */
 	int (*open)(int index, struct epf_gpu_dev **out);
+	/*
+	 * The same with a context of its own, where the driver has contexts: its calls do not wait for a load in the process's usual one, except calls on memory that
+	 * was allocated there (cudaMalloc). Its kernels take turns with those of other contexts. index: not -1.
+	 */
+	int (*open_own)(int index, struct epf_gpu_dev **out);
 	void (*close)(struct epf_gpu_dev *dev);
 	int (*describe)(struct epf_gpu_dev *dev, struct epf_gpu_props *out);
 
@@ -140,6 +145,12 @@ struct epf_gpu_ops {
 	 */
 	int (*mem_export_mapped)(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t *bytes,
 				 uint64_t *offset);
+	/*
+	 * The allocation that holds addr, which another library made for its own process (CUDA: cuMemCreate without a handle type) and whose handle it
+	 * keeps, becomes one that mem_export_mapped() names: other memory with the same contents at the same address. Nothing may use it meanwhile; waits for the
+	 * default stream. Its owner unmaps and frees it as before. Fails for other memory.
+	 */
+	int (*mem_share)(struct epf_gpu_dev *dev, uint64_t addr);
 	/* A dma-buf of [addr, addr + bytes) for ibv_reg_dmabuf_mr(3): the caller closes *fd; *offset is where addr lies in it. */
 	int (*mem_dmabuf)(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes, int *fd,
 			  uint64_t *offset);

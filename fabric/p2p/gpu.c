@@ -18,7 +18,7 @@ enum { PAGE = 4096 };
 static int driver(struct epf_p2p *ep, const struct epf_copy_ops **out)
 {
 	const struct epf_copy_ops *ops;
-	int rc = epf_copy_ops_find(epf_copy_gpu_name(&ep->conf), &ops);
+	int rc = epf_copy_ops_find(epf_copy_name(&ep->conf), &ops);
 
 	if (!rc)
 		rc = ops->load();

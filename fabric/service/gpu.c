@@ -101,7 +101,7 @@ static int take_memory(const struct epf_svc *s, const struct epf_svc_gpu_region 
 		return take_dmabuf(g, fd, &r->device);
 	memcpy(h.ipc, g->ipc, sizeof(h.ipc));
 	memcpy(h.pci, g->pci, sizeof(h.pci));
-	rc = epf_copy_ops_find(epf_copy_gpu_name(s->conf), &ops);
+	rc = epf_copy_ops_find(epf_copy_name(s->conf), &ops);
 	return rc ? rc : epf_copy_mem_adopt(ops, &h, g->bytes, &r->gpu);
 }
 

@@ -70,6 +70,16 @@ void play_private(bool on)
 	epf_copy_fake_private(on);
 }
 
+void play_load(bool on)
+{
+	epf_copy_fake_hold(on ? 5 : 0);
+}
+
+unsigned play_blocked(void)
+{
+	return epf_copy_fake_held();
+}
+
 #else
 
 void *play_table(const char *library, const char *symbol)
@@ -96,6 +106,16 @@ void play_memory_free(void *addr, size_t bytes)
 void play_private(bool on)
 {
 	(void)on;
+}
+
+void play_load(bool on)
+{
+	(void)on;
+}
+
+unsigned play_blocked(void)
+{
+	return 0;
 }
 
 #endif

@@ -41,6 +41,13 @@ void play_memory_free(void *addr, size_t bytes);
 /* From now on registrations are of GPU memory that other processes cannot map (true), as NCCL's signals are. Nothing for host memory. */
 void play_private(bool on);
 
+/*
+ * Another thread of this process loads a kernel (true): driver calls of the process return no more until it has ended (false), as they do while a kernel runs.
+ * play_blocked(): how many calls wait for that. Nothing for host memory.
+ */
+void play_load(bool on);
+unsigned play_blocked(void);
+
 #ifdef PLAY_FAKE_GPU
 # define PLAY_KIND EPF_NCCL_CUDA
 #else

@@ -213,7 +213,7 @@ static void use_gpu(struct run *r, struct rig *rig, struct nic_kind *kind)
 
 	if (r->opts->boot)
 		rig_not_tried("GPU memory is tried on one host");
-	if (epf_copy_ops_find(name, &rig->copy) || rig->copy->load())
+	if (epf_copy_ops_find(epf_copy_name(r->opts->conf), &rig->copy) || rig->copy->load())
 		rig_not_tried("no GPU, or no driver of it (gpu-backend is %s)", name);
 	if (epf_gpu_backend(name, &rig->gpu_ops))
 		rig->gpu_ops = NULL;

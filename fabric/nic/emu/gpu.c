@@ -19,15 +19,28 @@
 /* Copies are finite: what is not back after this time never comes. */
 static const uint64_t QUIESCE_NS = 5000000000ull;
 
+/* [own context] */
+static const char *const copy_names[2][5] = {
+	{ [EPF_CONF_GPU_AUTO] = "auto",
+	  [EPF_CONF_GPU_CUDA] = "cuda",
+	  [EPF_CONF_GPU_HIP] = "hip",
+	  [EPF_CONF_GPU_FAKE] = "fake",
+	  [EPF_CONF_GPU_NONE] = "none" },
+	{ [EPF_CONF_GPU_AUTO] = "auto/own",
+	  [EPF_CONF_GPU_CUDA] = "cuda/own",
+	  [EPF_CONF_GPU_HIP] = "hip/own",
+	  [EPF_CONF_GPU_FAKE] = "fake/own",
+	  [EPF_CONF_GPU_NONE] = "none" },
+};
+
 const char *epf_copy_gpu_name(const struct epf_conf *conf)
 {
-	static const char *const names[] = {
-		[EPF_CONF_GPU_AUTO] = "auto", [EPF_CONF_GPU_CUDA] = "cuda",
-		[EPF_CONF_GPU_HIP] = "hip",   [EPF_CONF_GPU_FAKE] = "fake",
-		[EPF_CONF_GPU_NONE] = "none",
-	};
+	return copy_names[0][conf->gpu_backend];
+}
 
-	return names[conf->gpu_backend];
+const char *epf_copy_name(const struct epf_conf *conf)
+{
+	return copy_names[conf->gpu_own_context][conf->gpu_backend];
 }
 
 /* Joins the copier, with all its records free. */

@@ -56,7 +56,7 @@ void epf_emu_opts_from_conf(struct epf_emu_opts *opts, const struct epf_conf *co
 	opts->duplicate = conf->emu_duplicate;
 	opts->drop = conf->emu_drop;
 	opts->error = conf->emu_error;
-	opts->gpu = epf_copy_gpu_name(conf);
+	opts->gpu = epf_copy_name(conf);
 	opts->gpu_kernel = conf->emu_gpu_copy == EPF_CONF_GPU_COPY_KERNEL;
 }
 

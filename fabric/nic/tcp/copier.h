@@ -65,6 +65,8 @@ uint64_t epf_tcp_copier_push(struct epf_tcp_copier *c, const struct epf_tcp_job 
 void epf_tcp_copier_kick(struct epf_tcp_copier *c);
 /* Returns the number of the last completed job [T2]. */
 uint64_t epf_tcp_copier_done(const struct epf_tcp_copier *c);
+/* Logs EPF-472 once when copies have stalled for a second. Called now and then by any thread but the copier's. Slow. */
+void epf_tcp_copier_watch(struct epf_tcp_copier *c);
 /* Waits until all jobs are complete. Returns false after 5 s, or at once if an earlier call gave up and they still are not. Slow. */
 bool epf_tcp_copier_quiesce(struct epf_tcp_copier *c);
 

@@ -29,7 +29,7 @@ void epf_tcp_opts_from_conf(struct epf_tcp_opts *opts, const struct epf_conf *co
 	opts->timeout_ns = conf->tcp_timeout_ns;
 	opts->reset_after = conf->tcp_reset_after;
 	opts->encrypts = conf->wire_encryption;
-	opts->gpu = epf_copy_gpu_name(conf);
+	opts->gpu = epf_copy_name(conf);
 }
 
 /* The environment holds the job's secret, which is the bootstrap's to read. */
