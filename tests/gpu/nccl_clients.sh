@@ -148,6 +148,14 @@ v2()
 		--num-cpu-timeout-secs 30 --num-experts 64 --test-first-only "${options[@]}"
 }
 
+# v1 NAME LIMIT right|wrong SETTING...: DeepEP's first kernels over NCCL's one-sided operations (pull request 521), its own test of low latency
+v1()
+{
+	[ "$list" = 1 ] || [ -d "$clients/deepep-nccl" ] || return 0
+	client "$1" "$2" "$3" 'Allocating buffer' "PYTHONPATH=$at/deepep-nccl" DEEP_EP_BACKEND=nccl TORCH_DISTRIBUTED_BACKEND=nccl "${over[@]}" "${@:4}" -- \
+		python3 "$at/deepep-nccl/tests/test_low_latency.py" --num-processes 2 --num-experts 32 --disable-nvlink
+}
+
 # nccl_ep NAME LIMIT right|wrong SETTING... -- OPTION...
 nccl_ep()
 {
@@ -192,6 +200,10 @@ for way in own daemon; do
 	v2 "v2-$way-tcp" 200 right "${over[@]}" "${node[@]}" "${how[@]}" EPF_NIC=tcp -- "${small[@]}"
 	v2 "v2-$way-large" 240 right "${over[@]}" "${node[@]}" "${how[@]}" EPF_NIC=emu -- "${large[@]}"
 done
+v1 v1-gin 150 right EPF_NIC=emu
+v1 v1-gin-reordered 150 right EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1
+v1 v1-gin-broken 150 wrong "${hooks[@]}" EPF_NIC=emu "${faulty[@]}"
+v1 v1-gin-tcp 150 right EPF_NIC=tcp
 nccl_ep ep-ll-nvlink 120 right -- --algorithm ll
 nccl_ep ep-ht-nvlink 120 right -- --algorithm ht --tokens "$tokens"
 nccl_ep ep-ll 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ll

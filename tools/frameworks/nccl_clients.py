@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a folder with programs that use NCCL's one-sided operations, for a machine with GPUs and without a network: tests/gpu/nccl_clients.sh.
 
-  nccl_clients.py make FOLDER --deepep TREE [--build DIR] [--hooks DIR] [--python INCLUDE]
+  nccl_clients.py make FOLDER --deepep TREE [--deepep-nccl TREE] [--build DIR] [--hooks DIR] [--python INCLUDE]
   nccl_clients.py unpack FOLDER       on that machine: writes FOLDER/nvidia/nccl/lib/libnccl.so.2
   nccl_clients.py layouts FOLDER NCCL compares tools/nccl's declarations with the headers of an NCCL source tree and of the folder's wheel
 
 make fetches NCCL and NCCL EP from PyPI (nccl-clients.txt, pinned), prunes NCCL's library to Hopper's code (250 MB, 13 MB packed), compiles DeepEP V2's
-module from TREE, a checkout of DeepEP's main branch, with the headers of the PyTorch in nccl-build.txt (600 MB fetched, 5 minutes, nvcc 13), and copies
+module from TREE, a checkout of DeepEP's main branch, with the headers of the PyTorch in nccl-build.txt (600 MB fetched, 5 minutes, nvcc 13), with
+--deepep-nccl also that of DeepEP's pull request 521, whose first version's kernels use NCCL's one-sided operations, and copies
 this project's libraries from the build tree DIR; --hooks: the plug-in of a build with test_hooks, whose order can be switched off. --python: headers of Python 3.12. Objects are kept in FOLDER.objects, so that a second run is short.
 Exit status 77: something cannot be fetched here.
 """
@@ -30,6 +31,7 @@ PYTHON = "3.12"
 LEFT_OUT = (r"nccl/m2n/|nvidia_nccl_cu13-.*|nccl/ep/lib/cu12/|cuda/core/cu12/|nccl/_extensions/bindings/.*m2n|nvidia/nccl/lib/libnccl_device\.bc|.*\.(pxd|pyx|cu)$|.*/licenses/|.*/RECORD$")
 BUILD_LEFT_OUT = r"torch/(?!include/|lib/lib(c10|c10_cuda|torch|torch_cpu|torch_cuda|torch_python)\.so$)|torchgen/|functorch/|nvidia/nvshmem/lib/nvshmem_"
 KERNELS = ["backend/nccl", "backend/nvshmem", "backend/cuda_driver", "legacy/layout", "legacy/intranode", "legacy/internode_ll", "legacy/internode"]
+KERNELS_NCCL = ["runtime", "layout", "intranode", "internode", "internode_ll", "nccl_gin_backend"]
 OURS = ["tools/nccl/libnccl-net-epf.so", "tools/ep-fabric", "bench/ep-bench"]
 BESIDE = ("libinih", "libsodium", "libjansson", "libzstd")  # which the machine may lack
 # As torch.utils.cpp_extension and DeepEP's setup.py set them for Hopper.
@@ -154,6 +156,38 @@ def compile_deepep(folder, objects, tree, python):
     run("strip", "--strip-debug", "-o", f"{target}/deep_ep/{module}", f"{objects}/{module}")
 
 
+def compile_deepep_nccl(folder, objects, tree, python):
+    """The same for DeepEP's pull request 521."""
+    target = f"{folder}/deepep-nccl"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(f"{tree}/deep_ep", f"{target}/deep_ep")
+    shutil.copytree(f"{tree}/tests", f"{target}/tests")
+    torch, nccl, at = f"{objects}/torch", f"{folder}/nvidia/nccl", f"{objects}/deepep-nccl"
+    cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    include = [f"-I{tree}/csrc", f"-I{nccl}/include"]
+    for path in (f"{torch}/include", f"{torch}/include/torch/csrc/api/include", f"{cuda}/include/cccl", f"{cuda}/include", python):
+        include += ["-isystem", path]
+    defines = ["-DTORCH_EXTENSION_NAME=deep_ep_cpp", "-DTORCH_API_INCLUDE_EXTENSION_H", "-DENABLE_NCCL", "-DDISABLE_AGGRESSIVE_PTX_INSTRS"]
+    os.makedirs(at, exist_ok=True)
+    made = []
+    for name in ["deep_ep.cpp", "kernels/backend_factory.cpp"] + [f"kernels/{kernel}.cu" for kernel in KERNELS_NCCL]:
+        source = f"{tree}/csrc/{name}"
+        made.append(f"{at}/{os.path.basename(name)}.o")
+        if os.path.exists(made[-1]) and os.path.getmtime(made[-1]) > os.path.getmtime(source):
+            continue
+        if name.endswith(".cpp"):
+            run("g++", "-std=c++17", "-fPIC", "-O3", "-w", *include, *defines, "-c", source, "-o", made[-1])
+        else:
+            run("nvcc", *NVCC, *include, *defines, "-c", source, "-o", made[-1])
+    linked = f"{at}/device.o"
+    run("nvcc", "-dlink", "-arch=sm_90", "-Xcompiler", "-fPIC", *made[2:], "-o", linked)
+    stand_ins(at, *made)
+    module = "deep_ep_cpp.cpython-312-x86_64-linux-gnu.so"
+    run("g++", "-shared", *made, linked, "-o", f"{at}/{module}", "-Wl,--no-as-needed", f"-L{at}", "-lcuda", "-lnccl", f"-L{torch}/lib", "-lc10", "-ltorch", "-ltorch_cpu",
+        "-ltorch_python", "-lc10_cuda", "-ltorch_cuda", f"-L{cuda}/lib64", "-lcudart")
+    run("strip", "--strip-debug", "-o", f"{target}/{module}", f"{at}/{module}")
+
+
 def copy_ours(folder, build, to):
     at = f"{folder}/{to}"
     shutil.rmtree(at, ignore_errors=True)
@@ -192,6 +226,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("nccl", nargs="?")
     parser.add_argument("--deepep")
+    parser.add_argument("--deepep-nccl")
     parser.add_argument("--build")
     parser.add_argument("--hooks")
     parser.add_argument("--python", default=os.path.expanduser("~/.pyenv/versions/3.12.1/include/python3.12"))
@@ -210,6 +245,8 @@ def main():
             objects = folder + ".objects"
             wheels("nccl-build.txt", objects, BUILD_LEFT_OUT)
             compile_deepep(folder, objects, os.path.abspath(o.deepep), o.python)
+            if o.deepep_nccl:
+                compile_deepep_nccl(folder, objects, os.path.abspath(o.deepep_nccl), o.python)
         compile_latency(folder, folder + ".objects")
         if o.build:
             copy_ours(folder, os.path.abspath(o.build), "epf")
