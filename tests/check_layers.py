@@ -44,6 +44,7 @@ MAY_INCLUDE = {
     "fabric/p2p": HOME + [EPF],
     "fabric/service": HOME + [EPF],
     "kernels": ["queues", EPF, "fabric/gpu/fake.h"],
+    "kernels/pack": ["queues", "kernels", "fabric/gpu/fake.h", "fabric/gpu/copy.h"],
     "tools/shim": ["queues", "fabric/base", "bootstrap", "fabric/gpu/gpu.h", EPF],
     "tools/nccl": ["fabric/base", "bootstrap", "fabric/place", EPF],
     "tools/waits": ["queues", "kernels/epf_why.h"],

@@ -109,7 +109,7 @@ cuda()
 	local nvcc source arch
 	nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "no nvcc here: device code not compiled for CUDA"; exit 77; }
 	cuda_abi "$(dirname "$nvcc")/../include"
-	for source in $(find kernels -name '*.cu' ! -name ll_kernels.cu ! -name ht_kernels.cu ! -name bench.cu ! -name gin.cu | sort); do
+	for source in $(find kernels -name '*.cu' ! -name ll_kernels.cu ! -name ht_kernels.cu ! -name pack_kernels.cu ! -name bench.cu ! -name gin.cu | sort); do
 		for arch in 80 90 100; do
 			"$nvcc" -std=c++17 -O3 -arch=sm_$arch -Werror all-warnings -Xcompiler -Wall -Xcompiler -Werror -I. -cubin \
 				"$source" -o "$tmp/out" >"$tmp/log" 2>&1
