@@ -66,6 +66,7 @@ MAY_INCLUDE = {
     "bench/hosts": ["fabric/base", "fabric/gpu"],
     "bench/jobs": BENCH,
     "bench/p2p": BENCH + ["bench/ring", "bench/verbs", "kernels", "fabric/gpu", "fabric/nic/emu/stages.h"],
+    "bench/coder": ["fabric/base", "fabric/gpu"],
     "bench/compress": ["fabric/p2p/codec.h", "fabric/p2p/planes.h"],
     "bench/xfer": BENCH + ["fabric/p2p/epf_p2p.h"],
     "bench": ["bench/common", EPF],

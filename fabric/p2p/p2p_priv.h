@@ -343,8 +343,9 @@ struct epf_p2p {
 	struct {
 		pthread_mutex_t lock;   /* of lanes and maps; before a lane's own */
 		struct gpu_lane *lanes; /* grows at its head until the endpoint is closed */
-		/* The first coder that was opened, for as long as the endpoint lives; NULL: GPU memory is not compressed. */
+		/* The first coder that was opened, for as long as the endpoint lives; NULL: GPU memory is not compressed. Atomic. */
 		struct epf_coder *coder;
+		bool coder_tried;          /* atomic */
 		struct free_coder *coders; /* none is under way */
 	} gpu;
 
@@ -442,8 +443,11 @@ void epf_p2p_export_unpin(struct conn *c);
  * engine.h).
  */
 
-/* pack_gpu.c. Opens the endpoint's first coder of GPU memory, if it can have one; closes all, once no connection is left. */
-void epf_p2p_coder_find(struct epf_p2p *ep);
+/*
+ * pack_gpu.c. Opens the endpoint's first coder of GPU memory where it compresses and this process has a GPU, on that GPU (-1: the current one): connections that
+ * are made from then on know of it. Does nothing if that was tried. The other closes all, once no connection is left.
+ */
+void epf_p2p_coder_find(struct epf_p2p *ep, int device);
 void epf_p2p_coders_close(struct epf_p2p *ep);
 
 /* share.c, handshake.c */

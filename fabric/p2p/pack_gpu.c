@@ -62,21 +62,24 @@ static int get(struct epf_p2p *ep, int device, struct free_coder **out)
 	return f ? 0 : open_coder(ep, device, out);
 }
 
-void epf_p2p_coder_find(struct epf_p2p *ep)
+void epf_p2p_coder_find(struct epf_p2p *ep, int device)
 {
 	struct free_coder *f;
 	char name[32];
 
-	if (!epf_copy_may_have(epf_copy_gpu_name(&ep->conf)))
+	/* The driver is loaded by whoever makes GPU memory, which may be after the endpoint was opened. */
+	if (epf_p2p_strategy(ep) == CODEC_NONE ||
+	    !epf_copy_may_have(epf_copy_gpu_name(&ep->conf)) ||
+	    __atomic_exchange_n(&ep->gpu.coder_tried, true, __ATOMIC_ACQ_REL))
 		return;
-	if (open_coder(ep, ep->meta.gpu, &f)) {
+	if (open_coder(ep, device, &f)) {
 		epf_info("GPU memory goes uncompressed: %s", epf_last_error());
 		return;
 	}
 	epf_coder_name(f->coder, name, sizeof(name));
 	epf_info("GPU memory is compressed by %s where peers have it too", name);
-	ep->gpu.coder = f->coder;
 	put(ep, f);
+	EPF_STORE_RELEASE(&ep->gpu.coder, f->coder);
 }
 
 void epf_p2p_coders_close(struct epf_p2p *ep)

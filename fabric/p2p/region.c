@@ -50,6 +50,8 @@ int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return epf_fail(EPF_R_NO_MEMORY, "register: a region");
+	if (holder >= 0)
+		epf_p2p_coder_find(ep, holder);
 	r->refs = 1;
 	r->ep = ep;
 	r->addr = addr;

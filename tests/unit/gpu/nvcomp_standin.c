@@ -220,6 +220,8 @@ int nvcompBatchedANSDecompressAsync(const void *const *from, const size_t *from_
 			rest();
 	}
 	for (size_t i = 0; i < n; i++) {
+		if (!from_bytes[i] || from_bytes[i] > 2 * room[i])
+			abort(); /* the library does not say what it does then */
 		if ((uintptr_t)from[i] % ALIGN || (uintptr_t)to[i] % ALIGN)
 			return BAD_ALIGNMENT;
 		statuses[i] = decode(from[i], from_bytes[i], to[i], room[i], &used[i]);

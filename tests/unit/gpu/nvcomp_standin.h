@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests can make the stand-in for nvCOMP do (nvcomp_standin.c). They find it by dlsym(3) in the library that the product has opened. */
+/* What tests can make the stand-in for nvCOMP do (nvcomp_standin.c). They link it, so that the product finds it loaded. All are atomic. */
 #ifndef EPF_TESTS_NVCOMP_STANDIN_H
 #define EPF_TESTS_NVCOMP_STANDIN_H
 

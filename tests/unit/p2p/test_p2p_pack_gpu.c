@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compressed transfers between memory of the fake GPU, over a NIC (argv[1]), with a stand-in for nvCOMP (tests/unit/gpu/nvcomp_standin.c, which the
- * loader finds): bit for bit, under the rights and the life of exports, with damaged chunks, failing GPUs and the death of the peer. argv[2] "without":
- * there is no nvCOMP, or one that cannot be used, so that all goes as it is.
+ * Compressed transfers between memory of the fake GPU, over a NIC (argv[1]), with a stand-in for nvCOMP (tests/unit/gpu/nvcomp_standin.c): bit for bit,
+ * under the rights and the life of exports, with damaged chunks, failing GPUs and the death of the peer. argv[2] and argv[3]: a variable of the
+ * stand-in's that makes it unfit, so that all goes as it is. (Without any nvCOMP: test_p2p_pack.)
  */
 #include "tests/unit/gpu/nvcomp_standin.h"
 #include "tests/unit/p2p/pack_kit.h"
 
 #include "fabric/gpu/coder.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
 
-static struct nvcomp_standin *standin;
+static struct nvcomp_standin *const standin = &nvcomp_standin;
 
 /* One chunk: no second thread opens a coder meanwhile, which tries it out. */
 enum { PART = 1 << 20 };
@@ -29,14 +28,10 @@ static void gpu_pair(struct pair *p, const char *near, const char *far)
 
 	snprintf(a, sizeof(a), "gpu-backend=fake p2p-compress=%s", near);
 	snprintf(b, sizeof(b), "gpu-backend=fake p2p-compress=%s", far);
-	if (standin) { /* a test that failed may have left them */
-		set(&standin->hold, 0);
-		set(&standin->fail, 0);
-		set(&standin->damage, 0);
-	}
+	set(&standin->hold, 0); /* a test that failed may have left them */
+	set(&standin->fail, 0);
+	set(&standin->damage, 0);
 	pair_begin_in(p, a, true, b, true);
-	standin = dlsym(dlopen("libnvcomp.so.6", RTLD_NOW | RTLD_NOLOAD), "nvcomp_standin");
-	assert_non_null(standin);
 	assert_true(pack_conn(p->near, p->conn)->packs_gpu);
 	for (int i = 0; i < PACK_GAINS; i++)
 		pack_conn(p->near, p->conn)->pack->gain[i].forced = GAIN_PACKED;
@@ -277,46 +272,108 @@ static void occupy(struct conn *c, struct pack_slot *s, enum pack_state state)
 	pthread_mutex_unlock(&c->pack->lock);
 }
 
-/* Chunks of the wrong kind of memory, and heads that lie. */
+/* The checksum of zeros (kernels/pack). */
+static uint64_t sum_of_zeros(uint32_t bytes)
+{
+	uint64_t sum = 0;
+
+	for (uint64_t i = 0; i < (bytes + 3) / 4; i++)
+		sum += 0x9e3779b9ull * ((2 * i + 1) * 0x9e3779b97f4a7c15ull);
+	return sum;
+}
+
+/* A chunk of 64 zero bytes as bf16, stored, as a head and a message announce it; each case is wrong in one way, but for the first. */
+static const struct {
+	const char *what;
+	struct msg_chunk m; /* is_gpu, and what is not 0 in place of the right one */
+	uint32_t length[2], body;
+	uint32_t size, parts;
+	int lie; /* added to the sum */
+	bool lives;
+} heads[] = {
+
+#define STORED EPF_PACK_STORED
+#define GPU              \
+ {                       \
+  .is_gpu = 1, .type = 1 \
+ }
+	{ "a good one", GPU, { 32 | STORED, 32 | STORED }, 64, 2, 2, 0, true },
+	{ "a host's chunk for a GPU",
+	  { .is_gpu = 0, .type = 1 },
+	  { 32 | STORED, 32 | STORED },
+	  64,
+	  2,
+	  2,
+	  0,
+	  true },
+	{ "neither", { .is_gpu = 2, .type = 1 }, { 32 | STORED, 32 | STORED }, 64, 2, 2, 0, false },
+	{ "a chunk longer than a slot",
+	  { .is_gpu = 1, .type = 1, .packed = EPF_CODER_ROOM + 1 },
+	  { 32 | STORED, 32 | STORED },
+	  64,
+	  2,
+	  2,
+	  0,
+	  false },
+	{ "no whole head",
+	  { .is_gpu = 1, .type = 1, .packed = 8 },
+	  { 32 | STORED, 32 | STORED },
+	  64,
+	  2,
+	  2,
+	  0,
+	  false },
+	{ "another type than announced",
+	  { .is_gpu = 1, .type = 3 },
+	  { 32 | STORED, 32 | STORED },
+	  64,
+	  2,
+	  2,
+	  0,
+	  false },
+	{ "another sum", GPU, { 32 | STORED, 32 | STORED }, 64, 2, 2, 1, false },
+	{ "too many parts", GPU, { 32 | STORED, 32 | STORED }, 64, 2, UINT32_MAX, 0, false },
+	{ "a part behind the end", GPU, { 32 | STORED, 1u << 30 }, 64, 2, 2, 0, false },
+	{ "an empty part", GPU, { 0, 32 | STORED }, 32, 2, 2, 0, false },
+	{ "a stored part that is too long", GPU, { 48 | STORED, 32 | STORED }, 80, 2, 2, 0, false },
+	{ "zeros that are no coded bytes", GPU, { 31, 32 | STORED }, 64, 2, 2, 0, false },
+	{ "bytes behind the last part", GPU, { 32 | STORED, 32 | STORED }, 80, 2, 2, 0, false },
+#undef GPU
+#undef STORED
+};
+
+/* Puts such a chunk into the peer's slot 0, without announcing it. Returns its length. */
+static uint32_t plant(struct conn *c, struct pack_slot *s, size_t i)
+{
+	struct epf_coder_head head = { .bytes = 64,
+				       .size = heads[i].size,
+				       .parts = heads[i].parts,
+				       .length = { heads[i].length[0], heads[i].length[1] },
+				       .sum = sum_of_zeros(64) + (unsigned)heads[i].lie };
+	uint8_t *at = epf_p2p_pack_out(c->pack, false, 0);
+
+	memset(at, 0, sizeof(head) + 256);
+	memcpy(at, &head, sizeof(head));
+	s->packed = sizeof(head) + heads[i].body;
+	s->is_packed = true;
+	occupy(c, s, SLOT_RESERVED);
+	assert_ok(epf_p2p_pack_put(c, s));
+	while (state_of(c, s) == SLOT_PUT || state_of(c, s) == SLOT_FLUSHING)
+		usleep(1000); /* the endpoint's thread frees it */
+	return s->packed;
+}
+
+/* Heads that lie, and chunks of the wrong kind of memory: each ends the connection or is refused, and memory is as it was. */
 static void test_hostile(void **state)
 {
-	static const struct {
-		const char *what;
-		struct msg_chunk m;
-		uint32_t size, parts, length;
-		bool lives; /* it is refused, but is no lie */
-	} bad[] = {
-		{ "a host's chunk for a GPU", { .is_gpu = 0, .type = 1 }, 2, 1, 32, true },
-		{ "neither", { .is_gpu = 2, .type = 1 }, 2, 1, 32, false },
-		{ "a chunk longer than a slot",
-		  { .is_gpu = 1, .type = 1, .packed = EPF_CODER_ROOM + 1 },
-		  2,
-		  2,
-		  32,
-		  false },
-		{ "no whole head", { .is_gpu = 1, .type = 1, .packed = 8 }, 2, 2, 32, false },
-		{ "another type", { .is_gpu = 1, .type = 3 }, 2, 2, 32, false },
-		{ "too many parts", { .is_gpu = 1, .type = 1 }, 2, UINT32_MAX, 32, false },
-		{ "a part that is too long", { .is_gpu = 1, .type = 1 }, 2, 2, 1u << 30, false },
-		{ "an empty part", { .is_gpu = 1, .type = 1 }, 2, 2, 0, false },
-		{ "a stored part that is too short",
-		  { .is_gpu = 1, .type = 1 },
-		  2,
-		  2,
-		  31 | EPF_PACK_STORED,
-		  false },
-		{ "zeros that are no coded bytes", { .is_gpu = 1, .type = 1 }, 2, 2, 31, false },
-	};
-
 	(void)state;
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
 		struct {
 			struct msg_chunk m;
 			struct piece piece;
-		} raw = { .m = bad[i].m, .piece.bytes = 64 };
-		struct epf_coder_head head = { .bytes = 64,
-					       .size = bad[i].size,
-					       .parts = bad[i].parts };
+		} raw = { .m = heads[i].m, .piece.bytes = 64 };
+
+		uint32_t packed;
 		struct pack_slot *s;
 		struct export_key k;
 		struct conn *c;
@@ -325,35 +382,27 @@ static void test_hostile(void **state)
 		gpu_pair(&p, "full", "full");
 		c = pack_conn(p.near, p.conn);
 		memcpy(&k, p.key, sizeof(k));
-		head.length[0] = bad[i].length;
-		head.length[1] = 32 | EPF_PACK_STORED;
 		assert_ok(write_some(&p, 64)); /* then the peer's staging memory is known */
 		s = epf_p2p_pack_slot(c->pack, false, false, 0);
-		memcpy(epf_p2p_pack_out(c->pack, false, 0), &head, sizeof(head));
-		s->packed = sizeof(head) + 64;
-		s->is_packed = true;
-		occupy(c, s, SLOT_RESERVED);
-		assert_ok(epf_p2p_pack_put(c, s));
-		while (state_of(c, s) == SLOT_PUT || state_of(c, s) == SLOT_FLUSHING)
-			usleep(1000); /* the endpoint's thread frees it */
-		memset(p.there, 0, BYTES);
+		packed = plant(c, s, i);
+		memset(p.there, i ? 0x11 : 0, BYTES);
 		raw.m.n = 1;
 		raw.m.bytes = 64;
 		raw.m.export_slot = k.slot;
 		raw.m.generation = k.generation;
 		if (!raw.m.packed)
-			raw.m.packed = s->packed;
+			raw.m.packed = packed;
 		occupy(c, s, SLOT_ASKED);
 		assert_ok(epf_p2p_send(&c->stream, MSG_CHUNK, &raw, sizeof(raw), NULL, 0));
 		for (int w = 0;
 		     w < 2000 && !pack_about(p.near, p.conn).state && state_of(c, s) == SLOT_ASKED;
 		     w++)
 			usleep(10000);
-		if ((pack_about(p.near, p.conn).state == 0) != bad[i].lives)
-			fail_msg("%s: the connection is %s", bad[i].what,
-				 bad[i].lives ? "lost" : "alive");
+		if ((pack_about(p.near, p.conn).state == 0) != heads[i].lives)
+			fail_msg("%s: the connection is %s", heads[i].what,
+				 heads[i].lives ? "lost" : "alive");
 		for (uint32_t j = 0; j < BYTES; j++)
-			assert_int_equal(p.there[j], 0);
+			assert_int_equal(p.there[j], i ? 0x11 : 0);
 		pair_end(&p);
 	}
 }
@@ -544,7 +593,7 @@ int main(int argc, char **argv)
 	pack_nic = argc > 1 ? argv[1] : "tcp";
 	if (!epf_p2p_codec_exists())
 		return 77; /* a build without libzstd */
-	if (argc > 2)
+	if (argc > 3 && setenv(argv[2], argv[3], 1) == 0)
 		return cmocka_run_group_tests(without, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
