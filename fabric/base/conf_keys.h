@@ -240,7 +240,7 @@ K(user_signals,         "user-signals",         UINT,   "4194304", 1, 268435456,
 K(client_rings,         "client-rings",         UINT,   "256",   1, 4096, BASIC, "", "Rings of one client.")
 
 G(P2P, "Point to point")
-K(p2p_compress,         "p2p-compress",         ENUM(compress), "none", 0, 0, BASIC, "", "Endpoints compress floating-point payloads between machines, without loss, while that saves time. split: the exponents; full: the mantissas too. The weaker of both ends counts.")
+K(p2p_compress,         "p2p-compress",         ENUM(compress), "none", 0, 0, BASIC, "", "Endpoints compress floating-point payloads between machines, without loss, while that saves time; those of GPU memory if nvCOMP 6 is installed. split: the exponents; full: the mantissas too. The weaker of both ends counts.")
 K(p2p_compress_min,     "p2p-compress-min",     SIZE,   "2MiB",  0, 1099511627776, EXPERT, "", "Transfers of at least this size are compressed.")
 K(p2p_local,            "p2p-local",            BOOL,   "yes",   0, 1, EXPERT, "", "Endpoints of one machine copy directly between their processes. no: over the NIC, as between machines.")
 

@@ -125,6 +125,7 @@ R(GPU_RING,            468, EPIPE,   "A shared ring of kernels was given up afte
 R(GPU_MEMORY,          470, EINVAL,  "GPU memory cannot be used as given.", "give memory of epf_gpu_alloc or of the driver's own allocator, and name its driver by gpu-backend")
 R(GPU_PEER,            471, EACCES,  "GPU memory of a peer cannot be read.", "run both as one user in one PID namespace, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE")
 R(GPU_STUCK,           472, EDEADLK, "Copies of the software NIC or of TCP to or from GPU memory stall.", "set CUDA_MODULE_LOADING=EAGER or EPF_GPU_OWN_CONTEXT=yes, or use a daemon (EPF_SERVICE): see docs/reference/shim.md")
+R(GPU_NVCOMP,          473, ENOENT,  "nvCOMP cannot be used, so GPU memory is not compressed.", "install nvCOMP 6 (pip install nvidia-libnvcomp-cu13, or -cu12) and name its folder lib64 in LD_LIBRARY_PATH")
 
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")

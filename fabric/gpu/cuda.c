@@ -212,6 +212,16 @@ static int cuda_peer_enable(struct epf_gpu_dev *dev, struct epf_gpu_dev *peer)
 	return rc;
 }
 
+static int cuda_enter(struct epf_gpu_dev *dev)
+{
+	return epf_cuda_enter((struct cuda_dev *)dev);
+}
+
+static void cuda_leave(struct epf_gpu_dev *dev)
+{
+	epf_cuda_leave((struct cuda_dev *)dev);
+}
+
 const struct epf_gpu_ops epf_gpu_cuda_ops = {
 	.name = "cuda",
 	.count = cuda_count,
@@ -244,6 +254,8 @@ const struct epf_gpu_ops epf_gpu_cuda_ops = {
 	.event_destroy = epf_cuda_event_destroy,
 	.event_record = epf_cuda_event_record,
 	.event_query = epf_cuda_event_query,
+	.enter = cuda_enter,
+	.leave = cuda_leave,
 	.module_load = epf_cuda_module_load,
 	.module_unload = epf_cuda_module_unload,
 	.function = epf_cuda_function,

@@ -86,8 +86,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void load(void)
 {
 	static const char *const names[] = { "libcuda.so.1", NULL };
-	void *handle = epf_gpu_library(names, symbols, sizeof(symbols) / sizeof(symbols[0]), &table,
-				       why, sizeof(why));
+	void *handle = epf_gpu_library(names, true, symbols, sizeof(symbols) / sizeof(symbols[0]),
+				       &table, why, sizeof(why));
 	const char *name = "?";
 	int rc;
 

@@ -339,6 +339,15 @@ static int fake_query(struct epf_gpu_dev *dev, void *event)
 	return 1;
 }
 
+static int fake_enter(struct epf_gpu_dev *dev)
+{
+	return 0;
+}
+
+static void fake_leave(struct epf_gpu_dev *dev)
+{
+}
+
 static int fake_module_load(struct epf_gpu_dev *dev, const void *image, void **module)
 {
 	*module = (void *)(uintptr_t)image;
@@ -397,6 +406,8 @@ const struct epf_gpu_ops epf_gpu_fake_ops = {
 	.event_destroy = fake_destroy,
 	.event_record = fake_record,
 	.event_query = fake_query,
+	.enter = fake_enter,
+	.leave = fake_leave,
 	.module_load = fake_module_load,
 	.module_unload = epf_gpu_no_unload,
 	.function = fake_function,

@@ -182,6 +182,13 @@ struct epf_gpu_ops {
 	/* 1: everything before the record is done; 0: not yet; negative: it failed. */
 	int (*event_query)(struct epf_gpu_dev *dev, void *event);
 
+	/*
+	 * Around calls of the vendor's own libraries (nvCOMP): makes the device current on this thread for the driver's runtime. Each success needs
+	 * one leave() on the same thread.
+	 */
+	int (*enter)(struct epf_gpu_dev *dev);
+	void (*leave)(struct epf_gpu_dev *dev);
+
 	/* Device code: image is a fat binary, cubin or PTX text (cuda), a code object (hip). */
 	int (*module_load)(struct epf_gpu_dev *dev, const void *image, void **module);
 	void (*module_unload)(struct epf_gpu_dev *dev, void *module);

@@ -67,8 +67,8 @@ static void load(void)
 	/* The newest release that is installed: the name with a number is what a machine without the development files has. */
 	static const char *const names[] = { "libamdhip64.so", "libamdhip64.so.7",
 					     "libamdhip64.so.6", "libamdhip64.so.5", NULL };
-	void *handle = epf_gpu_library(names, symbols, sizeof(symbols) / sizeof(symbols[0]), &table,
-				       why, sizeof(why));
+	void *handle = epf_gpu_library(names, true, symbols, sizeof(symbols) / sizeof(symbols[0]),
+				       &table, why, sizeof(why));
 	int rc;
 
 	if (!handle)

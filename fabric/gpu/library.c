@@ -13,14 +13,15 @@ void epf_gpu_library_find(void *handle, const char *name, void *to)
 	memcpy(to, &at, sizeof(at));
 }
 
-void *epf_gpu_library(const char *const *names, const struct epf_gpu_symbol *symbols, size_t n,
-		      void *table, char *why, size_t size)
+void *epf_gpu_library(const char *const *names, bool is_shared,
+		      const struct epf_gpu_symbol *symbols, size_t n, void *table, char *why,
+		      size_t size)
 {
 	const char *const *name = names;
 	void *handle = NULL;
 
 	for (; *name && !handle; name++)
-		handle = dlopen(*name, RTLD_NOW | RTLD_GLOBAL);
+		handle = dlopen(*name, RTLD_NOW | (is_shared ? RTLD_GLOBAL : RTLD_LOCAL));
 	if (!handle) {
 		snprintf(why, size, "%s", dlerror());
 		return NULL;

@@ -6,6 +6,7 @@
 #ifndef EPF_FABRIC_GPU_LIBRARY_H
 #define EPF_FABRIC_GPU_LIBRARY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* A function: its name in the library and where its pointer belongs in the table. */
@@ -16,10 +17,11 @@ struct epf_gpu_symbol {
 
 /*
  * Opens the first of the libraries that is there (names end with NULL) and fills `table` with all of the symbols. Returns the library's
- * handle, or NULL and a sentence in `why` (size bytes).
+ * handle, or NULL and a sentence in `why` (size bytes). is_shared: other libraries of the process may use its symbols.
  */
-void *epf_gpu_library(const char *const *names, const struct epf_gpu_symbol *symbols, size_t n,
-		      void *table, char *why, size_t size);
+void *epf_gpu_library(const char *const *names, bool is_shared,
+		      const struct epf_gpu_symbol *symbols, size_t n, void *table, char *why,
+		      size_t size);
 
 /* A function that may be missing: stores its pointer, or NULL, at `to`. handle NULL: missing. */
 void epf_gpu_library_find(void *handle, const char *name, void *to);

@@ -54,6 +54,16 @@ int epf_gpu_no_module(struct epf_gpu_dev *dev, const void *image, void **module)
 	return unsupported(dev, "no kernels can be loaded");
 }
 
+int epf_gpu_no_enter(struct epf_gpu_dev *dev)
+{
+	return unsupported(dev, "no library of NVIDIA's can use it");
+}
+
+void epf_gpu_no_leave(struct epf_gpu_dev *dev)
+{
+	(void)dev;
+}
+
 void epf_gpu_no_unload(struct epf_gpu_dev *dev, void *module)
 {
 }
@@ -205,6 +215,8 @@ const struct epf_gpu_ops epf_gpu_none_ops = {
 	.event_destroy = none_destroy,
 	.event_record = none_record,
 	.event_query = none_sync,
+	.enter = epf_gpu_no_enter,
+	.leave = epf_gpu_no_leave,
 	.module_load = epf_gpu_no_module,
 	.module_unload = epf_gpu_no_unload,
 	.function = epf_gpu_no_function,

@@ -16,6 +16,8 @@ int epf_gpu_no_share(struct epf_gpu_dev *dev, uint64_t addr);
 int epf_gpu_no_dmabuf(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes, int *fd,
 		      uint64_t *offset);
 int epf_gpu_no_flush(struct epf_gpu_dev *dev);
+int epf_gpu_no_enter(struct epf_gpu_dev *dev);
+void epf_gpu_no_leave(struct epf_gpu_dev *dev);
 int epf_gpu_no_module(struct epf_gpu_dev *dev, const void *image, void **module);
 void epf_gpu_no_unload(struct epf_gpu_dev *dev, void *module);
 int epf_gpu_no_function(struct epf_gpu_dev *dev, void *module, const char *name, void **function);

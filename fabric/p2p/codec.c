@@ -10,6 +10,8 @@
 uint32_t epf_p2p_float_bytes(uint32_t type)
 {
 	switch (type) {
+	case EPF_P2P_FP8:
+		return 1;
 	case EPF_P2P_BF16:
 	case EPF_P2P_FP16:
 		return 2;

@@ -115,7 +115,7 @@ static int greet(struct epf_p2p *ep, struct conn *c, uint64_t end, const struct 
 		return epf_fail(EPF_R_P2P_KEY, "connect: %s does not prove the key", c->label);
 	epf_p2p_proof(key, false, &ours, &theirs, join->proof);
 	c->is_proven = true;
-	c->compress = epf_p2p_agree(&ours, &theirs);
+	epf_p2p_conn_agree(c, &ours, &theirs);
 	return 0;
 }
 

@@ -308,6 +308,8 @@ int epf_p2p_open(const struct epf_p2p_options *opts, struct epf_p2p **out)
 		epf_warn(
 			"p2p-compress has no effect: this build has no libzstd (Debian: libzstd-dev)");
 	if (!rc)
+		epf_p2p_coder_find(ep, ep->meta.gpu);
+	if (!rc)
 		epf_p2p_stats_open(ep);
 	if (!rc)
 		rc = start(ep);
@@ -371,6 +373,7 @@ static void free_parts(struct epf_p2p *ep)
 		epf_p2p_guest_free(ep, ep->guests);
 	while (ep->all)
 		epf_p2p_conn_put(ep->all); /* the thread's own */
+	epf_p2p_coders_close(ep);
 	while (ep->events.first) {
 		struct event *e = ep->events.first;
 

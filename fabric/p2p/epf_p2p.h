@@ -171,12 +171,13 @@ enum epf_p2p_float {
 	EPF_P2P_BF16 = 1,
 	EPF_P2P_FP16 = 2,
 	EPF_P2P_FP32 = 3,
+	EPF_P2P_FP8 = 4, /* of any layout: E4M3, E5M2 */
 };
 
 /*
  * Says what the values of a region are. Transfers that are prepared from then on may compress it on the way: between endpoints that both have
- * the setting p2p-compress, over NICs, from and to host memory, in transfers of p2p-compress-min bytes and more, while that saves time. Only a
- * hint: all bytes arrive as they are, whatever they are, and blocks may begin anywhere. The peer's regions need no type. -ENOENT: no such
+ * the setting p2p-compress, over NICs, in transfers of p2p-compress-min bytes and more, while that saves time: between host memory, and
+ * between GPU memory where both ends have nvCOMP; between one and the other all goes as it is. Only a hint: all bytes arrive as they are, whatever they are, and blocks may begin anywhere. The peer's regions need no type. -ENOENT: no such
  * region; -EINVAL: no such type.
  */
 int epf_p2p_set_float(struct epf_p2p *ep, uint64_t region, enum epf_p2p_float type);

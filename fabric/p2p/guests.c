@@ -130,7 +130,7 @@ static int let_in(struct epf_p2p *ep, struct guest *g, const struct received *m,
 	if (rc)
 		return rc;
 	memcpy(&join, m->data, sizeof(join));
-	c->compress = epf_p2p_agree(&g->theirs, &g->ours);
+	epf_p2p_conn_agree(c, &g->theirs, &g->ours);
 	if (c->is_local)
 		rc = share(ep, g, c, m, &join, &ready);
 	else if (c->compress)

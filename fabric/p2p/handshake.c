@@ -52,9 +52,19 @@ enum codec_strategy epf_p2p_strategy(const struct epf_p2p *ep)
 
 enum codec_strategy epf_p2p_agree(const struct msg_hello *a, const struct msg_hello *b)
 {
-	uint32_t weaker = a->compress < b->compress ? a->compress : b->compress;
+	uint32_t of_a = a->compress & HELLO_STRATEGY, of_b = b->compress & HELLO_STRATEGY;
+	uint32_t weaker = of_a < of_b ? of_a : of_b;
 
 	return weaker < CODEC_FULL ? (enum codec_strategy)weaker : CODEC_FULL;
+}
+
+void epf_p2p_conn_agree(struct conn *c, const struct msg_hello *a, const struct msg_hello *b)
+{
+	uint32_t both = a->compress & b->compress;
+
+	c->compress = epf_p2p_agree(a, b);
+	c->packs_gpu = c->compress && (both & HELLO_NVCOMP);
+	c->packs_fp8 = both & HELLO_FP8;
 }
 
 void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out)
@@ -66,6 +76,8 @@ void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hell
 	epf_p2p_meta_seal(&out->meta);
 	out->is_local = is_local;
 	out->compress = is_local ? CODEC_NONE : epf_p2p_strategy(ep);
+	if (out->compress)
+		out->compress |= HELLO_FP8 | (EPF_LOAD_ACQUIRE(&ep->gpu.coder) ? HELLO_NVCOMP : 0);
 }
 
 int epf_p2p_can_copy(pid_t pid, const struct probe *probe)

@@ -33,6 +33,7 @@ enum {
 	P2P_LATER = 1,             /* returned by a copy that a GPU completes later */
 	P2P_GPU_CHUNK = 256 << 20, /* as P2P_CHUNK, for copies by a GPU */
 	P2P_GPU_BLOCKS = 512,
+	P2P_PACK_CHUNK = 2 << 20, /* as P2P_CHUNK, for chunks that a GPU compresses */
 };
 
 /* Numbers for users: generation << 24 | index; an index is used again, a number is not. */
@@ -180,6 +181,7 @@ struct conn {
 	/* Over NICs: */
 	struct engine_path *engine;
 	enum codec_strategy compress; /* agreed in the handshake */
+	bool packs_gpu, packs_fp8;    /* agreed too: GPU memory, values of one byte */
 	struct pack *pack;            /* NULL: none */
 	int (*pack_open)(struct conn *c);
 	void (*pack_free)(struct conn *c);
@@ -210,6 +212,8 @@ struct ticket {
 };
 
 struct gpu_lane;
+struct epf_coder;
+struct free_coder;
 
 struct vector {
 	struct region *region;
@@ -264,7 +268,8 @@ struct epf_p2p_xfer {
 	/* Over NICs: a bit for each ring that has commands of this transfer, and which commands. */
 	uint32_t rings;
 	struct ticket ticket[P2P_RINGS];
-	bool may_pack; /* its chunks may be compressed */
+	bool may_pack;  /* its chunks may be compressed */
+	bool packs_gpu; /* by GPUs, between their memory; then longer chunks */
 
 	uint32_t n_blocks, n_vectors;
 	struct vector *vectors;
@@ -338,6 +343,10 @@ struct epf_p2p {
 	struct {
 		pthread_mutex_t lock;   /* of lanes and maps; before a lane's own */
 		struct gpu_lane *lanes; /* grows at its head until the endpoint is closed */
+		/* The first coder that was opened, for as long as the endpoint lives; NULL: GPU memory is not compressed. Atomic. */
+		struct epf_coder *coder;
+		bool coder_tried;          /* atomic */
+		struct free_coder *coders; /* none is under way */
 	} gpu;
 
 	struct {
@@ -424,15 +433,22 @@ void epf_p2p_regions_free(struct epf_p2p *ep);
 void epf_p2p_answer_import(struct conn *c, const struct msg_import *m);
 void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file);
 
-/* The memory of an export for a compressed chunk of a peer, kept from withdrawal until it is unpinned. -EKEYREVOKED, -EKEYEXPIRED, -EACCES */
+/* The memory of an export, of a GPU or the host, for a compressed chunk of a peer, kept from withdrawal until it is unpinned. -EKEYREVOKED, -EKEYEXPIRED, -EACCES */
 int epf_p2p_export_pin(struct conn *c, uint32_t slot, uint64_t generation, unsigned right,
-		       struct export **out);
+		       bool is_gpu, struct export **out);
 void epf_p2p_export_unpin(struct conn *c);
 
 /*
- * codec.c, planes.c, gain.c: without objects. pack_copy.c, pack_ring.c, pack.c, pack_peer.c, pack_poll.c: compressed chunks (pack_priv.h,
+ * codec.c, planes.c, gain.c: without objects. pack_copy.c, pack_gpu.c, pack_ring.c, pack.c, pack_peer.c, pack_poll.c: compressed chunks (pack_priv.h,
  * engine.h).
  */
+
+/*
+ * pack_gpu.c. Opens the endpoint's first coder of GPU memory where it compresses and this process has a GPU, on that GPU (-1: the current one): connections that
+ * are made from then on know of it. Does nothing if that was tried. The other closes all, once no connection is left.
+ */
+void epf_p2p_coder_find(struct epf_p2p *ep, int device);
+void epf_p2p_coders_close(struct epf_p2p *ep);
 
 /* share.c, handshake.c */
 int epf_p2p_conn_make(struct epf_p2p *ep, const struct metadata *peer, bool is_local,
@@ -447,6 +463,7 @@ void epf_p2p_tune(int fd);
 /* How this endpoint would compress, and what two agree on. */
 enum codec_strategy epf_p2p_strategy(const struct epf_p2p *ep);
 enum codec_strategy epf_p2p_agree(const struct msg_hello *a, const struct msg_hello *b);
+void epf_p2p_conn_agree(struct conn *c, const struct msg_hello *a, const struct msg_hello *b);
 void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out);
 /* The key of a connection. acceptor: metadata of who accepts; NULL: this endpoint. */
 void epf_p2p_session(struct epf_p2p *ep, const struct metadata *acceptor,

@@ -16,13 +16,16 @@ bool epf_p2p_pack_reserve(struct epf_p2p_xfer *x, struct pack_slot **slot)
 	*slot = NULL;
 	if (p && EPF_LOAD_ACQUIRE(&p->stale))
 		return false;
-	if (!x->may_pack || !EPF_LOAD_ACQUIRE(&p->is_ready))
+	if (!x->may_pack || !EPF_LOAD_ACQUIRE(&p->is_ready) ||
+	    (x->packs_gpu && EPF_LOAD_RELAXED(&p->gpu_failed)))
 		return true;
 	pthread_mutex_lock(&p->lock);
 	for (uint32_t i = 0; i < PACK_SLOTS && !s; i++)
 		if (epf_p2p_pack_slot(p, false, is_read, i)->state == SLOT_FREE)
 			s = epf_p2p_pack_slot(p, false, is_read, i);
-	way = s ? epf_p2p_gain_begin(&p->gain[is_read], epf_now_ns()) : GAIN_WAIT;
+	if (s)
+		s->is_gpu = x->packs_gpu;
+	way = s ? epf_p2p_gain_begin(epf_p2p_pack_gain(p, s), epf_now_ns()) : GAIN_WAIT;
 	if (way == GAIN_PLAIN || way == GAIN_PACKED) {
 		s->state = SLOT_RESERVED;
 		s->is_packed = way == GAIN_PACKED;
@@ -48,7 +51,7 @@ void epf_p2p_pack_unreserve(struct conn *c, struct pack_slot *s)
 {
 	pthread_mutex_lock(&c->pack->lock);
 	release(c->pack, s);
-	epf_p2p_gain_abort(&c->pack->gain[s->is_read], epf_now_ns());
+	epf_p2p_gain_abort(epf_p2p_pack_gain(c->pack, s), epf_now_ns());
 	pthread_mutex_unlock(&c->pack->lock);
 }
 
@@ -66,7 +69,7 @@ void epf_p2p_pack_finish(struct conn *c, struct pack_slot *s, int status)
 		__atomic_fetch_add(&c->packed_to, s->packed, __ATOMIC_RELAXED);
 	}
 	release(p, s);
-	epf_p2p_gain_end(&p->gain[s->is_read], epf_now_ns(), status ? 0 : bytes);
+	epf_p2p_gain_end(epf_p2p_pack_gain(p, s), epf_now_ns(), status ? 0 : bytes);
 	pthread_mutex_unlock(&p->lock);
 	if (x)
 		end(x, bytes, status);
@@ -85,12 +88,16 @@ static void own_pieces(const struct pack_slot *s, struct iovec *iov)
 
 static int compress(struct conn *c, struct pack_slot *s)
 {
-	struct packer *k = epf_p2p_packer_get(c->pack);
 	struct iovec iov[CHUNK_PIECES];
+	struct packer *k;
 
+	own_pieces(s, iov);
+	if (s->is_gpu)
+		return epf_p2p_pack_gpu_compress(c, s, s->v->region->device, s->v->type, iov, s->n,
+						 epf_p2p_pack_out(c->pack, false, s->index));
+	k = epf_p2p_packer_get(c->pack);
 	if (!k)
 		return -ENOMEM;
-	own_pieces(s, iov);
 	s->packed = epf_p2p_pack_encode(k, c->compress, s->v->type, iov, s->n, s->bytes,
 					epf_p2p_pack_out(c->pack, false, s->index));
 	epf_p2p_packer_put(c->pack, k);
@@ -110,7 +117,8 @@ static int announce(struct conn *c, const struct pack_slot *s)
 			  .generation = s->v->import->key.generation,
 			  .type = s->v->type,
 			  .bytes = s->bytes,
-			  .packed = s->is_read ? 0 : s->packed } };
+			  .packed = s->is_read ? 0 : s->packed,
+			  .is_gpu = s->is_gpu } };
 
 	for (uint32_t i = 0; i < s->n; i++) {
 		m.piece[i].offset = (s->b[i].hi & 0xffffffffffffull) + s->skip;
@@ -161,8 +169,13 @@ void epf_p2p_pack_push(struct epf_p2p_xfer *x, struct pack_slot *s, const struct
 		epf_p2p_pack_announce(c, s);
 	} else {
 		rc = compress(c, s);
-		if (!rc)
+		if (!rc) {
 			rc = epf_p2p_pack_put(c, s);
+		} else if (s->is_gpu) { /* the reason is logged; from now on all goes as it is */
+			EPF_STORE_RELAXED(&c->pack->gpu_failed, true);
+			s->is_packed = false;
+			rc = epf_p2p_pack_put_plain(c, s);
+		}
 	}
 	if (rc)
 		epf_p2p_pack_finish(c, s, rc);
@@ -173,14 +186,19 @@ void epf_p2p_pack_take(struct conn *c, const void *data)
 	const struct msg_chunk_done *m = data;
 	struct pack *p = c->pack;
 	struct pack_slot *s = epf_p2p_pack_slot(p, false, true, m->slot);
-	struct packer *k = epf_p2p_packer_get(p);
+	struct packer *k = s->is_gpu ? NULL : epf_p2p_packer_get(p);
 	struct iovec iov[CHUNK_PIECES];
 	int rc = -ENOMEM;
 
-	if (k) {
-		own_pieces(s, iov);
-		rc = epf_p2p_pack_decode(k, epf_p2p_pack_in(p, true, s->index), m->packed, iov,
-					 s->n, s->bytes);
+	own_pieces(s, iov);
+	if (s->is_gpu) {
+		rc = epf_p2p_pack_gpu_expand(c, epf_p2p_pack_in(p, true, s->index), m->packed,
+					     s->v->region->device, s->v->type, iov, s->n, s->bytes);
+	} else if (k) {
+		rc = m->packed > CODEC_ROOM
+			     ? -EBADMSG
+			     : epf_p2p_pack_decode(k, epf_p2p_pack_in(p, true, s->index), m->packed,
+						   iov, s->n, s->bytes);
 		epf_p2p_packer_put(p, k);
 	}
 	s->packed = m->packed;
@@ -197,7 +215,7 @@ int epf_p2p_pack_answered(struct conn *c, const struct msg_chunk_done *m)
 	struct pack_slot *s;
 	bool is_ok, is_wanted;
 
-	if (m->slot >= PACK_SLOTS || m->is_read > 1 || m->packed > CODEC_ROOM || m->status > 0)
+	if (m->slot >= PACK_SLOTS || m->is_read > 1 || m->packed > p->slot_bytes || m->status > 0)
 		return -EBADMSG;
 	s = epf_p2p_pack_slot(p, false, m->is_read, m->slot);
 	pthread_mutex_lock(&p->lock);

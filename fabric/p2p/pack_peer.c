@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compressed chunks of the peer's transfers (pack_priv.h): checking what it asks for, and expanding or compressing on the connection's thread. */
+#include "fabric/gpu/coder.h"
 #include "fabric/p2p/pack_priv.h"
 
 #include <errno.h>
@@ -15,14 +16,15 @@ struct order {
 	struct piece piece[CHUNK_PIECES];
 };
 
-static int check(const struct msg_chunk *m, const struct piece *piece)
+static int check(const struct pack *p, const struct msg_chunk *m, const struct piece *piece)
 {
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, most = m->is_gpu ? (uint64_t)EPF_CODER_BYTES : (uint64_t)CODEC_BYTES;
+	uint32_t room = m->is_gpu ? (uint32_t)EPF_CODER_ROOM : (uint32_t)CODEC_ROOM;
 
 	for (uint32_t i = 0; i < m->n; i++)
 		bytes += piece[i].bytes;
-	if (m->slot >= PACK_SLOTS || m->is_read > 1 || !m->n || m->bytes != bytes ||
-	    bytes > CODEC_BYTES || m->packed > CODEC_ROOM || !epf_p2p_float_bytes(m->type))
+	if (m->slot >= PACK_SLOTS || m->is_read > 1 || !m->n || m->bytes != bytes || bytes > most ||
+	    m->packed > room || !epf_p2p_float_bytes(m->type) || m->is_gpu > (p->gpu_memory != 0))
 		return -EBADMSG;
 	return 0;
 }
@@ -40,7 +42,7 @@ int epf_p2p_pack_asked(struct conn *c, const uint8_t *data, uint32_t bytes)
 	if (o.m.n > CHUNK_PIECES || bytes != sizeof(o.m) + o.m.n * sizeof(o.piece[0]))
 		return -EBADMSG;
 	memcpy(o.piece, data + sizeof(o.m), o.m.n * sizeof(o.piece[0]));
-	if (check(&o.m, o.piece) || !EPF_LOAD_ACQUIRE(&c->engine->is_joined) ||
+	if (check(p, &o.m, o.piece) || !EPF_LOAD_ACQUIRE(&c->engine->is_joined) ||
 	    !EPF_LOAD_ACQUIRE(&p->is_ready))
 		return -EBADMSG;
 	s = epf_p2p_pack_slot(p, true, o.m.is_read, o.m.slot);
@@ -96,6 +98,13 @@ static int copy(struct conn *c, struct pack_slot *s, const struct order *o, cons
 
 	if (rc)
 		return rc;
+	if (s->is_gpu && s->is_read)
+		return epf_p2p_pack_gpu_compress(c, s, e->region->device, o->m.type, iov, o->m.n,
+						 epf_p2p_pack_out(p, true, s->index));
+	if (s->is_gpu)
+		return epf_p2p_pack_gpu_expand(c, epf_p2p_pack_in(p, false, s->index), o->m.packed,
+					       e->region->device, o->m.type, iov, o->m.n,
+					       o->m.bytes);
 	k = epf_p2p_packer_get(p);
 	if (!k)
 		return -ENOMEM;
@@ -115,10 +124,11 @@ void epf_p2p_pack_serve(struct conn *c, const void *data)
 	struct pack_slot *s = epf_p2p_pack_slot(c->pack, true, o->m.is_read, o->m.slot);
 	struct export *e;
 	int rc = epf_p2p_export_pin(c, o->m.export_slot, o->m.generation,
-				    s->is_read ? EPF_P2P_READ : EPF_P2P_WRITE, &e);
+				    s->is_read ? EPF_P2P_READ : EPF_P2P_WRITE, o->m.is_gpu, &e);
 
 	s->bytes = o->m.bytes;
 	s->packed = 0;
+	s->is_gpu = o->m.is_gpu;
 	if (!rc) {
 		rc = copy(c, s, o, e);
 		epf_p2p_export_unpin(c);

@@ -21,8 +21,8 @@
 
 enum {
 	PACK_SLOTS = 8, /* chunks under way, of writes and of reads */
-	PACK_SLOT_BYTES = (CODEC_ROOM + 4095) / 4096 * 4096,
-	PACK_PART = PACK_SLOTS * PACK_SLOT_BYTES,
+	PACK_PAGE = 4096,
+	PACK_GAINS = 4, /* measured apart: writes and reads, of the host's memory and of GPUs' */
 };
 
 enum pack_state { SLOT_FREE, SLOT_RESERVED, SLOT_PUT, SLOT_FLUSHING, SLOT_ASKED, SLOT_TAKING };
@@ -30,6 +30,7 @@ enum pack_state { SLOT_FREE, SLOT_RESERVED, SLOT_PUT, SLOT_FLUSHING, SLOT_ASKED,
 struct pack_slot {
 	enum pack_state state;
 	bool is_read, is_served, is_packed, is_stale;
+	bool is_gpu; /* between memory of GPUs */
 	uint32_t index;
 	/* Of an own chunk. x: NULL once the transfer does not wait for it any more. */
 	struct epf_p2p_xfer *x;
@@ -55,9 +56,12 @@ struct pack {
 	pthread_mutex_t lock;
 	uint8_t *
 		memory; /* staging: what peers write (writes, answers to reads), then what this end sends (the same) */
+	uint64_t gpu_memory; /* the same for GPUs; 0: none is agreed on */
+	uint32_t slot_bytes; /* the same at both ends */
 	uint32_t in_region, out_region, peer_region;
-	bool is_ready; /* the peer's staging is known; atomic */
-	uint32_t busy; /* slots that are not free; atomic to readers */
+	bool gpu_failed; /* own chunks of GPU memory go as they are from now on; atomic */
+	bool is_ready;   /* the peer's staging is known; atomic */
+	uint32_t busy;   /* slots that are not free; atomic to readers */
 	/*
 	 * Chunks that the peer may still write for transfers that have failed. Nothing else is sent until it has answered, so that they never
 	 * overwrite what a later transfer wrote. Atomic to readers.
@@ -65,7 +69,7 @@ struct pack {
 	uint32_t stale;
 	struct pack_slot
 		slots[4 * PACK_SLOTS]; /* own writes, own reads, served writes, served reads */
-	struct gain gain[2];
+	struct gain gain[PACK_GAINS];
 	struct packer *packers;        /* free ones */
 	uint64_t flush_end[P2P_RINGS]; /* the flush under way in a ring; 0: none */
 };
@@ -74,6 +78,17 @@ static inline struct pack_slot *epf_p2p_pack_slot(struct pack *p, bool is_served
 						  uint32_t index)
 {
 	return &p->slots[(is_served ? 2u * PACK_SLOTS : 0) + (is_read ? PACK_SLOTS : 0) + index];
+}
+
+static inline struct gain *epf_p2p_pack_gain(struct pack *p, const struct pack_slot *s)
+{
+	return &p->gain[2 * s->is_gpu + s->is_read];
+}
+
+/* Staging memory of the slots of one kind. */
+static inline uint64_t epf_p2p_pack_part(const struct pack *p)
+{
+	return PACK_SLOTS * (uint64_t)p->slot_bytes;
 }
 
 /* Slots whose commands are retired. */
@@ -103,6 +118,21 @@ uint32_t epf_p2p_pack_encode(struct packer *k, enum codec_strategy strategy,
 /* Expands a chunk, at most CODEC_ROOM bytes that the peer can write, into n pieces of memory. -EBADMSG: nothing was written. */
 int epf_p2p_pack_decode(struct packer *k, const uint8_t *from, uint32_t from_bytes,
 			const struct iovec *to, uint32_t n, uint32_t bytes);
+
+/* pack_gpu.c */
+/*
+ * Compresses n pieces of a GPU's memory to `to` in the staging memory, and notes the length in the slot; expands what is there. Both wait for the GPU.
+ * -EBADMSG: damaged, nothing was written.
+ */
+int epf_p2p_pack_gpu_compress(struct conn *c, struct pack_slot *s, int device,
+			      enum epf_p2p_float type, const struct iovec *from, uint32_t n,
+			      uint8_t *to);
+int epf_p2p_pack_gpu_expand(struct conn *c, const uint8_t *from, uint32_t packed, int device,
+			    enum epf_p2p_float type, const struct iovec *to, uint32_t n,
+			    uint32_t bytes);
+/* Makes the staging memory, of so many bytes, reachable by GPUs, and undoes it. */
+int epf_p2p_pack_gpu_pin(struct conn *c, uint64_t bytes);
+void epf_p2p_pack_gpu_unpin(struct conn *c);
 
 /* pack.c */
 void epf_p2p_pack_announce(struct conn *c,

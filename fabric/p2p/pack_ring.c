@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Staging memory of compressed chunks, and their commands in the rings of a connection (pack_priv.h). */
+#include "fabric/gpu/coder.h"
 #include "fabric/p2p/pack_priv.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-enum { PARTS = 4 };
 
 /* On the connection's thread, at its join: staging memory, which both ends publish together. */
 static int open_pack(struct conn *c)
@@ -14,17 +13,20 @@ static int open_pack(struct conn *c)
 	struct pack *p = c->pack;
 	struct engine_path *e = c->engine;
 	struct msg_stage m = { 0 };
-	void *memory = mmap(NULL, PARTS * PACK_PART, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int rc;
+	uint64_t half = 2 * epf_p2p_pack_part(p);
+	void *memory =
+		mmap(NULL, 2 * half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int rc = 0;
 
 	if (memory == MAP_FAILED)
 		return epf_fail(EPF_R_NO_MEMORY, "%s: staging memory for compression", c->label);
 	p->memory = memory;
-	rc = epf_region_register(e->ep, p->memory, 2 * PACK_PART, EPF_REMOTE_WRITE, &p->in_region);
+	if (c->packs_gpu)
+		rc = epf_p2p_pack_gpu_pin(c, 2 * half);
 	if (!rc)
-		rc = epf_region_register(e->ep, p->memory + 2 * PACK_PART, 2 * PACK_PART, 0,
-					 &p->out_region);
+		rc = epf_region_register(e->ep, p->memory, half, EPF_REMOTE_WRITE, &p->in_region);
+	if (!rc)
+		rc = epf_region_register(e->ep, p->memory + half, half, 0, &p->out_region);
 	m.region = p->in_region;
 	if (!rc && epf_p2p_send(&c->stream, MSG_STAGE, &m, sizeof(m), NULL, 0))
 		rc = epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined", c->label);
@@ -38,8 +40,10 @@ static void free_pack(struct conn *c)
 	if (!p)
 		return;
 	epf_p2p_packers_free(p);
+	if (p->gpu_memory)
+		epf_p2p_pack_gpu_unpin(c);
 	if (p->memory)
-		munmap(p->memory, PARTS * PACK_PART);
+		munmap(p->memory, 4 * epf_p2p_pack_part(p));
 	pthread_mutex_destroy(&p->lock);
 	free(p);
 	c->pack = NULL;
@@ -51,6 +55,8 @@ int epf_p2p_pack_new(struct conn *c)
 
 	if (!p)
 		return epf_fail(EPF_R_NO_MEMORY, "%s: compression", c->label);
+	p->slot_bytes = c->packs_gpu ? (uint32_t)EPF_CODER_ROOM : (uint32_t)CODEC_ROOM;
+	p->slot_bytes = (p->slot_bytes + PACK_PAGE - 1) / PACK_PAGE * PACK_PAGE;
 	pthread_mutex_init(&p->lock, NULL);
 	for (uint32_t i = 0; i < 4 * PACK_SLOTS; i++)
 		p->slots[i] = (struct pack_slot){ .is_read = i / PACK_SLOTS % 2,
@@ -65,25 +71,27 @@ int epf_p2p_pack_new(struct conn *c)
 uint32_t epf_p2p_pack_state(struct conn *c)
 {
 	const struct gain *g = c->pack->gain;
-	uint32_t state = PACK_TRYING;
+	bool is_on = false, is_off = false;
+	uint32_t state;
 
 	pthread_mutex_lock(&c->pack->lock);
-	if (g[0].is_on || g[1].is_on)
-		state = PACK_ON;
-	else if (g[0].way == GAIN_FREE || g[1].way == GAIN_FREE)
-		state = PACK_OFF;
+	for (unsigned i = 0; i < PACK_GAINS; i++) {
+		is_on |= g[i].is_on;
+		is_off |= g[i].way == GAIN_FREE;
+	}
+	state = is_on ? PACK_ON : is_off ? PACK_OFF : PACK_TRYING;
 	pthread_mutex_unlock(&c->pack->lock);
 	return state;
 }
 
 uint8_t *epf_p2p_pack_in(struct pack *p, bool is_read, uint32_t slot)
 {
-	return p->memory + is_read * PACK_PART + slot * PACK_SLOT_BYTES;
+	return p->memory + is_read * epf_p2p_pack_part(p) + slot * (uint64_t)p->slot_bytes;
 }
 
 uint8_t *epf_p2p_pack_out(struct pack *p, bool is_read, uint32_t slot)
 {
-	return epf_p2p_pack_in(p, is_read, slot) + 2 * PACK_PART;
+	return epf_p2p_pack_in(p, is_read, slot) + 2 * epf_p2p_pack_part(p);
 }
 
 /* Whether commands of any slot are under way. lock held. */
@@ -113,7 +121,7 @@ static void is_put(struct conn *c, struct pack_slot *s)
 int epf_p2p_pack_put(struct conn *c, struct pack_slot *s)
 {
 	struct engine_path *e = c->engine;
-	uint64_t at = s->is_read * (uint64_t)PACK_PART + s->index * (uint64_t)PACK_SLOT_BYTES;
+	uint64_t at = (uint64_t)(epf_p2p_pack_in(c->pack, s->is_read, s->index) - c->pack->memory);
 	int rc = -ECONNRESET;
 
 	pthread_mutex_lock(&e->ring_lock);

@@ -61,7 +61,9 @@ static void merge4(const uint8_t *const *p, uint32_t n, uint8_t *restrict to)
 
 void epf_p2p_planes_split(uint32_t size, const uint8_t *from, uint32_t n, uint8_t *planes)
 {
-	if (size == 2)
+	if (size == 1)
+		memcpy(planes, from, n);
+	else if (size == 2)
 		split2(from, n, planes, planes + n);
 	else
 		split4(from, n, planes, planes + n, planes + 2 * (size_t)n, planes + 3 * (size_t)n);
@@ -69,7 +71,9 @@ void epf_p2p_planes_split(uint32_t size, const uint8_t *from, uint32_t n, uint8_
 
 void epf_p2p_planes_merge(uint32_t size, const uint8_t *const *plane, uint32_t n, uint8_t *to)
 {
-	if (size == 2)
+	if (size == 1)
+		memcpy(to, plane[0], n);
+	else if (size == 2)
 		merge2(plane[0], plane[1], n, to);
 	else
 		merge4(plane, n, to);

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* from: n values of `size` bytes, 2 or 4; planes of n bytes each follow one another. Plane 0 begins with the exponent's highest bit. */
+/* from: n values of `size` bytes, 1, 2 or 4 (a byte is its own plane); planes of n bytes each follow one another. Plane 0 begins with the exponent's highest bit. */
 void epf_p2p_planes_split(uint32_t size, const uint8_t *from, uint32_t n, uint8_t *planes);
 /* plane: `size` planes of n bytes. */
 void epf_p2p_planes_merge(uint32_t size, const uint8_t *const *plane, uint32_t n, uint8_t *to);

@@ -179,16 +179,25 @@ static int fill(struct epf_p2p_xfer *x, const struct epf_p2p_vector *vectors, si
 	return rc;
 }
 
-/* Whether chunks of a transfer may be compressed: between host memory, of values whose type is known, and if it is long enough. */
-static bool may_pack(const struct epf_p2p_xfer *x)
+/*
+ * Decides whether chunks of a transfer may be compressed: of values whose type is known, if it is long enough, and between memory of one kind. A GPU
+ * and the host code differently.
+ */
+static void choose_packing(struct epf_p2p_xfer *x)
 {
-	bool may = x->conn->pack && x->bytes >= x->ep->conf.p2p_compress_min;
+	const struct conn *c = x->conn;
+	bool may = c->pack && x->n_vectors && x->bytes >= x->ep->conf.p2p_compress_min;
+	bool is_host = true, is_gpu = may && c->packs_gpu;
 
-	for (uint32_t i = 0; i < x->n_vectors && may; i++)
-		may = x->vectors[i].type != EPF_P2P_NO_FLOAT &&
-		      x->vectors[i].region->device == EPF_P2P_HOST &&
-		      x->vectors[i].import->kind != MEMORY_GPU;
-	return may;
+	for (uint32_t i = 0; i < x->n_vectors; i++) {
+		const struct vector *v = &x->vectors[i];
+
+		may &= v->type != EPF_P2P_NO_FLOAT && (v->type != EPF_P2P_FP8 || c->packs_fp8);
+		is_host &= v->region->device == EPF_P2P_HOST && v->import->kind != MEMORY_GPU;
+		is_gpu &= v->region->device >= 0 && v->import->kind == MEMORY_GPU;
+	}
+	x->may_pack = may && (is_host || is_gpu);
+	x->packs_gpu = may && is_gpu;
 }
 
 static void free_parts(struct epf_p2p_xfer *x)
@@ -274,7 +283,7 @@ int epf_p2p_prepare(struct epf_p2p *ep, uint64_t conn, enum epf_p2p_op op,
 		free_parts(x);
 		return rc;
 	}
-	x->may_pack = may_pack(x);
+	choose_packing(x);
 	pthread_mutex_lock(&ep->run.lock);
 	x->after = ep->run.all;
 	if (x->after)

@@ -50,6 +50,8 @@ int epf_p2p_register(struct epf_p2p *ep, void *addr, uint64_t bytes, int device,
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return epf_fail(EPF_R_NO_MEMORY, "register: a region");
+	if (holder >= 0)
+		epf_p2p_coder_find(ep, holder);
 	r->refs = 1;
 	r->ep = ep;
 	r->addr = addr;
@@ -85,7 +87,7 @@ int epf_p2p_set_float(struct epf_p2p *ep, uint64_t region, enum epf_p2p_float ty
 }
 
 int epf_p2p_export_pin(struct conn *c, uint32_t slot, uint64_t generation, unsigned right,
-		       struct export **out)
+		       bool is_gpu, struct export **out)
 {
 	struct epf_p2p *ep = c->ep;
 	const struct engine_key *k = NULL;
@@ -101,7 +103,7 @@ int epf_p2p_export_pin(struct conn *c, uint32_t slot, uint64_t generation, unsig
 	for (k = rc ? NULL : e->keys; k && k->conn != c->id; k = k->next)
 		;
 	/* Only what it has imported with the whole key. */
-	if (!rc && (!k || !(e->key.rights & right) || e->region->device != EPF_P2P_HOST))
+	if (!rc && (!k || !(e->key.rights & right) || (e->region->device >= 0) != is_gpu))
 		rc = -EACCES;
 	if (!rc)
 		c->chunk = *out = e;

@@ -58,7 +58,9 @@ static uint64_t chunk_at(const struct epf_p2p_xfer *x, uint64_t cursor, struct c
 	uint32_t block = (uint32_t)(cursor >> 32), part = (uint32_t)cursor;
 	const struct epf_p2p_block *b = &x->blocks[block];
 	const struct vector *v = vector_of(x, block);
-	uint64_t len = length(b), most = is_flown(v) ? P2P_GPU_CHUNK : P2P_CHUNK;
+	uint64_t len = length(b), most = is_flown(v)    ? P2P_GPU_CHUNK
+					 : x->packs_gpu ? P2P_PACK_CHUNK
+							: P2P_CHUNK;
 	uint32_t n = 1, end, blocks = is_flown(v) ? P2P_GPU_BLOCKS : P2P_CHUNK_BLOCKS;
 
 	*out = (struct claim){ v, b, 1, 0, len };

@@ -71,12 +71,19 @@ _Static_assert(sizeof(struct metadata) == 8 + 4 + 4 + 16 + 16 + 8 + 32 + 4 + 4 +
 	       "metadata has no padding");
 _Static_assert(sizeof(struct metadata) <= EPF_P2P_METADATA_BYTES, "metadata fits its limit");
 
+enum {
+	HELLO_STRATEGY = 0xff,
+	HELLO_NVCOMP = 1 << 8, /* compresses GPU memory by nvCOMP 6 */
+	HELLO_FP8 = 1 << 9,    /* knows values of one byte */
+};
+
 struct msg_hello {
 	uint8_t nonce[EPF_AUTH_NONCE_BYTES];
 	struct metadata meta;               /* without the key */
 	uint8_t proof[EPF_AUTH_HASH_BYTES]; /* of who accepts; zeros in the first */
 	uint32_t is_local;
-	uint32_t compress; /* enum codec_strategy; older releases say 0 */
+	uint32_t
+		compress; /* enum codec_strategy and what else this end can do, HELLO_*; older releases say 0 or a strategy */
 };
 
 /* Where the other end may try whether the kernel lets it read this process. */
@@ -158,7 +165,7 @@ struct msg_chunk {
 	uint32_t type;       /* enum epf_p2p_float */
 	uint32_t bytes;      /* of all pieces */
 	uint32_t packed;     /* of the chunk in the slot; of a read 0 */
-	uint32_t reserved;
+	uint32_t is_gpu;     /* compressed by GPUs, from and to their memory */
 };
 
 struct msg_chunk_done {

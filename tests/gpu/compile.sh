@@ -89,6 +89,24 @@ cuda_abi()
 		'offsetof(struct epf_cu_copy_attributes, flags)=offsetof(CUmemcpyAttributes, flags)' 'sizeof(struct epf_cu_ipc)=sizeof(CUipcMemHandle)'
 }
 
+# nvCOMP's headers are in its wheel (nvidia/libnvcomp/include): EPF_NVCOMP_INCLUDE=DIR compares ours with them.
+nvcomp_abi()
+{
+	[ -n "${EPF_NVCOMP_INCLUDE:-}" ] || return 0
+	abi_ours=fabric/gpu/nvcomp.h
+	abi_flags="-I$1 -I$EPF_NVCOMP_INCLUDE"
+	same nvcomp/ans.h EPF_NVCOMP_MAJOR=NVCOMP_VER_MAJOR EPF_NVCOMP_CANNOT_EXPAND=nvcompErrorCannotDecompress EPF_NVCOMP_CHAR=NVCOMP_TYPE_CHAR \
+		EPF_NVCOMP_BITS=NVCOMP_TYPE_BITS EPF_NVCOMP_BACKEND_DEFAULT=NVCOMP_DECOMPRESS_BACKEND_DEFAULT EPF_NVCOMP_RANS=nvcomp_rANS \
+		'sizeof(struct epf_nvcomp_compress)=sizeof(nvcompBatchedANSCompressOpts_t)' \
+		'sizeof(struct epf_nvcomp_expand)=sizeof(nvcompBatchedANSDecompressOpts_t)' \
+		'offsetof(struct epf_nvcomp_compress, reserved)=offsetof(nvcompBatchedANSCompressOpts_t, reserved)' \
+		'offsetof(struct epf_nvcomp_compress, histogram)=offsetof(nvcompBatchedANSCompressOpts_t, histogram_reduction_log2)' \
+		'offsetof(struct epf_nvcomp_expand, skip_validate)=offsetof(nvcompBatchedANSDecompressOpts_t, skip_validate)' \
+		'sizeof(struct epf_nvcomp_align)=sizeof(nvcompAlignmentRequirements_t)' \
+		'offsetof(struct epf_nvcomp_align, temp)=offsetof(nvcompAlignmentRequirements_t, temp)' \
+		'sizeof(struct epf_nvcomp_properties)=sizeof(nvcompProperties_t)' 'sizeof(int)=sizeof(nvcompStatus_t)'
+}
+
 hip_abi()
 {
 	abi_ours=fabric/gpu/hip_lib.h
@@ -109,7 +127,8 @@ cuda()
 	local nvcc source arch
 	nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "no nvcc here: device code not compiled for CUDA"; exit 77; }
 	cuda_abi "$(dirname "$nvcc")/../include"
-	for source in $(find kernels -name '*.cu' ! -name ll_kernels.cu ! -name ht_kernels.cu ! -name bench.cu ! -name gin.cu | sort); do
+	nvcomp_abi "$(dirname "$nvcc")/../include"
+	for source in $(find kernels -name '*.cu' ! -name ll_kernels.cu ! -name ht_kernels.cu ! -name pack_kernels.cu ! -name bench.cu ! -name gin.cu | sort); do
 		for arch in 80 90 100; do
 			"$nvcc" -std=c++17 -O3 -arch=sm_$arch -Werror all-warnings -Xcompiler -Wall -Xcompiler -Werror -I. -cubin \
 				"$source" -o "$tmp/out" >"$tmp/log" 2>&1

@@ -4,20 +4,22 @@
 # Point-to-point endpoints with GPU memory between two processes: every byte checked first, then rates beside cuMemcpyPeer(), and beside NIXL's UCX back end
 # where a wheel is carried. On two GPUs if there are two, else both processes on one.
 #
-#   tests/gpu/p2p.sh [--build DIR] [--out DIR] [--wheel DIR] [--rounds N] [--only REGEX] [--list] [--fake]
+#   tests/gpu/p2p.sh [--build DIR] [--out DIR] [--wheel DIR] [--nvcomp DIR] [--rounds N] [--only REGEX] [--list] [--fake]
 #
 # --build   a build tree, or a folder with libepf.so.0 and libplugin_EPF.so; shared libraries that they need and this machine lacks in DIR/lib (build)
 # --out     where logs and the table go (./gpu-results/p2p)
 # --wheel   what tools/frameworks/fetch.py nixl-1.5 DIR makes: for the parts nixl-*; NumPy is needed too
+# --nvcomp  the folder of libnvcomp.so.6 (of the wheel nvidia-libnvcomp-cu13 or -cu12: nvidia/libnvcomp/lib64): for the parts coder, which needs
+#           bench/bench-coder of the build, and compress
 # --rounds  timed repetitions of a row (15)
 # --only    runs the parts whose name matches; --list names them all
 # --fake    the fake GPU instead: checks this script where there is none
 #
-# Parts: correct, correct-one (both processes on GPU 0), speed, speed-one, nixl (xfer.py with VRAM). Each part has a deadline.
+# Parts: correct, correct-one (both processes on GPU 0), speed, speed-one, nixl (xfer.py with VRAM), coder (nvCOMP by itself), compress (GPU memory compressed over the software NIC). Each part has a deadline.
 # Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed, never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-build=build out=$PWD/gpu-results/p2p wheel="" rounds=15 list=0 fake=()
+build=build out=$PWD/gpu-results/p2p wheel="" nvcomp="" rounds=15 list=0 fake=()
 # shellcheck disable=SC2034 # parts.sh reads them
 only=. suite="point to point" part_width=12 last=25 shown='^# \|^[0-9]'
 while [ $# -gt 0 ]; do
@@ -25,6 +27,7 @@ while [ $# -gt 0 ]; do
 	--build) build=$2 && shift ;;
 	--out) out=$2 && shift ;;
 	--wheel) wheel=$2 && shift ;;
+	--nvcomp) nvcomp=$2 && shift ;;
 	--rounds) rounds=$2 && shift ;;
 	--only)
 		# shellcheck disable=SC2034
@@ -57,5 +60,15 @@ if [ -n "$wheel" ] && [ -n "$plugin" ] && [ "${#fake[@]}" = 0 ]; then
 	part nixl 400 python3 "$root/bench/nixl/xfer.py" --wheel "$wheel" --plugin "$plugin" --rounds 3 --gpu "$two"
 elif [ "$list" = 1 ]; then
 	wanted nixl || true
+fi
+coder=$(find_built bench-coder)
+if [ -n "$nvcomp" ]; then
+	[ -e "$nvcomp/libnvcomp.so.6" ] || { say "no libnvcomp.so.6 in '$nvcomp': --nvcomp" && exit 1; }
+	export LD_LIBRARY_PATH=$nvcomp:$LD_LIBRARY_PATH EPF_LOG=info
+	[ -z "$coder" ] || part coder 120 "$coder" --device 0 --backend "$([ "${#fake[@]}" = 0 ] && echo cuda || echo fake)" --rounds $((rounds * 10))
+	part compress 400 "${cases[@]}" compress --devices "$two"
+elif [ "$list" = 1 ]; then
+	wanted coder || true
+	wanted compress || true
 fi
 end

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Point-to-point transfers of GPU memory between two processes: p2p_cases.py --libepf FILE (correct | speed) [--devices A,B] [--fake] [--rounds N].
+"""Point-to-point transfers of GPU memory between two processes: p2p_cases.py --libepf FILE (correct | speed | compress) [--devices A,B] [--fake] [--rounds N].
 
 correct: random data, destinations full of a pattern, every byte compared: memory of each kind on both sides, odd blocks in random order, one block of
 several chunks, withdrawal, and 112,000 blocks. speed: times of prepared transfers beside cuMemcpyPeer() of as many bytes; printed, never judged.
+compress: over the software NIC, as between machines, compressed by the GPUs (nvCOMP), of values of every type; then none, split and full in turn.
 """
 import argparse
 import ctypes
@@ -12,6 +13,7 @@ import multiprocessing
 import os
 import random
 import statistics
+import struct
 import sys
 import time
 
@@ -40,7 +42,7 @@ def memory(args, kind, device, size):
 
 def endpoint(args, name):
     _, p2p = load(args)
-    return p2p.Endpoint(0, name=name, settings=["gpu-backend=fake"] if args.fake else [], timeout=30)
+    return p2p.Endpoint(0, name=name, settings=(["gpu-backend=fake"] if args.fake else []) + args.settings, timeout=60)
 
 
 def pattern(size, seed):
@@ -57,6 +59,9 @@ def serve(pipe, args, kind, size):
     while (command := pipe.recv()) is not None:
         if command[0] == "put":
             own.put(pattern(size, command[1]))
+            pipe.send(True)
+        elif command[0] == "values":
+            own.put(command[1])
             pipe.send(True)
         elif command[0] == "withdraw":
             pipe.send(ep.withdraw(key))
@@ -217,15 +222,95 @@ def speed(args):
         pair.close()
 
 
+def values_of(size, dtype, seed):
+    """Bytes of normally distributed values, by truncation; or of others."""
+    rng, count = random.Random(seed), 1 << 18
+    if dtype == "any":
+        return pattern(size, seed)
+    if dtype == "odd":
+        some = b"".join(struct.pack("<H", rng.choice((0x7fc0, 0xffff, 0x7f80, 0xff80, 0, 0x8000, 1, 0x7f81))) for _ in range(count))
+    else:
+        values = [rng.gauss(0, 0.02) for _ in range(count)]
+        fp32, fp16 = struct.pack(f"<{count}f", *values), struct.pack(f"<{count}e", *values)
+        bf16 = bytearray(2 * count)
+        bf16[::2], bf16[1::2] = fp32[2::4], fp32[3::4]
+        some = {"fp32": fp32, "fp16": fp16, "bf16": bytes(bf16), "fp8": fp16[1::2]}[dtype]  # fp8: E5M2 is the higher byte of fp16
+    return (some * (size // len(some) + 1))[:size]
+
+
+def packed_pair(args, strategy, size):
+    args.settings = ["p2p-local=no", "nic=emu", f"p2p-compress={strategy}", "p2p-compress-min=1"]
+    return Pair(args, "cuda", "cuda", size)
+
+
+def packed(pair, op, size, shift, before):
+    """One transfer, and what became of its bytes: (seconds, bytes compressed, to how many)."""
+    start = time.perf_counter()
+    pair.once(op, [(shift, shift, size)])
+    seconds = time.perf_counter() - start
+    _, now, less = pair.ep.compression(pair.conn)
+    return seconds, now - before[0], less - before[1]
+
+
+def totals(pair):
+    return pair.ep.compression(pair.conn)[1:]
+
+
+def compress(args):
+    """A connection compresses its first 32 chunks of 2 MiB of each direction, whatever it measures later: what follows stays below that."""
+    _, p2p = load(args)
+    kinds = (("bf16", "kBFloat16"), ("fp16", "kFloat16"), ("fp32", "kFloat32"), ("fp8", "kFloat8"), ("any", "kBFloat16"), ("odd", "kFloat16"))
+    size = (6 << 20) + 4096
+    for strategy in ("split", "full"):
+        for name, kind in kinds:
+            pair = packed_pair(args, strategy, size)
+            pair.check(pair.dll.epf_p2p_set_float(pair.ep._ep, pair.mr, int(getattr(p2p.FloatType, kind))))
+            for shift, length in ((0, size), (3, size - 100), (4096, 2 << 20), (1, 65537)):
+                data, other = values_of(size, name, shift), pattern(size, 7)
+                pair.own.put(data)
+                pair.ask("put", 7)
+                _, before, after = packed(pair, pair.p2p.WRITE, length, shift, totals(pair))
+                want = other[:shift] + data[shift:shift + length] + other[shift + length:]
+                assert pair.ask("digest") == hashlib.blake2b(want).hexdigest(), f"{strategy} {name}: a write of {length} bytes at {shift} left wrong bytes"
+                if not before:
+                    raise SystemExit(f"# {strategy}: GPU memory goes uncompressed; the log says why (nvCOMP 6: --nvcomp)")
+                pair.own.put(other)
+                pair.ask("values", data)
+                packed(pair, pair.p2p.READ, length, shift, totals(pair))
+                assert pair.own.get() == want, f"{strategy} {name}: a read of {length} bytes at {shift} left wrong bytes"
+            print(f"# {strategy:5s} {name:4s} right; the last write left {after / before:.3f} of {before} bytes", flush=True)
+            assert pair.ask("withdraw") is True
+            assert not pair.ep.write(pair.conn, pair.mr, pair.own.address, 4096, pair.key), "a write to withdrawn memory"
+            pair.close()
+    size = (2 if args.fake else 32) << 20
+    rates = {}
+    for _ in range(2 if args.fake else args.rounds):
+        for strategy in ("none", "split", "full"):
+            pair = packed_pair(args, strategy, size)
+            pair.own.put(values_of(size, "bf16", 1))
+            pair.check(pair.dll.epf_p2p_set_float(pair.ep._ep, pair.mr, int(p2p.FloatType.kBFloat16)))
+            for op, word in ((pair.p2p.WRITE, "write"), (pair.p2p.READ, "read")):
+                packed(pair, op, size, 0, totals(pair))  # opens what is opened at first
+                seconds, before, after = packed(pair, op, size, 0, totals(pair))
+                assert (before > 0) == (strategy != "none"), f"{strategy}: {before} bytes compressed"
+                rates.setdefault((word, strategy), []).append((seconds, after / before if before else 1))
+            pair.close()
+    for (word, strategy), runs in rates.items():
+        median = statistics.median(seconds for seconds, _ in runs)
+        print(f"# {word:5s} bf16 {size >> 20} MiB over the software NIC, {strategy:5s} {median * 1e3:8.2f} ms {size / median / 1e9:6.2f} GB/s, left {runs[-1][1]:.3f}, best of {len(runs)} "
+              f"{size / min(seconds for seconds, _ in runs) / 1e9:6.2f} GB/s")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("correct", "speed"))
+    parser.add_argument("what", choices=("correct", "speed", "compress"))
     parser.add_argument("--libepf", required=True)
     parser.add_argument("--devices", default="0,0", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--fake", action="store_true", help="the fake GPU: checks this program where there is none")
+    parser.set_defaults(settings=[])
     args = parser.parse_args()
-    (correct if args.what == "correct" else speed)(args)
+    {"correct": correct, "speed": speed, "compress": compress}[args.what](args)
     return 0
 
 

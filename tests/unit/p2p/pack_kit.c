@@ -2,6 +2,8 @@
 /* Two endpoints of this process that compress (pack_kit.h). */
 #include "tests/unit/p2p/pack_kit.h"
 
+#include "fabric/gpu/copy.h"
+
 const char *pack_nic;
 
 const char *pack_settings(const char *more)
@@ -45,7 +47,39 @@ void pack_export(struct pair *p, unsigned rights, uint64_t lifetime_ns)
 	assert_ok(epf_p2p_import(p->near, p->conn, p->key, 10 * SECOND, &p->import));
 }
 
+static void *take(bool is_gpu)
+{
+	void *memory = NULL;
+
+	if (!is_gpu)
+		memory = malloc(BYTES);
+	else
+		assert_ok(epf_copy_fake.mem_alloc(0, BYTES, &memory));
+	assert_non_null(memory);
+	return memory;
+}
+
+static uint8_t *bytes_of(void *memory)
+{
+	void *at = epf_copy_fake_bytes(memory, BYTES);
+
+	return at ? at : memory;
+}
+
+static void give_back(void *memory, const uint8_t *bytes)
+{
+	if (bytes == memory)
+		free(memory);
+	else
+		epf_copy_fake.mem_free(memory);
+}
+
 void pair_begin(struct pair *p, const char *near, const char *far)
+{
+	pair_begin_in(p, near, false, far, false);
+}
+
+void pair_begin_in(struct pair *p, const char *near, bool near_gpu, const char *far, bool far_gpu)
 {
 	uint8_t meta[EPF_P2P_METADATA_BYTES];
 	int n;
@@ -55,14 +89,17 @@ void pair_begin(struct pair *p, const char *near, const char *far)
 	n = epf_p2p_metadata(p->far, meta, sizeof(meta));
 	assert_ok(n);
 	assert_ok(epf_p2p_connect(p->near, meta, (size_t)n, 10 * SECOND, &p->conn));
-	p->here = malloc(BYTES);
-	p->there = malloc(BYTES);
-	assert_true(p->here && p->there);
+	p->here_memory = take(near_gpu);
+	p->there_memory = take(far_gpu);
+	p->here = bytes_of(p->here_memory);
+	p->there = bytes_of(p->there_memory);
 	memset(p->there, 0, BYTES);
 	for (uint64_t i = 0; i < BYTES; i++) /* values of bf16 near 1, with some NaNs */
 		p->here[i] = i % 2 ? (i % 1024 == 1 ? 0xff : 0x3f) : pattern(i);
-	assert_ok(epf_p2p_register(p->near, p->here, BYTES, EPF_P2P_HOST, &p->region));
-	assert_ok(epf_p2p_register(p->far, p->there, BYTES, EPF_P2P_HOST, &p->far_region));
+	assert_ok(epf_p2p_register(p->near, p->here_memory, BYTES, near_gpu ? 0 : EPF_P2P_HOST,
+				   &p->region));
+	assert_ok(epf_p2p_register(p->far, p->there_memory, BYTES, far_gpu ? 0 : EPF_P2P_HOST,
+				   &p->far_region));
 	assert_ok(epf_p2p_set_float(p->near, p->region, EPF_P2P_BF16));
 	pack_export(p, EPF_P2P_READ | EPF_P2P_WRITE, 0);
 }
@@ -71,8 +108,8 @@ void pair_end(struct pair *p)
 {
 	epf_p2p_close(p->near);
 	epf_p2p_close(p->far);
-	free(p->here);
-	free(p->there);
+	give_back(p->here_memory, p->here);
+	give_back(p->there_memory, p->there);
 }
 
 void must_match(const struct pair *p, uint64_t bytes)

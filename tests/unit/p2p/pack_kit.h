@@ -22,7 +22,8 @@ enum { BYTES = 3 << 20 };
 struct pair {
 	struct epf_p2p *near, *far;
 	uint64_t conn, region, far_region, import;
-	uint8_t *here, *there;
+	uint8_t *here, *there;            /* where a test finds the bytes */
+	void *here_memory, *there_memory; /* as they are registered: the same of host memory */
 	uint8_t key[EPF_P2P_KEY_BYTES];
 };
 
@@ -35,6 +36,8 @@ void pack_force(struct epf_p2p *ep, uint64_t conn, enum gain_way way);
 struct epf_p2p_peer pack_about(struct epf_p2p *ep, uint64_t conn);
 /* near, far: settings. */
 void pair_begin(struct pair *p, const char *near, const char *far);
+/* The same with memory of the fake GPU at either end. */
+void pair_begin_in(struct pair *p, const char *near, bool near_gpu, const char *far, bool far_gpu);
 void pair_end(struct pair *p);
 /* Exports all of far's memory again, and imports it. */
 void pack_export(struct pair *p, unsigned rights, uint64_t lifetime_ns);

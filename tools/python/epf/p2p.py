@@ -28,6 +28,7 @@ class FloatType(enum.IntEnum):
     kBFloat16 = 1
     kFloat16 = 2
     kFloat32 = 3
+    kFloat8 = 4  # ours: of any layout
 
 
 class Options(ctypes.Structure):
@@ -149,7 +150,8 @@ def memory_of(array: Any) -> Tuple[int, int, int]:
 
 def float_type_of(array: Any) -> FloatType:
     """What the values of a tensor or an array are, by its dtype; kUndefined: not known, or not floating point."""
-    names = {"bfloat16": FloatType.kBFloat16, "float16": FloatType.kFloat16, "float32": FloatType.kFloat32}
+    names = {"bfloat16": FloatType.kBFloat16, "float16": FloatType.kFloat16, "float32": FloatType.kFloat32,
+             "float8_e4m3fn": FloatType.kFloat8, "float8_e5m2": FloatType.kFloat8}
     return names.get(str(getattr(array, "dtype", "")).rsplit(".", 1)[-1], FloatType.kUndefined)
 
 
