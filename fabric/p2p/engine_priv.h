@@ -41,10 +41,13 @@ struct engine_path {
 	bool is_leaving;
 	bool is_joined; /* atomic to readers, as is_closed */
 	bool is_closed;
+	bool is_closing;        /* under ring_lock, as withdrawing */
+	unsigned withdrawing;   /* calls that wait for the peer: the engine is closed after them */
+	pthread_cond_t settled; /* with ring_lock: withdrawing is 0, or is_closed */
 	bool has_failed;
 	struct epf_error failed;
 	int err;
-	pthread_mutex_t ring_lock; /* one producer at a time */
+	pthread_mutex_t ring_lock; /* one producer at a time; never held over a wait for the peer */
 	pthread_mutex_t step_lock; /* ep is not closed while a wait steps it; behind ring_lock */
 	uint64_t retired;          /* commands retired when last sampled; endpoint's thread only */
 };

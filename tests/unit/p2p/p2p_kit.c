@@ -64,6 +64,17 @@ static void send_notes(struct epf_p2p *ep)
 		need(epf_p2p_notify(ep, conn, "hello", 5, SECOND));
 }
 
+static int32_t import_from_first(struct epf_p2p *ep, int fd)
+{
+	uint8_t key[EPF_P2P_KEY_BYTES];
+	uint64_t conn, import;
+
+	if (recv(fd, key, sizeof(key), MSG_WAITALL) != (ssize_t)sizeof(key))
+		_exit(7);
+	need(epf_p2p_accept(ep, 10 * SECOND, &conn));
+	return epf_p2p_import(ep, conn, key, 10 * SECOND, &import);
+}
+
 uint64_t sum_of(const uint8_t *m)
 {
 	uint64_t sum = 0;
@@ -102,6 +113,10 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 			break;
 		case T_SEND:
 			send_notes(ep);
+			break;
+		case T_IMPORT:
+			rc = import_from_first(ep, fd);
+			say(fd, &rc, sizeof(rc));
 			break;
 		default:
 			epf_p2p_close(ep);

@@ -45,6 +45,8 @@ enum target_command {
 		'n', /* waits for a notification: 4 bytes its length, then its bytes; -errno as length */
 	T_FILL = 'f', /* fills its memory with a pattern */
 	T_SEND = 'S', /* notifies every peer "hello" */
+	T_IMPORT =
+		'i', /* imports the key that follows the byte, from the peer that connected first: 4 bytes, what epf_p2p_import returned */
 	T_EXIT = 'x', /* closes its endpoint and ends */
 };
 
