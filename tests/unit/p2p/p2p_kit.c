@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+const char *target_more;
+
 uint8_t pattern(uint64_t i)
 {
 	return (uint8_t)(i * 131 + (i >> 8) * 31 + (i >> 16));
@@ -126,16 +128,18 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 	}
 }
 
-static int open_endpoint(const char *name, const char *setting, struct epf_p2p **ep)
+static int open_endpoint(const char *name, const char *setting, const char *more,
+			 struct epf_p2p **ep)
 {
+	enum { MOST = 8 };
 	struct epf_p2p_options o;
 	char text[256];
-	const char *settings[6] = { NULL };
+	const char *settings[MOST + 1] = { NULL };
 	char *rest = NULL;
 	int n = 0;
 
-	snprintf(text, sizeof(text), "%s", setting ? setting : "");
-	for (char *s = strtok_r(text, " ", &rest); s && n < 5; s = strtok_r(NULL, " ", &rest))
+	snprintf(text, sizeof(text), "%s %s", setting ? setting : "", more ? more : "");
+	for (char *s = strtok_r(text, " ", &rest); s && n < MOST; s = strtok_r(NULL, " ", &rest))
 		settings[n++] = s;
 	epf_p2p_options_init(&o);
 	o.name = name;
@@ -164,7 +168,7 @@ static void run(int fd, enum target_memory from, const char *name, const char *s
 	int n;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	need(open_endpoint(name, setting, &ep));
+	need(open_endpoint(name, setting, target_more, &ep));
 	if (from == T_MAPPED)
 		need(epf_p2p_alloc(ep, TARGET_BYTES, &memory));
 	else
@@ -258,7 +262,7 @@ struct epf_p2p *endpoint_with(const char *name, const char *setting)
 {
 	struct epf_p2p *ep;
 
-	assert_ok(open_endpoint(name, setting, &ep));
+	assert_ok(open_endpoint(name, setting, NULL, &ep));
 	return ep;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Endpoints over the engine and a NIC, as between machines: the same transfers, notifications, rights, withdrawal and death. Arguments: the NIC, and
- * more settings of both endpoints.
+ * Endpoints over the engine and a NIC, as between machines: the same transfers, notifications, rights, withdrawal and death. Arguments: the NIC,
+ * more settings of both endpoints, and more of the other one.
  */
 #include "tests/unit/p2p/p2p_kit.h"
 
@@ -244,5 +244,6 @@ int main(int argc, char **argv)
 
 	snprintf(nic_setting, sizeof(nic_setting), "nic=%s %s", argc > 1 ? argv[1] : "tcp",
 		 argc > 2 ? argv[2] : "");
+	target_more = argc > 3 ? argv[3] : NULL;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
