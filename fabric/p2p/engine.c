@@ -62,9 +62,11 @@ static unsigned rings_of(const struct epf_conf *conf)
 	return n < P2P_RINGS ? (unsigned)n : P2P_RINGS;
 }
 
-static int open_ring(struct engine_path *e)
+static int open_ring(struct engine_path *e, bool is_urgent)
 {
-	struct epf_ring_options o = { .size = sizeof(o), .slots = RING_SLOTS };
+	struct epf_ring_options o = { .size = sizeof(o),
+				      .slots = RING_SLOTS,
+				      .weight = is_urgent ? 255 : 0 };
 	struct epf_ring *ring;
 	int rc = epf_ring_open(e->ep, &o, &ring);
 
@@ -72,7 +74,9 @@ static int open_ring(struct engine_path *e)
 		return rc;
 	/* The endpoint's thread already reads the rings. */
 	pthread_mutex_lock(&e->ring_lock);
-	e->rings[e->n_rings++].ring = ring;
+	e->rings[e->n_rings].ring = ring;
+	e->has_urgent = is_urgent;
+	e->n_rings += !is_urgent;
 	pthread_mutex_unlock(&e->ring_lock);
 	return 0;
 }
@@ -105,7 +109,9 @@ static int open_engine(struct conn *c)
 	if (!rc)
 		rc = epf_join(e->ep, e->boot);
 	for (unsigned i = 0; i < rings_of(&c->ep->conf) && !rc; i++)
-		rc = open_ring(e);
+		rc = open_ring(e, false);
+	if (!rc)
+		rc = open_ring(e, true);
 	if (!rc && c->pack)
 		rc = c->pack_open(c);
 	return rc;
@@ -130,6 +136,7 @@ static void close_engine(struct conn *c)
 	e->ep = NULL;
 	pthread_mutex_unlock(&e->step_lock);
 	e->n_rings = 0;
+	e->has_urgent = false;
 	e->boot = NULL;
 	EPF_STORE_RELEASE(&e->is_closed, true);
 	pthread_cond_broadcast(&e->settled);

@@ -274,7 +274,7 @@ int epf_p2p_prepare(struct epf_p2p *ep, uint64_t conn, enum epf_p2p_op op,
 		free_parts(x);
 		return rc;
 	}
-	x->may_pack = may_pack(x);
+	x->may_pack = x->priority != EPF_P2P_URGENT && may_pack(x);
 	pthread_mutex_lock(&ep->run.lock);
 	x->after = ep->run.all;
 	if (x->after)

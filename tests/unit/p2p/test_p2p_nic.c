@@ -8,6 +8,7 @@
 #include "fabric/client/handle.h"
 #include "fabric/p2p/engine_priv.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -105,6 +106,114 @@ static void test_withdrawn(void **state)
 	assert_err(epf_p2p_import(b.ep, b.conn, b.t.key, 5 * SECOND, &again), EKEYREVOKED);
 	assert_ok(epf_p2p_deregister(b.ep, b.region, 5 * SECOND));
 	both_end(&b);
+}
+
+/* Whether a ring for what is not urgent takes a chunk. (epf_p2p_engine_has_room() also says no while another thread has the lock.) */
+static bool has_room(const struct conn *c)
+{
+	struct engine_path *e = c->engine;
+	bool has = false;
+
+	pthread_mutex_lock(&e->ring_lock);
+	for (unsigned i = 0; i < e->n_rings; i++)
+		has |= epf_ring_pushed(e->rings[i].ring) - epf_ring_done(e->rings[i].ring) <
+		       RING_SLOTS / 2 - 2 * P2P_CHUNK_BLOCKS;
+	pthread_mutex_unlock(&e->ring_lock);
+	return has;
+}
+
+/*
+ * Bulk fills the window of its rings while the peer is stopped. What is urgent is posted after it, does not wait for room, and ends first. Nobody
+ * tests or waits for either: the endpoint's thread does all.
+ */
+static void test_urgent_passes_bulk(void **state)
+{
+	enum { N = 5000, BYTES = 64 }; /* two rings take 1,800 commands each */
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .event = 1 };
+	struct epf_p2p_block *blocks = calloc(N, sizeof(*blocks));
+	struct epf_p2p_xfer *bulk, *urgent;
+	struct epf_p2p_event e = { .kind = 0 };
+	struct both b;
+
+	(void)state;
+	for (uint64_t i = 0; i < N; i++) /* with gaps: they do not merge */
+		blocks[i] = epf_p2p_block(i * 100, i * 100, BYTES);
+	begin(&b, T_MMAP, "peer-timeout=1h");
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_READ,
+				  &(struct epf_p2p_vector){ b.region, b.import, blocks, N }, 1, &o,
+				  &bulk));
+	o.priority = EPF_P2P_URGENT;
+	o.user = &urgent;
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_READ,
+				  &(struct epf_p2p_vector){ b.region, b.import, blocks, 1 }, 1, &o,
+				  &urgent));
+	target_stop(&b.t);
+	assert_ok(epf_p2p_post(bulk, NULL, 0));
+	while (has_room(bulk->conn))
+		sched_yield();
+	assert_ok(epf_p2p_post(urgent, NULL, 0));
+	for (int i = 0; i < 20000 && !EPF_LOAD_ACQUIRE(&urgent->rings); i++)
+		poll(NULL, 0, 1);
+	assert_int_not_equal(urgent->rings, 0); /* pushed, while the bulk waits */
+	kill(b.t.pid, SIGCONT);
+	do {
+		assert_ok(epf_p2p_wait_event(b.ep, 30 * SECOND));
+		assert_int_equal(epf_p2p_events(b.ep, &e, 1), 1);
+	} while (e.kind != EPF_P2P_DONE);
+	assert_int_equal(e.status, 0);
+	assert_ptr_equal(e.user, &urgent);
+	assert_ok(epf_p2p_wait(bulk, 0));
+	epf_p2p_xfer_free(bulk);
+	epf_p2p_xfer_free(urgent);
+	both_end(&b);
+	free(blocks);
+}
+
+/* An urgent transfer that waits for room, because its peer is stopped, does not hold up a transfer to another peer. */
+static void test_stalled_holds_up_nobody(void **state)
+{
+	enum { N = 2500, BYTES = 64 };
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .priority = EPF_P2P_URGENT };
+	struct epf_p2p_block *blocks = calloc(N, sizeof(*blocks));
+	struct epf_p2p_xfer *stalled, *other;
+	struct epf_p2p_event e = { .kind = 0 };
+	uint64_t conn, import;
+	char setting[128];
+	struct target t;
+	struct both b;
+
+	(void)state;
+	for (uint64_t i = 0; i < N; i++)
+		blocks[i] = epf_p2p_block(i * 100, i * 100, BYTES);
+	begin(&b, T_MMAP, "peer-timeout=1h");
+	snprintf(setting, sizeof(setting), "%s p2p-local=no", nic_setting);
+	target_start(&t, T_MMAP, "second", setting);
+	conn = connect_to(b.ep, &t);
+	assert_ok(epf_p2p_import(b.ep, conn, t.key, 10 * SECOND, &import));
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_READ,
+				  &(struct epf_p2p_vector){ b.region, b.import, blocks, N }, 1, &o,
+				  &stalled));
+	o.priority = EPF_P2P_NORMAL;
+	o.event = 1;
+	assert_ok(epf_p2p_prepare(b.ep, conn, EPF_P2P_OP_READ,
+				  &(struct epf_p2p_vector){ b.region, import, blocks, N }, 1, &o,
+				  &other));
+	target_stop(&b.t);
+	assert_ok(epf_p2p_post(stalled, NULL, 0));
+	assert_ok(epf_p2p_post(other, NULL, 0));
+	do {
+		assert_ok(epf_p2p_wait_event(b.ep, 30 * SECOND));
+		assert_int_equal(epf_p2p_events(b.ep, &e, 1), 1);
+	} while (e.kind != EPF_P2P_DONE);
+	assert_int_equal(e.status, 0);
+	assert_int_equal(epf_p2p_test(stalled), 0);
+	kill(b.t.pid, SIGCONT);
+	assert_ok(epf_p2p_wait(stalled, 0));
+	epf_p2p_xfer_free(stalled);
+	epf_p2p_xfer_free(other);
+	both_end(&b);
+	target_exit(&t);
+	free(blocks);
 }
 
 struct withdrawal {
@@ -236,7 +345,9 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_transfers),
 		cmocka_unit_test(test_wait_steps_the_engine),
+		cmocka_unit_test(test_urgent_passes_bulk),
 		cmocka_unit_test(test_withdrawn),
+		cmocka_unit_test(test_stalled_holds_up_nobody),
 		cmocka_unit_test(test_withdrawal_lets_others_post),
 		cmocka_unit_test(test_killed),
 		cmocka_unit_test(test_gpu),
