@@ -4,11 +4,12 @@
 
   xfer.py --wheel FOLDER --plugin libplugin_EPF.so [--rounds N] [--seconds S] [--gpu HERE,THERE] [--only TEXT] [--json FILE]
 
-FOLDER is what tools/frameworks/fetch.py nixl-1.5 FOLDER makes. Per row and back end: the median and the best time of one transfer, from the call that posts
+FOLDER is what tools/frameworks/fetch.py nixl-1.5 FOLDER makes (with GPUs: nixl-gpu-1.5). Per row and back end: the median and the best time of one transfer, from the call that posts
 it to the poll that finds it done, with prepared lists. A round measures one back end and then the other, and begins with the other one next time. `8 B, note` is the
 time until the peer's program has the notification and its answer has arrived, halved. Prints the machine's load; figures of a busy machine mean little.
 """
 import argparse
+import glob
 import json
 import multiprocessing
 import os
@@ -17,6 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/nixl"))
+
+import wheels  # noqa: E402
 
 BACKENDS = ("EPF", "UCX")
 # Name, blocks, bytes of a block, bytes between blocks, whether in random order.
@@ -43,8 +48,8 @@ class Memory:
 
 
 def agent(name, gpu):
-    from nixl_cu12._api import nixl_agent, nixl_agent_config
-    one = nixl_agent(name, nixl_agent_config(backends=list(BACKENDS)))
+    api = wheels.module()
+    one = api.nixl_agent(name, api.nixl_agent_config(backends=list(BACKENDS)))
     return one, Memory(one, gpu)
 
 
@@ -194,9 +199,9 @@ def main():
     wheel = os.path.abspath(args.wheel)
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.abspath(args.plugin), f"{folder}/libplugin_EPF.so")
-        os.symlink(f"{wheel}/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so", f"{folder}/libplugin_UCX.so")
+        os.symlink(glob.glob(f"{wheel}/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.so")[0], f"{folder}/libplugin_UCX.so")
         print(f"# load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s", flush=True)
-        env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, "LD_LIBRARY_PATH": f"{wheel}/nixl_cu12.libs", "NIXL_LOG_LEVEL": "ERROR"}
+        env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, **wheels.libraries(wheel), "NIXL_LOG_LEVEL": "ERROR"}
         rc = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside"], env=env, check=False).returncode
         print(f"# load {os.getloadavg()[0]:.1f}")
     return rc
