@@ -204,6 +204,20 @@ def report(result):
     print("  ".join(text) + f"  x{result['UCX']['median'] / result['EPF']['median']:.2f}", flush=True)
 
 
+def inside(args):
+    """What runs with the wheel. Does not return: a library of the wheel's (libnl-route) crashes in its destructor when the process exits in order."""
+    if args.target:
+        with Listener(("", args.target), authkey=KEY) as listener:
+            target(listener.accept(), None, FAR_MOST)
+    else:
+        results = measure(args)
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as f:
+                json.dump(results, f, indent=1)
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", required=True)
@@ -217,16 +231,8 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.inside and args.target:
-        with Listener(("", args.target), authkey=KEY) as listener:
-            target(listener.accept(), None, FAR_MOST)
-        return 0
     if args.inside:
-        results = measure(args)
-        if args.json:
-            with open(args.json, "w", encoding="utf-8") as f:
-                json.dump(results, f, indent=1)
-        return 0
+        inside(args)
     wheel = os.path.abspath(args.wheel)
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.abspath(args.plugin), f"{folder}/libplugin_EPF.so")
