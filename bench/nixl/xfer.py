@@ -3,12 +3,15 @@
 """NIXL's UCX back end and ours through the same agent, alternating, between two processes on one machine, with host memory from NumPy or GPU memory.
 
   xfer.py --wheel FOLDER --plugin libplugin_EPF.so [--rounds N] [--seconds S] [--gpu HERE,THERE] [--only TEXT] [--json FILE]
+  xfer.py --wheel FOLDER --plugin libplugin_EPF.so --target PORT       the other end, on another host, and there:
+  xfer.py --wheel FOLDER --plugin libplugin_EPF.so --peer HOST:PORT    (hosts.sh does both, with two namespaces as hosts)
 
-FOLDER is what tools/frameworks/fetch.py nixl-1.5 FOLDER makes. Per row and back end: the median and the best time of one transfer, from the call that posts
+FOLDER is what tools/frameworks/fetch.py nixl-1.5 FOLDER makes (with GPUs: nixl-gpu-1.5). Per row and back end: the median and the best time of one transfer, from the call that posts
 it to the poll that finds it done, with prepared lists. A round measures one back end and then the other, and begins with the other one next time. `8 B, note` is the
 time until the peer's program has the notification and its answer has arrived, halved. Prints the machine's load; figures of a busy machine mean little.
 """
 import argparse
+import glob
 import json
 import multiprocessing
 import os
@@ -17,35 +20,46 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.connection import Client, Listener
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/nixl"))
+
+import wheels  # noqa: E402
 
 BACKENDS = ("EPF", "UCX")
 # Name, blocks, bytes of a block, bytes between blocks, whether in random order.
 ROWS = [("1 of 8 B", 1, 8, 0, False), ("16000 of 4 KiB, apart, shuffled", 16000, 4096, 128, True), ("1000 of 64 KiB, apart, shuffled", 1000, 65536, 128, True),
         ("16000 of 4 KiB, adjacent", 16000, 4096, 0, False), ("1000 of 64 KiB, adjacent", 1000, 65536, 0, False), ("1 of 256 MiB", 1, 256 << 20, 0, False),
         ("112000 of 4 KiB, apart, shuffled", 112000, 4096, 128, True)]
+# Between hosts.
+FAR_ROWS = [("1 of 8 B", 1, 8, 0, False), *((f"1 of {size >> 10} KiB", 1, size, 0, False) for size in (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)),
+            ("16000 of 4 KiB, apart, shuffled", 16000, 4096, 128, True), ("16000 of 4 KiB, adjacent", 16000, 4096, 0, False),
+            ("1000 of 64 KiB, apart, shuffled", 1000, 65536, 128, True)]
 MOST = max(count * (size + gap) for _, count, size, gap, _ in ROWS)
+FAR_MOST = max(count * (size + gap) for _, count, size, gap, _ in FAR_ROWS)
+KEY = b"a benchmark between two hosts, nothing secret"
 
 
 class Memory:
     """What an agent has registered. gpu: a GPU's number, or None for host memory."""
 
-    def __init__(self, one, gpu):
+    def __init__(self, one, gpu, size):
         self.kind, self.device = ("DRAM", 0) if gpu is None else ("VRAM", gpu)
         if gpu is None:
             import numpy as np
-            self.array = np.ones(MOST, dtype=np.uint8)
+            self.array = np.ones(size, dtype=np.uint8)
             self.address = self.array.ctypes.data
         else:
             sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/gpu"))
             import p2p_memory
-            self.address = p2p_memory.CudaMemory(p2p_memory.Cuda(), gpu, MOST).address
-        one.register_memory([(self.address, MOST, self.device, "")], self.kind, backends=list(BACKENDS))
+            self.address = p2p_memory.CudaMemory(p2p_memory.Cuda(), gpu, size).address
+        one.register_memory([(self.address, size, self.device, "")], self.kind, backends=list(BACKENDS))
 
 
-def agent(name, gpu):
-    from nixl_cu12._api import nixl_agent, nixl_agent_config
-    one = nixl_agent(name, nixl_agent_config(backends=list(BACKENDS)))
-    return one, Memory(one, gpu)
+def agent(name, gpu, size):
+    api = wheels.module()
+    one = api.nixl_agent(name, api.nixl_agent_config(backends=list(BACKENDS)))
+    return one, Memory(one, gpu, size)
 
 
 def notify(one, name, note, backend):
@@ -53,9 +67,9 @@ def notify(one, name, note, backend):
     one.agent.genNotif(name, note, [one.backends[backend]])
 
 
-def target(pipe, gpu):
+def target(pipe, gpu, size):
     """Answers each notification with one over the same back end, and otherwise waits for the pipe."""
-    one, memory = agent("target", gpu)
+    one, memory = agent("target", gpu, size)
     pipe.send((one.get_agent_metadata(), memory.address, memory.device))
     name = one.add_remote_agent(pipe.recv()).decode()
     pipe.send("ready")
@@ -130,18 +144,34 @@ def ping(one, pipe, name, backend, count=200):
     return times
 
 
-def measure(args):
+def meet(args):
+    """Returns a pipe to the target, which this program starts unless it runs on another host, and what ends it."""
+    if args.peer:
+        host, _, port = args.peer.rpartition(":")
+        end = time.monotonic() + 30
+        while True:
+            try:
+                return Client((host, int(port)), authkey=KEY), lambda: None
+            except ConnectionRefusedError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
-    child = spawn.Process(target=target, args=(theirs, args.gpu and args.gpu[1]), daemon=True)
+    child = spawn.Process(target=target, args=(theirs, args.gpu and args.gpu[1], MOST), daemon=True)
     child.start()
+    return pipe, child.join
+
+
+def measure(args):
+    pipe, join = meet(args)
     metadata, *there = pipe.recv()
-    one, memory = agent("initiator", args.gpu and args.gpu[0])
+    one, memory = agent("initiator", args.gpu and args.gpu[0], FAR_MOST if args.peer else MOST)
     name = one.add_remote_agent(metadata).decode()
     pipe.send(one.get_agent_metadata())
     assert pipe.recv() == "ready"
     results = []
-    for row in [row for row in ROWS if args.only in row[0]]:
+    for row in [row for row in (FAR_ROWS if args.peer else ROWS) if args.only in row[0]]:
         for operation in ("WRITE", "READ"):
             cases = [Case(one, memory, there, name, backend, operation, row) for backend in BACKENDS]
             for number in range(args.rounds):
@@ -161,7 +191,7 @@ def measure(args):
                     **{b: {"median": statistics.median(t), "best": min(t), "samples": len(t)} for b, t in times.items()}})
     report(results[-1])
     pipe.send(None)
-    child.join()
+    join()
     return results
 
 
@@ -174,6 +204,20 @@ def report(result):
     print("  ".join(text) + f"  x{result['UCX']['median'] / result['EPF']['median']:.2f}", flush=True)
 
 
+def inside(args):
+    """What runs with the wheel. Does not return: a library of the wheel's (libnl-route) crashes in its destructor when the process exits in order."""
+    if args.target:
+        with Listener(("", args.target), authkey=KEY) as listener:
+            target(listener.accept(), None, FAR_MOST)
+    else:
+        results = measure(args)
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as f:
+                json.dump(results, f, indent=1)
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", required=True)
@@ -181,22 +225,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.2, help="of one back end in one round of one row")
     parser.add_argument("--gpu", type=lambda text: [int(n) for n in text.split(",")], help="GPUs with the memory of the initiator and of the target")
+    parser.add_argument("--target", type=int, metavar="PORT", help="be the other end")
+    parser.add_argument("--peer", metavar="HOST:PORT", help="the other end is there")
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     parser.add_argument("--json")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
-        results = measure(args)
-        if args.json:
-            with open(args.json, "w", encoding="utf-8") as f:
-                json.dump(results, f, indent=1)
-        return 0
+        inside(args)
     wheel = os.path.abspath(args.wheel)
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.abspath(args.plugin), f"{folder}/libplugin_EPF.so")
-        os.symlink(f"{wheel}/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so", f"{folder}/libplugin_UCX.so")
+        os.symlink(glob.glob(f"{wheel}/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.so")[0], f"{folder}/libplugin_UCX.so")
         print(f"# load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s", flush=True)
-        env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, "LD_LIBRARY_PATH": f"{wheel}/nixl_cu12.libs", "NIXL_LOG_LEVEL": "ERROR"}
+        env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, **wheels.libraries(wheel), "NIXL_LOG_LEVEL": "ERROR"}
         rc = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside"], env=env, check=False).returncode
         print(f"# load {os.getloadavg()[0]:.1f}")
     return rc

@@ -46,6 +46,15 @@ static void rest(struct epf *ep, uint64_t *next_watch)
 	epf_core_sleep(ep->core, FAREWELL_SLEEP_NS);
 }
 
+/* True if this rank has masked all others: there is nobody to notify, and nothing to wait for. */
+static bool is_alone(const struct epf *ep)
+{
+	for (uint32_t r = 0; r < ep->world; r++)
+		if (r != ep->rank && !EPF_LOAD_RELAXED(&ep->masked[r]))
+			return false;
+	return true;
+}
+
 static void embedded_leave(struct epf *ep)
 {
 	uint64_t deadline, next_watch = 0;
@@ -59,7 +68,7 @@ static void embedded_leave(struct epf *ep)
 	}
 	/* What was said must arrive, or the others take this rank for lost: a peer that is slow gets the time that any silence gets. */
 	deadline = epf_now_ns() + ep->conf.peer_timeout_ns;
-	while (!ep->opts.now && !ep->opts.progress &&
+	while (!ep->opts.now && !ep->opts.progress && !is_alone(ep) &&
 	       (epf_core_say_bye(ep->core) || !epf_core_is_quiet(ep->core)) &&
 	       epf_now_ns() < deadline) {
 		if (epf_core_step(ep->core) == 0)

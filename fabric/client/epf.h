@@ -336,7 +336,10 @@ int epf_reconnect(struct epf *ep);
 
 /* Returns the state of a rank: 1 up, 0 not known yet, or a negative errno (-ECONNRESET: lost, -EPIPE: it has closed). Threads: any. */
 int epf_peer_state(const struct epf *ep, uint32_t rank);
-/* Masks a rank, for this rank only: its loss no longer fails waits; commands to it retire at once as failed. Threads: serialized. */
+/*
+ * Masks a rank, for this rank only: its loss no longer fails waits; commands to it retire at once as failed. epf_close() of a rank that has masked
+ * all others waits for none of them. Threads: serialized.
+ */
 int epf_peer_mask(struct epf *ep, uint32_t rank);
 /* Ends epf_peer_mask(), for a rank that has rejoined: its loss fails waits again. Threads: serialized. */
 int epf_peer_unmask(struct epf *ep, uint32_t rank);

@@ -4,6 +4,7 @@
 #include "fabric/p2p/engine.h"
 #include "fabric/p2p/engine_priv.h"
 
+#include "fabric/base/clock.h"
 #include "fabric/base/log.h"
 
 #include <errno.h>
@@ -11,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+enum { NAP_NS = 1000 * 1000 };
 
 /* The exchange of the pair's bootstrap, over the control connection. */
 static int exchange(void *arg, const void *mine, size_t len, void **theirs, size_t *their_len)
@@ -59,9 +62,11 @@ static unsigned rings_of(const struct epf_conf *conf)
 	return n < P2P_RINGS ? (unsigned)n : P2P_RINGS;
 }
 
-static int open_ring(struct engine_path *e)
+static int open_ring(struct engine_path *e, bool is_urgent)
 {
-	struct epf_ring_options o = { .size = sizeof(o), .slots = RING_SLOTS };
+	struct epf_ring_options o = { .size = sizeof(o),
+				      .slots = RING_SLOTS,
+				      .weight = is_urgent ? 255 : 0 };
 	struct epf_ring *ring;
 	int rc = epf_ring_open(e->ep, &o, &ring);
 
@@ -69,7 +74,9 @@ static int open_ring(struct engine_path *e)
 		return rc;
 	/* The endpoint's thread already reads the rings. */
 	pthread_mutex_lock(&e->ring_lock);
-	e->rings[e->n_rings++].ring = ring;
+	e->rings[e->n_rings].ring = ring;
+	e->has_urgent = is_urgent;
+	e->n_rings += !is_urgent;
 	pthread_mutex_unlock(&e->ring_lock);
 	return 0;
 }
@@ -102,25 +109,37 @@ static int open_engine(struct conn *c)
 	if (!rc)
 		rc = epf_join(e->ep, e->boot);
 	for (unsigned i = 0; i < rings_of(&c->ep->conf) && !rc; i++)
-		rc = open_ring(e);
+		rc = open_ring(e, false);
+	if (!rc)
+		rc = open_ring(e, true);
 	if (!rc && c->pack)
 		rc = c->pack_open(c);
 	return rc;
 }
 
-static void close_engine(struct engine_path *e)
+/* A peer that is lost hears no farewell, and a NIC may not notice its death: the engine is closed without waiting for it. */
+static void close_engine(struct conn *c)
 {
+	struct engine_path *e = c->engine;
+
 	pthread_mutex_lock(&e->ring_lock);
+	e->is_closing = true;
 	if (e->ep)
-		epf_abort(e->ep);
+		epf_abort(e->ep); /* withdrawals under way end */
+	while (e->withdrawing)
+		pthread_cond_wait(&e->settled, &e->ring_lock);
+	if (e->ep && e->is_joined && EPF_LOAD_ACQUIRE(&c->state) == CONN_LOST)
+		(void)epf_peer_mask(e->ep, !c->is_passive);
 	pthread_mutex_lock(&e->step_lock);
 	epf_close(e->ep); /* with its ring */
 	epf_boot_close(e->boot);
 	e->ep = NULL;
 	pthread_mutex_unlock(&e->step_lock);
 	e->n_rings = 0;
+	e->has_urgent = false;
 	e->boot = NULL;
 	EPF_STORE_RELEASE(&e->is_closed, true);
+	pthread_cond_broadcast(&e->settled);
 	pthread_mutex_unlock(&e->ring_lock);
 }
 
@@ -168,7 +187,7 @@ static void *serve(void *arg)
 		pthread_mutex_lock(&e->lock);
 	}
 	pthread_mutex_unlock(&e->lock);
-	close_engine(e);
+	close_engine(c);
 	epf_p2p_kick(c->ep); /* its transfers can end now */
 	return NULL;
 }
@@ -189,6 +208,7 @@ int epf_p2p_engine_start(struct conn *c, const uint8_t key[EPF_AUTH_KEY_BYTES])
 	pthread_mutex_init(&e->ring_lock, NULL);
 	pthread_mutex_init(&e->step_lock, NULL);
 	pthread_cond_init(&e->changed, &mono);
+	pthread_cond_init(&e->settled, &mono);
 	pthread_condattr_destroy(&mono);
 	c->engine = e;
 	c->engine_stop = epf_p2p_engine_stop;
@@ -253,6 +273,7 @@ void epf_p2p_engine_stop(struct conn *c)
 		free(in);
 	}
 	pthread_cond_destroy(&e->changed);
+	pthread_cond_destroy(&e->settled);
 	pthread_mutex_destroy(&e->lock);
 	pthread_mutex_destroy(&e->ring_lock);
 	pthread_mutex_destroy(&e->step_lock);
@@ -325,16 +346,49 @@ int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, int devi
 	return rc;
 }
 
+/*
+ * Withdraws once, without ring_lock while it waits for the peer: others post meanwhile. ring_lock held before and after. Returns -ECANCELED if
+ * the engine is being closed.
+ */
+static int withdraw_once(struct engine_path *e, uint32_t region, uint64_t end)
+{
+	uint64_t now = epf_now_ns();
+	int rc;
+
+	if (!e->ep || e->is_closing)
+		return -ECANCELED;
+	e->withdrawing++;
+	pthread_mutex_unlock(&e->ring_lock);
+	rc = epf_region_withdraw(e->ep, region, end > now ? end - now : 1);
+	pthread_mutex_lock(&e->ring_lock);
+	if (--e->withdrawing == 0)
+		pthread_cond_broadcast(&e->settled);
+	return rc;
+}
+
 int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns)
 {
 	struct engine_path *e = c->engine;
+	uint64_t end = epf_p2p_deadline(c->ep, timeout_ns);
+	struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
+	struct timespec nap = { 0, NAP_NS };
 	int rc;
 
-	pthread_mutex_lock(&e->ring_lock); /* the engine is not closed meanwhile */
-	rc = e->ep ? epf_region_withdraw(e->ep, region, timeout_ns) : 0;
+	pthread_mutex_lock(&e->ring_lock);
+	/* -ECONNRESET: a lost peer is not waited for, but commands of this end to the region retire first. */
+	while ((rc = withdraw_once(e, region, end)) == -ECONNRESET && epf_now_ns() < end) {
+		pthread_mutex_unlock(&e->ring_lock);
+		nanosleep(&nap, NULL);
+		pthread_mutex_lock(&e->ring_lock);
+	}
+	/* Closed, the engine touches no memory. Its own thread makes calls before it closes the engine only. */
+	while (rc == -ECANCELED && !e->is_closed)
+		if (pthread_cond_timedwait(&e->settled, &e->ring_lock, &until))
+			rc = epf_fail(EPF_R_P2P_TIMEOUT, "withdraw: the engine of %s is closing",
+				      c->label);
 	pthread_mutex_unlock(&e->ring_lock);
 	/* -ENOENT: its expiry has withdrawn it before. */
-	return rc == -ECONNRESET || rc == -ECANCELED || rc == -ENOENT ? 0 : rc;
+	return rc == -ECANCELED || rc == -ENOENT ? 0 : rc;
 }
 
 bool epf_p2p_engine_is_closed(const struct conn *c)

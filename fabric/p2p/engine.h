@@ -39,8 +39,8 @@ int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, int devi
 			    uint32_t *region);
 int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns);
 
-/* Whether the ring takes a chunk now. */
-bool epf_p2p_engine_has_room(struct conn *c);
+/* Whether a ring takes a chunk of this transfer now. */
+bool epf_p2p_engine_has_room(const struct epf_p2p_xfer *x);
 /* pack.c, pack_peer.c, pack_ring.c: compressed chunks. */
 int epf_p2p_pack_new(struct conn *c);
 

@@ -16,7 +16,10 @@ struct inbox {
 	uint8_t data[];
 };
 
-/* The engine binds the stream of a ring to one lane, so a connection has a ring for each lane: its transfers then use all NICs. */
+/*
+ * The engine binds the stream of a ring to one lane, so a connection has a ring for each lane: its transfers then use all NICs. Urgent
+ * transfers have one more, behind these, because a ring's commands go in order.
+ */
 struct path_ring {
 	struct epf_ring *ring;
 	uint64_t failures;     /* commands failed so far */
@@ -29,8 +32,9 @@ struct path_ring {
 struct engine_path {
 	struct epf_boot *boot;
 	struct epf *ep;
-	struct path_ring rings[P2P_RINGS];
+	struct path_ring rings[P2P_RINGS + 1];
 	unsigned n_rings, next_ring; /* next_ring: for the next chunk; under ring_lock */
+	bool has_urgent;             /* rings[n_rings] is that of urgent transfers */
 	uint8_t key[EPF_AUTH_KEY_BYTES];
 	char nic[32];
 	pthread_t thread;
@@ -41,13 +45,21 @@ struct engine_path {
 	bool is_leaving;
 	bool is_joined; /* atomic to readers, as is_closed */
 	bool is_closed;
+	bool is_closing;        /* under ring_lock, as withdrawing */
+	unsigned withdrawing;   /* calls that wait for the peer: the engine is closed after them */
+	pthread_cond_t settled; /* with ring_lock: withdrawing is 0, or is_closed */
 	bool has_failed;
 	struct epf_error failed;
 	int err;
-	pthread_mutex_t ring_lock; /* one producer at a time */
+	pthread_mutex_t ring_lock; /* one producer at a time; never held over a wait for the peer */
 	pthread_mutex_t step_lock; /* ep is not closed while a wait steps it; behind ring_lock */
 	uint64_t retired;          /* commands retired when last sampled; endpoint's thread only */
 };
+
+static inline unsigned epf_p2p_all_rings(const struct engine_path *e)
+{
+	return e->n_rings + e->has_urgent;
+}
 
 /* engine_ring.c. ring_lock held. */
 /* Pushes the blocks of a chunk into the next ring: *at, where *first is its first command. */

@@ -9,8 +9,22 @@
 
 enum { SLOTS_OF_BLOCK = 2, PUT_MOST = 1 << 30 };
 
-bool epf_p2p_engine_has_room(struct conn *c)
+/* True if the transfer has the ring of urgent transfers. */
+static bool is_apart(const struct epf_p2p_xfer *x)
 {
+	return x->priority == EPF_P2P_URGENT && x->conn->engine->has_urgent;
+}
+
+static bool ring_has_room(const struct path_ring *r)
+{
+	return epf_ring_pushed(r->ring) - epf_ring_done(r->ring) +
+		       SLOTS_OF_BLOCK * P2P_CHUNK_BLOCKS <
+	       RING_SLOTS / SLOTS_OF_BLOCK;
+}
+
+bool epf_p2p_engine_has_room(const struct epf_p2p_xfer *x)
+{
+	struct conn *c = x->conn;
 	struct engine_path *e = c->engine;
 	bool has = false;
 
@@ -18,13 +32,12 @@ bool epf_p2p_engine_has_room(struct conn *c)
 		return EPF_LOAD_ACQUIRE(&c->state) != CONN_OPEN; /* then the push says why not */
 	if (pthread_mutex_trylock(&e->ring_lock))
 		return false;
-	for (unsigned i = 0; i < e->n_rings && !has; i++) {
+	if (is_apart(x))
+		has = ring_has_room(&e->rings[e->n_rings]);
+	for (unsigned i = 0; i < e->n_rings && !has && !is_apart(x); i++) {
 		unsigned at = (e->next_ring + i) % e->n_rings;
-		const struct epf_ring *ring = e->rings[at].ring;
 
-		has = epf_ring_pushed(ring) - epf_ring_done(ring) +
-			      SLOTS_OF_BLOCK * P2P_CHUNK_BLOCKS <
-		      RING_SLOTS / SLOTS_OF_BLOCK;
+		has = ring_has_room(&e->rings[at]);
 		if (has)
 			e->next_ring = at;
 	}
@@ -94,7 +107,7 @@ int epf_p2p_engine_push_at(struct epf_p2p_xfer *x, const struct vector *v,
 	int rc = -ECONNRESET;
 
 	if (e->n_rings) {
-		*at = e->next_ring++ % e->n_rings;
+		*at = is_apart(x) ? e->n_rings : e->next_ring++ % e->n_rings;
 		ring = e->rings[*at].ring;
 		*first = epf_ring_pushed(ring);
 		rc = local_region(x->conn, v->region, &here);
@@ -134,7 +147,7 @@ void epf_p2p_engine_seal(struct epf_p2p_xfer *x)
 	struct engine_path *e = x->conn->engine;
 
 	pthread_mutex_lock(&e->ring_lock);
-	for (unsigned i = 0; i < e->n_rings; i++) {
+	for (unsigned i = 0; i < epf_p2p_all_rings(e); i++) {
 		if (!(x->rings & 1u << i))
 			continue;
 		/* Visible at the peer, not only sent. */
@@ -199,10 +212,10 @@ int epf_p2p_engine_is_done(struct epf_p2p_xfer *x, int *status)
 	}
 	if (pthread_mutex_trylock(&e->ring_lock))
 		return 0;
-	for (unsigned i = 0; i < e->n_rings && done; i++)
+	for (unsigned i = 0; i < epf_p2p_all_rings(e) && done; i++)
 		if (x->rings & 1u << i)
 			done = (int64_t)(epf_ring_done(e->rings[i].ring) - x->ticket[i].end) >= 0;
-	for (unsigned i = 0; i < e->n_rings && done; i++)
+	for (unsigned i = 0; i < epf_p2p_all_rings(e) && done; i++)
 		if (x->rings & 1u << i) {
 			int rc = epf_p2p_engine_outcome(&e->rings[i], &x->ticket[i]);
 
@@ -219,7 +232,7 @@ uint64_t epf_p2p_engine_retired(struct conn *c)
 	if (pthread_mutex_trylock(&e->ring_lock))
 		return e->retired;
 	e->retired = 0;
-	for (unsigned i = 0; i < e->n_rings; i++)
+	for (unsigned i = 0; i < epf_p2p_all_rings(e); i++)
 		e->retired += epf_ring_done(e->rings[i].ring);
 	pthread_mutex_unlock(&e->ring_lock);
 	return e->retired;

@@ -262,7 +262,8 @@ enum epf_p2p_op {
 
 enum epf_p2p_priority {
 	EPF_P2P_NORMAL = 0,
-	EPF_P2P_URGENT = 1,     /* before all others of the endpoint */
+	EPF_P2P_URGENT =
+		1, /* before all others of the endpoint; over NICs beside those under way, and never compressed */
 	EPF_P2P_BACKGROUND = 2, /* only when there is nothing else to copy */
 };
 

@@ -27,10 +27,10 @@ enum {
 	P2P_CHUNK_BLOCKS = 128,
 	P2P_INLINE = 64 * 1024, /* transfers that the posting thread copies itself */
 	P2P_PRIORITIES = 3,
-	P2P_BUCKETS = 64,          /* of a connection's imports */
-	P2P_SETTINGS = 64,         /* most settings of an endpoint */
-	P2P_RINGS = 8,             /* most rings of a connection over NICs */
-	P2P_LATER = 1,             /* returned by a copy that a GPU completes later */
+	P2P_BUCKETS = 64,  /* of a connection's imports */
+	P2P_SETTINGS = 64, /* most settings of an endpoint */
+	P2P_RINGS = 8, /* most rings of a connection over NICs, but for that of urgent transfers */
+	P2P_LATER = 1, /* returned by a copy that a GPU completes later */
 	P2P_GPU_CHUNK = 256 << 20, /* as P2P_CHUNK, for copies by a GPU */
 	P2P_GPU_BLOCKS = 512,
 	P2P_PACK_CHUNK = 2 << 20, /* as P2P_CHUNK, for chunks that a GPU compresses */
@@ -267,7 +267,7 @@ struct epf_p2p_xfer {
 	bool has_note;
 	/* Over NICs: a bit for each ring that has commands of this transfer, and which commands. */
 	uint32_t rings;
-	struct ticket ticket[P2P_RINGS];
+	struct ticket ticket[P2P_RINGS + 1];
 	bool may_pack;  /* its chunks may be compressed */
 	bool packs_gpu; /* by GPUs, between their memory; then longer chunks */
 

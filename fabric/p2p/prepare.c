@@ -186,7 +186,8 @@ static int fill(struct epf_p2p_xfer *x, const struct epf_p2p_vector *vectors, si
 static void choose_packing(struct epf_p2p_xfer *x)
 {
 	const struct conn *c = x->conn;
-	bool may = c->pack && x->n_vectors && x->bytes >= x->ep->conf.p2p_compress_min;
+	bool may = c->pack && x->n_vectors && x->priority != EPF_P2P_URGENT &&
+		   x->bytes >= x->ep->conf.p2p_compress_min;
 	bool is_host = true, is_gpu = may && c->packs_gpu;
 
 	for (uint32_t i = 0; i < x->n_vectors; i++) {

@@ -8,7 +8,11 @@
 
 #include <errno.h>
 
-enum { LOOK_NS = 50 * 1000 * 1000, DRAIN_NS = 1000 * 1000 };
+enum {
+	LOOK_NS = 50 * 1000 * 1000,
+	DRAIN_NS = 1000 * 1000,
+	TURNS = 64, /* transfers of a priority that one call tries */
+};
 
 struct claim {
 	const struct vector *vector;
@@ -245,8 +249,7 @@ bool epf_p2p_step(struct epf_p2p_xfer *x)
 	if (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_RUNNING &&
 	    EPF_LOAD_ACQUIRE(&x->cursor) >> 32 < x->n_blocks &&
 	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST) &&
-	    (!x->conn->engine ||
-	     (epf_p2p_engine_has_room(x->conn) && epf_p2p_pack_reserve(x, &slot))))
+	    (!x->conn->engine || (epf_p2p_engine_has_room(x) && epf_p2p_pack_reserve(x, &slot))))
 		has = claim(x, &c);
 	if (slot && (!has || EPF_LOAD_ACQUIRE(&x->conn->state) != CONN_OPEN)) {
 		epf_p2p_pack_unreserve(x->conn, slot);
@@ -365,26 +368,26 @@ static bool is_exhausted(const struct epf_p2p_xfer *x)
 	       EPF_LOAD_ACQUIRE(&x->status) || EPF_LOAD_ACQUIRE(&x->cursor) >> 32 >= x->n_blocks;
 }
 
-unsigned epf_p2p_run_some(struct epf_p2p *ep)
+/* The next transfer of a priority, pinned; they take turns. NULL: none. */
+static struct epf_p2p_xfer *take_turn(struct epf_p2p *ep, enum epf_p2p_priority priority)
 {
-	struct epf_p2p_xfer *x = NULL;
-	bool has;
+	struct epf_p2p_xfer *x;
 
-	if (!epf_p2p_has_work(ep))
-		return 0;
 	pthread_mutex_lock(&ep->run.lock);
-	for (unsigned i = 0; i < P2P_PRIORITIES && !x; i++) {
-		x = ep->run.first[order[i]];
-		if (x)
-			ep->run.first[order[i]] =
-				x->next; /* the others of its priority take turns */
-	}
-	if (x)
+	x = ep->run.first[priority];
+	if (x) {
+		ep->run.first[priority] = x->next;
 		x->pins++;
+	}
 	pthread_mutex_unlock(&ep->run.lock);
-	if (!x)
-		return 0;
-	has = epf_p2p_step(x);
+	return x;
+}
+
+/* Copies one chunk of a transfer that take_turn() returned. False: it has to wait for room. */
+static bool run_one(struct epf_p2p *ep, struct epf_p2p_xfer *x)
+{
+	bool has = epf_p2p_step(x);
+
 	pthread_mutex_lock(&ep->run.lock);
 	if (!has && is_exhausted(x)) {
 		epf_p2p_dequeue(x);
@@ -392,6 +395,25 @@ unsigned epf_p2p_run_some(struct epf_p2p *ep)
 	}
 	unpin(ep, x);
 	pthread_mutex_unlock(&ep->run.lock);
+	return has;
+}
+
+/* A transfer that waits for room, of a peer that is stopped, say, keeps no other from being copied. */
+unsigned epf_p2p_run_some(struct epf_p2p *ep)
+{
+	bool has = false;
+
+	if (!epf_p2p_has_work(ep))
+		return 0;
+	for (unsigned i = 0; i < P2P_PRIORITIES && !has; i++) {
+		uint32_t n = EPF_LOAD_RELAXED(&ep->run.queued[order[i]]);
+		struct epf_p2p_xfer *x;
+
+		for (uint32_t k = 0; k < n && k < TURNS && !has; k++) {
+			x = take_turn(ep, order[i]);
+			has = x && run_one(ep, x);
+		}
+	}
 	ep->run.is_stalled = !has;
 	return has;
 }

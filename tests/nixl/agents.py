@@ -37,11 +37,12 @@ def register(agent, *arrays):
     return agent.register_memory([(a.ctypes.data, a.nbytes, 0, "") for a in arrays], "DRAM")
 
 
-def descriptors(agent, base, offsets, size, kind="DRAM"):
+def descriptors(agent, base, offsets, size, kind="DRAM", device=0):
     """Returns a list for transfers of blocks of one size."""
     rows = np.zeros((len(offsets), 3), dtype=np.uint64)
     rows[:, 0] = np.uint64(base) + np.asarray(offsets, dtype=np.uint64)
     rows[:, 1] = size
+    rows[:, 2] = device
     return agent.get_xfer_descs(rows, kind)
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of NIXL's plug-in share: the wheels, and programs that run with one of them."""
+import glob
+import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -41,10 +44,24 @@ def output(arguments, version, plugins, timeout=120):
     return child.returncode, said
 
 
+def module():
+    """Returns NIXL's Python module of the wheel that is there, for CUDA 12 or 13."""
+    for name in ("nixl_cu12._api", "nixl_cu13._api"):
+        if importlib.util.find_spec(name.partition(".")[0]):
+            return importlib.import_module(name)
+    raise ImportError("neither nixl_cu12 nor nixl_cu13 in PYTHONPATH")
+
+
+def libraries(folder):
+    """Returns the variable by which UCX finds its own libraries in a wheel's folder, and CUDA's runtime where pip has installed it."""
+    found = [*glob.glob(f"{os.path.abspath(folder)}/nixl_cu1?.libs"), *(f"{at}/nvidia/cu13/lib" for at in sys.path if os.path.isdir(f"{at}/nvidia/cu13/lib"))]
+    return {"LD_LIBRARY_PATH": ":".join([*found, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])}
+
+
 def agent(name, **options):
     """Returns an agent with our back end. In a program that output() runs. Without the package nixl, which in 1.3 imports PyTorch."""
-    from nixl_cu12._api import nixl_agent, nixl_agent_config
-    return nixl_agent(name, nixl_agent_config(backends=["EPF"], **options))
+    api = module()
+    return api.nixl_agent(name, api.nixl_agent_config(backends=["EPF"], **options))
 
 
 def settle(one, handle, state="PROC", seconds=60):

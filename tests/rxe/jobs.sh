@@ -119,6 +119,13 @@ group_nic()
 	job nic-device 120 conformance test_verbs_device
 	[ "$LONG" != 1 ] || job nic-prove 120 crossing prove
 	job nic-prove-hosts 120 crossing prove_hosts
+	job nic-endpoints 120 crossing endpoints
+}
+
+# Point-to-point endpoints of two processes, each with its own device (stage p2p has the same test over other NICs).
+endpoints()
+{
+	limited "$BUILD/tests/unit/test_p2p_nic" "$NIC" "socket-ifname=lo nic-device=rxe0" nic-device=rxe1
 }
 
 # The same checks as their users run them: two devices of one host; then two programs that find each other.

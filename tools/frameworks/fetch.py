@@ -10,6 +10,8 @@
   fetch.py unpack FOLDER PART...   puts such parts together again, and verifies
   fetch.py nixl-1.5 FOLDER (nixl-1.4, nixl-1.3)
                            a release of NIXL: what the stage `nixl` runs (50 to 80 MB fetched, 110 to 160 MB on disk)
+  fetch.py nixl-gpu-1.5 FOLDER (nixl-gpu-1.4)
+                           NIXL for a machine with GPUs and CUDA 13, without what its Python module and UCX do not need; packed into FOLDER.1 (9 MB)
   fetch.py verify FOLDER   compares every file with what was unpacked; prints files and bytes
 
 FOLDER goes into PYTHONPATH. Nothing is fetched again while the lists beside this file stay as they are. PyPI has PyTorch for Linux on x86-64 only built for
@@ -48,7 +50,10 @@ LISTS = {
                                   r"vllm/third_party/(?!__init__\.py|pynvml\.py)|vllm/.*/static/|.*\.dist-info/(RECORD|licenses/)|.*/tests/|.*\.pyi$")],
     # Without its expert-parallel library, programs, and all plug-ins but UCX's.
     **{f"nixl-{v}": [(f"nixl-{v}.txt", "3.11", r"nixl_ep|.*\.(data|scripts)/|.*/lib(telemetry|plugin_(?!UCX))")] for v in ("1.3", "1.4", "1.5")},
+    **{f"nixl-gpu-{v}": [(f"nixl-gpu-{v}.txt", "3.12", r"nixl_ep|.*\.(data|scripts)/|.*libucx_perftest")] for v in ("1.4", "1.5")},
 }
+CARRIED = ("gpu", "vllm", "nixl-gpu-1.4", "nixl-gpu-1.5")  # to another machine: they need not run here
+PACKED = CARRIED[1:]
 # Archives of device code in a compiled part: a header (magic, version, its size, size of what follows), then members (kind, version, their header's size, size,
 # and at byte 28 the architecture).
 FATBIN = struct.Struct("<IHHQ")
@@ -78,7 +83,7 @@ def key(form):
 
 def can(form, folder):
     """Raises Missing where the wheels would not run."""
-    if form != "gpu" and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
+    if form not in CARRIED and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
         raise Missing(f"the packages are pinned for Python 3.11 on Linux and x86-64; this is {sysconfig.get_python_version()} on {platform.machine()}")
     if form == "cpu" and (free := shutil.disk_usage(folder).free) < FREE_BYTES:
         raise Missing(f"{folder} has {free >> 20} MiB left; {FREE_BYTES >> 20} are needed")
@@ -190,6 +195,22 @@ def prune_file(path):
     print(f"{os.path.basename(path)}: device code for Hopper in {kept} members, {cleared} cleared")
 
 
+def keep_needed(folder):
+    """Removes the shared libraries of NIXL's wheel that neither its Python module nor UCX and its back end need."""
+    libraries = {os.path.basename(path): path for path in glob.glob(f"{folder}/.*/**/*.so*", recursive=True) + glob.glob(f"{folder}/**/*.so*", recursive=True)}
+    roots = [f"{folder}/nixl_cu1?/_bindings*.so", f"{folder}/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.so", f"{folder}/nixl_cu1?.libs/ucx/*.so*"]
+    needed, left = set(), [path for root in roots for path in glob.glob(root)]
+    while left:
+        path = left.pop()
+        if path not in needed:
+            needed.add(path)
+            left += [libraries[name] for name in re.findall(r"NEEDED +(\S+)", said_by("objdump", "-p", path)) if name in libraries]
+    for at, _, names in os.walk(folder):
+        for name in names:
+            if ".so" in name and os.path.join(at, name) not in needed:
+                os.unlink(os.path.join(at, name))
+
+
 def pack(folder):
     """Packs a folder into FOLDER.1, FOLDER.2, ...: pieces of one compressed archive."""
     for part in glob.glob(f"{glob.escape(folder)}.[0-9]"):
@@ -252,8 +273,10 @@ def fetch(form, folder):
             prune_file(path)
         with open(f"{folder}/vllm/vllm_flash_attn/_vllm_fa2_C.py", "w", encoding="ascii") as f:
             f.write('"""Stands in for FlashAttention 2, which is left out: importing vLLM needs the module, Triton attention does not."""\n')
+    if form.startswith("nixl-gpu"):
+        keep_needed(folder)
     write_manifest(form, folder)
-    if form == "vllm":
+    if form in PACKED:
         pack(folder)
 
 

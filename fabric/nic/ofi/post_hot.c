@@ -134,10 +134,26 @@ static int push(struct epf_ofi *v, uint16_t lane)
 	return l->queue.first != NULL;
 }
 
+/* Each round begins with another lane: the provider may have room for one operation only. */
+static void rotate(struct epf_ofi *v)
+{
+	uint16_t first = v->waiting_head;
+
+	if (first == v->waiting_tail)
+		return;
+	v->waiting_head = v->lanes[first].next_waiting;
+	v->lanes[v->waiting_tail].next_waiting = first;
+	v->lanes[first].next_waiting = EPF_OFI_NONE;
+	v->waiting_tail = first;
+}
+
+/* Called with a lane that waits. */
 void epf_ofi_push_waiting(struct epf_ofi *v)
 {
-	uint16_t last = v->waiting_tail;
+	uint16_t last;
 
+	rotate(v);
+	last = v->waiting_tail;
 	while (v->waiting_head != EPF_OFI_NONE) {
 		uint16_t lane = v->waiting_head;
 		struct epf_ofi_lane *l = &v->lanes[lane];

@@ -305,8 +305,11 @@ uint64_t epf_ofi_next_event(const struct epf_nic *nic)
 
 	if (v->done.first || v->is_held_ready || v->n_gone)
 		return 0;
-	/* What FI_EAGAIN waits for may not signal the queue's descriptor. */
-	if (v->waiting_head != EPF_OFI_NONE || (v->wait_fd < 0 && v->in_provider))
+	/*
+	 * What FI_EAGAIN waits for may not signal the queue's descriptor. Without a descriptor an idle core looks again too: its peers' writes move only while
+	 * it polls, and it cannot tell that there are any.
+	 */
+	if (v->waiting_head != EPF_OFI_NONE || v->wait_fd < 0)
 		return v->now(v->now_arg) + EPF_OFI_RETRY_NS;
 	return UINT64_MAX;
 }

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+const char *target_more;
+
 uint8_t pattern(uint64_t i)
 {
 	return (uint8_t)(i * 131 + (i >> 8) * 31 + (i >> 16));
@@ -64,6 +66,17 @@ static void send_notes(struct epf_p2p *ep)
 		need(epf_p2p_notify(ep, conn, "hello", 5, SECOND));
 }
 
+static int32_t import_from_first(struct epf_p2p *ep, int fd)
+{
+	uint8_t key[EPF_P2P_KEY_BYTES];
+	uint64_t conn, import;
+
+	if (recv(fd, key, sizeof(key), MSG_WAITALL) != (ssize_t)sizeof(key))
+		_exit(7);
+	need(epf_p2p_accept(ep, 10 * SECOND, &conn));
+	return epf_p2p_import(ep, conn, key, 10 * SECOND, &import);
+}
+
 uint64_t sum_of(const uint8_t *m)
 {
 	uint64_t sum = 0;
@@ -103,6 +116,10 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 		case T_SEND:
 			send_notes(ep);
 			break;
+		case T_IMPORT:
+			rc = import_from_first(ep, fd);
+			say(fd, &rc, sizeof(rc));
+			break;
 		default:
 			epf_p2p_close(ep);
 			say(fd, &command, 1);
@@ -111,16 +128,18 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 	}
 }
 
-static int open_endpoint(const char *name, const char *setting, struct epf_p2p **ep)
+static int open_endpoint(const char *name, const char *setting, const char *more,
+			 struct epf_p2p **ep)
 {
+	enum { MOST = 8 };
 	struct epf_p2p_options o;
 	char text[256];
-	const char *settings[6] = { NULL };
+	const char *settings[MOST + 1] = { NULL };
 	char *rest = NULL;
 	int n = 0;
 
-	snprintf(text, sizeof(text), "%s", setting ? setting : "");
-	for (char *s = strtok_r(text, " ", &rest); s && n < 5; s = strtok_r(NULL, " ", &rest))
+	snprintf(text, sizeof(text), "%s %s", setting ? setting : "", more ? more : "");
+	for (char *s = strtok_r(text, " ", &rest); s && n < MOST; s = strtok_r(NULL, " ", &rest))
 		settings[n++] = s;
 	epf_p2p_options_init(&o);
 	o.name = name;
@@ -149,7 +168,7 @@ static void run(int fd, enum target_memory from, const char *name, const char *s
 	int n;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	need(open_endpoint(name, setting, &ep));
+	need(open_endpoint(name, setting, target_more, &ep));
 	if (from == T_MAPPED)
 		need(epf_p2p_alloc(ep, TARGET_BYTES, &memory));
 	else
@@ -243,7 +262,7 @@ struct epf_p2p *endpoint_with(const char *name, const char *setting)
 {
 	struct epf_p2p *ep;
 
-	assert_ok(open_endpoint(name, setting, &ep));
+	assert_ok(open_endpoint(name, setting, NULL, &ep));
 	return ep;
 }
 

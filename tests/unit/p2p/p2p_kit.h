@@ -45,6 +45,8 @@ enum target_command {
 		'n', /* waits for a notification: 4 bytes its length, then its bytes; -errno as length */
 	T_FILL = 'f', /* fills its memory with a pattern */
 	T_SEND = 'S', /* notifies every peer "hello" */
+	T_IMPORT =
+		'i', /* imports the key that follows the byte, from the peer that connected first: 4 bytes, what epf_p2p_import returned */
 	T_EXIT = 'x', /* closes its endpoint and ends */
 };
 
@@ -55,7 +57,10 @@ enum target_memory {
 	T_GPU,    /* the fake GPU's: with the setting gpu-backend=fake */
 };
 
-/* Starts a target. setting: NULL or up to five settings, "KEY=VALUE", separated by spaces. */
+/* More settings of all targets, which win over those that a test gives; NULL: none. */
+extern const char *target_more;
+
+/* Starts a target. setting: NULL or up to eight settings, "KEY=VALUE", separated by spaces. */
 void target_start(struct target *t, enum target_memory from, const char *name, const char *setting);
 void target_tell(struct target *t, enum target_command command);
 int64_t target_answer(struct target *t, void *data, size_t bytes);

@@ -249,6 +249,61 @@ static void test_callback(void **state)
 	both_end(&b);
 }
 
+struct race {
+	struct epf_p2p_xfer *x[3]; /* by priority */
+	enum epf_p2p_priority ended[3];
+	uint32_t n;
+};
+
+/* The endpoint's thread is in this callback and copies nothing meanwhile: the least urgent is posted first. */
+static void post_or_note(void *arg, const struct epf_p2p_event *e)
+{
+	struct race *r = arg;
+
+	if (e->kind == EPF_P2P_CONNECTED || e->kind == EPF_P2P_LOST)
+		return;
+	if (e->kind == EPF_P2P_NOTE) {
+		assert_ok(epf_p2p_post(r->x[EPF_P2P_BACKGROUND], NULL, 0));
+		assert_ok(epf_p2p_post(r->x[EPF_P2P_NORMAL], NULL, 0));
+		assert_ok(epf_p2p_post(r->x[EPF_P2P_URGENT], NULL, 0));
+		return;
+	}
+	assert_int_equal(e->status, 0);
+	for (unsigned i = 0; i < 3; i++)
+		if (e->user == &r->x[i])
+			r->ended[r->n] = (enum epf_p2p_priority)i;
+	__atomic_store_n(&r->n, r->n + 1, __ATOMIC_RELEASE);
+}
+
+static void test_priorities(void **state)
+{
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .event = 1 };
+	struct epf_p2p_block block = epf_p2p_block(0, 0, TARGET_BYTES);
+	struct race r = { .n = 0 };
+	struct both b;
+
+	(void)state;
+	begin(&b, false);
+	for (unsigned i = 0; i < 3; i++) {
+		o.priority = (enum epf_p2p_priority)i;
+		o.user = &r.x[i];
+		assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE,
+					  &(struct epf_p2p_vector){ b.region, b.import, &block, 1 },
+					  1, &o, &r.x[i]));
+	}
+	assert_ok(epf_p2p_on_event(b.ep, post_or_note, &r));
+	target_tell(&b.t, T_SEND);
+	while (__atomic_load_n(&r.n, __ATOMIC_ACQUIRE) < 3)
+		poll(NULL, 0, 1);
+	assert_ok(epf_p2p_on_event(b.ep, NULL, NULL));
+	assert_int_equal(r.ended[0], EPF_P2P_URGENT);
+	assert_int_equal(r.ended[1], EPF_P2P_NORMAL);
+	assert_int_equal(r.ended[2], EPF_P2P_BACKGROUND);
+	for (unsigned i = 0; i < 3; i++)
+		epf_p2p_xfer_free(r.x[i]);
+	both_end(&b);
+}
+
 /* One connection a peer, in both directions, and by address. */
 static void test_connect(void **state)
 {
@@ -285,6 +340,7 @@ int main(void)
 		cmocka_unit_test(test_mapped),      cmocka_unit_test(test_vectors),
 		cmocka_unit_test(test_many_blocks), cmocka_unit_test(test_notes),
 		cmocka_unit_test(test_fd),          cmocka_unit_test(test_callback),
+		cmocka_unit_test(test_priorities),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,7 +57,8 @@ static void no_room_in_the_provider(void **state)
 	assert_true(ops->next_event(kit.a.nic) < kit.now_ns + 10000000);
 	fake_ofi.again = 1;
 	assert_int_equal(kit_run(&kit.a, EPF_WC_SENT, EPF_S_OK), KIT_DEPTH);
-	assert_true(ops->next_event(kit.a.nic) == UINT64_MAX);
+	/* An idle core too, because the fake has no descriptor: what peers write may move only while this end polls. */
+	assert_true(ops->next_event(kit.a.nic) < kit.now_ns + 10000000);
 }
 
 /* No more than the provider's queue holds is with it at a time. */
