@@ -31,11 +31,8 @@ static int alloc_state(struct epf_moe *m)
 	m->block_rows = calloc(m->lay.blocks, sizeof(*m->block_rows));
 	m->seen = calloc(m->lay.signals, sizeof(*m->seen));
 	m->count = calloc(scratch_entries(m), sizeof(*m->count));
-	m->acc = calloc(m->cfg.hidden, sizeof(*m->acc));
-	m->total = calloc(m->cfg.hidden, sizeof(*m->total));
 	m->sum = calloc(m->cfg.hidden, sizeof(*m->sum));
-	if (!m->expert || !m->weight || !m->block_rows || !m->seen || !m->count || !m->acc ||
-	    !m->total || !m->sum)
+	if (!m->expert || !m->weight || !m->block_rows || !m->seen || !m->count || !m->sum)
 		return epf_moe_fail(m, -ENOMEM,
 				    "no memory for the tables of %u tokens and %u blocks",
 				    m->cfg.tokens_max, m->lay.blocks);
@@ -77,8 +74,6 @@ static void free_state(struct epf_moe *m)
 	free(m->block_rows);
 	free(m->seen);
 	free(m->count);
-	free(m->acc);
-	free(m->total);
 	free(m->sum);
 	free(m);
 }

@@ -48,11 +48,13 @@ static const uint16_t *next_row(const struct epf_moe *m, uint32_t i, uint32_t ra
 static void add_node(struct epf_moe *m, uint32_t i, const struct moe_ranks *to, uint32_t *rows,
 		     uint16_t *sum)
 {
-	memset(m->acc, 0, m->cfg.hidden * sizeof(*m->acc));
+	const uint16_t *of[EPF_MOE_TOPK_MAX];
+	unsigned count = 0;
+
 	for (uint32_t k = 0; k < to->n; k++)
 		if (m->topo.node_of[to->rank[k]] == m->node)
-			epf_num_add(m->acc, next_row(m, i, to->rank[k], rows), m->cfg.hidden);
-	epf_num_to_bf16(sum, m->acc, m->cfg.hidden);
+			of[count++] = next_row(m, i, to->rank[k], rows);
+	epf_num_sum(sum, of, NULL, count, m->cfg.hidden);
 }
 
 /* Waits for the rows of those ranks of this node that have any: rows[] by index in the node. */
@@ -144,21 +146,22 @@ static int wait_home(struct epf_moe *m)
 
 /* Adds the nodes of one token: counters run on from token to token. */
 static void add_token(struct epf_moe *m, const struct moe_ranks *to, uint32_t *across,
-		      uint32_t *here, float *total)
+		      uint32_t *here, uint16_t *out)
 {
-	memset(total, 0, m->cfg.hidden * sizeof(*total));
+	const uint16_t *of[EPF_MOE_TOPK_MAX]; /* no more nodes than ranks, nor ranks than experts */
+	unsigned count = 0;
+
 	for (uint32_t n = 0; n < m->lay.nodes; n++) {
 		if (!epf_moe_on_node(m, to, n))
 			continue;
 		if (n == m->node) {
 			add_node(m, 0, to, here, m->sum);
-			epf_num_add(total, m->sum, m->cfg.hidden);
+			of[count++] = m->sum;
 		} else {
-			epf_num_add(total,
-				    (const void *)(m->inbox + epf_moe_home_at(m, n, across[n]++)),
-				    m->cfg.hidden);
+			of[count++] = (const void *)(m->inbox + epf_moe_home_at(m, n, across[n]++));
 		}
 	}
+	epf_num_sum(out, of, NULL, count, m->cfg.hidden);
 }
 
 int epf_moe_ht_combine_sum(struct epf_moe *m, uint16_t *out)
@@ -173,8 +176,7 @@ int epf_moe_ht_combine_sum(struct epf_moe *m, uint16_t *out)
 	memset(m->count, 0, (m->lay.nodes + m->node_size) * sizeof(*m->count));
 	for (uint32_t t = 0; t < m->tokens; t++) {
 		epf_moe_targets(m, m->expert + (size_t)t * m->cfg.topk, &to);
-		add_token(m, &to, across, here, m->total);
-		epf_num_to_bf16(out + (size_t)t * m->cfg.hidden, m->total, m->cfg.hidden);
+		add_token(m, &to, across, here, out + (size_t)t * m->cfg.hidden);
 	}
 	return 0;
 }

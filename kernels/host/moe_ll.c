@@ -121,16 +121,19 @@ int epf_moe_ll_combine_sum(struct epf_moe *m, uint16_t *out)
 	if (err)
 		return err;
 	for (uint32_t t = 0; t < m->tokens; t++) {
-		memset(m->acc, 0, m->cfg.hidden * sizeof(*m->acc));
+		const uint16_t *rows[EPF_MOE_TOPK_MAX];
+		float weights[EPF_MOE_TOPK_MAX];
+		unsigned count = 0;
+
 		for (uint32_t k = 0; k < m->cfg.topk; k++) {
 			size_t i = (size_t)t * m->cfg.topk + k;
 
-			if (m->expert[i] >= 0)
-				epf_num_add_scaled(
-					m->acc, (const void *)(m->inbox + epf_moe_home_at(m, t, k)),
-					m->weight[i], m->cfg.hidden);
+			if (m->expert[i] < 0)
+				continue;
+			rows[count] = (const void *)(m->inbox + epf_moe_home_at(m, t, k));
+			weights[count++] = m->weight[i];
 		}
-		epf_num_to_bf16(out + (size_t)t * m->cfg.hidden, m->acc, m->cfg.hidden);
+		epf_num_sum(out + (size_t)t * m->cfg.hidden, rows, weights, count, m->cfg.hidden);
 	}
 	return 0;
 }

@@ -56,8 +56,6 @@ struct epf_moe {
 	/* last value consumed of every signal of this rank's kernel */
 	uint64_t *seen;  /* [lay.signals] */
 	uint32_t *count; /* scratch: [blocks], [ranks], [nodes] or [served x node], the largest */
-	float *acc;      /* scratch: [hidden] */
-	float *total;    /* scratch: [hidden] */
 	uint16_t *sum;   /* scratch: [hidden] */
 	char why[EPF_MOE_WHY_BYTES];
 };
