@@ -16,7 +16,7 @@ static uint32_t block_of(const struct epf_moe *m, uint32_t expert, uint32_t sour
 	return expert % m->lay.local_experts * m->cfg.ranks + source;
 }
 
-int epf_moe_ll_send(struct epf_moe *m)
+int epf_moe_ll_send(struct epf_moe *m, const struct epf_moe_tokens *in)
 {
 	uint32_t set = moe_set(m->round);
 	uint32_t base = m->lay.sig_recv + set * m->lay.blocks;
@@ -28,6 +28,8 @@ int epf_moe_ll_send(struct epf_moe *m)
 		uint32_t block = block_of(m, e, m->cfg.rank);
 		int err;
 
+		if (i % m->cfg.topk == 0)
+			epf_moe_stage_row(m, in, i / m->cfg.topk);
 		if (m->expert[i] < 0)
 			continue;
 		err = epf_moe_put_row(m, e / m->lay.local_experts, m->outbox_region,
