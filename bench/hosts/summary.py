@@ -15,13 +15,19 @@ RATIOS = (
     ("put_signal-64B-encrypted", "put_signal-64B", "the price of wire-encryption"),
     ("round-trip-polling", "bare-poll", "at most 1.2"),
     ("round-trip-sleeping", "bare-block", "two threads an end over one"),
-    ("moe-ll", "iperf3-both-ways", "at least 0.8"),
-    ("moe-ll-bound", "iperf3-both-ways", "what this machine's CPUs allow"),
-    ("moe-ll", "moe-ll-bound", ""),
-    ("moe-ht", "iperf3-both-ways", "at least 0.8"),
-    ("moe-ht-bound", "iperf3-both-ways", "what this machine's CPUs allow"),
-    ("moe-ht", "moe-ht-bound", ""),
 )
+MOE = ("moe-ll", "moe-ht", "moe-ll-bf16", "moe-ht-bf16")
+
+
+def ratios(values):
+    """RATIOS, and those of moe with each number of ranks on a host: to one iperf3 both ways, to as many as there are ranks, to what the CPUs allow."""
+    yield from RATIOS
+    for by in sorted({name[len(kind):] for kind in MOE for name in values if name == kind or name.startswith(kind + "-x")}):
+        for kind in MOE:
+            yield kind + by, "iperf3-both-ways", "at least 0.8"
+            if by:
+                yield kind + by, "iperf3-both-ways" + by, "as many iperf3 as ranks on a host"
+            yield kind + by + "-bound", "iperf3-both-ways" + by, "what this machine's CPUs allow"
 
 
 def main():
@@ -38,7 +44,7 @@ def main():
         more = f"{statistics.median(cores[name]):.3f}" if cores[name] else ""
         print(f"{name:26} {statistics.median(v):10.4g} {min(v):10.4g} {max(v):10.4g}  {units[name]:5} {more}")
     print(f"\n{'ratio':58} {'median':>7} {'range':>15}  aim")
-    for what, over, aim in RATIOS:
+    for what, over, aim in ratios(values):
         r = [a / b for a, b in zip(values.get(what, []), values.get(over, [])) if b]
         if r:
             print(f"{what + ' / ' + over:58} {statistics.median(r):7.3f} {min(r):7.3f} {max(r):7.3f}  {aim}")

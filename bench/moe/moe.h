@@ -72,6 +72,7 @@ struct epf_moe_config moe_config(const struct moe_opts *o, uint32_t rank, const 
 struct moe_phase {
 	uint64_t ns;        /* of the slowest rank */
 	uint64_t kernel_ns; /* CPU time of the ranks' own threads, without the engines' */
+	uint64_t cpu_ns;    /* of all their threads, also until everything is sent */
 	uint64_t bytes_remote_node;
 	uint64_t bytes_same_node;
 	uint64_t commands;

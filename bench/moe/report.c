@@ -38,12 +38,14 @@ static struct moe_phase timed_mean(const struct moe_opts *o, const struct moe_re
 		const struct moe_phase *ph = &r->phase[i][p];
 
 		m.kernel_ns += ph->kernel_ns;
+		m.cpu_ns += ph->cpu_ns;
 		m.bytes_remote_node += ph->bytes_remote_node;
 		m.bytes_same_node += ph->bytes_same_node;
 		m.commands += ph->commands;
 		m.doorbells += ph->doorbells;
 	}
 	m.kernel_ns /= n;
+	m.cpu_ns /= n;
 	m.bytes_remote_node /= n;
 	m.bytes_same_node /= n;
 	m.commands /= n;
@@ -120,9 +122,12 @@ static void print_table(const struct moe_opts *o, const struct moe_result *r,
 		       moe_gb_per_second(s, p), s->mean[p].commands, s->mean[p].doorbells,
 		       s->wrong[p]);
 	if (!o->local)
-		printf("# CPU time of the ranks' own threads a round, without their engines: dispatch %.1f us, combine %.1f us\n",
+		printf("# CPU time of a round: the ranks' own threads %.1f us in dispatch and %.1f us in combine; their processes%s %.1f us and %.1f us\n",
 		       (double)s->mean[MOE_DISPATCH].kernel_ns / 1e3,
-		       (double)s->mean[MOE_COMBINE].kernel_ns / 1e3);
+		       (double)s->mean[MOE_COMBINE].kernel_ns / 1e3,
+		       o->service ? ", without the daemons," : "",
+		       (double)s->mean[MOE_DISPATCH].cpu_ns / 1e3,
+		       (double)s->mean[MOE_COMBINE].cpu_ns / 1e3);
 	print_faults(r);
 	printf("# rows received and checked: %" PRIu64 "; state per peer rank: %" PRIu64 " bytes\n",
 	       r->received_rows, r->bytes_per_peer);
@@ -141,8 +146,9 @@ static json_t *phase_json(const struct moe_summary *s, const struct moe_result *
 	for (uint32_t i = first_timed(o); i < o->rounds; i++)
 		expected += r->phase[i][p].expected_remote_node;
 	expected /= o->rounds - first_timed(o);
-	return json_pack("{s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I, s:I}", "time_us", s->us[p],
-			 "kernel_cpu_us", (double)s->mean[p].kernel_ns / 1e3, "internode_bytes",
+	return json_pack("{s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I, s:I}", "time_us", s->us[p],
+			 "kernel_cpu_us", (double)s->mean[p].kernel_ns / 1e3, "cpu_us",
+			 (double)s->mean[p].cpu_ns / 1e3, "internode_bytes",
 			 (json_int_t)s->mean[p].bytes_remote_node, "internode_expected_bytes",
 			 (json_int_t)expected, "intranode_bytes",
 			 (json_int_t)s->mean[p].bytes_same_node, "gigabytes_per_second",

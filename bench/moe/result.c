@@ -35,6 +35,7 @@ void moe_result_add(struct moe_result *sum, const struct moe_result *one, uint32
 
 			s->ns = o->ns > s->ns ? o->ns : s->ns;
 			s->kernel_ns += o->kernel_ns;
+			s->cpu_ns += o->cpu_ns;
 			s->bytes_remote_node += o->bytes_remote_node;
 			s->bytes_same_node += o->bytes_same_node;
 			s->commands += o->commands;

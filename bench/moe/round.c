@@ -159,11 +159,11 @@ static int barrier(struct moe_job *job)
 	return err;
 }
 
-static uint64_t thread_cpu_ns(void)
+static uint64_t cpu_ns(clockid_t clock)
 {
 	struct timespec t;
 
-	if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t))
+	if (clock_gettime(clock, &t))
 		return 0;
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
@@ -171,7 +171,7 @@ static uint64_t thread_cpu_ns(void)
 /* Dispatch or combine: timed, counted, and drained before anybody goes on. */
 static int run_phase(struct moe_job *job, unsigned phase, struct moe_phase *ph)
 {
-	uint64_t start, cpu;
+	uint64_t start, own, all;
 	int err = barrier(job);
 
 	if (err)
@@ -180,13 +180,15 @@ static int run_phase(struct moe_job *job, unsigned phase, struct moe_phase *ph)
 	/* Nobody may send before all have read their counters. */
 	err = barrier(job);
 	start = epf_now_ns();
-	cpu = thread_cpu_ns();
+	own = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+	all = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
 	for (int s = 0; s < 3 && !err; s++)
 		err = each(job, steps[phase][s]);
 	ph->ns = epf_now_ns() - start;
-	ph->kernel_ns = thread_cpu_ns() - cpu;
+	ph->kernel_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID) - own;
 	if (!err)
 		err = each(job, drain);
+	ph->cpu_ns = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - all;
 	if (!err)
 		err = barrier(job);
 	if (!err)

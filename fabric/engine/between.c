@@ -80,21 +80,30 @@ unsigned epf_core_wake(struct epf_core *core)
 }
 
 /*
- * Returns 1 if a ring holds a command that may be dequeued; dequeues nothing. A ring that may not go on waits for completions or credit, as its deferred
+ * Returns true if a ring holds a command that may be dequeued; dequeues nothing. A ring that may not go on waits for completions or credit, as its deferred
  * commands do: the NIC wakes the core for those. Counted as work, it made the core spin on a NIC that needed the CPU.
  */
+static bool ring_has_work(const struct epf_core *core, const struct epf_ring_state *ring)
+{
+	uint64_t at = ring->consumer.tail;
+	struct epf_cmd c;
+
+	if (!ring->live || !dequeue_budget(core, ring))
+		return false;
+	/* Commands left in the ring wait for a NIC completion: look behind them, if a step would. */
+	if (ring->left) {
+		at = ring->alike;
+		if (at == alike_end(core, ring))
+			return false;
+	}
+	return epf_ring_peek(&ring->consumer, at, &c);
+}
+
 static int rings_have_work(const struct epf_core *core)
 {
-	for (uint32_t i = 0; i < core->n_rings; i++) {
-		const struct epf_ring_state *ring = core->rings[i];
-		struct epf_cmd c;
-
-		/* Commands left in the ring wait for a NIC completion: look behind them. */
-		if (ring->live && dequeue_budget(core, ring) &&
-		    epf_ring_peek(&ring->consumer, ring->left ? ring->alike : ring->consumer.tail,
-				  &c))
+	for (uint32_t i = 0; i < core->n_rings; i++)
+		if (ring_has_work(core, core->rings[i]))
 			return 1;
-	}
 	return 0;
 }
 

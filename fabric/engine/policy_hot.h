@@ -173,6 +173,15 @@ enum {
 	LOOK_AHEAD = 64, /* slots looked at in one turn for commands that differ */
 };
 
+/* Returns the slot up to which commands of a ring are compared: as many as would be deferred. */
+static inline uint64_t alike_end(const struct epf_core *core, const struct epf_ring_state *ring)
+{
+	const struct epf_ring_consumer *c = &ring->consumer;
+	uint64_t most = core->limits.defer_limit;
+
+	return c->tail + (most > c->mask + 1 ? c->mask + 1 : most);
+}
+
 /*
  * Returns 1 if all commands that can be seen in the ring, as many as would be deferred, are plain puts with this key. Each slot is looked at once,
  * some a turn; until all have been, the answer is yes.
@@ -181,10 +190,8 @@ static inline int ring_is_alike(const struct epf_core *core, struct epf_ring_sta
 				uint64_t key)
 {
 	const struct epf_ring_consumer *c = &ring->consumer;
-	uint64_t end = c->tail + core->limits.defer_limit, at = c->tail;
+	uint64_t end = alike_end(core, ring), at = c->tail;
 
-	if (end > c->tail + c->mask + 1)
-		end = c->tail + c->mask + 1;
 	if (ring->alike_key == key && ring->alike > at && ring->alike <= end)
 		at = ring->alike;
 	if (end > at + LOOK_AHEAD)

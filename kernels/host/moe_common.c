@@ -31,11 +31,8 @@ static int alloc_state(struct epf_moe *m)
 	m->block_rows = calloc(m->lay.blocks, sizeof(*m->block_rows));
 	m->seen = calloc(m->lay.signals, sizeof(*m->seen));
 	m->count = calloc(scratch_entries(m), sizeof(*m->count));
-	m->acc = calloc(m->cfg.hidden, sizeof(*m->acc));
-	m->total = calloc(m->cfg.hidden, sizeof(*m->total));
 	m->sum = calloc(m->cfg.hidden, sizeof(*m->sum));
-	if (!m->expert || !m->weight || !m->block_rows || !m->seen || !m->count || !m->acc ||
-	    !m->total || !m->sum)
+	if (!m->expert || !m->weight || !m->block_rows || !m->seen || !m->count || !m->sum)
 		return epf_moe_fail(m, -ENOMEM,
 				    "no memory for the tables of %u tokens and %u blocks",
 				    m->cfg.tokens_max, m->lay.blocks);
@@ -77,8 +74,6 @@ static void free_state(struct epf_moe *m)
 	free(m->block_rows);
 	free(m->seen);
 	free(m->count);
-	free(m->acc);
-	free(m->total);
 	free(m->sum);
 	free(m);
 }
@@ -168,7 +163,7 @@ static int check_tokens(struct epf_moe *m, const struct epf_moe_tokens *in)
 	return 0;
 }
 
-static void stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint32_t token)
+void epf_moe_stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint32_t token)
 {
 	uint8_t *row = m->outbox + m->lay.stage + (uint64_t)token * m->lay.row_bytes;
 	struct epf_moe_head *head = (struct epf_moe_head *)(void *)row;
@@ -222,9 +217,7 @@ int epf_moe_dispatch_send(struct epf_moe *m, const struct epf_moe_tokens *in)
 		memcpy(m->expert, in->expert, choices * sizeof(*m->expert));
 		memcpy(m->weight, in->weight, choices * sizeof(*m->weight));
 	}
-	for (uint32_t t = 0; t < in->tokens; t++)
-		stage_row(m, in, t);
-	return m->cfg.mode == EPF_MOE_LL ? epf_moe_ll_send(m) : epf_moe_ht_send(m);
+	return m->cfg.mode == EPF_MOE_LL ? epf_moe_ll_send(m, in) : epf_moe_ht_send(m, in);
 }
 
 int epf_moe_dispatch_forward(struct epf_moe *m)

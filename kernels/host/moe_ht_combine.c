@@ -44,15 +44,16 @@ static const uint16_t *next_row(const struct epf_moe *m, uint32_t i, uint32_t ra
 	return (const void *)(m->inbox + epf_moe_partial_at(m, i, member, row));
 }
 
-/* Adds this node's rows of one token into BF16 `sum`. */
-static void add_node(struct epf_moe *m, uint32_t i, const struct moe_ranks *to, uint32_t *rows,
-		     uint16_t *sum)
+/* Finds this node's rows of one token. Returns how many. */
+static unsigned node_rows(const struct epf_moe *m, uint32_t i, const struct moe_ranks *to,
+			  uint32_t *rows, const uint16_t *of[EPF_MOE_TOPK_MAX])
 {
-	memset(m->acc, 0, m->cfg.hidden * sizeof(*m->acc));
+	unsigned count = 0;
+
 	for (uint32_t k = 0; k < to->n; k++)
 		if (m->topo.node_of[to->rank[k]] == m->node)
-			epf_num_add(m->acc, next_row(m, i, to->rank[k], rows), m->cfg.hidden);
-	epf_num_to_bf16(sum, m->acc, m->cfg.hidden);
+			of[count++] = next_row(m, i, to->rank[k], rows);
+	return count;
 }
 
 /* Waits for the rows of those ranks of this node that have any: rows[] by index in the node. */
@@ -84,29 +85,62 @@ static const struct epf_moe_head *forwarded(const struct epf_moe *m, uint32_t i,
 	return (const void *)(m->inbox + epf_moe_forward_at(m, moe_set(m->round), i, row));
 }
 
+/* Adds the rows of a source and sends the sums home, some while the next are added. */
+static int send_sums(struct epf_moe *m, uint32_t i)
+{
+	uint32_t batch = epf_moe_batch(m), end = m->forward_rows[i], puts = 0, row = 0;
+	uint32_t signal = m->lay.sig_home + m->node;
+	struct moe_ranks to;
+
+	memset(m->count, 0, m->node_size * sizeof(*m->count));
+	for (uint32_t first = 0; first < end; first = row, puts++) {
+		uint32_t last = end - first < batch ? end : first + batch;
+		int err;
+
+		for (; row < last; row++) {
+			const uint16_t *of[EPF_MOE_TOPK_MAX];
+			unsigned n;
+
+			epf_moe_row_targets(m, forwarded(m, i, row), &to);
+			n = node_rows(m, i, &to, m->count, of);
+			epf_num_sum((void *)(m->outbox + epf_moe_sums_at(m, i, row)), of, NULL, n,
+				    m->cfg.hidden);
+		}
+		err = epf_moe_put_batch(m, m->served[i], m->outbox_region,
+					epf_moe_sums_at(m, i, first),
+					epf_moe_home_at(m, m->node, first), last - first, signal);
+		if (err)
+			return err;
+	}
+	return puts ? epf_moe_signal(m, m->served[i], signal, 1, puts) : 0;
+}
+
+/*
+ * A node of one rank has nothing to add, and its rows go home as they are. They differ from sums of one row in the sign of zeros and the pattern of NaNs, which home makes the same by adding them to
+ * +0.
+ */
+static int send_rows(struct epf_moe *m, uint32_t i)
+{
+	return epf_moe_put_rows(m, m->served[i], m->outbox_region,
+				epf_moe_out_at(m, m->served[i], 0), epf_moe_home_at(m, m->node, 0),
+				m->forward_rows[i], m->lay.sig_home + m->node);
+}
+
 static int reduce_source(struct epf_moe *m, uint32_t i)
 {
 	uint32_t *rows = m->count;
-	uint32_t source = m->served[i];
 	struct moe_ranks to;
 	int err;
 
+	if (m->node_size == 1)
+		return send_rows(m, i);
 	memset(rows, 0, m->node_size * sizeof(*rows));
 	for (uint32_t row = 0; row < m->forward_rows[i]; row++) {
 		epf_moe_row_targets(m, forwarded(m, i, row), &to);
 		count_members(m, &to, rows);
 	}
 	err = wait_partial(m, i, rows);
-	if (err)
-		return err;
-	memset(rows, 0, m->node_size * sizeof(*rows));
-	for (uint32_t row = 0; row < m->forward_rows[i]; row++) {
-		epf_moe_row_targets(m, forwarded(m, i, row), &to);
-		add_node(m, i, &to, rows, (void *)(m->outbox + epf_moe_sums_at(m, i, row)));
-	}
-	return epf_moe_put_rows(m, source, m->outbox_region, epf_moe_sums_at(m, i, 0),
-				epf_moe_home_at(m, m->node, 0), m->forward_rows[i],
-				m->lay.sig_home + m->node);
+	return err ? err : send_sums(m, i);
 }
 
 int epf_moe_ht_combine_reduce(struct epf_moe *m)
@@ -144,21 +178,24 @@ static int wait_home(struct epf_moe *m)
 
 /* Adds the nodes of one token: counters run on from token to token. */
 static void add_token(struct epf_moe *m, const struct moe_ranks *to, uint32_t *across,
-		      uint32_t *here, float *total)
+		      uint32_t *here, uint16_t *out)
 {
-	memset(total, 0, m->cfg.hidden * sizeof(*total));
+	const uint16_t *of[EPF_MOE_TOPK_MAX], *here_of[EPF_MOE_TOPK_MAX];
+	unsigned count = 0, n_here;
+
 	for (uint32_t n = 0; n < m->lay.nodes; n++) {
 		if (!epf_moe_on_node(m, to, n))
 			continue;
-		if (n == m->node) {
-			add_node(m, 0, to, here, m->sum);
-			epf_num_add(total, m->sum, m->cfg.hidden);
-		} else {
-			epf_num_add(total,
-				    (const void *)(m->inbox + epf_moe_home_at(m, n, across[n]++)),
-				    m->cfg.hidden);
+		if (n != m->node) {
+			of[count++] = (const void *)(m->inbox + epf_moe_home_at(m, n, across[n]++));
+			continue;
 		}
+		n_here = node_rows(m, 0, to, here, here_of);
+		if (n_here > 1) /* the sum is rounded; a single row is as in send_rows() */
+			epf_num_sum(m->sum, here_of, NULL, n_here, m->cfg.hidden);
+		of[count++] = n_here > 1 ? m->sum : here_of[0];
 	}
+	epf_num_sum(out, of, NULL, count, m->cfg.hidden);
 }
 
 int epf_moe_ht_combine_sum(struct epf_moe *m, uint16_t *out)
@@ -173,8 +210,7 @@ int epf_moe_ht_combine_sum(struct epf_moe *m, uint16_t *out)
 	memset(m->count, 0, (m->lay.nodes + m->node_size) * sizeof(*m->count));
 	for (uint32_t t = 0; t < m->tokens; t++) {
 		epf_moe_targets(m, m->expert + (size_t)t * m->cfg.topk, &to);
-		add_token(m, &to, across, here, m->total);
-		epf_num_to_bf16(out + (size_t)t * m->cfg.hidden, m->total, m->cfg.hidden);
+		add_token(m, &to, across, here, out + (size_t)t * m->cfg.hidden);
 	}
 	return 0;
 }

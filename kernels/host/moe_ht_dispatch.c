@@ -71,7 +71,7 @@ static int send_across(struct epf_moe *m, const struct moe_ranks *to, uint64_t f
 	return 0;
 }
 
-int epf_moe_ht_send(struct epf_moe *m)
+int epf_moe_ht_send(struct epf_moe *m, const struct epf_moe_tokens *in)
 {
 	uint32_t set = moe_set(m->round);
 	uint32_t *across = m->count;              /* per node */
@@ -83,6 +83,7 @@ int epf_moe_ht_send(struct epf_moe *m)
 	for (uint32_t t = 0; t < m->tokens && !err; t++) {
 		uint64_t from = m->lay.stage + (uint64_t)t * m->lay.row_bytes;
 
+		epf_moe_stage_row(m, in, t);
 		epf_moe_targets(m, m->expert + (size_t)t * m->cfg.topk, &to);
 		err = send_across(m, &to, from, across);
 		if (!err)

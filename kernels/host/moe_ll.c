@@ -16,7 +16,7 @@ static uint32_t block_of(const struct epf_moe *m, uint32_t expert, uint32_t sour
 	return expert % m->lay.local_experts * m->cfg.ranks + source;
 }
 
-int epf_moe_ll_send(struct epf_moe *m)
+int epf_moe_ll_send(struct epf_moe *m, const struct epf_moe_tokens *in)
 {
 	uint32_t set = moe_set(m->round);
 	uint32_t base = m->lay.sig_recv + set * m->lay.blocks;
@@ -28,6 +28,8 @@ int epf_moe_ll_send(struct epf_moe *m)
 		uint32_t block = block_of(m, e, m->cfg.rank);
 		int err;
 
+		if (i % m->cfg.topk == 0)
+			epf_moe_stage_row(m, in, i / m->cfg.topk);
 		if (m->expert[i] < 0)
 			continue;
 		err = epf_moe_put_row(m, e / m->lay.local_experts, m->outbox_region,
@@ -121,16 +123,19 @@ int epf_moe_ll_combine_sum(struct epf_moe *m, uint16_t *out)
 	if (err)
 		return err;
 	for (uint32_t t = 0; t < m->tokens; t++) {
-		memset(m->acc, 0, m->cfg.hidden * sizeof(*m->acc));
+		const uint16_t *rows[EPF_MOE_TOPK_MAX];
+		float weights[EPF_MOE_TOPK_MAX];
+		unsigned count = 0;
+
 		for (uint32_t k = 0; k < m->cfg.topk; k++) {
 			size_t i = (size_t)t * m->cfg.topk + k;
 
-			if (m->expert[i] >= 0)
-				epf_num_add_scaled(
-					m->acc, (const void *)(m->inbox + epf_moe_home_at(m, t, k)),
-					m->weight[i], m->cfg.hidden);
+			if (m->expert[i] < 0)
+				continue;
+			rows[count] = (const void *)(m->inbox + epf_moe_home_at(m, t, k));
+			weights[count++] = m->weight[i];
 		}
-		epf_num_to_bf16(out + (size_t)t * m->cfg.hidden, m->acc, m->cfg.hidden);
+		epf_num_sum(out + (size_t)t * m->cfg.hidden, rows, weights, count, m->cfg.hidden);
 	}
 	return 0;
 }

@@ -132,24 +132,36 @@ int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t 
 	return err ? epf_moe_fail_fabric(m, err, "pushing a row") : 0;
 }
 
+uint32_t epf_moe_batch(const struct epf_moe *m)
+{
+	return TRANSFER_BYTES > m->lay.out_row_bytes ? TRANSFER_BYTES / m->lay.out_row_bytes : 1;
+}
+
+int epf_moe_put_batch(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
+		      uint32_t rows, uint32_t signal)
+{
+	int err = epf_put_group(m->ring, rank, region, from, m->inbox_region, to,
+				(uint64_t)rows * m->lay.out_row_bytes, m->cfg.first_signal + signal,
+				m->flags);
+
+	return err ? epf_moe_fail_fabric(m, err, "pushing output rows") : 0;
+}
+
 int epf_moe_put_rows(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		     uint32_t rows, uint32_t signal)
 {
-	uint32_t row_bytes = m->lay.out_row_bytes;
-	uint32_t batch = TRANSFER_BYTES > row_bytes ? TRANSFER_BYTES / row_bytes : 1;
-	uint32_t puts = 0;
+	uint64_t row_bytes = m->lay.out_row_bytes;
+	uint32_t batch = epf_moe_batch(m), puts = 0;
 
 	if (rows == 0)
 		return 0;
 	for (uint32_t i = 0; i < rows; i += batch, puts++) {
 		uint32_t n = rows - i < batch ? rows - i : batch;
-		int err = epf_put_group(m->ring, rank, region, from + (uint64_t)i * row_bytes,
-					m->inbox_region, to + (uint64_t)i * row_bytes,
-					(uint64_t)n * row_bytes, m->cfg.first_signal + signal,
-					m->flags);
+		int err = epf_moe_put_batch(m, rank, region, from + i * row_bytes,
+					    to + i * row_bytes, n, signal);
 
 		if (err)
-			return epf_moe_fail_fabric(m, err, "pushing output rows");
+			return err;
 	}
 	return epf_moe_signal(m, rank, signal, 1, puts);
 }

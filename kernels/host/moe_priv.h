@@ -56,8 +56,6 @@ struct epf_moe {
 	/* last value consumed of every signal of this rank's kernel */
 	uint64_t *seen;  /* [lay.signals] */
 	uint32_t *count; /* scratch: [blocks], [ranks], [nodes] or [served x node], the largest */
-	float *acc;      /* scratch: [hidden] */
-	float *total;    /* scratch: [hidden] */
 	uint16_t *sum;   /* scratch: [hidden] */
 	char why[EPF_MOE_WHY_BYTES];
 };
@@ -98,16 +96,26 @@ uint64_t epf_moe_home_at(const struct epf_moe *m, uint32_t index, uint32_t row);
 uint64_t epf_moe_out_at(const struct epf_moe *m, uint32_t block, uint32_t row);
 uint64_t epf_moe_sums_at(const struct epf_moe *m, uint32_t source, uint32_t row);
 
+/* Writes the row of a token where it is sent from: row by row just before its puts, so that the engine sends while the next is quantised. */
+void epf_moe_stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint32_t token);
+
 /* Moves one dispatch row to a peer as part of group `signal` (kernel's numbering). */
 int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		    uint32_t signal);
 
+/* Output rows of one transfer: many, where a row is small. */
+uint32_t epf_moe_batch(const struct epf_moe *m);
+
 /*
- * Moves `rows` output rows that lie next to each other at both ends, in transfers of many rows,
- * then adds 1 to the signal. Nothing at all for 0 rows.
+ * Moves `rows` output rows that lie next to each other at both ends, in transfers of epf_moe_batch()
+ * rows, then adds 1 to the signal. Nothing at all for 0 rows.
  */
 int epf_moe_put_rows(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		     uint32_t rows, uint32_t signal);
+
+/* One of those transfers. The caller counts them, and sends the signal behind the last. */
+int epf_moe_put_batch(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
+		      uint32_t rows, uint32_t signal);
 
 /* Adds `value` to the peer's signal after `count` puts of its group; count may be 0. */
 int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t value,
@@ -131,10 +139,10 @@ void epf_moe_topo_free(struct epf_moe *m);
 uint32_t epf_moe_sources_max(const uint32_t *node_size, uint32_t nodes, uint32_t *size_max);
 
 /* The modes. */
-int epf_moe_ll_send(struct epf_moe *m);
+int epf_moe_ll_send(struct epf_moe *m, const struct epf_moe_tokens *in);
 int epf_moe_ll_combine_push(struct epf_moe *m);
 int epf_moe_ll_combine_sum(struct epf_moe *m, uint16_t *out);
-int epf_moe_ht_send(struct epf_moe *m);
+int epf_moe_ht_send(struct epf_moe *m, const struct epf_moe_tokens *in);
 int epf_moe_ht_forward(struct epf_moe *m);
 int epf_moe_ht_combine_push(struct epf_moe *m);
 int epf_moe_ht_combine_reduce(struct epf_moe *m);

@@ -16,6 +16,7 @@
 /* Bit patterns of floats. All magnitudes are below 2^31, so signed compares are safe; SSE2 has no
  * unsigned ones. */
 #define F32_INF           0x7f800000
+#define BF16_INF          0x7f80
 #define F32_448           0x43e00000
 #define F32_2_POW_MINUS_6 0x3c800000 /* the smallest normal E4M3 */
 
@@ -25,6 +26,8 @@
 /* Adding 2^14 leaves the last mantissa bit worth 2^-9, the spacing of E4M3 subnormals. */
 #define E4M3_SUB_MAGIC 16384.0f
 #define E4M3_SUB_UNIT  0x1p-9f
+
+enum { SUM_CHANNELS = 256 };
 
 static ROW_INLINE uint32_t to_bits(float f)
 {
@@ -128,24 +131,38 @@ float epf_ue8m0_decode(uint8_t e)
 	return from_bits(e == 0xff ? 0x7fc00000u : (uint32_t)e << 23);
 }
 
-/* The largest magnitude of a block. Magnitudes of BF16 compare like their patterns. */
-static ROW_INLINE float block_amax(const uint16_t *x)
+/* The largest pattern of a block without its sign: above 0x7f80 it is of a NaN. */
+static ROW_INLINE int16_t block_top(const uint16_t *x)
 {
 	int16_t top = 0;
-	float amax;
 
 	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++) {
 		int16_t mag = (int16_t)(x[c] & 0x7fff);
 
-		mag = mag > 0x7f80 ? 0 : mag;
 		top = mag > top ? mag : top;
 	}
-	amax = float_of_bf16((uint16_t)top);
-	return amax > EPF_NUM_AMAX_MIN ? amax : EPF_NUM_AMAX_MIN;
+	return top;
 }
 
-static ROW_INLINE void block_scale(float amax, unsigned flags, float *scale, float *inv)
+/* The same among those that are numbers. */
+static ROW_INLINE int16_t block_top_number(const uint16_t *x)
 {
+	int16_t top = 0;
+
+	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++) {
+		int16_t mag = (int16_t)(x[c] & 0x7fff);
+
+		mag = mag > BF16_INF ? 0 : mag;
+		top = mag > top ? mag : top;
+	}
+	return top;
+}
+
+/* top: pattern of the largest magnitude. Magnitudes of BF16 compare like their patterns. */
+static ROW_INLINE void block_scale(int16_t top, unsigned flags, float *scale, float *inv)
+{
+	float largest = float_of_bf16((uint16_t)top);
+	float amax = largest > EPF_NUM_AMAX_MIN ? largest : EPF_NUM_AMAX_MIN;
 	float exact = amax / EPF_E4M3_MAX;
 	uint32_t exponent;
 
@@ -160,7 +177,40 @@ static ROW_INLINE void block_scale(float amax, unsigned flags, float *scale, flo
 	*inv = 1.0f / *scale;
 }
 
+/*
+ * E4M3 of a number that rounds to 448 at most. Added to a float 2^20 times its own power of two, or that of the smallest normal E4M3, it is rounded to
+ * what E4M3 has of its mantissa; the difference of the patterns is that mantissa, as an integer, with the leading one of a normal.
+ */
+static ROW_INLINE uint32_t e4m3_of_number(float f)
+{
+	uint32_t bits = to_bits(f);
+	int32_t power = (int32_t)(bits & F32_INF);
+	uint32_t floor, mantissa;
+
+	power = power < F32_2_POW_MINUS_6 ? F32_2_POW_MINUS_6 : power;
+	floor = (uint32_t)power + (20u << 23);
+	mantissa = to_bits(from_bits(bits & 0x7fffffffu) + from_bits(floor)) - floor;
+	return (((uint32_t)(power - F32_2_POW_MINUS_6) >> 20) + mantissa) | ((bits >> 24) & 0x80u);
+}
+
+/* Codes are made in words and then narrowed: in one loop gcc mixes the widths, at twice the time. */
+static ROW_INLINE void narrow_block(const uint32_t *restrict code, uint8_t *restrict q)
+{
+	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++)
+		q[c] = (uint8_t)code[c];
+}
+
 static ROW_INLINE void quantise_block(const uint16_t *restrict x, float inv, uint8_t *restrict q)
+{
+	uint32_t code[EPF_NUM_BLOCK];
+
+	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++)
+		code[c] = e4m3_of_number(float_of_bf16(x[c]) * inv);
+	narrow_block(code, q);
+}
+
+/* The same for a block with an infinity or a NaN. */
+static ROW_INLINE void quantise_special(const uint16_t *restrict x, float inv, uint8_t *restrict q)
 {
 	for (unsigned c = 0; c < EPF_NUM_BLOCK; c++)
 		q[c] = e4m3_of(float_of_bf16(x[c]) * inv);
@@ -180,10 +230,16 @@ static ROW_INLINE void quantise(const uint16_t *x, size_t hidden, unsigned flags
 {
 	for (size_t b = 0; b < hidden / EPF_NUM_BLOCK; b++) {
 		size_t at = b * EPF_NUM_BLOCK;
+		int16_t top = block_top(x + at);
 		float inv;
 
-		block_scale(block_amax(x + at), flags, &scales[b], &inv);
-		quantise_block(x + at, inv, q + at);
+		if (__builtin_expect(top < BF16_INF, 1)) {
+			block_scale(top, flags, &scales[b], &inv);
+			quantise_block(x + at, inv, q + at);
+		} else {
+			block_scale(block_top_number(x + at), flags, &scales[b], &inv);
+			quantise_special(x + at, inv, q + at);
+		}
 	}
 }
 
@@ -219,6 +275,26 @@ static ROW_INLINE void to_bf16(uint16_t *restrict out, const float *restrict acc
 		out[c] = bf16_of(acc[c]);
 }
 
+/* Some channels at a time, whose sums stay in registers or the nearest cache. */
+static ROW_INLINE void sum(uint16_t *restrict out, const uint16_t *const *rows, const float *w,
+			   unsigned count, size_t n)
+{
+	float acc[SUM_CHANNELS];
+
+	for (size_t at = 0; at < n; at += SUM_CHANNELS) {
+		size_t some = n - at < SUM_CHANNELS ? n - at : SUM_CHANNELS;
+
+		memset(acc, 0, sizeof(acc));
+		for (unsigned i = 0; i < count; i++) {
+			if (w)
+				add_scaled(acc, rows[i] + at, w[i], some);
+			else
+				add(acc, rows[i] + at, some);
+		}
+		to_bf16(out + at, acc, some);
+	}
+}
+
 static ROW_INLINE void to_float(float *restrict out, const uint16_t *restrict x, size_t n)
 {
 	for (size_t c = 0; c < n; c++)
@@ -230,7 +306,8 @@ struct row_loops {
 			 float *scales);
 	void (*dequantise)(const uint8_t *q, const float *scales, size_t hidden, uint16_t *out);
 	void (*add_scaled)(float *acc, const uint16_t *y, float w, size_t n);
-	void (*add)(float *acc, const uint16_t *y, size_t n);
+	void (*sum)(uint16_t *out, const uint16_t *const *rows, const float *w, unsigned count,
+		    size_t n);
 	void (*to_bf16)(uint16_t *out, const float *acc, size_t n);
 	void (*to_float)(float *out, const uint16_t *x, size_t n);
 };
@@ -251,9 +328,10 @@ struct row_loops {
  {                                                                                                \
   add_scaled(acc, y, w, n);                                                                       \
  }                                                                                                \
- target static void add_##name(float *acc, const uint16_t *y, size_t n)                           \
+ target static void sum_##name(uint16_t *out, const uint16_t *const *rows, const float *w,        \
+			       unsigned count, size_t n)                                          \
  {                                                                                                \
-  add(acc, y, n);                                                                                 \
+  sum(out, rows, w, count, n);                                                                    \
  }                                                                                                \
  target static void to_bf16_##name(uint16_t *out, const float *acc, size_t n)                     \
  {                                                                                                \
@@ -264,7 +342,7 @@ struct row_loops {
   to_float(out, x, n);                                                                            \
  }                                                                                                \
  static const struct row_loops row_loops_##name = { quantise_##name,   dequantise_##name,         \
-						    add_scaled_##name, add_##name,                \
+						    add_scaled_##name, sum_##name,                \
 						    to_bf16_##name,    to_float_##name }
 
 ROW_LOOPS(baseline, );
@@ -328,9 +406,10 @@ void epf_num_add_scaled(float *acc, const uint16_t *y, float w, size_t n)
 	loops()->add_scaled(acc, y, w, n);
 }
 
-void epf_num_add(float *acc, const uint16_t *y, size_t n)
+void epf_num_sum(uint16_t *out, const uint16_t *const *rows, const float *w, unsigned count,
+		 size_t n)
 {
-	loops()->add(acc, y, n);
+	loops()->sum(out, rows, w, count, n);
 }
 
 void epf_num_to_bf16(uint16_t *out, const float *acc, size_t n)

@@ -92,8 +92,13 @@ int epf_num_dequantise(const uint8_t *q, const float *scales, size_t hidden, uin
  */
 void epf_num_add_scaled(float *acc, const uint16_t *y, float w, size_t n);
 
-/** epf_num_add() - acc[c] = acc[c] + float(y[c]). */
-void epf_num_add(float *acc, const uint16_t *y, size_t n);
+/**
+ * epf_num_sum() - out[c] = bf16(sum of w[i] * float(rows[i][c])), added in the order of i, from +0.
+ * @rows: [count] BF16 rows of n channels; none overlaps out. @w: [count], or NULL: the rows themselves are added.
+ * Roundings as in epf_num_add_scaled(), and one to BF16.
+ */
+void epf_num_sum(uint16_t *out, const uint16_t *const *rows, const float *w, unsigned count,
+		 size_t n);
 
 /** epf_num_to_bf16() - out[c] = bf16(acc[c]). */
 void epf_num_to_bf16(uint16_t *out, const float *acc, size_t n);

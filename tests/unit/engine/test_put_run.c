@@ -362,6 +362,33 @@ static void a_blocked_ring_lets_the_core_sleep(void **state)
 	epf_bench_core_destroy(r.bc);
 }
 
+/* The same where the puts are alike and stay in the ring, and there are more of them than would be deferred: what stands behind those is not work either. */
+static void a_ring_of_more_than_is_compared_lets_the_core_sleep(void **state)
+{
+	enum { MOST = 16, PUTS = 200 };
+
+	uint32_t limit;
+	struct rig r;
+
+	open_rig(&r);
+	open_stream(&r);
+	drain(&r);
+	limit = lane_to(&r, 1)->limit;
+	lane_to(&r, 1)->limit = 0;
+	r.core->rings[0]->mixed = 0;
+	r.core->limits.defer_limit = MOST;
+	push_puts(&r, PUTS, 0, 0);
+	assert_true(epf_core_has_work(r.core));
+	step_often(&r);
+	assert_in_range(r.core->n_deferred, 1, MOST - 1);
+	assert_false(epf_core_has_work(r.core));
+	lane_to(&r, 1)->limit = limit;
+	drain(&r);
+	assert_int_equal(r.shm->done.retired, r.ring.head);
+	assert_int_equal(r.shm->done.failed, 0);
+	epf_bench_core_destroy(r.bc);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -369,6 +396,7 @@ int main(void)
 		cmocka_unit_test(a_row_ends_where_it_must),
 		cmocka_unit_test(what_lets_nobody_pass_is_left),
 		cmocka_unit_test(a_blocked_ring_lets_the_core_sleep),
+		cmocka_unit_test(a_ring_of_more_than_is_compared_lets_the_core_sleep),
 		cmocka_unit_test(nothing_goes_to_a_rank_that_must_not_be_sent_to),
 	};
 

@@ -241,6 +241,45 @@ static void hostile_rows_like_ref(void **state)
 }
 
 /* Scale and amax at each power of two: the place where "round up" can be off by one. */
+/* Numbers only, of any size: no block with a NaN or an infinity, which is converted in another way. */
+static void finite_rows_like_ref(void **state)
+{
+	uint64_t random = 5;
+	uint16_t row[1024];
+
+	for (uint32_t t = 0; t < 300; t++) {
+		uint64_t spread = 1 + t % 254; /* of exponents, in a block */
+
+		for (int c = 0; c < 1024; c++) {
+			uint64_t r = next_random(&random);
+
+			row[c] = (uint16_t)((r & 0x807f) | (254 - (r >> 20) % spread) << 7);
+		}
+		check_row(row, 1024);
+	}
+}
+
+/* With 448 in its block a value is converted as it is: every tie between two codes, and its neighbours on both sides. */
+static void ties_like_ref(void **state)
+{
+	uint16_t row[3 * 128 * 2] = { 0 };
+	uint32_t n = 0;
+
+	for (int code = 0; code < 0x7e; code++) {
+		float middle =
+			(epf_e4m3_decode((uint8_t)code) + epf_e4m3_decode((uint8_t)(code + 1))) / 2;
+		uint16_t at = epf_bf16_encode(middle);
+
+		for (int d = -1; d <= 1; d++) {
+			if (n % 128 == 0)
+				row[n++] = epf_bf16_encode(448);
+			row[n++] = (uint16_t)((at + d) | (code % 2 ? 0x8000 : 0));
+		}
+	}
+	assert_true(n <= 512);
+	check_row(row, 768);
+}
+
 static void pow2_scale_edges(void **state)
 {
 	uint16_t row[128] = { 0 };
@@ -293,20 +332,49 @@ static void sums_are_not_fused(void **state)
 	float w = 0x1.fffffep-1f;
 	float y = 1.0f + 0x1p-7f;
 	uint16_t row[77];
-	float acc[77], plain[77];
+	float acc[77];
 	volatile float product = w * y;
 
 	for (int c = 0; c < 77; c++) {
 		row[c] = epf_bf16_encode(y);
 		acc[c] = -1.0f;
-		plain[c] = 1.0f;
 	}
 	assert_true(fmaf(w, y, -1.0f) != product - 1.0f);
 	epf_num_add_scaled(acc, row, w, 77);
-	epf_num_add(plain, row, 77);
-	for (int c = 0; c < 77; c++) {
+	for (int c = 0; c < 77; c++)
 		assert_true(acc[c] == product - 1.0f);
-		assert_true(plain[c] == 2.0f + 0x1p-7f);
+}
+
+/* Sums of rows as one addition after another gives them, with and without weights, whole chunks of channels and a rest. */
+static void sums_of_rows(void **state)
+{
+	enum { MOST = 9, N = 1111 };
+
+	static uint16_t row[MOST][N], out[N];
+	const uint16_t *rows[MOST];
+	float w[MOST];
+
+	for (uint32_t i = 0; i < MOST; i++) {
+		epf_input_row(7, 1, i, N, row[i]);
+		rows[i] = row[i];
+		w[i] = 0.37f * (float)(i + 1);
+	}
+	for (unsigned count = 0; count <= MOST; count++) {
+		for (int weighted = 0; weighted <= 1; weighted++) {
+			epf_num_sum(out, rows, weighted ? w : NULL, count, N);
+			for (int c = 0; c < N; c++) {
+				volatile float sum = 0;
+
+				for (unsigned i = 0; i < count; i++) {
+					volatile float y = ref_bf16_decode(row[i][c]);
+
+					if (weighted)
+						y = w[i] * y;
+					sum = sum + y;
+				}
+				assert_int_equal(out[c], ref_bf16_encode(sum));
+			}
+		}
 	}
 }
 
@@ -343,7 +411,8 @@ int main(void)
 		cmocka_unit_test(rows_like_ref),    cmocka_unit_test(hostile_rows_like_ref),
 		cmocka_unit_test(pow2_scale_edges), cmocka_unit_test(zero_block),
 		cmocka_unit_test(bad_arguments),    cmocka_unit_test(sums_are_not_fused),
-		cmocka_unit_test(rows_convert),
+		cmocka_unit_test(rows_convert),     cmocka_unit_test(finite_rows_like_ref),
+		cmocka_unit_test(ties_like_ref),    cmocka_unit_test(sums_of_rows),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
