@@ -49,46 +49,43 @@ class Handle(tuple):
 
 
 class Outputs:
-    """How the outputs of a dispatch are allocated, for one shape and format: rows, scales, and one block of int32 for all that is small.
+    """How the outputs of a dispatch are allocated, for one shape and format: rows, scales, counts, and one block of int32 for the handle.
 
     Arguments:
+        empty: of epf.tensors.allocator().
         sums: whether combines may sum at the sender.
     """
 
-    def __init__(self, torch: Any, device: Any, ranks: int, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool, sums: bool) -> None:
-        def like(dtype: Any) -> Any:
-            return torch.empty(1, dtype=dtype, device=device)
+    def __init__(self, torch: Any, empty: Callable[..., Any], ranks: int, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool, sums: bool) -> None:
         local, rows = shape.experts // ranks, shape.tokens_max * ranks
         # PyTorch before 2.1 has no name for FP8; the codes are then bytes.
-        self.x = like(getattr(torch, "float8_e4m3fn", torch.uint8) if use_fp8 else torch.bfloat16)
-        self.x_sizes = (local, rows, shape.hidden)
+        self._x = ((local, rows, shape.hidden), (rows * shape.hidden, shape.hidden, 1),
+                   getattr(torch, "float8_e4m3fn", torch.uint8) if use_fp8 else torch.bfloat16)
         blocks = shape.hidden // (4 * lowlat.BLOCK if use_ue8m0 else lowlat.BLOCK)
-        self.scales = like(torch.int32 if use_ue8m0 else torch.float32) if use_fp8 else None
-        self.scale_sizes, self.scale_strides = (local, rows, blocks), (rows * blocks, 1, rows)  # column-major
-        # src_info, slots, rows of entries, layout_range in 8 bytes each, counts.
+        # Column-major.
+        self._scales = ((local, rows, blocks), (rows * blocks, 1, rows), torch.int32 if use_ue8m0 else torch.float32) if use_fp8 else None
+        # src_info, slots, rows of entries, layout_range in 8 bytes each.
         n = local * rows
         entries = ranks * (shape.tokens_max * shape.topk + 1) if sums else 0
         ranges = 2 * n + entries + (entries & 1)
         self._shape, self._sums, self._long = shape, sums, torch.int64
         self._local, self._ranks, self._rows, self._ranges = local, ranks, rows, ranges
-        self._small, self._count = like(torch.int32), ranges + 2 * local * ranks
-        self._small_size = (self._count + local,)
-        self._counts = (local,)
+        self._empty, self._end = empty, ranges + 2 * local * ranks
+        self._small, self._counts = ((self._end,), (1,), torch.int32), ((local,), (1,), torch.int32)
 
     def allocate(self) -> Tuple[Any, Any, Any, Handle]:
         """Returns rows, scales or None, counts, and the handle."""
-        x = self.x.new_empty(self.x_sizes)
-        scales = None if self.scales is None else self.scales.new_empty_strided(self.scale_sizes, self.scale_strides)
-        small = self._small.new_empty(self._small_size)
+        empty = self._empty
+        x, scales, small = empty(*self._x), None if self._scales is None else empty(*self._scales), empty(*self._small)
         shape, at, n = self._shape, small.data_ptr(), 4 * self._local * self._rows
         handle = Handle((None, None, shape.tokens_max, shape.hidden, shape.experts))
         handle.shape, handle.at, handle.slots, handle.rows = shape, (at, at + 4 * self._ranges), at + n, at + 2 * n if self._sums else None
         handle.memory, handle.look = small, lambda: self._look(small)
-        return x, scales, small.as_strided(self._counts, (1,), self._count), handle
+        return x, scales, empty(*self._counts), handle
 
     def _look(self, small: Any) -> Tuple[Any, Any]:
         """The tensors of a handle: src_info and layout_range."""
-        ranges = small[self._ranges:self._count].view(self._long).view(self._local, self._ranks)
+        ranges = small[self._ranges:self._end].view(self._long).view(self._local, self._ranks)
         return small.as_strided((self._local, self._rows), (self._rows, 1)), ranges
 
 
@@ -239,13 +236,13 @@ class LowLatency:
         key = (shape, use_fp8, use_ue8m0, self._sums)
         outputs = self._outputs.get(key)
         if outputs is None:
-            outputs = self._outputs[key] = Outputs(torch, device, ranks, shape, use_fp8, use_ue8m0, self._sums != "off")
+            outputs = self._outputs[key] = Outputs(torch, self._empty, ranks, shape, use_fp8, use_ue8m0, self._sums != "off")
         out, scales, count, handle = outputs.allocate()
         # In the order of struct epf_ll_dispatch.
         packed = lowlat.pack_dispatch(
             *shape, tokens, use_fp8 * lowlat.FP8 | round_scale * lowlat.ROUND_SCALE | use_ue8m0 * lowlat.UE8M0, x, topk_idx, out, scales, count,
             handle.at[0], handle.slots, handle.at[1], recv_stats, wait_stats, handle.rows)
-        event, hook = self._launch(ll.dispatch, packed, (x, topk_idx, out, scales, handle, recv_stats, wait_stats), async_finish, return_recv_hook)
+        event, hook = self._launch(ll.dispatch, packed, (x, topk_idx, out, scales, count, handle, recv_stats, wait_stats), async_finish, return_recv_hook)
         return (out, scales) if use_fp8 else out, count, handle, event, hook
 
     def _sum_flags(self, handle: Handle, use_logfmt: bool) -> int:
@@ -302,7 +299,7 @@ class LowLatency:
         self._check_call(where, tokens, topk, tokens_max, async_finish, return_recv_hook)
         checks.aligned(where, "x", x)
         if out is None:
-            out = x.new_empty((tokens, hidden))
+            out = self._empty((tokens, hidden), (hidden, 1), torch.bfloat16)
         else:
             checks.tensor(torch, where, "out", out, torch.bfloat16, (tokens, hidden), device, ("tokens", "hidden"))
             checks.aligned(where, "out", out)
