@@ -559,7 +559,7 @@ EPF_DEV_FN uint64_t ht_moved(const struct ht_job *j)
 EPF_DEV_FN void ht_ready(const struct ht_job *j)
 {
 	if (epf_thread_in_block() == 0)
-		tally_begin(j->tally, j->call, 0);
+		ht_count_from(j, ht_moved(j), 0);
 	ht_begin(j, ht_moved(j));
 	ht_wait_ready(j, ht_moved(j));
 	epf_block_barrier();
@@ -567,32 +567,33 @@ EPF_DEV_FN void ht_ready(const struct ht_job *j)
 		ht_phase(j, EPF_WHY_WAIT);
 }
 
-/* Begins to count a call: rows that each rank receives, and that each has sent to this one. All threads. */
-EPF_DEV_FN void ht_count_call(const struct ht_job *j)
+/* Counts rows that each rank receives, and that each has sent to this one. All threads. */
+EPF_DEV_FN void ht_count_rows(const struct ht_job *j, uint64_t call)
 {
-	if (!j->tally || epf_block_number() != 0)
-		return;
-	if (epf_thread_in_block() == 0)
-		tally_begin(j->tally, j->call, 1);
-	for (uint32_t r = epf_thread_in_block(); r < j->ranks && j->call == EPF_WHY_HT_DISPATCH;
-	     r += j->threads) {
+	uint64_t weight = ht_counts_here(j) && j->call == EPF_WHY_HT_DISPATCH
+				  ? tally_weight(j->tally_mask, call)
+				  : 0;
+
+	for (uint32_t r = epf_thread_in_block(); r < j->ranks && weight; r += j->threads) {
 		struct tally_peer *p = tally_peer_of(j->tally, j->ranks, j->call, r);
 
-		(void)epf_add_gpu(&p->rows_to, ht_rows_until(j, j->ranks - 1u, r));
-		(void)epf_add_gpu(&p->rows_from,
-				  ht_rows_until(j, r, j->rank) - ht_rows_until(j, r - 1u, j->rank));
+		(void)epf_add_gpu(&p->rows_to, weight * ht_rows_until(j, j->ranks - 1u, r));
+		(void)epf_add_gpu(&p->rows_from, weight * (ht_rows_until(j, r, j->rank) -
+							   ht_rows_until(j, r - 1u, j->rank)));
 	}
 }
 
-/* Waits until the ranks of this node have begun; with several nodes a kernel in front has. All threads. */
+/* Waits until the ranks of this node have begun; with several nodes a kernel in front has. All threads. Rows are counted when the other ranks need not wait. */
 EPF_DEV_FN void ht_meet(const struct ht_job *j, uint64_t call)
 {
-	ht_count_call(j);
-	if (j->nodes > 1)
-		return;
-	ht_begin(j, call);
 	if (epf_thread_in_block() == 0)
-		ht_phase(j, EPF_WHY_WAIT);
+		ht_count_from(j, call, 1);
+	if (j->nodes == 1) {
+		ht_begin(j, call);
+		if (epf_thread_in_block() == 0)
+			ht_phase(j, EPF_WHY_WAIT);
+	}
+	ht_count_rows(j, call);
 }
 
 /* This rank has written all that it writes to ranks of its node: notifies them, and waits for them. */

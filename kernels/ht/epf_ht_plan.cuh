@@ -109,7 +109,7 @@ EPF_DEV_FN void ht_layout_node(const struct ht_job *j, uint32_t node)
 EPF_DEV_FN void ht_layout(const struct ht_job *j)
 {
 	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
-		tally_begin(j->tally, j->call, 1);
+		tally_begin(j->tally, j->call, 1, 1);
 	if (epf_block_number() < j->ranks)
 		ht_layout_rank(j, epf_block_number());
 	else
@@ -375,7 +375,7 @@ EPF_DEV_FN void ht_notify(const struct ht_job *j)
 	if (!ht_last_block(j, &ht_state_of(j)->done[0], 1))
 		return;
 	if (epf_thread_in_block() == 0)
-		tally_begin(j->tally, j->call, 1);
+		ht_count_from(j, call, 1);
 	if (epf_thread_in_block() < LL_LANES) {
 		ht_set_flags(j, HT_COUNTS, call + 1u);
 		ht_push_counts(j, call);

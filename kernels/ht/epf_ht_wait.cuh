@@ -200,7 +200,10 @@ EPF_DEV_FN int ht_counts_here(const struct ht_job *j)
 	return j->tally && (epf_block_number() == 0 || j->call == EPF_WHY_HT_NOTIFY);
 }
 
-/* Counts a wait for a rank: until it had begun the call, or until its rows were here. */
+/*
+ * Counts a wait for a rank: until it had begun the call, or until its rows were here. A long one is counted in every call, a short one with the call, so that
+ * a wait that is over at once costs other calls nothing.
+ */
 EPF_DEV_COLD void ht_count_wait(const struct ht_job *j, uint32_t flag, uint32_t rank,
 				const struct epf_dev_clock *clock)
 {
@@ -208,10 +211,21 @@ EPF_DEV_COLD void ht_count_wait(const struct ht_job *j, uint32_t flag, uint32_t 
 			  : j->unmet && !ht_is_mate(j, rank) ? EPF_WHY_EITHER
 							     : EPF_WHY_SLOW;
 
-	if (ht_counts_here(j))
+	uint32_t weight = !ht_counts_here(j)        ? 0
+			  : clock->polls > HT_LOOKS ? 1u
+						    : tally_now()->weight;
+
+	if (weight)
 		tally_waited(tally_peer_of(j->tally, j->ranks, j->call, rank), reason,
 			     epf_timer() - clock->start,
-			     HT_AT(const struct epf_gpu_ctx, j->ctx)->timer_khz);
+			     HT_AT(const struct epf_gpu_ctx, j->ctx)->timer_khz, weight);
+}
+
+/* Begins to count call `number`, or a part of it; one thread. */
+EPF_DEV_FN void ht_count_from(const struct ht_job *j, uint64_t number, uint32_t calls)
+{
+	if (ht_counts_here(j))
+		tally_begin(j->tally, j->call, calls, tally_weight(j->tally_mask, number));
 }
 
 /* Ends a phase of the call; one thread of a block that counts. */

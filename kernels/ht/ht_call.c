@@ -20,6 +20,7 @@ static struct ht_job job_begin(const struct epf_ht *ht)
 		.window = (uintptr_t)ht->window,
 		.timeout_ns = ht->opts.timeout_ns,
 		.tally = ll_tally_at(ht->ll),
+		.tally_mask = ht->tally_every - 1u,
 		.topology = (uintptr_t)ht->words + sizeof(struct ht_state) +
 			    ht->ll->ranks * sizeof(struct ht_peer),
 		.counts = (uintptr_t)ht->counts.at,

@@ -31,6 +31,7 @@
 #define HT_PARTS \
  16u /* at most, in which rows of a combine cross a node: a part is added while the next one arrives */
 #define HT_SEGMENTS 256u /* EPF_HT_SEGMENTS_MAX */
+#define HT_LOOKS    63u  /* waits of more looks, some 50 us on a GPU, are counted in every call */
 #define HT_LOST_MS \
  2000u /* how long a wait for a rank goes on once another one is lost: that rank may have given up because of it */
 #define HT_GRACE_MS \
@@ -208,7 +209,7 @@ struct ht_job {
 	uint32_t received;    /* dispatch: rows of the outputs; combine: rows of x */
 	uint32_t
 		unmet; /* 1: ranks of other nodes may not have begun this call when their rows are awaited */
-	uint32_t reserved;
+	uint32_t tally_mask;      /* which calls are counted: tally_weight() */
 	uint64_t scale_stride[2]; /* words between rows, and between the words of a row */
 	uint64_t out_stride[2];   /* spread: the same of out_scales */
 	/* routing */

@@ -214,7 +214,7 @@ EPF_DEV_COLD void ll_count_wait(const struct ll_job *j, uint32_t kind, uint32_t 
 
 	tally_waited(tally_peer_of(j->tally, j->ranks, call, rank),
 		     kind == LL_WEIGHTS ? EPF_WHY_LATE : EPF_WHY_EITHER, now - clock->counted,
-		     ll_ctx(j)->timer_khz);
+		     ll_ctx(j)->timer_khz, 1);
 	clock->counted = now;
 	clock->polls_counted = clock->polls;
 }
@@ -323,14 +323,14 @@ EPF_DEV_COLD void ll_wait_own(const struct ll_job *j, uint32_t kind, uint32_t se
 /* Where a half is counted; 0: it is not. On a GPU one in many is (tally_mask), because counting takes 1 to 2 us of it. */
 EPF_DEV_FN uint64_t ll_tally(const struct ll_job *j, uint64_t calls)
 {
-	return calls & j->tally_mask ? 0 : j->tally;
+	return tally_is_sampled(j->tally_mask, calls) ? j->tally : 0;
 }
 
 /* Begins to count a half, and ends a phase of it: the first thread. */
 EPF_DEV_FN void ll_count_half(uint64_t tally, uint32_t call)
 {
 	if (tally && epf_block_number() == 0 && epf_thread_in_block() == 0)
-		tally_begin(tally, call, 1);
+		tally_begin(tally, call, 1, 1);
 }
 
 EPF_DEV_FN void ll_phase(uint64_t tally, uint32_t call, uint32_t phase)

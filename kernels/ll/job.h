@@ -145,8 +145,9 @@ struct ll_job {
 	uint64_t base;  /* this rank's communication memory */
 	uint64_t timeout_ns;
 	uint64_t tally; /* kernels/why/tally.h; 0: nothing is counted */
-	uint64_t
-		tally_mask; /* halves whose number has none of these bits are counted, and waits of more looks than that in every one */
+	uint32_t
+		tally_mask; /* which halves are counted: tally_is_sampled(); waits of more looks than that in every one */
+	uint32_t reserved;
 	struct ll_layout lay;
 	uint32_t rank;
 	uint32_t ranks;

@@ -9,6 +9,8 @@
 #include "kernels/epf_why.h"
 #include "queues/epf_cmd.h"
 
+#define TALLY_ALL 64u /* so many calls are counted before a sample is */
+
 struct tally_call {
 	uint64_t calls;
 	uint64_t ticks[EPF_WHY_PHASES];

@@ -267,7 +267,8 @@ def streams_and_events_are_in_order(b, dispatch):
         hook()  # on the stream that is current then
     assert log == [("launch", lowlat.SEND, 1), ("launch", lowlat.RECV, 2)], log
     log.clear()
-    *_, event, _ = dispatch(async_finish=True)
+    rows, count, handle, event, _ = dispatch(async_finish=True)
+    assert all(any(t is held for held in event.extra_tensors) for t in (*rows, count, handle)), "the kernel still writes to it"
     assert log == [("wait", comm, 1), ("launch", lowlat.BOTH, comm), ("record", comm)], log
     assert torch.cuda.current_stream().cuda_stream == 1 and event.extra_tensors
     log.clear()
@@ -277,6 +278,38 @@ def streams_and_events_are_in_order(b, dispatch):
     log.clear()
     deep_ep.Buffer.capture()
     assert log == [("record", 1)], log
+
+
+@on_gpu
+def high_throughput_calls_follow_each_other(b, _):
+    log, comm, idx = torch.cuda.log, b.get_comm_stream().cuda_stream, index(device="cuda:0")
+
+    class Kernels:
+        nodes = node_max = 1
+
+        def layout(self, stream, *_):
+            log.append(("layout", stream))
+            return 0
+    b._ht = Kernels()
+
+    def ordered(*expected, **named):
+        log.clear()
+        *_, event = b.get_dispatch_layout(idx, EXPERTS, **named)
+        assert [entry for entry in log if entry[0] != "used on"] == list(expected), log
+        return event, [entry[1] for entry in log if entry[0] == "used on"]
+    ordered(("layout", 1))
+    ordered(("layout", 1))
+    with torch.cuda.stream(torch.cuda.Stream(number=2)):
+        ordered(("wait", 2, 1), ("layout", 2))
+        ordered(("layout", 2))
+    ordered(("wait", 1, 2), ("layout", 1))
+    event, used = ordered(("wait", comm, 1), ("wait", comm, 1), ("layout", comm), ("record", comm), async_finish=True)
+    assert event.event is not None and used == [comm] * 4, "topk_idx and three outputs"
+    ordered(("wait", 1, comm), ("layout", 1))
+    torch.cuda.capturing = True
+    ordered(("wait", comm, 1), ("layout", comm), ("wait", 1, comm))
+    torch.cuda.capturing = False
+    ordered(("wait", 1, comm), ("layout", 1), previous_event=deep_ep.EventOverlap())  # it wraps nothing
 
 
 @on_gpu
@@ -454,6 +487,6 @@ def masks():
 
 run([imports_without_torch, missing_torch_is_reported, missing_library_is_reported, missing_gpu_is_reported, topk_idx_t_is_int64,
      wrong_buffers, without_low_latency_mode, an_mpi_communicator_is_accepted, high_throughput_arguments, helpers, configs,
-     size_hints_check_their_numbers, wrong_dispatches, a_dispatch_has_its_arguments, hooks_and_events, another_shape_cleans_first, streams_and_events_are_in_order,
+     size_hints_check_their_numbers, wrong_dispatches, a_dispatch_has_its_arguments, hooks_and_events, another_shape_cleans_first, streams_and_events_are_in_order, high_throughput_calls_follow_each_other,
      graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused, gpu_memory_is_mapped_and_released,
      wrong_combines, a_combine_has_its_arguments, sums_at_the_sender_are_requested, lost_ranks, masks])

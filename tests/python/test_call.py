@@ -20,10 +20,12 @@ from epf import call, lowlat, throughput  # noqa: E402
 if sys.argv[2] == "-" or sys.version_info < (3, 10):
     kit.skip("the extension was not built here, or this Python is older than 3.10")
 PLAIN = call.pack, call.fits, call.bind
+PLAIN_ROWS, PLAIN_LAUNCHER = call.rows, call.launcher
 os.environ.pop("EPF_PYTHON_EXTENSION", None)
 assert call.load(sys.argv[2]), "the extension does not load"
 QUICK = call.pack, call.fits, call.bind
-assert all(a is not b for a, b in zip(PLAIN, QUICK))
+QUICK_ROWS, QUICK_LAUNCHER = call.rows, call.launcher
+assert all(a is not b for a, b in zip((*PLAIN, PLAIN_ROWS, PLAIN_LAUNCHER), (*QUICK, QUICK_ROWS, QUICK_LAUNCHER)))
 
 
 def outcome(function, *arguments):
@@ -67,15 +69,55 @@ def tensors_fit_alike():
     assert not QUICK[1](torch.empty((6, 4)).as_strided((4, 6), (1, 4)), torch.Tensor, torch.float32, (4, 6), here), "not contiguous"
 
 
+def rows_look_alike():
+    here, there = torch.device("cpu"), torch.device("cuda:0")
+    several = [torch.empty(sizes, dtype=kind, device=where) for sizes in ((), (4,), (4, 6), (0, 6), (4, 6, 1)) for kind in (torch.int32, torch.bfloat16)
+               for where in ("cpu", "cuda:0")] + [torch.empty((6, 4)).as_strided((4, 6), (1, 4)), 5, None, "x"]
+    right = 0
+    for t, where in itertools.product(several, (here, there)):
+        plain, quick = (rows(t, torch.Tensor, where) for rows in (PLAIN_ROWS, QUICK_ROWS))
+        assert plain == quick, (t, where, plain, quick)
+        if quick is not None:
+            right += 1
+            assert quick == (t.size(0), t.size(1), t.dtype, t.element_size(), t.data_ptr()) and t.device == where
+    assert right == 8 and outcome(QUICK_ROWS, torch.empty(4)) is TypeError
+
+    class Broken(torch.Tensor):
+        def data_ptr(self):
+            raise BufferError
+    for rows in (PLAIN_ROWS, QUICK_ROWS):
+        assert outcome(rows, Broken((4, 6)), torch.Tensor, here) is BufferError
+
+
+def launches_follow_their_check():
+    """The check's error is returned and nothing is launched; otherwise the function gets the object, the structure and the stream."""
+    kinds = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p), ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    fields, seen, t = len(call.form_of(throughput.Combine)), [], torch.empty(4)
+    values = [t if i > 10 else i for i in range(fields)]
+    for launcher in (PLAIN_LAUNCHER, QUICK_LAUNCHER):
+        for said in (None, 0, 7, -5):
+            check = None if said is None else kinds[0](lambda at, said=said: seen.append(("check", at)) or said)
+            run = kinds[1](lambda at, packed, stream: seen.append((at, ctypes.string_at(packed, ctypes.sizeof(throughput.Combine)), stream)) or 3)
+            result = launcher(check, run, 1 << 40, throughput.Combine)(1 << 50, *values)
+            checked = [] if said is None else [("check", 1 << 40)]
+            launched = [(1 << 40, PLAIN[0](call.form_of(throughput.Combine), *values), 1 << 50)]
+            assert (result, seen) == ((-5, checked) if said == -5 else (3, checked + launched)), (launcher, said, result, seen)
+            seen.clear()
+        launch = launcher(None, run, 1, throughput.Combine)
+        assert outcome(launch, None, *values[1:]) is TypeError and outcome(launch, None, *[1 << 33] * fields) is OverflowError and not seen
+        assert launch(None, *[0] * fields) == 3 and seen.pop()[2] is None
+
+
 def functions_get_their_arguments():
     seen = []
     one = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda o: seen.append(o) or -7)
     two = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(lambda o, s, stream: seen.append((o, s, stream)) or 3)
+    address = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(lambda o, at: seen.append((o, at)) or 4)
     three = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_void_p)(
         lambda o, s, halves, stream: seen.append((o, s, halves, stream)) or 0)
     for bind in (PLAIN[2], QUICK[2]):
-        assert bind(one)(1 << 40) == -7 and bind(two)(9, b"abc", None) == 3 and bind(three)(9, b"abc", 2, 1 << 50) == 0
-    assert seen == [1 << 40, (9, b"abc", None), (9, b"abc", 2, 1 << 50)] * 2, seen
+        assert bind(one)(1 << 40) == -7 and bind(address)(9, 1 << 41) == 4 and bind(two)(9, b"abc", None) == 3 and bind(three)(9, b"abc", 2, 1 << 50) == 0
+    assert seen == [1 << 40, (9, 1 << 41), (9, b"abc", None), (9, b"abc", 2, 1 << 50)] * 2, seen
 
 
 def other_threads_run_meanwhile():
@@ -93,4 +135,5 @@ def other_threads_run_meanwhile():
         assert done == [0]
 
 
-kit.run([structures_have_the_same_bytes, wrong_values_are_refused_alike, tensors_fit_alike, functions_get_their_arguments, other_threads_run_meanwhile])
+kit.run([structures_have_the_same_bytes, wrong_values_are_refused_alike, tensors_fit_alike, rows_look_alike, launches_follow_their_check,
+     functions_get_their_arguments, other_threads_run_meanwhile])

@@ -7,6 +7,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/client/handle.h"
 #include "kernels/epf_ht.h"
+#include "kernels/ht/ht.h"
 #include "kernels/ll/ll.h"
 #include "tests/unit/kernels/why_kit.h"
 
@@ -409,12 +410,72 @@ static void slow_link(void **state)
 	close_rig(g);
 }
 
+/* Calls that rank 0 says it made of a kind. */
+static uint64_t calls_of(struct rig *g, unsigned call)
+{
+	struct epf_why_report *r = why_report(ll_kit_ll(g->kit, 0), WHY_RANKS);
+	uint64_t n = r->call[call].calls;
+
+	free(r);
+	return n;
+}
+
+/*
+ * As on a GPU, where counting takes time: a few first calls are counted one by one, then a sample stands for the others, calls and rows alike. A rank that is
+ * late is counted once in each call, of the sample or not.
+ */
+static void a_sample_stands_for_the_rest(void **state)
+{
+	enum { FIRST = 64, MORE = 192, EVERY = 4, NEAR = 12 };
+
+	struct rig *g = open_rig(false);
+	struct epf_why_report *before, *after;
+	const struct epf_why_peer *was, *is;
+	uint64_t calls = 0;
+	unsigned late[2] = { 0, 0 }; /* calls: not of the sample, of it */
+
+	(void)state;
+	for (uint32_t r = 0; r < WHY_RANKS; r++)
+		g->rank[r].ht->tally_every = EVERY;
+	all_ranks(g, PLAN);
+	for (int i = 0; i < FIRST; i++)
+		all_ranks(g, DISPATCH);
+	assert_int_equal(calls_of(g, EPF_WHY_HT_DISPATCH), FIRST);
+	for (int i = 0; i < MORE; i++)
+		all_ranks(g, DISPATCH);
+	before = why_report(ll_kit_ll(g->kit, 0), WHY_RANKS);
+	calls = before->call[EPF_WHY_HT_DISPATCH].calls;
+	assert_true(calls >= FIRST + MORE - NEAR && calls <= FIRST + MORE + NEAR);
+	assert_int_equal((calls - FIRST) % EVERY, 0);
+	was = why_peer(before, EPF_WHY_HT_DISPATCH, 1);
+	assert_int_equal(was->rows_to, calls * (uint64_t)g->rank[0].matrix[2 * WHY_RANKS + 1]);
+	assert_true(was->rows_from > 0 && was->rows_from % calls == 0);
+	free(before);
+	while (!late[0] || !late[1]) {
+		before = why_report(ll_kit_ll(g->kit, 0), WHY_RANKS);
+		g->begun_ns = epf_now_ns();
+		g->late = 1;
+		all_ranks(g, DISPATCH);
+		after = why_report(ll_kit_ll(g->kit, 0), WHY_RANKS);
+		was = why_peer(before, EPF_WHY_HT_DISPATCH, 1);
+		is = why_peer(after, EPF_WHY_HT_DISPATCH, 1);
+		assert_int_equal(is->wait[EPF_WHY_LATE].times, was->wait[EPF_WHY_LATE].times + 1);
+		assert_true(is->wait[EPF_WHY_LATE].ns >= was->wait[EPF_WHY_LATE].ns + g->held_ns);
+		calls = after->call[EPF_WHY_HT_DISPATCH].calls -
+			before->call[EPF_WHY_HT_DISPATCH].calls;
+		assert_true(calls == 0 || calls == EVERY);
+		late[calls == EVERY]++;
+		free(before);
+		free(after);
+	}
+	close_rig(g);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(late_rank),
-		cmocka_unit_test(twice_the_tokens),
-		cmocka_unit_test(one_rank_receives_more),
+		cmocka_unit_test(late_rank),        cmocka_unit_test(a_sample_stands_for_the_rest),
+		cmocka_unit_test(twice_the_tokens), cmocka_unit_test(one_rank_receives_more),
 		cmocka_unit_test(slow_link),
 	};
 

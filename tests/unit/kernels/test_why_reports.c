@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports of calls: two of them give what happened between, the setting that turns them off, and when a report, made up here, names no cause. */
 #include "kernels/ll/ll.h"
+#include "kernels/why/epf_tally.cuh"
 #include "tests/unit/kernels/why_kit.h"
 
 #include <errno.h>
@@ -99,9 +100,30 @@ static void no_cause(void **state)
 	free(b);
 }
 
+/* A program repeats its calls, layer by layer: each layer's get into the sample, and about as often as they should. */
+static void a_sample_leaves_no_layer_out(void **state)
+{
+	enum { EVERY = 64, ROUNDS = 1024 };
+
+	(void)state;
+	for (uint64_t layers = 1; layers <= 128; layers++)
+		for (uint64_t layer = 0; layer < layers; layer++) {
+			unsigned n = 0;
+
+			for (uint64_t i = 0; i < ROUNDS; i++)
+				n += tally_is_sampled(EVERY - 1, i * layers + layer) != 0;
+			if (n < ROUNDS / EVERY / 4 || n > ROUNDS / EVERY * 4)
+				fail_msg("layer %u of %u: %u in the sample of %u calls",
+					 (unsigned)layer, (unsigned)layers, n, ROUNDS);
+		}
+	for (uint64_t i = 0; i < 100; i++)
+		assert_true(tally_is_sampled(0, i * 123456789u));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_sample_leaves_no_layer_out),
 		cmocka_unit_test(difference),
 		cmocka_unit_test(turned_off),
 		cmocka_unit_test(no_cause),

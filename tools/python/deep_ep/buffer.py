@@ -16,7 +16,7 @@ from epf import lowlat, throughput
 from epf.fabric import as_group
 from epf.meet import agree
 from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
-from epf.tensors import view
+from epf.tensors import allocator, view
 
 from . import checks
 from .checks import ArgumentError, NotThereYet, need
@@ -49,6 +49,13 @@ def _raw_stream(torch: Any) -> Callable[[int], int]:
     """What gives the current stream of a GPU as a number: PyTorch's own short way, which compiled programs use, or the public one, 20 times slower."""
     short = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     return short or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+
+
+def _capturing(torch: Any, device: Any) -> Callable[[], bool]:
+    """What says whether a graph captures the current stream."""
+    if device.type != "cuda":
+        return bool  # bool() is False
+    return getattr(getattr(torch, "_C", None), "_cuda_isCurrentStreamCapturing", None) or torch.cuda.is_current_stream_capturing
 
 
 def _chosen_sums(wanted: Optional[str]) -> str:
@@ -109,6 +116,8 @@ class Buffer(LowLatency, HighThroughput, Slow):
         self._on_gpu, self._index = self.device.type == "cuda", self.device.index
         self._comm_stream: Any = None
         self._raw_stream = _raw_stream(torch)
+        self._capturing = _capturing(torch, self.device)
+        self._empty = allocator(torch, self.device)
         self._modes = Modes(torch)
         self._outputs: Dict[tuple, Outputs] = {}  # by shape and format
         self._ll_size = 0  # bytes of memory for low-latency calls

@@ -18,8 +18,10 @@ from .entry import one_at_a_time
 from .ephandle import EPHandle
 from .event import EventHandle, EventOverlap
 from .expand import Places, fold, like_scales, spread
+from .handle import RoutingHandle
+from .order import begin
 from .routing import Routing
-from .throughput import RoutingHandle, Rows, _Call
+from .throughput import Rows
 from .utils.math import align
 
 ALIGNMENT = 2 << 20  # of sizes of buffers, in bytes
@@ -36,7 +38,7 @@ def _overlap(event: Event) -> Optional[EventOverlap]:
 
 
 def _arrays(handle: RoutingHandle) -> Tuple[Any, ...]:
-    return handle.place, handle.matrix, handle.plan, handle.links
+    return handle.memory, handle.links
 
 
 def nodes_of(keys: List[str]) -> Tuple[int, int]:
@@ -213,7 +215,7 @@ class ElasticBuffer:
         sync = functools.partial(torch.cuda.synchronize, self.device) if with_cpu_sync and self.device.type == "cuda" else lambda: None
         sync()
         ht = b._open_throughput(where)
-        call = _Call(b, where, None, False, use_comm_stream, whole=True)
+        call = begin(b, where, None, False, use_comm_stream, whole=True)
         try:
             routing = Routing(b, ht, call, torch.empty((0, 1), dtype=torch.int64, device=self.device), self.num_ranks, 1)
             routing.exchange(wait=False)
@@ -255,7 +257,7 @@ class ElasticBuffer:
         of other ranks, None with do_expand; their weights, one per row with do_expand; the handle; the event.
         """
         where, b, torch = "ElasticBuffer.dispatch", self._buffer, self._torch
-        data, scales = b._rows(where, x)
+        data, scales, shape = b._rows(where, x)
         cached = handle is not None
         if cached:
             need(isinstance(handle, EPHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
@@ -275,8 +277,7 @@ class ElasticBuffer:
                                            do_cpu_sync, cached)
         sms = num_sms or (handle.num_sms if cached else self.get_theoretical_num_sms(num_experts, topk_idx.size(1)))
         ht = b._open_throughput(where)
-        ht.check()
-        call = _Call(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
+        call = begin(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
         used: Tuple[Any, ...] = ()
         try:
             last: Optional[Callable[[], Any]] = None
@@ -290,7 +291,7 @@ class ElasticBuffer:
             if previous_event_before_epilogue is not None and not do_expand:
                 previous_event_before_epilogue.current_stream_wait()
             words = scales if cached else self._with_source(scales, data.size(0), most)
-            moved = b._move(where, ht, call, handle.routing, (data, words, topk_idx, topk_weights), local, sms, cached, last)
+            moved = b._move(where, ht, call, handle.routing, (data, words, shape), topk_idx, topk_weights, local, sms, cached, last)
             out, out_words, index, weights = moved
             out_scales = None if scales is None else out_words[:, :scales.size(1)].view(scales.dtype)
             if not cached:
@@ -365,20 +366,20 @@ class ElasticBuffer:
                               "of a token; leave it True" + (", or combine without do_expand" if expanded else ""))
         rows = handle.num_expanded_tokens if expanded else handle.num_recv_tokens
         checks.tensor(torch, where, "x", x, torch.bfloat16, (rows, -1), device, ("rows of the dispatch",))
-        b._check_rows(where, x)
+        shape = b._check_rows(where, x)
         sizes = (rows,) if expanded else (rows, handle.topk_idx.size(1))
         checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, sizes, device, ("rows of the dispatch", "top-k"))
         biases = b._biases(where, bias, handle.routing.tokens, x.size(1))
         ht = b._open_throughput(where)
-        ht.check()
-        call = _Call(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
+        call = begin(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
         try:
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
             y, weights = x, topk_weights
             if expanded:
                 y, weights = fold(ht, call.stream, handle.slots, x, topk_weights)
-            outputs = b._return(where, ht, call, handle.routing, y, weights, biases, num_sms or handle.num_sms)
+                shape = b._check_rows(where, y)
+            outputs = b._return(where, ht, call, handle.routing, shape, weights, biases, num_sms or handle.num_sms)
         except BaseException:
             call.give_up()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Optional, Tuple
 
-from .throughput import RoutingHandle
+from .handle import RoutingHandle
 from .utils.math import align
 
 

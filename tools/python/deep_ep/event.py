@@ -41,11 +41,11 @@ class EventOverlap:
         extra_tensors: tensors that must live until the work is done; they live as long as this object.
     """
 
+    hook_after_wait: Optional[Callable[[], None]] = None
+    _release = False
+
     def __init__(self, event: Optional[EventHandle] = None, extra_tensors: Optional[Tuple[Any, ...]] = None) -> None:
-        self.event = event
-        self.extra_tensors = extra_tensors
-        self.hook_after_wait: Optional[Callable[[], None]] = None
-        self._release = False
+        self.event, self.extra_tensors = event, extra_tensors
 
     def current_stream_wait(self, release_handle: bool = False) -> None:
         """Lets the current stream wait for the work. release_handle: forget the event and its tensors afterwards."""

@@ -62,9 +62,9 @@ def spread(ht: throughput.Throughput, stream: Optional[int], slots: Any, count: 
         out_scales.zero_()
     out_weights = None if weights is None else weights.new_zeros(count)
     # In the order of struct epf_ht_group.
-    ht.spread(throughput.pack_group(
-        hidden * x.element_size(), 0 if scales is None else scales.size(1), topk, rows, count, 0, slots, x, scales,
-        *(_NONE if scales is None else scales.stride()), *(_NONE if scales is None else out_scales.stride()), weights, out, out_scales, out_weights), stream)
+    throughput.check(ht.spread(
+        stream, hidden * x.element_size(), 0 if scales is None else scales.size(1), topk, rows, count, 0, slots, x, scales,
+        *(_NONE if scales is None else scales.stride()), *(_NONE if scales is None else out_scales.stride()), weights, out, out_scales, out_weights))
     return out, out_scales, out_weights
 
 
@@ -80,7 +80,7 @@ def fold(ht: throughput.Throughput, stream: Optional[int], slots: Any, x: Any, w
     out = x.new_empty((rows, hidden))
     out_weights = None if weights is None else weights.new_empty((rows, topk))
     # In the order of struct epf_ht_group.
-    ht.fold(throughput.pack_group(2 * hidden, 0, topk, rows, x.size(0), 0, slots, x, None, *_NONE, *_NONE, weights, out, None, out_weights), stream)
+    throughput.check(ht.fold(stream, 2 * hidden, 0, topk, rows, x.size(0), 0, slots, x, None, *_NONE, *_NONE, weights, out, None, out_weights))
     return out, out_weights
 
 

@@ -7,7 +7,7 @@ import logging
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import epf
-from epf import lowlat
+from epf import call, lowlat
 
 from . import checks
 from .checks import ArgumentError, NotThereYet, need
@@ -49,46 +49,43 @@ class Handle(tuple):
 
 
 class Outputs:
-    """How the outputs of a dispatch are allocated, for one shape and format: rows, scales, and one block of int32 for all that is small.
+    """How the outputs of a dispatch are allocated, for one shape and format: rows, scales, counts, and one block of int32 for the handle.
 
     Arguments:
+        empty: of epf.tensors.allocator().
         sums: whether combines may sum at the sender.
     """
 
-    def __init__(self, torch: Any, device: Any, ranks: int, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool, sums: bool) -> None:
-        def like(dtype: Any) -> Any:
-            return torch.empty(1, dtype=dtype, device=device)
+    def __init__(self, torch: Any, empty: Callable[..., Any], ranks: int, shape: lowlat.Shape, use_fp8: bool, use_ue8m0: bool, sums: bool) -> None:
         local, rows = shape.experts // ranks, shape.tokens_max * ranks
         # PyTorch before 2.1 has no name for FP8; the codes are then bytes.
-        self.x = like(getattr(torch, "float8_e4m3fn", torch.uint8) if use_fp8 else torch.bfloat16)
-        self.x_sizes = (local, rows, shape.hidden)
+        self._x = ((local, rows, shape.hidden), (rows * shape.hidden, shape.hidden, 1),
+                   getattr(torch, "float8_e4m3fn", torch.uint8) if use_fp8 else torch.bfloat16)
         blocks = shape.hidden // (4 * lowlat.BLOCK if use_ue8m0 else lowlat.BLOCK)
-        self.scales = like(torch.int32 if use_ue8m0 else torch.float32) if use_fp8 else None
-        self.scale_sizes, self.scale_strides = (local, rows, blocks), (rows * blocks, 1, rows)  # column-major
-        # src_info, slots, rows of entries, layout_range in 8 bytes each, counts.
+        # Column-major.
+        self._scales = ((local, rows, blocks), (rows * blocks, 1, rows), torch.int32 if use_ue8m0 else torch.float32) if use_fp8 else None
+        # src_info, slots, rows of entries, layout_range in 8 bytes each.
         n = local * rows
         entries = ranks * (shape.tokens_max * shape.topk + 1) if sums else 0
         ranges = 2 * n + entries + (entries & 1)
         self._shape, self._sums, self._long = shape, sums, torch.int64
         self._local, self._ranks, self._rows, self._ranges = local, ranks, rows, ranges
-        self._small, self._count = like(torch.int32), ranges + 2 * local * ranks
-        self._small_size = (self._count + local,)
-        self._counts = (local,)
+        self._empty, self._end = empty, ranges + 2 * local * ranks
+        self._small, self._counts = ((self._end,), (1,), torch.int32), ((local,), (1,), torch.int32)
 
     def allocate(self) -> Tuple[Any, Any, Any, Handle]:
         """Returns rows, scales or None, counts, and the handle."""
-        x = self.x.new_empty(self.x_sizes)
-        scales = None if self.scales is None else self.scales.new_empty_strided(self.scale_sizes, self.scale_strides)
-        small = self._small.new_empty(self._small_size)
+        empty = self._empty
+        x, scales, small = empty(*self._x), None if self._scales is None else empty(*self._scales), empty(*self._small)
         shape, at, n = self._shape, small.data_ptr(), 4 * self._local * self._rows
         handle = Handle((None, None, shape.tokens_max, shape.hidden, shape.experts))
         handle.shape, handle.at, handle.slots, handle.rows = shape, (at, at + 4 * self._ranges), at + n, at + 2 * n if self._sums else None
         handle.memory, handle.look = small, lambda: self._look(small)
-        return x, scales, small.as_strided(self._counts, (1,), self._count), handle
+        return x, scales, empty(*self._counts), handle
 
     def _look(self, small: Any) -> Tuple[Any, Any]:
         """The tensors of a handle: src_info and layout_range."""
-        ranges = small[self._ranges:self._count].view(self._long).view(self._local, self._ranks)
+        ranges = small[self._ranges:self._end].view(self._long).view(self._local, self._ranks)
         return small.as_strided((self._local, self._rows), (self._rows, 1)), ranges
 
 
@@ -123,6 +120,16 @@ class LowLatency:
 
     def _begin(self, where: str, shape: lowlat.Shape) -> epf.LowLatency:
         """Reports what went wrong in earlier calls, and starts again if the shape is another one than theirs."""
+        if shape is not self._shape or self._ll is None:
+            return self._begin_shape(where, shape)
+        try:
+            self._ll.check()
+        except epf.EpfError as error:
+            self._tell(error)
+        return self._ll
+
+    def _begin_shape(self, where: str, shape: lowlat.Shape) -> epf.LowLatency:
+        """The same, where the shape may be another one."""
         if not self.low_latency_mode and shape != self._shape:
             self._size_low_latency(where, shape)
         ll = self._low_latency(where)
@@ -218,34 +225,37 @@ class LowLatency:
         where, torch, device, ranks = "low_latency_dispatch", self._torch, self.device, self.group_size
         if use_nvfp4 or x_global_scale is not None:
             raise NotThereYet(f"{where}: rows in NVFP4 are not there yet; use FP8 or BF16 (vLLM: VLLM_DEEPEPLL_NVFP4_DISPATCH=0)")
-        checks.tensor(torch, where, "x", x, torch.bfloat16, (-1, -1), device)
-        tokens, hidden = x.shape
-        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (tokens, -1), device, ("tokens",))
-        topk = topk_idx.size(1)
-        shape = self._shape
+        rows, entries = call.rows(x, torch.Tensor, device), call.rows(topk_idx, torch.Tensor, device)
+        if rows is None or rows[2] != torch.bfloat16 or entries is None or entries[2] != torch.int64 or entries[0] != rows[0]:
+            checks.tensor(torch, where, "x", x, torch.bfloat16, (-1, -1), device)
+            checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (x.shape[0], -1), device, ("tokens",))
+        tokens, hidden, _, _, x_at = rows
+        topk, shape = entries[1], self._shape
         if shape != (num_max_dispatch_tokens_per_rank, hidden, num_experts, topk):
             shape = lowlat.Shape(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk)
             checks.counts(where, ranks, num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank, hidden=hidden, num_experts=num_experts)
         self._check_call(where, tokens, topk, num_max_dispatch_tokens_per_rank, async_finish, return_recv_hook)
-        checks.aligned(where, "x", x)
+        if x_at & 15:
+            checks.aligned(where, "x", x)
         if round_scale or use_ue8m0:
             need(use_fp8, where, "round_scale and use_ue8m0 are about FP8 scales, and use_fp8 is False")
             need(round_scale, where, "use_ue8m0 needs round_scale=True: only powers of two have an exponent alone")
             need(not use_ue8m0 or hidden % 512 == 0, where, "use_ue8m0 packs four scales, so hidden must be a multiple of 512, not {}", hidden)
-        recv_stats = checks.optional(torch, where, "cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats, torch.int32,
-                                     (num_experts // ranks,), device, ("local experts",))
-        wait_stats = checks.optional(torch, where, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats, torch.int64, (ranks,), device, ("ranks",))
+        recv_stats, wait_stats = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        if recv_stats is not None or wait_stats is not None:
+            checks.optional(torch, where, "cumulative_local_expert_recv_stats", recv_stats, torch.int32, (num_experts // ranks,), device, ("local experts",))
+            checks.optional(torch, where, "dispatch_wait_recv_cost_stats", wait_stats, torch.int64, (ranks,), device, ("ranks",))
         ll = self._begin(where, shape)
         key = (shape, use_fp8, use_ue8m0, self._sums)
         outputs = self._outputs.get(key)
         if outputs is None:
-            outputs = self._outputs[key] = Outputs(torch, device, ranks, shape, use_fp8, use_ue8m0, self._sums != "off")
+            outputs = self._outputs[key] = Outputs(torch, self._empty, ranks, shape, use_fp8, use_ue8m0, self._sums != "off")
         out, scales, count, handle = outputs.allocate()
         # In the order of struct epf_ll_dispatch.
         packed = lowlat.pack_dispatch(
-            *shape, tokens, use_fp8 * lowlat.FP8 | round_scale * lowlat.ROUND_SCALE | use_ue8m0 * lowlat.UE8M0, x, topk_idx, out, scales, count,
+            *shape, tokens, use_fp8 * lowlat.FP8 | round_scale * lowlat.ROUND_SCALE | use_ue8m0 * lowlat.UE8M0, x_at, entries[4], out, scales, count,
             handle.at[0], handle.slots, handle.at[1], recv_stats, wait_stats, handle.rows)
-        event, hook = self._launch(ll.dispatch, packed, (x, topk_idx, out, scales, handle, recv_stats, wait_stats), async_finish, return_recv_hook)
+        event, hook = self._launch(ll.dispatch, packed, (x, topk_idx, out, scales, count, handle, recv_stats, wait_stats), async_finish, return_recv_hook)
         return (out, scales) if use_fp8 else out, count, handle, event, hook
 
     def _sum_flags(self, handle: Handle, use_logfmt: bool) -> int:
@@ -296,17 +306,21 @@ class LowLatency:
         tokens_max, hidden, experts, topk = shape
         checks.tensor(torch, where, "x", x, torch.bfloat16, (experts // ranks, tokens_max * ranks, hidden), device,
                       ("local experts", "ranks * tokens at most", "hidden"))
-        checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (-1, topk), device, ("", "top-k of the dispatch"))
-        tokens = topk_idx.size(0)
-        checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, (tokens, topk), device, ("tokens", "top-k"))
+        entries, weights = call.rows(topk_idx, torch.Tensor, device), call.rows(topk_weights, torch.Tensor, device)
+        if entries is None or entries[1] != topk or entries[2] != torch.int64 or weights is None or weights[:2] != entries[:2] or weights[2] != torch.float32:
+            checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (-1, topk), device, ("", "top-k of the dispatch"))
+            checks.tensor(torch, where, "topk_weights", topk_weights, torch.float32, (topk_idx.shape[0], topk), device, ("tokens", "top-k"))
+        tokens = entries[0]
         self._check_call(where, tokens, topk, tokens_max, async_finish, return_recv_hook)
         checks.aligned(where, "x", x)
         if out is None:
-            out = x.new_empty((tokens, hidden))
+            out = self._empty((tokens, hidden), (hidden, 1), torch.bfloat16)
         else:
             checks.tensor(torch, where, "out", out, torch.bfloat16, (tokens, hidden), device, ("tokens", "hidden"))
             checks.aligned(where, "out", out)
-        wait_stats = checks.optional(torch, where, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, torch.int64, (ranks,), device, ("ranks",))
+        wait_stats = combine_wait_recv_cost_stats
+        if wait_stats is not None:
+            checks.tensor(torch, where, "combine_wait_recv_cost_stats", wait_stats, torch.int64, (ranks,), device, ("ranks",))
         if use_logfmt and zero_copy:
             raise ArgumentError(f"{where}: use_logfmt and zero_copy exclude each other: LogFMT makes the rows again")
         ll = self._begin(where, shape)
@@ -314,7 +328,7 @@ class LowLatency:
         # In the order of struct epf_ll_combine.
         packed = lowlat.pack_combine(
             *shape, tokens, zero_copy * lowlat.ZERO_COPY | use_logfmt * lowlat.LOGFMT | sums, ll.next_combine_buffer(shape) if zero_copy else x,
-            handle.at[0], handle.slots, handle.at[1], topk_idx, topk_weights, out, wait_stats, handle.rows if sums else None)
+            handle.at[0], handle.slots, handle.at[1], entries[4], weights[4], out, wait_stats, handle.rows if sums else None)
         event, hook = self._launch(ll.combine, packed, (x, topk_idx, topk_weights, handle, out, wait_stats), async_finish, return_recv_hook)
         return out, event, hook
 

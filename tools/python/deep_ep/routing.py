@@ -6,7 +6,7 @@ from typing import Any, List
 
 from epf import throughput
 
-from .throughput import RoutingHandle, _Call
+from .handle import RoutingHandle
 
 
 class Routing:
@@ -20,14 +20,14 @@ class Routing:
     Attributes: handle: RoutingHandle, complete after exchange(); used: tensors that must live until the call ends.
     """
 
-    def __init__(self, buffer: Any, ht: throughput.Throughput, call: _Call, topk_idx: Any, experts: int, worst: int) -> None:
+    def __init__(self, buffer: Any, ht: throughput.Throughput, call: Any, topk_idx: Any, experts: int, worst: int) -> None:
         torch, ranks, device = buffer._torch, buffer.group_size, buffer.device
         tokens, topk = topk_idx.shape
         counts = torch.empty((ranks + experts,), dtype=torch.int32, device=device)
         in_rank = torch.empty((tokens, ranks), dtype=torch.bool, device=device)
         self._per_expert = counts[ranks:]
         # In the order of struct epf_ht_routing.
-        ht.layout(throughput.pack_routing(tokens, topk, experts, 0, topk_idx, in_rank, counts, None, self._per_expert, 0, 0, 0, 0), call.stream)
+        throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, topk_idx, in_rank, counts, None, self._per_expert, 0, 0, 0, 0))
         self.handle: RoutingHandle = buffer._new_handle(ht, tokens, in_rank, worst)
         self.used = (counts, in_rank)
         self._given = (ht, call, self.handle, experts // ranks, in_rank, self._per_expert)

@@ -9,7 +9,8 @@ import os
 from typing import Any, Callable, List, Optional, Tuple, Union
 
 import epf
-from epf import throughput
+from epf import call, throughput
+from epf.lowlat import check
 from epf.results import Results
 from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
 from epf.tensors import view
@@ -18,106 +19,18 @@ from . import checks
 from .checks import need
 from .config import NODE_RANKS, Config
 from .entry import one_at_a_time
-from .event import EventHandle, EventOverlap
+from .event import EventOverlap
+from .handle import RoutingHandle
+from .order import Order, begin
 
 log = logging.getLogger("deep_ep")
 
 Rows = Union[Any, Tuple[Any, Any]]
+Shape = Tuple[int, int, Any, int, int]  # rows, columns, dtype, bytes of an element, address
+Moved = Tuple[Any, Any, Shape]  # rows, scales or None
 
 
-class RoutingHandle(tuple):
-    """What a dispatch gives, for combines and further dispatches of the same routing, in any number and order.
-
-    As a tuple what programs look into: entry 0 is int32 [ranks, ranks], rows that ranks 0..i send to r; with more than 8 ranks or several nodes it has
-    10 entries, as in DeepEP, and the fourth from the end is int32 [ranks], rows received from ranks 0..i.
-
-    Attributes: matrix: entry 0; place: int32 [tokens, ranks], the place of each token's row among those for a rank, or -1; plan: where rows lie on their
-    way; links: which ranks of this node the rows go to that it forwards, int32 [rows forwarded, ranks], None on one node; received: rows; room: rows
-    that a window holds; across: rows that cross between nodes; forwarded: rows of links; tokens; rank; at: addresses of place, matrix and plan.
-    """
-    matrix: Any
-    place: Any
-    plan: Any
-    links: Any = None
-    received: int
-    room: int
-    across: int
-    forwarded: int
-    tokens: int
-    rank: int
-    at: Tuple[int, int, int]
-
-    @classmethod
-    def make(cls, rank: int, several: bool, in_rank: Any, **values: Any) -> "RoutingHandle":
-        matrix, place = values["matrix"], values["place"]
-        handle = cls((matrix, place, None, None, None, in_rank, matrix[:, rank], None, None, None) if several else
-                     (matrix, place, None, None, values["tokens"], in_rank))
-        handle.__dict__.update(values, rank=rank)
-        handle.at = (place.data_ptr(), matrix.data_ptr(), values["plan"].data_ptr())
-        return handle
-
-
-class _Call:
-    """One call: the stream it runs on, what it waits for, where its outputs are allocated, and the event it gives. A synchronous call runs on the current
-    stream, so that nothing has to order two streams; others, and those of a graph that is captured, run on the communication stream. Calls follow each
-    other on the device whichever streams they use. On CPU tensors a call has run when it returns, and nothing of this happens.
-
-    Arguments:
-        whole: PyTorch operations between begin and end are part of the call: its stream is the current one until end(), and outputs are allocated
-            there.
-    """
-
-    def __init__(self, buffer: Any, where: str, previous: Optional[EventOverlap], async_finish: bool, on_comm_stream: bool, whole: bool = False) -> None:
-        need(whole or not on_comm_stream or (previous is not None and async_finish), where,
-             "allocate_on_comm_stream needs previous_event and async_finish: nothing else orders the communication stream behind the caller's work")
-        self._cuda = buffer._torch.cuda if buffer.device.type == "cuda" else None
-        self._async, self._on_comm = async_finish, on_comm_stream
-        self.capturing = False
-        if self._cuda is None:
-            self.stream = None
-            return
-        event = previous.event.event if previous is not None and previous.event is not None else None
-        self.capturing = capturing = self._cuda.is_current_stream_capturing()
-        comm = buffer._comm_stream
-        self._current = None
-        if async_finish or event is not None or capturing or on_comm_stream:
-            self._on_comm = on_comm_stream or whole
-            self._current, self._comm = self._cuda.current_stream(buffer.device), comm
-            comm.wait_stream(self._current) if event is None else comm.wait_event(event)
-            self.stream = comm.cuda_stream
-        else:
-            self.stream = buffer._stream()
-        before, buffer._last_stream = buffer._last_stream, self.stream
-        # What is captured cannot wait for what is not: who replays a graph orders that.
-        if before is not None and before != self.stream and not capturing:
-            after = comm if self._current is not None else self._cuda.current_stream(buffer.device)
-            after.wait_stream(comm if before == comm.cuda_stream else self._cuda.ExternalStream(before, buffer.device))
-        if self._on_comm:
-            self._cuda.set_stream(comm)
-
-    def end(self, reads: tuple, writes: tuple) -> EventOverlap:
-        """Ends the call. reads, writes: tensors that its kernels read, and its outputs; None among them: there is none."""
-        if self._cuda is None:
-            return EventOverlap(EventHandle() if self._async else None)
-        if self._on_comm:
-            self._cuda.set_stream(self._current)
-        if not self._async and self._current is not None:
-            self._current.wait_stream(self._comm)
-        for t in reads + writes if self._async else ():
-            if t is not None:
-                t.record_stream(self._comm)
-        # Outputs of the communication stream's own memory are used on the caller's stream.
-        for t in reads + writes if self._on_comm else ():
-            if t is not None:
-                t.record_stream(self._current)
-        return EventOverlap(EventHandle(self._comm) if self._async else None)
-
-    def give_up(self) -> None:
-        if self._cuda is not None and self._on_comm:
-            self._cuda.set_stream(self._current)
-
-
-_NONE = (0, 0)
+_NONE, _NO_BIAS = (0, 0), (None, None)
 
 
 class HighThroughput:
@@ -130,6 +43,7 @@ class HighThroughput:
     _fits: Any = None  # what the memory was last found to be enough for
     _counts: Any = None
     _numbers: Any = None  # the same, as an array of ctypes
+    _counts_at = 0  # its address
     _results: Optional[Results] = None  # memory for outputs that others map
     _last_stream: Optional[int] = None  # of the last call
 
@@ -209,18 +123,19 @@ class HighThroughput:
                 log.warning("the ranks cannot map each other's memory for outputs: rows take one copy more")
                 self._results = None
 
-    def _output(self, call: _Call, like: Any, *sizes: int) -> Any:
+    def _output(self, order: Order, sizes: Tuple[int, int], dtype: Any) -> Any:
         """Memory for rows that arrive. What a graph captures comes from the graph's pool."""
-        if self._results is None or call.capturing:
-            return like.new_empty(sizes)
-        out = self._results.empty(like.dtype, *sizes)
-        return like.new_empty(sizes) if out is None else out
+        strides = (sizes[1], 1)
+        out = None if self._results is None or order.capturing else self._results.empty(sizes, strides, dtype)
+        return self._empty(sizes, strides, dtype) if out is None else out
 
-    def _host_counts(self, count: int) -> Any:
+    def _host_counts(self, count: int) -> int:
+        """The address of pinned memory for so many numbers."""
         if self._counts is None or len(self._numbers) < count:
             self._counts = self._torch.zeros(max(count, 64), dtype=self._torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
-            self._numbers = (ctypes.c_int64 * self._counts.numel()).from_address(self._counts.data_ptr())
-        return self._counts
+            self._counts_at = self._counts.data_ptr()
+            self._numbers = (ctypes.c_int64 * self._counts.numel()).from_address(self._counts_at)
+        return self._counts_at
 
     def _release_throughput(self) -> None:
         ht, self._ht = self._ht, None
@@ -248,27 +163,28 @@ class HighThroughput:
 
         Returns: int32 [ranks]; int32 [ranks / 8], None with at most 8 ranks; int32 [experts]; bool [tokens, ranks]; the event.
         """
-        where, torch, ranks = "Buffer.get_dispatch_layout", self._torch, self.group_size
+        where, torch, ranks, empty = "Buffer.get_dispatch_layout", self._torch, self.group_size, self._empty
         checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (-1, -1), self.device)
-        self._check_experts(where, num_experts, topk_idx.size(1))
+        tokens, topk = topk_idx.shape
+        self._check_experts(where, num_experts, topk)
         need(ranks <= NODE_RANKS or ranks % NODE_RANKS == 0, where, "there are {} ranks; more than {} must be a multiple of it", ranks, NODE_RANKS)
         ht = self._open_throughput(where)
-        call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
+        order = begin(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
-            tokens, topk = topk_idx.shape
-            nodes = ranks // NODE_RANKS if ranks > NODE_RANKS else 0
-            counts = torch.empty((ranks + nodes + num_experts,), dtype=torch.int32, device=self.device)
-            per_rank, per_expert = counts.as_strided((ranks,), (1,), 0), counts.as_strided((num_experts,), (1,), ranks + nodes)
-            per_node = counts.as_strided((nodes,), (1,), ranks) if nodes else None
-            in_rank = torch.empty((tokens, ranks), dtype=torch.bool, device=self.device)
+            # Views of one tensor would take longer to make than tensors.
+            per_rank, per_expert = empty((ranks,), (1,), torch.int32), empty((num_experts,), (1,), torch.int32)
+            per_node = empty((ranks // NODE_RANKS,), (1,), torch.int32) if ranks > NODE_RANKS else None
+            in_rank = empty((tokens, ranks), (ranks, 1), torch.bool)
             # In the order of struct epf_ht_routing.
-            ht.layout(throughput.pack_routing(tokens, topk, num_experts, 0, topk_idx, in_rank, per_rank, per_node, per_expert, 0, 0, 0, 0), call.stream)
+            check(ht.layout(order.stream, tokens, topk, num_experts, 0, topk_idx, in_rank, per_rank, per_node, per_expert, 0, 0, 0, 0))
         except BaseException:
-            call.give_up()
+            order.give_up()
             raise
-        return per_rank, per_node, per_expert, in_rank, call.end((topk_idx,), (counts, in_rank))
+        return per_rank, per_node, per_expert, in_rank, order.end((topk_idx,), (per_rank, per_node, per_expert, in_rank))
 
     def _check_experts(self, where: str, experts: int, topk: int) -> None:
+        if isinstance(experts, int) and 0 < experts <= throughput.LOCAL_MAX * self.group_size and experts % self.group_size == 0 and topk <= throughput.TOPK_MAX:
+            return
         need(isinstance(experts, int) and experts > 0 and experts % self.group_size == 0, where,
              "there are {!r} experts; it must be a positive multiple of the {} ranks, because each rank holds as many", experts, self.group_size)
         need(experts // self.group_size <= throughput.LOCAL_MAX, where,
@@ -277,22 +193,30 @@ class HighThroughput:
 
     # ------------------------------------------------------------------ dispatch
 
-    def _rows(self, where: str, x: Rows) -> Tuple[Any, Optional[Any]]:
+    def _rows(self, where: str, x: Rows) -> Moved:
         """Checks rows, which may be a pair with their scales."""
         torch = self._torch
         data, scales = x if isinstance(x, tuple) else (x, None)
-        checks.tensor(torch, where, "x", data, getattr(data, "dtype", None), (-1, -1), self.device)
-        self._check_rows(where, data)
+        shape = self._check_rows(where, data)
         if scales is not None:
-            need(isinstance(scales, torch.Tensor) and scales.dim() == 2 and scales.size(0) == data.size(0) and scales.element_size() == 4
+            need(isinstance(scales, torch.Tensor) and scales.dim() == 2 and scales.shape[0] == shape[0] and scales.element_size() == 4
                  and scales.device == data.device, where, "the scales of x must be a tensor [tokens, scales] of 4-byte elements on the same device")
-        return data, scales
+        return data, scales, shape
 
-    def _check_rows(self, where: str, data: Any) -> None:
-        size = data.size(1) * data.element_size()
-        if size <= 0 or size % 16:
+    def _check_rows(self, where: str, data: Any) -> Shape:
+        """Checks rows without scales; returns (rows, columns, dtype, bytes of an element, address)."""
+        shape = call.rows(data, self._torch.Tensor, self.device)
+        if shape is None:
+            checks.tensor(self._torch, where, "x", data, getattr(data, "dtype", None), (-1, -1), self.device)
+        self._check_sizes(where, data, shape)
+        return shape
+
+    def _check_sizes(self, where: str, data: Any, shape: Shape) -> None:
+        size = shape[1] * shape[3]
+        if size <= 0 or size & 15:
             need(False, where, "a row has {} bytes; it must be a positive multiple of 16", size)
-        checks.aligned(where, "x", data)
+        if shape[4] & 15:
+            checks.aligned(where, "x", data)
 
     @one_at_a_time
     def dispatch(self, x: Rows, handle: Optional[RoutingHandle] = None, num_tokens_per_rank: Any = None,
@@ -317,75 +241,75 @@ class HighThroughput:
         [rows, top-k], -1 for those of other ranks; their weights; entries of each local expert, a list; the handle; the event. With a handle
         everything but the rows and the event is None.
         """
-        where, torch, ranks = "Buffer.dispatch", self._torch, self.group_size
-        data, scales = self._rows(where, x)
-        tokens = data.size(0)
-        ht = self._open_throughput(where)
-        ht.check()
+        where = "Buffer.dispatch"
+        rows = data, scales, shape = self._rows(where, x)
+        tokens = shape[0]
+        ht = self._ht or self._open_throughput(where)
         cached = handle is not None
         if cached:
-            need(topk_idx is None and topk_weights is None, where, "with a handle topk_idx and topk_weights must be None: the rows go where they went")
-            self._check_handle(where, handle, tokens)
+            if topk_idx is not None or topk_weights is not None or type(handle) is not RoutingHandle or handle.tokens != tokens:
+                self._refuse_handle(where, handle, tokens, topk_idx, topk_weights)
             local = 0
         else:
             local = self._check_routing(where, tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights,
                                         expert_alignment, num_worst_tokens)
-        call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
+        order = begin(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
             counts: Optional[List[int]] = None
             last: Optional[Callable[[], Any]] = None
             if not cached:
                 handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens)
-                counts = []
-                exchange = functools.partial(self._exchange_counts, ht, call, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
                 if num_worst_tokens:
-                    last = functools.partial(exchange, wait=False)
+                    counts, last = [], functools.partial(self._exchange_counts, ht, order, handle, local, is_token_in_rank, num_tokens_per_expert,
+                                                         expert_alignment, False)
                 else:
-                    counts = exchange()
-            outputs = self._move(where, ht, call, handle, (data, scales, topk_idx, topk_weights), local, self._blocks(config), cached, last)
+                    counts = self._exchange_counts(ht, order, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
+            outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, self._blocks(config), cached, last)
         except BaseException:
-            call.give_up()
+            order.give_up()
             raise
-        event = call.end((data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.place, handle.matrix, handle.plan, handle.links),
-                         outputs)
-        out, out_scales, out_index, out_weights = outputs
+        event = order.end((data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.memory, handle.links), outputs)
         self._finish_on_cpu(ht)
-        rows = out if scales is None else (out, out_scales)
-        return (rows, None, None, None, None, event) if cached else (rows, out_index, out_weights, counts, handle, event)
+        out, out_scales, out_index, out_weights = outputs
+        received = out if scales is None else (out, out_scales)
+        return (received, None, None, None, None, event) if cached else (received, out_index, out_weights, counts, handle, event)
 
-    def _move(self, where: str, ht: throughput.Throughput, call: _Call, handle: RoutingHandle, given: Tuple[Any, Any, Any, Any], local: int, blocks: int,
-              cached: bool, last: Optional[Callable[[], Any]] = None) -> Tuple[Any, Any, Any, Any]:
-        """Moves rows along a handle. given: rows, scales, topk_idx, topk_weights; all but rows may be None. last: called once all memory is allocated.
-        Returns what arrives, in the same order."""
-        data, scales, topk_idx, topk_weights = given
-        topk, received = 0 if topk_idx is None else topk_idx.size(1), handle.received
-        row = (data.size(1) * data.element_size(), 0 if scales is None else scales.size(1), topk)
+    def _move(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, rows: Moved, topk_idx: Any, topk_weights: Any, local: int,
+              blocks: int, cached: bool, last: Optional[Callable[[], Any]] = None) -> Tuple[Any, Any, Any, Any]:
+        """Moves rows along a handle. topk_idx, topk_weights: may be None. last: called once all memory is allocated. Returns rows, scales, topk_idx and
+        topk_weights that arrive; None what was not given."""
+        _, scales, (tokens, hidden, dtype, width, at) = rows
+        received, empty = handle.received, self._empty
+        words, topk = 0 if scales is None else scales.shape[1], 0 if topk_idx is None else topk_idx.shape[1]
+        row = (hidden * width, words, topk)
         self._need_memory(where, row, handle)
-        out = self._output(call, data, received, data.size(1))
-        out_scales = None if scales is None else scales.new_empty((received, scales.size(1)))
-        out_index = None if topk_idx is None else topk_idx.new_empty((received, topk))
-        out_weights = None if topk_weights is None else topk_weights.new_empty((received, topk))
+        out = self._output(order, (received, hidden), dtype)
+        out_scales = None if scales is None else empty((received, words), (words, 1), scales.dtype)
+        out_index = None if topk_idx is None else empty((received, topk), (topk, 1), topk_idx.dtype)
+        out_weights = None if topk_weights is None else empty((received, topk), (topk, 1), topk_weights.dtype)
 
         if not cached and ht.nodes > 1:
-            handle.links = handle.place.new_empty((handle.forwarded, ht.node_max))
+            handle.links = handle.memory.new_empty((handle.forwarded, ht.node_max))
         links = None if cached else handle.links
         if last is not None:
             last()  # nothing is allocated after it: the driver's allocation could wait for the kernel that waits for counts
 
         # In the order of struct epf_ht_dispatch.
-        ht.dispatch(throughput.pack_dispatch(
-            *row, data.size(0), local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded, *handle.at, links,
-            data, scales, *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, out_index, out_weights), call.stream)
+        check(ht.dispatch(
+            order.stream, *row, tokens, local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded, *handle.at, links,
+            at, scales, *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, out_index, out_weights))
         return out, out_scales, out_index, out_weights
 
     def _finish_on_cpu(self, ht: throughput.Throughput) -> None:
-        if self.device.type == "cpu":
+        if not self._on_gpu:
             ht.check()  # it has run: what went wrong is known
 
     def _blocks(self, config: Optional[Config]) -> int:
         return config.num_sms if config is not None else type(self).num_sms
 
-    def _check_handle(self, where: str, handle: Any, tokens: int) -> None:
+    def _refuse_handle(self, where: str, handle: Any, tokens: int, topk_idx: Any, topk_weights: Any) -> None:
+        """Says what does not hold."""
+        need(topk_idx is None and topk_weights is None, where, "with a handle topk_idx and topk_weights must be None: the rows go where they went")
         need(isinstance(handle, RoutingHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
         need(handle.tokens == tokens, where, "there are {} tokens; the handle is of {}", tokens, handle.tokens)
 
@@ -412,13 +336,11 @@ class HighThroughput:
 
     def _new_handle(self, ht: throughput.Throughput, tokens: int, in_rank: Any, worst: int) -> RoutingHandle:
         """A handle whose arrays are not written yet. Its sizes are known with num_worst_tokens only."""
-        def empty(*sizes: int) -> Any:
-            return self._torch.empty(sizes, dtype=self._torch.int32, device=self.device)
-        ranks = self.group_size
-        return RoutingHandle.make(self.rank, ht.nodes > 1 or ranks > NODE_RANKS, in_rank, matrix=empty(ranks, ranks), place=empty(tokens, ranks),
-                                  plan=empty(ht.plan_bytes(tokens) // 4), received=worst, room=worst, across=worst, forwarded=worst, tokens=tokens)
+        ranks, words = self.group_size, ht.plan_bytes(tokens) // 4
+        memory = self._empty(RoutingHandle.sizes(words, ranks, tokens), (1,), self._torch.int32)
+        return RoutingHandle.make(memory, words, self.rank, ranks, ht.nodes > 1 or ranks > NODE_RANKS, in_rank, tokens, worst)
 
-    def _exchange_counts(self, ht: throughput.Throughput, call: _Call, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any,
+    def _exchange_counts(self, ht: throughput.Throughput, order: Order, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any,
                          alignment: int, wait: bool = True) -> List[int]:
         """Exchanges counts. wait: the CPU waits for them, without Python's lock, for the handle's sizes and for the entries of each expert."""
         words = throughput.HOST_WORDS
@@ -426,11 +348,10 @@ class HighThroughput:
             self._results.begin(ht)
         host = self._host_counts(words + local) if wait else None
         # In the order of struct epf_ht_routing.
-        ht.notify(throughput.pack_routing(handle.tokens, 0, local * self.group_size, alignment, 0, in_rank, 0, 0, per_expert, handle.place, handle.matrix,
-                                          handle.plan, host), call.stream)
+        check(ht.notify(order.stream, handle.tokens, 0, local * self.group_size, alignment, 0, in_rank, 0, 0, per_expert, *handle.at, host))
         if host is None:
             return []
-        ht.wait_counts(host.data_ptr())
+        ht.wait_counts(host)
         numbers = self._numbers[:words + local]
         handle.received, handle.room, handle.across, handle.forwarded, grown = numbers[1:words]
         if grown:
@@ -454,20 +375,22 @@ class HighThroughput:
         Returns: bfloat16 [tokens, hidden]; float32 [tokens, top-k] or None; the event.
         """
         where, torch, device = "Buffer.combine", self._torch, self.device
-        need(isinstance(handle, RoutingHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
-        checks.tensor(torch, where, "x", x, torch.bfloat16, (handle.received, -1), device, ("rows received",))
-        self._check_rows(where, x)
+        if type(handle) is not RoutingHandle:
+            need(False, where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
+        shape = call.rows(x, torch.Tensor, device)
+        if shape is None or shape[2] != torch.bfloat16 or shape[0] != handle.received:
+            checks.tensor(torch, where, "x", x, torch.bfloat16, (handle.received, -1), device, ("rows received",))
+        self._check_sizes(where, x, shape)
         checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, (handle.received, -1), device, ("rows received",))
-        biases = self._biases(where, bias, handle.tokens, x.size(1))
-        ht = self._open_throughput(where)
-        ht.check()
-        call = _Call(self, where, previous_event, async_finish, allocate_on_comm_stream)
+        biases = _NO_BIAS if bias is None else self._biases(where, bias, handle.tokens, shape[1])
+        ht = self._ht or self._open_throughput(where)
+        order = begin(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
-            out, out_weights = self._return(where, ht, call, handle, x, topk_weights, biases, self._blocks(config))
+            out, out_weights = self._return(where, ht, order, handle, shape, topk_weights, biases, self._blocks(config))
         except BaseException:
-            call.give_up()
+            order.give_up()
             raise
-        event = call.end((x, topk_weights, *biases, handle.place, handle.matrix, handle.plan, handle.links), (out, out_weights))
+        event = order.end((x, topk_weights, *biases, handle.memory, handle.links), (out, out_weights))
         self._finish_on_cpu(ht)
         return out, out_weights, event
 
@@ -480,18 +403,19 @@ class HighThroughput:
                 checks.aligned(where, "bias", b)
         return first, second
 
-    def _return(self, where: str, ht: throughput.Throughput, call: _Call, handle: RoutingHandle, x: Any, topk_weights: Any, biases: Tuple[Any, Any],
-                blocks: int) -> Tuple[Any, Any]:
-        """Returns rows along a handle and adds them. Returns the sums, and the sums of the weights or None."""
-        hidden, topk = x.size(1), 0 if topk_weights is None else topk_weights.size(1)
+    def _return(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, shape: Shape, topk_weights: Any,
+                biases: Tuple[Any, Any], blocks: int) -> Tuple[Any, Any]:
+        """Returns rows along a handle and adds them. shape: of _check_rows(). Returns the sums, and the sums of the weights or None."""
+        _, hidden, dtype, _, at = shape
+        tokens, topk = handle.tokens, 0 if topk_weights is None else topk_weights.shape[1]
         self._need_memory(where, (2 * hidden, 0, topk), handle)
-        out = x.new_empty((handle.tokens, hidden))
-        out_weights = topk_weights.new_empty((handle.tokens, topk)) if topk else None
+        out = self._empty((tokens, hidden), (hidden, 1), dtype)
+        out_weights = self._empty((tokens, topk), (topk, 1), topk_weights.dtype) if topk else None
         links = handle.links
         # In the order of struct epf_ht_combine.
-        ht.combine(throughput.pack_combine(
-            2 * hidden, topk, handle.tokens, handle.received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
-            *handle.at, links, x, topk_weights, *biases, out, out_weights), call.stream)
+        check(ht.combine(
+            order.stream, 2 * hidden, topk, tokens, handle.received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
+            *handle.at, links, at, topk_weights, *biases, out, out_weights))
         return out, out_weights
 
     def internode_dispatch(self, x: Rows, handle: Any = None, num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None,

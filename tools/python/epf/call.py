@@ -43,21 +43,48 @@ def _fits(t: Any, kind: type, dtype: Any, sizes: Sequence[int], device: Any) -> 
             and t.is_contiguous() is True)
 
 
+def _rows(t: Any, kind: type, device: Any) -> Optional[Tuple[int, int, Any, int, int]]:
+    """(rows, columns, dtype, bytes of an element, address) of a contiguous tensor of that kind with two dimensions; None: it is none."""
+    if not isinstance(t, kind) or t.device != device or t.is_contiguous() is not True or len(t.shape) != 2:
+        return None
+    return (*t.shape, t.dtype, t.element_size(), t.data_ptr())
+
+
 def _bind(function: Any) -> Callable[..., int]:
     return function
 
 
-pack, fits, bind = _pack, _fits, _bind
+def _launcher(check: Any, function: Any, at: int, declared: type) -> Callable[..., int]:
+    """A function f(stream, *values) that packs a structure and calls function(at, packed, stream), unless check(at) returns less than 0; check may be None."""
+    form = form_of(declared)
+
+    def launch(stream: Optional[int], *values: Any) -> int:
+        packed = pack(form, *values)
+        result = 0 if check is None else check(at)
+        return result if result < 0 else function(at, packed, stream)
+    return launch
+
+
+pack, fits, rows, bind, launcher = _pack, _fits, _rows, _bind, _launcher
+
+
+def _address(function: Any) -> int:
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _bound(run: Callable, function: Any) -> Callable[..., int]:
     """A function of a library for run(): f(object[, packed[, halves], stream])."""
-    return functools.partial(run, ctypes.cast(function, ctypes.c_void_p).value)
+    return functools.partial(run, _address(function))
+
+
+def _quick_launcher(launch: Callable, check: Any, function: Any, at: int, declared: type) -> Callable[..., int]:
+    """What _launcher() says, by launch()."""
+    return functools.partial(launch, _address(check), _address(function), at, form_of(declared))
 
 
 def load(library: str) -> bool:
     """Loads the extension, from beside this file, beside a library, or the build tree that library is in. Returns whether it serves."""
-    global pack, fits, bind
+    global pack, fits, rows, bind, launcher
     if pack is not _pack:
         return True
     if sys.version_info < (3, 10) or os.environ.get("EPF_PYTHON_EXTENSION") == "off":
@@ -73,7 +100,8 @@ def load(library: str) -> bool:
             loader.exec_module(module)
         except ImportError:  # of another machine, or broken: ctypes does as well
             continue
-        pack, fits, bind = module.pack, module.fits, functools.partial(_bound, module.run)
+        pack, fits, rows, bind = module.pack, module.fits, module.rows, functools.partial(_bound, module.run)
+        launcher = functools.partial(_quick_launcher, module.launch)
         return True
     return False
 

@@ -4,12 +4,13 @@ change streams and end as all others do. What the others have not mapped yet ser
 """
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
 from . import lowlat
 from .lib import EpfError
 from .meet import Group
 from .shared import Driver, node_key
+from .tensors import allocator
 from .throughput import Throughput
 
 _allocators: List[Any] = []  # outlives its tensors
@@ -47,30 +48,30 @@ class Results:
         self._pool = torch.cuda.MemPool(_allocator(torch))
         self._opened: List[int] = []
         self._driver: Optional[Driver] = None
-        self._ways = _short_ways(torch)
+        self._new, self._ways = allocator(torch, device), _short_ways(torch)
 
     def begin(self, ht: Throughput) -> None:
         """Allocates the first segment, on the current stream, unless that is done."""
         size, self._first = self._first, 0
         if size:
-            first = self.empty(self._torch.uint8, size)
+            first = self.empty((size,), (1,), self._torch.uint8)
             if first is not None:
                 ht.want(first.data_ptr())
 
-    def empty(self, dtype: Any, *sizes: int) -> Any:
+    def empty(self, sizes: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
         """A tensor, or None: there is no memory for a segment more."""
         try:
             if self._ways is None:
                 with self._torch.cuda.use_mem_pool(self._pool, self._device):
-                    return self._torch.empty(sizes, dtype=dtype, device=self._device)
-            begin, *ends = self._ways
+                    return self._new(sizes, strides, dtype)
+            begin, end, release = self._ways
             index, pool = self._device.index, self._pool.id
             begin(index, pool)
             try:
-                return self._torch.empty(sizes, dtype=dtype, device=self._device)
+                return self._new(sizes, strides, dtype)
             finally:
-                for end in ends:
-                    end(index, pool)
+                end(index, pool)
+                release(index, pool)
         except self._torch.cuda.OutOfMemoryError:
             return None
 

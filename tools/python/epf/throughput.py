@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from . import call, lib, lowlat
 from .lowlat import check
@@ -56,12 +56,6 @@ class Group(ctypes.Structure):
                 ("blocks", c_uint32), ("slots", c_void_p), ("x", c_void_p), ("scales", c_void_p), ("scale_stride", c_uint64 * 2),
                 ("out_stride", c_uint64 * 2), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p), ("out_weights", c_void_p)]
 
-
-# Bytes of a call from the fields in their order, those of a row and of arrays one by one: numbers, tensors, or None.
-pack_routing = call.packer(Routing)
-pack_dispatch = call.packer(Dispatch)
-pack_combine = call.packer(Combine)
-pack_group = call.packer(Group)
 
 PROTOTYPES = {
     "epf_ht_control_bytes": (c_uint64, [c_uint32]),
@@ -119,8 +113,21 @@ class Throughput:
         peers: for each rank the address of its control memory in this process or on this GPU; None: it is of another node. The own entry is not read.
         timeout_ns: of each wait for another rank; 0: configured.
 
-    Attributes: nodes: how many there are; node_max: ranks of the largest one.
+    Attributes:
+        nodes: how many there are. node_max: ranks of the largest one.
+        layout, notify, dispatch, combine, spread, fold: functions f(stream, value...) that launch kernels; the values are the fields of struct
+            epf_ht_routing (layout and notify), epf_ht_dispatch, epf_ht_combine and epf_ht_group (spread and fold), in their order and without the size,
+            those of a row and of arrays one by one: numbers, tensors, or None. Each returns a result for check(). notify, dispatch and combine launch
+            nothing, and return the error, where earlier kernels have failed.
     """
+
+    layout: Callable[..., int]
+    notify: Callable[..., int]
+    dispatch: Callable[..., int]
+    combine: Callable[..., int]
+    spread: Callable[..., int]
+    fold: Callable[..., int]
+    _plan = (-1, 0)  # the last answer of plan_bytes()
 
     def __init__(self, ll: lowlat.LowLatency, control: int, peers: Sequence[Optional[int]], timeout_ns: int = 0) -> None:
         self._dll = load()
@@ -130,14 +137,21 @@ class Throughput:
         check(self._dll.epf_ht_open(ll.handle, byref(options), byref(ht)))
         self._ht = ht
         self._at: Optional[int] = ht.value
-        self._layout, self._notify, self._dispatch, self._combine, self._spread, self._fold, self._check = (call.bind(function) for function in (
-            self._dll.epf_ht_layout, self._dll.epf_ht_notify, self._dll.epf_ht_dispatch, self._dll.epf_ht_combine, self._dll.epf_ht_spread,
-            self._dll.epf_ht_fold, self._dll.epf_ht_check))
+        self._bind(self._dll, ht.value)
         self.nodes, self.node_max = self._dll.epf_ht_nodes(ht), self._dll.epf_ht_node_max(ht)
+
+    def _bind(self, dll: Any, at: int) -> None:
+        """Binds the functions that calls use."""
+        self._check, self._wait_counts = call.bind(dll.epf_ht_check), call.bind(dll.epf_ht_wait_counts)
+        for name, declared, checks in (("layout", Routing, False), ("notify", Routing, True), ("dispatch", Dispatch, True), ("combine", Combine, True),
+                                       ("spread", Group, False), ("fold", Group, False)):
+            setattr(self, name, call.launcher(dll.epf_ht_check if checks else None, getattr(dll, "epf_ht_" + name), at, declared))
 
     def plan_bytes(self, tokens: int) -> int:
         """Bytes of the plan of a batch."""
-        return self._dll.epf_ht_plan_bytes(self._ht, tokens)
+        if self._plan[0] != tokens:
+            self._plan = tokens, self._dll.epf_ht_plan_bytes(self._ht, tokens)
+        return self._plan[1]
 
     def lacks(self, row: Row, across: int) -> int:
         """Bytes of memory between nodes that reserve() would make; 0: there is enough."""
@@ -167,27 +181,9 @@ class Throughput:
         """Maps one segment of each rank, or none of this one. Collective within the node."""
         check(self._dll.epf_ht_map(self._ht, base, size, _pointers(peers)))
 
-    def layout(self, packed: bytes, stream: Optional[int]) -> None:
-        check(self._layout(self._at, packed, stream))
-
-    def notify(self, packed: bytes, stream: Optional[int]) -> None:
-        check(self._notify(self._at, packed, stream))
-
     def wait_counts(self, host: int) -> None:
         """Waits on the CPU for the last notify; other Python threads run meanwhile."""
-        check(self._dll.epf_ht_wait_counts(self._ht, host))
-
-    def dispatch(self, packed: bytes, stream: Optional[int]) -> None:
-        check(self._dispatch(self._at, packed, stream))
-
-    def combine(self, packed: bytes, stream: Optional[int]) -> None:
-        check(self._combine(self._at, packed, stream))
-
-    def spread(self, packed: bytes, stream: Optional[int]) -> None:
-        check(self._spread(self._at, packed, stream))
-
-    def fold(self, packed: bytes, stream: Optional[int]) -> None:
-        check(self._fold(self._at, packed, stream))
+        check(self._wait_counts(self._at, host))
 
     def check(self) -> None:
         """Raises what kernels reported since the last check. Waits for nothing."""

@@ -76,6 +76,9 @@ class Tensor:
     def data_ptr(self):
         return self._address
 
+    def record_stream(self, stream):
+        cuda.log.append(("used on", stream.cuda_stream))
+
     def new_empty(self, sizes):
         return Tensor(sizes, self.dtype, self.device)
 
@@ -107,6 +110,10 @@ def empty(*sizes, dtype=float32, device="cpu"):
     return Tensor(sizes, dtype, device)
 
 
+def empty_strided(sizes, strides, dtype=float32, device="cpu"):
+    return Tensor(sizes, dtype, device, tuple(strides))
+
+
 class _Stream:
     def __init__(self, device=None, number=None):
         self.cuda_stream = number if number is not None else 100 + len(cuda.log)
@@ -135,6 +142,7 @@ class cuda:
     """A GPU that records only the order of its streams: `log` has the launches and waits. Absent unless a test sets `there`."""
     there, capturing, log = False, False, []
     Stream = _Stream
+    ExternalStream = staticmethod(lambda number, device: _Stream(number=number))
     _current = [_Stream(number=1)]
 
     @staticmethod
