@@ -6,6 +6,7 @@
 #ifndef EPF_FABRIC_NIC_EMU_COPIER_PRIV_H
 #define EPF_FABRIC_NIC_EMU_COPIER_PRIV_H
 
+#include "fabric/gpu/copy_stall.h"
 #include "fabric/nic/emu/copier.h"
 
 /* copy_jobs.c: take the additions that a NIC has pushed [C1], or its copies up to the first driver call [C1, C6]. Return how many. */
@@ -32,11 +33,7 @@ void epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem));
 /* Any thread; no driver is called. */
 int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem);
 void epf_emu_import_remove_own(uint64_t nonce, uint32_t key);
-/* copier_stall.c: the thread enters a driver call, or (NULL) has left it. */
-void epf_emu_stall_enters(const char *call);
-/* Copies moved, and more are outstanding or not. */
-void epf_emu_stall_moved(bool more);
-/* True while copies are outstanding. */
-bool epf_emu_stall_is_timed(void);
+/* The thread's (gpu/copy_stall.h). */
+extern struct epf_copy_stall epf_emu_copier_stall;
 
 #endif

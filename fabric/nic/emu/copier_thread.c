@@ -47,6 +47,8 @@ static struct {
 	struct epf_wakeup wakeup;
 } work = { .lock = PTHREAD_MUTEX_INITIALIZER, .let_go = PTHREAD_COND_INITIALIZER };
 
+struct epf_copy_stall epf_emu_copier_stall;
+
 /* Taken around the beginning and the end of the thread, and by those who wait for it; before work.lock. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 
@@ -132,11 +134,11 @@ static void serve_requests(void)
 	work.leaving = NULL;
 	unmap = work.unmap;
 	pthread_mutex_unlock(&work.lock);
-	epf_emu_stall_enters("mapping memory");
+	epf_copy_stall_enters(&epf_emu_copier_stall, "mapping memory");
 	if (unmap)
 		epf_emu_import_drop(unmap);
 	epf_emu_import_owns(prepare);
-	epf_emu_stall_enters(NULL);
+	epf_copy_stall_enters(&epf_emu_copier_stall, NULL);
 	pthread_mutex_lock(&work.lock);
 	if (unmap) /* not one that was asked for meanwhile */
 		work.unmap = NULL;
@@ -159,11 +161,11 @@ static void *run(void *arg)
 	while (!is_stopped()) {
 		unsigned done;
 
-		if (!epf_emu_stall_is_timed() && (busy || has_jobs()))
-			epf_emu_stall_moved(true);
+		if (!epf_copy_stall_is_timed(&epf_emu_copier_stall) && (busy || has_jobs()))
+			epf_copy_stall_moved(&epf_emu_copier_stall, true);
 		done = turn(&busy);
-		if (epf_emu_stall_is_timed() && (done || !busy))
-			epf_emu_stall_moved(busy);
+		if (epf_copy_stall_is_timed(&epf_emu_copier_stall) && (done || !busy))
+			epf_copy_stall_moved(&epf_emu_copier_stall, busy);
 
 		if (__atomic_load_n(&work.asked, __ATOMIC_ACQUIRE))
 			serve_requests();
@@ -191,9 +193,14 @@ static void *run(void *arg)
 		(unsigned long long)(epf_tsc_to_ns(work.dequeue_tsc) / 1000000),
 		(unsigned long long)(epf_tsc_to_ns(work.pump_tsc) / 1000000));
 	/* Nobody waits any more: a later thread must not be blamed for it. */
-	if (epf_emu_stall_is_timed())
-		epf_emu_stall_moved(false);
+	if (epf_copy_stall_is_timed(&epf_emu_copier_stall))
+		epf_copy_stall_moved(&epf_emu_copier_stall, false);
 	return NULL;
+}
+
+void epf_emu_copier_watch(void)
+{
+	epf_copy_stall_watch(&epf_emu_copier_stall);
 }
 
 static void free_copier(struct epf_emu_copier *c)

@@ -94,10 +94,10 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 	struct epf_copy_span span;
 	int device;
 
-	epf_emu_stall_enters("mapping memory");
+	epf_copy_stall_enters(&epf_emu_copier_stall, "mapping memory");
 	if (resolve(c, s, &span, &device) ||
 	    !(q = epf_emu_queue_of(c, device < 0 ? 0 : device, false))) {
-		epf_emu_stall_enters(NULL);
+		epf_copy_stall_enters(&epf_emu_copier_stall, NULL);
 		if (epf_last_reason() == EPF_R_NIC_PEER_GONE) /* the outcome reports it */
 			epf_dbg("a copy: %s", epf_last_error());
 		else
@@ -105,7 +105,7 @@ static bool take(struct epf_emu_copier *c, uint32_t in)
 		epf_emu_job_done(c, c->job.slot, 1, EPF_S_REMOTE_ACCESS);
 		return true;
 	}
-	epf_emu_stall_enters(NULL);
+	epf_copy_stall_enters(&epf_emu_copier_stall, NULL);
 	if (!s->bytes) {
 		epf_emu_job_done(c, c->job.slot, 1, EPF_S_OK);
 		return true;

@@ -154,10 +154,11 @@ static void submit(struct epf_emu_queue *q)
 	q->batches++;
 	calls += !q->adds;
 	q->submit_tsc -= epf_tsc();
-	epf_emu_stall_enters(q->adds ? "submitting additions" : "submitting copies");
+	epf_copy_stall_enters(&epf_emu_copier_stall,
+			      q->adds ? "submitting additions" : "submitting copies");
 	launched(q, q->adds ? q->ops->add(q->q, q->to_add, q->n, ++q->value)
 			    : q->ops->submit(q->q, q->spans, q->n, ++q->value));
-	epf_emu_stall_enters(NULL);
+	epf_copy_stall_enters(&epf_emu_copier_stall, NULL);
 	q->submit_tsc += epf_tsc();
 	q->n = 0;
 	q->longs = 0;
@@ -306,9 +307,9 @@ static unsigned harvest(struct epf_emu_queue *q)
 	unsigned batches = 0;
 
 	if (q->count) {
-		epf_emu_stall_enters("asking what is done");
+		epf_copy_stall_enters(&epf_emu_copier_stall, "asking what is done");
 		reached = q->ops->reached(q->q);
-		epf_emu_stall_enters(NULL);
+		epf_copy_stall_enters(&epf_emu_copier_stall, NULL);
 	}
 	if (reached == UINT64_MAX)
 		epf_err("copies to GPU memory failed on the device, %u batches of them: %s",

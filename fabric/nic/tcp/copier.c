@@ -8,13 +8,13 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/gpu/copy_stall.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
@@ -45,12 +45,6 @@ struct queue {
 _Static_assert((int)BATCH <= (int)EPF_COPY_ADDS && (int)BATCH <= (int)EPF_COPY_BATCH, "");
 _Static_assert((int)FLIGHTS <= (int)EPF_COPY_FLIGHTS, "");
 
-/* Pinned memory that nobody uses; it begins with this. */
-struct spare {
-	struct spare *next;
-	uint64_t bytes;
-};
-
 struct slot {
 	struct epf_tcp_job job;
 	struct queue *queue; /* that carries the job, in the submit `value`; NULL: none */
@@ -70,7 +64,8 @@ struct epf_tcp_copier {
 	uint64_t done; /* written by the thread [T2, release] */
 	uint64_t taken;
 	struct queue *queues;
-	struct spare *spare;
+	struct epf_tcp_spares spares;
+	struct epf_copy_stall stall;
 	struct epf_wakeup wakeup;
 };
 
@@ -117,8 +112,11 @@ static void submit(struct epf_tcp_copier *c, struct queue *q)
 	if (!q->n)
 		return;
 	q->submitted++;
+	epf_copy_stall_enters(&c->stall,
+			      q->lane == ADDS ? "submitting additions" : "submitting copies");
 	rc = q->lane == ADDS ? c->ops->add(q->q, q->adds, q->n, q->submitted)
 			     : c->ops->submit(q->q, q->spans, q->n, q->submitted);
+	epf_copy_stall_enters(&c->stall, NULL);
 	if (rc) {
 		epf_warn_ratelimited("a copy to or from GPU memory: %s", epf_last_error());
 		q->bad = q->submitted;
@@ -134,7 +132,9 @@ static void harvest(struct epf_tcp_copier *c, struct queue *q)
 
 	if (q->reached == q->submitted)
 		return;
+	epf_copy_stall_enters(&c->stall, "asking what is done");
 	reached = c->ops->reached(q->q);
+	epf_copy_stall_enters(&c->stall, NULL);
 	if (reached == UINT64_MAX) {
 		epf_warn_ratelimited("copies to or from GPU memory failed on the device: %s",
 				     epf_last_error());
@@ -213,60 +213,6 @@ static bool take_copy(struct epf_tcp_copier *c, struct slot *s)
 	return true;
 }
 
-static void let_go(struct epf_tcp_copier *c, struct epf_tcp_pinned *p)
-{
-	struct spare *s = (struct spare *)(void *)p->base;
-
-	if (!s)
-		return;
-	*s = (struct spare){ c->spare, p->bytes };
-	c->spare = s;
-	p->base = NULL;
-}
-
-static void *take_spare(struct epf_tcp_copier *c, uint64_t bytes)
-{
-	for (struct spare **at = &c->spare, *s; (s = *at); at = &s->next)
-		if (s->bytes == bytes) {
-			*at = s->next;
-			return s;
-		}
-	return NULL;
-}
-
-static void drop_spares(struct epf_tcp_copier *c)
-{
-	for (struct spare *s = c->spare, *next; s; s = next) {
-		next = s->next;
-		c->ops->host_unregister(s);
-		munmap(s, s->bytes);
-	}
-}
-
-static void pin(struct epf_tcp_copier *c, struct slot *s)
-{
-	struct epf_tcp_pinned *p = s->job.pinned;
-	void *at;
-
-	let_go(c, p);
-	at = take_spare(c, s->job.bytes);
-	if (!at) {
-		at = mmap(NULL, s->job.bytes, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-		if (at == MAP_FAILED) {
-			epf_warn_ratelimited(
-				"GPU copies: no memory for %llu pinned bytes of a connection",
-				(unsigned long long)s->job.bytes);
-			s->failed = true;
-			return;
-		}
-		if (c->ops->host_register(at, s->job.bytes)) /* slower without */
-			epf_warn_ratelimited("GPU copies: pinning memory: %s", epf_last_error());
-	}
-	p->base = at;
-	p->bytes = s->job.bytes;
-}
-
 static void prepare(struct epf_tcp_copier *c, struct epf_copy_mem *mem)
 {
 	if (find(mem) || !queue_of(c, mem->device, TO_GPU) || !queue_of(c, mem->device, FROM_GPU) ||
@@ -299,10 +245,14 @@ static unsigned take(struct epf_tcp_copier *c)
 			if (!take_copy(c, s))
 				break;
 		} else if (s->job.kind == EPF_TCP_JOB_PIN) {
-			pin(c, s);
+			epf_copy_stall_enters(&c->stall, "pinning memory");
+			if (epf_tcp_pin(&c->spares, s->job.pinned, s->job.bytes))
+				s->failed = true;
 		} else if (s->job.kind == EPF_TCP_JOB_PREPARE) {
+			epf_copy_stall_enters(&c->stall, "mapping memory");
 			prepare(c, s->job.dst.mem);
 		}
+		epf_copy_stall_enters(&c->stall, NULL);
 	}
 	return n;
 }
@@ -322,7 +272,7 @@ static unsigned finish(struct epf_tcp_copier *c)
 		if (s->failed && s->job.pinned && !s->job.pinned->failed)
 			__atomic_store_n(&s->job.pinned->failed, done + 1, __ATOMIC_RELAXED);
 		if (s->job.kind == EPF_TCP_JOB_UNPIN) {
-			let_go(c, s->job.pinned);
+			epf_tcp_pinned_release(&c->spares, s->job.pinned);
 			free(s->job.pinned);
 		} else if (s->job.kind == EPF_TCP_JOB_PREPARE) {
 			epf_copy_mem_put(s->job.dst.mem);
@@ -369,7 +319,15 @@ static void *run(void *arg)
 
 	(void)pthread_setname_np(pthread_self(), "epf-tcp-copier");
 	while (!is_stopped(c)) {
-		if (turn(c)) {
+		bool is_busy = c->done != c->taken || has_jobs(c);
+		unsigned moved;
+
+		if (is_busy && !epf_copy_stall_is_timed(&c->stall))
+			epf_copy_stall_moved(&c->stall, true);
+		moved = turn(c);
+		if (epf_copy_stall_is_timed(&c->stall) && (moved || c->done == c->taken))
+			epf_copy_stall_moved(&c->stall, c->done != c->taken);
+		if (moved) {
 			quiet_since = 0;
 			continue;
 		}
@@ -418,6 +376,7 @@ int epf_tcp_copier_open(const struct epf_copy_ops *ops, struct epf_wakeup *wakeu
 		return epf_fail(EPF_R_NO_MEMORY, "tcp: GPU copies");
 	}
 	c->ops = ops;
+	c->spares.ops = ops;
 	c->core = wakeup;
 	if (pthread_create(&c->thread, NULL, run, c)) {
 		free(c->slots);
@@ -447,7 +406,7 @@ void epf_tcp_copier_close(struct epf_tcp_copier *c)
 		c->ops->queue_close(q->q);
 		free(q);
 	}
-	drop_spares(c);
+	epf_tcp_spares_drop(&c->spares);
 	free(c->slots);
 	free(c);
 }
@@ -480,6 +439,11 @@ void epf_tcp_copier_kick(struct epf_tcp_copier *c)
 uint64_t epf_tcp_copier_done(const struct epf_tcp_copier *c)
 {
 	return __atomic_load_n(&c->done, __ATOMIC_ACQUIRE); /* T2 */
+}
+
+void epf_tcp_copier_watch(struct epf_tcp_copier *c)
+{
+	epf_copy_stall_watch(&c->stall);
 }
 
 bool epf_tcp_copier_quiesce(struct epf_tcp_copier *c)

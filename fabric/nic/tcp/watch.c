@@ -6,6 +6,7 @@
  * TCP itself gives up after many minutes, and TCP_USER_TIMEOUT (tcp(7)) gives up on a peer that is alive but does not read, too. The age of the last acknowledgement tells
  * the two apart: a living host answers keepalives, and probes of a full buffer, whatever its processes do.
  */
+#include "fabric/nic/tcp/copier.h"
 #include "fabric/nic/tcp/tcp.h"
 
 #include <linux/tcp.h>
@@ -112,6 +113,8 @@ void epf_tcp_watch(struct epf_nic *nic)
 	struct epf_tcp *t = epf_tcp_of(nic);
 	uint64_t now = t->now(t->now_arg);
 
+	if (t->copier)
+		epf_tcp_copier_watch(t->copier);
 	for (uint32_t i = 0; i < LANES_PER_WATCH && i < t->lanes_end; i++) {
 		struct epf_tcp_lane *l = epf_tcp_lane_at(t, t->watch_lane);
 

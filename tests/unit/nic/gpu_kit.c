@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -136,5 +137,60 @@ void gpu_withdrawn(const struct nic_kind *kind)
 	wr.op = EPF_WR_READ;
 	rig_post(rig, &wr);
 	assert_int_equal(gpu_outcome(rig, 4), EPF_S_REMOTE_ACCESS);
+	rig_close(rig);
+}
+
+FILE *gpu_catch_log(int *before)
+{
+	FILE *file = tmpfile();
+
+	assert_non_null(file);
+	fflush(stderr);
+	*before = dup(STDERR_FILENO);
+	assert_true(*before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+	return file;
+}
+
+bool gpu_was_logged(FILE *file, const char *text)
+{
+	char all[8192];
+	ssize_t n = pread(fileno(file), all, sizeof(all) - 1, 0);
+
+	all[n > 0 ? n : 0] = '\0';
+	return strstr(all, text) != NULL;
+}
+
+void gpu_stands_still(const struct nic_kind *kind, int hold, const char *text)
+{
+	struct rig *rig = rig_open(kind, NULL);
+	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
+	int status = -1, before, said = 0;
+	FILE *file;
+
+	rig_fill(rig->a.mem, 5000, 5);
+	file = gpu_catch_log(&before);
+	epf_copy_fake_hold(hold);
+	rig_post(rig, &wr);
+	for (int i = 0; i < 60000 && !said; i++) {
+		rig_reap(&rig->a); /* rig_run() would wait for the copies */
+		rig_reap(&rig->b);
+		rig->a.nic->ops->watch(rig->a.nic);
+		said = gpu_was_logged(file, "[EPF-472]");
+		usleep(1000);
+	}
+	epf_copy_fake_hold(0);
+	status = gpu_outcome(rig, 1);
+	for (int i = 0; i < 60000 && !gpu_was_logged(file, "go on, after"); i++)
+		usleep(1000);
+	fflush(stderr);
+	dup2(before, STDERR_FILENO);
+	close(before);
+	assert_true(said);
+	assert_true(gpu_was_logged(file, text));
+	assert_true(gpu_was_logged(file, "CUDA_MODULE_LOADING=EAGER"));
+	assert_true(gpu_was_logged(file, "go on, after"));
+	fclose(file);
+	assert_int_equal(status, EPF_S_OK);
+	assert_true(rig_matches(rig->b.mem, 5000, 5));
 	rig_close(rig);
 }

@@ -8,6 +8,9 @@
 
 #include "tests/unit/nic/nic_rig.h"
 
+#include <stdbool.h>
+#include <stdio.h>
+
 #define MS 1000000ull
 
 /* Posts all of them on lane 0 of a, in as few calls as the NIC takes them in. */
@@ -21,5 +24,10 @@ void gpu_later_writes_win(const struct nic_kind *kind);
 void gpu_wrong_among_many(const struct nic_kind *kind);
 /* A region's key stops working, at the target as at the source; its copies are over when it has gone, and the next one of the same memory works. */
 void gpu_withdrawn(const struct nic_kind *kind);
+/* What is logged goes to a temporary file, until stderr is put back by dup2(*before, STDERR_FILENO). */
+FILE *gpu_catch_log(int *before);
+bool gpu_was_logged(FILE *file, const char *text);
+/* Copies that epf_copy_fake_hold(hold) stops are reported once by EPF-472 with `text`, and then that they go on. */
+void gpu_stands_still(const struct nic_kind *kind, int hold, const char *text);
 
 #endif

@@ -149,27 +149,6 @@ static void test_withdrawn(void **state)
 	gpu_withdrawn(&both);
 }
 
-/* What is logged goes to a file meanwhile; returns it. */
-static FILE *catch_log(int *before)
-{
-	FILE *file = tmpfile();
-
-	assert_non_null(file);
-	fflush(stderr);
-	*before = dup(STDERR_FILENO);
-	assert_true(*before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
-	return file;
-}
-
-static bool was_logged(FILE *file, const char *text)
-{
-	char all[8192];
-	ssize_t n = pread(fileno(file), all, sizeof(all) - 1, 0);
-
-	all[n > 0 ? n : 0] = '\0';
-	return strstr(all, text) != NULL;
-}
-
 /* Copies begun at b when nothing more is there to begin. */
 static unsigned copies_begun(struct rig *rig)
 {
@@ -253,49 +232,14 @@ static void test_add_before_copies(void **state)
 }
 
 /* Stalled copies are reported once, with what blocks them (a call of the driver's, or the device), and that they go on. */
-static void stand_still(int hold, const char *text)
-{
-	struct rig *rig = rig_open(&both, NULL);
-	struct epf_wr wr = rig_write(rig, 1, 0, 0, 5000);
-	int status, before, said = 0;
-	FILE *file;
-
-	rig_fill(rig->a.mem, 5000, 5);
-	file = catch_log(&before);
-	epf_copy_fake_hold(hold);
-	rig_post(rig, &wr);
-	for (int i = 0; i < 60000 && !said; i++) {
-		rig_reap(&rig->a); /* rig_run() would wait for the copies */
-		rig_reap(&rig->b);
-		rig->a.nic->ops->watch(rig->a.nic);
-		said = was_logged(file, "[EPF-472]");
-		usleep(1000);
-	}
-	epf_copy_fake_hold(0);
-	rig_run(rig, MS);
-	for (int i = 0; i < 60000 && !was_logged(file, "go on, after"); i++)
-		usleep(1000);
-	fflush(stderr);
-	dup2(before, STDERR_FILENO);
-	close(before);
-	assert_true(said);
-	assert_true(was_logged(file, text));
-	assert_true(was_logged(file, "CUDA_MODULE_LOADING=EAGER"));
-	assert_true(was_logged(file, "go on, after"));
-	fclose(file);
-	assert_true(rig_sent(rig, &rig->a, 1, &status) && status == EPF_S_OK);
-	assert_true(rig_matches(rig->b.mem, 5000, 5));
-	rig_close(rig);
-}
-
 static void test_stuck_driver(void **state)
 {
-	stand_still(1, "does not return from submitting copies");
+	gpu_stands_still(&both, 1, "does not return from submitting copies");
 }
 
 static void test_stuck_copies(void **state)
 {
-	stand_still(2, "has accepted them and they do not end");
+	gpu_stands_still(&both, 2, "has accepted them and they do not end");
 }
 
 static void test_range(void **state)
@@ -388,7 +332,7 @@ static void test_failed_copies(void **state)
 	int status = EPF_S_OK, before;
 	FILE *file;
 
-	file = catch_log(&before);
+	file = gpu_catch_log(&before);
 	epf_copy_fake_hold(3);
 	rig_post(rig, &wr);
 	rig_run(rig, 10 * MS);
@@ -396,8 +340,8 @@ static void test_failed_copies(void **state)
 	fflush(stderr);
 	dup2(before, STDERR_FILENO);
 	close(before);
-	assert_true(was_logged(file,
-			       "failed on the device, 1 batches of them: fake GPU: a copy failed"));
+	assert_true(gpu_was_logged(
+		file, "failed on the device, 1 batches of them: fake GPU: a copy failed"));
 	assert_true(rig_sent(rig, &rig->a, 1, &status));
 	assert_int_equal(status, EPF_S_REMOTE_ACCESS);
 	fclose(file);

@@ -316,12 +316,19 @@ static void test_while_kernels_wait(void **state)
 	rig_close(rig);
 }
 
+/* Stalled copies are reported, as those of the software NIC. */
+static void test_stuck(void **state)
+{
+	gpu_stands_still(&both, 1, "does not return from submitting copies");
+	gpu_stands_still(&both, 2, "has accepted them and they do not end");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_events),       CASE(test_idle_while_copying), CASE(test_idle_while_full),
 		CASE(test_held_trains),  CASE(test_behind_held),        CASE(test_fence),
-		CASE(test_first_copies), CASE(test_while_kernels_wait),
+		CASE(test_first_copies), CASE(test_while_kernels_wait), CASE(test_stuck),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
