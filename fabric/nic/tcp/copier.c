@@ -9,7 +9,6 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "fabric/gpu/copy_stall.h"
-#include "fabric/nic/tcp/pinned.h"
 
 #include <errno.h>
 #include <pthread.h>

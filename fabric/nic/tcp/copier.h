@@ -12,6 +12,7 @@
 #define EPF_FABRIC_NIC_TCP_COPIER_H
 
 #include "fabric/gpu/copy.h"
+#include "fabric/nic/tcp/pinned.h"
 #include "queues/epf_wakeup.h"
 
 #include <stdbool.h>
@@ -20,13 +21,6 @@
 struct epf_tcp_copier;
 
 enum { EPF_TCP_JOBS = 4096 }; /* most jobs of a copier that are under way */
-
-/* Pinned memory, and the first failure of its copies. */
-struct epf_tcp_pinned {
-	uint8_t *base; /* NULL if it could not be allocated */
-	uint64_t bytes;
-	uint64_t failed; /* number of its first job that failed, 0: none [T2] */
-};
 
 /* An end of a copy: an offset in GPU memory, or (mem is NULL) an address of host memory. */
 struct epf_tcp_spot {

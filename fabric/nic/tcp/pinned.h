@@ -3,7 +3,16 @@
 #ifndef EPF_FABRIC_NIC_TCP_PINNED_H
 #define EPF_FABRIC_NIC_TCP_PINNED_H
 
-#include "fabric/nic/tcp/copier.h"
+#include "fabric/gpu/copy.h"
+
+#include <stdint.h>
+
+/* Pinned memory, and the first failure of its copies. */
+struct epf_tcp_pinned {
+	uint8_t *base; /* NULL if it could not be allocated */
+	uint64_t bytes;
+	uint64_t failed; /* number of its first job that failed, 0: none [T2] */
+};
 
 /* Pinned memory that nobody uses; it begins with this. */
 struct epf_tcp_spare {
