@@ -125,7 +125,8 @@ def rank_main(rank, a):
         if name.startswith("low-latency"):
             took = between_events(call)
             if rank == 0:
-                print(f"  {"  as DeepEP's test":31} {took:6.1f}", flush=True)
+                like = "  as DeepEP's test"
+                print(f"  {like:31} {took:6.1f}", flush=True)
     dist.barrier()
     buffer.destroy()
 
