@@ -194,6 +194,9 @@ int epf_moe_combine_reduce(struct epf_moe *m);
  */
 int epf_moe_combine_recv(struct epf_moe *m, uint16_t *out);
 
+/** epf_moe_own_bytes() - bytes of rows that this rank has kept so far: they are copied here and never put. */
+uint64_t epf_moe_own_bytes(const struct epf_moe *m);
+
 /** epf_moe_drain() - wait until everything pushed so far is retired: the sources may be reused. */
 int epf_moe_drain(struct epf_moe *m);
 

@@ -93,6 +93,11 @@ uint64_t epf_moe_sums_at(const struct epf_moe *m, uint32_t source, uint32_t row)
 	return m->lay.sums + ((uint64_t)source * m->cfg.tokens_max + row) * m->lay.out_row_bytes;
 }
 
+uint64_t epf_moe_own_bytes(const struct epf_moe *m)
+{
+	return m->own_bytes;
+}
+
 uint32_t epf_moe_block_rows(const struct epf_moe *m, uint32_t block)
 {
 	return m->block_rows[block];
@@ -124,11 +129,19 @@ const void *epf_moe_row_payload(const struct epf_moe *m, const struct epf_moe_he
 }
 
 int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
-		    uint32_t signal)
+		    uint32_t bytes, uint32_t signal)
 {
-	int err = epf_put_group(m->ring, rank, region, from, m->inbox_region, to, m->lay.row_bytes,
-				m->cfg.first_signal + signal, m->flags);
+	int err;
 
+	if (rank == m->cfg.rank) {
+		const uint8_t *base = region == m->inbox_region ? m->inbox : m->outbox;
+
+		memcpy(m->inbox + to, base + from, bytes);
+		m->own_bytes += bytes;
+		return 0;
+	}
+	err = epf_put_group(m->ring, rank, region, from, m->inbox_region, to, bytes,
+			    m->cfg.first_signal + signal, m->flags);
 	return err ? epf_moe_fail_fabric(m, err, "pushing a row") : 0;
 }
 
@@ -170,8 +183,9 @@ int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t v
 		   uint32_t count)
 {
 	uint32_t number = m->cfg.first_signal + signal;
-	int err = count ? epf_signal_counted(m->ring, rank, number, value, count, m->flags)
-			: epf_signal_send(m->ring, rank, number, value, m->flags);
+	bool counted = count && rank != m->cfg.rank; /* own rows are in place already */
+	int err = counted ? epf_signal_counted(m->ring, rank, number, value, count, m->flags)
+			  : epf_signal_send(m->ring, rank, number, value, m->flags);
 
 	return err ? epf_moe_fail_fabric(m, err, "pushing a signal") : 0;
 }

@@ -57,6 +57,7 @@ struct epf_moe {
 	uint64_t *seen;  /* [lay.signals] */
 	uint32_t *count; /* scratch: [blocks], [ranks], [nodes] or [served x node], the largest */
 	uint16_t *sum;   /* scratch: [hidden] */
+	uint64_t own_bytes; /* copied from this rank to itself, ever */
 	char why[EPF_MOE_WHY_BYTES];
 };
 
@@ -99,9 +100,12 @@ uint64_t epf_moe_sums_at(const struct epf_moe *m, uint32_t source, uint32_t row)
 /* Writes the row of a token where it is sent from: row by row just before its puts, so that the engine sends while the next is quantised. */
 void epf_moe_stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint32_t token);
 
-/* Moves one dispatch row to a peer as part of group `signal` (kernel's numbering). */
+/*
+ * Moves one row of `bytes` to a rank as part of group `signal` (kernel's numbering). A row that stays is copied at once, by the calling thread, beside the engine: push what
+ * goes elsewhere first.
+ */
 int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
-		    uint32_t signal);
+		    uint32_t bytes, uint32_t signal);
 
 /* Output rows of one transfer: many, where a row is small. */
 uint32_t epf_moe_batch(const struct epf_moe *m);
