@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What both modes are made of: offsets of rows, the ranks a token goes to, moving rows, adding to
+ * What both modes are made of: offsets of rows, the ranks a token goes to, making and moving rows, adding to
  * and taking signals. Called by moe_ll.c and moe_ht_*.c, and by tests for the areas. The only file
  * besides moe_common.c that pushes commands or waits.
  */
 #include "kernels/host/moe_priv.h"
+#include "kernels/host/num.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -126,6 +127,29 @@ const float *epf_moe_row_weight(const struct epf_moe_head *row)
 const void *epf_moe_row_payload(const struct epf_moe *m, const struct epf_moe_head *row)
 {
 	return (const uint8_t *)row + m->lay.head_bytes;
+}
+
+void epf_moe_stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint32_t token)
+{
+	uint8_t *row = m->outbox + m->lay.stage + (uint64_t)token * m->lay.row_bytes;
+	struct epf_moe_head *head = (struct epf_moe_head *)(void *)row;
+	int32_t *expert = (int32_t *)(void *)(head + 1);
+	uint8_t *payload = row + m->lay.head_bytes;
+	const uint16_t *x = in->x + (size_t)token * m->cfg.hidden;
+	uint32_t k = m->cfg.topk;
+
+	head->token = token;
+	head->source = m->cfg.rank;
+	head->round = m->round;
+	head->topk = k;
+	for (uint32_t i = 0; i < k; i++)
+		expert[i] = (int32_t)in->expert[(size_t)token * k + i];
+	memcpy(expert + k, in->weight + (size_t)token * k, k * sizeof(float));
+	if (m->cfg.fp8) /* cannot fail: hidden was checked by the plan */
+		(void)epf_num_quantise(x, m->cfg.hidden, 0, payload,
+				       (float *)(void *)(payload + m->cfg.hidden));
+	else
+		memcpy(payload, x, m->lay.payload_bytes);
 }
 
 int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
