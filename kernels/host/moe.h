@@ -103,8 +103,8 @@ struct epf_moe_layout {
 	/* signals, counted from config.first_signal */
 	uint32_t sig_recv;    /* [2][block]: adds rows + 1 */
 	uint32_t sig_forward; /* ht: [2][source]: adds rows + 1 */
-	uint32_t sig_partial; /* ht: [source][index in node]: adds 1 */
-	uint32_t sig_home;    /* ll: [rank], ht: [node]: adds 1 */
+	uint32_t sig_partial; /* ht: [source][index in node]: adds 1 a batch of rows */
+	uint32_t sig_home;    /* ll: [rank]: adds 1; ht: [node]: adds 1 a batch of rows */
 	uint32_t signals;
 };
 

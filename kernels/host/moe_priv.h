@@ -107,19 +107,21 @@ void epf_moe_stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint3
 int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		    uint32_t bytes, uint32_t signal);
 
-/* Output rows of one transfer: many, where a row is small. */
-uint32_t epf_moe_batch(const struct epf_moe *m);
-
 /*
- * Moves `rows` output rows that lie next to each other at both ends, in transfers of epf_moe_batch()
- * rows, then adds 1 to the signal. Nothing at all for 0 rows.
+ * Output rows that lie next to each other at both ends travel in batches, one transfer each, and each adds 1 to the signal: who waits for a row waits for its
+ * batch, and may add rows while later ones arrive. The puts of a group come from one ring, so its n-th signal covers the first n.
  */
 int epf_moe_put_rows(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		     uint32_t rows, uint32_t signal);
 
-/* One of those transfers. The caller counts them, and sends the signal behind the last. */
+/* One of those batches, of as many rows as epf_moe_batch_left() says for its first row. */
 int epf_moe_put_batch(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		      uint32_t rows, uint32_t signal);
+uint32_t epf_moe_batch_left(const struct epf_moe *m, uint32_t row, uint32_t end);
+
+/* Waits until a row of such batches is here; until all of so many are, and consumes the signal. */
+int epf_moe_await_row(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t row);
+int epf_moe_take_rows(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t rows);
 
 /* Adds `value` to the peer's signal after `count` puts of its group; count may be 0. */
 int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t value,
