@@ -174,6 +174,7 @@ struct moe_rank {
 	uint16_t *x;         /* [tokens][hidden] */
 	uint16_t *out;       /* [tokens][hidden] */
 	uint64_t counter[8]; /* at the start of the phase */
+	uint64_t own_bytes;  /* rows that it had kept when the phase began */
 	bool counted; /* by a lower rank of its node: they share the engine and its counters */
 };
 

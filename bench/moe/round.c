@@ -75,6 +75,8 @@ static uint64_t counter(const struct moe_rank *r, const char *name)
 static void counters_start(struct moe_job *job)
 {
 	for (uint32_t i = 0; i < job->ranks; i++)
+		job->rank[i].own_bytes = epf_moe_own_bytes(job->rank[i].moe);
+	for (uint32_t i = 0; i < job->ranks; i++)
 		for (int c = 0; c < C_COUNT && !job->rank[i].counted; c++)
 			job->rank[i].counter[c] = counter(&job->rank[i], counter_name[c]);
 }
@@ -84,6 +86,9 @@ static void counters_end(struct moe_job *job, struct moe_phase *ph)
 	uint64_t *sum[C_COUNT] = { &ph->bytes_remote_node, &ph->bytes_same_node, &ph->commands,
 				   &ph->doorbells };
 
+	/* Rows that a rank keeps cross no engine, but stay on their node as others do. */
+	for (uint32_t i = 0; i < job->ranks; i++)
+		ph->bytes_same_node += epf_moe_own_bytes(job->rank[i].moe) - job->rank[i].own_bytes;
 	for (uint32_t i = 0; i < job->ranks; i++)
 		for (int c = 0; c < C_COUNT && !job->rank[i].counted; c++)
 			*sum[c] +=

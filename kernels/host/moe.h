@@ -103,8 +103,8 @@ struct epf_moe_layout {
 	/* signals, counted from config.first_signal */
 	uint32_t sig_recv;    /* [2][block]: adds rows + 1 */
 	uint32_t sig_forward; /* ht: [2][source]: adds rows + 1 */
-	uint32_t sig_partial; /* ht: [source][index in node]: adds 1 */
-	uint32_t sig_home;    /* ll: [rank], ht: [node]: adds 1 */
+	uint32_t sig_partial; /* ht: [source][index in node]: adds 1 a batch of rows */
+	uint32_t sig_home;    /* ll: [rank]: adds 1; ht: [node]: adds 1 a batch of rows */
 	uint32_t signals;
 };
 
@@ -193,6 +193,9 @@ int epf_moe_combine_reduce(struct epf_moe *m);
  * @out: BF16 [tokens of this round][hidden].
  */
 int epf_moe_combine_recv(struct epf_moe *m, uint16_t *out);
+
+/** epf_moe_own_bytes() - bytes of rows that this rank has kept so far: they are copied here and never put. */
+uint64_t epf_moe_own_bytes(const struct epf_moe *m);
 
 /** epf_moe_drain() - wait until everything pushed so far is retired: the sources may be reused. */
 int epf_moe_drain(struct epf_moe *m);

@@ -6,7 +6,6 @@
 #include "kernels/host/moe.h"
 
 #include "kernels/host/moe_priv.h"
-#include "kernels/host/num.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -161,29 +160,6 @@ static int check_tokens(struct epf_moe *m, const struct epf_moe_tokens *in)
 		}
 	}
 	return 0;
-}
-
-void epf_moe_stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint32_t token)
-{
-	uint8_t *row = m->outbox + m->lay.stage + (uint64_t)token * m->lay.row_bytes;
-	struct epf_moe_head *head = (struct epf_moe_head *)(void *)row;
-	int32_t *expert = (int32_t *)(void *)(head + 1);
-	uint8_t *payload = row + m->lay.head_bytes;
-	const uint16_t *x = in->x + (size_t)token * m->cfg.hidden;
-	uint32_t k = m->cfg.topk;
-
-	head->token = token;
-	head->source = m->cfg.rank;
-	head->round = m->round;
-	head->topk = k;
-	for (uint32_t i = 0; i < k; i++)
-		expert[i] = (int32_t)in->expert[(size_t)token * k + i];
-	memcpy(expert + k, in->weight + (size_t)token * k, k * sizeof(float));
-	if (m->cfg.fp8) /* cannot fail: hidden was checked by the plan */
-		(void)epf_num_quantise(x, m->cfg.hidden, 0, payload,
-				       (float *)(void *)(payload + m->cfg.hidden));
-	else
-		memcpy(payload, x, m->lay.payload_bytes);
 }
 
 int epf_moe_drain(struct epf_moe *m)

@@ -65,8 +65,8 @@ static int wait_partial(struct epf_moe *m, uint32_t i, const uint32_t *rows)
 
 		if (rank == m->cfg.rank || rows[k] == 0)
 			continue;
-		err = epf_moe_take(m, rank, m->lay.sig_partial + i * m->lay.node_size_max + k, 0,
-				   NULL);
+		err = epf_moe_take_rows(m, rank, m->lay.sig_partial + i * m->lay.node_size_max + k,
+					rows[k]);
 		if (err)
 			return err;
 	}
@@ -88,31 +88,27 @@ static const struct epf_moe_head *forwarded(const struct epf_moe *m, uint32_t i,
 /* Adds the rows of a source and sends the sums home, some while the next are added. */
 static int send_sums(struct epf_moe *m, uint32_t i)
 {
-	uint32_t batch = epf_moe_batch(m), end = m->forward_rows[i], puts = 0, row = 0;
-	uint32_t signal = m->lay.sig_home + m->node;
+	uint32_t end = m->forward_rows[i], row = 0;
 	struct moe_ranks to;
+	int err = 0;
 
 	memset(m->count, 0, m->node_size * sizeof(*m->count));
-	for (uint32_t first = 0; first < end; first = row, puts++) {
-		uint32_t last = end - first < batch ? end : first + batch;
-		int err;
-
-		for (; row < last; row++) {
+	for (uint32_t first = 0, n; first < end && !err; first += n) {
+		n = epf_moe_batch_left(m, first, end);
+		for (; row < first + n; row++) {
 			const uint16_t *of[EPF_MOE_TOPK_MAX];
-			unsigned n;
+			unsigned count;
 
 			epf_moe_row_targets(m, forwarded(m, i, row), &to);
-			n = node_rows(m, i, &to, m->count, of);
-			epf_num_sum((void *)(m->outbox + epf_moe_sums_at(m, i, row)), of, NULL, n,
-				    m->cfg.hidden);
+			count = node_rows(m, i, &to, m->count, of);
+			epf_num_sum((void *)(m->outbox + epf_moe_sums_at(m, i, row)), of, NULL,
+				    count, m->cfg.hidden);
 		}
-		err = epf_moe_put_batch(m, m->served[i], m->outbox_region,
-					epf_moe_sums_at(m, i, first),
-					epf_moe_home_at(m, m->node, first), last - first, signal);
-		if (err)
-			return err;
+		err = epf_moe_put_batch(
+			m, m->served[i], m->outbox_region, epf_moe_sums_at(m, i, first),
+			epf_moe_home_at(m, m->node, first), n, m->lay.sig_home + m->node);
 	}
-	return puts ? epf_moe_signal(m, m->served[i], signal, 1, puts) : 0;
+	return err;
 }
 
 /*
@@ -154,31 +150,22 @@ int epf_moe_ht_combine_reduce(struct epf_moe *m)
 	return 0;
 }
 
-/* Waits for everything that belongs to this rank's tokens. */
-static int wait_home(struct epf_moe *m)
+/* Waits for the rows of this rank's tokens that come from its own node. */
+static int wait_here(struct epf_moe *m)
 {
-	uint32_t *across = m->count;
-	uint32_t *here = m->count + m->lay.nodes;
 	struct moe_ranks to;
-	int err;
 
-	memset(m->count, 0, (m->lay.nodes + m->node_size) * sizeof(*m->count));
+	memset(m->count, 0, m->node_size * sizeof(*m->count));
 	for (uint32_t t = 0; t < m->tokens; t++) {
 		epf_moe_targets(m, m->expert + (size_t)t * m->cfg.topk, &to);
-		count_members(m, &to, here);
-		for (uint32_t n = 0; n < m->lay.nodes; n++)
-			across[n] += epf_moe_on_node(m, &to, n);
+		count_members(m, &to, m->count);
 	}
-	err = wait_partial(m, 0, here);
-	for (uint32_t n = 0; n < m->lay.nodes && !err; n++)
-		if (n != m->node && across[n])
-			err = epf_moe_take(m, m->my_via[n].rank, m->lay.sig_home + n, 0, NULL);
-	return err;
+	return wait_partial(m, 0, m->count);
 }
 
-/* Adds the nodes of one token: counters run on from token to token. */
-static void add_token(struct epf_moe *m, const struct moe_ranks *to, uint32_t *across,
-		      uint32_t *here, uint16_t *out)
+/* Adds the nodes of one token as soon as they are here: counters run on from token to token. */
+static int add_token(struct epf_moe *m, const struct moe_ranks *to, uint32_t *across,
+		     uint32_t *here, uint16_t *out)
 {
 	const uint16_t *of[EPF_MOE_TOPK_MAX], *here_of[EPF_MOE_TOPK_MAX];
 	unsigned count = 0, n_here;
@@ -187,6 +174,11 @@ static void add_token(struct epf_moe *m, const struct moe_ranks *to, uint32_t *a
 		if (!epf_moe_on_node(m, to, n))
 			continue;
 		if (n != m->node) {
+			int err = epf_moe_await_row(m, m->my_via[n].rank, m->lay.sig_home + n,
+						    across[n]);
+
+			if (err)
+				return err;
 			of[count++] = (const void *)(m->inbox + epf_moe_home_at(m, n, across[n]++));
 			continue;
 		}
@@ -196,6 +188,7 @@ static void add_token(struct epf_moe *m, const struct moe_ranks *to, uint32_t *a
 		of[count++] = n_here > 1 ? m->sum : here_of[0];
 	}
 	epf_num_sum(out, of, NULL, count, m->cfg.hidden);
+	return 0;
 }
 
 int epf_moe_ht_combine_sum(struct epf_moe *m, uint16_t *out)
@@ -203,14 +196,16 @@ int epf_moe_ht_combine_sum(struct epf_moe *m, uint16_t *out)
 	uint32_t *across = m->count;
 	uint32_t *here = m->count + m->lay.nodes;
 	struct moe_ranks to;
-	int err = wait_home(m);
+	int err = wait_here(m);
 
-	if (err)
-		return err;
 	memset(m->count, 0, (m->lay.nodes + m->node_size) * sizeof(*m->count));
-	for (uint32_t t = 0; t < m->tokens; t++) {
+	for (uint32_t t = 0; t < m->tokens && !err; t++) {
 		epf_moe_targets(m, m->expert + (size_t)t * m->cfg.topk, &to);
-		add_token(m, &to, across, here, out + (size_t)t * m->cfg.hidden);
+		err = add_token(m, &to, across, here, out + (size_t)t * m->cfg.hidden);
 	}
-	return 0;
+	for (uint32_t n = 0; n < m->lay.nodes && !err; n++)
+		if (n != m->node)
+			err = epf_moe_take_rows(m, m->my_via[n].rank, m->lay.sig_home + n,
+						across[n]);
+	return err;
 }

@@ -24,9 +24,9 @@ static int fan_out(struct epf_moe *m, const struct moe_ranks *to, uint32_t sourc
 
 		if (m->topo.node_of[rank] != m->node)
 			continue;
-		err = epf_moe_put_row(m, rank, region, from,
-				      epf_moe_recv_at(m, set, source, rows[index]),
-				      m->lay.sig_recv + set * m->lay.blocks + source);
+		err = epf_moe_put_row(
+			m, rank, region, from, epf_moe_recv_at(m, set, source, rows[index]),
+			m->lay.row_bytes, m->lay.sig_recv + set * m->lay.blocks + source);
 		if (err)
 			return err;
 		rows[index]++;
@@ -63,12 +63,18 @@ static int send_across(struct epf_moe *m, const struct moe_ranks *to, uint64_t f
 			continue;
 		err = epf_moe_put_row(m, via->rank, m->outbox_region, from,
 				      epf_moe_forward_at(m, set, via->source, rows[n]),
+				      m->lay.row_bytes,
 				      m->lay.sig_forward + set * m->lay.sources_max + via->source);
 		if (err)
 			return err;
 		rows[n]++;
 	}
 	return 0;
+}
+
+static uint64_t stage_at(const struct epf_moe *m, uint32_t token)
+{
+	return m->lay.stage + (uint64_t)token * m->lay.row_bytes;
 }
 
 int epf_moe_ht_send(struct epf_moe *m, const struct epf_moe_tokens *in)
@@ -81,13 +87,9 @@ int epf_moe_ht_send(struct epf_moe *m, const struct epf_moe_tokens *in)
 
 	memset(m->count, 0, (m->lay.nodes + m->node_size) * sizeof(*m->count));
 	for (uint32_t t = 0; t < m->tokens && !err; t++) {
-		uint64_t from = m->lay.stage + (uint64_t)t * m->lay.row_bytes;
-
 		epf_moe_stage_row(m, in, t);
 		epf_moe_targets(m, m->expert + (size_t)t * m->cfg.topk, &to);
-		err = send_across(m, &to, from, across);
-		if (!err)
-			err = fan_out(m, &to, m->cfg.rank, m->outbox_region, from, here);
+		err = send_across(m, &to, stage_at(m, t), across);
 	}
 	for (uint32_t n = 0; n < m->lay.nodes && !err; n++) {
 		const struct moe_via *via = &m->my_via[n];
@@ -97,6 +99,11 @@ int epf_moe_ht_send(struct epf_moe *m, const struct epf_moe_tokens *in)
 					     m->lay.sig_forward + set * m->lay.sources_max +
 						     via->source,
 					     across[n] + 1ull, across[n]);
+	}
+	/* The way between nodes is the longer one: what stays on this one comes behind. */
+	for (uint32_t t = 0; t < m->tokens && !err; t++) {
+		epf_moe_targets(m, m->expert + (size_t)t * m->cfg.topk, &to);
+		err = fan_out(m, &to, m->cfg.rank, m->outbox_region, stage_at(m, t), here);
 	}
 	return err ? err : close_blocks(m, m->cfg.rank, here);
 }

@@ -16,40 +16,63 @@ static uint32_t block_of(const struct epf_moe *m, uint32_t expert, uint32_t sour
 	return expert % m->lay.local_experts * m->cfg.ranks + source;
 }
 
-int epf_moe_ll_send(struct epf_moe *m, const struct epf_moe_tokens *in)
+/* Makes the rows and sends those for other ranks, or copies those that stay here (`own`), which are made by then. */
+static int send_rows(struct epf_moe *m, const struct epf_moe_tokens *in, bool own)
 {
 	uint32_t set = moe_set(m->round);
-	uint32_t base = m->lay.sig_recv + set * m->lay.blocks;
 	uint32_t *rows = m->count; /* per global expert: blocks = local_experts * ranks = experts */
 
-	memset(rows, 0, m->cfg.experts * sizeof(*rows));
 	for (uint32_t i = 0; i < m->tokens * m->cfg.topk; i++) {
-		uint32_t e = (uint32_t)m->expert[i];
-		uint32_t block = block_of(m, e, m->cfg.rank);
+		uint32_t e = (uint32_t)m->expert[i], block, rank;
 		int err;
 
-		if (i % m->cfg.topk == 0)
+		if (!own && i % m->cfg.topk == 0)
 			epf_moe_stage_row(m, in, i / m->cfg.topk);
 		if (m->expert[i] < 0)
 			continue;
-		err = epf_moe_put_row(m, e / m->lay.local_experts, m->outbox_region,
+		rank = e / m->lay.local_experts;
+		if ((rank == m->cfg.rank) != own)
+			continue;
+		block = block_of(m, e, m->cfg.rank);
+		err = epf_moe_put_row(m, rank, m->outbox_region,
 				      m->lay.stage + (uint64_t)(i / m->cfg.topk) * m->lay.row_bytes,
-				      epf_moe_recv_at(m, set, block, rows[e]), base + block);
+				      epf_moe_recv_at(m, set, block, rows[e]), m->lay.row_bytes,
+				      m->lay.sig_recv + set * m->lay.blocks + block);
 		if (err)
 			return err;
 		rows[e]++;
 	}
-	/* Starting after this rank, so that not everybody begins with rank 0. */
-	for (uint32_t i = 0; i < m->cfg.experts; i++) {
-		uint32_t e = (m->cfg.rank * m->lay.local_experts + i) % m->cfg.experts;
-		int err =
-			epf_moe_signal(m, e / m->lay.local_experts,
-				       base + block_of(m, e, m->cfg.rank), rows[e] + 1ull, rows[e]);
+	return 0;
+}
+
+/* Closes the blocks of a rank's experts. */
+static int close_blocks(struct epf_moe *m, uint32_t rank)
+{
+	uint32_t base = m->lay.sig_recv + moe_set(m->round) * m->lay.blocks;
+
+	for (uint32_t i = 0; i < m->lay.local_experts; i++) {
+		uint32_t e = rank * m->lay.local_experts + i;
+		int err = epf_moe_signal(m, rank, base + block_of(m, e, m->cfg.rank),
+					 m->count[e] + 1ull, m->count[e]);
 
 		if (err)
 			return err;
 	}
 	return 0;
+}
+
+int epf_moe_ll_send(struct epf_moe *m, const struct epf_moe_tokens *in)
+{
+	int err;
+
+	memset(m->count, 0, m->cfg.experts * sizeof(*m->count));
+	err = send_rows(m, in, false);
+	/* Starting after this rank, so that not everybody begins with rank 0. */
+	for (uint32_t i = 1; i < m->cfg.ranks && !err; i++)
+		err = close_blocks(m, (m->cfg.rank + i) % m->cfg.ranks);
+	if (!err)
+		err = send_rows(m, in, true);
+	return err ? err : close_blocks(m, m->cfg.rank);
 }
 
 /* Sends one output row home; the slot follows from the row's own list of experts. */
@@ -64,11 +87,9 @@ static int send_home(struct epf_moe *m, uint32_t block, uint32_t row)
 	for (uint32_t k = 0; k < m->cfg.topk && !err; k++) {
 		if (list[k] != expert)
 			continue;
-		err = epf_put_group(m->ring, source, m->outbox_region,
-				    epf_moe_out_at(m, block, row), m->inbox_region,
-				    epf_moe_home_at(m, head->token, k), m->lay.out_row_bytes,
-				    m->cfg.first_signal + m->lay.sig_home + m->cfg.rank, m->flags);
-		return err ? epf_moe_fail_fabric(m, err, "pushing an output row") : 0;
+		return epf_moe_put_row(m, source, m->outbox_region, epf_moe_out_at(m, block, row),
+				       epf_moe_home_at(m, head->token, k), m->lay.out_row_bytes,
+				       m->lay.sig_home + m->cfg.rank);
 	}
 	return err ? err
 		   : epf_moe_fail(m, -EBADMSG,
@@ -78,7 +99,7 @@ static int send_home(struct epf_moe *m, uint32_t block, uint32_t row)
 
 int epf_moe_ll_combine_push(struct epf_moe *m)
 {
-	for (uint32_t i = 0; i < m->cfg.ranks; i++) {
+	for (uint32_t i = 1; i <= m->cfg.ranks; i++) { /* this rank itself last */
 		uint32_t source = (m->cfg.rank + i) % m->cfg.ranks;
 		uint32_t puts = 0;
 		int err = 0;

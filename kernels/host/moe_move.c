@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What both modes are made of: offsets of rows, the ranks a token goes to, moving rows, adding to
+ * What both modes are made of: offsets of rows, the ranks a token goes to, making and moving rows, adding to
  * and taking signals. Called by moe_ll.c and moe_ht_*.c, and by tests for the areas. The only file
  * besides moe_common.c that pushes commands or waits.
  */
 #include "kernels/host/moe_priv.h"
+#include "kernels/host/num.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -93,6 +94,11 @@ uint64_t epf_moe_sums_at(const struct epf_moe *m, uint32_t source, uint32_t row)
 	return m->lay.sums + ((uint64_t)source * m->cfg.tokens_max + row) * m->lay.out_row_bytes;
 }
 
+uint64_t epf_moe_own_bytes(const struct epf_moe *m)
+{
+	return m->own_bytes;
+}
+
 uint32_t epf_moe_block_rows(const struct epf_moe *m, uint32_t block)
 {
 	return m->block_rows[block];
@@ -123,18 +129,55 @@ const void *epf_moe_row_payload(const struct epf_moe *m, const struct epf_moe_he
 	return (const uint8_t *)row + m->lay.head_bytes;
 }
 
-int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
-		    uint32_t signal)
+void epf_moe_stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint32_t token)
 {
-	int err = epf_put_group(m->ring, rank, region, from, m->inbox_region, to, m->lay.row_bytes,
-				m->cfg.first_signal + signal, m->flags);
+	uint8_t *row = m->outbox + m->lay.stage + (uint64_t)token * m->lay.row_bytes;
+	struct epf_moe_head *head = (struct epf_moe_head *)(void *)row;
+	int32_t *expert = (int32_t *)(void *)(head + 1);
+	uint8_t *payload = row + m->lay.head_bytes;
+	const uint16_t *x = in->x + (size_t)token * m->cfg.hidden;
+	uint32_t k = m->cfg.topk;
 
+	head->token = token;
+	head->source = m->cfg.rank;
+	head->round = m->round;
+	head->topk = k;
+	for (uint32_t i = 0; i < k; i++)
+		expert[i] = (int32_t)in->expert[(size_t)token * k + i];
+	memcpy(expert + k, in->weight + (size_t)token * k, k * sizeof(float));
+	if (m->cfg.fp8) /* cannot fail: hidden was checked by the plan */
+		(void)epf_num_quantise(x, m->cfg.hidden, 0, payload,
+				       (float *)(void *)(payload + m->cfg.hidden));
+	else
+		memcpy(payload, x, m->lay.payload_bytes);
+}
+
+int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
+		    uint32_t bytes, uint32_t signal)
+{
+	int err;
+
+	if (rank == m->cfg.rank) {
+		const uint8_t *base = region == m->inbox_region ? m->inbox : m->outbox;
+
+		memcpy(m->inbox + to, base + from, bytes);
+		m->own_bytes += bytes;
+		return 0;
+	}
+	err = epf_put_group(m->ring, rank, region, from, m->inbox_region, to, bytes,
+			    m->cfg.first_signal + signal, m->flags);
 	return err ? epf_moe_fail_fabric(m, err, "pushing a row") : 0;
 }
 
-uint32_t epf_moe_batch(const struct epf_moe *m)
+/* Output rows of one transfer: many, where a row is small. */
+static uint32_t batch_rows(const struct epf_moe *m)
 {
 	return TRANSFER_BYTES > m->lay.out_row_bytes ? TRANSFER_BYTES / m->lay.out_row_bytes : 1;
+}
+
+uint32_t epf_moe_batch_left(const struct epf_moe *m, uint32_t row, uint32_t end)
+{
+	return end - row < batch_rows(m) ? end - row : batch_rows(m);
 }
 
 int epf_moe_put_batch(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
@@ -144,61 +187,88 @@ int epf_moe_put_batch(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_
 				(uint64_t)rows * m->lay.out_row_bytes, m->cfg.first_signal + signal,
 				m->flags);
 
-	return err ? epf_moe_fail_fabric(m, err, "pushing output rows") : 0;
+	return err ? epf_moe_fail_fabric(m, err, "pushing output rows")
+		   : epf_moe_signal(m, rank, signal, 1, 1);
 }
 
 int epf_moe_put_rows(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		     uint32_t rows, uint32_t signal)
 {
 	uint64_t row_bytes = m->lay.out_row_bytes;
-	uint32_t batch = epf_moe_batch(m), puts = 0;
+	int err = 0;
 
-	if (rows == 0)
-		return 0;
-	for (uint32_t i = 0; i < rows; i += batch, puts++) {
-		uint32_t n = rows - i < batch ? rows - i : batch;
-		int err = epf_moe_put_batch(m, rank, region, from + i * row_bytes,
-					    to + i * row_bytes, n, signal);
-
-		if (err)
-			return err;
+	for (uint32_t i = 0, n; i < rows && !err; i += n) {
+		n = epf_moe_batch_left(m, i, rows);
+		err = epf_moe_put_batch(m, rank, region, from + i * row_bytes, to + i * row_bytes,
+					n, signal);
 	}
-	return epf_moe_signal(m, rank, signal, 1, puts);
+	return err;
 }
 
 int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t value,
 		   uint32_t count)
 {
 	uint32_t number = m->cfg.first_signal + signal;
-	int err = count ? epf_signal_counted(m->ring, rank, number, value, count, m->flags)
-			: epf_signal_send(m->ring, rank, number, value, m->flags);
+	bool counted = count && rank != m->cfg.rank; /* own rows are in place already */
+	int err = counted ? epf_signal_counted(m->ring, rank, number, value, count, m->flags)
+			  : epf_signal_send(m->ring, rank, number, value, m->flags);
 
 	return err ? epf_moe_fail_fabric(m, err, "pushing a signal") : 0;
 }
 
-int epf_moe_take(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t limit,
-		 uint32_t *extra)
+/* Waits until a signal has moved by `least` since it was last consumed. */
+static int wait_for(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t least)
+{
+	int err = epf_signal_wait(m->ep, m->cfg.first_signal + signal, m->seen[signal] + least,
+				  m->cfg.timeout_ns);
+	char doing[64];
+
+	if (!err)
+		return 0;
+	snprintf(doing, sizeof(doing), "waiting for rows of rank %u", whose);
+	return epf_moe_fail_fabric(m, err, doing);
+}
+
+/* Waits for `least`, and consumes that and what has been added besides, at most `limit`. */
+static int take(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t least, uint32_t limit,
+		uint32_t *extra)
 {
 	uint32_t number = m->cfg.first_signal + signal;
+	int err = wait_for(m, whose, signal, least);
 	uint64_t more;
-	int err = epf_signal_wait(m->ep, number, m->seen[signal] + 1, m->cfg.timeout_ns);
 
-	if (err) {
-		char doing[64];
-
-		snprintf(doing, sizeof(doing), "waiting for rows of rank %u", whose);
-		return epf_moe_fail_fabric(m, err, doing);
-	}
-	more = epf_signal_value(m->ep, number) - m->seen[signal] - 1;
+	if (err)
+		return err;
+	more = epf_signal_value(m->ep, number) - m->seen[signal] - least;
 	if (more > limit)
 		return epf_moe_fail(
 			m, -EBADMSG,
 			"rank %u, round %u: signal %u announces %llu rows, at most %u make sense",
 			m->cfg.rank, m->round, number, (unsigned long long)more, limit);
-	m->seen[signal] += more + 1;
+	m->seen[signal] += more + least;
 	if (extra)
 		*extra = (uint32_t)more;
 	return 0;
+}
+
+int epf_moe_take(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t limit,
+		 uint32_t *extra)
+{
+	return take(m, whose, signal, 1, limit, extra);
+}
+
+int epf_moe_await_row(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t row)
+{
+	uint32_t least = row / batch_rows(m) + 1;
+
+	if (epf_signal_value(m->ep, m->cfg.first_signal + signal) - m->seen[signal] >= least)
+		return 0;
+	return wait_for(m, whose, signal, least);
+}
+
+int epf_moe_take_rows(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t rows)
+{
+	return rows ? take(m, whose, signal, (rows - 1) / batch_rows(m) + 1, 0, NULL) : 0;
 }
 
 int epf_moe_check_row(struct epf_moe *m, const struct epf_moe_head *row, uint32_t source)

@@ -57,6 +57,7 @@ struct epf_moe {
 	uint64_t *seen;  /* [lay.signals] */
 	uint32_t *count; /* scratch: [blocks], [ranks], [nodes] or [served x node], the largest */
 	uint16_t *sum;   /* scratch: [hidden] */
+	uint64_t own_bytes; /* copied from this rank to itself, ever */
 	char why[EPF_MOE_WHY_BYTES];
 };
 
@@ -99,23 +100,28 @@ uint64_t epf_moe_sums_at(const struct epf_moe *m, uint32_t source, uint32_t row)
 /* Writes the row of a token where it is sent from: row by row just before its puts, so that the engine sends while the next is quantised. */
 void epf_moe_stage_row(struct epf_moe *m, const struct epf_moe_tokens *in, uint32_t token);
 
-/* Moves one dispatch row to a peer as part of group `signal` (kernel's numbering). */
+/*
+ * Moves one row of `bytes` to a rank as part of group `signal` (kernel's numbering). A row that stays is copied at once, by the calling thread, beside the engine: push what
+ * goes elsewhere first.
+ */
 int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
-		    uint32_t signal);
-
-/* Output rows of one transfer: many, where a row is small. */
-uint32_t epf_moe_batch(const struct epf_moe *m);
+		    uint32_t bytes, uint32_t signal);
 
 /*
- * Moves `rows` output rows that lie next to each other at both ends, in transfers of epf_moe_batch()
- * rows, then adds 1 to the signal. Nothing at all for 0 rows.
+ * Output rows that lie next to each other at both ends travel in batches, one transfer each, and each adds 1 to the signal: who waits for a row waits for its
+ * batch, and may add rows while later ones arrive. The puts of a group come from one ring, so its n-th signal covers the first n.
  */
 int epf_moe_put_rows(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		     uint32_t rows, uint32_t signal);
 
-/* One of those transfers. The caller counts them, and sends the signal behind the last. */
+/* One of those batches, of as many rows as epf_moe_batch_left() says for its first row. */
 int epf_moe_put_batch(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t from, uint64_t to,
 		      uint32_t rows, uint32_t signal);
+uint32_t epf_moe_batch_left(const struct epf_moe *m, uint32_t row, uint32_t end);
+
+/* Waits until a row of such batches is here; until all of so many are, and consumes the signal. */
+int epf_moe_await_row(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t row);
+int epf_moe_take_rows(struct epf_moe *m, uint32_t whose, uint32_t signal, uint32_t rows);
 
 /* Adds `value` to the peer's signal after `count` puts of its group; count may be 0. */
 int epf_moe_signal(struct epf_moe *m, uint32_t rank, uint32_t signal, uint64_t value,
