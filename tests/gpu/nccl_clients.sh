@@ -153,7 +153,7 @@ v1()
 {
 	[ "$list" = 1 ] || [ -d "$clients/deepep-nccl" ] || return 0
 	client "$1" "$2" "$3" 'Allocating buffer' "PYTHONPATH=$at/deepep-nccl" DEEP_EP_BACKEND=nccl TORCH_DISTRIBUTED_BACKEND=nccl "${over[@]}" "${@:4}" -- \
-		python3 "$at/deepep-nccl/tests/test_low_latency.py" --num-processes 2 --num-experts 32 --disable-nvlink
+		python3 "$at/deepep-nccl/tests/test_low_latency.py" --num-processes 2 --num-experts 288 --disable-nvlink
 }
 
 # nccl_ep NAME LIMIT right|wrong SETTING... -- OPTION...
