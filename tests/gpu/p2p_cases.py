@@ -54,7 +54,7 @@ def serve(pipe, args, kind, size):
     ep, own = endpoint(args, "target"), memory(args, kind, args.devices[1], size)
     ok, mr = ep.reg(own.address, size)
     assert ok, ep.last_error
-    ok, key = ep.advertise(0, mr, own.address, size)
+    ok, key = ep.advertise(mr, own.address, size)
     pipe.send((ep.get_metadata(), key))
     while (command := pipe.recv()) is not None:
         if command[0] == "put":
