@@ -88,6 +88,10 @@ def uccl_calls():
         host, port, gpu = p2p.Endpoint.parse_metadata(b.metadata)
         assert gpu == 3 and b.gpu == 0 and port > 0 and host
         assert ep.connect("127.0.0.1", gpu, remote_port=port) == (True, b.conn)
+        assert ep.remove_remote_endpoint(b.conn)
+        ok, b.conn = ep.connect(host, gpu, remote_port=port)  # by the metadata that was parsed
+        assert ok, ep.last_error
+        b.gpu, b.their_conn = b.ask("accept")
         assert ep.connect(b.metadata) == (True, b.conn)
         mine = bytearray(os.urandom(4096))
         address, size, _ = p2p.memory_of(mine)

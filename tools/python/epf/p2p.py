@@ -21,6 +21,10 @@ HOST, AUTO = -1, -2
 CONNECTED, LOST, NOTE, DONE = 1, 2, 3, 4
 KEY_BYTES = 64
 NOW = 2**64 - 1
+PARSED_MOST = 4096
+
+# Metadata by the address in it: a program of UCCL's connects by what parse_metadata() returns, and without the key of the metadata it could not.
+_PARSED: Dict[Tuple[str, int], bytes] = {}
 
 
 class FloatType(enum.IntEnum):
@@ -233,7 +237,12 @@ class Endpoint(Local):
         """(address, port, GPU) of an endpoint."""
         peer = Peer(size=ctypes.sizeof(Peer))
         check(load().epf_p2p_describe(metadata, len(metadata), byref(peer)))
-        return peer.host.decode(), peer.port, peer.gpu
+        address = peer.host.decode(), peer.port
+        _PARSED.pop(address, None)
+        _PARSED[address] = bytes(metadata)
+        if len(_PARSED) > PARSED_MOST:
+            del _PARSED[next(iter(_PARSED))]
+        return (*address, peer.gpu)
 
     def add_remote_endpoint(self, metadata: bytes) -> Tuple[bool, int]:
         """Connects by metadata; the same connection again for a peer that is connected."""
@@ -242,12 +251,16 @@ class Endpoint(Local):
         return ok, conn.value
 
     def connect(self, remote_ip_addr: Any, remote_gpu_idx: Optional[int] = None, remote_port: int = 0) -> Tuple[bool, int]:
-        """connect(ip, gpu, port), or connect(metadata). Without a shared key an address reaches this machine only."""
+        """connect(ip, gpu, port), or connect(metadata). An address that parse_metadata() has returned is as good as its metadata; another reaches this machine
+        only, unless all endpoints share a key."""
         if isinstance(remote_ip_addr, (bytes, bytearray)):
             return self.add_remote_endpoint(bytes(remote_ip_addr))
         if remote_port <= 0:
             self.last_error = "connect: the peer's port is missing; take it from its metadata (parse_metadata)"
             return False, 0
+        parsed = _PARSED.get((str(remote_ip_addr), remote_port))
+        if parsed is not None:
+            return self.add_remote_endpoint(parsed)
         conn = c_uint64()
         ok = self._ok(self._dll.epf_p2p_connect_to(self._ep, str(remote_ip_addr).encode(), remote_port, self._timeout, byref(conn)))
         return ok, conn.value
