@@ -149,6 +149,64 @@ void epf_p2p_pack_announce(struct conn *c, struct pack_slot *s)
 		epf_p2p_conn_end(c, CONN_LOST, epf_p2p_pack_lost);
 }
 
+static int compress_and_put(struct conn *c, struct pack_slot *s)
+{
+	int rc = compress(c, s);
+
+	if (!rc)
+		return epf_p2p_pack_put(c, s);
+	if (!s->is_gpu)
+		return rc;
+	/* The reason is logged; from now on all goes as it is. */
+	EPF_STORE_RELAXED(&c->pack->gpu_failed, true);
+	s->is_packed = false;
+	return epf_p2p_pack_put_plain(c, s);
+}
+
+static void set_state(struct pack *p, struct pack_slot *s, enum pack_state state)
+{
+	pthread_mutex_lock(&p->lock);
+	s->state = state;
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* A job: compresses a chunk of GPU memory, and waits for the GPU. */
+static void code(struct conn *c, const void *data)
+{
+	uint32_t index;
+	struct pack_slot *s;
+	int rc;
+
+	memcpy(&index, data, sizeof(index));
+	s = epf_p2p_pack_slot(c->pack, false, false, index);
+	rc = compress_and_put(c, s);
+	if (rc)
+		epf_p2p_pack_finish(c, s, rc);
+}
+
+/*
+ * Leaves it to the connection's thread, so that neither the endpoint's nor a caller waits for a GPU that is busy. A connection that has closed meanwhile runs
+ * no more jobs, and may have looked through its slots before this one was among them.
+ */
+static int code_later(struct conn *c, struct pack_slot *s)
+{
+	struct pack *p = c->pack;
+	bool is_mine;
+	int rc;
+
+	set_state(p, s, SLOT_CODING);
+	rc = epf_p2p_engine_do(c, code, &s->index, sizeof(s->index));
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (!rc && !epf_p2p_engine_is_closed(c))
+		return 0;
+	pthread_mutex_lock(&p->lock);
+	is_mine = s->state == SLOT_CODING;
+	if (is_mine)
+		s->state = SLOT_RESERVED;
+	pthread_mutex_unlock(&p->lock);
+	return !is_mine ? 0 : rc ? rc : -ECONNRESET;
+}
+
 void epf_p2p_pack_push(struct epf_p2p_xfer *x, struct pack_slot *s, const struct vector *v,
 		       const struct epf_p2p_block *b, uint32_t n, uint64_t skip, uint64_t bytes,
 		       epf_p2p_flight_end *end)
@@ -163,20 +221,14 @@ void epf_p2p_pack_push(struct epf_p2p_xfer *x, struct pack_slot *s, const struct
 	s->bytes = s->packed = (uint32_t)bytes;
 	s->x = x;
 	s->end = end;
-	if (!s->is_packed) {
+	if (!s->is_packed)
 		rc = epf_p2p_pack_put_plain(c, s);
-	} else if (s->is_read) {
+	else if (s->is_read)
 		epf_p2p_pack_announce(c, s);
-	} else {
-		rc = compress(c, s);
-		if (!rc) {
-			rc = epf_p2p_pack_put(c, s);
-		} else if (s->is_gpu) { /* the reason is logged; from now on all goes as it is */
-			EPF_STORE_RELAXED(&c->pack->gpu_failed, true);
-			s->is_packed = false;
-			rc = epf_p2p_pack_put_plain(c, s);
-		}
-	}
+	else if (s->is_gpu)
+		rc = code_later(c, s);
+	else
+		rc = compress_and_put(c, s);
 	if (rc)
 		epf_p2p_pack_finish(c, s, rc);
 }

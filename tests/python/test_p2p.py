@@ -10,6 +10,8 @@ import os
 import select
 import signal
 import sys
+import tempfile
+import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 os.environ["EPF_LIBRARY"] = os.path.abspath(sys.argv[2])
@@ -35,7 +37,7 @@ def target(pipe):
         if what[0] == "accept":
             pipe.send(ep.accept()[2:])
         elif what[0] == "advertise":
-            pipe.send(ep.advertise(what[1], mr, address + what[2], what[3]))
+            pipe.send(ep.advertise(mr, address + what[2], what[3], conn_id=what[1]))
         elif what[0] == "bytes":
             pipe.send(bytes(memory[what[1]:what[1] + what[2]]))
         elif what[0] == "notifs":
@@ -86,6 +88,10 @@ def uccl_calls():
         host, port, gpu = p2p.Endpoint.parse_metadata(b.metadata)
         assert gpu == 3 and b.gpu == 0 and port > 0 and host
         assert ep.connect("127.0.0.1", gpu, remote_port=port) == (True, b.conn)
+        assert ep.remove_remote_endpoint(b.conn)
+        ok, b.conn = ep.connect(host, gpu, remote_port=port)  # by the metadata that was parsed
+        assert ok, ep.last_error
+        b.gpu, b.their_conn = b.ask("accept")
         assert ep.connect(b.metadata) == (True, b.conn)
         mine = bytearray(os.urandom(4096))
         address, size, _ = p2p.memory_of(mine)
@@ -107,7 +113,7 @@ def uccl_calls():
             if done:
                 break
         assert ep.poll_async(number) == (False, False)
-        assert ep.write_ipc(b.conn, mr, address, 10, key)
+        assert ep.write_ipc(b.conn, address, 10, key)
         # One byte too many, and a key that is none.
         assert not ep.write(b.conn, mr, address, 4097, key) and "4097" in ep.last_error
         assert not ep.write(b.conn, mr, address, 1, bytes(64)) and "target" in ep.last_error
@@ -117,6 +123,51 @@ def uccl_calls():
         assert ep.dereg(mr)
         assert not ep.dereg(mr)
         assert ep.remove_remote_endpoint(b.conn)
+
+
+def local_calls():
+    """UCCL's calls within a machine: found by the GPU's number, memory by its address alone."""
+    with tempfile.TemporaryDirectory() as folder, p2p.Endpoint(61, timeout=20) as near, p2p.Endpoint(62, timeout=20) as far:
+        before, os.environ["XDG_RUNTIME_DIR"] = os.environ.get("XDG_RUNTIME_DIR"), folder
+        accepted = []
+        thread = threading.Thread(target=lambda: accepted.append(far.accept_local()))
+        thread.start()
+        ok, conn = near.connect_local(62)
+        thread.join()
+        assert ok, near.last_error
+        ok, gpu, back = accepted[0]
+        assert ok and gpu == 61
+        mine, theirs = bytearray(os.urandom(8192)), bytearray(8192)
+        here, there = p2p.memory_of(mine)[0], p2p.memory_of(theirs)[0]
+        ok, key = far.advertise_ipc(back, there, 4096)
+        assert ok and near.write_ipc(conn, here, 4096, key), near.last_error
+        assert theirs[:4096] == mine[:4096] and not any(theirs[4096:])
+        assert not near.write_ipc(conn, here, 4097, key) and "4097" in near.last_error
+        ok, keys = far.advertisev_ipc(back, [there + 4096, there], [2048, 2048])
+        assert ok and near.writev_ipc(conn, [here + 4096, here], [2048, 2048], keys), near.last_error
+        assert theirs[4096:6144] == mine[4096:6144]
+        want = bytes(theirs)
+        mine[:] = bytes(8192)
+        for call, arguments in ((near.read_ipc_async, (here, 4096, key)), (near.readv_ipc_async, ([here + 4096], [2048], keys[:1]))):
+            ok, number = call(conn, *arguments)
+            assert ok, near.last_error
+            done = False
+            while not done:
+                ok, done = near.poll_async(number)
+                assert ok, near.last_error
+        assert mine[:6144] == want[:6144]
+        regions = len(far._regions)
+        assert far.withdraw(key) and len(far._regions) == regions - 1
+        assert not near.read_ipc(conn, here, 4096, key) and "withdrawn" in near.last_error
+        far.close()
+        assert os.listdir(os.path.join(folder, f"epf-p2p-{os.getuid()}")) == []
+        with p2p.Endpoint(61, timeout=0.2) as other:
+            assert not other.connect_local(62)[0] and "accept_local" in other.last_error
+            os.chmod(os.path.join(folder, f"epf-p2p-{os.getuid()}"), 0o755)
+            assert not other.accept_local()[0] and "alone" in other.last_error
+        del os.environ["XDG_RUNTIME_DIR"]
+        if before:
+            os.environ["XDG_RUNTIME_DIR"] = before
 
 
 def vectors():
@@ -305,7 +356,7 @@ def compression():
         mine, theirs = bytearray(os.urandom(size)), bytearray(size)
         mine[1::2] = b"\x3f" * (size // 2)  # bf16 between 0.5 and 2
         _, there = right.reg(theirs)
-        _, key = right.advertise(0, there, theirs, size)
+        _, key = right.advertise(there, theirs, size)
         for known in (False, True):
             address = p2p.memory_of(mine)[0]
             ok, mr = left.reg(address, size, floatType=p2p.FloatType.kBFloat16) if known else left.reg(mine)
@@ -336,4 +387,4 @@ def dead_peer():
         assert b.ep.dereg(mr)
 
 
-run([uccl_calls, vectors, notifications, kinds_of_memory, gpu_memory, compression, dead_peer])
+run([uccl_calls, local_calls, vectors, notifications, kinds_of_memory, gpu_memory, compression, dead_peer])

@@ -496,6 +496,39 @@ static void test_rights(void **state)
 	pair_end(&p);
 }
 
+/* Disconnecting, or closing, in the middle: transfers end, and nothing hangs. */
+static void test_disconnect(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 6; round++) {
+		struct epf_p2p_block block = epf_p2p_block(0, 0, BYTES);
+		struct epf_p2p_xfer *x;
+		struct pair p;
+		int rc;
+
+		gpu_pair(&p, "full", "full");
+		assert_ok(epf_p2p_prepare(
+			p.near, p.conn, round < 3 ? EPF_P2P_OP_WRITE : EPF_P2P_OP_READ,
+			&(struct epf_p2p_vector){ p.region, p.import, &block, 1 }, 1, NULL, &x));
+		assert_ok(epf_p2p_post(x, NULL, 0));
+		for (int i = 0; i < round; i++)
+			(void)epf_p2p_test(x);
+		if (round % 3 == 1)
+			epf_p2p_close(p.far);
+		else if (round % 3 == 2)
+			assert_ok(epf_p2p_disconnect(p.near, p.conn, 10 * SECOND));
+		if (round % 3) {
+			rc = epf_p2p_wait(x, 20 * SECOND);
+			assert_true(rc == 0 || rc == -EPIPE || rc == -ECANCELED ||
+				    rc == -ECONNRESET);
+			assert_ok(epf_p2p_deregister(p.near, p.region, 10 * SECOND));
+		}
+		if (round % 3 == 1)
+			p.far = NULL;
+		pair_end(&p);
+	}
+}
+
 struct worker {
 	struct pair *p;
 	uint64_t from;
@@ -582,12 +615,12 @@ int main(int argc, char **argv)
 	const struct CMUnitTest without[] = { cmocka_unit_test(test_without) };
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_killed), /* first: its target is forked */
-		cmocka_unit_test(test_mixed),    cmocka_unit_test(test_blocks),
-		cmocka_unit_test(test_counts),   cmocka_unit_test(test_off),
-		cmocka_unit_test(test_failing),  cmocka_unit_test(test_damaged),
-		cmocka_unit_test(test_hostile),  cmocka_unit_test(test_withdrawal),
-		cmocka_unit_test(test_deadline), cmocka_unit_test(test_rights),
-		cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_mixed),      cmocka_unit_test(test_blocks),
+		cmocka_unit_test(test_counts),     cmocka_unit_test(test_off),
+		cmocka_unit_test(test_failing),    cmocka_unit_test(test_damaged),
+		cmocka_unit_test(test_hostile),    cmocka_unit_test(test_withdrawal),
+		cmocka_unit_test(test_deadline),   cmocka_unit_test(test_rights),
+		cmocka_unit_test(test_disconnect), cmocka_unit_test(test_threads),
 	};
 
 	pack_nic = argc > 1 ? argv[1] : "tcp";

@@ -14,12 +14,17 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .lib import Unavailable, check, declare, last_error, load as _load_library
+from .p2p_local import Local
 
 WRITE, READ = 1, 2  # rights of an export, and operations
 HOST, AUTO = -1, -2
 CONNECTED, LOST, NOTE, DONE = 1, 2, 3, 4
 KEY_BYTES = 64
 NOW = 2**64 - 1
+PARSED_MOST = 4096
+
+# Metadata by the address in it: a program of UCCL's connects by what parse_metadata() returns, and without the key of the metadata it could not.
+_PARSED: Dict[Tuple[str, int], bytes] = {}
 
 
 class FloatType(enum.IntEnum):
@@ -167,7 +172,7 @@ class _Posted:
         self.handle, self.holds = handle, holds
 
 
-class Endpoint:
+class Endpoint(Local):
     """An endpoint. local_gpu_idx: the GPU that peers see, None or -1: none. The rest are keyword arguments of EP fabric alone.
 
     Without a key or secret, metadata is a capability: whoever has it may connect.
@@ -175,6 +180,7 @@ class Endpoint:
 
     def __init__(self, local_gpu_idx: Optional[int] = None, num_cpus: int = 0, *, name: Optional[str] = None, key: Optional[bytes] = None,
                  listen: Optional[str] = None, settings: Sequence[str] = (), timeout: float = 30.0) -> None:
+        super().__init__()
         del num_cpus  # UCCL's: its threads. Here the endpoint has one, and whoever waits helps.
         self._dll = load()
         self._timeout = int(timeout * 1e9)
@@ -184,7 +190,7 @@ class Endpoint:
         options.name = name.encode() if name else None
         options.settings = texts
         options.listen = listen.encode() if listen else None
-        options.gpu = -1 if local_gpu_idx is None else local_gpu_idx
+        self._gpu = options.gpu = -1 if local_gpu_idx is None else local_gpu_idx
         if key:
             options.key, options.key_bytes = ctypes.cast(c_char_p(key), c_void_p), len(key)
         self._ep = c_void_p()
@@ -198,6 +204,7 @@ class Endpoint:
     def close(self) -> None:
         """Closes the endpoint. UCCL has no such call: there, and here too, the end of the object is enough."""
         if getattr(self, "_ep", None):
+            self._unpublish()
             self._dll.epf_p2p_close(self._ep)
             self._ep = None
             self._posted.clear()
@@ -230,7 +237,12 @@ class Endpoint:
         """(address, port, GPU) of an endpoint."""
         peer = Peer(size=ctypes.sizeof(Peer))
         check(load().epf_p2p_describe(metadata, len(metadata), byref(peer)))
-        return peer.host.decode(), peer.port, peer.gpu
+        address = peer.host.decode(), peer.port
+        _PARSED.pop(address, None)
+        _PARSED[address] = bytes(metadata)
+        if len(_PARSED) > PARSED_MOST:
+            del _PARSED[next(iter(_PARSED))]
+        return (*address, peer.gpu)
 
     def add_remote_endpoint(self, metadata: bytes) -> Tuple[bool, int]:
         """Connects by metadata; the same connection again for a peer that is connected."""
@@ -239,12 +251,16 @@ class Endpoint:
         return ok, conn.value
 
     def connect(self, remote_ip_addr: Any, remote_gpu_idx: Optional[int] = None, remote_port: int = 0) -> Tuple[bool, int]:
-        """connect(ip, gpu, port), or connect(metadata). Without a shared key an address reaches this machine only."""
+        """connect(ip, gpu, port), or connect(metadata). An address that parse_metadata() has returned is as good as its metadata; another reaches this machine
+        only, unless all endpoints share a key."""
         if isinstance(remote_ip_addr, (bytes, bytearray)):
             return self.add_remote_endpoint(bytes(remote_ip_addr))
         if remote_port <= 0:
             self.last_error = "connect: the peer's port is missing; take it from its metadata (parse_metadata)"
             return False, 0
+        parsed = _PARSED.get((str(remote_ip_addr), remote_port))
+        if parsed is not None:
+            return self.add_remote_endpoint(parsed)
         conn = c_uint64()
         ok = self._ok(self._dll.epf_p2p_connect_to(self._ep, str(remote_ip_addr).encode(), remote_port, self._timeout, byref(conn)))
         return ok, conn.value
@@ -311,24 +327,24 @@ class Endpoint:
             self._regions.pop(mr, None)
         return ok
 
-    def advertise(self, conn_id: int, mr_id: int, addr: Any, size: int, *, rights: int = WRITE | READ, lifetime: float = 0.0) -> Tuple[bool, bytes]:
-        """A 64-byte key with which the peer of a connection reads and writes [addr, addr + size). conn_id 0: every peer."""
+    def advertise(self, mr_id: int, ptr: Any, size: int, *, conn_id: int = 0, rights: int = WRITE | READ, lifetime: float = 0.0) -> Tuple[bool, bytes]:
+        """A 64-byte key with which peers read and write [ptr, ptr + size) of a region; only the peer of a connection, if given."""
         key = (c_uint8 * KEY_BYTES)()
         base = self._regions.get(mr_id, (0, 0, None))[0]
-        address = int(addr) if isinstance(addr, int) else memory_of(addr)[0]
+        address = _address(ptr)
         if address < base:
             self.last_error = "advertise: the address is not in the region"
             return False, b""
         ok = self._ok(self._dll.epf_p2p_export(self._ep, mr_id, address - base, size, rights, conn_id, int(lifetime * 1e9), key))
         return ok, bytes(key) if ok else b""
 
-    def advertisev(self, conn_id: int, mr_ids: Sequence[int], addrs: Sequence[int], sizes: Sequence[int],
-                   num_iovs: Optional[int] = None) -> Tuple[bool, List[bytes]]:
+    def advertisev(self, mr_id_v: Sequence[int], ptr_v: Sequence[int], size_v: Sequence[int], num_iovs: Optional[int] = None, *,
+                   conn_id: int = 0) -> Tuple[bool, List[bytes]]:
         """Several keys; all or none."""
         del num_iovs
         got: List[bytes] = []
-        for mr, addr, size in zip(mr_ids, addrs, sizes):
-            ok, key = self.advertise(conn_id, mr, addr, size)
+        for mr, ptr, size in zip(mr_id_v, ptr_v, size_v):
+            ok, key = self.advertise(mr, ptr, size, conn_id=conn_id)
             if not ok:
                 for other in got:
                     self.withdraw(other)
@@ -338,7 +354,10 @@ class Endpoint:
 
     def withdraw(self, key: bytes) -> bool:
         """Ends an advertisement: after True no peer touches the memory by it."""
-        return self._ok(self._dll.epf_p2p_withdraw(self._ep, key, self._timeout))
+        ok = self._ok(self._dll.epf_p2p_withdraw(self._ep, key, self._timeout))
+        if ok and bytes(key) in self._of_key:
+            ok = self.dereg(self._of_key.pop(bytes(key)))
+        return ok
 
     def _import(self, conn: int, key: bytes) -> Optional[int]:
         known = self._imports.get((conn, bytes(key)))
@@ -455,10 +474,6 @@ class Endpoint:
         del self._posted[transfer_id]
         self._dll.epf_p2p_xfer_free(posted.handle)
         return ok, True
-
-    # On one machine the fastest path is chosen anyway: UCCL's separate names for it.
-    write_ipc, read_ipc, writev_ipc, readv_ipc = write, read, writev, readv
-    write_ipc_async, read_ipc_async, writev_ipc_async, readv_ipc_async = write_async, read_async, writev_async, readv_async
 
     def notify(self, conn_id: int, note: bytes) -> bool:
         """Sends a notification without data."""
