@@ -340,22 +340,24 @@ class HighThroughput:
                        alignment: int, worst: int) -> int:
         """Checks what a dispatch without a handle is given; returns the experts of a rank."""
         torch, ranks, device = self._torch, self.group_size, self.device
-        for name, t in (("num_tokens_per_rank", per_rank), ("is_token_in_rank", in_rank), ("num_tokens_per_expert", per_expert)):
-            need(t is not None, where, f"{name} is None; without a handle it must be what get_dispatch_layout gave")
+        if per_rank is None or in_rank is None or per_expert is None:
+            name = "num_tokens_per_rank" if per_rank is None else "is_token_in_rank" if in_rank is None else "num_tokens_per_expert"
+            need(False, where, "{} is None; without a handle it must be what get_dispatch_layout gave", name)
         checks.tensor(torch, where, "num_tokens_per_rank", per_rank, torch.int32, (ranks,), device, ("ranks",))
         checks.tensor(torch, where, "is_token_in_rank", in_rank, torch.bool, (tokens, ranks), device, ("tokens", "ranks"))
         checks.tensor(torch, where, "num_tokens_per_expert", per_expert, torch.int32, (-1,), device)
         topk = 0
         if topk_idx is not None:
             checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (tokens, -1), device, ("tokens",))
-            topk = topk_idx.size(1)
+            topk = topk_idx.shape[1]
             checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, (tokens, topk), device, ("tokens", "top-k"))
         need(topk_idx is not None or topk_weights is None, where, "topk_weights is given and topk_idx is None")
-        self._check_experts(where, per_expert.numel(), topk)
-        need(isinstance(alignment, int) and alignment > 0, where, f"expert_alignment is {alignment!r}; it must be positive")
-        need(worst >= 0, where, f"num_worst_tokens is {worst}; it cannot be negative")
+        experts = per_expert.numel()
+        self._check_experts(where, experts, topk)
+        need(isinstance(alignment, int) and alignment > 0, where, "expert_alignment is {!r}; it must be positive", alignment)
+        need(worst >= 0, where, "num_worst_tokens is {}; it cannot be negative", worst)
         need(worst == 0 or topk_idx is not None, where, "num_worst_tokens needs topk_idx: without it nothing says which rows were received")
-        return per_expert.numel() // ranks
+        return experts // ranks
 
     def _new_handle(self, ht: throughput.Throughput, tokens: int, in_rank: Any, worst: int) -> RoutingHandle:
         """A handle whose arrays are not written yet. Its sizes are known with num_worst_tokens only."""
