@@ -73,8 +73,11 @@ struct epf_ht_routing {
 	size_t size;     /* sizeof(struct epf_ht_routing) */
 	uint32_t tokens; /* of this rank */
 	uint32_t topk;
-	uint32_t experts;        /* of all ranks; a multiple of ranks */
-	uint32_t align;          /* counts of experts are rounded up to a multiple of it; 0 is 1 */
+	uint32_t experts; /* of all ranks; a multiple of ranks */
+	uint32_t align;   /* counts of experts are rounded up to a multiple of it; 0 is 1 */
+	uint32_t
+		guess; /* notify: `received` and `room` of a dispatch that is launched with EPF_HT_IF_IT_FITS before the counts are known; 0: none is */
+	uint32_t reserved;
 	const int64_t *topk_idx; /* layout: [tokens][topk] */
 	uint8_t *in_rank;        /* [tokens][ranks]; layout writes it, notify reads it */
 	int32_t *per_rank;       /* layout: [ranks] tokens for each rank */
@@ -86,11 +89,21 @@ struct epf_ht_routing {
 	void *plan; /* notify: epf_ht_plan_bytes(), 16-byte aligned: where rows lie on their way */
 	/*
 	 * notify: int64 [EPF_HT_HOST_WORDS + experts / ranks] of host memory that the device reaches, or NULL. [1]: rows this rank receives; [2]: `room`
-	 * and [3]: `across` of the calls, the same at all ranks; [4]: `forwarded`; [5]: not 0 if a rank wants segments to be mapped; [EPF_HT_HOST_WORDS + e]: entries of local expert e, rounded up. See
+	 * and [3]: `across` of the calls, the same at all ranks; [4]: `forwarded`; [5]: EPF_HT_GROWN and EPF_HT_FITS; [EPF_HT_HOST_WORDS + e]: entries of local expert e, rounded up. See
 	 * epf_ht_wait_counts(). One notify at a time may use an array.
 	 */
 	int64_t *host;
 };
+
+/* Bits of a notify's word [5], the same at all ranks. */
+#define EPF_HT_GROWN 1 /* a rank wants segments to be mapped */
+#define EPF_HT_FITS  2 /* all ranks gave the same guess, and `room` is not above it */
+
+/*
+ * A dispatch that is launched right behind its notify, with outputs of a guessed size: it moves rows if the notify says EPF_HT_FITS, else nothing, at all
+ * ranks alike, and then another dispatch follows. On one node only.
+ */
+#define EPF_HT_IF_IT_FITS 1u
 
 /* A dispatch. */
 struct epf_ht_dispatch {
@@ -104,6 +117,8 @@ struct epf_ht_dispatch {
 	uint32_t
 		across; /* rows that cross between nodes, of the rank that has most; the same at all ranks */
 	uint32_t forwarded; /* rows of links */
+	uint32_t flags;     /* EPF_HT_IF_IT_FITS */
+	uint32_t reserved;
 	const int32_t *place;
 	const int32_t *matrix;
 	const void *plan;

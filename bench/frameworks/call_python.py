@@ -63,6 +63,7 @@ def make_buffer(torch):
     pool._new, pool._ways = allocator(torch, b.device), [lambda index, pool: None] * 3
     b._host_counts(256)
     b._numbers[1] = b._numbers[2] = RECEIVED
+    b._numbers[5] = getattr(throughput, "FITS", 0)
     return b
 
 

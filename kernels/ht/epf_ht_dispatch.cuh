@@ -671,9 +671,13 @@ EPF_DEV_FN void ht_send_rows(const struct ht_job *j, const struct ht_chunks *c)
 EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
 {
 	uint64_t call = ht_moved(j);
-	struct ht_chunks c = ht_chunks(j);
-	int crosses = ht_crosses(j);
+	struct ht_chunks c;
+	int crosses;
 
+	if (j->if_it_fits && !epf_ld_relaxed_gpu(&ht_state_of(j)->fits))
+		return;
+	c = ht_chunks(j);
+	crosses = ht_crosses(j);
 	ht_mark_members(j, 1);
 	ht_meet(j, call);
 	ht_mark_targets(j, call, 1);

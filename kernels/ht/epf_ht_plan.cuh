@@ -188,7 +188,8 @@ EPF_DEV_FN void ht_send_counts(const struct ht_job *j, uint64_t call, uint32_t t
 	if (to >= j->ranks)
 		return;
 	if (epf_thread_in_block() == 0)
-		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + ht_counts_grown(j), j->grown);
+		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + ht_counts_flags(j),
+				     j->guess << 1 | j->grown);
 	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
 		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + ht_counts_experts(j) + e,
 				     HT_AT(const uint32_t, j->per_expert)[to * j->local + e]);
@@ -219,7 +220,7 @@ EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, uint64_t call, int late)
 {
 	EPF_DEV_SHARED uint32_t adds[HT_RANKS_MAX], out[HT_RANKS_MAX], in[HT_RANKS_MAX];
 	uint64_t *host = HT_AT(uint64_t, j->host);
-	uint32_t most = 0, need = 0, grown = 0;
+	uint32_t most = 0, need = 0, grown = 0, alike = j->guess != 0 && !late, fits;
 
 	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
@@ -252,8 +253,15 @@ EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, uint64_t call, int late)
 		most = received > most ? received : most;
 		need = out[r] > need ? out[r] : need;
 		need = in[r] > need ? in[r] : need;
-		grown |= late ? 0 : ht_counts_of(j, call, r)[ht_counts_grown(j)];
+		if (!late) {
+			uint32_t flags = ht_counts_of(j, call, r)[ht_counts_flags(j)];
+
+			grown |= flags & 1u;
+			alike &= flags >> 1 == j->guess;
+		}
 	}
+	fits = alike && most <= j->guess;
+	epf_st_relaxed_gpu(&ht_state_of(j)->fits, fits);
 	*HT_AT(uint32_t, j->plan + j->at.need) = need;
 	if (!host)
 		return;
@@ -261,7 +269,7 @@ EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, uint64_t call, int late)
 	epf_st_relaxed_sys(&host[2], most);
 	epf_st_relaxed_sys(&host[3], need);
 	epf_st_relaxed_sys(&host[4], in[j->rank]);
-	epf_st_relaxed_sys(&host[5], grown);
+	epf_st_relaxed_sys(&host[5], (grown ? HT_GROWN : 0) | (fits ? HT_FITS : 0));
 }
 
 /* The leg to a node. */

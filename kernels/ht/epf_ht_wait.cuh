@@ -94,7 +94,7 @@ EPF_DEV_FN uint32_t ht_via(const struct ht_job *j, uint32_t source, uint32_t nod
 }
 
 /*
- * The counts that rank `from` sends: uint32 rows for each rank, rows for each node, whether it has memory to be mapped, then entries for each of the
+ * The counts that rank `from` sends: uint32 rows for each rank, rows for each node, flags, then entries for each of the
  * receiver's experts. Two sets of them, one for each rank.
  */
 EPF_DEV_FN uint32_t ht_counts_words(const struct ht_job *j)
@@ -102,7 +102,8 @@ EPF_DEV_FN uint32_t ht_counts_words(const struct ht_job *j)
 	return (2u * j->ranks + 1u + HT_LOCAL_MAX + 3u) / 4u * 4u;
 }
 
-EPF_DEV_FN uint32_t ht_counts_grown(const struct ht_job *j)
+/* 1 if it has memory to be mapped; from bit 1 on its guess. */
+EPF_DEV_FN uint32_t ht_counts_flags(const struct ht_job *j)
 {
 	return 2u * j->ranks;
 }

@@ -151,6 +151,7 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 	j.call = EPF_WHY_HT_NOTIFY;
 	j.blocks = j.ranks + (ht->nodes > 1 ? ht->nodes : 0);
 	j.grown = ht->wanted != 0;
+	j.guess = r->guess & INT32_MAX;
 	if (r->host) {
 		j.ticket = ++ht->tickets;
 		EPF_STORE_RELAXED((uint64_t *)r->host,
@@ -260,6 +261,10 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	if (err)
 		return err;
 	j.call = EPF_WHY_HT_DISPATCH;
+	j.if_it_fits = d->flags & EPF_HT_IF_IT_FITS;
+	if (j.if_it_fits && ht->nodes > 1)
+		return ll_fail(-EINVAL, "EPF_HT_IF_IT_FITS with %u nodes: it is for one",
+			       ht->nodes);
 	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
 	j.segment = d->received ? ht_segment_of(ht, d->out, &j.offset) : 0;

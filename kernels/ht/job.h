@@ -24,8 +24,10 @@
 #define HT_RANKS_MAX \
  2048u /* EPF_HT_RANKS_MAX: 12 bytes of a block's shared memory each, beside HT_LOCAL_MAX words */
 #define HT_NODE_MAX \
- 1024u             /* EPF_HT_NODE_MAX: ranks of a node, a struct ht_mark of shared memory each */
-#define HT_HOST 6u /* EPF_HT_HOST_WORDS */
+ 1024u              /* EPF_HT_NODE_MAX: ranks of a node, a struct ht_mark of shared memory each */
+#define HT_GROWN 1u /* EPF_HT_GROWN */
+#define HT_FITS  2u /* EPF_HT_FITS */
+#define HT_HOST  6u /* EPF_HT_HOST_WORDS */
 #define HT_SLICES \
  4u /* parts in which rows cross between nodes: a part is forwarded while the next one arrives */
 #define HT_PARTS \
@@ -107,7 +109,8 @@ struct ht_state {
 	uint64_t ring[HT_SLICES]; /* struct epf_gpu_ring; 0: none */
 	uint64_t ticket[HT_SLICES];
 	uint64_t shared[HT_SLICES];
-	uint64_t reserved[8];
+	uint64_t fits; /* of the last exchange of counts: EPF_HT_FITS */
+	uint64_t reserved[7];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct ht_state) == 3 * HT_LINE, "state is three lines");
@@ -186,11 +189,13 @@ struct ht_job {
 	uint32_t put_bytes; /* of a command between nodes, at most; a multiple of HT_VEC */
 	uint32_t
 		segment; /* dispatch: 1 + the number of the segment that holds `out`; 0: rows arrive in the window */
-	uint32_t parts;     /* combine: of this rank's rows; the same at all ranks */
-	uint32_t writers;   /* combine: warps of a block that write rows */
-	uint32_t call;      /* enum epf_why_call: what is counted under */
-	uint32_t grown;     /* notify: this rank has memory that the others have not mapped */
-	uint32_t forwarded; /* rows of links */
+	uint32_t parts;      /* combine: of this rank's rows; the same at all ranks */
+	uint32_t writers;    /* combine: warps of a block that write rows */
+	uint32_t call;       /* enum epf_why_call: what is counted under */
+	uint32_t grown;      /* notify: this rank has memory that the others have not mapped */
+	uint32_t guess;      /* notify: of struct epf_ht_routing */
+	uint32_t if_it_fits; /* dispatch: moves rows only if the last notify says that they fit */
+	uint32_t forwarded;  /* rows of links */
 	uint32_t first_signal;
 	uint32_t nodes;
 	uint32_t node;     /* this rank's */

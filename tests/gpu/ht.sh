@@ -63,6 +63,7 @@ if [ -n "$quick" ]; then
 fi
 run table ht-table
 run random ht-random --cases "$cases"
+run sizes ht-sizes
 run layers ht-layers
 run streams ht-streams
 run graphs ht-graphs --steps "$steps"

@@ -238,6 +238,25 @@ def random(rank):
     return f"{rank.args.cases} cases from seed {rank.args.seed}, each twice"
 
 
+def sizes(rank):
+    """Batches that grow and shrink: outputs of a size that is guessed from the batch before, and again of the right one where the guess was too small."""
+    from deep_ep.throughput import GUESS_BYTES
+    b = rank.throughput_buffer()
+    outcomes = []
+    for i, (n, hidden) in enumerate([(60, 1024), (64, 1024), (40, 64), (150, 512), (150, 512), (1, 8), (0, 8), (30, 2048), (33, 8), (400, 7168), (400, 7168), (5, 7168)]):
+        batch = Batch(rank, [n + (r if n else 0) for r in range(rank.size)], hidden, 8 * rank.size, 4, seed=700 + i, holes=0)
+        guess = 1 << (b._last_room - 1).bit_length() if b._last_room else 0
+        guess = 0 if b._ht is None or b._ht.nodes > 1 or 2 * hidden * guess > GUESS_BYTES else guess
+        one(rank, b, batch, f"guessed {guess}: ", order=ORDERS[i % 3])
+        if b._did_fit != (0 < guess >= b._last_room):
+            raise Wrong(f"{batch}: {b._last_room} rows at most, guessed {guess}, and it is said to be {b._did_fit}")
+        outcomes.append("none" if not guess else "right" if b._did_fit else "too small")
+    if b._ht.nodes == 1 and set(outcomes) != {"none", "right", "too small"}:
+        raise Wrong(f"not every outcome: {outcomes}")
+    b.destroy()
+    return ", ".join(f"{outcomes.count(what)} {what}" for what in sorted(set(outcomes)))
+
+
 def layers(rank):
     """As training does: results and handles of many layers are held, and used in reverse order. Every row is checked at the end."""
     b = rank.throughput_buffer()
@@ -503,7 +522,7 @@ def kill(rank, at="counts"):
         os.kill(os.getpid(), signal.SIGKILL)
 
     if rank.rank == last and at == "rows":
-        b._ht.wait_counts = die  # its own are with the others by then
+        b._ht.dispatch = die  # its counts are with the others by then
     elif rank.rank == last:
         die()
     began = time.time()

@@ -109,6 +109,7 @@ int plan(struct rank *me)
 	if (err)
 		return err;
 	r.host = b->worst ? NULL : me->host;
+	r.guess = me->guess;
 	err = epf_ht_notify(me->ht, &r, NULL);
 	return err || b->worst ? err : epf_ht_wait_counts(me->ht, me->host);
 }
@@ -155,15 +156,18 @@ int move(struct rank *me)
 				     .out_scales = me->row_scales,
 				     .out_index = me->index,
 				     .out_weights = me->weights };
-	uint16_t(*x)[HIDDEN] = aligned_alloc(16, sizeof(uint16_t[TOKENS][HIDDEN]));
+	uint16_t(*x)[HIDDEN];
 	int64_t idx[TOKENS * TOPK];
 	float weight[TOKENS * TOPK];
 	int err = epf_ht_reserve(me->ht, &d.row, d.across);
 
-	if (err) {
-		free(x);
+	if (err)
 		return err;
+	if (me->guess) {
+		d.received = d.room = me->guess;
+		d.flags = EPF_HT_IF_IT_FITS;
 	}
+	x = aligned_alloc(16, sizeof(uint16_t[TOKENS][HIDDEN]));
 	for (uint32_t t = 0; t < n; t++) {
 		memcpy((uint16_t *)x + t * b->hidden, b->x[me->rank][t], b->hidden * 2);
 		memcpy(idx + t * b->topk, b->idx[me->rank][t], b->topk * sizeof(*idx));

@@ -32,6 +32,7 @@ struct batch {
 
 /* One rank: its object, its memory, and what its calls gave. */
 struct rank {
+	uint32_t guess; /* of rows, for outputs; 0: none */
 	struct rig *rig;
 	uint32_t rank;
 	const struct batch *batch;

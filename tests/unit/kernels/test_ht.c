@@ -21,6 +21,51 @@ static void random_batches(void **state)
 	}
 }
 
+/* A dispatch with outputs of a guessed size moves rows if the guess is the same at all ranks and large enough, else nothing, at any of them. */
+static void outputs_of_a_guessed_size(void **state)
+{
+	static const struct {
+		int more;      /* than the rank receives that receives most */
+		uint32_t odd;  /* this rank guesses another number */
+		int64_t flags; /* of the notify */
+	} cases[] = { { 0, 3, EPF_HT_FITS }, { -1, 3, 0 }, { 3, 3, EPF_HT_FITS },
+		      { 3, 1, 0 },           { 3, 0, 0 },  { 1, 3, EPF_HT_FITS } };
+	struct rig *g = open_rig(3, 0);
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct batch *b = make_batch(3, 500 + i);
+		uint32_t most;
+
+		b->worst = 0;
+		set_batch(g, b);
+		all_right(g, plan);
+		most = (uint32_t)g->rank[0].host[2];
+		for (uint32_t r = 0; r < 3; r++)
+			g->rank[r].guess =
+				most + (uint32_t)cases[i].more + (r == cases[i].odd ? 1 : 0);
+		all_right(g, plan);
+		all_right(g, move);
+		for (uint32_t r = 0; r < 3; r++) {
+			struct rank *me = &g->rank[r];
+
+			assert_int_equal(me->host[5], cases[i].flags);
+			if (!cases[i].flags)
+				for (size_t k = 0; k < sizeof(me->rows); k++)
+					assert_int_equal(((uint8_t *)me->rows)[k], 0xa5);
+			me->guess = 0;
+		}
+		if (!cases[i].flags)
+			all_right(g, move);
+		all_right(g, collect);
+		for (uint32_t r = 0; r < 3; r++) {
+			check_rows(&g->rank[r]);
+			check_sums(&g->rank[r]);
+		}
+		free(b);
+	}
+	close_rig(g);
+}
+
 static void batches_between_nodes(void **state)
 {
 	for (unsigned i = 0; i < SEVERAL; i++) {
@@ -202,6 +247,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_batches),
+		cmocka_unit_test(outputs_of_a_guessed_size),
 		cmocka_unit_test(batches_between_nodes),
 		cmocka_unit_test(batches_over_a_nic_that_reorders_and_loses),
 		cmocka_unit_test(rounds_follow_at_once),

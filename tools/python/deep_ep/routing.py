@@ -27,7 +27,7 @@ class Routing:
         in_rank = torch.empty((tokens, ranks), dtype=torch.bool, device=device)
         self._per_expert = counts[ranks:]
         # In the order of struct epf_ht_routing.
-        throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, topk_idx, in_rank, counts, None, self._per_expert, 0, 0, 0, 0))
+        throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, 0, 0, topk_idx, in_rank, counts, None, self._per_expert, 0, 0, 0, 0))
         self.handle: RoutingHandle = buffer._new_handle(ht, tokens, in_rank, worst)
         self.used = (counts, in_rank)
         self._given = (ht, call, self.handle, experts // ranks, in_rank, self._per_expert)

@@ -25,12 +25,20 @@ from .order import Order, begin
 
 log = logging.getLogger("deep_ep")
 
+# Rows of a dispatch whose outputs are allocated before their number is known take at most so much memory: 128 tokens of two ranks.
+GUESS_BYTES = 4 << 20
+
 Rows = Union[Any, Tuple[Any, Any]]
 Shape = Tuple[int, int, Any, int, int]  # rows, columns, dtype, bytes of an element, address
 Moved = Tuple[Any, Any, Shape]  # rows, scales or None
 
 
 _NONE, _NO_BIAS = (0, 0), (None, None)
+
+
+def _rounded(rows: int) -> int:
+    """The next power of two; 0 of 0."""
+    return 1 << (rows - 1).bit_length() if rows else 0
 
 
 class HighThroughput:
@@ -46,6 +54,8 @@ class HighThroughput:
     _counts_at = 0  # its address
     _results: Optional[Results] = None  # memory for outputs that others map
     _last_stream: Optional[int] = None  # of the last call
+    _last_room = 0  # rows of the rank that received most, in the last dispatch that the CPU waited for
+    _did_fit = False  # whether it was as guessed
 
     # ------------------------------------------------------------------ memory
 
@@ -99,7 +109,9 @@ class HighThroughput:
             self._ht.reserve(row, across)
 
     def _need_window(self, where: str, row: throughput.Row, room: int) -> None:
-        """Of rows of this node."""
+        """Of rows of this node; for what the next dispatch may guess, too."""
+        if room * row.bytes <= GUESS_BYTES:
+            room = _rounded(room)
         size = throughput.window_bytes(row, room)
         if size <= self._window_size or self._ht.node_max == 1:
             return
@@ -148,7 +160,7 @@ class HighThroughput:
             if shared is not None:
                 shared.close()
         self._window = self._control = self._fits = self._last_stream = None
-        self._window_size = 0
+        self._window_size = self._last_room = 0
 
     # ------------------------------------------------------------------ layout
 
@@ -176,7 +188,7 @@ class HighThroughput:
             per_node = empty((ranks // NODE_RANKS,), (1,), torch.int32) if ranks > NODE_RANKS else None
             in_rank = empty((tokens, ranks), (ranks, 1), torch.bool)
             # In the order of struct epf_ht_routing.
-            check(ht.layout(order.stream, tokens, topk, num_experts, 0, topk_idx, in_rank, per_rank, per_node, per_expert, 0, 0, 0, 0))
+            check(ht.layout(order.stream, tokens, topk, num_experts, 0, 0, 0, topk_idx, in_rank, per_rank, per_node, per_expert, 0, 0, 0, 0))
         except BaseException:
             order.give_up()
             raise
@@ -257,14 +269,24 @@ class HighThroughput:
         try:
             counts: Optional[List[int]] = None
             last: Optional[Callable[[], Any]] = None
+            outputs: Optional[Tuple[Any, Any, Any, Any]] = None
+            blocks = self._blocks(config)
             if not cached:
-                handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens)
+                guess = 0 if num_worst_tokens else self._guess(ht, shape[1] * shape[3])
+                handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens or guess)
+                exchange = functools.partial(self._notify, ht, order, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
                 if num_worst_tokens:
-                    counts, last = [], functools.partial(self._exchange_counts, ht, order, handle, local, is_token_in_rank, num_tokens_per_expert,
-                                                         expert_alignment, False)
+                    counts, last = [], exchange
+                elif guess:
+                    last = functools.partial(exchange, True, guess)
+                    outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, last, True)
+                    last = None
+                    counts, outputs = self._fit(ht, handle, local, outputs)
                 else:
-                    counts = self._exchange_counts(ht, order, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
-            outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, self._blocks(config), cached, last)
+                    exchange(True)
+                    counts = self._read_counts(ht, handle, local)
+            if outputs is None:
+                outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, cached, last)
         except BaseException:
             order.give_up()
             raise
@@ -275,9 +297,9 @@ class HighThroughput:
         return (received, None, None, None, None, event) if cached else (received, out_index, out_weights, counts, handle, event)
 
     def _move(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, rows: Moved, topk_idx: Any, topk_weights: Any, local: int,
-              blocks: int, cached: bool, last: Optional[Callable[[], Any]] = None) -> Tuple[Any, Any, Any, Any]:
-        """Moves rows along a handle. topk_idx, topk_weights: may be None. last: called once all memory is allocated. Returns rows, scales, topk_idx and
-        topk_weights that arrive; None what was not given."""
+              blocks: int, cached: bool, last: Optional[Callable[[], Any]] = None, guessed: bool = False) -> Tuple[Any, Any, Any, Any]:
+        """Moves rows along a handle. topk_idx, topk_weights: may be None. last: called once all memory is allocated. guessed: only if as many rows arrive as
+        the handle says, or fewer. Returns rows, scales, topk_idx and topk_weights that arrive; None what was not given."""
         _, scales, (tokens, hidden, dtype, width, at) = rows
         received, empty = handle.received, self._empty
         words, topk = 0 if scales is None else scales.shape[1], 0 if topk_idx is None else topk_idx.shape[1]
@@ -296,8 +318,9 @@ class HighThroughput:
 
         # In the order of struct epf_ht_dispatch.
         check(ht.dispatch(
-            order.stream, *row, tokens, local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded, *handle.at, links,
-            at, scales, *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, out_index, out_weights))
+            order.stream, *row, tokens, local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
+            throughput.IF_IT_FITS if guessed else 0, 0, *handle.at, links, at, scales, *(_NONE if scales is None else scales.stride()), topk_idx,
+            topk_weights, out, out_scales, out_index, out_weights))
         return out, out_scales, out_index, out_weights
 
     def _finish_on_cpu(self, ht: throughput.Throughput) -> None:
@@ -317,22 +340,24 @@ class HighThroughput:
                        alignment: int, worst: int) -> int:
         """Checks what a dispatch without a handle is given; returns the experts of a rank."""
         torch, ranks, device = self._torch, self.group_size, self.device
-        for name, t in (("num_tokens_per_rank", per_rank), ("is_token_in_rank", in_rank), ("num_tokens_per_expert", per_expert)):
-            need(t is not None, where, f"{name} is None; without a handle it must be what get_dispatch_layout gave")
+        if per_rank is None or in_rank is None or per_expert is None:
+            name = "num_tokens_per_rank" if per_rank is None else "is_token_in_rank" if in_rank is None else "num_tokens_per_expert"
+            need(False, where, "{} is None; without a handle it must be what get_dispatch_layout gave", name)
         checks.tensor(torch, where, "num_tokens_per_rank", per_rank, torch.int32, (ranks,), device, ("ranks",))
         checks.tensor(torch, where, "is_token_in_rank", in_rank, torch.bool, (tokens, ranks), device, ("tokens", "ranks"))
         checks.tensor(torch, where, "num_tokens_per_expert", per_expert, torch.int32, (-1,), device)
         topk = 0
         if topk_idx is not None:
             checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (tokens, -1), device, ("tokens",))
-            topk = topk_idx.size(1)
+            topk = topk_idx.shape[1]
             checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, (tokens, topk), device, ("tokens", "top-k"))
         need(topk_idx is not None or topk_weights is None, where, "topk_weights is given and topk_idx is None")
-        self._check_experts(where, per_expert.numel(), topk)
-        need(isinstance(alignment, int) and alignment > 0, where, f"expert_alignment is {alignment!r}; it must be positive")
-        need(worst >= 0, where, f"num_worst_tokens is {worst}; it cannot be negative")
+        experts = per_expert.numel()
+        self._check_experts(where, experts, topk)
+        need(isinstance(alignment, int) and alignment > 0, where, "expert_alignment is {!r}; it must be positive", alignment)
+        need(worst >= 0, where, "num_worst_tokens is {}; it cannot be negative", worst)
         need(worst == 0 or topk_idx is not None, where, "num_worst_tokens needs topk_idx: without it nothing says which rows were received")
-        return per_expert.numel() // ranks
+        return experts // ranks
 
     def _new_handle(self, ht: throughput.Throughput, tokens: int, in_rank: Any, worst: int) -> RoutingHandle:
         """A handle whose arrays are not written yet. Its sizes are known with num_worst_tokens only."""
@@ -343,20 +368,43 @@ class HighThroughput:
     def _exchange_counts(self, ht: throughput.Throughput, order: Order, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any,
                          alignment: int, wait: bool = True) -> List[int]:
         """Exchanges counts. wait: the CPU waits for them, without Python's lock, for the handle's sizes and for the entries of each expert."""
-        words = throughput.HOST_WORDS
+        self._notify(ht, order, handle, local, in_rank, per_expert, alignment, wait)
+        return self._read_counts(ht, handle, local) if wait else []
+
+    def _notify(self, ht: throughput.Throughput, order: Order, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any, alignment: int,
+                wait: bool = False, guess: int = 0) -> None:
+        """Launches the exchange of counts. wait: the CPU will wait for them."""
         if wait and self._results is not None:
             self._results.begin(ht)
-        host = self._host_counts(words + local) if wait else None
+        host = self._host_counts(throughput.HOST_WORDS + local) if wait else None
         # In the order of struct epf_ht_routing.
-        check(ht.notify(order.stream, handle.tokens, 0, local * self.group_size, alignment, 0, in_rank, 0, 0, per_expert, *handle.at, host))
-        if host is None:
-            return []
-        ht.wait_counts(host)
+        check(ht.notify(order.stream, handle.tokens, 0, local * self.group_size, alignment, guess, 0, 0, in_rank, 0, 0, per_expert, *handle.at, host))
+
+    def _read_counts(self, ht: throughput.Throughput, handle: RoutingHandle, local: int) -> List[int]:
+        """Waits for the counts; returns the entries of each expert, and sets the sizes of the handle."""
+        words = throughput.HOST_WORDS
+        ht.wait_counts(self._counts_at)
         numbers = self._numbers[:words + local]
-        handle.received, handle.room, handle.across, handle.forwarded, grown = numbers[1:words]
-        if grown:
+        handle.received, handle.room, handle.across, handle.forwarded, flags = numbers[1:words]
+        self._last_room, self._did_fit = handle.room, flags & throughput.FITS != 0
+        if flags & throughput.GROWN:
             self._map_results()
         return numbers[words:]
+
+    def _guess(self, ht: throughput.Throughput, row_bytes: int) -> int:
+        """How many rows a dispatch allocates outputs for, before their number is known: the next power of two above the last dispatch's, which is the same
+        at all ranks. 0: none is guessed, because it is the first, there are several nodes, or they could take much memory that is not used."""
+        rows = _rounded(self._last_room)
+        return rows if ht.nodes == 1 and rows * row_bytes <= GUESS_BYTES else 0
+
+    def _fit(self, ht: throughput.Throughput, handle: RoutingHandle, local: int, outputs: Tuple[Any, ...]) -> Tuple[List[int], Optional[Tuple[Any, Any, Any, Any]]]:
+        """Behind a dispatch of a guessed size: the entries of each expert, and outputs of the right size; None: no rank has moved rows."""
+        room = handle.room
+        counts = self._read_counts(ht, handle, local)
+        if not self._did_fit:
+            return counts, None
+        rows = handle.received
+        return counts, outputs if rows == room else tuple([None if t is None else t[:rows] for t in outputs])
 
     # ------------------------------------------------------------------ combine
 
