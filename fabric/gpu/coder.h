@@ -2,7 +2,7 @@
 /*
  * Compresses chunks of floating-point values in GPU memory, and expands them there: values become planes of bytes (queues/epf_pack.h), each
  * compressed in parts by nvCOMP's ANS coder, or stored where that is not shorter. Values are never interpreted: every bit survives. Knows nothing of
- * endpoints; the expansion trusts no length. CUDA only, and the fake GPU of the tests.
+ * endpoints; the expansion trusts no length, but nvCOMP trusts what it decodes. CUDA only, and the fake GPU of the tests.
  *
  *   head | part 0 of plane 0 | part 1 | ... | part 0 of plane 1 | ...       each part begins at a multiple of 16
  *
@@ -70,7 +70,8 @@ int epf_coder_compress(struct epf_coder *c, bool full, uint32_t size, const stru
 		       uint32_t *packed);
 /*
  * Expands a chunk to n pieces of the GPU's memory, together `bytes` bytes, and waits. `from` may change meanwhile: it is copied before anything
- * looks at it. -EBADMSG: it is not the compressed form of so many bytes of such values; nothing was written.
+ * looks at it. -EBADMSG: it is not the compressed form of so many bytes of such values; nothing was written. nvCOMP does not check the inside of a compressed
+ * part: a forged one can make it touch any address of the GPU's, so only a trusted peer may send one (docs/SECURITY.md).
  */
 int epf_coder_expand(struct epf_coder *c, const struct epf_coder_buffer *from, uint32_t packed,
 		     uint32_t size, const struct iovec *to, uint32_t n, uint32_t bytes);
