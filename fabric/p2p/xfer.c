@@ -145,6 +145,8 @@ int epf_p2p_test(struct epf_p2p_xfer *x)
 			epf_p2p_try_end(x);
 		else if (!must_yield(x))
 			(void)epf_p2p_step(x);
+		if (x->conn->engine && epf_p2p_engine_step(x->conn))
+			epf_p2p_try_end(x);
 		if (EPF_LOAD_ACQUIRE(&x->state) != XFER_DONE && epf_now_ns() > x->deadline_ns)
 			epf_p2p_xfer_fail(x, -ETIMEDOUT);
 	}
