@@ -144,7 +144,8 @@ static void test_urgent_passes_bulk(void **state)
 	struct both b;
 
 	(void)state;
-	if (strncmp(nic_setting, "nic=ofi", 7) == 0) /* one operation at a time over shm: too slow for so many */
+	if (strncmp(nic_setting, "nic=ofi", 7) ==
+	    0) /* one operation at a time over shm: too slow for so many */
 		skip();
 	for (uint64_t i = 0; i < N; i++) /* with gaps: they do not merge */
 		blocks[i] = epf_p2p_block(i * 100, i * 100, BYTES);
