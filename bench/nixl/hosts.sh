@@ -21,7 +21,7 @@ export UCX_TLS=tcp UCX_NET_DEVICES=eth1 EPF_NIC=tcp
 BED_PASS="UCX_TLS UCX_NET_DEVICES EPF_NIC EPF_SOCKET_IFNAME EPF_LANES_PER_PEER EPF_CORE_IDLE"
 trap bed_end EXIT
 bed_begin 2 1 || exit 1
-bed_on beta "${PROGRAM[@]}" --target 4712 >/dev/null &
+bed_on beta "${PROGRAM[@]}" --target 4712 "$@" >/dev/null &
 TARGET=$!
 bed_on alpha "${PROGRAM[@]}" --peer beta:4712 "$@"
 RC=$?

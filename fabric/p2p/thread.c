@@ -153,16 +153,22 @@ static uint64_t timers(struct epf_p2p *ep, uint64_t now)
 static void sleep_or_serve(struct epf_p2p *ep, uint64_t next, bool is_packing)
 {
 	uint64_t now = epf_now_ns(), wait = next > now ? next - now : 0;
+	bool naps = !must_arm(ep);
 
-	if (must_arm(ep))
+	if (!naps)
 		__atomic_store_n(&ep->bell->armed, 1u, __ATOMIC_SEQ_CST); /* N1 */
 	else if (wait > LEASE_NS)
 		wait = LEASE_NS;
+	EPF_STORE_RELEASE(&ep->naps, naps);
 	__atomic_store_n(&ep->sleeping, 1u, __ATOMIC_SEQ_CST); /* N1 */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if ((EPF_LOAD_RELAXED(&ep->bell->armed) && epf_p2p_is_pending(ep)) ||
 	    EPF_LOAD_ACQUIRE(&ep->stop))
 		wait = 0;
+	/* Posted since the timers were looked at, by a thread that relied on a nap. */
+	if (wait > LEASE_NS && EPF_LOAD_RELAXED(&ep->has_engines) &&
+	    EPF_LOAD_RELAXED(&ep->run.active))
+		wait = LEASE_NS;
 	if (epf_p2p_gpu_is_busy(ep) ||
 	    is_packing) { /* no descriptor reports a GPU's copies, or what a NIC has put */
 		wait = 0;

@@ -249,6 +249,50 @@ static void test_callback(void **state)
 	both_end(&b);
 }
 
+/* Transfers larger than the caches store past them: blocks of every length and alignment, from the same memory into nine times as much. */
+static void test_past_the_caches(void **state)
+{
+	enum { TIMES = 9, SHIFT = 3, MOST = TIMES * 1024 };
+	struct epf_p2p_block *blocks = calloc(MOST, sizeof(*blocks));
+	uint8_t *into = calloc(TIMES + 1, TARGET_BYTES);
+	uint64_t from, len, sum = 0, region;
+	struct epf_p2p_xfer *x;
+	struct both b;
+	size_t n = 0;
+
+	(void)state;
+	begin(&b, true);
+	target_tell(&b.t, T_FILL);
+	(void)sum_there(&b); /* it has filled its memory */
+	for (uint64_t time = 0; time < TIMES; time++)
+		for (from = 0; from + 30011 < TARGET_BYTES; from += len + 1, n++) {
+			len = 1 + n % 512 * 677 % 30011;
+			assert_true(n < MOST);
+			sum += len;
+			blocks[n] = epf_p2p_block(time * TARGET_BYTES + from + SHIFT, from,
+						  (uint32_t)len);
+		}
+	assert_true(sum > 32 << 20);
+	assert_ok(
+		epf_p2p_register(b.ep, into, (TIMES + 1ull) * TARGET_BYTES, EPF_P2P_HOST, &region));
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_READ,
+				  &(struct epf_p2p_vector){ region, b.import, blocks, n }, 1, NULL,
+				  &x));
+	assert_ok(epf_p2p_post(x, NULL, 0));
+	assert_ok(epf_p2p_wait(x, 0));
+	for (size_t k = 0; k < n; k++)
+		for (uint64_t i = 0; i < (blocks[k].lo >> 48); i++) {
+			uint64_t at = blocks[k].hi & 0xffffffffffffull;
+
+			if (into[(blocks[k].lo & 0xffffffffffffull) + i] != pattern(at + i))
+				fail_msg("block %zu, byte %llu", k, (unsigned long long)i);
+		}
+	epf_p2p_xfer_free(x);
+	both_end(&b);
+	free(blocks);
+	free(into);
+}
+
 struct race {
 	struct epf_p2p_xfer *x[3]; /* by priority */
 	enum epf_p2p_priority ended[3];
@@ -340,7 +384,7 @@ int main(void)
 		cmocka_unit_test(test_mapped),      cmocka_unit_test(test_vectors),
 		cmocka_unit_test(test_many_blocks), cmocka_unit_test(test_notes),
 		cmocka_unit_test(test_fd),          cmocka_unit_test(test_callback),
-		cmocka_unit_test(test_priorities),
+		cmocka_unit_test(test_priorities),  cmocka_unit_test(test_past_the_caches),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
