@@ -116,18 +116,19 @@ int open_group(struct rank *r)
 	switch (r->g->version) {
 	case 11:
 		rc = V11(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
-		return rc ? rc : V11(r)->close_listen(listener);
+		break;
 	case 12:
 		rc = V12(r)->connect(r->context, handles, ranks, me, (int)r->g->contexts, 256,
 				     listener, &r->coll);
-		return rc ? rc : V12(r)->close_listen(listener);
+		break;
 	case 13:
 		rc = V13(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
-		return rc ? rc : V13(r)->close_listen(listener);
+		break;
 	default:
 		rc = V14(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
-		return rc ? rc : V14(r)->close_listen(listener);
 	}
+	n = r->g->version < 13 ? V12(r)->close_listen(listener) : V13(r)->close_listen(listener);
+	return rc ? rc : n;
 }
 
 int open_contexts(struct rank *r)
