@@ -247,9 +247,6 @@ K(p2p_local,            "p2p-local",            BOOL,   "yes",   0, 1, EXPERT, "
 G(BACKEND, "Back end of programs")
 K(backend,              "backend",              ENUM(backend), "none", 0, 0, BASIC, "", "What carries the traffic of programs that ep-fabric exec or launch starts: our own deep_ep, NVSHMEM through the shim, or NCCL through the plug-in. none: whatever the program's own variables choose.")
 
-G(NCCL, "Plug-in for NCCL")
-K(nccl_daemon,          "nccl-daemon",          BOOL,   "no",    0, 1, BASIC, "", "The plug-in starts a daemon for its process alone, which carries NCCL's one-sided operations and ends with it: the copies of the software NIC and TCP then need no driver call in a process that may be loading kernels. RDMA NICs need no such daemon.")
-
 G(SHIM, "Shim for DeepEP programs")
 K(shim_heap,            "shim-heap",            SIZE,   "4GiB",  67108864, 1099511627776, BASIC, "NVSHMEM_SYMMETRIC_SIZE", "Bytes of a rank's symmetric heap; 36 MiB of it are the shim's own.")
 K(shim_host_heap,       "shim-host-heap",       BOOL,   "no",    0, 1, EXPERT, "", "Put the symmetric heap into host memory that the GPU can reach, instead of the GPU's own. For trials: the kernels' fences do not order their bytes for a CPU.")

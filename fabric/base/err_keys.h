@@ -177,4 +177,4 @@ R(NCCL_SECRET,         851, EACCES,  "A process that connected to the NCCL plug-
 R(NCCL_PEER,           852, ECONNRESET, "The NCCL plug-in cannot reach another rank's process, or has lost it.", "look at the log of that rank; check NCCL_SOCKET_IFNAME and firewalls")
 R(NCCL_LIMIT,          853, ENOSPC,  "A limit of the NCCL plug-in is reached.", "see docs/guides/nccl.md for the limits")
 R(NCCL_CALL,           854, EINVAL,  "NCCL called the plug-in with arguments that it cannot serve.", "see docs/guides/nccl.md for what is served")
-R(NCCL_DAEMON,         855, EPIPE,   "The daemon that the NCCL plug-in starts for its process cannot run, or has ended before its time.", "put ep-fabric into PATH or beside the plug-in; look at the daemon's own lines above; set nccl-daemon=no to do without")
+

@@ -177,14 +177,6 @@ int epf_gpu_copy(struct epf *ep, void *dst, const void *src, uint64_t bytes);
 int epf_region_register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			    uint32_t *region);
 
-/*
- * GPU memory that its allocator made for its own process, so that no daemon could map it (CUDA: cuMemCreate without a handle type, as NCCL makes its
- * signals): puts memory that can be shared in its place, at the same address and with the same contents. For memory that no kernel and no copy uses meanwhile
- * and whose owner keeps the allocation's handle; the owner frees it as before. Returns 0, also for memory that can be shared already; -ENOTSUP
- * or similar where the driver cannot. Waits for the device's default stream. Threads: any.
- */
-int epf_gpu_share(struct epf *ep, void *addr);
-
 /* Where the signals of a rank are stored. */
 enum epf_signals_where {
 	EPF_SIGNALS_HOST =

@@ -53,14 +53,6 @@ int epf_gpu_copy(struct epf *ep, void *dst, const void *src, uint64_t bytes)
 	return rc ? rc : ops->copy(dst, src, bytes);
 }
 
-int epf_gpu_share(struct epf *ep, void *addr)
-{
-	const struct epf_copy_ops *ops;
-	int rc = driver_of(ep, &ops);
-
-	return rc ? rc : ops->mem_share(addr);
-}
-
 /* Under locks.calls. */
 static int register_gpu(struct epf *ep, void *addr, uint64_t bytes, unsigned access,
 			uint32_t *region)

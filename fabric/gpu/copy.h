@@ -67,11 +67,6 @@ struct epf_copy_ops {
 	 */
 	int (*mem_export)(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
 	/*
-	 * Gives the allocation that holds addr, which mem_export() calls EPF_COPY_LOCAL, memory that can be named: at the same address, with its contents. For
-	 * memory of other libraries that nothing uses meanwhile, neither kernels nor copies; its owner frees it as before. 0 where it can be named already.
-	 */
-	int (*mem_share)(void *addr);
-	/*
 	 * Returns 1 with *device if [addr, addr + bytes) lies in one GPU allocation, of this process or mapped here; 0 if addr is no GPU address;
 	 * -errno if the range exceeds its allocation.
 	 */

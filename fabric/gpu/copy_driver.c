@@ -223,14 +223,14 @@ static uint64_t driver_reached(struct epf_copy_queue *q)
 	return q->reached;
 }
 
-#define EITHER                                                                                  \
- .load = epf_copy_driver_load, .mem_alloc = epf_copy_driver_mem_alloc,                          \
- .mem_free = epf_copy_driver_mem_free, .mem_export = epf_copy_driver_mem_export,                \
- .mem_share = epf_copy_driver_mem_share, .mem_place = epf_copy_driver_mem_place,                \
- .mem_device = epf_copy_driver_mem_device, .mem_unimport = epf_copy_driver_mem_unimport,        \
- .mem_for_kernels = epf_copy_driver_mem_for_kernels, .copy = epf_copy_driver_copy,              \
- .queue_batch = driver_queue_batch, .queue_close = driver_queue_close, .submit = driver_submit, \
- .add = driver_add, .reached = driver_reached
+#define EITHER                                                                                     \
+ .load = epf_copy_driver_load, .mem_alloc = epf_copy_driver_mem_alloc,                             \
+ .mem_free = epf_copy_driver_mem_free, .mem_export = epf_copy_driver_mem_export,                   \
+ .mem_place = epf_copy_driver_mem_place, .mem_device = epf_copy_driver_mem_device,                 \
+ .mem_unimport = epf_copy_driver_mem_unimport, .mem_for_kernels = epf_copy_driver_mem_for_kernels, \
+ .copy = epf_copy_driver_copy, .queue_batch = driver_queue_batch,                                  \
+ .queue_close = driver_queue_close, .submit = driver_submit, .add = driver_add,                    \
+ .reached = driver_reached
 
 const struct epf_copy_ops epf_copy_driver = {
 	.name = "driver",

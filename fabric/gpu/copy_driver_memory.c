@@ -301,24 +301,6 @@ int epf_copy_driver_mem_export(const void *addr, uint64_t bytes, struct epf_copy
 	return 0;
 }
 
-int epf_copy_driver_mem_share(void *addr)
-{
-	uint64_t at = (uint64_t)(uintptr_t)addr;
-	struct epf_copy_handle h;
-	struct epf_gpu_dev *dev;
-	int rc = epf_copy_driver_mem_export(addr, 1, &h), device = 0;
-
-	if (rc)
-		return rc;
-	if (h.fd >= 0)
-		close(h.fd);
-	if (h.kind != EPF_COPY_LOCAL)
-		return 0;
-	rc = epf_copy_driver_mem_place(addr, 1, &device);
-	rc = rc < 0 ? rc : epf_copy_driver_get(device, &dev);
-	return rc ? rc : dev->ops->mem_share(dev, at);
-}
-
 int epf_copy_driver_mem_device(const struct epf_copy_handle *h)
 {
 	struct epf_gpu_dev *dev;

@@ -16,7 +16,6 @@ int epf_copy_driver_get_own(int index, struct epf_gpu_dev **out);
 int epf_copy_driver_mem_alloc(int device, uint64_t bytes, void **addr);
 void epf_copy_driver_mem_free(void *addr);
 int epf_copy_driver_mem_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
-int epf_copy_driver_mem_share(void *addr);
 int epf_copy_driver_mem_place(const void *addr, uint64_t bytes, int *device);
 int epf_copy_driver_mem_device(const struct epf_copy_handle *h);
 int epf_copy_driver_mem_import(const struct epf_copy_handle *h, int device, uint64_t *addr);

@@ -319,12 +319,11 @@ static uint64_t fake_reached(struct epf_copy_queue *q)
 	return __atomic_load_n(&q->reached, __ATOMIC_ACQUIRE); /* C4 */
 }
 
-#define EITHER                                                                                 \
- .load = fake_load, .mem_alloc = epf_copy_fake_alloc, .mem_free = epf_copy_fake_free,          \
- .mem_export = epf_copy_fake_export, .mem_share = epf_copy_fake_share,                         \
- .mem_place = epf_copy_fake_place, .mem_device = fake_device,                                  \
- .mem_unimport = epf_copy_fake_unimport, .mem_for_kernels = epf_copy_fake_for_kernels,         \
- .copy = epf_copy_fake_copy, .queue_batch = fake_queue_batch, .queue_close = fake_queue_close, \
+#define EITHER                                                                                    \
+ .load = fake_load, .mem_alloc = epf_copy_fake_alloc, .mem_free = epf_copy_fake_free,             \
+ .mem_export = epf_copy_fake_export, .mem_place = epf_copy_fake_place, .mem_device = fake_device, \
+ .mem_unimport = epf_copy_fake_unimport, .mem_for_kernels = epf_copy_fake_for_kernels,            \
+ .copy = epf_copy_fake_copy, .queue_batch = fake_queue_batch, .queue_close = fake_queue_close,    \
  .submit = fake_submit, .add = fake_add, .reached = fake_reached
 
 const struct epf_copy_ops epf_copy_fake = {

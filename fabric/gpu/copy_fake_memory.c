@@ -17,7 +17,6 @@ struct piece {
 	uint64_t addr, bytes;
 	uint8_t *alias;
 	int fd;
-	int shared; /* by epf_copy_fake_share() */
 };
 
 static struct piece *pieces;
@@ -40,7 +39,7 @@ static int add_piece(int fd, uint64_t bytes, uint64_t *addr)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: no memory for %llu bytes",
 				(unsigned long long)bytes);
 	}
-	*p = (struct piece){ NULL, (uint64_t)(uintptr_t)at, bytes, alias, fd, 0 };
+	*p = (struct piece){ NULL, (uint64_t)(uintptr_t)at, bytes, alias, fd };
 	pthread_mutex_lock(&pieces_lock);
 	p->next = pieces;
 	pieces = p;
@@ -152,7 +151,7 @@ int epf_copy_fake_export(const void *addr, uint64_t bytes, struct epf_copy_handl
 	if (p && bytes <= p->bytes - (at - p->addr)) {
 		h.bytes = p->bytes;
 		h.offset = at - p->addr;
-		if (is_private && !p->shared)
+		if (is_private)
 			h.kind = EPF_COPY_LOCAL;
 		else
 			h.fd = dup(p->fd);
@@ -163,20 +162,6 @@ int epf_copy_fake_export(const void *addr, uint64_t bytes, struct epf_copy_handl
 				(unsigned long long)bytes, addr);
 	*out = h;
 	return 0;
-}
-
-int epf_copy_fake_share(void *addr)
-{
-	struct piece *p = pieces;
-	uint64_t at = (uint64_t)(uintptr_t)addr;
-
-	pthread_mutex_lock(&pieces_lock);
-	while (p && (at < p->addr || at - p->addr >= p->bytes))
-		p = p->next;
-	if (p)
-		p->shared = 1;
-	pthread_mutex_unlock(&pieces_lock);
-	return p ? 0 : epf_fail(EPF_R_GPU_MEMORY, "fake GPU: %p is no memory of it", addr);
 }
 
 int epf_copy_fake_place(const void *addr, uint64_t bytes, int *device)

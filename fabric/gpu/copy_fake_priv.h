@@ -17,7 +17,6 @@ uint8_t *epf_copy_fake_real(uint64_t addr, uint64_t bytes);
 int epf_copy_fake_alloc(int device, uint64_t bytes, void **addr);
 void epf_copy_fake_free(void *addr);
 int epf_copy_fake_export(const void *addr, uint64_t bytes, struct epf_copy_handle *out);
-int epf_copy_fake_share(void *addr);
 int epf_copy_fake_place(const void *addr, uint64_t bytes, int *device);
 int epf_copy_fake_import(const struct epf_copy_handle *h, int device, uint64_t *addr);
 int epf_copy_fake_import_own(const struct epf_copy_handle *h, int device, uint64_t *addr);

@@ -238,7 +238,6 @@ const struct epf_gpu_ops epf_gpu_cuda_ops = {
 	.mem_export_ipc = epf_cuda_mem_export_ipc,
 	.mem_import_ipc = epf_cuda_mem_import_ipc,
 	.mem_export_mapped = epf_cuda_mem_export_mapped,
-	.mem_share = epf_cuda_mem_share,
 	.mem_dmabuf = epf_cuda_mem_dmabuf,
 	.mem_place = epf_cuda_mem_place,
 	.flush_writes = cuda_flush_writes,

@@ -2,9 +2,7 @@
 /*
  * Device memory of the cuda back-end: allocations, and the ways to name them in other processes (descriptors, IPC handles, dma-bufs).
  */
-#define EPF_LOG_COMP "gpu"
 #include "fabric/base/err.h"
-#include "fabric/base/log.h"
 #include "fabric/gpu/cuda_priv.h"
 
 #include <errno.h>
@@ -32,31 +30,24 @@ static struct epf_cu_allocation allocation_of(const struct cuda_dev *d, unsigned
 	return a;
 }
 
-/* Maps memory at an address that the caller has reserved, for reading and writing by this device. */
-static int map_at(struct cuda_dev *d, uint64_t handle, uint64_t bytes, uint64_t at)
-{
-	struct epf_cu_access access = { { EPF_CU_LOCATION_DEVICE, d->device },
-					EPF_CU_ACCESS_READ_WRITE };
-	int rc = epf_cuda_result(d, d->lib->mem_map(at, bytes, 0, handle, 0), "cuMemMap");
-
-	if (rc)
-		return rc;
-	rc = epf_cuda_result(d, d->lib->mem_set_access(at, bytes, &access, 1), "cuMemSetAccess");
-	if (rc)
-		(void)d->lib->mem_unmap(at, bytes);
-	return rc;
-}
-
 /* Gives a handle's memory an address that this device may read and write. On failure the handle is the caller's still. */
 static int map_handle(struct cuda_dev *d, uint64_t handle, uint64_t bytes, uint64_t *out)
 {
+	struct epf_cu_access access = { { EPF_CU_LOCATION_DEVICE, d->device },
+					EPF_CU_ACCESS_READ_WRITE };
 	uint64_t at = 0;
 	int rc =
 		epf_cuda_result(d, d->lib->mem_reserve(&at, bytes, 0, 0, 0), "cuMemAddressReserve");
 
 	if (rc)
 		return rc;
-	rc = map_at(d, handle, bytes, at);
+	rc = epf_cuda_result(d, d->lib->mem_map(at, bytes, 0, handle, 0), "cuMemMap");
+	if (!rc) {
+		rc = epf_cuda_result(d, d->lib->mem_set_access(at, bytes, &access, 1),
+				     "cuMemSetAccess");
+		if (rc)
+			(void)d->lib->mem_unmap(at, bytes);
+	}
 	if (rc) {
 		(void)d->lib->mem_unreserve(at, bytes);
 		return rc;
@@ -180,63 +171,6 @@ int epf_cuda_mem_export_mapped(struct epf_gpu_dev *dev, uint64_t addr, int *fd, 
 	*bytes = whole;
 	*offset = addr - base;
 	return 0;
-}
-
-/* Puts `fresh`, mapped elsewhere, in the place of what is mapped at base. */
-static int replace(struct cuda_dev *d, uint64_t base, uint64_t old, const struct epf_gpu_mem *fresh)
-{
-	uint64_t bytes = fresh->bytes;
-	/* Whoever prepares its memory does so in the default stream, and may not have waited. */
-	int rc = epf_cuda_result(d, d->lib->stream_sync(NULL), "cuStreamSynchronize");
-
-	if (!rc)
-		rc = epf_cuda_copy(&d->dev, fresh->addr, base, bytes);
-	if (!rc)
-		rc = epf_cuda_result(d, d->lib->mem_unmap(base, bytes), "cuMemUnmap");
-	if (rc)
-		return rc;
-	rc = map_at(d, fresh->handle, bytes, base);
-	if (rc && map_at(d, old, bytes, base))
-		epf_err("cuda device %d: the memory at %#llx is lost: %s", d->dev.index,
-			(unsigned long long)base, epf_last_error());
-	return rc;
-}
-
-/* The owner's handle of the old allocation is released here; the owner releases the new one's, which it finds by the address. */
-int epf_cuda_mem_share(struct epf_gpu_dev *dev, uint64_t addr)
-{
-	struct cuda_dev *d = (struct cuda_dev *)dev;
-	struct epf_gpu_mem fresh = { 0 };
-	uint64_t base = 0, old = 0;
-	size_t bytes = 0;
-	int rc = epf_cuda_enter(d);
-
-	if (rc)
-		return rc;
-	rc = epf_cuda_result(d, d->lib->mem_range(&base, &bytes, addr), "cuMemGetAddressRange");
-	if (!rc)
-		rc = epf_cuda_result(d, d->lib->mem_retain(&old, (void *)(uintptr_t)base),
-				     "cuMemRetainAllocationHandle");
-	if (rc)
-		goto leave;
-	rc = alloc_vmm(d, bytes, EPF_GPU_MEM_EXPORT | EPF_GPU_MEM_RDMA, &fresh);
-	if (!rc && fresh.bytes != bytes)
-		rc = epf_fail(EPF_R_GPU_CALL, "cuda device %d: an allocation of %llu bytes",
-			      dev->index, (unsigned long long)bytes);
-	if (!rc)
-		rc = replace(d, base, old, &fresh);
-	if (fresh.addr) {
-		(void)d->lib->mem_unmap(fresh.addr, fresh.bytes);
-		(void)d->lib->mem_unreserve(fresh.addr, fresh.bytes);
-		if (rc)
-			(void)d->lib->mem_release(fresh.handle);
-	}
-	(void)d->lib->mem_release(old);
-	if (!rc)
-		(void)d->lib->mem_release(old);
-leave:
-	epf_cuda_leave(d);
-	return rc;
 }
 
 int epf_cuda_mem_import_fd(struct epf_gpu_dev *dev, int fd, uint64_t bytes, struct epf_gpu_mem *out)

@@ -34,7 +34,6 @@ int epf_cuda_mem_export_fd(struct epf_gpu_dev *dev, const struct epf_gpu_mem *me
 int epf_cuda_mem_import_fd(struct epf_gpu_dev *dev, int fd, uint64_t bytes,
 			   struct epf_gpu_mem *out);
 int epf_cuda_mem_export_ipc(struct epf_gpu_dev *dev, uint64_t addr, struct epf_gpu_ipc *out);
-int epf_cuda_mem_share(struct epf_gpu_dev *dev, uint64_t addr);
 int epf_cuda_mem_export_mapped(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t *bytes,
 			       uint64_t *offset);
 int epf_cuda_mem_import_ipc(struct epf_gpu_dev *dev, const struct epf_gpu_ipc *ipc,

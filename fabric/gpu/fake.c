@@ -390,7 +390,6 @@ const struct epf_gpu_ops epf_gpu_fake_ops = {
 	.mem_export_ipc = fake_mem_export_ipc,
 	.mem_import_ipc = fake_mem_import_ipc,
 	.mem_export_mapped = epf_gpu_no_mapped,
-	.mem_share = epf_gpu_no_share,
 	.mem_dmabuf = fake_mem_dmabuf,
 	.mem_place = fake_mem_place,
 	.flush_writes = fake_flush_writes,

@@ -145,12 +145,6 @@ struct epf_gpu_ops {
 	 */
 	int (*mem_export_mapped)(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t *bytes,
 				 uint64_t *offset);
-	/*
-	 * The allocation that holds addr, which another library made for its own process (CUDA: cuMemCreate without a handle type) and whose handle it
-	 * keeps, becomes one that mem_export_mapped() names: other memory with the same contents at the same address. Nothing may use it meanwhile; waits for the
-	 * default stream. Its owner unmaps and frees it as before. Fails for other memory.
-	 */
-	int (*mem_share)(struct epf_gpu_dev *dev, uint64_t addr);
 	/* A dma-buf of [addr, addr + bytes) for ibv_reg_dmabuf_mr(3): the caller closes *fd; *offset is where addr lies in it. */
 	int (*mem_dmabuf)(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes, int *fd,
 			  uint64_t *offset);

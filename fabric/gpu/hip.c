@@ -307,7 +307,6 @@ const struct epf_gpu_ops epf_gpu_hip_ops = {
 	.mem_export_ipc = hip_mem_export_ipc,
 	.mem_import_ipc = hip_mem_import_ipc,
 	.mem_export_mapped = epf_gpu_no_mapped,
-	.mem_share = epf_gpu_no_share,
 	.mem_dmabuf = hip_mem_dmabuf,
 	.mem_place = hip_mem_place,
 	.flush_writes = epf_gpu_no_flush,

@@ -33,11 +33,6 @@ int epf_gpu_no_mapped(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t 
 	return unsupported(dev, "memory of another library cannot be exported as a descriptor");
 }
 
-int epf_gpu_no_share(struct epf_gpu_dev *dev, uint64_t addr)
-{
-	return unsupported(dev, "memory that its allocator made for one process cannot be shared");
-}
-
 int epf_gpu_no_dmabuf(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes, int *fd,
 		      uint64_t *offset)
 {
@@ -199,7 +194,6 @@ const struct epf_gpu_ops epf_gpu_none_ops = {
 	.mem_export_ipc = none_export_ipc,
 	.mem_import_ipc = none_import_ipc,
 	.mem_export_mapped = epf_gpu_no_mapped,
-	.mem_share = epf_gpu_no_share,
 	.mem_dmabuf = epf_gpu_no_dmabuf,
 	.mem_place = none_place,
 	.flush_writes = epf_gpu_no_flush,

@@ -12,7 +12,6 @@ int epf_gpu_no_fd(struct epf_gpu_dev *dev, const struct epf_gpu_mem *mem, int *f
 int epf_gpu_no_import_fd(struct epf_gpu_dev *dev, int fd, uint64_t bytes, struct epf_gpu_mem *out);
 int epf_gpu_no_mapped(struct epf_gpu_dev *dev, uint64_t addr, int *fd, uint64_t *bytes,
 		      uint64_t *offset);
-int epf_gpu_no_share(struct epf_gpu_dev *dev, uint64_t addr);
 int epf_gpu_no_dmabuf(struct epf_gpu_dev *dev, uint64_t addr, uint64_t bytes, int *fd,
 		      uint64_t *offset);
 int epf_gpu_no_flush(struct epf_gpu_dev *dev);

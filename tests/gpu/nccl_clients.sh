@@ -15,7 +15,7 @@
 #
 # Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin, v2-direct (without the hybrid kernels),
 # v2-gin-reordered, v2-gin-broken (the plug-in of a build with test hooks, signals applied at arrival: must fail), v2-gin-tcp, the same with copies in a context of
-# their own (v2-own, v2-own-direct, -reordered, -broken, -tcp, -large) and by the plug-in's daemon (v2-daemon ...), ep-ll-nvlink, ep-ht-nvlink, ep-ll,
+# their own (v2-own, v2-own-direct, -reordered, -broken, -tcp, -large), ep-ll-nvlink, ep-ht-nvlink, ep-ll,
 # ep-ht, ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy) and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
 # Exit 0: all parts that ran did as they should; 77: no GPU, or no folder. Speed is printed, never judged.
 set -u
@@ -189,17 +189,14 @@ slow()
 slow v2-gin-reordered 200 right EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1
 slow v2-gin-broken 200 wrong "${hooks[@]}" EPF_NIC=emu "${faulty[@]}"
 slow v2-gin-tcp 200 right EPF_NIC=tcp
-# Copies in a context of their own, or by a daemon for each process: whatever this process loads, and when, they go on.
-for way in own daemon; do
-	how=(EPF_GPU_OWN_CONTEXT=yes CUDA_MODULE_LOADING=LAZY)
-	[ "$way" = own ] || how=(EPF_NCCL_DAEMON=yes CUDA_MODULE_LOADING=LAZY)
-	v2 "v2-$way" 200 right "${over[@]}" "${node[@]}" "${how[@]}" EPF_NIC=emu -- "${small[@]}"
-	v2 "v2-$way-direct" 200 right "${over[@]}" "${node[@]}" "${how[@]}" EPF_NIC=emu -- "${small[@]}" --allow-hybrid-mode 0
-	v2 "v2-$way-reordered" 200 right "${over[@]}" "${node[@]}" "${how[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- "${small[@]}"
-	v2 "v2-$way-broken" 200 wrong "${over[@]}" "${node[@]}" "${how[@]}" "${hooks[@]}" EPF_NIC=emu "${faulty[@]}" -- "${small[@]}"
-	v2 "v2-$way-tcp" 200 right "${over[@]}" "${node[@]}" "${how[@]}" EPF_NIC=tcp -- "${small[@]}"
-	v2 "v2-$way-large" 240 right "${over[@]}" "${node[@]}" "${how[@]}" EPF_NIC=emu -- "${large[@]}"
-done
+# Copies in a context of their own: whatever this process loads, and when, they go on.
+own=("${over[@]}" "${node[@]}" EPF_GPU_OWN_CONTEXT=yes CUDA_MODULE_LOADING=LAZY)
+v2 v2-own 200 right "${own[@]}" EPF_NIC=emu -- "${small[@]}"
+v2 v2-own-direct 200 right "${own[@]}" EPF_NIC=emu -- "${small[@]}" --allow-hybrid-mode 0
+v2 v2-own-reordered 200 right "${own[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- "${small[@]}"
+v2 v2-own-broken 200 wrong "${own[@]}" "${hooks[@]}" EPF_NIC=emu "${faulty[@]}" -- "${small[@]}"
+v2 v2-own-tcp 200 right "${own[@]}" EPF_NIC=tcp -- "${small[@]}"
+v2 v2-own-large 240 right "${own[@]}" EPF_NIC=emu -- "${large[@]}"
 v1 v1-gin 150 right EPF_NIC=emu
 v1 v1-gin-reordered 150 right EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1
 v1 v1-gin-broken 150 wrong "${hooks[@]}" EPF_NIC=emu "${faulty[@]}"

@@ -2,10 +2,7 @@
 /* The tables of the plug-in's one-sided interface, as one (gin_calls.h). */
 #include "tests/proc/gin_calls.h"
 
-#include <dirent.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,48 +31,14 @@ void pause_for(time_t *last, const struct rank *r, bool moved)
 		usleep(20);
 }
 
-/* The one rank of this process. */
-static struct rank *player;
-
 static void log_line(int level, unsigned long subsystems, const char *file, int line,
 		     const char *format, ...)
 {
-	char text[1024], name[64];
-	va_list args;
-
 	(void)level;
 	(void)subsystems;
 	(void)file;
 	(void)line;
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	snprintf(name, sizeof(name), "(process %d)", (int)player->board->daemon[player->me]);
-	if (strstr(text, "EPF-855") && (strstr(text, name) || strstr(text, "cannot start")))
-		__atomic_store_n(&player->board->is_named[player->me], 1, __ATOMIC_RELEASE);
-}
-
-pid_t daemon_of(pid_t rank)
-{
-	char path[64], line[64];
-	DIR *tasks;
-	pid_t found = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)rank);
-	tasks = opendir(path);
-	for (struct dirent *t; tasks && !found && (t = readdir(tasks));) {
-		FILE *f;
-
-		snprintf(path, sizeof(path), "/proc/%d/task/%.16s/children", (int)rank, t->d_name);
-		f = fopen(path, "r");
-		if (f && fgets(line, sizeof(line), f))
-			found = (pid_t)strtol(line, NULL, 10);
-		if (f)
-			fclose(f);
-	}
-	if (tasks)
-		closedir(tasks);
-	return found;
+	(void)format;
 }
 
 void meet(struct rank *r, unsigned where)
@@ -100,7 +63,6 @@ int open_group(struct rank *r)
 	uint8_t all[RANKS][EPF_NCCL_HANDLE_BYTES];
 	int n = 0, me = (int)r->me, ranks = (int)r->g->ranks, rc;
 
-	player = r;
 	/* What is in front of connect is the same in all tables, but for the properties. */
 	rc = V13(r)->init(&r->context, 7, log_line);
 	if (!rc)

@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 #include <time.h>
 
 enum { RANKS = 8, CONTEXTS = 4, PUTS = 3, HANG_S = 120, ERROR_SEEN = 10, GETS = 16 };
@@ -17,9 +16,7 @@ enum { RANKS = 8, CONTEXTS = 4, PUTS = 3, HANG_S = 120, ERROR_SEEN = 10, GETS = 
 struct board { /* what NCCL's bootstrap carries */
 	uint8_t handle[RANKS][EPF_NCCL_HANDLE_BYTES];
 	uint32_t arrived[8];
-	uint32_t is_dead;         /* the killed rank's process has ended */
-	uint32_t is_named[RANKS]; /* NCCL's log of the rank names its daemon, and that it is lost */
-	pid_t daemon[RANKS];      /* the rank's, 0: none */
+	uint32_t is_dead; /* the killed rank's process has ended */
 	uint32_t flushed[RANKS][RANKS];
 };
 
@@ -27,7 +24,6 @@ struct game {
 	unsigned version, ranks, contexts, messages;
 	uint32_t bytes; /* of one put */
 	int killed;
-	bool kills_daemon; /* the killed rank kills its daemon instead of itself */
 	bool loads; /* each rank loads a kernel from before the first put until its last signal has come */
 	const char *const *env;
 };
@@ -48,9 +44,6 @@ struct rank {
 #define V12(r) ((const struct epf_nccl_gin_v12 *)(r)->table)
 #define V13(r) ((const struct epf_nccl_gin_v13 *)(r)->table)
 #define V14(r) ((const struct epf_nccl_rma_v14 *)(r)->table)
-
-/* The process that a rank's plug-in has started, 0: none. */
-pid_t daemon_of(pid_t rank);
 
 time_t now_s(void);
 /* Prints why, and ends the process with 1. */

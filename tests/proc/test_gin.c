@@ -2,7 +2,7 @@
 /*
  * NCCL's one-sided interface without NCCL and without a GPU: rank processes make the calls of NCCL's proxy thread through each table of the plug-in, and another
  * thread of each rank plays the kernel that waits for signals: whatever a signal covers must be there, to the last byte, on a NIC that reorders too.
- * argv[1]: the plug-in. ep-fabric is found by PATH.
+ * argv[1]: the plug-in.
  */
 #include "tests/proc/gin_calls.h"
 
@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -180,18 +179,6 @@ static int send_one(struct rank *r, struct window_of *w, unsigned c, unsigned to
 	return rc;
 }
 
-static void kill_half_way(struct rank *r)
-{
-	pid_t daemon = r->board->daemon[r->me];
-
-	if (!r->g->kills_daemon)
-		raise(SIGKILL);
-	if (daemon <= 0)
-		quit(r, "no daemon");
-	kill(daemon, SIGKILL);
-	__atomic_store_n(&r->board->is_dead, 1, __ATOMIC_RELEASE);
-}
-
 /* NCCL's proxy thread: looks at its queues in turn, polls what is under way. */
 static int proxy(struct rank *r)
 {
@@ -221,7 +208,7 @@ static int proxy(struct rank *r)
 				moved = true;
 			}
 			if (g->killed == (int)r->me && sent[c][to] == g->messages / 2)
-				kill_half_way(r);
+				raise(SIGKILL);
 			left += sent[c][to] < g->messages || w->over < w->next;
 		}
 		pause_for(&last, r, moved);
@@ -330,7 +317,6 @@ static int play(struct rank *r)
 		rc = reg(r, r->memory[0], bytes, &r->window_mr);
 	if (!rc)
 		rc = reg(r, r->memory[1], bytes, &r->source_mr);
-	r->board->daemon[r->me] = daemon_of(getpid());
 	if (!rc && g->loads) {
 		meet(r, 1);
 		play_load(true);
@@ -363,19 +349,7 @@ static int rank_main(const struct game *g, struct board *board, unsigned me)
 	return g->killed >= 0 ? ERROR_SEEN : 1;
 }
 
-/* A rank has been killed: so it has no time to end its daemon, which ends nevertheless, in order. */
-static void await_daemon(pid_t daemon)
-{
-	int s = 0;
-
-	if (!daemon)
-		return;
-	assert_int_equal(waitpid(daemon, &s, 0), daemon);
-	assert_true(WIFEXITED(s) && WEXITSTATUS(s) == 0);
-}
-
-/* named: the rank whose log must name the daemon that it has lost; -1: none. */
-static void run_and_look(struct game g, int expected, int named)
+static void run(struct game g, int expected)
 {
 	struct board *board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
 				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -389,29 +363,22 @@ static void run_and_look(struct game g, int expected, int named)
 		if (pid[r] == 0)
 			exit(rank_main(&g, board, r));
 	}
-	if (g.killed >= 0 && !g.kills_daemon) {
+	if (g.killed >= 0) {
 		int s = 0;
 
 		assert_int_equal(waitpid(pid[g.killed], &s, 0), pid[g.killed]);
 		assert_true(WIFSIGNALED(s) && WTERMSIG(s) == SIGKILL);
 		__atomic_store_n(&board->is_dead, 1, __ATOMIC_RELEASE);
-		await_daemon(board->daemon[g.killed]);
 	}
 	for (unsigned r = 0; r < g.ranks; r++) {
 		int s = 0;
 
-		if (g.killed == (int)r && !g.kills_daemon)
+		if (g.killed == (int)r)
 			continue;
 		assert_int_equal(waitpid(pid[r], &s, 0), pid[r]);
 		assert_true(WIFEXITED(s) && WEXITSTATUS(s) == expected);
-		assert_int_equal(board->is_named[r], named == (int)r);
 	}
 	munmap(board, sizeof(*board));
-}
-
-static void run(struct game g, int expected)
-{
-	run_and_look(g, expected, -1);
 }
 
 static const struct game usual = {
@@ -490,31 +457,29 @@ static void a_killed_rank_is_noticed(void **state)
 
 /*
  * Kernels that wait for signals while their process loads another one: the driver lets nothing of the process through until they end, but for calls of another
- * context. So copies in a context of their own go on, and those of a daemon of the process's own: on an ordered NIC, on one that reorders, over TCP.
+ * context. So copies in a context of their own go on: on an ordered NIC, on one that reorders, over TCP.
  */
 static void a_process_that_loads_kernels(void **state)
 {
-	static const char *const ways[] = { "EPF_GPU_OWN_CONTEXT=yes", "EPF_NCCL_DAEMON=yes" };
-	const char *nics[][6] = {
-		{ NULL },
-		{ NULL, "EPF_EMU_ORDER=unordered", "EPF_EMU_REORDER=0.3", "EPF_EMU_DUPLICATE=0.2",
-		  "EPF_EMU_DELAY=200us", NULL },
-		{ NULL, "EPF_NIC=tcp", NULL },
+	static const char *const nics[][6] = {
+		{ "EPF_GPU_OWN_CONTEXT=yes", NULL },
+		{ "EPF_GPU_OWN_CONTEXT=yes", "EPF_EMU_ORDER=unordered", "EPF_EMU_REORDER=0.3",
+		  "EPF_EMU_DUPLICATE=0.2", "EPF_EMU_DELAY=200us", NULL },
+		{ "EPF_GPU_OWN_CONTEXT=yes", "EPF_NIC=tcp", NULL },
 	};
 	struct game g = usual;
 
 	(void)state;
 	g.loads = true;
 	g.messages = 20;
-	for (unsigned i = 0; i < 2 * sizeof(nics) / sizeof(nics[0]); i++) {
-		nics[i / 2][0] = ways[i % 2];
-		g.env = nics[i / 2];
-		g.version = i < 2 ? 14 : 13;
+	for (unsigned i = 0; i < sizeof(nics) / sizeof(nics[0]); i++) {
+		g.env = nics[i];
+		g.version = i == 0 ? 14 : 13;
 		run(g, 0);
 	}
 }
 
-/* Without either the same is impossible: what the test before must find. */
+/* Without that the same is impossible: what the test before must find. */
 static void otherwise_a_load_stops_them(void **state)
 {
 	static const char *const nics[][2] = { { NULL }, { "EPF_NIC=tcp", NULL } };
@@ -529,43 +494,6 @@ static void otherwise_a_load_stops_them(void **state)
 	}
 }
 
-static void a_killed_rank_takes_its_daemon_along(void **state)
-{
-	static const char *const env[] = { "EPF_NCCL_DAEMON=yes", "EPF_SERVICE_GRACE=0", NULL };
-	struct game g = usual;
-
-	(void)state;
-	g.env = env;
-	g.version = 13;
-	g.killed = 1;
-	run(g, ERROR_SEEN);
-}
-
-static void a_killed_daemon_is_named(void **state)
-{
-	static const char *const env[] = { "EPF_NCCL_DAEMON=yes", NULL };
-	struct game g = usual;
-
-	(void)state;
-	g.env = env;
-	g.version = 14;
-	g.killed = 1;
-	g.kills_daemon = true;
-	run_and_look(g, ERROR_SEEN, 1);
-}
-
-static void a_daemon_that_cannot_start_is_named(void **state)
-{
-	static const char *const env[] = { "EPF_NCCL_DAEMON=yes", "PATH=/nonexistent", NULL };
-	struct game g = usual;
-
-	(void)state;
-	g.env = env;
-	g.version = 13;
-	g.ranks = 1;
-	run_and_look(g, 1, 0);
-}
-
 int main(int argc, char **argv)
 {
 	static const struct CMUnitTest tests[] = {
@@ -575,12 +503,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(with_lanes_that_fail),
 		cmocka_unit_test(over_tcp),
 		cmocka_unit_test(a_killed_rank_is_noticed),
-		/* With daemons, which are for GPU memory. */
+		/* Of GPU memory. */
 		cmocka_unit_test(a_process_that_loads_kernels),
 		cmocka_unit_test(otherwise_a_load_stops_them),
-		cmocka_unit_test(a_killed_rank_takes_its_daemon_along),
-		cmocka_unit_test(a_killed_daemon_is_named),
-		cmocka_unit_test(a_daemon_that_cannot_start_is_named),
 	};
 	bool is_gpu = PLAY_KIND == EPF_NCCL_CUDA;
 
@@ -597,6 +522,5 @@ int main(int argc, char **argv)
 		seed = strtoull(getenv("EPF_SEED"), NULL, 0);
 	if (argc > 2)
 		cmocka_set_test_filter(argv[2]);
-	prctl(PR_SET_CHILD_SUBREAPER, 1); /* daemons of killed ranks are ours to wait for */
-	return _cmocka_run_group_tests("tests", tests, is_gpu ? 11 : 6, NULL, NULL);
+	return _cmocka_run_group_tests("tests", tests, is_gpu ? 8 : 6, NULL, NULL);
 }

@@ -15,9 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,19 +29,13 @@
 # define SYS_pidfd_open 434 /* linux 5.3, the same on all architectures */
 #endif
 
-enum { OPT_READY_FD = 0x10000, OPT_DRAIN_TIMEOUT, OPT_END_WITH };
+enum { OPT_READY_FD = 0x10000, OPT_DRAIN_TIMEOUT };
 
 struct request {
 	struct epf_conf conf;
 	int ready_fd;
 	double drain_s; /* 0: no limit */
-	pid_t end_with; /* 0: nobody */
 };
-
-#ifdef EPF_TEST_HOOKS
-/* fabric/engine/lane_hot.h: the mistake to make, for the daemon that the NCCL plug-in starts (tests/gpu/nccl_clients.sh). No release has this. */
-extern int epf_hook;
-#endif
 
 /* For the signal handler alone; set before it is installed. */
 static struct epf_svc *running;
@@ -74,11 +66,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (*end || end == arg || !(req->drain_s >= 0 && req->drain_s < 1e9))
 			argp_error(state, "--drain-timeout: \"%s\" is no number of seconds", arg);
 		return 0;
-	case OPT_END_WITH:
-		req->end_with = (pid_t)strtol(arg, &end, 10);
-		if (*end || end == arg || req->end_with <= 0)
-			argp_error(state, "--end-with: \"%s\" is no process number", arg);
-		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}
@@ -106,32 +93,6 @@ static void wait_for_end(int pidfd)
 		return;
 	while (poll(&gone, 1, -1) < 0 && errno == EINTR)
 		;
-}
-
-static void *end_after(void *arg)
-{
-	wait_for_end((int)(intptr_t)arg);
-	kill(getpid(), SIGTERM);
-	return NULL;
-}
-
-/*
- * Asks this process to stop when its parent has ended, however it ends. Not by PR_SET_PDEATHSIG: that is sent when the thread that started it
- * ends, which in a library may be any.
- */
-static int end_with(pid_t parent)
-{
-	int pidfd = (int)syscall(SYS_pidfd_open, parent, 0);
-	pthread_t thread;
-
-	if (pidfd < 0 || getppid() != parent)
-		return epf_fail(EPF_R_SYSTEM,
-				"--end-with: process %d is not the one that started this",
-				(int)parent);
-	if (pthread_create(&thread, NULL, end_after, (void *)(intptr_t)pidfd))
-		return epf_fail(EPF_R_NO_MEMORY, "--end-with: no thread");
-	pthread_detach(thread);
-	return 0;
 }
 
 /* Reads the path of the socket, then the end of the pipe: the daemon ends; after an orderly end nothing is there to sweep. */
@@ -232,10 +193,6 @@ static int serve(const struct request *req)
 	if (rc)
 		return rc;
 	catch_signals(svc);
-	if (req->end_with && (rc = end_with(req->end_with))) {
-		epf_svc_destroy(svc);
-		return rc;
-	}
 	/* It fits the pipe; a sweeper that is gone already is not missed. */
 	if (sweeper >= 0 && write(sweeper, epf_svc_socket(svc), strlen(epf_svc_socket(svc))) < 0)
 		close(sweeper);
@@ -258,9 +215,6 @@ int epf_tool_run(int argc, char **argv)
 		  "Write one byte to this descriptor, and close it, when clients can connect", 0 },
 		{ "drain-timeout", OPT_DRAIN_TIMEOUT, "SECONDS", 0,
 		  "Longest time that jobs may continue after SIGTERM (default 0: no limit)", 0 },
-		{ "end-with", OPT_END_WITH, "PID", 0,
-		  "End, as by SIGTERM, when this process has ended: the one that started the daemon",
-		  0 },
 		{ 0 },
 	};
 	static const struct argp_child children[] = { { &epf_conf_argp, 0, NULL, 0 }, { 0 } };
@@ -275,9 +229,6 @@ int epf_tool_run(int argc, char **argv)
 	int rc;
 
 	argp_err_exit_status = EXIT_USAGE;
-#ifdef EPF_TEST_HOOKS
-	epf_hook = getenv("NCCL_TEST_HOOK") ? (int)strtol(getenv("NCCL_TEST_HOOK"), NULL, 10) : 0;
-#endif
 	if (epf_conf_init(&req.conf)) {
 		fprintf(stderr, "ep-fabric run: out of memory\n");
 		return EXIT_FAILURE;

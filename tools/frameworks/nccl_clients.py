@@ -32,7 +32,7 @@ LEFT_OUT = (r"nccl/m2n/|nvidia_nccl_cu13-.*|nccl/ep/lib/cu12/|cuda/core/cu12/|nc
 BUILD_LEFT_OUT = r"torch/(?!include/|lib/lib(c10|c10_cuda|torch|torch_cpu|torch_cuda|torch_python)\.so$)|torchgen/|functorch/|nvidia/nvshmem/lib/nvshmem_"
 KERNELS = ["backend/nccl", "backend/nvshmem", "backend/cuda_driver", "legacy/layout", "legacy/intranode", "legacy/internode_ll", "legacy/internode"]
 KERNELS_NCCL = ["runtime", "layout", "intranode", "internode", "internode_ll", "nccl_gin_backend"]
-OURS = ["tools/nccl/libnccl-net-epf.so", "tools/ep-fabric", "bench/ep-bench"]
+OURS = ["tools/nccl/libnccl-net-epf.so", "bench/ep-bench"]
 BESIDE = ("libinih", "libsodium", "libjansson", "libzstd")  # which the machine may lack
 # As torch.utils.cpp_extension and DeepEP's setup.py set them for Hopper.
 DEFINES = ["-DTORCH_EXTENSION_NAME=_C", "-DTORCH_API_INCLUDE_EXTENSION_H"]

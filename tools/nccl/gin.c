@@ -6,10 +6,8 @@
 #include "tools/nccl/gin.h"
 
 #include "fabric/base/err.h"
-#include "tools/nccl/daemon.h"
 
 #include <errno.h>
-#include <string.h>
 
 enum { TICKET_BITS = 48, BULK_BYTES = 128 * 1024 };
 
@@ -59,9 +57,6 @@ int epf_gin_put(struct epf_gin_context *context, int index, const struct epf_gin
 		return epf_fail(EPF_R_NCCL_CALL,
 				"nccl: signals in GPU memory on a NIC that cannot add to it: set "
 				"EPF_NIC=emu, within a host, or EPF_NIC=tcp");
-	/* NCCL keeps the source as it is until the request is over. */
-	if (p->bytes && p->src_mr->copy)
-		memcpy(p->src_mr->copy + p->src, p->src_mr->original + p->src, p->bytes);
 	if (p->bytes)
 		rc = epf_put(ring, p->rank, p->src_mr->region, p->src, p->dst_mr->remote[p->rank],
 			     p->dst, p->bytes, p->bytes >= BULK_BYTES ? EPF_BULK : 0);
@@ -82,10 +77,6 @@ int epf_gin_get(struct epf_gin_context *context, int index, const struct epf_gin
 		return -EINVAL;
 	if (p->bytes && (!is_inside(p->dst, p->bytes, p->dst_mr) || !p->src_mr))
 		return outside(p);
-	if (p->bytes && p->dst_mr->copy)
-		return epf_fail(
-			EPF_R_NCCL_CALL,
-			"nccl: a get into host memory, which a daemon cannot map: set nccl-daemon=no");
 	if (p->bytes)
 		rc = epf_get(ring, p->rank, p->dst_mr->region, p->dst, p->src_mr->remote[p->rank],
 			     p->src, p->bytes, p->bytes >= BULK_BYTES ? EPF_BULK : 0);
@@ -131,7 +122,5 @@ int epf_gin_test(struct epf_group *group, void *request, int *done)
 		*done = 1;
 		return failed(ring);
 	}
-	if (epf_nccl_daemon_is_lost(group->daemon))
-		return epf_nccl_daemon_lost(group->daemon);
 	return failed(ring);
 }

@@ -15,6 +15,11 @@
 
 struct epf_boot;
 
+enum {
+	EPF_GIN_RINGS = 1024, /* contexts of one group at a time */
+	EPF_GIN_RANKS = 4096,
+};
+
 struct epf_group_listener {
 	int fd; /* keeps the port of the rendezvous until the ranks meet */
 	struct epf_nccl_handle handle;
@@ -25,16 +30,12 @@ struct epf_group_mr {
 	uint32_t region; /* this rank's */
 	uint64_t bytes;  /* this rank's */
 	bool is_gpu;
-	/* Of host memory that a daemon cannot map: what it reads instead, and what NCCL registered. Such memory is a source of puts only. */
-	uint8_t *copy;
-	const uint8_t *original;
 	uint32_t remote[]; /* [ranks] */
 };
 
 struct epf_group {
 	struct epf *ep;
 	struct epf_boot *boot;
-	struct epf_nccl_daemon *daemon; /* has the engine; NULL: it is in this process */
 	uint32_t ranks, rank;
 	bool adds_to_gpus;    /* the NIC adds to words in GPU memory: emu and tcp do */
 	pthread_mutex_t lock; /* of contexts coming and going */

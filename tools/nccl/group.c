@@ -6,7 +6,6 @@
 #include "bootstrap/boot.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
-#include "tools/nccl/daemon.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,7 +16,7 @@
 
 #define WITHDRAW_NS 5000000000ull
 
-enum { KEPT_SLOTS = 1024 };
+enum { REGIONS = 4096, KEPT_SLOTS = 1024 };
 
 static int no_memory(const char *what)
 {
@@ -90,22 +89,23 @@ static const char *choose(void *const *handles, int ranks)
 
 static int open_engine(struct epf_group *g, void *const *handles, int ranks)
 {
-	char regions[32], streams[40], nic[32], service[EPF_NCCL_DAEMON_NAME + 16] = "service=";
-	const char *settings[] = { service, "progress=thread", regions, streams, "signals=1", nic,
+	char regions[32], streams[40], nic[32];
+	const char *settings[] = { "service=", "progress=thread", regions,
+				   streams,    "signals=1",       nic,
 				   NULL };
-	const char *chosen = epf_plug.conf.nic == EPF_CONF_NIC_AUTO ? choose(handles, ranks)
-								    : epf_conf_nic(&epf_plug.conf);
 	struct epf_options o;
 
-	snprintf(regions, sizeof(regions), "regions=%d", EPF_GIN_REGIONS);
-	snprintf(streams, sizeof(streams), "streams-per-peer=%d", EPF_GIN_STREAMS);
-	snprintf(nic, sizeof(nic), "nic=%s", chosen);
-	g->adds_to_gpus = strcmp(chosen, "emu") == 0 || strcmp(chosen, "tcp") == 0;
-	if (epf_plug.conf.nccl_daemon) {
-		int rc = epf_nccl_daemon_get(chosen, service + strlen(service), &g->daemon);
+	snprintf(regions, sizeof(regions), "regions=%d", REGIONS);
+	snprintf(streams, sizeof(streams), "streams-per-peer=%d", EPF_GIN_RINGS + 16);
+	g->adds_to_gpus =
+		epf_plug.conf.nic == EPF_CONF_NIC_EMU || epf_plug.conf.nic == EPF_CONF_NIC_TCP;
+	if (epf_plug.conf.nic == EPF_CONF_NIC_AUTO) {
+		const char *chosen = choose(handles, ranks);
 
-		if (rc)
-			return rc;
+		snprintf(nic, sizeof(nic), "nic=%s", chosen);
+		g->adds_to_gpus = strcmp(chosen, "emu") == 0 || strcmp(chosen, "tcp") == 0;
+	} else {
+		settings[5] = NULL;
 	}
 	epf_options_init(&o);
 	o.settings = settings;
@@ -192,7 +192,6 @@ void epf_group_close(struct epf_group *group)
 	epf_gin_context_close(group->single);
 	epf_close(group->ep);
 	epf_boot_close(group->boot);
-	epf_nccl_daemon_put(group->daemon);
 	pthread_mutex_destroy(&group->lock);
 	free(group);
 }
@@ -205,42 +204,11 @@ static int publish(struct epf_group *g, struct epf_group_mr *mr)
 	return rc ? rc : epf_exchange(g->ep);
 }
 
-/* A daemon maps no memory of NCCL's own making: what NCCL registers there are the values of kernels' inline puts, which epf_gin_put() copies. */
-static int register_copy(struct epf_group *g, struct epf_group_mr *mr, const void *data)
-{
-	void *copy;
-	int rc = epf_memory_alloc(g->ep, mr->bytes, &copy);
-
-	if (rc)
-		return rc;
-	rc = epf_region_register(g->ep, copy, mr->bytes, 0, &mr->region);
-	if (rc) {
-		epf_memory_free(g->ep, copy);
-		return rc;
-	}
-	mr->copy = copy;
-	mr->original = data;
-	return 0;
-}
-
-static int register_here(struct epf_group *g, struct epf_group_mr *mr, void *data)
-{
-	unsigned access = EPF_REMOTE_WRITE | EPF_REMOTE_READ;
-	int rc = 0;
-
-	if (!mr->is_gpu)
-		return g->daemon ? register_copy(g, mr, data)
-				 : epf_region_register(g->ep, data, mr->bytes, access, &mr->region);
-	/* NCCL's signals: no kernel has seen their address yet. */
-	if (g->daemon)
-		rc = epf_gpu_share(g->ep, data);
-	return rc ? rc : epf_region_register_gpu(g->ep, data, mr->bytes, access, &mr->region);
-}
-
 int epf_group_register(struct epf_group *group, void *data, size_t bytes, int type,
 		       struct epf_group_mr **out)
 {
 	struct epf_group_mr *mr;
+	unsigned access = EPF_REMOTE_WRITE | EPF_REMOTE_READ;
 	int rc;
 
 	if (!data || !bytes || (type != EPF_NCCL_HOST && type != EPF_NCCL_CUDA))
@@ -251,7 +219,9 @@ int epf_group_register(struct epf_group *group, void *data, size_t bytes, int ty
 		return no_memory("a registration");
 	mr->bytes = bytes;
 	mr->is_gpu = type == EPF_NCCL_CUDA;
-	rc = register_here(group, mr, data);
+	rc = type == EPF_NCCL_HOST
+		     ? epf_region_register(group->ep, data, bytes, access, &mr->region)
+		     : epf_region_register_gpu(group->ep, data, bytes, access, &mr->region);
 	if (!rc)
 		rc = publish(group, mr);
 	if (rc)
@@ -270,8 +240,6 @@ void epf_group_deregister(struct epf_group *group, struct epf_group_mr *mr)
 	rc = epf_region_withdraw(group->ep, mr->region, WITHDRAW_NS);
 	if (rc && rc != -ECONNRESET) /* the loss of a rank was reported by what it failed */
 		epf_warn("a registration ends: %s", epf_last_error());
-	if (mr->copy)
-		epf_memory_free(group->ep, mr->copy);
 	free(mr);
 }
 

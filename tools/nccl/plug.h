@@ -21,14 +21,6 @@ struct epf_link_msg;
 struct epf_listener;
 struct epf_send;
 
-/* Limits of a group of ranks (gin.h). */
-enum {
-	EPF_GIN_RINGS = 1024, /* contexts at a time */
-	EPF_GIN_RANKS = 4096,
-	EPF_GIN_REGIONS = 4096,
-	EPF_GIN_STREAMS = EPF_GIN_RINGS + 16,
-};
-
 /* What links report to connections (net.c). */
 struct epf_link_events {
 	/* A message about a connection. On the link's thread, without the plug's lock. */
