@@ -15,7 +15,7 @@
 #
 # Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin, v2-direct (without the hybrid kernels),
 # v2-gin-reordered, v2-gin-broken (the plug-in of a build with test hooks, signals applied at arrival: must fail), v2-gin-tcp, the same with copies in a context of
-# their own (v2-own, v2-own-direct, -reordered, -broken, -tcp, -large), ep-ll-nvlink, ep-ht-nvlink, ep-ll,
+# their own (v2-own, v2-own-direct, -reordered, -broken, -tcp, -large), v1-gin, -reordered, -broken, -tcp (DeepEP's pull request 521, if the folder has it), ep-ll-nvlink, ep-ht-nvlink, ep-ll,
 # ep-ht, ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy) and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
 # Exit 0: all parts that ran did as they should; 77: no GPU, or no folder. Speed is printed, never judged.
 set -u
