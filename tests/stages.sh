@@ -238,7 +238,7 @@ stage_build()
 		done < <(expected target)
 		mapfile -t files < <(tree_files '*.c' ':!tests/fuzz' ':!tests/prop/test_hooks.c' \
 			':!fabric/nic/verbs/absent.c' ':!fabric/nic/efa/absent.c' ':!fabric/nic/ofi/absent.c' \
-			':!bench/verbs/absent.c' ':!tests/gpu/crash.c' ':!tests/headers/nccl_layout.c' ':!bench/ring/gpu_image.c' ':!kernels/ll/ll_*_image.c' ':!kernels/ht/ht_*_image.c') # of builds without verbs, libfabric, NCCL, nvcc, clang-19
+			':!bench/verbs/absent.c' ':!tests/gpu/crash.c' ':!tests/headers/nccl_layout.c' ':!bench/ring/gpu_image.c' ':!kernels/ll/ll_*_image.c' ':!kernels/ht/ht_*_image.c' ':!kernels/pack/pack_*_image.c') # of builds without verbs, libfabric, NCCL, nvcc, clang-19
 		[ ${#files[@]} -gt 0 ] || fail "list of files" "no git checkout here: clone the repository"
 		check "every C file has a target" python3 "$ROOT/tests/results.py" sources "$BUILD_ROOT/build-test" \
 			"$ROOT" "${files[@]}"

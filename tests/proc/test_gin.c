@@ -421,8 +421,11 @@ static void on_a_nic_that_reorders(void **state)
 
 static void with_lanes_that_fail(void **state)
 {
-	static const char *const env[] = { "EPF_EMU_ORDER=unordered", "EPF_EMU_ERROR=0.001",
-					   "EPF_EMU_REORDER=0.2", "EPF_LANES_PER_PEER=8", NULL };
+	/* The timeouts: a busy machine reopens lanes late, and nobody is lost for that. */
+	static const char *const env[] = { "EPF_EMU_ORDER=unordered",  "EPF_EMU_ERROR=0.001",
+					   "EPF_EMU_REORDER=0.2",      "EPF_LANES_PER_PEER=8",
+					   "EPF_PEER_TIMEOUT=1h",      "EPF_EMU_RETRY_TIMEOUT=1h",
+					   "EPF_EMU_STALL_TIMEOUT=1h", NULL };
 	struct game g = usual;
 
 	(void)state;

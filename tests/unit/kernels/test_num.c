@@ -348,14 +348,14 @@ static void sums_are_not_fused(void **state)
 /* Sums of rows as one addition after another gives them, with and without weights, whole chunks of channels and a rest. */
 static void sums_of_rows(void **state)
 {
-	enum { MOST = 9, N = 1111 };
+	enum { MOST = 9, N = 1111, MADE = 1112 };
 
-	static uint16_t row[MOST][N], out[N];
+	static uint16_t row[MOST][MADE], out[N]; /* rows are made in fours */
 	const uint16_t *rows[MOST];
 	float w[MOST];
 
 	for (uint32_t i = 0; i < MOST; i++) {
-		epf_input_row(7, 1, i, N, row[i]);
+		epf_input_row(7, 1, i, MADE, row[i]);
 		rows[i] = row[i];
 		w[i] = 0.37f * (float)(i + 1);
 	}

@@ -149,7 +149,7 @@ static void test_urgent_passes_bulk(void **state)
 {
 	enum { N = 20000, BYTES = 64 }; /* two rings take 1,800 commands each */
 	struct epf_p2p_xfer_options o = { .size = sizeof(o), .event = 1 };
-	struct epf_p2p_block *blocks = calloc(N, sizeof(*blocks));
+	struct epf_p2p_block *blocks;
 	struct epf_p2p_xfer *bulk, *urgent;
 	struct epf_p2p_event e = { .kind = 0 };
 	struct both b;
@@ -158,6 +158,8 @@ static void test_urgent_passes_bulk(void **state)
 	if (strncmp(nic_setting, "nic=ofi", 7) ==
 	    0) /* one operation at a time over shm: too slow for so many */
 		skip();
+	blocks = calloc(N, sizeof(*blocks));
+	assert_non_null(blocks);
 	for (uint64_t i = 0; i < N; i++) /* with gaps: they do not merge */
 		blocks[i] = epf_p2p_block(i * 100, i * 100, BYTES);
 	begin(&b, T_MMAP, "peer-timeout=1h");
