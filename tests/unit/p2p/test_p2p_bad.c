@@ -197,7 +197,7 @@ static void test_withdrawn_twice(void **state)
 	e = p.b->exports;
 	e->pins++; /* as the other call does */
 	pthread_mutex_unlock(&p.b->lock);
-	assert_err(epf_p2p_withdraw(p.b, key, SECOND / 20), ETIMEDOUT);
+	assert_err(epf_p2p_withdraw(p.b, key, 50 * MILLISECOND), ETIMEDOUT);
 	pthread_mutex_lock(&p.b->lock);
 	e->pins--;
 	pthread_mutex_unlock(&p.b->lock);

@@ -122,7 +122,7 @@ static void test_stopped(void **state)
 	open_traffic(&t, &target);
 	target_stop(&target);
 	assert_ok(epf_p2p_write(t.ep, t.conn, t.region, 0, t.import, 0, TARGET_BYTES, 0));
-	assert_err(epf_p2p_import(t.ep, t.conn, target.key, SECOND / 10, &import), ETIMEDOUT);
+	assert_err(epf_p2p_import(t.ep, t.conn, target.key, 100 * MILLISECOND, &import), ETIMEDOUT);
 	assert_non_null(strstr(epf_last_error(), "sleeper"));
 	kill(target.pid, SIGCONT);
 	assert_ok(epf_p2p_import(t.ep, t.conn, target.key, 10 * SECOND, &import));
@@ -134,7 +134,7 @@ static void test_stopped(void **state)
 static void test_unread(void **state)
 {
 	static char note[EPF_P2P_NOTE_BYTES];
-	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = SECOND / 5 };
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = 200 * MILLISECOND };
 	struct target target;
 	struct epf_p2p_xfer *x;
 	struct traffic t;
@@ -145,7 +145,7 @@ static void test_unread(void **state)
 	open_traffic(&t, &target);
 	target_stop(&target);
 	for (; !rc && sent < 100; sent++)
-		rc = epf_p2p_notify(t.ep, t.conn, note, sizeof(note), SECOND / 5);
+		rc = epf_p2p_notify(t.ep, t.conn, note, sizeof(note), 200 * MILLISECOND);
 	assert_err(rc, ETIMEDOUT);
 	assert_non_null(strstr(epf_last_error(), "deaf"));
 	assert_true(sent > 1);

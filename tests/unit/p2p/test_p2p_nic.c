@@ -294,7 +294,7 @@ static void test_withdrawal_lets_others_post(void **state)
 	while (!is_withdrawing(x->conn) && !__atomic_load_n(&w.is_over, __ATOMIC_ACQUIRE))
 		sched_yield();
 	assert_ok(epf_p2p_post(x, NULL, 0));
-	rc = epf_p2p_wait(x, SECOND / 20);
+	rc = epf_p2p_wait(x, 50 * MILLISECOND);
 	assert_false(__atomic_load_n(&w.is_over, __ATOMIC_ACQUIRE));
 	assert_true(rc == 0 || rc == -ETIMEDOUT); /* 0: the NIC needs no help of the peer */
 	/* Its death ends the withdrawal. */

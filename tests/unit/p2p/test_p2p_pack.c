@@ -192,7 +192,7 @@ static void test_life(void **state)
 	pthread_mutex_lock(&p.far->lock);
 	back->chunk = p.far->export_at[k.slot]; /* as while a chunk is expanded */
 	pthread_mutex_unlock(&p.far->lock);
-	assert_err(epf_p2p_withdraw(p.far, p.key, SECOND / 20), ETIMEDOUT);
+	assert_err(epf_p2p_withdraw(p.far, p.key, 50 * MILLISECOND), ETIMEDOUT);
 	assert_non_null(strstr(epf_last_error(), "peer near"));
 	epf_p2p_export_unpin(back);
 	memset(p.here, 7, BYTES);
@@ -207,7 +207,7 @@ static void test_life(void **state)
 	p.far->export_at[k.slot]->expires_ns = 1; /* the thread that looks for it is late */
 	pthread_mutex_unlock(&p.far->lock);
 	assert_err(write_some(&p, BYTES), EKEYEXPIRED);
-	pack_export(&p, EPF_P2P_READ | EPF_P2P_WRITE, SECOND / 10);
+	pack_export(&p, EPF_P2P_READ | EPF_P2P_WRITE, 100 * MILLISECOND);
 	assert_ok(write_some(&p, 1000));
 	usleep(150000);
 	assert_err(write_some(&p, BYTES), EKEYEXPIRED);
@@ -228,7 +228,7 @@ static void test_life(void **state)
  */
 static void test_deadline(void **state)
 {
-	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = SECOND / 5 };
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = 200 * MILLISECOND };
 	struct epf_p2p_block block = epf_p2p_block(0, 0, 65536);
 	struct epf_p2p_vector v;
 	struct epf_p2p_xfer *x, *later;

@@ -427,7 +427,7 @@ static void test_withdrawal(void **state)
 		usleep(1000);
 	}
 	assert_int_equal(standin->held, 1);
-	assert_err(epf_p2p_withdraw(p.far, p.key, SECOND / 20), ETIMEDOUT);
+	assert_err(epf_p2p_withdraw(p.far, p.key, 50 * MILLISECOND), ETIMEDOUT);
 	assert_non_null(strstr(epf_last_error(), "peer near"));
 	set(&standin->hold, 0);
 	assert_ok(epf_p2p_withdraw(p.far, p.key, 10 * SECOND));
@@ -444,7 +444,7 @@ static void test_withdrawal(void **state)
 /* A transfer ends at its deadline although the peer's GPU does not; a later one waits, so that it is not overwritten. */
 static void test_deadline(void **state)
 {
-	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = SECOND / 5 };
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = 200 * MILLISECOND };
 	struct epf_p2p_block block = epf_p2p_block(0, 0, 65536);
 	struct epf_p2p_vector v;
 	struct epf_p2p_xfer *x, *later;
@@ -490,7 +490,7 @@ static void test_rights(void **state)
 	i->key.bytes = BYTES + 4096;
 	assert_err(epf_p2p_write(p.near, p.conn, p.region, 0, p.import, 4096, BYTES, 10 * SECOND),
 		   EACCES);
-	pack_export(&p, EPF_P2P_READ | EPF_P2P_WRITE, SECOND / 10);
+	pack_export(&p, EPF_P2P_READ | EPF_P2P_WRITE, 100 * MILLISECOND);
 	usleep(150000);
 	assert_err(write_some(&p, BYTES), EKEYEXPIRED);
 	pair_end(&p);

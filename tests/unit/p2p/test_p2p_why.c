@@ -120,7 +120,7 @@ static void test_notes(void **state)
 	begin(&p, T_MMAP, "deaf", "");
 	assert_ok(epf_p2p_prepare(p.ep, p.conn, EPF_P2P_OP_WRITE, NULL, 0, NULL, &x));
 	target_stop(&p.t);
-	while (epf_p2p_notify(p.ep, p.conn, note, sizeof(note), SECOND / 10) == 0)
+	while (epf_p2p_notify(p.ep, p.conn, note, sizeof(note), 100 * MILLISECOND) == 0)
 		;
 	assert_ok(epf_p2p_post(x, note, sizeof(note)));
 	found = look_for("deaf", EPF_STATS_CONN_NOTE);
