@@ -106,6 +106,8 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 			quiet_since = core->now(core->now_arg);
 		else if (core->now(core->now_arg) - quiet_since >= opts->idle_after_ns)
 			epf_core_thread_sleep(core, MAX_SLEEP_NS);
+		else
+			sched_yield(); /* to the thread that has the next command, or the peer's engine, if CPUs are few */
 	}
 	epf_core_run_calls(core);
 	EPF_STORE_RELEASE(&core->running, 0); /* Q3 */
