@@ -73,7 +73,7 @@ void epf_p2p_coder_find(struct epf_p2p *ep, int device)
 	    __atomic_exchange_n(&ep->gpu.coder_tried, true, __ATOMIC_ACQ_REL))
 		return;
 	if (open_coder(ep, device, &f)) {
-		epf_info("GPU memory goes uncompressed: %s", epf_last_error());
+		epf_note("p2p-compress: GPU memory goes uncompressed: %s", epf_last_error());
 		return;
 	}
 	epf_coder_name(f->coder, name, sizeof(name));
@@ -106,8 +106,9 @@ void epf_p2p_pack_gpu_unpin(struct conn *c)
 /* The place of a slot in the staging memory. */
 static struct epf_coder_buffer buffer(struct pack *p, const uint8_t *at)
 {
-	return (struct epf_coder_buffer){ p->memory + (at - p->memory),
-					  p->gpu_memory + (uint64_t)(at - p->memory) };
+	uint64_t offset = (uint64_t)(at - p->memory);
+
+	return (struct epf_coder_buffer){ p->memory + offset, p->gpu_memory + offset };
 }
 
 /* Logs a failure of the GPU or its library, of which the transfer reports only the errno. */
