@@ -105,6 +105,13 @@ struct epf_ht_routing {
  */
 #define EPF_HT_IF_IT_FITS 1u
 
+/*
+ * A dispatch that waits for the counts of its notify itself, so that nothing happens between the counts and its kernel: with `host`. It is launched if outputs
+ * of `received` rows are enough and at most an eighth too long, the window is large enough, and no segments are to be mapped; else the call returns
+ * EPF_HT_LATER, and another dispatch follows, at this rank alone. On one node only.
+ */
+#define EPF_HT_LATER 1
+
 /* A dispatch. */
 struct epf_ht_dispatch {
 	size_t size; /* sizeof(struct epf_ht_dispatch) */
@@ -112,13 +119,14 @@ struct epf_ht_dispatch {
 	uint32_t tokens;
 	uint32_t local;    /* experts of a rank; only read if row.topk is not 0 */
 	uint32_t received; /* rows of the outputs */
-	uint32_t room;     /* rows that a window must hold, the same at all ranks */
+	uint32_t room;     /* rows that a window must hold, the same at all ranks; not read with `host` */
 	uint32_t blocks;   /* multiprocessors to use at most; 0: chosen */
 	uint32_t
 		across; /* rows that cross between nodes, of the rank that has most; the same at all ranks */
 	uint32_t forwarded; /* rows of links */
 	uint32_t flags;     /* EPF_HT_IF_IT_FITS */
 	uint32_t reserved;
+	const int64_t *host; /* of the notify in front, whose counts are waited for; NULL: they are known */
 	const int32_t *place;
 	const int32_t *matrix;
 	const void *plan;
@@ -257,6 +265,7 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
  */
 int epf_ht_wait_counts(struct epf_ht *ht, const int64_t *host);
 
+/* Each returns 0 or a negative errno; a dispatch with `host` also EPF_HT_LATER, or what epf_ht_wait_counts() returns. */
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream);
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream);
 

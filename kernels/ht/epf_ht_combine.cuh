@@ -51,14 +51,17 @@ EPF_DEV_FN void ht_return_chunk(const struct ht_job *j, const struct ht_chunks *
 		HT_AT(const uint32_t, j->weights)[(uint64_t)row * j->topk + i];
 }
 
-/* One part of the rows of x, to the ranks of this node that add them. The writing warps. before: items of earlier parts. */
+/*
+ * One part of the rows of x, to the ranks of this node that add them. The writing warps. before: items of earlier parts. Each rank begins behind itself: were
+ * all to write to the same rank at once, its link would bound them.
+ */
 EPF_DEV_FN uint64_t ht_return_part(const struct ht_job *j, const struct ht_chunks *c, uint32_t part,
 				   uint64_t before)
 {
 	uint32_t me = ht_peer_of(j, j->rank)->index, warps = j->writers * j->blocks;
 
-	for (uint32_t s = 0; s < j->ranks; s++) {
-		uint32_t adder = ht_via(j, s, j->node);
+	for (uint32_t i = 1; i <= j->ranks; i++) {
+		uint32_t s = (j->rank + i) % j->ranks, adder = ht_via(j, s, j->node);
 		uint32_t member = ht_peer_of(j, adder)->index;
 		uint32_t first = ht_rows_until(j, s - 1u, j->rank);
 		uint32_t to = ht_part_first(j, s, me);
@@ -68,13 +71,13 @@ EPF_DEV_FN uint64_t ht_return_part(const struct ht_job *j, const struct ht_chunk
 
 		if (adder == j->rank)
 			continue;
-		for (uint64_t i = (ht_warp(j) + warps - (uint32_t)(before % warps)) % warps;
-		     i < items; i += warps) {
-			uint32_t row = begin + (uint32_t)i / c->count;
+		for (uint64_t n = (ht_warp(j) + warps - (uint32_t)(before % warps)) % warps;
+		     n < items; n += warps) {
+			uint32_t row = begin + (uint32_t)n / c->count;
 
 			if (first + row < j->received && to + row < ht_marks()[member].room)
 				ht_return_chunk(j, c, first + row, member, to + row,
-						(uint32_t)i % c->count);
+						(uint32_t)n % c->count);
 		}
 		before += items;
 	}

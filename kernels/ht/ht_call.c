@@ -224,26 +224,58 @@ static int job_of_plan(struct epf_ht *ht, const void *plan, const struct epf_ht_
 	return err;
 }
 
+static int holds(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t room)
+{
+	return ht->node_max == 1 || epf_ht_window_bytes(row, room) <= ht->window_bytes;
+}
+
 static int check_window(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t room)
 {
 	uint64_t bytes = epf_ht_window_bytes(row, room);
 
-	if (ht->node_max == 1 || bytes <= ht->window_bytes)
+	if (holds(ht, row, room))
 		return 0;
 	return ll_fail(-E2BIG, "%u rows need a window of %llu bytes, there are %llu", room,
 		       (unsigned long long)bytes, (unsigned long long)ht->window_bytes);
 }
 
+/*
+ * Waits for the counts that a dispatch was given the array of, and takes its sizes from there. EPF_HT_LATER: these outputs are not what it needs, or other ranks
+ * are to do something first.
+ */
+static int take_counts(struct epf_ht *ht, const struct epf_ht_dispatch *d, uint32_t *received,
+		       uint32_t *room)
+{
+	int err;
+
+	if (ht->nodes > 1)
+		return ll_fail(-EINVAL, "a dispatch with `host` and %u nodes: it is for one",
+			       ht->nodes);
+	err = epf_ht_wait_counts(ht, d->host);
+	if (err)
+		return err;
+	*received = (uint32_t)d->host[1];
+	*room = (uint32_t)d->host[2];
+	return d->host[5] & EPF_HT_GROWN || *received > d->received ||
+			       d->received - *received > d->received / 8 ||
+			       !holds(ht, &d->row, *room)
+		       ? EPF_HT_LATER
+		       : 0;
+}
+
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream)
 {
 	struct ht_job j = job_begin(ht);
+	uint32_t received = d->received, room = d->room;
 	int err = check_size("dispatch", d->size, sizeof(*d));
 
 	if (!err && (!d->row.bytes || d->row.bytes % HT_VEC))
 		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
 			      d->row.bytes, HT_VEC);
+	if (!err && d->host)
+		err = take_counts(ht, d, &received, &room);
 	if (!err)
-		err = check_window(ht, &d->row, d->room);
+		err = check_window(ht, &d->row, room);
 	if (!err && d->tokens)
 		err = given(d->x, "x", HT_VEC);
 	if (!err && d->received)
@@ -267,14 +299,14 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 			       ht->nodes);
 	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
-	j.segment = d->received ? ht_segment_of(ht, d->out, &j.offset) : 0;
-	j.lay = ht_layout_of(&d->row, d->room);
+	j.segment = received ? ht_segment_of(ht, d->out, &j.offset) : 0;
+	j.lay = ht_layout_of(&d->row, room);
 	j.topk = d->row.topk;
 	j.local = d->local;
-	j.room = d->room;
+	j.room = room;
 	j.row_bytes = d->row.bytes;
 	j.scale_words = d->row.scale_words;
-	j.received = d->received;
+	j.received = received;
 	j.scale_stride[0] = d->scale_stride[0];
 	j.scale_stride[1] = d->scale_stride[1];
 	j.topk_idx = (uintptr_t)d->topk_idx;

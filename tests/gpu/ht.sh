@@ -90,6 +90,16 @@ run nodes-mixed ht-mixed --nodes "$nodes"
 run nodes-threads ht-threads --nodes "$nodes"
 run nodes-callers ht-callers --nodes "$nodes"
 
+# The daemon's NIC reorders, repeats and fails: lanes break, and what they carried is sent again.
+if [ -n "$daemon" ]; then
+	stop_daemon
+	EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.1 EPF_EMU_DUPLICATE=0.05 EPF_EMU_ERROR=0.0005 EPF_LANES_PER_PEER=8 start_daemon failing
+	run nodes-failover ht-random --cases "$cases" --nodes "$nodes"
+	[[ ! nodes-failover =~ $only ]] || EPF_STATS_DIR=$out/run "$(find_built ep-fabric)" stats failing | grep -a 'lane\|replay\|duplicate' | sed 's/^/    /' | tee -a "$log"
+	stop_daemon
+	start_daemon ht
+fi
+
 # internode ARGUMENT...: DeepEP's test, a launch for each node
 # shellcheck disable=SC2317
 internode()

@@ -207,6 +207,11 @@ bounded()
 		late=1
 		! declare -F on_late >/dev/null || on_late
 	fi
+	# First a signal that a suite within this one passes on to its own parts.
+	if [ "$late" = 1 ]; then
+		kill -TERM -- "-$pid" 2>/dev/null
+		for _ in $(seq 20); do kill -0 "$pid" 2>/dev/null && sleep 0.1; done
+	fi
 	kill -KILL -- "-$pid" 2>/dev/null
 	wait "$pid" 2>/dev/null
 	rc=$?

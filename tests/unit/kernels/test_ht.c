@@ -66,6 +66,45 @@ static void outputs_of_a_guessed_size(void **state)
 	close_rig(g);
 }
 
+/* A dispatch that waits for its counts is launched if its outputs are long enough and at most an eighth too long; each rank decides for itself. */
+static void outputs_before_the_counts(void **state)
+{
+	enum { EXACT, FITS, LONG, SHORT, CASES };
+	struct rig *g = open_rig(3, 0);
+
+	(void)state;
+	for (unsigned i = 0; i < 3 * CASES; i++) {
+		struct batch *b = make_batch(3, 700 + i);
+
+		b->worst = 0;
+		set_batch(g, b);
+		all_right(g, plan);
+		for (uint32_t r = 0; r < 3; r++) {
+			struct rank *me = &g->rank[r];
+			int rows = (int)me->host[1];
+			/* n / 8 of n rows: the longest that is not too long is rows * 8 / 7. */
+			int fits = rows / 7;
+			const int longer[CASES] = { 0, fits, fits + 1, rows ? -1 : 0 };
+
+			me->counted = 1;
+			me->longer = longer[(i + r) % CASES];
+			assert_true(!rows || (rows + fits - rows <= (rows + fits) / 8));
+		}
+		all_right(g, move);
+		all_right(g, collect);
+		for (uint32_t r = 0; r < 3; r++) {
+			unsigned which = (i + r) % CASES;
+
+			assert_int_equal(g->rank[r].later,
+					 which == LONG || (which == SHORT && g->rank[r].host[1]));
+			check_rows(&g->rank[r]);
+			check_sums(&g->rank[r]);
+		}
+		free(b);
+	}
+	close_rig(g);
+}
+
 static void batches_between_nodes(void **state)
 {
 	for (unsigned i = 0; i < SEVERAL; i++) {
@@ -248,6 +287,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_batches),
 		cmocka_unit_test(outputs_of_a_guessed_size),
+		cmocka_unit_test(outputs_before_the_counts),
 		cmocka_unit_test(batches_between_nodes),
 		cmocka_unit_test(batches_over_a_nic_that_reorders_and_loses),
 		cmocka_unit_test(rounds_follow_at_once),
