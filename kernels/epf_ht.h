@@ -119,14 +119,16 @@ struct epf_ht_dispatch {
 	uint32_t tokens;
 	uint32_t local;    /* experts of a rank; only read if row.topk is not 0 */
 	uint32_t received; /* rows of the outputs */
-	uint32_t room;     /* rows that a window must hold, the same at all ranks; not read with `host` */
-	uint32_t blocks;   /* multiprocessors to use at most; 0: chosen */
+	uint32_t
+		room; /* rows that a window must hold, the same at all ranks; not read with `host` */
+	uint32_t blocks; /* multiprocessors to use at most; 0: chosen */
 	uint32_t
 		across; /* rows that cross between nodes, of the rank that has most; the same at all ranks */
 	uint32_t forwarded; /* rows of links */
 	uint32_t flags;     /* EPF_HT_IF_IT_FITS */
 	uint32_t reserved;
-	const int64_t *host; /* of the notify in front, whose counts are waited for; NULL: they are known */
+	const int64_t *
+		host; /* of the notify in front, whose counts are waited for; NULL: they are known */
 	const int32_t *place;
 	const int32_t *matrix;
 	const void *plan;

@@ -303,8 +303,15 @@ def high_throughput_calls_follow_each_other(b, _):
         ordered(("wait", 2, 1), ("layout", 2))
         ordered(("layout", 2))
     ordered(("wait", 1, 2), ("layout", 1))
-    event, used = ordered(("wait", comm, 1), ("wait", comm, 1), ("layout", comm), ("record", comm), async_finish=True)
+    event, used = ordered(("wait", comm, 1), ("layout", comm), ("record", comm), async_finish=True)
     assert event.event is not None and used == [comm] * 4, "topk_idx and three outputs"
+    with torch.cuda.stream(torch.cuda.Stream(number=2)):
+        ordered(("wait", 2, comm), ("layout", 2))
+    ordered(("wait", comm, 1), ("wait", comm, 2), ("layout", comm), ("record", comm), async_finish=True)  # behind the last call, too
+    ordered(("wait", 1, comm), ("layout", 1))
+    event, used = ordered(("wait event of", comm, 1), ("wait", comm, 1), ("layout", comm), ("record", comm), previous_event=deep_ep.Buffer.capture(),
+                          async_finish=True, allocate_on_comm_stream=True)
+    assert used == [comm, 1, 1, 1] and torch.cuda.current_stream().cuda_stream == 1, "outputs in the communication stream's memory are used on the caller's"
     ordered(("wait", 1, comm), ("layout", 1))
     torch.cuda.capturing = True
     ordered(("wait", comm, 1), ("layout", comm), ("wait", 1, comm))

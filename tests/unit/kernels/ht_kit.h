@@ -33,7 +33,7 @@ struct batch {
 /* One rank: its object, its memory, and what its calls gave. */
 struct rank {
 	uint32_t guess; /* of rows, for outputs; 0: none */
-	int counted;    /* the next dispatch waits for the counts itself, with outputs that are `longer` than what arrives */
+	int counted; /* the next dispatch waits for the counts itself, with outputs that are `longer` than what arrives */
 	int longer;
 	int later; /* and was told EPF_HT_LATER, and did it again */
 	struct rig *rig;

@@ -313,8 +313,9 @@ class ElasticBuffer:
         except BaseException:
             call.give_up()
             raise
-        event = call.end((data, scales, words, topk_idx, topk_weights, cumulative_local_expert_recv_stats, *_arrays(handle.routing), *handle.arrays()),
-                         (*used, *moved, out, out_scales, index, weights))
+        arrays = (*_arrays(handle.routing), *handle.arrays())
+        event = call.end((data, scales, words, topk_idx, topk_weights, cumulative_local_expert_recv_stats, *arrays),
+                         (*used, *moved, out, out_scales, index, weights, *arrays))
         b._finish_on_cpu(ht)
         return out if scales is None else (out, out_scales), index, weights, handle, event
 

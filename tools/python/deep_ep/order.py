@@ -33,34 +33,39 @@ class Call:
         self._current = None
         if async_finish or event is not None or capturing or on_comm_stream:
             self._on_comm = on_comm_stream or whole
-            self._current, self._comm = self._cuda.current_stream(buffer.device), comm
+            self._current, self._comm = buffer._current_stream(), comm
             comm.wait_stream(self._current) if event is None else comm.wait_event(event)
             self.stream = comm.cuda_stream
         else:
             self.stream = buffer._stream()
         before, buffer._last_stream = buffer._last_stream, self.stream
         # What is captured cannot wait for what is not: who replays a graph orders that.
-        if before is not None and before != self.stream and not capturing:
+        waited = self._current is not None and event is None and before == self._current.cuda_stream
+        if before is not None and before != self.stream and not capturing and not waited:
             after = comm if self._current is not None else self._cuda.current_stream(buffer.device)
             after.wait_stream(comm if before == comm.cuda_stream else self._cuda.ExternalStream(before, buffer.device))
         if self._on_comm:
             self._cuda.set_stream(comm)
 
     def end(self, reads: tuple, writes: tuple) -> EventOverlap:
-        """Ends the call. reads, writes: tensors that its kernels read, and its outputs; None among them: there is none."""
+        """Ends the call. reads, writes: tensors that others made and its kernels read, and those that it made, or that calls on another stream may read;
+        None among them: there is none."""
         if self._cuda is None:
             return EventOverlap(EventHandle() if self._async else None)
         if self._on_comm:
             self._cuda.set_stream(self._current)
-        if not self._async and self._current is not None:
-            self._current.wait_stream(self._comm)
-        for t in reads + writes if self._async else ():
+        if not self._async:
+            if self._current is not None:
+                self._current.wait_stream(self._comm)
+            reads = ()  # the current stream, whose they are, waits for what reads them
+        for t in reads:
             if t is not None:
                 t.record_stream(self._comm)
-        # Outputs of the communication stream's own memory are used on the caller's stream.
-        for t in reads + writes if self._on_comm else ():
+        # What was made in the communication stream's own memory is used on the caller's stream, and the other way round.
+        user = self._current if self._on_comm else self._comm if self._async else None
+        for t in writes if user is not None else ():
             if t is not None:
-                t.record_stream(self._current)
+                t.record_stream(user)
         return EventOverlap(EventHandle(self._comm) if self._async else None)
 
     def give_up(self) -> None:

@@ -301,7 +301,8 @@ class HighThroughput:
         except BaseException:
             order.give_up()
             raise
-        event = order.end((data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert, handle.memory, handle.links), outputs)
+        reads, own = (data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert), (handle.memory, handle.links)
+        event = order.end((*reads, *own), outputs) if cached else order.end(reads, (*own, *outputs))
         self._finish_on_cpu(ht)
         out, out_scales, out_index, out_weights = outputs
         received = out if scales is None else (out, out_scales)

@@ -162,6 +162,10 @@ class cuda:
         return cuda._current[-1]
 
     @staticmethod
+    def set_stream(stream):
+        cuda._current[-1] = stream
+
+    @staticmethod
     def is_current_stream_capturing():
         return cuda.capturing
 
