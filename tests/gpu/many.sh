@@ -78,22 +78,23 @@ rings()
 	return "$failed"
 }
 
-# among COMMAND...: runs it for each two GPUs, all at once, with the two at its end
+# among NAME COMMAND...: runs it for each two GPUs, all at once, with the two at its end
 # shellcheck disable=SC2317 # a part
 among()
 {
-	local a b failed=0 jobs=()
+	local a b failed=0 jobs=() name=$1
 
+	shift
 	for ((a = 0; a < gpus; a++)); do
 		for ((b = a + 1; b < gpus; b++)); do
-			"$@" "$a,$b" >"$out/among-$a-$b.log" 2>&1 &
+			"$@" "$a,$b" >"$out/$name-$a,$b.log" 2>&1 &
 			jobs+=("$!:$a,$b")
 		done
 	done
 	for a in "${jobs[@]}"; do
 		wait "${a%%:*}" && echo "GPUs ${a#*:}: right" && continue
 		failed=1
-		echo "GPUs ${a#*:}: WRONG" && tail -n 8 "$out/among-$(tr , - <<<"${a#*:}").log"
+		echo "GPUs ${a#*:}: WRONG" && tail -n 8 "$out/$name-${a#*:}.log"
 	done
 	return "$failed"
 }
@@ -116,9 +117,9 @@ for n in ${ranks//,/ }; do
 		--only '^(losses|deepseek)$' --steps 40 ${deepep:+--deepep "$deepep"}
 done
 if [ "$gpus" -gt 2 ] || [ "$list" = 1 ]; then
-	part p2p 120 env "LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" bash -c 'among "$@"' - \
+	part p2p 120 env "LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" bash -c 'among "$@"' - p2p \
 		python3 "$here/p2p_cases.py" --libepf "$libepf" correct --devices
-	[ -z "$nixl" ] || part nixl 120 env "LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" bash -c 'among "$@"' - \
+	[ -z "$nixl" ] || part nixl 120 env "LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" bash -c 'among "$@"' - nixl \
 		python3 "$here/p2p_nixl.py" --wheel "$nixl" --plugin "$plugin" --gpu
 fi
 [ -z "$bench" ] || part jobs 120 "$here/run.sh" --build "$build" --out "$out/jobs" --only '^(job|job-all|kill-engine|kill-kernel)$'
