@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A combine's rows on their way to those that add them: writing them in parts, and which parts have arrived. */
+#ifndef EPF_KERNELS_HT_RETURN_CUH
+#define EPF_KERNELS_HT_RETURN_CUH
+
+#include "kernels/ht/epf_ht_dispatch.cuh"
+
+/* How many of the warps that write rows have written a part, of each part. */
+EPF_DEV_FN uint32_t *ht_written(void)
+{
+	EPF_DEV_SHARED uint32_t written[HT_PARTS];
+
+	return written;
+}
+
+/* Where part k of so many rows begins. */
+EPF_DEV_FN uint32_t ht_part(const struct ht_job *j, uint32_t rows, uint32_t k)
+{
+	return (uint32_t)((uint64_t)rows * k / j->parts);
+}
+
+/* The part that holds row number `place`. */
+EPF_DEV_FN uint32_t ht_part_of(const struct ht_job *j, uint32_t rows, uint32_t place)
+{
+	return (uint32_t)((((uint64_t)place + 1u) * j->parts - 1u) / rows);
+}
+
+/* One chunk of row `row` of x, to index `at` of a member's window. A warp. */
+EPF_DEV_FN void ht_return_chunk(const struct ht_job *j, const struct ht_chunks *c, uint32_t row,
+				uint32_t member, uint32_t at, uint32_t k)
+{
+	const struct ht_mark *m = &ht_marks()[member];
+	struct ht_chunk p;
+
+	ht_load(c, &p, k, j->x + (uint64_t)row * j->row_bytes);
+	ht_store(c, &p, k, m->at + (uint64_t)at * j->row_bytes);
+	if (k)
+		return;
+	for (uint32_t i = epf_lane(); i < j->topk; i += LL_LANES)
+		HT_AT(uint32_t, m->window + j->lay.weights)
+	[(uint64_t)at * j->topk + i] =
+		HT_AT(const uint32_t, j->weights)[(uint64_t)row * j->topk + i];
+}
+
+/*
+ * One part of the rows of x, to the ranks of this node that add them. The writing warps. before: items of earlier parts. Each rank begins behind itself: were
+ * all to write to the same rank at once, its link would bound them.
+ */
+EPF_DEV_FN uint64_t ht_return_part(const struct ht_job *j, const struct ht_chunks *c, uint32_t part,
+				   uint64_t before)
+{
+	uint32_t me = ht_peer_of(j, j->rank)->index, warps = j->writers * j->blocks;
+
+	for (uint32_t i = 1; i <= j->ranks; i++) {
+		uint32_t s = (j->rank + i) % j->ranks, adder = ht_via(j, s, j->node);
+		uint32_t member = ht_peer_of(j, adder)->index;
+		uint32_t first = ht_rows_until(j, s - 1u, j->rank);
+		uint32_t to = ht_part_first(j, s, me);
+		uint32_t rows = ht_rows_until(j, s, j->rank) - first;
+		uint32_t begin = ht_part(j, rows, part);
+		uint64_t items = (uint64_t)(ht_part(j, rows, part + 1u) - begin) * c->count;
+
+		if (adder == j->rank)
+			continue;
+		for (uint64_t n = (ht_warp(j) + warps - (uint32_t)(before % warps)) % warps;
+		     n < items; n += warps) {
+			uint32_t row = begin + (uint32_t)n / c->count;
+
+			if (first + row < j->received && to + row < ht_marks()[member].room)
+				ht_return_chunk(j, c, first + row, member, to + row,
+						(uint32_t)n % c->count);
+		}
+		before += items;
+	}
+	return before;
+}
+
+EPF_DEV_FN void ht_return_rows(const struct ht_job *j, const struct ht_chunks *c)
+{
+	uint64_t before = 0;
+
+	for (uint32_t part = 0; part < j->parts; part++) {
+		before = ht_return_part(j, c, part, before);
+		epf_warp_barrier();
+		if (epf_lane() == 0)
+			epf_add32_release_block(&ht_written()[part], 1u);
+	}
+}
+
+/* Part `part` of this block's rows is written: counts it, and the last block tells the ranks of this node. A warp. */
+EPF_DEV_FN void ht_announce(const struct ht_job *j, uint64_t call, uint32_t part)
+{
+	uint64_t *blocks = &ht_state_of(j)->parts[part];
+	int last = 0;
+
+	if (epf_lane() == 0) {
+		epf_fence_sys();
+		last = epf_add_gpu(blocks, 1) == (uint64_t)j->blocks - 1u;
+		if (last)
+			epf_st_relaxed_gpu(blocks, 0);
+	}
+	if (epf_warp_result(last))
+		ht_tell_rows(j, call, part);
+}
+
+/* Notes what has arrived of the rows of a member, for this block. wait: until all has, or the deadline ends. */
+EPF_DEV_FN void ht_note_parts(const struct ht_job *j, uint64_t call, uint32_t member, int wait)
+{
+	struct ht_mark *m = &ht_marks()[member];
+	uint32_t part = m->arrived;
+
+	for (; part < j->parts; part++) {
+		const uint64_t *word = ht_word_at(j, j->control, HT_ROWS, m->rank, part);
+
+		if (wait ? ht_wait_part(j, HT_ROWS, m->rank, part, call + 1u) : 0)
+			part = j->parts - 1u; /* it is late: nobody waits for the rest */
+		else if (!wait && epf_ld_acquire_sys(word) < call + 1u)
+			break;
+		epf_st32_release_block(&m->arrived, part + 1u);
+	}
+}
+
+/*
+ * The clerk of a block: tells the ranks of this node which parts are written, and the warps that add which have arrived. One warp, so that a single
+ * one polls.
+ */
+EPF_DEV_FN void ht_keep_parts(const struct ht_job *j, uint64_t call)
+{
+	for (uint32_t part = 0; part < j->parts;) {
+		int written = epf_lane() == 0 &&
+			      epf_ld32_acquire_block(&ht_written()[part]) >= j->writers;
+
+		if (epf_warp_result(written))
+			ht_announce(j, call, part++);
+		else
+			epf_pause();
+		for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
+			ht_note_parts(j, call, m, 0);
+		epf_warp_barrier();
+	}
+	for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
+		ht_note_parts(j, call, m, 1);
+	epf_warp_barrier();
+	if (epf_lane() == 0)
+		ht_phase(j, EPF_WHY_MOVE);
+}
+
+#endif

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows as warps move them, in chunks, and where they go within the node: what a block knows of the members of its node, and writing to them. */
+#ifndef EPF_KERNELS_HT_ROWS_CUH
+#define EPF_KERNELS_HT_ROWS_CUH
+
+#include "kernels/ht/epf_ht_plan.cuh"
+
+/* Vectors of a lane in a chunk: what is on its way to a multiprocessor at once, 16 warps * 7 KiB, covers the latency of memory. */
+#define HT_CHUNK_VECS 14u
+
+/* A row moves in chunks of equal size; a warp moves one at a time. */
+struct ht_chunks {
+	uint32_t count; /* of a row */
+	uint32_t each;  /* vectors of a chunk */
+	uint32_t all;   /* vectors of a row */
+};
+
+EPF_DEV_FN struct ht_chunks ht_chunks(const struct ht_job *j)
+{
+	struct ht_chunks c;
+
+	c.all = j->row_bytes / HT_VEC;
+	c.count = (c.all + HT_CHUNK_VECS * LL_LANES - 1u) / (HT_CHUNK_VECS * LL_LANES);
+	c.each = (c.all + c.count - 1u) / c.count;
+	return c;
+}
+
+/* Vectors of chunk k. */
+EPF_DEV_FN uint32_t ht_chunk_end(const struct ht_chunks *c, uint32_t k)
+{
+	return (k + 1u) * c->each < c->all ? (k + 1u) * c->each : c->all;
+}
+
+struct ht_chunk {
+	struct ll_vec v[HT_CHUNK_VECS];
+};
+
+/* Rows pass a multiprocessor once: they stay out of its first-level cache, where the small tables are. */
+EPF_DEV_FN struct ll_vec ht_load_vec(uint64_t row, uint32_t i)
+{
+#if defined(__CUDA_ARCH__)
+	struct ll_vec v;
+
+	asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+		     : "l"(row + i * (uint64_t)HT_VEC));
+	return v;
+#else
+	return HT_AT(const struct ll_vec, row)[i];
+#endif
+}
+
+EPF_DEV_FN void ht_load(const struct ht_chunks *c, struct ht_chunk *p, uint32_t k, uint64_t row)
+{
+	uint32_t first = k * c->each + epf_lane(), end = ht_chunk_end(c, k);
+
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
+		if (first + i * LL_LANES < end)
+			p->v[i] = ht_load_vec(row, first + i * LL_LANES);
+}
+
+EPF_DEV_FN void ht_store(const struct ht_chunks *c, const struct ht_chunk *p, uint32_t k,
+			 uint64_t row)
+{
+	uint32_t first = k * c->each + epf_lane(), end = ht_chunk_end(c, k);
+
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
+		if (first + i * LL_LANES < end)
+			HT_AT(struct ll_vec, row)[first + i * LL_LANES] = p->v[i];
+}
+
+/* ---- where rows go ---- */
+
+/* What a block knows of each member of its node, in shared memory. */
+struct ht_mark {
+	uint64_t at;     /* where it stores rows for that rank: address of row 0; 0: it must not */
+	uint64_t window; /* of that rank, as it is mapped here */
+	uint32_t room;   /* rows that fit there */
+	uint32_t rank;
+	uint32_t
+		first; /* dispatch: index there of this rank's first row; combine: of the first of its rows for this rank, here */
+	uint32_t rows; /* combine: of these */
+	uint32_t arrived; /* combine: parts of them that have arrived */
+	uint32_t reserved;
+};
+
+EPF_DEV_FN struct ht_mark *ht_marks(void)
+{
+	EPF_DEV_SHARED struct ht_mark marks[HT_NODE_MAX];
+
+	return marks;
+}
+
+/* Where a rank wants the rows of a dispatch: its memory as this rank maps it, or its window. */
+EPF_DEV_FN uint64_t ht_offer_of(const struct ht_job *j, uint32_t rank, uint32_t *room)
+{
+	const uint64_t *line = ht_flag_at(j, j->control, HT_READY, rank);
+	uint64_t segment = epf_ld_relaxed_sys(line + HT_READY_SEGMENT);
+	uint64_t rows = epf_ld_relaxed_sys(line + HT_READY_ROOM), base;
+
+	if (!segment || segment > HT_SEGMENTS)
+		return ht_peer_of(j, rank)->window + j->lay.rows;
+	base = HT_AT(const uint64_t,
+		     j->segments)[(uint64_t)rank * HT_SEGMENTS + (uint32_t)segment - 1u];
+	*room = rows < *room ? (uint32_t)rows : *room;
+	return base ? base + epf_ld_relaxed_sys(line + HT_READY_OFFSET) : 0;
+}
+
+/* Where the rows of a member of this node for a source begin in the window of the rank that adds them. */
+EPF_DEV_FN uint32_t ht_part_first(const struct ht_job *j, uint32_t source, uint32_t member)
+{
+	return HT_AT(const uint32_t, j->plan + j->at.parts)[source * j->node_max + member];
+}
+
+/* Fills in the marks, but for what other ranks say. All threads of a block. */
+EPF_DEV_FN void ht_mark_members(const struct ht_job *j, int dispatch)
+{
+	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
+		struct ht_mark *k = &ht_marks()[m];
+		uint32_t rank = ht_mate(j, m), before = ht_rows_until(j, j->rank - 1u, rank);
+
+		k->rank = rank;
+		k->window = ht_peer_of(j, rank)->window;
+		k->rows = ht_rows_until(j, j->rank, rank) - before;
+		k->arrived = 0;
+		k->first = dispatch || rank == j->rank ? before : ht_part_first(j, j->rank, m);
+	}
+}
+
+/*
+ * Fills in where to write; all threads of a block, after the flags HT_READY. A rank that has not set its flag, or that waits no longer for this call, is
+ * not written to: its memory may serve something else by now.
+ */
+EPF_DEV_FN void ht_mark_targets(const struct ht_job *j, uint64_t call, int dispatch)
+{
+	epf_block_barrier();
+	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
+		struct ht_mark *k = &ht_marks()[m];
+
+		k->room = j->room;
+		k->at = k->window + j->lay.rows;
+		if (k->rank == j->rank) {
+			k->at = j->out;
+			k->room = j->received;
+		} else if (epf_ld_acquire_sys(ht_flag_at(j, j->control, HT_READY, k->rank)) <
+				   call + 1u ||
+			   epf_ld_relaxed_sys(ht_flag_at(j, j->control, HT_GONE, k->rank)) >=
+				   call + 1u) {
+			k->at = 0;
+		} else if (dispatch) {
+			k->at = ht_offer_of(j, k->rank, &k->room);
+		}
+		k->room = k->at ? k->room : 0;
+		if (!k->at && k->rank != j->rank)
+			epf_st_relaxed_gpu(&ht_peer_of(j, k->rank)->skipped, call + 1u);
+	}
+	epf_block_barrier();
+}
+
+/* Tells the ranks of this node that a part of what goes to them is written, but those that nothing was written to; a warp of the last block. */
+EPF_DEV_FN void ht_tell_rows(const struct ht_job *j, uint64_t call, uint32_t part)
+{
+	epf_fence_sys();
+	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
+		const struct ht_peer *p = ht_peer_of(j, ht_mate(j, i));
+
+		if (epf_ld_relaxed_gpu(&p->skipped) != call + 1u)
+			epf_st_relaxed_sys(ht_word_at(j, p->control, HT_ROWS, j->rank, part),
+					   call + 1u);
+	}
+}
+
+/* Final index of a token's row at a member of this node, or UINT32_MAX: it does not go there, or must not. */
+EPF_DEV_FN uint32_t ht_index_at(const struct ht_job *j, uint32_t token, uint32_t member)
+{
+	const struct ht_mark *m = &ht_marks()[member];
+	int32_t place = HT_AT(const int32_t, j->place)[(uint64_t)token * j->ranks + m->rank];
+	uint32_t index = m->first + (uint32_t)place;
+
+	return place < 0 || index >= m->room ? UINT32_MAX : index;
+}
+
+/* What travels with a row, where it lies at the sender. 0: not given. */
+struct ht_extras {
+	uint64_t scales;
+	uint64_t stride; /* words */
+	uint64_t index;
+	uint64_t weights;
+};
+
+/* Of a token of this rank. */
+EPF_DEV_FN struct ht_extras ht_extras_of(const struct ht_job *j, uint32_t token)
+{
+	struct ht_extras e;
+
+	e.scales = j->scales + token * j->scale_stride[0] * 4u;
+	e.stride = j->scale_stride[1];
+	e.index = j->topk_idx + (uint64_t)token * j->topk * 8u;
+	e.weights = j->weights ? j->weights + (uint64_t)token * j->topk * 4u : 0;
+	return e;
+}
+
+/* Of a row that has crossed. */
+EPF_DEV_FN struct ht_extras ht_extras_in(const struct ht_job *j, uint64_t record)
+{
+	struct ht_extras e;
+
+	e.scales = record + j->rec.scales;
+	e.stride = 1;
+	e.index = record + j->rec.index;
+	e.weights = record + j->rec.weights;
+	return e;
+}
+
+/* What of it a lane holds while the row is on its way. */
+struct ht_extra {
+	int64_t expert;
+	uint32_t weight;
+	uint32_t scale[2];
+};
+
+EPF_DEV_FN struct ht_extra ht_load_extra(const struct ht_job *j, const struct ht_extras *from)
+{
+	struct ht_extra e = { -1, 0, { 0, 0 } };
+	uint32_t lane = epf_lane();
+
+	if (lane < j->topk) {
+		e.expert = HT_AT(const int64_t, from->index)[lane];
+		e.weight = from->weights ? HT_AT(const uint32_t, from->weights)[lane] : 0u;
+	}
+	for (uint32_t i = 0; i < 2u; i++)
+		if (lane + i * LL_LANES < j->scale_words)
+			e.scale[i] = HT_AT(const uint32_t,
+					   from->scales)[(lane + i * LL_LANES) * from->stride];
+	return e;
+}
+
+/* Stores a top-k entry of a row as rank m->rank numbers its experts. */
+EPF_DEV_FN void ht_send_entry(const struct ht_job *j, const struct ht_mark *m, uint64_t at,
+			      int64_t expert, uint32_t weight)
+{
+	int own = m->rank == j->rank;
+	uint64_t weights = own ? j->out_weights : m->window + j->lay.weights;
+	int64_t e = expert - (int64_t)m->rank * j->local;
+	int here = e >= 0 && e < (int64_t)j->local;
+
+	if (own)
+		HT_AT(int64_t, j->out_index)[at] = here ? e : -1;
+	else
+		HT_AT(int32_t, m->window + j->lay.index)[at] = here ? (int32_t)e : -1;
+	if (weights)
+		HT_AT(uint32_t, weights)[at] = here ? weight : 0u;
+}
+
+/* What travels with a row to one rank: scales, and its experts as that rank numbers them, with their weights. A warp. mine: what it has loaded. */
+EPF_DEV_FN void ht_send_extras(const struct ht_job *j, const struct ht_extras *from,
+			       const struct ht_extra *mine, const struct ht_mark *m, uint32_t index)
+{
+	uint64_t scales = m->rank == j->rank ? j->out_scales : m->window + j->lay.scales;
+	uint32_t lane = epf_lane();
+
+	for (uint32_t i = 0; i < 2u; i++)
+		if (lane + i * LL_LANES < j->scale_words)
+			HT_AT(uint32_t, scales)
+	[(uint64_t)index * j->scale_words + lane + i * LL_LANES] = mine->scale[i];
+	for (uint32_t i = lane + 2u * LL_LANES; i < j->scale_words; i += LL_LANES)
+		HT_AT(uint32_t, scales)
+	[(uint64_t)index * j->scale_words + i] =
+		HT_AT(const uint32_t, from->scales)[i * from->stride];
+	if (lane < j->topk)
+		ht_send_entry(j, m, (uint64_t)index * j->topk + lane, mine->expert, mine->weight);
+	for (uint32_t k = lane + LL_LANES; k < j->topk; k += LL_LANES)
+		ht_send_entry(j, m, (uint64_t)index * j->topk + k,
+			      HT_AT(const int64_t, from->index)[k],
+			      from->weights ? HT_AT(const uint32_t, from->weights)[k] : 0u);
+}
+
+/* One chunk of a row, to the members from `first` on of this node, a lane a member: index is the row's at that rank, or UINT32_MAX. A warp. */
+EPF_DEV_FN void ht_give_chunk(const struct ht_job *j, const struct ht_chunks *c,
+			      const struct ht_chunk *p, uint32_t k, uint32_t first, uint32_t index,
+			      const struct ht_extras *extras, const struct ht_extra *mine)
+{
+	epf_lanes all = epf_lanes_where(1);
+	epf_lanes to = epf_lanes_where(index != UINT32_MAX);
+
+	for (; to; to &= to - 1u) {
+		const struct ht_mark *m = &ht_marks()[first + epf_lanes_first(to)];
+		uint32_t at = (uint32_t)epf_lanes_get(all, index, epf_lanes_first(to));
+
+		ht_store(c, p, k, m->at + (uint64_t)at * j->row_bytes);
+		if (k == 0 && (j->topk || j->scale_words))
+			ht_send_extras(j, extras, mine, m, at);
+	}
+}
+
+/* One chunk of a token's row, to all ranks of this node that it goes to. A warp. */
+EPF_DEV_FN void ht_send_chunk(const struct ht_job *j, const struct ht_chunks *c, uint32_t token,
+			      uint32_t k)
+{
+	struct ht_extras extras = ht_extras_of(j, token);
+	struct ht_extra mine = { 0 };
+	struct ht_chunk p;
+
+	ht_load(c, &p, k, j->x + (uint64_t)token * j->row_bytes);
+	if (k == 0)
+		mine = ht_load_extra(j, &extras);
+	for (uint32_t first = 0; first < ht_mates(j); first += LL_LANES) {
+		uint32_t i = first + epf_lane();
+		uint32_t index = i < ht_mates(j) ? ht_index_at(j, token, i) : UINT32_MAX;
+
+		ht_give_chunk(j, c, &p, k, first, index, &extras, &mine);
+	}
+}
+
+#endif
