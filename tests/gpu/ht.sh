@@ -94,8 +94,14 @@ run nodes-callers ht-callers --nodes "$nodes"
 if [ -n "$daemon" ]; then
 	stop_daemon
 	EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.1 EPF_EMU_DUPLICATE=0.05 EPF_EMU_ERROR=0.0005 EPF_LANES_PER_PEER=8 start_daemon failing
+	# A daemon forgets the counters of a job that has ended.
+	while sleep 0.5; do
+		EPF_STATS_DIR=$out/run "$(find_built ep-fabric)" stats failing | grep -a 'lane_errors\|replays \|duplicates_dropped' >"$out/lanes.new" && mv "$out/lanes.new" "$out/lanes"
+	done 2>/dev/null &
+	watcher=$!
 	run nodes-failover ht-random --cases "$cases" --nodes "$nodes"
-	[[ ! nodes-failover =~ $only ]] || EPF_STATS_DIR=$out/run "$(find_built ep-fabric)" stats failing | grep -a 'lane\|replay\|duplicate' | sed 's/^/    /' | tee -a "$log"
+	kill "$watcher"
+	[ ! -e "$out/lanes" ] || sed 's/^/    /' "$out/lanes" | tee -a "$log"
 	stop_daemon
 	start_daemon ht
 fi
