@@ -5,6 +5,7 @@
 
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
+#include "fabric/base/log.h"
 #include "fabric/gpu/adder_usual.h"
 
 #include <sched.h>
@@ -177,6 +178,10 @@ void epf_adder_close(struct epf_adder *a)
 		return;
 	while (a->count && epf_adder_reached(a) != UINT64_MAX)
 		sched_yield();
+	epf_info(
+		"%llu batches of additions to GPU memory: %llu in the program's context, of which %llu were late there and went to ours too",
+		(unsigned long long)a->counts.batches, (unsigned long long)a->counts.usual,
+		(unsigned long long)a->counts.late);
 	epf_adder_usual_stop(a->usual);
 	a->ops->close(a->own);
 	epf_adder_usual_free(a->usual); /* with the word of claims, which the own side used */
