@@ -93,7 +93,7 @@ static int open_pipe(struct pipe *p, const char *backend, int device, bool sends
 
 	if (epf_copy_ops_find(backend, &p->ops) || p->ops->load() ||
 	    p->ops->mem_alloc(device, p->bytes, &memory) ||
-	    p->ops->queue_open(device, 0, &p->queue))
+	    p->ops->queue_open(device, EPF_COPY_ENGINES, &p->queue))
 		return -1;
 	p->gpu = (uint64_t)(uintptr_t)memory;
 	for (int b = 0; b < BUFFERS; b++) {

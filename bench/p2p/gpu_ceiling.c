@@ -30,10 +30,10 @@ static int run(const struct epf_copy_ops *ops, struct epf_copy_queue *q,
 	return rc;
 }
 
-/* Memory on both devices and a queue on that of the destination. */
+/* Memory on both devices, and queues on that of the destination. */
 struct place {
 	const struct epf_copy_ops *ops;
-	struct epf_copy_queue *q;
+	struct epf_copy_queue *q, *adds;
 	void *dst;
 	struct epf_copy_span spans[EPF_COPY_BATCH];
 };
@@ -57,7 +57,9 @@ static int place_open(struct place *p, const char *gpu, int kernel, int from, in
 	if (!rc)
 		rc = p->ops->mem_import(&h, to, &src_at);
 	if (!rc)
-		rc = p->ops->queue_open(to, kernel, &p->q);
+		rc = p->ops->queue_open(to, kernel ? EPF_COPY_KERNEL : EPF_COPY_ENGINES, &p->q);
+	if (!rc)
+		rc = p->ops->queue_open(to, EPF_COPY_ADDITIONS, &p->adds);
 	for (uint32_t i = 0; i < EPF_COPY_BATCH; i++)
 		p->spans[i] =
 			(struct epf_copy_span){ (uint64_t)(uintptr_t)p->dst + i * (uint64_t)PLACE,
@@ -82,6 +84,7 @@ int gpu_ceiling(const char *gpu, int kernel, int from, int to, uint32_t bytes,
 		rc = run(p.ops, p.q, p.spans, batch, BATCHES, &inside);
 	t = epf_now_ns() - t;
 	p.ops->queue_close(p.q);
+	p.ops->queue_close(p.adds);
 	if (rc)
 		return rc;
 	out->per_second = BATCHES * (double)batch * 1e9 / (double)t;
@@ -91,9 +94,9 @@ int gpu_ceiling(const char *gpu, int kernel, int from, int to, uint32_t bytes,
 }
 
 /* Waits; a device that fails says UINT64_MAX, which is beyond all. */
-static void reach(const struct place *p, uint64_t to)
+static void reach(const struct place *p, struct epf_copy_queue *q, uint64_t to)
 {
-	while (p->ops->reached(p->q) < to)
+	while (p->ops->reached(q) < to)
 		;
 }
 
@@ -109,21 +112,21 @@ static int one_list(const struct place *p, const struct gpu_lists *what, uint64_
 		n = what->copies - at < batch ? what->copies - at : batch;
 		n = n < EPF_COPY_BATCH - first ? n : EPF_COPY_BATCH - first;
 		if (*value >= EPF_COPY_FLIGHTS)
-			reach(p, *value - EPF_COPY_FLIGHTS + 1);
+			reach(p, p->q, *value - EPF_COPY_FLIGHTS + 1);
 		rc = p->ops->submit(p->q, &p->spans[first], n, ++*value);
 	}
 	if (!rc)
-		reach(p, *value);
+		reach(p, p->q, *value);
 	for (unsigned i = 0; i < EPF_COPY_ADDS; i++)
 		adds[i] = (struct epf_copy_add){ (uint64_t)(uintptr_t)p->dst + i * 8, 1 };
 	for (uint32_t at = 0; at < what->adds && !rc; at += n) {
 		n = what->adds - at < EPF_COPY_ADDS ? what->adds - at : EPF_COPY_ADDS;
 		if (*value >= EPF_COPY_FLIGHTS)
-			reach(p, *value - EPF_COPY_FLIGHTS + 1);
-		rc = p->ops->add(p->q, adds, n, ++*value);
+			reach(p, p->adds, *value - EPF_COPY_FLIGHTS + 1);
+		rc = p->ops->add(p->adds, adds, n, ++*value);
 	}
 	if (!rc)
-		reach(p, *value);
+		reach(p, p->adds, *value);
 	return rc;
 }
 
@@ -146,5 +149,6 @@ int gpu_lists(const struct gpu_lists *what, double *us)
 		us[i] = (double)(epf_now_ns() - t) / 1e3;
 	}
 	p.ops->queue_close(p.q);
+	p.ops->queue_close(p.adds);
 	return rc;
 }

@@ -146,7 +146,7 @@ K(call_stats,           "call-stats",           BOOL,   "yes",   0, 1, BASIC, ""
 
 G(GPU, "Kernels on a GPU")
 K(gpu_backend,          "gpu-backend",          ENUM(gpu), "auto", 0, 0, BASIC, "", "Driver of the GPU whose kernels push commands, and whose memory regions may be: auto (cuda, else hip), cuda, hip, fake (host memory, for tests) or none.")
-K(gpu_own_context,      "gpu-own-context",      BOOL,   "no",    0, 1, BASIC, "", "The software NIC and TCP copy GPU memory in a CUDA context of their own: their copies then go on while another thread of the process loads a kernel, if the memory is of cuMemCreate. Additions to GPU memory, which are kernels, then take turns with the program's, in slices of 2 ms.")
+K(gpu_own_context,      "gpu-own-context",      BOOL,   "no",    0, 1, BASIC, "", "The software NIC and TCP copy GPU memory in a CUDA context of their own: their copies then go on while another thread of the process loads a kernel, if the memory is of cuMemCreate. Additions to GPU memory, which are kernels, are made in the program's context, and in the other one only while they cannot be: there they take turns with the program's kernels, in slices of 2 ms.")
 K(gpu_device,           "gpu-device",           AUTO,   "auto",  0, 255, BASIC, "", "Number of the GPU, as its driver counts. auto: the calling thread's current one.")
 K(gpu_rings,            "gpu-rings",            UINT,   "132",   0, 2048, BASIC, "", "Private rings for kernels: each serves one thread, warp or block at a time. More producers than these share a ring.")
 K(gpu_ring_slots,       "gpu-ring-slots",       POW2,   "256",   64, 65536, EXPERT, "", "Command slots of a private ring for kernels.")

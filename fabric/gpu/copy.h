@@ -44,7 +44,13 @@ struct epf_copy_span {
 };
 
 struct epf_conf;
-struct epf_copy_queue; /* copies and adds in order of submission, on one device */
+struct epf_copy_queue; /* copies or additions in order of submission, on one device */
+
+enum epf_copy_kind {
+	EPF_COPY_ENGINES,   /* copies by the copy engines; loads no kernel */
+	EPF_COPY_KERNEL,    /* copies by a kernel of bounded length where no end is host memory */
+	EPF_COPY_ADDITIONS, /* additions */
+};
 
 enum {
 	EPF_COPY_BATCH = 512,  /* most spans of one submit */
@@ -85,22 +91,18 @@ struct epf_copy_ops {
 	int (*host_register)(void *addr, uint64_t bytes);
 	void (*host_unregister)(void *addr);
 
-	/*
-	 * kernel: 1 asks for copies by a kernel of bounded length instead of the copy engines; -1 for a queue that copies by the copy engines
-	 * and loads no kernel, so that add() fails.
-	 */
-	int (*queue_open)(int device, int kernel, struct epf_copy_queue **out);
+	int (*queue_open)(int device, enum epf_copy_kind kind, struct epf_copy_queue **out);
 	/* Most spans worth giving to one submit of this queue, at most EPF_COPY_BATCH. */
 	unsigned (*queue_batch)(const struct epf_copy_queue *queue);
-	/* Waits for what was submitted. Accepts NULL. */
+	/* Waits for what was submitted, and with additions for a load in the usual context. Accepts NULL. */
 	void (*queue_close)(struct epf_copy_queue *queue);
 	/*
-	 * Submits 1 to EPF_COPY_BATCH copies, which may be made in any order among themselves but all after what was submitted before;
+	 * Of a queue of copies: submits 1 to EPF_COPY_BATCH of them, which may be made in any order among themselves but all after what was submitted before;
 	 * when they are complete, reached() is `value` or later. Does not wait for them.
 	 */
 	int (*submit)(struct epf_copy_queue *queue, const struct epf_copy_span *spans, unsigned n,
 		      uint64_t value);
-	/* The same for 1 to EPF_COPY_ADDS additions, atomic against kernels of that device and visible to them in this order. */
+	/* Of a queue of additions: the same for 1 to EPF_COPY_ADDS of them, atomic against kernels of that device and visible to them in this order. */
 	int (*add)(struct epf_copy_queue *queue, const struct epf_copy_add *adds, unsigned n,
 		   uint64_t value);
 	/* The newest value that was reached [C4, acquire]; UINT64_MAX: the device failed, nothing more will come. Cheap. */
@@ -124,7 +126,8 @@ void *epf_copy_fake_bytes(const void *addr, uint64_t bytes);
 /*
  * For tests: from now on (1) no call that starts a copy returns, (2) no copy that was started ends, (3) each ends in an error, (4) no call returns
  * that a driver lets wait for running kernels (queue_open, host_unregister), or (5) no call of this process returns that a driver lets wait while another
- * thread loads a kernel (all that touch a queue or map memory), until (0) all is well.
+ * thread loads a kernel (all that touch a queue or map memory), or (6) no addition that was launched in the usual context is made, as if its kernels filled the GPU, or
+ * (7) additions cannot be opened in the usual context, until (0) all is well.
  */
 void epf_copy_fake_hold(int hold);
 /* But for so many of them more. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copy driver (copy.h over gpu.h): queues of copies on a GPU; copy_driver_memory.c has its memory.  A queue is one stream, and an event after each batch marks its end. Called by the copier's thread.
+ * The copy driver (copy.h over gpu.h): queues of copies on a GPU; copy_driver_memory.c has its memory, copy_driver_add.c its additions. A queue is one stream, and an event after each batch marks its end. Called by the copier's thread.
  * Only driver_queue_close() waits for the stream.
  */
 #include "fabric/base/err.h"
@@ -25,21 +25,26 @@ struct epf_copy_queue {
 	uint64_t values[EPF_COPY_FLIGHTS];
 	unsigned first, count;
 	uint64_t reached;
-	bool kernel;
+	enum epf_copy_kind kind;
+	struct epf_adder *adder; /* additions in a context of our own: nothing else of it is used */
 	void *add_module, *add;
 	void *copy_module, *copy_few, *copy_many;
 	struct epf_gpu_copy
 		copies[EPF_COPY_BATCH]; /* what is being submitted: the kernels' parameters */
-	struct epf_copy_add adds[EPF_COPY_ADDS];
+	struct epf_adder_batch adds;
 };
 
 _Static_assert(sizeof(struct epf_gpu_copy) == 24, "as the kernels know it");
-_Static_assert(sizeof(struct epf_copy_add) * EPF_COPY_ADDS == 1024, "as the kernel knows it");
 
 static void driver_queue_close(struct epf_copy_queue *q)
 {
 	if (!q)
 		return;
+	if (q->adder) {
+		epf_adder_close(q->adder);
+		free(q);
+		return;
+	}
 	if (q->stream) {
 		(void)q->dev->ops->stream_sync(q->dev, q->stream);
 		q->dev->ops->stream_destroy(q->dev, q->stream);
@@ -54,8 +59,9 @@ static void driver_queue_close(struct epf_copy_queue *q)
 }
 
 /* Launches a kernel that has nothing to do: the driver brings a kernel to the device with its first launch. */
-static int warm(struct epf_copy_queue *q, void *function, void **args)
+static int warm(struct epf_copy_queue *q, void *function)
 {
+	void *args[1] = { q->copies };
 	struct epf_gpu_launch how = { .grid = 1, .block = 1, .args = args };
 
 	return q->dev->ops->launch(q->dev, q->stream, function, &how);
@@ -68,68 +74,72 @@ static int warm(struct epf_copy_queue *q, void *function, void **args)
 static int load_kernels(struct epf_copy_queue *q)
 {
 	struct epf_gpu_dev *dev = q->dev;
-	uint64_t none = 0;
-	void *adds[2] = { q->adds, &none }, *copies[1] = { q->copies };
-	int rc = dev->ops->module_load(dev, emu_gpu_add_ptx, &q->add_module);
+	int rc;
 
-	if (!rc)
-		rc = dev->ops->function(dev, q->add_module, "epf_add", &q->add);
-	if (!rc)
-		rc = warm(q, q->add, adds);
-	if (rc || !q->kernel)
-		return rc;
+	if (q->kind == EPF_COPY_ENGINES)
+		return 0;
+	if (q->kind == EPF_COPY_ADDITIONS) {
+		rc = epf_copy_driver_add_load(dev, &q->add_module, &q->add);
+		return rc ? rc : epf_copy_driver_add_launch(dev, q->stream, q->add, &q->adds, 0);
+	}
 	rc = dev->ops->module_load(dev, emu_gpu_copy_ptx, &q->copy_module);
 	if (!rc)
 		rc = dev->ops->function(dev, q->copy_module, "epf_copy_64", &q->copy_few);
 	if (!rc)
 		rc = dev->ops->function(dev, q->copy_module, "epf_copy_512", &q->copy_many);
 	if (!rc)
-		rc = warm(q, q->copy_few, copies);
-	return rc ? rc : warm(q, q->copy_many, copies);
+		rc = warm(q, q->copy_few);
+	return rc ? rc : warm(q, q->copy_many);
 }
 
-static int open_queue(int device, bool is_own, int kernel, struct epf_copy_queue **out)
+/* A stream and its events in q->dev's context. */
+static int open_stream(struct epf_copy_queue *q)
+{
+	int rc = q->dev->ops->stream_create(q->dev, &q->stream);
+
+	for (unsigned i = 0; i < EPF_COPY_FLIGHTS && !rc; i++)
+		rc = q->dev->ops->event_create(q->dev, &q->events[i]);
+	if (!rc)
+		rc = load_kernels(q);
+	return rc ? rc : q->dev->ops->stream_sync(q->dev, q->stream);
+}
+
+static int open_queue(int device, bool is_own, enum epf_copy_kind kind, struct epf_copy_queue **out)
 {
 	struct epf_copy_queue *q = calloc(1, sizeof(*q));
 	int rc;
 
 	if (!q)
 		return epf_fail(EPF_R_NO_MEMORY, "GPU copies: no memory");
+	q->kind = kind;
 	rc = is_own ? epf_copy_driver_get_own(device, &q->dev)
 		    : epf_copy_driver_get(device, &q->dev);
-	if (rc) {
-		free(q);
-		return rc;
-	}
-	q->kernel = kernel > 0;
-	rc = q->dev->ops->stream_create(q->dev, &q->stream);
-	for (unsigned i = 0; i < EPF_COPY_FLIGHTS && !rc; i++)
-		rc = q->dev->ops->event_create(q->dev, &q->events[i]);
-	if (!rc && kernel >= 0)
-		rc = load_kernels(q);
+	if (!rc && is_own && kind == EPF_COPY_ADDITIONS)
+		rc = epf_adder_open(&epf_copy_driver_adder, device, &q->adder);
+	else if (!rc)
+		rc = open_stream(q);
 	if (!rc)
-		rc = q->dev->ops->stream_sync(q->dev, q->stream);
-	if (rc) {
+		*out = q;
+	else if (q->dev)
 		driver_queue_close(q);
-		return rc;
-	}
-	*out = q;
-	return 0;
+	else
+		free(q);
+	return rc;
 }
 
-static int driver_queue_open(int device, int kernel, struct epf_copy_queue **out)
+static int driver_queue_open(int device, enum epf_copy_kind kind, struct epf_copy_queue **out)
 {
-	return open_queue(device, false, kernel, out);
+	return open_queue(device, false, kind, out);
 }
 
-static int driver_queue_open_own(int device, int kernel, struct epf_copy_queue **out)
+static int driver_queue_open_own(int device, enum epf_copy_kind kind, struct epf_copy_queue **out)
 {
-	return open_queue(device, true, kernel, out);
+	return open_queue(device, true, kind, out);
 }
 
 static unsigned driver_queue_batch(const struct epf_copy_queue *q)
 {
-	return q->kernel ? EPF_COPY_BATCH : ENGINE_BATCH;
+	return q->kind == EPF_COPY_KERNEL ? EPF_COPY_BATCH : ENGINE_BATCH;
 }
 
 /* An event after what was put into the stream last. */
@@ -154,6 +164,11 @@ static int launch(struct epf_copy_queue *q, unsigned n)
 	return q->dev->ops->launch(q->dev, q->stream, n <= FEW ? q->copy_few : q->copy_many, &how);
 }
 
+static bool is_by_kernel(const struct epf_copy_queue *q, const struct epf_copy_span *span)
+{
+	return q->kind == EPF_COPY_KERNEL && !span->host;
+}
+
 /* Both halves go into one stream, so that the order of submits holds for both. */
 static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *spans, unsigned n,
 			 uint64_t value)
@@ -161,8 +176,10 @@ static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *s
 	unsigned k = 0;
 	int rc = 0;
 
+	if (q->kind == EPF_COPY_ADDITIONS)
+		return epf_fail(EPF_R_GPU_UNSUPPORTED, "GPU copies: this queue only adds");
 	for (unsigned i = 0; i < n; i++)
-		if (q->kernel && !spans[i].host)
+		if (is_by_kernel(q, &spans[i]))
 			q->copies[k++] =
 				(struct epf_gpu_copy){ spans[i].dst, spans[i].src, spans[i].bytes };
 	if (k)
@@ -173,7 +190,7 @@ static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *s
 		return mark(q, value);
 	k = 0;
 	for (unsigned i = 0; i < n; i++)
-		if (!q->kernel || spans[i].host)
+		if (!is_by_kernel(q, &spans[i]))
 			q->copies[k++] =
 				(struct epf_gpu_copy){ spans[i].dst, spans[i].src, spans[i].bytes };
 	if (k)
@@ -184,16 +201,15 @@ static int driver_submit(struct epf_copy_queue *q, const struct epf_copy_span *s
 static int driver_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, unsigned n,
 		      uint64_t value)
 {
-	uint64_t count = n;
-	void *args[2] = { q->adds, &count };
-	struct epf_gpu_launch how = { .grid = 1, .block = 1, .args = args };
-	struct epf_gpu_dev *dev = q->dev;
 	int rc;
 
-	if (!q->add)
+	if (q->kind != EPF_COPY_ADDITIONS)
 		return epf_fail(EPF_R_GPU_UNSUPPORTED, "GPU copies: this queue only copies");
-	memcpy(q->adds, adds, n * sizeof(*adds));
-	rc = dev->ops->launch(dev, q->stream, q->add, &how);
+	if (q->adder)
+		return epf_adder_add(q->adder, adds, n, value);
+	q->adds.n = n;
+	memcpy(q->adds.adds, adds, n * sizeof(*adds));
+	rc = epf_copy_driver_add_launch(q->dev, q->stream, q->add, &q->adds, 0);
 	return rc ? rc : mark(q, value);
 }
 
@@ -205,6 +221,8 @@ static int has_come(struct epf_copy_queue *q, unsigned behind)
 
 static uint64_t driver_reached(struct epf_copy_queue *q)
 {
+	if (q->adder)
+		return epf_adder_reached(q->adder);
 	/* Each question takes the driver a microsecond or more: when the device waits for us, one answers for all. */
 	if (q->count > 1 && q->reached != UINT64_MAX && has_come(q, q->count - 1) > 0) {
 		q->reached = q->values[(q->first + q->count - 1) % EPF_COPY_FLIGHTS];

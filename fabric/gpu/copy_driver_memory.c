@@ -27,8 +27,8 @@ struct piece {
 	struct epf_gpu_mem mem;
 	uint64_t base; /* of the allocation, as it is mapped */
 	int device;
-	struct epf_gpu_dev *dev; /* by which it was made */
-	bool imported, ipc;
+	struct epf_gpu_dev *dev;    /* by which it was made */
+	bool imported, ipc, is_own; /* is_own: dev has a context of its own */
 	unsigned refs;
 	uint8_t handle[64]; /* IPC: an allocation may be imported once only */
 };
@@ -374,12 +374,24 @@ static int import(const struct epf_copy_handle *h, int device, bool is_own, uint
 		return rc;
 	p.base = p.mem.addr;
 	p.dev = dev;
+	p.is_own = is_own && h->kind == EPF_COPY_FD;
 	rc = keep(p);
 	if (rc)
 		dev->ops->mem_free(dev, &p.mem);
 	else
 		*addr = p.base + h->offset;
 	return rc;
+}
+
+bool epf_copy_driver_is_usual(uint64_t addr)
+{
+	bool is_own = false;
+
+	pthread_mutex_lock(&driver.lock);
+	for (const struct piece *p = driver.pieces; p; p = p->next)
+		is_own |= p->is_own && addr >= p->base && addr - p->base < p->mem.bytes;
+	pthread_mutex_unlock(&driver.lock);
+	return !is_own;
 }
 
 int epf_copy_driver_mem_import(const struct epf_copy_handle *h, int device, uint64_t *addr)

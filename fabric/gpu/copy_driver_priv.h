@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What copy_driver_memory.c offers copy_driver.c. All but epf_copy_driver_get() and epf_copy_driver_get_own() are entries of struct epf_copy_ops: copy.h documents
- * them.
+ * What copy_driver_memory.c and copy_driver_add.c offer copy_driver.c. Functions without a comment are entries of struct epf_copy_ops: copy.h documents them.
  */
 #ifndef EPF_FABRIC_GPU_COPY_DRIVER_PRIV_H
 #define EPF_FABRIC_GPU_COPY_DRIVER_PRIV_H
 
+#include "fabric/gpu/adder.h"
 #include "fabric/gpu/copy.h"
 #include "fabric/gpu/gpu.h"
+
+/* The kernel of additions, and a launch of it; done: as the kernel takes it. */
+int epf_copy_driver_add_load(struct epf_gpu_dev *dev, void **module, void **function);
+int epf_copy_driver_add_launch(struct epf_gpu_dev *dev, void *stream, void *function,
+			       struct epf_adder_batch *b, uint64_t done);
+/* False for memory that another process named and a context of our own has mapped: kernels of the usual one are not given it. */
+bool epf_copy_driver_is_usual(uint64_t addr);
+extern const struct epf_adder_ops epf_copy_driver_adder;
 
 int epf_copy_driver_load(void);
 /* A device by its number, with the process's usual context, or (own) with one of its own. */

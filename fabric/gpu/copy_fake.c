@@ -5,6 +5,7 @@
  * regions run where there is no GPU: the tests of everything around GPU memory but the GPU. It must never make a copy before submit()
  * has returned to somebody who then looks at the memory: what waits must really wait.
  */
+#include "fabric/gpu/adder.h"
 #include "fabric/gpu/copy_fake_priv.h"
 
 #include "fabric/base/clock.h"
@@ -19,7 +20,8 @@
 struct batch {
 	struct batch *next;
 	uint64_t value;
-	unsigned n, n_adds; /* one of them is 0 */
+	uint64_t *claim, *done; /* of a side of an adder: as its kernel takes them */
+	unsigned n, n_adds;     /* one of them is 0 */
 	struct epf_copy_add adds[EPF_COPY_ADDS];
 	struct epf_copy_span spans[];
 };
@@ -31,6 +33,9 @@ struct epf_copy_queue {
 	struct batch *head, *tail;
 	uint64_t reached, random;
 	bool is_own; /* of a context of its own: waits for no load */
+	enum epf_copy_kind kind;
+	struct epf_adder
+		*adder; /* additions in a context of their own: nothing else of it is used */
 	/* Held while a batch is copied: once a batch was reported as failed, its caller may unmap the memory. */
 	pthread_mutex_t copying;
 	uint64_t pushed; /* newest value; under lock */
@@ -103,6 +108,42 @@ void epf_copy_fake_pause(uint32_t ns)
 	__atomic_store_n(&copy_pause_ns, ns, __ATOMIC_RELEASE);
 }
 
+/* A kernel of another context waits for its turn. */
+static const long TURN_NS = 2300000;
+
+/* Of all numbered batches, so that a check that fails is the last that touches memory. */
+static pthread_mutex_t numbered = PTHREAD_MUTEX_INITIALIZER;
+
+static void make_additions(const struct batch *b)
+{
+	for (unsigned i = 0; i < b->n_adds; i++) {
+		uint64_t *word = (uint64_t *)(void *)epf_copy_fake_real(b->adds[i].dst, 8);
+
+		if (word)
+			__atomic_fetch_add(word, b->adds[i].add, __ATOMIC_RELEASE);
+	}
+}
+
+/* What the kernel of additions does (copy_driver_add.c). */
+static void make_numbered(struct epf_copy_queue *q, const struct batch *b)
+{
+	struct timespec turn = { .tv_nsec = TURN_NS };
+
+	if (q->is_own)
+		nanosleep(&turn, NULL);
+	else
+		epf_copy_fake_wait_aside(HELD_BY_FULL_GPU);
+	pthread_mutex_lock(&numbered);
+	if (epf_copy_fake_holds() != 3 && b->value > q->failed_until &&
+	    (!b->claim || *b->claim < b->value)) {
+		if (b->claim)
+			*b->claim = b->value;
+		make_additions(b);
+		__atomic_store_n(b->done, b->value, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&numbered);
+}
+
 /* Makes the copies of a batch in random order. */
 static void perform(struct epf_copy_queue *q, struct batch *b)
 {
@@ -112,16 +153,15 @@ static void perform(struct epf_copy_queue *q, struct batch *b)
 		pause.tv_nsec += __atomic_load_n(&copy_pause_ns, __ATOMIC_ACQUIRE);
 	nanosleep(&pause, NULL);
 	epf_copy_fake_wait(2);
+	if (b->done) {
+		make_numbered(q, b);
+		return;
+	}
 	pthread_mutex_lock(&q->copying);
 	/* Like a failed device, which touches nothing any more. */
 	if ((q->failed_until && b->value <= q->failed_until) || epf_copy_fake_holds() == 3)
 		b->n = b->n_adds = 0;
-	for (unsigned i = 0; i < b->n_adds; i++) {
-		uint64_t *word = (uint64_t *)(void *)epf_copy_fake_real(b->adds[i].dst, 8);
-
-		if (word)
-			__atomic_fetch_add(word, b->adds[i].add, __ATOMIC_RELEASE);
-	}
+	make_additions(b);
 	for (unsigned left = b->n; left; left--) {
 		unsigned i = (unsigned)(next_random(&q->random) % left);
 		struct epf_copy_span s = b->spans[i];
@@ -177,21 +217,6 @@ static int open_queue(int device, bool is_own, struct epf_copy_queue **out)
 	return 0;
 }
 
-static int fake_queue_open(int device, int kernel, struct epf_copy_queue **out)
-{
-	(void)kernel;
-	epf_copy_fake_wait(4);
-	epf_copy_fake_wait(HELD_BY_LOAD);
-	return open_queue(device, false, out);
-}
-
-static int fake_queue_open_own(int device, int kernel, struct epf_copy_queue **out)
-{
-	(void)kernel;
-	epf_copy_fake_wait(4);
-	return open_queue(device, true, out);
-}
-
 static unsigned fake_queue_batch(const struct epf_copy_queue *q)
 {
 	(void)q;
@@ -202,6 +227,7 @@ static void fake_queue_close(struct epf_copy_queue *q)
 {
 	if (!q)
 		return;
+	epf_adder_close(q->adder);
 	pthread_mutex_lock(&q->lock);
 	q->stop = true;
 	pthread_cond_signal(&q->changed);
@@ -216,7 +242,7 @@ static void fake_queue_close(struct epf_copy_queue *q)
 static int push(struct epf_copy_queue *q, struct batch *b)
 {
 	epf_copy_fake_wait(1);
-	if (!q->is_own)
+	if (!q->is_own && !b->done)
 		epf_copy_fake_wait(HELD_BY_LOAD);
 	pthread_mutex_lock(&q->lock);
 	b->next = NULL;
@@ -228,6 +254,125 @@ static int push(struct epf_copy_queue *q, struct batch *b)
 	q->tail = b;
 	pthread_cond_signal(&q->changed);
 	pthread_mutex_unlock(&q->lock);
+	return 0;
+}
+
+static int fake_queue_open(int device, enum epf_copy_kind kind, struct epf_copy_queue **out)
+{
+	int rc;
+
+	epf_copy_fake_wait(4);
+	epf_copy_fake_wait(HELD_BY_LOAD);
+	rc = open_queue(device, false, out);
+	if (!rc)
+		(*out)->kind = kind;
+	return rc;
+}
+
+/* ---- the sides of an adder ---- */
+
+struct epf_adder_side {
+	struct epf_copy_queue *q;
+	uint64_t claim, done;
+	uint64_t *claimed_at; /* the word of claims of the last launch, or NULL */
+};
+
+static void side_close(struct epf_adder_side *s)
+{
+	if (s)
+		fake_queue_close(s->q);
+	free(s);
+}
+
+static int side_open(int device, bool is_own, struct epf_adder_side **out)
+{
+	struct epf_adder_side *s;
+	int rc;
+
+	if (!is_own)
+		epf_copy_fake_wait_aside(HELD_BY_LOAD);
+	if (!is_own && epf_copy_fake_holds() == NO_USUAL_ADDITIONS)
+		return epf_fail(EPF_R_GPU_UNSUPPORTED, "fake GPU: no additions there");
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: additions");
+	rc = open_queue(device, is_own, &s->q);
+	if (rc)
+		free(s);
+	else
+		*out = s;
+	return rc;
+}
+
+static uint64_t side_claim(const struct epf_adder_side *s)
+{
+	return (uint64_t)(uintptr_t)&s->claim;
+}
+
+static int side_launch(struct epf_adder_side *s, const struct epf_adder_batch *from)
+{
+	struct batch *b = malloc(sizeof(*b));
+
+	if (!s->q->is_own)
+		epf_copy_fake_wait_aside(HELD_BY_LOAD);
+	if (!b)
+		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: additions");
+	*b = (struct batch){ .value = from->number,
+			     .claim = (uint64_t *)(uintptr_t)from->claim,
+			     .done = &s->done,
+			     .n_adds = from->n };
+	memcpy(b->adds, from->adds, from->n * sizeof(*from->adds));
+	s->claimed_at = b->claim;
+	return push(s->q, b);
+}
+
+static uint64_t side_done(const struct epf_adder_side *s)
+{
+	return __atomic_load_n(&s->done, __ATOMIC_ACQUIRE);
+}
+
+static int side_check(struct epf_adder_side *s)
+{
+	if (epf_copy_fake_holds() != 3)
+		return 0;
+	pthread_mutex_lock(&numbered);
+	s->q->failed_until = UINT64_MAX;
+	if (s->claimed_at)
+		*s->claimed_at = UINT64_MAX;
+	pthread_mutex_unlock(&numbered);
+	return epf_fail(EPF_R_GPU_MEMORY, "fake GPU: an addition failed");
+}
+
+static bool side_is_usual(uint64_t addr)
+{
+	(void)addr;
+	return true;
+}
+
+static const struct epf_adder_ops fake_adder = { .open = side_open,
+						 .close = side_close,
+						 .claim = side_claim,
+						 .launch = side_launch,
+						 .done = side_done,
+						 .check = side_check,
+						 .is_usual = side_is_usual };
+
+static int fake_queue_open_own(int device, enum epf_copy_kind kind, struct epf_copy_queue **out)
+{
+	struct epf_copy_queue *q;
+	int rc;
+
+	epf_copy_fake_wait(4);
+	rc = open_queue(device, true, &q);
+	if (!rc && kind == EPF_COPY_ADDITIONS) {
+		rc = epf_adder_open(&fake_adder, device, &q->adder);
+		if (rc)
+			fake_queue_close(q);
+	}
+	if (rc)
+		return rc;
+	q->kind = kind;
+	*out = q;
 	return 0;
 }
 
@@ -269,6 +414,8 @@ static int fake_submit(struct epf_copy_queue *q, const struct epf_copy_span *spa
 {
 	struct batch *b;
 
+	if (q->kind == EPF_COPY_ADDITIONS)
+		return epf_fail(EPF_R_GPU_UNSUPPORTED, "fake GPU: this queue only adds");
 	if (pretend.on)
 		return pretend_submit(q, spans, n, value);
 	b = malloc(sizeof(*b) + n * sizeof(*spans));
@@ -284,8 +431,12 @@ static int fake_add(struct epf_copy_queue *q, const struct epf_copy_add *adds, u
 {
 	struct batch *b;
 
+	if (q->kind != EPF_COPY_ADDITIONS)
+		return epf_fail(EPF_R_GPU_UNSUPPORTED, "fake GPU: this queue only copies");
 	if (pretend.on)
 		return pretend_submit(q, NULL, 0, value);
+	if (q->adder)
+		return epf_adder_add(q->adder, adds, n, value);
 	b = malloc(sizeof(*b));
 	if (!b)
 		return epf_fail(EPF_R_NO_MEMORY, "fake GPU: an addition");
@@ -301,6 +452,8 @@ static uint64_t fake_reached(struct epf_copy_queue *q)
 
 	if (pretend.on)
 		return pretend_reached(q);
+	if (q->adder)
+		return epf_adder_reached(q->adder);
 	if (!q->is_own)
 		epf_copy_fake_wait(HELD_BY_LOAD);
 	if (epf_copy_fake_holds() == 3) {

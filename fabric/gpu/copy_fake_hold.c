@@ -30,20 +30,29 @@ void epf_copy_fake_let(unsigned calls)
 	__atomic_fetch_add(&let_through, calls, __ATOMIC_RELEASE);
 }
 
-/* A driver that lets a call wait (1, 4, 5), or a device that lets copies wait (2). */
-void epf_copy_fake_wait(int what)
+static void wait_while(int what, bool is_counted)
 {
 	struct timespec pause = { .tv_nsec = 1000000 };
-	bool is_counted = false;
 
 	while (__atomic_load_n(&held, __ATOMIC_ACQUIRE) == what) {
-		if (!is_counted)
+		if (is_counted)
 			__atomic_fetch_add(&kept, 1, __ATOMIC_RELEASE);
-		is_counted = true;
+		is_counted = false;
 		if (__atomic_load_n(&let_through, __ATOMIC_ACQUIRE)) {
 			__atomic_fetch_sub(&let_through, 1, __ATOMIC_RELEASE);
 			return;
 		}
 		nanosleep(&pause, NULL);
 	}
+}
+
+/* A driver that lets a call wait (1, 4, 5), or a device that lets copies wait (2). */
+void epf_copy_fake_wait(int what)
+{
+	wait_while(what, true);
+}
+
+void epf_copy_fake_wait_aside(int what)
+{
+	wait_while(what, false);
 }

@@ -5,12 +5,15 @@
 
 #include "fabric/gpu/copy.h"
 
-enum { HELD_BY_LOAD = 5 }; /* see epf_copy_fake_hold() */
+/* see epf_copy_fake_hold() */
+enum { HELD_BY_LOAD = 5, HELD_BY_FULL_GPU = 6, NO_USUAL_ADDITIONS = 7 };
 
 /* copy_fake_hold.c. What epf_copy_fake_hold() has said. */
 int epf_copy_fake_holds(void);
 /* Waits while epf_copy_fake_hold() says so, or until epf_copy_fake_let() lets one call go. */
 void epf_copy_fake_wait(int what);
+/* The same, not counted by epf_copy_fake_held(): of a thread that is there to wait. */
+void epf_copy_fake_wait_aside(int what);
 
 /* Where the bytes of an address are: the alias of fake memory, or the address itself. NULL: the range leaves its piece. */
 uint8_t *epf_copy_fake_real(uint64_t addr, uint64_t bytes);

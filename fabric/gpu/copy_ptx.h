@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Small kernels of the emulated NIC as PTX text, which the driver translates for its device: no compiler is needed to build or to run
- * them. Included by copy_driver.c only. All of them end by themselves.
+ * them. Included by copy_driver.c only; copy_driver_add.c has the kernel of additions. All of them end by themselves.
  *
- *   epf_add(adds, n)      one thread makes the first n of 64 { u64 at, add } in the parameters, one after the other: atomic, with release, system
- *                         scope. Any driver since CUDA 11
  *   epf_copy_64(spans)    block b copies span b of 64 or 512 { u64 dst, src, bytes } in the parameters themselves (a kernel that read
  *   epf_copy_512(spans)   them from host memory would wait for it, one block after the other): 16 bytes a thread and turn where all three
  *                         are multiples of 16, else byte by byte. 512 spans are 12 KiB of parameters: drivers since CUDA 12.1
@@ -13,29 +11,6 @@
 #define EPF_FABRIC_GPU_COPY_PTX_H
 
 /* clang-format off */
-static const char emu_gpu_add_ptx[] =
-	".version 7.0\n"
-	".target sm_70\n"
-	".address_size 64\n"
-	".visible .entry epf_add(.param .align 8 .b8 p_adds[1024], .param .u64 p_n)\n"
-	"{\n"
-	"	.reg .pred %done;\n"
-	"	.reg .u64 %one, %end, %at, %add;\n"
-	"	mov.b64 %one, p_adds;\n"
-	"	ld.param.u64 %end, [p_n];\n"
-	"	shl.b64 %end, %end, 4;\n"
-	"	add.u64 %end, %end, %one;\n"
-	"NEXT:\n"
-	"	setp.ge.u64 %done, %one, %end;\n"
-	"	@%done ret;\n"
-	"	ld.param.u64 %at, [%one];\n"
-	"	ld.param.u64 %add, [%one+8];\n"
-	"	cvta.to.global.u64 %at, %at;\n"
-	"	red.release.sys.global.add.u64 [%at], %add;\n"
-	"	add.u64 %one, %one, 16;\n"
-	"	bra NEXT;\n"
-	"}\n";
-
 #define EMU_GPU_COPY(name, bytes) \
 	".visible .entry " name "(.param .align 8 .b8 p_spans[" bytes "])\n" \
 	"{\n" \

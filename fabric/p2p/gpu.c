@@ -224,12 +224,12 @@ static int lane_of(struct epf_p2p *ep, const struct epf_copy_ops *ops, int devic
 		return epf_fail(EPF_R_NO_MEMORY, "copies by GPU %d", device);
 	l->ops = ops;
 	l->device = device;
-	rc = ops->queue_open(device, -1, &l->engines.q);
+	rc = ops->queue_open(device, EPF_COPY_ENGINES, &l->engines.q);
 	if (rc) {
 		free(l);
 		return rc;
 	}
-	if (ops->queue_open(device, 1, &l->kernels.q)) {
+	if (ops->queue_open(device, EPF_COPY_KERNEL, &l->kernels.q)) {
 		epf_info("GPU %d: small blocks take its copy engines too: %s", device,
 			 epf_last_error());
 		l->kernels.q = NULL;
@@ -253,7 +253,7 @@ static int open_stage(struct gpu_lane *l)
 	at = mmap(NULL, P2P_CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		return epf_fail(EPF_R_NO_MEMORY, "copies by GPU %d", l->device);
-	rc = l->ops->queue_open(l->device, -1, &l->stage.q);
+	rc = l->ops->queue_open(l->device, EPF_COPY_ENGINES, &l->stage.q);
 	if (rc) {
 		munmap(at, P2P_CHUNK);
 		return rc;

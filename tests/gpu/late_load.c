@@ -145,15 +145,15 @@ static void end_load(void)
 
 struct copier {
 	const struct epf_copy_ops *ops;
-	struct epf_copy_queue *q;
+	struct epf_copy_queue *q, *additions;
 	uint8_t *gpu, *host;
 	uint64_t value;
 	uint32_t stop, copies, adds; /* the latter two: made so far */
 };
 
-static void wait_for(struct copier *c)
+static void wait_for(struct copier *c, struct epf_copy_queue *q)
 {
-	while (c->ops->reached(c->q) < c->value)
+	while (c->ops->reached(q) < c->value)
 		sched_yield();
 }
 
@@ -164,10 +164,10 @@ static void one_of_each(struct copier *c)
 	struct epf_copy_add add = { (uint64_t)(uintptr_t)c->gpu + WORD, 1 };
 
 	check(c->ops->submit(c->q, &to, 1, ++c->value), "a copy");
-	wait_for(c);
+	wait_for(c, c->q);
 	__atomic_fetch_add(&c->copies, 1, __ATOMIC_RELEASE);
-	check(c->ops->add(c->q, &add, 1, ++c->value), "an addition");
-	wait_for(c);
+	check(c->ops->add(c->additions, &add, 1, ++c->value), "an addition");
+	wait_for(c, c->additions);
 	__atomic_fetch_add(&c->adds, 1, __ATOMIC_RELEASE);
 }
 
@@ -196,7 +196,8 @@ static bool goes_on(const char *gpu, const char *where)
 	check(c.ops->mem_alloc(0, BYTES, &memory), "GPU memory");
 	c.gpu = memory;
 	check(c.ops->host_register(c.host, PINNED), "pinned memory");
-	check(c.ops->queue_open(0, 0, &c.q), "a queue");
+	check(c.ops->queue_open(0, EPF_COPY_ENGINES, &c.q), "a queue");
+	check(c.ops->queue_open(0, EPF_COPY_ADDITIONS, &c.additions), "a queue of additions");
 	one_of_each(&c);
 	c.copies = c.adds = 0;
 	begin_load();
@@ -218,6 +219,7 @@ static bool goes_on(const char *gpu, const char *where)
 		exit(1);
 	}
 	c.ops->queue_close(c.q);
+	c.ops->queue_close(c.additions);
 	c.ops->host_unregister(c.host);
 	c.ops->mem_free(memory);
 	return copies && adds;

@@ -5,6 +5,7 @@
 # First as their authors meant them, over NVLink; then as two nodes (NCCL_LSA_TEAM_SIZE=1), so that every row goes through NCCL's proxy and the plug-in.
 #
 #   tests/gpu/nccl_clients.sh --clients DIR [--out DIR] [--tokens N] [--sms N] [--qps N] [--limit SECONDS] [--only REGEX] [--list] [--dry]
+#   tests/gpu/nccl_clients.sh --check [--out DIR]
 #
 # --clients  a folder made by tools/frameworks/nccl_clients.py make, carried here
 # --out      where logs, the cache of compiled kernels and the table go (./gpu-results/nccl-clients)
@@ -12,15 +13,16 @@
 # --limit    upper bound of every part's time limit
 # --only     parts whose name matches; --list names them all
 # --dry      no GPU: checks the folder, and that each part's program can be read
+# --check    no GPU, no folder: checks the verdicts on programs that end in known ways
 #
 # Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin, v2-direct (without the hybrid kernels),
 # v2-gin-reordered, v2-gin-broken (the plug-in of a build with test hooks, signals applied at arrival: must fail), v2-gin-tcp, the same with copies in a context of
 # their own (v2-own, v2-own-direct, -reordered, -broken, -tcp, -large), v1-gin, -reordered, -broken, -tcp (DeepEP's pull request 521, if the folder has it), ep-ll-nvlink, ep-ht-nvlink, ep-ll,
-# ep-ht, ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy) and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
-# Exit 0: all parts that ran did as they should; 77: no GPU, or no folder. Speed is printed, never judged.
+# ep-ht, ep-ht-own (copies in a context of their own), ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy) and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
+# Exit 0: all parts that ran did as they should; 77: no GPU, no folder, or no part ran. Speed is printed, never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-clients="" out=$PWD/gpu-results/nccl-clients tokens=4096 sms=24 qps=33 longest=600 list=0 dry=0
+clients="" out=$PWD/gpu-results/nccl-clients tokens=4096 sms=24 qps=33 longest=600 list=0 dry=0 check=0
 # shellcheck disable=SC2034 # parts.sh reads them
 only=. suite="NCCL's clients over the plug-in" part_width=20
 while [ $# -gt 0 ]; do
@@ -37,6 +39,7 @@ while [ $# -gt 0 ]; do
 		;;
 	--list) list=1 ;;
 	--dry) dry=1 ;;
+	--check) check=1 ;;
 	*) sed -n '/^#   tests/,/^# Exit/p' "$0" && exit 2 ;;
 	esac
 	shift
@@ -45,8 +48,8 @@ done
 . "$root/tests/gpu/parts.sh"
 
 gpus=0 replaced=""
-[ "$list" = 1 ] || [ "$dry" = 1 ] || need_gpu "--dry checks this script"
-if [ "$list" = 0 ] && [ ! -d "$clients/deepep" ]; then
+[ "$list" = 1 ] || [ "$dry" = 1 ] || [ "$check" = 1 ] || need_gpu "--dry and --check check this script"
+if [ "$list" = 0 ] && [ "$check" = 0 ] && [ ! -d "$clients/deepep" ]; then
 	echo "no programs in '$clients': tools/frameworks/nccl_clients.py make DIR --deepep TREE --build DIR makes them, on a machine with a network"
 	exit 77
 fi
@@ -111,9 +114,39 @@ show()
 	tail -n "${3:-14}" "$1" | cut -c1-230 | sed 's/^/    | /' | tee -a "$log"
 }
 
-# client NAME LIMIT right|wrong BEGAN SETTING... -- COMMAND...: BEGAN is text that its log has once the exchange of data began. A part *-broken that fails proves something only if
-# *-reordered, the same with the ordering layer, was right in this run.
+# judge NAME LIMIT right|wrong BEGAN LOG: sets verdict, and good to 1 if the part did as it should. Every other end is wrong: a part that began nothing, did without the plug-in, or was
+# ended by its limit. A part *-broken must show a wrong value or rows that never came, and proves something only if *-reordered, the same with the ordering layer, was right in this run.
 declare -A went=()
+ran=0 good=0 verdict=""
+judge()
+{
+	local name=$1 limit=$2 expect=$3 began=$4 into=$5 ordered=${1/broken/reordered}
+	good=0
+	if [ "$late" = 1 ]; then
+		verdict="WRONG: not through after $limit s"
+	elif [ "$expect" = right ] && [ "$rc" != 0 ]; then
+		verdict="WRONG: status $rc after $took s"
+	elif ! grep -qa "$began" "$into"; then
+		verdict="WRONG: status $rc after $took s, and no '$began' in its log"
+	elif [[ " ${settings[*]} " = *" NCCL_GIN_PLUGIN=epf "* ]] && ! grep -qa 'GIN/Plugin: Assigned plugin epf' "$into"; then
+		verdict="WRONG: status $rc, and NCCL did not take the plug-in"
+	elif [ "$expect" = right ]; then
+		good=1 verdict="ok, $took s"
+	elif [ "$rc" = 0 ]; then
+		verdict="WRONG: right after $took s, though nothing is in order"
+	elif grep -qa 'GPU memory stall' "$into"; then
+		verdict="WRONG: its copies stalled, which says nothing of order (status $rc)"
+	elif ! grep -qaE 'AssertionError|DeepEP.*timeout|WRONG' "$into"; then
+		verdict="WRONG: status $rc, with no wrong value and no missing row in its log"
+	elif [ -z "${went[$ordered]:-}" ]; then
+		verdict="UNPROVEN: fails (status $rc), but $ordered was not right in this run"
+	else
+		good=1 verdict="ok, $took s: fails without order, as it must (status $rc)"
+	fi
+	[ "$good" = 0 ] || went[$name]=1
+}
+
+# client NAME LIMIT right|wrong BEGAN SETTING... -- COMMAND...: BEGAN is text that its log has once the exchange of data began
 client()
 {
 	local name=$1 limit=$2 expect=$3 began=$4
@@ -124,26 +157,65 @@ client()
 		result "$name" "not run: ${options[*]}"
 		return 0
 	fi
-	[ "$limit" -le "$longest" ] || limit=$longest
-	bounded "$limit" "$out/$name.log" env "${base[@]}" ${settings[@]+"${settings[@]}"} "${options[@]}"
-	if [ "$expect" = right ] && [ "$rc" = 0 ]; then
-		result "$name" "ok, $took s"
-		went[$name]=1
-		grep -aE '^# |GB/s|^ *[0-9]+ +[0-9]' "$out/$name.log" | grep -av 'rank 1\|EP: *1/' | cut -c1-200 | tail -n 12 | sed 's/^/    /' | tee -a "$log"
-		grep -aE 'Assigned plugin' "$out/$name.log" | sed 's/^.*NCCL INFO/    NCCL INFO/' | sort -u | head -n 3 | tee -a "$log"
-	elif [ "$expect" = wrong ] && [ "$rc" != 0 ] && grep -qa "$began" "$out/$name.log" && ! grep -qa 'GPU memory stall' "$out/$name.log"; then
-		if [ -n "${went[${name/broken/reordered}]:-}" ]; then
-			result "$name" "ok, $took s: fails without order, as it must (status $rc)"
-		else
-			result "$name" "fails (status $rc), which proves nothing: ${name/broken/reordered} was not right in this run"
-		fi
-		grep -aE 'AssertionError|assert |timeout|WRONG' "$out/$name.log" | head -n 3 | cut -c1-200 | sed 's/^/    /' | tee -a "$log"
-	else
+	if [ "$expect" = wrong ] && [ ! -e "$clients/epf-hooks/libnccl-net-epf.so" ]; then
 		failed=1
-		result "$name" "WRONG: status $rc after $took s, expected $expect"
+		result "$name" "WRONG: the folder has no plug-in with test hooks (epf-hooks)"
+		return 0
+	fi
+	[ "$limit" -le "$longest" ] || limit=$longest
+	ran=$((ran + 1))
+	bounded "$limit" "$out/$name.log" env ${base[@]+"${base[@]}"} ${settings[@]+"${settings[@]}"} "${options[@]}"
+	judge "$name" "$limit" "$expect" "$began" "$out/$name.log"
+	result "$name" "$verdict"
+	if [ "$good" = 0 ]; then
+		failed=1
 		show "$out/$name.log"
+	elif [ "$expect" = right ]; then
+		grep -aE '^# |GB/s|^ *[0-9]+ +[0-9]|batches of additions' "$out/$name.log" | grep -av 'rank 1\|EP: *1/' | cut -c1-200 | tail -n 12 | sed 's/^/    /' | tee -a "$log"
+		grep -aE 'Assigned plugin' "$out/$name.log" | sed 's/^.*NCCL INFO/    NCCL INFO/' | sort -u | head -n 3 | tee -a "$log"
+	else
+		grep -aE 'AssertionError|assert |DeepEP.*timeout|WRONG' "$out/$name.log" | head -n 3 | cut -c1-200 | sed 's/^/    /' | tee -a "$log"
 	fi
 }
+
+# absent NAME WHAT: a part that this folder cannot run
+absent()
+{
+	! wanted "$1" || result "$1" "not run: the folder has no $2"
+}
+
+# What judge() says of programs that are known: without a GPU, without a folder.
+check_verdicts()
+{
+	local plugin='echo GIN/Plugin: Assigned plugin epf type 2' wrong=0 bad="echo began; echo AssertionError; exit 1"
+	says()
+	{
+		local name=$1 expect=$2 words=$3 command=$4
+		settings_of "${@:5}"
+		bounded 1 "$out/$name.log" env ${settings[@]+"${settings[@]}"} sh -c "$command"
+		judge "$name" 1 "$expect" began "$out/$name.log"
+		[[ $verdict = $words* ]] && return 0
+		wrong=1
+		say "$name: $verdict, expected: $words"
+	}
+	says right right ok 'echo began'
+	says right-not-begun right 'WRONG: status 0 after' 'echo nothing'
+	says right-fails right 'WRONG: status 3 after' 'echo began; exit 3'
+	says right-late right 'WRONG: not through' 'echo began; sleep 60'
+	says right-by-others right 'WRONG: status 0, and NCCL did not' 'echo began' NCCL_GIN_PLUGIN=epf
+	says right-by-plugin right ok "echo began; $plugin" NCCL_GIN_PLUGIN=epf
+	says a-broken wrong UNPROVEN "$bad"
+	says a-reordered right ok 'echo began'
+	says a-broken wrong ok "$bad"
+	says a-broken wrong 'WRONG: status 1 after' 'echo AssertionError; exit 1'
+	says a-broken wrong 'WRONG: right after' 'echo began'
+	says a-broken wrong 'WRONG: its copies stalled' "echo GPU memory stall; $bad"
+	says a-broken wrong 'WRONG: status 1, with no wrong value' 'echo began; exit 1'
+	says a-broken wrong 'WRONG: not through' 'echo began; echo AssertionError; sleep 60'
+	[ "$wrong" = 1 ] || say "all verdicts are right"
+	exit "$wrong"
+}
+[ "$check" = 0 ] || check_verdicts
 
 # v2 NAME LIMIT right|wrong SETTING... -- OPTION...: DeepEP's test of ElasticBuffer
 v2()
@@ -158,8 +230,10 @@ v2()
 # v1 NAME LIMIT right|wrong SETTING...: DeepEP's first kernels over NCCL's one-sided operations (pull request 521), its own test of low latency
 v1()
 {
-	[ "$list" = 1 ] || [ -d "$clients/deepep-nccl" ] || return 0
-	client "$1" "$2" "$3" 'Allocating buffer' "PYTHONPATH=$at/deepep-nccl" DEEP_EP_BACKEND=nccl TORCH_DISTRIBUTED_BACKEND=nccl "${over[@]}" "${@:4}" -- \
+	local began='Dispatch + combine bandwidth'
+	[ "$list" = 1 ] || [ -d "$clients/deepep-nccl" ] || { absent "$1" "DeepEP of pull request 521 (deepep-nccl)" && return 0; }
+	[ "$3" = right ] || began='Allocating buffer'
+	client "$1" "$2" "$3" "$began" "PYTHONPATH=$at/deepep-nccl" DEEP_EP_BACKEND=nccl TORCH_DISTRIBUTED_BACKEND=nccl "${over[@]}" "${@:4}" -- \
 		python3 "$at/deepep-nccl/tests/test_low_latency.py" --num-processes 2 --num-experts 288 --disable-nvlink
 }
 
@@ -196,8 +270,8 @@ slow()
 slow v2-gin-reordered 200 right EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1
 slow v2-gin-broken 200 wrong "${hooks[@]}" EPF_NIC=emu "${faulty[@]}"
 slow v2-gin-tcp 200 right EPF_NIC=tcp
-# Copies in a context of their own: whatever this process loads, and when, they go on.
-own=("${over[@]}" "${node[@]}" EPF_GPU_OWN_CONTEXT=yes CUDA_MODULE_LOADING=LAZY)
+# Copies in a context of their own: whatever this process loads, and when, they go on. A line of each log says how many additions were late in the usual context.
+own=("${over[@]}" "${node[@]}" EPF_GPU_OWN_CONTEXT=yes CUDA_MODULE_LOADING=LAZY EPF_LOG=info)
 v2 v2-own 200 right "${own[@]}" EPF_NIC=emu -- "${small[@]}"
 v2 v2-own-direct 200 right "${own[@]}" EPF_NIC=emu -- "${small[@]}" --allow-hybrid-mode 0
 v2 v2-own-reordered 200 right "${own[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- "${small[@]}"
@@ -211,8 +285,14 @@ v1 v1-gin-tcp 150 right EPF_NIC=tcp
 nccl_ep ep-ll-nvlink 120 right -- --algorithm ll
 nccl_ep ep-ht-nvlink 120 right -- --algorithm ht --tokens "$tokens"
 nccl_ep ep-ll 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ll
-nccl_ep ep-ht 120 right "${over[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
+# NCCL EP's high throughput needs two host names to use two nodes (nccl_ep.py).
+nccl_ep ep-ht 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
+nccl_ep ep-ht-own 120 right "${own[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
 nccl_ep ep-ll-reordered 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- --algorithm ll
 client gin-latency 90 right 'GIN put' "${over[@]}" "${node[@]}" EPF_NIC=emu -- "$at/gin"
 client ring-latency 60 right us EPF_CORE_IDLE=pause -- "$at/epf/ep-bench" p2p --gpu --op put_add -s 8 --nic emu
+if [ "$list$dry$ran" = 000 ]; then
+	say "no part ran: --only '$only' matches none that the folder has (--list)"
+	exit 77
+fi
 end

@@ -4,13 +4,16 @@ Run under torch.distributed.run.
 
   nccl_ep.py [--algorithm ll|ht] [--tokens N] [--hidden N] [--topk N] [--experts N] [--rounds N] [--own-host]
 
---own-host: NCCL takes each rank for a host of its own (NCCL_HOSTID), so that it looks for no NVLink at all.
+--own-host: each rank has a host name of its own. NCCL EP counts nodes by host names; with NCCL_LSA_TEAM_SIZE=1 alone, high throughput takes two GPUs of a machine for one node in
+its tables and for two in its kernels, which then follow a table that is not there. NCCL itself goes on with one host (NCCL_HOSTID). Needs the right to make a namespace (root).
 
 Rows hold their rank and token in their first elements, so a row that is missing, twice, torn or from another round is named. Rank 0 prints times of dispatch and
 combine as the host sees them, synchronized.
 """
 import argparse
+import ctypes
 import os
+import socket
 import sys
 import time
 
@@ -20,6 +23,7 @@ import torch.distributed as dist
 import nccl.ep as ep
 from nccl.ep.interop.torch import get_nccl_comm_from_group
 
+CLONE_NEWUTS = 0x04000000
 NAMED = 4  # elements of a row that say which it is
 
 
@@ -135,6 +139,14 @@ class Run:
         return wrong, times
 
 
+def take_host_name(name):
+    os.environ.setdefault("NCCL_HOSTID", socket.gethostname())
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo would look for the name's address
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUTS):
+        sys.exit(f"no host name of its own for a rank: {os.strerror(ctypes.get_errno())}")
+    socket.sethostname(name)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--algorithm", choices=("ll", "ht"), default="ll")
@@ -146,7 +158,7 @@ def main():
     p.add_argument("--own-host", action="store_true")
     o = p.parse_args()
     if o.own_host:
-        os.environ["NCCL_HOSTID"] = f"host-{os.environ['RANK']}"
+        take_host_name(f"node-{os.environ['RANK']}")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo")
     run = Run(o)

@@ -6,7 +6,7 @@
 #
 #   tests/gpu/run.sh [--build DIR] [--out DIR] [--commands N] [--only REGEX] [--list] [--peer 'NAME;SHAPE;REGEX;COMMAND']...
 #
-# --build     a build tree (or a folder with ep-bench, ep-fabric, ep-top, test_gpu_job, test_gpu_kill, late_load, libepf.so.0) made with nvcc; default: builds
+# --build     a build tree (or a folder with ep-bench, ep-fabric, ep-top, test_gpu_job, test_gpu_kill, late_load, additions, libepf.so.0) made with nvcc; default: builds
 #             one in a scratch directory
 # --out       where logs and the table go (./gpu-results)
 # --commands  twice the number of checked commands through each kind of ring, about (1000000000)
@@ -127,6 +127,7 @@ top=$(built tools ep-top)
 job=$(built tests/proc test_gpu_job)
 kill=$(built tests/proc test_gpu_kill)
 late=$(built tests/proc late_load)
+additions=$(built tests/proc additions)
 libepf=$(built fabric libepf.so.0)
 [ -x "$bench" ] || [ "$list" = 1 ] || { say "no ep-bench in $build"; exit 1; }
 export FABRIC_PROGRAM=$fabric # for the jobs' daemons
@@ -159,6 +160,7 @@ for copy in engine kernel; do
 	run_built "$kill" "kill-$copy" "$kill" --gpu cuda --devices "$gpus" --copy "$copy"
 done
 run_built "$late" late-load "$late" cuda
+run_built "$additions" additions "$additions" cuda
 run_built "$libepf" torch python3 "$root/tests/gpu/torch_calls.py" "$libepf"
 
 # Several processes on one GPU from here on.

@@ -110,7 +110,11 @@ struct epf_emu_queue *epf_emu_queue_of(const struct epf_emu_copier *c, int devic
 	q->batch = 1 << 16;
 	q->adds = adds;
 	q->low = UINT64_MAX;
-	if (c->ops->queue_open(device, c->kernel && !adds, &q->q)) {
+	if (c->ops->queue_open(device,
+			       adds        ? EPF_COPY_ADDITIONS
+			       : c->kernel ? EPF_COPY_KERNEL
+					   : EPF_COPY_ENGINES,
+			       &q->q)) {
 		free(q);
 		return NULL;
 	}

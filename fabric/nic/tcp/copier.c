@@ -88,7 +88,8 @@ static struct queue *queue_of(struct epf_tcp_copier *c, int device, enum lane la
 		epf_fail(EPF_R_NO_MEMORY, "GPU copies: a queue");
 		return NULL;
 	}
-	if (c->ops->queue_open(device, lane == ADDS ? 0 : -1, &q->q)) {
+	if (c->ops->queue_open(device, lane == ADDS ? EPF_COPY_ADDITIONS : EPF_COPY_ENGINES,
+			       &q->q)) {
 		free(q);
 		return NULL;
 	}

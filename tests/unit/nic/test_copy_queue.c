@@ -46,7 +46,7 @@ static unsigned look_batch(const struct epf_copy_queue *q)
 	return MOST;
 }
 
-static int look_open(int index, int kernel, struct epf_copy_queue **out)
+static int look_open(int index, enum epf_copy_kind kind, struct epf_copy_queue **out)
 {
 	*out = (struct epf_copy_queue *)&device;
 	return 0;

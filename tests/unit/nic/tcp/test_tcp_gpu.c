@@ -231,10 +231,10 @@ static struct {
 	uint64_t submitted, reached;
 } refusing;
 
-static int refusing_open(int device, int kernel, struct epf_copy_queue **out)
+static int refusing_open(int device, enum epf_copy_kind kind, struct epf_copy_queue **out)
 {
 	(void)device;
-	(void)kernel;
+	(void)kind;
 	*out = NULL;
 	return 0;
 }
