@@ -24,6 +24,7 @@ static void set(int *word, int value)
 static void gpu_pair(struct pair *p, const char *near, const char *far)
 {
 	set(&standin->hold, 0); /* a test that failed may have left them */
+	set(&standin->hang, 0);
 	set(&standin->fail, 0);
 	set(&standin->damage, 0);
 	pair_begin(p, near, far);
@@ -380,6 +381,57 @@ static void test_withdrawal(void **state)
 	pair_end(&p);
 }
 
+/*
+ * The GPU that compresses hangs: at this end for a write, at the peer for a read. The transfer ends at its deadline and says so, what is
+ * not compressed goes on, also over the same connection, and the late chunk goes nowhere. Memory that the GPU still reads stays registered.
+ */
+static void test_hang(void **state)
+{
+	struct epf_p2p_xfer_options o = { .size = sizeof(o), .deadline_ns = 100 * MILLISECOND };
+	struct epf_p2p_block block = epf_p2p_block(0, 0, PART);
+
+	(void)state;
+	for (int is_read = 0; is_read < 2; is_read++) {
+		struct epf_p2p_vector v;
+		struct epf_p2p_xfer *x;
+		struct pair p;
+
+		gpu_pair(&p, "p2p-compress=split", "p2p-compress=split");
+		v = (struct epf_p2p_vector){ p.region, p.import, &block, 1 };
+		assert_ok(write_some(&p, BYTES));
+		assert_ok(epf_p2p_prepare(p.near, p.conn,
+					  is_read ? EPF_P2P_OP_READ : EPF_P2P_OP_WRITE, &v, 1, &o,
+					  &x));
+		memset(is_read ? p.there : p.here, 1, PART);
+		set(&standin->held, 0);
+		set(&standin->hang, 1);
+		assert_ok(epf_p2p_post(x, NULL, 0));
+		assert_err(epf_p2p_wait(x, 20 * SECOND), ETIMEDOUT);
+		assert_non_null(strstr(epf_last_error(), "deadline"));
+		assert_int_equal(__atomic_load_n(&standin->held, __ATOMIC_ACQUIRE), 1);
+		epf_p2p_xfer_free(x);
+		assert_ok(epf_p2p_set_float(p.near, p.region, EPF_P2P_NO_FLOAT));
+		memset(p.here, 2, BYTES);
+		assert_ok(write_some(&p, BYTES));
+		must_match(&p, BYTES);
+		assert_ok(epf_p2p_set_float(p.near, p.region, EPF_P2P_BF16));
+		if (is_read)
+			assert_err(epf_p2p_withdraw(p.far, p.key, 50 * MILLISECOND), ETIMEDOUT);
+		else
+			assert_err(epf_p2p_deregister(p.near, p.region, 50 * MILLISECOND),
+				   ETIMEDOUT);
+		set(&standin->hang, 0);
+		pack_export(&p, EPF_P2P_READ | EPF_P2P_WRITE, 0);
+		assert_ok(epf_p2p_deregister(p.near, p.region, 10 * SECOND));
+		assert_ok(epf_p2p_register(p.near, p.here_memory, BYTES, 0, &p.region));
+		assert_ok(epf_p2p_set_float(p.near, p.region, EPF_P2P_BF16));
+		memset(p.here, 3, BYTES);
+		assert_ok(write_some(&p, BYTES));
+		must_match(&p, BYTES);
+		pair_end(&p);
+	}
+}
+
 static void stall(struct pair *p, bool on)
 {
 	(void)p;
@@ -404,6 +456,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_damaged),
 		cmocka_unit_test(test_hostile),
 		cmocka_unit_test(test_withdrawal),
+		cmocka_unit_test(test_hang),
 		cmocka_unit_test(test_deadline),
 	};
 
