@@ -102,9 +102,8 @@ struct epf_why_cause {
 	uint32_t reserved;
 };
 
-/* Returns the name of a kind of call ("ht.dispatch"), of a phase ("wait"), of a kind of cause ("late"). Never NULL. */
+/* Returns the name of a kind of call ("ht.dispatch"), of a kind of cause ("late"). Never NULL. */
 const char *epf_why_call_name(uint32_t call);
-const char *epf_why_phase_name(uint32_t phase);
 const char *epf_why_kind_name(uint32_t kind);
 
 uint64_t epf_why_report_bytes(uint32_t ranks);

@@ -3,6 +3,8 @@
 #
 # The stage rxe of tests/stages.sh, which sources this file and has its helpers.
 
+HOOKS_OPTIONS=(-Dwerror=true -Doptimization=1 -Ddebug=false -Dcuda=disabled -Dtest_hooks=true)
+
 # Jobs over soft-RoCE in QEMU guests (tests/rxe/jobs.sh). All groups share one boot, which takes 8 s; in the long form each group, which may take hours,
 # has its own, so that its failure does not end the others. The group `two` has two separate guests.
 stage_rxe()

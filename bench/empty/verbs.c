@@ -14,7 +14,7 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
-enum { IDS = 65536, MAX_QPS = 4096, INLINE_BYTES = 512 };
+enum { IDS = 65536, MAX_QPS = 4096 };
 
 struct queue {
 	struct ibv_cq cq;

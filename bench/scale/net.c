@@ -378,11 +378,6 @@ uint64_t sim_net_now(void *net)
 	return ((struct sim_net *)net)->now;
 }
 
-uint64_t sim_net_memory(const struct sim_net *net)
-{
-	return net->slab_bytes + net->events.room * sizeof(*net->events.e);
-}
-
 int sim_net_create(const struct sim_net_options *o, const struct sim_net_calls *calls, void *arg,
 		   struct sim_net **out)
 {

@@ -114,7 +114,7 @@ struct sim_net {
 	struct sim_msg *free_msg;
 	uint8_t *free_payload;
 	void **slabs;
-	size_t n_slabs, slabs_room, slab_bytes;
+	size_t n_slabs, slabs_room;
 };
 
 double sim_chance(struct sim_net *net);

@@ -22,7 +22,6 @@ static void *slab(struct sim_net *net)
 		net->slabs_room = room;
 	}
 	net->slabs[net->n_slabs++] = p;
-	net->slab_bytes += SLAB;
 	return p;
 }
 

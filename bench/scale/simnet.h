@@ -89,7 +89,5 @@ void sim_net_port_stats_clear(struct sim_net *net);
 uint32_t sim_nic_arrivals(struct epf_nic *nic);
 /* Lets go what a NIC was given since the last call: its core rings the doorbells when its step is over. */
 void sim_nic_ring(struct epf_nic *nic);
-/* Messages under way, and bytes that the simulation itself holds. */
-uint64_t sim_net_memory(const struct sim_net *net);
 
 #endif

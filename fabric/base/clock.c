@@ -89,10 +89,3 @@ uint64_t epf_tsc_to_ns(uint64_t ticks)
 	pthread_once(&once, prepare);
 	return (uint64_t)((unsigned __int128)ticks * ratio >> shift);
 }
-
-uint64_t epf_tsc_from_ns(uint64_t ns)
-{
-	unsigned __int128 ticks = (unsigned __int128)ns * epf_tsc_hz() / NS_PER_S;
-
-	return ticks > UINT64_MAX ? UINT64_MAX : (uint64_t)ticks;
-}

@@ -42,9 +42,6 @@ uint64_t epf_tsc_hz(void);
 /* epf_tsc_to_ns() - a difference of epf_tsc() in nanoseconds. */
 uint64_t epf_tsc_to_ns(uint64_t ticks);
 
-/* epf_tsc_from_ns() - nanoseconds as a difference of epf_tsc(); saturates at UINT64_MAX. */
-uint64_t epf_tsc_from_ns(uint64_t ns);
-
 /* epf_now_ns() - CLOCK_MONOTONIC in nanoseconds, see clock_gettime(2). */
 uint64_t epf_now_ns(void);
 

@@ -20,8 +20,6 @@ struct epf_copy_mem;
 struct epf_ring;
 struct epf_blob;
 
-enum { EPF_JOIN_STEPS_MAX = 8 };
-
 struct epf_backend_ops {
 	const char *name; /* "embedded", "service" */
 	bool can_rejoin;

@@ -86,22 +86,19 @@ static void own_pieces(const struct pack_slot *s, struct iovec *iov)
 	}
 }
 
-static int compress(struct conn *c, struct pack_slot *s)
+/* A chunk of the host's memory. */
+static int compress_and_put(struct conn *c, struct pack_slot *s)
 {
+	struct packer *k = epf_p2p_packer_get(c->pack);
 	struct iovec iov[CHUNK_PIECES];
-	struct packer *k;
 
-	own_pieces(s, iov);
-	if (s->is_gpu)
-		return epf_p2p_pack_gpu_compress(c, s, s->v->region->device, s->v->type, iov, s->n,
-						 epf_p2p_pack_out(c->pack, false, s->index));
-	k = epf_p2p_packer_get(c->pack);
 	if (!k)
 		return -ENOMEM;
+	own_pieces(s, iov);
 	s->packed = epf_p2p_pack_encode(k, c->compress, s->v->type, iov, s->n, s->bytes,
 					epf_p2p_pack_out(c->pack, false, s->index));
 	epf_p2p_packer_put(c->pack, k);
-	return 0;
+	return epf_p2p_pack_put(c, s);
 }
 
 /* Tells the peer of an own chunk: what is in its slot, or what to put into one here. */
@@ -149,20 +146,6 @@ void epf_p2p_pack_announce(struct conn *c, struct pack_slot *s)
 		epf_p2p_conn_end(c, CONN_LOST, epf_p2p_pack_lost);
 }
 
-static int compress_and_put(struct conn *c, struct pack_slot *s)
-{
-	int rc = compress(c, s);
-
-	if (!rc)
-		return epf_p2p_pack_put(c, s);
-	if (!s->is_gpu)
-		return rc;
-	/* The reason is logged; from now on all goes as it is. */
-	EPF_STORE_RELAXED(&c->pack->gpu_failed, true);
-	s->is_packed = false;
-	return epf_p2p_pack_put_plain(c, s);
-}
-
 static void set_state(struct pack *p, struct pack_slot *s, enum pack_state state)
 {
 	pthread_mutex_lock(&p->lock);
@@ -170,16 +153,61 @@ static void set_state(struct pack *p, struct pack_slot *s, enum pack_state state
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* A job: compresses a chunk of GPU memory, and waits for the GPU. */
+/* Whether the transfer still waits for a chunk of GPU memory; then it is not detached before the slot is put. */
+static bool keep(struct pack *p, struct pack_slot *s)
+{
+	bool is_wanted;
+
+	pthread_mutex_lock(&p->lock);
+	is_wanted = s->x != NULL;
+	if (is_wanted)
+		s->state = SLOT_RESERVED;
+	pthread_mutex_unlock(&p->lock);
+	return is_wanted;
+}
+
+/*
+ * A job: compresses a chunk of GPU memory, and waits for the GPU. The transfer may end meanwhile, at its deadline when the GPU hangs: then its
+ * blocks may be gone, and the chunk is not sent. The GPU still reads the region, which is therefore not deregistered before.
+ */
 static void code(struct conn *c, const void *data)
 {
-	uint32_t index;
+	struct pack *p = c->pack;
+	struct iovec iov[CHUNK_PIECES];
+	enum epf_p2p_float type = EPF_P2P_NO_FLOAT;
+	struct region *region = NULL;
+	uint32_t index, n = 0;
 	struct pack_slot *s;
-	int rc;
+	int rc = -ECANCELED;
 
 	memcpy(&index, data, sizeof(index));
-	s = epf_p2p_pack_slot(c->pack, false, false, index);
-	rc = compress_and_put(c, s);
+	s = epf_p2p_pack_slot(p, false, false, index);
+	pthread_mutex_lock(&p->lock);
+	if (s->x) {
+		own_pieces(s, iov);
+		n = s->n;
+		type = s->v->type;
+		region = s->v->region; /* kept by the transfer so far */
+		__atomic_fetch_add(&region->refs, 1u, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&region->users, 1u, __ATOMIC_SEQ_CST);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (region) {
+		rc = epf_p2p_pack_gpu_compress(c, s, region->device, type, iov, n,
+					       epf_p2p_pack_out(p, false, index));
+		if (rc) /* the reason is logged; from now on all goes as it is */
+			EPF_STORE_RELAXED(&p->gpu_failed, true);
+		__atomic_fetch_sub(&region->users, 1u, __ATOMIC_SEQ_CST);
+		epf_p2p_region_put(region);
+	}
+	if (!keep(p, s)) {
+		rc = -ECANCELED;
+	} else if (rc) {
+		s->is_packed = false;
+		rc = epf_p2p_pack_put_plain(c, s);
+	} else {
+		rc = epf_p2p_pack_put(c, s);
+	}
 	if (rc)
 		epf_p2p_pack_finish(c, s, rc);
 }
@@ -307,10 +335,10 @@ static void detach(struct conn *c, const struct epf_p2p_xfer *of, bool is_closed
 		bool is_safe;
 
 		pthread_mutex_lock(&p->lock);
-		/* Plain chunks touch the transfer's memory until the NIC or the engine has ended; and who compresses or expands ends it. */
+		/* Plain chunks touch the transfer's memory until the NIC or the engine has ended, and expanding writes it. A GPU that compresses only reads. */
 		is_safe = is_closed
 				  ? s->state >= SLOT_PUT
-				  : s->is_packed && s->state >= SLOT_PUT && s->state <= SLOT_ASKED;
+				  : s->is_packed && s->state >= SLOT_PUT && s->state != SLOT_TAKING;
 		if (is_safe && s->x && (!of || s->x == of)) {
 			x = s->x;
 			end = s->end;

@@ -5,7 +5,7 @@
  * memory, which is kept from withdrawal meanwhile, and answers. A chunk of a read is asked for, and comes the other way. Each end has slots for
  * the transfers that it starts and slots for those of its peer; whoever starts a transfer chooses, so they need no agreement.
  *
- *   write:  RESERVED -> (compress; GPU memory: CODING) PUT -> FLUSHING -> ASKED -> (answer) FREE
+ *   write:  RESERVED -> (compress; GPU memory: CODING -> RESERVED) PUT -> FLUSHING -> ASKED -> (answer) FREE
  *   read:   RESERVED -> ASKED -> (answer) TAKING -> (expand) FREE
  *   served: RESERVED (a job of the connection's thread) -> FREE, or for a read -> PUT -> FLUSHING -> FREE and answered
  * Plain chunks that are measured go RESERVED -> PUT -> FLUSHING -> FREE. Locks: ring_lock, then pack.lock; neither over a copy.

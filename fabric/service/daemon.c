@@ -336,8 +336,3 @@ const char *epf_svc_socket(const struct epf_svc *s)
 {
 	return s->socket;
 }
-
-const char *epf_svc_instance(const struct epf_svc *s)
-{
-	return s->instance;
-}

@@ -42,8 +42,7 @@ void epf_svc_stop(struct epf_svc *svc);
 /* epf_svc_destroy() - end what is left, remove socket and lock and the statistics file; NULL is fine. */
 void epf_svc_destroy(struct epf_svc *svc);
 
-/* epf_svc_socket() - path of the control socket. epf_svc_instance() - the instance's name. */
+/* epf_svc_socket() - path of the control socket. */
 const char *epf_svc_socket(const struct epf_svc *svc);
-const char *epf_svc_instance(const struct epf_svc *svc);
 
 #endif

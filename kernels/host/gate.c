@@ -428,12 +428,3 @@ void epf_input_row(uint64_t seed, uint32_t rank, uint32_t token, uint32_t hidden
 			row[c + i] = channel_of(hash, i, exponent);
 	}
 }
-
-uint16_t epf_input_value(uint64_t seed, uint32_t rank, uint32_t token, uint32_t channel)
-{
-	uint64_t blocks = stream(seed, FOR_BLOCK, rank, token);
-	uint64_t channels = stream(seed, FOR_CHANNEL, rank, token);
-
-	return channel_of(draw(channels, channel / 4), channel,
-			  block_exponent_of(blocks, channel / 128));
-}

@@ -137,9 +137,6 @@ int epf_routing_make(const struct epf_routing *routing, uint32_t rank, int64_t *
  */
 void epf_input_row(uint64_t seed, uint32_t rank, uint32_t token, uint32_t hidden, uint16_t *row);
 
-/** epf_input_value() - one channel of the same row. */
-uint16_t epf_input_value(uint64_t seed, uint32_t rank, uint32_t token, uint32_t channel);
-
 #ifdef __cplusplus
 }
 #endif

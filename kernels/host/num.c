@@ -295,12 +295,6 @@ static ROW_INLINE void sum(uint16_t *restrict out, const uint16_t *const *rows, 
 	}
 }
 
-static ROW_INLINE void to_float(float *restrict out, const uint16_t *restrict x, size_t n)
-{
-	for (size_t c = 0; c < n; c++)
-		out[c] = float_of_bf16(x[c]);
-}
-
 struct row_loops {
 	void (*quantise)(const uint16_t *x, size_t hidden, unsigned flags, uint8_t *q,
 			 float *scales);
@@ -309,7 +303,6 @@ struct row_loops {
 	void (*sum)(uint16_t *out, const uint16_t *const *rows, const float *w, unsigned count,
 		    size_t n);
 	void (*to_bf16)(uint16_t *out, const float *acc, size_t n);
-	void (*to_float)(float *out, const uint16_t *x, size_t n);
 };
 
 /* The loops above for one instruction set: functions, and the table `row_loops_NAME` of them. */
@@ -337,13 +330,9 @@ struct row_loops {
  {                                                                                                \
   to_bf16(out, acc, n);                                                                           \
  }                                                                                                \
- target static void to_float_##name(float *out, const uint16_t *x, size_t n)                      \
- {                                                                                                \
-  to_float(out, x, n);                                                                            \
- }                                                                                                \
- static const struct row_loops row_loops_##name = { quantise_##name,   dequantise_##name,         \
+ static const struct row_loops row_loops_##name = { quantise_##name, dequantise_##name,           \
 						    add_scaled_##name, sum_##name,                \
-						    to_bf16_##name,    to_float_##name }
+						    to_bf16_##name }
 
 ROW_LOOPS(baseline, );
 #ifdef __x86_64__
@@ -415,9 +404,4 @@ void epf_num_sum(uint16_t *out, const uint16_t *const *rows, const float *w, uns
 void epf_num_to_bf16(uint16_t *out, const float *acc, size_t n)
 {
 	loops()->to_bf16(out, acc, n);
-}
-
-void epf_num_to_float(float *out, const uint16_t *x, size_t n)
-{
-	loops()->to_float(out, x, n);
 }

@@ -103,9 +103,6 @@ void epf_num_sum(uint16_t *out, const uint16_t *const *rows, const float *w, uns
 /** epf_num_to_bf16() - out[c] = bf16(acc[c]). */
 void epf_num_to_bf16(uint16_t *out, const float *acc, size_t n);
 
-/** epf_num_to_float() - out[c] = float(x[c]), exact. */
-void epf_num_to_float(float *out, const uint16_t *x, size_t n);
-
 /* Vector width of the row functions. */
 enum epf_num_width {
 	EPF_NUM_BASELINE = 0, /* what the build assumes of every processor */

@@ -14,11 +14,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LL_LINE   128u
-#define LL_WORDS  32u   /* of a line: epf_ll_words.cuh */
-#define LL_TOPK   16u   /* EPF_LL_TOPK_MAX */
-#define LL_BLOCK  128u  /* EPF_LL_BLOCK */
-#define LL_NOBODY 0xffu /* no ring: nothing was pushed */
+#define LL_LINE  128u
+#define LL_WORDS 32u  /* of a line: epf_ll_words.cuh */
+#define LL_TOPK  16u  /* EPF_LL_TOPK_MAX */
+#define LL_BLOCK 128u /* EPF_LL_BLOCK */
 
 /* Kinds of calls: numbers of signals, flags and counters. */
 enum ll_kind {

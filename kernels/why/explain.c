@@ -35,13 +35,6 @@ const char *epf_why_call_name(uint32_t call)
 	return call < EPF_WHY_CALLS ? calls[call] : "unknown";
 }
 
-const char *epf_why_phase_name(uint32_t phase)
-{
-	static const char *const names[EPF_WHY_PHASES] = { "wait", "move", "copy" };
-
-	return phase < EPF_WHY_PHASES ? names[phase] : "unknown";
-}
-
 const char *epf_why_kind_name(uint32_t kind)
 {
 	static const char *const names[] = { "late", "link", "load", "unknown" };

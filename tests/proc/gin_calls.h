@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <time.h>
 
-enum { RANKS = 8, CONTEXTS = 4, PUTS = 3, HANG_S = 120, ERROR_SEEN = 10, GETS = 16 };
+enum { RANKS = 8, CONTEXTS = 4, PUTS = 3, HANG_S = 120, ERROR_SEEN = 10 };
 
 struct board { /* what NCCL's bootstrap carries */
 	uint8_t handle[RANKS][EPF_NCCL_HANDLE_BYTES];

@@ -371,17 +371,3 @@ void sim_msg_image(const struct sim_plan *plan, uint32_t chan, const struct sim_
 			sim_msg_bytes(plan, chan, msg->n, s->off, s->len, out + s->off);
 	}
 }
-
-uint64_t sim_sum(const struct sim_plan *plan, uint32_t chan, uint64_t n)
-{
-	struct sim_msg msg;
-	uint64_t sum = 0;
-
-	for (uint64_t k = 0; k < n; k++) {
-		sim_msg_make(plan, chan, k, &msg);
-		for (uint32_t i = 0; i < msg.n_steps; i++)
-			if (msg.steps[i].op == SIM_OP_ADD || plan->chans[chan].kind == SIM_SUM)
-				sum += msg.steps[i].value;
-	}
-	return sum;
-}

@@ -118,8 +118,6 @@ void sim_msg_bytes(const struct sim_plan *plan, uint32_t chan, uint64_t n, uint3
 /* The whole buffer as it must look when the signal is there, poison where nothing was put. */
 void sim_msg_image(const struct sim_plan *plan, uint32_t chan, const struct sim_msg *msg,
 		   uint8_t *out);
-/* Sum of what messages 0 .. n - 1 of an ADD or SUM channel add. */
-uint64_t sim_sum(const struct sim_plan *plan, uint32_t chan, uint64_t n);
 /* Poison of region bytes [off, off + len). */
 void sim_poison(uint8_t *region, uint32_t off, uint32_t len);
 /* First offset in [off, off + len) whose poison is gone, or UINT32_MAX. */

@@ -4,7 +4,6 @@
 Usage: slow_rank.py CASE RANK RANKS RENDEZVOUS-FILE EP-FABRIC
 """
 import json
-import os
 import subprocess
 import sys
 import time

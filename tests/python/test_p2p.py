@@ -49,6 +49,11 @@ def target(pipe):
             pipe.send(ep.notify(what[1], what[2]))
         elif what[0] == "withdraw":
             pipe.send(ep.withdraw(what[1]))
+        elif what[0] == "register":  # descriptors of parts of the memory, as (from, to)
+            descs = ep.register_memory([memoryview(memory)[a:b] for a, b in what[1]])
+            pipe.send(ep.get_serialized_descs(descs))
+        elif what[0] == "deregister":
+            pipe.send(ep.deregister_memory(descs))
         else:
             ep.close()
             pipe.send("closed")
@@ -196,6 +201,66 @@ def vectors():
             pass
         assert bytes(mine) == want
         assert not b.ep.regv([address, 4096], [10, 4096])[0]
+
+
+def finish(ep, started):
+    """What becomes of a transfer that has begun."""
+    ok, number = started
+    assert ok, ep.last_error
+    done = False
+    while not done:
+        ok, done = ep.poll_async(number)
+    return ok
+
+
+def descriptors():
+    """UCCL's register_memory() and transfer(): lists of memory both ways, parts of it, and what cannot be meant."""
+    with Both() as b:
+        ep = b.ep
+        mine = [bytearray(os.urandom(n)) for n in (4096, 1, 100000)]
+        local = ep.register_memory(mine)
+        assert [d.size for d in local] == [4096, 1, 100000] and len({d.mr_id for d in local}) == 3, local
+        assert local[0].addr == p2p.memory_of(mine[0])[0] and repr(local[0]) == f"<XferDesc addr={local[0].addr} size=4096 mr_id={local[0].mr_id}>"
+        sent = b.ask("register", [(0, 4096), (5000, 5001), (10000, 110000)])
+        remote = ep.deserialize_descs(sent)
+        assert [d.size for d in remote] == [4096, 1, 100000] and ep.get_serialized_descs(remote) == sent
+        want = [bytes(m) for m in mine]
+        assert finish(ep, ep.transfer(b.conn, "write", local, remote))
+        assert b.ask("bytes", 0, 4096) == want[0] and b.ask("bytes", 5000, 2) == want[1] + b"\0" and b.ask("bytes", 10000, 100000) == want[2]
+        for m in mine:
+            m[:] = bytes(len(m))
+        assert finish(ep, ep.transfer(b.conn, "read", local, remote))
+        assert mine == want
+        # A part of a region on either side, by its address.
+        part, there = p2p.XferDesc(), ep.deserialize_descs(sent)[2]
+        part.addr, part.size, part.mr_id = local[2].addr + 7, 1000, local[2].mr_id
+        there.addr += 90000
+        assert finish(ep, ep.transfer(b.conn, op_name="write", local_desc_list=[part], remote_desc_list=[there]))
+        assert b.ask("bytes", 99999, 1002) == want[2][89999:90000] + want[2][7:1007] + want[2][91000:91001]
+        there.addr += 9001  # the last byte would be one behind the end
+        assert not ep.transfer(b.conn, "write", [part], [there])[0] and "99001" in ep.last_error, ep.last_error
+        for far in (-1, 2**48):
+            there.addr = remote[2].addr + far
+            assert ep.transfer(b.conn, "write", [part], [there]) == (False, 0)
+            assert "not in the region" in ep.last_error
+        assert finish(ep, ep.transfer(b.conn, "read", [], []))
+        for text, call, *what in (("same size", ep.transfer, b.conn, "write", local, remote[1:]), ("neither", ep.transfer, b.conn, "add", local, remote),
+                                  ("0 of the local", ep.transfer, b.conn, "write", [p2p.XferDesc()], remote[:1]),
+                                  ("0 of the remote", ep.transfer, b.conn, "write", local[:1], [p2p.XferDesc()]),
+                                  ("100000 bytes here, 4096", ep.transfer, b.conn, "read", local[2:], remote[:1]),
+                                  ("no descriptors", ep.deserialize_descs, sent[:-1]), ("no descriptors", ep.deserialize_descs, b"1234567")):
+            raises(RuntimeError, text, call, *what)
+        assert ep.deserialize_descs(b"") == [] == ep.deserialize_descs(ep.get_serialized_descs([]))
+        # The peer withdraws: nothing is written any more. Here, a descriptor can be given back twice, and memory that cannot be registered has none.
+        b.ask("deregister")
+        ok, number = ep.transfer(b.conn, "write", local, remote)
+        assert not (ok and finish(ep, (ok, number))) and "target" in ep.last_error, ep.last_error
+        ep.deregister_memory(local)
+        ep.deregister_memory(local + remote)
+        assert all(d.mr_id == p2p.XferDesc().mr_id for d in local)
+        nothing, = ep.register_memory([bytearray()])
+        assert nothing.mr_id == local[0].mr_id and ep.last_error
+        assert p2p.FloatType.kFloat8E4M3FN == p2p.FloatType.kFloat8E5M2 == p2p.FloatType.kFloat8
 
 
 def notifications():
@@ -387,4 +452,4 @@ def dead_peer():
         assert b.ep.dereg(mr)
 
 
-run([uccl_calls, local_calls, vectors, notifications, kinds_of_memory, gpu_memory, compression, dead_peer])
+run([uccl_calls, local_calls, vectors, descriptors, notifications, kinds_of_memory, gpu_memory, compression, dead_peer])

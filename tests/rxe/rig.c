@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { BOOT_S = 60, REACH_MS = 60000, NOTIFIED_MS = 40000, ROUNDS_BESIDE = 5, ROUNDS_AFTER = 10 };
+enum { BOOT_S = 60, REACH_MS = 60000, NOTIFIED_MS = 40000, ROUNDS_BESIDE = 5 };
 
 struct rig rig;
 

@@ -2,7 +2,7 @@
 /*
  * What NIXL's agent (github.com/ai-dynamo/nixl) and a back end share in memory: the order of virtual functions, the fields that one
  * side writes and the other reads, and the values of enumerations. Plug-in interface 1, as in NIXL 1.3 to 1.5. Names follow NIXL's, so that
- * plugin.cpp compiles against NIXL's own headers as well (meson option nixl_source); what the binary interface does not need is
+ * the back end compiles against NIXL's own headers as well (meson option nixl_source); what the binary interface does not need is
  * left out. tests/nixl verifies this file against the wheels: the virtual functions by the symbols of the wheel's UCX plug-in, the
  * fields by what an agent passes to the plug-in of tests/nixl/probe.cpp.
  */

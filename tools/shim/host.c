@@ -22,13 +22,7 @@
 
 #define VERSION "NVSHMEM"
 
-enum {
-	ID_BYTES = 128,
-	SECRET_BYTES = 32,
-	MAGIC = 0x45504653,
-	INITIALISED = 2,
-	THREAD_SERIALIZED = 2
-};
+enum { SECRET_BYTES = 32, MAGIC = 0x45504653, INITIALISED = 2, THREAD_SERIALIZED = 2 };
 
 static struct {
 	pthread_mutex_t lock;

@@ -18,6 +18,7 @@
 #include "fabric/nic/efa/opts.h"
 #include "fabric/nic/nic.h"
 #include "fabric/nic/rdma/hw_counters.h"
+#include "fabric/nic/rdma/receives.h"
 #include "fabric/nic/rdma/waker.h"
 #include "queues/epf_wakeup.h"
 
@@ -27,10 +28,8 @@
 #include <stdint.h>
 
 enum {
-	EPF_EFA_SPARE = 512,      /* receive slots beyond those posted: what the user still reads */
-	EPF_EFA_MIN_SLOTS = 1024, /* receive slots of a chunk, at least */
-	EPF_EFA_CHUNKS = 64,      /* of receive slots; each at least doubles what there is */
-	EPF_EFA_CHAIN = 64,       /* receives of one call of the provider */
+	EPF_EFA_SPARE = 512, /* receive slots beyond those posted: what the user still reads */
+	EPF_EFA_CHAIN = 64,  /* receives of one call of the provider */
 	EPF_EFA_MAX_LANES = 65535,
 	EPF_EFA_MAX_DEPTH = 32768,
 	EPF_EFA_MSG_BYTES = 1 << 20, /* longest transfer: what a failed lane repeats stays small */
@@ -59,7 +58,7 @@ struct epf_efa_ah {
 
 /* An arrival that came before its lane was connected. */
 struct epf_efa_early {
-	struct epf_efa_slot *slot; /* of a message; or NULL */
+	struct epf_rdma_slot *slot; /* of a message; or NULL */
 	uint32_t imm, len, src_qpn;
 	uint32_t unsolicited; /* it consumed no receive */
 };
@@ -101,21 +100,6 @@ struct epf_efa_lane {
 	uint8_t drain; /* enum epf_efa_drain */
 };
 
-/* A receive: memory for one message, its work request ready to post. */
-struct epf_efa_slot {
-	struct ibv_recv_wr wr;
-	struct ibv_sge sge;
-	struct epf_efa_slot *next;
-	uint16_t lane; /* it is posted on; EPF_EFA_NONE */
-};
-
-struct epf_efa_chunk {
-	struct epf_efa_slot *slots;
-	uint8_t *memory;
-	struct ibv_mr *mr;
-	uint32_t count;
-};
-
 /* A registered region; epf_nic_mr.priv. */
 struct epf_efa_region {
 	struct ibv_mr *mr;
@@ -145,12 +129,10 @@ struct epf_efa {
 	uint32_t pool;    /* given by the core and not posted */
 	uint32_t posted;  /* with the device, over all lanes */
 	uint32_t surplus; /* arrivals that consumed none: so many of the core's are not posted */
-	uint32_t most_receives; /* the most that the core has given at a time */
-	uint32_t level;         /* what each lane should hold */
-	uint32_t all_slots;
-	struct epf_efa_slot *free_slots;
-	struct epf_efa_slot *read_slots; /* named by the last reap */
-	uint64_t empties;                /* times both queues were seen to be empty */
+	uint32_t most_receives;           /* the most that the core has given at a time */
+	uint32_t level;                   /* what each lane should hold */
+	struct epf_rdma_slot *read_slots; /* named by the last reap */
+	uint64_t empties;                 /* times both queues were seen to be empty */
 	struct epf_nic_counters counters;
 	uint64_t (*now)(void *);
 	void *now_arg;
@@ -170,8 +152,7 @@ struct epf_efa {
 	struct epf_efa_ah *ahs;        /* the core's thread's */
 	struct epf_efa_opener *opener; /* reopen.c */
 	pthread_mutex_t setup;         /* of random while lanes are made by two threads */
-	uint32_t n_chunks;
-	struct epf_efa_chunk chunks[EPF_EFA_CHUNKS];
+	struct epf_rdma_receives receives;
 	struct epf_efa_region *regions;
 	uint64_t random;
 	struct epf_hw_counters hw_counters;
@@ -279,15 +260,11 @@ void epf_efa_drop(struct epf_efa *v, const struct epf_efa_early *e);
 /* Slots of the last reap are free again. */
 void epf_efa_free_read(struct epf_efa *v);
 
-/* ---- slots.c ---- */
-/* Frees all receives. */
-void epf_efa_slots_free(struct epf_efa *v);
-/* Fails with errno of a call on the device; what: the object. */
-int epf_efa_call_failed(const struct epf_efa *v, const char *call, const char *what);
-/* More receive slots, for n in all; called by post_receives when the job grows, that is at set-up. */
-int epf_efa_more_slots_cold(struct epf_efa *v, uint32_t n);
-/* Every lane wants receives: what each should hold has risen. */
-void epf_efa_all_hungry_cold(struct epf_efa *v);
+/* epf_rdma_call_failed() for this NIC. */
+static inline int epf_efa_call_failed(const struct epf_efa *v, const char *call, const char *what)
+{
+	return epf_rdma_call_failed("efa", v->device, call, what);
+}
 
 /* ---- open.c ---- */
 /* Frees what a NIC without lanes and regions holds; an unfinished one too. */
@@ -364,6 +341,8 @@ void epf_efa_lane_gone_cold(struct epf_efa *v, uint16_t lane, unsigned status);
 void epf_efa_stop_lane_cold(struct epf_efa *v, uint16_t lane);
 /* A provider's call failed between two steps. */
 void epf_efa_device_lost_cold(struct epf_efa *v);
+/* Every lane wants receives: what each should hold has risen. */
+void epf_efa_all_hungry_cold(struct epf_efa *v);
 /* The port is down: so are its lanes. */
 void epf_efa_port_lost(struct epf_efa *v);
 

@@ -377,15 +377,15 @@ static void take_back_receives(struct epf_efa *v, uint16_t lane)
 {
 	struct epf_efa_lane *l = &v->lanes[lane];
 
-	for (uint32_t c = 0; c < v->n_chunks && l->receives; c++)
-		for (uint32_t i = 0; i < v->chunks[c].count && l->receives; i++) {
-			struct epf_efa_slot *slot = &v->chunks[c].slots[i];
+	for (uint32_t c = 0; c < v->receives.n_chunks && l->receives; c++)
+		for (uint32_t i = 0; i < v->receives.chunks[c].count && l->receives; i++) {
+			struct epf_rdma_slot *slot = &v->receives.chunks[c].slots[i];
 
 			if (slot->lane != lane)
 				continue;
 			slot->lane = EPF_EFA_NONE;
-			slot->next = v->free_slots;
-			v->free_slots = slot;
+			slot->next = v->receives.free;
+			v->receives.free = slot;
 			l->receives--;
 			v->posted--;
 			v->pool++;

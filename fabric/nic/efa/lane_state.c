@@ -73,3 +73,10 @@ void epf_efa_port_lost(struct epf_efa *v)
 		if (v->lanes[lane].qp)
 			epf_efa_lane_gone_cold(v, (uint16_t)lane, EPF_S_LINK_DOWN);
 }
+
+void epf_efa_all_hungry_cold(struct epf_efa *v)
+{
+	v->level = v->most_lanes ? (v->most_receives + v->most_lanes - 1) / v->most_lanes : 0;
+	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
+		epf_efa_make_hungry(v, (uint16_t)lane);
+}

@@ -261,7 +261,7 @@ void epf_efa_destroy(struct epf_efa *v)
 		verbs->destroy_cq(ibv_cq_ex_to_cq(v->send_cq));
 	if (v->channel)
 		verbs->destroy_comp_channel(v->channel);
-	epf_efa_slots_free(v);
+	epf_rdma_slots_free(&v->receives);
 	if (v->sink_mr)
 		verbs->dereg_mr(v->sink_mr);
 	free(v->sink);
@@ -338,8 +338,13 @@ int epf_efa_open(const struct epf_efa_lib *lib, const struct epf_efa_opts *opts,
 		rc = alloc_lanes(v);
 	if (!rc)
 		rc = create_queues(v);
-	if (!rc)
-		rc = epf_efa_more_slots_cold(v, EPF_EFA_MIN_SLOTS);
+	if (!rc) {
+		v->receives.lib = v->lib->verbs;
+		v->receives.pd = v->pd;
+		v->receives.kind = "efa";
+		v->receives.device = v->device;
+		rc = epf_rdma_more_slots_cold(&v->receives, EPF_RDMA_MIN_SLOTS);
+	}
 	if (rc) {
 		epf_efa_destroy(v);
 		return rc;

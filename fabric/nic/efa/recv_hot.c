@@ -15,7 +15,7 @@
 /* Posts up to n receives on a lane with one call; returns how many. */
 static uint32_t feed_lane(struct epf_efa *v, uint16_t lane, uint32_t n)
 {
-	struct epf_efa_slot *first = v->free_slots, *at = first, *last = NULL;
+	struct epf_rdma_slot *first = v->receives.free, *at = first, *last = NULL;
 	struct ibv_recv_wr *bad = NULL;
 	uint32_t count = 0;
 
@@ -33,11 +33,11 @@ static uint32_t feed_lane(struct epf_efa *v, uint16_t lane, uint32_t n)
 		count = 0;
 		for (at = first; at && &at->wr != bad; at = at->next)
 			count++;
-		for (struct epf_efa_slot *s = at; s && s != last->next; s = s->next)
+		for (struct epf_rdma_slot *s = at; s && s != last->next; s = s->next)
 			s->lane = EPF_EFA_NONE;
 		v->counters.errors++;
 	}
-	v->free_slots = at;
+	v->receives.free = at;
 	v->lanes[lane].receives += count;
 	v->posted += count;
 	v->pool -= count;
@@ -60,8 +60,8 @@ void epf_efa_feed(struct epf_efa *v)
 			want = v->pool;
 		if (!want || l->link == EPF_LANE_ERROR)
 			continue;
-		if (v->posted + want + EPF_EFA_SPARE > v->all_slots)
-			epf_efa_more_slots_cold(v, v->posted + want + EPF_EFA_SPARE);
+		if (v->posted + want + EPF_EFA_SPARE > v->receives.all)
+			epf_rdma_more_slots_cold(&v->receives, v->posted + want + EPF_EFA_SPARE);
 		if (!feed_lane(v, lane, want)) {
 			/* No slot, or refused: tried again with the next reap. */
 			epf_efa_make_hungry(v, lane);
@@ -91,11 +91,11 @@ void epf_efa_post_receives(struct epf_nic *nic, unsigned n)
 void epf_efa_free_read(struct epf_efa *v)
 {
 	while (v->read_slots) {
-		struct epf_efa_slot *slot = v->read_slots;
+		struct epf_rdma_slot *slot = v->read_slots;
 
 		v->read_slots = slot->next;
-		slot->next = v->free_slots;
-		v->free_slots = slot;
+		slot->next = v->receives.free;
+		v->receives.free = slot;
 	}
 }
 
@@ -121,8 +121,8 @@ static void emit_arrival(struct epf_efa *v, struct epf_efa_out *out, uint16_t la
 void epf_efa_drop(struct epf_efa *v, const struct epf_efa_early *e)
 {
 	if (e->slot) {
-		e->slot->next = v->free_slots;
-		v->free_slots = e->slot;
+		e->slot->next = v->receives.free;
+		v->receives.free = e->slot;
 	}
 	if (e->unsolicited)
 		v->surplus--;
@@ -156,9 +156,9 @@ int epf_efa_give_early(struct epf_efa *v, uint16_t lane, struct epf_efa_out *out
 }
 
 /* The receive of a completion, off its lane; NULL for an arrival that consumed none. */
-static struct epf_efa_slot *take_slot(struct epf_efa *v)
+static struct epf_rdma_slot *take_slot(struct epf_efa *v)
 {
-	struct epf_efa_slot *slot = (struct epf_efa_slot *)(uintptr_t)v->recv_cq->wr_id;
+	struct epf_rdma_slot *slot = (struct epf_rdma_slot *)(uintptr_t)v->recv_cq->wr_id;
 
 	if (v->recv_dv && v->recv_dv->wc_is_unsolicited(v->recv_dv))
 		return NULL;
@@ -174,7 +174,7 @@ static struct epf_efa_slot *take_slot(struct epf_efa *v)
 static void arrived(struct epf_efa *v, struct epf_efa_out *out)
 {
 	struct ibv_cq_ex *cq = v->recv_cq;
-	struct epf_efa_slot *slot = take_slot(v);
+	struct epf_rdma_slot *slot = take_slot(v);
 	uint32_t qpn = ibv_wc_read_qp_num(cq);
 	uint16_t lane = qpn < EPF_EFA_QPNS ? v->lane_of[qpn] : EPF_EFA_NONE;
 	struct epf_efa_early e = { .slot = slot, .unsolicited = !slot };
@@ -192,8 +192,8 @@ static void arrived(struct epf_efa *v, struct epf_efa_out *out)
 		e.imm = ntohl(ibv_wc_read_imm_data(cq));
 		e.slot = NULL;
 		if (slot) {
-			slot->next = v->free_slots;
-			v->free_slots = slot;
+			slot->next = v->receives.free;
+			v->receives.free = slot;
 		}
 	}
 	if (__builtin_expect(l->link != EPF_LANE_IDLE, 1)) {

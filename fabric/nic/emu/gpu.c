@@ -107,16 +107,21 @@ bool epf_emu_copies_quiesce(struct epf_emu *e, uint16_t lane)
 /* Publishes a region to the peers; writes the key last [C3]. */
 static void tell(struct epf_emu *e, const struct epf_emu_region *r, const struct epf_copy_mem *mem)
 {
+	struct epf_emu_gpu_region fresh = { .kind = mem->handle.kind,
+					    .fd = mem->handle.fd,
+					    .base = r->base,
+					    .len = r->len,
+					    .bytes = mem->handle.bytes,
+					    .offset = mem->handle.offset };
 	struct epf_emu_gpu_region *g = &e->seg->gpu[r->key & 0xffff];
+	const uint32_t *from = (const uint32_t *)&fresh + 1;
+	uint32_t *to = (uint32_t *)g + 1;
 
-	g->kind = mem->handle.kind;
-	g->fd = mem->handle.fd;
-	g->base = r->base;
-	g->len = r->len;
-	g->bytes = mem->handle.bytes;
-	g->offset = mem->handle.offset;
-	memcpy(g->ipc, mem->handle.ipc, sizeof(g->ipc));
-	memcpy(g->pci, mem->handle.pci, sizeof(g->pci));
+	memcpy(fresh.ipc, mem->handle.ipc, sizeof(fresh.ipc));
+	memcpy(fresh.pci, mem->handle.pci, sizeof(fresh.pci));
+	__atomic_thread_fence(__ATOMIC_RELEASE); /* behind the key of the last one, which is 0 */
+	for (unsigned i = 0; i < EPF_EMU_GPU_WORDS; i++)
+		__atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
 	__atomic_store_n(&g->key, r->key, __ATOMIC_RELEASE); /* C3 */
 }
 

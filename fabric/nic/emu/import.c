@@ -172,13 +172,18 @@ static int fetch_fd(const struct epf_emu_seg *seg, int fd_there)
 static int read_entry(const struct epf_emu_seg *seg, uint32_t key, struct epf_emu_gpu_region *out)
 {
 	const struct epf_emu_gpu_region *at;
+	const uint32_t *from;
+	uint32_t *to = (uint32_t *)out + 1;
 
 	if (!key || (key & 0xffff) >= EPF_EMU_GPU_REGIONS)
 		return -ESTALE;
 	at = &seg->gpu[key & 0xffff];
 	if (__atomic_load_n(&at->key, __ATOMIC_ACQUIRE) != key) /* C3 */
 		return -ESTALE;
-	*out = *at;
+	out->key = key;
+	from = (const uint32_t *)at + 1;
+	for (unsigned i = 0; i < EPF_EMU_GPU_WORDS; i++) /* its owner may be writing another one */
+		to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return __atomic_load_n(&at->key, __ATOMIC_RELAXED) == key ? 0 : -ESTALE;
 }

@@ -100,6 +100,9 @@ struct epf_emu_gpu_region {
 	char pci[16]; /* of the GPU */
 };
 
+/* All but the key. */
+enum { EPF_EMU_GPU_WORDS = sizeof(struct epf_emu_gpu_region) / sizeof(uint32_t) - 1 };
+
 EPF_STATIC_ASSERT(sizeof(struct epf_emu_gpu_region) == 128, "layout");
 EPF_STATIC_ASSERT(offsetof(struct epf_emu_gpu_region, base) == 16, "layout");
 EPF_STATIC_ASSERT(offsetof(struct epf_emu_gpu_region, ipc) == 48, "layout");

@@ -166,7 +166,7 @@ static uint16_t lane_of(const struct epf_verbs *v, uint32_t qpn)
 
 static void arrived(struct epf_verbs *v, struct out *out, const struct ibv_wc *wc)
 {
-	struct epf_verbs_slot *slot = (struct epf_verbs_slot *)(uintptr_t)wc->wr_id;
+	struct epf_rdma_slot *slot = (struct epf_rdma_slot *)(uintptr_t)wc->wr_id;
 	uint16_t lane = wc->status == IBV_WC_SUCCESS ? lane_of(v, wc->qp_num) : EPF_VERBS_NONE;
 	struct epf_wc *at = &out->wc[out->n];
 	int message = wc->opcode == IBV_WC_RECV;
@@ -177,8 +177,8 @@ static void arrived(struct epf_verbs *v, struct out *out, const struct ibv_wc *w
 	v->posted_receives--;
 	if (__builtin_expect(lane == EPF_VERBS_NONE, 0)) {
 		/* Nobody hears of it, so nobody asks for another receive. */
-		slot->next = v->free_slots;
-		v->free_slots = slot;
+		slot->next = v->receives.free;
+		v->receives.free = slot;
 		v->wanted_receives += v->srq != NULL;
 		return;
 	}
@@ -194,8 +194,8 @@ static void arrived(struct epf_verbs *v, struct out *out, const struct ibv_wc *w
 		slot->next = v->read_slots;
 		v->read_slots = slot;
 	} else {
-		slot->next = v->free_slots;
-		v->free_slots = slot;
+		slot->next = v->receives.free;
+		v->receives.free = slot;
 	}
 	out->n++;
 	v->counters.messages_rx++;
@@ -230,14 +230,14 @@ static void give_receives(struct epf_verbs *v)
 	uint32_t most = v->opts.receives - v->posted_receives;
 	uint32_t n = v->wanted_receives < most ? v->wanted_receives : most;
 
-	if (v->posted_receives + n + EPF_VERBS_SPARE > v->all_slots)
-		epf_verbs_more_slots_cold(v, v->posted_receives + n + EPF_VERBS_SPARE);
+	if (v->posted_receives + n + EPF_VERBS_SPARE > v->receives.all)
+		epf_rdma_more_slots_cold(&v->receives, v->posted_receives + n + EPF_VERBS_SPARE);
 	if (__builtin_expect(!v->srq, 0)) {
 		epf_verbs_recv_give(v);
 		return;
 	}
-	while (n && v->free_slots) {
-		struct epf_verbs_slot *first = v->free_slots, *last = first;
+	while (n && v->receives.free) {
+		struct epf_rdma_slot *first = v->receives.free, *last = first;
 		struct ibv_recv_wr *bad = NULL;
 		unsigned count = 1;
 
@@ -251,11 +251,11 @@ static void give_receives(struct epf_verbs *v)
 				v->posted_receives++;
 				v->wanted_receives--;
 			}
-			v->free_slots = first;
+			v->receives.free = first;
 			epf_verbs_lost_receives_cold(v, 0);
 			return;
 		}
-		v->free_slots = last->next;
+		v->receives.free = last->next;
 		v->posted_receives += count;
 		v->wanted_receives -= count;
 		n -= count;
@@ -268,11 +268,11 @@ int epf_verbs_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 	struct out out = { .wc = wc, .max = n };
 
 	while (v->read_slots) {
-		struct epf_verbs_slot *slot = v->read_slots;
+		struct epf_rdma_slot *slot = v->read_slots;
 
 		v->read_slots = slot->next;
-		slot->next = v->free_slots;
-		v->free_slots = slot;
+		slot->next = v->receives.free;
+		v->receives.free = slot;
 	}
 	if (__builtin_expect(v->wanted_receives != 0, 0))
 		give_receives(v);

@@ -313,7 +313,7 @@ void epf_verbs_destroy(struct epf_verbs *v)
 		v->lib->destroy_cq(v->send_cq);
 	if (v->channel)
 		v->lib->destroy_comp_channel(v->channel);
-	epf_verbs_slots_free(v);
+	epf_rdma_slots_free(&v->receives);
 	if (v->pd)
 		v->lib->dealloc_pd(v->pd);
 	if (v->ctx)
@@ -365,13 +365,18 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 		v->lanes = alloc_sparse(v->max_lanes * sizeof(*v->lanes));
 		rc = v->lanes ? create_queues(v) : epf_fail(EPF_R_NO_MEMORY, "verbs: lanes");
 	}
-	if (!rc)
-		rc = epf_verbs_more_slots_cold(v, EPF_VERBS_MIN_SLOTS);
+	if (!rc) {
+		v->receives.lib = v->lib;
+		v->receives.pd = v->pd;
+		v->receives.kind = "verbs";
+		v->receives.device = v->device;
+		rc = epf_rdma_more_slots_cold(&v->receives, EPF_RDMA_MIN_SLOTS);
+	}
 	if (rc) {
 		epf_verbs_destroy(v);
 		return rc;
 	}
-	v->bad_lkey = v->chunks[0].mr->lkey;
+	v->bad_lkey = v->receives.chunks[0].mr->lkey;
 	epf_verbs_counters_open(v);
 	memset(&v->opts.devices, 0, sizeof(v->opts.devices)); /* the caller's */
 	*out = &v->nic;

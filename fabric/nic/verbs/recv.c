@@ -36,9 +36,9 @@ void epf_verbs_recv_again(struct epf_verbs *v, uint16_t lane)
 	if (v->srq || !v->lane_receives)
 		return;
 	epf_verbs_recv_owe(v, lane, v->lane_receives);
-	if (v->posted_receives + v->wanted_receives + EPF_VERBS_SPARE > v->all_slots)
-		epf_verbs_more_slots_cold(v, v->posted_receives + v->wanted_receives +
-						     EPF_VERBS_SPARE);
+	if (v->posted_receives + v->wanted_receives + EPF_VERBS_SPARE > v->receives.all)
+		epf_rdma_more_slots_cold(&v->receives,
+					 v->posted_receives + v->wanted_receives + EPF_VERBS_SPARE);
 	epf_verbs_recv_give(v);
 }
 
@@ -56,15 +56,15 @@ void epf_verbs_recv_forget(struct epf_verbs *v, uint16_t lane)
 		if (v->owed_lanes[i] != lane)
 			v->owed_lanes[kept++] = v->owed_lanes[i];
 	v->n_owed = kept;
-	for (uint32_t c = 0; c < v->n_chunks; c++)
-		for (uint32_t i = 0; i < v->chunks[c].count; i++) {
-			struct epf_verbs_slot *s = &v->chunks[c].slots[i];
+	for (uint32_t c = 0; c < v->receives.n_chunks; c++)
+		for (uint32_t i = 0; i < v->receives.chunks[c].count; i++) {
+			struct epf_rdma_slot *s = &v->receives.chunks[c].slots[i];
 
 			if (!s->qpn || s->qpn != l->qp->qp_num)
 				continue;
 			s->qpn = 0;
-			s->next = v->free_slots;
-			v->free_slots = s;
+			s->next = v->receives.free;
+			v->receives.free = s;
 			v->posted_receives--;
 		}
 }

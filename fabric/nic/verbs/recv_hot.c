@@ -20,7 +20,7 @@ void epf_verbs_recv_owe(struct epf_verbs *v, uint16_t lane, uint32_t n)
 	v->owed_lanes[v->n_owed++] = lane;
 }
 
-int epf_verbs_recv_took(struct epf_verbs *v, struct epf_verbs_slot *slot, uint32_t qpn, int arrived)
+int epf_verbs_recv_took(struct epf_verbs *v, struct epf_rdma_slot *slot, uint32_t qpn, int arrived)
 {
 	struct epf_verbs_lane *l = &v->lanes[slot->lane];
 
@@ -37,7 +37,7 @@ int epf_verbs_recv_took(struct epf_verbs *v, struct epf_verbs_slot *slot, uint32
 static int post(struct epf_verbs *v, uint16_t lane, uint32_t n)
 {
 	struct epf_verbs_lane *l = &v->lanes[lane];
-	struct epf_verbs_slot *first = v->free_slots, *last = first, *s;
+	struct epf_rdma_slot *first = v->receives.free, *last = first, *s;
 	struct ibv_recv_wr *bad = NULL;
 	int count = 1, rc;
 
@@ -46,8 +46,8 @@ static int post(struct epf_verbs *v, uint16_t lane, uint32_t n)
 		last = last->next;
 	}
 	last->wr.next = NULL;
-	v->free_slots = last->next;
-	for (s = first; s != v->free_slots; s = s->next) {
+	v->receives.free = last->next;
+	for (s = first; s != v->receives.free; s = s->next) {
 		s->lane = lane;
 		s->qpn = l->qp->qp_num;
 	}
@@ -55,11 +55,11 @@ static int post(struct epf_verbs *v, uint16_t lane, uint32_t n)
 	if (__builtin_expect(rc == 0, 1))
 		return count;
 	/* The lane is lost; those that were dequeued return with it (epf_verbs_recv_forget). */
-	for (s = first; s != v->free_slots && &s->wr != bad; s = s->next)
+	for (s = first; s != v->receives.free && &s->wr != bad; s = s->next)
 		v->posted_receives++;
-	for (struct epf_verbs_slot *back = s; back != v->free_slots; back = back->next)
+	for (struct epf_rdma_slot *back = s; back != v->receives.free; back = back->next)
 		back->qpn = 0;
-	v->free_slots = s;
+	v->receives.free = s;
 	return rc > 0 ? -rc : -EIO;
 }
 
@@ -71,7 +71,7 @@ void epf_verbs_recv_give(struct epf_verbs *v)
 		uint16_t lane = v->owed_lanes[i];
 		struct epf_verbs_lane *l = &v->lanes[lane];
 
-		while (l->owed && v->free_slots) {
+		while (l->owed && v->receives.free) {
 			int n = post(v, lane, l->owed);
 
 			if (__builtin_expect(n < 0, 0)) {

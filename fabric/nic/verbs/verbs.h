@@ -14,7 +14,7 @@
 
 #include "fabric/nic/nic.h"
 #include "fabric/nic/rdma/hw_counters.h"
-#include "fabric/nic/rdma/lib.h"
+#include "fabric/nic/rdma/receives.h"
 #include "fabric/nic/rdma/waker.h"
 #include "fabric/nic/verbs/opts.h"
 #include "queues/epf_wakeup.h"
@@ -24,11 +24,9 @@
 #include <stdint.h>
 
 enum {
-	EPF_VERBS_CHAIN = 64,       /* work requests built for one call of the provider */
-	EPF_VERBS_POLL = 64,        /* completions of one call of the provider */
-	EPF_VERBS_SPARE = 512,      /* slots beyond the receives: those that the user still reads */
-	EPF_VERBS_MIN_SLOTS = 1024, /* receive slots of a chunk, at least */
-	EPF_VERBS_CHUNKS = 64,      /* of receive slots; each at least doubles what there is */
+	EPF_VERBS_CHAIN = 64,  /* work requests built for one call of the provider */
+	EPF_VERBS_POLL = 64,   /* completions of one call of the provider */
+	EPF_VERBS_SPARE = 512, /* slots beyond the receives: those that the user still reads */
 	EPF_VERBS_MAX_LANES = 65535,
 	EPF_VERBS_MAX_DEPTH = 32768,
 	EPF_VERBS_MSG_BYTES =
@@ -73,22 +71,6 @@ struct epf_verbs_lane {
 	uint64_t empty_mark; /* epf_verbs.empties when the lane came to this state of drain */
 };
 
-/* A receive: memory for one message, its work request ready to post. */
-struct epf_verbs_slot {
-	struct ibv_recv_wr wr;
-	struct ibv_sge sge;
-	struct epf_verbs_slot *next;
-	uint32_t qpn;  /* without shared receive queue: the queue pair it is posted to, 0: none */
-	uint16_t lane; /* of that */
-};
-
-struct epf_verbs_chunk {
-	struct epf_verbs_slot *slots;
-	uint8_t *memory;
-	struct ibv_mr *mr;
-	uint32_t count;
-};
-
 /* A registered region; epf_nic_mr.priv. */
 struct epf_verbs_region {
 	struct ibv_mr *mr;
@@ -122,11 +104,9 @@ struct epf_verbs {
 	uint8_t dead; /* the device is gone: nothing more is asked of it */
 	uint8_t spent; /* and its queues, which are memory of this process, have nothing more to tell */
 	uint32_t posted_receives,
-		wanted_receives; /* with the device, and held back for want of slots */
-	uint32_t all_slots;
-	struct epf_verbs_slot *free_slots;
-	struct epf_verbs_slot *read_slots; /* named by the last reap */
-	uint64_t empties;                  /* times the receive completions were seen to be none */
+		wanted_receives;          /* with the device, and held back for want of slots */
+	struct epf_rdma_slot *read_slots; /* named by the last reap */
+	uint64_t empties;                 /* times the receive completions were seen to be none */
 	struct epf_nic_counters counters;
 	struct ibv_wc wcs[EPF_VERBS_POLL];
 	struct ibv_send_wr wrs[EPF_VERBS_CHAIN];
@@ -142,8 +122,7 @@ struct epf_verbs {
 	struct ibv_device_attr dev_attr;
 	union ibv_gid gid;
 	uint32_t gid_index, gid_type, mtu; /* mtu: enum ibv_mtu */
-	uint32_t n_chunks;
-	struct epf_verbs_chunk chunks[EPF_VERBS_CHUNKS];
+	struct epf_rdma_receives receives;
 	pthread_mutex_t
 		setup; /* of qps, qps_used and random while lanes are created by several threads */
 	uint32_t lane_receives, n_owed; /* without srq: of each lane; entries of owed_lanes */
@@ -203,8 +182,7 @@ static inline void epf_verbs_report_lane(struct epf_verbs *v, uint16_t lane)
 /* n receives more are to be posted to a lane; epf_verbs_recv_give() posts them. */
 void epf_verbs_recv_owe(struct epf_verbs *v, uint16_t lane, uint32_t n);
 /* A completion has come for a slot: 0 when it is of a queue pair that is gone, and is to be ignored. arrived: its lane gets another. */
-int epf_verbs_recv_took(struct epf_verbs *v, struct epf_verbs_slot *slot, uint32_t qpn,
-			int arrived);
+int epf_verbs_recv_took(struct epf_verbs *v, struct epf_rdma_slot *slot, uint32_t qpn, int arrived);
 /* Posts what is owed, as far as there are slots. */
 void epf_verbs_recv_give(struct epf_verbs *v);
 /* The first n receives, spread over the lanes there are. */
@@ -216,13 +194,12 @@ uint32_t epf_verbs_lane_receives(const struct epf_verbs *v);
 /* A lane's queue pair is about to be destroyed: its slots are free again. */
 void epf_verbs_recv_forget(struct epf_verbs *v, uint16_t lane);
 
-/* ---- slots.c ---- */
-/* More receive slots, for n in all; called by post_receives when the job grows, that is at set-up. */
-int epf_verbs_more_slots_cold(struct epf_verbs *v, uint32_t n);
-/* Frees all receives. */
-void epf_verbs_slots_free(struct epf_verbs *v);
-/* Fails with errno of a call on the device; what: the object. */
-int epf_verbs_call_failed(const struct epf_verbs *v, const char *call, const char *what);
+/* epf_rdma_call_failed() for this NIC. */
+static inline int epf_verbs_call_failed(const struct epf_verbs *v, const char *call,
+					const char *what)
+{
+	return epf_rdma_call_failed("verbs", v->device, call, what);
+}
 
 /* ---- caps.c ---- */
 void epf_verbs_describe(const struct epf_nic *nic, struct epf_nic_caps *out);

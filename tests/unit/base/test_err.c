@@ -272,13 +272,11 @@ static void the_two_clocks_agree(void **state)
 
 static void conversions_do_not_overflow(void **state)
 {
-	uint64_t year_ns = 365ull * 86400 * 1000000000;
-	uint64_t back = epf_tsc_to_ns(epf_tsc_from_ns(year_ns));
+	uint64_t year_s = 365ull * 86400, year_ns = year_s * 1000000000;
+	uint64_t back = epf_tsc_to_ns(year_s * epf_tsc_hz());
 
 	assert_true(back <= year_ns && year_ns - back < 1000);
-	assert_int_equal(epf_tsc_from_ns(0), 0);
-	if (epf_tsc_hz() > 1100000000)
-		assert_true(epf_tsc_from_ns(UINT64_MAX) == UINT64_MAX);
+	assert_int_equal(epf_tsc_to_ns(0), 0);
 }
 
 int main(void)

@@ -25,8 +25,7 @@ enum {
 	ROUNDS = 25,
 	ADDS = 300,
 	PAUSE_NS = 20000000,
-	SIGNAL_REGION = 0,
-	DATA
+	DATA = 1
 };
 
 struct job {

@@ -12,14 +12,7 @@
 
 #include <stdbool.h>
 
-enum {
-	CORE_NODES = 2,
-	CORE_PER_NODE = 2,
-	CORE_WORLD = 4,
-	CORE_SIGNALS = 16,
-	CORE_BYTES = 1 << 16,
-	CORE_RINGS = 64
-};
+enum { CORE_NODES = 2, CORE_PER_NODE = 2, CORE_WORLD = 4, CORE_SIGNALS = 16, CORE_BYTES = 1 << 16 };
 
 /*
  * How long anything is waited for, at most: so long that only what never happens is missed, also beside other work on two CPUs under a sanitizer.

@@ -28,7 +28,6 @@ enum {
 	AT_DEPTH = 24,
 	AT_LANES = 28,
 	AT_ORDERED = 32,
-	AT_CTL_RADDR = 40,
 	AT_NODE = 48,
 	AT_NIC = 112,
 	AT_ADDR_LEN = 128,

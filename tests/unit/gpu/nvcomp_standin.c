@@ -133,6 +133,16 @@ static void rest(void)
 	nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
 }
 
+/* The device is busy: it begins to work when the test says so. */
+static void wait_while(int *held)
+{
+	if (!__atomic_load_n(held, __ATOMIC_ACQUIRE))
+		return;
+	__atomic_fetch_add(&nvcomp_standin.held, 1, __ATOMIC_ACQ_REL);
+	while (__atomic_load_n(held, __ATOMIC_ACQUIRE))
+		rest();
+}
+
 static size_t code(const uint8_t *from, size_t bytes, uint8_t *to)
 {
 	struct coded c = { .magic = MAGIC_SHORT, .bytes = (uint32_t)bytes };
@@ -195,6 +205,7 @@ int nvcompBatchedANSCompressAsync(const void *const *from, const size_t *from_by
 		return BAD_VALUE;
 	if (__atomic_load_n(&nvcomp_standin.fail, __ATOMIC_ACQUIRE))
 		return CUDA_ERROR;
+	wait_while(&nvcomp_standin.hang);
 	for (size_t i = 0; i < n; i++) {
 		if (from_bytes[i] > most)
 			return TOO_LARGE;
@@ -214,11 +225,7 @@ int nvcompBatchedANSDecompressAsync(const void *const *from, const size_t *from_
 {
 	if (wrong_expand(&how) || !temp || temp_bytes < TEMP_BYTES || !stream || !n)
 		return BAD_VALUE;
-	if (__atomic_load_n(&nvcomp_standin.hold, __ATOMIC_ACQUIRE)) {
-		__atomic_fetch_add(&nvcomp_standin.held, 1, __ATOMIC_ACQ_REL);
-		while (__atomic_load_n(&nvcomp_standin.hold, __ATOMIC_ACQUIRE))
-			rest();
-	}
+	wait_while(&nvcomp_standin.hold);
 	for (size_t i = 0; i < n; i++) {
 		if (!from_bytes[i] || from_bytes[i] > 2 * room[i])
 			abort(); /* the library does not say what it does then */

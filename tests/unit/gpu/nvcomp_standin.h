@@ -5,7 +5,8 @@
 
 struct nvcomp_standin {
 	int hold;                 /* expansions wait while it is 1 */
-	int held;                 /* so many have begun to wait */
+	int hang;                 /* compressions wait while it is 1 */
+	int held;                 /* so many of both have begun to wait */
 	int fail;                 /* compressions return an error */
 	int damage;               /* compressions change a byte of what they have made */
 	int compressed, expanded; /* parts so far */

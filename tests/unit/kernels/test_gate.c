@@ -445,8 +445,6 @@ static void input_by_coordinates(void **state)
 	uint16_t row[640], other[640];
 
 	epf_input_row(9, 7, 4095, 640, row);
-	for (uint32_t c = 0; c < 640; c++)
-		assert_int_equal(row[c], epf_input_value(9, 7, 4095, c));
 	epf_input_row(9, 7, 4095, 128, other);
 	assert_memory_equal(row, other, 256);
 	epf_input_row(9, 7, 4094, 640, other);

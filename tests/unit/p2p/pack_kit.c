@@ -4,13 +4,17 @@
 
 #include "fabric/gpu/copy.h"
 
+#include <unistd.h>
+
 const char *pack_nic;
+bool pack_gpu;
 
 const char *pack_settings(const char *more)
 {
 	static char text[200];
 
-	snprintf(text, sizeof(text), "nic=%s p2p-local=no p2p-compress-min=1 %s", pack_nic, more);
+	snprintf(text, sizeof(text), "nic=%s p2p-local=no p2p-compress-min=1 %s%s", pack_nic,
+		 pack_gpu ? "gpu-backend=fake " : "", more);
 	return text;
 }
 
@@ -29,7 +33,8 @@ void pack_force(struct epf_p2p *ep, uint64_t conn, enum gain_way way)
 
 	assert_non_null(p);
 	pthread_mutex_lock(&p->lock);
-	p->gain[0].forced = p->gain[1].forced = way;
+	for (int i = 0; i < PACK_GAINS; i++)
+		p->gain[i].forced = way;
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -76,7 +81,7 @@ static void give_back(void *memory, const uint8_t *bytes)
 
 void pair_begin(struct pair *p, const char *near, const char *far)
 {
-	pair_begin_in(p, near, false, far, false);
+	pair_begin_in(p, near, pack_gpu, far, pack_gpu);
 }
 
 void pair_begin_in(struct pair *p, const char *near, bool near_gpu, const char *far, bool far_gpu)
@@ -110,6 +115,13 @@ void pair_end(struct pair *p)
 	epf_p2p_close(p->far);
 	give_back(p->here_memory, p->here);
 	give_back(p->there_memory, p->there);
+}
+
+bool pack_ends(struct epf_p2p *ep, uint64_t conn)
+{
+	for (int i = 0; i < 2000 && !pack_about(ep, conn).state; i++)
+		usleep(10000);
+	return pack_about(ep, conn).state != 0;
 }
 
 void must_match(const struct pair *p, uint64_t bytes)

@@ -14,7 +14,9 @@ enum { SEES_NICS = 0 };
 enum { SEES_NICS = 1 };
 #endif
 
+/* Of every test of a program, set by main(): the NIC, and whether pairs have memory of the fake GPU. */
 extern const char *pack_nic;
+extern bool pack_gpu;
 
 /* Two endpoints of this process, each with BYTES bytes; `near` has imported an export of `far`. */
 enum { BYTES = 3 << 20 };
@@ -31,18 +33,20 @@ struct pair {
 const char *pack_settings(const char *more);
 /* The connection behind a number. */
 struct conn *pack_conn(struct epf_p2p *ep, uint64_t number);
-/* Chunks of a connection go that way, whatever is measured. */
+/* Chunks of a connection, of every kind, go that way, whatever is measured. */
 void pack_force(struct epf_p2p *ep, uint64_t conn, enum gain_way way);
 struct epf_p2p_peer pack_about(struct epf_p2p *ep, uint64_t conn);
 /* near, far: settings. */
 void pair_begin(struct pair *p, const char *near, const char *far);
-/* The same with memory of the fake GPU at either end. */
+/* The same with memory of the fake GPU at an end or not, whatever pack_gpu says. */
 void pair_begin_in(struct pair *p, const char *near, bool near_gpu, const char *far, bool far_gpu);
 void pair_end(struct pair *p);
 /* Exports all of far's memory again, and imports it. */
 void pack_export(struct pair *p, unsigned rights, uint64_t lifetime_ns);
 int write_some(struct pair *p, uint64_t bytes);
 int read_some(struct pair *p, uint64_t bytes);
+/* Waits until an endpoint has lost a connection; false: it still lives after a long time. */
+bool pack_ends(struct epf_p2p *ep, uint64_t conn);
 void must_match(const struct pair *p, uint64_t bytes);
 
 #endif

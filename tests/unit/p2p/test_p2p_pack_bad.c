@@ -2,8 +2,6 @@
 /* Compressed chunks that no peer of this program sends (fabric/p2p/pack_peer.c): each ends the connection, and memory is as it was. */
 #include "tests/unit/p2p/pack_kit.h"
 
-#include <unistd.h>
-
 struct raw {
 	struct msg_chunk m;
 	struct piece piece[CHUNK_PIECES + 1];
@@ -61,9 +59,7 @@ static void test_hostile(void **state)
 		assert_ok(epf_p2p_send(&c->stream, MSG_CHUNK, &r,
 				       sizeof(r.m) + n * sizeof(r.piece[0]) + bad[i].more, NULL,
 				       0));
-		for (int w = 0; w < 2000 && !pack_about(p.near, p.conn).state; w++)
-			usleep(10000);
-		if (!pack_about(p.near, p.conn).state)
+		if (!pack_ends(p.near, p.conn))
 			fail_msg("%s: the connection lives", bad[i].what);
 		for (uint32_t j = 0; j < BYTES; j++)
 			assert_int_equal(p.there[j], 0);
@@ -84,9 +80,7 @@ static void test_answers(void **state)
 		pair_begin(&p, "p2p-compress=split", "p2p-compress=split");
 		assert_ok(epf_p2p_send(&pack_conn(p.near, p.conn)->stream, MSG_CHUNK_DONE, &d,
 				       sizeof(d), NULL, 0));
-		for (int w = 0; w < 2000 && !pack_about(p.near, p.conn).state; w++)
-			usleep(10000);
-		assert_int_not_equal(pack_about(p.near, p.conn).state, 0);
+		assert_true(pack_ends(p.near, p.conn));
 		pair_end(&p);
 	}
 }
@@ -108,8 +102,7 @@ static void test_busy(void **state)
 	pthread_mutex_unlock(&back->pack->lock);
 	assert_ok(epf_p2p_send(&pack_conn(p.near, p.conn)->stream, MSG_CHUNK, &r,
 			       sizeof(r.m) + sizeof(r.piece[0]), NULL, 0));
-	for (int w = 0; w < 2000 && !pack_about(p.far, conn).state; w++)
-		usleep(10000);
+	assert_true(pack_ends(p.far, conn));
 	assert_err(pack_about(p.far, conn).state, ECONNRESET);
 	assert_err(epf_p2p_notify(p.far, conn, "x", 1, SECOND), ECONNRESET);
 	assert_non_null(strstr(epf_last_error(), "no message"));

@@ -14,6 +14,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .lib import Unavailable, check, declare, last_error, load as _load_library
+from .p2p_descs import Descriptors, XferDesc
 from .p2p_local import Local
 
 WRITE, READ = 1, 2  # rights of an export, and operations
@@ -34,6 +35,8 @@ class FloatType(enum.IntEnum):
     kFloat16 = 2
     kFloat32 = 3
     kFloat8 = 4  # ours: of any layout
+    kFloat8E4M3FN = kFloat8
+    kFloat8E5M2 = kFloat8
 
 
 class Options(ctypes.Structure):
@@ -172,7 +175,7 @@ class _Posted:
         self.handle, self.holds = handle, holds
 
 
-class Endpoint(Local):
+class Endpoint(Local, Descriptors):
     """An endpoint. local_gpu_idx: the GPU that peers see, None or -1: none. The rest are keyword arguments of EP fabric alone.
 
     Without a key or secret, metadata is a capability: whoever has it may connect.
@@ -197,7 +200,7 @@ class Endpoint(Local):
         check(self._dll.epf_p2p_open(byref(options), byref(self._ep)))
         self.last_error = ""
         self._regions: Dict[int, Tuple[int, int, Any]] = {}  # number: address, bytes, what keeps the memory
-        self._imports: Dict[Tuple[int, bytes], int] = {}
+        self._imports: Dict[Tuple[int, bytes], Tuple[int, int]] = {}  # number, address at the peer
         self._posted: Dict[int, _Posted] = {}
         self._next = 1
 
@@ -359,7 +362,7 @@ class Endpoint(Local):
             ok = self.dereg(self._of_key.pop(bytes(key)))
         return ok
 
-    def _import(self, conn: int, key: bytes) -> Optional[int]:
+    def _import(self, conn: int, key: bytes) -> Optional[Tuple[int, int]]:
         known = self._imports.get((conn, bytes(key)))
         if known is not None:
             return known
@@ -369,25 +372,30 @@ class Endpoint(Local):
         got = c_uint64()
         if not self._ok(self._dll.epf_p2p_import(self._ep, conn, bytes(key), self._timeout, byref(got))):
             return None
-        self._imports[(conn, bytes(key))] = got.value
-        return got.value
+        address = c_uint64()
+        check(self._dll.epf_p2p_import_info(self._ep, got, byref(address), None, None))
+        self._imports[(conn, bytes(key))] = got.value, address.value
+        return got.value, address.value
 
     # Transfers.
 
     def _post(self, op: int, conn: int, mrs: Sequence[int], addrs: Sequence[int], sizes: Sequence[int], keys: Sequence[bytes],
-              note: Optional[bytes]) -> Optional[c_void_p]:
+              note: Optional[bytes], theirs: Optional[Sequence[int]] = None) -> Optional[c_void_p]:
+        """theirs: addresses at the peer; None: where the keys' memory begins."""
         groups: Dict[Tuple[int, int], List[bytes]] = {}
-        for mr, addr, size, key in zip(mrs, addrs, sizes, keys):
-            there = self._import(conn, key)
-            if there is None:
+        for i, (mr, addr, size, key) in enumerate(zip(mrs, addrs, sizes, keys)):
+            known = self._import(conn, key)
+            if known is None:
                 return None
+            there, far_base = known
+            far = 0 if theirs is None else theirs[i] - far_base
             base = self._regions.get(mr, (0, 0, None))[0]
-            if addr < base:
+            if (addr - base) >> 48 or far >> 48:  # negative, or more than a block can say
                 self.last_error = "the address is not in the region"
                 return None
             blocks = groups.setdefault((mr, there), [])
             for at in range(0, size, 1 << 31):
-                blocks.append(block(addr - base + at, at, min(size - at, 1 << 31)))
+                blocks.append(block(addr - base + at, far + at, min(size - at, 1 << 31)))
         vectors = (Vector * max(len(groups), 1))()
         holds = []
         for v, ((mr, there), blocks) in zip(vectors, groups.items()):
@@ -501,4 +509,4 @@ def _address(memory: Any) -> int:
     return memory if isinstance(memory, int) else memory_of(memory)[0]
 
 
-__all__ = ["Endpoint", "FloatType", "Unavailable", "block", "float_type_of", "load", "memory_of", "HOST", "AUTO", "READ", "WRITE"]
+__all__ = ["Endpoint", "FloatType", "Unavailable", "XferDesc", "block", "float_type_of", "load", "memory_of", "HOST", "AUTO", "READ", "WRITE"]

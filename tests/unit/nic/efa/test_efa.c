@@ -289,7 +289,7 @@ static void test_strangers(void **state)
 		assert_int_equal(ends[1].log[0].imm, 0xbeef);
 		b->ops->counters(b, &counters);
 		assert_int_equal(counters.errors, 2);
-		assert_int_equal(epf_efa_of(b)->all_slots, 1024);
+		assert_int_equal(epf_efa_of(b)->receives.all, 1024);
 		efa_close_ends();
 	}
 }

@@ -75,6 +75,46 @@ static void bounded_in_the_provider(void **state)
 	assert_int_equal(kit_run(&kit.a, EPF_WC_SENT, EPF_S_OK), KIT_DEPTH);
 }
 
+/* The provider has room for one operation. Lanes that wait get it in turn, however much one of them posts. */
+static void lanes_take_turns(void **state)
+{
+	enum { LANES = 3, EACH = 8 };
+
+	const struct epf_nic_ops *ops;
+	uint64_t token[LANES];
+	unsigned sent[LANES] = { 0 };
+
+	fake_ofi.tx_size = 1;
+	kit_open();
+	ops = kit.a.nic->ops;
+	for (uint16_t l = 1; l < LANES; l++) {
+		uint64_t back;
+
+		assert_int_equal(ops->lane_create(kit.b.nic, l, KIT_DEPTH, &token[l]), 0);
+		assert_int_equal(ops->lane_create(kit.a.nic, l, KIT_DEPTH, &back), 0);
+		assert_int_equal(
+			ops->lane_connect(kit.a.nic, l, kit.b.addr, kit.b.addr_len, token[l]), 0);
+	}
+	for (uint32_t i = 0; i < KIT_DEPTH; i++)
+		assert_int_equal(kit_post(i, EPF_WR_WRITE, 8), 1);
+	for (uint16_t l = 1; l < LANES; l++)
+		for (uint32_t i = 0; i < EACH; i++) {
+			struct epf_wr wr = kit_write(i, EPF_WR_WRITE, 8);
+
+			assert_int_equal(ops->post(kit.a.nic, l, &wr, 1), 1);
+		}
+	for (unsigned n = 1; n <= LANES * EACH; n++) {
+		assert_int_equal(kit_reap(&kit.a), 1);
+		sent[kit.wc[0].lane]++;
+		if (kit.wc[0].lane == 0)
+			assert_int_equal(kit_post(n, EPF_WR_WRITE, 8), 1);
+		for (unsigned l = 0; l < LANES; l++)
+			assert_in_range(sent[l], n / LANES - (n >= LANES), n / LANES + 1);
+	}
+	for (unsigned l = 0; l < LANES; l++)
+		assert_in_range(sent[l], EACH - 1, EACH + 1);
+}
+
 /* Posts three; the second fails like this. */
 static void expect_status(int err, unsigned status)
 {
@@ -407,6 +447,7 @@ int main(void)
 		CASE(notifications_as_data),
 		CASE(no_room_in_the_provider),
 		CASE(bounded_in_the_provider),
+		CASE(lanes_take_turns),
 		CASE(error_access),
 		CASE(error_key),
 		CASE(error_canceled),

@@ -151,7 +151,7 @@ static void test_refused(void **state)
 		assert_int_equal(fake.wrs[i].op, IBV_WR_RDMA_WRITE);
 		assert_int_equal(fake.wrs[i].laddr, 1);
 		assert_int_equal(fake.wrs[i].len, 1);
-		assert_int_equal(fake.wrs[i].lkey, epf_verbs_of(nic)->chunks[0].mr->lkey);
+		assert_int_equal(fake.wrs[i].lkey, epf_verbs_of(nic)->receives.chunks[0].mr->lkey);
 	}
 	nic->ops->close(nic);
 }
@@ -345,7 +345,7 @@ static void test_slots(void **state)
 	for (int round = 0; round < 200; round++) {
 		for (unsigned i = 0; i < 40; i++) {
 			uint64_t slot = fake.receives[0];
-			struct epf_verbs_slot *s = (void *)(uintptr_t)slot;
+			struct epf_rdma_slot *s = (void *)(uintptr_t)slot;
 
 			snprintf(text, sizeof(text), "%d %u", round, i);
 			if (i % 3)
@@ -366,7 +366,7 @@ static void test_slots(void **state)
 			}
 			assert_string_equal((const char *)wc[i].msg, text);
 			for (unsigned k = 0; k < fake.n_receives; k++)
-				assert_true(((struct epf_verbs_slot *)(uintptr_t)fake.receives[k])
+				assert_true(((struct epf_rdma_slot *)(uintptr_t)fake.receives[k])
 						    ->sge.addr != (uintptr_t)wc[i].msg);
 		}
 	}

@@ -99,7 +99,7 @@ static void messages_are_kept_until_the_next_reap(void **state)
 	nic->ops->post_receives(nic, LANES * EACH);
 	for (unsigned round = 0; round < 200; round++) {
 		snprintf(text, sizeof(text), "message %u", round);
-		memcpy((void *)(uintptr_t)((struct epf_verbs_slot *)(uintptr_t)fake
+		memcpy((void *)(uintptr_t)((struct epf_rdma_slot *)(uintptr_t)fake
 						   .rqs[round % LANES]
 						   .slots[0])
 			       ->sge.addr,
