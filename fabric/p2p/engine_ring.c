@@ -22,6 +22,12 @@ static bool ring_has_room(const struct path_ring *r)
 	       RING_SLOTS / SLOTS_OF_BLOCK;
 }
 
+/* Returns true if nothing is under way in a ring. */
+static bool ring_is_idle(const struct path_ring *r)
+{
+	return epf_ring_pushed(r->ring) == epf_ring_done(r->ring);
+}
+
 bool epf_p2p_engine_has_room(const struct epf_p2p_xfer *x)
 {
 	struct conn *c = x->conn;
@@ -34,6 +40,12 @@ bool epf_p2p_engine_has_room(const struct epf_p2p_xfer *x)
 		return false;
 	if (is_apart(x))
 		has = ring_has_room(&e->rings[e->n_rings]);
+	/*
+	 * Transfers that come one at a time stay in the first ring. Its lane also carries what the peer answers, and so the acknowledgement of the data: on
+	 * another lane that comes later, by itself.
+	 */
+	if (e->n_rings && ring_is_idle(&e->rings[0]))
+		e->next_ring = 0;
 	for (unsigned i = 0; i < e->n_rings && !has && !is_apart(x); i++) {
 		unsigned at = (e->next_ring + i) % e->n_rings;
 

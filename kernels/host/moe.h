@@ -171,7 +171,7 @@ int epf_moe_dispatch_recv(struct epf_moe *m);
 /**
  * Received rows lie in blocks: of source rank b % ranks, and in ll of local expert b / ranks. Rows of a
  * block are in ascending order of token. epf_moe_row() is the received row, epf_moe_out() the
- * place for the caller's BF16 output row of it, to be written before combine_send.
+ * place for the caller's BF16 output row of it, to be written before combine_send and kept until combine_recv has returned.
  */
 uint32_t epf_moe_block_rows(const struct epf_moe *m, uint32_t block);
 const struct epf_moe_head *epf_moe_row(const struct epf_moe *m, uint32_t block, uint32_t row);
@@ -194,7 +194,7 @@ int epf_moe_combine_reduce(struct epf_moe *m);
  */
 int epf_moe_combine_recv(struct epf_moe *m, uint16_t *out);
 
-/** epf_moe_own_bytes() - bytes of rows that this rank has kept so far: they are copied here and never put. */
+/** epf_moe_own_bytes() - bytes of rows that this rank has kept so far: they are never put, and copied at most. */
 uint64_t epf_moe_own_bytes(const struct epf_moe *m);
 
 /** epf_moe_drain() - wait until everything pushed so far is retired: the sources may be reused. */

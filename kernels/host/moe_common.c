@@ -27,11 +27,13 @@ static int alloc_state(struct epf_moe *m)
 
 	m->expert = calloc(choices + 1, sizeof(*m->expert));
 	m->weight = calloc(choices + 1, sizeof(*m->weight));
+	m->own_out = calloc(choices + 1, sizeof(*m->own_out));
 	m->block_rows = calloc(m->lay.blocks, sizeof(*m->block_rows));
 	m->seen = calloc(m->lay.signals, sizeof(*m->seen));
 	m->count = calloc(scratch_entries(m), sizeof(*m->count));
 	m->sum = calloc(m->cfg.hidden, sizeof(*m->sum));
-	if (!m->expert || !m->weight || !m->block_rows || !m->seen || !m->count || !m->sum)
+	if (!m->expert || !m->weight || !m->own_out || !m->block_rows || !m->seen || !m->count ||
+	    !m->sum)
 		return epf_moe_fail(m, -ENOMEM,
 				    "no memory for the tables of %u tokens and %u blocks",
 				    m->cfg.tokens_max, m->lay.blocks);
@@ -70,6 +72,7 @@ static void free_state(struct epf_moe *m)
 	epf_moe_topo_free(m);
 	free(m->expert);
 	free(m->weight);
+	free(m->own_out);
 	free(m->block_rows);
 	free(m->seen);
 	free(m->count);

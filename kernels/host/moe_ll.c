@@ -75,7 +75,7 @@ int epf_moe_ll_send(struct epf_moe *m, const struct epf_moe_tokens *in)
 	return err ? err : close_blocks(m, m->cfg.rank);
 }
 
-/* Sends one output row home; the slot follows from the row's own list of experts. */
+/* Sends one output row home; the slot follows from the row's own list of experts. A row of this rank's own token stays where it is: combine_recv adds it from there. */
 static int send_home(struct epf_moe *m, uint32_t block, uint32_t row)
 {
 	uint32_t source = block % m->cfg.ranks;
@@ -87,6 +87,12 @@ static int send_home(struct epf_moe *m, uint32_t block, uint32_t row)
 	for (uint32_t k = 0; k < m->cfg.topk && !err; k++) {
 		if (list[k] != expert)
 			continue;
+		if (source == m->cfg.rank) {
+			m->own_out[(size_t)head->token * m->cfg.topk + k] =
+				epf_moe_out_at(m, block, row);
+			m->own_bytes += m->lay.out_row_bytes;
+			return 0;
+		}
 		return epf_moe_put_row(m, source, m->outbox_region, epf_moe_out_at(m, block, row),
 				       epf_moe_home_at(m, head->token, k), m->lay.out_row_bytes,
 				       m->lay.sig_home + m->cfg.rank);
@@ -137,6 +143,15 @@ static int wait_home(struct epf_moe *m)
 	return 0;
 }
 
+/* Where the output row of choice i = token * topk + k is: at home, or where this rank has written it. */
+static const uint16_t *output_of(const struct epf_moe *m, size_t i)
+{
+	if ((uint32_t)m->expert[i] / m->lay.local_experts == m->cfg.rank)
+		return (const void *)(m->outbox + m->own_out[i]);
+	return (const void *)(m->inbox + epf_moe_home_at(m, (uint32_t)(i / m->cfg.topk),
+							 (uint32_t)(i % m->cfg.topk)));
+}
+
 int epf_moe_ll_combine_sum(struct epf_moe *m, uint16_t *out)
 {
 	int err = wait_home(m);
@@ -153,7 +168,7 @@ int epf_moe_ll_combine_sum(struct epf_moe *m, uint16_t *out)
 
 			if (m->expert[i] < 0)
 				continue;
-			rows[count] = (const void *)(m->inbox + epf_moe_home_at(m, t, k));
+			rows[count] = output_of(m, i);
 			weights[count++] = m->weight[i];
 		}
 		epf_num_sum(out + (size_t)t * m->cfg.hidden, rows, weights, count, m->cfg.hidden);

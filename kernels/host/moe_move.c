@@ -56,18 +56,26 @@ bool epf_moe_on_node(const struct epf_moe *m, const struct moe_ranks *r, uint32_
 	return false;
 }
 
-uint64_t epf_moe_recv_at(const struct epf_moe *m, uint32_t set, uint32_t block, uint32_t row)
-{
-	uint64_t n = ((uint64_t)set * m->lay.blocks + block) * m->cfg.tokens_max + row;
-
-	return m->lay.recv + n * m->lay.row_bytes;
-}
-
 uint64_t epf_moe_forward_at(const struct epf_moe *m, uint32_t set, uint32_t source, uint32_t row)
 {
 	uint64_t n = ((uint64_t)set * m->lay.sources_max + source) * m->cfg.tokens_max + row;
 
 	return m->lay.forward + n * m->lay.row_bytes;
+}
+
+/* On a node of one rank, rows of other nodes stay where they arrive: nobody else wants them. */
+static bool is_kept_forward(const struct epf_moe *m, uint32_t block)
+{
+	return m->cfg.mode == EPF_MOE_HT && m->node_size == 1 && block != m->cfg.rank;
+}
+
+uint64_t epf_moe_recv_at(const struct epf_moe *m, uint32_t set, uint32_t block, uint32_t row)
+{
+	uint64_t n = ((uint64_t)set * m->lay.blocks + block) * m->cfg.tokens_max + row;
+
+	if (is_kept_forward(m, block))
+		return epf_moe_forward_at(m, set, m->via[block].source, row);
+	return m->lay.recv + n * m->lay.row_bytes;
 }
 
 uint64_t epf_moe_partial_at(const struct epf_moe *m, uint32_t source, uint32_t member, uint32_t row)
@@ -160,7 +168,8 @@ int epf_moe_put_row(struct epf_moe *m, uint32_t rank, uint32_t region, uint64_t 
 	if (rank == m->cfg.rank) {
 		const uint8_t *base = region == m->inbox_region ? m->inbox : m->outbox;
 
-		memcpy(m->inbox + to, base + from, bytes);
+		if (m->inbox + to != base + from)
+			memcpy(m->inbox + to, base + from, bytes);
 		m->own_bytes += bytes;
 		return 0;
 	}

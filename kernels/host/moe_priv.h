@@ -44,6 +44,7 @@ struct epf_moe {
 	bool started;    /* dispatch_send was called at least once */
 	int64_t *expert; /* [tokens_max][topk]: copy of the round's choice */
 	float *weight;
+	uint64_t *own_out; /* ll, [tokens_max][topk]: where in outbox the rows of own experts are */
 	uint32_t *block_rows; /* [blocks]: rows received */
 
 	/* ht */

@@ -11,7 +11,7 @@ import select
 import socket
 import sys
 
-HELLO = b"EPFT\x01\x00\x00\x00" + bytes(32)
+HELLO = b"EPFT\x02\x00\x00\x00" + bytes(32)
 AT_ONCE = 1000
 
 

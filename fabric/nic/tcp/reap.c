@@ -147,10 +147,12 @@ static void serve(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out 
 		if (l->link == EPF_LANE_READY && !l->rx.waits)
 			epf_tcp_loop(t, l, out);
 	} else if (l->fd >= 0 && l->link != EPF_LANE_IDLE) {
+		uint32_t taken = l->rx.taken;
+
 		if (!l->rx.waits)
 			epf_tcp_receive(t, l, out);
 		if (epf_tcp_owes_ack(l))
-			l->rx.ack_age++;
+			l->rx.ack_age = l->rx.taken == taken ? l->rx.ack_age + 1 : 1;
 		epf_tcp_send(t, l);
 	}
 	report(t, l, out);

@@ -19,13 +19,11 @@
 enum { LONG_PAYLOAD = 8 << 10 };
 
 /* Number of the descriptor whose payload comes next. */
-static uint32_t current(const struct epf_tcp_rx *rx)
+static uint32_t current(struct epf_tcp_rx *rx)
 {
-	uint32_t i = rx->done;
-
-	while (i < rx->count && rx->ends[i] <= rx->bytes)
-		i++;
-	return i;
+	while (rx->current < rx->count && rx->ends[rx->current] <= rx->bytes)
+		rx->current++;
+	return rx->current;
 }
 
 /*

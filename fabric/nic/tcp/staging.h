@@ -27,7 +27,7 @@ enum {
 	EPF_TCP_RING_BUSY = 512 << 10,
 	EPF_TCP_RING_MOST = 2 << 20,
 	EPF_TCP_PARTS = 512,              /* most copies of a ring that are not released */
-	EPF_TCP_HELD = 4 * EPF_TCP_TRAIN, /* most descriptors of held trains */
+	EPF_TCP_HELD = 2 * EPF_TCP_TRAIN, /* most descriptors of held trains */
 };
 
 /* Pinned memory of a lane for one purpose. Positions count bytes and wrap at 2^32. */

@@ -34,9 +34,12 @@ enum {
 	EPF_TCP_RX_BUDGET = 1 << 20,
 	EPF_TCP_EVENTS = 64,
 	EPF_TCP_POST_NOW = 16, /* work requests that a post sends at once */
-	EPF_TCP_ACK_AGE = 2,   /* reaps that an acknowledgement waits for company */
-	EPF_TCP_ACK_MOST = 64, /* requests, and bytes, after which it does not */
+	EPF_TCP_ACK_AGE = 2,   /* reaps without arrivals that an acknowledgement waits */
+	EPF_TCP_ACK_SHARE = 2, /* it does not for this part of a lane's depth, or so many bytes */
 	EPF_TCP_ACK_BYTES = 256 << 10,
+	/* A payload up to here is copied: its own entry in the list of sendmsg(2) costs more. */
+	EPF_TCP_SHORT = 128,
+	EPF_TCP_SHORT_BYTES = 8 << 10, /* of a train */
 	EPF_TCP_NO_LANE = 0xffff,
 	EPF_TCP_PIECES = 32, /* most places that one receive scatters to */
 };
@@ -70,6 +73,7 @@ struct epf_tcp_tx {
 	uint32_t n_iov, at_iov;
 	struct iovec iov[EPF_TCP_TRAIN + 1];
 	uint8_t front[EPF_TCP_FRONT_BYTES];
+	uint8_t shorts[EPF_TCP_SHORT_BYTES]; /* short payloads of the train */
 };
 
 /* Receiving side. */
@@ -81,6 +85,7 @@ struct epf_tcp_rx {
 	uint32_t count;               /* of the train, 0: none is open */
 	uint32_t done;                /* descriptors that have taken effect */
 	uint32_t bytes;               /* payload that has been received of the train */
+	uint32_t current;             /* all descriptors before have theirs */
 	uint8_t slots
 		[EPF_TCP_TRAIN]; /* place of a message in `messages`, of a READ in epf_tcp_tx.reads */
 	uint32_t taken;          /* requests that have taken effect */

@@ -68,7 +68,7 @@ int epf_tcp_open_train(struct epf_tcp_lane *l)
 	l->tx.acked = head.ack;
 	rx->at += EPF_TCP_HEAD_BYTES + head.count * EPF_TCP_DESC_BYTES;
 	rx->count = head.count;
-	rx->done = rx->bytes = 0;
+	rx->done = rx->bytes = rx->current = 0;
 	if (l->gpu && l->gpu->has_copied) {
 		memset(l->gpu->copied, 0, sizeof(l->gpu->copied));
 		l->gpu->has_copied = false;
@@ -224,6 +224,6 @@ int epf_tcp_settle(struct epf_tcp *t, struct epf_tcp_lane *l, struct epf_tcp_out
 	if (rc == 0 && !rx->is_dead && rx->count && rx->bytes == rx->ends[rx->count - 1])
 		epf_tcp_gpu_hold(l);
 	if (rx->done == rx->count)
-		rx->count = rx->done = rx->bytes = 0;
+		rx->count = rx->done = rx->bytes = rx->current = 0;
 	return 1;
 }

@@ -58,12 +58,28 @@ static int push(struct epf_tcp *t, struct epf_tcp_lane *l, uint64_t *budget)
 struct train {
 	struct epf_tcp_head head;
 	uint32_t sends;
+	uint32_t short_bytes; /* of the payloads copied to tx->shorts */
+	struct iovec *shorts; /* where the next short payload is added; NULL: a new entry */
 	uint8_t *at;
 };
 
 static int has_room(const struct train *train)
 {
 	return train->head.count < EPF_TCP_TRAIN && train->head.bytes < EPF_TCP_TRAIN_BYTES;
+}
+
+/* Copies a short payload. Consecutive ones share an entry of the list. */
+static void add_short(struct epf_tcp_tx *tx, struct train *train, uint64_t payload, uint32_t bytes)
+{
+	uint8_t *at = tx->shorts + train->short_bytes;
+
+	if (!train->shorts) {
+		train->shorts = &tx->iov[tx->n_iov++];
+		*train->shorts = (struct iovec){ at, 0 };
+	}
+	memcpy(at, (const void *)(uintptr_t)payload, bytes);
+	train->shorts->iov_len += bytes;
+	train->short_bytes += bytes;
 }
 
 static void add(struct epf_tcp_tx *tx, struct train *train, const struct epf_tcp_desc *d,
@@ -75,8 +91,14 @@ static void add(struct epf_tcp_tx *tx, struct train *train, const struct epf_tcp
 	train->at += EPF_TCP_DESC_BYTES;
 	train->head.count++;
 	train->head.bytes += bytes;
-	if (bytes)
-		tx->iov[tx->n_iov++] = (struct iovec){ (void *)(uintptr_t)payload, bytes };
+	if (!bytes)
+		return;
+	if (bytes <= EPF_TCP_SHORT && train->short_bytes + bytes <= EPF_TCP_SHORT_BYTES) {
+		add_short(tx, train, payload, bytes);
+		return;
+	}
+	tx->iov[tx->n_iov++] = (struct iovec){ (void *)(uintptr_t)payload, bytes };
+	train->shorts = NULL;
 }
 
 /* Answers to READs come before everything else; so those to requests before one that is refused are sent before its refusal. */
@@ -150,9 +172,9 @@ static bool is_ack_due(const struct epf_tcp_lane *l)
 {
 	const struct epf_tcp_rx *rx = &l->rx;
 
-	return rx->taken != rx->told &&
-	       (rx->ack_age > EPF_TCP_ACK_AGE || rx->taken - rx->told >= EPF_TCP_ACK_MOST ||
-		rx->told_bytes >= EPF_TCP_ACK_BYTES);
+	return rx->taken != rx->told && (rx->ack_age > EPF_TCP_ACK_AGE ||
+					 rx->taken - rx->told >= l->depth / EPF_TCP_ACK_SHARE ||
+					 rx->told_bytes >= EPF_TCP_ACK_BYTES);
 }
 
 /* The next train, if there is anything to send. */

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 enum {
-	EPF_TCP_VERSION = 1,
+	EPF_TCP_VERSION = 2,
 	EPF_TCP_NONCE = 32,
 	EPF_TCP_ID = 16,
 	EPF_TCP_PROOF = 32,
@@ -32,7 +32,7 @@ enum {
 	EPF_TCP_PROOF_BYTES = EPF_TCP_CLAIM_BYTES + EPF_TCP_PROOF,
 	EPF_TCP_HEAD_BYTES = 16,
 	EPF_TCP_DESC_BYTES = 24,
-	EPF_TCP_TRAIN = 64,        /* most descriptors of a train */
+	EPF_TCP_TRAIN = 128,       /* most descriptors of a train */
 	EPF_TCP_TRAIN_SENDS = 16,  /* of them, messages */
 	EPF_TCP_MSG_MAX = 1 << 20, /* longest WRITE or READ */
 	EPF_TCP_READS = 64,        /* most READs of a lane under way in one direction */

@@ -141,6 +141,28 @@ static uint32_t rings_of(const struct epf_p2p_xfer *x)
 	return rings;
 }
 
+/* Transfers that come one at a time share the first ring; a second one that is under way at the same time takes another ring (test_urgent_passes_bulk). */
+static void test_lone_transfers_share_a_ring(void **state)
+{
+	struct epf_p2p_block block = epf_p2p_block(0, 0, 4096);
+	struct epf_p2p_xfer *x;
+	struct both b;
+
+	(void)state;
+	begin(&b, T_MMAP, "");
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_WRITE,
+				  &(struct epf_p2p_vector){ b.region, b.import, &block, 1 }, 1,
+				  NULL, &x));
+	assert_true(x->conn->engine->n_rings > 1);
+	for (int i = 0; i < 5; i++) {
+		assert_ok(epf_p2p_post(x, NULL, 0));
+		assert_ok(epf_p2p_wait(x, 0));
+		assert_int_equal(rings_of(x), 1);
+	}
+	epf_p2p_xfer_free(x);
+	both_end(&b);
+}
+
 /*
  * Bulk fills the window of its rings while the peer is stopped. What is urgent is posted after it, does not wait for room, and ends first. Nobody
  * tests or waits for either: the endpoint's thread does all.
@@ -369,6 +391,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_transfers),
 		cmocka_unit_test(test_wait_steps_the_engine),
+		cmocka_unit_test(test_lone_transfers_share_a_ring),
 		cmocka_unit_test(test_urgent_passes_bulk),
 		cmocka_unit_test(test_withdrawn),
 		cmocka_unit_test(test_stalled_holds_up_nobody),

@@ -55,7 +55,7 @@ static void the_silent_and_the_slow_run_out_of_time(void **state)
 	struct stage *s = open_stage(64, 50 * 1000000ull);
 	int silent = kit_connect(s->nic), slow = kit_connect(s->nic), gone = kit_connect(s->nic);
 
-	kit_send(slow, "EPFT\1", 5);
+	kit_send(slow, "EPFT\2", 5);
 	close(gone);
 	expect_end(silent);
 	expect_end(slow);
@@ -138,7 +138,9 @@ static void ten_thousand_are_held_to_the_limit(void **state)
 	assert_int_equal(strangers_of(s->nic), CROWD);
 	honest_goes_on(s, 0);
 	assert_int_equal(descriptors(), before);
-	assert_true(mallinfo2().uordblks <= bytes + 4096);
+	/* malloc() keeps a few freed blocks of a size for each thread, and counts them as used. */
+	assert_true(mallinfo2().uordblks <=
+		    bytes + 8 * (sizeof(struct epf_tcp_caller) + 64) + 4096);
 	printf("# %u connections, %u at once\n", (unsigned)CROWD, wave);
 	free(fds);
 	close_stage(s);
