@@ -191,6 +191,7 @@ K(verbs_port,           "verbs-port",           AUTO,   "auto",  1, 255, BASIC, 
 K(verbs_order,          "verbs-order",          ENUM(order), "ordered", 0, 0, EXPERT, "", "What the verbs NIC says of its order; unordered makes the engine count every write, as it must over several NICs.")
 K(verbs_service_level,  "verbs-service-level",  UINT,   "0",     0, 15, BASIC, "NCCL_IB_SL", "Service level of all lanes; efa: 0 is the device's own.")
 K(verbs_traffic_class,  "verbs-traffic-class",  UINT,   "0",     0, 255, BASIC, "NCCL_IB_TC", "Traffic class of all lanes; over RoCE v2 the IP header's, whose upper 6 bits are the DSCP.")
+K(verbs_priority_class, "verbs-priority-class", AUTO,   "auto",  0, 255, BASIC, "", "Traffic class of the lanes of jobs whose job-weight is above 1, so that ports and switches that are set up for it let them go first. auto: as verbs-traffic-class.")
 K(verbs_mtu,            "verbs-mtu",            AUTO,   "auto",  256, 4096, EXPERT, "", "Payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. auto: the port's; the smaller of the two ends counts.")
 K(verbs_timeout,        "verbs-timeout",        UINT,   "14",    1, 31, EXPERT, "", "Wait for an acknowledgement before a packet is sent again: 4.096 us times 2 to the power of this (14: 67 ms).")
 K(verbs_retries,        "verbs-retries",        UINT,   "6",     0, 7, EXPERT, "", "Times a packet is sent again before its lane fails. Soft-RoCE takes 7 as without end.")

@@ -41,12 +41,23 @@ static uint64_t least_time(const struct epf_fair *f, uint32_t at)
 	return least;
 }
 
-static int is_any_behind(const struct epf_fair *f, uint32_t at)
+/* Returns how many seats are behind `at`. When it is at's turn they are idle: they are asked after each turn. */
+static uint32_t seats_behind(const struct epf_fair *f, uint32_t at)
 {
+	uint32_t n = 0;
+
 	for (uint32_t i = 0; i < f->n; i++)
-		if (is_before(f->seat[i].time, f->seat[at].time))
-			return 1;
-	return 0;
+		n += is_before(f->seat[i].time, f->seat[at].time) != 0;
+	return n;
+}
+
+/* Returns the length of a turn while so many idle seats are behind. */
+static uint64_t short_turn(const struct epf_fair *f, uint32_t idle)
+{
+	uint64_t parts = idle > EPF_FAIR_SHORT ? idle : EPF_FAIR_SHORT;
+	uint64_t turn = (f->quantum * parts + EPF_FAIR_PARTS - 1) / EPF_FAIR_PARTS;
+
+	return turn < f->quantum ? turn : f->quantum;
 }
 
 uint32_t epf_fair_next(struct epf_fair *f, uint32_t at)
@@ -65,16 +76,14 @@ uint32_t epf_fair_next(struct epf_fair *f, uint32_t at)
 int epf_fair_turn(struct epf_fair *f, uint32_t at, uint64_t *until)
 {
 	struct epf_fair_seat *s = &f->seat[at];
-	uint64_t turn = f->quantum;
+	uint32_t idle;
 
 	if (!s->active && is_before(s->time, f->time - f->credit))
 		s->time = f->time - f->credit;
 	if (least_time(f, at) != s->time)
 		return 0;
-	/* Looking costs a step of each of them. */
-	if (f->credit && is_any_behind(f, at))
-		turn = turn / 16 + turn / 64 * f->n;
-	*until = s->time + (turn < f->quantum ? turn : f->quantum);
+	idle = f->credit ? seats_behind(f, at) : 0;
+	*until = s->time + (idle ? short_turn(f, idle) : f->quantum);
 	return 1;
 }
 

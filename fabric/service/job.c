@@ -129,6 +129,14 @@ static int set_job(struct epf_svc *s, struct svc_job *job)
 	return rc;
 }
 
+int svc_job_open_nic(const struct epf_svc *s, struct svc_job *job, uint64_t (*now)(void *))
+{
+	struct epf_conf conf = *s->conf;
+
+	conf.job_weight = job->weight;
+	return job->ops->open(&conf, now, NULL, &job->nic);
+}
+
 static int open_engine(struct epf_svc *s, struct svc_job *job)
 {
 	struct epf_core_config cfg = { .now = epf_limits_now, .max_ranks = job->world };
@@ -142,7 +150,7 @@ static int open_engine(struct epf_svc *s, struct svc_job *job)
 	job->ops = epf_nic_find(job->nic_kind);
 	if (!job->ops)
 		return epf_fail(EPF_R_NIC_UNKNOWN, "nic: no back-end named %s", job->nic_kind);
-	rc = job->ops->open(s->conf, cfg.now, cfg.now_arg, &job->nic);
+	rc = svc_job_open_nic(s, job, cfg.now);
 	if (rc)
 		return rc;
 	job->ops = job->nic->ops; /* of several devices as one, say */

@@ -453,6 +453,8 @@ int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t ran
 void svc_member_destroy(struct epf_svc *s, struct svc_member *m);
 
 /* ---- job.c ---- */
+/* Opens the job's NIC (job->ops, job->nic) with the daemon's settings, but the job's own weight, which decides the lanes' traffic class. */
+int svc_job_open_nic(const struct epf_svc *s, struct svc_job *job, uint64_t (*now)(void *));
 /* A new job with its engine, in the list; the client's user pays. */
 int svc_job_create(struct epf_svc *s, struct svc_session *c, const struct epf_svc_attach *m,
 		   struct svc_job **out);

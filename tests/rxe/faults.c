@@ -39,12 +39,14 @@ static const char *const settings[] = { "verbs-timeout=13", "verbs-retries=6", "
 /* Counters of a report, of withdrawing(). */
 enum { C_PUSHED = 6, C_REVOKED = 7 };
 
-/* A word of the page: rank 0 is to use a wrong key. */
-enum { W_SPOIL = 4 };
+/*
+ * Words of the page. Rank 0 is to use a wrong key; withdrawing() ends with this round; and of each rank, the region to which writes of its have come through, plus 1.
+ */
+enum { W_SPOIL = 4, W_LAST = 5, W_REACHED = 6 };
 
 /* ---- a region withdrawn under traffic ---- */
 
-enum { REGIONS = 8, REGION_BYTES = 65536, OWNER = 2, AFTERWARDS = 0x5c, BATCH = 48, PLAYED = 4 };
+enum { REGIONS = 8, REGION_BYTES = 65536, OWNER = 2, AFTERWARDS = 0x5c, BATCH = 48, AHEAD = 4 };
 
 /*
  * Rank OWNER withdraws a region after the other while the others write to it without pause, and then uses its memory itself: nothing of theirs may land
@@ -56,11 +58,19 @@ struct writer {
 	uint64_t pushed, revoked;
 };
 
+/* Says that writes to its region are there, or that no region is left. */
+static void say_reached(struct job_rank *r, const struct writer *w)
+{
+	if (w->at == REGIONS || (w->ring && epf_ring_done(w->ring) > 0))
+		job_set(&r->page->words[W_REACHED + r->me], w->at + 1);
+}
+
 /* A batch of writes that is not waited for. What has failed must have failed for the one reason. */
 static void write_region(struct job_rank *r, struct writer *w)
 {
 	struct epf_ring_failure f;
 
+	say_reached(r, w);
 	if (w->at == REGIONS)
 		return;
 	if (!w->ring)
@@ -79,16 +89,34 @@ static void write_region(struct job_rank *r, struct writer *w)
 	w->ring = NULL;
 }
 
-/* In every round but the first of each region, which gives writers time to reach it. */
-static void withdraw(struct job_rank *r, uint8_t *const *mem)
+/* Returns 1 if writes of all others to this region have come through. */
+static int all_reached(const struct job_rank *r, uint32_t n)
 {
-	uint64_t n = r->round / PLAYED, s = r->round;
+	for (uint32_t p = 0; p < r->world; p++)
+		if (p != OWNER && job_get(&r->page->words[W_REACHED + p]) < n + 1)
+			return 0;
+	return 1;
+}
 
-	if (r->round % PLAYED != 1 || n >= REGIONS)
-		return;
+/*
+ * Withdraws a region when every writer has reached it, not in a round of its number: on a busy machine a writer's first batch may still wait for the NIC then, and would be
+ * refused as a whole. Returns the next region.
+ */
+static uint32_t withdraw(struct job_rank *r, uint8_t *const *mem, uint32_t n)
+{
+	uint64_t s = r->round;
+
+	if (!all_reached(r, n))
+		return n;
+	if (n == REGIONS) {
+		if (!job_get(&r->page->words[W_LAST]))
+			job_set(&r->page->words[W_LAST], r->round + AHEAD);
+		return n;
+	}
 	usleep((useconds_t)(job_random(&s) % 3000));
-	JOB_CHECK(r, epf_region_withdraw(r->ep, (uint32_t)n + 2, UINT64_C(20000000000)) == 0);
+	JOB_CHECK(r, epf_region_withdraw(r->ep, n + 2, UINT64_C(20000000000)) == 0);
 	memset(mem[n], AFTERWARDS, REGION_BYTES);
+	return n + 1;
 }
 
 static void register_more(struct job_rank *r, uint8_t **mem)
@@ -108,13 +136,15 @@ static void withdrawing(struct job_rank *r)
 {
 	struct writer w = { NULL, 0, 0, 0 };
 	uint8_t *mem[REGIONS];
+	uint32_t withdrawn = 0;
+	uint64_t last;
 
 	JOB_CHECK(r, job_rank_open(r) == 0);
 	register_more(r, mem);
 	JOB_CHECK(r, job_rank_join(r) == 0);
-	while (r->round < (REGIONS + 1) * PLAYED) {
+	while (!(last = job_get(&r->page->words[W_LAST])) || r->round < last) {
 		if (r->me == OWNER)
-			withdraw(r, mem);
+			withdrawn = withdraw(r, mem, withdrawn);
 		else
 			write_region(r, &w);
 		JOB_CHECK(r, job_rank_round(r, UINT64_C(20000000000)) == 0);

@@ -43,6 +43,8 @@ void epf_verbs_opts_from_conf(struct epf_verbs_opts *opts, const struct epf_conf
 	opts->gid_index = (int)conf->gid_index;
 	opts->service_level = (uint32_t)conf->verbs_service_level;
 	opts->traffic_class = (uint32_t)conf->verbs_traffic_class;
+	if (conf->verbs_priority_class >= 0 && conf->job_weight > 1)
+		opts->traffic_class = (uint32_t)conf->verbs_priority_class;
 	opts->mtu = conf->verbs_mtu < 0 ? 0 : (uint32_t)conf->verbs_mtu;
 	opts->timeout = (uint32_t)conf->verbs_timeout;
 	opts->retries = (uint32_t)conf->verbs_retries;

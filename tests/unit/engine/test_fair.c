@@ -241,6 +241,33 @@ static void who_is_behind_is_looked_at_between_turns(void **state)
 	assert_true(t.job[0].waited <= QUANTUM);
 }
 
+/* The length of a turn of seat 0, which has work, while so many idle seats are behind. */
+static uint64_t turn_beside(uint32_t idle)
+{
+	struct epf_fair f;
+	uint64_t until;
+
+	epf_fair_init(&f, 1280, 1, COST_64K);
+	for (uint32_t i = 0; i <= idle + 1; i++) {
+		epf_fair_add(&f, 1);
+		f.seat[i].active = !i || i > idle;
+		f.seat[i].time = i && i <= idle ? 1000 : 2000;
+	}
+	f.time = 2000;
+	assert_true(epf_fair_turn(&f, 0, &until));
+	return until - f.seat[0].time;
+}
+
+/* About one step while an idle job is behind, which may have work by now; with many of them not so short that asking them takes most of the time. */
+static void turns_are_short_while_an_idle_job_is_behind(void **state)
+{
+	assert_int_equal(turn_beside(0), 1280);
+	assert_int_equal(turn_beside(1), 40);
+	assert_int_equal(turn_beside(4), 40);
+	assert_int_equal(turn_beside(5), 50);
+	assert_int_equal(turn_beside(40), 400);
+}
+
 /*
  * Three jobs whose steps take the thread hardly any time but fill the wire have gaps all the time; one sends little, uses the thread more than each of them,
  * and still goes first when it begins. If only time counted, they would be behind it and go first, each with its credit.
@@ -324,6 +351,7 @@ int main(void)
 		cmocka_unit_test(the_past_is_forgotten),
 		cmocka_unit_test(a_seat_is_given_back),
 		cmocka_unit_test(who_is_behind_is_looked_at_between_turns),
+		cmocka_unit_test(turns_are_short_while_an_idle_job_is_behind),
 		cmocka_unit_test(without_fairness_a_turn_is_long),
 	};
 

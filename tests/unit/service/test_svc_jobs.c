@@ -5,6 +5,7 @@
  */
 #include "bootstrap/boot.h"
 #include "fabric/base/clock.h"
+#include "fabric/service/service_priv.h"
 #include "tests/unit/service/svc_kit.h"
 
 #include <errno.h>
@@ -356,15 +357,46 @@ static void the_daemon_ends_with_jobs(void **state)
 	team_close(&t);
 }
 
+/* What the NIC of a job is opened with. */
+static uint64_t opened_weight;
+
+static int note_open(const struct epf_conf *conf, uint64_t (*now)(void *), void *now_arg,
+		     struct epf_nic **out)
+{
+	opened_weight = conf->job_weight;
+	*out = NULL;
+	return -ENODEV;
+}
+
+/* A NIC chooses its traffic class by the weight of the job, not of the daemon's settings, which other jobs share. */
+static void a_nic_knows_the_jobs_weight(void **state)
+{
+	static const struct epf_nic_ops ops = { .open = note_open };
+	struct svc_job job = { .ops = &ops, .weight = 64 };
+	struct epf_conf conf;
+	struct epf_svc s = { .conf = &conf };
+
+	assert_int_equal(epf_conf_init(&conf), 0);
+	assert_int_equal(svc_job_open_nic(&s, &job, NULL), -ENODEV);
+	assert_int_equal(opened_weight, 64);
+	assert_int_equal(conf.job_weight, 1);
+	epf_conf_destroy(&conf);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(ranks_must_belong_together),   TEST(user_jobs_is_a_limit),
-		TEST(a_job_lives_and_ends),         TEST(clients_withdraw_their_own_regions),
-		TEST(a_lost_rank_comes_back),       TEST(a_job_that_cannot_join_is_told),
-		TEST(engines_count_for_their_user), TEST(the_daemon_ends_with_jobs),
+		TEST(ranks_must_belong_together),
+		TEST(user_jobs_is_a_limit),
+		TEST(a_job_lives_and_ends),
+		TEST(clients_withdraw_their_own_regions),
+		TEST(a_lost_rank_comes_back),
+		TEST(a_job_that_cannot_join_is_told),
+		TEST(engines_count_for_their_user),
+		TEST(the_daemon_ends_with_jobs),
+		cmocka_unit_test(a_nic_knows_the_jobs_weight),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;

@@ -73,6 +73,35 @@ static void test_defaults_agree(void **state)
 	epf_conf_destroy(&conf);
 }
 
+/* Of a job that weighs more than others, if it is set. */
+static void test_priority_class(void **state)
+{
+	static const struct {
+		const char *priority, *weight;
+		uint32_t want;
+	} row[] = {
+		{ "auto", "1", 32 }, { "auto", "255", 32 }, { "104", "1", 32 },
+		{ "104", "2", 104 }, { "0", "2", 0 },
+	};
+
+	for (unsigned i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+		struct epf_verbs_opts opts;
+		struct epf_conf conf;
+
+		assert_int_equal(epf_conf_init(&conf), 0);
+		assert_int_equal(epf_conf_set(&conf, "verbs-traffic-class", "32", EPF_CONF_PROGRAM),
+				 0);
+		assert_int_equal(epf_conf_set(&conf, "verbs-priority-class", row[i].priority,
+					      EPF_CONF_PROGRAM),
+				 0);
+		assert_int_equal(epf_conf_set(&conf, "job-weight", row[i].weight, EPF_CONF_PROGRAM),
+				 0);
+		epf_verbs_opts_from_conf(&opts, &conf);
+		assert_int_equal(opts.traffic_class, row[i].want);
+		epf_conf_destroy(&conf);
+	}
+}
+
 static void test_settings(void **state)
 {
 	static const struct {
@@ -502,6 +531,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_defaults_agree),
+		CASE(test_priority_class),
 		CASE(test_settings),
 		CASE(test_devices),
 		CASE(test_calls_that_fail),
