@@ -46,8 +46,11 @@ while [ $# -gt 0 ]; do
 done
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
+# shellcheck source=tests/gpu/clients.sh
+. "$root/tests/gpu/clients.sh"
 
-gpus=0 replaced=""
+# shellcheck disable=SC2034 # parts.sh sets it
+gpus=0
 [ "$list" = 1 ] || [ "$dry" = 1 ] || [ "$check" = 1 ] || need_gpu "--dry and --check check this script"
 if [ "$list" = 0 ] && [ "$check" = 0 ] && [ ! -d "$clients/deepep" ]; then
 	echo "no programs in '$clients': tools/frameworks/nccl_clients.py make DIR --deepep TREE --build DIR makes them, on a machine with a network"
@@ -56,50 +59,25 @@ fi
 open_table
 trap 'exit 1' TERM INT
 
-# Kernels are cached by the paths they are compiled with, so these are the same on every machine.
-at=/tmp/epf-nccl-clients
-
-# (Called by a trap only.)
-# shellcheck disable=SC2317
-restore()
-{
-	[ -z "$replaced" ] || mv -f "$replaced.before" "$replaced"
-	leave_nothing
-}
-
 prepare()
 {
-	local theirs
-	clients=$(cd "$clients" && pwd)
-	python3 "$root/tools/frameworks/nccl_clients.py" unpack "$clients" || exit 1
-	ln -sfn "$clients" "$at"
-	mkdir -p "$out/jit"
-	[ ! -d "$clients/jit" ] || cp -rn "$clients/jit/." "$out/jit/"
+	unpack_clients "$clients"
 	for name in gin rma; do ln -sfn libnccl-net-epf.so "$clients/epf/libnccl-$name-epf.so"; done
 	[ ! -d "$clients/epf-hooks" ] || for name in gin rma; do ln -sfn libnccl-net-epf.so "$clients/epf-hooks/libnccl-$name-epf.so"; done
 	cc -shared -fPIC -O1 -o "$out/crash.so" "$root/tests/gpu/crash.c" || say "# no C compiler: crashes leave no stack"
-	[ "$dry" = 0 ] || return 0
-	theirs=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nccl").submodule_search_locations[0])')/lib/libnccl.so.2
-	[ -f "$theirs" ] || { say "PyTorch brings no libnccl.so.2 ($theirs)" && exit 77; }
-	[ -f "$theirs.before" ] || cp -p "$theirs" "$theirs.before"
-	replaced=$theirs
-	trap restore EXIT
-	cp "$clients/nvidia/nccl/lib/libnccl.so.2" "$theirs"
-	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
+	[ "$dry" = 1 ] || replace_nccl
 }
 
 base=() over=() node=(NCCL_LSA_TEAM_SIZE=1) hooks=()
 settings()
 {
-	local home=${CUDA_HOME:-/usr/local/cuda}
-	base=("PYTHONPATH=$at/deepep:$at" "EP_NCCL_ROOT_DIR=$at/nvidia/nccl" "EP_JIT_CACHE_DIR=$out/jit" "CUDA_HOME=$home" "PATH=$home/bin:$PATH"
-		"LD_LIBRARY_PATH=$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}" "LD_PRELOAD=$([ ! -f "$out/crash.so" ] || echo "$out/crash.so")"
-		PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 PYTHONWARNINGS=ignore TORCH_NCCL_ENABLE_MONITORING=0 NCCL_DEBUG=INFO
-		"NCCL_DEBUG_SUBSYS=INIT,NET,ENV,REG" NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0 EP_BUFFER_DEBUG=1 EPF_LOG=note)
+	client_settings
+	base=("${client_base[@]}" "LD_PRELOAD=$([ ! -f "$out/crash.so" ] || echo "$out/crash.so")" NCCL_DEBUG=INFO "NCCL_DEBUG_SUBSYS=INIT,NET,ENV,REG" NCCL_IB_DISABLE=1
+		NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0 EP_BUFFER_DEBUG=1 EPF_LOG=note)
 	# NCCL's own connections stay NVLink's and sockets': what is looked at here is GIN. The network's table is the plug-in's nevertheless, as a user has it.
 	over=(NCCL_NET_PLUGIN=epf NCCL_GIN_PLUGIN=epf NCCL_RMA_PLUGIN=epf NCCL_GIN_TYPE=2 NCCL_NET_GDR_LEVEL=SYS EPF_CORE_IDLE=pause EPF_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
-	hooks=("LD_LIBRARY_PATH=$at/epf-hooks:$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}" NCCL_TEST_HOOK=1)
-	over+=("LD_LIBRARY_PATH=$at/epf:$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}")
+	hooks=("LD_LIBRARY_PATH=$(client_libraries "$at/epf-hooks")" NCCL_TEST_HOOK=1)
+	over+=("LD_LIBRARY_PATH=$(client_libraries "$at/epf")")
 }
 
 # What a log says of itself, short enough to read without it: NCCL's choices, our lines, then the end.
@@ -250,7 +228,7 @@ if [ "$list" = 0 ]; then
 	prepare
 	say "# $(hardware), $(cd "$clients" && cat deepep/REVISION 2>/dev/null)"
 fi
-nvshmem=${nvshmem:-} && settings
+settings
 small=(--num-tokens 128 --num-qps "$qps" --skip-perf-test)
 large=(--num-tokens "$tokens" --num-qps "$qps")
 faulty=(EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.3)
