@@ -18,7 +18,7 @@
 # Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin, v2-direct (without the hybrid kernels),
 # v2-gin-reordered, v2-gin-broken (the plug-in of a build with test hooks, signals applied at arrival: must fail), v2-gin-tcp, the same with copies in a context of
 # their own (v2-own, v2-own-direct, -reordered, -broken, -tcp, -large), v1-gin, -reordered, -broken, -tcp (DeepEP's pull request 521, if the folder has it), ep-ll-nvlink, ep-ht-nvlink, ep-ll,
-# ep-ht, ep-ht-own (copies in a context of their own), ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy) and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
+# ep-ht, ep-ht-own (copies in a context of their own), ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy), gin-latency-own and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
 # Exit 0: all parts that ran did as they should; 77: no GPU, no folder, or no part ran. Speed is printed, never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -272,6 +272,7 @@ nccl_ep ep-ht 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ht 
 nccl_ep ep-ht-own 120 right "${own[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
 nccl_ep ep-ll-reordered 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- --algorithm ll
 client gin-latency 90 right 'GIN put' "${over[@]}" "${node[@]}" EPF_NIC=emu -- "$at/gin"
+client gin-latency-own 90 right 'GIN put' "${own[@]}" EPF_NIC=emu -- "$at/gin"
 client ring-latency 60 right us EPF_CORE_IDLE=pause -- "$at/epf/ep-bench" p2p --gpu --op put_add -s 8 --nic emu
 if [ "$list$dry$ran" = 000 ]; then
 	say "no part ran: --only '$only' matches none that the folder has (--list)"
