@@ -34,16 +34,20 @@ struct piece {
 };
 
 static struct {
-	pthread_mutex_t lock;
+	pthread_mutex_t lock;    /* after load() never held over a call of the driver */
+	pthread_mutex_t opening; /* held while a device is opened */
 	const char *name;
 	const struct epf_gpu_ops *ops;
 	int count;
-	struct epf_gpu_dev *devs[DEVICES], *own[DEVICES]; /* own: with contexts of their own */
+	struct epf_gpu_dev *devs[DEVICES],
+		*own[DEVICES]; /* own: with contexts of their own; both [release, when opened] */
 	char pci[DEVICES][16];
 	struct piece *pieces;
 	struct epf_gpu_dev
 		*pinner[2]; /* registers host memory, for all devices; 1: by a context of its own */
-} driver = { .lock = PTHREAD_MUTEX_INITIALIZER, .name = "auto" };
+} driver = { .lock = PTHREAD_MUTEX_INITIALIZER,
+	     .opening = PTHREAD_MUTEX_INITIALIZER,
+	     .name = "auto" };
 
 void epf_copy_driver_choose(const char *name)
 {
@@ -72,18 +76,22 @@ int epf_copy_driver_load(void)
 	return rc;
 }
 
-/* Opens a device when it is first needed, and keeps it. Under the lock. */
+/* Opens a device when it is first needed, and keeps it. Under `opening`. */
 static int open_once(int index, bool is_own, struct epf_gpu_dev **at)
 {
 	struct epf_gpu_props props;
+	struct epf_gpu_dev *dev;
 	int rc;
 
 	if (*at)
 		return 0;
-	rc = is_own ? driver.ops->open_own(index, at) : driver.ops->open(index, at);
-	if (!rc && !is_own && driver.ops->describe(*at, &props) == 0)
+	rc = is_own ? driver.ops->open_own(index, &dev) : driver.ops->open(index, &dev);
+	if (rc)
+		return rc;
+	if (!is_own && driver.ops->describe(dev, &props) == 0)
 		memcpy(driver.pci[index], props.pci, sizeof(driver.pci[index]));
-	return rc;
+	__atomic_store_n(at, dev, __ATOMIC_RELEASE);
+	return 0;
 }
 
 static int get(int index, bool is_own, struct epf_gpu_dev **out)
@@ -97,10 +105,13 @@ static int get(int index, bool is_own, struct epf_gpu_dev **out)
 		return epf_fail(EPF_R_GPU_ABSENT, "GPU memory: device %d, but there are %d", index,
 				driver.count);
 	at = is_own ? &driver.own[index] : &driver.devs[index];
-	pthread_mutex_lock(&driver.lock);
+	*out = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+	if (*out) /* waits for nobody who opens another one */
+		return 0;
+	pthread_mutex_lock(&driver.opening);
 	rc = open_once(index, is_own, at);
 	*out = *at;
-	pthread_mutex_unlock(&driver.lock);
+	pthread_mutex_unlock(&driver.opening);
 	return rc;
 }
 
@@ -122,10 +133,8 @@ static int any_device(struct epf_gpu_dev **out)
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&driver.lock);
 	for (int i = 0; i < driver.count && !dev; i++)
-		dev = driver.devs[i];
-	pthread_mutex_unlock(&driver.lock);
+		dev = __atomic_load_n(&driver.devs[i], __ATOMIC_ACQUIRE);
 	if (dev) {
 		*out = dev;
 		return 0;

@@ -4,7 +4,7 @@
 # deep_ep.ElasticBuffer on a machine with one or more GPUs: right, in graphs, within a node and on two that share the machine; DeepEP V2's own test on it; a
 # small mixture of experts of torchtitan's parts; and how fast, beside DeepEP V2 where that runs.
 #
-#   tests/gpu/elastic.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--tree DIR] [--packages DIR] [--deepep-v2 DIR]
+#   tests/gpu/elastic.sh --build DIR [--out DIR] [--quick] [--ranks N] [--cases N] [--steps N] [--only REGEX] [--tree DIR] [--packages DIR] [--clients DIR]
 #                        [--rounds N] [--cpu]
 #
 # --build      a folder with libepf.so.0 and libepf-ll.so.0 (and ep-fabric, for two nodes), or a build tree with them
@@ -13,16 +13,17 @@
 # --ranks      processes; as many as GPUs by default, 2 on one. More than GPUs share them under MPS (onegpu/)
 # --cases      random cases (100); --steps: replays of a graph (100)
 # --only       parts whose name matches
-# --tree       a source tree of DeepEP V2, whose tests/elastic is run on our package
+# --tree       a source tree of DeepEP V2, whose tests/elastic is run on our package; --clients brings one
 # --packages   a folder made by tools/frameworks/fetch.py gpu (with --cpu: cpu), with torchtitan
-# --deepep-v2  a folder with DeepEP V2's package, compiled, to measure beside; EP_DISABLE_GIN=1 is set for it
+# --clients    a folder made by tools/frameworks/nccl_clients.py, with DeepEP V2 compiled, to measure beside, over NVLink only (EP_DISABLE_GIN=1), and its NCCL, which is put in
+#              place of PyTorch's while this runs, for all parts
 # --rounds     runs of each in a measurement, alternating (3)
-# --cpu        small shapes on CPU tensors, to check this script on a machine without a GPU
+# --cpu        small shapes on CPU tensors, to check this script on a machine without a GPU; DeepEP V2 itself needs one
 #
 # Each part has a limit and a log. Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-build="" out=$PWD/gpu-results/elastic quick="" ranks="" cases=100 steps=100 only=. tree="" packages="" theirs="" rounds=3 cpu=""
+build="" out=$PWD/gpu-results/elastic quick="" ranks="" cases=100 steps=100 only=. tree="" packages="" clients="" rounds=3 cpu=""
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -34,7 +35,7 @@ while [ $# -gt 0 ]; do
 	--only) only=$2 && shift ;;
 	--tree) tree=$(realpath "$2") && shift ;;
 	--packages) packages=$(realpath "$2") && shift ;;
-	--deepep-v2) theirs=$(realpath "$2") && shift ;;
+	--clients) clients=$(realpath "$2") && shift ;;
 	--rounds) rounds=$2 && shift ;;
 	--cpu) cpu=yes quick=--quick ;;
 	*) sed -n '/^#   tests/,/^# Each/p' "$0" && exit 2 ;;
@@ -44,10 +45,18 @@ done
 suite="ElasticBuffer on GPUs" part_width=24 shown='^# \|passed$\|tokens, .* SMs'
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
+# shellcheck source=tests/gpu/clients.sh
+. "$root/tests/gpu/clients.sh"
 gpus=0
 [ -n "$cpu" ] || need_gpu "--cpu checks this script"
 open_table
 find_libraries
+tree=${tree:-${clients:+$clients/deepep}}
+if [ -n "$clients" ] && [ -z "$cpu" ]; then
+	unpack_clients "$clients"
+	replace_nccl
+	client_settings
+fi
 export TORCH_NCCL_ENABLE_MONITORING=0 EPF_GPU_TIMEOUT=${EPF_GPU_TIMEOUT:-10s}
 before=${PYTHONPATH:-}
 export PYTHONPATH=$root/tools/python${packages:+:$packages}${before:+:$before}
@@ -56,11 +65,15 @@ if [ -n "$cpu" ]; then
 	python=/usr/bin/python3 device=(--device cpu) ranks=${ranks:-2}
 	export OMP_NUM_THREADS=1 EPF_GPU_TIMEOUT=60s
 	say "# CPU tensors: this checks the script"
+	if ! "$python" -c 'import torch; torch.float8_e4m3fn' 2>/dev/null; then
+		say "# this PyTorch has no FP8: not run are V2's test and the measurement (--packages brings another one)"
+		tree="" rounds=0
+	fi
 else
 	take_ranks
 fi
 if [ -n "$quick" ]; then
-	limit=120 rounds=1
+	limit=120 rounds=$((rounds < 1 ? rounds : 1))
 	cases=$((cases < 20 ? cases : 20)) steps=$((steps < 30 ? steps : 30))
 fi
 
@@ -100,7 +113,7 @@ speed()
 	for sms in 0 24 12; do
 		for ((i = 0; i < rounds; i++)); do
 			part "speed-$sms-$i" 240 "$python" "$root/tests/gpu/elastic_speed.py" run "$out/ours-$sms.json" --ranks "$ranks" --sms "$sms" $quick
-			[ -z "$theirs" ] || part "speed-v2-$sms-$i" 300 env EP_DISABLE_GIN=1 EP_SUPPRESS_NCCL_CHECK=1 PYTHONPATH="$theirs${before:+:$before}" \
+			[ -z "$clients" ] || [ -n "$cpu" ] || part "speed-v2-$sms-$i" 300 env "${client_base[@]}" EP_DISABLE_GIN=1 NCCL_IB_DISABLE=1 \
 				"$python" "$root/tests/gpu/elastic_speed.py" run "$out/theirs-$sms.json" --ranks "$ranks" --sms "$sms" $quick
 		done
 		[ ! -e "$out/ours-$sms.json" ] || "$python" "$root/tests/gpu/elastic_speed.py" ratio "$out/ours-$sms.json" "$out/theirs-$sms.json" | tee -a "$log"

@@ -18,7 +18,7 @@
 # Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin, v2-direct (without the hybrid kernels),
 # v2-gin-reordered, v2-gin-broken (the plug-in of a build with test hooks, signals applied at arrival: must fail), v2-gin-tcp, the same with copies in a context of
 # their own (v2-own, v2-own-direct, -reordered, -broken, -tcp, -large), v1-gin, -reordered, -broken, -tcp (DeepEP's pull request 521, if the folder has it), ep-ll-nvlink, ep-ht-nvlink, ep-ll,
-# ep-ht, ep-ht-own (copies in a context of their own), ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy) and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
+# ep-ht, ep-ht-own (copies in a context of their own), ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy), gin-latency-own and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
 # Exit 0: all parts that ran did as they should; 77: no GPU, no folder, or no part ran. Speed is printed, never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -46,8 +46,11 @@ while [ $# -gt 0 ]; do
 done
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
+# shellcheck source=tests/gpu/clients.sh
+. "$root/tests/gpu/clients.sh"
 
-gpus=0 replaced=""
+# shellcheck disable=SC2034 # parts.sh sets it
+gpus=0
 [ "$list" = 1 ] || [ "$dry" = 1 ] || [ "$check" = 1 ] || need_gpu "--dry and --check check this script"
 if [ "$list" = 0 ] && [ "$check" = 0 ] && [ ! -d "$clients/deepep" ]; then
 	echo "no programs in '$clients': tools/frameworks/nccl_clients.py make DIR --deepep TREE --build DIR makes them, on a machine with a network"
@@ -55,51 +58,27 @@ if [ "$list" = 0 ] && [ "$check" = 0 ] && [ ! -d "$clients/deepep" ]; then
 fi
 open_table
 trap 'exit 1' TERM INT
-
-# Kernels are cached by the paths they are compiled with, so these are the same on every machine.
-at=/tmp/epf-nccl-clients
-
-# (Called by a trap only.)
-# shellcheck disable=SC2317
-restore()
-{
-	[ -z "$replaced" ] || mv -f "$replaced.before" "$replaced"
-	leave_nothing
-}
+ulimit -n "$(ulimit -Hn)"
 
 prepare()
 {
-	local theirs
-	clients=$(cd "$clients" && pwd)
-	python3 "$root/tools/frameworks/nccl_clients.py" unpack "$clients" || exit 1
-	ln -sfn "$clients" "$at"
-	mkdir -p "$out/jit"
-	[ ! -d "$clients/jit" ] || cp -rn "$clients/jit/." "$out/jit/"
+	unpack_clients "$clients"
 	for name in gin rma; do ln -sfn libnccl-net-epf.so "$clients/epf/libnccl-$name-epf.so"; done
 	[ ! -d "$clients/epf-hooks" ] || for name in gin rma; do ln -sfn libnccl-net-epf.so "$clients/epf-hooks/libnccl-$name-epf.so"; done
 	cc -shared -fPIC -O1 -o "$out/crash.so" "$root/tests/gpu/crash.c" || say "# no C compiler: crashes leave no stack"
-	[ "$dry" = 0 ] || return 0
-	theirs=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nccl").submodule_search_locations[0])')/lib/libnccl.so.2
-	[ -f "$theirs" ] || { say "PyTorch brings no libnccl.so.2 ($theirs)" && exit 77; }
-	[ -f "$theirs.before" ] || cp -p "$theirs" "$theirs.before"
-	replaced=$theirs
-	trap restore EXIT
-	cp "$clients/nvidia/nccl/lib/libnccl.so.2" "$theirs"
-	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
+	[ "$dry" = 1 ] || replace_nccl
 }
 
 base=() over=() node=(NCCL_LSA_TEAM_SIZE=1) hooks=()
 settings()
 {
-	local home=${CUDA_HOME:-/usr/local/cuda}
-	base=("PYTHONPATH=$at/deepep:$at" "EP_NCCL_ROOT_DIR=$at/nvidia/nccl" "EP_JIT_CACHE_DIR=$out/jit" "CUDA_HOME=$home" "PATH=$home/bin:$PATH"
-		"LD_LIBRARY_PATH=$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}" "LD_PRELOAD=$([ ! -f "$out/crash.so" ] || echo "$out/crash.so")"
-		PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 PYTHONWARNINGS=ignore TORCH_NCCL_ENABLE_MONITORING=0 NCCL_DEBUG=INFO
-		"NCCL_DEBUG_SUBSYS=INIT,NET,ENV,REG" NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0 EP_BUFFER_DEBUG=1 EPF_LOG=note)
+	client_settings
+	base=("${client_base[@]}" "LD_PRELOAD=$([ ! -f "$out/crash.so" ] || echo "$out/crash.so")" NCCL_DEBUG=INFO "NCCL_DEBUG_SUBSYS=INIT,NET,ENV,REG" NCCL_IB_DISABLE=1
+		NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0 EP_BUFFER_DEBUG=1 EPF_LOG=note)
 	# NCCL's own connections stay NVLink's and sockets': what is looked at here is GIN. The network's table is the plug-in's nevertheless, as a user has it.
 	over=(NCCL_NET_PLUGIN=epf NCCL_GIN_PLUGIN=epf NCCL_RMA_PLUGIN=epf NCCL_GIN_TYPE=2 NCCL_NET_GDR_LEVEL=SYS EPF_CORE_IDLE=pause EPF_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
-	hooks=("LD_LIBRARY_PATH=$at/epf-hooks:$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}" NCCL_TEST_HOOK=1)
-	over+=("LD_LIBRARY_PATH=$at/epf:$at/nvidia/nccl/lib:$at/epf/lib:${nvshmem:-}/lib:${LD_LIBRARY_PATH:-}")
+	hooks=("LD_LIBRARY_PATH=$(client_libraries "$at/epf-hooks")" NCCL_TEST_HOOK=1)
+	over+=("LD_LIBRARY_PATH=$(client_libraries "$at/epf")")
 }
 
 # What a log says of itself, short enough to read without it: NCCL's choices, our lines, then the end.
@@ -192,7 +171,9 @@ check_verdicts()
 	{
 		local name=$1 expect=$2 words=$3 command=$4
 		settings_of "${@:5}"
-		bounded 1 "$out/$name.log" env ${settings[@]+"${settings[@]}"} sh -c "$command"
+		sh -c "$command" >"$out/$name.log" 2>&1
+		rc=$? took=0 late=0
+		[ "$rc" != 124 ] || late=1 # as bounded() says it
 		judge "$name" 1 "$expect" began "$out/$name.log"
 		[[ $verdict = $words* ]] && return 0
 		wrong=1
@@ -201,7 +182,7 @@ check_verdicts()
 	says right right ok 'echo began'
 	says right-not-begun right 'WRONG: status 0 after' 'echo nothing'
 	says right-fails right 'WRONG: status 3 after' 'echo began; exit 3'
-	says right-late right 'WRONG: not through' 'echo began; sleep 60'
+	says right-late right 'WRONG: not through' 'echo began; exit 124'
 	says right-by-others right 'WRONG: status 0, and NCCL did not' 'echo began' NCCL_GIN_PLUGIN=epf
 	says right-by-plugin right ok "echo began; $plugin" NCCL_GIN_PLUGIN=epf
 	says a-broken wrong UNPROVEN "$bad"
@@ -211,7 +192,7 @@ check_verdicts()
 	says a-broken wrong 'WRONG: right after' 'echo began'
 	says a-broken wrong 'WRONG: its copies stalled' "echo GPU memory stall; $bad"
 	says a-broken wrong 'WRONG: status 1, with no wrong value' 'echo began; exit 1'
-	says a-broken wrong 'WRONG: not through' 'echo began; echo AssertionError; sleep 60'
+	says a-broken wrong 'WRONG: not through' 'echo began; echo AssertionError; exit 124'
 	[ "$wrong" = 1 ] || say "all verdicts are right"
 	exit "$wrong"
 }
@@ -227,13 +208,14 @@ v2()
 		--num-cpu-timeout-secs 30 --num-experts 64 --test-first-only "${options[@]}"
 }
 
-# v1 NAME LIMIT right|wrong SETTING...: DeepEP's first kernels over NCCL's one-sided operations (pull request 521), its own test of low latency
+# v1 NAME LIMIT right|wrong SETTING...: DeepEP's first kernels over NCCL's one-sided operations (pull request 521), its own test of low latency. With 288 experts it makes 36
+# communicators, each with an engine of ours, so these sleep when idle; and 1,152 unique ids, each with a socket of NCCL's. Its kernels give up after 100 s.
 v1()
 {
 	local began='Dispatch + combine bandwidth'
 	[ "$list" = 1 ] || [ -d "$clients/deepep-nccl" ] || { absent "$1" "DeepEP of pull request 521 (deepep-nccl)" && return 0; }
 	[ "$3" = right ] || began='Allocating buffer'
-	client "$1" "$2" "$3" "$began" "PYTHONPATH=$at/deepep-nccl" DEEP_EP_BACKEND=nccl TORCH_DISTRIBUTED_BACKEND=nccl "${over[@]}" "${@:4}" -- \
+	client "$1" "$2" "$3" "$began" "PYTHONPATH=$at/deepep-nccl" DEEP_EP_BACKEND=nccl TORCH_DISTRIBUTED_BACKEND=nccl "${over[@]}" EPF_CORE_IDLE=sleep "${@:4}" -- \
 		python3 "$at/deepep-nccl/tests/test_low_latency.py" --num-processes 2 --num-experts 288 --disable-nvlink
 }
 
@@ -250,7 +232,7 @@ if [ "$list" = 0 ]; then
 	prepare
 	say "# $(hardware), $(cd "$clients" && cat deepep/REVISION 2>/dev/null)"
 fi
-nvshmem=${nvshmem:-} && settings
+settings
 small=(--num-tokens 128 --num-qps "$qps" --skip-perf-test)
 large=(--num-tokens "$tokens" --num-qps "$qps")
 faulty=(EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.3)
@@ -278,10 +260,10 @@ v2 v2-own-reordered 200 right "${own[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUP
 v2 v2-own-broken 200 wrong "${own[@]}" "${hooks[@]}" EPF_NIC=emu "${faulty[@]}" -- "${small[@]}"
 v2 v2-own-tcp 200 right "${own[@]}" EPF_NIC=tcp -- "${small[@]}"
 v2 v2-own-large 240 right "${own[@]}" EPF_NIC=emu -- "${large[@]}"
-v1 v1-gin 150 right EPF_NIC=emu
-v1 v1-gin-reordered 150 right EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1
-v1 v1-gin-broken 150 wrong "${hooks[@]}" EPF_NIC=emu "${faulty[@]}"
-v1 v1-gin-tcp 150 right EPF_NIC=tcp
+v1 v1-gin 280 right EPF_NIC=emu
+v1 v1-gin-reordered 280 right EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1
+v1 v1-gin-broken 280 wrong "${hooks[@]}" EPF_NIC=emu "${faulty[@]}"
+v1 v1-gin-tcp 280 right EPF_NIC=tcp
 nccl_ep ep-ll-nvlink 120 right -- --algorithm ll
 nccl_ep ep-ht-nvlink 120 right -- --algorithm ht --tokens "$tokens"
 nccl_ep ep-ll 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ll
@@ -290,6 +272,7 @@ nccl_ep ep-ht 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ht 
 nccl_ep ep-ht-own 120 right "${own[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
 nccl_ep ep-ll-reordered 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- --algorithm ll
 client gin-latency 90 right 'GIN put' "${over[@]}" "${node[@]}" EPF_NIC=emu -- "$at/gin"
+client gin-latency-own 90 right 'GIN put' "${own[@]}" EPF_NIC=emu -- "$at/gin"
 client ring-latency 60 right us EPF_CORE_IDLE=pause -- "$at/epf/ep-bench" p2p --gpu --op put_add -s 8 --nic emu
 if [ "$list$dry$ran" = 000 ]; then
 	say "no part ran: --only '$only' matches none that the folder has (--list)"

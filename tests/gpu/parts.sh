@@ -257,6 +257,7 @@ end()
 	local line
 
 	if [ "$list" = 0 ]; then
+		[ ${#table[@]} -gt 0 ] || { say "# no part ran: --only '$only' matches none" && exit 77; }
 		say "# results"
 		for line in ${table[@]+"${table[@]}"}; do
 			say "$line"
