@@ -256,6 +256,8 @@ struct epf_p2p_xfer {
 	uint32_t state;  /* enum xfer_state; atomic */
 	int32_t status;  /* 0 or -errno; the first failure wins; atomic */
 	uint32_t active; /* threads that copy or are about to; atomic */
+	uint32_t posts;  /* how often it was posted; atomic */
+	uint32_t ends;   /* the last post that somebody ends or has ended; atomic */
 	uint64_t cursor; /* block << 32 | chunk of it: the next to be claimed; atomic */
 	uint64_t left;   /* bytes not yet copied; atomic */
 	uint64_t bytes;
@@ -414,6 +416,7 @@ int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct ep
 void epf_p2p_xfer_destroy(struct epf_p2p_xfer *x);
 
 /* run.c */
+void epf_p2p_begin(struct epf_p2p_xfer *x);   /* what epf_p2p_post() has set up is under way */
 bool epf_p2p_step(struct epf_p2p_xfer *x);    /* copies one chunk; false: there is none */
 void epf_p2p_gpu_poll(struct epf_p2p *ep);    /* ends flights whose copies are complete */
 void epf_p2p_try_end(struct epf_p2p_xfer *x); /* of one that waits for room or for the NIC */

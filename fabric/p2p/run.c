@@ -14,6 +14,21 @@ enum {
 	TURNS = 64, /* transfers of a priority that one call tries */
 };
 
+#ifdef EPF_TEST_HOOKS
+/* Where a thread begins and ends a visit, and how long chunks are that a GPU copies. */
+void (*epf_p2p_hook_visit)(const struct epf_p2p_xfer *x, bool leaves);
+uint64_t epf_p2p_hook_gpu_chunk = P2P_GPU_CHUNK;
+# define GPU_CHUNK epf_p2p_hook_gpu_chunk
+# define HOOK(x, leaves)           \
+  do {                             \
+   if (epf_p2p_hook_visit)         \
+    epf_p2p_hook_visit(x, leaves); \
+  } while (0)
+#else
+# define GPU_CHUNK       ((uint64_t)P2P_GPU_CHUNK)
+# define HOOK(x, leaves) ((void)0)
+#endif
+
 struct claim {
 	const struct vector *vector;
 	const struct epf_p2p_block *block;
@@ -62,7 +77,7 @@ static uint64_t chunk_at(const struct epf_p2p_xfer *x, uint64_t cursor, struct c
 	uint32_t block = (uint32_t)(cursor >> 32), part = (uint32_t)cursor;
 	const struct epf_p2p_block *b = &x->blocks[block];
 	const struct vector *v = vector_of(x, block);
-	uint64_t len = length(b), most = is_flown(v)    ? P2P_GPU_CHUNK
+	uint64_t len = length(b), most = is_flown(v)    ? GPU_CHUNK
 					 : x->packs_gpu ? P2P_PACK_CHUNK
 							: P2P_CHUNK;
 	uint32_t n = 1, end, blocks = is_flown(v) ? P2P_GPU_BLOCKS : P2P_CHUNK_BLOCKS;
@@ -195,19 +210,36 @@ static void finish(struct epf_p2p_xfer *x)
 	push_note(x);
 }
 
-/* The end of a visit: who leaves last ends what is over. */
+/*
+ * The end of a visit: who leaves last ends what is over. Two may leave as the last one, one after the other, and the first of them may be so slow that the transfer has been
+ * posted again by the other's end: so each post is ended by its number.
+ */
 static void leave(struct epf_p2p_xfer *x)
 {
-	uint32_t running = XFER_RUNNING;
+	uint32_t post, before;
 
 	if (__atomic_fetch_sub(&x->active, 1u, __ATOMIC_SEQ_CST) != 1)
 		return;
+	post = __atomic_load_n(&x->posts, __ATOMIC_SEQ_CST);
+	before = post - 1;
 	if (__atomic_load_n(&x->left, __ATOMIC_SEQ_CST) &&
 	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST))
 		return;
-	if (__atomic_compare_exchange_n(&x->state, &running, XFER_FINISHING, false,
-					__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		finish(x);
+	HOOK(x, true);
+	if (!__atomic_compare_exchange_n(&x->ends, &before, post, false, __ATOMIC_SEQ_CST,
+					 __ATOMIC_SEQ_CST))
+		return;
+	__atomic_store_n(&x->state, XFER_FINISHING, __ATOMIC_SEQ_CST);
+	finish(x);
+}
+
+/* The visit keeps others from ending a post that has no number yet. */
+void epf_p2p_begin(struct epf_p2p_xfer *x)
+{
+	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&x->state, XFER_RUNNING, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&x->posts, 1u, __ATOMIC_SEQ_CST);
+	leave(x);
 }
 
 static void begin_flight(struct epf_p2p_xfer *x)
@@ -246,6 +278,7 @@ bool epf_p2p_step(struct epf_p2p_xfer *x)
 	int rc;
 
 	__atomic_fetch_add(&x->active, 1u, __ATOMIC_SEQ_CST);
+	HOOK(x, false);
 	if (__atomic_load_n(&x->state, __ATOMIC_SEQ_CST) == XFER_RUNNING &&
 	    EPF_LOAD_ACQUIRE(&x->cursor) >> 32 < x->n_blocks &&
 	    !__atomic_load_n(&x->status, __ATOMIC_SEQ_CST) &&

@@ -17,6 +17,7 @@ static const uint64_t cancel_ns = 2000000000ull;
 static int explain(const struct epf_p2p_xfer *x, int status)
 {
 	const char *who = x->conn->label;
+	uint64_t left;
 
 	switch (status) {
 	case -ECONNRESET:
@@ -32,8 +33,14 @@ static int explain(const struct epf_p2p_xfer *x, int status)
 	case -EKEYEXPIRED:
 		return epf_fail(EPF_R_P2P_EXPIRED, "transfer: the export of %s has expired", who);
 	case -ETIMEDOUT:
-		return epf_fail(EPF_R_P2P_TIMEOUT, "transfer: not over with %s at its deadline",
-				who);
+		left = EPF_LOAD_ACQUIRE(&x->left);
+		return epf_fail(EPF_R_P2P_TIMEOUT,
+				"transfer: not over with %s at its deadline: %llu of %llu bytes %s",
+				who, (unsigned long long)(left ? left : x->bytes),
+				(unsigned long long)x->bytes,
+				!left             ? "are there, but their end is not confirmed"
+				: x->conn->engine ? "are not handed to the NICs"
+						  : "are not copied");
 	case -ECANCELED:
 		return epf_fail(EPF_R_P2P_CANCELLED, "transfer: cancelled with %s", who);
 	case -EFAULT:
@@ -119,7 +126,7 @@ int epf_p2p_post(struct epf_p2p_xfer *x, const void *note, size_t note_bytes)
 	x->rings = 0;
 	EPF_STORE_RELAXED(&x->left, x->bytes);
 	EPF_STORE_RELAXED(&x->cursor, 0ull);
-	__atomic_store_n(&x->state, XFER_RUNNING, __ATOMIC_SEQ_CST);
+	epf_p2p_begin(x);
 	if (x->bytes <= P2P_INLINE && x->n_blocks <= P2P_CHUNK_BLOCKS) {
 		while (epf_p2p_step(x))
 			;
