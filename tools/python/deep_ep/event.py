@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Tuple
 
 
+_there: Any = None
+
+
 def _cuda() -> Any:
-    """torch.cuda where there is a GPU, else None."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch.cuda if torch.cuda.is_available() else None
+    """torch.cuda where there is a GPU, else None. That there is one is asked once: the question takes longer than to record an event."""
+    global _there
+    if _there is None:
+        try:
+            import torch
+        except ImportError:
+            return None
+        if torch.cuda.is_available():
+            _there = torch.cuda
+    return _there
 
 
 class EventHandle:

@@ -283,19 +283,16 @@ class HighThroughput:
                 exchange = functools.partial(self._notify, ht, order, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
                 if num_worst_tokens:
                     counts, last = [], exchange
-                elif guess:
-                    last = functools.partial(exchange, True, guess)
-                    outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, last, True)
-                    last = None
-                    counts, outputs = self._fit(ht, handle, local, outputs)
-                elif self._last_received and ht.nodes == 1:
-                    handle.received, last = _a_little_more(self._last_received), functools.partial(exchange, True)
-                    outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, last, counted=True)
-                    last = None
-                    counts, outputs = self._read_counts(ht, handle, local), self._cut(handle, outputs)
                 else:
-                    exchange(True)
+                    exchange(True, guess)
+                    ahead = guess or ht.nodes == 1 and self._last_received
+                    if ahead:  # outputs are allocated meanwhile
+                        handle.received = guess or _a_little_more(self._last_received)
+                        outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, guessed=guess > 0,
+                                             counted=guess == 0)
                     counts = self._read_counts(ht, handle, local)
+                    if outputs is not None:
+                        outputs = self._cut(handle, outputs) if self._did_fit or not guess else None
             if outputs is None:
                 outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, cached, last)
         except BaseException:
@@ -411,11 +408,6 @@ class HighThroughput:
         at all ranks. 0: none is guessed, because it is the first, there are several nodes, or they could take much memory that is not used."""
         rows = _rounded(self._last_room)
         return rows if ht.nodes == 1 and rows * row_bytes <= GUESS_BYTES else 0
-
-    def _fit(self, ht: throughput.Throughput, handle: RoutingHandle, local: int, outputs: Tuple[Any, ...]) -> Tuple[List[int], Optional[Tuple[Any, Any, Any, Any]]]:
-        """Behind a dispatch of a guessed size: the entries of each expert, and outputs of the right size; None: no rank has moved rows."""
-        counts = self._read_counts(ht, handle, local)
-        return counts, self._cut(handle, outputs) if self._did_fit else None
 
     def _cut(self, handle: RoutingHandle, outputs: Optional[Tuple[Any, ...]]) -> Optional[Tuple[Any, ...]]:
         """Outputs without the rows that nothing arrived in."""
