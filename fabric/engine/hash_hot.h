@@ -24,6 +24,14 @@ EPF_INLINE uint32_t group_hash(const struct epf_core *core, uint32_t local, uint
 	return hash_chain(core, peer * 0x9e3779b1u ^ signal * 0x85ebca6bu ^ local * 0xc2b2ae35u);
 }
 
+EPF_INLINE int group_is_of(const struct epf_core *core, const struct epf_group *g,
+			   const struct epf_ring_state *ring, const struct epf_op *op)
+{
+	const struct epf_stream *s = &core->streams[g->stream];
+
+	return g->signal == op->signal && s->peer == op->rank && s->rank == ring->rank;
+}
+
 /* Returns the group of (rank, peer, signal), NULL if it was never used. */
 EPF_INLINE struct epf_group *group_find(const struct epf_core *core,
 					const struct epf_ring_state *ring, const struct epf_op *op)
@@ -32,13 +40,29 @@ EPF_INLINE struct epf_group *group_find(const struct epf_core *core,
 
 	while (index != EPF_NONE) {
 		struct epf_group *g = &core->groups[index];
-		const struct epf_stream *s = &core->streams[g->stream];
 
-		if (g->signal == op->signal && s->peer == op->rank && s->rank == ring->rank)
+		if (group_is_of(core, g, ring, op))
 			return g;
 		index = g->next_hash;
 	}
 	return NULL;
+}
+
+/*
+ * The same for a command from the ring. Kernels push the rows of a peer one after the other, so most commands are of the group of the one before, which is looked at
+ * first.
+ */
+EPF_INLINE struct epf_group *group_next(const struct epf_core *core, struct epf_ring_state *ring,
+					const struct epf_op *op)
+{
+	struct epf_group *g = &core->groups[ring->group];
+
+	if (EPF_LIKELY(ring->group < core->n_groups) && group_is_of(core, g, ring, op))
+		return g;
+	g = group_find(core, ring, op);
+	if (g)
+		ring->group = (uint32_t)(g - core->groups);
+	return g;
 }
 
 /* Returns the chain of the notify handle of (stream, signal, add). */

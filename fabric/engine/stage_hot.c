@@ -326,7 +326,7 @@ static __attribute__((noinline)) void stage_command(struct epf_core *core,
 		return;
 	}
 	if (grouped) {
-		g = group_find(core, ring, op);
+		g = group_next(core, ring, op);
 		if (EPF_UNLIKELY(!g))
 			g = epf_group_open_cold(core, ring, op->rank, op->signal);
 		index = g ? g->stream : EPF_NONE;

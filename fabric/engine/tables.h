@@ -243,7 +243,8 @@ struct epf_ring_state {
 	uint32_t rank;     /* local rank index */
 	uint32_t
 		blocked; /* stream whose deferral queue is full: nothing is dequeued until it drains; EPF_NONE */
-	uint16_t id; /* index in core->rings */
+	uint32_t group; /* of its last counted command: an index in core->groups */
+	uint16_t id;    /* index in core->rings */
 	uint8_t live;
 	uint8_t spare;       /* closed and drained: the place may be used again by the same rank */
 	uint8_t flush_phase; /* enum epf_flush_phase */
