@@ -350,13 +350,13 @@ static void leave(struct epf_p2p *ep)
 	}
 }
 
-/* Waits for the copies of GPUs. Returns false if they do not end. */
+/* Waits for the copies of GPUs, and for what they compress. Returns false if they do not end. */
 static bool end_copies(struct epf_p2p *ep)
 {
 	uint64_t end = epf_now_ns() + GPU_CLOSE_S * 1000000000ull;
 	struct timespec nap = { 0, NAP_NS };
 
-	while (!epf_p2p_gpu_is_quiet(ep)) {
+	while (!epf_p2p_gpu_is_quiet(ep) || EPF_LOAD_ACQUIRE(&ep->gpu.coding)) {
 		if (epf_now_ns() > end)
 			return false;
 		nanosleep(&nap, NULL);
@@ -410,7 +410,7 @@ void epf_p2p_close(struct epf_p2p *ep)
 	}
 	if (!end_copies(ep)) {
 		epf_warn(
-			"close: a GPU has not ended its copies after %d s; they may still write to regions of this endpoint, whose own memory is kept until the process ends",
+			"close: a GPU has not ended its work after %d s; it may still write to regions of this endpoint, whose own memory is kept until the process ends",
 			GPU_CLOSE_S);
 		return;
 	}

@@ -78,8 +78,8 @@ int epf_p2p_open(const struct epf_p2p_options *opts, struct epf_p2p **out);
 
 /*
  * Withdraws all exports, disconnects all peers, ends every wait of other threads with -ECANCELED, and frees the endpoint with its transfers and
- * the memory of epf_p2p_alloc(). Waits at most 2 s for peers that are copying, and 5 s for a GPU: if its copies do not end, a warning says
- * so, and the endpoint is not freed. Every other call must have returned or be such a wait, and none may follow. Accepts NULL.
+ * the memory of epf_p2p_alloc(). Waits at most 2 s for peers that are copying, and 5 s for a GPU: if its copies or its compression do not
+ * end, a warning says so, and the endpoint is not freed. Every other call must have returned or be such a wait, and none may follow. Accepts NULL.
  */
 void epf_p2p_close(struct epf_p2p *ep);
 

@@ -350,6 +350,7 @@ struct epf_p2p {
 		struct epf_coder *coder;
 		bool coder_tried;          /* atomic */
 		struct free_coder *coders; /* none is under way */
+		uint32_t coding;           /* threads with one that is; atomic */
 	} gpu;
 
 	struct {

@@ -30,6 +30,13 @@ static void put(struct epf_p2p *ep, struct free_coder *f)
 	pthread_mutex_unlock(&ep->gpu.lock);
 }
 
+/* Gives a coder back, whose GPU has ended. */
+static void finished(struct epf_p2p *ep, struct free_coder *f)
+{
+	put(ep, f);
+	__atomic_fetch_sub(&ep->gpu.coding, 1u, __ATOMIC_RELEASE);
+}
+
 static int open_coder(struct epf_p2p *ep, int device, struct free_coder **out)
 {
 	struct free_coder *f = calloc(1, sizeof(*f));
@@ -45,10 +52,11 @@ static int open_coder(struct epf_p2p *ep, int device, struct free_coder **out)
 	return rc;
 }
 
-/* Takes a coder of that GPU, or opens one. */
+/* Takes a coder of that GPU, or opens one; finished() gives it back. */
 static int get(struct epf_p2p *ep, int device, struct free_coder **out)
 {
 	struct free_coder **at, *f;
+	int rc;
 
 	pthread_mutex_lock(&ep->gpu.lock);
 	for (at = &ep->gpu.coders; *at && epf_coder_device((*at)->coder) != device;
@@ -59,7 +67,11 @@ static int get(struct epf_p2p *ep, int device, struct free_coder **out)
 		*at = f->next;
 	pthread_mutex_unlock(&ep->gpu.lock);
 	*out = f;
-	return f ? 0 : open_coder(ep, device, out);
+	__atomic_fetch_add(&ep->gpu.coding, 1u, __ATOMIC_RELAXED); /* opening one uses it, too */
+	rc = f ? 0 : open_coder(ep, device, out);
+	if (rc)
+		__atomic_fetch_sub(&ep->gpu.coding, 1u, __ATOMIC_RELEASE);
+	return rc;
 }
 
 void epf_p2p_coder_find(struct epf_p2p *ep, int device)
@@ -132,7 +144,7 @@ int epf_p2p_pack_gpu_compress(struct conn *c, struct pack_slot *s, int device,
 		rc = epf_coder_compress(f->coder, c->compress == CODEC_FULL,
 					epf_p2p_float_bytes(type), from, n, s->bytes, &at,
 					&s->packed);
-		put(c->ep, f);
+		finished(c->ep, f);
 	}
 	return outcome(device, rc);
 }
@@ -148,7 +160,7 @@ int epf_p2p_pack_gpu_expand(struct conn *c, const uint8_t *from, uint32_t packed
 	if (!rc) {
 		rc = epf_coder_expand(f->coder, &at, packed, epf_p2p_float_bytes(type), to, n,
 				      bytes);
-		put(c->ep, f);
+		finished(c->ep, f);
 	}
 	return outcome(device, rc);
 }

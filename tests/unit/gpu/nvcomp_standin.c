@@ -9,6 +9,7 @@
 
 #include "fabric/gpu/nvcomp.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -143,6 +144,16 @@ static void wait_while(int *held)
 		rest();
 }
 
+static void stick(void)
+{
+	int one = 1;
+
+	if (__atomic_compare_exchange_n(&nvcomp_standin.stick, &one, 2, false, __ATOMIC_ACQ_REL,
+					__ATOMIC_RELAXED))
+		for (;;)
+			rest();
+}
+
 static size_t code(const uint8_t *from, size_t bytes, uint8_t *to)
 {
 	struct coded c = { .magic = MAGIC_SHORT, .bytes = (uint32_t)bytes };
@@ -206,6 +217,7 @@ int nvcompBatchedANSCompressAsync(const void *const *from, const size_t *from_by
 	if (__atomic_load_n(&nvcomp_standin.fail, __ATOMIC_ACQUIRE))
 		return CUDA_ERROR;
 	wait_while(&nvcomp_standin.hang);
+	stick();
 	for (size_t i = 0; i < n; i++) {
 		if (from_bytes[i] > most)
 			return TOO_LARGE;

@@ -6,6 +6,7 @@
 struct nvcomp_standin {
 	int hold;                 /* expansions wait while it is 1 */
 	int hang;                 /* compressions wait while it is 1 */
+	int stick;                /* 1: the next compression never ends; then 2 */
 	int held;                 /* so many of both have begun to wait */
 	int fail;                 /* compressions return an error */
 	int damage;               /* compressions change a byte of what they have made */

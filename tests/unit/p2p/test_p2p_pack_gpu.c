@@ -432,6 +432,47 @@ static void test_hang(void **state)
 	}
 }
 
+/* An endpoint that is closed while its GPU hangs, beside the tests between these two: closing gives up after some seconds, and frees nothing. */
+static struct {
+	struct pair p;
+	struct epf_p2p_xfer *x;
+	pthread_t closing;
+} stuck;
+
+static void *close_near(void *arg)
+{
+	epf_p2p_close(stuck.p.near);
+	return arg;
+}
+
+static void test_close_begins(void **state)
+{
+	struct epf_p2p_block block = epf_p2p_block(0, 0, PART);
+	struct epf_p2p_vector v;
+
+	(void)state;
+	gpu_pair(&stuck.p, "p2p-compress=split", "p2p-compress=split");
+	v = (struct epf_p2p_vector){ stuck.p.region, stuck.p.import, &block, 1 };
+	assert_ok(write_some(&stuck.p, PART));
+	assert_ok(epf_p2p_prepare(stuck.p.near, stuck.p.conn, EPF_P2P_OP_WRITE, &v, 1, NULL,
+				  &stuck.x));
+	set(&standin->stick, 1);
+	assert_ok(epf_p2p_post(stuck.x, NULL, 0));
+	for (int i = 0; i < 20000 && __atomic_load_n(&standin->stick, __ATOMIC_ACQUIRE) == 1; i++) {
+		(void)epf_p2p_test(stuck.x);
+		usleep(1000);
+	}
+	assert_int_equal(__atomic_load_n(&standin->stick, __ATOMIC_ACQUIRE), 2);
+	assert_int_equal(pthread_create(&stuck.closing, NULL, close_near, NULL), 0);
+}
+
+static void test_close_ends(void **state)
+{
+	(void)state;
+	pthread_join(stuck.closing, NULL);
+	epf_p2p_close(stuck.p.far);
+}
+
 static void stall(struct pair *p, bool on)
 {
 	(void)p;
@@ -449,6 +490,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest without[] = { cmocka_unit_test(test_without) };
 	const struct CMUnitTest tests[] = {
 		PACK_CASES,
+		cmocka_unit_test(test_close_begins),
 		cmocka_unit_test(test_mixed),
 		cmocka_unit_test(test_counts),
 		cmocka_unit_test(test_off),
@@ -458,6 +500,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_withdrawal),
 		cmocka_unit_test(test_hang),
 		cmocka_unit_test(test_deadline),
+		cmocka_unit_test(test_close_ends),
 	};
 
 	pack_gpu = true;
