@@ -127,9 +127,11 @@ static void a_network_that_loses_is_seen(void **state)
 	healthy(&rig);
 	assert_int_equal(run(&rig, ""), 0);
 	assert_has("skip  buffers ");
+	assert_has("skip  congestion ");
 	assert_has("skip  loss ");
 	place_rig_add(&rig, "proc/sys/net/ipv4/tcp_rmem = 4096\t131072\t6291456\n"
 			    "proc/net/snmp = nothing\n"
+			    "proc/sys/net/ipv4/tcp_congestion_control = bbr\n"
 			    "proc/sys/net/ipv4/tcp_wmem = 4096\t16384\t65536\n");
 	place_rig_put(&rig, "proc/net/snmp",
 		      "Ip: Forwarding DefaultTTL\nIp: 1 64\n"
@@ -138,12 +140,16 @@ static void a_network_that_loses_is_seen(void **state)
 	assert_int_equal(run(&rig, ""), 0);
 	assert_has("warn  buffers      at most 6144 KiB to receive and 64 KiB to send");
 	assert_has("net.ipv4.tcp_wmem=");
+	assert_has("warn  congestion   bbr holds back");
+	assert_has("net.ipv4.tcp_congestion_control=cubic");
 	assert_has("warn  loss         2.5 % of TCP's segments were sent again");
 	assert_has("ip -s link");
 	place_rig_put(&rig, "proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n");
+	place_rig_put(&rig, "proc/sys/net/ipv4/tcp_congestion_control", "cubic\n");
 	place_rig_put(&rig, "proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 200000 100\n");
 	assert_int_equal(run(&rig, ""), 0);
 	assert_has("ok    buffers ");
+	assert_has("ok    congestion   cubic");
 	assert_has("ok    loss         0.05 % of");
 	/* Too little to say, and a file without the columns. */
 	place_rig_put(&rig, "proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 9999 9000\n");
