@@ -66,7 +66,8 @@ static int await_work(struct table *t, struct end *e, uint64_t seen)
 		if (work(e) == seen) {
 			e->sleeps++;
 			epf_wakeup_sleep(&e->wakeup, SLEEP_NS);
-			if (EPF_LOAD_ACQUIRE(&e->given) != seen &&
+			/* It may lag behind `seen`, while who gave that is still ringing. */
+			if (EPF_LOAD_ACQUIRE(&e->given) > seen &&
 			    EPF_LOAD_RELAXED(&e->wakeup.sleeping)) {
 				e->lost = true;
 				EPF_STORE_RELAXED(&t->given_up, true);
