@@ -252,7 +252,9 @@ static void test_stalled_holds_up_nobody(void **state)
 		assert_int_equal(epf_p2p_events(b.ep, &e, 1), 1);
 	} while (e.kind != EPF_P2P_DONE);
 	assert_int_equal(e.status, 0);
-	assert_int_equal(epf_p2p_test(stalled), 0);
+	/* An RDMA NIC reads without the peer's process. */
+	if (!strstr(nic_setting, "nic=verbs"))
+		assert_int_equal(epf_p2p_test(stalled), 0);
 	kill(b.t.pid, SIGCONT);
 	assert_ok(epf_p2p_wait(stalled, 0));
 	epf_p2p_xfer_free(stalled);
