@@ -41,6 +41,8 @@ class Soak:
     def __init__(self, args):
         self.args = args
         self.builds = [Build(b) for b in (args.build, args.other) if b]
+        if args.folder:
+            os.makedirs(args.folder, exist_ok=True)
         self.folder = tempfile.mkdtemp(prefix="epf-soak-", dir=args.folder)
         self.fabrics = daemons.start(self.folder, (self.builds[0], self.builds[-1]))
         self.random = random.Random(args.seed)
