@@ -196,8 +196,8 @@ static void finish(struct epf_p2p_xfer *x)
 }
 
 /*
- * The end of a visit: who leaves last ends what is over. Two may leave as the last one, one after the other, and the first of them may be so slow that the transfer has been
- * posted again by the other's end: so each post is ended by its number.
+ * The end of a visit: who leaves last ends what is over. A thread that left last may still be here when another one has left last after it, has ended the transfer, and
+ * the caller has posted it again: so each post is ended by its number.
  */
 static void leave(struct epf_p2p_xfer *x)
 {

@@ -256,8 +256,8 @@ static int take_counts(struct epf_ht *ht, const struct epf_ht_dispatch *d, uint3
 		return err;
 	*received = (uint32_t)d->host[1];
 	*room = (uint32_t)d->host[2];
-	return d->host[5] & EPF_HT_GROWN || *received > d->received ||
-			       d->received - *received > d->received / 8 ||
+	/* Unsigned: more rows than the outputs have are refused by the same comparison. */
+	return d->host[5] & EPF_HT_GROWN || d->received - *received > d->received / 8 ||
 			       !holds(ht, &d->row, *room)
 		       ? EPF_HT_LATER
 		       : 0;

@@ -91,7 +91,7 @@ run nodes-threads ht-threads --nodes "$nodes"
 run nodes-callers ht-callers --nodes "$nodes"
 
 # The daemon's NIC reorders, repeats and fails: lanes break, and what they carried is sent again.
-if [ -n "$daemon" ]; then
+if [ -n "$daemon" ] && [[ nodes-failover =~ $only ]]; then
 	stop_daemon
 	EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.1 EPF_EMU_DUPLICATE=0.05 EPF_EMU_ERROR=0.0005 EPF_LANES_PER_PEER=8 start_daemon failing
 	# A daemon forgets the counters of a job that has ended.

@@ -13,13 +13,13 @@
 # --packages      a folder made by tools/frameworks/fetch.py gpu: training
 # --nixl          what tools/frameworks/fetch.py nixl-gpu-1.5 DIR makes: NIXL's agents among all GPUs
 # --only          parts whose name matches, as ll-4; --list prints the names
-# --seconds       no part begins later (540), so that all of it ends within ten minutes
+# --seconds       no part begins later (400), so that all of it ends within ten minutes; a part that would is named as skipped
 #
 # Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 here=$root/tests/gpu
-build="" out=$PWD/gpu-results/many ranks="" deepep="" deepep_tests="" packages="" nixl="" only=. list=0 begin_before=540
+build="" out=$PWD/gpu-results/many ranks="" deepep="" deepep_tests="" packages="" nixl="" only=. list=0 begin_before=400
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;

@@ -120,6 +120,15 @@ static void batches_between_nodes(void **state)
 			if (k % 4 == 0)
 				all_right(g, set_window);
 		}
+		/* Rows that cross need memory that all ranks agree on first. */
+		if (nodes > 1) {
+			struct epf_ht_dispatch d = { .size = sizeof(d),
+						     .row = { 16, 0, 0 },
+						     .host = g->rank[0].host };
+
+			assert_int_equal(epf_ht_dispatch(g->rank[0].ht, &d, NULL), -EINVAL);
+			assert_non_null(strstr(epf_ll_error(), "it is for one"));
+		}
 		close_rig(g);
 	}
 }
