@@ -296,8 +296,10 @@ void epf_emu_copier_close(struct epf_emu_copier *copier)
 		pthread_cond_wait(&work.let_go, &work.lock);
 	pthread_mutex_unlock(&work.lock);
 	free_copier(copier);
-	if (__atomic_sub_fetch(&work.users, 1, __ATOMIC_RELEASE) == 0)
+	if (work.users == 1)
 		end_thread();
+	/* Not before: who sees no users frees segments that the thread's end still reads. */
+	__atomic_fetch_sub(&work.users, 1, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&life);
 }
 

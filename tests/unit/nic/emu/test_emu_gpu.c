@@ -4,10 +4,12 @@
  * over it too, do not look at. Order of overlapping writes, fences with copies under way, withdrawn regions, additions, a NIC
  * without a GPU, many regions.
  */
+#include "fabric/nic/emu/copier_priv.h"
 #include "fabric/nic/emu/emu.h"
 #include "tests/unit/nic/gpu_kit.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -401,9 +403,56 @@ static void test_private(void **state)
 	epf_copy_fake.mem_free(memory);
 }
 
+static struct {
+	struct epf_emu_copier *copier;
+	struct epf_emu_seg *seg;
+	int is_put;
+} ending;
+
+static void *end_copier(void *arg)
+{
+	epf_emu_copier_close(ending.copier);
+	return arg;
+}
+
+static void *put_segment(void *arg)
+{
+	epf_emu_seg_put(ending.seg);
+	__atomic_store_n(&ending.is_put, 1, __ATOMIC_RELEASE);
+	return arg;
+}
+
+/* The copier's last user leaves while another thread's NIC ends: its segment stays until the copier has let go of it. */
+static void test_end_beside_segment(void **state)
+{
+	const struct epf_emu_opts opts = { .packets = 16, .mtu = 1024, .lanes = 1 };
+	struct epf_wakeup wakeup = { 0 };
+	pthread_t closer, putter;
+	int is_put;
+
+	(void)state;
+	assert_int_equal(epf_emu_seg_create(&opts, &ending.seg), 0);
+	assert_int_equal(epf_emu_copier_open(&epf_copy_fake, 0, &wakeup, &ending.copier), 0);
+	epf_emu_import_host(&epf_copy_fake, ending.seg);
+	epf_copy_fake_hold(4); /* unregistering the segment's packets waits */
+	assert_int_equal(pthread_create(&closer, NULL, end_copier, NULL), 0);
+	for (int i = 0; i < 60000 && !epf_copy_fake_held(); i++)
+		usleep(1000);
+	assert_int_equal(epf_copy_fake_held(), 1);
+	assert_int_equal(pthread_create(&putter, NULL, put_segment, NULL), 0);
+	usleep(20000);
+	is_put = __atomic_load_n(&ending.is_put, __ATOMIC_ACQUIRE);
+	epf_copy_fake_hold(0);
+	assert_int_equal(pthread_join(closer, NULL), 0);
+	assert_int_equal(pthread_join(putter, NULL), 0);
+	assert_int_equal(is_put, 0);
+	assert_int_equal(ending.is_put, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_end_beside_segment),
 		cmocka_unit_test(test_overlap),
 		cmocka_unit_test(test_fence),
 		cmocka_unit_test(test_withdrawn),
