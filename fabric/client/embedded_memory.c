@@ -160,6 +160,25 @@ int epf_embedded_region_withdrawn(struct epf *ep, uint32_t region, uint32_t *mis
 	return rc;
 }
 
+struct reuse_args {
+	uint32_t own, rank, region;
+};
+
+static int reuse(struct epf_core *core, void *arg)
+{
+	struct reuse_args *a = arg;
+
+	return a->rank == a->own ? epf_core_free_region(core, LOCAL, a->region)
+				 : epf_core_forget_region(core, a->rank, a->region);
+}
+
+int epf_embedded_region_reuse(struct epf *ep, uint32_t rank, uint32_t region)
+{
+	struct reuse_args a = { ep->rank, rank, region };
+
+	return epf_engine_call(ep, reuse, &a);
+}
+
 struct ring_args {
 	struct epf_ring_shm *shm;
 	unsigned log2, weight;
