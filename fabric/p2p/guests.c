@@ -162,7 +162,9 @@ static int let_in(struct epf_p2p *ep, struct guest *g, const struct received *m,
 	rc = epf_p2p_send(&c->stream, MSG_READY, &ready, sizeof(ready),
 			  (int[]){ ep->table_fd, ep->bell_fd }, c->is_local ? 2 : 0);
 	if (!c->is_local && epf_p2p_engine_start(c, key)) {
+		pthread_mutex_lock(&ep->lock);
 		epf_p2p_slot_remove(&ep->conns, c->number);
+		pthread_mutex_unlock(&ep->lock);
 		epf_p2p_conn_discard(c);
 		return -ENOMEM;
 	}

@@ -220,6 +220,29 @@ static void test_number_waits_for_commands(void **state)
 	both_end(&b);
 }
 
+/* The engine's thread finds the error; whoever called reads it. */
+static void test_caller_reads_the_engines_error(void **state)
+{
+	struct epf_p2p_block block = epf_p2p_block(0, 0, BYTES);
+	struct epf_p2p_xfer *x;
+	uint32_t region;
+	struct both b;
+	int rc;
+
+	(void)state;
+	begin(&b, "");
+	assert_ok(epf_p2p_prepare(b.ep, b.conn, EPF_P2P_OP_READ,
+				  &(struct epf_p2p_vector){ b.region, b.import, &block, 1 }, 1,
+				  NULL, &x));
+	do
+		rc = epf_region_register(x->conn->engine->ep, b.bytes, BYTES, 0, &region);
+	while (!rc);
+	assert_err(rc, ENOSPC);
+	assert_non_null(strstr(epf_last_error(), "all 32 are in use"));
+	epf_p2p_xfer_free(x);
+	both_end(&b);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -228,6 +251,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_limit_at_a_time),
 		cmocka_unit_test(test_own_numbers_come_again),
 		cmocka_unit_test(test_number_waits_for_commands),
+		cmocka_unit_test(test_caller_reads_the_engines_error),
 	};
 
 	snprintf(nic_setting, sizeof(nic_setting), "nic=%s %s", argc > 1 ? argv[1] : "tcp",
