@@ -41,7 +41,7 @@ MAY_INCLUDE = {
     "fabric/join": ["fabric/engine", "fabric/base", "bootstrap"],
     "fabric/protocol": ["fabric/base", "bootstrap"],
     "fabric/client": HOME,
-    "fabric/p2p": HOME + [EPF],
+    "fabric/p2p": HOME + [EPF, "fabric/client/reuse.h"],
     "fabric/service": HOME + [EPF],
     "kernels": ["queues", EPF, "fabric/gpu/fake.h"],
     "kernels/pack": ["queues", "kernels", "fabric/gpu/fake.h", "fabric/gpu/copy.h"],

@@ -40,6 +40,12 @@ struct epf_backend_ops {
 	int (*region_withdraw)(struct epf *ep, uint32_t region);
 	int (*region_withdrawn)(struct epf *ep, uint32_t region, uint32_t *missing);
 
+	/*
+	 * Of a withdrawn region of a rank: lets its number be given out again, of this one; forgets it, of another (engine.h: epf_core_free_region()). A daemon
+	 * does not: its clients' handles are not its own.
+	 */
+	int (*region_reuse)(struct epf *ep, uint32_t rank, uint32_t region);
+
 	/* Makes the ring's memory (formatted, counters at start) and gives it to the engine: fills ring->shm, bytes, id. */
 	int (*ring_open)(struct epf *ep, struct epf_ring *ring, unsigned log2, unsigned weight,
 			 uint64_t start);

@@ -348,6 +348,7 @@ const struct epf_backend_ops epf_backend_embedded = {
 	.region_register_gpu = epf_embedded_region_register_gpu,
 	.region_withdraw = epf_embedded_region_withdraw,
 	.region_withdrawn = epf_embedded_region_withdrawn,
+	.region_reuse = epf_embedded_region_reuse,
 	.ring_open = epf_embedded_ring_open,
 	.ring_close = epf_embedded_ring_close,
 	.join_round = embedded_join_round,

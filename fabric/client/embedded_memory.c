@@ -32,13 +32,33 @@ void epf_engine_unlock(struct epf *ep)
 	pthread_mutex_unlock(&ep->locks.engine);
 }
 
+/* Errors are per thread, so the error of a call that another thread makes travels with it. */
+struct engine_call {
+	int (*fn)(struct epf_core *core, void *arg);
+	void *arg;
+	struct epf_error error;
+};
+
+static int run_call(struct epf_core *core, void *arg)
+{
+	struct engine_call *c = arg;
+	int rc = c->fn(core, c->arg);
+
+	if (rc < 0)
+		epf_error_get(&c->error);
+	return rc;
+}
+
 int epf_engine_call(struct epf *ep, int (*fn)(struct epf_core *core, void *arg), void *arg)
 {
+	struct engine_call c = { .fn = fn, .arg = arg };
 	int rc;
 
 	epf_engine_lock(ep);
-	rc = epf_core_call(ep->core, fn, arg);
+	rc = epf_core_call(ep->core, run_call, &c);
 	epf_engine_unlock(ep);
+	if (rc < 0)
+		epf_error_set(&c.error);
 	return rc;
 }
 
@@ -158,6 +178,25 @@ int epf_embedded_region_withdrawn(struct epf *ep, uint32_t region, uint32_t *mis
 
 	*missing = a.missing;
 	return rc;
+}
+
+struct reuse_args {
+	uint32_t own, rank, region;
+};
+
+static int reuse(struct epf_core *core, void *arg)
+{
+	struct reuse_args *a = arg;
+
+	return a->rank == a->own ? epf_core_free_region(core, LOCAL, a->region)
+				 : epf_core_forget_region(core, a->rank, a->region);
+}
+
+int epf_embedded_region_reuse(struct epf *ep, uint32_t rank, uint32_t region)
+{
+	struct reuse_args a = { ep->rank, rank, region };
+
+	return epf_engine_call(ep, reuse, &a);
 }
 
 struct ring_args {

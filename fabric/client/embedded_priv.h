@@ -39,6 +39,7 @@ int epf_embedded_region_register_gpu(struct epf *ep, struct epf_copy_mem *mem, u
 				     uint32_t *region);
 int epf_embedded_region_withdraw(struct epf *ep, uint32_t region);
 int epf_embedded_region_withdrawn(struct epf *ep, uint32_t region, uint32_t *missing);
+int epf_embedded_region_reuse(struct epf *ep, uint32_t rank, uint32_t region);
 int epf_embedded_ring_open(struct epf *ep, struct epf_ring *ring, unsigned log2, unsigned weight,
 			   uint64_t start);
 void epf_embedded_ring_close(struct epf_ring *ring);

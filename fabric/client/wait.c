@@ -7,6 +7,7 @@
 #include "fabric/base/err.h"
 #include "fabric/client/drive.h"
 #include "fabric/client/handle.h"
+#include "fabric/client/reuse.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -411,4 +412,17 @@ int epf_region_withdraw(struct epf *ep, uint32_t region, uint64_t timeout_ns)
 				"region %u: rank %u has not acknowledged its withdrawal", region,
 				a.missing);
 	return rc ? rc : a.rc < 0 ? a.rc : 0;
+}
+
+int epf_region_reuse(struct epf *ep, uint32_t rank, uint32_t region)
+{
+	int rc;
+
+	if (!ep->be->region_reuse)
+		return epf_fail(EPF_R_SVC_UNSUPPORTED,
+				"region %u: a daemon gives no number out again", region);
+	epf_lock_calls(ep);
+	rc = ep->be->region_reuse(ep, rank, region);
+	epf_unlock_calls(ep);
+	return rc;
 }

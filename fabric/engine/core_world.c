@@ -308,7 +308,8 @@ int epf_core_connect(struct epf_core *core, uint32_t i, const struct epf_node_in
 int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_peer_info *info)
 {
 	struct epf_peer *peer = &core->peers[rank];
-	struct epf_region_remote *regions = peer_alloc(core, info->n_regions, sizeof(*regions));
+	uint32_t n = info->n_regions > peer->n_regions ? info->n_regions : peer->n_regions;
+	struct epf_region_remote *regions = peer_alloc(core, n, sizeof(*regions));
 
 	if (!regions)
 		return no_memory("a peer's regions");
@@ -317,13 +318,13 @@ int epf_core_set_peer(struct epf_core *core, uint32_t rank, const struct epf_pee
 		regions[i] = info->regions[i];
 		epf_spread_keys(&regions[i], info->keys);
 	}
-	/* A withdrawn region stays withdrawn. */
-	for (uint32_t i = 0; i < peer->n_regions && i < info->n_regions; i++)
+	/* A withdrawn region stays withdrawn, also one that was registered after this description was made: its owner waits for the answer. */
+	for (uint32_t i = 0; i < peer->n_regions; i++)
 		if (peer->regions[i].state > EPF_REGION_LIVE)
 			regions[i] = peer->regions[i];
 	free(peer->regions);
 	peer->regions = regions;
-	peer->n_regions = info->n_regions;
+	peer->n_regions = n;
 	peer->n_signals = info->n_signals;
 	peer->node = info->node;
 	peer->place = (uint16_t)info->place;

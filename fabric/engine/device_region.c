@@ -5,6 +5,7 @@
  * after reaping arrivals and before it applies what they promise. Called by whoever registers, and by the core's own thread.
  */
 #include "fabric/base/err.h"
+#include "fabric/engine/core_priv.h"
 #include "fabric/engine/data_path.h"
 #include "fabric/engine/engine.h"
 
@@ -12,8 +13,6 @@ static int check(const struct epf_rank_state *r, const struct epf_device_mem *me
 {
 	if (r->life != EPF_RANK_LIVE)
 		return epf_fail(EPF_R_RANK_DIED, "rank %u: has gone", r->rank);
-	if (r->n_regions == r->max_regions)
-		return epf_fail(EPF_R_REGION_LIMIT, "regions: all %u are in use", r->max_regions);
 	if (!mem->addr || !mem->bytes || mem->bytes > EPF_WIDE_REGION_BYTES ||
 	    mem->addr + mem->bytes < mem->addr)
 		return epf_fail(EPF_R_REGION_BAD, "region: GPU address %#llx, %llu bytes",
@@ -51,15 +50,18 @@ int epf_core_add_device_region(struct epf_core *core, uint32_t local,
 	struct epf_rank_state *r = &core->ranks[local];
 	uint32_t keys = core->caps.keys ? core->caps.keys : 1;
 	struct epf_region_local *l;
+	uint32_t number = 0;
 	int rc = check(r, mem);
 
+	if (!rc)
+		rc = epf_core_next_region(r, &number);
 	if (!rc && (access & EPF_MR_SIGNALS))
 		rc = epf_fail(EPF_R_GPU_REGION,
 			      "signals: nic %s cannot add to GPU memory, leave them in host memory",
 			      core->caps.name);
 	if (rc)
 		return rc;
-	l = &r->regions[r->n_regions];
+	l = &r->regions[number];
 	rc = core->ops->region_register_device(core->nic, mem, access, &l->mr);
 	if (rc)
 		return rc;
@@ -75,6 +77,7 @@ int epf_core_add_device_region(struct epf_core *core, uint32_t local,
 	l->access = access;
 	l->device = 1;
 	l->state = EPF_REGION_LIVE;
-	*region = r->n_regions++;
+	epf_core_took_region(r, number);
+	*region = number;
 	return 0;
 }

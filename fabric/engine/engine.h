@@ -30,7 +30,7 @@ void epf_core_destroy(struct epf_core *core);
 int epf_core_add_rank(struct epf_core *core, uint32_t rank, struct epf_signal *signals,
 		      uint32_t n_signals, uint32_t max_regions, struct epf_wakeup *wakeup,
 		      uint32_t *local);
-/* Registers memory of local rank index `local`. Regions are numbered in order. */
+/* Registers memory of local rank index `local`. Regions are numbered in order; a number that epf_core_free_region() released goes first. */
 int epf_core_add_region(struct epf_core *core, uint32_t local, void *addr, uint64_t bytes,
 			unsigned access, uint32_t *region);
 /* The same for GPU memory; the NIC holds a reference until the region is withdrawn. */
@@ -112,6 +112,13 @@ void epf_core_mask_peer(struct epf_core *core, uint32_t local, uint32_t rank, in
 int epf_core_revoke_begin(struct epf_core *core, uint32_t local, uint32_t region);
 /* Returns 1 if all peers have acknowledged and the region is deregistered, 0 if not yet (*missing: a rank that has not). */
 int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region, uint32_t *missing);
+/*
+ * Lets the number of a withdrawn region be given out again. After the join. The caller answers for it that no command of any rank names the former region:
+ * each rank's core has forgotten it, with all its commands to it retired, and no exchange is under way that began before. -ENOENT: not withdrawn.
+ */
+int epf_core_free_region(struct epf_core *core, uint32_t local, uint32_t region);
+/* Forgets a region that rank has withdrawn: the next exchange may bring another one of that number. -ENOENT: its withdrawal is under way. */
+int epf_core_forget_region(struct epf_core *core, uint32_t rank, uint32_t region);
 
 /* Declares a node lost: everything to it fails, its ranks are DOWN. status: enum epf_status. */
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status);

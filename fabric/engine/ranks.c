@@ -136,6 +136,7 @@ int epf_core_rank_back(struct epf_core *core, uint32_t local, struct epf_signal 
 	for (uint32_t p = 0; p < core->world; p++)
 		refresh(core, p);
 	r->n_regions = 0;
+	r->free_regions = 0;
 	r->signals = signals;
 	r->signal_region = EPF_NONE;
 	r->n_signals = n_signals;

@@ -18,6 +18,27 @@ int epf_core_register(struct epf_core *core, void *addr, struct epf_copy_mem *gp
 	return rc;
 }
 
+int epf_core_next_region(const struct epf_rank_state *r, uint32_t *region)
+{
+	*region = r->n_regions;
+	for (uint32_t i = 0; r->free_regions && i < r->n_regions; i++)
+		if (r->regions[i].state == EPF_REGION_FREE) {
+			*region = i;
+			return 0;
+		}
+	return *region == r->max_regions
+		       ? epf_fail(EPF_R_REGION_LIMIT, "regions: all %u are in use", r->max_regions)
+		       : 0;
+}
+
+void epf_core_took_region(struct epf_rank_state *r, uint32_t region)
+{
+	if (region == r->n_regions)
+		r->n_regions++;
+	else
+		r->free_regions--;
+}
+
 /* Returns 0 if the signals of a rank may lie in this region. */
 static int check_signals(const struct epf_rank_state *r, const struct epf_copy_mem *gpu,
 			 uint64_t bytes)
@@ -38,30 +59,33 @@ static int add_region(struct epf_core *core, uint32_t local, void *addr, struct 
 {
 	struct epf_rank_state *r = &core->ranks[local];
 	struct epf_region_local *l;
+	uint32_t number;
 	int rc;
 
 	if (r->life != EPF_RANK_LIVE)
 		return epf_fail(EPF_R_RANK_DIED, "rank %u: has gone", r->rank);
-	if (r->n_regions == r->max_regions)
-		return epf_fail(EPF_R_REGION_LIMIT, "regions: all %u are in use", r->max_regions);
+	rc = epf_core_next_region(r, &number);
+	if (rc)
+		return rc;
 	if (!addr || !bytes || bytes > EPF_WIDE_REGION_BYTES)
 		return epf_fail(EPF_R_REGION_BAD, "region: address %p, %llu bytes", addr,
 				(unsigned long long)bytes);
 	rc = access & EPF_MR_SIGNALS ? check_signals(r, gpu, bytes) : 0;
 	if (rc)
 		return rc;
-	l = &r->regions[r->n_regions];
+	l = &r->regions[number];
 	rc = epf_core_register(core, addr, gpu, bytes, access & ~(unsigned)EPF_MR_SIGNALS, &l->mr);
 	if (rc)
 		return rc;
 	if (access & EPF_MR_SIGNALS)
-		r->signal_region = r->n_regions;
+		r->signal_region = number;
 	l->addr = (uint64_t)(uintptr_t)addr;
 	l->bytes = bytes;
 	l->access = access & ~(unsigned)EPF_MR_SIGNALS;
 	l->device = gpu != NULL;
 	l->state = EPF_REGION_LIVE;
-	*region = r->n_regions++;
+	epf_core_took_region(r, number);
+	*region = number;
 	return 0;
 }
 

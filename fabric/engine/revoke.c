@@ -108,6 +108,36 @@ int epf_core_revoke_done(struct epf_core *core, uint32_t local, uint32_t region,
 	return 1;
 }
 
+int epf_core_forget_region(struct epf_core *core, uint32_t rank, uint32_t region)
+{
+	struct epf_peer *peer = &core->peers[rank];
+	struct epf_region_remote *r;
+
+	if (region >= peer->n_regions)
+		return 0;
+	r = &peer->regions[region];
+	if (r->state == EPF_REGION_REVOKED || r->state == EPF_REGION_DRAINING)
+		return epf_fail(EPF_R_CMD_REMOTE_REGION,
+				"region %u of rank %u: its withdrawal is under way", region, rank);
+	*r = (struct epf_region_remote){ .state = EPF_REGION_FREE };
+	return 0;
+}
+
+int epf_core_free_region(struct epf_core *core, uint32_t local, uint32_t region)
+{
+	struct epf_rank_state *r = &core->ranks[local];
+	int rc;
+
+	if (region >= r->n_regions || r->regions[region].state != EPF_REGION_WITHDRAWN)
+		return epf_fail(EPF_R_CMD_LOCAL_REGION, "region %u: not withdrawn", region);
+	rc = epf_core_forget_region(core, r->rank, region);
+	if (rc)
+		return rc;
+	r->regions[region] = (struct epf_region_local){ .state = EPF_REGION_FREE };
+	r->free_regions++;
+	return 0;
+}
+
 /* Notifies nodes of local withdrawals. */
 static unsigned tell(struct epf_core *core)
 {

@@ -86,7 +86,8 @@ struct epf_rank_state {
 	uint32_t
 		signal_region; /* the region of GPU memory that holds them, from its first byte; EPF_NONE: host memory */
 	struct epf_region_local *regions;
-	uint32_t n_regions; /* registered so far */
+	uint32_t n_regions;    /* registered so far */
+	uint32_t free_regions; /* of them: FREE, their numbers may be given out again */
 	uint32_t max_regions;
 	struct epf_wakeup *wakeup; /* a thread of the rank may sleep on it; NULL: none does */
 	uint64_t inflight_bytes;

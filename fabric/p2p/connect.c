@@ -193,8 +193,10 @@ static int meet(struct epf_p2p *ep, const struct metadata *meta, int fd, bool is
 		rc = join_peer(ep, c, end, &join, key, &ready);
 	if (!rc && c->compress)
 		rc = epf_p2p_pack_new(c);
-	if (!rc && !is_local)
+	if (!rc && !is_local) {
+		epf_p2p_numbers_new(c);
 		rc = epf_p2p_engine_start(c, key);
+	}
 	if (!is_local)
 		EPF_STORE_RELAXED(&ep->has_engines, true);
 	explicit_bzero(key, sizeof(key));

@@ -44,6 +44,20 @@ static int handle(struct conn *c, const struct received *m)
 		memcpy(&d, m->data, sizeof(d));
 		return epf_p2p_pack_answered(c, &d);
 	}
+	if ((m->type == MSG_FORGET || m->type == MSG_FORGOTTEN) && c->reuses_numbers && c->engine &&
+	    m->bytes == sizeof(struct msg_number)) {
+		struct msg_number n;
+
+		memcpy(&n, m->data, sizeof(n));
+		return epf_p2p_number_arrived(c, m->type, &n);
+	}
+	if (m->type == MSG_RELEASE && c->reuses_numbers && c->engine &&
+	    m->bytes == sizeof(struct msg_release)) {
+		struct msg_release r;
+
+		memcpy(&r, m->data, sizeof(r));
+		return epf_p2p_release_arrived(c, &r);
+	}
 	if (m->type == MSG_BYE && m->bytes == 0)
 		return -EPIPE;
 	return -EBADMSG;

@@ -159,6 +159,29 @@ static void report(struct conn *c, int rc)
 	pthread_mutex_unlock(&e->lock);
 }
 
+/* lock held, and given up meanwhile. */
+static bool poll_numbers(struct conn *c)
+{
+	bool moved;
+
+	pthread_mutex_unlock(&c->engine->lock);
+	moved = c->engine->numbers_poll(c);
+	pthread_mutex_lock(&c->engine->lock);
+	return moved;
+}
+
+/* Waits for a job, or a moment while numbers are on their way. lock held. */
+static void rest(struct engine_path *e)
+{
+	uint64_t end = epf_now_ns() + NAP_NS;
+	struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
+
+	if (!e->numbers)
+		pthread_cond_wait(&e->changed, &e->lock);
+	else
+		pthread_cond_timedwait(&e->changed, &e->lock, &until);
+}
+
 static void *serve(void *arg)
 {
 	struct conn *c = arg;
@@ -176,8 +199,10 @@ static void *serve(void *arg)
 	while (!e->is_leaving) {
 		struct engine_job *job = e->jobs;
 
+		if (e->numbers && poll_numbers(c))
+			continue;
 		if (!job || !e->is_joined) {
-			pthread_cond_wait(&e->changed, &e->lock);
+			rest(e);
 			continue;
 		}
 		e->jobs = job->next;
@@ -265,6 +290,12 @@ void epf_p2p_engine_stop(struct conn *c)
 
 		e->jobs = job->next;
 		free(job);
+	}
+	while (e->numbers) {
+		struct number *n = e->numbers;
+
+		e->numbers = n->next;
+		free(n);
 	}
 	while (e->inbox) {
 		struct inbox *in = e->inbox;

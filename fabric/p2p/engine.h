@@ -39,6 +39,20 @@ int epf_p2p_engine_register(struct conn *c, void *addr, uint64_t bytes, int devi
 			    uint32_t *region);
 int epf_p2p_engine_withdraw(struct conn *c, uint32_t region, uint64_t timeout_ns);
 
+/*
+ * engine_numbers.c: numbers of withdrawn regions are used again. A region of this end is withdrawn and its key in no list any more. Any thread.
+ */
+void epf_p2p_number_withdrawn(struct conn *c, uint32_t region);
+/* Of a connection over NICs, before its engine starts: its imports give their numbers back. */
+void epf_p2p_numbers_new(struct conn *c);
+/* What arrives about them. 0 or -errno. */
+int epf_p2p_number_arrived(struct conn *c, enum message type, const struct msg_number *m);
+int epf_p2p_release_arrived(struct conn *c, const struct msg_release *m);
+/* An import of the peer finds the region that answers earlier ones: true with its number. ep->lock held. */
+bool epf_p2p_number_share(struct conn *c, const struct export *e, uint32_t *region);
+/* Which use of a number this is. */
+uint32_t epf_p2p_number_tag(struct conn *c, uint32_t region);
+
 /* Whether a ring takes a chunk of this transfer now. */
 bool epf_p2p_engine_has_room(const struct epf_p2p_xfer *x);
 /* pack.c, pack_peer.c, pack_ring.c: compressed chunks. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What engine.c (the job of two) and engine_ring.c (its transfers) share. */
+/* What engine.c (the job of two), engine_numbers.c (numbers of its regions) and engine_ring.c (its transfers) share. */
 #ifndef EPF_FABRIC_P2P_ENGINE_PRIV_H
 #define EPF_FABRIC_P2P_ENGINE_PRIV_H
 
@@ -29,6 +29,15 @@ struct path_ring {
 	uint64_t last_failed; /* end of those that may have failed */
 };
 
+/* A number on its way to be used again (engine_numbers.c). The connection's thread only. */
+struct number {
+	struct number *next;
+	uint32_t phase, region;
+	uint32_t slot; /* of the export that it is withdrawn from */
+	uint64_t generation;
+	uint64_t until[P2P_RINGS + 1]; /* commands of each ring that must be retired */
+};
+
 struct engine_path {
 	struct epf_boot *boot;
 	struct epf *ep;
@@ -53,7 +62,11 @@ struct engine_path {
 	int err;
 	pthread_mutex_t ring_lock; /* one producer at a time; never held over a wait for the peer */
 	pthread_mutex_t step_lock; /* ep is not closed while a wait steps it; behind ring_lock */
-	uint64_t retired;          /* commands retired when last sampled; endpoint's thread only */
+	struct number *numbers;    /* to be used again; its own thread only (engine_numbers.c) */
+	bool (*numbers_poll)(struct conn *c); /* moves them on: true if one is settled */
+	uint32_t tags
+		[REGIONS]; /* of the peer's regions, one for each use of a number; under ring_lock */
+	uint64_t retired;  /* commands retired when last sampled; endpoint's thread only */
 };
 
 static inline unsigned epf_p2p_all_rings(const struct engine_path *e)

@@ -118,7 +118,10 @@ int epf_p2p_engine_push_at(struct epf_p2p_xfer *x, const struct vector *v,
 	uint32_t here;
 	int rc = -ECONNRESET;
 
-	if (e->n_rings) {
+	if (v->import->engine_region >= REGIONS ||
+	    e->tags[v->import->engine_region] != v->import->engine_tag) {
+		rc = -EKEYREVOKED; /* the number names another region by now, or none */
+	} else if (e->n_rings) {
 		*at = is_apart(x) ? e->n_rings : e->next_ring++ % e->n_rings;
 		ring = e->rings[*at].ring;
 		*first = epf_ring_pushed(ring);

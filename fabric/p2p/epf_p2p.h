@@ -199,7 +199,9 @@ enum {
  * Exports [offset, offset + bytes) of a region: writes the key that peers pass to epf_p2p_import(). rights: EPF_P2P_WRITE, EPF_P2P_READ or both.
  * conn: the one connection that may use it; 0: every authenticated peer that has the key. lifetime_ns: the export withdraws
  * itself after that time (over NICs transfers may then end with -EKEYREVOKED); 0: never. -ERANGE: outside the region; -ENOSPC: beyond EPF_P2P_EXPORTS. An expired export keeps its place until it
- * is withdrawn or its region deregistered. Over NICs a connection can import 4,096 exports in its life.
+ * is withdrawn or its region deregistered. Over NICs a connection has 4,096 numbers for memory of either end at a time
+ * (less, with the setting regions): one for each export that the peer has imported, one for each region that is a source or destination of transfers. Beyond that an
+ * import fails with -ENOSPC. Withdrawing, deregistering and releasing give numbers back, a moment later.
  */
 int epf_p2p_export(struct epf_p2p *ep, uint64_t region, uint64_t offset, uint64_t bytes,
 		   unsigned rights, uint64_t conn, uint64_t lifetime_ns,

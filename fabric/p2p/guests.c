@@ -133,7 +133,9 @@ static int let_in(struct epf_p2p *ep, struct guest *g, const struct received *m,
 	epf_p2p_conn_agree(c, &g->theirs, &g->ours);
 	if (c->is_local)
 		rc = share(ep, g, c, m, &join, &ready);
-	else if (c->compress)
+	else
+		epf_p2p_numbers_new(c);
+	if (c->compress)
 		rc = epf_p2p_pack_new(c);
 	pthread_mutex_lock(&ep->lock);
 	if (!rc && ep->is_closing)
@@ -160,7 +162,9 @@ static int let_in(struct epf_p2p *ep, struct guest *g, const struct received *m,
 	rc = epf_p2p_send(&c->stream, MSG_READY, &ready, sizeof(ready),
 			  (int[]){ ep->table_fd, ep->bell_fd }, c->is_local ? 2 : 0);
 	if (!c->is_local && epf_p2p_engine_start(c, key)) {
+		pthread_mutex_lock(&ep->lock);
 		epf_p2p_slot_remove(&ep->conns, c->number);
+		pthread_mutex_unlock(&ep->lock);
 		epf_p2p_conn_discard(c);
 		return -ENOMEM;
 	}

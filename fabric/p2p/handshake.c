@@ -65,6 +65,7 @@ void epf_p2p_conn_agree(struct conn *c, const struct msg_hello *a, const struct 
 	c->compress = epf_p2p_agree(a, b);
 	c->packs_gpu = c->compress && (both & HELLO_NVCOMP);
 	c->packs_fp8 = both & HELLO_FP8;
+	c->reuses_numbers = both & HELLO_REUSE;
 }
 
 void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hello *out)
@@ -78,6 +79,8 @@ void epf_p2p_hello_make(const struct epf_p2p *ep, bool is_local, struct msg_hell
 	out->compress = is_local ? CODEC_NONE : epf_p2p_strategy(ep);
 	if (out->compress)
 		out->compress |= HELLO_FP8 | (EPF_LOAD_ACQUIRE(&ep->gpu.coder) ? HELLO_NVCOMP : 0);
+	if (!is_local)
+		out->compress |= HELLO_REUSE;
 }
 
 int epf_p2p_can_copy(pid_t pid, const struct probe *probe)

@@ -60,13 +60,22 @@ static int register_export(struct conn *c, const struct msg_import *m, int devic
 			   struct msg_imported *a)
 {
 	struct epf_p2p *ep = c->ep;
-	struct engine_key *k = calloc(1, sizeof(*k));
+	struct engine_key *k;
 	struct export *e = NULL;
+	bool is_shared;
 	int rc;
 
+	pthread_mutex_lock(&ep->lock);
+	rc = judge(c, m, &e);
+	is_shared = !rc && epf_p2p_number_share(c, e, &a->engine_region);
+	pthread_mutex_unlock(&ep->lock);
+	if (rc || is_shared)
+		return rc;
+	k = calloc(1, sizeof(*k));
 	if (!k)
 		return -ENOMEM;
 	k->conn = c->id;
+	k->opened = 1;
 	rc = epf_p2p_engine_register(c, (void *)(uintptr_t)m->key.addr, m->key.bytes, device,
 				     m->key.rights, &k->region);
 	if (rc) {
@@ -82,7 +91,8 @@ static int register_export(struct conn *c, const struct msg_import *m, int devic
 	}
 	pthread_mutex_unlock(&ep->lock);
 	if (rc) {
-		(void)epf_p2p_engine_withdraw(c, k->region, 0);
+		if (!epf_p2p_engine_withdraw(c, k->region, 0))
+			epf_p2p_number_withdrawn(c, k->region);
 		free(k);
 	}
 	return rc;
@@ -112,15 +122,17 @@ static void answer_over_nics(struct conn *c, const void *data)
 		epf_p2p_conn_end(c, CONN_LOST, "its engine does not answer");
 }
 
-static void deliver(struct conn *c, const struct msg_imported *m, int file);
+static void deliver(struct conn *c, const struct msg_imported *m, int file, uint32_t tag);
 
 /* The other end of answer_over_nics(). */
 static void take_over_nics(struct conn *c, const void *data)
 {
+	const struct msg_imported *m = data;
+
 	if (epf_p2p_engine_exchange(c))
 		epf_p2p_conn_end(c, CONN_LOST, "its engine does not answer");
 	else
-		deliver(c, data, -1);
+		deliver(c, m, -1, epf_p2p_number_tag(c, m->engine_region));
 }
 
 void epf_p2p_answer_import(struct conn *c, const struct msg_import *m)
@@ -150,7 +162,7 @@ void epf_p2p_answer_import(struct conn *c, const struct msg_import *m)
 		epf_p2p_conn_end(c, CONN_LOST, "it does not take the answers that it asks for");
 }
 
-static void deliver(struct conn *c, const struct msg_imported *m, int file)
+static void deliver(struct conn *c, const struct msg_imported *m, int file, uint32_t tag)
 {
 	struct epf_p2p *ep = c->ep;
 	struct request *q;
@@ -161,6 +173,7 @@ static void deliver(struct conn *c, const struct msg_imported *m, int file)
 	if (q && !q->done) {
 		q->answer = *m;
 		q->file = file;
+		q->engine_tag = tag;
 		q->done = 1;
 		file = -1;
 		pthread_cond_broadcast(&ep->changed);
@@ -173,7 +186,7 @@ static void deliver(struct conn *c, const struct msg_imported *m, int file)
 void epf_p2p_take_answer(struct conn *c, const struct msg_imported *m, int file)
 {
 	if (!c->engine)
-		deliver(c, m, file);
+		deliver(c, m, file, 0);
 	else if (epf_p2p_engine_do(c, take_over_nics, m, sizeof(*m)))
 		epf_p2p_conn_end(c, CONN_LOST, "no memory for its answers");
 	if (c->engine && file >= 0)
@@ -225,6 +238,11 @@ static int explain(const struct conn *c, int status)
 				c->label);
 	case -EBADMSG:
 		return epf_fail(EPF_R_P2P_METADATA, "import: %s has never given that key",
+				c->label);
+	case -ENOSPC:
+		return epf_fail(EPF_R_P2P_LIMIT,
+				"import: %s offers no more memory over this connection at a time; "
+				"release imports, or have it withdraw exports",
 				c->label);
 	default:
 		return epf_fail_sys(
@@ -307,6 +325,7 @@ static int import_key(struct epf_p2p *ep, uint64_t conn, const uint8_t key[EPF_P
 		i->conn = c;
 		i->key = k;
 		i->engine_region = q.answer.engine_region;
+		i->engine_tag = q.engine_tag;
 		if (q.answer.kind == MEMORY_FILE && q.file >= 0)
 			map(i, &q.answer, q.file);
 		else if (q.answer.kind == MEMORY_GPU && c->is_local)
@@ -361,10 +380,12 @@ int epf_p2p_import_info(struct epf_p2p *ep, uint64_t import, uint64_t *addr, uin
 void epf_p2p_release(struct epf_p2p *ep, uint64_t import)
 {
 	struct import *i, **at;
+	struct conn *c;
 
 	pthread_mutex_lock(&ep->lock);
 	i = epf_p2p_slot_get(&ep->imports, import);
 	if (i && --i->opened == 0) {
+		epf_p2p_conn_ref(i->conn);
 		for (at = bucket(i->conn, &i->key); *at != i; at = &(*at)->next)
 			;
 		*at = i->next;
@@ -373,6 +394,9 @@ void epf_p2p_release(struct epf_p2p *ep, uint64_t import)
 		i = NULL;
 	}
 	pthread_mutex_unlock(&ep->lock);
-	if (i)
-		epf_p2p_import_put(i);
+	if (!i)
+		return;
+	c = i->conn;
+	epf_p2p_import_put(i);
+	epf_p2p_conn_put(c);
 }

@@ -37,6 +37,8 @@ void epf_p2p_import_put(struct import *i)
 {
 	if (__atomic_fetch_sub(&i->refs, 1u, __ATOMIC_ACQ_REL) != 1)
 		return;
+	if (i->conn && i->conn->import_end)
+		i->conn->import_end(i->conn, &i->key);
 	epf_p2p_gpu_release(i);
 	if (i->map_base)
 		munmap(i->map_base, i->map_bytes);

@@ -63,6 +63,7 @@ struct engine_key {
 	struct engine_key *next;
 	uint64_t conn; /* conn.id */
 	uint32_t region;
+	uint32_t opened; /* imports of the peer that it answers and that are not released */
 };
 
 struct epf_copy_handle;
@@ -112,7 +113,7 @@ struct import {
 	uint8_t *mapped; /* FILE: its first byte here */
 	void *map_base;
 	uint64_t map_bytes;
-	uint32_t engine_region;
+	uint32_t engine_region, engine_tag; /* its number over NICs, and which use of it */
 	/* GPU memory of another process, under gpu.lock: */
 	int device;
 	struct epf_copy_handle *handle; /* NULL: of this process */
@@ -127,6 +128,7 @@ struct request {
 	uint64_t number, begun_ns;
 	int done; /* 1 */
 	int file; /* descriptor or -1 */
+	uint32_t engine_tag;
 	struct msg_imported answer;
 };
 
@@ -188,7 +190,9 @@ struct conn {
 	const struct export
 		*chunk; /* a compressed chunk of the peer is copied to or from it; under ep->lock */
 	void (*engine_stop)(struct conn *c);
-	bool is_left; /* its engine was asked to end */
+	void (*import_end)(struct conn *c, const struct export_key *key);
+	bool reuses_numbers; /* agreed in the handshake */
+	bool is_left;        /* its engine was asked to end */
 	struct import *imports[P2P_BUCKETS];
 	struct request *requests;
 	uint64_t bytes_read, bytes_written, transfers, failed, under_way; /* atomic */

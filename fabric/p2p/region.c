@@ -183,6 +183,8 @@ static int withdraw_keys(struct epf_p2p *ep, struct engine_key **keys, uint64_t 
 			epf_p2p_conn_ref(c);
 			pthread_mutex_unlock(&ep->lock);
 			rc = epf_p2p_engine_withdraw(c, k->region, end > now ? end - now : 1);
+			if (!rc)
+				epf_p2p_number_withdrawn(c, k->region);
 			epf_p2p_conn_put(c);
 			pthread_mutex_lock(&ep->lock);
 		}
@@ -396,6 +398,7 @@ int epf_p2p_withdraw(struct epf_p2p *ep, const uint8_t key[EPF_P2P_KEY_BYTES], u
 /* What has expired, for the thread of a connection over NICs. */
 struct expired {
 	uint32_t slot;
+	uint32_t region;
 	uint64_t generation;
 };
 
@@ -404,30 +407,28 @@ static void expire_over_nics(struct conn *c, const void *data)
 {
 	const struct expired *x = data;
 	const struct engine_key *k = NULL;
-	uint32_t region = 0;
 	struct export *e;
 
 	pthread_mutex_lock(&c->ep->lock);
 	e = c->ep->export_at[x->slot];
 	if (e && e->key.generation == x->generation)
-		for (k = e->keys; k && k->conn != c->id; k = k->next)
+		for (k = e->keys; k && (k->conn != c->id || k->region != x->region); k = k->next)
 			;
-	if (k)
-		region = k->region;
 	pthread_mutex_unlock(&c->ep->lock);
-	if (k)
-		(void)epf_p2p_engine_withdraw(c, region, 1);
+	if (k) /* its number is given out again by this thread only */
+		(void)epf_p2p_engine_withdraw(c, x->region, 1);
 }
 
 /* Tells the connections over NICs that have imported an export of its end. ep->lock held. */
 static void expire_keys(struct epf_p2p *ep, const struct export *e)
 {
-	struct expired x = { e->key.slot, e->key.generation };
+	for (const struct engine_key *k = e->keys; k; k = k->next) {
+		struct expired x = { e->key.slot, k->region, e->key.generation };
 
-	for (const struct engine_key *k = e->keys; k; k = k->next)
 		for (struct conn *c = ep->all; c; c = c->next)
 			if (c->id == k->conn && c->engine)
 				(void)epf_p2p_engine_do(c, expire_over_nics, &x, sizeof(x));
+	}
 }
 
 void epf_p2p_export_expire(struct epf_p2p *ep, uint64_t now, uint64_t *next)

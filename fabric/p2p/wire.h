@@ -8,7 +8,7 @@
  *                           <- HELLO (nonce, metadata, proof)
  *   JOIN (proof, [3 fds])   ->
  *                           <- READY (status, [2 fds])
- *   afterwards both: STAGE, CHUNK, CHUNK_DONE, IMPORT, IMPORTED, WAKE, NOTE, BOOT, BYE
+ *   afterwards both: STAGE, CHUNK, CHUNK_DONE, IMPORT, IMPORTED, RELEASE, FORGET, FORGOTTEN, WAKE, NOTE, BOOT, BYE
  * A QUERY in place of the HELLO is answered by META, for epf_p2p_connect_to(). Over TCP every later message carries a proof (session key,
  * direction, running number).
  */
@@ -37,6 +37,9 @@ enum message {
 	MSG_STAGE = 12, /* these only where both compress */
 	MSG_CHUNK = 13,
 	MSG_CHUNK_DONE = 14,
+	MSG_RELEASE = 15, /* these only where both say HELLO_REUSE (engine_numbers.c) */
+	MSG_FORGET = 16,
+	MSG_FORGOTTEN = 17,
 };
 
 struct msg_head {
@@ -75,6 +78,7 @@ enum {
 	HELLO_STRATEGY = 0xff,
 	HELLO_NVCOMP = 1 << 8, /* compresses GPU memory by nvCOMP 6 */
 	HELLO_FP8 = 1 << 9,    /* knows values of one byte */
+	HELLO_REUSE = 1 << 10, /* numbers of regions are used again */
 };
 
 struct msg_hello {
@@ -141,6 +145,17 @@ struct msg_imported {
 	uint64_t gpu_offset, gpu_bytes;
 	uint8_t gpu_handle[64];
 	char gpu_pci[16];
+};
+
+/* An answered import of an export has ended: there is one for each answer of status 0. */
+struct msg_release {
+	uint32_t slot, reserved;
+	uint64_t generation;
+};
+
+/* The number of a withdrawn region in the pair's job: to be forgotten, or forgotten. */
+struct msg_number {
+	uint32_t region;
 };
 
 /* The region of the pair's job that takes compressed chunks. */

@@ -86,7 +86,13 @@ uint64_t sum_of(const uint8_t *m)
 	return sum;
 }
 
-static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *key)
+static void export_again(struct epf_p2p *ep, int fd, uint64_t region, uint8_t *key)
+{
+	need(epf_p2p_export(ep, region, 0, TARGET_BYTES, EPF_P2P_READ | EPF_P2P_WRITE, 0, 0, key));
+	say(fd, key, EPF_P2P_KEY_BYTES);
+}
+
+static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, uint64_t region, uint8_t *key)
 {
 	for (;;) {
 		uint64_t sum;
@@ -109,6 +115,14 @@ static void serve(struct epf_p2p *ep, int fd, uint8_t *memory, const uint8_t *ke
 		case T_WITHDRAW:
 			rc = epf_p2p_withdraw(ep, key, 10 * SECOND);
 			say(fd, &rc, sizeof(rc));
+			break;
+		case T_RENEW:
+			rc = epf_p2p_withdraw(ep, key, 10 * SECOND);
+			say(fd, &rc, sizeof(rc));
+			export_again(ep, fd, region, key);
+			break;
+		case T_MORE:
+			export_again(ep, fd, region, key);
 			break;
 		case T_NOTE:
 			wait_note(ep, fd);
@@ -184,7 +198,7 @@ static void run(int fd, enum target_memory from, const char *name, const char *s
 	say(fd, meta, bytes);
 	say(fd, key, sizeof(key));
 	say(fd, &memory, sizeof(memory));
-	serve(ep, fd, bytes_at, key);
+	serve(ep, fd, bytes_at, region, key);
 }
 
 int64_t target_answer(struct target *t, void *data, size_t bytes)

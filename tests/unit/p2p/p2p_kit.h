@@ -63,6 +63,9 @@ enum target_command {
 	T_SEND = 'S', /* notifies every peer "hello" */
 	T_IMPORT =
 		'i', /* imports the key that follows the byte, from the peer that connected first: 4 bytes, what epf_p2p_import returned */
+	/* Withdraws its export, and exports all its memory again: 4 bytes, what the withdrawal returned, then the new key. */
+	T_RENEW = 'r',
+	T_MORE = 'm', /* exports all its memory once more: the key, which T_RENEW then withdraws */
 	T_EXIT = 'x', /* closes its endpoint and ends */
 };
 
