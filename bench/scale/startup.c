@@ -38,6 +38,9 @@ enum {
 
 enum { ROUNDS = 4, STACK = 512 << 10, NOBODY = 1 << 20, LATE_US = 4000000, SHORT_S = 5 };
 
+/* The rendezvous says so often who has not come, where one is late: also while only that one has not. */
+enum { NOTICE_NS = 100000000 };
+
 /* The bytes of a rank's description beside its lanes (fabric/join/describe.c, one region), and of an address. */
 enum { DESCRIPTION = 300, TEXT = 300 };
 
@@ -199,6 +202,9 @@ static void *rank_main(void *arg)
 		wait_for_others(r, 1);
 		usleep(LATE_US);
 	}
+	/* Its patience must last for connecting, too: beside nobody else who connects. */
+	if (patience_s(r) != r->o->timeout_s)
+		wait_for_others(r, 2);
 	t->rc = epf_boot_tcp_open(&opts, &boot);
 	t->opened_ns = epf_now_ns();
 	if (!t->rc)
@@ -346,7 +352,8 @@ static int run(const struct opts *o, struct shared *shared)
 					   .job = "startup",
 					   .secret = SECRET,
 					   .secret_len = sizeof(SECRET) - 1,
-					   .notice_first_ns = o->late < NOBODY ? 100000000 : 0 };
+					   .notice_first_ns = o->late < NOBODY ? NOTICE_NS : 0,
+					   .notice_again_ns = o->late < NOBODY ? NOTICE_NS : 0 };
 	struct epf_boot_server_stats stats = { 0 };
 	struct epf_boot_server *server = NULL;
 	struct outcome r = { 0 };
