@@ -348,6 +348,11 @@ def recordings(job, scratch):
     last = json.loads(ep_top("--replay", path, "--once", "--json"))
     lines = [json.loads(x) for x in ep_top("--replay", path, "--json").splitlines()]
     check(len(lines) == 3 and lines[2]["realtime_ns"] == last["realtime_ns"], "--replay --json: three records")
+    refused = os.path.join(scratch, "refused")
+    done = subprocess.run([EP_TOP, "--stats-dir", job.dir, "--record", refused], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                          timeout=PATIENCE_S)
+    check(done.returncode == 1 and "no terminal" in done.stderr and done.stderr.count("\n") == 1 and not os.path.exists(refused),
+          "--record without a terminal says why in one line, and makes no file")
     check(blocks_of(last, "ring") and blocks_of(lines[0], "core")[0][1]["values"]["cmds_dequeued"] == 301 * 2, "replayed numbers")
     term = Terminal(["--replay", path, "-d", "0.2"])
     term.wait("its end", lambda t: "the recording has ended" in t)

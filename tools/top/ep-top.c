@@ -260,13 +260,31 @@ static int open_all(struct request *req, char *reason, size_t bytes)
 	return rc;
 }
 
+/* True if it prints readings instead of showing screens. */
+static bool prints(const struct request *req)
+{
+	const struct top_run *run = &req->run;
+
+	return run->prometheus || run->json || run->once || req->batch;
+}
+
+/* Runs before a recording is opened, so that a refusal leaves no empty file. */
+static int check_terminal(const struct request *req)
+{
+	if (req->run.listen || prints(req) || (isatty(STDOUT_FILENO) && isatty(STDIN_FILENO)))
+		return 0;
+	fprintf(stderr, "ep-top: no terminal: use --once or --batch%s\n",
+		req->record ? "; --record goes with both" : "");
+	return -ENOTTY;
+}
+
 static int run_all(struct request *req)
 {
 	struct top_run *run = &req->run;
 
 	if (run->listen)
 		return top_run_listen(run);
-	if (run->prometheus || run->json || run->once || req->batch) {
+	if (prints(req)) {
 		/* JSON of a recording is all of it, and of a live instance one reading unless an option says otherwise. */
 		if (run->prometheus ||
 		    (run->json && !req->batch && !run->iterations && !req->replay))
@@ -274,10 +292,6 @@ static int run_all(struct request *req)
 		if (run->once)
 			run->iterations = 1;
 		return top_run_batch(run);
-	}
-	if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO)) {
-		fprintf(stderr, "ep-top: no terminal: use --once or --batch\n");
-		return EXIT_FAILURE;
 	}
 	return top_run_screen(run);
 }
@@ -314,6 +328,10 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	}
 	argp_parse(&argp, argc, argv, 0, NULL, &req);
+	if (check_terminal(&req)) {
+		epf_conf_destroy(&req.conf);
+		return EXIT_FAILURE;
+	}
 	if (epf_conf_load(&req.conf, NULL) ||
 	    epf_conf_stats_dir(&req.conf, req.dir, sizeof(req.dir)))
 		fprintf(stderr, "ep-top: %s\n", epf_last_error());

@@ -3,70 +3,11 @@
  * Lanes of the TCP NIC where the conformance suite cannot look: connections that break in the middle, fences, links that are switched off, lanes between lanes of one NIC, peers that
  * cannot be reached, and waking a sleeper.
  */
-#include "tests/unit/nic/tcp/tcp_kit.h"
+#include "tests/unit/nic/tcp/duo_kit.h"
 
 #include "fabric/base/err.h"
 
-enum { BYTES = 4 << 20, DEPTH = 256 };
-
 #define LONG_NS 3600000000000ull
-
-struct duo {
-	struct epf_nic *a, *b; /* lane 0 of each leads to the other */
-	uint8_t *mem_a, *mem_b;
-	struct epf_nic_mr mr_a, mr_b;
-	uint64_t clock_ns;
-	struct epf_wc wc[512];
-};
-
-static struct epf_nic *open_nic(struct duo *d, uint8_t **mem, struct epf_nic_mr *mr)
-{
-	struct epf_tcp_opts opts;
-	struct epf_nic *nic;
-
-	epf_tcp_opts_defaults(&opts);
-	assert_int_equal(epf_tcp_open(&opts, kit_now, &d->clock_ns, &nic), 0);
-	*mem = calloc(1, BYTES);
-	assert_non_null(*mem);
-	assert_int_equal(nic->ops->region_register(nic, *mem, BYTES,
-						   EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ, mr),
-			 0);
-	nic->ops->post_receives(nic, 1000);
-	return nic;
-}
-
-static void join(struct epf_nic *x, uint16_t lx, struct epf_nic *y, uint16_t ly)
-{
-	uint8_t ax[EPF_NIC_ADDR_BYTES], ay[EPF_NIC_ADDR_BYTES];
-	int nx = x->ops->address(x, ax, sizeof(ax)), ny = y->ops->address(y, ay, sizeof(ay));
-	uint64_t tx, ty;
-
-	assert_int_equal(x->ops->lane_create(x, lx, DEPTH, &tx), 0);
-	assert_int_equal(y->ops->lane_create(y, ly, DEPTH, &ty), 0);
-	assert_int_equal(x->ops->lane_connect(x, lx, ay, (size_t)ny, ty), 0);
-	assert_int_equal(y->ops->lane_connect(y, ly, ax, (size_t)nx, tx), 0);
-}
-
-static struct duo *open_duo(void)
-{
-	struct duo *d = calloc(1, sizeof(*d));
-
-	assert_non_null(d);
-	d->clock_ns = 1;
-	d->a = open_nic(d, &d->mem_a, &d->mr_a);
-	d->b = open_nic(d, &d->mem_b, &d->mr_b);
-	join(d->a, 0, d->b, 0);
-	return d;
-}
-
-static void close_duo(struct duo *d)
-{
-	d->a->ops->close(d->a);
-	d->b->ops->close(d->b);
-	free(d->mem_a);
-	free(d->mem_b);
-	free(d);
-}
 
 static struct epf_wr write_wr(const struct duo *d, uint32_t id, uint64_t at, uint32_t len)
 {
@@ -149,7 +90,7 @@ static void break_connection(struct epf_nic *nic, int by_reset)
 static void a_broken_connection_is_a_failed_lane(void **state)
 {
 	for (int round = 0; round < 6; round++) {
-		struct duo *d = open_duo();
+		struct duo *d = duo_open();
 		uint32_t posted = 0;
 
 		for (uint32_t i = 0; i < 40; i++) {
@@ -170,16 +111,16 @@ static void a_broken_connection_is_a_failed_lane(void **state)
 			(void)kit_reap(d->b, d->wc, 64);
 		d->a->ops->lane_destroy(d->a, 0);
 		d->b->ops->lane_destroy(d->b, 0);
-		join(d->a, 0, d->b, 0);
+		duo_join(d->a, 0, d->b, 0);
 		d->a->ops->post(d->a, 0, &(struct epf_wr){ .op = EPF_WR_WRITE, .id = 7 }, 1);
 		run_until_sent(d, 7);
-		close_duo(d);
+		duo_close(d);
 	}
 }
 
 static void nothing_lands_after_a_fence(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	struct epf_wr wr = write_wr(d, 0, 0, 1 << 20);
 
 	memset(d->mem_a, 0x5a, 1 << 20);
@@ -197,13 +138,13 @@ static void nothing_lands_after_a_fence(void **state)
 	assert_int_equal(d->b->ops->reap(d->b, d->wc, 64), 0);
 	for (int i = 0; i < 1 << 20; i++)
 		assert_int_equal(d->mem_b[i], 0);
-	close_duo(d);
+	duo_close(d);
 }
 
 /* A lane that is fenced gives its requests back, and says nothing of its peer. */
 static void a_fence_flushes(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	int n = 0;
 
 	for (uint32_t i = 0; i < 5; i++) {
@@ -227,16 +168,16 @@ static void a_fence_flushes(void **state)
 		}
 	}
 	assert_int_equal(n, 5);
-	close_duo(d);
+	duo_close(d);
 }
 
 /* Far more reads than a lane has under way, between writes: all in order, all bytes there. */
 static void many_reads(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	struct epf_wr wr;
 
-	for (uint32_t i = 0; i < BYTES; i++)
+	for (uint32_t i = 0; i < DUO_BYTES; i++)
 		d->mem_b[i] = (uint8_t)(i * 7 >> 3);
 	for (uint32_t i = 0; i < 200; i++) {
 		wr = write_wr(d, i, i * 9000, i % 7 ? 9000 : 1);
@@ -248,12 +189,12 @@ static void many_reads(void **state)
 	for (uint32_t i = 0; i < 200; i++)
 		assert_memory_equal(d->mem_a + (uint64_t)i * 9000, d->mem_b + (uint64_t)i * 9000,
 				    i % 7 ? 9000 : 1);
-	close_duo(d);
+	duo_close(d);
 }
 
 static void a_link_that_is_off_waits(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	struct epf_nic_counters c;
 	struct epf_wr wr = write_wr(d, 3, 0, 3000);
 
@@ -283,7 +224,7 @@ static void a_link_that_is_off_waits(void **state)
 	d->clock_ns += 5000000000u;
 	d->a->ops->watch(d->a);
 	(void)expect_loss(d, 1);
-	close_duo(d);
+	duo_close(d);
 }
 
 static unsigned path_of(struct epf_nic *nic, uint16_t lane)
@@ -298,7 +239,7 @@ static unsigned path_of(struct epf_nic *nic, uint16_t lane)
 /* The other end does not read, whatever is sent; then it does. */
 static void a_full_receive_buffer_is_seen(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	struct epf_nic_path path;
 	struct epf_wr wr;
 	uint32_t id = 0;
@@ -317,13 +258,13 @@ static void a_full_receive_buffer_is_seen(void **state)
 	assert_true(path.unsent_bytes > 0 && path.cwnd_bytes > 0);
 	run_until_sent(d, id - 1);
 	assert_true(path_of(d->a, 0) != EPF_STATS_PATH_FULL);
-	close_duo(d);
+	duo_close(d);
 }
 
 /* Nobody connects to a lane that is posted to. */
 static void a_peer_that_never_comes(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	struct epf_tcp_place place;
 	uint8_t addr[EPF_NIC_ADDR_BYTES];
 	uint64_t token;
@@ -343,13 +284,13 @@ static void a_peer_that_never_comes(void **state)
 	assert_int_equal(kit_reap(d->a, d->wc, 8), 2);
 	assert_int_equal(d->wc[0].status, EPF_S_RETRY_EXCEEDED);
 	assert_int_equal(d->wc[1].op, EPF_WC_LANE_DOWN);
-	close_duo(d);
+	duo_close(d);
 }
 
 /* The peer's process has ended: the error says where nobody answers, and the lane can be tried again. */
 static void a_refused_connection_says_so(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	struct epf_tcp_place place;
 	uint8_t addr[EPF_NIC_ADDR_BYTES];
 	struct epf_net_addr at = epf_net_any(AF_INET, 0);
@@ -382,19 +323,19 @@ static void a_refused_connection_says_so(void **state)
 	assert_int_equal(path_of(d->a, 5), EPF_STATS_PATH_REFUSED);
 	d->a->ops->lane_destroy(d->a, 5); /* as an engine does that tries again */
 	assert_int_equal(path_of(d->a, 5), EPF_STATS_PATH_REFUSED);
-	join(d->a, 5, d->b, 5);
+	duo_join(d->a, 5, d->b, 5);
 	while (path_of(d->a, 5) != EPF_STATS_PATH_FINE) { /* b may be the one that dials */
 		assert_int_equal(d->a->ops->reap(d->a, d->wc, 8), 0);
 		usleep(100);
 	}
 	close(fd);
-	close_duo(d);
+	duo_close(d);
 }
 
 /* A lane that is opened again in place of a failed one. */
 static void lanes_are_opened_again(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 
 	for (uint32_t round = 0; round < 20; round++) {
 		uint8_t aa[EPF_NIC_ADDR_BYTES], ab[EPF_NIC_ADDR_BYTES];
@@ -406,8 +347,8 @@ static void lanes_are_opened_again(void **state)
 
 		d->a->ops->lane_fence(d->a, 0);
 		d->b->ops->lane_fence(d->b, 0);
-		assert_int_equal(d->a->ops->lane_reopen(d->a, 0, DEPTH, &ta), 0);
-		assert_int_equal(d->b->ops->lane_reopen(d->b, 0, DEPTH, &tb), 0);
+		assert_int_equal(d->a->ops->lane_reopen(d->a, 0, DUO_DEPTH, &ta), 0);
+		assert_int_equal(d->b->ops->lane_reopen(d->b, 0, DUO_DEPTH, &tb), 0);
 		while (!is_a || !is_b) {
 			if (!is_a)
 				is_a = d->a->ops->lane_reconnect(d->a, 0, ab, (size_t)nb, tb) == 0;
@@ -422,20 +363,20 @@ static void lanes_are_opened_again(void **state)
 		run_until_sent(d, round);
 		assert_int_equal(d->mem_b[0], (uint8_t)round);
 	}
-	close_duo(d);
+	duo_close(d);
 }
 
 /* Two lanes of one NIC, and a lane to itself: waiting for a receive, wrong keys, the end of the other. */
 static void lanes_within_a_nic(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	struct epf_nic *a = d->a;
 	uint8_t addr[EPF_NIC_ADDR_BYTES];
 	int n = a->ops->address(a, addr, sizeof(addr));
 	struct epf_wr wr = write_wr(d, 1, 0, 64);
 	uint64_t token;
 
-	join(a, 3, a, 4);
+	duo_join(a, 3, a, 4);
 	assert_int_equal(a->ops->lane_create(a, 5, 8, &token), 0);
 	assert_int_equal(a->ops->lane_connect(a, 5, addr, (size_t)n, token), 0);
 	epf_tcp_of(a)->receives = 0;
@@ -471,13 +412,13 @@ static void lanes_within_a_nic(void **state)
 	assert_int_equal(kit_reap(a, d->wc, 8), 1);
 	assert_int_equal(d->wc[0].op, EPF_WC_LANE_DOWN);
 	assert_int_equal(d->wc[0].lane, 3);
-	close_duo(d);
+	duo_close(d);
 }
 
 /* A core that sleeps is rung when something comes, and not for what it has seen. */
 static void a_sleeper_is_woken(void **state)
 {
-	struct duo *d = open_duo();
+	struct duo *d = duo_open();
 	struct epf_wakeup *w = d->b->ops->wakeup(d->b);
 	struct epf_wr wr = write_wr(d, 0, 0, 64);
 
@@ -508,7 +449,7 @@ static void a_sleeper_is_woken(void **state)
 		while (d->b->ops->next_event(d->b) != UINT64_MAX)
 			assert_int_equal(d->b->ops->reap(d->b, d->wc, 8), 0);
 	}
-	close_duo(d);
+	duo_close(d);
 }
 
 int main(void)

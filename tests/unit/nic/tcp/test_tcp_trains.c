@@ -1,69 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a lane of the TCP NIC puts into one call of the kernel: short payloads copied together, long ones from their place, and few acknowledgements. */
-#include "tests/unit/nic/tcp/tcp_kit.h"
+#include "tests/unit/nic/tcp/duo_kit.h"
 
 #include <sys/ioctl.h>
 
-enum { BYTES = 1 << 20, DEPTH = 256, STRIDE = 512, MANY = EPF_TCP_TRAIN };
-
-struct duo {
-	struct epf_nic *a, *b; /* lane 0 of each leads to the other */
-	uint8_t *from, *to;    /* memory of a, and of b */
-	struct epf_nic_mr mr_a, mr_b;
-	uint64_t clock_ns;
-	struct epf_wc wc[64];
-};
-
-static struct epf_nic *open_nic(struct duo *d, uint8_t **mem, struct epf_nic_mr *mr)
-{
-	struct epf_tcp_opts opts;
-	struct epf_nic *nic;
-
-	epf_tcp_opts_defaults(&opts);
-	assert_int_equal(epf_tcp_open(&opts, kit_now, &d->clock_ns, &nic), 0);
-	*mem = calloc(1, BYTES);
-	assert_non_null(*mem);
-	assert_int_equal(nic->ops->region_register(nic, *mem, BYTES, EPF_MR_REMOTE_WRITE, mr), 0);
-	nic->ops->post_receives(nic, 1000);
-	return nic;
-}
+enum { BYTES = 1 << 20, STRIDE = 512, MANY = EPF_TCP_TRAIN };
 
 static struct epf_tcp_lane *lane_of(struct epf_nic *nic)
 {
 	return epf_tcp_lane_at(epf_tcp_of(nic), 0);
 }
 
-static void begin(struct duo *d)
+/* With both lanes up, and the first BYTES of a's memory filled. */
+static struct duo *begin(void)
 {
-	uint8_t addr_a[EPF_NIC_ADDR_BYTES], addr_b[EPF_NIC_ADDR_BYTES];
-	uint64_t token_a, token_b;
-	int n_a, n_b;
+	struct duo *d = duo_open();
 
-	memset(d, 0, sizeof(*d));
-	d->clock_ns = 1;
-	d->a = open_nic(d, &d->from, &d->mr_a);
-	d->b = open_nic(d, &d->to, &d->mr_b);
-	n_a = d->a->ops->address(d->a, addr_a, sizeof(addr_a));
-	n_b = d->b->ops->address(d->b, addr_b, sizeof(addr_b));
-	assert_int_equal(d->a->ops->lane_create(d->a, 0, DEPTH, &token_a), 0);
-	assert_int_equal(d->b->ops->lane_create(d->b, 0, DEPTH, &token_b), 0);
-	assert_int_equal(d->a->ops->lane_connect(d->a, 0, addr_b, (size_t)n_b, token_b), 0);
-	assert_int_equal(d->b->ops->lane_connect(d->b, 0, addr_a, (size_t)n_a, token_a), 0);
 	while (lane_of(d->a)->fd < 0 || lane_of(d->b)->fd < 0) {
 		assert_int_equal(d->a->ops->reap(d->a, d->wc, 64), 0);
 		assert_int_equal(d->b->ops->reap(d->b, d->wc, 64), 0);
 		usleep(100);
 	}
 	for (int i = 0; i < BYTES; i++)
-		d->from[i] = (uint8_t)(i * 7 + i / 251);
-}
-
-static void end(struct duo *d)
-{
-	d->a->ops->close(d->a);
-	d->b->ops->close(d->b);
-	free(d->from);
-	free(d->to);
+		d->mem_a[i] = (uint8_t)(i * 7 + i / 251);
+	return d;
 }
 
 /* Posts MANY writes in one call, each with an event at the target: write number i has sizes[i % n] bytes, STRIDE behind the one before. Returns all their bytes. */
@@ -74,7 +34,7 @@ static int post_many(struct duo *d, const uint32_t *sizes, uint32_t n)
 
 	for (uint32_t i = 0; i < MANY; i++) {
 		wr[i] = (struct epf_wr){
-			.laddr = (uint64_t)(uintptr_t)d->from + i * STRIDE,
+			.laddr = (uint64_t)(uintptr_t)d->mem_a + i * STRIDE,
 			.raddr = d->mr_b.raddr + i * STRIDE,
 			.lkey = d->mr_a.lkey,
 			.rkey = d->mr_b.rkey,
@@ -113,9 +73,9 @@ static void await_arrivals(struct duo *d, uint32_t next)
 static void check_bytes(const struct duo *d, const uint32_t *sizes, uint32_t n)
 {
 	for (uint32_t i = 0; i < MANY; i++) {
-		const uint8_t *to = d->to + i * STRIDE;
+		const uint8_t *to = d->mem_b + i * STRIDE;
 
-		assert_memory_equal(to, d->from + i * STRIDE, sizes[i % n]);
+		assert_memory_equal(to, d->mem_a + i * STRIDE, sizes[i % n]);
 		assert_int_equal(to[sizes[i % n]], 0);
 	}
 }
@@ -128,17 +88,17 @@ static void short_and_long_payloads_mix(void **state)
 	};
 
 	enum { N = sizeof(sizes) / sizeof(*sizes) };
-	struct duo d;
+	struct duo *d;
 
 	(void)state;
 	for (int round = 0; round < 2; round++) { /* the second finds what the first has left */
-		begin(&d);
-		post_many(&d, sizes, N);
-		await_arrivals(&d, 0);
-		post_many(&d, sizes, N);
-		await_arrivals(&d, 0);
-		check_bytes(&d, sizes, N);
-		end(&d);
+		d = begin();
+		post_many(d, sizes, N);
+		await_arrivals(d, 0);
+		post_many(d, sizes, N);
+		await_arrivals(d, 0);
+		check_bytes(d, sizes, N);
+		duo_close(d);
 	}
 }
 
@@ -154,27 +114,27 @@ static void short_payloads_travel_together(void **state)
 	static const uint32_t fits[] = { EPF_TCP_SHORT_BYTES / MANY },
 			      exceeds[] = { EPF_TCP_SHORT };
 	uint64_t before;
-	struct duo d;
+	struct duo *d;
 
 	(void)state;
-	begin(&d);
-	before = epf_tcp_of(d.a)->counters.doorbells;
-	post_many(&d, fits, 1);
-	assert_int_equal(epf_tcp_of(d.a)->counters.doorbells, before + 1);
-	assert_int_equal(tx_entry(&d, 1)->iov_len, EPF_TCP_SHORT_BYTES);
-	await_arrivals(&d, 0);
-	check_bytes(&d, fits, 1);
-	while (lane_of(d.a)->tx.acked != MANY) {
-		assert_true(d.a->ops->reap(d.a, d.wc, 64) >= 0);
-		assert_int_equal(d.b->ops->reap(d.b, d.wc, 64), 0);
+	d = begin();
+	before = epf_tcp_of(d->a)->counters.doorbells;
+	post_many(d, fits, 1);
+	assert_int_equal(epf_tcp_of(d->a)->counters.doorbells, before + 1);
+	assert_int_equal(tx_entry(d, 1)->iov_len, EPF_TCP_SHORT_BYTES);
+	await_arrivals(d, 0);
+	check_bytes(d, fits, 1);
+	while (lane_of(d->a)->tx.acked != MANY) {
+		assert_true(d->a->ops->reap(d->a, d->wc, 64) >= 0);
+		assert_int_equal(d->b->ops->reap(d->b, d->wc, 64), 0);
 	}
-	post_many(&d, exceeds, 1);
-	assert_int_equal(tx_entry(&d, 1)->iov_len, EPF_TCP_SHORT_BYTES);
-	assert_ptr_equal(tx_entry(&d, 2)->iov_base,
-			 d.from + EPF_TCP_SHORT_BYTES / EPF_TCP_SHORT * STRIDE);
-	await_arrivals(&d, 0);
-	check_bytes(&d, exceeds, 1);
-	end(&d);
+	post_many(d, exceeds, 1);
+	assert_int_equal(tx_entry(d, 1)->iov_len, EPF_TCP_SHORT_BYTES);
+	assert_ptr_equal(tx_entry(d, 2)->iov_base,
+			 d->mem_a + EPF_TCP_SHORT_BYTES / EPF_TCP_SHORT * STRIDE);
+	await_arrivals(d, 0);
+	check_bytes(d, exceeds, 1);
+	duo_close(d);
 }
 
 /* While more arrives, acknowledgements travel alone only for half of a lane's depth. */
@@ -184,21 +144,21 @@ static void a_stream_is_acknowledged_rarely(void **state)
 
 	static const uint32_t sizes[] = { 8 };
 	uint64_t before;
-	struct duo d;
+	struct duo *d;
 	int bytes;
 
 	(void)state;
-	_Static_assert(MANY == DEPTH / 2 && MANY / STEP > 2 * EPF_TCP_ACK_AGE, "see below");
-	begin(&d);
-	before = epf_tcp_of(d.b)->counters.doorbells;
-	bytes = post_many(&d, sizes, 1);
-	await_bytes(&d, bytes + EPF_TCP_HEAD_BYTES + MANY * EPF_TCP_DESC_BYTES);
+	_Static_assert(MANY == DUO_DEPTH / 2 && MANY / STEP > 2 * EPF_TCP_ACK_AGE, "see below");
+	d = begin();
+	before = epf_tcp_of(d->b)->counters.doorbells;
+	bytes = post_many(d, sizes, 1);
+	await_bytes(d, bytes + EPF_TCP_HEAD_BYTES + MANY * EPF_TCP_DESC_BYTES);
 	for (uint32_t i = 0; i < MANY; i += STEP) {
-		assert_int_equal(epf_tcp_of(d.b)->counters.doorbells, before);
-		assert_int_equal(d.b->ops->reap(d.b, d.wc, STEP), STEP);
+		assert_int_equal(epf_tcp_of(d->b)->counters.doorbells, before);
+		assert_int_equal(d->b->ops->reap(d->b, d->wc, STEP), STEP);
 	}
-	assert_int_equal(epf_tcp_of(d.b)->counters.doorbells, before + 1);
-	end(&d);
+	assert_int_equal(epf_tcp_of(d->b)->counters.doorbells, before + 1);
+	duo_close(d);
 }
 
 int main(void)
