@@ -25,6 +25,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+enum { MOST = 2 * REGIONS }; /* numbers on their way: one's own and the peer's */
+
 enum phase {
 	WITHDRAWING, /* released by the peer; the key is still in the export's list */
 	FORGETTING,  /* the peer's: its handles are stale */
@@ -51,13 +53,14 @@ static bool is_quiet(struct engine_path *e, const struct number *n)
 
 static bool poll_all(struct conn *c);
 
-/* Adds a number to those on their way; NULL: no memory, and it is never used again. */
+/* Adds a number to those on their way; NULL: no memory, or a peer that asks for more than there are: it is never used again. */
 static struct number *begin(struct conn *c, enum phase phase, uint32_t region)
 {
-	struct number *n = calloc(1, sizeof(*n));
+	struct number *n = c->engine->n_numbers < MOST ? calloc(1, sizeof(*n)) : NULL;
 
 	if (!n)
 		return NULL;
+	c->engine->n_numbers++;
 	n->phase = phase;
 	n->region = region;
 	n->next = c->engine->numbers;
@@ -254,6 +257,7 @@ static bool poll_all(struct conn *c)
 			continue;
 		}
 		*at = n->next;
+		c->engine->n_numbers--;
 		free(n);
 		moved = true;
 	}
