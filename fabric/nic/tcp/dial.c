@@ -28,10 +28,12 @@ void epf_tcp_dial_close(struct epf_tcp_door *door, struct epf_tcp_caller *c)
 }
 
 /* What somebody who looks for the cause needs to know of an attempt. */
-static const char *cause(int rc)
+static const char *cause(const struct epf_tcp_caller *c, int rc)
 {
 	switch (rc) {
 	case -ETIMEDOUT:
+		if (c->is_connected)
+			return "connected, but no answer: the peer's process is stopped, or its CPUs are busy (tcp-timeout)";
 		return "no answer: a firewall, a wrong address or interface, or the host is down";
 	case -ECONNREFUSED:
 		return "connection refused: the peer's process has ended, or a firewall refuses";
@@ -52,7 +54,7 @@ static void note_attempt(struct epf_tcp_caller *c, int rc)
 
 	c->rc = rc;
 	epf_net_print(&c->place->addrs[c->at], text, sizeof(text));
-	snprintf(c->why, sizeof(c->why), "%.50s: %.100s", text, cause(rc));
+	snprintf(c->why, sizeof(c->why), "%.50s: %.100s", text, cause(c, rc));
 }
 
 /* The number of the interface that has an address; 0: none has. */
@@ -92,6 +94,7 @@ static int open_attempt(struct epf_tcp_door *door, struct epf_tcp_caller *c)
 	const struct epf_net_addr there = scoped(door, c->place->addrs[c->at]), *to = &there;
 	int rc;
 
+	c->is_connected = 0;
 	c->fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (c->fd < 0)
 		return -errno;
@@ -108,7 +111,6 @@ static int open_attempt(struct epf_tcp_door *door, struct epf_tcp_caller *c)
 	}
 	if (connect(c->fd, &to->sa, to->len) && errno != EINPROGRESS)
 		return -errno;
-	c->is_connected = 0;
 	epf_tcp_greet_dial(&c->greet, &door->auth, door->id, &c->greet.claim,
 			   epf_tcp_opts_mode(&door->opts));
 	rc = epf_tcp_caller_watch(door, c, 1);

@@ -287,6 +287,32 @@ static void a_peer_that_never_comes(void **state)
 	duo_close(d);
 }
 
+/* The peer's kernel accepts the connection, and nobody reads it. */
+static void a_stopped_peer_is_no_firewall(void **state)
+{
+	struct duo *d = duo_open();
+	struct epf_tcp_place place;
+	uint8_t addr[EPF_NIC_ADDR_BYTES];
+	struct epf_net_addr at = epf_net_any(AF_INET, 0);
+	int n, fd = socket(AF_INET, SOCK_STREAM, 0);
+	uint64_t token;
+
+	at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(bind(fd, &at.sa, at.len), 0);
+	assert_int_equal(listen(fd, 4), 0);
+	assert_int_equal(getsockname(fd, &at.sa, &at.len), 0);
+	kit_place(d->a, &place);
+	memset(place.id, 0xff, sizeof(place.id));
+	place.addrs[0] = at;
+	n = epf_tcp_addr_encode(&place, addr, sizeof(addr));
+	assert_int_equal(d->a->ops->lane_create(d->a, 5, 8, &token), 0);
+	assert_int_equal(d->a->ops->lane_connect(d->a, 5, addr, (size_t)n, 1ull << 32),
+			 -EHOSTUNREACH);
+	assert_non_null(strstr(epf_last_error(), "connected, but no answer"));
+	close(fd);
+	duo_close(d);
+}
+
 /* The peer's process has ended: the error says where nobody answers, and the lane can be tried again. */
 static void a_refused_connection_says_so(void **state)
 {
@@ -463,6 +489,7 @@ int main(void)
 		cmocka_unit_test(a_full_receive_buffer_is_seen),
 		cmocka_unit_test(a_peer_that_never_comes),
 		cmocka_unit_test(a_refused_connection_says_so),
+		cmocka_unit_test(a_stopped_peer_is_no_firewall),
 		cmocka_unit_test(lanes_are_opened_again),
 		cmocka_unit_test(lanes_within_a_nic),
 		cmocka_unit_test(a_sleeper_is_woken),
