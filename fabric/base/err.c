@@ -127,12 +127,14 @@ _Static_assert(sizeof(last.text) == EPF_ERROR_BYTES, "an error fits where it is 
 void epf_error_get(struct epf_error *out)
 {
 	out->reason = last.reason;
+	out->detail = last.detail;
 	memcpy(out->text, last.text, sizeof(out->text));
 }
 
 void epf_error_set(const struct epf_error *error)
 {
 	last.reason = error->reason;
+	last.detail = error->detail;
 	memcpy(last.text, error->text, sizeof(last.text));
 }
 

@@ -72,6 +72,7 @@ enum { EPF_ERROR_BYTES = 512 };
 /* An error on its way from one thread to another. */
 struct epf_error {
 	enum epf_reason reason;
+	size_t detail; /* bytes of the text before the remedy */
 	char text[EPF_ERROR_BYTES];
 };
 

@@ -32,33 +32,13 @@ void epf_engine_unlock(struct epf *ep)
 	pthread_mutex_unlock(&ep->locks.engine);
 }
 
-/* Errors are per thread, so the error of a call that another thread makes travels with it. */
-struct engine_call {
-	int (*fn)(struct epf_core *core, void *arg);
-	void *arg;
-	struct epf_error error;
-};
-
-static int run_call(struct epf_core *core, void *arg)
-{
-	struct engine_call *c = arg;
-	int rc = c->fn(core, c->arg);
-
-	if (rc < 0)
-		epf_error_get(&c->error);
-	return rc;
-}
-
 int epf_engine_call(struct epf *ep, int (*fn)(struct epf_core *core, void *arg), void *arg)
 {
-	struct engine_call c = { .fn = fn, .arg = arg };
 	int rc;
 
 	epf_engine_lock(ep);
-	rc = epf_core_call(ep->core, run_call, &c);
+	rc = epf_core_call(ep->core, fn, arg);
 	epf_engine_unlock(ep);
-	if (rc < 0)
-		epf_error_set(&c.error);
 	return rc;
 }
 

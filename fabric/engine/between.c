@@ -14,7 +14,9 @@ unsigned epf_core_run_calls(struct epf_core *core)
 	while (epf_queue_pop(core->calls, &item)) {
 		struct epf_call *call = (struct epf_call *)(uintptr_t)item.a;
 
+		epf_clear_error();
 		call->result = call->fn(core, call->arg);
+		epf_error_get(&call->error);
 		/* Q2: the result is visible to the caller, which waits with an acquire load. */
 		EPF_STORE_RELEASE(&call->done, 1u);
 		handled++;

@@ -6,6 +6,7 @@
 #ifndef EPF_FABRIC_ENGINE_BETWEEN_H
 #define EPF_FABRIC_ENGINE_BETWEEN_H
 
+#include "fabric/base/err.h"
 #include "fabric/engine/engine.h"
 
 #include <stdbool.h>
@@ -15,6 +16,7 @@ struct epf_call {
 	int (*fn)(struct epf_core *core, void *arg);
 	void *arg;
 	int result;
+	struct epf_error error; /* errors are per thread, so that of a failed call travels with it */
 	uint32_t done;
 };
 

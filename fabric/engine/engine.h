@@ -159,7 +159,7 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns);
 
 /*
  * Runs fn(core, arg) on the core's thread between two steps and waits for its result. Any thread. When no thread runs
- * the core (progress=caller, before the start), runs it at once.
+ * the core (progress=caller, before the start), runs it at once. Below 0, the function's last error is the caller's.
  */
 int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *arg), void *arg);
 

@@ -45,6 +45,8 @@ int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *
 			epf_wakeup_wake(core->wakeup);
 		sched_yield();
 	}
+	if (call.result < 0 && call.error.reason != EPF_R_NONE)
+		epf_error_set(&call.error);
 	return call.result;
 }
 

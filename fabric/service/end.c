@@ -77,7 +77,7 @@ void svc_rank_gone(struct epf_svc *s, struct svc_session *c, unsigned cause)
 		struct gone_args a = { .local = m->local, .cause = cause };
 
 		seat->state = SVC_SEAT_DRAINING;
-		svc_core_call(job, rank_gone, &a);
+		epf_core_call(job->core, rank_gone, &a);
 	} else {
 		/* Nothing runs yet: without this rank the job cannot be joined, and its engine goes now. */
 		snprintf(why, sizeof(why), "rank %u %s before the job was joined", seat->rank,
@@ -105,7 +105,7 @@ static int sweep_seats(struct epf_svc *s, struct svc_job *job)
 			left |= svc_member_sweep(seat->member);
 		if (seat->state != SVC_SEAT_DRAINING)
 			continue;
-		if (svc_core_call(job, rank_drained, &a) != 1) {
+		if (epf_core_call(job->core, rank_drained, &a) != 1) {
 			left = 1;
 			continue;
 		}
@@ -132,7 +132,7 @@ static int is_quiet(struct epf_core *core, void *arg)
 /* Every node has heard the goodbye, or is gone itself. */
 static bool has_parted(struct svc_job *job)
 {
-	return svc_core_call(job, say_bye, NULL) == 0 && svc_core_call(job, is_quiet, NULL) == 1;
+	return epf_core_call(job->core, say_bye, NULL) == 0 && epf_core_call(job->core, is_quiet, NULL) == 1;
 }
 
 /*
@@ -150,7 +150,7 @@ static int end_job(struct epf_svc *s, struct svc_job *job, uint64_t now)
 		job->said_bye = true;
 		job->wait_ns = SVC_MS / 2;
 		job->grace_ns = now + s->conf->peer_timeout_ns;
-		svc_core_call(job, say_bye, NULL);
+		epf_core_call(job->core, say_bye, NULL);
 		return 0;
 	}
 	if (s->ending && job->grace_ns > now + ENDING_MS * (uint64_t)SVC_MS)

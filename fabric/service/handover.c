@@ -48,7 +48,7 @@ int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t ran
 		.m = m, .pid = pid, .rank = rank, .max_regions = (uint32_t)job->svc->conf->regions
 	};
 
-	return svc_core_call(job, hand_over, &h);
+	return epf_core_call(job->core, hand_over, &h);
 }
 
 void svc_member_destroy(struct epf_svc *s, struct svc_member *m)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A job on this daemon: one engine core on a separate NIC, a page of peers, a wakeup. Made when its first rank attaches, started when
- * the ranks are connected, destroyed when the last one has gone. Control thread only; the engine is reached by svc_core_call() once it runs.
+ * the ranks are connected, destroyed when the last one has gone. Control thread only; the engine is reached by epf_core_call() once it runs.
  */
 #define EPF_LOG_COMP "svc"
 #include "bootstrap/net.h"

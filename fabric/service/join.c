@@ -127,7 +127,7 @@ static int describe_sealed(struct epf_svc *s, struct svc_session *c, uint32_t ro
 	int rc;
 
 	a.tokens = rank == lowest_rank(job) ? job->tokens : NULL;
-	rc = svc_core_call(job, describe, &a);
+	rc = epf_core_call(job->core, describe, &a);
 	if (rc)
 		return rc;
 	rc = epf_seal(&s->auth, &job->seal, rank, round, a.buf, a.len, sealed, len);
@@ -233,7 +233,7 @@ int svc_join_connect(struct epf_svc *s, struct svc_session *c, const union svc_m
 		if (data->len)
 			return epf_fail(EPF_R_SVC_MESSAGE,
 					"CONNECT: a rank that comes back brings no descriptions");
-		rc = svc_core_call(m->job, announce, &m->local);
+		rc = epf_core_call(m->job->core, announce, &m->local);
 		m->rejoining = rc != 0;
 	} else if (c->state != SVC_WORLD) {
 		return epf_fail(EPF_R_SVC_MESSAGE, "CONNECT: WORLD comes before it");
@@ -289,7 +289,7 @@ int svc_join_update(struct epf_svc *s, struct svc_session *c, const union svc_me
 		return epf_fail(EPF_R_NO_MEMORY, "job %s: no memory", svc_job_name(job));
 	rc = open_seals(s, job, &msg->connect.sealed, job->round + 1, u.blobs);
 	if (!rc)
-		rc = svc_core_call(job, update, &u);
+		rc = epf_core_call(job->core, update, &u);
 	if (!rc)
 		job->round++;
 	free(u.blobs);
@@ -330,7 +330,7 @@ static int reconnect_sealed(struct epf_svc *s, struct svc_job *job,
 	if (!rc && m->step)
 		rc = open_seals(s, job, &m->sealed, reconnect_round(job, m->step - 1), blobs);
 	if (!rc)
-		rc = svc_core_call(job, reconnect_step, &r);
+		rc = epf_core_call(job->core, reconnect_step, &r);
 	if (!rc && r.len)
 		rc = epf_seal(&s->auth, &job->seal, lowest_rank(job), reconnect_round(job, m->step),
 			      r.buf, r.len, sealed, len);

@@ -39,7 +39,7 @@ int svc_operate_mask(struct epf_svc *s, struct svc_session *c, const union svc_m
 		return rc;
 	if (m.rank >= job->world)
 		return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u", m.rank, job->world);
-	return svc_core_call(job, mask, &m);
+	return epf_core_call(job->core, mask, &m);
 }
 
 int svc_operate_counter(struct epf_svc *s, struct svc_session *c, const union svc_message *msg,
@@ -98,7 +98,7 @@ int svc_operate_link(struct epf_svc *s, struct svc_session *c, const union svc_m
 	for (struct svc_job *job = s->jobs; job && !rc; job = job->next) {
 		if (!job->core || (msg->link.job[0] && strcmp(job->name, msg->link.job) != 0))
 			continue;
-		rc = svc_core_call(job, set_link, &l);
+		rc = epf_core_call(job->core, set_link, &l);
 		if (rc == -EINVAL)
 			rc = epf_fail(EPF_R_NIC_OPTION,
 				      "link %u: the NIC of job %s has no such link", l.link,

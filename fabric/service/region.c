@@ -108,7 +108,7 @@ int svc_member_add(struct svc_member *m, const struct svc_region *region)
 	if (m->job)
 		rc = svc_job_check(m->job);
 	if (!rc && m->job)
-		rc = svc_core_call(m->job, svc_region_add, &args);
+		rc = epf_core_call(m->job->core, svc_region_add, &args);
 	if (!rc && args.number != m->n_regions)
 		rc = epf_fail(EPF_R_REGION_BAD, "region: the engine numbers it %u, not %u",
 			      args.number, m->n_regions);
@@ -208,12 +208,12 @@ int svc_member_region_close(struct epf_svc *s, struct svc_session *c, const unio
 	r = &m->regions[args.region];
 	args.local = m->local;
 	if (r->state == SVC_REGION_LIVE) {
-		rc = svc_core_call(m->job, revoke_begin, &args);
+		rc = epf_core_call(m->job->core, revoke_begin, &args);
 		if (rc)
 			return rc;
 		r->state = SVC_REGION_WITHDRAWING;
 	}
-	rc = r->state == SVC_REGION_GONE ? 1 : svc_core_call(m->job, revoke_done, &args);
+	rc = r->state == SVC_REGION_GONE ? 1 : epf_core_call(m->job->core, revoke_done, &args);
 	if (rc < 0)
 		return rc;
 	if (rc)

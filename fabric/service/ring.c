@@ -39,7 +39,7 @@ int svc_member_sweep(struct svc_member *m)
 
 		if (r->state != SVC_RING_CLOSING)
 			continue;
-		if (m->job->core && svc_core_call(m->job, ring_drained, &r->core_id) != 1)
+		if (m->job->core && epf_core_call(m->job->core, ring_drained, &r->core_id) != 1)
 			continue;
 		svc_ring_unmap(m, r);
 		m->closing--;
@@ -95,7 +95,7 @@ static int open_ring(struct svc_member *m, struct svc_ring *r, uint32_t number, 
 	if (m->job)
 		rc = svc_job_check(m->job);
 	if (m->job && !rc)
-		rc = svc_core_call(m->job, svc_ring_add, &args);
+		rc = epf_core_call(m->job->core, svc_ring_add, &args);
 	if (rc) {
 		svc_memory_unmap(r->shm, r->bytes);
 		close(*fd);
@@ -158,7 +158,7 @@ int svc_member_ring_close(struct epf_svc *s, struct svc_session *c, const union 
 		svc_ring_unmap(m, r);
 		return 0;
 	}
-	svc_core_call(m->job, close_ring, &r->core_id);
+	epf_core_call(m->job->core, close_ring, &r->core_id);
 	r->state = SVC_RING_CLOSING;
 	m->closing++;
 	svc_job_look(m->job);

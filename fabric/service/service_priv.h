@@ -2,7 +2,7 @@
 /*
  * The inside of the service daemon, shared by the files of this folder and their tests. One thread, the control
  * thread, owns everything here. An engine core belongs to its scheduler's thread once its job is connected and is then reached by
- * svc_core_call() alone.
+ * epf_core_call() alone.
  *
  *   user     what a uid has in use, against the limits         session  a connection
  *   member   a rank's memory: signals, regions, rings; lives   job      one engine core on one NIC, its local ranks' seats
@@ -390,16 +390,6 @@ void svc_unmap_close(struct epf_svc *s, int fd);
 /* Unmaps what has been released meanwhile. */
 void svc_unmap_collect(struct epf_svc *s);
 
-/* ---- core_call.c ---- */
-/* Runs fn on the engine's thread, or at once where none has it yet; a failure is this thread's last error. */
-int svc_core_call(struct svc_job *job, int (*fn)(struct epf_core *core, void *arg), void *arg);
-/* 0, or why the job cannot be used. */
-int svc_job_check(const struct svc_job *job);
-struct svc_seat *svc_job_seat(struct svc_job *job, uint32_t rank);
-const char *svc_job_name(const struct svc_job *job);
-/* Makes svc_jobs_step() visit the job within a millisecond. */
-void svc_job_look(struct svc_job *job);
-
 /* ---- member.c ---- */
 /* Returns the session's member, made if it has none yet; NULL with epf_last_error() set: no memory. */
 struct svc_member *svc_member_get(struct epf_svc *s, struct svc_session *c);
@@ -451,6 +441,14 @@ void svc_ring_unmap(struct svc_member *m, struct svc_ring *r);
 /* Hands signals, regions and rings to the job's engine; directly or, when it runs, on its thread. */
 int svc_member_hand_over(struct svc_member *m, struct svc_job *job, uint32_t rank, pid_t pid);
 void svc_member_destroy(struct epf_svc *s, struct svc_member *m);
+
+/* ---- job_state.c ---- */
+/* 0, or why the job cannot be used. */
+int svc_job_check(const struct svc_job *job);
+struct svc_seat *svc_job_seat(struct svc_job *job, uint32_t rank);
+const char *svc_job_name(const struct svc_job *job);
+/* Makes svc_jobs_step() visit the job within a millisecond. */
+void svc_job_look(struct svc_job *job);
 
 /* ---- job.c ---- */
 /* Opens the job's NIC (job->ops, job->nic) with the daemon's settings, but the job's own weight, which decides the lanes' traffic class. */
