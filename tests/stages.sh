@@ -14,7 +14,7 @@ JOBS=$(nproc)
 # Tests at a time: together they use half of a CPU each, as most of them wait for a fault, a deadline or another process.
 TEST_JOBS=$((2 * JOBS))
 [ "$LONG" = no ] || TEST_JOBS=$JOBS
-# Limits against hanging, on a busy machine, and enough compilers for more than half of it: two a CPU beside two loops would get a third.
+# Limits against hanging, on a busy machine, and compilers for more than half of it: one a CPU beside two loops gets a third.
 export LIMIT_TIMES=1
 [ "$BUSY" = no ] || LIMIT_TIMES=4 JOBS=$((3 * JOBS))
 # Seeds under a sanitizer, where every step is several times slower; printed.
