@@ -16,7 +16,8 @@ struct epf_call {
 	int (*fn)(struct epf_core *core, void *arg);
 	void *arg;
 	int result;
-	struct epf_error error; /* errors are per thread, so that of a failed call travels with it */
+	struct epf_error
+		error; /* errors are per thread, so that of a failed call travels with it */
 	uint32_t done;
 };
 

@@ -132,7 +132,8 @@ static int is_quiet(struct epf_core *core, void *arg)
 /* Every node has heard the goodbye, or is gone itself. */
 static bool has_parted(struct svc_job *job)
 {
-	return epf_core_call(job->core, say_bye, NULL) == 0 && epf_core_call(job->core, is_quiet, NULL) == 1;
+	return epf_core_call(job->core, say_bye, NULL) == 0 &&
+	       epf_core_call(job->core, is_quiet, NULL) == 1;
 }
 
 /*
