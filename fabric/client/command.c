@@ -211,9 +211,11 @@ int epf_flush(struct epf_ring *ring, unsigned flags, uint64_t timeout_ns)
 	if (rc)
 		return rc;
 	failed = EPF_LOAD_ACQUIRE(&ring->shm->done.failed); /* A3 */
-	if (failed != ring->failures_seen)
-		rc = fail_commands(ring, failed, EPF_R_CMD_FAILED);
-	return rc;
+	if (failed == ring->failures_seen)
+		return 0;
+	/* If they failed because a rank is lost, the engine has said so first: who and why says more. */
+	rc = epf_wait_why(ring->ep, "flush of ring", ring->id);
+	return rc ? rc : fail_commands(ring, failed, EPF_R_CMD_FAILED);
 }
 
 int epf_ring_push_raw(struct epf_ring *ring, uint64_t lo, uint64_t hi)

@@ -277,7 +277,8 @@ int epf_get(struct epf_ring *ring, uint32_t rank, uint32_t local_region, uint64_
 int epf_flush_post(struct epf_ring *ring, unsigned flags);
 
 /*
- * epf_flush_post(), then waits for it. -EIO if a command of the ring has failed since the last call of epf_ring_error(). Threads: producer.
+ * epf_flush_post(), then waits for it. -EIO if a command of the ring has failed since the last call of epf_ring_error(), or, if a rank is lost that is
+ * not masked, -ECONNRESET, which names it. Threads: producer.
  */
 int epf_flush(struct epf_ring *ring, unsigned flags, uint64_t timeout_ns);
 
