@@ -154,12 +154,12 @@ static void body(struct job_rank *r)
 		return;
 	}
 	if (r->me == 1)
-		rc = epf_signal_wait(r->ep, 0, 1, 2 * TOLD_S * SECOND);
+		rc = epf_signal_wait(r->ep, 0, 1, 2 * SECOND * (job_ms(TOLD_S * 1000) / 1000));
 	printf("gpu_kill %s %s: rank %u after %.3f s: %s\n", cfg.gpu, scene->what, r->me,
 	       since_kill(r), epf_last_error());
 	fflush(stdout);
 	JOB_CHECK(r, rc < 0 && rc != -ENOENT);
-	JOB_CHECK(r, since_kill(r) >= 0 && since_kill(r) < TOLD_S);
+	JOB_CHECK(r, since_kill(r) >= 0 && since_kill(r) < job_ms(TOLD_S * 1000) / 1000.0);
 	JOB_CHECK(r, strstr(epf_last_error(), scene->notified[r->me]));
 	job_rank_leave(r);
 }
