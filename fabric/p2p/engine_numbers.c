@@ -18,14 +18,14 @@
  *
  * An import that is released gives the number back early: RELEASE, on which the owner withdraws that region alone. The export stays.
  */
+#define EPF_LOG_COMP "p2p"
+#include "fabric/base/log.h"
 #include "fabric/client/reuse.h"
 #include "fabric/p2p/engine.h"
 #include "fabric/p2p/engine_priv.h"
 
 #include <errno.h>
 #include <stdlib.h>
-
-enum { MOST = 2 * REGIONS }; /* numbers on their way: one's own and the peer's */
 
 enum phase {
 	WITHDRAWING, /* released by the peer; the key is still in the export's list */
@@ -53,14 +53,29 @@ static bool is_quiet(struct engine_path *e, const struct number *n)
 
 static bool poll_all(struct conn *c);
 
-/* Adds a number to those on their way; NULL: no memory, or a peer that asks for more than there are: it is never used again. */
+static bool is_on_its_way(const struct engine_path *e, enum phase phase, uint32_t region)
+{
+	const struct number *n = e->numbers;
+
+	while (n && (n->phase != phase || n->region != region))
+		n = n->next;
+	return n != NULL;
+}
+
+/* Adds a number to those on their way. NULL: it is there already, which a peer may repeat as often as it likes, or there is no memory: it is never used again. */
 static struct number *begin(struct conn *c, enum phase phase, uint32_t region)
 {
-	struct number *n = c->engine->n_numbers < MOST ? calloc(1, sizeof(*n)) : NULL;
+	struct number *n;
 
-	if (!n)
+	if (is_on_its_way(c->engine, phase, region))
 		return NULL;
-	c->engine->n_numbers++;
+	n = calloc(1, sizeof(*n));
+	if (!n) {
+		epf_warn_ratelimited(
+			"%s: no memory: a number of its connection's regions is not used again",
+			c->label);
+		return NULL;
+	}
 	n->phase = phase;
 	n->region = region;
 	n->next = c->engine->numbers;
@@ -257,7 +272,6 @@ static bool poll_all(struct conn *c)
 			continue;
 		}
 		*at = n->next;
-		c->engine->n_numbers--;
 		free(n);
 		moved = true;
 	}

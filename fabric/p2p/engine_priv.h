@@ -63,7 +63,6 @@ struct engine_path {
 	pthread_mutex_t ring_lock; /* one producer at a time; never held over a wait for the peer */
 	pthread_mutex_t step_lock; /* ep is not closed while a wait steps it; behind ring_lock */
 	struct number *numbers;    /* to be used again; its own thread only (engine_numbers.c) */
-	uint32_t n_numbers;
 	bool (*numbers_poll)(struct conn *c); /* moves them on: true if one is settled */
 	uint32_t tags
 		[REGIONS]; /* of the peer's regions, one for each use of a number; under ring_lock */

@@ -167,25 +167,26 @@ static void test_own_numbers_come_again(void **state)
 
 /* What the connection's thread finds behind a number that has arrived. */
 struct look {
-	uint32_t is_over, is_pending;
+	uint32_t is_over, pending;
 };
 
 static void look(struct conn *c, const void *data)
 {
 	struct look *l = *(struct look *const *)data;
 
-	l->is_pending = c->engine->numbers != NULL;
+	for (const struct number *n = c->engine->numbers; n; n = n->next)
+		l->pending++;
 	__atomic_store_n(&l->is_over, 1u, __ATOMIC_RELEASE);
 }
 
-static bool is_pending(struct conn *c)
+static uint32_t pending(struct conn *c)
 {
 	struct look l = { .is_over = 0 }, *at = &l;
 
 	assert_ok(epf_p2p_engine_do(c, look, &at, sizeof(at)));
 	while (!__atomic_load_n(&l.is_over, __ATOMIC_ACQUIRE))
 		sched_yield();
-	return l.is_pending;
+	return l.pending;
 }
 
 /* Commands that name a region are under way, since the peer is stopped: its number is not forgotten, and not free, before they are retired. */
@@ -203,14 +204,15 @@ static void test_number_waits_for_commands(void **state)
 				  NULL, &x));
 	target_stop(&b.t);
 	assert_ok(epf_p2p_post(x, NULL, 0));
-	assert_ok(epf_p2p_number_arrived(x->conn, MSG_FORGET, &n));
-	assert_true(is_pending(x->conn));
+	for (int i = 0; i < 3; i++) /* a peer that repeats itself takes no more memory */
+		assert_ok(epf_p2p_number_arrived(x->conn, MSG_FORGET, &n));
+	assert_int_equal(pending(x->conn), 1);
 	n.region = 1; /* this end's, for the sake of the wait: it is not withdrawn */
 	assert_ok(epf_p2p_number_arrived(x->conn, MSG_FORGOTTEN, &n));
-	assert_true(is_pending(x->conn));
+	assert_int_equal(pending(x->conn), 2);
 	kill(b.t.pid, SIGCONT);
 	assert_ok(epf_p2p_wait(x, 0));
-	while (is_pending(x->conn))
+	while (pending(x->conn))
 		sched_yield();
 	assert_ok(epf_p2p_post(x, NULL, 0)); /* its handle is stale now */
 	assert_err(epf_p2p_wait(x, 0), EKEYREVOKED);

@@ -287,24 +287,32 @@ static void a_peer_that_never_comes(void **state)
 	duo_close(d);
 }
 
+/* The address of a NIC that a dials, at a port of which nobody takes connections. Returns its length; *fd holds the port. */
+static int nobody(struct epf_nic *a, bool listens, uint8_t addr[EPF_NIC_ADDR_BYTES], int *fd)
+{
+	struct epf_net_addr at = epf_net_any(AF_INET, 0);
+	struct epf_tcp_place place;
+
+	*fd = socket(AF_INET, SOCK_STREAM, 0);
+	at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(bind(*fd, &at.sa, at.len), 0);
+	if (listens)
+		assert_int_equal(listen(*fd, 4), 0);
+	assert_int_equal(getsockname(*fd, &at.sa, &at.len), 0);
+	kit_place(a, &place);
+	memset(place.id, 0xff, sizeof(place.id)); /* the highest id: this end dials */
+	place.addrs[0] = at;
+	return epf_tcp_addr_encode(&place, addr, EPF_NIC_ADDR_BYTES);
+}
+
 /* The peer's kernel accepts the connection, and nobody reads it. */
 static void a_stopped_peer_is_no_firewall(void **state)
 {
 	struct duo *d = duo_open();
-	struct epf_tcp_place place;
 	uint8_t addr[EPF_NIC_ADDR_BYTES];
-	struct epf_net_addr at = epf_net_any(AF_INET, 0);
-	int n, fd = socket(AF_INET, SOCK_STREAM, 0);
+	int fd, n = nobody(d->a, true, addr, &fd);
 	uint64_t token;
 
-	at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	assert_int_equal(bind(fd, &at.sa, at.len), 0);
-	assert_int_equal(listen(fd, 4), 0);
-	assert_int_equal(getsockname(fd, &at.sa, &at.len), 0);
-	kit_place(d->a, &place);
-	memset(place.id, 0xff, sizeof(place.id));
-	place.addrs[0] = at;
-	n = epf_tcp_addr_encode(&place, addr, sizeof(addr));
 	assert_int_equal(d->a->ops->lane_create(d->a, 5, 8, &token), 0);
 	assert_int_equal(d->a->ops->lane_connect(d->a, 5, addr, (size_t)n, 1ull << 32),
 			 -EHOSTUNREACH);
@@ -317,20 +325,10 @@ static void a_stopped_peer_is_no_firewall(void **state)
 static void a_refused_connection_says_so(void **state)
 {
 	struct duo *d = duo_open();
-	struct epf_tcp_place place;
 	uint8_t addr[EPF_NIC_ADDR_BYTES];
-	struct epf_net_addr at = epf_net_any(AF_INET, 0);
-	int n, fd = socket(AF_INET, SOCK_STREAM, 0);
+	int rc, fd, n = nobody(d->a, false, addr, &fd);
 	uint64_t token;
 
-	/* A port that is taken and at which nobody listens. */
-	at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	assert_int_equal(bind(fd, &at.sa, at.len), 0);
-	assert_int_equal(getsockname(fd, &at.sa, &at.len), 0);
-	kit_place(d->a, &place);
-	memset(place.id, 0xff, sizeof(place.id)); /* the highest id: this end dials */
-	place.addrs[0] = at;
-	n = epf_tcp_addr_encode(&place, addr, sizeof(addr));
 	assert_int_equal(d->a->ops->lane_create(d->a, 5, 8, &token), 0);
 	assert_int_equal(d->a->ops->lane_connect(d->a, 5, addr, (size_t)n, 1ull << 32),
 			 -EHOSTUNREACH);
@@ -340,12 +338,11 @@ static void a_refused_connection_says_so(void **state)
 	/* Between two steps nobody waits: it is begun, and asked for. */
 	assert_int_equal(d->a->ops->lane_create(d->a, 5, 8, &token), 0);
 	do {
-		n = epf_tcp_addr_encode(&place, addr, sizeof(addr));
-		n = d->a->ops->lane_reconnect(d->a, 5, addr, (size_t)n, 1ull << 32);
+		rc = d->a->ops->lane_reconnect(d->a, 5, addr, (size_t)n, 1ull << 32);
 		assert_int_equal(d->a->ops->reap(d->a, d->wc, 8), 0);
 		usleep(100);
-	} while (n == -EAGAIN);
-	assert_int_equal(n, -EHOSTUNREACH);
+	} while (rc == -EAGAIN);
+	assert_int_equal(rc, -EHOSTUNREACH);
 	assert_int_equal(path_of(d->a, 5), EPF_STATS_PATH_REFUSED);
 	d->a->ops->lane_destroy(d->a, 5); /* as an engine does that tries again */
 	assert_int_equal(path_of(d->a, 5), EPF_STATS_PATH_REFUSED);
