@@ -35,7 +35,8 @@ replace_nccl()
 	[ -f "$theirs.before" ] || cp -p "$theirs" "$theirs.before"
 	replaced=$theirs
 	trap restore EXIT
-	cp "$clients/nvidia/nccl/lib/libnccl.so.2" "$theirs"
+	# By rename: a program that runs keeps the file that it has mapped.
+	cp "$clients/nvidia/nccl/lib/libnccl.so.2" "$theirs.new" && mv -f "$theirs.new" "$theirs"
 	nvshmem=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nvshmem").submodule_search_locations[0])' 2>/dev/null)
 }
 

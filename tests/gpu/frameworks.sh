@@ -9,7 +9,7 @@
 #
 # --build     a folder with libepf.so.0 and libepf-ll.so.0 (and ep-fabric, for two nodes), or a build tree with them
 # --packages  a folder made by tools/frameworks/fetch.py gpu (with --cpu: cpu), carried here
-# --vllm      a folder made by tools/frameworks/fetch.py vllm or unpack: parts vllm-kernel, vllm-serve, vllm-graphs
+# --vllm      a folder made by tools/frameworks/fetch.py vllm or unpack: parts vllm-kernel, vllm-serve, vllm-graphs, with --deepep vllm-deepep
 # --deepep    a folder with DeepEP's package and compiled module, to measure beside
 # --out       where logs, results (JSON) and the table go (./gpu-results/frameworks)
 # --ranks     processes; as many as GPUs by default, 2 on one (they share it under MPS, and times mean nothing)
@@ -93,12 +93,12 @@ spread()
 	part "$name" 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/tests/frameworks/transformers_rank.py" "$@"
 }
 
-# serve NAME LIMIT OPTION...
+# serve NAME LIMIT OPTION...: over the deep_ep in $first, ours by default
 serve()
 {
 	local name=$1 limit=$2
 	shift 2
-	PYTHONPATH=$root/tools/python:$(cd "$vllm" && pwd)${PYTHONPATH:+:$PYTHONPATH} part "$name" "$limit" \
+	PYTHONPATH=${first:-$root/tools/python}:$(cd "$vllm" && pwd)${PYTHONPATH:+:$PYTHONPATH} part "$name" "$limit" \
 		python3 "$root/bench/frameworks/serve_vllm.py" --json "$out/$name.json" "$@"
 }
 
@@ -108,6 +108,7 @@ if [ -n "$vllm" ]; then
 	serve vllm-kernel 240 --kernel-only --limit 75
 	serve vllm-serve 420 --limit 130
 	serve vllm-graphs 300 --limit 130 --backends allgather_reducescatter+graphs,deepep_low_latency+graphs
+	[ -z "$deepep" ] || first=${beside[1]} serve vllm-deepep 580 --limit 130 --backends deepep_high_throughput,deepep_low_latency,deepep_low_latency+graphs
 	last=40
 fi
 [ -n "$packages" ] || end
