@@ -260,6 +260,11 @@ static int mask_peer(struct epf_core *core, void *arg)
 	return 0;
 }
 
+static int embedded_stay_awake(struct epf *ep, bool on)
+{
+	return epf_engine_call(ep, epf_core_stay_awake, &on);
+}
+
 static int embedded_peer_mask(struct epf *ep, uint32_t rank, bool masked)
 {
 	struct mask_args a = { rank, masked };
@@ -356,6 +361,7 @@ const struct epf_backend_ops epf_backend_embedded = {
 	.update = embedded_update,
 	.rejoin = embedded_rejoin,
 	.reconnect = embedded_reconnect,
+	.stay_awake = embedded_stay_awake,
 	.peer_mask = embedded_peer_mask,
 	.counter = embedded_counter,
 	.stats_file = embedded_stats_file,

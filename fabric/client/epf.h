@@ -368,10 +368,18 @@ void epf_gpu_options_init(struct epf_gpu_options *opts);
 /*
  * Gives kernels of a GPU access to this rank: opens rings for them, pins those and the signals, and creates the context that device calls
  * take (epf_gpu_context). After the join; one per rank. Kernels launched by any API of the same process and device may use it, in any stream,
- * many at a time. An embedded engine should not sleep (core-idle): a kernel cannot wake it. -ENODEV without a GPU. The caller releases
+ * many at a time. A kernel cannot wake an engine, so an embedded one with core-idle=sleep pauses instead until epf_gpu_close() or
+ * epf_gpu_pushes(); a daemon has to be told (core-idle=pause or spin), or looks every 20 ms. -ENODEV without a GPU. The caller releases
  * *out by epf_gpu_close(), or leaves it to epf_close(). Threads: serialized.
  */
 int epf_gpu_open(struct epf *ep, const struct epf_gpu_options *opts, struct epf_gpu **out);
+
+/*
+ * Says whether (1, 0) kernels of the context push commands that nobody else wakes the engine for: 1 after epf_gpu_open(). 0 where they
+ * store to all peers directly, or where the caller pushes to a ring of the host behind them: an embedded engine may sleep then, and takes
+ * no CPU. Threads: serialized. Returns 0, or a negative errno.
+ */
+int epf_gpu_pushes(struct epf_gpu *gpu, int does);
 
 /* Returns the context, a device address: pass it to kernels, never read it on the host. Valid until epf_gpu_close(). Threads: any. */
 const struct epf_gpu_ctx *epf_gpu_context(const struct epf_gpu *gpu);

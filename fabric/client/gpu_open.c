@@ -186,11 +186,23 @@ int epf_gpu_open(struct epf *ep, const struct epf_gpu_options *opts, struct epf_
 	claimed(ep, gpu);
 	if (rc)
 		return rc;
-	if (ep->core && ep->conf.core_idle == EPF_CONF_IDLE_SLEEP)
-		epf_warn(
-			"core-idle is sleep: a kernel cannot wake the core, which looks every 20 ms; set pause or spin");
-	*out = gpu;
-	return 0;
+	rc = epf_gpu_pushes(gpu, 1);
+	if (rc)
+		epf_gpu_close(gpu);
+	else
+		*out = gpu;
+	return rc;
+}
+
+int epf_gpu_pushes(struct epf_gpu *gpu, int does)
+{
+	struct epf *ep = gpu->ep;
+	int rc;
+
+	epf_lock_calls(ep);
+	rc = ep->be->stay_awake(ep, does != 0);
+	epf_unlock_calls(ep);
+	return rc;
 }
 
 /* What kernels pushed becomes what this ring has pushed, so that closing it waits for all of it. */
@@ -229,6 +241,7 @@ void epf_gpu_close(struct epf_gpu *gpu)
 	epf_gpu_context_destroy(gpu->context);
 	for (uint32_t i = 0; i < gpu->opened; i++)
 		epf_ring_close(gpu->rings[i]);
+	(void)epf_gpu_pushes(gpu, 0);
 	if (gpu->dev)
 		gpu->dev->ops->close(gpu->dev);
 	free(gpu->rings);

@@ -109,6 +109,11 @@ static int remote_check(struct epf *ep)
 	return look(ep);
 }
 
+static int remote_stay_awake(struct epf *ep, bool on)
+{
+	return 0;
+}
+
 static int remote_peer_mask(struct epf *ep, uint32_t rank, bool masked)
 {
 	struct epf_svc_mask req = { .rank = rank, .masked = masked };
@@ -206,6 +211,7 @@ const struct epf_backend_ops epf_backend_service = {
 	.update = remote_update,
 	.rejoin = remote_rejoin,
 	.reconnect = remote_reconnect,
+	.stay_awake = remote_stay_awake,
 	.peer_mask = remote_peer_mask,
 	.counter = remote_counter,
 	.stats_file = remote_stats_file,

@@ -31,6 +31,7 @@
 #include "queues/epf_stats.h"
 #include "queues/epf_wakeup.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -228,6 +229,7 @@ struct epf_core {
 	uint32_t owner;        /* enum epf_owner: who may step the core (owner.h) */
 	uint32_t
 		drive_wish; /* 1: a waiter wants to step the core: its thread sleeps as soon as it is idle */
+	bool stays_awake; /* kernels push commands, which cannot wake it: core-idle=sleep pauses instead */
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */
 	int stop;

@@ -157,6 +157,9 @@ unsigned epf_core_wake(struct epf_core *core);
 /* Sleeps on the core's wakeup until rung, the next NIC event or max_ns. For progress=caller. */
 void epf_core_sleep(struct epf_core *core, uint64_t max_ns);
 
+/* For epf_core_call(): whether (bool *) the core's thread stays awake although its idle policy is sleep: somebody pushes commands who cannot wake it. Returns 0. */
+int epf_core_stay_awake(struct epf_core *core, void *on);
+
 /*
  * Runs fn(core, arg) on the core's thread between two steps and waits for its result. Any thread. When no thread runs
  * the core (progress=caller, before the start), runs it at once. Below 0, the function's last error is the caller's.

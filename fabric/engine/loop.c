@@ -50,6 +50,14 @@ int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *
 	return call.result;
 }
 
+int epf_core_stay_awake(struct epf_core *core, void *on)
+{
+	core->stays_awake = *(const bool *)on;
+	/* A waiter may run this while the core's thread sleeps. */
+	epf_wakeup_wake_anyway(core->wakeup);
+	return 0;
+}
+
 void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 {
 	uint64_t now = core->now(core->now_arg), due = epf_core_due(core, now);
@@ -128,7 +136,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 		if (opts->idle == EPF_IDLE_SPIN)
 			continue;
 		EPF_CPU_PAUSE();
-		if (opts->idle != EPF_IDLE_SLEEP)
+		if (opts->idle != EPF_IDLE_SLEEP || core->stays_awake)
 			continue;
 		if (EPF_LOAD_RELAXED(&core->drive_wish))
 			epf_core_thread_sleep(core, MAX_SLEEP_NS);

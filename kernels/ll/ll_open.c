@@ -206,6 +206,11 @@ static int open_all(struct epf_ll *ll, struct ll_peer *peers)
 		err = open_rings(ll);
 	if (!err)
 		err = meet(ll, peers);
+	if (!err && (!ll->commands || ll->opts.device == EPF_LL_CPU)) {
+		err = epf_gpu_pushes(ll->gpu, 0);
+		if (err)
+			err = ll_fail_fabric(err, "low-latency kernels");
+	}
 	if (!err)
 		err = make_words(ll, peers);
 	if (!err)

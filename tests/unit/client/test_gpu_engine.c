@@ -32,7 +32,7 @@ struct job {
 
 static void job_open(struct job *j)
 {
-	const char *settings[] = { "core-idle=pause",  "signals=64",  "emu-packets=256",
+	const char *settings[] = { "core-idle=sleep",  "signals=64",  "emu-packets=256",
 				   "gpu-backend=fake", "gpu-rings=2", NULL };
 	struct epf_options opts;
 
@@ -173,6 +173,48 @@ static void a_long_wait_is_told(void **state)
 	job_close(&j);
 }
 
+static uint64_t sleeps(const struct job *j)
+{
+	uint64_t n;
+
+	assert_return_code(epf_counter(j->ep[0], "sleeps", &n), 0);
+	return n;
+}
+
+static void assert_awake(const struct job *j)
+{
+	const struct timespec nap = { 0, 50000000 }; /* more than the longest sleep */
+	uint64_t before = sleeps(j);
+
+	nanosleep(&nap, NULL);
+	assert_int_equal(sleeps(j), before);
+}
+
+static void assert_falls_asleep(const struct job *j)
+{
+	const struct timespec nap = { 0, 1000000 };
+	uint64_t before = sleeps(j);
+
+	while (sleeps(j) == before)
+		nanosleep(&nap, NULL);
+}
+
+/* Kernels cannot wake an engine: it sleeps only while none of them pushes. */
+static void an_engine_of_kernels_stays_awake(void **state)
+{
+	struct job j;
+
+	job_open(&j);
+	assert_awake(&j);
+	assert_return_code(epf_gpu_pushes(j.gpu, 0), 0);
+	assert_falls_asleep(&j);
+	assert_return_code(epf_gpu_pushes(j.gpu, 1), 0);
+	assert_awake(&j);
+	epf_gpu_close(j.gpu);
+	assert_falls_asleep(&j);
+	job_close(&j);
+}
+
 static void failures_become_sentences(void **state)
 {
 	struct epf_dev d;
@@ -198,6 +240,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(commands_arrive),
 		cmocka_unit_test(a_long_wait_is_told),
+		cmocka_unit_test(an_engine_of_kernels_stays_awake),
 		cmocka_unit_test(failures_become_sentences),
 	};
 

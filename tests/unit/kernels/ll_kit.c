@@ -217,8 +217,6 @@ struct ll_kit *ll_kit_open(const struct ll_kit_options *o)
 
 	assert_non_null(k);
 	k->o = *o;
-	/* Each open would log that kernels cannot wake a sleeping core. */
-	setenv("EPF_LOG", "error", 0);
 	snprintf(seed, sizeof(seed), "emu-seed=%llu", (unsigned long long)(o->seed % 1000000));
 	if (o->unordered) {
 		settings[n++] = "emu-order=unordered";

@@ -4,6 +4,7 @@
  * over plain stores, on an ordered and on an unordered NIC, whole and in halves, overlapped, repeated. The seed of random cases is printed;
  * LL_SEED sets it, LL_CASES their number, LL_TEST chooses tests by name.
  */
+#include "fabric/client/epf.h"
 #include "kernels/epf_ll.h"
 #include "tests/unit/kernels/ll_kit.h"
 
@@ -194,6 +195,26 @@ static void shapes_by_stores(void **state)
 	each_shape((struct ll_kit_options){ .direct = LL_KIT_ALL, .blocks = 2 });
 }
 
+/* Nobody pushes a command, so the engines take no CPU. */
+static void engines_sleep_beside_stores(void **state)
+{
+	const struct timespec nap = { 0, 1000000 };
+	struct ll_kit_options o = {
+		.ranks = 2, .direct = LL_KIT_ALL, .bytes = 1 << 20, .timeout_ns = LONG_WAIT
+	};
+	struct ll_kit *k = ll_kit_open(&o);
+	uint64_t before, now;
+
+	for (uint32_t r = 0; r < o.ranks; r++) {
+		assert_return_code(epf_counter(ll_kit_ep(k, r), "sleeps", &before), 0);
+		do {
+			nanosleep(&nap, NULL);
+			assert_return_code(epf_counter(ll_kit_ep(k, r), "sleeps", &now), 0);
+		} while (now == before);
+	}
+	ll_kit_close(k);
+}
+
 static void shapes_mixed(void **state)
 {
 	each_shape((struct ll_kit_options){ .direct = LL_KIT_PAIRS, .unordered = true, .seed = 3 });
@@ -381,6 +402,7 @@ int main(void)
 		cmocka_unit_test(shapes_ordered),
 		cmocka_unit_test(shapes_unordered),
 		cmocka_unit_test(shapes_by_stores),
+		cmocka_unit_test(engines_sleep_beside_stores),
 		cmocka_unit_test(shapes_mixed),
 		cmocka_unit_test(late_rows_are_waited_for),
 		cmocka_unit_test(shapes_on_a_fake_gpu),

@@ -164,8 +164,6 @@ class Buffer(LowLatency, HighThroughput, Slow):
         settings = {"signals": max(4096, (lowlat.SIGNALS_PER_RANK + throughput.SIGNALS_PER_RANK) * self.group_size)}
         if self.device.type == "cuda":
             settings["gpu-device"] = self.device.index
-        if "EPF_CORE_IDLE" not in os.environ:
-            settings["core-idle"] = "pause"  # a kernel cannot wake an engine that sleeps
         return settings
 
     def _timeout_ns(self) -> int:
