@@ -197,6 +197,22 @@ struct epf_ht_group {
 	float *out_weights; /* spread: [grouped]; fold: [rows][topk] */
 };
 
+/* Where the entries of received rows go when rows are grouped by expert: groups in ascending expert, entries in the order of the rows within a group. */
+struct epf_ht_places {
+	size_t size; /* sizeof(struct epf_ht_places) */
+	uint32_t rows;
+	uint32_t topk;
+	uint32_t experts; /* of this rank */
+	uint32_t align;   /* each group begins at a multiple of it; 0: 1 */
+	const int64_t *
+		index; /* [rows][topk]: the expert of an entry, in local numbers; others, as -1: none */
+	/* Outputs. */
+	int32_t *slots;   /* [rows][topk]: the grouped row of an entry, or -1 */
+	int32_t *counts;  /* [experts]: entries */
+	int32_t *ends;    /* [experts]: one past the last entry of a group */
+	int32_t *aligned; /* [experts]: one past the last row of a group: a multiple of align */
+};
+
 /* Returns the bytes of control memory. A pure function. */
 uint64_t epf_ht_control_bytes(uint32_t ranks);
 
@@ -270,6 +286,9 @@ int epf_ht_wait_counts(struct epf_ht *ht, const int64_t *host);
 /* Each returns 0 or a negative errno; a dispatch with `host` also EPF_HT_LATER, or what epf_ht_wait_counts() returns. */
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream);
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream);
+
+/* Numbers the entries of rows by expert. Waits for no rank. Returns 0, or -EINVAL for an invalid argument. */
+int epf_ht_places(struct epf_ht *ht, const struct epf_ht_places *p, void *stream);
 
 /*
  * Copies rows to the grouped rows of their entries, with scales and weights. Waits for no rank. Returns 0, or -EINVAL for an invalid argument.

@@ -1,12 +1,120 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows grouped by expert: received rows are copied to the places of their entries; on the way back each received row becomes the sum of its entries' rows. Both
- * kernels stay on this rank and wait for nobody. A row is read once and written once per entry, and the other way round.
+ * Rows grouped by expert: entries are numbered by expert; received rows are copied to the places of their entries; on the way back each received row becomes the
+ * sum of its entries' rows. The kernels stay on this rank and wait for nobody. A row is read once and written once per entry, and the other way round.
  */
 #ifndef EPF_KERNELS_HT_GROUP_CUH
 #define EPF_KERNELS_HT_GROUP_CUH
 
 #include "kernels/ht/epf_ht_combine.cuh"
+
+/* ---- places: one block an expert ---- */
+
+/* The entries that a warp of a block looks at: neighbours, so that the order within an expert is that of the rows. */
+struct ht_run {
+	uint32_t first;
+	uint32_t end;
+};
+
+EPF_DEV_FN struct ht_run ht_run_of_warp(const struct ht_job *j)
+{
+	uint32_t n = j->tokens * j->topk, warps = j->threads / LL_LANES;
+	uint32_t each = (n + warps - 1u) / warps;
+	uint32_t first = epf_thread_in_block() / LL_LANES * each;
+	struct ht_run r = { first < n ? first : n, first + each < n ? first + each : n };
+
+	return r;
+}
+
+EPF_DEV_FN uint32_t ht_align_up(const struct ht_job *j, uint32_t rows)
+{
+	return (rows + j->align - 1u) / j->align * j->align;
+}
+
+/* Counts all entries by expert in `tally`; returns how many of them this warp's run has for one. */
+EPF_DEV_FN uint32_t ht_tally_run(const struct ht_job *j, struct ht_run r, uint32_t expert,
+				 uint32_t *tally)
+{
+	const int64_t *entry = HT_AT(const int64_t, j->topk_idx);
+	uint32_t mine = 0;
+
+	for (uint32_t at = r.first; at < r.end; at += HT_AHEAD * LL_LANES) {
+		int64_t e[HT_AHEAD];
+
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_AHEAD; i++) {
+			uint32_t a = at + i * LL_LANES + epf_lane();
+
+			e[i] = a < r.end ? entry[a] : -1;
+		}
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_AHEAD; i++) {
+			if (e[i] >= 0 && e[i] < (int64_t)j->local)
+				epf_add32_block(&tally[e[i]], 1u);
+			mine += epf_lanes_count(epf_lanes_where(e[i] == (int64_t)expert));
+		}
+	}
+	return mine;
+}
+
+/* Numbers the entries of an expert from `next` on. The first expert's block also marks those of no expert. */
+EPF_DEV_FN void ht_number_run(const struct ht_job *j, struct ht_run r, uint32_t expert,
+			      uint32_t next)
+{
+	const int64_t *entry = HT_AT(const int64_t, j->topk_idx);
+
+	for (uint32_t at = r.first; at < r.end; at += LL_LANES) {
+		uint32_t a = at + epf_lane();
+		int64_t e = a < r.end ? entry[a] : -1;
+		int is_mine = a < r.end && e == (int64_t)expert;
+		epf_lanes m = epf_lanes_where(is_mine);
+
+		if (is_mine)
+			HT_AT(int32_t, j->place)[a] = (int32_t)(next + epf_lanes_before(m));
+		else if (expert == 0 && a < r.end && (e < 0 || e >= (int64_t)j->local))
+			HT_AT(int32_t, j->place)[a] = -1;
+		next += epf_lanes_count(m);
+	}
+}
+
+EPF_DEV_FN void ht_places_of(const struct ht_job *j, uint32_t expert)
+{
+	EPF_DEV_SHARED uint32_t tally[HT_LOCAL_MAX], before[HT_THREADS], begin;
+	uint32_t me = epf_thread_in_block(), warp = me / LL_LANES, rows = 0, mine;
+	struct ht_run run = ht_run_of_warp(j);
+
+	epf_block_barrier();
+	for (uint32_t e = me; e < j->local; e += j->threads)
+		tally[e] = 0;
+	if (me == 0)
+		begin = 0;
+	epf_block_barrier();
+	mine = ht_tally_run(j, run, expert, tally);
+	before[warp] = mine;
+	epf_block_barrier();
+	for (uint32_t e = me; e < expert; e += j->threads)
+		rows += ht_align_up(j, tally[e]);
+	if (rows)
+		epf_add32_block(&begin, rows);
+	epf_block_barrier();
+	mine = begin;
+	for (uint32_t w = 0; w < warp; w++)
+		mine += before[w];
+	ht_number_run(j, run, expert, mine);
+	if (me == 0) {
+		HT_AT(uint32_t, j->per_expert)[expert] = tally[expert];
+		HT_AT(uint32_t, j->ends[0])[expert] = begin + tally[expert];
+		HT_AT(uint32_t, j->ends[1])[expert] = begin + ht_align_up(j, tally[expert]);
+	}
+}
+
+EPF_DEV_FN void ht_places(const struct ht_job *j)
+{
+	for (uint32_t e = epf_block_number(); e < j->local; e += j->blocks)
+		ht_places_of(j, e);
+}
+
+/* ---- spread and fold ---- */
 
 /* The grouped row of entry k of a row, or UINT32_MAX. */
 EPF_DEV_FN uint32_t ht_slot(const struct ht_job *j, uint32_t row, uint32_t k)

@@ -58,6 +58,46 @@ static int run(struct epf_ht *ht, enum ht_kernel kernel, const struct epf_ht_gro
 	return ht_launch(ht, kernel, &j, stream);
 }
 
+static int check_places(const struct epf_ht_places *p)
+{
+	if (p->size != sizeof(*p))
+		return ll_fail(-EINVAL, "size of places is %zu, this library knows %zu", p->size,
+			       sizeof(*p));
+	if (p->topk > EPF_HT_TOPK_MAX)
+		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", p->topk,
+			       EPF_HT_TOPK_MAX);
+	if (p->experts > EPF_HT_LOCAL_MAX)
+		return ll_fail(-EINVAL, "a rank has %u experts: at most %u are possible",
+			       p->experts, EPF_HT_LOCAL_MAX);
+	if (p->topk && p->rows > INT32_MAX / p->topk)
+		return ll_fail(-EINVAL, "%u rows have more than 2^31 entries: give fewer", p->rows);
+	if ((p->rows && p->topk && (!p->index || !p->slots)) ||
+	    (p->experts && (!p->counts || !p->ends || !p->aligned)))
+		return ll_fail(-EINVAL, "index, slots, counts, ends and aligned are needed");
+	return 0;
+}
+
+int epf_ht_places(struct epf_ht *ht, const struct epf_ht_places *p, void *stream)
+{
+	struct ht_job j = { 0 };
+	int err = check_places(p);
+
+	if (err || !p->experts)
+		return err;
+	j.threads = ht->threads;
+	j.blocks = p->experts < ht->blocks ? p->experts : ht->blocks;
+	j.tokens = p->rows;
+	j.topk = p->topk;
+	j.local = p->experts;
+	j.align = p->align ? p->align : 1;
+	j.topk_idx = (uintptr_t)p->index;
+	j.place = (uintptr_t)p->slots;
+	j.per_expert = (uintptr_t)p->counts;
+	j.ends[0] = (uintptr_t)p->ends;
+	j.ends[1] = (uintptr_t)p->aligned;
+	return ht_launch(ht, HT_K_PLACES, &j, stream);
+}
+
 int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_group *g, void *stream)
 {
 	return run(ht, HT_K_SPREAD, g, stream);

@@ -41,6 +41,11 @@ KERNEL combine(JOB j)
 	ht_combine(&j);
 }
 
+KERNEL places(JOB j)
+{
+	ht_places(&j);
+}
+
 KERNEL spread(JOB j)
 {
 	ht_spread(&j);

@@ -222,9 +222,11 @@ struct ht_job {
 	uint64_t in_rank;    /* uint8 [tokens][ranks] */
 	uint64_t per_rank;   /* int32 [ranks] */
 	uint64_t per_node;   /* int32 [nodes] */
-	uint64_t per_expert; /* int32 [ranks * local] */
+	uint64_t per_expert; /* int32 [ranks * local]; places: [local] */
 	uint64_t
-		place; /* int32 [tokens][ranks]: which of this rank's rows for that rank, or -1; spread and fold: [tokens][topk], the grouped row, or -1 */
+		ends[2]; /* places: int32 [local], of the entries of each expert, and of its rows */
+	uint64_t
+		place; /* int32 [tokens][ranks]: which of this rank's rows for that rank, or -1; places, spread and fold: [tokens][topk], the grouped row, or -1 */
 	uint64_t matrix; /* int32 [ranks][ranks]: (i, r) = rows that ranks 0..i send to r */
 	uint64_t host;   /* int64 [HT_HOST + local] that the CPU waits for */
 	uint64_t ticket; /* what is written to its first word last */

@@ -323,6 +323,78 @@ static void bad_arguments_are_refused(void **state)
 	close_rig(g);
 }
 
+enum { PLACED_ROWS = 300, PLACED_EXPERTS = 7 };
+
+/* Entries are numbered by expert, in the order of rows, groups at multiples of the alignment; entries of no expert of this rank have no place. */
+static void entries_are_numbered_by_expert(void **state)
+{
+	static int64_t index[PLACED_ROWS][TOPK];
+	static int32_t slots[PLACED_ROWS][TOPK];
+	int32_t counts[PLACED_EXPERTS], ends[PLACED_EXPERTS], aligned[PLACED_EXPERTS];
+	struct rig *g = open_rig(1, 0);
+	struct epf_ht_places p = { .size = sizeof(p),
+				   .topk = TOPK,
+				   .experts = PLACED_EXPERTS,
+				   .index = index[0],
+				   .slots = slots[0],
+				   .counts = counts,
+				   .ends = ends,
+				   .aligned = aligned };
+	uint32_t seed = 1;
+
+	for (uint32_t align = 0; align < 20; align += 4) {
+		int32_t next = 0;
+
+		p.align = align;
+		p.rows = align == 8 ? 0 : PLACED_ROWS - align;
+		for (uint32_t i = 0; i < PLACED_ROWS * TOPK; i++) {
+			seed = seed * 1103515245u + 12345u;
+			/* Also below -1 and above the last: of no expert here. Expert 3 has none. */
+			index[i / TOPK][i % TOPK] =
+				(int64_t)((seed >> 16) % (PLACED_EXPERTS + 3)) - 2;
+			if (index[i / TOPK][i % TOPK] == 3)
+				index[i / TOPK][i % TOPK] = INT64_C(1) << 32;
+		}
+		memset(slots, 0xa5, sizeof(slots));
+		memset(counts, 0xa5, sizeof(counts));
+		assert_int_equal(epf_ht_places(g->rank[0].ht, &p, NULL), 0);
+		for (int32_t e = 0; e < PLACED_EXPERTS; e++) {
+			int32_t begin = next, to = align ? (int32_t)align : 1;
+
+			for (uint32_t i = 0; i < p.rows * TOPK; i++)
+				if (index[i / TOPK][i % TOPK] == e)
+					assert_int_equal(slots[i / TOPK][i % TOPK], next++);
+			assert_int_equal(counts[e], next - begin);
+			assert_int_equal(ends[e], next);
+			next = (next + to - 1) / to * to;
+			assert_int_equal(aligned[e], next);
+		}
+		for (uint32_t i = 0; i < PLACED_ROWS * TOPK; i++) {
+			int64_t e = index[i / TOPK][i % TOPK];
+
+			if (i >= p.rows * TOPK)
+				assert_int_equal(slots[i / TOPK][i % TOPK], (int32_t)0xa5a5a5a5);
+			else if (e < 0 || e >= PLACED_EXPERTS)
+				assert_int_equal(slots[i / TOPK][i % TOPK], -1);
+		}
+	}
+	p.size = 8;
+	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "size of places");
+	p.size = sizeof(p);
+	p.topk = EPF_HT_TOPK_MAX + 1;
+	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "at most 32");
+	p.topk = TOPK;
+	p.experts = EPF_HT_LOCAL_MAX + 1;
+	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "at most 4096");
+	p.experts = PLACED_EXPERTS;
+	p.rows = UINT32_C(1) << 30;
+	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "more than 2^31 entries");
+	p.rows = 1;
+	p.slots = NULL;
+	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "are needed");
+	close_rig(g);
+}
+
 enum { GROUPED = TOKENS * TOPK + 7, WORDS = 3 };
 
 /* Entries of rows are copied to grouped rows in a random order, with column-major scales and weights, and are added back, exactly those. */
@@ -473,6 +545,7 @@ int main(void)
 		cmocka_unit_test(too_few_rows_between_nodes_are_reported),
 		cmocka_unit_test(an_expert_that_does_not_exist_is_none),
 		cmocka_unit_test(bad_arguments_are_refused),
+		cmocka_unit_test(entries_are_numbered_by_expert),
 		cmocka_unit_test(grouped_rows_are_copies_and_come_back_as_sums),
 		cmocka_unit_test(nodes_must_be_groups_of_ranks_that_reach_each_other),
 		cmocka_unit_test(ranks_that_share_a_gpu_leave_room),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple, Union
 
 from epf import throughput
 from epf.fabric import as_group
@@ -19,7 +19,7 @@ from .ephandle import EPHandle
 from .event import EventHandle, EventOverlap
 from .expand import Places, fold, like_scales, spread
 from .handle import RoutingHandle
-from .order import begin
+from .order import Order, begin
 from .routing import Routing
 from .throughput import Rows
 from .utils.math import align
@@ -85,6 +85,8 @@ class ElasticBuffer:
     explicitly_destroy as given; rank_idx, num_ranks; num_bytes; num_allocated_qps; num_scaleout_ranks, num_scaleup_ranks, scaleout_rank_idx,
     scaleup_rank_idx; num_rdma_ranks, num_nvlink_ranks; device: torch.device its tensors are on.
     """
+
+    _sources: Tuple[Any, Any] = (None, None)  # the last column of sources, and what it is for
 
     def __init__(self, group: Any, num_bytes: Optional[int] = None, num_cpu_bytes: int = 0, num_max_tokens_per_rank: int = 0, hidden: int = 0,
                  num_topk: int = 0, use_fp8_dispatch: bool = False, deterministic: bool = False, allow_hybrid_mode: bool = True,
@@ -218,7 +220,7 @@ class ElasticBuffer:
         call = begin(b, where, None, False, use_comm_stream, whole=True)
         try:
             routing = Routing(b, ht, call, torch.empty((0, 1), dtype=torch.int64, device=self.device), self.num_ranks, 1)
-            routing.exchange(wait=False)
+            routing.exchange()
         except BaseException:
             call.give_up()
             raise
@@ -279,25 +281,34 @@ class ElasticBuffer:
         ht = b._open_throughput(where)
         call = begin(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
         used: Tuple[Any, ...] = ()
+        words, epilogue = scales, None if do_expand else previous_event_before_epilogue
         try:
-            last: Optional[Callable[[], Any]] = None
-            if not cached:
-                routing = Routing(b, ht, call, topk_idx, num_experts, 0 if sync else most * self.num_ranks)
-                used = routing.used
-                counts = routing.exchange() if sync else None
-                last = None if sync else functools.partial(routing.exchange, wait=False)
-                handle = EPHandle(routing.handle, do_expand, num_experts, alignment, most, sms, topk_idx.clone() if do_handle_copy else topk_idx, counts,
-                                  self.num_scaleup_ranks)
-            if previous_event_before_epilogue is not None and not do_expand:
-                previous_event_before_epilogue.current_stream_wait()
-            words = scales if cached else self._with_source(scales, data.size(0), most)
-            moved = b._move(where, ht, call, handle.routing, (data, words, shape), topk_idx, topk_weights, local, sms, cached, last)
+            if cached:
+                if epilogue is not None:
+                    epilogue.current_stream_wait()
+                moved = b._move(where, ht, call, handle.routing, (data, words, shape), topk_idx, topk_weights, local, sms, True)
+            else:
+                guess = b._guess(ht, shape[1] * shape[3]) if sync else 0
+                routing = Routing(b, ht, call, topk_idx, num_experts, guess if sync else most * self.num_ranks)
+                used, counts = routing.used, None
+                if sync:
+                    routing.exchange(True, guess)  # what follows until rows move happens meanwhile
+                words = self._with_source(call, scales, data.size(0), most)
+                kept = topk_idx.clone() if do_handle_copy else topk_idx
+                if epilogue is not None:
+                    epilogue.current_stream_wait()
+                rows = (data, words, shape)
+                if sync:
+                    counts, moved = b._move_as_counted(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, guess)
+                else:
+                    moved = b._move(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, False, routing.exchange)
+                handle = EPHandle(routing.handle, do_expand, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks)
             out, out_words, index, weights = moved
             out_scales = None if scales is None else out_words[:, :scales.size(1)].view(scales.dtype)
             if not cached:
                 handle.source = out_words[:, -1]
                 if do_expand or not sync:
-                    handle.keep(Places(torch, index, local, alignment))
+                    handle.keep(Places(torch, ht, call.stream, index, local, alignment), call.capturing)
                 if not sync:
                     handle.num_expanded_tokens = align(handle.num_recv_tokens * min(topk_idx.size(1), local) + (alignment - 1) * local, alignment)
             if cumulative_local_expert_recv_stats is not None:
@@ -335,10 +346,15 @@ class ElasticBuffer:
         need(tokens <= most, where, "there are {} tokens; num_max_tokens_per_rank is {}", tokens, most)
         return local, not cached and sync is not False
 
-    def _with_source(self, scales: Any, tokens: int, most: int) -> Any:
+    def _with_source(self, call: Order, scales: Any, tokens: int, most: int) -> Any:
         """Scales with one more column, the source of each token: rank * most + token."""
         torch, first = self._torch, self.rank_idx * most
-        numbers = torch.arange(first, first + tokens, dtype=torch.int32, device=self.device).unsqueeze(1)
+        wanted = (tokens, most, call.stream)
+        key, numbers = self._sources
+        if key != wanted or call.capturing:  # a graph keeps its own
+            numbers = torch.arange(first, first + tokens, dtype=torch.int32, device=self.device).unsqueeze(1)
+            if not call.capturing:
+                self._sources = wanted, numbers
         return numbers if scales is None else torch.cat((scales.view(torch.int32), numbers), 1)
 
     # ------------------------------------------------------------------ combine

@@ -45,13 +45,14 @@ class EPHandle:
         self._counts = counts
         self._known: dict = {}
 
-    # The small tensors below are built on first use. Those that a replayed graph must recompute are built by the call itself and stored by keep().
+    # The small tensors below are built on first use. Those that a replayed graph must recompute are built by the call itself.
 
-    def keep(self, places: Any) -> None:
-        """Stores what was counted on the device. places: expand.Places."""
+    def keep(self, places: Any, capturing: bool) -> None:
+        """Stores what was counted on the device. places: expand.Places. capturing: by a graph."""
         self.slots = places.slots if self.do_expand else None
         self._known.update(counts=places.counts, ends=places.ends if self.do_expand else places.aligned)
-        self._known["ranks"] = self._ranks()
+        if capturing:
+            self._known["ranks"] = self._ranks()
 
     def arrays(self) -> Tuple[Any, ...]:
         """Tensors of the handle beside those of its routing."""

@@ -25,22 +25,12 @@ class Places:
     the last entry of each group; aligned: int32 [local], one past its last row.
     """
 
-    def __init__(self, torch: Any, index: Any, local: int, alignment: int) -> None:
-        flat = index.flatten()
-        there = flat >= 0
-        expert = flat.masked_fill(~there, local)  # entries of other ranks form one more group, at the end
-        entries = expert.new_zeros(local + 1).scatter_add_(0, expert, torch.ones_like(expert))
-        rows = (entries + (alignment - 1)).div(alignment, rounding_mode="floor") * alignment
-        behind = rows.cumsum(0)
-        begin = behind - rows
-        order = expert.argsort(stable=True)
-        shift = begin - (entries.cumsum(0) - entries)
-        slots = torch.empty_like(expert)
-        slots.scatter_(0, order, torch.arange(expert.numel(), device=expert.device) + shift.gather(0, expert.gather(0, order)))
-        self.slots = slots.masked_fill(~there, -1).int().view_as(index)
-        self.counts = entries[:local].int()
-        self.ends = (begin + entries)[:local].int()
-        self.aligned = behind[:local].int()
+    def __init__(self, torch: Any, ht: throughput.Throughput, stream: Optional[int], index: Any, local: int, alignment: int) -> None:
+        rows, topk = index.shape
+        self.slots = index.new_empty((rows, topk), dtype=torch.int32)
+        self.counts, self.ends, self.aligned = numbers = index.new_empty((3, local), dtype=torch.int32).unbind()
+        # In the order of struct epf_ht_places.
+        throughput.check(ht.places(stream, rows, topk, local, alignment, index, self.slots, *numbers))
 
 
 def spread(ht: throughput.Throughput, stream: Optional[int], slots: Any, count: int, zero: bool, column_major: bool, x: Any, scales: Any, weights: Any

@@ -2,7 +2,8 @@
 """Routing: the counts of one batch, computed and exchanged in one call."""
 from __future__ import annotations
 
-from typing import Any, List
+import functools
+from typing import Any, Callable
 
 from epf import throughput
 
@@ -17,7 +18,8 @@ class Routing:
         topk_idx: int64 [tokens, top-k]. experts: on all ranks.
         worst: rows that can arrive at most; 0: the CPU will wait for their number.
 
-    Attributes: handle: RoutingHandle, complete after exchange(); used: tensors that must live until the call ends.
+    Attributes: handle: RoutingHandle; exchange(wait=False, guess=0): launches the exchange, for which the CPU will wait or not; used: tensors that must live
+    until the call ends.
     """
 
     def __init__(self, buffer: Any, ht: throughput.Throughput, call: Any, topk_idx: Any, experts: int, worst: int) -> None:
@@ -30,9 +32,4 @@ class Routing:
         throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, 0, 0, topk_idx, in_rank, counts, None, self._per_expert, 0, 0, 0, 0))
         self.handle: RoutingHandle = buffer._new_handle(ht, tokens, in_rank, worst)
         self.used = (counts, in_rank)
-        self._given = (ht, call, self.handle, experts // ranks, in_rank, self._per_expert)
-        self._exchange = buffer._exchange_counts
-
-    def exchange(self, wait: bool = True) -> List[int]:
-        """wait: the CPU waits for the counts. Returns the entries of each local expert; without waiting, an empty list."""
-        return self._exchange(*self._given, 1, wait)
+        self.exchange: Callable[..., None] = functools.partial(buffer._notify, ht, call, self.handle, experts // ranks, in_rank, self._per_expert, 1)

@@ -285,14 +285,7 @@ class HighThroughput:
                     counts, last = [], exchange
                 else:
                     exchange(True, guess)
-                    ahead = guess or ht.nodes == 1 and self._last_received
-                    if ahead:  # outputs are allocated meanwhile
-                        handle.received = guess or _a_little_more(self._last_received)
-                        outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, guessed=guess > 0,
-                                             counted=guess == 0)
-                    counts = self._read_counts(ht, handle, local)
-                    if outputs is not None:
-                        outputs = self._cut(handle, outputs) if self._did_fit or not guess else None
+                    counts, outputs = self._move_as_counted(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, guess)
             if outputs is None:
                 outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, cached, last)
         except BaseException:
@@ -335,6 +328,21 @@ class HighThroughput:
             *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, out_index, out_weights))
         return None if later else (out, out_scales, out_index, out_weights)
 
+    def _move_as_counted(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, rows: Moved, topk_idx: Any, topk_weights: Any,
+                         local: int, blocks: int, guess: int) -> Tuple[List[int], Tuple[Any, Any, Any, Any]]:
+        """Moves rows once an exchange of counts, which was launched to be waited for, says how many there are. guess: of _guess(). Returns the entries of each
+        expert, and what _move() does."""
+        outputs: Optional[Tuple[Any, ...]] = None
+        if guess or ht.nodes == 1 and self._last_received:  # outputs are allocated meanwhile
+            handle.received = guess or _a_little_more(self._last_received)
+            outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, guessed=guess > 0, counted=guess == 0)
+        counts = self._read_counts(ht, handle, local)
+        if outputs is not None:
+            outputs = self._cut(handle, outputs) if self._did_fit or not guess else None
+        if outputs is None:
+            outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False)
+        return counts, outputs
+
     def _finish_on_cpu(self, ht: throughput.Throughput) -> None:
         if not self._on_gpu:
             ht.check()  # it has run: what went wrong is known
@@ -376,12 +384,6 @@ class HighThroughput:
         ranks, words = self.group_size, ht.plan_bytes(tokens) // 4
         memory = self._empty(RoutingHandle.sizes(words, ranks, tokens), (1,), self._torch.int32)
         return RoutingHandle.make(memory, words, self.rank, ranks, ht.nodes > 1 or ranks > NODE_RANKS, in_rank, tokens, worst)
-
-    def _exchange_counts(self, ht: throughput.Throughput, order: Order, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any,
-                         alignment: int, wait: bool = True) -> List[int]:
-        """Exchanges counts. wait: the CPU waits for them, without Python's lock, for the handle's sizes and for the entries of each expert."""
-        self._notify(ht, order, handle, local, in_rank, per_expert, alignment, wait)
-        return self._read_counts(ht, handle, local) if wait else []
 
     def _notify(self, ht: throughput.Throughput, order: Order, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any, alignment: int,
                 wait: bool = False, guess: int = 0) -> None:

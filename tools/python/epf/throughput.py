@@ -60,6 +60,12 @@ class Group(ctypes.Structure):
                 ("out_stride", c_uint64 * 2), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p), ("out_weights", c_void_p)]
 
 
+class Places(ctypes.Structure):
+    """struct epf_ht_places."""
+    _fields_ = [("size", c_size_t), ("rows", c_uint32), ("topk", c_uint32), ("experts", c_uint32), ("align", c_uint32), ("index", c_void_p),
+                ("slots", c_void_p), ("counts", c_void_p), ("ends", c_void_p), ("aligned", c_void_p)]
+
+
 PROTOTYPES = {
     "epf_ht_control_bytes": (c_uint64, [c_uint32]),
     "epf_ht_window_bytes": (c_uint64, [POINTER(Row), c_uint32]),
@@ -79,6 +85,7 @@ PROTOTYPES = {
     "epf_ht_wait_counts": (c_int, [c_void_p, c_void_p]),
     "epf_ht_dispatch": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_combine": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_places": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_spread": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_fold": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_check": (c_int, [c_void_p]),
@@ -118,9 +125,9 @@ class Throughput:
 
     Attributes:
         nodes: how many there are. node_max: ranks of the largest one.
-        layout, notify, dispatch, combine, spread, fold: functions f(stream, value...) that launch kernels; the values are the fields of struct
-            epf_ht_routing (layout and notify), epf_ht_dispatch, epf_ht_combine and epf_ht_group (spread and fold), in their order and without the size,
-            those of a row and of arrays one by one: numbers, tensors, or None. Each returns a result for check(). notify, dispatch and combine launch
+        layout, notify, dispatch, combine, places, spread, fold: functions f(stream, value...) that launch kernels; the values are the fields of struct
+            epf_ht_routing (layout and notify), epf_ht_dispatch, epf_ht_combine, epf_ht_places and epf_ht_group (spread and fold), in their order and without the
+            size, those of a row and of arrays one by one: numbers, tensors, or None. Each returns a result for check(). notify, dispatch and combine launch
             nothing, and return the error, where earlier kernels have failed.
     """
 
@@ -128,6 +135,7 @@ class Throughput:
     notify: Callable[..., int]
     dispatch: Callable[..., int]
     combine: Callable[..., int]
+    places: Callable[..., int]
     spread: Callable[..., int]
     fold: Callable[..., int]
     _plan = (-1, 0)  # the last answer of plan_bytes()
@@ -147,7 +155,7 @@ class Throughput:
         """Binds the functions that calls use."""
         self._check, self._wait_counts = call.bind(dll.epf_ht_check), call.bind(dll.epf_ht_wait_counts)
         for name, declared, checks in (("layout", Routing, False), ("notify", Routing, True), ("dispatch", Dispatch, True), ("combine", Combine, True),
-                                       ("spread", Group, False), ("fold", Group, False)):
+                                       ("places", Places, False), ("spread", Group, False), ("fold", Group, False)):
             setattr(self, name, call.launcher(dll.epf_ht_check if checks else None, getattr(dll, "epf_ht_" + name), at, declared))
 
     def plan_bytes(self, tokens: int) -> int:
