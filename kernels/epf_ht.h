@@ -207,7 +207,7 @@ struct epf_ht_places {
 	const int64_t *
 		index; /* [rows][topk]: the expert of an entry, in local numbers; others, as -1: none */
 	/* Outputs. */
-	int32_t *slots;   /* [rows][topk]: the grouped row of an entry, or -1 */
+	int32_t *slots;   /* [rows][topk]: the grouped row of an entry, or -1; or NULL */
 	int32_t *counts;  /* [experts]: entries */
 	int32_t *ends;    /* [experts]: one past the last entry of a group */
 	int32_t *aligned; /* [experts]: one past the last row of a group: a multiple of align */

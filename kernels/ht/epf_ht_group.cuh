@@ -100,7 +100,8 @@ EPF_DEV_FN void ht_places_of(const struct ht_job *j, uint32_t expert)
 	mine = begin;
 	for (uint32_t w = 0; w < warp; w++)
 		mine += before[w];
-	ht_number_run(j, run, expert, mine);
+	if (j->place)
+		ht_number_run(j, run, expert, mine);
 	if (me == 0) {
 		HT_AT(uint32_t, j->per_expert)[expert] = tally[expert];
 		HT_AT(uint32_t, j->ends[0])[expert] = begin + tally[expert];

@@ -71,9 +71,9 @@ static int check_places(const struct epf_ht_places *p)
 			       p->experts, EPF_HT_LOCAL_MAX);
 	if (p->topk && p->rows > INT32_MAX / p->topk)
 		return ll_fail(-EINVAL, "%u rows have more than 2^31 entries: give fewer", p->rows);
-	if ((p->rows && p->topk && (!p->index || !p->slots)) ||
+	if ((p->rows && p->topk && !p->index) ||
 	    (p->experts && (!p->counts || !p->ends || !p->aligned)))
-		return ll_fail(-EINVAL, "index, slots, counts, ends and aligned are needed");
+		return ll_fail(-EINVAL, "index, counts, ends and aligned are needed");
 	return 0;
 }
 

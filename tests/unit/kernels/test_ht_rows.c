@@ -378,6 +378,21 @@ static void entries_are_numbered_by_expert(void **state)
 				assert_int_equal(slots[i / TOPK][i % TOPK], -1);
 		}
 	}
+	/* Numbers alone. */
+	p.slots = NULL;
+	p.rows = PLACED_ROWS;
+	memset(counts, 0xa5, sizeof(counts));
+	memset(aligned, 0xa5, sizeof(aligned));
+	assert_int_equal(epf_ht_places(g->rank[0].ht, &p, NULL), 0);
+	for (int32_t e = 0, rows = 0; e < PLACED_EXPERTS; e++) {
+		int32_t n = 0;
+
+		for (uint32_t i = 0; i < PLACED_ROWS * TOPK; i++)
+			n += index[i / TOPK][i % TOPK] == e;
+		assert_int_equal(counts[e], n);
+		rows += (n + 15) / 16 * 16;
+		assert_int_equal(aligned[e], rows);
+	}
 	p.size = 8;
 	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "size of places");
 	p.size = sizeof(p);
@@ -390,7 +405,7 @@ static void entries_are_numbered_by_expert(void **state)
 	p.rows = UINT32_C(1) << 30;
 	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "more than 2^31 entries");
 	p.rows = 1;
-	p.slots = NULL;
+	p.index = NULL;
 	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "are needed");
 	close_rig(g);
 }

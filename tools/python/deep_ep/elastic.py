@@ -308,7 +308,7 @@ class ElasticBuffer:
             if not cached:
                 handle.source = out_words[:, -1]
                 if do_expand or not sync:
-                    handle.keep(Places(torch, ht, call.stream, index, local, alignment), call.capturing)
+                    handle.keep(Places(torch, ht, call.stream, index, local, alignment, do_expand), call.capturing)
                 if not sync:
                     handle.num_expanded_tokens = align(handle.num_recv_tokens * min(topk_idx.size(1), local) + (alignment - 1) * local, alignment)
             if cumulative_local_expert_recv_stats is not None:

@@ -49,7 +49,7 @@ class EPHandle:
 
     def keep(self, places: Any, capturing: bool) -> None:
         """Stores what was counted on the device. places: expand.Places. capturing: by a graph."""
-        self.slots = places.slots if self.do_expand else None
+        self.slots = places.slots
         self._known.update(counts=places.counts, ends=places.ends if self.do_expand else places.aligned)
         if capturing:
             self._known["ranks"] = self._ranks()

@@ -20,14 +20,15 @@ class Places:
     Arguments:
         index: int64 [rows, top-k]: the expert of each entry, in local numbers, or -1.
         local: experts of this rank.
+        number: whether entries are numbered.
 
-    Attributes: slots: int32 [rows, top-k], the grouped row of an entry, or -1; counts: int32 [local], entries of each expert; ends: int32 [local], one past
+    Attributes: slots: int32 [rows, top-k], the grouped row of an entry, or -1; None: they are not numbered; counts: int32 [local], entries of each expert; ends: int32 [local], one past
     the last entry of each group; aligned: int32 [local], one past its last row.
     """
 
-    def __init__(self, torch: Any, ht: throughput.Throughput, stream: Optional[int], index: Any, local: int, alignment: int) -> None:
+    def __init__(self, torch: Any, ht: throughput.Throughput, stream: Optional[int], index: Any, local: int, alignment: int, number: bool) -> None:
         rows, topk = index.shape
-        self.slots = index.new_empty((rows, topk), dtype=torch.int32)
+        self.slots = index.new_empty((rows, topk), dtype=torch.int32) if number else None
         self.counts, self.ends, self.aligned = numbers = index.new_empty((3, local), dtype=torch.int32).unbind()
         # In the order of struct epf_ht_places.
         throughput.check(ht.places(stream, rows, topk, local, alignment, index, self.slots, *numbers))
