@@ -76,7 +76,7 @@ struct epf_backend_ops {
 	int (*reconnect)(struct epf *ep, unsigned step, const struct epf_blob *blobs, uint8_t **buf,
 			 size_t *len);
 
-	/* Whether kernels push commands, so that the engine's thread stays awake. A daemon has its own idle policy. */
+	/* Whether kernels push commands, which wake nobody, so that the engine's thread stays awake. */
 	int (*stay_awake)(struct epf *ep, bool on);
 	int (*peer_mask)(struct epf *ep, uint32_t rank, bool masked);
 	int (*counter)(const struct epf *ep, const char *name, uint64_t *value);

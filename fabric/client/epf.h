@@ -368,16 +368,16 @@ void epf_gpu_options_init(struct epf_gpu_options *opts);
 /*
  * Gives kernels of a GPU access to this rank: opens rings for them, pins those and the signals, and creates the context that device calls
  * take (epf_gpu_context). After the join; one per rank. Kernels launched by any API of the same process and device may use it, in any stream,
- * many at a time. A kernel cannot wake an engine, so an embedded one with core-idle=sleep pauses instead until epf_gpu_close() or
- * epf_gpu_pushes(); a daemon has to be told (core-idle=pause or spin), or looks every 20 ms. -ENODEV without a GPU. The caller releases
- * *out by epf_gpu_close(), or leaves it to epf_close(). Threads: serialized.
+ * many at a time. A kernel cannot wake an engine, so one with core-idle=sleep, embedded or in a daemon, pauses instead until
+ * epf_gpu_close() or epf_gpu_pushes(). A daemon of control protocol 1.4 does not: it looks every 20 ms, and the log says so. -ENODEV
+ * without a GPU. The caller releases *out by epf_gpu_close(), or leaves it to epf_close(). Threads: serialized.
  */
 int epf_gpu_open(struct epf *ep, const struct epf_gpu_options *opts, struct epf_gpu **out);
 
 /*
  * Says whether (1, 0) kernels of the context push commands that nobody else wakes the engine for: 1 after epf_gpu_open(). 0 where they
- * store to all peers directly, or where the caller pushes to a ring of the host behind them: an embedded engine may sleep then, and takes
- * no CPU. Threads: serialized. Returns 0, or a negative errno.
+ * store to all peers directly, or where the caller pushes to a ring of the host behind them: the engine may sleep then, and takes no CPU.
+ * A daemon's engine sleeps when no rank that its thread serves has kernels that push. Threads: serialized. Returns 0, or a negative errno.
  */
 int epf_gpu_pushes(struct epf_gpu *gpu, int does);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libepf, part 5: giving rings, signals and completion counters of a rank to the kernels of a GPU (epf_gpu_open in epf.h), and making sentences of what
- * kernels report. Slow path; one thread at a time for one struct epf_gpu. Works the same with an engine in this process and with a daemon, which never
- * hears of a GPU: rings and signals are shared memory in both. Back-ends: gpu/gpu.h; the context itself: gpu/context.h.
+ * kernels report. Slow path; one thread at a time for one struct epf_gpu. Works the same with an engine in this process and with a daemon, which hears
+ * only whether kernels push: rings and signals are shared memory in both. Back-ends: gpu/gpu.h; the context itself: gpu/context.h.
  */
 #define EPF_LOG_COMP "gpu"
 #include "fabric/base/err.h"
@@ -25,6 +25,7 @@ struct epf_gpu {
 	uint32_t n_shared;
 	uint32_t n_private;
 	uint32_t opened;
+	bool pushes; /* the engine was told to stay awake */
 };
 
 static const char *backend_name(const struct epf *ep, const struct epf_gpu_options *o)
@@ -201,6 +202,8 @@ int epf_gpu_pushes(struct epf_gpu *gpu, int does)
 
 	epf_lock_calls(ep);
 	rc = ep->be->stay_awake(ep, does != 0);
+	if (!rc)
+		gpu->pushes = does != 0;
 	epf_unlock_calls(ep);
 	return rc;
 }
@@ -241,7 +244,8 @@ void epf_gpu_close(struct epf_gpu *gpu)
 	epf_gpu_context_destroy(gpu->context);
 	for (uint32_t i = 0; i < gpu->opened; i++)
 		epf_ring_close(gpu->rings[i]);
-	(void)epf_gpu_pushes(gpu, 0);
+	if (gpu->pushes)
+		(void)epf_gpu_pushes(gpu, 0);
 	if (gpu->dev)
 		gpu->dev->ops->close(gpu->dev);
 	free(gpu->rings);

@@ -111,6 +111,16 @@ static int remote_check(struct epf *ep)
 
 static int remote_stay_awake(struct epf *ep, bool on)
 {
+	struct epf_svc_awake req = { .on = on };
+
+	if (!ep->remote->ch || epf_svc_channel_minor(ep->remote->ch) >= 5)
+		return remote_call(ep, EPF_SVC_AWAKE, &req, -1, NULL, NULL, 0);
+	if (on)
+		epf_note(
+			"rank %u: the daemon %s speaks version %u.%u, 1.5 is needed to keep it awake for kernels: "
+			"each of their commands may wait 20 ms unless its core-idle is pause or spin",
+			ep->rank, ep->remote->instance, EPF_SVC_MAJOR,
+			epf_svc_channel_minor(ep->remote->ch));
 	return 0;
 }
 

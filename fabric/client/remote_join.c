@@ -277,10 +277,6 @@ int remote_reconnect(struct epf *ep, unsigned step, const struct epf_blob *blobs
 
 	if (!ep->remote->lowest)
 		return 0;
-	if (ep->remote->ch && epf_svc_channel_minor(ep->remote->ch) < 3)
-		return epf_fail(EPF_R_SVC_VERSION,
-				"epf_reconnect: the daemon speaks version %u.%u, it came with 1.3",
-				EPF_SVC_MAJOR, epf_svc_channel_minor(ep->remote->ch));
 	rc = blobs ? epf_svc_pack(blobs, ep->world, &all, &n) : 0;
 	if (!rc && n > EPF_SVC_BODY_MAX - 2 * sizeof(uint32_t))
 		rc = epf_fail(

@@ -186,10 +186,6 @@ static int ask_gpu_region(struct epf *ep, const struct epf_copy_mem *mem, unsign
 	struct epf_svc_region_reply a;
 	int fd = h->fd, rc;
 
-	if (ep->remote->ch && epf_svc_channel_minor(ep->remote->ch) < 2)
-		return epf_fail(EPF_R_SVC_VERSION,
-				"GPU region: the daemon speaks version %u.%u, they came with 1.2",
-				EPF_SVC_MAJOR, epf_svc_channel_minor(ep->remote->ch));
 	memcpy(req.ipc, h->ipc, sizeof(req.ipc));
 	memcpy(req.pci, h->pci, sizeof(req.pci));
 	if (fd < 0)
@@ -201,8 +197,7 @@ static int ask_gpu_region(struct epf *ep, const struct epf_copy_mem *mem, unsign
 	if (fd != h->fd)
 		close(fd);
 	/* Which NIC it has only the daemon knows: one of RDMA devices wants the memory in another form. */
-	if (rc && epf_last_reason() == EPF_R_GPU_REGION &&
-	    epf_svc_channel_minor(ep->remote->ch) >= 3)
+	if (rc && epf_last_reason() == EPF_R_GPU_REGION)
 		return ask_dmabuf_region(ep, mem, access, again, region);
 	if (!rc)
 		*region = a.region;

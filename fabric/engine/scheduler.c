@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -336,6 +337,15 @@ static void doze(struct epf_scheduler *scheduler)
 	look(scheduler);
 }
 
+static bool may_sleep(const struct epf_scheduler *scheduler)
+{
+	bool may = scheduler->opts.idle == EPF_IDLE_SLEEP;
+
+	for (uint32_t i = 0; i < scheduler->n_seats && may; i++)
+		may = !scheduler->seats[i].core->stays_awake;
+	return may;
+}
+
 static void *scheduler_thread(void *arg)
 {
 	struct epf_scheduler *scheduler = arg;
@@ -362,7 +372,7 @@ static void *scheduler_thread(void *arg)
 		if (scheduler->opts.idle == EPF_IDLE_SPIN)
 			continue;
 		EPF_CPU_PAUSE();
-		if (scheduler->opts.idle != EPF_IDLE_SLEEP)
+		if (!may_sleep(scheduler))
 			continue;
 		if (!quiet_since)
 			quiet_since = scheduler->opts.now(scheduler->opts.now_arg);

@@ -20,7 +20,8 @@ struct epf_scheduler_options {
 	const char *name;    /* of the thread, at most 15 bytes */
 	const uint32_t *cpu; /* CPUs it may run on */
 	size_t n_cpus;       /* 0: not pinned */
-	enum epf_idle idle;
+	enum epf_idle
+		idle; /* sleep: pauses instead while a core stays awake (epf_core_stay_awake) */
 	uint64_t idle_after_ns; /* quiet time before it sleeps */
 	uint64_t
 		quantum_ns; /* turn of a job of weight 1; 0: no fairness, a job keeps its turn while it has work */

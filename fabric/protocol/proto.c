@@ -74,6 +74,7 @@ FIELDS(world_reply, F(world_reply, n_nodes, U32, 0), F(world_reply, node, U32, 0
 FIELDS(connect, F(connect, sealed, BYTES, 0));
 FIELDS(describe_reply, F(describe_reply, sealed, BYTES, 0));
 FIELDS(mask, F(mask, rank, U32, 0), F(mask, masked, U32, 0));
+FIELDS(awake, F(awake, on, U32, 0));
 FIELDS(counter, F(counter, name, TEXT, 0));
 FIELDS(counter_reply, F(counter_reply, value, U64, 0));
 FIELDS(status, F(status, flags, U32, 0));
@@ -112,6 +113,7 @@ static const struct row {
 	[EPF_SVC_LINK] = { "LINK", M(link, 0), M(link_reply, 0) },
 	[EPF_SVC_RECONNECT] = { "RECONNECT", M(reconnect, 0), M(reconnect_reply, 0) },
 	[EPF_SVC_GPU_REGION] = { "GPU_REGION", M(gpu_region, 1), M(region_reply, 0) },
+	[EPF_SVC_AWAKE] = { "AWAKE", M(awake, 0), NONE },
 };
 
 /* clang-format on */

@@ -23,8 +23,8 @@
 #define EPF_SVC_MAGIC 0x53465045u /* "EPFS" in memory order */
 #define EPF_SVC_MAJOR 1u
 /* 1.1 added struct epf_svc_attach.weight and struct epf_svc_hello_reply.max_jobs; 1.2 EPF_SVC_GPU_REGION;
- * 1.3 EPF_SVC_RECONNECT, EPF_SVC_GPU_DMABUF; 1.4 struct epf_svc_attach.route */
-#define EPF_SVC_MINOR 4u
+ * 1.3 EPF_SVC_RECONNECT, EPF_SVC_GPU_DMABUF; 1.4 struct epf_svc_attach.route; 1.5 EPF_SVC_AWAKE */
+#define EPF_SVC_MINOR 5u
 
 enum {
 	EPF_SVC_HEAD_BYTES = 24,
@@ -65,8 +65,9 @@ enum epf_svc_type {
 	EPF_SVC_GPU_REGION =
 		18, /* register GPU memory; carries its descriptor, or any for an IPC handle. Since 1.2 */
 	EPF_SVC_RECONNECT =
-		19, /* one step of epf_reconnect, by the lowest rank of a node. Since 1.3 */
-	EPF_SVC_TYPES = 20
+		19,         /* one step of epf_reconnect, by the lowest rank of a node. Since 1.3 */
+	EPF_SVC_AWAKE = 20, /* whether the rank's engine must stay awake. Since 1.5 */
+	EPF_SVC_TYPES = 21
 };
 
 struct epf_svc_head {
@@ -221,6 +222,10 @@ struct epf_svc_reconnect_reply {
 struct epf_svc_mask { /* request */
 	uint32_t rank;
 	uint32_t masked;
+};
+
+struct epf_svc_awake { /* request */
+	uint32_t on;   /* 1: kernels of the rank push commands, which wake nobody; 0: none do */
 };
 
 struct epf_svc_counter { /* request */

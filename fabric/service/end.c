@@ -78,6 +78,7 @@ void svc_rank_gone(struct epf_svc *s, struct svc_session *c, unsigned cause)
 
 		seat->state = SVC_SEAT_DRAINING;
 		epf_core_call(job->core, rank_gone, &a);
+		svc_job_keep_awake(job);
 	} else {
 		/* Nothing runs yet: without this rank the job cannot be joined, and its engine goes now. */
 		snprintf(why, sizeof(why), "rank %u %s before the job was joined", seat->rank,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a running job or an operator asks: masks, counters, draining, links. An operator is root or the user the daemon runs as; anybody who
- * reaches the socket may look (status.c).
+ * What a running job or an operator asks: masks, a core that stays awake, counters, draining, links. An operator is root or the user the
+ * daemon runs as; anybody who reaches the socket may look (status.c).
  */
 #define EPF_LOG_COMP "svc"
 #include "fabric/base/log.h"
@@ -40,6 +40,35 @@ int svc_operate_mask(struct epf_svc *s, struct svc_session *c, const union svc_m
 	if (m.rank >= job->world)
 		return epf_fail(EPF_R_PEER_RANGE, "rank %u: the job has %u", m.rank, job->world);
 	return epf_core_call(job->core, mask, &m);
+}
+
+void svc_job_keep_awake(struct svc_job *job)
+{
+	bool awake = false;
+
+	for (uint32_t i = 0; i < job->n_seats && !awake; i++)
+		awake = job->seats[i].state == SVC_SEAT_HERE && job->seats[i].member->pushes;
+	if (awake == job->awake)
+		return;
+	(void)epf_core_call(job->core, epf_core_stay_awake, &awake);
+	job->awake = awake;
+	epf_info("job %s: %s", svc_job_name(job),
+		 awake ? "kernels push commands: its core does not sleep"
+		       : "no kernel pushes commands any more: its core idles as core-idle says");
+}
+
+int svc_operate_awake(struct epf_svc *s, struct svc_session *c, const union svc_message *msg,
+		      struct svc_answer *a)
+{
+	int rc = svc_job_check(c->member->job);
+
+	(void)s;
+	(void)a;
+	if (rc)
+		return rc;
+	c->member->pushes = msg->awake.on != 0;
+	svc_job_keep_awake(c->member->job);
+	return 0;
 }
 
 int svc_operate_counter(struct epf_svc *s, struct svc_session *c, const union svc_message *msg,

@@ -110,6 +110,7 @@ static const struct row rows[EPF_SVC_TYPES] = {
 	[EPF_SVC_UPDATE] = { svc_join_update, SVC_CONNECTED, SVC_CONNECTED, false },
 	[EPF_SVC_RECONNECT] = { svc_join_reconnect, SVC_CONNECTED, SVC_CONNECTED, false },
 	[EPF_SVC_MASK] = { svc_operate_mask, SVC_CONNECTED, SVC_CONNECTED, false },
+	[EPF_SVC_AWAKE] = { svc_operate_awake, SVC_CONNECTED, SVC_CONNECTED, false },
 	[EPF_SVC_COUNTER] = { svc_operate_counter, SVC_GREETED, SVC_CONNECTED, false },
 	[EPF_SVC_LEAVE] = { leave, SVC_GREETED, SVC_CONNECTED, false },
 	[EPF_SVC_STATUS] = { svc_status, SVC_OPERATOR, SVC_CONNECTED, true },
@@ -232,8 +233,8 @@ void svc_request(struct epf_svc *s, struct svc_session *c)
 			c->ending = true;
 	} else if (!a.later) {
 		has_body = head.type != EPF_SVC_CONNECT && head.type != EPF_SVC_UPDATE &&
-			   head.type != EPF_SVC_MASK && head.type != EPF_SVC_LEAVE &&
-			   head.type != EPF_SVC_RING_CLOSE;
+			   head.type != EPF_SVC_MASK && head.type != EPF_SVC_AWAKE &&
+			   head.type != EPF_SVC_LEAVE && head.type != EPF_SVC_RING_CLOSE;
 		if (epf_svc_output_answer(&c->out, &head, c->minor, has_body ? &a : NULL, a.fds,
 					  a.n_fds))
 			c->ending = true;

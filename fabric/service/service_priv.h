@@ -102,6 +102,7 @@ struct svc_member {
 	uint32_t closing; /* rings the engine has not let go of yet */
 	bool rejoining;   /* to be announced at CONNECT */
 	bool handed;      /* the engine knows it */
+	bool pushes;      /* kernels of it push commands, which cannot wake the engine */
 };
 
 enum svc_state {
@@ -198,6 +199,7 @@ struct svc_job {
 	/* Ranks. */
 	struct svc_seat *seats; /* [world] at most */
 	uint32_t n_seats, n_here;
+	bool awake;     /* kernels of a rank here push commands: the core was told not to sleep */
 	uint8_t *table; /* of WORLD */
 	uint32_t *node_of;
 	uint64_t *tokens;
@@ -302,6 +304,7 @@ union svc_message {
 	struct epf_svc_connect connect;
 	struct epf_svc_reconnect reconnect;
 	struct epf_svc_mask mask;
+	struct epf_svc_awake awake;
 	struct epf_svc_counter counter;
 	struct epf_svc_status status;
 	struct epf_svc_drain drain;
@@ -485,10 +488,10 @@ void svc_jobs_step(struct epf_svc *s, uint64_t now);
 uint64_t svc_jobs_next(const struct epf_svc *s);
 
 /* ---- operate.c ---- */
-svc_handler svc_operate_mask;
-svc_handler svc_operate_counter;
-svc_handler svc_operate_drain;
-svc_handler svc_operate_link;
+svc_handler svc_operate_mask, svc_operate_awake, svc_operate_counter, svc_operate_drain,
+	svc_operate_link;
+/* Keeps the job's core awake exactly while kernels of a rank here push commands: after one has said so, and after one has gone. */
+void svc_job_keep_awake(struct svc_job *job);
 
 /* ---- status.c ---- */
 svc_handler svc_status;

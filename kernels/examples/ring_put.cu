@@ -5,7 +5,7 @@
  *
  *     nvcc -std=c++17 -arch=native -I SOURCE kernels/examples/ring_put.cu -L BUILD/fabric -lepf -o ring_put
  *
- * and start two of them, for example: EPF_WORLD_SIZE=2 EPF_RENDEZVOUS=127.0.0.1:7777 EPF_CORE_IDLE=pause EPF_RANK=0 (and 1) ./ring_put
+ * and start two of them, for example: EPF_WORLD_SIZE=2 EPF_RENDEZVOUS=127.0.0.1:7777 EPF_RANK=0 (and 1) ./ring_put
  */
 #include "fabric/client/epf.h"
 #include "kernels/epf_device.cuh"

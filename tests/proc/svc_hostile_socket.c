@@ -159,7 +159,7 @@ void hostile_states(const struct hostile *h)
 {
 	static const unsigned early[] = { EPF_SVC_WORLD,  EPF_SVC_CONNECT, EPF_SVC_DESCRIBE,
 					  EPF_SVC_UPDATE, EPF_SVC_MASK,    EPF_SVC_COUNTER,
-					  EPF_SVC_ATTACH, EPF_SVC_HELLO };
+					  EPF_SVC_ATTACH, EPF_SVC_AWAKE,   EPF_SVC_HELLO };
 	static const unsigned not_operators[] = { EPF_SVC_SIGNALS, EPF_SVC_RING, EPF_SVC_ATTACH,
 						  EPF_SVC_WORLD, EPF_SVC_LEAVE };
 	static const uint16_t unknown[] = { 0, EPF_SVC_TYPES, 999, 0x7fff, 0x8001, 0xffff };

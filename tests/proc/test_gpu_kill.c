@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks and daemons killed while kernels push transfers of GPU memory over the software NIC. A surviving kernel ends with a status by its
- * deadline; waiting for the device returns; every survivor gets an error that names the lost rank; the next job is served.
+ * deadline; waiting for the device returns; every survivor gets an error that names the lost rank; the next job is served. A daemon stays awake for
+ * kernels, with the default core-idle, until their rank is killed.
  *
  *   test_gpu_kill [--gpu fake|cuda] [--devices M] [--copy engine|kernel]
  *
@@ -50,6 +51,7 @@ struct scene {
 	const char *what;
 	enum victim victim;
 	bool service;
+	bool awake;              /* body_awake(), both ranks with one daemon */
 	const char *notified[2]; /* part of the error text at each rank; NULL: the rank is killed */
 };
 
@@ -164,6 +166,61 @@ static void body(struct job_rank *r)
 	job_rank_leave(r);
 }
 
+static uint64_t sleeps(struct job_rank *r)
+{
+	uint64_t n = 0;
+
+	JOB_CHECK(r, epf_counter(r->ep, "sleeps", &n) == 0);
+	return n;
+}
+
+static void check_awake(struct job_rank *r)
+{
+	uint64_t before = sleeps(r);
+
+	usleep(50000); /* more than the longest sleep */
+	JOB_CHECK(r, sleeps(r) == before);
+}
+
+static void check_falls_asleep(struct job_rank *r)
+{
+	uint64_t before = sleeps(r), deadline = epf_now_ns() + job_wait_ns();
+
+	while (sleeps(r) == before) {
+		JOB_CHECK(r, epf_now_ns() < deadline);
+		usleep(1000);
+	}
+}
+
+/* Rank 0 has a GPU context, and is killed with it. */
+static void body_awake(struct job_rank *r)
+{
+	struct epf_gpu_options o;
+	struct epf_gpu *gpu;
+
+	epf_gpu_options_init(&o);
+	job_rank_enter(r);
+	if (r->me == 0) {
+		check_falls_asleep(r);
+		JOB_CHECK(r, epf_gpu_open(r->ep, &o, &gpu) == 0);
+		check_awake(r);
+		JOB_CHECK(r, epf_gpu_pushes(gpu, 0) == 0);
+		check_falls_asleep(r);
+		JOB_CHECK(r, epf_gpu_pushes(gpu, 1) == 0);
+		check_awake(r);
+		epf_gpu_close(gpu);
+		check_falls_asleep(r);
+		JOB_CHECK(r, epf_gpu_open(r->ep, &o, &gpu) == 0);
+		check_awake(r);
+		job_set(&r->report->rounds, 2);
+		for (;;)
+			pause();
+	}
+	JOB_CHECK(r, job_await(&r->page->words[W_KILLED_NS], 1, job_ms(JOB_WAIT_MS)) == 0);
+	check_falls_asleep(r);
+	job_rank_leave(r);
+}
+
 /* Kills the victim while the kernels run. Returns 0, or -1 if they never did. */
 static int strike(struct job *job, const struct scene *scene)
 {
@@ -182,17 +239,19 @@ static int strike(struct job *job, const struct scene *scene)
 static int run_scene(const struct scene *scene)
 {
 	char gpu[32], copy[48], stats[64];
-	const char *const settings[] = { gpu, copy, stats, "core-idle=pause", NULL };
+	const char *const settings[] = { gpu, copy, stats, NULL };
 	struct job_plan plan = { .name = "gpu_kill",
 				 .world = 2,
 				 .settings = settings,
-				 .daemons = scene->service ? &cfg.daemons : NULL,
-				 .body = body,
+				 .daemons = scene->service && !scene->awake ? &cfg.daemons : NULL,
+				 .body = scene->awake ? body_awake : body,
 				 .arg = (void *)(uintptr_t)scene,
 				 .alarm_s = ALARM_S };
 	struct job job;
 	int bad;
 
+	for (unsigned i = 0; scene->awake && i < 2; i++)
+		plan.client[i] = daemons_client(&cfg.daemons, 0);
 	snprintf(gpu, sizeof(gpu), "gpu-backend=%s", cfg.gpu);
 	snprintf(copy, sizeof(copy), "emu-gpu-copy=%s", cfg.copy);
 	snprintf(stats, sizeof(stats), "stats-dir=%s", stats_dir);
@@ -236,14 +295,27 @@ static int probe(void)
 static int play(void)
 {
 	static const struct scene scenes[] = {
-		{ "embedded, rank 1 killed", RANK_1, false, { "rank 1", NULL } },
-		{ "embedded, rank 0 killed", RANK_0, false, { NULL, "rank 0" } },
-		{ "embedded, nobody killed", NOBODY, false, { NULL, NULL } },
-		{ "service, rank 1 killed", RANK_1, true, { "rank 1", NULL } },
-		{ "service, rank 0 killed", RANK_0, true, { NULL, "rank 0" } },
-		{ "service, daemon of rank 1 killed", DAEMON_1, true, { "rank 1", "daemon" } },
-		{ "service, daemon of rank 0 killed", DAEMON_0, true, { "daemon", "rank 0" } },
-		{ "service, nobody killed", NOBODY, true, { NULL, NULL } },
+		{ "embedded, rank 1 killed", RANK_1, false, false, { "rank 1", NULL } },
+		{ "embedded, rank 0 killed", RANK_0, false, false, { NULL, "rank 0" } },
+		{ "embedded, nobody killed", NOBODY, false, false, { NULL, NULL } },
+		{ "service, rank 1 killed", RANK_1, true, false, { "rank 1", NULL } },
+		{ "service, rank 0 killed", RANK_0, true, false, { NULL, "rank 0" } },
+		{ "service, daemon of rank 1 killed",
+		  DAEMON_1,
+		  true,
+		  false,
+		  { "rank 1", "daemon" } },
+		{ "service, daemon of rank 0 killed",
+		  DAEMON_0,
+		  true,
+		  false,
+		  { "daemon", "rank 0" } },
+		{ "service, awake for kernels of rank 0, killed",
+		  RANK_0,
+		  true,
+		  true,
+		  { NULL, NULL } },
+		{ "service, nobody killed", NOBODY, true, false, { NULL, NULL } },
 	};
 	int bad = 0;
 
@@ -269,7 +341,7 @@ int main(int argc, char **argv)
 					       { "copy", 1, NULL, 'c' },
 					       { 0 } };
 	char gpu[32], copy[48];
-	const char *const settings[] = { gpu, copy, "core-idle=pause", NULL };
+	const char *const settings[] = { gpu, copy, NULL };
 	int c, rc;
 
 	while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {

@@ -38,6 +38,7 @@ struct client {
 	struct epf_wakeup *wakeup;
 	struct epf_ring_shm *ring; /* the newest */
 	uint32_t regions, rings, closed;
+	uint32_t awake, awakes; /* the last AWAKE, and how many came */
 };
 
 struct fake {
@@ -60,6 +61,7 @@ union body {
 	struct epf_svc_world world;
 	struct epf_svc_connect connect;
 	struct epf_svc_mask mask;
+	struct epf_svc_awake awake;
 	struct epf_svc_counter counter;
 };
 
@@ -184,6 +186,10 @@ static int on_counter(struct fake *f, struct client *c, const char *name, uint64
 		*value = c->closed;
 	} else if (strcmp(name, "rings") == 0) {
 		*value = c->rings;
+	} else if (strcmp(name, "awake") == 0) {
+		*value = c->awake;
+	} else if (strcmp(name, "awakes") == 0) {
+		*value = c->awakes;
 	} else {
 		return -ENOENT;
 	}
@@ -202,6 +208,8 @@ static int serve(struct fake *f, struct client *c, const union body *m, enum fak
 		};
 		if (fault == FAKE_VERSION)
 			a->hello.major += 9;
+		if (fault == FAKE_1_4)
+			a->hello.minor = 4;
 		memcpy(a->hello.instance, f->name, sizeof(f->name));
 		return 0;
 	case EPF_SVC_SIGNALS:
@@ -229,6 +237,11 @@ static int serve(struct fake *f, struct client *c, const union body *m, enum fak
 	case EPF_SVC_COUNTER:
 		if (on_counter(f, c, m->counter.name, &a->counter.value))
 			return epf_fail(EPF_R_SVC_ABSENT, "no such counter");
+		return 0;
+	case EPF_SVC_AWAKE:
+		c->awake = m->awake.on;
+		c->awakes++;
+		a->has_body = false;
 		return 0;
 	default:
 		a->has_body = false;

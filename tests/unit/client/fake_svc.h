@@ -19,6 +19,7 @@ enum fake_fault {
 	FAKE_SHORT,   /* the answer's body is one byte long */
 	FAKE_NUMBERS, /* numbers in the answer that cannot be */
 	FAKE_VERSION, /* of HELLO: another major version */
+	FAKE_1_4,     /* of HELLO: a minor version without AWAKE */
 	FAKE_NO_FD,
 	FAKE_EXTRA_FD,
 	FAKE_OTHER_FD, /* not a memfd */

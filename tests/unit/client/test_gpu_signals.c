@@ -38,8 +38,8 @@ struct job {
 
 static void job_open(struct job *j)
 {
-	const char *settings[] = { "core-idle=pause", "signals=16",      "gpu-backend=fake",
-				   "gpu-rings=2",     "gpu-timeout=60s", NULL };
+	const char *settings[] = { "signals=16", "gpu-backend=fake", "gpu-rings=2",
+				   "gpu-timeout=60s", NULL };
 	struct epf_options opts;
 
 	memset(j, 0, sizeof(*j));

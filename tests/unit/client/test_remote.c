@@ -6,6 +6,7 @@
  */
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
+#include "fabric/base/log.h"
 #include "fabric/client/handle.h"
 #include "fabric/protocol/proto.h"
 #include "tests/unit/client/fake_svc.h"
@@ -200,6 +201,59 @@ static void lost_ranks_and_masks(void **state)
 	assert_int_equal(epf_signal_wait(p.ep[0], 0, 1, 30000000), -ETIMEDOUT);
 	assert_int_equal(epf_peer_epoch(p.ep[0], 1), 1);
 	assert_true(epf_peer_mask(p.ep[0], RANKS) < 0);
+	tear_down(&p);
+}
+
+/* What a daemon must know of kernels, which wake nobody. The one of another rank hears nothing. */
+static void a_daemon_hears_of_kernels(void **state)
+{
+	struct epf_gpu_options o;
+	struct epf_gpu *gpu;
+	struct pair p;
+
+	epf_gpu_options_init(&o);
+	o.backend = "fake";
+	assert_return_code(set_up(&p, NULL), 0);
+	assert_return_code(epf_gpu_open(p.ep[0], &o, &gpu), 0);
+	assert_int_equal(ask(p.ep[0], "awake"), 1);
+	assert_return_code(epf_gpu_pushes(gpu, 0), 0);
+	assert_int_equal(ask(p.ep[0], "awake"), 0);
+	assert_return_code(epf_gpu_pushes(gpu, 1), 0);
+	assert_int_equal(ask(p.ep[0], "awake"), 1);
+	epf_gpu_close(gpu);
+	assert_int_equal(ask(p.ep[0], "awake"), 0);
+	assert_int_equal(ask(p.ep[0], "awakes"), 4);
+	assert_int_equal(ask(p.ep[1], "awakes"), 0);
+	tear_down(&p);
+}
+
+/* One that does not know the message gets none, and the log says what that means. */
+static void a_daemon_of_1_4_hears_nothing_of_kernels(void **state)
+{
+	const struct fake_plan old = { EPF_SVC_HELLO, FAKE_1_4, 0, 0 };
+	FILE *captured = tmpfile();
+	struct epf_gpu_options o;
+	struct epf_gpu *gpu;
+	char line[512] = "";
+	struct pair p;
+	int saved = dup(STDERR_FILENO), rc;
+
+	epf_gpu_options_init(&o);
+	o.backend = "fake";
+	assert_return_code(set_up(&p, &old), 0);
+	assert_int_equal(epf_log_configure("note"), 0);
+	assert_true(captured && dup2(fileno(captured), STDERR_FILENO) >= 0);
+	rc = epf_gpu_open(p.ep[0], &o, &gpu);
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	assert_return_code(rc, 0);
+	rewind(captured);
+	assert_true(fread(line, 1, sizeof(line) - 1, captured) > 0);
+	fclose(captured);
+	if (!strstr(line, "core-idle is pause or spin"))
+		fail_msg("the log says: %s", line);
+	epf_gpu_close(gpu);
+	assert_int_equal(ask(p.ep[0], "awakes"), 0);
 	tear_down(&p);
 }
 
@@ -534,6 +588,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_job_is_joined),
 		cmocka_unit_test(lost_ranks_and_masks),
+		cmocka_unit_test(a_daemon_hears_of_kernels),
+		cmocka_unit_test(a_daemon_of_1_4_hears_nothing_of_kernels),
 		cmocka_unit_test(wrong_daemons),
 		cmocka_unit_test(a_lost_connection_is_replaced),
 		cmocka_unit_test(a_restarted_daemon_gets_everything),

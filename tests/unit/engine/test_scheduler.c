@@ -152,6 +152,50 @@ static void a_clients_wakeup_wakes_it(void **state)
 	core_rig_close(rig);
 }
 
+static uint64_t sleeps(const struct epf_core *core)
+{
+	return epf_stat_get(core->stats, EPF_STAT_CORE_SLEEPS);
+}
+
+static void assert_falls_asleep(const struct epf_core *core)
+{
+	uint64_t before = sleeps(core), deadline = epf_now_ns() + CORE_RIG_LONGEST_NS;
+
+	while (sleeps(core) == before) {
+		assert_true(epf_now_ns() < deadline);
+		usleep(1000);
+	}
+}
+
+/* A core whose commands come without a wakeup keeps the thread awake, until it says otherwise or is removed. */
+static void one_core_keeps_the_thread_awake(void **state)
+{
+	struct core_rig *rig = core_rig_open(NULL);
+	struct epf_scheduler *scheduler = new_scheduler(50000);
+	bool on = true, off = false;
+
+	for (uint32_t n = 0; n < CORE_NODES; n++)
+		assert_int_equal(epf_scheduler_add(scheduler, rig->core[n], 1, NULL, NULL, NULL),
+				 0);
+	assert_falls_asleep(rig->core[0]);
+	for (uint32_t n = 0; n < CORE_NODES; n++) {
+		uint64_t before;
+
+		assert_int_equal(epf_core_call(rig->core[n], epf_core_stay_awake, &on), 0);
+		before = sleeps(rig->core[0]);
+		usleep(50000); /* more than the longest sleep */
+		assert_int_equal(sleeps(rig->core[0]), before);
+		if (n == 0)
+			assert_int_equal(epf_core_call(rig->core[n], epf_core_stay_awake, &off), 0);
+		else
+			epf_scheduler_remove(scheduler, rig->core[n]);
+		assert_falls_asleep(rig->core[0]);
+	}
+	epf_scheduler_remove(scheduler, rig->core[0]);
+	epf_scheduler_destroy(scheduler);
+	core_rig_close(rig);
+}
+
 static void no_more_jobs_than_wakeups(void **state)
 {
 	struct epf_scheduler *scheduler = new_scheduler(50000);
@@ -275,6 +319,7 @@ int main(void)
 		cmocka_unit_test(cores_run_on_one_thread),
 		cmocka_unit_test(calls_reach_a_core),
 		cmocka_unit_test(a_clients_wakeup_wakes_it),
+		cmocka_unit_test(one_core_keeps_the_thread_awake),
 		cmocka_unit_test(no_more_jobs_than_wakeups),
 		cmocka_unit_test(time_goes_by_weight),
 		cmocka_unit_test(a_shared_thread_shortens_steps),

@@ -478,7 +478,7 @@ static void rows_that_are_counted_and_not_sent_are_noticed(void **state)
 
 static void opening_can_fail(void **state)
 {
-	const char *const settings[] = { "core-idle=pause", "signals=64", NULL };
+	const char *const settings[] = { "signals=64", NULL };
 	struct epf_boot_group *group;
 	struct epf_ll_options o;
 	struct epf_options opts;

@@ -31,11 +31,6 @@ static void answer_hello(int fd, uint16_t major, uint16_t minor, unsigned encode
 	take(fd);
 }
 
-static void hello_1_3(int fd)
-{
-	answer_hello(fd, 1, 3, 3);
-}
-
 static void hello_1_4(int fd)
 {
 	answer_hello(fd, 1, 4, 4);
@@ -43,12 +38,17 @@ static void hello_1_4(int fd)
 
 static void hello_1_5(int fd)
 {
-	answer_hello(fd, 1, 5, 4);
+	answer_hello(fd, 1, 5, 5);
 }
 
 static void hello_1_6(int fd)
 {
-	answer_hello(fd, 1, 6, 4);
+	answer_hello(fd, 1, 6, 5);
+}
+
+static void hello_1_7(int fd)
+{
+	answer_hello(fd, 1, 7, 5);
 }
 
 static void hello_2_0(int fd)
@@ -58,8 +58,8 @@ static void hello_2_0(int fd)
 
 static void versions_are_agreed(void **state)
 {
-	static void (*const good[])(int) = { hello_1_3, hello_1_4, hello_1_5 };
-	static void (*const bad[])(int) = { hello_1_6, hello_2_0 };
+	static void (*const good[])(int) = { hello_1_4, hello_1_5, hello_1_6 };
+	static void (*const bad[])(int) = { hello_1_7, hello_2_0 };
 	struct epf_svc_hello_reply r;
 	struct daemon d;
 
@@ -68,7 +68,7 @@ static void versions_are_agreed(void **state)
 
 		assert_int_equal(epf_svc_channel_minor(ch), 0);
 		assert_ok(epf_svc_hello(ch, FLAGS, "a\tprogram", &r, LONG_NS));
-		assert_int_equal(epf_svc_channel_minor(ch), i ? 4 : 3);
+		assert_int_equal(epf_svc_channel_minor(ch), i ? 5 : 4);
 		assert_string_equal(r.instance, "main");
 		assert_int_equal(r.max_jobs, 8);
 		finish(&d, ch);
@@ -78,8 +78,8 @@ static void versions_are_agreed(void **state)
 
 		assert_error(epf_svc_hello(ch, FLAGS, "a\tprogram", &r, LONG_NS), -EPROTO,
 			     SVC_VERSION,
-			     i ? "speaks version 2.0 of the control protocol, this end 1.4"
-			       : "speaks version 1.6 of the control");
+			     i ? "speaks version 2.0 of the control protocol, this end 1.5"
+			       : "speaks version 1.7 of the control");
 		assert_non_null(strstr(epf_last_error(), d.path));
 		finish(&d, ch);
 	}

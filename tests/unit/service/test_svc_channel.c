@@ -228,7 +228,7 @@ static void requests_are_checked(void **state)
 		const char *words;
 	} bad[] = {
 		{ { .type = 0 }, 0, -EBADMSG, "type 0, which is not known" },
-		{ { .type = EPF_SVC_TYPES }, 0, -EBADMSG, "type 20, which" },
+		{ { .type = EPF_SVC_TYPES }, 0, -EBADMSG, "type 21, which" },
 		{ { .type = EPF_SVC_LEAVE | EPF_SVC_ANSWER }, 0, -EBADMSG, "type 32782, which" },
 		{ { .type = EPF_SVC_LEAVE, .status = -1 },
 		  0,

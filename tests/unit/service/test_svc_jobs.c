@@ -263,6 +263,93 @@ static void a_lost_rank_comes_back(void **state)
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 }
 
+static void pushes(struct epf_svc_channel *ch, uint32_t on)
+{
+	struct epf_svc_awake q = { .on = on };
+
+	assert_int_equal(kit_call(ch, EPF_SVC_AWAKE, &q, -1, NULL, NULL), 0);
+}
+
+static uint64_t sleeps(struct epf_svc_channel *ch)
+{
+	struct epf_svc_counter q = { .name = "sleeps" };
+	struct epf_svc_counter_reply r = { .value = 0 };
+
+	assert_int_equal(kit_call(ch, EPF_SVC_COUNTER, &q, -1, &r, NULL), 0);
+	return r.value;
+}
+
+static void assert_awake(struct epf_svc_channel *ch)
+{
+	uint64_t before = sleeps(ch);
+
+	usleep(50000); /* more than the longest sleep */
+	assert_int_equal(sleeps(ch), before);
+}
+
+static void assert_falls_asleep(struct epf_svc_channel *ch)
+{
+	uint64_t before = sleeps(ch);
+
+	for (int i = 0; i < 12000 && sleeps(ch) == before; i++)
+		usleep(5000);
+	assert_true(sleeps(ch) > before);
+}
+
+/* Kernels cannot wake a core: it stays awake while a rank says that its kernels push, and while that rank is there. */
+static void kernels_keep_a_core_awake(void **state)
+{
+	struct team t;
+
+	assert_int_equal(kit_run(&k), 0);
+	team_attach(&t, 1);
+	team_world(&t);
+	assert_int_equal(team_connect(&t), 0);
+	assert_falls_asleep(t.ch[1]);
+	pushes(t.ch[0], 1);
+	pushes(t.ch[0], 1);
+	assert_awake(t.ch[1]);
+	pushes(t.ch[0], 0);
+	assert_falls_asleep(t.ch[1]);
+	/* Of two that push, one stops, says so again, and dies. */
+	pushes(t.ch[0], 1);
+	pushes(t.ch[1], 1);
+	pushes(t.ch[0], 0);
+	assert_awake(t.ch[1]);
+	pushes(t.ch[0], 1);
+	epf_svc_channel_close(t.ch[0]);
+	t.ch[0] = NULL;
+	assert_int_equal(kit_await(&k, "ranks_lost", 1), 0);
+	assert_awake(t.ch[1]);
+	pushes(t.ch[1], 0);
+	assert_falls_asleep(t.ch[1]);
+	team_close(&t);
+	assert_int_equal(kit_await(&k, "jobs", 0), 0);
+}
+
+/* A rank that leaves without a word, or dies, counts no more. */
+static void a_core_forgets_kernels_of_ranks_that_go(void **state)
+{
+	struct team t;
+
+	assert_int_equal(kit_run(&k), 0);
+	for (uint8_t id = 1; id <= 2; id++) {
+		team_attach(&t, id);
+		team_world(&t);
+		assert_int_equal(team_connect(&t), 0);
+		pushes(t.ch[0], 1);
+		assert_awake(t.ch[1]);
+		if (id == 1)
+			assert_int_equal(kit_call(t.ch[0], EPF_SVC_LEAVE, NULL, -1, NULL, NULL), 0);
+		epf_svc_channel_close(t.ch[0]);
+		t.ch[0] = NULL;
+		assert_falls_asleep(t.ch[1]);
+		team_close(&t);
+		assert_int_equal(kit_await(&k, "jobs", 0), 0);
+	}
+	assert_int_equal(kit_await(&k, "users", 0), 0);
+}
+
 static void a_job_that_cannot_join_is_told(void **state)
 {
 	struct epf_svc_world q;
@@ -393,6 +480,8 @@ int main(void)
 		TEST(a_job_lives_and_ends),
 		TEST(clients_withdraw_their_own_regions),
 		TEST(a_lost_rank_comes_back),
+		TEST(kernels_keep_a_core_awake),
+		TEST(a_core_forgets_kernels_of_ranks_that_go),
 		TEST(a_job_that_cannot_join_is_told),
 		TEST(engines_count_for_their_user),
 		TEST(the_daemon_ends_with_jobs),

@@ -60,6 +60,7 @@ static const struct epf_svc_describe_reply describe_reply = { { "again", 5 } };
 static const struct epf_svc_reconnect reconnect = { 2, { "sealed", 6 } };
 static const struct epf_svc_reconnect_reply reconnect_reply = { 1, { "again", 5 } };
 static const struct epf_svc_mask mask = { 6, 1 };
+static const struct epf_svc_awake awake = { 1 };
 static const struct epf_svc_counter counter = { "cmds_dequeued" };
 static const struct epf_svc_counter_reply counter_reply = { 0xfedcba9876543210 };
 static const struct epf_svc_status status = { 2 };
@@ -173,6 +174,10 @@ static const struct image {
 	  "\x02\x00\x00\x00" "\x06\x00\x00\x00" "sealed" },
 	{ EPF_SVC_RECONNECT, true, S(reconnect_reply), offsetof(struct epf_svc_reconnect_reply, sealed), 13, 13,
 	  "\x01\x00\x00\x00" "\x05\x00\x00\x00" "again" },
+	{ EPF_SVC_AWAKE, false, S(awake), NO_BYTES, 4, 4,
+	  "\x01\x00\x00\x00" },
+	{ EPF_SVC_AWAKE, true, EMPTY, NO_BYTES, 0, 0,
+	  "" },
 	/* clang-format on */
 };
 
@@ -498,18 +503,19 @@ static void another_major_is_named(void **state)
 	assert_int_equal(epf_svc_version_check("the client", 1, 0), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the client", 1, 1), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the client", 1, 2), -EPROTO);
-	assert_int_equal(epf_svc_version_check("the client", 1, 3), 0);
+	assert_int_equal(epf_svc_version_check("the client", 1, 3), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the client", 1, 4), 0);
 	assert_int_equal(epf_svc_version_check("the client", 1, 5), 0);
-	assert_int_equal(epf_svc_version_check("the client", 1, 6), -EPROTO);
+	assert_int_equal(epf_svc_version_check("the client", 1, 6), 0);
+	assert_int_equal(epf_svc_version_check("the client", 1, 7), -EPROTO);
 	assert_int_equal(epf_last_reason(), EPF_R_SVC_VERSION);
 	assert_non_null(
 		strstr(epf_last_error(),
-		       "the client speaks version 1.6 of the control protocol, this end 1.4"));
+		       "the client speaks version 1.7 of the control protocol, this end 1.5"));
 	assert_int_equal(epf_svc_version_check("the daemon", 2, 1), -EPROTO);
 	assert_non_null(
 		strstr(epf_last_error(),
-		       "the daemon speaks version 2.1 of the control protocol, this end 1.4"));
+		       "the daemon speaks version 2.1 of the control protocol, this end 1.5"));
 	assert_int_equal(epf_svc_version_check("the daemon", 0, 1), -EPROTO);
 	assert_int_equal(epf_svc_version_check("the daemon", 1, 65535), -EPROTO);
 	assert_int_equal(epf_svc_minor(0), 0);
@@ -517,7 +523,8 @@ static void another_major_is_named(void **state)
 	assert_int_equal(epf_svc_minor(2), 2);
 	assert_int_equal(epf_svc_minor(3), 3);
 	assert_int_equal(epf_svc_minor(4), 4);
-	assert_int_equal(epf_svc_minor(5), 4);
+	assert_int_equal(epf_svc_minor(5), 5);
+	assert_int_equal(epf_svc_minor(6), 5);
 }
 
 static void lists_of_descriptions(void **state)

@@ -142,7 +142,8 @@ static void requests_have_their_turn(void **state)
 	} m;
 
 	static const unsigned early[] = { EPF_SVC_WORLD,        EPF_SVC_CONNECT,  EPF_SVC_MASK,
-					  EPF_SVC_REGION_CLOSE, EPF_SVC_DESCRIBE, EPF_SVC_UPDATE };
+					  EPF_SVC_REGION_CLOSE, EPF_SVC_DESCRIBE, EPF_SVC_UPDATE,
+					  EPF_SVC_AWAKE };
 
 	assert_int_equal(kit_run(&k), 0);
 	memset(&m, 0, sizeof(m));
@@ -157,7 +158,7 @@ static void requests_have_their_turn(void **state)
 		assert_int_equal(hangs_up(ch, HANG_UP_MS), 1);
 		epf_svc_channel_close(ch);
 	}
-	assert_int_equal(kit_refusals(&k, EPF_R_SVC_MESSAGE), 6);
+	assert_int_equal(kit_refusals(&k, EPF_R_SVC_MESSAGE), 7);
 }
 
 static void hello_names_both_versions(void **state)
