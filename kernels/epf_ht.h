@@ -284,8 +284,8 @@ int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_group *g, void *stream);
  * run when they return, they do nothing.
  *
  *  order   What is put into `to` from now on waits for what `from` has to do so far.
- *  event   Makes an event for record and wait; NULL on a CPU. It belongs to ht and ends with it.
- *  record  Lets an event mean what the stream has to do so far. Streams that wait for an earlier record of it still wait for that one.
+ *  event   Makes an event for record and wait; NULL on a CPU. It belongs to ht and ends with it. Beside calls of other threads, but for this one.
+ *  record  Lets an event mean what the stream has to do so far. Streams that wait for an earlier record of it still wait for that one. Any thread.
  *  wait    What is put into the stream from now on waits for the event's last record. Any thread.
  */
 int epf_ht_order(struct epf_ht *ht, void *from, void *to);

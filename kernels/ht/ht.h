@@ -66,7 +66,8 @@ struct epf_ht {
 	uint32_t blocks; /* at most, of a launch */
 	struct epf_gpu_module *code;
 	void *kernel[HT_KERNELS];
-	void **events; /* the first one is of epf_ht_order(); none on a CPU */
+	void *between; /* event of epf_ht_order() */
+	void **events; /* of epf_ht_event() */
 	uint32_t n_events;
 };
 

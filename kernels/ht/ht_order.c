@@ -24,8 +24,7 @@ int epf_ht_wait(struct epf_ht *ht, void *event, void *stream)
 /* A wait keeps the record it was made with, so one event orders any number of streams. */
 int epf_ht_order(struct epf_ht *ht, void *from, void *to)
 {
-	void *event = on_gpu(ht) ? ht->events[0] : NULL;
-	int err = epf_ht_record(ht, event, from);
+	int err = epf_ht_record(ht, ht->between, from);
 
-	return err ? err : epf_ht_wait(ht, event, to);
+	return err ? err : epf_ht_wait(ht, ht->between, to);
 }

@@ -149,6 +149,7 @@ class Buffer(LowLatency, HighThroughput, Slow):
                 raise
         if self.device.type == "cuda":
             self._comm_stream = torch.cuda.Stream(self.device)
+            self._comm_number = self._comm_stream.cuda_stream
 
     def _choose_device(self, device: Any) -> Any:
         torch = self._torch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Tuple
 
+from epf.lowlat import check
+
 
 _there: Any = None
 
@@ -26,18 +28,54 @@ class EventHandle:
 
     Arguments:
         stream: torch.cuda.Stream whose work so far is meant; None: the current one. Without a GPU there is nothing to wait for.
+
+    Attributes: event: what was recorded; None: there is nothing to wait for.
     """
+
+    event: Any = None
 
     def __init__(self, stream: Any = None) -> None:
         if stream is None:
             cuda = _cuda()
             stream = None if cuda is None else cuda.current_stream()
-        self.event = None if stream is None else stream.record_event()
+        if stream is not None:
+            self.event = stream.record_event()
 
     def current_stream_wait(self) -> None:
         """Lets the current stream wait for it; the CPU does not wait."""
         if self.event is not None:
             self.event.wait()
+
+    def let_wait(self, buffer: Any) -> None:
+        """Lets the communication stream of a Buffer wait for it."""
+        buffer._comm_stream.wait_event(self.event)
+
+
+class Recorded(EventHandle):
+    """The same by an event of the C library, at a fraction of the CPU time. Not of a stream that a graph captures.
+
+    Arguments:
+        buffer: whose library; it lives as long as this.
+        stream: the number of a stream of its GPU.
+        call: number of the Buffer's call whose end this is; 0: of none.
+    """
+
+    def __init__(self, buffer: Any, stream: int, call: int) -> None:
+        self._buffer, self._ht, self._call = buffer, buffer._ht, call
+        self.event = self._ht.record(stream)
+
+    def current_stream_wait(self) -> None:
+        buffer = self._buffer
+        stream = buffer._stream()
+        check(self._ht.wait(self.event, stream))
+        buffer._behind = self._call, stream
+
+    def let_wait(self, buffer: Any) -> None:
+        check(self._ht.wait(self.event, buffer._comm_number))
+
+    def __del__(self) -> None:
+        if self.event is not None:
+            self._ht.free.append(self.event)
 
 
 class EventOverlap:

@@ -59,6 +59,9 @@ class HighThroughput:
     _counts_at = 0  # its address
     _results: Optional[Results] = None  # memory for outputs that others map
     _last_stream: Optional[int] = None  # of the last call
+    _comm_number = 0  # of the communication stream
+    _calls = 0  # begun
+    _behind: Tuple[int, Optional[int]] = (0, None)  # a call, and a stream that waits for its end
     _last_room = 0  # rows of the rank that received most, in the last dispatch that the CPU waited for
     _last_received = 0  # rows that this rank received in it
     _did_fit = False  # whether it was as guessed
