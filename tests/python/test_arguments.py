@@ -253,6 +253,7 @@ def on_gpu(test):
             test(b, lambda **named: b.low_latency_dispatch(rows, choice, TOKENS, EXPERTS, **named))
         finally:
             torch.cuda.there = torch.cuda.capturing = False
+            deep_ep.event._recorders.clear()
     wrapped.__name__ = test.__name__
     return wrapped
 
@@ -427,6 +428,38 @@ def events_are_used_again_when_nobody_has_them(b, _):
     torch.cuda.log.clear()
     held[0].current_stream_wait()
     assert torch.cuda.log == [], torch.cuda.log
+
+
+@on_gpu
+def events_of_programs_are_the_librarys_where_it_is_open(b, _):
+    log, comm, ordered = torch.cuda.log, b.get_comm_stream().cuda_stream, layout_of(b)
+    with_kernels(b)
+    deep_ep.event.offer(b)
+
+    def captured(*expected):
+        log.clear()
+        event = deep_ep.Buffer.capture()
+        assert log == list(expected), log
+        return event
+    event = captured(("mark", 1))
+    ordered(("wait for", comm, 1), ("layout", comm), ("mark", comm), previous_event=event, async_finish=True)
+    log.clear()
+    with torch.cuda.stream(torch.cuda.Stream(number=2)):
+        event.current_stream_wait()
+    assert log == [("wait for", 2, 1)], log
+    ordered(("behind", 1, comm), ("layout", 1))  # that wait was for no call
+    torch.cuda.capturing = True
+    captured(("record", 1))
+    torch.cuda.capturing = False
+    deep_ep.EventHandle(b.get_comm_stream())
+    assert log[-1] == ("record", comm), log
+    offered, deep_ep.event._recorders = deep_ep.event._recorders, {1: None}
+    captured(("record", 1))  # the library is open on another GPU
+    deep_ep.event._recorders = offered
+    ht, b._ht = b._ht, None
+    captured(("record", 1))
+    b._ht = ht
+    captured(("mark", 1))
 
 
 @on_gpu
@@ -605,6 +638,6 @@ def masks():
 run([imports_without_torch, missing_torch_is_reported, missing_library_is_reported, missing_gpu_is_reported, topk_idx_t_is_int64,
      wrong_buffers, without_low_latency_mode, an_mpi_communicator_is_accepted, high_throughput_arguments, helpers, configs,
      size_hints_check_their_numbers, wrong_dispatches, a_dispatch_has_its_arguments, hooks_and_events, another_shape_cleans_first, streams_and_events_are_in_order, high_throughput_calls_follow_each_other,
-     graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, events_are_used_again_when_nobody_has_them,
+     graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, events_are_used_again_when_nobody_has_them, events_of_programs_are_the_librarys_where_it_is_open,
      graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused, gpu_memory_is_mapped_and_released,
      wrong_combines, a_combine_has_its_arguments, sums_at_the_sender_are_requested, lost_ranks, masks])

@@ -7,7 +7,7 @@ from typing import Any, Optional, Union
 from epf.lowlat import check
 
 from .checks import need
-from .event import EventHandle, EventOverlap, Recorded
+from .event import EventHandle, EventOverlap
 
 
 class Plain:
@@ -75,7 +75,7 @@ class Call:
                     t.record_stream(user)
         if not self._async:
             return EventOverlap()
-        return EventOverlap(EventHandle(comm) if self.capturing else Recorded(buffer, self.stream, buffer._calls))
+        return EventOverlap(EventHandle(comm) if self.capturing else EventHandle.of_call(buffer))
 
     def _join(self) -> None:
         """Lets the caller's stream wait for the call."""
