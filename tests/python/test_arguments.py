@@ -10,6 +10,7 @@ import errno
 import os
 import subprocess
 import sys
+import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.abspath(sys.argv[1])
@@ -290,7 +291,12 @@ def with_kernels(b):
 
     class Library:
         epf_ht_check = epf_ht_wait_counts = epf_ht_close = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda ht: 0)
-        epf_ht_notify = epf_ht_dispatch = epf_ht_combine = epf_ht_spread = epf_ht_fold = each(lambda *_: 0)
+        epf_ht_spread = epf_ht_fold = each(lambda *_: 0)
+        epf_ht_notify, epf_ht_dispatch, epf_ht_combine = [each(lambda ht, packed, stream, name=name: log.append((name, stream)) or 0)
+                                                          for name in ("notify", "dispatch", "combine")]
+
+        def epf_ht_plan_bytes(self, ht, tokens):
+            return 256
 
         @pair
         def epf_ht_event(ht, out):
@@ -409,6 +415,42 @@ def who_waited_for_a_call_is_behind_it(b, _):
     # One call may wait for another one's event.
     event, _ = ordered(*begun, async_finish=True)
     ordered(("wait for", comm, comm), ("layout", comm), ("mark", comm), previous_event=event, async_finish=True)
+
+
+@on_gpu
+def a_layer_of_vllm_orders_streams_three_times(b, _):
+    """As its high-throughput backend calls: the layout of the next layer is behind the combine that the current stream has waited for."""
+    log, comm, rows = torch.cuda.log, b.get_comm_stream().cuda_stream, x(device="cuda:0")
+    idx, w = index(device="cuda:0"), weights(device="cuda:0")
+    with_kernels(b)
+    b._fits = types.SimpleNamespace(get=lambda row, other: (1 << 30, 1 << 30))
+
+    def layer():
+        log.clear()
+        per_rank, _, per_expert, in_rank, _ = b.get_dispatch_layout(idx, EXPERTS)
+        y, *_, handle, event = b.dispatch(rows, num_tokens_per_rank=per_rank, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=idx,
+                                          topk_weights=w, num_worst_tokens=ROWS, async_finish=True)
+        event.current_stream_wait()
+        *_, event = b.combine(y, handle, async_finish=True)
+        event.current_stream_wait()
+        return y, handle
+    y, handle = layer()
+    y, handle = layer()
+    used = [entry for entry in log if entry[0] == "used on"]
+    assert [entry for entry in log if entry[0] != "used on"] == [
+        ("layout", 1), ("behind", comm, 1), ("notify", comm), ("dispatch", comm), ("mark", comm), ("wait for", 1, comm),
+        ("behind", comm, 1), ("combine", comm), ("mark", comm), ("wait for", 1, comm)], log
+    assert used == [("used on", comm)] * 11, "5 tensors that a dispatch reads, 4 that it makes; 1 and 1 of a combine, which need not record the handle's again"
+    log.clear()
+    b.combine(y, handle)
+    assert log == [("combine", 1)], log
+    _, _, _, _, fresh, _ = b.dispatch(rows, num_tokens_per_rank=torch.empty(RANKS, dtype=torch.int32, device="cuda:0"), num_worst_tokens=ROWS, topk_idx=idx,
+                                      is_token_in_rank=torch.empty((5, RANKS), dtype=torch.bool, device="cuda:0"),
+                                      num_tokens_per_expert=torch.empty(EXPERTS, dtype=torch.int32, device="cuda:0"))
+    for count in (3, 2):  # after a synchronous dispatch: rows, outputs, and once the handle's
+        log.clear()
+        b.combine(y, fresh, async_finish=True)
+        assert log.count(("used on", comm)) == count, log
 
 
 @on_gpu
@@ -638,6 +680,6 @@ def masks():
 run([imports_without_torch, missing_torch_is_reported, missing_library_is_reported, missing_gpu_is_reported, topk_idx_t_is_int64,
      wrong_buffers, without_low_latency_mode, an_mpi_communicator_is_accepted, high_throughput_arguments, helpers, configs,
      size_hints_check_their_numbers, wrong_dispatches, a_dispatch_has_its_arguments, hooks_and_events, another_shape_cleans_first, streams_and_events_are_in_order, high_throughput_calls_follow_each_other,
-     graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, events_are_used_again_when_nobody_has_them, events_of_programs_are_the_librarys_where_it_is_open,
+     a_layer_of_vllm_orders_streams_three_times, graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, events_are_used_again_when_nobody_has_them, events_of_programs_are_the_librarys_where_it_is_open,
      graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused, gpu_memory_is_mapped_and_released,
      wrong_combines, a_combine_has_its_arguments, sums_at_the_sender_are_requested, lost_ranks, masks])

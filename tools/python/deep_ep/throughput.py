@@ -306,6 +306,8 @@ class HighThroughput:
             raise
         reads, own = (data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert), (handle.memory, handle.links)
         event = order.end((*reads, *own), outputs) if cached else order.end(reads, (*own, *outputs))
+        if async_finish:
+            handle.recorded = self._comm_stream
         self._finish_on_cpu(ht)
         out, out_scales, out_index, out_weights = outputs
         received = out if scales is None else (out, out_scales)
@@ -454,7 +456,10 @@ class HighThroughput:
         except BaseException:
             order.give_up()
             raise
-        event = order.end((x, topk_weights, *biases, handle.memory, handle.links), (out, out_weights))
+        own = () if handle.recorded is self._comm_stream else (handle.memory, handle.links)
+        event = order.end((x, topk_weights, *biases, *own), (out, out_weights))
+        if async_finish:
+            handle.recorded = self._comm_stream
         self._finish_on_cpu(ht)
         return out, out_weights, event
 
